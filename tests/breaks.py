@@ -535,14 +535,14 @@ of("common/net/link/send_queue.c", SIMULATED,
 of("master/api/core/send.c", SIMULATED,
    a_failure_of_a_context_is_told_to_nobody=("void api_context_notify", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))
 of("master/api/core/links.c", SIMULATED,
-   who_is_lost_fails_nothing=("", "api_node_fail(rt, p->index, &p->why_lost);", ""))
+   who_is_lost_fails_nothing=("", "api_node_fail(rt, p->index, &p->loss_error);", ""))
 of("master/api/extra/kept_refs.c", SIMULATED,
    nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->needed_by_peer |= a->module && a->module->node != v->module->node;", ""),
    a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))
 
 of("master/api/extra/futures.c", SIMULATED,
-   no_cancel_settles_anything=("cleave_status cleave_future_cancel(", "if (f->bound || f->over) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);", ""),
-   what_is_cancelled_reaches_workers=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"))
+   no_cancel_settles_anything=("cleave_status cleave_future_cancel(", "if (f->cannot_cancel || f->is_finished) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);", ""),
+   what_is_cancelled_reaches_workers=("cleave_status cleave_future_cancel(", "if (f->cannot_cancel || f->is_finished)", "if (true)"))
 of("master/api/core/module_load.c", SIMULATED,
    a_module_has_its_predecessors_generation=("static cleave_status attempt(", "m->generation = rt->generations[m->index]++;", "m->generation = rt->generations[m->index];"))
 
@@ -587,7 +587,7 @@ of("master/api/core/future.c", FUTURES,
    a_step_does_not_wait_for_the_backward_before_it=("bool api_future_has_earlier", "o->op->in_order && o->context == f->context", "false"))
 of("master/api/extra/futures.c", FUTURES,
    who_asks_late_is_never_called=("static cleave_status add_callback(", "if (!f->done || !first) return CLEAVE_OK;", "return CLEAVE_OK;"),
-   what_is_cancelled_is_sent=("cleave_status cleave_future_cancel(", "if (f->bound || f->over)", "if (true)"))
+   what_is_cancelled_is_sent=("cleave_status cleave_future_cancel(", "if (f->cannot_cancel || f->is_finished)", "if (true)"))
 of("master/api/core/await.c", FUTURES,
    nobody_goes_on_with_what_nobody_waits_for=("static void *attend(", "api_futures_advance(rt)", "UINT64_MAX"))
 
@@ -601,7 +601,7 @@ of("master/api/core/module_load.c", SIMULATED,
 of("master/api/extra/futures.c", DAEMONS + " programs_give_the_bits_of_a_local_run",
    a_cancel_does_nothing=(
        "cleave_status cleave_future_cancel(",
-       "if (f->bound || f->over) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);",
+       "if (f->cannot_cancel || f->is_finished) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);",
        "if (!f) api_future_end_early(runtime, f, &why);"))
 of("common/net/rpc/channel.c", "tests/net/operations/test_tls.py dying_server_is_not_reported_as_a_refusal",
    who_dies_behind_the_handshake_has_refused_us=("static clv_code connect_to(", "code != CLV_UNAUTHENTICATED ||", "true ||"))
@@ -610,12 +610,12 @@ of("common/net/rpc/channel.c", "tests/net/operations/test_tls.py dying_server_is
 REJOIN = "tests/net/api/test_api_rejoin.py killed_direct"
 of("master/api/extra/rejoin.c", REJOIN,
    what_was_saved_of_an_optimiser_is_not_put_back=("static cleave_status put_contents(", "k < 2", "k < 1"),
-   a_context_of_an_earlier_life_is_not_marked=("static void leave_contexts(", "c->left |= NODE_BIT(node);", ""),
-   weights_that_are_not_kept_are_not_asked_for=("static cleave_status take_contents(", "|| !m->given", "|| true"))
+   a_context_of_an_earlier_life_is_not_marked=("static void leave_contexts(", "c->nodes_since_restarted |= NODE_BIT(node);", ""),
+   weights_that_are_not_kept_are_not_asked_for=("static cleave_status take_contents(", "|| !m->has_given_weights", "|| true"))
 of("master/api/core/incarnations.c", REJOIN,
    a_module_that_was_lost_is_taken_for_there=("cleave_status api_check_module_present(", "m->n_returns == p->n_returns", "true"))
 of("master/api/core/incarnations_int.h", REJOIN,
-   an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->n_returns ? p->wire : p->name", "p->name"))
+   an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->n_returns ? p->wire_name : p->name", "p->name"))
 of("master/api/core/state_tables.c", "tests/unit/api/test_api_states",
    who_was_lost_again_has_come_back=("[PEER_LOST_DURING_REJOIN] = {", "[PEER_REJOINS] = DO(REFUSE, PEER_LOST_DURING_REJOIN)", "[PEER_REJOINS] = DO(SETTLE, PEER_PRESENT)"))
 of("master/api/core/wait.c", SIMULATED,
@@ -627,7 +627,7 @@ of("master/api/core/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
 
 # ---- parameters that are frozen, optimisers that are replaced ------------------------------------
 of("master/api/core/module_load.c", "tests/net/api/test_api_optimizers.py",
-   a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_restore_state(", "for (int k = 0; k < 2; k++)\n    if (m->n_held[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_held[k])"))
+   a_module_that_is_loaded_again_loses_its_moments=("cleave_status api_module_restore_state(", "for (int k = 0; k < 2; k++)\n    if (m->n_saved_state[k])", "for (int k = 0; k < 1; k++)\n    if (m->n_saved_state[k])"))
 of("master/api/core/module_unload.c", "tests/net/api/test_api_optimizers.py",
    moments_outlive_their_optimiser=("void api_module_mark_outdated(", "m->resets_moments |= resets_moments;", ""))
 
@@ -658,10 +658,10 @@ of("common/model/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
    what_nothing_flows_to_keeps_its_gradient=("static clv_code weight_zeros(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
 GRADIENTS = "tests/unit/api/test_gradients"
 of("master/api/core/backward.c", GRADIENTS,
-   a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->contributions = v->arrived = given != NULL;", "v->contributions = v->arrived = 0;"),
-   a_backward_over_changed_parameters_is_sent=("static bool is_outdated", "if (v->changes == m->changes || c->planned[m->index]) return false;", "return false;"))
+   a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->n_contributions = v->n_arrived = given != NULL;", "v->contributions = v->arrived = 0;"),
+   a_backward_over_changed_parameters_is_sent=("static bool is_outdated", "if (v->weights_version == m->weights_version || c->has_step_at[m->index]) return false;", "return false;"))
 of("master/api/extra/gradients.c", GRADIENTS,
-   nobody_votes_on_what_was_written=("static cleave_status write_it(", "c->written |= NODE_BIT(f->module->node);", ";"))
+   nobody_votes_on_what_was_written=("static cleave_status write_it(", "c->nodes_with_written_gradients |= NODE_BIT(f->module->node);", ";"))
 of("master/api/core/events.c", GRADIENTS,
    what_was_not_finite_stays_so=("static bool on_finished", "c->not_finite &= ~NODE_BIT(from->index);", ";"))
 

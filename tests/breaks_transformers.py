@@ -139,7 +139,7 @@ of("master/plan/cache.c", CACHE,
 of("master/plan/schedule.c", CACHE,
    places_of_the_front_stay_empty=("static void number_rank(", "if (b->caches && in->stage == 0) continue;", ""))
 of("master/api/core/cached_rows.c", CACHE,
-   any_worker_is_asked_to_keep=("static cleave_status check(", "if (p->keeps_rows) return CLEAVE_OK;", "return CLEAVE_OK;"))
+   any_worker_is_asked_to_keep=("static cleave_status check(", "if (p->has_row_cache) return CLEAVE_OK;", "return CLEAVE_OK;"))
 of("master/api/core/may_send.c", CACHE,
    numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor + 1 == f->n_tensors;", ";"))
 of("master/run/run_cache.c", CACHE,

@@ -11,8 +11,8 @@
 #include "common/model/weights/weights.h"
 #include "master/api/cleave.h"
 
-/* A session file for whoever only wants to know its workers: also one of a program, which leaves
- * out what is trained and how. */
+/* Loads a session file for its workers alone. Also accepts the file of a program, which leaves out
+ * what is trained and how. */
 clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
                             clv_session_config **ret, clv_err *err) CLV_USE_RESULT;
 
@@ -28,8 +28,8 @@ clv_code cleave_secrets_check(const clv_session_config *config,
                               const struct clv_wire_hello_reply *hello,
                               clv_err *err) CLV_USE_RESULT;
 
-/* For whoever looks on from a thread of its own while the program works: what a runtime holds, and
- * its link to a worker. Cheap; not beside cleave_close. */
+/* Contents of a runtime, and its link to a worker, for a thread that observes while the program
+ * works. Cheap. Must not run during cleave_close. */
 typedef struct cleave_holding {
   uint64_t contexts, values; /* open contexts; values on the tape */
   uint64_t memory_bytes;     /* tensors, and stages here */
@@ -40,10 +40,11 @@ void cleave_inspect(cleave_runtime *runtime, cleave_holding *ret);
 typedef struct cleave_link_status {
   const char *worker;
   uint64_t bytes_out, bytes_in;
-  uint64_t pending_out, pending_in; /* bytes of tensors on their way, as clv_link_load */
-  uint64_t packets_out, packets_in; /* that wait to leave; that have come and are not done with */
-  double round_trip_s;              /* of the last PING; 0: none yet */
-  double silent_s;                  /* since its last packet; 0: none yet */
+  uint64_t pending_out, pending_in; /* bytes of tensors in flight, as clv_link_load */
+  uint64_t packets_out,
+      packets_in;      /* packets that wait to be sent; packets received and not handled yet */
+  double round_trip_s; /* of the last PING; 0: none yet */
+  double silent_s;     /* since its last packet; 0: none yet */
 } cleave_link_status;
 /* node: 1.. as cleave_node_name; false beyond the last. */
 bool cleave_inspect_link(cleave_runtime *runtime, uint32_t node, cleave_link_status *ret);
@@ -63,7 +64,8 @@ clv_code clv_layer_keys(const clv_key *session, const char *network, uint64_t se
 
 /* ---- rows that a worker keeps (cached.c) ----------------------------------------------------- */
 
-/* Rows of the output of `from`, which is at home, that the worker of `to` keeps on its disk. */
+/* Rows of the output of `from`, a module at the master, that the worker of `to` caches on its
+ * disk. */
 typedef struct cleave_cached {
   const cleave_module *from, *to;
   clv_sha256 key;
@@ -74,8 +76,8 @@ typedef struct cleave_cached {
 
 /* CLEAVE_UNIMPLEMENTED: that worker keeps none for this identity. */
 cleave_status cleave_cached_check(const cleave_cached *cached, cleave_error *error) CLEAVE_RESULT;
-/* A leaf of these rows, for calls at that worker alone, whose gradient nobody wants. values: sent
- * to be kept; NULL: it has them. What is wrong there is the failure of whoever uses the leaf. */
+/* Makes a leaf of these rows, for calls at that worker only, without a gradient. values: sent to be
+ * cached; NULL: the worker has them. Functions that use the leaf return an error of the worker. */
 cleave_status cleave_leaf_cached(cleave_runtime *runtime, cleave_context context,
                                  const cleave_cached *cached, const cleave_tensor *values,
                                  cleave_reference *ret_reference,
@@ -87,13 +89,13 @@ clv_code cleave_cache_count(const cleave_cached *cached, uint64_t timeout_ms, ui
 clv_code cleave_cache_end(const cleave_cached *cached, uint64_t timeout_ms, uint64_t *ret_rows,
                           clv_err *err) CLV_USE_RESULT;
 
-/* The text says which worker it was that failed first: a report that another passed on, or at home
- * what lacks that worker's value. */
+/* Whether the error was relayed: its text names the worker that failed first. The error came from
+ * another worker, or from a module at the master that lacks that worker's value. */
 bool cleave_is_passed_on(const cleave_error *why);
 
 /* ---- state in pieces (state_pieces.c) -------------------------------------------------------- */
 
-/* What the state of a module consists of, in the order of its node. Start with {0}. */
+/* Items of a module's state, in the order of its node. Start with {0}. */
 typedef struct cleave_state_list {
   clv_weights_want *items; /* [n] */
   char *names;             /* of them */
@@ -107,11 +109,12 @@ void cleave_state_list_done(cleave_state_list *l);
 typedef clv_code cleave_piece_move(void *user, size_t item, uint64_t offset, void *data,
                                    size_t length, clv_err *err);
 
-/* BLOCK. Items of a module's state go from its node to `take`, or come from `give`, in pieces of at
- * most 256 KiB, each item from its begin to its end. Of all of them no more is in this process than
- * a thirty-second, and 2 to 16 MiB. Nobody may change that state before the end; deadlines are each
- * piece's own. Items without bytes are passed over. A worker that knows no pieces (0.6) sends all
- * at once, and is given items one by one: `length` is then an item's whole. */
+/* BLOCK. Copy items of a module's state from its node to `take`, or from `give` to the node, in
+ * pieces of at most 256 KiB, each item from its beginning to its end. At most a thirty-second of
+ * all bytes, and 2 to 16 MiB, is in this process at a time. The state must not change before the
+ * end. Each piece has its own deadline. Items without bytes are skipped. A worker that does not
+ * support pieces (0.6) sends all items at once and receives them one by one: `length` is then the
+ * length of a whole item. */
 cleave_status cleave_state_take(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state_kind kind, const clv_weights_want *items, size_t n,
                                 cleave_piece_move *take, void *user,

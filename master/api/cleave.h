@@ -16,40 +16,40 @@
  *   cleave_step(rt, optimizer, context, 0, NULL, &e);
  *   cleave_context_close(rt, context, 0, &e);
  *
- * Handles. References, kept ones, futures and contexts are numbers that are never given out twice:
- * one that was released, or whose context was closed, is refused by name (CLEAVE_NOT_FOUND), never
- * undefined. Runtimes, modules, graphs and optimisers are pointers, valid until their release;
- * after cleave_close nothing of the runtime may be used. Whatever frees, closes or releases by a
- * pointer takes NULL and does nothing.
+ * Handles. References, kept references, futures and contexts are numbers that are never reused. A
+ * function that gets a released one, or one whose context was closed, returns CLEAVE_NOT_FOUND; the
+ * behaviour is never undefined. Runtimes, modules, graphs and optimisers are pointers, valid until
+ * their release. After cleave_close nothing of the runtime may be used. Functions that free, close
+ * or release a pointer accept NULL and do nothing.
  *
- * Memory. What the caller passes in (tensors, texts, lists) is copied before the function returns
- * and never kept. Tensors that come out own their memory: see cleave_tensor.
+ * Memory. Arguments (tensors, texts, lists) are copied before the function returns; no pointer to
+ * them is kept. Tensors that a function returns own their memory: see cleave_tensor.
  *
  * Deadlines. Every function that blocks takes `deadline_ms`, counted from the call; 0 means the
- * runtime's (cleave_options.deadline_ms). A deadline that passes gives CLEAVE_DEADLINE. Of a fetch
- * it leaves everything as it was: the value may be waited for again. A backward that was not
- * done in time is given up, a step that is not final is taken back: their context can only be
+ * runtime's (cleave_options.deadline_ms). When it passes, the function returns CLEAVE_DEADLINE.
+ * After a late fetch nothing has changed, and the program may wait for the value again. A late
+ * backward is cancelled, and a late step that is not final is reverted: their context can only be
  * closed.
  *
- * Futures. What blocks has a form that returns a future at once (cleave_backward_async, ...): the
- * same work with the same errors, and the blocking form waits for it.
+ * Futures. Functions that block have an asynchronous form that returns a future at once
+ * (cleave_backward_async, ...). It does the same work and has the same errors.
  *
- * Errors. Every function that can fail returns a status and fills *error unless that is NULL; what
- * a function returns through a pointer is written on success only. Of a context's failures the
- * first is kept and given by every later function on that context; other contexts go on.
+ * Errors. Every function that can fail returns a status and fills *error unless that is NULL.
+ * Results are written through pointers on success only. A context keeps its first failure, and
+ * every later function on that context returns it; other contexts are not affected.
  *
- * Arguments. A pointer that is NULL is CLEAVE_INVALID by its name, unless its function says what
- * NULL means. A struct of options begins with its size:
+ * Arguments. A NULL pointer is CLEAVE_INVALID, and the message names the argument, unless the
+ * function documents what NULL means. A struct of options begins with its size:
  *
  *   cleave_module_options where = {.size = sizeof where, .name = "front", .at = "w1"};
  *
- * A program that was compiled with an older header says a smaller size; what it does not know is 0,
- * which is the default. One of a newer header may say nothing that this library does not know
+ * A program that was compiled with an older header has a smaller size; fields that it lacks are 0,
+ * the default. With a newer header, fields that this library does not know must be 0
  * (CLEAVE_UNIMPLEMENTED). A size of 0 is CLEAVE_INVALID.
  *
- * Endings. _free is for memory that the caller has (tensors, states, graphs), _release for a handle
- * of something in the runtime, _close for runtimes and contexts, and waits. cleave_context_end
- * closes without waiting.
+ * Endings. _free frees memory of the caller (tensors, states, graphs), _release a handle of an
+ * object in the runtime. _close ends a runtime or context, and waits. cleave_context_end does not
+ * wait.
  *
  * Threads. Every function may be called from any thread, several at once, except cleave_open and
  * cleave_close. Calls of one context take effect in the order in which they were made.
@@ -67,6 +67,13 @@ extern "C" {
 
 #define CLEAVE_API __attribute__((visibility("default")))
 #define CLEAVE_RESULT __attribute__((warn_unused_result))
+
+/* A field with its name and the one that it had before 0.9. Sources may use either. */
+#define CLEAVE_RENAMED_(type, name, old_name) \
+  union {                                     \
+    type name;                                \
+    type old_name;                            \
+  }
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
@@ -89,22 +96,26 @@ typedef enum cleave_status {
   CLEAVE_UNAVAILABLE = 14, /* a worker that is not reached or was lost */
   CLEAVE_DATA_LOSS = 15,
   CLEAVE_UNAUTHENTICATED = 16,
-  CLEAVE_ANSWER = 17, /* what a worker answered makes no sense: it is broken, or hostile */
+  CLEAVE_PROTOCOL_VIOLATION =
+      17, /* a worker's answer violates the protocol: it is broken or hostile */
 } cleave_status;
 
 enum { CLEAVE_NAME = 128, CLEAVE_TEXT = 480 };
 
 typedef struct cleave_error {
   cleave_status status;
-  bool reported;              /* by the node itself: status, hop and text are its words */
-  char node[CLEAVE_NAME + 1]; /* where it happened: "master" or a worker's name */
-  char hop[CLEAVE_NAME + 1];  /* the module or step there, "" when unknown */
-  char text[CLEAVE_TEXT];     /* a sentence with the offending value and what to do */
+  bool reported;              /* the node itself reported status, place and text */
+  char node[CLEAVE_NAME + 1]; /* node that failed: "master" or a worker's name */
+  CLEAVE_RENAMED_(char, place[CLEAVE_NAME + 1],
+                  hop[CLEAVE_NAME + 1]); /* module or step at the node,
+                                                                          "" when unknown */
+  char text[CLEAVE_TEXT];                /* a sentence with the offending value and what to do */
 } cleave_error;
 
 CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" */
 
-/* Of this header. cleave_version is that of the library which the program runs with. */
+/* The version of this header. cleave_version returns the version of the library that the program
+ * runs with. */
 #define CLEAVE_VERSION_MAJOR 0
 #define CLEAVE_VERSION_MINOR 8
 #define CLEAVE_VERSION_PATCH 2
@@ -117,21 +128,21 @@ CLEAVE_API const char *cleave_version(void); /* CLEAVE_VERSION */
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-/* CLEAVE_BF16: of state of cleave_module_options.frozen_bf16 alone. */
+/* CLEAVE_BF16 is used only for state of modules with cleave_module_options.frozen_bf16. */
 typedef enum cleave_dtype { CLEAVE_F32 = 1, CLEAVE_I64 = 3, CLEAVE_BF16 = 7 } cleave_dtype;
 
 enum { CLEAVE_MAX_RANK = 8 };
 
-/* Row-major numbers. As an argument: the caller's memory, read before the function returns. As a
- * result: memory of the tensor's own, released by cleave_tensor_free; a result written into a
- * tensor that came from an earlier result reuses its memory where it suffices. Start with {0}.
- * Extents may be 0, and data is then not read. */
+/* Row-major numbers. As an argument: memory of the caller, read before the function returns. As a
+ * result: memory of the tensor, freed by cleave_tensor_free. A result that is written into a tensor
+ * from an earlier result reuses its memory if that is large enough. Start with {0}. Extents may be
+ * 0; data is then not read. */
 typedef struct cleave_tensor {
   cleave_dtype dtype;
   int rank; /* 0: a scalar */
   int64_t shape[CLEAVE_MAX_RANK];
   void *data;
-  size_t capacity; /* bytes that belong to the tensor; 0 for the caller's memory */
+  size_t capacity; /* bytes that the tensor owns at `data`; 0: memory of the caller */
 } cleave_tensor;
 
 #define CLEAVE_COUNT_AT_(a, b, c, d, e, f, g, h, n, ...) n
@@ -152,149 +163,155 @@ CLEAVE_API void cleave_tensor_free(cleave_tensor *tensor);          /* frees and
 typedef struct cleave_runtime cleave_runtime;
 
 typedef enum cleave_sending_kind {
-  CLEAVE_SENDING_LEAF = 1,     /* a value of the program */
-  CLEAVE_SENDING_VALUE = 2,    /* the output of a module, made here or passed on */
-  CLEAVE_SENDING_GRADIENT = 3, /* of the output of a module, made here, given or passed on; or of a
-                                  parameter, as the program writes it */
+  CLEAVE_SENDING_LEAF = 1,     /* a value that the program passed to cleave_leaf */
+  CLEAVE_SENDING_VALUE = 2,    /* the output of a module, computed or relayed by this process */
+  CLEAVE_SENDING_GRADIENT = 3, /* the gradient of a module's output, computed, given or
+                                  relayed here; or that of a parameter, which the program writes */
   CLEAVE_SENDING_WEIGHTS = 4,  /* parameters, buffers or optimiser state of a module */
-  CLEAVE_SENDING_FAILURE = 5,  /* no tensor: that something failed, as a code and its place */
-  CLEAVE_SENDING_CACHED = 6, /* cleave-master's own: rows of the output of a module that its worker
-                                  is to keep on its disk, or (input 1) the numbers of such rows */
+  CLEAVE_SENDING_FAILURE = 5,  /* a failure, without a tensor: its code and its place */
+  CLEAVE_SENDING_CACHED = 6, /* cleave-master only: rows of a module's output that the worker caches
+                                  on its disk, or (input 1) the numbers of such rows */
 } cleave_sending_kind;
 
-/* A tensor that is about to leave this process, or a failure: dtype and shape are then 0, and bytes
- * are those of its text. State may leave in pieces: dtype and shape are the whole's, bytes the
- * piece's. The worker's name stays as long as the runtime, the module's as long as
- * that. */
+/* A tensor or a failure that is about to be sent. For a failure dtype and shape are 0, and bytes is
+ * the length of its text. State may be sent in pieces: dtype and shape are those of the whole item,
+ * bytes those of the piece. The worker's name is valid as long as the runtime, the module's as long
+ * as the module. */
 typedef struct cleave_sending {
   cleave_sending_kind kind;
-  const char *worker; /* it goes to */
-  const char *module; /* LEAF: that is called with it, "" when it travels ahead of a call; otherwise
-                         whose output, output's gradient or state it is, FAILURE: or "" */
-  uint32_t input;     /* LEAF: of that module; CACHED */
-  const char *name;   /* WEIGHTS: of the parameter, buffer or optimiser state; GRADIENT: of the
-                         parameter; until the call returns; else "" */
-  bool optimizer;     /* WEIGHTS: it is state of an optimiser */
-  bool relayed;       /* it came from another worker and only passes through */
+  const char *worker; /* receiver */
+  const char
+      *module;    /* LEAF: module that is called with it, "" if it is sent before a call. WEIGHTS,
+                         VALUE, GRADIENT, CACHED: module whose tensor it is. FAILURE: that or "" */
+  uint32_t input; /* LEAF: index of the input of `module`; CACHED: 0 rows, 1 their numbers */
+  const char
+      *name; /* WEIGHTS: parameter, buffer or optimiser state. GRADIENT: parameter, or "". Valid
+                         until the call returns. Other kinds: "" */
+  bool optimizer; /* WEIGHTS: the item is state of an optimiser */
+  bool relayed;   /* it was received from another worker and is relayed */
   cleave_dtype dtype;
   int rank;
   int64_t shape[CLEAVE_MAX_RANK];
   size_t bytes;
 } cleave_sending;
 
-/* An iteration. */
+/* A distributed autograd context, usually one iteration of a training. */
 typedef struct cleave_context {
   uint64_t id; /* 0: none */
 } cleave_context;
 
-/* A value somewhere: a leaf of this program, or the output of a call that may still be running. */
+/* A value at some node: a leaf of this program, or the output of a call that may still run. */
 typedef struct cleave_reference {
   uint64_t id; /* 0: none */
 } cleave_reference;
 
 typedef struct cleave_module cleave_module;
 
-/* Work that goes on while the program does something else. */
+/* An operation that continues while the program does something else. */
 typedef struct cleave_future {
   uint64_t id; /* 0: none */
 } cleave_future;
 
-/* What a node did. Times of calls and steps are those of computing. */
+/* Kind of an event: work that a node has done. Times of calls and steps are those of computing,
+ * without waiting. */
 typedef enum cleave_event_kind {
   CLEAVE_EVENT_FORWARD = 1,
-  CLEAVE_EVENT_BACKWARD = 2,     /* both its parts; or these apart: */
-  CLEAVE_EVENT_INPUT = 3,        /* the gradients of inputs */
-  CLEAVE_EVENT_WEIGHT = 4,       /* and of parameters */
-  CLEAVE_EVENT_STEP = 5,         /* inside the context (cleave_step_at) */
-  CLEAVE_EVENT_VALUE_OUT = 6,    /* a call's value was given to a link: begin_ns == end_ns */
-  CLEAVE_EVENT_VALUE_IN = 7,     /* came whole */
-  CLEAVE_EVENT_GRADIENT_OUT = 8, /* of a value, named by it */
-  CLEAVE_EVENT_GRADIENT_IN = 9,
+  CLEAVE_EVENT_BACKWARD = 2,        /* both parts of a backward in one; or each part alone: */
+  CLEAVE_EVENT_BACKWARD_INPUT = 3,  /* the part that computes gradients of inputs */
+  CLEAVE_EVENT_BACKWARD_WEIGHT = 4, /* the part that computes gradients of parameters */
+  CLEAVE_EVENT_STEP = 5,            /* a step inside the context (cleave_step_at) */
+  CLEAVE_EVENT_VALUE_OUT = 6,       /* a value was handed to a link; begin_ns == end_ns */
+  CLEAVE_EVENT_VALUE_IN = 7,        /* a value was received completely */
+  CLEAVE_EVENT_GRADIENT_OUT = 8,    /* the gradient of `reference` was handed to a link */
+  CLEAVE_EVENT_GRADIENT_IN = 9,     /* the gradient of `reference` was received completely */
   CLEAVE_EVENT_KINDS
 } cleave_event_kind;
 
 typedef struct cleave_event {
   cleave_event_kind kind;
-  uint32_t node;               /* as cleave_node_name numbers them */
-  const cleave_module *module; /* of calls and steps, else NULL */
-  uint32_t call;               /* of calls: how many of the module came before in the context */
-  /* Monotonic clock of this machine; a worker's was compared with it by the quickest
-   * cleave_measure, or is as it came when there was none. */
+  uint32_t node;               /* index, as for cleave_node_name */
+  const cleave_module *module; /* module of a call or step; else NULL */
+  uint32_t call;               /* of calls: number of earlier calls of the module in the context */
+  /* Times on the monotonic clock of this machine. Times of a worker are converted with the clock
+   * offset that the fastest cleave_measure has found; without one they are unconverted. */
   uint64_t begin_ns, end_ns;
-  uint64_t bytes;             /* of what was given or came */
-  uint64_t version;           /* of weights: those a call used, those a step made */
-  cleave_reference reference; /* the call's value; the value that travels, or whose gradient does */
+  uint64_t bytes;   /* bytes of the value or gradient that was sent or received */
+  uint64_t version; /* version of the weights that a call used or a step produced */
+  cleave_reference
+      reference; /* the call's value; or the value that was sent, or whose gradient was */
 } cleave_event;
 
 typedef struct cleave_options {
-  size_t size;          /* sizeof(cleave_options) */
-  uint64_t deadline_ms; /* of blocking functions given 0; 0 = limits.step_timeout of the session */
-  bool via_master;      /* nothing goes from worker to worker directly */
-  /* [n_workers] to connect to; NULL: all of the file. 63 at most, and each return of a worker
-   * (cleave_worker_rejoin) counts as one more. */
+  size_t size; /* sizeof(cleave_options) */
+  /* Deadline of blocking functions that get 0. 0: limits.step_timeout of the session. */
+  uint64_t deadline_ms;
+  bool via_master; /* the master relays everything that one worker sends to another */
+  /* [n_workers] names of workers to connect to; NULL: all of the file. At most 63. Each return of a
+   * worker (cleave_worker_rejoin) counts as one more. */
   const char *const *workers;
   size_t n_workers;
-  /* The master's own node has no thread: its modules compute while some function of this runtime
-   * blocks, on the caller's thread. Saves two changes of threads in each step of a program that
-   * waits for what it has started; one that goes away to do other things stops its modules here,
-   * and after limits.reference_lease of the session loses what workers keep for it. */
+  /* The master's own node has no thread. Its modules compute on the caller's thread, while some
+   * function of this runtime blocks. This saves two thread switches in each step of a program that
+   * waits for what it has started. While the program does other work, modules at the master stand
+   * still, and after limits.reference_lease of the session the program loses what workers keep for
+   * it. */
   bool single_thread;
-  /* Asked for every tensor before it leaves this process, and told of every failure that does, from
-   * any of its threads, by the one function that sends; may be NULL. Must return at once and call
-   * nothing of the runtime. Anything but CLEAVE_OK stops the tensor: that is the error of the
-   * function that sends it, or, for what the master's node sends by itself, its context fails with
-   * it. Of a FAILURE the answer changes
-   * nothing: code and place are all that leaves, and the peer must not wait for what never
-   * comes. */
+  /* Hook before sending; NULL: none. The function that sends calls it for each tensor before that
+   * is sent, and for each failure, from any thread of the runtime. It must return at once and call
+   * no function of the runtime. Any result but CLEAVE_OK prevents the tensor from being sent. The
+   * function that would send it returns the hook's error; if the master's node would send it by
+   * itself, the context fails with that error. For a FAILURE the result is ignored: only code and
+   * place are sent, because the peer must not wait for a value that will never be sent. */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
-  /* Told what a context with cleave_context_options.events did, when a node has ended it: from any
-   * thread, with the runtime held; must return at once and call nothing of it. May be NULL. */
+  /* Hook for events; NULL: none. Called with each event of a context with
+   * cleave_context_options.events, after a node has ended the context. Called from any thread, with
+   * the lock of the runtime held: it must return at once and call no function of the runtime. */
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
-  /* Told what is no error and may be good to know: a worker computes with other instructions, its
-   * clock is wrong. From any thread; must return at once and call nothing of the runtime. May be
-   * NULL. */
+  /* Hook for notices; NULL: none. Called with text that is no error but worth knowing: a worker
+   * computes with other instructions, or its clock is wrong. Called from any thread. It must return
+   * at once and call no function of the runtime. */
   void (*on_notice)(void *user, const char *text);
-  void *user; /* of all three */
+  void *user; /* first argument of the three hooks */
 } cleave_options;
 
-/* BLOCKS. Connect to the workers of a session file over mutual TLS and open a session at each. Used
- * of the file: name, tls, workers, transfer, limits and train.seed (drawn unless given);
- * the rest may be absent. options NULL: the defaults. Errors
- * of the file point at file:line:column; CLEAVE_UNAVAILABLE names the worker; CLEAVE_EXHAUSTED
- * names the 64th. */
+/* BLOCKS. Connects to the workers of a session file over mutual TLS and opens a session at each.
+ * Used keys of the file: name, tls, workers, transfer, limits and train.seed (drawn unless given).
+ * The others may be absent. options NULL: the defaults. Errors of the file name file:line:column;
+ * CLEAVE_UNAVAILABLE names the worker; CLEAVE_EXHAUSTED names the 64th worker. */
 CLEAVE_API cleave_status cleave_open(const char *path, const cleave_options *options,
                                      cleave_runtime **ret_runtime,
                                      cleave_error *error) CLEAVE_RESULT;
 
-/* The same from text; `path` names it in messages, relative paths start in its folder. The text
- * "version: 1\nname: alone\n" gives a runtime without workers. */
+/* As cleave_open, but reads the session from `text`. `path` names it in messages, and relative
+ * paths start in its folder. The text "version: 1\nname: alone\n" gives a runtime without
+ * workers. */
 CLEAVE_API cleave_status cleave_open_text(const char *path, const char *text,
                                           const cleave_options *options,
                                           cleave_runtime **ret_runtime,
                                           cleave_error *error) CLEAVE_RESULT;
 
-/* What was still open at cleave_close. Of a program without leaks all counts are 0. */
+/* Handles that were still open at cleave_close. A program without leaks has only counts of 0. */
 typedef struct cleave_leaks {
   uint32_t contexts, references, futures, modules, optimizers, kept;
-  char
-      text[1024]; /* one line each: what, and by which module or context it was made; cut if long */
+  char text
+      [1024]; /* a line for each: kind, and the module or context that made it; truncated if long */
 } cleave_leaks;
 
-/* BLOCKS. Ends every context, waits for the workers to have freed them, closes the sessions and
- * frees the runtime, whatever it returns: CLEAVE_OK, or the first thing that went wrong on the way.
- * Modules and optimisers still there are released and listed. leaks may be NULL; so may runtime. */
+/* BLOCKS. Ends every context, waits until the workers have freed them, closes the sessions and
+ * frees the runtime, whatever it returns: CLEAVE_OK, or the first error. Modules and optimisers
+ * that are not released are released and listed. leaks and runtime may be NULL. */
 CLEAVE_API cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms,
                                       cleave_leaks *ret_leaks, cleave_error *error);
 
-/* What went over the links so far, framing included and TLS not, and how long the master's own node
- * had nothing to compute. */
-typedef struct cleave_counts {
+/* Bytes over all links so far, with framing and without TLS, and the time in which the master's own
+ * node had nothing to compute. */
+typedef struct cleave_link_totals {
   uint64_t bytes_up, bytes_down, idle_ns;
-} cleave_counts;
-CLEAVE_API void cleave_count(cleave_runtime *runtime, cleave_counts *ret_counts);
+} cleave_link_totals;
+CLEAVE_API void cleave_get_link_totals(cleave_runtime *runtime, cleave_link_totals *ret_totals);
 
-/* A link as a program would plan with it. Rates are of tensors over 64 KiB since the last call,
- * while any were on their way: those of the link where it is the bottleneck; 0: there were none. */
+/* Measurement of a link. Rates count tensors over 64 KiB since the last call, during the time in
+ * which any were in flight: the rates of the link if it is the bottleneck. 0: no such tensor. */
 typedef struct cleave_link_measure {
   double round_trip_s, up_bytes_s, down_bytes_s;
 } cleave_link_measure;
@@ -304,49 +321,51 @@ CLEAVE_API cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node,
                                         uint64_t deadline_ms, cleave_link_measure *ret,
                                         cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS. A worker that was lost comes back into this runtime: as another process at its address,
- * or as the same one, whose part in the session was cut off. What was there is gone. Its modules
- * are loaded again by cleave_module_reload; contexts that used it have failed and can only be
- * closed, and what it kept stays CLEAVE_UNAVAILABLE. Contexts that never used it notice nothing,
- * and may use it from now on. Between it and other workers values go by way of the master for the
- * rest of the runtime: workers know each other by the names of their worker.yaml, which do not say
- * which return is meant, and what is late must not reach the next one. Every function that meets a
- * lost worker gives the same error, with its name, until it is back. CLEAVE_NOT_FOUND: no such
- * worker; CLEAVE_PRECONDITION: it is not lost, or is coming back already; CLEAVE_UNAVAILABLE: it
- * does not answer, and can be tried again; CLEAVE_EXHAUSTED: it would have the 64th name, as
- * workers and returns of workers have one each: close this runtime and open another. */
+/* BLOCKS. Takes a lost worker back into this runtime: another process at its address, or the same
+ * one, whose part of the session was ended. It holds nothing of what it held before.
+ * cleave_module_reload loads its modules again. Contexts that used it have failed and can only be
+ * closed, and its kept values stay CLEAVE_UNAVAILABLE. Contexts that never used it are not
+ * affected, and may use it from now on. For the rest of the runtime the master relays values
+ * between it and other workers: workers know each other by the names of their worker.yaml, which do
+ * not tell returns apart, so a late frame could reach the wrong one. Until the worker is back,
+ * every function that needs it returns the same error, with its name. CLEAVE_NOT_FOUND: no such
+ * worker; CLEAVE_PRECONDITION: it is not lost, or is rejoining already; CLEAVE_UNAVAILABLE: it does
+ * not answer; the program can try again; CLEAVE_EXHAUSTED: each worker and each return takes one of
+ * 63 names, and none is left: close this runtime and open another. */
 CLEAVE_API cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
-/* As a future; like cleave_module_place_async. CLEAVE_PRECONDITION and CLEAVE_NOT_FOUND at once. */
+/* As a future, like cleave_module_place_async. CLEAVE_PRECONDITION and CLEAVE_NOT_FOUND are
+ * returned at once. */
 CLEAVE_API cleave_status cleave_worker_rejoin_async(cleave_runtime *runtime, const char *worker,
                                                     uint64_t deadline_ms, cleave_future *ret_future,
                                                     cleave_error *error) CLEAVE_RESULT;
 
-/* Node 0 is "master"; nodes 1.. are the workers in the file's order. NULL beyond the last. */
+/* Name of a node: 0 is "master", 1 and up are the workers in the file's order. NULL: no such
+ * node. */
 CLEAVE_API const char *cleave_node_name(const cleave_runtime *runtime, uint32_t node);
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-/* A module's graph, node by node. Used up by nothing: one graph may be loaded many times. */
+/* A module's graph, built node by node. One graph may be loaded many times. */
 typedef struct cleave_graph cleave_graph;
 
 CLEAVE_API cleave_status cleave_graph_new(cleave_graph **ret_graph,
                                           cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API void cleave_graph_free(cleave_graph *graph);
 
-/* An input of the module; inputs are numbered in this order. shape[0] is the batch: its value here
- * is the first size to be prepared, others may follow, 0 too; of
- * rank 0 it is a scalar. All other inputs of a call have the same one, but
- * in a graph with a concat along dim 0: there each has its own, and what its ops take together must
- * fit. *ret_node names the value in later calls. */
+/* Adds an input of the module; inputs are numbered in this order. shape[0] is the batch: the value
+ * given here is the first size that is prepared, and calls may have other sizes, 0 included. An
+ * input of rank 0 is a scalar. All other inputs of a call have the same batch, except in a graph
+ * with a concat along dim 0: there each input has its own, and those that an op combines must fit.
+ * *ret_node names the value for later calls. */
 CLEAVE_API cleave_status cleave_graph_input(cleave_graph *graph, const char *name,
                                             cleave_dtype dtype, const int64_t *shape, int rank,
                                             int *ret_node, cleave_error *error) CLEAVE_RESULT;
 
-/* One op over earlier nodes. op: as in a session file ("linear", "add", "bce", ...); attributes: a
- * YAML flow mapping "{out: 8, bias: false}" or NULL; name: prefix of its parameters ("w1" gives
- * "w1.weight"), or NULL for its number among the graph's ops. Shapes are checked at once.
+/* Adds an op over earlier nodes. op: as in a session file ("linear", "add", "bce", ...).
+ * attributes: a YAML flow mapping "{out: 8, bias: false}", or NULL. name: prefix of its parameters
+ * ("w1" gives "w1.weight"); NULL: its number among the graph's ops. Shapes are checked at once.
  * ret_node may be NULL. */
 CLEAVE_API cleave_status cleave_graph_op(cleave_graph *graph, const char *op,
                                          const char *attributes, const char *name,
@@ -356,85 +375,92 @@ CLEAVE_API cleave_status cleave_graph_op(cleave_graph *graph, const char *op,
 /* ---- modules --------------------------------------------------------------------------------- */
 
 /* A tensor under a PyTorch state_dict name. */
-typedef struct cleave_named {
+typedef struct cleave_named_tensor {
   const char *name;
   cleave_tensor tensor;
-} cleave_named;
+} cleave_named_tensor;
 
 typedef struct cleave_module_options {
   size_t size;      /* sizeof(cleave_module_options) */
   const char *name; /* for messages, reports and its worker's status; unique in the runtime */
   const char *at;   /* "master" (also NULL) or a worker's name */
-  /* NULL = "auto": the node's first that is more than a processor, else its processor; "cpu";
-   * "cuda": its first of these, or "cuda:1". The master has "cpu:0" and "cpu:1" as well, a worker
-   * those of its worker.yaml (cpu_devices): with accounts of their own. */
+  /* Device of the module. NULL is "auto": the node's first device that is not a processor, else its
+   * processor. "cpu"; "cuda", the first CUDA device; "cuda:1". The master also has "cpu:0" and
+   * "cpu:1", and a worker the cpu_devices of its worker.yaml. Their memory is accounted
+   * separately. */
   const char *device;
-  uint32_t threads;   /* 0 = 1 */
-  uint32_t in_flight; /* calls between forward and backward that memory is made ready for; 0 = 1 */
-  /* Initial numbers and dropout follow from a key for each layer, made of the session's train.seed,
-   * of this number and of the layer's; without this number, of the module's name instead. So a
-   * program gives the same bits wherever its modules are, if the session's seed is given: 32 hex
-   * digits. A worker gets the keys of the module's own layers, from which nobody can compute a seed
-   * or another key. Parts of one network share a seed and count their layers on (first_layer, or
-   * `layers`); modules with one seed and one number of a layer have that layer's key in common. */
+  uint32_t threads; /* compute threads of the module; 0 means 1 */
+  uint32_t
+      in_flight; /* calls between forward and backward for which memory is prepared; 0 means 1 */
+  /* Initial values and dropout masks derive from a key of each layer, made of the session's
+   * train.seed, this number and the number of the layer. 0: the module's name in place of this
+   * number. If the session gives its seed, as 32 hex digits, a program gets the same bits wherever
+   * its modules are. A worker receives the keys of the module's own layers, from which no seed and
+   * no other key can be computed. Parts of one network share a seed and continue the numbers of
+   * their layers (first_layer, or `layers`). Two modules with one seed and the same layer number
+   * share that layer's key. */
   uint64_t seed;
   uint32_t first_layer; /* number of the first layer, for default names and the seed */
-  const char *layers;   /* of a named architecture, by number or name: "layer3..fc"; NULL = all */
-  const cleave_named *weights; /* [n_weights] written after the initialisation */
+  const char
+      *layers; /* layers of a named architecture by number or name, "layer3..fc"; NULL: all */
+  const cleave_named_tensor
+      *weights; /* [n_weights] values that replace the initial ones; NULL: none */
   size_t n_weights;
-  const char *const *frozen; /* [n_frozen] parameter names, or globs ("0.*"): never get gradients */
+  const char *const *frozen; /* [n_frozen] names or globs ("0.*") of parameters without gradients */
   size_t n_frozen;
-  /* The inputs must be at the module's node already; otherwise references travel by themselves. A
-   * call that breaks this is refused with the place of each input and what to do. */
+  /* Requires that inputs are at the module's node already. Otherwise they are sent there. A call
+   * that violates this is refused; the message has the place of each input and what to do. */
   bool local_only;
-  /* Other workers that its node may exchange values and gradients with directly; NULL: with all of
-   * them if the session says `transfer: direct`, else with none. A list with 0 names: with none. */
+  /* [n_direct_to] other workers that its node may exchange values and gradients with directly.
+   * NULL: all of them if the session says `transfer: direct`, else none. A list with 0 names:
+   * none. */
   const char *const *direct_to; /* [n_direct_to] */
   size_t n_direct_to;
-  /* Instead of initial numbers: tensors of a safetensors file on the worker's own disk, or of a
-   * folder of them, by the name that its worker.yaml gives it. sha256: of the file, or of the
-   * folder's ARTIFACT.json, 64 hexadecimal digits. */
+  /* Weights from the worker's own disk in place of initial values: name, in its worker.yaml, of a
+   * safetensors file or a folder of them. sha256: of the file, or of the folder's ARTIFACT.json, 64
+   * hexadecimal digits. NULL: none. */
   const char *artifact, *artifact_sha256;
-  /* Convolutions compute in bf16, on a processor with AVX512-BF16; on a device of NVIDIA of
-   * capability 8.0 or above other ops do too. Elsewhere the module is refused. Its weights,
-   * gradients and values are f32 all the same. */
+  /* Computes convolutions in bf16 on a processor with AVX512-BF16, and also other ops on an NVIDIA
+   * device of capability 8.0 or above. Elsewhere the module is refused. Weights, gradients and
+   * values stay f32. */
   bool bf16;
-  /* Inputs on another device of its node are taken along; else a call with one is refused with both
-   * devices and what to do, as PyTorch expects all tensors on the same device. From other nodes,
-   * and from this program (leaves), values come to the module's device in either case. */
-  bool any_device;
-  /* On a device of NVIDIA of capability 8.0 or above, products and convolutions may round their
-   * factors to TF32, which has 10 bits behind the point: faster, and less exact than f32. Elsewhere
+  /* Copies inputs from another device of the node to the module's. Otherwise a call with such an
+   * input is refused, with both devices and what to do, as in PyTorch. Inputs from other nodes and
+   * leaves of this program are always copied to the module's device. */
+  CLEAVE_RENAMED_(bool, copies_inputs, any_device);
+  /* On an NVIDIA device of capability 8.0 or above, products and convolutions may round their
+   * factors to TF32, which has a mantissa of 10 bits: faster, and less exact than f32. Elsewhere
    * the module is refused. */
   bool tf32;
-  /* What is frozen stays so, and nothing else will be: no gradients and no moments are kept of it.
-   * cleave_parameter_freeze and cleave_parameter_thaw then refuse the module. */
-  bool fixed;
-  /* [n_fresh] parameters that get initial numbers, whatever the artifact has. */
-  const char *const *fresh;
-  size_t n_fresh;
-  /* Parameters that are other modules': */
+  /* The set of frozen parameters never changes, so the node keeps no gradients and no moments of
+   * them. cleave_parameter_freeze and cleave_parameter_thaw then refuse the module. */
+  CLEAVE_RENAMED_(bool, frozen_is_final, fixed);
+  /* [n_initialized] parameters that get initial values, even if the artifact has them. */
+  CLEAVE_RENAMED_(const char *const *, initialized, fresh);
+  CLEAVE_RENAMED_(size_t, n_initialized, n_fresh);
+  /* [n_ties] parameters that belong to other modules. */
   const struct cleave_tie *ties; /* [n_ties] */
   size_t n_ties;
-  /* [n_recompute_blocks] Layers that keep their inputs alone; backward computes each block again:
-   * the same bits in less memory and more time. "encoder.layer" is a block for each number that
-   * stands behind it, another name is one, and so are the layers of "conv1..relu2". Workers before
-   * 0.7 keep everything. */
+  /* [n_recompute_blocks] blocks of layers that keep only their inputs; backward runs the forward of
+   * each block again: the same bits with less memory and more time. "encoder.layer" is a block for
+   * each number behind that name, any other name is one block, and so is "conv1..relu2". Workers
+   * before 0.7 ignore this and keep everything. */
   const char *const *recompute_blocks;
   size_t n_recompute_blocks;
-  /* With `fixed`: frozen weights of linear layers are kept in bf16, rounded where they come in
-   * f32. What is computed with them is what it is otherwise. */
+  /* With `frozen_is_final`: stores frozen weights of linear layers in bf16. Weights given in f32
+   * are rounded. Computation is otherwise as without this option. */
   bool frozen_bf16;
 } cleave_module_options;
 
-/* One parameter of two modules, as a decoder has the table of an embedding: one set of values under
- * the owner's name, one gradient, the sum of both modules', one moment. Both modules are on one
- * device of one node, and both are called in a context with a backward pass; neither steps inside
- * one (cleave_pipeline_step). The owner stays while `of` is tied to it, released or not. */
+/* A parameter that two modules share, as a decoder and an embedding share a table. It has one set
+ * of values, under the owner's name, one set of moments, and one gradient, the sum of both
+ * modules'. Both modules are on one device of one node, and a context with a backward calls both.
+ * Neither may step inside a context (cleave_step_at). The owner is not freed while another module
+ * is tied to it, even if it is released. */
 typedef struct cleave_tie {
-  const char *weight;       /* of the module that is loaded: the first parameter of a layer */
-  struct cleave_module *of; /* the owner */
-  const char *of_weight;    /* its name there, of equal shape */
+  const char *weight;       /* parameter of the module that is loaded: the first of a layer */
+  struct cleave_module *of; /* module that owns the values */
+  const char *of_weight;    /* the parameter's name in `of`, of equal shape */
 } cleave_tie;
 
 typedef struct cleave_input {
@@ -446,10 +472,11 @@ typedef struct cleave_input {
 #define CLEAVE_INPUT(dtype, ...) \
   { (dtype), CLEAVE_SHAPE_(__VA_ARGS__) }
 
-/* A chain of layers in the session file's syntax: "[{op: linear, out: 8}, {op: relu}]". Parameters
- * are called by the layer's number ("0.weight") or its `name`. The module goes to its node with its
- * first use; what the node refuses is an error of that use. CLEAVE_EXHAUSTED: the runtime has 255
- * modules; only while some of these are being unloaded does this wait for one. */
+/* Loads a chain of layers in the syntax of a session file: "[{op: linear, out: 8}, {op: relu}]".
+ * Parameters are named after the layer's number ("0.weight") or its `name`. The module is sent to
+ * its node by its first use, which returns the error if the node refuses it. CLEAVE_EXHAUSTED: the
+ * runtime has 255 modules. The function waits only if all indexes are taken and some modules are
+ * being unloaded. */
 CLEAVE_API cleave_status cleave_load_layers(cleave_runtime *runtime,
                                             const cleave_module_options *options,
                                             const char *layers, const cleave_input *input,
@@ -461,9 +488,9 @@ CLEAVE_API cleave_status cleave_load_graph(cleave_runtime *runtime,
                                            const cleave_graph *graph, cleave_module **ret_module,
                                            cleave_error *error) CLEAVE_RESULT;
 
-/* A named architecture with its attributes (NULL: none) as in `model:`: "mlp",
- * "{hidden: [8], classes: 1}", or
- * with options->layers a part of it. The input is the architecture's, of whatever part. */
+/* Loads a named architecture as in `model:`: "mlp", "{hidden: [8], classes: 1}" (attributes NULL:
+ * none); with options->layers a part of it. `input` is the input of the whole architecture,
+ * whichever part is loaded. */
 CLEAVE_API cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                                   const cleave_module_options *options,
                                                   const char *arch, const char *attributes,
@@ -471,79 +498,80 @@ CLEAVE_API cleave_status cleave_load_architecture(cleave_runtime *runtime,
                                                   cleave_module **ret_module,
                                                   cleave_error *error) CLEAVE_RESULT;
 
-/* A loss of cleave-ops(7): inputs prediction (of the shape given) and target ([N] i64 classes for a
- * loss over classes, else f32 as the prediction); its value is the mean, a scalar. */
+/* Loads a loss of cleave-ops(7). Its inputs are the prediction, of the shape given, and the target:
+ * [N] i64 classes for a loss over classes, else f32 of the prediction's shape. Its value is the
+ * mean, a scalar. */
 CLEAVE_API cleave_status cleave_load_loss(cleave_runtime *runtime,
                                           const cleave_module_options *options, const char *kind,
                                           const cleave_input *prediction,
                                           cleave_module **ret_module,
                                           cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS. Takes the module to its node now instead of with its first call, so that what the node
- * refuses shows early. input_grads: a backward will want gradients of its first input; the plan for
- * that is made ahead. */
+/* BLOCKS. Loads the module at its node now rather than with its first call, so that errors of the
+ * node appear early. input_grads: a backward will need gradients of the module's first input, so
+ * the node prepares for them. */
 CLEAVE_API cleave_status cleave_module_place(cleave_runtime *runtime, cleave_module *module,
                                              bool input_grads, uint64_t deadline_ms,
                                              cleave_error *error) CLEAVE_RESULT;
-/* As a future. A call that is made meanwhile waits for the module; one made when this is done
- * returns at once. A thread of its own does it, which nothing withdraws: cleave_future_cancel drops
- * the result, and cleave_close waits for its end. */
+/* As a future. A call that is made meanwhile waits for the module; a call after this is done
+ * returns at once. A separate thread loads the module and cannot be stopped: cleave_future_cancel
+ * drops the result, and cleave_close waits for the thread. */
 CLEAVE_API cleave_status cleave_module_place_async(cleave_runtime *runtime, cleave_module *module,
                                                    bool input_grads, uint64_t deadline_ms,
                                                    cleave_future *ret_future,
                                                    cleave_error *error) CLEAVE_RESULT;
 
-/* Releases the handle: it must not be used any more, and its name may be used again. The module
- * stays for contexts that are open and have used it, and until its optimiser is released. Then its
- * node unloads it, without anybody waiting, and gives back its memory; its place among the 255
- * modules of the runtime is free when the node has answered. No other call on the module may be in
- * progress. NULL is allowed. */
+/* Releases the handle, which must not be used any more; the name may be used again. The module
+ * stays for open contexts that have used it, and until its optimiser is released. Then its node
+ * unloads it and frees its memory; no function waits for that. Its index, one of 255, is free when
+ * the node has answered. No other function may be working on the module. NULL is allowed. */
 CLEAVE_API cleave_status cleave_module_release(cleave_runtime *runtime, cleave_module *module,
                                                cleave_error *error);
 
 CLEAVE_API const char *cleave_module_name(const cleave_module *module);
 CLEAVE_API const char *cleave_module_node(const cleave_module *module);   /* "master", "w1" */
 CLEAVE_API const char *cleave_module_device(const cleave_module *module); /* "cpu" */
-/* Names of the parameters and buffers 0..n-1, NULL beyond. */
-CLEAVE_API const char *cleave_module_weight(const cleave_module *module, size_t index);
+/* Name of parameter or buffer `index`; NULL: no such index. */
+CLEAVE_API const char *cleave_module_weight_name(const cleave_module *module, size_t index);
 
 /* A parameter or buffer. */
 typedef struct cleave_parameter {
   size_t size;      /* sizeof(cleave_parameter), set by the caller */
-  const char *name; /* as long as the module */
+  const char *name; /* valid as long as the module */
   cleave_dtype dtype;
   int rank;
   int64_t shape[CLEAVE_MAX_RANK];
-  bool learns; /* it gets gradients: no buffer, and not frozen */
+  bool learns; /* it is a parameter that is not frozen */
   bool buffer; /* running statistics */
-  /* Whose step moves it, as its group number `group` in cleave_optimizer_new; NULL: nobody's. Not
-   * to be used when the program has released it. */
+  /* Optimiser that steps it, in group `group` of cleave_optimizer_new; NULL: none. Must not be used
+   * after the program has released it. */
   const struct cleave_optimizer *optimizer;
   size_t group;
 } cleave_parameter;
 
-/* Parameters and buffers, in the order of cleave_module_weight. NULL has none. */
+/* Number of parameters and buffers, in the order of cleave_module_weight_name. NULL: 0. */
 CLEAVE_API size_t cleave_parameter_count(const cleave_module *module);
 /* CLEAVE_RANGE: no such index. */
 CLEAVE_API cleave_status cleave_parameter_info(const cleave_module *module, size_t index,
                                                cleave_parameter *ret_parameter,
                                                cleave_error *error) CLEAVE_RESULT;
 
-/* torch's requires_grad_(False): parameters with these names, or globs as in
- * cleave_module_options.frozen, get no gradients from the next call on. They are not stepped, not
- * by weight decay or momentum either, and do not count in the norm; their moments stay as they are.
- * Thawing, requires_grad_(True), lets them go on from there. The step counter, from which Adam,
- * AdamW and Adamax correct their averages, is the module's: it goes on with the steps of others.
- * One that was frozen when its optimiser was made is in none of its groups: thawed, it gets
- * gradients and is not stepped, until another optimiser is made.
+/* torch's requires_grad_(False) and requires_grad_(True). Frozen parameters, given by name or glob
+ * as in cleave_module_options.frozen, get no gradients from the next call on. No step changes them,
+ * not even by weight decay or momentum, and they do not count in the norm; their moments stay as
+ * they are, and continue after cleave_parameter_thaw. The step counter, from which Adam, AdamW and
+ * Adamax correct their averages, belongs to the module: it counts steps of the other parameters
+ * meanwhile. A parameter that was frozen when its optimiser was made is in no group: after thawing
+ * it gets gradients, but no step until another optimiser is made.
  *
- * The next use of the module that follows takes it from its node with all that it has, loads it
- * again and BLOCKS for that; no bit of its state changes. If that use fails on the way, the next
- * one goes on with it. Versions of events count anew.
+ * The next use of the module unloads it with all its state, loads it again and BLOCKS for that; no
+ * bit of its state changes. If that use fails in between, the next one continues. Versions in
+ * events restart.
  *
- * BLOCKS while contexts that have called the module are being closed. CLEAVE_PRECONDITION: one is
- * open, and named. CLEAVE_NOT_FOUND: no parameter has such a name, and nothing is changed.
- * CLEAVE_EXHAUSTED: thawed, some parameters would be in no group, and 16 groups have the others. */
+ * BLOCKS while contexts that have called the module are being closed. CLEAVE_PRECONDITION: such a
+ * context is open; the message names it. CLEAVE_NOT_FOUND: no parameter has such a name, and
+ * nothing is changed. CLEAVE_EXHAUSTED: thawed parameters would be in no group, and the module is
+ * in 16 groups already. */
 CLEAVE_API cleave_status cleave_parameter_freeze(cleave_runtime *runtime, cleave_module *module,
                                                  const char *const *names, size_t n,
                                                  uint64_t deadline_ms,
@@ -553,12 +581,12 @@ CLEAVE_API cleave_status cleave_parameter_thaw(cleave_runtime *runtime, cleave_m
                                                uint64_t deadline_ms,
                                                cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS. One parameter or buffer by name, copied out; steps taken before are in it. */
+/* BLOCKS. Copies a parameter or buffer out, with all steps that were taken before. */
 CLEAVE_API cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
                                             const char *name, uint64_t deadline_ms,
                                             cleave_tensor *ret_tensor,
                                             cleave_error *error) CLEAVE_RESULT;
-/* Steps that are done, or only wait for answers, are in it. */
+/* As a future. The result includes steps that are decided, even if nodes have not answered them. */
 CLEAVE_API cleave_status cleave_weight_read_async(cleave_runtime *runtime, cleave_module *module,
                                                   const char *name, uint64_t deadline_ms,
                                                   cleave_future *ret_future,
@@ -574,126 +602,132 @@ CLEAVE_API cleave_status cleave_weight_write_async(cleave_runtime *runtime, clea
                                                    uint64_t deadline_ms, cleave_future *ret_future,
                                                    cleave_error *error) CLEAVE_RESULT;
 
-/* A module's state_dict, or that of its optimiser: for each parameter, in a group or not, as many
- * moments as the group with the most of them has, under names as "0.weight.exp_avg" (zeros where
- * nothing was stepped), and the scalar "step" (i64). */
+/* Kind of state: a module's state_dict, or that of its optimiser. The latter has for each
+ * parameter, in a group or not, as many moments as the group with the most, under names such as
+ * "0.weight.exp_avg" (zeros if it was never stepped), and the scalar "step" (i64). */
 typedef enum cleave_state_kind {
   CLEAVE_STATE_WEIGHTS = 1,
   CLEAVE_STATE_OPTIMIZER = 2,
 } cleave_state_kind;
 
 typedef struct cleave_state {
-  cleave_named *items; /* [n] with memory of their own */
+  cleave_named_tensor *items; /* [n] with memory of their own */
   size_t n;
 } cleave_state;
 
-/* Items of a kind: parameters and buffers; moments and the step counter, 0 without an optimiser. */
+/* Number of items of a kind: parameters and buffers, or moments and the step counter (0 without an
+ * optimiser). */
 CLEAVE_API size_t cleave_state_count(const cleave_module *module, cleave_state_kind kind);
 
-/* BLOCKS. Everything of that kind, copied out; steps taken before are in it. A module without an
- * optimiser has 0 items of optimiser state. Frozen parameters of a worker's artifact are not in it,
- * unless its worker.yaml gives them out. Released by cleave_state_free. */
+/* BLOCKS. Copies all items of a kind out, with all steps that were taken before. Without an
+ * optimiser there are 0 items of optimiser state. Frozen parameters of a worker's artifact are left
+ * out, unless its worker.yaml makes them readable. The caller frees the result with
+ * cleave_state_free. */
 CLEAVE_API cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
                                            cleave_state_kind kind, uint64_t deadline_ms,
                                            cleave_state *ret_state,
                                            cleave_error *error) CLEAVE_RESULT;
-/* As cleave_weight_read_async; cleave_future_state gives what came. */
+/* As cleave_weight_read_async. cleave_future_state returns the result. */
 CLEAVE_API cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *module,
                                                  cleave_state_kind kind, uint64_t deadline_ms,
                                                  cleave_future *ret_future,
                                                  cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS until the node has them. Each under a name cleave_state_read gives, with its dtype and
- * shape; all of them or some: a new batchnorm's num_batches_tracked that is left out stays 0, as in
- * PyTorch. */
+/* BLOCKS until the node has them. Each item has a name that cleave_state_read returns, with its
+ * dtype and shape. Some items may be left out: they stay as they are, and num_batches_tracked of a
+ * new batchnorm stays 0, as in PyTorch. */
 CLEAVE_API cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
-                                            cleave_state_kind kind, const cleave_named *items,
-                                            size_t n, uint64_t deadline_ms,
+                                            cleave_state_kind kind,
+                                            const cleave_named_tensor *items, size_t n,
+                                            uint64_t deadline_ms,
                                             cleave_error *error) CLEAVE_RESULT;
 /* As a future. The items are copied at once; n is at least 1. */
 CLEAVE_API cleave_status cleave_state_write_async(cleave_runtime *runtime, cleave_module *module,
-                                                  cleave_state_kind kind, const cleave_named *items,
-                                                  size_t n, uint64_t deadline_ms,
-                                                  cleave_future *ret_future,
+                                                  cleave_state_kind kind,
+                                                  const cleave_named_tensor *items, size_t n,
+                                                  uint64_t deadline_ms, cleave_future *ret_future,
                                                   cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API void cleave_state_free(cleave_state *state); /* frees and zeroes */
 
-/* BLOCKS. Everything of that kind in a safetensors file of this machine, under the names of
- * cleave_state_read: for weights those of a state_dict, which safetensors.torch.load_file gives.
- * Written beside it (PATH.tmp), made durable, then renamed: what was there stays until the whole
- * new file is. CLEAVE_UNAVAILABLE: it cannot be written. A module without state, or without
- * optimiser, gives a file without tensors. */
+/* BLOCKS. Writes all items of a kind to a safetensors file on this machine, under the names of
+ * cleave_state_read; safetensors.torch.load_file reads weights as a state_dict. The file is written
+ * as PATH.tmp, made durable, then renamed, so an older file stays until the new one is complete.
+ * CLEAVE_UNAVAILABLE: it cannot be written. A module without state, or without an optimiser, gives
+ * a file without tensors. */
 CLEAVE_API cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
                                            cleave_state_kind kind, const char *path,
                                            uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS. The other way round, as load_state_dict with `strict`: the file has all names of that
- * kind and no other, but for num_batches_tracked, which is 0 where it is left out. Nothing is
- * written before all of the file fits. CLEAVE_NOT_FOUND: no such file; CLEAVE_INVALID: it lacks
- * names or has others (the first few are told), or a tensor of another dtype or shape;
- * CLEAVE_DATA_LOSS: it is cut short or damaged. Weights that lie on the worker's own disk are
+/* BLOCKS. Reads such a file, as load_state_dict with `strict`: it must have all names of the kind
+ * and no other, except that num_batches_tracked may be missing and is then 0. Nothing is written to
+ * the module before the whole file was checked. CLEAVE_NOT_FOUND: no such file; CLEAVE_INVALID:
+ * names are missing or unknown (the message lists the first few), or a tensor has another dtype or
+ * shape; CLEAVE_DATA_LOSS: the file is truncated or damaged. For weights on a worker's disk see
  * cleave_module_options.artifact. */
 CLEAVE_API cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
                                            cleave_state_kind kind, const char *path,
                                            uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
 
-/* What a worker says of a file of state. Set size before the call. */
+/* A state file, as its worker reports it. Set size before the call. */
 typedef struct cleave_state_file {
   size_t size; /* sizeof(cleave_state_file) */
   uint64_t bytes;
   char sha256[65]; /* hexadecimal */
 } cleave_state_file;
 
-/* BLOCKS. The same at the module's worker: it writes the file into its state_dir, and no number
- * comes here. `name` is plain: 1..128 of [A-Za-z0-9._-], no dot first (CLEAVE_INVALID), never a
- * path. The file belongs to the identity of this session's certificate: the same name of another
- * one is another file, and nobody else reads, replaces or removes it. It outlives session and
- * worker, until it is removed. One of that name is replaced when the new one is whole. It counts
- * against allow[].state_bytes of worker.yaml, which is 0 unless given: over that
- * CLEAVE_EXHAUSTED, and nothing has changed. CLEAVE_UNIMPLEMENTED: the worker has no state_dir, or
- * is of an earlier version; CLEAVE_INVALID: the module is at the master. What was called before is
- * waited for, steps included. ret_file may be NULL. */
-CLEAVE_API cleave_status cleave_state_save_there(cleave_runtime *runtime, cleave_module *module,
-                                                 cleave_state_kind kind, const char *name,
-                                                 uint64_t deadline_ms, cleave_state_file *ret_file,
-                                                 cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS. The other way round, as strict as cleave_state_load, with every name; also one that an
- * earlier session has saved, or a module of the same state. CLEAVE_NOT_FOUND: this identity has no
- * such file there. *ret_file (may be NULL) is the file as it was read: whoever has kept sha256
- * knows that it is the one that was written. */
-CLEAVE_API cleave_status cleave_state_load_there(cleave_runtime *runtime, cleave_module *module,
-                                                 cleave_state_kind kind, const char *name,
-                                                 uint64_t deadline_ms, cleave_state_file *ret_file,
-                                                 cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS. The file goes, whatever state is in it; the module only says which worker is meant.
- * CLEAVE_NOT_FOUND: there is none. */
-CLEAVE_API cleave_status cleave_state_remove_there(cleave_runtime *runtime, cleave_module *module,
-                                                   const char *name, uint64_t deadline_ms,
-                                                   cleave_error *error) CLEAVE_RESULT;
-/* The same as futures; cleave_future_state_file gives what the worker said. */
-CLEAVE_API cleave_status cleave_state_save_there_async(
+/* BLOCKS. As cleave_state_save, but the module's worker writes the file into its state_dir, and no
+ * values are sent. `name`: 1..128 of [A-Za-z0-9._-], no leading dot, never a path (CLEAVE_INVALID).
+ * The file belongs to the identity of this session's certificate: no other identity can read,
+ * replace or remove it, and the same name of another identity is another file. It outlives session
+ * and worker until it is removed. A file of that name is replaced when the new one is complete. Its
+ * size counts against allow[].state_bytes of worker.yaml, which is 0 unless given; over that the
+ * result is CLEAVE_EXHAUSTED, and nothing has changed. CLEAVE_UNIMPLEMENTED: the worker has no
+ * state_dir, or its version is too old; CLEAVE_INVALID: the module is at the master. Earlier calls
+ * and steps are waited for. ret_file may be NULL. */
+CLEAVE_API cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cleave_module *module,
+                                                     cleave_state_kind kind, const char *name,
+                                                     uint64_t deadline_ms,
+                                                     cleave_state_file *ret_file,
+                                                     cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS. Loads such a file, as strictly as cleave_state_load, and with every name. An earlier
+ * session, or a module with the same state, may have saved it. CLEAVE_NOT_FOUND: this identity has
+ * no such file at the worker. *ret_file (may be NULL) is the file as it was read: compare sha256
+ * with that of the save to know that it is the same file. */
+CLEAVE_API cleave_status cleave_state_load_at_worker(cleave_runtime *runtime, cleave_module *module,
+                                                     cleave_state_kind kind, const char *name,
+                                                     uint64_t deadline_ms,
+                                                     cleave_state_file *ret_file,
+                                                     cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS. Removes the file. The module only names the worker; the file may hold any state.
+ * CLEAVE_NOT_FOUND: no such file. */
+CLEAVE_API cleave_status cleave_state_remove_at_worker(cleave_runtime *runtime,
+                                                       cleave_module *module, const char *name,
+                                                       uint64_t deadline_ms,
+                                                       cleave_error *error) CLEAVE_RESULT;
+/* As futures. cleave_future_state_file returns the worker's report. */
+CLEAVE_API cleave_status cleave_state_save_at_worker_async(
     cleave_runtime *runtime, cleave_module *module, cleave_state_kind kind, const char *name,
     uint64_t deadline_ms, cleave_future *ret_future, cleave_error *error) CLEAVE_RESULT;
-CLEAVE_API cleave_status cleave_state_load_there_async(
+CLEAVE_API cleave_status cleave_state_load_at_worker_async(
     cleave_runtime *runtime, cleave_module *module, cleave_state_kind kind, const char *name,
     uint64_t deadline_ms, cleave_future *ret_future, cleave_error *error) CLEAVE_RESULT;
-CLEAVE_API cleave_status cleave_state_remove_there_async(cleave_runtime *runtime,
-                                                         cleave_module *module, const char *name,
-                                                         uint64_t deadline_ms,
-                                                         cleave_future *ret_future,
-                                                         cleave_error *error) CLEAVE_RESULT;
+CLEAVE_API cleave_status cleave_state_remove_at_worker_async(cleave_runtime *runtime,
+                                                             cleave_module *module,
+                                                             const char *name, uint64_t deadline_ms,
+                                                             cleave_future *ret_future,
+                                                             cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS until the node has it. A module that was lost with its worker, which has come back
- * (cleave_worker_rejoin), is loaded there again, with these weights and this state of its
- * optimiser, as cleave_state_read gave them: all items or some. Its handle, name and optimiser are
- * the same, and no late word of its earlier life reaches it. NULL, or items that are left out: the
- * weights that the module began with, drawn or of its artifact, and moments and steps of 0. One
- * that was loaded with weights needs weights (CLEAVE_INVALID): they are not kept here. When it
- * fails, the module is still one that was lost. CLEAVE_PRECONDITION: it was not;
- * CLEAVE_UNAVAILABLE: its worker is still, or again. */
+/* BLOCKS until the node has it. Loads a module again that was lost with its worker, after
+ * cleave_worker_rejoin, with these weights and this optimiser state, as cleave_state_read returned
+ * them: all items or some. Handle, name and optimiser stay the same, and late frames for the lost
+ * module do not reach it. For NULL, and for items that are left out: the weights that the module
+ * began with, drawn or from its artifact, and moments and steps of 0. A module that was loaded with
+ * weights needs weights (CLEAVE_INVALID), because this process does not keep them. After a failure
+ * the module is still lost. CLEAVE_PRECONDITION: it was not lost; CLEAVE_UNAVAILABLE: its worker is
+ * still lost, or lost again. */
 CLEAVE_API cleave_status cleave_module_reload(cleave_runtime *runtime, cleave_module *module,
                                               const cleave_state *weights,
                                               const cleave_state *optimizer, uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
-/* As a future; like cleave_module_place_async. The state is copied at once. */
+/* As a future, like cleave_module_place_async. The state is copied at once. */
 CLEAVE_API cleave_status cleave_module_reload_async(cleave_runtime *runtime, cleave_module *module,
                                                     const cleave_state *weights,
                                                     const cleave_state *optimizer,
@@ -721,10 +755,11 @@ typedef struct cleave_parallel cleave_parallel;
 
 typedef struct cleave_parallel_options {
   size_t size;      /* sizeof(cleave_parallel_options) */
-  const char *name; /* of the whole, at most 100 bytes; its modules are called NAME.0, NAME.1.0, ...
+  const char *name; /* of the chain, at most 100 bytes; its modules are named NAME.0, NAME.1.0, ...
                        by stretch of layers and part */
-  const char *at;   /* of what is not divided; NULL: "master" */
-  const char *const *nodes; /* [n_nodes] of the parts, 2 to 8; one may have several */
+  const char *at;   /* node of the undivided layers; NULL: "master" */
+  const char *const
+      *nodes; /* [n_nodes] nodes of the parts, 2 to 8; a node may have several parts */
   size_t n_nodes;
   uint32_t threads, in_flight, first_layer; /* as in cleave_module_options, as is what follows */
   uint64_t seed; /* first values are those of the undivided layers: they are drawn here and written,
@@ -733,47 +768,49 @@ typedef struct cleave_parallel_options {
   size_t n_frozen;
 } cleave_parallel_options;
 
-/* layers: as for cleave_load_layers. CLEAVE_INVALID at the place in the text: a layer that is
- * divided and no linear, or an extent that the number of nodes does not divide; without a place: no
- * layer is divided, fewer than two nodes. */
+/* layers: as for cleave_load_layers. CLEAVE_INVALID with a place in the text: a divided layer is
+ * not linear, or the number of nodes does not divide its extent. CLEAVE_INVALID without a place: no
+ * layer is divided, or there are fewer than two nodes. */
 CLEAVE_API cleave_status cleave_parallel_load(cleave_runtime *runtime,
                                               const cleave_parallel_options *options,
                                               const char *layers, const cleave_input *input,
                                               cleave_parallel **ret_parallel,
                                               cleave_error *error) CLEAVE_RESULT;
 
-/* As cleave_call of the undivided module, of which it is one call for each module. */
+/* As cleave_call of the undivided module. Makes one call of each module of the chain. */
 CLEAVE_API cleave_status cleave_parallel_call(cleave_runtime *runtime, cleave_context context,
                                               cleave_parallel *parallel, cleave_reference input,
                                               cleave_reference *ret_reference,
                                               cleave_error *error) CLEAVE_RESULT;
 
-/* Its modules 0..n-1 in the order of the chain, NULL beyond: for optimisers, and to see who has
- * what (cleave_module_node, cleave_module_weight). */
+/* Modules 0..n-1 of the chain, in its order; NULL: no such index. For optimisers, and to see which
+ * node has which parameters (cleave_module_node, cleave_module_weight_name). */
 CLEAVE_API cleave_module *cleave_parallel_module(const cleave_parallel *parallel, size_t index);
 
-/* Who has what, a line for each module: "mlp.0.1 at w2: 256 bytes: w1.weight [4, 16] of [8, 16]".
- * Writes at most size bytes, the zero behind it included, and returns how long the whole text
- * is. */
+/* Describes the division, a line for each module: "mlp.0.1 at w2: 256 bytes: w1.weight [4, 16] of
+ * [8, 16]". Writes at most size bytes, including the final zero, and returns the length of the
+ * whole text. */
 CLEAVE_API size_t cleave_parallel_text(const cleave_parallel *parallel, char *ret_text,
                                        size_t size);
 
-/* BLOCKS. The state of the undivided module, under its names and in its shapes: what is divided is
- * put together. With cleave_state_write it goes on undivided, or with cleave_parallel_state_write
- * over other nodes. */
+/* BLOCKS. Reads the state of the undivided module, under its names and in its shapes: divided
+ * tensors are joined. cleave_state_write loads it into an undivided module,
+ * cleave_parallel_state_write into a chain over other nodes. */
 CLEAVE_API cleave_status cleave_parallel_state_read(cleave_runtime *runtime,
                                                     cleave_parallel *parallel,
                                                     cleave_state_kind kind, uint64_t deadline_ms,
                                                     cleave_state *ret_state,
                                                     cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS. Each item under a name and in the shape that the undivided module has it: each node gets
- * its part. CLEAVE_NOT_FOUND: no such name; CLEAVE_INVALID: another shape. Then nothing was
- * written. */
-CLEAVE_API cleave_status cleave_parallel_state_write(
-    cleave_runtime *runtime, cleave_parallel *parallel, cleave_state_kind kind,
-    const cleave_named *items, size_t n, uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
+/* BLOCKS. Writes items with the names and shapes of the undivided module; each node gets its part.
+ * CLEAVE_NOT_FOUND: no such name; CLEAVE_INVALID: another shape. Nothing is written then. */
+CLEAVE_API cleave_status cleave_parallel_state_write(cleave_runtime *runtime,
+                                                     cleave_parallel *parallel,
+                                                     cleave_state_kind kind,
+                                                     const cleave_named_tensor *items, size_t n,
+                                                     uint64_t deadline_ms,
+                                                     cleave_error *error) CLEAVE_RESULT;
 
-/* Releases it and its modules; NULL is allowed. */
+/* Releases the chain and its modules. NULL is allowed. */
 CLEAVE_API cleave_status cleave_parallel_release(cleave_runtime *runtime, cleave_parallel *parallel,
                                                  cleave_error *error);
 
@@ -781,59 +818,60 @@ CLEAVE_API cleave_status cleave_parallel_release(cleave_runtime *runtime, cleave
 
 typedef struct cleave_context_options {
   size_t size;      /* sizeof(cleave_context_options) */
-  const char *name; /* for the leak report; NULL = its number */
+  const char *name; /* for the leak report; NULL: its number */
   bool evaluation;  /* no backward: dropout keeps all, batchnorm uses running statistics */
-  /* Random numbers (dropout) are functions of the module's seed, of this, and of how many calls of
-   * the module came before in the context. 0: the context's number. */
+  /* RNG position: dropout masks depend on the module's seed, this number, and the number of earlier
+   * calls of the module in the context. 0: the context's number. */
   uint64_t step;
-  bool events; /* nodes note what they do, for cleave_options.on_event */
+  bool events; /* nodes record events, for cleave_options.on_event */
 } cleave_context_options;
 
-/* Nothing is sent: nodes learn of a context with its first call. As many as wanted at once. options
- * NULL: the defaults. */
+/* Opens a context. Any number may be open at once. Nothing is sent: a node learns of a context with
+ * its first call. options NULL: the defaults. */
 CLEAVE_API cleave_status cleave_context_open(cleave_runtime *runtime,
                                              const cleave_context_options *options,
                                              cleave_context *ret_context,
                                              cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS until every node has freed what it held for the context. Its references are released with
- * it, and its futures that are not done end with CLEAVE_CANCELLED, or the error of the context;
- * what was kept of it is not released, and its owners' answers are waited for first.
- * Values that are kept and still to come are computed all the same, and with them, at whatever
- * node, the calls that they depend on and no others: these alone are not waited for. Other calls
- * and backward passes in progress are given up; a step on its way is waited for first, and one that
- * had to be taken back is the error of this function. */
+/* BLOCKS until every node has freed what it held for the context. References of the context are
+ * released. Its unfinished futures end with CLEAVE_CANCELLED, or with the error of the context.
+ * Kept values are not released, and the answers of their owners are waited for first. If a kept
+ * value is not computed yet, the calls that it depends on are still computed, at whatever node, and
+ * not waited for. All other calls and backward passes in progress are cancelled. A pending step is
+ * waited for first; if it had to be reverted, this function returns its error. */
 CLEAVE_API cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context context,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
 
-/* As a future, which no context's end ends. Closed is the context when that is done; until its
- * owners and a step on its way have answered, it is as it was, and cancelling leaves it so. */
+/* As a future, which the end of a context does not end. The context is closed when the future is
+ * done. Until the owners of kept values and a pending step have answered, the context stays usable,
+ * and cancelling the future leaves it open. */
 CLEAVE_API cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context context,
                                                     uint64_t deadline_ms, cleave_future *ret_future,
                                                     cleave_error *error) CLEAVE_RESULT;
 
-/* The same without waiting, but for the owners of what is kept: nodes free what they hold as soon
- * as they hear of it. A final step of the context that fails is the error of this function, or,
- * when it is known later, once of the next cleave_context_open, cleave_context_end, cleave_step,
- * reading of state or cleave_close. */
+/* As cleave_context_close, but waits only for the owners of kept values: nodes free what they hold
+ * when they receive the end. If a final step of the context fails, this function returns the error.
+ * If the failure is known only later, the next cleave_context_open, cleave_context_end,
+ * cleave_step, read of state or cleave_close returns it, once. */
 CLEAVE_API cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context context,
                                             cleave_error *error) CLEAVE_RESULT;
 
 /* ---- references and calls -------------------------------------------------------------------- */
 
-/* A value from the program. requires_grad (f32 only): backward keeps its gradient. */
+/* Makes a value of the program usable in the context. requires_grad (f32 only): backward keeps its
+ * gradient. */
 CLEAVE_API cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context context,
                                      const cleave_tensor *tensor, bool requires_grad,
                                      cleave_reference *ret_reference,
                                      cleave_error *error) CLEAVE_RESULT;
 
-/* Call a module on n inputs, in the order of its graph's inputs. Returns at once, before anything
- * has run; a failure of the call itself is given by whoever uses the value. Inputs go from where
- * they are to the module's node without passing the program, unless they are its own. The first
- * call of a module takes its module there and waits for that. A call sees the weights of
- * the moment it was made, also if its inputs are still on their way when a step or
- * cleave_weight_write comes after it. */
+/* Calls a module on n_inputs inputs, in the order of its graph's inputs. Returns at once, before
+ * anything has been computed; functions that use the value return an error of the call. Inputs are
+ * sent from the nodes that have them to the module's node, through the program only if they are its
+ * own. The first call of a module loads it at its node and waits for that. A call uses the weights
+ * of the moment at which it was made, even if a step or cleave_weight_write follows while its
+ * inputs are still in flight. */
 CLEAVE_API cleave_status cleave_call(cleave_runtime *runtime, cleave_context context,
                                      cleave_module *module, const cleave_reference *inputs,
                                      size_t n_inputs, cleave_reference *ret_reference,
@@ -842,30 +880,30 @@ CLEAVE_API cleave_status cleave_call(cleave_runtime *runtime, cleave_context con
 typedef struct cleave_call_options {
   size_t size; /* sizeof(cleave_call_options) */
   /* The module's node runs the call only after the backward of this one, an earlier call of the
-   * context at the same node. That bounds how many calls are kept for their backward at once: the
-   * window of a pipeline. id 0: no condition. One that has no backward to come is refused. Until
-   * the backward a module with running statistics takes no later call either, of other contexts and
-   * evaluations too, and steps of other contexts, reading and writing weights are refused. */
+   * context at the same node. This limits how many calls hold tensors for their backward, as the
+   * window of a pipeline. id 0: no condition. A call that will have no backward is refused. Until
+   * that backward, a module with running statistics takes no later call, of other contexts and
+   * evaluations either, and steps of other contexts, reads and writes of weights are refused. */
   cleave_reference after;
-  /* A node ("master", "w1") where the value will be needed: it goes there without being asked for,
-   * which saves a message. NULL: it waits for whoever asks. */
+  /* Node ("master", "w1") that will need the value. The value is sent there without a request,
+   * which saves a message. NULL: it is sent when a node requests it. */
   const char *send_to;
-  /* The value comes to the program as soon as it is there, for cleave_to_here; with send_to only
-   * where that is "master". */
+  /* Sends the value to the program as soon as it is computed, for cleave_to_here. With send_to,
+   * only if that is "master". */
   bool to_program;
-  /* The order of a schedule. Of the context's things at one node those with a position run in
-   * ascending positions, from 1 and without a gap, each when what it needs is there: the call
-   * itself, its backward, and the gradients of its parameters apart from that (0: with it).
-   * Positions of a call ascend (CLEAVE_INVALID, as one over 1,048,576); backwards of a module's
-   * calls have positions in the order of the roots, and so have the gradients of parameters: with
-   * others the context stands still, or fails. A position that never comes stops the node's later
-   * ones until the context ends. 0: in no order. */
+  /* Positions in a schedule: of the call, of its backward, and of the gradients of its parameters
+   * apart from that (0: with the backward). At one node the work of the context that has a position
+   * runs in ascending positions, from 1 and without a gap, each when its inputs are there. 0: no
+   * order. Positions of calls ascend and are at most 1,048,576 (CLEAVE_INVALID). Backwards of a
+   * module's calls have positions in the order of the roots, and so have the gradients of its
+   * parameters; with another order the context stalls or fails. A missing position blocks later
+   * ones of the node until the context ends. */
   uint32_t position, backward_position, weight_position;
-  /* With the weights from before the last step of the context at the module, if there has been one
+  /* Uses the weights from before the context's last step of the module, if there was one
    * (cleave_step_at with keep). */
   bool old_weights;
-  /* Keep the inputs alone and run the forward again before the backward: less memory, more time.
-   * Bits are the same; running statistics move once. */
+  /* Keeps only the inputs and runs the forward again before the backward: less memory, more time,
+   * and the same bits. Running statistics are updated once. */
   bool recompute;
 } cleave_call_options;
 
@@ -876,15 +914,15 @@ CLEAVE_API cleave_status cleave_call_with(cleave_runtime *runtime, cleave_contex
                                           cleave_reference *ret_reference,
                                           cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS. cleave_call and cleave_to_here in one. ret_reference may be NULL: then the value cannot
- * be used in further calls. */
+/* BLOCKS. Combines cleave_call and cleave_to_here. ret_reference NULL: the value cannot be used in
+ * further calls. */
 CLEAVE_API cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context context,
                                          cleave_module *module, const cleave_reference *inputs,
                                          size_t n_inputs, uint64_t deadline_ms,
                                          cleave_reference *ret_reference, cleave_tensor *ret_tensor,
                                          cleave_error *error) CLEAVE_RESULT;
 
-/* As cleave_rpc_sync, without waiting: the value is on its way here when this returns.
+/* As cleave_rpc_sync, without waiting: the value is sent to the program when it is computed.
  * ret_reference may be NULL, as there. */
 CLEAVE_API cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context context,
                                           cleave_module *module, const cleave_reference *inputs,
@@ -892,78 +930,79 @@ CLEAVE_API cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_contex
                                           cleave_future *ret_future,
                                           cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS until the tensor of a future is here: of a call, a fetch, or cleave_weight_read_async; any
- * other is CLEAVE_INVALID. Releases the future on success. After CLEAVE_DEADLINE it may be waited
- * for again. */
+/* BLOCKS until the tensor of a future is here: of a call, a fetch, or cleave_weight_read_async. Any
+ * other future is CLEAVE_INVALID. Releases the future on success. After CLEAVE_DEADLINE the caller
+ * may wait for it again. */
 CLEAVE_API cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future,
                                      uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                      cleave_error *error) CLEAVE_RESULT;
 
 /* ---- futures --------------------------------------------------------------------------------- *
  *
- * A future is *done* when its result is known: it went well, or an error. It stays, with its
- * result, until it is released, whatever becomes of its context. The functions that return one take
- * the arguments of the blocking form, in whose words deadline_ms is: the future ends with
- * CLEAVE_DEADLINE then. What is wrong at once is an error of the function itself, and there is no
- * future. The first use of a module takes it to its node and waits for that, as in cleave_call:
- * begin with cleave_module_place_async where that shall not block.
+ * A future is *done* when its result is known: success, or an error. It and its result stay until
+ * it is released, even after its context has ended. A function that returns a future takes the
+ * arguments of its blocking form. After deadline_ms the future ends with CLEAVE_DEADLINE. Errors
+ * that are known at once are returned by the function itself, and there is no future. The first use
+ * of a module loads it at its node and waits for that, as in cleave_call. To avoid that wait, load
+ * it with cleave_module_place_async first.
  *
- * What is begun goes on by itself, by a thread of the runtime that starts with the first future
- * that is no call's. With cleave_options.single_thread it goes on while a function waits for a
- * future, or blocks and has such a form, and in cleave_future_poll.
+ * A thread of the runtime advances operations. It starts with the first future that is not that of
+ * a call. With cleave_options.single_thread operations advance while a function waits for a future,
+ * or blocks and has an asynchronous form, and in cleave_future_poll.
  *
- * A backward, a step, and what reads or writes gradients wait for the backwards, steps and writes
- * of gradients of their context that were begun before;
- * other calls made meanwhile do not wait, and use the weights from before the step. */
+ * Backwards, steps, and reads and writes of gradients wait for earlier backwards, steps and writes
+ * of gradients of their context. Calls do not wait, and use the weights from before the step. */
 
-/* Returns at once. With single_thread the master's own modules compute here what can be. */
+/* Returns at once whether the future is done. With single_thread, modules at the master compute
+ * what they can meanwhile. */
 CLEAVE_API cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_future future,
                                             bool *ret_ready, cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS until it is done; gives its result: CLEAVE_OK, or the error with which it ended. May be
- * called again, and by several threads at once. After CLEAVE_DEADLINE of this function, which
- * changes nothing, cleave_future_poll says that it is not ready. */
+/* BLOCKS until the future is done; returns its result: CLEAVE_OK, or the error with which it ended.
+ * It may be called again, and by several threads at once. A CLEAVE_DEADLINE of this function itself
+ * changes nothing: cleave_future_poll then says that the future is not ready. */
 CLEAVE_API cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
                                             uint64_t deadline_ms,
                                             cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS until one of [n] is done, be it with an error: the first in the list of those that are.
- * Futures with id 0 are passed over, so that one that has been dealt with can be set to that; none
- * left is CLEAVE_INVALID. */
+/* BLOCKS until one of futures, [n], is done, successfully or not. *ret_index: the first in the list
+ * that is done. Futures with id 0 are skipped, so a program sets those that it has handled to 0.
+ * CLEAVE_INVALID: none is left. */
 CLEAVE_API cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futures,
                                          size_t n, uint64_t deadline_ms, size_t *ret_index,
                                          cleave_error *error) CLEAVE_RESULT;
 
-/* Have a function called when the future is done: exactly once, however it ends, and soon if it is
- * done already. Several are called in the order in which they were given; cleave_future_release
- * takes none back. *error is how it ended, with CLEAVE_OK when it went well, for as long as the
- * function runs. Who calls it is the runtime's thread of futures, never this function; with
- * single_thread it is whichever function waits for a future, or polls, before that returns. One at
- * a time, with nothing held: it may call everything that does not block, and begin what comes next.
- * cleave_close in it is CLEAVE_PRECONDITION. Those of futures that are not done at cleave_close are
- * called there. */
+/* Registers a callback of a future. It is called exactly once, however the future ends, and soon if
+ * that is done already. Several are called in the order of their registration;
+ * cleave_future_release does not remove them. *error is how the future ended, CLEAVE_OK for
+ * success, valid during the call. The runtime's thread of futures calls it, never this function.
+ * With single_thread, a function that waits for a future or polls calls it before it returns.
+ * Callbacks run one at a time and without a lock: they may call every function that does not block,
+ * and begin further operations. cleave_close in a callback is CLEAVE_PRECONDITION. cleave_close
+ * calls the callbacks of futures that are not done. */
 CLEAVE_API cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
                                             void (*function)(void *user, cleave_future future,
                                                              const cleave_error *error),
                                             void *user, cleave_error *error) CLEAVE_RESULT;
 
-/* The future ends with CLEAVE_CANCELLED, its callbacks are called; one that is done stays as it is.
- * What has not been sent is withdrawn: a backward or a step that waits for an earlier one, reading
- * that waits for a step, closing that waits. What has been sent goes on where it is, and its result
- * is dropped when it comes: gradients of a backward are added all the same, and a backward or step
- * that is begun after it waits for it. The context lives on. */
+/* Cancels a future: it ends with CLEAVE_CANCELLED, and its callbacks are called. One that is done
+ * stays as it is. An operation that has sent nothing is withdrawn: a backward or step that waits
+ * for an earlier one, a read that waits for a step, a close that waits. An operation that was sent
+ * continues at the nodes, and its result is dropped: a backward still adds its gradients, and later
+ * backwards and steps wait for it. The context stays open. */
 CLEAVE_API cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future,
                                               cleave_error *error);
 
-/* What came: copied out, as often as wanted. CLEAVE_PRECONDITION: it is not done; CLEAVE_INVALID: a
- * future of something else; otherwise the error with which it ended. tensor: as cleave_wait. */
+/* Results of futures, copied out; they may be read repeatedly. CLEAVE_PRECONDITION: the future is
+ * not done; CLEAVE_INVALID: a future of another kind; otherwise the error with which it ended.
+ * cleave_future_tensor: of the futures that cleave_wait takes. */
 CLEAVE_API cleave_status cleave_future_tensor(cleave_runtime *runtime, cleave_future future,
                                               cleave_tensor *ret_tensor,
                                               cleave_error *error) CLEAVE_RESULT;
-struct cleave_stepped;
-CLEAVE_API cleave_status cleave_future_stepped(cleave_runtime *runtime, cleave_future future,
-                                               struct cleave_stepped *ret,
-                                               cleave_error *error) CLEAVE_RESULT;
+struct cleave_step_result;
+CLEAVE_API cleave_status cleave_future_step_result(cleave_runtime *runtime, cleave_future future,
+                                                   struct cleave_step_result *ret,
+                                                   cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
                                              cleave_state *ret_state,
                                              cleave_error *error) CLEAVE_RESULT;
@@ -972,18 +1011,18 @@ CLEAVE_API cleave_status cleave_future_gradients(cleave_runtime *runtime, cleave
                                                  struct cleave_gradients *ret_gradients,
                                                  cleave_error *error) CLEAVE_RESULT;
 
-/* *ret_file: set its size. Of a removal it is all zeros. */
+/* Set size of *ret_file before the call. For a removal the rest is zeros. */
 CLEAVE_API cleave_status cleave_future_state_file(cleave_runtime *runtime, cleave_future future,
                                                   cleave_state_file *ret_file,
                                                   cleave_error *error) CLEAVE_RESULT;
 
-/* Releases the handle. What is not done goes on, and nobody hears of its end but its callbacks. */
+/* Releases the handle. An unfinished operation continues, and only its callbacks report its end. */
 CLEAVE_API cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future future,
                                                cleave_error *error);
 
 /* ---- fetching -------------------------------------------------------------------------------- */
 
-/* BLOCKS. A copy of the value, wherever it is. */
+/* BLOCKS. Copies a value to the program, from whichever node has it. */
 CLEAVE_API cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference,
                                         uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                         cleave_error *error) CLEAVE_RESULT;
@@ -992,19 +1031,19 @@ CLEAVE_API cleave_status cleave_to_here_async(cleave_runtime *runtime, cleave_re
                                               uint64_t deadline_ms, cleave_future *ret_future,
                                               cleave_error *error) CLEAVE_RESULT;
 
-/* cleave_to_here for a value that the master owns; anything else is CLEAVE_PRECONDITION with the
- * owner. */
+/* As cleave_to_here, for a value that the master owns. CLEAVE_PRECONDITION: another node owns it;
+ * the message names that. */
 CLEAVE_API cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference reference,
                                             uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                             cleave_error *error) CLEAVE_RESULT;
 
-/* Have a value copied to a node ("master", "w1") before a module there asks for it: a module loaded
- * with local_only takes it then. Returns at once. */
+/* Sends a copy of a value to a node ("master", "w1") before a module there requests it, so that a
+ * module with local_only accepts it. Returns at once. */
 CLEAVE_API cleave_status cleave_send_to(cleave_runtime *runtime, cleave_reference reference,
                                         const char *node, cleave_error *error) CLEAVE_RESULT;
 
-/* Where something lives. The node's name stays as long as the runtime, the device's as long as the
- * value or its module. */
+/* Node and device of a value or gradient. The node's name is valid as long as the runtime, the
+ * device's as long as the value or its module. */
 typedef struct cleave_place {
   const char *node;   /* "master" or a worker's name */
   const char *device; /* "cpu" */
@@ -1013,39 +1052,36 @@ typedef struct cleave_place {
 CLEAVE_API cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
                                       cleave_place *ret_place, cleave_error *error) CLEAVE_RESULT;
 
-/* Releases the handle. The value stays as long as its context needs it for backward. */
+/* Releases the handle. The value stays while its context needs it for backward. */
 CLEAVE_API cleave_status cleave_reference_release(cleave_runtime *runtime,
                                                   cleave_reference reference, cleave_error *error);
 
 /* ---- references that outlive their context --------------------------------------------------- */
 
-/* A value that stays with its owner until it is released, whatever becomes of the context it was
- * made
- * in: PyTorch's RRef. */
+/* A value that its owner keeps until it is released, even after its context has ended: PyTorch's
+ * RRef. */
 typedef struct cleave_kept {
   uint64_t id; /* 0: none */
 } cleave_kept;
 
-/* Returns at once, also when the value has not been computed. Closing its context never decides
- * whether there is one: it is computed, or the reference holds the error of what failed, be it a
- * call or the context. It stays at the node of its module;
- * of a leaf in this process. If there never is a value, that error takes its place, and is given by
- * every use and fetch. What cannot be kept (a quota of the owner) is an error of every later
- * function on it but its release. A node, this one too, that is silent for limits.reference_lease
- * of the session is taken for dead: what was kept for it alone is freed, and its handles are
- * CLEAVE_NOT_FOUND when it is back. */
+/* Keeps a value beyond its context. Returns at once, even if the value is not computed yet. Closing
+ * the context never decides whether there is a value: it is computed, or the reference holds the
+ * error of the call or context that failed. Every use and fetch returns that error. The value stays
+ * at the node of its module, that of a leaf in this process. If the owner cannot keep it (a quota),
+ * every later function on it but its release returns that error. A node that is silent for
+ * limits.reference_lease of the session, this one included, counts as dead: values kept for it
+ * alone are freed, and its handles are CLEAVE_NOT_FOUND when it is back. */
 CLEAVE_API cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                                      cleave_kept *ret_kept, cleave_error *error) CLEAVE_RESULT;
 
-/* The value as a leaf of any context, without a gradient. The node of each module that is called
- * with it gets it from its owner, by their direct link or passed on by the master, when it is
- * called. */
+/* Makes a kept value a leaf of a context, without a gradient. When a module is called with it, the
+ * owner sends it to the module's node, by their direct link or relayed by the master. */
 CLEAVE_API cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context,
                                          cleave_kept kept, cleave_reference *ret_reference,
                                          cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS. A copy of the value, or the error that stands in its place. Each time from its owner:
- * nothing of it stays here. */
+/* BLOCKS. Copies the value, or returns the error that it holds. Each call fetches it from its owner
+ * again; no copy stays here. */
 CLEAVE_API cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept kept,
                                            uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                            cleave_error *error) CLEAVE_RESULT;
@@ -1057,92 +1093,95 @@ CLEAVE_API cleave_status cleave_kept_fetch_async(cleave_runtime *runtime, cleave
 CLEAVE_API cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept kept,
                                            cleave_place *ret_place,
                                            cleave_error *error) CLEAVE_RESULT;
-/* Whether the owner has said that it keeps the value, be that computed or not. */
+/* Whether the owner has confirmed that it keeps the value, computed or not. */
 CLEAVE_API cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept kept,
                                                bool *ret_confirmed,
                                                cleave_error *error) CLEAVE_RESULT;
 
-/* Releases the handle; the value is freed when no context has a use of it left. */
+/* Releases the handle. The value is freed when no context uses it any more. */
 CLEAVE_API cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept kept,
                                              cleave_error *error);
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* BLOCKS. Gradients of the sum of the roots (scalars, e.g. losses) with respect to every parameter
- * and every leaf that requires one, added to those the context holds. Only calls that a root
- * depends on take part. retain: the calls keep what another backward needs; without it a second
- * backward over the same call is CLEAVE_PRECONDITION. One backward of a context runs at a time, a
- * second one waits for it. */
+/* BLOCKS. Computes gradients of the sum of the roots (scalars, such as losses) with respect to
+ * every parameter and every leaf that requires one, and adds them to those of the context. Only
+ * calls that a root depends on take part. retain: keeps the saved tensors for another backward;
+ * without it a second backward over the same call is CLEAVE_PRECONDITION. A context runs one
+ * backward at a time; a second one waits. */
 CLEAVE_API cleave_status cleave_backward(cleave_runtime *runtime, cleave_context context,
                                          const cleave_reference *roots, size_t n_roots, bool retain,
                                          uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
-/* What the gradient of each root starts with; zeroed but for its size: 1, of scalars. */
+/* Initial gradients of the roots. Zeroed except for size: 1 for each root, which must be a
+ * scalar. */
 typedef struct cleave_backward_options {
   size_t size; /* sizeof(cleave_backward_options) */
-  /* [n_roots], or NULL: of roots that are scalars; finite, and not 0 where there is no gradient. */
+  /* [n_roots] initial gradients of scalar roots, finite, and not 0 without an entry in gradients;
+   * or NULL. */
   const float *weights;
-  /* [n_roots], or NULL: of the root's dtype and shape, which may be any, as torch.autograd.backward
-   * has them. They travel to the owners of the roots. One that is zeroed is none: that root has its
-   * weight, or 1 when weights is NULL. A number that is not finite counts as in any gradient: no
-   * step is taken. */
+  /* [n_roots] initial gradients of the root's dtype and shape, as in torch.autograd.backward; or
+   * NULL. They are sent to the owners of the roots. A zeroed entry means none: the root has its
+   * weight, or 1 if weights is NULL. If a number is not finite no step is taken, as for any
+   * gradient. */
   const cleave_tensor *gradients;
   bool retain;          /* as in cleave_backward */
-  uint64_t deadline_ms; /* 0: the runtime's */
+  uint64_t deadline_ms; /* 0: cleave_options.deadline_ms */
 } cleave_backward_options;
 
-/* BLOCKS. Gradients of the sum of the roots, each times its weight or its given gradient
+/* BLOCKS. Computes gradients of the sum of the roots, each times its weight or its initial gradient
  * (torch.autograd.grad's grad_outputs), with respect to every parameter and every leaf that
- * requires one, added to those the context holds. What the roots contribute to a parameter's
- * gradient is added in their order, and each is propagated as soon as its value is known, whether
- * others are or not: with one root per micro-batch this is a pipeline. options may be NULL.
+ * requires one, and adds them to those of the context. Contributions of the roots to a parameter's
+ * gradient are added in the order of the roots. Each root is propagated as soon as its value is
+ * known, without waiting for others: with one root per micro-batch this is a pipeline. options may
+ * be NULL.
  *
- * CLEAVE_INVALID: a root twice; not a scalar and no gradient given; a gradient of another dtype or
- * shape; a weight and a gradient for one root. CLEAVE_PRECONDITION: nothing that learns is behind a
- * root; a call has had its backward; or the parameters of its module were stepped or written since
- * the call, by this or another context, and its backward reads them. That is known here, and
- * nothing has moved then: see "Contexts that overlap" in PROGRAMS.md. */
+ * CLEAVE_INVALID: a root is given twice; it is not a scalar and has no gradient; a gradient has
+ * another dtype or shape; a root has a weight and a gradient. CLEAVE_PRECONDITION: no parameter or
+ * leaf behind a root needs a gradient; a call has had its backward; or the parameters of its module
+ * were stepped or written since the call, by this or another context, and its backward reads them.
+ * The library checks this before it sends anything: see "Contexts that overlap" in PROGRAMS.md. */
 CLEAVE_API cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_context context,
                                               const cleave_reference *roots, size_t n_roots,
                                               const cleave_backward_options *options,
                                               cleave_error *error) CLEAVE_RESULT;
-/* As a future. What is copied and checked at once are the arguments themselves; roots when it
- * begins, which may be behind another one. options NULL: as there. */
+/* As a future. The arguments are copied and checked at once. The roots are checked when the
+ * backward begins, which may be after an earlier one. options NULL: the defaults. */
 CLEAVE_API cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context context,
                                                const cleave_reference *roots, size_t n_roots,
                                                const cleave_backward_options *options,
                                                cleave_future *ret_future,
                                                cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS, also for a backward that runs. The context's gradient of a parameter, copied here.
- * CLEAVE_NOT_FOUND: it has none
- * (frozen, or nothing flowed there), or there is no such parameter. */
+/* BLOCKS, also until a running backward has ended. Copies the context's gradient of a parameter.
+ * CLEAVE_NOT_FOUND: there is no such parameter, or it has no gradient (it is frozen, or no backward
+ * reached it). */
 CLEAVE_API cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
                                          cleave_module *module, const char *name,
                                          uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                          cleave_error *error) CLEAVE_RESULT;
-/* As a future (cleave_future_tensor). It waits for what was begun in the context before. */
+/* As a future (cleave_future_tensor). It waits for earlier operations of the context. */
 CLEAVE_API cleave_status cleave_gradient_async(cleave_runtime *runtime, cleave_context context,
                                                cleave_module *module, const char *name,
                                                uint64_t deadline_ms, cleave_future *ret_future,
                                                cleave_error *error) CLEAVE_RESULT;
 
-/* Where that gradient lives, as its owner answers; the same refusals. */
+/* Node and device of that gradient, as its owner reports them. Errors as for cleave_gradient. */
 CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context context,
                                                cleave_module *module, const char *name,
                                                uint64_t deadline_ms, cleave_place *ret_place,
                                                cleave_error *error) CLEAVE_RESULT;
 
-/* The gradient of a leaf made with requires_grad. It lives at the master. CLEAVE_PRECONDITION: a
- * backward of its context runs. */
+/* Copies the gradient of a leaf with requires_grad, which is stored at the master.
+ * CLEAVE_PRECONDITION: a backward of its context is running. */
 CLEAVE_API cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference leaf,
                                               cleave_tensor *ret_tensor,
                                               cleave_error *error) CLEAVE_RESULT;
 
 typedef struct cleave_gradient_item {
-  cleave_module *module; /* whose parameter it is the gradient of; NULL: of a leaf */
-  const char *name;      /* of the parameter; NULL: of a leaf */
-  cleave_reference leaf; /* id 0: of a parameter */
-  cleave_tensor tensor;  /* of the parameter's or the leaf's dtype and shape, with its own memory */
+  cleave_module *module; /* module of the parameter; NULL: the gradient is that of a leaf */
+  const char *name;      /* name of the parameter; NULL: a leaf */
+  cleave_reference leaf; /* the leaf; id 0: a parameter */
+  cleave_tensor tensor;  /* the gradient, with its own memory */
 } cleave_gradient_item;
 
 typedef struct cleave_gradients {
@@ -1150,10 +1189,11 @@ typedef struct cleave_gradients {
   size_t n;
 } cleave_gradients;
 
-/* BLOCKS for one round trip. All gradients of the context, copied here from all nodes: those of
- * parameters in the order in which modules were loaded and parameters stand in them, then those of
- * leaves that were not released, in the order in which they were made. None where no backward got
- * to. A backward that runs is waited for. Released by cleave_gradients_free. */
+/* BLOCKS for one round trip, and until a running backward has ended. Copies all gradients of the
+ * context from all nodes: those of parameters in the order of loading and, within a module, of its
+ * parameters; then those of unreleased leaves in the order in which they were made. Parameters and
+ * leaves that no backward reached are left out. The caller frees the result with
+ * cleave_gradients_free. */
 CLEAVE_API cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_context context,
                                                uint64_t deadline_ms,
                                                cleave_gradients *ret_gradients,
@@ -1165,17 +1205,16 @@ CLEAVE_API cleave_status cleave_gradients_read_async(cleave_runtime *runtime,
                                                      cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API void cleave_gradients_free(cleave_gradients *gradients); /* frees and zeroes */
 
-/* BLOCKS until the node has it. Another gradient of a parameter in place of the one that the
- * context holds, of the parameter's dtype and shape: steps take it, and later backwards add to it.
- * The next cleave_step asks the node for one more vote, so that clipping and the decision go by
- * what was written. CLEAVE_NOT_FOUND: the context has no gradient of it, as cleave_gradient says;
- * CLEAVE_PRECONDITION: the module has taken its step. A backward that runs is waited for. */
+/* BLOCKS until the node has it, and until a running backward has ended. Replaces the context's
+ * gradient of a parameter by one of the parameter's dtype and shape. Steps use it, and later
+ * backwards add to it. The next cleave_step requests one more vote of the node, so clipping and the
+ * decision include it. CLEAVE_NOT_FOUND: the context has no gradient of it, as for cleave_gradient;
+ * CLEAVE_PRECONDITION: the module has taken its step. */
 CLEAVE_API cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context context,
                                                cleave_module *module, const char *name,
                                                const cleave_tensor *tensor, uint64_t deadline_ms,
                                                cleave_error *error) CLEAVE_RESULT;
-/* As a future. The tensor is copied at once; steps and backwards that are begun after it wait for
- * it. */
+/* As a future. The tensor is copied at once. Later steps and backwards wait for the write. */
 CLEAVE_API cleave_status cleave_gradient_write_async(cleave_runtime *runtime,
                                                      cleave_context context, cleave_module *module,
                                                      const char *name, const cleave_tensor *tensor,
@@ -1203,8 +1242,9 @@ typedef enum cleave_curve {
   CLEAVE_LINEAR = 3, /* to 0 at total_steps */
 } cleave_curve;
 
-/* t counts the steps after a linear warm-up of warmup_steps (0: none). Its first rate is lr /
- * warmup_steps, or with from_zero 0, as in Hugging Face's schedules. */
+/* Learning-rate schedule. t counts the steps after a linear warm-up of warmup_steps (0: none). The
+ * first rate of the warm-up is lr / warmup_steps, or with from_zero 0, as in Hugging Face's
+ * schedules. */
 typedef struct cleave_schedule {
   cleave_curve curve;
   uint64_t warmup_steps, step_size, total_steps;
@@ -1212,16 +1252,16 @@ typedef struct cleave_schedule {
   bool from_zero;
 } cleave_schedule;
 
-/* Parameters of some modules, with settings as torch.optim's of the same names. A field left 0
- * means 0, not torch's default, except these when all that the kind reads of them are 0: beta1,
- * beta2 (0.9, 0.999), alpha (0.99) and eps (1e-8; CLEAVE_ADAGRAD 1e-10). */
+/* Parameters of some modules, with settings named as those of torch.optim. A field of 0 means 0,
+ * not torch's default, with one exception: beta1, beta2 (0.9, 0.999), alpha (0.99) and eps (1e-8;
+ * CLEAVE_ADAGRAD 1e-10) have torch's defaults if all of them that the kind reads are 0. */
 typedef struct cleave_group {
   cleave_module *const *modules; /* [n_modules] */
   size_t n_modules;
-  /* Names, or globs ("*.bias"), in these modules; NULL: all parameters. Frozen ones never join. A
-   * module none of whose parameters is meant is not in the group. CLEAVE_NOT_FOUND: a name or glob
-   * that fits no parameter that learns, in any of the modules. */
-  const char *const *parameters; /* [n_parameters], at least 1 */
+  /* [n_parameters], at least 1, names or globs ("*.bias") in these modules; NULL: all parameters.
+   * Frozen parameters never join. A module without a matching parameter is not in the group.
+   * CLEAVE_NOT_FOUND: a name or glob matches no trainable parameter of any of the modules. */
+  const char *const *parameters;
   size_t n_parameters;
   cleave_optimizer_kind kind;
   double lr, momentum, weight_decay;
@@ -1229,13 +1269,14 @@ typedef struct cleave_group {
   double beta1, beta2, eps;
   double alpha;                     /* CLEAVE_RMSPROP */
   bool centered;                    /* CLEAVE_RMSPROP */
-  double lr_decay;                  /* CLEAVE_ADAGRAD; beside the schedule */
+  double lr_decay;                  /* CLEAVE_ADAGRAD; applied in addition to the schedule */
   double initial_accumulator_value; /* CLEAVE_ADAGRAD */
   cleave_schedule schedule;
-  /* Steps are final: no node keeps a copy of what a step changes (parameters and moments), and
-   * calls that follow wait for no answer. A node that fails in a step leaves the others stepped:
-   * for programs that go back to a checkpoint then. Of all groups of an optimiser or of none. */
-  bool final;
+  /* Makes steps final: no node keeps a copy of what a step changes (parameters and moments), and
+   * later calls do not wait for answers. If a node fails in a step, the other nodes have taken it.
+   * For programs that then go back to a checkpoint. All groups of an optimiser have the same
+   * value. */
+  CLEAVE_RENAMED_(bool, no_rollback, final);
 } cleave_group;
 
 /* One local optimiser per module, at the module's node. A module is in one optimiser at most
@@ -1267,77 +1308,100 @@ CLEAVE_API cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cle
                                               size_t n_groups, double clip_norm,
                                               cleave_optimizer **ret_optimizer,
                                               cleave_error *error) CLEAVE_RESULT;
-/* Releases the handle: it must not be used any more. With its modules that have been released. NULL
- * is allowed. */
+/* Releases the handle, which must not be used any more, and unloads its modules that have been
+ * released. NULL is allowed. */
 CLEAVE_API cleave_status cleave_optimizer_release(cleave_runtime *runtime,
                                                   cleave_optimizer *optimizer, cleave_error *error);
 
-/* Go on after `steps` steps of an earlier run: what schedules count from. The moments are state of
- * the modules (cleave_state_write). */
+/* Continues after `steps` steps of an earlier run: schedules count from there. The moments are
+ * state of the modules (cleave_state_write). */
 CLEAVE_API cleave_status cleave_optimizer_set_steps(cleave_runtime *runtime,
                                                     cleave_optimizer *optimizer, uint64_t steps,
                                                     cleave_error *error);
-/* Another schedule for all groups, from the next step on. CLEAVE_INVALID, and nothing is changed: a
- * curve that there is not; CLEAVE_STEPS without a step_size, or with a gamma that is negative or no
+/* Sets the schedule of all groups, from the next step on. CLEAVE_INVALID, and nothing is changed:
+ * an unknown curve, or CLEAVE_STEPS without a step_size, or with a gamma that is negative or not a
  * number. cleave_optimizer_new refuses such a schedule as well. */
 CLEAVE_API cleave_status cleave_optimizer_set_schedule(cleave_runtime *runtime,
                                                        cleave_optimizer *optimizer,
                                                        const cleave_schedule *schedule,
                                                        cleave_error *error);
 
-/* The rate with which group 0, 1, ... (in the order of cleave_optimizer_new) takes its next step:
- * torch's param_groups[i]["lr"]. CLEAVE_NOT_FOUND: there is no such group. */
+/* Learning rate of a group's next step: torch's param_groups[i]["lr"]. Groups are numbered from 0
+ * in the order of cleave_optimizer_new. CLEAVE_NOT_FOUND: no such group. */
 CLEAVE_API cleave_status cleave_optimizer_rate(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                                size_t group, double *ret_rate,
                                                cleave_error *error) CLEAVE_RESULT;
-/* Another rate for a group, from the next step on: cleave_group.lr, which the schedule changes from
- * then on (CLEAVE_CONSTANT without warm-up: the rate itself). CLEAVE_INVALID: it is negative or not
+/* Sets a group's rate, from the next step on: cleave_group.lr, which the schedule multiplies
+ * (CLEAVE_CONSTANT without warm-up: the rate itself). CLEAVE_INVALID: it is negative or not
  * finite. */
 CLEAVE_API cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime,
                                                    cleave_optimizer *optimizer, size_t group,
                                                    double rate, cleave_error *error) CLEAVE_RESULT;
 
-typedef struct cleave_stepped {
-  bool applied;    /* false: a gradient somewhere was not finite, and nothing moved anywhere */
-  double norm;     /* of all gradients in groups, before clipping */
-  double lr;       /* of the first group */
+typedef struct cleave_step_result {
+  bool applied;    /* false: some gradient was not finite, and no module has changed */
+  double norm;     /* norm of all gradients in groups, before clipping */
+  double lr;       /* learning rate of the first group */
   uint64_t number; /* steps decided so far, this one included */
-} cleave_stepped;
+} cleave_step_result;
 
-/* Every module of the optimiser that has gradients in the context takes one step; a module steps
- * once in a context. Nodes voted with their last backward, so the decision is known here and only
- * sent: this returns at once, unless another context's step is still on its way, or gradients were
- * written (cleave_gradient_write): their nodes vote again. The nodes' answers
- * are waited for by whatever would make the step final: the next call of a module, a step of
- * another context, reading or writing weights, closing the context. If one node cannot follow, or
- * was lost, or does not answer within deadline_ms, all others get back the bytes they had before
- * (with what other optimisers did in this context at the same time); the optimiser has then not
- * stepped, and every later function on the context gives the error, cleave_context_close as well. A
- * final step (cleave_group.final) is sent with the next thing that is, and not taken back. ret may
+/* Each module of the optimiser that has gradients in the context takes one step, at most one in a
+ * context. Nodes vote with their last backward, so the decision is known here and only sent. The
+ * function returns at once, unless another context's step is pending, or gradients were written
+ * (cleave_gradient_write), so that their nodes have to vote again. The operations that make the
+ * step final wait for the nodes' answers: the next call of a module, a step of another context,
+ * reads and writes of weights, and closing the context. If a node cannot step, is lost, or does not
+ * answer within deadline_ms, all others revert: they restore the bytes from before, which also
+ * reverts steps of other optimisers in this context at the same time. The optimiser has then not
+ * stepped, and every later function on the context returns the error, cleave_context_close too. A
+ * final step (cleave_group.no_rollback) is sent with the next packet, and never reverted. ret may
  * be NULL. */
 CLEAVE_API cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                      cleave_context context, uint64_t deadline_ms,
-                                     cleave_stepped *ret, cleave_error *error) CLEAVE_RESULT;
-/* As a future, done when cleave_step would return (cleave_future_stepped). Behind a backward of the
- * context that runs it begins when that has ended. */
+                                     cleave_step_result *ret, cleave_error *error) CLEAVE_RESULT;
+/* As a future (cleave_future_step_result), done when cleave_step would return. It begins after
+ * earlier backwards of the context have ended. */
 CLEAVE_API cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                            cleave_context context, uint64_t deadline_ms,
                                            cleave_future *ret_future,
                                            cleave_error *error) CLEAVE_RESULT;
 
-/* The step of one module inside the context: at its node, when its position comes, with the
- * gradients since its last step there, which are then forgotten. For schedules that do not wait for
- * each other (pipedream). No node asks another: a gradient that is not finite ends the context with
- * an error, and what was stepped stays stepped. Calls whose forward came before it and whose
- * backward comes after use the weights from before in both. Said before the backward of the
- * context; the optimiser's groups are final and it does not clip (CLEAVE_PRECONDITION). ahead:
- * steps of the schedule of rates between those decided so far and this one. keep: the weights from
- * before stay for calls with `old_weights`, until the module's next step. ret_lr: the rate of the
- * optimiser's first group; may be NULL. */
+/* Steps one module inside the context: at its node, in its position of the schedule, with the
+ * gradients since its last step there, which are then cleared. For schedules whose stages do not
+ * wait for each other (pipedream). Nodes do not vote: a gradient that is not finite ends the
+ * context with an error, and earlier steps stay. A call whose forward comes before the step and
+ * whose backward after it uses the weights from before in both. Called before the backward of the
+ * context; the optimiser's groups are final, and it does not clip (CLEAVE_PRECONDITION). ahead:
+ * steps of the rates' schedule between the decided ones and this one. keep: the weights from before
+ * stay for calls with `old_weights` until the module's next step. ret_lr: rate of the optimiser's
+ * first group; may be NULL. */
 CLEAVE_API cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                         cleave_context context, cleave_module *module,
                                         uint64_t ahead, uint32_t position, bool keep,
                                         double *ret_lr, cleave_error *error) CLEAVE_RESULT;
+
+/* ---- names before 0.9 ------------------------------------------------------------------------ */
+
+/* Old names of statuses, events, types and functions. Sources that use them compile unchanged, and
+ * the library exports the functions under both names. New programs use the new names. */
+#define CLEAVE_ANSWER CLEAVE_PROTOCOL_VIOLATION
+#define CLEAVE_EVENT_INPUT CLEAVE_EVENT_BACKWARD_INPUT
+#define CLEAVE_EVENT_WEIGHT CLEAVE_EVENT_BACKWARD_WEIGHT
+
+#define cleave_counts cleave_link_totals
+#define cleave_named cleave_named_tensor
+#define cleave_stepped cleave_step_result
+
+#define CLEAVE_OLD_FUNCTION_(old, now) CLEAVE_API extern __typeof__(now) old
+CLEAVE_OLD_FUNCTION_(cleave_count, cleave_get_link_totals);
+CLEAVE_OLD_FUNCTION_(cleave_future_stepped, cleave_future_step_result);
+CLEAVE_OLD_FUNCTION_(cleave_module_weight, cleave_module_weight_name);
+CLEAVE_OLD_FUNCTION_(cleave_state_save_there, cleave_state_save_at_worker);
+CLEAVE_OLD_FUNCTION_(cleave_state_save_there_async, cleave_state_save_at_worker_async);
+CLEAVE_OLD_FUNCTION_(cleave_state_load_there, cleave_state_load_at_worker);
+CLEAVE_OLD_FUNCTION_(cleave_state_load_there_async, cleave_state_load_at_worker_async);
+CLEAVE_OLD_FUNCTION_(cleave_state_remove_there, cleave_state_remove_at_worker);
+CLEAVE_OLD_FUNCTION_(cleave_state_remove_there_async, cleave_state_remove_at_worker_async);
 
 #ifdef __cplusplus
 }

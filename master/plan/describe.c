@@ -119,14 +119,16 @@ static void text_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
 
 static void json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   const clv_params *p = b->stages[i].params;
-  clv_bytes_puts(out, "],\"ties\":[");
+  clv_bytes_puts(out, ",\"ties\":[");
   for (int k = 0; k < p->n_ties; k++) {
     uint32_t of;
     const char *weight = "";
     (void)clv_stage_tie_owner(b, i, k, &of, &weight);
     clv_bytes_puts(out, k ? ",{\"weight\":" : "{\"weight\":");
     clv_bytes_json(out, p->ties[k].param.name);
-    clv_bytes_puts(out, ",\"of\":");
+    clv_bytes_puts(out, ",\"owner_weight\":");
+    clv_bytes_json(out, weight);
+    clv_bytes_puts(out, ",\"of\":"); /* its name before 0.9 */
     clv_bytes_json(out, weight);
     clv_bytes_puts(out, ",\"stage\":");
     clv_bytes_json(out, b->config->stages[of].name);
@@ -270,6 +272,15 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
   text_policy(b->policy, out);
 }
 
+/* The layers of stage `i` that have no kernel of its device's own. */
+static void json_fallbacks(const char *key, const clv_graph *g, const clv_stage_usage *f,
+                           clv_bytes *out) {
+  clv_bytes_printf(out, ",\"%s\":[", key);
+  for (int k = 0, n = 0; k < g->n_nodes; k++)
+    if (f->uses_ref_kernel[k]) clv_bytes_printf(out, "%s%u", n++ ? "," : "", g->nodes[k].layer);
+  clv_bytes_puts(out, "]");
+}
+
 static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
                        clv_bytes *out) {
   char shows[CLV_FINDINGS_TEXT];
@@ -291,15 +302,14 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage
       "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"
       "\"cache_bytes\":%zu,\"value_bytes\":%zu,\"kept_bytes\":%zu,"
       "\"evaluation_bytes\":%zu,"
-      "\"memory_bytes\":%zu,\"borrowed_bytes\":%zu,\"reorders_per_step\":%d,"
-      "\"direct\":%s,\"direct_shows\":\"%s\",\"ref_layers\":[",
+      "\"memory_bytes\":%zu,\"library_workspace_bytes\":%zu,\"borrowed_bytes\":%zu,"
+      "\"reorders_per_step\":%d,\"direct\":%s,\"direct_shows\":\"%s\"",
       b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights, f->optimizer,
       f->activations, f->scratch, f->cache, f->values, f->resident, f->evaluation, f->memory,
-      f->max_workspace, f->reorders, b->stages[i].direct ? "true" : "false",
+      f->max_workspace, f->max_workspace, f->reorders, b->stages[i].direct ? "true" : "false",
       clv_findings_words(b->stages[i].direct ? b->stages[i].hop_shows : CLV_FINDING_MIXED, shows));
-  const clv_graph *g = b->stages[i].graph;
-  for (int k = 0, n = 0; k < g->n_nodes; k++)
-    if (f->uses_ref_kernel[k]) clv_bytes_printf(out, "%s%u", n++ ? "," : "", g->nodes[k].layer);
+  json_fallbacks("fallback_layers", b->stages[i].graph, f, out);
+  json_fallbacks("ref_layers", b->stages[i].graph, f, out); /* its name before 0.9 */
   json_ties(b, i, out);
   clv_bytes_puts(out, "}");
 }

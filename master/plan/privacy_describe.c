@@ -197,8 +197,9 @@ static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_find
                    head ? b->stages[at].head_layers : 0, single_output(b) ? "true" : "false");
   findings_json(any, shows, out);
   if (shows & CLV_FINDING_PICTURE && picture_of(b).places)
-    clv_bytes_printf(out, "\"picture\":{\"least\":%lld,\"places\":%lld},",
-                     (long long)picture_of(b).least, (long long)picture_of(b).places);
+    clv_bytes_printf(out, "\"picture\":{\"min_places\":%lld,\"least\":%lld,\"places\":%lld},",
+                     (long long)picture_of(b).least, (long long)picture_of(b).least,
+                     (long long)picture_of(b).places);
   if (shows & CLV_FINDING_TOKENS)
     clv_bytes_printf(out, "\"front\":\"%s\",", token_front_known(b) ? "known" : "secret");
   clv_bytes_printf(out, "%s\"seed_guessable\":%s}", clv_lengths_json(b, any),

@@ -38,6 +38,12 @@ static void number(clv_bytes *out, const char *key, double value) {
   clv_bytes_printf(out, ",\"%s\":%s", key, clv_json_number(value, 6, digits));
 }
 
+/* A number under its name and under the name that it had before 0.9. */
+static void renamed_number(clv_bytes *out, const char *key, const char *was, double value) {
+  number(out, key, value);
+  number(out, was, value);
+}
+
 static void truth(clv_bytes *out, const char *key, bool value) {
   clv_bytes_printf(out, ",\"%s\":%s", key, value ? "true" : "false");
 }
@@ -85,8 +91,8 @@ static void link_object(clv_bytes *out, const clv_status_link *l) {
   number(out, "sending", l->sending);
   number(out, "link_in_bytes_per_s", l->link_in_per_s > 0 ? l->link_in_per_s : NAN);
   number(out, "link_out_bytes_per_s", l->link_out_per_s > 0 ? l->link_out_per_s : NAN);
-  number(out, "awaited", l->awaited);
-  number(out, "awaits_per_s", l->awaits_per_s);
+  renamed_number(out, "waiting", "awaited", l->awaited);
+  renamed_number(out, "waits_per_s", "awaits_per_s", l->awaits_per_s);
   clv_bytes_puts(out, "}");
 }
 
@@ -104,7 +110,7 @@ static void session(clv_bytes *out, const clv_status_view *view, const clv_statu
   text(out, "diagnosis", diagnosis.data);
   number(out, "computing", s->busy);
   number(out, "waiting", s->idle);
-  number(out, "waiting_for_turn", s->for_cores);
+  renamed_number(out, "waiting_for_cores", "waiting_for_turn", s->for_cores);
   count(out, "contexts", s->contexts);
   count(out, "values", s->values);
   count(out, "references", s->references);
@@ -166,7 +172,7 @@ static void numbers(clv_bytes *out, const clv_status_worker *w) {
   count_or_null(out, "handshake_failures", w->handshake_failures, w->sees_all);
   number(out, "certificate_days", w->has_certificate ? w->certificate_days : NAN);
   truth(out, "sees_all_sessions", w->sees_all);
-  number(out, "over_s", w->over_s);
+  renamed_number(out, "interval_s", "over_s", w->over_s);
   devices(out, w);
   last_error(out, &w->last_error);
 }

@@ -10,7 +10,7 @@
 /* Returns true if libcleave itself says that the connection failed at `hop`. The same word in a
  * worker's report means another connection. */
 static bool hop_is(const cleave_error *why, const char *hop) {
-  return !why->reported && strcmp(why->hop, hop) == 0;
+  return !why->reported && strcmp(why->place, hop) == 0;
 }
 
 /* Writes the reason, with the name of the worker in front unless the reason has it. */
@@ -21,7 +21,7 @@ static void put_reason(const cleave_error *why, clv_err *err) {
     clv_fail(err, CLV_INTERNAL, "%.400s (passed on by worker '%s')", why->text, why->node);
   else if (at_worker && why->reported)
     clv_fail(err, CLV_INTERNAL, "worker '%s' reports%s%s: %s", why->node,
-             why->hop[0] ? " for " : "", why->hop, why->text);
+             why->place[0] ? " for " : "", why->place, why->text);
   else if (at_worker && !strstr(why->text, why->node))
     clv_fail(err, code, "worker '%s': %s", why->node, why->text);
   else /* the master lacked a worker's value: the reason is the worker's report */

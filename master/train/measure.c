@@ -124,8 +124,8 @@ static void stage_times(const clv_trainer *t, const clv_placed_schedule *l, clv_
   for (uint32_t i = 0; i <= t->b->n_stages; i++) {
     c->forward[i] = time_of(t, l, CLEAVE_EVENT_FORWARD, i, s);
     double whole = time_of(t, l, CLEAVE_EVENT_BACKWARD, i, s);
-    c->input[i] = whole / 2 + time_of(t, l, CLEAVE_EVENT_INPUT, i, s);
-    c->weight[i] = whole / 2 + time_of(t, l, CLEAVE_EVENT_WEIGHT, i, s);
+    c->input[i] = whole / 2 + time_of(t, l, CLEAVE_EVENT_BACKWARD_INPUT, i, s);
+    c->weight[i] = whole / 2 + time_of(t, l, CLEAVE_EVENT_BACKWARD_WEIGHT, i, s);
     c->step[i] = time_of(t, l, CLEAVE_EVENT_STEP, i, s);
   }
 }

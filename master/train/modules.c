@@ -75,18 +75,18 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
                              .name = spec->name,
                              .at = place_of(t, s->worker),
                              .device = spec->device,
-                             .any_device = true, /* the file says where values go */
+                             .copies_inputs = true, /* the file says where values go */
                              .threads = (uint32_t)spec->threads,
                              .in_flight = live_of(t, i),
                              .seed = CLEAVE_SESSION_NETWORK,
                              .bf16 = t->config->train.dtype == CLV_COMPUTE_BF16,
                              .tf32 = spec->tf32,
                              .frozen = frozen,
-                             .fixed = true,
+                             .frozen_is_final = true,
                              .frozen_bf16 = spec->lora.base == CLV_COMPUTE_BF16,
                              .direct_to = direct,
                              .n_direct_to = direct_of(t, i, direct),
-                             .fresh = fresh,
+                             .initialized = fresh,
                              .ties = ties,
                              .n_ties = n_ties,
                              .artifact = spec->weights_artifact,
@@ -95,7 +95,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
     if (s->params->list[k].frozen) frozen[o.n_frozen++] = s->params->list[k].name;
   for (int k = 0; o.artifact && k < s->params->n; k++)
     if (clv_stage_is_new(spec, s->params->list[k].name))
-      fresh[o.n_fresh++] = s->params->list[k].name;
+      fresh[o.n_initialized++] = s->params->list[k].name;
   clv_sha256 digest;
   if (o.artifact && (!o.artifact_sha256 || !clv_sha256_parse(o.artifact_sha256, &digest)))
     return clv_session_fail_at(t->config, spec->weights_pos, err,
@@ -109,7 +109,7 @@ clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cle
   cleave_module_options o = {.size = sizeof o,
                              .name = name,
                              .at = place_of(t, worker),
-                             .any_device = true,
+                             .copies_inputs = true,
                              .in_flight = live_of(t, t->b->n_stages)};
   return load_graph(t, &o, t->b->stages[t->b->n_stages].graph, ret, err);
 }
@@ -124,7 +124,7 @@ static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
   cleave_group groups[2], g = {.modules = learning,
                                .kind = (cleave_optimizer_kind)c->kind,
                                .schedule = clv_trainer_make_schedule(t->config, 0),
-                               .final = true};
+                               .no_rollback = true};
   CLV_OPTIM_COPY(&g, c);
   for (uint32_t i = 0; i < t->b->n_stages; i++)
     if (t->b->stages[i].n_learning) learning[g.n_modules++] = t->modules[i];
@@ -254,8 +254,8 @@ void clv_trainer_close(clv_trainer *t) {
 }
 
 void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_up, uint64_t *ret_down) {
-  cleave_counts c;
-  cleave_count(t->runtime, &c);
+  cleave_link_totals c;
+  cleave_get_link_totals(t->runtime, &c);
   *ret_up = c.bytes_up;
   *ret_down = c.bytes_down;
 }

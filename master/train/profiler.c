@@ -64,8 +64,8 @@ static const struct {
 } kinds[CLEAVE_EVENT_KINDS] = {
     [CLEAVE_EVENT_FORWARD] = {"F", "forward"},
     [CLEAVE_EVENT_BACKWARD] = {"B", "backward"},
-    [CLEAVE_EVENT_INPUT] = {"I", "input gradient"},
-    [CLEAVE_EVENT_WEIGHT] = {"W", "weight gradient"},
+    [CLEAVE_EVENT_BACKWARD_INPUT] = {"I", "input gradient"},
+    [CLEAVE_EVENT_BACKWARD_WEIGHT] = {"W", "weight gradient"},
     [CLEAVE_EVENT_STEP] = {"S", "step"},
     [CLEAVE_EVENT_VALUE_OUT] = {"activation ", "activation"},
     [CLEAVE_EVENT_GRADIENT_OUT] = {"gradient ", "gradient"},
@@ -117,7 +117,7 @@ static const cleave_event *awaited(const clv_trainer *t, const cleave_event *e, 
                                    uint32_t micro_batch) {
   uint32_t stages = t->b->n_stages + 1;
   bool forward = e->kind == CLEAVE_EVENT_FORWARD;
-  if (e->kind > CLEAVE_EVENT_INPUT || (forward && !stage)) return NULL;
+  if (e->kind > CLEAVE_EVENT_BACKWARD_INPUT || (forward && !stage)) return NULL;
   uint64_t id = t->references[micro_batch * stages + stage - forward].id;
   cleave_event_kind out = forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
   for (size_t i = 0; i < t->sampler.n_events; i++) {
@@ -146,7 +146,7 @@ static void add_stage(stage_times *s, const cleave_event *e) {
   bool forward = e->kind == CLEAVE_EVENT_FORWARD;
   *(forward ? &s->forward : &s->backward) += seconds;
   s->forwards += forward;
-  s->backwards += e->kind == CLEAVE_EVENT_BACKWARD || e->kind == CLEAVE_EVENT_INPUT;
+  s->backwards += e->kind == CLEAVE_EVENT_BACKWARD || e->kind == CLEAVE_EVENT_BACKWARD_INPUT;
 }
 
 /* From the first thing that is computed anywhere to the last. */

@@ -129,7 +129,7 @@ static clv_code collect(clv_trainer *t, const round_group *r, clv_err *err) {
 }
 
 static clv_code decide(clv_trainer *t, const round_group *r, clv_err *err) {
-  cleave_stepped stepped;
+  cleave_step_result stepped;
   CLV_TRY_API(cleave_step(t->runtime, t->optimizer, r->context, 0, &stepped, CLV_API_ERROR));
   r->results[0].applied = stepped.applied;
   r->results[0].grad_norm = stepped.norm;
@@ -159,7 +159,7 @@ static clv_code in_context(clv_trainer *t, round_group *r, clv_err *err) {
 
 static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   uint64_t begin = clv_now_ns();
-  cleave_counts before, after;
+  cleave_link_totals before, after;
   clv_trainer_set_activity(t, "step", t->committed + 1);
   clv_trainer_choose_cache_use(t, r->batches[0].index, r->batches[0].n);
   CLV_TRY(clv_trainer_expect(t, t->config->train.batch, true, err));
@@ -172,7 +172,7 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   CLV_TRY(clv_trainer_placed_schedule(t, r->n_micro, r->n_batches, &r->l, err));
   cleave_context_options o = {
       .size = sizeof o, .step = t->committed + 1, .events = clv_sampler_begin(t)};
-  cleave_count(t->runtime, &before);
+  cleave_get_link_totals(t->runtime, &before);
   CLV_TRY_API(cleave_context_open(t->runtime, &o, &r->context, CLV_API_ERROR));
   CLV_TRY(in_context(t, r, err));
   if (o.events) /* closing the context fetches the events */
@@ -182,7 +182,7 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   t->committed += r->n_batches;
   if (t->round > 1)
     CLV_TRY_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, t->committed, CLV_API_ERROR));
-  cleave_count(t->runtime, &after);
+  cleave_get_link_totals(t->runtime, &after);
   uint64_t now = clv_now_ns();
   for (uint32_t i = 0; i < r->n_batches; i++) {
     r->results[i].wait_ns = (after.idle_ns - before.idle_ns) / r->n_batches;

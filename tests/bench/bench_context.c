@@ -79,7 +79,7 @@ static cleave_error e;
 
 static void done(cleave_status status) {
   if (status == CLEAVE_OK) return;
-  fprintf(stderr, "bench_context: %s %s: %s\n", e.node, e.hop, e.text);
+  fprintf(stderr, "bench_context: %s %s: %s\n", e.node, e.place, e.text);
   exit(1);
 }
 
@@ -142,7 +142,7 @@ static void open_program(bench *b, const char *session) {
   cleave_group group = t->group;
   group.modules = b->modules;
   group.n_modules = t->n_parts;
-  group.final = b->final;
+  group.no_rollback = b->final;
   done(cleave_optimizer_new(b->rt, &group, 1, 0, &b->optimizer, &e));
   prepare(b);
 }
@@ -154,7 +154,7 @@ static void close_context(bench *b, cleave_context c) {
 static void step(bench *b, uint64_t clock[SECTIONS + 1]) {
   cleave_context c;
   cleave_reference at, both[2], loss;
-  cleave_stepped stepped;
+  cleave_step_result stepped;
   size_t batch = b->next++ % BATCHES;
   clock[0] = clv_now_ns();
   done(cleave_context_open(b->rt, NULL, &c, &e));

@@ -40,7 +40,7 @@ def session(c, name, batch, chunks=None, threads=1, dtype=""):
                      f"train: {{{dtype}epochs: 1000, batch: {batch}, shuffle: false, "
                      "optimizer: {kind: sgd, lr: 0.05}}\ntransfer: direct\n"
                      f"pipeline: {{micro_batches: {chunks or 1}}}\n"
-                     "limits: {step_timeout: 300s, credit: 256MiB}\nlog: {every: 1000}\n"
+                     "limits: {step_timeout: 300s, receive_window: 256MiB}\nlog: {every: 1000}\n"
                      "checkpoint: {every_steps: 100000}\n")
 
 

@@ -67,15 +67,15 @@ static void null_argument_error_names_the_argument(void **state) {
 /* What gives no status has an answer all the same. */
 static void getters_accept_null(void **state) {
   (void)state;
-  cleave_counts counts = {.bytes_up = 1};
-  cleave_count(NULL, &counts);
+  cleave_link_totals counts = {.bytes_up = 1};
+  cleave_get_link_totals(NULL, &counts);
   assert_true(counts.bytes_up == 0);
-  cleave_count(NULL, NULL);
+  cleave_get_link_totals(NULL, NULL);
   assert_null(cleave_node_name(NULL, 0));
   assert_null(cleave_module_name(NULL));
   assert_null(cleave_module_node(NULL));
   assert_null(cleave_module_device(NULL));
-  assert_null(cleave_module_weight(NULL, 0));
+  assert_null(cleave_module_weight_name(NULL, 0));
   assert_null(cleave_parallel_module(NULL, 0));
   assert_int_equal(cleave_parallel_text(NULL, NULL, 0), 0);
   assert_int_equal(cleave_state_count(NULL, CLEAVE_STATE_WEIGHTS), 0);

@@ -81,8 +81,8 @@ static void lose(program *g, const char *text) {
   g->lost = true;
   p->state = PEER_LOST;
   api_lock(g->rt);
-  api_fail(&p->why_lost, CLV_UNAVAILABLE, "worker 'w1' was lost: %s", text);
-  api_node_fail(g->rt, 1, &p->why_lost);
+  api_fail(&p->loss_error, CLV_UNAVAILABLE, "worker 'w1' was lost: %s", text);
+  api_node_fail(g->rt, 1, &p->loss_error);
   api_unlock(g->rt);
 }
 
@@ -243,7 +243,7 @@ static void write_state(program *g) {
   static const float numbers[WIDTH * WIDTH];
   cleave_error e = {0};
   cleave_tensor weight = CLEAVE_TENSOR_F32(numbers, WIDTH, WIDTH);
-  cleave_named item = {"fc.weight", weight};
+  cleave_named_tensor item = {"fc.weight", weight};
   went(cleave_weight_write(g->rt, g->far, "fc.weight", &weight, 0, &e), &e);
   went(cleave_state_write(g->rt, g->far, CLEAVE_STATE_WEIGHTS, &item, 1, 0, &e), &e);
 }

@@ -155,7 +155,7 @@ def images_session(places, model, batch, steps, chunks=1):
             f"{model}stages:\n{stages}loss: {{kind: mse}}\nprivacy: {{raw_input_leaves: true, front_known: true, labels_readable: true}}\n"
             f"train: {{epochs: 1000, max_steps: {steps}, batch: {batch}, shuffle: false, seed: {'5eed' * 8}, "
             "optimizer: {kind: sgd, lr: 0.05}}\ntransfer: direct\n"
-            f"pipeline: {{micro_batches: {chunks}}}\nlimits: {{step_timeout: 300s, credit: 256MiB}}\nlog: {{every: 1}}\n"
+            f"pipeline: {{micro_batches: {chunks}}}\nlimits: {{step_timeout: 300s, receive_window: 256MiB}}\nlog: {{every: 1}}\n"
             "checkpoint: {every_steps: 100000}\n")
 
 

@@ -510,7 +510,7 @@ def seed003_rpc_pipeline():
     name = "seed003_rpc_pipeline"
     make_seeds.write(folder, {name: make_seeds.seed003_rpc_pipeline(full=True)})
     with Cluster(2) as two:
-        session = two.session("seeds", "transfer: direct\nlimits: {step_timeout: 1800s, credit: 256MiB}\n")
+        session = two.session("seeds", "transfer: direct\nlimits: {step_timeout: 1800s, receive_window: 256MiB}\n")
         measured, limit, note = seed_figures(name, session, folder, timeout=14400)
     check([row(name, "figures of the first step, largest", measured, limit, note)])
 

@@ -55,7 +55,7 @@ _Noreturn static inline void seed_fail(const char *fmt, ...) {
 static inline void seed_must(cleave_status status, int line) {
   if (status == CLEAVE_OK) return;
   seed_fail("line %d: %s at %s%s%s: %s", line, cleave_status_name(status), seed.e.node,
-            seed.e.hop[0] ? ", " : "", seed.e.hop, seed.e.text);
+            seed.e.place[0] ? ", " : "", seed.e.place, seed.e.text);
 }
 /* A call of the API that has to succeed; it is given &seed.e. */
 #define MUST(call) seed_must((call), __LINE__)

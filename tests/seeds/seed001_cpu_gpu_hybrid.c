@@ -3,7 +3,7 @@
  * Seed 001, example 3: a preprocessor without parameters on one device, the model and its loss on
  * the other, both of worker w1, which offers its processor as two as long as there is no GPU.
  * What one device has made is not taken by a module on the other unless that says so: the text's
- * `.to(gpu_device)` is any_device.
+ * `.to(gpu_device)` is copies_inputs.
  */
 #include "seed.h"
 
@@ -22,7 +22,7 @@ static void load(void) {
                                .name = "gpu_model",
                                .at = second.node,
                                .device = second.device,
-                               .any_device = true};
+                               .copies_inputs = true};
   cleave_module_options beside = {
       .size = sizeof beside, .name = "criterion", .at = second.node, .device = second.device};
   MUST(cleave_load_layers(seed.rt, &cpu, "[{op: scale, factor: 0.5}]", &rows, &preprocessor,
@@ -46,7 +46,7 @@ static void compare_places(cleave_context c, cleave_reference processed, cleave_
   if (strcmp(place.device, first.device) != 0)
     seed_fail("the processed data is on %s", place.device);
   if (cleave_call(seed.rt, c, criterion, both, 2, &none, &seed.e) != CLEAVE_PRECONDITION ||
-      !strstr(seed.e.text, first.device) || !strstr(seed.e.text, "any_device"))
+      !strstr(seed.e.text, first.device) || !strstr(seed.e.text, "copies_inputs"))
     seed_fail("a loss over two devices: %s", seed.e.text);
 }
 

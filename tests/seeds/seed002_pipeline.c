@@ -135,7 +135,7 @@ static void leave(batch b) {
 /* ---- who computed when ----------------------------------------------------------------------- */
 
 static bool computes(const cleave_event *e, int stage) {
-  return e->module == stages[stage] && e->kind <= CLEAVE_EVENT_WEIGHT;
+  return e->module == stages[stage] && e->kind <= CLEAVE_EVENT_BACKWARD_WEIGHT;
 }
 
 /* Both workers are on this machine, and so on one clock. */

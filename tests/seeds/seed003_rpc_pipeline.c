@@ -184,7 +184,7 @@ static float train_step(pipeline *p, const float *xs, const cleave_tensor *label
   cleave_context c;
   cleave_reference both[2], loss;
   cleave_tensor value = {0};
-  cleave_stepped stepped;
+  cleave_step_result stepped;
   MUST(cleave_context_open(seed.rt, NULL, &c, &seed.e));
   both[0] = forward(p, c, xs);
   MUST(cleave_leaf(seed.rt, c, labels, false, &both[1], &seed.e));

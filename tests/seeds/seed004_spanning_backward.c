@@ -63,7 +63,7 @@ static void load(void) {
                                   .name = "layerseq2",
                                   .at = at[1].node,
                                   .device = at[1].device,
-                                  .any_device = true}; /* the text's x.cuda(device=1) */
+                                  .copies_inputs = true}; /* the text's x.cuda(device=1) */
   cleave_module_options strict = {.size = sizeof strict,
                                   .name = "nll_loss",
                                   .at = at[1].node,

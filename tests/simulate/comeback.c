@@ -52,7 +52,7 @@ static void fill(cleave_tensor *t) {
 static void set_weights(program *p, int i) {
   cleave_module *m = p->stages[i].module;
   const char *name;
-  for (size_t k = 0; (name = cleave_module_weight(m, k)) != NULL; k++) {
+  for (size_t k = 0; (name = cleave_module_weight_name(m, k)) != NULL; k++) {
     if (!DO(p, cleave_weight_read(p->rt, m, name, 0, &p->tensor, &p->error), 0, 0, "last: m%d %s",
             i, name)) {
       skip(p, "last: set");

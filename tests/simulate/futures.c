@@ -97,12 +97,13 @@ cleave_status closed(program *p, cleave_context c) {
   return status;
 }
 
-cleave_status stepped_by(program *p, cleave_optimizer *o, cleave_context c, cleave_stepped *ret) {
+cleave_status stepped_by(program *p, cleave_optimizer *o, cleave_context c,
+                         cleave_step_result *ret) {
   cleave_future f = {0};
   if (!by_future(p)) return cleave_step(p->rt, o, c, 0, ret, &p->error);
   cleave_status begun = cleave_step_async(p->rt, o, c, 0, &f, &p->error);
   cleave_status status = end_of(p, begun, f);
-  if (status == CLEAVE_OK) status = cleave_future_stepped(p->rt, f, ret, &p->error);
+  if (status == CLEAVE_OK) status = cleave_future_step_result(p->rt, f, ret, &p->error);
   if (f.id) (void)cleave_future_release(p->rt, f, NULL);
   return status;
 }
@@ -151,7 +152,7 @@ static void give_up_reading(program *p, scope *s) {
   cleave_future f = {0};
   int i = (int)below(p, VALUES), module = (int)below(p, (uint32_t)p->n_stages);
   stage *m = &p->stages[module];
-  const char *name = cleave_module_weight(m->module, 0);
+  const char *name = cleave_module_weight_name(m->module, 0);
   bool weight = one_in(p, 2) && name;
   if (!weight && (i >= s->n || s->values[i].released)) return;
   if (!weight && !s->values[i].ref.id) {

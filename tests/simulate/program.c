@@ -217,7 +217,7 @@ void do_replace(program *p) {
 }
 
 static bool learns(const stage *m) {
-  return cleave_module_weight(m->module, 0) && m->kind != FROZEN;
+  return cleave_module_weight_name(m->module, 0) && m->kind != FROZEN;
 }
 
 /* Every module that learns and is in no optimiser is in the new one, or not. */
@@ -234,7 +234,7 @@ static void add_optimizer(program *p, bool final) {
                     .n_modules = n,
                     .kind = one_in(p, 4) ? CLEAVE_ADAM : CLEAVE_SGD,
                     .lr = 0.05,
-                    .final = final};
+                    .no_rollback = final};
   if (g.kind == CLEAVE_SGD) g.momentum = one_in(p, 3) ? 0 : 0.9;
   g.nesterov = g.momentum != 0 && one_in(p, 3);
   double clip = one_in(p, 2) ? 0.02 : 0;

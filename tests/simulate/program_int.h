@@ -184,7 +184,8 @@ cleave_status to_here(program *p, cleave_reference from);
 cleave_status fetch_of(program *p, cleave_kept from);
 cleave_status weight_of(program *p, cleave_module *m, const char *name);
 cleave_status closed(program *p, cleave_context c);
-cleave_status stepped_by(program *p, cleave_optimizer *o, cleave_context c, cleave_stepped *ret);
+cleave_status stepped_by(program *p, cleave_optimizer *o, cleave_context c,
+                         cleave_step_result *ret);
 cleave_status passed(program *p, cleave_context c, const cleave_reference *roots, size_t n,
                      const cleave_backward_options *o);
 /* Futures that are cancelled on the way. */

@@ -37,8 +37,8 @@ static void show(void *user, const sim_record *r, const sim_line *l) {
          l->skipped ? ", which has no ground" : "");
   if (l->bytes) printf(", numbers %08x", (unsigned)clv_crc32c(0, r->numbers + l->at, l->bytes));
   if (l->error.status != CLEAVE_OK)
-    printf(": %s at '%s' %s: %s", cleave_status_name(l->error.status), l->error.node, l->error.hop,
-           l->error.text);
+    printf(": %s at '%s' %s: %s", cleave_status_name(l->error.status), l->error.node,
+           l->error.place, l->error.text);
   printf("\n");
 }
 

@@ -323,7 +323,7 @@ void read_leaf_gradient(program *p, scope *s, const value *v) {
 
 void read_weight_gradient(program *p, scope *s, int module) {
   const stage *m = &p->stages[module];
-  const char *name = cleave_module_weight(m->module, below(p, 2));
+  const char *name = cleave_module_weight_name(m->module, below(p, 2));
   if (!name) return;
   if (!s->made)
     skip(p, "gradient");
@@ -433,7 +433,7 @@ static void do_list(program *p, scope *s) {
 static void do_write_gradient(program *p, scope *s) {
   int module = (int)below(p, (uint32_t)p->n_stages);
   const stage *m = &p->stages[module];
-  const char *name = cleave_module_weight(m->module, below(p, 2));
+  const char *name = cleave_module_weight_name(m->module, below(p, 2));
   float factor = one_in(p, 6) ? INFINITY : 0.5f;
   if (!s->passed || !name) return;
   bool read =
@@ -468,7 +468,7 @@ void steps(program *p, scope *s, int optimizer) {
 }
 
 static void do_step(program *p, scope *s) {
-  cleave_stepped stepped = {0};
+  cleave_step_result stepped = {0};
   int o = p->n_optimizers ? (int)below(p, (uint32_t)p->n_optimizers) : 0;
   if (!p->n_optimizers || !s->passed) return;
   steps(p, s, o);
@@ -525,13 +525,13 @@ static bool write_back(program *p, int i, const char *name, bool read) {
 }
 
 bool write_weight(program *p, int module) {
-  const char *name = cleave_module_weight(p->stages[module].module, 0);
+  const char *name = cleave_module_weight_name(p->stages[module].module, 0);
   return name && write_back(p, module, name, read_weight(p, module, name));
 }
 
 static void do_weight(program *p) {
   int i = (int)below(p, (uint32_t)p->n_stages);
-  const char *name = cleave_module_weight(p->stages[i].module, below(p, 4));
+  const char *name = cleave_module_weight_name(p->stages[i].module, below(p, 4));
   bool writes = one_in(p, 3) && p->stages[i].kind != NORM;
   if (!name) return;
   bool read = read_weight(p, i, name);

@@ -103,12 +103,27 @@ void clv_metric_histogram(clv_metrics_out *o, const clv_histogram *h,
   put_sample(o, "_count", labels, n, NULL, (double)below);
 }
 
+static void write_row(const clv_metric *row, const void *numbers, clv_bytes *ret) {
+  clv_metrics_out o = {.text = ret, .row = row};
+  if (row->write)
+    row->write(&o, numbers);
+  else
+    clv_metric_sample(&o, *(const double *)((const char *)numbers + row->at), NULL, 0);
+}
+
+/* Writes the row's samples once more under its old name. */
+static void write_old_row(const clv_metric *row, const void *numbers, clv_bytes *ret) {
+  char help[160];
+  clv_metric old = *row;
+  snprintf(help, sizeof help, "Old name of %s; the next version leaves it out.", row->name);
+  old.name = row->was;
+  old.help = help;
+  write_row(&old, numbers, ret);
+}
+
 void clv_metrics_write(const clv_metric *table, size_t n, const void *numbers, clv_bytes *ret) {
   for (size_t i = 0; i < n; i++) {
-    clv_metrics_out o = {.text = ret, .row = &table[i]};
-    if (o.row->write)
-      o.row->write(&o, numbers);
-    else
-      clv_metric_sample(&o, *(const double *)((const char *)numbers + o.row->at), NULL, 0);
+    write_row(&table[i], numbers, ret);
+    if (table[i].was) write_old_row(&table[i], numbers, ret);
   }
 }

@@ -28,11 +28,12 @@ typedef struct clv_metric {
   clv_metric_kind kind;
   const char *unit; /* "seconds", "bytes", or "" for counts */
   const char *help; /* one sentence */
-  size_t at;        /* offset of a double in the numbers, unless `write` is set */
+  size_t at;        /* offset of a double in the numbers; unused if `write` is set */
   void (*write)(clv_metrics_out *out, const void *numbers);
+  const char *was; /* name in the version before, written as a second metric; NULL: none */
 } clv_metric;
 
-/* Appends HELP, TYPE and samples of each row. A row whose `write` writes no sample is omitted. */
+/* Appends HELP, TYPE and samples of each row. Leaves out a row whose `write` writes nothing. */
 void clv_metrics_write(const clv_metric *table, size_t n, const void *numbers, clv_bytes *ret);
 
 typedef struct clv_metric_label {

@@ -407,12 +407,32 @@ static clv_code missing_key(const clv_binder *b, const clv_row *row, const clv_y
                               example.failed ? "..." : example.data);
 }
 
+/* Number of the override that gave `node`; 0: the file. */
+static uint32_t override_of(const clv_yaml_node *node) {
+  return node->pos.line ? 0 : node->pos.column;
+}
+
+/* Finds the entry of `row` under its name or its old one. If both are given, that of the later
+ * override counts. Two of one file or one override are an error. */
+static clv_code find_entry(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
+                           const char *key, const char *path, const clv_yaml_node **ret,
+                           clv_err *err) {
+  const clv_yaml_node *now = clv_yaml_node_find(map, key);
+  const clv_yaml_node *old = row->was ? clv_yaml_node_find(map, row->was) : NULL;
+  *ret = !old || (now && override_of(now) > override_of(old)) ? now : old;
+  if (!now || !old || override_of(now) != override_of(old)) return CLV_OK;
+  return clv_yaml_source_fail(b->source, old->key_pos, err,
+                              "'%s' is given twice: '%s' is its old name, remove it", path,
+                              row->was);
+}
+
 static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
                          const char *prefix, const char *shown, char *base, clv_err *err) {
   char path[CLV_PATH_MAX];
   const char *key = clv_row_key(row, prefix);
-  const clv_yaml_node *node = map ? clv_yaml_node_find(map, key) : NULL;
+  const clv_yaml_node *node = NULL;
   snprintf(path, sizeof path, "%s%s", shown, key);
+  if (map) CLV_TRY(find_entry(b, row, map, key, path, &node, err));
   binding s = {.row = row, .node = node, .shown = path, .base = base, .at = base + row->offset};
   if (is_other_form(b->schema, row, node)) return CLV_OK;
   if (!node && map && row->required) return missing_key(b, row, map, path, err);

@@ -263,6 +263,14 @@ static size_t json_property(const json *j, size_t i, const char *key) {
   return two ? 2 : 1;
 }
 
+/* The old name of a key, which editors then show as deprecated. */
+static void json_old_property(const json *j, const clv_row *row) {
+  clv_bytes_json(j->out, row->was);
+  clv_bytes_puts(j->out, ":{\"deprecated\":true");
+  json_text(j, "description", "Name before 0.9 of the key below.");
+  clv_bytes_puts(j->out, "},");
+}
+
 static void json_required(const json *j, const char *prefix) {
   const char *comma = "";
   clv_bytes_puts(j->out, ",\"required\":[");
@@ -286,6 +294,7 @@ static void json_map(const json *j, const char *prefix) {
     bool own = key && j->schema->rows[i].kind != CLV_ROW_ATTRS;
     attrs |= key && !own;
     if (own) clv_bytes_puts(j->out, comma), comma = ",";
+    if (own && j->schema->rows[i].was) json_old_property(j, &j->schema->rows[i]);
     i += own ? json_property(j, i, key) : 1;
   }
   clv_bytes_puts(j->out, "}");

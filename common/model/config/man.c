@@ -46,6 +46,7 @@ static void key(const clv_row *row, clv_bytes *out) {
   sentence(out, row->doc);
   clv_row_describe_expected(row, expected, sizeof expected);
   if (!nested) sentence(out, expected);
+  if (row->was) clv_bytes_printf(out, "Called\n\\fB%s\\fR before 0.9.\n", row->was);
   if (!row->initial) return;
   clv_bytes_puts(out, "Default:\n\\fB");
   clv_bytes_roff(out, row->initial);

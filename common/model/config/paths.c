@@ -23,8 +23,10 @@ void clv_row_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]) {
 
 bool clv_schema_has_key(const clv_schema *schema, const char *prefix, const char *key) {
   for (size_t i = 0; i < schema->n_rows; i++) {
-    const char *own = clv_row_key(&schema->rows[i], prefix);
-    if (own && schema->rows[i].kind != CLV_ROW_ATTRS && strcmp(own, key) == 0) return true;
+    const clv_row *row = &schema->rows[i];
+    const char *own = clv_row_key(row, prefix);
+    if (!own || row->kind == CLV_ROW_ATTRS) continue;
+    if (strcmp(own, key) == 0 || (row->was && strcmp(row->was, key) == 0)) return true;
   }
   return false;
 }

@@ -50,6 +50,7 @@ typedef enum clv_text_format {
 
 typedef struct clv_row {
   const char *path;
+  const char *was; /* the key's name before 0.9, still accepted in a file; NULL: none */
   clv_row_kind kind;
   bool required;          /* must be given if its mapping is given */
   bool commented;         /* the example comments it out, with everything below it */
@@ -157,7 +158,7 @@ clv_code clv_attrs_bind(const clv_binder *binder, const clv_yaml_node *map, cons
                         clv_err *err) CLV_USE_RESULT;
 void clv_attrs_free(clv_attr_spec *attrs, size_t n);
 
-/* True if a row exists for `key` of the mapping `prefix`. */
+/* True if `key` of the mapping `prefix` is the name or the old name of some row. */
 bool clv_schema_has_key(const clv_schema *schema, const char *prefix, const char *key);
 
 /* Frees the memory that the struct at `base` owns, not the struct itself. */

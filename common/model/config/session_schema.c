@@ -471,7 +471,7 @@ static const clv_row rows[] = {
     {.path = "train.optimizer.weight_decay", .kind = CLV_ROW_NUMBER,
      .offset = AT(train.optimizer.weight_decay), .high = 1e300, .initial = "0",
      .doc = "Weight decay; adamw takes it from the weights, the others add it to the gradient."},
-    {.path = "train.optimizer.decay", .kind = CLV_ROW_ENUM, .offset = AT(train.optimizer.decay),
+    {.path = "train.optimizer.decay_applies_to", .was = "decay", .kind = CLV_ROW_ENUM, .offset = AT(train.optimizer.decay),
      .names = decay_names, .initial = "all",
      .doc = "What decays: all, or weights, which leaves out biases and normalisations (as Hugging "
             "Face's Trainer)."},
@@ -555,9 +555,9 @@ static const clv_row rows[] = {
      .offset = AT(limits.reference_lease_ms), .min = 1000, .max = 86400000, .initial = "300s",
      .doc = "libcleave: what is kept (cleave_keep) for a node that is silent for so long is let go; has "
             "to be longer than any single call computes."},
-    {.path = "limits.credit", .kind = CLV_ROW_SIZE, .offset = AT(limits.credit_bytes),
+    {.path = "limits.receive_window", .was = "credit", .kind = CLV_ROW_SIZE, .offset = AT(limits.credit_bytes),
      .min = 65536, .max = 1ull << 40, .initial = "64MiB",
-     .doc = "Bytes that may be in flight to one worker."},
+     .doc = "Bytes that one worker may have in flight to the master."},
 
     {.path = "log", .kind = CLV_ROW_SECTION, .doc = "What is printed."},
     {.path = "log.every", .kind = CLV_ROW_INT, .offset = AT(log.every), .min = 1, .max = MAX_STEPS,

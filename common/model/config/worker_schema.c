@@ -113,7 +113,7 @@ static const clv_row rows[] = {
     {.path = "limits.identity_connections", .kind = CLV_ROW_INT,
      .offset = AT(limits.identity_connections), .min = 1, .max = 65535, .initial = "64",
      .doc = "Open connections of an identity; one more fails its handshake."},
-    {.path = "limits.credit", .kind = CLV_ROW_SIZE, .offset = AT(limits.credit_bytes),
+    {.path = "limits.receive_window", .was = "credit", .kind = CLV_ROW_SIZE, .offset = AT(limits.credit_bytes),
      .min = 65536, .max = 1ull << 40, .initial = "64MiB",
      .doc = "Bytes that a session's stream may have in flight to this worker."},
     {.path = "limits.lease", .kind = CLV_ROW_DURATION, .offset = AT(limits.lease_ms),

@@ -384,7 +384,7 @@ static clv_code refuse(clv_send_queue *d, send_decision why, uint64_t bytes, clv
   if (why == ENDED) return clv_frame_writer_refuse(d->writer, err);
   return clv_fail(err, CLV_EXHAUSTED,
                   "a message with %llu bytes of tensors exceeds the credit of %llu bytes that %s "
-                  "grants; raise limits.credit there",
+                  "grants; raise limits.receive_window there",
                   (unsigned long long)bytes, (unsigned long long)d->credit_full, d->writer->peer);
 }
 

@@ -12,20 +12,20 @@
 /* ---- advancing ------------------------------------------------------------------------------- */
 
 void api_future_end_early(cleave_runtime *rt, api_future *f, const cleave_error *why) {
-  if (f->op->leave) f->op->leave(rt, f);
+  if (f->op->withdraw) f->op->withdraw(rt, f);
   api_future_finish(rt, f, why);
 }
 
 /* True: it is over. */
 static bool advance(cleave_runtime *rt, api_future *f) {
   cleave_error why;
-  f->waiting++; /* the record stays until the end of this function */
+  f->n_users++; /* the record stays until the end of this function */
   f->op->advance(rt, f);
-  if (!f->over && f->op->late && api_is_expired(rt, f->due_ns)) {
-    f->op->late(rt, f, &why);
+  if (!f->is_finished && f->op->deadline_error && api_is_expired(rt, f->poll_ns)) {
+    f->op->deadline_error(rt, f, &why);
     api_future_end_early(rt, f, &why);
   }
-  bool over = f->over;
+  bool over = f->is_finished;
   api_future_release_use(rt, f);
   return over;
 }
@@ -34,10 +34,10 @@ static bool advance(cleave_runtime *rt, api_future *f) {
  * again with the first. */
 static bool advance_all(cleave_runtime *rt, uint64_t *ret_due) {
   *ret_due = api_decision_advance(rt);
-  for (api_future *f = rt->open->first, *next; f; f = next) {
+  for (api_future *f = rt->futures_state->first, *next; f; f = next) {
     next = f->next;
     if (advance(rt, f)) return true;
-    *ret_due = CLV_MIN(*ret_due, f->due_ns);
+    *ret_due = CLV_MIN(*ret_due, f->poll_ns);
   }
   return false;
 }
@@ -52,21 +52,23 @@ uint64_t api_futures_advance(cleave_runtime *rt) {
 
 /* ---- the thread of futures ------------------------------------------------------------------- */
 
-static bool call_back(cleave_runtime *rt) { return rt->open->call_back && rt->open->call_back(rt); }
+static bool call_back(cleave_runtime *rt) {
+  return rt->futures_state->call_back && rt->futures_state->call_back(rt);
+}
 
 static void *attend(void *user) {
   cleave_runtime *rt = user;
   LOCKED(rt);
-  while (rt->open->running) {
+  while (rt->futures_state->running) {
     uint64_t due = api_futures_advance(rt);
-    if (!call_back(rt) && rt->open->running) (void)api_sleep(rt, due);
+    if (!call_back(rt) && rt->futures_state->running) (void)api_sleep(rt, due);
   }
   (void)call_back(rt);
   return NULL;
 }
 
 cleave_status api_futures_start_thread(cleave_runtime *rt, cleave_error *error) {
-  api_futures *all = rt->open;
+  api_futures *all = rt->futures_state;
   if (rt->single_thread || all->running || all->closing) return CLEAVE_OK;
   all->running = true;
   if (pthread_create(&all->thread, NULL, attend, rt) == 0) return CLEAVE_OK;
@@ -75,7 +77,7 @@ cleave_status api_futures_start_thread(cleave_runtime *rt, cleave_error *error) 
 }
 
 static api_future *first_with_thread(const cleave_runtime *rt) {
-  api_future *f = rt->open->first;
+  api_future *f = rt->futures_state->first;
   while (f && !f->op->has_thread) f = f->next;
   return f;
 }
@@ -85,15 +87,15 @@ void api_futures_stop(cleave_runtime *rt) {
   api_lock(rt);
   for (api_future *f; (f = first_with_thread(rt)) != NULL;)
     if (!advance(rt, f)) (void)api_sleep(rt, UINT64_MAX);
-  bool running = rt->open->running;
+  bool running = rt->futures_state->running;
   cleave_error why;
   api_fail(&why, CLV_CANCELLED, "the runtime was closed");
-  while (rt->open->first) api_future_end_early(rt, rt->open->first, &why);
-  rt->open->running = false;
+  while (rt->futures_state->first) api_future_end_early(rt, rt->futures_state->first, &why);
+  rt->futures_state->running = false;
   api_wake(rt);
   if (!running) (void)call_back(rt);
   api_unlock(rt);
-  if (running) pthread_join(rt->open->thread, NULL);
+  if (running) pthread_join(rt->futures_state->thread, NULL);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -148,12 +150,12 @@ cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until
   if (in_time) return api_future_result(f, error);
   if (f->value) {
     cleave_error late;
-    f->op->late(rt, f, &late);
+    f->op->deadline_error(rt, f, &late);
     if (error) *error = late;
     return late.status;
   }
   return api_fail(error, CLV_DEADLINE, "future %llu, %s of %s, was not done in time%s",
-                  (unsigned long long)f->id, f->op->name, f->of,
+                  (unsigned long long)f->id, f->op->name, f->subject,
                   api_describe_silence(rt, heard, sizeof heard));
 }
 
@@ -169,7 +171,7 @@ static cleave_status begin(cleave_runtime *rt, const api_operation *op, api_argu
     *ret = f;
     return CLEAVE_OK;
   }
-  f->over = true;
+  f->is_finished = true;
   api_future_release_use(rt, f);
   return status;
 }
@@ -181,7 +183,7 @@ static cleave_status begin_and_await(cleave_runtime *rt, const api_operation *op
   LOCKED(rt);
   *ret = NULL;
   PASS(begin(rt, op, a, ret, error));
-  if (op->unattended) (*ret)->until_ns = (*ret)->due_ns = api_deadline_ns(rt, a->deadline_ms);
+  if (op->needs_no_thread) (*ret)->until_ns = (*ret)->poll_ns = api_deadline_ns(rt, a->deadline_ms);
   api_future_enqueue(rt, *ret);
   return api_future_await(rt, *ret, UINT64_MAX, error);
 }
@@ -191,7 +193,7 @@ cleave_status api_run_blocking(cleave_runtime *rt, const api_operation *op, api_
                                void *ret, cleave_error *error) {
   api_future *f;
   cleave_status status = begin_and_await(rt, op, a, &f, error);
-  if (status == CLEAVE_OK && f->op->out && ret) status = f->op->out(f, ret, error);
+  if (status == CLEAVE_OK && f->op->copy_result && ret) status = f->op->copy_result(f, ret, error);
   LOCKED(rt);
   if (f) api_future_release_use(rt, f);
   return status;
@@ -202,13 +204,13 @@ cleave_status api_run_async(cleave_runtime *rt, const api_operation *op, api_arg
                             cleave_future *ret, cleave_error *error) {
   api_future *f;
   LOCKED(rt);
-  if (!op->unattended) PASS(api_futures_start_thread(rt, error));
+  if (!op->needs_no_thread) PASS(api_futures_start_thread(rt, error));
   PASS(begin(rt, op, a, &f, error));
   api_future_enqueue(rt, f);
   (void)api_futures_advance(rt);
   cleave_status status = f->done ? api_future_result(f, error) : CLEAVE_OK;
   if (status == CLEAVE_OK) status = api_future_assign_handle(rt, f, ret, error);
-  if (status != CLEAVE_OK && !f->over && !op->has_thread) api_future_end_early(rt, f, NULL);
+  if (status != CLEAVE_OK && !f->is_finished && !op->has_thread) api_future_end_early(rt, f, NULL);
   api_future_release_use(rt, f);
   return status;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Backward: one walk over the tape, from the newest value to the oldest, finds the calls that the
- * roots depend on and how many gradients come for each; then every node is told its part. A call
- * that no root needs is not in it, so nothing waits for it.
+ * roots depend on, and counts the gradients of each; then every node is sent its part. A call that
+ * no root needs takes no part, so no node waits for it.
  *
- * Nodes run the calls of a module in the order in which they are told: grouped by the last of the
- * roots that depends on them, in the order of the roots, and within a group from the newest to the
- * oldest. Whatever gives a call a gradient is of an earlier group, or newer in its own, so this
- * order cannot stand still.
+ * Nodes run the backwards of a module's calls in the order of the frame: grouped by the last root
+ * that depends on them, in the order of the roots, and within a group from the newest to the
+ * oldest. A call gets its gradient from calls of an earlier group, or from newer ones of its own
+ * group, so this order cannot deadlock.
  */
 #include <math.h>
 #include <stdio.h>
@@ -65,8 +65,8 @@ static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_bac
   if (v->phase == c->phase)
     return api_fail(error, CLV_INVALID, "root %llu is given twice", (unsigned long long)v->id);
   v->phase = c->phase;
-  v->contributions = v->arrived = given != NULL;
-  v->root = weight;
+  v->n_contributions = v->n_arrived = given != NULL;
+  v->root_weight = weight;
   v->group = i;
   return CLEAVE_OK;
 }
@@ -77,11 +77,11 @@ static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_bac
 static uint32_t expect(api_context *c, api_value *v, uint32_t group) {
   if (v->phase != c->phase) {
     v->phase = c->phase;
-    v->contributions = v->arrived = v->group = 0;
-    v->root = 0;
+    v->n_contributions = v->n_arrived = v->group = 0;
+    v->root_weight = 0;
   }
   v->group = CLV_MAX(v->group, group);
-  return v->contributions++;
+  return v->n_contributions++;
 }
 
 static void join_group(api_call_group *g, api_value *v) {
@@ -96,10 +96,10 @@ static void join_group(api_call_group *g, api_value *v) {
 static bool is_outdated(const api_context *c, const api_value *v) {
   const cleave_module *m = v->module;
   uint32_t input_grads = 0;
-  if (v->changes == m->changes || c->planned[m->index]) return false;
+  if (v->weights_version == m->weights_version || c->has_step_at[m->index]) return false;
   for (uint32_t i = 0; i < v->n_args; i++)
     if (v->args[i]->needs_grad) input_grads |= 1u << i;
-  return v->passed || clv_graph_backward_reads_params(m->graph, m->params, input_grads);
+  return v->had_backward || clv_graph_backward_reads_params(m->graph, m->params, input_grads);
 }
 
 static cleave_status refuse_outdated(const api_value *v, cleave_error *error) {
@@ -130,22 +130,22 @@ static cleave_status visit(cleave_runtime *rt, api_context *c, api_value *v, cle
 }
 
 static cleave_status ready_leaf(api_context *c, api_value *v, cleave_error *error) {
-  if (v->contributions > v->parts_cap) {
+  if (v->n_contributions > v->parts_cap) {
     clv_tensor **more;
-    TRY(clv_alloc(v->contributions, sizeof *more, &more, &err));
+    TRY(clv_alloc(v->n_contributions, sizeof *more, &more, &err));
     free(v->parts);
     v->parts = more;
-    v->parts_cap = v->contributions;
+    v->parts_cap = v->n_contributions;
   }
-  c->leaf_due += v->contributions;
+  c->n_leaf_gradients_missing += v->n_contributions;
   return CLEAVE_OK;
 }
 
 /* A call that waits for the backward of another one would wait for itself unless that comes
  * first. */
 static cleave_status check_window(const api_context *c, const api_value *v, cleave_error *error) {
-  const api_value *a = v->after;
-  if (!a || a->passed || (a->phase == c->phase && a->group < v->group)) return CLEAVE_OK;
+  const api_value *a = v->runs_after_backward_of;
+  if (!a || a->had_backward || (a->phase == c->phase && a->group < v->group)) return CLEAVE_OK;
   return api_fail(
       error, CLV_PRECONDITION,
       "call %llu of module '%s' runs after the backward of call %llu, on which no earlier "
@@ -169,7 +169,7 @@ static cleave_status ready_groups(cleave_runtime *rt, size_t n, cleave_error *er
 static cleave_status walk(cleave_runtime *rt, api_context *c, const api_backward_roots *s,
                           cleave_error *error) {
   c->expected = c->finished = 0;
-  c->leaf_due = 0;
+  c->n_leaf_gradients_missing = 0;
   PASS(ready_groups(rt, s->n, error));
   for (size_t i = 0; i < s->n; i++) PASS(mark_root(rt, c, s, (uint32_t)i, error));
   for (api_value *v = c->newest; v; v = v->older) {
@@ -214,7 +214,7 @@ static cleave_status add_call(preparing *p, const api_value *v, cleave_error *er
                            &p->packet, &err));
   p->packet->frame.step =
       CLV_MAX(p->packet->frame.step, v->number); /* it waits for no later call */
-  TRY(clv_packet_add_needed_call(p->packet, v->id, v->contributions, v->root, &err));
+  TRY(clv_packet_add_needed_call(p->packet, v->id, v->n_contributions, v->root_weight, &err));
   for (uint32_t i = 0; i < v->n_args; i++) {
     const api_value *a = v->args[i];
     const char *to =
@@ -228,7 +228,7 @@ static preparing begin_part(cleave_runtime *rt, api_context *c, uint32_t node, b
   preparing p = {.rt = rt, .c = c, .node = node, .retain = retain};
   p.skipped = c->phase - c->phase_at[node] - 1;
   c->phase_at[node] = c->phase;
-  c->written &= ~NODE_BIT(node); /* it votes behind that */
+  c->nodes_with_written_gradients &= ~NODE_BIT(node); /* it votes behind that */
   for (uint32_t i = 0; i < rt->n_modules; i++)
     p.vote |= rt->modules[i] && rt->modules[i]->node == node && rt->modules[i]->optimizer;
   return p;
@@ -263,8 +263,8 @@ static cleave_status prepare(cleave_runtime *rt, api_context *c, const api_backw
   for (size_t g = 0; g < s->n; g++)
     for (api_value *v = rt->groups[g].first; v; v = v->next_needed) {
       v->saved_tensors_freed = !retain;
-      v->passed = true;
-      c->n_windowed -= v->n_followers;
+      v->had_backward = true;
+      c->n_calls_awaiting_backward -= v->n_followers;
       v->n_followers = 0;
       if (v->module->n_learning) c->has_gradient[v->module->index] = true;
     }
@@ -273,9 +273,10 @@ static cleave_status prepare(cleave_runtime *rt, api_context *c, const api_backw
   return send_gradients(rt, c, s, error);
 }
 
-/* Who has not finished: a worker, if any, since the master's own node may be waiting for it. */
-static void too_late(const cleave_runtime *rt, const api_context *c, uint64_t deadline_ms,
-                     cleave_error *ret) {
+/* Fills in a deadline error that names a node that has not finished: a worker if possible, because
+ * the master's own node may be waiting for it. */
+static void fill_deadline_error(const cleave_runtime *rt, const api_context *c,
+                                uint64_t deadline_ms, cleave_error *ret) {
   char heard[200];
   const char *who = NULL;
   for (uint32_t i = rt->n_peers; i-- > 0 && !who;)
@@ -297,9 +298,9 @@ static cleave_status start(cleave_runtime *rt, api_future *f, const api_backward
   cleave_error why;
   c->phase++;
   PASS(walk(rt, c, s, error));
-  c->running = f->runs = true;
+  c->is_backward_running = f->owns_pass = true;
   f->stage = RUNS;
-  f->bound = true;
+  f->cannot_cancel = true;
   if (prepare(rt, c, s, s->retain, &why) != CLEAVE_OK) api_context_fail(rt, c, &why, 0);
   return CLEAVE_OK;
 }
@@ -358,7 +359,7 @@ cleave_status api_backward_begin(cleave_runtime *rt, api_arguments *a, api_futur
   if (c->evaluation)
     return api_fail(error, CLV_PRECONDITION, "context %s evaluates: it has no backward", c->name);
   f->context = c;
-  snprintf(f->of, sizeof f->of, "context %.64s", c->name);
+  snprintf(f->subject, sizeof f->subject, "context %.64s", c->name);
   return api_future_has_earlier(rt, f) ? copy_starts(s, &f->backward, error)
                                        : start(rt, f, s, error);
 }
@@ -376,7 +377,7 @@ void api_backward_advance(cleave_runtime *rt, api_future *f) {
 }
 
 void api_pass_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
-  too_late(rt, f->context, f->deadline_ms, ret);
+  fill_deadline_error(rt, f->context, f->deadline_ms, ret);
   api_context_fail(rt, f->context, ret, 0);
 }
 
@@ -401,10 +402,10 @@ static cleave_status ask_for_vote(cleave_runtime *rt, api_context *c, uint32_t n
 void api_vote_begin(cleave_runtime *rt, api_context *c) {
   cleave_error why;
   c->phase++;
-  c->expected = c->written;
+  c->expected = c->nodes_with_written_gradients;
   c->finished = 0;
-  c->leaf_due = 0;
-  c->running = true;
+  c->n_leaf_gradients_missing = 0;
+  c->is_backward_running = true;
   for (uint32_t i = 0; i < rt->n_peers; i++)
     if ((c->expected & NODE_BIT(i)) && ask_for_vote(rt, c, i, &why) != CLEAVE_OK)
       api_context_fail(rt, c, &why, 0);

@@ -106,7 +106,7 @@ cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context cont
 }
 
 cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
-                          cleave_context context, uint64_t deadline_ms, cleave_stepped *ret,
+                          cleave_context context, uint64_t deadline_ms, cleave_step_result *ret,
                           cleave_error *error) {
   NOT_NULL(runtime, optimizer);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context, .optimizer = optimizer};
@@ -162,7 +162,7 @@ static void items_done(api_arguments *a) {
   if (a) api_state_items_done(a->items, a->n);
 }
 
-static cleave_status copy_items(const cleave_named *items, size_t n, api_arguments *a,
+static cleave_status copy_items(const cleave_named_tensor *items, size_t n, api_arguments *a,
                                 cleave_error *error) {
   const cleave_module *m = a->module;
   if (n > cleave_state_count(m, a->kind))
@@ -173,7 +173,7 @@ static cleave_status copy_items(const cleave_named *items, size_t n, api_argumen
 }
 
 cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
-                                 cleave_state_kind kind, const cleave_named *items, size_t n,
+                                 cleave_state_kind kind, const cleave_named_tensor *items, size_t n,
                                  uint64_t deadline_ms, cleave_error *error) {
   NOT_NULL(runtime, module);
   if (!n) return CLEAVE_OK;
@@ -185,8 +185,8 @@ cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
 }
 
 cleave_status cleave_state_write_async(cleave_runtime *runtime, cleave_module *module,
-                                       cleave_state_kind kind, const cleave_named *items, size_t n,
-                                       uint64_t deadline_ms, cleave_future *ret_future,
+                                       cleave_state_kind kind, const cleave_named_tensor *items,
+                                       size_t n, uint64_t deadline_ms, cleave_future *ret_future,
                                        cleave_error *error) {
   NOT_NULL(runtime, module, items, ret_future);
   if (!n) return api_fail(error, CLV_INVALID, "no items to write");
@@ -200,7 +200,7 @@ cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module
                                   const cleave_tensor *tensor, uint64_t deadline_ms,
                                   cleave_error *error) {
   NOT_NULL(runtime, module, name, tensor);
-  const cleave_named one = {name, *tensor};
+  const cleave_named_tensor one = {name, *tensor};
   PASS(api_check_weight(module, name, tensor, error));
   return cleave_state_write(runtime, module, CLEAVE_STATE_WEIGHTS, &one, 1, deadline_ms, error);
 }
@@ -210,7 +210,7 @@ cleave_status cleave_weight_write_async(cleave_runtime *runtime, cleave_module *
                                         uint64_t deadline_ms, cleave_future *ret_future,
                                         cleave_error *error) {
   NOT_NULL(runtime, module, name, tensor, ret_future);
-  const cleave_named one = {name, *tensor};
+  const cleave_named_tensor one = {name, *tensor};
   PASS(api_check_weight(module, name, tensor, error));
   return cleave_state_write_async(runtime, module, CLEAVE_STATE_WEIGHTS, &one, 1, deadline_ms,
                                   ret_future, error);
@@ -245,10 +245,10 @@ cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future, uint64_
     LOCKED(runtime);
     PASS(api_future_find(runtime, future, &f, error));
     cleave_status status =
-        f->op->out == api_tensor_result
+        f->op->copy_result == api_tensor_result
             ? api_future_await(runtime, f, api_deadline_ns(runtime, deadline_ms), error)
             : api_fail(error, CLV_INVALID, "future %llu, %s of %s, brings no tensor",
-                       (unsigned long long)future.id, f->op->name, f->of);
+                       (unsigned long long)future.id, f->op->name, f->subject);
     if (status == CLEAVE_OK) {
       t = clv_tensor_ref(f->tensor);
       f->released = true;

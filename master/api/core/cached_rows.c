@@ -13,7 +13,7 @@ static cleave_status check(const cleave_cached *c, cleave_error *error) {
   const api_peer *p = &c->to->runtime->peers[c->to->node];
   if (!c->n || !c->to->node || !p->has_module)
     return api_fail(error, CLV_INVALID, "no rows, or no worker to keep them");
-  if (p->keeps_rows) return CLEAVE_OK;
+  if (p->has_row_cache) return CLEAVE_OK;
   api_fail(error, CLV_UNIMPLEMENTED,
            "worker '%s' keeps no caches for this identity: it needs state_dir and "
            "allow[].cache_bytes in its worker.yaml, or is of an older version",
@@ -27,14 +27,14 @@ cleave_status cleave_cached_check(const cleave_cached *c, cleave_error *error) {
   return check(c, error);
 }
 
-/* What the worker makes of it. */
+/* Sets dtype and shape of the leaf, as the worker builds it from its rows. */
 static void describe(const cleave_cached *c, api_value *v) {
   const clv_node *out = &c->from->graph->nodes[c->from->graph->output];
-  v->row_of = c->from;
+  v->cached_rows_of = c->from;
   v->dtype = out->dtype;
   v->shape = out->shape;
   v->shape.dim[0] = (int64_t)c->n;
-  v->at = NODE_BIT(c->to->node);
+  v->nodes_with_value = NODE_BIT(c->to->node);
 }
 
 static cleave_status send(cleave_runtime *rt, const cleave_cached *c, const api_value *v,
@@ -65,7 +65,7 @@ cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, cons
   PASS(api_new_value(rt, context, &v, error));
   describe(c, v);
   cleave_status status = send(rt, c, v, t, rows, error);
-  if (status != CLEAVE_OK) { /* nobody else knows of it yet */
+  if (status != CLEAVE_OK) { /* no other record refers to it yet */
     context->newest = v->older;
     api_drop_value(rt, v);
     return status;

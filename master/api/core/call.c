@@ -29,7 +29,7 @@ cleave_status cleave_leaf(cleave_runtime *runtime, cleave_context handle,
   v->dtype = t->dtype;
   v->shape = t->shape;
   v->needs_grad = requires_grad && !c->evaluation;
-  v->here = clv_steal(&t);
+  v->local_tensor = clv_steal(&t);
   ret_reference->id = v->id;
   return CLEAVE_OK;
 }
@@ -62,7 +62,7 @@ static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, ap
     uint32_t node = v->module ? v->module->node : v->kept ? v->kept->owner : 0;
     size_t at = strlen(text);
     bool at_hand = !v->module && !v->kept && m->node == 0;
-    all &= ((v->at | v->send_later) & NODE_BIT(m->node)) || at_hand;
+    all &= ((v->nodes_with_value | v->nodes_awaiting_module) & NODE_BIT(m->node)) || at_hand;
     snprintf(text + at, sizeof text - at, "%sinput %u ('%s') is at %s", i ? ", " : "", i,
              m->graph->nodes[m->inputs[i]].name, rt->peers[node].name);
   }
@@ -84,27 +84,27 @@ static const char *device_at(const api_value *v, uint32_t node) {
 
 static cleave_status check_devices(cleave_runtime *rt, const cleave_module *m, api_value *const *in,
                                    cleave_error *error) {
-  for (uint32_t i = 0; i < m->n_inputs && !m->any_device; i++) {
+  for (uint32_t i = 0; i < m->n_inputs && !m->copies_inputs; i++) {
     const char *device = device_at(in[i], m->node), *here = rt->peers[m->node].name;
     if (!device || strcmp(device, m->device) == 0) continue;
     api_fail(
         error, CLV_PRECONDITION,
         "module '%s' on device %s of %s: input %u ('%s') is on device %s of the same node; load "
-        "the module with device \"%s\", or with any_device, which takes it there",
+        "the module with device \"%s\", or with copies_inputs, which copies inputs there",
         m->name, m->device, here, i, m->graph->nodes[m->inputs[i]].name, device, device);
     api_set_error_node(error, here, m->name);
     return CLEAVE_PRECONDITION;
   }
   return CLEAVE_OK;
 }
-/* Of the first that is no scalar. */
+/* Returns the batch of the first input that is not a scalar. */
 static int64_t batch_of(api_value *const *in, uint32_t n) {
   for (uint32_t i = 0; i < n; i++)
     if (in[i]->shape.rank) return in[i]->shape.dim[0];
   return 1;
 }
 
-/* Of a graph that joins batches: its shapes are from now on those of these inputs. */
+/* Sets the shapes of a graph that concatenates batches to those of these inputs. */
 static cleave_status check_batches(const cleave_module *m, api_value *const *in,
                                    cleave_error *error) {
   int64_t n[CLV_MAX_INPUTS] = {0};
@@ -139,7 +139,7 @@ static cleave_status check_call(cleave_runtime *rt, const api_context *c, const 
 
 /* ---- what has to travel ---------------------------------------------------------------------- */
 
-/* The value will not come any more: the master's node is told what the program knows. */
+/* Sends the failure of a value to the master's node, which waits for the value. */
 static cleave_status pass_on_failure(cleave_runtime *rt, const api_value *v, cleave_error *error) {
   clv_packet *p;
   PASS(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
@@ -152,26 +152,27 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
                                 cleave_error *error) {
   clv_packet *p;
   const char *to = node ? api_wire_name(&rt->peers[node]) : "";
-  if (for_node ? (v->at & NODE_BIT(node)) != 0 : v->here || v->deliver_sent || v->failed)
+  if (for_node ? (v->nodes_with_value & NODE_BIT(node)) != 0
+               : v->local_tensor || v->deliver_sent || v->failed)
     return CLEAVE_OK;
   bool own_leaf = !v->module && !v->kept;
   if (for_node && node == 0 && own_leaf) return CLEAVE_OK; /* goes along with the first call */
-  if (for_node && node && !rt->peers[node].has_module) {   /* nobody there to take it */
-    v->send_later |= NODE_BIT(node);
+  if (for_node && node && !rt->peers[node].has_module) {   /* no module there could use it */
+    v->nodes_awaiting_module |= NODE_BIT(node);
     return CLEAVE_OK;
   }
-  if (for_node && v->kept) return rt->keeper->bring(rt, v, node, error);
+  if (for_node && v->kept) return rt->keeper->deliver(rt, v, node, error);
   if (for_node) {
-    v->at |= NODE_BIT(node);
+    v->nodes_with_value |= NODE_BIT(node);
     v->context->nodes |= NODE_BIT(node);
-    v->node_wants |= node == 0;
+    v->master_node_waits |= node == 0;
   }
-  if (v->here && for_node) { /* the program has it: no need to ask */
-    TRY(clv_packet_value(rt->pool, v->context->id, v->id, to, v->here, &p, &err));
+  if (v->local_tensor && for_node) { /* the program has it: no need to ask */
+    TRY(clv_packet_value(rt->pool, v->context->id, v->id, to, v->local_tensor, &p, &err));
     return api_send(rt, node, p, error);
   }
   if (for_node && node == 0 && v->failed) return pass_on_failure(rt, v, error);
-  if (v->row_of)
+  if (v->cached_rows_of)
     return api_fail(error, CLV_PRECONDITION, "rows that a worker keeps are there alone");
   if (node == 0 && v->deliver_sent) return CLEAVE_OK; /* one VALUE serves program and node */
   v->deliver_sent |= node == 0;
@@ -179,10 +180,10 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
   return api_send(rt, v->module->node, p, error);
 }
 
-/* Whether the tensor is part of the CALL: a leaf that the node has not been given, or, at home, a
- * worker's value that is in this process already. */
-static bool is_carried(const api_value *a, uint32_t node) {
-  return a->here && !(a->at & NODE_BIT(node)) && (!a->module || node == 0);
+/* Whether the tensor is sent in the CALL: a leaf that the node does not have, or, for the master's
+ * node, a worker's value that is in this process already. */
+static bool is_sent_with_call(const api_value *a, uint32_t node) {
+  return a->local_tensor && !(a->nodes_with_value & NODE_BIT(node)) && (!a->module || node == 0);
 }
 
 /* Fills the arguments; *ret_given: the inputs that the node is given with this call. */
@@ -190,37 +191,37 @@ static cleave_status add_args(clv_packet *p, const api_value *v, uint32_t *ret_g
                               cleave_error *error) {
   for (uint32_t i = 0; i < v->n_args; i++) {
     api_value *a = v->args[i];
-    bool along = is_carried(a, v->module->node);
-    TRY(clv_packet_add_arg(p, a->id, a->needs_grad, along ? a->here : NULL, &err));
+    bool along = is_sent_with_call(a, v->module->node);
+    TRY(clv_packet_add_arg(p, a->id, a->needs_grad, along ? a->local_tensor : NULL, &err));
     if (!along) continue;
-    a->at |= NODE_BIT(v->module->node); /* a second slot names it */
+    a->nodes_with_value |= NODE_BIT(v->module->node); /* a second slot names it */
     *ret_given |= 1u << i;
   }
   return CLEAVE_OK;
 }
 
-/* What a call is given beside its inputs. */
+/* Options of a call beside its inputs. */
 typedef struct call_mode {
   uint64_t after;
   bool deliver;                     /* its value, unasked, */
-  bool for_program;                 /* to whoever calls (else to the node itself), */
+  bool for_program;                 /* deliver the value to the program (else to the node `to`) */
   uint32_t to;                      /* this node */
   const cleave_call_options *order; /* NULL: in none */
 } call_mode;
 
-static cleave_status ask_along(cleave_runtime *rt, api_value *v, const call_mode *how,
-                               clv_packet *p, cleave_error *error) {
+static cleave_status add_deliver_request(cleave_runtime *rt, api_value *v, const call_mode *how,
+                                         clv_packet *p, cleave_error *error) {
   if (!how->deliver || (how->to == v->module->node && !how->for_program)) return CLEAVE_OK;
   if (how->to && !rt->peers[how->to].has_module) {
-    v->send_later |= NODE_BIT(how->to);
+    v->nodes_awaiting_module |= NODE_BIT(how->to);
     return CLEAVE_OK;
   }
   TRY(clv_packet_add_delivery(p, how->to ? api_wire_name(&rt->peers[how->to]) : "", &err));
   v->deliver_sent |= how->to == 0;
   if (how->for_program) return CLEAVE_OK;
-  v->at |= NODE_BIT(how->to);
+  v->nodes_with_value |= NODE_BIT(how->to);
   v->context->nodes |= NODE_BIT(how->to);
-  v->node_wants |= how->to == 0;
+  v->master_node_waits |= how->to == 0;
   return CLEAVE_OK;
 }
 
@@ -235,14 +236,15 @@ static void add_order(clv_packet *p, const api_context *c, const cleave_call_opt
 /* Whether an input is still to come from the master's own node, which has not run since the call
  * that makes it: this call waits for it. */
 static bool waits_for_master(const cleave_runtime *rt, const api_value *v) {
-  for (uint32_t i = 0; i < v->n_args && !rt->helping; i++) {
+  for (uint32_t i = 0; i < v->n_args && !rt->is_node_driven_by_caller; i++) {
     const api_value *a = v->args[i];
-    if (a->module && a->module->node == 0 && a->n_helped == rt->n_helped) return true;
+    if (a->module && a->module->node == 0 && a->n_drives_begun == rt->n_drives_begun) return true;
   }
   return false;
 }
 
-/* What does not go along comes from its owner, once to each node, behind the call that waits. */
+/* Sends a CALL. Inputs that are not part of it are requested from their owners, once for each node,
+ * after the CALL that waits for them. */
 static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode *how,
                                cleave_error *error) {
   cleave_module *m = v->module;
@@ -255,21 +257,21 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   p->frame.micro_batch = c->called[m->index]; /* each call has random numbers of its own */
   p->frame.call.runs_after = how->after;
   add_order(p, c, how->order);
-  cleave_status status = ask_along(rt, v, how, p, error);
+  cleave_status status = add_deliver_request(rt, v, how, p, error);
   if (status == CLEAVE_OK) status = add_args(p, v, &given, error);
   if (status == CLEAVE_OK)
     status = waits_for_master(rt, v) ? api_send_buffered(rt, m->node, clv_steal(&p), error)
                                      : api_send(rt, m->node, clv_steal(&p), error);
   for (uint32_t i = 0; status != CLEAVE_OK && i < v->n_args; i++)
-    if (given & 1u << i) v->args[i]->at &= ~NODE_BIT(m->node);
+    if (given & 1u << i) v->args[i]->nodes_with_value &= ~NODE_BIT(m->node);
   PASS(status);
   c->nodes |= NODE_BIT(m->node);
   v->number = ++c->calls[m->node];
-  v->n_helped = rt->n_helped;
-  v->after = how->after ? api_id_table_get(&rt->values, how->after) : NULL;
-  if (v->after && !v->after->passed) {
-    v->after->n_followers++;
-    c->n_windowed++;
+  v->n_drives_begun = rt->n_drives_begun;
+  v->runs_after_backward_of = how->after ? api_id_table_get(&rt->values, how->after) : NULL;
+  if (v->runs_after_backward_of && !v->runs_after_backward_of->had_backward) {
+    v->runs_after_backward_of->n_followers++;
+    c->n_calls_awaiting_backward++;
   }
   c->called[m->index]++;
   api_context_use_module(c, m);
@@ -287,7 +289,7 @@ static void shape_of_output(const cleave_module *m, api_value *v) {
 }
 
 /* Does a backward get to a call on these inputs? */
-static bool takes_part(const cleave_module *m, api_value *const *in) {
+static bool needs_backward(const cleave_module *m, api_value *const *in) {
   bool learns = m->n_learning > 0 || api_has_trainable_tie(m);
   for (uint32_t i = 0; i < m->n_inputs; i++) learns |= in[i]->needs_grad;
   return learns;
@@ -298,20 +300,20 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
                               api_value **ret, cleave_error *error) {
   api_value *in[CLV_MAX_INPUTS], *v;
   PASS(check_call(rt, c, m, inputs, n_inputs, in, error));
-  if (how->after && !takes_part(m, in))
+  if (how->after && !needs_backward(m, in))
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' learns nothing here, so a window cannot hold it", m->name);
   PASS(api_new_value(rt, c, &v, error));
   v->module = m;
   v->n_args = m->n_inputs;
-  v->changes = m->changes;
-  v->at = NODE_BIT(m->node);
+  v->weights_version = m->weights_version;
+  v->nodes_with_value = NODE_BIT(m->node);
   for (uint32_t i = 0; i < v->n_args; i++) v->args[i] = in[i];
-  v->needs_grad = takes_part(m, in) && !c->evaluation;
+  v->needs_grad = needs_backward(m, in) && !c->evaluation;
   shape_of_output(m, v);
   m->called = true;
   cleave_status status = send_call(rt, v, how, error);
-  if (status != CLEAVE_OK) { /* nobody else knows of it yet */
+  if (status != CLEAVE_OK) { /* no other record refers to it yet */
     c->newest = v->older;
     api_drop_value(rt, v);
     return status;
@@ -352,8 +354,8 @@ static cleave_status call(cleave_runtime *rt, cleave_context handle, cleave_modu
   return add_call(rt, c, m, inputs, n_inputs, how, ret, error);
 }
 
-/* A worker would refuse them by ending the session, and the master's own node has nobody who
- * asks. */
+/* Checks positions here, because a worker would refuse wrong ones by ending the session, and the
+ * master's own node does not check them. */
 static cleave_status check_positions(const cleave_call_options *o, cleave_error *error) {
   uint32_t backward = o->backward_position, weight = o->weight_position;
   bool ascend = (!backward || (o->position && o->position < backward)) &&
@@ -416,9 +418,9 @@ cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f
   v->released = !a->ret_reference;
   f->value = v;
   f->context = v->context;
-  f->until_ns = f->due_ns = UINT64_MAX;
+  f->until_ns = f->poll_ns = UINT64_MAX;
   f->deadline_ms = 0;
-  snprintf(f->of, sizeof f->of, "%s", a->module->name);
+  snprintf(f->subject, sizeof f->subject, "%s", a->module->name);
   if (a->ret_reference) a->ret_reference->id = v->id;
   return CLEAVE_OK;
 }

@@ -30,7 +30,7 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
   NOT_NULL(runtime, ret_context);
   COPY_OPTIONS_IN(cleave_context_options, o, options);
   LOCKED(runtime);
-  if (runtime->open->closing)
+  if (runtime->futures_state->closing)
     return api_fail(error, CLV_PRECONDITION, "the runtime is being closed: nothing new begins");
   PASS(api_take_deferred_error(runtime, error));
   PASS(wait_for_ends(runtime, error));

@@ -18,10 +18,11 @@ enum {
 /* An end is said until it is answered, the second time without its step: that frees what is left,
  * and is answered again. */
 static void resend_ends(cleave_runtime *rt, api_context *c, uint64_t now) {
-  api_node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
+  api_node_set silent = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
   clv_packet *p;
-  c->ends_wait_ns = CLV_MIN(2 * c->ends_wait_ns, (uint64_t)MOST_BACKOFF * END_AGAIN_NS);
-  c->ends_due_ns = now + c->ends_wait_ns;
+  c->end_resend_interval_ns =
+      CLV_MIN(2 * c->end_resend_interval_ns, (uint64_t)MOST_BACKOFF * END_AGAIN_NS);
+  c->end_resend_ns = now + c->end_resend_interval_ns;
   for (uint32_t i = 1; i < rt->n_peers; i++)
     if ((silent & NODE_BIT(i)) &&
         api_packet_new(rt, CLV_END_CONTEXT, c->id, ++rt->next_id, &p, NULL) == CLEAVE_OK)
@@ -30,14 +31,15 @@ static void resend_ends(cleave_runtime *rt, api_context *c, uint64_t now) {
 
 static uint64_t resend_due(cleave_runtime *rt) {
   uint64_t now = api_now(rt), due = UINT64_MAX;
-  if (!rt->ends_due_ns || rt->ends_due_ns > now) return rt->ends_due_ns ? rt->ends_due_ns : due;
+  if (!rt->end_resend_ns || rt->end_resend_ns > now)
+    return rt->end_resend_ns ? rt->end_resend_ns : due;
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-    if (!c->ends_due_ns || !(c->nodes & ~c->ended & ~api_lost_nodes(rt))) continue;
-    if (c->ends_due_ns <= now) resend_ends(rt, c, now);
-    due = CLV_MIN(due, c->ends_due_ns);
+    if (!c->end_resend_ns || !(c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt))) continue;
+    if (c->end_resend_ns <= now) resend_ends(rt, c, now);
+    due = CLV_MIN(due, c->end_resend_ns);
   }
-  rt->ends_due_ns = due == UINT64_MAX ? 0 : due;
+  rt->end_resend_ns = due == UINT64_MAX ? 0 : due;
   return due;
 }
 
@@ -48,71 +50,74 @@ const api_job api_context_end_job = {.before_sleep = resend_due};
 static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error *error) {
   cleave_status status = CLEAVE_OK;
   api_node_set notified = 0;
-  c->ends_wait_ns = END_AGAIN_NS;
-  c->ends_due_ns = api_now(rt) + END_AGAIN_NS;
-  if (!rt->ends_due_ns) rt->ends_due_ns = c->ends_due_ns;
-  if (rt->stepping == c && (c->state == API_CONTEXT_ENDING || c->events))
+  c->end_resend_interval_ns = END_AGAIN_NS;
+  c->end_resend_ns = api_now(rt) + END_AGAIN_NS;
+  if (!rt->end_resend_ns) rt->end_resend_ns = c->end_resend_ns;
+  if (rt->unsent_step_context == c && (c->state == API_CONTEXT_ENDING || c->events))
     api_flush_step_and_ends(rt, c, &notified);
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     if (!(c->nodes & ~notified & NODE_BIT(i))) continue;
     TRY(clv_packet_end_context(rt->pool, c->id, ++rt->next_id, &p, &err));
     cleave_status sent = api_send(rt, i, p, status == CLEAVE_OK ? error : NULL);
-    if (sent != CLEAVE_OK) c->ended |= NODE_BIT(i); /* gone, and everything with it */
+    if (sent != CLEAVE_OK) c->nodes_ended |= NODE_BIT(i); /* gone, and everything with it */
     if (status == CLEAVE_OK) status = sent;
   }
   return status;
 }
 
-/* Its values travel still, on the way to those that are kept, but nobody can name them. */
+/* Releases the handles of a context's values. The values stay, because kept values depend on
+ * them. */
 static void hide_values(api_context *c) {
   for (api_value *v = c->newest; v; v = v->older) {
     v->gradient = clv_tensor_unref(v->gradient);
-    if (!v->node_wants) v->here = clv_tensor_unref(v->here);
+    if (!v->master_node_waits) v->local_tensor = clv_tensor_unref(v->local_tensor);
   }
 }
 
-static void linger(cleave_runtime *rt, api_context *c, api_context_event fact) {
+static void keep_for_kept_values(cleave_runtime *rt, api_context *c, api_context_event fact) {
   hide_values(c);
   rt->n_ending -= c->state == API_CONTEXT_ENDING;
   (void)api_context_on_event(&c->state, fact);
 }
 
 void api_context_free_if_ended(cleave_runtime *rt, api_context *c) {
-  api_node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
-  if (c->state == API_CONTEXT_ENDING && silent && !(silent & ~c->sparing))
-    linger(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
+  api_node_set silent = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
+  if (c->state == API_CONTEXT_ENDING && silent && !(silent & ~c->nodes_keeping_calls))
+    keep_for_kept_values(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
   bool is_ending = c->state == API_CONTEXT_ENDING || c->state == API_CONTEXT_ENDING_KEPT;
-  if (is_ending && !c->users && !silent) api_context_free(rt, c);
+  if (is_ending && !c->n_waiters && !silent) api_context_free(rt, c);
 }
 
 /* Tells the nodes what kept values of the context may need of them. False: nothing. */
 static bool spare(cleave_runtime *rt, api_context *c) {
-  return rt->keeper && rt->keeper->spare(rt, c);
+  return rt->keeper && rt->keeper->send_needed_calls(rt, c);
 }
 
 void api_context_on_owners_answered(cleave_runtime *rt, api_context *c) {
   if (api_context_on_event(&c->state, API_CONTEXT_OWNERS_ANSWERED) != API_SETTLE) return;
-  c->spares = spare(rt, c);
+  c->keeps_needed_calls = spare(rt, c);
   (void)send_ends(rt, c, NULL);
 }
 
-/* Not before it is known that nothing is given up which somebody keeps. */
-static cleave_status end_later(cleave_runtime *rt, api_context *c, cleave_error *error) {
-  linger(rt, c, API_CONTEXT_OWNERS_LATE);
+/* Ends the context after the owners of kept values have answered, so that nothing they keep is
+ * cancelled. */
+static cleave_status end_after_owners_answer(cleave_runtime *rt, api_context *c,
+                                             cleave_error *error) {
+  keep_for_kept_values(rt, c, API_CONTEXT_OWNERS_LATE);
   return api_fail(error, CLV_DEADLINE,
                   "the owners of %u kept values of context %s have not answered in time: it ends "
                   "when they have",
-                  c->keeping, c->name);
+                  c->n_unconfirmed_kept, c->name);
 }
 
-/* Whatever goes on in it does so no longer. Nodes that are to finish something do not hear of
- * it. */
-static void give_up(cleave_runtime *rt, api_context *c) {
+/* Cancels the work in progress of the context. Nodes that have to finish calls for kept values are
+ * sent no ABORT. */
+static void cancel_work(cleave_runtime *rt, api_context *c) {
   cleave_error why;
-  bool busy = c->users || c->running || api_has_waiter_in_context(rt, c);
+  bool busy = c->n_waiters || c->is_backward_running || api_has_waiter_in_context(rt, c);
   api_fail(&why, CLV_CANCELLED, "context %s was closed", c->name);
-  if (busy && !c->spares) api_context_fail(rt, c, &why, 0);
+  if (busy && !c->keeps_needed_calls) api_context_fail(rt, c, &why, 0);
   if (busy && !c->failed) {
     c->failed = true;
     c->failure = why;
@@ -123,9 +128,9 @@ static void give_up(cleave_runtime *rt, api_context *c) {
 
 /* Gives the context up for the program. True: its END waits for the owners of what is kept. */
 static bool begin_end(cleave_runtime *rt, api_context *c) {
-  bool later = c->keeping && !c->failed;
-  c->spares = !c->failed && (later || spare(rt, c));
-  give_up(rt, c);
+  bool later = c->n_unconfirmed_kept && !c->failed;
+  c->keeps_needed_calls = !c->failed && (later || spare(rt, c));
+  cancel_work(rt, c);
   return later;
 }
 
@@ -134,23 +139,23 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
   NOT_NULL(runtime);
   LOCKED(runtime);
   api_context *c = api_id_table_get(&runtime->contexts, handle.id);
-  if (c && c->keeping && c->state == API_CONTEXT_OPEN)
-    runtime->keeper->wait(runtime, c, api_deadline_ns(runtime, 0));
+  if (c && c->n_unconfirmed_kept && c->state == API_CONTEXT_OPEN)
+    runtime->keeper->await_owners(runtime, c, api_deadline_ns(runtime, 0));
   c = api_id_table_get(&runtime->contexts, handle.id);
   if (!c || c->state != API_CONTEXT_OPEN) return api_find_context(runtime, handle, &c, error);
-  if (c->users || api_has_waiter_in_context(runtime, c) || runtime->deciding == c)
+  if (c->n_waiters || api_has_waiter_in_context(runtime, c) || runtime->undecided_context == c)
     return api_fail(error, CLV_PRECONDITION,
                     "something waits in context %s, or a step that may be taken back: close it",
                     c->name);
   (void)api_context_on_event(&c->state, API_CONTEXT_ENDS);
   runtime->n_ending++;
   bool gone_on = !c->failed;
-  if (begin_end(runtime, c)) return end_later(runtime, c, error);
+  if (begin_end(runtime, c)) return end_after_owners_answer(runtime, c, error);
   bool given_up = gone_on && c->failed;
   cleave_status status = send_ends(runtime, c, error);
   if (status == CLEAVE_OK && c->final_step && !given_up) status = api_context_failure(c, error);
   if (status == CLEAVE_OK) status = api_take_deferred_error(runtime, error);
-  if (c->spares)
+  if (c->keeps_needed_calls)
     hide_values(c);
   else
     api_drop_values(runtime, c);
@@ -167,11 +172,12 @@ cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *
   api_context *c = api_id_table_get(&rt->contexts, a->context.id);
   if (!c || c->state != API_CONTEXT_OPEN) return api_find_context(rt, a->context, &c, error);
   f->context_id = a->context.id;
-  snprintf(f->of, sizeof f->of, "context %.64s", c->name);
+  snprintf(f->subject, sizeof f->subject, "context %.64s", c->name);
   return CLEAVE_OK;
 }
 
-/* Whose closing this is; NULL when somebody else has closed it meanwhile, which ends this. */
+/* Returns the context of a closing; NULL if another function has closed it meanwhile, which ends
+ * f. */
 static api_context *still_open(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   api_context *c = api_id_table_get(&rt->contexts, f->context_id);
@@ -181,34 +187,36 @@ static api_context *still_open(cleave_runtime *rt, api_future *f) {
   return NULL;
 }
 
-/* A step on its way is waited for as long as that may take. */
+/* Whether the closing still waits for owners or for a pending step; the latter has its own
+ * deadline. */
 static bool is_held_up(const cleave_runtime *rt, const api_context *c, api_future *f) {
-  if (f->stage == WAITS_FOR_KEPTS && c->keeping && !c->failed && !api_is_expired(rt, f->until_ns))
+  if (f->stage == WAITS_FOR_KEPTS && c->n_unconfirmed_kept && !c->failed &&
+      !api_is_expired(rt, f->until_ns))
     return true;
   f->stage = WAITS_FOR_STEP;
-  f->due_ns = UINT64_MAX;
-  return rt->deciding == c;
+  f->poll_ns = UINT64_MAX;
+  return rt->undecided_context == c;
 }
 
-/* The nodes are told. */
+/* Sends END_CONTEXT to the nodes. */
 static void send_end_of(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   f->stage = WAITS_FOR_ENDS;
-  f->due_ns = f->until_ns;
-  if (f->later) c->spares = spare(rt, c);
+  f->poll_ns = f->until_ns;
+  if (f->end_awaits_owners) c->keeps_needed_calls = spare(rt, c);
   (void)send_ends(rt, c, &why);
-  if (why.status == CLEAVE_OK && c->undone) (void)api_context_failure(c, &why);
+  if (why.status == CLEAVE_OK && c->has_reverted_step) (void)api_context_failure(c, &why);
   if (!f->done) f->why = why;
 }
 
-static void take_ends(cleave_runtime *rt, api_context *c, api_future *f) {
+static void await_end_answers(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = f->why;
-  api_node_set silent = c->nodes & ~c->ended & ~api_lost_nodes(rt);
-  bool all = !(silent & ~c->sparing);
+  api_node_set silent = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
+  bool all = !(silent & ~c->nodes_keeping_calls);
   if (!all && !api_is_expired(rt, f->until_ns)) return;
   if (!all) api_fail(&why, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
   if (why.status == CLEAVE_OK && silent)
-    linger(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
+    keep_for_kept_values(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);
   else
     api_context_free(rt, c);
   api_future_finish(rt, f, &why);
@@ -220,16 +228,16 @@ void api_close_advance(cleave_runtime *rt, api_future *f) {
   if (!c || (f->stage < WAITS_FOR_USERS && is_held_up(rt, c, f))) return;
   if (f->stage < WAITS_FOR_USERS) {
     f->stage = WAITS_FOR_USERS;
-    f->bound = true;
+    f->cannot_cancel = true;
     (void)api_context_on_event(&c->state, API_CONTEXT_CLOSES);
-    f->later = begin_end(rt, c);
+    f->end_awaits_owners = begin_end(rt, c);
   }
-  if (f->stage == WAITS_FOR_USERS && c->users) return;
-  if (f->stage == WAITS_FOR_USERS && f->later && c->keeping) {
-    (void)end_later(rt, c, &why);
+  if (f->stage == WAITS_FOR_USERS && c->n_waiters) return;
+  if (f->stage == WAITS_FOR_USERS && f->end_awaits_owners && c->n_unconfirmed_kept) {
+    (void)end_after_owners_answer(rt, c, &why);
     api_future_finish(rt, f, &why);
     return;
   }
   if (f->stage == WAITS_FOR_USERS) send_end_of(rt, c, f);
-  take_ends(rt, c, f);
+  await_end_answers(rt, c, f);
 }

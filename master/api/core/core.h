@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The core of libcleave for the functions that only programs use (master/api/extra), and for a
- * simulation: records, and the functions on them that take the lock or expect it.
+ * The core of libcleave for master/api/extra, which has the functions that only programs use, and
+ * for the simulation of tests. Records, and functions on them that take the lock or expect it.
  */
 #ifndef CLEAVE_CORE_H
 #define CLEAVE_CORE_H

@@ -5,7 +5,7 @@
 
 #include "master/api/core/core_int.h"
 
-_Static_assert((int)CLEAVE_ANSWER == (int)CLV_BAD_ANSWER &&
+_Static_assert((int)CLEAVE_PROTOCOL_VIOLATION == (int)CLV_BAD_ANSWER &&
                    (int)CLEAVE_NOT_FOUND == (int)CLV_NOT_FOUND,
                "a status is a code");
 _Static_assert((int)CLEAVE_F32 == (int)CLV_F32 && (int)CLEAVE_I64 == (int)CLV_I64 &&
@@ -29,10 +29,10 @@ cleave_status api_fail(cleave_error *error, clv_code code, const char *fmt, ...)
   return error->status;
 }
 
-void api_set_error_node(cleave_error *error, const char *node, const char *hop) {
+void api_set_error_node(cleave_error *error, const char *node, const char *place) {
   if (!error) return;
   snprintf(error->node, sizeof error->node, "%s", node);
-  snprintf(error->hop, sizeof error->hop, "%s", hop);
+  snprintf(error->place, sizeof error->place, "%s", place);
 }
 
 /* ---- arguments ------------------------------------------------------------------------------- */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What nodes answer. Runs on rpc's queue threads for workers and on the node's thread for the
- * master's own node: nothing here computes or waits. A worker's answers are judged as hostile: what
- * names no context, value or request that waits for it is dropped.
+ * Answers of nodes. Runs on rpc's queue threads for workers and on the node's thread for the
+ * master's own node: no function here computes or waits. Answers of a worker are not trusted: one
+ * that names no context, value or request that waits for it is dropped.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 
 enum { BELIEVED_AFTER_NS = 500 * 1000 * 1000 };
 
-/* Returns true when the packet was given away. Sets `wake` when somebody who sleeps has reason to
- * look: a wake-up costs more than most of what is done here. */
+/* Returns true if the handler has taken the packet. Sets needs_wake if a sleeping thread has to
+ * look again, because a wake-up costs more than most handlers. */
 typedef bool handler(cleave_runtime *rt, api_peer *from, clv_packet *p);
 
 /* For another node: passed on as it is. */
@@ -39,7 +39,7 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_value *v = api_id_table_get(&rt->values, p->frame.message);
   if (!v || !v->module || v->module->node != from->index || v->context->id != p->frame.context)
     return false;
-  rt->wake |= v->fetching > 0;
+  rt->needs_wake |= v->n_waiters > 0;
   if (p->frame.has_failure && !v->failed) {
     v->failed = true;
     api_failure_from_frame(from, &p->frame, &v->failure);
@@ -49,11 +49,11 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
     api_fail(&v->failure, CLV_BAD_ANSWER, "module '%s' answered with a tensor of another shape",
              v->module->name);
     api_set_error_node(&v->failure, from->name, v->module->name);
-    if (v->node_wants) api_context_fail(rt, v->context, &v->failure, 0);
+    if (v->master_node_waits) api_context_fail(rt, v->context, &v->failure, 0);
     return false;
   }
-  if (p->frame.n_tensors == 1 && !v->here) v->here = clv_tensor_ref(p->tensor[0]);
-  if (from->index == 0 || !v->node_wants) return false;
+  if (p->frame.n_tensors == 1 && !v->local_tensor) v->local_tensor = clv_tensor_ref(p->tensor[0]);
+  if (from->index == 0 || !v->master_node_waits) return false;
   if (v->failed) api_failure_to_frame(v, &p->frame);
   clv_node_post(rt->node, p);
   return true;
@@ -61,7 +61,7 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 
 /* A leaf's contributions are added in the order of the tape, whatever order they come in. */
 static void add_parts(cleave_runtime *rt, api_value *v) {
-  for (uint32_t i = 0; i < v->contributions; i++) {
+  for (uint32_t i = 0; i < v->n_contributions; i++) {
     clv_tensor *t = clv_steal(&v->parts[i]);
     if (t && !v->gradient) {
       clv_err err;
@@ -90,7 +90,7 @@ static bool for_local_call(cleave_runtime *rt, const api_peer *from, api_value *
     api_context_fail(rt, v->context, &why, 0);
     return false;
   }
-  v->arrived++;
+  v->n_arrived++;
   clv_node_post(rt->node, p);
   return true;
 }
@@ -99,8 +99,8 @@ static bool on_gradient(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   const clv_frame *f = &p->frame;
   if (f->to[0]) return relay(rt, p);
   api_value *v = api_id_table_get(&rt->values, f->message);
-  if (!v || v->context->id != f->context || f->phase != v->phase || f->order >= v->contributions ||
-      v->arrived >= v->contributions)
+  if (!v || v->context->id != f->context || f->phase != v->phase ||
+      f->order >= v->n_contributions || v->n_arrived >= v->n_contributions)
     return false;
   if (v->module) return for_local_call(rt, from, v, p);
   api_context *c = v->context;
@@ -109,16 +109,16 @@ static bool on_gradient(cleave_runtime *rt, api_peer *from, clv_packet *p) {
     if (*part || !fits(p->tensor[0], v)) return false;
     *part = clv_tensor_ref(p->tensor[0]);
   }
-  if (++v->arrived == v->contributions) add_parts(rt, v);
-  rt->wake |= --c->leaf_due == 0;
+  if (++v->n_arrived == v->n_contributions) add_parts(rt, v);
+  rt->needs_wake |= --c->n_leaf_gradients_missing == 0;
   return false;
 }
 
 static bool on_finished(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
-  if (!c || !c->running || p->frame.phase != c->phase) return false;
+  if (!c || !c->is_backward_running || p->frame.phase != c->phase) return false;
   c->finished |= NODE_BIT(from->index);
-  rt->wake |= !(c->expected & ~c->finished);
+  rt->needs_wake |= !(c->expected & ~c->finished);
   if (!p->frame.has_vote) return false;
   c->not_finite &= ~NODE_BIT(from->index);
   if (!p->frame.vote.finite) c->not_finite |= NODE_BIT(from->index);
@@ -130,8 +130,10 @@ static bool on_finished(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 
 /* An APPLY or a REVERT has its answer, be it that it failed. */
 static void answered(cleave_runtime *rt, api_context *c, const clv_packet *p) {
-  if (!c || !c->applying || p->frame.reply_to < c->applying_from || --c->applying) return;
-  rt->wake = true;
+  if (!c || !c->n_applied_missing || p->frame.reply_to < c->first_apply_message ||
+      --c->n_applied_missing)
+    return;
+  rt->needs_wake = true;
   if (!c->failed && p->frame.kind == CLV_APPLIED) api_on_step_answered(rt, c);
 }
 
@@ -145,12 +147,13 @@ static bool on_applied(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 static bool on_ended(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
   if (!c) return false;
-  if (c->events && !((c->ended | c->sparing) & NODE_BIT(from->index)))
+  if (c->events && !((c->nodes_ended | c->nodes_keeping_calls) & NODE_BIT(from->index)))
     api_report_events(rt, from, p);
-  bool spares = c->spares && p->frame.step;
-  *(spares ? &c->sparing : &c->ended) |= NODE_BIT(from->index);
+  bool spares = c->keeps_needed_calls && p->frame.step;
+  *(spares ? &c->nodes_keeping_calls : &c->nodes_ended) |= NODE_BIT(from->index);
   bool awaited = c->state != API_CONTEXT_ENDING || rt->n_awaiting;
-  rt->wake |= awaited && !(c->nodes & ~c->ended & ~c->sparing & ~api_lost_nodes(rt));
+  rt->needs_wake |=
+      awaited && !(c->nodes & ~c->nodes_ended & ~c->nodes_keeping_calls & ~api_lost_nodes(rt));
   api_context_free_if_ended(rt, c);
   return false;
 }
@@ -172,31 +175,31 @@ static void take_item(api_state_request *r, const clv_packet *p) {
 static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = request_of(rt, from, p->frame.reply_to);
   if (!r) return false;
-  r->got++;
-  rt->wake |= r->answered;
+  r->n_received++;
+  rt->needs_wake |= r->answered;
   if (r->items) take_item(r, p);
-  if (r->wanted && !r->found && p->frame.n_tensors == 1 &&
-      strcmp(r->wanted, p->frame.state.name) == 0) {
+  if (r->item_name && !r->found && p->frame.n_tensors == 1 &&
+      strcmp(r->item_name, p->frame.state.name) == 0) {
     r->found = clv_tensor_ref(p->tensor[0]);
     snprintf(r->device, sizeof r->device, "%.*s", API_DEVICE_NAME - 1, p->frame.state.device);
   }
   return false;
 }
 
-/* It may overtake large items: their number is in it. */
+/* Handles the last answer to STATE_GET. It may overtake large items, so it has their number. */
 static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = request_of(rt, from, p->frame.reply_to);
   if (!r || r->of_file) return false;
-  r->answered = rt->wake = true;
-  if (!r->items) r->count = r->wanted ? p->frame.state.count : 0;
-  if (r->fewer) r->count = CLV_MIN(r->count, p->frame.state.count);
+  r->answered = rt->needs_wake = true;
+  if (!r->items) r->count = r->item_name ? p->frame.state.count : 0;
+  if (r->may_have_fewer) r->count = CLV_MIN(r->count, p->frame.state.count);
   return false;
 }
 
 static bool on_state_file(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_state_request *r = request_of(rt, from, p->frame.reply_to);
   if (!r || !r->of_file) return false;
-  r->answered = rt->wake = true;
+  r->answered = rt->needs_wake = true;
   r->bytes = p->frame.state.bytes;
   r->sha256 = p->frame.state.sha256;
   return false;
@@ -208,11 +211,11 @@ static void link_ended(cleave_runtime *rt, const api_peer *from, const char *to,
                        const cleave_error *why) {
   int other = api_find_node(rt, to);
   bool of_earlier_incarnation = from->n_returns || (other > 0 && rt->peers[other].n_returns);
-  if (rt->broken.status || of_earlier_incarnation) return;
-  rt->broken = *why;
-  rt->broken_at = from->index;
-  rt->broken_to = other > 0 ? (uint32_t)other : from->index;
-  rt->broken_until = api_now(rt) + BELIEVED_AFTER_NS;
+  if (rt->broken_link_error.status || of_earlier_incarnation) return;
+  rt->broken_link_error = *why;
+  rt->broken_link_worker = from->index;
+  rt->broken_link_neighbour = other > 0 ? (uint32_t)other : from->index;
+  rt->broken_link_wait_until_ns = api_now(rt) + BELIEVED_AFTER_NS;
 }
 
 void api_on_suppressed_logs(void *user, const clv_log_entry *e) {
@@ -221,10 +224,11 @@ void api_on_suppressed_logs(void *user, const clv_log_entry *e) {
              (unsigned long long)e->left_out, e->what);
 }
 
-/* What went wrong there and answers nothing of ours. A worker may complain for ever. */
+/* Reports an error of a worker that answers no request of this process. Rate-limited, because a
+ * worker may send such errors for ever. */
 static void notify_unasked(cleave_runtime *rt, const api_peer *from, const char *text) {
   const clv_log_source source = {.who = from->name, .what = "complaints"};
-  if (clv_log_limiter_pass(&rt->complaints, CLV_LOG_WARN, "notice", &source,
+  if (clv_log_limiter_pass(&rt->worker_log_limiter, CLV_LOG_WARN, "notice", &source,
                            api_now(rt) / 1000000u))
     clv_notify(rt->notice, "worker '%s': %s", from->name, text);
 }
@@ -238,13 +242,13 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
       p->frame.failure.code == CLV_NOT_FOUND)
     return false;
   answered(rt, c, p);
-  rt->wake = true;
+  rt->needs_wake = true;
   if (!p->frame.context && p->frame.kind == CLV_ABORT)
     link_ended(rt, from, p->frame.failure.hop, &why);
   if (!p->frame.context && p->frame.kind == CLV_ERROR && !r) notify_unasked(rt, from, why.text);
-  /* Of one that had failed before the program has heard already. */
-  if (c && c->state == API_CONTEXT_ENDING && !c->failed && rt->late.status == CLEAVE_OK)
-    rt->late = why;
+  /* The program has the error of a context that had failed before. */
+  if (c && c->state == API_CONTEXT_ENDING && !c->failed && rt->deferred_error.status == CLEAVE_OK)
+    rt->deferred_error = why;
   if (c && !c->failed) memcpy(c->failed_at, p->frame.failure.hop, sizeof c->failed_at);
   if (c && !r) api_context_fail(rt, c, &why, NODE_BIT(from->index));
   if (r && !r->failed) {
@@ -312,8 +316,8 @@ void api_on_packet(api_peer *from, clv_packet *p) {
   bool given = false;
   api_lock(rt);
   if (handlers[p->frame.kind]) given = handlers[p->frame.kind](rt, from, p);
-  bool wake = rt->wake;
-  rt->wake = false;
+  bool wake = rt->needs_wake;
+  rt->needs_wake = false;
   api_unlock(rt);
   if (wake) api_wake(rt);
   if (!given) clv_packet_free(p);

@@ -9,8 +9,8 @@
 
 void api_restore_redacted(const cleave_runtime *rt, cleave_error *why) {
   for (uint32_t i = 0; i < API_MAX_REDACTED; i++)
-    if (rt->redacted[i].as[0] && strcmp(rt->redacted[i].as, why->text) == 0)
-      *why = rt->redacted[i].whole;
+    if (rt->redacted[i].sent_text[0] && strcmp(rt->redacted[i].sent_text, why->text) == 0)
+      *why = rt->redacted[i].full_error;
 }
 
 static const cleave_module *numbered(const cleave_runtime *rt, const char *text, int *ret_len) {
@@ -43,7 +43,7 @@ void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_err
   bool known = sscanf(f->failure.hop, "module %u", &module) == 1 && module < rt->n_modules &&
                rt->modules[module];
   ret->reported = from->index != 0;
-  snprintf(ret->hop, sizeof ret->hop, "%s", known ? rt->modules[module]->name : f->failure.hop);
+  snprintf(ret->place, sizeof ret->place, "%s", known ? rt->modules[module]->name : f->failure.hop);
   const char *text = f->failure.text[0] ? f->failure.text : clv_code_name((clv_code)ret->status);
   const char *element = from->index ? "" : f->failure.element;
   snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element[0] ? " (" : "", element,
@@ -58,12 +58,13 @@ bool cleave_is_passed_on(const cleave_error *why) {
   return strncmp(why->text, "worker '", 8) == 0 && strstr(why->text, "' reports");
 }
 
-/* What fails at home for want of the value says whose it was. */
+/* Writes a value's failure into a frame. For a module at the master that lacks a worker's value,
+ * the text names that worker. */
 void api_failure_to_frame(const api_value *v, clv_frame *ret) {
   const cleave_error *e = &v->failure;
   char text[CLEAVE_TEXT + 2 * CLEAVE_NAME + 64];
-  snprintf(text, sizeof text, "worker '%s' reports%s%s: %s", e->node, e->hop[0] ? " for " : "",
-           e->hop, e->text);
+  snprintf(text, sizeof text, "worker '%s' reports%s%s: %s", e->node, e->place[0] ? " for " : "",
+           e->place, e->text);
   bool said = !e->reported || cleave_is_passed_on(e);
-  clv_frame_set_failure(ret, (clv_code)e->status, said ? e->text : text, e->hop);
+  clv_frame_set_failure(ret, (clv_code)e->status, said ? e->text : text, e->place);
 }

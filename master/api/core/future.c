@@ -11,9 +11,9 @@
 /* ---- records --------------------------------------------------------------------------------- */
 
 cleave_status api_futures_new(cleave_runtime *rt, cleave_error *error) {
-  TRY(clv_alloc(1, sizeof *rt->open, &rt->open, &err));
-  rt->open->end = &rt->open->first;
-  rt->open->ready_end = &rt->open->ready;
+  TRY(clv_alloc(1, sizeof *rt->futures_state, &rt->futures_state, &err));
+  rt->futures_state->end = &rt->futures_state->first;
+  rt->futures_state->ready_end = &rt->futures_state->ready;
   return CLEAVE_OK;
 }
 
@@ -46,22 +46,22 @@ static void free_futures(api_future *f) {
 
 void api_futures_free(cleave_runtime *rt) {
   size_t at = 0;
-  if (!rt || !rt->open) return;
+  if (!rt || !rt->futures_state) return;
   for (api_future *f; (f = api_id_table_next(&rt->futures, &at)) != NULL;) {
     empty(rt, f);
     free_callbacks(f->callbacks);
     free(f);
   }
-  free_futures(rt->open->free);
-  free_callbacks(rt->open->free_callbacks);
-  free(rt->open);
-  rt->open = NULL;
+  free_futures(rt->futures_state->free);
+  free_callbacks(rt->futures_state->free_callbacks);
+  free(rt->futures_state);
+  rt->futures_state = NULL;
   api_id_table_done(&rt->futures);
 }
 
 cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64_t until_ns,
                              uint64_t deadline_ms, api_future **ret, cleave_error *error) {
-  api_futures *all = rt->open;
+  api_futures *all = rt->futures_state;
   api_future *f = all->free;
   if (all->closing && !op->while_closing)
     return api_fail(error, CLV_PRECONDITION, "the runtime is being closed: nothing new begins");
@@ -70,10 +70,10 @@ cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64
   else
     TRY(clv_alloc(1, sizeof *f, &f, &err));
   *f = (api_future){.op = op,
-                    .waiting = 1,
+                    .n_users = 1,
                     .released = true,
                     .until_ns = until_ns,
-                    .due_ns = until_ns,
+                    .poll_ns = until_ns,
                     .deadline_ms = deadline_ms};
   f->callbacks_end = &f->callbacks;
   *ret = f;
@@ -82,9 +82,9 @@ cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64
 
 void api_future_enqueue(cleave_runtime *rt, api_future *f) {
   f->next = NULL;
-  f->at = rt->open->end;
-  *rt->open->end = f;
-  rt->open->end = &f->next;
+  f->at = rt->futures_state->end;
+  *rt->futures_state->end = f;
+  rt->futures_state->end = &f->next;
 }
 
 cleave_status api_future_assign_handle(cleave_runtime *rt, api_future *f, cleave_future *ret,
@@ -100,7 +100,7 @@ cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_futu
                               cleave_error *error) {
   api_future *f = api_id_table_get(&rt->futures, handle.id);
   if (f && !f->released) {
-    f->waiting++;
+    f->n_users++;
     *ret = f;
     return CLEAVE_OK;
   }
@@ -112,21 +112,21 @@ cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_futu
 }
 
 void api_future_drop_if_unused(cleave_runtime *rt, api_future *f) {
-  if (!f->over || !f->released || f->waiting || f->callbacks) return;
+  if (!f->is_finished || !f->released || f->n_users || f->callbacks) return;
   if (f->id) api_id_table_remove(&rt->futures, f->id);
   empty(rt, f);
-  f->next = rt->open->free;
-  rt->open->free = f;
+  f->next = rt->futures_state->free;
+  rt->futures_state->free = f;
 }
 
 void api_future_release_use(cleave_runtime *rt, api_future *f) {
-  f->waiting--;
+  f->n_users--;
   api_future_drop_if_unused(rt, f);
 }
 
 void api_future_set_watched(api_future *f, bool watch) {
-  f->watched += watch ? 1 : (uint32_t)-1;
-  if (f->value) f->value->fetching += watch ? 1 : (uint32_t)-1;
+  f->n_watchers += watch ? 1 : (uint32_t)-1;
+  if (f->value) f->value->n_waiters += watch ? 1 : (uint32_t)-1;
 }
 
 cleave_status api_tensor_result(const api_future *f, void *ret, cleave_error *error) {
@@ -142,8 +142,8 @@ void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *wh
   if (why) f->why = *why;
   if (!f->callbacks) return;
   f->next_ready = NULL;
-  *rt->open->ready_end = f;
-  rt->open->ready_end = &f->next_ready;
+  *rt->futures_state->ready_end = f;
+  rt->futures_state->ready_end = &f->next_ready;
 }
 
 static void unlist(cleave_runtime *rt, api_future *f) {
@@ -152,7 +152,7 @@ static void unlist(cleave_runtime *rt, api_future *f) {
   if (f->next)
     f->next->at = f->at;
   else
-    rt->open->end = f->at;
+    rt->futures_state->end = f->at;
 }
 
 static void forget_request(cleave_runtime *rt, const api_state_request *r) {
@@ -163,10 +163,11 @@ static void forget_request(cleave_runtime *rt, const api_state_request *r) {
 }
 
 static void let_go(cleave_runtime *rt, api_future *f) {
-  if (f->runs) f->context->running = false;
-  if (f->runs && f->optimizer) f->context->written |= f->context->expected; /* a step's vote */
+  if (f->owns_pass) f->context->is_backward_running = false;
+  if (f->owns_pass && f->optimizer)
+    f->context->nodes_with_written_gradients |= f->context->expected; /* a step's vote */
   forget_request(rt, &f->request);
-  if (f->value) f->value->fetching -= f->watched;
+  if (f->value) f->value->n_waiters -= f->n_watchers;
   f->value = NULL;
   f->context = NULL;
 }
@@ -174,13 +175,13 @@ static void let_go(cleave_runtime *rt, api_future *f) {
 void api_future_finish(cleave_runtime *rt, api_future *f, const cleave_error *why) {
   let_go(rt, f);
   unlist(rt, f);
-  f->over = true;
+  f->is_finished = true;
   api_future_settle(rt, f, why);
   api_future_drop_if_unused(rt, f);
 }
 
 bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f) {
-  for (const api_future *o = rt->open->first; o && o != f; o = o->next)
+  for (const api_future *o = rt->futures_state->first; o && o != f; o = o->next)
     if (o->op->in_order && o->context == f->context) return true;
   return false;
 }
@@ -189,13 +190,13 @@ bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f) {
 
 bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c) {
   bool any = false;
-  for (const api_future *f = rt->open->first; f && !any; f = f->next)
-    any = f->context == c && f->waiting;
+  for (const api_future *f = rt->futures_state->first; f && !any; f = f->next)
+    any = f->context == c && f->n_users;
   return any;
 }
 
 static api_future *next_in(const cleave_runtime *rt, const api_context *c) {
-  api_future *f = rt->open->first;
+  api_future *f = rt->futures_state->first;
   while (f && f->context != c) f = f->next;
   return f;
 }
@@ -213,6 +214,6 @@ void api_futures_report(cleave_runtime *rt, cleave_leaks *l) {
     if (f->released) continue;
     l->futures++;
     api_add_leak(l, "future %llu, %s of %s\n", (unsigned long long)f->id,
-                 strchr(f->op->name, ' ') + 1, f->of);
+                 strchr(f->op->name, ' ') + 1, f->subject);
   }
 }

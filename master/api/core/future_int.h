@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is waited for, as a record: of a function that blocks until it has returned, or with a
- * handle of the program's. What a record waits for are the facts that nodes answer (events.c): each
- * kind looks at them when it is advanced, by whoever waits for anything, and by the runtime's
- * thread of futures once there is one (await.c). A record is *done* when its result is known; its
- * kind is *over* when nothing more is to come, which of a cancelled one may be later.
+ * Records of operations in progress. A function that blocks has one until it returns; a future is
+ * one with a handle of the program. The events that nodes send (events.c) change contexts, values
+ * and requests; an operation's `advance` then checks whether the operation is finished. `advance`
+ * is called by every thread that waits for anything, and by the runtime's thread of futures once
+ * there is one (await.c).
+ *
+ * A record is *done* when its result is known. It is *finished* when no more answers will come,
+ * which for a cancelled operation may be later.
  */
 #ifndef CLEAVE_FUTURE_INT_H
 #define CLEAVE_FUTURE_INT_H
@@ -17,17 +20,17 @@ typedef struct api_callback {
   struct api_callback *next;
 } api_callback;
 
-/* Where a backward begins. Of one that waits for the one before: copies. */
+/* Roots of a backward. A backward that waits for an earlier one has copies of them. */
 typedef struct api_backward_roots {
   cleave_reference *roots; /* [n] */
-  float *weights;          /* [n], or NULL: 1 each */
-  clv_tensor **gradients;  /* [n], NULL where the weight counts; or NULL */
+  float *weights;          /* [n]; NULL: 1 each */
+  clv_tensor **gradients;  /* [n], NULL for a root with a weight; or NULL */
   size_t n;
   bool retain;
 } api_backward_roots;
 
-/* What a function of the program that waits for nodes is given, and its asynchronous form: which of
- * these count, the operation says. */
+/* Arguments of a function of cleave.h that waits for nodes, or of its asynchronous form. Each
+ * operation uses some of the fields. */
 typedef struct api_arguments {
   uint64_t deadline_ms; /* 0: the runtime's */
   cleave_context context;
@@ -35,91 +38,94 @@ typedef struct api_arguments {
   cleave_optimizer *optimizer;
   cleave_reference reference;
   cleave_kept kept;
-  const char *name; /* of a parameter or a file */
+  const char *name; /* of a parameter or a state file */
   cleave_state_kind kind;
-  clv_frame_kind verb; /* with a file of state */
+  clv_frame_kind verb; /* of a request about a state file */
   clv_tensor *tensor;
-  api_state_item *items; /* [n] taken by what begins with them */
+  api_state_item *items; /* [n] taken by the operation */
   uint32_t n;
-  void *work; /* of an operation with a thread; taken */
+  void *work; /* job of an operation with a thread; taken by the operation */
   const api_backward_roots *starts;
-  const cleave_reference *inputs; /* [n_inputs] of a call, */
+  const cleave_reference *inputs; /* [n_inputs] of a call */
   size_t n_inputs;
-  cleave_reference *ret_reference; /* and its value; NULL: the value has no other handle */
+  cleave_reference *ret_reference; /* handle of the call's value; NULL: no handle is wanted */
 } api_arguments;
 
-/* A kind of work that is waited for: a row of core/operations.c or of a table in extra. All with
- * the lock but `out`. */
+/* A kind of operation: a row of core/operations.c or of a table in extra. All functions but
+ * copy_result are called with the lock. */
 typedef struct api_operation {
   const char *name; /* in messages: "a step" */
-  /* Checks and sends, or leaves that to the first `advance`; when it fails nothing has begun. */
+  /* Checks the arguments and sends, or leaves sending to the first `advance`. If it fails, nothing
+   * has begun. */
   cleave_status (*begin)(cleave_runtime *rt, api_arguments *a, struct api_future *f,
                          cleave_error *error);
-  void (*advance)(cleave_runtime *rt, struct api_future *f); /* looks, and finishes what is over */
-  /* Its deadline has passed: fills in the error. NULL: `advance` sees to deadlines. */
-  void (*late)(cleave_runtime *rt, const struct api_future *f, cleave_error *ret);
-  /* Its future ends before it is over. NULL: nothing is to be done. */
-  void (*leave)(cleave_runtime *rt, struct api_future *f);
-  /* Copies the result of one that went well to *ret. NULL: it has none. */
-  cleave_status (*out)(const struct api_future *f, void *ret, cleave_error *error);
-  void (*free)(cleave_runtime *rt, struct api_future *f); /* frees f->work; NULL: there is none */
-  bool in_order;      /* backwards, steps and writes of a context wait for earlier ones */
-  bool while_closing; /* may begin while the runtime is being closed */
-  bool has_thread;    /* a thread of its own works for it, and cannot be stopped */
-  bool unattended;    /* its future needs no thread of futures */
+  /* Finishes f if all answers are there. */
+  void (*advance)(cleave_runtime *rt, struct api_future *f);
+  /* Fills in the error of a deadline that has passed. NULL: `advance` checks deadlines. */
+  void (*deadline_error)(cleave_runtime *rt, const struct api_future *f, cleave_error *ret);
+  /* Withdraws an operation whose future ends before it is finished. NULL: nothing to do. */
+  void (*withdraw)(cleave_runtime *rt, struct api_future *f);
+  /* Copies the result of a successful operation to *ret. NULL: it has no result. */
+  cleave_status (*copy_result)(const struct api_future *f, void *ret, cleave_error *error);
+  void (*free)(cleave_runtime *rt, struct api_future *f); /* frees f->work; NULL: no work */
+  bool in_order;        /* waits for earlier backwards, steps and writes of its context */
+  bool while_closing;   /* may begin while the runtime is being closed */
+  bool has_thread;      /* a separate thread runs it, which cannot be stopped */
+  bool needs_no_thread; /* its future advances without the thread of futures */
 } api_operation;
 
 typedef struct api_future {
-  uint64_t id; /* 0: of a function that blocks */
+  uint64_t id; /* 0: a function that blocks */
   const api_operation *op;
-  uint32_t stage;   /* 0: nothing has been sent */
-  uint32_t waiting; /* functions that use the record, */
-  uint32_t watched; /* that wait for it, and callbacks */
-  bool done, over, released;
-  bool bound; /* cannot be withdrawn any more */
-  bool runs;  /* a pass of the context runs for it */
-  bool later; /* a closing whose end is said when the owners of what is kept have answered */
+  uint32_t stage;      /* 0: nothing has been sent */
+  uint32_t n_users;    /* functions that use the record */
+  uint32_t n_watchers; /* functions that wait for it, and callbacks */
+  bool done, is_finished, released;
+  bool cannot_cancel; /* its work goes on after a cancel; only the result is dropped */
+  bool owns_pass;     /* the backward pass of the context runs for it */
+  /* of a closing: END_CONTEXT is sent after the owners of kept values have answered */
+  bool end_awaits_owners;
   uint64_t until_ns, deadline_ms;
-  uint64_t due_ns;            /* when it is to be looked at without an event */
-  cleave_error why;           /* status OK: it went well */
-  char of[CLV_WIRE_NAME + 1]; /* the module, context or parameter */
+  uint64_t poll_ns;                /* when its deadline is checked; UINT64_MAX: never */
+  cleave_error why;                /* how it ended; status OK: success */
+  char subject[CLV_WIRE_NAME + 1]; /* name of its module, context or parameter, for messages */
   api_callback *callbacks, **callbacks_end;
-  struct api_future *next, **at; /* among those that are not over; free ones */
+  struct api_future *next, **at; /* in the list of unfinished or free records */
   struct api_future *next_ready;
-  /* What it is of. */
-  api_context *context; /* with whose end it ends; NULL: none */
+  /* its subject */
+  api_context *context; /* the record ends with this context; NULL: with none */
   uint64_t context_id;
   api_value *value;
   cleave_module *module;
   cleave_optimizer *optimizer;
   clv_state_kind what;
-  clv_frame_kind verb; /* with a file of state, of this name: */
+  clv_frame_kind verb; /* of a request about the state file `file` */
   char file[CLV_WIRE_NAME + 1];
   api_state_request request;
   api_backward_roots backward;
-  void *work; /* the operation's own record; freed by its `free` */
-  /* What came of it, or is to be written. */
+  void *work; /* private record of the operation, freed by its `free` */
+  /* its result, or the values to write */
   clv_tensor *tensor;
-  cleave_stepped stepped;
+  cleave_step_result stepped;
   api_state_item *items; /* [n_items] */
   uint32_t n_items;
 } api_future;
 
 typedef struct api_futures {
-  api_future *first, **end;       /* not over, oldest first */
-  api_future *ready, **ready_end; /* done, with callbacks to be called */
+  api_future *first, **end;       /* unfinished, oldest first */
+  api_future *ready, **ready_end; /* done, with callbacks that are not called yet */
   api_future *free;
   api_callback *free_callbacks;
   pthread_t thread;
-  bool (*call_back)(
-      cleave_runtime *rt); /* calls the callbacks that are due; NULL: there are none */
-  bool running;            /* there is the thread */
-  bool closing;            /* it is to end; nothing new begins */
-  bool calling;            /* a callback is being called, by */
+  /* Calls the callbacks that are due. NULL: no callback was ever given. */
+  bool (*call_back)(cleave_runtime *rt);
+  bool running; /* `thread` exists */
+  bool closing; /* the thread is to exit; no operation begins */
+  bool calling; /* a callback is running, on thread `caller` */
   pthread_t caller;
 } api_futures;
 
-/* All with the lock held. A new record is the caller's alone until it is listed. */
+/* All with the lock. A new record belongs to the caller until api_future_enqueue lists it. */
 cleave_status api_futures_new(cleave_runtime *rt, cleave_error *error);
 void api_futures_free(cleave_runtime *rt);
 cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64_t until_ns,
@@ -129,24 +135,24 @@ cleave_status api_future_assign_handle(cleave_runtime *rt, api_future *f, cleave
                                        cleave_error *error);
 cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_future **ret,
                               cleave_error *error);
-/* Who has made it or found it goes. */
+/* Drops the use that api_future_new or api_future_find has taken. */
 void api_future_release_use(cleave_runtime *rt, api_future *f);
-/* It is waited for: what comes wakes whoever sleeps. */
+/* Counts a waiter: answers for f then wake the threads that sleep. */
 void api_future_set_watched(api_future *f, bool watch);
-/* The result is known, if it was not; why NULL: it went well. */
+/* Sets the result, unless f is done. why NULL: success. */
 void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *why);
-/* The same, and nothing more is to come. */
+/* As api_future_settle, and marks f as finished: no answer will come any more. */
 void api_future_finish(cleave_runtime *rt, api_future *f, const cleave_error *why);
-/* As api_future_finish, of one that is not over. */
+/* As api_future_finish, for an operation that is still in progress: withdraws it first. */
 void api_future_end_early(cleave_runtime *rt, api_future *f, const cleave_error *why);
-/* An older backward, step or write of its context is not over. */
+/* Whether an earlier backward, step or write of its context is unfinished. */
 bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f);
-/* A function waits for something in the context. */
+/* Whether a function waits for something in the context. */
 bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c);
-/* Whatever is not over in the context ends, with its failure or as cancelled. */
+/* Ends all unfinished records of the context, with the context's failure or as cancelled. */
 void api_futures_end_in_context(cleave_runtime *rt, api_context *c);
 void api_futures_report(cleave_runtime *rt, cleave_leaks *l);
-/* Frees it when nobody uses it any more. */
+/* Frees a finished record that has no user and no handle. */
 void api_future_drop_if_unused(cleave_runtime *rt, api_future *f);
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -173,7 +179,7 @@ void api_fetch_deadline_error(cleave_runtime *rt, const api_future *f, cleave_er
 cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error);
 
-/* Of the program's arguments; api_backward_roots_done frees what this has made. */
+/* Copies the program's arguments. api_backward_roots_done frees the copies. */
 cleave_status api_copy_backward_roots(cleave_runtime *rt, const cleave_reference *roots, size_t n,
                                       const cleave_backward_options *o, api_backward_roots *ret,
                                       cleave_error *error);
@@ -182,12 +188,12 @@ cleave_status api_backward_begin(cleave_runtime *rt, api_arguments *a, api_futur
                                  cleave_error *error);
 void api_backward_advance(cleave_runtime *rt, api_future *f);
 void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
-/* A pass without calls: nodes whose gradients the program has written vote again. */
+/* Begins a pass without calls, in which nodes with written gradients vote again. */
 void api_vote_begin(cleave_runtime *rt, api_context *c);
 static inline bool api_pass_is_done(const api_context *c) {
-  return !(c->expected & ~c->finished) && !c->leaf_due;
+  return !(c->expected & ~c->finished) && !c->n_leaf_gradients_missing;
 }
-/* The deadline of a pass ends its context. */
+/* Fills in the error of a pass that is late. That error ends its context. */
 void api_pass_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 
 cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
@@ -195,50 +201,50 @@ cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f
 void api_step_advance(cleave_runtime *rt, api_future *f);
 void api_step_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 cleave_status api_step_result(const api_future *f, void *ret, cleave_error *error);
-/* The decision, by the votes that have come, and its frames. */
+/* Decides the step by the votes received, and sends the decision. */
 cleave_status api_decide_step(cleave_runtime *rt, api_future *f, cleave_error *error);
 
-/* name: of one parameter or buffer; NULL: all of that kind. */
+/* Reads one parameter or buffer, a->name, or with NULL all state of the kind. */
 cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error);
 void api_state_advance(cleave_runtime *rt, api_future *f);
 void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
-void api_state_free_work(cleave_runtime *rt, api_future *f); /* before it is over */
+void api_state_free_work(cleave_runtime *rt, api_future *f); /* also of an unfinished record */
 cleave_status api_state_result(const api_future *f, void *ret, cleave_error *error);
 cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                                     cleave_error *error);
 void api_state_write_advance(cleave_runtime *rt, api_future *f);
 void api_state_write_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
 
-/* It looks at its deadline itself: some of what it waits for has one of its own. */
+/* Closing checks its deadline itself, because parts of it have deadlines of their own. */
 cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error);
 void api_close_advance(cleave_runtime *rt, api_future *f);
 
 /* ---- await.c --------------------------------------------------------------------------------- */
 
-/* A function that waits for nodes is one of these two, without the lock: an operation that is begun
- * and awaited, or one that is begun and left to its future. ret: as the operation's `out`. */
+/* Each function of cleave.h that waits for nodes calls one of these, without the lock.
+ * api_run_blocking begins an operation and waits for it; api_run_async begins it and returns a
+ * future. ret: as for the operation's copy_result. */
 cleave_status api_run_blocking(cleave_runtime *rt, const api_operation *op, api_arguments *a,
                                void *ret, cleave_error *error);
 cleave_status api_run_async(cleave_runtime *rt, const api_operation *op, api_arguments *a,
                             cleave_future *ret, cleave_error *error);
 
-/* With the lock. There is a thread that goes on with futures, unless the program's own are all
- * there are. */
+/* With the lock: starts the thread of futures, unless it runs or the runtime is single_thread. */
 cleave_status api_futures_start_thread(cleave_runtime *rt, cleave_error *error);
-/* With the lock: waits until it is done, or until then; its result. */
+/* With the lock: waits until f is done or until_ns has passed. Returns its result. */
 cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until_ns,
                                cleave_error *error);
-/* With the lock: whatever can go on does. When it has to be looked at again. */
+/* With the lock: advances all unfinished records. Returns when to call it again, monotonic ns. */
 uint64_t api_futures_advance(cleave_runtime *rt);
-/* With the lock: waits for the first of some handles that is done; [n] an id of 0: none. False: not
- * in time. */
+/* With the lock: waits until one of futures, [n], is done. Handles with id 0 are skipped. False:
+ * the deadline has passed. */
 bool api_futures_await_any(cleave_runtime *rt, const cleave_future *futures, size_t n,
                            uint64_t until_ns, size_t *ret_index);
-/* The result of one that is done. */
+/* Returns the result of a record that is done. */
 cleave_status api_future_result(const api_future *f, cleave_error *error);
-/* Ends all, and the thread that waited for them, when every callback has been called. */
+/* Ends all records, and the thread of futures after it has called every callback. */
 void api_futures_stop(cleave_runtime *rt);
 
 #endif

@@ -178,7 +178,7 @@ static clv_code check_parallel(const clv_session_config *c, const clv_layer_spec
   return CLV_OK;
 }
 
-/* What a caller's text is put into, so that it is read as part of a session file. */
+/* Text around a caller's layers, which makes them part of a session file. */
 #define BEFORE_LAYERS "stages: [{name: layers, at: master, layers: "
 
 static cleave_status parse_layers(const char *layers, clv_session_config **ret,

@@ -22,14 +22,14 @@ void api_optimizer_free(cleave_optimizer *o) {
   free(o);
 }
 
-/* One that nobody holds goes with its last module. */
+/* Takes a module out of its optimiser. A released optimiser is freed with its last module. */
 void api_module_leave_optimizer(cleave_module *m) {
   cleave_optimizer *o = m->optimizer;
   size_t at = 0;
   if (!o) return;
   m->optimizer = NULL;
   m->n_groups = 0;
-  m->hold_rest = false;
+  m->has_unstepped_group = false;
   free(clv_steal(&m->group_of));
   while (o->modules[at] != m) at++;
   memmove(&o->modules[at], &o->modules[at + 1], (--o->n_modules - at) * sizeof(cleave_module *));

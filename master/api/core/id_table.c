@@ -17,7 +17,7 @@ static size_t find(const api_id_table *t, uint64_t id) {
 static clv_code grow(api_id_table *t, clv_err *err) {
   api_id_table wider = {.cap = t->cap ? 2 * t->cap : 256, .n = t->n};
   CLV_TRY(clv_alloc(wider.cap, sizeof *wider.ids, &wider.ids, err));
-  clv_code code = clv_alloc(wider.cap, sizeof *wider.things, &wider.things, err);
+  clv_code code = clv_alloc(wider.cap, sizeof *wider.entries, &wider.entries, err);
   if (code != CLV_OK) {
     free(wider.ids);
     return code;
@@ -26,7 +26,7 @@ static clv_code grow(api_id_table *t, clv_err *err) {
     if (!t->ids[i]) continue;
     size_t at = find(&wider, t->ids[i]);
     wider.ids[at] = t->ids[i];
-    wider.things[at] = t->things[i];
+    wider.entries[at] = t->entries[i];
   }
   api_id_table_done(t);
   *t = wider;
@@ -38,17 +38,17 @@ clv_code api_id_table_put(api_id_table *t, uint64_t id, void *thing, clv_err *er
   size_t i = find(t, id);
   t->n += !t->ids[i];
   t->ids[i] = id;
-  t->things[i] = thing;
+  t->entries[i] = thing;
   return CLV_OK;
 }
 
 void *api_id_table_get(const api_id_table *t, uint64_t id) {
   if (!t->cap || !id) return NULL;
   size_t i = find(t, id);
-  return t->ids[i] ? t->things[i] : NULL;
+  return t->ids[i] ? t->entries[i] : NULL;
 }
 
-/* What follows in the run moves up, so that no search ends early at the gap. */
+/* Moves later entries of the probe sequence up, so that no search ends early at the gap. */
 void api_id_table_remove(api_id_table *t, uint64_t id) {
   if (!t->cap || !id) return;
   size_t gap = find(t, id), mask = t->cap - 1;
@@ -58,7 +58,7 @@ void api_id_table_remove(api_id_table *t, uint64_t id) {
     size_t wants = home(t, t->ids[i]);
     if (((i - wants) & mask) < ((i - gap) & mask)) continue;
     t->ids[gap] = t->ids[i];
-    t->things[gap] = t->things[i];
+    t->entries[gap] = t->entries[i];
     gap = i;
   }
   t->ids[gap] = 0;
@@ -66,12 +66,12 @@ void api_id_table_remove(api_id_table *t, uint64_t id) {
 
 void *api_id_table_next(const api_id_table *t, size_t *at) {
   while (*at < t->cap && !t->ids[*at]) ++*at;
-  return *at < t->cap ? t->things[(*at)++] : NULL;
+  return *at < t->cap ? t->entries[(*at)++] : NULL;
 }
 
 void api_id_table_done(api_id_table *t) {
   if (!t) return;
   free(t->ids);
-  free(t->things);
+  free(t->entries);
   *t = (api_id_table){0};
 }

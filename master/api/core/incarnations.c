@@ -16,8 +16,8 @@ int api_find_by_wire_name(const cleave_runtime *rt, const char *name) {
 cleave_status api_check_node_present(const cleave_runtime *rt, uint32_t node, cleave_error *error) {
   const api_peer *p = &rt->peers[node];
   if (!api_is_lost(p)) return CLEAVE_OK;
-  if (error) *error = p->why_lost;
-  return p->why_lost.status;
+  if (error) *error = p->loss_error;
+  return p->loss_error.status;
 }
 
 cleave_status api_check_module_present(const cleave_module *m, cleave_error *error) {
@@ -36,5 +36,5 @@ bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
                                    const clv_frame *f) {
   const api_context *c =
       to->n_returns && f->context ? api_id_table_get(&rt->contexts, f->context) : NULL;
-  return c && (c->left & NODE_BIT(to->index));
+  return c && (c->nodes_since_restarted & NODE_BIT(to->index));
 }

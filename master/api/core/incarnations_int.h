@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Incarnations of workers (incarnations.c). A worker that was lost and has come back (rejoin.c) is
- * another incarnation: it has nothing of what the earlier one had. In frames each incarnation has a
- * name of its own, "w1 (2)" for the second, so that no node takes it for the earlier one.
+ * another incarnation: it holds nothing that the earlier one held. In frames each incarnation has
+ * its own name, "w1 (2)" for the second, so that no node confuses it with the earlier one.
  */
 #ifndef CLEAVE_INCARNATIONS_INT_H
 #define CLEAVE_INCARNATIONS_INT_H
@@ -12,43 +12,45 @@
 /* ---- names in frames ------------------------------------------------------------------------- */
 
 static inline const char *api_wire_name(const api_peer *p) {
-  return p->n_returns ? p->wire : p->name;
+  return p->n_returns ? p->wire_name : p->name;
 }
-/* Of a node by its name in frames; -1: unknown, or of an earlier incarnation. */
+/* Index of a node by its name in frames; -1: unknown, or an earlier incarnation. */
 int api_find_by_wire_name(const cleave_runtime *rt, const char *name);
-/* Two workers that may dial each other: after a loss values between them come by way of here. */
+/* Whether two workers may dial each other. After a loss of either, the master relays values between
+ * them. */
 static inline bool api_can_link_directly(const api_peer *a, const api_peer *b) {
   return !api_is_lost(a) && !api_is_lost(b) && !a->n_returns && !b->n_returns;
 }
 
 /* ---- with the lock --------------------------------------------------------------------------- */
 
-/* CLEAVE_UNAVAILABLE, with its name, when the node is lost; the module, when it was lost with
- * an earlier incarnation of its node. */
+/* CLEAVE_UNAVAILABLE with the node's name if the node is lost. api_check_module_present also fails
+ * if the module was lost with an earlier incarnation of its node. */
 cleave_status api_check_node_present(const cleave_runtime *rt, uint32_t node,
                                      cleave_error *error) CLEAVE_RESULT;
 cleave_status api_check_module_present(const cleave_module *m, cleave_error *error) CLEAVE_RESULT;
-/* The frame is of a context that used an earlier incarnation of the worker, which the present one
- * does not know. */
+/* Whether the frame belongs to a context that used an earlier incarnation of the worker. The
+ * present one does not know the context. */
 bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
                                    const clv_frame *f);
 
 /* ---- workers.c: without the lock, BLOCKS ----------------------------------------------------- */
 
 clv_rpc_pem api_tls_pem(const cleave_runtime *rt);
-void api_end_session(const api_peer *p); /* CloseSession; whoever does not answer has no session */
-unsigned api_connect_timeout_ms(const api_peer *p); /* ms that connecting to it may still take */
-/* Hello and OpenSession, behind CloseSession of what an earlier incarnation has left there. */
+void api_end_session(const api_peer *p); /* sends CloseSession; ignores a missing answer */
+unsigned api_connect_timeout_ms(const api_peer *p); /* ms left for connecting */
+/* Sends Hello and OpenSession; before, CloseSession of a session that an earlier incarnation
+ * left. */
 cleave_status api_connect_worker(api_peer *p, cleave_error *error) CLEAVE_RESULT;
 
 /* ---- state_dict.c ---------------------------------------------------------------------------- */
 
-/* Copies of a module's state, all of which belong to it; *ret_items, [n], is to be given to
- * api_state_items_done whatever comes back. Without the lock. */
+/* Copies items of a module's state and checks that each belongs to it. The caller passes
+ * *ret_items, [n], to api_state_items_done, whatever the result. Without the lock. */
 cleave_status api_copy_state_items(const cleave_module *m, cleave_state_kind kind,
-                                   const cleave_named *from, size_t n, api_state_item **ret_items,
-                                   cleave_error *error) CLEAVE_RESULT;
-/* With the lock, BLOCKS: all of a kind as the module's node has it. */
+                                   const cleave_named_tensor *from, size_t n,
+                                   api_state_item **ret_items, cleave_error *error) CLEAVE_RESULT;
+/* With the lock, BLOCKS: reads all state of a kind from the module's node. */
 cleave_status api_state_read_all(cleave_module *m, cleave_state_kind kind, uint64_t until_ns,
                                  api_state_item **ret_items, uint32_t *ret_n,
                                  cleave_error *error) CLEAVE_RESULT;

@@ -15,7 +15,7 @@ bool cleave_inspect_link(cleave_runtime *rt, uint32_t node, cleave_link_status *
   if (node < 1 || node >= rt->n_peers) return false;
   LOCKED(rt);
   const api_peer *p = &rt->peers[node];
-  uint64_t heard = __atomic_load_n(&p->heard_ns, __ATOMIC_RELAXED), now = api_now(rt);
+  uint64_t heard = __atomic_load_n(&p->last_packet_ns, __ATOMIC_RELAXED), now = api_now(rt);
   if (p->link) {
     clv_link_count(p->link, &c);
     clv_link_measure_load(p->link, &load);

@@ -9,38 +9,40 @@
 static void on_packet(void *user, clv_link *link, clv_packet *p) {
   api_peer *from = user;
   (void)link;
-  __atomic_store_n(&from->heard_ns, api_now(from->runtime), __ATOMIC_RELAXED);
+  __atomic_store_n(&from->last_packet_ns, api_now(from->runtime), __ATOMIC_RELAXED);
   api_on_packet(from, p);
 }
 
-/* Those that waited for the lost worker alone. */
+/* Frees ended contexts that waited only for the lost worker. */
 static void forget_ended(cleave_runtime *rt) {
   for (size_t i = 0; i < rt->contexts.cap; i++) {
     size_t n = rt->contexts.n;
-    if (rt->contexts.ids[i]) api_context_free_if_ended(rt, rt->contexts.things[i]);
+    if (rt->contexts.ids[i]) api_context_free_if_ended(rt, rt->contexts.entries[i]);
     if (rt->contexts.n != n) i = (size_t)-1; /* the table has moved up */
   }
 }
 
-/* However it is noticed that nobody is there. */
+/* Maps the ways in which a dead worker is noticed to CLV_UNAVAILABLE. */
 static clv_code loss_of(clv_code code) {
   bool silent = code == CLV_OK || code == CLV_CANCELLED || code == CLV_DEADLINE ||
                 code == CLV_UNKNOWN || code == CLV_ABORTED;
   return silent ? CLV_UNAVAILABLE : code;
 }
 
-/* Contexts that the worker takes part in end with it; nobody waits for its answers any more. */
+/* Handles the end of a link: contexts that use the worker fail, and its answers are not waited for
+ * any more. */
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
   api_peer *p = user;
   cleave_runtime *rt = p->runtime;
   clv_code why = clv_link_has_violation(link) ? CLV_BAD_ANSWER : loss_of(code);
   LOCKED(rt);
   if (api_peer_on_event(&p->state, PEER_LINK_ENDS) != API_BEGIN) return;
-  api_fail(&p->why_lost, why, "worker '%s' (%s) %s: %s", p->name, p->spec->address,
-           why == CLV_BAD_ANSWER ? "sent what makes no sense" : "was lost", text);
-  api_set_error_node(&p->why_lost, p->name, "link");
-  if (rt->broken_at == rt->broken_to) rt->broken.status = CLEAVE_OK; /* this is what was meant */
-  api_node_fail(rt, p->index, &p->why_lost);
+  api_fail(&p->loss_error, why, "worker '%s' (%s) %s: %s", p->name, p->spec->address,
+           why == CLV_BAD_ANSWER ? "violated the protocol" : "was lost", text);
+  api_set_error_node(&p->loss_error, p->name, "link");
+  if (rt->broken_link_worker == rt->broken_link_neighbour)
+    rt->broken_link_error.status = CLEAVE_OK; /* this is what was meant */
+  api_node_fail(rt, p->index, &p->loss_error);
   forget_ended(rt);
 }
 
@@ -74,7 +76,7 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
       .bulk_lanes = API_BULK_LANES,
       .role = CLV_ATTACH_MASTER,
       .timeout_ms = api_connect_timeout_ms(p)};
-  p->heard_ns = api_now(rt);
+  p->last_packet_ns = api_now(rt);
   clv_err err;
   if (open_link(p, &o, &d, &err) == CLV_OK) return CLEAVE_OK;
   clv_err_prefix(&err, "worker '%s' at %s", p->name, p->spec->address);

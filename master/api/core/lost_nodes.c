@@ -18,7 +18,7 @@ const char *api_describe_silence(const cleave_runtime *rt, char *buf, size_t len
   uint64_t now = api_now(rt);
   buf[0] = '\0';
   for (uint32_t i = 1; i < rt->n_peers && used < len; i++) {
-    uint64_t heard = __atomic_load_n(&rt->peers[i].heard_ns, __ATOMIC_RELAXED);
+    uint64_t heard = __atomic_load_n(&rt->peers[i].last_packet_ns, __ATOMIC_RELAXED);
     used += (size_t)snprintf(buf + used, len - used, "%s'%.64s' %llu ms ago",
                              used ? ", " : "; last heard of worker ", rt->peers[i].name,
                              (unsigned long long)(now - CLV_MIN(heard, now)) / 1000000u);
@@ -29,7 +29,7 @@ const char *api_describe_silence(const cleave_runtime *rt, char *buf, size_t len
 void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
-    if (c->nodes & ~(c->state > API_CONTEXT_ENDING ? c->ended : 0) & NODE_BIT(node))
+    if (c->nodes & ~(c->state > API_CONTEXT_ENDING ? c->nodes_ended : 0) & NODE_BIT(node))
       api_context_fail(rt, c, failure, NODE_BIT(node));
   if (rt->keeper) rt->keeper->node_failed(rt, node, failure);
   api_modules_drop_at_node(rt, node);
@@ -43,19 +43,20 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
 
 /* The time that a worker's own loss had to show has passed. What needs no link between the two goes
  * on: other contexts, and what either keeps. */
-static void fail_broken(cleave_runtime *rt) {
-  if (!rt->broken.status || api_now(rt) < rt->broken_until) return;
-  cleave_error why = rt->broken;
-  rt->broken.status = CLEAVE_OK;
-  api_node_set both = NODE_BIT(rt->broken_at) | NODE_BIT(rt->broken_to);
+static void fail_broken_link(cleave_runtime *rt) {
+  if (!rt->broken_link_error.status || api_now(rt) < rt->broken_link_wait_until_ns) return;
+  cleave_error why = rt->broken_link_error;
+  rt->broken_link_error.status = CLEAVE_OK;
+  api_node_set both = NODE_BIT(rt->broken_link_worker) | NODE_BIT(rt->broken_link_neighbour);
   for (size_t i = 0; i < rt->contexts.cap; i++) {
-    api_context *c = rt->contexts.ids[i] ? rt->contexts.things[i] : NULL;
+    api_context *c = rt->contexts.ids[i] ? rt->contexts.entries[i] : NULL;
     if (c && !(both & ~c->nodes)) api_context_fail(rt, c, &why, 0);
   }
 }
 
-static uint64_t believed_at(cleave_runtime *rt) {
-  return rt->broken.status ? rt->broken_until : UINT64_MAX;
+static uint64_t broken_link_due(cleave_runtime *rt) {
+  return rt->broken_link_error.status ? rt->broken_link_wait_until_ns : UINT64_MAX;
 }
 
-const api_job api_broken_link_job = {.before_sleep = believed_at, .after_sleep = fail_broken};
+const api_job api_broken_link_job = {.before_sleep = broken_link_due,
+                                     .after_sleep = fail_broken_link};

@@ -24,7 +24,8 @@ static const char *module_name(const cleave_runtime *rt, uint32_t index) {
   return index < rt->n_modules && rt->modules[index] ? rt->modules[index]->name : "";
 }
 
-/* A value on its way, or the gradient of one. What does not come from here passes through. */
+/* Describes a value or a gradient that is about to be sent. One that this process has not made is
+ * relayed. */
 static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uint32_t tensor,
                                cleave_sending *ret, clv_err *err) {
   const api_value *v = api_id_table_get(&rt->values, f->message);
@@ -34,16 +35,16 @@ static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uin
               : v->module ? CLEAVE_SENDING_VALUE
                           : CLEAVE_SENDING_LEAF;
   ret->module = v->module ? v->module->name : "";
-  if (!f->has_cached || !v->row_of) return CLV_OK;
+  if (!f->has_cached || !v->cached_rows_of) return CLV_OK;
   ret->kind = CLEAVE_SENDING_CACHED;
-  ret->module = v->row_of->name;
+  ret->module = v->cached_rows_of->name;
   ret->input = tensor + 1 == f->n_tensors;
   return CLV_OK;
 }
 
-/* What is not known any more is a value that only passes through. */
+/* Describes a kept value. One that has no record here is relayed. */
 static void describe_kept(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
-  const api_kept_ref *k = api_id_table_get(&rt->kepts, f->reference.ref);
+  const api_kept_ref *k = api_id_table_get(&rt->kept_refs, f->reference.ref);
   ret->kind = k && !k->module ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_VALUE;
   ret->module = k && k->module ? k->module->name : "";
 }
@@ -112,18 +113,19 @@ static uint64_t step_of(const cleave_runtime *rt, const clv_frame *f) {
   return c && c->step ? c->step : f->context;
 }
 
-/* Its number: it has one already, and then the place that was told, if it has left before. */
+/* Returns the number of a redacted failure, a new one unless it was sent before. f gets the place
+ * that was sent then. */
 static uint64_t remember(cleave_runtime *rt, clv_frame *f, const cleave_error *whole) {
   for (uint64_t n = rt->n_redacted; n > 0 && n + API_MAX_REDACTED > rt->n_redacted; n--) {
     const api_redacted_error *t = &rt->redacted[n % API_MAX_REDACTED];
-    if (t->context != f->context || strcmp(t->whole.text, whole->text) != 0 ||
-        strcmp(t->whole.hop, whole->hop) != 0)
+    if (t->context != f->context || strcmp(t->full_error.text, whole->text) != 0 ||
+        strcmp(t->full_error.hop, whole->hop) != 0)
       continue;
     memcpy(f->failure.hop, t->hop, sizeof f->failure.hop);
     return n;
   }
   api_redacted_error *t = &rt->redacted[++rt->n_redacted % API_MAX_REDACTED];
-  *t = (api_redacted_error){.whole = *whole, .context = f->context};
+  *t = (api_redacted_error){.full_error = *whole, .context = f->context};
   memcpy(t->hop, f->failure.hop, sizeof t->hop);
   return rt->n_redacted;
 }
@@ -137,7 +139,8 @@ static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
   const cleave_module *m = number_module(rt, f);
   uint64_t number = remember(rt, f, &whole);
   clv_frame_redact_failure(f, step_of(rt, f), number);
-  snprintf(rt->redacted[number % API_MAX_REDACTED].as, CLV_WIRE_TEXT + 1, "%s", f->failure.text);
+  snprintf(rt->redacted[number % API_MAX_REDACTED].sent_text, CLV_WIRE_TEXT + 1, "%s",
+           f->failure.text);
   cleave_sending what = {.kind = CLEAVE_SENDING_FAILURE,
                          .worker = to->name,
                          .module = m ? m->name : "",

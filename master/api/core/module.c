@@ -54,7 +54,7 @@ cleave_status api_check_weight(const cleave_module *m, const char *name, const c
 
 static cleave_status keep_weights(cleave_module *m, const cleave_module_options *o,
                                   cleave_error *error) {
-  m->given = o->n_weights > 0;
+  m->has_given_weights = o->n_weights > 0;
   TRY(clv_alloc(o->n_weights, sizeof *m->weights, &m->weights, &err));
   for (size_t i = 0; i < o->n_weights; i++) {
     PASS(api_check_weight(m, o->weights[i].name, &o->weights[i].tensor, error));
@@ -65,16 +65,16 @@ static cleave_status keep_weights(cleave_module *m, const cleave_module_options 
   return CLEAVE_OK;
 }
 
-/* What is kept in bf16 gives other results than f32, so nobody may take no notice of it. */
+/* Enables bf16 storage. It changes results, so a worker that does not support it is refused. */
 static cleave_status narrow(const cleave_runtime *rt, cleave_module *m,
                             const cleave_module_options *o, cleave_error *error) {
   m->frozen_bf16 = o->frozen_bf16;
   if (!m->frozen_bf16) return CLEAVE_OK;
-  if (m->node && !rt->peers[m->node].narrows)
+  if (m->node && !rt->peers[m->node].has_bf16_weights)
     return api_fail(error, CLV_UNIMPLEMENTED,
                     "module '%s': worker '%s' does not know weights in bf16", m->name,
                     rt->peers[m->node].name);
-  if (!m->fixed)
+  if (!m->frozen_is_final)
     return api_fail(error, CLV_INVALID, "module '%s': frozen_bf16 goes with `fixed`", m->name);
   clv_params_frozen_to_bf16(m->graph, m->params);
   return CLEAVE_OK;
@@ -95,10 +95,10 @@ static cleave_status keep_artifact(cleave_module *m, const cleave_module_options
 /* Once its parameters are known. */
 static cleave_status keep_fresh(cleave_module *m, const cleave_module_options *o,
                                 cleave_error *error) {
-  TRY(clv_alloc(o->n_fresh, sizeof *m->fresh, &m->fresh, &err));
-  for (size_t i = 0; i < o->n_fresh; i++) {
-    PASS(api_check_weight(m, o->fresh[i], NULL, error));
-    m->fresh[m->n_fresh++] = clv_params_find(m->params, o->fresh[i])->name;
+  TRY(clv_alloc(o->n_initialized, sizeof *m->initialized, &m->initialized, &err));
+  for (size_t i = 0; i < o->n_initialized; i++) {
+    PASS(api_check_weight(m, o->initialized[i], NULL, error));
+    m->initialized[m->n_initialized++] = clv_params_find(m->params, o->initialized[i])->name;
   }
   return CLEAVE_OK;
 }
@@ -232,7 +232,7 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   find_device(rt, m);
   const clv_backend *own = m->backend = m->node ? NULL : own_backend(rt, m->device);
   if (m->node == 0 && !own) return no_own_device(m, error);
-  m->any_device = o->any_device;
+  m->copies_inputs = o->copies_inputs;
   m->threads = CLV_MAX(o->threads, 1u);
   m->in_flight = CLV_MIN(CLV_MAX(o->in_flight, 1u), (uint32_t)CLV_WIRE_CONTRIBUTIONS);
   m->local_only = o->local_only;
@@ -249,9 +249,9 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
   PASS(api_ties_find_owners(m, o, error));
   PASS(keep_fresh(m, o, error));
   PASS(freeze(m, o, error));
-  m->fixed = o->fixed && (m->node == 0 || rt->peers[m->node].fixes);
+  m->frozen_is_final = o->frozen_is_final && (m->node == 0 || rt->peers[m->node].has_fixed_modules);
   PASS(narrow(rt, m, o, error));
-  if (m->fixed) clv_params_fix_frozen(m->params);
+  if (m->frozen_is_final) clv_params_fix_frozen(m->params);
   PASS(api_derive_keys(rt, network ? network : m->name, o->seed, m->graph, error));
   return keep_weights(m, o, error);
 }
@@ -370,11 +370,12 @@ const char *cleave_module_device(const cleave_module *module) {
 const char *cleave_module_node(const cleave_module *module) {
   return module ? module->runtime->peers[module->node].name : NULL;
 }
-const char *cleave_module_weight(const cleave_module *module, size_t index) {
+const char *cleave_module_weight_name(const cleave_module *module, size_t index) {
   return module && index < (size_t)module->params->n ? module->params->list[index].name : NULL;
 }
+API_OLD_NAME(cleave_module_weight, cleave_module_weight_name);
 
-/* ---- while nobody uses it -------------------------------------------------------------------- */
+/* ---- while no function uses it --------------------------------------------------------------- */
 
 static bool is_busy(const cleave_module *m) { return m->contexts || m->state == MODULE_PLACING; }
 
@@ -382,7 +383,7 @@ static cleave_status check_closing(const cleave_module *m, const char *what, cle
   const cleave_runtime *rt = m->runtime;
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
-    if (c->uses[m->index] && c->state == API_CONTEXT_OPEN)
+    if (c->has_used_module[m->index] && c->state == API_CONTEXT_OPEN)
       return api_fail(error, CLV_PRECONDITION,
                       "module '%s' %s while context %s, which has called it, is open: close that "
                       "first",

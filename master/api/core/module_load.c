@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Modules on their way to their nodes: at their first use, and again when what the node was told
- * holds no more, with the state that they have, which is held here meanwhile.
+ * Loads modules at their nodes: at their first use, and again when the node's settings are
+ * outdated. Then the module's state is read, saved in this process, and sent again after the load.
  */
 #include <stdio.h>
 
@@ -15,11 +15,11 @@ cleave_status api_module_unload_at_node(cleave_module *m, uint32_t generation, u
                                         cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   clv_packet *p;
-  PASS(api_packet_new(rt, CLV_UNLOAD, 0, m->unload = ++rt->next_id, &p, error));
+  PASS(api_packet_new(rt, CLV_UNLOAD, 0, m->unload_message = ++rt->next_id, &p, error));
   api_set_frame_module(p, m);
   p->frame.generation = generation;
   PASS(api_send(rt, m->node, p, error));
-  while (m->unload) {
+  while (m->unload_message) {
     PASS(api_check_node_present(rt, m->node, error));
     if (!api_sleep(rt, until))
       return api_fail(error, CLV_DEADLINE, "'%s' has not let go of module '%s' in time",
@@ -29,14 +29,16 @@ cleave_status api_module_unload_at_node(cleave_module *m, uint32_t generation, u
 }
 
 static cleave_status hold(cleave_module *m, uint64_t until, cleave_error *error) {
-  PASS(api_state_read_all(m, CLEAVE_STATE_WEIGHTS, until, &m->held[0], &m->n_held[0], error));
+  PASS(api_state_read_all(m, CLEAVE_STATE_WEIGHTS, until, &m->saved_state[0], &m->n_saved_state[0],
+                          error));
   if (m->resets_moments) return CLEAVE_OK;
-  return api_state_read_all(m, CLEAVE_STATE_OPTIMIZER, until, &m->held[1], &m->n_held[1], error);
+  return api_state_read_all(m, CLEAVE_STATE_OPTIMIZER, until, &m->saved_state[1],
+                            &m->n_saved_state[1], error);
 }
 
 /* The owner takes those off first that are tied to it: they are loaded again behind it. */
-static cleave_status take_off_tied(const cleave_module *owner, uint64_t until_ns,
-                                   cleave_error *error) {
+static cleave_status unload_tied(const cleave_module *owner, uint64_t until_ns,
+                                 cleave_error *error) {
   cleave_runtime *rt = owner->runtime;
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     cleave_module *m = rt->modules[i];
@@ -53,15 +55,15 @@ static cleave_status take_off_tied(const cleave_module *owner, uint64_t until_ns
 cleave_status api_module_save_and_unload(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
-  rt->peers[m->node].loading++;
-  cleave_status status = take_off_tied(m, until_ns, error);
+  rt->peers[m->node].n_loading++;
+  cleave_status status = unload_tied(m, until_ns, error);
   if (status == CLEAVE_OK) status = hold(m, until_ns, error);
   bool held = status == CLEAVE_OK;
   if (held) status = api_module_unload_at_node(m, m->generation, until_ns, error);
-  rt->peers[m->node].loading--;
+  rt->peers[m->node].n_loading--;
   (void)api_module_on_event(&m->state, held ? MODULE_NOT_AT_NODE : MODULE_AT_NODE);
   if (held) {
-    m->unload = 0;
+    m->unload_message = 0;
     m->needs_reload = m->resets_moments = false;
     api_module_record_attempt(m, status);
   } else {
@@ -74,7 +76,8 @@ cleave_status api_module_save_and_unload(cleave_module *m, uint64_t until_ns, cl
 cleave_status api_module_restore_state(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   static const clv_state_kind what[] = {CLV_STATE_WEIGHTS, CLV_STATE_OPTIMIZER};
   for (int k = 0; k < 2; k++)
-    if (m->n_held[k]) PASS(api_state_put(m, what[k], 0, m->held[k], m->n_held[k], until_ns, error));
+    if (m->n_saved_state[k])
+      PASS(api_state_put(m, what[k], 0, m->saved_state[k], m->n_saved_state[k], until_ns, error));
   for (int k = 0; k < 2; k++) api_module_drop_held_state(m, k);
   return CLEAVE_OK;
 }
@@ -101,11 +104,12 @@ static cleave_status attempt(cleave_module *m, uint64_t until_ns, cleave_error *
   return status;
 }
 
-/* Of attempts that came too late, or of which there was no word. */
-static cleave_status let_go_of_attempts(cleave_module *m, uint64_t until_ns, cleave_error *error) {
-  for (uint32_t g = m->attempts_from; g != m->generation; g++)
+/* Unloads the generations of attempts that were late, or whose outcome is unknown. */
+static cleave_status unload_earlier_attempts(cleave_module *m, uint64_t until_ns,
+                                             cleave_error *error) {
+  for (uint32_t g = m->first_attempt_generation; g != m->generation; g++)
     PASS(api_module_unload_at_node(m, g, until_ns, error));
-  m->attempts_from = m->generation;
+  m->first_attempt_generation = m->generation;
   return CLEAVE_OK;
 }
 
@@ -122,12 +126,12 @@ cleave_status api_module_load_at_node(cleave_module *m, uint64_t until_ns, cleav
   cleave_status status = attempt(m, until_ns, error);
   if (status != CLEAVE_EXISTS) return status;
   if (!m->may_be_at_node) return find_loss(m, until_ns, error);
-  PASS(let_go_of_attempts(m, until_ns, error));
+  PASS(unload_earlier_attempts(m, until_ns, error));
   return attempt(m, until_ns, error);
 }
 
 void api_module_record_attempt(cleave_module *m, cleave_status status) {
-  if (status != CLEAVE_OK && !m->may_be_at_node) m->attempts_from = m->generation;
+  if (status != CLEAVE_OK && !m->may_be_at_node) m->first_attempt_generation = m->generation;
   m->may_be_at_node = status != CLEAVE_OK;
 }
 
@@ -149,13 +153,13 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
   m->input_grads = input_grads;
   m->n_returns = rt->peers[m->node].n_returns;
-  rt->peers[m->node].loading++;
+  rt->peers[m->node].n_loading++;
   cleave_status status = api_module_load_at_node(m, until, error);
   if (status == CLEAVE_OK) status = push_weights(m, until, error);
   if (status == CLEAVE_OK) status = api_module_restore_state(m, until, error);
   (void)api_module_on_event(&m->state, status == CLEAVE_OK ? MODULE_AT_NODE : MODULE_NOT_AT_NODE);
   api_module_record_attempt(m, status);
-  rt->peers[m->node].loading--;
+  rt->peers[m->node].n_loading--;
   rt->peers[m->node].has_module |= status == CLEAVE_OK;
   api_wake(rt);
   return status;

@@ -19,8 +19,8 @@ void api_module_drop_weights(cleave_module *m) {
 }
 
 void api_module_drop_held_state(cleave_module *m, int kind) {
-  api_state_items_done(clv_steal(&m->held[kind]), m->n_held[kind]);
-  m->n_held[kind] = 0;
+  api_state_items_done(clv_steal(&m->saved_state[kind]), m->n_saved_state[kind]);
+  m->n_saved_state[kind] = 0;
 }
 
 void api_module_free(cleave_module *m) {
@@ -33,7 +33,7 @@ void api_module_free(cleave_module *m) {
   free(m->owners);
   free(m->frozen);
   free(m->artifact);
-  free(m->fresh);
+  free(m->initialized);
   free(m->direct_to);
   free(m->group_of);
   free(m);
@@ -54,7 +54,7 @@ static void gone(cleave_module *m) {
   cleave_runtime *rt = m->runtime;
   bool tied = m->params->n_ties > 0;
   rt->modules[m->index] = NULL;
-  if (!m->keeps) api_module_free(m);
+  if (!m->n_kept_refs) api_module_free(m);
   clv_pool_shrink(rt->pool); /* sizes that it alone had */
   api_wake(rt);
   if (tied) look_at_owners(rt);
@@ -72,7 +72,7 @@ static void unload(cleave_module *m) {
   bool there = (m->state == MODULE_PLACED || m->may_be_at_node) && !api_is_lost(at) &&
                m->n_returns == at->n_returns;
   if (!there ||
-      api_packet_new(rt, CLV_UNLOAD, 0, m->unload = ++rt->next_id, &p, NULL) != CLEAVE_OK) {
+      api_packet_new(rt, CLV_UNLOAD, 0, m->unload_message = ++rt->next_id, &p, NULL) != CLEAVE_OK) {
     drop(m);
     return;
   }
@@ -95,7 +95,7 @@ void api_module_unload_if_unused(cleave_module *m) {
   unload(m);
 }
 
-/* Those that stayed for a module that was tied to them. */
+/* Unloads modules that stayed only because others were tied to them. */
 static void look_at_owners(cleave_runtime *rt) {
   for (uint32_t i = 0; i < rt->n_modules; i++)
     if (rt->modules[i] && rt->modules[i]->released) api_module_unload_if_unused(rt->modules[i]);
@@ -112,25 +112,25 @@ void api_optimizer_unload_if_unused(cleave_optimizer *o) {
 /* ---- who needs it ---------------------------------------------------------------------------- */
 
 void api_context_use_module(api_context *c, cleave_module *m) {
-  m->contexts += !c->uses[m->index];
-  c->uses[m->index] = true;
+  m->contexts += !c->has_used_module[m->index];
+  c->has_used_module[m->index] = true;
 }
 
 void api_context_release_modules(cleave_runtime *rt, api_context *c) {
   for (uint32_t i = 0; i < rt->n_modules; i++) {
-    if (!c->uses[i]) continue;
-    c->uses[i] = false;
+    if (!c->has_used_module[i]) continue;
+    c->has_used_module[i] = false;
     rt->modules[i]->contexts--;
     api_module_unload_if_unused(rt->modules[i]);
   }
 }
 
 void api_module_add_kept(cleave_module *m) {
-  if (m) m->keeps++;
+  if (m) m->n_kept_refs++;
 }
 
 void api_module_remove_kept(cleave_module *m) {
-  if (m && --m->keeps == 0 && m->state == MODULE_GONE) api_module_free(m);
+  if (m && --m->n_kept_refs == 0 && m->state == MODULE_GONE) api_module_free(m);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -139,13 +139,14 @@ static cleave_module *leaving(cleave_runtime *rt, const api_peer *from, const cl
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     cleave_module *m = rt->modules[i];
     bool asked = m && (m->state == MODULE_UNLOADING || m->state == MODULE_PLACING);
-    if (asked && m->unload && m->unload == f->reply_to && m->node == from->index) return m;
+    if (asked && m->unload_message && m->unload_message == f->reply_to && m->node == from->index)
+      return m;
   }
   return NULL;
 }
 
 static void answered(cleave_module *m) {
-  m->unload = 0;
+  m->unload_message = 0;
   if (api_module_on_event(&m->state, MODULE_UNLOADED) == API_END)
     gone(m);
   else
@@ -158,8 +159,8 @@ bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return false;
 }
 
-/* It is not there: the call that should have taken it there failed on its way back. One that the
- * node does not let go keeps its index. */
+/* Handles an ERROR that answers UNLOAD. NOT_FOUND: the module is not there, since the answer to its
+ * load was lost. A module that the node refuses to unload keeps its index. */
 bool api_on_unload_error(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
   cleave_module *m = leaving(rt, from, f);
   if (m && (f->failure.code == CLV_NOT_FOUND || m->may_be_at_node)) answered(m);

@@ -125,13 +125,13 @@ static cleave_status total_norm(const cleave_optimizer *o, const api_context *c,
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     const cleave_module *m = rt->modules[i];
     if (!m || !c->has_gradient[i] || (m->optimizer != o && !c->votes[m->node]))
-      continue; /* nobody asked it */
+      continue; /* it was not in the pass */
     const clv_tensor *sums = c->votes[m->node];
     if (!sums || at[m->node] + m->n_learning > sums->n) {
       api_fail(error, CLV_BAD_ANSWER, "the vote of '%s' lacks module '%s'", rt->peers[m->node].name,
                m->name);
       api_set_error_node(error, rt->peers[m->node].name, m->name);
-      return CLEAVE_ANSWER;
+      return CLEAVE_PROTOCOL_VIOLATION;
     }
     of[i] = (const double *)sums->data + at[m->node];
     at[m->node] += m->n_learning;
@@ -173,58 +173,61 @@ cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime, cleave_optimize
 /* Every node that can be reached gets back the bytes it had before the step. */
 static void revert_all(cleave_runtime *rt, api_context *c) {
   clv_err err;
-  c->applying = 0;
-  c->applying_from = rt->next_id + 1;
+  c->n_applied_missing = 0;
+  c->first_apply_message = rt->next_id + 1;
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
-    if (!(c->moved & NODE_BIT(i)) || api_is_lost(&rt->peers[i])) continue;
+    if (!(c->nodes_sent_apply & NODE_BIT(i)) || api_is_lost(&rt->peers[i])) continue;
     if (clv_packet_revert(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
-    c->applying += api_send(rt, i, p, NULL) == CLEAVE_OK;
+    c->n_applied_missing += api_send(rt, i, p, NULL) == CLEAVE_OK;
   }
 }
 
 void api_on_step_answered(cleave_runtime *rt, api_context *c) {
-  if (rt->deciding != c) return;
-  c->moved = 0;
-  rt->deciding = NULL;
-  for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->undecided = false;
+  if (rt->undecided_context != c) return;
+  c->nodes_sent_apply = 0;
+  rt->undecided_context = NULL;
+  for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->is_decision_pending = false;
 }
 
-/* Nodes hear of the failure behind REVERT: it would make them forget what to take back. */
+/* Reverts the pending step. Nodes receive the failure after REVERT, because a failure makes them
+ * drop what they would restore. */
 static void begin_undo(cleave_runtime *rt, api_context *c) {
   cleave_error late;
   api_fail(&late, CLV_DEADLINE, "not every node took the step of context %s in time", c->name);
   api_context_fail(rt, c, &late, 0);
-  rt->undoing = true;
-  rt->undo_by = api_deadline_ns(rt, c->step_ms);
+  rt->is_reverting = true;
+  rt->revert_deadline_ns = api_deadline_ns(rt, c->step_ms);
   revert_all(rt, c);
 }
 
 static void end_undo(cleave_runtime *rt, api_context *c) {
-  for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->steps -= o->undecided;
-  c->undone = true;
-  rt->undoing = false;
+  for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->steps -= o->is_decision_pending;
+  c->has_reverted_step = true;
+  rt->is_reverting = false;
   api_on_step_answered(rt, c);
   api_context_notify(rt, c, 0);
   api_wake(rt);
 }
 
-/* The answers to APPLY are waited for by whoever needs them first. */
+/* Advances the pending decision. The function that needs the answers to APPLY first waits for
+ * them. */
 uint64_t api_decision_advance(cleave_runtime *rt) {
-  api_context *c = rt->deciding;
+  api_context *c = rt->undecided_context;
   if (!c) return UINT64_MAX;
-  if (!rt->undoing && (c->failed || api_is_expired(rt, c->decide_by))) begin_undo(rt, c);
-  if (rt->undoing && (!c->applying || api_is_expired(rt, rt->undo_by))) end_undo(rt, c);
-  if (!rt->deciding) return UINT64_MAX;
-  return rt->undoing ? rt->undo_by : c->decide_by;
+  if (!rt->is_reverting && (c->failed || api_is_expired(rt, c->decide_by))) begin_undo(rt, c);
+  if (rt->is_reverting && (!c->n_applied_missing || api_is_expired(rt, rt->revert_deadline_ns)))
+    end_undo(rt, c);
+  if (!rt->undecided_context) return UINT64_MAX;
+  return rt->is_reverting ? rt->revert_deadline_ns : c->decide_by;
 }
 
 cleave_status api_await_decision(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
   uint64_t due = api_decision_advance(rt);
-  while (rt->deciding) {
+  while (rt->undecided_context) {
     if (api_is_expired(rt, until_ns))
       return api_fail(error, CLV_DEADLINE, "the step of context %s was not decided in time",
-                      rt->deciding->name);
+                      rt->undecided_context->name);
     (void)api_sleep(rt, CLV_MIN(due, until_ns));
     due = api_decision_advance(rt);
   }
@@ -236,7 +239,7 @@ static cleave_status check_step(const cleave_optimizer *o, const api_context *c,
   bool any = false;
   for (size_t i = 0; i < o->n_modules; i++) {
     any |= c->has_gradient[o->modules[i]->index];
-    if (c->stepped[o->modules[i]->index])
+    if (c->has_stepped[o->modules[i]->index])
       return api_fail(error, CLV_PRECONDITION, "module '%s' has taken its step of context %s",
                       o->modules[i]->name, c->name);
   }
@@ -249,24 +252,24 @@ static cleave_status check_step(const cleave_optimizer *o, const api_context *c,
 static void note_step(cleave_optimizer *o, api_context *c, bool apply) {
   for (size_t i = 0; i < o->n_modules; i++) {
     cleave_module *m = o->modules[i];
-    c->stepped[m->index] = c->has_gradient[m->index];
-    m->changes += apply && c->has_gradient[m->index];
+    c->has_stepped[m->index] = c->has_gradient[m->index];
+    m->weights_version += apply && c->has_gradient[m->index];
   }
 }
 
 /* ---- final steps --------------------------------------------------------------------------------
  *
- * Nobody waits for the answers to a final step: what fails then is an error of its context. It is
- * held until the next thing is sent, which is mostly the end of its context: one message then says
+ * No function waits for the answers to a final step; a failure is an error of its context. The step
+ * is held until the next packet is sent, mostly the end of its context, so that one message carries
  * both. */
 
 static void decide_finally(cleave_optimizer *o, api_context *c, bool apply, double scale) {
   cleave_runtime *rt = o->runtime;
   api_flush_final_step(rt);
-  rt->stepping = c;
-  rt->stepping_by = o;
-  rt->stepping_apply = apply;
-  rt->stepping_scale = scale;
+  rt->unsent_step_context = c;
+  rt->unsent_step_optimizer = o;
+  rt->unsent_step_applies = apply;
+  rt->unsent_step_scale = scale;
   c->final_step = true;
   note_step(o, c, apply);
 }
@@ -277,15 +280,15 @@ static void decide_finally(cleave_optimizer *o, api_context *c, bool apply, doub
 static void decide(cleave_optimizer *o, api_context *c, bool apply, double scale, uint64_t until_ns,
                    uint64_t deadline_ms) {
   cleave_runtime *rt = o->runtime;
-  if (rt->deciding != c) {
-    c->applying = 0;
-    c->applying_from = rt->next_id + 1;
+  if (rt->undecided_context != c) {
+    c->n_applied_missing = 0;
+    c->first_apply_message = rt->next_id + 1;
     c->decide_by = until_ns;
     c->step_ms = deadline_ms;
   }
   c->decide_by = CLV_MIN(c->decide_by, until_ns);
-  rt->deciding = c;
-  o->undecided = true;
+  rt->undecided_context = c;
+  o->is_decision_pending = true;
   cleave_error why;
   if (api_send_decision(o, c, ~(api_node_set)0, apply, scale, &why) != CLEAVE_OK)
     api_context_fail(rt, c, &why, 0);
@@ -302,11 +305,11 @@ cleave_status api_decide_step(cleave_runtime *rt, api_future *f, cleave_error *e
   PASS(total_norm(o, c, &norm_sq, error));
   bool apply = !c->not_finite && isfinite(norm_sq) && norm_sq >= 0;
   double scale = apply ? clv_clip_scale(norm_sq, o->clip_norm) : 1;
-  f->stepped = (cleave_stepped){.applied = apply,
-                                .norm = sqrt(norm_sq),
-                                .lr = api_group_rate(o, &o->groups[0]),
-                                .number = o->steps + 1};
-  if (o->final)
+  f->stepped = (cleave_step_result){.applied = apply,
+                                    .norm = sqrt(norm_sq),
+                                    .lr = api_group_rate(o, &o->groups[0]),
+                                    .number = o->steps + 1};
+  if (o->no_rollback)
     decide_finally(o, c, apply, scale);
   else
     decide(o, c, apply, scale, f->until_ns, f->deadline_ms);

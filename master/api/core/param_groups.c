@@ -159,7 +159,7 @@ static cleave_status join_group(cleave_optimizer *o, const cleave_group *from,
                                 cleave_error *error) {
   api_optimizer_group *g = &o->groups[o->n_groups++];
   PASS(check_settings(from, error));
-  if (from->final != o->final)
+  if (from->no_rollback != o->no_rollback)
     return api_fail(error, CLV_INVALID, "groups with final steps and groups without");
   *g = (api_optimizer_group){config_of(from), api_convert_schedule(&from->schedule)};
   for (size_t k = 0; k < from->n_modules; k++) PASS(check_module(o, from->modules[k], error));
@@ -173,18 +173,18 @@ static cleave_status join_group(cleave_optimizer *o, const cleave_group *from,
 /* Parameters that are in no group make room for themselves at number 0. */
 cleave_status api_groups_add_unstepped(cleave_module *m, cleave_error *error) {
   bool rest = false;
-  if (!m->optimizer || m->hold_rest) return CLEAVE_OK;
+  if (!m->optimizer || m->has_unstepped_group) return CLEAVE_OK;
   for (int i = 0; i < m->params->n; i++)
     rest |= api_requires_grad(&m->params->list[i]) && !m->group_of[i];
   if (!rest) return CLEAVE_OK;
   if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return too_many_groups(m, error);
-  m->hold_rest = true;
+  m->has_unstepped_group = true;
   memmove(m->groups + 1, m->groups, m->n_groups++ * sizeof(api_optimizer_group *));
   for (int i = 0; i < m->params->n; i++) m->group_of[i] += m->group_of[i] > 0;
   return CLEAVE_OK;
 }
 
-/* Which another optimiser has is refused, and waits for nobody. */
+/* Whether the module may join. One that another optimiser has is refused without waiting. */
 static bool may_join(const cleave_optimizer *o, const cleave_module *m) {
   return m->runtime == o->runtime && (!m->optimizer || m->optimizer->released);
 }
@@ -204,7 +204,7 @@ cleave_status api_groups_await_idle(const cleave_optimizer *o, const cleave_grou
 
 cleave_status api_groups_join(cleave_optimizer *o, const cleave_group *groups, size_t n_groups,
                               cleave_error *error) {
-  o->final = groups[0].final;
+  o->no_rollback = groups[0].no_rollback;
   for (size_t i = 0; i < n_groups; i++) PASS(join_group(o, &groups[i], error));
   for (size_t i = 0; i < o->n_modules; i++) PASS(api_groups_add_unstepped(o->modules[i], error));
   return CLEAVE_OK;
@@ -217,6 +217,6 @@ void api_groups_leave(cleave_optimizer *o) {
     m->group_of = NULL;
     m->optimizer = NULL;
     m->n_groups = 0;
-    m->hold_rest = false;
+    m->has_unstepped_group = false;
   }
 }

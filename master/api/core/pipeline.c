@@ -15,14 +15,14 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
   api_context *c;
   LOCKED(runtime);
   PASS(api_find_context(runtime, handle, &c, error));
-  if (module->optimizer != optimizer || !optimizer->final)
+  if (module->optimizer != optimizer || !optimizer->no_rollback)
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' is not of this optimiser, or its steps are not final",
                     module->name);
   if (!position || position > CLV_WIRE_POSITIONS)
     return api_fail(error, CLV_INVALID, "position %u: positions are counted from 1 to %d", position,
                     CLV_WIRE_POSITIONS);
-  if (c->running)
+  if (c->is_backward_running)
     return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running", c->name);
   if (optimizer->clip_norm > 0)
     return api_fail(error, CLV_PRECONDITION,
@@ -33,15 +33,15 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
     return api_fail(error, CLV_PRECONDITION, "module '%s' was never called", module->name);
   PASS(api_send_step_at(optimizer, c, module, ahead, position, keep, error));
   api_context_use_module(c, module);
-  c->stepped[module->index] = c->planned[module->index] = true;
-  module->changes++;
+  c->has_stepped[module->index] = c->has_step_at[module->index] = true;
+  module->weights_version++;
   if (ret_lr) *ret_lr = api_rate_after(optimizer, ahead);
   return CLEAVE_OK;
 }
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* What came since the last look, by how long some of it was on its way. */
+/* Bytes per second over the time in which some of them were in flight. */
 static double rate(uint64_t bytes, uint64_t ns) {
   return ns ? (double)bytes / ((double)ns * 1e-9) : 0;
 }

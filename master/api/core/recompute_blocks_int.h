@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * blocks_int: layers of a module that backward computes again.
+ * Recompute blocks: layers of a module whose forward is computed again before their backward.
  */
 #ifndef CLEAVE_API_BLOCKS_INT_H
 #define CLEAVE_API_BLOCKS_INT_H
 
 #include "master/api/core/core_int.h"
 
-/* Marks those of options->recompute_blocks in the module's graph. */
+/* Marks the blocks of options->recompute_blocks in the module's graph. */
 cleave_status api_mark_recompute_blocks(cleave_module *m, const cleave_module_options *o,
                                         cleave_error *error) CLEAVE_RESULT;
 

@@ -15,15 +15,15 @@ cleave_status api_fetch_begin(cleave_runtime *rt, api_arguments *a, api_future *
   PASS(api_deliver_value(rt, v, 0, false, error));
   f->value = v;
   f->context = v->context;
-  snprintf(f->of, sizeof f->of, "%s", v->module ? v->module->name : "a leaf");
+  snprintf(f->subject, sizeof f->subject, "%s", v->module ? v->module->name : "a leaf");
   return CLEAVE_OK;
 }
 
 void api_fetch_advance(cleave_runtime *rt, api_future *f) {
   const api_value *v = f->value;
-  if (v->here) f->tensor = clv_tensor_ref(v->here);
-  if (v->here || v->failed)
-    api_future_finish(rt, f, v->here ? NULL : &v->failure);
+  if (v->local_tensor) f->tensor = clv_tensor_ref(v->local_tensor);
+  if (v->local_tensor || v->failed)
+    api_future_finish(rt, f, v->local_tensor ? NULL : &v->failure);
   else if (v->context->failed)
     api_future_finish(rt, f, &v->context->failure);
 }
@@ -65,16 +65,15 @@ cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
   return CLEAVE_OK;
 }
 
-/* What no backward will ask for is freed at once, everywhere, behind the calls that still use
- * it. */
+/* Frees a value that no backward needs at once, at all nodes, after the calls that still use it. */
 static cleave_status drop(cleave_runtime *rt, api_value *v, cleave_error *error) {
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
-    if (!(v->at & NODE_BIT(i))) continue;
+    if (!(v->nodes_with_value & NODE_BIT(i))) continue;
     TRY(clv_packet_drop(rt->pool, v->context->id, v->context->calls[i], &v->id, 1, &p, &err));
     PASS(api_send(rt, i, p, error));
   }
-  v->here = clv_tensor_unref(v->here);
+  v->local_tensor = clv_tensor_unref(v->local_tensor);
   return CLEAVE_OK;
 }
 
@@ -85,7 +84,7 @@ cleave_status cleave_reference_release(cleave_runtime *runtime, cleave_reference
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));
   v->released = true;
-  if (v->context->keeping)
+  if (v->context->n_unconfirmed_kept)
     return CLEAVE_OK; /* it is freed with its context: the owner may not have it yet */
   return v->needs_grad ? CLEAVE_OK : drop(runtime, v, error);
 }

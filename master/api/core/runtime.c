@@ -29,11 +29,11 @@ uint64_t api_deadline_ns(const cleave_runtime *rt, uint64_t deadline_ms) {
 
 void api_wake(cleave_runtime *rt) {
   pthread_cond_broadcast(&rt->changed);
-  if (rt->node && !rt->driving) clv_node_interrupt(rt->node);
+  if (rt->node && !rt->has_node_thread) clv_node_interrupt(rt->node);
 }
 
 bool api_is_expired(const cleave_runtime *rt, uint64_t until_ns) {
-  return api_now(rt) >= CLV_MAX(until_ns, rt->hear_until_ns);
+  return api_now(rt) >= CLV_MAX(until_ns, rt->deadlines_paused_until_ns);
 }
 
 void api_add_job(cleave_runtime *rt, const api_job *job) {
@@ -54,20 +54,21 @@ void api_detach(cleave_runtime *rt, api_attachment *a) {
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
-void cleave_count(cleave_runtime *runtime, cleave_counts *ret_counts) {
-  if (!ret_counts) return;
-  *ret_counts = (cleave_counts){0};
+void cleave_get_link_totals(cleave_runtime *runtime, cleave_link_totals *ret_totals) {
+  if (!ret_totals) return;
+  *ret_totals = (cleave_link_totals){0};
   if (!runtime) return;
   LOCKED(runtime);
-  ret_counts->idle_ns = clv_node_idle_ns(runtime->node);
+  ret_totals->idle_ns = clv_node_idle_ns(runtime->node);
   for (uint32_t i = 1; i < runtime->n_peers; i++) {
     const api_peer *p = &runtime->peers[i];
     clv_link_counts c = {0};
     if (p->link) clv_link_count(p->link, &c);
-    ret_counts->bytes_up += p->bytes_up + c.bytes_out;
-    ret_counts->bytes_down += p->bytes_down + c.bytes_in;
+    ret_totals->bytes_up += p->bytes_up + c.bytes_out;
+    ret_totals->bytes_down += p->bytes_down + c.bytes_in;
   }
 }
+API_OLD_NAME(cleave_count, cleave_get_link_totals);
 
 const char *cleave_node_name(const cleave_runtime *runtime, uint32_t node) {
   return runtime && node < runtime->n_peers ? runtime->peers[node].name : NULL;

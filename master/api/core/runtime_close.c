@@ -19,7 +19,7 @@ static void report(cleave_runtime *rt, cleave_leaks *l) {
   LOCKED(rt);
   *l = (cleave_leaks){0};
   for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-    if (c->state > API_CONTEXT_CLOSING) continue; /* released, and on its way out */
+    if (c->state > API_CONTEXT_CLOSING) continue; /* released, and ending */
     l->contexts++;
     api_add_leak(l, "context %s\n", c->name);
     report_values(c, l);
@@ -61,9 +61,9 @@ static uint64_t any_context(cleave_runtime *rt, uint64_t until_ns) {
 /* A callback would wait for itself. */
 static cleave_status begin(cleave_runtime *rt, cleave_error *error) {
   LOCKED(rt);
-  if (rt->open->calling && pthread_equal(rt->open->caller, pthread_self()))
+  if (rt->futures_state->calling && pthread_equal(rt->futures_state->caller, pthread_self()))
     return api_fail(error, CLV_PRECONDITION, "cleave_close is called by a callback of a future");
-  rt->open->closing = true;
+  rt->futures_state->closing = true;
   return CLEAVE_OK;
 }
 

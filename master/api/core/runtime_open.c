@@ -33,7 +33,7 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
   if (rt->single_thread) return CLEAVE_OK;
   if (pthread_create(&rt->node_thread, NULL, drive, rt->node) != 0)
     return api_fail(error, CLV_EXHAUSTED, "no thread for the master's own node");
-  rt->driving = true;
+  rt->has_node_thread = true;
   return CLEAVE_OK;
 }
 
@@ -54,17 +54,17 @@ static cleave_status check_wanted(const cleave_runtime *rt, const cleave_options
   return CLEAVE_OK;
 }
 
-/* Those of a run, or the program's own. */
+/* Sets session id, epoch and seed: those of a run, or new ones for a program. */
 static cleave_status identify(cleave_runtime *rt, cleave_error *error) {
   const clv_session_config *c = rt->config;
   rt->seed = c->train.seed.key;
   rt->session = (clv_wire_id){0};
-  rt->single = !c->attempt.epoch;
-  rt->epoch = rt->single ? 1 : c->attempt.epoch;
+  rt->cannot_resume = !c->attempt.epoch;
+  rt->epoch = rt->cannot_resume ? 1 : c->attempt.epoch;
   memcpy(&rt->session, c->attempt.session, sizeof rt->session);
   if (!c->train.seed.given && !c->train.seed.drawn)
     TRY(api_random(rt, &rt->seed, sizeof rt->seed, &err));
-  if (rt->single) TRY(api_random(rt, &rt->session, sizeof rt->session, &err));
+  if (rt->cannot_resume) TRY(api_random(rt, &rt->session, sizeof rt->session, &err));
   return CLEAVE_OK;
 }
 
@@ -104,8 +104,8 @@ static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_er
   api_add_job(rt, &api_broken_link_job);
   PASS(api_futures_new(rt, error));
   PASS(identify(rt, error));
-  rt->complaints.left_out = api_on_suppressed_logs;
-  rt->complaints.user = rt;
+  rt->worker_log_limiter.left_out = api_on_suppressed_logs;
+  rt->worker_log_limiter.user = rt;
   rt->single_thread = o->single_thread;
   rt->may_send = o->may_send;
   rt->on_event = o->on_event;
@@ -206,13 +206,13 @@ void api_runtime_free(cleave_runtime *rt) {
   if (!rt) return;
   if (rt->node) clv_node_remove_peers(rt->node);
   if (rt->peers) api_close_sessions(rt);
-  if (rt->driving) {
+  if (rt->has_node_thread) {
     clv_node_stop(rt->node);
     pthread_join(rt->node_thread, NULL);
   }
   if (rt->peers) api_close_links(rt); /* no callback is running after this */
   clv_node_free(clv_steal(&rt->node));
-  clv_log_limiter_tick(&rt->complaints, UINT64_MAX);
+  clv_log_limiter_tick(&rt->worker_log_limiter, UINT64_MAX);
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL; at = 0)
     api_context_free(rt, c);

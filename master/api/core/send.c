@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames to nodes. A final step that was decided earlier is sent before anything else, because
- * nobody waits for its answers: it is held until the next frame leaves, which is mostly the end of
- * its context, so that one frame carries both.
+ * Frames to nodes. A final step that was decided earlier is sent before any other frame. No
+ * function waits for its answers, so it is held until the next frame, mostly the end of its
+ * context: one message then carries both.
  */
 #include <stdio.h>
 #include <string.h>
@@ -29,8 +29,8 @@ cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_
   }
   if (api_is_lost(to) || api_is_of_earlier_incarnation(rt, to, &p->frame)) {
     clv_packet_free(p);
-    if (error) *error = to->why_lost;
-    return to->why_lost.status;
+    if (error) *error = to->loss_error;
+    return to->loss_error.status;
   }
   clv_err err;
   if (clv_link_send(to->link, p, &err) == CLV_OK) return CLEAVE_OK;
@@ -49,7 +49,7 @@ cleave_status api_send_buffered(cleave_runtime *rt, uint32_t node, clv_packet *p
 
 /* ---- failures of contexts -------------------------------------------------------------------- */
 
-/* Nobody else learns of a failure by itself. */
+/* Sends ABORT to nodes that do not know of the failure yet. */
 void api_context_notify(cleave_runtime *rt, api_context *c, api_node_set notified) {
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
@@ -66,8 +66,8 @@ void api_context_fail(cleave_runtime *rt, api_context *c, const cleave_error *fa
   if (c->failed) return;
   c->failed = true;
   c->failure = *failure;
-  if (c->keeping) rt->keeper->context_failed(rt, c);
-  if (rt->deciding != c) api_context_notify(rt, c, notified);
+  if (c->n_unconfirmed_kept) rt->keeper->context_failed(rt, c);
+  if (rt->undecided_context != c) api_context_notify(rt, c, notified);
   api_wake(rt);
 }
 
@@ -115,8 +115,8 @@ static cleave_status apply_one(cleave_optimizer *o, api_context *c, const cleave
   api_set_frame_module(p, m);
   PASS(add_rates(p, m, o->steps, error));
   PASS(api_send(rt, m->node, clv_steal(&p), error));
-  c->moved |= NODE_BIT(m->node);
-  c->applying += !o->final;
+  c->nodes_sent_apply |= NODE_BIT(m->node);
+  c->n_applied_missing += !o->no_rollback;
   return CLEAVE_OK;
 }
 
@@ -157,36 +157,38 @@ static bool one_decision(const cleave_optimizer *o, const api_context *c, uint32
 }
 
 static void apply_at(cleave_runtime *rt, api_context *c, api_node_set nodes) {
-  cleave_optimizer *o = rt->stepping_by;
+  cleave_optimizer *o = rt->unsent_step_optimizer;
   cleave_error why;
-  if (api_send_decision(o, c, nodes, rt->stepping_apply, rt->stepping_scale, &why) != CLEAVE_OK)
+  if (api_send_decision(o, c, nodes, rt->unsent_step_applies, rt->unsent_step_scale, &why) !=
+      CLEAVE_OK)
     api_context_fail(rt, c, &why, 0);
 }
 
 void api_flush_final_step(cleave_runtime *rt) {
-  api_context *c = rt->stepping;
-  rt->stepping = NULL;
+  api_context *c = rt->unsent_step_context;
+  rt->unsent_step_context = NULL;
   if (!c) return;
   apply_at(rt, c, ~(api_node_set)0);
-  rt->stepping_by->steps++;
+  rt->unsent_step_optimizer->steps++;
 }
 
 void api_flush_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *ret_sent) {
   float rate = 0;
   *ret_sent = 0;
-  rt->stepping = NULL;
+  rt->unsent_step_context = NULL;
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     clv_err err;
-    if (!(c->nodes & NODE_BIT(i)) || !one_decision(rt->stepping_by, c, i, &rate)) continue;
+    if (!(c->nodes & NODE_BIT(i)) || !one_decision(rt->unsent_step_optimizer, c, i, &rate))
+      continue;
     if (clv_packet_end_context(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
-    clv_packet_set_end_commit(p, (float)rt->stepping_scale, rate, rt->stepping_apply);
+    clv_packet_set_end_commit(p, (float)rt->unsent_step_scale, rate, rt->unsent_step_applies);
     *ret_sent |= NODE_BIT(i);
     if (api_send_buffered(rt, i, p, NULL) != CLEAVE_OK)
-      c->ended |= NODE_BIT(i); /* lost, which it has said */
+      c->nodes_ended |= NODE_BIT(i); /* lost, which it has said */
   }
   apply_at(rt, c, ~*ret_sent);
-  rt->stepping_by->steps++;
+  rt->unsent_step_optimizer->steps++;
 }
 
 /* The held step of a runtime must be at the nodes before anybody waits for them. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parameters, buffers and optimiser state by name: asked for over the frames of state, wherever the
- * module is, and judged by its graph.
+ * Reads and writes parameters, buffers and optimiser state by name, at whichever node the module
+ * is. Answers are checked against the module's graph.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,22 +45,23 @@ cleave_status api_state_result(const api_future *f, void *ret, cleave_error *err
 
 enum { WAITS_FOR_STEP, IS_ASKED };
 
-/* The module is there when this returns; steps on their way are waited for later. */
+/* Begins reading state. The module is at its node when this returns; pending steps are waited for
+ * later. */
 cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error) {
   cleave_module *m = a->module;
   const char *name = a->name;
   f->module = m;
   f->what = (clv_state_kind)a->kind;
-  snprintf(f->of, sizeof f->of, "%s", name ? name : m->name);
+  snprintf(f->subject, sizeof f->subject, "%s", name ? name : m->name);
   if (name) PASS(api_check_weight(m, name, NULL, error));
   PASS(api_module_place(m, false, f->deadline_ms, error));
   PASS(api_check_no_window(rt, error));
-  f->request.wanted = name ? f->of : NULL;
+  f->request.item_name = name ? f->subject : NULL;
   f->request.count = name ? 0 : (uint32_t)cleave_state_count(m, a->kind);
   if (!name) TRY(clv_alloc(f->request.count, sizeof *f->items, &f->items, &err));
   f->n_items = f->request.count;
-  f->request.fewer = !name && m->artifact; /* its worker may withhold what is frozen */
+  f->request.may_have_fewer = !name && m->artifact; /* its worker may withhold what is frozen */
   f->request.items = f->items;
   api_module_add_kept(m);
   return CLEAVE_OK;
@@ -75,7 +76,7 @@ void api_state_free_work(cleave_runtime *rt, api_future *f) {
 
 static cleave_status judge(cleave_runtime *rt, api_future *f, cleave_error *error) {
   const cleave_module *m = f->module;
-  const char *name = f->request.wanted;
+  const char *name = f->request.item_name;
   if (!name) {
     PASS(api_take_deferred_error(rt, error)); /* the node has answered what came before */
     return api_state_check_items(m, (cleave_state_kind)f->what, f->items, f->request.count, error);
@@ -95,12 +96,13 @@ static cleave_status judge(cleave_runtime *rt, api_future *f, cleave_error *erro
 void api_state_advance(cleave_runtime *rt, api_future *f) {
   api_state_request *r = &f->request;
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->stage == WAITS_FOR_STEP && (rt->deciding || f->module->state == MODULE_PLACING)) return;
+  if (f->stage == WAITS_FOR_STEP && (rt->undecided_context || f->module->state == MODULE_PLACING))
+    return;
   if (f->stage == WAITS_FOR_STEP) why.status = api_state_send_get(f->module, f->what, 0, r, &why);
   f->stage = IS_ASKED;
   if (why.status == CLEAVE_OK && r->failed) why = r->failure;
   if (why.status == CLEAVE_OK) {
-    if (!r->answered || r->got < r->count) return;
+    if (!r->answered || r->n_received < r->count) return;
     (void)judge(rt, f, &why);
   }
   api_state_free_work(rt, f);
@@ -110,13 +112,13 @@ void api_state_advance(cleave_runtime *rt, api_future *f) {
 void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->module;
   char heard[200];
-  if (rt->deciding && f->stage == WAITS_FOR_STEP) {
+  if (rt->undecided_context && f->stage == WAITS_FOR_STEP) {
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
-             rt->deciding->name);
+             rt->undecided_context->name);
     return;
   }
   api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s",
-           f->request.wanted ? f->of : "the state", m->name, rt->peers[m->node].name,
+           f->request.item_name ? f->subject : "the state", m->name, rt->peers[m->node].name,
            api_describe_silence(rt, heard, sizeof heard));
   api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
@@ -124,7 +126,7 @@ void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_er
 /* ---- writing --------------------------------------------------------------------------------- */
 
 static cleave_status take_items(const cleave_module *m, cleave_state_kind kind,
-                                const cleave_named *from, size_t n, api_state_item *items,
+                                const cleave_named_tensor *from, size_t n, api_state_item *items,
                                 cleave_error *error) {
   for (size_t i = 0; i < n; i++) {
     const cleave_tensor *t = &from[i].tensor;
@@ -142,8 +144,8 @@ static cleave_status take_items(const cleave_module *m, cleave_state_kind kind,
 }
 
 cleave_status api_copy_state_items(const cleave_module *m, cleave_state_kind kind,
-                                   const cleave_named *from, size_t n, api_state_item **ret_items,
-                                   cleave_error *error) {
+                                   const cleave_named_tensor *from, size_t n,
+                                   api_state_item **ret_items, cleave_error *error) {
   TRY(clv_alloc(n, sizeof **ret_items, ret_items, &err));
   return take_items(m, kind, from, n, *ret_items, error);
 }
@@ -154,7 +156,7 @@ cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_fu
   f->items = clv_steal(&a->items);
   f->n_items = a->n;
   f->what = (clv_state_kind)a->kind;
-  snprintf(f->of, sizeof f->of, "%s", m->name);
+  snprintf(f->subject, sizeof f->subject, "%s", m->name);
   PASS(api_module_place(m, false, f->deadline_ms, error));
   PASS(api_check_no_window(rt, error));
   api_module_add_kept(m);
@@ -165,7 +167,7 @@ cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_fu
 void api_state_write_advance(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   if (f->stage == WAITS_FOR_STEP) {
-    if (rt->deciding || f->module->state == MODULE_PLACING) return;
+    if (rt->undecided_context || f->module->state == MODULE_PLACING) return;
     f->stage = IS_ASKED;
     why.status = api_check_module_present(f->module, &why);
     if (why.status == CLEAVE_OK)
@@ -181,9 +183,9 @@ void api_state_write_advance(cleave_runtime *rt, api_future *f) {
 void api_state_write_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->module;
   char heard[200];
-  if (rt->deciding && f->stage == WAITS_FOR_STEP) {
+  if (rt->undecided_context && f->stage == WAITS_FOR_STEP) {
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
-             rt->deciding->name);
+             rt->undecided_context->name);
     return;
   }
   api_fail(ret, CLV_DEADLINE, "'%s' has not taken the state of module '%s' in time%s",

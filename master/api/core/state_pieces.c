@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * State that is not held here: items go between a module's node and a file of the caller's in
- * pieces, a few of them on their way at a time.
+ * Copies state between a module's node and a file of the caller in pieces, with a few of them in
+ * flight, so that this process never holds all of it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ typedef struct pouring {
   cleave_state_kind kind;
   const clv_weights_want *items; /* [n] */
   size_t n, bytes;               /* of the item at `item` */
-  size_t window, out;            /* bytes that may be, and are, on their way */
+  size_t window, out;            /* bytes that may be in flight; bytes in flight */
   size_t item;                   /* the next piece is of this one, */
   uint64_t offset;               /* from here */
   piece pieces[MOST_ASKED];      /* a ring */
@@ -60,7 +60,7 @@ static cleave_status skip_to(pouring *p, size_t item, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-/* The next one, or NULL: there is no more, or no room on the way. */
+/* Returns the next piece. NULL: there is none, or the window is full. */
 static piece *next_piece(pouring *p) {
   size_t length = p->item < p->n ? length_at(p) : 0;
   if (!length || p->asked == MOST_ASKED || (p->asked && p->out + length > p->window)) return NULL;
@@ -154,7 +154,7 @@ static cleave_status check_piece(const pouring *p, const piece *x, cleave_error 
            "'%s' sent another piece of '%s' of module '%s' than was asked for", node,
            p->items[x->item].name, p->m->name);
   api_set_error_node(error, node, p->m->name);
-  return CLEAVE_ANSWER;
+  return CLEAVE_PROTOCOL_VIOLATION;
 }
 
 /* As many as there is room for, and the oldest of them, which *ret then has a reference to. */
@@ -230,11 +230,11 @@ static cleave_status put(pouring *p, piece *x, clv_tensor *t, cleave_error *erro
   packet->frame.state.length = x->length;
   snprintf(packet->frame.state.name, sizeof packet->frame.state.name, "%s", p->items[x->item].name);
   clv_packet_add(packet, t);
-  p->m->changes += p->kind == CLEAVE_STATE_WEIGHTS;
+  p->m->weights_version += p->kind == CLEAVE_STATE_WEIGHTS;
   return send(p, x, packet, error);
 }
 
-/* A tensor for the next piece, when there is room for it on the way; *ret NULL: all have left. */
+/* Returns a tensor for the next piece once the window has room. *ret NULL: all pieces were sent. */
 static cleave_status room(pouring *p, piece **ret, clv_tensor **ret_tensor, cleave_error *error) {
   LOCKED(p->rt);
   while (!(*ret = next_piece(p)) && p->asked) {
@@ -278,7 +278,7 @@ static cleave_status give_all(pouring *p, cleave_piece_move *give, void *user,
 
 static cleave_status give_item(const pouring *p, const clv_weights_want *w, const void *data,
                                cleave_error *error) {
-  cleave_named one = {
+  cleave_named_tensor one = {
       w->name,
       {.dtype = (cleave_dtype)w->dtype, .rank = w->shape.rank, .data = (void *)(uintptr_t)data}};
   memcpy(one.tensor.shape, w->shape.dim, sizeof one.tensor.shape);
@@ -313,7 +313,7 @@ static cleave_status check_items(const pouring *p, cleave_error *error) {
 }
 
 static bool knows_pieces(const pouring *p) {
-  return !p->m->node || p->rt->peers[p->m->node].gives_pieces;
+  return !p->m->node || p->rt->peers[p->m->node].has_state_pieces;
 }
 
 /* The worker is called when the module is placed. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests of state over the frames for it, wherever the module is: sent, waited for, and what came
- * judged by the module's graph.
+ * Requests for state: sends them to the module's node, waits for the answers, and checks these
+ * against the module's graph.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ void api_state_request_done(cleave_runtime *rt, api_state_request *r) {
 cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,
                               uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
-  while (!r->failed && !(r->answered && r->got >= r->count)) {
+  while (!r->failed && !(r->answered && r->n_received >= r->count)) {
     if (api_sleep(rt, until_ns)) continue;
     char heard[200];
     api_fail(error, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", what,
@@ -78,7 +78,7 @@ cleave_status api_state_send_put(cleave_module *m, clv_state_kind what, uint64_t
   cleave_status status = CLEAVE_OK;
   *r = (api_state_request){.id = ++rt->next_id, .node = m->node, .next = rt->requests};
   rt->requests = r;
-  m->changes += what == CLV_STATE_WEIGHTS;
+  m->weights_version += what == CLV_STATE_WEIGHTS;
   for (uint32_t i = 0; i < n && status == CLEAVE_OK; i++)
     status = put_item(m, what, context_id, &items[i], i, n, r->id, error);
   return status;
@@ -147,7 +147,7 @@ cleave_status api_state_check_items(const cleave_module *m, cleave_state_kind ki
                m->runtime->peers[m->node].name, items[i].name,
                clv_shape_format(&t->shape, shape, sizeof shape), m->name);
     api_set_error_node(error, m->runtime->peers[m->node].name, m->name);
-    return CLEAVE_ANSWER;
+    return CLEAVE_PROTOCOL_VIOLATION;
   }
   return CLEAVE_OK;
 }
@@ -155,7 +155,8 @@ cleave_status api_state_check_items(const cleave_module *m, cleave_state_kind ki
 cleave_status api_state_read_all(cleave_module *m, cleave_state_kind kind, uint64_t until_ns,
                                  api_state_item **ret_items, uint32_t *ret_n, cleave_error *error) {
   api_state_item *items = NULL;
-  api_state_request r = {.count = (uint32_t)cleave_state_count(m, kind), .fewer = m->artifact};
+  api_state_request r = {.count = (uint32_t)cleave_state_count(m, kind),
+                         .may_have_fewer = m->artifact};
   if (!r.count) return CLEAVE_OK;
   TRY(clv_alloc(r.count, sizeof *items, &items, &err));
   r.items = items;

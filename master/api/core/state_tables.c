@@ -21,7 +21,7 @@ typedef struct cell {
  *                      is sent to it. Left for PRESENT when the worker has answered, else for LOST.
  *   LOST_DURING_REJOIN Its new link has ended before the rejoin has: the rejoin fails.
  *   CLOSED             The runtime is being closed, and the end of the link means nothing. */
-static const cell peers[PEER_STATES][PEER_FACTS] = {
+static const cell peers[PEER_STATES][PEER_EVENTS] = {
     [PEER_PRESENT] = {[PEER_LINK_ENDS] = DO(BEGIN, PEER_LOST),
                       [PEER_REJOIN_BEGINS] = DO(REFUSE, PEER_PRESENT),
                       [PEER_CLOSES] = DO(END, PEER_CLOSED)},
@@ -52,9 +52,9 @@ static const cell peers[PEER_STATES][PEER_FACTS] = {
  *             state is that of an earlier attempt.
  *   PLACED    Its node has it, unless the node was lost since (n_returns). Its next use loads it
  *             again where it needs_reload.
- *   UNLOADING Nobody needs it, and its node has been sent UNLOAD. Left for GONE with the answer.
+ *   UNLOADING Nothing needs it, and its node has been sent UNLOAD. Left for GONE with the answer.
  *   GONE      It has no index. Its record stays while a kept value names it. */
-static const cell modules[MODULE_STATES][MODULE_FACTS] = {
+static const cell modules[MODULE_STATES][MODULE_EVENTS] = {
     [MODULE_NEW] = {[MODULE_TRANSFER_BEGINS] = DO(BEGIN, MODULE_PLACING),
                     [MODULE_OUTDATED] = DO(IGNORE, MODULE_NEW),
                     [MODULE_UNLOADS] = DO(BEGIN, MODULE_UNLOADING),
@@ -77,13 +77,14 @@ static const cell modules[MODULE_STATES][MODULE_FACTS] = {
  *
  *   OPEN        The program can use it.
  *   CLOSING     A closing (API_CLOSE) waits for it, and frees it at its end.
- *   ENDING      Nobody waits. It counts among those whose end is not answered (n_ending), and is
- *               freed when each node has answered.
+ *   ENDING      No function waits. It counts as a context whose end is not answered (n_ending).
+ *               It is freed when each node has answered.
  *   END_PENDING Its nodes have not been sent END_CONTEXT, because owners of kept values have not
  *               answered. They are sent it when the owners have.
- *   LINGERING   Its nodes have answered, but for what kept values need, or will. Nobody waits, and
- *               it does not count; it is freed when each node has answered for all. */
-static const cell contexts[API_CONTEXT_STATES][API_CONTEXT_FACTS] = {
+ *   ENDING_KEPT Its nodes have answered, or will, but still hold what kept values need. No function
+ *               waits, and it does not count in n_ending. It is freed when each node holds nothing
+ *               of it. */
+static const cell contexts[API_CONTEXT_STATES][API_CONTEXT_EVENTS] = {
     [API_CONTEXT_OPEN] = {[API_CONTEXT_CLOSES] = DO(BEGIN, API_CONTEXT_CLOSING),
                           [API_CONTEXT_ENDS] = DO(BEGIN, API_CONTEXT_ENDING),
                           [API_CONTEXT_OWNERS_ANSWERED] = DO(IGNORE, API_CONTEXT_OPEN)},

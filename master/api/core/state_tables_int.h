@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The states of peers, modules and contexts as tables: a row per state, a cell per fact. A cell
- * says what the caller does with the fact, and which state follows. A fact without a cell cannot
- * occur in that state: it changes nothing. state_tables.c has the tables, and each of them in
- * words.
+ * The states of peers, modules and contexts as tables: a row per state, a cell per event. A cell
+ * says how the caller handles the event, and which state follows. An event without a cell cannot
+ * occur in that state and changes nothing. state_tables.c has the tables and describes each state.
  */
 #ifndef CLEAVE_STATES_INT_H
 #define CLEAVE_STATES_INT_H
@@ -11,13 +10,13 @@
 #include <stdint.h>
 
 typedef enum api_action {
-  API_NEVER,  /* no cell: the fact cannot occur */
+  API_NEVER,  /* no cell: the event cannot occur */
   API_REFUSE, /* the caller reports an error */
   API_IGNORE,
-  API_RECORD, /* the fact is noted and waits for others */
-  API_BEGIN,  /* something begins that other facts end */
-  API_SETTLE, /* what waited for it continues */
-  API_END     /* the record is freed, or has no use of its node any more */
+  API_RECORD, /* the caller records the event; a later one concludes it */
+  API_BEGIN,  /* the caller begins work that later events end */
+  API_SETTLE, /* the caller resumes the functions that waited for the event */
+  API_END     /* the caller frees the record, or ends its use of the node */
 } api_action;
 
 typedef enum api_peer_state {
@@ -32,10 +31,10 @@ typedef enum api_peer_state {
 typedef enum api_peer_event {
   PEER_LINK_ENDS,
   PEER_REJOIN_BEGINS,
-  PEER_REJOINS,      /* its link and its session are open */
-  PEER_REJOIN_FAILS, /* or they are not */
+  PEER_REJOINS,      /* its link and its session are open again */
+  PEER_REJOIN_FAILS, /* its link or its session could not be opened */
   PEER_CLOSES,       /* the runtime is closed */
-  PEER_FACTS
+  PEER_EVENTS
 } api_peer_event;
 
 typedef enum api_module_state {
@@ -48,14 +47,14 @@ typedef enum api_module_state {
 } api_module_state;
 
 typedef enum api_module_event {
-  MODULE_TRANSFER_BEGINS, /* a call takes it to its node, or away from there */
-  MODULE_AT_NODE,         /* and has ended with the module there, */
-  MODULE_NOT_AT_NODE,     /* or not */
-  MODULE_OUTDATED,        /* what its node was sent of it does not hold any more */
-  MODULE_UNLOADS,         /* its node is sent UNLOAD, because nobody needs it */
-  MODULE_UNLOADED,        /* its node has answered to an UNLOAD */
-  MODULE_DROPPED,         /* nobody needs it, and its node has nothing of it or is lost */
-  MODULE_FACTS
+  MODULE_TRANSFER_BEGINS, /* a function begins to load it at its node, or to unload it there */
+  MODULE_AT_NODE,         /* that function has ended, and the module is at the node */
+  MODULE_NOT_AT_NODE,     /* that function has ended, and the module is not at the node */
+  MODULE_OUTDATED,        /* its frozen set or optimiser has changed: the node needs it again */
+  MODULE_UNLOADS,         /* nothing needs it any more: its node is sent UNLOAD */
+  MODULE_UNLOADED,        /* its node has answered UNLOAD */
+  MODULE_DROPPED,         /* nothing needs it, and its node does not have it or is lost */
+  MODULE_EVENTS
 } api_module_event;
 
 typedef enum api_context_state {
@@ -68,17 +67,17 @@ typedef enum api_context_state {
 } api_context_state;
 
 typedef enum api_context_event {
-  API_CONTEXT_CLOSES,          /* by a function that waits for the nodes */
-  API_CONTEXT_ENDS,            /* by one that does not */
-  API_CONTEXT_OWNERS_LATE,     /* owners of kept values have not answered in time */
-  API_CONTEXT_OWNERS_ANSWERED, /* all of them have */
-  API_CONTEXT_ONLY_KEPT_LEFT,  /* each node has answered, some but for what kept values need */
-  API_CONTEXT_FACTS
+  API_CONTEXT_CLOSES,          /* by cleave_context_close, which waits for the nodes */
+  API_CONTEXT_ENDS,            /* by cleave_context_end, which does not wait */
+  API_CONTEXT_OWNERS_LATE,     /* some owners of kept values have not answered in time */
+  API_CONTEXT_OWNERS_ANSWERED, /* all owners of kept values have answered */
+  API_CONTEXT_ONLY_KEPT_LEFT,  /* all nodes have answered; some still hold what kept values need */
+  API_CONTEXT_EVENTS
 } api_context_event;
 
-/* The action for the fact; the state that follows is in *state. */
-api_action api_peer_on_event(api_peer_state *state, api_peer_event fact);
-api_action api_module_on_event(api_module_state *state, api_module_event fact);
-api_action api_context_on_event(api_context_state *state, api_context_event fact);
+/* Returns the action for an event, and writes the state that follows to *state. */
+api_action api_peer_on_event(api_peer_state *state, api_peer_event event);
+api_action api_module_on_event(api_module_state *state, api_module_event event);
+api_action api_context_on_event(api_context_state *state, api_context_event event);
 
 #endif

@@ -13,7 +13,7 @@ enum { WAITS_FOR_EARLIER, IS_VOTED_ON, IS_TAKEN_BACK };
 static cleave_status check_uses(const cleave_optimizer *o, const api_context *c,
                                 cleave_error *error) {
   for (size_t i = 0; i < o->n_modules; i++)
-    if (c->uses[o->modules[i]->index]) return CLEAVE_OK;
+    if (c->has_used_module[o->modules[i]->index]) return CLEAVE_OK;
   return api_fail(error, CLV_PRECONDITION,
                   "context %s has no gradient of any module of this optimiser", c->name);
 }
@@ -27,20 +27,20 @@ cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f
   PASS(check_uses(a->optimizer, c, error));
   f->context = c;
   f->optimizer = a->optimizer;
-  snprintf(f->of, sizeof f->of, "context %.64s", c->name);
+  snprintf(f->subject, sizeof f->subject, "context %.64s", c->name);
   return CLEAVE_OK;
 }
 
 /* The votes on what was written are here. */
 static bool is_voted(cleave_runtime *rt, api_future *f) {
   api_context *c = f->context;
-  if (f->stage == WAITS_FOR_EARLIER && c->written) {
+  if (f->stage == WAITS_FOR_EARLIER && c->nodes_with_written_gradients) {
     f->stage = IS_VOTED_ON;
-    f->runs = true;
+    f->owns_pass = true;
     api_vote_begin(rt, c);
   }
   if (f->stage == IS_VOTED_ON && !api_pass_is_done(c)) return false;
-  if (f->stage == IS_VOTED_ON) c->running = f->runs = false;
+  if (f->stage == IS_VOTED_ON) c->is_backward_running = f->owns_pass = false;
   f->stage = WAITS_FOR_EARLIER;
   return true;
 }
@@ -49,29 +49,29 @@ static bool is_voted(cleave_runtime *rt, api_future *f) {
 static void decide(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
   cleave_error why = {.status = CLEAVE_OK};
-  if (api_decide_step(rt, f, &why) != CLEAVE_OK || !c->failed || rt->deciding != c) {
+  if (api_decide_step(rt, f, &why) != CLEAVE_OK || !c->failed || rt->undecided_context != c) {
     api_future_finish(rt, f, &why);
     return;
   }
   f->stage = IS_TAKEN_BACK;
-  f->bound = true;
-  f->due_ns = UINT64_MAX;
+  f->cannot_cancel = true;
+  f->poll_ns = UINT64_MAX;
 }
 
 void api_step_advance(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
-  if (f->stage == IS_TAKEN_BACK && rt->deciding == c) return;
+  if (f->stage == IS_TAKEN_BACK && rt->undecided_context == c) return;
   if (c->failed) {
     api_future_finish(rt, f, &c->failure);
     return;
   }
-  bool elsewhere = rt->deciding && (rt->deciding != c || rt->undoing);
+  bool elsewhere = rt->undecided_context && (rt->undecided_context != c || rt->is_reverting);
   if (elsewhere || api_future_has_earlier(rt, f)) return;
   if (is_voted(rt, f) && !c->failed) decide(rt, f);
 }
 
 void api_step_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
-  const api_context *c = rt->deciding ? rt->deciding : f->context;
+  const api_context *c = rt->undecided_context ? rt->undecided_context : f->context;
   if (f->stage == IS_VOTED_ON)
     api_pass_deadline_error(rt, f, ret);
   else
@@ -79,7 +79,7 @@ void api_step_deadline_error(cleave_runtime *rt, const api_future *f, cleave_err
 }
 
 cleave_status api_step_result(const api_future *f, void *ret, cleave_error *error) {
-  cleave_stepped *to = ret;
+  cleave_step_result *to = ret;
   (void)error;
   *to = f->stepped;
   return CLEAVE_OK;

@@ -37,9 +37,9 @@ cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
 /* Back to the free list; the context's list is the caller's business. */
 void api_drop_value(cleave_runtime *rt, api_value *v) {
   api_id_table_remove(&rt->values, v->id);
-  if (v->kept) rt->keeper->unuse(rt, v->kept);
+  if (v->kept) rt->keeper->release_leaf(rt, v->kept);
   v->kept = NULL;
-  v->here = clv_tensor_unref(v->here);
+  v->local_tensor = clv_tensor_unref(v->local_tensor);
   v->gradient = clv_tensor_unref(v->gradient);
   for (uint32_t i = 0; i < v->parts_cap; i++) v->parts[i] = clv_tensor_unref(v->parts[i]);
   v->older = rt->free_values;
@@ -85,7 +85,7 @@ cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, api_co
 cleave_status api_check_no_window(const cleave_runtime *rt, cleave_error *error) {
   size_t at = 0;
   for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
-    if (c->n_windowed && !c->failed && c->state == API_CONTEXT_OPEN)
+    if (c->n_calls_awaiting_backward && !c->failed && c->state == API_CONTEXT_OPEN)
       return api_fail(
           error, CLV_PRECONDITION,
           "calls of context %s wait for its backward (cleave_call_options.after): begin "
@@ -95,14 +95,14 @@ cleave_status api_check_no_window(const cleave_runtime *rt, cleave_error *error)
 }
 
 cleave_status api_take_deferred_error(cleave_runtime *rt, cleave_error *error) {
-  cleave_status status = rt->late.status;
-  if (status != CLEAVE_OK && error) *error = rt->late;
-  rt->late.status = CLEAVE_OK;
+  cleave_status status = rt->deferred_error.status;
+  if (status != CLEAVE_OK && error) *error = rt->deferred_error;
+  rt->deferred_error.status = CLEAVE_OK;
   return status;
 }
 
-/* Nobody can name the values of a context that is ending; its record stays until all have
- * answered. */
+/* Drops the values of a context that is ending, which have no handles any more. Its record stays
+ * until all nodes have answered. */
 void api_drop_values(cleave_runtime *rt, api_context *c) {
   for (api_value *v = c->newest, *older; v; v = older) {
     older = v->older;
@@ -113,9 +113,9 @@ void api_drop_values(cleave_runtime *rt, api_context *c) {
 }
 
 void api_context_free(cleave_runtime *rt, api_context *c) {
-  if (rt->stepping == c) rt->stepping = NULL;
+  if (rt->unsent_step_context == c) rt->unsent_step_context = NULL;
   api_futures_end_in_context(rt, c);
-  if (c->keeping) rt->keeper->leave(rt, c);
+  if (c->n_unconfirmed_kept) rt->keeper->stop_waiting(rt, c);
   rt->n_ending -= c->state == API_CONTEXT_ENDING;
   api_drop_values(rt, c);
   api_context_release_modules(rt, c);

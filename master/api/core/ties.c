@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A module's parameters that are another module's. The owner is at its node before it and leaves
- * behind it; when the owner is loaded again, so is whoever is tied to it.
+ * Parameters of a module that belong to another module. The owner is loaded before the tied module
+ * and unloaded after it. When the owner is loaded again, so are the modules that are tied to it.
  */
 #include <string.h>
 

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ties between modules (ties.c).
+ * Ties between modules (ties.c): parameters of one module that belong to another.
  */
 #ifndef CLEAVE_TIES_INT_H
 #define CLEAVE_TIES_INT_H
 
 #include "master/api/core/core_int.h"
 
-/* Those of the options become the graph's, before its parameters are found; then their owners. */
+/* Adds the ties of the options to the graph, before its parameters are listed. Afterwards
+ * api_ties_find_owners looks up the owners. */
 cleave_status api_ties_add_to_graph(cleave_module *m, const cleave_module_options *o,
                                     cleave_error *error) CLEAVE_RESULT;
 cleave_status api_ties_find_owners(cleave_module *m, const cleave_module_options *o,
                                    cleave_error *error) CLEAVE_RESULT;
 
-/* With the lock, as the following: whether something of it is another module's, and learns. */
+/* With the lock, as the next two functions: whether some tied parameter of the module learns. */
 bool api_has_trainable_tie(const cleave_module *m);
 bool api_is_tied_to(const cleave_module *m, const cleave_module *owner);
-/* Whether some module that has not gone is tied to it. */
+/* Whether some module that is not freed is tied to this one. */
 bool api_is_tie_owner(const cleave_module *m);
 
 #endif

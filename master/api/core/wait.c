@@ -13,26 +13,28 @@ enum { SILENCE_MS = 3000 };
 static const uint64_t HEAR_NS = 5000000000;
 
 /* The others that wait look again as well: one of them takes over if its own wait is not over. */
-static bool help(cleave_runtime *rt, uint64_t until_ns) {
-  rt->helping = true;
-  rt->n_helped++;
+static bool drive_master_node(cleave_runtime *rt, uint64_t until_ns) {
+  rt->is_node_driven_by_caller = true;
+  rt->n_drives_begun++;
   clv_node_clear_interrupt(rt->node);
   api_unlock(rt);
   bool in_time = clv_node_run_until(rt->node, until_ns);
   api_lock(rt);
-  rt->helping = false;
+  rt->is_node_driven_by_caller = false;
   pthread_cond_broadcast(&rt->changed);
   return in_time;
 }
 
-/* A timer that comes much later than it was set for: the process was stopped. What its links have
- * heard meanwhile is still to be read, so deadlines are judged a little later. */
+/* Detects that the process was stopped: a timer fires much later than it was set for. Packets from
+ * that time are still unread, so deadlines are checked a little later. */
 static void notice_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
   uint64_t now = api_now(rt);
-  if (began < until && now > until && now - until > LATE_NS) rt->hear_until_ns = now + HEAR_NS;
+  if (began < until && now > until && now - until > LATE_NS)
+    rt->deadlines_paused_until_ns = now + HEAR_NS;
 }
 
-/* Of a process that is to end: a worker that answers is waited for, and no other. */
+/* Ends waiting for workers that are silent, in a process that is to exit. Workers that answer are
+ * still waited for. */
 static void give_up_silent(cleave_runtime *rt) {
   for (uint32_t i = 1; i < rt->n_peers; i++)
     if (!api_is_lost(&rt->peers[i]) && rt->peers[i].link)
@@ -45,9 +47,10 @@ static void flush_links(cleave_runtime *rt) {
     if (!api_is_lost(&rt->peers[i])) clv_link_flush(rt->peers[i].link);
 }
 
-/* Who helps has the node see to what leaves with the next packet. */
+/* Sleeps, or drives the master's node, which also handles packets that were buffered. */
 static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {
-  if (rt->node && !rt->driving && !rt->helping) return help(rt, until_ns);
+  if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller)
+    return drive_master_node(rt, until_ns);
   if (rt->single_thread) flush_links(rt);
   struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
   return pthread_cond_timedwait(&rt->changed, &rt->lock, &ts) != ETIMEDOUT;
@@ -65,7 +68,7 @@ static uint64_t before_sleep(cleave_runtime *rt) {
 
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   uint64_t began = api_now(rt);
-  until_ns = CLV_MAX(until_ns, rt->hear_until_ns);
+  until_ns = CLV_MAX(until_ns, rt->deadlines_paused_until_ns);
   uint64_t until = CLV_MIN(until_ns, before_sleep(rt));
   if (!rt->platform.clock.now_ns) until = CLV_MIN(until, began + POLL_NS);
   if (clv_interrupted_ms()) give_up_silent(rt);
@@ -73,13 +76,13 @@ bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   notice_stop(rt, began, until);
   for (uint32_t i = 0; i < rt->n_jobs; i++)
     if (rt->jobs[i]->after_sleep) rt->jobs[i]->after_sleep(rt);
-  return in_time || until < until_ns || until_ns < rt->hear_until_ns;
+  return in_time || until < until_ns || until_ns < rt->deadlines_paused_until_ns;
 }
 
 void api_poll(cleave_runtime *rt) {
   (void)before_sleep(rt);
-  if (rt->node && !rt->driving && !rt->helping)
-    (void)help(rt, api_now(rt));
+  if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller)
+    (void)drive_master_node(rt, api_now(rt));
   else if (rt->single_thread)
     flush_links(rt);
 }

@@ -16,18 +16,18 @@ clv_rpc_pem api_tls_pem(const cleave_runtime *rt) {
   return (clv_rpc_pem){rt->identity->ca_pem, rt->identity->cert_pem, rt->identity->key_pem};
 }
 
-/* What is left until answer_by. */
+/* Returns the ms until connect_deadline_ns. */
 unsigned api_connect_timeout_ms(const api_peer *p) {
   uint64_t ms = p->runtime->config->limits.connect_timeout_ms, now = api_now(p->runtime);
-  if (!p->answer_by) return (unsigned)ms;
-  uint64_t left = p->answer_by - CLV_MIN(now, p->answer_by);
+  if (!p->connect_deadline_ns) return (unsigned)ms;
+  uint64_t left = p->connect_deadline_ns - CLV_MIN(now, p->connect_deadline_ns);
   return (unsigned)CLV_MIN(ms, CLV_MAX((left + 999999u) / 1000000u, 1));
 }
 
 /* connect_timeout is for dialling, Hello and the opening of the session together. */
 static void begin_connecting(api_peer *p) {
   uint64_t ms = p->runtime->config->limits.connect_timeout_ms;
-  if (!p->answer_by) p->answer_by = api_now(p->runtime) + ms * 1000000u;
+  if (!p->connect_deadline_ns) p->connect_deadline_ns = api_now(p->runtime) + ms * 1000000u;
 }
 
 static clv_code call(const api_peer *p, const char *method, const clv_bytes *request,
@@ -38,7 +38,7 @@ static clv_code call(const api_peer *p, const char *method, const clv_bytes *req
                       (unsigned)CLV_MIN(timeout_ms, (uint64_t)INT32_MAX), reply, err);
 }
 
-/* What "auto" means there, and all that there are. */
+/* Stores the worker's device for "auto" and the list of its devices. */
 static void keep_devices(const clv_wire_hello_reply *h, api_peer *p) {
   int best = clv_wire_device_of(h, "auto");
   size_t at = 0;
@@ -48,18 +48,18 @@ static void keep_devices(const clv_wire_hello_reply *h, api_peer *p) {
                            h->devices[i]);
 }
 
-/* An answer that makes no sense is the peer's doing, not the program's. */
+/* Turns errors that would blame the program's arguments into CLV_UNAVAILABLE of the peer. */
 static clv_code not_a_worker(clv_code code, clv_err *err) {
   if (code == CLV_INVALID || code == CLV_UNIMPLEMENTED || code == CLV_EXHAUSTED)
     code = err->code = CLV_UNAVAILABLE;
   return code;
 }
 
-/* What has come, and cannot be read or be meant. */
+/* Reports an answer that cannot be decoded or that contradicts the request. */
 static clv_code wrong_answer(clv_code code, clv_err *err) {
   if (code == CLV_OK || code == CLV_UNIMPLEMENTED) return not_a_worker(code, err);
   err->code = CLV_BAD_ANSWER;
-  return clv_err_prefix(err, "its answer makes no sense");
+  return clv_err_prefix(err, "its answer violates the protocol");
 }
 
 /* libraries: "" from workers before 0.6.2. */
@@ -146,12 +146,12 @@ static clv_code hello(api_peer *p, clv_err *err) {
   p->limits = h.about.limits;
   p->peer_timeout_ms =
       clv_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
-  p->keeps_files = can(&h.about, CLV_CAPABILITY_STATE_FILES);
-  p->keeps_rows = can(&h.about, CLV_CAPABILITY_CACHED);
-  p->gives_pieces = can(&h.about, CLV_CAPABILITY_STATE_PIECES);
-  p->fixes = can(&h.about, CLV_CAPABILITY_FIXED);
-  p->ties = can(&h.about, CLV_CAPABILITY_TIES);
-  p->narrows = can(&h.about, CLV_CAPABILITY_FROZEN_BF16);
+  p->has_state_files = can(&h.about, CLV_CAPABILITY_STATE_FILES);
+  p->has_row_cache = can(&h.about, CLV_CAPABILITY_CACHED);
+  p->has_state_pieces = can(&h.about, CLV_CAPABILITY_STATE_PIECES);
+  p->has_fixed_modules = can(&h.about, CLV_CAPABILITY_FIXED);
+  p->has_ties = can(&h.about, CLV_CAPABILITY_TIES);
+  p->has_bf16_weights = can(&h.about, CLV_CAPABILITY_FROZEN_BF16);
   keep_devices(&h, p);
   compare_builds(p, &h);
   return CLV_OK;
@@ -217,14 +217,14 @@ static clv_code connect_worker(api_peer *p, clv_err *err) {
 }
 
 static clv_code connect_in_time(api_peer *p, clv_err *err) {
-  bool given = p->answer_by != 0;
+  bool given = p->connect_deadline_ns != 0;
   clv_code code = connect_worker(p, err);
-  if (!given) p->answer_by = 0;
+  if (!given) p->connect_deadline_ns = 0;
   return code;
 }
 
-/* Whose error it is, and what helps a master that a worker does not know: it tells a stranger
- * nothing. */
+/* Adds the worker to an error, and what to do about a worker that does not know this master: it
+ * tells an unknown identity nothing. */
 static void explain(const api_peer *p, clv_err *err) {
   const char *at = p->spec->address;
   if (err->code == CLV_DENIED && p->runtime->identity)
@@ -289,9 +289,9 @@ static uint32_t direct_peers(const cleave_module *m, const char **names) {
 static void put_groups(const cleave_module *m, const char **names, clv_wire_group *groups,
                        clv_wire_load_request *q) {
   if (!m->optimizer) return;
-  bool final = m->optimizer->final;
+  bool final = m->optimizer->no_rollback;
   q->optimizer = clv_module_message_optimizer(&m->groups[0]->optim, final);
-  q->hold_rest = m->hold_rest;
+  q->hold_rest = m->has_unstepped_group;
   q->groups = groups;
   q->n_groups = m->n_groups - 1;
   for (uint32_t i = 1; i < m->n_groups; i++) {
@@ -306,7 +306,7 @@ static bool same_spec(const clv_wire_spec *theirs, clv_dtype dtype, const clv_sh
   return theirs->dtype == dtype && clv_shape_equal(&theirs->shape, shape);
 }
 
-/* What a worker says of its module against what this program knows of the graph. */
+/* Checks the reply of LoadModule against the graph of this program. */
 static clv_code check_loaded(const cleave_module *m, const clv_wire_load_reply *o, clv_err *err) {
   const clv_graph *g = m->graph;
   const clv_node *output = &g->nodes[g->output];
@@ -352,7 +352,7 @@ static clv_code put_ties(const cleave_module *m, const api_peer *p, clv_wire_loa
                          clv_err *err) {
   for (int i = 0; i < m->params->n_ties; i++) {
     const clv_tie *t = &m->params->ties[i];
-    if (!p->ties)
+    if (!p->has_ties)
       return clv_fail(err, CLV_PRECONDITION,
                       "'%s' is another layer's parameter, and this worker knows no such thing: "
                       "update it",
@@ -385,14 +385,14 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
                              .in_flight = m->in_flight,
                              .bf16 = m->bf16,
                              .tf32 = m->tf32,
-                             .fixed = m->fixed,
+                             .fixed = m->frozen_is_final,
                              .frozen_bf16 = m->frozen_bf16,
                              .peers = others,
                              .input_needs_grad = m->input_grads,
                              .device = m->device,
                              .name = m->name,
-                             .fresh = m->fresh,
-                             .n_fresh = m->n_fresh,
+                             .fresh = m->initialized,
+                             .n_fresh = m->n_initialized,
                              .frozen = m->frozen,
                              .n_frozen = m->n_frozen};
   CLV_TRY(check_device(m, p, err));
@@ -414,14 +414,14 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   return CLV_OK;
 }
 
-/* The same for a stage of this process. */
+/* As above, for a module at the master. */
 static void stage_groups(const cleave_module *m, const char **names, clv_module_group *groups,
                          clv_module_options *o) {
   if (!m->optimizer) return;
   o->is_trainable = true;
-  o->has_no_revert = m->optimizer->final;
+  o->has_no_revert = m->optimizer->no_rollback;
   o->optimizer = m->groups[0]->optim;
-  o->group0_is_frozen = m->hold_rest;
+  o->group0_is_frozen = m->has_unstepped_group;
   o->groups = groups;
   o->n_groups = m->n_groups - 1;
   for (uint32_t i = 1; i < m->n_groups; i++) {
@@ -431,7 +431,7 @@ static void stage_groups(const cleave_module *m, const char **names, clv_module_
   }
 }
 
-/* Of the first input that is no scalar. */
+/* Returns the batch of the first input that is not a scalar. */
 static int64_t batch_of(const cleave_module *m) {
   for (uint32_t i = 0; i < m->n_inputs; i++) {
     const clv_shape *shape = &m->graph->nodes[m->inputs[i]].shape;
@@ -476,7 +476,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .threads = (int)m->threads,
                           .bf16 = m->bf16,
                           .tf32 = m->tf32,
-                          .is_frozen_for_good = m->fixed,
+                          .is_frozen_for_good = m->frozen_is_final,
                           .frozen_bf16 = m->frozen_bf16,
                           .input_needs_grad = m->input_grads,
                           .in_flight = m->in_flight,

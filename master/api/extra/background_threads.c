@@ -10,7 +10,7 @@
 
 enum { IS_NEW, RUNS };
 
-/* What the thread runs, and what it has of it. */
+/* A function for a thread, and its arguments. */
 typedef struct job {
   cleave_status (*run)(struct job *j, cleave_error *error);
   cleave_runtime *runtime;
@@ -75,8 +75,8 @@ static cleave_status begin(cleave_runtime *rt, api_arguments *a, api_future *f,
   (void)rt;
   (void)error;
   f->work = j;
-  f->until_ns = f->due_ns = UINT64_MAX;
-  snprintf(f->of, sizeof f->of, "%s", j->module ? j->module->name : j->worker);
+  f->until_ns = f->poll_ns = UINT64_MAX;
+  snprintf(f->subject, sizeof f->subject, "%s", j->module ? j->module->name : j->worker);
   return CLEAVE_OK;
 }
 
@@ -91,7 +91,7 @@ static void advance(cleave_runtime *rt, api_future *f) {
     return;
   }
   f->stage = RUNS;
-  f->bound = true;
+  f->cannot_cancel = true;
   if (pthread_create(&j->thread, NULL, run, j) == 0) return;
   api_fail(&why, CLV_EXHAUSTED, "no thread for the futures of the program");
   finish(rt, f, &why);

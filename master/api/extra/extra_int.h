@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What only programs use, beside each other: results that futures bring, and modules that were
- * lost.
+ * Functions that files of master/api/extra share: results of futures, and reloading of modules that
+ * were lost.
  */
 #ifndef CLEAVE_EXTRA_INT_H
 #define CLEAVE_EXTRA_INT_H
@@ -9,16 +9,16 @@
 #include "master/api/core/core.h"
 
 cleave_status api_file_result(const api_future *f, void *ret, cleave_error *error);
-/* Does *ret say its size? NULL is allowed. */
+/* Checks that *ret has its size set. NULL is allowed. */
 cleave_status api_file_check_result(const cleave_state_file *ret, cleave_error *error);
 cleave_status api_gradients_result(const api_future *f, void *ret, cleave_error *error);
 
 /* ---- rejoin.c: without the lock -------------------------------------------------------------- */
 
-/* Is it a worker that was lost? */
+/* Checks that the worker exists and was lost. */
 cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker,
                                cleave_error *error) CLEAVE_RESULT;
-/* A module and what it is to have when it is loaded again; run BLOCKS. */
+/* A module and the state with which it is loaded again. api_reload_run BLOCKS. */
 typedef struct api_reload api_reload;
 cleave_status api_reload_new(cleave_runtime *rt, cleave_module *m, const cleave_state *weights,
                              const cleave_state *optimizer, api_reload **ret,

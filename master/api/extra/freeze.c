@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Parameters that are frozen and thawed after the module's first call. Its node has been told when
- * the module was loaded, so it is loaded again before its next use (module_load.c).
+ * Freezes and thaws parameters after the module's first call. The node learned the frozen set when
+ * it loaded the module, so the module is loaded again before its next use (module_load.c).
  */
 #include <fnmatch.h>
 
@@ -61,7 +61,7 @@ static cleave_status change(cleave_runtime *rt, cleave_module *m, const char *co
              *cannot = frozen ? "freezes nothing" : "thaws nothing";
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   PASS(check_names(m, names, n, what, error));
-  if (m->fixed)
+  if (m->frozen_is_final)
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' was loaded with `fixed`: what learns stays as it is", m->name);
   LOCKED(rt);

@@ -15,7 +15,8 @@ cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_future future, 
   PASS(api_future_find(runtime, future, &f, error));
   if (runtime->single_thread) api_poll(runtime);
   (void)api_futures_advance(runtime);
-  if (runtime->single_thread && runtime->open->call_back) (void)runtime->open->call_back(runtime);
+  if (runtime->single_thread && runtime->futures_state->call_back)
+    (void)runtime->futures_state->call_back(runtime);
   *ret_ready = f->done;
   api_future_release_use(runtime, f);
   return CLEAVE_OK;
@@ -75,7 +76,8 @@ cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futu
   return CLEAVE_OK;
 }
 
-/* What has been sent and moves something goes on, and nobody hears of its end. */
+/* Cancels a future. An operation that was sent and changes something continues; only its result is
+ * dropped. */
 cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future,
                                    cleave_error *error) {
   api_future *f;
@@ -84,8 +86,8 @@ cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future
   LOCKED(runtime);
   PASS(api_future_find(runtime, future, &f, error));
   api_fail(&why, CLV_CANCELLED, "future %llu, %s of %s, was cancelled",
-           (unsigned long long)future.id, f->op->name, f->of);
-  if (f->bound || f->over)
+           (unsigned long long)future.id, f->op->name, f->subject);
+  if (f->cannot_cancel || f->is_finished)
     api_future_settle(runtime, f, &why);
   else
     api_future_end_early(runtime, f, &why);
@@ -109,7 +111,7 @@ cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future futur
 
 static bool take_callback(cleave_runtime *rt, api_callback *ret, cleave_future *ret_future,
                           cleave_error *ret_why) {
-  api_futures *all = rt->open;
+  api_futures *all = rt->futures_state;
   api_future *f = all->ready;
   if (!f) return false;
   api_callback *c = f->callbacks;
@@ -129,7 +131,7 @@ static bool take_callback(cleave_runtime *rt, api_callback *ret, cleave_future *
 
 /* One at a time, with nothing held. True: some were due. */
 static bool call_back(cleave_runtime *rt) {
-  api_futures *all = rt->open;
+  api_futures *all = rt->futures_state;
   api_callback c;
   cleave_future future;
   cleave_error why;
@@ -149,7 +151,7 @@ static bool call_back(cleave_runtime *rt) {
 
 static cleave_status add_callback(cleave_runtime *rt, api_future *f, const api_callback *call,
                                   cleave_error *error) {
-  api_futures *all = rt->open;
+  api_futures *all = rt->futures_state;
   api_callback *c = all->free_callbacks;
   if (c)
     all->free_callbacks = c->next;
@@ -160,7 +162,7 @@ static cleave_status add_callback(cleave_runtime *rt, api_future *f, const api_c
   bool first = !f->callbacks;
   *f->callbacks_end = c;
   f->callbacks_end = &c->next;
-  if (!f->over) api_future_set_watched(f, true);
+  if (!f->is_finished) api_future_set_watched(f, true);
   if (!f->done || !first) return CLEAVE_OK;
   f->done = false; /* it stands among the ready ones from here */
   cleave_error why = f->why;
@@ -176,7 +178,7 @@ cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
   NOT_NULL(runtime);
   if (!function) return api_fail(error, CLV_INVALID, "the argument function is NULL");
   LOCKED(runtime);
-  runtime->open->call_back = call_back;
+  runtime->futures_state->call_back = call_back;
   PASS(api_futures_start_thread(runtime, error));
   PASS(api_future_find(runtime, future, &f, error));
   const api_callback call = {.function = function, .user = user};
@@ -196,12 +198,12 @@ static cleave_status find_done(cleave_runtime *rt, cleave_future future, const c
   api_future *f;
   PASS(api_future_find(rt, future, &f, error));
   cleave_status status = CLEAVE_OK;
-  if (f->op->out != out)
+  if (f->op->copy_result != out)
     status = api_fail(error, CLV_INVALID, "future %llu, %s of %s, brings no %s",
-                      (unsigned long long)future.id, f->op->name, f->of, what);
+                      (unsigned long long)future.id, f->op->name, f->subject, what);
   else if (!f->done)
     status = api_fail(error, CLV_PRECONDITION, "future %llu, %s of %s, is not done: wait for it",
-                      (unsigned long long)future.id, f->op->name, f->of);
+                      (unsigned long long)future.id, f->op->name, f->subject);
   else
     status = api_future_result(f, error);
   if (status == CLEAVE_OK)
@@ -231,11 +233,12 @@ cleave_status cleave_future_tensor(cleave_runtime *runtime, cleave_future future
   return take_result(runtime, future, "tensor", api_tensor_result, ret_tensor, error);
 }
 
-cleave_status cleave_future_stepped(cleave_runtime *runtime, cleave_future future,
-                                    cleave_stepped *ret, cleave_error *error) {
+cleave_status cleave_future_step_result(cleave_runtime *runtime, cleave_future future,
+                                        cleave_step_result *ret, cleave_error *error) {
   NOT_NULL(runtime, ret);
   return take_result(runtime, future, "step", api_step_result, ret, error);
 }
+API_OLD_NAME(cleave_future_stepped, cleave_future_step_result);
 
 cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
                                   cleave_state *ret_state, cleave_error *error) {

@@ -33,7 +33,8 @@ typedef struct gathering {
   uint32_t n_leaves;
 } gathering;
 
-/* What was begun before is over; when the context has failed, so is this. */
+/* Whether earlier operations of the context have ended. If the context has failed, f ends with its
+ * error. */
 static bool may_begin(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
   if (!c->failed) return !api_future_has_earlier(rt, f);
@@ -57,7 +58,7 @@ static void late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   }
   for (uint32_t i = 0; g && i < g->n_parts && !m; i++)
     if (!api_is_request_answered(&g->parts[i].request)) m = g->parts[i].module;
-  api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", f->of,
+  api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", f->subject,
            m ? m->name : "", m ? cleave_module_node(m) : "",
            api_describe_silence(rt, heard, sizeof heard));
   if (m) api_set_error_node(ret, cleave_module_node(m), m->name);
@@ -93,15 +94,15 @@ static cleave_status begin_one(cleave_runtime *rt, api_arguments *a, api_future 
   PASS(check_learns(m, name, NULL, error));
   name_context(f, c);
   f->module = m;
-  snprintf(f->of, sizeof f->of, "%s", name);
-  f->request.wanted = f->of;
+  snprintf(f->subject, sizeof f->subject, "%s", name);
+  f->request.item_name = f->subject;
   return CLEAVE_OK;
 }
 
 static cleave_status ask_one(api_future *f, cleave_error *error) {
   const api_context *c = f->context;
   f->stage = IS_ASKED;
-  if (!c->has_gradient[f->module->index]) return not_reached(c, f->module, f->of, error);
+  if (!c->has_gradient[f->module->index]) return not_reached(c, f->module, f->subject, error);
   return api_state_send_get(f->module, CLV_STATE_GRADIENTS, c->id, &f->request, error);
 }
 
@@ -110,9 +111,9 @@ static cleave_status judge_one(api_future *f, cleave_error *error) {
     *error = f->request.failure;
     return error->status;
   }
-  PASS(api_state_check_item(f->module, f->of, f->request.found, error));
+  PASS(api_state_check_item(f->module, f->subject, f->request.found, error));
   f->tensor = clv_steal(&f->request.found);
-  return f->tensor ? CLEAVE_OK : not_reached(f->context, f->module, f->of, error);
+  return f->tensor ? CLEAVE_OK : not_reached(f->context, f->module, f->subject, error);
 }
 
 static void advance_one(cleave_runtime *rt, api_future *f) {
@@ -137,7 +138,7 @@ cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference lea
     if (v->module || !v->needs_grad)
       return api_fail(error, CLV_INVALID, "reference %llu is no leaf that requires a gradient",
                       (unsigned long long)leaf.id);
-    if (v->context->running)
+    if (v->context->is_backward_running)
       return api_fail(error, CLV_PRECONDITION, "a backward of context %s is running",
                       v->context->name);
     if (!v->gradient)
@@ -158,7 +159,7 @@ static cleave_status begin_all(cleave_runtime *rt, api_arguments *a, api_future 
   TRY(clv_alloc(1, sizeof *g, &g, &err));
   f->work = g;
   name_context(f, c);
-  snprintf(f->of, sizeof f->of, "the gradients of context %.64s", c->name);
+  snprintf(f->subject, sizeof f->subject, "the gradients of context %.64s", c->name);
   return CLEAVE_OK;
 }
 
@@ -186,13 +187,14 @@ static cleave_status ask_all(const cleave_runtime *rt, api_future *f, cleave_err
     part *q = &g->parts[i];
     q->cap = q->module->n_learning;
     TRY(clv_alloc(q->cap, sizeof *q->items, &q->items, &err));
-    q->request = (api_state_request){.items = q->items, .count = q->cap, .fewer = true};
+    q->request = (api_state_request){.items = q->items, .count = q->cap, .may_have_fewer = true};
     PASS(api_state_send_get(q->module, CLV_STATE_GRADIENTS, f->context->id, &q->request, error));
   }
   return CLEAVE_OK;
 }
 
-/* Those of all its parameters that learn, in their order, or none: nothing flowed there. */
+/* Checks the gradients of a module: one of each trainable parameter, in their order, or none if no
+ * backward reached it. */
 static cleave_status check_part(const part *q, cleave_error *error) {
   const cleave_module *m = q->module;
   uint32_t n = 0;
@@ -209,12 +211,12 @@ static cleave_status check_part(const part *q, cleave_error *error) {
   api_fail(error, CLV_BAD_ANSWER, "worker '%s' sent other gradients than those of module '%s'",
            cleave_module_node(m), m->name);
   api_set_error_node(error, cleave_module_node(m), m->name);
-  return CLEAVE_ANSWER;
+  return CLEAVE_PROTOCOL_VIOLATION;
 }
 
 static bool is_listed(const api_value *v) { return !v->module && v->gradient && !v->released; }
 
-/* Those that the list names, from the oldest. */
+/* Takes the gradients of the listed leaves, from the oldest. */
 static cleave_status take_leaves(api_future *f, cleave_error *error) {
   gathering *g = f->work;
   uint32_t n = 0;
@@ -346,7 +348,7 @@ static cleave_status check_spec(const cleave_module *m, const char *name, const 
 
 static cleave_status check_write(const api_context *c, const cleave_module *m, const char *name,
                                  cleave_error *error) {
-  if (c->stepped[m->index])
+  if (c->has_stepped[m->index])
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' has taken its step of context %s: nothing reads its gradients "
                     "any more",
@@ -365,7 +367,7 @@ static cleave_status begin_write(cleave_runtime *rt, api_arguments *a, api_futur
   name_context(f, c);
   f->module = m;
   f->tensor = clv_tensor_ref(a->tensor);
-  snprintf(f->of, sizeof f->of, "%s", name);
+  snprintf(f->subject, sizeof f->subject, "%s", name);
   return CLEAVE_OK;
 }
 
@@ -373,21 +375,21 @@ static cleave_status write_it(api_future *f, cleave_error *error) {
   api_context *c = f->context;
   api_state_item item = {.tensor = f->tensor};
   f->stage = IS_ASKED;
-  PASS(check_write(c, f->module, f->of, error));
-  memcpy(item.name, f->of, sizeof item.name);
-  c->written |= NODE_BIT(f->module->node);
+  PASS(check_write(c, f->module, f->subject, error));
+  memcpy(item.name, f->subject, sizeof item.name);
+  c->nodes_with_written_gradients |= NODE_BIT(f->module->node);
   return api_state_send_put(f->module, CLV_STATE_GRADIENTS, c->id, &item, 1, &f->request, error);
 }
 
 static void advance_write(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   if (f->stage == WAITS_FOR_EARLIER) {
-    if (rt->deciding || !may_begin(rt, f)) return;
+    if (rt->undecided_context || !may_begin(rt, f)) return;
     (void)write_it(f, &why);
   }
   if (why.status == CLEAVE_OK && !api_is_request_answered(&f->request)) return;
   if (why.status == CLEAVE_OK && f->request.failed) why = f->request.failure;
-  if (why.status == CLEAVE_NOT_FOUND) (void)not_reached(f->context, f->module, f->of, &why);
+  if (why.status == CLEAVE_NOT_FOUND) (void)not_reached(f->context, f->module, f->subject, &why);
   api_future_finish(rt, f, &why);
 }
 
@@ -406,24 +408,24 @@ static cleave_status place_result(const api_future *f, void *ret, cleave_error *
 static const api_operation one = {.name = "the gradient",
                                   .begin = begin_one,
                                   .advance = advance_one,
-                                  .late = late,
-                                  .out = api_tensor_result},
+                                  .deadline_error = late,
+                                  .copy_result = api_tensor_result},
                            place = {.name = "the gradient",
                                     .begin = begin_one,
                                     .advance = advance_one,
-                                    .late = late,
-                                    .out = place_result},
+                                    .deadline_error = late,
+                                    .copy_result = place_result},
                            all = {.name = "the gradients",
                                   .begin = begin_all,
                                   .advance = advance_all,
-                                  .late = late,
-                                  .leave = leave_all,
+                                  .deadline_error = late,
+                                  .withdraw = leave_all,
                                   .free = free_all,
-                                  .out = api_gradients_result},
+                                  .copy_result = api_gradients_result},
                            write = {.name = "a gradient",
                                     .begin = begin_write,
                                     .advance = advance_write,
-                                    .late = late,
+                                    .deadline_error = late,
                                     .in_order = true};
 
 cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * References that outlive their context, as the program has them. The protocol is the master's own
- * node's (common/engine/reference/reference.h): here it is told what to do, and answers come as
- * from any node.
+ * Kept references, which outlive their context, for the program. The master's own node runs the
+ * protocol (common/engine/reference/reference.h): this file sends it requests, and it answers like
+ * any node.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,29 +14,29 @@
 
 /* Its context need not wait for its owner any more. */
 static void answered(cleave_runtime *rt, api_kept_ref *k) {
-  api_context *c = k->context;
-  k->context = NULL;
-  if (c && --c->keeping == 0) api_context_on_owners_answered(rt, c);
-  rt->wake = true;
+  api_context *c = k->awaiting_context;
+  k->awaiting_context = NULL;
+  if (c && --c->n_unconfirmed_kept == 0) api_context_on_owners_answered(rt, c);
+  rt->needs_wake = true;
 }
 
 static void forget(cleave_runtime *rt, api_kept_ref *k) {
   answered(rt, k);
-  api_id_table_remove(&rt->kepts, k->ids.ref);
-  clv_tensor_unref(k->got);
+  api_id_table_remove(&rt->kept_refs, k->ids.ref);
+  clv_tensor_unref(k->fetched_value);
   api_module_remove_kept(k->module);
   free(k);
 }
 
-/* What this node owns has a record until nobody uses it: the gate for what is sent asks what it
- * is. */
+/* Frees the record of a reference without users. A value that this node owns keeps its record until
+ * then, because may_send describes it by the record. */
 static void forget_if_done(cleave_runtime *rt, api_kept_ref *k) {
-  if (k->released && k->gone && !k->uses && !k->users) forget(rt, k);
+  if (k->released && k->owner_has_none && !k->n_leaves && !k->n_waiters) forget(rt, k);
 }
 
 static cleave_status find(cleave_runtime *rt, cleave_kept handle, api_kept_ref **ret,
                           cleave_error *error) {
-  api_kept_ref *k = api_id_table_get(&rt->kepts, handle.id);
+  api_kept_ref *k = api_id_table_get(&rt->kept_refs, handle.id);
   if (k && !k->released) {
     *ret = k;
     return CLEAVE_OK;
@@ -63,9 +63,9 @@ static cleave_status to_own_node(cleave_runtime *rt, clv_packet *p) {
 static void let_go(cleave_runtime *rt, api_kept_ref *k) {
   clv_packet *p;
   clv_err err;
-  if (!k->released || k->gone || k->uses || k->users) return;
+  if (!k->released || k->owner_has_none || k->n_leaves || k->n_waiters) return;
   bool owned = k->owner == 0 && !k->failed;
-  k->gone = !owned; /* otherwise the node says when */
+  k->owner_has_none = !owned; /* otherwise the node says when */
   if (clv_packet_ref_release(rt->pool, &k->ids, &p, &err) == CLV_OK)
     (void)to_own_node(rt, p);
   else
@@ -75,23 +75,23 @@ static void let_go(cleave_runtime *rt, api_kept_ref *k) {
 }
 
 static void unuse(cleave_runtime *rt, api_kept_ref *k) {
-  k->uses--;
+  k->n_leaves--;
   let_go(rt, k);
 }
 
 static void free_all(cleave_runtime *rt) {
   size_t at = 0;
-  for (api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
-    clv_tensor_unref(k->got);
+  for (api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
+    clv_tensor_unref(k->fetched_value);
     api_module_remove_kept(k->module);
     free(k);
   }
-  api_id_table_done(&rt->kepts);
+  api_id_table_done(&rt->kept_refs);
 }
 
 static void report(cleave_runtime *rt, cleave_leaks *l) {
   size_t at = 0;
-  for (const api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
+  for (const api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
     if (k->released) continue;
     l->kept++;
     api_add_leak(l, "kept reference %llu of %s '%s' at %s, context %s\n",
@@ -118,7 +118,7 @@ static cleave_status new_kept(cleave_runtime *rt, const api_value *v, api_kept_r
   k->shape = v->shape;
   snprintf(k->made_in, sizeof k->made_in, "%s", v->context->name);
   clv_err err;
-  if (api_id_table_put(&rt->kepts, k->ids.ref, k, &err) != CLV_OK) {
+  if (api_id_table_put(&rt->kept_refs, k->ids.ref, k, &err) != CLV_OK) {
     free(k);
     return api_convert_error(error, &err);
   }
@@ -145,59 +145,61 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
   PASS(new_kept(runtime, v, &k, error));
   clv_err err;
   bool leaf = !v->module;
-  if (clv_packet_ref_keep(
-          runtime->pool, &k->ids, k->owner ? api_wire_name(&runtime->peers[k->owner]) : "",
-          leaf ? 0 : v->context->id, leaf ? 0 : v->id, leaf ? v->here : NULL, &p, &err) != CLV_OK) {
+  if (clv_packet_ref_keep(runtime->pool, &k->ids,
+                          k->owner ? api_wire_name(&runtime->peers[k->owner]) : "",
+                          leaf ? 0 : v->context->id, leaf ? 0 : v->id,
+                          leaf ? v->local_tensor : NULL, &p, &err) != CLV_OK) {
     forget(runtime, k);
     return api_convert_error(error, &err);
   }
-  k->context = v->context;
-  k->context->keeping++;
+  k->awaiting_context = v->context;
+  k->awaiting_context->n_unconfirmed_kept++;
   ret_kept->id = k->ids.ref;
   return to_own_node(runtime, p);
 }
 
 static void wait_for_owners(cleave_runtime *rt, api_context *c, uint64_t until_ns) {
-  c->users++; /* it stays */
-  while (c->keeping && !c->failed && api_sleep(rt, until_ns)) continue;
-  c->users--;
+  c->n_waiters++; /* it stays */
+  while (c->n_unconfirmed_kept && !c->failed && api_sleep(rt, until_ns)) continue;
+  c->n_waiters--;
   if (c->state != API_CONTEXT_OPEN) api_wake(rt);
 }
 
-/* Nobody waits for the answer of a context's value any more. */
+/* Stops a context's wait for the answers of owners. */
 static void leave_context(cleave_runtime *rt, const api_context *c) {
   size_t at = 0;
-  for (api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;)
-    if (k->context == c) k->context = NULL;
+  for (api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;)
+    if (k->awaiting_context == c) k->awaiting_context = NULL;
 }
 
 static void fail_context(cleave_runtime *rt, const api_context *c) {
   size_t at = 0;
-  for (api_kept_ref *k; c->keeping && (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
-    if (k->context != c || k->failed) continue;
+  for (api_kept_ref *k;
+       c->n_unconfirmed_kept && (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
+    if (k->awaiting_context != c || k->failed) continue;
     k->failed = true;
     k->failure = c->failure;
   }
 }
 
 static void leave_end(cleave_runtime *rt, api_context *c) {
-  if (c->keeping) leave_context(rt, c);
-  c->keeping = 0;
+  if (c->n_unconfirmed_kept) leave_context(rt, c);
+  c->n_unconfirmed_kept = 0;
 }
 
 /* ---- what the end of a context spares -------------------------------------------------------- */
 
-/* Somebody may ask for it, and nobody here knows that it is there. */
-static bool is_to_come(const api_kept_ref *k) {
-  bool asked = !k->released || k->uses || k->users;
-  return asked && k->module && !k->failed && !k->there;
+/* Whether a value may still be requested, and is not known to exist. */
+static bool is_value_expected(const api_kept_ref *k) {
+  bool asked = !k->released || k->n_leaves || k->n_waiters;
+  return asked && k->module && !k->failed && !k->is_fetched;
 }
 
 static bool mark_kept(cleave_runtime *rt, const api_context *c) {
   size_t at = 0;
   bool any = false;
-  for (const api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
-    api_value *v = is_to_come(k) ? api_id_table_get(&rt->values, k->value) : NULL;
+  for (const api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
+    api_value *v = is_value_expected(k) ? api_id_table_get(&rt->values, k->value) : NULL;
     if (!v || v->context != c) continue;
     v->is_retained = any = true;
   }
@@ -245,7 +247,7 @@ static bool spare(cleave_runtime *rt, api_context *c) {
 
 static void fail_node(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
   size_t at = 0;
-  for (api_kept_ref *k; (k = api_id_table_next(&rt->kepts, &at)) != NULL;) {
+  for (api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
     if (k->owner != node || k->failed) continue;
     k->failed = true;
     k->failure = *failure;
@@ -270,19 +272,19 @@ cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_ha
   v->dtype = k->dtype;
   v->shape = k->shape;
   v->kept = k;
-  k->uses++;
+  k->n_leaves++;
   ret_reference->id = v->id;
   return CLEAVE_OK;
 }
 
-/* It will not come: a call that waits for it is told so. */
+/* Sends the failure of a kept value to a node whose call waits for it. */
 static cleave_status bring_failure(cleave_runtime *rt, const api_value *v, uint32_t node,
                                    cleave_error *error) {
   clv_packet *p;
   const cleave_error *why = &v->kept->failure;
   PASS(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
   p->frame.has_failure = true;
-  clv_frame_set_failure(&p->frame, (clv_code)why->status, why->text, why->hop);
+  clv_frame_set_failure(&p->frame, (clv_code)why->status, why->text, why->place);
   return api_send(rt, node, p, error);
 }
 
@@ -290,19 +292,19 @@ static cleave_status bring(cleave_runtime *rt, api_value *v, uint32_t node, clea
   clv_packet *p;
   api_kept_ref *k = v->kept;
   if (k->failed) {
-    v->at |= NODE_BIT(node);
+    v->nodes_with_value |= NODE_BIT(node);
     v->context->nodes |= NODE_BIT(node);
     return bring_failure(rt, v, node, error);
   }
   TRY(clv_packet_ref_use(rt->pool, &k->ids, ++rt->next_id,
                          node ? api_wire_name(&rt->peers[node]) : "", v->context->id, v->id, &p,
                          &err));
-  v->at |= NODE_BIT(node);
+  v->nodes_with_value |= NODE_BIT(node);
   v->context->nodes |= NODE_BIT(node);
   return to_own_node(rt, p);
 }
 
-/* Of a future: fetches of the reference that were done before it began. */
+/* Private record of a fetch: completed fetches of the reference before it began. */
 typedef struct waiting {
   api_kept_ref *kept;
   uint64_t fetches;
@@ -325,19 +327,20 @@ static cleave_status begin_fetch(cleave_runtime *rt, api_kept_ref *k, cleave_err
   return to_own_node(rt, p);
 }
 
-/* Who comes while another waits takes what that one gets: the value never changes. */
+/* Begins a fetch. A second caller shares the fetch of the first, because the value never
+ * changes. */
 static cleave_status begin_value(cleave_runtime *rt, api_kept_ref *k, api_future *f,
                                  cleave_error *error) {
   waiting *w;
   PASS(failure_of(k, error));
   PASS(begin_fetch(rt, k, error));
   TRY(clv_alloc(1, sizeof *w, &w, &err));
-  k->users++;
+  k->n_waiters++;
   f->op = &fetching;
   w->kept = k;
   w->fetches = k->fetches;
   f->work = w;
-  snprintf(f->of, sizeof f->of, "%s", k->module ? k->module->name : "a leaf");
+  snprintf(f->subject, sizeof f->subject, "%s", k->module ? k->module->name : "a leaf");
   return CLEAVE_OK;
 }
 
@@ -350,7 +353,7 @@ static cleave_status begin_fetching(cleave_runtime *rt, api_arguments *a, api_fu
 
 static void leave_fetch(cleave_runtime *rt, api_future *f) {
   api_kept_ref *k = ((waiting *)f->work)->kept;
-  if (!--k->users) k->got = clv_tensor_unref(k->got);
+  if (!--k->n_waiters) k->fetched_value = clv_tensor_unref(k->fetched_value);
   let_go(rt, k);
 }
 
@@ -360,10 +363,10 @@ static void advance_fetch(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   bool is_there = k->fetches != w->fetches;
   if (!is_there && !k->failed) return;
-  if (is_there && k->got)
-    f->tensor = clv_tensor_ref(k->got);
+  if (is_there && k->fetched_value)
+    f->tensor = clv_tensor_ref(k->fetched_value);
   else
-    why = is_there ? k->not_got : k->failure;
+    why = is_there ? k->fetch_error : k->failure;
   leave_fetch(rt, f);
   api_future_finish(rt, f, &why);
 }
@@ -380,10 +383,10 @@ static void late_fetch(cleave_runtime *rt, const api_future *f, cleave_error *re
 static const api_operation fetching = {.name = "the kept value",
                                        .begin = begin_fetching,
                                        .advance = advance_fetch,
-                                       .late = late_fetch,
-                                       .leave = leave_fetch,
+                                       .deadline_error = late_fetch,
+                                       .withdraw = leave_fetch,
                                        .free = free_waiting,
-                                       .out = api_tensor_result};
+                                       .copy_result = api_tensor_result};
 
 cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept kept, uint64_t deadline_ms,
                                 cleave_tensor *ret_tensor, cleave_error *error) {
@@ -420,7 +423,7 @@ cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
   LOCKED(runtime);
   PASS(find(runtime, handle, &k, error));
   PASS(failure_of(k, error));
-  *ret_confirmed = k->confirmed;
+  *ret_confirmed = k->is_confirmed;
   return CLEAVE_OK;
 }
 
@@ -441,24 +444,24 @@ static void take_value(cleave_runtime *rt, api_kept_ref *k, const api_peer *owne
                        const clv_packet *p) {
   const clv_tensor *t = p->frame.n_tensors ? p->tensor[0] : NULL;
   bool fits = t && t->dtype == k->dtype && clv_shape_equal(&t->shape, &k->shape);
-  clv_tensor_unref(k->got);
-  k->got = fits && k->users ? clv_tensor_ref(p->tensor[0]) : NULL;
+  clv_tensor_unref(k->fetched_value);
+  k->fetched_value = fits && k->n_waiters ? clv_tensor_ref(p->tensor[0]) : NULL;
   if (p->frame.has_failure) {
-    api_failure_from_frame(owner, &p->frame, &k->not_got);
+    api_failure_from_frame(owner, &p->frame, &k->fetch_error);
   } else if (!fits) {
-    api_fail(&k->not_got, CLV_BAD_ANSWER, "'%s' answered with a tensor of another shape",
+    api_fail(&k->fetch_error, CLV_BAD_ANSWER, "'%s' answered with a tensor of another shape",
              owner->name);
-    api_set_error_node(&k->not_got, owner->name, k->module ? k->module->name : "");
+    api_set_error_node(&k->fetch_error, owner->name, k->module ? k->module->name : "");
   }
-  k->there |= fits && !p->frame.has_failure;
+  k->is_fetched |= fits && !p->frame.has_failure;
   k->fetching = false;
   k->fetches++;
-  rt->wake = true;
+  rt->needs_wake = true;
 }
 
 /* The owner has answered for the program's handle. */
 static void take_answer(cleave_runtime *rt, api_kept_ref *k, const clv_frame *f) {
-  k->confirmed = !f->has_failure;
+  k->is_confirmed = !f->has_failure;
   if (f->has_failure && !k->failed) {
     k->failed = true;
     api_failure_from_frame(&rt->peers[k->owner], f, &k->failure);
@@ -467,10 +470,10 @@ static void take_answer(cleave_runtime *rt, api_kept_ref *k, const clv_frame *f)
 }
 
 static void on_answer(cleave_runtime *rt, const clv_packet *p) {
-  api_kept_ref *k = api_id_table_get(&rt->kepts, p->frame.reference.ref);
+  api_kept_ref *k = api_id_table_get(&rt->kept_refs, p->frame.reference.ref);
   if (!k) return;
   if (p->frame.kind == CLV_REF_DELETE) {
-    k->gone = true;
+    k->owner_has_none = true;
     forget_if_done(rt, k);
   } else if (p->frame.reference.fork == k->ids.fork && p->frame.kind == CLV_REF_ACK) {
     take_answer(rt, k, &p->frame);
@@ -480,12 +483,12 @@ static void on_answer(cleave_runtime *rt, const clv_packet *p) {
 }
 
 static const api_kept_ops keeper = {
-    .unuse = unuse,
-    .bring = bring,
+    .release_leaf = unuse,
+    .deliver = bring,
     .fetch = begin_value,
-    .wait = wait_for_owners,
-    .leave = leave_end,
-    .spare = spare,
+    .await_owners = wait_for_owners,
+    .stop_waiting = leave_end,
+    .send_needed_calls = spare,
     .context_failed = fail_context,
     .node_failed = fail_node,
     .on_answer = on_answer,

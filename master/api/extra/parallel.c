@@ -32,7 +32,7 @@ static uint32_t parts_of(const cleave_parallel *p, const clv_division_segment *s
 typedef struct part_weights {
   clv_params *params; /* of the module */
   char *block;
-  cleave_named *list; /* [params->n] */
+  cleave_named_tensor *list; /* [params->n] */
   const char **frozen;
   size_t n_frozen;
 } part_weights;
@@ -48,9 +48,9 @@ static void take_weight(const cleave_parallel *p, const clv_param *own, uint32_t
                         part_weights *w) {
   const clv_param *of = clv_params_find(p->params, own->name);
   clv_tensor_part part = {of->shape, own->shape, k, clv_dtype_size(own->dtype)};
-  cleave_named *to = &w->list[own - w->params->list];
+  cleave_named_tensor *to = &w->list[own - w->params->list];
   clv_tensor_part_copy(&part, whole + of->offset, w->block + own->offset, false);
-  *to = (cleave_named){
+  *to = (cleave_named_tensor){
       own->name,
       {.dtype = (cleave_dtype)own->dtype, .rank = own->shape.rank, .data = w->block + own->offset}};
   memcpy(to->tensor.shape, own->shape.dim, sizeof to->tensor.shape);
@@ -161,7 +161,7 @@ static cleave_status divide(cleave_parallel *p, const cleave_parallel_options *o
   return check_frozen(p, o, error);
 }
 
-/* Of a load that failed. */
+/* Releases the modules of a load that failed. */
 static void give_up(cleave_parallel *p) {
   for (uint32_t i = 0; i < p->n_modules; i++)
     cleave_module_release(p->runtime, p->modules[i], NULL);
@@ -218,7 +218,7 @@ static cleave_status go_through(cleave_parallel *p, const clv_division_segment *
   return CLEAVE_OK;
 }
 
-/* What nobody can name any more. */
+/* Releases intermediate values of a call. */
 static cleave_status let_go(cleave_parallel *p, const flowing *f, cleave_error *error) {
   for (uint32_t i = 0; i < f->n; i++)
     PASS(cleave_reference_release(p->runtime, f->value[i], error));

@@ -36,16 +36,16 @@ static uint32_t part_of(const cleave_parallel *p, uint32_t module) {
 
 /* ---- together -------------------------------------------------------------------------------- */
 
-static cleave_named *find(cleave_state *s, const char *name) {
+static cleave_named_tensor *find(cleave_state *s, const char *name) {
   for (size_t i = 0; i < s->n; i++)
     if (strcmp(s->items[i].name, name) == 0) return &s->items[i];
   return NULL;
 }
 
 /* An item called so in the parameter's shape, or in its own; its name is taken. */
-static cleave_status enter(cleave_state *to, cleave_named *item, const clv_param *of,
-                           cleave_named **ret, cleave_error *error) {
-  cleave_named *new = &to->items[to->n];
+static cleave_status enter(cleave_state *to, cleave_named_tensor *item, const clv_param *of,
+                           cleave_named_tensor **ret, cleave_error *error) {
+  cleave_named_tensor *new = &to->items[to->n];
   clv_shape shape = of ? of->shape : shape_of(&item->tensor);
   size_t bytes;
   TRY(clv_shape_bytes(&shape, (clv_dtype)item->tensor.dtype, &bytes, &err));
@@ -61,11 +61,11 @@ static cleave_status enter(cleave_state *to, cleave_named *item, const clv_param
   return CLEAVE_OK;
 }
 
-/* What is not of a parameter, a counter of steps, is the same in all. */
-static cleave_status take(const cleave_parallel *p, cleave_named *item, uint32_t k,
+/* Joins an item of a part. An item of no parameter, the step counter, is the same in all parts. */
+static cleave_status take(const cleave_parallel *p, cleave_named_tensor *item, uint32_t k,
                           cleave_state *to, cleave_error *error) {
   const clv_param *of = param_of(p->params, item->name);
-  cleave_named *all = find(to, item->name);
+  cleave_named_tensor *all = find(to, item->name);
   if (!all) PASS(enter(to, item, of, &all, error));
   clv_tensor_part part = {shape_of(&all->tensor), shape_of(&item->tensor), k,
                           clv_dtype_size((clv_dtype)item->tensor.dtype)};
@@ -100,7 +100,7 @@ cleave_status cleave_parallel_state_read(cleave_runtime *runtime, cleave_paralle
 
 /* ---- apart ----------------------------------------------------------------------------------- */
 
-static cleave_status check_item(const cleave_parallel *p, const cleave_named *item,
+static cleave_status check_item(const cleave_parallel *p, const cleave_named_tensor *item,
                                 cleave_state_kind kind, cleave_error *error) {
   bool counter = kind == CLEAVE_STATE_OPTIMIZER && item->name && strcmp(item->name, "step") == 0;
   const clv_param *of = item->name ? param_of(p->params, item->name) : NULL;
@@ -122,7 +122,7 @@ static cleave_status check_item(const cleave_parallel *p, const cleave_named *it
 
 /* The items of one module, in memory of their own. */
 typedef struct cut_items {
-  cleave_named *list;
+  cleave_named_tensor *list;
   size_t n;
 } cut_items;
 
@@ -131,9 +131,9 @@ static void cut_items_done(cut_items *c) {
   free(c->list);
 }
 
-static clv_code cut_one(const cleave_named *item, const clv_shape *own, uint32_t k, cut_items *to,
-                        clv_err *err) {
-  cleave_named *new = &to->list[to->n];
+static clv_code cut_one(const cleave_named_tensor *item, const clv_shape *own, uint32_t k,
+                        cut_items *to, clv_err *err) {
+  cleave_named_tensor *new = &to->list[to->n];
   clv_dtype dtype = (clv_dtype)item->tensor.dtype;
   size_t bytes;
   CLV_TRY(clv_shape_bytes(own, dtype, &bytes, err));
@@ -149,7 +149,7 @@ static clv_code cut_one(const cleave_named *item, const clv_shape *own, uint32_t
 }
 
 static cleave_status put_module(cleave_parallel *p, uint32_t i, cleave_state_kind kind,
-                                const cleave_named *items, size_t n, uint64_t deadline_ms,
+                                const cleave_named_tensor *items, size_t n, uint64_t deadline_ms,
                                 cleave_error *error) {
   CLV_AUTO(cut_items_done) cut_items cut = {0};
   cleave_module *m = p->modules[i];
@@ -166,7 +166,7 @@ static cleave_status put_module(cleave_parallel *p, uint32_t i, cleave_state_kin
 }
 
 cleave_status cleave_parallel_state_write(cleave_runtime *runtime, cleave_parallel *parallel,
-                                          cleave_state_kind kind, const cleave_named *items,
+                                          cleave_state_kind kind, const cleave_named_tensor *items,
                                           size_t n, uint64_t deadline_ms, cleave_error *error) {
   NOT_NULL(runtime, parallel);
   if (n) NOT_NULL(items);

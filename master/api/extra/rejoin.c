@@ -32,12 +32,13 @@ static cleave_status find_lost(cleave_runtime *rt, const char *worker, api_peer 
       worker, names, API_MAX_NODES - 1, rt->n_peers - 1, names - rt->n_peers);
 }
 
-/* Nobody uses what it had of the worker any more, and no step waits for it. */
+/* Waits until no function uses the lost worker's link, and no step waits for it. */
 static cleave_status wait_until_quiet(cleave_runtime *rt, const api_peer *p, uint64_t until,
                                       cleave_error *error) {
-  while (p->loading)
+  while (p->n_loading)
     if (!api_sleep(rt, until))
-      return api_fail(error, CLV_DEADLINE, "a module is still on its way to worker '%s'", p->name);
+      return api_fail(error, CLV_DEADLINE, "a module is still being loaded at worker '%s'",
+                      p->name);
   return api_await_decision(rt, until, error);
 }
 
@@ -57,29 +58,31 @@ static void begin_attempt(api_peer *p, uint64_t until, clv_link **ret_old,
     (void)!clv_node_add_peer(rt->node, api_wire_name(p), NULL, &ignored);
   }
   (void)api_peer_on_event(&p->state, PEER_REJOIN_BEGINS);
-  p->answer_by = until;
-  snprintf(p->wire, sizeof p->wire, "%.64s (%u)", p->name, ++p->n_returns + 1);
+  p->connect_deadline_ns = until;
+  snprintf(p->wire_name, sizeof p->wire_name, "%.64s (%u)", p->name, ++p->n_returns + 1);
 }
 
 static void end_attempt(api_peer *p, bool back) {
-  p->answer_by = 0;
+  p->connect_deadline_ns = 0;
   if (back) return;
   (void)api_peer_on_event(&p->state, PEER_REJOIN_FAILS);
-  if (--p->n_returns) snprintf(p->wire, sizeof p->wire, "%.64s (%u)", p->name, p->n_returns + 1);
+  if (--p->n_returns)
+    snprintf(p->wire_name, sizeof p->wire_name, "%.64s (%u)", p->name, p->n_returns + 1);
 }
 
 /* Its neighbours may have said that they lost it. */
 static void forget_breach(cleave_runtime *rt, uint32_t node) {
-  if (rt->broken_at == node || rt->broken_to == node) rt->broken.status = CLEAVE_OK;
+  if (rt->broken_link_worker == node || rt->broken_link_neighbour == node)
+    rt->broken_link_error.status = CLEAVE_OK;
 }
 
 static void leave_contexts(cleave_runtime *rt, uint32_t node) {
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
     if (!(c->nodes & NODE_BIT(node))) continue;
-    c->left |= NODE_BIT(node);
-    c->ended |= NODE_BIT(node);
-    c->moved &= ~NODE_BIT(node);
+    c->nodes_since_restarted |= NODE_BIT(node);
+    c->nodes_ended |= NODE_BIT(node);
+    c->nodes_sent_apply &= ~NODE_BIT(node);
   }
 }
 
@@ -126,7 +129,7 @@ cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
   clv_rpc_channel *channel;
   PASS(find_lost(runtime, worker, &p, error));
   PASS(wait_until_quiet(runtime, p, until, error));
-  PASS(find_lost(runtime, worker, &p, error)); /* somebody else may have been quicker */
+  PASS(find_lost(runtime, worker, &p, error)); /* another thread may have begun first */
   begin_attempt(p, until, &old, &channel);
   api_unlock(runtime);
   cleave_status status = reach(p, old, channel, error);
@@ -145,7 +148,7 @@ cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker, cleave_er
 
 /* ---- its modules ----------------------------------------------------------------------------- */
 
-/* What is to be there when a module is. */
+/* State with which a module is loaded again. */
 typedef struct contents {
   api_state_item *items[2]; /* weights, state of the optimiser */
   uint32_t n[2];
@@ -168,13 +171,13 @@ static cleave_status take_contents(const cleave_module *m, const cleave_state *c
     ret->n[k] = (uint32_t)n;
     PASS(api_copy_state_items(m, kinds[k], from[k]->items, n, &ret->items[k], error));
   }
-  if (ret->n[0] || !m->given) return CLEAVE_OK;
+  if (ret->n[0] || !m->has_given_weights) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID,
                   "module '%s' was loaded with weights, which are not kept here: give them again",
                   m->name);
 }
 
-/* Whoever has another module's weight is loaded behind it. */
+/* Checks that the owners of a module's ties are loaded. A tied module is loaded after its owner. */
 static cleave_status check_owners(const cleave_module *m, cleave_error *error) {
   cleave_error gone;
   for (int i = 0; i < m->params->n_ties; i++) {
@@ -199,7 +202,8 @@ static cleave_status check_lost(const cleave_module *m, cleave_error *error) {
                   "module '%s' was not lost; its state is written by cleave_state_write", m->name);
 }
 
-/* What of it may have come there is unloaded: its next attempt has another generation. */
+/* Unloads what a failed attempt may have left at the node. The next attempt has another
+ * generation. */
 static void give_up(cleave_module *m) {
   clv_packet *p;
   if (api_packet_new(m->runtime, CLV_UNLOAD, 0, ++m->runtime->next_id, &p, NULL) != CLEAVE_OK)
@@ -224,13 +228,13 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
   uint64_t until = api_deadline_ns(rt, deadline_ms);
   uint32_t n_returns = p->n_returns;
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
-  p->loading++;
+  p->n_loading++;
   cleave_status status = api_module_load_at_node(m, until, error);
   bool there = status == CLEAVE_OK || status == CLEAVE_DEADLINE; /* or it may be */
   if (status == CLEAVE_OK) status = put_contents(m, c, until, error);
-  p->loading--;
+  p->n_loading--;
   (void)api_module_on_event(&m->state, MODULE_AT_NODE);
-  m->changes++;
+  m->weights_version++;
   if (status == CLEAVE_OK) m->n_returns = n_returns;
   if (status == CLEAVE_OK) m->needs_reload = m->resets_moments = false;
   if (status != CLEAVE_OK && there) give_up(m);

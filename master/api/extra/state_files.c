@@ -95,16 +95,17 @@ cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
 /* ---- from a file ----------------------------------------------------------------------------- */
 
 /* A count that the file leaves out is 0. */
-static void put_item(const clv_weights_want *w, const clv_weights_entry *e, cleave_named *ret) {
+static void put_item(const clv_weights_want *w, const clv_weights_entry *e,
+                     cleave_named_tensor *ret) {
   static const int64_t zero;
   const void *data = e ? e->data : &zero;
-  *ret = (cleave_named){
+  *ret = (cleave_named_tensor){
       w->name,
       {.dtype = (cleave_dtype)w->dtype, .rank = w->shape.rank, .data = (void *)(uintptr_t)data}};
   memcpy(ret->tensor.shape, w->shape.dim, sizeof ret->tensor.shape);
 }
 
-/* What the worker's artifact has, and the file was not given. */
+/* Leaves out of the list what the worker's artifact has and the file lacks. */
 static void leave_out_artifact(const cleave_module *m, const clv_weights_file *f,
                                cleave_state_list *l) {
   size_t n = 0;
@@ -117,7 +118,8 @@ static void leave_out_artifact(const cleave_module *m, const clv_weights_file *f
 }
 
 static cleave_status match(const cleave_module *m, const clv_weights_file *f,
-                           const cleave_state_list *l, cleave_named *items, cleave_error *error) {
+                           const cleave_state_list *l, cleave_named_tensor *items,
+                           cleave_error *error) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   clv_err why;
   TRY(clv_alloc(l->n, sizeof *found, &found, &err));
@@ -138,7 +140,7 @@ cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
   NOT_NULL(runtime, module, path);
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(cleave_state_list_done) cleave_state_list l = {0};
-  CLV_AUTO(clv_freep) cleave_named *items = NULL;
+  CLV_AUTO(clv_freep) cleave_named_tensor *items = NULL;
   clv_err why;
   PASS(check_arguments(runtime, module, kind, error));
   if (clv_weights_open(path, 0, &f, &why) != CLV_OK) return failed(module, &why, error);

@@ -26,7 +26,7 @@ static cleave_status check_name(const char *name, cleave_error *error) {
 /* The master has no store of its own: its program has files. */
 static cleave_status check_node(const cleave_module *m, cleave_error *error) {
   const api_peer *p = &m->runtime->peers[m->node];
-  if (m->node && p->keeps_files) return CLEAVE_OK;
+  if (m->node && p->has_state_files) return CLEAVE_OK;
   if (!m->node)
     return api_fail(error, CLV_INVALID,
                     "module '%s' is at the master: cleave_state_save and cleave_state_load have "
@@ -51,7 +51,7 @@ static cleave_status begin(cleave_runtime *rt, api_arguments *a, api_future *f,
     return api_fail(error, CLV_INVALID, "no kind of state %d", (int)a->kind);
   PASS(check_name(a->name, error));
   snprintf(f->file, sizeof f->file, "%s", a->name);
-  snprintf(f->of, sizeof f->of, "%s", m->name);
+  snprintf(f->subject, sizeof f->subject, "%s", m->name);
   PASS(api_module_place(m, false, f->deadline_ms, error));
   PASS(check_node(m, error));
   PASS(api_check_no_window(rt, error));
@@ -72,14 +72,15 @@ static cleave_status ask(cleave_runtime *rt, api_future *f, cleave_error *error)
   snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", f->file);
   r->next = rt->requests;
   rt->requests = r;
-  m->changes += f->verb == CLV_STATE_LOAD && f->what == CLV_STATE_WEIGHTS;
+  m->weights_version += f->verb == CLV_STATE_LOAD && f->what == CLV_STATE_WEIGHTS;
   return api_send(rt, m->node, p, error);
 }
 
 static void advance(cleave_runtime *rt, api_future *f) {
   api_state_request *r = &f->request;
   cleave_error why = {.status = CLEAVE_OK};
-  if (f->stage == WAITS_FOR_STEP && (rt->deciding || f->module->state == MODULE_PLACING)) return;
+  if (f->stage == WAITS_FOR_STEP && (rt->undecided_context || f->module->state == MODULE_PLACING))
+    return;
   if (f->stage == WAITS_FOR_STEP) why.status = ask(rt, f, &why);
   f->stage = IS_ASKED;
   if (why.status == CLEAVE_OK && r->failed) why = r->failure;
@@ -117,9 +118,9 @@ cleave_status api_file_result(const api_future *f, void *ret, cleave_error *erro
 static const api_operation operation = {.name = "a file of state",
                                         .begin = begin,
                                         .advance = advance,
-                                        .late = late,
-                                        .leave = api_state_free_work,
-                                        .out = api_file_result};
+                                        .deadline_error = late,
+                                        .withdraw = api_state_free_work,
+                                        .copy_result = api_file_result};
 
 /* ---- for programs ---------------------------------------------------------------------------- */
 
@@ -129,56 +130,65 @@ static api_arguments arguments(cleave_module *module, clv_frame_kind verb, cleav
       .deadline_ms = deadline_ms, .module = module, .name = name, .kind = kind, .verb = verb};
 }
 
-cleave_status cleave_state_save_there(cleave_runtime *runtime, cleave_module *module,
-                                      cleave_state_kind kind, const char *name,
-                                      uint64_t deadline_ms, cleave_state_file *ret_file,
-                                      cleave_error *error) {
+cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cleave_module *module,
+                                          cleave_state_kind kind, const char *name,
+                                          uint64_t deadline_ms, cleave_state_file *ret_file,
+                                          cleave_error *error) {
   NOT_NULL(runtime, module, name);
   PASS(api_file_check_result(ret_file, error));
   api_arguments a = arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
   return api_run_blocking(runtime, &operation, &a, ret_file, error);
 }
 
-cleave_status cleave_state_save_there_async(cleave_runtime *runtime, cleave_module *module,
-                                            cleave_state_kind kind, const char *name,
-                                            uint64_t deadline_ms, cleave_future *ret_future,
-                                            cleave_error *error) {
+cleave_status cleave_state_save_at_worker_async(cleave_runtime *runtime, cleave_module *module,
+                                                cleave_state_kind kind, const char *name,
+                                                uint64_t deadline_ms, cleave_future *ret_future,
+                                                cleave_error *error) {
   NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
   return api_run_async(runtime, &operation, &a, ret_future, error);
 }
 
-cleave_status cleave_state_load_there(cleave_runtime *runtime, cleave_module *module,
-                                      cleave_state_kind kind, const char *name,
-                                      uint64_t deadline_ms, cleave_state_file *ret_file,
-                                      cleave_error *error) {
+cleave_status cleave_state_load_at_worker(cleave_runtime *runtime, cleave_module *module,
+                                          cleave_state_kind kind, const char *name,
+                                          uint64_t deadline_ms, cleave_state_file *ret_file,
+                                          cleave_error *error) {
   NOT_NULL(runtime, module, name);
   PASS(api_file_check_result(ret_file, error));
   api_arguments a = arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
   return api_run_blocking(runtime, &operation, &a, ret_file, error);
 }
 
-cleave_status cleave_state_load_there_async(cleave_runtime *runtime, cleave_module *module,
-                                            cleave_state_kind kind, const char *name,
-                                            uint64_t deadline_ms, cleave_future *ret_future,
-                                            cleave_error *error) {
+cleave_status cleave_state_load_at_worker_async(cleave_runtime *runtime, cleave_module *module,
+                                                cleave_state_kind kind, const char *name,
+                                                uint64_t deadline_ms, cleave_future *ret_future,
+                                                cleave_error *error) {
   NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
   return api_run_async(runtime, &operation, &a, ret_future, error);
 }
 
-cleave_status cleave_state_remove_there(cleave_runtime *runtime, cleave_module *module,
-                                        const char *name, uint64_t deadline_ms,
-                                        cleave_error *error) {
+cleave_status cleave_state_remove_at_worker(cleave_runtime *runtime, cleave_module *module,
+                                            const char *name, uint64_t deadline_ms,
+                                            cleave_error *error) {
   NOT_NULL(runtime, module, name);
   api_arguments a = arguments(module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms);
   return api_run_blocking(runtime, &operation, &a, NULL, error);
 }
 
-cleave_status cleave_state_remove_there_async(cleave_runtime *runtime, cleave_module *module,
-                                              const char *name, uint64_t deadline_ms,
-                                              cleave_future *ret_future, cleave_error *error) {
+cleave_status cleave_state_remove_at_worker_async(cleave_runtime *runtime, cleave_module *module,
+                                                  const char *name, uint64_t deadline_ms,
+                                                  cleave_future *ret_future, cleave_error *error) {
   NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = arguments(module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms);
   return api_run_async(runtime, &operation, &a, ret_future, error);
 }
+
+/* ---- names before 0.9 ------------------------------------------------------------------------ */
+
+API_OLD_NAME(cleave_state_save_there, cleave_state_save_at_worker);
+API_OLD_NAME(cleave_state_save_there_async, cleave_state_save_at_worker_async);
+API_OLD_NAME(cleave_state_load_there, cleave_state_load_at_worker);
+API_OLD_NAME(cleave_state_load_there_async, cleave_state_load_at_worker_async);
+API_OLD_NAME(cleave_state_remove_there, cleave_state_remove_at_worker);
+API_OLD_NAME(cleave_state_remove_there_async, cleave_state_remove_at_worker_async);

@@ -192,7 +192,7 @@ static bool a_frozen_module_in_the_middle_passes_gradients_on(void) {
   cleave_context c;
   cleave_reference x, t, h, y, l;
   cleave_tensor g = {0}, w = {0}, after = {0};
-  cleave_stepped done;
+  cleave_step_result done;
   cleave_optimizer *sgd, *none;
   float numbers[12], target[8];
   const char *all[] = {"*"};

@@ -24,7 +24,7 @@ static bool load_loss_on(const char *device, const char *at, const char *name, b
                          cleave_module **ret) {
   cleave_input rows = CLEAVE_INPUT(CLEAVE_F32, 4, 2);
   cleave_module_options o = {
-      .size = sizeof o, .name = name, .at = at, .device = device, .any_device = any};
+      .size = sizeof o, .name = name, .at = at, .device = device, .copies_inputs = any};
   MUST(cleave_load_loss(rt, &o, "mse", &rows, ret, e));
   return true;
 }
@@ -61,7 +61,7 @@ static bool values_on_two_devices_of_one_node_do_not_meet(void) {
   cleave_reference both[] = {y, labels};
   REFUSED(cleave_call(rt, c, loss[0], both, 2, &l, e), CLEAVE_PRECONDITION,
           "input 1 ('target') is on device cpu:1 of the same node; load the module with device "
-          "\"cpu:1\", or with any_device");
+          "\"cpu:1\", or with copies_inputs");
   REFUSED(cleave_call(rt, c, plain, &y, 1, &l, e), CLEAVE_PRECONDITION,
           "module 'beside' on device cpu of");
   MUST(cleave_owner(rt, labels, &place, e));

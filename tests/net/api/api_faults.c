@@ -111,7 +111,7 @@ static bool a_step_that_is_not_answered_in_time_is_taken_back(pid_t pid) {
   cleave_context c;
   cleave_reference loss;
   cleave_optimizer *sgd;
-  cleave_stepped done;
+  cleave_step_result done;
   cleave_tensor a = {0}, b = {0}, after = {0};
   DO(make_net("late", "master", &n));
   cleave_module *both[] = {n.a, n.b};

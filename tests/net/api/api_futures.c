@@ -12,7 +12,7 @@
 
 /* A whole step by futures, one behind the other and none waited for before the last: the bits are
  * those of the blocking forms. */
-static bool step_by_futures(unsigned seed, cleave_stepped *ret, cleave_tensor *ret_value) {
+static bool step_by_futures(unsigned seed, cleave_step_result *ret, cleave_tensor *ret_value) {
   cleave_context c;
   cleave_reference loss;
   cleave_future value, passed, stepped, closed;
@@ -22,19 +22,19 @@ static bool step_by_futures(unsigned seed, cleave_stepped *ret, cleave_tensor *r
   DO(backward_async(c, loss, false, &passed));
   MUST(cleave_step_async(rt, optimizer, c, 0, &stepped, e));
   DO(finished(stepped));
-  MUST(cleave_future_stepped(rt, stepped, ret, e));
+  MUST(cleave_future_step_result(rt, stepped, ret, e));
   DO(finished(value)); /* computed before the backward, and on its way */
   MUST(cleave_context_close_async(rt, c, 0, &closed, e));
   DO(finished(closed));
   MUST(cleave_future_tensor(rt, value, ret_value, e));
-  MUST(cleave_future_stepped(rt, stepped, ret, e)); /* results outlive the context */
+  MUST(cleave_future_step_result(rt, stepped, ret, e)); /* results outlive the context */
   DO(release(passed));
   DO(release(stepped));
   DO(release(closed));
   return release(value);
 }
 
-static bool step_blocking(unsigned seed, cleave_stepped *ret, cleave_tensor *ret_value) {
+static bool step_blocking(unsigned seed, cleave_step_result *ret, cleave_tensor *ret_value) {
   cleave_context c;
   cleave_reference loss;
   DO(open_context(&c));
@@ -52,7 +52,7 @@ static bool write_state(const cleave_state *s) {
 
 static bool futures_give_what_the_blocking_forms_give(void) {
   cleave_state before[2] = {{0}}, after[2] = {{0}};
-  cleave_stepped stepped[2];
+  cleave_step_result stepped[2];
   cleave_tensor value[2] = {{0}}, weight = {0};
   cleave_module *both[] = {small.a, small.b};
   cleave_future f;
@@ -300,7 +300,7 @@ static bool what_has_not_been_sent_is_withdrawn(void) {
   cleave_reference y, loss, other;
   cleave_future passed, stepped, read;
   cleave_tensor before = {0}, after = {0};
-  cleave_stepped done;
+  cleave_step_result done;
   heard h = {0};
   listener l = {&h, 0};
   DO(read_weight(small.a, "0.weight", &before));
@@ -312,7 +312,7 @@ static bool what_has_not_been_sent_is_withdrawn(void) {
   MUST(cleave_future_then(rt, stepped, listen_to, &l, e));
   MUST(cleave_future_cancel(rt, stepped, e));
   REFUSED(cleave_future_wait(rt, stepped, 0, e), CLEAVE_CANCELLED, "was cancelled");
-  REFUSED(cleave_future_stepped(rt, stepped, &done, e), CLEAVE_CANCELLED, "was cancelled");
+  REFUSED(cleave_future_step_result(rt, stepped, &done, e), CLEAVE_CANCELLED, "was cancelled");
   DO(were_called(&h, stepped, 1));
   CHECK(h.status == CLEAVE_CANCELLED);
   DO(finished(passed));
@@ -509,7 +509,7 @@ static bool results_are_asked_for_by_their_kind(void) {
   cleave_reference y, loss;
   cleave_future f;
   cleave_tensor t = {0};
-  cleave_stepped s;
+  cleave_step_result s;
   cleave_state state;
   bool ready;
   DO(open_context(&c));
@@ -519,7 +519,7 @@ static bool results_are_asked_for_by_their_kind(void) {
   REFUSED(cleave_backward_async(rt, c, &loss, 1, NULL, NULL, e), CLEAVE_INVALID, "NULL");
   REFUSED(cleave_to_here_async(NULL, y, 0, &f, e), CLEAVE_INVALID, "runtime is NULL");
   MUST(cleave_to_here_async(rt, y, 0, &f, e));
-  REFUSED(cleave_future_stepped(rt, f, &s, e), CLEAVE_INVALID, "brings no step");
+  REFUSED(cleave_future_step_result(rt, f, &s, e), CLEAVE_INVALID, "brings no step");
   REFUSED(cleave_future_state(rt, f, &state, e), CLEAVE_INVALID, "brings no state");
   if (!single) REFUSED(cleave_future_tensor(rt, f, &t, e), CLEAVE_PRECONDITION, "is not done");
   REFUSED(cleave_future_tensor(rt, f, NULL, e), CLEAVE_INVALID, "NULL");

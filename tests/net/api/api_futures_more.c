@@ -22,7 +22,7 @@ static bool gradients_come_by_futures(void) {
   cleave_context c;
   cleave_reference loss;
   cleave_future passed, one, list, put, written, stepped;
-  cleave_stepped done;
+  cleave_step_result done;
   DO(open_context(&c));
   DO(run_net(&small, c, 9, NULL, NULL, &loss));
   DO(backward_async(c, loss, false, &passed));
@@ -40,7 +40,7 @@ static bool gradients_come_by_futures(void) {
   DO(same(&all.items[0].tensor, &here));
   for (size_t i = 0; i < 4; i++) note(&all.items[i].tensor);
   DO(finished(stepped) && finished(put));
-  MUST(cleave_future_stepped(rt, stepped, &done, e));
+  MUST(cleave_future_step_result(rt, stepped, &done, e));
   CHECK(done.applied && done.norm * done.norm > 55); /* of what was written */
   REFUSED(cleave_future_gradients(rt, passed, &all, e), CLEAVE_INVALID, "brings no gradients");
   REFUSED(cleave_future_tensor(rt, put, &got, e), CLEAVE_INVALID, "brings no tensor");

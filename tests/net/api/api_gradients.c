@@ -253,7 +253,7 @@ static bool a_step_takes_what_was_written(void) {
   cleave_optimizer *o;
   cleave_gradients list, again;
   cleave_tensor before = {0}, after = {0};
-  cleave_stepped done;
+  cleave_step_result done;
   DO(make_net("written", "master", &n));
   DO(optimizer_of(&n, 0.01, &o));
   DO(forward(&n, 50, &p));
@@ -290,7 +290,7 @@ static bool what_is_written_decides_whether_there_is_a_step(void) {
   pass p;
   cleave_optimizer *o;
   cleave_tensor g = {0}, before = {0}, after = {0};
-  cleave_stepped done;
+  cleave_step_result done;
   DO(make_net("decides", "master", &n));
   DO(optimizer_of(&n, 0, &o));
   for (int mended = 0; mended < 2; mended++) {
@@ -329,7 +329,7 @@ static bool a_backward_adds_to_what_was_written(void) {
   pass p;
   cleave_optimizer *o;
   cleave_gradients once, got;
-  cleave_stepped done;
+  cleave_step_result done;
   DO(make_net("adds", "master", &n));
   DO(optimizer_of(&n, 0, &o));
   DO(forward(&n, 62, &p));
@@ -496,7 +496,7 @@ static bool a_skipped_step_leaves_other_contexts_alone(void) {
   net n;
   pass first, second;
   cleave_optimizer *o;
-  cleave_stepped done;
+  cleave_step_result done;
   float numbers[OUT] = {NAN};
   cleave_tensor g = CLEAVE_TENSOR_F32(numbers, 4, 2);
   DO(make_net("skipped", "master", &n));

@@ -96,14 +96,14 @@ static cleave_group group_of(const two_groups *c, const settings *s, const char 
                     .lr = s->lr,
                     .weight_decay = s->decay,
                     .momentum = s->momentum,
-                    .final = c->final};
+                    .no_rollback = c->final};
   if (s->schedule) g.schedule = *s->schedule;
   return g;
 }
 
 /* One step of the program; the gradients by which it goes and what it said. */
 static bool step_net(const net *n, cleave_optimizer *o, unsigned seed, bool final, param *params,
-                     size_t n_params, cleave_stepped *done) {
+                     size_t n_params, cleave_step_result *done) {
   cleave_context c;
   cleave_reference loss;
   DO(open_context(&c));
@@ -145,7 +145,7 @@ static bool five_steps(const two_groups *c) {
                     {.module = n.b, .name = "0.bias", .with = &c->biases}};
   for (size_t i = 0; i < 4; i++) DO(read_param(&params[i]));
   for (int t = 0; t < STEPS; t++) {
-    cleave_stepped done;
+    cleave_step_result done;
     DO(step_net(&n, o, (unsigned)t, c->final, params, 4, &done));
     double norm = norm_of(params, 4), scale = c->clip_norm / (norm + 1e-6);
     CHECK(done.applied && done.number == (uint64_t)t + 1 && near((float)done.norm, (float)norm));
@@ -219,7 +219,7 @@ static bool another_schedule_is_for_all_groups(void) {
   two_groups c = {.prefix = "off", .weights = {.lr = 0.1}, .biases = {.lr = 0.2}};
   net n;
   cleave_optimizer *o;
-  cleave_stepped done;
+  cleave_step_result done;
   DO(make_net(c.prefix, "master", &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group groups[] = {group_of(&c, &c.weights, weight, both),
@@ -254,7 +254,7 @@ static bool the_state_has_moments_for_all_parameters(void) {
       .prefix = "state", .weights = {.lr = 0.1, .momentum = 0.9}, .biases = {.lr = 0.1}};
   net n;
   cleave_optimizer *o;
-  cleave_stepped done;
+  cleave_step_result done;
   cleave_state state;
   DO(make_net(c.prefix, "master", &n));
   cleave_group groups[] = {group_of(&c, &c.weights, weight, &n.a),
@@ -369,7 +369,7 @@ static bool pairs_are_refused(const net *n, cleave_group w, cleave_group b,
   static const char *const none[] = {"conv*"};
   cleave_group adam = b, final = b, negative = b;
   adam.kind = CLEAVE_ADAM;
-  final.final = true;
+  final.no_rollback = true;
   negative.lr = -1;
   const struct {
     cleave_group second;

@@ -28,16 +28,16 @@ static int n_failed;
       return false;                                                           \
     }                                                                         \
   } while (0)
-#define MUST(call)                                                                   \
-  do {                                                                               \
-    cleave_error must_;                                                              \
-    memset(&must_, 0, sizeof must_);                                                 \
-    cleave_error *e = &must_;                                                        \
-    if ((call) != CLEAVE_OK) {                                                       \
-      snprintf(why, sizeof why, "line %d: %s at '%s' %s: %s", __LINE__,              \
-               cleave_status_name(must_.status), must_.node, must_.hop, must_.text); \
-      return false;                                                                  \
-    }                                                                                \
+#define MUST(call)                                                                     \
+  do {                                                                                 \
+    cleave_error must_;                                                                \
+    memset(&must_, 0, sizeof must_);                                                   \
+    cleave_error *e = &must_;                                                          \
+    if ((call) != CLEAVE_OK) {                                                         \
+      snprintf(why, sizeof why, "line %d: %s at '%s' %s: %s", __LINE__,                \
+               cleave_status_name(must_.status), must_.node, must_.place, must_.text); \
+      return false;                                                                    \
+    }                                                                                  \
   } while (0)
 /* The call is refused with this status and a text that contains `part`. */
 #define REFUSED(call, wanted, part)                                                            \

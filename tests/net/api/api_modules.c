@@ -66,12 +66,12 @@ static bool trained_once(int i) {
   cleave_optimizer *o;
   cleave_reference x, loss;
   cleave_tensor dx = {0};
-  cleave_stepped done;
+  cleave_step_result done;
   net n;
   DO(make_net("trained", i % 2 ? at_b : "master", &n));
   cleave_module *all[] = {n.a, n.b};
   cleave_group g = {
-      .modules = all, .n_modules = 2, .kind = CLEAVE_ADAM, .lr = 0.1, .final = i % 3 == 0};
+      .modules = all, .n_modules = 2, .kind = CLEAVE_ADAM, .lr = 0.1, .no_rollback = i % 3 == 0};
   MUST(cleave_optimizer_new(rt, &g, 1, 0.5, &o, e));
   DO(open_context(&c));
   DO(run_net(&n, c, 5, &x, NULL, &loss));
@@ -245,7 +245,7 @@ static bool is_param(const cleave_module *m, size_t i, const char *name, cleave_
                      int rank, bool learns, bool buffer, const cleave_optimizer *o, size_t group) {
   cleave_parameter p = {.size = sizeof p};
   MUST(cleave_parameter_info(m, i, &p, e));
-  CHECK(strcmp(p.name, name) == 0 && strcmp(cleave_module_weight(m, i), name) == 0);
+  CHECK(strcmp(p.name, name) == 0 && strcmp(cleave_module_weight_name(m, i), name) == 0);
   CHECK(p.dtype == dtype && p.rank == rank && p.learns == learns && p.buffer == buffer);
   CHECK(!rank || p.shape[0] == 5);
   CHECK(rank < 2 || p.shape[1] == 3);

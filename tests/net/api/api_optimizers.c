@@ -380,7 +380,7 @@ static bool frozen_step(frozen_run *f, unsigned seed, bool weight, bool bias) {
   double norm = 0;
   cleave_context c;
   cleave_reference loss;
-  cleave_stepped stepped;
+  cleave_step_result stepped;
   fill(g, N, seed);
   for (int k = 0; k < 2; k++)
     for (int i = 0; i < N && learns[k]; i++) norm += (double)g[i] * (double)g[i];
@@ -472,7 +472,7 @@ static bool what_is_fixed_stays_frozen(void) {
                              .at = at_a,
                              .frozen = weight,
                              .n_frozen = 1,
-                             .fixed = true};
+                             .frozen_is_final = true};
   cleave_input one = CLEAVE_INPUT(CLEAVE_F32, 1, 1);
   cleave_module *m;
   cleave_optimizer *optimizer;

@@ -16,7 +16,8 @@ static busy nodes[3];
 
 static void add_event(void *user, cleave_context context, const cleave_event *event) {
   (void)user, (void)context;
-  bool computes = event->kind >= CLEAVE_EVENT_FORWARD && event->kind <= CLEAVE_EVENT_WEIGHT;
+  bool computes =
+      event->kind >= CLEAVE_EVENT_FORWARD && event->kind <= CLEAVE_EVENT_BACKWARD_WEIGHT;
   if (!computes || event->node > 2) return;
   busy *b = &nodes[event->node];
   b->first_ns = b->first_ns && b->first_ns < event->begin_ns ? b->first_ns : event->begin_ns;

@@ -298,7 +298,7 @@ static bool final_steps_give_the_same_bits(void) {
                       .n_modules = 2,
                       .kind = CLEAVE_ADAM,
                       .lr = 0.05,
-                      .final = i > 0};
+                      .no_rollback = i > 0};
     MUST(cleave_optimizer_new(rt, &g, 1, 0.5, &o, e));
     DO(train(&n, &o, 1, 70, 20, i == 2 ? END : CLOSE));
     DO(weights_of(&n, &found[i]));
@@ -318,8 +318,8 @@ static bool rates_and_optimisers_that_differ_step_right(void) {
     cleave_optimizer *o[2];
     DO(make_net(names[i], "master", &n));
     const cleave_group g[] = {
-        {.modules = &n.a, .n_modules = 1, .lr = 0.5, .momentum = 0.9, .final = last},
-        {.modules = &n.b, .n_modules = 1, .lr = 0.01, .momentum = 0.9, .final = last}};
+        {.modules = &n.a, .n_modules = 1, .lr = 0.5, .momentum = 0.9, .no_rollback = last},
+        {.modules = &n.b, .n_modules = 1, .lr = 0.01, .momentum = 0.9, .no_rollback = last}};
     MUST(cleave_optimizer_new(rt, &g[0], i < 2 ? 2 : 1, 0, &o[0], e));
     if (i >= 2) MUST(cleave_optimizer_new(rt, &g[1], 1, 0, &o[1], e));
     DO(train(&n, o, i < 2 ? 1 : 2, 90, 5, last ? END : CLOSE));
@@ -358,8 +358,8 @@ static bool only_what_a_final_step_names_moves(void) {
   numbers before, after, others[2];
   DO(make_net("named", "master", &n));
   DO(make_net("unnamed", "master", &other));
-  cleave_group g = {.modules = &n.a, .n_modules = 1, .lr = 0.5, .final = true};
-  cleave_group u = {.modules = &n.b, .n_modules = 1, .lr = 0.5, .final = true};
+  cleave_group g = {.modules = &n.a, .n_modules = 1, .lr = 0.5, .no_rollback = true};
+  cleave_group u = {.modules = &n.b, .n_modules = 1, .lr = 0.5, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   MUST(cleave_optimizer_new(rt, &u, 1, 0, &unasked, e));
   DO(weights_of(&n, &before));
@@ -376,14 +376,14 @@ static bool only_what_a_final_step_names_moves(void) {
 static bool a_final_step_that_is_not_finite_moves_nothing(void) {
   net n;
   cleave_optimizer *o;
-  cleave_stepped done;
+  cleave_step_result done;
   numbers before, after;
   cleave_context c;
   cleave_reference x, t, h, y, loss;
   float in[12] = {1, 2, 3}, target[8] = {INFINITY};
   DO(make_net("final infinite", "master", &n));
   cleave_group g = {
-      .modules = (cleave_module *[]){n.a, n.b}, .n_modules = 2, .lr = 0.5, .final = true};
+      .modules = (cleave_module *[]){n.a, n.b}, .n_modules = 2, .lr = 0.5, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   DO(weights_of(&n, &before));
   DO(open_context(&c));
@@ -408,9 +408,9 @@ static bool final_groups_and_others_do_not_mix(void) {
   cleave_reference loss;
   DO(make_net("mixed", "master", &n));
   cleave_group g[] = {{.modules = &n.a, .n_modules = 1, .lr = 0.5},
-                      {.modules = &n.b, .n_modules = 1, .lr = 0.5, .final = true}};
+                      {.modules = &n.b, .n_modules = 1, .lr = 0.5, .no_rollback = true}};
   REFUSED(cleave_optimizer_new(rt, g, 2, 0, &o, e), CLEAVE_INVALID, "final");
-  g[1].final = false; /* nothing of the refused one is left */
+  g[1].no_rollback = false; /* nothing of the refused one is left */
   MUST(cleave_optimizer_new(rt, g, 2, 0, &o, e));
   DO(open_context(&c));
   DO(run_after(&n, c, 1, none, NULL, &loss));
@@ -445,7 +445,7 @@ static bool stepped_by(const net *n, cleave_optimizer *o, unsigned seed, double 
                        uint64_t number) {
   cleave_context c;
   cleave_reference loss;
-  cleave_stepped done;
+  cleave_step_result done;
   float before[15], after[15], g[15];
   DO(copy_weight(n->a, "0.weight", before, 15));
   DO(open_context(&c));
@@ -471,7 +471,7 @@ static bool rates_and_weights_follow_the_schedule(void) {
                       .n_modules = 1,
                       .lr = 0.5,
                       .schedule = rates[i / 2].schedule,
-                      .final = i % 2};
+                      .no_rollback = i % 2};
     MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
     for (unsigned k = 0; k < STEPS; k++) DO(stepped_by(&n, o, k, rates[i / 2].lr[k], k + 1));
   }
@@ -486,7 +486,7 @@ static bool steps_and_schedules_can_be_set(void) {
     cleave_optimizer *o;
     DO(make_net(last ? "set final" : "set", "master", &n));
     cleave_group g = {
-        .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halves, .final = last};
+        .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halves, .no_rollback = last};
     MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
     MUST(cleave_optimizer_set_steps(rt, o, 2, e));
     DO(stepped_by(&n, o, 1, 0.125, 3));
@@ -512,7 +512,7 @@ static bool what_is_set_is_for_the_next_step(void) {
     float before[15], after[15], g[15];
     DO(make_net(steps ? "next steps" : "next schedule", "master", &n));
     cleave_group group = {
-        .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halves, .final = true};
+        .modules = &n.a, .n_modules = 1, .lr = 0.5, .schedule = halves, .no_rollback = true};
     MUST(cleave_optimizer_new(rt, &group, 1, 0, &o, e));
     MUST(cleave_optimizer_set_steps(rt, o, 1, e));
     DO(copy_weight(n.a, "0.weight", before, 15));
@@ -639,7 +639,7 @@ static bool steps_for_a_watcher(int width) {
   char line[8];
   DO(make_net("watched", "master", &n));
   cleave_group g = {
-      .modules = (cleave_module *[]){n.a, n.b}, .n_modules = 2, .lr = 0.01, .final = true};
+      .modules = (cleave_module *[]){n.a, n.b}, .n_modules = 2, .lr = 0.01, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   for (int step = 0; step < 2; step++) {
     cleave_context c;

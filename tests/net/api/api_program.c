@@ -197,8 +197,8 @@ static bool labels_travel_to_a_loss_elsewhere(void) {
     expected += log(exp(row[0]) + exp(row[1]) + exp(row[2])) - row[classes[r]];
   }
   CHECK(near(*(float *)value.data, (float)(expected / 4)));
-  CHECK(strcmp(cleave_module_weight(m, 0), "1.weight") == 0 ||
-        strcmp(cleave_module_weight(m, 0), "0.weight") == 0);
+  CHECK(strcmp(cleave_module_weight_name(m, 0), "1.weight") == 0 ||
+        strcmp(cleave_module_weight_name(m, 0), "0.weight") == 0);
   cleave_tensor_free(&out);
   cleave_tensor_free(&value);
   return close_context(c);
@@ -225,7 +225,7 @@ static bool parts_of_an_architecture_are_the_whole(void) {
   MUST(cleave_load_architecture(rt, &b, "mlp", mlp, &in, &back, e));
   REFUSED(cleave_load_architecture(rt, &bad, "resnet18", NULL, &image, &none, e), CLEAVE_INVALID,
           "inside block 'layer2.0'");
-  CHECK(strcmp(cleave_module_weight(back, 0), "2.weight") == 0);
+  CHECK(strcmp(cleave_module_weight_name(back, 0), "2.weight") == 0);
   DO(open_context(&c));
   DO(leaf(c, numbers, 4, 3, false, &x));
   MUST(cleave_call(rt, c, whole, &x, 1, &y, e));
@@ -490,7 +490,7 @@ static bool weights_are_read_and_written_by_name(void) {
   cleave_tensor w = {0};
   float numbers[15], bias[5] = {1, 2, 3, 4, 5};
   fill(numbers, 15, 21);
-  cleave_named given[] = {{"0.weight", CLEAVE_TENSOR_F32(numbers, 5, 3)}};
+  cleave_named_tensor given[] = {{"0.weight", CLEAVE_TENSOR_F32(numbers, 5, 3)}};
   cleave_module_options o = {
       .size = sizeof o, .name = "named", .at = at_b, .weights = given, .n_weights = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
@@ -541,7 +541,7 @@ static bool a_call_that_fails_is_told_to_whoever_uses_it(void) {
     MUST(cleave_call(rt, c, loss, (cleave_reference[]){y, t}, 2, &l, e));
     if (pass == 0) {
       CHECK(cleave_to_here(rt, h, 0, &out, &error) != CLEAVE_OK);
-      CHECK(strcmp(error.node, at_b) == 0 && strcmp(error.hop, "table") == 0);
+      CHECK(strcmp(error.node, at_b) == 0 && strcmp(error.place, "table") == 0);
       CHECK(is_wrong_row(&error));
       CHECK(cleave_to_here(rt, l, 0, &out, &error) != CLEAVE_OK && is_wrong_row(&error));
       CHECK(cleave_backward(rt, c, &l, 1, false, 0, &error) != CLEAVE_OK);
@@ -584,7 +584,7 @@ static bool a_step_moves_all_modules_by_the_clipped_gradient(void) {
   cleave_context c;
   cleave_reference loss;
   cleave_optimizer *sgd;
-  cleave_stepped done;
+  cleave_step_result done;
   cleave_tensor before = {0}, after = {0}, ga = {0}, g = {0};
   DO(make_net("sgd", at_b, &n));
   cleave_module *both[] = {n.a, n.b};
@@ -623,7 +623,7 @@ static bool two_optimisers_step_in_one_context(void) {
   cleave_context c;
   cleave_reference loss;
   cleave_optimizer *first, *second;
-  cleave_stepped done;
+  cleave_step_result done;
   cleave_tensor before = {0}, after = {0}, g = {0};
   DO(make_net("pair", "master", &n));
   cleave_group ga = {.modules = &n.a, .n_modules = 1, .lr = 0.5};
@@ -655,7 +655,7 @@ static bool two_optimisers_step_in_one_context(void) {
 static bool a_rate_follows_its_schedule(void) {
   net n;
   cleave_optimizer *sgd;
-  cleave_stepped done;
+  cleave_step_result done;
   DO(make_net("schedule", "master", &n));
   cleave_module *both[] = {n.a, n.b};
   cleave_group group = {.modules = both,
@@ -713,7 +713,7 @@ static bool a_gradient_that_is_not_finite_moves_nothing_anywhere(void) {
   cleave_context c;
   cleave_reference x, t, h, y, loss;
   cleave_optimizer *sgd;
-  cleave_stepped done;
+  cleave_step_result done;
   cleave_tensor before = {0}, after = {0};
   float numbers[12], target[8];
   fill(numbers, 12, 1);

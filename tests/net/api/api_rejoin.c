@@ -420,9 +420,9 @@ MEETS(write_b,
 MEETS(write_state, cleave_state_write(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.s.weights[1].items,
                                       the.s.weights[1].n, 0, e))
 MEETS(save_b, cleave_state_save(rt, the.n.b, CLEAVE_STATE_WEIGHTS, the.path, 0, e))
-MEETS(save_there, cleave_state_save_there(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
-MEETS(load_there, cleave_state_load_there(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
-MEETS(remove_there, cleave_state_remove_there(rt, the.n.b, "b", 0, e))
+MEETS(save_there, cleave_state_save_at_worker(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
+MEETS(load_there, cleave_state_load_at_worker(rt, the.n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e))
+MEETS(remove_there, cleave_state_remove_at_worker(rt, the.n.b, "b", 0, e))
 MEETS(place_b, cleave_module_place(rt, the.n.b, false, 0, e))
 MEETS(reload_b, cleave_module_reload(rt, the.n.b, NULL, NULL, 0, e))
 MEETS(leaf_in_it, cleave_leaf(rt, the.failed, &the.t, false, &the.here, e))
@@ -580,9 +580,10 @@ static bool names_are_enough_for_63(void) {
 static bool what_cannot_be_is_refused(void) {
   cleave_module *a, *b, *more, *given;
   float bias[3] = {1, 2, 3};
-  const cleave_named one = {"0.bias", CLEAVE_TENSOR_F32(bias, 3)}, strange = {"x", one.tensor};
-  const cleave_state some = {(cleave_named *)(uintptr_t)&one, 1},
-                     wrong = {(cleave_named *)(uintptr_t)&strange, 1};
+  const cleave_named_tensor one = {"0.bias", CLEAVE_TENSOR_F32(bias, 3)},
+                            strange = {"x", one.tensor};
+  const cleave_state some = {(cleave_named_tensor *)(uintptr_t)&one, 1},
+                     wrong = {(cleave_named_tensor *)(uintptr_t)&strange, 1};
   cleave_module_options o = {
       .size = sizeof o, .name = "given", .at = at_b, .weights = &one, .n_weights = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
@@ -620,8 +621,8 @@ static bool what_cannot_be_is_refused(void) {
 /* What a failed attempt has left there is not in the way of the next one, made at once. */
 static bool a_failed_load_is_tried_again(void) {
   float bias[3] = {1, 2, 3};
-  const cleave_named one = {"0.bias", CLEAVE_TENSOR_F32(bias, 3)};
-  const cleave_state some = {(cleave_named *)(uintptr_t)&one, 1};
+  const cleave_named_tensor one = {"0.bias", CLEAVE_TENSOR_F32(bias, 3)};
+  const cleave_state some = {(cleave_named_tensor *)(uintptr_t)&one, 1};
   cleave_module_options o = {
       .size = sizeof o, .name = "given", .at = at_b, .weights = &one, .n_weights = 1};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);

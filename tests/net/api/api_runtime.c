@@ -79,11 +79,11 @@ static bool a_state_written_into_another_runtime_goes_on_the_same(void) {
 
 static float zeros[15];
 static int64_t third = 3;
-static const cleave_named good = {"0.weight", CLEAVE_TENSOR_F32(zeros, 5, 3)};
-static const cleave_named moment = {"0.weight.exp_avg", CLEAVE_TENSOR_F32(zeros, 5, 3)};
+static const cleave_named_tensor good = {"0.weight", CLEAVE_TENSOR_F32(zeros, 5, 3)};
+static const cleave_named_tensor moment = {"0.weight.exp_avg", CLEAVE_TENSOR_F32(zeros, 5, 3)};
 
-static cleave_named step_counter(int rank) {
-  cleave_named counter = {"step", CLEAVE_TENSOR_I64(&third, 1)};
+static cleave_named_tensor step_counter(int rank) {
+  cleave_named_tensor counter = {"step", CLEAVE_TENSOR_I64(&third, 1)};
   counter.tensor.rank = rank;
   return counter;
 }
@@ -107,11 +107,12 @@ static bool state_that_does_not_belong_is_refused_by_name(void) {
   CHECK(state.n == 0);
   cleave_state_free(&state);
 #define NO_STATE(module, kind, item, count, part)                                                \
-  REFUSED(cleave_state_write(rt, module, kind, (cleave_named[]){item, item, item}, count, 0, e), \
+  REFUSED(cleave_state_write(rt, module, kind, (cleave_named_tensor[]){item, item, item}, count, \
+                             0, e),                                                              \
           CLEAVE_INVALID, part)
   NO_STATE(n.b, CLEAVE_STATE_OPTIMIZER, moment, 1, "odd state b");
   NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, good, 3, "3 items for module 'odd state a', which has 2");
-  cleave_named wrong = good;
+  cleave_named_tensor wrong = good;
   wrong.name = "0.wieght";
   NO_STATE(n.a, CLEAVE_STATE_WEIGHTS, wrong, 1, "'0.wieght'");
   wrong = good;
@@ -129,7 +130,7 @@ static bool state_that_does_not_belong_is_refused_by_name(void) {
 static bool state_may_be_written_in_parts(void) {
   net n;
   cleave_state state = {0};
-  cleave_named counter = step_counter(0);
+  cleave_named_tensor counter = step_counter(0);
   DO(make_half("state in parts", &n));
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_WEIGHTS, &good, 0, 0, e));
   MUST(cleave_state_write(rt, n.a, CLEAVE_STATE_OPTIMIZER, &counter, 1, 0, e)); /* some of them */
@@ -272,7 +273,7 @@ static bool other_sendings(const char *w) {
   int64_t classes[4] = {0, 1, 2, 0};
   int at = 0;
   char line[200];
-  cleave_named given = {"0.weight", CLEAVE_TENSOR_F32(given_w, 3, 3)};
+  cleave_named_tensor given = {"0.weight", CLEAVE_TENSOR_F32(given_w, 3, 3)};
   cleave_module_options o = {
       .size = sizeof o, .name = "far", .at = w, .weights = &given, .n_weights = 1};
   cleave_module_options lo = {.size = sizeof lo, .name = "far loss", .at = w};
@@ -310,12 +311,13 @@ static bool other_sendings(const char *w) {
 static bool a_count_that_is_left_out_is_0(void) {
   static const char *const names[] = {"0.weight", "0.bias", "0.running_mean", "0.running_var"};
   float rows[4][3] = {{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {1, 1, 1}};
-  cleave_named given[4];
+  cleave_named_tensor given[4];
   cleave_state state = {0};
   cleave_module *m;
   cleave_module_options o = {.size = sizeof o, .name = "norm", .at = at_b};
   cleave_input input = CLEAVE_INPUT(CLEAVE_F32, 4, 3);
-  for (int i = 0; i < 4; i++) given[i] = (cleave_named){names[i], CLEAVE_TENSOR_F32(rows[i], 3)};
+  for (int i = 0; i < 4; i++)
+    given[i] = (cleave_named_tensor){names[i], CLEAVE_TENSOR_F32(rows[i], 3)};
   MUST(cleave_load_layers(rt, &o, "[{op: batchnorm}]", &input, &m, e));
   MUST(cleave_module_place(rt, m, false, 0, e));
   MUST(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, given, 4, 0, e));
@@ -353,7 +355,7 @@ static bool a_leaf_stays(const char *w) {
   forget_sendings(1u << CLEAVE_SENDING_WEIGHTS);
   cleave_tensor bias = CLEAVE_TENSOR_F32(in, 5);
   REFUSED(cleave_weight_write(rt, m, "0.bias", &bias, 0, e), CLEAVE_DENIED, "of 'kept' stays here");
-  cleave_named item = {"0.bias", bias};
+  cleave_named_tensor item = {"0.bias", bias};
   REFUSED(cleave_state_write(rt, m, CLEAVE_STATE_WEIGHTS, &item, 1, 0, e), CLEAVE_DENIED,
           "of 'kept' stays here");
   forget_sendings(0);
@@ -662,7 +664,7 @@ static bool a_lost_worker_is_an_error_that_names_it(pid_t pid) {
   cleave_reference loss;
   DO(make_net("lost", "master", &n));
   cleave_group g = {
-      .modules = (cleave_module *[]){n.a, n.b}, .n_modules = 2, .lr = 0.5, .final = true};
+      .modules = (cleave_module *[]){n.a, n.b}, .n_modules = 2, .lr = 0.5, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &g, 1, 0, &o, e));
   DO(train(&n, &o, 1, 1, 2, END));
   DO(open_context(&c));

@@ -85,7 +85,7 @@ static bool make_pipeline(uint32_t number, uint32_t n, uint32_t micros, const ch
     else
       DO(load_loss(name, p->at[i], WIDTH, &p->module[i]));
   }
-  cleave_group all = {.modules = p->module, .n_modules = n, .lr = 0.1, .final = true};
+  cleave_group all = {.modules = p->module, .n_modules = n, .lr = 0.1, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &all, 1, 0, &p->optimizer, e));
   return read_state(p, p->first);
 }
@@ -317,7 +317,7 @@ static bool positions_that_cannot_be_are_refused(void) {
 static bool make_stepper(const char *name, bool final, double clip, cleave_module **ret,
                          cleave_optimizer **ret_optimizer) {
   DO(load(name, at_a, layers[0], WIDTH, ret));
-  cleave_group group = {.modules = ret, .n_modules = 1, .lr = 0.1, .final = final};
+  cleave_group group = {.modules = ret, .n_modules = 1, .lr = 0.1, .no_rollback = final};
   MUST(cleave_optimizer_new(rt, &group, 1, clip, ret_optimizer, e));
   return true;
 }
@@ -364,7 +364,7 @@ static bool a_failure_names_its_module(void) {
   cleave_reference in, out;
   cleave_error failed;
   DO(load("the one that steps", at_b, "[{op: linear, out: 2}]", WIDTH, &m));
-  cleave_group group = {.modules = &m, .n_modules = 1, .lr = 0.1, .final = true};
+  cleave_group group = {.modules = &m, .n_modules = 1, .lr = 0.1, .no_rollback = true};
   MUST(cleave_optimizer_new(rt, &group, 1, 0, &sgd, e));
   DO(open_context(&c));
   DO(leaf(c, x, ROWS, WIDTH, false, &in));
@@ -376,7 +376,7 @@ static bool a_failure_names_its_module(void) {
   if (status == CLEAVE_OK) status = cleave_context_close(rt, c, 0, &failed);
   CHECK(status == CLEAVE_INVALID);
   CHECK(strstr(failed.text, "a gradient of module 'the one that steps' is not finite") != NULL);
-  CHECK(strcmp(failed.hop, "the one that steps") == 0);
+  CHECK(strcmp(failed.place, "the one that steps") == 0);
   status = cleave_context_close(rt, c, 0, NULL);
   cleave_optimizer_release(rt, sgd, NULL);
   cleave_module_release(rt, m, NULL);

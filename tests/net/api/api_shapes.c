@@ -38,7 +38,7 @@ static bool a_batch_of_nothing_goes_through(void) {
   cleave_context c;
   cleave_reference x, h, y, target, loss;
   cleave_tensor t = {0}, before = {0}, after = {0};
-  cleave_stepped done;
+  cleave_step_result done;
   DO(make_net("nothing", at_b, &n));
   cleave_module *all[] = {n.a, n.b};
   cleave_group g = {.modules = all, .n_modules = 2, .lr = 0.1};

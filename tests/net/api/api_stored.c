@@ -49,7 +49,7 @@ static void print_file(cleave_module *m, const char *name, const cleave_state_fi
 static bool save_one(cleave_module *m, cleave_state_kind kind, const char *name) {
   cleave_state_file f = {.size = sizeof f};
   char path[512];
-  MUST(cleave_state_save_there(rt, m, kind, name, 0, &f, e));
+  MUST(cleave_state_save_at_worker(rt, m, kind, name, 0, &f, e));
   print_file(m, name, &f);
   snprintf(path, sizeof path, "%s/%s.safetensors", folder, name);
   MUST(cleave_state_save(rt, m, kind, path, 0, e));
@@ -64,9 +64,9 @@ static bool save_all(void) {
 
 static bool load_module(cleave_module *m, const char *weights, const char *moments) {
   cleave_state_file f = {.size = sizeof f};
-  MUST(cleave_state_load_there(rt, m, CLEAVE_STATE_WEIGHTS, weights, 0, &f, e));
+  MUST(cleave_state_load_at_worker(rt, m, CLEAVE_STATE_WEIGHTS, weights, 0, &f, e));
   print_file(m, weights, &f);
-  MUST(cleave_state_load_there(rt, m, CLEAVE_STATE_OPTIMIZER, moments, 0, &f, e));
+  MUST(cleave_state_load_at_worker(rt, m, CLEAVE_STATE_OPTIMIZER, moments, 0, &f, e));
   print_file(m, moments, &f);
   return true;
 }
@@ -117,12 +117,12 @@ static bool a_step_is_in_the_file(void) {
   DO(backward(c, loss, false));
   cleave_future f, g;
   MUST(cleave_step_async(rt, adam, c, 0, &f, e));
-  MUST(cleave_state_save_there_async(rt, n.b, CLEAVE_STATE_WEIGHTS, "stepped", 0, &g, e));
+  MUST(cleave_state_save_at_worker_async(rt, n.b, CLEAVE_STATE_WEIGHTS, "stepped", 0, &g, e));
   cleave_state_file file = {.size = sizeof file}, other = file;
   MUST(cleave_future_wait(rt, g, 0, e));
   MUST(cleave_future_state_file(rt, g, &file, e));
   MUST(cleave_future_wait(rt, f, 0, e));
-  MUST(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "stepped2", 0, &other, e));
+  MUST(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "stepped2", 0, &other, e));
   CHECK(strcmp(file.sha256, other.sha256) == 0 && file.bytes == other.bytes && file.bytes > 0);
   DO(digest_of_all(&then));
   CHECK(then != before);
@@ -133,14 +133,14 @@ static bool a_step_is_in_the_file(void) {
   REFUSED(cleave_future_state_file(rt, g, &file, e), CLEAVE_INVALID, "3 bytes");
   MUST(cleave_future_release(rt, f, e));
   MUST(cleave_future_release(rt, g, e));
-  MUST(cleave_state_load_there_async(rt, n.b, CLEAVE_STATE_WEIGHTS, "stepped", 0, &f, e));
+  MUST(cleave_state_load_at_worker_async(rt, n.b, CLEAVE_STATE_WEIGHTS, "stepped", 0, &f, e));
   MUST(cleave_future_wait(rt, f, 0, e));
   MUST(cleave_future_release(rt, f, e));
-  MUST(cleave_state_remove_there_async(rt, n.b, "stepped2", 0, &f, e));
+  MUST(cleave_state_remove_at_worker_async(rt, n.b, "stepped2", 0, &f, e));
   MUST(cleave_future_wait(rt, f, 0, e));
   MUST(cleave_future_release(rt, f, e));
-  MUST(cleave_state_remove_there(rt, n.b, "stepped", 0, e));
-  REFUSED(cleave_state_remove_there(rt, n.b, "stepped", 0, e), CLEAVE_NOT_FOUND, "'stepped'");
+  MUST(cleave_state_remove_at_worker(rt, n.b, "stepped", 0, e));
+  REFUSED(cleave_state_remove_at_worker(rt, n.b, "stepped", 0, e), CLEAVE_NOT_FOUND, "'stepped'");
   return close_context(c);
 }
 
@@ -151,15 +151,15 @@ static bool names_are_no_paths(void) {
   const char *const bad[] = {"",     "../x", "..",        "/etc/passwd", ".x",  "a/b",
                              "a\nb", "a b",  "n\xc3\xa4", lengthy,       "a\\b"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-    REFUSED(cleave_state_save_there(rt, n.a, CLEAVE_STATE_WEIGHTS, bad[i], 0, NULL, e),
+    REFUSED(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, bad[i], 0, NULL, e),
             CLEAVE_INVALID, "no path");
-    REFUSED(cleave_state_load_there(rt, n.a, CLEAVE_STATE_WEIGHTS, bad[i], 0, NULL, e),
+    REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, bad[i], 0, NULL, e),
             CLEAVE_INVALID, "no path");
-    REFUSED(cleave_state_remove_there(rt, n.a, bad[i], 0, e), CLEAVE_INVALID, "no path");
+    REFUSED(cleave_state_remove_at_worker(rt, n.a, bad[i], 0, e), CLEAVE_INVALID, "no path");
   }
   lengthy[128] = '\0';
-  MUST(cleave_state_save_there(rt, n.a, CLEAVE_STATE_WEIGHTS, lengthy, 0, NULL, e));
-  MUST(cleave_state_remove_there(rt, n.a, lengthy, 0, e));
+  MUST(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, lengthy, 0, NULL, e));
+  MUST(cleave_state_remove_at_worker(rt, n.a, lengthy, 0, e));
   return true;
 }
 
@@ -167,22 +167,22 @@ static bool what_does_not_fit_changes_nothing(void) {
   uint64_t before, then;
   cleave_state_file small = {.size = 1};
   DO(digest_of_all(&before));
-  REFUSED(cleave_state_load_there(rt, n.a, CLEAVE_STATE_WEIGHTS, "none", 0, NULL, e),
+  REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "none", 0, NULL, e),
           CLEAVE_NOT_FOUND, "'none'");
-  REFUSED(cleave_state_load_there(rt, n.a, CLEAVE_STATE_OPTIMIZER, "a", 0, NULL, e), CLEAVE_INVALID,
-          "exp_avg");
-  REFUSED(cleave_state_save_there(rt, n.loss, CLEAVE_STATE_WEIGHTS, "x", 0, NULL, e),
+  REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_OPTIMIZER, "a", 0, NULL, e),
+          CLEAVE_INVALID, "exp_avg");
+  REFUSED(cleave_state_save_at_worker(rt, n.loss, CLEAVE_STATE_WEIGHTS, "x", 0, NULL, e),
           CLEAVE_INVALID, "cleave_state_save");
-  REFUSED(cleave_state_save_there(rt, n.a, (cleave_state_kind)4, "x", 0, NULL, e), CLEAVE_INVALID,
-          "4");
-  REFUSED(cleave_state_save_there(rt, n.a, CLEAVE_STATE_WEIGHTS, "x", 0, &small, e), CLEAVE_INVALID,
-          "1 bytes");
+  REFUSED(cleave_state_save_at_worker(rt, n.a, (cleave_state_kind)4, "x", 0, NULL, e),
+          CLEAVE_INVALID, "4");
+  REFUSED(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "x", 0, &small, e),
+          CLEAVE_INVALID, "1 bytes");
   DO(ask("damage")); /* of the file "b.adam" */
-  REFUSED(cleave_state_load_there(rt, n.b, CLEAVE_STATE_OPTIMIZER, "b.adam", 0, NULL, e),
+  REFUSED(cleave_state_load_at_worker(rt, n.b, CLEAVE_STATE_OPTIMIZER, "b.adam", 0, NULL, e),
           CLEAVE_DATA_LOSS, "'b.adam'");
   DO(ask("repair"));
   DO(ask("block")); /* a folder stands where the file "blocked" should */
-  REFUSED(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "blocked", 0, NULL, e),
+  REFUSED(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "blocked", 0, NULL, e),
           CLEAVE_UNAVAILABLE,
           "file of state 'blocked': the worker's disk failed; its log says how");
   DO(digest_of_all(&then));
@@ -197,13 +197,13 @@ static bool the_quota_holds(void) {
   int i = 0;
   for (; i < 20 && full.status == CLEAVE_OK; i++) {
     snprintf(name, sizeof name, "more-%d", i);
-    (void)!cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, name, 0, NULL, &full);
+    (void)!cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, name, 0, NULL, &full);
   }
   CHECK(i == 15 && full.status == CLEAVE_EXHAUSTED && strstr(full.text, "allow[].state_bytes"));
-  MUST(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "more-3", 0, NULL, e));
-  MUST(cleave_state_remove_there(rt, n.b, "more-0", 0, e));
-  MUST(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, name, 0, NULL, e));
-  REFUSED(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "more-0", 0, NULL, e),
+  MUST(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "more-3", 0, NULL, e));
+  MUST(cleave_state_remove_at_worker(rt, n.b, "more-0", 0, e));
+  MUST(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, name, 0, NULL, e));
+  REFUSED(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "more-0", 0, NULL, e),
           CLEAVE_EXHAUSTED,
           "4096 bytes more exceed the quota of files of state of this identity: 65536 in use");
   return true;
@@ -227,11 +227,11 @@ static bool a_worker_that_came_back_has_them(void) {
   uint64_t again;
   DO(ask("kill"));
   DO(b_is_lost());
-  REFUSED(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
+  REFUSED(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
           CLEAVE_UNAVAILABLE, at_b);
   DO(ask("start"));
   MUST(cleave_worker_rejoin(rt, at_b, 0, e));
-  REFUSED(cleave_state_load_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
+  REFUSED(cleave_state_load_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
           CLEAVE_UNAVAILABLE, "net b");
   MUST(cleave_module_reload(rt, n.b, NULL, NULL, 0, e));
   DO(load_module(n.a, "a", "a.adam") && load_module(n.b, "b", "b.adam"));
@@ -259,26 +259,26 @@ static bool another_session_loads_them(void) {
 static bool another_identity_has_none_of_them(void) {
   cleave_state_file f = {.size = sizeof f};
   DO(make_all());
-  REFUSED(cleave_state_load_there(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e), CLEAVE_NOT_FOUND,
-          "'a'");
-  REFUSED(cleave_state_remove_there(rt, n.a, "a", 0, e), CLEAVE_NOT_FOUND, "'a'");
-  MUST(cleave_state_save_there(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e)); /* its own */
+  REFUSED(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e),
+          CLEAVE_NOT_FOUND, "'a'");
+  REFUSED(cleave_state_remove_at_worker(rt, n.a, "a", 0, e), CLEAVE_NOT_FOUND, "'a'");
+  MUST(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, &f, e)); /* its own */
   print_file(n.a, "stranger", &f);
-  MUST(cleave_state_load_there(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, NULL, e));
-  MUST(cleave_state_remove_there(rt, n.a, "a", 0, e));
+  MUST(cleave_state_load_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, NULL, e));
+  MUST(cleave_state_remove_at_worker(rt, n.a, "a", 0, e));
   return true;
 }
 
 static bool who_may_keep_nothing_is_told(void) {
   DO(make_all());
-  REFUSED(cleave_state_save_there(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, NULL, e), CLEAVE_EXHAUSTED,
-          "the limit is 0; raise allow[].state_bytes");
+  REFUSED(cleave_state_save_at_worker(rt, n.a, CLEAVE_STATE_WEIGHTS, "a", 0, NULL, e),
+          CLEAVE_EXHAUSTED, "the limit is 0; raise allow[].state_bytes");
   return true;
 }
 
 static bool without_a_folder_there_are_none(void) {
   DO(make_all());
-  REFUSED(cleave_state_save_there(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
+  REFUSED(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "b", 0, NULL, e),
           CLEAVE_UNIMPLEMENTED, "state_dir");
   return true;
 }

@@ -59,7 +59,7 @@ static bool call_tied(const tied *t, cleave_context c, unsigned seed, cleave_ref
 static bool step(const tied *t, cleave_optimizer *o, unsigned seed, double *ret_norm) {
   cleave_context c;
   cleave_reference loss[2];
-  cleave_stepped done;
+  cleave_step_result done;
   DO(open_context(&c));
   for (int i = 0; i < 2; i++) DO(call_tied(t, c, seed + 2 * (unsigned)i, NULL, &loss[i]));
   MUST(cleave_backward(rt, c, loss, 2, false, 0, e));

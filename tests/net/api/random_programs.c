@@ -35,7 +35,7 @@ static uint32_t below(uint32_t n) {
 
 static bool must(cleave_status status) {
   if (status != CLEAVE_OK)
-    printf("%s at '%s' %s: %s\n", cleave_status_name(status), e.node, e.hop, e.text);
+    printf("%s at '%s' %s: %s\n", cleave_status_name(status), e.node, e.place, e.text);
   return status == CLEAVE_OK;
 }
 
@@ -159,9 +159,9 @@ static bool finish(program *p, bool twice, seen *s) {
   for (int k = 0; k < KINDS; k++)
     for (int i = 0; i < 2; i++) {
       cleave_module *m = modules[p->world][k][i];
-      for (size_t w = 0; cleave_module_weight(m, w); w++)
-        see_tensor(s, cleave_gradient(rt, p->context, m, cleave_module_weight(m, w), 0, &t, &e),
-                   &t);
+      for (size_t w = 0; cleave_module_weight_name(m, w); w++)
+        see_tensor(
+            s, cleave_gradient(rt, p->context, m, cleave_module_weight_name(m, w), 0, &t, &e), &t);
     }
   cleave_status closed = cleave_context_close(rt, p->context, 0, &e);
   see(s, &closed, sizeof closed);

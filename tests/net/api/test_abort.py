@@ -10,7 +10,7 @@ import pyclient
 from pyclient import Caller, pb
 
 PROGRAM = os.path.join(BIN, "net", "abort_transfer")
-LIMITS = "limits: {credit: 512MiB}\n"
+LIMITS = "limits: {receive_window: 512MiB}\n"
 MIB, RATE, AFTER_MS = 256, 100, 1500
 BEYOND_MS = 250 if SANITIZED else 100
 suite = Suite()

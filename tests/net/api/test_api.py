@@ -35,4 +35,4 @@ def the_rest(c):
 
 # a thousand contexts hold that many tensors
 sys.exit(ways.everywhere(ways.program("api_program"), ways.LINKED, then=the_rest,
-                         limits="limits: {tensors: 65536, credit: 4MiB}\n"))
+                         limits="limits: {tensors: 65536, receive_window: 4MiB}\n"))

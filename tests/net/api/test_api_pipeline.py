@@ -180,10 +180,10 @@ def run_with_one_worker_up():
     cluster.workers[1] = Worker(cluster, "w2", cluster.worker_config(1))
 
 
-with Cluster(2, limits="limits: {credit: 4MiB}\n",
+with Cluster(2, limits="limits: {receive_window: 4MiB}\n",
              extra_allow="  - {identity: \"spiffe://test/watch\", role: observer}\n") as cluster:
     cluster.issue("watch", "spiffe://test/watch")
-    for part in (placements, options, windows, lost, only, artifacts):
+    for part in (placements, options, windows, run_with_a_lost_worker, run_with_one_worker_up, artifacts):
         if not wanted or part.__name__ in wanted:
             part()
 sys.exit(1 if failed else 0)

@@ -50,7 +50,7 @@ def moved(port):
     """Bytes that modules of the worker have passed to others there, by their way."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
         text = page.read().decode()
-    return {way: int(float(n)) for way, n in re.findall(r'^cleave_worker_moved_bytes_total\{way="(.*)"\} (\S+)', text, re.M)}
+    return {way: int(float(n)) for way, n in re.findall(r'^cleave_worker_device_copy_bytes_total\{way="(.*)"\} (\S+)', text, re.M)}
 
 
 def on_two_devices(check, sim_seed):

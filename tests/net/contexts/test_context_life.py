@@ -556,7 +556,7 @@ def cancelled_large_value_leaves_no_memory_in_use():
     size = int(os.environ.get("CLEAVE_TEST_CANCEL_MIB", "8")) << 20
     dims, data = [64, size // 256], bytes(size)
     sum_of_data = crc32c(data)
-    with Cluster(1, limits=f"limits: {{session_bytes: {size * 7 // 4}, credit: {size * 3 // 2}}}\n") as alone, \
+    with Cluster(1, limits=f"limits: {{session_bytes: {size * 7 // 4}, receive_window: {size * 3 // 2}}}\n") as alone, \
             Caller(alone.ports[0], alone.certs) as c:
         c.hello(credit=2 * size)
         s = SessionOf(c, os.urandom(16), 1, 0)

@@ -287,7 +287,7 @@ def run_hostile(suite, name, keys="", evil=""):
             cluster.issue(who, "spiffe://test/" + who)
         cluster.ports = [free_port()]
         cluster.limits = (f"limits: {{sessions: 16, session_bytes: {SESSION_BYTES}, "
-                          f"credit: {CREDIT}, message_size: 2MiB}}\nlog: {{lines: 1000000}}\n{keys}")
+                          f"receive_window: {CREDIT}, message_size: 2MiB}}\nlog: {{lines: 1000000}}\n{keys}")
         cluster.extra_allow = f"  - {{identity: \"spiffe://test/evil\", role: master{evil}}}\n"
         cluster.workers = [Worker(cluster, "w1", cluster.worker_config(0))]
         os.mkdir(os.path.join(cluster.dir, "data"))

@@ -24,7 +24,7 @@ SESSION = (f"{DATA}stages:\n"
            " weights: {file: b.safetensors}}\n"
            "loss: {kind: cross_entropy}\n"
            f"limits: {{connect_timeout: {TIMEOUT}ms, step_timeout: {TIMEOUT}ms,"
-           f" credit: {CREDIT}}}\n"
+           f" receive_window: {CREDIT}}}\n"
            f"train: {{epochs: 100, max_steps: {STEPS}, batch: {ROWS}, seed: 5eed5eed5eed5eed5eed5eed5eed5eed,"
            " optimizer: {kind: sgd, lr: 0.05}}\n")
 
@@ -159,7 +159,7 @@ def main(suite):
     if pyclient.MISSING:
         print("skip hostile worker:", pyclient.MISSING)
         return
-    with Cluster(1, limits="limits: {credit: 1MiB}\nstate_dir: .\n") as cluster:
+    with Cluster(1, limits="limits: {receive_window: 1MiB}\nstate_dir: .\n") as cluster:
         os.mkdir(os.path.join(cluster.dir, "data"))
         synthetic_images(os.path.join(cluster.dir, "data"), n=1024, n_test=ROWS, side=8)
         write_weights(os.path.join(cluster.dir, "b.safetensors"))

@@ -5,6 +5,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import *
 
 suite = Suite()
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SHIPPED = ("cleave-master", "cleave-worker", "libcleave.so", "libcleave.a")
 # Between a tensor and the network nothing can be written but these, by archive and symbol; neither
 # is called.
@@ -112,6 +113,65 @@ def programs_start_from_the_build_folder():
                 done = run(program)
                 assert done.returncode == 0 and done.stdout == "1 3 8 6\n", (standard, done)
 
+
+@suite.test
+def programs_with_names_before_0_9_still_build():
+    """In C and in C++, without a warning; the library has each old function beside the new one."""
+    if SANITIZED:
+        return "a program without a sanitizer cannot load a library with one"
+    flags = run("pkg-config", "--cflags", "--libs", "cleave", env={"PKG_CONFIG_PATH": os.path.abspath(BIN)})
+    assert flags.returncode == 0, flags.stderr
+    strict = ("-Wall", "-Wextra", "-Werror", "-pedantic-errors")
+    with tempfile.TemporaryDirectory() as folder:
+        for compiler, name, standard in (("gcc", "old.c", "c11"), ("g++", "old.cc", "c++17")):
+            source, program = (os.path.join(folder, n) for n in (name, "old"))
+            with open(source, "w") as f:
+                f.write(OLD_NAMES)
+            done = run(compiler, f"-std={standard}", *strict, "-o", program, source, *flags.stdout.split())
+            assert done.returncode == 0, (standard, done.stderr)
+            done = run(program)
+            assert done.returncode == 0 and done.stdout == "17 3 4 front 2 1 1 1 1\n", (standard, done)
+    pairs = re.findall(r"^CLEAVE_OLD_FUNCTION_\((\w+), (\w+)\);", symbols("cat", f"{ROOT}/master/api/cleave.h"), re.M)
+    at = {name: address for address, name in re.findall(r"^(\w+) T (\w+)$", symbols("nm", "-D", os.path.join(BIN, "libcleave.so")), re.M)}
+    assert len(pairs) == 9 and all(at[old] == at[now] for old, now in pairs), pairs
+
+
+OLD_NAMES = """#include <cleave.h>
+#include <stdio.h>
+#include <string.h>
+struct cleave_stepped;
+static cleave_status (*const there[])(cleave_runtime *, cleave_module *, cleave_state_kind, const char *, uint64_t,
+                                      cleave_state_file *, cleave_error *) = {cleave_state_save_there, cleave_state_load_there};
+static cleave_status (*const there_async[])(cleave_runtime *, cleave_module *, cleave_state_kind, const char *, uint64_t,
+                                            cleave_future *, cleave_error *) = {cleave_state_save_there_async,
+                                                                                cleave_state_load_there_async};
+int main(void) {
+  cleave_error error;
+  cleave_counts counts = {1, 1, 1};
+  struct cleave_stepped stepped = {true, 1, 1, 1};
+  cleave_named named = {"w", {CLEAVE_F32, 0, {0}, NULL, 0}};
+  cleave_module_options where;
+  cleave_group group;
+  cleave_future none = {0};
+  const char *one = "w";
+  memset(&error, 0, sizeof error);
+  memset(&where, 0, sizeof where);
+  memset(&group, 0, sizeof group);
+  strcpy(error.hop, "front");
+  where.fresh = &one;
+  where.n_fresh = 2;
+  where.fixed = where.any_device = group.final = true;
+  cleave_count(NULL, &counts);
+  if (counts.bytes_up || cleave_module_weight(NULL, 0) || named.name[0] != 'w' || where.initialized != &one) return 1;
+  if (cleave_future_stepped(NULL, none, &stepped, NULL) != CLEAVE_INVALID) return 2;
+  if (cleave_state_remove_there(NULL, NULL, "x", 0, NULL) != CLEAVE_INVALID) return 3;
+  if (cleave_state_remove_there_async(NULL, NULL, "x", 0, &none, NULL) != CLEAVE_INVALID) return 4;
+  if (!there[0] || !there[1] || !there_async[0] || !there_async[1]) return 5;
+  printf("%d %d %d %s %d %d %d %d %d\\n", CLEAVE_ANSWER, CLEAVE_EVENT_INPUT, CLEAVE_EVENT_WEIGHT, error.place,
+         (int)where.n_initialized, where.frozen_is_final, where.copies_inputs, group.no_rollback, stepped.applied);
+  return 0;
+}
+"""
 
 SHAPES = """#include <cleave.h>
 #include <stdio.h>

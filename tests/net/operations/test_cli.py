@@ -45,7 +45,7 @@ def plan_marks_layers_computed_by_ref():
     assert re.search(r"batchnorm .*\[32, 10\]  ref$", text, re.M), text
     assert not re.search(r"(conv2d|relu|linear|log_softmax) .*  ref$", text, re.M), text
     stages = json.loads(master("plan", "--json", session, cwd=cluster.dir).stdout)["stages"]
-    assert [s["ref_layers"] for s in stages] == [[], [4]], stages
+    assert [s["fallback_layers"] for s in stages] == [[], [4]], stages
 
 
 def registered(backend):
@@ -137,7 +137,7 @@ def readable_labels_and_records_need_permission():
     text, facts, shows = told("u", DATA + u_shape + secret, "")
     assert "labels: not sent; they can be inferred: 1 secret layer" in text and "99.98 %" in text, text
     assert facts == {"labels": "inferable", "head_layers": 1, "single_output": False, "records": "picture",
-                     "findings": ["picture"], "picture": {"least": 9, "places": 144}, "seed_guessable": False}, facts
+                     "findings": ["picture"], "picture": {"min_places": 9, "least": 9, "places": 144}, "seed_guessable": False}, facts
     assert shows == ["PICTURE", "", ""] and "is made of 9 of the 144 places" in text, (shows, text)
     text, facts, shows = told("raw-told", DATA + scale + secret, "raw_input_leaves: true")
     assert "records: RAW INPUT LEAVES" in text and re.search(r"activation of stage 'a'.*, RAW INPUT\n", text), text

@@ -166,7 +166,7 @@ def windows_of(port, windows):
     def look():
         n = numbers(port)
         messages = [n[f'cleave_worker_link_messages_total{{link="master",direction="{way}"}}'] for way in ("in", "out")]
-        return n[f"cleave_worker_steps_total{{{ME}}}"], n[f"cleave_worker_wakes_total{{{ME}}}"], *messages, time.monotonic()
+        return n[f"cleave_worker_steps_total{{{ME}}}"], n[f"cleave_worker_thread_wakeups_total{{{ME}}}"], *messages, time.monotonic()
     seen = [look()]
     for _ in range(windows):
         time.sleep(0.08)

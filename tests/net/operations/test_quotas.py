@@ -78,7 +78,7 @@ def bytes_over_the_identity_quota_are_refused():
 
 @suite.test
 def chunked_tensors_over_the_quota_are_dropped():
-    with tenants(light=dict(bytes="4MiB"), more="limits: {credit: 2MiB}\n"), Tenant("light") as light:
+    with tenants(light=dict(bytes="4MiB"), more="limits: {receive_window: 2MiB}\n"), Tenant("light") as light:
         w, data = light.open(), bytes(4 * LARGE[0] * LARGE[1])
         for i in range(12):  # six times the credit: it comes back for what is dropped
             f = frame(pb.VALUE, data, LARGE, context=1, message=1 + i)

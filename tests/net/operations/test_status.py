@@ -92,8 +92,8 @@ def a_slow_link_is_named_with_its_speed_and_round_trip():
     assert speeds and all(4 <= v <= 40 for v in speeds), s["diagnosis"]  # of 12, over a second
     assert 80 <= int(match.group(3)), s["diagnosis"]
     link = s["links"][0]
-    assert link["round_trip_ms"] >= 80 and link["awaited"] > 0.2, link
-    assert link["receiving"] + link["sending"] > 0.49 * link["awaited"], link
+    assert link["round_trip_ms"] >= 80 and link["waiting"] > 0.2, link
+    assert link["receiving"] + link["sending"] > 0.49 * link["waiting"], link
 
 
 @suite.test
@@ -438,7 +438,7 @@ def sessions_that_share_a_core_wait_for_it():
             def both():
                 done = master("status", one.session, "--json", "--interval", "0.5", cwd=shared.dir)
                 seen = sessions({row["worker"]: row for row in map(json.loads, done.stdout.splitlines())}, "w1")
-                waiting = [s for s in seen.values() if s["waiting_for_turn"] > 0.3 and s["computing"] > 0.3]
+                waiting = [s for s in seen.values() if s["waiting_for_cores"] > 0.3 and s["computing"] > 0.3]
                 return seen if len(waiting) == 2 else None
             seen = until(both)
             assert any(re.search(r"waiting for the cores \d+ %: session (one|two) computes", s["diagnosis"])

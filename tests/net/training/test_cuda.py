@@ -126,7 +126,7 @@ def failed_graph_capture_changes_no_bit():
 
 def graph_counts(page):
     with urllib.request.urlopen(f"http://127.0.0.1:{page}/metrics", timeout=20) as reply:
-        return [int(float(n)) for n in re.findall(r"^cleave_worker_graph_\w+_total{.*} (\S+)$", reply.read().decode(), re.M)]
+        return [int(float(n)) for n in re.findall(r"^cleave_worker_cuda_graph_\w+_total{.*} (\S+)$", reply.read().decode(), re.M)]
 
 
 @suite.test

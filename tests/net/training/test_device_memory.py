@@ -64,7 +64,7 @@ def planned_device_memory_matches_the_charge():
         for dtype in ("f32", "bf16") if LONG or net == "lstm" else ("f32",):
             stage, charged = planned_and_charged(net, dtype, "cuda: {graphs: false}\n")
             off, call = charged - stage["memory_bytes"], stage["activation_bytes"] // 2
-            reserve = stage["borrowed_bytes"] % LOAN if (net, dtype) == ("lstm", "f32") else 0
+            reserve = stage["library_workspace_bytes"] % LOAN if (net, dtype) == ("lstm", "f32") else 0
             assert -call - SMALL <= off <= SMALL + reserve, (net, dtype, off, stage, charged)
 
 
@@ -109,14 +109,14 @@ def plan_says_which_memory_a_stage_uses():
         shown = json.loads(master("plan", on_device, "--json", cwd=c.dir).stdout)["stages"][0]
         here = c.session("processor", body("mlp", "f32").replace("device: cuda", "device: cpu"))
         other = json.loads(master("plan", here, "--json", cwd=c.dir).stdout)["stages"][0]
-        parts = [n for key, n in shown.items() if key.endswith("_bytes") and key not in ("memory_bytes", "borrowed_bytes")]
+        parts = [n for key, n in shown.items() if key.endswith("_bytes") and key not in ("memory_bytes", "library_workspace_bytes", "borrowed_bytes")]
         assert shown["memory_bytes"] == sum(parts) and shown["evaluation_bytes"] > 0, shown
-        assert other["borrowed_bytes"] == other["kept_bytes"] == other["evaluation_bytes"] == 0, other
+        assert other["library_workspace_bytes"] == other["kept_bytes"] == other["evaluation_bytes"] == 0, other
 
 
 def facts_of(stage):
     """What of it depends on the device."""
-    return {k: v for k, v in stage.items() if k.endswith("_bytes") or k == "ref_layers"}
+    return {k: v for k, v in stage.items() if k.endswith("_bytes") or k == "fallback_layers"}
 
 
 def on_two(devices):

@@ -27,7 +27,7 @@ def records(folder):
 def body(steps=STEPS, decay="weights", more="", micro="pipeline: {micro_batches: 4}\n"):
     return ("data: {format: npy, root: habits, train: [x.npy, y.npy]}\n" + STAGES + "loss: {kind: cross_entropy}\n"
             f"{micro}train: {{epochs: 99, max_steps: {steps}, batch: {BATCH}, shuffle: false, seed: {SEED}, clip_grad_norm: {CLIP},"
-            f" optimizer: {{kind: adamw, lr: {RATE}, weight_decay: {DECAY}, decay: {decay}}}"
+            f" optimizer: {{kind: adamw, lr: {RATE}, weight_decay: {DECAY}, decay_applies_to: {decay}}}"
             f", schedule: {{kind: linear, warmup_steps: {WARM}, from_zero: true, total_steps: {STEPS}}}{more}}}\n")
 
 

@@ -200,7 +200,7 @@ def plan_names_the_owner_of_a_tied_weight():
     assert f"    tied: {TIED['bert']} is {TABLES['bert']} of stage s0\n" in planned(body(U))
     assert f"    tied: {TIED['bert']} is {TABLES['bert']}\n" in planned(body(["master"]))
     stage = json.loads(planned(body(U), "--json"))["stages"][3]
-    assert stage["ties"] == [{"weight": TIED["bert"], "of": TABLES["bert"], "stage": "s0"}], stage
+    assert stage["ties"] == [{"weight": TIED["bert"], "owner_weight": TABLES["bert"], "of": TABLES["bert"], "stage": "s0"}], stage
 
 
 @suite.test

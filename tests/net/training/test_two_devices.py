@@ -45,7 +45,7 @@ def metric(port, name, label):
 
 
 def moved(port):
-    return metric(port, "cleave_worker_moved_bytes_total", "way")
+    return metric(port, "cleave_worker_device_copy_bytes_total", "way")
 
 
 def held(port):

@@ -65,7 +65,7 @@ static void a_lost_peer_is_present_only_after_a_rejoin(void **state) {
       {PEER_CLOSED, PEER_CLOSES, API_IGNORE, PEER_CLOSED},
   };
   (void)state;
-  check(peer, PEER_STATES, PEER_FACTS, cells, CLV_COUNT(cells));
+  check(peer, PEER_STATES, PEER_EVENTS, cells, CLV_COUNT(cells));
 }
 
 static void a_module_keeps_its_index_until_its_node_has_answered(void **state) {
@@ -88,7 +88,7 @@ static void a_module_keeps_its_index_until_its_node_has_answered(void **state) {
       {MODULE_GONE, MODULE_OUTDATED, API_IGNORE, MODULE_GONE},
   };
   (void)state;
-  check(module, MODULE_STATES, MODULE_FACTS, cells, CLV_COUNT(cells));
+  check(module, MODULE_STATES, MODULE_EVENTS, cells, CLV_COUNT(cells));
 }
 
 static void an_end_is_pending_until_the_owners_have_answered(void **state) {
@@ -106,7 +106,7 @@ static void an_end_is_pending_until_the_owners_have_answered(void **state) {
       {API_CONTEXT_ENDING_KEPT, API_CONTEXT_OWNERS_ANSWERED, API_IGNORE, API_CONTEXT_ENDING_KEPT},
   };
   (void)state;
-  check(context, API_CONTEXT_STATES, API_CONTEXT_FACTS, cells, CLV_COUNT(cells));
+  check(context, API_CONTEXT_STATES, API_CONTEXT_EVENTS, cells, CLV_COUNT(cells));
 }
 
 int main(void) {

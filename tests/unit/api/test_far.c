@@ -70,7 +70,7 @@ static void train(const program *p, unsigned step, double ret[2]) {
   cleave_reference in[2], logits, both[2], loss;
   cleave_tensor value = {0}, tx = CLEAVE_TENSOR_F32(x, ROWS, 1, SIZE, SIZE),
                 ty = {.dtype = CLEAVE_I64, .rank = 1, .shape = {ROWS}, .data = labels};
-  cleave_stepped stepped;
+  cleave_step_result stepped;
   for (size_t i = 0; i < CLV_COUNT(x); i++) x[i] = (float)sin((double)i * 0.7 + step);
   for (int i = 0; i < ROWS; i++) labels[i] = (i + (int)step) % CLASSES;
   MUST(cleave_context_open(rt, &o, &c, &e));

@@ -107,7 +107,7 @@ static void given_gradient_is_propagated_to_weights_and_inputs(void **state) {
 
 static void step_uses_written_gradients(void **state) {
   run r = {0};
-  cleave_stepped done;
+  cleave_step_result done;
   cleave_tensor after = {0};
   float weight[OUT * IN] = {3, 0, 0, 0, 4, 0}, bias[OUT] = {0};
   const cleave_tensor dw = CLEAVE_TENSOR_F32(weight, OUT, IN), db = CLEAVE_TENSOR_F32(bias, OUT);
@@ -127,7 +127,7 @@ static void step_uses_written_gradients(void **state) {
 
 static void non_finite_gradient_skips_the_step_until_overwritten(void **state) {
   run r = {0};
-  cleave_stepped done;
+  cleave_step_result done;
   float bias[OUT] = {NAN, 1};
   const cleave_tensor db = CLEAVE_TENSOR_F32(bias, OUT);
   (void)state;
@@ -167,7 +167,7 @@ static void backward_after_a_weight_change_is_refused(void **state) {
   assert_int_equal(cleave_backward_with(rt, first.context, &first.y, 1, &o, &e),
                    CLEAVE_PRECONDITION);
   assert_non_null(strstr(e.text, "module 'changed' have changed"));
-  assert_string_equal(e.hop, "changed");
+  assert_string_equal(e.place, "changed");
   call_again(&first); /* nothing was sent, and its context goes on */
   backward(&first);
   end(&second);

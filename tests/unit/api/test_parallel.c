@@ -110,7 +110,7 @@ static double train(const way *w, cleave_module *bce, unsigned step, double *ret
   cleave_context c;
   cleave_reference in, both[2], loss;
   cleave_tensor value = {0};
-  cleave_stepped stepped;
+  cleave_step_result stepped;
   MUST(cleave_context_open(rt, &o, &c, &e));
   in = leaf(c, x, WIDTH, step);
   both[0] = call(w, c, in);
@@ -350,8 +350,9 @@ static void state_with_unknown_name_or_shape_is_refused(void **state) {
   way w = {0};
   float numbers[64] = {0};
   load_parts(&w, "state", 2);
-  cleave_named unknown = {"w8.weight", CLEAVE_TENSOR_F32(numbers, 8, 8)};
-  cleave_named shape = {"w1.weight", CLEAVE_TENSOR_F32(numbers, 4, 12)}; /* as a part has it */
+  cleave_named_tensor unknown = {"w8.weight", CLEAVE_TENSOR_F32(numbers, 8, 8)};
+  cleave_named_tensor shape = {"w1.weight",
+                               CLEAVE_TENSOR_F32(numbers, 4, 12)}; /* as a part has it */
   cleave_state_kind kind = CLEAVE_STATE_WEIGHTS;
   assert_int_equal(cleave_parallel_state_write(rt, w.parallel, kind, &unknown, 1, 0, &e),
                    CLEAVE_NOT_FOUND);

@@ -36,6 +36,13 @@ static void duplicate_keys_are_refused(void **state) {
                "/etc/cleave/s.yaml:13:5: duplicate key 'at', first given at line 12");
 }
 
+static void old_key_beside_the_new_one_is_refused(void **state) {
+  (void)state;
+  refused_edit("loss:", "limits: {credit: 1MiB, receive_window: 1MiB}\nloss:",
+               "/etc/cleave/s.yaml:14:10: 'limits.receive_window' is given twice: 'credit' is its "
+               "old name, remove it");
+}
+
 static void what_is_not_normalised(void **state) {
   (void)state;
   refused_edit("[a.gz, b.gz]", "[a.gz, b.gz, c.gz], inputs: [ids, boxes], scale: 2",
@@ -175,11 +182,13 @@ static void durations_and_sizes_out_of_range_are_refused(void **state) {
       "limits.reference_lease=short",
       "--set limits.reference_lease=short: 'limits.reference_lease' must be a duration from "
       "1s to 24h, got 'short'");
-  refused_set("limits.credit=64MiBs",
-              "--set limits.credit=64MiBs: 'limits.credit' must be a size from 64KiB to 1TiB, got "
+  refused_set("limits.receive_window=64MiBs",
+              "--set limits.receive_window=64MiBs: 'limits.receive_window' must be a size from "
+              "64KiB to 1TiB, got "
               "'64MiBs'");
-  refused_set("limits.credit=0x10MiB",
-              "--set limits.credit=0x10MiB: 'limits.credit' must be a size from 64KiB to 1TiB, got "
+  refused_set("limits.receive_window=0x10MiB",
+              "--set limits.receive_window=0x10MiB: 'limits.receive_window' must be a size from "
+              "64KiB to 1TiB, got "
               "'0x10MiB'");
 }
 
@@ -662,6 +671,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(unknown_keys_are_refused_with_a_suggestion),
     cmocka_unit_test(duplicate_keys_are_refused),
     cmocka_unit_test(wrong_types_are_refused),
+    cmocka_unit_test(old_key_beside_the_new_one_is_refused),
     cmocka_unit_test(what_is_not_normalised),
     cmocka_unit_test(malformed_numbers_are_refused),
     cmocka_unit_test(values_out_of_range_are_refused),

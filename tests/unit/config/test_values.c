@@ -87,6 +87,30 @@ static void seed_forms_set_key_and_guessability(void **state) {
   assert_memory_equal(&large.key, &same.key, sizeof large.key);
 }
 
+static void old_keys_are_accepted_and_written_under_new_names(void **state) {
+  (void)state;
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  clv_err err;
+  char *text =
+      edited(session_text, "lr: 0.1}}", "lr: 0.1, decay: weights}}\nlimits: {credit: 1MiB}");
+  clv_session_config *c = accepted(text, NULL);
+  assert_true(c->limits.credit_bytes == 1 << 20);
+  assert_int_equal(c->train.optimizer.decay, CLV_DECAYS_WEIGHTS);
+  assert_int_equal(clv_session_config_write(c, &out, &err), CLV_OK);
+  assert_non_null(strstr(out.data, "receive_window: 1MiB"));
+  assert_non_null(strstr(out.data, "decay_applies_to: weights"));
+  assert_null(strstr(out.data, " credit:"));
+  clv_session_config_free(c);
+  /* the later override counts, whichever name it uses */
+  const char *sets[] = {"limits.receive_window=2MiB", "limits.credit=3MiB"};
+  for (size_t n = 1; n <= 2; n++) {
+    c = accepted(text, &(clv_config_overrides){.sets = sets, .n_sets = n});
+    assert_true(c->limits.credit_bytes == (n + 1) << 20);
+    clv_session_config_free(c);
+  }
+  free(text);
+}
+
 static void size_and_duration_units_are_converted(void **state) {
   (void)state;
   static const struct {
@@ -99,7 +123,7 @@ static void size_and_duration_units_are_converted(void **state) {
   } times[] = {{"30s", 30000}, {"250ms", 250}, {"2m", 120000}, {"1h", 3600000}, {"1.5s", 1500}};
   for (size_t i = 0; i < 4; i++) {
     char set[64];
-    snprintf(set, sizeof set, "limits.credit=%s", sizes[i].text);
+    snprintf(set, sizeof set, "limits.receive_window=%s", sizes[i].text);
     clv_session_config *c = accepted_set(set);
     assert_true(c->limits.credit_bytes == sizes[i].bytes);
     clv_session_config_free(c);
@@ -457,7 +481,7 @@ static const char rich_text[] =
     "   step_size: 4, total_steps: 5, gamma: 0.7}, clip_grad_norm: 1.5, freeze: ['0.*', "
     "\"b[1]\"]}\n"
     "pipeline: {micro_batches: 4, schedule: 1f1b, window: textbook, flush_every: 7}\n"
-    "limits: {step_timeout: 1234ms, connect_timeout: 1h, credit: 100001, "
+    "limits: {step_timeout: 1234ms, connect_timeout: 1h, receive_window: 100001, "
     "reference_lease: 7s}\n"
     "log: {every: 3, json: true, tensorboard: 't b'}\n"
     "checkpoint: {dir: 'c k', every_steps: 11, keep: 12}\n"
@@ -769,6 +793,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(decimal_numbers_parse_to_the_exact_double),
     cmocka_unit_test(number_notations_give_the_same_value),
     cmocka_unit_test(seed_forms_set_key_and_guessability),
+    cmocka_unit_test(old_keys_are_accepted_and_written_under_new_names),
     cmocka_unit_test(size_and_duration_units_are_converted),
     cmocka_unit_test(auto_micro_batches_round_trips),
     cmocka_unit_test(omitted_session_keys_have_their_defaults),

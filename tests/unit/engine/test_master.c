@@ -104,7 +104,7 @@ static clv_tensor *much(void) {
 static void assert_said(const clv_frame *f, clv_frame_kind kind) {
   assert_string_equal(clv_frame_kind_name(f->kind), clv_frame_kind_name(kind));
   assert_int_equal(f->failure.code, CLV_EXHAUSTED);
-  assert_non_null(strstr(f->failure.text, "limits.credit"));
+  assert_non_null(strstr(f->failure.text, "limits.receive_window"));
 }
 
 /* To the master itself and to a worker that only the master reaches. */
@@ -232,7 +232,7 @@ static void put_item(uint64_t message, bool refused) {
   snprintf(p->frame.state.name, sizeof p->frame.state.name, "0.bias");
   p->is_over_quota = refused;
   if (refused)
-    clv_frame_set_failure(&p->frame, CLV_EXHAUSTED, "no room; raise limits.credit", "");
+    clv_frame_set_failure(&p->frame, CLV_EXHAUSTED, "no room; raise limits.receive_window", "");
   else
     clv_packet_add(p, t);
   clv_node_post(w.node, p);

@@ -47,18 +47,39 @@ static void expect(const clv_metric *table, size_t n, const numbers *of, const c
 static void metric_has_help_type_and_value_lines(void **state) {
   (void)state;
   static const clv_metric table[] = {
-      {"a_seconds_total", CLV_COUNTER, "seconds", "Time\\of a\nthing.", offsetof(numbers, a), NULL},
-      {"none", CLV_GAUGE, "", "Is left out.", 0, put_nothing},
-      {"b_bytes", CLV_GAUGE, "bytes", "Size \"of\" b.", offsetof(numbers, b), NULL}};
+      {"a_seconds_total", CLV_COUNTER, "seconds", "Time\\of a\nthing.", offsetof(numbers, a), NULL,
+       NULL},
+      {"none", CLV_GAUGE, "", "Is left out.", 0, put_nothing, NULL},
+      {"b_bytes", CLV_GAUGE, "bytes", "Size \"of\" b.", offsetof(numbers, b), NULL, NULL}};
   expect(table, 3, &(numbers){.a = 1.5, .b = 1e15},
          "# HELP a_seconds_total Time\\\\of a\\nthing.\n# TYPE a_seconds_total counter\n"
          "a_seconds_total 1.5\n"
          "# HELP b_bytes Size \"of\" b.\n# TYPE b_bytes gauge\nb_bytes 1e+15\n");
 }
 
+static void renamed_metric_is_written_under_both_names(void **state) {
+  (void)state;
+  static const clv_metric table[] = {{.name = "new_total",
+                                      .was = "old_total",
+                                      .kind = CLV_COUNTER,
+                                      .unit = "",
+                                      .help = "Things.",
+                                      .at = offsetof(numbers, a)},
+                                     {.name = "none",
+                                      .was = "old_none",
+                                      .kind = CLV_GAUGE,
+                                      .unit = "",
+                                      .help = "Is left out.",
+                                      .write = put_nothing}};
+  expect(table, 2, &(numbers){.a = 3},
+         "# HELP new_total Things.\n# TYPE new_total counter\nnew_total 3\n"
+         "# HELP old_total Old name of new_total; the next version leaves it out.\n"
+         "# TYPE old_total counter\nold_total 3\n");
+}
+
 static void printed_numbers_read_back_exactly(void **state) {
   (void)state;
-  static const clv_metric row = {"x", CLV_GAUGE, "", "X.", offsetof(numbers, a), NULL};
+  static const clv_metric row = {"x", CLV_GAUGE, "", "X.", offsetof(numbers, a), NULL, NULL};
   static const struct {
     double value;
     const char *text;
@@ -82,7 +103,7 @@ static void printed_numbers_read_back_exactly(void **state) {
 
 static void label_values_are_escaped(void **state) {
   (void)state;
-  static const clv_metric row = {"x", CLV_GAUGE, "", "X.", 0, put_label};
+  static const clv_metric row = {"x", CLV_GAUGE, "", "X.", 0, put_label, NULL};
   expect(&row, 1, &(numbers){.label = "plain"},
          "# HELP x X.\n# TYPE x gauge\nx{kind=\"plain\",other=\"x\"} 1\nx{other=\"x\"} 2\n");
   expect(&row, 1, &(numbers){.label = "a\"} 7\nb{c=\"\\"},
@@ -94,7 +115,7 @@ static void label_values_are_escaped(void **state) {
 
 static void long_label_values_are_truncated(void **state) {
   (void)state;
-  static const clv_metric row = {"x", CLV_GAUGE, "", "X.", 0, put_label};
+  static const clv_metric row = {"x", CLV_GAUGE, "", "X.", 0, put_label, NULL};
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   char text[100000];
   memset(text, '\\', sizeof text - 1);
@@ -107,8 +128,9 @@ static void long_label_values_are_truncated(void **state) {
 static void histogram_buckets_are_cumulative(void **state) {
   (void)state;
   static const double bounds[] = {0.1, 1};
-  static const clv_metric rows[] = {{"h_seconds", CLV_HISTOGRAM, "seconds", "H.", 0, put_histogram},
-                                    {"l", CLV_HISTOGRAM, "", "L.", 0, put_labelled_histogram}};
+  static const clv_metric rows[] = {
+      {"h_seconds", CLV_HISTOGRAM, "seconds", "H.", 0, put_histogram, NULL},
+      {"l", CLV_HISTOGRAM, "", "L.", 0, put_labelled_histogram, NULL}};
   clv_histogram h = {.bounds = bounds, .n_bounds = 2};
   const double values[] = {0.05, 0.1, 0.5, 1.0, 30, 1e9};
   for (size_t i = 0; i < CLV_COUNT(values); i++) clv_histogram_add(&h, values[i]);
@@ -146,6 +168,7 @@ static void process_metrics_have_plausible_values(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(metric_has_help_type_and_value_lines),
+      cmocka_unit_test(renamed_metric_is_written_under_both_names),
       cmocka_unit_test(printed_numbers_read_back_exactly),
       cmocka_unit_test(label_values_are_escaped),
       cmocka_unit_test(long_label_values_are_truncated),
