@@ -231,7 +231,7 @@ static void best_validation_is_recorded(void **state) {
 static void count_notice(void *user, const char *text) {
   int *n = user;
   assert_non_null(strstr(text, "run.json"));
-  assert_non_null(strstr(text, "the record of earlier attempts begins anew"));
+  assert_non_null(strstr(text, "the record of earlier attempts is dropped, and a new one begins"));
   ++*n;
 }
 
