@@ -103,7 +103,7 @@ of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_coun
 of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
    pads_inside_are_numbered=("static bool has_no_pad_inside(", "return place == length;", "return place <= length;"),
    texts_of_pads_alone_are_scored=("static bool scores_last_real(", "return place + 1 == length;", "return place + 1 == length || !length;"),
-   labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->own &&", "return m->own > m->telling &&"),
+   labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->same_place &&", "return m->same_place > m->comparable &&"),
    constant_texts_count=("static void count_labels(", "if (label == ignored || own == clv_dataset_integer(t->ids, at + 1)) continue;", "if (label == ignored) continue;"))
 of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_memory_name(", "family == CLV_HF_VIT &&", "false &&"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_modules(", "if (s->has_modules) s->adapters = folder;", ""),

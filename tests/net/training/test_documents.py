@@ -163,7 +163,7 @@ def check_reports_errors_in_labelled_pages():
     checked("unlabelled", 7, r"lines\.jsonl:2: has no 'labels'", labels=None)
     checked("short", 7, r"lines\.jsonl:2: has 3 words and 1 labels", labels=["key"])
     checked("pages", 7, r"lines\.jsonl:1: has no 'label'", DOCUMENTS.replace("{max", "{labels_of: pages, max"))
-    checked("other", 7, r"lines\.jsonl:1: the class 'value' is none of data\.documents\.labels", DOCUMENTS.replace("{max", "{labels: [key], max"))
+    checked("other", 7, r"lines\.jsonl:1: the class 'value' is not in data\.documents\.labels", DOCUMENTS.replace("{max", "{labels: [key], max"))
     checked("inputs", 3, r"data\.inputs: there is no 'masks'; there are ids, lengths and boxes", DOCUMENTS.replace("data:\n", "data:\n  inputs: [masks]\n"))
     checked("two", 3, "must name one file of pages or one folder", DOCUMENTS.replace("train: [", "train: [x, "))
     checked("plain", 3, "documents needs data.tokenizer.file", re.sub("  tokenizer.*\n", "", DOCUMENTS))
