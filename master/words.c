@@ -89,10 +89,10 @@ static void notice_bare(printing *p, const clv_found_file *f, size_t number) {
 static clv_code print_document(printing *p, const clv_found_file *f, clv_err *err) {
   CLV_AUTO(clv_document_done) clv_document d = {0};
   CLV_TRY(clv_document_read(f->path, &p->limits, &d, err));
-  if (!d.apart && !p->told)
+  if (!d.had_no_network && !p->told)
     clv_notice(CLV_LOG_WARN, "words",
                "this kernel grants no name space: what reads the files could reach the network");
-  p->told = p->told || !d.apart;
+  p->told = p->told || !d.had_no_network;
   for (size_t i = 0; i < d.n; i++) {
     CLV_TRY(put_page(p, f, i, &d.pages[i], err));
     if (!d.pages[i].n) notice_bare(p, f, i);
