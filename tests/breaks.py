@@ -262,7 +262,7 @@ of("master/api/core/module.c", "tests/net/training/test_lora.py bf16_base_gives_
 TOKENS = "tests/unit/tokens/test_tokens"
 of("master/tokens/bpe.c", TOKENS,
    merges_have_no_order=("static bool sooner(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
-   a_pair_that_is_gone_is_joined=("static bool still(", "return m && m->id == p->id;", "return m != NULL;"))
+   a_pair_that_is_gone_is_joined=("static bool is_current(", "return m && m->id == p->id;", "return m != NULL;"))
 of("master/tokens/wordpiece.c", TOKENS,
    pieces_in_utf16_are_not_named=("static clv_code check_kind(", "if (encoding)", "if (encoding && !len)"),
    long_words_have_pieces=("static clv_code add_word(", "if (characters > MAX_WORD)", "if (false)"),
