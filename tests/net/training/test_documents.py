@@ -125,7 +125,7 @@ def pages_without_words_are_named():
         open(path(name), "w").close()
         assert f"{name}: the file is empty (0 bytes)" in words(name, code=7)[1]
     pdfs.of_lines(path("askew.pdf"), ["Total 12"], extra=b"/Rotate 45")
-    refused("askew.pdf", "page 1 has a /Rotate that is no multiple of 90: turn it with qpdf --rotate=0:1")
+    refused("askew.pdf", "page 1 has a /Rotate that is not a multiple of 90: turn it with qpdf --rotate=0:1")
     os.makedirs(path("nothing"))
     assert "nothing: has no PDF, PNG or JPEG" in words("nothing", code=7)[1]
 

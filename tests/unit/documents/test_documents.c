@@ -75,7 +75,7 @@ static void rotation_not_a_multiple_of_90_is_refused(void **state) {
   static const char info[] = "Page    1 rot:   0\nPage    2 rot:   45\n";
   CLV_AUTO(clv_bytes_done) clv_bytes turned = {0};
   clv_err err = {0};
-  expect_error(CLV_INVALID, "a.pdf: page 2 has a /Rotate that is no multiple of 90",
+  expect_error(CLV_INVALID, "a.pdf: page 2 has a /Rotate that is not a multiple of 90",
                clv_rotations_parse(info, sizeof info - 1, "a.pdf", &turned, &err), &err);
 }
 
