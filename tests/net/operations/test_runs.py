@@ -406,7 +406,7 @@ def wrong_run_names_get_a_suggestion():
     assert mute.returncode == 1 and "log.txt does not exist: this run has printed nothing yet" in mute.stderr, mute
     shutil.rmtree(path("silent"))
     elsewhere = master("log", "finished", cwd="/")
-    assert elsewhere.returncode == 1 and "no folder runs here" in elsewhere.stderr, elsewhere.stderr
+    assert elsewhere.returncode == 1 and "the working folder has no folder runs" in elsewhere.stderr, elsewhere.stderr
 
 
 @suite.test
