@@ -90,11 +90,11 @@ static void notice_bare(printing *p, const clv_found_file *f, size_t number) {
 static clv_code print_document(printing *p, const clv_found_file *f, clv_err *err) {
   CLV_AUTO(clv_document_done) clv_document d = {0};
   CLV_TRY(clv_document_read(f->path, &p->limits, &d, err));
-  if (!d.apart && !p->has_warned)
+  if (!d.had_no_network && !p->has_warned)
     clv_notice(CLV_LOG_WARN, "words",
                "this kernel grants no network namespace: the processes that read the files could "
                "reach the network");
-  p->has_warned = p->has_warned || !d.apart;
+  p->has_warned = p->has_warned || !d.had_no_network;
   for (size_t i = 0; i < d.n; i++) {
     CLV_TRY(put_page(p, f, i, &d.pages[i], err));
     if (!d.pages[i].n) notice_bare(p, f, i);

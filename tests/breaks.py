@@ -262,7 +262,7 @@ of("master/api/core/module.c", "tests/net/training/test_lora.py bf16_base_gives_
 TOKENS = "tests/unit/tokens/test_tokens"
 of("master/tokens/bpe.c", TOKENS,
    merges_have_no_order=("static bool sooner(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
-   a_pair_that_is_gone_is_joined=("static bool still(", "return m && m->id == p->id;", "return m != NULL;"))
+   a_pair_that_is_gone_is_joined=("static bool is_current(", "return m && m->id == p->id;", "return m != NULL;"))
 of("master/tokens/wordpiece.c", TOKENS,
    pieces_in_utf16_are_not_named=("static clv_code check_kind(", "if (encoding)", "if (encoding && !len)"),
    long_words_have_pieces=("static clv_code add_word(", "if (characters > MAX_WORD)", "if (false)"),
@@ -292,13 +292,13 @@ of("master/plan/data_check.c", "tests/net/training/test_text.py",
    any_tokenizer_fits=("static clv_code tokenizer_fits(", "tokens <= node->attrs.rows", "tokens"))
 DOCUMENTS = "tests/unit/documents/test_documents"
 of("master/documents/child_process.c", DOCUMENTS,
-   a_child_prints_without_end=("static clv_code listen_to(", "out->failed || out->len > l->output", "out->failed"),
+   a_child_prints_without_end=("static clv_code read_pipes(", "out->failed || out->len > l->output", "out->failed"),
    a_child_has_all_memory=("static void set_limits(", "limit(RLIMIT_AS, l->memory, l->memory);", ";"),
    a_child_writes_files=("static void set_limits(", "limit(RLIMIT_FSIZE, 0, 0);", ";"),
-   a_childs_children_stay=("static void let_go(", "kill(-r->pid, SIGKILL);", ";"),
-   a_silent_child_has_all_the_time=("static clv_code end(", "if (clv_now_ns() > until)", "if (clv_now_ns() > until + 120000000000ull)"))
+   a_childs_children_stay=("static void end_running(", "kill(-r->pid, SIGKILL);", ";"),
+   a_silent_child_has_all_the_time=("static clv_code wait_for_end(", "if (clv_now_ns() > until)", "if (clv_now_ns() > until + 120000000000ull)"))
 of("master/documents/read.c", DOCUMENTS,
-   a_list_of_files_is_taken_for_an_image=("static clv_code find_kind(", 'return clv_fail(err, CLV_INVALID, "%s: begins as no PDF', 'return CLV_OK; return clv_fail(err, CLV_INVALID, "%s: begins as no PDF'))
+   a_list_of_files_is_taken_for_an_image=("static clv_code find_kind(", 'return clv_fail(err, CLV_INVALID, "%s: not a PDF', 'return CLV_OK; return clv_fail(err, CLV_INVALID, "%s: not a PDF'))
 of("master/documents/bbox.c", DOCUMENTS,
    pages_keep_their_size=("static clv_code take_page(", "if (is_turned(r, g->n_pages))", "if (false && is_turned(r, g->n_pages))"),
    skew_pages_are_turned=("static clv_code check_rotations(", "turned->data[i] == ASKEW", "false"))

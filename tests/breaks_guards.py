@@ -134,7 +134,7 @@ of("master/plan/data_check.c", "tests/unit/plan/test_data_fits",
    any_data_fit=first("", "if (d->train && d->test) CLV_TRY(same_records(", "if (b) return CLV_OK;"))
 of("master/history/run_folder.c", "tests/unit/history/test_folder", a_move_leaves_no_note=("", "CLV_TRY(make_beside(run_dir, &m.number, &aside, err)); CLV_TRY(write_note(run_dir, &m, err));", "CLV_TRY(make_beside(run_dir, &m.number, &aside, err));"))
 of("master/history/run_lock.c", "tests/unit/history/test_folder",
-   fresh_deletes_a_finished_run=first("", "c->keep_aside = is_worth_keeping(c);", "return clv_run_folder_clear(c->dir, err);"),
+   fresh_deletes_a_finished_run=first("", "c->keeps_earlier = is_worth_keeping(c);", "return clv_run_folder_clear(c->dir, err);"),
    a_refused_run_takes_the_place=first("", "if (c->made_room) CLV_TRY(clv_run_folder_undo_move(c->dir, err));", RET_OK))
 of("master/history/folder_lock.c", "tests/unit/history/test_folder", a_lock_that_is_gone_holds=first("", "return fstat(fd, &st) != 0 || st.st_nlink == 0;", "return false;"))
 of("master/run/run_begin.c", "tests/unit/run/test_begin",

@@ -18,8 +18,8 @@ of("master/run/run_data.c", RESUMED,
 of("master/run/run_data.c", "tests/net/training/test_hf.py",
    exports_take_any_config=("clv_code clv_run_compare_config(", "if (!accept)", "if (false)"))
 of("master/plan/run_data.c", "tests/unit/plan/test_data_fits",
-   half_of_the_labels_are_most=("static void note_shift(", "m.own > m.telling - m.own", "m.own >= m.telling - m.own"),
-   no_label_of_its_own_place_is_noted=("static void note_shift(", "m.own > m.telling - m.own", "false"))
+   half_of_the_labels_are_most=("static void note_shift(", "m.same_place > m.comparable - m.same_place", "m.same_place >= m.comparable - m.same_place"),
+   no_label_of_its_own_place_is_noted=("static void note_shift(", "m.same_place > m.comparable - m.same_place", "false"))
 of("master/run/run_train.c", "tests/net/operations/test_runs.py killed_fresh_run_leaves_the_earlier_run",
    a_key_is_read_before_its_run_is_taken=("static clv_code lock_resumed_run(", "r->o->resume && is_there ?", "r->o->fresh && is_there ?"))
 of("master/run/run_train.c", "tests/unit/run/test_train",

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A file with an array in it: the reader of its format, which its first bytes tell where nobody
- * else does.
+ * Reads a file with one array. Chooses the reader of its format by the options, or by the first
+ * bytes of the file (CLV_FORMAT_AUTO).
+ *
  */
 #include <stdio.h>
 

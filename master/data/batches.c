@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of records is a function of (seed, epoch): nothing but the cursor has to be saved to go
- * on at the very next record, in this process or in another.
+ * The order of records depends only on (seed, epoch). So the cursor is all that must be saved to
+ * continue at the next record, in this process or another. The loader and evaluations call this.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ struct clv_batches {
   uint32_t *index; /* [batch] */
 };
 
-/* Past the end of an epoch, or at a short batch that is to be dropped, the next epoch begins. */
+/* Moves to the next epoch at the end of an epoch, or before a short batch that is dropped. */
 static void settle(clv_batches *b) {
   size_t left = b->o.subset->n - (size_t)b->at.index;
   if (left == 0 || (b->o.drop_last && left < b->o.batch)) b->at = (clv_cursor){b->at.epoch + 1, 0};

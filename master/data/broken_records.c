@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records that cannot be read: counted, and the first of them listed.
+ * Counts records that cannot be read, and lists the errors of the first ones.
  */
 #include <string.h>
 
@@ -18,7 +18,7 @@ void clv_broken_add(clv_broken_records *b, const clv_err *why) {
 
 clv_code clv_text_rows_skip_broken(clv_text_rows *r, const clv_err *why, clv_err *err) {
   bool limit = why->code != CLV_INVALID && why->code != CLV_DATA_LOSS;
-  if (!r->tolerates_broken || limit) {
+  if (!r->skips_broken || limit) {
     if (err) *err = *why;
     return why->code;
   }

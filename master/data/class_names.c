@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Numbers class names. The names are kept sorted, and a name is found by binary search.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +14,7 @@ void clv_name_table_done(clv_name_table *s) {
   *s = (clv_name_table){0};
 }
 
-/* Where a name stands, or would. */
+/* Index of a name in s->sorted, or the index where it would be inserted. */
 static size_t place_of(const clv_name_table *s, const char *name, bool *ret_here) {
   size_t low = 0, high = s->n;
   *ret_here = false;
@@ -42,7 +45,7 @@ static clv_code make_room(clv_name_table *s, clv_err *err) {
 static clv_code insert(clv_name_table *s, const char *name, size_t len, size_t place,
                        clv_err *err) {
   if (s->closed)
-    return clv_fail(err, CLV_INVALID, "the class '%s' is none of data.documents.labels", name);
+    return clv_fail(err, CLV_INVALID, "the class '%s' is not in data.documents.labels", name);
   CLV_TRY(clv_check_class_name(name, len, err));
   CLV_TRY(make_room(s, err));
   size_t at = s->text.len;

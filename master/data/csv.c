@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * CSV: fields with commas between them, those with a quote at their begin up to the next single
- * quote; two are one. Line ends are \n or \r\n, within quotes they belong to the field.
+ * Parses CSV (RFC 4180). Commas separate fields. A field that begins with a quote ends at the next
+ * single quote, and two quotes stand for one. Line ends are \n or \r\n; within quotes they belong
+ * to the field.
+ *
  */
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +23,7 @@ clv_code clv_csv_fail(const clv_csv *c, size_t line, size_t at, clv_err *err, co
   return clv_fail(err, CLV_INVALID, "%.200s:%zu:%zu: %s", c->label, line + 1, column, text);
 }
 
-/* The bytes of the line end here, 0 where there is none. */
+/* Bytes of the line end at the current position; 0: there is none. */
 static size_t line_end(const clv_csv *c) {
   if (c->at < c->len && c->text[c->at] == '\n') return 1;
   return c->len - c->at >= 2 && memcmp(c->text + c->at, "\r\n", 2) == 0 ? 2 : 0;

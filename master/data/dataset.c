@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inputs stay in the type of their file (a quarter of the memory for images) and become float32 one
- * batch at a time; labels are converted once, when the dataset is opened. u8 inputs go through a
- * table of 256 floats per normalisation made by the same arithmetic. A folder of images has its
- * index in the place of inputs, and its files are read batch by batch.
+ * Datasets: normalisation and batches. Inputs keep the type of their file, which needs a quarter of
+ * the memory for images, and are converted to float32 batch by batch. Labels are converted once,
+ * when the dataset is opened. u8 inputs use a table of 256 floats per channel, made by the same
+ * arithmetic. For a folder of images only names are in memory; the files are read batch by batch.
+ *
  */
 #include <math.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@ void clv_dataset_free(clv_dataset *ds) {
   free(ds->mean);
   free(ds->std);
   free(ds->table);
-  free(ds->wide);
+  free(ds->table_u16);
   clv_broken_done(&ds->broken);
   free(ds->classes);
   free(ds->groups);
@@ -111,11 +112,11 @@ static clv_code make_table(clv_dataset *ds, clv_err *err) {
 
 clv_code clv_dataset_make_u16_table(clv_dataset *ds, clv_err *err) {
   float most = ds->divide_255 ? 65535.0f : 257.0f;
-  CLV_TRY(clv_alloc(ds->n_norm, 65536 * sizeof(float), &ds->wide, err));
+  CLV_TRY(clv_alloc(ds->n_norm, 65536 * sizeof(float), &ds->table_u16, err));
   for (size_t k = 0; k < ds->n_norm; k++)
     for (int v = 0; v < 65536; v++) {
       float scaled = (float)v / most * ds->scale;
-      ds->wide[65536 * k + (size_t)v] = (scaled - ds->mean[k]) / ds->std[k];
+      ds->table_u16[65536 * k + (size_t)v] = (scaled - ds->mean[k]) / ds->std[k];
     }
   return CLV_OK;
 }
@@ -225,9 +226,9 @@ static void fill_input(const clv_dataset *ds, size_t r, clv_tensor *const *input
     fill_record[ds->inputs->dtype](ds, r, (float *)x->data + i * ds->record);
 }
 
-/* Of record r in row i of a batch. */
-static void hide(const clv_dataset *ds, const clv_draw_seed *draw, uint32_t r, clv_tensor *ids,
-                 clv_tensor *y, size_t i) {
+/* Masks tokens of record r in row i of a batch, and removes the labels of the others. */
+static void mask_tokens(const clv_dataset *ds, const clv_draw_seed *draw, uint32_t r,
+                        clv_tensor *ids, clv_tensor *y, size_t i) {
   size_t from = i * (size_t)ds->y_shape.dim[1];
   clv_objective_mask(ds, draw, r, (int64_t *)ids->data + from, (int64_t *)y->data + from);
 }
@@ -245,10 +246,11 @@ clv_code clv_batch_fill_inputs(const clv_dataset *ds, const clv_draw_seed *draw,
       return clv_fail(err, CLV_INVALID, "record %u is outside 0..%zu", index[i], ds->count - 1);
     if (!ds->images) fill_input(ds, index[i], x, i);
     if (y) memcpy((char *)y->data + i * row, (const char *)ds->labels->data + index[i] * row, row);
-    if (y && ds->objective == CLV_OBJECTIVE_MASKED) hide(ds, draw, index[i], x[ds->ids], y, i);
+    if (y && ds->objective == CLV_OBJECTIVE_MASKED)
+      mask_tokens(ds, draw, index[i], x[ds->token_input], y, i);
   }
   if (!ds->images) return CLV_OK;
-  const clv_pixel_tables tables = {ds->table, ds->wide, ds->n_norm > 1};
+  const clv_pixel_tables tables = {ds->table, ds->table_u16, ds->n_norm > 1};
   return clv_images_fill(ds->images, draw, index, n, &tables, x[0]->data, err);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Digests of what training reads of a set: its inputs and its labels, as they are in memory, so a
- * file that was compressed anew has the same one. Of images the bytes of their files count.
+ * Digests of the data that training reads: inputs and labels as they are in memory, so a file that
+ * was compressed again has the same digest. For images, the bytes of the files are digested.
+ *
  */
 #include <stdio.h>
 

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Stamps of files: path, device, inode, size and time, to notice changes without reading contents.
+ */
 #include <sys/stat.h>
 
 #include "master/data/data.h"
@@ -8,7 +11,7 @@ static clv_code add_file(void *user, const clv_found_file *f, clv_err *err) {
   clv_bytes *lines = user;
   struct stat at;
   if (stat(f->path, &at) != 0)
-    return clv_fail(err, CLV_NOT_FOUND, "%s cannot be looked at", f->path);
+    return clv_fail(err, CLV_NOT_FOUND, "%s: cannot read its size and time", f->path);
   clv_bytes_printf(lines, "%s %llu %llu %lld %lld.%09ld\n", f->path, (unsigned long long)at.st_dev,
                    (unsigned long long)at.st_ino, (long long)at.st_size,
                    (long long)at.st_mtim.tv_sec, at.st_mtim.tv_nsec);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Formats with an array in each file, such as npy. A set is a file of records, or one for each of
- * several inputs, and a file of labels. Groups are a file, too.
+ * Opens datasets of formats with one array per file, such as npy. A dataset has a file of records,
+ * or one file per named input, and may have a file of labels and one of groups.
+ *
  */
 #include <stdio.h>
 #include <string.h>
@@ -113,7 +114,7 @@ static clv_code take_classes(clv_dataset *ds, const clv_dataset_options *o, cons
     CLV_TRY(check_class(ds, o, out[i], i, err));
   }
   if (ds->label_min <= ds->label_max) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "%s: all labels are %lld, which counts for nothing",
+  return clv_fail(err, CLV_INVALID, "%s: all labels are %lld, the label that is ignored",
                   o->labels_path, (long long)(o->ignored ? *o->ignored : CLV_LABEL_IGNORED));
 }
 
@@ -144,7 +145,7 @@ static clv_code open_arrays(clv_dataset *ds, const clv_dataset_options *o, clv_e
   return o->labels_path ? open_labels(ds, o, err) : CLV_OK;
 }
 
-/* A whole number for each record, in a file of its own. */
+/* Reads the groups: a file with an integer per record. */
 static clv_code group_by_file(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   char text[160];

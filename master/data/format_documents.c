@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The format documents: windows of pages, with the words and boxes that the pages have.
+ * Opens datasets of the format documents: windows of pages, with words and boxes (pages.c).
  */
 #include "master/data/dataset_int.h"
 

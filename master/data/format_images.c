@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The format images: a folder of PNG and JPEG files, with a folder per class. Each is read when a
- * batch needs it.
+ * Opens datasets of the format images: a folder of PNG and JPEG files, with a folder per class. A
+ * file is read when a batch needs it (images.c).
+ *
  */
 #include <string.h>
 
@@ -45,7 +46,7 @@ static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_e
   return o->unlabelled ? CLV_OK : take_image_labels(ds, err);
 }
 
-/* The folders of an image below that of its class: "cat/anna/1.png" is of the group "anna". */
+/* Groups images by the folders below the class: "cat/anna/1.png" is in the group "anna". */
 static clv_code group_by_folder(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   const clv_image_folder *f = clv_images_folder(ds->images);
   (void)o;

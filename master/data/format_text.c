@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The format text: a table of texts, each with its class.
+ * Opens datasets of the format text: a table of texts with classes (texts.c).
  */
 #include "master/data/dataset_int.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A dataset is opened by the reader of its format.
+ * clv_dataset_open: calls the reader of the dataset's format, then reads the groups.
  */
 #include "master/data/dataset_int.h"
 
@@ -11,7 +11,7 @@ static const clv_format_reader *const readers[] = {
 #include "common/base/settings/formats.def"
 };
 
-/* Which records belong together; the records are there. */
+/* Reads the groups, if they are needed. The reader has read the records before. */
 static clv_code take_groups(clv_dataset *ds, const clv_format_reader *r,
                             const clv_dataset_options *o, clv_err *err) {
   if ((!o->grouped && !r->always_grouped) || o->unlabelled) return CLV_OK;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which records belong together, such as the images of a patient: a number for each record, equal
- * in a group. Where groups have names, the number is a digest of the name.
+ * Groups of records, such as the images of one patient. Records of a group have the same number. If
+ * groups have names, the number is a hash of the name.
  */
 #include <string.h>
 
 #include "master/data/dataset_int.h"
 
-/* FNV-1a of 64 bits: two names with one number would be held back together, and no more. */
+/* FNV-1a of 64 bits. A collision only puts two groups into the same part of a split. */
 int64_t clv_group_number(const char *name, size_t len) {
   uint64_t h = 0xcbf29ce484222325u;
   for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)name[i]) * 0x100000001b3u;

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the decoders share: which one a file is for, limits, and the number of channels.
+ * clv_image_decode: chooses the decoder of an image file by its first bytes, and converts the
+ * result to the wanted number of channels.
+ *
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/data/image_int.h"
 
-/* ITU-R 601-2 as PIL's convert("L") rounds it. */
+/* Converts RGB to grey by ITU-R 601-2, rounded as in PIL's convert("L"). */
 #define TO_GREY(type)                                                                 \
   do {                                                                                \
     type *at = (type *)(void *)p->data;                                               \
@@ -26,7 +28,8 @@ static void to_grey(clv_pixels *p) {
   p->channels = 1;
 }
 
-/* From the last pixel backwards, in place: clv_pixels_reserve made room for three channels. */
+/* Converts grey to RGB in place, from the last pixel backwards. clv_pixels_reserve has allocated
+ * three channels. */
 static void to_rgb(clv_pixels *p) {
   uint16_t *wide = (uint16_t *)(void *)p->data;
   for (size_t i = (size_t)p->width * p->height; i-- > 0;)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The index of an image folder: names alone, so that a million images take some tens of megabytes.
+ * The index of an image folder. It keeps only names, so a million images need some tens of
+ * megabytes. clv_image_folder_scan is the main function; clv_images_open calls it.
+ *
  */
 #include <dirent.h>
 #include <errno.h>
@@ -99,7 +101,7 @@ static const struct dirent *next_entry(DIR *d) {
   return e;
 }
 
-/* Links are followed, as torchvision does. */
+/* True for folders, and for links to folders, which torchvision follows as well. */
 static bool is_folder(DIR *d, const struct dirent *e) {
   struct stat st;
   if (e->d_type == DT_DIR) return true;
@@ -123,7 +125,7 @@ static clv_code join(const char *folder, const char *name, char path[MAX_PATH], 
   return clv_fail(err, CLV_INVALID, "%.200s/...: a path of more than %d bytes", folder, MAX_PATH);
 }
 
-/* Counted, so that a person hears of pictures in a form that is not read. */
+/* Counts a file that is not used, so that commands can report images of other formats. */
 static clv_code add_stray(clv_image_folder *f, const char *path, clv_err *err) {
   f->n_strays++;
   if (f->stray && strcmp(f->stray, path) <= 0) return CLV_OK;
@@ -132,7 +134,7 @@ static clv_code add_stray(clv_image_folder *f, const char *path, clv_err *err) {
   return clv_strdup(path, &f->stray, err);
 }
 
-/* Images below root/rel, in no order yet. */
+/* Adds the images below root/rel, unsorted. */
 static clv_code walk(clv_image_folder *f, const char *rel, uint32_t label, int depth,
                      clv_err *err) {
   CLV_AUTO(clv_freep) char *path = NULL;
@@ -162,7 +164,7 @@ static int by_name(const void *a, const void *b, void *names) {
   return strcmp((const char *)names + *(const size_t *)a, (const char *)names + *(const size_t *)b);
 }
 
-/* Folders as wholes first: "x/2.png" comes before "x/a/1.png", and after "x-y/1.png" never. */
+/* Compares the folders of two paths first: "x/2.png" comes before "x/a/1.png" and "x-y/1.png". */
 static int by_folder(const void *a, const void *b, void *names) {
   const char *p = (const char *)names + *(const size_t *)a;
   const char *q = (const char *)names + *(const size_t *)b;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a record shows of its image: torchvision's Resize, CenterCrop, RandomCrop, RandomResizedCrop
- * and RandomHorizontalFlip. Random choices are functions of (seed, epoch, record), so neither
- * threads nor the order of records nor a resumed run change them.
+ * The part of an image that a record shows: torchvision's Resize, CenterCrop, RandomCrop,
+ * RandomResizedCrop and RandomHorizontalFlip. Random choices depend only on (seed, epoch, record),
+ * so threads, the order of records or a resumed run do not change them.
+ *
  */
 #include <math.h>
 #include <string.h>
 
 #include "master/data/image_int.h"
 
-/* Not a layer of any model (see batches.c). */
+/* RNG stream of this file; no layer of a model has this number (see batches.c). */
 static const uint32_t view_stream = 0xfffffff2u;
 
 enum {
@@ -21,7 +22,7 @@ clv_rng_key clv_image_view_key(uint64_t seed, uint64_t epoch, uint32_t record) {
   return (clv_rng_key){.seed = seed, .step = epoch, .micro_batch = record, .layer = view_stream};
 }
 
-/* 0..most, both included. */
+/* Maps a random word to 0..most, inclusive. */
 static uint32_t whole_number(uint32_t word, uint64_t most) {
   return (uint32_t)(((uint64_t)word * (most + 1)) >> 32);
 }
@@ -87,7 +88,7 @@ static clv_code crop_random(const clv_image_options *o, const clv_rng_key *key, 
   return CLV_OK;
 }
 
-/* The largest part in the middle whose ratio is allowed. */
+/* The largest centred part whose aspect ratio is allowed. */
 static clv_box largest_part(const clv_image_options *o, uint32_t width, uint32_t height) {
   double ratio = (double)width / height;
   double w = width, h = height;
@@ -155,14 +156,14 @@ clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint3
 
 /* ---- pixels ---------------------------------------------------------------------------------- */
 
-/* What of [at, at + n) lies in [0, size): its first place and its length. */
+/* Intersects [at, at + n) with [0, size). Returns the length; *ret_first is the first position. */
 static uint32_t visible(int64_t at, uint32_t n, uint32_t size, uint32_t *ret_first) {
   int64_t low = CLV_MAX(at, 0), high = CLV_MIN(at + n, (int64_t)size);
   *ret_first = (uint32_t)low;
   return high > low ? (uint32_t)(high - low) : 0;
 }
 
-/* pixel: bytes of one. */
+/* Mirrors a row of pixels. pixel: bytes per pixel. */
 static void flip_row(uint8_t *row, uint32_t width, size_t pixel) {
   for (uint8_t *a = row, *b = row + (width - 1) * pixel; a < b; a += pixel, b -= pixel)
     for (size_t c = 0; c < pixel; c++) {
@@ -172,12 +173,13 @@ static void flip_row(uint8_t *row, uint32_t width, size_t pixel) {
     }
 }
 
-/* The rows between the passes are as many as the part has, and as wide as the record. */
+/* Checks the intermediate image between the passes of the resize: all rows of the part, as wide
+ * as the visible window. */
 static clv_code check_between(const clv_image_view *v, uint32_t across, uint64_t max_pixels,
                               clv_err *err) {
   if ((uint64_t)across * v->box.height <= max_pixels) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS,
-                  "%u x %u takes %u x %u pixels on the way to %u x %u, the limit is %llu",
+                  "%u x %u needs %u x %u intermediate pixels to become %u x %u, the limit is %llu",
                   v->box.width, v->box.height, across, v->box.height, v->width, v->height,
                   (unsigned long long)max_pixels);
 }

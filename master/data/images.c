@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A dataset of images: the index stays in memory, each image is read when a batch needs it. One
- * thread of the pool takes an image from its file to its row of the batch, in memory of its own
- * that it keeps, so a batch allocates only what the decoders take.
+ * A dataset of images. The index is in memory; an image is read when a batch needs it. One thread
+ * of the pool converts an image from its file to its row of the batch, in scratch memory that the
+ * thread reuses. So a batch allocates only what the decoders need.
+ *
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +15,7 @@
 #include "master/data/image_int.h"
 
 enum {
-  PROBES = 16, /* headers that are looked at when a folder is opened */
+  PROBES = 16, /* headers that are read when a folder is opened */
   MAX_FILE_BYTES = 256 << 20,
 };
 
@@ -30,8 +31,8 @@ struct clv_images {
   clv_image_folder folder;
   clv_image_options o;
   uint32_t width, height; /* of every record */
-  bool tolerates_broken;
-  clv_err probed; /* of the first unreadable image that was probed; CLV_OK: none */
+  bool skips_broken;
+  clv_err probed; /* error of the first unreadable image among those probed; CLV_OK: none */
   clv_thread_pool *pool;
   worker *workers; /* [o.threads] */
 };
@@ -75,8 +76,9 @@ static const char *path_of(const clv_images *im, uint32_t record) {
   return im->folder.names.data + im->folder.path[record];
 }
 
-/* What is wrong with a file ends a run as damaged data do, and names the file. */
-static clv_code blame(const clv_images *im, uint32_t record, clv_err *err) {
+/* Prefixes *err with the path of the image. All errors except lack of memory become
+ * CLV_DATA_LOSS. */
+static clv_code name_image(const clv_images *im, uint32_t record, clv_err *err) {
   clv_err why = *err;
   bool memory = why.code == CLV_EXHAUSTED;
   return clv_fail(err, memory ? CLV_EXHAUSTED : CLV_DATA_LOSS, "image %s/%s: %s", im->folder.root,
@@ -98,7 +100,7 @@ static clv_code read_bytes(int fd, uint8_t *dst, size_t n, clv_err *err) {
   return CLV_OK;
 }
 
-/* O_NONBLOCK keeps a named pipe from holding us before its kind is known. */
+/* Reads a file into w->file. O_NONBLOCK keeps the open of a named pipe from blocking. */
 static clv_code read_file(const clv_images *im, uint32_t record, worker *w, size_t *ret_len,
                           clv_err *err) {
   CLV_AUTO(close_fd) int folder = open(im->folder.root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -151,7 +153,7 @@ typedef struct fill {
   float *x;
 } fill;
 
-/* Rows of interleaved samples to planes of floats. */
+/* Converts rows of interleaved samples to planes of floats. */
 #define TO_PLANES(type, all)                                                     \
   do {                                                                           \
     const type *from = (const type *)(const void *)src;                          \
@@ -191,7 +193,7 @@ static clv_code fill_one(void *arg, size_t i, unsigned thread, clv_err *err) {
   const fill *f = arg;
   size_t record = (size_t)f->im->width * f->im->height * f->im->o.channels;
   clv_code code = fill_row(f, f->index[i], f->x + i * record, &f->im->workers[thread], err);
-  return code == CLV_OK ? CLV_OK : blame(f->im, f->index[i], err);
+  return code == CLV_OK ? CLV_OK : name_image(f->im, f->index[i], err);
 }
 
 clv_code clv_images_fill(clv_images *im, const clv_draw_seed *draw, const uint32_t *index, size_t n,
@@ -213,7 +215,7 @@ static clv_code digest_one(void *arg, size_t i, unsigned thread, clv_err *err) {
   size_t len = 0;
   clv_code code = read_file(d->im, (uint32_t)i, w, &len, err);
   if (code == CLV_OK) code = clv_sha256_of(w->file, len, &d->ret[i], err);
-  return code == CLV_OK ? CLV_OK : blame(d->im, (uint32_t)i, err);
+  return code == CLV_OK ? CLV_OK : name_image(d->im, (uint32_t)i, err);
 }
 
 clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) {
@@ -227,7 +229,7 @@ clv_code clv_images_stamp(const clv_images *im, clv_bytes *lines, clv_err *err) 
   for (uint32_t i = 0; i < im->folder.n; i++) {
     if (folder < 0 || fstatat(folder, path_of(im, i), &st, 0) != 0) {
       clv_fail(err, CLV_DATA_LOSS, "%s", strerror(errno));
-      return blame(im, i, err);
+      return name_image(im, i, err);
     }
     clv_bytes_printf(lines, "%s %llu %llu %lld %lld.%09ld %lld.%09ld\n", path_of(im, i),
                      (unsigned long long)st.st_dev, (unsigned long long)st.st_ino,
@@ -263,7 +265,7 @@ static clv_code probe(clv_images *im, uint32_t record, clv_image_view *ret, clv_
   return clv_image_view_choose(&im->o, w->pixels.width, w->pixels.height, NULL, ret, err);
 }
 
-/* The size of records is the commonest one of these, and of several the first. */
+/* Sets the size of records to the most frequent size of the views; among equals, to the first. */
 static void take_size(clv_images *im, const clv_image_view *views, size_t n) {
   size_t most = 0;
   for (size_t i = 0; i < n; i++) {
@@ -278,21 +280,21 @@ static void take_size(clv_images *im, const clv_image_view *views, size_t n) {
   }
 }
 
-bool clv_images_can_skip_broken(const clv_images *im) { return im->tolerates_broken; }
+bool clv_images_can_skip_broken(const clv_images *im) { return im->skips_broken; }
 
 clv_code clv_images_probe_error(const clv_images *im, clv_err *err) {
   if (im->probed.code != CLV_OK && err) *err = im->probed;
   return im->probed.code;
 }
 
-/* An image that was probed and cannot be a record. true: look at more of them. */
+/* Notes the first probed image that cannot be a record. True: continue with further images. */
 static bool note_probed(clv_images *im, uint32_t record, clv_err *why) {
-  clv_code code = blame(im, record, why);
+  clv_code code = name_image(im, record, why);
   if (im->probed.code == CLV_OK) im->probed = *why;
-  return im->tolerates_broken && code != CLV_EXHAUSTED;
+  return im->skips_broken && code != CLV_EXHAUSTED;
 }
 
-/* Spread over the folder, the first one included. */
+/* Probes some images, evenly spread over the folder and including the first one. */
 static clv_code probe_some(clv_images *im, clv_err *err) {
   clv_image_view views[PROBES];
   uint32_t record[PROBES];
@@ -308,7 +310,7 @@ static clv_code probe_some(clv_images *im, clv_err *err) {
   take_size(im, views, n);
   for (size_t i = 0; i < n; i++)
     if (check_size(im, &views[i], &why) != CLV_OK && !note_probed(im, record[i], &why)) break;
-  return im->tolerates_broken && im->width ? CLV_OK : clv_images_probe_error(im, err);
+  return im->skips_broken && im->width ? CLV_OK : clv_images_probe_error(im, err);
 }
 
 clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret, clv_err *err) {
@@ -321,7 +323,7 @@ clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret, c
   CLV_TRY(clv_alloc(im->o.threads, sizeof *im->workers, &im->workers, err));
   CLV_TRY(clv_image_folder_scan(options->inputs_path, options->unlabelled, &im->folder, err));
   clv_image_folder_sample(&im->folder, options->limit);
-  im->tolerates_broken = options->tolerates_broken;
+  im->skips_broken = options->skips_broken;
   CLV_TRY(probe_some(im, err));
   CLV_TRY(clv_thread_pool_new(im->o.threads, &im->pool, err));
   *ret = clv_steal(&im);

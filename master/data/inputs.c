@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records with several inputs, each with a name and a tensor of its own, such as the tokens of a
- * page and their boxes. They stay in the types of their files until a batch is made.
+ * Records with several named inputs, each with its own tensor, such as the tokens of a page and
+ * their boxes. Inputs keep the types of their files until a batch is made.
+ *
  */
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +97,8 @@ clv_code clv_inputs_select(clv_dataset *ds, const clv_dataset_options *o, const 
     size_t i = 0;
     while (i < n && (!*tensors[i] || strcmp(names[i], o->names[k]) != 0)) i++;
     if (i == n)
-      return clv_fail(err, CLV_INVALID, "there is no input '%s', or it is named twice: %s, %s%s",
+      return clv_fail(err, CLV_INVALID,
+                      "the records have no input '%s', or it is named twice: they have %s, %s%s",
                       o->names[k], names[0], names[1], n > 2 ? ", boxes" : "");
     CLV_TRY(clv_inputs_add(ds, o->names[k], o->inputs_path, tensors[i], err));
   }
@@ -147,7 +149,8 @@ void clv_inputs_fill(const clv_dataset *ds, size_t k, size_t record, clv_tensor 
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
-/* Number i of the input, by its columns; -1 - INT64_MAX to INT64_MAX. */
+/* Number i of the input, by its columns. A difference that overflows becomes INT64_MIN or
+ * INT64_MAX. */
 static int64_t number_at(const clv_tensor *t, size_t i, clv_data_columns columns) {
   int64_t number = clv_dataset_integer(t, columns.column < 0 ? i : i + (size_t)columns.column);
   if (columns.minus < 0) return number;

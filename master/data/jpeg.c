@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * JPEG through libjpeg. It leaves by longjmp, so each function with a setjmp in it owns nothing and
- * changes no local variable afterwards.
+ * Decodes JPEG with libjpeg. libjpeg reports errors by longjmp, so each function that calls setjmp
+ * owns nothing and changes no local variable afterwards.
+ *
  */
 #include <setjmp.h>
 #include <stdio.h>
@@ -12,7 +13,8 @@
 
 #include "master/data/image_int.h"
 
-/* A progressive file may ask for as many passes over the whole image as it has bytes to say so. */
+/* Most scans of a progressive file. Each scan is a pass over all pixels, and costs only few
+ * bytes in the file. */
 enum { MAX_SCANS = 500 };
 
 typedef struct jpeg_reader {
@@ -31,7 +33,7 @@ static void on_error(j_common_ptr c) {
   longjmp(r->back, 1);
 }
 
-/* libjpeg invents pixels for what is missing or damaged; a training set should not hold them. */
+/* Turns warnings about damage into errors, because libjpeg would invent the damaged pixels. */
 static void on_message(j_common_ptr c, int level) {
   static const int damage[] = {JWRN_JPEG_EOF, JWRN_HIT_MARKER, JWRN_HUFF_BAD_CODE,
                                JWRN_ARITH_BAD_CODE, JWRN_MUST_RESYNC};
@@ -77,7 +79,8 @@ static unsigned product(unsigned a, unsigned b) {
   return ((t >> 8) + t) >> 8;
 }
 
-/* Adobe stores inks inverted, and nobody else stores CMYK: PIL's "CMYK;I" and its cmyk2rgb. */
+/* Converts CMYK to RGB as PIL's "CMYK;I" and cmyk2rgb. Inks are inverted, because Adobe, the only
+ * writer of CMYK, inverts them. */
 static void from_cmyk(const uint8_t *src, uint8_t *dst, size_t n) {
   for (size_t i = 0; i < n; i++, src += 4)
     for (size_t c = 0; c < 3; c++) *dst++ = (uint8_t)(src[3] - product(255u - src[c], src[3]));

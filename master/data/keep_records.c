@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A dataset of fewer records: those that are kept move to the front of its tensors, so what counts
- * records, such as a cache of their rows, counts these alone.
+ * Drops records of a dataset. The kept records move to the front of its tensors, so that code that
+ * counts records, such as a cache of their rows, sees only these.
  */
 #include <string.h>
 
@@ -18,7 +18,8 @@ static void keep_rows(clv_tensor *t, const clv_subset *kept) {
   for (size_t i = 0; i < kept->n; i++) memmove(at + i * row, at + kept->index[i] * row, row);
 }
 
-/* The range of class labels and the first record with the largest one, of the records that stay. */
+/* Finds the range of class labels, and the first record with the largest, among the kept
+ * records. */
 static void find_range(clv_dataset *ds) {
   size_t row = ds->labels->n / (size_t)ds->labels->shape.dim[0];
   const int64_t *y = ds->labels->data;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pages that outlive their file, so that what is predicted of them can be told with their words.
+ * Copies of pages, kept because predictions are printed together with the words of their page.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -37,17 +37,17 @@ static const char *put(char **at, const char *text) {
   return begin;
 }
 
-/* One piece of memory: the words, and behind them all texts. */
+/* Copies a page into one block of memory: the words, followed by all texts. */
 clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_t first,
                             size_t windows, size_t max_bytes, clv_err *err) {
   const char *more = p->more ? p->more : "";
   size_t bytes = bytes_of(p, more);
-  void *whole;
+  void *block;
   if (bytes > max_bytes || k->bytes > max_bytes - bytes)
     return clv_fail(err, CLV_EXHAUSTED, "the pages have more than %zu bytes", max_bytes);
   CLV_TRY(make_room(k, err));
-  CLV_TRY(clv_alloc(bytes, 1, &whole, err));
-  clv_page_word *words = whole;
+  CLV_TRY(clv_alloc(bytes, 1, &block, err));
+  clv_page_word *words = block;
   char *at = (char *)(words + p->page.n);
   for (size_t i = 0; i < p->page.n; i++) {
     words[i] = p->page.words[i];

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The keys that a record has, for the message that one is missing.
+ * Lists the keys of a record, for the message that a key is missing.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "master/data/text_int.h"
 
-enum { ROOM = 32 /* bytes for how many more there are */ };
+enum { ROOM = 32 /* bytes for the number of keys that did not fit */ };
 
 void clv_key_list_add(clv_key_list *k, const char *key) {
   char name[CLV_KEY_LIST_TEXT / 2];

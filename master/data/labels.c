@@ -1,9 +1,12 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Access to the labels of a dataset.
+ */
 #include <string.h>
 
 #include "master/data/dataset_int.h"
 
-/* Labels of a record. */
+/* Number of labels per record. */
 static size_t count_of(const clv_dataset *ds) {
   size_t each = 1;
   for (int i = 1; i < ds->y_shape.rank; i++) each *= (size_t)ds->y_shape.dim[i];

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One thread, two slots. A slot goes empty -> ready -> lent -> empty; the thread fills the slots
- * in turn and the consumer takes them in turn, so the order of batches never depends on timing.
- * Only the state of a slot is shared; its contents belong to whoever the state names.
+ * The loader: one thread fills two slots in turn, and the consumer takes them in turn, so the order
+ * of batches does not depend on timing. Only the state of a slot is shared, under the lock:
+ *
+ * EMPTY: the slot belongs to the thread, which fills it and then sets READY. READY: the batch is
+ * complete. clv_loader_next waits for this state and sets IN_USE. IN_USE: the consumer reads the
+ * batch. The next clv_loader_next sets EMPTY.
+ *
  */
 #include <pthread.h>
 #include <signal.h>
@@ -11,7 +15,7 @@
 
 #include "master/data/data.h"
 
-typedef enum slot_state { SLOT_EMPTY, SLOT_READY, SLOT_LENT } slot_state;
+typedef enum slot_state { SLOT_EMPTY, SLOT_READY, SLOT_IN_USE } slot_state;
 
 typedef struct slot {
   slot_state state; /* under the lock */
@@ -151,12 +155,12 @@ void clv_loader_freep(clv_loader **l) {
 clv_code clv_loader_next(clv_loader *l, clv_batch *ret, clv_err *err) {
   slot *s = &l->slots[l->next_out], *former = &l->slots[l->next_out ^ 1];
   pthread_mutex_lock(&l->lock);
-  if (former->state == SLOT_LENT) {
+  if (former->state == SLOT_IN_USE) {
     former->state = SLOT_EMPTY;
     pthread_cond_broadcast(&l->changed);
   }
   while (s->state != SLOT_READY) pthread_cond_wait(&l->changed, &l->lock);
-  s->state = SLOT_LENT;
+  s->state = SLOT_IN_USE;
   pthread_mutex_unlock(&l->lock);
   l->next_out ^= 1;
   if (s->code != CLV_OK) {

@@ -14,7 +14,7 @@ enum { MAX_HEADER = 65536 };
 
 static const char magic_text[] = "\x93NUMPY";
 
-/* Without the byte order, which is '<', '>', '=' (this machine's) or '|' (of single bytes). */
+/* Element types, without the byte order: '<', '>', '=' (native) or '|' (single bytes). */
 static const clv_element_type elements[] = {
     {.name = "u1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_copy1},
     {.name = "b1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_bool},
@@ -30,7 +30,7 @@ static const clv_element_type elements[] = {
     {.name = "f8", .bytes = 8, .dtype = CLV_F64, .convert = clv_convert_copy8},
 };
 
-/* Types that no number follows from without a choice of the user's, and how to make it. */
+/* Types that cannot be converted without a choice by the user, and how to convert them. */
 static const struct {
   char kind;
   const char *what, *cure;
@@ -50,7 +50,7 @@ static const struct {
     {'f', "floats of another size", "save a.astype('f8')"},
 };
 
-/* The header being read and what it said so far. */
+/* The header being parsed, and its values so far. */
 typedef struct header {
   const char *label;
   const char *p, *end;
@@ -86,7 +86,7 @@ static clv_code bad_header(const header *h, const char *expected, clv_err *err) 
                   expected, found);
 }
 
-/* A quoted string without escapes into buf. */
+/* Reads a quoted string without escapes into buf. */
 static bool take_string(header *h, char *buf, size_t len) {
   skip_space(h);
   if (h->p >= h->end || (*h->p != '\'' && *h->p != '"')) return false;

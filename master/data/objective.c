@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Language modelling: labels that follow from the tokens themselves. What is hidden is a function
- * of seed, epoch and record, so a resumed run sees what an unbroken one would see.
+ * Objectives of language modelling: labels that follow from the tokens. The choice of masked tokens
+ * depends only on seed, epoch and record, so a resumed run masks the same tokens.
  */
 #include <string.h>
 
@@ -9,14 +9,14 @@
 
 static const uint32_t mask_stream = 0xfffffff3u;
 
-enum { ONE_BLOCK = 1 << 30 /* of the key, past those of places */ };
+enum { ONE_BLOCK = 1 << 30 /* RNG block, after the blocks of all positions */ };
 
-/* Whether place i of a row is a token of the text. */
+/* True if position i of a row is a token of the text: no first or last token and no pad. */
 static bool is_text(const clv_dataset *ds, int64_t i, int64_t length) {
   return i >= ds->kinds.first && i < length - ds->kinds.last;
 }
 
-/* A label for each token of the text that has one. */
+/* Label of position i: the next token (causal) or its own (masked); `ignored`: none. */
 static int64_t label_of(const clv_dataset *ds, const int32_t *row, int64_t i, int64_t length) {
   if (ds->objective == CLV_OBJECTIVE_CAUSAL) return i + 1 < length ? row[i + 1] : ds->ignored;
   return is_text(ds, i, length) ? row[i] : ds->ignored;
@@ -42,9 +42,10 @@ clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_to
   ds->kinds = kinds;
   ds->ignored = o->ignored ? *o->ignored : CLV_LABEL_IGNORED;
   ds->objective = o->unlabelled ? CLV_OBJECTIVE_LABELS : o->objective;
-  while (ds->ids < o->n_named && strcmp(o->names[ds->ids], "ids") != 0) ds->ids++;
+  while (ds->token_input < o->n_named && strcmp(o->names[ds->token_input], "ids") != 0)
+    ds->token_input++;
   if (ds->objective == CLV_OBJECTIVE_LABELS) return CLV_OK;
-  if (o->n_named && ds->ids == o->n_named)
+  if (o->n_named && ds->token_input == o->n_named)
     return clv_fail(err, CLV_INVALID, "to model a language, records need the input 'ids'");
   return make_labels(ds, ids, lengths, err);
 }
@@ -57,15 +58,16 @@ static int64_t number_below(uint32_t word, size_t n) {
   return (int64_t)(((uint64_t)word * n) >> 32);
 }
 
-/* What is seen in the place of a token that was drawn: no pad, by which some models number places.
- */
-static int64_t seen_for(const clv_dataset *ds, const uint32_t word[4], int64_t token) {
+/* Token that replaces a drawn token in the input. Never a pad, because some models number
+ * positions by pads. */
+static int64_t replacement_of(const clv_dataset *ds, const uint32_t word[4], int64_t token) {
   if (below(word[1], 0.8)) return ds->kinds.mask;
   int64_t other = number_below(word[2], (size_t)ds->kinds.count);
   return below(word[1], 0.9) && other != ds->kinds.pad ? other : token;
 }
 
-/* The place that is drawn where chance drew none; places: of how many. */
+/* Draws one labelled position of [places], for a record in which none was drawn. Returns
+ * `places` if no position has a label. */
 static size_t one_of(const clv_dataset *ds, const clv_rng_key *key, const int64_t *labels,
                      size_t places) {
   uint32_t word[4];
@@ -96,7 +98,7 @@ void clv_objective_mask(const clv_dataset *ds, const clv_draw_seed *draw, uint32
     if (labels[i] == ds->ignored) continue;
     clv_rng_block(&key, (uint32_t)i, word);
     if (i == always || below(word[0], 0.15))
-      ids[i] = seen_for(ds, word, ids[i]);
+      ids[i] = replacement_of(ds, word, ids[i]);
     else
       labels[i] = ds->ignored;
   }

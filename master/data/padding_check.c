@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where tokens and labels of records part from what transformers makes of them: it looks for pads
- * by their token, and it shifts the labels of a causal head.
+ * Checks that tokens and labels of records mean the same to Cleave and to transformers.
+ * transformers recognises pads by their token id, and shifts the labels of a causal head by one
+ * position.
+ *
  */
 #include <string.h>
 
 #include "master/data/dataset_int.h"
 
-/* The tokens of all records, and how many of each record are real. */
+/* The tokens of all records, and the length of each record. */
 typedef struct clv_token_input {
-  const clv_tensor *ids, *lengths; /* lengths NULL: all are real */
+  const clv_tensor *ids, *lengths; /* lengths NULL: all positions count */
   size_t places;
 } clv_token_input;
 
@@ -19,7 +21,7 @@ static const clv_tensor *input_called(const clv_dataset *ds, const char *name) {
   return NULL;
 }
 
-/* False where the tokens are not rows of whole numbers. */
+/* Finds the tokens. False: they are not rows of integers. */
 static bool token_rows_of(const clv_dataset *ds, clv_token_input *ret) {
   *ret = (clv_token_input){.ids = ds->inputs};
   if (ds->named) {
@@ -44,21 +46,22 @@ static bool is_pad(const clv_token_input *t, size_t record, size_t place, int64_
   return clv_dataset_integer(t->ids, record * t->places + place) == pad;
 }
 
-/* A pad among the real places; behind them where there is none. */
+/* Position of the first pad within the length; the length if there is none. */
 static size_t first_pad(const clv_token_input *t, size_t record, int64_t pad) {
   size_t n = length_of(t, record), i = 0;
   while (i < n && !is_pad(t, record, i, pad)) i++;
   return i;
 }
 
-/* The last place with another token than the pad; 0 where there is none. */
+/* Last position with a token other than the pad; 0 if there is none. */
 static size_t last_other(const clv_token_input *t, size_t record, int64_t pad) {
   size_t i = t->places;
   while (i > 1 && is_pad(t, record, i - 1, pad)) i--;
   return i ? i - 1 : 0;
 }
 
-/* transformers scores the last token that is no pad, or the first place where there is none. */
+/* True if the token that transformers scores is the last one within the length. transformers
+ * scores the last non-pad, or the first position if there is none. */
 static bool scores_last_real(const clv_token_input *t, size_t record, int64_t pad,
                              clv_pad_fault *ret) {
   size_t length = length_of(t, record), place = last_other(t, record, pad);
@@ -84,15 +87,15 @@ bool clv_dataset_has_valid_pads(const clv_dataset *ds, clv_pad_rule rule, int64_
   return true;
 }
 
-/* A label tells whether labels are shifted where its place and the next have different tokens. */
+/* Counts the labels at positions whose next token differs, because only these show a shift. */
 static void count_labels(const clv_dataset *ds, const clv_token_input *t, size_t record,
                          int64_t ignored, clv_label_shift *m) {
   for (size_t i = 0; i + 1 < t->places; i++) {
     size_t at = record * t->places + i;
     int64_t label = clv_dataset_integer(ds->labels, at), own = clv_dataset_integer(t->ids, at);
     if (label == ignored || own == clv_dataset_integer(t->ids, at + 1)) continue;
-    m->telling++;
-    m->own += label == own;
+    m->comparable++;
+    m->same_place += label == own;
   }
 }
 
@@ -107,6 +110,6 @@ clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored) 
 }
 
 bool clv_labels_are_own_tokens(const clv_label_shift *m) {
-  size_t others = m->telling - m->own;
-  return m->own && (others <= m->telling / 10 || (others == 1 && m->telling >= 4));
+  size_t others = m->comparable - m->same_place;
+  return m->same_place && (others <= m->comparable / 10 || (others == 1 && m->comparable >= 4));
 }

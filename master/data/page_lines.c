@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pages as lines of JSON. A line's words, boxes and labels come in any order, so they are kept
- * until its end and compared there.
+ * Reads pages from lines of JSON. Words, boxes and labels of a line may come in any order, so they
+ * are stored first and compared at the end of the line.
+ *
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +28,7 @@ void clv_page_reader_done(clv_page_reader *l) {
 
 /* ---- what a line holds ----------------------------------------------------------------------- */
 
-/* The text at `at` of the line, which is in l->one, joins those of the line. */
+/* Stores the text in l->one, and adds its offset to `to`. at: its position, for messages. */
 static clv_code keep_one(clv_page_reader *l, clv_json *j, size_t at, clv_ids *to, clv_err *err) {
   size_t place = l->kept.len;
   if (l->one.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for a text");
@@ -80,7 +81,7 @@ static clv_code take_list(clv_page_reader *l, clv_json *j, take_fn *take, clv_er
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
     if (!more) return CLV_OK;
-    CLV_TRY(clv_json_peek(j, &kind, err)); /* messages name where it begins */
+    CLV_TRY(clv_json_peek(j, &kind, err)); /* moves to its beginning, for messages */
     CLV_TRY(take(l, j, err));
   }
 }
@@ -94,7 +95,7 @@ static clv_code take_page_label(clv_page_reader *l, clv_json *j, clv_err *err) {
 
 /* ---- a line ---------------------------------------------------------------------------------- */
 
-/* Probabilities are of predictions, which a line may have from an earlier one. */
+/* Known keys. A line has probabilities if it was printed by an earlier prediction. */
 enum { WORDS, BOXES, LABELS, LABEL, PROBABILITIES, PROBABILITY, FILE_NAME, KEYS };
 static const char *const keys[KEYS] = {"words",         "boxes",       "labels", "label",
                                        "probabilities", "probability", "file"};
@@ -105,7 +106,7 @@ static uint32_t needed(clv_page_label_kind wants) {
   return wants == CLV_PAGES_PAGE_LABELS ? both | 1u << LABEL : both;
 }
 
-/* What is no text names no file. */
+/* Reads the name of the file. Ignores a value that is not a text. */
 static clv_code take_file(clv_page_reader *l, clv_json *j, clv_err *err) {
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(j, &kind, err));
@@ -138,7 +139,7 @@ static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t
   return CLV_OK;
 }
 
-/* A member that is none of ours, as it stands from `begin` on. */
+/* Keeps the text of an unknown member, which starts at `begin`. */
 static void keep_member(clv_page_reader *l, const clv_json *j, size_t begin) {
   const char *from = j->text + begin;
   size_t space = strspn(from, " \t\r");
@@ -199,7 +200,7 @@ static void hand_over(clv_page_reader *l, clv_labelled_page *ret) {
                              .more = l->more.len ? l->more.data : NULL};
 }
 
-/* The next line that is not empty. */
+/* Finds the next line that is not empty. False: no more. */
 static bool find_line(clv_page_reader *l, clv_json *ret) {
   for (; l->at < l->len; l->line++) {
     const char *from = l->text + l->at, *stop = memchr(from, '\n', l->len - l->at);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Pages become windows of tokens with boxes, lengths and labels when the dataset is opened: from
- * lines of JSON, or from PDFs and images that children read.
+ * Converts pages to windows of tokens with boxes, lengths and labels, when the dataset is opened.
+ * Pages come from lines of JSON, or from PDFs and images, which child processes read.
+ *
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o, clv_
   r->wants = none                ? CLV_PAGES_UNLABELLED
              : o->pages.per_page ? CLV_PAGES_PAGE_LABELS
                                  : CLV_PAGES_WORD_LABELS;
-  r->keeps = o->unlabelled;
+  r->keeps_pages = o->unlabelled;
   r->by_file = o->grouped && !o->unlabelled;
   r->max_bytes = r->tokens.max_bytes;
   r->ignored = o->ignored ? *o->ignored : CLV_LABEL_IGNORED;
@@ -63,13 +64,13 @@ static bool has_label(const clv_windows *w, size_t row) {
   return false;
 }
 
-/* A window without a label teaches nothing, and its loss is a mean of no numbers. */
+/* Adds a window. Skips one without labels, because its loss would be a mean of no numbers. */
 static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, int32_t class,
                            int64_t group, clv_err *err) {
   size_t at = row * w->width;
   bool words = r->wants == CLV_PAGES_WORD_LABELS;
   if (words && !has_label(w, row)) {
-    r->counts.left_out++;
+    r->counts.unlabelled_windows++;
     return CLV_OK;
   }
   if (r->lengths.n >= UINT32_MAX || r->ids.n >= r->max_bytes / (6 * sizeof(int32_t)))
@@ -81,11 +82,11 @@ static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, i
   CLV_TRY(append(&r->lengths, w->lengths + row, 1, err));
   clv_bytes_add(&r->groups, &group, sizeof group);
   if (r->groups.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for groups");
-  if (words || r->keeps) return append(&r->labels, w->labels + at, w->width, err);
+  if (words || r->keeps_pages) return append(&r->labels, w->labels + at, w->width, err);
   return r->wants == CLV_PAGES_PAGE_LABELS ? append(&r->labels, &class, 1, err) : CLV_OK;
 }
 
-/* All names are checked first, so that a page that is left out adds no class. */
+/* Numbers the labels of words. Checks all names first, so that a skipped page adds no class. */
 static clv_code number_words(clv_page_rows *r, const clv_labelled_page *p, int32_t *labels,
                              clv_err *err) {
   for (size_t i = 0; i < p->page.n; i++)
@@ -99,12 +100,12 @@ static clv_code number_words(clv_page_rows *r, const clv_labelled_page *p, int32
   return CLV_OK;
 }
 
-/* Of a page that is kept, words have themselves in place of labels. */
+/* Labels of the words of a page. For a kept page, the label of a word is its index. */
 static clv_code labels_of(clv_page_rows *r, const clv_labelled_page *p, int32_t **ret,
                           clv_err *err) {
-  if (!p->labels && !r->keeps) return CLV_OK;
+  if (!p->labels && !r->keeps_pages) return CLV_OK;
   CLV_TRY(clv_alloc(p->page.n, sizeof **ret, ret, err));
-  if (!r->keeps) return number_words(r, p, *ret, err);
+  if (!r->keeps_pages) return number_words(r, p, *ret, err);
   for (size_t i = 0; i < p->page.n; i++) (*ret)[i] = (int32_t)i;
   return CLV_OK;
 }
@@ -133,8 +134,9 @@ static clv_code add_page(clv_page_rows *r, const clv_labelled_page *p, clv_err *
   r->counts.pages++;
   r->counts.words += p->page.n;
   r->counts.long_pages += w.n > 1;
-  r->counts.no_token += w.no_token;
-  if (r->keeps) CLV_TRY(clv_kept_pages_add(&r->kept, p, r->lengths.n, w.n, r->max_bytes, err));
+  r->counts.words_without_tokens += w.words_without_tokens;
+  if (r->keeps_pages)
+    CLV_TRY(clv_kept_pages_add(&r->kept, p, r->lengths.n, w.n, r->max_bytes, err));
   for (size_t i = 0; i < w.n; i++) CLV_TRY(add_window(r, &w, i, class, group, err));
   return CLV_OK;
 }
@@ -191,7 +193,7 @@ static clv_code fill(clv_page_rows *r, clv_page_set *p, clv_err *err) {
   CLV_TRY(tensor_of(&r->ids, CLV_SHAPE(n, width), &p->ids, err));
   CLV_TRY(tensor_of(&r->boxes, CLV_SHAPE(n, width, 4), &p->boxes, err));
   CLV_TRY(tensor_of(&r->lengths, CLV_SHAPE(n), &p->lengths, err));
-  if (r->keeps) return take_places(r, p, err);
+  if (r->keeps_pages) return take_places(r, p, err);
   return r->wants == CLV_PAGES_UNLABELLED ? CLV_OK : take_labels(r, p, err);
 }
 
@@ -259,7 +261,7 @@ static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
   }
 }
 
-/* As `words` prints them. */
+/* Formats file and page as `cleave-master words` does. */
 static clv_code put_place(clv_bytes *out, const clv_found_file *f, size_t page, clv_err *err) {
   out->len = 0;
   clv_bytes_puts(out, "\"file\":");

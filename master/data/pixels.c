@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory for the pixels of an image, within limits.
+ * Allocates the pixels of an image, within limits.
  */
 #include <stdlib.h>
 

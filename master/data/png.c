@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * PNG through libpng. libpng leaves by longjmp, so each function with a setjmp in it owns nothing
- * and changes no local variable afterwards.
+ * Decodes PNG with libpng. libpng reports errors by longjmp, so each function that calls setjmp
+ * owns nothing and changes no local variable afterwards.
+ *
  */
 #include <png.h>
 #include <stdio.h>
@@ -9,7 +10,7 @@
 
 #include "master/data/image_int.h"
 
-enum { CHUNK_BYTES = 8 << 20 /* of one chunk that is inflated */ };
+enum { CHUNK_BYTES = 8 << 20 /* most bytes of an inflated chunk */ };
 
 typedef struct png_reader {
   const clv_encoded_image *in;
@@ -43,7 +44,8 @@ static clv_code failed(const png_reader *r, clv_err *err) {
   return clv_fail(err, CLV_DATA_LOSS, "%s (at byte %zu of %zu)", r->why, r->at, r->in->len);
 }
 
-/* Size limits are ours, and come with a message that says what to do. */
+/* Creates the decoder. libpng's own size limits are off, because clv_pixels_reserve checks sizes
+ * with a better message. */
 static clv_code start(png_reader *r, clv_err *err) {
   r->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, r, on_error, on_warning);
   r->info = r->png ? png_create_info_struct(r->png) : NULL;
@@ -56,7 +58,7 @@ static clv_code start(png_reader *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* To grey, or to red, green and blue; of 16 bits where the file has them, else of 8. */
+/* Reads the header. Output is grey or RGB, of 16 bits if the file has them, else of 8. */
 static clv_code read_header(png_reader *r, clv_pixels *ret, clv_err *err) {
   if (setjmp(png_jmpbuf(r->png))) return failed(r, err);
   png_read_info(r->png, r->info);

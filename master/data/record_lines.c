@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tables of texts and pages, record by record, so that a file costs the memory of its longest
- * record and no more, however well it was compressed.
+ * Reads tables of texts and pages record by record. So a file needs only the memory of its longest
+ * record, however well it was compressed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,16 +11,16 @@
 
 enum { PIECE = 65536 };
 
-/* Where a byte of CSV is; the same states as those of clv_csv_read_field. */
+/* State of the CSV parser before a byte, as in clv_csv_read_field. */
 typedef enum csv_place { FIELD_BEGINS, IN_PLAIN, IN_QUOTES, AFTER_QUOTE } csv_place;
 
 struct clv_record_lines {
   clv_source *source;
   bool is_csv;
-  size_t max_bytes, taken; /* of all records; 0 < max_bytes */
-  size_t lines;            /* that were taken */
+  size_t max_bytes, taken; /* limit and number of bytes read in all; 0 < max_bytes */
+  size_t lines;            /* lines read */
   csv_place place;
-  size_t at, got; /* bytes of `piece` that were taken, and that there are */
+  size_t at, got; /* bytes of `piece` that are used, that are valid */
   clv_bytes record;
   char piece[PIECE];
 };
@@ -55,8 +55,8 @@ static clv_code check_encoding(const clv_record_lines *l, clv_err *err) {
                   clv_source_label(l->source), name, name);
 }
 
-/* The first line ends with \r alone, as files of an old Macintosh do. A quoted field may hold one;
- * in JSON it is a space unless another record follows. */
+/* True if the first line ends with \r alone, as in files of old Macintoshes. A quoted field may
+ * contain \r; in JSON it is a space unless another record follows. */
 static bool ends_in_cr(const clv_record_lines *l) {
   csv_place place = FIELD_BEGINS;
   for (size_t i = 0; i + 1 < l->got; i++) {
@@ -119,7 +119,7 @@ clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *
   return open_source(&s, is_csv, SIZE_MAX, ret, err);
 }
 
-/* Bytes of `piece` up to the end of the record, *ret_end, or of the piece. */
+/* Bytes of `piece` up to the end of the record (*ret_end), or of the piece. */
 static size_t csv_bytes(clv_record_lines *l, bool *ret_end) {
   size_t i = l->at;
   while (i < l->got && !*ret_end) {
@@ -161,7 +161,7 @@ static size_t empty_bytes(clv_record_lines *l) {
   return end - l->at;
 }
 
-/* Passes by empty lines in one scan: a record of its own costs thirty times as much. */
+/* Skips empty lines in one scan, because a record for each would take thirty times as long. */
 static clv_code skip_empty(clv_record_lines *l, clv_err *err) {
   do {
     if (l->at == l->got) CLV_TRY(fill(l, err));
@@ -181,7 +181,7 @@ static clv_code take_bytes(clv_record_lines *l, size_t n, size_t line, clv_err *
     return clv_fail(
         err, CLV_EXHAUSTED, "%.200s:%zu: this record has more than %d bytes, the limit of one%s",
         label, line, CLV_TEXT_RECORD_MAX,
-        l->place == IN_QUOTES ? " (do its quotes have no end?)" : ": make several of it");
+        l->place == IN_QUOTES ? " (do its quotes have no end?)" : ": split it into several");
   if (n > l->max_bytes - l->taken) return fail_size(l, err);
   clv_bytes_add(&l->record, l->piece + l->at, n);
   l->at += n;

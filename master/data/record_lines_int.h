@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Records of a text file, one after another: lines of JSON, or records of CSV, whose quotes may
- * hold line ends. Stays inside master/data.
+ * Reads a text file record by record: lines of JSON, or records of CSV, whose quotes may contain
+ * line ends. Private to master/data.
+ *
  */
 #ifndef CLEAVE_DATA_LINES_INT_H
 #define CLEAVE_DATA_LINES_INT_H
@@ -13,7 +14,7 @@ enum { CLV_TEXT_RECORD_MAX = 16 << 20 /* bytes */ };
 typedef struct clv_record_lines clv_record_lines;
 
 /* Opens a file, plain or gzip. Skips a byte order mark of UTF-8. CLV_INVALID: the text is UTF-16 or
- * UTF-32. max_bytes: of the decoded file. */
+ * UTF-32. max_bytes: limit of the decoded file. */
 clv_code clv_record_lines_open(const char *path, bool is_csv, size_t max_bytes,
                                clv_record_lines **ret, clv_err *err) CLV_USE_RESULT;
 /* As clv_record_lines_open, but reads from memory, which must outlive the lines. */
@@ -21,19 +22,19 @@ clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *
                                       clv_record_lines **ret, clv_err *err) CLV_USE_RESULT;
 void clv_record_lines_freep(clv_record_lines **l);
 
-/* One record with its line end. Valid until the next call. */
+/* A record with its line end. Valid until the next call. */
 typedef struct clv_text_record {
-  const char *text; /* [len], and a NUL behind */
+  const char *text; /* [len], followed by a NUL */
   size_t len;
-  size_t lines_before; /* of the file */
+  size_t lines_before; /* lines of the file before this record */
 } clv_text_record;
 
-/* Reads the next record. *ret_more: there is one. CLV_EXHAUSTED: it has more than
- * CLV_TEXT_RECORD_MAX bytes, or the file more than max_bytes. */
+/* Reads the next record. *ret_more: false at the end of the file. CLV_EXHAUSTED: the record has
+ * more than CLV_TEXT_RECORD_MAX bytes, or the file more than max_bytes. */
 clv_code clv_record_lines_next(clv_record_lines *l, clv_text_record *ret, bool *ret_more,
                                clv_err *err) CLV_USE_RESULT;
 
-/* Bytes of the byte order mark of UTF-8 at the begin of a text: 3 or 0. */
+/* Bytes of a UTF-8 byte order mark at the beginning of a text: 3 or 0. */
 size_t clv_bom_bytes(const char *text, size_t len);
 
 #endif

@@ -60,7 +60,7 @@ static void fill_output(axis *a, size_t i, uint32_t in, double scale, double cen
   }
 }
 
-/* How n outputs from `from` on, of `out` in all, come from `in` inputs. */
+/* Fills the weights of a->n outputs from `from` on, of `out` outputs that come from `in` inputs. */
 static void fill_axis(axis *a, uint32_t in, uint32_t out, uint32_t from) {
   double scale = (double)in / out;
   for (size_t i = 0; i < a->n; i++)
@@ -71,7 +71,8 @@ static size_t axis_bytes(size_t n, size_t taps, bool wide) {
   return n * (2 * sizeof(uint32_t) + taps * (wide ? sizeof(double) : sizeof(int32_t)));
 }
 
-/* Weights first: those of doubles need the alignment. */
+/* Divides the memory at `at` among the arrays of an axis. Weights come first, for their
+ * alignment. */
 static uint8_t *lay_axis(axis *a, uint8_t *at, bool wide) {
   uint8_t *weights = at;
   at += a->n * a->taps * (wide ? sizeof(double) : sizeof(int32_t));
@@ -162,7 +163,7 @@ static void copy_rows(const clv_pixels *src, clv_box box, clv_box window, uint8_
            window.width * clv_pixel_bytes(src));
 }
 
-/* A row of `src` through the weights of `across`. */
+/* Resamples a row of `src` with the weights of `across`. */
 static void run_across(const axis *across, const clv_pixels *src, const uint8_t *from,
                        uint8_t *to) {
   if (src->is_wide)
@@ -171,7 +172,8 @@ static void run_across(const axis *across, const clv_pixels *src, const uint8_t 
     (src->channels == 1 ? row_grey : row_rgb)(across, from, to);
 }
 
-/* Output y of `down` from `rows`, of n samples each; sum: [n] of i32, or of double. */
+/* Computes output row y of `down` from `rows` of n samples each. sum: scratch, [n] i32 or
+ * double. */
 static void run_down(const axis *down, size_t y, const uint8_t *rows, size_t n, void *sum,
                      uint8_t *to) {
   size_t weights = y * down->taps;

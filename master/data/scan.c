@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A look through all records before anything is computed: one NaN among them makes every step that
- * it is in worthless. Whole numbers are finite, so only files of f32 and f64 are read.
+ * Scans the records before a run, because one NaN spoils every step that uses it. Integers are
+ * finite, so only tensors of f32 and f64 are checked. clv_dataset_scan is the main function.
+ *
  */
 #include <float.h>
 #include <math.h>
@@ -12,8 +13,8 @@
 #include "master/data/dataset_int.h"
 
 enum {
-  STRIDE_BYTES = 4 << 20, /* between two words about how far it is */
-  IMAGES = 64,            /* decoded together */
+  STRIDE_BYTES = 4 << 20, /* bytes between two calls of `progress` */
+  IMAGES = 64,            /* images decoded together */
 };
 
 void clv_scan_done(clv_scan *s) {
@@ -26,7 +27,7 @@ void clv_scan_done(clv_scan *s) {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Without a branch, so that it is done many values at a time. */
+/* Has no branch, so that the compiler vectorises it. */
 #define ALL_FINITE(type)                                                              \
   do {                                                                                \
     const type *v = values;                                                           \
@@ -54,8 +55,8 @@ static double value_of(const clv_tensor *t, size_t i) {
   return t->dtype == CLV_F32 ? (double)((const float *)t->data)[i] : ((const double *)t->data)[i];
 }
 
-/* " (at [17, 0, 6, 5])" where a record is more than a row. The extents of a tensor multiply to a
- * size_t, so its indexes have 28 digits at most, and the text less than 60 characters. */
+/* Formats " (at [17, 0, 6, 5])". The extents of a tensor multiply to a size_t, so its indexes
+ * have at most 28 digits, and the text less than 60 characters. */
 static void place_text(const clv_tensor *t, size_t at, char *text, size_t len) {
   size_t used = (size_t)snprintf(text, len, " (at ["), rest = t->n;
   for (int i = 0; i < t->shape.rank; i++) {
@@ -91,14 +92,15 @@ typedef struct scanning {
   const clv_dataset *ds;
   const clv_scan_options *o;
   clv_scan *found;
-  size_t n, cap, unsaid; /* records to look at; room in the list; bytes since the last word */
+  size_t n, cap;     /* records to check; capacity of the list */
+  size_t unreported; /* bytes since the last call of `progress` */
 } scanning;
 
 static bool has_values(const clv_tensor *t) {
   return t && (t->dtype == CLV_F32 || t->dtype == CLV_F64);
 }
 
-/* Labels after all inputs. */
+/* Number of tensors: all inputs, then the labels. */
 static size_t tensors(const clv_dataset *ds) { return clv_dataset_input_count(ds) + 1; }
 
 static const clv_tensor *tensor_at(const clv_dataset *ds, size_t i) {
@@ -107,9 +109,9 @@ static const clv_tensor *tensor_at(const clv_dataset *ds, size_t i) {
 }
 
 static void report(scanning *s, size_t bytes) {
-  s->unsaid += bytes;
-  if (s->found->looked_at < s->n && s->unsaid < STRIDE_BYTES) return;
-  s->unsaid = 0;
+  s->unreported += bytes;
+  if (s->found->looked_at < s->n && s->unreported < STRIDE_BYTES) return;
+  s->unreported = 0;
   if (s->o->progress) s->o->progress(s->o->user, s->found->looked_at, s->n);
 }
 
@@ -164,7 +166,7 @@ static clv_code scan_values(scanning *s, clv_err *err) {
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
-/* One by one, to find which of them cannot be read. */
+/* Decodes images one by one, to find those that cannot be read. */
 static clv_code scan_each(scanning *s, const uint32_t *index, size_t n, clv_tensor *x,
                           clv_err *err) {
   clv_err why;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A source hands out decoded bytes in order. Gzip data are inflated piece by piece into the
- * caller's buffer, so a small file can never unfold into more memory than its reader asked for.
+ * A source returns decoded bytes in order. Gzip data are inflated piece by piece into the caller's
+ * buffer, so a small file never inflates into more memory than its reader asked for.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,6 @@
 
 #include "master/data/reader_int.h"
 
-/* What is not of its format may be of the other one, or a text. */
 const char *clv_wrong_format_hint(const char *label, const void *head, size_t len) {
   static const char *const endings[] = {".csv", ".tsv", ".txt"};
   const unsigned char *p = head;
@@ -36,14 +35,14 @@ const char *clv_wrong_format_hint(const char *label, const void *head, size_t le
 enum {
   STORED_CHUNK = 65536,
   /* Deflate cannot shrink data further than this (zlib's technical details, "maximum compression
-   * factor"), so a larger claim is a lie that needs no memory to be found out. */
+   * factor"), so a larger declared size is refused before memory is allocated. */
   DEFLATE_RATIO = 1032,
 };
 
 struct clv_source {
   char *label;
-  int fd;             /* -1: memory */
-  const uint8_t *mem; /* what is left of it */
+  int fd;             /* -1: reads from memory */
+  const uint8_t *mem; /* the rest of the memory, [mem_left] */
   size_t mem_left;
   uint64_t stored;  /* bytes as stored */
   uint64_t decoded; /* bytes handed out */
@@ -121,7 +120,7 @@ clv_code clv_source_open_memory(const void *data, size_t len, const char *label,
 }
 
 static clv_code open_regular(clv_source *s, const char *path, clv_err *err) {
-  /* O_NONBLOCK keeps a named pipe from holding us before its kind is known. */
+  /* O_NONBLOCK keeps the open of a named pipe from blocking. */
   s->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (s->fd < 0)
     return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "data file %s: %s", path,
@@ -146,7 +145,8 @@ clv_code clv_source_open(const char *path, clv_source **ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* A gzip file may be several members after one another; whatever else follows is damage. */
+/* Inflates into the caller's buffer. A gzip file may have several members; other data after them
+ * are damage. */
 static clv_code inflate_step(clv_source *s, clv_err *err) {
   if (s->z.avail_in == 0) {
     size_t got;
@@ -263,7 +263,7 @@ static void swap_bytes(uint8_t *at, size_t n, size_t size) {
 
 /* ---- from header to tensor ------------------------------------------------------------------- */
 
-/* Both sizes are known for a plain file; a gzip file only has an upper bound before it is read. */
+/* Compares the declared size with the file. For a gzip file only an upper bound is known. */
 static clv_code check_stored(const clv_source *s, const char *shape, const char *type, size_t total,
                              clv_err *err) {
   uint64_t most = s->stored;
@@ -284,7 +284,7 @@ static clv_code check_stored(const clv_source *s, const char *shape, const char 
   return CLV_OK;
 }
 
-/* Where the elements of a file in Fortran order belong in a tensor in C order. */
+/* Position of the next element of a file in Fortran order, in a tensor in C order. */
 typedef struct placing {
   int rank;
   int64_t dim[CLV_MAX_RANK], at[CLV_MAX_RANK]; /* extents; index of the next element */
@@ -301,7 +301,7 @@ static placing place_first(const clv_shape *shape) {
   return p;
 }
 
-/* The first index changes fastest. */
+/* Advances to the next element. The first index changes fastest. */
 static void place_next(placing *p) {
   for (int i = 0; i < p->rank; i++) {
     p->place += p->step[i];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which records are held back for validation, and which of them a limit leaves. A split is a
- * function of the seed and of the labels, so a resumed run has the same one.
+ * Splits records into training and validation, and chooses the records that a limit keeps. A split
+ * depends only on the seed and the labels, so a resumed run has the same one.
  *
  * A stratified draw gives each class its share of the places: one place to each class that can
  * spare a record, as far as the places go, and the rest in proportion to the sizes of the classes,
@@ -89,8 +89,8 @@ typedef struct stratum {
   size_t size;  /* records */
   size_t most;  /* records that may be drawn */
   size_t drawn; /* records to draw */
-  double rest;  /* of its share, behind the whole records */
-  uint32_t tie; /* place in a permutation of the seed */
+  double rest;  /* fraction of a record left of its share */
+  uint32_t tie; /* position in a permutation from the seed; orders equals */
 } stratum;
 
 typedef struct strata {
@@ -155,7 +155,7 @@ static stratum *stratum_of(const strata *s, int64_t key) {
   return bsearch(&(stratum){.key = key}, s->list, s->n, sizeof *s->list, by_key);
 }
 
-/* One place to each class, the largest first. Returns the places that are left. */
+/* Gives one place to each class, the largest first. Returns the number of places left. */
 static size_t give_one_each(strata *s, size_t places) {
   sort(s, by_size);
   for (size_t i = 0; i < s->n && places; i++) {
@@ -166,7 +166,8 @@ static size_t give_one_each(strata *s, size_t places) {
   return places;
 }
 
-/* Shares of `all` places, of which `left` are still to be given. */
+/* Gives each class its share of `all` places, of which `left` are not given yet. Returns the number
+ * left after that. */
 static size_t give_shares(strata *s, size_t all, size_t left, size_t records) {
   double sum = 0;
   for (size_t i = 0; i < s->n; i++) {
@@ -186,7 +187,7 @@ static size_t give_shares(strata *s, size_t all, size_t left, size_t records) {
   return left - given;
 }
 
-/* What rounding and small classes have left. */
+/* Distributes the places left over by rounding and by small classes. */
 static void give_rest(strata *s, size_t left) {
   sort(s, by_rest);
   for (bool any = true; any && left;) {
@@ -200,7 +201,8 @@ static void give_rest(strata *s, size_t left) {
   }
 }
 
-/* spare: records of each class that stay behind, as far as the classes have so many. */
+/* Decides how many records of each class are drawn. spare: records of each class that are not
+ * drawn, if there are enough others. */
 static void apportion(strata *s, size_t places, size_t records, size_t spare) {
   size_t most = 0;
   for (size_t i = 0; i < s->n; i++)
@@ -233,10 +235,10 @@ typedef struct split_draw {
   clv_split_kind kind;
   uint64_t seed;
   size_t places; /* records to draw */
-  size_t spare;  /* records of each class that stay behind */
+  size_t spare;  /* records of each class that are not drawn */
 } split_draw;
 
-/* Marks what is drawn: taken [count], zeroes. */
+/* Marks the drawn records in taken [count], which holds false before. */
 static clv_code draw(const clv_dataset *ds, const split_draw *d, bool *taken, clv_err *err) {
   CLV_AUTO(strata_done) strata s = {0};
   CLV_AUTO(clv_freep) uint32_t *order = NULL;
@@ -257,7 +259,7 @@ static clv_code draw(const clv_dataset *ds, const split_draw *d, bool *taken, cl
   return CLV_OK;
 }
 
-/* Both ascending. */
+/* Divides the records into those drawn and the rest. Both lists are ascending. */
 static clv_code divide(const clv_dataset *ds, const split_draw *d, clv_subset *ret_rest,
                        clv_subset *ret_taken, clv_err *err) {
   CLV_AUTO(clv_freep) bool *taken = NULL;
@@ -277,8 +279,8 @@ static clv_code divide(const clv_dataset *ds, const split_draw *d, clv_subset *r
   return CLV_OK;
 }
 
-/* Versions up to 0.7 split images and texts like this, arrays by their end. Runs of theirs go on
- * with the same records, so the lists keep the order of the permutation. */
+/* Divides by a permutation, or by the order of the file. Versions up to 0.7 did this for images and
+ * texts. The lists keep the order of the permutation, so that runs of these versions can resume. */
 static clv_code divide_shuffled(const clv_dataset *ds, const split_draw *d, clv_subset *ret_rest,
                                 clv_subset *ret_taken, clv_err *err) {
   CLV_AUTO(clv_subset_done) clv_subset all = {0}, rest = {0};
@@ -292,7 +294,7 @@ static clv_code divide_shuffled(const clv_dataset *ds, const split_draw *d, clv_
   return CLV_OK;
 }
 
-/* Whether some records must stay together although nobody said so: the windows of a page. */
+/* True if a page has several windows, which must stay together even without groups. */
 static bool has_long_pages(const clv_dataset *ds) {
   for (size_t i = 1; ds->pages && ds->groups && i < ds->count; i++)
     if (ds->groups[i] == ds->groups[i - 1]) return true;
@@ -312,8 +314,7 @@ static clv_code check_groups(const clv_dataset *ds, clv_err *err) {
   for (size_t i = 1; i < ds->count; i++)
     if (ds->groups[i] != ds->groups[0]) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
-                  "all %zu records are of one group, and a group is held back whole or not at all",
-                  ds->count);
+                  "all %zu records are in one group, and a group is never divided", ds->count);
 }
 
 clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind kind,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Texts with a class each, of CSV or JSON lines, become rows of tokens when the dataset is opened:
- * what follows, from shuffling to the embedding, is that of tokens from a file.
+ * Reads texts with classes from CSV or JSON lines, and converts them to rows of tokens when the
+ * dataset is opened. From there on they are handled as tokens from a file.
+ *
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #include "master/data/record_lines_int.h"
 #include "master/data/text_int.h"
 
-/* Members of a record that are read, and the keys that name them. */
+/* Members of a record, and the config keys that name them. */
 enum { TEXT, CLASS, GROUP, MEMBERS };
 static const char *const key_of[MEMBERS] = {"data.text.column", "data.text.label",
                                             "data.validation.group"};
@@ -22,13 +23,13 @@ typedef struct columns {
   size_t at[MEMBERS]; /* index of the column; SIZE_MAX: there is none */
 } columns;
 
-/* What a record is told to be while its table is read. */
+/* State while a table is read. */
 typedef struct text_table {
   columns of;
   clv_text_rows *rows;
   const clv_text_options *o;
   clv_ids ids;
-  clv_bytes member[MEMBERS]; /* of the record at hand */
+  clv_bytes member[MEMBERS]; /* text, class and group of the current record */
 } text_table;
 
 /* Name of a member in the file; NULL: it is not read. */
@@ -44,7 +45,7 @@ static clv_code add_group(text_table *t, clv_err *err) {
   return t->rows->groups.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for groups") : CLV_OK;
 }
 
-/* `place`: "file:line" of the record. */
+/* Adds the record to the rows. place: "file:line" of the record, for messages. */
 static clv_code end_record(text_table *t, const char *place, clv_err *err) {
   clv_code code = CLV_OK;
   t->ids.n = 0;
@@ -77,7 +78,7 @@ static clv_code one_column(const text_table *t, const clv_csv *c, size_t line, c
   return CLV_OK;
 }
 
-/* Lists the columns that there are. */
+/* Lists the columns of the header. */
 static const char *list_columns(const clv_csv *header, clv_key_list *ret) {
   CLV_AUTO(clv_bytes_done) clv_bytes field = {0};
   clv_csv c = {.label = header->label, .text = header->text, .len = header->len};
@@ -120,7 +121,7 @@ static clv_code take_fields(text_table *t, clv_csv *c, const columns *of, clv_er
   size_t n = 0, line = c->line, from = c->at;
   for (; !last; n++) {
     CLV_TRY(clv_csv_read_field(c, field_of(t, of, n, &other), &last, err));
-    if (n == of->n) last = true; /* one more than there should be */
+    if (n == of->n) last = true; /* one field too many */
   }
   if (n == of->n) return CLV_OK;
   return clv_csv_fail(c, line, from, err, "this record has %s%zu fields, the header has %zu",
@@ -138,7 +139,7 @@ static clv_code take_csv(text_table *t, const clv_text_record *r, clv_err *err) 
 
 /* ---- JSON lines ------------------------------------------------------------------------------ */
 
-/* A text, or a list of words, as `cleave-master words` prints them. */
+/* Reads a text, or a list of words as `cleave-master words` prints it. */
 static clv_code take_words(clv_json *j, clv_bytes *text, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes word = {0};
   clv_json_kind kind;
@@ -183,10 +184,10 @@ static clv_code take_object(text_table *t, clv_json *j, clv_err *err) {
 
 static clv_code take_line(text_table *t, const clv_text_record *r, clv_err *err) {
   char place[256];
-  size_t mark = clv_bom_bytes(r->text, r->len); /* of a file that others were joined to */
+  size_t mark = clv_bom_bytes(r->text, r->len); /* of a file that was appended to another */
   const char *text = r->text + mark;
   size_t len = r->len - mark;
-  len -= len && text[len - 1] == '\n'; /* errors are of this line */
+  len -= len && text[len - 1] == '\n'; /* positions in errors stay within this line */
   if (strspn(text, " \t\r\n") >= len) return CLV_OK;
   clv_json j = {.label = t->rows->path, .text = text, .len = len, .lines_before = r->lines_before};
   CLV_TRY(take_object(t, &j, err));
@@ -216,7 +217,7 @@ static clv_code take_records(text_table *t, clv_record_lines *l, bool csv, clv_e
     if (!more) break;
     bool header = csv && !t->of.n;
     clv_code code = (csv ? take_csv : take_line)(t, &r, &why);
-    if (code != CLV_OK && header) t->rows->tolerates_broken = false;
+    if (code != CLV_OK && header) t->rows->skips_broken = false;
     if (code != CLV_OK) CLV_TRY(clv_text_rows_skip_broken(t->rows, &why, err));
   }
   if (csv && !t->of.n)
@@ -249,7 +250,7 @@ static int by_name(const void *a, const void *b) {
   return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Sorted, each once. */
+/* Sorts the classes and removes duplicates. */
 static clv_code sort_classes(clv_texts *t, size_t n, clv_err *err) {
   CLV_TRY(clv_alloc(n, sizeof *t->classes, &t->classes, err));
   char *at = t->names.data;

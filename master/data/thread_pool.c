@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Threads that share out the numbers 0..n-1 of one call after the other. A job lives on its
- * caller's stack, in the list while it has numbers to hand out.
+ * A thread pool. Each call of clv_thread_pool_run is a job: the threads process the numbers 0..n-1
+ * of one job after the other. A job is on its caller's stack. It is in the list of jobs while it
+ * has numbers that no thread has begun.
+ *
  */
 #include <pthread.h>
 #include <signal.h>
@@ -13,7 +15,7 @@
 typedef struct job {
   clv_thread_pool_fn *run;
   void *arg;
-  size_t n, next, running; /* numbers: all, not yet begun from here, begun and not ended */
+  size_t n, next, running; /* numbers: in all; first one not begun; begun and not ended */
   clv_code code;
   size_t failed_at;
   clv_err err;
@@ -27,7 +29,7 @@ typedef struct member {
 } member;
 
 struct clv_thread_pool {
-  pthread_mutex_t lock; /* of all jobs, too */
+  pthread_mutex_t lock; /* protects the jobs as well */
   pthread_cond_t work, done;
   job *first;
   bool stop;
@@ -35,8 +37,8 @@ struct clv_thread_pool {
   member *members;
 };
 
-/* Numbers are begun in order, so every smaller one than a failed one has begun and will be
- * heard. */
+/* Records the result of number i. Keeps the failure with the smallest number: numbers begin in
+ * order, so every smaller one has begun and will report its result. */
 static void record(job *j, size_t i, clv_code code, const clv_err *err) {
   if (code == CLV_OK || (j->code != CLV_OK && j->failed_at < i)) return;
   j->code = code;
@@ -82,7 +84,7 @@ static void *run(void *arg) {
   return NULL;
 }
 
-/* Signals are for the program's own threads. */
+/* Starts the threads with all signals blocked, so that other threads handle signals. */
 static clv_code start(clv_thread_pool *p, unsigned threads, clv_err *err) {
   sigset_t all, before;
   int failed = 0;

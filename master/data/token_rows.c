@@ -1,13 +1,18 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Rows of tokens: special tokens, padding, truncation and class names. texts.c and pages.c use
+ * this.
+ *
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/data/text_int.h"
 
-enum { MAX_NAME = 255 }; /* bytes of a class's name, as a folder of images may have it */
+enum { MAX_NAME = 255 }; /* bytes of a class name, as for a folder name */
 
-/* A token that stands in every row: by its name, the one that a vocab.txt usually has, or that of
- * a tokenizer.json, in *ret. */
+/* Finds a special token: by `name`, or by the usual name in a vocab.txt. Keeps *ret, the token of a
+ * tokenizer.json, if both are NULL. */
 static clv_code token_of(const clv_text_rows *r, const char *key, const char *name,
                          const char *usual, int32_t *ret, clv_err *err) {
   if (!name && !usual) return CLV_OK;
@@ -37,7 +42,7 @@ static clv_code find_tokens(clv_text_rows *r, const clv_text_options *o, clv_err
                     r->path, (long long)ends.most, r->width, (long long)ends.most);
   if (r->pad < 0)
     return clv_fail(err, CLV_INVALID,
-                    "data.tokenizer.pad: say which token of %s fills rows, such as <pad> or "
+                    "data.tokenizer.pad: name the token of %s that pads rows, such as <pad> or "
                     "<|endoftext|>",
                     r->path);
   return CLV_OK;
@@ -49,7 +54,7 @@ static clv_code find_mask(clv_text_rows *r, const clv_dataset_options *o, clv_er
   if (o->objective != CLV_OBJECTIVE_MASKED) return CLV_OK;
   CLV_TRY(token_of(r, "mask", o->text.mask, pieces ? "[MASK]" : NULL, &r->mask, err));
   if (r->mask >= 0) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "data.tokenizer.mask: say which token of %s stands for others",
+  return clv_fail(err, CLV_INVALID, "data.tokenizer.mask: name the token of %s that masks others",
                   r->path);
 }
 
@@ -58,7 +63,7 @@ clv_code clv_text_rows_open(clv_text_rows *r, const clv_dataset_options *o, clv_
   *r = (clv_text_rows){.path = t->tokenizer,
                        .width = t->max_tokens,
                        .max_bytes = o->max_bytes ? o->max_bytes : CLV_DATA_MAX_BYTES,
-                       .tolerates_broken = o->tolerates_broken,
+                       .skips_broken = o->skips_broken,
                        .labelled = !o->unlabelled && o->objective == CLV_OBJECTIVE_LABELS};
   CLV_TRY(clv_tokenizer_open(t->tokenizer, &t->pieces, &r->tokenizer, err));
   CLV_TRY(find_tokens(r, t, err));
@@ -144,7 +149,7 @@ clv_code clv_check_class_name(const char *name, size_t len, clv_err *err) {
   if (good) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "a class's name has 1 to %d bytes of UTF-8, no '/' and no control characters, "
-                  "and no '.' at its begin",
+                  "and does not begin with '.'",
                   MAX_NAME);
 }
 

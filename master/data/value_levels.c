@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The range of the values of some records, and how many different ones there are: a scan that uses
- * 12 of 16 bits, or values in another unit than expected, shows in them.
+ * Finds the range and the number of different values in some records. These reveal images that use
+ * only 12 of 16 bits, and values in an unexpected unit.
  */
 #include <float.h>
 
 #include "master/data/dataset_int.h"
 
-enum { COUNTED = 65536 /* whole numbers from 0 on that are counted */ };
+enum { COUNTED = 65536 /* integers counted: 0 to COUNTED - 1 */ };
 
 typedef struct counting {
   clv_value_levels *found;
   uint64_t seen[COUNTED / 64];
-  bool uncounted; /* there was another value */
+  bool uncounted; /* another value occurred */
 } counting;
 
 static void count(counting *c, double v) {

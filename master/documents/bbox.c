@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What `pdfinfo` and `pdftotext -bbox` print: lines, and <page width height> elements with <word
- * xMin yMin xMax yMax> elements, whose text is escaped as XML's. All else in it does not matter.
- * Its words are the PDF's, so anything may stand in them; its tags are the program's.
+ * Parses the output of `pdfinfo` and of `pdftotext -bbox`: lines, and <page width height> elements
+ * with <word xMin yMin xMax yMax> elements, whose text is escaped as in XML. Ignores everything
+ * else. Words come from the PDF and are untrusted; tags are written by the program.
+ *
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,12 +13,12 @@
 
 typedef struct printed {
   const char *label, *at, *begin, *end;
-  const clv_bytes *turned; /* of clv_rotations_parse, or NULL */
+  const clv_bytes *turned; /* from clv_rotations_parse, or NULL */
 } printed;
 
-/* ---- how pages are turned -------------------------------------------------------------------- */
+/* ---- rotation of pages ----------------------------------------------------------------------- */
 
-/* "Page    3 rot:   90"; titles and the like may look the same, and come first. */
+/* Parses "Page    3 rot:   90". Metadata such as the title may look the same, but come before. */
 static bool take_rotation(const char *line, size_t *ret_page, long *ret_degrees) {
   char *rest;
   if (strncmp(line, "Page ", 5) != 0) return false;
@@ -30,14 +31,16 @@ static bool take_rotation(const char *line, size_t *ret_page, long *ret_degrees)
 
 enum { UPRIGHT, TURNED, ASKEW };
 
-/* pdftotext takes 45 degrees for 0 and others for 90, so boxes would be anywhere. */
+/* Refuses rotations that are not a multiple of 90, because pdftotext rounds them and boxes are
+ * wrong. */
 static clv_code check_rotations(const char *label, const clv_bytes *turned, clv_err *err) {
   for (size_t i = 0; i < turned->len; i++)
     if (turned->data[i] == ASKEW)
-      return clv_fail(err, CLV_INVALID,
-                      "%.200s: page %zu has a /Rotate that is no multiple of 90: turn it with qpdf "
-                      "--rotate=0:%zu IN OUT",
-                      label, i + 1, i + 1);
+      return clv_fail(
+          err, CLV_INVALID,
+          "%.200s: page %zu has a /Rotate that is not a multiple of 90: turn it with qpdf "
+          "--rotate=0:%zu IN OUT",
+          label, i + 1, i + 1);
   return CLV_OK;
 }
 
@@ -76,7 +79,7 @@ static bool begins(const char *at, const char *end, const char *word) {
   return (size_t)(end - at) >= n && memcmp(at, word, n) == 0;
 }
 
-/* name="12.5" within a tag: the number, which may be anything that is finite or not. */
+/* Reads name="12.5" within a tag. The number may be infinite or NaN. */
 static bool attribute(const char *tag, const char *end, const char *name, double *ret) {
   char number[40];
   size_t n = strlen(name);
@@ -93,7 +96,7 @@ static bool attribute(const char *tag, const char *end, const char *name, double
   return false;
 }
 
-/* One of XML's five, or itself. */
+/* Appends the character of an XML entity, or '&' if there is none. */
 static const char *entity(const char *at, const char *end, clv_bytes *out) {
   static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&apos;", "&#39;"};
   static const char chars[] = "&<>\"''";
@@ -106,7 +109,7 @@ static const char *entity(const char *at, const char *end, clv_bytes *out) {
   return at + 1;
 }
 
-/* Control characters go, what is not UTF-8 becomes U+FFFD. */
+/* Decodes the text of a word. Drops control characters; invalid UTF-8 becomes U+FFFD. */
 static void unescape(const char *at, const char *end, clv_bytes *out) {
   out->len = 0;
   clv_bytes_add(out, "", 0);

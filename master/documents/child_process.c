@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A child that parses a file of a stranger's: its own group and session, limits that the kernel
- * holds, no network where it may have a name space of its own, no descriptor but the file's and
- * the two pipes'. Between fork and exec only system calls are made.
+ * Runs a child process that parses an untrusted file. The child has its own session and process
+ * group, limits that the kernel enforces, no network if it may have its own network namespace, and
+ * no descriptors except the file and two pipes. Between fork and exec it makes only system calls.
+ * clv_child_process_run is the main function; read.c calls it.
+ *
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,16 +20,17 @@
 
 #include "master/documents/documents_int.h"
 
-enum { LAST_WORDS = 4096, FILE_FD = 3, CANNOT_START = 127, READ_BYTES = 65536 };
+enum { MAX_MESSAGES = 4096, FILE_FD = 3, CANNOT_START = 127, READ_BYTES = 65536 };
 
-/* What the child says before it becomes another program. */
-static const char apart_mark = 'A', shared_mark = 'S';
+/* First byte on the child's standard error, written before exec: without network, or with it. */
+static const char no_network_mark = 'A', network_mark = 'S';
 
 typedef struct running {
   pid_t pid;
-  int out, words; /* its standard output and error */
-  clv_bytes said; /* the latter's end */
-  bool apart, told;
+  int out, errors;     /* pipes from its standard output, from its standard error; -1: closed */
+  clv_bytes messages;  /* end of its standard error */
+  bool had_no_network; /* as its mark says */
+  bool has_mark;       /* the mark has been read */
 } running;
 
 static clv_child_limits limits_of(const clv_child_process *c) {
@@ -47,34 +50,34 @@ static void limit(int what, rlim_t soft, rlim_t hard) {
 static void set_limits(const clv_child_limits *l) {
   limit(RLIMIT_CPU, l->seconds, l->seconds + 1);
   limit(RLIMIT_AS, l->memory, l->memory);
-  limit(RLIMIT_FSIZE, 0, 0); /* of files; pipes have none */
+  limit(RLIMIT_FSIZE, 0, 0); /* no writes to files; does not apply to pipes */
   limit(RLIMIT_CORE, 0, 0);
   limit(RLIMIT_NOFILE, 64, 64);
   limit(RLIMIT_STACK, 64 << 20, 64 << 20);
 }
 
-static _Noreturn void become(const clv_child_process *c, const char *const *paths, int out,
-                             int words, const clv_child_limits *l) {
+static _Noreturn void exec_program(const clv_child_process *c, const char *const *paths, int out,
+                                   int errors, const clv_child_limits *l) {
   static char *const environment[] = {"PATH=/usr/bin:/bin", "LC_ALL=C.UTF-8", "OMP_THREAD_LIMIT=1",
                                       NULL};
   int null = open("/dev/null", O_RDONLY);
-  bool apart = unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0;
+  bool no_network = unshare(CLONE_NEWNET) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0;
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  if (null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(words, 2) < 0 ||
+  if (null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(errors, 2) < 0 ||
       dup2(c->file, FILE_FD) < 0)
     _exit(CANNOT_START);
   close_range(FILE_FD + 1, ~0u, 0);
   set_limits(l);
-  if (write(2, apart ? &apart_mark : &shared_mark, 1) != 1) _exit(CANNOT_START);
+  if (write(2, no_network ? &no_network_mark : &network_mark, 1) != 1) _exit(CANNOT_START);
   for (size_t i = 0; i < 2; i++) execve(paths[i], (char *const *)(uintptr_t)c->args, environment);
   _exit(CANNOT_START);
 }
 
 /* ---- in the parent --------------------------------------------------------------------------- */
 
-static void let_go(running *r) {
+static void end_running(running *r) {
   if (r->pid > 0) {
     kill(-r->pid, SIGKILL);
     kill(r->pid, SIGKILL);
@@ -82,11 +85,12 @@ static void let_go(running *r) {
     }
   }
   if (r->out >= 0) close(r->out);
-  if (r->words >= 0) close(r->words);
-  clv_bytes_done(&r->said);
+  if (r->errors >= 0) close(r->errors);
+  clv_bytes_done(&r->messages);
 }
 
-/* Descriptors of the child's are above FILE_FD, so that none is in the way of another. */
+/* Makes a pipe whose write end, the child's, is above FILE_FD, so that dup2 in the child closes
+ * none. */
 static clv_code make_pipe(int ends[2], clv_err *err) {
   int made[2];
   if (pipe2(made, O_CLOEXEC) != 0) return clv_fail(err, CLV_EXHAUSTED, "pipe: %s", strerror(errno));
@@ -101,57 +105,57 @@ static clv_code make_pipe(int ends[2], clv_err *err) {
 static clv_code start(const clv_child_process *c, const clv_child_limits *l, running *r,
                       clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes usual = {0}, other = {0};
-  int out[2], words[2];
+  int out[2], errors[2];
   clv_bytes_printf(&usual, "/usr/bin/%s", c->args[0]);
   clv_bytes_printf(&other, "/bin/%s", c->args[0]);
   if (usual.failed || other.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   const char *const paths[] = {usual.data, other.data};
   CLV_TRY(make_pipe(out, err));
-  clv_code code = make_pipe(words, err);
+  clv_code code = make_pipe(errors, err);
   if (code != CLV_OK) {
     close(out[0]);
     close(out[1]);
     return code;
   }
   r->pid = fork();
-  if (r->pid == 0) become(c, paths, out[1], words[1], l);
+  if (r->pid == 0) exec_program(c, paths, out[1], errors[1], l);
   close(out[1]);
-  close(words[1]);
+  close(errors[1]);
   r->out = out[0];
-  r->words = words[0];
+  r->errors = errors[0];
   if (r->pid > 0) return CLV_OK;
-  return clv_fail(err, CLV_EXHAUSTED, "%s: no process: %s", c->label, strerror(errno));
+  return clv_fail(err, CLV_EXHAUSTED, "%s: cannot start a process: %s", c->label, strerror(errno));
 }
 
-/* The last words alone stay; the first byte is the mark. */
-static void keep_words(running *r, const char *data, size_t n) {
-  if (n && !r->told) {
-    r->apart = data[0] == apart_mark;
-    r->told = true;
+/* Keeps the last messages of the child. The first byte is the mark. */
+static void keep_messages(running *r, const char *data, size_t n) {
+  if (n && !r->has_mark) {
+    r->had_no_network = data[0] == no_network_mark;
+    r->has_mark = true;
     data++;
     n--;
   }
-  if (r->said.len + n > LAST_WORDS) r->said.len = 0;
-  clv_bytes_add(&r->said, data, CLV_MIN(n, (size_t)LAST_WORDS));
+  if (r->messages.len + n > MAX_MESSAGES) r->messages.len = 0;
+  clv_bytes_add(&r->messages, data, CLV_MIN(n, (size_t)MAX_MESSAGES));
 }
 
-/* One piece of a pipe that has something; it is closed at its end. */
+/* Reads once from a readable pipe, and closes it at its end. */
 static void take_piece(running *r, int *fd, clv_bytes *out) {
   char piece[READ_BYTES];
   ssize_t n = read(*fd, piece, sizeof piece);
   if (n < 0 && errno == EINTR) return;
   if (n > 0 && out) clv_bytes_add(out, piece, (size_t)n);
-  if (n > 0 && !out) keep_words(r, piece, (size_t)n);
+  if (n > 0 && !out) keep_messages(r, piece, (size_t)n);
   if (n > 0) return;
   close(*fd);
   *fd = -1;
 }
 
-static clv_code listen_to(const clv_child_process *c, const clv_child_limits *l, running *r,
-                          clv_bytes *out, clv_err *err) {
+static clv_code read_pipes(const clv_child_process *c, const clv_child_limits *l, running *r,
+                           clv_bytes *out, clv_err *err) {
   uint64_t until = clv_now_ns() + (uint64_t)l->seconds * 1000000000;
-  while (r->out >= 0 || r->words >= 0) {
-    struct pollfd fds[] = {{r->out, POLLIN, 0}, {r->words, POLLIN, 0}};
+  while (r->out >= 0 || r->errors >= 0) {
+    struct pollfd fds[] = {{r->out, POLLIN, 0}, {r->errors, POLLIN, 0}};
     uint64_t now = clv_now_ns();
     if (now >= until)
       return clv_fail(err, CLV_EXHAUSTED, "%s: %s takes longer than %u s", c->label, c->args[0],
@@ -159,7 +163,7 @@ static clv_code listen_to(const clv_child_process *c, const clv_child_limits *l,
     int n = poll(fds, 2, (int)CLV_MIN((until - now) / 1000000 + 1, (uint64_t)1000));
     if (n <= 0) continue;
     if (fds[0].revents) take_piece(r, &r->out, out);
-    if (fds[1].revents) take_piece(r, &r->words, NULL);
+    if (fds[1].revents) take_piece(r, &r->errors, NULL);
     if (out->failed || out->len > l->output)
       return clv_fail(err, CLV_EXHAUSTED, "%s: %s prints more than %llu bytes", c->label,
                       c->args[0], (unsigned long long)l->output);
@@ -167,18 +171,19 @@ static clv_code listen_to(const clv_child_process *c, const clv_child_limits *l,
   return CLV_OK;
 }
 
-/* The last line that it said, as one may print it. */
+/* Last line of the child's messages, printable. */
 static const char *last_line(running *r) {
-  char *text = r->said.len ? r->said.data : NULL;
-  while (text && r->said.len && text[r->said.len - 1] == '\n') text[--r->said.len] = '\0';
+  char *text = r->messages.len ? r->messages.data : NULL;
+  while (text && r->messages.len && text[r->messages.len - 1] == '\n')
+    text[--r->messages.len] = '\0';
   if (!text) return "";
   clv_text_to_printable(text);
-  char *at = strrchr(text, '?'); /* clv_text_to_printable makes one of each line end */
+  char *at = strrchr(text, '?'); /* clv_text_to_printable replaces each line end by '?' */
   return at && at[1] ? at + 1 : text;
 }
 
-static clv_code judge(const clv_child_process *c, const clv_child_limits *l, running *r, int status,
-                      clv_err *err) {
+static clv_code check_status(const clv_child_process *c, const clv_child_limits *l, running *r,
+                             int status, clv_err *err) {
   const char *program = c->args[0];
   int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return CLV_OK;
@@ -192,11 +197,11 @@ static clv_code judge(const clv_child_process *c, const clv_child_limits *l, run
   return clv_fail(err, CLV_DATA_LOSS,
                   "%s: %s ends with %s %d (it may have %llu MiB of memory)%s%.150s", c->label,
                   program, signal ? "signal" : "exit code", signal ? signal : WEXITSTATUS(status),
-                  (unsigned long long)(l->memory >> 20), r->said.len ? ": " : "", last_line(r));
+                  (unsigned long long)(l->memory >> 20), r->messages.len ? ": " : "", last_line(r));
 }
 
-static clv_code end(const clv_child_process *c, const clv_child_limits *l, running *r,
-                    clv_err *err) {
+static clv_code wait_for_end(const clv_child_process *c, const clv_child_limits *l, running *r,
+                             clv_err *err) {
   int status = 0;
   uint64_t until = clv_now_ns() + (uint64_t)l->seconds * 1000000000;
   pid_t pid;
@@ -208,19 +213,19 @@ static clv_code end(const clv_child_process *c, const clv_child_limits *l, runni
                       l->seconds);
     poll(NULL, 0, 1);
   }
-  kill(-r->pid, SIGKILL); /* whoever is left of its group */
+  kill(-r->pid, SIGKILL); /* ends all processes left in its group */
   r->pid = 0;
-  return judge(c, l, r, status, err);
+  return check_status(c, l, r, status, err);
 }
 
-clv_code clv_child_process_run(const clv_child_process *c, clv_bytes *ret, bool *ret_apart,
+clv_code clv_child_process_run(const clv_child_process *c, clv_bytes *ret, bool *ret_no_network,
                                clv_err *err) {
   clv_child_limits l = limits_of(c);
-  running r = {.out = -1, .words = -1};
+  running r = {.out = -1, .errors = -1};
   clv_code code = start(c, &l, &r, err);
-  if (code == CLV_OK) code = listen_to(c, &l, &r, ret, err);
-  if (code == CLV_OK) code = end(c, &l, &r, err);
-  *ret_apart = r.apart;
-  let_go(&r);
+  if (code == CLV_OK) code = read_pipes(c, &l, &r, ret, err);
+  if (code == CLV_OK) code = wait_for_end(c, &l, &r, err);
+  *ret_no_network = r.had_no_network;
+  end_running(&r);
   return code;
 }

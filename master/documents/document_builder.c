@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Builds a document from words and boxes, which bbox.c and tsv.c add one by one.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +15,10 @@ void clv_document_builder_done(clv_document_builder *g) {
   *g = (clv_document_builder){0};
 }
 
-/* LayoutLM's: the whole part of 1000 * (x / width). */
+/* Coordinate as in LayoutLM: the integer part of 1000 * (x / width). */
 static uint16_t place(double at, double whole) {
   double share = whole > 0 ? CLV_BOX_MAX * (at / whole) : 0;
-  if (!(share > 0)) return 0; /* NaN, too */
+  if (!(share > 0)) return 0; /* also for NaN */
   return share < CLV_BOX_MAX ? (uint16_t)share : CLV_BOX_MAX;
 }
 
@@ -49,7 +52,7 @@ clv_code clv_document_builder_add(clv_document_builder *g, const clv_bytes *text
   return g->text.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for words") : CLV_OK;
 }
 
-/* What a document owns beside its pages. */
+/* Memory that a document owns besides its pages. */
 typedef struct kept {
   char *text;
   clv_page_word *words;

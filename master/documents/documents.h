@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * documents: words and their boxes of PDFs (pdftotext) and of images of pages (tesseract). What
- * parses the file is a process of its own: it may take so much time, memory and output, has no
- * network where the kernel grants that, sees the one file, and dies with its group. What it prints
- * is parsed as anybody's.
+ * documents: reads words and their boxes from PDFs (pdftotext) and from images of pages
+ * (tesseract), and cuts pages into windows of tokens. A child process parses each file. It has
+ * limits of time, memory and output, receives only the one file, has no network if the kernel
+ * permits that, and is killed with its process group. Its output is parsed as untrusted data.
+ * master/data and the command `words` call this folder.
  *
- * Threads: one at a time for a page; a child is waited for by its own number.
+ * Threads: one at a time for a document. Children are waited for by process id.
+ *
  */
 #ifndef CLEAVE_DOCUMENTS_H
 #define CLEAVE_DOCUMENTS_H
@@ -17,18 +19,18 @@
 extern "C" {
 #endif
 
-/* Of one child. Zeros stand for these. */
+/* Default limits of a child process. */
 enum { CLV_CHILD_SECONDS = 60, CLV_CHILD_MEMORY = 1 << 30, CLV_CHILD_OUTPUT = 64 << 20 };
 
 typedef struct clv_child_limits {
-  uint32_t seconds;        /* of its processor time, and of its life */
-  uint64_t memory, output; /* bytes */
+  uint32_t seconds;        /* of processor time, and of wall time; 0: CLV_CHILD_SECONDS */
+  uint64_t memory, output; /* bytes; 0: CLV_CHILD_MEMORY, CLV_CHILD_OUTPUT */
 } clv_child_limits;
 
-enum { CLV_BOX_MAX = 1000, CLV_MAX_PAGES = 10000, CLV_MAX_WORDS = 1 << 20 /* of a file */ };
+enum { CLV_BOX_MAX = 1000, CLV_MAX_PAGES = 10000, CLV_MAX_WORDS = 1 << 20 /* per file */ };
 
-/* A word and where it stands, as LayoutLM has it: of 1000 of the page's width and height, from the
- * upper left corner. */
+/* A word and its box as in LayoutLM: thousandths of the page's width and height, from the upper
+ * left corner. */
 typedef struct clv_page_word {
   const char *text; /* UTF-8, not empty */
   uint16_t x0, y0, x1, y1;
@@ -42,69 +44,73 @@ typedef struct clv_page {
 typedef struct clv_document {
   clv_page *pages; /* [n] */
   size_t n;
-  bool apart; /* its child had no network */
-  void *own;
+  bool had_no_network; /* the children that read it had no network */
+  void *own;           /* memory of words and texts */
 } clv_document;
 
 void clv_document_done(clv_document *d);
 
-/* By its first bytes: PDF, PNG or JPEG. Every error names the file: CLV_NOT_FOUND missing, or the
- * program that reads it is; CLV_INVALID no such file; CLV_EXHAUSTED a limit was reached, which is
- * named; CLV_DATA_LOSS the program failed, with its own last words. */
+/* Reads a PDF, PNG or JPEG, chosen by its first bytes. All errors name the file. CLV_NOT_FOUND:
+ * the file or the program that reads it is missing; CLV_INVALID: another type of file;
+ * CLV_EXHAUSTED: the named limit was reached; CLV_DATA_LOSS: the program failed, the message has
+ * its last line. */
 clv_code clv_document_read(const char *path, const clv_child_limits *limits, clv_document *ret,
                            clv_err *err) CLV_USE_RESULT;
 
-/* Each file below a folder, sorted by name, or the one file that `path` is. Files and folders whose
- * names begin with a dot are passed by. */
+/* A file found by clv_documents_walk. */
 typedef struct clv_found_file {
-  const char *path, *name; /* name: below the folder */
-  size_t class_bytes;      /* of the folder that name begins with; 0: none */
+  const char *path, *name; /* name: path relative to the folder */
+  size_t class_bytes;      /* length of the first folder in `name`; 0: none */
 } clv_found_file;
 typedef clv_code clv_file_fn(void *user, const clv_found_file *file, clv_err *err);
+/* Calls each() for every file below a folder, sorted by name, or for `path` itself if it is a file.
+ * Skips files and folders whose names begin with a dot. Stops at the first error. */
 clv_code clv_documents_walk(const char *path, clv_file_fn *each, void *user,
                             clv_err *err) CLV_USE_RESULT;
 
-/* Reads what `pdfinfo -f 1 -l N` prints: ret[i] is 1 where page i is turned by 90 or 270 degrees,
- * else 0 or past the end. CLV_INVALID: a page is turned by no multiple of 90. */
+/* Parses the output of `pdfinfo -f 1 -l N`. ret[i] is 1 if page i is rotated by 90 or 270 degrees,
+ * else 0 or past the end. CLV_INVALID: a rotation is not a multiple of 90. */
 clv_code clv_rotations_parse(const char *text, size_t len, const char *label, clv_bytes *ret,
                              clv_err *err) CLV_USE_RESULT;
 
-/* What the programs print, from memory: `pdftotext -bbox`, and tesseract's tsv. pdftotext turns the
- * boxes of a page and not its size: that is done here, as `turned` says, of clv_rotations_parse;
- * NULL: no page is. */
+/* Parse the output of `pdftotext -bbox` and of tesseract (tsv) from memory. pdftotext rotates
+ * the boxes of a page but not its size, so clv_bbox_parse swaps the size of pages marked in
+ * `turned`, which comes from clv_rotations_parse; NULL: no page is rotated. */
 clv_code clv_bbox_parse(const char *text, size_t len, const char *label, const clv_bytes *turned,
                         clv_document *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_tsv_parse(const char *text, size_t len, const char *label, clv_document *ret,
                        clv_err *err) CLV_USE_RESULT;
 
-/* The page as members of a JSON object: "words":[...],"boxes":[...]. */
+/* Appends the page as members of a JSON object: "words":[...],"boxes":[...]. */
 void clv_page_write_json(clv_bytes *out, const clv_page *page);
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
 enum { CLV_LABEL_IGNORED = -100 };
 
-/* How long pages are cut: rows of `width` tokens, of which `stride` come again in the next one. */
+/* How a long page is cut: windows of `width` tokens; the next window repeats `stride` of them. */
 typedef struct clv_window_options {
   size_t width, stride;
   int32_t first, last, pad; /* tokens; -1: none */
 } clv_window_options;
 
-/* Rows of tokens, boxes, labels and which word each is of (-1: none), as a graph with several
- * inputs takes them: ids, labels and words are [n, width], boxes [n, width, 4]. lengths: [n], how
- * many tokens of each row are no pad. no_token: words that have none. */
+/* The windows of a page. */
 typedef struct clv_windows {
-  size_t n, width, no_token;
-  int32_t *ids, *boxes, *labels, *words, *lengths;
+  size_t n, width;
+  size_t words_without_tokens; /* words for which the tokenizer returns no token */
+  int32_t *ids, *labels;       /* [n, width] */
+  int32_t *boxes;              /* [n, width, 4] */
+  int32_t *words;              /* [n, width] index of the word of each token; -1: none */
+  int32_t *lengths;            /* [n] tokens of each window before the pads */
 } clv_windows;
 
 void clv_windows_done(clv_windows *w);
 
-/* labels: [page->n], or NULL. The first piece of a word has its label, all else
- * CLV_LABEL_IGNORED; of what comes in two windows the former has the labels of the first half, the
- * later those of the second, so that every word counts once and has most of its surroundings. First
- * has the box 0, 0, 0, 0, last 1000 four times, as LayoutLM's; pad has
- * 0. */
+/* Cuts a page into windows. labels: [page->n], or NULL. The first token of a word has its label,
+ * all other tokens CLV_LABEL_IGNORED. Of the tokens that two windows share, the earlier window
+ * labels the first half and the later window the second half, so every word counts once and has
+ * context on both sides. As in LayoutLM, the first token and pads have the box 0, 0, 0, 0, and
+ * the last token 1000 four times. CLV_INVALID: the stride does not fit. */
 clv_code clv_windows_make(const clv_page *page, const int32_t *labels, const clv_tokenizer *t,
                           const clv_window_options *o, clv_windows *ret,
                           clv_err *err) CLV_USE_RESULT;

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * clv_documents_walk: the files below a folder, sorted by name.
+ */
 #include <fts.h>
 #include <string.h>
 
@@ -12,7 +15,7 @@ static bool is_file(const FTSENT *e) {
   return e->fts_info == FTS_F || (e->fts_info == FTS_NS && e->fts_level == 0);
 }
 
-/* root: bytes of the folder's path and its slash; 0: `path` is a file itself. */
+/* root: length of the folder's path with its slash; 0: `path` is a file. */
 static clv_code visit(const FTSENT *e, size_t root, clv_file_fn *each, void *user, clv_err *err) {
   clv_found_file f = {.path = e->fts_path, .name = e->fts_path};
   if (root && e->fts_pathlen > root) f.name += root;
@@ -28,7 +31,7 @@ clv_code clv_documents_walk(const char *path, clv_file_fn *each, void *user, clv
   CLV_TRY(clv_strdup(path, &start, err));
   char *const roots[] = {start, NULL};
   FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_name);
-  if (!tree) return clv_fail(err, CLV_INVALID, "%s cannot be looked through", path);
+  if (!tree) return clv_fail(err, CLV_INVALID, "%s: cannot list the folder", path);
   for (FTSENT *e; code == CLV_OK && (e = fts_read(tree));) {
     if (e->fts_info == FTS_D && e->fts_level == 0)
       root = e->fts_pathlen + (size_t)(e->fts_path[e->fts_pathlen - 1] != '/');

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writes a page as JSON, for the command `words`.
+ */
 #include "master/documents/documents.h"
 
 void clv_page_write_json(clv_bytes *out, const clv_page *page) {

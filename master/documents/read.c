@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A document by its first bytes. Tesseract takes a file that is no image for a list of other files
- * to read, so what it is given begins as an image does.
+ * clv_document_read: chooses the program that reads a document by its first bytes. Tesseract treats
+ * a file that is not an image as a list of further files to read, so it gets only files that begin
+ * like an image.
+ *
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -11,16 +13,16 @@
 
 #include "master/documents/documents_int.h"
 
-enum { LEADING = 1024 /* bytes that may be in front of a PDF, as its readers allow */ };
+enum { LEADING = 1024 /* bytes that may precede the header of a PDF, as its readers allow */ };
 
 typedef clv_code parse_fn(const char *text, size_t len, const char *label, const clv_bytes *turned,
                           clv_document *ret, clv_err *err);
 
 typedef struct kind {
   const char *magic;
-  size_t leading;               /* bytes that may be in front of it */
-  const char *const *rotations; /* the child that prints how pages are turned; NULL: none is */
-  const char *const *args;      /* the child that prints the words */
+  size_t leading;               /* bytes that may precede the magic */
+  const char *const *rotations; /* command that prints the rotation of pages; NULL: no rotation */
+  const char *const *args;      /* command that prints the words */
   parse_fn *parse;
 } kind;
 
@@ -30,7 +32,7 @@ static clv_code parse_tsv(const char *text, size_t len, const char *label, const
   return clv_tsv_parse(text, len, label, ret, err);
 }
 
-/* -cropbox: the page as it is shown, without what lies outside. 10001: one page above the limit. */
+/* -cropbox: only the visible part of a page. 10001: one page above the limit. */
 static const char *const of_pdf[] = {"pdftotext", "-bbox",        "-cropbox", "-enc",
                                      "UTF-8",     CLV_CHILD_FILE, "-",        NULL};
 static const char *const of_info[] = {"pdfinfo", "-f", "1", "-l", "10001", CLV_CHILD_FILE, NULL};
@@ -66,14 +68,14 @@ static clv_code find_kind(int fd, const char *path, const kind **ret, clv_err *e
     if (memmem(head, CLV_MIN((size_t)n, kinds[i].leading + len), kinds[i].magic, len))
       return CLV_OK;
   }
-  return clv_fail(err, CLV_INVALID, "%s: begins as no PDF, PNG or JPEG does", path);
+  return clv_fail(err, CLV_INVALID, "%s: not a PDF, PNG or JPEG file", path);
 }
 
 static clv_code run_child(const char *const *args, int fd, const char *path,
-                          const clv_child_limits *limits, clv_bytes *ret, bool *ret_apart,
+                          const clv_child_limits *limits, clv_bytes *ret, bool *ret_no_network,
                           clv_err *err) {
   const clv_child_process child = {.args = args, .file = fd, .label = path, .limits = limits};
-  CLV_TRY(clv_child_process_run(&child, ret, ret_apart, err));
+  CLV_TRY(clv_child_process_run(&child, ret, ret_no_network, err));
   clv_bytes_add(ret, "", 0);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path) : CLV_OK;
 }
@@ -82,16 +84,16 @@ clv_code clv_document_read(const char *path, const clv_child_limits *limits, clv
                            clv_err *err) {
   CLV_AUTO(close_fd) int fd = -1;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0}, info = {0}, turned = {0};
-  bool apart = false, info_apart = true;
+  bool no_network = false, info_no_network = true;
   const kind *k = NULL;
   CLV_TRY(open_file(path, &fd, err));
   CLV_TRY(find_kind(fd, path, &k, err));
-  CLV_TRY(run_child(k->args, fd, path, limits, &out, &apart, err));
+  CLV_TRY(run_child(k->args, fd, path, limits, &out, &no_network, err));
   if (k->rotations) {
-    CLV_TRY(run_child(k->rotations, fd, path, limits, &info, &info_apart, err));
+    CLV_TRY(run_child(k->rotations, fd, path, limits, &info, &info_no_network, err));
     CLV_TRY(clv_rotations_parse(info.data, info.len, path, &turned, err));
   }
   CLV_TRY(k->parse(out.data, out.len, path, &turned, ret, err));
-  ret->apart = apart && info_apart;
+  ret->had_no_network = no_network && info_no_network;
   return CLV_OK;
 }

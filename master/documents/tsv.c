@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What tesseract prints as tsv: a header, and rows of twelve columns. Rows of level 1 are pages,
- * those of level 5 words.
+ * Parses the tsv output of tesseract: a header, then rows of twelve columns. Rows of level 1 are
+ * pages, rows of level 5 are words.
+ *
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,20 +1,23 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * clv_windows_make: cuts a page into windows of tokens, with boxes and labels.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/documents/documents.h"
 
-/* The pieces of a page, and which word each is of. */
+/* The tokens of a page, and the word of each. */
 typedef struct pieces {
   clv_ids ids, words;
-  size_t no_token;
+  size_t words_without_tokens;
 } pieces;
 
 static clv_code cut_words(const clv_page *page, const clv_tokenizer *t, pieces *p, clv_err *err) {
   for (size_t i = 0; i < page->n; i++) {
     const char *text = page->words[i].text;
     CLV_TRY(clv_tokenizer_encode(t, text, strlen(text), &p->ids, err));
-    p->no_token += p->words.n == p->ids.n;
+    p->words_without_tokens += p->words.n == p->ids.n;
     while (p->words.n < p->ids.n) CLV_TRY(clv_ids_add(&p->words, (int32_t)i, err));
   }
   return CLV_OK;
@@ -38,7 +41,7 @@ static void put(clv_windows *w, size_t at, int32_t id, int32_t word, int32_t lab
   memcpy(w->boxes + 4 * at, box, 4 * sizeof *box);
 }
 
-/* Piece i of the page at place `at`; labels NULL: they are another window's. */
+/* Puts token i of the page at position `at`. labels NULL: another window labels this token. */
 static void put_piece(clv_windows *w, size_t at, const clv_page *page, const int32_t *labels,
                       const pieces *p, size_t i) {
   int32_t word = p->words.at[i];
@@ -48,7 +51,7 @@ static void put_piece(clv_windows *w, size_t at, const clv_page *page, const int
   put(w, at, p->ids.at[i], word, labels && first ? labels[word] : CLV_LABEL_IGNORED, box);
 }
 
-/* The pieces whose labels are those of a row. */
+/* Range of tokens that a window labels. */
 typedef struct owned {
   size_t from, to;
 } owned;
@@ -76,7 +79,7 @@ static clv_code make_rows(const clv_page *page, const int32_t *labels, const pie
   size_t step = room - o->stride, places, all = p->ids.n;
   w->n = all > room ? 1 + (all - room + step - 1) / step : 1;
   w->width = o->width;
-  w->no_token = p->no_token;
+  w->words_without_tokens = p->words_without_tokens;
   if (!clv_mul_size(w->n, o->width, &places))
     return clv_fail(err, CLV_EXHAUSTED, "too many windows of a page");
   CLV_TRY(clv_alloc(places, sizeof(int32_t), &w->ids, err));
@@ -98,8 +101,8 @@ clv_code clv_windows_make(const clv_page *page, const int32_t *labels, const clv
   clv_windows w = {0};
   if (o->stride >= room)
     return clv_fail(err, CLV_INVALID,
-                    "windows of %zu tokens leave room for %zu, and %zu come again: the stride has "
-                    "to be below %zu",
+                    "windows of %zu tokens hold %zu tokens of a page, and the stride is %zu: it "
+                    "must be below %zu",
                     o->width, room, o->stride, room);
   clv_code code = cut_words(page, t, &p, err);
   if (code == CLV_OK) code = make_rows(page, labels, &p, o, room, &w, err);

@@ -1,4 +1,9 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernel lock on a run folder. clv_run_folder_lock takes it for the process that trains, or for
+ * `stop`; clv_run_folder_is_locked asks for its holder. clv_process_describe_self and
+ * clv_process_start_time identify processes, also after their ids have been reused.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,7 +21,7 @@ void clv_fd_closep(int *fd) {
 
 /* ---- processes ------------------------------------------------------------------------------- */
 
-/* The first line of a small file of /proc, which says nothing of its size. */
+/* Reads the first line of a file in /proc. Such files report a size of 0. */
 static bool read_line(const char *path, char *ret, size_t len) {
   FILE *f = fopen(path, "re");
   bool ok = f && fgets(ret, (int)len, f);
@@ -29,7 +34,7 @@ uint64_t clv_process_start_time(long pid) {
   char path[64], text[1024];
   snprintf(path, sizeof path, "/proc/%ld/stat", pid);
   if (pid <= 0 || !read_line(path, text, sizeof text)) return 0;
-  const char *at = strrchr(text, ')'); /* the name before it may hold anything */
+  const char *at = strrchr(text, ')'); /* the process name before it may hold any character */
   for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
   return at ? strtoull(at, NULL, 10) : 0;
 }
@@ -62,7 +67,7 @@ static bool is_held(int fd, long *ret_pid) {
   return true;
 }
 
-/* Whoever held the lock before may have taken the folder away with it. */
+/* True if the previous holder has deleted run.lock, and perhaps the folder. */
 static bool is_gone(int fd) {
   struct stat st;
   return fstat(fd, &st) != 0 || st.st_nlink == 0;

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * history: which runs there are, what became of them, and the lock that says which of them live. A
- * run folder belongs to the process that holds a record lock on its run.lock: the kernel gives it
- * to one process at a time, lets go of it when that process ends, however it ends, and tells others
- * who it is. run.json says the rest.
+ * history: the folders of runs, the outcome of each run, and the lock that shows which runs are
+ * alive. A run folder belongs to the process that holds a record lock (fcntl) on its run.lock. The
+ * kernel grants the lock to one process at a time, releases it when that process ends for any
+ * reason, and reports the holder to other processes. run.json records everything else.
  *
- * Such locks are of the process, and go when it closes any descriptor of the file: only a run lock
- * opens run.lock in the process that trains.
+ * `train` calls the clv_run_lock_ functions: _new takes the folder, _begin records an attempt,
+ * the _note_ functions update the record while the run trains, and _end records the outcome. The
+ * commands runs, log and stop call the clv_history_ functions from other processes.
+ *
+ * Record locks belong to the process, and the kernel releases them when the process closes any
+ * descriptor of the file. Therefore only clv_run_lock opens run.lock in the process that trains.
  *
  * Threads: one at a time.
  */
@@ -18,85 +22,90 @@
 #include "common/base/base.h"
 #include "common/model/weights/weights.h"
 
-/* ---- the one who trains ---------------------------------------------------------------------- */
+/* ---- the process that trains ----------------------------------------------------------------- */
 
-/* A run folder that is this process's, and its record. */
+/* A run folder that this process has locked, and the record of the run. */
 typedef struct clv_run_lock clv_run_lock;
 
-/* Files of a run besides those that its record, its log and its checkpoints are in. */
+/* Files of a run folder, besides the record, the logs and the checkpoints. */
 #define CLV_RUN_CLASSES_FILE "classes"      /* names of the classes, a line each, in their order */
 #define CLV_RUN_BEST_FILE "checkpoint.best" /* which checkpoint is the best, and by what */
-#define CLV_RUN_DATA_FILE "data.digest"     /* digests of the records and labels that it is of */
+#define CLV_RUN_DATA_FILE "data.digest"     /* digests of the training records and labels */
 /* what resumed attempts found changed, before and after */
 #define CLV_RUN_CHANGES_FILE "changes.jsonl"
 
-/* Makes the folder, and brings back what a --fresh that was killed has moved. CLV_PRECONDITION:
- * another process trains there; the text says which. */
+/* Creates the folder if needed, locks it, and moves back the files that a killed `--fresh` had
+ * moved away. CLV_PRECONDITION: another process trains there; the message names it. */
 clv_code clv_run_lock_new(const char *run_dir, clv_run_lock **ret, clv_err *err) CLV_USE_RESULT;
-void clv_run_lock_free(clv_run_lock *c); /* lets go; NULL is allowed */
+void clv_run_lock_free(clv_run_lock *c); /* releases the lock; NULL is allowed */
 
-/* Whether the last attempt that is recorded there is finished. */
+/* True if run.json records that the last attempt finished. */
 bool clv_run_lock_is_finished(const clv_run_lock *c);
 
-/* Whether a checkpoint is recorded there. */
+/* True if run.json records a checkpoint. */
 bool clv_run_lock_has_checkpoint(const clv_run_lock *c);
 
-/* Makes room for a run that starts afresh: what is there goes to a folder NAME.1, NAME.2 ... beside
- * this one. It stays there if the run there was finished once, else it is deleted when the new one
- * starts. Before that, the end of the attempt, and its death, bring it back. */
+/* Makes room for a run that starts from scratch: moves the files of the earlier run to a folder
+ * NAME.1, NAME.2 ... beside this one. When the new run starts (clv_run_lock_note_start), the
+ * earlier run stays there if it had finished once, and is deleted otherwise. If the new attempt
+ * ends or dies before it starts, the files are moved back. */
 clv_code clv_run_lock_make_room(clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
-/* The folder of a finished run that made room; NULL: none did. */
+/* The folder that now holds an earlier, finished run; NULL: no such run was moved. */
 const char *clv_run_lock_moved_folder(const clv_run_lock *c);
 
 typedef struct clv_run_lock_info {
-  const char *name, *session; /* of the run; its file, as given */
-  bool resume;                /* an attempt more at the run that is recorded there */
-  clv_notifier notice; /* of a record that cannot be read or written; for as long as the lock is */
+  const char *name, *session; /* name of the run; path of the session file, as given */
+  bool resume;                /* true: a further attempt at the run that run.json records */
+  clv_notifier notice;        /* receives read and write errors of run.json; outlives the lock */
 } clv_run_lock_info;
 
-/* Writes that an attempt begins. A damaged record of earlier ones is warned of, and replaced. */
+/* Records that an attempt begins. Warns of a damaged record of earlier attempts and replaces it. */
 clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run,
                             clv_err *err) CLV_USE_RESULT;
-/* What workers are told of the attempt that has begun: the session's id and this attempt's
- * epoch. */
+/* Returns what the master sends to workers for the attempt that has begun: the session id and the
+ * epoch of this attempt. */
 void clv_run_lock_attempt_id(const clv_run_lock *c, uint8_t ret_session[16], uint64_t *ret_epoch);
-/* Notes what was read of what is going to leave. */
+/* Records `read`: what the user was shown of the tensors that will be sent. */
 void clv_run_lock_note_look(clv_run_lock *c, const char *read);
-/* Writes where it starts, and of what session. The record is no reason to lose a run: from here on
- * it is warned of when it cannot be written. A NULL lock is allowed. */
+/* Records the first step, the number of steps and the digest of the session. From here on a record
+ * that cannot be written causes a notice, not an error, so that it never ends a run. A NULL lock is
+ * allowed here and in the functions below. */
 void clv_run_lock_note_start(clv_run_lock *c, uint64_t step, uint64_t total_steps,
                              const clv_sha256 *config);
 void clv_run_lock_note_step(clv_run_lock *c, uint64_t step, double loss,
-                            double accuracy); /* writes nothing */
-/* Remembers the best: by accuracy (NaN: by loss). */
+                            double accuracy); /* in memory only: writes no file */
+/* Remembers the best evaluation: by accuracy, or by loss where accuracy is NaN. */
 void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e);
-void clv_run_lock_note_checkpoint(clv_run_lock *c); /* a checkpoint: writes */
-/* An attempt that has not started leaves nothing of itself in a folder that it made, or in which
- * another run made room for it. */
+void clv_run_lock_note_checkpoint(clv_run_lock *c); /* after a checkpoint: writes run.json */
+/* Records the outcome of the attempt. An attempt that never started is undone instead, if it
+ * created the folder or moved an earlier run away: its files are removed, the earlier run
+ * returns. */
 void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, const char *text);
 
-/* Whether a signal is the request of clv_history_stop. */
+/* True if clv_history_stop sent this signal. */
 bool clv_is_stop_request(const siginfo_t *info);
 
-/* ---- everybody else -------------------------------------------------------------------------- */
+/* ---- other processes ------------------------------------------------------------------------- */
 
-/* All but the first print to standard output. Names are those of folders in runs/ below the working
- * folder; anything with a '/' is a folder. CLV_NOT_FOUND: there is no such run; the text has a "did
- * you mean". */
+/* All functions below except clv_history_find print to standard output. A `run` without '/' names a
+ * folder in runs/ below the working folder; with '/' it is a path. CLV_NOT_FOUND: there is no such
+ * run; the message suggests a similar name. */
 
-/* Folder of a run; to be freed. */
+/* Returns the folder of a run. The caller frees it. */
 clv_code clv_history_find(const char *run, char **ret_folder, clv_err *err) CLV_USE_RESULT;
 
-/* A table of the runs in `folder`, newest first, or one JSON object per line. */
+/* Prints a table of the runs in `folder`, newest first, or one JSON object per line. */
 clv_code clv_history_list(const char *folder, bool json, clv_err *err) CLV_USE_RESULT;
 
-/* What a run printed. follow: goes on until the run ends, then *ret_exit is its outcome, else 0. */
+/* Prints the log of a run. follow: continues until the run ends and sets *ret_exit to its exit
+ * code; otherwise *ret_exit is 0. */
 clv_code clv_history_log(const char *run, bool follow, bool json, int *ret_exit,
                          clv_err *err) CLV_USE_RESULT;
 
-/* Asks a run to end after a checkpoint, or ends it at once (now), waits for its end and says how it
- * was. *ret_exit: 0 when it ended as asked or was finished, else its exit code. CLV_PRECONDITION:
- * it does not run; CLV_UNAVAILABLE: not on this host; CLV_DENIED: somebody else's. */
+/* Asks a run to end after a checkpoint, or kills it (now). Waits until it has ended and prints its
+ * state. *ret_exit: 0 if it stopped as asked or had finished, else its exit code. CLV_PRECONDITION:
+ * it does not run; CLV_UNAVAILABLE: it runs on another host; CLV_DENIED: it belongs to another
+ * user. */
 clv_code clv_history_stop(const char *run, bool now, bool json, int *ret_exit,
                           clv_err *err) CLV_USE_RESULT;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `runs`: what became of each run of a folder.
+ * `runs`: prints the state and the results of each run in a folder, as a table or as JSON.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -32,7 +32,7 @@ static void dir_closep(DIR **dir) {
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
-/* What is no run is passed by. */
+/* Adds the run of a folder. Skips a folder that belongs to no run. */
 static clv_code add_run(entries *l, const char *folder, clv_err *err) {
   clv_run_entry *grown = reallocarray(l->items, l->n + 1, sizeof *grown);
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -103,7 +103,7 @@ static void format_number(double v, char *text, size_t len) {
   snprintf(text, len, isfinite(v) ? "%.4f" : "-", v);
 }
 
-/* "accuracy 0.9100 at 120, validation": of which evaluation, and by what. */
+/* Formats the best evaluation: "accuracy 0.9100 at 120, validation". */
 static void format_best(const clv_run_best *b, char *text, size_t len) {
   char number[CLV_JSON_NUMBER], what[24];
   bool by_loss = isnan(b->accuracy);
@@ -126,7 +126,8 @@ static void format_where(const clv_run_entry *e, const clv_run_attempt *a, char 
     snprintf(text, len, "-");
 }
 
-/* Of a run that died nobody knows how long it took. */
+/* End of an attempt in ms; now for a running one; 0 for one that died, because its end is
+ * unknown. */
 static uint64_t ended(const clv_run_entry *e, const clv_run_attempt *a) {
   if (e->state == CLV_STATE_RUNNING) return clv_wall_ms();
   return a->ended_ms;
@@ -148,7 +149,7 @@ static void fill(const clv_run_entry *e, row r) {
   format_best(&e->record.best, r[BEST], CELL);
 }
 
-/* A row is a line, whatever its texts are. */
+/* Prints a row as one line: line feeds and tabs of its texts become '?'. */
 static void print_row(row r, const int width[COLUMNS]) {
   char line[COLUMNS * (CELL + 2) + 1];
   size_t used = 0;
@@ -162,7 +163,7 @@ static void print_row(row r, const int width[COLUMNS]) {
   putchar('\n');
 }
 
-/* What is to be known of a run that did not end well. */
+/* Prints why a run did not end well, and the checkpoint that it can resume from. */
 static void print_why(const clv_run_entry *e) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
@@ -171,7 +172,7 @@ static void print_why(const clv_run_entry *e) {
   if (e->state == CLV_STATE_DIED) clv_bytes_puts(&text, CLV_DIED_TEXT);
   if (e->state == CLV_STATE_ELSEWHERE && a)
     clv_bytes_printf(&text, "began on %s, from where alone its process can be seen", a->host);
-  if (e->state == CLV_STATE_DAMAGED) clv_bytes_puts(&text, e->why.text);
+  if (e->state == CLV_STATE_DAMAGED) clv_bytes_puts(&text, e->read_error.text);
   bool resumable = e->state == CLV_STATE_FAILED || e->state == CLV_STATE_DIED;
   if (resumable && e->record.n_checkpoints)
     clv_bytes_printf(&text, "; train --resume goes on from checkpoint %" PRIu64,
@@ -253,7 +254,7 @@ static clv_code print_json(const entries *l, clv_err *err) {
     clv_run_record_text(&out, e->name);
     json_text(&out, "folder", e->folder);
     json_text(&out, "state", clv_run_state_name(e->state));
-    if (e->state == CLV_STATE_DAMAGED) json_text(&out, "why", e->why.text);
+    if (e->state == CLV_STATE_DAMAGED) json_text(&out, "why", e->read_error.text);
     json_whole(&out, "step", e->step);
     json_real(&out, "loss", e->loss);
     json_real(&out, "accuracy", e->accuracy);
@@ -268,7 +269,7 @@ static clv_code print_json(const entries *l, clv_err *err) {
 clv_code clv_history_list(const char *folder, bool json, clv_err *err) {
   CLV_AUTO(entries_done) entries l = {0};
   const char *given = folder ? folder : CLV_RUNS_FOLDER;
-  CLV_TRY(add_run(&l, given, err)); /* it may be a run's own */
+  CLV_TRY(add_run(&l, given, err)); /* `given` may be the folder of one run */
   if (!l.n) CLV_TRY(add_below(&l, given, err));
   if (l.n) qsort(l.items, l.n, sizeof *l.items, newest_first);
   if (json) return print_json(&l, err);

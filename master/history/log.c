@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `log`: what a run printed, and with -f what it prints until it ends. The file is looked at again
- * and
- * again: a run writes a few lines a minute.
+ * `log`: prints the log of a run, and with -f continues until the run ends. -f polls the file,
+ * because a run writes only a few lines a minute.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,17 +16,17 @@
 #include "master/report/report.h"
 
 enum {
-  PART = 16384, /* bytes that are read and printed at a time */
+  PART = 16384, /* bytes read and printed at a time */
   POLL_MS = 100,
-  WORD_POLLS = 10, /* after a death: `stop --now` kills first and writes that down then */
+  GRACE_POLLS = 10, /* after a death: `stop --now` records the end only after it has killed */
 };
 
 typedef struct tail {
   clv_bytes path;
-  int fd;   /* -1: not there yet */
-  off_t at; /* what was printed */
-  bool lived;
-  unsigned dead; /* polls since it died, if it lived at the first one */
+  int fd;              /* -1: not there yet */
+  off_t at;            /* bytes printed so far */
+  bool was_alive;      /* at an earlier poll */
+  unsigned dead_polls; /* since the run died, if was_alive */
 } tail;
 
 static void tail_done(tail *t) {
@@ -46,8 +45,9 @@ static clv_code open_tail(tail *t, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "%s: not a regular file", t->path.data);
 }
 
-/* Of n bytes those before a character that goes on behind them; all, if they are but that. */
-static size_t whole_characters(const char *text, size_t n) {
+/* Number of bytes, at most n, that end at a character boundary; n if there is only part of one
+ * character. */
+static size_t count_whole_characters(const char *text, size_t n) {
   size_t back = 1;
   while (back < 4 && back < n && ((unsigned char)text[n - back] & 0xc0) == 0x80) back++;
   unsigned char first = (unsigned char)text[n - back];
@@ -62,7 +62,8 @@ static void print_part(char *part, size_t n) {
   clv_print_sanitized(part);
 }
 
-/* What is new; a file that became shorter belongs to a run that began afresh. */
+/* Prints the bytes added since the last call. If the file has become shorter, a new run has started
+ * in the folder: prints it from its beginning. */
 static clv_code print_new(tail *t, clv_err *err) {
   char part[PART + 1];
   struct stat st;
@@ -70,21 +71,21 @@ static clv_code print_new(tail *t, clv_err *err) {
   if (fstat(t->fd, &st) == 0 && st.st_size < t->at) t->at = 0;
   ssize_t n;
   while ((n = pread(t->fd, part, PART, t->at)) > 0) {
-    size_t whole = whole_characters(part, (size_t)n);
-    print_part(part, whole);
-    t->at += (off_t)whole;
+    size_t n_whole = count_whole_characters(part, (size_t)n);
+    print_part(part, n_whole);
+    t->at += (off_t)n_whole;
   }
   if (n < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", t->path.data, strerror(errno));
   fflush(stdout);
   return CLV_OK;
 }
 
-/* Says how it ended, where its last line does not. */
+/* Logs how the run ended, where the last line of its log cannot say so. */
 static void explain(const clv_run_entry *e) {
   static const char *const texts[] = {
       [CLV_STATE_DIED] = CLV_DIED_TEXT,
-      [CLV_STATE_DAMAGED] = "it has ended, and its record cannot be read",
-      [CLV_STATE_UNRECORDED] = "it has ended, and left no record",
+      [CLV_STATE_DAMAGED] = "the run has ended, and its record cannot be read",
+      [CLV_STATE_UNRECORDED] = "the run has ended and left no record",
   };
   const char *text = (size_t)e->state < CLV_COUNT(texts) ? texts[e->state] : NULL;
   if (text) clv_notice(CLV_LOG_ERROR, "died", "%s: %s", e->folder, text);
@@ -92,19 +93,19 @@ static void explain(const clv_run_entry *e) {
 
 static bool is_over(tail *t, const clv_run_entry *e) {
   if (e->state == CLV_STATE_RUNNING || e->state == CLV_STATE_ELSEWHERE) {
-    t->lived = true;
+    t->was_alive = true;
     return false;
   }
-  return e->state != CLV_STATE_DIED || !t->lived || ++t->dead > WORD_POLLS;
+  return e->state != CLV_STATE_DIED || !t->was_alive || ++t->dead_polls > GRACE_POLLS;
 }
 
-/* Whether it lives is asked before what it wrote is read, so that nothing is missed at the end. */
+/* Checks whether the run is alive before it reads the log, so that no last line is missed. */
 static clv_code poll_run(tail *t, const char *folder, bool *ret_over, int *ret_exit, clv_err *err) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
   CLV_TRY(clv_run_entry_read(folder, &e, err));
   *ret_over = is_over(t, &e);
   clv_code code = print_new(t, err);
-  if (code == CLV_NOT_FOUND && !*ret_over) return CLV_OK; /* nothing is printed yet */
+  if (code == CLV_NOT_FOUND && !*ret_over) return CLV_OK; /* the run has printed nothing yet */
   CLV_TRY(code);
   if (!*ret_over) return CLV_OK;
   *ret_exit = clv_run_entry_exit_code(&e);
@@ -112,7 +113,7 @@ static clv_code poll_run(tail *t, const char *folder, bool *ret_over, int *ret_e
   return CLV_OK;
 }
 
-static clv_code go_along(tail *t, const char *folder, int *ret_exit, clv_err *err) {
+static clv_code follow_run(tail *t, const char *folder, int *ret_exit, clv_err *err) {
   const struct timespec pause = {.tv_nsec = POLL_MS * 1000000};
   bool over;
   for (;;) {
@@ -122,12 +123,13 @@ static clv_code go_along(tail *t, const char *folder, int *ret_exit, clv_err *er
   }
 }
 
-/* A folder that is no run's, or a run that never came to print. */
-static clv_code why_nothing(const char *folder, const tail *t, clv_err *err) {
+/* Explains a missing log: the folder is not a run's, or the run has printed nothing. */
+static clv_code fail_no_log(const char *folder, const tail *t, clv_err *err) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
   CLV_TRY(clv_run_entry_read(folder, &e, err));
-  return clv_fail(err, CLV_NOT_FOUND, "%s is not there: this run has printed nothing yet (%s)",
-                  t->path.data, clv_run_state_name(e.state));
+  return clv_fail(err, CLV_NOT_FOUND,
+                  "%s does not exist: this run has printed nothing yet (state: %s)", t->path.data,
+                  clv_run_state_name(e.state));
 }
 
 clv_code clv_history_log(const char *run, bool follow, bool json, int *ret_exit, clv_err *err) {
@@ -137,7 +139,7 @@ clv_code clv_history_log(const char *run, bool follow, bool json, int *ret_exit,
   clv_bytes_printf(&t.path, "%s/%s", folder, json ? CLV_JOURNAL_JSON : CLV_JOURNAL_TEXT);
   if (t.path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   *ret_exit = 0;
-  if (follow) return go_along(&t, folder, ret_exit, err);
+  if (follow) return follow_run(&t, folder, ret_exit, err);
   clv_code code = print_new(&t, err);
-  return code == CLV_NOT_FOUND ? why_nothing(folder, &t, err) : code;
+  return code == CLV_NOT_FOUND ? fail_no_log(folder, &t, err) : code;
 }

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A run from outside: its record, its lock and the last lines it wrote. Whether it lives is the
- * lock's to say; the record says running until its process gets to write something else.
+ * State of a run as another process sees it, from its record, its lock and the last line of its
+ * metrics. Only the lock shows whether a run is alive, because run.json says "running" until the
+ * process writes another state. clv_run_entry_read is the main function; runs, log and stop call
+ * it.
+ *
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -40,9 +43,9 @@ int clv_run_entry_exit_code(const clv_run_entry *e) {
   return said && a->code <= 255 ? (int)a->code : 1;
 }
 
-/* ---- what it wrote last ---------------------------------------------------------------------- */
+/* ---- the last line written ------------------------------------------------------------------- */
 
-/* The last whole line of a file of lines; false: there is none of less than TAIL bytes. */
+/* Reads the last complete line of a file. False: there is none of less than TAIL bytes. */
 static bool last_line(const char *path, char line[TAIL + 1]) {
   CLV_AUTO(clv_fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat st;
@@ -66,8 +69,9 @@ static double number_in(const char *line, const char *key) {
   return end == at + strlen(key) ? NAN : v;
 }
 
-/* The record is written with checkpoints and at the end; between, a run's own lines are newer.
- * Before it starts, those there are another's. */
+/* Sets step, loss and accuracy. run.json is written only with checkpoints and at the end, so the
+ * last line of metrics.jsonl is newer while the run trains. Before the attempt has started, that
+ * line belongs to an earlier run and is ignored. */
 static void read_progress(clv_run_entry *e) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
@@ -86,7 +90,7 @@ static void read_progress(clv_run_entry *e) {
   e->accuracy = number_in(line, "\"accuracy\":");
 }
 
-/* ---- its state ------------------------------------------------------------------------------- */
+/* ---- the state ------------------------------------------------------------------------------- */
 
 static clv_run_state state_of(const clv_run_attempt *a, bool held) {
   clv_run_attempt here = {0};
@@ -108,8 +112,9 @@ static bool has_file(const char *folder, const char *name) {
   return !path.failed && access(path.data, F_OK) == 0;
 }
 
-/* Without a record it may be a run of an older version, or no run at all. */
-static clv_code judge_unread(clv_run_entry *e, clv_code code, bool held, clv_err *err) {
+/* Sets the state of a run whose record cannot be read. A folder without a record may belong to a
+ * run of an older version, or to no run. */
+static clv_code set_state_without_record(clv_run_entry *e, clv_code code, bool held, clv_err *err) {
   e->state = held ? CLV_STATE_RUNNING : CLV_STATE_DAMAGED;
   if (code != CLV_NOT_FOUND || held) return CLV_OK;
   e->state = CLV_STATE_UNRECORDED;
@@ -121,14 +126,14 @@ static clv_code judge_unread(clv_run_entry *e, clv_code code, bool held, clv_err
                   e->folder);
 }
 
-/* The lock is looked at first: a run that ends in between has written its end by then. */
+/* Reads the lock before the record: a run that ends in between has then recorded its end. */
 static clv_code read_entry(clv_run_entry *e, clv_err *err) {
   bool held = clv_run_folder_is_locked(e->folder, &e->holder);
-  clv_code code = clv_run_record_read(e->folder, &e->record, &e->why);
+  clv_code code = clv_run_record_read(e->folder, &e->record, &e->read_error);
   if (code == CLV_OK)
     e->state = state_of(clv_run_entry_last_attempt(e), held);
   else
-    CLV_TRY(judge_unread(e, code, held, err));
+    CLV_TRY(set_state_without_record(e, code, held, err));
   read_progress(e);
   return CLV_OK;
 }
@@ -150,7 +155,7 @@ clv_code clv_run_entry_read(const char *folder, clv_run_entry *ret, clv_err *err
 
 /* ---- by name --------------------------------------------------------------------------------- */
 
-/* A name that can be shown; hidden ones are none of ours. */
+/* True if a name can be suggested: printable and not hidden. */
 static bool is_name(const char *text) {
   for (const char *p = text; *p; p++)
     if (iscntrl((unsigned char)*p)) return false;
@@ -163,8 +168,8 @@ static clv_code unknown_run(const char *run, clv_err *err) {
   DIR *dir = opendir(CLV_RUNS_FOLDER);
   if (!dir)
     return clv_fail(err, CLV_NOT_FOUND,
-                    "no run '%.100s': there is no folder " CLV_RUNS_FOLDER
-                    " here; go to where it was trained, or give the run's folder",
+                    "no run '%.100s': the working folder has no folder " CLV_RUNS_FOLDER
+                    ": change to the folder where it was trained, or give the run's folder",
                     run);
   for (struct dirent *d; n < MAX_NAMES && (d = readdir(dir));)
     if (is_name(d->d_name) && (names[n] = strdup(d->d_name)) != NULL) n++;
@@ -186,8 +191,8 @@ clv_code clv_run_entry_find_folder(const char *run, char **ret_folder, clv_err *
   if (run[0] && is_folder(run)) return clv_strdup(run, ret_folder, err);
   if (path)
     return clv_fail(err, CLV_NOT_FOUND,
-                    "there is no folder '%.200s'; a run has a name as in "
-                    "`cleave-master runs`, or is named by its folder",
+                    "there is no folder '%.200s': give the name of a run as in "
+                    "`cleave-master runs`, or its folder",
                     run);
   return unknown_run(run, err);
 }

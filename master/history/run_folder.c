@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a run has in its folder, and how it makes room for another: its files go one by one into a
- * folder beside it, NAME.1 or the next that is free. A note in the run folder, run.moving, stands
- * there from before the first file moves until the new run has started. Whoever takes the folder
- * and finds the note brings everything back. So at any moment the old run can be had whole, until
- * the new one is.
+ * Files of a run folder, and how an old run makes room for a new one. clv_run_folder_move_aside
+ * moves the old files one by one into a folder beside it, NAME.1 or the next free number. A note in
+ * the run folder, run.moving, exists from before the first file moves until the new run has started
+ * (clv_run_folder_commit_move). A process that locks the folder and finds the note moves everything
+ * back (clv_run_folder_undo_move). So until the new run has started, no crash loses the old one.
+ * All callers hold the run lock (run_lock.c).
  *
- * run.lock and files that are no run's stay where they are. So does egress.jsonl: it says what left
- * from this folder, whichever run sent it.
+ * run.lock and files that belong to no run are not moved. egress.jsonl is not moved either, because
+ * it records what was sent from this folder by any run.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -84,7 +85,7 @@ static clv_code add_name(folder_names *l, const char *name, clv_err *err) {
   return CLV_OK;
 }
 
-/* What is there of a run. */
+/* Lists the files of a run in a folder. */
 static clv_code list_names(const char *folder, folder_names *ret, clv_err *err) {
   CLV_AUTO(dir_closep) DIR *dir = NULL;
   CLV_TRY(open_dir(folder, &dir, err));
@@ -96,25 +97,26 @@ static clv_code list_names(const char *folder, folder_names *ret, clv_err *err) 
 /* ---- the note -------------------------------------------------------------------------------- */
 
 static void format_note(const clv_move_note *m, char text[MAX_NOTE]) {
-  snprintf(text, MAX_NOTE, "%u %s\n", m->number, m->whole ? "moved" : "moving");
+  snprintf(text, MAX_NOTE, "%u %s\n", m->number, m->is_complete ? "moved" : "moving");
 }
 
-/* In its one spelling. */
+/* Accepts only the exact bytes that format_note writes. */
 clv_code clv_move_note_parse(const char *text, size_t len, const char *label, clv_move_note *ret,
                              clv_err *err) {
   char again[MAX_NOTE];
   unsigned long number = isdigit((unsigned char)text[0]) ? strtoul(text, NULL, 10) : 0;
-  for (int whole = 0; whole < 2 && number && number <= MAX_NUMBER; whole++) {
-    clv_move_note m = {.number = (unsigned)number, .whole = whole};
+  for (int complete = 0; complete < 2 && number && number <= MAX_NUMBER; complete++) {
+    clv_move_note m = {.number = (unsigned)number, .is_complete = complete};
     format_note(&m, again);
     if (len != strlen(again) || memcmp(text, again, len) != 0) continue;
     *ret = m;
     return CLV_OK;
   }
-  return clv_fail(err, CLV_DATA_LOSS,
-                  "%s is damaged: it says where the files of the run before are; move them back, "
-                  "and remove it",
-                  label);
+  return clv_fail(
+      err, CLV_DATA_LOSS,
+      "%s is damaged: it names the folder that holds the files of the earlier run; move "
+      "them back and remove it",
+      label);
 }
 
 static clv_code read_note(const char *run_dir, clv_move_note *ret, clv_err *err) {
@@ -143,7 +145,7 @@ static clv_code remove_file(const char *folder, const char *name, clv_err *err) 
 
 /* ---- moving ---------------------------------------------------------------------------------- */
 
-/* The folder beside, where the run folder really is. */
+/* Path of NAME.number beside the run folder, after symbolic links. */
 static clv_code beside(const char *run_dir, unsigned number, char **ret, clv_err *err) {
   CLV_AUTO(clv_freep) char *real = realpath(run_dir, NULL);
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -184,8 +186,8 @@ static clv_code make_beside(const char *run_dir, unsigned *ret_number, char **re
     }
     if (errno != EEXIST) return fail_errno(path, err);
   }
-  return clv_fail(err, CLV_EXHAUSTED, "%s: there are folders up to .%d beside it", run_dir,
-                  MAX_NUMBER);
+  return clv_fail(err, CLV_EXHAUSTED, "%s: the folders .1 to .%d beside it all exist: remove some",
+                  run_dir, MAX_NUMBER);
 }
 
 clv_code clv_run_folder_move_aside(const char *run_dir, char **ret, clv_err *err) {
@@ -197,13 +199,13 @@ clv_code clv_run_folder_move_aside(const char *run_dir, char **ret, clv_err *err
   CLV_TRY(make_beside(run_dir, &m.number, &aside, err));
   CLV_TRY(write_note(run_dir, &m, err));
   CLV_TRY(move_names(run_dir, aside, err));
-  m.whole = true;
+  m.is_complete = true;
   CLV_TRY(write_note(run_dir, &m, err));
   *ret = clv_steal(&aside);
   return CLV_OK;
 }
 
-/* A file, or a folder of files. */
+/* Removes a file, or a folder of files without subfolders. */
 static clv_code remove_tree(const char *path, clv_err *err) {
   CLV_AUTO(dir_closep) DIR *dir = NULL;
   if (unlink(path) == 0 || errno == ENOENT) return CLV_OK;
@@ -227,11 +229,12 @@ clv_code clv_run_folder_clear(const char *folder, clv_err *err) {
   return CLV_OK;
 }
 
-/* A run that did not start leaves nothing. From then on all that is there is of the run before. */
+/* Deletes the files of the run that did not start. Then marks the move as incomplete, so that files
+ * in the folder count as those of the earlier run from now on. */
 static clv_code clear_new(const char *run_dir, clv_move_note *m, clv_err *err) {
-  if (!m->whole) return CLV_OK;
+  if (!m->is_complete) return CLV_OK;
   CLV_TRY(clv_run_folder_clear(run_dir, err));
-  m->whole = false;
+  m->is_complete = false;
   return write_note(run_dir, m, err);
 }
 

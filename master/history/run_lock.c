@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The record of a run, kept by the process that trains.
+ * The run lock: the lock and the record (run.json) of the process that trains. history.h describes
+ * the order of the calls. Every write of the record replaces the file durably.
  */
 #include <math.h>
 #include <stdio.h>
@@ -10,16 +11,18 @@
 
 #include "master/history/history_int.h"
 
-enum { TRIES = 8 }; /* the folder may be removed by whoever had it before */
+enum { TRIES = 8 }; /* to lock a folder that its previous holder may be removing */
 
 struct clv_run_lock {
   char *dir;
-  int lock;  /* held as long as it is open */
-  bool made; /* the folder */
-  bool begun, started, warned;
-  bool made_room;
-  char *aside; /* where what was there is; NULL: nothing was */
-  bool keep_aside;
+  int lock;           /* descriptor of run.lock; the lock lasts until it is closed */
+  bool made_folder;   /* this process created `dir` */
+  bool begun;         /* clv_run_lock_begin has recorded the attempt */
+  bool started;       /* clv_run_lock_note_start was called */
+  bool warned;        /* a failed write of the record was reported */
+  bool made_room;     /* clv_run_lock_make_room was called */
+  char *moved_to;     /* folder with the files of the earlier run; NULL: none were moved */
+  bool keeps_earlier; /* the earlier run stays in moved_to; false: deleted at the start */
   clv_run_record record;
   clv_notifier notice;
 };
@@ -52,14 +55,14 @@ void clv_run_lock_free(clv_run_lock *c) {
   if (!c) return;
   clv_fd_closep(&c->lock);
   clv_run_record_done(&c->record);
-  free(c->aside);
+  free(c->moved_to);
   free(c->dir);
   free(c);
 }
 
 static void run_lock_freep(clv_run_lock **c) { clv_run_lock_free(*c); }
 
-static clv_code fail_taken(const char *run_dir, long pid, clv_err *err) {
+static clv_code fail_in_use(const char *run_dir, long pid, clv_err *err) {
   char who[48] = "a process that cannot be seen from here";
   if (pid) snprintf(who, sizeof who, "process %ld", pid);
   return clv_fail(err, CLV_PRECONDITION,
@@ -70,10 +73,10 @@ static clv_code fail_taken(const char *run_dir, long pid, clv_err *err) {
 
 static clv_code take(clv_run_lock *c, clv_err *err) {
   long pid = 0;
-  c->made = access(c->dir, F_OK) != 0;
+  c->made_folder = access(c->dir, F_OK) != 0;
   if (clv_mkdirs(c->dir, err) != CLV_OK) return clv_err_prefix(err, "run.dir");
   clv_code code = clv_run_folder_lock(c->dir, &c->lock, &pid, err);
-  return code == CLV_PRECONDITION ? fail_taken(c->dir, pid, err) : code;
+  return code == CLV_PRECONDITION ? fail_in_use(c->dir, pid, err) : code;
 }
 
 clv_code clv_run_lock_new(const char *run_dir, clv_run_lock **ret, clv_err *err) {
@@ -102,7 +105,8 @@ bool clv_run_lock_has_checkpoint(const clv_run_lock *c) {
   return clv_run_record_read(c->dir, &r, NULL) == CLV_OK && r.n_checkpoints > 0;
 }
 
-/* What nobody can tell is kept as well. */
+/* True if the earlier run finished once. Also true if the record omits old attempts, or cannot be
+ * read while there are checkpoints, because then it may have finished. */
 static bool is_worth_keeping(const clv_run_lock *c) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
   if (clv_run_record_read(c->dir, &r, NULL) != CLV_OK) return clv_checkpoint_has_any(c->dir);
@@ -112,27 +116,27 @@ static bool is_worth_keeping(const clv_run_lock *c) {
 }
 
 clv_code clv_run_lock_make_room(clv_run_lock *c, clv_err *err) {
-  c->keep_aside = is_worth_keeping(c);
+  c->keeps_earlier = is_worth_keeping(c);
   c->made_room = true;
-  return clv_run_folder_move_aside(c->dir, &c->aside, err);
+  return clv_run_folder_move_aside(c->dir, &c->moved_to, err);
 }
 
 const char *clv_run_lock_moved_folder(const clv_run_lock *c) {
-  return c->keep_aside ? c->aside : NULL;
+  return c->keeps_earlier ? c->moved_to : NULL;
 }
 
-/* From here on the folder is the new run's. */
+/* Hands the folder over to the new run: the move can no longer be undone. */
 static clv_code settle(clv_run_lock *c, clv_err *err) {
-  if (!c->aside) return CLV_OK;
+  if (!c->moved_to) return CLV_OK;
   CLV_TRY(clv_run_folder_commit_move(c->dir, err));
-  if (c->keep_aside) return CLV_OK;
-  CLV_TRY(clv_run_folder_remove(c->aside, err));
+  if (c->keeps_earlier) return CLV_OK;
+  CLV_TRY(clv_run_folder_remove(c->moved_to, err));
   return CLV_OK;
 }
 
 static clv_code undo(const clv_run_lock *c, clv_err *err) {
   if (c->made_room) CLV_TRY(clv_run_folder_undo_move(c->dir, err));
-  return c->made ? clv_run_folder_remove(c->dir, err) : CLV_OK;
+  return c->made_folder ? clv_run_folder_remove(c->dir, err) : CLV_OK;
 }
 
 static clv_run_attempt *current(clv_run_lock *c) {
@@ -142,7 +146,7 @@ static clv_run_attempt *current(clv_run_lock *c) {
 static void write_or_warn(clv_run_lock *c) {
   clv_err err;
   if (clv_run_record_write(c->dir, &c->record, &err) == CLV_OK) return;
-  if (!c->warned) clv_notify(c->notice, "the run's record: %s", err.text);
+  if (!c->warned) clv_notify(c->notice, "cannot write the record of the run: %s", err.text);
   c->warned = true;
 }
 
@@ -151,16 +155,19 @@ static void list_checkpoints(clv_run_lock *c) {
       clv_checkpoint_steps(c->dir, c->record.checkpoints, CLV_RECORD_MAX_CHECKPOINTS);
 }
 
-/* What earlier attempts left is gone when the run begins afresh, or nobody can read it. */
-static void recall(clv_run_lock *c, bool resume) {
+/* Loads the record of earlier attempts, if this attempt resumes the run. An unreadable record is
+ * reported and dropped. */
+static void load_earlier_attempts(clv_run_lock *c, bool resume) {
   clv_err err;
   if (!resume) return;
   clv_code code = clv_run_record_read(c->dir, &c->record, &err);
   if (code != CLV_OK && code != CLV_NOT_FOUND)
-    clv_notify(c->notice, "%s; the record of earlier attempts begins anew", err.text);
+    clv_notify(c->notice, "%s; the record of earlier attempts is dropped, and a new one begins",
+               err.text);
 }
 
-/* The session of a run stays, and each attempt has an epoch above the last one's. */
+/* Sets the session id and the epoch: all attempts of a run share the id, each has a higher
+ * epoch. */
 static clv_code next_epoch(clv_run_record *r, clv_err *err) {
   uint8_t id[16];
   if (!r->epoch || r->epoch >= INT64_MAX || !clv_hex_parse(r->id, id, sizeof id)) {
@@ -174,17 +181,18 @@ static clv_code next_epoch(clv_run_record *r, clv_err *err) {
 
 clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_err *err) {
   clv_run_attempt *a = NULL;
-  CLV_AUTO(clv_freep) char *whole = realpath(run->session, NULL);
+  CLV_AUTO(clv_freep) char *absolute = realpath(run->session, NULL);
   c->notice = run->notice;
-  recall(c, run->resume);
+  load_earlier_attempts(c, run->resume);
   CLV_TRY(next_epoch(&c->record, err));
   CLV_TRY(clv_run_record_add(&c->record, &a, err));
   snprintf(c->record.name, sizeof c->record.name, "%s", run->name);
-  snprintf(c->record.session, sizeof c->record.session, "%s", whole ? whole : run->session);
+  snprintf(c->record.session, sizeof c->record.session, "%s", absolute ? absolute : run->session);
   list_checkpoints(c);
   clv_process_describe_self(a);
   if (run->resume && c->record.n_checkpoints)
-    a->from_step = a->step = c->record.checkpoints[0]; /* what an attempt that fails here keeps */
+    a->from_step = a->step =
+        c->record.checkpoints[0]; /* the step that remains if this attempt fails before it starts */
   a->began_ms = clv_wall_ms();
   c->begun = true;
   return clv_run_record_write(c->dir, &c->record, err);
@@ -207,7 +215,8 @@ void clv_run_lock_note_start(clv_run_lock *c, uint64_t step, uint64_t total_step
   if (!c || !c->begun) return;
   clv_run_attempt *a = current(c);
   c->started = true;
-  if (settle(c, &err) != CLV_OK) clv_notify(c->notice, "the run before: %s", err.text);
+  if (settle(c, &err) != CLV_OK)
+    clv_notify(c->notice, "cannot remove the earlier run: %s", err.text);
   a->from_step = a->step = step;
   a->total_steps = total_steps;
   clv_sha256_hex(config, c->record.config_sha256);
@@ -230,8 +239,8 @@ static bool is_better(const clv_run_best *now, const clv_run_best *then) {
   return now->loss < then->loss || isnan(then->loss);
 }
 
-/* A test is of other records than validations, so it does not compete with them: it is the best of
- * a run without validations alone. */
+/* A test uses other records than validations, so the two are not compared: a test is the best
+ * evaluation only of a run without validations. */
 void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e) {
   if (!c || !c->begun) return;
   clv_run_best *best = &c->record.best;
@@ -247,7 +256,7 @@ void clv_run_lock_note_checkpoint(clv_run_lock *c) {
 
 void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, const char *text) {
   clv_err err;
-  if (c && !c->started && (c->made || c->made_room)) {
+  if (c && !c->started && (c->made_folder || c->made_room)) {
     if (undo(c, &err) != CLV_OK) clv_notify(c->notice, "%s", err.text);
     return;
   }

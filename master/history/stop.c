@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * `stop`: the signal goes to the process that the kernel says holds the run's lock, if it is the
- * one that the record names, down to the moment it began; by a descriptor of that process, so that
- * no other can have its number by then.
+ * `stop`: signals the process that holds the run's lock, if its id and start time are those in the
+ * record. The signal is sent through a descriptor of the process (pidfd), so that a process that
+ * reuses the id is never signalled. clv_history_stop is the main function.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -28,10 +28,11 @@ static clv_code send(int process, bool now, clv_err *err) {
   request.si_uid = getuid();
   request.si_value.sival_int = STOP_VALUE;
   if (pidfd_send_signal(process, request.si_signo, &request, 0) == 0 || errno == ESRCH)
-    return CLV_OK; /* gone: it has ended by itself */
-  return clv_fail(err, errno == EPERM ? CLV_DENIED : CLV_UNAVAILABLE,
-                  errno == EPERM ? "its process is another user's: %s" : "no signal was sent: %s",
-                  strerror(errno));
+    return CLV_OK; /* ESRCH: the process has ended by itself */
+  return clv_fail(
+      err, errno == EPERM ? CLV_DENIED : CLV_UNAVAILABLE,
+      errno == EPERM ? "its process belongs to another user: %s" : "cannot signal its process: %s",
+      strerror(errno));
 }
 
 /* ---- which process --------------------------------------------------------------------------- */
@@ -45,7 +46,7 @@ static clv_code not_running(const clv_run_entry *e, clv_err *err) {
                   e->state == CLV_STATE_DIED ? "its process died" : clv_run_state_name(e->state));
 }
 
-/* The lock's holder is the process that wrote the record. */
+/* Checks that the holder of the lock is the process that the record names. */
 static clv_code check_holder(const clv_run_entry *e, clv_err *err) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   clv_run_attempt here = {0};
@@ -64,12 +65,13 @@ static clv_code check_holder(const clv_run_entry *e, clv_err *err) {
     return CLV_OK;
   return clv_fail(
       err, CLV_PRECONDITION,
-      "%s is locked by process %ld, which is not the one in its record (%s): look at it "
+      "%s is locked by process %ld, which is not the one in its record (%s): inspect that process "
       "before you end it with kill -INT %ld",
-      e->folder, e->holder, a ? "another process" : e->why.text, e->holder);
+      e->folder, e->holder, a ? "another process" : e->read_error.text, e->holder);
 }
 
-/* Opened first and checked afterwards: whoever holds the lock then is who was opened. */
+/* Opens a descriptor of the holder, then checks the lock again: if the holder is the same, the
+ * descriptor refers to it. */
 static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err *err) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry first = {0}, again = {0};
   CLV_AUTO(clv_fd_closep) int process = -1;
@@ -82,14 +84,15 @@ static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err
   CLV_TRY(clv_run_entry_read(folder, &again, err));
   CLV_TRY(check_holder(&again, err));
   if (again.holder != first.holder || process < 0)
-    return clv_fail(err, CLV_ABORTED, "%s is being ended and begun: try again", folder);
+    return clv_fail(err, CLV_ABORTED, "%s: another process has just taken over the run: try again",
+                    folder);
   *ret_pid = first.holder;
   *ret = process;
   process = -1;
   return CLV_OK;
 }
 
-/* ---- its end --------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 static void await_end(const char *folder, long pid) {
   const struct timespec pause = {.tv_nsec = POLL_MS * 1000000};
@@ -97,13 +100,15 @@ static void await_end(const char *folder, long pid) {
   while (clv_run_folder_is_locked(folder, &holder) && holder == pid) nanosleep(&pause, NULL);
 }
 
-/* A process that was killed wrote no end; unless somebody goes on with the run already. */
+/* Records the end of a killed process, which could not do so itself. Does nothing if another
+ * process has already resumed the run. */
 static clv_code note_kill(const char *folder, long pid, clv_err *err) {
   CLV_AUTO(clv_fd_closep) int lock = -1;
   CLV_AUTO(clv_run_record_done) clv_run_record record = {0};
   CLV_AUTO(clv_run_entry_done) clv_run_entry dead = {0};
   long other;
-  CLV_TRY(clv_run_entry_read(folder, &dead, err)); /* its step is that of its last line */
+  CLV_TRY(clv_run_entry_read(folder, &dead,
+                             err)); /* its step is that of the last line in metrics.jsonl */
   if (clv_run_folder_lock(folder, &lock, &other, err) != CLV_OK) return CLV_OK;
   CLV_TRY(clv_run_record_read(folder, &record, err));
   clv_run_attempt *a = &record.attempts[record.n_attempts - 1];

@@ -307,7 +307,7 @@ static clv_code labels_are_next(const clv_blueprint *b, const data_set *s, clv_e
       "%s: %s: %zu of %zu labels are the token of their own place, not the next: transformers "
       "shifts the labels of head: causal, and here none are: let each place have the token of the "
       "next one, and the last place %lld",
-      s->key, labels_of(s), m.own, m.telling, (long long)ignored);
+      s->key, labels_of(s), m.same_place, m.comparable, (long long)ignored);
 }
 
 static clv_code pads_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {

@@ -171,7 +171,7 @@ static clv_code open_one(const clv_session_config *c, const set_files *s, clv_da
                                               ? files->items[n_inputs]
                                               : NULL,
                            .unlabelled = s->unlabelled,
-                           .tolerates_broken = true,
+                           .skips_broken = true,
                            .keeps_rank_3 = clv_model_takes_sequences(c),
                            .limit = takes_first(c, s) ? s->limit : 0,
                            .grouped = s->grouped,
@@ -381,12 +381,12 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
       w->key, n.pages, CLV_S(n.pages), n.words, CLV_S(n.words), n.windows, CLV_S(n.windows),
       (unsigned long long)c->data.documents.max_tokens, n.long_pages,
       n.long_pages == 1 ? "takes" : "take");
-  if (n.left_out)
+  if (n.unlabelled_windows)
     clv_bytes_printf(notes, "%s: %zu window%s without a labelled word left out\n", w->key,
-                     n.left_out, CLV_S(n.left_out));
-  if (n.no_token)
-    clv_bytes_printf(notes, "%s: the tokenizer has no token for %zu word%s\n", w->key, n.no_token,
-                     CLV_S(n.no_token));
+                     n.unlabelled_windows, CLV_S(n.unlabelled_windows));
+  if (n.words_without_tokens)
+    clv_bytes_printf(notes, "%s: the tokenizer has no token for %zu word%s\n", w->key,
+                     n.words_without_tokens, CLV_S(n.words_without_tokens));
   if (n.strays)
     clv_bytes_printf(notes, "%s: %zu file%s no document (.pdf, .png, .jpg, .jsonl) and ignored\n",
                      w->key, n.strays, n.strays == 1 ? " is" : "s are");
@@ -413,11 +413,11 @@ static void note_shift(const clv_session_config *c, const clv_dataset *ds, const
                        clv_bytes *notes) {
   if (!clv_model_padding_of(c).shifts_labels) return;
   clv_label_shift m = clv_dataset_label_shift(ds, (int64_t)c->loss.ignore_index);
-  if (m.own > m.telling - m.own && !clv_labels_are_own_tokens(&m))
+  if (m.same_place > m.comparable - m.same_place && !clv_labels_are_own_tokens(&m))
     clv_bytes_printf(notes,
                      "%s: %zu of %zu labels are the token of their own place; head: causal is to "
                      "say the next one, and nothing shifts labels here\n",
-                     w->key, m.own, m.telling);
+                     w->key, m.same_place, m.comparable);
 }
 
 static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv_scan_options *so,

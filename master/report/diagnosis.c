@@ -1,26 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Why a session is as fast as it is, from where its compute thread's time went. It computes, waits
- * for the cores, or has nothing to compute; the latter is somebody's doing: of the link whose
- * packet ended the wait, and if that link was at work meanwhile it is the link that is slow, not
- * who is behind it.
+ * Diagnosis of a session's speed, from how its compute thread spent its time: it computes, waits
+ * for the cores, or has nothing to compute. A wait without work is counted for the link whose
+ * packet ended it. If that link was transferring large tensors for most of the wait, the link is
+ * slow; otherwise the peer behind it is. clv_status_diagnosis is the only outward function; the
+ * text and the JSON of `status` call it for each session.
+ *
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "master/report/status_text_int.h"
 
-#define HALF 0.5       /* of a wait that a reason must explain to be named */
-#define WORTH_IT 0.10  /* a share that is worth a word */
-#define LONGER 2.0     /* times what is still about as long */
-#define FAR 0.005      /* seconds there and back: no network of one house */
-#define ALL_OF_IT 0.97 /* of the time */
-#define NAMES 3        /* of sessions in a line */
-#define TENSORS 65536  /* bytes to a wait, from which on the way may be what takes long */
+#define HALF 0.5         /* share of a wait that a reason must explain to be reported */
+#define WORTH_IT 0.10    /* smallest share that is reported */
+#define LONGER 2.0       /* factor up to which two times count as about equal */
+#define FAR 0.005        /* round-trip seconds that no local network has */
+#define ALL_OF_IT 0.97   /* share that counts as all of the time */
+#define NAMES 3          /* most names of sessions in a line */
+#define LARGE_WAIT 65536 /* bytes per wait from which on their transfer may take long */
 
 /* ---- who ------------------------------------------------------------------------------------- */
 
-/* The same session at another worker, from 0 on; NULL behind the last. */
+/* Returns the next part of the session at another worker, from worker *at on; NULL: no more. */
 static const clv_status_session *part_elsewhere(const clv_status_view *view,
                                                 const clv_status_session *s, uint32_t *at,
                                                 const clv_status_worker **ret_where) {
@@ -36,9 +38,11 @@ static const clv_status_session *part_elsewhere(const clv_status_view *view,
   return NULL;
 }
 
-static double at_work(const clv_status_session *s) { return s ? s->busy + s->for_cores : 0; }
+static double at_work(const clv_status_session *s) {
+  return s ? s->busy + s->waiting_for_cores : 0;
+}
 
-/* The part of it at another worker that is most at work; NULL: there is none. */
+/* The part of the session at another worker that is busiest; NULL: there is none. */
 static const clv_status_session *busiest_elsewhere(const clv_status_view *view,
                                                    const clv_status_session *s,
                                                    const clv_status_worker **ret_where) {
@@ -62,7 +66,7 @@ static const clv_status_session *part_at(const clv_status_view *view, const clv_
   return NULL;
 }
 
-/* The module there that is next to one of ours, the one in front first; NULL: there is none. */
+/* The module of `there` that is adjacent to one of s, preferably the one before it; NULL: none. */
 static const clv_status_module *neighbour(const clv_status_session *s,
                                           const clv_status_session *there) {
   const clv_status_module *next = NULL;
@@ -87,7 +91,7 @@ static void who_waits(const clv_status_view *view, const clv_status_session *s,
   else
     clv_bytes_puts(out, "waiting for ");
   if (m) clv_bytes_printf(out, "%s on ", m->name);
-  clv_bytes_printf(out, "%s %d %%", l->peer, status_percent(l->awaited));
+  clv_bytes_printf(out, "%s %d %%", l->peer, status_percent(l->waiting_share));
 }
 
 static void name_of(const clv_status_session *s, const clv_status_worker *w, clv_bytes *out) {
@@ -101,8 +105,8 @@ static const clv_status_link *most_awaited(const clv_status_session *s, double *
   *ret_sum = 0;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_status_link *l = &s->links[i];
-    *ret_sum += l->awaited;
-    if (l->awaited > 0 && (!most || l->awaited > most->awaited)) most = l;
+    *ret_sum += l->waiting_share;
+    if (l->waiting_share > 0 && (!most || l->waiting_share > most->waiting_share)) most = l;
   }
   return most;
 }
@@ -115,11 +119,11 @@ static void round_trip(const clv_status_link *l, const char *before, clv_bytes *
     clv_bytes_printf(out, "%s%s round trip", before, status_format_time(l->round_trip_s, text));
 }
 
-/* The link is at work for most of the wait: its speed, each way that matters. */
+/* Reports the speed of a link that transferred tensors for most of the wait. False: it did not. */
 static bool slow_link(const clv_status_link *l, clv_bytes *out) {
   char rate[STATUS_TEXT_BYTES];
   const char *comma = "";
-  if (l->receiving + l->sending < HALF * l->awaited) return false;
+  if (l->receiving + l->sending < HALF * l->waiting_share) return false;
   clv_bytes_puts(out, ": link ");
   if (l->receiving >= WORTH_IT && l->link_in_per_s > 0) {
     clv_bytes_printf(out, "%s in", status_format_rate(l->link_in_per_s, rate));
@@ -133,10 +137,11 @@ static bool slow_link(const clv_status_link *l, clv_bytes *out) {
   return true;
 }
 
-/* Waits that are about as long as a round trip, and together most of the time: more of it than
- * another part of the session is at work, on whose host a PING may only stand in line. */
-static bool far_away(const clv_status_view *view, const clv_status_session *s,
-                     const clv_status_link *most, clv_bytes *out) {
+/* Reports the distance of the peers, if the waits are about as long as a round trip and together
+ * take most of the time. False otherwise. Also false if another part of the session is busier than
+ * that, because PINGs may then be queued on its busy host. */
+static bool is_far_away(const clv_status_view *view, const clv_status_session *s,
+                        const clv_status_link *most, clv_bytes *out) {
   char text[STATUS_TEXT_BYTES];
   const clv_status_worker *where;
   double waits = 0, trips = 0;
@@ -144,7 +149,8 @@ static bool far_away(const clv_status_view *view, const clv_status_session *s,
     const clv_status_link *l = &s->links[i];
     waits += l->awaits_per_s;
     double of_this = l->awaits_per_s * l->round_trip_s;
-    if (of_this <= LONGER * l->awaited) trips += of_this; /* else they are shorter than one */
+    if (of_this <= LONGER * l->waiting_share)
+      trips += of_this; /* else the waits are shorter than a round trip */
   }
   if (trips < HALF * s->idle || most->round_trip_s < FAR) return false;
   if (trips < at_work(busiest_elsewhere(view, s, &where))) return false;
@@ -153,42 +159,42 @@ static bool far_away(const clv_status_view *view, const clv_status_session *s,
   return true;
 }
 
-/* Another part of the session has its hands full, and who we wait for may be waiting for it. */
+/* Reports another, busy part of the session, for which the awaited peer may be waiting. */
 static bool busy_elsewhere(const clv_status_view *view, const clv_status_session *s,
                            clv_bytes *out) {
   const clv_status_worker *where = NULL;
   const clv_status_session *busiest = busiest_elsewhere(view, s, &where);
   if (!busiest || at_work(busiest) < HALF) return false;
-  bool queued = busiest->for_cores > busiest->busy;
+  bool queued = busiest->waiting_for_cores > busiest->busy;
   clv_bytes_printf(out, "waiting %d %%: ", status_percent(s->idle));
   name_of(busiest, where, out);
   clv_bytes_printf(out, queued ? " waits for the cores there %d %%" : " computes %d %%",
-                   status_percent(queued ? busiest->for_cores : busiest->busy));
+                   status_percent(queued ? busiest->waiting_for_cores : busiest->busy));
   return true;
 }
 
-/* "3.0 MiB on the way here, link 12 Mbit/s in": the rate is left out where none has been
- * measured. */
-static bool on_its_way(const clv_status_link *l, clv_bytes *out) {
+/* Reports bytes in flight: "3.0 MiB still to receive, link 12 Mbit/s in". Omits the rate if none
+ * has been measured. False: no large tensor is in flight. */
+static bool describe_in_flight(const clv_status_link *l, clv_bytes *out) {
   char size[STATUS_TEXT_BYTES], rate[STATUS_TEXT_BYTES];
   bool in = l->missing_in > 0;
   double per_s = in ? l->link_in_per_s : l->link_out_per_s;
   if (!l->missing_in && !l->missing_out) return false;
   clv_format_size(in ? l->missing_in : l->missing_out, size, sizeof size);
-  clv_bytes_printf(out, "%s on the way %s", size, in ? "here" : "there");
+  clv_bytes_printf(out, "%s still to %s", size, in ? "receive" : "send");
   if (per_s > 0)
     clv_bytes_printf(out, ", link %s %s", status_format_rate(per_s, rate), in ? "in" : "out");
   return true;
 }
 
-/* Tensors of a chunk or less come and go between, and nobody knows how long they were on their
- * way. */
-static bool who_knows(const clv_status_link *l, clv_bytes *out) {
+/* Reports that the peer or the link may be slow. This is so when many tensors of at most one chunk
+ * were transferred, because no times are measured for those. False otherwise. */
+static bool describe_small_tensors(const clv_status_link *l, clv_bytes *out) {
   char in[STATUS_TEXT_BYTES], sent[STATUS_TEXT_BYTES];
-  if (l->in_per_s + l->out_per_s <= TENSORS * l->awaits_per_s) return false;
-  if (l->missing_in + l->missing_out > TENSORS) { /* now it is the link */
+  if (l->in_per_s + l->out_per_s <= LARGE_WAIT * l->awaits_per_s) return false;
+  if (l->missing_in + l->missing_out > LARGE_WAIT) { /* the link is the reason now */
     clv_bytes_puts(out, ": ");
-    on_its_way(l, out);
+    describe_in_flight(l, out);
     round_trip(l, ", ", out);
     return true;
   }
@@ -200,17 +206,17 @@ static bool who_knows(const clv_status_link *l, clv_bytes *out) {
   return true;
 }
 
-/* Neither the link nor anybody else that can be seen. */
+/* Describes a wait that neither the link nor a busy part of the session explains. */
 static void describe_unknown_reason(const clv_status_view *view, const clv_status_session *s,
                                     const clv_status_link *l, clv_bytes *out) {
   double ignored;
   const clv_status_session *there = l->peer[0] ? part_at(view, s, l->peer) : NULL;
   const clv_status_link *next = there ? most_awaited(there, &ignored) : NULL;
-  if (next && next->awaited >= HALF * there->idle && !next->peer[0]) {
+  if (next && next->waiting_share >= HALF * there->idle && !next->peer[0]) {
     clv_bytes_puts(out, ", which itself waits for the master");
     return;
   }
-  if (who_knows(l, out)) return;
+  if (describe_small_tensors(l, out)) return;
   clv_bytes_printf(out, ": %s (link in use %d %%",
                    l->peer[0] ? "it takes its time" : "it computes or reads data",
                    status_percent(l->receiving + l->sending));
@@ -220,7 +226,7 @@ static void describe_unknown_reason(const clv_status_view *view, const clv_statu
 
 /* ---- phases ---------------------------------------------------------------------------------- */
 
-/* Those that have the cores, the first few of them by name. */
+/* Describes a session that waits for cores, and names the first few sessions that use them. */
 static void queued(const clv_status_worker *w, const clv_status_session *s, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes names = {0};
   uint32_t n = 0;
@@ -229,16 +235,16 @@ static void queued(const clv_status_worker *w, const clv_status_session *s, clv_
     if (o == s || o->busy < WORTH_IT || ++n > NAMES) continue;
     clv_bytes_printf(&names, "%s%s", n > 1 ? ", " : "", o->name);
   }
-  clv_bytes_printf(out, "waiting for the cores %d %%: ", status_percent(s->for_cores));
+  clv_bytes_printf(out, "waiting for the cores %d %%: ", status_percent(s->waiting_for_cores));
   if (!n)
-    clv_bytes_puts(out, "somebody else's session computes");
+    clv_bytes_puts(out, "a session of another identity computes");
   else
     clv_bytes_printf(out, "session%s %s%s compute%s", n > 1 ? "s" : "", names.data,
                      n > NAMES ? ", ..." : "", n > 1 ? "" : "s");
 }
 
-/* Nothing has come that would have ended the wait. Who owes it is known when there is one link,
- * when one of them has something on its way, or does not even answer. */
+/* The link that a wait in progress is for; NULL: unknown. No packet has ended the wait yet, so the
+ * link is known only if it is the only one, has a tensor in flight, or does not answer PINGs. */
 static const clv_status_link *link_waited_for(const clv_status_session *s) {
   const clv_status_link *found = s->n_links == 1 ? &s->links[0] : NULL, *silent = NULL;
   for (uint32_t i = 0; i < s->n_links; i++) {
@@ -250,8 +256,9 @@ static const clv_status_link *link_waited_for(const clv_status_session *s) {
   return silent ? silent : found;
 }
 
-/* A worker that nobody reaches may be the end of a chain in which this session waits. */
-static void who_is_gone(const clv_status_view *view, clv_bytes *out) {
+/* Appends the workers that do not answer, because this session may wait for one of them through
+ * other nodes. */
+static void append_unreachable(const clv_status_view *view, clv_bytes *out) {
   for (uint32_t i = 0; i < view->n_workers; i++)
     if (view->workers[i].asked && view->workers[i].error && !view->workers[i].refused)
       clv_bytes_printf(out, "; %s does not answer", view->workers[i].name);
@@ -267,19 +274,20 @@ static void describe_open_wait(const clv_status_view *view, const clv_status_ses
   if (l && l->round_trip_s >= STATUS_SILENCE_S)
     clv_bytes_printf(out, "nothing has come, not even an answer for %s",
                      status_format_time(l->round_trip_s, text));
-  else if (!l || !on_its_way(l, out))
+  else if (!l || !describe_in_flight(l, out))
     clv_bytes_puts(out, "nothing has come");
   if (l && l->round_trip_s < STATUS_SILENCE_S) round_trip(l, ", ", out);
   if (s->calls_waiting)
     clv_bytes_printf(out, ", %llu call%s for values", (unsigned long long)s->calls_waiting,
                      s->calls_waiting == 1 ? " waits" : "s wait");
-  if (!l || l->round_trip_s < STATUS_SILENCE_S) who_is_gone(view, out); /* else it has been said */
+  if (!l || l->round_trip_s < STATUS_SILENCE_S)
+    append_unreachable(view, out); /* else the peer is named above */
 }
 
 bool status_is_idle(const clv_status_session *s) {
   double calls = 0;
   for (uint32_t i = 0; i < s->n_modules; i++) calls += s->modules[i].calls_per_s;
-  return !s->contexts && calls == 0 && s->busy < WORTH_IT && s->for_cores < WORTH_IT;
+  return !s->contexts && calls == 0 && s->busy < WORTH_IT && s->waiting_for_cores < WORTH_IT;
 }
 
 static void idle(const clv_status_session *s, clv_bytes *out) {
@@ -294,11 +302,11 @@ static void waiting(const clv_status_view *view, const clv_status_session *s, cl
   double ended;
   const clv_status_link *l = most_awaited(s, &ended);
   CLV_AUTO(clv_bytes_done) clv_bytes why = {0};
-  if (!l || s->idle - ended > l->awaited) { /* the wait in progress is nobody's yet */
+  if (!l || s->idle - ended > l->waiting_share) { /* the wait in progress counts for no link yet */
     describe_open_wait(view, s, out);
     return;
   }
-  bool link_itself = slow_link(l, &why) || far_away(view, s, l, &why);
+  bool link_itself = slow_link(l, &why) || is_far_away(view, s, l, &why);
   if (!link_itself && busy_elsewhere(view, s, out)) return;
   if (!link_itself) describe_unknown_reason(view, s, l, &why);
   who_waits(view, s, l, out);
@@ -308,9 +316,9 @@ static void waiting(const clv_status_view *view, const clv_status_session *s, cl
 static void computing(const clv_status_view *view, const clv_status_worker *w,
                       const clv_status_session *s, clv_bytes *out) {
   clv_bytes_printf(out, "computing %d %%", status_percent(s->busy));
-  if (s->busy >= ALL_OF_IT || (s->idle < WORTH_IT && s->for_cores < WORTH_IT)) return;
+  if (s->busy >= ALL_OF_IT || (s->idle < WORTH_IT && s->waiting_for_cores < WORTH_IT)) return;
   clv_bytes_puts(out, ", ");
-  if (s->for_cores > s->idle)
+  if (s->waiting_for_cores > s->idle)
     queued(w, s, out);
   else
     waiting(view, s, out);
@@ -324,9 +332,9 @@ void clv_status_diagnosis(const clv_status_view *view, const clv_status_worker *
     clv_bytes_puts(out, "nothing is loaded yet");
   else if (status_is_idle(s))
     idle(s, out);
-  else if (s->busy >= s->idle && s->busy >= s->for_cores)
+  else if (s->busy >= s->idle && s->busy >= s->waiting_for_cores)
     computing(view, w, s, out);
-  else if (s->for_cores >= s->idle)
+  else if (s->waiting_for_cores >= s->idle)
     queued(w, s, out);
   else
     waiting(view, s, out);

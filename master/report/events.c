@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Event files as TensorBoard reads them: records of one Event message each, framed by their length
- * and masked CRC32Cs. The few fields of that protobuf that are needed are encoded here. All scalars
- * of a step go into one event.
+ * Event files for TensorBoard. A file is a list of records. Each record is one protobuf message
+ * (Event), framed by its length and masked CRC32Cs. This file encodes the few fields that it needs.
+ * All scalars of a step are in one event.
  *
- * TensorBoard reads the files of a folder in the order of their names, which start with the time,
- * and drops what older ones have of the step of a SessionLog START and of later ones: that is how a
- * run that goes on from a checkpoint takes its place.
+ * TensorBoard reads the files of a folder in the order of their names, which contain the time. A
+ * SessionLog START of a step makes it drop the records of that step and of later ones in older
+ * files. So a resumed run replaces the steps that it repeats.
  */
 #include <dirent.h>
 #include <stdio.h>
@@ -17,13 +17,14 @@
 #include "master/report/report_int.h"
 
 enum {
-  PENDING = 1 << 16, /* bytes that wait for the next flush at most */
-  ATTEMPTS = 100,    /* at a name for the file */
+  PENDING = 1 << 16, /* most bytes that wait for the next flush */
+  ATTEMPTS = 100,    /* names tried for the file */
 };
 
 struct clv_event_file {
   clv_sink file;
-  clv_bytes value, summary, event, pending; /* reused: nothing is allocated once they have grown */
+  clv_bytes value, summary, event,
+      pending; /* reused, so steps allocate nothing once these have grown */
 };
 
 /* ---- protobuf -------------------------------------------------------------------------------- */
@@ -122,7 +123,7 @@ static void end_event(clv_event_file *e) {
   if (e->pending.len >= PENDING || e->pending.failed) clv_event_file_flush(e);
 }
 
-/* Without memory for a record, it is lost, and with it those that waited. */
+/* If a record found no memory, drops that record and all pending ones. */
 void clv_event_file_flush(clv_event_file *e) {
   if (!e) return;
   if (!e->pending.failed) clv_sink_write(&e->file, e->pending.data, e->pending.len);
@@ -153,7 +154,8 @@ void clv_event_file_add_scalars(clv_event_file *e, uint64_t step, const clv_scal
   add_summary(e, step);
 }
 
-/* Summary.Value{tag, tensor{dtype: string, no dimensions, the text}, metadata{plugin "text"}}. */
+/* Encodes Summary.Value{tag, tensor{dtype: string, no dimensions, the text}, metadata{plugin
+ * "text"}}. */
 void clv_event_file_add_text(clv_event_file *e, uint64_t step, const char *tag, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes plugin = {0}, inner = {0};
   if (!e) return;
@@ -172,7 +174,7 @@ void clv_event_file_add_text(clv_event_file *e, uint64_t step, const char *tag, 
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* Seconds in the name of an event file; 0: it is none. */
+/* Seconds in the name of an event file; 0: the name is not that of an event file. */
 static uint64_t time_of(const char *name) {
   static const char prefix[] = "events.out.tfevents.";
   const char *at = name + sizeof prefix - 1;
@@ -180,8 +182,9 @@ static uint64_t time_of(const char *name) {
   return strtoull(at, NULL, 10);
 }
 
-/* Later than that of every file of the folder, so that this one is read last: two runs may begin
- * within a second, and clocks are set back. */
+/* Seconds for the name of a new file: now, or later than every file of the folder, so that
+ * TensorBoard reads the new file last. Two runs may begin within a second, and clocks may be set
+ * back. */
 static uint64_t time_for(const char *folder) {
   uint64_t seconds = clv_wall_ms() / 1000;
   DIR *dir = opendir(folder);
@@ -191,7 +194,7 @@ static uint64_t time_for(const char *folder) {
   return CLV_MIN(seconds, (uint64_t)9999999999); /* ten digits, or the names would not sort */
 }
 
-/* What a host may call itself, in letters that a file name may have. */
+/* Host name, with '_' for characters other than letters, digits, '-' and '_'. */
 static void host_name(char host[65]) {
   if (gethostname(host, 64) != 0) strcpy(host, "unknown");
   host[64] = '\0';

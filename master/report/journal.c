@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a run prints, kept in its folder twice: as people see it, and as JSON lines.
+ * The journal keeps what a run prints in two files of its folder: log.txt as text, log.jsonl as
+ * JSON lines. Also formats the JSON lines (clv_report_json).
+ *
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +18,7 @@ struct clv_journal {
 static char *file_in(const char *run_dir, const char *name) {
   clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/%s", run_dir, name);
-  return path.data; /* NULL without memory */
+  return path.data; /* NULL: out of memory */
 }
 
 clv_code clv_journal_open(const char *run_dir, bool append, clv_notifier notice, clv_journal **ret,

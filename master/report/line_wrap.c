@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lines of a limited width for status_text.c, and the formats of times and rates.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -67,7 +70,7 @@ static void next_line(clv_line_wrap *f) {
   open_line(f, f->indent + DEEPER);
 }
 
-/* `gap` blanks and so many bytes; what is wider than a line is cut into lines. */
+/* Writes `gap` blanks and `len` bytes. A text wider than a line is cut into lines. */
 static void put(clv_line_wrap *f, unsigned gap, const char *text, size_t len) {
   if (!f->at)
     open_line(f, f->indent);
@@ -88,7 +91,7 @@ static void put(clv_line_wrap *f, unsigned gap, const char *text, size_t len) {
   f->at += (unsigned)len;
 }
 
-/* Word by word, `gap` blanks in front of the first. */
+/* Writes a text word by word, with `gap` blanks before the first word. */
 static void words(clv_line_wrap *f, unsigned gap, const char *text) {
   for (const char *end; *text; text = end) {
     text += strspn(text, " ");
@@ -107,10 +110,10 @@ void status_add_item(clv_line_wrap *f, const char *fmt, ...) {
   va_end(ap);
   clv_text_to_printable(text);
   size_t len = strlen(text);
-  bool whole = f->indent + DEEPER + len <= f->width;
-  if (whole && len) put(f, 2, text, len);
-  if (whole) return;
-  if (f->at) next_line(f); /* where one can see that it is another */
+  bool fits_line = f->indent + DEEPER + len <= f->width;
+  if (fits_line && len) put(f, 2, text, len);
+  if (fits_line) return;
+  if (f->at) next_line(f); /* shows that a new item begins */
   words(f, 0, text);
 }
 

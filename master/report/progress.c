@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Each number of a step is computed once, in `measure`, and goes from there to its file and to
- * TensorBoard.
+ * The reporter: writes metrics.jsonl, pace.jsonl and evaluations.jsonl, prints progress, and fills
+ * the event file. The trainer calls clv_reporter_step after each step. `measure` computes each
+ * number of a step once; the files and TensorBoard get the same value.
  */
 #include <errno.h>
 #include <math.h>
@@ -14,7 +15,7 @@
 
 /* ---- files of a line per step ---------------------------------------------------------------- */
 
-/* Bytes of a name in event files; loss, accuracy and scores of an evaluation, at most. */
+/* Most bytes of a tag in event files; most scalars of an evaluation (loss, accuracy, scores). */
 enum { TAG = 64, EVALUATION_SCALARS = 12 };
 
 typedef enum table { METRICS, PACE, EVALUATIONS, TABLES } table;
@@ -39,7 +40,7 @@ typedef enum number {
 static const struct {
   const char *key, *tag;
   table table;
-  const char *format; /* of values that are always finite */
+  const char *format; /* for values that are always finite; NULL: 17 digits, or null */
 } numbers[NUMBERS] = {
     [LOSS] = {.key = "loss", .tag = "train/loss", .table = METRICS},
     [GRAD_NORM] = {.key = "grad_norm", .tag = "train/gradient_norm", .table = METRICS},
@@ -69,7 +70,8 @@ static void measure(const clv_progress *p, double value[NUMBERS]) {
   value[DOWN] = (double)p->step_down;
 }
 
-/* Accuracy is unknown where the loss is not at home or there are no classes. */
+/* False for an unknown accuracy: the loss is not computed at the master, or there are no
+ * classes. */
 static bool is_known(const double value[NUMBERS], number i) {
   return i != ACCURACY || value[i] >= 0;
 }
@@ -82,21 +84,21 @@ struct clv_reporter {
   bool json, terminal, line_open;
   /* since the last printed line */
   uint64_t began_ns, steps, samples, wait_ns, step_ns, bytes_up, bytes_down;
-  uint64_t finite;  /* samples of steps with a finite loss */
-  uint64_t skipped; /* steps that changed no weight */
-  double loss, correct;
+  uint64_t n_finite;    /* samples of steps with a finite loss */
+  uint64_t skipped;     /* steps that changed no weight */
+  double loss, correct; /* sums over samples: loss of n_finite, correct answers */
   bool has_accuracy;
   clv_bytes line, object, json_line; /* reused */
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool keeps(const char *line, uint64_t keep_step) {
+static bool is_line_kept(const char *line, uint64_t keep_step) {
   const char *at = strstr(line, "\"step\":");
   return at && strtoull(at + 7, NULL, 10) <= keep_step;
 }
 
-/* The lines of steps that are in the checkpoint stay, the others will be written again. */
+/* Keeps only the lines of steps up to keep_step. The resumed run writes the later ones again. */
 static clv_code trim(const char *path, uint64_t keep_step, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes old = {0}, kept = {0};
   clv_code code = clv_file_read(path, (size_t)1 << 30, &old, err);
@@ -105,7 +107,7 @@ static clv_code trim(const char *path, uint64_t keep_step, clv_err *err) {
   for (char *at = old.data; at && *at;) {
     char *end = strchr(at, '\n');
     if (!end) break; /* a line cut short by a crash */
-    if (keeps(at, keep_step)) clv_bytes_add(&kept, at, (size_t)(end + 1 - at));
+    if (is_line_kept(at, keep_step)) clv_bytes_add(&kept, at, (size_t)(end + 1 - at));
     at = end + 1;
   }
   if (kept.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
@@ -122,7 +124,7 @@ static clv_code open_table(const clv_report_options *o, table t, FILE **ret, clv
   return CLV_OK;
 }
 
-/* The text is shown as Markdown, where four spaces make lines stand as they are. */
+/* Adds the text of the session. TensorBoard shows Markdown, so four spaces make it a code block. */
 static void add_about(clv_event_file *e, uint64_t step, const char *about) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   for (const char *line = about; *line;) {
@@ -133,7 +135,8 @@ static void add_about(clv_event_file *e, uint64_t step, const char *about) {
   if (text.len && !text.failed) clv_event_file_add_text(e, step, "session", text.data);
 }
 
-/* A run that begins makes void whatever its folder has; one that goes on, the steps it repeats. */
+/* Opens the event file. A new run invalidates all older records of the folder, a resumed run only
+ * those of the steps that it repeats. */
 static clv_code open_events(clv_reporter *r, const clv_report_options *o, clv_err *err) {
   if (!o->tensorboard) return CLV_OK;
   CLV_TRY(clv_event_file_open(o->tensorboard, o->resumed ? o->keep_step + 1 : 0, o->notice,
@@ -185,7 +188,7 @@ static void collect(clv_reporter *r, const clv_progress *p) {
   r->step_ns += p->step_ns;
   r->skipped += !p->applied;
   if (isfinite(p->loss)) {
-    r->finite += p->samples;
+    r->n_finite += p->samples;
     r->loss += p->loss * (double)p->samples;
   }
   r->has_accuracy = p->accuracy >= 0;
@@ -209,13 +212,15 @@ const char *clv_format_number(const char *format, double v, char dst[CLV_JSON_NU
 }
 
 typedef struct interval {
-  double loss, samples_s, up, down, wait; /* MB/s; share */
-  double left_s;                          /* to the end of the run; < 0: not known */
+  double loss, samples_s;
+  double up, down; /* MB/s */
+  double wait;     /* share of the time */
+  double left_s;   /* seconds to the end of the run; < 0: unknown */
 } interval;
 
 #define MAX_TIME_LEFT 1e9
 
-/* As fast as in this interval. */
+/* Seconds to the end of the run at the speed of this interval; -1: unknown. */
 static double time_left(const clv_reporter *r, const clv_progress *p, double seconds) {
   if (!r->steps || p->step >= p->total_steps || !(seconds > 0)) return -1;
   double left = seconds / (double)r->steps * (double)(p->total_steps - p->step);
@@ -270,7 +275,7 @@ static void text_interval(clv_bytes *out, const clv_reporter *r, const clv_progr
 
 static void print_interval(clv_reporter *r, const clv_progress *p) {
   double seconds = (double)(clv_now_ns() - r->began_ns) / 1e9, n = (double)r->samples;
-  interval i = {.loss = r->finite ? r->loss / (double)r->finite : NAN,
+  interval i = {.loss = r->n_finite ? r->loss / (double)r->n_finite : NAN,
                 .samples_s = n / seconds,
                 .up = (double)(p->bytes_up - r->bytes_up) / seconds / 1e6,
                 .down = (double)(p->bytes_down - r->bytes_down) / seconds / 1e6,
@@ -290,7 +295,7 @@ static void print_interval(clv_reporter *r, const clv_progress *p) {
   fflush(stdout);
   r->line_open = r->terminal;
   r->began_ns = clv_now_ns();
-  r->steps = r->samples = r->wait_ns = r->step_ns = r->finite = r->skipped = 0;
+  r->steps = r->samples = r->wait_ns = r->step_ns = r->n_finite = r->skipped = 0;
   r->loss = r->correct = 0;
   r->bytes_up = p->bytes_up;
   r->bytes_down = p->bytes_down;
@@ -361,7 +366,7 @@ clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err)
   return flush(r, PACE, err);
 }
 
-/* "validation/f1_macro" */
+/* Adds a scalar under a tag such as "validation/f1_macro". */
 static void add_scalar(clv_scalar list[], size_t *n, char tag[TAG], const char *what,
                        const char *name, double value) {
   snprintf(tag, TAG, "%s/%s", what, name);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A file that grows by whole pieces: a piece that does not fit on the disk is taken back, so that
- * what stands there can be read. Losing such a file's lines is no reason to lose a run: it is said
- * once, and later pieces are tried again.
+ * clv_sink: a file to which complete pieces are appended. If a piece cannot be written completely,
+ * the file is truncated to its old length, so that it stays readable. A failed write never ends a
+ * run: the first one is reported to `notice`, and later pieces are tried again. The journal and the
+ * event files use sinks.
  */
 #ifndef CLEAVE_REPORT_INT_H
 #define CLEAVE_REPORT_INT_H
@@ -12,23 +13,23 @@
 #include "master/report/report.h"
 
 typedef struct clv_sink {
-  int fd;      /* -1: none */
-  off_t whole; /* bytes that stand there */
-  bool warned;
+  int fd;               /* -1: not open, or given up */
+  off_t complete_bytes; /* length of the file up to the last complete piece */
+  bool warned;          /* a failed write was reported */
   char *path;
-  clv_notifier notice; /* set by whoever opened it */
+  clv_notifier notice; /* set by the caller of clv_sink_open */
 } clv_sink;
 
 typedef enum clv_sink_start {
   CLV_SINK_APPEND,
   CLV_SINK_EMPTY,
-  CLV_SINK_NEW, /* CLV_EXISTS when it is there */
+  CLV_SINK_NEW, /* CLV_EXISTS if the file exists */
 } clv_sink_start;
 
-/* `path` is taken over, also on failure. */
+/* Takes ownership of `path`, also on failure. */
 clv_code clv_sink_open(char *path, clv_sink_start start, clv_sink *ret,
                        clv_err *err) CLV_USE_RESULT;
 void clv_sink_write(clv_sink *s, const void *data, size_t len);
-void clv_sink_close(clv_sink *s); /* a zeroed one too, if its fd is -1 */
+void clv_sink_close(clv_sink *s); /* allowed for a zeroed sink whose fd is -1 */
 
 #endif

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The terminal's second page, as editors use it: drawn over from the top, so that nothing scrolls
- * and nothing flickers, and put away at the end.
+ * The alternate screen of a terminal, as editors use it. Each text is drawn over the one before
+ * from the top, so nothing scrolls or flickers. clv_screen_close leaves the alternate screen.
+ * `status --watch` draws here.
+ *
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,12 +13,12 @@
 
 #include "master/report/report.h"
 
-#define ENTER "\033[?1049h\033[?25l" /* the second page, without a cursor */
+#define ENTER "\033[?1049h\033[?25l" /* the alternate screen, without a cursor */
 #define LEAVE "\033[?25h\033[?1049l"
-#define CUT "\033[?7l" /* what is too wide for it ends at the edge, instead of scrolling the page */
+#define CUT "\033[?7l" /* cuts long lines at the edge, so that they do not scroll the screen */
 #define WRAP "\033[?7h"
 #define HOME "\033[H"
-#define END_LINE "\033[K\n" /* what was there further right goes */
+#define END_LINE "\033[K\n" /* erases the rest of the old line */
 #define END_PAGE "\033[J"
 
 enum { PLAIN_WIDTH = 100, PLAIN_ROWS = 24, LEAST_ROWS = 3 };
@@ -55,7 +57,7 @@ static unsigned count_lines(const clv_bytes *text) {
   return n;
 }
 
-/* Lines that fit, and in the last row how many more there are. */
+/* Fills s->page with the lines that fit, and in the last row the number of lines that do not. */
 static void fill_page(clv_screen *s, const clv_bytes *text, unsigned rows) {
   unsigned lines = count_lines(text), shown = lines < rows ? lines : rows - 2;
   const char *at = text->data;

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sinks: files that stay readable when the disk is full. report_int.h describes them.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -19,7 +22,7 @@ static clv_code open_file(clv_sink *s, clv_sink_start start, clv_err *err) {
                     strerror(errno));
   if (fstat(s->fd, &st) != 0 || !S_ISREG(st.st_mode))
     return clv_fail(err, CLV_INVALID, "%s: not a regular file", s->path);
-  s->whole = st.st_size;
+  s->complete_bytes = st.st_size;
   return CLV_OK;
 }
 
@@ -47,18 +50,19 @@ static bool write_at(int fd, const char *data, size_t len, off_t at) {
 
 void clv_sink_write(clv_sink *s, const void *data, size_t len) {
   if (s->fd < 0 || !len) return;
-  if (write_at(s->fd, data, len, s->whole)) {
-    s->whole += (off_t)len;
+  if (write_at(s->fd, data, len, s->complete_bytes)) {
+    s->complete_bytes += (off_t)len;
     return;
   }
   int why = errno;
-  if (ftruncate(s->fd, s->whole) != 0) { /* it cannot be kept whole: no more of it */
+  if (ftruncate(s->fd, s->complete_bytes) != 0) { /* a partial piece stays: give the file up */
     close(s->fd);
     s->fd = -1;
   }
   if (!s->warned)
-    clv_notify(s->notice, "%s: %s; the run goes on without what does not fit there", s->path,
-               strerror(why));
+    clv_notify(s->notice,
+               "%s: write failed: %s; the run continues and drops the lines that cannot be written",
+               s->path, strerror(why));
   s->warned = true;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The status of workers as JSON, one object per worker and line. Names are stable; deploy/STATUS.md
- * lists them.
+ * The status of workers as JSON, one object per worker and line. The keys are stable;
+ * deploy/STATUS.md lists them.
  */
 #include <math.h>
 #include <stdio.h>
@@ -91,7 +91,7 @@ static void link_object(clv_bytes *out, const clv_status_link *l) {
   number(out, "sending", l->sending);
   number(out, "link_in_bytes_per_s", l->link_in_per_s > 0 ? l->link_in_per_s : NAN);
   number(out, "link_out_bytes_per_s", l->link_out_per_s > 0 ? l->link_out_per_s : NAN);
-  renamed_number(out, "waiting", "awaited", l->awaited);
+  renamed_number(out, "waiting", "awaited", l->waiting_share);
   renamed_number(out, "waits_per_s", "awaits_per_s", l->awaits_per_s);
   clv_bytes_puts(out, "}");
 }
@@ -110,7 +110,7 @@ static void session(clv_bytes *out, const clv_status_view *view, const clv_statu
   text(out, "diagnosis", diagnosis.data);
   number(out, "computing", s->busy);
   number(out, "waiting", s->idle);
-  renamed_number(out, "waiting_for_cores", "waiting_for_turn", s->for_cores);
+  renamed_number(out, "waiting_for_cores", "waiting_for_turn", s->waiting_for_cores);
   count(out, "contexts", s->contexts);
   count(out, "values", s->values);
   count(out, "references", s->references);
@@ -166,13 +166,13 @@ static void numbers(clv_bytes *out, const clv_status_worker *w) {
   count(out, "session_limit_bytes", w->session_limit);
   count(out, "sessions_open", w->open_sessions);
   count(out, "sessions_limit", w->max_sessions);
-  count(out, "sessions_left_out", w->left_out);
+  count(out, "sessions_left_out", w->sessions_omitted);
   count_or_null(out, "connections", w->connections, w->sees_all);
   count_or_null(out, "connections_limit", w->max_connections, w->sees_all);
   count_or_null(out, "handshake_failures", w->handshake_failures, w->sees_all);
   number(out, "certificate_days", w->has_certificate ? w->certificate_days : NAN);
   truth(out, "sees_all_sessions", w->sees_all);
-  renamed_number(out, "interval_s", "over_s", w->over_s);
+  renamed_number(out, "interval_s", "over_s", w->interval_s);
   devices(out, w);
   last_error(out, &w->last_error);
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The status of workers as text: a paragraph per worker, below it one per session, which begins
- * with the diagnosis. Names in front, numbers behind them, what is zero and always would be is left
- * out.
+ * The status of workers as text: a paragraph per worker, below it one per session that begins with
+ * the diagnosis. Names come before numbers. Items that are 0 for most users are omitted.
  */
 #include <stdio.h>
 #include <string.h>
@@ -39,7 +38,7 @@ static void modules(clv_line_wrap *f, const clv_status_session *s) {
   status_end_line(f);
 }
 
-static void on_its_way(clv_line_wrap *f, const clv_status_link *l) {
+static void in_flight(clv_line_wrap *f, const clv_status_link *l) {
   char in[STATUS_TEXT_BYTES], out[STATUS_TEXT_BYTES];
   if (l->frames_in + l->frames_out)
     status_add_item(f, "queued %llu in, %llu out", (ull)l->frames_in, (ull)l->frames_out);
@@ -62,16 +61,17 @@ static void link_line(clv_line_wrap *f, const clv_status_link *l) {
                   clv_format_size(l->bytes_in, all_in, sizeof all_in));
   status_add_item(f, "out %s (%s)", status_format_rate(l->out_per_s, out),
                   clv_format_size(l->bytes_out, all_out, sizeof all_out));
-  on_its_way(f, l);
+  in_flight(f, l);
   status_end_line(f);
 }
 
-/* "[######>>>>>>>>>>==....]", each share in its letter. */
+/* Draws the shares as a bar: "[######>>>>>>>>>>==....]". */
 static void bar(const clv_status_session *s, unsigned cells, char *dst) {
   const struct {
     double share;
     char letter;
-  } parts[] = {{s->busy, '#'}, {s->for_cores, '='}, {s->idle, status_is_idle(s) ? '.' : '>'}};
+  } parts[] = {
+      {s->busy, '#'}, {s->waiting_for_cores, '='}, {s->idle, status_is_idle(s) ? '.' : '>'}};
   double sum = 0;
   unsigned at = 0;
   dst[0] = '[';
@@ -92,7 +92,7 @@ static void shares(clv_line_wrap *f, const clv_status_session *s) {
   status_add_item(f, "%s", cells);
   status_add_item(f, "# computes %d %%", status_percent(s->busy));
   status_add_item(f, "%s %d %%", status_is_idle(s) ? ". idle" : "> waits", status_percent(s->idle));
-  status_add_item(f, "= for the cores %d %%", status_percent(s->for_cores));
+  status_add_item(f, "= for the cores %d %%", status_percent(s->waiting_for_cores));
   status_end_line(f);
 }
 
@@ -174,7 +174,8 @@ static void memory(clv_line_wrap *f, const clv_status_worker *w) {
     status_add_item(f, "resident %s", clv_format_size(w->resident, resident, sizeof resident));
 }
 
-/* One that has no limit of its own has nothing to tell that the line above does not. */
+/* Lists the devices. Omits a single device without a limit, because the line above shows all of
+ * it. */
 static void devices(clv_line_wrap *f, const clv_status_worker *w) {
   char used[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES];
   for (uint32_t i = 0; i < w->n_devices; i++) {
@@ -236,16 +237,17 @@ static void answers(clv_line_wrap *f, const clv_status_worker *w) {
   last_error(f, SESSION, &w->last_error);
 }
 
-/* Sessions that are there and not shown. */
+/* Reports the open sessions that are not shown. */
 static void unseen(clv_line_wrap *f, const clv_status_worker *w) {
-  uint32_t seen = w->n_sessions + w->left_out;
+  uint32_t seen = w->n_sessions + w->sessions_omitted;
   uint32_t others = w->open_sessions - CLV_MIN(seen, w->open_sessions);
   status_begin_line(f, SESSION);
   if (!w->n_sessions && !others)
     status_add_item(f, w->sees_all ? "no session is open" : "no session of yours is open");
   if (others) status_add_item(f, "%u session%s of others", others, CLV_S(others));
-  if (w->left_out) status_add_item(f, "%u more that did not fit the answer", w->left_out);
-  if (!w->n_sessions || others || w->left_out) status_end_line(f);
+  if (w->sessions_omitted)
+    status_add_item(f, "%u more that did not fit the answer", w->sessions_omitted);
+  if (!w->n_sessions || others || w->sessions_omitted) status_end_line(f);
 }
 
 static void worker(clv_line_wrap *f, const clv_status_view *view, const clv_status_worker *w) {
@@ -261,18 +263,18 @@ static void worker(clv_line_wrap *f, const clv_status_view *view, const clv_stat
 static void text_of(const clv_status_view *view, unsigned width, bool brief, clv_bytes *out) {
   clv_line_wrap f = {.out = out, .width = CLV_MAX(width, (unsigned)LEAST_WIDTH), .brief = brief};
   uint32_t n = 0;
-  double over = 0;
+  double interval_s = 0;
   char text[STATUS_TEXT_BYTES];
   for (uint32_t i = 0; i < view->n_workers; i++) {
     const clv_status_worker *w = &view->workers[i];
     n += w->asked && !w->error;
-    if (!w->error) over = CLV_MAX(over, w->over_s);
+    if (!w->error) interval_s = CLV_MAX(interval_s, w->interval_s);
   }
   status_begin_line(&f, 0);
   status_add_item(&f, "%s", view->clock);
   status_add_item(&f, "%s: %u of %u %s", view->title, n, view->n_workers,
                   view->n_workers == 1 ? "worker answers" : "workers answer");
-  if (n) status_add_item(&f, "rates and shares over %s", status_format_time(over, text));
+  if (n) status_add_item(&f, "rates and shares over %s", status_format_time(interval_s, text));
   status_end_line(&f);
   for (uint32_t i = 0; i < view->n_workers; i++) {
     clv_bytes_puts(out, "\n");

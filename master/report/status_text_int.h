@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files that draw the status of workers share.
+ * Shared by the files that draw the status of workers: the diagnosis (diagnosis.c), the text
+ * (status_text.c), the wrapping of its lines (line_wrap.c) and the JSON (status_json.c).
  */
 #ifndef CLEAVE_STATUS_TEXT_INT_H
 #define CLEAVE_STATUS_TEXT_INT_H
@@ -9,29 +10,29 @@
 
 enum { STATUS_TEXT_BYTES = 32 };
 
-/* Seconds without an answer to a PING from which it is no round trip any more but silence. */
+/* Seconds without an answer to a PING, from which on the peer counts as silent. */
 #define STATUS_SILENCE_S 1.0
 
-int status_percent(double share); /* 0..100 */
-/* "0.4 ms", "82 ms", "12 s", "3 min", "2 h 13 min", "41 days"; "12 Mbit/s". Return dst. */
+int status_percent(double share); /* 0..100; 0 for NaN */
+/* Formats: "0.4 ms", "82 ms", "12 s", "3 min", "2 h 13 min", "41 days"; "12 Mbit/s". Return dst. */
 const char *status_format_time(double seconds, char dst[STATUS_TEXT_BYTES]);
 const char *status_format_rate(double bytes_per_s, char dst[STATUS_TEXT_BYTES]);
 
-/* "stage", "module": what goes before its name. */
+/* The word before the name of a module: "stage" or "module". */
 const char *status_module_kind(const clv_status_module *m);
 
-/* Nothing is asked of it. */
+/* True if the session has no work: no contexts, no calls, hardly any computing. */
 bool status_is_idle(const clv_status_session *s);
 
 /* ---- lines of a width (line_wrap.c) ---------------------------------------------------------- */
 
-/* Items follow each other two blanks apart, words one; what does not fit begins the next line,
- * further in. An item that is wider than such a line is cut at its blanks, a word at the edge. Only
- * printable ASCII gets through. */
+/* Wraps lines to a width. Two blanks separate items, one blank separates words. An item or word
+ * that does not fit begins the next line, indented further. An item wider than a line is broken at
+ * its blanks, a word at the edge. All characters that are not printable ASCII are replaced. */
 typedef struct clv_line_wrap {
   clv_bytes *out;
   unsigned width, indent, at; /* columns; at 0: the line is empty */
-  bool brief;                 /* of a session its name and diagnosis alone */
+  bool brief;                 /* draw only name, diagnosis and last error of a session */
 } clv_line_wrap;
 
 void status_begin_line(clv_line_wrap *f, unsigned indent);

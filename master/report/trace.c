@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The Trace Event Format that chrome://tracing and Perfetto read ("JSON Array Format" inside an
- * object): complete slices ("X") for what a node computes, one after the other on its one track,
- * and nestable asynchronous slices ("b", "e") for tensors on their way, of which several may
- * overlap.
+ * Writes the Trace Event Format that chrome://tracing and Perfetto read ("JSON Array Format" inside
+ * an object). Computations of a node are complete slices ("X"), one after the other on one track.
+ * Transfers of tensors are nestable asynchronous slices ("b", "e"), because several may overlap.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +14,7 @@
 struct clv_trace {
   FILE *file;
   char *path;
-  bool any;
+  bool any; /* an event has been written, so the next one needs a comma */
   uint64_t start_ns, next_id;
 };
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The area under a curve by ranks: with the ranks R of the P places of a class among all n, equal
- * ones having the mean of theirs, it is (sum R - P (P + 1) / 2) / (P (n - P)). A logarithm of a
- * probability orders places as the probability does.
+ * Computes the area under the ROC curve from ranks. R are the ranks of the P places of a class
+ * among all n places; places with equal values share the mean of their ranks. The AUC is (sum R - P
+ * (P + 1) / 2) / (P (n - P)). Log-probabilities are used, which order as probabilities do.
+ *
  */
 #include "master/score/score_int.h"
 
@@ -14,7 +15,7 @@ typedef struct ranked {
   bool of_class;
 } ranked;
 
-/* What is no number ranks below all. */
+/* Orders by p; NaN ranks below all. */
 static int by_p(const void *a, const void *b) {
   double x = ((const ranked *)a)->p, y = ((const ranked *)b)->p;
   if (isnan(x) || isnan(y)) return !isnan(x) - !isnan(y);
@@ -23,7 +24,7 @@ static int by_p(const void *a, const void *b) {
 
 static bool equal(const ranked *a, const ranked *b) { return by_p(a, b) == 0; }
 
-/* Twice the sum of the ranks of the class, which is whole. */
+/* Twice the sum of the ranks of the class. Twice, because that is an integer. */
 static double twice_ranks(const ranked *list, size_t n) {
   double sum = 0;
   for (size_t i = 0, end; i < n; i = end) {

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Formats scores as text and as JSON.
+ */
 #include "master/score/score.h"
 
 #include <math.h>

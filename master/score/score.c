@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Counts the places of an evaluation and computes the scores from the counts.
+ */
 #include "master/score/score_int.h"
 
 #include <math.h>
@@ -48,13 +51,13 @@ void clv_score_reset(clv_score *s) {
   free(s->labels);
   s->kept = NULL;
   s->labels = NULL;
-  s->n = s->room = 0;
+  s->n = s->capacity = 0;
   s->log_loss = 0;
 }
 
 /* ---- one place ------------------------------------------------------------------------------- */
 
-/* Into s->p the logarithms of all classes' probabilities. */
+/* Computes the log-probabilities p [n] of all classes. */
 static void log_softmax(const float *x, size_t n, double *p) {
   double top = -INFINITY, sum = 0;
   for (size_t c = 0; c < n; c++) top = fmax(top, (double)x[c]);
@@ -62,7 +65,7 @@ static void log_softmax(const float *x, size_t n, double *p) {
   for (size_t c = 0; c < n; c++) p[c] = (double)x[c] - top - log(sum);
 }
 
-/* log(1 / (1 + exp(-x))), which does not overflow. */
+/* Computes log(1 / (1 + exp(-x))) without overflow. */
 static double log_sigmoid(double x) { return x < 0 ? x - log1p(exp(x)) : -log1p(exp(-x)); }
 
 static void log_probabilities(const clv_score *s, const float *x) {
@@ -92,21 +95,21 @@ static size_t answer_of(const clv_score *s, const float *x) {
   return best;
 }
 
-/* Room for one place more. */
-static clv_code keep_room(clv_score *s, clv_err *err) {
-  if (s->n < s->room) return CLV_OK;
-  size_t room = s->room ? 2 * s->room : 1024, most = CLV_SCORE_MAX_KEPT / s->o.classes;
+/* Grows `kept` and `labels` for one further place. */
+static clv_code reserve_place(clv_score *s, clv_err *err) {
+  if (s->n < s->capacity) return CLV_OK;
+  size_t capacity = s->capacity ? 2 * s->capacity : 1024, most = CLV_SCORE_MAX_KEPT / s->o.classes;
   if (s->n >= most)
     return clv_fail(err, CLV_EXHAUSTED,
                     "AUC keeps every probability: %zu places of %zu classes are too many", s->n,
                     s->o.classes);
-  room = CLV_MIN(room, most);
-  double *kept = realloc(s->kept, room * s->o.classes * sizeof *kept);
+  capacity = CLV_MIN(capacity, most);
+  double *kept = realloc(s->kept, capacity * s->o.classes * sizeof *kept);
   if (kept) s->kept = kept;
-  uint32_t *labels = kept ? realloc(s->labels, room * sizeof *labels) : NULL;
-  if (!labels) return clv_fail(err, CLV_EXHAUSTED, "no memory for the AUC of %zu places", room);
+  uint32_t *labels = kept ? realloc(s->labels, capacity * sizeof *labels) : NULL;
+  if (!labels) return clv_fail(err, CLV_EXHAUSTED, "no memory for the AUC of %zu places", capacity);
   s->labels = labels;
-  s->room = room;
+  s->capacity = capacity;
   return CLV_OK;
 }
 
@@ -119,7 +122,7 @@ static clv_code add_place(clv_score *s, const float *x, size_t label, clv_err *e
   if (s->o.wanted & (CLV_SCORE_AUC | CLV_SCORE_PERPLEXITY)) log_probabilities(s, x);
   if (s->o.wanted & CLV_SCORE_PERPLEXITY) s->log_loss -= s->p[label];
   if (s->o.wanted & CLV_SCORE_AUC) {
-    CLV_TRY(keep_room(s, err));
+    CLV_TRY(reserve_place(s, err));
     memcpy(s->kept + s->n * classes, s->p, classes * sizeof *s->p);
     s->labels[s->n] = (uint32_t)label;
   }
@@ -140,7 +143,7 @@ clv_code clv_score_add(clv_score *s, const float *outputs, const int64_t *labels
   return CLV_OK;
 }
 
-/* ---- what comes of it ------------------------------------------------------------------------ */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static double share(uint64_t part, uint64_t of) { return of ? (double)part / (double)of : 0; }
 
@@ -152,7 +155,7 @@ static void finish_class(const clv_score *s, size_t c, clv_class_score *ret) {
   ret->auc = (double)NAN;
 }
 
-/* Means over classes. */
+/* Computes the means over classes. */
 static void finish_all(clv_scores *r) {
   uint64_t right = 0, seen = 0, ranked = 0;
   double f1 = 0, auc = 0;

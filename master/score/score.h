@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * score: how good answers are, over places whose label is a class. Places whose label is ignored
- * count for nothing. The definitions are scikit-learn's (1.x, sklearn.metrics), with
+ * score: metrics of classification over places (positions with a label). Places with the ignored
+ * label are skipped. Evaluations call clv_score_add for each batch, then clv_score_finish, and
+ * print the result. The definitions are those of scikit-learn (1.x, sklearn.metrics), with
  *
  *   n places, n_c of them with label c, a_c with the answer c, t_c with both; the answer is the
  *   class with the largest output, the first of equal ones
@@ -21,6 +22,7 @@
  *   perplexity    exp of the mean of -log p(label), without weights of classes and smoothing
  *
  * Sums are made in double, in the order of the places. Threads: one at a time.
+ *
  */
 #ifndef CLEAVE_SCORE_H
 #define CLEAVE_SCORE_H
@@ -29,7 +31,7 @@
 
 typedef struct clv_score clv_score;
 
-/* What is wanted beside the accuracy. */
+/* Metrics to compute, besides the accuracy. */
 enum {
   CLV_SCORE_F1 = 1u << 0,
   CLV_SCORE_AUC = 1u << 1,
@@ -37,8 +39,8 @@ enum {
   CLV_SCORE_PERPLEXITY = 1u << 3
 };
 
-/* What outputs are: of `classes` per place the first two; of one per place, which stands for
- * class 1 of two, the others. */
+/* Meaning of the model's outputs. LOGITS and LOG_PROBABILITIES: one per class and place.
+ * PROBABILITY and LOGIT: one per place, for class 1 of two. */
 typedef enum clv_score_outputs {
   CLV_SCORE_LOGITS,
   CLV_SCORE_LOG_PROBABILITIES,
@@ -50,27 +52,27 @@ typedef enum clv_score_outputs {
 enum { CLV_SCORE_MAX_CONFUSION = 1024, CLV_SCORE_MAX_KEPT = 1 << 27 };
 
 typedef struct clv_score_options {
-  unsigned wanted; /* CLV_SCORE_* */
+  unsigned wanted; /* CLV_SCORE_* bits */
   clv_score_outputs outputs;
-  size_t classes; /* 2 or more; 2 where there is one output */
-  bool ignores;
-  int64_t ignored;
+  size_t classes;  /* 2 or more; 2 with one output per place */
+  bool ignores;    /* skip places whose label is `ignored` */
+  int64_t ignored; /* label to skip */
 } clv_score_options;
 
 /* CLV_INVALID: fewer than 2 classes, or more than CLV_SCORE_MAX_CONFUSION with confusion. */
 clv_code clv_score_new(const clv_score_options *o, clv_score **ret, clv_err *err) CLV_USE_RESULT;
 void clv_score_free(clv_score *s); /* takes NULL */
 void clv_score_freep(clv_score **s);
-void clv_score_reset(clv_score *s); /* forgets all places */
+void clv_score_reset(clv_score *s); /* drops all places */
 
-/* outputs: [places][classes], or [places]. CLV_INVALID: a label outside the classes.
+/* Adds places. outputs: [places][classes], or [places]. CLV_INVALID: a label outside the classes.
  * CLV_EXHAUSTED: more than CLV_SCORE_MAX_KEPT values for AUC, or no memory. */
 clv_code clv_score_add(clv_score *s, const float *outputs, const int64_t *labels, size_t places,
                        clv_err *err) CLV_USE_RESULT;
 
-/* NaN: not defined, or not wanted. */
+/* Scores of one class. NaN: not defined, or not requested. */
 typedef struct clv_class_score {
-  uint64_t labels, answers, right;
+  uint64_t labels, answers, right; /* places with this label, with this answer, with both */
   double precision, recall, f1, auc;
 } clv_class_score;
 
@@ -80,25 +82,27 @@ typedef struct clv_scores {
   double accuracy, f1_micro, f1_macro, auc, perplexity;
   size_t n_classes;
   clv_class_score *classes;  /* [n_classes] */
-  const uint64_t *confusion; /* [n_classes][n_classes] of the score, or NULL */
+  const uint64_t *confusion; /* [n_classes][n_classes], owned by the clv_score; or NULL */
 } clv_scores;
 
 clv_code clv_score_finish(const clv_score *s, clv_scores *ret, clv_err *err) CLV_USE_RESULT;
 void clv_scores_done(clv_scores *s);
 
-/* name(user, c): of a class, or NULL: its number. */
+/* Returns the name of class c; NULL: print its number. */
 typedef const char *clv_class_name(const void *user, size_t c);
 
-/* Calls each(user, "f1_macro", value) for what was wanted and is one number; NaN: not defined. */
+/* clv_scores_each calls each(user, "f1_macro", value) for every requested score that is a single
+ * number. NaN: not defined. */
 typedef void clv_score_fn(void *user, const char *name, double value);
 void clv_scores_each(const clv_scores *s, clv_score_fn *each, void *user);
 
-/* "F1 micro 0.8000, macro 0.7500, AUC 0.9000, perplexity 1.500"; nothing where none is wanted. */
+/* Appends "F1 micro 0.8000, macro 0.7500, AUC 0.9000, perplexity 1.500", or nothing if no such
+ * score is requested. */
 void clv_scores_line(const clv_scores *s, clv_bytes *out);
-/* A line for each class, and the confusion of up to 32 classes, whose columns are numbers. */
+/* Appends a line per class, and the confusion matrix of up to 32 classes. */
 void clv_scores_table(const clv_scores *s, clv_class_name *name, const void *user, clv_bytes *out);
-/* {"f1":{"micro":,"macro":},"auc":,"perplexity":,"classes":[...],"confusion":[[...]]}, of what is
- * wanted; what is not defined is null. */
+/* Appends {"f1":{"micro":,"macro":},"auc":,"perplexity":,"classes":[...],"confusion":[[...]]}
+ * with the requested scores; null: not defined. */
 void clv_scores_json(const clv_scores *s, clv_class_name *name, const void *user, clv_bytes *out);
 
 #endif

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The state of a clv_score: counts (score.c) and the values from which auc.c computes the AUC.
+ */
 #ifndef CLEAVE_SCORE_INT_H
 #define CLEAVE_SCORE_INT_H
 
@@ -6,16 +9,16 @@
 
 struct clv_score {
   clv_score_options o;
-  clv_class_score *counts; /* [classes], of which the numbers of places are kept */
+  clv_class_score *counts; /* [classes]; only labels, answers and right are used */
   uint64_t *confusion;     /* [classes][classes], or NULL */
-  double *p;               /* [classes] of the place at work: logarithms of probabilities */
-  double log_loss;         /* sum of -p of the labels */
-  size_t n, room;          /* places; what kept and labels have room for */
-  double *kept;            /* [n][classes] p of AUC, else NULL */
-  uint32_t *labels;        /* [n] */
+  double *p;               /* [classes] log-probabilities of the current place */
+  double log_loss;         /* sum of -p[label] over all places */
+  size_t n, capacity;      /* number of places; capacity of kept and labels */
+  double *kept;            /* [n][classes] p of all places, for AUC; else NULL */
+  uint32_t *labels;        /* [n] labels of all places, for AUC; else NULL */
 };
 
-/* The AUC of each class for which it is defined. */
+/* Sets classes[c].auc for each class; NaN where it is not defined. */
 clv_code clv_score_compute_auc(const clv_score *s, clv_class_score *classes,
                                clv_err *err) CLV_USE_RESULT;
 

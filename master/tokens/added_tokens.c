@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Finds added tokens, such as [SEP] or <s>, in raw text.
+ */
 #include "master/tokens/tokens_int.h"
 
 static const clv_vocab_entry *longest_at(const clv_vocab *added, const char *text, size_t len) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Byte-level BPE: the bytes of a piece are tokens, and of all pairs of neighbours that the list of
- * merges has, the one that stands first in it is joined, the leftmost of these, until none is left.
- * Pairs wait in a heap, so a piece of n bytes takes n log n steps whatever is in it.
+ * Byte-level BPE. Each byte of a piece begins as a token. The neighbouring pair that comes first in
+ * the list of merges, the leftmost among equals, is joined, until no pair is in the list. A heap
+ * holds the pairs, so a piece of n bytes takes O(n log n) steps for any contents.
+ *
  */
 #include <stdlib.h>
 #include <string.h>
@@ -31,27 +32,27 @@ const clv_merge *clv_merge_find(const clv_tokenizer *t, int32_t left, int32_t ri
   return bsearch(&wanted, t->merges, t->n_merges, sizeof wanted, clv_merge_compare);
 }
 
-/* ---- pairs that wait ------------------------------------------------------------------------- */
+/* ---- the heap of pairs ----------------------------------------------------------------------- */
 
 enum { NONE = -1 };
 
-/* A token of the piece; gone once its neighbour on the left has taken it. */
+/* A token of the piece. It is removed when it is joined to its left neighbour. */
 typedef struct symbol {
-  int32_t id; /* NONE: gone */
+  int32_t id; /* NONE: removed */
   int64_t before, after;
 } symbol;
 
 typedef struct pair {
   uint32_t rank;
-  int32_t id; /* of what it becomes */
-  int64_t at; /* the left one */
+  int32_t id; /* id of the joined token */
+  int64_t at; /* index of the left symbol */
 } pair;
 
-/* Memory for pieces, kept from one to the next. */
+/* Scratch memory, reused for each piece. */
 typedef struct work {
   symbol *symbols;
   pair *heap;
-  size_t room, n, waiting; /* symbols there is room for, and are; pairs */
+  size_t room, n, waiting; /* capacity and number of symbols; pairs in the heap */
 } work;
 
 static bool sooner(const pair *a, const pair *b) {
@@ -83,8 +84,8 @@ static void consider(const clv_tokenizer *t, work *w, int64_t left) {
   if (m) push(w, (pair){m->rank, m->id, left});
 }
 
-/* The pair may have changed since it was pushed: either of it may have been joined. */
-static bool still(const clv_tokenizer *t, const work *w, const pair *p) {
+/* True if a pair from the heap still exists: neither of its symbols has been joined since. */
+static bool is_current(const clv_tokenizer *t, const work *w, const pair *p) {
   const symbol *a = &w->symbols[p->at];
   if (a->id == NONE || a->after == NONE) return false;
   const clv_merge *m = clv_merge_find(t, a->id, w->symbols[a->after].id);
@@ -111,7 +112,8 @@ static clv_code make_room(work *w, size_t n, clv_err *err) {
   w->heap = NULL;
   w->room = 0;
   CLV_TRY(clv_alloc(n, sizeof *w->symbols, &w->symbols, err));
-  CLV_TRY(clv_alloc(n, 3 * sizeof *w->heap, &w->heap, err)); /* each join pushes two at most */
+  CLV_TRY(
+      clv_alloc(n, 3 * sizeof *w->heap, &w->heap, err)); /* each join pushes at most two pairs */
   w->room = n;
   return CLV_OK;
 }
@@ -127,15 +129,15 @@ static clv_code add_merged(const clv_tokenizer *t, work *w, const char *piece, s
   for (size_t i = 0; i < n; i++) consider(t, w, (int64_t)i);
   while (w->waiting) {
     pair p = pop(w);
-    if (still(t, w, &p)) join(t, w, &p);
+    if (is_current(t, w, &p)) join(t, w, &p);
   }
   for (int64_t i = 0; i != NONE; i = w->symbols[i].after)
     CLV_TRY(clv_ids_add(out, w->symbols[i].id, err));
   return CLV_OK;
 }
 
-/* A piece that is a token as a whole. */
-static const clv_vocab_entry *whole(const clv_tokenizer *t, const char *piece, size_t n) {
+/* Token that equals the complete piece; NULL: none, or whole_first is false. */
+static const clv_vocab_entry *find_whole(const clv_tokenizer *t, const char *piece, size_t n) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   if (!t->whole_first || n > CLV_TOKENS_MAX_TOKEN) return NULL;
   for (size_t i = 0; i < n; i++) clv_codepoint_to_utf8(clv_byte_char((unsigned char)piece[i]), &b);
@@ -146,7 +148,7 @@ static clv_code add_pieces(const clv_tokenizer *t, work *w, const char *text, si
                            clv_ids *out, clv_err *err) {
   for (size_t at = 0, end; at < len; at = end) {
     end = clv_split_piece_end(t->pattern, text, len, at);
-    const clv_vocab_entry *e = whole(t, text + at, end - at);
+    const clv_vocab_entry *e = find_whole(t, text + at, end - at);
     CLV_TRY(e ? clv_ids_add(out, e->id, err) : add_merged(t, w, text + at, end - at, out, err));
   }
   return CLV_OK;

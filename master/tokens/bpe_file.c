@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tokenizer.json of byte-level BPE, as Hugging Face's tokenizers writes it. What it asks for must
- * be what is done here: another normaliser, pattern or kind of model is refused by its name.
+ * Reads a tokenizer.json of byte-level BPE, as written by Hugging Face's tokenizers. An unsupported
+ * normalizer, pattern or type of model is refused, and the message names it. clv_bpe_parse is the
+ * main function.
+ *
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +16,7 @@
 typedef struct reading {
   clv_json j;
   clv_tokenizer *t;
-  clv_bytes text; /* of the value at hand */
+  clv_bytes text; /* the current value */
   clv_json merges;
   bool has_merges, has_vocab;
 } reading;
@@ -23,12 +25,13 @@ typedef clv_code (*take_value)(reading *r, clv_err *err);
 
 typedef struct key {
   const char *name;
-  take_value take; /* NULL: anything, and it does not matter */
+  take_value take; /* NULL: any value, which is skipped */
 } key;
 
 enum { MAX_KEYS = 16 };
 
-/* A key that is not known may ask for what is not done here; null asks for nothing. */
+/* Refuses an unknown key, because it may need an unsupported feature. A value of null is
+ * accepted. */
 static clv_code refuse_key(reading *r, size_t at, clv_err *err) {
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   clv_json from = r->j;
@@ -56,7 +59,7 @@ static clv_code take_keys(reading *r, const key *keys, size_t n_keys, clv_err *e
   }
 }
 
-/* A value of which we can do one thing only. */
+/* Refuses a value for which only others are supported. */
 static clv_code refuse(const reading *r, size_t at, clv_err *err, const char *what) {
   return clv_json_fail(&r->j, at, err, "%s%s%.80s%s", what, r->text.len ? ": '" : "",
                        r->text.len ? r->text.data : "", r->text.len ? "'" : "");
@@ -82,7 +85,7 @@ static clv_code must_be_false(reading *r, const char *what, clv_err *err) {
   return value ? clv_json_fail(&r->j, r->j.at, err, "%s", what) : CLV_OK;
 }
 
-/* null, or the empty text. */
+/* Accepts null or the empty text. */
 static clv_code must_be_empty(reading *r, const char *what, clv_err *err) {
   static const char *const nothing[] = {""};
   if (clv_json_skip_null(&r->j)) return CLV_OK;
@@ -105,7 +108,7 @@ static clv_code take_token(reading *r, clv_err *err) {
 static clv_code no_twins(const reading *r, clv_vocab *v, clv_err *err) {
   clv_vocab_entry twice[2];
   if (clv_vocab_sort(v, twice)) return CLV_OK;
-  return clv_json_fail(&r->j, twice[1].place, err, "the token '%.*s' stands here twice",
+  return clv_json_fail(&r->j, twice[1].place, err, "the token '%.*s' appears twice",
                        (int)CLV_MIN(twice[1].len, 80u), v->text.data + twice[1].offset);
 }
 
@@ -123,7 +126,8 @@ static clv_code take_vocab(reading *r, clv_err *err) {
 
 /* ---- merges ---------------------------------------------------------------------------------- */
 
-/* They may stand before the vocabulary: they are read once the model's other keys are known. */
+/* Notes where the merges begin. They may come before the vocabulary, so take_model reads them
+ * last. */
 static clv_code keep_merges(reading *r, clv_err *err) {
   r->merges = r->j;
   r->has_merges = true;
@@ -157,7 +161,7 @@ static clv_code known(const reading *r, size_t at, const char *text, size_t len,
                       clv_err *err) {
   const clv_vocab_entry *e = clv_vocab_find(&r->t->vocab, text, len);
   if (!e)
-    return clv_json_fail(&r->j, at, err, "a merge needs '%.*s', which is no token",
+    return clv_json_fail(&r->j, at, err, "a merge needs '%.*s', which is not a token",
                          (int)CLV_MIN(len, (size_t)80), text);
   *ret = e->id;
   return CLV_OK;
@@ -225,7 +229,8 @@ static clv_code take_dropout(reading *r, clv_err *err) {
   double value = 0;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_real(&r->j, &value, err));
-  return value == 0 ? CLV_OK : clv_json_fail(&r->j, r->j.at, err, "dropout of merges is not done");
+  return value == 0 ? CLV_OK
+                    : clv_json_fail(&r->j, r->j.at, err, "dropout of merges is not supported");
 }
 
 static clv_code take_prefix(reading *r, clv_err *err) {
@@ -278,12 +283,12 @@ static clv_code take_model(reading *r, clv_err *err) {
   return take_merges(r, err);
 }
 
-/* ---- what comes before it -------------------------------------------------------------------- */
+/* ---- before the model ------------------------------------------------------------------------ */
 
 static clv_code take_normalizer_type(reading *r, clv_err *err) {
   static const char *const types[] = {"NFC"};
   r->t->compose = true;
-  return must_be(r, types, 1, "of normalizers only NFC is known", NULL, err);
+  return must_be(r, types, 1, "only the normalizer NFC is supported", NULL, err);
 }
 
 static clv_code take_normalizer(reading *r, clv_err *err) {
@@ -302,7 +307,7 @@ static const char qwen2_pattern[] =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-/* A step of the pre_tokenizer, and the list of them. */
+/* Kinds of steps of a pre_tokenizer; STEP_LIST is a list of steps. */
 typedef enum step_kind { STEP_BYTES, STEP_SPLIT, STEP_LIST, STEP_NONE } step_kind;
 
 typedef struct step {
@@ -312,9 +317,9 @@ typedef struct step {
 
 enum { MAX_STEPS = 2 };
 
-/* Where keys of the step at hand go. */
+/* State while the steps are read. */
 typedef struct stepping {
-  reading r; /* first, so that functions of a key find it */
+  reading r; /* first, because step_of casts a reading to this struct */
   step steps[MAX_STEPS + 1], *at;
   size_t n;
 } stepping;
@@ -337,7 +342,7 @@ static clv_code take_use_regex(reading *r, clv_err *err) {
 }
 
 static clv_code take_invert(reading *r, clv_err *err) {
-  return must_be_false(r, "a split by what does not match is not done", err);
+  return must_be_false(r, "invert: true is not supported", err);
 }
 
 static clv_code take_behavior(reading *r, clv_err *err) {
@@ -360,7 +365,8 @@ static clv_code take_regex(reading *r, clv_err *err) {
 }
 
 static clv_code take_pattern(reading *r, clv_err *err) {
-  static const key keys[] = {{"Regex", take_regex}, {"String", NULL}}; /* it is not known */
+  static const key keys[] = {{"Regex", take_regex},
+                             {"String", NULL}}; /* not supported: has_pattern stays false */
   return take_keys(r, keys, CLV_COUNT(keys), err);
 }
 
@@ -393,8 +399,8 @@ static clv_code take_steps(reading *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* ByteLevel alone, or Split and then ByteLevel without a pattern of its own. */
-static clv_code judge_steps(stepping *s, size_t at, clv_err *err) {
+/* Checks the steps: ByteLevel alone, or Split and then ByteLevel without a pattern. */
+static clv_code check_steps(stepping *s, size_t at, clv_err *err) {
   const step *first = &s->steps[0], *split = &s->steps[1], *bytes = &s->steps[2];
   clv_tokenizer *t = s->r.t;
   bool alone = first->kind == STEP_BYTES && !s->n && first->by_pattern;
@@ -418,7 +424,7 @@ static clv_code take_pre_tokenizer(reading *r, clv_err *err) {
   s->at = s->steps;
   s->n = 0;
   CLV_TRY(take_step(r, err));
-  return judge_steps(s, at, err);
+  return check_steps(s, at, err);
 }
 
 /* ---- added tokens ---------------------------------------------------------------------------- */
@@ -435,7 +441,7 @@ static clv_code take_added_keys(clv_json *j, added_token *a, clv_err *err) {
   static const char *const names[] = {
       [SINGLE_WORD] = "single_word", [LSTRIP] = "lstrip", [RSTRIP] = "rstrip",
       [NORMALIZED] = "normalized",   [ID] = "id",         [CONTENT] = "content",
-      [SPECIAL] = "special"}; /* counts for numbers to text */
+      [SPECIAL] = "special"}; /* matters only for decoding */
   clv_known_keys keys = {.names = names, .n_names = CLV_COUNT(names), .what = "an added token"};
   int which;
   for (;;) {
@@ -501,11 +507,11 @@ static clv_code take_file(stepping *s, clv_err *err) {
                              {"truncation", take_truncation},
                              {"padding", take_padding},
                              {"version", NULL},
-                             {"decoder", NULL}}; /* numbers do not become text */
+                             {"decoder", NULL}}; /* matters only for decoding */
   CLV_TRY(take_keys(&s->r, keys, CLV_COUNT(keys), err));
   CLV_TRY(clv_json_end(&s->r.j, err));
   if (!s->r.has_vocab)
-    return clv_json_fail(&s->r.j, 0, err, "there is no model, which a tokenizer.json has");
+    return clv_json_fail(&s->r.j, 0, err, "there is no model in this tokenizer.json");
   if (!s->at) return clv_json_fail(&s->r.j, 0, err, "there is no pre_tokenizer");
   const clv_tokenizer *t = s->r.t;
   int32_t most = CLV_MAX(t->vocab.most, CLV_MAX(t->raw.n ? t->raw.most : -1,

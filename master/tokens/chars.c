@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Characters as utf8proc knows them. Its own whole-text functions sort marks in quadratic time, so
- * a text of nothing but marks would hold a run up for hours: sorting is done here.
+ * Classes of characters and normal forms, from the tables of utf8proc. Its functions for complete
+ * texts sort marks in quadratic time, so a text of many marks would take hours. This file sorts
+ * them itself.
+ *
  */
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +53,7 @@ bool clv_char_is_cjk(uint32_t c) {
   return false;
 }
 
-/* U+0130 alone becomes two. */
+/* Only U+0130 becomes two code points. */
 size_t clv_codepoint_lower(uint32_t c, uint32_t ret[2]) {
   ret[0] = c == 0x130 ? 'i' : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
   ret[1] = 0x307;
@@ -98,7 +100,7 @@ void clv_codepoint_to_utf8(uint32_t c, clv_bytes *out) {
 
 static int combining(int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
-/* Where a mark stood, and its class: what a stable order needs. */
+/* A mark with its class and position, for a stable sort. */
 typedef struct clv_combining_mark {
   int32_t class, point;
   size_t place;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a tokenizer.json does around a text: the tokens that its post_processor puts before and
- * after, where its truncation cuts, and what its padding fills with. A text is one sequence, so
- * `pair` is skipped, as are offsets, types and strides, which are of no record here.
+ * Reads the parts of a tokenizer.json for the ends of a text: the tokens that post_processor adds
+ * before and after, the limit of truncation, and the token of padding. Each text is one sequence,
+ * so `pair` is skipped. Offsets, types and strides are skipped, because records have none.
+ *
  */
 #include <string.h>
 
@@ -11,13 +12,14 @@
 
 enum { MOST_LENGTH = 1 << 30 };
 
-/* One processor while it is read. It is judged when all keys are there, in whatever order. */
+/* One processor while it is read. check_processor checks it after all keys, which come in any
+ * order. */
 typedef struct processor {
   clv_tokenizer *t;
   clv_bytes type, before, after; /* before, after: special tokens of a template, by name */
-  int n_texts, n_tokens;         /* of a template: texts, tokens on the side at hand */
+  int n_texts, n_tokens;         /* of a template: texts; tokens on the current side */
   int64_t cls, sep;              /* -1: not given */
-  clv_json specials;             /* where special_tokens begins */
+  clv_json specials;             /* start of special_tokens */
   bool has_template, has_specials, is_inner;
 } processor;
 
@@ -41,7 +43,7 @@ clv_code clv_read_known_key(clv_json *j, clv_known_keys *k, int *ret_which, clv_
 
 typedef clv_code (*take_part)(clv_json *j, processor *p, int which, clv_err *err);
 
-/* An object whose keys are `names`. */
+/* Reads an object whose keys are `names`, and calls take() for each value. */
 static clv_code take_object(clv_json *j, processor *p, const char *const *names, size_t n_names,
                             take_part take, const char *what, clv_err *err) {
   clv_known_keys keys = {.names = names, .n_names = n_names, .what = what};
@@ -78,7 +80,7 @@ static clv_code take_piece(clv_json *j, processor *p, int which, clv_err *err) {
   }
   if (p->n_tokens++)
     return clv_json_fail(j, at, err,
-                         "post_processor puts several tokens %s a text: one can be had there",
+                         "post_processor puts several tokens %s a text: only one is supported",
                          p->n_texts ? "after" : "before");
   return take_object(j, p, names, CLV_COUNT(names), take_special_piece, "a special token", err);
 }
@@ -93,11 +95,12 @@ static clv_code take_single(clv_json *j, processor *p, clv_err *err) {
     if (more) CLV_TRY(take_object(j, p, names, CLV_COUNT(names), take_piece, "single", err));
   }
   p->has_template = true;
-  return p->n_texts == 1 ? CLV_OK
-                         : clv_json_fail(j, at, err, "single has the text %d times", p->n_texts);
+  return p->n_texts == 1
+             ? CLV_OK
+             : clv_json_fail(j, at, err, "single has the text %d times, expected once", p->n_texts);
 }
 
-/* The one number of `ids`. */
+/* Reads the single id in `ids`. */
 static clv_code take_ids(clv_json *j, int64_t *ret, clv_err *err) {
   bool more = true;
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
@@ -110,7 +113,7 @@ static clv_code take_ids(clv_json *j, int64_t *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* The number of the token `name` in special_tokens; -1 without a name. */
+/* Finds the id of the token `name` in special_tokens; -1 if the name is empty. */
 static clv_code find_special(clv_json j, const clv_bytes *name, int32_t *ret, clv_err *err) {
   static const char *const names[] = {"ids"};
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
@@ -142,7 +145,7 @@ static clv_code find_special(clv_json j, const clv_bytes *name, int32_t *ret, cl
 
 /* ---- processors ------------------------------------------------------------------------------ */
 
-/* ["</s>", 2] */
+/* Reads a token and its id: ["</s>", 2]. */
 static clv_code take_pair(clv_json *j, int64_t *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   bool more = true;
@@ -189,17 +192,18 @@ static bool is_type(const processor *p, const char *name) {
   return p->type.len == strlen(name) && memcmp(p->type.data, name, p->type.len) == 0;
 }
 
-/* Remembers what the tokens at the ends are; a second processor that has some is refused. */
+/* Sets the tokens at the ends. Refuses a second processor that has such tokens. */
 static clv_code set_ends(clv_json *j, clv_tokenizer *t, size_t at, int64_t before, int64_t after,
                          clv_err *err) {
   if (t->before >= 0 || t->after >= 0)
-    return clv_json_fail(j, at, err, "two processors put tokens around a text: one can be had");
+    return clv_json_fail(j, at, err,
+                         "two processors put tokens around a text: only one is supported");
   t->before = (int32_t)before;
   t->after = (int32_t)after;
   return CLV_OK;
 }
 
-static clv_code judge_processor(clv_json *j, const processor *p, size_t at, clv_err *err) {
+static clv_code check_processor(clv_json *j, const processor *p, size_t at, clv_err *err) {
   int32_t before = -1, after = -1;
   if (is_type(p, "ByteLevel") || is_type(p, "Sequence")) return CLV_OK;
   if ((is_type(p, "RobertaProcessing") || is_type(p, "BertProcessing")) && p->sep >= 0 &&
@@ -233,7 +237,7 @@ static clv_code take_processor(clv_json *j, clv_tokenizer *t, bool is_inner, clv
   CLV_TRY(clv_json_peek(j, &kind, err));
   size_t at = j->at;
   CLV_TRY(take_object(j, &p, names, CLV_COUNT(names), take_processor_key, "post_processor", err));
-  return judge_processor(j, &p, at, err);
+  return check_processor(j, &p, at, err);
 }
 
 clv_code clv_read_post_processor(clv_json *j, clv_tokenizer *t, clv_err *err) {
@@ -275,7 +279,7 @@ static clv_code take_padding_key(clv_json *j, processor *p, int which, clv_err *
   return CLV_OK;
 }
 
-/* How far it fills is the width of rows here. */
+/* Reads only direction and token of padding; the width of rows replaces its length. */
 clv_code clv_read_padding(clv_json *j, clv_tokenizer *t, clv_err *err) {
   static const char *const names[] = {"direction", "pad_id",      "pad_token",
                                       "strategy",  "pad_type_id", "pad_to_multiple_of"};

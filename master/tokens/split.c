@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The two patterns that cut a text into pieces before byte-level BPE, by hand: alternatives are
- * tried in the order of the pattern, and each is as long as it can be.
+ * The patterns that cut a text into pieces before byte-level BPE, matched without a regex library.
+ * Alternatives are tried in the order of the pattern, and each matches as much as it can.
  * GPT-2: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  * Llama 3: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
  *          ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+; Qwen2 has \p{N} in its third place.
@@ -13,7 +13,7 @@ typedef struct clv_cursor_text {
   size_t len;
 } clv_cursor_text;
 
-/* The character at `at`, and where the next begins; 0 and `at` at the end. */
+/* Returns the character at `at`; *ret_next is the start of the next. At the end: 0 and `at`. */
 static uint32_t point_at(const clv_cursor_text *c, size_t at, size_t *ret_next) {
   uint32_t point = 0;
   *ret_next = at;
@@ -27,7 +27,7 @@ static bool is_other(uint32_t c) {
 
 static bool is_line_end(uint32_t c) { return c == '\r' || c == '\n'; }
 
-/* Behind the characters from `at` on that are of a kind, `most` at most. */
+/* Returns the end of the run of at most `most` characters of a kind that begins at `at`. */
 static size_t run(const clv_cursor_text *c, size_t at, bool (*of)(uint32_t), size_t most) {
   for (size_t next; most-- && at < c->len && of(point_at(c, at, &next)); at = next) {
   }
@@ -40,7 +40,7 @@ static bool folds_to(uint32_t c, char letter, bool any_case) {
   return c == (uint32_t)(letter - 'a' + 'A') || (letter == 's' && c == 0x17f);
 }
 
-/* 's and the like; 0 where there is none. */
+/* End of a contraction such as 's; 0: there is none. */
 static size_t contraction(const clv_cursor_text *c, size_t from, bool any_case) {
   static const char *const endings[] = {"s", "t", "re", "ve", "m", "ll", "d"};
   if (c->text[from] != '\'') return 0;
@@ -56,7 +56,7 @@ static size_t contraction(const clv_cursor_text *c, size_t from, bool any_case) 
   return 0;
 }
 
-/* \s+(?!\S), else \s+: the last one stays with what follows it. */
+/* Matches \s+(?!\S), else \s+: the last space belongs to the next piece. */
 static size_t spaces(const clv_cursor_text *c, size_t from) {
   size_t end = run(c, from, clv_char_is_space, SIZE_MAX), last = from;
   for (size_t next = from; next < end;) {
@@ -76,7 +76,7 @@ static size_t gpt2(const clv_cursor_text *c, size_t from) {
   return end ? end : spaces(c, from);
 }
 
-/* \s*[\r\n]+: up to the last line end of the white space; 0 without one. */
+/* Matches \s*[\r\n]+, up to the last line end of the white space; 0: there is none. */
 static size_t lines(const clv_cursor_text *c, size_t from) {
   size_t end = run(c, from, clv_char_is_space, SIZE_MAX);
   while (end > from && !is_line_end((unsigned char)c->text[end - 1])) end--;

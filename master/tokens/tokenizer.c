@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What all tokenizers do: text is cut at added tokens, first as it is, then normalised.
+ * The steps that all tokenizers share. clv_tokenizer_encode cuts a text at added tokens, first in
+ * the original text, then in the normalised text, and encodes the parts in between.
+ *
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/tokens/tokens_int.h"
 
-/* What cut_at does with the text between added tokens. */
+/* Function that encodes the text between added tokens, for cut_at. */
 typedef clv_code (*clv_encode_between)(const clv_tokenizer *t, const char *text, size_t len,
                                        clv_ids *out, clv_err *err);
 

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Allocation of tokenizers and of lists of token ids.
+ */
 #include <stdlib.h>
 
 #include "master/tokens/tokens_int.h"

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * clv_tokenizer_open: chooses the kind of tokenizer by the name of its file.
+ */
 #include <string.h>
 
 #include "master/tokens/tokens.h"

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tokens: text to token numbers, as the tokenizers of Hugging Face do it: WordPiece from a
- * vocab.txt (BERT, LayoutLM), byte-level BPE from a tokenizer.json (GPT-2, RoBERTa, Qwen2,
- * Llama 3).
- * What such a file asks for and is not here is refused by its name.
+ * tokens: converts texts to token ids, with the same results as the tokenizers of Hugging Face:
+ * WordPiece from a vocab.txt (BERT, LayoutLM), and byte-level BPE from a tokenizer.json (GPT-2,
+ * RoBERTa, Qwen2, Llama 3). A file that needs an unsupported feature is refused, and the message
+ * names the feature. master/data opens a tokenizer once per dataset and encodes each text with it.
  *
- * Files may be anybody's: they are bounded in every direction, and errors say line and column.
- * Ownership: a tokenizer copies what it needs. Threads: it never changes and may be used by many.
+ * Files are untrusted: all sizes have limits, and errors name line and column. Ownership: a
+ * tokenizer copies what it needs. Threads: it does not change, so many threads may use it.
+ *
  */
 #ifndef CLEAVE_TOKENS_H
 #define CLEAVE_TOKENS_H
@@ -20,16 +21,16 @@ extern "C" {
 enum {
   CLV_TOKENS_MAX_FILE = 64 << 20, /* bytes */
   CLV_TOKENS_MAX_TOKEN = 1024,    /* bytes */
-  CLV_TOKENS_MAX_ID = 4 << 20,    /* numbers are below it */
+  CLV_TOKENS_MAX_ID = 4 << 20,    /* token ids are below it */
 };
 
 typedef enum clv_accents {
-  CLV_ACCENTS_AUTO = 0, /* stripped where text becomes lower-case */
+  CLV_ACCENTS_AUTO = 0, /* strip accents if the text is converted to lower case */
   CLV_ACCENTS_KEEP,
   CLV_ACCENTS_STRIP,
 } clv_accents;
 
-/* Of WordPiece; a tokenizer.json says itself what it wants. */
+/* Options of WordPiece. A tokenizer.json has its own options. */
 typedef struct clv_tokenizer_options {
   bool keep_case;
   clv_accents accents;
@@ -37,11 +38,11 @@ typedef struct clv_tokenizer_options {
 
 typedef struct clv_tokenizer clv_tokenizer;
 
-/* By the name: *.json is byte-level BPE, everything else a list of pieces, one a line. CLV_INVALID,
- * CLV_EXHAUSTED and CLV_NOT_FOUND name the file, and the place in it. */
+/* Opens a tokenizer: *.json is byte-level BPE, any other name a WordPiece list with one piece a
+ * line. All errors name the file; CLV_INVALID and CLV_EXHAUSTED also line and column. */
 clv_code clv_tokenizer_open(const char *path, const clv_tokenizer_options *options,
                             clv_tokenizer **ret, clv_err *err) CLV_USE_RESULT;
-/* From memory; `label` stands for the file's name. */
+/* As clv_tokenizer_open, but from memory. `label` replaces the file name in messages. */
 clv_code clv_wordpiece_parse(const char *text, size_t len, const char *label,
                              const clv_tokenizer_options *options, clv_tokenizer **ret,
                              clv_err *err) CLV_USE_RESULT;
@@ -50,7 +51,7 @@ clv_code clv_bpe_parse(const char *text, size_t len, const char *label, clv_toke
 void clv_tokenizer_free(clv_tokenizer *t);
 void clv_tokenizer_freep(clv_tokenizer **t);
 
-/* A growing list of token numbers. Zero-initialise; release with clv_ids_done. */
+/* A growing list of token ids. Zero-initialise; release with clv_ids_done. */
 typedef struct clv_ids {
   int32_t *at;
   size_t n, cap;
@@ -59,22 +60,21 @@ typedef struct clv_ids {
 void clv_ids_done(clv_ids *ids);
 clv_code clv_ids_add(clv_ids *ids, int32_t id, clv_err *err) CLV_USE_RESULT;
 
-/* Appends the tokens of a text, without those that stand at its ends. CLV_INVALID: no UTF-8; the
- * message says at which byte. */
+/* Appends the tokens of a text, without first and last tokens. CLV_INVALID: the text is not
+ * UTF-8; the message names the byte. */
 clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
                               clv_err *err) CLV_USE_RESULT;
 
-/* The number of a token by its text; -1: it has none. */
+/* Id of a token by its text; -1: there is no such token. */
 int32_t clv_tokenizer_token_id(const clv_tokenizer *t, const char *token);
-/* What a tokenizer.json does around a text (post_processor, padding, truncation): tokens before and
- * behind it, the one that fills, each -1 where it says nothing; and how many tokens a text has at
- * most, these included; 0: any number. */
+/* Settings of a tokenizer.json for the ends of a text (post_processor, padding, truncation). */
 typedef struct clv_tokenizer_ends {
-  int32_t before, after, filler;
-  int64_t most;
+  int32_t before, after; /* tokens before and after a text; -1: none */
+  int32_t filler;        /* token of pads; -1: not given */
+  int64_t most;          /* most tokens of a text with its ends; 0: no limit */
 } clv_tokenizer_ends;
 clv_tokenizer_ends clv_tokenizer_ends_of(const clv_tokenizer *t);
-/* One more than the largest number. */
+/* One more than the largest token id. */
 int32_t clv_tokenizer_vocab_size(const clv_tokenizer *t);
 
 #ifdef __cplusplus

@@ -1,4 +1,7 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sorted lists of tokens: binary search for a token, and prefix search byte by byte.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,13 +74,13 @@ const clv_vocab_entry *clv_vocab_find(const clv_vocab *v, const char *text, size
 
 clv_vocab_walk clv_vocab_walk_begin(const clv_vocab *v) { return (clv_vocab_walk){.high = v->n}; }
 
-/* The byte behind the walk's, -1 of a token that ends there. */
+/* Byte of a token after the prefix; -1: the token ends there. */
 static int byte_at(const clv_vocab *v, size_t i, uint32_t depth) {
   const clv_vocab_entry *e = &v->entries[i];
   return depth < e->len ? (unsigned char)v->text.data[e->offset + depth] : -1;
 }
 
-/* The first of low..high whose byte is not below `least`. */
+/* First entry of low..high whose next byte is at least `least`. */
 static size_t first_from(const clv_vocab *v, const clv_vocab_walk *w, int least) {
   size_t low = w->low, high = w->high;
   while (low < high) {

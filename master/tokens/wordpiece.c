@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * BERT's tokenizer: the text is cleaned, words are cut at white space and punctuation, and a word
- * is cut into the longest pieces of the vocabulary, those within a word beginning with "##".
+ * BERT's tokenizer. It cleans the text, cuts it into words at white space and punctuation, and cuts
+ * each word into the longest pieces of the vocabulary. Pieces within a word begin with "##".
  * Source: BertNormalizer, BertPreTokenizer and WordPiece of Hugging Face's tokenizers.
+ *
  */
 #include <string.h>
 
@@ -17,7 +18,7 @@ static clv_code add_line(clv_tokenizer *t, const char *line, size_t len, const c
   size_t number = t->vocab.n;
   if (len && line[len - 1] == '\r') len--;
   if (!len)
-    return clv_fail(err, CLV_INVALID, "%s:%zu:1: an empty line is no token", label, number + 1);
+    return clv_fail(err, CLV_INVALID, "%s:%zu:1: an empty line is not a token", label, number + 1);
   if (len > CLV_TOKENS_MAX_TOKEN || number == CLV_TOKENS_MAX_ID)
     return clv_fail(err, CLV_EXHAUSTED, "%s:%zu:1: at most %d tokens of at most %d bytes are read",
                     label, number + 1, CLV_TOKENS_MAX_ID, CLV_TOKENS_MAX_TOKEN);
@@ -40,11 +41,11 @@ static clv_code add_lines(clv_tokenizer *t, const char *text, size_t len, const 
   }
   clv_vocab_entry twice[2];
   if (clv_vocab_sort(&t->vocab, twice)) return CLV_OK;
-  return clv_fail(err, CLV_INVALID, "%s:%u:1: this token stands in line %u already", label,
+  return clv_fail(err, CLV_INVALID, "%s:%u:1: this token is in line %u already", label,
                   twice[1].place, twice[0].place);
 }
 
-/* Those of BERT that it has: they are found in a text as they stand. */
+/* Adds BERT's special tokens that the vocabulary has. They are found in the original text. */
 static clv_code add_special(clv_tokenizer *t, clv_err *err) {
   static const char *const names[] = {"[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"};
   clv_vocab_entry twice[2];
@@ -59,7 +60,7 @@ static clv_code add_special(clv_tokenizer *t, clv_err *err) {
 
 /* ---- a word ---------------------------------------------------------------------------------- */
 
-/* The longest piece that `word` begins with. */
+/* Finds the longest piece at the beginning of `word`. */
 static const clv_vocab_entry *longest(const clv_tokenizer *t, clv_vocab_walk w, const char *word,
                                       size_t len, size_t *ret_len) {
   const clv_vocab_entry *best = NULL;
@@ -78,10 +79,10 @@ static clv_code add_word(const clv_tokenizer *t, const clv_bytes *word, size_t c
   if (!word->len) return CLV_OK;
   if (characters > MAX_WORD) return clv_ids_add(out, t->unknown, err);
   for (size_t at = 0; at < word->len; at += n) {
-    clv_vocab_walk from = at ? t->inner : clv_vocab_walk_begin(&t->vocab);
+    clv_vocab_walk from = at ? t->after_hashes : clv_vocab_walk_begin(&t->vocab);
     const clv_vocab_entry *e = longest(t, from, word->data + at, word->len - at, &n);
     if (!e) {
-      out->n = before; /* a word is known whole or not at all */
+      out->n = before; /* if a part is unknown, the complete word is unknown */
       return clv_ids_add(out, t->unknown, err);
     }
     CLV_TRY(clv_ids_add(out, e->id, err));
@@ -115,7 +116,7 @@ static void strip_marks(clv_codepoints *p) {
   p->n = n;
 }
 
-/* The word that is being gathered. */
+/* The current word. */
 typedef struct clv_word {
   clv_bytes text;
   size_t characters;
@@ -163,7 +164,7 @@ static clv_code encode(const clv_tokenizer *t, const char *text, size_t len, clv
   return code;
 }
 
-/* Files that are no list of pieces in UTF-8. */
+/* Refuses files that are not a list of pieces in UTF-8. */
 static clv_code check_kind(const char *text, size_t len, const char *label, clv_err *err) {
   static const char merges[] = "#version:";
   const char *encoding = clv_text_utf16_or_32(text, len);
@@ -197,9 +198,9 @@ clv_code clv_wordpiece_parse(const char *text, size_t len, const char *label,
   t->lower = !options->keep_case;
   t->strip =
       options->accents == CLV_ACCENTS_AUTO ? t->lower : options->accents == CLV_ACCENTS_STRIP;
-  t->inner = clv_vocab_walk_begin(&t->vocab);
-  clv_vocab_walk_step(&t->vocab, &t->inner, '#');
-  clv_vocab_walk_step(&t->vocab, &t->inner, '#');
+  t->after_hashes = clv_vocab_walk_begin(&t->vocab);
+  clv_vocab_walk_step(&t->vocab, &t->after_hashes, '#');
+  clv_vocab_walk_step(&t->vocab, &t->after_hashes, '#');
   t->encode = encode;
   CLV_TRY(add_special(t, err));
   *ret = clv_steal(&t);

@@ -107,7 +107,7 @@ static clv_status_link link_of(const clv_wire_link_status *now, const clv_wire_l
           asked > 0 ? part(grown(now->sent_bytes, before->sent_bytes), sending / 1e9) : 0,
       /* A wait is counted when it ends, so it may include time before the earlier answer: limit it
        * to the idle time. */
-      .awaited = CLV_MIN(share(grown(now->awaited_ns, before->awaited_ns), thread_ns), idle),
+      .waiting_share = CLV_MIN(share(grown(now->awaited_ns, before->awaited_ns), thread_ns), idle),
       .awaits_per_s = part(grown(now->awaits, before->awaits), seconds)};
 }
 
@@ -118,7 +118,7 @@ static void times(const clv_wire_session_status *now, const clv_wire_session_sta
   *ret_ns = busy + idle + for_cores;
   ret->busy = share(busy, *ret_ns);
   ret->idle = share(idle, *ret_ns);
-  ret->for_cores = share(for_cores, *ret_ns);
+  ret->waiting_for_cores = share(for_cores, *ret_ns);
 }
 
 static void hex(const clv_wire_id *id, char dst[33]) {
@@ -196,7 +196,7 @@ static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply
   ret->max_sessions = now->about.limits.sessions;
   ret->connections = now->connections;
   ret->max_connections = now->max_connections;
-  ret->left_out = now->left_out;
+  ret->sessions_omitted = now->left_out;
   ret->handshake_failures = now->handshake_failures;
   ret->has_certificate = now->certificate_ends != 0;
   ret->certificate_days =
@@ -217,7 +217,7 @@ clv_code clv_status_compare(const clv_session_config *c, uint32_t worker,
   modules = m->modules;
   links = m->links;
   fill_worker(&c->workers[worker], now, ret);
-  ret->over_s = over;
+  ret->interval_s = over;
   ret->sessions = m->sessions;
   ret->devices = m->devices;
   ret->n_devices = now->n_devices;

@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_page_rows r = {.tokens = {.path = "fuzz"},
                      .window = {.width = WIDTH, .stride = 2, .first = 2, .last = 3},
                      .wants = (clv_page_label_kind)(data[0] % 3),
-                     .keeps = data[0] % 6 == 3,
+                     .keeps_pages = data[0] % 6 == 3,
                      .by_file = data[0] & 64,
                      .ignored = CLV_LABEL_IGNORED,
                      .max_bytes = 1 << 20};
@@ -79,7 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   clv_code code = add_all(&r, &text, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz:"));
   if (code == CLV_OK && clv_page_rows_take(&r, &p, &err) == CLV_OK) check_pages(p);
-  if (p && r.keeps) check_kept(p);
+  if (p && r.keeps_pages) check_kept(p);
   clv_page_set_free(p);
   clv_page_rows_done(&r);
   return 0;

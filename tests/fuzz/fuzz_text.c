@@ -33,14 +33,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                      .width = 8,
                      .max_bytes = 1 << 20,
                      .labelled = data[0] & 2,
-                     .tolerates_broken = data[0] & 8};
+                     .skips_broken = data[0] & 8};
   NEVER(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "good", &pieces, &r.tokenizer,
                             &err) != CLV_OK);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_add(&text, data + 1, size - 1);
   clv_code code = clv_text_table_read(&r, &o, text.data, text.len, &err);
   NEVER(code != CLV_OK && !strstr(err.text, "fuzz."));
-  NEVER(r.broken.n && (!r.tolerates_broken || !strstr(r.broken.list.data, "fuzz.")));
+  NEVER(r.broken.n && (!r.skips_broken || !strstr(r.broken.list.data, "fuzz.")));
   if (code == CLV_OK && clv_texts_from_rows(&r, &t, &err) == CLV_OK) check_rows(t);
   NEVER(t && t->groups.len != (o.group ? (size_t)t->tokens->shape.dim[0] * sizeof(int64_t) : 0));
   clv_texts_free(t);

@@ -143,14 +143,19 @@ def with_keys(body, keys):
 class Cluster:
     """A CA, a master identity and n workers, in a temporary folder. `near` and `far` stand before
     the commands of the master and of workers (links.Namespaces), `host` is where workers listen and
-    `env` what their environment has besides this process's."""
+    `env` what their environment has besides this process's. `own_ca`: a CA of its own, where all
+    others of a suite share one."""
 
-    def __init__(self, n=2, limits="", extra_allow="", near=(), far=(), host="127.0.0.1", env=None):
+    def __init__(self, n=2, limits="", extra_allow="", near=(), far=(), host="127.0.0.1", env=None, own_ca=False):
+        self.own_ca = own_ca
         self.near, self.far, self.host, self.env = near, far, host, env
         self.dir = tempfile.mkdtemp(prefix="cleave-test-")
         self.certs = os.path.join(self.dir, "certs")
         os.environ["XDG_STATE_HOME"] = os.path.join(self.dir, "state")
-        take_certs(self.certs, "ca")
+        if own_ca:
+            assert master("certs", "init", "--dir", self.certs).returncode == 0
+        else:
+            take_certs(self.certs, "ca")
         self.issue("master", "spiffe://test/master")
         self.ports = [free_port() for _ in range(n)]
         self.workers, self.limits, self.extra_allow = [], limits, extra_allow
@@ -160,7 +165,7 @@ class Cluster:
             self.workers.append(Worker(self, f"w{i + 1}", self.worker_config(i), env))
 
     def issue(self, name, uri, *args):
-        if uri == f"spiffe://test/{name}" and not args:
+        if uri == f"spiffe://test/{name}" and not args and not self.own_ca:
             return take_certs(self.certs, name)
         done = master("certs", "issue", name, "--dir", self.certs, "--uri", uri, "--ip", "127.0.0.1", *args)
         assert done.returncode == 0, done.stderr

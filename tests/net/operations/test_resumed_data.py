@@ -277,7 +277,7 @@ def validation_split_does_not_divide_groups():
     assert done.returncode == 0 and "12 of 60 records are held back for validation: in whole groups" in done.stdout, done
     whole("g.npy", [7] * 60)
     done = master("check", session, cwd=cluster.dir)
-    assert done.returncode == 7 and "all 60 records are of one group" in done.stderr, done.stderr
+    assert done.returncode == 7 and "all 60 records are in one group" in done.stderr, done.stderr
     for wrong, says in (("by: group", "needs data.validation.group"), ("group: g.npy", "goes with data.validation.by: group")):
         done = master("check", cluster.session("g", DATA.replace("fraction: 0.2", f"fraction: 0.2, {wrong}") + STAGES + TAIL), cwd=cluster.dir)
         assert done.returncode == 3 and says in done.stderr, done.stderr

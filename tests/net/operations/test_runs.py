@@ -393,7 +393,7 @@ def wrong_run_names_get_a_suggestion():
             assert done.returncode == 1 and "is not the folder of a run: `cleave-master runs" in done.stderr, done
     for name in ("../finished", "runs/none", ""):
         done = tool("log", name)
-        assert done.returncode == 1 and "a run has a name as in `cleave-master runs`" in done.stderr, done.stderr
+        assert done.returncode == 1 and "give the name of a run as in `cleave-master runs`" in done.stderr, done.stderr
     odd = tool("stop", "a\x1b[31mb\x7f\xc2\x9bc")
     assert odd.returncode == 1 and "no run 'a?[31mb?" in odd.stderr and "\x1b" not in odd.stderr, odd.stderr
     ended = tool("log", "-f", "finished")
@@ -403,10 +403,10 @@ def wrong_run_names_get_a_suggestion():
     os.makedirs(path("silent"))
     shutil.copy(path("finished", "run.json"), path("silent", "run.json"))
     mute = tool("log", "silent")
-    assert mute.returncode == 1 and "log.txt is not there: this run has printed nothing yet" in mute.stderr, mute
+    assert mute.returncode == 1 and "log.txt does not exist: this run has printed nothing yet" in mute.stderr, mute
     shutil.rmtree(path("silent"))
     elsewhere = master("log", "finished", cwd="/")
-    assert elsewhere.returncode == 1 and "no folder runs here" in elsewhere.stderr, elsewhere.stderr
+    assert elsewhere.returncode == 1 and "the working folder has no folder runs" in elsewhere.stderr, elsewhere.stderr
 
 
 @suite.test

@@ -292,7 +292,7 @@ def each_connection_error_shows_a_fix():
 
     which = r"cleave-master doctor .*two\.yaml` says which"
     forge(c.certs, "late", [("URI", "spiffe://test/w2"), ("IP", "127.0.0.1")], end="20210101000000Z")
-    with Cluster(1) as strange:
+    with Cluster(1, own_ca=True) as strange:
         trust = [w for key, file in (("ca", "ca.pem"), ("cert", "master.pem"), ("key", "master.key"))
                  for w in ("--set", f"tls.{key}={strange.certs}/{file}")]
         refused("not from our CA, or not valid at this time", which, *trust)

@@ -59,7 +59,7 @@ def bytes_before_a_pdf_are_skipped():
         with open(path("g.pdf"), "wb") as f:
             f.write(front + good)
         lines, said = words("g.pdf", code=7 if n == 4 else 0)
-        assert "begins as no PDF" in said if n == 4 else lines[0]["words"] == ["Hello", "world"], (n, lines, said)
+        assert "not a PDF" in said if n == 4 else lines[0]["words"] == ["Hello", "world"], (n, lines, said)
 
 
 @suite.test
@@ -125,7 +125,7 @@ def pages_without_words_are_named():
         open(path(name), "w").close()
         assert f"{name}: the file is empty (0 bytes)" in words(name, code=7)[1]
     pdfs.of_lines(path("askew.pdf"), ["Total 12"], extra=b"/Rotate 45")
-    refused("askew.pdf", "page 1 has a /Rotate that is no multiple of 90: turn it with qpdf --rotate=0:1")
+    refused("askew.pdf", "page 1 has a /Rotate that is not a multiple of 90: turn it with qpdf --rotate=0:1")
     os.makedirs(path("nothing"))
     assert "nothing: has no PDF, PNG or JPEG" in words("nothing", code=7)[1]
 
@@ -163,7 +163,7 @@ def check_reports_errors_in_labelled_pages():
     checked("unlabelled", 7, r"lines\.jsonl:2: has no 'labels'", labels=None)
     checked("short", 7, r"lines\.jsonl:2: has 3 words and 1 labels", labels=["key"])
     checked("pages", 7, r"lines\.jsonl:1: has no 'label'", DOCUMENTS.replace("{max", "{labels_of: pages, max"))
-    checked("other", 7, r"lines\.jsonl:1: the class 'value' is none of data\.documents\.labels", DOCUMENTS.replace("{max", "{labels: [key], max"))
+    checked("other", 7, r"lines\.jsonl:1: the class 'value' is not in data\.documents\.labels", DOCUMENTS.replace("{max", "{labels: [key], max"))
     checked("inputs", 3, r"data\.inputs: there is no 'masks'; there are ids, lengths and boxes", DOCUMENTS.replace("data:\n", "data:\n  inputs: [masks]\n"))
     checked("two", 3, "must name one file of pages or one folder", DOCUMENTS.replace("train: [", "train: [x, "))
     checked("plain", 3, "documents needs data.tokenizer.file", re.sub("  tokenizer.*\n", "", DOCUMENTS))

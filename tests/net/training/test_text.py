@@ -136,7 +136,7 @@ def text_errors_name_line_and_column():
     refused("ending", table("t.tsv", "text\tlabel\n"), 7, r"t\.tsv: texts come as \.csv or \.jsonl")
     refused("classes", DATA.replace("test.csv", "q2.csv"), 7, "both need the same") if table("q2.csv", "text,label\na,b\n") else None
     refused("vocabulary", DATA.replace("pieces.txt", "nothing.txt"), 7, r"nothing\.txt")
-    refused("pad", DATA.replace("pieces.txt", "gpt2.json"), 7, r"data\.tokenizer\.pad: say which token")
+    refused("pad", DATA.replace("pieces.txt", "gpt2.json"), 7, r"data\.tokenizer\.pad: name the token")
     refused("mask", DATA.replace("data:\n", "data:\n  objective: masked\n").replace("pieces.txt}", "pieces.txt, mask: '[NO]'}"), 7, r"data\.tokenizer\.mask: .*has no token '\[NO\]'")
     refused("token", DATA.replace("pieces.txt}", "pieces.txt, pad: '[NO]'}"), 7, r"has no token '\[NO\]'")
     refused("rows", DATA, 3, r"rows\.yaml:\d+:\d+: data\.tokenizer\.file: .* has 1600 tokens, and the embedding '\S+' has rows: 1000", STAGES.replace("1600", "1000"))

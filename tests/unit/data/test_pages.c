@@ -116,7 +116,7 @@ static void configured_label_order_sets_class_numbers(void **state) {
   assert_string_equal(clv_dataset_class_name(ds, 0), "other");
   assert_string_equal(clv_dataset_class_name(ds, 3), "more");
   o.pages.n_labels = 2;
-  expect_error(CLV_INVALID, "c.jsonl:1: the class 'date' is none of data.documents.labels",
+  expect_error(CLV_INVALID, "c.jsonl:1: the class 'date' is not in data.documents.labels",
                clv_dataset_open(&o, &none, &err), &err);
   o.pages.labels = twice;
   expect_error(CLV_INVALID, "has 'a' twice", clv_dataset_open(&o, &none, &err), &err);
@@ -131,8 +131,8 @@ static void windows_without_labels_are_left_out(void **state) {
   clv_dataset_options o = options_of("d.jsonl", lines);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_count(ds), 1);
-  assert_int_equal(clv_dataset_page_counts(ds).left_out, 2);
-  assert_int_equal(clv_dataset_page_counts(ds).no_token, 1);
+  assert_int_equal(clv_dataset_page_counts(ds).unlabelled_windows, 2);
+  assert_int_equal(clv_dataset_page_counts(ds).words_without_tokens, 1);
   o.unlabelled = true;
   CLV_AUTO(clv_dataset_freep) clv_dataset *all = open_pages(&o);
   assert_int_equal(clv_dataset_count(all), 3);

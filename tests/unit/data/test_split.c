@@ -174,7 +174,7 @@ static void one_group_cannot_be_split(void **state) {
   clv_err err;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_set(same, same, 4);
   assert_int_equal(clv_subset_split(ds, 0.3, CLV_SPLIT_GROUPS, 1, &none, &none, &err), CLV_INVALID);
-  assert_says(&err, "all 4 records are of one group");
+  assert_says(&err, "all 4 records are in one group");
   CLV_AUTO(clv_dataset_freep) clv_dataset *without = open_set(same, NULL, 4);
   assert_int_equal(clv_subset_split(without, 0.3, CLV_SPLIT_GROUPS, 1, &none, &none, &err),
                    CLV_INVALID);

@@ -90,7 +90,7 @@ static void end_and_pad_token_options_are_applied(void **state) {
   clv_text_rows_done(&r);
   o.text.tokenizer = "tests/golden/tokens/gpt2.json";
   o.text.last = o.text.pad = NULL;
-  expect_error(CLV_INVALID, "data.tokenizer.pad: say which token", clv_text_rows_open(&r, &o, &err),
+  expect_error(CLV_INVALID, "data.tokenizer.pad: name the token", clv_text_rows_open(&r, &o, &err),
                &err);
 }
 

@@ -169,7 +169,7 @@ static void extreme_aspect_ratio_is_refused_by_max_pixels(void **state) {
   v = (clv_image_view){.box = {0, 0, 1, 1000000}, .width = 8, .height = 8};
   v.out_width = v.out_height = 8;
   assert_int_equal(clv_image_view_render(&v, &src, 1 << 20, &r, NULL, &err), CLV_DATA_LOSS);
-  assert_says(&err, "8 x 1000000 pixels on the way");
+  assert_says(&err, "8 x 1000000 intermediate pixels");
   o = (clv_image_options){.crop = 32, .train_crop = CLV_CROP_RANDOM, .max_pixels = 1 << 20};
   clv_rng_key key = clv_image_view_key(0, 0, 0);
   assert_int_equal(clv_image_view_choose(&o, 40, 31, &key, &v, &err), CLV_DATA_LOSS);

@@ -75,7 +75,7 @@ static void rotation_not_a_multiple_of_90_is_refused(void **state) {
   static const char info[] = "Page    1 rot:   0\nPage    2 rot:   45\n";
   CLV_AUTO(clv_bytes_done) clv_bytes turned = {0};
   clv_err err = {0};
-  expect_error(CLV_INVALID, "a.pdf: page 2 has a /Rotate that is no multiple of 90",
+  expect_error(CLV_INVALID, "a.pdf: page 2 has a /Rotate that is not a multiple of 90",
                clv_rotations_parse(info, sizeof info - 1, "a.pdf", &turned, &err), &err);
 }
 
@@ -210,7 +210,7 @@ static void missing_program_or_wrong_file_type_is_named(void **state) {
                clv_document_read(at("nothing.pdf"), NULL, &d, &err), &err);
   expect_error(CLV_INVALID, "not a regular file", clv_document_read(scratch, NULL, &d, &err), &err);
   /* a list of files, which tesseract would read one by one */
-  expect_error(CLV_INVALID, "list.png: begins as no PDF, PNG or JPEG does",
+  expect_error(CLV_INVALID, "list.png: not a PDF, PNG or JPEG file",
                clv_document_read(put("list.png", "/etc/passwd\n", 12), NULL, &d, &err), &err);
 }
 
@@ -244,7 +244,7 @@ static void window_tokens_have_their_words_boxes_and_labels(void **state) {
   assert_memory_equal(w.boxes, boxes, sizeof boxes);
   clv_windows_done(&w);
   wo.stride = 4;
-  expect_error(CLV_INVALID, "windows of 6 tokens leave room for 4, and 4 come again",
+  expect_error(CLV_INVALID, "windows of 6 tokens hold 4 tokens of a page, and the stride is 4",
                clv_windows_make(&page, NULL, t, &wo, &w, &err), &err);
 }
 

@@ -259,7 +259,7 @@ static void moving_note_is_parsed_strictly(void **state) {
         clv_move_note_parse(cases[i].text, strlen(cases[i].text), "run.moving", &m, &err);
     assert_int_equal(code, cases[i].number ? CLV_OK : CLV_DATA_LOSS);
     assert_int_equal(m.number, cases[i].number);
-    assert_int_equal(m.whole, cases[i].whole);
+    assert_int_equal(m.is_complete, cases[i].whole);
   }
 }
 

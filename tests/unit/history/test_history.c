@@ -231,7 +231,7 @@ static void best_validation_is_recorded(void **state) {
 static void count_notice(void *user, const char *text) {
   int *n = user;
   assert_non_null(strstr(text, "run.json"));
-  assert_non_null(strstr(text, "the record of earlier attempts begins anew"));
+  assert_non_null(strstr(text, "the record of earlier attempts is dropped, and a new one begins"));
   ++*n;
 }
 
@@ -247,7 +247,7 @@ static void new_run_replaces_a_damaged_record(void **state) {
   put("runs/seven/run.json", "{\"format\": \"cleave-run\", \"version\": 1}");
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = look("runs/seven");
   assert_int_equal(e.state, CLV_STATE_DAMAGED);
-  assert_says(&e.why, "run.json");
+  assert_says(&e.read_error, "run.json");
   assert_int_equal(clv_run_entry_exit_code(&e), 1);
   assert_ok(clv_run_lock_new("runs/seven", &c, &err), &err);
   assert_ok(clv_run_lock_begin(c, &run, &err), &err);

@@ -70,7 +70,7 @@ static void says(const clv_status_session *s, const char *want) {
 static void shares(clv_status_session *s, double busy, double idle, double for_cores) {
   s->busy = busy;
   s->idle = idle;
-  s->for_cores = for_cores;
+  s->waiting_for_cores = for_cores;
 }
 
 static void session_without_work_names_the_missing_step(void **state) {
@@ -94,7 +94,7 @@ static void busy_session_reports_its_computing_share(void **state) {
   shares(&first, 0.99, 0.01, 0);
   says(&first, "computing 99 %");
   shares(&first, 0.70, 0.30, 0);
-  links[0][0].awaited = 0.3;
+  links[0][0].waiting_share = 0.3;
   says(&first,
        "computing 70 %, waiting for the master 30 %: it computes or reads data (link in use "
        "0 %, 0.2 ms round trip)");
@@ -105,7 +105,7 @@ static void slow_link_is_named_with_rate_and_round_trip(void **state) {
   shares(&first, 0.2, 0.8, 0);
   links[0][0] = (clv_status_link){.peer = "",
                                   .round_trip_s = 0.082,
-                                  .awaited = 0.71,
+                                  .waiting_share = 0.71,
                                   .awaits_per_s = 2,
                                   .receiving = 0.6,
                                   .sending = 0.05,
@@ -118,11 +118,11 @@ static void slow_link_is_named_with_rate_and_round_trip(void **state) {
 
 static void long_round_trip_to_a_peer_is_named(void **state) {
   (void)state;
-  links[1][1].awaited = 0.8;
+  links[1][1].waiting_share = 0.8;
   links[1][1].round_trip_s = links[1][0].round_trip_s = 0.08;
   links[1][1].awaits_per_s = 6;
   links[1][0].awaits_per_s = 3;
-  links[1][0].awaited = 0.2;
+  links[1][0].waiting_share = 0.2;
   says(&second[0], "stage s2 waits for s1 on worker-1 80 %: 80 ms round trip, 9.0 waits a second");
 }
 
@@ -133,11 +133,11 @@ static void program_module_is_named_instead_of_a_stage(void **state) {
   static clv_status_module decoder[] = {{.index = 2, .name = "decoder", .calls_per_s = 4}};
   first.modules = encoder;
   second[0].modules = decoder;
-  links[1][1].awaited = 0.8;
+  links[1][1].waiting_share = 0.8;
   links[1][1].round_trip_s = 0.08;
   links[1][1].awaits_per_s = 9;
   says(&second[0], "module decoder waits for worker-1 80 %: 80 ms round trip, 9.0 waits a second");
-  links[1][1] = (clv_status_link){.peer = "worker-1", .awaited = 0.9};
+  links[1][1] = (clv_status_link){.peer = "worker-1", .waiting_share = 0.9};
   first.busy = 0.95;
   first.idle = 0.05;
   says(&second[0], "waiting 100 %: module encoder on worker-1 computes 95 %");
@@ -146,7 +146,7 @@ static void program_module_is_named_instead_of_a_stage(void **state) {
 /* Waits that are shorter than a round trip are not for one. */
 static void waits_shorter_than_a_round_trip_blame_the_master(void **state) {
   (void)state;
-  links[1][0].awaited = 0.9;
+  links[1][0].waiting_share = 0.9;
   links[1][0].round_trip_s = 0.08;
   links[1][0].awaits_per_s = 50;
   says(&second[0],
@@ -158,7 +158,7 @@ static void waits_shorter_than_a_round_trip_blame_the_master(void **state) {
 static void slow_ping_of_a_busy_host_does_not_blame_the_link(void **state) {
   (void)state;
   shares(&first, 0.75, 0.25, 0);
-  links[1][0].awaited = 0.97;
+  links[1][0].waiting_share = 0.97;
   links[1][0].round_trip_s = 0.013;
   links[1][0].awaits_per_s = 52;
   says(&second[0], "waiting 100 %: stage s1 on worker-1 computes 75 %");
@@ -170,8 +170,8 @@ static void slow_ping_of_a_busy_host_does_not_blame_the_link(void **state) {
 static void computing_stage_is_named_as_the_cause(void **state) {
   (void)state;
   shares(&first, 0.95, 0.05, 0);
-  links[1][0].awaited = 0.6;
-  links[1][1].awaited = 0.4;
+  links[1][0].waiting_share = 0.6;
+  links[1][1].waiting_share = 0.4;
   says(&second[0], "waiting 100 %: stage s1 on worker-1 computes 95 %");
   shares(&first, 0.1, 0.1, 0.8);
   says(&second[0], "waiting 100 %: stage s1 on worker-1 waits for the cores there 80 %");
@@ -179,7 +179,7 @@ static void computing_stage_is_named_as_the_cause(void **state) {
 
 static void waiting_peer_is_named_with_its_own_wait(void **state) {
   (void)state;
-  links[1][1].awaited = 0.9;
+  links[1][1].waiting_share = 0.9;
   says(&second[0],
        "stage s2 waits for s1 on worker-1 90 %: it takes its time (link in use 0 %, 0.2 ms "
        "round trip)");
@@ -191,8 +191,8 @@ static void waiting_peer_is_named_with_its_own_wait(void **state) {
        "round trip; it takes its time or the link is slow");
   links[1][1].missing_in = 2 << 20;
   says(&second[0],
-       "stage s2 waits for s1 on worker-1 90 %: 2.0 MiB on the way here, 0.2 ms round trip");
-  links[0][0].awaited = 0.9;
+       "stage s2 waits for s1 on worker-1 90 %: 2.0 MiB still to receive, 0.2 ms round trip");
+  links[0][0].waiting_share = 0.9;
   says(&second[0], "stage s2 waits for s1 on worker-1 90 %, which itself waits for the master");
 }
 
@@ -210,7 +210,7 @@ static void ongoing_wait_is_reported(void **state) {
   links[0][1].missing_in = 3 << 20;
   links[0][1].link_in_per_s = 1.5e6;
   says(&first,
-       "waiting for worker-2 100 %: 3.0 MiB on the way here, link 12 Mbit/s in, 0.2 ms round "
+       "waiting for worker-2 100 %: 3.0 MiB still to receive, link 12 Mbit/s in, 0.2 ms round "
        "trip");
   links[0][0].round_trip_s = 1.4;
   says(&first, "waiting for the master 100 %: nothing has come, not even an answer for 1.4 s");
@@ -221,7 +221,7 @@ static void ongoing_wait_is_reported(void **state) {
   links[0][0].round_trip_s = 0.0002;
   links[0][1].missing_in = 0;
   links[0][1].missing_out = 3 << 20;
-  says(&first, "waiting for worker-2 100 %: 3.0 MiB on the way there, 0.2 ms round trip");
+  says(&first, "waiting for worker-2 100 %: 3.0 MiB still to send, 0.2 ms round trip");
   links[0][1].missing_out = 0;
   workers[1].error = "no connection";
   says(&first, "waiting 100 %: nothing has come; worker-2 does not answer");
@@ -233,7 +233,7 @@ static void core_wait_names_the_computing_session(void **state) {
   shares(&second[1], 0.9, 0.1, 0);
   says(&second[0], "waiting for the cores 60 %: session heavy computes");
   workers[1].n_sessions = 1; /* it is somebody else's and not shown */
-  says(&second[0], "waiting for the cores 60 %: somebody else's session computes");
+  says(&second[0], "waiting for the cores 60 %: a session of another identity computes");
 }
 
 static void core_wait_names_at_most_three_sessions(void **state) {
@@ -264,10 +264,10 @@ static void impossible_numbers_do_not_break_the_report(void **state) {
   static const double odd[] = {-1, 1e300, 0.0 / 0.0, 1.0 / 0.0};
   for (size_t i = 0; i < CLV_COUNT(odd); i++) {
     shares(&first, odd[i], odd[i], odd[i]);
-    links[0][0].awaited = links[0][0].round_trip_s = links[0][0].awaits_per_s = odd[i];
+    links[0][0].waiting_share = links[0][0].round_trip_s = links[0][0].awaits_per_s = odd[i];
     links[0][0].receiving = links[0][0].link_in_per_s = odd[i];
     first.age_s = odd[i];
-    workers[0].uptime_s = workers[0].over_s = odd[i];
+    workers[0].uptime_s = workers[0].interval_s = odd[i];
     clv_status_text(&view, 80, &got);
     clv_status_json(&view, &got);
   }

@@ -15,7 +15,7 @@ static int n_notices;
 
 static void count_notice(void *user, const char *text) {
   (void)user;
-  assert_non_null(strstr(text, "the run goes on without what does not fit there"));
+  assert_non_null(strstr(text, "the run continues and drops the lines that cannot be written"));
   n_notices++;
 }
 

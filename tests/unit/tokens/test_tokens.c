@@ -101,7 +101,7 @@ static void damaged_vocab_files_are_refused(void **state) {
                  "vocab.txt: this is a list of merges (merges.txt), half of a tokenizer: name the "
                  "tokenizer.json");
   refused_pieces("[UNK]\n\nb\n", 9, CLV_INVALID, "vocab.txt:2:1: an empty line");
-  refused_pieces("[UNK]\nb\nc\nb\n", 12, CLV_INVALID, "vocab.txt:4:1: this token stands in line 2");
+  refused_pieces("[UNK]\nb\nc\nb\n", 12, CLV_INVALID, "vocab.txt:4:1: this token is in line 2");
   refused_pieces("[UNK]\nb\xff\n", 9, CLV_INVALID, "vocab.txt:2: byte 1 of the line is not UTF-8");
   refused_pieces(long_line, 2000, CLV_EXHAUSTED, "vocab.txt:1:1: at most");
   free(long_line);
@@ -122,22 +122,22 @@ static void refused_json(const char *name, const char *says) {
 }
 
 static const char *const not_done[][2] = {
-    {"nfkc", "of normalizers only NFC is known: 'NFKC'"},
+    {"nfkc", "only the normalizer NFC is supported: 'NFKC'"},
     {"pattern", "only the patterns of GPT-2, Llama 3 and Qwen2 are known: '\\w+'"},
     {"behavior", "behavior Isolated: 'Removed'"},
-    {"invert", "a split by what does not match is not done"},
+    {"invert", "invert: true is not supported"},
     {"metaspace", "this pre_tokenizer is not known: 'Metaspace'"},
     {"no_pre", "this pre_tokenizer is not known: expected ByteLevel"},
     {"text_pattern", "this pre_tokenizer is not known: expected ByteLevel"},
     {"three", "more than 2 steps of a pre_tokenizer"},
     {"lists", "a list within a list of steps"},
     {"unigram", "only models of type BPE are read: 'Unigram'"},
-    {"dropout", "dropout of merges is not done"},
+    {"dropout", "dropout of merges is not supported"},
     {"prefix", "continuing_subword_prefix is not of byte-level BPE: '##'"},
     {"suffix", "end_of_word_suffix is not of byte-level BPE: '</w>'"},
     {"fallback", "byte_fallback is not of byte-level BPE"},
-    {"no_merge_token", "a merge needs 'az', which is no token"},
-    {"no_part", "a merge needs 'zz', which is no token"},
+    {"no_merge_token", "a merge needs 'az', which is not a token"},
+    {"no_part", "a merge needs 'zz', which is not a token"},
     {"three_tokens", "a merge is two tokens with a space between them: 'a b c'"},
     {"long_list", "a merge is two tokens"},
     {"short_list", "a merge is two tokens"},
@@ -146,8 +146,8 @@ static const char *const not_done[][2] = {
     {"empty_token", "a token has 0 bytes, expected 1 to 1024"},
     {"single_word", "single_word is not known, of the added token: '<s>'"},
     {"no_id", "an added token needs id and content"},
-    {"added_twice", "the token '<s>' stands here twice"},
-    {"vocab_twice", "the token 'ab' stands here twice"},
+    {"added_twice", "the token '<s>' appears twice"},
+    {"vocab_twice", "the token 'ab' appears twice"},
     {"missing_byte", "this vocabulary has no token for the byte 0x61"},
     {"unknown_key", "the key 'more' is not known here"},
     {"unknown_flag", "a key of an added token that is not known"},

@@ -112,12 +112,12 @@ static void two_replies_give_session_rates_and_shares(void **state) {
   (void)state;
   clv_status_worker w = look(0, true);
   const clv_status_session *s = &w.sessions[0];
-  near(w.over_s, 2);
+  near(w.interval_s, 2);
   near(w.certificate_days, 1);
   assert_string_equal(s->id, "abababababababababababababababab");
   near(s->busy, 0.5);
   near(s->idle, 0.4);
-  near(s->for_cores, 0.1);
+  near(s->waiting_for_cores, 0.1);
   near(s->modules[0].calls_per_s, 4);
   near(s->modules[0].computing, 0.5);
 }
@@ -130,7 +130,7 @@ static void two_replies_give_link_rates(void **state) {
   near(l->round_trip_s, 0.082);
   near(l->receiving, 0.2); /* of two seconds */
   near(l->link_in_per_s, 2e6);
-  near(l->awaited, 0.3); /* of the second that the thread tells of */
+  near(l->waiting_share, 0.3); /* of the second that the thread tells of */
   near(l->awaits_per_s, 2);
   near(l->sending, 0); /* the other side had not been asked before */
 }
@@ -138,7 +138,7 @@ static void two_replies_give_link_rates(void **state) {
 static void peer_rates_need_two_measurements(void **state) {
   (void)state;
   links[NOW][0].awaited_ns = 7 + 900000000; /* most of it before the first answer */
-  near(look(0, true).sessions[0].links[0].awaited, 0.4);
+  near(look(0, true).sessions[0].links[0].waiting_share, 0.4);
   end(NULL);
   links[BEFORE][0].measured_ns = 1000000000;
   const clv_status_link l = look(0, true).sessions[0].links[0];
@@ -187,7 +187,7 @@ static void program_modules_keep_their_own_names(void **state) {
 static void new_session_rates_count_from_its_start(void **state) {
   (void)state;
   clv_status_worker w = look(0, false);
-  near(w.over_s, 12);
+  near(w.interval_s, 12);
   near(w.sessions[0].links[0].in_per_s, 3000 / 4.0);
   near(w.sessions[0].busy, 0.75);
   end(NULL);
@@ -196,7 +196,7 @@ static void new_session_rates_count_from_its_start(void **state) {
   end(NULL);
   sessions[NOW][0].epoch = 0;
   memset(&replies[NOW].incarnation, 1, sizeof replies[NOW].incarnation);
-  near(look(0, true).over_s, 12);
+  near(look(0, true).interval_s, 12);
 }
 
 static void counter_reset_yields_zero_rate(void **state) {
@@ -205,7 +205,7 @@ static void counter_reset_yields_zero_rate(void **state) {
   sessions[NOW][0].busy_ns = 0;
   replies[NOW].uptime_ms = 1;
   clv_status_worker w = look(0, true);
-  near(w.over_s, 0);
+  near(w.interval_s, 0);
   near(w.sessions[0].links[0].in_per_s, 0);
   near(w.sessions[0].busy, 0);
   near(w.sessions[0].idle, 0.8);
