@@ -309,7 +309,8 @@ clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t
  * exceeds it. p NULL permits everything. */
 clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
-/* The share of pixels, tokens, labels, features or label groups that the look could reconstruct from what leaves. */
+/* The share of pixels, tokens, labels, features or label groups that the look could reconstruct
+ * from what leaves. */
 typedef struct clv_policy_reading {
   int reader;      /* 0 pixels, 1 tokens, 2 labels, 3 features, 4 label groups */
   double figure;   /* 0..1; negative: the look did not run this reader */

@@ -25,8 +25,8 @@ static void print_to_stderr_only(void *user, const char *text) {
 
 static const clv_notifier stderr_notifier = {.notify = print_to_stderr_only};
 
-/* Locks the run folder, unless the process holds it already; restores a run that a killed --fresh had
- * moved. The folder belongs to this process until clv_run_done. */
+/* Locks the run folder, unless the process holds it already; restores a run that a killed --fresh
+ * had moved. The folder belongs to this process until clv_run_done. */
 static clv_code lock_run_dir(clv_run *r, clv_err *err) {
   if (r->lock) return CLV_OK;
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
