@@ -82,8 +82,8 @@ typedef struct clv_cli_option {
   uint64_t min, max;          /* NUMBER (max 0: no limit), TEXTS */
   double low, high;           /* REAL */
   const char *const *choices; /* CHOICE, NULL-terminated */
-  /* Writes, for an option KEY=VALUE, the words to offer, "a.b=" or "c=value", separated by spaces; NULL:
-   * none. */
+  /* Writes, for an option KEY=VALUE, the words to offer ("a.b=" or "c=value"), separated by spaces;
+   * NULL: no words. */
   void (*keys)(clv_bytes *out);
   const char *doc; /* a few words, no capital, no full stop */
 } clv_cli_option;
