@@ -223,7 +223,7 @@ of("worker/store/bases.c", BASES,
 of("worker/service/artifact.c", BASES_NET,
    strangers_share=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
    nobody_shares=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', "spec ? f->s->name : f->s->owner"),
-   what_is_closed_may_learn=("static clv_code check_learning(", "spec->readable == CLV_READ_NONE", "spec->readable > CLV_READ_NONE"),
+   what_is_closed_may_learn=("static clv_code check_not_trainable(", "spec->readable == CLV_READ_NONE", "spec->readable > CLV_READ_NONE"),
    a_base_is_given_out=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"),
    an_open_base_is_withheld=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable <= CLV_READ_NONE"))
 of("worker/service/load_module.c", BASES_NET,
@@ -482,7 +482,7 @@ of("common/engine/context_retain.c", SPARED,
    all_that_is_to_come_is_spared=("static bool is_needed", "return d || v->needed_by_peer;", "return true || d;"),
    inputs_of_a_spared_call_are_given_up=("uint32_t clv_context_mark_retained", "retain_inputs(e, v->producer, &todo);", ""),
    a_spared_call_waits_for_its_position=("static void unlink_from_waiters(", "leave_order(e, v->producer);", ""),
-   a_spared_call_waits_for_a_backward=("static void unlink_from_waiters(", "leave_leader(e, v->producer);", ""))
+   a_spared_call_waits_for_a_backward=("static void unlink_from_waiters(", "remove_from_followers(e, v->producer);", ""))
 of("common/engine/context_free.c", SPARED,
    a_failure_is_not_the_references=("void clv_value_free(", "v->ctx->failed ? v->ctx->failed : &clv_shared_err_context_ended", "&clv_shared_err_context_ended"),
    what_a_call_on_its_way_takes_goes_before=("void clv_value_free_if_dropped", "&& !is_retained_for_announced_call(v)", ""))

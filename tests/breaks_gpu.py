@@ -8,7 +8,7 @@ of("common/engine/node_frames.c", "tests/gpu/test_node",
 of("common/engine/context_run.c", "tests/gpu/test_node",
    steps_on_a_device_take_the_hosts_time=("static const clv_backend *timing_backend(", "|| w->kind == WORK_STEP", ""))
 of("common/engine/context_trace.c", "tests/gpu/test_node",
-   a_trace_shows_the_hosts_time=("static int64_t end_of(", "w->begin_ns + clv_work_duration_ns(e, w)", "clv_contexts_now(e)"))
+   a_trace_shows_the_hosts_time=("static int64_t end_ns_of(", "w->begin_ns + clv_work_duration_ns(e, w)", "clv_contexts_now(e)"))
 of("common/engine/context_value.c", "tests/gpu/test_node",
    what_is_wanted_late_is_waited_for=("static clv_code get_host_copy(", "CLV_TRY(clv_copy_start(e, v->tensor, &v->copy, err));",
       "CLV_TRY(clv_pool_tensor(e->env.pool, v->tensor->dtype, &v->tensor->shape, &v->host, err)); *ret = v->host; if (*ret) return clv_backend_get(v->tensor->home, v->host->data, v->tensor->data, v->tensor->bytes, err);"))

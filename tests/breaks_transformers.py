@@ -96,7 +96,7 @@ of("worker/service/load_module.c", SESSIONS + " every_cut_of_packed_gives_the_sa
 CUDA_PACKED, CUDA_OPS = "tests/gpu/test_cuda_packed", "tests/gpu/test_cuda"
 of("common/model/graph/plan_memory.c", "tests/net/training/test_packed_cuda.py",
    what_is_drawn_lies_in_a_gradient=("static void place_copies(", "p->rng_position_offset = CLV_MAX(end[0], end[1]);", "p->rng_position_offset = end[0];"))
-of("common/model/hf/encoder.c", "tests/unit/hf/test_hf_graph", types_are_those_of_tokens=("static clv_code first_type(", "b->c->types, -1, 0, &rows, err", "b->c->vocabulary, -1, -1, &rows, err"))
+of("common/model/hf/encoder.c", "tests/unit/hf/test_hf_graph", types_are_those_of_tokens=("static clv_code add_first_token_type(", "b->c->types, -1, 0, &rows, err", "b->c->vocabulary, -1, -1, &rows, err"))
 of("kernels/cpu/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns=("static void add_columns(", "row == j->l.padding", "row < 0"))
 of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads_learns_in_the_reference=("static clv_code embedding_backward_weight(", "row == l.padding", "row < 0"))
 of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("static void apply_overriding_keys(", "rope->theta > 0", "false"), labels_have_one_place=("static void apply_overriding_keys(", "if (r->num_labels)", "if (false)"))
@@ -137,7 +137,7 @@ of("master/plan/cache.c", CACHE,
    a_front_that_learns_is_cached=("static const char *why_output_changes(", 'return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
    records_are_kept=("static const char *why_not_cacheable(", "if (b->stages[0].shows & CLV_FINDING_RAW_INPUT)", "if (false)"))
 of("master/plan/schedule.c", CACHE,
-   places_of_the_front_stay_empty=("static void number_rank(", "if (b->caches && in->stage == 0) continue;", ""))
+   places_of_the_front_stay_empty=("static void number_instructions(", "if (b->caches && in->stage == 0) continue;", ""))
 of("master/api/core/cached_rows.c", CACHE,
    any_worker_is_asked_to_keep=("static cleave_status check(", "if (p->has_row_cache) return CLEAVE_OK;", "return CLEAVE_OK;"))
 of("master/api/core/may_send.c", CACHE,

@@ -7,7 +7,7 @@
 
 #include "common/base/base.h"
 
-enum { PLENTY = 4096 }; /* a higher limit is not checked */
+enum { PLENTY = 4096 }; /* a limit of this many files is enough */
 
 void clv_open_files_raise(void) {
   struct rlimit files;

@@ -34,9 +34,9 @@ static uint64_t ram_of(const char *root) {
   return (uint64_t)kib << 10;
 }
 
-/* Stores the least limit of a group and its parents. Shortens `group`. */
-static void walk_up(const char *root, const char *mount, const char *file, char *group,
-                    clv_host_memory *ret) {
+/* Stores the smallest memory limit of a cgroup and its ancestors. Shortens `group` at each step. */
+static void find_least_cgroup_limit(const char *root, const char *mount, const char *file,
+                                    char *group, clv_host_memory *ret) {
   for (;;) {
     char path[2 * PATH_MAX];
     uint64_t most;
@@ -59,8 +59,9 @@ static void read_line(const char *root, char *line, clv_host_memory *ret) {
   if (!group) return;
   *group++ = '\0';
   if (strcmp(group, "/") == 0) *group = '\0';
-  if (strcmp(controllers, ":") == 0) walk_up(root, "", "memory.max", group, ret);
-  if (strstr(controllers, "memory")) walk_up(root, "/memory", "memory.limit_in_bytes", group, ret);
+  if (strcmp(controllers, ":") == 0) find_least_cgroup_limit(root, "", "memory.max", group, ret);
+  if (strstr(controllers, "memory"))
+    find_least_cgroup_limit(root, "/memory", "memory.limit_in_bytes", group, ret);
 }
 
 void clv_host_memory_read(const char *root, clv_host_memory *ret) {

@@ -217,7 +217,7 @@ clv_code clv_change_defer_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
 
 /* ---- granting heads -------------------------------------------------------------------------- */
 
-static void grant_call(clv_contexts *e, clv_queue_entry *t) {
+static void give_turn_to_call(clv_contexts *e, clv_queue_entry *t) {
   if (t->is_granted) return;
   t->is_granted = true;
   clv_call_dependency_done(e, t->call);
@@ -232,7 +232,7 @@ static void grant(clv_contexts *e, clv_module_queue *l) {
   }
   /* then all entries up to the next change are granted */
   if (t && t->is_granted && !l->runs_in_id_order) return;
-  for (; t && t->call; t = l->runs_in_id_order ? NULL : t->next) grant_call(e, t);
+  for (; t && t->call; t = l->runs_in_id_order ? NULL : t->next) give_turn_to_call(e, t);
 }
 
 void clv_queues_grant_heads(clv_contexts *e) {

@@ -47,7 +47,7 @@ uint32_t clv_context_mark_retained(clv_contexts *e, clv_context *ctx) {
 
 /* ---- removing what they wait for ------------------------------------------------------------- */
 
-static void leave_leader(clv_contexts *e, clv_context_call *c) {
+static void remove_from_followers(clv_contexts *e, clv_context_call *c) {
   if (!c->leader) return;
   clv_context_call **at = &c->leader->followers;
   while (*at != c) at = &(*at)->next_follower;
@@ -88,7 +88,7 @@ static void unlink_from_waiters(clv_contexts *e, clv_value *v) {
   forget_deliveries(e, v);
   clv_value_forget_gradients(e, v, UINT32_MAX);
   if (!v->producer) return;
-  leave_leader(e, v->producer);
+  remove_from_followers(e, v->producer);
   leave_order(e, v->producer);
 }
 

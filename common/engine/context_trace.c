@@ -41,7 +41,7 @@ static void add_row(clv_contexts *e, clv_context *ctx, const int64_t *row) {
 }
 
 /* End of work: its start by the host's clock plus the duration that its device measured. */
-static int64_t end_of(const clv_contexts *e, const clv_work *w) {
+static int64_t end_ns_of(const clv_contexts *e, const clv_work *w) {
   return (int64_t)(w->begin_ns + clv_work_duration_ns(e, w));
 }
 
@@ -49,7 +49,7 @@ void clv_context_trace_call(clv_contexts *e, clv_context *ctx, clv_trace_kind ki
                             const clv_context_call *c, uint64_t begin_ns) {
   if (!ctx->trace) return;
   const int64_t row[CLV_TRACE_COLUMNS] = {
-      kind, c->module,           c->micro_batch,     (int64_t)begin_ns, end_of(e, &c->work),
+      kind, c->module,           c->micro_batch,     (int64_t)begin_ns, end_ns_of(e, &c->work),
       0,    (int64_t)c->version, (int64_t)c->out->id};
   add_row(e, ctx, row);
 }
@@ -60,7 +60,7 @@ void clv_context_trace_step(clv_contexts *e, clv_context *ctx, const clv_planned
                                           s->module,
                                           0,
                                           (int64_t)s->work.begin_ns,
-                                          end_of(e, &s->work),
+                                          end_ns_of(e, &s->work),
                                           0,
                                           (int64_t)clv_contexts_module(e, s->module)->version,
                                           0};

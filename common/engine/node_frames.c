@@ -186,7 +186,8 @@ static clv_code put_as_work(clv_session_node *n, clv_module *m, clv_packet *p, b
   return transfer(n, &r, ret_kept, err);
 }
 
-static clv_code set_item(clv_session_node *n, clv_module *m, const clv_packet *p, clv_err *err) {
+static clv_code set_state_item(clv_session_node *n, clv_module *m, const clv_packet *p,
+                               clv_err *err) {
   const clv_frame *f = &p->frame;
   const clv_tensor *t = p->tensor[0];
   clv_state_item item;
@@ -212,7 +213,7 @@ static clv_code on_state_put(clv_session_node *n, clv_packet *p, bool *ret_kept,
   if (last) *got = 0;
   if (p->is_over_quota) return clv_fail(err, f->failure.code, "%s", f->failure.text);
   if (m->o.backend->memory) return put_as_work(n, m, p, last, ret_kept, err);
-  CLV_TRY(set_item(n, m, p, err));
+  CLV_TRY(set_state_item(n, m, p, err));
   return last ? answer_done(n, f, f->state.count, err) : CLV_OK;
 }
 

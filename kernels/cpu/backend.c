@@ -51,14 +51,14 @@ static cpu_prepare_fn *const prepares[CLV_OP_COUNT] = {
 #undef CPU_OP
 };
 
-static bool cpu_has(clv_op op) { return op > CLV_OP_INPUT && op < CLV_OP_COUNT && prepares[op]; }
+static bool cpu_has_op(clv_op op) { return op > CLV_OP_INPUT && op < CLV_OP_COUNT && prepares[op]; }
 
 /* Prepares a kernel with the node's number of threads, because oneDNN primitives fix theirs when
  * they are made, from the calling thread's setting. */
 static clv_code cpu_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
                             clv_err *err) {
   (void)b;
-  if (d->dtype != CLV_F32 || !cpu_has(d->op))
+  if (d->dtype != CLV_F32 || !cpu_has_op(d->op))
     return clv_fail(err, CLV_UNIMPLEMENTED, "cpu has no op %d in %s", (int)d->op,
                     clv_dtype_name(d->dtype));
   const clv_op_def *row = clv_op_def_of(d->op);
@@ -157,7 +157,7 @@ const clv_backend *clv_backend_cpu(void) {
       .name = "cpu",
       .device = "cpu",
       .prepare = cpu_prepare,
-      .has = cpu_has,
+      .has = cpu_has_op,
       .reorder = cpu_reorder,
       .add = cpu_add,
       .sum_squares = clv_cpu_sum_squares,

@@ -101,8 +101,8 @@ void clv_dataset_set_labels(clv_dataset *ds, clv_tensor **labels, size_t n_class
 /* ---- labels that follow from the tokens (objective.c) ---------------------------------------- */
 
 /* Sets the objective for records of tokens. Makes labels [n, S] unless they are read from files;
- * for masked tokens, all that may be drawn have a label. ids: [n, S], lengths: [n], i32. Call it
- * before clv_inputs_select, which takes these tensors. */
+ * for masked tokens, every position that may be masked has a label. ids: [n, S], lengths: [n], i32.
+ * Call it before clv_inputs_select, which takes these tensors. */
 clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_token_info kinds,
                            const clv_tensor *ids, const clv_tensor *lengths,
                            clv_err *err) CLV_USE_RESULT;

@@ -107,7 +107,7 @@ static uint32_t needed(clv_page_label_kind wants) {
 }
 
 /* Reads the name of the file. Ignores a value that is not a text. */
-static clv_code take_file(clv_page_reader *l, clv_json *j, clv_err *err) {
+static clv_code read_file_name(clv_page_reader *l, clv_json *j, clv_err *err) {
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(j, &kind, err));
   return kind == CLV_JSON_TEXT ? clv_json_text(j, &l->file, err) : clv_json_skip(j, err);
@@ -115,7 +115,7 @@ static clv_code take_file(clv_page_reader *l, clv_json *j, clv_err *err) {
 
 static clv_code take_value(clv_page_reader *l, clv_json *j, int which, clv_err *err) {
   static take_fn *const lists[] = {[WORDS] = take_word, [BOXES] = take_box, [LABELS] = take_label};
-  if (which == FILE_NAME) return take_file(l, j, err);
+  if (which == FILE_NAME) return read_file_name(l, j, err);
   if (which < 0 || !(needed(l->wants) & 1u << which)) return clv_json_skip(j, err);
   return which == LABEL ? take_page_label(l, j, err) : take_list(l, j, lists[which], err);
 }

@@ -121,8 +121,8 @@ static cleave_status ask_policy(const clv_gate *g, const clv_egress_row *r, cons
 /* ---- write the record ------------------------------------------------------------------------ */
 
 /* Takes the tensor's bytes from the allowance of its flow. */
-static cleave_status write_record(clv_egress_flow *f, const cleave_sending *s,
-                                  cleave_error *error) {
+static cleave_status charge_allowance(clv_egress_flow *f, const cleave_sending *s,
+                                      cleave_error *error) {
   clv_err err;
   if (clv_egress_charge(f, s->bytes, &err) == CLV_OK) return CLEAVE_OK;
   error->status = (cleave_status)err.code;
@@ -135,7 +135,7 @@ static cleave_status write_record(clv_egress_flow *f, const cleave_sending *s,
 static cleave_status send_failure(const clv_gate *g, const cleave_sending *s, cleave_error *error) {
   for (size_t i = 0; g->failures && i < g->config->n_workers; i++)
     if (strcmp(g->config->workers[i].name, s->worker) == 0 && g->failures[i])
-      return write_record(g->failures[i], s, error);
+      return charge_allowance(g->failures[i], s, error);
   snprintf(error->text, sizeof error->text, "egress refused: no record of failures for %s",
            s->worker);
   return deny(error);
@@ -155,5 +155,5 @@ cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_erro
   if ((status = ask_privacy(g, r, s, error)) != CLEAVE_OK) return status;
   if (!f) return deny_unknown(s, error);
   if ((status = ask_policy(g, r, s, error)) != CLEAVE_OK) return status;
-  return write_record(f, s, error);
+  return charge_allowance(f, s, error);
 }

@@ -38,7 +38,7 @@ static bool of_variable(const char *name, const char *within, clv_bytes *ret) {
   return true;
 }
 
-static bool of_user(const char *within, clv_bytes *ret) {
+static bool folder_of_user(const char *within, clv_bytes *ret) {
   const struct passwd *user = getpwuid(geteuid());
   if (!user || !user->pw_dir || user->pw_dir[0] != '/' || !user->pw_dir[1]) return false;
   clv_bytes_printf(ret, "%s%s", user->pw_dir, within);
@@ -48,7 +48,7 @@ static bool of_user(const char *within, clv_bytes *ret) {
 static clv_code folder_of(clv_bytes *ret, clv_err *err) {
   static const char within[] = "/.local/state/cleave";
   if (!of_service(ret) && !of_variable("XDG_STATE_HOME", "/cleave", ret) &&
-      !of_variable("HOME", within, ret) && !of_user(within, ret))
+      !of_variable("HOME", within, ret) && !folder_of_user(within, ret))
     return clv_fail(err, CLV_PRECONDITION,
                     "there is no folder for the ledger of keys: set XDG_STATE_HOME to one that "
                     "stays, since neither HOME nor STATE_DIRECTORY names any");

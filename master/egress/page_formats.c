@@ -10,7 +10,7 @@
 
 /* Returns true for a character that could change how a terminal or a browser shows the rest: a
  * control character, a line separator or a mark of text direction. */
-static bool changes_display(uint32_t c) {
+static bool can_alter_display(uint32_t c) {
   return clv_is_control(c) || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
          (c >= 0x2066 && c <= 0x2069) || c == 0xfeff;
 }
@@ -20,7 +20,7 @@ static void plain(clv_bytes *out, const char *text) {
   for (size_t n; *text; text += n) {
     size_t len = clv_utf8(text, SIZE_MAX, &point);
     n = len ? len : 1;
-    if (len && !changes_display(point))
+    if (len && !can_alter_display(point))
       clv_bytes_add(out, text, n);
     else
       clv_bytes_puts(out, "?");

@@ -38,7 +38,7 @@ typedef struct grant {
 struct clv_egress_flow {
   clv_egress_record *record;
   clv_egress_key what;
-  bool once;        /* the flow has one tensor; no allowance follows by itself */
+  bool once;        /* the flow has one tensor: no further allowance is requested */
   uint64_t left;    /* credit: bytes that may still leave; atomic */
   uint64_t enough;  /* credit below which the next allowance is requested; 0: not again; atomic */
   uint64_t tensors; /* number of tensors charged; atomic */

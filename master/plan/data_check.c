@@ -105,7 +105,7 @@ const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c) {
   return NULL;
 }
 
-/* Refuses a head with outputs that no class of the data can be. If labels are numbers, the scan of
+/* Refuses a head with outputs for which the data have no class. If labels are numbers, the scan of
  * the records notes it instead. */
 static clv_code labels_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   const clv_attr_spec *a = clv_plan_head_labels(b->config);

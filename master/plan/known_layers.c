@@ -48,8 +48,8 @@ typedef struct recall {
 
 static void recall_done(recall *r) { free(r->given); }
 
-/* Notes at node k of the full model why a worker knows it, if the ledger has the name. The first
- * reason is kept. why: format for the identity and the date. */
+/* Notes at node k of the full model why a worker knows it, if the ledger has an entry of
+ * `of`. The first reason is kept. */
 static clv_code look_up(recall *r, int k, clv_ledger_kind kind, const clv_sha256 *of,
                         const char *before, const char *behind, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};

@@ -89,7 +89,7 @@ static bool is_above(const clv_look *look, clv_look_reader k) {
   return look->of[k].state == CLV_LOOK_READ && look->of[k].figure > readers[k].limit;
 }
 
-static clv_findings shows_of(const clv_look *look, int k) {
+static clv_findings findings_of(const clv_look *look, int k) {
   return look->of[k].shows ? look->of[k].shows : (clv_findings)readers[k].shows;
 }
 
@@ -97,7 +97,7 @@ static clv_findings uncertain_of(const clv_look *look) {
   clv_findings ret = 0;
   for (int k = 0; k < CLV_LOOK_READERS; k++)
     if (is_above(look, (clv_look_reader)k) && look->of[k].figure < CLV_LOOK_CERTAIN_FIGURE)
-      ret |= shows_of(look, k);
+      ret |= findings_of(look, k);
   return ret;
 }
 
@@ -118,7 +118,7 @@ static clv_findings findings_of_kind(const clv_blueprint *b, const clv_look *loo
   clv_findings ret = 0;
   for (int k = 0; k < CLV_LOOK_READERS; k++)
     if ((k == CLV_LOOK_LABELS ? gradient : value) && is_above(look, (clv_look_reader)k))
-      ret |= shows_of(look, k);
+      ret |= findings_of(look, k);
   return ret;
 }
 
@@ -169,7 +169,7 @@ static clv_code refuse(const clv_blueprint *b, const clv_egress_row *r, clv_find
   int k = CLV_LOOK_TOKENS;
   const clv_session_config *c = b->config;
   while (k + 1 < CLV_LOOK_READERS &&
-         !(forbidden & shows_of(&b->look, k) && is_above(&b->look, (clv_look_reader)k)))
+         !(forbidden & findings_of(&b->look, k) && is_above(&b->look, (clv_look_reader)k)))
     k++;
   const clv_look_result *found = &b->look.of[k];
   clv_config_pos pos = r->kind == CLV_EGRESS_GRADIENT ? c->stages[r->stage].at_pos

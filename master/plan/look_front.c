@@ -440,8 +440,8 @@ static const char *no_features(const look_tensors *f) {
   return values_made(f) ? NULL : "only records leave";
 }
 
-/* Reads features of an input. Pictures do not count: their places are like their neighbours, so a
- * feature of one is a picture. */
+/* Reads features of an input. In a picture neighbouring places are alike, so there the finding is
+ * PICTURE, else RAW INPUT. */
 static void read_features_of(const look_tensors *f, uint32_t input, clv_look_result *ret) {
   const clv_look_tensor t = input_tensor(f, input);
   const clv_look_features of = {.features = t.values,

@@ -19,7 +19,8 @@ enum {
   BATCH = 64,
   MOST_WIDTH = 16384, /* most values of a gradient to read */
 };
-static const float SPREAD = 1.7320508f; /* half width of random inputs, for a deviation of 1 */
+/* random inputs are uniform in [-SPREAD, SPREAD]: deviation 1 */
+static const float SPREAD = 1.7320508f;
 static const double LEAST_SPEED = 1e10; /* as in look_front.c */
 
 /* Values of a gradient that belong to one label. */
@@ -376,9 +377,9 @@ static clv_code read_columns(look_gradients *h, clv_look_gradients *g, clv_look_
   return clv_look_labels(g, ret, err);
 }
 
-/* Reads labels that are numbers: the class of the only 1, or the column that is read best. */
-static clv_code read_numbers(look_gradients *h, clv_look_gradients *g, clv_look_reading *ret,
-                             clv_look_reading *groups, clv_err *err) {
+/* Reads numeric labels: the class of one-hot labels, else the column that is read best. */
+static clv_code read_numeric_labels(look_gradients *h, clv_look_gradients *g, clv_look_reading *ret,
+                                    clv_look_reading *groups, clv_err *err) {
   clv_look_reading of_columns;
   *ret = (clv_look_reading){.by = ""};
   if (are_one_hot(h)) {
@@ -425,7 +426,7 @@ static clv_code read_labels(look_gradients *h, clv_look_reading *ret, clv_look_r
                           .n_lengths = &n_lengths,
                           .of_outputs = !h->layers || !h->parts[0].params->n};
   *groups = (clv_look_reading){.by = ""};
-  if (y->dtype != CLV_I64) return read_numbers(h, &g, ret, groups, err);
+  if (y->dtype != CLV_I64) return read_numeric_labels(h, &g, ret, groups, err);
   CLV_TRY(clv_look_label_groups(&g, groups, err));
   return clv_look_labels(&g, ret, err);
 }

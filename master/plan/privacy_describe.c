@@ -47,14 +47,14 @@ static bool single_output(const clv_blueprint *b) {
   return n == 1;
 }
 
-static const char *labels_case(const clv_blueprint *b, uint32_t at) {
+static const char *label_exposure(const clv_blueprint *b, uint32_t at) {
   if (b->stages[b->n_stages].worker >= 0) return "leave";
   if (at == b->n_stages) return "stay";
   return b->stages[at].gradient_shows & CLV_FINDING_LABELS_READABLE ? "readable" : "inferable";
 }
 
 static void text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *out) {
-  const char *which = labels_case(b, at);
+  const char *which = label_exposure(b, at);
   clv_bytes_puts(out, "labels: ");
   if (strcmp(which, "leave") == 0)
     clv_bytes_printf(out, "LEAVE, to %s (privacy.labels_leave)\n",
@@ -191,7 +191,7 @@ static void findings_json(bool any, clv_findings shows, clv_bytes *out) {
 
 static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_findings shows,
                          clv_bytes *out) {
-  const char *which = labels_case(b, at);
+  const char *which = label_exposure(b, at);
   bool head = strcmp(which, "inferable") == 0;
   clv_bytes_printf(out, "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,", which,
                    head ? b->stages[at].head_layers : 0, single_output(b) ? "true" : "false");

@@ -35,7 +35,7 @@ uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
   return n;
 }
 
-/* Costs for drawings: equal stages, free links, and a loss without cost. */
+/* Returns costs where nothing is measured (diagrams): equal stages, free links, a free loss. */
 void clv_pipeline_default_costs(const clv_blueprint *b, clv_sched_costs *ret) {
   clv_sched_costs_equal(ret, 1, 1, 1);
   ret->input_first = true;
@@ -79,7 +79,7 @@ static bool learns(const clv_blueprint *b, uint32_t stage) {
 
 /* Numbers the instructions of a rank in the order of its list. Sends and receives have no position;
  * they happen as soon as they can. */
-static void number_rank(const clv_blueprint *b, clv_placed_schedule *l, uint32_t rank) {
+static void number_instructions(const clv_blueprint *b, clv_placed_schedule *l, uint32_t rank) {
   uint32_t position = 0;
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {
     const clv_instr *in = &l->sched->list[rank][i];
@@ -128,7 +128,7 @@ static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, clv_p
   CLV_TRY(
       clv_alloc((size_t)o.shape.n_stages * l->n_micro, sizeof *l->positions, &l->positions, err));
   CLV_TRY(clv_alloc((size_t)o.shape.n_stages * l->n_steps, sizeof *l->steps, &l->steps, err));
-  for (uint32_t r = 0; r < o.shape.n_ranks; r++) number_rank(b, l, r);
+  for (uint32_t r = 0; r < o.shape.n_ranks; r++) number_instructions(b, l, r);
   return CLV_OK;
 }
 

@@ -145,7 +145,8 @@ static clv_code check_digest(const clv_stage_spec *spec, const clv_weights_file 
                   spec->weights_file);
 }
 
-/* Adds one line about the missing counts, however many there are. */
+/* Adds one line for all parameters that the file lacks and that start at 0
+ * (num_batches_tracked). */
 static void note_counts(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
                         const clv_weights_entry *const *found, clv_bytes *notes) {
   const clv_params *params = b->stages[stage].params;

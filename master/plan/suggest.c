@@ -254,7 +254,8 @@ static clv_code judge_now(clv_cut_search *c, clv_err *err) {
 
 /* Takes the fewest micro-batches that are about as fast. More of them take more memory, and batch
  * norm sees fewer samples in each. */
-static clv_code take_fewest(const clv_cut_search *c, clv_sched_split *best, clv_err *err) {
+static clv_code take_fewest_micro_batches(const clv_cut_search *c, clv_sched_split *best,
+                                          clv_err *err) {
   clv_sched_split other = *best;
   for (other.choice = 0; other.choice < best->choice; other.choice++) {
     CLV_TRY(clv_sched_split_evaluate(&c->cuts, &other, err));
@@ -264,7 +265,8 @@ static clv_code take_fewest(const clv_cut_search *c, clv_sched_split *best, clv_
   return CLV_OK;
 }
 
-/* Adds a cut plan. It fails if the session would refuse the plan; `why` names the reason. */
+/* Adds a cut plan. A plan that the session would refuse is left out: CLV_OK, and `why` has the
+ * reason. */
 static clv_code add_way(clv_cut_search *c, const clv_sched_split *split, clv_err *why) {
   clv_cut_plan *w = &c->best[c->n_best];
   w->split = *split;
@@ -290,10 +292,10 @@ static clv_code find_best(clv_cut_search *c, clv_err *err) {
   uint32_t found = c->n_best;
   c->n_best = 0;
   for (uint32_t i = 0; i < found; i++) {
-    CLV_TRY(take_fewest(c, &best[i], err));
+    CLV_TRY(take_fewest_micro_batches(c, &best[i], err));
     CLV_TRY(add_way(c, &best[i], err));
   }
-  return c->n_best ? CLV_OK : CLV_INVALID; /* the last plan was refused */
+  return c->n_best ? CLV_OK : CLV_INVALID; /* no plan is left: err has the reason of the last */
 }
 
 static clv_code suggest(clv_cut_search *c, clv_err *err) {

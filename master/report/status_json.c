@@ -44,7 +44,7 @@ static void renamed_number(clv_bytes *out, const char *key, const char *was, dou
   number(out, was, value);
 }
 
-static void truth(clv_bytes *out, const char *key, bool value) {
+static void put_boolean(clv_bytes *out, const char *key, bool value) {
   clv_bytes_printf(out, ",\"%s\":%s", key, value ? "true" : "false");
 }
 
@@ -106,7 +106,7 @@ static void session(clv_bytes *out, const clv_status_view *view, const clv_statu
   text(out, "identity", s->identity);
   count(out, "epoch", s->epoch);
   number(out, "age_s", s->age_s);
-  truth(out, "attached", s->attached);
+  put_boolean(out, "attached", s->attached);
   text(out, "diagnosis", diagnosis.data);
   number(out, "computing", s->busy);
   number(out, "waiting", s->idle);
@@ -159,7 +159,7 @@ static void numbers(clv_bytes *out, const clv_status_worker *w) {
   text(out, "device", w->device);
   text(out, "isa", w->isa);
   count(out, "cores", w->cores);
-  truth(out, "draining", w->draining);
+  put_boolean(out, "draining", w->draining);
   count_or_null(out, "resident_bytes", w->resident, w->sees_all);
   count(out, "memory_bytes", w->memory);
   count(out, "memory_limit_bytes", w->memory_limit);
@@ -171,7 +171,7 @@ static void numbers(clv_bytes *out, const clv_status_worker *w) {
   count_or_null(out, "connections_limit", w->max_connections, w->sees_all);
   count_or_null(out, "handshake_failures", w->handshake_failures, w->sees_all);
   number(out, "certificate_days", w->has_certificate ? w->certificate_days : NAN);
-  truth(out, "sees_all_sessions", w->sees_all);
+  put_boolean(out, "sees_all_sessions", w->sees_all);
   renamed_number(out, "interval_s", "over_s", w->interval_s);
   devices(out, w);
   last_error(out, &w->last_error);
@@ -182,7 +182,7 @@ static void worker(clv_bytes *out, const clv_status_view *view, const clv_status
   clv_bytes_puts(out, "{\"worker\":");
   clv_bytes_json(out, w->name);
   text(out, "address", w->address);
-  truth(out, "ok", ok);
+  put_boolean(out, "ok", ok);
   text(out, "error", ok ? "" : w->error ? w->error : "it has not answered yet");
   text(out, "fix", ok ? "" : w->fix);
   if (ok) numbers(out, w);

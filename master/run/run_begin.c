@@ -70,8 +70,8 @@ clv_code clv_run_check_done(clv_run *r, bool *ret, clv_err *err) {
 
 /* ---- the start of --resume ------------------------------------------------------------------- */
 
-/* Fails if the run had checkpoints that are missing now. Starting at step 1 would silently repeat
- * work that may have taken days. */
+/* Returns the error of a run that had checkpoints that are missing now. Starting at step 1 would
+ * silently repeat work that may have taken days. */
 static clv_code fail_lost(const clv_run *r, clv_err *err) {
   return clv_fail(err, CLV_NOT_FOUND,
                   "run folder %s: no usable checkpoint, though run.json lists some: restore them, "

@@ -74,7 +74,7 @@ static void forget(const clv_run *r) {
   if (!path.failed) (void)!unlink(path.data);
 }
 
-static clv_code recall(const clv_run *r, clv_best_checkpoint *ret, clv_err *err) {
+static clv_code read_best(const clv_run *r, clv_best_checkpoint *ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   clv_best_checkpoint b;
   clv_code code = read_line(r->dir.data, &b, err);
@@ -94,7 +94,7 @@ void clv_run_read_best(clv_run *r) {
   clv_err err;
   r->best = (clv_best_checkpoint){.step = CLV_CHECKPOINT_NONE};
   if (!r->resumed) forget(r);
-  if (!r->resumed || recall(r, &r->best, &err) == CLV_OK) return;
+  if (!r->resumed || read_best(r, &r->best, &err) == CLV_OK) return;
   clv_err_prefix(&err, "the best checkpoint cannot be used, and the run looks for a new one");
   clv_run_warn(r, CLV_LOG_WARN, "notice", err.text);
 }

@@ -196,7 +196,7 @@ static bool has_moment(const clv_optim_config *o, const char *name) {
 }
 
 /* Returns the index of a moment of `one` that `other` lacks; -1: none. */
-static int lacks_moment(const clv_optim_config *one, const clv_optim_config *other) {
+static int find_missing_moment(const clv_optim_config *one, const clv_optim_config *other) {
   uint32_t set = clv_optim_moments_of(one);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
     if (set >> i & 1 && !has_moment(other, clv_optimizer_row_of(one->kind)->moments[i].name))
@@ -211,7 +211,8 @@ static clv_code check_optimizer(const clv_run *r, const clv_session_config *last
   const clv_optimizer_row *old = clv_optimizer_row_of(then.kind),
                           *new = clv_optimizer_row_of(now.kind);
   char key[64], before[32], after[32];
-  int more = lacks_moment(&then, &now), moment = more < 0 ? lacks_moment(&now, &then) : more;
+  int more = find_missing_moment(&then, &now),
+      moment = more < 0 ? find_missing_moment(&now, &then) : more;
   if (moment < 0) return CLV_OK;
   if (old != new) return fail_bound(r, "train.optimizer.kind", old->name, new->name, err);
   uint32_t settings = new->moments[moment].unless_0;

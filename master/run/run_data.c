@@ -66,7 +66,7 @@ static const clv_data_digest *find(const clv_data_digests *parts, const char *na
   return NULL;
 }
 
-static clv_code read_parts(const char *dir, clv_data_digests *ret, clv_err *err) {
+static clv_code read_digests(const char *dir, clv_data_digests *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   clv_bytes_printf(&path, "%s/" CLV_RUN_DATA_FILE, dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -262,8 +262,8 @@ static void add_change(clv_run *r, const clv_data_digest *old, const clv_data_di
 
 /* Returns true for changed rows of a set whose records have changed as well, which need no message
  * of their own. */
-static bool follows_from_others(const clv_run *r, const clv_data_digests *then,
-                                const clv_data_digest *now) {
+static bool is_due_to_changed_records(const clv_run *r, const clv_data_digests *then,
+                                      const clv_data_digest *now) {
   bool test = strncmp(now->name, "test.", 5) == 0;
   if (!ends_in(now->name, ".rows")) return false;
   for (size_t i = 0; i < r->parts.n; i++) {
@@ -287,7 +287,7 @@ static size_t list_changes(clv_run *r, const clv_data_digests *then, clv_bytes *
   size_t n = 0;
   for (size_t i = 0; i < r->parts.n; i++) {
     const clv_data_digest *now = &r->parts.list[i], *old = find(then, now->name);
-    if (!has_changed(then, now) || follows_from_others(r, then, now)) continue;
+    if (!has_changed(then, now) || is_due_to_changed_records(r, then, now)) continue;
     if (n < CHANGES_SHOWN) {
       clv_bytes_puts(text, n ? "; " : "");
       describe_change(r, old, now, text);
@@ -356,7 +356,7 @@ clv_code clv_run_compare_data(clv_run *r, clv_err *err) {
   clv_data_digests then = {0};
   clv_err why;
   if (!r->o->resume || !clv_checkpoint_has_manifest(r->dir.data)) return CLV_OK;
-  clv_code code = read_parts(r->dir.data, &then, &why);
+  clv_code code = read_digests(r->dir.data, &then, &why);
   if (code == CLV_NOT_FOUND) return compare_old(r, err);
   if (code != CLV_OK && !r->o->accept_data)
     return clv_fail(
@@ -396,7 +396,7 @@ clv_code clv_run_compare_files(clv_run *r, clv_err *err) {
   clv_err why;
   CLV_TRY(digest_files(r->config, &r->parts, err));
   if (!r->parts.n || !clv_checkpoint_has_manifest(r->dir.data)) return CLV_OK;
-  clv_code code = read_parts(r->dir.data, &then, &why);
+  clv_code code = read_digests(r->dir.data, &then, &why);
   if (code != CLV_OK && code != CLV_NOT_FOUND && !r->o->accept_data)
     return clv_fail(
         err, CLV_DATA_LOSS,
@@ -438,7 +438,7 @@ clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bo
   clv_err why;
   if (!f->given(c)) return CLV_OK;
   CLV_TRY(digest_file(c, f, &now, err));
-  clv_code code = read_parts(dir, &then, &why);
+  clv_code code = read_digests(dir, &then, &why);
   const clv_data_digest *was = find(&then, f->part);
   if (!was) return no_digest(dir, c, code, &why, accept, notes, err);
   if (memcmp(&now.list[0].digest, &was->digest, sizeof was->digest) == 0) return CLV_OK;

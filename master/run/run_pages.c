@@ -113,7 +113,8 @@ static void put_words_labels(clv_bytes *out, const clv_predictions *r, const clv
   clv_bytes_puts(out, "]");
 }
 
-static void put_of_words(clv_bytes *out, const clv_predictions *r, const clv_kept_page *p) {
+static void put_word_probabilities(clv_bytes *out, const clv_predictions *r,
+                                   const clv_kept_page *p) {
   CLV_AUTO(clv_freep) const float **x = NULL;
   out->failed |= clv_alloc(p->n, sizeof *x, &x, NULL) != CLV_OK;
   if (out->failed) return;
@@ -147,7 +148,7 @@ void clv_predictions_write_page(clv_bytes *out, const clv_predictions *r, size_t
   clv_bytes_printf(out, "{%s%s", p->more, p->more[0] ? "," : "");
   clv_page_write_json(out, &(clv_page){p->words, p->n});
   if (r->outputs->shape.rank == 3)
-    put_of_words(out, r, p);
+    put_word_probabilities(out, r, p);
   else
     put_of_page(out, r, p);
   clv_bytes_puts(out, "}\n");

@@ -327,7 +327,7 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
 }
 
 /* Finds the position in the data at which the loop begins: that of the checkpoint, or the start. */
-static clv_code find_place(clv_run *r, clv_cursor *ret, clv_err *err) {
+static clv_code find_start_position(clv_run *r, clv_cursor *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   *ret = (clv_cursor){0};
   if (r->resumed) {
@@ -367,7 +367,7 @@ clv_code clv_run_restore(clv_run *r, clv_err *err) {
   r->resumed |= again;
   clv_loader_free(l->loader);
   *l = (clv_run_steps){0};
-  CLV_TRY(find_place(r, &l->cursor, err));
+  CLV_TRY(find_start_position(r, &l->cursor, err));
   if (!again) CLV_TRY(clv_run_cache_begin(r, err));
   clv_run_read_best(r);
   l->first = clv_trainer_step_count(r->trainer);

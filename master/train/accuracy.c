@@ -46,7 +46,8 @@ size_t clv_trainer_count_correct(const clv_trainer *t, const cleave_tensor *pred
   if (labels->dtype == CLV_I64)
     return count_classes(t, prediction->data, (const int64_t *)labels->data + start * per_row,
                          n * per_row, width / per_row);
-  if (labels->n != width * (size_t)labels->shape.dim[0]) return 0; /* which the loss refuses */
+  /* never reached: the loss refuses such labels */
+  if (labels->n != width * (size_t)labels->shape.dim[0]) return 0;
   return clv_count_correct_binary(t->config->loss.kind, prediction->data,
                                   (const float *)labels->data + start * width, n, width);
 }

@@ -132,7 +132,7 @@ static bool is_cached_row_sent(const clv_egress_row *r, clv_cache_use use) {
 
 /* Returns true if tensors of the row leave for the present batch. Labels and gradients leave only
  * in training. */
-static bool leaves_in_batch(const clv_trainer *t, const clv_egress_row *r, bool training) {
+static bool is_sent_in_batch(const clv_trainer *t, const clv_egress_row *r, bool training) {
   if (r->kind == CLV_EGRESS_CACHED) return is_cached_row_sent(r, t->cache.use);
   bool kept = t->cache.use != CLV_CACHE_NONE && r->stage == 0;
   if (r->kind == CLV_EGRESS_ACTIVATION && kept) return false;
@@ -145,7 +145,7 @@ clv_code clv_trainer_expect(clv_trainer *t, uint64_t samples, bool training, clv
   uint64_t what = 8 * samples + 2 * (uint64_t)t->cache.use + training;
   if (!e->record || e->samples == what) return CLV_OK;
   for (size_t k = 0; k < b->n_egress; k++)
-    if (e->gate.flows[k].flow && leaves_in_batch(t, &b->egress[k], training))
+    if (e->gate.flows[k].flow && is_sent_in_batch(t, &b->egress[k], training))
       clv_egress_expect(e->gate.flows[k].flow, samples * e->gate.flows[k].sample_bytes);
   for (uint32_t i = 0; i < 2 * b->n_stages; i++)
     if (e->hops[i].flow && (training || i % 2 == 0))
@@ -205,8 +205,8 @@ void clv_trainer_report_hops(clv_trainer *t) {
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
-static clv_code make_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                           const clv_weights_want *item, clv_state_flow *ret, clv_err *err) {
+static clv_code make_state_flow(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                                const clv_weights_want *item, clv_state_flow *ret, clv_err *err) {
   bool optimizer = kind == CLEAVE_STATE_OPTIMIZER;
   clv_egress_key what = {.kind = optimizer ? CLV_EGRESS_STATE : CLV_EGRESS_WEIGHTS,
                          .shape = item->shape};
@@ -231,7 +231,7 @@ clv_code clv_trainer_expect_state(clv_trainer *t, uint32_t stage, cleave_state_k
     clv_state_flow *f = &g->states[g->n_states];
     size_t bytes;
     CLV_TRY(clv_shape_bytes(&items[i].shape, items[i].dtype, &bytes, err));
-    CLV_TRY(make_state(t, stage, kind, &items[i], f, err));
+    CLV_TRY(make_state_flow(t, stage, kind, &items[i], f, err));
     g->n_states++;
     clv_egress_expect(f->flow, bytes);
   }

@@ -179,7 +179,8 @@ static clv_code loss_of(evaluation *e, size_t start, size_t n, float *ret, clv_e
 /* Adds predictions of a binary loss, whose labels are 0 or 1 as f32. */
 static clv_code add_sides(clv_score *score, const float *outputs, const clv_tensor *y, size_t start,
                           size_t n, clv_err *err) {
-  if (y->n != (size_t)y->shape.dim[0]) return CLV_OK; /* which the loss refuses */
+  /* never reached: the loss refuses such labels */
+  if (y->n != (size_t)y->shape.dim[0]) return CLV_OK;
   for (size_t i = 0; i < n; i++) {
     int64_t side = ((const float *)y->data)[start + i] > 0.5f;
     CLV_TRY(clv_score_add(score, outputs + i, &side, 1, err));

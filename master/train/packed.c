@@ -33,7 +33,7 @@ clv_code clv_trainer_select_sequences(const clv_trainer *t, clv_tensor *const *x
   return CLV_OK;
 }
 
-/* Makes sure that t->pack_buffer holds the tensor, and fills it with `rest` (i64) or 0. */
+/* Grows t->pack_buffer to the tensor and fills it: i64 with `rest`, other dtypes with 0. */
 static clv_code make_room(clv_trainer *t, cleave_tensor *of, int64_t rest, clv_err *err) {
   size_t n = cleave_tensor_count(of), bytes;
   CLV_TRY(clv_mul_size(n, clv_dtype_size((clv_dtype)of->dtype), &bytes)

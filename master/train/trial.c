@@ -103,7 +103,7 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
   t->config.pipeline.micro_batches = micros;
   CLV_TRY(clv_random_bytes(&t->config.train.seed.key, sizeof(clv_key), err));
   t->config.pipeline.window = CLV_WINDOW_TEXTBOOK;         /* sampled here, not by the trainer */
-  if (t->config.pipeline.schedule == CLV_PIPE_INTERLEAVED) /* takes multiples of the nodes */
+  if (t->config.pipeline.schedule == CLV_PIPE_INTERLEAVED) /* needs multiples of the nodes */
     t->config.pipeline.schedule = CLV_PIPE_1F1B;
   CLV_TRY(clv_blueprint_new_of_inputs(&t->config, &b->inputs, loss->graph->nodes[1].dtype,
                                       &t->blueprint, err));

@@ -131,7 +131,7 @@ static bool is_of_artifact(const filling *f, uint32_t i) {
 
 /* A master can read trainable parameters. So with `readable: none` no parameter of the artifact may
  * be trainable. */
-static clv_code check_learning(const filling *f, const clv_artifact_spec *spec, clv_err *err) {
+static clv_code check_not_trainable(const filling *f, const clv_artifact_spec *spec, clv_err *err) {
   for (uint32_t i = 0; i < f->n && spec->readable == CLV_READ_NONE; i++)
     if (is_of_artifact(f, i) && !param_of(f, i)->frozen)
       return clv_fail(
@@ -166,7 +166,7 @@ static clv_code fill(filling *f, clv_err *err) {
   /* the artifact has no such tensor */
   if (code == CLV_INVALID && err) return err->code = CLV_NOT_FOUND;
   CLV_TRY(code);
-  CLV_TRY(check_learning(f, spec, err));
+  CLV_TRY(check_not_trainable(f, spec, err));
   CLV_TRY(withhold(f, spec, err));
   CLV_TRY(clv_pool_charge(f->s->pool, PART_BYTES, err));
   code = copy_tensors(f, from, err);

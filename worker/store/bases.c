@@ -73,7 +73,7 @@ static clv_code map_pages(base *x, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code take_of_device(base *x, clv_err *err) {
+static clv_code fill_on_device(base *x, clv_err *err) {
   pthread_mutex_lock(&x->of->devices);
   clv_code code = clv_backend_take(x->home, x->bytes, &x->at, err);
   pthread_mutex_unlock(&x->of->devices);
@@ -94,7 +94,7 @@ static void give_to_device(base *x) {
 static clv_code take_memory(base *x, clv_err *err) {
   CLV_TRY(clv_shape_bytes(&x->shape, x->dtype, &x->bytes, err));
   x->bytes = CLV_MAX(x->bytes, (size_t)1);
-  return (x->home ? take_of_device : map_pages)(x, err);
+  return (x->home ? fill_on_device : map_pages)(x, err);
 }
 
 /* ---- finding and freeing a base -------------------------------------------------------------- */

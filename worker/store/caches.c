@@ -182,8 +182,8 @@ static clv_code make_cache(const clv_state_folder *o, file *f, clv_err *err) {
   return code;
 }
 
-static clv_code head_of(const clv_state_folder *o, const clv_cache *c, const clv_tensor *values,
-                        clv_cache_header *ret, clv_err *err) {
+static clv_code make_header(const clv_state_folder *o, const clv_cache *c, const clv_tensor *values,
+                            clv_cache_header *ret, clv_err *err) {
   *ret = (clv_cache_header){.key = c->key,
                             .owner = o->identity,
                             .records = c->records,
@@ -203,7 +203,7 @@ static clv_code open_or_make(const clv_state_folder *o, const clv_cache *c, uint
                              const clv_tensor *values, file *f, clv_err *err) {
   clv_cache_header want;
   clv_err why;
-  CLV_TRY(head_of(o, c, values, &want, err));
+  CLV_TRY(make_header(o, c, values, &want, err));
   clv_code code = open_cache(o, &c->key, f, &why);
   if (code == CLV_OK && same_form(&f->head, &want)) return CLV_OK;
   if (code == CLV_OK) return clv_fail(err, CLV_INVALID, "rows of another form than the cache has");
@@ -301,7 +301,7 @@ clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *ca
   clv_cache_header want;
   CLV_TRY(check_rows(cache, rows, (size_t)values->shape.dim[0], err));
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
-  CLV_TRY(head_of(&o, cache, values, &want, err));
+  CLV_TRY(make_header(&o, cache, values, &want, err));
   CLV_TRY(open_cache(&o, &cache->key, &f, err));
   if (!same_form(&f.head, &want))
     return clv_fail(err, CLV_INVALID, "rows of another form than the cache has");

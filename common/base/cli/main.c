@@ -101,7 +101,7 @@ int clv_cli_run_completion(void *args) {
   return print(&text);
 }
 
-static int fail_page(const clv_cli_line *line) {
+static int report_page_error(const clv_cli_line *line) {
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
   clv_bytes_puts(&all, line->cli->name);
   for (size_t i = 0; i < line->cli->n_pages; i++)
@@ -123,5 +123,5 @@ int clv_cli_run_man(void *args) {
     if (page->write(&text, &err) != CLV_OK) return clv_exit_report(CLV_EXIT_FAILED, &err);
     return print(&text);
   }
-  return fail_page(line);
+  return report_page_error(line);
 }

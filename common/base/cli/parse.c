@@ -113,8 +113,8 @@ static clv_code fail_unknown(const parser *p, const char *name, clv_err *err) {
 
 /* Counts the options that start with `name` of n bytes, and returns the first two. An exact match
  * is the only one. Restricted to those of the command, unless it is NULL. */
-static size_t find_prefix(const clv_cli *cli, const clv_cli_command *of, const char *name, size_t n,
-                          size_t found[2]) {
+static size_t count_options_with_prefix(const clv_cli *cli, const clv_cli_command *of,
+                                        const char *name, size_t n, size_t found[2]) {
   size_t count = 0;
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
@@ -133,8 +133,9 @@ static size_t find_prefix(const clv_cli *cli, const clv_cli_command *of, const c
  * first. */
 static clv_code find_long(const parser *p, const char *name, size_t n, size_t *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  size_t found[2] = {0, 0}, count = n ? find_prefix(p->cli, p->command, name, n, found) : 0;
-  if (count == 0 && n) count = find_prefix(p->cli, NULL, name, n, found);
+  size_t found[2] = {0, 0},
+         count = n ? count_options_with_prefix(p->cli, p->command, name, n, found) : 0;
+  if (count == 0 && n) count = count_options_with_prefix(p->cli, NULL, name, n, found);
   clv_bytes_add(&text, name, n);
   clv_bytes_puts(&text, "");
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for a message");

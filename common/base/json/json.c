@@ -127,8 +127,9 @@ static clv_code take_escape(clv_json *j, clv_bytes *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Returns the length of the text from here that needs no unescaping; at least one character. */
-static clv_code take_plain(clv_json *j, clv_bytes *ret, clv_err *err) {
+/* Appends the text up to the next quote or backslash. Fails on a byte that is not UTF-8 and on a
+ * control character. */
+static clv_code take_unescaped_text(clv_json *j, clv_bytes *ret, clv_err *err) {
   size_t from = j->at;
   while (j->at < j->len && j->text[j->at] != '"' && j->text[j->at] != '\\') {
     uint32_t point;
@@ -147,7 +148,7 @@ clv_code clv_json_text(clv_json *j, clv_bytes *ret, clv_err *err) {
   ret->len = 0;
   clv_bytes_add(ret, "", 0);
   while (j->at < j->len && j->text[j->at] != '"')
-    CLV_TRY(j->text[j->at] == '\\' ? take_escape(j, ret, err) : take_plain(j, ret, err));
+    CLV_TRY(j->text[j->at] == '\\' ? take_escape(j, ret, err) : take_unescaped_text(j, ret, err));
   if (j->at == j->len) return clv_json_fail(j, from, err, "this text is not terminated");
   j->at++;
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a text of JSON") : CLV_OK;

@@ -29,7 +29,7 @@ static void fill_offer(const clv_rref_fork *f, uint32_t self, clv_rref_message *
   ret->value = f->value;
 }
 
-static void fill_child(const clv_rref_child *c, clv_rref_message *ret) {
+static void fill_child_result(const clv_rref_child *c, clv_rref_message *ret) {
   ret->is_before_join = true;
   ret->ref = c->ref;
   ret->fork = c->record.id;
@@ -45,7 +45,7 @@ static void fill_post(const clv_rrefs *t, const clv_rref_post *post, clv_rref_me
   if (post->kind == CLV_RREF_USE && post->of_fork)
     fill_offer(RREF_OF(const clv_rref_fork, use, post), t->o.self, ret);
   else if (post->kind == CLV_RREF_USE)
-    fill_child(RREF_OF(const clv_rref_child, use, post), ret);
+    fill_child_result(RREF_OF(const clv_rref_child, use, post), ret);
   else if (post->kind == CLV_RREF_KEEP || post->kind == CLV_RREF_FORK)
     fill_handle(RREF_OF(const clv_rref_handle, join_post, post), ret);
   else if (post->kind == CLV_RREF_FETCH)

@@ -37,7 +37,7 @@ static clv_code refresh_one(clv_plan *p, const clv_plan_step *s, clv_kernel_args
   return k->refresh(k, a, err);
 }
 
-static clv_rng_key key_of(const clv_node *node, const clv_plan_frame *f) {
+static clv_rng_key rng_key_of(const clv_node *node, const clv_plan_frame *f) {
   clv_rng_key key = clv_rng_key_of(&node->key);
   key.step = f->key.step;
   key.micro_batch = f->key.micro_batch;
@@ -61,7 +61,7 @@ static clv_kernel_args args_of(clv_plan *p, const clv_plan_frame *f, const clv_p
                        .saved = at(p, f, s->saved),
                        .scratch = at(p, f, s->scratch),
                        .accumulate = f->accumulate,
-                       .key = key_of(&p->graph->nodes[q->key_node], f),
+                       .key = rng_key_of(&p->graph->nodes[q->key_node], f),
                        .rng_position = f->rng_position};
   for (int i = 0; i < q->n_src; i++) a.in[i] = at(p, f, s->in[i]);
   if (s->recompute >= 0) a.in[0] = at(p, f, s->recompute);

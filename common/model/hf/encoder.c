@@ -66,7 +66,7 @@ static clv_code add_boxes(hf_builder *b, int *x, clv_err *err) {
 
 /* Adds row 0 of the table of token types to every position, because pairs of sentences are not
  * supported. The row index is a token minus itself, which is 0. */
-static clv_code first_type(hf_builder *b, int *x, clv_err *err) {
+static clv_code add_first_token_type(hf_builder *b, int *x, clv_err *err) {
   int rows = b->in.records;
   CLV_TRY(clv_hf_embed_column(b, "token_type_embeddings", b->c->types, -1, 0, &rows, err));
   return clv_hf_add_binary(b, CLV_OP_ADD, "token_type_embeddings.add", x, rows, err);
@@ -80,7 +80,7 @@ static clv_code embeddings(hf_builder *b, int *x, clv_err *err) {
   CLV_TRY(clv_hf_token_embedding(b, "word_embeddings", x, err));
   CLV_TRY(clv_hf_positions(b, "position_embeddings", &places, x, err));
   if (c->family == CLV_HF_LAYOUTLM) CLV_TRY(add_boxes(b, x, err));
-  CLV_TRY(first_type(b, x, err));
+  CLV_TRY(add_first_token_type(b, x, err));
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "LayerNorm", x, err));
   return clv_hf_dropout(b, "dropout", c->embedding_dropout, x, err);
 }

@@ -86,8 +86,8 @@ static clv_code lenet(const clv_arch_args *a, clv_arch_builder *b, clv_err *err)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-static clv_code positive(const clv_session_config *c, const clv_attr_spec *a, int64_t *ret,
-                         clv_err *err) {
+static clv_code read_positive(const clv_session_config *c, const clv_attr_spec *a, int64_t *ret,
+                              clv_err *err) {
   if (a->kind != CLV_ATTR_INT || a->integer < 1 || a->integer > 1 << 20)
     return clv_session_fail_at(c, a->pos, err, "%s is a whole number from 1 to %d", a->key,
                                1 << 20);
@@ -109,12 +109,12 @@ static clv_code set_hidden(const clv_session_config *c, const clv_attr_spec *a, 
 
 static clv_code set_width(const clv_session_config *c, const clv_attr_spec *a, clv_arch_args *r,
                           clv_err *err) {
-  return positive(c, a, &r->width, err);
+  return read_positive(c, a, &r->width, err);
 }
 
 static clv_code set_classes(const clv_session_config *c, const clv_attr_spec *a, clv_arch_args *r,
                             clv_err *err) {
-  return positive(c, a, &r->classes, err);
+  return read_positive(c, a, &r->classes, err);
 }
 
 static clv_code set_dropout(const clv_session_config *c, const clv_attr_spec *a, clv_arch_args *r,

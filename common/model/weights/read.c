@@ -24,7 +24,7 @@ struct clv_weights_file {
   char *label;
   json_t *root; /* owns names and metadata */
   const json_t *metadata;
-  clv_weights_entry *entries; /* by name */
+  clv_weights_entry *entries; /* sorted by name */
   size_t n;
   size_t bytes;
   void *owned; /* memory with the file; NULL: lazy, or the caller's memory */

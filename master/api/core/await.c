@@ -30,8 +30,8 @@ static bool advance(cleave_runtime *rt, api_future *f) {
   return over;
 }
 
-/* True: one is over. It may be what another one waits for, or have ended it, so the caller starts
- * again with the first. */
+/* True: a future has ended. Other futures may have waited for it, so the caller starts again with
+ * the first. */
 static bool advance_all(cleave_runtime *rt, uint64_t *ret_due) {
   *ret_due = api_decision_advance(rt);
   for (api_future *f = rt->futures_state->first, *next; f; f = next) {

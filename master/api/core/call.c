@@ -186,7 +186,7 @@ static bool is_sent_with_call(const api_value *a, uint32_t node) {
   return a->local_tensor && !(a->nodes_with_value & NODE_BIT(node)) && (!a->module || node == 0);
 }
 
-/* Fills the arguments; *ret_given: the inputs that the node is given with this call. */
+/* Fills the arguments. Bit i of *ret_given: the value of input i is sent with this call. */
 static cleave_status add_args(clv_packet *p, const api_value *v, uint32_t *ret_given,
                               cleave_error *error) {
   for (uint32_t i = 0; i < v->n_args; i++) {

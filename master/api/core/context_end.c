@@ -89,7 +89,7 @@ void api_context_free_if_ended(cleave_runtime *rt, api_context *c) {
   if (is_ending && !c->n_waiters && !silent) api_context_free(rt, c);
 }
 
-/* Tells the nodes what kept values of the context may need of them. False: nothing. */
+/* Sends to the nodes which calls they must keep for kept values. False: none. */
 static bool spare(cleave_runtime *rt, api_context *c) {
   return rt->keeper && rt->keeper->send_needed_calls(rt, c);
 }

@@ -57,7 +57,8 @@ void api_context_notify(cleave_runtime *rt, api_context *c, api_node_set notifie
     if (api_packet_new(rt, CLV_ABORT, c->id, ++rt->next_id, &p, NULL) != CLEAVE_OK) return;
     clv_frame_set_failure(&p->frame, (clv_code)c->failure.status, c->failure.text,
                           c->failed_at[0] ? c->failed_at : c->failure.hop);
-    if (api_send(rt, i, p, NULL) != CLEAVE_OK) continue; /* lost itself: it knows nothing more */
+    /* this node is lost as well: it needs no ABORT */
+    if (api_send(rt, i, p, NULL) != CLEAVE_OK) continue;
   }
 }
 

@@ -83,7 +83,7 @@ static cleave_status await_first(pouring *p, cleave_error *error) {
                          error);
 }
 
-static void leave_first(pouring *p) {
+static void end_first_request(pouring *p) {
   piece *x = &p->pieces[p->first];
   api_state_request_done(p->rt, &x->request);
   clv_tensor_unref(x->got.tensor);
@@ -114,7 +114,7 @@ static cleave_status begin(pouring *p, cleave_error *error) {
 /* Sizes that training does not use are not kept. */
 static void end(pouring *p) {
   LOCKED(p->rt);
-  while (p->asked) leave_first(p);
+  while (p->asked) end_first_request(p);
   api_module_remove_kept(p->m);
   clv_pool_shrink(p->rt->pool);
 }
@@ -169,7 +169,7 @@ static cleave_status receive(pouring *p, piece *ret, clv_tensor **ret_tensor, cl
   *ret = p->pieces[p->first];
   PASS(check_piece(p, ret, error));
   *ret_tensor = clv_tensor_ref(ret->got.tensor);
-  leave_first(p);
+  end_first_request(p);
   return CLEAVE_OK;
 }
 
@@ -239,7 +239,7 @@ static cleave_status room(pouring *p, piece **ret, clv_tensor **ret_tensor, clea
   LOCKED(p->rt);
   while (!(*ret = next_piece(p)) && p->asked) {
     PASS(await_first(p, error));
-    leave_first(p);
+    end_first_request(p);
   }
   if (!*ret) return CLEAVE_OK;
   clv_shape shape = CLV_SHAPE((int64_t)(*ret)->length);

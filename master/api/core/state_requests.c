@@ -14,6 +14,7 @@
 /* ---- requests -------------------------------------------------------------------------------- */
 
 void api_state_request_done(cleave_runtime *rt, api_state_request *r) {
+  if (!r) return;
   api_state_request **at = &rt->requests;
   while (*at && *at != r) at = &(*at)->next;
   if (*at) *at = r->next;

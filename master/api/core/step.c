@@ -31,7 +31,7 @@ cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f
   return CLEAVE_OK;
 }
 
-/* The votes on what was written are here. */
+/* True if the votes on gradients that the program has written have arrived. */
 static bool is_voted(cleave_runtime *rt, api_future *f) {
   api_context *c = f->context;
   if (f->stage == WAITS_FOR_EARLIER && c->nodes_with_written_gradients) {

@@ -113,6 +113,7 @@ void api_drop_values(cleave_runtime *rt, api_context *c) {
 }
 
 void api_context_free(cleave_runtime *rt, api_context *c) {
+  if (!c) return;
   if (rt->unsent_step_context == c) rt->unsent_step_context = NULL;
   api_futures_end_in_context(rt, c);
   if (c->n_unconfirmed_kept) rt->keeper->stop_waiting(rt, c);

@@ -225,7 +225,7 @@ static clv_code connect_in_time(api_peer *p, clv_err *err) {
 
 /* Adds the worker to an error, and what to do about a worker that does not know this master: it
  * tells an unknown identity nothing. */
-static void explain(const api_peer *p, clv_err *err) {
+static void add_worker_and_advice(const api_peer *p, clv_err *err) {
   const char *at = p->spec->address;
   if (err->code == CLV_DENIED && p->runtime->identity)
     clv_fail(err, CLV_DENIED, "%s: add identity %s to `allow` in its worker.yaml, as master",
@@ -251,7 +251,7 @@ static cleave_status start_transport(cleave_runtime *rt, cleave_error *error) {
 cleave_status api_connect_worker(api_peer *p, cleave_error *error) {
   clv_err err;
   if (connect_in_time(p, &err) == CLV_OK) return CLEAVE_OK;
-  explain(p, &err);
+  add_worker_and_advice(p, &err);
   api_convert_error(error, &err);
   api_set_error_node(error, p->name, "connect");
   return (cleave_status)err.code;

@@ -14,7 +14,7 @@
 size_t cleave_parameter_count(const cleave_module *m) { return m ? (size_t)m->params->n : 0; }
 
 /* Group 0 of the module may stand for those that are in none. */
-static void put_group(const cleave_module *m, size_t index, cleave_parameter *ret) {
+static void fill_group(const cleave_module *m, size_t index, cleave_parameter *ret) {
   uint8_t number = m->optimizer ? m->group_of[index] : 0;
   if (!number) return;
   ret->optimizer = m->optimizer;
@@ -30,7 +30,7 @@ static void describe(const cleave_module *m, size_t index, cleave_parameter *ret
                             .buffer = !p->trainable,
                             .learns = p->trainable && !p->frozen};
   memcpy(ret->shape, p->shape.dim, (size_t)p->shape.rank * sizeof *ret->shape);
-  put_group(m, index, ret);
+  fill_group(m, index, ret);
 }
 
 cleave_status cleave_parameter_info(const cleave_module *module, size_t index,

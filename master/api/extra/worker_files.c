@@ -23,7 +23,7 @@ static cleave_status check_name(const char *name, cleave_error *error) {
                   CLV_FILE_NAME);
 }
 
-/* The master has no store of its own: its program has files. */
+/* Fails for a module at the master: only workers have a store. */
 static cleave_status check_node(const cleave_module *m, cleave_error *error) {
   const api_peer *p = &m->runtime->peers[m->node];
   if (m->node && p->has_state_files) return CLEAVE_OK;

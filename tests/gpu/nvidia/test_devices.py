@@ -66,8 +66,8 @@ def unusable_cuda_library_error_names_the_cause():
         def said(name, source):
             return devices(f"cuda: {{library: {shared(os.path.join(folder, name), source)}}}\n")
         alone = shutil.copy(WORKER, folder)
-        assert f"libcleave_cuda.so is not in {folder}/ or " in devices(worker=alone)
-        assert "cuda.library: /absent.so cannot be read" in devices("cuda: {library: /absent.so}\n")
+        assert f"libcleave_cuda.so is neither in {folder}/ nor in " in devices(worker=alone)
+        assert "cuda.library: cannot read /absent.so" in devices("cuda: {library: /absent.so}\n")
         text = os.path.join(folder, "text.so")
         with open(text, "w") as f:
             f.write("no library")

@@ -42,7 +42,7 @@ def code_before_the_gate_has_no_writable_globals():
 
 
 # Label smoothing alone has it, with weights or without.
-NARROW = {"far_sum"}
+NARROW = {"smooth_sum"}
 
 
 @suite.test

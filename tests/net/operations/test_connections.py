@@ -103,7 +103,7 @@ def connections_without_tls_are_evicted():
     finally:
         for s in silent:
             s.close()
-    assert new_lines(0, r"audit deny address=127\.0\.0\.1 reason=.no place")
+    assert new_lines(0, r"audit deny address=127\.0\.0\.1 reason=.all connections are in use")
 
 
 def frame(kind, flags, stream, payload=b""):

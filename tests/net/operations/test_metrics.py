@@ -187,7 +187,8 @@ def small_step_takes_two_messages_each_way_and_two_wakeups():
     session = cluster.session("wakes", "data: {format: npy, root: data, train: [mlp_x.npy, mlp_y.npy]}\n"
                               "stages:\n  - {name: a, at: master, layers: [{op: linear, out: 8}, {op: relu}]}\n"
                               "  - {name: b, at: w1, layers: [{op: linear, out: 1}, {op: sigmoid}]}\n"
-                              "loss: {kind: bce}\ntrain: {batch: 32, epochs: 1000000, optimizer: {kind: sgd, lr: 0.5}}\n")
+                              "loss: {kind: bce}\ntrain: {batch: 32, epochs: 1000000, optimizer: {kind: sgd, lr: 0.5}}\n"
+                              "privacy: {raw_input_leaves: true, labels_readable: true}\n", keys="")
     key = f"cleave_worker_steps_total{{{ME}}}"
     before = numbers(cluster.pages[0])[key]
     with Running([MASTER, "train", session], cwd=cluster.dir):

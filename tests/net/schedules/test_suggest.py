@@ -147,7 +147,7 @@ def invalid_suggest_options_are_refused():
     for schedule in ("pipedream", "pipedream-2bw"):
         bad = cluster.session("bad", body(stages_of(NET), f"micro_batches: auto, schedule: {schedule}"))
         done = master("check", bad, cwd=cluster.dir)
-        assert done.returncode == 3 and "auto does not go with" in done.stderr, done.stderr
+        assert done.returncode == 3 and "auto is not possible with schedule" in done.stderr, done.stderr
 
 
 def weights(tag, step):

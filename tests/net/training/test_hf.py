@@ -292,7 +292,7 @@ def resume_with_a_changed_config_json_is_refused():
     cluster.trained("changed", text.replace(f"max_steps: {STEPS}", "max_steps: 2"), 2)
     config("changed", {**LAYOUTLM, "hidden_act": "relu"})
     done = cluster.train(cluster.session("changed", text), "--resume")
-    assert done.returncode == 7 and re.search(r"began: config\.json of model\.hf \(\S*changed\); bring back", done.stderr), done.stderr
+    assert done.returncode == 7 and re.search(r"began: config\.json of model\.hf \(\S*changed\); restore the old files", done.stderr), done.stderr
     config("changed", LAYOUTLM)
     done = cluster.train(cluster.session("changed", text), "--resume")
     assert done.returncode == 0, done.stderr
@@ -390,7 +390,7 @@ def another_config_is_refused(run):
     assert re.search(r"differs from the begin of the run in \S*exported: config\.json of model\.hf \(\S*layoutlm\); .*--accept-data", done.stderr), done.stderr
     assert not os.path.exists(os.path.join(cluster.dir, "other"))
     done = master("export", run, "--hf", "other", "--accept-data", cwd=cluster.dir)
-    assert done.returncode == 0 and "began, and accepted: config.json of model.hf" in done.stderr, done.stderr
+    assert done.returncode == 0 and "and is accepted: config.json of model.hf" in done.stderr, done.stderr
     with open(path, "w") as f:
         f.write(before)
     digests = glob.glob(os.path.join(cluster.dir, "**", run, "data.digest"), recursive=True)[0]

@@ -88,12 +88,12 @@ def three_workers_give_the_same_bits():
 @suite.test
 def egress_record_matches_the_plan():
     """In U shape only lengths and activations leave; the record has their bytes."""
-    text = body([3, 10], ["master", "w1", "master"], privacy="tokens_readable: true, labels_readable: true")
+    text = body([3, 10], ["master", "w1", "master"], privacy="tokens_readable: true, labels_readable: true, front_known: true")
     session = cluster.session("u", text, keys="")
     plan = master("plan", "--json", session, cwd=cluster.dir)
     assert plan.returncode == 0, plan.stderr
     facts = json.loads(plan.stdout)
-    lengths, activation, gradient, _ = facts["egress"]
+    lengths, activation, gradient, *_ = facts["egress"]
     assert lengths["tensor"] == "LENGTHS 'lengths', for stage s1" and lengths["bytes_per_step"] == 12 * 8, lengths
     assert [v["name"] for v in activation["values"]] == ["h", "q"] and activation["shape"] == [6, 2 * 56], activation
     assert "values" not in gradient and facts["privacy"]["lengths"] == "leave", facts

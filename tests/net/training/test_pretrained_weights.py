@@ -179,7 +179,7 @@ def folder_that_differs_from_its_digest_is_refused():
     short = os.path.join(cluster.dir, "short")
     shutil.copytree(BASE, short)
     os.truncate(os.path.join(short, "model-00002-of-00002.safetensors"), 100)
-    for folder, sha, says in ((short, digest, "of another length"), (BASE, "0" * 64, "has SHA-256"),
+    for folder, sha, says in ((short, digest, "another length than listed"), (BASE, "0" * 64, "has SHA-256"),
                               (os.path.join(cluster.dir, "none"), digest, "No such file"),
                               (cluster.dir, digest, "ARTIFACT.json")):
         with open(os.path.join(cluster.dir, "w1.yaml")) as f:

@@ -746,7 +746,7 @@ static void plan_reports_label_and_record_exposure(void **state) {
       "so what is sent may look like the record\n",
       "{\"labels\":\"inferable\",\"head_layers\":1,\"single_output\":false,"
       "\"records\":\"picture\",\"findings\":[\"picture\"],"
-      "\"picture\":{\"least\":9,\"places\":36},\"seed_guessable\":false}");
+      "\"picture\":{\"min_places\":9,\"least\":9,\"places\":36},\"seed_guessable\":false}");
   expect_told(
       "labels_readable: true, front_known: true", "seed: 7, ", demo_as_it_was,
       "labels: READABLE by w2 from the gradient for stage 'tail' "
@@ -758,7 +758,7 @@ static void plan_reports_label_and_record_exposure(void **state) {
       "train.seed can be tried out: weights that are drawn from it count as known\n",
       "{\"labels\":\"readable\",\"head_layers\":0,\"single_output\":false,"
       "\"records\":\"front_known\",\"findings\":[\"front_known\",\"picture\"],"
-      "\"picture\":{\"least\":9,\"places\":36},\"seed_guessable\":true}");
+      "\"picture\":{\"min_places\":9,\"least\":9,\"places\":36},\"seed_guessable\":true}");
   expect_told("", "", "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 3}]}\n",
               "labels: stay on the master; no worker is sent a gradient\n"
               "records: stay on the master\n",
