@@ -480,7 +480,7 @@ of("common/engine/context_retain.c", SPARED,
    a_kept_value_goes_with_its_context=("static bool is_needed", "return d || v->needed_by_peer;", "return false && (d || v->needed_by_peer);"),
    what_another_node_needs_goes_with_its_context=("static bool is_needed", "return d || v->needed_by_peer;", "return d;"),
    all_that_is_to_come_is_spared=("static bool is_needed", "return d || v->needed_by_peer;", "return true || d;"),
-   inputs_of_a_spared_call_are_given_up=("uint32_t clv_context_mark_retained", "retain_inputs(e, v->producer, &todo);", ""),
+   inputs_of_a_spared_call_are_given_up=("uint32_t clv_context_mark_retained", "retain_inputs(e, v->producer, &unvisited);", ""),
    a_spared_call_waits_for_its_position=("static void unlink_from_waiters(", "leave_order(e, v->producer);", ""),
    a_spared_call_waits_for_a_backward=("static void unlink_from_waiters(", "remove_from_followers(e, v->producer);", ""))
 of("common/engine/context_free.c", SPARED,

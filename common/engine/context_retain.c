@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What stays after END_CONTEXT. A kept value that is not computed yet needs its call, and that call
- * needs its inputs: these are retained, and run when their inputs arrive. They lose their position
- * and their leader, so they no longer wait for either. All other records are freed.
+ * Chooses the records that outlive END_CONTEXT. A kept value that is not computed yet needs its
+ * call, and that call needs its inputs: clv_context_mark_retained marks them, and they run when
+ * their inputs arrive. They lose their position and their leader, so they no longer wait for
+ * either. clv_context_free_unretained frees all other records. context_end.c calls both.
  */
 #include "common/engine/context_int.h"
 
-static void retain(clv_value *v, clv_value **todo) {
+static void retain(clv_value *v, clv_value **unvisited) {
   if (!v || v->is_retained) return;
   v->is_retained = v->is_dropped = true;
-  v->next_retained = *todo;
-  *todo = v;
+  v->next_retained = *unvisited;
+  *unvisited = v;
 }
 
 /* True if a reference of this node or of another node needs the value. */
@@ -22,24 +23,24 @@ static bool is_needed_by_reference(const clv_value *v) {
 
 /* Retains the inputs that a call still waits for. An announced call takes its inputs when it is
  * complete. */
-static void retain_inputs(clv_contexts *e, const clv_context_call *c, clv_value **todo) {
+static void retain_inputs(clv_contexts *e, const clv_context_call *c, clv_value **unvisited) {
   for (uint32_t i = 0; i < CLV_MAX_INPUTS; i++) {
     clv_value *v = c->arg[i] ? clv_context_find_value(e, c->out->ctx, c->arg[i]) : NULL;
     bool waits = v && c->uses[i].call && !clv_value_is_settled(v);
-    if (v && (waits || c->progress == CALL_ANNOUNCED)) retain(v, todo);
+    if (v && (waits || c->progress == CALL_ANNOUNCED)) retain(v, unvisited);
   }
 }
 
 uint32_t clv_context_mark_retained(clv_contexts *e, clv_context *ctx) {
-  clv_value *todo = NULL;
+  clv_value *unvisited = NULL;
   uint32_t n = 0;
   for (clv_value *v = ctx->values; v; v = v->next)
-    if (v->state == VALUE_PENDING && is_needed_by_reference(v)) retain(v, &todo);
-  while (todo) {
-    const clv_value *v = todo;
-    todo = v->next_retained;
+    if (v->state == VALUE_PENDING && is_needed_by_reference(v)) retain(v, &unvisited);
+  while (unvisited) {
+    const clv_value *v = unvisited;
+    unvisited = v->next_retained;
     if (v->state != VALUE_PENDING) continue;
-    retain_inputs(e, v->producer, &todo);
+    retain_inputs(e, v->producer, &unvisited);
     n++;
   }
   return n;

@@ -236,8 +236,8 @@ clv_code clv_module_warm_up(clv_module *m, int64_t batch, clv_err *err) CLV_USE_
 /* ---- executors -------------------------------------------------------------------------------
 
  * A piece of work is a forward, a part of a backward, the end of a pass or a change of parameters.
- * It runs at once, on the compute thread, or where and when an executor decides. The result is the
- * same to the bit.
+ * Work runs at once, on the compute thread, or where and when an executor decides. The result is
+ * the same to the bit.
  *
  * The executor calls clv_work_compute once, on any one thread, then clv_node_work_ended once, on
  * any thread, with the result or with a failure of its own. It may call both within `start`. After

@@ -89,7 +89,7 @@ clv_code cleave_cache_count(const cleave_cached *cached, uint64_t timeout_ms, ui
 clv_code cleave_cache_end(const cleave_cached *cached, uint64_t timeout_ms, uint64_t *ret_rows,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Whether the error was relayed: its text names the worker that failed first. The error came from
+/* True if the error was relayed: its text names the worker that failed first. The error came from
  * another worker, or from a module at the master that lacks that worker's value. */
 bool cleave_is_passed_on(const cleave_error *why);
 

@@ -959,8 +959,8 @@ CLEAVE_API cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_futu
                                             bool *ret_ready, cleave_error *error) CLEAVE_RESULT;
 
 /* BLOCKS until the future is done; returns its result: CLEAVE_OK, or the error with which it ended.
- * It may be called again, and by several threads at once. A CLEAVE_DEADLINE of this function itself
- * changes nothing: cleave_future_poll then says that the future is not ready. */
+ * Several threads may call the function, and again after the end. A CLEAVE_DEADLINE of this
+ * function itself changes nothing: cleave_future_poll then says that the future is not ready. */
 CLEAVE_API cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
                                             uint64_t deadline_ms,
                                             cleave_error *error) CLEAVE_RESULT;
@@ -1093,7 +1093,7 @@ CLEAVE_API cleave_status cleave_kept_fetch_async(cleave_runtime *runtime, cleave
 CLEAVE_API cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept kept,
                                            cleave_place *ret_place,
                                            cleave_error *error) CLEAVE_RESULT;
-/* Whether the owner has confirmed that it keeps the value, computed or not. */
+/* True if the owner has confirmed that it keeps the value, computed or not. */
 CLEAVE_API cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept kept,
                                                bool *ret_confirmed,
                                                cleave_error *error) CLEAVE_RESULT;

@@ -186,7 +186,7 @@ typedef enum clv_best_metric {
   CLV_BEST_LOSS,     /* validation.loss */
   CLV_BEST_ACCURACY, /* validation.accuracy */
 } clv_best_metric;
-/* Whether the smaller or the larger value is better; AUTO: as the metric implies. */
+/* Direction of the better value, smaller or larger; AUTO: as the metric implies. */
 typedef enum clv_best_mode { CLV_BEST_AUTO, CLV_BEST_MIN, CLV_BEST_MAX } clv_best_mode;
 
 typedef struct clv_tls_config {

@@ -90,7 +90,7 @@ static void join_group(api_call_group *g, api_value *v) {
   g->last = v;
 }
 
-/* Whether its backward reads the parameters of its module, which have changed since the call: as
+/* True if its backward reads the parameters of its module, which have changed since the call: as
  * its node would find, but before anything has moved. After a backward that retained, the forward
  * runs again. */
 static bool is_outdated(const api_context *c, const api_value *v) {

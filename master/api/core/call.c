@@ -180,7 +180,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
   return api_send(rt, v->module->node, p, error);
 }
 
-/* Whether the tensor is sent in the CALL: a leaf that the node does not have, or, for the master's
+/* True if the tensor is sent in the CALL: a leaf that the node does not have, or, for the master's
  * node, a worker's value that is in this process already. */
 static bool is_sent_with_call(const api_value *a, uint32_t node) {
   return a->local_tensor && !(a->nodes_with_value & NODE_BIT(node)) && (!a->module || node == 0);
@@ -233,7 +233,7 @@ static void add_order(clv_packet *p, const api_context *c, const cleave_call_opt
   if (o->recompute) p->frame.flags |= CLV_FLAG_RECOMPUTE;
 }
 
-/* Whether an input is still to come from the master's own node, which has not run since the call
+/* True if an input is still to come from the master's own node, which has not run since the call
  * that makes it: this call waits for it. */
 static bool waits_for_master(const cleave_runtime *rt, const api_value *v) {
   for (uint32_t i = 0; i < v->n_args && !rt->is_node_driven_by_caller; i++) {

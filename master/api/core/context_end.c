@@ -187,7 +187,7 @@ static api_context *still_open(cleave_runtime *rt, api_future *f) {
   return NULL;
 }
 
-/* Whether the closing still waits for owners or for a pending step; the latter has its own
+/* True if the closing still waits for owners or for a pending step; the latter has its own
  * deadline. */
 static bool is_held_up(const cleave_runtime *rt, const api_context *c, api_future *f) {
   if (f->stage == WAITS_FOR_KEPTS && c->n_unconfirmed_kept && !c->failed &&

@@ -145,9 +145,9 @@ void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *wh
 void api_future_finish(cleave_runtime *rt, api_future *f, const cleave_error *why);
 /* As api_future_finish, for an operation that is still in progress: withdraws it first. */
 void api_future_end_early(cleave_runtime *rt, api_future *f, const cleave_error *why);
-/* Whether an earlier backward, step or write of its context is unfinished. */
+/* True if an earlier backward, step or write of its context is unfinished. */
 bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f);
-/* Whether a function waits for something in the context. */
+/* True if a function waits for something in the context. */
 bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c);
 /* Ends all unfinished records of the context, with the context's failure or as cancelled. */
 void api_futures_end_in_context(cleave_runtime *rt, api_context *c);

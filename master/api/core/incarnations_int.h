@@ -16,7 +16,7 @@ static inline const char *api_wire_name(const api_peer *p) {
 }
 /* Index of a node by its name in frames; -1: unknown, or an earlier incarnation. */
 int api_find_by_wire_name(const cleave_runtime *rt, const char *name);
-/* Whether two workers may dial each other. After a loss of either, the master relays values between
+/* True if two workers may dial each other. After a loss of either, the master relays values between
  * them. */
 static inline bool api_can_link_directly(const api_peer *a, const api_peer *b) {
   return !api_is_lost(a) && !api_is_lost(b) && !a->n_returns && !b->n_returns;
@@ -29,7 +29,7 @@ static inline bool api_can_link_directly(const api_peer *a, const api_peer *b) {
 cleave_status api_check_node_present(const cleave_runtime *rt, uint32_t node,
                                      cleave_error *error) CLEAVE_RESULT;
 cleave_status api_check_module_present(const cleave_module *m, cleave_error *error) CLEAVE_RESULT;
-/* Whether the frame belongs to a context that used an earlier incarnation of the worker. The
+/* True if the frame belongs to a context that used an earlier incarnation of the worker. The
  * present one does not know the context. */
 bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
                                    const clv_frame *f);

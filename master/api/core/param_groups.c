@@ -184,7 +184,7 @@ cleave_status api_groups_add_unstepped(cleave_module *m, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-/* Whether the module may join. One that another optimiser has is refused without waiting. */
+/* Checks that the module may join. Refuses the module of another optimiser without waiting. */
 static bool may_join(const cleave_optimizer *o, const cleave_module *m) {
   return m->runtime == o->runtime && (!m->optimizer || m->optimizer->released);
 }

@@ -11,7 +11,7 @@
  * written there until api_state_request_done, which the caller calls whatever the result. */
 cleave_status api_state_send_get(cleave_module *m, clv_state_kind what, uint64_t context_id,
                                  api_state_request *r, cleave_error *error) CLEAVE_RESULT;
-/* Whether the request has all of its answers, or has failed. */
+/* True if the request has all of its answers, or has failed. */
 static inline bool api_is_request_answered(const api_state_request *r) {
   return r->failed || (r->answered && r->n_received >= r->count);
 }
@@ -28,7 +28,7 @@ cleave_status api_state_check_item(const cleave_module *m, const char *name, con
 /* Dtype and shape of an item of the module's state. False: it has no item of that name. */
 bool api_state_spec(const cleave_module *m, cleave_state_kind kind, const char *name,
                     clv_dtype *ret_dtype, clv_shape *ret_shape);
-/* Whether the module's state has an item of that name, dtype and shape. */
+/* True if the module's state has an item of that name, dtype and shape. */
 bool api_has_state_item(const cleave_module *m, cleave_state_kind kind, const char *name,
                         clv_dtype dtype, const clv_shape *shape);
 cleave_status api_state_check_items(const cleave_module *m, cleave_state_kind kind,

@@ -17,7 +17,7 @@ cleave_status api_ties_find_owners(cleave_module *m, const cleave_module_options
 /* With the lock, as the next two functions: whether some tied parameter of the module learns. */
 bool api_has_trainable_tie(const cleave_module *m);
 bool api_is_tied_to(const cleave_module *m, const cleave_module *owner);
-/* Whether some module that is not freed is tied to this one. */
+/* True if some module that is not freed is tied to this one. */
 bool api_is_tie_owner(const cleave_module *m);
 
 #endif

@@ -33,7 +33,7 @@ typedef struct gathering {
   uint32_t n_leaves;
 } gathering;
 
-/* Whether earlier operations of the context have ended. If the context has failed, f ends with its
+/* True if earlier operations of the context have ended. If the context has failed, f ends with its
  * error. */
 static bool may_begin(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;

@@ -189,7 +189,7 @@ static void leave_end(cleave_runtime *rt, api_context *c) {
 
 /* ---- what the end of a context spares -------------------------------------------------------- */
 
-/* Whether a value may still be requested, and is not known to exist. */
+/* True if a value may still be requested, and is not known to exist. */
 static bool is_value_expected(const api_kept_ref *k) {
   bool asked = !k->released || k->n_leaves || k->n_waiters;
   return asked && k->module && !k->failed && !k->is_fetched;
