@@ -75,10 +75,10 @@ static void hide_values(api_context *c) {
   }
 }
 
-static void keep_for_kept_values(cleave_runtime *rt, api_context *c, api_context_event fact) {
+static void keep_for_kept_values(cleave_runtime *rt, api_context *c, api_context_event event) {
   hide_values(c);
   rt->n_ending -= c->state == API_CONTEXT_ENDING;
-  (void)api_context_on_event(&c->state, fact);
+  (void)api_context_on_event(&c->state, event);
 }
 
 void api_context_free_if_ended(cleave_runtime *rt, api_context *c) {

@@ -100,20 +100,20 @@ static const cell contexts[API_CONTEXT_STATES][API_CONTEXT_EVENTS] = {
                                      DO(IGNORE, API_CONTEXT_ENDING_KEPT)},
 };
 
-api_action api_peer_on_event(api_peer_state *state, api_peer_event fact) {
-  const cell *c = &peers[*state][fact];
+api_action api_peer_on_event(api_peer_state *state, api_peer_event event) {
+  const cell *c = &peers[*state][event];
   if (c->action) *state = (api_peer_state)c->next;
   return (api_action)c->action;
 }
 
-api_action api_module_on_event(api_module_state *state, api_module_event fact) {
-  const cell *c = &modules[*state][fact];
+api_action api_module_on_event(api_module_state *state, api_module_event event) {
+  const cell *c = &modules[*state][event];
   if (c->action) *state = (api_module_state)c->next;
   return (api_action)c->action;
 }
 
-api_action api_context_on_event(api_context_state *state, api_context_event fact) {
-  const cell *c = &contexts[*state][fact];
+api_action api_context_on_event(api_context_state *state, api_context_event event) {
+  const cell *c = &contexts[*state][event];
   if (c->action) *state = (api_context_state)c->next;
   return (api_action)c->action;
 }
