@@ -103,8 +103,8 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
                           clv_score *score, clv_step_result *ret, clv_tensor **predictions,
                           clv_err *err) CLV_USE_RESULT;
 
-/* The state of the loop that a checkpoint keeps beside that of the stages. The end of a diverging run
- * follows from the counts, so that it does not depend on where the run was resumed. */
+/* The state of the loop that a checkpoint keeps beside that of the stages. The end of a diverging
+ * run follows from the counts, so that it does not depend on where the run was resumed. */
 typedef struct clv_train_position {
   clv_cursor cursor;                  /* position in the data from which training continues */
   uint64_t skipped;                   /* number of last consecutive steps that changed no weight */

@@ -6,6 +6,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from cluster import *
 
 suite = Suite()
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 STEPS = 600
 BODY = (IMAGE_DATA + "stages:\n"
         "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 32}, {op: relu}, {op: dropout, p: 0.3}]}\n"
@@ -49,9 +50,12 @@ class Run:
     def events(self, *names):
         return [e for e in self.lines("log.jsonl") if e["event"] in names]
 
-    def attempts(self):
+    def record(self):
         with open(os.path.join(self.dir, "run.json")) as f:
-            return json.load(f)["attempts"]
+            return json.load(f)
+
+    def attempts(self):
+        return self.record()["attempts"]
 
 
 def killed(i):
@@ -83,8 +87,10 @@ def killed_workers_that_restart_change_no_bit():
     assert len(lost) == len(back) >= 3, (lost, back)
     assert lost[0]["checkpoint"] == 0 and "'w1'" in lost[0]["message"] and "its beginning" in lost[0]["message"], lost
     assert lost[1]["checkpoint"] == 150 and "'w2'" in lost[1]["message"], lost
-    assert all(e["replayed"] == max(0, l["step"] - e["step"]) for l, e in zip(lost, back)), (lost, back)
+    assert all(e["step"] == l["checkpoint"] and e["replayed"] == max(0, l["step"] - e["step"]) for l, e in zip(lost, back)), (lost, back)
     attempts = run.attempts()
+    # a worker that has the session yet takes a higher one alone
+    assert run.record()["epoch"] >= len(attempts), run.record()
     assert [a["status"] for a in attempts] == ["recovered"] * len(lost) + ["finished"], attempts
     assert attempts[0]["code"] == 6 and attempts[0]["text"] in lost[0]["message"] and not attempts[-1]["text"], attempts
     begun = [e for e in run.lines("egress.jsonl") if e["event"] == "attempt"]
@@ -211,6 +217,28 @@ def recovery_is_in_metrics_and_plan():
     assert off.returncode == 0 and json.loads(off.stdout)["recovery"] is None, off
     wrong = run_tool("plan", run.session, "--set", "recovery=on")
     assert wrong.returncode == 3 and "'recovery' must be" in wrong.stderr, wrong
+
+
+@suite.test
+def slurm_script_requeues_an_interrupted_job():
+    """Slurm's part is a `scontrol` that writes what it was told."""
+    session, script = cluster.session("queued", BODY), os.path.join(ROOT, "deploy/slurm/train.sbatch")
+    tools = os.path.join(cluster.dir, "slurm")
+    os.mkdir(tools)
+    with open(os.path.join(tools, "scontrol"), "w") as f:
+        f.write(f"#!/bin/sh\necho \"$@\" >> {tools}/told\n")
+    os.chmod(os.path.join(tools, "scontrol"), 0o755)
+    env = {**os.environ, "PATH": f"{tools}:{BIN}:{os.environ['PATH']}", "SESSION": session, "SLURM_JOB_ID": "17"}
+    first = subprocess.Popen(["sh", script], cwd=cluster.dir, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    until(lambda: os.path.exists(os.path.join(cluster.dir, "runs/queued/checkpoint-75/MANIFEST.json")), 30)
+    first.send_signal(signal.SIGINT)
+    assert first.wait(30 * SLOW) == 0, first.stderr.read()
+    with open(os.path.join(tools, "told")) as f:
+        assert f.read() == "requeue 17\n"
+    again = subprocess.run(["sh", script], cwd=cluster.dir, env=env, capture_output=True, text=True, timeout=60 * SLOW)
+    assert again.returncode == 0 and "resumed from the checkpoint of step" in again.stdout, again
+    run = Run("queued", "--resume")
+    assert run.ends().result() == undisturbed()
 
 
 with Cluster(2) as cluster:
