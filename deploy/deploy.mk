@@ -58,7 +58,8 @@ DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/cleave
 # Every page and the examples, in the folders that their links name.
 PAGES = $(shell find . \( -path ./build -o -path ./.git \) -prune -o -name '*.md' -printf '%P\n')
 EXAMPLES = LICENSE deploy/worker.yaml deploy/egress.policy.yaml tests/seeds/example.c $(wildcard kernels/ops.def deploy/sessions/*.yaml \
-           deploy/prometheus/*.yaml deploy/grafana/*.json deploy/systemd/*.conf)
+           deploy/prometheus/*.yaml deploy/grafana/*.json deploy/systemd/*.conf deploy/slurm/*.sbatch)
+UNITS = $(notdir $(wildcard deploy/systemd/*.service))
 ## install          to $(DESTDIR)$(PREFIX); `make uninstall` takes it away again
 install: all
 	install -d $(BINDIR) $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1 $(DESTDIR)$(PREFIX)/lib/systemd/system
@@ -75,11 +76,11 @@ install: all
 	install -m 644 proto/cleave/v1/cleave.proto $(DESTDIR)$(PREFIX)/share/cleave/proto/cleave/v1
 	install -m 755 deploy/export_torch.py deploy/random_data.py $(DESTDIR)$(PREFIX)/share/cleave
 	install -m 644 deploy/export_traced.py deploy/export_values.py $(DESTDIR)$(PREFIX)/share/cleave
-	sed 's|/usr/local/|$(PREFIX)/|' deploy/systemd/cleave-worker.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/cleave-worker.service
+	for f in $(UNITS); do sed 's|/usr/local/|$(PREFIX)/|' deploy/systemd/$$f > $(DESTDIR)$(PREFIX)/lib/systemd/system/$$f || exit 1; done
 	for f in $(SHARED); do install -D -m 644 $(OUT)/share/$$f $(DESTDIR)$(PREFIX)/share/$$f || exit 1; done
 uninstall:
 	rm -f $(LIBDIR)/cleave/libcleave_cuda.so $(LIBDIR)/libcleave.a $(LIBDIR)/libcleave.so $(LIBDIR)/libcleave.so.0 $(LIBDIR)/pkgconfig/cleave.pc
 	rm -f $(DESTDIR)$(PREFIX)/include/cleave.h
-	rm -f $(BINDIR)/cleave-master $(BINDIR)/cleave-worker $(DESTDIR)$(PREFIX)/lib/systemd/system/cleave-worker.service
+	rm -f $(BINDIR)/cleave-master $(BINDIR)/cleave-worker $(UNITS:%=$(DESTDIR)$(PREFIX)/lib/systemd/system/%)
 	rm -f $(SHARED:%=$(DESTDIR)$(PREFIX)/share/%)
 	rm -rf $(DOCDIR) $(DESTDIR)$(PREFIX)/share/cleave

@@ -20,12 +20,26 @@ of("master/run/run_data.c", "tests/net/training/test_hf.py",
 of("master/plan/run_data.c", "tests/unit/plan/test_data_fits",
    half_of_the_labels_are_most=("static void note_shift(", "m.same_place > m.comparable - m.same_place", "m.same_place >= m.comparable - m.same_place"),
    no_label_of_its_own_place_is_noted=("static void note_shift(", "m.same_place > m.comparable - m.same_place", "false"))
-of("master/run/run_train.c", "tests/net/operations/test_runs.py killed_fresh_run_leaves_the_earlier_run",
+of("master/run/run_open.c", "tests/net/operations/test_runs.py killed_fresh_run_leaves_the_earlier_run",
    a_key_is_read_before_its_run_is_taken=("static clv_code lock_resumed_run(", "r->o->resume && is_there ?", "r->o->fresh && is_there ?"))
-of("master/run/run_train.c", "tests/unit/run/test_train",
+of("master/run/run_open.c", "tests/unit/run/test_train",
    a_rewound_run_begins_its_order_anew=("static clv_code open_loader(", ".start = l->cursor", ".start = {0}"),
-   a_rewound_run_keeps_its_counters=("clv_code clv_run_restore(", "*l = (clv_run_steps){0};", "l->loader = NULL;"),
+   a_rewound_run_keeps_its_counters=("static clv_code find_start_position(", "r->steps = (clv_run_steps){", "(void)(clv_run_steps){"),
    later_lines_stay_in_the_records=("static clv_code open_reporter(", ".keep_step = step", ".keep_step = step + 99"))
+RECOVERY = "tests/net/operations/test_recovery.py"
+of("master/run/run_recover.c", RECOVERY,
+   losses_in_a_row_are_not_counted=("static clv_code count_loss(", "c->in_a_row = c->saved_at == saved ? c->in_a_row + 1 : 1;", "c->in_a_row = 1;"),
+   a_recovery_has_the_epoch_of_before=("static clv_code open_session(", "CLV_TRY(clv_run_lock_raise_epoch(r->lock, err));", ""),
+   a_recovered_run_begins_anew=("static clv_code open_session(", "r->resumed = clv_checkpoint_has_manifest(r->dir.data);", "r->resumed = false;"),
+   an_interrupt_does_not_end_the_wait=("static clv_code open_again(", "if (!is_interrupted(r)) continue;", "continue;"))
+of("master/run/run_recover.c", "tests/net/operations/test_approval.py",
+   a_recovery_asks_no_policy=("static clv_code count_loss(", "if (check_policy(r, &why) != CLV_OK) {", "if (false) {"))
+of("master/run/run_train.c", RECOVERY,
+   a_master_that_lost_its_run_goes_on_writing=("static clv_code save(", "CLV_TRY(clv_run_lock_check_newest(r->lock, err));", ""))
+of("master/history/run_lock.c", RECOVERY,
+   a_recovered_attempt_says_what_it_lost=("void clv_run_lock_note_recovered(", "a->text[0] = '\\0';", ""))
+of("master/watch/metrics.c", RECOVERY,
+   a_recovered_run_recovers_on=("void clv_run_metrics_recovered(", "m->reported.recovering = 0;", ""))
 of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_left(", "step < session_steps", "true"))
 of("master/run/run_changes.c", RESUMED,
    keys_that_came_are_not_told=("static void compare_lines(", "if (backwards && !now)", "if (false)"),

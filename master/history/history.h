@@ -62,6 +62,19 @@ typedef struct clv_run_lock_info {
 /* Records that an attempt begins. Warns of a damaged record of earlier attempts and replaces it. */
 clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run,
                             clv_err *err) CLV_USE_RESULT;
+/* Ends the attempt as recovered, and records that another one begins in this process. code, lost:
+ * exit code and text of the failure that it recovers from. CLV_ABORTED: as of
+ * clv_run_lock_check_newest. */
+clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *lost,
+                                  clv_err *err) CLV_USE_RESULT;
+/* Raises the epoch, so that workers accept this session in place of the one they have. */
+clv_code clv_run_lock_raise_epoch(clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
+/* Records that the attempt trains again, from `step`. */
+void clv_run_lock_note_recovered(clv_run_lock *c, uint64_t step);
+/* Reads run.json. CLV_ABORTED: another process has begun an attempt there, which only happens if
+ * the folder's file system gave its lock to two hosts; this process must not write to the run any
+ * more. */
+clv_code clv_run_lock_check_newest(const clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
 /* Returns what the master sends to workers for the attempt that has begun: the session id and the
  * epoch of this attempt. */
 void clv_run_lock_attempt_id(const clv_run_lock *c, uint8_t ret_session[16], uint64_t *ret_epoch);

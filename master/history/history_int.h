@@ -73,6 +73,7 @@ typedef enum clv_run_state {
   CLV_STATE_FAILED,
   CLV_STATE_INTERRUPTED,
   CLV_STATE_STOPPED,
+  CLV_STATE_RECOVERED, /* of no run's last attempt, unless run.json was edited */
   CLV_STATE_DIED,      /* ended without recording why: killed, or its machine went down */
   CLV_STATE_ELSEWHERE, /* recorded as running, by a process of another host */
   CLV_STATE_DAMAGED,   /* its record cannot be read */

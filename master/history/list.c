@@ -169,6 +169,8 @@ static void print_why(const clv_run_entry *e) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   if (e->state == CLV_STATE_FAILED && a)
     clv_bytes_printf(&text, "exit code %" PRIu64 ": %s", a->code, a->text);
+  if (e->state == CLV_STATE_RUNNING && a && a->text[0])
+    clv_bytes_printf(&text, "recovering: %s", a->text);
   if (e->state == CLV_STATE_DIED) clv_bytes_puts(&text, CLV_DIED_TEXT);
   if (e->state == CLV_STATE_ELSEWHERE && a)
     clv_bytes_printf(&text, "began on %s, from where alone its process can be seen", a->host);

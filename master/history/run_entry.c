@@ -21,8 +21,9 @@
 enum { TAIL = 4096, MAX_NAMES = 4096 };
 
 const char *clv_run_state_name(clv_run_state state) {
-  static const char *const names[] = {"running", "finished",  "failed",  "interrupted", "stopped",
-                                      "died",    "elsewhere", "damaged", "no record"};
+  static const char *const names[] = {"running", "finished",  "failed", "interrupted",
+                                      "stopped", "recovered", "died",   "elsewhere",
+                                      "damaged", "no record"};
   return names[state];
 }
 
@@ -95,7 +96,7 @@ static void read_progress(clv_run_entry *e) {
 static clv_run_state state_of(const clv_run_attempt *a, bool held) {
   clv_run_attempt here = {0};
   if (held) return CLV_STATE_RUNNING;
-  if (a->status != CLV_RUN_RUNNING) return (clv_run_state)a->status;
+  if (a->status != CLV_RUN_RUNNING) return (clv_run_state)a->status; /* both enums begin alike */
   clv_process_describe_self(&here);
   bool ours = strcmp(a->boot, here.boot) == 0 || strcmp(a->host, here.host) == 0;
   return ours ? CLV_STATE_DIED : CLV_STATE_ELSEWHERE;

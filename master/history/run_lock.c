@@ -198,6 +198,50 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
   return clv_run_record_write(c->dir, &c->record, err);
 }
 
+clv_code clv_run_lock_check_newest(const clv_run_lock *c, clv_err *err) {
+  CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
+  CLV_TRY(clv_run_record_read(c->dir, &r, err));
+  if (strcmp(r.id, c->record.id) == 0 && r.epoch == c->record.epoch) return CLV_OK;
+  return clv_fail(err, CLV_ABORTED,
+                  "%s/run.json has attempt %llu of the run, and this process is attempt %llu: "
+                  "another process trains there, so this one ends and writes nothing",
+                  c->dir, (unsigned long long)r.epoch, (unsigned long long)c->record.epoch);
+}
+
+clv_code clv_run_lock_raise_epoch(clv_run_lock *c, clv_err *err) {
+  CLV_TRY(clv_run_lock_check_newest(c, err));
+  CLV_TRY(next_epoch(&c->record, err));
+  return clv_run_record_write(c->dir, &c->record, err);
+}
+
+clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *lost, clv_err *err) {
+  clv_run_attempt *a = current(c);
+  CLV_TRY(clv_run_lock_check_newest(c, err));
+  a->status = CLV_RUN_RECOVERED;
+  a->code = code;
+  a->ended_ms = clv_wall_ms();
+  snprintf(a->text, sizeof a->text, "%s", lost);
+  const clv_run_attempt before = *a;
+  CLV_TRY(clv_run_record_add(&c->record, &a, err));
+  list_checkpoints(c);
+  clv_process_describe_self(a);
+  a->began_ms = clv_wall_ms();
+  a->from_step = a->step = c->record.n_checkpoints ? c->record.checkpoints[0] : 0;
+  a->total_steps = before.total_steps;
+  snprintf(a->text, sizeof a->text, "%s", lost);
+  memcpy(a->look, before.look, sizeof a->look);
+  return clv_run_record_write(c->dir, &c->record, err);
+}
+
+void clv_run_lock_note_recovered(clv_run_lock *c, uint64_t step) {
+  if (!c || !c->begun) return;
+  clv_run_attempt *a = current(c);
+  a->text[0] = '\0';
+  a->from_step = a->step = step;
+  list_checkpoints(c);
+  write_or_warn(c);
+}
+
 void clv_run_lock_attempt_id(const clv_run_lock *c, uint8_t ret_session[16], uint64_t *ret_epoch) {
   if (clv_hex_parse(c->record.id, ret_session, 16)) *ret_epoch = c->record.epoch;
 }

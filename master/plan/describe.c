@@ -374,6 +374,33 @@ static void json_seed(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_printf(out, ",\"seed\":\"%s\"", word);
 }
 
+/* Appends what becomes of a run that loses a worker. */
+static void text_recovery(const clv_blueprint *b, clv_bytes *out) {
+  const clv_session_config *c = b->config;
+  bool any = false;
+  for (size_t i = 0; i < c->n_workers; i++) any |= b->worker_used[i];
+  if (!any) return;
+  if (c->recovery.use == CLV_RECOVERY_OFF)
+    clv_bytes_puts(out, "a lost worker ends the run (recovery: off)\n");
+  else
+    clv_bytes_printf(out,
+                     "a lost worker: the run connects again for up to %.0f s, and goes on from its "
+                     "newest checkpoint, of every %llu steps (recovery)\n",
+                     (double)c->recovery.give_up_after_ms / 1e3,
+                     (unsigned long long)c->checkpoint.every_steps);
+}
+
+static void json_recovery(const clv_blueprint *b, clv_bytes *out) {
+  const clv_session_config *c = b->config;
+  if (c->recovery.use == CLV_RECOVERY_OFF)
+    clv_bytes_puts(out, ",\"recovery\":null");
+  else
+    clv_bytes_printf(out,
+                     ",\"recovery\":{\"attempts\":%llu,\"wait_s\":%.3f,\"give_up_after_s\":%.3f}",
+                     (unsigned long long)c->recovery.attempts, (double)c->recovery.wait_ms / 1e3,
+                     (double)c->recovery.give_up_after_ms / 1e3);
+}
+
 /* Appends the members of the JSON object after the stages. */
 static void json_rest(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_puts(out, "],");
@@ -387,6 +414,7 @@ static void json_rest(const clv_blueprint *b, clv_bytes *out) {
   clv_look_json(b, out);
   clv_bytes_puts(out, ",\"cache\":");
   clv_cache_describe(b, true, out);
+  json_recovery(b, out);
   json_seed(b, out);
   clv_bytes_puts(out, "}\n");
 }
@@ -422,6 +450,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
   } else {
     text_tf32(b, out);
     clv_blueprint_describe_egress(b, false, out);
+    text_recovery(b, out);
   }
   return CLV_OK;
 }

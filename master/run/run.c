@@ -186,7 +186,7 @@ static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
 }
 
 static clv_code open_trained(clv_run *r, const char *command, clv_err *err) {
-  clv_cursor cursor;
+  clv_train_position at;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   clv_code code = clv_run_open_checkpoint(r, &c, &notes, err);
@@ -195,7 +195,7 @@ static clv_code open_trained(clv_run *r, const char *command, clv_err *err) {
   if (code == CLV_OK)
     code = clv_trainer_open(r->blueprint, r->record, CLV_TRAINER_EVALUATES, &r->trainer, err);
   if (code == CLV_OK) clv_run_print_notices(r);
-  if (code == CLV_OK) code = clv_trainer_restore_from(r->trainer, c, &cursor, &notes, err);
+  if (code == CLV_OK) code = clv_trainer_restore_from(r->trainer, c, &at, &notes, err);
   clv_run_print_notes(r, "checkpoint", notes.data);
   return code;
 }

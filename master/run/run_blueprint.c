@@ -38,7 +38,11 @@ void clv_run_print_later(const clv_run *r) {
     clv_err why;
     if (later[i].kind == CLV_EVALUATES && !r->data.test) continue;
     if (clv_blueprint_check_policy(r->blueprint, &sends, &why) == CLV_OK) continue;
-    clv_bytes_printf(&text, "the policy will refuse %s: %s", later[i].words, why.text);
+    bool recovers = later[i].kind == CLV_RESUMES && r->config->recovery.use == CLV_RECOVERY_ON;
+    clv_bytes_printf(
+        &text, "the policy will refuse %s%s: %s", later[i].words,
+        recovers ? ", so a worker that is lost after the first checkpoint ends the run" : "",
+        why.text);
     if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "policy", text.data);
   }
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Functions that the commands share. run.c has plan, check and eval, run_predict.c has predict,
- * run_train.c trains. run_begin.c decides whether a run begins, resumes or is finished; run_best.c
- * chooses checkpoints; run_egress.c opens the record and the egress table; run_look.c measures what
- * the sent tensors show; run_scan.c checks the values of records; run_print.c prints;
- * run_public_session.c writes the session without confidential keys; run_cache.c begins and ends
- * the cache of a frozen front at a worker.
+ * run_train.c trains, run_open.c opens a run for it, and run_recover.c recovers from the loss of a
+ * worker. run_begin.c decides
+ * whether a run begins, resumes or is finished; run_best.c chooses checkpoints; run_egress.c opens
+ * the record and the egress table; run_look.c measures what the sent tensors show; run_scan.c
+ * checks the values of records; run_print.c prints; run_public_session.c writes the session without
+ * confidential keys; run_cache.c begins and ends the cache of a frozen front at a worker.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -54,10 +55,23 @@ typedef struct clv_run_steps {
   uint64_t total;         /* step at which this attempt stops; --max-steps may lower it */
   uint64_t saved_at;      /* step of the newest checkpoint; UINT64_MAX: none */
   uint64_t first, taken;  /* steps restored; steps since then that changed the weights */
+  uint64_t done;          /* all steps of the run, with those restored */
   uint64_t skipped;       /* number of last consecutive steps that changed no weight */
-  uint64_t bad_losses, bad_gradients; /* all steps that changed no weight, by the cause */
-  uint64_t epoch;                     /* epoch of the batch before */
+  /* all steps of the run that changed no weight, by the cause */
+  uint64_t bad_losses, bad_gradients;
+  uint64_t epoch; /* epoch of the batch before */
 } clv_run_steps;
+
+/* The recovery of a training from the loss of a worker (run_recover.c). */
+typedef struct clv_run_recovery {
+  uint64_t lost_ns;    /* monotonic time of the loss; 0: the run trains */
+  uint64_t step;       /* last step before the loss */
+  uint64_t saved_at;   /* step of the newest checkpoint at the last loss */
+  uint64_t in_a_row;   /* losses since a checkpoint was written */
+  bool had_damage;     /* data were damaged in transit once */
+  clv_exit_code code;  /* exit code if the run cannot recover */
+  uint64_t printed_ns; /* monotonic time of the last line on tries; 0: none */
+} clv_run_recovery;
 
 typedef struct clv_run {
   run_purpose sends;
@@ -74,6 +88,7 @@ typedef struct clv_run {
   clv_policy *policy; /* policy of this host; NULL: none */
   clv_trainer *trainer;
   clv_run_steps steps;
+  clv_run_recovery recovery;
   clv_score *score; /* scores of the running or the last evaluation; NULL: the session has none */
   clv_profiler *profiler;
   clv_reporter *reporter;
@@ -117,18 +132,41 @@ clv_code clv_run_check_policy(clv_run *r, clv_err *err) CLV_USE_RESULT;
  * `check`. */
 void clv_run_print_later(const clv_run *r);
 
-/* ---- the parts of a training (run_train.c) --------------------------------------------------- */
+/* ---- the begin of a training (run_open.c) ---------------------------------------------------- */
 
-/* Reads data and session, locks the run folder, takes the look, opens the record, and opens the
- * trainer with its workers. Prints its own errors. r->done: the run is finished, and no trainer was
- * opened. To open a run again in this process, call clv_run_done and begin with another clv_run. */
+/* Reads data and session, locks the run folder, takes the look and opens the record. Prints its own
+ * errors. r->done: the run is finished, and there is nothing to do. To open a run again in this
+ * process, call clv_run_done and begin with another clv_run. */
 clv_exit_code clv_run_open(clv_run *r, clv_err *err);
+/* Opens the port for metrics, unless it is open, and a trainer with its workers. BLOCKS. */
+clv_code clv_run_open_trainer(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Loads the newest checkpoint into the trainer, if the run has one to resume from, and sets the
  * counters and the order of the records from it. A later call rewinds the run to the newest
  * checkpoint and drops the lines of later steps from the run's files. */
 clv_code clv_run_restore(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Sets the session id and the epoch that the master sends to workers. */
+void clv_run_identify(clv_run *r);
+/* Prints why the run cannot begin. Returns the exit code. */
+clv_exit_code clv_run_fail_setup(const clv_run *r, const clv_err *err);
+
+/* ---- the loop (run_train.c) ------------------------------------------------------------------ */
+
 /* Takes steps until the end, --max-steps or an interrupt, and saves the last one. */
 clv_code clv_run_loop(clv_run *r, clv_err *err) CLV_USE_RESULT;
+
+/* ---- recovery (run_recover.c) ---------------------------------------------------------------- */
+
+/* Recovers from the failure `err` of the loop or the last evaluation, if it is the loss of a
+ * worker: closes the trainer, connects again until `recovery` gives up, and restores the newest
+ * checkpoint. Prints each step of that. BLOCKS. CLV_OK: the loop can go on. On a failure err says
+ * why the run ends, r->recovery.code is its exit code, and there may be no trainer. CLV_CANCELLED:
+ * the user has interrupted it. */
+clv_code clv_run_recover(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* As clv_run_recover, for a run of --resume whose workers cannot be reached at its start. */
+clv_code clv_run_wait_for_workers(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Writes the present schedule to schedule.failed after a timeout or an internal error, so that a
+ * deadlock can be analysed. */
+void clv_run_write_failed_schedule(const clv_run *r, const clv_err *why);
 
 /* ---- the look (run_look.c) ------------------------------------------------------------------- */
 

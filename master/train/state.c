@@ -93,7 +93,46 @@ static clv_code list_incomplete_stages(const clv_trainer *t, clv_bytes *ret, clv
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor,
+/* Extra key of a checkpoint: how many steps changed no weight, as three numbers. Checkpoints of
+ * runs without such steps lack it. */
+static const char skipped_key[] = "skipped_steps";
+
+static void format_skipped(const clv_train_position *at, char text[80]) {
+  snprintf(text, 80, "%llu %llu %llu", (unsigned long long)at->skipped,
+           (unsigned long long)at->bad_losses, (unsigned long long)at->bad_gradients);
+}
+
+/* Reads the position of a checkpoint. Counts that are no numbers are 0. */
+static void read_position(const clv_trainer_state *s, clv_train_position *ret) {
+  const char *text = clv_trainer_state_get(s, skipped_key);
+  unsigned long long n[3];
+  *ret = (clv_train_position){.cursor = {s->epoch, s->index}};
+  if (!text || sscanf(text, "%llu %llu %llu", &n[0], &n[1], &n[2]) != 3) return;
+  ret->skipped = n[0];
+  ret->bad_losses = n[1];
+  ret->bad_gradients = n[2];
+}
+
+/* Adds trainer_state.json. left: the stages that list_incomplete_stages has found, or "". */
+static clv_code add_state(const clv_trainer *t, clv_checkpoint_writer *w,
+                          const clv_train_position *at, const char *left, clv_err *err) {
+  char skipped[80];
+  format_skipped(at, skipped);
+  clv_kv extra[4] = {{"isa", clv_backend_isa(clv_backend_cpu())},
+                     {"libraries", clv_backend_libraries(clv_backend_cpu())}};
+  size_t n = 2;
+  if (left[0]) extra[n++] = (clv_kv){CLV_STAGES_LEFT, left};
+  if (at->bad_losses || at->bad_gradients) extra[n++] = (clv_kv){skipped_key, skipped};
+  clv_trainer_state state = {.epoch = at->cursor.epoch,
+                             .index = at->cursor.index,
+                             .global_step = t->committed,
+                             .max_steps = t->config->train.max_steps,
+                             .extra = extra,
+                             .n_extra = n};
+  return clv_checkpoint_add_state(w, &state, err);
+}
+
+clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, const clv_train_position *at,
                           uint64_t keep_step, clv_err *err) {
   CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, left = {0};
@@ -108,18 +147,8 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor
   CLV_TRY(clv_sha256_of(config.data, config.len, &digest, err));
   clv_sha256_hex(&digest, hex);
   CLV_TRY(clv_checkpoint_add_file(w, "session.effective.yaml", config.data, config.len, err));
-  const char *isa = clv_backend_isa(clv_backend_cpu());
   CLV_TRY(list_incomplete_stages(t, &left, err));
-  clv_kv extra[] = {{"isa", isa},
-                    {"libraries", clv_backend_libraries(clv_backend_cpu())},
-                    {CLV_STAGES_LEFT, left.data}};
-  clv_trainer_state state = {.epoch = cursor.epoch,
-                             .index = cursor.index,
-                             .global_step = t->committed,
-                             .max_steps = t->config->train.max_steps,
-                             .extra = extra,
-                             .n_extra = CLV_COUNT(extra) - !left.len};
-  CLV_TRY(clv_checkpoint_add_state(w, &state, err));
+  CLV_TRY(add_state(t, w, at, left.len ? left.data : "", err));
   CLV_TRY(clv_checkpoint_commit(w, hex, CLV_WIRE_PROTOCOL, NULL, err));
   return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, keep_step, err);
 }
@@ -269,11 +298,11 @@ static clv_code restore_stage(clv_trainer *t, uint32_t i, const clv_checkpoint *
   return put_optimizer(t, i, optimizer, err);
 }
 
-clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *ret_cursor,
+clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_train_position *ret,
                              clv_bytes *notes, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_TRY(clv_checkpoint_load_latest(run_dir, &c, notes, err));
-  return clv_trainer_restore_from(t, c, ret_cursor, notes, err);
+  return clv_trainer_restore_from(t, c, ret, notes, err);
 }
 
 static void compare_machines(const clv_trainer_state *s, clv_bytes *notes) {
@@ -289,7 +318,7 @@ static void compare_machines(const clv_trainer_state *s, clv_bytes *notes) {
           said[i].then, said[i].now);
 }
 
-clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_cursor *ret_cursor,
+clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
                                   clv_bytes *notes, clv_err *err) {
   const clv_manifest *m = clv_checkpoint_manifest(c);
   const clv_trainer_state *s = clv_checkpoint_state(c);
@@ -306,7 +335,7 @@ clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_c
       return clv_err_prefix(err, "%s, stage '%s'", clv_checkpoint_path(c),
                             t->config->stages[i].name);
   }
-  *ret_cursor = (clv_cursor){s->epoch, s->index};
+  read_position(s, ret);
   return CLV_OK;
 }
 

@@ -103,16 +103,24 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
                           clv_score *score, clv_step_result *ret, clv_tensor **predictions,
                           clv_err *err) CLV_USE_RESULT;
 
+/* The state of the loop that a checkpoint keeps beside that of the stages. The end of a diverging
+ * run follows from the counts, so that it does not depend on where the run was resumed. */
+typedef struct clv_train_position {
+  clv_cursor cursor;                  /* position in the data from which training continues */
+  uint64_t skipped;                   /* number of last consecutive steps that changed no weight */
+  uint64_t bad_losses, bad_gradients; /* all steps that changed no weight, by the cause */
+} clv_train_position;
+
 /* Writes a checkpoint of all stages under run_dir and deletes older checkpoints as the session
  * says, except that of step `keep_step` (CLV_CHECKPOINT_NONE: no exception). */
-clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, clv_cursor cursor,
+clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, const clv_train_position *at,
                           uint64_t keep_step, clv_err *err) CLV_USE_RESULT;
-/* Loads the newest complete checkpoint. *ret_cursor: position in the data from which training
- * continues. `notes` gets a line for each checkpoint that was refused, and other remarks. */
-clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_cursor *ret_cursor,
+/* Loads the newest complete checkpoint. `notes` gets a line for each checkpoint that was refused,
+ * and other remarks. */
+clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_train_position *ret,
                              clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 /* As clv_trainer_restore, but loads checkpoint `c`. */
-clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_cursor *ret_cursor,
+clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
                                   clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 
 /* Asks each worker for the bytes that it has sent to other workers, and adds the answers to the

@@ -27,6 +27,8 @@ typedef struct reported {
   double phase_s[PHASES], steps[OUTCOMES], samples;
   double step, target_steps, loss, learning_rate, gradient_norm, micro_batches, window;
   double checkpoints, checkpoint_s, checkpoint_wall_s, checkpoint_step;
+  /* recovering: 1 from a loss until the run trains again */
+  double recoveries, recovery_s, recovering;
 } reported;
 
 struct clv_run_metrics {
@@ -34,8 +36,9 @@ struct clv_run_metrics {
   clv_http *http;
   pthread_mutex_t lock; /* guards the rest */
   reported reported;
-  clv_trainer *trainer; /* NULL: not connected, or closed */
-  double share[PHASES]; /* shares of the waiting time by cause, of the last measured step */
+  clv_trainer *trainer;   /* NULL: not connected, or closed */
+  double share[PHASES];   /* shares of the waiting time by cause, of the last measured step */
+  pthread_mutex_t in_use; /* held while a scrape uses the trainer's runtime; taken before `lock` */
 };
 
 static const double step_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
@@ -87,6 +90,32 @@ void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_
   m->trainer = t;
   m->reported.step = (double)clv_trainer_step_count(t);
   m->reported.target_steps = (double)target_steps;
+  pthread_mutex_unlock(&m->lock);
+}
+
+void clv_run_metrics_detach(clv_run_metrics *m) {
+  if (!m) return;
+  pthread_mutex_lock(&m->in_use);
+  pthread_mutex_lock(&m->lock);
+  if (m->trainer) clv_trainer_set_on_waits(m->trainer, NULL, NULL);
+  m->trainer = NULL;
+  pthread_mutex_unlock(&m->lock);
+  pthread_mutex_unlock(&m->in_use);
+}
+
+void clv_run_metrics_lost(clv_run_metrics *m) {
+  if (!m) return;
+  pthread_mutex_lock(&m->lock);
+  m->reported.recovering = 1;
+  pthread_mutex_unlock(&m->lock);
+}
+
+void clv_run_metrics_recovered(clv_run_metrics *m, uint64_t took_ns) {
+  if (!m) return;
+  pthread_mutex_lock(&m->lock);
+  m->reported.recovering = 0;
+  m->reported.recoveries++;
+  m->reported.recovery_s = (double)took_ns * 1e-9;
   pthread_mutex_unlock(&m->lock);
 }
 
@@ -284,14 +313,25 @@ static const clv_metric table[] = {
      .help = "What the last checkpoint took.", .write = put_checkpoint_seconds},
     {.name = "cleave_master_checkpoint_step", .kind = CLV_GAUGE, .unit = "",
      .help = "The step of the last checkpoint.", .write = put_checkpoint_step},
+    {.name = "cleave_master_recovering", .kind = CLV_GAUGE, .unit = "",
+     .help = "1 from the loss of a worker until the run trains again, else 0.",
+     .at = AT(reported.recovering)},
+    {.name = "cleave_master_recoveries_total", .kind = CLV_COUNTER, .unit = "",
+     .help = "Losses of workers from which this process has recovered.",
+     .at = AT(reported.recoveries)},
+    {.name = "cleave_master_recovery_seconds", .kind = CLV_GAUGE, .unit = "seconds",
+     .help = "Time from the last loss until the run trained again; 0: none was lost.",
+     .at = AT(reported.recovery_s)},
 };
 /* clang-format on */
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-/* Answers a scrape. The trainer stays valid, because the port is closed before it. */
+/* Answers a scrape. The trainer stays valid meanwhile: clv_run_metrics_detach waits for `in_use`,
+ * and clv_run_metrics_close for the port. */
 static unsigned show_metrics(void *user, clv_bytes *out) {
   clv_run_metrics *m = user;
+  pthread_mutex_lock(&m->in_use);
   pthread_mutex_lock(&m->lock);
   numbers n = {.reported = m->reported, .session = m->session};
   if (m->trainer) n.runtime = clv_trainer_runtime(m->trainer);
@@ -302,6 +342,7 @@ static unsigned show_metrics(void *user, clv_bytes *out) {
   n.memory = (double)n.held.memory_bytes;
   clv_tls_handshakes_count(false, &n.handshakes);
   clv_metrics_write(table, CLV_COUNT(table), &n, out);
+  pthread_mutex_unlock(&m->in_use);
   clv_metrics_process("cleave-master", out);
   return 200;
 }
@@ -329,6 +370,7 @@ clv_code clv_run_metrics_open(const clv_session_config *c, clv_run_metrics **ret
   m->reported.step_s.bounds = step_bounds;
   m->reported.step_s.n_bounds = CLV_COUNT(step_bounds);
   pthread_mutex_init(&m->lock, NULL);
+  pthread_mutex_init(&m->in_use, NULL);
   clv_code code = start(c, m, err);
   if (code != CLV_OK) {
     clv_run_metrics_close(m);
@@ -343,6 +385,7 @@ void clv_run_metrics_close(clv_run_metrics *m) {
   clv_http_close(m->http);
   if (m->trainer) clv_trainer_set_on_waits(m->trainer, NULL, NULL);
   pthread_mutex_destroy(&m->lock);
+  pthread_mutex_destroy(&m->in_use);
   free(m);
 }
 

@@ -389,13 +389,12 @@ static clv_code bind_default(const clv_binder *b, binding *s, clv_err *err) {
   return binders[s->row->kind](b, s, err);
 }
 
-/* Chooses between two rows for one key, a LIST and a RANGE, by the kind of the value. */
+/* Returns true if the value belongs to the other one of two rows with one path: a LIST and a RANGE,
+ * or a SECTION and an ENUM. The second row takes scalars. */
 static bool is_other_form(const clv_schema *schema, const clv_row *row, const clv_yaml_node *node) {
-  const clv_row *end = schema->rows + schema->n_rows;
   bool scalar = node && node->kind == CLV_YAML_SCALAR;
-  if (row->kind == CLV_ROW_RANGE) return !scalar;
-  return row->kind == CLV_ROW_LIST && scalar && row + 1 < end &&
-         strcmp(row[1].path, row->path) == 0;
+  if (row > schema->rows && strcmp(row[-1].path, row->path) == 0) return !scalar;
+  return scalar && clv_row_has_second_form(schema, row);
 }
 
 static clv_code missing_key(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,

@@ -180,6 +180,12 @@ typedef enum clv_arch {
   CLV_ARCH_RESNET50,
 } clv_arch;
 
+/* The word that may stand for the section `recovery`. */
+typedef enum clv_recovery_switch {
+  CLV_RECOVERY_ON, /* the section's numbers count */
+  CLV_RECOVERY_OFF /* the loss of a worker ends the run */
+} clv_recovery_switch;
+
 /* checkpoint.best: the metric by which the best checkpoint is chosen. */
 typedef enum clv_best_metric {
   CLV_BEST_NONE,
@@ -433,6 +439,12 @@ typedef struct clv_session_config {
     clv_best_metric best; /* metric whose best checkpoint is kept in addition to the newest */
     clv_best_mode mode;   /* MIN or MAX after loading */
   } checkpoint;
+  struct {
+    clv_config_pos pos;
+    clv_recovery_switch use;
+    uint64_t attempts;                  /* recoveries in a row without a newer checkpoint */
+    uint64_t wait_ms, give_up_after_ms; /* longest pause between two tries; time for all tries */
+  } recovery;
   struct {
     char *dir;
   } run;

@@ -251,7 +251,7 @@ static void json_row(const json *j, const clv_row *row) {
  * number of rows used. */
 static size_t json_property(const json *j, size_t i, const char *key) {
   const clv_row *row = &j->schema->rows[i];
-  bool two = i + 1 < j->schema->n_rows && strcmp(row[1].path, row->path) == 0;
+  bool two = clv_row_has_second_form(j->schema, row);
   clv_bytes_json(j->out, key);
   clv_bytes_puts(j->out, two ? ":{\"anyOf\":[" : ":");
   json_row(j, row);

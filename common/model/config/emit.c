@@ -303,10 +303,12 @@ static void write_entries(writer *w, const clv_row *row, const char *base) {
   }
 }
 
-/* True if an optional section is not given, because a list that it requires is empty. */
+/* Returns true if an optional section is not given, because a list that it requires is empty or a
+ * word stands in its place. */
 static bool is_absent(const writer *w, const clv_row *row, const char *base) {
   char inner[CLV_PATH_MAX];
   if (row->kind != CLV_ROW_SECTION || row->required) return false;
+  if (clv_row_has_second_form(w->schema, row) && is_given(row + 1, base)) return true;
   clv_row_inner_prefix(row, inner);
   for (size_t i = 0; i < w->schema->n_rows; i++) {
     const clv_row *in = &w->schema->rows[i];

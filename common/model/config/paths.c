@@ -16,6 +16,10 @@ const char *clv_row_key(const clv_row *row, const char *prefix) {
   return strchr(key, '.') ? NULL : key;
 }
 
+bool clv_row_has_second_form(const clv_schema *schema, const clv_row *row) {
+  return row + 1 < schema->rows + schema->n_rows && strcmp(row[1].path, row->path) == 0;
+}
+
 void clv_row_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]) {
   const char *mark = row->kind == CLV_ROW_LIST ? "[]." : row->kind == CLV_ROW_MAP ? "{}." : ".";
   snprintf(inner, CLV_PATH_MAX, "%s%s", row->path, mark);

@@ -97,6 +97,9 @@ enum { CLV_PATH_MAX = 160 }; /* of row paths and of the paths in messages (cut b
  * else NULL. The key of an ATTRS row is "*". */
 const char *clv_row_key(const clv_row *row, const char *prefix);
 
+/* Returns true if the next row has the same path: a second form of the value, for scalars. */
+bool clv_row_has_second_form(const clv_schema *schema, const clv_row *row);
+
 /* Writes the prefix of the mappings inside a section, list or map: the row's path and ".", "[]." or
  * "{}.". */
 void clv_row_inner_prefix(const clv_row *row, char inner[CLV_PATH_MAX]);

@@ -53,6 +53,7 @@ static const char *const compute_names[] = {"f32", "bf16", NULL};
 static const char *const lr_names[] = {"constant", "step", "cosine", "linear", NULL};
 static const char *const pipeline_names[] = {
     "naive", "gpipe", "1f1b", "interleaved", "zb-h1", "pipedream", "pipedream-2bw", "custom", NULL};
+static const char *const recovery_names[] = {"", "off", NULL};
 static const char *const best_names[] = {"", "validation.loss", "validation.accuracy", NULL};
 static const char *const mode_names[] = {"", "min", "max", NULL};
 static const char *const micro_words[] = {"auto", NULL};
@@ -587,6 +588,19 @@ static const clv_row rows[] = {
      .names = mode_names, .sample = "min", .commented = true,
      .doc = "What is best: min for validation.loss, max for validation.accuracy, which is how it is "
             "unless given."},
+    {.path = "recovery", .kind = CLV_ROW_SECTION, .pos = AT(recovery.pos),
+     .doc = "What train does when a worker is lost: it connects again and goes on from the newest checkpoint."},
+    {.path = "recovery", .kind = CLV_ROW_ENUM, .offset = AT(recovery.use), .names = recovery_names,
+     .sample = "off", .commented = true, .doc = "The loss of a worker ends the run."},
+    {.path = "recovery.attempts", .kind = CLV_ROW_INT, .offset = AT(recovery.attempts), .min = 1,
+     .max = 1000000, .initial = "5",
+     .doc = "Losses in a row without a newer checkpoint, after which the run fails."},
+    {.path = "recovery.wait", .kind = CLV_ROW_DURATION, .offset = AT(recovery.wait_ms), .min = 10,
+     .max = 3600000, .initial = "5s",
+     .doc = "The longest pause between two tries to connect; the first pauses are shorter."},
+    {.path = "recovery.give_up_after", .kind = CLV_ROW_DURATION,
+     .offset = AT(recovery.give_up_after_ms), .min = 1000, .max = 2592000000, .initial = "15m",
+     .doc = "Time from a loss after which the run fails if the workers cannot be reached."},
     {.path = "run", .kind = CLV_ROW_SECTION, .doc = "The run folder."},
     {.path = "run.dir", .kind = CLV_ROW_TEXT, .offset = AT(run.dir), .initial = "runs",
      .is_place = true, .doc = "Where run folders are made, from the working folder."},

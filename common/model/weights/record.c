@@ -16,8 +16,8 @@ enum {
   MAX_TOKENS = 64 * CLV_RECORD_MAX_ATTEMPTS + 256,
 };
 
-static const char *const status_names[CLV_RUN_STATUSES] = {"running", "finished", "failed",
-                                                           "interrupted", "stopped"};
+static const char *const status_names[CLV_RUN_STATUSES] = {"running",     "finished", "failed",
+                                                           "interrupted", "stopped",  "recovered"};
 
 void clv_run_record_done(clv_run_record *r) {
   if (!r) return;

@@ -420,14 +420,15 @@ typedef enum clv_run_status {
   CLV_RUN_FINISHED,
   CLV_RUN_FAILED,
   CLV_RUN_INTERRUPTED,
-  CLV_RUN_STOPPED, /* by `stop` */
+  CLV_RUN_STOPPED,   /* by `stop` */
+  CLV_RUN_RECOVERED, /* a worker was lost, and the process has begun another attempt */
   CLV_RUN_STATUSES
 } clv_run_status;
 
 typedef struct clv_run_attempt {
   clv_run_status status;
   uint64_t code;               /* exit code after its end */
-  char text[CLV_ERR_TEXT];     /* why it failed, or "" */
+  char text[CLV_ERR_TEXT];     /* why it failed or, while it runs, what it recovers from; or "" */
   uint64_t began_ms, ended_ms; /* milliseconds since 1970; ended 0: not ended */
   char host[CLV_RECORD_NAME];
   char boot[CLV_RECORD_NAME]; /* the host's boot id, because process ids repeat after a reboot */

@@ -198,8 +198,9 @@ class Cluster:
     def session(self, name, body, keys=READABLE):
         """A session file. keys: of `privacy`, besides the body's. Most tests have short seeds or
         the last stage at a worker, and hide nothing. Programs, whose body has no `train`, get equal
-        bits in every run."""
+        bits in every run. A lost worker ends the run, unless the body says `recovery`."""
         path = os.path.join(self.dir, name + ".yaml")
+        body += "" if "recovery:" in body else ("" if body.endswith("\n") else "\n") + "recovery: off\n"
         body += "" if "train:" in body else f"train: {{seed: {SEED}}}\n"
         workers = "".join(f"  w{i + 1}: {{address: \"{self.address(i)}\", identity: \"spiffe://test/w{i + 1}\"}}\n"
                           for i in range(len(self.ports)))

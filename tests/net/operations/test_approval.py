@@ -129,6 +129,21 @@ def signed_policy_is_enforced_and_named():
 
 
 @suite.test
+def without_permitted_weights_a_lost_worker_ends_the_run():
+    decree(POLICY.replace(", weights]", "]"))
+    session = cluster.session("kept", BODY.replace("epochs: 1,", "epochs: 100000,") + "checkpoint: {every_steps: 4}\nrecovery: {wait: 200ms}\n")
+    done = here("plan", session)
+    assert "so a worker that is lost after the first checkpoint ends the run" in done.stderr, done
+    process = subprocess.Popen([*cluster.near, MASTER, "train", session], cwd=cluster.dir, text=True,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    until(lambda: os.path.exists(os.path.join(cluster.dir, "runs/kept/checkpoint-4/MANIFEST.json")))
+    cluster.workers[0].kill()
+    errors = process.communicate(timeout=60 * SLOW)[1]
+    cluster.restart(0)
+    assert process.returncode == 6 and "the run does not recover, since its weights may not be sent again" in errors, errors
+
+
+@suite.test
 def unsafe_policies_are_refused():
     session = cluster.session("unsafe", BODY)
     decree(POLICY, signed=False)

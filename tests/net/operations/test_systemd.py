@@ -247,11 +247,11 @@ def unit_has_a_systemd_exposure_of_at_most_2():
     assert exposure(weak) > 2.0  # the number does follow what the unit says
 
 
-def hosted(folder, drop_in=None):
+def hosted(folder, drop_in=None, unit=UNIT):
     """The unit as it would stand on a host, with these programs."""
     os.makedirs(folder)
-    path = os.path.join(folder, "cleave-worker.service")
-    with open(UNIT) as f, open(path, "w") as g:
+    path = os.path.join(folder, os.path.basename(unit))
+    with open(unit) as f, open(path, "w") as g:
         g.write(f.read().replace("/usr/local/bin/", os.path.abspath(BIN) + "/"))
     if drop_in:
         os.mkdir(path + ".d")
@@ -268,6 +268,9 @@ def unit_passes_systemd_analyze_verify():
         path = hosted(os.path.join(cluster.dir, "unit-" + str(name)), name)
         done = analyze("verify", path, env={"MANPATH": manuals})
         assert done.returncode == 0 and not done.stderr, (name, done.stderr)
+    train = hosted(os.path.join(cluster.dir, "unit-train"), unit=os.path.join(SYSTEMD, "cleave-train@.service"))
+    done = analyze("verify", train, env={"MANPATH": manuals})
+    assert done.returncode == 0 and not done.stderr, done.stderr
     with open(path, "a") as f:
         f.write("[Service]\nProtectSytem=strict\n")
     assert "ProtectSytem" in analyze("verify", path, env={"MANPATH": manuals}).stderr

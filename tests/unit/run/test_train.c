@@ -52,6 +52,7 @@ static clv_session_config *config(void) {
 static void open_run(clv_run *r) {
   clv_err err = {0};
   if (clv_run_open(r, &err) != CLV_EXIT_OK) fail_msg("%s", err.text);
+  assert_ok(clv_run_open_trainer(r, &err), &err);
 }
 
 static void restore(clv_run *r, uint64_t step) {

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Recovery of a training from the loss of a worker. The main function is clv_run_recover: `train`
+ * calls it when the loop fails. It closes the trainer, connects to the workers again with a higher
+ * epoch, which frees what they still have of the session, and restores the newest checkpoint. A
+ * step is a function of the checkpoint and the records behind it, so steps that are taken again
+ * give the same bits. Run folder, lock, journal, data and blueprint stay open meanwhile.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "master/run/run_int.h"
+
+enum {
+  FIRST_PAUSE_MS = 100, /* before the second try; doubles up to recovery.wait */
+  POLL_MS = 50,         /* how often a pause looks for an interrupt */
+  PRINT_S = 60          /* seconds between two lines about tries that fail */
+};
+
+/* ---- what can be recovered from -------------------------------------------------------------- */
+
+static bool is_interrupted(const clv_run *r) {
+  return clv_interrupted_ms() || (r->o->interrupted && *r->o->interrupted);
+}
+
+/* Returns true if the failure is the loss of a worker or of its link. Damaged data count once,
+ * because a line that damages them again would never end. */
+static bool is_loss(clv_run *r, const clv_err *err) {
+  if (is_interrupted(r)) return false;
+  if (err->code == CLV_UNAVAILABLE)
+    return !r->trainer || strcmp(clv_trainer_lost_worker(r->trainer), "master") != 0;
+  if (err->code == CLV_DATA_LOSS && !r->recovery.had_damage) return r->recovery.had_damage = true;
+  return err->code == CLV_DEADLINE;
+}
+
+/* Returns true if a later try to connect may succeed. A worker that restarts is missing; one that
+ * has not yet freed the earlier session may lack memory; and without its network a name does not
+ * resolve. */
+static bool may_pass(const clv_err *err) {
+  return err->code == CLV_UNAVAILABLE || err->code == CLV_DEADLINE || err->code == CLV_EXHAUSTED ||
+         err->code == CLV_NOT_FOUND;
+}
+
+/* Checks that the policy of the host permits the weights and moments that a recovery sends. A run
+ * without a checkpoint begins with the weights that it began with. */
+static clv_code check_policy(const clv_run *r, clv_err *err) {
+  const clv_planned_sends sends = clv_sends_of(&r->data, CLV_RESUMES);
+  return clv_checkpoint_has_manifest(r->dir.data)
+             ? clv_blueprint_check_policy(r->blueprint, &sends, err)
+             : CLV_OK;
+}
+
+/* Returns the step of the newest checkpoint; 0: the run has none. */
+static uint64_t newest_checkpoint(const clv_run *r) {
+  uint64_t step;
+  return clv_checkpoint_steps(r->dir.data, &step, 1) ? step : 0;
+}
+
+/* Prefixes the failure with why it ends the run. */
+static clv_code fail_final(clv_err *err, const char *why) { return clv_err_prefix(err, "%s", why); }
+
+/* Counts the loss. Fails if the run is not to recover from it. */
+static clv_code count_loss(clv_run *r, clv_err *err) {
+  clv_run_recovery *c = &r->recovery;
+  char text[160];
+  clv_err why;
+  if (r->config->recovery.use == CLV_RECOVERY_OFF || !is_loss(r, err)) return err->code;
+  if (check_policy(r, &why) != CLV_OK) {
+    char lost[CLV_ERR_TEXT];
+    snprintf(lost, sizeof lost, "%s", err->text);
+    return clv_fail(err, err->code,
+                    "%.300s; the run does not recover, since its weights may not be "
+                    "sent again: %.300s",
+                    lost, why.text);
+  }
+  uint64_t saved = newest_checkpoint(r);
+  c->in_a_row = c->saved_at == saved ? c->in_a_row + 1 : 1;
+  c->saved_at = saved;
+  if (c->in_a_row <= r->config->recovery.attempts) return CLV_OK;
+  snprintf(text, sizeof text,
+           "%llu losses in a row without a newer checkpoint, which is recovery.attempts",
+           (unsigned long long)c->in_a_row - 1);
+  return fail_final(err, text);
+}
+
+/* ---- printing -------------------------------------------------------------------------------- */
+
+/* Prints an event of the recovery, also to the journal. members: further members of the JSON
+ * object, each with a comma before it. */
+static void print_event(const clv_run *r, const char *event, const char *members,
+                        const char *text) {
+  CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
+  clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"message\":", event, members);
+  clv_bytes_json(&json, text);
+  clv_bytes_puts(&json, "}");
+  if (!json.failed) clv_report_notice(r->journal, clv_run_has_json_output(r), text, json.data);
+}
+
+static double seconds_since(uint64_t ns) { return (double)(clv_now_ns() - ns) * 1e-9; }
+
+static void print_loss(const clv_run *r, const clv_err *err) {
+  char text[CLV_ERR_TEXT + 160], members[120], from[80] = "its beginning";
+  uint64_t saved = r->recovery.saved_at;
+  if (saved) snprintf(from, sizeof from, "the checkpoint of step %llu", (unsigned long long)saved);
+  snprintf(text, sizeof text, "lost: %s; the run recovers and goes on from %s", err->text, from);
+  snprintf(members, sizeof members, ",\"step\":%llu,\"checkpoint\":%llu",
+           (unsigned long long)r->recovery.step, (unsigned long long)saved);
+  print_event(r, "lost", members, text);
+}
+
+/* Prints that a try has failed: the first time, and once a minute. */
+static void print_try(clv_run *r, uint64_t tries, const clv_err *err) {
+  clv_run_recovery *c = &r->recovery;
+  char text[CLV_ERR_TEXT + 160], members[80];
+  double left = (double)r->config->recovery.give_up_after_ms / 1e3 - seconds_since(c->lost_ns);
+  if (c->printed_ns && seconds_since(c->printed_ns) < PRINT_S) return;
+  c->printed_ns = clv_now_ns();
+  snprintf(text, sizeof text,
+           "not recovered yet: %s; it is tried for another %.0f s (recovery.give_up_after)",
+           err->text, CLV_MAX(left, 0));
+  snprintf(members, sizeof members, ",\"tries\":%llu,\"seconds_left\":%.0f",
+           (unsigned long long)tries, CLV_MAX(left, 0));
+  print_event(r, "waiting", members, text);
+}
+
+static void print_recovered(const clv_run *r) {
+  char text[200], members[120], steps[80] = "no step is taken again";
+  unsigned long long from = clv_trainer_step_count(r->trainer), step = r->recovery.step;
+  double took = seconds_since(r->recovery.lost_ns);
+  if (step > from)
+    snprintf(steps, sizeof steps,
+             step == from + 1 ? "step %llu is taken again" : "steps %llu to %llu are taken again",
+             from + 1, step);
+  snprintf(text, sizeof text, "recovered after %.1f s: %s", took, steps);
+  snprintf(members, sizeof members, ",\"step\":%llu,\"replayed\":%llu,\"seconds\":%.3f", from,
+           step > from ? step - from : 0, took);
+  print_event(r, "recovered", members, text);
+}
+
+void clv_run_write_failed_schedule(const clv_run *r, const clv_err *why) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err ignored;
+  if (why->code != CLV_DEADLINE && why->code != CLV_INTERNAL) return; /* not the schedule's fault */
+  clv_trainer_schedule_text(r->trainer, &text);
+  if (!text.len || clv_run_write_file(r, "schedule.failed", &text, &ignored) != CLV_OK) return;
+  text.len = 0;
+  clv_bytes_printf(&text, "the schedule of the failed step is in %s/schedule.failed", r->dir.data);
+  if (!text.failed) clv_run_warn(r, CLV_LOG_ERROR, "schedule", text.data);
+}
+
+/* ---- closing and opening --------------------------------------------------------------------- */
+
+/* Closes the parts of the run that belong to the lost session. */
+static void close_session(clv_run *r) {
+  clv_run_metrics_detach(r->metrics);
+  clv_reporter_close(clv_steal(&r->reporter));
+  clv_loader_free(clv_steal(&r->steps.loader));
+  clv_trainer_close(clv_steal(&r->trainer));
+}
+
+/* Opens a trainer with a higher epoch, in an attempt of the egress record, and restores the newest
+ * checkpoint. */
+static clv_code open_session(clv_run *r, clv_err *err) {
+  CLV_TRY(clv_run_lock_raise_epoch(r->lock, err));
+  clv_run_identify(r);
+  r->resumed = clv_checkpoint_has_manifest(r->dir.data);
+  clv_policy_begin_epoch(r->policy, 0);
+  if (!r->record) CLV_TRY(clv_run_open_record(r, "train", err));
+  clv_code code = clv_run_open_trainer(r, err);
+  if (code == CLV_OK) code = clv_run_restore(r, err);
+  return code;
+}
+
+/* Waits for the pause, or until the user interrupts it. */
+static void pause_for(const clv_run *r, uint64_t ms) {
+  const struct timespec poll = {.tv_nsec = POLL_MS * 1000000L};
+  uint64_t end = clv_now_ns() + ms * 1000000;
+  while (clv_now_ns() < end && !is_interrupted(r)) nanosleep(&poll, NULL);
+}
+
+static clv_code fail_given_up(const clv_run *r, uint64_t tries, clv_err *err) {
+  char text[160];
+  snprintf(text, sizeof text, "given up after %.0f s (recovery.give_up_after) and %llu tries",
+           (double)r->config->recovery.give_up_after_ms / 1e3, (unsigned long long)tries);
+  return fail_final(err, text);
+}
+
+/* Tries until the session is open or `recovery` gives up. */
+static clv_code open_again(clv_run *r, clv_err *err) {
+  uint64_t pause = FIRST_PAUSE_MS, limit = r->config->recovery.give_up_after_ms;
+  for (uint64_t tries = 1;; tries++) {
+    clv_code code = open_session(r, err);
+    if (code == CLV_OK) return CLV_OK;
+    clv_exit_code exit = clv_run_connect_exit_code(r, err);
+    close_session(r);
+    if (!may_pass(err)) {
+      r->recovery.code = exit;
+      return code;
+    }
+    if (seconds_since(r->recovery.lost_ns) * 1e3 >= (double)limit)
+      return fail_given_up(r, tries, err);
+    print_try(r, tries, err);
+    pause_for(r, pause);
+    pause = CLV_MIN(2 * pause, r->config->recovery.wait_ms);
+    if (!is_interrupted(r)) continue;
+    r->recovery.code = CLV_EXIT_INTERRUPTED;
+    return clv_fail(err, CLV_CANCELLED, "interrupted while it waited for its workers");
+  }
+}
+
+static clv_code begin(clv_run *r, const clv_err *lost, clv_err *err) {
+  char text[CLV_ERR_TEXT];
+  snprintf(text, sizeof text, "%s", lost->text);
+  r->recovery.lost_ns = clv_now_ns();
+  r->recovery.printed_ns = 0;
+  close_session(r);
+  clv_run_close_record(r, r->recovery.code);
+  return r->started ? clv_run_lock_begin_again(r->lock, r->recovery.code, text, err) : CLV_OK;
+}
+
+clv_code clv_run_recover(clv_run *r, clv_err *err) {
+  r->recovery.code = clv_run_exit_code(r, err);
+  CLV_TRY(count_loss(r, err));
+  r->recovery.step = clv_trainer_step_count(r->trainer);
+  print_loss(r, err);
+  clv_run_write_failed_schedule(r, err);
+  clv_run_metrics_lost(r->metrics);
+  const clv_err lost = *err;
+  CLV_TRY(begin(r, &lost, err));
+  CLV_TRY(open_again(r, err));
+  clv_run_lock_note_recovered(r->lock, clv_trainer_step_count(r->trainer));
+  print_recovered(r);
+  clv_run_metrics_recovered(r->metrics, clv_now_ns() - r->recovery.lost_ns);
+  r->recovery.lost_ns = 0;
+  return CLV_OK;
+}
+
+clv_code clv_run_wait_for_workers(clv_run *r, clv_err *err) {
+  if (r->config->recovery.use == CLV_RECOVERY_OFF || !r->o->resume || is_interrupted(r) ||
+      !may_pass(err))
+    return err->code;
+  r->recovery.lost_ns = clv_now_ns();
+  close_session(r);
+  print_try(r, 1, err);
+  pause_for(r, FIRST_PAUSE_MS);
+  CLV_TRY(open_again(r, err));
+  r->recovery.lost_ns = 0;
+  return CLV_OK;
+}
