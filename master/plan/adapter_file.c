@@ -13,14 +13,15 @@
 
 typedef char prefixed[sizeof CLV_PEFT_PREFIX + CLV_PEFT_PARAM];
 
-/* peft's file, and its family of parameter names. The file has the names of the session
- * (transformers 4), or those that peft gives the family (transformers 5). */
+/* An open adapter file and its family of parameter names. A file has either the names of the
+ * session (transformers 4), or the names that peft gives to the family (transformers 5). */
 typedef struct adapter_file {
   clv_weights_file *file;
   int family;
 } adapter_file;
 
-/* Name of a parameter in the file. Returns the session's name if the file has neither. */
+/* Returns the name that a parameter has in the file; the session's name if the file has neither of
+ * the two names. */
 static const char *name_in(const adapter_file *a, const char *param, prefixed ret) {
   char other[CLV_PEFT_PARAM];
   snprintf(ret, sizeof(prefixed), CLV_PEFT_PREFIX "%s",
@@ -29,8 +30,9 @@ static const char *name_in(const adapter_file *a, const char *param, prefixed re
   return ret;
 }
 
-/* True if a stage takes the parameter from the folder: its own adapters, and optionally its other
- * learning parameters. A frozen parameter is not replaced, because an export would leave it out. */
+/* True if a stage loads the parameter from the folder: its own adapters always, and its other
+ * learning parameters if the folder has them (*optional). A frozen parameter is not loaded, because
+ * an export would leave it out. */
 static bool is_wanted(const clv_stage_spec *s, const clv_param *p, bool *optional) {
   bool adapter = clv_lora_is_adapter(p->name);
   *optional = !adapter;
@@ -45,8 +47,8 @@ static clv_code read_settings(const char *folder, clv_peft *ret, clv_err *err) {
   return clv_peft_parse((const char *)path.data, (const char *)text.data, text.len, ret, err);
 }
 
-/* Checks that the rank and the scale of an adapter are those of its file, since its values were
- * trained with them. */
+/* Checks that the rank and the scale of an adapter equal those in its folder, because the values of
+ * the adapter were trained with them. */
 static clv_code check_scale(const clv_lora_config *l, const clv_peft *p, const char *param,
                             clv_err *err) {
   double own = l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
@@ -117,7 +119,7 @@ static clv_code match_tensors(const clv_blueprint *b, uint32_t stage, const adap
   return CLV_OK;
 }
 
-/* Refuses an adapter in the file for a layer whose stage has no such adapter. */
+/* Refuses the file if it has an adapter for a layer whose stage has no such adapter. */
 static clv_code check_layer_has_adapter(const clv_blueprint *b, uint32_t stage,
                                         const adapter_file *a, const char *weight, clv_err *err) {
   static const char end[] = ".weight", half[] = ".lora_A.weight";
@@ -181,7 +183,8 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
   if (code == CLV_OK) code = check_layers_have_adapters(b, &a, &why);
   if (code == CLV_OK) code = check_extra_tensors(b, &a, &why);
   if (code == CLV_OK) code = match_tensors(b, stage, &a, found, &why);
-  if (code != CLV_OK) { /* an error in the folder that the session names */
+  if (code != CLV_OK) { /* the folder has an error: the message points at the session's line that
+                         * names it */
     clv_config_pos pos = spec->lora.from ? spec->lora.pos : spec->pos;
     clv_session_fail_at(b->config, pos, err, "stage '%s': lora.from: %s", spec->name, why.text);
     if (err) err->code = CLV_DATA_LOSS;
@@ -194,8 +197,9 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
 
 /* ---- whose tensors there are ----------------------------------------------------------------- */
 
-/* True if the folder has a tensor of the stage, other than adapters that the stage asks for.
- * Adapters that the stage does not ask for count, so that they are refused and not ignored. */
+/* True if the folder has a tensor of the stage. If the stage names the folder itself (asks), its
+ * adapters do not count, because it loads them anyway. If it does not, they count, so that they are
+ * refused instead of ignored. */
 static bool has_tensor(const adapter_file *a, const clv_params *params, bool asks) {
   prefixed name;
   for (int i = 0; i < params->n; i++)

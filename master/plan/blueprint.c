@@ -71,14 +71,14 @@ static clv_code check_globs(const clv_session_config *c, const bool *used, clv_e
   return CLV_OK;
 }
 
-/* True if stage i and the next one are at different workers. */
+/* True if stages i and i + 1 are at different workers. */
 static bool is_worker_to_worker(const clv_blueprint *b, uint32_t i) {
   int from = b->stages[i].worker, to = b->stages[i + 1].worker;
   return from >= 0 && to >= 0 && from != to;
 }
 
-/* True if some stage has a direct hop between the two workers. They then have a link, which carries
- * everything between them. */
+/* True if a stage at one of the two workers sends its output directly to a stage at the other. The
+ * workers then have a link, and all tensors between them use this link. */
 static bool have_link(const clv_blueprint *b, int one, int other) {
   for (uint32_t i = 0; i + 1 < b->n_stages; i++) {
     int from = b->stages[i].worker, to = b->stages[i + 1].worker;
@@ -88,15 +88,15 @@ static bool have_link(const clv_blueprint *b, int one, int other) {
   return false;
 }
 
-/* Lists the inputs of the stage that are model inputs: all, or all but the first if the stage is
- * behind a cut. */
+/* Lists the inputs of the stage's graph that are inputs of the model. behind_cut: the first input
+ * of the graph is the value that crosses the cut, so it is skipped. */
 static void find_leaves(const clv_blueprint *b, bool behind_cut, clv_stage_plan *s) {
   for (int i = behind_cut; i < s->graph->n_nodes && s->graph->nodes[i].op == CLV_OP_INPUT; i++)
     for (uint32_t k = 0; k < b->inputs.n; k++)
       if (strcmp(s->graph->nodes[i].name, b->inputs.list[k].name) == 0) s->leaf[s->n_leaves++] = k;
 }
 
-/* Makes the graph that is cut into stages. */
+/* Makes the graph of packed sequences, which is then cut into stages. */
 static clv_code pack(clv_blueprint *b, clv_graph **ret, clv_err *err) {
   const clv_session_config *c = b->config;
   clv_err why;
@@ -178,7 +178,8 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
 
 /* ---- egress ---------------------------------------------------------------------------------- */
 
-/* Findings of a row. An input of the loss is its labels; predictions are an activation. */
+/* Returns the findings of a row. An input of the loss is its labels; predictions are an
+ * activation. */
 static clv_findings shown_by(const clv_blueprint *b, clv_egress_kind kind, uint32_t stage,
                              uint32_t input) {
   if (kind == CLV_EGRESS_LABELS) return CLV_FINDING_LABELS;
@@ -188,8 +189,8 @@ static clv_findings shown_by(const clv_blueprint *b, clv_egress_kind kind, uint3
   return kind == CLV_EGRESS_GRADIENT ? b->stages[stage].gradient_shows : CLV_FINDING_MIXED;
 }
 
-/* Hiding layers before the tensor of a row. Records and labels themselves have no layer before
- * them. */
+/* Returns the number of hiding layers before the tensor of a row. Records and labels themselves
+ * have no layer before them. */
 static uint32_t layers_before(const clv_blueprint *b, const clv_egress_row *r) {
   if (r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS)
     return r->shows ? 0 : CLV_POLICY_NO_PATH;
@@ -231,13 +232,14 @@ static const clv_node *output_of(const clv_stage_plan *s) {
   return &s->graph->nodes[s->graph->output];
 }
 
-/* True if stage i sends its output, and receives its gradient, through the master's process. */
+/* True if stage i sends its output to the next stage, and receives the gradient of the output,
+ * through the master's process. */
 static bool through_master(const clv_blueprint *b, uint32_t i) {
   int from = b->stages[i].worker, to = b->stages[i + 1].worker;
   return from < 0 || to < 0 || (from != to && !b->stages[i].direct);
 }
 
-/* Appends "layer 3", or "3 values" if several values cross. */
+/* Appends "layer 3", or "3 values" if several values cross the cut behind stage i. */
 static void put_what_crosses(const clv_blueprint *b, uint32_t i, char *buf, size_t size) {
   uint32_t n = clv_blueprint_cut_values(b, i, NULL);
   if (n > 1)
@@ -246,8 +248,8 @@ static void put_what_crosses(const clv_blueprint *b, uint32_t i, char *buf, size
     snprintf(buf, size, "layer %u", b->stages[i].last_layer);
 }
 
-/* Adds the rows of a cached stage: its outputs with the record numbers, and later the record
- * numbers alone. */
+/* Adds the rows of a cached stage: its outputs with their record numbers, sent once, and the record
+ * numbers alone, sent in later epochs. */
 static void cache_rows(clv_blueprint *b) {
   const char *name = b->config->stages[0].name;
   const clv_node numbers = {.dtype = CLV_I64, .shape = CLV_SHAPE(b->micro_size)};
@@ -350,7 +352,7 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) {
 static void place_sizes(clv_blueprint *b) {
   const clv_train_config *t = &b->config->train;
   uint64_t m = CLV_MIN(b->config->pipeline.micro_batches, t->batch);
-  if (m == CLV_MICRO_AUTO) m = 1; /* until a run chooses */
+  if (m == CLV_MICRO_AUTO) m = 1; /* until a run chooses the number of micro-batches */
   b->micro_batches = (uint32_t)m;
   b->micro_size = (int64_t)((t->batch + m - 1) / m);
   b->eval_size = (int64_t)t->eval_batch;
@@ -372,7 +374,7 @@ static clv_code check_dtype(const clv_session_config *c, clv_err *err) {
   return clv_session_fail_at(c, c->train.dtype_pos, err, "master: %s", why.text);
 }
 
-/* Checks that processors can compute tf32, for stages whose device in the session file is a
+/* Checks that processors can compute tf32, if the session file sets tf32 for a stage on a
  * processor. */
 static clv_code check_tf32(const clv_session_config *c, clv_err *err) {
   clv_err why;
@@ -459,7 +461,7 @@ uint32_t clv_blueprint_cut_values(const clv_blueprint *b, uint32_t stage,
   return (uint32_t)n;
 }
 
-/* Appends each of several values that cross together. */
+/* Appends a line for each value that crosses a cut, if several values cross it together. */
 static void put_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
   const clv_node *values[CLV_MAX_NODES];
   char shape[160];
@@ -470,8 +472,8 @@ static void put_values(const clv_blueprint *b, const clv_egress_row *r, clv_byte
                      clv_shape_format(&values[k]->shape, shape, sizeof shape));
 }
 
-/* Appends the name of a row in the words of release 0.1, so that it equals that in tables of older
- * runs. */
+/* Appends the name of a row in the words of release 0.1. A resumed run compares the table with that
+ * of an older release, so the words must not change. */
 static void put_name(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
   if (r->kind != CLV_EGRESS_WEIGHTS)
     clv_bytes_puts(out, r->name);
@@ -484,7 +486,8 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
   char shape[160], words[CLV_FINDINGS_TEXT];
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
-    if (r->kind == CLV_EGRESS_STATE) continue; /* its stage's row of weights includes it */
+    if (r->kind == CLV_EGRESS_STATE) continue; /* the row of weights of the same stage stands for
+                                                * this row */
     const clv_remote_spec *w = &b->config->workers[r->worker];
     const char *word = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS
                            ? ""

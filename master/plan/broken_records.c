@@ -9,7 +9,7 @@
 
 static int first_line(const clv_broken_records *b) { return (int)strcspn(b->list.data, "\n"); }
 
-/* Prints each listed record on its own line. */
+/* Prints one line for each listed record. */
 static void print_list(const clv_broken_records *b) {
   for (const char *at = b->list.data, *stop; (stop = strchr(at, '\n')); at = stop + 1)
     clv_notice(CLV_LOG_WARN, "broken", "%.*s", (int)(stop - at), at);

@@ -8,7 +8,8 @@
 
 #include "master/plan/plan_int.h"
 
-/* Why the output of stage 0 differs between epochs; NULL: it does not. */
+/* Returns why the output of stage 0 differs between epochs; NULL: the output is the same in each
+ * epoch. */
 static const char *why_output_changes(const clv_blueprint *b) {
   const clv_data_config *d = &b->config->data;
   if (d->format == CLV_FORMAT_IMAGES && d->images.train_crop != CLV_TRAIN_CROP_CENTER)
@@ -20,7 +21,8 @@ static const char *why_output_changes(const clv_blueprint *b) {
   return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;
 }
 
-/* Why the position of the stage, its output or the schedule excludes a cache; NULL: they do not. */
+/* Returns why the position of the stage, its output or the schedule excludes a cache; NULL: none of
+ * them does. */
 static const char *why_not_cacheable(const clv_blueprint *b) {
   const clv_node *out = &b->stages[0].graph->nodes[b->stages[0].graph->output];
   if (b->stages[0].worker >= 0) return "it is not at the master";

@@ -11,12 +11,13 @@
 #include "common/model/hf/hf.h"
 #include "master/plan/plan_int.h"
 
-/* True if the name is the default of transformers for the class, such as "LABEL_3" for class 3. */
+/* True if the name is transformers' default name of the class, such as "LABEL_3" for class 3. */
 static bool is_unnamed(const char *name, const char *class) {
   return strncmp(name, "LABEL_", 6) == 0 && strcmp(name + 6, class) == 0;
 }
 
-/* Output with the class's name, in that spelling first; l->n: no output. */
+/* Returns the output that has the name of the class; l->n: no output has it. Prefers the same
+ * spelling, then ignores case and accepts the default name. */
 static size_t output_of(const clv_hf_labels *l, const char *class) {
   for (size_t i = 0; i < l->n; i++)
     if (strcmp(l->names[i], class) == 0) return i;
@@ -25,7 +26,7 @@ static size_t output_of(const clv_hf_labels *l, const char *class) {
   return l->n;
 }
 
-/* True if the weights of the head come from a file, so that it is trained. */
+/* True if the weights of the head come from a file, so that the head has been trained already. */
 static bool has_trained_head(const clv_blueprint *b) {
   const clv_stage_spec *spec = &b->config->stages[b->n_stages - 1];
   const clv_params *p = b->stages[b->n_stages - 1].params;
@@ -35,8 +36,8 @@ static bool has_trained_head(const clv_blueprint *b) {
                                spec->weights_new.n);
 }
 
-/* True if each class is the name of an output. *ret_first: first class that is another output; n:
- * none is. */
+/* True if each class of the data has the name of an output. *ret_first: the first class whose
+ * output has another number than the class; n: there is no such class. */
 static bool are_of_head(const clv_hf_labels *l, const clv_dataset *ds, size_t *ret_first) {
   size_t n = clv_dataset_class_count(ds);
   *ret_first = n;

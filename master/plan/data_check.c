@@ -9,7 +9,7 @@
 
 #include "master/plan/plan_int.h"
 
-/* One of the two sets of records, with the names that messages use. */
+/* One of the session's two sets of records, with the key and the files that messages name. */
 typedef struct data_set {
   const clv_dataset *ds;
   const char *key;
@@ -17,7 +17,7 @@ typedef struct data_set {
   clv_config_pos pos;
 } data_set;
 
-/* File of input k. */
+/* Returns the file of input k. */
 static const char *records_of(const data_set *s, size_t k) {
   return s->files->items[CLV_MIN(k, s->files->n - 1)];
 }
@@ -27,7 +27,7 @@ static const clv_node *last_of(const clv_blueprint *b) {
   return &b->whole->nodes[b->whole->output];
 }
 
-/* Shape without the dimension of records. */
+/* Formats the shape of one record: the shape without its first dimension. */
 static const char *shape_of_one(clv_shape s, char *text, size_t len) {
   for (int i = 1; i < s.rank; i++) s.dim[i - 1] = s.dim[i];
   s.rank -= s.rank > 0;
@@ -52,8 +52,8 @@ static clv_code same_records(const clv_blueprint *b, const data_set *train, cons
 
 /* ---- labels and outputs ---------------------------------------------------------------------- */
 
-/* Checks that the output has one vector of classes per label, with the classes in its last
- * dimension. */
+/* Checks that the last layer outputs one vector of classes for each label, with the classes in its
+ * last dimension. */
 static clv_code places_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   char have[160], want[160];
   clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_of(b)->shape;
@@ -105,8 +105,8 @@ const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c) {
   return NULL;
 }
 
-/* Refuses a head with outputs for which the data have no class. If labels are numbers, the scan of
- * the records notes it instead. */
+/* Refuses a head that has outputs for which the data have no class. If the labels are numbers, the
+ * data may lack the highest classes, so the scan only notes it (note_labels in run_data.c). */
 static clv_code labels_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   const clv_attr_spec *a = clv_plan_head_labels(b->config);
   size_t n = clv_dataset_class_count(s->ds), numbers = 0;
@@ -156,8 +156,8 @@ static bool reads(const clv_blueprint *b, const clv_node *node, const char *inpu
   return from->op == CLV_OP_INPUT && strcmp(from->name, input) == 0;
 }
 
-/* Refuses a tokenizer with more tokens than the table has rows: it is that of another model, or a
- * later one. */
+/* Refuses a tokenizer that has more tokens than the embedding has rows: the tokenizer is of another
+ * model, or of a later version. */
 static clv_code tokenizer_fits(const clv_blueprint *b, const data_set *s, const clv_node *node,
                                clv_err *err) {
   int64_t tokens = clv_dataset_vocab_size(s->ds);
@@ -170,7 +170,7 @@ static clv_code tokenizer_fits(const clv_blueprint *b, const data_set *s, const 
                              (long long)node->attrs.rows);
 }
 
-/* True if the layer reads its first row, whatever the numbers are (see embedding.c). */
+/* True if the layer reads its first row, whatever numbers the input has (see embedding.c). */
 static bool looks_first_row_up(const clv_node *node) {
   return node->attrs.column < 0 && node->attrs.minus >= 0;
 }
@@ -179,7 +179,7 @@ static bool of_tokenizer(const char *input) {
   return strcmp(input, "ids") == 0 || strcmp(input, "input") == 0;
 }
 
-/* True if a number is outside 0 to `most`; returns its record and the number. */
+/* True if a number of the range is outside 0 to `most`. Returns this number and its record. */
 static bool has_outside(const clv_data_range *r, int64_t most, size_t *ret_record,
                         long long *ret_number) {
   bool below = r->min < 0;
@@ -256,8 +256,8 @@ static clv_code inputs_fit(const clv_blueprint *b, const data_set *s, clv_err *e
 
 /* ---- pads ------------------------------------------------------------------------------------ */
 
-/* Texts about a record whose pads do not follow the rule of the model: the fault, and what helps.
- * */
+/* Message about a record whose pads do not follow the rule of the model: what is wrong, and what
+ * helps. */
 typedef struct pad_text {
   const char *fault, *cure;
 } pad_text;
@@ -341,7 +341,7 @@ static clv_code trains_on(const clv_blueprint *b, size_t records, clv_err *err) 
   return clv_graph_check_training(g, err);
 }
 
-/* Returns the smallest micro-batch of a batch of n records. */
+/* Returns the size of the smallest micro-batch of a batch of n records. */
 static clv_code smallest(const clv_blueprint *b, size_t n, size_t *ret, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
   CLV_TRY(clv_alloc(b->micro_batches, sizeof *sizes, &sizes, err));
@@ -365,8 +365,8 @@ static clv_code batch_trains(const clv_blueprint *b, size_t n, const char *what,
       cure);
 }
 
-/* Checks the sizes of all batches, including the short last batch of an epoch if the run reaches
- * it. */
+/* Checks the sizes of all batches, also of the short last batch of an epoch, unless the run never
+ * comes to it. */
 static clv_code batches_train(const clv_blueprint *b, size_t records, clv_err *err) {
   const clv_train_config *t = &b->config->train;
   size_t whole = records / t->batch, rest = records % t->batch;

@@ -13,8 +13,8 @@ static const char *place_of(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker < 0 ? "master" : b->config->workers[b->stages[i].worker].name;
 }
 
-/* Prints which parameters learn. For stages with adapters it lists these, since nearly all others
- * are frozen. */
+/* Prints the frozen parameters. For a stage with adapters it prints the learning ones instead,
+ * since nearly all others are frozen. */
 static void text_frozen(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
   bool adapters = b->config->stages[i].lora.targets.n > 0;
@@ -32,8 +32,8 @@ static const char *name_of(const clv_blueprint *b, const clv_node *n) {
   return n->name + (strncmp(n->name, b->whole->prefix, len) == 0 ? len : 0);
 }
 
-/* Length of the block of a layer name: up to its first numeric part ("encoder.layer.3"), or its
- * first part ("embeddings"). */
+/* Returns the length of the part of a layer name that names its block: up to the first numeric part
+ * ("encoder.layer.3"), or else the first part ("embeddings"). */
 static size_t block_len(const char *name) {
   for (const char *at = name; at;) {
     size_t len = strcspn(at, "."), digits = strspn(at, "0123456789");
@@ -49,8 +49,8 @@ static bool same_block(const clv_blueprint *b, const clv_node *n, const clv_node
   return len == block_len(other) && strncmp(one, other, len) == 0;
 }
 
-/* First node after the block that begins at node k. A model by config.json has hundreds of similar
- * layers, which are printed by block. */
+/* Returns the index of the first node after the block that begins at node k. A model from a
+ * config.json has hundreds of similar layers, so one line describes a block of them. */
 static int block_end(const clv_blueprint *b, const clv_graph *g, int k) {
   int end = k + 1;
   while (b->config->model.hf && end < g->n_nodes && g->nodes[end].layer != CLV_GLUE_LAYER &&
@@ -59,7 +59,7 @@ static int block_end(const clv_blueprint *b, const clv_graph *g, int k) {
   return end;
 }
 
-/* Prints layers k to end - 1 in one line. */
+/* Prints one line for layers k to end - 1. */
 static void text_block(const clv_blueprint *b, const clv_graph *g, const clv_stage_usage *f, int k,
                        int end, clv_bytes *out) {
   const clv_node *first = &g->nodes[k], *last = &g->nodes[end - 1];
@@ -91,7 +91,7 @@ static void text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_usag
   }
 }
 
-/* Prints the source of the initial weights, if it is not the seed. */
+/* Prints the source of the initial weights, if the weights do not start from the seed. */
 static void text_weights(const clv_stage_spec *s, clv_bytes *out) {
   const char *from = s->weights_folder ? s->weights_folder : s->weights_file;
   if (s->weights_artifact)
@@ -128,7 +128,7 @@ static void json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
     clv_bytes_json(out, p->ties[k].param.name);
     clv_bytes_puts(out, ",\"owner_weight\":");
     clv_bytes_json(out, weight);
-    clv_bytes_puts(out, ",\"of\":"); /* its name before 0.9 */
+    clv_bytes_puts(out, ",\"of\":"); /* name of `owner_weight` before 0.9 */
     clv_bytes_json(out, weight);
     clv_bytes_puts(out, ",\"stage\":");
     clv_bytes_json(out, b->config->stages[of].name);
@@ -137,8 +137,8 @@ static void json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   clv_bytes_puts(out, "]");
 }
 
-/* Prints the device. Results are bit-identical on one kind of device only, and the figures are for
- * the kind that is named. */
+/* Prints the device. Results are bit-identical only on devices of this kind, and the printed memory
+ * is for this kind. */
 static void text_device(const char *device, const clv_stage_usage *f, clv_bytes *out) {
   char more[24];
   if (!f->on_device) return;
@@ -157,7 +157,8 @@ static const char *way_of(const clv_blueprint *b, uint32_t i) {
   return s->worker >= 0 && next->worker >= 0 ? "via the master" : "master <-> worker";
 }
 
-/* Prints the findings of a direct hop, which has no row in the egress table. */
+/* Prints the findings of a direct transfer between workers, which has no row in the egress
+ * table. */
 static void text_hop(const clv_stage_plan *s, clv_bytes *out) {
   char value[CLV_FINDINGS_TEXT], back[CLV_FINDINGS_TEXT];
   clv_findings_words(s->hop_shows, value);
@@ -229,7 +230,7 @@ static void json_policy(const clv_policy *p, clv_bytes *out) {
   clv_bytes_puts(out, "}");
 }
 
-/* Prints each of several values that cross together, with its layer. */
+/* Prints a line for each value that crosses a cut, if several values cross it together. */
 static void text_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
   const clv_node *values[CLV_MAX_NODES];
   char shape[160], of[96];
@@ -272,7 +273,7 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
   text_policy(b->policy, out);
 }
 
-/* The layers of stage `i` that have no kernel of its device's own. */
+/* Appends the layers that the reference kernel computes, under `key`. */
 static void json_fallbacks(const char *key, const clv_graph *g, const clv_stage_usage *f,
                            clv_bytes *out) {
   clv_bytes_printf(out, ",\"%s\":[", key);
@@ -309,7 +310,7 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage
       f->max_workspace, f->max_workspace, f->reorders, b->stages[i].direct ? "true" : "false",
       clv_findings_words(b->stages[i].direct ? b->stages[i].hop_shows : CLV_FINDING_MIXED, shows));
   json_fallbacks("fallback_layers", b->stages[i].graph, f, out);
-  json_fallbacks("ref_layers", b->stages[i].graph, f, out); /* its name before 0.9 */
+  json_fallbacks("ref_layers", b->stages[i].graph, f, out); /* name of the list before 0.9 */
   json_ties(b, i, out);
   clv_bytes_puts(out, "}");
 }
@@ -374,7 +375,7 @@ static void json_seed(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_printf(out, ",\"seed\":\"%s\"", word);
 }
 
-/* Appends the members of the JSON object after the stages. */
+/* Appends the members of the JSON object that follow the list of stages. */
 static void json_rest(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_puts(out, "],");
   clv_blueprint_describe_egress(b, true, out);

@@ -16,12 +16,13 @@
 
 enum { MAX_LAG = 1024, MAX_WORK = 1 << 26, RECORDS_PER_LAG = 8 };
 enum { FEW_BLOCKS = 2, RECORDS_PER_BLOCK = 4 }; /* blocks of each class */
-/* Standard deviations of a shuffle above which a share counts: fewer for few blocks, more for the
- * best of many lags. */
+/* Number of standard deviations by which a share must exceed that of a shuffle: fewer if there are
+ * few blocks, more for the best of many lags. */
 static const double LEAST_EXCESS = 0.1, NEXT_SIGMAS = 3, FEW_SIGMAS = 2.5, LAG_SIGMAS = 6;
 
-/* Reads the labels of the training rows in their order. A number becomes the side of the mean on
- * which it is; several labels of a record become one number. false: a record has no label. */
+/* Reads the labels of the training records in their order. A numeric label becomes 0 or 1, as it is
+ * below or above the mean; several labels of a record become one number. False: a record has no
+ * label. */
 static bool read_labels(const clv_run_data *d, double *labels) {
   size_t n = d->train_rows.n;
   double sum = 0, one;
@@ -40,14 +41,14 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Expected values of a shuffle. */
+/* Statistics of the labels in a random order. */
 typedef struct shuffle {
-  double share; /* share of pairs of records with equal labels */
-  double sigma; /* standard deviation of the share of neighbours */
+  double share; /* expected share of pairs of records with equal labels */
+  double sigma; /* standard deviation of the share of neighbours with equal labels */
   size_t classes;
 } shuffle;
 
-/* Computes the expected values of a shuffle. Sorts `labels`. */
+/* Computes the statistics of the labels in a random order. Sorts `labels`. */
 static shuffle shuffle_of(double *labels, size_t n) {
   double squares = 0, cubes = 0, all = (double)n;
   shuffle ret = {0};
@@ -72,7 +73,8 @@ static double share_at(const double *labels, size_t n, size_t lag) {
   return (double)same / (double)(n - lag);
 }
 
-/* True if the share is far above that of a shuffle, by more than chance explains. */
+/* True if the share exceeds that of a shuffle by LEAST_EXCESS of the rest, and by `sigmas` standard
+ * deviations. */
 static bool is_significant(const clv_label_order *o, double sigmas, double sigma) {
   double more = o->share - o->shuffled, left = 1 - o->shuffled;
   return o->lag && left > 0 && more >= LEAST_EXCESS * left && more >= sigmas * sigma;

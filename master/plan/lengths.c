@@ -5,7 +5,7 @@
  */
 #include "master/plan/plan_int.h"
 
-/* True if the master sends an input with the lengths of sequences. */
+/* True if the master sends the input that has the lengths of sequences to a worker. */
 static bool sends_lengths(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (uint32_t k = 0; b->stages[i].worker >= 0 && k < b->stages[i].n_leaves; k++)
@@ -21,8 +21,8 @@ void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b) {
     b->mean_places = range.sum / (double)n;
 }
 
-/* Mean share of the full length, plus half of the rounding of a micro-batch; 1 if lengths were not
- * counted. */
+/* Returns the mean length of a sequence as a share of the full length, plus half a rounding step of
+ * micro-batches; 1 if the lengths were not counted. */
 static double mean_share_of(const clv_blueprint *b) {
   double share = b->mean_places / (double)CLV_MAX(b->places, 1) + 0.5 / CLV_PACKED_SIZES;
   return b->mean_places > 0 && share < 1 ? share : 1;

@@ -16,7 +16,8 @@ static clv_link_estimate link_of(double rtt_ms, double mbit, bool given) {
   return (clv_link_estimate){.latency_s = rtt_ms / 2e3, .bytes_s = mbit * 1e6 / 8, .given = given};
 }
 
-/* Parses digits with an optional fraction between low and high; *end: the character after them. */
+/* Parses digits with an optional fraction. True if the number is from low to high; *end: the
+ * character after it. */
 static bool number(const char *text, double low, double high, double *ret, const char **end) {
   char *stop;
   if (strspn(text, "0123456789.") == 0) return false;
@@ -25,7 +26,8 @@ static bool number(const char *text, double low, double high, double *ret, const
   return stop <= text + strspn(text, "0123456789.") && *ret >= low && *ret <= high;
 }
 
-/* Returns the worker called `name` in *ret; -1: the master. */
+/* Returns the index of the worker called `name` in *ret; -1: the name is "master", if `master`
+ * permits it. */
 static clv_code find_node(const clv_session_config *c, const char *option, const char *name,
                           bool master, int *ret, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
@@ -97,7 +99,7 @@ static clv_code parse_speed(const clv_session_config *c, const char *arg, clv_li
   return CLV_OK;
 }
 
-/* A direct hop without an option gets the worse values of its workers' links. */
+/* Gives each direct hop that no option sets the worse values of its two workers' links. */
 static void fill_hops(clv_links *l) {
   for (size_t i = 0; i < l->n; i++)
     for (size_t k = i + 1; k < l->n; k++) {

@@ -14,7 +14,7 @@ static const struct {
   const char *name;
   double limit;
   clv_finding shows;
-  const char *key; /* key of `privacy` that permits the finding; NULL: none is needed */
+  const char *key; /* key of `privacy` that permits the finding; NULL: the finding needs no key */
 } readers[CLV_LOOK_READERS] = {
     [CLV_LOOK_PIXELS] = {"pixels", 0.5, CLV_FINDING_PICTURE, NULL},
     [CLV_LOOK_TOKENS] = {"tokens", 0.2, CLV_FINDING_TOKENS, "tokens_readable"},
@@ -35,8 +35,8 @@ static bool uses_workers(const clv_blueprint *b) {
   return any;
 }
 
-/* Derives the seed of a draw. A preview has its own secrets, which are the same in each preview;
- * the first draw has those of a run if the session file gives its seed. */
+/* Derives the seed of the secret weights of a draw. A preview has its own seeds, the same in each
+ * preview. If the session file gives the run's seed, the first draw of a preview uses it. */
 static clv_code seed_of(const clv_blueprint *b, const clv_look_options *o, uint32_t draw,
                         clv_key *ret, clv_err *err) {
   *ret = b->config->train.seed.key;
@@ -44,8 +44,8 @@ static clv_code seed_of(const clv_blueprint *b, const clv_look_options *o, uint3
   return clv_key_derive("cleave look", &b->config->train.seed.key, &draw, sizeof draw, ret, err);
 }
 
-/* Merges the reading of a draw: the largest figure counts. The first draw decides whether a reader
- * could run, since others may lack the time. */
+/* Merges the results of a reader over all draws: the largest figure counts. The first draw decides
+ * whether the reader could run, because later draws may lack the time. */
 static void merge(clv_look_result *all, const clv_look_result *one, bool first) {
   bool both = one->state == CLV_LOOK_READ && all->state == CLV_LOOK_READ;
   if (first || (both && one->figure > all->figure)) *all = *one;
@@ -102,15 +102,15 @@ static clv_findings uncertain_of(const clv_look *look) {
 }
 
 /* True if a worker receives the gradient that the look reads. Layers at workers hide nothing, so
- * all workers up to the master's next stage receive it. */
+ * each worker between this stage and the next stage of the master receives the gradient. */
 static bool gets_gradient(const clv_blueprint *b, uint32_t stage) {
   uint32_t i = stage;
   while (i < b->n_stages && b->stages[i].worker >= 0) i++;
   return i > stage && i > clv_look_last_worker_stage(b) && b->stages[stage + 1].input_needs_grad;
 }
 
-/* Findings of the look for a kind of row: values that leave the master show records, gradients from
- * behind the last worker show labels. */
+/* Returns the findings of the look for a kind of tensor: records in values that the master sends,
+ * labels in gradients from layers behind the last worker. */
 static clv_findings findings_of_kind(const clv_blueprint *b, const clv_look *look,
                                      clv_egress_kind kind, uint32_t stage) {
   bool gradient = kind == CLV_EGRESS_GRADIENT && gets_gradient(b, stage);
@@ -128,8 +128,8 @@ static bool has_tokens(const clv_blueprint *b) {
   return any;
 }
 
-/* Drops findings that a worse one includes: records that are sent as such are no picture besides,
- * and repeated vectors are no tokens. */
+/* Removes findings that RAW INPUT includes: records that are sent as they are need no PICTURE as
+ * well, and repeated vectors no TOKENS. */
 static clv_findings without_included(const clv_blueprint *b, clv_findings found,
                                      clv_findings shows) {
   clv_findings less = CLV_FINDING_PICTURE;

@@ -9,21 +9,23 @@
 
 #include "master/plan/look_int.h"
 
-/* Multiplications per second, at least; used to estimate how many records there is time for. */
+/* Multiply-adds per second that any machine computes, at least; estimates how many records there is
+ * time for. */
 static const double LEAST_SPEED = 1e10;
 enum { BATCH = 16, SHAPES = 8 };
 
 typedef struct look_tensors {
   const clv_look_round *r;
   const clv_blueprint *b;
-  uint32_t n_parts; /* stages of the master before the last cut */
+  uint32_t n_parts; /* number of stages of the master before the last cut */
   clv_look_part *parts;
-  size_t n_tensors, width; /* width: values of a record in all tensors */
+  size_t n_tensors, width; /* width: values of one record in all tensors */
   clv_look_tensor *tensors;
-  uint32_t *stage;    /* [n_tensors] stage whose output it is; n_stages: a model input */
+  uint32_t *stage;    /* [n_tensors] stage that outputs the tensor; n_stages: the tensor is a model
+                       * input */
   float *values;      /* [records][width] */
-  uint64_t run_ns;    /* time for all records */
-  int64_t *exchanged; /* tokens of records that run_exchanged has made */
+  uint64_t run_ns;    /* time that run_all took for all records */
+  int64_t *exchanged; /* tokens of the records that run_exchanged has made; NULL: it has not run */
 } look_tensors;
 
 static void front_done(look_tensors *f) {
@@ -41,8 +43,8 @@ static bool output_leaves(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
 }
 
-/* True if the master sends input k of the model to a worker. Lengths of sequences do not count as
- * records. */
+/* True if the master sends input k of the model to a worker as records. The input with the lengths
+ * of sequences does not count. */
 static bool input_leaves(const clv_blueprint *b, uint32_t k) {
   bool any = false;
   for (uint32_t i = 0; i < b->n_stages; i++)
@@ -102,7 +104,7 @@ static double work_of(const look_tensors *f) {
   return work;
 }
 
-/* Chooses as many records as time and memory permit, once for all draws. */
+/* Chooses as many records as time and memory permit. The first draw chooses for all draws. */
 static clv_code choose_records(look_tensors *f, clv_err *err) {
   double left_s = (double)(f->r->until_ns - CLV_MIN(clv_now_ns(), f->r->until_ns)) * 1e-9;
   double most = left_s * LEAST_SPEED / CLV_MAX(work_of(f), 1.0);
@@ -172,8 +174,8 @@ static void keep_inputs(const look_tensors *f, size_t n) {
   }
 }
 
-/* Records to run at once: those of one second, or of two seconds if the layers use batch
- * statistics. */
+/* Returns how many records to run at once: as many as take one second, at most BATCH, but at least
+ * two, because batch norm needs two. */
 static size_t batch_of(const look_tensors *f, size_t n) {
   double most = CLV_MIN(LEAST_SPEED / CLV_MAX(work_of(f), 1.0), (double)BATCH);
   return CLV_MIN(n, CLV_MAX((size_t)most, (size_t)2));
@@ -185,7 +187,8 @@ static clv_code check_time(const look_tensors *f, clv_err *err) {
                   CLV_LOOK_MAX_SECONDS);
 }
 
-/* Runs all records. The last batch overlaps with the one before it if it would be short. */
+/* Runs all records. The last batch starts earlier if it would be short, and so repeats some
+ * records. */
 static clv_code run_all(look_tensors *f, clv_err *err) {
   size_t n = f->r->sample->half.n, batch = batch_of(f, n);
   uint64_t begin = clv_now_ns();
@@ -229,7 +232,8 @@ static void set_result(clv_look_result *ret, clv_code code, const clv_look_readi
   ret->by = read->by;
 }
 
-/* An input of the records as a tensor; without a sample it has a shape only. */
+/* Returns an input of the records as a tensor. If no records were chosen yet, only the shape is
+ * set. */
 static clv_look_tensor input_tensor(const look_tensors *f, uint32_t k) {
   const clv_tensor *x = k < f->r->sample->n_inputs ? f->r->sample->x[k] : NULL;
   if (!x) return (clv_look_tensor){.shape = without_n(&f->b->inputs.list[k].shape)};
@@ -245,8 +249,8 @@ static bool find_record(const look_tensors *f, clv_look_view *ret) {
   return false;
 }
 
-/* Possible shapes of a flat tensor, which may have been a grid before: shapes of layers with as
- * many values. */
+/* Lists shapes that a flat tensor may have had before it was flattened: the shapes of layers with
+ * as many values. Returns their number. */
 static size_t shapes_of(const look_tensors *f, size_t tensor, clv_shape ret[SHAPES]) {
   const clv_shape flat = f->tensors[tensor].shape;
   size_t n = 0;
@@ -268,7 +272,8 @@ typedef struct look_views {
 
 static void views_done(look_views *v) { free(v->list); }
 
-/* Lists the views of all tensors. n_tokens 0: as grids like those of `records`. */
+/* Lists the views of all tensors: as sequences of n_tokens vectors, or, if n_tokens is 0, as grids
+ * like that of `records`. */
 static clv_code list_views(const look_tensors *f, const clv_look_view *records, size_t n_tokens,
                            look_views *ret, clv_err *err) {
   clv_look_view some[CLV_LOOK_MAX_VIEWS];
@@ -289,8 +294,8 @@ static clv_code list_views(const look_tensors *f, const clv_look_view *records, 
   return CLV_OK;
 }
 
-/* Why no tensor can be like a picture, by the shapes of records and tensors alone; NULL: one may
- * be. */
+/* Returns why no tensor can look like a picture, from the shapes of records and tensors alone;
+ * NULL: a tensor may look like one. */
 static const char *no_pixels(const look_tensors *f) {
   CLV_AUTO(views_done) look_views v = {0};
   clv_look_view records;
@@ -313,7 +318,8 @@ static void read_pixels(look_tensors *f, clv_look_result *ret) {
   set_result(ret, code, &read, &err);
 }
 
-/* Finds the first input with tokens. Columns beside a token, such as boxes, do not count. */
+/* Finds the first input with tokens. If a token has further columns, such as a box, only the first
+ * column counts. */
 static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens, size_t *columns) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
     const clv_shape s = without_n(&f->b->inputs.list[k].shape);
@@ -346,7 +352,7 @@ static clv_code list_tokens(const look_tensors *f, uint32_t input, size_t n_toke
   return CLV_OK;
 }
 
-/* Finds flat records of floats: the first input that is no grid. */
+/* Finds the first input of floats that is no grid. */
 static bool find_vectors(const look_tensors *f, clv_look_tensor *ret) {
   clv_look_view grid;
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
@@ -357,8 +363,8 @@ static bool find_vectors(const look_tensors *f, clv_look_tensor *ret) {
   return false;
 }
 
-/* If most records repeat others bit by bit, numbers the different ones; false: most do not repeat.
- * */
+/* Gives equal numbers to records that are equal bit by bit. False: most records differ from all
+ * others. */
 static bool list_repeats(const look_tensors *f, int64_t ret[CLV_LOOK_MAX_RECORDS]) {
   size_t n = f->r->sample->half.n, different = 0;
   clv_look_tensor t;
@@ -383,7 +389,7 @@ static void read_nearest(const look_tensors *f, const clv_look_tokens *t, clv_lo
 static void read_repeats(const look_tensors *f, clv_look_result *ret) {
   int64_t tokens[CLV_LOOK_MAX_RECORDS];
   const clv_look_tokens t = {tokens, 1};
-  if (!list_repeats(f, tokens)) return; /* no_tokens has given the reason */
+  if (!list_repeats(f, tokens)) return; /* why_no_tokens has set the reason */
   read_nearest(f, &t, ret);
   if (ret->state == CLV_LOOK_READ) ret->by = "the nearest vector (records repeat)";
 }
@@ -405,8 +411,9 @@ static void read_tokens(look_tensors *f, clv_look_result *ret) {
     clv_look_set_skipped(ret, &err);
 }
 
-/* Why there are no tokens, by the records alone, so that the reason is known even if the layers
- * cannot run; NULL: there are tokens, or may be. Chooses records if there are none yet. */
+/* Returns why the records have no tokens, NULL if they have or may have some. Looks at the records
+ * alone, so that the reason is known even if the layers cannot run. Chooses records if none were
+ * chosen yet. */
 static const char *no_tokens(const look_tensors *f) {
   int64_t tokens[CLV_LOOK_MAX_RECORDS];
   size_t n_tokens, columns;
@@ -420,7 +427,8 @@ static const char *no_tokens(const look_tensors *f) {
 
 /* ---- features -------------------------------------------------------------------------------- */
 
-/* Number of values of a record that the master computes. */
+/* Returns how many of a record's values the master computes; the values behind these are model
+ * inputs. */
 static size_t values_made(const look_tensors *f) {
   size_t k = 0;
   while (k < f->n_tensors && f->stage[k] < f->b->n_stages) k++;
@@ -440,8 +448,8 @@ static const char *no_features(const look_tensors *f) {
   return values_made(f) ? NULL : "only records leave";
 }
 
-/* Reads features of an input. In a picture neighbouring places are alike, so there the finding is
- * PICTURE, else RAW INPUT. */
+/* Reads the features of an input. If the input is a picture, its neighbouring places are alike, so
+ * the finding is PICTURE; otherwise it is RAW INPUT. */
 static void read_features_of(const look_tensors *f, uint32_t input, clv_look_result *ret) {
   const clv_look_tensor t = input_tensor(f, input);
   const clv_look_features of = {.features = t.values,
@@ -458,22 +466,23 @@ static void read_features_of(const look_tensors *f, uint32_t input, clv_look_res
   ret->shows = clv_look_record_view(&t, &grid) ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT;
 }
 
-/* True if a is worse than b: a finding that needs a key, or else a larger figure. */
+/* True if a is worse than b: its finding needs a key of `privacy` and b's does not, or else its
+ * figure is larger. */
 static bool is_worse(const clv_look_result *a, const clv_look_result *b) {
   bool keys[2] = {a->figure > CLV_LOOK_CERTAIN_FIGURE && a->shows != CLV_FINDING_PICTURE,
                   b->figure > CLV_LOOK_CERTAIN_FIGURE && b->shows != CLV_FINDING_PICTURE};
   return keys[0] != keys[1] ? keys[0] : a->figure > b->figure;
 }
 
-/* Deterministic random number below n for a draw. */
+/* Returns a number below n that depends only on `draw`. */
 static size_t draw_below(uint64_t draw, size_t n) {
   uint64_t h = (draw + 1) * UINT64_C(0x9e3779b97f4a7c15);
   h = (h ^ h >> 31) * UINT64_C(0xbf58476d1ce4e5b9);
   return (size_t)((h ^ h >> 29) % n);
 }
 
-/* Replaces each token of record r by the token that one of the first `n` records has at that place.
- * */
+/* Replaces each token of record r by the token that a drawn record of the first n has at the same
+ * place. */
 static void exchange_record(const look_tensors *f, int64_t *x, size_t r, size_t n, size_t n_tokens,
                             size_t columns) {
   for (size_t s = 0; s < n_tokens; s++) {
@@ -483,10 +492,10 @@ static void exchange_record(const look_tensors *f, int64_t *x, size_t r, size_t 
   }
 }
 
-/* Reads tokens of records with exchanged tokens. A vocabulary is large, so few records have the
- * same token at a place. So the layers run once more, on records whose tokens are those of a
- * quarter of the records. An observer of one place then reads only what its vector says of its own
- * token, and nothing of the tokens beside it. */
+/* Runs the layers again on records with exchanged tokens, and lists the exchanged tokens. In a
+ * large vocabulary few records have the same token at a place, so the tokens of most records are
+ * replaced by those of a quarter of the records. A reader of one place then reads only what the
+ * vector says about its own token, and nothing about the tokens beside it. */
 static clv_code run_exchanged(look_tensors *f, uint32_t input, size_t n_tokens, size_t columns,
                               clv_err *err) {
   clv_tensor *x = f->r->sample->x[input];
@@ -505,7 +514,7 @@ static clv_code run_exchanged(look_tensors *f, uint32_t input, size_t n_tokens, 
   return code;
 }
 
-/* Runs last, because it replaces the values. */
+/* Reads tokens of records with exchanged tokens. Call it last, because it replaces f->values. */
 static void read_exchanged(look_tensors *f, clv_look_result *ret) {
   size_t n_tokens, columns;
   uint32_t input;
@@ -541,8 +550,8 @@ static clv_code prepare_and_run(look_tensors *f, clv_err *err) {
   return make_values(f, err);
 }
 
-/* Sets the result of a reader that did not run. A session without pixels or tokens has nothing to
- * read; any other failure means that the reader could not look. */
+/* Sets the result of a reader that did not run. why: there is nothing to read. Any other failure
+ * means that the reader could not look. */
 static void set_unread(clv_look_result *ret, const char *why, clv_code code, const clv_err *err) {
   if (why)
     set_nothing_to_read(ret, why);

@@ -12,42 +12,44 @@
 #include "master/plan/look_int.h"
 
 enum {
-  SAMPLES = 512,   /* approximate number of gradients to read */
-  MOST_DRAWS = 64, /* random inputs per record */
-  PIECES = 8,      /* most crossing values with places */
-  COLUMNS = 256,   /* most numbers to read of a label with several */
+  SAMPLES = 512,   /* gradients to read, approximately */
+  MOST_DRAWS = 64, /* most random inputs per record */
+  PIECES = 8,      /* most crossing values that have a vector per label */
+  COLUMNS = 256,   /* most numbers to read of a numeric label */
   BATCH = 64,
-  MOST_WIDTH = 16384, /* most values of a gradient to read */
+  MOST_WIDTH = 16384, /* most values to read of a gradient */
 };
-/* random inputs are uniform in [-SPREAD, SPREAD]: deviation 1 */
+/* Random inputs are uniform in [-SPREAD, SPREAD], so their standard deviation is 1. */
 static const float SPREAD = 1.7320508f;
-static const double LEAST_SPEED = 1e10; /* as in look_front.c */
+static const double LEAST_SPEED = 1e10; /* multiply-adds per second, as in look_front.c */
 
-/* Values of a gradient that belong to one label. */
+/* The part of a record's gradient that belongs to one label. */
 typedef struct gradient_part {
-  size_t first, width, step; /* step: values from one place to the next */
+  size_t first, width, step; /* in values; step: from one label to the next */
 } gradient_part;
 
 typedef struct look_gradients {
   const clv_look_round *r;
   const clv_blueprint *b;
-  uint32_t last;          /* last stage at a worker */
-  bool layers;            /* there are layers behind that stage, in `parts` */
-  clv_look_part parts[2]; /* [0]: layers behind `last`; [1]: owners of tied parameters */
+  uint32_t last;          /* last stage that is at a worker */
+  bool layers;            /* the master has layers behind that stage; parts[0] has them */
+  clv_look_part parts[2]; /* [0]: layers behind `last`; [1]: the layers that own their tied
+                           * parameters */
   size_t n_parts;
   clv_graph *loss;
   clv_params *no_params;
   clv_plan *loss_plan;
   clv_call *loss_call;
-  size_t batch, width, outputs; /* values of a record's gradient; of a prediction */
+  size_t batch, width, outputs; /* records of a batch; values of a record's gradient; values of a
+                                 * prediction */
   size_t labels;                /* labels per record */
   gradient_part pieces[PIECES];
-  size_t n_pieces, vector; /* vector: values that belong to one label */
+  size_t n_pieces, vector; /* vector: values of the gradient that belong to one label */
   float *x, *dx, *dout;    /* [batch][width], [batch][width], gradient of the prediction */
-  size_t step, kept;       /* each step-th of `vector` values is kept */
+  size_t step, kept;       /* every step-th of the `vector` values is kept */
   float *values;           /* [room][kept] */
   int64_t *label;          /* [room] */
-  size_t *record;          /* [room] record of the gradient */
+  size_t *record;          /* [room] record that the gradient is of */
   size_t n, room, n_fit;
 } look_gradients;
 
@@ -79,8 +81,8 @@ static bool has_outside_ties(const clv_look_part *p) {
   return false;
 }
 
-/* Makes the layers behind the last worker. The owner of tied parameters is in the master's first
- * stages, so these are made too. */
+/* Makes the layers behind the last worker. If they have tied parameters that the master's first
+ * stages own, those stages are made too. */
 static clv_code make_layers(look_gradients *h, clv_err *err) {
   uint32_t first = h->last + 1, end = h->b->n_stages;
   h->layers = first < end;
@@ -114,8 +116,8 @@ static clv_code make_loss(look_gradients *h, clv_err *err) {
   return clv_alloc(h->batch * h->outputs, sizeof *h->dout, &h->dout, err);
 }
 
-/* Finds the values of the gradient that belong to one label. If labels have places, these are the
- * values with the same places. */
+/* Finds the values of the gradient that belong to one label. If each position of a sequence has a
+ * label, these are the values at the same position. */
 static clv_code find_pieces(look_gradients *h, clv_err *err) {
   const clv_node *values[CLV_MAX_NODES];
   uint32_t n = clv_blueprint_cut_values(h->b, h->last, values);
@@ -140,7 +142,7 @@ static clv_code find_pieces(look_gradients *h, clv_err *err) {
                   h->labels);
 }
 
-/* Makes the plan for as many records as fit into the memory. */
+/* Makes the plans for as many records at once as fit into the memory. */
 static clv_code make_plan(look_gradients *h, clv_err *err) {
   double left_s = (double)(h->r->until_ns - CLV_MIN(clv_now_ns(), h->r->until_ns)) * 1e-9;
   double work = h->layers ? 6 * clv_look_part_mac_count(&h->parts[0]) : 0;
@@ -170,13 +172,13 @@ static clv_code make_room(look_gradients *h, clv_err *err) {
   return clv_alloc(h->room, sizeof *h->record, &h->record, err);
 }
 
-/* Class of a label; -1: the loss ignores the label. */
+/* Returns the class of a label; -1: the loss ignores the label. */
 static int64_t class_of(const look_gradients *h, int64_t label) {
   const clv_shape out = prediction_of(h);
   return label >= 0 && label < out.dim[out.rank - 1] ? label : -1;
 }
 
-/* Keeps the gradient of a label: every step-th value if it is long. */
+/* Keeps the gradient of one label. Of a long gradient it keeps every step-th value. */
 static void keep_vector(look_gradients *h, size_t row, size_t place) {
   float *to = h->values + h->n * h->kept;
   size_t at = 0;
@@ -188,7 +190,7 @@ static void keep_vector(look_gradients *h, size_t row, size_t place) {
   }
 }
 
-/* Chooses a share of the labels with places, in no order. */
+/* Chooses a share of the labels, in no order; the same ones in each run. */
 static bool is_chosen(size_t i, double share) {
   return (double)((uint32_t)i * 2654435761u) < share * 4294967296.0;
 }
@@ -245,7 +247,7 @@ static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err
   return clv_look_part_backward(&h->parts[0], h->dout, h->dx, err);
 }
 
-/* Runs all records. Each record is in both halves, with different inputs. */
+/* Runs all records. Each record occurs in both halves, with different random inputs. */
 static clv_code run_all_records(look_gradients *h, clv_err *err) {
   size_t records = h->r->sample->half.n, draws = CLV_MAX(SAMPLES / records, (size_t)2);
   double all;
@@ -277,7 +279,7 @@ static int ascending(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Removes duplicates from a sorted list. */
+/* Copies the different values of a sorted list to `ret`. Returns their number. */
 static size_t different(const float *sorted, size_t n, float *ret) {
   size_t kept = 0;
   for (size_t i = 0; i < n; i++)
@@ -285,8 +287,8 @@ static size_t different(const float *sorted, size_t n, float *ret) {
   return kept;
 }
 
-/* Makes classes of numbers: a few repeating values are the classes; otherwise there are two, up to
- * the median and above it. Returns their number. */
+/* Turns column `at` of numeric labels into classes: a few repeating values are the classes;
+ * otherwise there are two, up to the median and above it. Returns the number of classes. */
 static size_t classes_of_numbers(const look_gradients *h, size_t at, int64_t *label) {
   float sorted[CLV_LOOK_MAX_RECORDS] = {0}, ends[CLV_LOOK_MAX_RECORDS];
   size_t n = CLV_MIN(h->r->sample->half.n, (size_t)CLV_LOOK_MAX_RECORDS);
@@ -326,8 +328,9 @@ static int by_variance(const void *a, const void *b) {
   return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Chooses the columns of numbers that differ, in the order of their variance. If there are too
- * many, half are the most variable ones, the others are taken at even steps. */
+/* Chooses the columns of numeric labels that are not constant, the most variable first. If there
+ * are more than COLUMNS, half of the choice are the most variable ones, and the others are taken at
+ * even steps. */
 static clv_code choose_columns(const look_gradients *h, number_column **ret, size_t *n_ret,
                                clv_err *err) {
   size_t n = 0;
@@ -344,8 +347,7 @@ static clv_code choose_columns(const look_gradients *h, number_column **ret, siz
   return CLV_OK;
 }
 
-/* Position of the only 1 of a label whose other values are 0; SIZE_MAX: the label is not of that
- * kind. */
+/* Returns the position of the 1 in a one-hot label; SIZE_MAX: the label is not one-hot. */
 static size_t only_one_of(const look_gradients *h, size_t record) {
   const float *v = numbers_of(h, record);
   size_t ret = SIZE_MAX;
@@ -377,7 +379,7 @@ static clv_code read_columns(look_gradients *h, clv_look_gradients *g, clv_look_
   return clv_look_labels(g, ret, err);
 }
 
-/* Reads numeric labels: the class of one-hot labels, else the column that is read best. */
+/* Reads numeric labels: of one-hot labels the class, of others the column that can be read best. */
 static clv_code read_numeric_labels(look_gradients *h, clv_look_gradients *g, clv_look_reading *ret,
                                     clv_look_reading *groups, clv_err *err) {
   clv_look_reading of_columns;
@@ -393,7 +395,7 @@ static clv_code read_numeric_labels(look_gradients *h, clv_look_gradients *g, cl
   return CLV_OK;
 }
 
-/* Number of different lengths of gradients that weights of classes make. */
+/* Returns how many different lengths the loss's weights of classes give to gradients. */
 static size_t lengths_of(const look_gradients *h) {
   const clv_class_weights *w = &h->loss->nodes[h->loss->output].attrs.class_weights;
   size_t n = 0;
@@ -405,8 +407,8 @@ static size_t lengths_of(const look_gradients *h) {
   return CLV_MAX(n, (size_t)2);
 }
 
-/* Reads labels, and which records have the same label. by "": the groups are not read, since labels
- * are no classes. */
+/* Reads the labels, and which records have the same label. groups->by "": groups were not read,
+ * because the labels are no classes. */
 static clv_code read_labels(look_gradients *h, clv_look_reading *ret, clv_look_reading *groups,
                             clv_err *err) {
   const clv_tensor *y = h->r->sample->y;
@@ -431,7 +433,7 @@ static clv_code read_labels(look_gradients *h, clv_look_reading *ret, clv_look_r
   return clv_look_labels(&g, ret, err);
 }
 
-/* Why there are no labels to read; NULL: there are. */
+/* Returns why there are no labels to read; NULL: there are some. */
 static const char *why_no_labels(const clv_look_round *r, uint32_t last) {
   const clv_blueprint *b = r->weights.b;
   if (r->o->evaluates) return "no gradient is sent";

@@ -9,7 +9,7 @@
 
 #include "master/plan/look_int.h"
 
-static const double NEARLY_ALL = 0.9; /* share of values that dropout drops */
+static const double NEARLY_ALL = 0.9; /* probability from which a dropout drops nearly all values */
 
 void clv_look_set_skipped(clv_look_result *ret, const clv_err *why) {
   ret->state = CLV_LOOK_NOT_LOOKED_AT;
@@ -126,14 +126,14 @@ static clv_code check_ops(const clv_graph *g, clv_err *err) {
   return CLV_OK;
 }
 
-/* True if the dropout leaves hardly any value. It hides nothing then, because all that is sent is
- * what is beside it. */
+/* True if the dropout drops nearly all values. The look runs such a dropout, because hardly
+ * anything is sent then but values that bypass it, such as a residual. */
 static bool drops_all(const clv_node *n) {
   return n->op == CLV_OP_DROPOUT && n->attrs.p >= NEARLY_ALL;
 }
 
-/* True if the part runs as in training, because batch norm then uses the statistics of the batch.
- * The only other difference is dropout, which is left out up to NEARLY_ALL. */
+/* True if the part must run as in training: batch norm uses the statistics of the batch, or a
+ * dropout drops nearly all values. Weaker dropouts are not run. */
 static bool differs_in_training(const clv_graph *g) {
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_BATCHNORM || drops_all(&g->nodes[i])) return true;

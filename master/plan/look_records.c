@@ -7,12 +7,13 @@
 
 #include "master/plan/look_int.h"
 
-enum { POOL = 16384 }; /* records to choose from */
+enum { POOL = 16384 }; /* most records to choose from */
 
 typedef struct look_record {
   int64_t class;
-  uint32_t record, order, rank; /* rank: position within its class */
-  bool reported;                /* in the second half */
+  uint32_t record, order, rank; /* rank: position within the class */
+  bool reported;                /* the record is in the half whose figure counts, not in the half to
+                                 * learn from */
 } look_record;
 
 static int by_class(const void *a, const void *b) {
@@ -46,8 +47,8 @@ static int ascending(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Numbers the classes of labels. Labels with few different numbers are classes, in the order of
- * these numbers. */
+/* Numbers the classes of numeric labels. If the labels have few different numbers, each number is a
+ * class. */
 static clv_code class_numbers(const clv_look_options *o, look_record *pool, size_t n,
                               clv_err *err) {
   CLV_AUTO(clv_freep) double *values = NULL;
@@ -69,8 +70,8 @@ static clv_code class_numbers(const clv_look_options *o, look_record *pool, size
   return CLV_OK;
 }
 
-/* Ranks the records so that those of a class go to both halves in turn, and so do the first ones of
- * all classes. */
+/* Ranks the records within their classes, and assigns them to the halves in turn. The first records
+ * of the classes go to the two halves in turn as well. */
 static void rank(look_record *pool, size_t n) {
   uint32_t class = 0;
   qsort(pool, n, sizeof *pool, by_class);

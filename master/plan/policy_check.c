@@ -21,7 +21,7 @@ static bool is_evaluated(const clv_egress_row *r) {
 }
 
 /* True if the command sends the tensor of the row. Weights are sent on a resume, for an evaluation,
- * and if a file has the initial ones; moments of the optimiser are sent on a resume alone. */
+ * and if a file has the initial ones; moments of the optimiser only on a resume. */
 static bool is_sent(const clv_blueprint *b, const clv_egress_row *r, const clv_planned_sends *s) {
   if (r->kind == CLV_EGRESS_STATE) return s->optimizer;
   if (r->kind == CLV_EGRESS_WEIGHTS)
@@ -62,8 +62,9 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
   return r;
 }
 
-/* Checks a tensor that workers send each other, which has no row in the table. A policy that
- * permits the findings of the stage, by which hops were named until 0.8, permits the hop too. */
+/* Checks a tensor that a worker sends to another worker; it has no row in the table. Until 0.8 hops
+ * were named by the findings of the stage, so a policy that permits these findings permits the hop
+ * too. */
 static clv_code check_hop(const clv_blueprint *b, uint32_t i, bool back, clv_err *err) {
   if (!b->stages[i].direct || (back && !b->stages[i + 1].input_needs_grad)) return CLV_OK;
   clv_egress_row r = clv_blueprint_hop_row(b, i, back);
@@ -74,8 +75,7 @@ static clv_code check_hop(const clv_blueprint *b, uint32_t i, bool back, clv_err
   return clv_policy_check_tensor(b->policy, &t, err);
 }
 
-/* Checks that the policy names each worker, including one that receives its tensors only from other
- * workers, or none. */
+/* Checks that the policy names each worker, also a worker to which the master sends no tensor. */
 static clv_code check_workers(const clv_blueprint *b, clv_err *err) {
   for (size_t i = 0; i < b->config->n_workers; i++) {
     const clv_policy_tensor t = {.name = "descriptions of stages",
@@ -89,7 +89,8 @@ static clv_code check_workers(const clv_blueprint *b, clv_err *err) {
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Bytes of a row in an epoch. The bytes of a step are those of a full batch. */
+/* Returns the bytes of a row in an epoch. r->bytes_per_step is for a full batch, so it is scaled to
+ * the records of the epoch. */
 static double epoch_bytes(const clv_blueprint *b, const clv_egress_row *r,
                           const clv_planned_sends *s) {
   double sample = (double)r->bytes_per_step / (double)b->config->train.batch;

@@ -32,8 +32,8 @@ bool clv_privacy_is_mixing(const clv_privacy_view *v, int k) {
          clv_op_def_of(v->g->nodes[k].op)->mixes != CLV_MIXES_NOTHING;
 }
 
-/* True if the master also has the transpose of the layer, by a tie. With many features between them
- * both together are almost the identity. */
+/* True if the master also has the transposed weights of the layer, because another layer is tied to
+ * it. If there are many features between the two layers, they nearly undo each other. */
 static bool is_undone(const clv_privacy_view *v, int k) {
   const clv_node *n = &v->g->nodes[k];
   for (int i = 0; i < v->g->n_nodes; i++) {
@@ -66,8 +66,8 @@ const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool
   return NULL;
 }
 
-/* Returns what a worker can know of the layer's weights. An embedding of the master is never
- * AT_WORKER. */
+/* Returns how a layer counts for the analysis: secret, known to a worker, or at a worker. An
+ * embedding at the master is never AT_WORKER. */
 static clv_reach_layer layer_of(const clv_privacy_view *v, int k, bool labels) {
   if (clv_privacy_is_input(v, k)) return CLV_REACH_AT_WORKER;
   if (!clv_privacy_is_at_master(v, k))
@@ -81,7 +81,8 @@ static void find_layers(clv_privacy_view *v, bool labels) {
 
 /* ---- the view -------------------------------------------------------------------------------- */
 
-/* Finds the nodes of a stage in the full model, which has them in the same order. */
+/* Finds for each node of a stage's graph the node of the full model. Both graphs have the nodes in
+ * the same order. */
 static void find_nodes(const clv_privacy_view *v, const clv_graph *stage, int *node_of) {
   int k = 0;
   for (int i = 0; i < stage->n_nodes; i++) {
@@ -105,7 +106,7 @@ static void take_params(clv_privacy_view *v, const clv_stage_plan *s, const clv_
   }
 }
 
-/* Gives a tied layer the facts of the owner of its weights, wherever that is. */
+/* Copies to a tied layer the facts about its weights, from the layer that owns them. */
 static void take_tie(clv_privacy_view *v, int k, int owner) {
   const clv_layer_facts own = v->of[k], *of = &v->of[owner];
   v->of[k] =
@@ -144,7 +145,6 @@ static void take_uses(clv_privacy_view *v) {
 
 /* ---- from the records ------------------------------------------------------------------------ */
 
-/* Returns the input of a node with the worst finding. */
 int clv_privacy_worst_input(const clv_privacy_view *v, int k) {
   const clv_node *n = &v->g->nodes[k];
   int worst = n->in[0];
@@ -162,13 +162,14 @@ static clv_findings findings_of(const clv_reach *r) {
   return f;
 }
 
-/* Findings of a model input. The length of a sequence is no finding; `plan` says separately that it
- * is sent. */
+/* Returns the findings of a model input. The lengths of sequences are no finding; `plan` says
+ * separately that they are sent. */
 static clv_findings shows_of_input(const clv_graph *g, int k) {
   return clv_graph_length_limit(g, k) ? CLV_FINDING_MIXED : CLV_FINDING_RAW_INPUT;
 }
 
-/* True if the layer hides: each of its outputs sums at least two places, by secret weights. */
+/* True if the layer hides its input: each of its outputs sums at least two positions by secret
+ * weights. */
 static bool hides(const clv_privacy_view *v, const clv_reach *r, int k) {
   return clv_privacy_is_mixing(v, k) && v->layers[k] == CLV_REACH_SECRET && r[k].sums;
 }
@@ -180,7 +181,7 @@ static uint32_t front_after(const clv_privacy_view *v, int k) {
   return least == CLV_NO_PATH ? least : least + hides(v, v->reach, k);
 }
 
-/* The last layer whose value is sent, with the stages as in the session. */
+/* Returns the last layer whose value is sent to another node. */
 static uint32_t last_cut(const clv_privacy_view *v) {
   uint32_t last = 0;
   for (uint32_t i = 0; i < v->b->n_stages; i++)
@@ -202,7 +203,7 @@ static clv_code go_forward(clv_privacy_view *v, clv_err *err) {
 
 /* ---- from the records, in gradients ---------------------------------------------------------- */
 
-/* True if workers receive the value. Their layers compute only from such values. */
+/* True if workers receive the value. Layers at workers compute from these values alone. */
 static bool is_known(const clv_privacy_view *v, int k) {
   const clv_blueprint *b = v->b;
   bool input = clv_privacy_is_input(v, k);
@@ -215,8 +216,8 @@ static bool is_known(const clv_privacy_view *v, int k) {
   return false;
 }
 
-/* Marks the known values. Returns true if a layer behind layer `first` reads a value made of
- * records that is not known. */
+/* Sets ret[k] for the values that workers receive. Returns true if a layer behind layer `first`
+ * reads a value made of records that workers do not receive. */
 static bool fill_known(const clv_privacy_view *v, uint32_t first, bool *ret) {
   bool beside[CLV_MAX_NODES], any = false;
   for (int k = 0; k < v->g->n_nodes; k++) {
@@ -229,8 +230,8 @@ static bool fill_known(const clv_privacy_view *v, uint32_t first, bool *ret) {
   return any;
 }
 
-/* Follows the records forwards and back. They reach a gradient if the master's layers behind a
- * worker's read them. */
+/* Computes the findings of records in gradients. A gradient shows records if layers of the master,
+ * behind a worker's layers, read them. */
 static clv_code go_forward_and_back(clv_privacy_view *v, clv_err *err) {
   bool known[CLV_MAX_NODES];
   uint32_t s = 0;
@@ -291,8 +292,9 @@ clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,
   return CLV_OK;
 }
 
-/* True if the value is made before a cut and read behind it. Inputs cross no cut, since the master
- * sends them to the stages that read them. The analysis of all cuts (all_at_master) counts them. */
+/* True if the value of node k is made before the cut behind layer `last` and read behind it. A
+ * model input crosses no cut, because the master sends it to each stage that reads it; only the
+ * analysis of all cuts (all_at_master) counts it. */
 bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last) {
   bool before = clv_privacy_is_input(v, k)
                     ? v->all_at_master && (v->shows[k] & CLV_FINDING_RAW_INPUT)
@@ -319,9 +321,10 @@ int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last) {
   return worst;
 }
 
-/* Findings of all values that cross behind a layer together. */
+/* Findings of all values that together cross the cut behind a layer. */
 typedef struct cut_facts {
-  clv_findings shows, gradient, returned; /* gradient: of labels; returned: of records, in it */
+  clv_findings shows, gradient, returned; /* of records; of labels, in the gradient; of records, in
+                                           * the gradient */
   uint32_t front, head;
   clv_narrowest_element picture, picture_returned;
 } cut_facts;
@@ -360,9 +363,9 @@ clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_
   return CLV_OK;
 }
 
-/* Finds what a direct hop shows: records as the worker's layers, with weights that it knows, have
- * mixed them. A record that the worker received as such is raw no more after they mix. Rows of the
- * master never count this. */
+/* Computes the findings of direct transfers from worker to worker. There the sender's layers count
+ * as mixing, with weights that are known, so a record that the sender received raw is no longer raw
+ * behind them. For tensors that the master sends, layers at workers never count as mixing. */
 static clv_code find_hops(clv_blueprint *b, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   bool any = false;
@@ -396,7 +399,8 @@ clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) {
   return find_hops(b, err);
 }
 
-/* Model inputs are the first nodes of a graph, in the order of the session. */
+/* leaf[] has no entry for the value that crosses the cut, which is input 0 of all stages but the
+ * first. */
 clv_findings clv_privacy_leaf_findings(const clv_blueprint *b, uint32_t stage, uint32_t input) {
   return shows_of_input(b->whole, (int)b->stages[stage].leaf[input - (stage > 0)]);
 }

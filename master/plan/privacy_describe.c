@@ -8,7 +8,8 @@
 
 #include "master/plan/privacy_int.h"
 
-/* Findings of records that leave behind stage i, in its values or in their gradient. */
+/* Returns the findings of records in what is sent at the cut behind stage i, in values or in their
+ * gradient. */
 static clv_findings shown_behind(const clv_blueprint *b, uint32_t i) {
   if (clv_privacy_has_gradient(b, i))
     return b->stages[i].gradient_shows & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
@@ -16,7 +17,8 @@ static clv_findings shown_behind(const clv_blueprint *b, uint32_t i) {
   return sent ? b->stages[i].shows : CLV_FINDING_MIXED;
 }
 
-/* All findings of records that leave; false: no tensor made of records leaves. */
+/* Returns the findings of records in all tensors that are sent. False: no tensor made of records is
+ * sent. */
 static bool records_shown(const clv_blueprint *b, clv_findings *ret) {
   clv_findings leaves;
   bool any = false;
@@ -29,8 +31,8 @@ static bool records_shown(const clv_blueprint *b, clv_findings *ret) {
   return any;
 }
 
-/* The stage with a gradient that has the fewest secret layers behind it; n_stages: no stage has
- * one. */
+/* Returns the stage whose gradient has the fewest secret layers behind it; n_stages: no worker
+ * receives a gradient. */
 static uint32_t thinnest(const clv_blueprint *b) {
   uint32_t found = b->n_stages;
   for (uint32_t i = 0; i < b->n_stages; i++) {
@@ -75,8 +77,8 @@ static void text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *out) {
         single_output(b) ? "; the one output shows its sign" : "");
 }
 
-/* True if a worker can compute the vectors of tokens that it guesses: no layer up to the stage is
- * secret. Adapters do not count, since they begin as zero. */
+/* True if no layer of the master up to the stage is secret. A worker can then compute the vectors
+ * of the tokens that it guesses. Adapters do not count, because they begin as zero. */
 static bool knows_front(const clv_privacy_view *v, uint32_t stage) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     const clv_node *n = &v->g->nodes[k];
@@ -90,7 +92,8 @@ static bool knows_front(const clv_privacy_view *v, uint32_t stage) {
   return true;
 }
 
-/* True if the layers before the vectors of tokens are known; also if memory runs out. */
+/* True if a worker knows the layers before some vectors of tokens that are sent; also if memory
+ * runs out. */
 static bool token_front_known(const clv_blueprint *b) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   clv_err err;
@@ -102,7 +105,7 @@ static bool token_front_known(const clv_blueprint *b) {
   return false;
 }
 
-/* True if the output of some stage shows tokens and has a vector for each place. */
+/* True if some stage sends tokens as one vector per position. */
 static bool any_sends_each_place(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     if ((shown_behind(b, i) & CLV_FINDING_TOKENS) && clv_privacy_has_vector_per_place(b, i))
@@ -110,8 +113,9 @@ static bool any_sends_each_place(const clv_blueprint *b) {
   return false;
 }
 
-/* Prints how much of tokens can be read. tests/seeds/seed000.py measures the first figure of each
- * line, at the first step, where most can be read; the other figures are published ones. */
+/* Prints how many tokens can be read from their vectors. tests/seeds/seed000.py measures the first
+ * figure of each line, at the first step, where most can be read; the other figures are published
+ * ones. */
 static void text_tokens(const clv_blueprint *b, clv_bytes *out) {
   bool each = any_sends_each_place(b);
   clv_bytes_printf(
@@ -125,7 +129,8 @@ static void text_tokens(const clv_blueprint *b, clv_bytes *out) {
       each ? "" : " that sends one per token");
 }
 
-/* The narrowest element of all cuts that show a picture, as the smallest share of the places. */
+/* Returns the narrowest element of all cuts that show a picture: the one with the smallest share of
+ * the positions. */
 static clv_narrowest_element picture_of(const clv_blueprint *b) {
   clv_narrowest_element found = {0};
   for (uint32_t i = 0; i < b->n_stages; i++) {
@@ -157,7 +162,7 @@ static void text_mixed(bool any, clv_bytes *out) {
           : "stay on the master");
 }
 
-/* Prints the findings of records, the worst first. */
+/* Prints the findings of records, the worst one first. */
 static void text_records(const clv_blueprint *b, bool any, clv_findings shows, clv_bytes *out) {
   if (shows & CLV_FINDING_RAW_INPUT)
     clv_bytes_puts(out, "records: RAW INPUT LEAVES (privacy.raw_input_leaves)\n");
@@ -170,7 +175,7 @@ static void text_records(const clv_blueprint *b, bool any, clv_findings shows, c
   if (!shows) text_mixed(any, out);
 }
 
-/* Appends the findings as JSON: `records` is the worst one in one word, for scripts, and `findings`
+/* Appends the findings as JSON: `records` is the worst finding in one word, for scripts; `findings`
  * lists all. */
 static void findings_json(bool any, clv_findings shows, clv_bytes *out) {
   static const struct {

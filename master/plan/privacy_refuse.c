@@ -11,7 +11,7 @@
 enum { SHOWN_NODES = 6, SHOWN_NAME = 24 };
 
 typedef struct layer_way {
-  int n, node[CLV_MAX_NODES]; /* nodes in the order of the model */
+  int n, node[CLV_MAX_NODES]; /* nodes of the full model, in their order */
 } layer_way;
 
 static void way_from_records(const clv_privacy_view *v, int k, layer_way *w) {
@@ -21,7 +21,7 @@ static void way_from_records(const clv_privacy_view *v, int k, layer_way *w) {
   for (int i = k; !clv_privacy_is_input(v, i); i = clv_privacy_worst_input(v, i)) w->node[--n] = i;
 }
 
-/* The reader of node k on the path to the loss with the fewest hiding layers. */
+/* Returns the node that reads node k on the path to the loss with the fewest hiding layers. */
 static int best_reader(const clv_privacy_view *v, int k) {
   for (int m = k + 1; m < v->g->n_nodes; m++)
     for (int i = 0; i < v->g->nodes[m].n_in; i++)
@@ -36,14 +36,15 @@ static void way_to_loss(const clv_privacy_view *v, uint32_t last, layer_way *w) 
     if ((k = best_reader(v, k)) >= 0) w->node[w->n] = k;
 }
 
-/* Shortens a long name to its end, which identifies the layer; messages have limited room. */
+/* Returns the end of a long name, which identifies the layer; messages have limited room. */
 static const char *short_name(const clv_node *n) {
   const char *name = n->name, *dot;
   while (strlen(name) > SHOWN_NAME && (dot = strchr(name, '.'))) name = dot + 1;
   return name;
 }
 
-/* Appends a path, such as "3 (flatten) -> fc (linear)"; of a long path its two ends. */
+/* Appends a path of layers, such as "3 (flatten) -> fc (linear)". Of a long path it appends the two
+ * ends. */
 static void put_way(const clv_privacy_view *v, const layer_way *w, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     bool gap = w->n > SHOWN_NODES && i == SHOWN_NODES / 2;
@@ -58,7 +59,7 @@ static void put_way(const clv_privacy_view *v, const layer_way *w, clv_bytes *ou
   if (!w->n) clv_bytes_puts(out, "of no layer at all");
 }
 
-/* Why a mixing layer hides nothing; NULL: it hides. */
+/* Returns why a mixing layer hides nothing; NULL: it hides. */
 static const char *why_hides_nothing(const clv_privacy_view *v, int k, bool labels) {
   const char *why = clv_privacy_why_hides_nothing(v, k, labels);
   const clv_reach *r = labels ? &v->gradient[k] : &v->reach[k];
@@ -72,7 +73,7 @@ static const char *why_hides_nothing(const clv_privacy_view *v, int k, bool labe
                       : "sums one place alone in some outputs (a border, a first step, a group)";
 }
 
-/* Appends the first mixing layer on the path that hides nothing, and why. */
+/* Appends the first mixing layer of the path that hides nothing, and the reason. */
 static void append_why_nothing_hides(const clv_privacy_view *v, const layer_way *w, bool labels,
                                      clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
@@ -84,7 +85,7 @@ static void append_why_nothing_hides(const clv_privacy_view *v, const layer_way 
   }
 }
 
-/* Appends the ops that mix: "linear, conv2d or lstm". */
+/* Appends the names of the ops that mix: "linear, conv2d or lstm". */
 static void put_mixing_ops(clv_bytes *out) {
   const char *last = NULL;
   for (int op = 0, n = 0; op < CLV_OP_COUNT; op++) {
@@ -100,7 +101,7 @@ const char *clv_privacy_worker_name(const clv_blueprint *b, uint32_t stage) {
   return b->config->workers[b->stages[stage].worker].name;
 }
 
-/* Text of what a worker receives, and the key of `privacy` that permits it. */
+/* Message about records that a worker receives, and the key of `privacy` that permits them. */
 typedef struct records_refusal {
   clv_finding shows;
   const char *what, *key;
@@ -114,7 +115,7 @@ static const records_refusal text_refusal = {
     CLV_FINDING_TOKENS, "is sent one vector per text, made of those of its tokens,",
     "tokens_readable"};
 
-/* The worst finding that the session does not permit. */
+/* Returns the message for the worst finding that the session does not permit. */
 static const records_refusal *refusal_of(const clv_blueprint *b, uint32_t stage,
                                          clv_findings shows) {
   clv_finding worst = clv_findings_worst(clv_privacy_forbidden_findings(b->config, shows));
@@ -145,8 +146,8 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
       path.data);
 }
 
-/* Checks the model inputs of a stage. The session file refuses the first stage at a worker earlier,
- * before there is a model. */
+/* Checks the model inputs of a stage. If the first stage is at a worker, the session file has been
+ * refused already, before the model was made. */
 static clv_code check_leaves(const clv_blueprint *b, uint32_t i, clv_err *err) {
   const clv_stage_plan *s = &b->stages[i];
   clv_findings shows;
@@ -162,7 +163,7 @@ static clv_code check_leaves(const clv_blueprint *b, uint32_t i, clv_err *err) {
                              b->inputs.list[s->leaf[k]].name);
 }
 
-/* The value before a cut whose gradient shows most of the records. */
+/* Returns a value that crosses behind layer `last` and whose gradient has the finding `worst`. */
 static int worst_returned(const clv_privacy_view *v, uint32_t last, clv_findings worst) {
   for (int k = 0; k < v->g->n_nodes; k++)
     if (clv_privacy_is_crossing(v, k, last) && (clv_privacy_returned(v, k) & worst)) return k;
@@ -209,7 +210,6 @@ static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) 
       b->config->stages[i].name, clv_privacy_worker_name(b, i), ops.data, path.data);
 }
 
-/* True if the worker of stage i receives a gradient of its output. */
 bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker >= 0 && b->stages[i + 1].input_needs_grad;
 }
@@ -220,7 +220,8 @@ static clv_findings forbidden_back(const clv_blueprint *b, uint32_t i, clv_findi
   return clv_privacy_has_gradient(b, i) ? clv_privacy_forbidden_findings(b->config, shows) : 0;
 }
 
-/* Refuses the stage next to the loss, of several with readable gradients. */
+/* Refuses the first finding that the session does not permit. Of several stages with readable
+ * gradients it refuses the one nearest to the loss. */
 clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
   clv_findings uncertain = b->look.uncertain;
   for (uint32_t i = 0; i < b->n_stages; i++)

@@ -12,7 +12,7 @@
 enum { LEAST_REPETITIONS = 3, MOST_REPETITIONS = 9 };
 static const double ENOUGH_S = 0.25;
 
-/* A graph with its plan and the memory that the plan uses. */
+/* A graph, its plan, and the memory that the plan uses. */
 typedef struct bench {
   clv_graph *graph;
   clv_params *params;
@@ -38,7 +38,7 @@ static void bench_done(bench *m) {
   free(m->times);
 }
 
-/* Copies the full model for n samples, with the parameters that the session freezes. */
+/* Copies the full model for n samples, and freezes the parameters that the session freezes. */
 static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err *err) {
   CLV_TRY(clv_graph_slice(b->whole, 0, b->stages[b->n_stages - 1].last_layer, &m->graph, err));
   CLV_TRY(clv_graph_set_batch(m->graph, n, err));
@@ -54,8 +54,8 @@ static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err 
   return CLV_OK;
 }
 
-/* Fills a value with small numbers of both signs; integers, which are tokens or classes, become
- * `whole`. */
+/* Allocates a value and fills it: floats with small numbers of both signs, integers (tokens,
+ * classes, lengths) with `whole`. */
 static clv_code fill_value(const clv_node *n, uint32_t stream, int64_t whole, void **ret,
                            clv_err *err) {
   size_t bytes;
@@ -99,7 +99,7 @@ static clv_code repeat(bench *m, size_t *ret_n, clv_err *err) {
   uint64_t begin = 0;
   size_t n = 0;
   CLV_TRY(clv_plan_call_get(m->plan, &m->call, err));
-  CLV_TRY(run_once(m, err)); /* first touch of the memory, and packing of weights */
+  CLV_TRY(run_once(m, err)); /* not measured: it touches the memory first, and packs the weights */
   for (begin = clv_now_ns(); n < MOST_REPETITIONS; n++) {
     bool enough = (double)(clv_now_ns() - begin) * 1e-9 > ENOUGH_S;
     if (n >= LEAST_REPETITIONS && enough) break;
@@ -117,7 +117,7 @@ static int ascending(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Median of n numbers that are `stride` doubles apart. */
+/* Returns the median of n numbers that are `stride` doubles apart. */
 static double median(const double *first, size_t stride, size_t n) {
   double list[MOST_REPETITIONS];
   for (size_t i = 0; i < n; i++) list[i] = first[i * stride];
@@ -146,7 +146,7 @@ static clv_code measure(const clv_blueprint *b, int threads, int64_t n, clv_plan
                          .training = true,
                          .threads = threads,
                          .bf16 = clv_blueprint_is_bf16(b),
-                         .split_backward = true}; /* as for stages of a pipeline */
+                         .split_backward = true}; /* stages of a pipeline split it as well */
   CLV_TRY(copy_model(b, n, &m, err));
   CLV_TRY(clv_plan_new(m.graph, m.params, &po, &m.plan, err));
   CLV_TRY(take_memory(&m, err));
@@ -167,7 +167,8 @@ clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
     uint32_t k = p->n_sizes;
     CLV_TRY(clv_alloc(p->n_layers, sizeof *p->times[k], &p->times[k], err));
     clv_code code = measure(b, threads, n, p->times[k], err);
-    if (code == CLV_INVALID && k > 0) return *ret = clv_steal(&p), CLV_OK; /* batch norm: too few */
+    /* batch norm cannot train on so few samples */
+    if (code == CLV_INVALID && k > 0) return *ret = clv_steal(&p), CLV_OK;
     CLV_TRY(code);
     p->size[p->n_sizes++] = n;
     if (n == 1) break;

@@ -72,14 +72,14 @@ static const clv_split_kind splits[] = {[CLV_BY_CLASS] = CLV_SPLIT_STRATIFIED,
                                         [CLV_BY_END] = CLV_SPLIT_LAST,
                                         [CLV_BY_GROUP] = CLV_SPLIT_GROUPS};
 
-/* One of the data sets of the session. */
+/* The files of data.train or data.test, and how to read them. */
 typedef struct set_files {
-  const char *key; /* for messages */
+  const char *key; /* key of the session file, for messages */
   const clv_text_list *files;
   clv_config_pos pos;
-  uint64_t limit;  /* most records; 0: all */
-  bool unlabelled; /* read no labels, and keep the first `limit` records */
-  bool grouped;    /* read groups of records */
+  uint64_t limit;  /* most records to use; 0: all */
+  bool unlabelled; /* read no labels, and limit to the first records */
+  bool grouped;    /* read the groups of the records */
 } set_files;
 
 static set_files train_files(const clv_session_config *c) {
@@ -125,7 +125,7 @@ static clv_code read_set(const clv_session_config *c, const set_files *s,
   return CLV_OK;
 }
 
-/* Checks the root folder. If it were no folder, each file below it would appear to be at fault. */
+/* Checks that data.root is a folder. Otherwise each file in it would appear to be at fault. */
 static clv_code check_root(const clv_session_config *c, const set_files *s, clv_err *err) {
   struct stat st;
   const char *root = c->data.root;
@@ -139,8 +139,8 @@ static clv_code check_root(const clv_session_config *c, const set_files *s, clv_
   return CLV_DATA_LOSS;
 }
 
-/* Fails with the error of a set. Keys that contradict each other end with exit code 3; errors of
- * the data, not of the session file, with 7. */
+/* Fails with the error of a set. The program exits with 3 if keys contradict each other, with 7 if
+ * the data are at fault. */
 static clv_code fail_set(const clv_session_config *c, const set_files *s, const clv_err *why,
                          clv_err *err) {
   clv_session_fail_at(c, s->pos, err, "%s: %s", s->key, why->text);
@@ -156,7 +156,8 @@ static clv_code open_one(const clv_session_config *c, const set_files *s, clv_da
   clv_err why;
   bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   int64_t ignored = (int64_t)c->loss.ignore_index;
-  CLV_TRY(clv_model_check(c, err)); /* otherwise its error would appear as one of the records */
+  /* first, because otherwise an error of the model would appear as an error of the records */
+  CLV_TRY(clv_model_check(c, err));
   CLV_TRY(check_root(c, s, err));
   CLV_TRY(floats(&c->data.mean, &mean, err));
   CLV_TRY(floats(&c->data.std, &std, err));
@@ -270,7 +271,7 @@ static void note_one_class(const char *set, const clv_dataset *ds, const clv_sub
   clv_bytes_puts(notes, ": its figures say nothing about other classes\n");
 }
 
-/* True if a number in text form is less than another, by value. */
+/* True if the number `one` is less than `other`. Both are texts of digits. */
 static bool number_before(const char *one, const char *other) {
   one += strspn(one, "0");
   other += strspn(other, "0");
@@ -278,8 +279,8 @@ static bool number_before(const char *one, const char *other) {
   return n == m ? strcmp(one, other) < 0 : n < m;
 }
 
-/* Notes classes whose names are numbers but sort differently: names sort as texts, so 10 comes
- * before 2, and class 1 may be '10'. */
+/* Notes that the classes have numbers as names but are not in the order of these numbers. Names
+ * sort as texts, so 10 comes before 2, and class 1 may be '10'. */
 static void note_class_order(const clv_session_config *c, const clv_dataset *ds, clv_bytes *notes) {
   size_t n = ds && !c->data.documents.labels.n ? clv_dataset_class_count(ds) : 0, first = 0;
   for (size_t i = 0; i < n; i++) {
@@ -297,7 +298,7 @@ static void note_class_order(const clv_session_config *c, const clv_dataset *ds,
                    clv_dataset_class_name(ds, first), first);
 }
 
-/* Notes sets with less information than they seem to have. */
+/* Notes sets that have less information than they seem to have. */
 static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_bytes *notes) {
   double share = c->data.validation_fraction * (double)(d->train_rows.n + d->validation_rows.n);
   if (d->validation_rows.n == 1 && share < 0.5)
@@ -348,8 +349,8 @@ static void note_strays(const clv_dataset *ds, const scan_words *w, const char *
                      w->key, n, CLV_S(n), folder, n > 1 ? "are" : "is", first);
 }
 
-/* Notes records that are taken for images of one channel, if the first layer would accept the shape
- * of the file, too. */
+/* Notes that records are taken for images of one channel, if the first layer would also accept them
+ * as they are in the file. */
 static void note_channel(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
                          const char *file, clv_bytes *notes) {
   char shape[160];
@@ -392,9 +393,9 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
                      w->key, n.strays, n.strays == 1 ? " is" : "s are");
 }
 
-/* Notes a head with more outputs than labels. Labels that are numbers may lack the highest classes
- * here and have them elsewhere, so this is no error (named classes: labels_fit), but may be a
- * mistake. */
+/* Notes a head with more outputs than the labels need. If the labels are numbers, the highest
+ * classes may be missing here only by chance, so this is no error. If classes have names,
+ * check_head_size refuses such a head. */
 static void note_labels(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
                         clv_bytes *notes) {
   int64_t low, high;
@@ -407,8 +408,8 @@ static void note_labels(const clv_session_config *c, const clv_dataset *ds, cons
                      w->key, (long long)high, (long long)a->integer, (long long)high + 1);
 }
 
-/* Notes labels most of which are not shifted. clv_run_data_check_fit refuses data in which nearly
- * all are not. */
+/* Notes labels of which most are the token of their own position, so that they are not shifted. If
+ * nearly all are, clv_run_data_check_fit refuses the data. */
 static void note_shift(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
                        clv_bytes *notes) {
   if (!clv_model_padding_of(c).shifts_labels) return;

@@ -35,7 +35,8 @@ uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
   return n;
 }
 
-/* Returns costs where nothing is measured (diagrams): equal stages, free links, a free loss. */
+/* Returns the costs to use where nothing has been measured, as in diagrams: equal stages, links and
+ * a loss that take no time. */
 void clv_pipeline_default_costs(const clv_blueprint *b, clv_sched_costs *ret) {
   clv_sched_costs_equal(ret, 1, 1, 1);
   ret->input_first = true;
@@ -77,14 +78,14 @@ static bool learns(const clv_blueprint *b, uint32_t stage) {
   return stage < b->n_stages && b->stages[stage].n_learning > 0;
 }
 
-/* Numbers the instructions of a rank in the order of its list. Sends and receives have no position;
- * they happen as soon as they can. */
+/* Gives the instructions of a rank their positions, in the order of its list. Sends and receives
+ * have no position, because they happen as soon as they can. */
 static void number_instructions(const clv_blueprint *b, clv_placed_schedule *l, uint32_t rank) {
   uint32_t position = 0;
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {
     const clv_instr *in = &l->sched->list[rank][i];
     clv_call_positions *t = &l->positions[in->stage * l->n_micro];
-    if (b->caches && in->stage == 0) continue; /* called outside the steps, or never */
+    if (b->caches && in->stage == 0) continue; /* no step calls a cached stage */
     switch ((clv_instr_kind)in->kind) {
       case CLV_INSTR_FORWARD:
         t[in->micro].forward = ++position;
@@ -114,7 +115,7 @@ static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, clv_p
   clv_sched_costs textbook;
   bool whole = l->n_micro == b->micro_batches * l->n_steps;
   if (!whole && (o.kind == CLV_SCHED_INTERLEAVED || o.kind == CLV_SCHED_CUSTOM))
-    o.kind = CLV_SCHED_1F1B; /* the last batch of an epoch is short */
+    o.kind = CLV_SCHED_1F1B; /* for the short last batch of an epoch */
   clv_pipeline_ranks(b, &o.shape, names);
   o.shape.n_micro = l->n_micro;
   if (o.kind == CLV_SCHED_PIPEDREAM_2BW) o.shape.n_accumulate = l->n_micro / l->n_steps;
@@ -132,7 +133,7 @@ static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, clv_p
   return CLV_OK;
 }
 
-/* Names the ranks in an error: a schedule knows only their numbers. */
+/* Appends the names of the ranks to an error, because a schedule knows only their numbers. */
 static void name_ranks(const clv_blueprint *b, clv_err *err) {
   clv_sched_shape shape;
   const char *names[CLV_SCHED_RANKS];

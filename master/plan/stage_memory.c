@@ -21,8 +21,8 @@ const char *clv_stage_device(const clv_blueprint *b, uint32_t stage) {
   return said[0] ? said : b->config->stages[stage].device;
 }
 
-/* True if the module shares the parameter with the worker's artifact: a frozen weight of it. The
- * module keeps no reordered copy of such weights either. */
+/* True if the parameter is a frozen weight of the worker's artifact, which the module does not
+ * copy. The module keeps no reordered copy of such weights either. */
 static bool is_shared_with_worker(const clv_blueprint *b, uint32_t i, const clv_param *p) {
   const clv_stage_spec *s = &b->config->stages[i];
   return s->weights_artifact && p->fixed && !clv_lora_is_adapter(p->name) &&
@@ -38,7 +38,7 @@ static bool has_shared_weights(const clv_blueprint *b, uint32_t i) {
 
 /* ---- its plan -------------------------------------------------------------------------------- */
 
-/* Calls of a stage, for batches of `samples` samples. */
+/* Calls of a stage: how large, how many at once, and for what. */
 typedef struct stage_calls {
   int64_t samples;
   uint32_t live; /* calls that exist at once */
@@ -82,8 +82,8 @@ static size_t input_bytes(const clv_graph *g) {
   return in;
 }
 
-/* Bytes of activations. A stage that recomputes keeps the inputs of all calls, and the activations
- * of one. */
+/* Returns the bytes of activations. A stage that recomputes keeps the inputs of all calls, and the
+ * activations of one call. */
 static size_t activations_of(const clv_blueprint *b, uint32_t i, size_t call_bytes, uint32_t live) {
   if (!b->config->stages[i].recompute) return live * call_bytes;
   return call_bytes + live * input_bytes(b->stages[i].graph);
@@ -95,15 +95,15 @@ static const clv_node *output_of(const clv_stage_plan *s) {
   return &s->graph->nodes[s->graph->output];
 }
 
-/* Bytes of values. Outputs stay on the device until they are no longer needed, and the gradient of
- * the input until it is sent. */
+/* Returns the bytes of values. An output stays on the device until it is no longer needed, and the
+ * gradient of the input until it is sent. */
 static size_t values_of(const clv_blueprint *b, uint32_t i, uint32_t live) {
   const clv_stage_plan *s = &b->stages[i];
   size_t gradient = s->input_needs_grad ? bytes_of(&s->graph->nodes[0]) : 0;
   return live * bytes_of(output_of(s)) + gradient;
 }
 
-/* Adds the plan of evaluations, which exists beside that of training. */
+/* Adds the memory of the plan for evaluations, which exists beside the plan for training. */
 static clv_code add_evaluations(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
                                 clv_stage_usage *f, clv_err *err) {
   const clv_session_config *c = b->config;
@@ -127,7 +127,8 @@ static clv_code add_device(const clv_backend *backend, const clv_blueprint *b, u
   return add_evaluations(backend, b, i, f, err);
 }
 
-/* Most calls at once. A device may prepare a forward before the preceding backward has ended. */
+/* Returns the most calls at once. A device may prepare a forward before the preceding backward has
+ * ended. */
 static uint32_t max_live_calls(const clv_backend *backend, const clv_blueprint *b, uint32_t live) {
   return backend->memory ? CLV_MIN(live + 1, CLV_MAX(live, b->micro_batches)) : live;
 }

@@ -14,8 +14,9 @@
 
 enum { FORWARD, INPUT, WEIGHT, TIMES };
 static const double AS_GOOD = 1.02;
-/* Time of a node for a micro-batch beside its layers, each way: frames, locks, wake-ups. Over
- * loopback, three nodes with tiny layers take 0.22 ms more for each micro-batch. */
+/* Seconds that a node spends on a micro-batch outside its layers, in each direction: frames, locks,
+ * wake-ups. Measured over loopback: three nodes with tiny layers take 0.22 ms more for each
+ * micro-batch. */
 static const double HANDLING_S = 0.0001;
 
 static void way_done(clv_cut_plan *w) {
@@ -55,7 +56,7 @@ static void sum_layers(const clv_cut_search *c, uint32_t profile, uint32_t choic
   }
 }
 
-/* Makes a profile for each number of threads of a stage. */
+/* Measures the layers once for each number of threads that a stage uses. */
 static clv_code time_layers(clv_cut_search *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
     int threads = (int)c->b->config->stages[s].threads;
@@ -87,8 +88,8 @@ static clv_code sum_times(clv_cut_search *c, clv_err *err) {
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* Computes the time of a tensor between two workers (-1: the master). Via the master it is sent
- * over two links, one after the other. */
+/* Computes the time that a tensor takes between two nodes (worker index; -1: the master). Unless it
+ * is sent directly, a tensor between two workers is sent over two links, one after the other. */
 static void edge(const clv_cut_search *c, int from, int to, bool direct, double bytes,
                  double *latency, double *serialise) {
   const clv_links *l = c->links;
@@ -160,7 +161,7 @@ static void set_schedule(clv_cut_search *c) {
 
 /* ---- a way as a session ---------------------------------------------------------------------- */
 
-/* The session with other cuts; all other fields are those of the session. */
+/* The session with other cuts; all other settings are the session's. */
 typedef struct variant {
   clv_session_config config;
   clv_stage_spec *stages;
@@ -210,7 +211,7 @@ static clv_code make_variant(const clv_cut_search *c, const clv_sched_split *spl
                                      b->stages[b->n_stages].graph->nodes[1].dtype, &v->b, err);
 }
 
-/* Appends the key `stages` of the session file with the new cuts. */
+/* Appends the key `stages` of a session file that has the new cuts. */
 static clv_code write_stages(const variant *v, clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_session_config_write(&v->config, &text, err));
@@ -252,8 +253,8 @@ static clv_code judge_now(clv_cut_search *c, clv_err *err) {
   return describe_way(c, &c->now, err);
 }
 
-/* Takes the fewest micro-batches that are about as fast. More of them take more memory, and batch
- * norm sees fewer samples in each. */
+/* Replaces the split by the one with the fewest micro-batches that is about as fast. More
+ * micro-batches take more memory, and batch norm sees fewer samples in each. */
 static clv_code take_fewest_micro_batches(const clv_cut_search *c, clv_sched_split *best,
                                           clv_err *err) {
   clv_sched_split other = *best;
@@ -265,8 +266,8 @@ static clv_code take_fewest_micro_batches(const clv_cut_search *c, clv_sched_spl
   return CLV_OK;
 }
 
-/* Adds a cut plan. A plan that the session would refuse is left out: CLV_OK, and `why` has the
- * reason. */
+/* Adds a cut plan. If the session would refuse the plan, it is left out: returns CLV_OK, and `why`
+ * has the reason. */
 static clv_code add_way(clv_cut_search *c, const clv_sched_split *split, clv_err *why) {
   clv_cut_plan *w = &c->best[c->n_best];
   w->split = *split;
@@ -295,7 +296,7 @@ static clv_code find_best(clv_cut_search *c, clv_err *err) {
     CLV_TRY(take_fewest_micro_batches(c, &best[i], err));
     CLV_TRY(add_way(c, &best[i], err));
   }
-  return c->n_best ? CLV_OK : CLV_INVALID; /* no plan is left: err has the reason of the last */
+  return c->n_best ? CLV_OK : CLV_INVALID; /* no plan is left: err has the reason of the last one */
 }
 
 static clv_code suggest(clv_cut_search *c, clv_err *err) {

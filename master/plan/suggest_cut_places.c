@@ -10,14 +10,14 @@
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-/* True if the op outputs as many values as it reads, so that a cut belongs behind it. The kernel
- * before it may compute it, too. */
+/* True if the op outputs as many values as it reads. A cut then belongs behind the op, and the
+ * kernel before it may compute it as well. */
 static bool cut_belongs_after(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
   return def->alias || def->takes_tails || (def->elementwise && def->n_in == 1);
 }
 
-/* Finds the last layer that reads each node's value. */
+/* Finds for each node the last layer that reads its value. */
 static clv_code last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *last) {
   for (int i = 0; i < g->n_nodes; i++)
     for (int k = 0; k < g->nodes[i].n_in; k++) {
@@ -28,8 +28,8 @@ static clv_code last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *last)
   return CLV_OK;
 }
 
-/* The only value that crosses behind a layer. -1: there is none, or there are several, or a layer
- * behind it reads a model input that a worker should not receive because of a cut. */
+/* Returns the node of the only value that crosses behind a layer. -1: no value crosses, or several
+ * do, or a layer behind it reads a model input, which a new cut should not send to a worker. */
 static int crossing(const clv_graph *g, const uint32_t *last, uint32_t layer) {
   int found = -1;
   for (int i = 0; i < g->n_nodes; i++) {
@@ -88,7 +88,7 @@ static bool same_adapters(const clv_lora_config *a, const clv_lora_config *b) {
          a->base == b->base;
 }
 
-/* Why the cut between two stages must stay; NULL: it may move. */
+/* Returns why the cut between two stages must stay; NULL: it may move. */
 static const char *pinned(const clv_stage_spec *a, const clv_stage_spec *b) {
   if (a->freeze != b->freeze)
     return "one of them is frozen (train.freeze names parameters instead)";
@@ -102,7 +102,7 @@ static const char *pinned(const clv_stage_spec *a, const clv_stage_spec *b) {
   return NULL;
 }
 
-/* The first layer that learns. */
+/* Returns the first layer that learns; n_layers: no layer learns. */
 static uint32_t find_learning(const clv_cut_search *c) {
   uint32_t learning = c->cuts.n_layers;
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
@@ -116,7 +116,7 @@ static uint32_t find_learning(const clv_cut_search *c) {
   return learning;
 }
 
-/* Findings of each cut, if the master had all layers on its side of it. */
+/* Findings of each cut, if the master had all layers on its side of the cut. */
 typedef struct cut_findings {
   clv_findings *shows, *gradient; /* [n_layers] */
 } cut_findings;
@@ -126,8 +126,8 @@ static void cut_findings_done(cut_findings *f) {
   free(f->gradient);
 }
 
-/* Limits the master's first layers, before the first worker's: no new cut shows more of the records
- * than the session's cut. */
+/* Limits how few of the first layers the master keeps: no new cut before the first worker shows
+ * more of the records than the session's cut. */
 static void keep_front(clv_cut_search *c, const cut_findings *f) {
   const clv_blueprint *b = c->b;
   uint32_t s = 0, least = 0;
@@ -143,14 +143,15 @@ static void keep_front(clv_cut_search *c, const cut_findings *f) {
                    least);
 }
 
-/* As keep_front, but for the master's last layers, behind the last worker's, if it has the loss. */
+/* Limits how few of the last layers the master keeps, if it has the loss: no new cut behind the
+ * last worker makes labels readable. */
 static void keep_head(clv_cut_search *c, const cut_findings *f) {
   const clv_blueprint *b = c->b;
   uint32_t s = b->n_stages, most = c->cuts.n_layers - 1;
   while (s > 0 && b->stages[s].worker < 0) s--;
   if (s >= b->n_stages - 1 || b->stages[s].worker < 0) return;
   if (b->stages[s].gradient_shows & CLV_FINDING_LABELS_READABLE) {
-    /* no gradient is sent there */
+    /* the cut stays before the first learning layer, where no gradient is sent */
     if (clv_privacy_forbidden_findings(b->config, CLV_FINDING_LABELS_READABLE))
       c->most[s] = c->cuts.first_learning - 1;
     return;
@@ -187,7 +188,7 @@ static clv_code set_limits(clv_cut_search *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Adds the cuts of the session that must stay, even where no other cut would be made. */
+/* Adds the cuts of the session that must stay, if they are not among the places yet. */
 static void add_pinned_places(clv_cut_search *c) {
   for (uint32_t i = 0; i + 1 < c->b->n_stages; i++) {
     uint32_t at = c->least[i], k = c->cuts.n_places;

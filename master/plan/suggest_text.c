@@ -63,7 +63,8 @@ static void text_sizes(const clv_cut_search *c, clv_bytes *out) {
   clv_bytes_puts(out, " samples\n");
 }
 
-/* Warns of a cut nearer to the input, which shows more of the records. */
+/* Warns if the best plan cuts nearer to the input than the session does, because this shows more of
+ * the records. */
 static void warn_of_first(const clv_cut_search *c, clv_bytes *out) {
   uint32_t now = c->now.split.last[0], then = c->best[0].split.last[0];
   if (c->b->stages[0].worker >= 0 || then >= now) return;
@@ -74,7 +75,8 @@ static void warn_of_first(const clv_cut_search *c, clv_bytes *out) {
       then, now, then);
 }
 
-/* Warns of batch norm, whose statistics are those of a micro-batch. */
+/* Warns if micro-batches change and the model has batch norm, whose statistics are those of a
+ * micro-batch. */
 static void warn_of_batch_norm(const clv_cut_search *c, clv_bytes *out) {
   const clv_graph *g = c->b->whole;
   uint32_t now = c->now.split.n_micro, then = c->best[0].split.n_micro;

@@ -38,8 +38,8 @@ static clv_code check_node(const tied *t, clv_err *err) {
       s->name, s->device, t->name, t->owner, of->name, of->device);
 }
 
-/* Refuses an asynchronous schedule: its stages would step before the sum of both gradients is
- * complete. */
+/* Refuses an asynchronous schedule, because its stages would step before the sum of both gradients
+ * is complete. */
 static clv_code check_schedule(const tied *t, clv_err *err) {
   clv_pipeline_kind kind = t->c->pipeline.schedule;
   if (kind != CLV_PIPE_PIPEDREAM && kind != CLV_PIPE_PIPEDREAM_2BW) return CLV_OK;
@@ -50,7 +50,7 @@ static clv_code check_schedule(const tied *t, clv_err *err) {
       t->name, t->owner);
 }
 
-/* Checks that both layers are frozen, or neither. */
+/* Checks that the layer is not frozen while the owner of its weight learns. */
 static clv_code check_frozen(const tied *t, bool frozen, clv_err *err) {
   const clv_stage_spec *s = &t->c->stages[t->stage];
   if (!s->freeze || frozen) return CLV_OK;
@@ -60,9 +60,8 @@ static clv_code check_frozen(const tied *t, bool frozen, clv_err *err) {
                              s->name, t->name, t->owner);
 }
 
-/* Checks a tied weight in a stage with adapters. Adapters freeze all other parameters, and
- * `lora.train` names modules that learn; the stage may change neither for a weight of another
- * stage. */
+/* Checks a tied weight in a stage with adapters. The stage freezes all parameters but adapters and
+ * the modules that `lora.train` names, and this must fit a weight that another stage owns. */
 static clv_code check_adapters(const tied *t, const char *weight, bool frozen, clv_err *err) {
   const clv_stage_spec *s = &t->c->stages[t->stage], *of = &t->c->stages[t->of];
   bool still = clv_is_param_frozen_by_lora(&s->lora, weight);

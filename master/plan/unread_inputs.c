@@ -17,7 +17,7 @@ static bool is_read(const clv_graph *g, int input) {
   return g->output == input;
 }
 
-/* Lists the inputs that the model reads, and those that a model by hf can read. */
+/* Lists the inputs that the model reads, and further ones that a model by model.hf could read. */
 static size_t list_names(const clv_blueprint *b, const char *names[MOST_NAMES]) {
   static const char *const more[] = {"ids", "lengths", "boxes"};
   int family = clv_model_family(b->config);
@@ -54,7 +54,7 @@ static clv_code refuse(const clv_blueprint *b, const char *input, clv_err *err) 
 
 clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) {
   const clv_data_config *d = &b->config->data;
-  /* A format's own names may stay unread. */
+  /* names that the format itself gives may stay unread */
   bool named = d->inputs.n && !clv_format_row_of(d->format)->given[0];
   for (int i = 0; named && i < b->whole->n_nodes; i++)
     if (b->whole->nodes[i].op == CLV_OP_INPUT && !is_read(b->whole, i))
