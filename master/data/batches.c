@@ -8,21 +8,23 @@
 
 #include "master/data/data.h"
 
-/* Not a layer of any model, so that no dropout or initialisation shares these streams. */
+/* RNG stream of the shuffle. No layer of a model has this number, so no dropout and no
+ * initialisation uses the stream. */
 static const uint32_t shuffle_stream = 0xfffffff0u;
 
 /* ---- order of records ------------------------------------------------------------------------ */
 
 struct clv_batches {
   clv_batches_options o;
-  clv_cursor at;     /* always the start of a batch that exists, unless the epochs are over */
-  uint32_t *order;   /* [subset n] permutation of the current epoch; NULL without shuffling */
-  uint64_t order_of; /* epoch of `order` */
+  clv_cursor at;     /* start of the next batch, which exists unless the epochs are over */
+  uint32_t *order;   /* [subset n] permutation of the epoch order_of; NULL without shuffling */
+  uint64_t order_of; /* epoch that `order` is for */
   bool order_known;
-  uint32_t *index; /* [batch] */
+  uint32_t *index; /* [batch] records of the current batch */
 };
 
-/* Moves to the next epoch at the end of an epoch, or before a short batch that is dropped. */
+/* Moves to the next epoch if the current one has no further record, or only a short batch that is
+ * dropped. */
 static void settle(clv_batches *b) {
   size_t left = b->o.subset->n - (size_t)b->at.index;
   if (left == 0 || (b->o.drop_last && left < b->o.batch)) b->at = (clv_cursor){b->at.epoch + 1, 0};

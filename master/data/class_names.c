@@ -14,7 +14,8 @@ void clv_name_table_done(clv_name_table *s) {
   *s = (clv_name_table){0};
 }
 
-/* Index of a name in s->sorted, or the index where it would be inserted. */
+/* Returns the index of a name in s->sorted. If the table lacks the name (*ret_here false), returns
+ * the index at which to insert it. */
 static size_t place_of(const clv_name_table *s, const char *name, bool *ret_here) {
   size_t low = 0, high = s->n;
   *ret_here = false;

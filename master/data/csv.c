@@ -23,7 +23,7 @@ clv_code clv_csv_fail(const clv_csv *c, size_t line, size_t at, clv_err *err, co
   return clv_fail(err, CLV_INVALID, "%.200s:%zu:%zu: %s", c->label, line + 1, column, text);
 }
 
-/* Bytes of the line end at the current position; 0: there is none. */
+/* Returns the bytes of the line end at the current position; 0: no line ends there. */
 static size_t line_end(const clv_csv *c) {
   if (c->at < c->len && c->text[c->at] == '\n') return 1;
   return c->len - c->at >= 2 && memcmp(c->text + c->at, "\r\n", 2) == 0 ? 2 : 0;

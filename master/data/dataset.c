@@ -72,8 +72,8 @@ clv_dtype clv_dataset_y_dtype(const clv_dataset *ds) {
 
 /* ---- normalisation --------------------------------------------------------------------------- */
 
-/* Each step rounds to float32, in the order of torchvision's ToTensor and Normalize. Dividing by
- * 255 and multiplying by 1/255 differ in the last bit, which is why both exist. */
+/* Normalises a value. Each step rounds to float32, in the order of torchvision's ToTensor and
+ * Normalize. Dividing by 255 and multiplying by 1/255 differ in the last bit, so both exist. */
 static float normalise(const clv_dataset *ds, float v, size_t k) {
   float scaled = ds->divide_255 ? v / 255.0f : v * ds->scale;
   float centred = scaled - ds->mean[k];
@@ -226,7 +226,8 @@ static void fill_input(const clv_dataset *ds, size_t r, clv_tensor *const *input
     fill_record[ds->inputs->dtype](ds, r, (float *)x->data + i * ds->record);
 }
 
-/* Masks tokens of record r in row i of a batch, and removes the labels of the others. */
+/* Masks tokens of record r, which is row i of a batch, and removes the labels of the tokens that
+ * are not masked. */
 static void mask_tokens(const clv_dataset *ds, const clv_draw_seed *draw, uint32_t r,
                         clv_tensor *ids, clv_tensor *y, size_t i) {
   size_t from = i * (size_t)ds->y_shape.dim[1];

@@ -8,7 +8,7 @@
 
 #include "master/data/dataset_int.h"
 
-/* SHA-256 over type, shape and the digest of the values. */
+/* Computes SHA-256 over the type, the shape and the digest of the values. */
 static clv_code digest_values(const char *type, const clv_shape *shape, const void *values,
                               size_t bytes, clv_sha256 *ret, clv_err *err) {
   char extents[160], hex[65], text[320];

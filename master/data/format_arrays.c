@@ -145,7 +145,7 @@ static clv_code open_arrays(clv_dataset *ds, const clv_dataset_options *o, clv_e
   return o->labels_path ? open_labels(ds, o, err) : CLV_OK;
 }
 
-/* Reads the groups: a file with an integer per record. */
+/* Reads the groups from a file with one integer per record. */
 static clv_code group_by_file(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   char text[160];

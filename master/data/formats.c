@@ -11,7 +11,7 @@ static const clv_format_reader *const readers[] = {
 #include "common/base/settings/formats.def"
 };
 
-/* Reads the groups, if they are needed. The reader has read the records before. */
+/* Reads the groups if they are needed. Call it after the reader has read the records. */
 static clv_code take_groups(clv_dataset *ds, const clv_format_reader *r,
                             const clv_dataset_options *o, clv_err *err) {
   if ((!o->grouped && !r->always_grouped) || o->unlabelled) return CLV_OK;

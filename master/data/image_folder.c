@@ -93,7 +93,7 @@ static clv_code open_dir(const char *path, DIR **ret, clv_err *err) {
                   strerror(errno));
 }
 
-/* The next name that is not hidden; NULL at the end. */
+/* Returns the next entry whose name does not begin with a dot; NULL: the folder has no more. */
 static const struct dirent *next_entry(DIR *d) {
   const struct dirent *e;
   do e = readdir(d);
@@ -101,7 +101,7 @@ static const struct dirent *next_entry(DIR *d) {
   return e;
 }
 
-/* True for folders, and for links to folders, which torchvision follows as well. */
+/* True for a folder, and for a link to a folder, which torchvision follows as well. */
 static bool is_folder(DIR *d, const struct dirent *e) {
   struct stat st;
   if (e->d_type == DT_DIR) return true;
@@ -125,7 +125,8 @@ static clv_code join(const char *folder, const char *name, char path[MAX_PATH], 
   return clv_fail(err, CLV_INVALID, "%.200s/...: a path of more than %d bytes", folder, MAX_PATH);
 }
 
-/* Counts a file that is not used, so that commands can report images of other formats. */
+/* Counts a file that is not used, so that commands can report how many there are and name the
+ * first. */
 static clv_code add_stray(clv_image_folder *f, const char *path, clv_err *err) {
   f->n_strays++;
   if (f->stray && strcmp(f->stray, path) <= 0) return CLV_OK;
@@ -134,7 +135,7 @@ static clv_code add_stray(clv_image_folder *f, const char *path, clv_err *err) {
   return clv_strdup(path, &f->stray, err);
 }
 
-/* Adds the images below root/rel, unsorted. */
+/* Adds all images in the folder root/rel and below it, in no order. */
 static clv_code walk(clv_image_folder *f, const char *rel, uint32_t label, int depth,
                      clv_err *err) {
   CLV_AUTO(clv_freep) char *path = NULL;
@@ -197,7 +198,7 @@ static clv_code sort_images(clv_image_folder *f, size_t before, const char *what
 }
 
 static clv_code find_images(clv_image_folder *f, uint32_t label, clv_err *err) {
-  CLV_AUTO(clv_freep) char *name = NULL; /* names may move */
+  CLV_AUTO(clv_freep) char *name = NULL; /* a copy, because f->names moves when it grows */
   size_t before = f->n;
   CLV_TRY(clv_strdup(f->names.data + f->classes[label], &name, err));
   CLV_TRY(walk(f, name, label, 1, err));

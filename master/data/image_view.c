@@ -10,19 +10,19 @@
 
 #include "master/data/image_int.h"
 
-/* RNG stream of this file; no layer of a model has this number (see batches.c). */
+/* RNG stream of crops and flips. No layer of a model has this number (see batches.c). */
 static const uint32_t view_stream = 0xfffffff2u;
 
 enum {
-  RESIZED_TRIES = 10, /* blocks 0..9: area, ratio, y, x */
-  PLACE_BLOCK = 16,   /* flip, y, x */
+  RESIZED_TRIES = 10, /* random blocks 0 to 9, one for each try: area, ratio, y, x */
+  PLACE_BLOCK = 16,   /* random block for flip, y and x */
 };
 
 clv_rng_key clv_image_view_key(uint64_t seed, uint64_t epoch, uint32_t record) {
   return (clv_rng_key){.seed = seed, .step = epoch, .micro_batch = record, .layer = view_stream};
 }
 
-/* Maps a random word to 0..most, inclusive. */
+/* Maps a random word to a whole number from 0 to `most`. */
 static uint32_t whole_number(uint32_t word, uint64_t most) {
   return (uint32_t)(((uint64_t)word * (most + 1)) >> 32);
 }
@@ -31,12 +31,12 @@ static double between(uint32_t word, double low, double high) {
   return low + (high - low) * (word * 0x1p-32);
 }
 
-/* Python's round(): halves to the even neighbour. */
+/* Halves n as Python's round() does: to the even neighbour. */
 static int64_t half(int64_t n) { return (int64_t)nearbyint((double)n / 2.0); }
 
 /* ---- resize ---------------------------------------------------------------------------------- */
 
-/* The shorter side becomes `size`, the longer one is cut to a whole number. */
+/* Resizes so that the shorter side has `size` pixels; the longer one is cut to a whole number. */
 static clv_code resized(const clv_image_options *o, uint32_t width, uint32_t height,
                         clv_image_view *v, clv_err *err) {
   v->box = (clv_box){0, 0, width, height};
@@ -58,7 +58,8 @@ static clv_code resized(const clv_image_options *o, uint32_t width, uint32_t hei
 
 /* ---- crop ------------------------------------------------------------------------------------ */
 
-/* An image smaller than the crop gets black borders, the larger half of an odd one at the end. */
+/* Returns where a centred crop of n pixels begins. An image smaller than the crop gets black
+ * borders; if they differ by one pixel, the border at the end is larger. */
 static int64_t centre(uint32_t n, uint32_t crop) {
   return crop > n ? -(int64_t)((crop - n) / 2) : half((int64_t)n - crop);
 }
@@ -88,7 +89,7 @@ static clv_code crop_random(const clv_image_options *o, const clv_rng_key *key, 
   return CLV_OK;
 }
 
-/* The largest centred part whose aspect ratio is allowed. */
+/* Returns the largest centred part that has a permitted aspect ratio. */
 static clv_box largest_part(const clv_image_options *o, uint32_t width, uint32_t height) {
   double ratio = (double)width / height;
   double w = width, h = height;
@@ -156,14 +157,15 @@ clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint3
 
 /* ---- pixels ---------------------------------------------------------------------------------- */
 
-/* Intersects [at, at + n) with [0, size). Returns the length; *ret_first is the first position. */
+/* Intersects [at, at + n) with [0, size). Returns the length of the intersection; *ret_first: where
+ * it begins. */
 static uint32_t visible(int64_t at, uint32_t n, uint32_t size, uint32_t *ret_first) {
   int64_t low = CLV_MAX(at, 0), high = CLV_MIN(at + n, (int64_t)size);
   *ret_first = (uint32_t)low;
   return high > low ? (uint32_t)(high - low) : 0;
 }
 
-/* Mirrors a row of pixels. pixel: bytes per pixel. */
+/* Mirrors a row of pixels. pixel: bytes of one pixel. */
 static void flip_row(uint8_t *row, uint32_t width, size_t pixel) {
   for (uint8_t *a = row, *b = row + (width - 1) * pixel; a < b; a += pixel, b -= pixel)
     for (size_t c = 0; c < pixel; c++) {
@@ -173,8 +175,8 @@ static void flip_row(uint8_t *row, uint32_t width, size_t pixel) {
     }
 }
 
-/* Checks the intermediate image between the passes of the resize: all rows of the part, as wide
- * as the visible window. */
+/* Checks the size of the image between the two passes of the resize. It has all rows of the part,
+ * each as wide as the visible window. */
 static clv_code check_between(const clv_image_view *v, uint32_t across, uint64_t max_pixels,
                               clv_err *err) {
   if ((uint64_t)across * v->box.height <= max_pixels) return CLV_OK;

@@ -15,11 +15,11 @@
 #include "master/data/image_int.h"
 
 enum {
-  PROBES = 16, /* headers that are read when a folder is opened */
+  PROBES = 16, /* most image headers that are read when a folder is opened */
   MAX_FILE_BYTES = 256 << 20,
 };
 
-/* Scratch of one thread. */
+/* Scratch memory of one thread of the pool. */
 typedef struct worker {
   uint8_t *file, *record;
   size_t file_cap, record_cap;
@@ -30,9 +30,9 @@ typedef struct worker {
 struct clv_images {
   clv_image_folder folder;
   clv_image_options o;
-  uint32_t width, height; /* of every record */
+  uint32_t width, height; /* size of every record */
   bool skips_broken;
-  clv_err probed; /* error of the first unreadable image among those probed; CLV_OK: none */
+  clv_err probed; /* error of the first probed image that cannot be a record; CLV_OK: none */
   clv_thread_pool *pool;
   worker *workers; /* [o.threads] */
 };
@@ -76,7 +76,7 @@ static const char *path_of(const clv_images *im, uint32_t record) {
   return im->folder.names.data + im->folder.path[record];
 }
 
-/* Prefixes *err with the path of the image. All errors except lack of memory become
+/* Adds the path of the image to the front of *err. Errors other than lack of memory become
  * CLV_DATA_LOSS. */
 static clv_code name_image(const clv_images *im, uint32_t record, clv_err *err) {
   clv_err why = *err;
@@ -100,7 +100,7 @@ static clv_code read_bytes(int fd, uint8_t *dst, size_t n, clv_err *err) {
   return CLV_OK;
 }
 
-/* Reads a file into w->file. O_NONBLOCK keeps the open of a named pipe from blocking. */
+/* Reads a file into w->file. O_NONBLOCK keeps open() from blocking on a named pipe. */
 static clv_code read_file(const clv_images *im, uint32_t record, worker *w, size_t *ret_len,
                           clv_err *err) {
   CLV_AUTO(close_fd) int folder = open(im->folder.root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -153,7 +153,7 @@ typedef struct fill {
   float *x;
 } fill;
 
-/* Converts rows of interleaved samples to planes of floats. */
+/* Converts rows of interleaved samples to planes of floats, one per channel. */
 #define TO_PLANES(type, all)                                                     \
   do {                                                                           \
     const type *from = (const type *)(const void *)src;                          \
@@ -258,14 +258,15 @@ static clv_code check_options(const clv_image_options *o, clv_err *err) {
   return CLV_OK;
 }
 
-/* Finds the size that the image has as a record, from its header. */
+/* Reads the header of an image and finds the size that its record would have. */
 static clv_code probe(clv_images *im, uint32_t record, clv_image_view *ret, clv_err *err) {
   worker *w = &im->workers[0];
   CLV_TRY(decode(im, record, true, w, err));
   return clv_image_view_choose(&im->o, w->pixels.width, w->pixels.height, NULL, ret, err);
 }
 
-/* Sets the size of records to the most frequent size of the views; among equals, to the first. */
+/* Sets the size of the records to the size that most of the n views have; of equally frequent sizes
+ * the first counts. */
 static void take_size(clv_images *im, const clv_image_view *views, size_t n) {
   size_t most = 0;
   for (size_t i = 0; i < n; i++) {
@@ -287,14 +288,15 @@ clv_code clv_images_probe_error(const clv_images *im, clv_err *err) {
   return im->probed.code;
 }
 
-/* Notes the first probed image that cannot be a record. True: continue with further images. */
+/* Stores the error of the first probed image that cannot be a record. Returns true if further
+ * images are to be probed. */
 static bool note_probed(clv_images *im, uint32_t record, clv_err *why) {
   clv_code code = name_image(im, record, why);
   if (im->probed.code == CLV_OK) im->probed = *why;
   return im->skips_broken && code != CLV_EXHAUSTED;
 }
 
-/* Probes some images, evenly spread over the folder and including the first one. */
+/* Probes up to PROBES images, evenly spread over the folder; the first image is one of them. */
 static clv_code probe_some(clv_images *im, clv_err *err) {
   clv_image_view views[PROBES];
   uint32_t record[PROBES];

@@ -149,8 +149,8 @@ void clv_inputs_fill(const clv_dataset *ds, size_t k, size_t record, clv_tensor 
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
-/* Number i of the input, by its columns. A difference that overflows becomes INT64_MIN or
- * INT64_MAX. */
+/* Returns number i of the input, minus the other column if `columns` names one. If the difference
+ * overflows, it is INT64_MIN or INT64_MAX. */
 static int64_t number_at(const clv_tensor *t, size_t i, clv_data_columns columns) {
   int64_t number = clv_dataset_integer(t, columns.column < 0 ? i : i + (size_t)columns.column);
   if (columns.minus < 0) return number;

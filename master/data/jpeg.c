@@ -13,12 +13,13 @@
 
 #include "master/data/image_int.h"
 
-/* Most scans of a progressive file. Each scan is a pass over all pixels, and costs only few
- * bytes in the file. */
+/* Most scans of a progressive file. Each scan is a pass over all pixels but needs only few bytes in
+ * the file, so more would be an attack. */
 enum { MAX_SCANS = 500 };
 
 typedef struct jpeg_reader {
-  struct jpeg_error_mgr errors; /* first: libjpeg hands back a pointer to it */
+  struct jpeg_error_mgr errors; /* first, because libjpeg's callbacks cast a pointer to it to a
+                                 * pointer to the reader */
   struct jpeg_progress_mgr progress;
   struct jpeg_decompress_struct c;
   jmp_buf back;
@@ -33,7 +34,7 @@ static void on_error(j_common_ptr c) {
   longjmp(r->back, 1);
 }
 
-/* Turns warnings about damage into errors, because libjpeg would invent the damaged pixels. */
+/* Turns warnings about damage into errors, because libjpeg would fill in the damaged pixels. */
 static void on_message(j_common_ptr c, int level) {
   static const int damage[] = {JWRN_JPEG_EOF, JWRN_HIT_MARKER, JWRN_HUFF_BAD_CODE,
                                JWRN_ARITH_BAD_CODE, JWRN_MUST_RESYNC};
@@ -73,14 +74,14 @@ static clv_code read_header(jpeg_reader *r, const clv_encoded_image *in, clv_pix
   return clv_pixels_reserve(in, as, ret, err);
 }
 
-/* a * b / 255, rounded as PIL does it. */
+/* Returns a * b / 255, rounded as PIL rounds it. */
 static unsigned product(unsigned a, unsigned b) {
   unsigned t = a * b + 128;
   return ((t >> 8) + t) >> 8;
 }
 
-/* Converts CMYK to RGB as PIL's "CMYK;I" and cmyk2rgb. Inks are inverted, because Adobe, the only
- * writer of CMYK, inverts them. */
+/* Converts CMYK to RGB as PIL's "CMYK;I" and cmyk2rgb do. The inks are taken as inverted, because
+ * Adobe inverts them, and only Adobe writes CMYK. */
 static void from_cmyk(const uint8_t *src, uint8_t *dst, size_t n) {
   for (size_t i = 0; i < n; i++, src += 4)
     for (size_t c = 0; c < 3; c++) *dst++ = (uint8_t)(src[3] - product(255u - src[c], src[3]));

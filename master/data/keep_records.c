@@ -18,8 +18,8 @@ static void keep_rows(clv_tensor *t, const clv_subset *kept) {
   for (size_t i = 0; i < kept->n; i++) memmove(at + i * row, at + kept->index[i] * row, row);
 }
 
-/* Finds the range of class labels, and the first record with the largest, among the kept
- * records. */
+/* Finds the smallest and largest class label of the kept records, and the first record with the
+ * largest. */
 static void find_range(clv_dataset *ds) {
   size_t row = ds->labels->n / (size_t)ds->labels->shape.dim[0];
   const int64_t *y = ds->labels->data;

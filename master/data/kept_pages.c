@@ -37,7 +37,7 @@ static const char *put(char **at, const char *text) {
   return begin;
 }
 
-/* Copies a page into one block of memory: the words, followed by all texts. */
+/* Copies a page into one block of memory: first the words, then all texts. */
 clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_t first,
                             size_t windows, size_t max_bytes, clv_err *err) {
   const char *more = p->more ? p->more : "";

@@ -6,7 +6,7 @@
 
 #include "master/data/dataset_int.h"
 
-/* Number of labels per record. */
+/* Returns the number of labels of a record. */
 static size_t count_of(const clv_dataset *ds) {
   size_t each = 1;
   for (int i = 1; i < ds->y_shape.rank; i++) each *= (size_t)ds->y_shape.dim[i];
@@ -35,7 +35,7 @@ bool clv_dataset_label_hash(const clv_dataset *ds, size_t record, double *ret) {
     hash = (hash ^ bits) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
   }
-  *ret = (double)(hash >> 11); /* 53 bits, all of which a double has */
+  *ret = (double)(hash >> 11); /* 53 bits, which a double holds exactly */
   return true;
 }
 

@@ -19,9 +19,9 @@ typedef enum slot_state { SLOT_EMPTY, SLOT_READY, SLOT_IN_USE } slot_state;
 
 typedef struct slot {
   slot_state state; /* under the lock */
-  clv_batch batch;  /* the thread's while EMPTY, the consumer's afterwards */
+  clv_batch batch;  /* used by the thread while EMPTY, by the consumer afterwards */
   uint32_t *index;
-  clv_code code; /* of filling it */
+  clv_code code; /* result of filling the slot */
   clv_err err;
 } slot;
 
@@ -31,11 +31,11 @@ struct clv_loader {
   uint64_t seed;
   bool evaluation;
   slot slots[2];
-  unsigned next_out; /* the consumer's: slot of the next batch */
+  unsigned next_out; /* slot that the consumer takes next */
   pthread_mutex_t lock;
   pthread_cond_t changed;
   pthread_t thread;
-  bool running, stop; /* stop: under the lock */
+  bool running, stop; /* stop: the thread must end; under the lock */
 };
 
 static void set_rows(clv_tensor *t, size_t n) {
@@ -95,7 +95,7 @@ static clv_code make_slot(clv_loader *l, slot *s, size_t most, clv_err *err) {
   return clv_tensor_new(clv_dataset_y_dtype(l->ds), &y, &b->y, err);
 }
 
-/* Signals are for the program's own threads: a Ctrl-C must not land here. */
+/* Starts the thread with all signals blocked, so that other threads handle them, such as Ctrl-C. */
 static clv_code start(clv_loader *l, clv_err *err) {
   sigset_t all, before;
   sigfillset(&all);

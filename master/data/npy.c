@@ -30,7 +30,8 @@ static const clv_element_type elements[] = {
     {.name = "f8", .bytes = 8, .dtype = CLV_F64, .convert = clv_convert_copy8},
 };
 
-/* Types that cannot be converted without a choice by the user, and how to convert them. */
+/* Types that are not read, because the user must choose how to convert them, with the advice for
+ * each. */
 static const struct {
   char kind;
   const char *what, *cure;
@@ -50,7 +51,7 @@ static const struct {
     {'f', "floats of another size", "save a.astype('f8')"},
 };
 
-/* The header being parsed, and its values so far. */
+/* The header that is parsed, with its values so far. */
 typedef struct header {
   const char *label;
   const char *p, *end;
@@ -113,7 +114,7 @@ static clv_code refuse_type(const header *h, const char *descr, clv_err *err) {
                   h->label, descr);
 }
 
-/* A list of fields: [('name', '<f4'), ...]. */
+/* Refuses a descr that is a list of fields: [('name', '<f4'), ...]. */
 static clv_code refuse_fields(header *h, clv_err *err) {
   char name[32];
   if (!take(h, '[') || !take(h, '(') || !take_string(h, name, sizeof name))
@@ -208,7 +209,8 @@ static clv_code parse_dict(header *h, clv_err *err) {
   return CLV_OK;
 }
 
-/* Magic, version and header length; *ret_before is what precedes the header text. */
+/* Reads magic, version and length of the header. *ret_before: bytes before the text of the
+ * header. */
 static clv_code read_preamble(clv_source *s, size_t *ret_len, size_t *ret_before, clv_err *err) {
   uint8_t head[8], length[4] = {0};
   CLV_TRY(clv_source_read_header(s, ".npy magic", head, sizeof head, err));

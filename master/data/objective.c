@@ -9,14 +9,16 @@
 
 static const uint32_t mask_stream = 0xfffffff3u;
 
-enum { ONE_BLOCK = 1 << 30 /* RNG block, after the blocks of all positions */ };
+enum { ONE_BLOCK = 1 << 30 /* number of an RNG block behind the blocks of all positions */ };
 
-/* True if position i of a row is a token of the text: no first or last token and no pad. */
+/* True if position i of a row is a token of the text: neither the first or last special token nor a
+ * pad. */
 static bool is_text(const clv_dataset *ds, int64_t i, int64_t length) {
   return i >= ds->kinds.first && i < length - ds->kinds.last;
 }
 
-/* Label of position i: the next token (causal) or its own (masked); `ignored`: none. */
+/* Returns the label of position i: the next token (causal) or the token itself (masked);
+ * ds->ignored: the position has no label. */
 static int64_t label_of(const clv_dataset *ds, const int32_t *row, int64_t i, int64_t length) {
   if (ds->objective == CLV_OBJECTIVE_CAUSAL) return i + 1 < length ? row[i + 1] : ds->ignored;
   return is_text(ds, i, length) ? row[i] : ds->ignored;
@@ -58,15 +60,15 @@ static int64_t number_below(uint32_t word, size_t n) {
   return (int64_t)(((uint64_t)word * n) >> 32);
 }
 
-/* Token that replaces a drawn token in the input. Never a pad, because some models number
- * positions by pads. */
+/* Returns the token that replaces a drawn token in the input. It is never a pad, because some
+ * models number positions by pads. */
 static int64_t replacement_of(const clv_dataset *ds, const uint32_t word[4], int64_t token) {
   if (below(word[1], 0.8)) return ds->kinds.mask;
   int64_t other = number_below(word[2], (size_t)ds->kinds.count);
   return below(word[1], 0.9) && other != ds->kinds.pad ? other : token;
 }
 
-/* Draws one labelled position of [places], for a record in which none was drawn. Returns
+/* Draws one of the labelled positions, for a record in which no position was drawn. Returns
  * `places` if no position has a label. */
 static size_t one_of(const clv_dataset *ds, const clv_rng_key *key, const int64_t *labels,
                      size_t places) {

@@ -11,7 +11,7 @@
 
 /* The tokens of all records, and the length of each record. */
 typedef struct clv_token_input {
-  const clv_tensor *ids, *lengths; /* lengths NULL: all positions count */
+  const clv_tensor *ids, *lengths; /* lengths NULL: all positions of a record are tokens */
   size_t places;
 } clv_token_input;
 
@@ -21,7 +21,7 @@ static const clv_tensor *input_called(const clv_dataset *ds, const char *name) {
   return NULL;
 }
 
-/* Finds the tokens. False: they are not rows of integers. */
+/* Finds the tokens of the records. False: the records are not rows of integers. */
 static bool token_rows_of(const clv_dataset *ds, clv_token_input *ret) {
   *ret = (clv_token_input){.ids = ds->inputs};
   if (ds->named) {
@@ -46,22 +46,22 @@ static bool is_pad(const clv_token_input *t, size_t record, size_t place, int64_
   return clv_dataset_integer(t->ids, record * t->places + place) == pad;
 }
 
-/* Position of the first pad within the length; the length if there is none. */
+/* Returns the position of the first pad within the length; if no pad is there, the length. */
 static size_t first_pad(const clv_token_input *t, size_t record, int64_t pad) {
   size_t n = length_of(t, record), i = 0;
   while (i < n && !is_pad(t, record, i, pad)) i++;
   return i;
 }
 
-/* Last position with a token other than the pad; 0 if there is none. */
+/* Returns the last position whose token is not the pad; 0 if all are pads. */
 static size_t last_other(const clv_token_input *t, size_t record, int64_t pad) {
   size_t i = t->places;
   while (i > 1 && is_pad(t, record, i - 1, pad)) i--;
   return i ? i - 1 : 0;
 }
 
-/* True if the token that transformers scores is the last one within the length. transformers
- * scores the last non-pad, or the first position if there is none. */
+/* True if the token that transformers scores is the last one within the length. transformers scores
+ * the last token that is not a pad, or position 0 if all are pads. */
 static bool scores_last_real(const clv_token_input *t, size_t record, int64_t pad,
                              clv_pad_fault *ret) {
   size_t length = length_of(t, record), place = last_other(t, record, pad);
@@ -87,7 +87,8 @@ bool clv_dataset_has_valid_pads(const clv_dataset *ds, clv_pad_rule rule, int64_
   return true;
 }
 
-/* Counts the labels at positions whose next token differs, because only these show a shift. */
+/* Counts the labels at positions whose next token differs from their own, because only these show a
+ * shift. */
 static void count_labels(const clv_dataset *ds, const clv_token_input *t, size_t record,
                          int64_t ignored, clv_label_shift *m) {
   for (size_t i = 0; i + 1 < t->places; i++) {

@@ -28,7 +28,8 @@ void clv_page_reader_done(clv_page_reader *l) {
 
 /* ---- what a line holds ----------------------------------------------------------------------- */
 
-/* Stores the text in l->one, and adds its offset to `to`. at: its position, for messages. */
+/* Stores the text of l->one in l->kept, and adds its offset to `to`. at: position of the text in
+ * the line, for messages. */
 static clv_code keep_one(clv_page_reader *l, clv_json *j, size_t at, clv_ids *to, clv_err *err) {
   size_t place = l->kept.len;
   if (l->one.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for a text");
@@ -54,7 +55,7 @@ static clv_code take_label(clv_page_reader *l, clv_json *j, clv_err *err) {
   return keep_one(l, j, at, &l->names, err);
 }
 
-/* x0, y0, x1, y1. */
+/* Reads a box: x0, y0, x1, y1. */
 static clv_code take_box(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at, n = 0;
   int64_t box[4] = {0};
@@ -81,7 +82,8 @@ static clv_code take_list(clv_page_reader *l, clv_json *j, take_fn *take, clv_er
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
     if (!more) return CLV_OK;
-    CLV_TRY(clv_json_peek(j, &kind, err)); /* moves to its beginning, for messages */
+    CLV_TRY(clv_json_peek(j, &kind, err)); /* skips spaces, so that messages name the position of
+                                            * the value */
     CLV_TRY(take(l, j, err));
   }
 }
@@ -95,7 +97,7 @@ static clv_code take_page_label(clv_page_reader *l, clv_json *j, clv_err *err) {
 
 /* ---- a line ---------------------------------------------------------------------------------- */
 
-/* Known keys. A line has probabilities if it was printed by an earlier prediction. */
+/* Keys that a line may have. It has probabilities if an earlier prediction printed it. */
 enum { WORDS, BOXES, LABELS, LABEL, PROBABILITIES, PROBABILITY, FILE_NAME, KEYS };
 static const char *const keys[KEYS] = {"words",         "boxes",       "labels", "label",
                                        "probabilities", "probability", "file"};
@@ -106,7 +108,7 @@ static uint32_t needed(clv_page_label_kind wants) {
   return wants == CLV_PAGES_PAGE_LABELS ? both | 1u << LABEL : both;
 }
 
-/* Reads the name of the file. Ignores a value that is not a text. */
+/* Reads the name of the page's file. Ignores a value that is not a text. */
 static clv_code read_file_name(clv_page_reader *l, clv_json *j, clv_err *err) {
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(j, &kind, err));
@@ -139,7 +141,7 @@ static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t
   return CLV_OK;
 }
 
-/* Keeps the text of an unknown member, which starts at `begin`. */
+/* Keeps the text of a member that this reader does not know. begin: where the member starts. */
 static void keep_member(clv_page_reader *l, const clv_json *j, size_t begin) {
   const char *from = j->text + begin;
   size_t space = strspn(from, " \t\r");
@@ -200,7 +202,7 @@ static void hand_over(clv_page_reader *l, clv_labelled_page *ret) {
                              .more = l->more.len ? l->more.data : NULL};
 }
 
-/* Finds the next line that is not empty. False: no more. */
+/* Finds the next line that is not empty. False: no such line is left. */
 static bool find_line(clv_page_reader *l, clv_json *ret) {
   for (; l->at < l->len; l->line++) {
     const char *from = l->text + l->at, *stop = memchr(from, '\n', l->len - l->at);

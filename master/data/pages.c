@@ -64,7 +64,7 @@ static bool has_label(const clv_windows *w, size_t row) {
   return false;
 }
 
-/* Adds a window. Skips one without labels, because its loss would be a mean of no numbers. */
+/* Adds a window. Skips a window without labels, because its loss would be a mean of no numbers. */
 static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, int32_t class,
                            int64_t group, clv_err *err) {
   size_t at = row * w->width;
@@ -86,7 +86,8 @@ static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, i
   return r->wants == CLV_PAGES_PAGE_LABELS ? append(&r->labels, &class, 1, err) : CLV_OK;
 }
 
-/* Numbers the labels of words. Checks all names first, so that a skipped page adds no class. */
+/* Numbers the labels of words. Checks all names first, so that a page that is skipped adds no
+ * class. */
 static clv_code number_words(clv_page_rows *r, const clv_labelled_page *p, int32_t *labels,
                              clv_err *err) {
   for (size_t i = 0; i < p->page.n; i++)
@@ -100,7 +101,7 @@ static clv_code number_words(clv_page_rows *r, const clv_labelled_page *p, int32
   return CLV_OK;
 }
 
-/* Labels of the words of a page. For a kept page, the label of a word is its index. */
+/* Returns the labels of a page's words. For a kept page, the label of a word is its index. */
 static clv_code labels_of(clv_page_rows *r, const clv_labelled_page *p, int32_t **ret,
                           clv_err *err) {
   if (!p->labels && !r->keeps_pages) return CLV_OK;
@@ -261,7 +262,7 @@ static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
   }
 }
 
-/* Formats file and page as `cleave-master words` does. */
+/* Appends file and page as JSON members, as `cleave-master words` prints them. */
 static clv_code put_place(clv_bytes *out, const clv_found_file *f, size_t page, clv_err *err) {
   out->len = 0;
   clv_bytes_puts(out, "\"file\":");
@@ -286,7 +287,8 @@ static clv_code read_document(page_reading *r, const clv_found_file *f, clv_err 
   clv_bytes_add(&class, "", 1);
   if (class.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its class", f->path);
   if (clv_document_read(f->path, &r->o->pages.limits, &d, &why) != CLV_OK) {
-    if (why.code == CLV_EXHAUSTED) why.code = CLV_DATA_LOSS; /* a limit of this file's child */
+    /* the child process of this file came to its limit */
+    if (why.code == CLV_EXHAUSTED) why.code = CLV_DATA_LOSS;
     return clv_text_rows_skip_broken(&r->rows->tokens, &why, err);
   }
   clv_labelled_page page = {.place = f->path, .file = f->name};

@@ -11,16 +11,16 @@
 
 enum { PIECE = 65536 };
 
-/* State of the CSV parser before a byte, as in clv_csv_read_field. */
+/* State of the CSV parser before a byte; the same rules as in clv_csv_read_field. */
 typedef enum csv_place { FIELD_BEGINS, IN_PLAIN, IN_QUOTES, AFTER_QUOTE } csv_place;
 
 struct clv_record_lines {
   clv_source *source;
   bool is_csv;
-  size_t max_bytes, taken; /* limit and number of bytes read in all; 0 < max_bytes */
-  size_t lines;            /* lines read */
+  size_t max_bytes, taken; /* most bytes to read, > 0; bytes read so far */
+  size_t lines;            /* lines read so far */
   csv_place place;
-  size_t at, got; /* bytes of `piece` that are used, that are valid */
+  size_t at, got; /* bytes of `piece` that are used; that are filled */
   clv_bytes record;
   char piece[PIECE];
 };
@@ -55,8 +55,9 @@ static clv_code check_encoding(const clv_record_lines *l, clv_err *err) {
                   clv_source_label(l->source), name, name);
 }
 
-/* True if the first line ends with \r alone, as in files of old Macintoshes. A quoted field may
- * contain \r; in JSON it is a space unless another record follows. */
+/* True if the first line ends with \r alone, as in files of old Macintoshes. A quoted field of CSV
+ * may contain \r. Between JSON tokens \r is a space, so it ends a line only if another record
+ * follows. */
 static bool ends_in_cr(const clv_record_lines *l) {
   csv_place place = FIELD_BEGINS;
   for (size_t i = 0; i + 1 < l->got; i++) {
@@ -119,7 +120,8 @@ clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *
   return open_source(&s, is_csv, SIZE_MAX, ret, err);
 }
 
-/* Bytes of `piece` up to the end of the record (*ret_end), or of the piece. */
+/* Returns the bytes of `piece` up to the end of the record (then *ret_end is true), or up to the
+ * end of the piece. */
 static size_t csv_bytes(clv_record_lines *l, bool *ret_end) {
   size_t i = l->at;
   while (i < l->got && !*ret_end) {
@@ -140,14 +142,16 @@ static size_t line_bytes(clv_record_lines *l, bool *ret_end) {
 
 /* ---- empty lines ----------------------------------------------------------------------------- */
 
-/* A line end of CSV is \n or \r\n, and spaces are a field. A line of JSON may have spaces only. */
+/* True if byte i of `piece` may be in an empty line. In CSV only \r before \n may, because spaces
+ * are a field; in JSON lines spaces may. */
 static bool is_blank(const clv_record_lines *l, size_t i) {
   char c = l->piece[i];
   if (l->is_csv) return c == '\r' && i + 1 < l->got && l->piece[i + 1] == '\n';
   return c == '\r' || c == ' ' || c == '\t';
 }
 
-/* Bytes of `piece` up to the end of the last empty line before a record. Counts the lines. */
+/* Returns the bytes of `piece` up to the end of the last empty line before a record, and counts
+ * these lines. */
 static size_t empty_bytes(clv_record_lines *l) {
   size_t end = l->at;
   for (size_t i = end; i < l->got; i++) {
@@ -161,7 +165,7 @@ static size_t empty_bytes(clv_record_lines *l) {
   return end - l->at;
 }
 
-/* Skips empty lines in one scan, because a record for each would take thirty times as long. */
+/* Skips all empty lines at once. Taking each for a record would be thirty times as slow. */
 static clv_code skip_empty(clv_record_lines *l, clv_err *err) {
   do {
     if (l->at == l->got) CLV_TRY(fill(l, err));

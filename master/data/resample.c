@@ -14,8 +14,9 @@
 
 enum { PRECISION = 32 - 8 - 2, HALF = 1 << (PRECISION - 1) };
 
-/* For outputs [n]: inputs first[i] .. first[i] + count[i] - 1 with weights k[i * taps ...], or
- * wide[i * taps ...] for samples of 16 bits; the other one is NULL. */
+/* Weights of one axis. Output i is the sum of inputs first[i] to first[i] + count[i] - 1, with the
+ * weights from k[i * taps] on, or for samples of 16 bits from wide[i * taps] on. The other array is
+ * NULL. */
 typedef struct axis {
   size_t n, taps;
   uint32_t *first, *count;
@@ -39,7 +40,8 @@ static double triangle(double x) {
   return x < 1.0 ? 1.0 - x : 0.0;
 }
 
-/* Weights of output `o`, not yet divided by their sum, in double; Pillow's precompute_coeffs. */
+/* Fills the weights of output i in double, as Pillow's precompute_coeffs does. center: position of
+ * the output in the input. */
 static void fill_output(axis *a, size_t i, uint32_t in, double scale, double center) {
   double width = CLV_MAX(scale, 1.0), sum = 0;
   int64_t low = (int64_t)(center - width + 0.5), high = (int64_t)(center + width + 0.5);
@@ -60,7 +62,8 @@ static void fill_output(axis *a, size_t i, uint32_t in, double scale, double cen
   }
 }
 
-/* Fills the weights of a->n outputs from `from` on, of `out` outputs that come from `in` inputs. */
+/* Fills the weights of a->n outputs, from output `from` on. The axis has `in` inputs and `out`
+ * outputs. */
 static void fill_axis(axis *a, uint32_t in, uint32_t out, uint32_t from) {
   double scale = (double)in / out;
   for (size_t i = 0; i < a->n; i++)
@@ -71,8 +74,8 @@ static size_t axis_bytes(size_t n, size_t taps, bool wide) {
   return n * (2 * sizeof(uint32_t) + taps * (wide ? sizeof(double) : sizeof(int32_t)));
 }
 
-/* Divides the memory at `at` among the arrays of an axis. Weights come first, for their
- * alignment. */
+/* Divides the memory at `at` among the arrays of an axis; weights come first, because they need the
+ * largest alignment. Returns the end of the arrays. */
 static uint8_t *lay_axis(axis *a, uint8_t *at, bool wide) {
   uint8_t *weights = at;
   at += a->n * a->taps * (wide ? sizeof(double) : sizeof(int32_t));
@@ -116,7 +119,8 @@ static void row_rgb(const axis *a, const uint8_t *src, uint8_t *dst) {
   }
 }
 
-/* One output row from `count` rows of n bytes; whole rows at a time, for the vector unit. */
+/* Computes one output row from `count` rows of n bytes. It adds row after row, so that the compiler
+ * can vectorise the sums. */
 static void column_pass(const uint8_t *rows, const int32_t *k, size_t count, size_t n, int32_t *sum,
                         uint8_t *dst) {
   for (size_t i = 0; i < n; i++) sum[i] = HALF;
@@ -163,7 +167,7 @@ static void copy_rows(const clv_pixels *src, clv_box box, clv_box window, uint8_
            window.width * clv_pixel_bytes(src));
 }
 
-/* Resamples a row of `src` with the weights of `across`. */
+/* Resamples one row of `src` with the weights of `across`. */
 static void run_across(const axis *across, const clv_pixels *src, const uint8_t *from,
                        uint8_t *to) {
   if (src->is_wide)
@@ -172,8 +176,8 @@ static void run_across(const axis *across, const clv_pixels *src, const uint8_t 
     (src->channels == 1 ? row_grey : row_rgb)(across, from, to);
 }
 
-/* Computes output row y of `down` from `rows` of n samples each. sum: scratch, [n] i32 or
- * double. */
+/* Computes output row y from `rows` of n samples each, with the weights of `down`. sum: scratch,
+ * [n] i32 or double. */
 static void run_down(const axis *down, size_t y, const uint8_t *rows, size_t n, void *sum,
                      uint8_t *to) {
   size_t weights = y * down->taps;

@@ -27,7 +27,7 @@ void clv_scan_done(clv_scan *s) {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Has no branch, so that the compiler vectorises it. */
+/* This loop has no branch, so that the compiler vectorises it. */
 #define ALL_FINITE(type)                                                              \
   do {                                                                                \
     const type *v = values;                                                           \
@@ -55,8 +55,9 @@ static double value_of(const clv_tensor *t, size_t i) {
   return t->dtype == CLV_F32 ? (double)((const float *)t->data)[i] : ((const double *)t->data)[i];
 }
 
-/* Formats " (at [17, 0, 6, 5])". The extents of a tensor multiply to a size_t, so its indexes
- * have at most 28 digits, and the text less than 60 characters. */
+/* Formats the indexes of an element, such as " (at [17, 0, 6, 5])". The extents of a tensor
+ * multiply to a size_t, so the indexes have at most 28 digits, and the text has less than 60
+ * characters. */
 static void place_text(const clv_tensor *t, size_t at, char *text, size_t len) {
   size_t used = (size_t)snprintf(text, len, " (at ["), rest = t->n;
   for (int i = 0; i < t->shape.rank; i++) {
@@ -79,7 +80,7 @@ static void name_value(const clv_dataset *ds, const clv_tensor *t, size_t at,
   size_t row = row_of(t), number = clv_dataset_record_number(ds, at / row);
   bool label = t == ds->labels;
   double value = value_of(t, at);
-  if (isnan(value)) value = fabs(value); /* printf shows the sign of a NaN */
+  if (isnan(value)) value = fabs(value); /* printf would print the sign of a NaN */
   if (t->shape.rank > 2) place_text(t, number * row + at % row, place, sizeof place);
   snprintf(text, CLV_SCAN_TEXT, "%.150s: %srecord %zu, column %zu%s is %g%s", path_of(ds, t),
            label ? "label of " : "", number, at % row, place, value,
@@ -92,7 +93,7 @@ typedef struct scanning {
   const clv_dataset *ds;
   const clv_scan_options *o;
   clv_scan *found;
-  size_t n, cap;     /* records to check; capacity of the list */
+  size_t n, cap;     /* number of records to check; capacity of the list */
   size_t unreported; /* bytes since the last call of `progress` */
 } scanning;
 
@@ -100,7 +101,7 @@ static bool has_values(const clv_tensor *t) {
   return t && (t->dtype == CLV_F32 || t->dtype == CLV_F64);
 }
 
-/* Number of tensors: all inputs, then the labels. */
+/* Returns the number of tensors: all inputs and the labels. */
 static size_t tensors(const clv_dataset *ds) { return clv_dataset_input_count(ds) + 1; }
 
 static const clv_tensor *tensor_at(const clv_dataset *ds, size_t i) {
@@ -166,7 +167,7 @@ static clv_code scan_values(scanning *s, clv_err *err) {
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
-/* Decodes images one by one, to find those that cannot be read. */
+/* Decodes images one by one, to find which ones cannot be read. */
 static clv_code scan_each(scanning *s, const uint32_t *index, size_t n, clv_tensor *x,
                           clv_err *err) {
   clv_err why;

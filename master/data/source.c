@@ -41,11 +41,11 @@ enum {
 
 struct clv_source {
   char *label;
-  int fd;             /* -1: reads from memory */
-  const uint8_t *mem; /* the rest of the memory, [mem_left] */
+  int fd;             /* -1: the source is memory */
+  const uint8_t *mem; /* [mem_left] bytes that were not read yet */
   size_t mem_left;
-  uint64_t stored;  /* bytes as stored */
-  uint64_t decoded; /* bytes handed out */
+  uint64_t stored;  /* bytes of the file or memory, still compressed */
+  uint64_t decoded; /* decoded bytes that were read so far */
   bool gzip, inflating, finished;
   z_stream z;
   uint8_t chunk[STORED_CHUNK];
@@ -145,8 +145,8 @@ clv_code clv_source_open(const char *path, clv_source **ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Inflates into the caller's buffer. A gzip file may have several members; other data after them
- * are damage. */
+/* Inflates some bytes into the caller's buffer (z.next_out). A gzip file may have several members;
+ * CLV_DATA_LOSS: other data follow them. */
 static clv_code inflate_step(clv_source *s, clv_err *err) {
   if (s->z.avail_in == 0) {
     size_t got;
@@ -263,7 +263,8 @@ static void swap_bytes(uint8_t *at, size_t n, size_t size) {
 
 /* ---- from header to tensor ------------------------------------------------------------------- */
 
-/* Compares the declared size with the file. For a gzip file only an upper bound is known. */
+/* Compares the size that the header declares with the size of the file. Of a gzip file only an
+ * upper limit of its decoded size is known. */
 static clv_code check_stored(const clv_source *s, const char *shape, const char *type, size_t total,
                              clv_err *err) {
   uint64_t most = s->stored;
@@ -284,11 +285,12 @@ static clv_code check_stored(const clv_source *s, const char *shape, const char 
   return CLV_OK;
 }
 
-/* Position of the next element of a file in Fortran order, in a tensor in C order. */
+/* Where the next element of a file in Fortran order belongs in a tensor in C order. */
 typedef struct placing {
   int rank;
-  int64_t dim[CLV_MAX_RANK], at[CLV_MAX_RANK]; /* extents; index of the next element */
-  size_t step[CLV_MAX_RANK], place;            /* in elements of the tensor */
+  int64_t dim[CLV_MAX_RANK], at[CLV_MAX_RANK]; /* extents; indexes of the next element */
+  size_t step[CLV_MAX_RANK], place;            /* step of each index, and offset of the next
+                                                * element, in elements */
 } placing;
 
 static placing place_first(const clv_shape *shape) {
@@ -301,7 +303,7 @@ static placing place_first(const clv_shape *shape) {
   return p;
 }
 
-/* Advances to the next element. The first index changes fastest. */
+/* Moves to the next element of the file. The first index changes fastest. */
 static void place_next(placing *p) {
   for (int i = 0; i < p->rank; i++) {
     p->place += p->step[i];

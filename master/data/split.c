@@ -14,7 +14,8 @@
 
 #include "master/data/dataset_int.h"
 
-/* Random streams of this file; batches.c, image_view.c and objective.c have the ones below. */
+/* RNG streams of this file. batches.c, image_view.c and objective.c use the other numbers from
+ * 0xfffffff0 on. */
 static const uint32_t split_stream = 0xfffffff1u, class_stream = 0xfffffff4u;
 
 void clv_subset_done(clv_subset *s) {
@@ -85,16 +86,16 @@ bool clv_subset_is_one_class(const clv_dataset *ds, const clv_subset *s, int64_t
 
 /* The records of one class, or of one group. */
 typedef struct stratum {
-  int64_t key;  /* class or group */
+  int64_t key;  /* number of the class or group */
   size_t size;  /* records */
-  size_t most;  /* records that may be drawn */
+  size_t most;  /* most records to draw */
   size_t drawn; /* records to draw */
-  double rest;  /* fraction of a record left of its share */
-  uint32_t tie; /* position in a permutation from the seed; orders equals */
+  double rest;  /* part of its share that is not given yet, less than one record after rounding */
+  uint32_t tie; /* position in a permutation from the seed; decides between equals */
 } stratum;
 
 typedef struct strata {
-  stratum *list; /* [n] by key */
+  stratum *list; /* [n] sorted by key */
   size_t n;
 } strata;
 
@@ -155,7 +156,8 @@ static stratum *stratum_of(const strata *s, int64_t key) {
   return bsearch(&(stratum){.key = key}, s->list, s->n, sizeof *s->list, by_key);
 }
 
-/* Gives one place to each class, the largest first. Returns the number of places left. */
+/* Draws one record of each class that may give one, the largest classes first. Returns how many of
+ * `places` are left. */
 static size_t give_one_each(strata *s, size_t places) {
   sort(s, by_size);
   for (size_t i = 0; i < s->n && places; i++) {
@@ -166,8 +168,8 @@ static size_t give_one_each(strata *s, size_t places) {
   return places;
 }
 
-/* Gives each class its share of `all` places, of which `left` are not given yet. Returns the number
- * left after that. */
+/* Gives each class its share of `all` places, of which `left` are not given yet. Returns how many
+ * are left afterwards. */
 static size_t give_shares(strata *s, size_t all, size_t left, size_t records) {
   double sum = 0;
   for (size_t i = 0; i < s->n; i++) {
@@ -187,7 +189,7 @@ static size_t give_shares(strata *s, size_t all, size_t left, size_t records) {
   return left - given;
 }
 
-/* Distributes the places left over by rounding and by small classes. */
+/* Gives away the places that rounding and small classes have left. */
 static void give_rest(strata *s, size_t left) {
   sort(s, by_rest);
   for (bool any = true; any && left;) {
@@ -201,8 +203,8 @@ static void give_rest(strata *s, size_t left) {
   }
 }
 
-/* Decides how many records of each class are drawn. spare: records of each class that are not
- * drawn, if there are enough others. */
+/* Decides how many records of each class are drawn, `places` in all. spare: records of each class
+ * to leave undrawn, as long as enough others can be drawn. */
 static void apportion(strata *s, size_t places, size_t records, size_t spare) {
   size_t most = 0;
   for (size_t i = 0; i < s->n; i++)
@@ -216,8 +218,8 @@ static void apportion(strata *s, size_t places, size_t records, size_t spare) {
 
 /* ---- draws ----------------------------------------------------------------------------------- */
 
-/* Whole groups in the order of the seed, each that brings the number of records nearer to `places`,
- * but not all of them. */
+/* Chooses complete groups, in an order from the seed. A group is taken if it brings the number of
+ * records nearer to `places`; at least one group is left. */
 static void choose_groups(strata *s, size_t places) {
   size_t taken = 0, chosen = 0;
   sort(s, by_tie);
@@ -235,10 +237,10 @@ typedef struct split_draw {
   clv_split_kind kind;
   uint64_t seed;
   size_t places; /* records to draw */
-  size_t spare;  /* records of each class that are not drawn */
+  size_t spare;  /* records of each class to leave undrawn */
 } split_draw;
 
-/* Marks the drawn records in taken [count], which holds false before. */
+/* Sets taken[i] for each drawn record i. All of taken [count] must be false before. */
 static clv_code draw(const clv_dataset *ds, const split_draw *d, bool *taken, clv_err *err) {
   CLV_AUTO(strata_done) strata s = {0};
   CLV_AUTO(clv_freep) uint32_t *order = NULL;
@@ -259,7 +261,7 @@ static clv_code draw(const clv_dataset *ds, const split_draw *d, bool *taken, cl
   return CLV_OK;
 }
 
-/* Divides the records into those drawn and the rest. Both lists are ascending. */
+/* Divides the records into the drawn ones and the others. Both lists are ascending. */
 static clv_code divide(const clv_dataset *ds, const split_draw *d, clv_subset *ret_rest,
                        clv_subset *ret_taken, clv_err *err) {
   CLV_AUTO(clv_freep) bool *taken = NULL;
@@ -279,8 +281,9 @@ static clv_code divide(const clv_dataset *ds, const split_draw *d, clv_subset *r
   return CLV_OK;
 }
 
-/* Divides by a permutation, or by the order of the file. Versions up to 0.7 did this for images and
- * texts. The lists keep the order of the permutation, so that runs of these versions can resume. */
+/* Divides the records by a permutation, or by the order of the files. Versions up to 0.7 divided
+ * images and texts in this way. The lists keep the order of the permutation, so that runs of these
+ * versions can resume. */
 static clv_code divide_shuffled(const clv_dataset *ds, const split_draw *d, clv_subset *ret_rest,
                                 clv_subset *ret_taken, clv_err *err) {
   CLV_AUTO(clv_subset_done) clv_subset all = {0}, rest = {0};
@@ -294,7 +297,8 @@ static clv_code divide_shuffled(const clv_dataset *ds, const split_draw *d, clv_
   return CLV_OK;
 }
 
-/* True if a page has several windows, which must stay together even without groups. */
+/* True if a page has several windows. They must stay together even if the session names no
+ * groups. */
 static bool has_long_pages(const clv_dataset *ds) {
   for (size_t i = 1; ds->pages && ds->groups && i < ds->count; i++)
     if (ds->groups[i] == ds->groups[i - 1]) return true;

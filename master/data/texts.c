@@ -19,8 +19,8 @@ static const char *const key_of[MEMBERS] = {"data.text.column", "data.text.label
 
 /* Columns of a CSV file. */
 typedef struct columns {
-  size_t n;           /* 0: the header was not read yet */
-  size_t at[MEMBERS]; /* index of the column; SIZE_MAX: there is none */
+  size_t n;           /* 0: the header has not been read yet */
+  size_t at[MEMBERS]; /* [member] index of its column; SIZE_MAX: it has none */
 } columns;
 
 /* State while a table is read. */
@@ -32,7 +32,7 @@ typedef struct text_table {
   clv_bytes member[MEMBERS]; /* text, class and group of the current record */
 } text_table;
 
-/* Name of a member in the file; NULL: it is not read. */
+/* Returns the name that the file gives a member; NULL: the member is not read. */
 static const char *name_of(const text_table *t, int member) {
   const char *const names[MEMBERS] = {t->o->column, t->rows->labelled ? t->o->label : NULL,
                                       t->o->group};
@@ -45,7 +45,7 @@ static clv_code add_group(text_table *t, clv_err *err) {
   return t->rows->groups.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for groups") : CLV_OK;
 }
 
-/* Adds the record to the rows. place: "file:line" of the record, for messages. */
+/* Adds the current record to the rows. place: "file:line" of the record, for messages. */
 static clv_code end_record(text_table *t, const char *place, clv_err *err) {
   clv_code code = CLV_OK;
   t->ids.n = 0;
@@ -108,7 +108,7 @@ static clv_code take_header(text_table *t, clv_csv *c, columns *ret, clv_err *er
   return CLV_OK;
 }
 
-/* Member that column n is; `other` if it is none. */
+/* Returns the member that column n has; `other` if the column has none. */
 static clv_bytes *field_of(text_table *t, const columns *of, size_t n, clv_bytes *other) {
   for (int m = 0; m < MEMBERS; m++)
     if (of->at[m] == n) return &t->member[m];
@@ -121,7 +121,7 @@ static clv_code take_fields(text_table *t, clv_csv *c, const columns *of, clv_er
   size_t n = 0, line = c->line, from = c->at;
   for (; !last; n++) {
     CLV_TRY(clv_csv_read_field(c, field_of(t, of, n, &other), &last, err));
-    if (n == of->n) last = true; /* one field too many */
+    if (n == of->n) last = true; /* more fields than the header has: stop */
   }
   if (n == of->n) return CLV_OK;
   return clv_csv_fail(c, line, from, err, "this record has %s%zu fields, the header has %zu",
@@ -184,10 +184,12 @@ static clv_code take_object(text_table *t, clv_json *j, clv_err *err) {
 
 static clv_code take_line(text_table *t, const clv_text_record *r, clv_err *err) {
   char place[256];
-  size_t mark = clv_bom_bytes(r->text, r->len); /* of a file that was appended to another */
+  size_t mark = clv_bom_bytes(r->text, r->len); /* a byte order mark in the middle, after files were
+                                                 * joined */
   const char *text = r->text + mark;
   size_t len = r->len - mark;
-  len -= len && text[len - 1] == '\n'; /* positions in errors stay within this line */
+  len -= len && text[len - 1] == '\n'; /* so that a position in an error is never behind this
+                                        * line */
   if (strspn(text, " \t\r\n") >= len) return CLV_OK;
   clv_json j = {.label = t->rows->path, .text = text, .len = len, .lines_before = r->lines_before};
   CLV_TRY(take_object(t, &j, err));
@@ -250,7 +252,7 @@ static int by_name(const void *a, const void *b) {
   return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Sorts the classes and removes duplicates. */
+/* Sorts the names of the classes and removes duplicates. */
 static clv_code sort_classes(clv_texts *t, size_t n, clv_err *err) {
   CLV_TRY(clv_alloc(n, sizeof *t->classes, &t->classes, err));
   char *at = t->names.data;

@@ -15,7 +15,8 @@
 typedef struct job {
   clv_thread_pool_fn *run;
   void *arg;
-  size_t n, next, running; /* numbers: in all; first one not begun; begun and not ended */
+  size_t n, next, running; /* of its numbers: how many; the first one not begun; how many are
+                            * running */
   clv_code code;
   size_t failed_at;
   clv_err err;
@@ -29,7 +30,7 @@ typedef struct member {
 } member;
 
 struct clv_thread_pool {
-  pthread_mutex_t lock; /* protects the jobs as well */
+  pthread_mutex_t lock; /* protects the pool and its jobs */
   pthread_cond_t work, done;
   job *first;
   bool stop;
@@ -37,8 +38,8 @@ struct clv_thread_pool {
   member *members;
 };
 
-/* Records the result of number i. Keeps the failure with the smallest number: numbers begin in
- * order, so every smaller one has begun and will report its result. */
+/* Records the result of number i of a job. It keeps the failure with the smallest number. Numbers
+ * begin in order, so every smaller one has begun and will report its own result. */
 static void record(job *j, size_t i, clv_code code, const clv_err *err) {
   if (code == CLV_OK || (j->code != CLV_OK && j->failed_at < i)) return;
   j->code = code;

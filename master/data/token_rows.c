@@ -9,10 +9,10 @@
 
 #include "master/data/text_int.h"
 
-enum { MAX_NAME = 255 }; /* bytes of a class name, as for a folder name */
+enum { MAX_NAME = 255 }; /* most bytes of a class name, as of a folder name */
 
-/* Finds a special token: by `name`, or by the usual name in a vocab.txt. Keeps *ret, the token of a
- * tokenizer.json, if both are NULL. */
+/* Finds a special token: by `name`, or else by `usual`, its usual name in a vocab.txt. If both are
+ * NULL, *ret stays as it is: the token of a tokenizer.json. */
 static clv_code token_of(const clv_text_rows *r, const char *key, const char *name,
                          const char *usual, int32_t *ret, clv_err *err) {
   if (!name && !usual) return CLV_OK;

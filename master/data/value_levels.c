@@ -7,12 +7,12 @@
 
 #include "master/data/dataset_int.h"
 
-enum { COUNTED = 65536 /* integers counted: 0 to COUNTED - 1 */ };
+enum { COUNTED = 65536 /* integers from 0 to COUNTED - 1 are counted */ };
 
 typedef struct counting {
   clv_value_levels *found;
   uint64_t seen[COUNTED / 64];
-  bool uncounted; /* another value occurred */
+  bool uncounted; /* a value occurred that is no such integer */
 } counting;
 
 static void count(counting *c, double v) {
