@@ -208,7 +208,7 @@ typedef struct clv_page_counts {
   size_t long_pages;           /* pages with more than one window */
   size_t unlabelled_windows;   /* windows without a label, which are skipped */
   size_t words_without_tokens; /* words for which the tokenizer returns no token */
-  size_t strays;               /* files that are not documents */
+  size_t n_strays;             /* files that are not documents */
 } clv_page_counts;
 clv_page_counts clv_dataset_page_counts(const clv_dataset *ds);
 /* A page of documents opened as `unlabelled`, kept because predictions are printed with its
@@ -282,9 +282,9 @@ enum { CLV_SCAN_TEXT = 400 };
 typedef struct clv_value_levels {
   size_t records; /* records read; 0: texts, tokens, several inputs, or no readable record */
   double low, high;
-  size_t levels; /* number of different values; 0: not all are integers from 0 to 65535 */
+  size_t n_levels; /* number of different values; 0: not all are integers from 0 to 65535 */
   /* Images: 8, or 16 if one has 16 bits; then values of 8 bits count times 257. Else 0. */
-  unsigned bits;
+  unsigned image_bits;
 } clv_value_levels;
 /* Reads at most `most` records, evenly spread. */
 clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t most, clv_value_levels *ret,
@@ -335,8 +335,8 @@ bool clv_dataset_has_valid_pads(const clv_dataset *ds, clv_pad_rule rule, int64_
                                 clv_pad_fault *ret);
 /* Tells whether labels of tokens are shifted. Only positions whose next token differs show it. */
 typedef struct clv_label_shift {
-  size_t comparable; /* labels at such positions; 0: labels are not tokens */
-  size_t same_place; /* of these, labels equal to the token at their own position */
+  size_t n_comparable; /* labels at such positions; 0: labels are not tokens */
+  size_t n_same_place; /* of these, labels equal to the token at their own position */
 } clv_label_shift;
 clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored);
 /* True if labels are not shifted: at least 90 % of the comparable ones equal their own token, or
@@ -425,7 +425,7 @@ typedef struct clv_scan_options {
 
 /* Release with clv_scan_done. */
 typedef struct clv_scan {
-  size_t looked_at;          /* number of records checked */
+  size_t n_checked;          /* number of records checked */
   clv_subset not_finite;     /* records with a value that is not finite, ascending */
   clv_subset unreadable;     /* unreadable images, ascending; only with skips_broken */
   clv_broken_records broken; /* errors of the unreadable images */

@@ -13,15 +13,15 @@
 
 /* One of several named inputs. */
 typedef struct clv_named_input {
-  char *name, *path; /* path: file of the input, for messages */
-  clv_tensor *data;  /* [count or more, ...] as in the file */
-  clv_dtype dtype;   /* type of a batch */
-  size_t row;        /* elements of one record */
-  bool is_bool;      /* the u8 data are 0 and 1, and are not divided by 255 */
+  char *name, *path;   /* path: file of the input, for messages */
+  clv_tensor *data;    /* [count or more, ...] as in the file */
+  clv_dtype dtype;     /* type of a batch */
+  size_t row_elements; /* elements of one record */
+  bool is_bool;        /* the u8 data are 0 and 1, and are not divided by 255 */
 } clv_named_input;
 
 struct clv_dataset {
-  clv_named_input *named; /* [n_named] inputs, instead of `inputs`; NULL: a single input */
+  clv_named_input *named_inputs; /* [n_named] inputs, instead of `inputs`; NULL: a single input */
   size_t n_named;
   clv_tensor *inputs;        /* single input, in the type of its file; NULL for images and named
                               * inputs */
@@ -34,29 +34,30 @@ struct clv_dataset {
   size_t n_classes;          /* 0: classes have numbers but no names */
   clv_broken_records broken; /* skipped records */
   int64_t *groups;           /* [count] group of each record; NULL: groups were not read */
-  uint32_t *numbers; /* [count] number of each record in its file; NULL: a record's number is its
+  uint32_t
+      *record_numbers; /* [count] number of each record in its file; NULL: a record's number is its
                       * index */
   size_t count;
   clv_shape x_shape, y_shape; /* shapes of a batch; dim[0] is set for each batch */
-  size_t record;              /* elements of one record */
-  size_t channels, inner;     /* record = channels * inner */
-  size_t n_norm;              /* number of means and of standard deviations: 1, or one per
+  size_t record_elements;
+  size_t channels, inner; /* record = channels * inner */
+  size_t n_norm;          /* number of means and of standard deviations: 1, or one per
                                * channel */
-  float *mean, *std;          /* [n_norm] of Normalize */
-  float *table;               /* [n_norm, 256] normalised value of each u8; NULL: inputs are not
+  float *mean, *std;      /* [n_norm] of Normalize */
+  float *table_u8;        /* [n_norm, 256] normalised value of each u8; NULL: inputs are not
                                * u8 */
-  float *table_u16;           /* [n_norm, 65536] normalised value of each u16, for images of 16
+  float *table_u16;       /* [n_norm, 65536] normalised value of each u16, for images of 16
                                * bits; NULL: no images */
   clv_objective objective;
-  clv_token_info kinds; /* special tokens of texts and documents */
-  size_t token_input;   /* index of the input that has the tokens */
-  int64_t ignored;      /* label of a position that has no label */
-  bool divide_255, tokens;
+  clv_token_info token_info; /* special tokens of texts and documents */
+  size_t token_input;        /* index of the input that has the tokens */
+  int64_t ignored_label;     /* label of a position that has no label */
+  bool divide_255, has_tokens;
   bool adds_channel; /* inputs [N, a, b] became [N, 1, a, b] */
   bool is_bool;      /* u8 inputs are 0 and 1, and are not divided by 255 */
   float scale;
   char *inputs_path, *labels_path; /* for messages; labels_path NULL: no file has the labels */
-  clv_label_kind kind;
+  clv_label_kind label_kind;
   int64_t label_min, label_max;
   size_t label_max_at; /* first record that has the largest label; only for a file of labels */
 };

@@ -7,7 +7,7 @@
 #include "master/data/data.h"
 #include "master/documents/documents.h"
 
-static clv_code add_file(void *user, const clv_found_file *f, clv_err *err) {
+static clv_code add_stamp(void *user, const clv_found_file *f, clv_err *err) {
   clv_bytes *lines = user;
   struct stat at;
   if (stat(f->path, &at) != 0)
@@ -19,5 +19,5 @@ static clv_code add_file(void *user, const clv_found_file *f, clv_err *err) {
 }
 
 clv_code clv_data_stamp(const char *path, clv_bytes *lines, clv_err *err) {
-  return clv_documents_walk(path, add_file, lines, err);
+  return clv_documents_walk(path, add_stamp, lines, err);
 }

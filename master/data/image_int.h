@@ -109,13 +109,13 @@ clv_code clv_image_view_render(const clv_image_view *view, const clv_pixels *src
 typedef struct clv_image_folder {
   char *root;
   clv_bytes names;         /* NUL-terminated paths relative to root, and class names */
-  size_t *path;            /* [n] offset of each image's path in `names` */
-  uint32_t *label;         /* [n] */
-  size_t n, cap;           /* number of images; capacity of path and label */
+  size_t *paths;           /* [n] offset of each image's path in `names` */
+  uint32_t *labels;        /* [n] class number of each image */
+  size_t n, cap;           /* number of images; capacity of `paths` and `labels` */
   size_t *classes;         /* [n_classes] offset of each class's name in `names`; sorted by name */
   size_t n_classes, n_cap; /* number of classes; capacity of `classes` */
   size_t n_strays;         /* files that are not images, or outside the class folders */
-  char *stray;             /* first stray file by name, relative to root; NULL: none */
+  char *first_stray;       /* first stray file by name, relative to root; NULL: none */
 } clv_image_folder;
 
 /* root/CLASS/.../NAME.png|jpg|jpeg, in torchvision.datasets.ImageFolder's order: classes by name,

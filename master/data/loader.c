@@ -33,7 +33,7 @@ struct clv_loader {
   slot slots[2];
   unsigned next_out; /* slot that the consumer takes next */
   pthread_mutex_t lock;
-  pthread_cond_t changed;
+  pthread_cond_t state_changed;
   pthread_t thread;
   bool running, stop; /* stop: the thread must end; under the lock */
 };
@@ -62,19 +62,19 @@ static void fill_slot(clv_loader *l, slot *s) {
                                   b->y, &s->err);
 }
 
-static void *run(void *arg) {
+static void *load_batches(void *arg) {
   clv_loader *l = arg;
   unsigned next_in = 0;
   pthread_mutex_lock(&l->lock);
   for (;;) {
     slot *s = &l->slots[next_in];
-    while (!l->stop && s->state != SLOT_EMPTY) pthread_cond_wait(&l->changed, &l->lock);
+    while (!l->stop && s->state != SLOT_EMPTY) pthread_cond_wait(&l->state_changed, &l->lock);
     if (l->stop) break;
     pthread_mutex_unlock(&l->lock);
     fill_slot(l, s);
     pthread_mutex_lock(&l->lock);
     s->state = SLOT_READY;
-    pthread_cond_broadcast(&l->changed);
+    pthread_cond_broadcast(&l->state_changed);
     next_in ^= 1;
   }
   pthread_mutex_unlock(&l->lock);
@@ -96,11 +96,11 @@ static clv_code make_slot(clv_loader *l, slot *s, size_t most, clv_err *err) {
 }
 
 /* Starts the thread with all signals blocked, so that other threads handle them, such as Ctrl-C. */
-static clv_code start(clv_loader *l, clv_err *err) {
+static clv_code start_thread(clv_loader *l, clv_err *err) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  int failed = pthread_create(&l->thread, NULL, run, l);
+  int failed = pthread_create(&l->thread, NULL, load_batches, l);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (failed) return clv_fail(err, CLV_EXHAUSTED, "data loader: %s", strerror(failed));
   l->running = true;
@@ -115,26 +115,26 @@ clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *option
   l->seed = options->seed;
   l->evaluation = options->evaluation;
   pthread_mutex_init(&l->lock, NULL);
-  pthread_cond_init(&l->changed, NULL);
+  pthread_cond_init(&l->state_changed, NULL);
   CLV_TRY(clv_batches_new(options, &l->batches, err));
   size_t most = CLV_MIN(options->batch, options->subset->n);
   for (size_t i = 0; i < CLV_COUNT(l->slots); i++) CLV_TRY(make_slot(l, &l->slots[i], most, err));
-  CLV_TRY(start(l, err));
+  CLV_TRY(start_thread(l, err));
   *ret = clv_steal(&l);
   return CLV_OK;
 }
 
-static void stop(clv_loader *l) {
+static void stop_thread(clv_loader *l) {
   pthread_mutex_lock(&l->lock);
   l->stop = true;
-  pthread_cond_broadcast(&l->changed);
+  pthread_cond_broadcast(&l->state_changed);
   pthread_mutex_unlock(&l->lock);
   pthread_join(l->thread, NULL);
 }
 
 void clv_loader_free(clv_loader *l) {
   if (!l) return;
-  if (l->running) stop(l);
+  if (l->running) stop_thread(l);
   for (size_t i = 0; i < CLV_COUNT(l->slots); i++) {
     slot *s = &l->slots[i];
     for (size_t k = 0; k < s->batch.n_inputs; k++) clv_tensor_unref(s->batch.inputs[k]);
@@ -142,7 +142,7 @@ void clv_loader_free(clv_loader *l) {
     free(s->index);
   }
   clv_batches_free(l->batches);
-  pthread_cond_destroy(&l->changed);
+  pthread_cond_destroy(&l->state_changed);
   pthread_mutex_destroy(&l->lock);
   free(l);
 }
@@ -157,9 +157,9 @@ clv_code clv_loader_next(clv_loader *l, clv_batch *ret, clv_err *err) {
   pthread_mutex_lock(&l->lock);
   if (former->state == SLOT_IN_USE) {
     former->state = SLOT_EMPTY;
-    pthread_cond_broadcast(&l->changed);
+    pthread_cond_broadcast(&l->state_changed);
   }
-  while (s->state != SLOT_READY) pthread_cond_wait(&l->changed, &l->lock);
+  while (s->state != SLOT_READY) pthread_cond_wait(&l->state_changed, &l->lock);
   s->state = SLOT_IN_USE;
   pthread_mutex_unlock(&l->lock);
   l->next_out ^= 1;

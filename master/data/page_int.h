@@ -20,7 +20,7 @@ typedef struct clv_name_table {
     int32_t number; /* numbers are given in the order of arrival: 0, 1, ... */
   } * sorted;       /* [n] by name */
   size_t n, cap;
-  bool closed; /* add no further names */
+  bool is_closed; /* add no further names */
 } clv_name_table;
 
 void clv_name_table_done(clv_name_table *s);
@@ -37,7 +37,7 @@ clv_code clv_name_table_order(const clv_name_table *s, char ***ret_classes, int3
 
 /* A page with its labels. Valid until the next page is read. */
 typedef struct clv_labelled_page {
-  const char *place; /* "file:line", or the path of a document: for messages */
+  const char *location; /* "file:line", or the path of a document: for messages */
   clv_page page;
   const char *const *labels; /* [page.n] label of each word, NULL for a word without a label; NULL:
                               * labels are not read */
@@ -61,7 +61,7 @@ typedef enum clv_page_label_kind {
 typedef struct clv_page_reader {
   const char *path, *text; /* `text` ends in a NUL that `len` does not count */
   size_t len;
-  clv_page_label_kind wants;
+  clv_page_label_kind label_kind;
 
   size_t at, line; /* offset of the next line; number of lines before it */
   clv_bytes kept, one, label, file, more;
@@ -69,7 +69,7 @@ typedef struct clv_page_reader {
   clv_page_word *list; /* [cap] */
   const char **labels; /* [cap] */
   size_t cap;
-  char place[256];
+  char location[256];
 } clv_page_reader;
 
 void clv_page_reader_done(clv_page_reader *l);
@@ -100,12 +100,12 @@ typedef struct clv_page_set {
                                       * no labels */
   clv_bytes groups;                  /* [n] int64_t: number of the record's file, or of its page */
   clv_kept_pages kept;               /* copies of the pages, for predictions; otherwise empty */
-  clv_tensor *places;                /* [n, S] i32: word of each token (clv_dataset_token_words);
+  clv_tensor *token_words;           /* [n, S] i32: word of each token (clv_dataset_token_words);
                                       * NULL: pages are not kept */
   clv_name_table names;
   char **classes; /* [names.n] */
   clv_page_counts counts;
-  clv_token_info kinds;
+  clv_token_info token_info;
   clv_broken_records broken;
 } clv_page_set;
 
@@ -118,7 +118,7 @@ clv_code clv_page_set_open(const clv_dataset_options *o, clv_page_set **ret,
 typedef struct clv_page_rows {
   clv_text_rows tokens; /* has the tokenizer and the special tokens, but no rows */
   clv_window_options window;
-  clv_page_label_kind wants;
+  clv_page_label_kind label_kind;
   bool by_file;     /* each file is a group; false: each page */
   bool keeps_pages; /* keep the pages, and store word indexes in `labels` */
   int64_t ignored;  /* label of a position that has no label */
@@ -133,7 +133,7 @@ typedef struct clv_page_rows {
 clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o,
                             clv_err *err) CLV_USE_RESULT;
 void clv_page_rows_done(clv_page_rows *r);
-/* Adds the windows of a page. Errors begin with page->place. */
+/* Adds the windows of a page. Errors begin with page->location. */
 clv_code clv_page_rows_add(clv_page_rows *r, const clv_labelled_page *page,
                            clv_err *err) CLV_USE_RESULT;
 clv_code clv_page_rows_take(clv_page_rows *r, clv_page_set **ret, clv_err *err) CLV_USE_RESULT;

@@ -40,13 +40,13 @@ static void on_read(png_structp png, png_bytep dst, size_t n) {
   r->at += n;
 }
 
-static clv_code failed(const png_reader *r, clv_err *err) {
+static clv_code fail_with_reason(const png_reader *r, clv_err *err) {
   return clv_fail(err, CLV_DATA_LOSS, "%s (at byte %zu of %zu)", r->why, r->at, r->in->len);
 }
 
 /* Creates the decoder. libpng's own limits of size are off, because clv_pixels_reserve checks the
  * size with a better message. */
-static clv_code start(png_reader *r, clv_err *err) {
+static clv_code create_decoder(png_reader *r, clv_err *err) {
   r->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, r, on_error, on_warning);
   r->info = r->png ? png_create_info_struct(r->png) : NULL;
   if (!r->info) return clv_fail(err, CLV_EXHAUSTED, "no memory to decode it");
@@ -61,7 +61,7 @@ static clv_code start(png_reader *r, clv_err *err) {
 /* Reads the header. The output is grey or RGB, with 16 bits a sample if the file has 16, else with
  * 8. */
 static clv_code read_header(png_reader *r, clv_pixels *ret, clv_err *err) {
-  if (setjmp(png_jmpbuf(r->png))) return failed(r, err);
+  if (setjmp(png_jmpbuf(r->png))) return fail_with_reason(r, err);
   png_read_info(r->png, r->info);
   png_set_palette_to_rgb(r->png);
   png_set_expand_gray_1_2_4_to_8(r->png);
@@ -76,7 +76,7 @@ static clv_code read_header(png_reader *r, clv_pixels *ret, clv_err *err) {
 }
 
 static clv_code read_rows(png_reader *r, clv_pixels *ret, clv_err *err) {
-  if (setjmp(png_jmpbuf(r->png))) return failed(r, err);
+  if (setjmp(png_jmpbuf(r->png))) return fail_with_reason(r, err);
   int passes = png_set_interlace_handling(r->png);
   png_read_update_info(r->png, r->info);
   size_t stride = ret->width * clv_pixel_bytes(ret);
@@ -91,7 +91,7 @@ static clv_code read_rows(png_reader *r, clv_pixels *ret, clv_err *err) {
 
 clv_code clv_png_decode(const clv_encoded_image *in, clv_pixels *ret, clv_err *err) {
   CLV_AUTO(reader_done) png_reader r = {.in = in};
-  CLV_TRY(start(&r, err));
+  CLV_TRY(create_decoder(&r, err));
   CLV_TRY(read_header(&r, ret, err));
   return in->header_only ? CLV_OK : read_rows(&r, ret, err);
 }

@@ -57,11 +57,11 @@ typedef struct clv_text_rows {
   size_t width, max_bytes;
   int32_t *at; /* [n, width] tokens */
   size_t n, cap;
-  clv_ids lengths;  /* [n] number of tokens in each row, without pads */
-  bool labelled;    /* each row has a class */
-  clv_bytes labels; /* [n] class names, each with its NUL */
-  clv_bytes groups; /* [n] int64_t group numbers; empty: no groups */
-  size_t cut;       /* number of texts that were cut to fit into a row */
+  clv_ids lengths;    /* [n] number of tokens in each row, without pads */
+  bool has_labels;    /* each row has a class */
+  clv_bytes labels;   /* [n] class names, each with its NUL */
+  clv_bytes groups;   /* [n] int64_t group numbers; empty: no groups */
+  size_t n_truncated; /* number of texts that were cut to fit into a row */
   bool skips_broken;
   clv_broken_records broken; /* skipped records */
 } clv_text_rows;
@@ -105,9 +105,9 @@ typedef struct clv_texts {
   clv_bytes names;     /* texts of the class names */
   char **classes;      /* [n_classes] names, sorted */
   clv_bytes groups;    /* [n] int64_t group numbers; empty: no groups */
-  size_t n_classes, cut;
+  size_t n_classes, n_truncated;
   clv_broken_records broken;
-  clv_token_info kinds;
+  clv_token_info token_info;
 } clv_texts;
 
 void clv_texts_free(clv_texts *t);

@@ -7,7 +7,7 @@
 
 #include "master/plan/plan_int.h"
 
-static int first_line(const clv_broken_records *b) { return (int)strcspn(b->list.data, "\n"); }
+static int first_line_len(const clv_broken_records *b) { return (int)strcspn(b->list.data, "\n"); }
 
 /* Prints one line for each listed record. */
 static void print_list(const clv_broken_records *b) {
@@ -20,16 +20,16 @@ static void print_list(const clv_broken_records *b) {
 clv_code clv_plan_refuse_broken(const clv_broken_records *b, clv_err *err) {
   if (!b->n) return CLV_OK;
   if (b->list.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  if (b->n == 1) return clv_fail(err, CLV_DATA_LOSS, "%.*s", first_line(b), b->list.data);
+  if (b->n == 1) return clv_fail(err, CLV_DATA_LOSS, "%.*s", first_line_len(b), b->list.data);
   print_list(b);
   return clv_fail(err, CLV_DATA_LOSS,
                   "%zu records cannot be read: correct them, or leave them out with data.broken: "
                   "skip; the first: %.*s",
-                  b->n, first_line(b), b->list.data);
+                  b->n, first_line_len(b), b->list.data);
 }
 
 void clv_plan_note_broken(const char *key, const clv_broken_records *b, clv_bytes *notes) {
   if (!b->n || b->list.failed) return;
   clv_bytes_printf(notes, "%s: %zu record%s left out (data.broken: skip); the first: %.*s\n", key,
-                   b->n, CLV_S(b->n), first_line(b), b->list.data);
+                   b->n, CLV_S(b->n), first_line_len(b), b->list.data);
 }

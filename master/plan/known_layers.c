@@ -122,8 +122,8 @@ static clv_code recall_form(recall *r, int k, const clv_weights_moments *f, clv_
   return CLV_OK;
 }
 
-/* Adds the ledger names of a tensor that a worker's stage begins with, because that worker knows
- * the tensor in this session. */
+/* Adds the names of a tensor that a worker's stage begins with, because that worker knows it in
+ * this session. */
 static clv_code add_given_names(recall *r, const clv_weights_sample *s, clv_err *err) {
   size_t n, room = r->n_given + CLV_SAMPLE_NAMES;
   if (room > r->room) {
@@ -190,8 +190,8 @@ static clv_code read_folder(void *user, size_t first, size_t n, void *dst, clv_e
                                        err);
 }
 
-/* Looks up the tensors of a stage's file. Ignores a file that cannot be read, because
- * clv_stage_file_open refuses it for the session before anything is sent. */
+/* Looks up the tensors of a stage's file. It ignores a file that cannot be read: the function that
+ * opens the file for the session refuses it, before anything is sent. */
 static clv_code recall_file(recall *r, uint32_t stage, clv_weights_sample *s, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;

@@ -19,7 +19,7 @@ enum { CLV_LOOK_MIN_RECORDS = 8 }; /* a reader cannot learn from fewer */
 /* ---- records (look_records.c) ---------------------------------------------------------------- */
 
 typedef struct clv_look_sample {
-  clv_look_split half;                /* number of records, and how many of them a reader learns
+  clv_look_split split;               /* number of records, and how many of them a reader learns
                                        * from; these come first */
   size_t n_inputs;                    /* number of inputs, in x */
   clv_tensor *x[CLV_DATA_MAX_INPUTS]; /* inputs of all records, without random crops or flips */
@@ -40,13 +40,13 @@ typedef struct clv_look_part {
   uint32_t first, last;
   clv_graph *graph;
   clv_params *params;
-  char *block; /* values of `params` */
+  char *weights_block; /* values of `params` */
   clv_plan *plan;
   clv_call *call;
-  void *out;      /* output of the last batch */
-  int64_t batch;  /* records of a batch */
-  bool training;  /* run as in training: batch norm uses the statistics of the batch */
-  bool backwards; /* compute the gradient of the first input */
+  void *out;             /* output of the last batch */
+  int64_t batch;         /* records of a batch */
+  bool runs_as_training; /* batch norm uses the statistics of the batch */
+  bool needs_input_grad; /* the plan computes the gradient of the first input */
 } clv_look_part;
 
 /* The weights that a look uses. */
@@ -86,9 +86,9 @@ uint32_t clv_look_part_inputs(const clv_blueprint *b, const clv_look_part *p,
 typedef struct clv_look_round {
   clv_look_weights weights;
   const clv_look_options *o;
-  clv_look_sample *sample; /* records of all draws; half.n 0: no records were chosen yet */
-  uint64_t until_ns;       /* time of clv_now_ns when this draw should end */
-  uint64_t end_ns;         /* time of clv_now_ns when the look must end */
+  clv_look_sample *sample; /* records of all draws; split.n 0: no records were chosen yet */
+  uint64_t draw_end_ns;    /* time of clv_now_ns when this draw should end */
+  uint64_t look_end_ns;    /* time of clv_now_ns when the look must end */
 } clv_look_round;
 
 /* Chooses the records of all draws, at most `most`, unless they were chosen already. Each class

@@ -79,7 +79,7 @@ static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
 
 void clv_look_describe(const clv_blueprint *b, clv_bytes *out) {
   const clv_look *look = &b->look;
-  if (!look->done) return;
+  if (!look->has_run) return;
   clv_bytes_printf(out, "read from what leaves (%u record%s, ", look->records,
                    CLV_S(look->records));
   if (look->draws > 1) clv_bytes_printf(out, "the worst of %u draws of the secrets, ", look->draws);
@@ -108,7 +108,7 @@ static void json_result(const clv_look *look, clv_look_reader k, clv_bytes *out)
 void clv_look_json(const clv_blueprint *b, clv_bytes *out) {
   const clv_look *look = &b->look;
   clv_bytes_puts(out, ",\"look\":");
-  if (!look->done) {
+  if (!look->has_run) {
     clv_bytes_puts(out, "null");
     return;
   }

@@ -82,7 +82,7 @@ typedef struct clv_look_result {
   clv_look_state state;
   double figure;          /* READ: 0 is no better than a guess, 1 is everything */
   const char *by;         /* READ: name of the method that read best; static text */
-  unsigned shows;         /* READ: clv_findings if the figure is above the limit; 0: the usual
+  unsigned findings;      /* READ: clv_findings if the figure is above the limit; 0: the usual
                            * finding of the reader */
   char why[CLV_LOOK_WHY]; /* other states: why the reader read nothing */
 } clv_look_result;
@@ -90,14 +90,14 @@ typedef struct clv_look_result {
 #define CLV_LOOK_CERTAIN_FIGURE 0.9 /* from this figure on a finding needs its key */
 
 typedef struct clv_look {
-  bool done; /* false: no look has run, or no tensor is sent */
+  bool has_run; /* false: no look has run, or no tensor is sent */
   uint32_t records, draws;
   double seconds;
   clv_look_result of[CLV_LOOK_READERS];
   /* clv_findings of readers with a figure above their limit and below CLV_LOOK_CERTAIN_FIGURE;
    * clv_blueprint_add_look sets them. `plan` prints them and a policy may forbid them, but they
    * need no key of `privacy`, unless the analysis of the graph has found them too. */
-  unsigned uncertain;
+  unsigned uncertain_findings;
 } clv_look;
 
 /* An element of a value that depends on the fewest positions of a record. `least`: number of these
@@ -111,23 +111,26 @@ typedef struct clv_stage_plan {
   clv_graph *graph;   /* graph of a micro-batch; of packed sequences if the session packs */
   clv_params *params; /* parameters of the stage; frozen ones are marked */
   int worker;         /* index into the session's workers; -1: the master */
-  uint32_t n_leaves;  /* number of model inputs that the stage reads, besides the value that crosses
+  uint32_t
+      n_model_inputs; /* number of model inputs that the stage reads, besides the value that crosses
                        * the cut */
-  uint32_t leaf[CLV_MAX_INPUTS]; /* [n_leaves] their indexes in the blueprint's inputs */
-  bool input_needs_grad;         /* backward computes the gradient of the stage's input */
-  bool participates;             /* the stage has learning parameters or input_needs_grad */
-  uint32_t n_learning;           /* number of learning parameters */
+  uint32_t
+      model_inputs[CLV_MAX_INPUTS]; /* [n_model_inputs] their indexes in the blueprint's inputs */
+  bool input_needs_grad;            /* backward computes the gradient of the stage's input */
+  bool has_backward;                /* the stage has learning parameters or input_needs_grad */
+  uint32_t n_learning;              /* number of learning parameters */
   uint32_t first_layer, last_layer;
-  bool direct;                   /* the stage's worker sends the output straight to the next stage's
+  bool direct;                  /* the stage's worker sends the output straight to the next stage's
                                   * worker */
-  clv_findings shows;            /* findings of records in the stage's output */
-  clv_narrowest_element picture; /* narrowest element of the output, for CLV_FINDING_PICTURE */
-  clv_findings hop_shows;        /* findings of records in the output, as a worker sends it on */
+  clv_findings output_findings; /* findings of records in the stage's output */
+  clv_narrowest_element
+      narrowest_picture;     /* narrowest element of the output, for CLV_FINDING_PICTURE */
+  clv_findings hop_findings; /* findings of records in the output, as a worker sends it on */
   /* findings in the gradient of the stage's output: of labels, if the master has the loss, and of
    * records, if a worker has the stage */
-  clv_findings gradient_shows;
-  clv_findings looked, gradient_looked; /* findings in `shows` and in `gradient_shows` that the look
-                                         * alone has found */
+  clv_findings gradient_findings;
+  /* findings in output_findings and in gradient_findings that the look alone has found */
+  clv_findings output_look_findings, gradient_look_findings;
   uint32_t front_layers; /* hiding layers from the records to the stage's output, on the path with
                           * the fewest */
   uint32_t head_layers;  /* secret learning layers from the stage's output to the loss, on the path
@@ -142,38 +145,38 @@ typedef struct clv_stage_plan {
 
 /* How well the order of the records predicts their labels. */
 typedef struct clv_label_order {
-  uint32_t lag;    /* distance of the compared records; 0: the order predicts nothing, or records
+  uint32_t lag; /* distance of the compared records; 0: the order predicts nothing, or records
                     * are shuffled */
-  double share;    /* share of records with the label of the record that is `lag` before */
-  double shuffled; /* the same share if the order were random */
+  double share; /* share of records with the label of the record that is `lag` before */
+  double shuffled_share; /* the same share if the order were random */
 } clv_label_order;
 
 /* All that is known of a session before a run. The pointers to config, policy and run are
  * caller-owned. */
 typedef struct clv_blueprint {
   const clv_session_config *config;
-  clv_graph *whole;                 /* graph of the full model; never packed */
-  uint32_t n_stages;                /* stages of the model; the loss is stage n_stages */
-  clv_stage_plan *stages;           /* [n_stages + 1], the loss last */
-  clv_model_inputs inputs;          /* shapes and types of the inputs of one record (N = 1) */
-  int64_t micro_size, eval_size;    /* samples of the largest micro-batch, in training and in
+  clv_graph *whole;              /* graph of the full model; never packed */
+  uint32_t n_stages;             /* stages of the model; the loss is stage n_stages */
+  clv_stage_plan *stages;        /* [n_stages + 1], the loss last */
+  clv_model_inputs inputs;       /* shapes and types of the inputs of one record (N = 1) */
+  int64_t micro_size, eval_size; /* samples of the largest micro-batch, in training and in
                                      * evaluations */
-  int lengths;        /* index of the input with the lengths of sequences; -1: sequences are not
+  int lengths_input;     /* index of the input with the lengths of sequences; -1: sequences are not
                        * packed */
-  int64_t places;     /* most positions of a packed sequence */
-  double mean_places; /* mean positions of the sequences of data.train; 0: not counted */
+  int64_t max_positions; /* most positions of a packed sequence */
+  double mean_positions; /* mean positions of the sequences of data.train; 0: not counted */
   uint32_t micro_batches, max_micro;
   clv_egress_row *egress; /* [n_egress] rows of the egress table */
   size_t n_egress;
   bool *worker_used;     /* [config->n_workers] true if a stage or the loss is at the worker */
-  bool caches;           /* the worker of stage 1 stores the outputs of stage 0 */
+  bool has_cache;        /* the worker of stage 1 stores the outputs of stage 0 */
   clv_policy *policy;    /* limits what may be sent; NULL: no policy */
   char **known;          /* [whole->n_nodes] reason why a worker can know a layer of the master
                           * ("was at ..."); NULL: no worker can. The array is NULL until the ledger
                           * was read */
   const clv_sha256 *run; /* secret of the run, from which the ledger derives names of parameters;
                           * NULL: none */
-  clv_label_order order;
+  clv_label_order label_order;
   clv_look look;
 } clv_blueprint;
 
@@ -227,8 +230,8 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
 
 /* Kinds and numbers of tensors that a command will send. */
 typedef struct clv_planned_sends {
-  bool weights;                /* weights of stages, from a checkpoint */
-  bool optimizer;              /* moments of the optimiser */
+  bool sends_weights;          /* weights of stages, from a checkpoint */
+  bool sends_optimizer;        /* moments of the optimiser */
   uint64_t trained, evaluated; /* most records of an epoch, for training and for evaluations */
 } clv_planned_sends;
 
@@ -292,8 +295,8 @@ typedef struct clv_weights_sample {
   char values[CLV_SAMPLE_PARTS * CLV_SAMPLE_PART * sizeof(float)];
 } clv_weights_sample;
 
-/* Begins a sample of a tensor. False: the tensor can hide nothing, because its rank is below 2 or
- * its type is no float. */
+/* Begins a sample. false: the tensor can hide nothing, since its rank is below 2 or its type is no
+ * float. */
 bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_shape *shape);
 /* Adds bytes of the tensor, from byte `offset` on. The caller adds each byte once, in any order. */
 void clv_weights_sample_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);
@@ -320,9 +323,8 @@ enum { CLV_SAMPLE_NAMES = 3 };
 /* Returns the names under which the ledger stores a tensor that a worker has received. */
 clv_code clv_weights_sample_names(const clv_weights_sample *s, clv_sha256 ret[CLV_SAMPLE_NAMES],
                                   size_t *ret_n, clv_err *err) CLV_USE_RESULT;
-/* Computes a digest of the moments. If bit i of `beside` is set, mean i counts as in the
- * neighbouring cell, because rounding may have moved it there. *ret_near false: one of these means
- * is not near its neighbouring cell. */
+/* Digest of the moments. Bit i of `beside` takes the cell next to that of mean i, for values that
+ * rounding moved there. *ret_near false: one of these means is too far from its next cell. */
 clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned beside, clv_sha256 *ret,
                                     bool *ret_near, clv_err *err) CLV_USE_RESULT;
 
@@ -374,7 +376,7 @@ clv_code clv_run_data_check_fit(const clv_run_data *d, const clv_blueprint *b,
  * a node makes few plans; otherwise nearly every micro-batch would need its own plan and memory. On
  * average the padding is half of a 32nd of the full size. */
 enum { CLV_PACKED_SIZES = 32 };
-/* Computes b->order from the labels of the training records (label_order.c). */
+/* Computes b->label_order from the labels of the training records (label_order.c). */
 clv_code clv_run_data_find_label_order(const clv_run_data *d, clv_blueprint *b,
                                        clv_err *err) CLV_USE_RESULT;
 /* Computes how well the order of n labels predicts them. Sorts `labels`. */
@@ -382,12 +384,12 @@ clv_label_order clv_label_order_compute(double *labels, size_t n);
 /* Appends for `plan`, `check` and `train` a line if the order predicts labels; JSON: an object, or
  * null. */
 void clv_label_order_describe(const clv_blueprint *b, bool json, clv_bytes *out);
-/* Sets b->mean_places from data.train, if the session packs sequences. */
+/* Sets b->mean_positions from data.train, if the session packs sequences. */
 void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b);
 
 /* ---- the look (look.c) ----------------------------------------------------------------------- */
 
-/* What a look reads and with which weights. */
+/* Data and weights that a look reads. */
 typedef struct clv_look_options {
   const clv_dataset *data;
   const clv_subset *rows;           /* records of `data` to choose from */
@@ -436,7 +438,7 @@ typedef struct clv_placed_schedule {
   clv_sched_report report;
   uint32_t n_micro, n_steps, window;
   clv_call_positions *positions; /* [stages and loss][n_micro] */
-  uint32_t *steps;               /* [stages][n_steps] position of the optimiser step of a stage; 0:
+  uint32_t *step_positions;      /* [stages][n_steps] position of the optimiser step of a stage; 0:
                                   * the stage takes none */
 } clv_placed_schedule;
 
@@ -530,12 +532,12 @@ typedef struct clv_link_estimate {
   bool given;                /* an option gives the values; false: they are defaults */
 } clv_link_estimate;
 typedef struct clv_links {
-  size_t n;                /* number of workers of the session */
-  clv_link_estimate *link; /* [n] link of each worker to the master */
-  clv_link_estimate *hop;  /* [n][n] direct hops, from the lower to the higher index */
-  double *speed;           /* [n + 1] speed of each worker, and of the master as the last, compared
+  size_t n;                        /* number of workers of the session */
+  clv_link_estimate *worker_links; /* [n] link of each worker to the master */
+  clv_link_estimate *hops;         /* [n][n] direct hops, from the lower to the higher index */
+  double *speed;   /* [n + 1] speed of each worker, and of the master as the last, compared
                             * with this machine */
-  clv_bytes notes;         /* what was given or assumed: "w1 20 ms, 1000 Mbit/s" */
+  clv_bytes notes; /* what was given or assumed: "w1 20 ms, 1000 Mbit/s" */
 } clv_links;
 /* Parses --link and --speed. A link that no option gives has 1 ms and 1 Gbit/s; a direct hop has
  * the worse values of its two workers' links. CLV_INVALID: an option cannot be parsed; the message

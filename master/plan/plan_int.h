@@ -11,11 +11,11 @@
 
 /* ---- findings (privacy.c) -------------------------------------------------------------------- */
 
-/* Computes the findings, `picture`, front_layers and head_layers of all stages of b. */
+/* Computes the findings, narrowest_picture, front_layers and head_layers of all stages of b. */
 clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 /* Returns the findings of a model input. input: its number among the inputs of the stage's
  * graph. */
-clv_findings clv_privacy_leaf_findings(const clv_blueprint *b, uint32_t stage, uint32_t input);
+clv_findings clv_privacy_input_findings(const clv_blueprint *b, uint32_t stage, uint32_t input);
 /* Returns how many values of the full model cross the cut behind a stage. ret: receives the nodes
  * of these values; may be NULL. */
 uint32_t clv_blueprint_cut_values(const clv_blueprint *b, uint32_t stage,
@@ -46,7 +46,7 @@ void clv_lengths_append_expected(const clv_blueprint *b, int64_t places, uint64_
 clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
 /* Returns how many moments the optimiser keeps for each learning parameter (blueprint.c). */
-size_t clv_blueprint_moments(const clv_blueprint *b);
+size_t clv_blueprint_moment_count(const clv_blueprint *b);
 
 /* ---- labels (data_check.c) ------------------------------------------------------------------- */
 
@@ -92,8 +92,7 @@ void clv_adapters_find_sources(clv_blueprint *b);
  * in b->known (plain_weights.c). */
 clv_code clv_blueprint_find_plain_weights(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
-/* Checks the readings of b->look against the session. CLV_INVALID: the session does not permit one
- * of them (look.c). */
+/* CLV_INVALID: the session does not permit a reading of the look (look.c). */
 clv_code clv_look_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 /* Checks the names of lora.train. CLV_INVALID: the stage has no parameters with one of these
  * names. */

@@ -10,30 +10,30 @@
 
 /* Returns the findings of records in what is sent at the cut behind stage i, in values or in their
  * gradient. */
-static clv_findings shown_behind(const clv_blueprint *b, uint32_t i) {
+static clv_findings findings_behind(const clv_blueprint *b, uint32_t i) {
   if (clv_privacy_has_gradient(b, i))
-    return b->stages[i].gradient_shows & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
+    return b->stages[i].gradient_findings & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
   bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
-  return sent ? b->stages[i].shows : CLV_FINDING_MIXED;
+  return sent ? b->stages[i].output_findings : CLV_FINDING_MIXED;
 }
 
 /* Returns the findings of records in all tensors that are sent. False: no tensor made of records is
  * sent. */
-static bool records_shown(const clv_blueprint *b, clv_findings *ret) {
-  clv_findings leaves;
+static bool find_record_findings(const clv_blueprint *b, clv_findings *ret) {
+  clv_findings input_findings;
   bool any = false;
   *ret = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    if (clv_privacy_findings_of_leaves(b, i, &leaves)) any = true, *ret |= leaves;
+    if (clv_privacy_findings_of_inputs(b, i, &input_findings)) any = true, *ret |= input_findings;
     any |= b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
-    *ret |= shown_behind(b, i);
+    *ret |= findings_behind(b, i);
   }
   return any;
 }
 
 /* Returns the stage whose gradient has the fewest secret layers behind it; n_stages: no worker
  * receives a gradient. */
-static uint32_t thinnest(const clv_blueprint *b) {
+static uint32_t find_thinnest_head(const clv_blueprint *b) {
   uint32_t found = b->n_stages;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     if (!clv_privacy_has_gradient(b, i)) continue;
@@ -42,7 +42,7 @@ static uint32_t thinnest(const clv_blueprint *b) {
   return found;
 }
 
-static bool single_output(const clv_blueprint *b) {
+static bool has_single_output(const clv_blueprint *b) {
   const clv_shape *out = &b->whole->nodes[b->whole->output].shape;
   int64_t n = 1;
   for (int i = 1; i < out->rank; i++) n *= out->dim[i];
@@ -52,7 +52,7 @@ static bool single_output(const clv_blueprint *b) {
 static const char *label_exposure(const clv_blueprint *b, uint32_t at) {
   if (b->stages[b->n_stages].worker >= 0) return "leave";
   if (at == b->n_stages) return "stay";
-  return b->stages[at].gradient_shows & CLV_FINDING_LABELS_READABLE ? "readable" : "inferable";
+  return b->stages[at].gradient_findings & CLV_FINDING_LABELS_READABLE ? "readable" : "inferable";
 }
 
 static void text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *out) {
@@ -74,12 +74,12 @@ static void text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *out) {
         "not sent; they can be inferred: %u secret layer%s behind stage '%s', and gradients gave "
         "99.98 %% of Fashion-MNIST's labels behind one, 91.9 %% behind two%s\n",
         b->stages[at].head_layers, CLV_S(b->stages[at].head_layers), b->config->stages[at].name,
-        single_output(b) ? "; the one output shows its sign" : "");
+        has_single_output(b) ? "; the one output shows its sign" : "");
 }
 
 /* True if no layer of the master up to the stage is secret. A worker can then compute the vectors
  * of the tokens that it guesses. Adapters do not count, because they begin as zero. */
-static bool knows_front(const clv_privacy_view *v, uint32_t stage) {
+static bool worker_knows_front(const clv_privacy_view *v, uint32_t stage) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     const clv_node *n = &v->g->nodes[k];
     if (clv_privacy_is_input(v, k) || n->layer > v->b->stages[stage].last_layer ||
@@ -94,21 +94,21 @@ static bool knows_front(const clv_privacy_view *v, uint32_t stage) {
 
 /* True if a worker knows the layers before some vectors of tokens that are sent; also if memory
  * runs out. */
-static bool token_front_known(const clv_blueprint *b) {
+static bool is_token_front_known(const clv_blueprint *b) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   clv_err err;
   if (clv_privacy_view_new(b, false, &v, &err) != CLV_OK) return true;
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if ((shown_behind(b, i) & CLV_FINDING_TOKENS) &&
-        knows_front(v, b->stages[i].worker < 0 ? i : b->n_stages - 1))
+    if ((findings_behind(b, i) & CLV_FINDING_TOKENS) &&
+        worker_knows_front(v, b->stages[i].worker < 0 ? i : b->n_stages - 1))
       return true;
   return false;
 }
 
 /* True if some stage sends tokens as one vector per position. */
-static bool any_sends_each_place(const clv_blueprint *b) {
+static bool is_vector_per_token_sent(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if ((shown_behind(b, i) & CLV_FINDING_TOKENS) && clv_privacy_has_vector_per_place(b, i))
+    if ((findings_behind(b, i) & CLV_FINDING_TOKENS) && clv_privacy_has_vector_per_place(b, i))
       return true;
   return false;
 }
@@ -117,25 +117,25 @@ static bool any_sends_each_place(const clv_blueprint *b) {
  * figure of each line, at the first step, where most can be read; the other figures are published
  * ones. */
 static void text_tokens(const clv_blueprint *b, clv_bytes *out) {
-  bool each = any_sends_each_place(b);
+  bool each = is_vector_per_token_sent(b);
   clv_bytes_printf(
       out,
       "records: TOKENS: one vector per %s is sent%s (privacy.tokens_readable), %s of tokens were "
       "read off behind the first block of a LayoutLM%s; published: 59 %% behind two blocks, 35 %% "
       "behind eight (arXiv 2602.16760)\n",
       each ? "token" : "text", each ? "" : ", made of those of its tokens",
-      token_front_known(b) ? "by layers whose weights are known: with these, 92 %"
-                           : "by layers with secret weights: with the words of ten pages, 54 %",
+      is_token_front_known(b) ? "by layers whose weights are known: with these, 92 %"
+                              : "by layers with secret weights: with the words of ten pages, 54 %",
       each ? "" : " that sends one per token");
 }
 
 /* Returns the narrowest element of all cuts that show a picture: the one with the smallest share of
  * the positions. */
-static clv_narrowest_element picture_of(const clv_blueprint *b) {
+static clv_narrowest_element narrowest_picture_of(const clv_blueprint *b) {
   clv_narrowest_element found = {0};
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    clv_narrowest_element s = b->stages[i].picture;
-    bool sent = shown_behind(b, i) & CLV_FINDING_PICTURE;
+    clv_narrowest_element s = b->stages[i].narrowest_picture;
+    bool sent = findings_behind(b, i) & CLV_FINDING_PICTURE;
     bool less = (double)s.least * (double)found.places < (double)found.least * (double)s.places;
     if (sent && s.places && (!found.places || less)) found = s;
   }
@@ -143,7 +143,7 @@ static clv_narrowest_element picture_of(const clv_blueprint *b) {
 }
 
 static void text_picture(const clv_blueprint *b, clv_bytes *out) {
-  clv_narrowest_element s = picture_of(b);
+  clv_narrowest_element s = narrowest_picture_of(b);
   if (!s.places)
     clv_bytes_puts(out, "records: PICTURE: a channel of what is sent looks like the record\n");
   else
@@ -179,7 +179,7 @@ static void text_records(const clv_blueprint *b, bool any, clv_findings shows, c
  * lists all. */
 static void findings_json(bool any, clv_findings shows, clv_bytes *out) {
   static const struct {
-    clv_finding shows;
+    clv_finding finding;
     const char *word;
   } words[] = {{CLV_FINDING_RAW_INPUT, "raw_input"},
                {CLV_FINDING_TOKENS, "tokens"},
@@ -187,10 +187,10 @@ static void findings_json(bool any, clv_findings shows, clv_bytes *out) {
                {CLV_FINDING_PICTURE, "picture"}};
   const char *worst = any ? "mixed" : "stay";
   for (size_t i = CLV_COUNT(words); i-- > 0;)
-    if (shows & words[i].shows) worst = words[i].word;
+    if (shows & words[i].finding) worst = words[i].word;
   clv_bytes_printf(out, "\"records\":\"%s\",\"findings\":[", worst);
   for (size_t i = 0, n = 0; i < CLV_COUNT(words); i++)
-    if (shows & words[i].shows) clv_bytes_printf(out, "%s\"%s\"", n++ ? "," : "", words[i].word);
+    if (shows & words[i].finding) clv_bytes_printf(out, "%s\"%s\"", n++ ? "," : "", words[i].word);
   clv_bytes_puts(out, "],");
 }
 
@@ -199,22 +199,23 @@ static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_find
   const char *which = label_exposure(b, at);
   bool head = strcmp(which, "inferable") == 0;
   clv_bytes_printf(out, "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,", which,
-                   head ? b->stages[at].head_layers : 0, single_output(b) ? "true" : "false");
+                   head ? b->stages[at].head_layers : 0, has_single_output(b) ? "true" : "false");
   findings_json(any, shows, out);
-  if (shows & CLV_FINDING_PICTURE && picture_of(b).places)
+  if (shows & CLV_FINDING_PICTURE && narrowest_picture_of(b).places)
     clv_bytes_printf(out, "\"picture\":{\"min_places\":%lld,\"least\":%lld,\"places\":%lld},",
-                     (long long)picture_of(b).least, (long long)picture_of(b).least,
-                     (long long)picture_of(b).places);
+                     (long long)narrowest_picture_of(b).least,
+                     (long long)narrowest_picture_of(b).least,
+                     (long long)narrowest_picture_of(b).places);
   if (shows & CLV_FINDING_TOKENS)
-    clv_bytes_printf(out, "\"front\":\"%s\",", token_front_known(b) ? "known" : "secret");
+    clv_bytes_printf(out, "\"front\":\"%s\",", is_token_front_known(b) ? "known" : "secret");
   clv_bytes_printf(out, "%s\"seed_guessable\":%s}", clv_lengths_json(b, any),
                    b->config->train.seed.guessable ? "true" : "false");
 }
 
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   clv_findings shows;
-  bool any = records_shown(b, &shows);
-  uint32_t at = thinnest(b);
+  bool any = find_record_findings(b, &shows);
+  uint32_t at = find_thinnest_head(b);
   if (json) {
     json_privacy(b, at, any, shows, out);
     return;

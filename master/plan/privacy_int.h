@@ -31,7 +31,7 @@ typedef struct clv_privacy_view {
   clv_reach reach[CLV_MAX_NODES];    /* how far records reach into values */
   clv_reach gradient[CLV_MAX_NODES]; /* how far labels reach into gradients */
   clv_reach returned[CLV_MAX_NODES]; /* how far records reach into gradients; all 0: not at all */
-  clv_findings shows[CLV_MAX_NODES];
+  clv_findings findings[CLV_MAX_NODES]; /* of records, in values */
   uint32_t front[CLV_MAX_NODES]; /* number of hiding layers on the shortest path from the records */
   uint32_t head[CLV_MAX_NODES];  /* number of secret learning layers on the shortest path to the
                                   * loss */
@@ -52,7 +52,7 @@ bool clv_privacy_is_mixing(const clv_privacy_view *v, int k);
  * they are secret. labels: weights that do not learn hide nothing. */
 const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool labels);
 /* Returns the number of secret learning layers from node k, included, to the loss. */
-uint32_t clv_privacy_head_through(const clv_privacy_view *v, int k);
+uint32_t clv_privacy_head_layers_from(const clv_privacy_view *v, int k);
 /* Return the node with the worst finding: of the inputs of node k, or of the values that cross
  * behind layer `last` (-1: none crosses). */
 int clv_privacy_worst_input(const clv_privacy_view *v, int k);
@@ -60,7 +60,7 @@ int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last);
 bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last);
 
 /* Returns the findings of records in the gradient of node k. */
-clv_findings clv_privacy_returned(const clv_privacy_view *v, int k);
+clv_findings clv_privacy_findings_in_gradient(const clv_privacy_view *v, int k);
 /* True if a value that is sent behind the stage has a vector per position, not one per record. */
 bool clv_privacy_has_vector_per_place(const clv_blueprint *b, uint32_t stage);
 /* Returns the name of the worker that has the stage. */
@@ -69,6 +69,6 @@ const char *clv_privacy_worker_name(const clv_blueprint *b, uint32_t stage);
 bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i);
 /* Returns the findings of the model inputs that the worker of stage i receives. False: the master
  * has the stage, or it reads no model input. */
-bool clv_privacy_findings_of_leaves(const clv_blueprint *b, uint32_t i, clv_findings *ret);
+bool clv_privacy_findings_of_inputs(const clv_blueprint *b, uint32_t i, clv_findings *ret);
 
 #endif

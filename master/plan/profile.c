@@ -69,7 +69,7 @@ static clv_code fill_value(const clv_node *n, uint32_t stream, int64_t whole, vo
   return CLV_OK;
 }
 
-static clv_code take_memory(bench *m, clv_err *err) {
+static clv_code alloc_memory(bench *m, clv_err *err) {
   uint32_t input = 0;
   const clv_node *out = &m->graph->nodes[m->graph->output];
   CLV_TRY(clv_alloc_aligned(m->params->total_bytes, &m->weights, err));
@@ -95,7 +95,7 @@ static clv_code run_once(bench *m, clv_err *err) {
   return clv_plan_backward_weight(m->plan, m->call, m->weights, m->gradients, false, err);
 }
 
-static clv_code repeat(bench *m, size_t *ret_n, clv_err *err) {
+static clv_code measure_repeatedly(bench *m, size_t *ret_n, clv_err *err) {
   uint64_t begin = 0;
   size_t n = 0;
   CLV_TRY(clv_plan_call_get(m->plan, &m->call, err));
@@ -112,7 +112,7 @@ static clv_code repeat(bench *m, size_t *ret_n, clv_err *err) {
 
 /* ---- medians --------------------------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b) {
+static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return x < y ? -1 : x > y;
 }
@@ -121,7 +121,7 @@ static int ascending(const void *a, const void *b) {
 static double median(const double *first, size_t stride, size_t n) {
   double list[MOST_REPETITIONS];
   for (size_t i = 0; i < n; i++) list[i] = first[i * stride];
-  qsort(list, n, sizeof *list, ascending);
+  qsort(list, n, sizeof *list, compare_doubles);
   return n % 2 ? list[n / 2] : (list[n / 2 - 1] + list[n / 2]) / 2;
 }
 
@@ -136,8 +136,8 @@ static void keep_medians(const bench *m, size_t n, clv_plan_times *ret) {
   }
 }
 
-static clv_code measure(const clv_blueprint *b, int threads, int64_t n, clv_plan_times *ret,
-                        clv_err *err) {
+static clv_code measure_size(const clv_blueprint *b, int threads, int64_t n, clv_plan_times *ret,
+                             clv_err *err) {
   CLV_AUTO(bench_done) bench m = {0};
   size_t repetitions;
   clv_plan_options po = {.backend = clv_backend_cpu(),
@@ -149,8 +149,8 @@ static clv_code measure(const clv_blueprint *b, int threads, int64_t n, clv_plan
                          .split_backward = true}; /* stages of a pipeline split it as well */
   CLV_TRY(copy_model(b, n, &m, err));
   CLV_TRY(clv_plan_new(m.graph, m.params, &po, &m.plan, err));
-  CLV_TRY(take_memory(&m, err));
-  CLV_TRY(repeat(&m, &repetitions, err));
+  CLV_TRY(alloc_memory(&m, err));
+  CLV_TRY(measure_repeatedly(&m, &repetitions, err));
   keep_medians(&m, repetitions, ret);
   return CLV_OK;
 }
@@ -166,7 +166,7 @@ clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
   for (; p->n_sizes < CLV_PROFILE_SIZES; n = (n + 1) / 2) {
     uint32_t k = p->n_sizes;
     CLV_TRY(clv_alloc(p->n_layers, sizeof *p->times[k], &p->times[k], err));
-    clv_code code = measure(b, threads, n, p->times[k], err);
+    clv_code code = measure_size(b, threads, n, p->times[k], err);
     /* batch norm cannot train on so few samples */
     if (code == CLV_INVALID && k > 0) return *ret = clv_steal(&p), CLV_OK;
     CLV_TRY(code);

@@ -35,7 +35,7 @@ static size_t list_names(const clv_blueprint *b, const char *names[MOST_NAMES]) 
   return n;
 }
 
-static clv_code refuse(const clv_blueprint *b, const char *input, clv_err *err) {
+static clv_code refuse_unread(const clv_blueprint *b, const char *input, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   const char *names[MOST_NAMES] = {NULL};
   size_t n = list_names(b, names);
@@ -58,6 +58,6 @@ clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) {
   bool named = d->inputs.n && !clv_format_row_of(d->format)->given[0];
   for (int i = 0; named && i < b->whole->n_nodes; i++)
     if (b->whole->nodes[i].op == CLV_OP_INPUT && !is_read(b->whole, i))
-      return refuse(b, b->whole->nodes[i].name, err);
+      return refuse_unread(b, b->whole->nodes[i].name, err);
   return CLV_OK;
 }

@@ -192,7 +192,7 @@ static void folder_reads_every_jsonl_and_counts_other_files(void **state) {
   clv_dataset_options o = options_for(folder);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_count(ds), 6);
-  assert_int_equal(clv_dataset_page_counts(ds).strays, 1);
+  assert_int_equal(clv_dataset_page_counts(ds).n_strays, 1);
 }
 
 static void refused(const char *text, const char *says) {
