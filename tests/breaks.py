@@ -207,7 +207,7 @@ of("worker/store/store.c", PRETRAINED_NET,
    files_of_a_folder_are_believed=("static clv_code check_file(", "if (memcmp(f ? &f->sha256 : &a->stated, &found, sizeof found) == 0) return CLV_OK;", "return CLV_OK;"),
    the_list_of_a_folder_is_believed=("static clv_code open_folder(", "memcmp(&found, &a->stated, sizeof found) != 0", "false"))
 of("master/plan/privacy.c", PRETRAINED_NET,
-   new_heads_count_as_known=("static void note_params(", "f->drawn &=", "f->drawn &= false &&"))
+   new_heads_count_as_known=("static void note_params(", "f->starts_from_seed &=", "f->starts_from_seed &= false &&"))
 of("worker/service/artifact.c", PRETRAINED_NET,
    fresh_names_are_looked_for=("static clv_code fill(", "r->n_fresh", "0"))
 

@@ -34,9 +34,7 @@ struct clv_dataset {
   size_t n_classes;          /* 0: classes have numbers but no names */
   clv_broken_records broken; /* skipped records */
   int64_t *groups;           /* [count] group of each record; NULL: groups were not read */
-  uint32_t
-      *record_numbers; /* [count] number of each record in its file; NULL: a record's number is its
-                      * index */
+  uint32_t *record_numbers;  /* [count] number of each record in its file; NULL: its index */
   size_t count;
   clv_shape x_shape, y_shape; /* shapes of a batch; dim[0] is set for each batch */
   size_t record_elements;
@@ -103,8 +101,7 @@ clv_code clv_arrays_set_records(clv_dataset *ds, const clv_dataset_options *o,
 
 /* ---- labels (labels.c) ----------------------------------------------------------------------- */
 
-/* Makes *labels the labels of ds, which then owns them. They are classes from 0 to n_classes -
- * 1. */
+/* Makes *labels the labels of ds, which then owns them. They are class numbers below n_classes. */
 void clv_dataset_set_labels(clv_dataset *ds, clv_tensor **labels, size_t n_classes);
 
 /* ---- labels that follow from the tokens (objective.c) ---------------------------------------- */

@@ -15,7 +15,8 @@ static clv_code add_stamp(void *user, const clv_found_file *f, clv_err *err) {
   clv_bytes_printf(lines, "%s %llu %llu %lld %lld.%09ld\n", f->path, (unsigned long long)at.st_dev,
                    (unsigned long long)at.st_ino, (long long)at.st_size,
                    (long long)at.st_mtim.tv_sec, at.st_mtim.tv_nsec);
-  return lines->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+  return lines->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for the stamp of %s", f->path)
+                       : CLV_OK;
 }
 
 clv_code clv_data_stamp(const char *path, clv_bytes *lines, clv_err *err) {

@@ -114,7 +114,7 @@ typedef struct clv_image_folder {
   size_t n, cap;           /* number of images; capacity of `paths` and `labels` */
   size_t *classes;         /* [n_classes] offset of each class's name in `names`; sorted by name */
   size_t n_classes, n_cap; /* number of classes; capacity of `classes` */
-  size_t n_strays;         /* files that are not images, or outside the class folders */
+  size_t n_strays;         /* number of files that are not images, or outside the class folders */
   char *first_stray;       /* first stray file by name, relative to root; NULL: none */
 } clv_image_folder;
 

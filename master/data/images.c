@@ -236,7 +236,9 @@ clv_code clv_images_stamp(const clv_images *im, clv_bytes *lines, clv_err *err) 
                      (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
                      (long long)st.st_ctim.tv_sec, st.st_ctim.tv_nsec);
   }
-  return lines->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+  return lines->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for the stamps of %zu images",
+                                  im->folder.n)
+                       : CLV_OK;
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */

@@ -40,7 +40,7 @@ static const char *copy_text(char **at, const char *text) {
 /* Copies a page into one block of memory: first the words, then all texts. */
 clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_t first,
                             size_t windows, size_t max_bytes, clv_err *err) {
-  const char *more = p->more ? p->more : "";
+  const char *more = p->other_members ? p->other_members : "";
   size_t bytes = page_bytes(p, more);
   void *block;
   if (bytes > max_bytes || k->bytes > max_bytes - bytes)

@@ -29,7 +29,7 @@ struct clv_loader {
   const clv_dataset *ds;
   clv_batches *batches;
   uint64_t seed;
-  bool evaluation;
+  bool is_evaluation;
   slot slots[2];
   unsigned next_out; /* slot that the consumer takes next */
   pthread_mutex_t lock;
@@ -51,14 +51,14 @@ static void fill_slot(clv_loader *l, slot *s) {
   b->at = clv_batches_cursor(l->batches);
   clv_batches_next(l->batches, &index, &b->n);
   b->next = clv_batches_cursor(l->batches);
-  b->last = b->next.epoch != b->at.epoch;
+  b->is_last = b->next.epoch != b->at.epoch;
   s->code = CLV_OK;
   if (b->n == 0) return;
   memcpy(s->index, index, b->n * sizeof *index);
   for (size_t k = 0; k < b->n_inputs; k++) set_rows(b->inputs[k], b->n);
   if (b->y) set_rows(b->y, b->n);
   clv_draw_seed draw = {l->seed, b->at.epoch};
-  s->code = clv_batch_fill_inputs(l->ds, l->evaluation ? NULL : &draw, s->index, b->n, b->inputs,
+  s->code = clv_batch_fill_inputs(l->ds, l->is_evaluation ? NULL : &draw, s->index, b->n, b->inputs,
                                   b->y, &s->err);
 }
 
@@ -113,7 +113,7 @@ clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *option
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
   l->ds = ds;
   l->seed = options->seed;
-  l->evaluation = options->evaluation;
+  l->is_evaluation = options->is_evaluation;
   pthread_mutex_init(&l->lock, NULL);
   pthread_cond_init(&l->state_changed, NULL);
   CLV_TRY(clv_batches_new(options, &l->batches, err));

@@ -18,7 +18,7 @@ typedef struct clv_name_table {
   struct clv_name_entry {
     size_t at;      /* offset in text */
     int32_t number; /* numbers are given in the order of arrival: 0, 1, ... */
-  } * sorted;       /* [n] by name */
+  } * sorted;       /* [n] sorted by name */
   size_t n, cap;
   bool is_closed; /* add no further names */
 } clv_name_table;
@@ -43,7 +43,7 @@ typedef struct clv_labelled_page {
                               * labels are not read */
   const char *label;         /* label of the page; NULL: not read */
   const char *file;          /* name of the file that has the page; NULL: not given */
-  const char *more;          /* other members of the page's JSON object, comma-separated; NULL:
+  const char *other_members; /* other members of the page's JSON object, comma-separated; NULL:
                               * none */
 } clv_labelled_page;
 

@@ -32,7 +32,7 @@ void clv_page_reader_done(clv_page_reader *l) {
  * the line, for messages. */
 static clv_code keep_text(clv_page_reader *l, clv_json *j, size_t at, clv_ids *to, clv_err *err) {
   size_t place = l->kept.len;
-  if (l->one.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for a text");
+  if (l->one.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a text of a line");
   if (memchr(l->one.data, 0, l->one.len))
     return clv_json_fail(j, at, err, "a text without NUL is expected");
   if (to->n == CLV_MAX_WORDS || place > INT32_MAX)
@@ -200,7 +200,7 @@ static void set_page(clv_page_reader *l, clv_labelled_page *ret) {
                              .labels = l->label_kind == CLV_PAGES_WORD_LABELS ? l->labels : NULL,
                              .label = l->label_kind == CLV_PAGES_PAGE_LABELS ? l->label.data : NULL,
                              .file = l->file.len ? l->file.data : NULL,
-                             .more = l->more.len ? l->more.data : NULL};
+                             .other_members = l->more.len ? l->more.data : NULL};
 }
 
 /* Finds the next line that is not empty. False: no such line is left. */

@@ -298,7 +298,7 @@ static clv_code read_document(page_reading *r, const clv_found_file *f, clv_err 
   for (size_t i = 0; i < d.n; i++) {
     CLV_TRY(format_file_and_page(&more, f, i, err));
     page.page = d.pages[i];
-    page.more = more.data;
+    page.other_members = more.data;
     CLV_TRY(clv_page_rows_add(r->rows, &page, err));
   }
   return CLV_OK;

@@ -207,7 +207,7 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
   CLV_AUTO(clv_scan_done) clv_scan found = {0};
   size_t all = clv_dataset_count(ds);
   scanning s = {.ds = ds, .o = options, .found = &found};
-  s.n = options->most ? CLV_MIN(options->most, all) : all;
+  s.n = options->max_records ? CLV_MIN(options->max_records, all) : all;
   if (!ds->images)
     CLV_TRY(scan_values(&s, err));
   else if (options->decode)

@@ -99,9 +99,9 @@ clv_code clv_text_rows_set_label(clv_text_rows *r, const char *name, size_t len,
 /* ---- texts of a dataset (texts.c) ------------------------------------------------------------ */
 
 typedef struct clv_texts {
-  clv_tensor *tokens;  /* [n, max_tokens] i32 */
-  clv_tensor *lengths; /* [n] i32 */
-  clv_tensor *labels;  /* [n] i64, or NULL */
+  clv_tensor *tokens;  /* [n, max_tokens] i32 tokens of each text */
+  clv_tensor *lengths; /* [n] i32 number of tokens of each text */
+  clv_tensor *labels;  /* [n] i64 class of each text; NULL: no labels */
   clv_bytes names;     /* texts of the class names */
   char **classes;      /* [n_classes] names, sorted */
   clv_bytes groups;    /* [n] int64_t group numbers; empty: no groups */

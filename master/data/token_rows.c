@@ -65,7 +65,7 @@ clv_code clv_text_rows_open(clv_text_rows *r, const clv_dataset_options *o, clv_
                        .max_bytes = o->max_bytes ? o->max_bytes : CLV_DATA_MAX_BYTES,
                        .skips_broken = o->skips_broken,
                        .has_labels = !o->unlabelled && o->objective == CLV_OBJECTIVE_LABELS};
-  CLV_TRY(clv_tokenizer_open(t->tokenizer, &t->pieces, &r->tokenizer, err));
+  CLV_TRY(clv_tokenizer_open(t->tokenizer, &t->tokenizer_options, &r->tokenizer, err));
   CLV_TRY(find_special_tokens(r, t, err));
   CLV_TRY(find_mask_token(r, o, err));
   r->path = o->inputs_path;

@@ -42,7 +42,7 @@ static bool is_loaded_from_folder(const clv_stage_spec *s, const clv_param *p, b
 static clv_code read_settings(const char *folder, clv_peft *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   clv_bytes_printf(&path, "%s/" CLV_PEFT_CONFIG, folder);
-  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the path of %s", folder);
   CLV_TRY(clv_file_read((const char *)path.data, CLV_PEFT_MAX_CONFIG, &text, err));
   return clv_peft_parse((const char *)path.data, (const char *)text.data, text.len, ret, err);
 }
@@ -167,7 +167,7 @@ static clv_code check_extra_tensors(const clv_blueprint *b, const adapter_file *
 static clv_code open_file(const char *folder, clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/" CLV_PEFT_WEIGHTS, folder);
-  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the path of %s", folder);
   return clv_weights_open((const char *)path.data, 0, ret, err);
 }
 

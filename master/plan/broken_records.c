@@ -19,7 +19,8 @@ static void print_list(const clv_broken_records *b) {
 
 clv_code clv_plan_refuse_broken(const clv_broken_records *b, clv_err *err) {
   if (!b->n) return CLV_OK;
-  if (b->list.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (b->list.failed)
+    return clv_fail(err, CLV_EXHAUSTED, "out of memory for the list of %zu broken records", b->n);
   if (b->n == 1) return clv_fail(err, CLV_DATA_LOSS, "%.*s", first_line_len(b), b->list.data);
   print_list(b);
   return clv_fail(err, CLV_DATA_LOSS,

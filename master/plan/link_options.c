@@ -13,7 +13,8 @@ enum { NAME_LEN = 72 };
 static const double DEFAULT_RTT_MS = 1, DEFAULT_MBIT = 1000;
 
 static clv_link_estimate make_link(double rtt_ms, double mbit, bool given) {
-  return (clv_link_estimate){.latency_s = rtt_ms / 2e3, .bytes_s = mbit * 1e6 / 8, .given = given};
+  return (clv_link_estimate){
+      .latency_s = rtt_ms / 2e3, .bytes_s = mbit * 1e6 / 8, .is_given = given};
 }
 
 /* Parses digits with an optional fraction. True if the number is from low to high; *end: the
@@ -105,7 +106,7 @@ static void fill_hops(clv_links *l) {
   for (size_t i = 0; i < l->n; i++)
     for (size_t k = i + 1; k < l->n; k++) {
       clv_link_estimate *hop = &l->hops[i * l->n + k];
-      if (hop->given) continue;
+      if (hop->is_given) continue;
       hop->latency_s = fmax(l->worker_links[i].latency_s, l->worker_links[k].latency_s);
       hop->bytes_s = fmin(l->worker_links[i].bytes_s, l->worker_links[k].bytes_s);
     }
@@ -113,14 +114,14 @@ static void fill_hops(clv_links *l) {
 
 static void note_link(clv_links *l, const char *name, const clv_link_estimate *link) {
   clv_bytes_printf(&l->notes, "%s%s %.6g ms, %.9g Mbit/s%s", l->notes.len ? "; " : "", name,
-                   2e3 * link->latency_s, link->bytes_s * 8e-6, link->given ? "" : " (assumed)");
+                   2e3 * link->latency_s, link->bytes_s * 8e-6, link->is_given ? "" : " (assumed)");
 }
 
 static void note_links_and_speeds(const clv_session_config *c, clv_links *l) {
   char pair_name[160];
   for (size_t i = 0; i < l->n; i++) note_link(l, c->workers[i].name, &l->worker_links[i]);
   for (size_t i = 0; i < l->n * l->n; i++) {
-    if (!l->hops[i].given) continue;
+    if (!l->hops[i].is_given) continue;
     snprintf(pair_name, sizeof pair_name, "%s+%s", c->workers[i / l->n].name,
              c->workers[i % l->n].name);
     note_link(l, pair_name, &l->hops[i]);

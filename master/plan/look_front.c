@@ -145,7 +145,7 @@ static void store_output(const look_tensors *f, uint32_t stage, size_t record) {
   for (size_t k = 0; k < f->n_tensors; k++) {
     if (f->stage_of[k] != stage) continue;
     at = f->tensors[k].first - first;
-    store_values(f, k, (const char *)p->out + at * clv_dtype_size(out->dtype), out->dtype, step,
+    store_values(f, k, (const char *)p->output + at * clv_dtype_size(out->dtype), out->dtype, step,
                  record, (size_t)p->batch);
   }
 }
@@ -157,7 +157,7 @@ static clv_code run_batch(look_tensors *f, size_t record, clv_err *err) {
   for (uint32_t i = 0; i < f->n_parts; i++) {
     uint32_t n = clv_look_part_inputs(f->b, &f->parts[i], input);
     for (uint32_t k = 0; k < n; k++)
-      in[k] = input[k] < 0 ? f->parts[i - 1].out : row_data(f->r->sample->x[input[k]], record);
+      in[k] = input[k] < 0 ? f->parts[i - 1].output : row_data(f->r->sample->x[input[k]], record);
     CLV_TRY(clv_look_part_forward(&f->parts[i], in, &key, err));
     if (is_output_sent(f->b, i)) store_output(f, i, record);
   }
@@ -221,15 +221,15 @@ static void set_nothing_to_read(clv_look_result *ret, const char *why) {
   snprintf(ret->why, sizeof ret->why, "%s", why);
 }
 
-static void set_result(clv_look_result *ret, clv_code code, const clv_look_reading *read,
+static void set_result(clv_look_result *ret, clv_code code, const clv_look_reading *reading,
                        const clv_err *err) {
   if (code != CLV_OK) {
     clv_look_set_skipped(ret, err);
     return;
   }
   ret->state = CLV_LOOK_READ;
-  ret->figure = read->figure;
-  ret->by = read->by;
+  ret->figure = reading->figure;
+  ret->by = reading->by;
 }
 
 /* Returns an input of the records as a tensor. If no records were chosen yet, only the shape is
@@ -310,13 +310,13 @@ static const char *why_no_pixels(const look_tensors *f) {
 static void read_pixels(look_tensors *f, clv_look_result *ret) {
   CLV_AUTO(views_done) look_views v = {0};
   clv_look_view records;
-  clv_look_reading read;
+  clv_look_reading reading;
   clv_err err;
   (void)find_grid_view(f, &records);
   clv_code code = list_views(f, &records, 0, &v, &err);
   if (code == CLV_OK)
-    code = clv_look_pixels(v.list, v.n, &records, f->r->sample->split, &read, &err);
-  set_result(ret, code, &read, &err);
+    code = clv_look_pixels(v.list, v.n, &records, f->r->sample->split, &reading, &err);
+  set_result(ret, code, &reading, &err);
 }
 
 /* Finds the first input with tokens. If a token has further columns, such as a box, only the first
@@ -380,11 +380,11 @@ static bool number_repeats(const look_tensors *f, int64_t ret[CLV_LOOK_MAX_RECOR
 
 static void read_nearest(const look_tensors *f, const clv_look_tokens *t, clv_look_result *ret) {
   CLV_AUTO(views_done) look_views v = {0};
-  clv_look_reading read;
+  clv_look_reading reading;
   clv_err err;
   clv_code code = list_views(f, NULL, t->n_tokens, &v, &err);
-  if (code == CLV_OK) code = clv_look_nearest(v.list, v.n, t, f->r->sample->split, &read, &err);
-  set_result(ret, code, &read, &err);
+  if (code == CLV_OK) code = clv_look_nearest(v.list, v.n, t, f->r->sample->split, &reading, &err);
+  set_result(ret, code, &reading, &err);
 }
 
 static void read_repeats(const look_tensors *f, clv_look_result *ret) {
@@ -461,10 +461,10 @@ static void read_input_features(const look_tensors *f, uint32_t input, clv_look_
                                 .row = f->width,
                                 .n_values = n_values_of_master(f)};
   clv_look_view grid;
-  clv_look_reading read;
+  clv_look_reading reading;
   clv_err err;
-  clv_code code = clv_look_features_read(&of, f->r->sample->split, &read, &err);
-  set_result(ret, code, &read, &err);
+  clv_code code = clv_look_features_read(&of, f->r->sample->split, &reading, &err);
+  set_result(ret, code, &reading, &err);
   ret->findings = clv_look_record_view(&t, &grid) ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT;
 }
 

@@ -43,7 +43,7 @@ typedef struct look_gradients {
                                  * prediction */
   size_t labels_per_record;
   gradient_part label_parts[PIECES];
-  size_t n_label_parts, values_per_label; /* of the gradient */
+  size_t n_label_parts, values_per_label; /* values of the gradient that belong to one label */
   float *x, *dx, *dout;        /* [batch][width], [batch][width], gradient of the prediction */
   size_t step, kept_per_label; /* every step-th of the values of a label is kept */
   float *kept_values;          /* [capacity][kept_per_label] */
@@ -243,7 +243,7 @@ static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err
     in[k] = (const char *)x->data + record * (x->bytes / (size_t)x->shape.dim[0]);
   }
   CLV_TRY(clv_look_part_forward(&h->parts[0], in, &key, err));
-  CLV_TRY(run_loss(h, h->parts[0].out, record, h->dout, err));
+  CLV_TRY(run_loss(h, h->parts[0].output, record, h->dout, err));
   return clv_look_part_backward(&h->parts[0], h->dout, h->dx, err);
 }
 

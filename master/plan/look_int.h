@@ -43,7 +43,7 @@ typedef struct clv_look_part {
   char *weights_block; /* values of `params` */
   clv_plan *plan;
   clv_call *call;
-  void *out;             /* output of the last batch */
+  void *output;          /* output of the last batch */
   int64_t batch;         /* records of a batch */
   bool runs_as_training; /* batch norm uses the statistics of the batch */
   bool needs_input_grad; /* the plan computes the gradient of the first input */

@@ -30,7 +30,7 @@ void clv_look_part_done(clv_look_part *p) {
   clv_params_free(p->params);
   clv_graph_free(p->graph);
   free(p->weights_block);
-  free(p->out);
+  free(p->output);
   *p = (clv_look_part){0};
 }
 
@@ -241,14 +241,14 @@ clv_code clv_look_part_plan(clv_look_part *p, int64_t batch, clv_err *err) {
   if (bytes > CLV_LOOK_MAX_MEMORY) return fail_too_large(bytes, err);
   const clv_node *out = &p->graph->nodes[p->graph->output];
   CLV_TRY(clv_shape_bytes(&out->shape, out->dtype, &bytes, err));
-  return clv_alloc_aligned(CLV_MAX(bytes, (size_t)1), &p->out, err);
+  return clv_alloc_aligned(CLV_MAX(bytes, (size_t)1), &p->output, err);
 }
 
 clv_code clv_look_part_forward(clv_look_part *p, const void *const *in, const clv_rng_key *key,
                                clv_err *err) {
   clv_plan_call_put(p->plan, clv_steal(&p->call));
   CLV_TRY(clv_plan_call_get(p->plan, &p->call, err));
-  return clv_plan_forward(p->plan, p->call, p->weights_block, 1, in, true, p->out, key, err);
+  return clv_plan_forward(p->plan, p->call, p->weights_block, 1, in, true, p->output, key, err);
 }
 
 clv_code clv_look_part_backward(clv_look_part *p, const void *dout, void *din, clv_err *err) {

@@ -111,20 +111,18 @@ typedef struct clv_stage_plan {
   clv_graph *graph;   /* graph of a micro-batch; of packed sequences if the session packs */
   clv_params *params; /* parameters of the stage; frozen ones are marked */
   int worker;         /* index into the session's workers; -1: the master */
-  uint32_t
-      n_model_inputs; /* number of model inputs that the stage reads, besides the value that crosses
-                       * the cut */
-  uint32_t
-      model_inputs[CLV_MAX_INPUTS]; /* [n_model_inputs] their indexes in the blueprint's inputs */
-  bool input_needs_grad;            /* backward computes the gradient of the stage's input */
-  bool has_backward;                /* the stage has learning parameters or input_needs_grad */
-  uint32_t n_learning;              /* number of learning parameters */
+  /* number of model inputs that the stage reads, besides the value that crosses the cut */
+  uint32_t n_model_inputs;
+  uint32_t model_inputs[CLV_MAX_INPUTS]; /* [n_model_inputs] indexes in the blueprint's inputs */
+  bool input_needs_grad;                 /* backward computes the gradient of the stage's input */
+  bool has_backward;                     /* the stage has learning parameters or input_needs_grad */
+  uint32_t n_learning;                   /* number of learning parameters */
   uint32_t first_layer, last_layer;
   bool direct;                  /* the stage's worker sends the output straight to the next stage's
                                   * worker */
   clv_findings output_findings; /* findings of records in the stage's output */
-  clv_narrowest_element
-      narrowest_picture;     /* narrowest element of the output, for CLV_FINDING_PICTURE */
+  /* narrowest element of the output, for CLV_FINDING_PICTURE */
+  clv_narrowest_element narrowest_picture;
   clv_findings hop_findings; /* findings of records in the output, as a worker sends it on */
   /* findings in the gradient of the stage's output: of labels, if the master has the loss, and of
    * records, if a worker has the stage */
@@ -358,8 +356,8 @@ void clv_run_data_describe_held_back(const clv_session_config *config, const clv
  * `notes` gets a line for each set. `notes` also names a set whose records all have one class, and
  * a validation fraction that would hold back no record. */
 typedef struct clv_run_scan {
-  size_t most; /* most records to read of each set; 0: all */
-  bool decode; /* decode the images as well */
+  size_t max_records; /* most records to read of each set; 0: all */
+  bool decode;        /* decode the images as well */
   /* Called with the number of records read so far; key: data.train or data.test. NULL: no calls. */
   void (*progress)(void *user, const char *key, size_t done, size_t all);
   void *user;
@@ -529,7 +527,7 @@ double clv_interpolate(const int64_t *size, const double *value, uint32_t n, dou
 /* Link of a worker, or a direct hop between two workers. */
 typedef struct clv_link_estimate {
   double latency_s, bytes_s; /* one way: seconds; bytes per second */
-  bool given;                /* an option gives the values; false: they are defaults */
+  bool is_given;             /* an option gives the values; false: they are defaults */
 } clv_link_estimate;
 typedef struct clv_links {
   size_t n;                        /* number of workers of the session */

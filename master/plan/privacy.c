@@ -49,7 +49,7 @@ const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool
   const clv_blueprint *b = v->b;
   const clv_stage_spec *s = &b->config->stages[v->of[k].weights_at];
   const clv_node *n = &v->g->nodes[k];
-  bool adapter = clv_lora_is_adapter(n->name), fresh = v->of[k].drawn && !adapter;
+  bool adapter = clv_lora_is_adapter(n->name), fresh = v->of[k].starts_from_seed && !adapter;
   bool drawn = adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || fresh;
   if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
   if (adapter && s->lora.from) return "has adapters from a file";
@@ -76,7 +76,7 @@ static clv_reach_layer reach_layer_of(const clv_privacy_view *v, int k, bool lab
 }
 
 static void find_layers(clv_privacy_view *v, bool labels) {
-  for (int k = 0; k < v->g->n_nodes; k++) v->layers[k] = reach_layer_of(v, k, labels);
+  for (int k = 0; k < v->g->n_nodes; k++) v->layer_kinds[k] = reach_layer_of(v, k, labels);
 }
 
 /* ---- the view -------------------------------------------------------------------------------- */
@@ -101,16 +101,16 @@ static void note_params(clv_privacy_view *v, const clv_stage_plan *s, const clv_
     if (p->shape.rank < 2) continue;
     f->has_matrix_weights = true;
     f->frozen |= p->frozen;
-    f->drawn &= clv_weights_is_fresh(p->name, (const char *const *)spec->weights_new.items,
-                                     spec->weights_new.n);
+    f->starts_from_seed &= clv_weights_is_fresh(
+        p->name, (const char *const *)spec->weights_new.items, spec->weights_new.n);
   }
 }
 
 /* Copies to a tied layer the facts about its weights, from the layer that owns them. */
 static void copy_owner_facts(clv_privacy_view *v, int k, int owner) {
   const clv_layer_facts own = v->of[k], *of = &v->of[owner];
-  v->of[k] =
-      (clv_layer_facts){own.stage, of->weights_at, of->frozen, of->has_matrix_weights, of->drawn};
+  v->of[k] = (clv_layer_facts){own.stage, of->weights_at, of->frozen, of->has_matrix_weights,
+                               of->starts_from_seed};
 }
 
 static uint32_t stage_of(const clv_blueprint *b, uint32_t layer) {
@@ -123,8 +123,9 @@ static void find_layer_facts(clv_privacy_view *v) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     uint32_t layer = v->g->nodes[k].layer;
     if (clv_privacy_is_input(v, k)) continue;
-    v->of[k] = (clv_layer_facts){
-        .stage = stage_of(v->b, layer), .weights_at = stage_of(v->b, layer), .drawn = true};
+    v->of[k] = (clv_layer_facts){.stage = stage_of(v->b, layer),
+                                 .weights_at = stage_of(v->b, layer),
+                                 .starts_from_seed = true};
   }
   for (uint32_t s = 0; s < v->b->n_stages; s++)
     note_params(v, &v->b->stages[s], &v->b->config->stages[s]);
@@ -134,13 +135,13 @@ static void find_layer_facts(clv_privacy_view *v) {
 }
 
 static void find_last_uses(clv_privacy_view *v) {
-  for (int k = 0; k < v->g->n_nodes; k++) v->until[k] = 0;
+  for (int k = 0; k < v->g->n_nodes; k++) v->last_reader[k] = 0;
   for (int k = 0; k < v->g->n_nodes; k++)
     for (int i = 0; i < v->g->nodes[k].n_in; i++) {
-      uint32_t *until = &v->until[v->g->nodes[k].in[i]];
+      uint32_t *until = &v->last_reader[v->g->nodes[k].in[i]];
       *until = CLV_MAX(*until, v->g->nodes[k].layer);
     }
-  v->until[v->g->output] = CLV_NO_PATH;
+  v->last_reader[v->g->output] = CLV_NO_PATH;
 }
 
 /* ---- from the records ------------------------------------------------------------------------ */
@@ -171,14 +172,14 @@ static clv_findings findings_of_input(const clv_graph *g, int k) {
 /* True if the layer hides its input: each of its outputs sums at least two positions by secret
  * weights. */
 static bool is_hiding(const clv_privacy_view *v, const clv_reach *r, int k) {
-  return clv_privacy_is_mixing(v, k) && v->layers[k] == CLV_REACH_SECRET && r[k].sums;
+  return clv_privacy_is_mixing(v, k) && v->layer_kinds[k] == CLV_REACH_SECRET && r[k].sums;
 }
 
 static uint32_t count_front_layers(const clv_privacy_view *v, int k) {
   uint32_t least = CLV_NO_PATH;
   for (int i = 0; i < v->g->nodes[k].n_in; i++)
-    least = CLV_MIN(least, v->front[v->g->nodes[k].in[i]]);
-  return least == CLV_NO_PATH ? least : least + is_hiding(v, v->reach, k);
+    least = CLV_MIN(least, v->n_front_layers[v->g->nodes[k].in[i]]);
+  return least == CLV_NO_PATH ? least : least + is_hiding(v, v->record_reach, k);
 }
 
 /* Returns the last layer whose value is sent to another node. */
@@ -192,11 +193,11 @@ static uint32_t find_last_cut(const clv_privacy_view *v) {
 
 static clv_code follow_records(clv_privacy_view *v, clv_err *err) {
   find_layers(v, false);
-  CLV_TRY(clv_reach_forward(v->g, v->layers, find_last_cut(v), v->reach, err));
+  CLV_TRY(clv_reach_forward(v->g, v->layer_kinds, find_last_cut(v), v->record_reach, err));
   for (int k = 0; k < v->g->n_nodes; k++) {
     bool input = clv_privacy_is_input(v, k);
-    v->findings[k] = input ? findings_of_input(v->g, k) : findings_of_reach(&v->reach[k]);
-    v->front[k] = !input ? count_front_layers(v, k) : v->findings[k] ? 0 : CLV_NO_PATH;
+    v->findings[k] = input ? findings_of_input(v->g, k) : findings_of_reach(&v->record_reach[k]);
+    v->n_front_layers[k] = !input ? count_front_layers(v, k) : v->findings[k] ? 0 : CLV_NO_PATH;
   }
   return CLV_OK;
 }
@@ -240,28 +241,31 @@ static clv_code follow_records_back(clv_privacy_view *v, clv_err *err) {
       !find_known_values(v, v->b->stages[s].last_layer, known))
     return CLV_OK;
   find_layers(v, false);
-  return clv_reach_returned(v->g, v->layers, known, v->b->stages[s].last_layer, v->returned, err);
+  return clv_reach_returned(v->g, v->layer_kinds, known, v->b->stages[s].last_layer,
+                            v->returned_reach, err);
 }
 
 /* ---- from the loss --------------------------------------------------------------------------- */
 
 clv_findings clv_privacy_findings_in_gradient(const clv_privacy_view *v, int k) {
-  return findings_of_reach(&v->returned[k]);
+  return findings_of_reach(&v->returned_reach[k]);
 }
 
 uint32_t clv_privacy_head_layers_from(const clv_privacy_view *v, int k) {
-  return v->head[k] == CLV_NO_PATH ? CLV_NO_PATH : v->head[k] + is_hiding(v, v->gradient, k);
+  return v->n_head_layers[k] == CLV_NO_PATH ? CLV_NO_PATH
+                                            : v->n_head_layers[k] + is_hiding(v, v->label_reach, k);
 }
 
 static clv_code follow_labels_back(clv_privacy_view *v, clv_err *err) {
   find_layers(v, true);
-  CLV_TRY(clv_reach_backward(v->g, v->layers, v->all_at_master ? 0 : v->b->stages[0].last_layer,
-                             v->gradient, err));
-  for (int k = 0; k < v->g->n_nodes; k++) v->head[k] = CLV_NO_PATH;
-  v->head[v->g->output] = 0;
+  CLV_TRY(clv_reach_backward(v->g, v->layer_kinds,
+                             v->all_at_master ? 0 : v->b->stages[0].last_layer, v->label_reach,
+                             err));
+  for (int k = 0; k < v->g->n_nodes; k++) v->n_head_layers[k] = CLV_NO_PATH;
+  v->n_head_layers[v->g->output] = 0;
   for (int k = v->g->n_nodes - 1; k >= 0; k--)
     for (int i = 0; i < v->g->nodes[k].n_in; i++) {
-      uint32_t *head = &v->head[v->g->nodes[k].in[i]];
+      uint32_t *head = &v->n_head_layers[v->g->nodes[k].in[i]];
       *head = CLV_MIN(*head, clv_privacy_head_layers_from(v, k));
     }
   return CLV_OK;
@@ -300,7 +304,7 @@ bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last) {
   bool before = clv_privacy_is_input(v, k)
                     ? v->all_at_master && (v->findings[k] & CLV_FINDING_RAW_INPUT)
                     : v->g->nodes[k].layer <= last;
-  return before && v->until[k] > last;
+  return before && v->last_reader[k] > last;
 }
 
 bool clv_privacy_has_vector_per_place(const clv_blueprint *b, uint32_t stage) {
@@ -339,15 +343,15 @@ static void take_narrower(const clv_reach *r, clv_narrowest_element *to) {
 static cut_facts facts_of_cut(const clv_privacy_view *v, uint32_t last) {
   cut_facts f = {.front = CLV_NO_PATH, .head = CLV_NO_PATH};
   for (int k = 0; k < v->g->n_nodes; k++) {
-    const clv_reach *r = &v->reach[k], *g = &v->gradient[k];
+    const clv_reach *r = &v->record_reach[k], *g = &v->label_reach[k];
     if (!clv_privacy_is_crossing(v, k, last)) continue;
     f.findings |= v->findings[k];
     f.returned |= clv_privacy_findings_in_gradient(v, k);
-    f.front = CLV_MIN(f.front, v->front[k]);
-    f.head = CLV_MIN(f.head, v->head[k]);
+    f.front = CLV_MIN(f.front, v->n_front_layers[k]);
+    f.head = CLV_MIN(f.head, v->n_head_layers[k]);
     if (g->is_unmixed || g->known) f.gradient = CLV_FINDING_LABELS_READABLE;
     take_narrower(r, &f.narrowest_picture);
-    take_narrower(&v->returned[k], &f.picture_returned);
+    take_narrower(&v->returned_reach[k], &f.picture_returned);
   }
   if (!f.gradient) f.head = CLV_MAX(f.head, 1);
   return f;

@@ -163,21 +163,21 @@ static void text_mixed(bool any, clv_bytes *out) {
 }
 
 /* Prints the findings of records, the worst one first. */
-static void text_records(const clv_blueprint *b, bool any, clv_findings shows, clv_bytes *out) {
-  if (shows & CLV_FINDING_RAW_INPUT)
+static void text_records(const clv_blueprint *b, bool any, clv_findings findings, clv_bytes *out) {
+  if (findings & CLV_FINDING_RAW_INPUT)
     clv_bytes_puts(out, "records: RAW INPUT LEAVES (privacy.raw_input_leaves)\n");
-  if (shows & CLV_FINDING_TOKENS) text_tokens(b, out);
-  if (shows & CLV_FINDING_FRONT_KNOWN)
+  if (findings & CLV_FINDING_TOKENS) text_tokens(b, out);
+  if (findings & CLV_FINDING_FRONT_KNOWN)
     clv_bytes_puts(out,
                    "records: FRONT KNOWN: on some path only known weights have mixed what is sent "
                    "(privacy.front_known)\n");
-  if (shows & CLV_FINDING_PICTURE) text_picture(b, out);
-  if (!shows) text_mixed(any, out);
+  if (findings & CLV_FINDING_PICTURE) text_picture(b, out);
+  if (!findings) text_mixed(any, out);
 }
 
 /* Appends the findings as JSON: `records` is the worst finding in one word, for scripts; `findings`
  * lists all. */
-static void findings_json(bool any, clv_findings shows, clv_bytes *out) {
+static void findings_json(bool any, clv_findings findings, clv_bytes *out) {
   static const struct {
     clv_finding finding;
     const char *word;
@@ -187,41 +187,42 @@ static void findings_json(bool any, clv_findings shows, clv_bytes *out) {
                {CLV_FINDING_PICTURE, "picture"}};
   const char *worst = any ? "mixed" : "stay";
   for (size_t i = CLV_COUNT(words); i-- > 0;)
-    if (shows & words[i].finding) worst = words[i].word;
+    if (findings & words[i].finding) worst = words[i].word;
   clv_bytes_printf(out, "\"records\":\"%s\",\"findings\":[", worst);
   for (size_t i = 0, n = 0; i < CLV_COUNT(words); i++)
-    if (shows & words[i].finding) clv_bytes_printf(out, "%s\"%s\"", n++ ? "," : "", words[i].word);
+    if (findings & words[i].finding)
+      clv_bytes_printf(out, "%s\"%s\"", n++ ? "," : "", words[i].word);
   clv_bytes_puts(out, "],");
 }
 
-static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_findings shows,
+static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_findings findings,
                          clv_bytes *out) {
   const char *which = label_exposure(b, at);
   bool head = strcmp(which, "inferable") == 0;
   clv_bytes_printf(out, "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,", which,
                    head ? b->stages[at].head_layers : 0, has_single_output(b) ? "true" : "false");
-  findings_json(any, shows, out);
-  if (shows & CLV_FINDING_PICTURE && narrowest_picture_of(b).places)
+  findings_json(any, findings, out);
+  if (findings & CLV_FINDING_PICTURE && narrowest_picture_of(b).places)
     clv_bytes_printf(out, "\"picture\":{\"min_places\":%lld,\"least\":%lld,\"places\":%lld},",
                      (long long)narrowest_picture_of(b).least,
                      (long long)narrowest_picture_of(b).least,
                      (long long)narrowest_picture_of(b).places);
-  if (shows & CLV_FINDING_TOKENS)
+  if (findings & CLV_FINDING_TOKENS)
     clv_bytes_printf(out, "\"front\":\"%s\",", is_token_front_known(b) ? "known" : "secret");
   clv_bytes_printf(out, "%s\"seed_guessable\":%s}", clv_lengths_json(b, any),
                    b->config->train.seed.guessable ? "true" : "false");
 }
 
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
-  clv_findings shows;
-  bool any = find_record_findings(b, &shows);
+  clv_findings findings;
+  bool any = find_record_findings(b, &findings);
   uint32_t at = find_thinnest_head(b);
   if (json) {
-    json_privacy(b, at, any, shows, out);
+    json_privacy(b, at, any, findings, out);
     return;
   }
   text_labels(b, at, out);
-  text_records(b, any, shows, out);
+  text_records(b, any, findings, out);
   clv_lengths_describe(b, any, out);
   if (any && b->config->train.seed.guessable)
     clv_bytes_puts(out,

@@ -17,7 +17,8 @@ typedef struct clv_layer_facts {
   uint32_t weights_at;             /* stage that owns the layer's weights; another one if they are
                                     * tied */
   bool frozen, has_matrix_weights; /* has_matrix_weights: some weight has rank 2 or more */
-  bool drawn; /* weights.new names each weight of the layer, so all start from the seed */
+  /* weights.new names each weight of the layer, so all start from the seed */
+  bool starts_from_seed;
 } clv_layer_facts;
 
 /* Analysis of the full model. All arrays are indexed by node. */
@@ -27,18 +28,20 @@ typedef struct clv_privacy_view {
   bool all_at_master;     /* analyse as if the master had every layer */
   bool worker_layers_mix; /* layers at workers count as mixing, with weights that are known */
   clv_layer_facts of[CLV_MAX_NODES];
-  clv_reach_layer layers[CLV_MAX_NODES];
-  clv_reach reach[CLV_MAX_NODES];    /* how far records reach into values */
-  clv_reach gradient[CLV_MAX_NODES]; /* how far labels reach into gradients */
-  clv_reach returned[CLV_MAX_NODES]; /* how far records reach into gradients; all 0: not at all */
+  clv_reach_layer layer_kinds[CLV_MAX_NODES]; /* secret, known, or at a worker */
+  clv_reach record_reach[CLV_MAX_NODES];      /* how far records reach into values */
+  clv_reach label_reach[CLV_MAX_NODES];       /* how far labels reach into gradients */
+  /* how far records reach into gradients; all 0: not at all */
+  clv_reach returned_reach[CLV_MAX_NODES];
   clv_findings findings[CLV_MAX_NODES]; /* of records, in values */
-  uint32_t front[CLV_MAX_NODES]; /* number of hiding layers on the shortest path from the records */
-  uint32_t head[CLV_MAX_NODES];  /* number of secret learning layers on the shortest path to the
-                                  * loss */
-  uint32_t until[CLV_MAX_NODES]; /* last layer that reads the value */
+  /* number of hiding layers on the shortest path from the records */
+  uint32_t n_front_layers[CLV_MAX_NODES];
+  /* number of secret learning layers on the shortest path to the loss */
+  uint32_t n_head_layers[CLV_MAX_NODES];
+  uint32_t last_reader[CLV_MAX_NODES]; /* last layer that reads the value */
 } clv_privacy_view;
 
-/* Make a view; the caller frees it. _new fills only `of` and `until`, _analyze all fields. */
+/* Make a view; the caller frees it. _new fills only `of` and last_reader, _analyze all fields. */
 clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_at_master, clv_privacy_view **ret,
                               clv_err *err) CLV_USE_RESULT;
 clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,

@@ -25,13 +25,15 @@ static void find_path_from_records(const clv_privacy_view *v, int k, layer_path 
 static int reader_to_loss(const clv_privacy_view *v, int k) {
   for (int m = k + 1; m < v->g->n_nodes; m++)
     for (int i = 0; i < v->g->nodes[m].n_in; i++)
-      if (v->g->nodes[m].in[i] == k && clv_privacy_head_layers_from(v, m) == v->head[k]) return m;
+      if (v->g->nodes[m].in[i] == k && clv_privacy_head_layers_from(v, m) == v->n_head_layers[k])
+        return m;
   return -1;
 }
 
 static void find_path_to_loss(const clv_privacy_view *v, uint32_t last, layer_path *w) {
   int k = 0;
-  while (k < v->g->n_nodes && !(clv_privacy_is_crossing(v, k, last) && v->head[k] == 0)) k++;
+  while (k < v->g->n_nodes && !(clv_privacy_is_crossing(v, k, last) && v->n_head_layers[k] == 0))
+    k++;
   for (w->n = 0; k >= 0 && k < v->g->n_nodes && k != v->g->output; w->n++)
     if ((k = reader_to_loss(v, k)) >= 0) w->node[w->n] = k;
 }
@@ -62,7 +64,7 @@ static void append_path(const clv_privacy_view *v, const layer_path *w, clv_byte
 /* Returns why a mixing layer hides nothing; NULL: it hides. */
 static const char *why_layer_hides_nothing(const clv_privacy_view *v, int k, bool labels) {
   const char *why = clv_privacy_why_hides_nothing(v, k, labels);
-  const clv_reach *r = labels ? &v->gradient[k] : &v->reach[k];
+  const clv_reach *r = labels ? &v->label_reach[k] : &v->record_reach[k];
   if (why || r->sums) return why;
   if (r->is_over_budget) return "is of a model that is too large to be followed place by place";
   if (r->thinned) return "is often left with one value alone by the dropout in front of it";
@@ -117,8 +119,8 @@ static const records_refusal text_refusal = {
 
 /* Returns the message for the worst finding that the session does not permit. */
 static const records_refusal *refusal_of(const clv_blueprint *b, uint32_t stage,
-                                         clv_findings shows) {
-  clv_finding worst = clv_findings_worst(clv_privacy_forbidden_findings(b->config, shows));
+                                         clv_findings findings) {
+  clv_finding worst = clv_findings_worst(clv_privacy_forbidden_findings(b->config, findings));
   if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_place(b, stage))
     return &text_refusal;
   for (size_t i = 0; i < CLV_COUNT(refusals); i++)
@@ -150,12 +152,12 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
  * refused already, before the model was made. */
 static clv_code check_model_inputs(const clv_blueprint *b, uint32_t i, clv_err *err) {
   const clv_stage_plan *s = &b->stages[i];
-  clv_findings shows;
-  if (!i || !clv_privacy_findings_of_inputs(b, i, &shows) ||
-      !clv_privacy_forbidden_findings(b->config, shows))
+  clv_findings findings;
+  if (!i || !clv_privacy_findings_of_inputs(b, i, &findings) ||
+      !clv_privacy_forbidden_findings(b->config, findings))
     return CLV_OK;
   uint32_t k = 0;
-  while (clv_privacy_input_findings(b, i, k + 1) != shows) k++;
+  while (clv_privacy_input_findings(b, i, k + 1) != findings) k++;
   return clv_session_fail_at(b->config, b->config->stages[i].at_pos, err,
                              "worker '%s' is sent the records: layers of stage '%s' read '%s'; "
                              "read it at master, or set privacy.raw_input_leaves: true",
@@ -171,14 +173,14 @@ static int find_returned(const clv_privacy_view *v, uint32_t last, clv_findings 
   return v->g->output;
 }
 
-static clv_code refuse_gradient(const clv_blueprint *b, uint32_t i, clv_findings shows,
+static clv_code refuse_gradient(const clv_blueprint *b, uint32_t i, clv_findings findings,
                                 clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes ops = {0};
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
-  const records_refusal *r = refusal_of(b, i, shows);
+  const records_refusal *r = refusal_of(b, i, findings);
   char reader[SHOWN_NAME + 64] = "the loss";
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
-  int k = find_returned(v, b->stages[i].last_layer, r->finding), by = v->returned[k].reader;
+  int k = find_returned(v, b->stages[i].last_layer, r->finding), by = v->returned_reach[k].reader;
   if (by >= 0)
     snprintf(reader, sizeof reader, "%.24s (%s)", short_name(&v->g->nodes[by]),
              clv_op_name(v->g->nodes[by].op));
@@ -217,9 +219,9 @@ bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i) {
 
 static clv_findings forbidden_in_gradient(const clv_blueprint *b, uint32_t i, clv_findings of) {
   const clv_stage_plan *s = &b->stages[i];
-  clv_findings shows =
+  clv_findings findings =
       s->gradient_findings & ~(s->gradient_look_findings & b->look.uncertain_findings) & of;
-  return clv_privacy_has_gradient(b, i) ? clv_privacy_forbidden_findings(b->config, shows) : 0;
+  return clv_privacy_has_gradient(b, i) ? clv_privacy_forbidden_findings(b->config, findings) : 0;
 }
 
 /* Refuses the first finding that the session does not permit. Of several stages with readable

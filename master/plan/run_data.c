@@ -40,18 +40,19 @@ static clv_text_options text_options(const clv_data_config *d) {
   static const clv_accents accents[] = {[CLV_ACCENT_AUTO] = CLV_ACCENTS_AUTO,
                                         [CLV_ACCENT_KEEP] = CLV_ACCENTS_KEEP,
                                         [CLV_ACCENT_STRIP] = CLV_ACCENTS_STRIP};
-  return (clv_text_options){
-      .column = d->text.column,
-      .label = d->text.label,
-      .max_tokens =
-          d->format == CLV_FORMAT_DOCUMENTS ? d->documents.max_tokens : d->text.max_tokens,
-      .tokenizer = d->tokenizer.file,
-      .pieces = {.keep_case = !d->tokenizer.lower_case, .accents = accents[d->tokenizer.accents]},
-      .no_ends = !d->tokenizer.ends,
-      .first = d->tokenizer.first,
-      .last = d->tokenizer.last,
-      .pad = d->tokenizer.pad,
-      .mask = d->tokenizer.mask};
+  return (clv_text_options){.column = d->text.column,
+                            .label = d->text.label,
+                            .max_tokens = d->format == CLV_FORMAT_DOCUMENTS
+                                              ? d->documents.max_tokens
+                                              : d->text.max_tokens,
+                            .tokenizer = d->tokenizer.file,
+                            .tokenizer_options = {.keep_case = !d->tokenizer.lower_case,
+                                                  .accents = accents[d->tokenizer.accents]},
+                            .no_ends = !d->tokenizer.ends,
+                            .first = d->tokenizer.first,
+                            .last = d->tokenizer.last,
+                            .pad = d->tokenizer.pad,
+                            .mask = d->tokenizer.mask};
 }
 
 static clv_page_options page_options(const clv_data_config *d) {
@@ -467,7 +468,7 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
   clv_draw_seed draw = {0};
   CLV_TRY(clv_run_data_derive_seed(c, &draw.seed, err));
   clv_subset *train[2] = {&d->train_rows, &d->validation_rows}, *test[2] = {&d->test_rows, NULL};
-  clv_scan_options so = {.most = o->most,
+  clv_scan_options so = {.max_records = o->max_records,
                          .decode = o->decode || c->data.broken == CLV_BROKEN_SKIP,
                          .draw = &draw,
                          .progress = report_progress};

@@ -42,7 +42,7 @@ static bool has_shared_weights(const clv_blueprint *b, uint32_t i) {
 typedef struct stage_calls {
   int64_t samples;
   uint32_t n_live; /* calls that exist at once */
-  bool training;
+  bool is_training;
 } stage_calls;
 
 static clv_code make_plan(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
@@ -50,11 +50,11 @@ static clv_code make_plan(const clv_backend *backend, const clv_blueprint *b, ui
   const clv_stage_plan *s = &b->stages[i];
   const clv_session_config *c = b->config;
   bool bf16 = backend->memory ? c->train.dtype == CLV_COMPUTE_BF16 : clv_blueprint_is_bf16(b);
-  bool transient = (calls->training && calls->n_live <= 1) || has_shared_weights(b, i);
+  bool transient = (calls->is_training && calls->n_live <= 1) || has_shared_weights(b, i);
   clv_plan_options po = {.backend = backend,
                          .dtype = CLV_F32,
                          .batch = calls->samples,
-                         .training = calls->training,
+                         .training = calls->is_training,
                          .threads = (int)c->stages[i].threads,
                          .bf16 = bf16,
                          .tf32 = backend->memory && c->stages[i].tf32,
@@ -62,7 +62,7 @@ static clv_code make_plan(const clv_backend *backend, const clv_blueprint *b, ui
   for (int k = 0, input = 0; k < s->graph->n_nodes; k++)
     if (s->graph->nodes[k].op == CLV_OP_INPUT)
       po.batches[input++] = s->graph->nodes[k].shape.dim[0] * calls->samples / b->micro_size;
-  po.need_input_grad[0] = calls->training && s->input_needs_grad;
+  po.need_input_grad[0] = calls->is_training && s->input_needs_grad;
   po.split_backward = s->input_needs_grad || calls->n_live > 1;
   backend->set_threads(po.threads);
   return clv_plan_new(s->graph, s->params, &po, ret, err);

@@ -217,7 +217,7 @@ static clv_code write_stages(const variant *v, clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_session_config_write(&v->config, &text, err));
   const char *begin = text.data ? strstr(text.data, "\nstages:\n") : NULL;
-  if (!begin) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (!begin) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the stages of the new cuts");
   const char *end = begin + strlen("\nstages:\n");
   while (*end == ' ') end += strcspn(end, "\n") + (end[strcspn(end, "\n")] == '\n');
   clv_bytes_add(out, begin + 1, (size_t)(end - begin - 1));

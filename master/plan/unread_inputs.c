@@ -46,7 +46,7 @@ static clv_code refuse_unread(const clv_blueprint *b, const char *input, clv_err
                      lengths ? " (how many places of a record are no padding)" : "");
   }
   if (near) clv_bytes_printf(&text, "; did you mean '%s'?", near);
-  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the names of the inputs");
   return clv_session_fail_at(b->config, b->config->data.inputs_pos, err,
                              "data.inputs: no layer of the model reads '%s': it reads %s%s", input,
                              text.data, near ? "" : "; leave the input and its files out");

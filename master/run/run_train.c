@@ -230,7 +230,7 @@ static void print_notice(clv_run *r) {
  * schedule depend on where its rounds end. */
 static bool must_flush(const clv_run *r, const clv_batch *batch) {
   uint64_t step = clv_trainer_step_count(r->trainer) + clv_trainer_n_held(r->trainer) + 1;
-  return batch->last || step >= r->steps.session_steps;
+  return batch->is_last || step >= r->steps.session_steps;
 }
 
 /* Returns the last step of the round that contains step `step`, from 1. Each epoch begins a new
@@ -285,7 +285,7 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) {
     CLV_TRY(one_step(r, &batch, err));
     r->steps.epoch = batch.at.epoch;
     if (clv_trainer_n_held(r->trainer)) continue;
-    CLV_TRY(end_round(r, before, batch.last, err));
+    CLV_TRY(end_round(r, before, batch.is_last, err));
     if (r->o->interrupted && *r->o->interrupted) break;
   }
   return save(r, err);

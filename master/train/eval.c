@@ -284,7 +284,7 @@ static clv_code finish_one(evaluation *e, clv_step_result *ret, clv_err *err) {
 
 static clv_code all_rows(evaluation *e, clv_step_result *ret, clv_err *err) {
   clv_batches_options o = {
-      .subset = &e->sent, .batch = (size_t)e->t->b->eval_size, .epochs = 1, .evaluation = true};
+      .subset = &e->sent, .batch = (size_t)e->t->b->eval_size, .epochs = 1, .is_evaluation = true};
   if (e->rows->n) CLV_TRY(clv_loader_new(e->data, &o, &e->loader, err));
   while (e->at < e->rows->n || e->in_flight) {
     if (e->t->use == CLV_TRAINER_EVALUATES) CLV_TRY(clv_interrupt_check(err));

@@ -104,10 +104,10 @@ static void sampled_scan_spreads_over_the_file(void **state) {
   CLV_AUTO(clv_scan_done) clv_scan s = {0}, all = {0};
   clv_err err;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = table_of(x);
-  assert_ok(clv_dataset_scan(ds, &(clv_scan_options){.most = 50}, &s, &err), &err);
+  assert_ok(clv_dataset_scan(ds, &(clv_scan_options){.max_records = 50}, &s, &err), &err);
   assert_int_equal(s.n_checked, 50);
   expect_bad(&s, (uint32_t[]){490}, 1, "record 490, column 0");
-  assert_ok(clv_dataset_scan(ds, &(clv_scan_options){.most = 4000}, &all, &err), &err);
+  assert_ok(clv_dataset_scan(ds, &(clv_scan_options){.max_records = 4000}, &all, &err), &err);
   assert_int_equal(all.n_checked, RECORDS);
 }
 
