@@ -86,7 +86,8 @@ typedef struct clv_image_options {
   double ratio_low, ratio_high; /* CLV_CROP_RANDOM_RESIZED: smallest and largest width / height,
                                  * > 0 */
   double flip;                  /* probability of a horizontal flip when training */
-  uint64_t max_pixels;          /* limit per image and resized image; 0: CLV_IMAGE_MAX_PIXELS */
+  uint64_t max_pixels;          /* most pixels of an image, and of a resized image; 0:
+                                 * CLV_IMAGE_MAX_PIXELS */
   uint32_t threads;             /* threads that read and decode; 0 means 1 */
 } clv_image_options;
 
@@ -127,7 +128,7 @@ enum { CLV_DATA_MAX_INPUTS = 8 };
 /* Zero-initialise, then set the options that differ. clv_dataset_open does not keep strings or
  * arrays. */
 typedef struct clv_dataset_options {
-  clv_data_format format; /* AUTO: idx or npy */
+  clv_data_format format; /* CLV_FORMAT_AUTO: idx or npy */
   const char *inputs_path;
   /* [n_named] inputs by name, one file each, instead of inputs_path (idx and npy). Integers become
    * i64, bytes are divided by 255 (f32), floats become f32, and shapes are those of the files.
@@ -149,11 +150,13 @@ typedef struct clv_dataset_options {
   size_t n_mean, n_std;
   bool flatten;      /* x: [B, elements of a record] */
   bool keeps_rank_3; /* inputs [N, a, b] keep their rank; false: they become [N, 1, a, b] */
-  bool tokens;       /* x: i64 as in the file, which must hold integers; no scale, mean or std */
+  bool tokens;       /* x is i64 as in the file, which must hold integers; scale, mean and std do
+                      * not apply */
   clv_label_kind labels;
   clv_objective objective;  /* other than CLV_OBJECTIVE_LABELS: labels of files are not read */
   const int64_t *ignored;   /* label that marks a position without one; NULL: CLV_LABEL_IGNORED */
-  size_t n_classes;         /* class labels must be below it; 0: no upper limit */
+  size_t n_classes;         /* number of classes, which class labels must be below; 0: no upper
+                             * limit */
   size_t max_bytes;         /* limit of decoded bytes per file; 0: CLV_DATA_MAX_BYTES */
   bool skips_broken;        /* skip broken texts and pages (clv_dataset_broken). Broken images are
                              * not skipped at open; clv_dataset_scan lists them */

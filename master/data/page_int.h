@@ -17,7 +17,7 @@ typedef struct clv_name_table {
   clv_bytes text; /* the names, each with its NUL */
   struct clv_name_entry {
     size_t at;      /* offset in text */
-    int32_t number; /* numbers are given in the order of arrival: 0, 1, ... */
+    int32_t number; /* numbers 0, 1, ... are given in the order in which names arrive */
   } * sorted;       /* [n] sorted by name */
   size_t n, cap;
   bool is_closed; /* add no further names */

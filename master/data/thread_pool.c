@@ -15,8 +15,8 @@
 typedef struct job {
   clv_thread_pool_fn *run;
   void *arg;
-  size_t n, next, running; /* of its numbers: how many; the first one not begun; how many are
-                            * running */
+  size_t n, next, running; /* how many numbers there are; first number that has not begun; how many
+                            * are running */
   clv_code code;
   size_t failed_at;
   clv_err err;

@@ -252,7 +252,7 @@ static bool find_grid_view(const look_tensors *f, clv_look_view *ret) {
 
 /* Lists shapes that a flat tensor may have had before it was flattened: the shapes of layers with
  * as many values. Returns their number. */
-static size_t list_shapes(const look_tensors *f, size_t tensor, clv_shape ret[SHAPES]) {
+static size_t list_possible_shapes(const look_tensors *f, size_t tensor, clv_shape ret[SHAPES]) {
   const clv_shape flat = f->tensors[tensor].shape;
   size_t n = 0;
   ret[n++] = flat;
@@ -282,7 +282,7 @@ static clv_code list_views(const look_tensors *f, const clv_look_view *records, 
   size_t most = f->n_tensors * SHAPES * CLV_LOOK_MAX_VIEWS + 1;
   CLV_TRY(clv_alloc(most, sizeof *ret->list, &ret->list, err));
   for (size_t k = 0; k < f->n_tensors; k++) {
-    size_t n_shapes = list_shapes(f, k, shapes);
+    size_t n_shapes = list_possible_shapes(f, k, shapes);
     for (size_t s = 0; s < n_shapes; s++) {
       clv_look_tensor t = f->tensors[k];
       t.shape = shapes[s];

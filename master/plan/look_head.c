@@ -14,7 +14,7 @@
 enum {
   SAMPLES = 512,   /* gradients to read, approximately */
   MOST_DRAWS = 64, /* most random inputs per record */
-  PIECES = 8,      /* most crossing values that have a vector per label */
+  PIECES = 8,      /* most values that cross the cut and have a vector for each label */
   COLUMNS = 256,   /* most numbers to read of a numeric label */
   BATCH = 64,
   MOST_WIDTH = 16384, /* most values to read of a gradient */
@@ -25,7 +25,7 @@ static const double LEAST_SPEED = 1e10; /* multiply-adds per second, as in look_
 
 /* The part of a record's gradient that belongs to one label. */
 typedef struct gradient_part {
-  size_t first, width, step; /* in values; step: from one label to the next */
+  size_t first, width, step; /* counted in values; step: from one label to the next */
 } gradient_part;
 
 typedef struct look_gradients {

@@ -49,8 +49,8 @@ typedef struct clv_run_options {
 
 /* ---- blueprint ------------------------------------------------------------------------------- */
 
-/* A module of libcleave for each stage, for the loss, and for the loss that the master computes in
- * evaluations; hence the limit. */
+/* Most stages of a session. Each stage is a module of libcleave, and so are the loss and the loss
+ * that the master computes in evaluations; a session has at most 255 modules. */
 enum { CLV_MAX_STAGES = 253 };
 enum { CLV_EVAL_WINDOW = 4 }; /* batches in flight in an evaluation */
 enum { CLV_STAGE_DEVICE_NAME = 32 };

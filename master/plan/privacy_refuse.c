@@ -22,7 +22,7 @@ static void find_path_from_records(const clv_privacy_view *v, int k, layer_path 
 }
 
 /* Returns the node that reads node k on the path to the loss with the fewest hiding layers. */
-static int reader_to_loss(const clv_privacy_view *v, int k) {
+static int find_reader_to_loss(const clv_privacy_view *v, int k) {
   for (int m = k + 1; m < v->g->n_nodes; m++)
     for (int i = 0; i < v->g->nodes[m].n_in; i++)
       if (v->g->nodes[m].in[i] == k && clv_privacy_head_layers_from(v, m) == v->n_head_layers[k])
@@ -35,7 +35,7 @@ static void find_path_to_loss(const clv_privacy_view *v, uint32_t last, layer_pa
   while (k < v->g->n_nodes && !(clv_privacy_is_crossing(v, k, last) && v->n_head_layers[k] == 0))
     k++;
   for (w->n = 0; k >= 0 && k < v->g->n_nodes && k != v->g->output; w->n++)
-    if ((k = reader_to_loss(v, k)) >= 0) w->node[w->n] = k;
+    if ((k = find_reader_to_loss(v, k)) >= 0) w->node[w->n] = k;
 }
 
 /* Returns the end of a long name, which identifies the layer; messages have limited room. */
@@ -118,8 +118,8 @@ static const records_refusal text_refusal = {
     "tokens_readable"};
 
 /* Returns the message for the worst finding that the session does not permit. */
-static const records_refusal *refusal_of(const clv_blueprint *b, uint32_t stage,
-                                         clv_findings findings) {
+static const records_refusal *find_refusal(const clv_blueprint *b, uint32_t stage,
+                                           clv_findings findings) {
   clv_finding worst = clv_findings_worst(clv_privacy_forbidden_findings(b->config, findings));
   if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_place(b, stage))
     return &text_refusal;
@@ -130,7 +130,7 @@ static const records_refusal *refusal_of(const clv_blueprint *b, uint32_t stage,
 
 static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, ops = {0};
-  const records_refusal *r = refusal_of(b, i, b->stages[i].output_findings);
+  const records_refusal *r = find_refusal(b, i, b->stages[i].output_findings);
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   layer_path w;
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
@@ -177,7 +177,7 @@ static clv_code refuse_gradient(const clv_blueprint *b, uint32_t i, clv_findings
                                 clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes ops = {0};
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
-  const records_refusal *r = refusal_of(b, i, findings);
+  const records_refusal *r = find_refusal(b, i, findings);
   char reader[SHOWN_NAME + 64] = "the loss";
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
   int k = find_returned(v, b->stages[i].last_layer, r->finding), by = v->returned_reach[k].reader;

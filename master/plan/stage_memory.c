@@ -92,7 +92,7 @@ static size_t activation_bytes(const clv_blueprint *b, uint32_t i, size_t call_b
 
 /* ---- on a device ----------------------------------------------------------------------------- */
 
-static const clv_node *output_of(const clv_stage_plan *s) {
+static const clv_node *output_node(const clv_stage_plan *s) {
   return &s->graph->nodes[s->graph->output];
 }
 
@@ -101,7 +101,7 @@ static const clv_node *output_of(const clv_stage_plan *s) {
 static size_t value_bytes(const clv_blueprint *b, uint32_t i, uint32_t live) {
   const clv_stage_plan *s = &b->stages[i];
   size_t gradient = s->input_needs_grad ? node_bytes(&s->graph->nodes[0]) : 0;
-  return live * node_bytes(output_of(s)) + gradient;
+  return live * node_bytes(output_node(s)) + gradient;
 }
 
 /* Adds the memory of the plan for evaluations, which exists beside the plan for training. */
@@ -113,7 +113,7 @@ static clv_code add_evaluations(const clv_backend *backend, const clv_blueprint 
   if (!c->data.test.n && c->data.validation_fraction <= 0) return CLV_OK;
   CLV_TRY(make_plan(backend, b, i, &calls, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
-  size_t values = node_bytes(output_of(&b->stages[i])) / (size_t)b->micro_size;
+  size_t values = node_bytes(output_node(&b->stages[i])) / (size_t)b->micro_size;
   f->evaluation = calls.n_live * (info->call_bytes + values * (size_t)b->eval_size) +
                   info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
   return CLV_OK;

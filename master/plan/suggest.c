@@ -71,7 +71,7 @@ static clv_code time_layers(clv_cut_search *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code sum_times(clv_cut_search *c, clv_err *err) {
+static clv_code make_running_sums(clv_cut_search *c, clv_err *err) {
   const clv_profile *p = c->profile[0];
   uint64_t batch = c->b->config->train.batch;
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
@@ -309,7 +309,7 @@ static clv_code suggest(clv_cut_search *c, clv_err *err) {
                                "for each node, in their order, with any layers");
   CLV_TRY(clv_cut_search_find_places(c, err));
   CLV_TRY(time_layers(c, err));
-  CLV_TRY(sum_times(c, err));
+  CLV_TRY(make_running_sums(c, err));
   set_schedule(c);
   CLV_TRY(evaluate_session_cuts(c, err));
   return find_best(c, err);
