@@ -15,11 +15,9 @@
 #include "master/plan/plan_int.h"
 
 enum { MAX_LAG = 1024, MAX_WORK = 1 << 26, RECORDS_PER_LAG = 8 };
-enum {
-  FEW_BLOCKS = 2,
-  RECORDS_PER_BLOCK = 4
-}; /* at most FEW_BLOCKS blocks of each class, of at
-                                                 * least RECORDS_PER_BLOCK records on average */
+/* Few blocks: at most FEW_BLOCKS for each class, with RECORDS_PER_BLOCK records or more on
+ * average. */
+enum { FEW_BLOCKS = 2, RECORDS_PER_BLOCK = 4 };
 /* Number of standard deviations by which a share must exceed that of a shuffle: fewer if there are
  * few blocks, more for the best of many lags. */
 static const double LEAST_EXCESS = 0.1, NEXT_SIGMAS = 3, FEW_SIGMAS = 2.5, LAG_SIGMAS = 6;

@@ -288,7 +288,7 @@ typedef struct clv_weights_sample {
   clv_dtype dtype;
   clv_shape shape;
   size_t count;              /* values of the tensor */
-  size_t parts, part;        /* number of sampled runs of values; values in each run */
+  size_t parts, part;        /* number of sampled runs; values in each run */
   clv_weights_spread spread; /* sums over all values, if the sample has several parts */
   char values[CLV_SAMPLE_PARTS * CLV_SAMPLE_PART * sizeof(float)];
 } clv_weights_sample;
