@@ -52,14 +52,14 @@ of("master/train/steps.c", "tests/net/training/test_inputs.py",
 of("master/train/egress.c", "tests/net/training/test_inputs.py",
    inputs_have_no_name_in_the_record=("static clv_code make_row", "t->b->inputs.n > 1", "t->b->inputs.n > 8"))
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_plan_graphs",
-   inputs_of_later_stages_are_not_asked_about=("clv_code clv_privacy_check", "i < b->n_stages; i++) CLV_TRY(check_leaves(", "i < 1; i++) CLV_TRY(check_leaves("))
+   inputs_of_later_stages_are_not_asked_about=("clv_code clv_privacy_check", "i < b->n_stages; i++) CLV_TRY(check_model_inputs(", "i < 1; i++) CLV_TRY(check_model_inputs("))
 of("master/plan/privacy.c", "tests/unit/plan/test_plan_graphs",
-   lengths_count_as_records=("static clv_findings shows_of_input", "clv_graph_length_limit(g, k) ?", "clv_graph_length_limit(g, k) < 0 ?"))
+   lengths_count_as_records=("static clv_findings findings_of_input", "clv_graph_length_limit(g, k) ?", "clv_graph_length_limit(g, k) < 0 ?"))
 of("common/model/graph/reads.c", "tests/unit/plan/test_plan_graphs",
    what_is_also_a_length_is_no_record=("int64_t clv_graph_length_limit", "return 0;", "continue;"))
 of("master/plan/blueprint.c", "tests/unit/plan/test_plan_graphs",
-   inputs_of_later_stages_are_not_told=("static void leaf_rows", "s->worker < 0", "s->worker < 0 || i"),
-   values_that_cross_are_told_as_one=("static void put_values", "r->n_values < 2", "r->n_values"))
+   inputs_of_later_stages_are_not_told=("static void add_input_rows", "s->worker < 0", "s->worker < 0 || i"),
+   values_that_cross_are_told_as_one=("static void append_crossing_values", "r->n_values < 2", "r->n_values"))
 # ---- losses --------------------------------------------------------------------------------------
 of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
    ignored_places_count=("static clv_code label_at(", "labels[i] == k->d.attrs.ignore_index", "labels[i] == k->d.attrs.ignore_index && !s"),
@@ -81,11 +81,11 @@ of("common/model/optim/schedule.c", "tests/unit/optim/test_schedule",
 of("common/model/config/session.c", "tests/net/training/test_habits.py",
    accumulation_is_forgotten=("static clv_code set_accumulation(", "c->pipeline.micro_batches = parts;", ""))
 of("master/score/score.c", "tests/unit/score/test_score",
-   macro_counts_classes_that_never_occur=("static void finish_all(", "seen += k->labels + k->answers > 0;", "seen++;"),
-   ignored_places_are_scored=("clv_code clv_score_add(", "s->o.ignores && labels[i] == s->o.ignored", "s->o.ignores && labels[i] > s->o.ignored"),
+   macro_counts_classes_that_never_occur=("static void compute_means(", "seen += k->labels + k->answers > 0;", "seen++;"),
+   ignored_places_are_scored=("clv_code clv_score_add(", "s->o.has_ignored && labels[i] == s->o.ignored_label", "s->o.has_ignored && labels[i] > s->o.ignored_label"),
    scores_go_on_from_the_last_time=("void clv_score_reset(", "memset(s->counts, 0, n * sizeof *s->counts);", ""))
 of("master/score/auc.c", "tests/unit/score/test_score",
-   equal_scores_have_an_order=("static double twice_ranks(", "(double)(i + 1 + end)", "(double)(2 * end)"))
+   equal_scores_have_an_order=("static double sum_twice_ranks(", "(double)(i + 1 + end)", "(double)(2 * end)"))
 of("master/train/eval.c", "tests/net/training/test_places.py",
    some_records_are_not_scored=("static clv_code add_scores(", "n * per_row,", "n * per_row / 2,"))
 of("master/train/eval.c", "tests/net/hostile/test_order.py",
@@ -126,7 +126,7 @@ of("common/model/graph/lora.c", "tests/unit/graph/test_lora",
    b_is_drawn=("static clv_code add_adapter(", "whole(CLV_ATTR_INIT_ZERO, 1)", "whole(CLV_ATTR_INIT_ZERO, 0)"))
 of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
    the_base_learns=("bool clv_is_param_frozen_by_lora(", "return true;", "return false;"),
-   a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!trains_any(", "if (false && !trains_any("))
+   a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!has_trainable_in(", "if (false && !has_trainable_in("))
 of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
    adapters_are_as_secret_as_their_file=("const char *clv_privacy_why_hides_nothing(", "adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || fresh", "!clv_stage_has_master_weights(s) || fresh"),
    zeros_hide=("const char *clv_privacy_why_hides_nothing(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
@@ -207,7 +207,7 @@ of("worker/store/store.c", PRETRAINED_NET,
    files_of_a_folder_are_believed=("static clv_code check_file(", "if (memcmp(f ? &f->sha256 : &a->stated, &found, sizeof found) == 0) return CLV_OK;", "return CLV_OK;"),
    the_list_of_a_folder_is_believed=("static clv_code open_folder(", "memcmp(&found, &a->stated, sizeof found) != 0", "false"))
 of("master/plan/privacy.c", PRETRAINED_NET,
-   new_heads_count_as_known=("static void take_params(", "f->drawn &=", "f->drawn &= false &&"))
+   new_heads_count_as_known=("static void note_params(", "f->starts_from_seed &=", "f->starts_from_seed &= false &&"))
 of("worker/service/artifact.c", PRETRAINED_NET,
    fresh_names_are_looked_for=("static clv_code fill(", "r->n_fresh", "0"))
 
@@ -272,24 +272,24 @@ of("master/tokens/chars.c", TOKENS,
 of("master/tokens/bpe_file.c", TOKENS,
    any_pattern_is_taken=("static clv_code must_be(", "return refuse(r, at, err, what);", "return at ? CLV_OK : refuse(r, at, err, what);"))
 of("master/data/objective.c", "tests/unit/data/test_objective",
-   ends_are_hidden_too=("static int64_t label_of(", "is_text(ds, i, length) ? row[i]", "is_text(ds, i, length) || i < length ? row[i]"),
+   ends_are_hidden_too=("static int64_t label_of(", "is_text_token(ds, i, length) ? row[i]", "is_text_token(ds, i, length) || i < length ? row[i]"),
    a_label_is_its_own_token=("static int64_t label_of(", "i + 1 < length ? row[i + 1]", "i + 1 < length ? row[i]"),
    each_epoch_hides_the_same=("void clv_objective_mask(", "draw ? draw->epoch : UINT64_MAX", "draw ? 0 : UINT64_MAX"),
-   a_record_may_hide_nothing=("void clv_objective_mask(", "drawn ? places : one_of(ds, &key, labels, places)", "drawn ? places : one_of(ds, &key, labels, places) + places"))
+   a_record_may_hide_nothing=("void clv_objective_mask(", "drawn ? places : draw_one_position(ds, &key, labels, places)", "drawn ? places : draw_one_position(ds, &key, labels, places) + places"))
 of("master/run/run_classes.c", "tests/unit/run/test_records",
    a_class_may_come_twice=("static clv_code each_once(", "strcmp(sorted[i - 1], sorted[i]) == 0", "strcmp(sorted[i - 1], sorted[i]) > 0"))
 PAGES = "tests/unit/data/test_pages"
 of("master/data/page_lines.c", PAGES,
-   a_box_may_end_before_it_begins=("static clv_code take_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_BOX_MAX"),
+   a_box_may_end_before_it_begins=("static clv_code read_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_BOX_MAX"),
    words_need_no_box_each=("static clv_code check_line(", "if (l->boxes.n != 4 * words)", "if (l->boxes.n > 4 * words)"),
-   lines_need_no_labels=("static uint32_t needed(", "if (wants == CLV_PAGES_WORD_LABELS)", "if (false && wants == CLV_PAGES_WORD_LABELS)"))
+   lines_need_no_labels=("static uint32_t needed_keys(", "if (wants == CLV_PAGES_WORD_LABELS)", "if (false && wants == CLV_PAGES_WORD_LABELS)"))
 of("master/data/pages.c", PAGES,
    windows_without_labels_stay=("static clv_code add_window(", "words && !has_label(w, row)", "words && !has_label(w, row) && !w->n"),
-   an_order_of_classes_takes_others=("static clv_code take_names(", "r->names.closed = o->n_labels > 0;", ";"))
+   an_order_of_classes_takes_others=("static clv_code add_listed_names(", "r->names.is_closed = o->n_labels > 0;", ";"))
 of("master/data/class_names.c", PAGES,
-   classes_stand_as_they_came=("clv_code clv_name_table_order(", "s->closed ? number : (int32_t)i", "number"))
+   classes_stand_as_they_came=("clv_code clv_name_table_order(", "s->is_closed ? number : (int32_t)i", "number"))
 of("master/plan/data_check.c", "tests/net/training/test_text.py",
-   any_tokenizer_fits=("static clv_code tokenizer_fits(", "tokens <= node->attrs.rows", "tokens"))
+   any_tokenizer_fits=("static clv_code check_tokenizer(", "tokens <= node->attrs.rows", "tokens"))
 DOCUMENTS = "tests/unit/documents/test_documents"
 of("master/documents/child_process.c", DOCUMENTS,
    a_child_prints_without_end=("static clv_code read_pipes(", "out->failed || out->len > l->output", "out->failed"),

@@ -94,7 +94,7 @@ of("common/engine/context_wake.c", "tests/unit/engine/test_inbox",
 
 # ---- what leaves ---------------------------------------------------------------------------------
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
-   nothing_is_refused=first("", "clv_findings uncertain = b->look.uncertain; for", RET_OK))
+   nothing_is_refused=first("", "clv_findings uncertain = b->look.uncertain_findings; for", RET_OK))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    the_first_addend_is_enough=first("", "s.from = &w->values[p][n->in[i]];", "if (ret->element) break;"))
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
@@ -131,7 +131,7 @@ of("master/egress/record_line.c", "tests/unit/egress/test_egress_read",
 
 # ---- runs ----------------------------------------------------------------------------------------
 of("master/plan/data_check.c", "tests/unit/plan/test_data_fits",
-   any_data_fit=first("", "if (d->train && d->test) CLV_TRY(same_records(", "if (b) return CLV_OK;"))
+   any_data_fit=first("", "if (d->train && d->test) CLV_TRY(check_same_shapes(", "if (b) return CLV_OK;"))
 of("master/history/run_folder.c", "tests/unit/history/test_folder", a_move_leaves_no_note=("", "CLV_TRY(make_beside(run_dir, &m.number, &aside, err)); CLV_TRY(write_note(run_dir, &m, err));", "CLV_TRY(make_beside(run_dir, &m.number, &aside, err));"))
 of("master/history/run_lock.c", "tests/unit/history/test_folder",
    fresh_deletes_a_finished_run=first("", "c->keeps_earlier = is_worth_keeping(c);", "return clv_run_folder_clear(c->dir, err);"),
@@ -147,7 +147,7 @@ of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint
 of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "if (!isfinite(now->value)) return false;", ""))
 of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_are_none=first("static clv_code fail_line(", "return clv_fail", RET_OK))
 of("master/plan/policy_check.c", "tests/unit/plan/test_hops",
-   hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop_row(", "from->gradient_shows : from->hop_shows", "from->gradient_shows : from->shows"),
-   hops_need_no_policy=("static clv_code check_hop(", "t.shows = r.shows; return clv_policy_check_tensor(b->policy, &t, err);", "return CLV_OK;"))
+   hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop_row(", "from->gradient_findings : from->hop_findings", "from->gradient_findings : from->output_findings"),
+   hops_need_no_policy=("static clv_code check_hop(", "t.findings = r.findings; return clv_policy_check_tensor(b->policy, &t, err);", "return CLV_OK;"))
 of("master/api/core/events.c", "tests/net/hostile/test_hostile_answers.py unknown_references_are_ignored_or_not_found",
    references_of_workers_go_unanswered=("static bool on_reference(", "clv_node_post(rt->node, p); return true;", "return false;"))

@@ -24,7 +24,7 @@ of("master/plan/known_layers.c", KNOWN,
    the_order_of_many_weights_hides_them=("static clv_code recall_sample(", "all < 2", "all < 1"))
 of("master/plan/label_order.c", "tests/unit/plan/test_samples",
    periods_are_no_order=("clv_label_order clv_label_order_compute(", "return is_significant(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};", "return (clv_label_order){0};"),
-   few_blocks_are_chance=("clv_label_order clv_label_order_compute(", "has_few_blocks(&next, s.classes, n) ? FEW_SIGMAS : NEXT_SIGMAS", "2 * NEXT_SIGMAS"))
+   few_blocks_are_chance=("clv_label_order clv_label_order_compute(", "has_few_blocks(&next, s.n_classes, n) ? FEW_SIGMAS : NEXT_SIGMAS", "2 * NEXT_SIGMAS"))
 of("master/data/labels.c", KNOWN,
    only_one_label_has_an_order=("bool clv_dataset_label_hash(", "if (!ds->labels || record >= ds->count) return false;", "return false;"))
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger",

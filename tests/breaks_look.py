@@ -12,13 +12,13 @@ of("master/look/labels.c", "tests/unit/look/test_readers",
    zeros_are_not_told_apart=("static void read_zeros", "r->length[i] > 0", "false"),
    who_has_no_label_counts=("size_t look_number_classes", "if (label[i] < 0) continue;", ""))
 of("master/plan/look.c", "tests/unit/plan/test_look",
-   the_table_has_what_was_read=("static void add_findings", "r->looked = found & ~(r->shows & ~r->looked);", ""),
-   a_limit_is_above_itself=("static bool is_above", "look->of[k].figure > readers", "look->of[k].figure >= readers"))
+   the_table_has_what_was_read=("static void add_findings", "r->look_findings = found & ~(r->findings & ~r->look_findings);", ""),
+   a_limit_is_above_itself=("static bool is_above_limit", "look->of[k].figure > readers", "look->of[k].figure >= readers"))
 of("master/plan/look.c", "tests/net/operations/test_look.py",
-   workers_in_a_row_hide_labels=("static bool gets_gradient(", "i > stage && i >", "i == stage + 1 && i >"))
+   workers_in_a_row_hide_labels=("static bool worker_gets_gradient(", "i > stage && i >", "i == stage + 1 && i >"))
 of("master/plan/look_head.c", "tests/net/operations/test_look.py",
-   numbers_are_one_class=("static size_t classes_of_numbers(", "label[i] += numbers_of", "label[i] += 0 * numbers_of"),
-   constant_numbers_come_first=("static int by_variance(", "x->variance > y->variance ? -1 : 1", "x->variance < y->variance ? -1 : 1"))
+   numbers_are_one_class=("static size_t classify_numbers(", "label[i] += numeric_labels_of", "label[i] += 0 * numeric_labels_of"),
+   constant_numbers_come_first=("static int compare_variance(", "x->variance > y->variance ? -1 : 1", "x->variance < y->variance ? -1 : 1"))
 of("master/plan/look_text.c", "tests/net/operations/test_look.py",
    every_loss_ignores_a_label=("static void describe_loss(", "if (ignores && ignored >= 0)", "if (ignored >= 0)"))
 of("master/look/features.c", "tests/unit/look/test_readers",
@@ -28,16 +28,16 @@ of("master/look/clusters.c", "tests/unit/look/test_readers",
    clusters_do_not_move=("static void move_centers(", "make_unit(s->center + k * s->width, s->width)", "memset(s->center, 0, s->width * sizeof *s->center)"),
    lengths_count=("static bool make_unit(", "(float)((double)v[i] * by)", "v[i]"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
-   tokens_are_not_exchanged=("static void exchange_record(", "if (!pads) x[", "if (false) x["))
+   tokens_are_not_exchanged=("static void exchange_tokens(", "if (!pads) x[", "if (false) x["))
 of("master/plan/look_part.c", "tests/net/operations/test_look.py",
-   dropout_of_everything_is_left_out=("static bool differs_in_training(", "|| drops_all(&g->nodes[i])", ""))
+   dropout_of_everything_is_left_out=("static bool must_run_as_training(", "|| drops_nearly_all(&g->nodes[i])", ""))
 of("master/look/labels.c", "tests/unit/look/test_readers",
    the_first_column_alone_is_read=("clv_code clv_look_labels(", "CLV_TRY(read_column(&r, k, err));", "CLV_TRY(read_column(&r, 0, err));"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
-   all_records_repeat=("static bool list_repeats(", "return different <= n / 2;", "return true;"),
-   vectors_were_not_looked_at=("static void set_unread(", "if (why)", "if (why && code == CLV_OK)"))
+   all_records_repeat=("static bool number_repeats(", "return different <= n / 2;", "return true;"),
+   vectors_were_not_looked_at=("static void set_not_read(", "if (why)", "if (why && code == CLV_OK)"))
 of("master/plan/privacy.c", "tests/net/operations/test_egress.py",
-   a_worker_sends_on_what_it_was_sent=("static clv_code find_hops(", "v->worker_layers_mix = true;", ""))
+   a_worker_sends_on_what_it_was_sent=("static clv_code find_hop_findings(", "v->worker_layers_mix = true;", ""))
 of("master/reach/propagate.c", "tests/unit/plan/test_privacy",
    copies_are_two_places=("static void add_to_bundle(reach_pool", "set != b->first && set != b->last", "set"),
    dropout_leaves_all_places=("static bool survives(", "return leaves_two(s->from->dropped, places, copies);", "return true;"),
@@ -68,11 +68,11 @@ of("master/reach/returned.c", "tests/unit/reach/test_reach",
 of("master/reach/returned.c", "tests/unit/plan/test_privacy",
    the_loss_reads_nothing=("static clv_code begin_at_output(", "grad->element[i] == REACH_NOTHING", "i < SIZE_MAX"))
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
-   what_was_sent_is_new=("static bool is_known(", "if (b->stages[s + 1].worker >= 0 &&", "if (b->stages[s + 1].worker >= 0 && !b &&"))
+   what_was_sent_is_new=("static bool is_known_to_workers(", "if (b->stages[s + 1].worker >= 0 &&", "if (b->stages[s + 1].worker >= 0 && !b &&"))
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
    gradients_with_records_are_sent=("clv_code clv_privacy_check(", "if (records)", "if (records && !b)"))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    one_place_has_channels=("static int channels_of(", "s->rank < 3 || n == 1", "s->rank < 3"))
 of("master/plan/privacy_describe.c", "tests/unit/plan/test_privacy",
-   secret_weights_count_as_known_to_who_reads_tokens=("static bool knows_front(", "return false;", "continue;"),
-   known_weights_count_as_secret_to_who_reads_tokens=("static bool knows_front(", "return true;", "return false;"))
+   secret_weights_count_as_known_to_who_reads_tokens=("static bool worker_knows_front(", "return false;", "continue;"),
+   known_weights_count_as_secret_to_who_reads_tokens=("static bool worker_knows_front(", "return true;", "return false;"))

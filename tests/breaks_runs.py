@@ -4,10 +4,10 @@ from breaks import of
 
 SPLIT, RESUMED = "tests/unit/data/test_split", "tests/net/operations/test_resumed_data.py"
 of("master/data/split.c", SPLIT,
-   rare_classes_are_not_held_back=("static size_t give_one_each(", "s->list[i].drawn = 1; places--;", ""),
-   a_class_may_be_emptied=("clv_code clv_subset_split(", ".spare = 1", ".spare = 0"),
-   groups_are_torn=("static clv_code draw(", "bool groups = d->kind == CLV_SPLIT_GROUPS;", "bool groups = false;"),
-   a_fraction_may_be_none=("clv_code clv_subset_split(", "if (fraction > 0 && !d.places) d.places = 1;", ""))
+   rare_classes_are_not_held_back=("static size_t draw_one_each(", "s->list[i].n_drawn = 1; places--;", ""),
+   a_class_may_be_emptied=("clv_code clv_subset_split(", ".min_undrawn = 1", ".min_undrawn = 0"),
+   groups_are_torn=("static clv_code draw_records(", "bool groups = d->kind == CLV_SPLIT_GROUPS;", "bool groups = false;"),
+   a_fraction_may_be_none=("clv_code clv_subset_split(", "if (fraction > 0 && !d.n_to_draw) d.n_to_draw = 1;", ""))
 of("master/data/keep_records.c", SPLIT, labels_stay_where_they_were=("clv_code clv_dataset_keep(", "keep_rows(ds->labels, kept);", ""))
 of("master/run/run_data.c", RESUMED,
    other_data_go_on=("static clv_code compare(clv_run", "if (!n || r->o->accept_data)", "if (n < 99)"),
@@ -18,8 +18,8 @@ of("master/run/run_data.c", RESUMED,
 of("master/run/run_data.c", "tests/net/training/test_hf.py",
    exports_take_any_config=("clv_code clv_run_compare_config(", "if (!accept)", "if (false)"))
 of("master/plan/run_data.c", "tests/unit/plan/test_data_fits",
-   half_of_the_labels_are_most=("static void note_shift(", "m.same_place > m.comparable - m.same_place", "m.same_place >= m.comparable - m.same_place"),
-   no_label_of_its_own_place_is_noted=("static void note_shift(", "m.same_place > m.comparable - m.same_place", "false"))
+   half_of_the_labels_are_most=("static void note_shift(", "m.n_same_place > m.n_comparable - m.n_same_place", "m.n_same_place >= m.n_comparable - m.n_same_place"),
+   no_label_of_its_own_place_is_noted=("static void note_shift(", "m.n_same_place > m.n_comparable - m.n_same_place", "false"))
 of("master/run/run_open.c", "tests/net/operations/test_runs.py killed_fresh_run_leaves_the_earlier_run",
    a_key_is_read_before_its_run_is_taken=("static clv_code lock_resumed_run(", "r->o->resume && is_there ?", "r->o->fresh && is_there ?"))
 of("master/run/run_open.c", "tests/unit/run/test_train",
@@ -50,24 +50,24 @@ of("master/history/run_lock.c", RESUMED,
 of("master/report/progress.c", RESUMED,
    a_loss_that_is_not_finite_spoils_the_mean=("static void collect(", "if (isfinite(p->loss))", "if (p)"))
 of("master/data/npy.c", "tests/unit/data/test_readers",
-   fortran_order_is_c_order=("static clv_code parse_order(", 'h->says.is_fortran = take_word(h, "True");', 'h->says.is_fortran = take_word(h, "True") && false;'))
+   fortran_order_is_c_order=("static clv_code parse_order(", 'h->parsed.is_fortran = take_word(h, "True");', 'h->parsed.is_fortran = take_word(h, "True") && false;'))
 of("master/data/png.c", "tests/unit/data/test_images",
-   texts_of_png_are_inflated=("static clv_code start(", "png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);", ";"))
+   texts_of_png_are_inflated=("static clv_code create_decoder(", "png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);", ";"))
 of("master/data/record_lines.c", "tests/unit/data/test_texts",
-   a_record_has_no_limit=("static clv_code take_bytes(", "l->record.len + n > CLV_TEXT_RECORD_MAX", "l->record.len + n > (size_t)CLV_TEXT_RECORD_MAX * 64"),
+   a_record_has_no_limit=("static clv_code append_bytes(", "l->record.len + n > CLV_TEXT_RECORD_MAX", "l->record.len + n > (size_t)CLV_TEXT_RECORD_MAX * 64"),
    empty_lines_are_records=("clv_code clv_record_lines_next(", "CLV_TRY(skip_empty(l, err));", ""),
    ends_of_cr_are_one_line=("static clv_code check_line_ends(", "if (!ends_in_cr(l))", "if (l)"))
 of("master/data/images.c", "tests/net/operations/test_checks.py",
-   the_first_size_is_that_of_records=("static void take_size(", "if (same <= most)", "if (most)"))
+   the_first_size_is_that_of_records=("static void choose_record_size(", "if (same <= most)", "if (most)"))
 of("master/data/token_rows.c", "tests/unit/data/test_texts",
    a_long_text_loses_its_end_token=("clv_code clv_text_rows_add(", "n = CLV_MIN(n, clv_text_rows_capacity(r));", "n = CLV_MIN(n, r->width - 1); if (n == r->width - 1) r->last = -1;"))
 of("master/data/csv.c", "tests/unit/data/test_texts",
-   two_quotes_end_a_field=("static clv_code quoted(", "if (c->at == c->len || c->text[c->at] != '\"') break;", "break;"))
+   two_quotes_end_a_field=("static clv_code read_quoted_field(", "if (c->at == c->len || c->text[c->at] != '\"') break;", "break;"))
 of("master/data/format_text.c", "tests/net/training/test_text.py",
    texts_go_to_any_layer=("static clv_code open_texts(", "(!o->tokens && !o->n_named) ||", ""))
 of("master/data/inputs.c", "tests/unit/data/test_inputs",
-   inputs_have_each_their_count=("clv_code clv_inputs_add(", "ds->n_named && t->shape.dim[0] != ds->named[0].data->shape.dim[0]", "false"),
-   a_row_is_that_of_the_batch=("void clv_inputs_fill(", "size_t from = record * in->row,", "size_t from = (record ? i : record) * in->row,"))
+   inputs_have_each_their_count=("clv_code clv_inputs_add(", "ds->n_named && t->shape.dim[0] != ds->named_inputs[0].data->shape.dim[0]", "false"),
+   a_row_is_that_of_the_batch=("void clv_inputs_fill(", "size_t from = record * in->row_elements,", "size_t from = (record ? i : record) * in->row_elements,"))
 of("master/data/format_arrays.c", "tests/unit/data/test_inputs",
    labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == (o->ignored ? *o->ignored : CLV_LABEL_IGNORED) && ds", "v < 0 && ds"))
 of("common/model/config/session.c", "tests/unit/config/test_errors",

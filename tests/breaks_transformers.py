@@ -87,9 +87,9 @@ of("master/train/packed.c", SESSIONS + " packed_predictions_match_padded_predict
 of("master/train/packed.c", SESSIONS + " shorter_sequences_send_fewer_bytes",
    as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(used + unit - 1) / unit * unit", "most"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
-   places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (any && b->lengths >= 0)", "if (!b->n_stages)"))
+   places_show_and_plan_is_silent=("void clv_lengths_describe(", "if (any && b->lengths_input >= 0)", "if (!b->n_stages)"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
-   all_sequences_are_full=("static double mean_share_of(", "return b->mean_places > 0 && share < 1 ? share : 1;", "return share > 2 ? share : 1;"),
+   all_sequences_are_full=("static double mean_filled_share(", "return b->mean_positions > 0 && share < 1 ? share : 1;", "return share > 2 ? share : 1;"),
    lengths_are_counted_of_full_ones=("void clv_run_data_measure_lengths(", "range.sum / (double)n", "(double)range.max"))
 of("worker/service/load_module.c", SESSIONS + " every_cut_of_packed_gives_the_same_bits",
    layers_of_a_worker_are_counted_from_its_first=("static clv_code add_node(", "w->name, w->layer, in", "w->name, index, in"))
@@ -102,12 +102,12 @@ of("kernels/ops/embedding.c", "tests/ops/test_golden embedding", the_row_of_pads
 of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_counts=("static void apply_overriding_keys(", "rope->theta > 0", "false"), labels_have_one_place=("static void apply_overriding_keys(", "if (r->num_labels)", "if (false)"))
 of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
    pads_inside_are_numbered=("static bool has_no_pad_inside(", "return place == length;", "return place <= length;"),
-   texts_of_pads_alone_are_scored=("static bool scores_last_real(", "return place + 1 == length;", "return place + 1 == length || !length;"),
-   labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->same_place &&", "return m->same_place > m->comparable &&"),
+   texts_of_pads_alone_are_scored=("static bool is_scored_token_last(", "return place + 1 == length;", "return place + 1 == length || !length;"),
+   labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->n_same_place &&", "return m->n_same_place > m->n_comparable &&"),
    constant_texts_count=("static void count_labels(", "if (label == ignored || own == clv_dataset_integer(t->ids, at + 1)) continue;", "if (label == ignored) continue;"))
 of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_memory_name(", "family == CLV_HF_VIT &&", "false &&"))
-of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_modules(", "if (s->has_modules) s->adapters = folder;", ""),
-   modules_that_do_not_learn_are_dropped=("static clv_code match_tensors(", "if (!wanted && clv_weights_find(a->file, names[n])) return refuse_tensor(p->name, err);", ""))
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_stages_of_folder(", "if (s->has_modules) s->adapters = folder;", ""),
+   modules_that_do_not_learn_are_dropped=("static clv_code find_tensors(", "if (!wanted && clv_weights_find(a->file, names[n])) return refuse_tensor(p->name, err);", ""))
 of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code check_processor(", "return set_ends(j, p->t, at, before, after, err);", "return CLV_OK;"),
    texts_are_cut_at_either_end=("static clv_code take_right(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
 of("master/tokens/bpe_file.c", "tests/unit/tokens/test_tokens", keys_of_a_tokenizer_are_skipped=("static clv_code take_keys(", "CLV_TRY(refuse_key(r, at, err));", "CLV_TRY(clv_json_skip(&r->j, err));"))
@@ -135,9 +135,9 @@ of("master/train/front_cache.c", CACHE,
    the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.to, END_MS, ret_rows, err);", "(void)END_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,
    a_front_that_learns_is_cached=("static const char *why_output_changes(", 'return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
-   records_are_kept=("static const char *why_not_cacheable(", "if (b->stages[0].shows & CLV_FINDING_RAW_INPUT)", "if (false)"))
+   records_are_kept=("static const char *why_not_cacheable(", "if (b->stages[0].output_findings & CLV_FINDING_RAW_INPUT)", "if (false)"))
 of("master/plan/schedule.c", CACHE,
-   places_of_the_front_stay_empty=("static void number_instructions(", "if (b->caches && in->stage == 0) continue;", ""))
+   places_of_the_front_stay_empty=("static void number_instructions(", "if (b->has_cache && in->stage == 0) continue;", ""))
 of("master/api/core/cached_rows.c", CACHE,
    any_worker_is_asked_to_keep=("static cleave_status check(", "if (p->has_row_cache) return CLEAVE_OK;", "return CLEAVE_OK;"))
 of("master/api/core/may_send.c", CACHE,
@@ -152,7 +152,7 @@ of("master/plan/cache.c", CACHED,
    pictures_may_be_cut_at_random=("static const char *why_output_changes(", "d->images.train_crop != CLV_TRAIN_CROP_CENTER", "false"),
    pictures_may_be_flipped=("static const char *why_output_changes(", "d->images.flip > 0", "false"),
    tokens_may_be_hidden=("static const char *why_output_changes(", "if (d->objective == CLV_LABELS_MASKED)", "if (false)"),
-   packed_sequences_are_kept=("static const char *why_not_cacheable(", "if (b->lengths >= 0)", "if (false)"))
+   packed_sequences_are_kept=("static const char *why_not_cacheable(", "if (b->lengths_input >= 0)", "if (false)"))
 of("master/egress/gate.c", "tests/unit/egress/test_gate",
    numbers_are_admitted_as_rows=("", '"rows to be kept of", true', '"rows to be kept of", false'))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
@@ -182,11 +182,11 @@ of("worker/store/folder.c", "tests/unit/store/test_caches",
 # ---- numbers of records that fit no table --------------------------------------------------------
 FITS = "tests/unit/plan/test_data_fits"
 of("master/plan/data_check.c", FITS,
-   lengths_may_be_any=("static clv_code lengths_fit(", "if (!has_outside(&range, steps, &record, &number)) return CLV_OK;", "if (!has_outside(&range, INT64_MAX, &record, &number)) return CLV_OK;"),
-   a_number_below_0_is_a_row=("static bool has_outside(", "bool below = r->min < 0;", "bool below = r->min < INT64_MIN;"),
-   differences_of_columns_are_not_looked_at=("static clv_code rows_fit(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
-   a_label_per_record_goes_with_an_output_per_place=("static clv_code places_fit(", "if (!y.rank || ", "if (y.rank < 2 || "),
-   the_largest_label_is_a_class=("static clv_code classes_fit(", "if (high > INT32_MAX)", "if (false)"))
+   lengths_may_be_any=("static clv_code check_lengths(", "if (!has_number_outside(&range, steps, &record, &number)) return CLV_OK;", "if (!has_number_outside(&range, INT64_MAX, &record, &number)) return CLV_OK;"),
+   a_number_below_0_is_a_row=("static bool has_number_outside(", "bool below = r->min < 0;", "bool below = r->min < INT64_MIN;"),
+   differences_of_columns_are_not_looked_at=("static clv_code check_embedding_rows(", "clv_data_columns columns = {a->column, a->minus};", "clv_data_columns columns = {a->column, -1};"),
+   a_label_per_record_goes_with_an_output_per_place=("static clv_code check_label_positions(", "if (!y.rank || ", "if (y.rank < 2 || "),
+   the_largest_label_is_a_class=("static clv_code check_largest_class(", "if (high > INT32_MAX)", "if (false)"))
 of("master/data/format_arrays.c", FITS, the_largest_label_is_of_the_first_record=("static clv_code check_class(", "if (v > ds->label_max) ds->label_max_at = i / per_record;", ""))
 of("master/data/inputs.c", FITS, a_difference_wraps_around=("static int64_t number_at(", "return number < 0 ? INT64_MIN : INT64_MAX;", "return 0;"))
 of("master/plan/run_data.c", "tests/net/training/test_hf.py", more_labels_than_classes_are_kept_quiet=("static void note_labels(", "if (high + 1 < a->integer)", "if (high + 1 > a->integer)"))
@@ -204,7 +204,7 @@ of("master/plan/ties.c", TIED,
    a_fixed_weight_is_named_as_learning=("static clv_code check_adapters(", "still == frozen ||", "still == frozen || frozen ||"))
 of("master/api/extra/rejoin.c", "tests/net/api/test_api_rejoin.py",
    a_tied_module_comes_back_before_its_owner=("static cleave_status check_owners(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
-of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void take_layers(", "take_tie(v, k, i);", ";"))
+of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void find_layer_facts(", "copy_owner_facts(v, k, i);", ";"))
 of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found == CLV_WEIGHTS_NONE && make_head_bias_name(want, old, sizeof old)) try_prefixes(&s, old);", ""))
 
 # ---- a worker that has lost its link and does not know -------------------------------------------
@@ -214,9 +214,9 @@ of("master/api/core/module_load.c", "simulate/simulate --seed 2040",
 # ---- predictions of documents --------------------------------------------------------------------
 OF_DOCUMENTS, OF_PAGES = "tests/net/training/test_documents.py", "tests/unit/data/test_pages"
 of("master/data/pages.c", OF_PAGES,
-   words_are_kept_as_the_one_behind=("static clv_code labels_of(", "= (int32_t)i;", "= (int32_t)i + 1;"),
+   words_are_kept_as_the_one_behind=("static clv_code labels_of_page(", "= (int32_t)i;", "= (int32_t)i + 1;"),
    pages_are_kept_by_the_window_behind=("static clv_code add_page(", "p, r->lengths.n, w.n,", "p, r->lengths.n + 1, w.n,"))
-of("master/data/page_lines.c", OF_PAGES, other_members_of_a_page_are_lost=("static clv_code take_member(", "(which < 0 || which == FILE_NAME) && l->wants", "which > 99 && l->wants"))
+of("master/data/page_lines.c", OF_PAGES, other_members_of_a_page_are_lost=("static clv_code read_member(", "(key_index < 0 || key_index == FILE_NAME) && l->label_kind", "key_index > 99 && l->label_kind"))
 of("master/data/pages.c", OF_DOCUMENTS,
    a_page_left_out_adds_a_class=("static clv_code number_words(", "CLV_TRY(clv_check_class_name(p->labels[i], strlen(p->labels[i]), err));", ";"))
 of("master/run/run_pages.c", OF_DOCUMENTS,
@@ -225,5 +225,5 @@ of("master/run/run_pages.c", OF_DOCUMENTS,
    a_words_label_is_that_of_its_token_in_the_first_window=("static void find_outputs(", "+ row * n * classes", "+ rows.begin * n * classes"))
 of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_other(", "in.st_ino == out.st_ino", "!in.st_ino"))
 of("master/run/run_export.c", OF_DOCUMENTS, an_export_has_no_names_of_classes=("static clv_code put_config(", "classes.n && classes.n == labels_of(m)", "!classes.n"))
-of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *refusal_of(", "if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_place(b, stage)) return &text_refusal;", ""))
-of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor(", "!(asks && clv_lora_is_adapter(params->list[i].name))", "!clv_lora_is_adapter(params->list[i].name)"))
+of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *find_refusal(", "if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_place(b, stage)) return &text_refusal;", ""))
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor_of_stage(", "!(asks && clv_lora_is_adapter(params->list[i].name))", "!clv_lora_is_adapter(params->list[i].name)"))

@@ -14,7 +14,7 @@ static const clv_array_reader *const readers[] = {
 #include "common/base/settings/formats.def"
 };
 
-/* "neither IDX (...) nor .npy (...)" */
+/* Writes into buf the beginnings that the formats have: "neither IDX (...) nor .npy (...)". */
 static const char *list_magics(char *buf, size_t len) {
   size_t used = 0;
   for (size_t i = 0; i < CLV_COUNT(readers) && used < len; i++)

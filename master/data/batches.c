@@ -8,22 +8,24 @@
 
 #include "master/data/data.h"
 
-/* Not a layer of any model, so that no dropout or initialisation shares these streams. */
+/* RNG stream of the shuffle. No layer of a model has this number, so no dropout and no
+ * initialisation uses the stream. */
 static const uint32_t shuffle_stream = 0xfffffff0u;
 
 /* ---- order of records ------------------------------------------------------------------------ */
 
 struct clv_batches {
   clv_batches_options o;
-  clv_cursor at;     /* always the start of a batch that exists, unless the epochs are over */
-  uint32_t *order;   /* [subset n] permutation of the current epoch; NULL without shuffling */
-  uint64_t order_of; /* epoch of `order` */
-  bool order_known;
-  uint32_t *index; /* [batch] */
+  clv_cursor at;        /* start of the next batch, which exists unless the epochs are over */
+  uint32_t *order;      /* [subset n] permutation of order_epoch; NULL without shuffling */
+  uint64_t order_epoch; /* epoch that `order` is for */
+  bool is_order_valid;
+  uint32_t *index; /* [batch] records of the current batch */
 };
 
-/* Moves to the next epoch at the end of an epoch, or before a short batch that is dropped. */
-static void settle(clv_batches *b) {
+/* Moves to the next epoch if the current one has no further record, or only a short batch that is
+ * dropped. */
+static void skip_to_next_epoch(clv_batches *b) {
   size_t left = b->o.subset->n - (size_t)b->at.index;
   if (left == 0 || (b->o.drop_last && left < b->o.batch)) b->at = (clv_cursor){b->at.epoch + 1, 0};
 }
@@ -52,7 +54,7 @@ clv_code clv_batches_new(const clv_batches_options *options, clv_batches **ret, 
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
   *b = (clv_batches){
       .o = *options, .at = options->start, .order = clv_steal(&order), .index = clv_steal(&index)};
-  settle(b);
+  skip_to_next_epoch(b);
   *ret = b;
   return CLV_OK;
 }
@@ -65,11 +67,11 @@ void clv_batches_free(clv_batches *b) {
 }
 
 static void shuffle_epoch(clv_batches *b) {
-  if (b->order_known && b->order_of == b->at.epoch) return;
+  if (b->is_order_valid && b->order_epoch == b->at.epoch) return;
   clv_rng_key key = {.seed = b->o.seed, .step = b->at.epoch, .layer = shuffle_stream};
   clv_rng_permutation(&key, b->order, b->o.subset->n);
-  b->order_of = b->at.epoch;
-  b->order_known = true;
+  b->order_epoch = b->at.epoch;
+  b->is_order_valid = true;
 }
 
 void clv_batches_next(clv_batches *b, const uint32_t **ret_index, size_t *ret_n) {
@@ -81,7 +83,7 @@ void clv_batches_next(clv_batches *b, const uint32_t **ret_index, size_t *ret_n)
   for (size_t i = 0; i < n; i++)
     b->index[i] = b->o.subset->index[b->order ? b->order[at + i] : at + i];
   b->at.index += n;
-  settle(b);
+  skip_to_next_epoch(b);
   *ret_n = n;
 }
 

@@ -23,7 +23,10 @@ clv_code clv_text_rows_skip_broken(clv_text_rows *r, const clv_err *why, clv_err
     return why->code;
   }
   clv_broken_add(&r->broken, why);
-  return r->broken.list.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+  return r->broken.list.failed
+             ? clv_fail(err, CLV_EXHAUSTED, "out of memory for the list of %zu broken records",
+                        r->broken.n)
+             : CLV_OK;
 }
 
 clv_code clv_text_rows_check_broken(const clv_text_rows *r, clv_err *err) {

@@ -14,23 +14,24 @@ void clv_name_table_done(clv_name_table *s) {
   *s = (clv_name_table){0};
 }
 
-/* Index of a name in s->sorted, or the index where it would be inserted. */
-static size_t place_of(const clv_name_table *s, const char *name, bool *ret_here) {
+/* Returns the index of a name in s->sorted. If the table lacks the name (*ret_is_present false),
+ * returns the index at which to insert it. */
+static size_t find_place(const clv_name_table *s, const char *name, bool *ret_is_present) {
   size_t low = 0, high = s->n;
-  *ret_here = false;
-  while (low < high && !*ret_here) {
+  *ret_is_present = false;
+  while (low < high && !*ret_is_present) {
     size_t middle = low + (high - low) / 2;
     int order = strcmp(s->text.data + s->sorted[middle].at, name);
-    *ret_here = order == 0;
+    *ret_is_present = order == 0;
     if (order < 0)
       low = middle + 1;
     else
       high = middle;
   }
-  return *ret_here ? high : low;
+  return *ret_is_present ? high : low;
 }
 
-static clv_code make_room(clv_name_table *s, clv_err *err) {
+static clv_code reserve_entry(clv_name_table *s, clv_err *err) {
   if (s->n == CLV_MAX_CLASS_NAMES)
     return clv_fail(err, CLV_EXHAUSTED, "more than %d classes", CLV_MAX_CLASS_NAMES);
   if (s->n < s->cap) return CLV_OK;
@@ -42,12 +43,12 @@ static clv_code make_room(clv_name_table *s, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code insert(clv_name_table *s, const char *name, size_t len, size_t place,
-                       clv_err *err) {
-  if (s->closed)
+static clv_code insert_name(clv_name_table *s, const char *name, size_t len, size_t place,
+                            clv_err *err) {
+  if (s->is_closed)
     return clv_fail(err, CLV_INVALID, "the class '%s' is not in data.documents.labels", name);
   CLV_TRY(clv_check_class_name(name, len, err));
-  CLV_TRY(make_room(s, err));
+  CLV_TRY(reserve_entry(s, err));
   size_t at = s->text.len;
   clv_bytes_add(&s->text, name, len);
   clv_bytes_add(&s->text, "", 1);
@@ -60,9 +61,9 @@ static clv_code insert(clv_name_table *s, const char *name, size_t len, size_t p
 
 clv_code clv_name_table_number(clv_name_table *s, const char *name, size_t len, int32_t *ret,
                                clv_err *err) {
-  bool here;
-  size_t place = place_of(s, name, &here);
-  if (!here) CLV_TRY(insert(s, name, len, place, err));
+  bool is_present;
+  size_t place = find_place(s, name, &is_present);
+  if (!is_present) CLV_TRY(insert_name(s, name, len, place, err));
   *ret = s->sorted[place].number;
   return CLV_OK;
 }
@@ -75,7 +76,7 @@ clv_code clv_name_table_order(const clv_name_table *s, char ***ret_classes, int3
   CLV_TRY(clv_alloc(s->n, sizeof *rank, &rank, err));
   for (size_t i = 0; i < s->n; i++) {
     int32_t number = s->sorted[i].number;
-    rank[number] = s->closed ? number : (int32_t)i;
+    rank[number] = s->is_closed ? number : (int32_t)i;
     classes[rank[number]] = s->text.data + s->sorted[i].at;
   }
   *ret_classes = clv_steal(&classes);

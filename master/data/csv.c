@@ -23,21 +23,21 @@ clv_code clv_csv_fail(const clv_csv *c, size_t line, size_t at, clv_err *err, co
   return clv_fail(err, CLV_INVALID, "%.200s:%zu:%zu: %s", c->label, line + 1, column, text);
 }
 
-/* Bytes of the line end at the current position; 0: there is none. */
-static size_t line_end(const clv_csv *c) {
+/* Returns the bytes of the line end at the current position; 0: no line ends there. */
+static size_t line_end_bytes(const clv_csv *c) {
   if (c->at < c->len && c->text[c->at] == '\n') return 1;
   return c->len - c->at >= 2 && memcmp(c->text + c->at, "\r\n", 2) == 0 ? 2 : 0;
 }
 
 bool clv_csv_has_record(clv_csv *c) {
-  for (size_t n; (n = line_end(c));) {
+  for (size_t n; (n = line_end_bytes(c));) {
     c->at += n;
     c->line++;
   }
   return c->at < c->len;
 }
 
-static clv_code quoted(clv_csv *c, clv_bytes *ret, clv_err *err) {
+static clv_code read_quoted_field(clv_csv *c, clv_bytes *ret, clv_err *err) {
   size_t from = c->at++, line = c->line;
   for (;;) {
     const char *quote = memchr(c->text + c->at, '"', c->len - c->at);
@@ -50,13 +50,13 @@ static clv_code quoted(clv_csv *c, clv_bytes *ret, clv_err *err) {
     clv_bytes_add(ret, "\"", 1);
     c->at++;
   }
-  if (c->at == c->len || c->text[c->at] == ',' || line_end(c)) return CLV_OK;
+  if (c->at == c->len || c->text[c->at] == ',' || line_end_bytes(c)) return CLV_OK;
   return clv_csv_fail(c, c->line, c->at, err, "a comma or the line's end is expected after quotes");
 }
 
-static void plain(clv_csv *c, clv_bytes *ret) {
+static void read_plain_field(clv_csv *c, clv_bytes *ret) {
   size_t from = c->at;
-  while (c->at < c->len && c->text[c->at] != ',' && !line_end(c)) c->at++;
+  while (c->at < c->len && c->text[c->at] != ',' && !line_end_bytes(c)) c->at++;
   clv_bytes_add(ret, c->text + from, c->at - from);
 }
 
@@ -64,12 +64,12 @@ clv_code clv_csv_read_field(clv_csv *c, clv_bytes *ret, bool *ret_last, clv_err 
   ret->len = 0;
   clv_bytes_add(ret, "", 0);
   if (c->at < c->len && c->text[c->at] == '"')
-    CLV_TRY(quoted(c, ret, err));
+    CLV_TRY(read_quoted_field(c, ret, err));
   else
-    plain(c, ret);
+    read_plain_field(c, ret);
   if (ret->failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for a field", c->label);
   *ret_last = c->at == c->len || c->text[c->at] != ',';
-  size_t n = *ret_last ? line_end(c) : 1;
+  size_t n = *ret_last ? line_end_bytes(c) : 1;
   c->at += n;
   c->line += *ret_last && n;
   return CLV_OK;

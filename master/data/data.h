@@ -51,7 +51,8 @@ clv_code clv_idx_read(const char *path, size_t max_bytes, clv_tensor **ret,
 clv_code clv_npy_read(const char *path, size_t max_bytes, clv_tensor **ret,
                       clv_err *err) CLV_USE_RESULT;
 
-/* As clv_idx_read and clv_npy_read, but from memory. `label` replaces the file name in messages. */
+/* As clv_idx_read and clv_npy_read, but read from memory. `label` stands for the file name in
+ * messages. */
 clv_code clv_idx_parse(const void *data, size_t len, const char *label, size_t max_bytes,
                        clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_npy_parse(const void *data, size_t len, const char *label, size_t max_bytes,
@@ -67,8 +68,8 @@ typedef enum clv_label_kind {
 
 typedef enum clv_crop_kind {
   CLV_CROP_CENTER = 0,     /* torchvision's CenterCrop; evaluations always use it */
-  CLV_CROP_RANDOM,         /* RandomCrop */
-  CLV_CROP_RANDOM_RESIZED, /* RandomResizedCrop, instead of `resize` */
+  CLV_CROP_RANDOM,         /* torchvision's RandomCrop */
+  CLV_CROP_RANDOM_RESIZED, /* torchvision's RandomResizedCrop; `resize` does not apply */
 } clv_crop_kind;
 
 #define CLV_IMAGE_MAX_PIXELS ((uint64_t)64 << 20)
@@ -80,20 +81,23 @@ typedef struct clv_image_options {
   uint32_t crop;     /* side of the square; 0: no crop, so all images must have one size */
   clv_crop_kind train_crop;
   uint32_t pad;                 /* CLV_CROP_RANDOM: width of a black border added first */
-  double area_low, area_high;   /* CLV_CROP_RANDOM_RESIZED: share of the image, 0 < .. <= 1 */
-  double ratio_low, ratio_high; /* CLV_CROP_RANDOM_RESIZED: width / height, > 0 */
+  double area_low, area_high;   /* CLV_CROP_RANDOM_RESIZED: smallest and largest share of the image,
+                                 * > 0, <= 1 */
+  double ratio_low, ratio_high; /* CLV_CROP_RANDOM_RESIZED: smallest and largest width / height,
+                                 * > 0 */
   double flip;                  /* probability of a horizontal flip when training */
-  uint64_t max_pixels;          /* limit per image and resized image; 0: CLV_IMAGE_MAX_PIXELS */
+  uint64_t max_pixels;          /* most pixels of an image, and of a resized image; 0:
+                                 * CLV_IMAGE_MAX_PIXELS */
   uint32_t threads;             /* threads that read and decode; 0 means 1 */
 } clv_image_options;
 
 /* How a text becomes a row of tokens. */
 typedef struct clv_text_options {
-  const char *column, *label; /* CSV column or JSON key of the text, of its class */
+  const char *column, *label; /* CSV column or JSON key of the text; of its class */
   const char *group;          /* CSV column or JSON key of the group; NULL: no groups */
   size_t max_tokens;          /* tokens per row; longer texts are cut, shorter ones padded */
   const char *tokenizer;      /* path of the tokenizer's file */
-  clv_tokenizer_options pieces;
+  clv_tokenizer_options tokenizer_options;
   bool no_ends;                   /* rows have no first and no last token */
   const char *first, *last, *pad; /* token names; NULL: [CLS], [SEP] and [PAD] of a vocab.txt */
   const char *mask; /* name of the mask token, for CLV_OBJECTIVE_MASKED; NULL: [MASK] */
@@ -114,16 +118,17 @@ typedef struct clv_page_options {
   size_t stride;             /* tokens of a window that the next window repeats */
   bool per_page;             /* one class per page, for all its windows; false: one per word */
   const char *const *labels; /* [n_labels] class names in their order */
-  size_t n_labels;           /* 0: the classes are all names found, sorted */
+  size_t n_labels;           /* 0: the classes are all names that the files have, sorted */
   clv_child_limits limits;   /* limits of the child process, per PDF or image */
 } clv_page_options;
 
-/* Most inputs of a record. */
+/* The most inputs that a record can have. */
 enum { CLV_DATA_MAX_INPUTS = 8 };
 
-/* Zero-initialise, then set what differs. clv_dataset_open does not keep strings or arrays. */
+/* Zero-initialise, then set the options that differ. clv_dataset_open does not keep strings or
+ * arrays. */
 typedef struct clv_dataset_options {
-  clv_data_format format; /* AUTO: idx or npy */
+  clv_data_format format; /* CLV_FORMAT_AUTO: idx or npy */
   const char *inputs_path;
   /* [n_named] inputs by name, one file each, instead of inputs_path (idx and npy). Integers become
    * i64, bytes are divided by 255 (f32), floats become f32, and shapes are those of the files.
@@ -133,23 +138,26 @@ typedef struct clv_dataset_options {
   size_t n_named;
   const char *const *names;
   const char *const *named_paths;
-  const char *labels_path; /* NULL: no labels (prediction), or those of an image folder */
+  const char *labels_path; /* file of the labels; NULL: no labels (prediction), or the folders of
+                            * images are the labels */
   bool unlabelled; /* labels are not read; images: all files below the folder, at any depth */
-  size_t limit;    /* use the first `limit` records; images: that many, evenly spread; 0: all */
+  size_t limit;    /* use the first `limit` records, of images as many, evenly spread; 0: all */
   bool grouped; /* read the groups for CLV_SPLIT_GROUPS. A group is a file of documents, a folder of
-                 * images below the class, or the records with an equal text.group */
+                 * images below the class, or all records with the same text.group */
   const char *group;       /* arrays: path of a file with an integer per record */
   float scale;             /* factor; 0: u8 is divided by 255 (ToTensor), others are not scaled */
   const float *mean, *std; /* [n_mean], [n_std]: 0, 1 or one per channel; std > 0 */
   size_t n_mean, n_std;
   bool flatten;      /* x: [B, elements of a record] */
   bool keeps_rank_3; /* inputs [N, a, b] keep their rank; false: they become [N, 1, a, b] */
-  bool tokens;       /* x: i64 as in the file, which must hold integers; no scale, mean or std */
+  bool tokens;       /* x is i64 as in the file, which must hold integers; scale, mean and std do
+                      * not apply */
   clv_label_kind labels;
   clv_objective objective;  /* other than CLV_OBJECTIVE_LABELS: labels of files are not read */
   const int64_t *ignored;   /* label that marks a position without one; NULL: CLV_LABEL_IGNORED */
-  size_t n_classes;         /* class labels must be below it; 0: no upper limit */
-  size_t max_bytes;         /* per file; 0 = CLV_DATA_MAX_BYTES */
+  size_t n_classes;         /* number of classes, which class labels must be below; 0: no upper
+                             * limit */
+  size_t max_bytes;         /* limit of decoded bytes per file; 0: CLV_DATA_MAX_BYTES */
   bool skips_broken;        /* skip broken texts and pages (clv_dataset_broken). Broken images are
                              * not skipped at open; clv_dataset_scan lists them */
   clv_image_options images; /* CLV_FORMAT_IMAGES */
@@ -185,22 +193,23 @@ void clv_dataset_freep(clv_dataset **ds);
 
 size_t clv_dataset_count(const clv_dataset *ds);
 bool clv_dataset_has_labels(const clv_dataset *ds);
-/* Number of named classes (images, texts, documents); 0 for other formats. */
+/* Returns the number of named classes (images, texts, documents); 0 for other formats. */
 size_t clv_dataset_class_count(const clv_dataset *ds);
 const char *clv_dataset_class_name(const clv_dataset *ds, size_t class);
-/* Path of an image relative to the folder, as in "cat/1.png"; NULL for records of other formats. */
+/* Returns the path of an image relative to the folder, as in "cat/1.png"; NULL: another format. */
 const char *clv_dataset_image_path(const clv_dataset *ds, size_t record);
-/* CLV_DATA_LOSS: both sets have named classes, and these differ. */
+/* Compares the classes of two sets. CLV_DATA_LOSS: both have named classes, and these differ. */
 clv_code clv_dataset_check_same_classes(const clv_dataset *train, const clv_dataset *test,
                                         clv_err *err) CLV_USE_RESULT;
-/* Number of files in a folder of images that are not used: no .png, .jpg or .jpeg, or outside the
- * class folders. *ret_first: the first by name, relative to the folder; NULL: none. */
+/* Returns the number of files in a folder of images that are not used: no .png, .jpg or .jpeg, or
+ * outside the class folders. *ret_first: the first of them by name, relative to the folder; NULL:
+ * there is none. */
 size_t clv_dataset_stray_files(const clv_dataset *ds, const char **ret_first);
 /* True if inputs [N, a, b] became images [N, 1, a, b]. */
 bool clv_dataset_adds_channel(const clv_dataset *ds);
-/* Texts and pages that were skipped because of `skips_broken`. */
+/* Returns the texts and pages that were skipped because of `skips_broken`. */
 const clv_broken_records *clv_dataset_broken(const clv_dataset *ds);
-/* Number of texts that were cut to max_tokens. */
+/* Returns the number of texts that were cut to max_tokens. */
 size_t clv_dataset_truncated(const clv_dataset *ds);
 /* Counts of documents; zeros for other formats. */
 typedef struct clv_page_counts {
@@ -208,28 +217,29 @@ typedef struct clv_page_counts {
   size_t long_pages;           /* pages with more than one window */
   size_t unlabelled_windows;   /* windows without a label, which are skipped */
   size_t words_without_tokens; /* words for which the tokenizer returns no token */
-  size_t strays;               /* files that are not documents */
+  size_t n_strays;             /* files that are not documents */
 } clv_page_counts;
 clv_page_counts clv_dataset_page_counts(const clv_dataset *ds);
-/* A page of documents opened as `unlabelled`, kept because predictions are printed with its
- * words. */
+/* A page that is kept because the documents were opened as `unlabelled`: predictions are printed
+ * with its words. */
 typedef struct clv_kept_page {
   clv_page_word *words; /* [n] */
   size_t n;
   /* further members of its JSON object, as text: "file":"a.pdf","page":1. For a line of JSON: all
    * members but words, boxes, labels, probabilities; "": none */
-  const char *more;
-  size_t first, windows; /* first of its records, number of its records */
+  const char *other_members;
+  size_t first, windows; /* number of the page's first record; number of its records */
 } clv_kept_page;
-size_t clv_dataset_kept_page_count(const clv_dataset *ds); /* 0: pages are not kept */
+size_t clv_dataset_kept_page_count(const clv_dataset *ds); /* 0: no pages are kept */
 const clv_kept_page *clv_dataset_kept_page(const clv_dataset *ds, size_t page);
-/* For a record of a kept page: [*ret_n] index of the word that each token represents, or
- * CLV_LABEL_IGNORED. Exactly one token of all windows represents a word: the first token of the
- * word, in the window where it would have a label. */
+/* For a record of a kept page, returns [*ret_n] the index of the word that each token represents,
+ * or CLV_LABEL_IGNORED. A word is represented by one token of all windows: its first token, in the
+ * window where the word would have its label. */
 const int32_t *clv_dataset_token_words(const clv_dataset *ds, size_t record, size_t *ret_n);
-/* Number of token ids of the tokenizer; 0 without a tokenizer. */
+/* Returns the number of token ids of the tokenizer; 0 without a tokenizer. */
 int64_t clv_dataset_vocab_size(const clv_dataset *ds);
-/* Smallest and largest class label that is not ignored; false unless the labels are classes. */
+/* Returns the smallest and largest class label that is not ignored. False: the labels are not
+ * classes. */
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max);
 /* Returns the single label of a record. False: the record has no label, or several. */
 bool clv_dataset_label(const clv_dataset *ds, size_t record, double *ret);
@@ -240,17 +250,17 @@ bool clv_dataset_label_hash(const clv_dataset *ds, size_t record, double *ret);
  * number of classes does not follow from the records, because classes have names or are tokens. */
 bool clv_dataset_largest_label(const clv_dataset *ds, size_t *ret_record);
 
-/* Class of a record; -1: labels are not classes, or there is one per position. */
+/* Returns the class of a record; -1: the labels are not classes, or there is one per position. */
 int64_t clv_dataset_record_class(const clv_dataset *ds, size_t record);
 
-/* Shapes and types of a batch of n records. x is f32, or i64 for tokens. y is i64 (classes) or f32.
- * The shape of y has rank 0 without labels. */
+/* Return shapes and types of a batch of n records. x is f32, or i64 for tokens. y is i64 (classes)
+ * or f32. Without labels the shape of y has rank 0. */
 clv_shape clv_dataset_x_shape(const clv_dataset *ds, size_t n);
 clv_shape clv_dataset_y_shape(const clv_dataset *ds, size_t n);
 clv_dtype clv_dataset_x_dtype(const clv_dataset *ds);
 clv_dtype clv_dataset_y_dtype(const clv_dataset *ds);
 
-/* An input of a record. x above is the first input. */
+/* An input of a record. Input 0 is the x of clv_dataset_x_shape. */
 typedef struct clv_data_input {
   const char *name; /* as in the options; "input" for a single, unnamed input */
   clv_dtype dtype;  /* CLV_F32 or CLV_I64 */
@@ -280,13 +290,14 @@ enum { CLV_SCAN_TEXT = 400 };
 
 /* The values of a sample of records as their files have them. */
 typedef struct clv_value_levels {
-  size_t records; /* records read; 0: texts, tokens, several inputs, or no readable record */
+  size_t records; /* number of records read; 0: the data are texts, tokens or several inputs, or no
+                   * record could be read */
   double low, high;
-  size_t levels; /* number of different values; 0: not all are integers from 0 to 65535 */
+  size_t n_levels; /* number of different values; 0: some value is no integer from 0 to 65535 */
   /* Images: 8, or 16 if one has 16 bits; then values of 8 bits count times 257. Else 0. */
-  unsigned bits;
+  unsigned image_bits;
 } clv_value_levels;
-/* Reads at most `most` records, evenly spread. */
+/* Finds the range and the number of different values of at most `most` records, evenly spread. */
 clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t most, clv_value_levels *ret,
                                   clv_err *err) CLV_USE_RESULT;
 
@@ -295,8 +306,8 @@ clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t most, clv_value_
 bool clv_dataset_has_labels_in(const clv_dataset *ds, double low, double high,
                                char first[CLV_SCAN_TEXT]);
 
-/* Numbers of an input that the op embedding uses as row indexes: those of `column` of the last
- * dimension (-1: all columns), minus those of column `minus` (-1: subtract nothing). */
+/* Which numbers of an input the op embedding uses as row indexes: those in column `column` of the
+ * last dimension (-1: all columns), minus those in column `minus` (-1: subtract nothing). */
 typedef struct clv_data_columns {
   int64_t column, minus;
 } clv_data_columns;
@@ -305,7 +316,7 @@ typedef struct clv_data_columns {
 /* Range of the numbers in an input. */
 typedef struct clv_data_range {
   int64_t min, max;
-  size_t min_at, max_at; /* first record with min, with max: its number in its file */
+  size_t min_at, max_at; /* number, in its file, of the first record with min; with max */
   double sum;            /* sum of all numbers */
 } clv_data_range;
 /* Returns the range of input k. False: the input is not i64. A difference that overflows i64 counts
@@ -320,7 +331,8 @@ typedef enum clv_pad_rule {
   /* The last token within the length is the last non-pad, which transformers scores. */
   CLV_PADS_END_AT_TOKEN,
 } clv_pad_rule;
-/* Values in place of a pad token: the model has no pad; pads have an id that no token has. */
+/* Special values of a pad token. CLV_NO_PAD: the model has no pad. CLV_PAD_NOT_A_TOKEN: its pad is
+ * an id that no token has. */
 enum { CLV_NO_PAD = -1, CLV_PAD_NOT_A_TOKEN = -2 };
 typedef struct clv_pad_fault {
   size_t record;
@@ -333,18 +345,20 @@ typedef struct clv_pad_fault {
  * "lengths"; without it, all positions count. */
 bool clv_dataset_has_valid_pads(const clv_dataset *ds, clv_pad_rule rule, int64_t pad,
                                 clv_pad_fault *ret);
-/* Tells whether labels of tokens are shifted. Only positions whose next token differs show it. */
+/* Counts that tell whether the labels of tokens are shifted by one position. Only labels at
+ * positions whose next token differs from their own are compared. */
 typedef struct clv_label_shift {
-  size_t comparable; /* labels at such positions; 0: labels are not tokens */
-  size_t same_place; /* of these, labels equal to the token at their own position */
+  size_t n_comparable; /* number of compared labels; 0: labels are not tokens */
+  size_t n_same_place; /* number of compared labels that equal the token at their own position */
 } clv_label_shift;
 clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored);
-/* True if labels are not shifted: at least 90 % of the comparable ones equal their own token, or
+/* True if labels are not shifted: at least 90 % of the compared labels equal their own token, or
  * all but one of at least four. */
 bool clv_labels_are_own_tokens(const clv_label_shift *m);
 
-/* Appends a line with path, device, inode, size and modification time for a file, or for each file
- * in a folder. Reads no contents. Equal lines mean equal records, unless times were set back. */
+/* Appends a line for a file, or for each file in a folder: path, device, inode, size and
+ * modification time. Reads no contents. Equal lines mean equal records, unless the times were set
+ * back. */
 clv_code clv_data_stamp(const char *path, clv_bytes *lines, clv_err *err) CLV_USE_RESULT;
 
 /* ---- subsets --------------------------------------------------------------------------------- */
@@ -361,15 +375,15 @@ clv_code clv_subset_all(const clv_dataset *ds, clv_subset *ret, clv_err *err) CL
 typedef enum clv_split_kind {
   CLV_SPLIT_LAST = 0,   /* validation is the last part of the files */
   CLV_SPLIT_SHUFFLED,   /* validation is the last part of a permutation from the seed */
-  CLV_SPLIT_STRATIFIED, /* drawn from the seed, from each class by its share */
-  CLV_SPLIT_GROUPS,     /* complete groups drawn from the seed */
+  CLV_SPLIT_STRATIFIED, /* validation has the share of each class, drawn from the seed */
+  CLV_SPLIT_GROUPS,     /* validation has complete groups, drawn from the seed */
 } clv_split_kind;
 
 /* True if each record has one class: a class label, or a number that is 0 or 1 in all records. */
 bool clv_dataset_has_record_classes(const clv_dataset *ds);
-/* Kind of split that is used when `asked` is requested. STRATIFIED becomes GROUPS if a page has
- * several windows, so that they stay together, and SHUFFLED if records do not have one class
- * each. */
+/* Returns the kind of split that is used when `asked` is requested. STRATIFIED becomes GROUPS if a
+ * page has several windows, so that these stay together, and SHUFFLED if records do not have one
+ * class each. */
 clv_split_kind clv_dataset_split_kind(const clv_dataset *ds, clv_split_kind asked);
 
 /* Splits all records. Validation gets round(count * fraction) records, at least one if fraction
@@ -379,17 +393,18 @@ clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind
                           uint64_t seed, clv_subset *ret_train, clv_subset *ret_validation,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Removes the records of `gone`, which is ascending, from s. The others keep their order. */
+/* Removes from s the records of `gone`, which must be ascending. The others keep their order. */
 void clv_subset_remove(clv_subset *s, const clv_subset *gone);
-/* True if all records of s have the same class, *ret. False for an empty list, and if records do
+/* True if all records of s have one class, *ret. False also for an empty list, and if records do
  * not have one class each. */
 bool clv_subset_is_one_class(const clv_dataset *ds, const clv_subset *s, int64_t *ret);
 
-/* Keeps `limit` records, drawn as in a split, and drops the others. The order does not change. 0:
- * keeps all. GROUPS and LAST draw as SHUFFLED. */
+/* Keeps `limit` records, drawn as for a split of this kind (GROUPS and LAST as SHUFFLED), and drops
+ * the others. The order does not change. limit 0 keeps all. */
 clv_code clv_dataset_limit(clv_dataset *ds, size_t limit, clv_split_kind kind, uint64_t seed,
                            clv_err *err) CLV_USE_RESULT;
-/* Number of a record in its file, from 0. Differs from `record` after clv_dataset_limit. */
+/* Returns the number of a record in its file, from 0. It differs from `record` after
+ * clv_dataset_limit. */
 size_t clv_dataset_record_number(const clv_dataset *ds, size_t record);
 
 /* ---- digests (digest.c) ---------------------------------------------------------------------- */
@@ -399,21 +414,22 @@ size_t clv_dataset_record_number(const clv_dataset *ds, size_t record);
 size_t clv_dataset_part_count(const clv_dataset *ds);
 const char *clv_dataset_part_name(const clv_dataset *ds, size_t part);
 const char *clv_dataset_part_path(const clv_dataset *ds, size_t part);
-/* Digest of a part: type, shape and values of all records. For images, reads all files and digests
- * their bytes. */
+/* Computes the digest of a part: of type, shape and values of all records. For images it reads all
+ * files and digests their bytes. */
 clv_code clv_dataset_digest(const clv_dataset *ds, size_t part, clv_sha256 *ret,
                             clv_err *err) CLV_USE_RESULT;
-/* Digest of paths, inodes, sizes and times of image files, without reading them. While it stays the
- * same, so does the digest of the records. Zeros for other formats, whose data are in memory. */
+/* Computes a digest of the paths, inodes, sizes and times of image files, without reading them.
+ * While it stays the same, so does the digest of the records. Zeros for other formats, whose data
+ * are in memory. */
 clv_code clv_dataset_stamp(const clv_dataset *ds, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
-/* Digest of the record numbers (clv_dataset_record_number), in the order of s. */
+/* Computes a digest of the record numbers (clv_dataset_record_number), in the order of s. */
 clv_code clv_subset_digest(const clv_dataset *ds, const clv_subset *s, clv_sha256 *ret,
                            clv_err *err) CLV_USE_RESULT;
 
 /* ---- scan of the records (scan.c) ------------------------------------------------------------ */
 
 typedef struct clv_scan_options {
-  size_t most; /* records to check, evenly spread; 0: all */
+  size_t max_records; /* records to check, evenly spread; 0: all */
   /* Decode each image to find damaged ones. Without `decode` images are not read, because their
    * values are always finite. */
   bool decode;
@@ -425,7 +441,7 @@ typedef struct clv_scan_options {
 
 /* Release with clv_scan_done. */
 typedef struct clv_scan {
-  size_t looked_at;          /* number of records checked */
+  size_t n_checked;          /* number of checked records */
   clv_subset not_finite;     /* records with a value that is not finite, ascending */
   clv_subset unreadable;     /* unreadable images, ascending; only with skips_broken */
   clv_broken_records broken; /* errors of the unreadable images */
@@ -440,26 +456,27 @@ void clv_scan_done(clv_scan *s);
 
 /* ---- order of records ------------------------------------------------------------------------ */
 
-/* Position in the order of records: `index` records of `epoch` have been used. The seed and
- * these two numbers restore the order. index == count means {epoch + 1, 0}. */
+/* Position in the order of records: `index` records of `epoch` have been used. The seed and this
+ * position restore the order. index == count means {epoch + 1, 0}. */
 typedef struct clv_cursor {
   uint64_t epoch, index;
 } clv_cursor;
 
 typedef struct clv_batches_options {
-  const clv_subset *subset; /* borrowed */
+  const clv_subset *subset; /* caller-owned; must outlive the batches */
   size_t batch;             /* records per batch, > 0 */
   bool shuffle;             /* permutation from {seed, step = epoch, layer = 0xfffffff0} */
-  bool drop_last;           /* skip the last, short batch of an epoch */
+  bool drop_last;           /* leave out the short last batch of an epoch */
   uint64_t seed;
-  uint64_t epochs;  /* stop before this epoch number; 0: never stop */
-  clv_cursor start; /* first record */
-  bool evaluation;  /* for a loader: crops, flips and masks are not random */
+  uint64_t epochs;    /* stop before the epoch with this number; 0: never stop */
+  clv_cursor start;   /* first record */
+  bool is_evaluation; /* for a loader: make no random crops, flips and masks */
 } clv_batches_options;
 
 typedef struct clv_batches clv_batches;
 
-/* CLV_INVALID: empty subset, batch 0, drop_last with batch > count, start.index > count. */
+/* Makes the batches of a subset. CLV_INVALID: the subset is empty, batch is 0, drop_last leaves no
+ * batch, or start.index is above the number of records. */
 clv_code clv_batches_new(const clv_batches_options *options, clv_batches **ret,
                          clv_err *err) CLV_USE_RESULT;
 void clv_batches_free(clv_batches *b);
@@ -468,7 +485,8 @@ void clv_batches_free(clv_batches *b);
  * until the next call. *ret_n = 0 after the last epoch. Allocates nothing. */
 void clv_batches_next(clv_batches *b, const uint32_t **ret_index, size_t *ret_n);
 
-/* Start of the next batch. A later process continues there when it is given as `start`. */
+/* Returns where the next batch starts. A later process continues there if it gets this cursor as
+ * `start`. */
 clv_cursor clv_batches_cursor(const clv_batches *b);
 size_t clv_batches_per_epoch(const clv_batches *b);
 
@@ -477,16 +495,16 @@ size_t clv_batches_per_epoch(const clv_batches *b);
 /* A batch of records. Its memory belongs to the loader and is valid until the next
  * clv_loader_next. */
 typedef struct clv_batch {
-  clv_tensor *x; /* [n, ...], the first input */
-  /* [n_inputs] tensors [n, ...], in the order of clv_dataset_input */
+  clv_tensor *x; /* [n, ...] the first input */
+  /* [n_inputs] tensors [n, ...] of all inputs, in the order of clv_dataset_input */
   clv_tensor *inputs[CLV_DATA_MAX_INPUTS];
   size_t n_inputs;
   clv_tensor *y;         /* [n] i64 or [n, ...] f32; NULL without labels */
-  const uint32_t *index; /* [n] records */
+  const uint32_t *index; /* [n] record numbers */
   size_t n;              /* 0: no batch is left */
-  clv_cursor at;         /* where the batch starts */
-  clv_cursor next;       /* save this once the batch has been used */
-  bool last;             /* the last batch of its epoch */
+  clv_cursor at;         /* start of the batch */
+  clv_cursor next;       /* start of the next batch; to be saved once this batch has been used */
+  bool is_last;          /* the batch is the last one of its epoch */
 } clv_batch;
 
 typedef struct clv_loader clv_loader;
@@ -504,9 +522,9 @@ size_t clv_loader_per_epoch(const clv_loader *l);
 
 /* ---- micro-batches --------------------------------------------------------------------------- */
 
-/* Sizes of the chunks into which torch.chunk cuts n rows: ceil(n / chunks) each, a shorter last
- * one, possibly fewer than `chunks`. sizes: [chunks]. Returns the number of sizes written; 0 if
- * n or chunks is 0. Source: torch.chunk, PyTorch 1.13. */
+/* Computes the sizes of the chunks into which torch.chunk cuts n rows: ceil(n / chunks) each, the
+ * last one shorter, possibly fewer than `chunks`. sizes: [chunks]. Returns the number of sizes
+ * written; 0 if n or chunks is 0. Source: torch.chunk, PyTorch 1.13. */
 size_t clv_chunk_sizes(size_t n, size_t chunks, size_t *sizes);
 
 #ifdef __cplusplus

@@ -22,12 +22,12 @@ void clv_dataset_free(clv_dataset *ds) {
   clv_page_set_free(ds->pages);
   free(ds->mean);
   free(ds->std);
-  free(ds->table);
+  free(ds->table_u8);
   free(ds->table_u16);
   clv_broken_done(&ds->broken);
   free(ds->classes);
   free(ds->groups);
-  free(ds->numbers);
+  free(ds->record_numbers);
   free(ds->inputs_path);
   free(ds->labels_path);
   free(ds);
@@ -42,14 +42,14 @@ size_t clv_dataset_count(const clv_dataset *ds) { return ds->count; }
 bool clv_dataset_has_labels(const clv_dataset *ds) { return ds->labels != NULL; }
 
 bool clv_dataset_label_range(const clv_dataset *ds, int64_t *ret_min, int64_t *ret_max) {
-  if (!ds->labels || ds->kind != CLV_LABEL_CLASS) return false;
+  if (!ds->labels || ds->label_kind != CLV_LABEL_CLASS) return false;
   *ret_min = ds->label_min;
   *ret_max = ds->label_max;
   return true;
 }
 
 int64_t clv_dataset_record_class(const clv_dataset *ds, size_t record) {
-  if (!ds->labels || ds->kind != CLV_LABEL_CLASS || ds->y_shape.rank != 1) return -1;
+  if (!ds->labels || ds->label_kind != CLV_LABEL_CLASS || ds->y_shape.rank != 1) return -1;
   return ((const int64_t *)ds->labels->data)[record];
 }
 
@@ -67,21 +67,21 @@ clv_shape clv_dataset_y_shape(const clv_dataset *ds, size_t n) {
 }
 
 clv_dtype clv_dataset_y_dtype(const clv_dataset *ds) {
-  return ds->kind == CLV_LABEL_CLASS ? CLV_I64 : CLV_F32;
+  return ds->label_kind == CLV_LABEL_CLASS ? CLV_I64 : CLV_F32;
 }
 
 /* ---- normalisation --------------------------------------------------------------------------- */
 
-/* Each step rounds to float32, in the order of torchvision's ToTensor and Normalize. Dividing by
- * 255 and multiplying by 1/255 differ in the last bit, which is why both exist. */
+/* Normalises a value. Each step rounds to float32, in the order of torchvision's ToTensor and
+ * Normalize. Dividing by 255 and multiplying by 1/255 differ in the last bit, so both exist. */
 static float normalise(const clv_dataset *ds, float v, size_t k) {
   float scaled = ds->divide_255 ? v / 255.0f : v * ds->scale;
   float centred = scaled - ds->mean[k];
   return centred / ds->std[k];
 }
 
-static clv_code check_norm(const char *what, const float *values, size_t n, size_t channels,
-                           bool positive, clv_err *err) {
+static clv_code check_norm_values(const char *what, const float *values, size_t n, size_t channels,
+                                  bool positive, clv_err *err) {
   if (n > 1 && n != channels)
     return clv_fail(err, CLV_INVALID,
                     "%s has %zu values; the inputs have %zu channels: give 1 or "
@@ -94,8 +94,8 @@ static clv_code check_norm(const char *what, const float *values, size_t n, size
   return CLV_OK;
 }
 
-static clv_code fill_norm(const float *values, size_t n, float standard, size_t n_norm, float **ret,
-                          clv_err *err) {
+static clv_code copy_norm_values(const float *values, size_t n, float standard, size_t n_norm,
+                                 float **ret, clv_err *err) {
   float *out;
   CLV_TRY(clv_alloc(n_norm, sizeof *out, &out, err));
   for (size_t k = 0; k < n_norm; k++) out[k] = n == 0 ? standard : values[n == 1 ? 0 : k];
@@ -103,10 +103,10 @@ static clv_code fill_norm(const float *values, size_t n, float standard, size_t 
   return CLV_OK;
 }
 
-static clv_code make_table(clv_dataset *ds, clv_err *err) {
-  CLV_TRY(clv_alloc(ds->n_norm, 256 * sizeof(float), &ds->table, err));
+static clv_code make_u8_table(clv_dataset *ds, clv_err *err) {
+  CLV_TRY(clv_alloc(ds->n_norm, 256 * sizeof(float), &ds->table_u8, err));
   for (size_t k = 0; k < ds->n_norm; k++)
-    for (int v = 0; v < 256; v++) ds->table[256 * k + (size_t)v] = normalise(ds, (float)v, k);
+    for (int v = 0; v < 256; v++) ds->table_u8[256 * k + (size_t)v] = normalise(ds, (float)v, k);
   return CLV_OK;
 }
 
@@ -123,21 +123,21 @@ clv_code clv_dataset_make_u16_table(clv_dataset *ds, clv_err *err) {
 
 clv_code clv_dataset_set_norm(clv_dataset *ds, const clv_dataset_options *o, bool bytes,
                               clv_err *err) {
-  CLV_TRY(check_norm("mean", o->mean, o->n_mean, ds->channels, false, err));
-  CLV_TRY(check_norm("std", o->std, o->n_std, ds->channels, true, err));
-  CLV_TRY(check_norm("scale", &o->scale, 1, ds->channels, false, err));
+  CLV_TRY(check_norm_values("mean", o->mean, o->n_mean, ds->channels, false, err));
+  CLV_TRY(check_norm_values("std", o->std, o->n_std, ds->channels, true, err));
+  CLV_TRY(check_norm_values("scale", &o->scale, 1, ds->channels, false, err));
   ds->n_norm = o->n_mean > 1 || o->n_std > 1 ? ds->channels : 1;
   ds->divide_255 = o->scale == 0 && bytes && !ds->is_bool;
   ds->scale = o->scale == 0 ? 1.0f : o->scale;
-  CLV_TRY(fill_norm(o->mean, o->n_mean, 0.0f, ds->n_norm, &ds->mean, err));
-  CLV_TRY(fill_norm(o->std, o->n_std, 1.0f, ds->n_norm, &ds->std, err));
-  return bytes ? make_table(ds, err) : CLV_OK;
+  CLV_TRY(copy_norm_values(o->mean, o->n_mean, 0.0f, ds->n_norm, &ds->mean, err));
+  CLV_TRY(copy_norm_values(o->std, o->n_std, 1.0f, ds->n_norm, &ds->std, err));
+  return bytes ? make_u8_table(ds, err) : CLV_OK;
 }
 
 bool clv_dataset_adds_channel(const clv_dataset *ds) { return ds->adds_channel; }
 
 const clv_broken_records *clv_dataset_broken(const clv_dataset *ds) { return &ds->broken; }
-int64_t clv_dataset_vocab_size(const clv_dataset *ds) { return ds->kinds.count; }
+int64_t clv_dataset_vocab_size(const clv_dataset *ds) { return ds->token_info.count; }
 
 size_t clv_dataset_class_count(const clv_dataset *ds) { return ds->n_classes; }
 const char *clv_dataset_class_name(const clv_dataset *ds, size_t class) {
@@ -164,19 +164,19 @@ clv_code clv_dataset_check_same_classes(const clv_dataset *train, const clv_data
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
-#define FILL_RECORD(type)                                              \
-  do {                                                                 \
-    const type *src = (const type *)ds->inputs->data + r * ds->record; \
-    for (size_t c = 0; c < ds->channels; c++)                          \
-      for (size_t i = 0; i < ds->inner; i++, src++)                    \
-        *dst++ = normalise(ds, (float)*src, ds->n_norm > 1 ? c : 0);   \
+#define FILL_RECORD(type)                                                       \
+  do {                                                                          \
+    const type *src = (const type *)ds->inputs->data + r * ds->record_elements; \
+    for (size_t c = 0; c < ds->channels; c++)                                   \
+      for (size_t i = 0; i < ds->inner; i++, src++)                             \
+        *dst++ = normalise(ds, (float)*src, ds->n_norm > 1 ? c : 0);            \
   } while (0)
 
 static void fill_u8(const clv_dataset *ds, size_t r, float *dst) {
-  const uint8_t *src = (const uint8_t *)ds->inputs->data + r * ds->record;
-  size_t runs = ds->n_norm, run = ds->record / runs;
+  const uint8_t *src = (const uint8_t *)ds->inputs->data + r * ds->record_elements;
+  size_t runs = ds->n_norm, run = ds->record_elements / runs;
   for (size_t k = 0; k < runs; k++) {
-    const float *table = ds->table + 256 * k;
+    const float *table = ds->table_u8 + 256 * k;
     for (size_t i = 0; i < run; i++) *dst++ = table[*src++];
   }
 }
@@ -192,8 +192,8 @@ static void (*const fill_record[])(const clv_dataset *ds, size_t r, float *dst) 
 };
 
 static void fill_tokens(const clv_dataset *ds, size_t r, int64_t *dst) {
-  for (size_t i = 0; i < ds->record; i++)
-    dst[i] = clv_dataset_integer(ds->inputs, r * ds->record + i);
+  for (size_t i = 0; i < ds->record_elements; i++)
+    dst[i] = clv_dataset_integer(ds->inputs, r * ds->record_elements + i);
 }
 
 static clv_code check_output(const char *what, const clv_tensor *t, clv_dtype dtype,
@@ -211,22 +211,23 @@ static clv_code check_output(const char *what, const clv_tensor *t, clv_dtype dt
 static clv_code check_inputs(const clv_dataset *ds, size_t n, clv_tensor *const *x, clv_err *err) {
   for (size_t k = 0; k < clv_dataset_input_count(ds); k++) {
     clv_data_input want = clv_dataset_input(ds, k, n);
-    CLV_TRY(check_output(ds->named ? want.name : "x", x[k], want.dtype, want.shape, err));
+    CLV_TRY(check_output(ds->named_inputs ? want.name : "x", x[k], want.dtype, want.shape, err));
   }
   return CLV_OK;
 }
 
 static void fill_input(const clv_dataset *ds, size_t r, clv_tensor *const *inputs, size_t i) {
   clv_tensor *x = inputs[0];
-  if (ds->named)
+  if (ds->named_inputs)
     for (size_t k = 0; k < ds->n_named; k++) clv_inputs_fill(ds, k, r, inputs[k], i);
-  else if (ds->tokens)
-    fill_tokens(ds, r, (int64_t *)x->data + i * ds->record);
+  else if (ds->has_tokens)
+    fill_tokens(ds, r, (int64_t *)x->data + i * ds->record_elements);
   else
-    fill_record[ds->inputs->dtype](ds, r, (float *)x->data + i * ds->record);
+    fill_record[ds->inputs->dtype](ds, r, (float *)x->data + i * ds->record_elements);
 }
 
-/* Masks tokens of record r in row i of a batch, and removes the labels of the others. */
+/* Masks tokens of record r, which is row i of a batch, and removes the labels of the tokens that
+ * are not masked. */
 static void mask_tokens(const clv_dataset *ds, const clv_draw_seed *draw, uint32_t r,
                         clv_tensor *ids, clv_tensor *y, size_t i) {
   size_t from = i * (size_t)ds->y_shape.dim[1];
@@ -250,7 +251,7 @@ clv_code clv_batch_fill_inputs(const clv_dataset *ds, const clv_draw_seed *draw,
       mask_tokens(ds, draw, index[i], x[ds->token_input], y, i);
   }
   if (!ds->images) return CLV_OK;
-  const clv_pixel_tables tables = {ds->table, ds->table_u16, ds->n_norm > 1};
+  const clv_pixel_tables tables = {ds->table_u8, ds->table_u16, ds->n_norm > 1};
   return clv_images_fill(ds->images, draw, index, n, &tables, x[0]->data, err);
 }
 

@@ -13,64 +13,69 @@
 
 /* One of several named inputs. */
 typedef struct clv_named_input {
-  char *name, *path; /* path of its file, for messages */
-  clv_tensor *data;  /* [count or more, ...] as in the file */
-  clv_dtype dtype;   /* type of a batch */
-  size_t row;        /* elements per record */
-  bool is_bool;      /* u8 data are 0 and 1, and are not divided by 255 */
+  char *name, *path;   /* path: file of the input, for messages */
+  clv_tensor *data;    /* [count or more, ...] as in the file */
+  clv_dtype dtype;     /* type of a batch */
+  size_t row_elements; /* elements of one record */
+  bool is_bool;        /* the u8 data are 0 and 1, and are not divided by 255 */
 } clv_named_input;
 
 struct clv_dataset {
-  clv_named_input *named; /* [n_named] instead of `inputs`; NULL: a single input */
+  clv_named_input *named_inputs; /* [n_named] inputs, instead of `inputs`; NULL: a single input */
   size_t n_named;
-  clv_tensor *inputs;        /* as in the file; NULL for images and named inputs */
+  clv_tensor *inputs;        /* single input, in the type of its file; NULL for images and named
+                              * inputs */
   clv_images *images;        /* a folder of images, or NULL */
   clv_texts *texts;          /* format text: labels and groups of the table; NULL: other format */
   clv_page_set *pages;       /* format documents: windows of pages; NULL: other format */
-  clv_tensor *labels;        /* [count or more, ...] i64 or f32, or NULL */
-  char **classes;            /* [n_classes] names by class number; texts belong to the reader */
-  size_t n_classes;          /* 0: classes have numbers, no names */
+  clv_tensor *labels;        /* [count or more, ...] i64 or f32; NULL: no labels */
+  char **classes;            /* [n_classes] names by class number; the memory of the texts belongs
+                              * to the reader */
+  size_t n_classes;          /* 0: classes have numbers but no names */
   clv_broken_records broken; /* skipped records */
-  int64_t *groups;           /* [count] group of each record; NULL: not read */
-  uint32_t *numbers; /* [count] number of each record in its file; NULL: equal to its index */
+  int64_t *groups;           /* [count] group of each record; NULL: groups were not read */
+  uint32_t *record_numbers;  /* [count] number of each record in its file; NULL: its index */
   size_t count;
-  clv_shape x_shape, y_shape; /* shapes of a batch; dim[0] is set per batch */
-  size_t record;              /* elements per record */
-  size_t channels, inner;     /* record = channels * inner */
-  size_t n_norm;              /* 1, or channels */
-  float *mean, *std;          /* [n_norm] */
-  float *table;               /* [n_norm, 256] normalised values of u8 inputs, or NULL */
-  float *table_u16;           /* [n_norm, 65536] for images of 16 bits, or NULL */
+  clv_shape x_shape, y_shape; /* shapes of a batch; dim[0] is set for each batch */
+  size_t record_elements;
+  size_t channels, inner; /* record = channels * inner */
+  size_t n_norm;          /* number of means and of standard deviations: 1, or one per
+                               * channel */
+  float *mean, *std;      /* [n_norm] of Normalize */
+  float *table_u8;        /* [n_norm, 256] normalised value of each u8; NULL: inputs are not
+                               * u8 */
+  float *table_u16;       /* [n_norm, 65536] normalised value of each u16, for images of 16
+                               * bits; NULL: no images */
   clv_objective objective;
-  clv_token_info kinds; /* special tokens of texts and documents */
-  size_t token_input;   /* index of the input that holds tokens */
-  int64_t ignored;      /* label that marks a position without one */
-  bool divide_255, tokens;
+  clv_token_info token_info; /* special tokens of texts and documents */
+  size_t token_input;        /* index of the input that has the tokens */
+  int64_t ignored_label;     /* label of a position that has no label */
+  bool divide_255, has_tokens;
   bool adds_channel; /* inputs [N, a, b] became [N, 1, a, b] */
   bool is_bool;      /* u8 inputs are 0 and 1, and are not divided by 255 */
   float scale;
-  char *inputs_path, *labels_path; /* for messages; labels_path NULL: no file of labels */
-  clv_label_kind kind;
+  char *inputs_path, *labels_path; /* for messages; labels_path NULL: no file has the labels */
+  clv_label_kind label_kind;
   int64_t label_min, label_max;
-  size_t label_max_at; /* first record with the largest label; only for a file of labels */
+  size_t label_max_at; /* first record that has the largest label; only for a file of labels */
 };
 
-/* Element i of a tensor of integers. */
+/* Returns element i of a tensor of integers. */
 int64_t clv_dataset_integer(const clv_tensor *t, size_t i);
-/* Element i of a tensor of numbers. */
+/* Returns element i of a tensor of any number type. */
 double clv_dataset_element(const clv_tensor *t, size_t i);
 
 /* ---- formats (formats.c) --------------------------------------------------------------------- */
 
-/* Functions that open a dataset of one format: clv_reader_NAME in format_NAME.c for each row of
+/* Functions that open the datasets of one format: clv_reader_NAME in format_NAME.c for each row of
  * formats.def, and clv_reader_arrays for all formats with one array per file. */
 typedef struct clv_format_reader {
   /* Reads the data: fills `inputs`, `named` or `images`, `count`, the shapes, and labels and
    * classes if there are any. */
   clv_code (*open)(clv_dataset *ds, const clv_dataset_options *o, clv_err *err);
-  /* Fills ds->groups [count]. */
+  /* Fills ds->groups [count]. Called after `open`. */
   clv_code (*group)(clv_dataset *ds, const clv_dataset_options *o, clv_err *err);
-  bool always_grouped; /* read groups even without clv_dataset_options.grouped */
+  bool always_grouped; /* read the groups even if clv_dataset_options.grouped is false */
 } clv_format_reader;
 
 extern const clv_format_reader clv_reader_arrays;
@@ -80,62 +85,65 @@ extern const clv_format_reader clv_reader_arrays;
 
 /* ---- normalisation (dataset.c) --------------------------------------------------------------- */
 
-/* Sets scale, mean and std from the options. Requires `channels`. bytes: inputs are u8. */
+/* Sets scale, mean and std from the options. `channels` must be set before. bytes: the inputs are
+ * u8. */
 clv_code clv_dataset_set_norm(clv_dataset *ds, const clv_dataset_options *o, bool bytes,
                               clv_err *err) CLV_USE_RESULT;
-/* Makes the table for samples of 16 bits: v / 65535 if bytes are divided by 255, else v / 257 *
- * scale, because a step of a byte is 257 steps of 16 bits. */
+/* Makes table_u16. A value v becomes v / 65535 if bytes are divided by 255, else v / 257 * scale,
+ * because one step of a byte is 257 steps of 16 bits; then mean and std apply. */
 clv_code clv_dataset_make_u16_table(clv_dataset *ds, clv_err *err) CLV_USE_RESULT;
 
 /* ---- records that are one array (format_arrays.c) -------------------------------------------- */
 
-/* Sets number, shape and normalisation of the records from ds->inputs. */
+/* Sets count, shape and normalisation of the records from ds->inputs. */
 clv_code clv_arrays_set_records(clv_dataset *ds, const clv_dataset_options *o,
                                 clv_err *err) CLV_USE_RESULT;
 
 /* ---- labels (labels.c) ----------------------------------------------------------------------- */
 
-/* Takes ownership of *labels, which are classes 0 to n_classes - 1. */
+/* Makes *labels the labels of ds, which then owns them. They are class numbers below n_classes. */
 void clv_dataset_set_labels(clv_dataset *ds, clv_tensor **labels, size_t n_classes);
 
 /* ---- labels that follow from the tokens (objective.c) ---------------------------------------- */
 
-/* Sets the objective for records of tokens. Makes labels [n, S] unless they are read from files;
- * for masked tokens, every position that may be masked has a label. ids: [n, S], lengths: [n], i32.
- * Call it before clv_inputs_select, which takes these tensors. */
+/* Sets the objective of records of tokens. Makes labels [n, S], unless the files have the labels;
+ * for masked tokens, every position that may be masked gets a label. ids: [n, S], lengths: [n],
+ * both i32. Call it before clv_inputs_select, which takes these tensors. */
 clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_token_info kinds,
                            const clv_tensor *ids, const clv_tensor *lengths,
                            clv_err *err) CLV_USE_RESULT;
-/* Draws the tokens of a record that are masked, and changes them in ids [S]. Removes the labels [S]
- * of all others. draw NULL: as for an evaluation. */
+/* Chooses tokens of a record at random and replaces them in ids [S]. Removes the labels [S] of all
+ * other tokens. draw NULL: choose as for an evaluation. */
 void clv_objective_mask(const clv_dataset *ds, const clv_draw_seed *draw, uint32_t record,
                         int64_t *ids, int64_t *labels);
 
 /* ---- fewer records (keep_records.c) ---------------------------------------------------------- */
 
-/* Drops all records except those of `kept`, which is ascending. Not for datasets with kept
- * pages. */
+/* Drops all records except those of `kept`, which must be ascending. A dataset with kept pages does
+ * not permit it. */
 clv_code clv_dataset_keep(clv_dataset *ds, const clv_subset *kept, clv_err *err) CLV_USE_RESULT;
 
 /* ---- groups of records (groups.c) ------------------------------------------------------------ */
 
-/* Copies the numbers [count] of int64_t that a reader has found. */
+/* Copies group numbers to ds->groups. numbers: [count] int64_t. */
 void clv_dataset_set_groups(clv_dataset *ds, const clv_bytes *numbers);
 
 /* ---- named inputs (inputs.c) ----------------------------------------------------------------- */
 
-/* Reads the files and checks their counts of records; fills count and x_shape. */
+/* Reads one file for each named input and checks that all have equally many records. Fills count
+ * and x_shape. */
 clv_code clv_inputs_open(clv_dataset *ds, const clv_dataset_options *o,
                          clv_err *err) CLV_USE_RESULT;
-/* Adds the next named input. Takes ownership of *data, whose type decides the type of a batch. */
+/* Adds an input after those that ds has. Takes ownership of *data, whose type decides the type of a
+ * batch. */
 clv_code clv_inputs_add(clv_dataset *ds, const char *name, const char *path, clv_tensor **data,
                         clv_err *err) CLV_USE_RESULT;
-/* Adds the inputs that the options name, out of the n that the records have. Takes their
- * tensors. */
+/* Adds those inputs that the options name, out of the n inputs that the records have, and takes
+ * their tensors. */
 clv_code clv_inputs_select(clv_dataset *ds, const clv_dataset_options *o, const char *const *names,
                            clv_tensor **const *tensors, size_t n, clv_err *err) CLV_USE_RESULT;
 void clv_inputs_free(clv_dataset *ds);
-/* Copies input k of a record into row i of x. The caller has checked the shape of x. */
+/* Copies input k of a record into row i of x. The caller must have checked the shape of x. */
 void clv_inputs_fill(const clv_dataset *ds, size_t k, size_t record, clv_tensor *x, size_t i);
 
 #endif

@@ -8,7 +8,7 @@
 
 #include "master/data/dataset_int.h"
 
-/* SHA-256 over type, shape and the digest of the values. */
+/* Computes SHA-256 over the type, the shape and the digest of the values. */
 static clv_code digest_values(const char *type, const clv_shape *shape, const void *values,
                               size_t bytes, clv_sha256 *ret, clv_err *err) {
   char extents[160], hex[65], text[320];
@@ -41,11 +41,11 @@ size_t clv_dataset_part_count(const clv_dataset *ds) {
 
 const char *clv_dataset_part_name(const clv_dataset *ds, size_t part) {
   if (part == clv_dataset_input_count(ds)) return "labels";
-  return ds->named ? ds->named[part].name : "records";
+  return ds->named_inputs ? ds->named_inputs[part].name : "records";
 }
 
 const char *clv_dataset_part_path(const clv_dataset *ds, size_t part) {
-  if (part < ds->n_named) return ds->named[part].path;
+  if (part < ds->n_named) return ds->named_inputs[part].path;
   bool labels = part == clv_dataset_input_count(ds);
   return labels && ds->labels_path ? ds->labels_path : ds->inputs_path;
 }
@@ -53,7 +53,7 @@ const char *clv_dataset_part_path(const clv_dataset *ds, size_t part) {
 clv_code clv_dataset_digest(const clv_dataset *ds, size_t part, clv_sha256 *ret, clv_err *err) {
   if (part == clv_dataset_input_count(ds)) return digest_tensor(ds, ds->labels, ret, err);
   if (ds->images) return digest_images(ds, ret, err);
-  return digest_tensor(ds, ds->named ? ds->named[part].data : ds->inputs, ret, err);
+  return digest_tensor(ds, ds->named_inputs ? ds->named_inputs[part].data : ds->inputs, ret, err);
 }
 
 clv_code clv_dataset_stamp(const clv_dataset *ds, clv_sha256 *ret, clv_err *err) {

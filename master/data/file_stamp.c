@@ -7,7 +7,7 @@
 #include "master/data/data.h"
 #include "master/documents/documents.h"
 
-static clv_code add_file(void *user, const clv_found_file *f, clv_err *err) {
+static clv_code add_stamp(void *user, const clv_found_file *f, clv_err *err) {
   clv_bytes *lines = user;
   struct stat at;
   if (stat(f->path, &at) != 0)
@@ -15,9 +15,10 @@ static clv_code add_file(void *user, const clv_found_file *f, clv_err *err) {
   clv_bytes_printf(lines, "%s %llu %llu %lld %lld.%09ld\n", f->path, (unsigned long long)at.st_dev,
                    (unsigned long long)at.st_ino, (long long)at.st_size,
                    (long long)at.st_mtim.tv_sec, at.st_mtim.tv_nsec);
-  return lines->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+  return lines->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for the stamp of %s", f->path)
+                       : CLV_OK;
 }
 
 clv_code clv_data_stamp(const char *path, clv_bytes *lines, clv_err *err) {
-  return clv_documents_walk(path, add_file, lines, err);
+  return clv_documents_walk(path, add_stamp, lines, err);
 }

@@ -19,8 +19,8 @@ static void set_x_shape(clv_dataset *ds, bool flatten, bool keeps_rank_3) {
     shape = CLV_SHAPE(shape.dim[0], 1, shape.dim[1], shape.dim[2]);
   }
   ds->channels = (size_t)shape.dim[1];
-  ds->inner = ds->record / ds->channels;
-  ds->x_shape = flatten ? CLV_SHAPE(shape.dim[0], (int64_t)ds->record) : shape;
+  ds->inner = ds->record_elements / ds->channels;
+  ds->x_shape = flatten ? CLV_SHAPE(shape.dim[0], (int64_t)ds->record_elements) : shape;
 }
 
 static clv_code check_tokens(const clv_tensor *t, const clv_dataset_options *o, clv_err *err) {
@@ -46,10 +46,10 @@ clv_code clv_arrays_set_records(clv_dataset *ds, const clv_dataset_options *o, c
     return clv_fail(err, CLV_EXHAUSTED, "%s: %lld records, the limit is %u", o->inputs_path,
                     (long long)t->shape.dim[0], UINT32_MAX);
   ds->count = (size_t)t->shape.dim[0];
-  ds->record = t->n / ds->count;
+  ds->record_elements = t->n / ds->count;
   set_x_shape(ds, o->flatten, o->keeps_rank_3);
   ds->adds_channel = t->shape.rank == 3 && !o->keeps_rank_3 && !o->flatten;
-  ds->tokens = o->tokens;
+  ds->has_tokens = o->tokens;
   return o->tokens ? check_tokens(t, o, err) : clv_dataset_set_norm(ds, o, t->dtype == CLV_U8, err);
 }
 
@@ -92,8 +92,8 @@ static clv_code check_class(clv_dataset *ds, const clv_dataset_options *o, int64
   return CLV_OK;
 }
 
-static clv_code take_classes(clv_dataset *ds, const clv_dataset_options *o, const clv_tensor *raw,
-                             clv_err *err) {
+static clv_code set_class_labels(clv_dataset *ds, const clv_dataset_options *o,
+                                 const clv_tensor *raw, clv_err *err) {
   char text[160];
   if (raw->dtype == CLV_F32 || raw->dtype == CLV_F64)
     return clv_fail(err, CLV_INVALID,
@@ -118,7 +118,7 @@ static clv_code take_classes(clv_dataset *ds, const clv_dataset_options *o, cons
                   o->labels_path, (long long)(o->ignored ? *o->ignored : CLV_LABEL_IGNORED));
 }
 
-static clv_code take_targets(clv_dataset *ds, const clv_tensor *raw, clv_err *err) {
+static clv_code set_float_labels(clv_dataset *ds, const clv_tensor *raw, clv_err *err) {
   ds->y_shape = raw->shape.rank == 1 ? CLV_SHAPE(raw->shape.dim[0], 1) : raw->shape;
   CLV_TRY(clv_tensor_new(CLV_F32, &ds->y_shape, &ds->labels, err));
   float *out = ds->labels->data;
@@ -135,7 +135,8 @@ static clv_code open_labels(clv_dataset *ds, const clv_dataset_options *o, clv_e
                     "%s holds %zu records and %s holds %zu labels: expected the "
                     "same number",
                     o->inputs_path, ds->count, o->labels_path, found);
-  return o->labels == CLV_LABEL_CLASS ? take_classes(ds, o, raw, err) : take_targets(ds, raw, err);
+  return o->labels == CLV_LABEL_CLASS ? set_class_labels(ds, o, raw, err)
+                                      : set_float_labels(ds, raw, err);
 }
 
 /* ---- a set ----------------------------------------------------------------------------------- */
@@ -145,7 +146,7 @@ static clv_code open_arrays(clv_dataset *ds, const clv_dataset_options *o, clv_e
   return o->labels_path ? open_labels(ds, o, err) : CLV_OK;
 }
 
-/* Reads the groups: a file with an integer per record. */
+/* Reads the groups from a file with one integer per record. */
 static clv_code group_by_file(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   char text[160];

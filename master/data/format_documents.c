@@ -16,7 +16,7 @@ static clv_code open_pages(clv_dataset *ds, const clv_dataset_options *o, clv_er
   ds->broken = p->broken;
   p->broken = (clv_broken_records){0};
   clv_tensor **const tensors[] = {&p->ids, &p->lengths, &p->boxes};
-  CLV_TRY(clv_objective_set(ds, o, p->kinds, p->ids, p->lengths, err));
+  CLV_TRY(clv_objective_set(ds, o, p->token_info, p->ids, p->lengths, err));
   CLV_TRY(clv_inputs_select(ds, o, names, tensors, CLV_COUNT(names), err));
   if (p->labels) clv_dataset_set_labels(ds, &p->labels, p->names.n);
   return CLV_OK;
@@ -42,7 +42,7 @@ const clv_kept_page *clv_dataset_kept_page(const clv_dataset *ds, size_t page) {
 }
 
 const int32_t *clv_dataset_token_words(const clv_dataset *ds, size_t record, size_t *ret_n) {
-  const clv_tensor *t = ds->pages->places;
+  const clv_tensor *t = ds->pages->token_words;
   *ret_n = (size_t)t->shape.dim[1];
   return (const int32_t *)t->data + record * *ret_n;
 }

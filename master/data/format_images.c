@@ -8,12 +8,12 @@
 
 #include "master/data/dataset_int.h"
 
-static clv_code take_image_labels(clv_dataset *ds, clv_err *err) {
+static clv_code set_folder_labels(clv_dataset *ds, clv_err *err) {
   const clv_image_folder *f = clv_images_folder(ds->images);
   ds->y_shape = CLV_SHAPE((int64_t)f->n);
   CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
   int64_t *out = ds->labels->data;
-  for (size_t i = 0; i < f->n; i++) out[i] = f->label[i];
+  for (size_t i = 0; i < f->n; i++) out[i] = f->labels[i];
   ds->label_max = (int64_t)f->n_classes - 1;
   return CLV_OK;
 }
@@ -38,12 +38,12 @@ static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_e
   ds->count = clv_images_folder(ds->images)->n;
   ds->channels = o->images.channels;
   ds->inner = (size_t)height * width;
-  ds->record = ds->channels * ds->inner;
-  ds->x_shape = o->flatten ? CLV_SHAPE((int64_t)ds->count, (int64_t)ds->record)
+  ds->record_elements = ds->channels * ds->inner;
+  ds->x_shape = o->flatten ? CLV_SHAPE((int64_t)ds->count, (int64_t)ds->record_elements)
                            : CLV_SHAPE((int64_t)ds->count, (int64_t)ds->channels, height, width);
   CLV_TRY(clv_dataset_set_norm(ds, o, true, err));
   CLV_TRY(clv_dataset_make_u16_table(ds, err));
-  return o->unlabelled ? CLV_OK : take_image_labels(ds, err);
+  return o->unlabelled ? CLV_OK : set_folder_labels(ds, err);
 }
 
 /* Groups images by the folders below the class: "cat/anna/1.png" is in the group "anna". */
@@ -51,7 +51,7 @@ static clv_code group_by_folder(clv_dataset *ds, const clv_dataset_options *o, c
   const clv_image_folder *f = clv_images_folder(ds->images);
   (void)o;
   for (size_t i = 0; i < ds->count; i++) {
-    const char *path = f->names.data + f->path[i];
+    const char *path = f->names.data + f->paths[i];
     const char *below = strchr(path, '/') + 1, *name = strrchr(path, '/') + 1;
     if (below == name)
       return clv_fail(err, CLV_INVALID,
@@ -65,14 +65,14 @@ static clv_code group_by_folder(clv_dataset *ds, const clv_dataset_options *o, c
 
 size_t clv_dataset_stray_files(const clv_dataset *ds, const char **ret_first) {
   const clv_image_folder *f = ds->images ? clv_images_folder(ds->images) : NULL;
-  *ret_first = f ? f->stray : NULL;
+  *ret_first = f ? f->first_stray : NULL;
   return f ? f->n_strays : 0;
 }
 
 const char *clv_dataset_image_path(const clv_dataset *ds, size_t record) {
   if (!ds->images) return NULL;
   const clv_image_folder *f = clv_images_folder(ds->images);
-  const char *path = f->names.data + f->path[record];
+  const char *path = f->names.data + f->paths[record];
   return strncmp(path, "./", 2) == 0 ? path + 2 : path;
 }
 

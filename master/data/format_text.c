@@ -4,7 +4,7 @@
  */
 #include "master/data/dataset_int.h"
 
-static clv_code text_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
+static clv_code set_text_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   static const char *const names[] = {"ids", "lengths"};
   clv_tensor **const tensors[] = {&ds->texts->tokens, &ds->texts->lengths};
   if (o->n_named) return clv_inputs_select(ds, o, names, tensors, CLV_COUNT(names), err);
@@ -24,8 +24,8 @@ static clv_code open_texts(clv_dataset *ds, const clv_dataset_options *o, clv_er
   ds->n_classes = t->n_classes;
   ds->broken = t->broken;
   t->broken = (clv_broken_records){0};
-  CLV_TRY(clv_objective_set(ds, o, t->kinds, t->tokens, t->lengths, err));
-  CLV_TRY(text_inputs(ds, o, err));
+  CLV_TRY(clv_objective_set(ds, o, t->token_info, t->tokens, t->lengths, err));
+  CLV_TRY(set_text_inputs(ds, o, err));
   if (t->labels) clv_dataset_set_labels(ds, &t->labels, t->n_classes);
   return CLV_OK;
 }
@@ -37,6 +37,8 @@ static clv_code group_by_column(clv_dataset *ds, const clv_dataset_options *o, c
   return CLV_OK;
 }
 
-size_t clv_dataset_truncated(const clv_dataset *ds) { return ds->texts ? ds->texts->cut : 0; }
+size_t clv_dataset_truncated(const clv_dataset *ds) {
+  return ds->texts ? ds->texts->n_truncated : 0;
+}
 
 const clv_format_reader clv_reader_text = {.open = open_texts, .group = group_by_column};

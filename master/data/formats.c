@@ -11,8 +11,8 @@ static const clv_format_reader *const readers[] = {
 #include "common/base/settings/formats.def"
 };
 
-/* Reads the groups, if they are needed. The reader has read the records before. */
-static clv_code take_groups(clv_dataset *ds, const clv_format_reader *r,
+/* Reads the groups if they are needed. Call it after the reader has read the records. */
+static clv_code read_groups(clv_dataset *ds, const clv_format_reader *r,
                             const clv_dataset_options *o, clv_err *err) {
   if ((!o->grouped && !r->always_grouped) || o->unlabelled) return CLV_OK;
   CLV_TRY(clv_alloc(ds->count, sizeof *ds->groups, &ds->groups, err));
@@ -23,11 +23,11 @@ clv_code clv_dataset_open(const clv_dataset_options *options, clv_dataset **ret,
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
   const clv_format_reader *r = readers[options->format];
   CLV_TRY(clv_alloc(1, sizeof *ds, &ds, err));
-  ds->kind = options->labels;
+  ds->label_kind = options->labels;
   if (options->inputs_path) CLV_TRY(clv_strdup(options->inputs_path, &ds->inputs_path, err));
   if (options->labels_path) CLV_TRY(clv_strdup(options->labels_path, &ds->labels_path, err));
   CLV_TRY(r->open(ds, options, err));
-  CLV_TRY(take_groups(ds, r, options, err));
+  CLV_TRY(read_groups(ds, r, options, err));
   if (options->limit && options->limit < ds->count) ds->count = options->limit;
   *ret = clv_steal(&ds);
   return CLV_OK;

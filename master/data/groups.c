@@ -7,7 +7,8 @@
 
 #include "master/data/dataset_int.h"
 
-/* FNV-1a of 64 bits. A collision only puts two groups into the same part of a split. */
+/* Returns FNV-1a, a hash of 64 bits. Two groups with the same hash only come into the same part of
+ * a split. */
 int64_t clv_group_number(const char *name, size_t len) {
   uint64_t h = 0xcbf29ce484222325u;
   for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)name[i]) * 0x100000001b3u;

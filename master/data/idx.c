@@ -20,7 +20,7 @@ static const clv_element_type *find_element(uint8_t code) {
   return NULL;
 }
 
-static uint32_t be32(const uint8_t *p) {
+static uint32_t read_be32(const uint8_t *p) {
   return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
@@ -54,7 +54,7 @@ static clv_code read_idx(clv_source *s, size_t max_bytes, clv_tensor **ret, bool
                         .shape.rank = magic[3],
                         .bytes = sizeof magic + extent_bytes,
                         .is_big_endian = true};
-  for (int i = 0; i < h.shape.rank; i++) h.shape.dim[i] = be32(extents + 4 * i);
+  for (int i = 0; i < h.shape.rank; i++) h.shape.dim[i] = read_be32(extents + 4 * i);
   return clv_source_read_tensor(s, &h, max_bytes, ret, err);
 }
 

@@ -28,8 +28,8 @@ static void to_grey(clv_pixels *p) {
   p->channels = 1;
 }
 
-/* Converts grey to RGB in place, from the last pixel backwards. clv_pixels_reserve has allocated
- * three channels. */
+/* Converts grey to RGB in place, from the last pixel to the first. clv_pixels_reserve has allocated
+ * memory for three channels. */
 static void to_rgb(clv_pixels *p) {
   uint16_t *wide = (uint16_t *)(void *)p->data;
   for (size_t i = (size_t)p->width * p->height; i-- > 0;)

@@ -22,10 +22,10 @@ void clv_image_folder_done(clv_image_folder *f) {
   if (!f) return;
   free(f->root);
   clv_bytes_done(&f->names);
-  free(f->path);
-  free(f->label);
+  free(f->paths);
+  free(f->labels);
   free(f->classes);
-  free(f->stray);
+  free(f->first_stray);
   *f = (clv_image_folder){0};
 }
 
@@ -33,15 +33,15 @@ void clv_image_folder_sample(clv_image_folder *f, size_t limit) {
   if (!limit || limit >= f->n) return;
   for (size_t i = 0; i < limit; i++) {
     size_t from = i * f->n / limit;
-    f->path[i] = f->path[from];
-    f->label[i] = f->label[from];
+    f->paths[i] = f->paths[from];
+    f->labels[i] = f->labels[from];
   }
   f->n = limit;
 }
 
 /* ---- growing lists --------------------------------------------------------------------------- */
 
-static clv_code grow(void *list_pp, size_t old, size_t wanted, size_t size, clv_err *err) {
+static clv_code grow_list(void *list_pp, size_t old, size_t wanted, size_t size, clv_err *err) {
   size_t bytes;
   void *bigger = clv_mul_size(wanted, size, &bytes) ? realloc(*(void **)list_pp, bytes) : NULL;
   if (!bigger)
@@ -61,7 +61,7 @@ static clv_code add_name(clv_image_folder *f, const char *name, size_t *ret_offs
 static clv_code add_class(clv_image_folder *f, const char *name, clv_err *err) {
   if (f->n_classes == f->n_cap) {
     size_t cap = f->n_cap ? 2 * f->n_cap : 64;
-    CLV_TRY(grow(&f->classes, f->n_cap, cap, sizeof *f->classes, err));
+    CLV_TRY(grow_list(&f->classes, f->n_cap, cap, sizeof *f->classes, err));
     f->n_cap = cap;
   }
   return add_name(f, name, &f->classes[f->n_classes++], err);
@@ -72,12 +72,12 @@ static clv_code add_image(clv_image_folder *f, const char *path, uint32_t label,
     return clv_fail(err, CLV_EXHAUSTED, "%s: more than %u images", f->root, UINT32_MAX);
   if (f->n == f->cap) {
     size_t cap = f->cap ? 2 * f->cap : 1024;
-    CLV_TRY(grow(&f->path, f->cap, cap, sizeof *f->path, err));
-    CLV_TRY(grow(&f->label, f->cap, cap, sizeof *f->label, err));
+    CLV_TRY(grow_list(&f->paths, f->cap, cap, sizeof *f->paths, err));
+    CLV_TRY(grow_list(&f->labels, f->cap, cap, sizeof *f->labels, err));
     f->cap = cap;
   }
-  f->label[f->n] = label;
-  return add_name(f, path, &f->path[f->n++], err);
+  f->labels[f->n] = label;
+  return add_name(f, path, &f->paths[f->n++], err);
 }
 
 /* ---- reading folders ------------------------------------------------------------------------- */
@@ -93,7 +93,7 @@ static clv_code open_dir(const char *path, DIR **ret, clv_err *err) {
                   strerror(errno));
 }
 
-/* The next name that is not hidden; NULL at the end. */
+/* Returns the next entry whose name does not begin with a dot; NULL: the folder has no more. */
 static const struct dirent *next_entry(DIR *d) {
   const struct dirent *e;
   do e = readdir(d);
@@ -101,7 +101,7 @@ static const struct dirent *next_entry(DIR *d) {
   return e;
 }
 
-/* True for folders, and for links to folders, which torchvision follows as well. */
+/* True for a folder, and for a link to a folder, which torchvision follows as well. */
 static bool is_folder(DIR *d, const struct dirent *e) {
   struct stat st;
   if (e->d_type == DT_DIR) return true;
@@ -119,24 +119,25 @@ static bool is_image(const char *name) {
   return false;
 }
 
-static clv_code join(const char *folder, const char *name, char path[MAX_PATH], clv_err *err) {
+static clv_code join_path(const char *folder, const char *name, char path[MAX_PATH], clv_err *err) {
   int n = snprintf(path, MAX_PATH, "%s/%s", folder, name);
   if (n >= 0 && n < MAX_PATH) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%.200s/...: a path of more than %d bytes", folder, MAX_PATH);
 }
 
-/* Counts a file that is not used, so that commands can report images of other formats. */
+/* Counts a file that is not used, so that commands can report how many there are and name the
+ * first. */
 static clv_code add_stray(clv_image_folder *f, const char *path, clv_err *err) {
   f->n_strays++;
-  if (f->stray && strcmp(f->stray, path) <= 0) return CLV_OK;
-  free(f->stray);
-  f->stray = NULL;
-  return clv_strdup(path, &f->stray, err);
+  if (f->first_stray && strcmp(f->first_stray, path) <= 0) return CLV_OK;
+  free(f->first_stray);
+  f->first_stray = NULL;
+  return clv_strdup(path, &f->first_stray, err);
 }
 
-/* Adds the images below root/rel, unsorted. */
-static clv_code walk(clv_image_folder *f, const char *rel, uint32_t label, int depth,
-                     clv_err *err) {
+/* Adds all images in the folder root/rel and below it, in no order. */
+static clv_code add_images_below(clv_image_folder *f, const char *rel, uint32_t label, int depth,
+                                 clv_err *err) {
   CLV_AUTO(clv_freep) char *path = NULL;
   CLV_AUTO(close_dir) DIR *d = NULL;
   if (depth > MAX_DEPTH)
@@ -144,12 +145,12 @@ static clv_code walk(clv_image_folder *f, const char *rel, uint32_t label, int d
                     "%s/%.100s...: more than %d folders deep; does a link lead back up?", f->root,
                     rel, MAX_DEPTH);
   CLV_TRY(clv_alloc(MAX_PATH, 1, &path, err));
-  CLV_TRY(join(f->root, rel, path, err));
+  CLV_TRY(join_path(f->root, rel, path, err));
   CLV_TRY(open_dir(path, &d, err));
   for (const struct dirent *e; (e = next_entry(d));) {
-    CLV_TRY(join(rel, e->d_name, path, err));
+    CLV_TRY(join_path(rel, e->d_name, path, err));
     if (is_folder(d, e))
-      CLV_TRY(walk(f, path, label, depth + 1, err));
+      CLV_TRY(add_images_below(f, path, label, depth + 1, err));
     else if (is_image(e->d_name))
       CLV_TRY(add_image(f, path, label, err));
     else
@@ -160,12 +161,12 @@ static clv_code walk(clv_image_folder *f, const char *rel, uint32_t label, int d
 
 /* ---- order ----------------------------------------------------------------------------------- */
 
-static int by_name(const void *a, const void *b, void *names) {
+static int compare_names(const void *a, const void *b, void *names) {
   return strcmp((const char *)names + *(const size_t *)a, (const char *)names + *(const size_t *)b);
 }
 
 /* Compares the folders of two paths first: "x/2.png" comes before "x/a/1.png" and "x-y/1.png". */
-static int by_folder(const void *a, const void *b, void *names) {
+static int compare_by_folder(const void *a, const void *b, void *names) {
   const char *p = (const char *)names + *(const size_t *)a;
   const char *q = (const char *)names + *(const size_t *)b;
   size_t n = (size_t)(strrchr(p, '/') - p), m = (size_t)(strrchr(q, '/') - q);
@@ -184,26 +185,27 @@ static clv_code find_classes(clv_image_folder *f, clv_err *err) {
                     "image folder %s has no folders in it: images go into one folder per class, as "
                     "in %s/cat/1.png",
                     f->root, f->root);
-  qsort_r(f->classes, f->n_classes, sizeof *f->classes, by_name, f->names.data);
+  qsort_r(f->classes, f->n_classes, sizeof *f->classes, compare_names, f->names.data);
   return CLV_OK;
 }
 
-static clv_code sort_images(clv_image_folder *f, size_t before, const char *what, clv_err *err) {
+static clv_code sort_images(clv_image_folder *f, size_t before, const char *folder_text,
+                            clv_err *err) {
   if (f->n == before)
     return clv_fail(err, CLV_INVALID, "image folder %s: %s has no .png, .jpg or .jpeg: add some%s",
-                    f->root, what, f->n_classes ? ", or take the folder away" : "");
-  qsort_r(f->path + before, f->n - before, sizeof *f->path, by_folder, f->names.data);
+                    f->root, folder_text, f->n_classes ? ", or take the folder away" : "");
+  qsort_r(f->paths + before, f->n - before, sizeof *f->paths, compare_by_folder, f->names.data);
   return CLV_OK;
 }
 
 static clv_code find_images(clv_image_folder *f, uint32_t label, clv_err *err) {
-  CLV_AUTO(clv_freep) char *name = NULL; /* names may move */
+  CLV_AUTO(clv_freep) char *name = NULL; /* a copy, because f->names moves when it grows */
   size_t before = f->n;
   CLV_TRY(clv_strdup(f->names.data + f->classes[label], &name, err));
-  CLV_TRY(walk(f, name, label, 1, err));
-  char what[300];
-  snprintf(what, sizeof what, "class '%.280s'", name);
-  return sort_images(f, before, what, err);
+  CLV_TRY(add_images_below(f, name, label, 1, err));
+  char folder_text[300];
+  snprintf(folder_text, sizeof folder_text, "class '%.280s'", name);
+  return sort_images(f, before, folder_text, err);
 }
 
 clv_code clv_image_folder_scan(const char *root, bool unlabelled, clv_image_folder *ret,
@@ -211,7 +213,7 @@ clv_code clv_image_folder_scan(const char *root, bool unlabelled, clv_image_fold
   CLV_AUTO(clv_image_folder_done) clv_image_folder f = {0};
   CLV_TRY(clv_strdup(root, &f.root, err));
   if (unlabelled) {
-    CLV_TRY(walk(&f, ".", 0, 0, err));
+    CLV_TRY(add_images_below(&f, ".", 0, 0, err));
     CLV_TRY(sort_images(&f, 0, "it", err));
   } else {
     CLV_TRY(find_classes(&f, err));

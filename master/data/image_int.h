@@ -14,10 +14,11 @@
 
 /* ---- decoding (image.c, png.c, jpeg.c) ------------------------------------------------------- */
 
-/* Pixels of an image: rows of interleaved samples, top to bottom. Reused for the next image. */
+/* Pixels of an image: rows of interleaved samples, from top to bottom. The memory is reused for the
+ * next image. */
 typedef struct clv_pixels {
   uint8_t *data;                    /* [height, width, channels] of u8 or u16 */
-  size_t cap;                       /* bytes */
+  size_t cap;                       /* bytes of `data` that are allocated */
   uint32_t width, height, channels; /* 1: grey, 3: red, green, blue */
   bool is_wide;                     /* samples are u16: 0 to 65535; false: u8 */
 } clv_pixels;
@@ -33,9 +34,9 @@ void clv_pixels_done(clv_pixels *p);
 typedef struct clv_encoded_image {
   const uint8_t *data;
   size_t len;
-  uint32_t channels;   /* 1 or 3 */
-  uint64_t max_pixels; /* width * height */
-  bool header_only;    /* read only the size; ret->data does not change */
+  uint32_t channels;   /* 1 or 3, as the caller wants them */
+  uint64_t max_pixels; /* limit of width * height */
+  bool header_only;    /* read only the size; do not change ret->data */
 } clv_encoded_image;
 
 /* Decodes PNG or JPEG by content, as PIL's convert("RGB") or convert("L") does, but keeps all 16
@@ -44,10 +45,11 @@ typedef struct clv_encoded_image {
 clv_code clv_image_decode(const clv_encoded_image *in, clv_pixels *ret,
                           clv_err *err) CLV_USE_RESULT;
 
-/* Called by the decoders: checks the size of the output, `as`, and allocates memory for it. */
+/* Checks the size of the image that a decoder is about to write, `as`, and allocates memory for it.
+ * The decoders call it. */
 clv_code clv_pixels_reserve(const clv_encoded_image *in, clv_pixels as, clv_pixels *ret,
                             clv_err *err) CLV_USE_RESULT;
-/* Grows *p to at least `bytes`. Growing loses the contents. */
+/* Grows *p to `bytes` or more. The contents are lost when it grows. */
 clv_code clv_reserve_bytes(uint8_t **p, size_t *cap, size_t bytes, clv_err *err) CLV_USE_RESULT;
 
 clv_code clv_png_decode(const clv_encoded_image *in, clv_pixels *ret, clv_err *err) CLV_USE_RESULT;
@@ -59,9 +61,9 @@ typedef struct clv_box {
   uint32_t x, y, width, height;
 } clv_box;
 
-/* Scratch of one thread; zero-initialise. */
+/* Scratch memory of one thread. Zero-initialise. */
 typedef struct clv_resampler {
-  uint8_t *memory[3]; /* weights, rows after the horizontal pass, sums */
+  uint8_t *memory[3]; /* weights; rows after the horizontal pass; sums */
   size_t cap[3];
 } clv_resampler;
 
@@ -77,8 +79,8 @@ clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint
 
 /* ---- the part of an image in a record (image_view.c) ----------------------------------------- */
 
-/* The part `box` of the image is resized to width x height. The record begins at (x, y) of the
- * result; pixels outside the result are black. */
+/* How a record is cut from an image: the part `box` is resized to width x height, and the record
+ * begins at (x, y) of the result. Pixels of the record outside the result are black. */
 typedef struct clv_image_view {
   clv_box box;
   uint32_t width, height;
@@ -87,7 +89,8 @@ typedef struct clv_image_view {
   bool flip;
 } clv_image_view;
 
-/* Key of the random choices of one record in one epoch; NULL: those of an evaluation. */
+/* Key of the random choices for one record in one epoch. clv_image_view_choose takes NULL for the
+ * choices of an evaluation. */
 typedef clv_rng_key clv_image_view_rng;
 clv_rng_key clv_image_view_key(uint64_t seed, uint64_t epoch, uint32_t record);
 
@@ -95,8 +98,8 @@ clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint3
                                const clv_rng_key *key, clv_image_view *ret,
                                clv_err *err) CLV_USE_RESULT;
 
-/* Writes the samples of the record: [out_height, out_width, channels] of the type of `src`, flipped
- * if view->flip. */
+/* Writes the samples of a record to dst: [out_height, out_width, channels] in the type of `src`,
+ * flipped if view->flip. */
 clv_code clv_image_view_render(const clv_image_view *view, const clv_pixels *src,
                                uint64_t max_pixels, clv_resampler *r, uint8_t *dst,
                                clv_err *err) CLV_USE_RESULT;
@@ -106,13 +109,13 @@ clv_code clv_image_view_render(const clv_image_view *view, const clv_pixels *src
 typedef struct clv_image_folder {
   char *root;
   clv_bytes names;         /* NUL-terminated paths relative to root, and class names */
-  size_t *path;            /* [n] offsets into names */
-  uint32_t *label;         /* [n] */
-  size_t n, cap;           /* images */
-  size_t *classes;         /* [n_classes] offsets into names, sorted by name */
-  size_t n_classes, n_cap; /* classes */
-  size_t n_strays;         /* files that are not images, or outside the class folders */
-  char *stray;             /* the first of these by name, relative to root; NULL: none */
+  size_t *paths;           /* [n] offset of each image's path in `names` */
+  uint32_t *labels;        /* [n] class number of each image */
+  size_t n, cap;           /* number of images; capacity of `paths` and `labels` */
+  size_t *classes;         /* [n_classes] offset of each class's name in `names`; sorted by name */
+  size_t n_classes, n_cap; /* number of classes; capacity of `classes` */
+  size_t n_strays;         /* number of files that are not images, or outside the class folders */
+  char *first_stray;       /* first stray file by name, relative to root; NULL: none */
 } clv_image_folder;
 
 /* root/CLASS/.../NAME.png|jpg|jpeg, in torchvision.datasets.ImageFolder's order: classes by name,
@@ -120,7 +123,7 @@ typedef struct clv_image_folder {
  * root/.../NAME without classes, and paths begin with "./". */
 clv_code clv_image_folder_scan(const char *root, bool unlabelled, clv_image_folder *ret,
                                clv_err *err) CLV_USE_RESULT;
-/* Keeps `limit` images, evenly spread over the order; 0 keeps all. */
+/* Keeps `limit` images, evenly spread over the order. limit 0 keeps all. */
 void clv_image_folder_sample(clv_image_folder *f, size_t limit);
 void clv_image_folder_done(clv_image_folder *f);
 
@@ -146,32 +149,33 @@ clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret,
                          clv_err *err) CLV_USE_RESULT;
 void clv_images_free(clv_images *im);
 const clv_image_folder *clv_images_folder(const clv_images *im);
-/* Drops all images except those of `kept`, which is ascending. */
+/* Drops all images except those of `kept`, which must be ascending. */
 void clv_images_keep(clv_images *im, const clv_subset *kept);
-/* Digests the bytes of each file into ret [n]. Reads all files on the threads of the pool. */
+/* Computes the digest of each file's bytes: ret [n]. Reads all files on the threads of the pool. */
 clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 /* Appends a line per image: path, device, inode, size, times of data and of inode. Reads no
  * file. */
 clv_code clv_images_stamp(const clv_images *im, clv_bytes *lines, clv_err *err) CLV_USE_RESULT;
-/* True if unreadable images are skipped; false: they end the command with an error. */
+/* True if unreadable images are skipped; false: an unreadable image ends the command with an
+ * error. */
 bool clv_images_can_skip_broken(const clv_images *im);
-/* Returns the error of the first unreadable image among those probed by clv_images_open; CLV_OK:
- * none. */
+/* Returns the error of the first unreadable image among those whose header clv_images_open has
+ * read; CLV_OK: all were readable. */
 clv_code clv_images_probe_error(const clv_images *im, clv_err *err) CLV_USE_RESULT;
 /* Decodes an image. *ret is valid until the next call. Do not call it while a batch is filled. */
 clv_code clv_images_decode(clv_images *im, uint32_t record, const clv_pixels **ret,
                            clv_err *err) CLV_USE_RESULT;
-/* Size of every record in pixels. */
+/* Returns the size that every record has, in pixels. */
 void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_width);
 
-/* Normalised values of samples: tables of [256] and [65536] for samples of 8 and 16 bits, or one
- * such table per channel, one after the other. */
+/* Tables of normalised values: [256] for samples of 8 bits, [65536] for samples of 16 bits; with
+ * per_channel one such table for each channel, one after the other. */
 typedef struct clv_pixel_tables {
   const float *of_8, *of_16;
   bool per_channel;
 } clv_pixel_tables;
 
-/* Fills x: [n, channels, height, width] f32. `draw` NULL: as for an evaluation. */
+/* Fills x, [n, channels, height, width] f32. draw NULL: crop as for an evaluation. */
 clv_code clv_images_fill(clv_images *im, const clv_draw_seed *draw, const uint32_t *index, size_t n,
                          const clv_pixel_tables *tables, float *x, clv_err *err) CLV_USE_RESULT;
 

@@ -10,35 +10,35 @@
 
 #include "master/data/image_int.h"
 
-/* RNG stream of this file; no layer of a model has this number (see batches.c). */
+/* RNG stream of crops and flips. No layer of a model has this number (see batches.c). */
 static const uint32_t view_stream = 0xfffffff2u;
 
 enum {
-  RESIZED_TRIES = 10, /* blocks 0..9: area, ratio, y, x */
-  PLACE_BLOCK = 16,   /* flip, y, x */
+  RESIZED_TRIES = 10, /* random blocks 0 to 9, one for each try: area, ratio, y, x */
+  PLACE_BLOCK = 16,   /* random block for flip, y and x */
 };
 
 clv_rng_key clv_image_view_key(uint64_t seed, uint64_t epoch, uint32_t record) {
   return (clv_rng_key){.seed = seed, .step = epoch, .micro_batch = record, .layer = view_stream};
 }
 
-/* Maps a random word to 0..most, inclusive. */
-static uint32_t whole_number(uint32_t word, uint64_t most) {
-  return (uint32_t)(((uint64_t)word * (most + 1)) >> 32);
+/* Maps a random word to a whole number from 0 to `most`. */
+static uint32_t random_number(uint32_t random_words, uint64_t most) {
+  return (uint32_t)(((uint64_t)random_words * (most + 1)) >> 32);
 }
 
-static double between(uint32_t word, double low, double high) {
-  return low + (high - low) * (word * 0x1p-32);
+static double uniform_between(uint32_t random_words, double low, double high) {
+  return low + (high - low) * (random_words * 0x1p-32);
 }
 
-/* Python's round(): halves to the even neighbour. */
-static int64_t half(int64_t n) { return (int64_t)nearbyint((double)n / 2.0); }
+/* Halves n as Python's round() does: to the even neighbour. */
+static int64_t half_rounded(int64_t n) { return (int64_t)nearbyint((double)n / 2.0); }
 
 /* ---- resize ---------------------------------------------------------------------------------- */
 
-/* The shorter side becomes `size`, the longer one is cut to a whole number. */
-static clv_code resized(const clv_image_options *o, uint32_t width, uint32_t height,
-                        clv_image_view *v, clv_err *err) {
+/* Resizes so that the shorter side has `size` pixels; the longer one is cut to a whole number. */
+static clv_code set_resize(const clv_image_options *o, uint32_t width, uint32_t height,
+                           clv_image_view *v, clv_err *err) {
   v->box = (clv_box){0, 0, width, height};
   v->width = width;
   v->height = height;
@@ -58,23 +58,24 @@ static clv_code resized(const clv_image_options *o, uint32_t width, uint32_t hei
 
 /* ---- crop ------------------------------------------------------------------------------------ */
 
-/* An image smaller than the crop gets black borders, the larger half of an odd one at the end. */
-static int64_t centre(uint32_t n, uint32_t crop) {
-  return crop > n ? -(int64_t)((crop - n) / 2) : half((int64_t)n - crop);
+/* Returns where a centred crop of n pixels begins. An image smaller than the crop gets black
+ * borders; if they differ by one pixel, the border at the end is larger. */
+static int64_t centred_start(uint32_t n, uint32_t crop) {
+  return crop > n ? -(int64_t)((crop - n) / 2) : half_rounded((int64_t)n - crop);
 }
 
 static clv_code crop_centre(const clv_image_options *o, const clv_rng_key *key, clv_image_view *v,
                             clv_err *err) {
   (void)key;
   (void)err;
-  v->x = centre(v->width, o->crop);
-  v->y = centre(v->height, o->crop);
+  v->x = centred_start(v->width, o->crop);
+  v->y = centred_start(v->height, o->crop);
   return CLV_OK;
 }
 
 static clv_code crop_random(const clv_image_options *o, const clv_rng_key *key, clv_image_view *v,
                             clv_err *err) {
-  uint32_t word[4];
+  uint32_t random_words[4];
   uint64_t width = (uint64_t)v->width + 2 * (uint64_t)o->pad;
   uint64_t height = (uint64_t)v->height + 2 * (uint64_t)o->pad;
   if (width < o->crop || height < o->crop)
@@ -82,13 +83,13 @@ static clv_code crop_random(const clv_image_options *o, const clv_rng_key *key, 
                     "%u x %u with a border of %u is smaller than the crop of %u: set "
                     "data.images.resize or data.images.pad",
                     v->width, v->height, o->pad, o->crop);
-  clv_rng_block(key, PLACE_BLOCK, word);
-  v->y = (int64_t)whole_number(word[1], height - o->crop) - o->pad;
-  v->x = (int64_t)whole_number(word[2], width - o->crop) - o->pad;
+  clv_rng_block(key, PLACE_BLOCK, random_words);
+  v->y = (int64_t)random_number(random_words[1], height - o->crop) - o->pad;
+  v->x = (int64_t)random_number(random_words[2], width - o->crop) - o->pad;
   return CLV_OK;
 }
 
-/* The largest centred part whose aspect ratio is allowed. */
+/* Returns the largest centred part that has a permitted aspect ratio. */
 static clv_box largest_part(const clv_image_options *o, uint32_t width, uint32_t height) {
   double ratio = (double)width / height;
   double w = width, h = height;
@@ -102,16 +103,17 @@ static clv_box largest_part(const clv_image_options *o, uint32_t width, uint32_t
 
 static clv_box random_part(const clv_image_options *o, const clv_rng_key *key, uint32_t width,
                            uint32_t height) {
-  uint32_t word[4];
+  uint32_t random_words[4];
   for (uint32_t i = 0; i < RESIZED_TRIES; i++) {
-    clv_rng_block(key, i, word);
-    double area = (double)width * height * between(word[0], o->area_low, o->area_high);
-    double ratio = exp(between(word[1], log(o->ratio_low), log(o->ratio_high)));
+    clv_rng_block(key, i, random_words);
+    double area =
+        (double)width * height * uniform_between(random_words[0], o->area_low, o->area_high);
+    double ratio = exp(uniform_between(random_words[1], log(o->ratio_low), log(o->ratio_high)));
     double w = nearbyint(sqrt(area * ratio)), h = nearbyint(sqrt(area / ratio));
     if (!(w > 0 && w <= width && h > 0 && h <= height)) continue;
     clv_box box = {.width = (uint32_t)w, .height = (uint32_t)h};
-    box.y = whole_number(word[2], height - box.height);
-    box.x = whole_number(word[3], width - box.width);
+    box.y = random_number(random_words[2], height - box.height);
+    box.x = random_number(random_words[3], width - box.width);
     return box;
   }
   return largest_part(o, width, height);
@@ -132,10 +134,10 @@ static clv_code (*const crops[])(const clv_image_options *o, const clv_rng_key *
     [CLV_CROP_RANDOM_RESIZED] = crop_resized,
 };
 
-static bool flips(const clv_image_options *o, const clv_rng_key *key) {
-  uint32_t word[4];
-  clv_rng_block(key, PLACE_BLOCK, word);
-  return between(word[0], 0, 1) < o->flip;
+static bool draw_flip(const clv_image_options *o, const clv_rng_key *key) {
+  uint32_t random_words[4];
+  clv_rng_block(key, PLACE_BLOCK, random_words);
+  return uniform_between(random_words[0], 0, 1) < o->flip;
 }
 
 clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint32_t height,
@@ -145,25 +147,26 @@ clv_code clv_image_view_choose(const clv_image_options *o, uint32_t width, uint3
   if (kind == CLV_CROP_RANDOM_RESIZED)
     v.box = (clv_box){0, 0, width, height};
   else
-    CLV_TRY(resized(o, width, height, &v, err));
+    CLV_TRY(set_resize(o, width, height, &v, err));
   if (o->crop) CLV_TRY(crops[kind](o, key, &v, err));
   v.out_width = o->crop ? o->crop : v.width;
   v.out_height = o->crop ? o->crop : v.height;
-  v.flip = key && o->flip > 0 && flips(o, key);
+  v.flip = key && o->flip > 0 && draw_flip(o, key);
   *ret = v;
   return CLV_OK;
 }
 
 /* ---- pixels ---------------------------------------------------------------------------------- */
 
-/* Intersects [at, at + n) with [0, size). Returns the length; *ret_first is the first position. */
-static uint32_t visible(int64_t at, uint32_t n, uint32_t size, uint32_t *ret_first) {
+/* Intersects [at, at + n) with [0, size). Returns the length of the intersection; *ret_first: where
+ * it begins. */
+static uint32_t intersect(int64_t at, uint32_t n, uint32_t size, uint32_t *ret_first) {
   int64_t low = CLV_MAX(at, 0), high = CLV_MIN(at + n, (int64_t)size);
   *ret_first = (uint32_t)low;
   return high > low ? (uint32_t)(high - low) : 0;
 }
 
-/* Mirrors a row of pixels. pixel: bytes per pixel. */
+/* Mirrors a row of pixels. pixel: bytes of one pixel. */
 static void flip_row(uint8_t *row, uint32_t width, size_t pixel) {
   for (uint8_t *a = row, *b = row + (width - 1) * pixel; a < b; a += pixel, b -= pixel)
     for (size_t c = 0; c < pixel; c++) {
@@ -173,10 +176,10 @@ static void flip_row(uint8_t *row, uint32_t width, size_t pixel) {
     }
 }
 
-/* Checks the intermediate image between the passes of the resize: all rows of the part, as wide
- * as the visible window. */
-static clv_code check_between(const clv_image_view *v, uint32_t across, uint64_t max_pixels,
-                              clv_err *err) {
+/* Checks the size of the image between the two passes of the resize. It has all rows of the part,
+ * each as wide as the visible window. */
+static clv_code check_intermediate_size(const clv_image_view *v, uint32_t across,
+                                        uint64_t max_pixels, clv_err *err) {
   if ((uint64_t)across * v->box.height <= max_pixels) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS,
                   "%u x %u needs %u x %u intermediate pixels to become %u x %u, the limit is %llu",
@@ -188,9 +191,9 @@ clv_code clv_image_view_render(const clv_image_view *v, const clv_pixels *src, u
                                clv_resampler *r, uint8_t *dst, clv_err *err) {
   size_t pixel = clv_pixel_bytes(src), stride = v->out_width * pixel;
   clv_box window;
-  window.width = visible(v->x, v->out_width, v->width, &window.x);
-  window.height = visible(v->y, v->out_height, v->height, &window.y);
-  CLV_TRY(check_between(v, window.width, max_pixels, err));
+  window.width = intersect(v->x, v->out_width, v->width, &window.x);
+  window.height = intersect(v->y, v->out_height, v->height, &window.y);
+  CLV_TRY(check_intermediate_size(v, window.width, max_pixels, err));
   if (window.width < v->out_width || window.height < v->out_height)
     memset(dst, 0, stride * v->out_height);
   if (window.width && window.height) {

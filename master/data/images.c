@@ -15,29 +15,29 @@
 #include "master/data/image_int.h"
 
 enum {
-  PROBES = 16, /* headers that are read when a folder is opened */
+  PROBES = 16, /* most image headers that are read when a folder is opened */
   MAX_FILE_BYTES = 256 << 20,
 };
 
-/* Scratch of one thread. */
-typedef struct worker {
+/* Scratch memory of one thread of the pool. */
+typedef struct decoder {
   uint8_t *file, *record;
   size_t file_cap, record_cap;
   clv_pixels pixels;
   clv_resampler resampler;
-} worker;
+} decoder;
 
 struct clv_images {
   clv_image_folder folder;
   clv_image_options o;
-  uint32_t width, height; /* of every record */
+  uint32_t width, height; /* size of every record */
   bool skips_broken;
-  clv_err probed; /* error of the first unreadable image among those probed; CLV_OK: none */
+  clv_err probe_err; /* error of the first probed image that cannot be a record; CLV_OK: none */
   clv_thread_pool *pool;
-  worker *workers; /* [o.threads] */
+  decoder *decoders; /* [o.threads] */
 };
 
-static void worker_done(worker *w) {
+static void decoder_done(decoder *w) {
   free(w->file);
   free(w->record);
   clv_pixels_done(&w->pixels);
@@ -47,8 +47,8 @@ static void worker_done(worker *w) {
 void clv_images_free(clv_images *im) {
   if (!im) return;
   clv_thread_pool_free(im->pool);
-  for (size_t i = 0; im->workers && i < im->o.threads; i++) worker_done(&im->workers[i]);
-  free(im->workers);
+  for (size_t i = 0; im->decoders && i < im->o.threads; i++) decoder_done(&im->decoders[i]);
+  free(im->decoders);
   clv_image_folder_done(&im->folder);
   free(im);
 }
@@ -64,25 +64,25 @@ void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_w
 
 void clv_images_keep(clv_images *im, const clv_subset *kept) {
   for (size_t i = 0; i < kept->n; i++) {
-    im->folder.path[i] = im->folder.path[kept->index[i]];
-    im->folder.label[i] = im->folder.label[kept->index[i]];
+    im->folder.paths[i] = im->folder.paths[kept->index[i]];
+    im->folder.labels[i] = im->folder.labels[kept->index[i]];
   }
   im->folder.n = kept->n;
 }
 
 /* ---- one image ------------------------------------------------------------------------------- */
 
-static const char *path_of(const clv_images *im, uint32_t record) {
-  return im->folder.names.data + im->folder.path[record];
+static const char *image_path(const clv_images *im, uint32_t record) {
+  return im->folder.names.data + im->folder.paths[record];
 }
 
-/* Prefixes *err with the path of the image. All errors except lack of memory become
+/* Adds the path of the image to the front of *err. Errors other than lack of memory become
  * CLV_DATA_LOSS. */
 static clv_code name_image(const clv_images *im, uint32_t record, clv_err *err) {
   clv_err why = *err;
   bool memory = why.code == CLV_EXHAUSTED;
   return clv_fail(err, memory ? CLV_EXHAUSTED : CLV_DATA_LOSS, "image %s/%s: %s", im->folder.root,
-                  path_of(im, record), why.text);
+                  image_path(im, record), why.text);
 }
 
 static void close_fd(int *fd) {
@@ -100,13 +100,13 @@ static clv_code read_bytes(int fd, uint8_t *dst, size_t n, clv_err *err) {
   return CLV_OK;
 }
 
-/* Reads a file into w->file. O_NONBLOCK keeps the open of a named pipe from blocking. */
-static clv_code read_file(const clv_images *im, uint32_t record, worker *w, size_t *ret_len,
+/* Reads a file into w->file. O_NONBLOCK keeps open() from blocking on a named pipe. */
+static clv_code read_file(const clv_images *im, uint32_t record, decoder *w, size_t *ret_len,
                           clv_err *err) {
   CLV_AUTO(close_fd) int folder = open(im->folder.root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   CLV_AUTO(close_fd) int file = -1;
   struct stat st;
-  if (folder >= 0) file = openat(folder, path_of(im, record), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (folder >= 0) file = openat(folder, image_path(im, record), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0 || fstat(file, &st) != 0) return clv_fail(err, CLV_DATA_LOSS, "%s", strerror(errno));
   if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_DATA_LOSS, "not a regular file");
   if (st.st_size > MAX_FILE_BYTES)
@@ -117,8 +117,8 @@ static clv_code read_file(const clv_images *im, uint32_t record, worker *w, size
   return read_bytes(file, w->file, *ret_len, err);
 }
 
-static clv_code decode(const clv_images *im, uint32_t record, bool header_only, worker *w,
-                       clv_err *err) {
+static clv_code decode_image(const clv_images *im, uint32_t record, bool header_only, decoder *w,
+                             clv_err *err) {
   size_t len = 0;
   CLV_TRY(read_file(im, record, w, &len, err));
   clv_encoded_image in = {.data = w->file,
@@ -130,8 +130,8 @@ static clv_code decode(const clv_images *im, uint32_t record, bool header_only, 
 }
 
 clv_code clv_images_decode(clv_images *im, uint32_t record, const clv_pixels **ret, clv_err *err) {
-  *ret = &im->workers[0].pixels;
-  return decode(im, record, false, &im->workers[0], err);
+  *ret = &im->decoders[0].pixels;
+  return decode_image(im, record, false, &im->decoders[0], err);
 }
 
 static clv_code check_size(const clv_images *im, const clv_image_view *v, clv_err *err) {
@@ -153,7 +153,7 @@ typedef struct fill {
   float *x;
 } fill;
 
-/* Converts rows of interleaved samples to planes of floats. */
+/* Converts rows of interleaved samples to planes of floats, one per channel. */
 #define TO_PLANES(type, all)                                                     \
   do {                                                                           \
     const type *from = (const type *)(const void *)src;                          \
@@ -172,10 +172,10 @@ static void to_planes(const fill *f, const uint8_t *src, bool wide, float *dst) 
     TO_PLANES(uint8_t, t->of_8);
 }
 
-static clv_code fill_row(const fill *f, uint32_t record, float *dst, worker *w, clv_err *err) {
+static clv_code fill_row(const fill *f, uint32_t record, float *dst, decoder *w, clv_err *err) {
   clv_images *im = f->im;
   clv_image_view view;
-  CLV_TRY(decode(im, record, false, w, err));
+  CLV_TRY(decode_image(im, record, false, w, err));
   clv_rng_key key =
       f->draw ? clv_image_view_key(f->draw->seed, f->draw->epoch, record) : (clv_rng_key){0};
   CLV_TRY(clv_image_view_choose(&im->o, w->pixels.width, w->pixels.height, f->draw ? &key : NULL,
@@ -189,17 +189,17 @@ static clv_code fill_row(const fill *f, uint32_t record, float *dst, worker *w, 
   return CLV_OK;
 }
 
-static clv_code fill_one(void *arg, size_t i, unsigned thread, clv_err *err) {
+static clv_code fill_record(void *arg, size_t i, unsigned thread, clv_err *err) {
   const fill *f = arg;
   size_t record = (size_t)f->im->width * f->im->height * f->im->o.channels;
-  clv_code code = fill_row(f, f->index[i], f->x + i * record, &f->im->workers[thread], err);
+  clv_code code = fill_row(f, f->index[i], f->x + i * record, &f->im->decoders[thread], err);
   return code == CLV_OK ? CLV_OK : name_image(f->im, f->index[i], err);
 }
 
 clv_code clv_images_fill(clv_images *im, const clv_draw_seed *draw, const uint32_t *index, size_t n,
                          const clv_pixel_tables *tables, float *x, clv_err *err) {
   fill f = {im, draw, index, tables, x};
-  return clv_thread_pool_run(im->pool, n, fill_one, &f, err);
+  return clv_thread_pool_run(im->pool, n, fill_record, &f, err);
 }
 
 /* ---- digests --------------------------------------------------------------------------------- */
@@ -209,9 +209,9 @@ typedef struct digesting {
   clv_sha256 *ret; /* [n] */
 } digesting;
 
-static clv_code digest_one(void *arg, size_t i, unsigned thread, clv_err *err) {
+static clv_code digest_record(void *arg, size_t i, unsigned thread, clv_err *err) {
   const digesting *d = arg;
-  worker *w = &d->im->workers[thread];
+  decoder *w = &d->im->decoders[thread];
   size_t len = 0;
   clv_code code = read_file(d->im, (uint32_t)i, w, &len, err);
   if (code == CLV_OK) code = clv_sha256_of(w->file, len, &d->ret[i], err);
@@ -220,23 +220,25 @@ static clv_code digest_one(void *arg, size_t i, unsigned thread, clv_err *err) {
 
 clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) {
   digesting d = {im, ret};
-  return clv_thread_pool_run(im->pool, im->folder.n, digest_one, &d, err);
+  return clv_thread_pool_run(im->pool, im->folder.n, digest_record, &d, err);
 }
 
 clv_code clv_images_stamp(const clv_images *im, clv_bytes *lines, clv_err *err) {
   CLV_AUTO(close_fd) int folder = open(im->folder.root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   struct stat st;
   for (uint32_t i = 0; i < im->folder.n; i++) {
-    if (folder < 0 || fstatat(folder, path_of(im, i), &st, 0) != 0) {
+    if (folder < 0 || fstatat(folder, image_path(im, i), &st, 0) != 0) {
       clv_fail(err, CLV_DATA_LOSS, "%s", strerror(errno));
       return name_image(im, i, err);
     }
-    clv_bytes_printf(lines, "%s %llu %llu %lld %lld.%09ld %lld.%09ld\n", path_of(im, i),
+    clv_bytes_printf(lines, "%s %llu %llu %lld %lld.%09ld %lld.%09ld\n", image_path(im, i),
                      (unsigned long long)st.st_dev, (unsigned long long)st.st_ino,
                      (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
                      (long long)st.st_ctim.tv_sec, st.st_ctim.tv_nsec);
   }
-  return lines->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+  return lines->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for the stamps of %zu images",
+                                  im->folder.n)
+                       : CLV_OK;
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -258,15 +260,16 @@ static clv_code check_options(const clv_image_options *o, clv_err *err) {
   return CLV_OK;
 }
 
-/* Finds the size that the image has as a record, from its header. */
-static clv_code probe(clv_images *im, uint32_t record, clv_image_view *ret, clv_err *err) {
-  worker *w = &im->workers[0];
-  CLV_TRY(decode(im, record, true, w, err));
+/* Reads the header of an image and finds the size that its record would have. */
+static clv_code probe_image(clv_images *im, uint32_t record, clv_image_view *ret, clv_err *err) {
+  decoder *w = &im->decoders[0];
+  CLV_TRY(decode_image(im, record, true, w, err));
   return clv_image_view_choose(&im->o, w->pixels.width, w->pixels.height, NULL, ret, err);
 }
 
-/* Sets the size of records to the most frequent size of the views; among equals, to the first. */
-static void take_size(clv_images *im, const clv_image_view *views, size_t n) {
+/* Sets the size of the records to the size that most of the n views have; of equally frequent sizes
+ * the first counts. */
+static void choose_record_size(clv_images *im, const clv_image_view *views, size_t n) {
   size_t most = 0;
   for (size_t i = 0; i < n; i++) {
     size_t same = 0;
@@ -283,18 +286,19 @@ static void take_size(clv_images *im, const clv_image_view *views, size_t n) {
 bool clv_images_can_skip_broken(const clv_images *im) { return im->skips_broken; }
 
 clv_code clv_images_probe_error(const clv_images *im, clv_err *err) {
-  if (im->probed.code != CLV_OK && err) *err = im->probed;
-  return im->probed.code;
+  if (im->probe_err.code != CLV_OK && err) *err = im->probe_err;
+  return im->probe_err.code;
 }
 
-/* Notes the first probed image that cannot be a record. True: continue with further images. */
-static bool note_probed(clv_images *im, uint32_t record, clv_err *why) {
+/* Stores the error of the first probed image that cannot be a record. Returns true if further
+ * images are to be probed. */
+static bool store_probe_err(clv_images *im, uint32_t record, clv_err *why) {
   clv_code code = name_image(im, record, why);
-  if (im->probed.code == CLV_OK) im->probed = *why;
+  if (im->probe_err.code == CLV_OK) im->probe_err = *why;
   return im->skips_broken && code != CLV_EXHAUSTED;
 }
 
-/* Probes some images, evenly spread over the folder and including the first one. */
+/* Probes up to PROBES images, evenly spread over the folder; the first image is one of them. */
 static clv_code probe_some(clv_images *im, clv_err *err) {
   clv_image_view views[PROBES];
   uint32_t record[PROBES];
@@ -302,14 +306,14 @@ static clv_code probe_some(clv_images *im, clv_err *err) {
   clv_err why;
   for (size_t i = 0; i < all; i++) {
     record[n] = (uint32_t)(i * im->folder.n / all);
-    if (probe(im, record[n], &views[n], &why) == CLV_OK)
+    if (probe_image(im, record[n], &views[n], &why) == CLV_OK)
       n++;
-    else if (!note_probed(im, record[n], &why))
+    else if (!store_probe_err(im, record[n], &why))
       break;
   }
-  take_size(im, views, n);
+  choose_record_size(im, views, n);
   for (size_t i = 0; i < n; i++)
-    if (check_size(im, &views[i], &why) != CLV_OK && !note_probed(im, record[i], &why)) break;
+    if (check_size(im, &views[i], &why) != CLV_OK && !store_probe_err(im, record[i], &why)) break;
   return im->skips_broken && im->width ? CLV_OK : clv_images_probe_error(im, err);
 }
 
@@ -320,7 +324,7 @@ clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret, c
   im->o = options->images;
   im->o.max_pixels = im->o.max_pixels ? im->o.max_pixels : CLV_IMAGE_MAX_PIXELS;
   im->o.threads = im->o.threads ? im->o.threads : 1;
-  CLV_TRY(clv_alloc(im->o.threads, sizeof *im->workers, &im->workers, err));
+  CLV_TRY(clv_alloc(im->o.threads, sizeof *im->decoders, &im->decoders, err));
   CLV_TRY(clv_image_folder_scan(options->inputs_path, options->unlabelled, &im->folder, err));
   clv_image_folder_sample(&im->folder, options->limit);
   im->skips_broken = options->skips_broken;

@@ -13,31 +13,31 @@
 void clv_inputs_free(clv_dataset *ds) {
   if (!ds) return;
   for (size_t k = 0; k < ds->n_named; k++) {
-    free(ds->named[k].name);
-    free(ds->named[k].path);
-    clv_tensor_unref(ds->named[k].data);
+    free(ds->named_inputs[k].name);
+    free(ds->named_inputs[k].path);
+    clv_tensor_unref(ds->named_inputs[k].data);
   }
-  free(ds->named);
+  free(ds->named_inputs);
 }
 
 clv_shape clv_dataset_x_shape(const clv_dataset *ds, size_t n) {
-  if (ds->named) return clv_dataset_input(ds, 0, n).shape;
+  if (ds->named_inputs) return clv_dataset_input(ds, 0, n).shape;
   clv_shape shape = ds->x_shape;
   shape.dim[0] = (int64_t)n;
   return shape;
 }
 
 clv_dtype clv_dataset_x_dtype(const clv_dataset *ds) {
-  if (ds->named) return ds->named[0].dtype;
-  return ds->tokens ? CLV_I64 : CLV_F32;
+  if (ds->named_inputs) return ds->named_inputs[0].dtype;
+  return ds->has_tokens ? CLV_I64 : CLV_F32;
 }
 
-size_t clv_dataset_input_count(const clv_dataset *ds) { return ds->named ? ds->n_named : 1; }
+size_t clv_dataset_input_count(const clv_dataset *ds) { return ds->named_inputs ? ds->n_named : 1; }
 
 clv_data_input clv_dataset_input(const clv_dataset *ds, size_t k, size_t n) {
-  if (!ds->named)
+  if (!ds->named_inputs)
     return (clv_data_input){"input", clv_dataset_x_dtype(ds), clv_dataset_x_shape(ds, n)};
-  const clv_named_input *in = &ds->named[k];
+  const clv_named_input *in = &ds->named_inputs[k];
   clv_data_input ret = {.name = in->name, .dtype = in->dtype, .shape = in->data->shape};
   ret.shape.dim[0] = (int64_t)n;
   return ret;
@@ -46,18 +46,18 @@ clv_data_input clv_dataset_input(const clv_dataset *ds, size_t k, size_t n) {
 clv_code clv_inputs_add(clv_dataset *ds, const char *name, const char *path, clv_tensor **data,
                         clv_err *err) {
   const clv_tensor *t = *data;
-  clv_named_input *in = &ds->named[ds->n_named];
+  clv_named_input *in = &ds->named_inputs[ds->n_named];
   if (t->shape.rank == 0 || t->n == 0)
     return clv_fail(err, CLV_INVALID, "%s: no records for the input '%s'", path, name);
   if (t->shape.dim[0] > UINT32_MAX)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %lld records, the limit is %u", path,
                     (long long)t->shape.dim[0], UINT32_MAX);
-  if (ds->n_named && t->shape.dim[0] != ds->named[0].data->shape.dim[0])
+  if (ds->n_named && t->shape.dim[0] != ds->named_inputs[0].data->shape.dim[0])
     return clv_fail(err, CLV_INVALID,
                     "%s holds %lld records and %s holds %lld: inputs need the same number",
-                    ds->named[0].path, (long long)ds->named[0].data->shape.dim[0], path,
-                    (long long)t->shape.dim[0]);
-  *in = (clv_named_input){.dtype = CLV_F32, .row = t->n / (size_t)t->shape.dim[0]};
+                    ds->named_inputs[0].path, (long long)ds->named_inputs[0].data->shape.dim[0],
+                    path, (long long)t->shape.dim[0]);
+  *in = (clv_named_input){.dtype = CLV_F32, .row_elements = t->n / (size_t)t->shape.dim[0]};
   if (t->dtype == CLV_I32 || t->dtype == CLV_I64) in->dtype = CLV_I64;
   in->data = clv_steal(data);
   ds->n_named++;
@@ -73,7 +73,7 @@ static clv_code read_input(clv_dataset *ds, const clv_dataset_options *o, size_t
       return clv_fail(err, CLV_INVALID, "two inputs have the name '%s'", o->names[k]);
   CLV_TRY(clv_array_read(o->named_paths[k], o->format, o->max_bytes, &data, &is_bool, err));
   CLV_TRY(clv_inputs_add(ds, o->names[k], o->named_paths[k], &data, err));
-  ds->named[k].is_bool = is_bool;
+  ds->named_inputs[k].is_bool = is_bool;
   return CLV_OK;
 }
 
@@ -84,15 +84,15 @@ clv_code clv_inputs_open(clv_dataset *ds, const clv_dataset_options *o, clv_err 
   if (o->tokens || o->flatten || o->n_mean || o->n_std || o->scale != 0)
     return clv_fail(err, CLV_INVALID,
                     "inputs with names are taken as they are: remove flatten, scale, mean and std");
-  CLV_TRY(clv_alloc(o->n_named, sizeof *ds->named, &ds->named, err));
+  CLV_TRY(clv_alloc(o->n_named, sizeof *ds->named_inputs, &ds->named_inputs, err));
   for (size_t k = 0; k < o->n_named; k++) CLV_TRY(read_input(ds, o, k, err));
-  ds->count = (size_t)ds->named[0].data->shape.dim[0];
+  ds->count = (size_t)ds->named_inputs[0].data->shape.dim[0];
   return CLV_OK;
 }
 
 clv_code clv_inputs_select(clv_dataset *ds, const clv_dataset_options *o, const char *const *names,
                            clv_tensor **const *tensors, size_t n, clv_err *err) {
-  CLV_TRY(clv_alloc(o->n_named, sizeof *ds->named, &ds->named, err));
+  CLV_TRY(clv_alloc(o->n_named, sizeof *ds->named_inputs, &ds->named_inputs, err));
   for (size_t k = 0; k < o->n_named; k++) {
     size_t i = 0;
     while (i < n && (!*tensors[i] || strcmp(names[i], o->names[k]) != 0)) i++;
@@ -102,7 +102,7 @@ clv_code clv_inputs_select(clv_dataset *ds, const clv_dataset_options *o, const 
                       o->names[k], names[0], names[1], n > 2 ? ", boxes" : "");
     CLV_TRY(clv_inputs_add(ds, o->names[k], o->inputs_path, tensors[i], err));
   }
-  ds->count = (size_t)ds->named[0].data->shape.dim[0];
+  ds->count = (size_t)ds->named_inputs[0].data->shape.dim[0];
   return CLV_OK;
 }
 
@@ -119,38 +119,39 @@ int64_t clv_dataset_integer(const clv_tensor *t, size_t i) {
   }
 }
 
-static void fill_whole(const clv_named_input *in, size_t from, int64_t *dst) {
-  for (size_t i = 0; i < in->row; i++) dst[i] = clv_dataset_integer(in->data, from + i);
+static void copy_integers(const clv_named_input *in, size_t from, int64_t *dst) {
+  for (size_t i = 0; i < in->row_elements; i++) dst[i] = clv_dataset_integer(in->data, from + i);
 }
 
-static void fill_bytes(const clv_named_input *in, size_t from, float *dst) {
+static void scale_bytes(const clv_named_input *in, size_t from, float *dst) {
   const uint8_t *src = (const uint8_t *)in->data->data + from;
   float most = in->is_bool ? 1.0f : 255.0f;
-  for (size_t i = 0; i < in->row; i++) dst[i] = (float)src[i] / most;
+  for (size_t i = 0; i < in->row_elements; i++) dst[i] = (float)src[i] / most;
 }
 
-static void fill_double(const clv_named_input *in, size_t from, float *dst) {
+static void convert_doubles(const clv_named_input *in, size_t from, float *dst) {
   const double *src = (const double *)in->data->data + from;
-  for (size_t i = 0; i < in->row; i++) dst[i] = (float)src[i];
+  for (size_t i = 0; i < in->row_elements; i++) dst[i] = (float)src[i];
 }
 
 void clv_inputs_fill(const clv_dataset *ds, size_t k, size_t record, clv_tensor *x, size_t i) {
-  const clv_named_input *in = &ds->named[k];
-  size_t from = record * in->row, to = i * in->row;
+  const clv_named_input *in = &ds->named_inputs[k];
+  size_t from = record * in->row_elements, to = i * in->row_elements;
   if (in->dtype == CLV_I64)
-    fill_whole(in, from, (int64_t *)x->data + to);
+    copy_integers(in, from, (int64_t *)x->data + to);
   else if (in->data->dtype == CLV_U8)
-    fill_bytes(in, from, (float *)x->data + to);
+    scale_bytes(in, from, (float *)x->data + to);
   else if (in->data->dtype == CLV_F64)
-    fill_double(in, from, (float *)x->data + to);
+    convert_doubles(in, from, (float *)x->data + to);
   else
-    memcpy((float *)x->data + to, (const float *)in->data->data + from, in->row * sizeof(float));
+    memcpy((float *)x->data + to, (const float *)in->data->data + from,
+           in->row_elements * sizeof(float));
 }
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
-/* Number i of the input, by its columns. A difference that overflows becomes INT64_MIN or
- * INT64_MAX. */
+/* Returns number i of the input, minus the other column if `columns` names one. If the difference
+ * overflows, it is INT64_MIN or INT64_MAX. */
 static int64_t number_at(const clv_tensor *t, size_t i, clv_data_columns columns) {
   int64_t number = clv_dataset_integer(t, columns.column < 0 ? i : i + (size_t)columns.column);
   if (columns.minus < 0) return number;
@@ -161,8 +162,8 @@ static int64_t number_at(const clv_tensor *t, size_t i, clv_data_columns columns
 
 bool clv_dataset_input_range(const clv_dataset *ds, size_t k, clv_data_columns columns,
                              clv_data_range *ret) {
-  const clv_tensor *t = ds->named ? ds->named[k].data : ds->inputs;
-  size_t row = ds->named ? ds->named[k].row : ds->record;
+  const clv_tensor *t = ds->named_inputs ? ds->named_inputs[k].data : ds->inputs;
+  size_t row = ds->named_inputs ? ds->named_inputs[k].row_elements : ds->record_elements;
   size_t step = columns.column < 0 ? 1 : (size_t)t->shape.dim[t->shape.rank - 1];
   if (clv_dataset_input(ds, k, 1).dtype != CLV_I64) return false;
   double sum = 0;

@@ -13,15 +13,16 @@
 
 #include "master/data/image_int.h"
 
-/* Most scans of a progressive file. Each scan is a pass over all pixels, and costs only few
- * bytes in the file. */
+/* Most scans of a progressive file. Each scan is a pass over all pixels but needs only few bytes in
+ * the file, so more would be an attack. */
 enum { MAX_SCANS = 500 };
 
 typedef struct jpeg_reader {
-  struct jpeg_error_mgr errors; /* first: libjpeg hands back a pointer to it */
+  struct jpeg_error_mgr errors; /* first, because libjpeg's callbacks cast a pointer to it to a
+                                 * pointer to the reader */
   struct jpeg_progress_mgr progress;
   struct jpeg_decompress_struct c;
-  jmp_buf back;
+  jmp_buf error_return;
   char why[JMSG_LENGTH_MAX];
 } jpeg_reader;
 
@@ -30,10 +31,10 @@ static void reader_done(jpeg_reader *r) { jpeg_destroy_decompress(&r->c); }
 static void on_error(j_common_ptr c) {
   jpeg_reader *r = (jpeg_reader *)c->err;
   c->err->format_message(c, r->why);
-  longjmp(r->back, 1);
+  longjmp(r->error_return, 1);
 }
 
-/* Turns warnings about damage into errors, because libjpeg would invent the damaged pixels. */
+/* Turns warnings about damage into errors, because libjpeg would fill in the damaged pixels. */
 static void on_message(j_common_ptr c, int level) {
   static const int damage[] = {JWRN_JPEG_EOF, JWRN_HIT_MARKER, JWRN_HUFF_BAD_CODE,
                                JWRN_ARITH_BAD_CODE, JWRN_MUST_RESYNC};
@@ -45,49 +46,49 @@ static void on_progress(j_common_ptr c) {
   jpeg_reader *r = (jpeg_reader *)c->err;
   if (r->c.input_scan_number <= MAX_SCANS) return;
   snprintf(r->why, sizeof r->why, "more than %d scans", MAX_SCANS);
-  longjmp(r->back, 1);
+  longjmp(r->error_return, 1);
 }
 
-static clv_code failed(const jpeg_reader *r, clv_err *err) {
+static clv_code fail_with_reason(const jpeg_reader *r, clv_err *err) {
   return clv_fail(err, r->errors.msg_code == JERR_OUT_OF_MEMORY ? CLV_EXHAUSTED : CLV_DATA_LOSS,
                   "%s", r->why);
 }
 
-static J_COLOR_SPACE wanted_space(J_COLOR_SPACE stored) {
+static J_COLOR_SPACE choose_output_space(J_COLOR_SPACE stored) {
   if (stored == JCS_GRAYSCALE) return JCS_GRAYSCALE;
   return stored == JCS_CMYK || stored == JCS_YCCK ? JCS_CMYK : JCS_RGB;
 }
 
 static clv_code read_header(jpeg_reader *r, const clv_encoded_image *in, clv_pixels *ret,
                             clv_err *err) {
-  if (setjmp(r->back)) return failed(r, err);
+  if (setjmp(r->error_return)) return fail_with_reason(r, err);
   jpeg_create_decompress(&r->c);
   r->progress.progress_monitor = on_progress;
   r->c.progress = &r->progress;
   jpeg_mem_src(&r->c, in->data, in->len);
   jpeg_read_header(&r->c, TRUE);
-  r->c.out_color_space = wanted_space(r->c.jpeg_color_space);
+  r->c.out_color_space = choose_output_space(r->c.jpeg_color_space);
   const clv_pixels as = {.width = r->c.image_width,
                          .height = r->c.image_height,
                          .channels = r->c.out_color_space == JCS_GRAYSCALE ? 1 : 3};
   return clv_pixels_reserve(in, as, ret, err);
 }
 
-/* a * b / 255, rounded as PIL does it. */
-static unsigned product(unsigned a, unsigned b) {
+/* Returns a * b / 255, rounded as PIL rounds it. */
+static unsigned multiply_255(unsigned a, unsigned b) {
   unsigned t = a * b + 128;
   return ((t >> 8) + t) >> 8;
 }
 
-/* Converts CMYK to RGB as PIL's "CMYK;I" and cmyk2rgb. Inks are inverted, because Adobe, the only
- * writer of CMYK, inverts them. */
+/* Converts CMYK to RGB as PIL's "CMYK;I" and cmyk2rgb do. The inks are taken as inverted, because
+ * Adobe inverts them, and only Adobe writes CMYK. */
 static void from_cmyk(const uint8_t *src, uint8_t *dst, size_t n) {
   for (size_t i = 0; i < n; i++, src += 4)
-    for (size_t c = 0; c < 3; c++) *dst++ = (uint8_t)(src[3] - product(255u - src[c], src[3]));
+    for (size_t c = 0; c < 3; c++) *dst++ = (uint8_t)(src[3] - multiply_255(255u - src[c], src[3]));
 }
 
 static clv_code read_rows(jpeg_reader *r, clv_pixels *ret, clv_err *err) {
-  if (setjmp(r->back)) return failed(r, err);
+  if (setjmp(r->error_return)) return fail_with_reason(r, err);
   jpeg_start_decompress(&r->c);
   size_t stride = (size_t)ret->width * ret->channels;
   bool cmyk = r->c.out_color_space == JCS_CMYK;

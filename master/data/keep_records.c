@@ -8,7 +8,7 @@
 #include "master/data/dataset_int.h"
 
 size_t clv_dataset_record_number(const clv_dataset *ds, size_t record) {
-  return ds->numbers ? ds->numbers[record] : record;
+  return ds->record_numbers ? ds->record_numbers[record] : record;
 }
 
 static void keep_rows(clv_tensor *t, const clv_subset *kept) {
@@ -18,9 +18,9 @@ static void keep_rows(clv_tensor *t, const clv_subset *kept) {
   for (size_t i = 0; i < kept->n; i++) memmove(at + i * row, at + kept->index[i] * row, row);
 }
 
-/* Finds the range of class labels, and the first record with the largest, among the kept
- * records. */
-static void find_range(clv_dataset *ds) {
+/* Finds the smallest and largest class label of the kept records, and the first record with the
+ * largest. */
+static void find_label_range(clv_dataset *ds) {
   size_t row = ds->labels->n / (size_t)ds->labels->shape.dim[0];
   const int64_t *y = ds->labels->data;
   bool any = false;
@@ -34,19 +34,19 @@ static void find_range(clv_dataset *ds) {
 }
 
 clv_code clv_dataset_keep(clv_dataset *ds, const clv_subset *kept, clv_err *err) {
-  if (!ds->numbers) {
-    CLV_TRY(clv_alloc(ds->count, sizeof *ds->numbers, &ds->numbers, err));
-    for (size_t i = 0; i < ds->count; i++) ds->numbers[i] = (uint32_t)i;
+  if (!ds->record_numbers) {
+    CLV_TRY(clv_alloc(ds->count, sizeof *ds->record_numbers, &ds->record_numbers, err));
+    for (size_t i = 0; i < ds->count; i++) ds->record_numbers[i] = (uint32_t)i;
   }
   keep_rows(ds->inputs, kept);
   keep_rows(ds->labels, kept);
-  for (size_t k = 0; k < ds->n_named; k++) keep_rows(ds->named[k].data, kept);
+  for (size_t k = 0; k < ds->n_named; k++) keep_rows(ds->named_inputs[k].data, kept);
   for (size_t i = 0; i < kept->n; i++) {
-    ds->numbers[i] = ds->numbers[kept->index[i]];
+    ds->record_numbers[i] = ds->record_numbers[kept->index[i]];
     if (ds->groups) ds->groups[i] = ds->groups[kept->index[i]];
   }
   if (ds->images) clv_images_keep(ds->images, kept);
   ds->count = kept->n;
-  if (ds->labels && ds->kind == CLV_LABEL_CLASS && ds->labels_path) find_range(ds);
+  if (ds->labels && ds->label_kind == CLV_LABEL_CLASS && ds->labels_path) find_label_range(ds);
   return CLV_OK;
 }

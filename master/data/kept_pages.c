@@ -14,7 +14,7 @@ void clv_kept_pages_done(clv_kept_pages *k) {
   *k = (clv_kept_pages){0};
 }
 
-static clv_code make_room(clv_kept_pages *k, clv_err *err) {
+static clv_code reserve_page(clv_kept_pages *k, clv_err *err) {
   if (k->n < k->cap) return CLV_OK;
   size_t cap = k->cap ? 2 * k->cap : 64;
   clv_kept_page *list = realloc(k->list, cap * sizeof *list);
@@ -24,36 +24,36 @@ static clv_code make_room(clv_kept_pages *k, clv_err *err) {
   return CLV_OK;
 }
 
-static size_t bytes_of(const clv_labelled_page *p, const char *more) {
+static size_t page_bytes(const clv_labelled_page *p, const char *more) {
   size_t n = p->page.n * sizeof *p->page.words + strlen(more) + 1;
   for (size_t i = 0; i < p->page.n; i++) n += strlen(p->page.words[i].text) + 1;
   return n;
 }
 
-static const char *put(char **at, const char *text) {
+static const char *copy_text(char **at, const char *text) {
   size_t n = strlen(text) + 1;
   const char *begin = memcpy(*at, text, n);
   *at += n;
   return begin;
 }
 
-/* Copies a page into one block of memory: the words, followed by all texts. */
+/* Copies a page into one block of memory: first the words, then all texts. */
 clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_t first,
                             size_t windows, size_t max_bytes, clv_err *err) {
-  const char *more = p->more ? p->more : "";
-  size_t bytes = bytes_of(p, more);
+  const char *more = p->other_members ? p->other_members : "";
+  size_t bytes = page_bytes(p, more);
   void *block;
   if (bytes > max_bytes || k->bytes > max_bytes - bytes)
     return clv_fail(err, CLV_EXHAUSTED, "the pages have more than %zu bytes", max_bytes);
-  CLV_TRY(make_room(k, err));
+  CLV_TRY(reserve_page(k, err));
   CLV_TRY(clv_alloc(bytes, 1, &block, err));
   clv_page_word *words = block;
   char *at = (char *)(words + p->page.n);
   for (size_t i = 0; i < p->page.n; i++) {
     words[i] = p->page.words[i];
-    words[i].text = put(&at, p->page.words[i].text);
+    words[i].text = copy_text(&at, p->page.words[i].text);
   }
-  k->list[k->n++] = (clv_kept_page){words, p->page.n, put(&at, more), first, windows};
+  k->list[k->n++] = (clv_kept_page){words, p->page.n, copy_text(&at, more), first, windows};
   k->bytes += bytes;
   return CLV_OK;
 }

@@ -7,7 +7,7 @@
 
 #include "master/data/text_int.h"
 
-enum { ROOM = 32 /* bytes for the number of keys that did not fit */ };
+enum { ROOM = 32 /* bytes that are left for " and N more" */ };
 
 void clv_key_list_add(clv_key_list *k, const char *key) {
   char name[CLV_KEY_LIST_TEXT / 2];

@@ -6,21 +6,21 @@
 
 #include "master/data/dataset_int.h"
 
-/* Number of labels per record. */
-static size_t count_of(const clv_dataset *ds) {
+/* Returns the number of labels of a record. */
+static size_t labels_per_record(const clv_dataset *ds) {
   size_t each = 1;
   for (int i = 1; i < ds->y_shape.rank; i++) each *= (size_t)ds->y_shape.dim[i];
   return each;
 }
 
-static double value_of(const clv_dataset *ds, size_t at) {
+static double label_at(const clv_dataset *ds, size_t at) {
   return ds->labels->dtype == CLV_F32 ? (double)((const float *)ds->labels->data)[at]
                                       : (double)clv_dataset_integer(ds->labels, at);
 }
 
 bool clv_dataset_label(const clv_dataset *ds, size_t record, double *ret) {
-  if (!ds->labels || record >= ds->count || count_of(ds) != 1) return false;
-  *ret = value_of(ds, record);
+  if (!ds->labels || record >= ds->count || labels_per_record(ds) != 1) return false;
+  *ret = label_at(ds, record);
   return true;
 }
 
@@ -28,14 +28,14 @@ bool clv_dataset_label_hash(const clv_dataset *ds, size_t record, double *ret) {
   if (clv_dataset_label(ds, record, ret)) return true;
   if (!ds->labels || record >= ds->count) return false;
   uint64_t hash = 0xcbf29ce484222325u;
-  for (size_t n = count_of(ds), i = 0; i < n; i++) {
-    double value = value_of(ds, record * n + i);
+  for (size_t n = labels_per_record(ds), i = 0; i < n; i++) {
+    double value = label_at(ds, record * n + i);
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     hash = (hash ^ bits) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
   }
-  *ret = (double)(hash >> 11); /* 53 bits, all of which a double has */
+  *ret = (double)(hash >> 11); /* 53 bits, which a double holds exactly */
   return true;
 }
 

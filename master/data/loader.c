@@ -19,9 +19,9 @@ typedef enum slot_state { SLOT_EMPTY, SLOT_READY, SLOT_IN_USE } slot_state;
 
 typedef struct slot {
   slot_state state; /* under the lock */
-  clv_batch batch;  /* the thread's while EMPTY, the consumer's afterwards */
+  clv_batch batch;  /* used by the thread while EMPTY, by the consumer afterwards */
   uint32_t *index;
-  clv_code code; /* of filling it */
+  clv_code code; /* result of filling the slot */
   clv_err err;
 } slot;
 
@@ -29,13 +29,13 @@ struct clv_loader {
   const clv_dataset *ds;
   clv_batches *batches;
   uint64_t seed;
-  bool evaluation;
+  bool is_evaluation;
   slot slots[2];
-  unsigned next_out; /* the consumer's: slot of the next batch */
+  unsigned next_out; /* slot that the consumer takes next */
   pthread_mutex_t lock;
-  pthread_cond_t changed;
+  pthread_cond_t state_changed;
   pthread_t thread;
-  bool running, stop; /* stop: under the lock */
+  bool running, stop; /* stop: the thread must end; under the lock */
 };
 
 static void set_rows(clv_tensor *t, size_t n) {
@@ -51,30 +51,30 @@ static void fill_slot(clv_loader *l, slot *s) {
   b->at = clv_batches_cursor(l->batches);
   clv_batches_next(l->batches, &index, &b->n);
   b->next = clv_batches_cursor(l->batches);
-  b->last = b->next.epoch != b->at.epoch;
+  b->is_last = b->next.epoch != b->at.epoch;
   s->code = CLV_OK;
   if (b->n == 0) return;
   memcpy(s->index, index, b->n * sizeof *index);
   for (size_t k = 0; k < b->n_inputs; k++) set_rows(b->inputs[k], b->n);
   if (b->y) set_rows(b->y, b->n);
   clv_draw_seed draw = {l->seed, b->at.epoch};
-  s->code = clv_batch_fill_inputs(l->ds, l->evaluation ? NULL : &draw, s->index, b->n, b->inputs,
+  s->code = clv_batch_fill_inputs(l->ds, l->is_evaluation ? NULL : &draw, s->index, b->n, b->inputs,
                                   b->y, &s->err);
 }
 
-static void *run(void *arg) {
+static void *load_batches(void *arg) {
   clv_loader *l = arg;
   unsigned next_in = 0;
   pthread_mutex_lock(&l->lock);
   for (;;) {
     slot *s = &l->slots[next_in];
-    while (!l->stop && s->state != SLOT_EMPTY) pthread_cond_wait(&l->changed, &l->lock);
+    while (!l->stop && s->state != SLOT_EMPTY) pthread_cond_wait(&l->state_changed, &l->lock);
     if (l->stop) break;
     pthread_mutex_unlock(&l->lock);
     fill_slot(l, s);
     pthread_mutex_lock(&l->lock);
     s->state = SLOT_READY;
-    pthread_cond_broadcast(&l->changed);
+    pthread_cond_broadcast(&l->state_changed);
     next_in ^= 1;
   }
   pthread_mutex_unlock(&l->lock);
@@ -95,12 +95,12 @@ static clv_code make_slot(clv_loader *l, slot *s, size_t most, clv_err *err) {
   return clv_tensor_new(clv_dataset_y_dtype(l->ds), &y, &b->y, err);
 }
 
-/* Signals are for the program's own threads: a Ctrl-C must not land here. */
-static clv_code start(clv_loader *l, clv_err *err) {
+/* Starts the thread with all signals blocked, so that other threads handle them, such as Ctrl-C. */
+static clv_code start_thread(clv_loader *l, clv_err *err) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  int failed = pthread_create(&l->thread, NULL, run, l);
+  int failed = pthread_create(&l->thread, NULL, load_batches, l);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (failed) return clv_fail(err, CLV_EXHAUSTED, "data loader: %s", strerror(failed));
   l->running = true;
@@ -113,28 +113,28 @@ clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *option
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
   l->ds = ds;
   l->seed = options->seed;
-  l->evaluation = options->evaluation;
+  l->is_evaluation = options->is_evaluation;
   pthread_mutex_init(&l->lock, NULL);
-  pthread_cond_init(&l->changed, NULL);
+  pthread_cond_init(&l->state_changed, NULL);
   CLV_TRY(clv_batches_new(options, &l->batches, err));
   size_t most = CLV_MIN(options->batch, options->subset->n);
   for (size_t i = 0; i < CLV_COUNT(l->slots); i++) CLV_TRY(make_slot(l, &l->slots[i], most, err));
-  CLV_TRY(start(l, err));
+  CLV_TRY(start_thread(l, err));
   *ret = clv_steal(&l);
   return CLV_OK;
 }
 
-static void stop(clv_loader *l) {
+static void stop_thread(clv_loader *l) {
   pthread_mutex_lock(&l->lock);
   l->stop = true;
-  pthread_cond_broadcast(&l->changed);
+  pthread_cond_broadcast(&l->state_changed);
   pthread_mutex_unlock(&l->lock);
   pthread_join(l->thread, NULL);
 }
 
 void clv_loader_free(clv_loader *l) {
   if (!l) return;
-  if (l->running) stop(l);
+  if (l->running) stop_thread(l);
   for (size_t i = 0; i < CLV_COUNT(l->slots); i++) {
     slot *s = &l->slots[i];
     for (size_t k = 0; k < s->batch.n_inputs; k++) clv_tensor_unref(s->batch.inputs[k]);
@@ -142,7 +142,7 @@ void clv_loader_free(clv_loader *l) {
     free(s->index);
   }
   clv_batches_free(l->batches);
-  pthread_cond_destroy(&l->changed);
+  pthread_cond_destroy(&l->state_changed);
   pthread_mutex_destroy(&l->lock);
   free(l);
 }
@@ -157,9 +157,9 @@ clv_code clv_loader_next(clv_loader *l, clv_batch *ret, clv_err *err) {
   pthread_mutex_lock(&l->lock);
   if (former->state == SLOT_IN_USE) {
     former->state = SLOT_EMPTY;
-    pthread_cond_broadcast(&l->changed);
+    pthread_cond_broadcast(&l->state_changed);
   }
-  while (s->state != SLOT_READY) pthread_cond_wait(&l->changed, &l->lock);
+  while (s->state != SLOT_READY) pthread_cond_wait(&l->state_changed, &l->lock);
   s->state = SLOT_IN_USE;
   pthread_mutex_unlock(&l->lock);
   l->next_out ^= 1;

@@ -30,7 +30,8 @@ static const clv_element_type elements[] = {
     {.name = "f8", .bytes = 8, .dtype = CLV_F64, .convert = clv_convert_copy8},
 };
 
-/* Types that cannot be converted without a choice by the user, and how to convert them. */
+/* Types that are not read, because the user must choose how to convert them, with the advice for
+ * each. */
 static const struct {
   char kind;
   const char *what, *cure;
@@ -50,11 +51,11 @@ static const struct {
     {'f', "floats of another size", "save a.astype('f8')"},
 };
 
-/* The header being parsed, and its values so far. */
+/* The header that is parsed, with its values so far. */
 typedef struct header {
   const char *label;
   const char *p, *end;
-  clv_array_header says;
+  clv_array_header parsed;
   bool seen_order, seen_shape;
 } header;
 
@@ -62,7 +63,7 @@ static void skip_space(header *h) {
   while (h->p < h->end && (*h->p == ' ' || *h->p == '\n')) h->p++;
 }
 
-static bool take(header *h, char c) {
+static bool take_char(header *h, char c) {
   skip_space(h);
   if (h->p >= h->end || *h->p != c) return false;
   h->p++;
@@ -113,10 +114,10 @@ static clv_code refuse_type(const header *h, const char *descr, clv_err *err) {
                   h->label, descr);
 }
 
-/* A list of fields: [('name', '<f4'), ...]. */
+/* Refuses a descr that is a list of fields: [('name', '<f4'), ...]. */
 static clv_code refuse_fields(header *h, clv_err *err) {
   char name[32];
-  if (!take(h, '[') || !take(h, '(') || !take_string(h, name, sizeof name))
+  if (!take_char(h, '[') || !take_char(h, '(') || !take_string(h, name, sizeof name))
     snprintf(name, sizeof name, "NAME");
   return clv_fail(err, CLV_INVALID,
                   "%s: its elements are structured records of several fields, which are not read: "
@@ -126,22 +127,22 @@ static clv_code refuse_fields(header *h, clv_err *err) {
 
 static clv_code parse_descr(header *h, clv_err *err) {
   char descr[32];
-  if (h->says.element) return bad_header(h, "'descr' only once", err);
+  if (h->parsed.element) return bad_header(h, "'descr' only once", err);
   skip_space(h);
   if (h->p < h->end && *h->p == '[') return refuse_fields(h, err);
   if (!take_string(h, descr, sizeof descr))
     return bad_header(h, "an element type such as '<f4'", err);
-  h->says.is_big_endian = descr[0] == '>';
+  h->parsed.is_big_endian = descr[0] == '>';
   for (size_t i = 0; descr[0] && strchr("<>=|", descr[0]) && i < CLV_COUNT(elements); i++)
-    if (strcmp(descr + 1, elements[i].name) == 0) h->says.element = &elements[i];
-  return h->says.element ? CLV_OK : refuse_type(h, descr, err);
+    if (strcmp(descr + 1, elements[i].name) == 0) h->parsed.element = &elements[i];
+  return h->parsed.element ? CLV_OK : refuse_type(h, descr, err);
 }
 
 static clv_code parse_order(header *h, clv_err *err) {
   if (h->seen_order) return bad_header(h, "'fortran_order' only once", err);
   h->seen_order = true;
-  h->says.is_fortran = take_word(h, "True");
-  if (h->says.is_fortran || take_word(h, "False")) return CLV_OK;
+  h->parsed.is_fortran = take_word(h, "True");
+  if (h->parsed.is_fortran || take_word(h, "False")) return CLV_OK;
   return bad_header(h, "True or False", err);
 }
 
@@ -157,18 +158,18 @@ static bool take_extent(header *h, int64_t *ret) {
 }
 
 static clv_code parse_shape(header *h, clv_err *err) {
-  clv_shape *shape = &h->says.shape;
+  clv_shape *shape = &h->parsed.shape;
   if (h->seen_shape) return bad_header(h, "'shape' only once", err);
   h->seen_shape = true;
-  if (!take(h, '(')) return bad_header(h, "a tuple of extents", err);
-  while (!take(h, ')')) {
+  if (!take_char(h, '(')) return bad_header(h, "a tuple of extents", err);
+  while (!take_char(h, ')')) {
     if (shape->rank == CLV_MAX_RANK)
       return clv_fail(err, CLV_INVALID, "%s: rank is over the limit of %d", h->label, CLV_MAX_RANK);
     if (!take_extent(h, &shape->dim[shape->rank]))
       return bad_header(h, "an extent from 0 to 2^63 - 1", err);
     shape->rank++;
-    if (take(h, ',')) continue;
-    if (!take(h, ')')) return bad_header(h, "',' or ')'", err);
+    if (take_char(h, ',')) continue;
+    if (!take_char(h, ')')) return bad_header(h, "',' or ')'", err);
     break;
   }
   return CLV_OK;
@@ -182,7 +183,7 @@ static const struct {
 static clv_code parse_entry(header *h, clv_err *err) {
   char key[32];
   if (!take_string(h, key, sizeof key)) return bad_header(h, "a quoted key", err);
-  if (!take(h, ':')) return bad_header(h, "':'", err);
+  if (!take_char(h, ':')) return bad_header(h, "':'", err);
   for (size_t i = 0; i < CLV_COUNT(keys); i++)
     if (strcmp(key, keys[i].key) == 0) return keys[i].parse(h, err);
   return clv_fail(err, CLV_INVALID,
@@ -191,24 +192,25 @@ static clv_code parse_entry(header *h, clv_err *err) {
 }
 
 static clv_code parse_dict(header *h, clv_err *err) {
-  if (!take(h, '{')) return bad_header(h, "'{'", err);
-  while (!take(h, '}')) {
+  if (!take_char(h, '{')) return bad_header(h, "'{'", err);
+  while (!take_char(h, '}')) {
     CLV_TRY(parse_entry(h, err));
-    if (take(h, ',')) continue;
-    if (!take(h, '}')) return bad_header(h, "',' or '}'", err);
+    if (take_char(h, ',')) continue;
+    if (!take_char(h, '}')) return bad_header(h, "',' or '}'", err);
     break;
   }
   skip_space(h);
   if (h->p != h->end) return bad_header(h, "the end of the header", err);
-  if (!h->says.element || !h->seen_order || !h->seen_shape)
+  if (!h->parsed.element || !h->seen_order || !h->seen_shape)
     return clv_fail(err, CLV_INVALID, "%s: the .npy header lacks '%s'", h->label,
-                    !h->says.element ? "descr"
-                    : !h->seen_order ? "fortran_order"
-                                     : "shape");
+                    !h->parsed.element ? "descr"
+                    : !h->seen_order   ? "fortran_order"
+                                       : "shape");
   return CLV_OK;
 }
 
-/* Magic, version and header length; *ret_before is what precedes the header text. */
+/* Reads magic, version and length of the header. *ret_before: bytes before the text of the
+ * header. */
 static clv_code read_preamble(clv_source *s, size_t *ret_len, size_t *ret_before, clv_err *err) {
   uint8_t head[8], length[4] = {0};
   CLV_TRY(clv_source_read_header(s, ".npy magic", head, sizeof head, err));
@@ -242,9 +244,9 @@ static clv_code read_npy(clv_source *s, size_t max_bytes, clv_tensor **ret, bool
   CLV_TRY(clv_source_read_header(s, ".npy header", text, len, err));
   header h = {.label = clv_source_label(s), .p = text, .end = text + len};
   CLV_TRY(parse_dict(&h, err));
-  h.says.bytes = before + len;
-  if (ret_is_bool) *ret_is_bool = h.says.element->convert == clv_convert_bool;
-  return clv_source_read_tensor(s, &h.says, max_bytes, ret, err);
+  h.parsed.bytes = before + len;
+  if (ret_is_bool) *ret_is_bool = h.parsed.element->convert == clv_convert_bool;
+  return clv_source_read_tensor(s, &h.parsed, max_bytes, ret, err);
 }
 
 clv_code clv_npy_parse(const void *data, size_t len, const char *label, size_t max_bytes,

@@ -9,17 +9,19 @@
 
 static const uint32_t mask_stream = 0xfffffff3u;
 
-enum { ONE_BLOCK = 1 << 30 /* RNG block, after the blocks of all positions */ };
+enum { ONE_BLOCK = 1 << 30 /* number of an RNG block behind the blocks of all positions */ };
 
-/* True if position i of a row is a token of the text: no first or last token and no pad. */
-static bool is_text(const clv_dataset *ds, int64_t i, int64_t length) {
-  return i >= ds->kinds.first && i < length - ds->kinds.last;
+/* True if position i of a row is a token of the text: neither the first or last special token nor a
+ * pad. */
+static bool is_text_token(const clv_dataset *ds, int64_t i, int64_t length) {
+  return i >= ds->token_info.first && i < length - ds->token_info.last;
 }
 
-/* Label of position i: the next token (causal) or its own (masked); `ignored`: none. */
+/* Returns the label of position i: the next token (causal) or the token itself (masked);
+ * ds->ignored_label: the position has no label. */
 static int64_t label_of(const clv_dataset *ds, const int32_t *row, int64_t i, int64_t length) {
-  if (ds->objective == CLV_OBJECTIVE_CAUSAL) return i + 1 < length ? row[i + 1] : ds->ignored;
-  return is_text(ds, i, length) ? row[i] : ds->ignored;
+  if (ds->objective == CLV_OBJECTIVE_CAUSAL) return i + 1 < length ? row[i + 1] : ds->ignored_label;
+  return is_text_token(ds, i, length) ? row[i] : ds->ignored_label;
 }
 
 static clv_code make_labels(clv_dataset *ds, const clv_tensor *ids, const clv_tensor *lengths,
@@ -33,14 +35,14 @@ static clv_code make_labels(clv_dataset *ds, const clv_tensor *ids, const clv_te
     int64_t length = ((const int32_t *)lengths->data)[r];
     for (int64_t i = 0; i < places; i++) *out++ = label_of(ds, row, i, length);
   }
-  ds->label_max = ds->kinds.count - 1;
+  ds->label_max = ds->token_info.count - 1;
   return CLV_OK;
 }
 
 clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_token_info kinds,
                            const clv_tensor *ids, const clv_tensor *lengths, clv_err *err) {
-  ds->kinds = kinds;
-  ds->ignored = o->ignored ? *o->ignored : CLV_LABEL_IGNORED;
+  ds->token_info = kinds;
+  ds->ignored_label = o->ignored ? *o->ignored : CLV_LABEL_IGNORED;
   ds->objective = o->unlabelled ? CLV_OBJECTIVE_LABELS : o->objective;
   while (ds->token_input < o->n_named && strcmp(o->names[ds->token_input], "ids") != 0)
     ds->token_input++;
@@ -52,31 +54,31 @@ clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_to
 
 /* ---- hidden tokens --------------------------------------------------------------------------- */
 
-static bool below(uint32_t word, double share) { return word < share * 4294967296.0; }
+static bool happens(uint32_t word, double share) { return word < share * 4294967296.0; }
 
-static int64_t number_below(uint32_t word, size_t n) {
+static int64_t random_below(uint32_t word, size_t n) {
   return (int64_t)(((uint64_t)word * n) >> 32);
 }
 
-/* Token that replaces a drawn token in the input. Never a pad, because some models number
- * positions by pads. */
+/* Returns the token that replaces a drawn token in the input. It is never a pad, because some
+ * models number positions by pads. */
 static int64_t replacement_of(const clv_dataset *ds, const uint32_t word[4], int64_t token) {
-  if (below(word[1], 0.8)) return ds->kinds.mask;
-  int64_t other = number_below(word[2], (size_t)ds->kinds.count);
-  return below(word[1], 0.9) && other != ds->kinds.pad ? other : token;
+  if (happens(word[1], 0.8)) return ds->token_info.mask;
+  int64_t other = random_below(word[2], (size_t)ds->token_info.count);
+  return happens(word[1], 0.9) && other != ds->token_info.pad ? other : token;
 }
 
-/* Draws one labelled position of [places], for a record in which none was drawn. Returns
+/* Draws one of the labelled positions, for a record in which no position was drawn. Returns
  * `places` if no position has a label. */
-static size_t one_of(const clv_dataset *ds, const clv_rng_key *key, const int64_t *labels,
-                     size_t places) {
+static size_t draw_one_position(const clv_dataset *ds, const clv_rng_key *key,
+                                const int64_t *labels, size_t places) {
   uint32_t word[4];
   size_t n = 0, i = 0;
-  for (size_t k = 0; k < places; k++) n += labels[k] != ds->ignored;
+  for (size_t k = 0; k < places; k++) n += labels[k] != ds->ignored_label;
   if (!n) return places;
   clv_rng_block(key, ONE_BLOCK, word);
-  for (size_t left = (size_t)number_below(word[0], n) + 1;; i++) {
-    left -= labels[i] != ds->ignored;
+  for (size_t left = (size_t)random_below(word[0], n) + 1;; i++) {
+    left -= labels[i] != ds->ignored_label;
     if (!left) return i;
   }
 }
@@ -91,15 +93,15 @@ void clv_objective_mask(const clv_dataset *ds, const clv_draw_seed *draw, uint32
                      .micro_batch = record};
   for (size_t i = 0; i < places && !drawn; i++) {
     clv_rng_block(&key, (uint32_t)i, word);
-    drawn += labels[i] != ds->ignored && below(word[0], 0.15);
+    drawn += labels[i] != ds->ignored_label && happens(word[0], 0.15);
   }
-  always = drawn ? places : one_of(ds, &key, labels, places);
+  always = drawn ? places : draw_one_position(ds, &key, labels, places);
   for (size_t i = 0; i < places; i++) {
-    if (labels[i] == ds->ignored) continue;
+    if (labels[i] == ds->ignored_label) continue;
     clv_rng_block(&key, (uint32_t)i, word);
-    if (i == always || below(word[0], 0.15))
+    if (i == always || happens(word[0], 0.15))
       ids[i] = replacement_of(ds, word, ids[i]);
     else
-      labels[i] = ds->ignored;
+      labels[i] = ds->ignored_label;
   }
 }

@@ -11,60 +11,60 @@
 
 /* The tokens of all records, and the length of each record. */
 typedef struct clv_token_input {
-  const clv_tensor *ids, *lengths; /* lengths NULL: all positions count */
-  size_t places;
+  const clv_tensor *ids, *lengths; /* lengths NULL: all positions of a record are tokens */
+  size_t row_len;                  /* positions of a record */
 } clv_token_input;
 
-static const clv_tensor *input_called(const clv_dataset *ds, const char *name) {
+static const clv_tensor *input_named(const clv_dataset *ds, const char *name) {
   for (size_t k = 0; k < ds->n_named; k++)
-    if (strcmp(ds->named[k].name, name) == 0) return ds->named[k].data;
+    if (strcmp(ds->named_inputs[k].name, name) == 0) return ds->named_inputs[k].data;
   return NULL;
 }
 
-/* Finds the tokens. False: they are not rows of integers. */
-static bool token_rows_of(const clv_dataset *ds, clv_token_input *ret) {
+/* Finds the tokens of the records. False: the records are not rows of integers. */
+static bool find_token_rows(const clv_dataset *ds, clv_token_input *ret) {
   *ret = (clv_token_input){.ids = ds->inputs};
-  if (ds->named) {
-    ret->ids = input_called(ds, "ids");
-    ret->lengths = input_called(ds, "lengths");
-    if (!ret->ids) ret->ids = ds->named[0].data;
+  if (ds->named_inputs) {
+    ret->ids = input_named(ds, "ids");
+    ret->lengths = input_named(ds, "lengths");
+    if (!ret->ids) ret->ids = ds->named_inputs[0].data;
   }
   const clv_tensor *ids = ret->ids;
   if (!ids || ids->shape.rank != 2 || (ids->dtype != CLV_I32 && ids->dtype != CLV_I64))
     return false;
-  ret->places = (size_t)ids->shape.dim[1];
+  ret->row_len = (size_t)ids->shape.dim[1];
   return true;
 }
 
 static size_t length_of(const clv_token_input *t, size_t record) {
-  if (!t->lengths) return t->places;
+  if (!t->lengths) return t->row_len;
   int64_t n = clv_dataset_integer(t->lengths, record);
-  return n < 0 ? 0 : CLV_MIN((size_t)n, t->places);
+  return n < 0 ? 0 : CLV_MIN((size_t)n, t->row_len);
 }
 
 static bool is_pad(const clv_token_input *t, size_t record, size_t place, int64_t pad) {
-  return clv_dataset_integer(t->ids, record * t->places + place) == pad;
+  return clv_dataset_integer(t->ids, record * t->row_len + place) == pad;
 }
 
-/* Position of the first pad within the length; the length if there is none. */
+/* Returns the position of the first pad within the length; if no pad is there, the length. */
 static size_t first_pad(const clv_token_input *t, size_t record, int64_t pad) {
   size_t n = length_of(t, record), i = 0;
   while (i < n && !is_pad(t, record, i, pad)) i++;
   return i;
 }
 
-/* Last position with a token other than the pad; 0 if there is none. */
-static size_t last_other(const clv_token_input *t, size_t record, int64_t pad) {
-  size_t i = t->places;
+/* Returns the last position whose token is not the pad; 0 if all are pads. */
+static size_t last_non_pad(const clv_token_input *t, size_t record, int64_t pad) {
+  size_t i = t->row_len;
   while (i > 1 && is_pad(t, record, i - 1, pad)) i--;
   return i ? i - 1 : 0;
 }
 
-/* True if the token that transformers scores is the last one within the length. transformers
- * scores the last non-pad, or the first position if there is none. */
-static bool scores_last_real(const clv_token_input *t, size_t record, int64_t pad,
-                             clv_pad_fault *ret) {
-  size_t length = length_of(t, record), place = last_other(t, record, pad);
+/* True if the token that transformers scores is the last one within the length. transformers scores
+ * the last token that is not a pad, or position 0 if all are pads. */
+static bool is_scored_token_last(const clv_token_input *t, size_t record, int64_t pad,
+                                 clv_pad_fault *ret) {
+  size_t length = length_of(t, record), place = last_non_pad(t, record, pad);
   bool is_empty = place == 0 && is_pad(t, record, 0, pad);
   *ret = (clv_pad_fault){record, (int64_t)place, (int64_t)length, is_empty || !length};
   return place + 1 == length;
@@ -80,36 +80,38 @@ static bool has_no_pad_inside(const clv_token_input *t, size_t record, int64_t p
 bool clv_dataset_has_valid_pads(const clv_dataset *ds, clv_pad_rule rule, int64_t pad,
                                 clv_pad_fault *ret) {
   clv_token_input t;
-  if (pad == CLV_NO_PAD || !token_rows_of(ds, &t)) return true;
+  if (pad == CLV_NO_PAD || !find_token_rows(ds, &t)) return true;
   for (size_t r = 0; r < ds->count; r++)
-    if (!(rule == CLV_PADS_NOT_INSIDE ? has_no_pad_inside : scores_last_real)(&t, r, pad, ret))
+    if (!(rule == CLV_PADS_NOT_INSIDE ? has_no_pad_inside : is_scored_token_last)(&t, r, pad, ret))
       return false;
   return true;
 }
 
-/* Counts the labels at positions whose next token differs, because only these show a shift. */
+/* Counts the labels at positions whose next token differs from their own, because only these show a
+ * shift. */
 static void count_labels(const clv_dataset *ds, const clv_token_input *t, size_t record,
                          int64_t ignored, clv_label_shift *m) {
-  for (size_t i = 0; i + 1 < t->places; i++) {
-    size_t at = record * t->places + i;
+  for (size_t i = 0; i + 1 < t->row_len; i++) {
+    size_t at = record * t->row_len + i;
     int64_t label = clv_dataset_integer(ds->labels, at), own = clv_dataset_integer(t->ids, at);
     if (label == ignored || own == clv_dataset_integer(t->ids, at + 1)) continue;
-    m->comparable++;
-    m->same_place += label == own;
+    m->n_comparable++;
+    m->n_same_place += label == own;
   }
 }
 
 clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored) {
   clv_label_shift m = {0};
   clv_token_input t;
-  if (!ds->labels || ds->objective != CLV_OBJECTIVE_LABELS || !token_rows_of(ds, &t)) return m;
+  if (!ds->labels || ds->objective != CLV_OBJECTIVE_LABELS || !find_token_rows(ds, &t)) return m;
   const clv_tensor *y = ds->labels;
-  if (y->shape.rank != 2 || (size_t)y->shape.dim[1] != t.places || y->dtype == CLV_F32) return m;
+  if (y->shape.rank != 2 || (size_t)y->shape.dim[1] != t.row_len || y->dtype == CLV_F32) return m;
   for (size_t r = 0; r < ds->count; r++) count_labels(ds, &t, r, ignored, &m);
   return m;
 }
 
 bool clv_labels_are_own_tokens(const clv_label_shift *m) {
-  size_t others = m->comparable - m->same_place;
-  return m->same_place && (others <= m->comparable / 10 || (others == 1 && m->comparable >= 4));
+  size_t others = m->n_comparable - m->n_same_place;
+  return m->n_same_place &&
+         (others <= m->n_comparable / 10 || (others == 1 && m->n_comparable >= 4));
 }

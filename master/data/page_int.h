@@ -17,19 +17,19 @@ typedef struct clv_name_table {
   clv_bytes text; /* the names, each with its NUL */
   struct clv_name_entry {
     size_t at;      /* offset in text */
-    int32_t number; /* in order of arrival: 0, 1, ... */
-  } * sorted;       /* [n] by name */
+    int32_t number; /* numbers 0, 1, ... are given in the order in which names arrive */
+  } * sorted;       /* [n] sorted by name */
   size_t n, cap;
-  bool closed; /* no further names are accepted */
+  bool is_closed; /* add no further names */
 } clv_name_table;
 
 void clv_name_table_done(clv_name_table *s);
-/* Returns the number of a name. Adds an unknown name unless s is closed. CLV_INVALID: the name
- * is not valid for a class, or is unknown and s is closed. */
+/* Returns the number of a name. Adds a new name unless s is closed. CLV_INVALID: the name is not
+ * valid for a class, or it is new and s is closed. */
 clv_code clv_name_table_number(clv_name_table *s, const char *name, size_t len, int32_t *ret,
                                clv_err *err) CLV_USE_RESULT;
-/* Orders the names: by number if s is closed, else sorted. ret_classes: [n] names; the caller frees
- * the list, the texts belong to s. ret_rank: [n] position of each number in that order. */
+/* Orders the names: by number if s is closed, else by text. ret_classes: [n] names; the caller
+ * frees the list, s owns the texts. ret_rank: [n] index of each number in that order. */
 clv_code clv_name_table_order(const clv_name_table *s, char ***ret_classes, int32_t **ret_rank,
                               clv_err *err) CLV_USE_RESULT;
 
@@ -37,12 +37,14 @@ clv_code clv_name_table_order(const clv_name_table *s, char ***ret_classes, int3
 
 /* A page with its labels. Valid until the next page is read. */
 typedef struct clv_labelled_page {
-  const char *place; /* "file:line", or the file: for messages */
+  const char *location; /* "file:line", or the path of a document: for messages */
   clv_page page;
-  const char *const *labels; /* [page.n], NULL for a word without one; NULL: not read */
+  const char *const *labels; /* [page.n] label of each word, NULL for a word without a label; NULL:
+                              * labels are not read */
   const char *label;         /* label of the page; NULL: not read */
-  const char *file;          /* name of the file of the page; NULL: not given */
-  const char *more;          /* other members of its JSON object, comma-separated; NULL: none */
+  const char *file;          /* name of the file that has the page; NULL: not given */
+  const char *other_members; /* other members of the page's JSON object, comma-separated; NULL:
+                              * none */
 } clv_labelled_page;
 
 typedef enum clv_page_label_kind {
@@ -57,9 +59,9 @@ typedef enum clv_page_label_kind {
  * line; release with clv_page_reader_done. `words` and `names` hold offsets in `kept`; -1: no
  * label. */
 typedef struct clv_page_reader {
-  const char *path, *text; /* text ends in a NUL that is not counted */
+  const char *path, *text; /* `text` ends in a NUL that `len` does not count */
   size_t len;
-  clv_page_label_kind wants;
+  clv_page_label_kind label_kind;
 
   size_t at, line; /* offset of the next line; number of lines before it */
   clv_bytes kept, one, label, file, more;
@@ -67,12 +69,12 @@ typedef struct clv_page_reader {
   clv_page_word *list; /* [cap] */
   const char **labels; /* [cap] */
   size_t cap;
-  char place[256];
+  char location[256];
 } clv_page_reader;
 
 void clv_page_reader_done(clv_page_reader *l);
-/* Reads the next page. *ret_more: false at the end. Errors are CLV_INVALID and name line and
- * column. */
+/* Reads the next page. *ret_more false: all pages have been read. CLV_INVALID: the line is not
+ * valid; the message names line and column. */
 clv_code clv_page_reader_next(clv_page_reader *l, clv_labelled_page *ret, bool *ret_more,
                               clv_err *err) CLV_USE_RESULT;
 
@@ -85,8 +87,8 @@ typedef struct clv_kept_pages {
 } clv_kept_pages;
 
 void clv_kept_pages_done(clv_kept_pages *k);
-/* Adds a copy of the page, whose windows are the records from `first` on. CLV_EXHAUSTED: the copies
- * would have more than max_bytes. */
+/* Adds a copy of the page. first, windows: the first of its records, and their number.
+ * CLV_EXHAUSTED: all copies together would have more than max_bytes. */
 clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_t first,
                             size_t windows, size_t max_bytes, clv_err *err) CLV_USE_RESULT;
 
@@ -94,14 +96,16 @@ clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_
 
 typedef struct clv_page_set {
   clv_tensor *ids, *boxes, *lengths; /* [n, S], [n, S, 4], [n]; i32 */
-  clv_tensor *labels;                /* [n, S] of words, [n] of pages, i64; or NULL */
-  clv_bytes groups;                  /* [n] int64_t: number of the file, or of the page */
-  clv_kept_pages kept;               /* copies of the pages, for predictions; else empty */
-  clv_tensor *places;                /* [n, S] i32 of clv_dataset_token_words, or NULL */
+  clv_tensor *labels;                /* [n, S] labels of words, or [n] labels of pages, i64; NULL:
+                                      * no labels */
+  clv_bytes groups;                  /* [n] int64_t: number of the record's file, or of its page */
+  clv_kept_pages kept;               /* copies of the pages, for predictions; otherwise empty */
+  clv_tensor *token_words;           /* [n, S] i32: word of each token (clv_dataset_token_words);
+                                      * NULL: pages are not kept */
   clv_name_table names;
   char **classes; /* [names.n] */
   clv_page_counts counts;
-  clv_token_info kinds;
+  clv_token_info token_info;
   clv_broken_records broken;
 } clv_page_set;
 
@@ -112,12 +116,12 @@ clv_code clv_page_set_open(const clv_dataset_options *o, clv_page_set **ret,
 /* Collects the windows of pages. Zero-initialise, then call _open, _add for each page, _take, and
  * _done. */
 typedef struct clv_page_rows {
-  clv_text_rows tokens; /* provides the tokenizer and the special tokens; has no rows */
+  clv_text_rows tokens; /* has the tokenizer and the special tokens, but no rows */
   clv_window_options window;
-  clv_page_label_kind wants;
-  bool by_file;     /* groups are files; false: pages */
-  bool keeps_pages; /* keep pages, and word indexes in place of labels */
-  int64_t ignored;  /* label that marks a position without one */
+  clv_page_label_kind label_kind;
+  bool by_file;     /* each file is a group; false: each page */
+  bool keeps_pages; /* keep the pages, and store word indexes in `labels` */
+  int64_t ignored;  /* label of a position that has no label */
   size_t max_bytes;
   clv_ids ids, boxes, lengths, labels;
   clv_bytes groups;
@@ -129,7 +133,7 @@ typedef struct clv_page_rows {
 clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o,
                             clv_err *err) CLV_USE_RESULT;
 void clv_page_rows_done(clv_page_rows *r);
-/* Adds the windows of a page. Errors begin with page->place. */
+/* Adds the windows of a page. Errors begin with page->location. */
 clv_code clv_page_rows_add(clv_page_rows *r, const clv_labelled_page *page,
                            clv_err *err) CLV_USE_RESULT;
 clv_code clv_page_rows_take(clv_page_rows *r, clv_page_set **ret, clv_err *err) CLV_USE_RESULT;

@@ -28,10 +28,11 @@ void clv_page_reader_done(clv_page_reader *l) {
 
 /* ---- what a line holds ----------------------------------------------------------------------- */
 
-/* Stores the text in l->one, and adds its offset to `to`. at: its position, for messages. */
-static clv_code keep_one(clv_page_reader *l, clv_json *j, size_t at, clv_ids *to, clv_err *err) {
+/* Stores the text of l->one in l->kept, and adds its offset to `to`. at: position of the text in
+ * the line, for messages. */
+static clv_code keep_text(clv_page_reader *l, clv_json *j, size_t at, clv_ids *to, clv_err *err) {
   size_t place = l->kept.len;
-  if (l->one.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for a text");
+  if (l->one.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a text of a line");
   if (memchr(l->one.data, 0, l->one.len))
     return clv_json_fail(j, at, err, "a text without NUL is expected");
   if (to->n == CLV_MAX_WORDS || place > INT32_MAX)
@@ -41,21 +42,21 @@ static clv_code keep_one(clv_page_reader *l, clv_json *j, size_t at, clv_ids *to
   return clv_ids_add(to, (int32_t)place, err);
 }
 
-static clv_code take_word(clv_page_reader *l, clv_json *j, clv_err *err) {
+static clv_code read_word(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at;
   CLV_TRY(clv_json_text(j, &l->one, err));
-  return keep_one(l, j, at, &l->words, err);
+  return keep_text(l, j, at, &l->words, err);
 }
 
-static clv_code take_label(clv_page_reader *l, clv_json *j, clv_err *err) {
+static clv_code read_label(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at;
   if (clv_json_skip_null(j)) return clv_ids_add(&l->names, -1, err);
   CLV_TRY(clv_read_class_name(j, &l->one, err));
-  return keep_one(l, j, at, &l->names, err);
+  return keep_text(l, j, at, &l->names, err);
 }
 
-/* x0, y0, x1, y1. */
-static clv_code take_box(clv_page_reader *l, clv_json *j, clv_err *err) {
+/* Reads a box: x0, y0, x1, y1. */
+static clv_code read_box(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at, n = 0;
   int64_t box[4] = {0};
   bool more = true;
@@ -72,21 +73,22 @@ static clv_code take_box(clv_page_reader *l, clv_json *j, clv_err *err) {
   return clv_json_fail(j, at, err, "this box ends before it begins: x0, y0, x1, y1 are expected");
 }
 
-typedef clv_code take_fn(clv_page_reader *l, clv_json *j, clv_err *err);
+typedef clv_code read_fn(clv_page_reader *l, clv_json *j, clv_err *err);
 
-static clv_code take_list(clv_page_reader *l, clv_json *j, take_fn *take, clv_err *err) {
+static clv_code read_list(clv_page_reader *l, clv_json *j, read_fn *read_item, clv_err *err) {
   clv_json_kind kind;
   bool more = true;
   CLV_TRY(clv_json_open(j, CLV_JSON_LIST, err));
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_LIST, n, &more, err));
     if (!more) return CLV_OK;
-    CLV_TRY(clv_json_peek(j, &kind, err)); /* moves to its beginning, for messages */
-    CLV_TRY(take(l, j, err));
+    CLV_TRY(clv_json_peek(j, &kind, err)); /* skips spaces, so that messages name the position of
+                                            * the value */
+    CLV_TRY(read_item(l, j, err));
   }
 }
 
-static clv_code take_page_label(clv_page_reader *l, clv_json *j, clv_err *err) {
+static clv_code read_page_label(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at;
   CLV_TRY(clv_read_class_name(j, &l->label, err));
   if (!memchr(l->label.data, 0, l->label.len)) return CLV_OK;
@@ -95,51 +97,52 @@ static clv_code take_page_label(clv_page_reader *l, clv_json *j, clv_err *err) {
 
 /* ---- a line ---------------------------------------------------------------------------------- */
 
-/* Known keys. A line has probabilities if it was printed by an earlier prediction. */
+/* Keys that a line may have. It has probabilities if an earlier prediction printed it. */
 enum { WORDS, BOXES, LABELS, LABEL, PROBABILITIES, PROBABILITY, FILE_NAME, KEYS };
 static const char *const keys[KEYS] = {"words",         "boxes",       "labels", "label",
                                        "probabilities", "probability", "file"};
 
-static uint32_t needed(clv_page_label_kind wants) {
+static uint32_t needed_keys(clv_page_label_kind wants) {
   uint32_t both = 1u << WORDS | 1u << BOXES;
   if (wants == CLV_PAGES_WORD_LABELS) both |= 1u << LABELS;
   return wants == CLV_PAGES_PAGE_LABELS ? both | 1u << LABEL : both;
 }
 
-/* Reads the name of the file. Ignores a value that is not a text. */
+/* Reads the name of the page's file. Ignores a value that is not a text. */
 static clv_code read_file_name(clv_page_reader *l, clv_json *j, clv_err *err) {
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(j, &kind, err));
   return kind == CLV_JSON_TEXT ? clv_json_text(j, &l->file, err) : clv_json_skip(j, err);
 }
 
-static clv_code take_value(clv_page_reader *l, clv_json *j, int which, clv_err *err) {
-  static take_fn *const lists[] = {[WORDS] = take_word, [BOXES] = take_box, [LABELS] = take_label};
-  if (which == FILE_NAME) return read_file_name(l, j, err);
-  if (which < 0 || !(needed(l->wants) & 1u << which)) return clv_json_skip(j, err);
-  return which == LABEL ? take_page_label(l, j, err) : take_list(l, j, lists[which], err);
+static clv_code read_value(clv_page_reader *l, clv_json *j, int key_index, clv_err *err) {
+  static read_fn *const lists[] = {[WORDS] = read_word, [BOXES] = read_box, [LABELS] = read_label};
+  if (key_index == FILE_NAME) return read_file_name(l, j, err);
+  if (key_index < 0 || !(needed_keys(l->label_kind) & 1u << key_index))
+    return clv_json_skip(j, err);
+  return key_index == LABEL ? read_page_label(l, j, err) : read_list(l, j, lists[key_index], err);
 }
 
 static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t seen,
                            clv_err *err) {
-  clv_key_list there;
+  clv_key_list present_keys;
   size_t words = l->words.n;
   for (int k = 0; k < KEYS; k++)
-    if (needed(l->wants) & ~seen & 1u << k)
-      return clv_fail(err, CLV_INVALID, "%s: has no '%s', but %s", l->place, keys[k],
-                      clv_key_list_of_object(j, &there));
+    if (needed_keys(l->label_kind) & ~seen & 1u << k)
+      return clv_fail(err, CLV_INVALID, "%s: has no '%s', but %s", l->location, keys[k],
+                      clv_key_list_of_object(j, &present_keys));
   if (l->kept.failed || l->label.failed || l->file.failed || l->more.failed)
-    return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its words", l->place);
+    return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its words", l->location);
   if (l->boxes.n != 4 * words)
-    return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu boxes", l->place, words,
+    return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu boxes", l->location, words,
                     l->boxes.n / 4);
-  if (l->wants == CLV_PAGES_WORD_LABELS && l->names.n != words)
-    return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu labels", l->place, words,
+  if (l->label_kind == CLV_PAGES_WORD_LABELS && l->names.n != words)
+    return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu labels", l->location, words,
                     l->names.n);
   return CLV_OK;
 }
 
-/* Keeps the text of an unknown member, which starts at `begin`. */
+/* Keeps the text of a member that this reader does not know. begin: where the member starts. */
 static void keep_member(clv_page_reader *l, const clv_json *j, size_t begin) {
   const char *from = j->text + begin;
   size_t space = strspn(from, " \t\r");
@@ -147,17 +150,17 @@ static void keep_member(clv_page_reader *l, const clv_json *j, size_t begin) {
   clv_bytes_add(&l->more, from + space, j->at - begin - space);
 }
 
-static clv_code take_member(clv_page_reader *l, clv_json *j, uint32_t *seen, clv_err *err) {
+static clv_code read_member(clv_page_reader *l, clv_json *j, uint32_t *seen, clv_err *err) {
   size_t begin = j->at;
-  int which;
-  CLV_TRY(clv_json_find_key(j, keys, KEYS, seen, &which, err));
-  CLV_TRY(take_value(l, j, which, err));
-  if ((which < 0 || which == FILE_NAME) && l->wants == CLV_PAGES_UNLABELLED)
+  int key_index;
+  CLV_TRY(clv_json_find_key(j, keys, KEYS, seen, &key_index, err));
+  CLV_TRY(read_value(l, j, key_index, err));
+  if ((key_index < 0 || key_index == FILE_NAME) && l->label_kind == CLV_PAGES_UNLABELLED)
     keep_member(l, j, begin);
   return CLV_OK;
 }
 
-static clv_code take_line(clv_page_reader *l, clv_json *j, clv_err *err) {
+static clv_code parse_line(clv_page_reader *l, clv_json *j, clv_err *err) {
   uint32_t seen = 0;
   bool more = true;
   l->words.n = l->names.n = l->boxes.n = l->kept.len = l->file.len = l->more.len = 0;
@@ -165,13 +168,13 @@ static clv_code take_line(clv_page_reader *l, clv_json *j, clv_err *err) {
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) break;
-    CLV_TRY(take_member(l, j, &seen, err));
+    CLV_TRY(read_member(l, j, &seen, err));
   }
   CLV_TRY(clv_json_end(j, err));
   return check_line(l, j, seen, err);
 }
 
-static clv_code make_room(clv_page_reader *l, clv_err *err) {
+static clv_code reserve_words(clv_page_reader *l, clv_err *err) {
   size_t n = l->words.n;
   if (n <= l->cap) return CLV_OK;
   free(l->list);
@@ -185,22 +188,22 @@ static clv_code make_room(clv_page_reader *l, clv_err *err) {
   return CLV_OK;
 }
 
-static void hand_over(clv_page_reader *l, clv_labelled_page *ret) {
+static void set_page(clv_page_reader *l, clv_labelled_page *ret) {
   for (size_t i = 0; i < l->words.n; i++) {
     const int32_t *b = l->boxes.at + 4 * i;
     l->list[i] = (clv_page_word){l->kept.data + l->words.at[i], (uint16_t)b[0], (uint16_t)b[1],
                                  (uint16_t)b[2], (uint16_t)b[3]};
     if (l->names.n) l->labels[i] = l->names.at[i] < 0 ? NULL : l->kept.data + l->names.at[i];
   }
-  *ret = (clv_labelled_page){.place = l->place,
+  *ret = (clv_labelled_page){.location = l->location,
                              .page = {l->list, l->words.n},
-                             .labels = l->wants == CLV_PAGES_WORD_LABELS ? l->labels : NULL,
-                             .label = l->wants == CLV_PAGES_PAGE_LABELS ? l->label.data : NULL,
+                             .labels = l->label_kind == CLV_PAGES_WORD_LABELS ? l->labels : NULL,
+                             .label = l->label_kind == CLV_PAGES_PAGE_LABELS ? l->label.data : NULL,
                              .file = l->file.len ? l->file.data : NULL,
-                             .more = l->more.len ? l->more.data : NULL};
+                             .other_members = l->more.len ? l->more.data : NULL};
 }
 
-/* Finds the next line that is not empty. False: no more. */
+/* Finds the next line that is not empty. False: no such line is left. */
 static bool find_line(clv_page_reader *l, clv_json *ret) {
   for (; l->at < l->len; l->line++) {
     const char *from = l->text + l->at, *stop = memchr(from, '\n', l->len - l->at);
@@ -221,9 +224,9 @@ clv_code clv_page_reader_next(clv_page_reader *l, clv_labelled_page *ret, bool *
   clv_json j;
   *ret_more = find_line(l, &j);
   if (!*ret_more) return CLV_OK;
-  snprintf(l->place, sizeof l->place, "%.200s:%zu", l->path, l->line);
-  CLV_TRY(take_line(l, &j, err));
-  CLV_TRY(make_room(l, err));
-  hand_over(l, ret);
+  snprintf(l->location, sizeof l->location, "%.200s:%zu", l->path, l->line);
+  CLV_TRY(parse_line(l, &j, err));
+  CLV_TRY(reserve_words(l, err));
+  set_page(l, ret);
   return CLV_OK;
 }

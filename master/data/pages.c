@@ -12,14 +12,14 @@
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static clv_code take_names(clv_page_rows *r, const clv_page_options *o, clv_err *err) {
+static clv_code add_listed_names(clv_page_rows *r, const clv_page_options *o, clv_err *err) {
   int32_t number;
   for (size_t i = 0; i < o->n_labels; i++) {
     CLV_TRY(clv_name_table_number(&r->names, o->labels[i], strlen(o->labels[i]), &number, err));
     if ((size_t)number != i)
       return clv_fail(err, CLV_INVALID, "data.documents.labels has '%s' twice", o->labels[i]);
   }
-  r->names.closed = o->n_labels > 0;
+  r->names.is_closed = o->n_labels > 0;
   return CLV_OK;
 }
 
@@ -31,14 +31,14 @@ clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o, clv_
                                    .last = r->tokens.last,
                                    .pad = r->tokens.pad};
   bool none = o->unlabelled || o->objective != CLV_OBJECTIVE_LABELS;
-  r->wants = none                ? CLV_PAGES_UNLABELLED
-             : o->pages.per_page ? CLV_PAGES_PAGE_LABELS
-                                 : CLV_PAGES_WORD_LABELS;
+  r->label_kind = none                ? CLV_PAGES_UNLABELLED
+                  : o->pages.per_page ? CLV_PAGES_PAGE_LABELS
+                                      : CLV_PAGES_WORD_LABELS;
   r->keeps_pages = o->unlabelled;
   r->by_file = o->grouped && !o->unlabelled;
   r->max_bytes = r->tokens.max_bytes;
   r->ignored = o->ignored ? *o->ignored : CLV_LABEL_IGNORED;
-  return take_names(r, &o->pages, err);
+  return add_listed_names(r, &o->pages, err);
 }
 
 void clv_page_rows_done(clv_page_rows *r) {
@@ -53,7 +53,7 @@ void clv_page_rows_done(clv_page_rows *r) {
   clv_name_table_done(&r->names);
 }
 
-static clv_code append(clv_ids *to, const int32_t *from, size_t n, clv_err *err) {
+static clv_code append_ids(clv_ids *to, const int32_t *from, size_t n, clv_err *err) {
   for (size_t i = 0; i < n; i++) CLV_TRY(clv_ids_add(to, from[i], err));
   return CLV_OK;
 }
@@ -64,11 +64,11 @@ static bool has_label(const clv_windows *w, size_t row) {
   return false;
 }
 
-/* Adds a window. Skips one without labels, because its loss would be a mean of no numbers. */
+/* Adds a window. Skips a window without labels, because its loss would be a mean of no numbers. */
 static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, int32_t class,
                            int64_t group, clv_err *err) {
   size_t at = row * w->width;
-  bool words = r->wants == CLV_PAGES_WORD_LABELS;
+  bool words = r->label_kind == CLV_PAGES_WORD_LABELS;
   if (words && !has_label(w, row)) {
     r->counts.unlabelled_windows++;
     return CLV_OK;
@@ -77,16 +77,17 @@ static clv_code add_window(clv_page_rows *r, const clv_windows *w, size_t row, i
     return clv_fail(err, CLV_EXHAUSTED, "more than %zu windows of %zu tokens", r->lengths.n,
                     w->width);
   r->counts.windows++;
-  CLV_TRY(append(&r->ids, w->ids + at, w->width, err));
-  CLV_TRY(append(&r->boxes, w->boxes + 4 * at, 4 * w->width, err));
-  CLV_TRY(append(&r->lengths, w->lengths + row, 1, err));
+  CLV_TRY(append_ids(&r->ids, w->ids + at, w->width, err));
+  CLV_TRY(append_ids(&r->boxes, w->boxes + 4 * at, 4 * w->width, err));
+  CLV_TRY(append_ids(&r->lengths, w->lengths + row, 1, err));
   clv_bytes_add(&r->groups, &group, sizeof group);
   if (r->groups.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for groups");
-  if (words || r->keeps_pages) return append(&r->labels, w->labels + at, w->width, err);
-  return r->wants == CLV_PAGES_PAGE_LABELS ? append(&r->labels, &class, 1, err) : CLV_OK;
+  if (words || r->keeps_pages) return append_ids(&r->labels, w->labels + at, w->width, err);
+  return r->label_kind == CLV_PAGES_PAGE_LABELS ? append_ids(&r->labels, &class, 1, err) : CLV_OK;
 }
 
-/* Numbers the labels of words. Checks all names first, so that a skipped page adds no class. */
+/* Numbers the labels of words. Checks all names first, so that a page that is skipped adds no
+ * class. */
 static clv_code number_words(clv_page_rows *r, const clv_labelled_page *p, int32_t *labels,
                              clv_err *err) {
   for (size_t i = 0; i < p->page.n; i++)
@@ -100,9 +101,9 @@ static clv_code number_words(clv_page_rows *r, const clv_labelled_page *p, int32
   return CLV_OK;
 }
 
-/* Labels of the words of a page. For a kept page, the label of a word is its index. */
-static clv_code labels_of(clv_page_rows *r, const clv_labelled_page *p, int32_t **ret,
-                          clv_err *err) {
+/* Returns the labels of a page's words. For a kept page, the label of a word is its index. */
+static clv_code labels_of_page(clv_page_rows *r, const clv_labelled_page *p, int32_t **ret,
+                               clv_err *err) {
   if (!p->labels && !r->keeps_pages) return CLV_OK;
   CLV_TRY(clv_alloc(p->page.n, sizeof **ret, ret, err));
   if (!r->keeps_pages) return number_words(r, p, *ret, err);
@@ -110,8 +111,8 @@ static clv_code labels_of(clv_page_rows *r, const clv_labelled_page *p, int32_t 
   return CLV_OK;
 }
 
-static clv_code group_of(const clv_page_rows *r, const clv_labelled_page *p, int64_t *ret,
-                         clv_err *err) {
+static clv_code group_of_page(const clv_page_rows *r, const clv_labelled_page *p, int64_t *ret,
+                              clv_err *err) {
   *ret = (int64_t)r->counts.pages;
   if (!r->by_file) return CLV_OK;
   if (!p->file)
@@ -127,8 +128,8 @@ static clv_code add_page(clv_page_rows *r, const clv_labelled_page *p, clv_err *
   CLV_AUTO(clv_windows_done) clv_windows w = {0};
   int32_t class = 0;
   int64_t group;
-  CLV_TRY(group_of(r, p, &group, err));
-  CLV_TRY(labels_of(r, p, &labels, err));
+  CLV_TRY(group_of_page(r, p, &group, err));
+  CLV_TRY(labels_of_page(r, p, &labels, err));
   if (p->label) CLV_TRY(clv_name_table_number(&r->names, p->label, strlen(p->label), &class, err));
   CLV_TRY(clv_windows_make(&p->page, labels, r->tokens.tokenizer, &r->window, &w, err));
   r->counts.pages++;
@@ -144,21 +145,21 @@ static clv_code add_page(clv_page_rows *r, const clv_labelled_page *p, clv_err *
 clv_code clv_page_rows_add(clv_page_rows *r, const clv_labelled_page *page, clv_err *err) {
   clv_err why;
   if (add_page(r, page, &why) == CLV_OK) return CLV_OK;
-  return clv_fail(err, why.code, "%s: %s", page->place, why.text);
+  return clv_fail(err, why.code, "%s: %s", page->location, why.text);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static clv_code tensor_of(const clv_ids *from, clv_shape shape, clv_tensor **ret, clv_err *err) {
+static clv_code make_tensor(const clv_ids *from, clv_shape shape, clv_tensor **ret, clv_err *err) {
   CLV_TRY(clv_tensor_new(CLV_I32, &shape, ret, err));
   memcpy((*ret)->data, from->at, (*ret)->bytes);
   return CLV_OK;
 }
 
-static clv_code take_labels(clv_page_rows *r, clv_page_set *p, clv_err *err) {
+static clv_code make_label_tensor(clv_page_rows *r, clv_page_set *p, clv_err *err) {
   CLV_AUTO(clv_freep) int32_t *rank = NULL;
   int64_t n = (int64_t)r->lengths.n, width = (int64_t)r->window.width;
-  clv_shape shape = r->wants == CLV_PAGES_WORD_LABELS ? CLV_SHAPE(n, width) : CLV_SHAPE(n);
+  clv_shape shape = r->label_kind == CLV_PAGES_WORD_LABELS ? CLV_SHAPE(n, width) : CLV_SHAPE(n);
   p->names = r->names;
   r->names = (clv_name_table){0};
   CLV_TRY(clv_name_table_order(&p->names, &p->classes, &rank, err));
@@ -169,38 +170,38 @@ static clv_code take_labels(clv_page_rows *r, clv_page_set *p, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code take_places(clv_page_rows *r, clv_page_set *p, clv_err *err) {
+static clv_code make_token_words(clv_page_rows *r, clv_page_set *p, clv_err *err) {
   p->kept = r->kept;
   r->kept = (clv_kept_pages){0};
-  return tensor_of(&r->labels, CLV_SHAPE((int64_t)r->lengths.n, (int64_t)r->window.width),
-                   &p->places, err);
+  return make_tensor(&r->labels, CLV_SHAPE((int64_t)r->lengths.n, (int64_t)r->window.width),
+                     &p->token_words, err);
 }
 
-static clv_code fill(clv_page_rows *r, clv_page_set *p, clv_err *err) {
+static clv_code fill_page_set(clv_page_rows *r, clv_page_set *p, clv_err *err) {
   int64_t n = (int64_t)r->lengths.n, width = (int64_t)r->window.width;
   if (!n) CLV_TRY(clv_text_rows_check_broken(&r->tokens, err));
   if (!n && !r->counts.pages) return clv_fail(err, CLV_INVALID, "%s: has no page", r->tokens.path);
   if (!n)
     return clv_fail(err, CLV_INVALID, "%s: no window of its %zu page%s has a %s", r->tokens.path,
                     r->counts.pages, CLV_S(r->counts.pages),
-                    r->wants == CLV_PAGES_WORD_LABELS ? "labelled word" : "word");
+                    r->label_kind == CLV_PAGES_WORD_LABELS ? "labelled word" : "word");
   p->counts = r->counts;
-  p->kinds = clv_text_rows_token_info(&r->tokens);
+  p->token_info = clv_text_rows_token_info(&r->tokens);
   p->groups = r->groups;
   r->groups = (clv_bytes){0};
   p->broken = r->tokens.broken;
   r->tokens.broken = (clv_broken_records){0};
-  CLV_TRY(tensor_of(&r->ids, CLV_SHAPE(n, width), &p->ids, err));
-  CLV_TRY(tensor_of(&r->boxes, CLV_SHAPE(n, width, 4), &p->boxes, err));
-  CLV_TRY(tensor_of(&r->lengths, CLV_SHAPE(n), &p->lengths, err));
-  if (r->keeps_pages) return take_places(r, p, err);
-  return r->wants == CLV_PAGES_UNLABELLED ? CLV_OK : take_labels(r, p, err);
+  CLV_TRY(make_tensor(&r->ids, CLV_SHAPE(n, width), &p->ids, err));
+  CLV_TRY(make_tensor(&r->boxes, CLV_SHAPE(n, width, 4), &p->boxes, err));
+  CLV_TRY(make_tensor(&r->lengths, CLV_SHAPE(n), &p->lengths, err));
+  if (r->keeps_pages) return make_token_words(r, p, err);
+  return r->label_kind == CLV_PAGES_UNLABELLED ? CLV_OK : make_label_tensor(r, p, err);
 }
 
 clv_code clv_page_rows_take(clv_page_rows *r, clv_page_set **ret, clv_err *err) {
   clv_page_set *p = NULL;
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
-  clv_code code = fill(r, p, err);
+  clv_code code = fill_page_set(r, p, err);
   if (code == CLV_OK)
     *ret = p;
   else
@@ -214,7 +215,7 @@ void clv_page_set_free(clv_page_set *p) {
   clv_tensor_unref(p->boxes);
   clv_tensor_unref(p->lengths);
   clv_tensor_unref(p->labels);
-  clv_tensor_unref(p->places);
+  clv_tensor_unref(p->token_words);
   clv_bytes_done(&p->groups);
   clv_kept_pages_done(&p->kept);
   clv_name_table_done(&p->names);
@@ -249,7 +250,8 @@ static clv_code read_line(page_reading *r, clv_page_reader *lines, const clv_tex
 
 static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
   CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
-  CLV_AUTO(clv_page_reader_done) clv_page_reader lines = {.path = path, .wants = r->rows->wants};
+  CLV_AUTO(clv_page_reader_done)
+  clv_page_reader lines = {.path = path, .label_kind = r->rows->label_kind};
   clv_text_record record;
   clv_err why;
   CLV_TRY(clv_record_lines_open(path, false, r->rows->max_bytes, &l, err));
@@ -261,8 +263,9 @@ static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
   }
 }
 
-/* Formats file and page as `cleave-master words` does. */
-static clv_code put_place(clv_bytes *out, const clv_found_file *f, size_t page, clv_err *err) {
+/* Appends file and page as JSON members, as `cleave-master words` prints them. */
+static clv_code format_file_and_page(clv_bytes *out, const clv_found_file *f, size_t page,
+                                     clv_err *err) {
   out->len = 0;
   clv_bytes_puts(out, "\"file\":");
   clv_bytes_json(out, f->name);
@@ -274,27 +277,28 @@ static clv_code read_document(page_reading *r, const clv_found_file *f, clv_err 
   CLV_AUTO(clv_document_done) clv_document d = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes class = {0}, more = {0};
   clv_err why;
-  if (r->rows->wants == CLV_PAGES_WORD_LABELS)
+  if (r->rows->label_kind == CLV_PAGES_WORD_LABELS)
     return clv_fail(err, CLV_INVALID,
                     "%s: a file like this has no labels of words: print its words with "
                     "cleave-master words, and give each line its 'labels'",
                     f->path);
-  if (r->rows->wants == CLV_PAGES_PAGE_LABELS && !f->class_bytes)
+  if (r->rows->label_kind == CLV_PAGES_PAGE_LABELS && !f->class_bytes)
     return clv_fail(err, CLV_INVALID, "%s: has no label: it must be in a folder of its class",
                     f->path);
   clv_bytes_add(&class, f->name, f->class_bytes);
   clv_bytes_add(&class, "", 1);
   if (class.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its class", f->path);
   if (clv_document_read(f->path, &r->o->pages.limits, &d, &why) != CLV_OK) {
-    if (why.code == CLV_EXHAUSTED) why.code = CLV_DATA_LOSS; /* a limit of this file's child */
+    /* the child process of this file came to its limit */
+    if (why.code == CLV_EXHAUSTED) why.code = CLV_DATA_LOSS;
     return clv_text_rows_skip_broken(&r->rows->tokens, &why, err);
   }
-  clv_labelled_page page = {.place = f->path, .file = f->name};
-  if (r->rows->wants == CLV_PAGES_PAGE_LABELS) page.label = class.data;
+  clv_labelled_page page = {.location = f->path, .file = f->name};
+  if (r->rows->label_kind == CLV_PAGES_PAGE_LABELS) page.label = class.data;
   for (size_t i = 0; i < d.n; i++) {
-    CLV_TRY(put_place(&more, f, i, err));
+    CLV_TRY(format_file_and_page(&more, f, i, err));
     page.page = d.pages[i];
-    page.more = more.data;
+    page.other_members = more.data;
     CLV_TRY(clv_page_rows_add(r->rows, &page, err));
   }
   return CLV_OK;
@@ -312,7 +316,7 @@ static clv_code read_file(void *user, const clv_found_file *f, clv_err *err) {
                     "%s: documents come as .jsonl, also with .gz, as .pdf, .png or .jpg, or as a "
                     "folder of such files",
                     f->path);
-  r->rows->counts.strays++;
+  r->rows->counts.n_strays++;
   return CLV_OK;
 }
 

@@ -40,31 +40,32 @@ static void on_read(png_structp png, png_bytep dst, size_t n) {
   r->at += n;
 }
 
-static clv_code failed(const png_reader *r, clv_err *err) {
+static clv_code fail_with_reason(const png_reader *r, clv_err *err) {
   return clv_fail(err, CLV_DATA_LOSS, "%s (at byte %zu of %zu)", r->why, r->at, r->in->len);
 }
 
-/* Creates the decoder. libpng's own size limits are off, because clv_pixels_reserve checks sizes
- * with a better message. */
-static clv_code start(png_reader *r, clv_err *err) {
+/* Creates the decoder. libpng's own limits of size are off, because clv_pixels_reserve checks the
+ * size with a better message. */
+static clv_code create_decoder(png_reader *r, clv_err *err) {
   r->png = png_create_read_struct(PNG_LIBPNG_VER_STRING, r, on_error, on_warning);
   r->info = r->png ? png_create_info_struct(r->png) : NULL;
   if (!r->info) return clv_fail(err, CLV_EXHAUSTED, "no memory to decode it");
   png_set_user_limits(r->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
   png_set_chunk_malloc_max(r->png, CHUNK_BYTES);
-  /* Texts, profiles and the like are not inflated: pixels do not depend on them. */
+  /* Texts, profiles and the like are not inflated, because pixels do not depend on them. */
   png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
   png_set_read_fn(r->png, r, on_read);
   return CLV_OK;
 }
 
-/* Reads the header. Output is grey or RGB, of 16 bits if the file has them, else of 8. */
+/* Reads the header. The output is grey or RGB, with 16 bits a sample if the file has 16, else with
+ * 8. */
 static clv_code read_header(png_reader *r, clv_pixels *ret, clv_err *err) {
-  if (setjmp(png_jmpbuf(r->png))) return failed(r, err);
+  if (setjmp(png_jmpbuf(r->png))) return fail_with_reason(r, err);
   png_read_info(r->png, r->info);
   png_set_palette_to_rgb(r->png);
   png_set_expand_gray_1_2_4_to_8(r->png);
-  png_set_swap(r->png); /* samples of 16 bits come big-endian */
+  png_set_swap(r->png); /* a file has samples of 16 bits in big-endian order */
   png_set_strip_alpha(r->png);
   const clv_pixels as = {
       .width = png_get_image_width(r->png, r->info),
@@ -75,7 +76,7 @@ static clv_code read_header(png_reader *r, clv_pixels *ret, clv_err *err) {
 }
 
 static clv_code read_rows(png_reader *r, clv_pixels *ret, clv_err *err) {
-  if (setjmp(png_jmpbuf(r->png))) return failed(r, err);
+  if (setjmp(png_jmpbuf(r->png))) return fail_with_reason(r, err);
   int passes = png_set_interlace_handling(r->png);
   png_read_update_info(r->png, r->info);
   size_t stride = ret->width * clv_pixel_bytes(ret);
@@ -84,13 +85,13 @@ static clv_code read_rows(png_reader *r, clv_pixels *ret, clv_err *err) {
                     (size_t)png_get_rowbytes(r->png, r->info), stride);
   for (int pass = 0; pass < passes; pass++)
     for (uint32_t y = 0; y < ret->height; y++) png_read_row(r->png, ret->data + y * stride, NULL);
-  png_read_end(r->png, NULL); /* a file that ends before its end is damaged */
+  png_read_end(r->png, NULL); /* fails if the file ends too early */
   return CLV_OK;
 }
 
 clv_code clv_png_decode(const clv_encoded_image *in, clv_pixels *ret, clv_err *err) {
   CLV_AUTO(reader_done) png_reader r = {.in = in};
-  CLV_TRY(start(&r, err));
+  CLV_TRY(create_decoder(&r, err));
   CLV_TRY(read_header(&r, ret, err));
   return in->header_only ? CLV_OK : read_rows(&r, ret, err);
 }

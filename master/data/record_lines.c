@@ -11,16 +11,16 @@
 
 enum { PIECE = 65536 };
 
-/* State of the CSV parser before a byte, as in clv_csv_read_field. */
-typedef enum csv_place { FIELD_BEGINS, IN_PLAIN, IN_QUOTES, AFTER_QUOTE } csv_place;
+/* State of the CSV parser before a byte; the same rules as in clv_csv_read_field. */
+typedef enum csv_state { FIELD_BEGINS, IN_PLAIN, IN_QUOTES, AFTER_QUOTE } csv_state;
 
 struct clv_record_lines {
   clv_source *source;
   bool is_csv;
-  size_t max_bytes, taken; /* limit and number of bytes read in all; 0 < max_bytes */
-  size_t lines;            /* lines read */
-  csv_place place;
-  size_t at, got; /* bytes of `piece` that are used, that are valid */
+  size_t max_bytes, taken; /* most bytes to read, > 0; bytes read so far */
+  size_t lines;            /* lines read so far */
+  csv_state state;
+  size_t at, got; /* bytes of `piece` that are used; that are filled */
   clv_bytes record;
   char piece[PIECE];
 };
@@ -33,7 +33,7 @@ void clv_record_lines_freep(clv_record_lines **l) {
   *l = NULL;
 }
 
-static csv_place next_place(csv_place now, char c) {
+static csv_state next_state(csv_state now, char c) {
   if (now == IN_QUOTES) return c == '"' ? AFTER_QUOTE : IN_QUOTES;
   if (c == ',') return FIELD_BEGINS;
   if (now == FIELD_BEGINS && c == '"') return IN_QUOTES;
@@ -55,17 +55,18 @@ static clv_code check_encoding(const clv_record_lines *l, clv_err *err) {
                   clv_source_label(l->source), name, name);
 }
 
-/* True if the first line ends with \r alone, as in files of old Macintoshes. A quoted field may
- * contain \r; in JSON it is a space unless another record follows. */
+/* True if the first line ends with \r alone, as in files of old Macintoshes. A quoted field of CSV
+ * may contain \r. Between JSON tokens \r is a space, so it ends a line only if another record
+ * follows. */
 static bool ends_in_cr(const clv_record_lines *l) {
-  csv_place place = FIELD_BEGINS;
+  csv_state place = FIELD_BEGINS;
   for (size_t i = 0; i + 1 < l->got; i++) {
     char c = l->piece[i], next = l->piece[i + 1];
     bool inside = l->is_csv && place == IN_QUOTES;
     if (c == '\n' && !inside) return false;
     if (c == '\r' && !inside && (l->is_csv ? next != '\n' && next != '\r' : next == '{'))
       return true;
-    place = next_place(place, c);
+    place = next_state(place, c);
   }
   return false;
 }
@@ -80,12 +81,12 @@ static clv_code check_line_ends(const clv_record_lines *l, clv_err *err) {
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
-static clv_code fill(clv_record_lines *l, clv_err *err) {
+static clv_code fill_piece(clv_record_lines *l, clv_err *err) {
   l->at = 0;
   return clv_source_read(l->source, l->piece, PIECE, &l->got, err);
 }
 
-static clv_code fail_size(const clv_record_lines *l, clv_err *err) {
+static clv_code fail_too_large(const clv_record_lines *l, clv_err *err) {
   return clv_fail(err, CLV_EXHAUSTED, "%.200s: has more than %zu bytes",
                   clv_source_label(l->source), l->max_bytes);
 }
@@ -97,7 +98,7 @@ static clv_code open_source(clv_source **s, bool is_csv, size_t max_bytes, clv_r
   l->source = clv_steal(s);
   l->is_csv = is_csv;
   l->max_bytes = max_bytes;
-  CLV_TRY(fill(l, err));
+  CLV_TRY(fill_piece(l, err));
   CLV_TRY(check_encoding(l, err));
   CLV_TRY(check_line_ends(l, err));
   l->at = clv_bom_bytes(l->piece, l->got);
@@ -119,14 +120,15 @@ clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *
   return open_source(&s, is_csv, SIZE_MAX, ret, err);
 }
 
-/* Bytes of `piece` up to the end of the record (*ret_end), or of the piece. */
+/* Returns the bytes of `piece` up to the end of the record (then *ret_end is true), or up to the
+ * end of the piece. */
 static size_t csv_bytes(clv_record_lines *l, bool *ret_end) {
   size_t i = l->at;
   while (i < l->got && !*ret_end) {
     char c = l->piece[i++];
-    *ret_end = c == '\n' && l->place != IN_QUOTES;
+    *ret_end = c == '\n' && l->state != IN_QUOTES;
     l->lines += c == '\n';
-    l->place = *ret_end ? FIELD_BEGINS : next_place(l->place, c);
+    l->state = *ret_end ? FIELD_BEGINS : next_state(l->state, c);
   }
   return i - l->at;
 }
@@ -140,33 +142,35 @@ static size_t line_bytes(clv_record_lines *l, bool *ret_end) {
 
 /* ---- empty lines ----------------------------------------------------------------------------- */
 
-/* A line end of CSV is \n or \r\n, and spaces are a field. A line of JSON may have spaces only. */
-static bool is_blank(const clv_record_lines *l, size_t i) {
+/* True if byte i of `piece` may be in an empty line. In CSV only \r before \n may, because spaces
+ * are a field; in JSON lines spaces may. */
+static bool is_blank_byte(const clv_record_lines *l, size_t i) {
   char c = l->piece[i];
   if (l->is_csv) return c == '\r' && i + 1 < l->got && l->piece[i + 1] == '\n';
   return c == '\r' || c == ' ' || c == '\t';
 }
 
-/* Bytes of `piece` up to the end of the last empty line before a record. Counts the lines. */
+/* Returns the bytes of `piece` up to the end of the last empty line before a record, and counts
+ * these lines. */
 static size_t empty_bytes(clv_record_lines *l) {
   size_t end = l->at;
   for (size_t i = end; i < l->got; i++) {
     if (l->piece[i] == '\n') {
       end = i + 1;
       l->lines++;
-    } else if (!is_blank(l, i)) {
+    } else if (!is_blank_byte(l, i)) {
       break;
     }
   }
   return end - l->at;
 }
 
-/* Skips empty lines in one scan, because a record for each would take thirty times as long. */
+/* Skips all empty lines at once. Taking each for a record would be thirty times as slow. */
 static clv_code skip_empty(clv_record_lines *l, clv_err *err) {
   do {
-    if (l->at == l->got) CLV_TRY(fill(l, err));
+    if (l->at == l->got) CLV_TRY(fill_piece(l, err));
     size_t n = empty_bytes(l);
-    if (n > l->max_bytes - l->taken) return fail_size(l, err);
+    if (n > l->max_bytes - l->taken) return fail_too_large(l, err);
     l->at += n;
     l->taken += n;
   } while (l->got && l->at == l->got);
@@ -175,14 +179,14 @@ static clv_code skip_empty(clv_record_lines *l, clv_err *err) {
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-static clv_code take_bytes(clv_record_lines *l, size_t n, size_t line, clv_err *err) {
+static clv_code append_bytes(clv_record_lines *l, size_t n, size_t line, clv_err *err) {
   const char *label = clv_source_label(l->source);
   if (l->record.len + n > CLV_TEXT_RECORD_MAX)
     return clv_fail(
         err, CLV_EXHAUSTED, "%.200s:%zu: this record has more than %d bytes, the limit of one%s",
         label, line, CLV_TEXT_RECORD_MAX,
-        l->place == IN_QUOTES ? " (do its quotes have no end?)" : ": split it into several");
-  if (n > l->max_bytes - l->taken) return fail_size(l, err);
+        l->state == IN_QUOTES ? " (do its quotes have no end?)" : ": split it into several");
+  if (n > l->max_bytes - l->taken) return fail_too_large(l, err);
   clv_bytes_add(&l->record, l->piece + l->at, n);
   l->at += n;
   l->taken += n;
@@ -197,11 +201,11 @@ clv_code clv_record_lines_next(clv_record_lines *l, clv_text_record *ret, bool *
   size_t line = l->lines;
   l->record.len = 0;
   clv_bytes_add(&l->record, "", 0);
-  l->place = FIELD_BEGINS;
+  l->state = FIELD_BEGINS;
   while (!end) {
-    if (l->at == l->got) CLV_TRY(fill(l, err));
+    if (l->at == l->got) CLV_TRY(fill_piece(l, err));
     if (!l->got) break;
-    CLV_TRY(take_bytes(l, (l->is_csv ? csv_bytes : line_bytes)(l, &end), line + 1, err));
+    CLV_TRY(append_bytes(l, (l->is_csv ? csv_bytes : line_bytes)(l, &end), line + 1, err));
   }
   *ret_more = l->record.len > 0;
   *ret = (clv_text_record){l->record.data, l->record.len, line};

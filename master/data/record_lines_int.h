@@ -13,8 +13,8 @@ enum { CLV_TEXT_RECORD_MAX = 16 << 20 /* bytes */ };
 
 typedef struct clv_record_lines clv_record_lines;
 
-/* Opens a file, plain or gzip. Skips a byte order mark of UTF-8. CLV_INVALID: the text is UTF-16 or
- * UTF-32. max_bytes: limit of the decoded file. */
+/* Opens a file, plain or gzip, and skips a UTF-8 byte order mark. max_bytes: limit of the decoded
+ * file. CLV_INVALID: the text is UTF-16 or UTF-32. */
 clv_code clv_record_lines_open(const char *path, bool is_csv, size_t max_bytes,
                                clv_record_lines **ret, clv_err *err) CLV_USE_RESULT;
 /* As clv_record_lines_open, but reads from memory, which must outlive the lines. */
@@ -22,19 +22,20 @@ clv_code clv_record_lines_open_memory(const char *text, size_t len, const char *
                                       clv_record_lines **ret, clv_err *err) CLV_USE_RESULT;
 void clv_record_lines_freep(clv_record_lines **l);
 
-/* A record with its line end. Valid until the next call. */
+/* A record, with its line end. The text is valid until the next call. */
 typedef struct clv_text_record {
   const char *text; /* [len], followed by a NUL */
   size_t len;
-  size_t lines_before; /* lines of the file before this record */
+  size_t lines_before; /* number of lines in the file before this record */
 } clv_text_record;
 
-/* Reads the next record. *ret_more: false at the end of the file. CLV_EXHAUSTED: the record has
- * more than CLV_TEXT_RECORD_MAX bytes, or the file more than max_bytes. */
+/* Reads the next record. *ret_more false: the file has no further record. CLV_EXHAUSTED: the record
+ * has more than CLV_TEXT_RECORD_MAX bytes, or the file more than max_bytes. */
 clv_code clv_record_lines_next(clv_record_lines *l, clv_text_record *ret, bool *ret_more,
                                clv_err *err) CLV_USE_RESULT;
 
-/* Bytes of a UTF-8 byte order mark at the beginning of a text: 3 or 0. */
+/* Returns the bytes of a UTF-8 byte order mark at the beginning of a text: 3, or 0 if there is no
+ * mark. */
 size_t clv_bom_bytes(const char *text, size_t len);
 
 #endif

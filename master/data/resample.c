@@ -14,13 +14,14 @@
 
 enum { PRECISION = 32 - 8 - 2, HALF = 1 << (PRECISION - 1) };
 
-/* For outputs [n]: inputs first[i] .. first[i] + count[i] - 1 with weights k[i * taps ...], or
- * wide[i * taps ...] for samples of 16 bits; the other one is NULL. */
+/* Weights of one axis. Output i is the sum of inputs first[i] to first[i] + count[i] - 1, with the
+ * weights from k[i * taps] on, or for samples of 16 bits from wide_weights[i * taps] on. The other
+ * array is NULL. */
 typedef struct axis {
   size_t n, taps;
   uint32_t *first, *count;
   int32_t *k;
-  double *wide;
+  double *wide_weights;
 } axis;
 
 void clv_resampler_done(clv_resampler *r) {
@@ -29,7 +30,7 @@ void clv_resampler_done(clv_resampler *r) {
   *r = (clv_resampler){0};
 }
 
-static size_t taps_of(uint32_t in, uint32_t out) {
+static size_t count_taps(uint32_t in, uint32_t out) {
   double reduction = (double)in / out;
   return (size_t)ceil(CLV_MAX(reduction, 1.0)) * 2 + 1;
 }
@@ -39,7 +40,8 @@ static double triangle(double x) {
   return x < 1.0 ? 1.0 - x : 0.0;
 }
 
-/* Weights of output `o`, not yet divided by their sum, in double; Pillow's precompute_coeffs. */
+/* Fills the weights of output i in double, as Pillow's precompute_coeffs does. center: position of
+ * the output in the input. */
 static void fill_output(axis *a, size_t i, uint32_t in, double scale, double center) {
   double width = CLV_MAX(scale, 1.0), sum = 0;
   int64_t low = (int64_t)(center - width + 0.5), high = (int64_t)(center + width + 0.5);
@@ -53,14 +55,15 @@ static void fill_output(axis *a, size_t i, uint32_t in, double scale, double cen
   double by = sum != 0 ? sum : 1;
   for (int64_t x = low; x < high; x++, at++) {
     double w = triangle(((double)x - center + 0.5) * inverse) / by;
-    if (a->wide)
-      a->wide[at] = w;
+    if (a->wide_weights)
+      a->wide_weights[at] = w;
     else
       a->k[at] = (int32_t)(0.5 + w * (1 << PRECISION));
   }
 }
 
-/* Fills the weights of a->n outputs from `from` on, of `out` outputs that come from `in` inputs. */
+/* Fills the weights of a->n outputs, from output `from` on. The axis has `in` inputs and `out`
+ * outputs. */
 static void fill_axis(axis *a, uint32_t in, uint32_t out, uint32_t from) {
   double scale = (double)in / out;
   for (size_t i = 0; i < a->n; i++)
@@ -71,13 +74,13 @@ static size_t axis_bytes(size_t n, size_t taps, bool wide) {
   return n * (2 * sizeof(uint32_t) + taps * (wide ? sizeof(double) : sizeof(int32_t)));
 }
 
-/* Divides the memory at `at` among the arrays of an axis. Weights come first, for their
- * alignment. */
-static uint8_t *lay_axis(axis *a, uint8_t *at, bool wide) {
+/* Divides the memory at `at` among the arrays of an axis; weights come first, because they need the
+ * largest alignment. Returns the end of the arrays. */
+static uint8_t *assign_axis_memory(axis *a, uint8_t *at, bool wide) {
   uint8_t *weights = at;
   at += a->n * a->taps * (wide ? sizeof(double) : sizeof(int32_t));
   if (wide)
-    a->wide = (double *)(void *)weights;
+    a->wide_weights = (double *)(void *)weights;
   else
     a->k = (int32_t *)(void *)weights;
   a->first = (uint32_t *)(void *)at;
@@ -85,7 +88,7 @@ static uint8_t *lay_axis(axis *a, uint8_t *at, bool wide) {
   return (uint8_t *)(a->count + a->n);
 }
 
-static uint8_t clip(int32_t sum) {
+static uint8_t clip_to_u8(int32_t sum) {
   sum >>= PRECISION;
   return (uint8_t)(sum < 0 ? 0 : CLV_MIN(sum, 255));
 }
@@ -96,7 +99,7 @@ static void row_grey(const axis *a, const uint8_t *src, uint8_t *dst) {
     const uint8_t *s = src + a->first[i];
     int32_t sum = HALF;
     for (uint32_t t = 0; t < a->count[i]; t++) sum += s[t] * k[t];
-    dst[i] = clip(sum);
+    dst[i] = clip_to_u8(sum);
   }
 }
 
@@ -110,78 +113,79 @@ static void row_rgb(const axis *a, const uint8_t *src, uint8_t *dst) {
       green += s[1] * k[t];
       blue += s[2] * k[t];
     }
-    *dst++ = clip(red);
-    *dst++ = clip(green);
-    *dst++ = clip(blue);
+    *dst++ = clip_to_u8(red);
+    *dst++ = clip_to_u8(green);
+    *dst++ = clip_to_u8(blue);
   }
 }
 
-/* One output row from `count` rows of n bytes; whole rows at a time, for the vector unit. */
-static void column_pass(const uint8_t *rows, const int32_t *k, size_t count, size_t n, int32_t *sum,
-                        uint8_t *dst) {
+/* Computes one output row from `count` rows of n bytes. It adds row after row, so that the compiler
+ * can vectorise the sums. */
+static void column_u8(const uint8_t *rows, const int32_t *k, size_t count, size_t n, int32_t *sum,
+                      uint8_t *dst) {
   for (size_t i = 0; i < n; i++) sum[i] = HALF;
   for (size_t t = 0; t < count; t++, rows += n)
     for (size_t i = 0; i < n; i++) sum[i] += rows[i] * k[t];
-  for (size_t i = 0; i < n; i++) dst[i] = clip(sum[i]);
+  for (size_t i = 0; i < n; i++) dst[i] = clip_to_u8(sum[i]);
 }
 
 /* ---- 16 bits --------------------------------------------------------------------------------- */
 
-static uint16_t clip_wide(double sum) {
+static uint16_t clip_to_u16(double sum) {
   return (uint16_t)CLV_MIN(CLV_MAX(sum + 0.5, 0.0), 65535.0);
 }
 
-static void row_wide(const axis *a, const uint16_t *src, size_t channels, uint16_t *dst) {
+static void row_u16(const axis *a, const uint16_t *src, size_t channels, uint16_t *dst) {
   for (size_t i = 0; i < a->n; i++)
     for (size_t c = 0; c < channels; c++) {
-      const double *w = a->wide + i * a->taps;
+      const double *w = a->wide_weights + i * a->taps;
       const uint16_t *s = src + channels * a->first[i] + c;
       double sum = 0;
       for (uint32_t t = 0; t < a->count[i]; t++) sum += s[t * channels] * w[t];
-      *dst++ = clip_wide(sum);
+      *dst++ = clip_to_u16(sum);
     }
 }
 
-static void column_wide(const uint16_t *rows, const double *w, size_t count, size_t n, double *sum,
-                        uint16_t *dst) {
+static void column_u16(const uint16_t *rows, const double *w, size_t count, size_t n, double *sum,
+                       uint16_t *dst) {
   for (size_t i = 0; i < n; i++) sum[i] = 0;
   for (size_t t = 0; t < count; t++, rows += n)
     for (size_t i = 0; i < n; i++) sum[i] += rows[i] * w[t];
-  for (size_t i = 0; i < n; i++) dst[i] = clip_wide(sum[i]);
+  for (size_t i = 0; i < n; i++) dst[i] = clip_to_u16(sum[i]);
 }
 
 /* ---- both passes ----------------------------------------------------------------------------- */
 
-static const uint8_t *pixel(const clv_pixels *p, uint32_t x, uint32_t y) {
+static const uint8_t *pixel_at(const clv_pixels *p, uint32_t x, uint32_t y) {
   return p->data + ((size_t)y * p->width + x) * clv_pixel_bytes(p);
 }
 
 static void copy_rows(const clv_pixels *src, clv_box box, clv_box window, uint8_t *dst,
                       size_t stride) {
   for (uint32_t y = 0; y < window.height; y++)
-    memcpy(dst + y * stride, pixel(src, box.x + window.x, box.y + window.y + y),
+    memcpy(dst + y * stride, pixel_at(src, box.x + window.x, box.y + window.y + y),
            window.width * clv_pixel_bytes(src));
 }
 
-/* Resamples a row of `src` with the weights of `across`. */
-static void run_across(const axis *across, const clv_pixels *src, const uint8_t *from,
-                       uint8_t *to) {
+/* Resamples one row of `src` with the weights of `across`. */
+static void resample_row(const axis *across, const clv_pixels *src, const uint8_t *from,
+                         uint8_t *to) {
   if (src->is_wide)
-    row_wide(across, (const uint16_t *)(const void *)from, src->channels, (uint16_t *)(void *)to);
+    row_u16(across, (const uint16_t *)(const void *)from, src->channels, (uint16_t *)(void *)to);
   else
     (src->channels == 1 ? row_grey : row_rgb)(across, from, to);
 }
 
-/* Computes output row y of `down` from `rows` of n samples each. sum: scratch, [n] i32 or
- * double. */
-static void run_down(const axis *down, size_t y, const uint8_t *rows, size_t n, void *sum,
-                     uint8_t *to) {
+/* Computes output row y from `rows` of n samples each, with the weights of `down`. sum: scratch,
+ * [n] i32 or double. */
+static void resample_rows_down(const axis *down, size_t y, const uint8_t *rows, size_t n, void *sum,
+                               uint8_t *to) {
   size_t weights = y * down->taps;
-  if (down->wide)
-    column_wide((const uint16_t *)(const void *)rows, down->wide + weights, down->count[y], n, sum,
-                (uint16_t *)(void *)to);
+  if (down->wide_weights)
+    column_u16((const uint16_t *)(const void *)rows, down->wide_weights + weights, down->count[y],
+               n, sum, (uint16_t *)(void *)to);
   else
-    column_pass(rows, down->k + weights, down->count[y], n, sum, to);
+    column_u8(rows, down->k + weights, down->count[y], n, sum, to);
 }
 
 clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint32_t width,
@@ -191,12 +195,12 @@ clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint
     return CLV_OK;
   }
   bool wide = src->is_wide;
-  axis across = {.n = window.width, .taps = taps_of(box.width, width)};
-  axis down = {.n = window.height, .taps = taps_of(box.height, height)};
+  axis across = {.n = window.width, .taps = count_taps(box.width, width)};
+  axis down = {.n = window.height, .taps = count_taps(box.height, height)};
   CLV_TRY(clv_reserve_bytes(
       &r->memory[0], &r->cap[0],
       axis_bytes(across.n, across.taps, wide) + axis_bytes(down.n, down.taps, wide), err));
-  lay_axis(&down, lay_axis(&across, r->memory[0], wide), wide);
+  assign_axis_memory(&down, assign_axis_memory(&across, r->memory[0], wide), wide);
   fill_axis(&across, box.width, width, window.x);
   fill_axis(&down, box.height, height, window.y);
   size_t samples = (size_t)window.width * src->channels, row = samples << wide, last = down.n - 1;
@@ -204,9 +208,9 @@ clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint
   CLV_TRY(clv_reserve_bytes(&r->memory[1], &r->cap[1], row * (end - top), err));
   CLV_TRY(clv_reserve_bytes(&r->memory[2], &r->cap[2], samples * sizeof(double), err));
   for (uint32_t y = top; y < end; y++)
-    run_across(&across, src, pixel(src, box.x, box.y + y), r->memory[1] + row * (y - top));
+    resample_row(&across, src, pixel_at(src, box.x, box.y + y), r->memory[1] + row * (y - top));
   for (size_t y = 0; y < down.n; y++)
-    run_down(&down, y, r->memory[1] + row * (down.first[y] - top), samples, r->memory[2],
-             dst + y * stride);
+    resample_rows_down(&down, y, r->memory[1] + row * (down.first[y] - top), samples, r->memory[2],
+                       dst + y * stride);
   return CLV_OK;
 }

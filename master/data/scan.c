@@ -27,7 +27,7 @@ void clv_scan_done(clv_scan *s) {
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Has no branch, so that the compiler vectorises it. */
+/* This loop has no branch, so that the compiler vectorises it. */
 #define ALL_FINITE(type)                                                              \
   do {                                                                                \
     const type *v = values;                                                           \
@@ -44,20 +44,21 @@ static bool is_finite(const clv_tensor *t, const void *values, size_t n) {
   return t->dtype != CLV_F64 || all_finite_f64(values, n);
 }
 
-static size_t row_of(const clv_tensor *t) { return t->n / (size_t)t->shape.dim[0]; }
+static size_t values_per_record(const clv_tensor *t) { return t->n / (size_t)t->shape.dim[0]; }
 
-static bool finite_record(const clv_tensor *t, size_t record) {
-  size_t n = row_of(t);
+static bool is_record_finite(const clv_tensor *t, size_t record) {
+  size_t n = values_per_record(t);
   return is_finite(t, (const char *)t->data + record * n * clv_dtype_size(t->dtype), n);
 }
 
-static double value_of(const clv_tensor *t, size_t i) {
+static double float_at(const clv_tensor *t, size_t i) {
   return t->dtype == CLV_F32 ? (double)((const float *)t->data)[i] : ((const double *)t->data)[i];
 }
 
-/* Formats " (at [17, 0, 6, 5])". The extents of a tensor multiply to a size_t, so its indexes
- * have at most 28 digits, and the text less than 60 characters. */
-static void place_text(const clv_tensor *t, size_t at, char *text, size_t len) {
+/* Formats the indexes of an element, such as " (at [17, 0, 6, 5])". The extents of a tensor
+ * multiply to a size_t, so the indexes have at most 28 digits, and the text has less than 60
+ * characters. */
+static void format_indexes(const clv_tensor *t, size_t at, char *text, size_t len) {
   size_t used = (size_t)snprintf(text, len, " (at ["), rest = t->n;
   for (int i = 0; i < t->shape.rank; i++) {
     rest /= (size_t)t->shape.dim[i];
@@ -69,18 +70,18 @@ static void place_text(const clv_tensor *t, size_t at, char *text, size_t len) {
 
 static const char *path_of(const clv_dataset *ds, const clv_tensor *t) {
   for (size_t k = 0; k < ds->n_named; k++)
-    if (t == ds->named[k].data) return ds->named[k].path;
+    if (t == ds->named_inputs[k].data) return ds->named_inputs[k].path;
   return t == ds->labels ? ds->labels_path : ds->inputs_path;
 }
 
-static void name_value(const clv_dataset *ds, const clv_tensor *t, size_t at,
-                       char text[CLV_SCAN_TEXT]) {
+static void describe_value(const clv_dataset *ds, const clv_tensor *t, size_t at,
+                           char text[CLV_SCAN_TEXT]) {
   char place[64] = "";
-  size_t row = row_of(t), number = clv_dataset_record_number(ds, at / row);
+  size_t row = values_per_record(t), number = clv_dataset_record_number(ds, at / row);
   bool label = t == ds->labels;
-  double value = value_of(t, at);
-  if (isnan(value)) value = fabs(value); /* printf shows the sign of a NaN */
-  if (t->shape.rank > 2) place_text(t, number * row + at % row, place, sizeof place);
+  double value = float_at(t, at);
+  if (isnan(value)) value = fabs(value); /* printf would print the sign of a NaN */
+  if (t->shape.rank > 2) format_indexes(t, number * row + at % row, place, sizeof place);
   snprintf(text, CLV_SCAN_TEXT, "%.150s: %srecord %zu, column %zu%s is %g%s", path_of(ds, t),
            label ? "label of " : "", number, at % row, place, value,
            isfinite(value) && !isfinite((float)value) ? ", too large for f32" : "");
@@ -92,27 +93,27 @@ typedef struct scanning {
   const clv_dataset *ds;
   const clv_scan_options *o;
   clv_scan *found;
-  size_t n, cap;     /* records to check; capacity of the list */
-  size_t unreported; /* bytes since the last call of `progress` */
+  size_t n, cap;           /* number of records to check; capacity of the list */
+  size_t unreported_bytes; /* bytes since the last call of `progress` */
 } scanning;
 
-static bool has_values(const clv_tensor *t) {
+static bool has_floats(const clv_tensor *t) {
   return t && (t->dtype == CLV_F32 || t->dtype == CLV_F64);
 }
 
-/* Number of tensors: all inputs, then the labels. */
-static size_t tensors(const clv_dataset *ds) { return clv_dataset_input_count(ds) + 1; }
+/* Returns the number of tensors: all inputs and the labels. */
+static size_t count_tensors(const clv_dataset *ds) { return clv_dataset_input_count(ds) + 1; }
 
 static const clv_tensor *tensor_at(const clv_dataset *ds, size_t i) {
   if (i == clv_dataset_input_count(ds)) return ds->labels;
-  return ds->named ? ds->named[i].data : ds->inputs;
+  return ds->named_inputs ? ds->named_inputs[i].data : ds->inputs;
 }
 
-static void report(scanning *s, size_t bytes) {
-  s->unreported += bytes;
-  if (s->found->looked_at < s->n && s->unreported < STRIDE_BYTES) return;
-  s->unreported = 0;
-  if (s->o->progress) s->o->progress(s->o->user, s->found->looked_at, s->n);
+static void report_progress(scanning *s, size_t bytes) {
+  s->unreported_bytes += bytes;
+  if (s->found->n_checked < s->n && s->unreported_bytes < STRIDE_BYTES) return;
+  s->unreported_bytes = 0;
+  if (s->o->progress) s->o->progress(s->o->user, s->found->n_checked, s->n);
 }
 
 static uint32_t record_of(const scanning *s, size_t i) {
@@ -131,22 +132,22 @@ static clv_code add_record(scanning *s, clv_subset *list, uint32_t record, clv_e
   return CLV_OK;
 }
 
-static void name_first(scanning *s, const clv_tensor *t, uint32_t record) {
-  size_t row = row_of(t), size = clv_dtype_size(t->dtype);
+static void describe_first(scanning *s, const clv_tensor *t, uint32_t record) {
+  size_t row = values_per_record(t), size = clv_dtype_size(t->dtype);
   for (size_t i = record * row; i < (record + 1) * row; i++)
     if (!is_finite(t, (const char *)t->data + i * size, 1)) {
-      name_value(s->ds, t, i, s->found->first);
+      describe_value(s->ds, t, i, s->found->first);
       return;
     }
 }
 
 static clv_code scan_record(scanning *s, uint32_t record, clv_err *err) {
-  for (size_t i = 0; i < tensors(s->ds); i++) {
+  for (size_t i = 0; i < count_tensors(s->ds); i++) {
     const clv_tensor *t = tensor_at(s->ds, i);
-    if (!has_values(t)) continue;
-    report(s, row_of(t) * clv_dtype_size(t->dtype));
-    if (finite_record(t, record)) continue;
-    if (!s->found->not_finite.n) name_first(s, t, record);
+    if (!has_floats(t)) continue;
+    report_progress(s, values_per_record(t) * clv_dtype_size(t->dtype));
+    if (is_record_finite(t, record)) continue;
+    if (!s->found->not_finite.n) describe_first(s, t, record);
     return add_record(s, &s->found->not_finite, record, err);
   }
   return CLV_OK;
@@ -154,21 +155,21 @@ static clv_code scan_record(scanning *s, uint32_t record, clv_err *err) {
 
 static clv_code scan_values(scanning *s, clv_err *err) {
   bool any = false;
-  for (size_t i = 0; i < tensors(s->ds); i++) any = any || has_values(tensor_at(s->ds, i));
+  for (size_t i = 0; i < count_tensors(s->ds); i++) any = any || has_floats(tensor_at(s->ds, i));
   for (size_t i = 0; any && i < s->n; i++) {
     CLV_TRY(scan_record(s, record_of(s, i), err));
-    s->found->looked_at = i + 1;
+    s->found->n_checked = i + 1;
   }
-  s->found->looked_at = s->n;
-  report(s, 0);
+  s->found->n_checked = s->n;
+  report_progress(s, 0);
   return CLV_OK;
 }
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
-/* Decodes images one by one, to find those that cannot be read. */
-static clv_code scan_each(scanning *s, const uint32_t *index, size_t n, clv_tensor *x,
-                          clv_err *err) {
+/* Decodes images one by one, to find which ones cannot be read. */
+static clv_code scan_one_by_one(scanning *s, const uint32_t *index, size_t n, clv_tensor *x,
+                                clv_err *err) {
   clv_err why;
   for (size_t i = 0; i < n; i++) {
     clv_code code = clv_batch_fill_inputs(s->ds, s->o->draw, index + i, 1, &x, NULL, &why);
@@ -180,11 +181,11 @@ static clv_code scan_each(scanning *s, const uint32_t *index, size_t n, clv_tens
   return CLV_OK;
 }
 
-static clv_code scan_some(scanning *s, const uint32_t *index, size_t n, clv_tensor *x,
-                          clv_err *err) {
+static clv_code scan_batch(scanning *s, const uint32_t *index, size_t n, clv_tensor *x,
+                           clv_err *err) {
   clv_code code = clv_batch_fill_inputs(s->ds, s->o->draw, index, n, &x, NULL, err);
   if (code != CLV_DATA_LOSS || !clv_images_can_skip_broken(s->ds->images)) return code;
-  return scan_each(s, index, n, x, err);
+  return scan_one_by_one(s, index, n, x, err);
 }
 
 static clv_code scan_images(scanning *s, clv_err *err) {
@@ -192,11 +193,11 @@ static clv_code scan_images(scanning *s, clv_err *err) {
   uint32_t index[IMAGES];
   clv_shape shape = clv_dataset_x_shape(s->ds, CLV_MIN(s->n, (size_t)IMAGES));
   CLV_TRY(clv_tensor_new(CLV_F32, &shape, &x, err));
-  for (size_t done = 0; done < s->n; report(s, STRIDE_BYTES)) {
+  for (size_t done = 0; done < s->n; report_progress(s, STRIDE_BYTES)) {
     size_t n = CLV_MIN(s->n - done, (size_t)IMAGES);
     for (size_t i = 0; i < n; i++) index[i] = record_of(s, done + i);
-    CLV_TRY(scan_some(s, index, n, x, err));
-    s->found->looked_at = done += n;
+    CLV_TRY(scan_batch(s, index, n, x, err));
+    s->found->n_checked = done += n;
   }
   return CLV_OK;
 }
@@ -206,7 +207,7 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
   CLV_AUTO(clv_scan_done) clv_scan found = {0};
   size_t all = clv_dataset_count(ds);
   scanning s = {.ds = ds, .o = options, .found = &found};
-  s.n = options->most ? CLV_MIN(options->most, all) : all;
+  s.n = options->max_records ? CLV_MIN(options->max_records, all) : all;
   if (!ds->images)
     CLV_TRY(scan_values(&s, err));
   else if (options->decode)
@@ -223,10 +224,10 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
 bool clv_dataset_has_labels_in(const clv_dataset *ds, double low, double high,
                                char first[CLV_SCAN_TEXT]) {
   const clv_tensor *t = ds->labels;
-  if (!has_values(t)) return true;
-  for (size_t i = 0; i < ds->count * row_of(t); i++)
-    if (!(value_of(t, i) >= low && value_of(t, i) <= high)) {
-      name_value(ds, t, i, first);
+  if (!has_floats(t)) return true;
+  for (size_t i = 0; i < ds->count * values_per_record(t); i++)
+    if (!(float_at(t, i) >= low && float_at(t, i) <= high)) {
+      describe_value(ds, t, i, first);
       return false;
     }
   return true;

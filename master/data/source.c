@@ -41,11 +41,11 @@ enum {
 
 struct clv_source {
   char *label;
-  int fd;             /* -1: reads from memory */
-  const uint8_t *mem; /* the rest of the memory, [mem_left] */
+  int fd;             /* -1: the source is memory */
+  const uint8_t *mem; /* [mem_left] bytes that were not read yet */
   size_t mem_left;
-  uint64_t stored;  /* bytes as stored */
-  uint64_t decoded; /* bytes handed out */
+  uint64_t stored_bytes;  /* bytes of the file or memory, still compressed */
+  uint64_t decoded_bytes; /* decoded bytes that were read so far */
   bool gzip, inflating, finished;
   z_stream z;
   uint8_t chunk[STORED_CHUNK];
@@ -113,7 +113,7 @@ clv_code clv_source_open_memory(const void *data, size_t len, const char *label,
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
   CLV_TRY(source_new(label, &s, err));
   s->mem = data;
-  s->mem_left = s->stored = len;
+  s->mem_left = s->stored_bytes = len;
   if (is_gzip(data, len)) CLV_TRY(start_inflate(s, err));
   *ret = clv_steal(&s);
   return CLV_OK;
@@ -130,7 +130,7 @@ static clv_code open_regular(clv_source *s, const char *path, clv_err *err) {
     return clv_fail(err, CLV_INVALID, "data file %s: %s", path, strerror(errno));
   if (!S_ISREG(st.st_mode))
     return clv_fail(err, CLV_INVALID, "data file %s: not a regular file", path);
-  s->stored = (uint64_t)st.st_size;
+  s->stored_bytes = (uint64_t)st.st_size;
   return CLV_OK;
 }
 
@@ -145,8 +145,8 @@ clv_code clv_source_open(const char *path, clv_source **ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Inflates into the caller's buffer. A gzip file may have several members; other data after them
- * are damage. */
+/* Inflates some bytes into the caller's buffer (z.next_out). A gzip file may have several members;
+ * CLV_DATA_LOSS: other data follow them. */
 static clv_code inflate_step(clv_source *s, clv_err *err) {
   if (s->z.avail_in == 0) {
     size_t got;
@@ -156,7 +156,7 @@ static clv_code inflate_step(clv_source *s, clv_err *err) {
     if (got == 0)
       return clv_fail(err, CLV_DATA_LOSS,
                       "%s: truncated: the gzip data end in the middle (%llu bytes stored)",
-                      s->label, (unsigned long long)s->stored);
+                      s->label, (unsigned long long)s->stored_bytes);
   }
   int z = inflate(&s->z, Z_NO_FLUSH);
   if (z == Z_STREAM_END) {
@@ -189,7 +189,7 @@ clv_code clv_source_read(clv_source *s, void *dst, size_t n, size_t *ret_got, cl
       got += room - s->z.avail_out;
     }
   }
-  s->decoded += got;
+  s->decoded_bytes += got;
   *ret_got = got;
   return CLV_OK;
 }
@@ -252,7 +252,7 @@ void clv_convert_f16(const uint8_t *src, void *dst, size_t n) {
     ((float *)dst)[i] = half_value((uint16_t)(src[2 * i] | src[2 * i + 1] << 8));
 }
 
-static void swap_bytes(uint8_t *at, size_t n, size_t size) {
+static void swap_byte_order(uint8_t *at, size_t n, size_t size) {
   for (; n--; at += size)
     for (size_t i = 0; i < size / 2; i++) {
       uint8_t kept = at[i];
@@ -263,11 +263,12 @@ static void swap_bytes(uint8_t *at, size_t n, size_t size) {
 
 /* ---- from header to tensor ------------------------------------------------------------------- */
 
-/* Compares the declared size with the file. For a gzip file only an upper bound is known. */
-static clv_code check_stored(const clv_source *s, const char *shape, const char *type, size_t total,
-                             clv_err *err) {
-  uint64_t most = s->stored;
-  if (s->gzip && __builtin_mul_overflow(s->stored, (uint64_t)DEFLATE_RATIO, &most))
+/* Compares the size that the header declares with the size of the file. Of a gzip file only an
+ * upper limit of its decoded size is known. */
+static clv_code check_declared_size(const clv_source *s, const char *shape, const char *type,
+                                    size_t total, clv_err *err) {
+  uint64_t most = s->stored_bytes;
+  if (s->gzip && __builtin_mul_overflow(s->stored_bytes, (uint64_t)DEFLATE_RATIO, &most))
     most = UINT64_MAX;
   if (total > most)
     return clv_fail(err, CLV_DATA_LOSS,
@@ -275,23 +276,24 @@ static clv_code check_stored(const clv_source *s, const char *shape, const char 
                     "the file %s %llu",
                     s->label, shape, type, total, s->gzip ? "cannot unpack to more than" : "has",
                     (unsigned long long)most);
-  if (!s->gzip && total < s->stored)
+  if (!s->gzip && total < s->stored_bytes)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s: %llu trailing bytes: its header declares %s of %s, %zu bytes with the "
                     "header; the file has %llu",
-                    s->label, (unsigned long long)(s->stored - total), shape, type, total,
-                    (unsigned long long)s->stored);
+                    s->label, (unsigned long long)(s->stored_bytes - total), shape, type, total,
+                    (unsigned long long)s->stored_bytes);
   return CLV_OK;
 }
 
-/* Position of the next element of a file in Fortran order, in a tensor in C order. */
+/* Where the next element of a file in Fortran order belongs in a tensor in C order. */
 typedef struct placing {
   int rank;
-  int64_t dim[CLV_MAX_RANK], at[CLV_MAX_RANK]; /* extents; index of the next element */
-  size_t step[CLV_MAX_RANK], place;            /* in elements of the tensor */
+  int64_t dim[CLV_MAX_RANK], at[CLV_MAX_RANK]; /* extents; indexes of the next element */
+  size_t step[CLV_MAX_RANK], place;            /* step of each index, and offset of the next
+                                                * element, in elements */
 } placing;
 
-static placing place_first(const clv_shape *shape) {
+static placing first_place(const clv_shape *shape) {
   placing p = {.rank = shape->rank};
   size_t step = 1;
   for (int i = shape->rank; i-- > 0; step *= (size_t)shape->dim[i]) {
@@ -301,8 +303,8 @@ static placing place_first(const clv_shape *shape) {
   return p;
 }
 
-/* Advances to the next element. The first index changes fastest. */
-static void place_next(placing *p) {
+/* Moves to the next element of the file. The first index changes fastest. */
+static void move_to_next_place(placing *p) {
   for (int i = 0; i < p->rank; i++) {
     p->place += p->step[i];
     if (++p->at[i] < p->dim[i]) return;
@@ -312,7 +314,7 @@ static void place_next(placing *p) {
 }
 
 static void scatter(placing *p, const uint8_t *from, size_t n, size_t unit, uint8_t *to) {
-  for (size_t i = 0; i < n; i++, from += unit, place_next(p))
+  for (size_t i = 0; i < n; i++, from += unit, move_to_next_place(p))
     memcpy(to + p->place * unit, from, unit);
 }
 
@@ -321,7 +323,7 @@ static clv_code read_elements(clv_source *s, const clv_array_header *h, clv_tens
   uint8_t buf[32768], made[sizeof buf];
   const clv_element_type *e = h->element;
   size_t unit = clv_dtype_size(t->dtype), step = sizeof buf / CLV_MAX(unit, (size_t)e->bytes);
-  placing p = place_first(&h->shape);
+  placing p = first_place(&h->shape);
   for (size_t done = 0; done < t->n;) {
     size_t n = CLV_MIN(step, t->n - done), got;
     CLV_TRY(clv_source_read(s, buf, n * e->bytes, &got, err));
@@ -329,7 +331,7 @@ static clv_code read_elements(clv_source *s, const clv_array_header *h, clv_tens
       return clv_fail(err, CLV_DATA_LOSS,
                       "%s: truncated: %zu bytes of data declared, %zu found after decompression",
                       s->label, t->n * e->bytes, done * e->bytes + got);
-    if (h->is_big_endian) swap_bytes(buf, n, e->bytes);
+    if (h->is_big_endian) swap_byte_order(buf, n, e->bytes);
     e->convert(buf, h->is_fortran ? made : (uint8_t *)t->data + done * unit, n);
     if (h->is_fortran) scatter(&p, made, n, unit, t->data);
     done += n;
@@ -369,7 +371,7 @@ clv_code clv_source_read_tensor(clv_source *s, const clv_array_header *h, size_t
       !clv_mul_size(n, clv_dtype_size(e->dtype), &decoded) ||
       !clv_add_size(bytes, h->bytes, &total))
     return clv_fail(err, CLV_INVALID, "%s: the declared shape %s overflows", s->label, text);
-  CLV_TRY(check_stored(s, text, e->name, total, err));
+  CLV_TRY(check_declared_size(s, text, e->name, total, err));
   if (max_bytes == 0) max_bytes = CLV_DATA_MAX_BYTES;
   if (decoded > max_bytes)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %s of %s takes %zu bytes, the limit is %zu", s->label,

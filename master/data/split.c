@@ -14,7 +14,8 @@
 
 #include "master/data/dataset_int.h"
 
-/* Random streams of this file; batches.c, image_view.c and objective.c have the ones below. */
+/* RNG streams of this file. batches.c, image_view.c and objective.c use the other numbers from
+ * 0xfffffff0 on. */
 static const uint32_t split_stream = 0xfffffff1u, class_stream = 0xfffffff4u;
 
 void clv_subset_done(clv_subset *s) {
@@ -40,7 +41,7 @@ clv_code clv_subset_all(const clv_dataset *ds, clv_subset *ret, clv_err *err) {
   return CLV_OK;
 }
 
-static int by_number(const void *a, const void *b) {
+static int compare_numbers(const void *a, const void *b) {
   uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
   return x < y ? -1 : x > y;
 }
@@ -49,14 +50,14 @@ void clv_subset_remove(clv_subset *s, const clv_subset *gone) {
   size_t n = 0;
   if (!gone->n) return;
   for (size_t i = 0; i < s->n; i++)
-    if (!bsearch(&s->index[i], gone->index, gone->n, sizeof *gone->index, by_number))
+    if (!bsearch(&s->index[i], gone->index, gone->n, sizeof *gone->index, compare_numbers))
       s->index[n++] = s->index[i];
   s->n = n;
 }
 
 /* ---- classes of records ---------------------------------------------------------------------- */
 
-static bool is_side(const clv_dataset *ds) {
+static bool are_labels_0_or_1(const clv_dataset *ds) {
   const float *y = ds->labels->data;
   for (size_t i = 0; i < ds->count; i++)
     if (y[i] != 0 && y[i] != 1) return false;
@@ -65,19 +66,19 @@ static bool is_side(const clv_dataset *ds) {
 
 bool clv_dataset_has_record_classes(const clv_dataset *ds) {
   if (!ds->labels || ds->labels->n != (size_t)ds->labels->shape.dim[0]) return false;
-  return ds->kind == CLV_LABEL_CLASS || is_side(ds);
+  return ds->label_kind == CLV_LABEL_CLASS || are_labels_0_or_1(ds);
 }
 
-static int64_t class_of(const clv_dataset *ds, size_t record) {
-  if (ds->kind == CLV_LABEL_CLASS) return ((const int64_t *)ds->labels->data)[record];
+static int64_t class_of_record(const clv_dataset *ds, size_t record) {
+  if (ds->label_kind == CLV_LABEL_CLASS) return ((const int64_t *)ds->labels->data)[record];
   return (int64_t)((const float *)ds->labels->data)[record];
 }
 
 bool clv_subset_is_one_class(const clv_dataset *ds, const clv_subset *s, int64_t *ret) {
   if (!s->n || !clv_dataset_has_record_classes(ds)) return false;
-  *ret = class_of(ds, s->index[0]);
+  *ret = class_of_record(ds, s->index[0]);
   for (size_t i = 1; i < s->n; i++)
-    if (class_of(ds, s->index[i]) != *ret) return false;
+    if (class_of_record(ds, s->index[i]) != *ret) return false;
   return true;
 }
 
@@ -85,43 +86,44 @@ bool clv_subset_is_one_class(const clv_dataset *ds, const clv_subset *s, int64_t
 
 /* The records of one class, or of one group. */
 typedef struct stratum {
-  int64_t key;  /* class or group */
-  size_t size;  /* records */
-  size_t most;  /* records that may be drawn */
-  size_t drawn; /* records to draw */
-  double rest;  /* fraction of a record left of its share */
-  uint32_t tie; /* position in a permutation from the seed; orders equals */
+  int64_t class_or_group;
+  size_t n_records;
+  size_t max_drawn;        /* most records to draw */
+  size_t n_drawn;          /* records to draw */
+  double unassigned_share; /* part of its share that is not assigned yet */
+  uint32_t tie_order;      /* position in a permutation from the seed; decides between equals */
 } stratum;
 
 typedef struct strata {
-  stratum *list; /* [n] by key */
+  stratum *list; /* [n] sorted by class_or_group */
   size_t n;
 } strata;
 
 static void strata_done(strata *s) { free(s->list); }
 
-static int by_key(const void *a, const void *b) {
-  int64_t x = ((const stratum *)a)->key, y = ((const stratum *)b)->key;
+static int compare_class_or_group(const void *a, const void *b) {
+  int64_t x = ((const stratum *)a)->class_or_group, y = ((const stratum *)b)->class_or_group;
   return x < y ? -1 : x > y;
 }
 
-static int by_tie(const void *a, const void *b) {
-  return by_number(&((const stratum *)a)->tie, &((const stratum *)b)->tie);
+static int compare_tie_order(const void *a, const void *b) {
+  return compare_numbers(&((const stratum *)a)->tie_order, &((const stratum *)b)->tie_order);
 }
 
-static int by_rest(const void *a, const void *b) {
+static int compare_unassigned_share(const void *a, const void *b) {
   const stratum *x = a, *y = b;
-  if (x->rest != y->rest) return x->rest > y->rest ? -1 : 1;
-  return by_tie(a, b);
+  if (x->unassigned_share != y->unassigned_share)
+    return x->unassigned_share > y->unassigned_share ? -1 : 1;
+  return compare_tie_order(a, b);
 }
 
-static int by_size(const void *a, const void *b) {
+static int compare_n_records(const void *a, const void *b) {
   const stratum *x = a, *y = b;
-  if (x->size != y->size) return x->size > y->size ? -1 : 1;
-  return by_tie(a, b);
+  if (x->n_records != y->n_records) return x->n_records > y->n_records ? -1 : 1;
+  return compare_tie_order(a, b);
 }
 
-static void sort(strata *s, int order(const void *, const void *)) {
+static void sort_strata(strata *s, int order(const void *, const void *)) {
   if (s->n) qsort(s->list, s->n, sizeof *s->list, order);
 }
 
@@ -129,7 +131,7 @@ static clv_code set_ties(strata *s, uint64_t seed, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *order = NULL;
   CLV_TRY(clv_alloc(s->n, sizeof *order, &order, err));
   clv_rng_permutation(&(clv_rng_key){.seed = seed, .layer = class_stream}, order, s->n);
-  for (size_t i = 0; i < s->n; i++) s->list[i].tie = order[i];
+  for (size_t i = 0; i < s->n; i++) s->list[i].tie_order = order[i];
   return CLV_OK;
 }
 
@@ -137,13 +139,14 @@ static clv_code find_strata(const clv_dataset *ds, bool groups, uint64_t seed, s
                             clv_err *err) {
   CLV_TRY(clv_alloc(ds->count, sizeof *ret->list, &ret->list, err));
   for (size_t i = 0; i < ds->count; i++)
-    ret->list[i] = (stratum){.key = groups ? ds->groups[i] : class_of(ds, i), .size = 1};
+    ret->list[i] = (stratum){.class_or_group = groups ? ds->groups[i] : class_of_record(ds, i),
+                             .n_records = 1};
   ret->n = ds->count;
-  sort(ret, by_key);
+  sort_strata(ret, compare_class_or_group);
   size_t n = 0;
   for (size_t i = 0; i < ret->n; i++) {
-    if (n && ret->list[n - 1].key == ret->list[i].key)
-      ret->list[n - 1].size++;
+    if (n && ret->list[n - 1].class_or_group == ret->list[i].class_or_group)
+      ret->list[n - 1].n_records++;
     else
       ret->list[n++] = ret->list[i];
   }
@@ -152,120 +155,124 @@ static clv_code find_strata(const clv_dataset *ds, bool groups, uint64_t seed, s
 }
 
 static stratum *stratum_of(const strata *s, int64_t key) {
-  return bsearch(&(stratum){.key = key}, s->list, s->n, sizeof *s->list, by_key);
+  return bsearch(&(stratum){.class_or_group = key}, s->list, s->n, sizeof *s->list,
+                 compare_class_or_group);
 }
 
-/* Gives one place to each class, the largest first. Returns the number of places left. */
-static size_t give_one_each(strata *s, size_t places) {
-  sort(s, by_size);
+/* Draws one record of each class that may give one, the largest classes first. Returns how many
+ * of `places` are left. */
+static size_t draw_one_each(strata *s, size_t places) {
+  sort_strata(s, compare_n_records);
   for (size_t i = 0; i < s->n && places; i++) {
-    if (!s->list[i].most) continue;
-    s->list[i].drawn = 1;
+    if (!s->list[i].max_drawn) continue;
+    s->list[i].n_drawn = 1;
     places--;
   }
   return places;
 }
 
-/* Gives each class its share of `all` places, of which `left` are not given yet. Returns the number
- * left after that. */
-static size_t give_shares(strata *s, size_t all, size_t left, size_t records) {
+/* Gives each class its share of `all` places, of which `left` are not given yet. Returns how many
+ * are left afterwards. */
+static size_t assign_shares(strata *s, size_t all, size_t left, size_t records) {
   double sum = 0;
   for (size_t i = 0; i < s->n; i++) {
     stratum *k = &s->list[i];
-    k->rest = fmax(0, (double)all * (double)k->size / (double)records - (double)k->drawn);
-    sum += k->rest;
+    k->unassigned_share =
+        fmax(0, (double)all * (double)k->n_records / (double)records - (double)k->n_drawn);
+    sum += k->unassigned_share;
   }
   size_t given = 0;
   for (size_t i = 0; i < s->n && sum > 0; i++) {
     stratum *k = &s->list[i];
-    double share = k->rest * (double)left / sum;
-    size_t whole = CLV_MIN((size_t)share, CLV_MIN(k->most - k->drawn, left - given));
-    k->drawn += whole;
-    k->rest = share - (double)whole;
+    double share = k->unassigned_share * (double)left / sum;
+    size_t whole = CLV_MIN((size_t)share, CLV_MIN(k->max_drawn - k->n_drawn, left - given));
+    k->n_drawn += whole;
+    k->unassigned_share = share - (double)whole;
     given += whole;
   }
   return left - given;
 }
 
-/* Distributes the places left over by rounding and by small classes. */
-static void give_rest(strata *s, size_t left) {
-  sort(s, by_rest);
+/* Gives away the places that rounding and small classes have left. */
+static void assign_rest(strata *s, size_t left) {
+  sort_strata(s, compare_unassigned_share);
   for (bool any = true; any && left;) {
     any = false;
     for (size_t i = 0; i < s->n && left; i++) {
-      if (s->list[i].drawn == s->list[i].most) continue;
-      s->list[i].drawn++;
+      if (s->list[i].n_drawn == s->list[i].max_drawn) continue;
+      s->list[i].n_drawn++;
       left--;
       any = true;
     }
   }
 }
 
-/* Decides how many records of each class are drawn. spare: records of each class that are not
- * drawn, if there are enough others. */
+/* Decides how many records of each class are drawn, `places` in all. spare: records of each class
+ * to leave undrawn, as long as enough others can be drawn. */
 static void apportion(strata *s, size_t places, size_t records, size_t spare) {
   size_t most = 0;
   for (size_t i = 0; i < s->n; i++)
-    most += s->list[i].most = s->list[i].size - CLV_MIN(spare, s->list[i].size);
-  for (size_t i = 0; i < s->n && most < places; i++) s->list[i].most = s->list[i].size;
-  size_t left = give_one_each(s, places);
-  left = give_shares(s, places, left, records);
-  give_rest(s, left);
-  sort(s, by_key);
+    most += s->list[i].max_drawn = s->list[i].n_records - CLV_MIN(spare, s->list[i].n_records);
+  for (size_t i = 0; i < s->n && most < places; i++) s->list[i].max_drawn = s->list[i].n_records;
+  size_t left = draw_one_each(s, places);
+  left = assign_shares(s, places, left, records);
+  assign_rest(s, left);
+  sort_strata(s, compare_class_or_group);
 }
 
 /* ---- draws ----------------------------------------------------------------------------------- */
 
-/* Whole groups in the order of the seed, each that brings the number of records nearer to `places`,
- * but not all of them. */
+/* Chooses complete groups, in an order from the seed. A group is taken if it brings the number of
+ * records nearer to `places`; at least one group is left. */
 static void choose_groups(strata *s, size_t places) {
   size_t taken = 0, chosen = 0;
-  sort(s, by_tie);
+  sort_strata(s, compare_tie_order);
   for (size_t i = 0; i < s->n && taken < places && chosen + 1 < s->n; i++) {
     stratum *g = &s->list[i];
-    if (taken && g->size >= 2 * (places - taken)) continue;
-    g->drawn = g->size;
-    taken += g->size;
+    if (taken && g->n_records >= 2 * (places - taken)) continue;
+    g->n_drawn = g->n_records;
+    taken += g->n_records;
     chosen++;
   }
-  sort(s, by_key);
+  sort_strata(s, compare_class_or_group);
 }
 
 typedef struct split_draw {
   clv_split_kind kind;
   uint64_t seed;
-  size_t places; /* records to draw */
-  size_t spare;  /* records of each class that are not drawn */
+  size_t n_to_draw;
+  size_t min_undrawn; /* records of each class to leave undrawn */
 } split_draw;
 
-/* Marks the drawn records in taken [count], which holds false before. */
-static clv_code draw(const clv_dataset *ds, const split_draw *d, bool *taken, clv_err *err) {
+/* Sets taken[i] for each drawn record i. All of taken [count] must be false before. */
+static clv_code draw_records(const clv_dataset *ds, const split_draw *d, bool *taken,
+                             clv_err *err) {
   CLV_AUTO(strata_done) strata s = {0};
   CLV_AUTO(clv_freep) uint32_t *order = NULL;
   bool groups = d->kind == CLV_SPLIT_GROUPS;
   CLV_TRY(find_strata(ds, groups, d->seed, &s, err));
   if (groups)
-    choose_groups(&s, d->places);
+    choose_groups(&s, d->n_to_draw);
   else
-    apportion(&s, d->places, ds->count, d->spare);
+    apportion(&s, d->n_to_draw, ds->count, d->min_undrawn);
   CLV_TRY(clv_alloc(ds->count, sizeof *order, &order, err));
   clv_rng_permutation(&(clv_rng_key){.seed = d->seed, .layer = split_stream}, order, ds->count);
   for (size_t i = 0; i < ds->count; i++) {
-    stratum *of = stratum_of(&s, groups ? ds->groups[order[i]] : class_of(ds, order[i]));
-    if (!of->drawn) continue;
-    of->drawn--;
+    stratum *of = stratum_of(&s, groups ? ds->groups[order[i]] : class_of_record(ds, order[i]));
+    if (!of->n_drawn) continue;
+    of->n_drawn--;
     taken[order[i]] = true;
   }
   return CLV_OK;
 }
 
-/* Divides the records into those drawn and the rest. Both lists are ascending. */
+/* Divides the records into the drawn ones and the others. Both lists are ascending. */
 static clv_code divide(const clv_dataset *ds, const split_draw *d, clv_subset *ret_rest,
                        clv_subset *ret_taken, clv_err *err) {
   CLV_AUTO(clv_freep) bool *taken = NULL;
   CLV_AUTO(clv_subset_done) clv_subset rest = {0}, chosen = {0};
   CLV_TRY(clv_alloc(ds->count, sizeof *taken, &taken, err));
-  CLV_TRY(draw(ds, d, taken, err));
+  CLV_TRY(draw_records(ds, d, taken, err));
   CLV_TRY(clv_subset_all(ds, &rest, err));
   CLV_TRY(clv_subset_all(ds, &chosen, err));
   rest.n = chosen.n = 0;
@@ -279,22 +286,24 @@ static clv_code divide(const clv_dataset *ds, const split_draw *d, clv_subset *r
   return CLV_OK;
 }
 
-/* Divides by a permutation, or by the order of the file. Versions up to 0.7 did this for images and
- * texts. The lists keep the order of the permutation, so that runs of these versions can resume. */
+/* Divides the records by a permutation, or by the order of the files. Versions up to 0.7 divided
+ * images and texts in this way. The lists keep the order of the permutation, so that runs of these
+ * versions can resume. */
 static clv_code divide_shuffled(const clv_dataset *ds, const split_draw *d, clv_subset *ret_rest,
                                 clv_subset *ret_taken, clv_err *err) {
   CLV_AUTO(clv_subset_done) clv_subset all = {0}, rest = {0};
   CLV_TRY(clv_subset_all(ds, &all, err));
   if (d->kind == CLV_SPLIT_SHUFFLED)
     clv_rng_permutation(&(clv_rng_key){.seed = d->seed, .layer = split_stream}, all.index, all.n);
-  CLV_TRY(subset_copy(all.index, all.n - d->places, &rest, err));
-  CLV_TRY(subset_copy(all.index + (all.n - d->places), d->places, ret_taken, err));
+  CLV_TRY(subset_copy(all.index, all.n - d->n_to_draw, &rest, err));
+  CLV_TRY(subset_copy(all.index + (all.n - d->n_to_draw), d->n_to_draw, ret_taken, err));
   *ret_rest = rest;
   rest = (clv_subset){0};
   return CLV_OK;
 }
 
-/* True if a page has several windows, which must stay together even without groups. */
+/* True if a page has several windows. They must stay together even if the session names no
+ * groups. */
 static bool has_long_pages(const clv_dataset *ds) {
   for (size_t i = 1; ds->pages && ds->groups && i < ds->count; i++)
     if (ds->groups[i] == ds->groups[i - 1]) return true;
@@ -324,13 +333,13 @@ clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind
     return clv_fail(err, CLV_INVALID, "validation fraction %g is outside 0 <= f < 1", fraction);
   split_draw d = {.kind = clv_dataset_split_kind(ds, kind),
                   .seed = seed,
-                  .places = (size_t)llround((double)ds->count * fraction),
-                  .spare = 1};
-  if (fraction > 0 && !d.places) d.places = 1;
-  if (d.places >= ds->count)
+                  .n_to_draw = (size_t)llround((double)ds->count * fraction),
+                  .min_undrawn = 1};
+  if (fraction > 0 && !d.n_to_draw) d.n_to_draw = 1;
+  if (d.n_to_draw >= ds->count)
     return clv_fail(err, CLV_INVALID, "validation fraction %g takes all %zu record%s", fraction,
                     ds->count, CLV_S(ds->count));
-  if (!d.places) d.kind = CLV_SPLIT_LAST;
+  if (!d.n_to_draw) d.kind = CLV_SPLIT_LAST;
   if (d.kind == CLV_SPLIT_GROUPS) CLV_TRY(check_groups(ds, err));
   bool shuffled = d.kind == CLV_SPLIT_SHUFFLED || d.kind == CLV_SPLIT_LAST;
   return (shuffled ? divide_shuffled : divide)(ds, &d, ret_train, ret_validation, err);
@@ -341,11 +350,11 @@ clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind
 clv_code clv_dataset_limit(clv_dataset *ds, size_t limit, clv_split_kind kind, uint64_t seed,
                            clv_err *err) {
   CLV_AUTO(clv_subset_done) clv_subset rest = {0}, chosen = {0};
-  split_draw d = {.kind = clv_dataset_split_kind(ds, kind), .seed = seed, .places = limit};
+  split_draw d = {.kind = clv_dataset_split_kind(ds, kind), .seed = seed, .n_to_draw = limit};
   if (!limit || limit >= ds->count) return CLV_OK;
   if (d.kind != CLV_SPLIT_STRATIFIED) d.kind = CLV_SPLIT_SHUFFLED;
   bool shuffled = d.kind == CLV_SPLIT_SHUFFLED;
   CLV_TRY((shuffled ? divide_shuffled : divide)(ds, &d, &rest, &chosen, err));
-  if (shuffled) qsort(chosen.index, chosen.n, sizeof *chosen.index, by_number);
+  if (shuffled) qsort(chosen.index, chosen.n, sizeof *chosen.index, compare_numbers);
   return clv_dataset_keep(ds, &chosen, err);
 }

@@ -13,16 +13,16 @@
 
 enum { CLV_KEY_LIST_TEXT = 200 };
 
-/* A list of keys for a message. Zero-initialise, add, then end it. */
+/* Text that lists keys, for a message. Zero-initialise, add keys, then finish it. */
 typedef struct clv_key_list {
   char text[CLV_KEY_LIST_TEXT];
-  size_t len, unlisted; /* bytes of text; keys that did not fit */
+  size_t len, unlisted; /* bytes of `text`; number of keys that did not fit */
 } clv_key_list;
 
 void clv_key_list_add(clv_key_list *k, const char *key);
-/* Ends the list with the number of keys that did not fit. Returns its text. */
+/* Appends the number of keys that did not fit. Returns the text. */
 const char *clv_key_list_finish(clv_key_list *k);
-/* Lists the keys of an object that has been parsed without error. Returns ret->text. */
+/* Lists the keys of a JSON object that was parsed without error. Returns ret->text. */
 const char *clv_key_list_of_object(const clv_json *object, clv_key_list *ret);
 
 /* ---- tables (csv.c) -------------------------------------------------------------------------- */
@@ -33,19 +33,19 @@ enum { CLV_CSV_MAX_COLUMNS = 4096 /* columns */ };
 typedef struct clv_csv {
   const char *label, *text;
   size_t len, at;
-  size_t line; /* number of lines before the current one */
+  size_t line; /* number of lines before the current line */
 } clv_csv;
 
-/* Fails with "label:line:column: ..." for the byte `at` of the line `line`. */
+/* Fails with "label:line:column: ...", for byte `at` of line `line`. */
 clv_code clv_csv_fail(const clv_csv *c, size_t line, size_t at, clv_err *err, const char *fmt, ...)
     CLV_PRINTF(5, 6);
-/* True if a record is left. Skips empty lines. */
+/* True if the text has a further record. Skips empty lines. */
 bool clv_csv_has_record(clv_csv *c);
-/* Reads the next field. *ret_last: it is the last one of its record. */
+/* Reads the next field. *ret_last: the field is the last one of its record. */
 clv_code clv_csv_read_field(clv_csv *c, clv_bytes *ret, bool *ret_last,
                             clv_err *err) CLV_USE_RESULT;
 
-/* Number of the group with this name (groups.c). */
+/* Returns the number of the group that has this name (groups.c). */
 int64_t clv_group_number(const char *name, size_t len);
 
 /* ---- rows of tokens (token_rows.c) ----------------------------------------------------------- */
@@ -57,39 +57,40 @@ typedef struct clv_text_rows {
   size_t width, max_bytes;
   int32_t *at; /* [n, width] tokens */
   size_t n, cap;
-  clv_ids lengths;  /* [n] tokens of each row before the pads */
-  bool labelled;    /* rows have classes */
-  clv_bytes labels; /* [n] class names, each with its NUL */
-  clv_bytes groups; /* [n] int64_t group numbers; empty: no groups */
-  size_t cut;       /* number of texts longer than a row */
+  clv_ids lengths;    /* [n] number of tokens in each row, without pads */
+  bool has_labels;    /* each row has a class */
+  clv_bytes labels;   /* [n] class names, each with its NUL */
+  clv_bytes groups;   /* [n] int64_t group numbers; empty: no groups */
+  size_t n_truncated; /* number of texts that were cut to fit into a row */
   bool skips_broken;
   clv_broken_records broken; /* skipped records */
 } clv_text_rows;
 
-/* Handles a record that failed with *why. CLV_OK: the record is counted and skipped. Otherwise
- * returns *why: skips_broken is false, or the error is a limit. */
+/* Handles a record that failed with *why. Returns CLV_OK if the record was counted and skipped;
+ * otherwise *why, because skips_broken is false or the error is a limit. */
 clv_code clv_text_rows_skip_broken(clv_text_rows *r, const clv_err *why,
                                    clv_err *err) CLV_USE_RESULT;
-/* For a reader that has no rows: fails if that is so because all records were skipped. */
+/* Fails if all records were skipped as broken. A reader that has no rows at its end calls it. */
 clv_code clv_text_rows_check_broken(const clv_text_rows *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_text_rows_open(clv_text_rows *r, const clv_dataset_options *o,
                             clv_err *err) CLV_USE_RESULT;
 void clv_text_rows_done(clv_text_rows *r);
-/* Special tokens of rows. */
+/* Special tokens of the rows. */
 typedef struct clv_token_info {
-  int32_t count, mask; /* number of token ids; the mask token, -1: none */
+  int32_t count, mask; /* number of token ids; the mask token, or -1: none */
   int32_t pad;         /* the token that pads rows */
-  bool first, last;    /* every row has a first token, a last token */
+  bool first, last;    /* every row begins with a special token; ends with one */
 } clv_token_info;
 clv_token_info clv_text_rows_token_info(const clv_text_rows *r);
-/* Most tokens of a text in a row, without first and last token. */
+/* Returns the most tokens of a text that fit into a row, beside its first and last token. */
 size_t clv_text_rows_capacity(const clv_text_rows *r);
-/* Adds a row: the first token, the given tokens, the last token, and pads. */
+/* Adds a row: the first token, the tokens `ids`, the last token, and pads. Cuts a text that is too
+ * long. */
 clv_code clv_text_rows_add(clv_text_rows *r, const int32_t *ids, size_t n,
                            clv_err *err) CLV_USE_RESULT;
 /* Reads the class of a JSON record: a text, or an integer >= 0, whose digits are the name. */
 clv_code clv_read_class_name(clv_json *j, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
-/* CLV_INVALID: the text is not valid as the name of a class. */
+/* Checks the name of a class. CLV_INVALID: it is not valid. */
 clv_code clv_check_class_name(const char *name, size_t len, clv_err *err) CLV_USE_RESULT;
 /* Sets the class of the row that was added last. CLV_INVALID: the name is not valid. */
 clv_code clv_text_rows_set_label(clv_text_rows *r, const char *name, size_t len,
@@ -98,21 +99,21 @@ clv_code clv_text_rows_set_label(clv_text_rows *r, const char *name, size_t len,
 /* ---- texts of a dataset (texts.c) ------------------------------------------------------------ */
 
 typedef struct clv_texts {
-  clv_tensor *tokens;  /* [n, max_tokens] i32 */
-  clv_tensor *lengths; /* [n] i32 */
-  clv_tensor *labels;  /* [n] i64, or NULL */
-  clv_bytes names;     /* memory of the class names */
+  clv_tensor *tokens;  /* [n, max_tokens] i32 tokens of each text */
+  clv_tensor *lengths; /* [n] i32 number of tokens of each text */
+  clv_tensor *labels;  /* [n] i64 class of each text; NULL: no labels */
+  clv_bytes names;     /* texts of the class names */
   char **classes;      /* [n_classes] names, sorted */
-  clv_bytes groups;    /* [n] int64_t group numbers, or empty */
-  size_t n_classes, cut;
+  clv_bytes groups;    /* [n] int64_t group numbers; empty: no groups */
+  size_t n_classes, n_truncated;
   clv_broken_records broken;
-  clv_token_info kinds;
+  clv_token_info token_info;
 } clv_texts;
 
 void clv_texts_free(clv_texts *t);
 clv_code clv_texts_open(const clv_dataset_options *o, clv_texts **ret, clv_err *err) CLV_USE_RESULT;
-/* Reads the records of a table from memory. The ending of r->path decides between CSV and JSON
- * lines. o->group: the column that names groups; NULL: none. */
+/* Reads the records of a table from memory. The ending of r->path tells whether it is CSV or JSON
+ * lines. o->group: column that names groups; NULL: none. */
 clv_code clv_text_table_read(clv_text_rows *r, const clv_text_options *o, const char *text,
                              size_t len, clv_err *err) CLV_USE_RESULT;
 /* Converts the rows to tensors, and numbers their classes by name. */

@@ -19,8 +19,8 @@ static const char *const key_of[MEMBERS] = {"data.text.column", "data.text.label
 
 /* Columns of a CSV file. */
 typedef struct columns {
-  size_t n;           /* 0: the header was not read yet */
-  size_t at[MEMBERS]; /* index of the column; SIZE_MAX: there is none */
+  size_t n;           /* 0: the header has not been read yet */
+  size_t at[MEMBERS]; /* [member] index of its column; SIZE_MAX: it has none */
 } columns;
 
 /* State while a table is read. */
@@ -29,48 +29,48 @@ typedef struct text_table {
   clv_text_rows *rows;
   const clv_text_options *o;
   clv_ids ids;
-  clv_bytes member[MEMBERS]; /* text, class and group of the current record */
+  clv_bytes members[MEMBERS]; /* text, class and group of the current record */
 } text_table;
 
-/* Name of a member in the file; NULL: it is not read. */
-static const char *name_of(const text_table *t, int member) {
-  const char *const names[MEMBERS] = {t->o->column, t->rows->labelled ? t->o->label : NULL,
+/* Returns the name that the file gives a member; NULL: the member is not read. */
+static const char *member_name(const text_table *t, int members) {
+  const char *const names[MEMBERS] = {t->o->column, t->rows->has_labels ? t->o->label : NULL,
                                       t->o->group};
-  return names[member];
+  return names[members];
 }
 
 static clv_code add_group(text_table *t, clv_err *err) {
-  int64_t group = clv_group_number(t->member[GROUP].data, t->member[GROUP].len);
+  int64_t group = clv_group_number(t->members[GROUP].data, t->members[GROUP].len);
   clv_bytes_add(&t->rows->groups, &group, sizeof group);
   return t->rows->groups.failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for groups") : CLV_OK;
 }
 
-/* Adds the record to the rows. place: "file:line" of the record, for messages. */
-static clv_code end_record(text_table *t, const char *place, clv_err *err) {
+/* Adds the current record to the rows. place: "file:line" of the record, for messages. */
+static clv_code add_record(text_table *t, const char *place, clv_err *err) {
   clv_code code = CLV_OK;
   t->ids.n = 0;
-  const clv_bytes *text = &t->member[TEXT], *label = &t->member[CLASS];
-  if (t->rows->labelled) code = clv_check_class_name(label->data, label->len, err);
+  const clv_bytes *text = &t->members[TEXT], *label = &t->members[CLASS];
+  if (t->rows->has_labels) code = clv_check_class_name(label->data, label->len, err);
   if (code == CLV_OK)
     code = clv_tokenizer_encode(t->rows->tokenizer, text->data, text->len, &t->ids, err);
   if (code == CLV_OK) code = clv_text_rows_add(t->rows, t->ids.at, t->ids.n, err);
-  if (code == CLV_OK && t->rows->labelled)
+  if (code == CLV_OK && t->rows->has_labels)
     code = clv_text_rows_set_label(t->rows, label->data, label->len, err);
   if (code == CLV_OK && t->o->group) code = add_group(t, err);
   return code == CLV_OK ? CLV_OK : clv_err_prefix(err, "%s", place);
 }
 
-static const char *place_text(const char *label, size_t line, char *text, size_t len) {
+static const char *format_place(const char *label, size_t line, char *text, size_t len) {
   snprintf(text, len, "%.200s:%zu", label, line);
   return text;
 }
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
-static clv_code one_column(const text_table *t, const clv_csv *c, size_t line, const char *name,
-                           columns *ret, clv_err *err) {
+static clv_code note_column(const text_table *t, const clv_csv *c, size_t line, const char *name,
+                            columns *ret, clv_err *err) {
   for (int m = 0; m < MEMBERS; m++) {
-    if (!name_of(t, m) || strcmp(name_of(t, m), name) != 0) continue;
+    if (!member_name(t, m) || strcmp(member_name(t, m), name) != 0) continue;
     if (ret->at[m] != SIZE_MAX)
       return clv_csv_fail(c, line, 0, err, "the header has '%.80s' twice", name);
     ret->at[m] = ret->n;
@@ -89,58 +89,58 @@ static const char *list_columns(const clv_csv *header, clv_key_list *ret) {
   return clv_key_list_finish(ret);
 }
 
-static clv_code take_header(text_table *t, clv_csv *c, columns *ret, clv_err *err) {
+static clv_code read_header(text_table *t, clv_csv *c, columns *ret, clv_err *err) {
   bool last = false;
   size_t line = c->line;
-  clv_key_list there;
+  clv_key_list present_keys;
   *ret = (columns){.at = {SIZE_MAX, SIZE_MAX, SIZE_MAX}};
   for (; !last; ret->n++) {
-    CLV_TRY(clv_csv_read_field(c, &t->member[TEXT], &last, err));
+    CLV_TRY(clv_csv_read_field(c, &t->members[TEXT], &last, err));
     if (ret->n == CLV_CSV_MAX_COLUMNS)
       return clv_csv_fail(c, line, 0, err, "more than %d columns", CLV_CSV_MAX_COLUMNS);
-    CLV_TRY(one_column(t, c, line, t->member[TEXT].data, ret, err));
+    CLV_TRY(note_column(t, c, line, t->members[TEXT].data, ret, err));
   }
   for (int m = 0; m < MEMBERS; m++) {
-    if (!name_of(t, m) || ret->at[m] != SIZE_MAX) continue;
-    return clv_csv_fail(c, line, 0, err, "the header has no '%.80s', but %s: set %s", name_of(t, m),
-                        list_columns(c, &there), key_of[m]);
+    if (!member_name(t, m) || ret->at[m] != SIZE_MAX) continue;
+    return clv_csv_fail(c, line, 0, err, "the header has no '%.80s', but %s: set %s",
+                        member_name(t, m), list_columns(c, &present_keys), key_of[m]);
   }
   return CLV_OK;
 }
 
-/* Member that column n is; `other` if it is none. */
-static clv_bytes *field_of(text_table *t, const columns *of, size_t n, clv_bytes *other) {
+/* Returns the member that column n has; `other` if the column has none. */
+static clv_bytes *field_for_column(text_table *t, const columns *of, size_t n, clv_bytes *other) {
   for (int m = 0; m < MEMBERS; m++)
-    if (of->at[m] == n) return &t->member[m];
+    if (of->at[m] == n) return &t->members[m];
   return other;
 }
 
-static clv_code take_fields(text_table *t, clv_csv *c, const columns *of, clv_err *err) {
+static clv_code read_fields(text_table *t, clv_csv *c, const columns *of, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes other = {0};
   bool last = false;
   size_t n = 0, line = c->line, from = c->at;
   for (; !last; n++) {
-    CLV_TRY(clv_csv_read_field(c, field_of(t, of, n, &other), &last, err));
-    if (n == of->n) last = true; /* one field too many */
+    CLV_TRY(clv_csv_read_field(c, field_for_column(t, of, n, &other), &last, err));
+    if (n == of->n) last = true; /* more fields than the header has: stop */
   }
   if (n == of->n) return CLV_OK;
   return clv_csv_fail(c, line, from, err, "this record has %s%zu fields, the header has %zu",
                       n > of->n ? "more than " : "", CLV_MIN(n, of->n), of->n);
 }
 
-static clv_code take_csv(text_table *t, const clv_text_record *r, clv_err *err) {
+static clv_code read_csv_record(text_table *t, const clv_text_record *r, clv_err *err) {
   clv_csv c = {.label = t->rows->path, .text = r->text, .len = r->len, .line = r->lines_before};
   char place[256];
   if (!clv_csv_has_record(&c)) return CLV_OK;
-  if (!t->of.n) return take_header(t, &c, &t->of, err);
-  CLV_TRY(take_fields(t, &c, &t->of, err));
-  return end_record(t, place_text(c.label, r->lines_before + 1, place, sizeof place), err);
+  if (!t->of.n) return read_header(t, &c, &t->of, err);
+  CLV_TRY(read_fields(t, &c, &t->of, err));
+  return add_record(t, format_place(c.label, r->lines_before + 1, place, sizeof place), err);
 }
 
 /* ---- JSON lines ------------------------------------------------------------------------------ */
 
 /* Reads a text, or a list of words as `cleave-master words` prints it. */
-static clv_code take_words(clv_json *j, clv_bytes *text, clv_err *err) {
+static clv_code read_words(clv_json *j, clv_bytes *text, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes word = {0};
   clv_json_kind kind;
   bool more = true;
@@ -158,9 +158,9 @@ static clv_code take_words(clv_json *j, clv_bytes *text, clv_err *err) {
   }
 }
 
-static clv_code take_object(text_table *t, clv_json *j, clv_err *err) {
+static clv_code read_object(text_table *t, clv_json *j, clv_err *err) {
   const char *const names[] = {t->o->column, t->o->label, t->o->group};
-  clv_key_list there;
+  clv_key_list present_keys;
   uint32_t seen = 0;
   bool more = true;
   int m;
@@ -169,29 +169,31 @@ static clv_code take_object(text_table *t, clv_json *j, clv_err *err) {
     CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) break;
     CLV_TRY(clv_json_find_key(j, names, t->o->group ? MEMBERS : GROUP, &seen, &m, err));
-    if (m < 0 || !name_of(t, m))
+    if (m < 0 || !member_name(t, m))
       CLV_TRY(clv_json_skip(j, err));
     else
-      CLV_TRY((m == TEXT ? take_words : clv_read_class_name)(j, &t->member[m], err));
+      CLV_TRY((m == TEXT ? read_words : clv_read_class_name)(j, &t->members[m], err));
   }
   CLV_TRY(clv_json_end(j, err));
   for (m = 0; m < MEMBERS; m++)
-    if (name_of(t, m) && !(seen & 1u << m))
+    if (member_name(t, m) && !(seen & 1u << m))
       return clv_json_fail(j, 0, err, "has no '%.80s', but %s: set %s", names[m],
-                           clv_key_list_of_object(j, &there), key_of[m]);
+                           clv_key_list_of_object(j, &present_keys), key_of[m]);
   return CLV_OK;
 }
 
-static clv_code take_line(text_table *t, const clv_text_record *r, clv_err *err) {
+static clv_code read_json_line(text_table *t, const clv_text_record *r, clv_err *err) {
   char place[256];
-  size_t mark = clv_bom_bytes(r->text, r->len); /* of a file that was appended to another */
+  size_t mark = clv_bom_bytes(r->text, r->len); /* a byte order mark in the middle, after files were
+                                                 * joined */
   const char *text = r->text + mark;
   size_t len = r->len - mark;
-  len -= len && text[len - 1] == '\n'; /* positions in errors stay within this line */
+  len -= len && text[len - 1] == '\n'; /* so that a position in an error is never behind this
+                                        * line */
   if (strspn(text, " \t\r\n") >= len) return CLV_OK;
   clv_json j = {.label = t->rows->path, .text = text, .len = len, .lines_before = r->lines_before};
-  CLV_TRY(take_object(t, &j, err));
-  return end_record(t, place_text(j.label, r->lines_before + 1, place, sizeof place), err);
+  CLV_TRY(read_object(t, &j, err));
+  return add_record(t, format_place(j.label, r->lines_before + 1, place, sizeof place), err);
 }
 
 /* ---- a table --------------------------------------------------------------------------------- */
@@ -202,13 +204,13 @@ static bool ends_in(const char *path, const char *ending) {
   return n > k && strncmp(path + n - k, ending, k) == 0;
 }
 
-static clv_code kind_of(const char *path, bool *ret_csv, clv_err *err) {
+static clv_code is_csv_path(const char *path, bool *ret_csv, clv_err *err) {
   *ret_csv = ends_in(path, ".csv");
   if (*ret_csv || ends_in(path, ".jsonl")) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%s: texts come as .csv or .jsonl, or these with .gz", path);
 }
 
-static clv_code take_records(text_table *t, clv_record_lines *l, bool csv, clv_err *err) {
+static clv_code read_records(text_table *t, clv_record_lines *l, bool csv, clv_err *err) {
   clv_text_record r;
   clv_err why;
   bool more;
@@ -216,7 +218,7 @@ static clv_code take_records(text_table *t, clv_record_lines *l, bool csv, clv_e
     CLV_TRY(clv_record_lines_next(l, &r, &more, err));
     if (!more) break;
     bool header = csv && !t->of.n;
-    clv_code code = (csv ? take_csv : take_line)(t, &r, &why);
+    clv_code code = (csv ? read_csv_record : read_json_line)(t, &r, &why);
     if (code != CLV_OK && header) t->rows->skips_broken = false;
     if (code != CLV_OK) CLV_TRY(clv_text_rows_skip_broken(t->rows, &why, err));
   }
@@ -226,12 +228,12 @@ static clv_code take_records(text_table *t, clv_record_lines *l, bool csv, clv_e
   return t->rows->n ? CLV_OK : clv_fail(err, CLV_INVALID, "%s: no records", t->rows->path);
 }
 
-static clv_code take_table(clv_text_rows *r, const clv_text_options *o, clv_record_lines *l,
+static clv_code read_table(clv_text_rows *r, const clv_text_options *o, clv_record_lines *l,
                            bool csv, clv_err *err) {
   text_table t = {.rows = r, .o = o};
-  clv_code code = take_records(&t, l, csv, err);
+  clv_code code = read_records(&t, l, csv, err);
   clv_ids_done(&t.ids);
-  for (int m = 0; m < MEMBERS; m++) clv_bytes_done(&t.member[m]);
+  for (int m = 0; m < MEMBERS; m++) clv_bytes_done(&t.members[m]);
   return code;
 }
 
@@ -239,30 +241,30 @@ clv_code clv_text_table_read(clv_text_rows *r, const clv_text_options *o, const 
                              size_t len, clv_err *err) {
   CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
   bool csv;
-  CLV_TRY(kind_of(r->path, &csv, err));
+  CLV_TRY(is_csv_path(r->path, &csv, err));
   CLV_TRY(clv_record_lines_open_memory(text, len, r->path, csv, &l, err));
-  return take_table(r, o, l, csv, err);
+  return read_table(r, o, l, csv, err);
 }
 
 /* ---- classes --------------------------------------------------------------------------------- */
 
-static int by_name(const void *a, const void *b) {
+static int compare_names(const void *a, const void *b) {
   return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Sorts the classes and removes duplicates. */
+/* Sorts the names of the classes and removes duplicates. */
 static clv_code sort_classes(clv_texts *t, size_t n, clv_err *err) {
   CLV_TRY(clv_alloc(n, sizeof *t->classes, &t->classes, err));
   char *at = t->names.data;
   for (size_t i = 0; i < n; i++, at += strlen(at) + 1) t->classes[i] = at;
-  qsort(t->classes, n, sizeof *t->classes, by_name);
+  qsort(t->classes, n, sizeof *t->classes, compare_names);
   for (size_t i = 0; i < n; i++)
     if (!t->n_classes || strcmp(t->classes[t->n_classes - 1], t->classes[i]) != 0)
       t->classes[t->n_classes++] = t->classes[i];
   return CLV_OK;
 }
 
-static clv_code take_labels(clv_texts *t, clv_text_rows *r, clv_err *err) {
+static clv_code set_labels(clv_texts *t, clv_text_rows *r, clv_err *err) {
   t->names = r->labels;
   r->labels = (clv_bytes){0};
   CLV_TRY(sort_classes(t, r->n, err));
@@ -270,7 +272,7 @@ static clv_code take_labels(clv_texts *t, clv_text_rows *r, clv_err *err) {
   int64_t *out = t->labels->data;
   const char *at = t->names.data;
   for (size_t i = 0; i < r->n; i++, at += strlen(at) + 1) {
-    char **found = bsearch(&at, t->classes, t->n_classes, sizeof *t->classes, by_name);
+    char **found = bsearch(&at, t->classes, t->n_classes, sizeof *t->classes, compare_names);
     out[i] = found - t->classes;
   }
   return CLV_OK;
@@ -279,16 +281,16 @@ static clv_code take_labels(clv_texts *t, clv_text_rows *r, clv_err *err) {
 clv_code clv_texts_from_rows(clv_text_rows *r, clv_texts **ret, clv_err *err) {
   clv_texts *t = NULL;
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
-  t->cut = r->cut;
+  t->n_truncated = r->n_truncated;
   t->broken = r->broken;
   r->broken = (clv_broken_records){0};
-  t->kinds = clv_text_rows_token_info(r);
+  t->token_info = clv_text_rows_token_info(r);
   clv_shape shape = CLV_SHAPE((int64_t)r->n, (int64_t)r->width);
   clv_code code = clv_tensor_new(CLV_I32, &shape, &t->tokens, err);
   if (code == CLV_OK) memcpy(t->tokens->data, r->at, t->tokens->bytes);
   if (code == CLV_OK) code = clv_tensor_new(CLV_I32, &CLV_SHAPE((int64_t)r->n), &t->lengths, err);
   if (code == CLV_OK) memcpy(t->lengths->data, r->lengths.at, t->lengths->bytes);
-  if (code == CLV_OK && r->labelled) code = take_labels(t, r, err);
+  if (code == CLV_OK && r->has_labels) code = set_labels(t, r, err);
   t->groups = r->groups;
   r->groups = (clv_bytes){0};
   if (code == CLV_OK)
@@ -317,8 +319,8 @@ clv_code clv_texts_open(const clv_dataset_options *o, clv_texts **ret, clv_err *
   CLV_AUTO(clv_record_lines_freep) clv_record_lines *l = NULL;
   bool csv;
   CLV_TRY(clv_text_rows_open(&r, o, err));
-  CLV_TRY(kind_of(r.path, &csv, err));
+  CLV_TRY(is_csv_path(r.path, &csv, err));
   CLV_TRY(clv_record_lines_open(r.path, csv, r.max_bytes, &l, err));
-  CLV_TRY(take_table(&r, &o->text, l, csv, err));
+  CLV_TRY(read_table(&r, &o->text, l, csv, err));
   return clv_texts_from_rows(&r, ret, err);
 }

@@ -15,7 +15,8 @@
 typedef struct job {
   clv_thread_pool_fn *run;
   void *arg;
-  size_t n, next, running; /* numbers: in all; first one not begun; begun and not ended */
+  size_t n, next, running; /* how many numbers there are; first number that has not begun; how many
+                            * are running */
   clv_code code;
   size_t failed_at;
   clv_err err;
@@ -24,59 +25,59 @@ typedef struct job {
 
 typedef struct member {
   clv_thread_pool *pool;
-  unsigned number;
+  unsigned thread_number;
   pthread_t thread;
 } member;
 
 struct clv_thread_pool {
-  pthread_mutex_t lock; /* protects the jobs as well */
+  pthread_mutex_t lock; /* protects the pool and its jobs */
   pthread_cond_t work, done;
-  job *first;
-  bool stop;
-  unsigned started;
+  job *first_job;
+  bool is_stopping;
+  unsigned n_started; /* threads that run */
   member *members;
 };
 
-/* Records the result of number i. Keeps the failure with the smallest number: numbers begin in
- * order, so every smaller one has begun and will report its result. */
-static void record(job *j, size_t i, clv_code code, const clv_err *err) {
+/* Records the result of number i of a job. It keeps the failure with the smallest number. Numbers
+ * begin in order, so every smaller one has begun and will report its own result. */
+static void record_result(job *j, size_t i, clv_code code, const clv_err *err) {
   if (code == CLV_OK || (j->code != CLV_OK && j->failed_at < i)) return;
   j->code = code;
   j->failed_at = i;
   j->err = *err;
 }
 
-static bool exhausted(const job *j) { return j->next == j->n || j->code != CLV_OK; }
+static bool is_exhausted(const job *j) { return j->next == j->n || j->code != CLV_OK; }
 
-static void take_out(clv_thread_pool *p, const job *j) {
-  for (job **at = &p->first; *at; at = &(*at)->later)
+static void remove_job(clv_thread_pool *p, const job *j) {
+  for (job **at = &p->first_job; *at; at = &(*at)->later)
     if (*at == j) {
       *at = j->later;
       return;
     }
 }
 
-static void one_number(clv_thread_pool *p, job *j, unsigned thread) {
+static void run_one(clv_thread_pool *p, job *j, unsigned thread) {
   clv_err err;
   size_t i = j->next++;
   j->running++;
-  if (exhausted(j)) take_out(p, j);
+  if (is_exhausted(j)) remove_job(p, j);
   pthread_mutex_unlock(&p->lock);
   clv_code code = j->run(j->arg, i, thread, &err);
   pthread_mutex_lock(&p->lock);
-  record(j, i, code, &err);
-  if (exhausted(j)) take_out(p, j);
+  record_result(j, i, code, &err);
+  if (is_exhausted(j)) remove_job(p, j);
   j->running--;
-  if (exhausted(j) && !j->running) pthread_cond_broadcast(&p->done);
+  if (is_exhausted(j) && !j->running) pthread_cond_broadcast(&p->done);
 }
 
-static void *run(void *arg) {
+static void *run_jobs(void *arg) {
   member *m = arg;
   clv_thread_pool *p = m->pool;
   pthread_mutex_lock(&p->lock);
-  while (!p->stop) {
-    if (p->first)
-      one_number(p, p->first, m->number);
+  while (!p->is_stopping) {
+    if (p->first_job)
+      run_one(p, p->first_job, m->thread_number);
     else
       pthread_cond_wait(&p->work, &p->lock);
   }
@@ -85,16 +86,16 @@ static void *run(void *arg) {
 }
 
 /* Starts the threads with all signals blocked, so that other threads handle signals. */
-static clv_code start(clv_thread_pool *p, unsigned threads, clv_err *err) {
+static clv_code start_threads(clv_thread_pool *p, unsigned threads, clv_err *err) {
   sigset_t all, before;
   int failed = 0;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  while (p->started < threads && !failed) {
-    member *m = &p->members[p->started];
-    *m = (member){.pool = p, .number = p->started};
-    failed = pthread_create(&m->thread, NULL, run, m);
-    if (!failed) p->started++;
+  while (p->n_started < threads && !failed) {
+    member *m = &p->members[p->n_started];
+    *m = (member){.pool = p, .thread_number = p->n_started};
+    failed = pthread_create(&m->thread, NULL, run_jobs, m);
+    if (!failed) p->n_started++;
   }
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   return failed ? clv_fail(err, CLV_EXHAUSTED, "image threads: %s", strerror(failed)) : CLV_OK;
@@ -107,7 +108,7 @@ clv_code clv_thread_pool_new(unsigned threads, clv_thread_pool **ret, clv_err *e
   pthread_cond_init(&p->work, NULL);
   pthread_cond_init(&p->done, NULL);
   clv_code code = clv_alloc(threads, sizeof *p->members, &p->members, err);
-  if (code == CLV_OK) code = start(p, threads, err);
+  if (code == CLV_OK) code = start_threads(p, threads, err);
   if (code == CLV_OK)
     *ret = p;
   else
@@ -118,10 +119,10 @@ clv_code clv_thread_pool_new(unsigned threads, clv_thread_pool **ret, clv_err *e
 void clv_thread_pool_free(clv_thread_pool *p) {
   if (!p) return;
   pthread_mutex_lock(&p->lock);
-  p->stop = true;
+  p->is_stopping = true;
   pthread_cond_broadcast(&p->work);
   pthread_mutex_unlock(&p->lock);
-  for (unsigned i = 0; i < p->started; i++) pthread_join(p->members[i].thread, NULL);
+  for (unsigned i = 0; i < p->n_started; i++) pthread_join(p->members[i].thread, NULL);
   pthread_cond_destroy(&p->work);
   pthread_cond_destroy(&p->done);
   pthread_mutex_destroy(&p->lock);
@@ -134,11 +135,11 @@ clv_code clv_thread_pool_run(clv_thread_pool *p, size_t n, clv_thread_pool_fn *f
   job j = {.run = fn, .arg = arg, .n = n};
   if (n == 0) return CLV_OK;
   pthread_mutex_lock(&p->lock);
-  job **last = &p->first;
+  job **last = &p->first_job;
   while (*last) last = &(*last)->later;
   *last = &j;
   pthread_cond_broadcast(&p->work);
-  while (!exhausted(&j) || j.running) pthread_cond_wait(&p->done, &p->lock);
+  while (!is_exhausted(&j) || j.running) pthread_cond_wait(&p->done, &p->lock);
   pthread_mutex_unlock(&p->lock);
   if (j.code != CLV_OK && err) *err = j.err;
   return j.code;

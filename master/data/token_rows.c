@@ -9,12 +9,12 @@
 
 #include "master/data/text_int.h"
 
-enum { MAX_NAME = 255 }; /* bytes of a class name, as for a folder name */
+enum { MAX_NAME = 255 }; /* most bytes of a class name, as of a folder name */
 
-/* Finds a special token: by `name`, or by the usual name in a vocab.txt. Keeps *ret, the token of a
- * tokenizer.json, if both are NULL. */
-static clv_code token_of(const clv_text_rows *r, const char *key, const char *name,
-                         const char *usual, int32_t *ret, clv_err *err) {
+/* Finds a special token: by `name`, or else by `usual`, its usual name in a vocab.txt. If both are
+ * NULL, *ret stays as it is: the token of a tokenizer.json. */
+static clv_code find_special_token(const clv_text_rows *r, const char *key, const char *name,
+                                   const char *usual, int32_t *ret, clv_err *err) {
   if (!name && !usual) return CLV_OK;
   *ret = clv_tokenizer_token_id(r->tokenizer, name ? name : usual);
   if (*ret >= 0) return CLV_OK;
@@ -22,7 +22,7 @@ static clv_code token_of(const clv_text_rows *r, const char *key, const char *na
                   name ? name : usual);
 }
 
-static clv_code find_tokens(clv_text_rows *r, const clv_text_options *o, clv_err *err) {
+static clv_code find_special_tokens(clv_text_rows *r, const clv_text_options *o, clv_err *err) {
   size_t n = strlen(o->tokenizer);
   bool pieces = n < 5 || strcmp(o->tokenizer + n - 5, ".json") != 0;
   clv_tokenizer_ends ends = clv_tokenizer_ends_of(r->tokenizer);
@@ -31,10 +31,10 @@ static clv_code find_tokens(clv_text_rows *r, const clv_text_options *o, clv_err
   if (!o->no_ends) {
     r->first = ends.before;
     r->last = ends.after;
-    CLV_TRY(token_of(r, "first", o->first, pieces ? "[CLS]" : NULL, &r->first, err));
-    CLV_TRY(token_of(r, "last", o->last, pieces ? "[SEP]" : NULL, &r->last, err));
+    CLV_TRY(find_special_token(r, "first", o->first, pieces ? "[CLS]" : NULL, &r->first, err));
+    CLV_TRY(find_special_token(r, "last", o->last, pieces ? "[SEP]" : NULL, &r->last, err));
   }
-  CLV_TRY(token_of(r, "pad", o->pad, pieces ? "[PAD]" : NULL, &r->pad, err));
+  CLV_TRY(find_special_token(r, "pad", o->pad, pieces ? "[PAD]" : NULL, &r->pad, err));
   if (ends.most && (int64_t)r->width > ends.most)
     return clv_fail(err, CLV_INVALID,
                     "%s cuts texts at %lld tokens (truncation.max_length), and rows have %zu: give "
@@ -48,11 +48,11 @@ static clv_code find_tokens(clv_text_rows *r, const clv_text_options *o, clv_err
   return CLV_OK;
 }
 
-static clv_code find_mask(clv_text_rows *r, const clv_dataset_options *o, clv_err *err) {
+static clv_code find_mask_token(clv_text_rows *r, const clv_dataset_options *o, clv_err *err) {
   size_t n = strlen(o->text.tokenizer);
   bool pieces = n < 5 || strcmp(o->text.tokenizer + n - 5, ".json") != 0;
   if (o->objective != CLV_OBJECTIVE_MASKED) return CLV_OK;
-  CLV_TRY(token_of(r, "mask", o->text.mask, pieces ? "[MASK]" : NULL, &r->mask, err));
+  CLV_TRY(find_special_token(r, "mask", o->text.mask, pieces ? "[MASK]" : NULL, &r->mask, err));
   if (r->mask >= 0) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "data.tokenizer.mask: name the token of %s that masks others",
                   r->path);
@@ -64,10 +64,10 @@ clv_code clv_text_rows_open(clv_text_rows *r, const clv_dataset_options *o, clv_
                        .width = t->max_tokens,
                        .max_bytes = o->max_bytes ? o->max_bytes : CLV_DATA_MAX_BYTES,
                        .skips_broken = o->skips_broken,
-                       .labelled = !o->unlabelled && o->objective == CLV_OBJECTIVE_LABELS};
-  CLV_TRY(clv_tokenizer_open(t->tokenizer, &t->pieces, &r->tokenizer, err));
-  CLV_TRY(find_tokens(r, t, err));
-  CLV_TRY(find_mask(r, o, err));
+                       .has_labels = !o->unlabelled && o->objective == CLV_OBJECTIVE_LABELS};
+  CLV_TRY(clv_tokenizer_open(t->tokenizer, &t->tokenizer_options, &r->tokenizer, err));
+  CLV_TRY(find_special_tokens(r, t, err));
+  CLV_TRY(find_mask_token(r, o, err));
   r->path = o->inputs_path;
   if (clv_text_rows_capacity(r)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "data.%s.max_tokens: %zu leaves no room for a text",
@@ -98,7 +98,7 @@ size_t clv_text_rows_capacity(const clv_text_rows *r) {
   return r->width > ends ? r->width - ends : 0;
 }
 
-static clv_code grow(clv_text_rows *r, clv_err *err) {
+static clv_code grow_rows(clv_text_rows *r, clv_err *err) {
   size_t cap = r->cap ? 2 * r->cap : 64, bytes, row = r->width * sizeof *r->at;
   void *more = NULL;
   if (r->n >= UINT32_MAX || r->n * row >= r->max_bytes)
@@ -112,10 +112,10 @@ static clv_code grow(clv_text_rows *r, clv_err *err) {
 }
 
 clv_code clv_text_rows_add(clv_text_rows *r, const int32_t *ids, size_t n, clv_err *err) {
-  if (r->n == r->cap) CLV_TRY(grow(r, err));
+  if (r->n == r->cap) CLV_TRY(grow_rows(r, err));
   int32_t *row = r->at + r->n * r->width;
   size_t used = 0;
-  r->cut += n > clv_text_rows_capacity(r);
+  r->n_truncated += n > clv_text_rows_capacity(r);
   n = CLV_MIN(n, clv_text_rows_capacity(r));
   if (r->first >= 0) row[used++] = r->first;
   if (n) memcpy(row + used, ids, n * sizeof *row);

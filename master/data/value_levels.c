@@ -7,19 +7,19 @@
 
 #include "master/data/dataset_int.h"
 
-enum { COUNTED = 65536 /* integers counted: 0 to COUNTED - 1 */ };
+enum { COUNTED = 65536 /* integers from 0 to COUNTED - 1 are counted */ };
 
 typedef struct counting {
-  clv_value_levels *found;
+  clv_value_levels *levels;
   uint64_t seen[COUNTED / 64];
-  bool uncounted; /* another value occurred */
+  bool has_uncounted; /* a value occurred that is no such integer */
 } counting;
 
-static void count(counting *c, double v) {
-  c->found->low = CLV_MIN(c->found->low, v);
-  c->found->high = CLV_MAX(c->found->high, v);
+static void count_value(counting *c, double v) {
+  c->levels->low = CLV_MIN(c->levels->low, v);
+  c->levels->high = CLV_MAX(c->levels->high, v);
   if (!(v >= 0 && v < COUNTED && v == (double)(uint32_t)v)) {
-    c->uncounted = true;
+    c->has_uncounted = true;
     return;
   }
   c->seen[(uint32_t)v / 64] |= (uint64_t)1 << (uint32_t)v % 64;
@@ -28,14 +28,14 @@ static void count(counting *c, double v) {
 static void count_pixels(counting *c, const clv_pixels *p) {
   size_t n = (size_t)p->width * p->height * p->channels;
   const uint16_t *wide = (const uint16_t *)(const void *)p->data;
-  if (p->is_wide) c->found->bits = 16;
-  for (size_t i = 0; i < n; i++) count(c, p->is_wide ? wide[i] : 257.0 * p->data[i]);
+  if (p->is_wide) c->levels->image_bits = 16;
+  for (size_t i = 0; i < n; i++) count_value(c, p->is_wide ? wide[i] : 257.0 * p->data[i]);
 }
 
 static void count_values(counting *c, const clv_dataset *ds, size_t record) {
   const clv_tensor *t = ds->inputs;
-  for (size_t i = record * ds->record; i < (record + 1) * ds->record; i++)
-    count(c, clv_dataset_element(t, i));
+  for (size_t i = record * ds->record_elements; i < (record + 1) * ds->record_elements; i++)
+    count_value(c, clv_dataset_element(t, i));
 }
 
 static clv_code count_record(counting *c, const clv_dataset *ds, size_t record) {
@@ -46,12 +46,12 @@ static clv_code count_record(counting *c, const clv_dataset *ds, size_t record) 
   return CLV_OK;
 }
 
-static void finish(counting *c, bool images) {
-  clv_value_levels *f = c->found;
-  for (size_t i = 0; !c->uncounted && i < CLV_COUNT(c->seen); i++)
-    f->levels += (size_t)__builtin_popcountll(c->seen[i]);
-  if (!images || f->bits == 16) return;
-  f->bits = 8;
+static void finish_levels(counting *c, bool images) {
+  clv_value_levels *f = c->levels;
+  for (size_t i = 0; !c->has_uncounted && i < CLV_COUNT(c->seen); i++)
+    f->n_levels += (size_t)__builtin_popcountll(c->seen[i]);
+  if (!images || f->image_bits == 16) return;
+  f->image_bits = 8;
   f->low /= 257;
   f->high /= 257;
 }
@@ -61,11 +61,11 @@ clv_code clv_dataset_value_levels(const clv_dataset *ds, size_t most, clv_value_
   CLV_AUTO(clv_freep) counting *c = NULL;
   size_t n = CLV_MIN(most, ds->count);
   *ret = (clv_value_levels){.low = DBL_MAX, .high = -DBL_MAX};
-  if (ds->named || ds->tokens) return CLV_OK;
+  if (ds->named_inputs || ds->has_tokens) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
-  c->found = ret;
+  c->levels = ret;
   for (size_t i = 0; i < n; i++)
     if (count_record(c, ds, i * ds->count / n) == CLV_OK) ret->records++;
-  finish(c, ds->images != NULL);
+  finish_levels(c, ds->images != NULL);
   return CLV_OK;
 }

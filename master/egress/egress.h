@@ -277,7 +277,7 @@ typedef struct clv_policy clv_policy;
 typedef struct clv_policy_tensor {
   const char *name; /* name in messages */
   clv_egress_kind kind;
-  clv_findings shows; /* findings of the tensor */
+  clv_findings findings; /* findings of the tensor */
   /* hiding layers at the master on the path with the fewest, from the records or the labels;
    * CLV_POLICY_NO_PATH: the tensor depends on neither */
   uint32_t layers_at_home;
@@ -337,18 +337,18 @@ bool clv_policy_has_refused(const clv_policy *p);
 
 #define CLV_LOSS_NAME "(loss)" /* name of the loss module; no stage may have this name */
 
-/* One tensor that the master sends, per micro-batch. The blueprint sets kind and shows; plan,
+/* One tensor that the master sends, per micro-batch. The blueprint sets kind and findings; plan,
  * policy, gate and record read them from here. */
 typedef struct clv_egress_row {
   char name[160]; /* "activation of stage 'a' (layer 2)" */
   /* INPUT, LABELS, ACTIVATION, GRADIENT, WEIGHTS (also for optimiser state) or CACHED */
   clv_egress_kind kind;
-  clv_findings shows;  /* all findings of the tensor */
-  clv_findings looked; /* the findings in `shows` that only the look has found */
-  uint32_t stage;      /* index of the module in the session; n_stages: the loss */
-  uint32_t input;      /* INPUT, LABELS: index of the module's input; CACHED: 1 for row numbers */
-  uint32_t n_values;   /* values that cross the cut together */
-  int worker;          /* index of the receiver in the session's workers */
+  clv_findings findings;      /* all findings of the tensor */
+  clv_findings look_findings; /* those in `findings` that only the look has found */
+  uint32_t stage;             /* index of the module in the session; n_stages: the loss */
+  uint32_t input;    /* INPUT, LABELS: index of the module's input; CACHED: 1 for row numbers */
+  uint32_t n_values; /* values that cross the cut together */
+  int worker;        /* index of the receiver in the session's workers */
   clv_dtype dtype;
   clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
   uint64_t bytes_per_step; /* bytes of all micro-batches of a full step; WEIGHTS: of one push */

@@ -95,8 +95,8 @@ static cleave_status deny_unknown(const cleave_sending *s, cleave_error *error) 
 static cleave_status ask_privacy(const clv_gate *g, const clv_egress_row *r,
                                  const cleave_sending *s, cleave_error *error) {
   char words[CLV_FINDINGS_TEXT];
-  clv_findings printed_only = r->looked & g->uncertain;
-  clv_findings forbidden = clv_privacy_forbidden_findings(g->config, r->shows & ~printed_only);
+  clv_findings printed_only = r->look_findings & g->uncertain;
+  clv_findings forbidden = clv_privacy_forbidden_findings(g->config, r->findings & ~printed_only);
   if (!forbidden) return CLEAVE_OK;
   snprintf(error->text, sizeof error->text,
            "egress refused: a tensor of stage '%s' would show %s to %s, which the session's "

@@ -69,8 +69,8 @@ static const struct {
 static clv_findings shows_of(const clv_policy_tensor *t) {
   if (t->kind == CLV_EGRESS_INPUT) return CLV_FINDING_RAW_INPUT;
   if (t->kind == CLV_EGRESS_LABELS) return CLV_FINDING_LABELS;
-  if (t->shows & CLV_FINDING_TOKENS) return t->shows & ~(clv_findings)CLV_FINDING_FRONT_KNOWN;
-  return t->shows;
+  if (t->findings & CLV_FINDING_TOKENS) return t->findings & ~(clv_findings)CLV_FINDING_FRONT_KNOWN;
+  return t->findings;
 }
 
 /* Refuses a tensor unless the policy permits each of its findings. */

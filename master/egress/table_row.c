@@ -20,7 +20,7 @@ clv_policy_tensor clv_egress_row_tensor(const clv_session_config *c, const clv_e
   const clv_remote_spec *w = &c->workers[r->worker];
   return (clv_policy_tensor){.name = r->name,
                              .kind = r->kind,
-                             .shows = r->shows,
+                             .findings = r->findings,
                              .layers_at_home = r->layers_at_home,
                              .worker = w->name,
                              .identity = w->identity,

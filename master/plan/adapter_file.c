@@ -13,25 +13,27 @@
 
 typedef char prefixed[sizeof CLV_PEFT_PREFIX + CLV_PEFT_PARAM];
 
-/* peft's file, and its family of parameter names. The file has the names of the session
- * (transformers 4), or those that peft gives the family (transformers 5). */
+/* An open adapter file and its family of parameter names. A file has either the names of the
+ * session (transformers 4), or the names that peft gives to the family (transformers 5). */
 typedef struct adapter_file {
   clv_weights_file *file;
   int family;
 } adapter_file;
 
-/* Name of a parameter in the file. Returns the session's name if the file has neither. */
-static const char *name_in(const adapter_file *a, const char *param, prefixed ret) {
-  char other[CLV_PEFT_PARAM];
+/* Returns the name that a parameter has in the file; the session's name if the file has neither of
+ * the two names. */
+static const char *name_in_file(const adapter_file *a, const char *param, prefixed ret) {
+  char peft_name[CLV_PEFT_PARAM];
   snprintf(ret, sizeof(prefixed), CLV_PEFT_PREFIX "%s",
-           clv_model_peft_name(a->family, param, other));
+           clv_model_peft_name(a->family, param, peft_name));
   if (!clv_weights_find(a->file, ret)) snprintf(ret, sizeof(prefixed), CLV_PEFT_PREFIX "%s", param);
   return ret;
 }
 
-/* True if a stage takes the parameter from the folder: its own adapters, and optionally its other
- * learning parameters. A frozen parameter is not replaced, because an export would leave it out. */
-static bool is_wanted(const clv_stage_spec *s, const clv_param *p, bool *optional) {
+/* True if a stage loads the parameter from the folder: its own adapters always, and its other
+ * learning parameters if the folder has them (*optional). A frozen parameter is not loaded, because
+ * an export would leave it out. */
+static bool is_loaded_from_folder(const clv_stage_spec *s, const clv_param *p, bool *optional) {
   bool adapter = clv_lora_is_adapter(p->name);
   *optional = !adapter;
   return adapter ? s->lora.from != NULL : !p->frozen;
@@ -40,27 +42,27 @@ static bool is_wanted(const clv_stage_spec *s, const clv_param *p, bool *optiona
 static clv_code read_settings(const char *folder, clv_peft *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   clv_bytes_printf(&path, "%s/" CLV_PEFT_CONFIG, folder);
-  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the path of %s", folder);
   CLV_TRY(clv_file_read((const char *)path.data, CLV_PEFT_MAX_CONFIG, &text, err));
   return clv_peft_parse((const char *)path.data, (const char *)text.data, text.len, ret, err);
 }
 
-/* Checks that the rank and the scale of an adapter are those of its file, since its values were
- * trained with them. */
+/* Checks that the rank and the scale of an adapter equal those in its folder, because the values of
+ * the adapter were trained with them. */
 static clv_code check_scale(const clv_lora_config *l, const clv_peft *p, const char *param,
                             clv_err *err) {
   double own = l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
-  char layer[CLV_NAME_MAX + 24];
+  char layer_name[CLV_NAME_MAX + 24];
   int64_t r;
-  snprintf(layer, sizeof layer, "%s", param);
-  *strstr(layer, ".lora_") = '\0';
-  double scale = clv_peft_scale(p, layer, &r);
+  snprintf(layer_name, sizeof layer_name, "%s", param);
+  *strstr(layer_name, ".lora_") = '\0';
+  double scale = clv_peft_scale(p, layer_name, &r);
   if (r == (int64_t)l->r && fabs(scale - own) <= 1e-9 * own) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "the adapter of '%s' has rank %lld and scale %g in the folder, but rank %llu and "
                   "scale %g in the session: set lora.r, alpha and rslora as " CLV_PEFT_CONFIG
                   " has them",
-                  layer, (long long)r, scale, (unsigned long long)l->r, own);
+                  layer_name, (long long)r, scale, (unsigned long long)l->r, own);
 }
 
 static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
@@ -72,7 +74,7 @@ static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapt
   for (int i = 0; l->from && i < b->stages[stage].params->n; i++) {
     const char *param = b->stages[stage].params->list[i].name;
     if (!clv_lora_is_adapter(param)) continue;
-    CLV_TRY(check_scale(l, &p, name_in(a, param, name) + sizeof CLV_PEFT_PREFIX - 1, err));
+    CLV_TRY(check_scale(l, &p, name_in_file(a, param, name) + sizeof CLV_PEFT_PREFIX - 1, err));
   }
   return CLV_OK;
 }
@@ -91,8 +93,8 @@ static clv_code refuse_tensor(const char *param, clv_err *err) {
                   param);
 }
 
-static clv_code match_tensors(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
-                              const clv_weights_entry **found, clv_err *err) {
+static clv_code find_tensors(const clv_blueprint *b, uint32_t stage, const adapter_file *a,
+                             const clv_weights_entry **found, clv_err *err) {
   const clv_params *params = b->stages[stage].params;
   CLV_AUTO(clv_freep) prefixed *names = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
@@ -104,8 +106,8 @@ static clv_code match_tensors(const clv_blueprint *b, uint32_t stage, const adap
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *entries, &entries, err));
   for (int i = 0; i < params->n; i++) {
     const clv_param *p = &params->list[i];
-    name_in(a, p->name, names[n]);
-    bool wanted = is_wanted(&b->config->stages[stage], p, &optional);
+    name_in_file(a, p->name, names[n]);
+    bool wanted = is_loaded_from_folder(&b->config->stages[stage], p, &optional);
     if (!wanted && clv_weights_find(a->file, names[n])) return refuse_tensor(p->name, err);
     if (!wanted) continue;
     want[n] = (clv_weights_want){names[n], p->dtype, p->shape, optional};
@@ -113,11 +115,12 @@ static clv_code match_tensors(const clv_blueprint *b, uint32_t stage, const adap
   }
   CLV_TRY(clv_weights_match(a->file, want, n, CLV_WEIGHTS_ALLOW_UNEXPECTED, entries, err));
   for (int i = params->n; i-- > 0;)
-    if (is_wanted(&b->config->stages[stage], &params->list[i], &optional)) found[i] = entries[--n];
+    if (is_loaded_from_folder(&b->config->stages[stage], &params->list[i], &optional))
+      found[i] = entries[--n];
   return CLV_OK;
 }
 
-/* Refuses an adapter in the file for a layer whose stage has no such adapter. */
+/* Refuses the file if it has an adapter for a layer whose stage has no such adapter. */
 static clv_code check_layer_has_adapter(const clv_blueprint *b, uint32_t stage,
                                         const adapter_file *a, const char *weight, clv_err *err) {
   static const char end[] = ".weight", half[] = ".lora_A.weight";
@@ -128,7 +131,7 @@ static clv_code check_layer_has_adapter(const clv_blueprint *b, uint32_t stage,
   if (len < sizeof end || strcmp(weight + len - (sizeof end - 1), end) != 0) return CLV_OK;
   snprintf(param, sizeof param, "%.*s%s", (int)(len - (sizeof end - 1)), weight, half);
   if (clv_params_find(b->stages[stage].params, param) ||
-      !clv_weights_find(a->file, name_in(a, param, name)))
+      !clv_weights_find(a->file, name_in_file(a, param, name)))
     return CLV_OK;
   if (!s->lora.targets.n)
     return clv_fail(
@@ -157,14 +160,14 @@ static clv_code check_extra_tensors(const clv_blueprint *b, const adapter_file *
   CLV_TRY(clv_params_of(b->whole, &all, err));
   CLV_TRY(clv_alloc((size_t)all->n, sizeof *names, &names, err));
   CLV_TRY(clv_alloc((size_t)all->n, sizeof *known, &known, err));
-  for (int i = 0; i < all->n; i++) known[i].name = name_in(a, all->list[i].name, names[i]);
+  for (int i = 0; i < all->n; i++) known[i].name = name_in_file(a, all->list[i].name, names[i]);
   return clv_weights_check_no_extra(a->file, known, (size_t)all->n, err);
 }
 
 static clv_code open_file(const char *folder, clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/" CLV_PEFT_WEIGHTS, folder);
-  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the path of %s", folder);
   return clv_weights_open((const char *)path.data, 0, ret, err);
 }
 
@@ -180,8 +183,9 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
   if (code == CLV_OK) code = check_scales(b, stage, &a, &why);
   if (code == CLV_OK) code = check_layers_have_adapters(b, &a, &why);
   if (code == CLV_OK) code = check_extra_tensors(b, &a, &why);
-  if (code == CLV_OK) code = match_tensors(b, stage, &a, found, &why);
-  if (code != CLV_OK) { /* an error in the folder that the session names */
+  if (code == CLV_OK) code = find_tensors(b, stage, &a, found, &why);
+  if (code != CLV_OK) { /* the folder has an error: the message points at the session's line that
+                         * names it */
     clv_config_pos pos = spec->lora.from ? spec->lora.pos : spec->pos;
     clv_session_fail_at(b->config, pos, err, "stage '%s': lora.from: %s", spec->name, why.text);
     if (err) err->code = CLV_DATA_LOSS;
@@ -194,27 +198,28 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
 
 /* ---- whose tensors there are ----------------------------------------------------------------- */
 
-/* True if the folder has a tensor of the stage, other than adapters that the stage asks for.
- * Adapters that the stage does not ask for count, so that they are refused and not ignored. */
-static bool has_tensor(const adapter_file *a, const clv_params *params, bool asks) {
+/* True if the folder has a tensor of the stage. If the stage names the folder itself (asks), its
+ * adapters do not count, because it loads them anyway. If it does not, they count, so that they are
+ * refused instead of ignored. */
+static bool has_tensor_of_stage(const adapter_file *a, const clv_params *params, bool asks) {
   prefixed name;
   for (int i = 0; i < params->n; i++)
     if (!(asks && clv_lora_is_adapter(params->list[i].name)) &&
-        clv_weights_find(a->file, name_in(a, params->list[i].name, name)))
+        clv_weights_find(a->file, name_in_file(a, params->list[i].name, name)))
       return true;
   return false;
 }
 
-static void find_modules(clv_blueprint *b, const char *folder) {
+static void find_stages_of_folder(clv_blueprint *b, const char *folder) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  clv_err unused;
-  if (open_file(folder, &f, &unused) != CLV_OK) return;
+  clv_err ignored_err;
+  if (open_file(folder, &f, &ignored_err) != CLV_OK) return;
   adapter_file a = {f, clv_model_family(b->config)};
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     const char *own = b->config->stages[i].lora.from;
     if ((own && strcmp(own, folder) != 0) || s->has_modules) continue;
-    s->has_modules = has_tensor(&a, s->params, own != NULL);
+    s->has_modules = has_tensor_of_stage(&a, s->params, own != NULL);
     if (s->has_modules) s->adapters = folder;
   }
 }
@@ -222,5 +227,5 @@ static void find_modules(clv_blueprint *b, const char *folder) {
 void clv_adapters_find_sources(clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++) b->stages[i].adapters = b->config->stages[i].lora.from;
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if (b->config->stages[i].lora.from) find_modules(b, b->config->stages[i].lora.from);
+    if (b->config->stages[i].lora.from) find_stages_of_folder(b, b->config->stages[i].lora.from);
 }

@@ -7,7 +7,7 @@
 
 #include "master/plan/plan_int.h"
 
-static clv_lora lora_of(const clv_lora_config *l) {
+static clv_lora lora_options_of(const clv_lora_config *l) {
   return (clv_lora){.targets = (const char *const *)l->targets.items,
                     .n_targets = l->targets.n,
                     .r = (int64_t)l->r,
@@ -19,14 +19,14 @@ static clv_lora lora_of(const clv_lora_config *l) {
 static clv_code add_adapters(clv_blueprint *b, uint32_t i, uint32_t first, uint32_t last,
                              clv_err *err) {
   const clv_stage_spec *s = &b->config->stages[i];
-  clv_lora lora = lora_of(&s->lora);
-  clv_graph *with;
+  clv_lora lora = lora_options_of(&s->lora);
+  clv_graph *adapted_graph;
   clv_err why;
-  if (clv_graph_lora(b->whole, first, last, &lora, &with, &why) != CLV_OK)
+  if (clv_graph_lora(b->whole, first, last, &lora, &adapted_graph, &why) != CLV_OK)
     return clv_session_fail_at(b->config, s->lora.targets_pos, err, "stage '%s': lora.targets: %s",
                                s->name, why.text);
   clv_graph_free(b->whole);
-  b->whole = with;
+  b->whole = adapted_graph;
   return CLV_OK;
 }
 
@@ -50,14 +50,15 @@ bool clv_is_param_checkpointed(const clv_stage_spec *s, const clv_param *p) {
   return !(s->weights_artifact && p->trainable && p->frozen);
 }
 
-static bool trains_any(const clv_stage_plan *s, const char *path) {
+static bool has_trainable_in(const clv_stage_plan *s, const char *path) {
   for (int i = 0; i < s->params->n; i++)
     if (s->params->list[i].trainable && clv_lora_is_inside(s->params->list[i].name, path))
       return true;
   return false;
 }
 
-static clv_code no_module(const clv_blueprint *b, uint32_t stage, const char *path, clv_err *err) {
+static clv_code fail_no_module(const clv_blueprint *b, uint32_t stage, const char *path,
+                               clv_err *err) {
   const clv_stage_spec *spec = &b->config->stages[stage];
   const clv_graph *g = b->stages[stage].graph;
   CLV_AUTO(clv_freep) const char **names = NULL;
@@ -79,7 +80,7 @@ static clv_code no_module(const clv_blueprint *b, uint32_t stage, const char *pa
 clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) {
   const clv_lora_config *l = &b->config->stages[stage].lora;
   for (size_t i = 0; i < l->train.n; i++)
-    if (!trains_any(&b->stages[stage], l->train.items[i]))
-      return no_module(b, stage, l->train.items[i], err);
+    if (!has_trainable_in(&b->stages[stage], l->train.items[i]))
+      return fail_no_module(b, stage, l->train.items[i], err);
   return CLV_OK;
 }

@@ -16,7 +16,7 @@ enum { EVAL_WINDOW = CLV_EVAL_WINDOW };
 
 static const char *loss_op_name(const clv_session_config *c) { return clv_loss_name(c->loss.kind); }
 
-static clv_model_inputs with_batch(const clv_model_inputs *sample, int64_t n) {
+static clv_model_inputs inputs_of_batch(const clv_model_inputs *sample, int64_t n) {
   clv_model_inputs ret = *sample;
   for (size_t i = 0; i < ret.n; i++)
     if (ret.list[i].shape.rank > 0) ret.list[i].shape.dim[0] = n;
@@ -61,7 +61,7 @@ static clv_code mark_frozen(const clv_session_config *c, const clv_stage_spec *s
   return CLV_OK;
 }
 
-static clv_code check_globs(const clv_session_config *c, const bool *used, clv_err *err) {
+static clv_code check_globs_used(const clv_session_config *c, const bool *used, clv_err *err) {
   for (size_t g = 0; g < c->train.freeze.n; g++)
     if (!used[g])
       return clv_session_fail_at(c, c->train.freeze_pos, err,
@@ -71,15 +71,15 @@ static clv_code check_globs(const clv_session_config *c, const bool *used, clv_e
   return CLV_OK;
 }
 
-/* True if stage i and the next one are at different workers. */
+/* True if stages i and i + 1 are at different workers. */
 static bool is_worker_to_worker(const clv_blueprint *b, uint32_t i) {
   int from = b->stages[i].worker, to = b->stages[i + 1].worker;
   return from >= 0 && to >= 0 && from != to;
 }
 
-/* True if some stage has a direct hop between the two workers. They then have a link, which carries
- * everything between them. */
-static bool have_link(const clv_blueprint *b, int one, int other) {
+/* True if a stage at one of the two workers sends its output directly to a stage at the other. The
+ * workers then have a link, and all tensors between them use this link. */
+static bool are_linked(const clv_blueprint *b, int one, int other) {
   for (uint32_t i = 0; i + 1 < b->n_stages; i++) {
     int from = b->stages[i].worker, to = b->stages[i + 1].worker;
     bool pair = (from == one && to == other) || (from == other && to == one);
@@ -88,16 +88,17 @@ static bool have_link(const clv_blueprint *b, int one, int other) {
   return false;
 }
 
-/* Lists the inputs of the stage that are model inputs: all, or all but the first if the stage is
- * behind a cut. */
-static void find_leaves(const clv_blueprint *b, bool behind_cut, clv_stage_plan *s) {
+/* Lists the inputs of the stage's graph that are inputs of the model. behind_cut: the first input
+ * of the graph is the value that crosses the cut, so it is skipped. */
+static void find_model_inputs(const clv_blueprint *b, bool behind_cut, clv_stage_plan *s) {
   for (int i = behind_cut; i < s->graph->n_nodes && s->graph->nodes[i].op == CLV_OP_INPUT; i++)
     for (uint32_t k = 0; k < b->inputs.n; k++)
-      if (strcmp(s->graph->nodes[i].name, b->inputs.list[k].name) == 0) s->leaf[s->n_leaves++] = k;
+      if (strcmp(s->graph->nodes[i].name, b->inputs.list[k].name) == 0)
+        s->model_inputs[s->n_model_inputs++] = k;
 }
 
-/* Makes the graph that is cut into stages. */
-static clv_code pack(clv_blueprint *b, clv_graph **ret, clv_err *err) {
+/* Makes the graph of packed sequences, which is then cut into stages. */
+static clv_code make_packed_graph(clv_blueprint *b, clv_graph **ret, clv_err *err) {
   const clv_session_config *c = b->config;
   clv_err why;
   if (clv_graph_pack(b->whole, ret, &why) != CLV_OK)
@@ -106,19 +107,19 @@ static clv_code pack(clv_blueprint *b, clv_graph **ret, clv_err *err) {
                                "data.inputs names, and a model by hf reads it)",
                                why.text);
   for (int k = 0; k < (int)b->inputs.n; k++)
-    if (clv_graph_length_limit(b->whole, k)) b->lengths = k;
-  b->places = clv_graph_length_limit(b->whole, b->lengths);
+    if (clv_graph_length_limit(b->whole, k)) b->lengths_input = k;
+  b->max_positions = clv_graph_length_limit(b->whole, b->lengths_input);
   return CLV_OK;
 }
 
 static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   const clv_session_config *c = b->config;
   uint32_t first[CLV_MAX_STAGES], last[CLV_MAX_STAGES];
-  const clv_model_inputs inputs = with_batch(&b->inputs, b->micro_size);
+  const clv_model_inputs inputs = inputs_of_batch(&b->inputs, b->micro_size);
   CLV_AUTO(clv_graph_freep) clv_graph *packed = NULL;
   CLV_TRY(clv_model_graph_of_inputs(c, &inputs, &b->whole, first, last, err));
   CLV_TRY(clv_adapters_add_to_graph(b, first, last, err));
-  if (c->data.packed) CLV_TRY(pack(b, &packed, err));
+  if (c->data.packed) CLV_TRY(make_packed_graph(b, &packed, err));
   CLV_TRY(clv_inputs_check(b, err));
   CLV_AUTO(clv_freep) bool *glob_used = NULL;
   CLV_TRY(clv_alloc(c->train.freeze.n, sizeof *glob_used, &glob_used, err));
@@ -127,7 +128,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     clv_stage_plan *s = &b->stages[i];
     const clv_stage_spec *spec = &c->stages[i];
     CLV_TRY(clv_graph_slice(packed ? packed : b->whole, first[i], last[i], &s->graph, err));
-    find_leaves(b, i > 0, s);
+    find_model_inputs(b, i > 0, s);
     CLV_TRY(clv_params_of(s->graph, &s->params, err));
     CLV_TRY(clv_adapters_check(b, i, err));
     CLV_TRY(clv_stage_check_new(b, i, err));
@@ -138,17 +139,17 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     s->last_layer = last[i];
     s->worker = spec->worker;
     s->input_needs_grad = learned;
-    s->participates = learned || s->n_learning;
+    s->has_backward = learned || s->n_learning;
     learned |= s->n_learning > 0;
   }
   CLV_TRY(clv_ties_apply(b, err));
   for (uint32_t i = 0; i + 1 < b->n_stages; i++)
     b->stages[i].direct =
-        is_worker_to_worker(b, i) && have_link(b, b->stages[i].worker, b->stages[i + 1].worker);
+        is_worker_to_worker(b, i) && are_linked(b, b->stages[i].worker, b->stages[i + 1].worker);
   if (!learned)
     return clv_session_fail_at(c, c->train.freeze_pos, err,
                                "nothing learns: every parameter is frozen");
-  return check_globs(c, glob_used, err);
+  return check_globs_used(c, glob_used, err);
 }
 
 static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err) {
@@ -172,27 +173,28 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
                                loss_op_name(c), clv_dtype_name(want), clv_dtype_name(label_dtype));
   CLV_TRY(clv_params_of(s->graph, &s->params, err));
   s->worker = c->loss.worker;
-  s->input_needs_grad = s->participates = true;
+  s->input_needs_grad = s->has_backward = true;
   return CLV_OK;
 }
 
 /* ---- egress ---------------------------------------------------------------------------------- */
 
-/* Findings of a row. An input of the loss is its labels; predictions are an activation. */
-static clv_findings shown_by(const clv_blueprint *b, clv_egress_kind kind, uint32_t stage,
-                             uint32_t input) {
+/* Returns the findings of a row. An input of the loss is its labels; predictions are an
+ * activation. */
+static clv_findings findings_of_row(const clv_blueprint *b, clv_egress_kind kind, uint32_t stage,
+                                    uint32_t input) {
   if (kind == CLV_EGRESS_LABELS) return CLV_FINDING_LABELS;
-  if (kind == CLV_EGRESS_INPUT) return clv_privacy_leaf_findings(b, stage, input);
+  if (kind == CLV_EGRESS_INPUT) return clv_privacy_input_findings(b, stage, input);
   if (kind == CLV_EGRESS_ACTIVATION || (kind == CLV_EGRESS_CACHED && !input))
-    return b->stages[stage].shows;
-  return kind == CLV_EGRESS_GRADIENT ? b->stages[stage].gradient_shows : CLV_FINDING_MIXED;
+    return b->stages[stage].output_findings;
+  return kind == CLV_EGRESS_GRADIENT ? b->stages[stage].gradient_findings : CLV_FINDING_MIXED;
 }
 
-/* Hiding layers before the tensor of a row. Records and labels themselves have no layer before
- * them. */
-static uint32_t layers_before(const clv_blueprint *b, const clv_egress_row *r) {
+/* Returns the number of hiding layers before the tensor of a row. Records and labels themselves
+ * have no layer before them. */
+static uint32_t hiding_layers_before(const clv_blueprint *b, const clv_egress_row *r) {
   if (r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS)
-    return r->shows ? 0 : CLV_POLICY_NO_PATH;
+    return r->findings ? 0 : CLV_POLICY_NO_PATH;
   if (r->kind == CLV_EGRESS_GRADIENT) return b->stages[r->stage].head_layers;
   bool value = r->kind == CLV_EGRESS_ACTIVATION || (r->kind == CLV_EGRESS_CACHED && !r->input);
   return value ? b->stages[r->stage].front_layers : CLV_POLICY_NO_PATH;
@@ -210,9 +212,9 @@ static void add_row(clv_blueprint *b, clv_egress_kind kind, uint32_t stage, uint
                         .input = input,
                         .worker = worker,
                         .relayed = relayed,
-                        .shows = shown_by(b, kind, stage, input),
+                        .findings = findings_of_row(b, kind, stage, input),
                         .dtype = CLV_F32};
-  r->layers_at_home = layers_before(b, r);
+  r->layers_at_home = hiding_layers_before(b, r);
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(r->name, sizeof r->name, fmt, ap);
@@ -227,18 +229,19 @@ static void add_row(clv_blueprint *b, clv_egress_kind kind, uint32_t stage, uint
   if (clv_shape_bytes(&step, r->dtype, &bytes, NULL) == CLV_OK) r->bytes_per_step = bytes;
 }
 
-static const clv_node *output_of(const clv_stage_plan *s) {
+static const clv_node *output_node(const clv_stage_plan *s) {
   return &s->graph->nodes[s->graph->output];
 }
 
-/* True if stage i sends its output, and receives its gradient, through the master's process. */
-static bool through_master(const clv_blueprint *b, uint32_t i) {
+/* True if stage i sends its output to the next stage, and receives the gradient of the output,
+ * through the master's process. */
+static bool is_sent_via_master(const clv_blueprint *b, uint32_t i) {
   int from = b->stages[i].worker, to = b->stages[i + 1].worker;
   return from < 0 || to < 0 || (from != to && !b->stages[i].direct);
 }
 
-/* Appends "layer 3", or "3 values" if several values cross. */
-static void put_what_crosses(const clv_blueprint *b, uint32_t i, char *buf, size_t size) {
+/* Appends "layer 3", or "3 values" if several values cross the cut behind stage i. */
+static void format_crossing(const clv_blueprint *b, uint32_t i, char *buf, size_t size) {
   uint32_t n = clv_blueprint_cut_values(b, i, NULL);
   if (n > 1)
     snprintf(buf, size, "%u values", n);
@@ -246,45 +249,45 @@ static void put_what_crosses(const clv_blueprint *b, uint32_t i, char *buf, size
     snprintf(buf, size, "layer %u", b->stages[i].last_layer);
 }
 
-/* Adds the rows of a cached stage: its outputs with the record numbers, and later the record
- * numbers alone. */
-static void cache_rows(clv_blueprint *b) {
+/* Adds the rows of a cached stage: its outputs with their record numbers, sent once, and the record
+ * numbers alone, sent in later epochs. */
+static void add_cache_rows(clv_blueprint *b) {
   const char *name = b->config->stages[0].name;
   const clv_node numbers = {.dtype = CLV_I64, .shape = CLV_SHAPE(b->micro_size)};
-  add_row(b, CLV_EGRESS_CACHED, 0, 0, b->stages[1].worker, output_of(&b->stages[0]), false,
+  add_row(b, CLV_EGRESS_CACHED, 0, 0, b->stages[1].worker, output_node(&b->stages[0]), false,
           "CACHED activation of stage '%.40s', once", name);
   add_row(b, CLV_EGRESS_CACHED, 0, 1, b->stages[1].worker, &numbers, false,
           "CACHED: numbers of its records");
 }
 
-static void hop_rows(clv_blueprint *b, uint32_t i) {
+static void add_hop_rows(clv_blueprint *b, uint32_t i) {
   const clv_stage_plan *from = &b->stages[i], *to = &b->stages[i + 1];
   const char *name = b->config->stages[i].name;
   size_t first = b->n_egress;
   char what[24];
-  if (!through_master(b, i)) return;
-  if (b->caches && i == 0) cache_rows(b);
-  put_what_crosses(b, i, what, sizeof what);
+  if (!is_sent_via_master(b, i)) return;
+  if (b->has_cache && i == 0) add_cache_rows(b);
+  format_crossing(b, i, what, sizeof what);
   if (to->worker >= 0)
-    add_row(b, CLV_EGRESS_ACTIVATION, i, 0, to->worker, output_of(from), from->worker >= 0,
-            b->caches && i == 0 ? "activation of stage '%.40s' (test, eval)%.0s"
-                                : "activation of stage '%.40s' (%s)",
+    add_row(b, CLV_EGRESS_ACTIVATION, i, 0, to->worker, output_node(from), from->worker >= 0,
+            b->has_cache && i == 0 ? "activation of stage '%.40s' (test, eval)%.0s"
+                                   : "activation of stage '%.40s' (%s)",
             name, what);
   if (from->worker >= 0 && to->input_needs_grad)
-    add_row(b, CLV_EGRESS_GRADIENT, i, 0, from->worker, output_of(from), to->worker >= 0,
+    add_row(b, CLV_EGRESS_GRADIENT, i, 0, from->worker, output_node(from), to->worker >= 0,
             "gradient for stage '%.40s' (%s)", name, what);
   while (first < b->n_egress) b->egress[first++].n_values = clv_blueprint_cut_values(b, i, NULL);
 }
 
 /* Adds a row for each model input that the master sends to the stage. */
-static void leaf_rows(clv_blueprint *b, uint32_t i) {
+static void add_input_rows(clv_blueprint *b, uint32_t i) {
   const clv_stage_plan *s = &b->stages[i];
   bool named = b->inputs.n > 1 || strcmp(b->inputs.list[0].name, "input") != 0;
   if (s->worker < 0) return;
-  for (uint32_t k = 0; k < s->n_leaves; k++) {
+  for (uint32_t k = 0; k < s->n_model_inputs; k++) {
     uint32_t input = k + (i > 0);
     const clv_node *n = &s->graph->nodes[input];
-    bool lengths = clv_privacy_leaf_findings(b, i, input) == CLV_FINDING_MIXED;
+    bool lengths = clv_privacy_input_findings(b, i, input) == CLV_FINDING_MIXED;
     add_row(b, CLV_EGRESS_INPUT, i, input, s->worker, n, false,
             named ? "%s '%.40s'%s%.40s" : "%s%.0s%s%.40s", lengths ? "LENGTHS" : "RAW INPUT",
             n->name, i ? ", for stage " : "", i ? b->config->stages[i].name : "");
@@ -292,11 +295,11 @@ static void leaf_rows(clv_blueprint *b, uint32_t i) {
 }
 
 /* True if a new run sends weights to the stage before its first step. */
-static bool begins_with_weights(const clv_blueprint *b, uint32_t i) {
+static bool is_sent_initial_weights(const clv_blueprint *b, uint32_t i) {
   return clv_stage_has_master_weights(&b->config->stages[i]) || b->stages[i].adapters;
 }
 
-size_t clv_blueprint_moments(const clv_blueprint *b) {
+size_t clv_blueprint_moment_count(const clv_blueprint *b) {
   clv_optim_config o = {.kind = b->config->train.optimizer.kind};
   CLV_OPTIM_COPY(&o, &b->config->train.optimizer);
   return (size_t)clv_optim_count_moments(clv_optim_moments_of(&o));
@@ -306,21 +309,21 @@ size_t clv_blueprint_moments(const clv_blueprint *b) {
  * parameters, and the number of steps. */
 static uint64_t optimizer_bytes(const clv_blueprint *b, uint32_t i) {
   const clv_params *params = b->stages[i].params;
-  size_t moments = clv_blueprint_moments(b);
+  size_t moments = clv_blueprint_moment_count(b);
   uint64_t bytes = 0;
   for (int k = 0; k < params->n; k++)
     if (params->list[k].trainable && !params->list[k].fixed) bytes += params->list[k].bytes;
   return moments && b->stages[i].n_learning ? moments * bytes + sizeof(int64_t) : 0;
 }
 
-static void state_rows(clv_blueprint *b, uint32_t i) {
+static void add_state_rows(clv_blueprint *b, uint32_t i) {
   const char *name = b->config->stages[i].name;
   int worker = b->stages[i].worker;
   uint64_t bytes = optimizer_bytes(b, i);
   if (worker < 0) return;
   add_row(b, CLV_EGRESS_WEIGHTS, i, 0, worker, NULL, false,
-          begins_with_weights(b, i) ? "weights of stage '%.40s' (start, resume, eval, predict)"
-                                    : "weights of stage '%.40s' (resume, eval, predict)",
+          is_sent_initial_weights(b, i) ? "weights of stage '%.40s' (start, resume, eval, predict)"
+                                        : "weights of stage '%.40s' (resume, eval, predict)",
           name);
   b->egress[b->n_egress - 1].bytes_per_step = b->stages[i].params->total_bytes;
   if (!bytes) return;
@@ -334,23 +337,23 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) {
   size_t n_rows = 4 * (size_t)b->n_stages + 8;
   free(b->egress);
   b->n_egress = 0;
-  for (uint32_t i = 0; i < b->n_stages; i++) n_rows += b->stages[i].n_leaves;
+  for (uint32_t i = 0; i < b->n_stages; i++) n_rows += b->stages[i].n_model_inputs;
   CLV_TRY(clv_alloc(n_rows, sizeof *b->egress, &b->egress, err));
-  for (uint32_t i = 0; i < b->n_stages; i++) leaf_rows(b, i);
-  for (uint32_t i = 0; i < b->n_stages; i++) hop_rows(b, i);
+  for (uint32_t i = 0; i < b->n_stages; i++) add_input_rows(b, i);
+  for (uint32_t i = 0; i < b->n_stages; i++) add_hop_rows(b, i);
   if (loss->worker >= 0)
     add_row(b, CLV_EGRESS_LABELS, b->n_stages, 1, loss->worker, &loss->graph->nodes[1], false,
             "LABELS");
-  for (uint32_t i = 0; i < b->n_stages; i++) state_rows(b, i);
+  for (uint32_t i = 0; i < b->n_stages; i++) add_state_rows(b, i);
   return CLV_OK;
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-static void place_sizes(clv_blueprint *b) {
+static void set_batch_sizes(clv_blueprint *b) {
   const clv_train_config *t = &b->config->train;
   uint64_t m = CLV_MIN(b->config->pipeline.micro_batches, t->batch);
-  if (m == CLV_MICRO_AUTO) m = 1; /* until a run chooses */
+  if (m == CLV_MICRO_AUTO) m = 1; /* until a run chooses the number of micro-batches */
   b->micro_batches = (uint32_t)m;
   b->micro_size = (int64_t)((t->batch + m - 1) / m);
   b->eval_size = (int64_t)t->eval_batch;
@@ -372,7 +375,7 @@ static clv_code check_dtype(const clv_session_config *c, clv_err *err) {
   return clv_session_fail_at(c, c->train.dtype_pos, err, "master: %s", why.text);
 }
 
-/* Checks that processors can compute tf32, for stages whose device in the session file is a
+/* Checks that processors can compute tf32, if the session file sets tf32 for a stage on a
  * processor. */
 static clv_code check_tf32(const clv_session_config *c, clv_err *err) {
   clv_err why;
@@ -391,13 +394,13 @@ bool clv_blueprint_is_bf16(const clv_blueprint *b) {
          clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK;
 }
 
-static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err *err) {
+static clv_code fill_blueprint(clv_blueprint *b, clv_dtype label_dtype, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof *b->stages, &b->stages, err));
   CLV_TRY(clv_alloc(c->n_workers, sizeof *b->worker_used, &b->worker_used, err));
   CLV_TRY(check_dtype(c, err));
   CLV_TRY(check_tf32(c, err));
-  place_sizes(b);
+  set_batch_sizes(b);
   CLV_TRY(make_stages(b, err));
   CLV_TRY(make_loss(b, label_dtype, err));
   for (uint32_t i = 0; i <= b->n_stages; i++)
@@ -406,7 +409,7 @@ static clv_code blueprint_fill(clv_blueprint *b, clv_dtype label_dtype, clv_err 
   CLV_TRY(clv_privacy_analyze(b, err));
   CLV_TRY(clv_privacy_check(b, err));
   CLV_TRY(clv_cache_check(b, err));
-  b->caches = b->config->stages[0].cache;
+  b->has_cache = b->config->stages[0].cache;
   return clv_blueprint_make_table(b, err);
 }
 
@@ -420,9 +423,9 @@ clv_code clv_blueprint_new_of_inputs(const clv_session_config *config,
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
   b->config = config;
   b->inputs = *inputs;
-  b->lengths = -1;
+  b->lengths_input = -1;
   b->n_stages = (uint32_t)config->n_stages;
-  clv_code code = blueprint_fill(b, label_dtype, err);
+  clv_code code = fill_blueprint(b, label_dtype, err);
   if (code != CLV_OK) {
     clv_blueprint_free(b);
     return code;
@@ -459,8 +462,9 @@ uint32_t clv_blueprint_cut_values(const clv_blueprint *b, uint32_t stage,
   return (uint32_t)n;
 }
 
-/* Appends each of several values that cross together. */
-static void put_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
+/* Appends a line for each value that crosses a cut, if several values cross it together. */
+static void append_crossing_values(const clv_blueprint *b, const clv_egress_row *r,
+                                   clv_bytes *out) {
   const clv_node *values[CLV_MAX_NODES];
   char shape[160];
   if (r->n_values < 2) return;
@@ -470,32 +474,35 @@ static void put_values(const clv_blueprint *b, const clv_egress_row *r, clv_byte
                      clv_shape_format(&values[k]->shape, shape, sizeof shape));
 }
 
-/* Appends the name of a row in the words of release 0.1, so that it equals that in tables of older
- * runs. */
-static void put_name(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
+/* Appends the name of a row in the words of release 0.1. A resumed run compares the table with that
+ * of an older release, so the words must not change. */
+static void append_row_name(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
   if (r->kind != CLV_EGRESS_WEIGHTS)
     clv_bytes_puts(out, r->name);
   else
-    clv_bytes_printf(out, "state of stage '%.40s' (%s)", b->config->stages[r->stage].name,
-                     begins_with_weights(b, r->stage) ? "initial weights; resume" : "resume only");
+    clv_bytes_printf(
+        out, "state of stage '%.40s' (%s)", b->config->stages[r->stage].name,
+        is_sent_initial_weights(b, r->stage) ? "initial weights; resume" : "resume only");
 }
 
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
   char shape[160], words[CLV_FINDINGS_TEXT];
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
-    if (r->kind == CLV_EGRESS_STATE) continue; /* its stage's row of weights includes it */
+    if (r->kind == CLV_EGRESS_STATE)
+      continue; /* the row of weights of the same stage stands for
+                                                * this row */
     const clv_remote_spec *w = &b->config->workers[r->worker];
     const char *word = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS
                            ? ""
-                           : clv_findings_words(r->shows & ~r->looked, words);
-    put_name(b, r, out);
+                           : clv_findings_words(r->findings & ~r->look_findings, words);
+    append_row_name(b, r, out);
     clv_bytes_printf(out, " | %s | %s | %llu | %s %s%s%s%s\n",
                      r->kind == CLV_EGRESS_WEIGHTS
                          ? "parameters"
                          : clv_shape_format(&r->shape, shape, sizeof shape),
                      clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step, w->name,
                      w->identity, r->relayed ? " (relayed)" : "", *word ? " | " : "", word);
-    put_values(b, r, out);
+    append_crossing_values(b, r, out);
   }
 }

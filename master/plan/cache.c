@@ -8,7 +8,8 @@
 
 #include "master/plan/plan_int.h"
 
-/* Why the output of stage 0 differs between epochs; NULL: it does not. */
+/* Returns why the output of stage 0 differs between epochs; NULL: the output is the same in each
+ * epoch. */
 static const char *why_output_changes(const clv_blueprint *b) {
   const clv_data_config *d = &b->config->data;
   if (d->format == CLV_FORMAT_IMAGES && d->images.train_crop != CLV_TRAIN_CROP_CENTER)
@@ -20,15 +21,16 @@ static const char *why_output_changes(const clv_blueprint *b) {
   return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;
 }
 
-/* Why the position of the stage, its output or the schedule excludes a cache; NULL: they do not. */
+/* Returns why the position of the stage, its output or the schedule excludes a cache; NULL: none of
+ * them does. */
 static const char *why_not_cacheable(const clv_blueprint *b) {
   const clv_node *out = &b->stages[0].graph->nodes[b->stages[0].graph->output];
   if (b->stages[0].worker >= 0) return "it is not at the master";
   if (b->n_stages < 2 || b->stages[1].worker < 0) return "the stage behind it is not at a worker";
-  if (b->stages[0].shows & CLV_FINDING_RAW_INPUT)
+  if (b->stages[0].output_findings & CLV_FINDING_RAW_INPUT)
     return "its outputs are the records themselves, or can be turned into them, and records are "
            "not cached";
-  if (b->lengths >= 0)
+  if (b->lengths_input >= 0)
     return "data.packed is true: packed sequences have not one row for each record";
   if (out->shape.rank < 1 || out->shape.dim[0] != b->micro_size || b->whole->has_per_input_batches)
     return "its output has not one row for each record";
@@ -55,7 +57,7 @@ clv_code clv_cache_check(const clv_blueprint *b, clv_err *err) {
                              c->stages[0].name, why);
 }
 
-static bool has(const clv_graph *g, clv_op op) {
+static bool has_op(const clv_graph *g, clv_op op) {
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == op) return true;
   return false;
@@ -65,10 +67,10 @@ void clv_cache_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   const clv_stage_spec *s = &b->config->stages[0];
   const clv_graph *g = b->stages[0].graph;
   unsigned long long keep_s = s->cache_ttl_ms / 1000;
-  if (json && !b->caches) clv_bytes_puts(out, "null");
-  if (!b->caches) return;
+  if (json && !b->has_cache) clv_bytes_puts(out, "null");
+  if (!b->has_cache) return;
   const char *worker = b->config->workers[b->stages[1].worker].name;
-  bool dropout = has(g, CLV_OP_DROPOUT), statistics = has(g, CLV_OP_BATCHNORM);
+  bool dropout = has_op(g, CLV_OP_DROPOUT), statistics = has_op(g, CLV_OP_BATCHNORM);
   if (json) {
     clv_bytes_puts(out, "{\"stage\":");
     clv_bytes_json(out, s->name);

@@ -11,21 +11,22 @@
 #include "common/model/hf/hf.h"
 #include "master/plan/plan_int.h"
 
-/* True if the name is the default of transformers for the class, such as "LABEL_3" for class 3. */
-static bool is_unnamed(const char *name, const char *class) {
+/* True if the name is transformers' default name of the class, such as "LABEL_3" for class 3. */
+static bool is_default_name(const char *name, const char *class) {
   return strncmp(name, "LABEL_", 6) == 0 && strcmp(name + 6, class) == 0;
 }
 
-/* Output with the class's name, in that spelling first; l->n: no output. */
-static size_t output_of(const clv_hf_labels *l, const char *class) {
+/* Returns the output that has the name of the class; l->n: no output has it. Prefers the same
+ * spelling, then ignores case and accepts the default name. */
+static size_t output_named(const clv_hf_labels *l, const char *class) {
   for (size_t i = 0; i < l->n; i++)
     if (strcmp(l->names[i], class) == 0) return i;
   for (size_t i = 0; i < l->n; i++)
-    if (strcasecmp(l->names[i], class) == 0 || is_unnamed(l->names[i], class)) return i;
+    if (strcasecmp(l->names[i], class) == 0 || is_default_name(l->names[i], class)) return i;
   return l->n;
 }
 
-/* True if the weights of the head come from a file, so that it is trained. */
+/* True if the weights of the head come from a file, so that the head has been trained already. */
 static bool has_trained_head(const clv_blueprint *b) {
   const clv_stage_spec *spec = &b->config->stages[b->n_stages - 1];
   const clv_params *p = b->stages[b->n_stages - 1].params;
@@ -35,24 +36,24 @@ static bool has_trained_head(const clv_blueprint *b) {
                                spec->weights_new.n);
 }
 
-/* True if each class is the name of an output. *ret_first: first class that is another output; n:
- * none is. */
-static bool are_of_head(const clv_hf_labels *l, const clv_dataset *ds, size_t *ret_first) {
+/* True if each class of the data has the name of an output. *ret_first: the first class whose
+ * output has another number than the class; n: there is no such class. */
+static bool are_head_names(const clv_hf_labels *l, const clv_dataset *ds, size_t *ret_first) {
   size_t n = clv_dataset_class_count(ds);
   *ret_first = n;
   for (size_t i = n; i-- > 0;) {
-    size_t output = output_of(l, clv_dataset_class_name(ds, i));
+    size_t output = output_named(l, clv_dataset_class_name(ds, i));
     if (output == l->n) return false;
     if (output != i) *ret_first = i;
   }
   return true;
 }
 
-static clv_code refuse(const clv_blueprint *b, const clv_hf_labels *l, const clv_dataset *ds,
-                       size_t at, const char *key, clv_config_pos pos, clv_err *err) {
+static clv_code refuse_order(const clv_blueprint *b, const clv_hf_labels *l, const clv_dataset *ds,
+                             size_t at, const char *key, clv_config_pos pos, clv_err *err) {
   char class[80], name[80];
   const char *list = clv_format_row_of(b->config->data.format)->class_list;
-  size_t output = output_of(l, clv_dataset_class_name(ds, at));
+  size_t output = output_named(l, clv_dataset_class_name(ds, at));
   clv_text_truncate(clv_dataset_class_name(ds, at), class, sizeof class);
   clv_text_truncate(l->names[at], name, sizeof name);
   return clv_session_fail_at(
@@ -74,7 +75,7 @@ clv_code clv_class_names_check(const clv_blueprint *b, const clv_dataset *ds, co
   size_t first, n = clv_dataset_class_count(ds);
   if (!n || !b->config->model.hf || !has_trained_head(b)) return CLV_OK;
   CLV_TRY(clv_hf_labels_read(b->config->model.hf, &l, err));
-  if ((int64_t)l.n != last->shape.dim[last->shape.rank - 1] || !are_of_head(&l, ds, &first))
+  if ((int64_t)l.n != last->shape.dim[last->shape.rank - 1] || !are_head_names(&l, ds, &first))
     return CLV_OK;
-  return first < n ? refuse(b, &l, ds, first, key, pos, err) : CLV_OK;
+  return first < n ? refuse_order(b, &l, ds, first, key, pos, err) : CLV_OK;
 }

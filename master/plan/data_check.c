@@ -9,7 +9,7 @@
 
 #include "master/plan/plan_int.h"
 
-/* One of the two sets of records, with the names that messages use. */
+/* One of the session's two sets of records, with the key and the files that messages name. */
 typedef struct data_set {
   const clv_dataset *ds;
   const char *key;
@@ -17,25 +17,25 @@ typedef struct data_set {
   clv_config_pos pos;
 } data_set;
 
-/* File of input k. */
-static const char *records_of(const data_set *s, size_t k) {
+/* Returns the file of input k. */
+static const char *records_file(const data_set *s, size_t k) {
   return s->files->items[CLV_MIN(k, s->files->n - 1)];
 }
-static const char *labels_of(const data_set *s) { return s->files->items[s->files->n - 1]; }
+static const char *labels_file(const data_set *s) { return s->files->items[s->files->n - 1]; }
 
-static const clv_node *last_of(const clv_blueprint *b) {
+static const clv_node *last_layer(const clv_blueprint *b) {
   return &b->whole->nodes[b->whole->output];
 }
 
-/* Shape without the dimension of records. */
-static const char *shape_of_one(clv_shape s, char *text, size_t len) {
+/* Formats the shape of one record: the shape without its first dimension. */
+static const char *format_record_shape(clv_shape s, char *text, size_t len) {
   for (int i = 1; i < s.rank; i++) s.dim[i - 1] = s.dim[i];
   s.rank -= s.rank > 0;
   return clv_shape_format(&s, text, len);
 }
 
-static clv_code same_records(const clv_blueprint *b, const data_set *train, const data_set *test,
-                             clv_err *err) {
+static clv_code check_same_shapes(const clv_blueprint *b, const data_set *train,
+                                  const data_set *test, clv_err *err) {
   char one[160], other[160];
   for (size_t k = 0; k < clv_dataset_input_count(train->ds); k++) {
     clv_shape x = clv_dataset_input(train->ds, k, 1).shape;
@@ -44,19 +44,19 @@ static clv_code same_records(const clv_blueprint *b, const data_set *train, cons
     return clv_session_fail_at(
         b->config, test->pos, err,
         "%s: %s has records of %s, %s of data.train has %s: both need the same", test->key,
-        records_of(test, k), shape_of_one(y, other, sizeof other), records_of(train, k),
-        shape_of_one(x, one, sizeof one));
+        records_file(test, k), format_record_shape(y, other, sizeof other), records_file(train, k),
+        format_record_shape(x, one, sizeof one));
   }
   return CLV_OK;
 }
 
 /* ---- labels and outputs ---------------------------------------------------------------------- */
 
-/* Checks that the output has one vector of classes per label, with the classes in its last
- * dimension. */
-static clv_code places_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+/* Checks that the last layer outputs one vector of classes for each label, with the classes in its
+ * last dimension. */
+static clv_code check_label_positions(const clv_blueprint *b, const data_set *s, clv_err *err) {
   char have[160], want[160];
-  clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_of(b)->shape;
+  clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_layer(b)->shape;
   if (!y.rank || clv_dataset_y_dtype(s->ds) != CLV_I64) return CLV_OK;
   clv_shape places = out;
   places.dim[0] = 1;
@@ -66,16 +66,17 @@ static clv_code places_fit(const clv_blueprint *b, const data_set *s, clv_err *e
       b->config, s->pos, err,
       "%s: %s has labels of %s, one per %s, and the last layer ('%s') gives %s: it must give the "
       "classes of each %s, as the head '%s' does",
-      s->key, labels_of(s), shape_of_one(y, have, sizeof have), y.rank > 1 ? "place" : "record",
-      last_of(b)->name, shape_of_one(out, want, sizeof want), y.rank > 1 ? "place" : "record",
+      s->key, labels_file(s), format_record_shape(y, have, sizeof have),
+      y.rank > 1 ? "place" : "record", last_layer(b)->name,
+      format_record_shape(out, want, sizeof want), y.rank > 1 ? "place" : "record",
       y.rank > 1 ? "token" : "sequence");
 }
 
-static clv_code classes_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+static clv_code check_largest_class(const clv_blueprint *b, const data_set *s, clv_err *err) {
   int64_t low, high;
   size_t record;
   char of[48] = "";
-  const clv_shape *out = &last_of(b)->shape;
+  const clv_shape *out = &last_layer(b)->shape;
   int classes = clv_dataset_y_shape(s->ds, 1).rank; /* index of the dimension of classes */
   if (!clv_dataset_label_range(s->ds, &low, &high) || out->rank <= classes ||
       high < out->dim[classes])
@@ -86,12 +87,12 @@ static clv_code classes_fit(const clv_blueprint *b, const data_set *s, clv_err *
     return clv_session_fail_at(b->config, s->pos, err,
                                "%s: %s: labels go up to %lld%s, which is the number of no class: "
                                "the last layer has %lld outputs",
-                               s->key, labels_of(s), (long long)high, of, outputs);
+                               s->key, labels_file(s), (long long)high, of, outputs);
   return clv_session_fail_at(
       b->config, s->pos, err,
       "%s: %s: labels go up to %lld%s, and the last layer has %lld outputs: it "
       "needs %lld, one per class",
-      s->key, labels_of(s), (long long)high, of, outputs, (long long)high + 1);
+      s->key, labels_file(s), (long long)high, of, outputs, (long long)high + 1);
 }
 
 bool clv_is_number_name(const char *name) {
@@ -105,9 +106,9 @@ const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c) {
   return NULL;
 }
 
-/* Refuses a head with outputs for which the data have no class. If labels are numbers, the scan of
- * the records notes it instead. */
-static clv_code labels_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+/* Refuses a head that has outputs for which the data have no class. If the labels are numbers, the
+ * data may lack the highest classes, so the scan only notes it (note_labels in run_data.c). */
+static clv_code check_head_size(const clv_blueprint *b, const data_set *s, clv_err *err) {
   const clv_attr_spec *a = clv_plan_head_labels(b->config);
   size_t n = clv_dataset_class_count(s->ds), numbers = 0;
   char first[100], last[100];
@@ -123,9 +124,9 @@ static clv_code labels_fit(const clv_blueprint *b, const data_set *s, clv_err *e
       numbers == n ? ", or give the data a record of each class that is missing" : "");
 }
 
-static clv_code targets_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+static clv_code check_target_shape(const clv_blueprint *b, const data_set *s, clv_err *err) {
   char have[160], want[160];
-  clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_of(b)->shape;
+  clv_shape y = clv_dataset_y_shape(s->ds, 1), out = last_layer(b)->shape;
   if (clv_dataset_y_dtype(s->ds) != CLV_F32 || !clv_dataset_has_labels(s->ds)) return CLV_OK;
   out.dim[0] = 1;
   if (clv_shape_equal(&y, &out)) return CLV_OK;
@@ -133,12 +134,12 @@ static clv_code targets_fit(const clv_blueprint *b, const data_set *s, clv_err *
                              "%s: %s has labels of %s, and the last layer ('%s') gives %s: "
                              "loss.kind %s compares number by "
                              "number, so both need the same shape (classes go with cross_entropy)",
-                             s->key, labels_of(s), shape_of_one(y, have, sizeof have),
-                             last_of(b)->name, shape_of_one(out, want, sizeof want),
+                             s->key, labels_file(s), format_record_shape(y, have, sizeof have),
+                             last_layer(b)->name, format_record_shape(out, want, sizeof want),
                              clv_loss_name(b->config->loss.kind));
 }
 
-static clv_code probabilities_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+static clv_code check_probabilities(const clv_blueprint *b, const data_set *s, clv_err *err) {
   char first[CLV_SCAN_TEXT];
   clv_loss_kind kind = b->config->loss.kind;
   if (kind != CLV_LOSS_BCE && kind != CLV_LOSS_BCE_WITH_LOGITS) return CLV_OK;
@@ -151,15 +152,15 @@ static clv_code probabilities_fit(const clv_blueprint *b, const data_set *s, clv
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static bool reads(const clv_blueprint *b, const clv_node *node, const char *input) {
+static bool reads_input(const clv_blueprint *b, const clv_node *node, const char *input) {
   const clv_node *from = &b->whole->nodes[node->in[0]];
   return from->op == CLV_OP_INPUT && strcmp(from->name, input) == 0;
 }
 
-/* Refuses a tokenizer with more tokens than the table has rows: it is that of another model, or a
- * later one. */
-static clv_code tokenizer_fits(const clv_blueprint *b, const data_set *s, const clv_node *node,
-                               clv_err *err) {
+/* Refuses a tokenizer that has more tokens than the embedding has rows: the tokenizer is of another
+ * model, or of a later version. */
+static clv_code check_tokenizer(const clv_blueprint *b, const data_set *s, const clv_node *node,
+                                clv_err *err) {
   int64_t tokens = clv_dataset_vocab_size(s->ds);
   const clv_data_config *d = &b->config->data;
   if (tokens <= node->attrs.rows) return CLV_OK;
@@ -170,26 +171,26 @@ static clv_code tokenizer_fits(const clv_blueprint *b, const data_set *s, const 
                              (long long)node->attrs.rows);
 }
 
-/* True if the layer reads its first row, whatever the numbers are (see embedding.c). */
-static bool looks_first_row_up(const clv_node *node) {
+/* True if the layer reads its first row, whatever numbers the input has (see embedding.c). */
+static bool always_reads_row_0(const clv_node *node) {
   return node->attrs.column < 0 && node->attrs.minus >= 0;
 }
 
-static bool of_tokenizer(const char *input) {
+static bool is_token_input(const char *input) {
   return strcmp(input, "ids") == 0 || strcmp(input, "input") == 0;
 }
 
-/* True if a number is outside 0 to `most`; returns its record and the number. */
-static bool has_outside(const clv_data_range *r, int64_t most, size_t *ret_record,
-                        long long *ret_number) {
+/* True if a number of the range is outside 0 to `most`. Returns this number and its record. */
+static bool has_number_outside(const clv_data_range *r, int64_t most, size_t *ret_record,
+                               long long *ret_number) {
   bool below = r->min < 0;
   *ret_record = below ? r->min_at : r->max_at;
   *ret_number = below ? r->min : r->max;
   return below || r->max > most;
 }
 
-static clv_code rows_fit(const clv_blueprint *b, const data_set *s, size_t k, const clv_node *node,
-                         clv_err *err) {
+static clv_code check_embedding_rows(const clv_blueprint *b, const data_set *s, size_t k,
+                                     const clv_node *node, clv_err *err) {
   const clv_attrs *a = &node->attrs;
   clv_data_columns columns = {a->column, a->minus};
   clv_data_range range;
@@ -197,7 +198,7 @@ static clv_code rows_fit(const clv_blueprint *b, const data_set *s, size_t k, co
   long long number;
   char of[80] = "";
   if (!clv_dataset_input_range(s->ds, k, columns, &range)) return CLV_OK;
-  if (!has_outside(&range, a->rows - 1, &record, &number)) return CLV_OK;
+  if (!has_number_outside(&range, a->rows - 1, &record, &number)) return CLV_OK;
   if (a->minus >= 0)
     snprintf(of, sizeof of, " (its column %lld less column %lld)", (long long)a->column,
              (long long)a->minus);
@@ -206,58 +207,59 @@ static clv_code rows_fit(const clv_blueprint *b, const data_set *s, size_t k, co
   return clv_session_fail_at(b->config, s->pos, err,
                              "%s: %s: record %zu has the number %lld%s, and the embedding '%s' has "
                              "rows: %lld, which takes 0 to %lld",
-                             s->key, records_of(s, k), record, number, of, node->name,
+                             s->key, records_file(s, k), record, number, of, node->name,
                              (long long)a->rows, (long long)a->rows - 1);
 }
 
-static clv_code tables_fit(const clv_blueprint *b, const data_set *s, size_t k, clv_err *err) {
+static clv_code check_embeddings(const clv_blueprint *b, const data_set *s, size_t k,
+                                 clv_err *err) {
   const char *input = clv_dataset_input(s->ds, k, 1).name;
   for (int i = 0; i < b->whole->n_nodes; i++) {
     const clv_node *node = &b->whole->nodes[i];
-    if (node->op != CLV_OP_EMBEDDING || !reads(b, node, input)) continue;
-    if (looks_first_row_up(node)) continue;
-    if (of_tokenizer(input)) CLV_TRY(tokenizer_fits(b, s, node, err));
-    CLV_TRY(rows_fit(b, s, k, node, err));
+    if (node->op != CLV_OP_EMBEDDING || !reads_input(b, node, input)) continue;
+    if (always_reads_row_0(node)) continue;
+    if (is_token_input(input)) CLV_TRY(check_tokenizer(b, s, node, err));
+    CLV_TRY(check_embedding_rows(b, s, k, node, err));
   }
   return CLV_OK;
 }
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
-static int64_t steps_of(const clv_blueprint *b, const char *input) {
+static int64_t sequence_limit_of(const clv_blueprint *b, const char *input) {
   for (int i = 0; i < b->whole->n_nodes; i++)
     if (b->whole->nodes[i].op == CLV_OP_INPUT && strcmp(b->whole->nodes[i].name, input) == 0)
       return clv_graph_length_limit(b->whole, i);
   return 0;
 }
 
-static clv_code lengths_fit(const clv_blueprint *b, const data_set *s, size_t k, clv_err *err) {
+static clv_code check_lengths(const clv_blueprint *b, const data_set *s, size_t k, clv_err *err) {
   const char *input = clv_dataset_input(s->ds, k, 1).name;
-  int64_t steps = steps_of(b, input);
+  int64_t steps = sequence_limit_of(b, input);
   clv_data_range range;
   size_t record;
   long long number;
   if (!steps || !clv_dataset_input_range(s->ds, k, CLV_ALL_COLUMNS, &range)) return CLV_OK;
-  if (!has_outside(&range, steps, &record, &number)) return CLV_OK;
+  if (!has_number_outside(&range, steps, &record, &number)) return CLV_OK;
   return clv_session_fail_at(
       b->config, s->pos, err,
       "%s: %s: record %zu has the length %lld, and its sequence %lld places: "
       "'%s' is how many of them are no padding",
-      s->key, records_of(s, k), record, number, (long long)steps, input);
+      s->key, records_file(s, k), record, number, (long long)steps, input);
 }
 
-static clv_code inputs_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+static clv_code check_inputs(const clv_blueprint *b, const data_set *s, clv_err *err) {
   for (size_t k = 0; k < clv_dataset_input_count(s->ds); k++) {
-    CLV_TRY(tables_fit(b, s, k, err));
-    CLV_TRY(lengths_fit(b, s, k, err));
+    CLV_TRY(check_embeddings(b, s, k, err));
+    CLV_TRY(check_lengths(b, s, k, err));
   }
   return CLV_OK;
 }
 
 /* ---- pads ------------------------------------------------------------------------------------ */
 
-/* Texts about a record whose pads do not follow the rule of the model: the fault, and what helps.
- * */
+/* Message about a record whose pads do not follow the rule of the model: what is wrong, and what
+ * helps. */
 typedef struct pad_text {
   const char *fault, *cure;
 } pad_text;
@@ -280,25 +282,25 @@ static const pad_text pad_of_none = {
     "no token is that number, so head: sequence scores the last place in transformers, pad or not: "
     "let pad_token_id be the token that fills texts"};
 
-static const pad_text *text_of(clv_pad_rule rule, int64_t token, const clv_pad_fault *f) {
+static const pad_text *pad_text_of(clv_pad_rule rule, int64_t token, const clv_pad_fault *f) {
   if (rule == CLV_PADS_NOT_INSIDE) return &pad_inside;
   if (f->is_empty) return &pad_alone;
   return token == CLV_PAD_NOT_A_TOKEN ? &pad_of_none : &pad_last;
 }
 
-static clv_code pads_follow(const clv_blueprint *b, const data_set *s, clv_pad_rule rule,
-                            int64_t token, clv_err *err) {
+static clv_code check_pads(const clv_blueprint *b, const data_set *s, clv_pad_rule rule,
+                           int64_t token, clv_err *err) {
   clv_pad_fault at;
   if (clv_dataset_has_valid_pads(s->ds, rule, token, &at)) return CLV_OK;
-  const pad_text *t = text_of(rule, token, &at);
+  const pad_text *t = pad_text_of(rule, token, &at);
   return clv_session_fail_at(b->config, s->pos, err,
                              "%s: %s: record %zu, place %lld %s %lld (pad_token_id of model.hf is "
                              "%lld): %s",
-                             s->key, records_of(s, 0), at.record, (long long)at.place, t->fault,
+                             s->key, records_file(s, 0), at.record, (long long)at.place, t->fault,
                              (long long)at.length, (long long)CLV_MAX(token, -1), t->cure);
 }
 
-static clv_code labels_are_next(const clv_blueprint *b, const data_set *s, clv_err *err) {
+static clv_code check_labels_shifted(const clv_blueprint *b, const data_set *s, clv_err *err) {
   int64_t ignored = (int64_t)b->config->loss.ignore_index;
   clv_label_shift m = clv_dataset_label_shift(s->ds, ignored);
   if (!clv_labels_are_own_tokens(&m)) return CLV_OK;
@@ -307,33 +309,33 @@ static clv_code labels_are_next(const clv_blueprint *b, const data_set *s, clv_e
       "%s: %s: %zu of %zu labels are the token of their own place, not the next: transformers "
       "shifts the labels of head: causal, and here none are: let each place have the token of the "
       "next one, and the last place %lld",
-      s->key, labels_of(s), m.same_place, m.comparable, (long long)ignored);
+      s->key, labels_file(s), m.n_same_place, m.n_comparable, (long long)ignored);
 }
 
-static clv_code pads_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
+static clv_code check_padding(const clv_blueprint *b, const data_set *s, clv_err *err) {
   clv_model_padding pads = clv_model_padding_of(b->config);
-  if (pads.numbers_places) CLV_TRY(pads_follow(b, s, CLV_PADS_NOT_INSIDE, pads.token, err));
-  if (pads.scores_last_token) CLV_TRY(pads_follow(b, s, CLV_PADS_END_AT_TOKEN, pads.token, err));
-  return pads.shifts_labels ? labels_are_next(b, s, err) : CLV_OK;
+  if (pads.numbers_places) CLV_TRY(check_pads(b, s, CLV_PADS_NOT_INSIDE, pads.token, err));
+  if (pads.scores_last_token) CLV_TRY(check_pads(b, s, CLV_PADS_END_AT_TOKEN, pads.token, err));
+  return pads.shifts_labels ? check_labels_shifted(b, s, err) : CLV_OK;
 }
 
-static clv_code set_fits(const clv_blueprint *b, const data_set *s, clv_err *err) {
+static clv_code check_set(const clv_blueprint *b, const data_set *s, clv_err *err) {
   if (!s->ds) return CLV_OK;
-  CLV_TRY(places_fit(b, s, err));
-  CLV_TRY(classes_fit(b, s, err));
+  CLV_TRY(check_label_positions(b, s, err));
+  CLV_TRY(check_largest_class(b, s, err));
   CLV_TRY(clv_class_names_check(b, s->ds, s->key, s->pos, err));
-  CLV_TRY(labels_fit(b, s, err));
-  CLV_TRY(targets_fit(b, s, err));
-  CLV_TRY(probabilities_fit(b, s, err));
-  CLV_TRY(inputs_fit(b, s, err));
-  return pads_fit(b, s, err);
+  CLV_TRY(check_head_size(b, s, err));
+  CLV_TRY(check_target_shape(b, s, err));
+  CLV_TRY(check_probabilities(b, s, err));
+  CLV_TRY(check_inputs(b, s, err));
+  return check_padding(b, s, err);
 }
 
 /* ---- sizes of micro-batches ------------------------------------------------------------------ */
 
 /* Checks that each layer can train on `records` records together. The error names the layer and the
  * reason. */
-static clv_code trains_on(const clv_blueprint *b, size_t records, clv_err *err) {
+static clv_code check_trainable(const clv_blueprint *b, size_t records, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   CLV_TRY(clv_graph_slice(b->whole, b->stages[0].first_layer, b->stages[b->n_stages - 1].last_layer,
                           &g, err));
@@ -341,8 +343,9 @@ static clv_code trains_on(const clv_blueprint *b, size_t records, clv_err *err) 
   return clv_graph_check_training(g, err);
 }
 
-/* Returns the smallest micro-batch of a batch of n records. */
-static clv_code smallest(const clv_blueprint *b, size_t n, size_t *ret, clv_err *err) {
+/* Returns the size of the smallest micro-batch of a batch of n records. */
+static clv_code find_smallest_micro_batch(const clv_blueprint *b, size_t n, size_t *ret,
+                                          clv_err *err) {
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
   CLV_TRY(clv_alloc(b->micro_batches, sizeof *sizes, &sizes, err));
   size_t parts = clv_chunk_sizes(n, b->micro_batches, sizes);
@@ -350,13 +353,13 @@ static clv_code smallest(const clv_blueprint *b, size_t n, size_t *ret, clv_err 
   return CLV_OK;
 }
 
-static clv_code batch_trains(const clv_blueprint *b, size_t n, const char *what, const char *cure,
-                             clv_err *err) {
+static clv_code check_batch(const clv_blueprint *b, size_t n, const char *what, const char *cure,
+                            clv_err *err) {
   const clv_session_config *c = b->config;
   size_t least = 0;
   clv_err why;
-  CLV_TRY(smallest(b, n, &least, err));
-  if (trains_on(b, least, &why) == CLV_OK) return CLV_OK;
+  CLV_TRY(find_smallest_micro_batch(b, n, &least, err));
+  if (check_trainable(b, least, &why) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(
       c, c->pipeline.pos.column ? c->pipeline.pos : c->train.pos, err,
       "%s has %zu record%s, and its smallest micro-batch %zu (train.batch: %llu, "
@@ -365,26 +368,26 @@ static clv_code batch_trains(const clv_blueprint *b, size_t n, const char *what,
       cure);
 }
 
-/* Checks the sizes of all batches, including the short last batch of an epoch if the run reaches
- * it. */
-static clv_code batches_train(const clv_blueprint *b, size_t records, clv_err *err) {
+/* Checks the sizes of all batches, also of the short last batch of an epoch, unless the run never
+ * comes to it. */
+static clv_code check_batches(const clv_blueprint *b, size_t records, clv_err *err) {
   const clv_train_config *t = &b->config->train;
   size_t whole = records / t->batch, rest = records % t->batch;
   if (whole)
-    CLV_TRY(batch_trains(b, t->batch, "a batch", "set fewer micro-batches or a larger train.batch",
-                         err));
+    CLV_TRY(check_batch(b, t->batch, "a batch", "set fewer micro-batches or a larger train.batch",
+                        err));
   bool reached = !t->max_steps || t->max_steps > whole;
   if (!rest || t->drop_last || !reached) return CLV_OK;
-  return batch_trains(b, rest, "the last batch of an epoch",
-                      "set train.drop_last: true, or another train.batch", err);
+  return check_batch(b, rest, "the last batch of an epoch",
+                     "set train.drop_last: true, or another train.batch", err);
 }
 
 clv_code clv_run_data_check_fit(const clv_run_data *d, const clv_blueprint *b, clv_err *err) {
   const clv_data_config *c = &b->config->data;
   const data_set train = {d->train, "data.train", &c->train, c->train_pos};
   const data_set test = {d->test, "data.test", &c->test, c->test_pos};
-  if (d->train && d->test) CLV_TRY(same_records(b, &train, &test, err));
-  CLV_TRY(set_fits(b, &train, err));
-  CLV_TRY(set_fits(b, &test, err));
-  return d->train ? batches_train(b, d->train_rows.n, err) : CLV_OK;
+  if (d->train && d->test) CLV_TRY(check_same_shapes(b, &train, &test, err));
+  CLV_TRY(check_set(b, &train, err));
+  CLV_TRY(check_set(b, &test, err));
+  return d->train ? check_batches(b, d->train_rows.n, err) : CLV_OK;
 }

@@ -9,13 +9,13 @@
 
 #include "master/plan/plan_int.h"
 
-static const char *place_of(const clv_blueprint *b, uint32_t i) {
+static const char *node_name_of(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker < 0 ? "master" : b->config->workers[b->stages[i].worker].name;
 }
 
-/* Prints which parameters learn. For stages with adapters it lists these, since nearly all others
- * are frozen. */
-static void text_frozen(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
+/* Prints the frozen parameters. For a stage with adapters it prints the learning ones instead,
+ * since nearly all others are frozen. */
+static void text_frozen_params(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
   bool adapters = b->config->stages[i].lora.targets.n > 0;
   for (int k = 0; k < s->params->n; k++) {
@@ -27,13 +27,13 @@ static void text_frozen(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-static const char *name_of(const clv_blueprint *b, const clv_node *n) {
+static const char *name_without_prefix(const clv_blueprint *b, const clv_node *n) {
   size_t len = strlen(b->whole->prefix);
   return n->name + (strncmp(n->name, b->whole->prefix, len) == 0 ? len : 0);
 }
 
-/* Length of the block of a layer name: up to its first numeric part ("encoder.layer.3"), or its
- * first part ("embeddings"). */
+/* Returns the length of the part of a layer name that names its block: up to the first numeric part
+ * ("encoder.layer.3"), or else the first part ("embeddings"). */
 static size_t block_len(const char *name) {
   for (const char *at = name; at;) {
     size_t len = strcspn(at, "."), digits = strspn(at, "0123456789");
@@ -43,23 +43,23 @@ static size_t block_len(const char *name) {
   return strcspn(name, ".");
 }
 
-static bool same_block(const clv_blueprint *b, const clv_node *n, const clv_node *m) {
-  const char *one = name_of(b, n), *other = name_of(b, m);
+static bool is_same_block(const clv_blueprint *b, const clv_node *n, const clv_node *m) {
+  const char *one = name_without_prefix(b, n), *other = name_without_prefix(b, m);
   size_t len = block_len(one);
   return len == block_len(other) && strncmp(one, other, len) == 0;
 }
 
-/* First node after the block that begins at node k. A model by config.json has hundreds of similar
- * layers, which are printed by block. */
+/* Returns the index of the first node after the block that begins at node k. A model from a
+ * config.json has hundreds of similar layers, so one line describes a block of them. */
 static int block_end(const clv_blueprint *b, const clv_graph *g, int k) {
   int end = k + 1;
   while (b->config->model.hf && end < g->n_nodes && g->nodes[end].layer != CLV_GLUE_LAYER &&
-         g->nodes[end].op != CLV_OP_INPUT && same_block(b, &g->nodes[k], &g->nodes[end]))
+         g->nodes[end].op != CLV_OP_INPUT && is_same_block(b, &g->nodes[k], &g->nodes[end]))
     end++;
   return end;
 }
 
-/* Prints layers k to end - 1 in one line. */
+/* Prints one line for layers k to end - 1. */
 static void text_block(const clv_blueprint *b, const clv_graph *g, const clv_stage_usage *f, int k,
                        int end, clv_bytes *out) {
   const clv_node *first = &g->nodes[k], *last = &g->nodes[end - 1];
@@ -67,7 +67,8 @@ static void text_block(const clv_blueprint *b, const clv_graph *g, const clv_sta
   bool uses_ref_kernel = false;
   for (int i = k; i < end; i++) uses_ref_kernel |= f->uses_ref_kernel[i];
   snprintf(range, sizeof range, "%u..%u", first->layer, last->layer);
-  snprintf(name, sizeof name, "%.*s", (int)block_len(name_of(b, first)), name_of(b, first));
+  snprintf(name, sizeof name, "%.*s", (int)block_len(name_without_prefix(b, first)),
+           name_without_prefix(b, first));
   clv_bytes_printf(out, "    %-9s %-8s %-22s %s%s\n", range, "block", name,
                    clv_shape_format(&last->shape, shape, sizeof shape),
                    uses_ref_kernel ? "  ref" : "");
@@ -91,7 +92,7 @@ static void text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_usag
   }
 }
 
-/* Prints the source of the initial weights, if it is not the seed. */
+/* Prints the source of the initial weights, if the weights do not start from the seed. */
 static void text_weights(const clv_stage_spec *s, clv_bytes *out) {
   const char *from = s->weights_folder ? s->weights_folder : s->weights_file;
   if (s->weights_artifact)
@@ -128,7 +129,7 @@ static void json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
     clv_bytes_json(out, p->ties[k].param.name);
     clv_bytes_puts(out, ",\"owner_weight\":");
     clv_bytes_json(out, weight);
-    clv_bytes_puts(out, ",\"of\":"); /* its name before 0.9 */
+    clv_bytes_puts(out, ",\"of\":"); /* name of `owner_weight` before 0.9 */
     clv_bytes_json(out, weight);
     clv_bytes_puts(out, ",\"stage\":");
     clv_bytes_json(out, b->config->stages[of].name);
@@ -137,31 +138,32 @@ static void json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   clv_bytes_puts(out, "]");
 }
 
-/* Prints the device. Results are bit-identical on one kind of device only, and the figures are for
- * the kind that is named. */
+/* Prints the device. Results are bit-identical only on devices of this kind, and the printed memory
+ * is for this kind. */
 static void text_device(const char *device, const clv_stage_usage *f, clv_bytes *out) {
-  char more[24];
+  char workspace[24];
   if (!f->on_device) return;
   clv_bytes_printf(
       out, "    computes on %s: its bits are those of such devices, and so is its memory", device);
   if (f->max_workspace)
     clv_bytes_printf(out, "; libraries may use up to %s more",
-                     clv_format_size(f->max_workspace, more, sizeof more));
+                     clv_format_size(f->max_workspace, workspace, sizeof workspace));
   clv_bytes_puts(out, "\n");
 }
 
-static const char *way_of(const clv_blueprint *b, uint32_t i) {
+static const char *transfer_text(const clv_blueprint *b, uint32_t i) {
   const clv_stage_plan *s = &b->stages[i], *next = s + 1;
   if (s->worker == next->worker) return "same process";
   if (s->direct) return "direct";
   return s->worker >= 0 && next->worker >= 0 ? "via the master" : "master <-> worker";
 }
 
-/* Prints the findings of a direct hop, which has no row in the egress table. */
+/* Prints the findings of a direct transfer between workers, which has no row in the egress
+ * table. */
 static void text_hop(const clv_stage_plan *s, clv_bytes *out) {
   char value[CLV_FINDINGS_TEXT], back[CLV_FINDINGS_TEXT];
-  clv_findings_words(s->hop_shows, value);
-  clv_findings_words(s->gradient_shows, back);
+  clv_findings_words(s->hop_findings, value);
+  clv_findings_words(s->gradient_findings, back);
   if (*value) clv_bytes_printf(out, ": %s", value);
   if (*back && s[1].input_needs_grad) clv_bytes_printf(out, "%s %s", *value ? "," : ":", back);
 }
@@ -173,7 +175,7 @@ static void text_cut(const clv_blueprint *b, uint32_t i, size_t bytes, int64_t p
                    i + 1 < b->n_stages ? b->config->stages[i + 1].name : "loss",
                    clv_format_size(bytes, per_step, sizeof per_step));
   clv_lengths_append_expected(b, places, bytes, out);
-  clv_bytes_printf(out, ", %s", way_of(b, i));
+  clv_bytes_printf(out, ", %s", transfer_text(b, i));
   if (b->stages[i].direct) text_hop(&b->stages[i], out);
   clv_bytes_puts(out, "\n");
 }
@@ -189,13 +191,13 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage
   if (clv_shape_bytes(&full, last->dtype, &cut, NULL) != CLV_OK) cut = 0;
   clv_bytes_printf(
       out, "  %-12s %-12s layers %u..%u  %zu parameters (%s)  memory %s  reorders/step %d\n",
-      b->config->stages[i].name, place_of(b, i), s->first_layer, s->last_layer, f->parameters,
+      b->config->stages[i].name, node_name_of(b, i), s->first_layer, s->last_layer, f->parameters,
       clv_format_size(f->weights, w, sizeof w), clv_format_size(f->memory, m, sizeof m),
       f->reorders);
   text_device(clv_stage_device(b, i), f, out);
   text_weights(&b->config->stages[i], out);
   text_layers(b, i, f, out);
-  text_frozen(b, i, out);
+  text_frozen_params(b, i, out);
   text_ties(b, i, out);
   if (i + 1 < b->n_stages || b->stages[b->n_stages].worker >= 0)
     text_cut(b, i, cut, last->max_positions, out);
@@ -229,16 +231,16 @@ static void json_policy(const clv_policy *p, clv_bytes *out) {
   clv_bytes_puts(out, "}");
 }
 
-/* Prints each of several values that cross together, with its layer. */
-static void text_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
-  const clv_node *values[CLV_MAX_NODES];
+/* Prints a line for each value that crosses a cut, if several values cross it together. */
+static void text_crossing_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
+  const clv_node *crossing[CLV_MAX_NODES];
   char shape[160], of[96];
   if (r->n_values < 2) return;
-  clv_blueprint_cut_values(b, r->stage, values);
+  clv_blueprint_cut_values(b, r->stage, crossing);
   for (uint32_t k = 0; k < r->n_values; k++) {
-    snprintf(of, sizeof of, "of layer %u '%s'", values[k]->layer, values[k]->name);
+    snprintf(of, sizeof of, "of layer %u '%s'", crossing[k]->layer, crossing[k]->name);
     clv_bytes_printf(out, "    %-46s %s\n", of,
-                     clv_shape_format(&values[k]->shape, shape, sizeof shape));
+                     clv_shape_format(&crossing[k]->shape, shape, sizeof shape));
   }
 }
 
@@ -251,7 +253,7 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
     const clv_remote_spec *w = &b->config->workers[r->worker];
     bool state = clv_egress_is_state(r->kind);
     bool silent = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS || r->relayed;
-    const char *word = silent ? "" : clv_findings_words(r->shows, words);
+    const char *word = silent ? "" : clv_findings_words(r->findings, words);
     clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s%s%s", r->name,
                      r->kind == CLV_EGRESS_STATE ? "moments"
                      : state                     ? "parameters"
@@ -262,7 +264,7 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
                      r->relayed ? ", relayed" : "", *word ? ", " : "", word);
     clv_lengths_append_expected(b, r->places, r->bytes_per_step, out);
     clv_bytes_puts(out, "\n");
-    text_values(b, r, out);
+    text_crossing_values(b, r, out);
   }
   clv_privacy_describe(b, false, out);
   clv_look_describe(b, out);
@@ -272,9 +274,9 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
   text_policy(b->policy, out);
 }
 
-/* The layers of stage `i` that have no kernel of its device's own. */
-static void json_fallbacks(const char *key, const clv_graph *g, const clv_stage_usage *f,
-                           clv_bytes *out) {
+/* Appends the layers that the reference kernel computes, under `key`. */
+static void json_ref_layers(const char *key, const clv_graph *g, const clv_stage_usage *f,
+                            clv_bytes *out) {
   clv_bytes_printf(out, ",\"%s\":[", key);
   for (int k = 0, n = 0; k < g->n_nodes; k++)
     if (f->uses_ref_kernel[k]) clv_bytes_printf(out, "%s%u", n++ ? "," : "", g->nodes[k].layer);
@@ -287,7 +289,7 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage
   clv_bytes_printf(out, "%s{\"name\":", i ? "," : "");
   clv_bytes_json(out, b->config->stages[i].name);
   clv_bytes_puts(out, ",\"at\":");
-  clv_bytes_json(out, place_of(b, i));
+  clv_bytes_json(out, node_name_of(b, i));
   clv_bytes_puts(out, ",\"device\":");
   clv_bytes_json(out, b->config->stages[i].device);
   clv_bytes_puts(out, ",\"computes_on\":");
@@ -296,20 +298,21 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage
   else
     clv_bytes_puts(out, "null");
   clv_bytes_printf(out, ",\"tf32\":%s", b->config->stages[i].tf32 ? "true" : "false");
-  clv_bytes_printf(
-      out,
-      ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"
-      "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"
-      "\"cache_bytes\":%zu,\"value_bytes\":%zu,\"kept_bytes\":%zu,"
-      "\"evaluation_bytes\":%zu,"
-      "\"memory_bytes\":%zu,\"library_workspace_bytes\":%zu,\"borrowed_bytes\":%zu,"
-      "\"reorders_per_step\":%d,\"direct\":%s,\"direct_shows\":\"%s\"",
-      b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights, f->optimizer,
-      f->activations, f->scratch, f->cache, f->values, f->resident, f->evaluation, f->memory,
-      f->max_workspace, f->max_workspace, f->reorders, b->stages[i].direct ? "true" : "false",
-      clv_findings_words(b->stages[i].direct ? b->stages[i].hop_shows : CLV_FINDING_MIXED, shows));
-  json_fallbacks("fallback_layers", b->stages[i].graph, f, out);
-  json_fallbacks("ref_layers", b->stages[i].graph, f, out); /* its name before 0.9 */
+  clv_bytes_printf(out,
+                   ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"
+                   "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"
+                   "\"cache_bytes\":%zu,\"value_bytes\":%zu,\"kept_bytes\":%zu,"
+                   "\"evaluation_bytes\":%zu,"
+                   "\"memory_bytes\":%zu,\"library_workspace_bytes\":%zu,\"borrowed_bytes\":%zu,"
+                   "\"reorders_per_step\":%d,\"direct\":%s,\"direct_shows\":\"%s\"",
+                   b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights,
+                   f->optimizer, f->activations, f->scratch, f->cache, f->values, f->resident,
+                   f->evaluation, f->memory, f->max_workspace, f->max_workspace, f->reorders,
+                   b->stages[i].direct ? "true" : "false",
+                   clv_findings_words(
+                       b->stages[i].direct ? b->stages[i].hop_findings : CLV_FINDING_MIXED, shows));
+  json_ref_layers("fallback_layers", b->stages[i].graph, f, out);
+  json_ref_layers("ref_layers", b->stages[i].graph, f, out); /* name of the list before 0.9 */
   json_ties(b, i, out);
   clv_bytes_puts(out, "}");
 }
@@ -319,15 +322,16 @@ static void json_shape(const clv_shape *shape, clv_bytes *out) {
     clv_bytes_printf(out, "%s%lld", d ? "," : "", (long long)shape->dim[d]);
 }
 
-static void json_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
-  const clv_node *values[CLV_MAX_NODES];
+static void json_crossing_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
+  const clv_node *crossing[CLV_MAX_NODES];
   if (r->n_values < 2) return;
-  clv_blueprint_cut_values(b, r->stage, values);
+  clv_blueprint_cut_values(b, r->stage, crossing);
   for (uint32_t k = 0; k < r->n_values; k++) {
-    clv_bytes_printf(out, "%s{\"layer\":%u,\"name\":", k ? "," : ",\"values\":[", values[k]->layer);
-    clv_bytes_json(out, values[k]->name);
+    clv_bytes_printf(out, "%s{\"layer\":%u,\"name\":", k ? "," : ",\"values\":[",
+                     crossing[k]->layer);
+    clv_bytes_json(out, crossing[k]->name);
     clv_bytes_puts(out, ",\"shape\":[");
-    json_shape(&values[k]->shape, out);
+    json_shape(&crossing[k]->shape, out);
     clv_bytes_puts(out, "]}");
   }
   clv_bytes_puts(out, "]");
@@ -351,8 +355,8 @@ static void json_egress(const clv_blueprint *b, clv_bytes *out) {
         "\"relayed\":%s,\"shows\":\"%s\"",
         clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step,
         (unsigned long long)clv_lengths_expected_bytes(b, r->places, r->bytes_per_step),
-        r->relayed ? "true" : "false", clv_findings_words(r->shows, words));
-    json_values(b, r, out);
+        r->relayed ? "true" : "false", clv_findings_words(r->findings, words));
+    json_crossing_values(b, r, out);
     clv_bytes_puts(out, "}");
   }
 }
@@ -401,8 +405,8 @@ static void json_recovery(const clv_blueprint *b, clv_bytes *out) {
                      (double)c->recovery.give_up_after_ms / 1e3);
 }
 
-/* Appends the members of the JSON object after the stages. */
-static void json_rest(const clv_blueprint *b, clv_bytes *out) {
+/* Appends the members of the JSON object that follow the list of stages. */
+static void json_after_stages(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_puts(out, "],");
   clv_blueprint_describe_egress(b, true, out);
   clv_bytes_puts(out, ",\"privacy\":");
@@ -436,7 +440,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
                      c->name, (unsigned long long)c->train.batch, b->micro_batches,
                      c->pipeline.micro_batches == CLV_MICRO_AUTO ? ", until a run chooses" : "",
                      clv_pipeline_name(c->pipeline.schedule), clv_loss_name(c->loss.kind),
-                     place_of(b, b->n_stages),
+                     node_name_of(b, b->n_stages),
                      c->train.dtype == CLV_COMPUTE_BF16 ? ", conv2d and linear in bf16" : "");
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
@@ -446,7 +450,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     (json ? json_stage : text_stage)(b, i, &f, out);
   }
   if (json) {
-    json_rest(b, out);
+    json_after_stages(b, out);
   } else {
     text_tf32(b, out);
     clv_blueprint_describe_egress(b, false, out);

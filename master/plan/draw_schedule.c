@@ -8,8 +8,10 @@
 
 enum { COLUMNS = 120, DRAWN_STEPS = 8 };
 
-/* Makes the schedule to draw. An asynchronous schedule repeats, so a few steps are enough. */
-static clv_code drawn_schedule(const clv_blueprint *b, clv_placed_schedule **ret, clv_err *err) {
+/* Makes the schedule to draw. A round of an asynchronous schedule repeats, so at most DRAWN_STEPS
+ * of its steps are drawn. */
+static clv_code make_drawn_schedule(const clv_blueprint *b, clv_placed_schedule **ret,
+                                    clv_err *err) {
   uint32_t steps = CLV_MIN(clv_pipeline_steps_in_round(b->config), (uint32_t)DRAWN_STEPS);
   return clv_placed_schedule_new(b, b->micro_batches * steps, steps,
                                  clv_pipeline_first_window(b->config), NULL, ret, err);
@@ -30,10 +32,11 @@ static void text_memory(const clv_blueprint *b, const clv_placed_schedule *l, cl
 
 static clv_code text_bubble(const clv_placed_schedule *l, const clv_sched_costs *costs,
                             clv_bytes *out, clv_err *err) {
-  clv_sched_run run;
-  CLV_TRY(clv_sched_simulate(l->sched, costs, false, &run, err));
-  clv_bytes_printf(out, "bubble %.1f %% with equal stages and free links\n", 100 * run.bubble);
-  clv_sched_run_done(&run, l->sched);
+  clv_sched_run simulated;
+  CLV_TRY(clv_sched_simulate(l->sched, costs, false, &simulated, err));
+  clv_bytes_printf(out, "bubble %.1f %% with equal stages and free links\n",
+                   100 * simulated.bubble);
+  clv_sched_run_done(&simulated, l->sched);
   return CLV_OK;
 }
 
@@ -60,7 +63,7 @@ clv_code clv_blueprint_draw_schedule(const clv_blueprint *b, bool json, clv_byte
   clv_sched_shape shape;
   clv_sched_costs costs;
   const char *names[CLV_SCHED_RANKS];
-  CLV_TRY(drawn_schedule(b, &l, err));
+  CLV_TRY(make_drawn_schedule(b, &l, err));
   clv_sched_format(l->sched, ret_text);
   if (json) {
     json_schedule(b, l, out);

@@ -13,8 +13,8 @@
 
 /* ---- names in the ledger --------------------------------------------------------------------- */
 
-/* True if the node is not the first one of its layer. Such a node, for example an adapter, has its
- * own key. */
+/* True if the node is not the first one of its layer, but for example an adapter. Such a node has a
+ * key of its own, so its name is part of the ledger's name. */
 static bool is_further(const clv_graph *g, int k) {
   const clv_node *n = &g->nodes[k];
   return k > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
@@ -42,14 +42,15 @@ typedef struct recall {
   clv_blueprint *b;
   const clv_ledger *ledger;
   clv_ledger_entry found;
-  clv_sha256 *given; /* [n_given] names of tensors that workers' stages begin with */
+  clv_sha256 *given; /* [n_given] ledger names of the tensors that workers' stages begin with */
   size_t n_given, room;
 } recall;
 
 static void recall_done(recall *r) { free(r->given); }
 
-/* Notes at node k of the full model why a worker knows it, if the ledger has an entry of
- * `of`. The first reason is kept. */
+/* Sets known[k] of the full model's node k to the reason why a worker knows it, if the ledger has
+ * an entry named `of`. before, behind: words around the worker's identity in the reason. An earlier
+ * reason stays. */
 static clv_code look_up(recall *r, int k, clv_ledger_kind kind, const clv_sha256 *of,
                         const char *before, const char *behind, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -72,7 +73,7 @@ static int node_named(const clv_graph *g, const char *name) {
   return -1;
 }
 
-/* Node of a stage's parameter in the full model. */
+/* Returns the full model's node that has the parameter of a stage. */
 static int node_of(const clv_blueprint *b, const clv_stage_plan *s, const clv_param *p) {
   return node_named(b->whole, s->graph->nodes[p->node].name);
 }
@@ -82,14 +83,14 @@ static bool is_fresh(const clv_stage_spec *spec, const clv_param *p) {
                               spec->weights_new.n);
 }
 
-/* True if the initial values of the parameter follow from the key of its layer. */
+/* True if the initial values of the parameter are drawn with the key of its layer. */
 static bool is_drawn(const clv_stage_spec *s, const clv_param *p) {
   if (clv_lora_is_adapter(p->name)) return !s->lora.from;
   return !(clv_stage_has_master_weights(s) || s->weights_artifact) || is_fresh(s, p);
 }
 
-/* Looks up a parameter of a master's stage: by its name in this run, and by the key of its layer.
- * */
+/* Looks up a parameter of a master's stage under its name in this run, and under the key of its
+ * layer. */
 static clv_code recall_param(recall *r, const clv_sha256 *run, uint32_t stage, const clv_param *p,
                              clv_err *err) {
   const clv_session_config *c = r->b->config;
@@ -106,7 +107,7 @@ static clv_code recall_param(recall *r, const clv_sha256 *run, uint32_t stage, c
   return look_up(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);
 }
 
-/* Looks up weights that a worker had in another unit, type or order. */
+/* Looks up weights that a worker received in another scale, type or order. */
 static clv_code recall_form(recall *r, int k, const clv_weights_moments *f, clv_err *err) {
   for (unsigned beside = 0; beside < 1u << CLV_SPREAD_MEANS; beside++) {
     clv_sha256 of;
@@ -227,7 +228,8 @@ static clv_code recall_files(recall *r, uint32_t stage, clv_err *err) {
   const clv_stage_spec *spec = &r->b->config->stages[stage];
   CLV_AUTO(clv_freep) clv_weights_sample *s = NULL;
   bool home = r->b->stages[stage].worker < 0;
-  if (home && !spec->weights_secret) return CLV_OK; /* counts as known anyway */
+  /* a layer whose weights are not secret counts as known anyway */
+  if (home && !spec->weights_secret) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   if (spec->weights_file) CLV_TRY(recall_file(r, stage, s, err));
   return spec->weights_folder ? recall_folder(r, stage, s, err) : CLV_OK;
@@ -243,7 +245,7 @@ static clv_code recall_stage(recall *r, const clv_sha256 *run, uint32_t i, clv_e
   return recall_files(r, i, err);
 }
 
-/* Marks tied layers as known if the owner of their weights is. */
+/* Marks a tied layer as known if the layer that owns its weights is known. */
 static clv_code recall_ties(clv_blueprint *b, clv_err *err) {
   for (int k = 0; k < b->whole->n_nodes; k++) {
     const char *tied = b->whole->nodes[k].tied;
@@ -303,7 +305,7 @@ void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out
 }
 
 clv_code clv_blueprint_check_privacy(const clv_blueprint *b, clv_err *err) {
-  CLV_TRY(clv_look_check(b, err)); /* first, since it names the findings of the look */
+  CLV_TRY(clv_look_check(b, err)); /* first, because its message names what the look has measured */
   CLV_TRY(clv_privacy_check(b, err));
   return clv_cache_check(b, err);
 }

@@ -15,13 +15,16 @@
 #include "master/plan/plan_int.h"
 
 enum { MAX_LAG = 1024, MAX_WORK = 1 << 26, RECORDS_PER_LAG = 8 };
-enum { FEW_BLOCKS = 2, RECORDS_PER_BLOCK = 4 }; /* blocks of each class */
-/* Standard deviations of a shuffle above which a share counts: fewer for few blocks, more for the
- * best of many lags. */
+/* Few blocks: at most FEW_BLOCKS for each class, with RECORDS_PER_BLOCK records or more on
+ * average. */
+enum { FEW_BLOCKS = 2, RECORDS_PER_BLOCK = 4 };
+/* Number of standard deviations by which a share must exceed that of a shuffle: fewer if there are
+ * few blocks, more for the best of many lags. */
 static const double LEAST_EXCESS = 0.1, NEXT_SIGMAS = 3, FEW_SIGMAS = 2.5, LAG_SIGMAS = 6;
 
-/* Reads the labels of the training rows in their order. A number becomes the side of the mean on
- * which it is; several labels of a record become one number. false: a record has no label. */
+/* Reads the labels of the training records in their order. A numeric label becomes 0 or 1, as it is
+ * below or above the mean; several labels of a record become one number. False: a record has no
+ * label. */
 static bool read_labels(const clv_run_data *d, double *labels) {
   size_t n = d->train_rows.n;
   double sum = 0, one;
@@ -35,29 +38,29 @@ static bool read_labels(const clv_run_data *d, double *labels) {
   return true;
 }
 
-static int by_value(const void *a, const void *b) {
+static int compare_values(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
 }
 
-/* Expected values of a shuffle. */
+/* Statistics of the labels in a random order. */
 typedef struct shuffle {
-  double share; /* share of pairs of records with equal labels */
-  double sigma; /* standard deviation of the share of neighbours */
-  size_t classes;
+  double share; /* expected share of pairs of records with equal labels */
+  double sigma; /* standard deviation of the share of neighbours with equal labels */
+  size_t n_classes;
 } shuffle;
 
-/* Computes the expected values of a shuffle. Sorts `labels`. */
-static shuffle shuffle_of(double *labels, size_t n) {
+/* Computes the statistics of the labels in a random order. Sorts `labels`. */
+static shuffle compute_shuffle(double *labels, size_t n) {
   double squares = 0, cubes = 0, all = (double)n;
   shuffle ret = {0};
-  qsort(labels, n, sizeof *labels, by_value);
+  qsort(labels, n, sizeof *labels, compare_values);
   for (size_t i = 0, end; i < n; i = end) {
     for (end = i + 1; end < n && labels[end] == labels[i];) end++;
     double of = (double)(end - i);
     squares += of * of;
     cubes += of * of * of;
-    ret.classes++;
+    ret.n_classes++;
   }
   double runs = (squares * (squares + all * (all + 1)) - 2 * all * cubes - all * all * all) /
                 (all * all * (all - 1)); /* variance of the number of equal neighbours */
@@ -66,15 +69,16 @@ static shuffle shuffle_of(double *labels, size_t n) {
   return ret;
 }
 
-static double share_at(const double *labels, size_t n, size_t lag) {
+static double share_at_lag(const double *labels, size_t n, size_t lag) {
   size_t same = 0;
   for (size_t i = lag; i < n; i++) same += labels[i] == labels[i - lag];
   return (double)same / (double)(n - lag);
 }
 
-/* True if the share is far above that of a shuffle, by more than chance explains. */
+/* True if the share exceeds that of a shuffle by LEAST_EXCESS of the rest, and by `sigmas` standard
+ * deviations. */
 static bool is_significant(const clv_label_order *o, double sigmas, double sigma) {
-  double more = o->share - o->shuffled, left = 1 - o->shuffled;
+  double more = o->share - o->shuffled_share, left = 1 - o->shuffled_share;
   return o->lag && left > 0 && more >= LEAST_EXCESS * left && more >= sigmas * sigma;
 }
 
@@ -87,14 +91,14 @@ clv_label_order clv_label_order_compute(double *labels, size_t n) {
   size_t lags =
       CLV_MIN(n / RECORDS_PER_LAG, CLV_MIN((size_t)MAX_LAG, MAX_WORK / CLV_MAX(n, (size_t)1)));
   if (n < RECORDS_PER_LAG) return (clv_label_order){0};
-  clv_label_order next = {.lag = 1, .share = share_at(labels, n, 1)}, best = {0};
+  clv_label_order next = {.lag = 1, .share = share_at_lag(labels, n, 1)}, best = {0};
   for (size_t lag = 2; lag <= lags; lag++) {
-    double share = share_at(labels, n, lag);
+    double share = share_at_lag(labels, n, lag);
     if (share > best.share) best = (clv_label_order){.lag = (uint32_t)lag, .share = share};
   }
-  const shuffle s = shuffle_of(labels, n);
-  next.shuffled = best.shuffled = s.share;
-  double sigmas = has_few_blocks(&next, s.classes, n) ? FEW_SIGMAS : NEXT_SIGMAS;
+  const shuffle s = compute_shuffle(labels, n);
+  next.shuffled_share = best.shuffled_share = s.share;
+  double sigmas = has_few_blocks(&next, s.n_classes, n) ? FEW_SIGMAS : NEXT_SIGMAS;
   if (is_significant(&next, sigmas, s.sigma)) return next;
   double sigma = sqrt(s.share * (1 - s.share) / (double)n);
   return is_significant(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};
@@ -109,26 +113,26 @@ static bool sends_records(const clv_blueprint *b) {
 clv_code clv_run_data_find_label_order(const clv_run_data *d, clv_blueprint *b, clv_err *err) {
   CLV_AUTO(clv_freep) double *labels = NULL;
   size_t n = d->train_rows.n;
-  b->order = (clv_label_order){0};
+  b->label_order = (clv_label_order){0};
   if (b->config->train.shuffle || !d->train || !clv_dataset_has_labels(d->train) || n < 2 ||
       !sends_records(b))
     return CLV_OK;
   CLV_TRY(clv_alloc(n, sizeof *labels, &labels, err));
-  if (read_labels(d, labels)) b->order = clv_label_order_compute(labels, n);
+  if (read_labels(d, labels)) b->label_order = clv_label_order_compute(labels, n);
   return CLV_OK;
 }
 
 void clv_label_order_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
-  const clv_label_order *o = &b->order;
+  const clv_label_order *o = &b->label_order;
   if (json && !o->lag) clv_bytes_puts(out, "null");
   if (json && o->lag)
-    clv_bytes_printf(out, "{\"share\":%.4f,\"shuffled\":%.4f,\"lag\":%u}", o->share, o->shuffled,
-                     o->lag);
+    clv_bytes_printf(out, "{\"share\":%.4f,\"shuffled\":%.4f,\"lag\":%u}", o->share,
+                     o->shuffled_share, o->lag);
   if (json || !o->lag) return;
   clv_bytes_printf(out,
                    "LABELS BY ORDER: train.shuffle is false, and %.0f %% of the training "
                    "records have the label of the record %u before them (%.0f %% if they were "
                    "shuffled): workers see which records are neighbours; train.shuffle: true mixes "
                    "them\n",
-                   100 * o->share, o->lag, 100 * o->shuffled);
+                   100 * o->share, o->lag, 100 * o->shuffled_share);
 }

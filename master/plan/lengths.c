@@ -5,56 +5,56 @@
  */
 #include "master/plan/plan_int.h"
 
-/* True if the master sends an input with the lengths of sequences. */
+/* True if the master sends the input that has the lengths of sequences to a worker. */
 static bool sends_lengths(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
-    for (uint32_t k = 0; b->stages[i].worker >= 0 && k < b->stages[i].n_leaves; k++)
-      if (clv_graph_length_limit(b->whole, (int)b->stages[i].leaf[k])) return true;
+    for (uint32_t k = 0; b->stages[i].worker >= 0 && k < b->stages[i].n_model_inputs; k++)
+      if (clv_graph_length_limit(b->whole, (int)b->stages[i].model_inputs[k])) return true;
   return false;
 }
 
 void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b) {
   clv_data_range range;
   size_t n = d->train ? clv_dataset_count(d->train) : 0;
-  if (!n || b->lengths < 0) return;
-  if (clv_dataset_input_range(d->train, (size_t)b->lengths, CLV_ALL_COLUMNS, &range))
-    b->mean_places = range.sum / (double)n;
+  if (!n || b->lengths_input < 0) return;
+  if (clv_dataset_input_range(d->train, (size_t)b->lengths_input, CLV_ALL_COLUMNS, &range))
+    b->mean_positions = range.sum / (double)n;
 }
 
-/* Mean share of the full length, plus half of the rounding of a micro-batch; 1 if lengths were not
- * counted. */
-static double mean_share_of(const clv_blueprint *b) {
-  double share = b->mean_places / (double)CLV_MAX(b->places, 1) + 0.5 / CLV_PACKED_SIZES;
-  return b->mean_places > 0 && share < 1 ? share : 1;
+/* Returns the mean length of a sequence as a share of the full length, plus half a rounding step of
+ * micro-batches; 1 if the lengths were not counted. */
+static double mean_filled_share(const clv_blueprint *b) {
+  double share = b->mean_positions / (double)CLV_MAX(b->max_positions, 1) + 0.5 / CLV_PACKED_SIZES;
+  return b->mean_positions > 0 && share < 1 ? share : 1;
 }
 
 uint64_t clv_lengths_expected_bytes(const clv_blueprint *b, int64_t places, uint64_t bytes) {
-  return places ? (uint64_t)((double)bytes * mean_share_of(b)) : bytes;
+  return places ? (uint64_t)((double)bytes * mean_filled_share(b)) : bytes;
 }
 
 void clv_lengths_append_expected(const clv_blueprint *b, int64_t places, uint64_t bytes,
                                  clv_bytes *out) {
   char size[24];
-  if (places && b->mean_places > 0)
+  if (places && b->mean_positions > 0)
     clv_bytes_printf(
         out, ", about %s of data.train",
         clv_format_size((size_t)clv_lengths_expected_bytes(b, places, bytes), size, sizeof size));
 }
 
-static void describe_filling(const clv_blueprint *b, clv_bytes *out) {
-  if (b->lengths < 0 || b->mean_places <= 0) return;
+static void describe_mean_length(const clv_blueprint *b, clv_bytes *out) {
+  if (b->lengths_input < 0 || b->mean_positions <= 0) return;
   clv_bytes_printf(out,
                    "sequences: those of data.train have %.1f of %lld places on average; sizes and "
                    "memory are of full ones, for which nodes must have room, and `about` is what "
                    "these have\n",
-                   b->mean_places, (long long)b->places);
+                   b->mean_positions, (long long)b->max_positions);
 }
 
 void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out) {
   if (sends_lengths(b))
     clv_bytes_puts(out, "lengths: of every record's sequence are sent; nothing hides them\n");
-  describe_filling(b, out);
-  if (any && b->lengths >= 0)
+  describe_mean_length(b, out);
+  if (any && b->lengths_input >= 0)
     clv_bytes_puts(out,
                    "places: sequences are packed (data.packed): the size of all that is sent shows "
                    "how many places a micro-batch has\n");
@@ -63,5 +63,5 @@ void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out) {
 const char *clv_lengths_json(const clv_blueprint *b, bool any) {
   static const char *const facts[] = {"", "\"lengths\":\"leave\",", "\"places\":\"show\",",
                                       "\"lengths\":\"leave\",\"places\":\"show\","};
-  return facts[sends_lengths(b) + 2 * (any && b->lengths >= 0)];
+  return facts[sends_lengths(b) + 2 * (any && b->lengths_input >= 0)];
 }

@@ -12,12 +12,14 @@
 enum { NAME_LEN = 72 };
 static const double DEFAULT_RTT_MS = 1, DEFAULT_MBIT = 1000;
 
-static clv_link_estimate link_of(double rtt_ms, double mbit, bool given) {
-  return (clv_link_estimate){.latency_s = rtt_ms / 2e3, .bytes_s = mbit * 1e6 / 8, .given = given};
+static clv_link_estimate make_link(double rtt_ms, double mbit, bool given) {
+  return (clv_link_estimate){
+      .latency_s = rtt_ms / 2e3, .bytes_s = mbit * 1e6 / 8, .is_given = given};
 }
 
-/* Parses digits with an optional fraction between low and high; *end: the character after them. */
-static bool number(const char *text, double low, double high, double *ret, const char **end) {
+/* Parses digits with an optional fraction. True if the number is from low to high; *end: the
+ * character after it. */
+static bool parse_number(const char *text, double low, double high, double *ret, const char **end) {
   char *stop;
   if (strspn(text, "0123456789.") == 0) return false;
   *ret = strtod(text, &stop);
@@ -25,7 +27,8 @@ static bool number(const char *text, double low, double high, double *ret, const
   return stop <= text + strspn(text, "0123456789.") && *ret >= low && *ret <= high;
 }
 
-/* Returns the worker called `name` in *ret; -1: the master. */
+/* Returns the index of the worker called `name` in *ret; -1: the name is "master", if `master`
+ * permits it. */
 static clv_code find_node(const clv_session_config *c, const char *option, const char *name,
                           bool master, int *ret, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
@@ -68,15 +71,16 @@ static clv_code parse_link(const clv_session_config *c, const char *arg, clv_lin
   if (one == two)
     return clv_fail(err, CLV_INVALID, "--link %.80s: names one worker twice: name two workers",
                     arg);
-  if (!number(at, 0, 60000, &rtt, &end) || *end != ':' ||
-      !number(end + 1, 1e-3, 1e6, &mbit, &end) || *end)
+  if (!parse_number(at, 0, 60000, &rtt, &end) || *end != ':' ||
+      !parse_number(end + 1, 1e-3, 1e6, &mbit, &end) || *end)
     return clv_fail(err, CLV_INVALID,
                     "--link %.80s: '%.40s' is no round trip of 0 to 60000 ms and rate of 0.001 to "
                     "1000000 Mbit/s; write it as %s",
                     arg, at, form);
   clv_link_estimate *to =
-      other ? &l->hop[(size_t)CLV_MIN(one, two) * l->n + (size_t)CLV_MAX(one, two)] : &l->link[one];
-  *to = link_of(rtt, mbit, true);
+      other ? &l->hops[(size_t)CLV_MIN(one, two) * l->n + (size_t)CLV_MAX(one, two)]
+            : &l->worker_links[one];
+  *to = make_link(rtt, mbit, true);
   return CLV_OK;
 }
 
@@ -89,7 +93,7 @@ static clv_code parse_speed(const clv_session_config *c, const char *arg, clv_li
   int node;
   CLV_TRY(split_name("--speed", arg, form, name, &at, err));
   CLV_TRY(find_node(c, "--speed", name, true, &node, err));
-  if (!number(at, 1e-3, 1e6, &factor, &end) || *end)
+  if (!parse_number(at, 1e-3, 1e6, &factor, &end) || *end)
     return clv_fail(err, CLV_INVALID,
                     "--speed %.80s: '%.40s' is no factor of 0.001 to 1000000; write it as %s", arg,
                     at, form);
@@ -97,29 +101,30 @@ static clv_code parse_speed(const clv_session_config *c, const char *arg, clv_li
   return CLV_OK;
 }
 
-/* A direct hop without an option gets the worse values of its workers' links. */
+/* Gives each direct hop that no option sets the worse values of its two workers' links. */
 static void fill_hops(clv_links *l) {
   for (size_t i = 0; i < l->n; i++)
     for (size_t k = i + 1; k < l->n; k++) {
-      clv_link_estimate *hop = &l->hop[i * l->n + k];
-      if (hop->given) continue;
-      hop->latency_s = fmax(l->link[i].latency_s, l->link[k].latency_s);
-      hop->bytes_s = fmin(l->link[i].bytes_s, l->link[k].bytes_s);
+      clv_link_estimate *hop = &l->hops[i * l->n + k];
+      if (hop->is_given) continue;
+      hop->latency_s = fmax(l->worker_links[i].latency_s, l->worker_links[k].latency_s);
+      hop->bytes_s = fmin(l->worker_links[i].bytes_s, l->worker_links[k].bytes_s);
     }
 }
 
-static void note(clv_links *l, const char *name, const clv_link_estimate *link) {
+static void note_link(clv_links *l, const char *name, const clv_link_estimate *link) {
   clv_bytes_printf(&l->notes, "%s%s %.6g ms, %.9g Mbit/s%s", l->notes.len ? "; " : "", name,
-                   2e3 * link->latency_s, link->bytes_s * 8e-6, link->given ? "" : " (assumed)");
+                   2e3 * link->latency_s, link->bytes_s * 8e-6, link->is_given ? "" : " (assumed)");
 }
 
-static void note_all(const clv_session_config *c, clv_links *l) {
-  char pair[160];
-  for (size_t i = 0; i < l->n; i++) note(l, c->workers[i].name, &l->link[i]);
+static void note_links_and_speeds(const clv_session_config *c, clv_links *l) {
+  char pair_name[160];
+  for (size_t i = 0; i < l->n; i++) note_link(l, c->workers[i].name, &l->worker_links[i]);
   for (size_t i = 0; i < l->n * l->n; i++) {
-    if (!l->hop[i].given) continue;
-    snprintf(pair, sizeof pair, "%s+%s", c->workers[i / l->n].name, c->workers[i % l->n].name);
-    note(l, pair, &l->hop[i]);
+    if (!l->hops[i].is_given) continue;
+    snprintf(pair_name, sizeof pair_name, "%s+%s", c->workers[i / l->n].name,
+             c->workers[i % l->n].name);
+    note_link(l, pair_name, &l->hops[i]);
   }
   for (size_t i = 0; i <= l->n; i++)
     if (l->speed[i] != 1)
@@ -128,18 +133,19 @@ static void note_all(const clv_session_config *c, clv_links *l) {
                        l->speed[i]);
 }
 
-static clv_code fill(const clv_session_config *c, const clv_run_options *o, clv_links *l,
-                     clv_err *err) {
+static clv_code parse_options(const clv_session_config *c, const clv_run_options *o, clv_links *l,
+                              clv_err *err) {
   l->n = c->n_workers;
-  CLV_TRY(clv_alloc(l->n, sizeof *l->link, &l->link, err));
-  CLV_TRY(clv_alloc(l->n * l->n, sizeof *l->hop, &l->hop, err));
+  CLV_TRY(clv_alloc(l->n, sizeof *l->worker_links, &l->worker_links, err));
+  CLV_TRY(clv_alloc(l->n * l->n, sizeof *l->hops, &l->hops, err));
   CLV_TRY(clv_alloc(l->n + 1, sizeof *l->speed, &l->speed, err));
-  for (size_t i = 0; i < l->n; i++) l->link[i] = link_of(DEFAULT_RTT_MS, DEFAULT_MBIT, false);
+  for (size_t i = 0; i < l->n; i++)
+    l->worker_links[i] = make_link(DEFAULT_RTT_MS, DEFAULT_MBIT, false);
   for (size_t i = 0; i <= l->n; i++) l->speed[i] = 1;
   for (size_t i = 0; i < o->n_links; i++) CLV_TRY(parse_link(c, o->links[i], l, err));
   for (size_t i = 0; i < o->n_speeds; i++) CLV_TRY(parse_speed(c, o->speeds[i], l, err));
   fill_hops(l);
-  note_all(c, l);
+  note_links_and_speeds(c, l);
   return CLV_OK;
 }
 
@@ -147,15 +153,15 @@ clv_code clv_links_parse(const clv_session_config *c, const clv_run_options *o, 
                          clv_err *err) {
   CLV_AUTO(clv_links_freep) clv_links *l = NULL;
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
-  CLV_TRY(fill(c, o, l, err));
+  CLV_TRY(parse_options(c, o, l, err));
   *ret = clv_steal(&l);
   return CLV_OK;
 }
 
 void clv_links_freep(clv_links **l) {
   if (!*l) return;
-  free((*l)->link);
-  free((*l)->hop);
+  free((*l)->worker_links);
+  free((*l)->hops);
   free((*l)->speed);
   clv_bytes_done(&(*l)->notes);
   free(*l);

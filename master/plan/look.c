@@ -13,8 +13,8 @@
 static const struct {
   const char *name;
   double limit;
-  clv_finding shows;
-  const char *key; /* key of `privacy` that permits the finding; NULL: none is needed */
+  clv_finding finding;
+  const char *key; /* key of `privacy` that permits the finding; NULL: the finding needs no key */
 } readers[CLV_LOOK_READERS] = {
     [CLV_LOOK_PIXELS] = {"pixels", 0.5, CLV_FINDING_PICTURE, NULL},
     [CLV_LOOK_TOKENS] = {"tokens", 0.2, CLV_FINDING_TOKENS, "tokens_readable"},
@@ -35,27 +35,27 @@ static bool uses_workers(const clv_blueprint *b) {
   return any;
 }
 
-/* Derives the seed of a draw. A preview has its own secrets, which are the same in each preview;
- * the first draw has those of a run if the session file gives its seed. */
-static clv_code seed_of(const clv_blueprint *b, const clv_look_options *o, uint32_t draw,
-                        clv_key *ret, clv_err *err) {
+/* Derives the seed of the secret weights of a draw. A preview has its own seeds, the same in each
+ * preview. If the session file gives the run's seed, the first draw of a preview uses it. */
+static clv_code derive_seed(const clv_blueprint *b, const clv_look_options *o, uint32_t draw,
+                            clv_key *ret, clv_err *err) {
   *ret = b->config->train.seed.key;
   if (!o->preview || (!draw && b->config->train.seed.given)) return CLV_OK;
   return clv_key_derive("cleave look", &b->config->train.seed.key, &draw, sizeof draw, ret, err);
 }
 
-/* Merges the reading of a draw: the largest figure counts. The first draw decides whether a reader
- * could run, since others may lack the time. */
-static void merge(clv_look_result *all, const clv_look_result *one, bool first) {
+/* Merges the results of a reader over all draws: the largest figure counts. The first draw decides
+ * whether the reader could run, because later draws may lack the time. */
+static void merge_result(clv_look_result *all, const clv_look_result *one, bool first) {
   bool both = one->state == CLV_LOOK_READ && all->state == CLV_LOOK_READ;
   if (first || (both && one->figure > all->figure)) *all = *one;
 }
 
-static void look_once(const clv_look_round *r, bool first, clv_look *ret) {
+static void run_draw(const clv_look_round *r, bool first, clv_look *ret) {
   clv_look_result one[CLV_LOOK_READERS] = {0};
   clv_look_read_front(r, one);
   clv_look_read_head(r, &one[CLV_LOOK_LABELS], &one[CLV_LOOK_GROUPS]);
-  for (int k = 0; k < CLV_LOOK_READERS; k++) merge(&ret->of[k], &one[k], first);
+  for (int k = 0; k < CLV_LOOK_READERS; k++) merge_result(&ret->of[k], &one[k], first);
 }
 
 clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_look *ret,
@@ -67,73 +67,73 @@ clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_loo
   if (!uses_workers(b)) return CLV_OK;
   while (ret->draws < draws && now - begin <= most_ns / draws * (draws - ret->draws)) {
     clv_key seed;
-    CLV_TRY(seed_of(b, o, ret->draws, &seed, err));
+    CLV_TRY(derive_seed(b, o, ret->draws, &seed, err));
     const clv_look_round r = {.weights = {b, &seed, o->checkpoint},
                               .o = o,
                               .sample = &sample,
-                              .until_ns = now + (begin + most_ns - now) / (draws - ret->draws),
-                              .end_ns = begin + most_ns};
-    look_once(&r, ret->draws == 0, ret);
+                              .draw_end_ns = now + (begin + most_ns - now) / (draws - ret->draws),
+                              .look_end_ns = begin + most_ns};
+    run_draw(&r, ret->draws == 0, ret);
     ret->draws++;
     now = clv_now_ns();
   }
-  ret->done = true;
-  ret->records = (uint32_t)sample.half.n;
+  ret->has_run = true;
+  ret->records = (uint32_t)sample.split.n;
   ret->seconds = (double)(now - begin) * 1e-9;
   return CLV_OK;
 }
 
 /* ---- findings -------------------------------------------------------------------------------- */
 
-static bool is_above(const clv_look *look, clv_look_reader k) {
+static bool is_above_limit(const clv_look *look, clv_look_reader k) {
   return look->of[k].state == CLV_LOOK_READ && look->of[k].figure > readers[k].limit;
 }
 
-static clv_findings findings_of(const clv_look *look, int k) {
-  return look->of[k].shows ? look->of[k].shows : (clv_findings)readers[k].shows;
+static clv_findings findings_of_reader(const clv_look *look, int k) {
+  return look->of[k].findings ? look->of[k].findings : (clv_findings)readers[k].finding;
 }
 
-static clv_findings uncertain_of(const clv_look *look) {
+static clv_findings uncertain_findings(const clv_look *look) {
   clv_findings ret = 0;
   for (int k = 0; k < CLV_LOOK_READERS; k++)
-    if (is_above(look, (clv_look_reader)k) && look->of[k].figure < CLV_LOOK_CERTAIN_FIGURE)
-      ret |= findings_of(look, k);
+    if (is_above_limit(look, (clv_look_reader)k) && look->of[k].figure < CLV_LOOK_CERTAIN_FIGURE)
+      ret |= findings_of_reader(look, k);
   return ret;
 }
 
 /* True if a worker receives the gradient that the look reads. Layers at workers hide nothing, so
- * all workers up to the master's next stage receive it. */
-static bool gets_gradient(const clv_blueprint *b, uint32_t stage) {
+ * each worker between this stage and the next stage of the master receives the gradient. */
+static bool worker_gets_gradient(const clv_blueprint *b, uint32_t stage) {
   uint32_t i = stage;
   while (i < b->n_stages && b->stages[i].worker >= 0) i++;
   return i > stage && i > clv_look_last_worker_stage(b) && b->stages[stage + 1].input_needs_grad;
 }
 
-/* Findings of the look for a kind of row: values that leave the master show records, gradients from
- * behind the last worker show labels. */
+/* Returns the findings of the look for a kind of tensor: records in values that the master sends,
+ * labels in gradients from layers behind the last worker. */
 static clv_findings findings_of_kind(const clv_blueprint *b, const clv_look *look,
                                      clv_egress_kind kind, uint32_t stage) {
-  bool gradient = kind == CLV_EGRESS_GRADIENT && gets_gradient(b, stage);
+  bool gradient = kind == CLV_EGRESS_GRADIENT && worker_gets_gradient(b, stage);
   bool value = kind == CLV_EGRESS_ACTIVATION && b->stages[stage].worker < 0;
   clv_findings ret = 0;
   for (int k = 0; k < CLV_LOOK_READERS; k++)
-    if ((k == CLV_LOOK_LABELS ? gradient : value) && is_above(look, (clv_look_reader)k))
-      ret |= findings_of(look, k);
+    if ((k == CLV_LOOK_LABELS ? gradient : value) && is_above_limit(look, (clv_look_reader)k))
+      ret |= findings_of_reader(look, k);
   return ret;
 }
 
-static bool has_tokens(const clv_blueprint *b) {
+static bool has_token_input(const clv_blueprint *b) {
   bool any = false;
   for (uint32_t k = 0; k < b->inputs.n; k++) any |= b->inputs.list[k].dtype == CLV_I64;
   return any;
 }
 
-/* Drops findings that a worse one includes: records that are sent as such are no picture besides,
- * and repeated vectors are no tokens. */
-static clv_findings without_included(const clv_blueprint *b, clv_findings found,
-                                     clv_findings shows) {
+/* Removes findings that RAW INPUT includes: records that are sent as they are need no PICTURE as
+ * well, and repeated vectors no TOKENS. */
+static clv_findings remove_included(const clv_blueprint *b, clv_findings found,
+                                    clv_findings shows) {
   clv_findings less = CLV_FINDING_PICTURE;
-  if (!has_tokens(b)) less |= CLV_FINDING_TOKENS;
+  if (!has_token_input(b)) less |= CLV_FINDING_TOKENS;
   return shows & CLV_FINDING_RAW_INPUT ? found & ~less : found;
 }
 
@@ -141,41 +141,43 @@ static void add_findings(clv_blueprint *b, const clv_look *look) {
   for (size_t i = 0; i < b->n_egress; i++) {
     clv_egress_row *r = &b->egress[i];
     bool rows = r->kind == CLV_EGRESS_CACHED && !r->input;
-    clv_findings found = without_included(
-        b, findings_of_kind(b, look, rows ? CLV_EGRESS_ACTIVATION : r->kind, r->stage), r->shows);
-    r->looked = found & ~(r->shows & ~r->looked);
-    r->shows |= found;
+    clv_findings found = remove_included(
+        b, findings_of_kind(b, look, rows ? CLV_EGRESS_ACTIVATION : r->kind, r->stage),
+        r->findings);
+    r->look_findings = found & ~(r->findings & ~r->look_findings);
+    r->findings |= found;
   }
   for (uint32_t i = 0; i < b->n_stages; i++) {
     bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
     clv_stage_plan *s = &b->stages[i];
     clv_findings value =
-        sent ? without_included(b, findings_of_kind(b, look, CLV_EGRESS_ACTIVATION, i), s->shows)
+        sent ? remove_included(b, findings_of_kind(b, look, CLV_EGRESS_ACTIVATION, i),
+                               s->output_findings)
              : 0;
     clv_findings gradient = findings_of_kind(b, look, CLV_EGRESS_GRADIENT, i);
-    s->looked = value & ~(s->shows & ~s->looked);
-    s->gradient_looked = gradient & ~(s->gradient_shows & ~s->gradient_looked);
-    s->shows |= value;
-    s->gradient_shows |= gradient;
+    s->output_look_findings = value & ~(s->output_findings & ~s->output_look_findings);
+    s->gradient_look_findings = gradient & ~(s->gradient_findings & ~s->gradient_look_findings);
+    s->output_findings |= value;
+    s->gradient_findings |= gradient;
   }
 }
 
-static const char *key_of(const clv_look *look, int k) {
-  return look->of[k].shows & CLV_FINDING_TOKENS ? readers[CLV_LOOK_TOKENS].key : readers[k].key;
+static const char *key_of_reader(const clv_look *look, int k) {
+  return look->of[k].findings & CLV_FINDING_TOKENS ? readers[CLV_LOOK_TOKENS].key : readers[k].key;
 }
 
-static clv_code refuse(const clv_blueprint *b, const clv_egress_row *r, clv_findings forbidden,
-                       clv_err *err) {
+static clv_code refuse_reading(const clv_blueprint *b, const clv_egress_row *r,
+                               clv_findings forbidden, clv_err *err) {
   int k = CLV_LOOK_TOKENS;
   const clv_session_config *c = b->config;
-  while (k + 1 < CLV_LOOK_READERS &&
-         !(forbidden & findings_of(&b->look, k) && is_above(&b->look, (clv_look_reader)k)))
+  while (k + 1 < CLV_LOOK_READERS && !(forbidden & findings_of_reader(&b->look, k) &&
+                                       is_above_limit(&b->look, (clv_look_reader)k)))
     k++;
   const clv_look_result *found = &b->look.of[k];
   clv_config_pos pos = r->kind == CLV_EGRESS_GRADIENT ? c->stages[r->stage].at_pos
                        : r->stage + 1 < b->n_stages   ? c->stages[r->stage + 1].at_pos
                                                       : c->loss.at_pos;
-  bool tokens = found->shows & CLV_FINDING_TOKENS, sizes = k == CLV_LOOK_FEATURES && !tokens;
+  bool tokens = found->findings & CLV_FINDING_TOKENS, sizes = k == CLV_LOOK_FEATURES && !tokens;
   return clv_session_fail_at(
       c, pos, err,
       "worker '%s' can read %s from the %s: of %u records %.0f %% more than a guess, by %s, and "
@@ -185,20 +187,20 @@ static clv_code refuse(const clv_blueprint *b, const clv_egress_row *r, clv_find
       b->look.records, found->figure * 100, found->by, CLV_LOOK_CERTAIN_FIGURE * 100,
       k == CLV_LOOK_LABELS ? "behind" : "before",
       sizes ? ", or give all columns and factors similar sizes (standardize the data)" : "",
-      key_of(&b->look, k));
+      key_of_reader(&b->look, k));
 }
 
 void clv_blueprint_add_look(clv_blueprint *b, const clv_look *look) {
   b->look = *look;
-  b->look.uncertain = uncertain_of(look);
+  b->look.uncertain_findings = uncertain_findings(look);
   add_findings(b, look);
 }
 
 clv_code clv_look_check(const clv_blueprint *b, clv_err *err) {
   for (size_t i = 0; i < b->n_egress; i++) {
-    clv_findings certain = b->egress[i].looked & ~b->look.uncertain;
+    clv_findings certain = b->egress[i].look_findings & ~b->look.uncertain_findings;
     clv_findings forbidden = clv_privacy_forbidden_findings(b->config, certain);
-    if (forbidden) return refuse(b, &b->egress[i], forbidden, err);
+    if (forbidden) return refuse_reading(b, &b->egress[i], forbidden, err);
   }
   return CLV_OK;
 }

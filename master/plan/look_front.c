@@ -9,49 +9,51 @@
 
 #include "master/plan/look_int.h"
 
-/* Multiplications per second, at least; used to estimate how many records there is time for. */
+/* Multiply-adds per second that any machine computes, at least; estimates how many records there is
+ * time for. */
 static const double LEAST_SPEED = 1e10;
 enum { BATCH = 16, SHAPES = 8 };
 
 typedef struct look_tensors {
   const clv_look_round *r;
   const clv_blueprint *b;
-  uint32_t n_parts; /* stages of the master before the last cut */
+  uint32_t n_parts; /* number of stages of the master before the last cut */
   clv_look_part *parts;
-  size_t n_tensors, width; /* width: values of a record in all tensors */
+  size_t n_tensors, width; /* width: values of one record in all tensors */
   clv_look_tensor *tensors;
-  uint32_t *stage;    /* [n_tensors] stage whose output it is; n_stages: a model input */
+  uint32_t *stage_of; /* [n_tensors] stage that outputs the tensor; n_stages: the tensor is a model
+                       * input */
   float *values;      /* [records][width] */
-  uint64_t run_ns;    /* time for all records */
-  int64_t *exchanged; /* tokens of records that run_exchanged has made */
+  uint64_t run_ns;    /* time that run_all_records took for all records */
+  int64_t *exchanged_tokens; /* tokens of the records that run_exchanged has made */
 } look_tensors;
 
-static void front_done(look_tensors *f) {
+static void tensors_done(look_tensors *f) {
   for (uint32_t i = 0; f->parts && i < f->n_parts; i++) clv_look_part_done(&f->parts[i]);
   free(f->parts);
   free(f->tensors);
-  free(f->stage);
+  free(f->stage_of);
   free(f->values);
-  free(f->exchanged);
+  free(f->exchanged_tokens);
 }
 
 /* ---- what leaves ----------------------------------------------------------------------------- */
 
-static bool output_leaves(const clv_blueprint *b, uint32_t i) {
+static bool is_output_sent(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
 }
 
-/* True if the master sends input k of the model to a worker. Lengths of sequences do not count as
- * records. */
-static bool input_leaves(const clv_blueprint *b, uint32_t k) {
+/* True if the master sends input k of the model to a worker as records. The input with the lengths
+ * of sequences does not count. */
+static bool is_input_sent(const clv_blueprint *b, uint32_t k) {
   bool any = false;
   for (uint32_t i = 0; i < b->n_stages; i++)
-    for (uint32_t j = 0; b->stages[i].worker >= 0 && j < b->stages[i].n_leaves; j++)
-      any |= b->stages[i].leaf[j] == k;
+    for (uint32_t j = 0; b->stages[i].worker >= 0 && j < b->stages[i].n_model_inputs; j++)
+      any |= b->stages[i].model_inputs[j] == k;
   return any && !clv_graph_length_limit(b->whole, (int)k);
 }
 
-static clv_shape without_n(const clv_shape *s) {
+static clv_shape record_shape(const clv_shape *s) {
   clv_shape ret = {.rank = CLV_MAX(s->rank - 1, 0)};
   memcpy(ret.dim, s->dim + 1, (size_t)ret.rank * sizeof *ret.dim);
   return ret;
@@ -60,9 +62,9 @@ static clv_shape without_n(const clv_shape *s) {
 static clv_code add_tensor(look_tensors *f, uint32_t stage, const clv_shape *shape, clv_err *err) {
   size_t n;
   clv_look_tensor *t = &f->tensors[f->n_tensors];
-  *t = (clv_look_tensor){.first = f->width, .shape = without_n(shape)};
+  *t = (clv_look_tensor){.first = f->width, .shape = record_shape(shape)};
   CLV_TRY(clv_shape_numel(&t->shape, &n, err));
-  f->stage[f->n_tensors++] = stage;
+  f->stage_of[f->n_tensors++] = stage;
   return clv_add_size(f->width, n, &f->width) ? CLV_OK
                                               : clv_fail(err, CLV_EXHAUSTED, "too many values");
 }
@@ -71,16 +73,16 @@ static clv_code list_tensors(look_tensors *f, clv_err *err) {
   const clv_node *values[CLV_MAX_NODES];
   size_t most = f->b->inputs.n;
   for (uint32_t i = 0; i < f->b->n_stages; i++)
-    if (output_leaves(f->b, i)) f->n_parts = i + 1;
+    if (is_output_sent(f->b, i)) f->n_parts = i + 1;
   for (uint32_t i = 0; i < f->n_parts; i++) most += clv_blueprint_cut_values(f->b, i, NULL);
   CLV_TRY(clv_alloc(most, sizeof *f->tensors, &f->tensors, err));
-  CLV_TRY(clv_alloc(most, sizeof *f->stage, &f->stage, err));
+  CLV_TRY(clv_alloc(most, sizeof *f->stage_of, &f->stage_of, err));
   for (uint32_t i = 0; i < f->n_parts; i++) {
-    uint32_t n = output_leaves(f->b, i) ? clv_blueprint_cut_values(f->b, i, values) : 0;
+    uint32_t n = is_output_sent(f->b, i) ? clv_blueprint_cut_values(f->b, i, values) : 0;
     for (uint32_t k = 0; k < n; k++) CLV_TRY(add_tensor(f, i, &values[k]->shape, err));
   }
   for (uint32_t k = 0; k < f->b->inputs.n; k++)
-    if (input_leaves(f->b, k))
+    if (is_input_sent(f->b, k))
       CLV_TRY(add_tensor(f, f->b->n_stages, &f->b->inputs.list[k].shape, err));
   return CLV_OK;
 }
@@ -89,23 +91,23 @@ static clv_code make_parts(look_tensors *f, clv_err *err) {
   CLV_TRY(clv_alloc(f->n_parts, sizeof *f->parts, &f->parts, err));
   for (uint32_t i = 0; i < f->n_parts; i++) {
     CLV_TRY(clv_look_part_new(&f->r->weights, i, i, &f->parts[i], err));
-    f->parts[i].training &= !f->r->o->evaluates;
+    f->parts[i].runs_as_training &= !f->r->o->evaluates;
   }
   return clv_look_parts_tie(f->parts, f->n_parts, err);
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-static double work_of(const look_tensors *f) {
+static double macs_per_record(const look_tensors *f) {
   double work = 0;
   for (uint32_t i = 0; i < f->n_parts; i++) work += clv_look_part_mac_count(&f->parts[i]);
   return work;
 }
 
-/* Chooses as many records as time and memory permit, once for all draws. */
+/* Chooses as many records as time and memory permit. The first draw chooses for all draws. */
 static clv_code choose_records(look_tensors *f, clv_err *err) {
-  double left_s = (double)(f->r->until_ns - CLV_MIN(clv_now_ns(), f->r->until_ns)) * 1e-9;
-  double most = left_s * LEAST_SPEED / CLV_MAX(work_of(f), 1.0);
+  double left_s = (double)(f->r->draw_end_ns - CLV_MIN(clv_now_ns(), f->r->draw_end_ns)) * 1e-9;
+  double most = left_s * LEAST_SPEED / CLV_MAX(macs_per_record(f), 1.0);
   size_t by_memory = CLV_LOOK_MAX_VALUES / sizeof(float) / CLV_MAX(f->width, (size_t)1);
   if (most < CLV_LOOK_MIN_RECORDS)
     return clv_fail(err, CLV_EXHAUSTED, "%d records would take longer than %d s",
@@ -116,12 +118,12 @@ static clv_code choose_records(look_tensors *f, clv_err *err) {
   return clv_look_choose_records(f->r, CLV_MIN(by_memory, (size_t)CLV_MIN(most, 1e6)), err);
 }
 
-static char *row_of(const clv_tensor *t, size_t record) {
+static char *row_data(const clv_tensor *t, size_t record) {
   return (char *)t->data + record * (t->bytes / (size_t)t->shape.dim[0]);
 }
 
-static void keep_values(const look_tensors *f, size_t tensor, const void *from, clv_dtype dtype,
-                        size_t step, size_t record, size_t n) {
+static void store_values(const look_tensors *f, size_t tensor, const void *from, clv_dtype dtype,
+                         size_t step, size_t record, size_t n) {
   const clv_look_tensor *t = &f->tensors[tensor];
   size_t width = (tensor + 1 < f->n_tensors ? f->tensors[tensor + 1].first : f->width) - t->first;
   for (size_t r = 0; r < n; r++)
@@ -131,20 +133,20 @@ static void keep_values(const look_tensors *f, size_t tensor, const void *from, 
                            : ((const float *)from)[r * step + k];
 }
 
-static void keep_output(const look_tensors *f, uint32_t stage, size_t record) {
+static void store_output(const look_tensors *f, uint32_t stage, size_t record) {
   const clv_look_part *p = &f->parts[stage];
   const clv_node *out = &p->graph->nodes[p->graph->output];
   size_t at = 0, step = 0, first = SIZE_MAX;
   for (size_t k = 0; k < f->n_tensors; k++) {
-    if (f->stage[k] != stage) continue;
+    if (f->stage_of[k] != stage) continue;
     if (first == SIZE_MAX) first = f->tensors[k].first;
     step = (k + 1 < f->n_tensors ? f->tensors[k + 1].first : f->width) - first;
   }
   for (size_t k = 0; k < f->n_tensors; k++) {
-    if (f->stage[k] != stage) continue;
+    if (f->stage_of[k] != stage) continue;
     at = f->tensors[k].first - first;
-    keep_values(f, k, (const char *)p->out + at * clv_dtype_size(out->dtype), out->dtype, step,
-                record, (size_t)p->batch);
+    store_values(f, k, (const char *)p->output + at * clv_dtype_size(out->dtype), out->dtype, step,
+                 record, (size_t)p->batch);
   }
 }
 
@@ -155,39 +157,40 @@ static clv_code run_batch(look_tensors *f, size_t record, clv_err *err) {
   for (uint32_t i = 0; i < f->n_parts; i++) {
     uint32_t n = clv_look_part_inputs(f->b, &f->parts[i], input);
     for (uint32_t k = 0; k < n; k++)
-      in[k] = input[k] < 0 ? f->parts[i - 1].out : row_of(f->r->sample->x[input[k]], record);
+      in[k] = input[k] < 0 ? f->parts[i - 1].output : row_data(f->r->sample->x[input[k]], record);
     CLV_TRY(clv_look_part_forward(&f->parts[i], in, &key, err));
-    if (output_leaves(f->b, i)) keep_output(f, i, record);
+    if (is_output_sent(f->b, i)) store_output(f, i, record);
   }
   return CLV_OK;
 }
 
-static void keep_inputs(const look_tensors *f, size_t n) {
+static void store_inputs(const look_tensors *f, size_t n) {
   size_t k = 0;
-  while (k < f->n_tensors && f->stage[k] < f->b->n_stages) k++;
+  while (k < f->n_tensors && f->stage_of[k] < f->b->n_stages) k++;
   for (uint32_t input = 0; input < f->b->inputs.n; input++) {
     const clv_tensor *x = f->r->sample->x[input];
-    if (input_leaves(f->b, input))
-      keep_values(f, k++, x->data, x->dtype, x->n / (size_t)x->shape.dim[0], 0, n);
+    if (is_input_sent(f->b, input))
+      store_values(f, k++, x->data, x->dtype, x->n / (size_t)x->shape.dim[0], 0, n);
   }
 }
 
-/* Records to run at once: those of one second, or of two seconds if the layers use batch
- * statistics. */
-static size_t batch_of(const look_tensors *f, size_t n) {
-  double most = CLV_MIN(LEAST_SPEED / CLV_MAX(work_of(f), 1.0), (double)BATCH);
+/* Returns how many records to run at once: as many as take one second, at most BATCH, but at least
+ * two, because batch norm needs two. */
+static size_t choose_batch_size(const look_tensors *f, size_t n) {
+  double most = CLV_MIN(LEAST_SPEED / CLV_MAX(macs_per_record(f), 1.0), (double)BATCH);
   return CLV_MIN(n, CLV_MAX((size_t)most, (size_t)2));
 }
 
 static clv_code check_time(const look_tensors *f, clv_err *err) {
-  if (clv_now_ns() <= f->r->end_ns) return CLV_OK;
-  return clv_fail(err, CLV_EXHAUSTED, "%zu records took longer than %d s", f->r->sample->half.n,
+  if (clv_now_ns() <= f->r->look_end_ns) return CLV_OK;
+  return clv_fail(err, CLV_EXHAUSTED, "%zu records took longer than %d s", f->r->sample->split.n,
                   CLV_LOOK_MAX_SECONDS);
 }
 
-/* Runs all records. The last batch overlaps with the one before it if it would be short. */
-static clv_code run_all(look_tensors *f, clv_err *err) {
-  size_t n = f->r->sample->half.n, batch = batch_of(f, n);
+/* Runs all records. The last batch starts earlier if it would be short, and so repeats some
+ * records. */
+static clv_code run_all_records(look_tensors *f, clv_err *err) {
+  size_t n = f->r->sample->split.n, batch = choose_batch_size(f, n);
   uint64_t begin = clv_now_ns();
   for (size_t at = 0; f->n_parts && at < n; at += batch) {
     CLV_TRY(check_time(f, err));
@@ -198,16 +201,16 @@ static clv_code run_all(look_tensors *f, clv_err *err) {
 }
 
 static clv_code make_values(look_tensors *f, clv_err *err) {
-  size_t n = f->r->sample->half.n;
+  size_t n = f->r->sample->split.n;
   CLV_TRY(clv_alloc(n * f->width, sizeof *f->values, &f->values, err));
   for (size_t k = 0; k < f->n_tensors; k++) {
     f->tensors[k].values = f->values;
     f->tensors[k].record = f->width;
   }
   for (uint32_t i = 0; i < f->n_parts; i++)
-    CLV_TRY(clv_look_part_plan(&f->parts[i], (int64_t)batch_of(f, n), err));
-  CLV_TRY(run_all(f, err));
-  keep_inputs(f, n);
+    CLV_TRY(clv_look_part_plan(&f->parts[i], (int64_t)choose_batch_size(f, n), err));
+  CLV_TRY(run_all_records(f, err));
+  store_inputs(f, n);
   return CLV_OK;
 }
 
@@ -218,26 +221,28 @@ static void set_nothing_to_read(clv_look_result *ret, const char *why) {
   snprintf(ret->why, sizeof ret->why, "%s", why);
 }
 
-static void set_result(clv_look_result *ret, clv_code code, const clv_look_reading *read,
+static void set_result(clv_look_result *ret, clv_code code, const clv_look_reading *reading,
                        const clv_err *err) {
   if (code != CLV_OK) {
     clv_look_set_skipped(ret, err);
     return;
   }
   ret->state = CLV_LOOK_READ;
-  ret->figure = read->figure;
-  ret->by = read->by;
+  ret->figure = reading->figure;
+  ret->by = reading->by;
 }
 
-/* An input of the records as a tensor; without a sample it has a shape only. */
+/* Returns an input of the records as a tensor. If no records were chosen yet, only the shape is
+ * set. */
 static clv_look_tensor input_tensor(const look_tensors *f, uint32_t k) {
   const clv_tensor *x = k < f->r->sample->n_inputs ? f->r->sample->x[k] : NULL;
-  if (!x) return (clv_look_tensor){.shape = without_n(&f->b->inputs.list[k].shape)};
-  return (clv_look_tensor){
-      .values = x->data, .record = x->n / (size_t)x->shape.dim[0], .shape = without_n(&x->shape)};
+  if (!x) return (clv_look_tensor){.shape = record_shape(&f->b->inputs.list[k].shape)};
+  return (clv_look_tensor){.values = x->data,
+                           .record = x->n / (size_t)x->shape.dim[0],
+                           .shape = record_shape(&x->shape)};
 }
 
-static bool find_record(const look_tensors *f, clv_look_view *ret) {
+static bool find_grid_view(const look_tensors *f, clv_look_view *ret) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
     const clv_look_tensor t = input_tensor(f, k);
     if (f->b->inputs.list[k].dtype == CLV_F32 && clv_look_record_view(&t, ret)) return true;
@@ -245,14 +250,14 @@ static bool find_record(const look_tensors *f, clv_look_view *ret) {
   return false;
 }
 
-/* Possible shapes of a flat tensor, which may have been a grid before: shapes of layers with as
- * many values. */
-static size_t shapes_of(const look_tensors *f, size_t tensor, clv_shape ret[SHAPES]) {
+/* Lists shapes that a flat tensor may have had before it was flattened: the shapes of layers with
+ * as many values. Returns their number. */
+static size_t list_possible_shapes(const look_tensors *f, size_t tensor, clv_shape ret[SHAPES]) {
   const clv_shape flat = f->tensors[tensor].shape;
   size_t n = 0;
   ret[n++] = flat;
   for (int i = 0; flat.rank == 1 && i < f->b->whole->n_nodes && n < SHAPES; i++) {
-    const clv_shape s = without_n(&f->b->whole->nodes[i].shape);
+    const clv_shape s = record_shape(&f->b->whole->nodes[i].shape);
     size_t values, k = 0;
     if (s.rank < 2 || clv_shape_numel(&s, &values, NULL) != CLV_OK) continue;
     while (k < n && !clv_shape_equal(&ret[k], &s)) k++;
@@ -268,34 +273,35 @@ typedef struct look_views {
 
 static void views_done(look_views *v) { free(v->list); }
 
-/* Lists the views of all tensors. n_tokens 0: as grids like those of `records`. */
+/* Lists the views of all tensors: as sequences of n_tokens vectors, or, if n_tokens is 0, as grids
+ * like that of `records`. */
 static clv_code list_views(const look_tensors *f, const clv_look_view *records, size_t n_tokens,
                            look_views *ret, clv_err *err) {
-  clv_look_view some[CLV_LOOK_MAX_VIEWS];
+  clv_look_view tensor_views[CLV_LOOK_MAX_VIEWS];
   clv_shape shapes[SHAPES];
   size_t most = f->n_tensors * SHAPES * CLV_LOOK_MAX_VIEWS + 1;
   CLV_TRY(clv_alloc(most, sizeof *ret->list, &ret->list, err));
   for (size_t k = 0; k < f->n_tensors; k++) {
-    size_t n_shapes = shapes_of(f, k, shapes);
+    size_t n_shapes = list_possible_shapes(f, k, shapes);
     for (size_t s = 0; s < n_shapes; s++) {
       clv_look_tensor t = f->tensors[k];
       t.shape = shapes[s];
-      size_t n = n_tokens ? clv_look_sequence_views(&t, n_tokens, some)
-                          : clv_look_grid_views(&t, records, some);
-      memcpy(ret->list + ret->n, some, n * sizeof *some);
+      size_t n = n_tokens ? clv_look_sequence_views(&t, n_tokens, tensor_views)
+                          : clv_look_grid_views(&t, records, tensor_views);
+      memcpy(ret->list + ret->n, tensor_views, n * sizeof *tensor_views);
       ret->n += n;
     }
   }
   return CLV_OK;
 }
 
-/* Why no tensor can be like a picture, by the shapes of records and tensors alone; NULL: one may
- * be. */
-static const char *no_pixels(const look_tensors *f) {
+/* Returns why no tensor can look like a picture, from the shapes of records and tensors alone;
+ * NULL: a tensor may look like one. */
+static const char *why_no_pixels(const look_tensors *f) {
   CLV_AUTO(views_done) look_views v = {0};
   clv_look_view records;
   size_t k = 0;
-  if (!find_record(f, &records)) return "records are no images or signals of 16 places";
+  if (!find_grid_view(f, &records)) return "records are no images or signals of 16 places";
   if (list_views(f, &records, 0, &v, NULL) != CLV_OK) return NULL;
   while (k < v.n && v.list[k].n_rows * v.list[k].n_columns < CLV_LOOK_MIN_PLACES) k++;
   return k < v.n ? NULL : "no tensor that leaves has a grid of 16 places";
@@ -304,19 +310,20 @@ static const char *no_pixels(const look_tensors *f) {
 static void read_pixels(look_tensors *f, clv_look_result *ret) {
   CLV_AUTO(views_done) look_views v = {0};
   clv_look_view records;
-  clv_look_reading read;
+  clv_look_reading reading;
   clv_err err;
-  (void)find_record(f, &records);
+  (void)find_grid_view(f, &records);
   clv_code code = list_views(f, &records, 0, &v, &err);
   if (code == CLV_OK)
-    code = clv_look_pixels(v.list, v.n, &records, f->r->sample->half, &read, &err);
-  set_result(ret, code, &read, &err);
+    code = clv_look_pixels(v.list, v.n, &records, f->r->sample->split, &reading, &err);
+  set_result(ret, code, &reading, &err);
 }
 
-/* Finds the first input with tokens. Columns beside a token, such as boxes, do not count. */
+/* Finds the first input with tokens. If a token has further columns, such as a box, only the first
+ * column counts. */
 static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens, size_t *columns) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
-    const clv_shape s = without_n(&f->b->inputs.list[k].shape);
+    const clv_shape s = record_shape(&f->b->inputs.list[k].shape);
     if (f->b->inputs.list[k].dtype != CLV_I64 || clv_graph_length_limit(f->b->whole, (int)k))
       continue;
     *ret = k;
@@ -327,7 +334,7 @@ static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens, 
   return false;
 }
 
-static int64_t places_of(const look_tensors *f, size_t record) {
+static int64_t length_of_record(const look_tensors *f, size_t record) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++)
     if (clv_graph_length_limit(f->b->whole, (int)k))
       return ((const int64_t *)f->r->sample->x[k]->data)[record];
@@ -337,17 +344,17 @@ static int64_t places_of(const look_tensors *f, size_t record) {
 static clv_code list_tokens(const look_tensors *f, uint32_t input, size_t n_tokens, size_t columns,
                             int64_t **ret, clv_err *err) {
   const int64_t *x = f->r->sample->x[input]->data;
-  size_t n = f->r->sample->half.n;
+  size_t n = f->r->sample->split.n;
   CLV_TRY(clv_alloc(n * n_tokens, sizeof **ret, ret, err));
   for (size_t i = 0; i < n * n_tokens; i++) {
-    bool pad = (int64_t)(i % n_tokens) >= places_of(f, i / n_tokens);
+    bool pad = (int64_t)(i % n_tokens) >= length_of_record(f, i / n_tokens);
     (*ret)[i] = pad ? -1 : x[i * columns];
   }
   return CLV_OK;
 }
 
-/* Finds flat records of floats: the first input that is no grid. */
-static bool find_vectors(const look_tensors *f, clv_look_tensor *ret) {
+/* Finds the first input of floats that is no grid. */
+static bool find_flat_input(const look_tensors *f, clv_look_tensor *ret) {
   clv_look_view grid;
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
     if (f->b->inputs.list[k].dtype != CLV_F32) continue;
@@ -357,12 +364,12 @@ static bool find_vectors(const look_tensors *f, clv_look_tensor *ret) {
   return false;
 }
 
-/* If most records repeat others bit by bit, numbers the different ones; false: most do not repeat.
- * */
-static bool list_repeats(const look_tensors *f, int64_t ret[CLV_LOOK_MAX_RECORDS]) {
-  size_t n = f->r->sample->half.n, different = 0;
+/* Gives equal numbers to records that are equal bit by bit. False: most records differ from all
+ * others. */
+static bool number_repeats(const look_tensors *f, int64_t ret[CLV_LOOK_MAX_RECORDS]) {
+  size_t n = f->r->sample->split.n, different = 0;
   clv_look_tensor t;
-  if (!find_vectors(f, &t)) return false;
+  if (!find_flat_input(f, &t)) return false;
   for (size_t i = 0; i < n; i++) {
     size_t k = 0;
     while (memcmp(t.values + k * t.record, t.values + i * t.record, t.record * sizeof(float))) k++;
@@ -373,17 +380,17 @@ static bool list_repeats(const look_tensors *f, int64_t ret[CLV_LOOK_MAX_RECORDS
 
 static void read_nearest(const look_tensors *f, const clv_look_tokens *t, clv_look_result *ret) {
   CLV_AUTO(views_done) look_views v = {0};
-  clv_look_reading read;
+  clv_look_reading reading;
   clv_err err;
   clv_code code = list_views(f, NULL, t->n_tokens, &v, &err);
-  if (code == CLV_OK) code = clv_look_nearest(v.list, v.n, t, f->r->sample->half, &read, &err);
-  set_result(ret, code, &read, &err);
+  if (code == CLV_OK) code = clv_look_nearest(v.list, v.n, t, f->r->sample->split, &reading, &err);
+  set_result(ret, code, &reading, &err);
 }
 
 static void read_repeats(const look_tensors *f, clv_look_result *ret) {
   int64_t tokens[CLV_LOOK_MAX_RECORDS];
   const clv_look_tokens t = {tokens, 1};
-  if (!list_repeats(f, tokens)) return; /* no_tokens has given the reason */
+  if (!number_repeats(f, tokens)) return; /* why_no_tokens has set the reason */
   read_nearest(f, &t, ret);
   if (ret->state == CLV_LOOK_READ) ret->by = "the nearest vector (records repeat)";
 }
@@ -405,120 +412,124 @@ static void read_tokens(look_tensors *f, clv_look_result *ret) {
     clv_look_set_skipped(ret, &err);
 }
 
-/* Why there are no tokens, by the records alone, so that the reason is known even if the layers
- * cannot run; NULL: there are tokens, or may be. Chooses records if there are none yet. */
-static const char *no_tokens(const look_tensors *f) {
+/* Returns why the records have no tokens, NULL if they have or may have some. Looks at the records
+ * alone, so that the reason is known even if the layers cannot run. Chooses records if none were
+ * chosen yet. */
+static const char *why_no_tokens(const look_tensors *f) {
   int64_t tokens[CLV_LOOK_MAX_RECORDS];
   size_t n_tokens, columns;
   uint32_t input;
-  clv_err few;
+  clv_err choose_err;
   if (find_tokens(f, &input, &n_tokens, &columns)) return NULL;
-  if (clv_look_choose_records(f->r, CLV_LOOK_MAX_RECORDS, &few) != CLV_OK && !f->r->sample->half.n)
+  if (clv_look_choose_records(f->r, CLV_LOOK_MAX_RECORDS, &choose_err) != CLV_OK &&
+      !f->r->sample->split.n)
     return NULL;
-  return list_repeats(f, tokens) ? NULL : "records have no tokens";
+  return number_repeats(f, tokens) ? NULL : "records have no tokens";
 }
 
 /* ---- features -------------------------------------------------------------------------------- */
 
-/* Number of values of a record that the master computes. */
-static size_t values_made(const look_tensors *f) {
+/* Returns how many of a record's values the master computes; the values behind these are model
+ * inputs. */
+static size_t n_values_of_master(const look_tensors *f) {
   size_t k = 0;
-  while (k < f->n_tensors && f->stage[k] < f->b->n_stages) k++;
+  while (k < f->n_tensors && f->stage_of[k] < f->b->n_stages) k++;
   return k < f->n_tensors ? f->tensors[k].first : f->width;
 }
 
-static bool has_features(const look_tensors *f, uint32_t input) {
-  return f->b->inputs.list[input].dtype == CLV_F32 && !input_leaves(f->b, input);
+static bool is_features_input(const look_tensors *f, uint32_t input) {
+  return f->b->inputs.list[input].dtype == CLV_F32 && !is_input_sent(f->b, input);
 }
 
-static const char *no_features(const look_tensors *f) {
+static const char *why_no_features(const look_tensors *f) {
   uint32_t input;
   size_t n_tokens, columns;
-  bool any = find_tokens(f, &input, &n_tokens, &columns) && !input_leaves(f->b, input);
-  for (uint32_t k = 0; k < f->b->inputs.n; k++) any |= has_features(f, k);
+  bool any = find_tokens(f, &input, &n_tokens, &columns) && !is_input_sent(f->b, input);
+  for (uint32_t k = 0; k < f->b->inputs.n; k++) any |= is_features_input(f, k);
   if (!any) return "records have no numbers, or they leave as they are";
-  return values_made(f) ? NULL : "only records leave";
+  return n_values_of_master(f) ? NULL : "only records leave";
 }
 
-/* Reads features of an input. In a picture neighbouring places are alike, so there the finding is
- * PICTURE, else RAW INPUT. */
-static void read_features_of(const look_tensors *f, uint32_t input, clv_look_result *ret) {
+/* Reads the features of an input. If the input is a picture, its neighbouring places are alike, so
+ * the finding is PICTURE; otherwise it is RAW INPUT. */
+static void read_input_features(const look_tensors *f, uint32_t input, clv_look_result *ret) {
   const clv_look_tensor t = input_tensor(f, input);
   const clv_look_features of = {.features = t.values,
                                 .record = t.record,
                                 .n_features = t.record,
                                 .values = f->values,
                                 .row = f->width,
-                                .n_values = values_made(f)};
+                                .n_values = n_values_of_master(f)};
   clv_look_view grid;
-  clv_look_reading read;
+  clv_look_reading reading;
   clv_err err;
-  clv_code code = clv_look_features_read(&of, f->r->sample->half, &read, &err);
-  set_result(ret, code, &read, &err);
-  ret->shows = clv_look_record_view(&t, &grid) ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT;
+  clv_code code = clv_look_features_read(&of, f->r->sample->split, &reading, &err);
+  set_result(ret, code, &reading, &err);
+  ret->findings = clv_look_record_view(&t, &grid) ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT;
 }
 
-/* True if a is worse than b: a finding that needs a key, or else a larger figure. */
+/* True if a is worse than b: its finding needs a key of `privacy` and b's does not, or else its
+ * figure is larger. */
 static bool is_worse(const clv_look_result *a, const clv_look_result *b) {
-  bool keys[2] = {a->figure > CLV_LOOK_CERTAIN_FIGURE && a->shows != CLV_FINDING_PICTURE,
-                  b->figure > CLV_LOOK_CERTAIN_FIGURE && b->shows != CLV_FINDING_PICTURE};
+  bool keys[2] = {a->figure > CLV_LOOK_CERTAIN_FIGURE && a->findings != CLV_FINDING_PICTURE,
+                  b->figure > CLV_LOOK_CERTAIN_FIGURE && b->findings != CLV_FINDING_PICTURE};
   return keys[0] != keys[1] ? keys[0] : a->figure > b->figure;
 }
 
-/* Deterministic random number below n for a draw. */
-static size_t draw_below(uint64_t draw, size_t n) {
+/* Returns a number below n that depends only on `draw`. */
+static size_t random_below(uint64_t draw, size_t n) {
   uint64_t h = (draw + 1) * UINT64_C(0x9e3779b97f4a7c15);
   h = (h ^ h >> 31) * UINT64_C(0xbf58476d1ce4e5b9);
   return (size_t)((h ^ h >> 29) % n);
 }
 
-/* Replaces each token of record r by the token that one of the first `n` records has at that place.
- * */
-static void exchange_record(const look_tensors *f, int64_t *x, size_t r, size_t n, size_t n_tokens,
+/* Replaces each token of record r by the token that a drawn record of the first n has at the same
+ * place. */
+static void exchange_tokens(const look_tensors *f, int64_t *x, size_t r, size_t n, size_t n_tokens,
                             size_t columns) {
   for (size_t s = 0; s < n_tokens; s++) {
-    size_t from = draw_below(r * n_tokens + s, n);
-    bool pads = (int64_t)s >= CLV_MIN(places_of(f, r), places_of(f, from));
+    size_t from = random_below(r * n_tokens + s, n);
+    bool pads = (int64_t)s >= CLV_MIN(length_of_record(f, r), length_of_record(f, from));
     if (!pads) x[(r * n_tokens + s) * columns] = x[(from * n_tokens + s) * columns];
   }
 }
 
-/* Reads tokens of records with exchanged tokens. A vocabulary is large, so few records have the
- * same token at a place. So the layers run once more, on records whose tokens are those of a
- * quarter of the records. An observer of one place then reads only what its vector says of its own
- * token, and nothing of the tokens beside it. */
+/* Runs the layers again on records with exchanged tokens, and lists the exchanged tokens. In a
+ * large vocabulary few records have the same token at a place, so the tokens of most records are
+ * replaced by those of a quarter of the records. A reader of one place then reads only what the
+ * vector says about its own token, and nothing about the tokens beside it. */
 static clv_code run_exchanged(look_tensors *f, uint32_t input, size_t n_tokens, size_t columns,
                               clv_err *err) {
   clv_tensor *x = f->r->sample->x[input];
-  clv_look_split half = f->r->sample->half;
+  clv_look_split half = f->r->sample->split;
   CLV_AUTO(clv_freep) int64_t *own = NULL;
-  if (clv_now_ns() + f->run_ns > f->r->end_ns)
+  if (clv_now_ns() + f->run_ns > f->r->look_end_ns)
     return clv_fail(err, CLV_EXHAUSTED, "to run layers twice would take longer than %d s",
                     CLV_LOOK_MAX_SECONDS);
   CLV_TRY(clv_alloc(x->n, sizeof *own, &own, err));
   memcpy(own, x->data, x->n * sizeof *own);
   for (size_t r = half.n_fit / 2; r < half.n; r++)
-    exchange_record(f, x->data, r, half.n_fit / 2, n_tokens, columns);
-  clv_code code = run_all(f, err);
-  if (code == CLV_OK) code = list_tokens(f, input, n_tokens, columns, &f->exchanged, err);
+    exchange_tokens(f, x->data, r, half.n_fit / 2, n_tokens, columns);
+  clv_code code = run_all_records(f, err);
+  if (code == CLV_OK) code = list_tokens(f, input, n_tokens, columns, &f->exchanged_tokens, err);
   memcpy(x->data, own, x->n * sizeof *own);
   return code;
 }
 
-/* Runs last, because it replaces the values. */
+/* Reads tokens of records with exchanged tokens. Call it last, because it replaces f->values. */
 static void read_exchanged(look_tensors *f, clv_look_result *ret) {
   size_t n_tokens, columns;
   uint32_t input;
   clv_err err;
-  if (!find_tokens(f, &input, &n_tokens, &columns) || input_leaves(f->b, input)) return;
+  if (!find_tokens(f, &input, &n_tokens, &columns) || is_input_sent(f->b, input)) return;
   clv_code code = run_exchanged(f, input, n_tokens, columns, &err);
-  const clv_look_tokens t = {f->exchanged, n_tokens};
+  const clv_look_tokens t = {f->exchanged_tokens, n_tokens};
   clv_look_result one = {0};
   if (code == CLV_OK)
     read_nearest(f, &t, &one);
   else
     clv_look_set_skipped(&one, &err);
-  one.shows = CLV_FINDING_TOKENS;
+  one.findings = CLV_FINDING_TOKENS;
   if (one.state == CLV_LOOK_READ) one.by = "the nearest vector of the same token";
   if (one.state != CLV_LOOK_READ || ret->state != CLV_LOOK_READ || is_worse(&one, ret)) *ret = one;
 }
@@ -526,8 +537,8 @@ static void read_exchanged(look_tensors *f, clv_look_result *ret) {
 static void read_features(look_tensors *f, clv_look_result *ret) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
     clv_look_result one = {0};
-    if (!has_features(f, k)) continue;
-    read_features_of(f, k, &one);
+    if (!is_features_input(f, k)) continue;
+    read_input_features(f, k, &one);
     if (one.state != CLV_LOOK_READ || ret->state != CLV_LOOK_READ || is_worse(&one, ret))
       *ret = one;
     if (one.state != CLV_LOOK_READ) return;
@@ -541,9 +552,9 @@ static clv_code prepare_and_run(look_tensors *f, clv_err *err) {
   return make_values(f, err);
 }
 
-/* Sets the result of a reader that did not run. A session without pixels or tokens has nothing to
- * read; any other failure means that the reader could not look. */
-static void set_unread(clv_look_result *ret, const char *why, clv_code code, const clv_err *err) {
+/* Sets the result of a reader that did not run. why: there is nothing to read. Any other failure
+ * means that the reader could not look. */
+static void set_not_read(clv_look_result *ret, const char *why, clv_code code, const clv_err *err) {
   if (why)
     set_nothing_to_read(ret, why);
   else if (code != CLV_OK)
@@ -555,10 +566,10 @@ void clv_look_read_front(const clv_look_round *r, clv_look_result of[CLV_LOOK_RE
     clv_look_reader reader;
     const char *(*why_nothing_to_read)(const look_tensors *f);
     void (*read)(look_tensors *f, clv_look_result *ret);
-  } readers[] = {{CLV_LOOK_PIXELS, no_pixels, read_pixels},
-                 {CLV_LOOK_TOKENS, no_tokens, read_tokens},
-                 {CLV_LOOK_FEATURES, no_features, read_features}};
-  CLV_AUTO(front_done) look_tensors f = {.r = r, .b = r->weights.b};
+  } readers[] = {{CLV_LOOK_PIXELS, why_no_pixels, read_pixels},
+                 {CLV_LOOK_TOKENS, why_no_tokens, read_tokens},
+                 {CLV_LOOK_FEATURES, why_no_features, read_features}};
+  CLV_AUTO(tensors_done) look_tensors f = {.r = r, .b = r->weights.b};
   clv_err err;
   clv_code code = list_tensors(&f, &err);
   bool listed = code == CLV_OK, any = listed && f.n_tensors;
@@ -568,7 +579,7 @@ void clv_look_read_front(const clv_look_round *r, clv_look_result of[CLV_LOOK_RE
     const char *why = any      ? readers[k].why_nothing_to_read(&f)
                       : listed ? "no tensor made of records leaves"
                                : NULL;
-    set_unread(ret, why, code, &err);
+    set_not_read(ret, why, code, &err);
     if (code == CLV_OK && !why) readers[k].read(&f, ret);
   }
 }

@@ -12,46 +12,47 @@
 #include "master/plan/look_int.h"
 
 enum {
-  SAMPLES = 512,   /* approximate number of gradients to read */
-  MOST_DRAWS = 64, /* random inputs per record */
-  PIECES = 8,      /* most crossing values with places */
-  COLUMNS = 256,   /* most numbers to read of a label with several */
+  SAMPLES = 512,   /* gradients to read, approximately */
+  MOST_DRAWS = 64, /* most random inputs per record */
+  PIECES = 8,      /* most values that cross the cut and have a vector for each label */
+  COLUMNS = 256,   /* most numbers to read of a numeric label */
   BATCH = 64,
-  MOST_WIDTH = 16384, /* most values of a gradient to read */
+  MOST_WIDTH = 16384, /* most values to read of a gradient */
 };
-/* random inputs are uniform in [-SPREAD, SPREAD]: deviation 1 */
+/* Random inputs are uniform in [-SPREAD, SPREAD], so their standard deviation is 1. */
 static const float SPREAD = 1.7320508f;
-static const double LEAST_SPEED = 1e10; /* as in look_front.c */
+static const double LEAST_SPEED = 1e10; /* multiply-adds per second, as in look_front.c */
 
-/* Values of a gradient that belong to one label. */
+/* The part of a record's gradient that belongs to one label. */
 typedef struct gradient_part {
-  size_t first, width, step; /* step: values from one place to the next */
+  size_t first, width, step; /* counted in values; step: from one label to the next */
 } gradient_part;
 
 typedef struct look_gradients {
   const clv_look_round *r;
   const clv_blueprint *b;
-  uint32_t last;          /* last stage at a worker */
-  bool layers;            /* there are layers behind that stage, in `parts` */
-  clv_look_part parts[2]; /* [0]: layers behind `last`; [1]: owners of tied parameters */
+  uint32_t last_worker_stage; /* last stage that is at a worker */
+  bool has_layers;            /* the master has layers behind that stage; they are in parts[0] */
+  clv_look_part parts[2]; /* [0]: these layers; [1]: the layers that own their tied parameters */
   size_t n_parts;
   clv_graph *loss;
   clv_params *no_params;
   clv_plan *loss_plan;
   clv_call *loss_call;
-  size_t batch, width, outputs; /* values of a record's gradient; of a prediction */
-  size_t labels;                /* labels per record */
-  gradient_part pieces[PIECES];
-  size_t n_pieces, vector; /* vector: values that belong to one label */
-  float *x, *dx, *dout;    /* [batch][width], [batch][width], gradient of the prediction */
-  size_t step, kept;       /* each step-th of `vector` values is kept */
-  float *values;           /* [room][kept] */
-  int64_t *label;          /* [room] */
-  size_t *record;          /* [room] record of the gradient */
-  size_t n, room, n_fit;
+  size_t batch, width, outputs; /* records of a batch; values of a record's gradient; values of a
+                                 * prediction */
+  size_t labels_per_record;
+  gradient_part label_parts[PIECES];
+  size_t n_label_parts, values_per_label; /* values of the gradient that belong to one label */
+  float *x, *dx, *dout;        /* [batch][width], [batch][width], gradient of the prediction */
+  size_t step, kept_per_label; /* every step-th of the values of a label is kept */
+  float *kept_values;          /* [capacity][kept_per_label] */
+  int64_t *kept_labels;        /* [capacity] class of each kept gradient's label */
+  size_t *kept_records;        /* [capacity] record of each kept gradient */
+  size_t n, capacity, n_fit;   /* kept gradients; those of the half to learn from */
 } look_gradients;
 
-static void head_done(look_gradients *h) {
+static void gradients_done(look_gradients *h) {
   if (h->loss_plan) clv_plan_call_put(h->loss_plan, h->loss_call);
   clv_plan_free(h->loss_plan);
   clv_params_free(h->no_params);
@@ -60,14 +61,14 @@ static void head_done(look_gradients *h) {
   free(h->x);
   free(h->dx);
   free(h->dout);
-  free(h->values);
-  free(h->label);
-  free(h->record);
+  free(h->kept_values);
+  free(h->kept_labels);
+  free(h->kept_records);
 }
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-static size_t values_of(const clv_shape *s) {
+static size_t values_per_record(const clv_shape *s) {
   size_t n = 1;
   for (int i = 1; i < s->rank; i++) n *= (size_t)s->dim[i];
   return n;
@@ -79,28 +80,28 @@ static bool has_outside_ties(const clv_look_part *p) {
   return false;
 }
 
-/* Makes the layers behind the last worker. The owner of tied parameters is in the master's first
- * stages, so these are made too. */
+/* Makes the layers behind the last worker. If they have tied parameters that the master's first
+ * stages own, those stages are made too. */
 static clv_code make_layers(look_gradients *h, clv_err *err) {
-  uint32_t first = h->last + 1, end = h->b->n_stages;
-  h->layers = first < end;
-  if (!h->layers) return CLV_OK;
+  uint32_t first = h->last_worker_stage + 1, end = h->b->n_stages;
+  h->has_layers = first < end;
+  if (!h->has_layers) return CLV_OK;
   CLV_TRY(clv_look_part_new(&h->r->weights, first, end - 1, &h->parts[h->n_parts++], err));
   uint32_t home = 0;
   while (home < first && h->b->stages[home].worker < 0) home++;
   if (home && has_outside_ties(&h->parts[0]))
     CLV_TRY(clv_look_part_new(&h->r->weights, 0, home - 1, &h->parts[h->n_parts++], err));
-  h->parts[0].backwards = true;
+  h->parts[0].needs_input_grad = true;
   return clv_look_parts_tie(h->parts, h->n_parts, err);
 }
 
-static clv_shape prediction_of(const look_gradients *h) {
+static clv_shape prediction_shape(const look_gradients *h) {
   const clv_graph *g = h->b->whole;
   return g->nodes[g->output].shape;
 }
 
 static clv_code make_loss(look_gradients *h, clv_err *err) {
-  const clv_shape out = prediction_of(h);
+  const clv_shape out = prediction_shape(h);
   clv_plan_options po = {.backend = clv_backend_cpu(),
                          .dtype = CLV_F32,
                          .batch = (int64_t)h->batch,
@@ -110,41 +111,42 @@ static clv_code make_loss(look_gradients *h, clv_err *err) {
   CLV_TRY(clv_session_loss_graph(h->b->config, &out, (int64_t)h->batch, &h->loss, err));
   CLV_TRY(clv_params_of(h->loss, &h->no_params, err));
   CLV_TRY(clv_plan_new(h->loss, h->no_params, &po, &h->loss_plan, err));
-  h->outputs = values_of(&out);
+  h->outputs = values_per_record(&out);
   return clv_alloc(h->batch * h->outputs, sizeof *h->dout, &h->dout, err);
 }
 
-/* Finds the values of the gradient that belong to one label. If labels have places, these are the
- * values with the same places. */
-static clv_code find_pieces(look_gradients *h, clv_err *err) {
+/* Finds the values of the gradient that belong to one label. If each position of a sequence has a
+ * label, these are the values at the same position. */
+static clv_code find_label_parts(look_gradients *h, clv_err *err) {
   const clv_node *values[CLV_MAX_NODES];
-  uint32_t n = clv_blueprint_cut_values(h->b, h->last, values);
+  uint32_t n = clv_blueprint_cut_values(h->b, h->last_worker_stage, values);
   size_t at = 0;
-  bool by_place = h->r->sample->y->dtype == CLV_I64 && h->labels > 1;
+  bool by_place = h->r->sample->y->dtype == CLV_I64 && h->labels_per_record > 1;
   for (uint32_t k = 0; k < n; k++) {
-    size_t all = values_of(&values[k]->shape), width = all / h->labels;
-    bool fits = values[k]->shape.rank > 2 && (size_t)values[k]->shape.dim[1] == h->labels;
-    if (by_place && fits && h->n_pieces < PIECES) {
-      h->pieces[h->n_pieces++] = (gradient_part){at, width, width};
-      h->vector += width;
+    size_t all = values_per_record(&values[k]->shape), width = all / h->labels_per_record;
+    bool fits =
+        values[k]->shape.rank > 2 && (size_t)values[k]->shape.dim[1] == h->labels_per_record;
+    if (by_place && fits && h->n_label_parts < PIECES) {
+      h->label_parts[h->n_label_parts++] = (gradient_part){at, width, width};
+      h->values_per_label += width;
     }
     at += all;
   }
   h->width = at;
   if (!by_place) {
-    h->pieces[h->n_pieces++] = (gradient_part){0, at, 0};
-    h->vector = at;
+    h->label_parts[h->n_label_parts++] = (gradient_part){0, at, 0};
+    h->values_per_label = at;
   }
-  if (h->n_pieces) return CLV_OK;
+  if (h->n_label_parts) return CLV_OK;
   return clv_fail(err, CLV_UNIMPLEMENTED, "labels have %zu places, and the gradient has none",
-                  h->labels);
+                  h->labels_per_record);
 }
 
-/* Makes the plan for as many records as fit into the memory. */
+/* Makes the plans for as many records at once as fit into the memory. */
 static clv_code make_plan(look_gradients *h, clv_err *err) {
-  double left_s = (double)(h->r->until_ns - CLV_MIN(clv_now_ns(), h->r->until_ns)) * 1e-9;
-  double work = h->layers ? 6 * clv_look_part_mac_count(&h->parts[0]) : 0;
-  size_t n = h->r->sample->half.n;
+  double left_s = (double)(h->r->draw_end_ns - CLV_MIN(clv_now_ns(), h->r->draw_end_ns)) * 1e-9;
+  double work = h->has_layers ? 6 * clv_look_part_mac_count(&h->parts[0]) : 0;
+  size_t n = h->r->sample->split.n;
   size_t most = CLV_LOOK_MAX_VALUES / sizeof(float) / 4 / CLV_MAX(h->width, (size_t)1);
   if (most < CLV_LOOK_MIN_RECORDS)
     return clv_fail(err, CLV_EXHAUSTED, "a gradient has %zu values, more than a look keeps",
@@ -153,43 +155,43 @@ static clv_code make_plan(look_gradients *h, clv_err *err) {
   if (work * (double)n > left_s * LEAST_SPEED)
     return clv_fail(err, CLV_EXHAUSTED, "%zu records would take longer than %d s", n,
                     CLV_LOOK_MAX_SECONDS);
-  if (h->layers) CLV_TRY(clv_look_part_plan(&h->parts[0], (int64_t)h->batch, err));
+  if (h->has_layers) CLV_TRY(clv_look_part_plan(&h->parts[0], (int64_t)h->batch, err));
   return make_loss(h, err);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-static clv_code make_room(look_gradients *h, clv_err *err) {
-  h->step = CLV_MAX((h->vector + MOST_WIDTH - 1) / MOST_WIDTH, (size_t)1);
-  h->kept = (h->vector + h->step - 1) / h->step;
-  h->room = (size_t)2 * SAMPLES;
+static clv_code alloc_gradients(look_gradients *h, clv_err *err) {
+  h->step = CLV_MAX((h->values_per_label + MOST_WIDTH - 1) / MOST_WIDTH, (size_t)1);
+  h->kept_per_label = (h->values_per_label + h->step - 1) / h->step;
+  h->capacity = (size_t)2 * SAMPLES;
   CLV_TRY(clv_alloc(h->batch * h->width, sizeof *h->x, &h->x, err));
   CLV_TRY(clv_alloc(h->batch * h->width, sizeof *h->dx, &h->dx, err));
-  CLV_TRY(clv_alloc(h->room * h->kept, sizeof *h->values, &h->values, err));
-  CLV_TRY(clv_alloc(h->room, sizeof *h->label, &h->label, err));
-  return clv_alloc(h->room, sizeof *h->record, &h->record, err);
+  CLV_TRY(clv_alloc(h->capacity * h->kept_per_label, sizeof *h->kept_values, &h->kept_values, err));
+  CLV_TRY(clv_alloc(h->capacity, sizeof *h->kept_labels, &h->kept_labels, err));
+  return clv_alloc(h->capacity, sizeof *h->kept_records, &h->kept_records, err);
 }
 
-/* Class of a label; -1: the loss ignores the label. */
-static int64_t class_of(const look_gradients *h, int64_t label) {
-  const clv_shape out = prediction_of(h);
+/* Returns the class of a label; -1: the loss ignores the label. */
+static int64_t class_of_label(const look_gradients *h, int64_t label) {
+  const clv_shape out = prediction_shape(h);
   return label >= 0 && label < out.dim[out.rank - 1] ? label : -1;
 }
 
-/* Keeps the gradient of a label: every step-th value if it is long. */
-static void keep_vector(look_gradients *h, size_t row, size_t place) {
-  float *to = h->values + h->n * h->kept;
+/* Keeps the gradient of one label. Of a long gradient it keeps every step-th value. */
+static void keep_label_gradient(look_gradients *h, size_t row, size_t place) {
+  float *to = h->kept_values + h->n * h->kept_per_label;
   size_t at = 0;
-  for (size_t k = 0; k < h->n_pieces; k++) {
-    const gradient_part *p = &h->pieces[k];
+  for (size_t k = 0; k < h->n_label_parts; k++) {
+    const gradient_part *p = &h->label_parts[k];
     const float *from = h->dx + row * h->width + p->first + place * p->step;
     for (size_t i = 0; i < p->width; i++, at++)
       if (at % h->step == 0) *to++ = from[i];
   }
 }
 
-/* Chooses a share of the labels with places, in no order. */
-static bool is_chosen(size_t i, double share) {
+/* Chooses a share of the labels, in no order; the same ones in each run. */
+static bool is_label_chosen(size_t i, double share) {
   return (double)((uint32_t)i * 2654435761u) < share * 4294967296.0;
 }
 
@@ -197,24 +199,24 @@ static void keep_gradients(look_gradients *h, size_t record, size_t draw, double
   const clv_tensor *y = h->r->sample->y;
   bool classes = y->dtype == CLV_I64;
   for (size_t row = 0; row < h->batch; row++)
-    for (size_t place = 0; place < (classes ? h->labels : 1); place++) {
-      size_t at = (record + row) * h->labels + place;
-      int64_t label = classes ? class_of(h, ((const int64_t *)y->data)[at]) : 0;
-      if (label < 0 || h->n == h->room || !is_chosen(draw * 7919 + at, share)) continue;
-      keep_vector(h, row, place);
-      h->record[h->n] = record + row;
-      h->label[h->n++] = label;
+    for (size_t place = 0; place < (classes ? h->labels_per_record : 1); place++) {
+      size_t at = (record + row) * h->labels_per_record + place;
+      int64_t label = classes ? class_of_label(h, ((const int64_t *)y->data)[at]) : 0;
+      if (label < 0 || h->n == h->capacity || !is_label_chosen(draw * 7919 + at, share)) continue;
+      keep_label_gradient(h, row, place);
+      h->kept_records[h->n] = record + row;
+      h->kept_labels[h->n++] = label;
     }
 }
 
-static const char *target_of(const look_gradients *h, size_t record) {
+static const char *labels_of_record(const look_gradients *h, size_t record) {
   const clv_tensor *y = h->r->sample->y;
   return (const char *)y->data + record * (y->bytes / (size_t)y->shape.dim[0]);
 }
 
-static clv_code loss_back(look_gradients *h, const void *prediction, size_t record, void *dout,
-                          clv_err *err) {
-  const void *in[CLV_MAX_INPUTS] = {prediction, target_of(h, record)};
+static clv_code run_loss(look_gradients *h, const void *prediction, size_t record, void *dout,
+                         clv_err *err) {
+  const void *in[CLV_MAX_INPUTS] = {prediction, labels_of_record(h, record)};
   void *const din[CLV_MAX_INPUTS] = {dout};
   const float one = 1;
   const clv_rng_key key = {0};
@@ -234,72 +236,73 @@ static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err
   key.layer = UINT32_MAX;
   key.micro_batch = (uint32_t)record;
   clv_rng_uniform(&key, -SPREAD, SPREAD, h->x, h->batch * h->width);
-  if (!h->layers) return loss_back(h, h->x, record, h->dx, err);
+  if (!h->has_layers) return run_loss(h, h->x, record, h->dx, err);
   uint32_t n = clv_look_part_inputs(h->b, &h->parts[0], input);
   for (uint32_t k = 1; k < n; k++) {
     const clv_tensor *x = h->r->sample->x[input[k]];
     in[k] = (const char *)x->data + record * (x->bytes / (size_t)x->shape.dim[0]);
   }
   CLV_TRY(clv_look_part_forward(&h->parts[0], in, &key, err));
-  CLV_TRY(loss_back(h, h->parts[0].out, record, h->dout, err));
+  CLV_TRY(run_loss(h, h->parts[0].output, record, h->dout, err));
   return clv_look_part_backward(&h->parts[0], h->dout, h->dx, err);
 }
 
-/* Runs all records. Each record is in both halves, with different inputs. */
+/* Runs all records. Each record occurs in both halves, with different random inputs. */
 static clv_code run_all_records(look_gradients *h, clv_err *err) {
-  size_t records = h->r->sample->half.n, draws = CLV_MAX(SAMPLES / records, (size_t)2);
+  size_t records = h->r->sample->split.n, draws = CLV_MAX(SAMPLES / records, (size_t)2);
   double all;
-  if (h->r->sample->y->dtype == CLV_I64) draws = CLV_MAX(draws / h->labels, (size_t)2);
+  if (h->r->sample->y->dtype == CLV_I64) draws = CLV_MAX(draws / h->labels_per_record, (size_t)2);
   draws = CLV_MIN(draws - draws % 2, (size_t)MOST_DRAWS);
-  all = (double)(draws * records * (h->r->sample->y->dtype == CLV_I64 ? h->labels : 1));
+  all = (double)(draws * records * (h->r->sample->y->dtype == CLV_I64 ? h->labels_per_record : 1));
   for (size_t d = 0; d < draws; d++) {
     if (d == draws / 2) h->n_fit = h->n;
     for (size_t at = 0; at + h->batch <= records; at += h->batch) {
-      if (clv_now_ns() > h->r->end_ns)
+      if (clv_now_ns() > h->r->look_end_ns)
         return clv_fail(err, CLV_EXHAUSTED, "gradients of %zu records took longer than %d s",
                         records, CLV_LOOK_MAX_SECONDS);
       CLV_TRY(run_batch(h, at, d, err));
-      keep_gradients(h, at, d, (double)h->room / all * .9);
+      keep_gradients(h, at, d, (double)h->capacity / all * .9);
     }
-    if (d > 1 && d < draws / 2 && clv_now_ns() > h->r->until_ns) d = draws / 2 - 1;
+    if (d > 1 && d < draws / 2 && clv_now_ns() > h->r->draw_end_ns) d = draws / 2 - 1;
   }
   return CLV_OK;
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static const float *numbers_of(const look_gradients *h, size_t record) {
-  return (const float *)target_of(h, record);
+static const float *numeric_labels_of(const look_gradients *h, size_t record) {
+  return (const float *)labels_of_record(h, record);
 }
 
-static int ascending(const void *a, const void *b) {
+static int compare_floats(const void *a, const void *b) {
   float x = *(const float *)a, y = *(const float *)b;
   return x < y ? -1 : x > y;
 }
 
-/* Removes duplicates from a sorted list. */
-static size_t different(const float *sorted, size_t n, float *ret) {
+/* Copies the different values of a sorted list to `ret`. Returns their number. */
+static size_t remove_duplicates(const float *sorted, size_t n, float *ret) {
   size_t kept = 0;
   for (size_t i = 0; i < n; i++)
     if (!i || sorted[i] > sorted[i - 1]) ret[kept++] = sorted[i];
   return kept;
 }
 
-/* Makes classes of numbers: a few repeating values are the classes; otherwise there are two, up to
- * the median and above it. Returns their number. */
-static size_t classes_of_numbers(const look_gradients *h, size_t at, int64_t *label) {
+/* Turns column `at` of numeric labels into classes: a few repeating values are the classes;
+ * otherwise there are two, up to the median and above it. Returns the number of classes. */
+static size_t classify_numbers(const look_gradients *h, size_t at, int64_t *label) {
   float sorted[CLV_LOOK_MAX_RECORDS] = {0}, ends[CLV_LOOK_MAX_RECORDS];
-  size_t n = CLV_MIN(h->r->sample->half.n, (size_t)CLV_LOOK_MAX_RECORDS);
-  for (size_t i = 0; i < n; i++) sorted[i] = numbers_of(h, i)[at];
-  qsort(sorted, n, sizeof *sorted, ascending);
-  size_t n_ends = different(sorted, n, ends);
+  size_t n = CLV_MIN(h->r->sample->split.n, (size_t)CLV_LOOK_MAX_RECORDS);
+  for (size_t i = 0; i < n; i++) sorted[i] = numeric_labels_of(h, i)[at];
+  qsort(sorted, n, sizeof *sorted, compare_floats);
+  size_t n_ends = remove_duplicates(sorted, n, ends);
   if (n_ends > CLV_MIN(n / 2, (size_t)CLV_LOOK_MAX_CLASSES)) {
     ends[0] = sorted[(n - 1) / 2];
     n_ends = 1;
   }
   for (size_t i = 0; i < h->n; i++) {
     label[i] = 0;
-    for (size_t k = 0; k < n_ends; k++) label[i] += numbers_of(h, h->record[i])[at] > ends[k];
+    for (size_t k = 0; k < n_ends; k++)
+      label[i] += numeric_labels_of(h, h->kept_records[i])[at] > ends[k];
   }
   return CLV_MAX(n_ends, (size_t)2);
 }
@@ -310,33 +313,34 @@ typedef struct number_column {
 } number_column;
 
 static double variance_of(const look_gradients *h, size_t at) {
-  double sum = 0, squares = 0, n = (double)h->r->sample->half.n,
-         from = (double)numbers_of(h, 0)[at];
-  for (size_t i = 0; i < h->r->sample->half.n; i++) {
-    double v = (double)numbers_of(h, i)[at] - from;
+  double sum = 0, squares = 0, n = (double)h->r->sample->split.n,
+         from = (double)numeric_labels_of(h, 0)[at];
+  for (size_t i = 0; i < h->r->sample->split.n; i++) {
+    double v = (double)numeric_labels_of(h, i)[at] - from;
     sum += v;
     squares += v * v;
   }
   return squares / n - sum / n * (sum / n);
 }
 
-static int by_variance(const void *a, const void *b) {
+static int compare_variance(const void *a, const void *b) {
   const number_column *x = a, *y = b;
   if (x->variance != y->variance) return x->variance > y->variance ? -1 : 1;
   return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Chooses the columns of numbers that differ, in the order of their variance. If there are too
- * many, half are the most variable ones, the others are taken at even steps. */
+/* Chooses the columns of numeric labels that are not constant, the most variable first. If there
+ * are more than COLUMNS, half of the choice are the most variable ones, and the others are taken at
+ * even steps. */
 static clv_code choose_columns(const look_gradients *h, number_column **ret, size_t *n_ret,
                                clv_err *err) {
   size_t n = 0;
-  CLV_TRY(clv_alloc(h->labels, sizeof **ret, ret, err));
-  for (size_t k = 0; k < h->labels; k++) {
+  CLV_TRY(clv_alloc(h->labels_per_record, sizeof **ret, ret, err));
+  for (size_t k = 0; k < h->labels_per_record; k++) {
     double variance = variance_of(h, k);
     if (variance > 0) (*ret)[n++] = (number_column){k, variance};
   }
-  if (n > 0) qsort(*ret, n, sizeof **ret, by_variance);
+  if (n > 0) qsort(*ret, n, sizeof **ret, compare_variance);
   size_t half = COLUMNS / 2, rest = n - CLV_MIN(n, half);
   for (size_t k = 0; rest > half && k < half; k++)
     (*ret)[half + k] = (*ret)[half + k * rest / half];
@@ -344,12 +348,11 @@ static clv_code choose_columns(const look_gradients *h, number_column **ret, siz
   return CLV_OK;
 }
 
-/* Position of the only 1 of a label whose other values are 0; SIZE_MAX: the label is not of that
- * kind. */
-static size_t only_one_of(const look_gradients *h, size_t record) {
-  const float *v = numbers_of(h, record);
+/* Returns the position of the 1 in a one-hot label; SIZE_MAX: the label is not one-hot. */
+static size_t one_hot_class(const look_gradients *h, size_t record) {
+  const float *v = numeric_labels_of(h, record);
   size_t ret = SIZE_MAX;
-  for (size_t k = 0; k < h->labels; k++) {
+  for (size_t k = 0; k < h->labels_per_record; k++) {
     bool one = v[k] == 1;
     if ((!one && v[k] != 0) || (one && ret != SIZE_MAX)) return SIZE_MAX;
     if (one) ret = k;
@@ -358,8 +361,8 @@ static size_t only_one_of(const look_gradients *h, size_t record) {
 }
 
 static bool are_one_hot(const look_gradients *h) {
-  bool all = h->labels > 1;
-  for (size_t i = 0; all && i < h->r->sample->half.n; i++) all = only_one_of(h, i) != SIZE_MAX;
+  bool all = h->labels_per_record > 1;
+  for (size_t i = 0; all && i < h->r->sample->split.n; i++) all = one_hot_class(h, i) != SIZE_MAX;
   return all;
 }
 
@@ -371,30 +374,31 @@ static clv_code read_columns(look_gradients *h, clv_look_gradients *g, clv_look_
   CLV_TRY(choose_columns(h, &columns, &g->n_columns, err));
   CLV_TRY(clv_alloc(g->n_columns * h->n, sizeof *label, &label, err));
   for (size_t k = 0; k < g->n_columns; k++)
-    lengths[k] = classes_of_numbers(h, columns[k].at, label + k * h->n);
+    lengths[k] = classify_numbers(h, columns[k].at, label + k * h->n);
   g->label = label;
   g->n_lengths = lengths;
   return clv_look_labels(g, ret, err);
 }
 
-/* Reads numeric labels: the class of one-hot labels, else the column that is read best. */
+/* Reads numeric labels: of one-hot labels the class, of others the column that can be read best. */
 static clv_code read_numeric_labels(look_gradients *h, clv_look_gradients *g, clv_look_reading *ret,
                                     clv_look_reading *groups, clv_err *err) {
-  clv_look_reading of_columns;
+  clv_look_reading columns_reading;
   *ret = (clv_look_reading){.by = ""};
   if (are_one_hot(h)) {
-    for (size_t i = 0; i < h->n; i++) h->label[i] = (int64_t)only_one_of(h, h->record[i]);
+    for (size_t i = 0; i < h->n; i++)
+      h->kept_labels[i] = (int64_t)one_hot_class(h, h->kept_records[i]);
     CLV_TRY(clv_look_label_groups(g, groups, err));
     CLV_TRY(clv_look_labels(g, ret, err));
     if (h->b->config->loss.kind == CLV_LOSS_MSE) return CLV_OK;
   }
-  CLV_TRY(read_columns(h, g, &of_columns, err));
-  if (!*ret->by || of_columns.figure > ret->figure) *ret = of_columns;
+  CLV_TRY(read_columns(h, g, &columns_reading, err));
+  if (!*ret->by || columns_reading.figure > ret->figure) *ret = columns_reading;
   return CLV_OK;
 }
 
-/* Number of different lengths of gradients that weights of classes make. */
-static size_t lengths_of(const look_gradients *h) {
+/* Returns how many different lengths the loss's weights of classes give to gradients. */
+static size_t count_gradient_lengths(const look_gradients *h) {
   const clv_class_weights *w = &h->loss->nodes[h->loss->output].attrs.class_weights;
   size_t n = 0;
   for (size_t i = 0; i < (size_t)w->n && n < CLV_LOOK_MAX_LENGTHS; i++) {
@@ -405,33 +409,33 @@ static size_t lengths_of(const look_gradients *h) {
   return CLV_MAX(n, (size_t)2);
 }
 
-/* Reads labels, and which records have the same label. by "": the groups are not read, since labels
- * are no classes. */
+/* Reads the labels, and which records have the same label. groups->by "": groups were not read,
+ * because the labels are no classes. */
 static clv_code read_labels(look_gradients *h, clv_look_reading *ret, clv_look_reading *groups,
                             clv_err *err) {
   const clv_tensor *y = h->r->sample->y;
-  h->labels = y->n / (size_t)y->shape.dim[0];
+  h->labels_per_record = y->n / (size_t)y->shape.dim[0];
   CLV_TRY(make_layers(h, err));
-  CLV_TRY(find_pieces(h, err));
+  CLV_TRY(find_label_parts(h, err));
   CLV_TRY(make_plan(h, err));
-  CLV_TRY(make_room(h, err));
+  CLV_TRY(alloc_gradients(h, err));
   CLV_TRY(run_all_records(h, err));
-  size_t n_lengths = lengths_of(h);
-  clv_look_gradients g = {.values = h->values,
-                          .label = h->label,
+  size_t n_lengths = count_gradient_lengths(h);
+  clv_look_gradients g = {.values = h->kept_values,
+                          .label = h->kept_labels,
                           .n = h->n,
                           .n_fit = h->n_fit,
-                          .width = h->kept,
+                          .width = h->kept_per_label,
                           .n_columns = 1,
                           .n_lengths = &n_lengths,
-                          .of_outputs = !h->layers || !h->parts[0].params->n};
+                          .of_outputs = !h->has_layers || !h->parts[0].params->n};
   *groups = (clv_look_reading){.by = ""};
   if (y->dtype != CLV_I64) return read_numeric_labels(h, &g, ret, groups, err);
   CLV_TRY(clv_look_label_groups(&g, groups, err));
   return clv_look_labels(&g, ret, err);
 }
 
-/* Why there are no labels to read; NULL: there are. */
+/* Returns why there are no labels to read; NULL: there are some. */
 static const char *why_no_labels(const clv_look_round *r, uint32_t last) {
   const clv_blueprint *b = r->weights.b;
   if (r->o->evaluates) return "no gradient is sent";
@@ -440,7 +444,7 @@ static const char *why_no_labels(const clv_look_round *r, uint32_t last) {
   return clv_dataset_has_labels(r->o->data) ? NULL : "there are no labels";
 }
 
-static void nothing(clv_look_result *ret, const char *why) {
+static void set_nothing_to_read(clv_look_result *ret, const char *why) {
   snprintf(ret->why, sizeof ret->why, "%s", why);
 }
 
@@ -451,14 +455,14 @@ static void set_result(clv_look_result *ret, const clv_look_reading *read) {
 }
 
 void clv_look_read_head(const clv_look_round *r, clv_look_result *labels, clv_look_result *groups) {
-  CLV_AUTO(head_done) look_gradients h = {.r = r, .b = r->weights.b};
+  CLV_AUTO(gradients_done) look_gradients h = {.r = r, .b = r->weights.b};
   clv_look_reading read, same;
   clv_err err;
-  h.last = clv_look_last_worker_stage(h.b);
-  const char *why = why_no_labels(r, h.last);
+  h.last_worker_stage = clv_look_last_worker_stage(h.b);
+  const char *why = why_no_labels(r, h.last_worker_stage);
   if (why) {
-    nothing(labels, why);
-    nothing(groups, why);
+    set_nothing_to_read(labels, why);
+    set_nothing_to_read(groups, why);
     return;
   }
   clv_code code = clv_look_choose_records(r, CLV_LOOK_MAX_RECORDS, &err);
@@ -472,5 +476,5 @@ void clv_look_read_head(const clv_look_round *r, clv_look_result *labels, clv_lo
   if (*same.by)
     set_result(groups, &same);
   else
-    nothing(groups, "labels are no classes");
+    set_nothing_to_read(groups, "labels are no classes");
 }

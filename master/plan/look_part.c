@@ -9,7 +9,7 @@
 
 #include "master/plan/look_int.h"
 
-static const double NEARLY_ALL = 0.9; /* share of values that dropout drops */
+static const double NEARLY_ALL = 0.9; /* probability from which a dropout drops nearly all values */
 
 void clv_look_set_skipped(clv_look_result *ret, const clv_err *why) {
   ret->state = CLV_LOOK_NOT_LOOKED_AT;
@@ -29,18 +29,18 @@ void clv_look_part_done(clv_look_part *p) {
   clv_plan_free(p->plan);
   clv_params_free(p->params);
   clv_graph_free(p->graph);
-  free(p->block);
-  free(p->out);
+  free(p->weights_block);
+  free(p->output);
   *p = (clv_look_part){0};
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-static clv_code take(const clv_look_part *part, const clv_weights_file *f,
-                     const clv_weights_entry *e, const clv_param *as, clv_err *err) {
+static clv_code read_param(const clv_look_part *part, const clv_weights_file *f,
+                           const clv_weights_entry *e, const clv_param *as, clv_err *err) {
   const clv_param *p = clv_params_find(part->params, as->name);
   if (!e || !p) return CLV_OK;
-  char *to = part->block + p->offset;
+  char *to = part->weights_block + p->offset;
   if (e->dtype != CLV_BF16) return clv_weights_read_range_as(f, e, p->dtype, 0, to, p->n, err);
   CLV_AUTO(clv_freep) uint16_t *half = NULL;
   CLV_TRY(clv_alloc(p->n, sizeof *half, &half, err));
@@ -49,33 +49,33 @@ static clv_code take(const clv_look_part *part, const clv_weights_file *f,
   return CLV_OK;
 }
 
-static clv_code take_found(const clv_blueprint *b, const clv_look_part *part, uint32_t stage,
+static clv_code read_found(const clv_blueprint *b, const clv_look_part *part, uint32_t stage,
                            const clv_weights_file *f, const clv_weights_entry **found,
                            clv_err *err) {
   const clv_params *params = b->stages[stage].params;
-  for (int k = 0; k < params->n; k++) CLV_TRY(take(part, f, found[k], &params->list[k], err));
+  for (int k = 0; k < params->n; k++) CLV_TRY(read_param(part, f, found[k], &params->list[k], err));
   return CLV_OK;
 }
 
-static clv_code take_file(const clv_blueprint *b, const clv_look_part *part, uint32_t stage,
-                          clv_err *err) {
+static clv_code read_file_weights(const clv_blueprint *b, const clv_look_part *part, uint32_t stage,
+                                  clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_stage_file_open(b, stage, &f, &found, &notes, err));
-  return take_found(b, part, stage, f, found, err);
+  return read_found(b, part, stage, f, found, err);
 }
 
-static clv_code take_adapters(const clv_blueprint *b, const clv_look_part *part, uint32_t stage,
+static clv_code read_adapters(const clv_blueprint *b, const clv_look_part *part, uint32_t stage,
                               clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_stage_adapters_open(b, stage, &f, &found, err));
-  return take_found(b, part, stage, f, found, err);
+  return read_found(b, part, stage, f, found, err);
 }
 
-static clv_code take_folder(const clv_blueprint *b, const clv_look_part *part, uint32_t stage,
-                            clv_err *err) {
+static clv_code read_folder_weights(const clv_blueprint *b, const clv_look_part *part,
+                                    uint32_t stage, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_stage_folder_done) clv_stage_folder f = {0};
   CLV_TRY(clv_stage_folder_open(b, stage, &f, &notes, err));
@@ -84,59 +84,60 @@ static clv_code take_folder(const clv_blueprint *b, const clv_look_part *part, u
     if (!p || f.found[i] == CLV_WEIGHTS_NONE) continue;
     clv_weights_want want = f.want[i];
     want.dtype = p->dtype;
-    CLV_TRY(clv_weights_folder_read(f.folder, f.found[i], &want, part->block + p->offset, err));
+    CLV_TRY(
+        clv_weights_folder_read(f.folder, f.found[i], &want, part->weights_block + p->offset, err));
   }
   return CLV_OK;
 }
 
-static clv_code take_checkpoint(const clv_look_weights *w, const clv_look_part *part,
+static clv_code read_checkpoint(const clv_look_weights *w, const clv_look_part *part,
                                 uint32_t stage, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_checkpoint_open_model_lazy(w->checkpoint, stage, &f, err));
   CLV_TRY(clv_stage_match_weights(w->b, stage, f, 0, &found, err));
-  return take_found(w->b, part, stage, f, found, err);
+  return read_found(w->b, part, stage, f, found, err);
 }
 
-static clv_code take_stage(const clv_look_weights *w, const clv_look_part *part, uint32_t stage,
-                           clv_err *err) {
+static clv_code read_stage_weights(const clv_look_weights *w, const clv_look_part *part,
+                                   uint32_t stage, clv_err *err) {
   const clv_stage_spec *s = &w->b->config->stages[stage];
   if (s->weights_artifact)
     return clv_fail(err, CLV_UNIMPLEMENTED,
                     "stage '%.64s' begins with an artifact that its worker alone has", s->name);
-  if (w->checkpoint) return take_checkpoint(w, part, stage, err);
-  if (s->weights_file) CLV_TRY(take_file(w->b, part, stage, err));
-  if (s->weights_folder) CLV_TRY(take_folder(w->b, part, stage, err));
-  return s->lora.from ? take_adapters(w->b, part, stage, err) : CLV_OK;
+  if (w->checkpoint) return read_checkpoint(w, part, stage, err);
+  if (s->weights_file) CLV_TRY(read_file_weights(w->b, part, stage, err));
+  if (s->weights_folder) CLV_TRY(read_folder_weights(w->b, part, stage, err));
+  return s->lora.from ? read_adapters(w->b, part, stage, err) : CLV_OK;
 }
 
 /* ---- graph ----------------------------------------------------------------------------------- */
 
-static clv_code too_large(size_t bytes, clv_err *err) {
+static clv_code fail_too_large(size_t bytes, clv_err *err) {
   char need[24], most[24];
   return clv_fail(err, CLV_EXHAUSTED, "the layers need %s of memory, and a look takes at most %s",
                   clv_format_size(bytes, need, sizeof need),
                   clv_format_size(CLV_LOOK_MAX_MEMORY, most, sizeof most));
 }
 
-static clv_code check_ops(const clv_graph *g, clv_err *err) {
+static clv_code refuse_wait_layers(const clv_graph *g, clv_err *err) {
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_WAIT)
       return clv_fail(err, CLV_UNIMPLEMENTED, "layer '%s' only waits", g->nodes[i].name);
   return CLV_OK;
 }
 
-/* True if the dropout leaves hardly any value. It hides nothing then, because all that is sent is
- * what is beside it. */
-static bool drops_all(const clv_node *n) {
+/* True if the dropout drops nearly all values. The look runs such a dropout, because hardly
+ * anything is sent then but values that bypass it, such as a residual. */
+static bool drops_nearly_all(const clv_node *n) {
   return n->op == CLV_OP_DROPOUT && n->attrs.p >= NEARLY_ALL;
 }
 
-/* True if the part runs as in training, because batch norm then uses the statistics of the batch.
- * The only other difference is dropout, which is left out up to NEARLY_ALL. */
-static bool differs_in_training(const clv_graph *g) {
+/* True if the part must run as in training: batch norm uses the statistics of the batch, or a
+ * dropout drops nearly all values. Weaker dropouts are not run. */
+static bool must_run_as_training(const clv_graph *g) {
   for (int i = 0; i < g->n_nodes; i++)
-    if (g->nodes[i].op == CLV_OP_BATCHNORM || drops_all(&g->nodes[i])) return true;
+    if (g->nodes[i].op == CLV_OP_BATCHNORM || drops_nearly_all(&g->nodes[i])) return true;
   return false;
 }
 
@@ -146,24 +147,25 @@ clv_code clv_look_part_new(const clv_look_weights *w, uint32_t first, uint32_t l
   const clv_blueprint *b = w->b;
   CLV_TRY(clv_graph_slice(b->whole, b->stages[first].first_layer, b->stages[last].last_layer,
                           &p.graph, err));
-  CLV_TRY(check_ops(p.graph, err));
+  CLV_TRY(refuse_wait_layers(p.graph, err));
   CLV_TRY(clv_layer_keys(w->seed, "", CLEAVE_SESSION_NETWORK, p.graph, err));
   CLV_TRY(clv_params_of(p.graph, &p.params, err));
-  if (p.params->total_bytes > CLV_LOOK_MAX_MEMORY) return too_large(p.params->total_bytes, err);
-  CLV_TRY(clv_alloc_aligned(CLV_MAX(p.params->total_bytes, (size_t)1), &p.block, err));
-  clv_params_init(p.graph, p.params, p.block);
-  for (uint32_t i = first; i <= last; i++) CLV_TRY(take_stage(w, &p, i, err));
-  p.training = differs_in_training(p.graph);
+  if (p.params->total_bytes > CLV_LOOK_MAX_MEMORY)
+    return fail_too_large(p.params->total_bytes, err);
+  CLV_TRY(clv_alloc_aligned(CLV_MAX(p.params->total_bytes, (size_t)1), &p.weights_block, err));
+  clv_params_init(p.graph, p.params, p.weights_block);
+  for (uint32_t i = first; i <= last; i++) CLV_TRY(read_stage_weights(w, &p, i, err));
+  p.runs_as_training = must_run_as_training(p.graph);
   *ret = p;
   p = (clv_look_part){0};
   return CLV_OK;
 }
 
-static const clv_param *owner_of(const clv_look_part *parts, size_t n, const char *name,
-                                 char **ret_block) {
+static const clv_param *find_owner(const clv_look_part *parts, size_t n, const char *name,
+                                   char **ret_block) {
   for (size_t i = 0; i < n; i++) {
     const clv_param *p = clv_params_first(parts[i].graph, parts[i].params, name);
-    *ret_block = parts[i].block;
+    *ret_block = parts[i].weights_block;
     if (p) return p;
   }
   return NULL;
@@ -176,7 +178,7 @@ clv_code clv_look_parts_tie(clv_look_part *parts, size_t n, clv_err *err) {
       const char *owner = parts[i].graph->nodes[t->param.node].tied;
       char *block;
       if (t->owner_index >= 0) continue;
-      const clv_param *p = owner_of(parts, n, owner, &block);
+      const clv_param *p = find_owner(parts, n, owner, &block);
       if (!p)
         return clv_fail(err, CLV_UNIMPLEMENTED,
                         "'%s' has the parameter of '%s', which the look does not load",
@@ -215,9 +217,9 @@ uint32_t clv_look_part_inputs(const clv_blueprint *b, const clv_look_part *p,
 
 /* ---- plan ------------------------------------------------------------------------------------ */
 
-static void still(clv_look_part *p) {
-  for (int i = 0; p->training && !p->backwards && i < p->graph->n_nodes; i++)
-    if (!drops_all(&p->graph->nodes[i])) p->graph->nodes[i].attrs.p = 0;
+static void freeze_all(clv_look_part *p) {
+  for (int i = 0; p->runs_as_training && !p->needs_input_grad && i < p->graph->n_nodes; i++)
+    if (!drops_nearly_all(&p->graph->nodes[i])) p->graph->nodes[i].attrs.p = 0;
   for (int i = 0; i < p->params->n; i++) p->params->list[i].frozen = p->params->list[i].trainable;
   clv_params_update_ties(p->params);
 }
@@ -228,31 +230,32 @@ clv_code clv_look_part_plan(clv_look_part *p, int64_t batch, clv_err *err) {
   clv_plan_options po = {.backend = clv_backend_cpu(),
                          .dtype = CLV_F32,
                          .batch = batch,
-                         .training = p->training || p->backwards,
-                         .need_input_grad = {p->backwards},
+                         .training = p->runs_as_training || p->needs_input_grad,
+                         .need_input_grad = {p->needs_input_grad},
                          .threads = 1};
-  still(p);
+  freeze_all(p);
   CLV_TRY(clv_graph_set_batch(p->graph, batch, err));
   CLV_TRY(clv_plan_new(p->graph, p->params, &po, &p->plan, err));
   const clv_plan_info *info = clv_plan_get_info(p->plan);
   bytes = p->params->total_bytes + info->call_bytes + info->scratch_bytes + info->cache_bytes;
-  if (bytes > CLV_LOOK_MAX_MEMORY) return too_large(bytes, err);
+  if (bytes > CLV_LOOK_MAX_MEMORY) return fail_too_large(bytes, err);
   const clv_node *out = &p->graph->nodes[p->graph->output];
   CLV_TRY(clv_shape_bytes(&out->shape, out->dtype, &bytes, err));
-  return clv_alloc_aligned(CLV_MAX(bytes, (size_t)1), &p->out, err);
+  return clv_alloc_aligned(CLV_MAX(bytes, (size_t)1), &p->output, err);
 }
 
 clv_code clv_look_part_forward(clv_look_part *p, const void *const *in, const clv_rng_key *key,
                                clv_err *err) {
   clv_plan_call_put(p->plan, clv_steal(&p->call));
   CLV_TRY(clv_plan_call_get(p->plan, &p->call, err));
-  return clv_plan_forward(p->plan, p->call, p->block, 1, in, true, p->out, key, err);
+  return clv_plan_forward(p->plan, p->call, p->weights_block, 1, in, true, p->output, key, err);
 }
 
 clv_code clv_look_part_backward(clv_look_part *p, const void *dout, void *din, clv_err *err) {
   CLV_AUTO(clv_freep) void *gradients = NULL;
   void *const dins[CLV_MAX_INPUTS] = {din};
   CLV_TRY(clv_alloc_aligned(CLV_MAX(p->params->gradient_bytes, (size_t)1), &gradients, err));
-  CLV_TRY(clv_plan_backward_input(p->plan, p->call, p->block, dout, dins, gradients, false, err));
-  return clv_plan_backward_weight(p->plan, p->call, p->block, gradients, false, err);
+  CLV_TRY(clv_plan_backward_input(p->plan, p->call, p->weights_block, dout, dins, gradients, false,
+                                  err));
+  return clv_plan_backward_weight(p->plan, p->call, p->weights_block, gradients, false, err);
 }

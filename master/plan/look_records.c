@@ -7,27 +7,27 @@
 
 #include "master/plan/look_int.h"
 
-enum { POOL = 16384 }; /* records to choose from */
+enum { POOL = 16384 }; /* most records to choose from */
 
 typedef struct look_record {
   int64_t class;
-  uint32_t record, order, rank; /* rank: position within its class */
-  bool reported;                /* in the second half */
+  uint32_t record, order, rank; /* rank: position within the class */
+  bool is_in_second_half;       /* the half whose figure counts; readers learn from the other */
 } look_record;
 
-static int by_class(const void *a, const void *b) {
+static int compare_class(const void *a, const void *b) {
   const look_record *x = a, *y = b;
   if (x->class != y->class) return x->class < y->class ? -1 : 1;
   return x->order < y->order ? -1 : x->order > y->order;
 }
 
-static int by_rank(const void *a, const void *b) {
+static int compare_rank(const void *a, const void *b) {
   const look_record *x = a, *y = b;
   if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
   return x->order < y->order ? -1 : x->order > y->order;
 }
 
-static clv_code list_pool(const clv_look_options *o, const clv_key *seed, size_t n,
+static clv_code fill_pool(const clv_look_options *o, const clv_key *seed, size_t n,
                           look_record *pool, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *order = NULL;
   const clv_rng_key key = clv_rng_key_of(seed);
@@ -41,15 +41,15 @@ static clv_code list_pool(const clv_look_options *o, const clv_key *seed, size_t
   return CLV_OK;
 }
 
-static int ascending(const void *a, const void *b) {
+static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return x < y ? -1 : x > y;
 }
 
-/* Numbers the classes of labels. Labels with few different numbers are classes, in the order of
- * these numbers. */
-static clv_code class_numbers(const clv_look_options *o, look_record *pool, size_t n,
-                              clv_err *err) {
+/* Numbers the classes of numeric labels. If the labels have few different numbers, each number is a
+ * class. */
+static clv_code number_classes(const clv_look_options *o, look_record *pool, size_t n,
+                               clv_err *err) {
   CLV_AUTO(clv_freep) double *values = NULL;
   double y;
   size_t kept = 0;
@@ -57,7 +57,7 @@ static clv_code class_numbers(const clv_look_options *o, look_record *pool, size
   CLV_TRY(clv_alloc(n, sizeof *values, &values, err));
   for (size_t i = 0; i < n; i++)
     if (!clv_dataset_label(o->data, pool[i].record, &values[i])) return CLV_OK;
-  qsort(values, n, sizeof *values, ascending);
+  qsort(values, n, sizeof *values, compare_doubles);
   for (size_t i = 0; i < n; i++)
     if (!kept || values[i] > values[kept - 1]) values[kept++] = values[i];
   if (kept > CLV_MIN(n / 2, (size_t)CLV_LOOK_MAX_CLASSES)) return CLV_OK;
@@ -69,41 +69,42 @@ static clv_code class_numbers(const clv_look_options *o, look_record *pool, size
   return CLV_OK;
 }
 
-/* Ranks the records so that those of a class go to both halves in turn, and so do the first ones of
- * all classes. */
-static void rank(look_record *pool, size_t n) {
+/* Ranks the records within their classes, and assigns them to the halves in turn. The first records
+ * of the classes go to the two halves in turn as well. */
+static void rank_records(look_record *pool, size_t n) {
   uint32_t class = 0;
-  qsort(pool, n, sizeof *pool, by_class);
+  qsort(pool, n, sizeof *pool, compare_class);
   for (size_t i = 0; i < n; i++) {
     bool same = i && pool[i].class == pool[i - 1].class;
     class += i && !same;
     pool[i].rank = same ? pool[i - 1].rank + 1 : 0;
-    pool[i].reported = (pool[i].rank + class) & 1;
+    pool[i].is_in_second_half = (pool[i].rank + class) & 1;
   }
-  qsort(pool, n, sizeof *pool, by_rank);
+  qsort(pool, n, sizeof *pool, compare_rank);
 }
 
-static void split(const look_record *pool, size_t most, uint32_t *index, clv_look_split *ret) {
+static void split_halves(const look_record *pool, size_t most, uint32_t *index,
+                         clv_look_split *ret) {
   *ret = (clv_look_split){0};
   for (int reported = 0; reported < 2; reported++) {
     for (size_t i = 0; i < most; i++)
-      if (pool[i].reported == reported) index[ret->n++] = pool[i].record;
+      if (pool[i].is_in_second_half == reported) index[ret->n++] = pool[i].record;
     if (!reported) ret->n_fit = ret->n;
   }
 }
 
-static clv_code draw(const clv_look_options *o, const uint32_t *index, clv_look_sample *s,
-                     clv_err *err) {
+static clv_code read_records(const clv_look_options *o, const uint32_t *index, clv_look_sample *s,
+                             clv_err *err) {
   s->n_inputs = clv_dataset_input_count(o->data);
   for (size_t k = 0; k < s->n_inputs; k++) {
-    clv_data_input in = clv_dataset_input(o->data, k, s->half.n);
+    clv_data_input in = clv_dataset_input(o->data, k, s->split.n);
     CLV_TRY(clv_tensor_new(in.dtype, &in.shape, &s->x[k], err));
   }
   if (clv_dataset_has_labels(o->data)) {
-    clv_shape shape = clv_dataset_y_shape(o->data, s->half.n);
+    clv_shape shape = clv_dataset_y_shape(o->data, s->split.n);
     CLV_TRY(clv_tensor_new(clv_dataset_y_dtype(o->data), &shape, &s->y, err));
   }
-  return clv_batch_fill_inputs(o->data, NULL, index, s->half.n, s->x, s->y, err);
+  return clv_batch_fill_inputs(o->data, NULL, index, s->split.n, s->x, s->y, err);
 }
 
 static clv_code sample_new(const clv_look_options *o, const clv_key *seed, size_t most,
@@ -113,12 +114,12 @@ static clv_code sample_new(const clv_look_options *o, const clv_key *seed, size_
   uint32_t index[CLV_LOOK_MAX_RECORDS];
   size_t n = CLV_MIN(o->rows->n, (size_t)POOL);
   CLV_TRY(clv_alloc(n, sizeof *pool, &pool, err));
-  CLV_TRY(list_pool(o, seed, n, pool, err));
-  CLV_TRY(class_numbers(o, pool, n, err));
-  rank(pool, n);
+  CLV_TRY(fill_pool(o, seed, n, pool, err));
+  CLV_TRY(number_classes(o, pool, n, err));
+  rank_records(pool, n);
   most = CLV_MIN(CLV_MIN(most, n), (size_t)CLV_LOOK_MAX_RECORDS);
-  split(pool, most, index, &s.half);
-  if (most) CLV_TRY(draw(o, index, &s, err));
+  split_halves(pool, most, index, &s.split);
+  if (most) CLV_TRY(read_records(o, index, &s, err));
   *ret = s;
   s = (clv_look_sample){0};
   return CLV_OK;
@@ -126,9 +127,9 @@ static clv_code sample_new(const clv_look_options *o, const clv_key *seed, size_
 
 clv_code clv_look_choose_records(const clv_look_round *r, size_t most, clv_err *err) {
   clv_look_sample *s = r->sample;
-  if (!s->half.n) CLV_TRY(sample_new(r->o, r->weights.seed, most, s, err));
-  if (s->half.n >= CLV_LOOK_MIN_RECORDS) return CLV_OK;
-  return clv_fail(err, CLV_PRECONDITION, "%zu records are too few, %d at least", s->half.n,
+  if (!s->split.n) CLV_TRY(sample_new(r->o, r->weights.seed, most, s, err));
+  if (s->split.n >= CLV_LOOK_MIN_RECORDS) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION, "%zu records are too few, %d at least", s->split.n,
                   CLV_LOOK_MIN_RECORDS);
 }
 

@@ -6,13 +6,13 @@
 
 #include "master/plan/plan_int.h"
 
-/* policy: limit of the policy's max_read; 1: it has none. */
+/* policy: the policy's max_read for this reader; 1: the policy sets no limit. */
 static void put_limit(double figure, double limit, double policy, clv_bytes *out) {
   if (figure > limit) clv_bytes_printf(out, ", above %.1f", limit);
   if (policy < 1) clv_bytes_printf(out, ", the policy's limit is %g", policy);
 }
 
-/* Figure from which the text explains groups of labels. */
+/* From this figure on, the text explains what groups of labels mean. */
 static const double CLEAR_GROUPS = 0.5;
 
 static const char *const states[] = {[CLV_LOOK_NOTHING_TO_READ] = "not applicable",
@@ -34,7 +34,8 @@ void clv_look_summary(const clv_look *look, clv_bytes *out) {
   }
 }
 
-/* Appends a result with reasons and limits. p: policy of the host, for its own limits. */
+/* Appends a result with its method or reason, and the limits that it exceeds. p: policy of the
+ * host, for its own limits. */
 static void put_result(const clv_look *look, clv_look_reader k, const clv_policy *p,
                        clv_bytes *out) {
   const clv_look_result *r = &look->of[k];
@@ -53,11 +54,12 @@ static void put_result(const clv_look *look, clv_look_reader k, const clv_policy
   put_limit(r->figure, clv_look_limit(k), clv_policy_max_read(p, k), out);
 }
 
-/* Appends for which losses the length of a gradient shows the label. */
+/* Appends that the length of a gradient shows labels, if the loss makes it so. */
 static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
   const clv_graph *g = b->stages[b->n_stages].graph;
   const clv_node *loss = &g->nodes[g->output];
-  bool ignores = b->config->loss.kind == CLV_LOSS_CROSS_ENTROPY; /* no other ignores labels */
+  /* cross_entropy alone ignores labels */
+  bool ignores = b->config->loss.kind == CLV_LOSS_CROSS_ENTROPY;
   long long ignored = loss->attrs.ignore_index;
   if (b->look.of[CLV_LOOK_LABELS].state == CLV_LOOK_NOTHING_TO_READ) return;
   if (loss->attrs.class_weights.n)
@@ -77,7 +79,7 @@ static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
 
 void clv_look_describe(const clv_blueprint *b, clv_bytes *out) {
   const clv_look *look = &b->look;
-  if (!look->done) return;
+  if (!look->has_run) return;
   clv_bytes_printf(out, "read from what leaves (%u record%s, ", look->records,
                    CLV_S(look->records));
   if (look->draws > 1) clv_bytes_printf(out, "the worst of %u draws of the secrets, ", look->draws);
@@ -106,7 +108,7 @@ static void json_result(const clv_look *look, clv_look_reader k, clv_bytes *out)
 void clv_look_json(const clv_blueprint *b, clv_bytes *out) {
   const clv_look *look = &b->look;
   clv_bytes_puts(out, ",\"look\":");
-  if (!look->done) {
+  if (!look->has_run) {
     clv_bytes_puts(out, "null");
     return;
   }

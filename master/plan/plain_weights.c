@@ -10,17 +10,17 @@
 
 #include "master/plan/plan_int.h"
 
-/* Fewest effective values of a row, (sum of squares)^2 / (sum of 4th powers): 1 for a row with one
- * value, n for n values of one size. */
+/* Fewest effective values of a row. A row has (sum of squares)^2 / (sum of 4th powers) effective
+ * values: 1 if one value alone differs from 0, n if n values are equally large. */
 static const double LEAST_VALUES = 1.1;
-enum { CHUNK = 65536 }; /* values to read at once, if a row has fewer */
+enum { CHUNK = 65536 }; /* values to read at once */
 
 static const char PLAIN[] = "has values in its file that pass single inputs on, or one sum alone";
 
 typedef struct rows {
-  double least;      /* least effective values of all rows that are not 0 */
-  float low, high;   /* of all values */
-  size_t row, n_row; /* values of the present row so far; values of each row */
+  double least;      /* effective values of the row with the fewest, except rows of zeros */
+  float low, high;   /* smallest and largest of all values */
+  size_t row, n_row; /* values of the current row so far; values of each row */
   double squares, fourths;
 } rows;
 
@@ -38,12 +38,12 @@ static void take(rows *r, const float *values, size_t n) {
   }
 }
 
-/* Source of the values of a parameter: a file or a folder. */
+/* File or folder from which the values of a parameter are read. */
 typedef struct source {
   const clv_weights_file *file;
   const clv_weights_entry *entry;
   const clv_stage_folder *folder;
-  size_t at; /* index in the folder's lists */
+  size_t at; /* index of the parameter in the lists of `folder` */
 } source;
 
 static clv_code read_values(const source *s, uint64_t first, float *dst, size_t n, clv_err *err) {
@@ -71,7 +71,8 @@ static clv_code is_plain(const source *s, const clv_param *p, bool *ret, clv_err
   return CLV_OK;
 }
 
-/* Notes the layer of a parameter if its weights mix by their op, but not by their values. */
+/* Marks the layer of a parameter as known if the op of the layer mixes by weights, but these values
+ * do not mix. */
 static clv_code note_if_plain(clv_blueprint *b, uint32_t stage, const clv_param *p, const source *s,
                               clv_err *err) {
   const char *name = b->stages[stage].graph->nodes[p->node].name;
@@ -87,8 +88,8 @@ static clv_code note_if_plain(clv_blueprint *b, uint32_t stage, const clv_param 
   return CLV_OK;
 }
 
-/* Checks the parameters of a file. It ignores a file that cannot be read: the function that opens
- * it for the session refuses it. */
+/* Checks the parameters in the file of a stage. Ignores a file that cannot be read, because
+ * clv_stage_file_open refuses it for the session. */
 static clv_code of_file(clv_blueprint *b, uint32_t stage, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;

@@ -15,21 +15,21 @@ _Static_assert(CLV_LOOK_PIXELS == 0 && CLV_LOOK_TOKENS == 1 && CLV_LOOK_LABELS =
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static bool is_evaluated(const clv_egress_row *r) {
+static bool is_sent_in_evaluation(const clv_egress_row *r) {
   return r->kind == CLV_EGRESS_ACTIVATION || r->kind == CLV_EGRESS_CACHED ||
          r->kind == CLV_EGRESS_INPUT;
 }
 
 /* True if the command sends the tensor of the row. Weights are sent on a resume, for an evaluation,
- * and if a file has the initial ones; moments of the optimiser are sent on a resume alone. */
+ * and if a file has the initial ones; moments of the optimiser only on a resume. */
 static bool is_sent(const clv_blueprint *b, const clv_egress_row *r, const clv_planned_sends *s) {
-  if (r->kind == CLV_EGRESS_STATE) return s->optimizer;
+  if (r->kind == CLV_EGRESS_STATE) return s->sends_optimizer;
   if (r->kind == CLV_EGRESS_WEIGHTS)
-    return s->weights || clv_stage_has_master_weights(&b->config->stages[r->stage]) ||
+    return s->sends_weights || clv_stage_has_master_weights(&b->config->stages[r->stage]) ||
            b->stages[r->stage].adapters;
-  bool cached = b->caches && r->stage == 0 && s->trained;
+  bool cached = b->has_cache && r->stage == 0 && s->trained;
   if (r->kind == CLV_EGRESS_CACHED) return cached;
-  return s->trained || (s->evaluated && is_evaluated(r));
+  return s->trained || (s->evaluated && is_sent_in_evaluation(r));
 }
 
 static clv_code check_row(const clv_blueprint *b, const clv_egress_row *r,
@@ -38,7 +38,7 @@ static clv_code check_row(const clv_blueprint *b, const clv_egress_row *r,
   if (!is_sent(b, r, s)) return CLV_OK;
   if (s->trained || clv_egress_is_state(r->kind))
     CLV_TRY(clv_policy_check_tensor(b->policy, &t, err));
-  if (!s->evaluated || !is_evaluated(r)) return CLV_OK;
+  if (!s->evaluated || !is_sent_in_evaluation(r)) return CLV_OK;
   t.shape.dim[0] = b->eval_size * CLV_MAX(r->places, 1);
   return clv_policy_check_tensor(b->policy, &t, err);
 }
@@ -53,29 +53,29 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
                       .dtype = out->dtype,
                       .shape = out->shape,
                       .places = out->max_positions,
-                      .shows = back ? from->gradient_shows : from->hop_shows,
+                      .findings = back ? from->gradient_findings : from->hop_findings,
                       .layers_at_home = back ? from->head_layers : from->front_layers};
-  clv_findings_words(r.shows, words);
+  clv_findings_words(r.findings, words);
   snprintf(r.name, sizeof r.name, "direct %s %s stage '%s'",
-           r.shows ? words : clv_egress_kind_name(r.kind), back ? "for" : "of",
+           r.findings ? words : clv_egress_kind_name(r.kind), back ? "for" : "of",
            b->config->stages[stage].name);
   return r;
 }
 
-/* Checks a tensor that workers send each other, which has no row in the table. A policy that
- * permits the findings of the stage, by which hops were named until 0.8, permits the hop too. */
+/* Checks a tensor that a worker sends to another worker; it has no row in the table. Until 0.8 hops
+ * were named by the findings of the stage, so a policy that permits these findings permits the hop
+ * too. */
 static clv_code check_hop(const clv_blueprint *b, uint32_t i, bool back, clv_err *err) {
   if (!b->stages[i].direct || (back && !b->stages[i + 1].input_needs_grad)) return CLV_OK;
   clv_egress_row r = clv_blueprint_hop_row(b, i, back);
   clv_policy_tensor t = clv_egress_row_tensor(b->config, &r);
-  if (!back) t.shows = b->stages[i].shows;
+  if (!back) t.findings = b->stages[i].output_findings;
   if (!back && clv_policy_check_tensor(b->policy, &t, err) == CLV_OK) return CLV_OK;
-  t.shows = r.shows;
+  t.findings = r.findings;
   return clv_policy_check_tensor(b->policy, &t, err);
 }
 
-/* Checks that the policy names each worker, including one that receives its tensors only from other
- * workers, or none. */
+/* Checks that the policy names each worker, also a worker to which the master sends no tensor. */
 static clv_code check_workers(const clv_blueprint *b, clv_err *err) {
   for (size_t i = 0; i < b->config->n_workers; i++) {
     const clv_policy_tensor t = {.name = "descriptions of stages",
@@ -89,17 +89,18 @@ static clv_code check_workers(const clv_blueprint *b, clv_err *err) {
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-/* Bytes of a row in an epoch. The bytes of a step are those of a full batch. */
+/* Returns the bytes of a row in an epoch. r->bytes_per_step is for a full batch, so it is scaled to
+ * the records of the epoch. */
 static double epoch_bytes(const clv_blueprint *b, const clv_egress_row *r,
                           const clv_planned_sends *s) {
   double sample = (double)r->bytes_per_step / (double)b->config->train.batch;
   if (!is_sent(b, r, s)) return 0;
   if (clv_egress_is_state(r->kind)) return (double)r->bytes_per_step;
-  return sample * (double)(s->trained + (is_evaluated(r) ? s->evaluated : 0));
+  return sample * (double)(s->trained + (is_sent_in_evaluation(r) ? s->evaluated : 0));
 }
 
-static clv_code hold_readings(const clv_blueprint *b, clv_err *err) {
-  for (int k = 0; b->look.done && k < CLV_LOOK_READERS; k++) {
+static clv_code check_readings(const clv_blueprint *b, clv_err *err) {
+  for (int k = 0; b->look.has_run && k < CLV_LOOK_READERS; k++) {
     const clv_look_result *found = &b->look.of[k];
     const clv_policy_reading r = {
         .reader = k,
@@ -113,8 +114,8 @@ static clv_code hold_readings(const clv_blueprint *b, clv_err *err) {
 clv_planned_sends clv_sends_of(const clv_run_data *d, clv_command_kind command) {
   bool evaluates = command == CLV_EVALUATES, begins = command == CLV_BEGINS;
   uint64_t test = d->test && (evaluates || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
-  return (clv_planned_sends){.weights = !begins,
-                             .optimizer = command == CLV_RESUMES,
+  return (clv_planned_sends){.sends_weights = !begins,
+                             .sends_optimizer = command == CLV_RESUMES,
                              .trained = evaluates ? 0 : d->train_rows.n,
                              .evaluated = test + (evaluates ? 0 : d->validation_rows.n)};
 }
@@ -124,7 +125,7 @@ clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_se
   double bytes = 0;
   if (!b->policy) return CLV_OK;
   CLV_TRY(check_workers(b, err));
-  CLV_TRY(hold_readings(b, err));
+  CLV_TRY(check_readings(b, err));
   for (size_t i = 0; i < b->n_egress; i++) {
     CLV_TRY(check_row(b, &b->egress[i], sends, err));
     bytes += epoch_bytes(b, &b->egress[i], sends);

@@ -32,9 +32,9 @@ bool clv_privacy_is_mixing(const clv_privacy_view *v, int k) {
          clv_op_def_of(v->g->nodes[k].op)->mixes != CLV_MIXES_NOTHING;
 }
 
-/* True if the master also has the transpose of the layer, by a tie. With many features between them
- * both together are almost the identity. */
-static bool is_undone(const clv_privacy_view *v, int k) {
+/* True if the master also has the transposed weights of the layer, because another layer is tied to
+ * it. If there are many features between the two layers, they nearly undo each other. */
+static bool has_transposed_twin(const clv_privacy_view *v, int k) {
   const clv_node *n = &v->g->nodes[k];
   for (int i = 0; i < v->g->n_nodes; i++) {
     const clv_node *m = &v->g->nodes[i];
@@ -49,7 +49,7 @@ const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool
   const clv_blueprint *b = v->b;
   const clv_stage_spec *s = &b->config->stages[v->of[k].weights_at];
   const clv_node *n = &v->g->nodes[k];
-  bool adapter = clv_lora_is_adapter(n->name), fresh = v->of[k].drawn && !adapter;
+  bool adapter = clv_lora_is_adapter(n->name), fresh = v->of[k].starts_from_seed && !adapter;
   bool drawn = adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || fresh;
   if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
   if (adapter && s->lora.from) return "has adapters from a file";
@@ -60,15 +60,15 @@ const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool
     return "has weights from a file that is not declared secret: true";
   if (drawn && b->config->train.seed.guessable)
     return "has weights from a train.seed that can be tried out (leave it out)";
-  if (is_undone(v, k)) return "has the transposed weights of another layer at the master";
+  if (has_transposed_twin(v, k)) return "has the transposed weights of another layer at the master";
   if (b->known && b->known[k]) return b->known[k];
   if (labels && v->of[k].frozen) return "is frozen";
   return NULL;
 }
 
-/* Returns what a worker can know of the layer's weights. An embedding of the master is never
- * AT_WORKER. */
-static clv_reach_layer layer_of(const clv_privacy_view *v, int k, bool labels) {
+/* Returns how a layer counts for the analysis: secret, known to a worker, or at a worker. An
+ * embedding at the master is never AT_WORKER. */
+static clv_reach_layer reach_layer_of(const clv_privacy_view *v, int k, bool labels) {
   if (clv_privacy_is_input(v, k)) return CLV_REACH_AT_WORKER;
   if (!clv_privacy_is_at_master(v, k))
     return v->worker_layers_mix ? CLV_REACH_KNOWN : CLV_REACH_AT_WORKER;
@@ -76,12 +76,13 @@ static clv_reach_layer layer_of(const clv_privacy_view *v, int k, bool labels) {
 }
 
 static void find_layers(clv_privacy_view *v, bool labels) {
-  for (int k = 0; k < v->g->n_nodes; k++) v->layers[k] = layer_of(v, k, labels);
+  for (int k = 0; k < v->g->n_nodes; k++) v->layer_kinds[k] = reach_layer_of(v, k, labels);
 }
 
 /* ---- the view -------------------------------------------------------------------------------- */
 
-/* Finds the nodes of a stage in the full model, which has them in the same order. */
+/* Finds for each node of a stage's graph the node of the full model. Both graphs have the nodes in
+ * the same order. */
 static void find_nodes(const clv_privacy_view *v, const clv_graph *stage, int *node_of) {
   int k = 0;
   for (int i = 0; i < stage->n_nodes; i++) {
@@ -91,7 +92,7 @@ static void find_nodes(const clv_privacy_view *v, const clv_graph *stage, int *n
   }
 }
 
-static void take_params(clv_privacy_view *v, const clv_stage_plan *s, const clv_stage_spec *spec) {
+static void note_params(clv_privacy_view *v, const clv_stage_plan *s, const clv_stage_spec *spec) {
   int node_of[CLV_MAX_NODES] = {0};
   find_nodes(v, s->graph, node_of);
   for (int i = 0; i < s->params->n; i++) {
@@ -100,16 +101,16 @@ static void take_params(clv_privacy_view *v, const clv_stage_plan *s, const clv_
     if (p->shape.rank < 2) continue;
     f->has_matrix_weights = true;
     f->frozen |= p->frozen;
-    f->drawn &= clv_weights_is_fresh(p->name, (const char *const *)spec->weights_new.items,
-                                     spec->weights_new.n);
+    f->starts_from_seed &= clv_weights_is_fresh(
+        p->name, (const char *const *)spec->weights_new.items, spec->weights_new.n);
   }
 }
 
-/* Gives a tied layer the facts of the owner of its weights, wherever that is. */
-static void take_tie(clv_privacy_view *v, int k, int owner) {
+/* Copies to a tied layer the facts about its weights, from the layer that owns them. */
+static void copy_owner_facts(clv_privacy_view *v, int k, int owner) {
   const clv_layer_facts own = v->of[k], *of = &v->of[owner];
-  v->of[k] =
-      (clv_layer_facts){own.stage, of->weights_at, of->frozen, of->has_matrix_weights, of->drawn};
+  v->of[k] = (clv_layer_facts){own.stage, of->weights_at, of->frozen, of->has_matrix_weights,
+                               of->starts_from_seed};
 }
 
 static uint32_t stage_of(const clv_blueprint *b, uint32_t layer) {
@@ -118,42 +119,42 @@ static uint32_t stage_of(const clv_blueprint *b, uint32_t layer) {
   return stage;
 }
 
-static void take_layers(clv_privacy_view *v) {
+static void find_layer_facts(clv_privacy_view *v) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     uint32_t layer = v->g->nodes[k].layer;
     if (clv_privacy_is_input(v, k)) continue;
-    v->of[k] = (clv_layer_facts){
-        .stage = stage_of(v->b, layer), .weights_at = stage_of(v->b, layer), .drawn = true};
+    v->of[k] = (clv_layer_facts){.stage = stage_of(v->b, layer),
+                                 .weights_at = stage_of(v->b, layer),
+                                 .starts_from_seed = true};
   }
   for (uint32_t s = 0; s < v->b->n_stages; s++)
-    take_params(v, &v->b->stages[s], &v->b->config->stages[s]);
+    note_params(v, &v->b->stages[s], &v->b->config->stages[s]);
   for (int k = 0; k < v->g->n_nodes; k++)
     for (int i = 0; v->g->nodes[k].tied[0] && i < v->g->n_nodes; i++)
-      if (strcmp(v->g->nodes[i].name, v->g->nodes[k].tied) == 0) take_tie(v, k, i);
+      if (strcmp(v->g->nodes[i].name, v->g->nodes[k].tied) == 0) copy_owner_facts(v, k, i);
 }
 
-static void take_uses(clv_privacy_view *v) {
-  for (int k = 0; k < v->g->n_nodes; k++) v->until[k] = 0;
+static void find_last_uses(clv_privacy_view *v) {
+  for (int k = 0; k < v->g->n_nodes; k++) v->last_reader[k] = 0;
   for (int k = 0; k < v->g->n_nodes; k++)
     for (int i = 0; i < v->g->nodes[k].n_in; i++) {
-      uint32_t *until = &v->until[v->g->nodes[k].in[i]];
+      uint32_t *until = &v->last_reader[v->g->nodes[k].in[i]];
       *until = CLV_MAX(*until, v->g->nodes[k].layer);
     }
-  v->until[v->g->output] = CLV_NO_PATH;
+  v->last_reader[v->g->output] = CLV_NO_PATH;
 }
 
 /* ---- from the records ------------------------------------------------------------------------ */
 
-/* Returns the input of a node with the worst finding. */
 int clv_privacy_worst_input(const clv_privacy_view *v, int k) {
   const clv_node *n = &v->g->nodes[k];
   int worst = n->in[0];
   for (int i = 1; i < n->n_in; i++)
-    if (v->shows[n->in[i]] > v->shows[worst]) worst = n->in[i];
+    if (v->findings[n->in[i]] > v->findings[worst]) worst = n->in[i];
   return worst;
 }
 
-static clv_findings findings_of(const clv_reach *r) {
+static clv_findings findings_of_reach(const clv_reach *r) {
   clv_findings f = 0;
   if (r->is_unmixed) f |= CLV_FINDING_RAW_INPUT;
   if (r->is_unmixed_token || r->narrow_token) f |= CLV_FINDING_TOKENS;
@@ -162,26 +163,27 @@ static clv_findings findings_of(const clv_reach *r) {
   return f;
 }
 
-/* Findings of a model input. The length of a sequence is no finding; `plan` says separately that it
- * is sent. */
-static clv_findings shows_of_input(const clv_graph *g, int k) {
+/* Returns the findings of a model input. The lengths of sequences are no finding; `plan` says
+ * separately that they are sent. */
+static clv_findings findings_of_input(const clv_graph *g, int k) {
   return clv_graph_length_limit(g, k) ? CLV_FINDING_MIXED : CLV_FINDING_RAW_INPUT;
 }
 
-/* True if the layer hides: each of its outputs sums at least two places, by secret weights. */
-static bool hides(const clv_privacy_view *v, const clv_reach *r, int k) {
-  return clv_privacy_is_mixing(v, k) && v->layers[k] == CLV_REACH_SECRET && r[k].sums;
+/* True if the layer hides its input: each of its outputs sums at least two positions by secret
+ * weights. */
+static bool is_hiding(const clv_privacy_view *v, const clv_reach *r, int k) {
+  return clv_privacy_is_mixing(v, k) && v->layer_kinds[k] == CLV_REACH_SECRET && r[k].sums;
 }
 
-static uint32_t front_after(const clv_privacy_view *v, int k) {
+static uint32_t count_front_layers(const clv_privacy_view *v, int k) {
   uint32_t least = CLV_NO_PATH;
   for (int i = 0; i < v->g->nodes[k].n_in; i++)
-    least = CLV_MIN(least, v->front[v->g->nodes[k].in[i]]);
-  return least == CLV_NO_PATH ? least : least + hides(v, v->reach, k);
+    least = CLV_MIN(least, v->n_front_layers[v->g->nodes[k].in[i]]);
+  return least == CLV_NO_PATH ? least : least + is_hiding(v, v->record_reach, k);
 }
 
-/* The last layer whose value is sent, with the stages as in the session. */
-static uint32_t last_cut(const clv_privacy_view *v) {
+/* Returns the last layer whose value is sent to another node. */
+static uint32_t find_last_cut(const clv_privacy_view *v) {
   uint32_t last = 0;
   for (uint32_t i = 0; i < v->b->n_stages; i++)
     if (v->all_at_master || v->b->stages[i].worker >= 0 || v->b->stages[i + 1].worker >= 0)
@@ -189,21 +191,21 @@ static uint32_t last_cut(const clv_privacy_view *v) {
   return last;
 }
 
-static clv_code go_forward(clv_privacy_view *v, clv_err *err) {
+static clv_code follow_records(clv_privacy_view *v, clv_err *err) {
   find_layers(v, false);
-  CLV_TRY(clv_reach_forward(v->g, v->layers, last_cut(v), v->reach, err));
+  CLV_TRY(clv_reach_forward(v->g, v->layer_kinds, find_last_cut(v), v->record_reach, err));
   for (int k = 0; k < v->g->n_nodes; k++) {
     bool input = clv_privacy_is_input(v, k);
-    v->shows[k] = input ? shows_of_input(v->g, k) : findings_of(&v->reach[k]);
-    v->front[k] = !input ? front_after(v, k) : v->shows[k] ? 0 : CLV_NO_PATH;
+    v->findings[k] = input ? findings_of_input(v->g, k) : findings_of_reach(&v->record_reach[k]);
+    v->n_front_layers[k] = !input ? count_front_layers(v, k) : v->findings[k] ? 0 : CLV_NO_PATH;
   }
   return CLV_OK;
 }
 
 /* ---- from the records, in gradients ---------------------------------------------------------- */
 
-/* True if workers receive the value. Their layers compute only from such values. */
-static bool is_known(const clv_privacy_view *v, int k) {
+/* True if workers receive the value. Layers at workers compute from these values alone. */
+static bool is_known_to_workers(const clv_privacy_view *v, int k) {
   const clv_blueprint *b = v->b;
   bool input = clv_privacy_is_input(v, k);
   for (int m = 0; input && m < v->g->n_nodes; m++)
@@ -215,12 +217,12 @@ static bool is_known(const clv_privacy_view *v, int k) {
   return false;
 }
 
-/* Marks the known values. Returns true if a layer behind layer `first` reads a value made of
- * records that is not known. */
-static bool fill_known(const clv_privacy_view *v, uint32_t first, bool *ret) {
+/* Sets ret[k] for the values that workers receive. Returns true if a layer behind layer `first`
+ * reads a value made of records that workers do not receive. */
+static bool find_known_values(const clv_privacy_view *v, uint32_t first, bool *ret) {
   bool beside[CLV_MAX_NODES], any = false;
   for (int k = 0; k < v->g->n_nodes; k++) {
-    ret[k] = is_known(v, k);
+    ret[k] = is_known_to_workers(v, k);
     beside[k] = clv_privacy_is_input(v, k) && !clv_graph_length_limit(v->g, k);
     for (int i = 0; i < v->g->nodes[k].n_in; i++) beside[k] |= beside[v->g->nodes[k].in[i]];
     beside[k] &= !ret[k];
@@ -229,38 +231,42 @@ static bool fill_known(const clv_privacy_view *v, uint32_t first, bool *ret) {
   return any;
 }
 
-/* Follows the records forwards and back. They reach a gradient if the master's layers behind a
- * worker's read them. */
-static clv_code go_forward_and_back(clv_privacy_view *v, clv_err *err) {
+/* Computes the findings of records in gradients. A gradient shows records if layers of the master,
+ * behind a worker's layers, read them. */
+static clv_code follow_records_back(clv_privacy_view *v, clv_err *err) {
   bool known[CLV_MAX_NODES];
   uint32_t s = 0;
   while (s < v->b->n_stages && v->b->stages[s].worker < 0) s++;
-  if (v->all_at_master || s == v->b->n_stages || !fill_known(v, v->b->stages[s].last_layer, known))
+  if (v->all_at_master || s == v->b->n_stages ||
+      !find_known_values(v, v->b->stages[s].last_layer, known))
     return CLV_OK;
   find_layers(v, false);
-  return clv_reach_returned(v->g, v->layers, known, v->b->stages[s].last_layer, v->returned, err);
+  return clv_reach_returned(v->g, v->layer_kinds, known, v->b->stages[s].last_layer,
+                            v->returned_reach, err);
 }
 
 /* ---- from the loss --------------------------------------------------------------------------- */
 
-clv_findings clv_privacy_returned(const clv_privacy_view *v, int k) {
-  return findings_of(&v->returned[k]);
+clv_findings clv_privacy_findings_in_gradient(const clv_privacy_view *v, int k) {
+  return findings_of_reach(&v->returned_reach[k]);
 }
 
-uint32_t clv_privacy_head_through(const clv_privacy_view *v, int k) {
-  return v->head[k] == CLV_NO_PATH ? CLV_NO_PATH : v->head[k] + hides(v, v->gradient, k);
+uint32_t clv_privacy_head_layers_from(const clv_privacy_view *v, int k) {
+  return v->n_head_layers[k] == CLV_NO_PATH ? CLV_NO_PATH
+                                            : v->n_head_layers[k] + is_hiding(v, v->label_reach, k);
 }
 
-static clv_code go_back(clv_privacy_view *v, clv_err *err) {
+static clv_code follow_labels_back(clv_privacy_view *v, clv_err *err) {
   find_layers(v, true);
-  CLV_TRY(clv_reach_backward(v->g, v->layers, v->all_at_master ? 0 : v->b->stages[0].last_layer,
-                             v->gradient, err));
-  for (int k = 0; k < v->g->n_nodes; k++) v->head[k] = CLV_NO_PATH;
-  v->head[v->g->output] = 0;
+  CLV_TRY(clv_reach_backward(v->g, v->layer_kinds,
+                             v->all_at_master ? 0 : v->b->stages[0].last_layer, v->label_reach,
+                             err));
+  for (int k = 0; k < v->g->n_nodes; k++) v->n_head_layers[k] = CLV_NO_PATH;
+  v->n_head_layers[v->g->output] = 0;
   for (int k = v->g->n_nodes - 1; k >= 0; k--)
     for (int i = 0; i < v->g->nodes[k].n_in; i++) {
-      uint32_t *head = &v->head[v->g->nodes[k].in[i]];
-      *head = CLV_MIN(*head, clv_privacy_head_through(v, k));
+      uint32_t *head = &v->n_head_layers[v->g->nodes[k].in[i]];
+      *head = CLV_MIN(*head, clv_privacy_head_layers_from(v, k));
     }
   return CLV_OK;
 }
@@ -274,8 +280,8 @@ clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_at_master, clv_pr
   v->b = b;
   v->g = b->whole;
   v->all_at_master = all_at_master;
-  take_layers(v);
-  take_uses(v);
+  find_layer_facts(v);
+  find_last_uses(v);
   *ret = v;
   return CLV_OK;
 }
@@ -284,20 +290,21 @@ clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,
                                   clv_privacy_view **ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   CLV_TRY(clv_privacy_view_new(b, all_at_master, &v, err));
-  CLV_TRY(go_forward(v, err));
-  CLV_TRY(go_forward_and_back(v, err));
-  CLV_TRY(go_back(v, err));
+  CLV_TRY(follow_records(v, err));
+  CLV_TRY(follow_records_back(v, err));
+  CLV_TRY(follow_labels_back(v, err));
   *ret = clv_steal(&v);
   return CLV_OK;
 }
 
-/* True if the value is made before a cut and read behind it. Inputs cross no cut, since the master
- * sends them to the stages that read them. The analysis of all cuts (all_at_master) counts them. */
+/* True if the value of node k is made before the cut behind layer `last` and read behind it. A
+ * model input crosses no cut, because the master sends it to each stage that reads it; only the
+ * analysis of all cuts (all_at_master) counts it. */
 bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last) {
   bool before = clv_privacy_is_input(v, k)
-                    ? v->all_at_master && (v->shows[k] & CLV_FINDING_RAW_INPUT)
+                    ? v->all_at_master && (v->findings[k] & CLV_FINDING_RAW_INPUT)
                     : v->g->nodes[k].layer <= last;
-  return before && v->until[k] > last;
+  return before && v->last_reader[k] > last;
 }
 
 bool clv_privacy_has_vector_per_place(const clv_blueprint *b, uint32_t stage) {
@@ -314,35 +321,37 @@ bool clv_privacy_has_vector_per_place(const clv_blueprint *b, uint32_t stage) {
 int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last) {
   int worst = -1;
   for (int k = 0; k < v->g->n_nodes; k++)
-    if (clv_privacy_is_crossing(v, k, last) && (worst < 0 || v->shows[k] > v->shows[worst]))
+    if (clv_privacy_is_crossing(v, k, last) && (worst < 0 || v->findings[k] > v->findings[worst]))
       worst = k;
   return worst;
 }
 
-/* Findings of all values that cross behind a layer together. */
+/* Findings of all values that together cross the cut behind a layer. */
 typedef struct cut_facts {
-  clv_findings shows, gradient, returned; /* gradient: of labels; returned: of records, in it */
+  clv_findings findings, gradient,
+      returned; /* of records; of labels, in the gradient; of records, in
+                                           * the gradient */
   uint32_t front, head;
-  clv_narrowest_element picture, picture_returned;
+  clv_narrowest_element narrowest_picture, picture_returned;
 } cut_facts;
 
-static void take_picture(const clv_reach *r, clv_narrowest_element *to) {
+static void take_narrower(const clv_reach *r, clv_narrowest_element *to) {
   bool less = (double)r->least * (double)to->places < (double)to->least * (double)r->places;
   if (r->narrow && (!to->places || less)) *to = (clv_narrowest_element){r->least, r->places};
 }
 
-static cut_facts facts_at(const clv_privacy_view *v, uint32_t last) {
+static cut_facts facts_of_cut(const clv_privacy_view *v, uint32_t last) {
   cut_facts f = {.front = CLV_NO_PATH, .head = CLV_NO_PATH};
   for (int k = 0; k < v->g->n_nodes; k++) {
-    const clv_reach *r = &v->reach[k], *g = &v->gradient[k];
+    const clv_reach *r = &v->record_reach[k], *g = &v->label_reach[k];
     if (!clv_privacy_is_crossing(v, k, last)) continue;
-    f.shows |= v->shows[k];
-    f.returned |= clv_privacy_returned(v, k);
-    f.front = CLV_MIN(f.front, v->front[k]);
-    f.head = CLV_MIN(f.head, v->head[k]);
+    f.findings |= v->findings[k];
+    f.returned |= clv_privacy_findings_in_gradient(v, k);
+    f.front = CLV_MIN(f.front, v->n_front_layers[k]);
+    f.head = CLV_MIN(f.head, v->n_head_layers[k]);
     if (g->is_unmixed || g->known) f.gradient = CLV_FINDING_LABELS_READABLE;
-    take_picture(r, &f.picture);
-    take_picture(&v->returned[k], &f.picture_returned);
+    take_narrower(r, &f.narrowest_picture);
+    take_narrower(&v->returned_reach[k], &f.picture_returned);
   }
   if (!f.gradient) f.head = CLV_MAX(f.head, 1);
   return f;
@@ -353,30 +362,31 @@ clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   CLV_TRY(clv_privacy_view_analyze(b, true, &v, err));
   for (uint32_t layer = 0; layer <= b->stages[b->n_stages - 1].last_layer; layer++) {
-    cut_facts f = facts_at(v, layer);
-    ret_shows[layer] = f.shows;
+    cut_facts f = facts_of_cut(v, layer);
+    ret_shows[layer] = f.findings;
     ret_gradient[layer] = f.gradient;
   }
   return CLV_OK;
 }
 
-/* Finds what a direct hop shows: records as the worker's layers, with weights that it knows, have
- * mixed them. A record that the worker received as such is raw no more after they mix. Rows of the
- * master never count this. */
-static clv_code find_hops(clv_blueprint *b, clv_err *err) {
+/* Computes the findings of direct transfers from worker to worker. There the sender's layers count
+ * as mixing, with weights that are known, so a record that the sender received raw is no longer raw
+ * behind them. For tensors that the master sends, layers at workers never count as mixing. */
+static clv_code find_hop_findings(clv_blueprint *b, clv_err *err) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   bool any = false;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
-    s->hop_shows = s->shows;
-    any |= s->direct && (s->shows & (CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS));
+    s->hop_findings = s->output_findings;
+    any |= s->direct && (s->output_findings & (CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS));
   }
   if (!any) return CLV_OK;
   CLV_TRY(clv_privacy_view_new(b, false, &v, err));
   v->worker_layers_mix = true;
-  CLV_TRY(go_forward(v, err));
+  CLV_TRY(follow_records(v, err));
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if (b->stages[i].direct) b->stages[i].hop_shows = facts_at(v, b->stages[i].last_layer).shows;
+    if (b->stages[i].direct)
+      b->stages[i].hop_findings = facts_of_cut(v, b->stages[i].last_layer).findings;
   return CLV_OK;
 }
 
@@ -386,25 +396,28 @@ clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) {
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
-    cut_facts f = facts_at(v, s->last_layer);
-    s->shows = f.shows;
-    s->picture = s->worker < 0 ? f.picture : f.picture_returned;
+    cut_facts f = facts_of_cut(v, s->last_layer);
+    s->output_findings = f.findings;
+    s->narrowest_picture = s->worker < 0 ? f.narrowest_picture : f.picture_returned;
     s->front_layers = f.front;
     s->head_layers = f.head;
-    s->gradient_shows = (home ? f.gradient : CLV_FINDING_MIXED) | (s->worker < 0 ? 0 : f.returned);
+    s->gradient_findings =
+        (home ? f.gradient : CLV_FINDING_MIXED) | (s->worker < 0 ? 0 : f.returned);
   }
-  return find_hops(b, err);
+  return find_hop_findings(b, err);
 }
 
-/* Model inputs are the first nodes of a graph, in the order of the session. */
-clv_findings clv_privacy_leaf_findings(const clv_blueprint *b, uint32_t stage, uint32_t input) {
-  return shows_of_input(b->whole, (int)b->stages[stage].leaf[input - (stage > 0)]);
+/* leaf[] has no entry for the value that crosses the cut, which is input 0 of all stages but the
+ * first. */
+clv_findings clv_privacy_input_findings(const clv_blueprint *b, uint32_t stage, uint32_t input) {
+  return findings_of_input(b->whole, (int)b->stages[stage].model_inputs[input - (stage > 0)]);
 }
 
-bool clv_privacy_findings_of_leaves(const clv_blueprint *b, uint32_t i, clv_findings *ret) {
+bool clv_privacy_findings_of_inputs(const clv_blueprint *b, uint32_t i, clv_findings *ret) {
   const clv_stage_plan *s = &b->stages[i];
-  if (s->worker < 0 || !s->n_leaves) return false;
+  if (s->worker < 0 || !s->n_model_inputs) return false;
   *ret = 0;
-  for (uint32_t k = 0; k < s->n_leaves; k++) *ret |= clv_privacy_leaf_findings(b, i, k + (i > 0));
+  for (uint32_t k = 0; k < s->n_model_inputs; k++)
+    *ret |= clv_privacy_input_findings(b, i, k + (i > 0));
   return true;
 }

@@ -8,30 +8,32 @@
 
 #include "master/plan/privacy_int.h"
 
-/* Findings of records that leave behind stage i, in its values or in their gradient. */
-static clv_findings shown_behind(const clv_blueprint *b, uint32_t i) {
+/* Returns the findings of records in what is sent at the cut behind stage i, in values or in their
+ * gradient. */
+static clv_findings findings_behind(const clv_blueprint *b, uint32_t i) {
   if (clv_privacy_has_gradient(b, i))
-    return b->stages[i].gradient_shows & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
+    return b->stages[i].gradient_findings & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
   bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
-  return sent ? b->stages[i].shows : CLV_FINDING_MIXED;
+  return sent ? b->stages[i].output_findings : CLV_FINDING_MIXED;
 }
 
-/* All findings of records that leave; false: no tensor made of records leaves. */
-static bool records_shown(const clv_blueprint *b, clv_findings *ret) {
-  clv_findings leaves;
+/* Returns the findings of records in all tensors that are sent. False: no tensor made of records is
+ * sent. */
+static bool find_record_findings(const clv_blueprint *b, clv_findings *ret) {
+  clv_findings input_findings;
   bool any = false;
   *ret = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    if (clv_privacy_findings_of_leaves(b, i, &leaves)) any = true, *ret |= leaves;
+    if (clv_privacy_findings_of_inputs(b, i, &input_findings)) any = true, *ret |= input_findings;
     any |= b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
-    *ret |= shown_behind(b, i);
+    *ret |= findings_behind(b, i);
   }
   return any;
 }
 
-/* The stage with a gradient that has the fewest secret layers behind it; n_stages: no stage has
- * one. */
-static uint32_t thinnest(const clv_blueprint *b) {
+/* Returns the stage whose gradient has the fewest secret layers behind it; n_stages: no worker
+ * receives a gradient. */
+static uint32_t find_thinnest_head(const clv_blueprint *b) {
   uint32_t found = b->n_stages;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     if (!clv_privacy_has_gradient(b, i)) continue;
@@ -40,7 +42,7 @@ static uint32_t thinnest(const clv_blueprint *b) {
   return found;
 }
 
-static bool single_output(const clv_blueprint *b) {
+static bool has_single_output(const clv_blueprint *b) {
   const clv_shape *out = &b->whole->nodes[b->whole->output].shape;
   int64_t n = 1;
   for (int i = 1; i < out->rank; i++) n *= out->dim[i];
@@ -50,7 +52,7 @@ static bool single_output(const clv_blueprint *b) {
 static const char *label_exposure(const clv_blueprint *b, uint32_t at) {
   if (b->stages[b->n_stages].worker >= 0) return "leave";
   if (at == b->n_stages) return "stay";
-  return b->stages[at].gradient_shows & CLV_FINDING_LABELS_READABLE ? "readable" : "inferable";
+  return b->stages[at].gradient_findings & CLV_FINDING_LABELS_READABLE ? "readable" : "inferable";
 }
 
 static void text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *out) {
@@ -72,12 +74,12 @@ static void text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *out) {
         "not sent; they can be inferred: %u secret layer%s behind stage '%s', and gradients gave "
         "99.98 %% of Fashion-MNIST's labels behind one, 91.9 %% behind two%s\n",
         b->stages[at].head_layers, CLV_S(b->stages[at].head_layers), b->config->stages[at].name,
-        single_output(b) ? "; the one output shows its sign" : "");
+        has_single_output(b) ? "; the one output shows its sign" : "");
 }
 
-/* True if a worker can compute the vectors of tokens that it guesses: no layer up to the stage is
- * secret. Adapters do not count, since they begin as zero. */
-static bool knows_front(const clv_privacy_view *v, uint32_t stage) {
+/* True if no layer of the master up to the stage is secret. A worker can then compute the vectors
+ * of the tokens that it guesses. Adapters do not count, because they begin as zero. */
+static bool worker_knows_front(const clv_privacy_view *v, uint32_t stage) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     const clv_node *n = &v->g->nodes[k];
     if (clv_privacy_is_input(v, k) || n->layer > v->b->stages[stage].last_layer ||
@@ -90,47 +92,50 @@ static bool knows_front(const clv_privacy_view *v, uint32_t stage) {
   return true;
 }
 
-/* True if the layers before the vectors of tokens are known; also if memory runs out. */
-static bool token_front_known(const clv_blueprint *b) {
+/* True if a worker knows the layers before some vectors of tokens that are sent; also if memory
+ * runs out. */
+static bool is_token_front_known(const clv_blueprint *b) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   clv_err err;
   if (clv_privacy_view_new(b, false, &v, &err) != CLV_OK) return true;
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if ((shown_behind(b, i) & CLV_FINDING_TOKENS) &&
-        knows_front(v, b->stages[i].worker < 0 ? i : b->n_stages - 1))
+    if ((findings_behind(b, i) & CLV_FINDING_TOKENS) &&
+        worker_knows_front(v, b->stages[i].worker < 0 ? i : b->n_stages - 1))
       return true;
   return false;
 }
 
-/* True if the output of some stage shows tokens and has a vector for each place. */
-static bool any_sends_each_place(const clv_blueprint *b) {
+/* True if some stage sends tokens as one vector per position. */
+static bool is_vector_per_token_sent(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if ((shown_behind(b, i) & CLV_FINDING_TOKENS) && clv_privacy_has_vector_per_place(b, i))
+    if ((findings_behind(b, i) & CLV_FINDING_TOKENS) && clv_privacy_has_vector_per_place(b, i))
       return true;
   return false;
 }
 
-/* Prints how much of tokens can be read. tests/seeds/seed000.py measures the first figure of each
- * line, at the first step, where most can be read; the other figures are published ones. */
+/* Prints how many tokens can be read from their vectors. tests/seeds/seed000.py measures the first
+ * figure of each line, at the first step, where most can be read; the other figures are published
+ * ones. */
 static void text_tokens(const clv_blueprint *b, clv_bytes *out) {
-  bool each = any_sends_each_place(b);
+  bool each = is_vector_per_token_sent(b);
   clv_bytes_printf(
       out,
       "records: TOKENS: one vector per %s is sent%s (privacy.tokens_readable), %s of tokens were "
       "read off behind the first block of a LayoutLM%s; published: 59 %% behind two blocks, 35 %% "
       "behind eight (arXiv 2602.16760)\n",
       each ? "token" : "text", each ? "" : ", made of those of its tokens",
-      token_front_known(b) ? "by layers whose weights are known: with these, 92 %"
-                           : "by layers with secret weights: with the words of ten pages, 54 %",
+      is_token_front_known(b) ? "by layers whose weights are known: with these, 92 %"
+                              : "by layers with secret weights: with the words of ten pages, 54 %",
       each ? "" : " that sends one per token");
 }
 
-/* The narrowest element of all cuts that show a picture, as the smallest share of the places. */
-static clv_narrowest_element picture_of(const clv_blueprint *b) {
+/* Returns the narrowest element of all cuts that show a picture: the one with the smallest share of
+ * the positions. */
+static clv_narrowest_element narrowest_picture_of(const clv_blueprint *b) {
   clv_narrowest_element found = {0};
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    clv_narrowest_element s = b->stages[i].picture;
-    bool sent = shown_behind(b, i) & CLV_FINDING_PICTURE;
+    clv_narrowest_element s = b->stages[i].narrowest_picture;
+    bool sent = findings_behind(b, i) & CLV_FINDING_PICTURE;
     bool less = (double)s.least * (double)found.places < (double)found.least * (double)s.places;
     if (sent && s.places && (!found.places || less)) found = s;
   }
@@ -138,7 +143,7 @@ static clv_narrowest_element picture_of(const clv_blueprint *b) {
 }
 
 static void text_picture(const clv_blueprint *b, clv_bytes *out) {
-  clv_narrowest_element s = picture_of(b);
+  clv_narrowest_element s = narrowest_picture_of(b);
   if (!s.places)
     clv_bytes_puts(out, "records: PICTURE: a channel of what is sent looks like the record\n");
   else
@@ -157,24 +162,24 @@ static void text_mixed(bool any, clv_bytes *out) {
           : "stay on the master");
 }
 
-/* Prints the findings of records, the worst first. */
-static void text_records(const clv_blueprint *b, bool any, clv_findings shows, clv_bytes *out) {
-  if (shows & CLV_FINDING_RAW_INPUT)
+/* Prints the findings of records, the worst one first. */
+static void text_records(const clv_blueprint *b, bool any, clv_findings findings, clv_bytes *out) {
+  if (findings & CLV_FINDING_RAW_INPUT)
     clv_bytes_puts(out, "records: RAW INPUT LEAVES (privacy.raw_input_leaves)\n");
-  if (shows & CLV_FINDING_TOKENS) text_tokens(b, out);
-  if (shows & CLV_FINDING_FRONT_KNOWN)
+  if (findings & CLV_FINDING_TOKENS) text_tokens(b, out);
+  if (findings & CLV_FINDING_FRONT_KNOWN)
     clv_bytes_puts(out,
                    "records: FRONT KNOWN: on some path only known weights have mixed what is sent "
                    "(privacy.front_known)\n");
-  if (shows & CLV_FINDING_PICTURE) text_picture(b, out);
-  if (!shows) text_mixed(any, out);
+  if (findings & CLV_FINDING_PICTURE) text_picture(b, out);
+  if (!findings) text_mixed(any, out);
 }
 
-/* Appends the findings as JSON: `records` is the worst one in one word, for scripts, and `findings`
+/* Appends the findings as JSON: `records` is the worst finding in one word, for scripts; `findings`
  * lists all. */
-static void findings_json(bool any, clv_findings shows, clv_bytes *out) {
+static void findings_json(bool any, clv_findings findings, clv_bytes *out) {
   static const struct {
-    clv_finding shows;
+    clv_finding finding;
     const char *word;
   } words[] = {{CLV_FINDING_RAW_INPUT, "raw_input"},
                {CLV_FINDING_TOKENS, "tokens"},
@@ -182,40 +187,42 @@ static void findings_json(bool any, clv_findings shows, clv_bytes *out) {
                {CLV_FINDING_PICTURE, "picture"}};
   const char *worst = any ? "mixed" : "stay";
   for (size_t i = CLV_COUNT(words); i-- > 0;)
-    if (shows & words[i].shows) worst = words[i].word;
+    if (findings & words[i].finding) worst = words[i].word;
   clv_bytes_printf(out, "\"records\":\"%s\",\"findings\":[", worst);
   for (size_t i = 0, n = 0; i < CLV_COUNT(words); i++)
-    if (shows & words[i].shows) clv_bytes_printf(out, "%s\"%s\"", n++ ? "," : "", words[i].word);
+    if (findings & words[i].finding)
+      clv_bytes_printf(out, "%s\"%s\"", n++ ? "," : "", words[i].word);
   clv_bytes_puts(out, "],");
 }
 
-static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_findings shows,
+static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_findings findings,
                          clv_bytes *out) {
   const char *which = label_exposure(b, at);
   bool head = strcmp(which, "inferable") == 0;
   clv_bytes_printf(out, "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,", which,
-                   head ? b->stages[at].head_layers : 0, single_output(b) ? "true" : "false");
-  findings_json(any, shows, out);
-  if (shows & CLV_FINDING_PICTURE && picture_of(b).places)
+                   head ? b->stages[at].head_layers : 0, has_single_output(b) ? "true" : "false");
+  findings_json(any, findings, out);
+  if (findings & CLV_FINDING_PICTURE && narrowest_picture_of(b).places)
     clv_bytes_printf(out, "\"picture\":{\"min_places\":%lld,\"least\":%lld,\"places\":%lld},",
-                     (long long)picture_of(b).least, (long long)picture_of(b).least,
-                     (long long)picture_of(b).places);
-  if (shows & CLV_FINDING_TOKENS)
-    clv_bytes_printf(out, "\"front\":\"%s\",", token_front_known(b) ? "known" : "secret");
+                     (long long)narrowest_picture_of(b).least,
+                     (long long)narrowest_picture_of(b).least,
+                     (long long)narrowest_picture_of(b).places);
+  if (findings & CLV_FINDING_TOKENS)
+    clv_bytes_printf(out, "\"front\":\"%s\",", is_token_front_known(b) ? "known" : "secret");
   clv_bytes_printf(out, "%s\"seed_guessable\":%s}", clv_lengths_json(b, any),
                    b->config->train.seed.guessable ? "true" : "false");
 }
 
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
-  clv_findings shows;
-  bool any = records_shown(b, &shows);
-  uint32_t at = thinnest(b);
+  clv_findings findings;
+  bool any = find_record_findings(b, &findings);
+  uint32_t at = find_thinnest_head(b);
   if (json) {
-    json_privacy(b, at, any, shows, out);
+    json_privacy(b, at, any, findings, out);
     return;
   }
   text_labels(b, at, out);
-  text_records(b, any, shows, out);
+  text_records(b, any, findings, out);
   clv_lengths_describe(b, any, out);
   if (any && b->config->train.seed.guessable)
     clv_bytes_puts(out,

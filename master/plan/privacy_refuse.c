@@ -10,41 +10,44 @@
 
 enum { SHOWN_NODES = 6, SHOWN_NAME = 24 };
 
-typedef struct layer_way {
-  int n, node[CLV_MAX_NODES]; /* nodes in the order of the model */
-} layer_way;
+typedef struct layer_path {
+  int n, node[CLV_MAX_NODES]; /* nodes of the full model, in their order */
+} layer_path;
 
-static void way_from_records(const clv_privacy_view *v, int k, layer_way *w) {
+static void find_path_from_records(const clv_privacy_view *v, int k, layer_path *w) {
   int n = 0;
   for (int i = k; !clv_privacy_is_input(v, i); i = clv_privacy_worst_input(v, i)) n++;
   w->n = n;
   for (int i = k; !clv_privacy_is_input(v, i); i = clv_privacy_worst_input(v, i)) w->node[--n] = i;
 }
 
-/* The reader of node k on the path to the loss with the fewest hiding layers. */
-static int best_reader(const clv_privacy_view *v, int k) {
+/* Returns the node that reads node k on the path to the loss with the fewest hiding layers. */
+static int find_reader_to_loss(const clv_privacy_view *v, int k) {
   for (int m = k + 1; m < v->g->n_nodes; m++)
     for (int i = 0; i < v->g->nodes[m].n_in; i++)
-      if (v->g->nodes[m].in[i] == k && clv_privacy_head_through(v, m) == v->head[k]) return m;
+      if (v->g->nodes[m].in[i] == k && clv_privacy_head_layers_from(v, m) == v->n_head_layers[k])
+        return m;
   return -1;
 }
 
-static void way_to_loss(const clv_privacy_view *v, uint32_t last, layer_way *w) {
+static void find_path_to_loss(const clv_privacy_view *v, uint32_t last, layer_path *w) {
   int k = 0;
-  while (k < v->g->n_nodes && !(clv_privacy_is_crossing(v, k, last) && v->head[k] == 0)) k++;
+  while (k < v->g->n_nodes && !(clv_privacy_is_crossing(v, k, last) && v->n_head_layers[k] == 0))
+    k++;
   for (w->n = 0; k >= 0 && k < v->g->n_nodes && k != v->g->output; w->n++)
-    if ((k = best_reader(v, k)) >= 0) w->node[w->n] = k;
+    if ((k = find_reader_to_loss(v, k)) >= 0) w->node[w->n] = k;
 }
 
-/* Shortens a long name to its end, which identifies the layer; messages have limited room. */
+/* Returns the end of a long name, which identifies the layer; messages have limited room. */
 static const char *short_name(const clv_node *n) {
   const char *name = n->name, *dot;
   while (strlen(name) > SHOWN_NAME && (dot = strchr(name, '.'))) name = dot + 1;
   return name;
 }
 
-/* Appends a path, such as "3 (flatten) -> fc (linear)"; of a long path its two ends. */
-static void put_way(const clv_privacy_view *v, const layer_way *w, clv_bytes *out) {
+/* Appends a path of layers, such as "3 (flatten) -> fc (linear)". Of a long path it appends the two
+ * ends. */
+static void append_path(const clv_privacy_view *v, const layer_path *w, clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     bool gap = w->n > SHOWN_NODES && i == SHOWN_NODES / 2;
     const clv_node *n = &v->g->nodes[w->node[i]];
@@ -58,10 +61,10 @@ static void put_way(const clv_privacy_view *v, const layer_way *w, clv_bytes *ou
   if (!w->n) clv_bytes_puts(out, "of no layer at all");
 }
 
-/* Why a mixing layer hides nothing; NULL: it hides. */
-static const char *why_hides_nothing(const clv_privacy_view *v, int k, bool labels) {
+/* Returns why a mixing layer hides nothing; NULL: it hides. */
+static const char *why_layer_hides_nothing(const clv_privacy_view *v, int k, bool labels) {
   const char *why = clv_privacy_why_hides_nothing(v, k, labels);
-  const clv_reach *r = labels ? &v->gradient[k] : &v->reach[k];
+  const clv_reach *r = labels ? &v->label_reach[k] : &v->record_reach[k];
   if (why || r->sums) return why;
   if (r->is_over_budget) return "is of a model that is too large to be followed place by place";
   if (r->thinned) return "is often left with one value alone by the dropout in front of it";
@@ -72,20 +75,20 @@ static const char *why_hides_nothing(const clv_privacy_view *v, int k, bool labe
                       : "sums one place alone in some outputs (a border, a first step, a group)";
 }
 
-/* Appends the first mixing layer on the path that hides nothing, and why. */
-static void append_why_nothing_hides(const clv_privacy_view *v, const layer_way *w, bool labels,
+/* Appends the first mixing layer of the path that hides nothing, and the reason. */
+static void append_why_nothing_hides(const clv_privacy_view *v, const layer_path *w, bool labels,
                                      clv_bytes *out) {
   for (int i = 0; i < w->n; i++) {
     const char *why = NULL;
-    if (clv_privacy_is_mixing(v, w->node[i])) why = why_hides_nothing(v, w->node[i], labels);
+    if (clv_privacy_is_mixing(v, w->node[i])) why = why_layer_hides_nothing(v, w->node[i], labels);
     if (!why) continue;
     clv_bytes_printf(out, "; %.24s %s", short_name(&v->g->nodes[w->node[i]]), why);
     return;
   }
 }
 
-/* Appends the ops that mix: "linear, conv2d or lstm". */
-static void put_mixing_ops(clv_bytes *out) {
+/* Appends the names of the ops that mix: "linear, conv2d or lstm". */
+static void append_mixing_ops(clv_bytes *out) {
   const char *last = NULL;
   for (int op = 0, n = 0; op < CLV_OP_COUNT; op++) {
     const clv_op_def *def = clv_op_def_of((clv_op)op);
@@ -100,9 +103,9 @@ const char *clv_privacy_worker_name(const clv_blueprint *b, uint32_t stage) {
   return b->config->workers[b->stages[stage].worker].name;
 }
 
-/* Text of what a worker receives, and the key of `privacy` that permits it. */
+/* Message about records that a worker receives, and the key of `privacy` that permits them. */
 typedef struct records_refusal {
-  clv_finding shows;
+  clv_finding finding;
   const char *what, *key;
 } records_refusal;
 
@@ -114,27 +117,27 @@ static const records_refusal text_refusal = {
     CLV_FINDING_TOKENS, "is sent one vector per text, made of those of its tokens,",
     "tokens_readable"};
 
-/* The worst finding that the session does not permit. */
-static const records_refusal *refusal_of(const clv_blueprint *b, uint32_t stage,
-                                         clv_findings shows) {
-  clv_finding worst = clv_findings_worst(clv_privacy_forbidden_findings(b->config, shows));
+/* Returns the message for the worst finding that the session does not permit. */
+static const records_refusal *find_refusal(const clv_blueprint *b, uint32_t stage,
+                                           clv_findings findings) {
+  clv_finding worst = clv_findings_worst(clv_privacy_forbidden_findings(b->config, findings));
   if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_place(b, stage))
     return &text_refusal;
   for (size_t i = 0; i < CLV_COUNT(refusals); i++)
-    if (refusals[i].shows == worst) return &refusals[i];
+    if (refusals[i].finding == worst) return &refusals[i];
   return &refusals[0];
 }
 
 static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, ops = {0};
-  const records_refusal *r = refusal_of(b, i, b->stages[i].shows);
+  const records_refusal *r = find_refusal(b, i, b->stages[i].output_findings);
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
-  layer_way w;
+  layer_path w;
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
-  way_from_records(v, clv_privacy_worst_crossing(v, b->stages[i].last_layer), &w);
-  put_way(v, &w, &path);
+  find_path_from_records(v, clv_privacy_worst_crossing(v, b->stages[i].last_layer), &w);
+  append_path(v, &w, &path);
   append_why_nothing_hides(v, &w, false, &path);
-  put_mixing_ops(&ops);
+  append_mixing_ops(&ops);
   clv_config_pos pos =
       i + 1 < b->n_stages ? b->config->stages[i + 1].at_pos : b->config->loss.at_pos;
   return clv_session_fail_at(
@@ -145,42 +148,43 @@ static clv_code refuse_records(const clv_blueprint *b, uint32_t i, clv_err *err)
       path.data);
 }
 
-/* Checks the model inputs of a stage. The session file refuses the first stage at a worker earlier,
- * before there is a model. */
-static clv_code check_leaves(const clv_blueprint *b, uint32_t i, clv_err *err) {
+/* Checks the model inputs of a stage. If the first stage is at a worker, the session file has been
+ * refused already, before the model was made. */
+static clv_code check_model_inputs(const clv_blueprint *b, uint32_t i, clv_err *err) {
   const clv_stage_plan *s = &b->stages[i];
-  clv_findings shows;
-  if (!i || !clv_privacy_findings_of_leaves(b, i, &shows) ||
-      !clv_privacy_forbidden_findings(b->config, shows))
+  clv_findings findings;
+  if (!i || !clv_privacy_findings_of_inputs(b, i, &findings) ||
+      !clv_privacy_forbidden_findings(b->config, findings))
     return CLV_OK;
   uint32_t k = 0;
-  while (clv_privacy_leaf_findings(b, i, k + 1) != shows) k++;
+  while (clv_privacy_input_findings(b, i, k + 1) != findings) k++;
   return clv_session_fail_at(b->config, b->config->stages[i].at_pos, err,
                              "worker '%s' is sent the records: layers of stage '%s' read '%s'; "
                              "read it at master, or set privacy.raw_input_leaves: true",
                              clv_privacy_worker_name(b, i), b->config->stages[i].name,
-                             b->inputs.list[s->leaf[k]].name);
+                             b->inputs.list[s->model_inputs[k]].name);
 }
 
-/* The value before a cut whose gradient shows most of the records. */
-static int worst_returned(const clv_privacy_view *v, uint32_t last, clv_findings worst) {
+/* Returns a value that crosses behind layer `last` and whose gradient has the finding `worst`. */
+static int find_returned(const clv_privacy_view *v, uint32_t last, clv_findings worst) {
   for (int k = 0; k < v->g->n_nodes; k++)
-    if (clv_privacy_is_crossing(v, k, last) && (clv_privacy_returned(v, k) & worst)) return k;
+    if (clv_privacy_is_crossing(v, k, last) && (clv_privacy_findings_in_gradient(v, k) & worst))
+      return k;
   return v->g->output;
 }
 
-static clv_code refuse_returned(const clv_blueprint *b, uint32_t i, clv_findings shows,
+static clv_code refuse_gradient(const clv_blueprint *b, uint32_t i, clv_findings findings,
                                 clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes ops = {0};
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
-  const records_refusal *r = refusal_of(b, i, shows);
+  const records_refusal *r = find_refusal(b, i, findings);
   char reader[SHOWN_NAME + 64] = "the loss";
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
-  int k = worst_returned(v, b->stages[i].last_layer, r->shows), by = v->returned[k].reader;
+  int k = find_returned(v, b->stages[i].last_layer, r->finding), by = v->returned_reach[k].reader;
   if (by >= 0)
     snprintf(reader, sizeof reader, "%.24s (%s)", short_name(&v->g->nodes[by]),
              clv_op_name(v->g->nodes[by].op));
-  put_mixing_ops(&ops);
+  append_mixing_ops(&ops);
   return clv_session_fail_at(
       b->config, b->config->stages[i].at_pos, err,
       "worker '%s' %s in the gradient for stage '%s': the derivative of %s reads them; put a %s "
@@ -193,12 +197,12 @@ static clv_code refuse_returned(const clv_blueprint *b, uint32_t i, clv_findings
 static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, ops = {0};
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
-  layer_way w;
+  layer_path w;
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
-  way_to_loss(v, b->stages[i].last_layer, &w);
-  put_way(v, &w, &path);
+  find_path_to_loss(v, b->stages[i].last_layer, &w);
+  append_path(v, &w, &path);
   append_why_nothing_hides(v, &w, true, &path);
-  put_mixing_ops(&ops);
+  append_mixing_ops(&ops);
   return clv_session_fail_at(
       b->config, b->config->stages[i].at_pos, err,
       "stage '%s' at '%s' can read the labels from its gradient: no %s that learns from secret "
@@ -209,31 +213,33 @@ static clv_code refuse_labels(const clv_blueprint *b, uint32_t i, clv_err *err) 
       b->config->stages[i].name, clv_privacy_worker_name(b, i), ops.data, path.data);
 }
 
-/* True if the worker of stage i receives a gradient of its output. */
 bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker >= 0 && b->stages[i + 1].input_needs_grad;
 }
 
-static clv_findings forbidden_back(const clv_blueprint *b, uint32_t i, clv_findings of) {
+static clv_findings forbidden_in_gradient(const clv_blueprint *b, uint32_t i, clv_findings of) {
   const clv_stage_plan *s = &b->stages[i];
-  clv_findings shows = s->gradient_shows & ~(s->gradient_looked & b->look.uncertain) & of;
-  return clv_privacy_has_gradient(b, i) ? clv_privacy_forbidden_findings(b->config, shows) : 0;
+  clv_findings findings =
+      s->gradient_findings & ~(s->gradient_look_findings & b->look.uncertain_findings) & of;
+  return clv_privacy_has_gradient(b, i) ? clv_privacy_forbidden_findings(b->config, findings) : 0;
 }
 
-/* Refuses the stage next to the loss, of several with readable gradients. */
+/* Refuses the first finding that the session does not permit. Of several stages with readable
+ * gradients it refuses the one nearest to the loss. */
 clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
-  clv_findings uncertain = b->look.uncertain;
+  clv_findings uncertain = b->look.uncertain_findings;
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0 &&
-        clv_privacy_forbidden_findings(b->config,
-                                       b->stages[i].shows & ~(b->stages[i].looked & uncertain)))
+        clv_privacy_forbidden_findings(
+            b->config,
+            b->stages[i].output_findings & ~(b->stages[i].output_look_findings & uncertain)))
       return refuse_records(b, i, err);
-  for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(check_leaves(b, i, err));
+  for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(check_model_inputs(b, i, err));
   for (uint32_t i = b->n_stages; i-- > 0;) {
-    clv_findings records = forbidden_back(b, i, ~(clv_findings)CLV_FINDING_LABELS_READABLE);
-    if (records) return refuse_returned(b, i, records, err);
+    clv_findings records = forbidden_in_gradient(b, i, ~(clv_findings)CLV_FINDING_LABELS_READABLE);
+    if (records) return refuse_gradient(b, i, records, err);
   }
   for (uint32_t i = b->n_stages; i-- > 0;)
-    if (forbidden_back(b, i, CLV_FINDING_LABELS_READABLE)) return refuse_labels(b, i, err);
+    if (forbidden_in_gradient(b, i, CLV_FINDING_LABELS_READABLE)) return refuse_labels(b, i, err);
   return CLV_OK;
 }

@@ -12,7 +12,7 @@
 enum { LEAST_REPETITIONS = 3, MOST_REPETITIONS = 9 };
 static const double ENOUGH_S = 0.25;
 
-/* A graph with its plan and the memory that the plan uses. */
+/* A graph, its plan, and the memory that the plan uses. */
 typedef struct bench {
   clv_graph *graph;
   clv_params *params;
@@ -38,7 +38,7 @@ static void bench_done(bench *m) {
   free(m->times);
 }
 
-/* Copies the full model for n samples, with the parameters that the session freezes. */
+/* Copies the full model for n samples, and freezes the parameters that the session freezes. */
 static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err *err) {
   CLV_TRY(clv_graph_slice(b->whole, 0, b->stages[b->n_stages - 1].last_layer, &m->graph, err));
   CLV_TRY(clv_graph_set_batch(m->graph, n, err));
@@ -54,8 +54,8 @@ static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err 
   return CLV_OK;
 }
 
-/* Fills a value with small numbers of both signs; integers, which are tokens or classes, become
- * `whole`. */
+/* Allocates a value and fills it: floats with small numbers of both signs, integers (tokens,
+ * classes, lengths) with `whole`. */
 static clv_code fill_value(const clv_node *n, uint32_t stream, int64_t whole, void **ret,
                            clv_err *err) {
   size_t bytes;
@@ -69,7 +69,7 @@ static clv_code fill_value(const clv_node *n, uint32_t stream, int64_t whole, vo
   return CLV_OK;
 }
 
-static clv_code take_memory(bench *m, clv_err *err) {
+static clv_code alloc_memory(bench *m, clv_err *err) {
   uint32_t input = 0;
   const clv_node *out = &m->graph->nodes[m->graph->output];
   CLV_TRY(clv_alloc_aligned(m->params->total_bytes, &m->weights, err));
@@ -95,11 +95,11 @@ static clv_code run_once(bench *m, clv_err *err) {
   return clv_plan_backward_weight(m->plan, m->call, m->weights, m->gradients, false, err);
 }
 
-static clv_code repeat(bench *m, size_t *ret_n, clv_err *err) {
+static clv_code measure_repeatedly(bench *m, size_t *ret_n, clv_err *err) {
   uint64_t begin = 0;
   size_t n = 0;
   CLV_TRY(clv_plan_call_get(m->plan, &m->call, err));
-  CLV_TRY(run_once(m, err)); /* first touch of the memory, and packing of weights */
+  CLV_TRY(run_once(m, err)); /* not measured: it touches the memory first, and packs the weights */
   for (begin = clv_now_ns(); n < MOST_REPETITIONS; n++) {
     bool enough = (double)(clv_now_ns() - begin) * 1e-9 > ENOUGH_S;
     if (n >= LEAST_REPETITIONS && enough) break;
@@ -112,16 +112,16 @@ static clv_code repeat(bench *m, size_t *ret_n, clv_err *err) {
 
 /* ---- medians --------------------------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b) {
+static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return x < y ? -1 : x > y;
 }
 
-/* Median of n numbers that are `stride` doubles apart. */
+/* Returns the median of n numbers that are `stride` doubles apart. */
 static double median(const double *first, size_t stride, size_t n) {
   double list[MOST_REPETITIONS];
   for (size_t i = 0; i < n; i++) list[i] = first[i * stride];
-  qsort(list, n, sizeof *list, ascending);
+  qsort(list, n, sizeof *list, compare_doubles);
   return n % 2 ? list[n / 2] : (list[n / 2 - 1] + list[n / 2]) / 2;
 }
 
@@ -136,8 +136,8 @@ static void keep_medians(const bench *m, size_t n, clv_plan_times *ret) {
   }
 }
 
-static clv_code measure(const clv_blueprint *b, int threads, int64_t n, clv_plan_times *ret,
-                        clv_err *err) {
+static clv_code measure_size(const clv_blueprint *b, int threads, int64_t n, clv_plan_times *ret,
+                             clv_err *err) {
   CLV_AUTO(bench_done) bench m = {0};
   size_t repetitions;
   clv_plan_options po = {.backend = clv_backend_cpu(),
@@ -146,11 +146,11 @@ static clv_code measure(const clv_blueprint *b, int threads, int64_t n, clv_plan
                          .training = true,
                          .threads = threads,
                          .bf16 = clv_blueprint_is_bf16(b),
-                         .split_backward = true}; /* as for stages of a pipeline */
+                         .split_backward = true}; /* stages of a pipeline split it as well */
   CLV_TRY(copy_model(b, n, &m, err));
   CLV_TRY(clv_plan_new(m.graph, m.params, &po, &m.plan, err));
-  CLV_TRY(take_memory(&m, err));
-  CLV_TRY(repeat(&m, &repetitions, err));
+  CLV_TRY(alloc_memory(&m, err));
+  CLV_TRY(measure_repeatedly(&m, &repetitions, err));
   keep_medians(&m, repetitions, ret);
   return CLV_OK;
 }
@@ -166,8 +166,9 @@ clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
   for (; p->n_sizes < CLV_PROFILE_SIZES; n = (n + 1) / 2) {
     uint32_t k = p->n_sizes;
     CLV_TRY(clv_alloc(p->n_layers, sizeof *p->times[k], &p->times[k], err));
-    clv_code code = measure(b, threads, n, p->times[k], err);
-    if (code == CLV_INVALID && k > 0) return *ret = clv_steal(&p), CLV_OK; /* batch norm: too few */
+    clv_code code = measure_size(b, threads, n, p->times[k], err);
+    /* batch norm cannot train on so few samples */
+    if (code == CLV_INVALID && k > 0) return *ret = clv_steal(&p), CLV_OK;
     CLV_TRY(code);
     p->size[p->n_sizes++] = n;
     if (n == 1) break;

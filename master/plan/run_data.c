@@ -12,7 +12,7 @@
 #include "common/model/models/models.h"
 #include "master/plan/plan_int.h"
 
-static clv_code floats(const clv_number_list *from, float **ret, clv_err *err) {
+static clv_code copy_floats(const clv_number_list *from, float **ret, clv_err *err) {
   CLV_TRY(clv_alloc(from->n, sizeof **ret, ret, err));
   for (size_t i = 0; i < from->n; i++) (*ret)[i] = (float)from->items[i];
   return CLV_OK;
@@ -40,18 +40,19 @@ static clv_text_options text_options(const clv_data_config *d) {
   static const clv_accents accents[] = {[CLV_ACCENT_AUTO] = CLV_ACCENTS_AUTO,
                                         [CLV_ACCENT_KEEP] = CLV_ACCENTS_KEEP,
                                         [CLV_ACCENT_STRIP] = CLV_ACCENTS_STRIP};
-  return (clv_text_options){
-      .column = d->text.column,
-      .label = d->text.label,
-      .max_tokens =
-          d->format == CLV_FORMAT_DOCUMENTS ? d->documents.max_tokens : d->text.max_tokens,
-      .tokenizer = d->tokenizer.file,
-      .pieces = {.keep_case = !d->tokenizer.lower_case, .accents = accents[d->tokenizer.accents]},
-      .no_ends = !d->tokenizer.ends,
-      .first = d->tokenizer.first,
-      .last = d->tokenizer.last,
-      .pad = d->tokenizer.pad,
-      .mask = d->tokenizer.mask};
+  return (clv_text_options){.column = d->text.column,
+                            .label = d->text.label,
+                            .max_tokens = d->format == CLV_FORMAT_DOCUMENTS
+                                              ? d->documents.max_tokens
+                                              : d->text.max_tokens,
+                            .tokenizer = d->tokenizer.file,
+                            .tokenizer_options = {.keep_case = !d->tokenizer.lower_case,
+                                                  .accents = accents[d->tokenizer.accents]},
+                            .no_ends = !d->tokenizer.ends,
+                            .first = d->tokenizer.first,
+                            .last = d->tokenizer.last,
+                            .pad = d->tokenizer.pad,
+                            .mask = d->tokenizer.mask};
 }
 
 static clv_page_options page_options(const clv_data_config *d) {
@@ -72,14 +73,14 @@ static const clv_split_kind splits[] = {[CLV_BY_CLASS] = CLV_SPLIT_STRATIFIED,
                                         [CLV_BY_END] = CLV_SPLIT_LAST,
                                         [CLV_BY_GROUP] = CLV_SPLIT_GROUPS};
 
-/* One of the data sets of the session. */
+/* The files of data.train or data.test, and how to read them. */
 typedef struct set_files {
-  const char *key; /* for messages */
+  const char *key; /* key of the session file, for messages */
   const clv_text_list *files;
   clv_config_pos pos;
-  uint64_t limit;  /* most records; 0: all */
-  bool unlabelled; /* read no labels, and keep the first `limit` records */
-  bool grouped;    /* read groups of records */
+  uint64_t limit;  /* most records to use; 0: all */
+  bool unlabelled; /* read no labels, and limit to the first records */
+  bool grouped;    /* read the groups of the records */
 } set_files;
 
 static set_files train_files(const clv_session_config *c) {
@@ -107,25 +108,25 @@ clv_code clv_run_data_derive_seed(const clv_session_config *c, uint64_t *ret, cl
   return CLV_OK;
 }
 
-static bool takes_first(const clv_session_config *c, const set_files *s) {
+static bool limits_to_first(const clv_session_config *c, const set_files *s) {
   return s->unlabelled || c->data.limit_by == CLV_BY_END;
 }
 
-static clv_code read_set(const clv_session_config *c, const set_files *s,
-                         const clv_dataset_options *o, clv_dataset **ret, clv_err *err) {
+static clv_code read_records(const clv_session_config *c, const set_files *s,
+                             const clv_dataset_options *o, clv_dataset **ret, clv_err *err) {
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = NULL;
   uint64_t seed;
   CLV_TRY(clv_dataset_open(o, &ds, err));
   if (c->data.broken == CLV_BROKEN_REFUSE)
     CLV_TRY(clv_plan_refuse_broken(clv_dataset_broken(ds), err));
   CLV_TRY(clv_run_data_derive_seed(c, &seed, err));
-  if (!takes_first(c, s))
+  if (!limits_to_first(c, s))
     CLV_TRY(clv_dataset_limit(ds, s->limit, splits[c->data.limit_by], seed, err));
   *ret = clv_steal(&ds);
   return CLV_OK;
 }
 
-/* Checks the root folder. If it were no folder, each file below it would appear to be at fault. */
+/* Checks that data.root is a folder. Otherwise each file in it would appear to be at fault. */
 static clv_code check_root(const clv_session_config *c, const set_files *s, clv_err *err) {
   struct stat st;
   const char *root = c->data.root;
@@ -139,8 +140,8 @@ static clv_code check_root(const clv_session_config *c, const set_files *s, clv_
   return CLV_DATA_LOSS;
 }
 
-/* Fails with the error of a set. Keys that contradict each other end with exit code 3; errors of
- * the data, not of the session file, with 7. */
+/* Fails with the error of a set. The program exits with 3 if keys contradict each other, with 7 if
+ * the data are at fault. */
 static clv_code fail_set(const clv_session_config *c, const set_files *s, const clv_err *why,
                          clv_err *err) {
   clv_session_fail_at(c, s->pos, err, "%s: %s", s->key, why->text);
@@ -149,17 +150,18 @@ static clv_code fail_set(const clv_session_config *c, const set_files *s, const 
   return CLV_DATA_LOSS;
 }
 
-static clv_code open_one(const clv_session_config *c, const set_files *s, clv_dataset **ret,
+static clv_code open_set(const clv_session_config *c, const set_files *s, clv_dataset **ret,
                          clv_err *err) {
   const clv_text_list *files = s->files;
   CLV_AUTO(clv_freep) float *mean = NULL, *std = NULL;
   clv_err why;
   bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   int64_t ignored = (int64_t)c->loss.ignore_index;
-  CLV_TRY(clv_model_check(c, err)); /* otherwise its error would appear as one of the records */
+  /* first, because otherwise an error of the model would appear as an error of the records */
+  CLV_TRY(clv_model_check(c, err));
   CLV_TRY(check_root(c, s, err));
-  CLV_TRY(floats(&c->data.mean, &mean, err));
-  CLV_TRY(floats(&c->data.std, &std, err));
+  CLV_TRY(copy_floats(&c->data.mean, &mean, err));
+  CLV_TRY(copy_floats(&c->data.std, &std, err));
   size_t n_inputs = clv_data_inputs(&c->data);
   clv_dataset_options o = {.format = c->data.format,
                            .inputs_path = files->items[0],
@@ -173,7 +175,7 @@ static clv_code open_one(const clv_session_config *c, const set_files *s, clv_da
                            .unlabelled = s->unlabelled,
                            .skips_broken = true,
                            .keeps_rank_3 = clv_model_takes_sequences(c),
-                           .limit = takes_first(c, s) ? s->limit : 0,
+                           .limit = limits_to_first(c, s) ? s->limit : 0,
                            .grouped = s->grouped,
                            .group = c->data.validation_group,
                            .scale = (float)c->data.scale,
@@ -190,10 +192,10 @@ static clv_code open_one(const clv_session_config *c, const set_files *s, clv_da
                            .ignored = &ignored,
                            .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
   if (s->grouped) o.text.group = c->data.validation_group;
-  return read_set(c, s, &o, ret, &why) == CLV_OK ? CLV_OK : fail_set(c, s, &why, err);
+  return read_records(c, s, &o, ret, &why) == CLV_OK ? CLV_OK : fail_set(c, s, &why, err);
 }
 
-static clv_code split(const clv_session_config *c, clv_run_data *d, clv_err *err) {
+static clv_code split_train(const clv_session_config *c, clv_run_data *d, clv_err *err) {
   uint64_t seed;
   clv_err why;
   CLV_TRY(clv_run_data_derive_seed(c, &seed, err));
@@ -211,11 +213,11 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
   clv_run_data d = {0};
   clv_code code = CLV_OK;
   const set_files train = train_files(c), test = test_files(c, false);
-  if (need_train || !c->data.test.n) code = open_one(c, &train, &d.train, err);
-  if (code == CLV_OK && c->data.test.n) code = open_one(c, &test, &d.test, err);
+  if (need_train || !c->data.test.n) code = open_set(c, &train, &d.train, err);
+  if (code == CLV_OK && c->data.test.n) code = open_set(c, &test, &d.test, err);
   if (code == CLV_OK && d.train && d.test)
     code = clv_dataset_check_same_classes(d.train, d.test, err);
-  if (code == CLV_OK && d.train) code = split(c, &d, err);
+  if (code == CLV_OK && d.train) code = split_train(c, &d, err);
   if (code == CLV_OK && d.test) code = clv_subset_all(d.test, &d.test_rows, err);
   if (code != CLV_OK) {
     clv_run_data_done(&d);
@@ -228,7 +230,7 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
 clv_code clv_run_data_open_inputs(const clv_session_config *c, clv_run_data *ret, clv_err *err) {
   clv_run_data d = {0};
   const set_files test = test_files(c, true);
-  CLV_TRY(open_one(c, &test, &d.test, err));
+  CLV_TRY(open_set(c, &test, &d.test, err));
   clv_code code = clv_subset_all(d.test, &d.test_rows, err);
   if (code == CLV_OK)
     *ret = d;
@@ -239,7 +241,7 @@ clv_code clv_run_data_open_inputs(const clv_session_config *c, clv_run_data *ret
 
 /* ---- what the sets are ----------------------------------------------------------------------- */
 
-static const char *how_split(const clv_session_config *c, const clv_run_data *d) {
+static const char *split_text(const clv_session_config *c, const clv_run_data *d) {
   static const char *const words[] = {
       [CLV_SPLIT_STRATIFIED] = "each class by its share, drawn by the seed",
       [CLV_SPLIT_SHUFFLED] = "drawn by the seed",
@@ -256,7 +258,7 @@ void clv_run_data_describe_held_back(const clv_session_config *c, const clv_run_
   size_t n = d->validation_rows.n;
   if (n)
     clv_bytes_printf(out, "%zu of %zu records %s held back for validation: %s", n,
-                     n + d->train_rows.n, n > 1 ? "are" : "is", how_split(c, d));
+                     n + d->train_rows.n, n > 1 ? "are" : "is", split_text(c, d));
 }
 
 static void note_one_class(const char *set, const clv_dataset *ds, const clv_subset *rows,
@@ -270,22 +272,22 @@ static void note_one_class(const char *set, const clv_dataset *ds, const clv_sub
   clv_bytes_puts(notes, ": its figures say nothing about other classes\n");
 }
 
-/* True if a number in text form is less than another, by value. */
-static bool number_before(const char *one, const char *other) {
+/* True if the number `one` is less than `other`. Both are texts of digits. */
+static bool is_number_before(const char *one, const char *other) {
   one += strspn(one, "0");
   other += strspn(other, "0");
   size_t n = strlen(one), m = strlen(other);
   return n == m ? strcmp(one, other) < 0 : n < m;
 }
 
-/* Notes classes whose names are numbers but sort differently: names sort as texts, so 10 comes
- * before 2, and class 1 may be '10'. */
+/* Notes that the classes have numbers as names but are not in the order of these numbers. Names
+ * sort as texts, so 10 comes before 2, and class 1 may be '10'. */
 static void note_class_order(const clv_session_config *c, const clv_dataset *ds, clv_bytes *notes) {
   size_t n = ds && !c->data.documents.labels.n ? clv_dataset_class_count(ds) : 0, first = 0;
   for (size_t i = 0; i < n; i++) {
     if (!clv_is_number_name(clv_dataset_class_name(ds, i))) return;
     if (!first && i &&
-        number_before(clv_dataset_class_name(ds, i), clv_dataset_class_name(ds, i - 1)))
+        is_number_before(clv_dataset_class_name(ds, i), clv_dataset_class_name(ds, i - 1)))
       first = i;
   }
   if (!first) return;
@@ -297,7 +299,7 @@ static void note_class_order(const clv_session_config *c, const clv_dataset *ds,
                    clv_dataset_class_name(ds, first), first);
 }
 
-/* Notes sets with less information than they seem to have. */
+/* Notes sets that have less information than they seem to have. */
 static void note_sets(const clv_session_config *c, const clv_run_data *d, clv_bytes *notes) {
   double share = c->data.validation_fraction * (double)(d->train_rows.n + d->validation_rows.n);
   if (d->validation_rows.n == 1 && share < 0.5)
@@ -318,13 +320,13 @@ typedef struct scan_words {
   const char *key;
 } scan_words;
 
-static void pass_on(void *user, size_t done, size_t all) {
+static void report_progress(void *user, size_t done, size_t all) {
   const scan_words *w = user;
   if (w->o->progress) w->o->progress(w->o->user, w->key, done, all);
 }
 
-static clv_code refuse_scanned(const clv_session_config *c, const scan_words *w, clv_config_pos pos,
-                               const clv_scan *s, clv_err *err) {
+static clv_code refuse_not_finite(const clv_session_config *c, const scan_words *w,
+                                  clv_config_pos pos, const clv_scan *s, clv_err *err) {
   char more[80] = "";
   if (s->not_finite.n > 1)
     snprintf(more, sizeof more, ", and %zu more record%s such values", s->not_finite.n - 1,
@@ -348,8 +350,8 @@ static void note_strays(const clv_dataset *ds, const scan_words *w, const char *
                      w->key, n, CLV_S(n), folder, n > 1 ? "are" : "is", first);
 }
 
-/* Notes records that are taken for images of one channel, if the first layer would accept the shape
- * of the file, too. */
+/* Notes that records are taken for images of one channel, if the first layer would also accept them
+ * as they are in the file. */
 static void note_channel(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
                          const char *file, clv_bytes *notes) {
   char shape[160];
@@ -361,8 +363,8 @@ static void note_channel(const clv_session_config *c, const clv_dataset *ds, con
                    w->key, file, clv_shape_format(&x, shape, sizeof shape));
 }
 
-static void note_cut(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
-                     clv_bytes *notes) {
+static void note_truncated(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
+                           clv_bytes *notes) {
   size_t n = clv_dataset_truncated(ds);
   if (n)
     clv_bytes_printf(notes,
@@ -387,14 +389,14 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
   if (n.words_without_tokens)
     clv_bytes_printf(notes, "%s: the tokenizer has no token for %zu word%s\n", w->key,
                      n.words_without_tokens, CLV_S(n.words_without_tokens));
-  if (n.strays)
+  if (n.n_strays)
     clv_bytes_printf(notes, "%s: %zu file%s no document (.pdf, .png, .jpg, .jsonl) and ignored\n",
-                     w->key, n.strays, n.strays == 1 ? " is" : "s are");
+                     w->key, n.n_strays, n.n_strays == 1 ? " is" : "s are");
 }
 
-/* Notes a head with more outputs than labels. Labels that are numbers may lack the highest classes
- * here and have them elsewhere, so this is no error (named classes: labels_fit), but may be a
- * mistake. */
+/* Notes a head with more outputs than the labels need. If the labels are numbers, the highest
+ * classes may be missing here only by chance, so this is no error. If classes have names,
+ * check_head_size refuses such a head. */
 static void note_labels(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
                         clv_bytes *notes) {
   int64_t low, high;
@@ -407,20 +409,20 @@ static void note_labels(const clv_session_config *c, const clv_dataset *ds, cons
                      w->key, (long long)high, (long long)a->integer, (long long)high + 1);
 }
 
-/* Notes labels most of which are not shifted. clv_run_data_check_fit refuses data in which nearly
- * all are not. */
+/* Notes labels of which most are the token of their own position, so that they are not shifted. If
+ * nearly all are, clv_run_data_check_fit refuses the data. */
 static void note_shift(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
                        clv_bytes *notes) {
   if (!clv_model_padding_of(c).shifts_labels) return;
   clv_label_shift m = clv_dataset_label_shift(ds, (int64_t)c->loss.ignore_index);
-  if (m.same_place > m.comparable - m.same_place && !clv_labels_are_own_tokens(&m))
+  if (m.n_same_place > m.n_comparable - m.n_same_place && !clv_labels_are_own_tokens(&m))
     clv_bytes_printf(notes,
                      "%s: %zu of %zu labels are the token of their own place; head: causal is to "
                      "say the next one, and nothing shifts labels here\n",
-                     w->key, m.same_place, m.comparable);
+                     w->key, m.n_same_place, m.n_comparable);
 }
 
-static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv_scan_options *so,
+static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv_scan_options *so,
                          const scan_words *w, const clv_text_list *files, clv_config_pos pos,
                          clv_subset *rows[2], uint64_t *left_out, clv_bytes *notes, clv_err *err) {
   CLV_AUTO(clv_scan_done) clv_scan found = {0};
@@ -429,7 +431,7 @@ static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv
   note_strays(ds, w, files->items[0], notes);
   clv_plan_note_broken(w->key, clv_dataset_broken(ds), notes);
   *left_out += clv_dataset_broken(ds)->n;
-  note_cut(c, ds, w, notes);
+  note_truncated(c, ds, w, notes);
   note_channel(c, ds, w, files->items[0], notes);
   note_pages(c, ds, w, notes);
   note_labels(c, ds, w, notes);
@@ -449,7 +451,7 @@ static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv
   *left_out += found.broken.n;
   for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.unreadable);
   if (!found.not_finite.n) return CLV_OK;
-  if (c->data.non_finite == CLV_NON_FINITE_REFUSE) return refuse_scanned(c, w, pos, &found, err);
+  if (c->data.non_finite == CLV_NON_FINITE_REFUSE) return refuse_not_finite(c, w, pos, &found, err);
   for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.not_finite);
   if (!rows[0]->n)
     return clv_session_fail_at(c, pos, err, "%s: no record has finite values alone (%s)", w->key,
@@ -457,7 +459,7 @@ static clv_code scan_one(const clv_session_config *c, const clv_dataset *ds, clv
   *left_out += found.not_finite.n;
   clv_bytes_printf(notes,
                    "%s: %zu of %zu records left out (data.non_finite: skip); the first: %s\n",
-                   w->key, found.not_finite.n, found.looked_at, found.first);
+                   w->key, found.not_finite.n, found.n_checked, found.first);
   return CLV_OK;
 }
 
@@ -466,17 +468,17 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
   clv_draw_seed draw = {0};
   CLV_TRY(clv_run_data_derive_seed(c, &draw.seed, err));
   clv_subset *train[2] = {&d->train_rows, &d->validation_rows}, *test[2] = {&d->test_rows, NULL};
-  clv_scan_options so = {.most = o->most,
+  clv_scan_options so = {.max_records = o->max_records,
                          .decode = o->decode || c->data.broken == CLV_BROKEN_SKIP,
                          .draw = &draw,
-                         .progress = pass_on};
+                         .progress = report_progress};
   uint64_t left_out = 0;
   if (d->train)
-    CLV_TRY(scan_one(c, d->train, &so, &(scan_words){o, "data.train"}, &c->data.train,
+    CLV_TRY(scan_set(c, d->train, &so, &(scan_words){o, "data.train"}, &c->data.train,
                      c->data.train_pos, train, &left_out, notes, err));
   so.draw = NULL;
   if (d->test)
-    CLV_TRY(scan_one(c, d->test, &so, &(scan_words){o, "data.test"}, &c->data.test,
+    CLV_TRY(scan_set(c, d->test, &so, &(scan_words){o, "data.test"}, &c->data.test,
                      c->data.test_pos, test, &left_out, notes, err));
   note_sets(c, d, notes);
   *ret_left_out = left_out;

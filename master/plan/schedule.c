@@ -29,13 +29,14 @@ uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
   shape->n_ranks = n;
   shape->n_stages = b->n_stages + 1;
   shape->first_backward = 0;
-  while (shape->first_backward < b->n_stages && !b->stages[shape->first_backward].participates)
+  while (shape->first_backward < b->n_stages && !b->stages[shape->first_backward].has_backward)
     shape->first_backward++;
   for (uint32_t s = 0; s <= b->n_stages; s++) shape->rank[s] = rank_of[b->stages[s].worker + 1];
   return n;
 }
 
-/* Returns costs where nothing is measured (diagrams): equal stages, free links, a free loss. */
+/* Returns the costs to use where nothing has been measured, as in diagrams: equal stages, links and
+ * a loss that take no time. */
 void clv_pipeline_default_costs(const clv_blueprint *b, clv_sched_costs *ret) {
   clv_sched_costs_equal(ret, 1, 1, 1);
   ret->input_first = true;
@@ -73,18 +74,18 @@ static clv_code read_custom(const clv_session_config *c, const clv_sched_shape *
 
 /* ---- positions ------------------------------------------------------------------------------- */
 
-static bool learns(const clv_blueprint *b, uint32_t stage) {
+static bool is_learning(const clv_blueprint *b, uint32_t stage) {
   return stage < b->n_stages && b->stages[stage].n_learning > 0;
 }
 
-/* Numbers the instructions of a rank in the order of its list. Sends and receives have no position;
- * they happen as soon as they can. */
+/* Gives the instructions of a rank their positions, in the order of its list. Sends and receives
+ * have no position, because they happen as soon as they can. */
 static void number_instructions(const clv_blueprint *b, clv_placed_schedule *l, uint32_t rank) {
   uint32_t position = 0;
   for (uint32_t i = 0; i < l->sched->n[rank]; i++) {
     const clv_instr *in = &l->sched->list[rank][i];
     clv_call_positions *t = &l->positions[in->stage * l->n_micro];
-    if (b->caches && in->stage == 0) continue; /* called outside the steps, or never */
+    if (b->has_cache && in->stage == 0) continue; /* no step calls a cached stage */
     switch ((clv_instr_kind)in->kind) {
       case CLV_INSTR_FORWARD:
         t[in->micro].forward = ++position;
@@ -98,7 +99,8 @@ static void number_instructions(const clv_blueprint *b, clv_placed_schedule *l, 
         t[in->micro].weight = ++position;
         break;
       case CLV_INSTR_STEP:
-        if (learns(b, in->stage)) l->steps[in->stage * l->n_steps + in->micro] = ++position;
+        if (is_learning(b, in->stage))
+          l->step_positions[in->stage * l->n_steps + in->micro] = ++position;
         break;
       default:
         break;
@@ -106,20 +108,20 @@ static void number_instructions(const clv_blueprint *b, clv_placed_schedule *l, 
   }
 }
 
-static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, clv_placed_schedule *l,
-                     clv_err *err) {
+static clv_code fill_schedule(const clv_blueprint *b, const clv_sched_costs *costs,
+                              clv_placed_schedule *l, clv_err *err) {
   const clv_session_config *c = b->config;
   const char *names[CLV_SCHED_RANKS];
   clv_sched_options o = {.kind = (clv_sched_kind)c->pipeline.schedule, .window = l->window};
-  clv_sched_costs textbook;
+  clv_sched_costs default_costs;
   bool whole = l->n_micro == b->micro_batches * l->n_steps;
   if (!whole && (o.kind == CLV_SCHED_INTERLEAVED || o.kind == CLV_SCHED_CUSTOM))
-    o.kind = CLV_SCHED_1F1B; /* the last batch of an epoch is short */
+    o.kind = CLV_SCHED_1F1B; /* for the short last batch of an epoch */
   clv_pipeline_ranks(b, &o.shape, names);
   o.shape.n_micro = l->n_micro;
   if (o.kind == CLV_SCHED_PIPEDREAM_2BW) o.shape.n_accumulate = l->n_micro / l->n_steps;
-  clv_pipeline_default_costs(b, &textbook);
-  o.costs = costs ? costs : &textbook;
+  clv_pipeline_default_costs(b, &default_costs);
+  o.costs = costs ? costs : &default_costs;
   if (o.kind == CLV_SCHED_CUSTOM)
     CLV_TRY(read_custom(c, &o.shape, &l->sched, err));
   else
@@ -127,12 +129,13 @@ static clv_code fill(const clv_blueprint *b, const clv_sched_costs *costs, clv_p
   CLV_TRY(clv_sched_check(l->sched, &l->report, err));
   CLV_TRY(
       clv_alloc((size_t)o.shape.n_stages * l->n_micro, sizeof *l->positions, &l->positions, err));
-  CLV_TRY(clv_alloc((size_t)o.shape.n_stages * l->n_steps, sizeof *l->steps, &l->steps, err));
+  CLV_TRY(clv_alloc((size_t)o.shape.n_stages * l->n_steps, sizeof *l->step_positions,
+                    &l->step_positions, err));
   for (uint32_t r = 0; r < o.shape.n_ranks; r++) number_instructions(b, l, r);
   return CLV_OK;
 }
 
-/* Names the ranks in an error: a schedule knows only their numbers. */
+/* Appends the names of the ranks to an error, because a schedule knows only their numbers. */
 static void name_ranks(const clv_blueprint *b, clv_err *err) {
   clv_sched_shape shape;
   const char *names[CLV_SCHED_RANKS];
@@ -152,7 +155,7 @@ clv_code clv_placed_schedule_new(const clv_blueprint *b, uint32_t n_micro, uint3
   l->n_micro = n_micro;
   l->n_steps = n_steps;
   l->window = window;
-  clv_code code = fill(b, costs, l, err);
+  clv_code code = fill_schedule(b, costs, l, err);
   if (code != CLV_OK) {
     clv_placed_schedule_free(l);
     if (err && strstr(err->text, "rank ")) name_ranks(b, err);
@@ -167,7 +170,7 @@ void clv_placed_schedule_free(clv_placed_schedule *l) {
   if (!l) return;
   clv_sched_free(l->sched);
   free(l->positions);
-  free(l->steps);
+  free(l->step_positions);
   free(l);
 }
 

@@ -10,8 +10,9 @@
 
 #include "master/plan/plan.h"
 
-/* Lists the tensors that a stage needs. fresh: adapters may be missing, and then start from the
- * seed. Otherwise the tensors of a worker's artifact may be missing, by the stage's `spec`. */
+/* Lists the tensors that a stage needs. fresh: adapters may be missing from the file and then start
+ * from the seed. Otherwise tensors that checkpoints omit may be missing
+ * (clv_is_param_checkpointed). */
 static clv_code wants_of(const clv_params *params, bool fresh, const clv_stage_spec *spec,
                          clv_weights_want **ret, clv_err *err) {
   clv_weights_want *want;
@@ -38,8 +39,8 @@ clv_code clv_stage_match_weights(const clv_blueprint *b, uint32_t stage, const c
   return CLV_OK;
 }
 
-/* Lists the tensors of the full model; tied ones also under their own name, which old files have.
- * */
+/* Lists the tensors of the full model. A tied tensor is listed under its own name as well, because
+ * old files have it. */
 static clv_code known_of(const clv_params *all, clv_weights_want **ret, size_t *ret_n,
                          clv_err *err) {
   clv_weights_want *known;
@@ -58,7 +59,7 @@ static clv_code known_of(const clv_params *all, clv_weights_want **ret, size_t *
 
 enum { PART_VALUES = 1 << 18 };
 
-/* Values from `first` on of one of two tensors. */
+/* Two tied tensors, of a file or of a folder. */
 typedef struct two_tensors {
   const clv_weights_file *file;
   const clv_weights_entry *entry[2];
@@ -74,7 +75,7 @@ static clv_code read_part(const two_tensors *t, int which, size_t first, size_t 
                                        err);
 }
 
-/* Checks that two tied tensors have the same values; the first is the owner's. */
+/* Checks that two tied tensors have the same values. The first one is the owner's. */
 static clv_code check_same(const two_tensors *t, clv_err *err) {
   CLV_AUTO(clv_freep) char *parts = NULL;
   size_t n, bytes = (size_t)PART_VALUES * 4;
@@ -145,8 +146,8 @@ static clv_code check_digest(const clv_stage_spec *spec, const clv_weights_file 
                   spec->weights_file);
 }
 
-/* Adds one line for all parameters that the file lacks and that start at 0
- * (num_batches_tracked). */
+/* Appends one line about the parameters that the file lacks and that start at 0, such as
+ * num_batches_tracked. */
 static void note_counts(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
                         const clv_weights_entry *const *found, clv_bytes *notes) {
   const clv_params *params = b->stages[stage].params;
@@ -178,7 +179,7 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
         b, stage, f,
         CLV_WEIGHTS_ALLOW_UNEXPECTED | CLV_WEIGHTS_ALLOW_NO_COUNTS | CLV_WEIGHTS_ALLOW_NARROWING,
         ret_found, &why);
-  if (code != CLV_OK) { /* an error in the file that the session names */
+  if (code != CLV_OK) { /* the message points at the line of the session that names the file */
     clv_session_fail_at(b->config, spec->weights_pos, err, "stage '%s': %s", spec->name, why.text);
     if (err) err->code = CLV_DATA_LOSS;
     return CLV_DATA_LOSS;
@@ -203,8 +204,8 @@ static clv_code check_listed(void *user, const char *name, int fd, clv_err *err)
   return clv_artifact_check(user, name, fd, err);
 }
 
-/* Opens the folder. With a digest in the session, its files are compared with the list that has
- * this digest. */
+/* Opens the folder. If the session gives a digest, it must be that of the folder's list of files,
+ * and each file is compared with this list. */
 static clv_code open_folder(const clv_stage_spec *spec, clv_stage_folder *f, clv_err *err) {
   const char *path = spec->weights_folder;
   clv_weights_guard guard = {0};
@@ -235,7 +236,7 @@ static clv_code match_folder(const clv_stage_spec *spec, clv_stage_folder *f, cl
   return CLV_OK;
 }
 
-/* Adds a line with the parameters that start from the seed. */
+/* Appends a line with the parameters that start from the seed. */
 static void note_fresh(const clv_stage_spec *spec, const clv_stage_folder *f, clv_bytes *notes) {
   size_t n = 0;
   for (size_t i = 0; i < f->n; i++) {
@@ -248,8 +249,7 @@ static void note_fresh(const clv_stage_spec *spec, const clv_stage_folder *f, cl
   }
 }
 
-/* True if an earlier stage uses the same folder, so that the unused tensors have been noted
- * already. */
+/* True if an earlier stage uses the same folder, so that `notes` has its unused tensors already. */
 static bool has_noted_folder(const clv_session_config *c, uint32_t stage) {
   for (uint32_t i = 0; i < stage; i++)
     if (c->stages[i].weights_folder &&

@@ -21,8 +21,8 @@ const char *clv_stage_device(const clv_blueprint *b, uint32_t stage) {
   return said[0] ? said : b->config->stages[stage].device;
 }
 
-/* True if the module shares the parameter with the worker's artifact: a frozen weight of it. The
- * module keeps no reordered copy of such weights either. */
+/* True if the parameter is a frozen weight of the worker's artifact, which the module does not
+ * copy. The module keeps no reordered copy of such weights either. */
 static bool is_shared_with_worker(const clv_blueprint *b, uint32_t i, const clv_param *p) {
   const clv_stage_spec *s = &b->config->stages[i];
   return s->weights_artifact && p->fixed && !clv_lora_is_adapter(p->name) &&
@@ -38,23 +38,23 @@ static bool has_shared_weights(const clv_blueprint *b, uint32_t i) {
 
 /* ---- its plan -------------------------------------------------------------------------------- */
 
-/* Calls of a stage, for batches of `samples` samples. */
+/* Calls of a stage: how large, how many at once, and for what. */
 typedef struct stage_calls {
   int64_t samples;
-  uint32_t live; /* calls that exist at once */
-  bool training;
+  uint32_t n_live; /* calls that exist at once */
+  bool is_training;
 } stage_calls;
 
-static clv_code plan_on(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
-                        const stage_calls *calls, clv_plan **ret, clv_err *err) {
+static clv_code make_plan(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
+                          const stage_calls *calls, clv_plan **ret, clv_err *err) {
   const clv_stage_plan *s = &b->stages[i];
   const clv_session_config *c = b->config;
   bool bf16 = backend->memory ? c->train.dtype == CLV_COMPUTE_BF16 : clv_blueprint_is_bf16(b);
-  bool transient = (calls->training && calls->live <= 1) || has_shared_weights(b, i);
+  bool transient = (calls->is_training && calls->n_live <= 1) || has_shared_weights(b, i);
   clv_plan_options po = {.backend = backend,
                          .dtype = CLV_F32,
                          .batch = calls->samples,
-                         .training = calls->training,
+                         .training = calls->is_training,
                          .threads = (int)c->stages[i].threads,
                          .bf16 = bf16,
                          .tf32 = backend->memory && c->stages[i].tf32,
@@ -62,15 +62,15 @@ static clv_code plan_on(const clv_backend *backend, const clv_blueprint *b, uint
   for (int k = 0, input = 0; k < s->graph->n_nodes; k++)
     if (s->graph->nodes[k].op == CLV_OP_INPUT)
       po.batches[input++] = s->graph->nodes[k].shape.dim[0] * calls->samples / b->micro_size;
-  po.need_input_grad[0] = calls->training && s->input_needs_grad;
-  po.split_backward = s->input_needs_grad || calls->live > 1;
+  po.need_input_grad[0] = calls->is_training && s->input_needs_grad;
+  po.split_backward = s->input_needs_grad || calls->n_live > 1;
   backend->set_threads(po.threads);
   return clv_plan_new(s->graph, s->params, &po, ret, err);
 }
 
 /* ---- what is beside it ----------------------------------------------------------------------- */
 
-static size_t bytes_of(const clv_node *n) {
+static size_t node_bytes(const clv_node *n) {
   size_t bytes = 0;
   return clv_shape_bytes(&n->shape, n->dtype, &bytes, NULL) == CLV_OK ? bytes : 0;
 }
@@ -78,42 +78,43 @@ static size_t bytes_of(const clv_node *n) {
 static size_t input_bytes(const clv_graph *g) {
   size_t in = 0;
   for (int k = 0; k < g->n_nodes; k++)
-    if (g->nodes[k].op == CLV_OP_INPUT) in += bytes_of(&g->nodes[k]);
+    if (g->nodes[k].op == CLV_OP_INPUT) in += node_bytes(&g->nodes[k]);
   return in;
 }
 
-/* Bytes of activations. A stage that recomputes keeps the inputs of all calls, and the activations
- * of one. */
-static size_t activations_of(const clv_blueprint *b, uint32_t i, size_t call_bytes, uint32_t live) {
+/* Returns the bytes of activations. A stage that recomputes keeps the inputs of all calls, and the
+ * activations of one call. */
+static size_t activation_bytes(const clv_blueprint *b, uint32_t i, size_t call_bytes,
+                               uint32_t live) {
   if (!b->config->stages[i].recompute) return live * call_bytes;
   return call_bytes + live * input_bytes(b->stages[i].graph);
 }
 
 /* ---- on a device ----------------------------------------------------------------------------- */
 
-static const clv_node *output_of(const clv_stage_plan *s) {
+static const clv_node *output_node(const clv_stage_plan *s) {
   return &s->graph->nodes[s->graph->output];
 }
 
-/* Bytes of values. Outputs stay on the device until they are no longer needed, and the gradient of
- * the input until it is sent. */
-static size_t values_of(const clv_blueprint *b, uint32_t i, uint32_t live) {
+/* Returns the bytes of values. An output stays on the device until it is no longer needed, and the
+ * gradient of the input until it is sent. */
+static size_t value_bytes(const clv_blueprint *b, uint32_t i, uint32_t live) {
   const clv_stage_plan *s = &b->stages[i];
-  size_t gradient = s->input_needs_grad ? bytes_of(&s->graph->nodes[0]) : 0;
-  return live * bytes_of(output_of(s)) + gradient;
+  size_t gradient = s->input_needs_grad ? node_bytes(&s->graph->nodes[0]) : 0;
+  return live * node_bytes(output_node(s)) + gradient;
 }
 
-/* Adds the plan of evaluations, which exists beside that of training. */
+/* Adds the memory of the plan for evaluations, which exists beside the plan for training. */
 static clv_code add_evaluations(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
                                 clv_stage_usage *f, clv_err *err) {
   const clv_session_config *c = b->config;
   const stage_calls calls = {b->eval_size, CLV_EVAL_WINDOW, false};
   CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
   if (!c->data.test.n && c->data.validation_fraction <= 0) return CLV_OK;
-  CLV_TRY(plan_on(backend, b, i, &calls, &plan, err));
+  CLV_TRY(make_plan(backend, b, i, &calls, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
-  size_t values = bytes_of(output_of(&b->stages[i])) / (size_t)b->micro_size;
-  f->evaluation = calls.live * (info->call_bytes + values * (size_t)b->eval_size) +
+  size_t values = node_bytes(output_node(&b->stages[i])) / (size_t)b->micro_size;
+  f->evaluation = calls.n_live * (info->call_bytes + values * (size_t)b->eval_size) +
                   info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
   return CLV_OK;
 }
@@ -122,59 +123,63 @@ static clv_code add_device(const clv_backend *backend, const clv_blueprint *b, u
                            uint32_t live, const clv_plan *plan, clv_stage_usage *f, clv_err *err) {
   const clv_params *p = b->stages[i].params;
   f->on_device = true;
-  f->values = values_of(b, i, live);
+  f->values = value_bytes(b, i, live);
   f->resident = p->total_bytes - p->buffer_offset + clv_plan_get_info(plan)->kernel_bytes;
   return add_evaluations(backend, b, i, f, err);
 }
 
-/* Most calls at once. A device may prepare a forward before the preceding backward has ended. */
+/* Returns the most calls at once. A device may prepare a forward before the preceding backward has
+ * ended. */
 static uint32_t max_live_calls(const clv_backend *backend, const clv_blueprint *b, uint32_t live) {
   return backend->memory ? CLV_MIN(live + 1, CLV_MAX(live, b->micro_batches)) : live;
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-static clv_code usage_on(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
-                         uint32_t live, uint32_t versions, clv_stage_usage *ret, clv_err *err) {
+static clv_code compute_on_backend(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
+                                   uint32_t live, uint32_t versions, clv_stage_usage *ret,
+                                   clv_err *err) {
   const clv_stage_plan *s = &b->stages[i];
   const stage_calls calls = {b->micro_size, live, true};
-  const uint32_t most = max_live_calls(backend, b, live);
+  const uint32_t with_most_workspace = max_live_calls(backend, b, live);
   CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
-  CLV_TRY(plan_on(backend, b, i, &calls, &plan, err));
+  CLV_TRY(make_plan(backend, b, i, &calls, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
   *ret = (clv_stage_usage){
       .parameters = s->params->n_values,
       .weights = s->params->total_bytes,
       .old_weights = s->params->total_bytes * (versions - 1),
-      .optimizer = (clv_blueprint_moments(b) + 1) * s->params->trainable_bytes,
-      .activations = activations_of(b, i, info->call_bytes, most),
+      .optimizer = (clv_blueprint_moment_count(b) + 1) * s->params->trainable_bytes,
+      .activations = activation_bytes(b, i, info->call_bytes, with_most_workspace),
       .scratch = info->scratch_bytes,
       .cache = info->cache_bytes,
       .reorders = info->reorders_refresh +
                   (int)b->micro_batches * (info->reorders_forward + info->reorders_backward)};
-  if (backend->memory) CLV_TRY(add_device(backend, b, i, most, plan, ret, err));
+  if (backend->memory) CLV_TRY(add_device(backend, b, i, with_most_workspace, plan, ret, err));
   ret->memory = ret->weights + ret->old_weights + ret->optimizer + ret->activations + ret->scratch +
                 ret->cache + ret->values + ret->resident + ret->evaluation;
   for (int k = 0; k < s->graph->n_nodes; k++) ret->uses_ref_kernel[k] = clv_plan_uses_ref(plan, k);
   return CLV_OK;
 }
 
-static clv_code usage_in_dry_run(clv_cuda_dry_run_workspace workspace, const clv_blueprint *b,
-                                 uint32_t i, uint32_t live, uint32_t versions, clv_stage_usage *ret,
-                                 clv_err *err) {
+static clv_code compute_in_dry_run(clv_cuda_dry_run_workspace workspace, const clv_blueprint *b,
+                                   uint32_t i, uint32_t live, uint32_t versions,
+                                   clv_stage_usage *ret, clv_err *err) {
   CLV_AUTO(clv_cuda_dry_run_closep) clv_backend *paper = NULL;
   CLV_TRY(clv_cuda_dry_run_open(workspace, &paper, err));
-  return usage_on(paper, b, i, live, versions, ret, err);
+  return compute_on_backend(paper, b, i, live, versions, ret, err);
 }
 
 clv_code clv_stage_usage_compute(const clv_blueprint *b, uint32_t stage, uint32_t live,
                                  uint32_t versions, clv_stage_usage *ret, clv_err *err) {
-  clv_stage_usage most;
+  clv_stage_usage with_most_workspace;
   if (strncmp(clv_stage_device(b, stage), "cuda", 4) != 0)
-    return usage_on(clv_backend_cpu(), b, stage, live, versions, ret, err);
-  CLV_TRY(usage_in_dry_run(CLV_CUDA_DRY_RUN_LEAST, b, stage, live, versions, ret, err));
-  CLV_TRY(usage_in_dry_run(CLV_CUDA_DRY_RUN_MOST, b, stage, live, versions, &most, err));
-  ret->max_workspace = most.memory - CLV_MIN(most.memory, ret->memory);
+    return compute_on_backend(clv_backend_cpu(), b, stage, live, versions, ret, err);
+  CLV_TRY(compute_in_dry_run(CLV_CUDA_DRY_RUN_LEAST, b, stage, live, versions, ret, err));
+  CLV_TRY(compute_in_dry_run(CLV_CUDA_DRY_RUN_MOST, b, stage, live, versions, &with_most_workspace,
+                             err));
+  ret->max_workspace =
+      with_most_workspace.memory - CLV_MIN(with_most_workspace.memory, ret->memory);
   return CLV_OK;
 }
 

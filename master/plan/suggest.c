@@ -14,19 +14,20 @@
 
 enum { FORWARD, INPUT, WEIGHT, TIMES };
 static const double AS_GOOD = 1.02;
-/* Time of a node for a micro-batch beside its layers, each way: frames, locks, wake-ups. Over
- * loopback, three nodes with tiny layers take 0.22 ms more for each micro-batch. */
+/* Seconds that a node spends on a micro-batch outside its layers, in each direction: frames, locks,
+ * wake-ups. Measured over loopback: three nodes with tiny layers take 0.22 ms more for each
+ * micro-batch. */
 static const double HANDLING_S = 0.0001;
 
-static void way_done(clv_cut_plan *w) {
+static void cut_plan_done(clv_cut_plan *w) {
   free(w->stages);
   clv_bytes_done(&w->yaml);
 }
 
-static void cutter_done(clv_cut_search *c) {
+static void cut_search_done(clv_cut_search *c) {
   for (uint32_t i = 0; i < c->n_profiles; i++) clv_profile_free(c->profile[i]);
-  for (uint32_t i = 0; i < MAX_SUGGESTIONS; i++) way_done(&c->best[i]);
-  way_done(&c->now);
+  for (uint32_t i = 0; i < MAX_SUGGESTIONS; i++) cut_plan_done(&c->best[i]);
+  cut_plan_done(&c->now);
   free(c->micros);
   free(c->sums);
   free(c->bytes);
@@ -38,7 +39,8 @@ static void cutter_done(clv_cut_search *c) {
 
 /* ---- times ----------------------------------------------------------------------------------- */
 
-static double *sums_of(const clv_cut_search *c, uint32_t profile, uint32_t choice, int what) {
+static double *running_sums_of(const clv_cut_search *c, uint32_t profile, uint32_t choice,
+                               int what) {
   size_t row = ((size_t)profile * c->n_micros + choice) * TIMES + (size_t)what;
   return c->sums + row * (c->cuts.n_layers + 1);
 }
@@ -46,7 +48,7 @@ static double *sums_of(const clv_cut_search *c, uint32_t profile, uint32_t choic
 static void sum_layers(const clv_cut_search *c, uint32_t profile, uint32_t choice) {
   double samples = (double)c->b->config->train.batch / c->micros[choice];
   double *sum[TIMES];
-  for (int i = 0; i < TIMES; i++) sum[i] = sums_of(c, profile, choice, i);
+  for (int i = 0; i < TIMES; i++) sum[i] = running_sums_of(c, profile, choice, i);
   for (uint32_t layer = 0; layer < c->cuts.n_layers; layer++) {
     clv_plan_times t = clv_profile_times(c->profile[profile], layer, samples);
     sum[FORWARD][layer + 1] = sum[FORWARD][layer] + t.forward;
@@ -55,7 +57,7 @@ static void sum_layers(const clv_cut_search *c, uint32_t profile, uint32_t choic
   }
 }
 
-/* Makes a profile for each number of threads of a stage. */
+/* Measures the layers once for each number of threads that a stage uses. */
 static clv_code time_layers(clv_cut_search *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
     int threads = (int)c->b->config->stages[s].threads;
@@ -69,7 +71,7 @@ static clv_code time_layers(clv_cut_search *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code sum_times(clv_cut_search *c, clv_err *err) {
+static clv_code make_running_sums(clv_cut_search *c, clv_err *err) {
   const clv_profile *p = c->profile[0];
   uint64_t batch = c->b->config->train.batch;
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
@@ -87,27 +89,27 @@ static clv_code sum_times(clv_cut_search *c, clv_err *err) {
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* Computes the time of a tensor between two workers (-1: the master). Via the master it is sent
- * over two links, one after the other. */
-static void edge(const clv_cut_search *c, int from, int to, bool direct, double bytes,
-                 double *latency, double *serialise) {
+/* Computes the time that a tensor takes between two nodes (worker index; -1: the master). Unless it
+ * is sent directly, a tensor between two workers is sent over two links, one after the other. */
+static void tensor_times(const clv_cut_search *c, int from, int to, bool direct, double bytes,
+                         double *latency, double *serialise) {
   const clv_links *l = c->links;
   int low = CLV_MIN(from, to), high = CLV_MAX(from, to);
   *latency = *serialise = 0;
   if (from == to) return;
-  const clv_link_estimate *a = low < 0  ? &l->link[high]
-                               : direct ? &l->hop[(size_t)low * l->n + (size_t)high]
-                                        : &l->link[low];
+  const clv_link_estimate *a = low < 0  ? &l->worker_links[high]
+                               : direct ? &l->hops[(size_t)low * l->n + (size_t)high]
+                                        : &l->worker_links[low];
   *latency = a->latency_s;
   *serialise = bytes / a->bytes_s;
   if (low < 0 || direct) return;
-  const clv_link_estimate *b = &l->link[high];
+  const clv_link_estimate *b = &l->worker_links[high];
   *latency += b->latency_s + fmin(*serialise, bytes / b->bytes_s);
   *serialise = fmax(*serialise, bytes / b->bytes_s);
 }
 
-static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
-                     clv_sched_costs *ret) {
+static void fill_costs(const void *user, const uint32_t *last, uint32_t choice,
+                       clv_sched_costs *ret) {
   const clv_cut_search *c = user;
   uint32_t n = c->b->n_stages;
   for (uint32_t s = 0, first = 0; s < n; first = last[s++] + 1) {
@@ -115,7 +117,7 @@ static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
     const clv_stage_plan *stage = &c->b->stages[s];
     double speed = c->links->speed[stage->worker < 0 ? c->links->n : (size_t)stage->worker];
     for (int i = 0; i < TIMES; i++) {
-      const double *sums = sums_of(c, c->profile_of[s], choice, i);
+      const double *sums = running_sums_of(c, c->profile_of[s], choice, i);
       t[i] = (sums[last[s] + 1] - sums[first]) / speed;
     }
     ret->forward[s] = HANDLING_S + t[FORWARD];
@@ -123,8 +125,8 @@ static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
     if (c->b->config->stages[s].recompute) ret->input[s] += t[FORWARD];
     ret->weight[s] = t[WEIGHT];
     ret->step[s] = 0;
-    edge(c, stage->worker, stage[1].worker, stage->direct, c->bytes[last[s]] / c->micros[choice],
-         &ret->latency[s], &ret->serialise_f[s]);
+    tensor_times(c, stage->worker, stage[1].worker, stage->direct,
+                 c->bytes[last[s]] / c->micros[choice], &ret->latency[s], &ret->serialise_f[s]);
     ret->serialise_b[s] = ret->serialise_f[s];
   }
   ret->forward[n] = ret->input[n] = ret->weight[n] = ret->step[n] = 0;
@@ -154,13 +156,13 @@ static void set_schedule(clv_cut_search *c) {
   c->cuts.places = c->places;
   c->cuts.least = c->least;
   c->cuts.most = c->most;
-  c->cuts.costs = costs_of;
+  c->cuts.costs = fill_costs;
   c->cuts.user = c;
 }
 
 /* ---- a way as a session ---------------------------------------------------------------------- */
 
-/* The session with other cuts; all other fields are those of the session. */
+/* The session with other cuts; all other settings are the session's. */
 typedef struct variant {
   clv_session_config config;
   clv_stage_spec *stages;
@@ -210,29 +212,29 @@ static clv_code make_variant(const clv_cut_search *c, const clv_sched_split *spl
                                      b->stages[b->n_stages].graph->nodes[1].dtype, &v->b, err);
 }
 
-/* Appends the key `stages` of the session file with the new cuts. */
+/* Appends the key `stages` of a session file that has the new cuts. */
 static clv_code write_stages(const variant *v, clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_session_config_write(&v->config, &text, err));
   const char *begin = text.data ? strstr(text.data, "\nstages:\n") : NULL;
-  if (!begin) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (!begin) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the stages of the new cuts");
   const char *end = begin + strlen("\nstages:\n");
   while (*end == ' ') end += strcspn(end, "\n") + (end[strcspn(end, "\n")] == '\n');
   clv_bytes_add(out, begin + 1, (size_t)(end - begin - 1));
   return CLV_OK;
 }
 
-static clv_code describe_way(const clv_cut_search *c, clv_cut_plan *w, clv_err *err) {
+static clv_code describe_plan(const clv_cut_search *c, clv_cut_plan *w, clv_err *err) {
   CLV_AUTO(variant_done) variant v = {0};
   CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
   uint32_t n = c->b->n_stages, m = w->split.n_micro;
   CLV_TRY(clv_alloc(1, sizeof *costs, &costs, err));
   CLV_TRY(clv_alloc(n, sizeof *w->stages, &w->stages, err));
   CLV_TRY(make_variant(c, &w->split, &v, err));
-  costs_of(c, w->split.last, w->split.choice, costs);
+  fill_costs(c, w->split.last, w->split.choice, costs);
   CLV_TRY(clv_placed_schedule_new(v.b, m, 1, w->split.window, costs, &v.l, err));
   for (uint32_t s = 0; s < n; s++) {
-    bool learns = v.b->stages[s].participates;
+    bool learns = v.b->stages[s].has_backward;
     w->stages[s] = (clv_cut_stage){
         .first = s ? w->split.last[s - 1] + 1 : 0,
         .last = w->split.last[s],
@@ -246,14 +248,14 @@ static clv_code describe_way(const clv_cut_search *c, clv_cut_plan *w, clv_err *
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
-static clv_code judge_now(clv_cut_search *c, clv_err *err) {
+static clv_code evaluate_session_cuts(clv_cut_search *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++) c->now.split.last[s] = c->b->stages[s].last_layer;
   CLV_TRY(clv_sched_split_evaluate(&c->cuts, &c->now.split, err));
-  return describe_way(c, &c->now, err);
+  return describe_plan(c, &c->now, err);
 }
 
-/* Takes the fewest micro-batches that are about as fast. More of them take more memory, and batch
- * norm sees fewer samples in each. */
+/* Replaces the split by the one with the fewest micro-batches that is about as fast. More
+ * micro-batches take more memory, and batch norm sees fewer samples in each. */
 static clv_code take_fewest_micro_batches(const clv_cut_search *c, clv_sched_split *best,
                                           clv_err *err) {
   clv_sched_split other = *best;
@@ -265,15 +267,15 @@ static clv_code take_fewest_micro_batches(const clv_cut_search *c, clv_sched_spl
   return CLV_OK;
 }
 
-/* Adds a cut plan. A plan that the session would refuse is left out: CLV_OK, and `why` has the
- * reason. */
-static clv_code add_way(clv_cut_search *c, const clv_sched_split *split, clv_err *why) {
+/* Adds a cut plan. If the session would refuse the plan, it is left out: returns CLV_OK, and `why`
+ * has the reason. */
+static clv_code add_plan(clv_cut_search *c, const clv_sched_split *split, clv_err *why) {
   clv_cut_plan *w = &c->best[c->n_best];
   w->split = *split;
-  clv_code code = describe_way(c, w, why);
+  clv_code code = describe_plan(c, w, why);
   if (code == CLV_OK) c->n_best++;
   if (code != CLV_INVALID) return code;
-  way_done(w);
+  cut_plan_done(w);
   *w = (clv_cut_plan){0};
   return CLV_OK;
 }
@@ -293,9 +295,9 @@ static clv_code find_best(clv_cut_search *c, clv_err *err) {
   c->n_best = 0;
   for (uint32_t i = 0; i < found; i++) {
     CLV_TRY(take_fewest_micro_batches(c, &best[i], err));
-    CLV_TRY(add_way(c, &best[i], err));
+    CLV_TRY(add_plan(c, &best[i], err));
   }
-  return c->n_best ? CLV_OK : CLV_INVALID; /* no plan is left: err has the reason of the last */
+  return c->n_best ? CLV_OK : CLV_INVALID; /* no plan is left: err has the reason of the last one */
 }
 
 static clv_code suggest(clv_cut_search *c, clv_err *err) {
@@ -307,15 +309,15 @@ static clv_code suggest(clv_cut_search *c, clv_err *err) {
                                "for each node, in their order, with any layers");
   CLV_TRY(clv_cut_search_find_places(c, err));
   CLV_TRY(time_layers(c, err));
-  CLV_TRY(sum_times(c, err));
+  CLV_TRY(make_running_sums(c, err));
   set_schedule(c);
-  CLV_TRY(judge_now(c, err));
+  CLV_TRY(evaluate_session_cuts(c, err));
   return find_best(c, err);
 }
 
 clv_code clv_suggest_cuts(const clv_blueprint *b, const clv_links *links, bool json, clv_bytes *out,
                           clv_err *err) {
-  CLV_AUTO(cutter_done) clv_cut_search c = {.b = b, .links = links};
+  CLV_AUTO(cut_search_done) clv_cut_search c = {.b = b, .links = links};
   CLV_TRY(suggest(&c, err));
   clv_cut_search_print(&c, json, out);
   return CLV_OK;

@@ -10,15 +10,15 @@
 
 /* ---- places ---------------------------------------------------------------------------------- */
 
-/* True if the op outputs as many values as it reads, so that a cut belongs behind it. The kernel
- * before it may compute it, too. */
+/* True if the op outputs as many values as it reads. A cut then belongs behind the op, and the
+ * kernel before it may compute it as well. */
 static bool cut_belongs_after(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
   return def->alias || def->takes_tails || (def->elementwise && def->n_in == 1);
 }
 
-/* Finds the last layer that reads each node's value. */
-static clv_code last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *last) {
+/* Finds for each node the last layer that reads its value. */
+static clv_code find_last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *last) {
   for (int i = 0; i < g->n_nodes; i++)
     for (int k = 0; k < g->nodes[i].n_in; k++) {
       uint32_t *use = &last[g->nodes[i].in[k]];
@@ -28,9 +28,9 @@ static clv_code last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *last)
   return CLV_OK;
 }
 
-/* The only value that crosses behind a layer. -1: there is none, or there are several, or a layer
- * behind it reads a model input that a worker should not receive because of a cut. */
-static int crossing(const clv_graph *g, const uint32_t *last, uint32_t layer) {
+/* Returns the node of the only value that crosses behind a layer. -1: no value crosses, or several
+ * do, or a layer behind it reads a model input, which a new cut should not send to a worker. */
+static int find_crossing(const clv_graph *g, const uint32_t *last, uint32_t layer) {
   int found = -1;
   for (int i = 0; i < g->n_nodes; i++) {
     bool input = g->nodes[i].op == CLV_OP_INPUT;
@@ -49,16 +49,16 @@ static bool cut_belongs_after_next(const clv_graph *g, uint32_t layer) {
   return false;
 }
 
-static clv_code find_places(clv_cut_search *c, clv_err *err) {
+static clv_code find_free_places(clv_cut_search *c, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *last = NULL;
   const clv_graph *g = c->b->whole;
   uint32_t n = c->cuts.n_layers;
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *last, &last, err));
   CLV_TRY(clv_alloc(n, sizeof *c->places, &c->places, err));
   CLV_TRY(clv_alloc(n, sizeof *c->bytes, &c->bytes, err));
-  CLV_TRY(last_uses(g, n, last));
+  CLV_TRY(find_last_uses(g, n, last));
   for (uint32_t layer = 0; layer < n; layer++) {
-    int node = crossing(g, last, layer);
+    int node = find_crossing(g, last, layer);
     size_t bytes;
     if (node < 0) continue;
     CLV_TRY(clv_shape_bytes(&g->nodes[node].shape, g->nodes[node].dtype, &bytes, err));
@@ -71,39 +71,40 @@ static clv_code find_places(clv_cut_search *c, clv_err *err) {
 
 /* ---- what stays ------------------------------------------------------------------------------ */
 
-static bool same_text(const char *a, const char *b) {
+static bool is_same_text(const char *a, const char *b) {
   return a == b || (a && b && strcmp(a, b) == 0);
 }
 
-static bool same_texts(const clv_text_list *a, const clv_text_list *b) {
+static bool are_same_texts(const clv_text_list *a, const clv_text_list *b) {
   if (a->n != b->n) return false;
   for (size_t i = 0; i < a->n; i++)
     if (strcmp(a->items[i], b->items[i]) != 0) return false;
   return true;
 }
 
-static bool same_adapters(const clv_lora_config *a, const clv_lora_config *b) {
-  return same_texts(&a->targets, &b->targets) && same_texts(&a->train, &b->train) && a->r == b->r &&
-         a->alpha == b->alpha && a->dropout == b->dropout && a->rslora == b->rslora &&
-         a->base == b->base;
+static bool are_same_adapters(const clv_lora_config *a, const clv_lora_config *b) {
+  return are_same_texts(&a->targets, &b->targets) && are_same_texts(&a->train, &b->train) &&
+         a->r == b->r && a->alpha == b->alpha && a->dropout == b->dropout &&
+         a->rslora == b->rslora && a->base == b->base;
 }
 
-/* Why the cut between two stages must stay; NULL: it may move. */
-static const char *pinned(const clv_stage_spec *a, const clv_stage_spec *b) {
+/* Returns why the cut between two stages must stay; NULL: it may move. */
+static const char *why_cut_stays(const clv_stage_spec *a, const clv_stage_spec *b) {
   if (a->freeze != b->freeze)
     return "one of them is frozen (train.freeze names parameters instead)";
   if (a->weights_artifact || b->weights_artifact)
     return "an artifact has the weights of its layers";
-  if (!same_adapters(&a->lora, &b->lora)) return "they have other adapters (lora)";
-  if (!same_text(a->weights_file, b->weights_file)) return "their weights are in different files";
-  if (!same_text(a->weights_folder, b->weights_folder) ||
-      !same_texts(&a->weights_new, &b->weights_new))
+  if (!are_same_adapters(&a->lora, &b->lora)) return "they have other adapters (lora)";
+  if (!is_same_text(a->weights_file, b->weights_file))
+    return "their weights are in different files";
+  if (!is_same_text(a->weights_folder, b->weights_folder) ||
+      !are_same_texts(&a->weights_new, &b->weights_new))
     return "their weights are in different folders";
   return NULL;
 }
 
-/* The first layer that learns. */
-static uint32_t find_learning(const clv_cut_search *c) {
+/* Returns the first layer that learns; n_layers: no layer learns. */
+static uint32_t find_first_learning(const clv_cut_search *c) {
   uint32_t learning = c->cuts.n_layers;
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
     const clv_stage_plan *stage = &c->b->stages[s];
@@ -116,24 +117,25 @@ static uint32_t find_learning(const clv_cut_search *c) {
   return learning;
 }
 
-/* Findings of each cut, if the master had all layers on its side of it. */
+/* Findings of each cut, if the master had all layers on its side of the cut. */
 typedef struct cut_findings {
-  clv_findings *shows, *gradient; /* [n_layers] */
+  clv_findings *findings, *gradient; /* [n_layers] */
 } cut_findings;
 
 static void cut_findings_done(cut_findings *f) {
-  free(f->shows);
+  free(f->findings);
   free(f->gradient);
 }
 
-/* Limits the master's first layers, before the first worker's: no new cut shows more of the records
- * than the session's cut. */
-static void keep_front(clv_cut_search *c, const cut_findings *f) {
+/* Limits how few of the first layers the master keeps: no new cut before the first worker shows
+ * more of the records than the session's cut. */
+static void limit_front(clv_cut_search *c, const cut_findings *f) {
   const clv_blueprint *b = c->b;
   uint32_t s = 0, least = 0;
   while (s < b->n_stages && b->stages[s].worker < 0) s++;
   if (s == 0 || s == b->n_stages) return;
-  while (least < b->stages[s - 1].last_layer && (f->shows[least] & ~b->stages[s - 1].shows))
+  while (least < b->stages[s - 1].last_layer &&
+         (f->findings[least] & ~b->stages[s - 1].output_findings))
     least++;
   c->least[s - 1] = least;
   if (!least) return;
@@ -143,14 +145,15 @@ static void keep_front(clv_cut_search *c, const cut_findings *f) {
                    least);
 }
 
-/* As keep_front, but for the master's last layers, behind the last worker's, if it has the loss. */
-static void keep_head(clv_cut_search *c, const cut_findings *f) {
+/* Limits how few of the last layers the master keeps, if it has the loss: no new cut behind the
+ * last worker makes labels readable. */
+static void limit_head(clv_cut_search *c, const cut_findings *f) {
   const clv_blueprint *b = c->b;
   uint32_t s = b->n_stages, most = c->cuts.n_layers - 1;
   while (s > 0 && b->stages[s].worker < 0) s--;
   if (s >= b->n_stages - 1 || b->stages[s].worker < 0) return;
-  if (b->stages[s].gradient_shows & CLV_FINDING_LABELS_READABLE) {
-    /* no gradient is sent there */
+  if (b->stages[s].gradient_findings & CLV_FINDING_LABELS_READABLE) {
+    /* the cut stays before the first learning layer, where no gradient is sent */
     if (clv_privacy_forbidden_findings(b->config, CLV_FINDING_LABELS_READABLE))
       c->most[s] = c->cuts.first_learning - 1;
     return;
@@ -167,18 +170,18 @@ static clv_code set_limits(clv_cut_search *c, clv_err *err) {
   const clv_blueprint *b = c->b;
   CLV_AUTO(cut_findings_done) cut_findings f = {0};
   uint32_t cuts = b->n_stages - 1;
-  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.shows, &f.shows, err));
+  CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.findings, &f.findings, err));
   CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.gradient, &f.gradient, err));
-  CLV_TRY(clv_privacy_findings_of_cuts(b, f.shows, f.gradient, err));
+  CLV_TRY(clv_privacy_findings_of_cuts(b, f.findings, f.gradient, err));
   CLV_TRY(clv_alloc(cuts + 1, sizeof *c->least, &c->least, err));
   CLV_TRY(clv_alloc(cuts + 1, sizeof *c->most, &c->most, err));
-  c->cuts.first_learning = find_learning(c);
+  c->cuts.first_learning = find_first_learning(c);
   for (uint32_t i = 0; i < cuts; i++) c->most[i] = c->cuts.n_layers - 1;
-  keep_front(c, &f);
-  keep_head(c, &f);
+  limit_front(c, &f);
+  limit_head(c, &f);
   for (uint32_t i = 0; i < cuts; i++) {
     const clv_stage_spec *s = &b->config->stages[i];
-    const char *why = pinned(s, s + 1);
+    const char *why = why_cut_stays(s, s + 1);
     if (!why) continue;
     c->least[i] = c->most[i] = b->stages[i].last_layer;
     clv_bytes_printf(&c->notes, "the cut between '%s' and '%s' stays: %s\n", s->name, s[1].name,
@@ -187,7 +190,7 @@ static clv_code set_limits(clv_cut_search *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Adds the cuts of the session that must stay, even where no other cut would be made. */
+/* Adds the cuts of the session that must stay, if they are not among the places yet. */
 static void add_pinned_places(clv_cut_search *c) {
   for (uint32_t i = 0; i + 1 < c->b->n_stages; i++) {
     uint32_t at = c->least[i], k = c->cuts.n_places;
@@ -202,7 +205,7 @@ static void add_pinned_places(clv_cut_search *c) {
 }
 
 clv_code clv_cut_search_find_places(clv_cut_search *c, clv_err *err) {
-  CLV_TRY(find_places(c, err));
+  CLV_TRY(find_free_places(c, err));
   CLV_TRY(set_limits(c, err));
   add_pinned_places(c);
   return CLV_OK;

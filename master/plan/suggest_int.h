@@ -10,38 +10,43 @@
 
 enum { MAX_SUGGESTIONS = 3 };
 
-/* One stage of a cut plan. */
+/* One stage of a cut plan, with its costs. */
 typedef struct clv_cut_stage {
-  uint32_t first, last; /* layers */
-  double busy_s;        /* seconds of computing in a step */
-  size_t memory;        /* bytes; 0: unknown, the schedule does not permit so many micro-batches */
-  double edge_bytes;    /* bytes to the next stage or the loss in a step, one way */
-  double edge_s; /* seconds of edge_bytes on the link; 0: the next stage is at the same node */
+  uint32_t first, last; /* first and last layer */
+  double busy_s;        /* seconds that the stage computes in a step */
+  size_t memory;        /* bytes; 0: unknown, because the schedule does not permit so many
+                         * micro-batches */
+  double edge_bytes;    /* bytes that the stage sends in a step to the next stage or the loss, one
+                         * way */
+  double edge_s; /* seconds that edge_bytes take on the link; 0: the next stage is at the same
+                  * node */
 } clv_cut_stage;
 
 typedef struct clv_cut_plan {
   clv_sched_split split;
-  clv_cut_stage *stages; /* [n_stages], owned */
-  clv_bytes yaml;        /* key `stages` of a session file with these cuts */
+  clv_cut_stage *stages; /* [n_stages]; owned */
+  clv_bytes yaml;        /* key `stages` of the session file that has these cuts */
 } clv_cut_plan;
 
 typedef struct clv_cut_search {
   const clv_blueprint *b;
   const clv_links *links;
-  clv_profile *profile[CLV_MAX_STAGES]; /* [n_profiles], one per number of threads */
+  clv_profile *profile[CLV_MAX_STAGES]; /* [n_profiles] one for each number of threads */
   uint32_t n_profiles, profile_of[CLV_MAX_STAGES];
   uint32_t *micros, n_micros;
-  double *sums;  /* [profile][choice][FORWARD, INPUT, WEIGHT][n_layers + 1], running sums */
-  double *bytes; /* [n_layers] bytes of a batch of the values that cross behind the layer */
+  double *sums;  /* [profile][choice][FORWARD, INPUT, WEIGHT][n_layers + 1] seconds of the layers
+                  * before each layer */
+  double *bytes; /* [n_layers] bytes of the values that cross behind the layer, for a batch */
   uint32_t *places, *least, *most;
   clv_sched_cuts cuts;
   clv_sched_search search;
   clv_cut_plan now, best[MAX_SUGGESTIONS];
   uint32_t n_best;
-  clv_bytes notes; /* lines */
+  clv_bytes notes; /* lines for the user */
 } clv_cut_search;
 
-/* Fills places, bytes, least, most and first_learning, with notes (suggest_cut_places.c). */
+/* Fills places, bytes, least, most and cuts.first_learning, and adds notes
+ * (suggest_cut_places.c). */
 clv_code clv_cut_search_find_places(clv_cut_search *c, clv_err *err) CLV_USE_RESULT;
 void clv_cut_search_print(const clv_cut_search *c, bool json, clv_bytes *out);
 

@@ -7,7 +7,7 @@
 
 #include "master/plan/suggest_int.h"
 
-static const char *place_of(const clv_cut_search *c, uint32_t s) {
+static const char *node_name_of(const clv_cut_search *c, uint32_t s) {
   int worker = c->b->stages[s].worker;
   return worker < 0 ? "master" : c->b->config->workers[worker].name;
 }
@@ -30,7 +30,7 @@ static void text_stage(const clv_cut_search *c, const clv_cut_plan *w, uint32_t 
   snprintf(layers, sizeof layers, "%u..%u (%s)", stage->first, stage->last,
            clv_text_truncate(layer_name(c, stage->last), name, sizeof name));
   clv_bytes_printf(out, "    %-12s %-12s layers %-28s computes %8.1f ms  memory %10s",
-                   c->b->config->stages[s].name, place_of(c, s), layers, 1e3 * stage->busy_s,
+                   c->b->config->stages[s].name, node_name_of(c, s), layers, 1e3 * stage->busy_s,
                    clv_format_size(stage->memory, memory, sizeof memory));
   if (stage->edge_s > 0)
     clv_bytes_printf(out, "  -> %s each way, %.1f ms on the link",
@@ -39,8 +39,8 @@ static void text_stage(const clv_cut_search *c, const clv_cut_plan *w, uint32_t 
   clv_bytes_puts(out, "\n");
 }
 
-static void text_way(const clv_cut_search *c, const char *title, const clv_cut_plan *w,
-                     clv_bytes *out) {
+static void text_plan(const clv_cut_search *c, const char *title, const clv_cut_plan *w,
+                      clv_bytes *out) {
   clv_bytes_printf(out, "%s: %.1f ms a step", title, 1e3 * w->split.seconds);
   if (w != &c->now)
     clv_bytes_printf(out, " (%.2f of now)", w->split.seconds / c->now.split.seconds);
@@ -63,8 +63,9 @@ static void text_sizes(const clv_cut_search *c, clv_bytes *out) {
   clv_bytes_puts(out, " samples\n");
 }
 
-/* Warns of a cut nearer to the input, which shows more of the records. */
-static void warn_of_first(const clv_cut_search *c, clv_bytes *out) {
+/* Warns if the best plan cuts nearer to the input than the session does, because this shows more of
+ * the records. */
+static void warn_of_earlier_cut(const clv_cut_search *c, clv_bytes *out) {
   uint32_t now = c->now.split.last[0], then = c->best[0].split.last[0];
   if (c->b->stages[0].worker >= 0 || then >= now) return;
   clv_bytes_printf(
@@ -74,7 +75,8 @@ static void warn_of_first(const clv_cut_search *c, clv_bytes *out) {
       then, now, then);
 }
 
-/* Warns of batch norm, whose statistics are those of a micro-batch. */
+/* Warns if micro-batches change and the model has batch norm, whose statistics are those of a
+ * micro-batch. */
 static void warn_of_batch_norm(const clv_cut_search *c, clv_bytes *out) {
   const clv_graph *g = c->b->whole;
   uint32_t now = c->now.split.n_micro, then = c->best[0].split.n_micro;
@@ -101,12 +103,12 @@ static void print_text(const clv_cut_search *c, clv_bytes *out) {
                    c->cuts.n_places, (unsigned long long)c->search.possible,
                    (unsigned long long)c->search.simulated,
                    c->search.complete ? "the others cannot be better" : "too many to be sure");
-  text_way(c, "as it is", &c->now, out);
+  text_plan(c, "as it is", &c->now, out);
   for (uint32_t i = 0; i < c->n_best; i++) {
     snprintf(title, sizeof title, "%u", i + 1);
-    text_way(c, title, &c->best[i], out);
+    text_plan(c, title, &c->best[i], out);
   }
-  warn_of_first(c, out);
+  warn_of_earlier_cut(c, out);
   warn_of_batch_norm(c, out);
   clv_bytes_printf(out, "\n# 1, for the session file; under pipeline: micro_batches: %u\n%s",
                    c->best[0].split.n_micro, c->best[0].yaml.data);
@@ -114,7 +116,7 @@ static void print_text(const clv_cut_search *c, clv_bytes *out) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void json_way(const clv_cut_search *c, const clv_cut_plan *w, clv_bytes *out) {
+static void json_plan(const clv_cut_search *c, const clv_cut_plan *w, clv_bytes *out) {
   clv_bytes_printf(
       out, "{\"step_s\":%.9f,\"bubble\":%.6f,\"micro_batches\":%u,\"window\":%u,\"stages\":[",
       w->split.seconds, w->split.bubble, w->split.n_micro, w->split.window);
@@ -123,7 +125,7 @@ static void json_way(const clv_cut_search *c, const clv_cut_plan *w, clv_bytes *
     clv_bytes_printf(out, "%s{\"name\":", s ? "," : "");
     clv_bytes_json(out, c->b->config->stages[s].name);
     clv_bytes_puts(out, ",\"at\":");
-    clv_bytes_json(out, place_of(c, s));
+    clv_bytes_json(out, node_name_of(c, s));
     clv_bytes_printf(out,
                      ",\"layers\":[%u,%u],\"busy_s\":%.9f,\"memory_bytes\":%zu,\"cut_bytes\":%.0f,"
                      "\"link_s\":%.9f}",
@@ -144,11 +146,11 @@ static void print_json(const clv_cut_search *c, clv_bytes *out) {
                    ",\"places\":%u,\"possible\":%llu,\"simulated\":%llu,\"complete\":%s,\"now\":",
                    c->cuts.n_places, (unsigned long long)c->search.possible,
                    (unsigned long long)c->search.simulated, c->search.complete ? "true" : "false");
-  json_way(c, &c->now, out);
+  json_plan(c, &c->now, out);
   clv_bytes_puts(out, ",\"best\":[");
   for (uint32_t i = 0; i < c->n_best; i++) {
     clv_bytes_puts(out, i ? "," : "");
-    json_way(c, &c->best[i], out);
+    json_plan(c, &c->best[i], out);
   }
   clv_bytes_puts(out, "]}\n");
 }

@@ -11,24 +11,25 @@
 typedef struct tied {
   const clv_session_config *c;
   const clv_blueprint *b;
-  uint32_t stage, of; /* stages of the layer and of the owner */
+  uint32_t stage, owner_stage; /* stage of the layer; stage of the layer that owns the weight */
   const char *name, *owner;
 } tied;
 
-static const char *place_of(const tied *t, uint32_t stage) {
+static const char *node_name_of(const tied *t, uint32_t stage) {
   int worker = t->b->stages[stage].worker;
   return worker < 0 ? "master" : t->c->workers[worker].name;
 }
 
 static clv_code check_node(const tied *t, clv_err *err) {
-  const clv_stage_spec *s = &t->c->stages[t->stage], *of = &t->c->stages[t->of];
+  const clv_stage_spec *s = &t->c->stages[t->stage], *of = &t->c->stages[t->owner_stage];
   if (s->worker != of->worker)
     return clv_session_fail_at(
         t->c, s->at_pos, err,
         "stage '%.40s' at %.40s has layer '%.64s', whose weight is that of '%.64s' in stage "
         "'%.40s' at %.40s: it would be sent in every step, and shows a worker what the tokens "
         "are; put both stages at one node, such as master, or untie them (%s)",
-        s->name, place_of(t, t->stage), t->name, t->owner, of->name, place_of(t, t->of),
+        s->name, node_name_of(t, t->stage), t->name, t->owner, of->name,
+        node_name_of(t, t->owner_stage),
         t->c->model.hf ? "tie_word_embeddings: false in config.json" : "leave `tied` out");
   if (strcmp(s->device, of->device) == 0) return CLV_OK;
   return clv_session_fail_at(
@@ -38,8 +39,8 @@ static clv_code check_node(const tied *t, clv_err *err) {
       s->name, s->device, t->name, t->owner, of->name, of->device);
 }
 
-/* Refuses an asynchronous schedule: its stages would step before the sum of both gradients is
- * complete. */
+/* Refuses an asynchronous schedule, because its stages would step before the sum of both gradients
+ * is complete. */
 static clv_code check_schedule(const tied *t, clv_err *err) {
   clv_pipeline_kind kind = t->c->pipeline.schedule;
   if (kind != CLV_PIPE_PIPEDREAM && kind != CLV_PIPE_PIPEDREAM_2BW) return CLV_OK;
@@ -50,7 +51,7 @@ static clv_code check_schedule(const tied *t, clv_err *err) {
       t->name, t->owner);
 }
 
-/* Checks that both layers are frozen, or neither. */
+/* Checks that the layer is not frozen while the owner of its weight learns. */
 static clv_code check_frozen(const tied *t, bool frozen, clv_err *err) {
   const clv_stage_spec *s = &t->c->stages[t->stage];
   if (!s->freeze || frozen) return CLV_OK;
@@ -60,13 +61,12 @@ static clv_code check_frozen(const tied *t, bool frozen, clv_err *err) {
                              s->name, t->name, t->owner);
 }
 
-/* Checks a tied weight in a stage with adapters. Adapters freeze all other parameters, and
- * `lora.train` names modules that learn; the stage may change neither for a weight of another
- * stage. */
+/* Checks a tied weight in a stage with adapters. The stage freezes all parameters but adapters and
+ * the modules that `lora.train` names, and this must fit a weight that another stage owns. */
 static clv_code check_adapters(const tied *t, const char *weight, bool frozen, clv_err *err) {
-  const clv_stage_spec *s = &t->c->stages[t->stage], *of = &t->c->stages[t->of];
+  const clv_stage_spec *s = &t->c->stages[t->stage], *of = &t->c->stages[t->owner_stage];
   bool still = clv_is_param_frozen_by_lora(&s->lora, weight);
-  if (!s->lora.targets.n || still == frozen || (still && t->of == t->stage)) return CLV_OK;
+  if (!s->lora.targets.n || still == frozen || (still && t->owner_stage == t->stage)) return CLV_OK;
   if (still)
     return clv_session_fail_at(
         t->c, s->pos, err,
@@ -82,8 +82,8 @@ static clv_code check_adapters(const tied *t, const char *weight, bool frozen, c
 }
 
 static clv_code find_owner(const clv_blueprint *b, tied *t, const clv_param **ret, clv_err *err) {
-  for (t->of = 0; t->of < b->n_stages; t->of++) {
-    const clv_stage_plan *s = &b->stages[t->of];
+  for (t->owner_stage = 0; t->owner_stage < b->n_stages; t->owner_stage++) {
+    const clv_stage_plan *s = &b->stages[t->owner_stage];
     if ((*ret = clv_params_first(s->graph, s->params, t->owner)) != NULL) return CLV_OK;
   }
   return clv_session_fail_at(t->c, t->c->model.pos, err,
@@ -91,15 +91,15 @@ static clv_code find_owner(const clv_blueprint *b, tied *t, const clv_param **re
                              t->owner);
 }
 
-static clv_code follow(const clv_blueprint *b, uint32_t stage, clv_tie *tie, clv_err *err) {
+static clv_code follow_tie(const clv_blueprint *b, uint32_t stage, clv_tie *tie, clv_err *err) {
   const clv_node *n = &b->stages[stage].graph->nodes[tie->param.node];
   tied t = {.c = b->config, .b = b, .stage = stage, .name = n->name, .owner = n->tied};
   const clv_param *owner =
       tie->owner_index < 0 ? NULL : &b->stages[stage].params->list[tie->owner_index];
-  t.of = stage;
+  t.owner_stage = stage;
   if (!owner) CLV_TRY(find_owner(b, &t, &owner, err));
   CLV_TRY(check_node(&t, err));
-  if (t.of != stage) CLV_TRY(check_schedule(&t, err));
+  if (t.owner_stage != stage) CLV_TRY(check_schedule(&t, err));
   CLV_TRY(check_frozen(&t, owner->frozen, err));
   CLV_TRY(check_adapters(&t, tie->param.name, owner->frozen, err));
   tie->param.frozen = owner->frozen;
@@ -110,7 +110,7 @@ static clv_code follow(const clv_blueprint *b, uint32_t stage, clv_tie *tie, clv
 clv_code clv_ties_apply(clv_blueprint *b, clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_params *p = b->stages[i].params;
-    for (int k = 0; k < p->n_ties; k++) CLV_TRY(follow(b, i, &p->ties[k], err));
+    for (int k = 0; k < p->n_ties; k++) CLV_TRY(follow_tie(b, i, &p->ties[k], err));
     clv_params_update_ties(p);
   }
   return CLV_OK;

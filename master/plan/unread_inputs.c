@@ -17,7 +17,7 @@ static bool is_read(const clv_graph *g, int input) {
   return g->output == input;
 }
 
-/* Lists the inputs that the model reads, and those that a model by hf can read. */
+/* Lists the inputs that the model reads, and further ones that a model by model.hf could read. */
 static size_t list_names(const clv_blueprint *b, const char *names[MOST_NAMES]) {
   static const char *const more[] = {"ids", "lengths", "boxes"};
   int family = clv_model_family(b->config);
@@ -35,7 +35,7 @@ static size_t list_names(const clv_blueprint *b, const char *names[MOST_NAMES]) 
   return n;
 }
 
-static clv_code refuse(const clv_blueprint *b, const char *input, clv_err *err) {
+static clv_code refuse_unread(const clv_blueprint *b, const char *input, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   const char *names[MOST_NAMES] = {NULL};
   size_t n = list_names(b, names);
@@ -46,7 +46,7 @@ static clv_code refuse(const clv_blueprint *b, const char *input, clv_err *err) 
                      lengths ? " (how many places of a record are no padding)" : "");
   }
   if (near) clv_bytes_printf(&text, "; did you mean '%s'?", near);
-  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the names of the inputs");
   return clv_session_fail_at(b->config, b->config->data.inputs_pos, err,
                              "data.inputs: no layer of the model reads '%s': it reads %s%s", input,
                              text.data, near ? "" : "; leave the input and its files out");
@@ -54,10 +54,10 @@ static clv_code refuse(const clv_blueprint *b, const char *input, clv_err *err) 
 
 clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) {
   const clv_data_config *d = &b->config->data;
-  /* A format's own names may stay unread. */
+  /* names that the format itself gives may stay unread */
   bool named = d->inputs.n && !clv_format_row_of(d->format)->given[0];
   for (int i = 0; named && i < b->whole->n_nodes; i++)
     if (b->whole->nodes[i].op == CLV_OP_INPUT && !is_read(b->whole, i))
-      return refuse(b, b->whole->nodes[i].name, err);
+      return refuse_unread(b, b->whole->nodes[i].name, err);
   return CLV_OK;
 }

@@ -43,7 +43,7 @@ bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_
   return true;
 }
 
-/* Index of the first value of a part. */
+/* Returns the index of the first value of a part. */
 static size_t first_of(const clv_weights_sample *s, size_t part) {
   return s->parts == 1 ? 0 : part * (s->count - s->part) / (s->parts - 1);
 }
@@ -54,12 +54,12 @@ static void *room_of(clv_weights_sample *s, size_t part) {
 
 /* ---- all values ------------------------------------------------------------------------------ */
 
-static const double TURN = 1.4; /* w */
+static const double TURN = 1.4; /* the w of the sums at the head of this file */
 enum { MAGNITUDES = 1 << 15 };
 
-/* |v|^(i w) of each v of bf16; 0 for 0 and for values that are not finite. All values are rounded
- * to bf16 first, because rounding makes sums smaller: those of a rounded copy and of its original
- * are then equal. */
+/* |v|^(i w) for each value v of bf16; 0 for 0 and for values that are not finite. All values are
+ * rounded to bf16 before they are summed, so that a rounded copy has the same sums as its
+ * original. */
 static double turned[MAGNITUDES][2];
 static pthread_once_t turned_once = PTHREAD_ONCE_INIT;
 
@@ -97,8 +97,8 @@ static void take_all(clv_weights_sample *s, const char *data, size_t n) {
   s->spread = spread;
 }
 
-/* True if all values of the tensor were added. A chunk that ends within a value breaks the count,
- * and the tensor then has no moments of all values. */
+/* True if all values of the tensor were added. If a chunk ends within a value, the values are not
+ * counted in full, so the tensor has no moments of all values. */
 static bool is_whole(const clv_weights_sample *s) {
   return s->parts > 1 && s->spread.n == s->count;
 }
@@ -138,10 +138,10 @@ clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
 /* ---- forms ----------------------------------------------------------------------------------- */
 
 enum { LEAST_VALUES = 16 };
-/* For values whose mean square is 1. CELL and NEAR are multiplied by the square root of the number
- * of values. */
+/* For values that are scaled to mean square 1. CELL and NEAR are multiplied by the square root of
+ * the number of values. */
 static const double FREQUENCY = 1.5, CELL = 0.2, NEAR = 0.2;
-static const double LEAST_CELL = 1e-4; /* times the number of values */
+static const double LEAST_CELL = 1e-4; /* multiplied by the number of values */
 
 static double value_at(const clv_weights_sample *s, size_t i) {
   float wide;
@@ -151,8 +151,8 @@ static double value_at(const clv_weights_sample *s, size_t i) {
   return (double)(s->dtype == CLV_BF16 ? clv_bf16_value(half) : wide);
 }
 
-/* Moments of the sample. Negating all values negates the sines, so these count without their sign.
- * */
+/* Computes the moments of the sample. Values of the opposite sign have negated sines, so the sines
+ * count without their sign. */
 static bool form_of_sample(const clv_weights_sample *s, clv_weights_moments *ret) {
   size_t n = s->parts * s->part;
   double squares = 0, scale;

@@ -22,7 +22,7 @@ static clv_code recall(clv_run *r, clv_err *err) {
 
 clv_code clv_run_check_policy(clv_run *r, clv_err *err) {
   const clv_planned_sends sends = sends_of(r);
-  if (r->look.done) clv_blueprint_add_look(r->blueprint, &r->look);
+  if (r->look.has_run) clv_blueprint_add_look(r->blueprint, &r->look);
   if (!r->describes_only) CLV_TRY(clv_blueprint_check_privacy(r->blueprint, err));
   return clv_blueprint_check_policy(r->blueprint, &sends, err);
 }

@@ -35,7 +35,7 @@ clv_code clv_run_cache_begin(clv_run *r, clv_err *err) {
   const char *worker;
   uint64_t dropped;
   char text[200];
-  if (!r->blueprint->caches) return CLV_OK;
+  if (!r->blueprint->has_cache) return CLV_OK;
   CLV_TRY(secret_of(r, &secret, err));
   CLV_TRY(clv_trainer_begin_cache(r->trainer, r->data.train, &secret, &worker, &dropped, err));
   if (dropped) {

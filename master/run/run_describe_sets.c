@@ -26,8 +26,10 @@ static void put_key(clv_bytes *out, const char *key) {
 
 static void put_levels(const set *s, const clv_value_levels *f, clv_bytes *out) {
   char levels[48] = "", of[64] = "";
-  if (f->levels) snprintf(levels, sizeof levels, ", %zu level%s", f->levels, CLV_S(f->levels));
-  if (f->bits) snprintf(of, sizeof of, " of %d (%u bits)", f->bits == 16 ? 65535 : 255, f->bits);
+  if (f->n_levels)
+    snprintf(levels, sizeof levels, ", %zu level%s", f->n_levels, CLV_S(f->n_levels));
+  if (f->image_bits)
+    snprintf(of, sizeof of, " of %d (%u bits)", f->image_bits == 16 ? 65535 : 255, f->image_bits);
   clv_bytes_printf(out, "%s: values from %.6g to %.6g%s%s, in %zu of %zu records\n", s->key, f->low,
                    f->high, of, levels, f->records, clv_dataset_count(s->ds));
 }
@@ -45,8 +47,8 @@ static void put_levels_json(const set *s, const clv_value_levels *f, clv_bytes *
   put_key(out, s->key);
   put_number(out, "low", f->low);
   put_number(out, "high", f->high);
-  if (f->levels) clv_bytes_printf(out, "\"levels\":%zu,", f->levels);
-  if (f->bits) clv_bytes_printf(out, "\"bits\":%u,", f->bits);
+  if (f->n_levels) clv_bytes_printf(out, "\"levels\":%zu,", f->n_levels);
+  if (f->image_bits) clv_bytes_printf(out, "\"bits\":%u,", f->image_bits);
   clv_bytes_printf(out, "\"looked_at\":%zu}", f->records);
 }
 

@@ -89,7 +89,7 @@ static void put_path(char *to, size_t size, const char *path) {
 static void record_look(const clv_run *r) {
   const clv_look *look = &r->look;
   clv_egress_line l = {.look.records = look->records};
-  if (!look->done) return;
+  if (!look->has_run) return;
   clv_look_result_text(&look->of[CLV_LOOK_PIXELS], l.look.pixels);
   clv_look_result_text(&look->of[CLV_LOOK_TOKENS], l.look.tokens);
   clv_look_result_text(&look->of[CLV_LOOK_LABELS], l.look.labels);

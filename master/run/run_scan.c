@@ -31,8 +31,10 @@ size_t clv_run_scan_limit(const clv_run *r, size_t all) {
 clv_code clv_run_scan_data(clv_run *r, bool decode, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   waiting w = {clv_now_ns() + PROGRESS_NS};
-  const clv_run_scan o = {
-      .most = r->o->quick ? SAMPLE : 0, .decode = decode, .progress = show_progress, .user = &w};
+  const clv_run_scan o = {.max_records = r->o->quick ? SAMPLE : 0,
+                          .decode = decode,
+                          .progress = show_progress,
+                          .user = &w};
   CLV_TRY(clv_run_data_scan(r->config, &r->data, &o, &r->left_out, &notes, err));
   clv_run_print_notes(r, "data", notes.data);
   return CLV_OK;

@@ -38,8 +38,8 @@ clv_code clv_run_score_new(clv_run *r, clv_err *err) {
   clv_score_options o = {.wanted = wanted(c),
                          .outputs = outputs_of(c->loss.kind),
                          .classes = (size_t)width,
-                         .ignores = c->loss.kind == CLV_LOSS_CROSS_ENTROPY,
-                         .ignored = (int64_t)c->loss.ignore_index};
+                         .has_ignored = c->loss.kind == CLV_LOSS_CROSS_ENTROPY,
+                         .ignored_label = (int64_t)c->loss.ignore_index};
   clv_err why;
   clv_score_freep(&r->score);
   if (!o.wanted) return CLV_OK;

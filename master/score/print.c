@@ -9,7 +9,7 @@
 
 enum { MOST_SHOWN = 32 };
 
-static void part(clv_bytes *out, const char *what, double v) {
+static void append_score(clv_bytes *out, const char *what, double v) {
   clv_bytes_printf(out, "%s%s ", out->len ? ", " : "", what);
   if (isnan(v))
     clv_bytes_puts(out, "not defined");
@@ -32,24 +32,25 @@ void clv_scores_each(const clv_scores *s, clv_score_fn *each, void *user) {
 
 void clv_scores_line(const clv_scores *s, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
-  if (s->wanted & CLV_SCORE_F1) part(&line, "F1 micro", s->f1_micro);
-  if (s->wanted & CLV_SCORE_F1) part(&line, "macro", s->f1_macro);
-  if (s->wanted & CLV_SCORE_AUC) part(&line, "AUC", s->auc);
-  if (s->wanted & CLV_SCORE_PERPLEXITY) part(&line, "perplexity", s->perplexity);
+  if (s->wanted & CLV_SCORE_F1) append_score(&line, "F1 micro", s->f1_micro);
+  if (s->wanted & CLV_SCORE_F1) append_score(&line, "macro", s->f1_macro);
+  if (s->wanted & CLV_SCORE_AUC) append_score(&line, "AUC", s->auc);
+  if (s->wanted & CLV_SCORE_PERPLEXITY) append_score(&line, "perplexity", s->perplexity);
   if (line.failed)
     out->failed = true;
   else if (line.len)
     clv_bytes_puts(out, line.data);
 }
 
-static const char *name_of(clv_class_name *name, const void *user, size_t c, char number[24]) {
+static const char *class_name_or_number(clv_class_name *name, const void *user, size_t c,
+                                        char number[24]) {
   const char *given = name ? name(user, c) : NULL;
   if (given) return given;
   snprintf(number, 24, "%zu", c);
   return number;
 }
 
-static void class_line(const clv_scores *s, size_t c, const char *name, clv_bytes *out) {
+static void append_class(const clv_scores *s, size_t c, const char *name, clv_bytes *out) {
   const clv_class_score *k = &s->classes[c];
   char shown[25];
   clv_bytes_printf(out, "%6zu  %-24s %9.4f %9.4f %9.4f", c,
@@ -61,7 +62,7 @@ static void class_line(const clv_scores *s, size_t c, const char *name, clv_byte
   clv_bytes_printf(out, " %9llu\n", (unsigned long long)k->labels);
 }
 
-static void confusion_table(const clv_scores *s, clv_bytes *out) {
+static void append_confusion(const clv_scores *s, clv_bytes *out) {
   clv_bytes_puts(out, "places by label (rows) and answer (columns)\n       ");
   for (size_t c = 0; c < s->n_classes; c++) clv_bytes_printf(out, " %8zu", c);
   for (size_t r = 0; r < s->n_classes; r++) {
@@ -79,14 +80,14 @@ void clv_scores_table(const clv_scores *s, clv_class_name *name, const void *use
                      "F1", s->wanted & CLV_SCORE_AUC ? "       AUC" : "", "places");
     for (size_t c = 0; c < s->n_classes; c++)
       if (s->classes[c].labels + s->classes[c].answers)
-        class_line(s, c, name_of(name, user, c, number), out);
+        append_class(s, c, class_name_or_number(name, user, c, number), out);
   }
-  if (s->confusion && s->n_classes <= MOST_SHOWN) confusion_table(s, out);
+  if (s->confusion && s->n_classes <= MOST_SHOWN) append_confusion(s, out);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void number(clv_bytes *out, const char *key, double v) {
+static void json_number(clv_bytes *out, const char *key, double v) {
   clv_bytes_printf(out, "\"%s\":", key);
   if (isfinite(v))
     clv_bytes_printf(out, "%.9g", v);
@@ -102,7 +103,7 @@ static void json_class(const clv_scores *s, size_t c, const char *name, clv_byte
   static const char *const keys[] = {"precision", "recall", "f1", "auc"};
   for (size_t i = 0; i < CLV_COUNT(keys) - !(s->wanted & CLV_SCORE_AUC); i++) {
     clv_bytes_puts(out, ",");
-    number(out, keys[i], values[i]);
+    json_number(out, keys[i], values[i]);
   }
   clv_bytes_printf(out, ",\"places\":%llu,\"answers\":%llu}", (unsigned long long)k->labels,
                    (unsigned long long)k->answers);
@@ -127,28 +128,28 @@ static void json_classes(const clv_scores *s, clv_class_name *name, const void *
   clv_bytes_puts(out, ",\"classes\":[");
   for (size_t c = 0; c < s->n_classes; c++) {
     if (c) clv_bytes_puts(out, ",");
-    json_class(s, c, name_of(name, user, c, text), out);
+    json_class(s, c, class_name_or_number(name, user, c, text), out);
   }
   clv_bytes_puts(out, "]");
 }
 
 void clv_scores_json(const clv_scores *s, clv_class_name *name, const void *user, clv_bytes *out) {
   clv_bytes_puts(out, "{");
-  number(out, "accuracy", s->accuracy);
+  json_number(out, "accuracy", s->accuracy);
   if (s->wanted & CLV_SCORE_F1) {
     clv_bytes_puts(out, ",\"f1\":{");
-    number(out, "micro", s->f1_micro);
+    json_number(out, "micro", s->f1_micro);
     clv_bytes_puts(out, ",");
-    number(out, "macro", s->f1_macro);
+    json_number(out, "macro", s->f1_macro);
     clv_bytes_puts(out, "}");
   }
   if (s->wanted & CLV_SCORE_AUC) {
     clv_bytes_puts(out, ",");
-    number(out, "auc", s->auc);
+    json_number(out, "auc", s->auc);
   }
   if (s->wanted & CLV_SCORE_PERPLEXITY) {
     clv_bytes_puts(out, ",");
-    number(out, "perplexity", s->perplexity);
+    json_number(out, "perplexity", s->perplexity);
   }
   if (s->wanted & (CLV_SCORE_F1 | CLV_SCORE_AUC)) json_classes(s, name, user, out);
   if (s->confusion) json_confusion(s, out);

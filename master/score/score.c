@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool one_output(const clv_score *s) { return s->o.outputs >= CLV_SCORE_PROBABILITY; }
+static bool has_one_output(const clv_score *s) { return s->o.outputs >= CLV_SCORE_PROBABILITY; }
 
 clv_code clv_score_new(const clv_score_options *o, clv_score **ret, clv_err *err) {
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
@@ -33,7 +33,7 @@ void clv_score_free(clv_score *s) {
   free(s->counts);
   free(s->p);
   free(s->confusion);
-  free(s->kept);
+  free(s->kept_p);
   free(s->labels);
   free(s);
 }
@@ -47,9 +47,9 @@ void clv_score_reset(clv_score *s) {
   size_t n = s->o.classes;
   memset(s->counts, 0, n * sizeof *s->counts);
   if (s->confusion) memset(s->confusion, 0, n * n * sizeof *s->confusion);
-  free(s->kept);
+  free(s->kept_p);
   free(s->labels);
-  s->kept = NULL;
+  s->kept_p = NULL;
   s->labels = NULL;
   s->n = s->capacity = 0;
   s->log_loss = 0;
@@ -89,7 +89,7 @@ static void log_probabilities(const clv_score *s, const float *x) {
 
 static size_t answer_of(const clv_score *s, const float *x) {
   size_t best = 0;
-  if (one_output(s)) return *x > (s->o.outputs == CLV_SCORE_LOGIT ? 0.0f : 0.5f);
+  if (has_one_output(s)) return *x > (s->o.outputs == CLV_SCORE_LOGIT ? 0.0f : 0.5f);
   for (size_t c = 1; c < s->o.classes; c++)
     if (x[c] > x[best]) best = c;
   return best;
@@ -104,8 +104,8 @@ static clv_code reserve_place(clv_score *s, clv_err *err) {
                     "AUC keeps every probability: %zu places of %zu classes are too many", s->n,
                     s->o.classes);
   capacity = CLV_MIN(capacity, most);
-  double *kept = realloc(s->kept, capacity * s->o.classes * sizeof *kept);
-  if (kept) s->kept = kept;
+  double *kept = realloc(s->kept_p, capacity * s->o.classes * sizeof *kept);
+  if (kept) s->kept_p = kept;
   uint32_t *labels = kept ? realloc(s->labels, capacity * sizeof *labels) : NULL;
   if (!labels) return clv_fail(err, CLV_EXHAUSTED, "no memory for the AUC of %zu places", capacity);
   s->labels = labels;
@@ -123,7 +123,7 @@ static clv_code add_place(clv_score *s, const float *x, size_t label, clv_err *e
   if (s->o.wanted & CLV_SCORE_PERPLEXITY) s->log_loss -= s->p[label];
   if (s->o.wanted & CLV_SCORE_AUC) {
     CLV_TRY(reserve_place(s, err));
-    memcpy(s->kept + s->n * classes, s->p, classes * sizeof *s->p);
+    memcpy(s->kept_p + s->n * classes, s->p, classes * sizeof *s->p);
     s->labels[s->n] = (uint32_t)label;
   }
   s->n++;
@@ -132,9 +132,9 @@ static clv_code add_place(clv_score *s, const float *x, size_t label, clv_err *e
 
 clv_code clv_score_add(clv_score *s, const float *outputs, const int64_t *labels, size_t places,
                        clv_err *err) {
-  size_t width = one_output(s) ? 1 : s->o.classes;
+  size_t width = has_one_output(s) ? 1 : s->o.classes;
   for (size_t i = 0; i < places; i++) {
-    if (s->o.ignores && labels[i] == s->o.ignored) continue;
+    if (s->o.has_ignored && labels[i] == s->o.ignored_label) continue;
     if (labels[i] < 0 || (uint64_t)labels[i] >= s->o.classes)
       return clv_fail(err, CLV_INVALID, "the label of place %zu is outside 0..%zu", i,
                       s->o.classes - 1);
@@ -145,18 +145,18 @@ clv_code clv_score_add(clv_score *s, const float *outputs, const int64_t *labels
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-static double share(uint64_t part, uint64_t of) { return of ? (double)part / (double)of : 0; }
+static double ratio(uint64_t part, uint64_t of) { return of ? (double)part / (double)of : 0; }
 
-static void finish_class(const clv_score *s, size_t c, clv_class_score *ret) {
+static void compute_class_scores(const clv_score *s, size_t c, clv_class_score *ret) {
   *ret = s->counts[c];
-  ret->precision = share(ret->right, ret->answers);
-  ret->recall = share(ret->right, ret->labels);
-  ret->f1 = share(2 * ret->right, ret->labels + ret->answers);
+  ret->precision = ratio(ret->right, ret->answers);
+  ret->recall = ratio(ret->right, ret->labels);
+  ret->f1 = ratio(2 * ret->right, ret->labels + ret->answers);
   ret->auc = (double)NAN;
 }
 
 /* Computes the means over classes. */
-static void finish_all(clv_scores *r) {
+static void compute_means(clv_scores *r) {
   uint64_t right = 0, seen = 0, ranked = 0;
   double f1 = 0, auc = 0;
   for (size_t c = 0; c < r->n_classes; c++) {
@@ -168,7 +168,7 @@ static void finish_all(clv_scores *r) {
     auc += k->auc;
     ranked++;
   }
-  r->accuracy = r->places ? share(right, r->places) : (double)NAN;
+  r->accuracy = r->places ? ratio(right, r->places) : (double)NAN;
   r->f1_micro = r->accuracy;
   r->f1_macro = seen ? f1 / (double)seen : (double)NAN;
   r->auc = ranked ? auc / (double)ranked : (double)NAN;
@@ -183,10 +183,10 @@ clv_code clv_score_finish(const clv_score *s, clv_scores *ret, clv_err *err) {
                   .perplexity = (double)NAN,
                   .confusion = s->confusion};
   CLV_TRY(clv_alloc(r.n_classes, sizeof *r.classes, &r.classes, err));
-  for (size_t c = 0; c < r.n_classes; c++) finish_class(s, c, &r.classes[c]);
+  for (size_t c = 0; c < r.n_classes; c++) compute_class_scores(s, c, &r.classes[c]);
   if (s->o.wanted & CLV_SCORE_AUC) CLV_TRY(clv_score_compute_auc(s, r.classes, err));
   if ((s->o.wanted & CLV_SCORE_PERPLEXITY) && s->n) r.perplexity = exp(s->log_loss / (double)s->n);
-  finish_all(&r);
+  compute_means(&r);
   *ret = r;
   r.classes = NULL;
   return CLV_OK;

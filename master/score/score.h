@@ -54,9 +54,9 @@ enum { CLV_SCORE_MAX_CONFUSION = 1024, CLV_SCORE_MAX_KEPT = 1 << 27 };
 typedef struct clv_score_options {
   unsigned wanted; /* CLV_SCORE_* bits */
   clv_score_outputs outputs;
-  size_t classes;  /* 2 or more; 2 with one output per place */
-  bool ignores;    /* skip places whose label is `ignored` */
-  int64_t ignored; /* label to skip */
+  size_t classes;        /* 2 or more; 2 with one output per place */
+  bool has_ignored;      /* skip places whose label is `ignored` */
+  int64_t ignored_label; /* label to skip */
 } clv_score_options;
 
 /* CLV_INVALID: fewer than 2 classes, or more than CLV_SCORE_MAX_CONFUSION with confusion. */

@@ -14,7 +14,7 @@ struct clv_score {
   double *p;               /* [classes] log-probabilities of the current place */
   double log_loss;         /* sum of -p[label] over all places */
   size_t n, capacity;      /* number of places; capacity of kept and labels */
-  double *kept;            /* [n][classes] p of all places, for AUC; else NULL */
+  double *kept_p;          /* [n][classes] p of all places, for AUC; else NULL */
   uint32_t *labels;        /* [n] labels of all places, for AUC; else NULL */
 };
 

@@ -49,12 +49,12 @@ static void name_cached(const clv_trainer *t, const clv_egress_row *r, clv_egres
     snprintf(what->name, sizeof what->name, "numbers of records");
   else
     snprintf(what->name, sizeof what->name, "kept there, unused for at most %llu s%s%s",
-             (unsigned long long)(t->config->stages[0].cache_ttl_ms / 1000), r->shows ? ", " : "",
-             clv_findings_words(r->shows, words));
+             (unsigned long long)(t->config->stages[0].cache_ttl_ms / 1000),
+             r->findings ? ", " : "", clv_findings_words(r->findings, words));
 }
 
 static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_row_flow *ret, clv_err *err) {
-  clv_egress_key what = {.kind = clv_egress_record_kind(r->kind, r->shows),
+  clv_egress_key what = {.kind = clv_egress_record_kind(r->kind, r->findings),
                          .random = t->egress.random};
   if (clv_egress_is_state(r->kind)) return CLV_OK;
   set_ends(t, -1, r->worker, &what);
@@ -74,11 +74,11 @@ static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, clv_row_flow
   char words[CLV_FINDINGS_TEXT];
   if (!s->direct || (back && !s[1].input_needs_grad)) return CLV_OK;
   clv_egress_row r = clv_blueprint_hop_row(t->b, stage, back);
-  clv_egress_key what = {.kind = clv_egress_record_kind(r.kind, r.shows),
+  clv_egress_key what = {.kind = clv_egress_record_kind(r.kind, r.findings),
                          .random = t->egress.random};
   set_ends(t, s[back].worker, r.worker, &what);
   name_stage(t, stage, &what);
-  snprintf(what.name, sizeof what.name, "%s", clv_findings_words(r.shows, words));
+  snprintf(what.name, sizeof what.name, "%s", clv_findings_words(r.findings, words));
   CLV_TRY(measure(r.dtype, &r.shape, r.places, &what, ret, err));
   return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);
 }
@@ -97,7 +97,7 @@ clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) {
                   .rows = t->b->egress,
                   .n_rows = t->b->n_egress,
                   .max_samples = CLV_MAX(t->b->micro_size, t->b->eval_size),
-                  .uncertain = t->b->look.uncertain,
+                  .uncertain = t->b->look.uncertain_findings,
                   .policy = t->b->policy};
   CLV_TRY(clv_alloc(t->config->n_workers, sizeof *g->failures, &g->failures, err));
   CLV_TRY(clv_alloc(t->b->n_egress, sizeof *g->flows, &g->flows, err));

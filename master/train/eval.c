@@ -122,8 +122,8 @@ static clv_code send_batch(evaluation *e, clv_err *err) {
   cleave_reference output;
   CLV_TRY(clv_loader_next(e->loader, &batch, err));
   CLV_TRY(copy_tensor(batch.y, &y, err));
-  if (t->b->lengths >= 0)
-    CLV_TRY(copy_tensor(clv_batch_input(&batch, (size_t)t->b->lengths), &lengths, err));
+  if (t->b->lengths_input >= 0)
+    CLV_TRY(copy_tensor(clv_batch_input(&batch, (size_t)t->b->lengths_input), &lengths, err));
   *s = (eval_slot){.at = e->at, .n = batch.n};
   CLV_TRY_API(cleave_context_open(t->runtime, &o, &s->context, CLV_API_ERROR));
   s->y = clv_steal(&y);
@@ -146,7 +146,7 @@ static clv_code local_loss(clv_trainer *t, cleave_module **ret, clv_err *err) {
 static clv_code sequences_of(const clv_trainer *t, const clv_tensor *lengths, size_t start,
                              size_t n, clv_sequences *ret, clv_err *err) {
   clv_tensor *x[CLV_MAX_INPUTS] = {NULL};
-  if (lengths) x[t->b->lengths] = (clv_tensor *)(uintptr_t)lengths;
+  if (lengths) x[t->b->lengths_input] = (clv_tensor *)(uintptr_t)lengths;
   return clv_trainer_select_sequences(t, x, start, n, ret, err);
 }
 
@@ -284,7 +284,7 @@ static clv_code finish_one(evaluation *e, clv_step_result *ret, clv_err *err) {
 
 static clv_code all_rows(evaluation *e, clv_step_result *ret, clv_err *err) {
   clv_batches_options o = {
-      .subset = &e->sent, .batch = (size_t)e->t->b->eval_size, .epochs = 1, .evaluation = true};
+      .subset = &e->sent, .batch = (size_t)e->t->b->eval_size, .epochs = 1, .is_evaluation = true};
   if (e->rows->n) CLV_TRY(clv_loader_new(e->data, &o, &e->loader, err));
   while (e->at < e->rows->n || e->in_flight) {
     if (e->t->use == CLV_TRAINER_EVALUATES) CLV_TRY(clv_interrupt_check(err));

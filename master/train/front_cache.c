@@ -75,7 +75,7 @@ clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const 
   clv_trainer_cache_rows *c = &t->cache;
   *ret_worker = NULL;
   *ret_dropped = 0;
-  if (!t->b->caches) return CLV_OK;
+  if (!t->b->has_cache) return CLV_OK;
   c->to = (cleave_cached){.from = t->modules[0],
                           .to = t->modules[1],
                           .records = clv_dataset_count(data),

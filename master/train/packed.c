@@ -23,10 +23,11 @@ cleave_tensor clv_batch_rows(const clv_tensor *batch, size_t start, size_t n) {
 clv_code clv_trainer_select_sequences(const clv_trainer *t, clv_tensor *const *x, size_t start,
                                       size_t n, clv_sequences *ret, clv_err *err) {
   *ret = (clv_sequences){.start = start, .n = n};
-  if (t->b->lengths < 0) return CLV_OK;
-  const int64_t *lengths = (const int64_t *)x[t->b->lengths]->data + start;
-  int64_t most = (int64_t)n * t->b->places, unit = (most + CLV_PACKED_SIZES - 1) / CLV_PACKED_SIZES;
-  CLV_TRY(clv_check_packed(lengths, (int64_t)n, t->b->places, most, err));
+  if (t->b->lengths_input < 0) return CLV_OK;
+  const int64_t *lengths = (const int64_t *)x[t->b->lengths_input]->data + start;
+  int64_t most = (int64_t)n * t->b->max_positions,
+          unit = (most + CLV_PACKED_SIZES - 1) / CLV_PACKED_SIZES;
+  CLV_TRY(clv_check_packed(lengths, (int64_t)n, t->b->max_positions, most, err));
   int64_t used = CLV_MAX(clv_packed_before(lengths, (int64_t)n), 1);
   ret->lengths = lengths;
   ret->rows = CLV_MIN((used + unit - 1) / unit * unit, most);
@@ -56,7 +57,7 @@ static void move_places(const clv_trainer *t, const clv_sequences *s, char *padd
                         size_t width, bool unpack) {
   for (size_t i = 0; i < s->n; i++) {
     size_t bytes = (size_t)s->lengths[i] * width;
-    char *place = padded + i * (size_t)t->b->places * width;
+    char *place = padded + i * (size_t)t->b->max_positions * width;
     if (bytes) memcpy(unpack ? place : packed, unpack ? packed : place, bytes);
     packed += bytes;
   }
@@ -70,7 +71,7 @@ clv_code clv_trainer_pack_rows(clv_trainer *t, const clv_sequences *s, const clv
     memmove(part.shape + 1, part.shape + 2, (size_t)(part.rank - 1) * sizeof *part.shape);
     part.shape[0] = s->rows;
     CLV_TRY(make_room(t, &part, rest, err));
-    size_t places = (size_t)(batch->shape.dim[0] * t->b->places);
+    size_t places = (size_t)(batch->shape.dim[0] * t->b->max_positions);
     move_places(t, s, rows.data, part.data, batch->bytes / places, false);
   }
   *ret = part;
@@ -91,7 +92,7 @@ clv_code clv_trainer_unpack_output(clv_trainer *t, const clv_sequences *s,
                    clv_dtype_size((clv_dtype)output->dtype);
     memmove(padded.shape + 2, padded.shape + 1, (size_t)(padded.rank++ - 1) * sizeof *padded.shape);
     padded.shape[0] = (int64_t)s->n;
-    padded.shape[1] = t->b->places;
+    padded.shape[1] = t->b->max_positions;
     padded.capacity = 0;
     CLV_TRY(make_room(t, &padded, 0, err));
     move_places(t, s, padded.data, output->data, width, true);

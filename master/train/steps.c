@@ -97,7 +97,7 @@ static clv_code plan_steps(clv_trainer *t, const round_group *r, clv_err *err) {
   bool keep = t->config->pipeline.schedule == CLV_PIPE_PIPEDREAM_2BW;
   for (uint32_t s = 0; s < t->b->n_stages; s++)
     for (uint32_t i = 0; i < r->n_batches; i++) {
-      uint32_t position = r->l->steps[s * r->l->n_steps + i];
+      uint32_t position = r->l->step_positions[s * r->l->n_steps + i];
       if (position)
         CLV_TRY_API(cleave_step_at(t->runtime, t->optimizer, r->context, t->modules[s], i, position,
                                    keep, &r->results[i].lr, CLV_API_ERROR));

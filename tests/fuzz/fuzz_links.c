@@ -21,9 +21,9 @@ static void check_link(const clv_link_estimate *l) {
 }
 
 static void check(const clv_links *l) {
-  for (size_t i = 0; i < l->n; i++) check_link(&l->link[i]);
+  for (size_t i = 0; i < l->n; i++) check_link(&l->worker_links[i]);
   for (size_t i = 0; i < l->n; i++)
-    for (size_t k = i + 1; k < l->n; k++) check_link(&l->hop[i * l->n + k]);
+    for (size_t k = i + 1; k < l->n; k++) check_link(&l->hops[i * l->n + k]);
   for (size_t i = 0; i <= l->n; i++) NEVER(!(l->speed[i] >= 1e-3 && l->speed[i] <= 1e6));
 }
 

@@ -31,7 +31,8 @@ static void check_kept(const clv_page_set *p) {
     NEVER(page->first != windows || !page->windows);
     windows += page->windows;
     for (size_t w = page->first; w < windows; w++)
-      for (int k = 0; k < WIDTH; k++) NEVER(row_of(p->places, (int64_t)w)[k] >= (int32_t)page->n);
+      for (int k = 0; k < WIDTH; k++)
+        NEVER(row_of(p->token_words, (int64_t)w)[k] >= (int32_t)page->n);
   }
   NEVER(windows != (size_t)p->ids->shape.dim[0]);
 }
@@ -47,7 +48,8 @@ static void check_pages(const clv_page_set *p) {
 }
 
 static clv_code add_all(clv_page_rows *r, const clv_bytes *text, clv_err *err) {
-  clv_page_reader lines = {.path = "fuzz", .text = text->data, .len = text->len, .wants = r->wants};
+  clv_page_reader lines = {
+      .path = "fuzz", .text = text->data, .len = text->len, .label_kind = r->label_kind};
   clv_labelled_page page;
   bool more = true;
   clv_code code = CLV_OK;
@@ -67,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (!size) return 0;
   clv_page_rows r = {.tokens = {.path = "fuzz"},
                      .window = {.width = WIDTH, .stride = 2, .first = 2, .last = 3},
-                     .wants = (clv_page_label_kind)(data[0] % 3),
+                     .label_kind = (clv_page_label_kind)(data[0] % 3),
                      .keeps_pages = data[0] % 6 == 3,
                      .by_file = data[0] & 64,
                      .ignored = CLV_LABEL_IGNORED,

@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                      .last = 3,
                      .width = 8,
                      .max_bytes = 1 << 20,
-                     .labelled = data[0] & 2,
+                     .has_labels = data[0] & 2,
                      .skips_broken = data[0] & 8};
   NEVER(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "good", &pieces, &r.tokenizer,
                             &err) != CLV_OK);

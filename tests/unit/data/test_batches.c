@@ -160,7 +160,7 @@ static void check_batch(const clv_batch *got, const clv_batches *b, const uint32
   clv_cursor next = clv_batches_cursor(b);
   assert_int_equal(got->next.epoch, next.epoch);
   assert_int_equal(got->next.index, next.index);
-  assert_int_equal(got->last, next.index == 0);
+  assert_int_equal(got->is_last, next.index == 0);
 }
 
 static void loader_matches_batch_order_without_allocating(void **state) {
@@ -207,7 +207,7 @@ static void loader_can_be_freed_in_every_state(void **state) {
     for (int i = 0; i < k % 4; i++) {
       assert_ok(clv_loader_next(l, &got, &err), &err);
       assert_int_equal(got.n, COUNT);
-      assert_true(got.last);
+      assert_true(got.is_last);
     }
   }
 }

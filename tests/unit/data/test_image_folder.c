@@ -346,7 +346,7 @@ static void evaluation_loader_skips_augmentation(void **state) {
   assert_ok(clv_batch_fill(ds, all.index, IMAGES, x, NULL, &err), &err);
   clv_batches_options bo = {.subset = &all, .batch = IMAGES};
   assert_ok(clv_loader_new(ds, &bo, &drawn, &err), &err);
-  bo.evaluation = true;
+  bo.is_evaluation = true;
   assert_ok(clv_loader_new(ds, &bo, &l, &err), &err);
   for (int epoch = 0; epoch < 3; epoch++) {
     assert_ok(clv_loader_next(l, &b, &err), &err);

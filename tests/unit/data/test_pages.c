@@ -152,8 +152,8 @@ static void unlabelled_dataset_keeps_pages_for_prediction(void **state) {
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_kept_page_count(ds), 2);
   const clv_kept_page *p = clv_dataset_kept_page(ds, 0), *q = clv_dataset_kept_page(ds, 1);
-  assert_string_equal(p->more, "\"file\": \"x.pdf\",\"page\": 1");
-  assert_string_equal(q->more, "");
+  assert_string_equal(p->other_members, "\"file\": \"x.pdf\",\"page\": 1");
+  assert_string_equal(q->other_members, "");
   assert_int_equal(p->n, 4);
   assert_string_equal(p->words[3].text, "ab");
   assert_int_equal(p->words[1].y1, 8);
@@ -192,7 +192,7 @@ static void folder_reads_every_jsonl_and_counts_other_files(void **state) {
   clv_dataset_options o = options_for(folder);
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_count(ds), 6);
-  assert_int_equal(clv_dataset_page_counts(ds).strays, 1);
+  assert_int_equal(clv_dataset_page_counts(ds).n_strays, 1);
 }
 
 static void refused(const char *text, const char *says) {

@@ -45,7 +45,7 @@ static void scan_names_record_and_column_of_first_nan(void **state) {
   CLV_AUTO(clv_dataset_freep) clv_dataset *good = table_of(x);
   assert_ok(clv_dataset_scan(good, &(clv_scan_options){0}, &none, &err), &err);
   expect_bad(&none, NULL, 0, "");
-  assert_int_equal(none.looked_at, RECORDS);
+  assert_int_equal(none.n_checked, RECORDS);
   x[17 * COLUMNS + 3] = NAN;
   x[17 * COLUMNS + 5] = INFINITY;
   x[499 * COLUMNS + 11] = -INFINITY;
@@ -104,11 +104,11 @@ static void sampled_scan_spreads_over_the_file(void **state) {
   CLV_AUTO(clv_scan_done) clv_scan s = {0}, all = {0};
   clv_err err;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = table_of(x);
-  assert_ok(clv_dataset_scan(ds, &(clv_scan_options){.most = 50}, &s, &err), &err);
-  assert_int_equal(s.looked_at, 50);
+  assert_ok(clv_dataset_scan(ds, &(clv_scan_options){.max_records = 50}, &s, &err), &err);
+  assert_int_equal(s.n_checked, 50);
   expect_bad(&s, (uint32_t[]){490}, 1, "record 490, column 0");
-  assert_ok(clv_dataset_scan(ds, &(clv_scan_options){.most = 4000}, &all, &err), &err);
-  assert_int_equal(all.looked_at, RECORDS);
+  assert_ok(clv_dataset_scan(ds, &(clv_scan_options){.max_records = 4000}, &all, &err), &err);
+  assert_int_equal(all.n_checked, RECORDS);
 }
 
 typedef struct heard {

@@ -172,7 +172,7 @@ static void tensor_within_the_policy_is_permitted(void **state) {
   clv_err err;
   clv_policy_tensor t = tensor();
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
-  t.shows = CLV_FINDING_RAW_INPUT;
+  t.findings = CLV_FINDING_RAW_INPUT;
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
   t.kind = CLV_EGRESS_INPUT;
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
@@ -232,17 +232,17 @@ static void what_it_shows_is_not(void **state) {
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.labels "
          "is not true; keep more layers at the master, or ask for allow.labels: true");
   t = tensor();
-  t.shows = CLV_FINDING_TOKENS;
+  t.findings = CLV_FINDING_TOKENS;
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
          "is not true; keep more layers at the master, or ask for allow.tokens: true");
   t = tensor();
-  t.shows = CLV_FINDING_LABELS_READABLE;
+  t.findings = CLV_FINDING_LABELS_READABLE;
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: "
          "allow.labels_readable is not true; keep more layers at the master, or ask for "
          "allow.labels_readable: true");
-  t.shows = CLV_FINDING_FRONT_KNOWN;
+  t.findings = CLV_FINDING_FRONT_KNOWN;
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: "
          "allow.front_known is not true; keep more layers at the master, or ask for "
@@ -254,16 +254,16 @@ static void picture_and_layer_limits_are_enforced_when_set(void **state) {
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
   clv_policy_tensor t = tensor();
   clv_err err;
-  t.shows = CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS; /* `raw` alone does not do */
+  t.findings = CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS; /* `raw` alone does not do */
   denied(t,
          "/p.yaml:7:1: the policy does not permit activation of stage 'a' to w1: allow.tokens "
          "is not true; keep more layers at the master, or ask for allow.tokens: true");
-  t.shows = CLV_FINDING_PICTURE;
+  t.findings = CLV_FINDING_PICTURE;
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
   p->config->pictures = false;
   assert_int_equal(clv_policy_check_tensor(p, &t, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "to w1: pictures is not true"));
-  t.shows = 0;
+  t.findings = 0;
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
   p->config->min_layers_at_home = 2;
   t.layers_at_home = 1;

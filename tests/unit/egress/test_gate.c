@@ -97,7 +97,7 @@ static void fill(sent *s, const shown_case *c) {
                          .privacy = {true, true, true, true, true}},
               .row = {.name = "the tensor",
                       .kind = c->kind,
-                      .shows = c->shows,
+                      .findings = c->shows,
                       .stage = loss ? 2 : 0,
                       .dtype = CLV_F32,
                       .shape = CLV_SHAPE(4, 3),
@@ -128,7 +128,7 @@ static cleave_status send_through(sent *s) {
   clv_egress_key what = {.from = CLV_EGRESS_MASTER,
                          .to = "w1",
                          .identity = "spiffe://w1",
-                         .kind = clv_egress_record_kind(s->row.kind, s->row.shows),
+                         .kind = clv_egress_record_kind(s->row.kind, s->row.findings),
                          .stage = "front",
                          .dtype = "f32",
                          .shape = {1, {3}}};
@@ -227,7 +227,7 @@ static void uncertain_finding_needs_no_session_key(void **state) {
   sent s;
   fill(&s, &cases[6]);
   memset(&s.config.privacy, 0, sizeof s.config.privacy);
-  s.row.looked = CLV_FINDING_TOKENS;
+  s.row.look_findings = CLV_FINDING_TOKENS;
   clv_row_flow flows[] = {{0}};
   clv_gate gate = {.config = &s.config,
                    .rows = &s.row,

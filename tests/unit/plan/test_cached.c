@@ -37,7 +37,7 @@ static void expect(const char *data, const clv_model_inputs *inputs, const char 
   clv_code code = clv_blueprint_new_of_inputs(c, inputs, CLV_I64, &b, &err);
   if (says == none) {
     if (code != CLV_OK) fail_msg("%s", err.text);
-    assert_true(b->caches);
+    assert_true(b->has_cache);
     return;
   }
   assert_int_equal(code, CLV_INVALID);

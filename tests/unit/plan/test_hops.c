@@ -92,10 +92,10 @@ static void hop_names_match_in_plan_policy_and_record(void **state) {
                    back = clv_blueprint_hop_row(b, 0, true);
     char words[CLV_FINDINGS_TEXT], name[160];
     clv_err err = {0};
-    assert_string_equal(clv_findings_words(there.shows, words), cases[i].plan);
-    assert_string_equal(clv_egress_kind_name(clv_egress_record_kind(there.kind, there.shows)),
+    assert_string_equal(clv_findings_words(there.findings, words), cases[i].plan);
+    assert_string_equal(clv_egress_kind_name(clv_egress_record_kind(there.kind, there.findings)),
                         cases[i].record);
-    assert_string_equal(clv_egress_kind_name(clv_egress_record_kind(back.kind, back.shows)),
+    assert_string_equal(clv_egress_kind_name(clv_egress_record_kind(back.kind, back.findings)),
                         cases[i].gradient);
     assert_int_equal(clv_blueprint_describe(b, false, &text, &err), CLV_OK);
     assert_non_null(strstr((const char *)text.data, cases[i].plan));

@@ -43,7 +43,7 @@ static clv_blueprint *blueprint(const clv_session_config *c) {
 }
 
 static clv_look look_of(double tokens, double labels) {
-  clv_look look = {.done = true, .records = 64, .draws = 1};
+  clv_look look = {.has_run = true, .records = 64, .draws = 1};
   look.of[CLV_LOOK_TOKENS] =
       (clv_look_result){.state = CLV_LOOK_READ, .figure = tokens, .by = "the nearest vector"};
   look.of[CLV_LOOK_LABELS] =
@@ -69,8 +69,8 @@ static void readable_data_adds_a_finding_to_its_rows(void **state) {
   clv_blueprint_egress_text(b, &before);
   clv_blueprint_add_look(b, &look);
   if (clv_blueprint_check_privacy(b, &err) != CLV_OK) fail_msg("%s", err.text);
-  assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->looked, CLV_FINDING_TOKENS);
-  assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->shows, CLV_FINDING_LABELS_READABLE);
+  assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->look_findings, CLV_FINDING_TOKENS);
+  assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->findings, CLV_FINDING_LABELS_READABLE);
   clv_blueprint_egress_text(b, &after); /* figures change while weights learn, and it may not */
   assert_string_equal(before.data, after.data);
   clv_blueprint_describe_egress(b, false, &page);
@@ -85,8 +85,9 @@ static void figure_at_its_limit_is_no_finding(void **state) {
     CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c);
     clv_look look = look_of(.2 + .01 * above, .3 + .01 * above);
     clv_blueprint_add_look(b, &look);
-    assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->looked, above ? CLV_FINDING_TOKENS : 0);
-    assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->looked,
+    assert_int_equal(row_of(b, CLV_EGRESS_ACTIVATION)->look_findings,
+                     above ? CLV_FINDING_TOKENS : 0);
+    assert_int_equal(row_of(b, CLV_EGRESS_GRADIENT)->look_findings,
                      above ? CLV_FINDING_LABELS_READABLE : 0);
   }
 }

@@ -123,9 +123,10 @@ static void plan_reports_sent_lengths(void **state) {
   clv_privacy_describe(b, true, &json);
   assert_non_null(strstr(text.data, "lengths: of every record's sequence are sent"));
   assert_non_null(strstr(json.data, "\"lengths\":\"leave\""));
-  assert_int_equal(b->stages[0].shows, CLV_FINDING_TOKENS); /* by the tokens, not by the lengths */
-  assert_int_equal(b->stages[1].n_leaves, 1);
-  assert_int_equal(b->stages[2].leaf[0], 1);
+  assert_int_equal(b->stages[0].output_findings,
+                   CLV_FINDING_TOKENS); /* by the tokens, not by the lengths */
+  assert_int_equal(b->stages[1].n_model_inputs, 1);
+  assert_int_equal(b->stages[2].model_inputs[0], 1);
 }
 
 int main(void) {

@@ -384,14 +384,14 @@ static void front_findings_match_the_table(void **state) {
     CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(ALL, r->train, stages.data);
     CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, r->sample);
     char words_of[CLV_FINDINGS_TEXT];
-    clv_narrowest_element share = b->stages[0].picture;
-    if (b->stages[0].shows != r->want || b->egress[0].shows != r->want ||
+    clv_narrowest_element share = b->stages[0].narrowest_picture;
+    if (b->stages[0].output_findings != r->want || b->egress[0].findings != r->want ||
         (r->least && share.least != r->least))
       fail_msg("%s %s %s: shows %s, %lld of %lld", r->layers, r->more, r->train,
-               clv_findings_words(b->stages[0].shows, words_of), (long long)share.least,
+               clv_findings_words(b->stages[0].output_findings, words_of), (long long)share.least,
                (long long)share.places);
     /* a worker's layers hide nothing, but they may sum more places */
-    assert_int_equal(b->stages[1].shows & (RAW | KNOWN), r->want & (RAW | KNOWN));
+    assert_int_equal(b->stages[1].output_findings & (RAW | KNOWN), r->want & (RAW | KNOWN));
   }
 }
 
@@ -426,7 +426,7 @@ static void each_addend_is_checked_as_its_own_path(void **state) {
     stages[0].graph = b.whole;
     assert_int_equal(clv_params_of(b.whole, &stages[0].params, &err), CLV_OK);
     assert_int_equal(clv_privacy_analyze(&b, &err), CLV_OK);
-    assert_string_equal(clv_findings_words(stages[0].shows, text), want[around]);
+    assert_string_equal(clv_findings_words(stages[0].output_findings, text), want[around]);
     assert_int_equal(clv_privacy_findings_of_cuts(&b, cuts, heads, &err), CLV_OK);
     assert_int_equal(cuts[0],
                      around ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT | CLV_FINDING_PICTURE);
@@ -457,14 +457,14 @@ static void layer_once_sent_to_a_worker_is_no_longer_secret(void **state) {
     CLV_AUTO(clv_session_config_freep)
     clv_session_config *c = session(permitted ? ALL : "", "", stages);
     CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, &image);
-    assert_int_equal(b->egress[0].shows, PICTURE);
+    assert_int_equal(b->egress[0].findings, PICTURE);
     assert_int_equal(b->egress[0].layers_at_home, 1);
     know(b, "0");
     clv_code code = clv_blueprint_check_privacy(b, &err);
     assert_int_equal(code, permitted ? CLV_OK : CLV_INVALID);
     if (!permitted) assert_non_null(strstr(err.text, "0 was at 'spiffe://t/w1' in an earlier"));
     if (!permitted) continue;
-    assert_int_equal(b->egress[0].shows, KNOWN | PICTURE);
+    assert_int_equal(b->egress[0].findings, KNOWN | PICTURE);
     assert_int_equal(b->egress[0].layers_at_home, 0);
   }
 }
@@ -521,7 +521,7 @@ static void check_head(const head_row *r) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(ALL, r->train, stages.data);
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, &image);
   clv_finding want = r->want ? CLV_FINDING_MIXED : CLV_FINDING_LABELS_READABLE;
-  if (b->stages[1].head_layers != r->want || b->stages[1].gradient_shows != want)
+  if (b->stages[1].head_layers != r->want || b->stages[1].gradient_findings != want)
     fail_msg("%s %s %s: %u layers hide", r->layers, r->more, r->train, b->stages[1].head_layers);
 }
 
@@ -604,7 +604,7 @@ static void check_returned(const returned_row *r) {
                    r->front, r->head);
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(ALL, "", stages.data);
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, r->sample);
-  clv_findings got = b->stages[1].gradient_shows & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
+  clv_findings got = b->stages[1].gradient_findings & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
   char words_got[CLV_FINDINGS_TEXT];
   if (got != r->want) fail_msg("%s: '%s'", r->head, clv_findings_words(got, words_got));
 }

@@ -225,7 +225,7 @@ static void sorted_labels_are_detected(void **state) {
   for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i * CLASSES / LABELS);
   clv_label_order o = order_of(labels, LABELS);
   assert_int_equal(o.lag, 1);
-  assert_true(o.share > 0.99 && o.shuffled > 0.19 && o.shuffled < 0.21);
+  assert_true(o.share > 0.99 && o.shuffled_share > 0.19 && o.shuffled_share < 0.21);
   for (size_t i = 0; i < 20; i++) labels[i] = i >= 10;
   assert_int_equal(order_of(labels, 20).lag, 1);
 }

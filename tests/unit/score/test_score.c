@@ -24,7 +24,7 @@ static void three_class_scores_match_hand_computation(void **state) {
   static const float x[] = {2, 1, 0, 0, 3, 1, 0, 1, 0, 0, 0, 5, 1, 0, 0, 9, 0, 0};
   static const int64_t y[] = {0, 1, 0, 2, 2, -100};
   static const uint64_t confusion[] = {1, 1, 0, 0, 1, 0, 1, 0, 1};
-  clv_score_options o = {.wanted = ALL, .classes = 3, .ignores = true, .ignored = -100};
+  clv_score_options o = {.wanted = ALL, .classes = 3, .has_ignored = true, .ignored_label = -100};
   CLV_AUTO(clv_score_freep) clv_score *s = NULL;
   (void)state;
   assert_ok(clv_score_new(&o, &s, &err), &err);
