@@ -312,7 +312,8 @@ static clv_code labels_are_next(const clv_blueprint *b, const data_set *s, clv_e
 
 static clv_code pads_fit(const clv_blueprint *b, const data_set *s, clv_err *err) {
   clv_model_padding pads = clv_model_padding_of(b->config);
-  if (pads.numbers_places) CLV_TRY(pads_follow(b, s, CLV_PADS_NOT_INSIDE, pads.token, err));
+  if (pads.skips_padding_positions)
+    CLV_TRY(pads_follow(b, s, CLV_PADS_NOT_INSIDE, pads.token, err));
   if (pads.scores_last_token) CLV_TRY(pads_follow(b, s, CLV_PADS_END_AT_TOKEN, pads.token, err));
   return pads.shifts_labels ? labels_are_next(b, s, err) : CLV_OK;
 }
