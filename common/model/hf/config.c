@@ -306,7 +306,8 @@ static const row rows[] = {
     {.key = "pad_token_id", .families = ROBERTA, .read = read_padding, .offset = AT(padding),
      .low = 0, .high = MOST_ROWS, .default_value = 1},
     {.key = "num_labels", .families = ALL, .read = read_num_labels, .low = 1, .high = MAX_LABELS},
-    {.key = "id2label", .families = ALL, .read = read_labels, .offset = AT(labels), .default_value = 2},
+    {.key = "id2label", .families = ALL, .read = read_labels, .offset = AT(labels),
+     .default_value = 2},
 
     SHARE("hidden_dropout_prob", ENCODERS | VIT, hidden_dropout, 0.1),
     SHARE("resid_pdrop", GPT2, hidden_dropout, 0.1),
@@ -314,8 +315,8 @@ static const row rows[] = {
     SHARE("attention_probs_dropout_prob", ENCODERS | VIT, attention_dropout, 0.1),
     SHARE("attn_pdrop", GPT2, attention_dropout, 0.1),
     SHARE("attention_dropout", DECODERS, attention_dropout, 0),
-    {.key = "classifier_dropout", .families = BERT | ROBERTA | GPT2 | DECODERS, .read = read_real_or_null,
-     .offset = AT(head_dropout), .high = 0.999, .default_value = -1},
+    {.key = "classifier_dropout", .families = BERT | ROBERTA | GPT2 | DECODERS,
+     .read = read_real_or_null, .offset = AT(head_dropout), .high = 0.999, .default_value = -1},
     {.key = "layer_norm_eps", .families = ENCODERS | VIT, .read = read_real, .offset = AT(eps),
      .low = 1e-30, .high = 1, .default_value = 1e-12},
     {.key = "layer_norm_epsilon", .families = GPT2, .read = read_real, .offset = AT(eps),
@@ -366,7 +367,8 @@ static const row rows[] = {
     {.key = "pruned_heads", .families = ALL, .read = require_empty,
      .refusal_reason = "all layers have all heads"},
     {.key = "quantization_config", .families = ALL, .read = require_null,
-     .refusal_reason = "its weights are no numbers of f32, f16 or bf16; take the model before that"},
+     .refusal_reason =
+         "its weights are no numbers of f32, f16 or bf16; take the model before that"},
 };
 /* clang-format on */
 
