@@ -38,7 +38,7 @@ of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
 
 # ---- layers that name what they read -------------------------------------------------------------
 of("common/model/models/from.c", "tests/unit/models/test_models",
-   a_layer_may_be_read_by_nobody=("static bool is_read", "return node == g->output;", "return node <= g->output;"),
+   a_layer_may_be_read_by_nobody=("static bool is_value_read", "return node == g->output;", "return node <= g->output;"),
    inputs_come_in_any_order=("clv_code clv_layer_inputs", "in[i] = find_node(", "in[n - 1 - i] = node_called("),
    a_layer_may_read_itself=("static bool is_layer_name", "return true;", "return false;"),
    records_may_be_joined=("clv_code clv_layer_check_batch_dim", "!g->has_per_input_batches", "g->n_nodes"))
@@ -123,7 +123,7 @@ of("common/model/graph/lora.c", "tests/unit/graph/test_lora",
    rslora_scales_as_lora=("static clv_code add_adapter(", "l->rslora ? sqrt((double)l->r) : (double)l->r", "(double)l->r"),
    readers_read_the_bare_layer=("static clv_code copy_node(", "add_adapter_sum(w, n, in[0], at, err)", "add_adapter_sum(w, n, in[0], &(int){*at}, err)"),
    other_stages_get_adapters=("static bool is_in_range(", "&& n->layer >= w->first", ""),
-   b_is_drawn=("static clv_code add_adapter(", "whole(CLV_ATTR_INIT_ZERO, 1)", "whole(CLV_ATTR_INIT_ZERO, 0)"))
+   b_is_drawn=("static clv_code add_adapter(", "int_attr(CLV_ATTR_INIT_ZERO, 1)", "int_attr(CLV_ATTR_INIT_ZERO, 0)"))
 of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
    the_base_learns=("bool clv_is_param_frozen_by_lora(", "return true;", "return false;"),
    a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!has_trainable_in(", "if (false && !has_trainable_in("))
@@ -140,10 +140,10 @@ of("common/engine/module_state.c", FIXED,
 of("master/train/state.c", "tests/net/training/test_lora.py",
    moments_of_the_frozen_are_put_back=("static bool is_moment_of_fixed(", "return p->fixed;", "return false;"))
 of("common/model/weights/peft.c", "tests/unit/weights/test_peft",
-   a_pattern_is_any_end_of_a_name=("static bool matches_layer(", "n == len || layer[n - len - 1] == '.'", "true"),
-   dora_is_taken_for_lora=("static clv_code must_be_off(", "if (off) return CLV_OK;", "if (off || key) return CLV_OK;"),
-   keys_of_others_are_skipped=("static clv_code read_pair(", "if (off) return CLV_OK;", "return CLV_OK;"),
-   a_start_changes_the_base_in_silence=("static clv_code take_start(", "== 0) return CLV_OK;", "!= 0) return CLV_OK;"))
+   a_pattern_is_any_end_of_a_name=("static bool is_layer_match(", "n == len || layer[n - len - 1] == '.'", "true"),
+   dora_is_taken_for_lora=("static clv_code require_off(", "if (is_off) return CLV_OK;", "if (is_off || key) return CLV_OK;"),
+   keys_of_others_are_skipped=("static clv_code read_pair(", "if (is_off) return CLV_OK;", "return CLV_OK;"),
+   a_start_changes_the_base_in_silence=("static clv_code read_init_method(", "== 0) return CLV_OK;", "!= 0) return CLV_OK;"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
    merged_weights_are_not_scaled=("static void add_product(", "value_at(w, (size_t)at) + scale * sum", "value_at(w, (size_t)at) + sum * (scale > 0)"),
    a_square_weight_lies_as_others_do=("static clv_code merge(", "scale, turned, sum", "scale, turned && in != out, sum"),
@@ -155,7 +155,7 @@ of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",
 of("master/plan/adapters.c", "tests/net/training/test_lora.py",
    checkpoints_have_the_artifact_again=("bool clv_is_param_checkpointed(", "!(s->weights_artifact && p->trainable && p->frozen)", "s || p"))
 of("common/model/config/emit.c", "tests/unit/plan/test_adapters",
-   no_adapters_are_written=("static void write_row(", "is_absent(w, row, base)", "(is_absent(w, row, base) && false)"))
+   no_adapters_are_written=("static void write_row(", "is_section_absent(w, row, base)", "(is_section_absent(w, row, base) && false)"))
 of("master/api/core/module.c", "tests/net/training/test_lora.py",
    an_adapter_begins_as_its_layer=("clv_code clv_layer_keys(", "if (is_further(g, i))", "if (is_further(g, i) && false)"))
 of("worker/service/artifact.c", "tests/net/training/test_lora.py",
@@ -167,18 +167,18 @@ of("common/model/weights/index.c", PRETRAINED,
    an_index_names_any_file=("static clv_code check_file_name(", "!clv_weights_is_file_name(file) ||", ""),
    an_index_has_no_limit=("static clv_code read_map(", "n > CLV_WEIGHTS_MAX_TENSORS", "false"))
 of("common/model/weights/names.c", PRETRAINED,
-   the_first_of_two_names_will_do=("clv_code clv_weights_find_name(", "s.other != CLV_WEIGHTS_NONE", "false"),
+   the_first_of_two_names_will_do=("clv_code clv_weights_find_name(", "s.second_found != CLV_WEIGHTS_NONE", "false"),
    fresh_names_end_anywhere=("bool clv_weights_is_fresh(", "(!name[len] || name[len] == '.')", "true"))
 of("common/model/weights/folder.c", PRETRAINED,
-   an_index_is_believed=("static clv_code ready_part(", "code = check_part(f, k, err);", "(void)check_part;"),
-   all_files_are_opened=("clv_code clv_weights_folder_match(", "clv_name_list missing = {0};", "clv_name_list missing = {0}; for (size_t k = 0; k < f->index.n_files; k++) { CLV_TRY(ready_part((clv_weights_folder *)(uintptr_t)f, k, err)); }"),
-   two_parameters_take_one_tensor=("clv_code clv_weights_folder_match(", "return check_once(f, want, ret_found, n, err);", "(void)check_once; return CLV_OK;"))
+   an_index_is_believed=("static clv_code open_part_once(", "code = check_part(f, k, err);", "(void)check_part;"),
+   all_files_are_opened=("clv_code clv_weights_folder_match(", "clv_name_list missing = {0};", "clv_name_list missing = {0}; for (size_t k = 0; k < f->index.n_files; k++) { CLV_TRY(open_part_once((clv_weights_folder *)(uintptr_t)f, k, err)); }"),
+   two_parameters_take_one_tensor=("clv_code clv_weights_folder_match(", "return check_no_tensor_shared(f, want, ret_found, n, err);", "(void)check_no_tensor_shared; return CLV_OK;"))
 of("common/model/weights/common.c", PRETRAINED,
    a_file_may_change_while_it_is_read=("clv_code clv_weights_check_stamp(", "if (now.size", "if (label || now.size"))
 PARTS = "tests/unit/weights/test_parts"
 of("common/model/weights/read.c", PARTS,
    parts_lie_behind_their_tensor=("clv_code clv_weights_read_range(", "n > e->bytes - offset", "false"),
-   a_file_read_in_parts_may_change=("clv_code clv_weights_read_range(", "return clv_weights_check_stamp(f->fd.fd, f->label, &f->was, err);", "return CLV_OK;"))
+   a_file_read_in_parts_may_change=("clv_code clv_weights_read_range(", "return clv_weights_check_stamp(f->fd.fd, f->label, &f->hashed_stamp, err);", "return CLV_OK;"))
 of("common/model/weights/write.c", PARTS,
    bytes_may_be_missing=("clv_code clv_weights_finish(", "if (w->targets[i].done != w->targets[i].bytes)", "if (w->targets[i].done > w->targets[i].bytes)"),
    parts_come_in_any_order=("clv_code clv_weights_put(", "offset != t->done ||", ""),
@@ -200,7 +200,7 @@ of("common/engine/module_state.c", "tests/net/hostile/test_rules.py r5_42_a_piec
 of("common/net/wire/frame_check.c", "tests/net/hostile/test_rules.py r5_41_a_piece_that_is_none",
    a_piece_has_any_bytes=("static clv_code check_piece(", "t->dtype == CLV_U8 && t->bytes == f->state.length", "t->bytes"))
 of("common/model/weights/convert.c", PRETRAINED,
-   small_halves_are_zero=("static float from_f16(", "(float)fraction * 0x1p-24f", "0.0f"))
+   small_halves_are_zero=("static float float_from_f16(", "(float)fraction * 0x1p-24f", "0.0f"))
 
 PRETRAINED_NET = "tests/net/training/test_pretrained_weights.py"
 of("worker/store/store.c", PRETRAINED_NET,
@@ -549,9 +549,9 @@ of("master/api/core/module_load.c", SIMULATED,
 # ---- memory that the host cannot touch -----------------------------------------------------------
 of("common/model/graph/plan_run.c", "tests/unit/graph/test_far",
    a_device_is_lent_the_callers_memory=("static char *kernel_address(", "p->backend->memory && callers", "false"),
-   what_fails_late_is_not_heard=("static clv_code finish_phase(", "if (err) *err = late;", "return CLV_OK;"),
-   what_was_refused_has_no_place=("static clv_code finish_phase(", "return locate(p, s, err);", "break;"),
-   inputs_stay_with_the_caller=("static clv_code stage_inputs(", "keep_inputs && !p->backend->memory", "keep_inputs"))
+   what_fails_late_is_not_heard=("static clv_code finish_phase(", "if (err) *err = device_err;", "return CLV_OK;"),
+   what_was_refused_has_no_place=("static clv_code finish_phase(", "return add_error_place(p, s, err);", "break;"),
+   inputs_stay_with_the_caller=("static clv_code prepare_inputs(", "keep_inputs && !p->backend->memory", "keep_inputs"))
 of("common/model/graph/plan_memory.c", "tests/unit/graph/test_far",
    copies_have_no_room=("static void place_copies(", "p->info.scratch_bytes = p->rng_position_offset +", "(void)"),
    copies_stand_on_the_same_place=("static void place_copies(", "end[backward] += clv_align_up(bytes[space], 64);", ""))
@@ -575,7 +575,7 @@ of("common/engine/module_block.c", "tests/unit/engine/test_work",
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
    a_device_is_charged_with_nothing=("static clv_code charge_memory(", "if (m->o.pool) m->charged += bytes;", ""))
 of("common/model/optim/optim.c", "tests/unit/optim/test_optim",
-   sums_begin_with_nothing=("static clv_code init_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""))
+   sums_begin_with_nothing=("static clv_code init_adagrad_sums(", "sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;", ""))
 of("worker/service/devices.c", "tests/unit/service/test_devices",
    every_device_is_the_processor=("static clv_code add_device(", "d->backend = backend;", "d->backend = clv_backend_cpu();"))
 of("master/api/core/module.c", "tests/unit/api/test_far",
@@ -649,13 +649,13 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_unload",
 of("common/model/graph/reads.c", "tests/unit/graph/test_reads",
    an_input_that_wants_a_gradient_reads_nothing=("static bool reads_params_in_backward(", "any |= nodes[n->in[k]].needs_grad;", ";"),
    what_no_output_needs_is_read=("static bool reads_params_in_backward(", "return any && nodes[i].is_reachable && nodes[i].has_params;", "return any && nodes[i].has_params;"),
-   a_batchnorm_reads_nothing=("static bool may_be_fused", "|| def->uses_batch_statistics", ""))
+   a_batchnorm_reads_nothing=("static bool can_be_fused", "|| def->uses_batch_statistics", ""))
 of("worker/store/states.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("static clv_code check_name(", "if (clv_is_file_name(name))", "if (true)"),
    a_file_that_makes_way_counts=("static clv_code check_quota(", "used -= CLV_MIN(used, size_of(path));", ";"))
 of("common/model/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
-   a_mean_over_none_is_left_as_it_was=("static clv_code forward_nan(", "i < k->n_out", "i < k->n_out && !k"),
-   what_nothing_flows_to_keeps_its_gradient=("static clv_code weight_zeros(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
+   a_mean_over_none_is_left_as_it_was=("static clv_code write_nan_output(", "i < k->n_out", "i < k->n_out && !k"),
+   what_nothing_flows_to_keeps_its_gradient=("static clv_code zero_weight_gradients(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
 GRADIENTS = "tests/unit/api/test_gradients"
 of("master/api/core/backward.c", GRADIENTS,
    a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->n_contributions = v->n_arrived = given != NULL;", "v->contributions = v->arrived = 0;"),
@@ -693,9 +693,9 @@ of("kernels/cuda/staging.c", "tests/gpu/test_backend",
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "wait_for_slot(g, *ret, err)", "((void)err, CLV_OK)"))
 of("common/model/graph/plan_run.c", RECORDING,
-   an_occasion_is_baked_into_a_graph=("static clv_code put_rng_position(", "if (!p->uses_rng_position || !p->options.records) return CLV_OK;", "return CLV_OK;"),
-   a_graph_adds_where_it_should_overwrite=("static clv_record_key key_of_phase(", "(uintptr_t)phase << 1 | f->accumulate", "(uintptr_t)phase << 1"),
-   a_graph_writes_the_gradients_of_another_context=("static clv_record_key key_of_phase(", "key.places[SPACE_COUNT + 1] = f->grads;", ""))
+   an_occasion_is_baked_into_a_graph=("static clv_code upload_rng_position(", "if (!p->uses_rng_position || !p->options.records) return CLV_OK;", "return CLV_OK;"),
+   a_graph_adds_where_it_should_overwrite=("static clv_record_key recorder_key(", "(uintptr_t)phase << 1 | f->accumulate", "(uintptr_t)phase << 1"),
+   a_graph_writes_the_gradients_of_another_context=("static clv_record_key recorder_key(", "key.places[SPACE_COUNT + 1] = f->grads;", ""))
 of("kernels/recorder.c", RECORDING,
    what_is_not_recorded_is_an_error=("static void make(", "refuse(r, k, &why);", "k->record = r;"))
 of("kernels/cuda/recording.c", RECORDING,
@@ -725,7 +725,7 @@ of("common/model/graph/plan_fuse.c", "tests/gpu/test_together",
 of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
    a_chain_hands_gradients_on_before_others=("static bool extend_chain(", "!keeps_gradient_order(p, &more, next) ||", ""))
 of("common/model/graph/plan_run.c", "tests/gpu/test_together",
-   a_chain_draws_what_its_last_op_would=("static clv_kernel_args args_of(", "q->key_node", "s->node"))
+   a_chain_draws_what_its_last_op_would=("static clv_kernel_args make_kernel_args(", "q->rng_node", "s->node"))
 of("kernels/cuda/chain.c", "tests/gpu/test_together",
    a_chain_goes_on_behind_a_sum_it_needs=("bool clv_gpu_chains(", "find_last_reader(links, n, &needy) < sum", "true"))
 of("kernels/cuda/conv.cu", "tests/gpu/test_together",
@@ -777,20 +777,20 @@ of("kernels/cpu/attention.c", "tests/ops/test_steps",
 # ---- models of Hugging Face ----------------------------------------------------------------------
 HF_CONFIG, HF_GRAPH = "tests/unit/hf/test_hf_config", "tests/unit/hf/test_hf_graph"
 of("common/model/hf/config.c", HF_CONFIG,
-   sliding_windows_are_taken_for_all_places=("static clv_code want_words(", "if (more) CLV_TRY(want_word(r, at, err));", "if (more && at) CLV_TRY(clv_json_skip(&r->j, err));"),
+   sliding_windows_are_taken_for_all_places=("static clv_code require_words(", "if (more) CLV_TRY(require_word(r, at, err));", "if (more && at) CLV_TRY(clv_json_skip(&r->j, err));"),
    a_key_that_is_missing_is_zero=("static clv_code check_required(", "rows[i].required && ", "rows[i].low < 0 && "),
    a_number_of_config_json_is_taken_whatever_it_is=("static clv_code read_whole(", "(int64_t)at->low, (int64_t)at->high", "INT64_MIN, INT64_MAX"))
 of("common/model/hf/build.c", HF_GRAPH,
    a_tied_head_has_a_weight_of_its_own=("clv_code clv_hf_lm_head(", "return b->c->tied ?", "return b->c->tied && *x < 0 ?"))
 of("common/model/hf/llama.c", HF_GRAPH,
-   classes_of_tokens_drop_nothing=("static clv_code head(", "b->c->head_dropout", "0"))
+   classes_of_tokens_drop_nothing=("static clv_code add_head(", "b->c->head_dropout", "0"))
 of("common/model/models/ranges.c", "tests/unit/models/test_hf_models",
    a_prefix_must_be_given=("bool clv_find_layers(", "block = without_prefix(g, block);", ""))
 HF_SPLIT = "tests/net/training/test_hf.py"
 of("common/model/hf/gpt2.c", HF_GRAPH,
-   all_weights_of_gpt2_begin_alike=("static clv_code project(", "b->c->deviation / sqrt(halves)", "b->c->deviation + 0 * halves"))
+   all_weights_of_gpt2_begin_alike=("static clv_code add_projection(", "b->c->deviation / sqrt(halves)", "b->c->deviation + 0 * halves"))
 of("common/model/hf/encoder.c", HF_GRAPH,
-   blocks_drop_nothing=("static clv_code half_end(", 'CLV_TRY(clv_hf_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
+   blocks_drop_nothing=("static clv_code add_residual_norm(", 'CLV_TRY(clv_hf_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
 of("master/run/run_export.c", HF_SPLIT,
    a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf(", "CLV_TRY(take_bias_of_head(&x, err));", "(void)take_bias_of_head;"))
 of("common/model/models/hf.c", HF_SPLIT,

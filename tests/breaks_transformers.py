@@ -33,7 +33,7 @@ of("common/model/graph/plan_recompute.c", RECOMPUTE,
 of("common/model/graph/plan_forward.c", RECOMPUTE, running_statistics_move_twice=("static clv_code write_step(", "if (again) CLV_TRY(add_discarded_statistics(p, node, &s, err));", ""))
 of("common/model/graph/plan_backward.c", RECOMPUTE,
    backward_reads_what_was_not_kept=("static clv_code write_recomputed_node(", "clv_plan_bind_inputs(p, node, err)", "CLV_OK"),
-   what_is_made_again_stays_for_the_last_phase=("static bool has_late_dw(", "!clv_plan_is_recomputed(p, node) && ", ""))
+   what_is_made_again_stays_for_the_last_phase=("static bool has_deferred_dw(", "!clv_plan_is_recomputed(p, node) && ", ""))
 of("common/model/graph/reads.c", READS, a_forward_that_is_repeated_reads_no_weights=("bool clv_graph_backward_reads_params(", "any |= reads_params_in_recompute(g, nodes);", ""))
 of("common/model/graph/plan.c", READS, weights_may_change_before_a_forward_is_repeated=("static void fill_info(", "(run == clv_plan_run_forward && !forward)", "false"))
 of("worker/service/load_module.c", BLOCKS, workers_keep_all_the_same=("static clv_code add_node(", "g->nodes[node].recompute = w->recompute;", ""))
@@ -69,12 +69,12 @@ of("kernels/cpu/rotary.c", PACKED, steps_are_counted_through_all_sequences=("sta
 of("kernels/cpu/positions.c", PACKED, places_have_the_gradient_of_the_first_sequence=("static void sum_packed(", "dy += values;", ""))
 of("kernels/ops/rules.c", PACKED, more_places_than_rows_are_taken=("clv_code clv_check_packed(", "if (all <= rows) continue;", "if (all <= rows || i) continue;"))
 of("common/model/graph/pack.c", PACKED,
-   any_op_is_packed=("static clv_code pack_node(", 'return refuse(n, "it cannot separate one sequence from the next", err);', "return CLV_OK;"),
-   places_are_a_dimension_like_others=("static clv_code move_dims(", "if (axis < 2)", "if (axis < 1)"),
-   any_slice_of_places_is_the_first=("static bool takes_first(", "clv_slice_start(&n->attrs, p->steps, &stop) == 0 && stop == 1 &&", ""),
-   attention_without_lengths_is_packed=("static clv_code give_lengths(", "if (clv_op_def_of(n->op)->n_in > 1 &&", "if (!n &&"))
+   any_op_is_packed=("static clv_code pack_node(", 'return fail_not_packable(n, "it cannot separate one sequence from the next", err);', "return CLV_OK;"),
+   places_are_a_dimension_like_others=("static clv_code adjust_dim_attrs(", "if (axis < 2)", "if (axis < 1)"),
+   any_slice_of_places_is_the_first=("static bool is_first_position_slice(", "clv_slice_start(&n->attrs, p->steps, &stop) == 0 && stop == 1 &&", ""),
+   attention_without_lengths_is_packed=("static clv_code add_lengths_input(", "if (clv_op_def_of(n->op)->n_in > 1 &&", "if (!n &&"))
 of("common/model/graph/graph.c", PACKED, a_batch_of_packed_sequences_has_its_records_rows=("clv_code clv_graph_set_batch(", "CLV_MAX(g->nodes[i].max_positions, 1)", "1"))
-of("common/model/graph/slice.c", PACKED, behind_a_cut_nobody_knows_of_places=("static clv_code add_layers(", "s->to->nodes[s->place[i]].max_positions = n->max_positions;", ""))
+of("common/model/graph/slice.c", PACKED, behind_a_cut_nobody_knows_of_places=("static clv_code add_layers(", "s->to->nodes[s->new_nodes[i]].max_positions = n->max_positions;", ""))
 of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
    a_plan_at_work_is_forgotten=("static clv_code find_plan_entry(", "if (!p->plan || p->calls_in_use) continue;", "if (!p->plan) continue;"),
    every_plan_is_kept=("static clv_code find_plan_entry(", "(full || (m->graph->has_per_input_batches && idle >= KEPT_PLANS))", "full"),
@@ -205,7 +205,7 @@ of("master/plan/ties.c", TIED,
 of("master/api/extra/rejoin.c", "tests/net/api/test_api_rejoin.py",
    a_tied_module_comes_back_before_its_owner=("static cleave_status check_owners(", "if (of && of->state == MODULE_PLACED", "if (of && of->state == MODULE_NEW"))
 of("master/plan/privacy.c", TIED, a_tied_decoder_is_drawn_where_its_table_is_public=("static void find_layer_facts(", "copy_owner_facts(v, k, i);", ";"))
-of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found == CLV_WEIGHTS_NONE && make_head_bias_name(want, old, sizeof old)) try_prefixes(&s, old);", ""))
+of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bias_of_a_tied_decoder_is_missing=("clv_code clv_weights_find_name(", "if (s.found == CLV_WEIGHTS_NONE && make_head_bias_name(want, other_name, sizeof other_name)) try_prefixes(&s, other_name);", ""))
 
 # ---- a worker that has lost its link and does not know -------------------------------------------
 of("master/api/core/module_load.c", "simulate/simulate --seed 2040",

@@ -19,7 +19,7 @@ static void resolve_memory_limit(clv_worker_config *c) {
   if (c->memory_limit != CLV_MEMORY_AUTO) return;
   clv_host_memory_read("", &host);
   c->memory_limit = host.bytes ? host.bytes / 5 * 4 : CLV_MEMORY_NONE;
-  c->memory_found = host.bytes > 0;
+  c->memory_limit_is_computed = host.bytes > 0;
 }
 
 clv_code clv_worker_read_config(const clv_worker_arguments *a, clv_worker_config **ret,

@@ -50,7 +50,7 @@ static void format_memory(const clv_worker_config *c, char *ret, size_t len) {
   if (c->memory_limit == CLV_MEMORY_NONE) return;
   clv_format_size(c->memory_limit, size, sizeof size);
   snprintf(ret, len, "%s", size);
-  if (!c->memory_found) return;
+  if (!c->memory_limit_is_computed) return;
   clv_host_memory_read("", &host);
   snprintf(ret, len, "%s (four fifths of %s, %s)", size, host.of,
            clv_format_size(host.bytes, all, sizeof all));

@@ -60,7 +60,7 @@ static const struct {
     {CLV_FINDING_TOKENS, "allow.tokens", AT(allow.tokens), AT(allow.tokens_pos)},
     {CLV_FINDING_FRONT_KNOWN, "allow.front_known", AT(allow.front_known),
      AT(allow.front_known_pos)},
-    {CLV_FINDING_PICTURE, "pictures", AT(pictures), AT(pictures_pos)},
+    {CLV_FINDING_PICTURE, "pictures", AT(allows_pictures), AT(pictures_pos)},
 #undef AT
 };
 

@@ -41,8 +41,8 @@ uint64_t clv_process_start_time(long pid) {
 
 void clv_process_describe_self(clv_run_attempt *ret) {
   if (gethostname(ret->host, sizeof ret->host - 1) != 0) ret->host[0] = '\0';
-  if (!read_line("/proc/sys/kernel/random/boot_id", ret->boot, sizeof ret->boot))
-    ret->boot[0] = '\0';
+  if (!read_line("/proc/sys/kernel/random/boot_id", ret->boot_id, sizeof ret->boot_id))
+    ret->boot_id[0] = '\0';
   ret->pid = (uint64_t)getpid();
   ret->pid_start = clv_process_start_time(getpid());
 }

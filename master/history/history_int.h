@@ -17,7 +17,7 @@
 
 /* ---- processes and locks (folder_lock.c) ----------------------------------------------------- */
 
-/* Fills host, boot, pid and pid_start of an attempt with those of this process. */
+/* Fills host, boot_id, pid and pid_start of an attempt with those of this process. */
 void clv_process_describe_self(clv_run_attempt *ret);
 /* Start time of a process in clock ticks since boot; 0: there is no such process. */
 uint64_t clv_process_start_time(long pid);

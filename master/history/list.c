@@ -226,7 +226,7 @@ static void json_attempt(clv_bytes *out, const clv_run_entry *e, const clv_run_a
   const clv_run_best *b = &e->record.best;
   json_text(out, "session", e->record.session);
   json_text(out, "config_sha256", e->record.config_sha256);
-  json_whole(out, "attempts", e->record.earlier + e->record.n_attempts);
+  json_whole(out, "attempts", e->record.n_earlier + e->record.n_attempts);
   json_whole(out, "code", a->code);
   json_text(out, "text", a->text);
   json_whole(out, "began_ms", a->began_ms);

@@ -98,7 +98,7 @@ static clv_run_state state_of(const clv_run_attempt *a, bool held) {
   if (held) return CLV_STATE_RUNNING;
   if (a->status != CLV_RUN_RUNNING) return (clv_run_state)a->status; /* both enums begin alike */
   clv_process_describe_self(&here);
-  bool ours = strcmp(a->boot, here.boot) == 0 || strcmp(a->host, here.host) == 0;
+  bool ours = strcmp(a->boot_id, here.boot_id) == 0 || strcmp(a->host, here.host) == 0;
   return ours ? CLV_STATE_DIED : CLV_STATE_ELSEWHERE;
 }
 

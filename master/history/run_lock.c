@@ -112,7 +112,7 @@ static bool is_worth_keeping(const clv_run_lock *c) {
   if (clv_run_record_read(c->dir, &r, NULL) != CLV_OK) return clv_checkpoint_has_any(c->dir);
   for (size_t i = 0; i < r.n_attempts; i++)
     if (r.attempts[i].status == CLV_RUN_FINISHED) return true;
-  return r.earlier > 0;
+  return r.n_earlier > 0;
 }
 
 clv_code clv_run_lock_make_room(clv_run_lock *c, clv_err *err) {

@@ -52,7 +52,7 @@ static clv_code check_holder(const clv_run_entry *e, clv_err *err) {
   clv_run_attempt here = {0};
   clv_process_describe_self(&here);
   if (e->state != CLV_STATE_RUNNING) return not_running(e, err);
-  if (a && strcmp(a->boot, here.boot) != 0)
+  if (a && strcmp(a->boot_id, here.boot_id) != 0)
     return clv_fail(err, CLV_UNAVAILABLE, "%s runs on host '%s': stop it there", e->folder,
                     a->host);
   if (!e->holder)

@@ -314,7 +314,7 @@ static clv_code check_labels_shifted(const clv_blueprint *b, const data_set *s, 
 
 static clv_code check_padding(const clv_blueprint *b, const data_set *s, clv_err *err) {
   clv_model_padding pads = clv_model_padding_of(b->config);
-  if (pads.numbers_places) CLV_TRY(check_pads(b, s, CLV_PADS_NOT_INSIDE, pads.token, err));
+  if (pads.skips_padding_positions) CLV_TRY(check_pads(b, s, CLV_PADS_NOT_INSIDE, pads.token, err));
   if (pads.scores_last_token) CLV_TRY(check_pads(b, s, CLV_PADS_END_AT_TOKEN, pads.token, err));
   return pads.shifts_labels ? check_labels_shifted(b, s, err) : CLV_OK;
 }

@@ -147,7 +147,7 @@ static void set_schedule(clv_cut_search *c) {
   kind = has ? kind : CLV_PIPE_1F1B;
   c->cuts.kind = (clv_sched_kind)kind;
   clv_pipeline_ranks(c->b, &c->cuts.shape, names);
-  c->cuts.window_fits =
+  c->cuts.computes_window =
       kind == CLV_PIPE_1F1B && (config->pipeline.window == CLV_WINDOW_AUTO || !has);
   if (kind == CLV_PIPE_1F1B || kind == CLV_PIPE_ZB_H1)
     c->cuts.window = clv_pipeline_first_window(config);

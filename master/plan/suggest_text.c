@@ -100,9 +100,9 @@ static void print_text(const clv_cut_search *c, clv_bytes *out) {
   clv_bytes_printf(out,
                    "%u places to cut, %llu ways with the numbers of micro-batches, %llu of them "
                    "simulated (%s)\n\n",
-                   c->cuts.n_places, (unsigned long long)c->search.possible,
-                   (unsigned long long)c->search.simulated,
-                   c->search.complete ? "the others cannot be better" : "too many to be sure");
+                   c->cuts.n_places, (unsigned long long)c->search.n_possible,
+                   (unsigned long long)c->search.n_simulated,
+                   c->search.is_optimal ? "the others cannot be better" : "too many to be sure");
   text_plan(c, "as it is", &c->now, out);
   for (uint32_t i = 0; i < c->n_best; i++) {
     snprintf(title, sizeof title, "%u", i + 1);
@@ -142,10 +142,10 @@ static void print_json(const clv_cut_search *c, clv_bytes *out) {
   clv_bytes_json(out, c->b->config->name);
   clv_bytes_puts(out, ",\"links\":");
   clv_bytes_json(out, c->links->notes.len ? c->links->notes.data : "");
-  clv_bytes_printf(out,
-                   ",\"places\":%u,\"possible\":%llu,\"simulated\":%llu,\"complete\":%s,\"now\":",
-                   c->cuts.n_places, (unsigned long long)c->search.possible,
-                   (unsigned long long)c->search.simulated, c->search.complete ? "true" : "false");
+  clv_bytes_printf(
+      out, ",\"places\":%u,\"possible\":%llu,\"simulated\":%llu,\"complete\":%s,\"now\":",
+      c->cuts.n_places, (unsigned long long)c->search.n_possible,
+      (unsigned long long)c->search.n_simulated, c->search.is_optimal ? "true" : "false");
   json_plan(c, &c->now, out);
   clv_bytes_puts(out, ",\"best\":[");
   for (uint32_t i = 0; i < c->n_best; i++) {

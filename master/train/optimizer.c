@@ -71,7 +71,8 @@ static size_t split_group(const cleave_group *one, const clv_trainer_decay_lists
 clv_code clv_trainer_make_groups(const clv_blueprint *b, const cleave_group *one,
                                  clv_trainer_decay_lists *sides, cleave_group ret[2], size_t *ret_n,
                                  clv_err *err) {
-  bool split = b->config->train.optimizer.decay == CLV_DECAYS_WEIGHTS && one->weight_decay > 0;
+  bool split =
+      b->config->train.optimizer.decayed_params == CLV_DECAYS_WEIGHTS && one->weight_decay > 0;
   ret[0] = *one;
   *ret_n = 1;
   if (!split) return CLV_OK;

@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   for (size_t i = 0; i < x.n; i++) {
     size_t at = 0;
     NEVER(i && strcmp(x.names[i - 1], x.names[i]) >= 0);
-    NEVER(x.of[i] >= x.n_files || strchr(x.files[x.of[i]], '/'));
+    NEVER(x.file_of[i] >= x.n_files || strchr(x.files[x.file_of[i]], '/'));
     NEVER(clv_weights_find_name(x.names, x.n, x.names[i], "fuzz", &at, &err) != CLV_OK || at != i);
     find_others(&x, x.names[i]);
   }

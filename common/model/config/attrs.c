@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_attrs_bind: attributes of layers and architectures. Only their form is checked here; the op
- * table checks their names and values later.
+ * clv_attrs_bind: reads attributes of layers and architectures. It checks only that each value is a
+ * number, text, boolean or list of integers; the op table checks names and values later.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/model/config/schema_int.h"
 
-static clv_code bad_value(const clv_binder *b, const clv_yaml_node *node, const char *shown,
-                          clv_err *err) {
-  char cut[CLV_MESSAGE_TEXT_MAX];
+static clv_code fail_bad_value(const clv_binder *b, const clv_yaml_node *node, const char *shown,
+                               clv_err *err) {
+  char cut_name[CLV_MESSAGE_TEXT_MAX];
   if (node->kind == CLV_YAML_SCALAR && !clv_yaml_node_is_null(node))
     return clv_yaml_source_fail(
         b->source, node->pos, err,
         "'%s%s' starts like a number but is none: '%s' (quote it if it is a text)", shown,
-        node->key, clv_text_for_message(node->text, cut));
+        node->key, clv_text_for_message(node->text, cut_name));
   return clv_yaml_source_fail(
       b->source, node->pos, err,
       "'%s%s' must be a number, a text, true, false or a list of whole numbers", shown, node->key);
@@ -27,8 +27,8 @@ static bool starts_like_number(const char *text) {
   return text[0] >= '0' && text[0] <= '9';
 }
 
-/* Reads a number as INT or FLOAT. A whole number too large for 64 bits is refused, because it must
- * not become a rounded FLOAT. */
+/* Reads a number as INT or FLOAT. Returns false for a whole number that does not fit 64 bits, so
+ * that it is not rounded to a FLOAT. */
 static bool read_number(const char *text, clv_attr_spec *attr) {
   attr->kind = CLV_ATTR_INT;
   if (clv_text_to_i64(text, &attr->integer)) {
@@ -41,7 +41,7 @@ static bool read_number(const char *text, clv_attr_spec *attr) {
 
 static clv_code read_scalar(const clv_binder *b, const clv_yaml_node *node, const char *shown,
                             clv_attr_spec *attr, clv_err *err) {
-  if (clv_yaml_node_is_null(node)) return bad_value(b, node, shown, err);
+  if (clv_yaml_node_is_null(node)) return fail_bad_value(b, node, shown, err);
   bool yes = strcmp(node->text, "true") == 0;
   if (node->plain && (yes || strcmp(node->text, "false") == 0)) {
     attr->kind = CLV_ATTR_BOOL;
@@ -49,7 +49,7 @@ static clv_code read_scalar(const clv_binder *b, const clv_yaml_node *node, cons
     return CLV_OK;
   }
   if (node->plain && starts_like_number(node->text))
-    return read_number(node->text, attr) ? CLV_OK : bad_value(b, node, shown, err);
+    return read_number(node->text, attr) ? CLV_OK : fail_bad_value(b, node, shown, err);
   attr->kind = CLV_ATTR_TEXT;
   return clv_strdup(node->text, &attr->text, err);
 }
@@ -72,20 +72,20 @@ static clv_code read_ints(const clv_binder *b, const clv_yaml_node *node, const 
 
 static clv_code read_attr(const clv_binder *b, const clv_yaml_node *node, const char *shown,
                           clv_attr_spec *attr, clv_err *err) {
-  char cut[CLV_MESSAGE_TEXT_MAX];
+  char cut_name[CLV_MESSAGE_TEXT_MAX];
   if (strchr(node->key, ' '))
     return clv_yaml_source_fail(b->source, node->key_pos, err,
                                 "'%s%s' is no attribute: is a ':' missing behind its name?", shown,
-                                clv_text_for_message(node->key, cut));
+                                clv_text_for_message(node->key, cut_name));
   if (!clv_format_matches(CLV_FORMAT_WORD, node->key))
     return clv_yaml_source_fail(
         b->source, node->key_pos, err, "'%s%s' is no attribute: a name is %s", shown,
-        clv_text_for_message(node->key, cut), clv_format_noun(CLV_FORMAT_WORD));
+        clv_text_for_message(node->key, cut_name), clv_format_noun(CLV_FORMAT_WORD));
   attr->pos = node->key_pos;
   CLV_TRY(clv_strdup(node->key, &attr->key, err));
   if (node->kind == CLV_YAML_SCALAR) return read_scalar(b, node, shown, attr, err);
   if (node->kind == CLV_YAML_LIST) return read_ints(b, node, shown, attr, err);
-  return bad_value(b, node, shown, err);
+  return fail_bad_value(b, node, shown, err);
 }
 
 clv_code clv_attrs_bind(const clv_binder *b, const clv_yaml_node *map, const char *prefix,

@@ -10,21 +10,21 @@
 
 #include "common/model/config/schema_int.h"
 
-/* A value that is being stored in its struct. */
+/* A row and the tree node whose value is being stored in the row's field. */
 typedef struct binding {
   const clv_row *row;
   const clv_yaml_node *node;
-  const char *shown; /* "stages.1.threads" */
-  char *base;        /* struct that the row's offsets refer to */
-  char *at;          /* base + row->offset */
+  const char *path; /* path of the key for messages, "stages.1.threads" */
+  char *base;       /* struct that contains the field */
+  char *at;         /* address of the field: base + row->offset */
 } binding;
 
 static clv_code bind_map(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
                          const char *shown, void *base, clv_err *err);
 
-static void *member(const binding *s, size_t offset) { return s->base + offset; }
+static void *field_at(const binding *s, size_t offset) { return s->base + offset; }
 
-static clv_code mismatch(const clv_binder *b, const binding *s, clv_err *err) {
+static clv_code fail_mismatch(const clv_binder *b, const binding *s, clv_err *err) {
   char expected[256], shown[CLV_MESSAGE_TEXT_MAX], got[CLV_MESSAGE_TEXT_MAX + 4];
   bool list = s->row->kind == CLV_ROW_TEXTS && s->row->sample;
   clv_row_describe_expected(s->row, expected, sizeof expected);
@@ -35,29 +35,29 @@ static clv_code mismatch(const clv_binder *b, const binding *s, clv_err *err) {
              clv_text_for_message(s->node->text, shown));
   else
     snprintf(got, sizeof got, s->node->kind == CLV_YAML_LIST ? "a list" : "a mapping");
-  return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s%s%s, got %s", s->shown,
+  return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s%s%s, got %s", s->path,
                               expected, list ? ", such as " : "", list ? s->row->sample : "", got);
 }
 
 /* ---- single values --------------------------------------------------------------------------- */
 
-static bool is_plain(const binding *s) {
+static bool is_plain_scalar(const binding *s) {
   return s->node->kind == CLV_YAML_SCALAR && s->node->plain && !clv_yaml_node_is_null(s->node);
 }
 
-static bool is_text(const binding *s) {
+static bool is_text_scalar(const binding *s) {
   return s->node->kind == CLV_YAML_SCALAR && !clv_yaml_node_is_null(s->node);
 }
 
 static clv_code bind_bool(const clv_binder *b, const binding *s, clv_err *err) {
-  if (!is_plain(s)) return mismatch(b, s, err);
+  if (!is_plain_scalar(s)) return fail_mismatch(b, s, err);
   bool yes = strcmp(s->node->text, "true") == 0;
-  if (!yes && strcmp(s->node->text, "false") != 0) return mismatch(b, s, err);
+  if (!yes && strcmp(s->node->text, "false") != 0) return fail_mismatch(b, s, err);
   *(bool *)s->at = yes;
   return CLV_OK;
 }
 
-static bool read_word(const binding *s, uint64_t *ret) {
+static bool read_word_for_number(const binding *s, uint64_t *ret) {
   const char *const *names = clv_row_has_words(s->row) ? s->row->names : NULL;
   for (uint64_t i = 0; names && names[i]; i++) {
     if (strcmp(names[i], s->node->text) != 0) continue;
@@ -67,25 +67,26 @@ static bool read_word(const binding *s, uint64_t *ret) {
   return false;
 }
 
-/* Parses INT, SIZE and DURATION, which differ only in spelling. Sizes and durations may be
- * quoted. */
-static clv_code bind_whole(const clv_binder *b, const binding *s, clv_err *err) {
+/* Stores the value of an INT, SIZE or DURATION, which are all whole numbers. Sizes and durations
+ * may be quoted. */
+static clv_code bind_whole_number(const clv_binder *b, const binding *s, clv_err *err) {
   uint64_t value;
   bool (*const read)(const char *, uint64_t *) = s->row->kind == CLV_ROW_INT ? clv_text_to_u64
                                                  : s->row->kind == CLV_ROW_SIZE
                                                      ? clv_text_to_size
                                                      : clv_text_to_duration;
-  if (!(s->row->kind == CLV_ROW_INT ? is_plain(s) : is_text(s))) return mismatch(b, s, err);
-  if (read_word(s, (uint64_t *)s->at)) return CLV_OK;
-  if (!read(s->node->text, &value)) return mismatch(b, s, err);
-  if (value < s->row->min || value > s->row->max) return mismatch(b, s, err);
+  if (!(s->row->kind == CLV_ROW_INT ? is_plain_scalar(s) : is_text_scalar(s)))
+    return fail_mismatch(b, s, err);
+  if (read_word_for_number(s, (uint64_t *)s->at)) return CLV_OK;
+  if (!read(s->node->text, &value)) return fail_mismatch(b, s, err);
+  if (value < s->row->min || value > s->row->max) return fail_mismatch(b, s, err);
   *(uint64_t *)s->at = value;
   return CLV_OK;
 }
 
 static bool read_number(const binding *s, double *ret) {
   double value;
-  if (!is_plain(s) || !clv_text_to_double(s->node->text, &value)) return false;
+  if (!is_plain_scalar(s) || !clv_text_to_double(s->node->text, &value)) return false;
   if (value < s->row->low || value > s->row->high) return false;
   if (s->row->excludes_low && value <= s->row->low) return false;
   *ret = value;
@@ -93,22 +94,24 @@ static bool read_number(const binding *s, double *ret) {
 }
 
 static clv_code bind_number(const clv_binder *b, const binding *s, clv_err *err) {
-  return read_number(s, (double *)s->at) ? CLV_OK : mismatch(b, s, err);
+  return read_number(s, (double *)s->at) ? CLV_OK : fail_mismatch(b, s, err);
 }
 
-/* Finds a name that begins like the text, ignoring case: "image_folder" is like "images". */
-static const char *begins_alike(const char *text, const char *const *names, size_t n) {
+/* Finds a name whose first 5 characters are those of the text, ignoring case: "images" for
+ * "image_folder". NULL: there is none. */
+static const char *find_name_with_same_start(const char *text, const char *const *names, size_t n) {
   enum { ALIKE = 5 };
   for (size_t i = 0; i < n; i++)
     if (strlen(names[i]) >= ALIKE && strncasecmp(text, names[i], ALIKE) == 0) return names[i];
   return NULL;
 }
 
-/* Finds the index of a name among those of the row. */
-static clv_code pick_name(const clv_binder *b, const binding *s, int *ret, clv_err *err) {
+/* Finds the index of the node's text among the names of the row. Fails with a suggestion if it is
+ * not among them. */
+static clv_code read_enum_index(const clv_binder *b, const binding *s, int *ret, clv_err *err) {
   const char *const *names = s->row->names;
   size_t n = 0;
-  if (!is_text(s)) return mismatch(b, s, err);
+  if (!is_text_scalar(s)) return fail_mismatch(b, s, err);
   for (; names[n]; n++) {
     if (!*names[n] || strcmp(names[n], s->node->text) != 0) continue;
     *ret = (int)n;
@@ -116,37 +119,38 @@ static clv_code pick_name(const clv_binder *b, const binding *s, int *ret, clv_e
   }
   char shown[CLV_MESSAGE_TEXT_MAX], expected[256];
   const char *near = clv_did_you_mean(s->node->text, names, n);
-  if (!near) near = begins_alike(s->node->text, names, n);
+  if (!near) near = find_name_with_same_start(s->node->text, names, n);
   clv_row_describe_expected(s->row, expected, sizeof expected);
   bool none = !near || !*near;
   if (none && s->row->replacement_hint && s->node->text[0])
     return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got '%s'; %s",
-                                s->shown, expected, clv_text_for_message(s->node->text, shown),
+                                s->path, expected, clv_text_for_message(s->node->text, shown),
                                 s->row->replacement_hint);
-  if (none) return mismatch(b, s, err);
+  if (none) return fail_mismatch(b, s, err);
   return clv_yaml_source_fail(b->source, s->node->pos, err,
-                              "'%s' must be %s, got '%s', did you mean '%s'?", s->shown, expected,
+                              "'%s' must be %s, got '%s', did you mean '%s'?", s->path, expected,
                               clv_text_for_message(s->node->text, shown), near);
 }
 
 static clv_code bind_enum(const clv_binder *b, const binding *s, clv_err *err) {
-  return pick_name(b, s, (int *)s->at, err);
+  return read_enum_index(b, s, (int *)s->at, err);
 }
 
 static clv_code bind_text(const clv_binder *b, const binding *s, clv_err *err) {
-  if (!is_text(s) || !clv_format_matches(s->row->format, s->node->text)) return mismatch(b, s, err);
+  if (!is_text_scalar(s) || !clv_format_matches(s->row->format, s->node->text))
+    return fail_mismatch(b, s, err);
   return clv_strdup(s->node->text, (char **)(void *)s->at, err);
 }
 
 static clv_code bind_seed(const clv_binder *b, const binding *s, clv_err *err) {
-  if (!is_text(s) || !clv_seed_parse(s->node->text, (clv_seed *)(void *)s->at))
-    return mismatch(b, s, err);
+  if (!is_text_scalar(s) || !clv_seed_parse(s->node->text, (clv_seed *)(void *)s->at))
+    return fail_mismatch(b, s, err);
   return CLV_OK;
 }
 
 static clv_code bind_path(const clv_binder *b, const binding *s, clv_err *err) {
   static const char credentials[] = "${CREDENTIALS_DIRECTORY}/";
-  if (!is_text(s) || !s->node->text[0]) return mismatch(b, s, err);
+  if (!is_text_scalar(s) || !s->node->text[0]) return fail_mismatch(b, s, err);
   const char *folder = b->folder, *text = s->node->text;
   if (strncmp(text, credentials, sizeof credentials - 1) == 0) {
     folder = b->credentials;
@@ -156,18 +160,18 @@ static clv_code bind_path(const clv_binder *b, const binding *s, clv_err *err) {
           b->source, s->node->pos, err,
           "'%s' names a credential, but there is no $CREDENTIALS_DIRECTORY: "
           "systemd sets it for units with LoadCredential=",
-          s->shown);
+          s->path);
   }
   if (!clv_path_can_join(folder, text))
     return clv_yaml_source_fail(b->source, s->node->pos, err,
-                                "'%s' makes a path of more than %d bytes", s->shown,
+                                "'%s' makes a path of more than %d bytes", s->path,
                                 CLV_CONFIG_MAX_TEXT);
   return clv_path_join(folder, text, (char **)(void *)s->at, err);
 }
 
-/* Reads one end of a range, a number or a name: `len` characters of text. A name must not end with
- * a dot, which would be read as one of the two dots between the ends. */
-static bool range_end(const char *text, size_t len, uint64_t *number, char *name) {
+/* Reads one end of a range, a number or a name, from `len` characters of text. A name must not end
+ * with a dot, because the dot would count as one of the two dots between the ends. */
+static bool read_range_end(const char *text, size_t len, uint64_t *number, char *name) {
   char end[CLV_LAYER_NAME_MAX];
   if (len == 0 || len >= sizeof end) return false;
   snprintf(end, sizeof end, "%.*s", (int)len, text);
@@ -181,8 +185,8 @@ bool clv_layer_range_read(const char *text, clv_layer_range *ret) {
   clv_layer_range r = {.given = true};
   const char *dots = strstr(text, "..");
   const char *last = dots ? dots + 2 : text;
-  if (!range_end(text, dots ? (size_t)(dots - text) : strlen(text), &r.first, r.first_name) ||
-      !range_end(last, strlen(last), &r.last, r.last_name))
+  if (!read_range_end(text, dots ? (size_t)(dots - text) : strlen(text), &r.first, r.first_name) ||
+      !read_range_end(last, strlen(last), &r.last, r.last_name))
     return false;
   bool numbers = !r.first_name[0] && !r.last_name[0];
   if (numbers && (!dots || r.first > r.last)) return false;
@@ -192,7 +196,8 @@ bool clv_layer_range_read(const char *text, clv_layer_range *ret) {
 
 static clv_code bind_range(const clv_binder *b, const binding *s, clv_err *err) {
   clv_layer_range *to = (clv_layer_range *)(void *)s->at;
-  return is_text(s) && clv_layer_range_read(s->node->text, to) ? CLV_OK : mismatch(b, s, err);
+  return is_text_scalar(s) && clv_layer_range_read(s->node->text, to) ? CLV_OK
+                                                                      : fail_mismatch(b, s, err);
 }
 
 /* ---- several values -------------------------------------------------------------------------- */
@@ -200,24 +205,25 @@ static clv_code bind_range(const clv_binder *b, const binding *s, clv_err *err) 
 static clv_code check_count(const clv_binder *b, const binding *s, clv_err *err) {
   size_t n = s->node->n;
   bool wrong = s->node->kind != (s->row->kind == CLV_ROW_MAP ? CLV_YAML_MAP : CLV_YAML_LIST);
-  if (wrong) return mismatch(b, s, err);
+  if (wrong) return fail_mismatch(b, s, err);
   if (n >= s->row->min && (!s->row->max || n <= s->row->max)) return CLV_OK;
   char expected[128];
   clv_row_describe_expected(s->row, expected, sizeof expected);
-  return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got %zu", s->shown,
+  return clv_yaml_source_fail(b->source, s->node->pos, err, "'%s' must be %s, got %zu", s->path,
                               expected, n);
 }
 
-/* Checks one text of a list: one of the row's names, or a text of its format. */
+/* Checks one entry of a list of texts: it must be one of the row's names or, if the row has none,
+ * match the row's format. */
 static clv_code check_item(const clv_binder *b, const binding *item, clv_err *err) {
   int index;
   clv_row each = *item->row;
   binding alone = *item;
   each.kind = each.names ? CLV_ROW_ENUM : CLV_ROW_TEXT;
   if (each.names || each.format != CLV_FORMAT_ANY) alone.row = &each;
-  if (each.names) return pick_name(b, &alone, &index, err);
-  bool ok = is_text(&alone) && clv_format_matches(each.format, alone.node->text);
-  return ok ? CLV_OK : mismatch(b, &alone, err);
+  if (each.names) return read_enum_index(b, &alone, &index, err);
+  bool ok = is_text_scalar(&alone) && clv_format_matches(each.format, alone.node->text);
+  return ok ? CLV_OK : fail_mismatch(b, &alone, err);
 }
 
 static clv_code bind_texts(const clv_binder *b, const binding *s, clv_err *err) {
@@ -241,21 +247,21 @@ static clv_code bind_numbers(const clv_binder *b, const binding *s, clv_err *err
   for (size_t i = 0; i < list->n; i++) {
     binding item = *s;
     item.node = s->node->items[i];
-    if (!read_number(&item, &list->items[i])) return mismatch(b, &item, err);
+    if (!read_number(&item, &list->items[i])) return fail_mismatch(b, &item, err);
   }
   return CLV_OK;
 }
 
 static clv_code bind_section(const clv_binder *b, const binding *s, clv_err *err) {
-  char inner[CLV_PATH_MAX], shown[CLV_PATH_MAX];
-  if (s->node && s->node->kind != CLV_YAML_MAP) return mismatch(b, s, err);
-  clv_row_inner_prefix(s->row, inner);
-  snprintf(shown, sizeof shown, "%s.", s->shown);
-  return bind_map(b, s->node, inner, shown, s->base, err);
+  char inner_prefix[CLV_PATH_MAX], shown[CLV_PATH_MAX];
+  if (s->node && s->node->kind != CLV_YAML_MAP) return fail_mismatch(b, s, err);
+  clv_row_inner_prefix(s->row, inner_prefix);
+  snprintf(shown, sizeof shown, "%s.", s->path);
+  return bind_map(b, s->node, inner_prefix, shown, s->base, err);
 }
 
-static clv_code no_mapping(const clv_binder *b, const binding *s, const clv_yaml_node *node,
-                           const char *shown, clv_err *err) {
+static clv_code fail_no_mapping(const clv_binder *b, const binding *s, const clv_yaml_node *node,
+                                const char *shown, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes example = {0};
   clv_row_inner_example(b->schema, s->row, &example);
   return clv_yaml_source_fail(b->source, node->pos, err,
@@ -263,28 +269,28 @@ static clv_code no_mapping(const clv_binder *b, const binding *s, const clv_yaml
                               example.failed ? "..." : example.data);
 }
 
-/* Binds the entries of a LIST or MAP. An entry starts with its position; that of a map has its name
- * behind it. */
+/* Binds entry i of a LIST or MAP. The struct of an entry starts with the entry's position, which in
+ * a MAP the entry's name follows. */
 static clv_code bind_entry(const clv_binder *b, const binding *s, size_t i, char *entry,
                            clv_err *err) {
-  char inner[CLV_PATH_MAX], shown[CLV_PATH_MAX], key[CLV_MESSAGE_TEXT_MAX];
+  char inner_prefix[CLV_PATH_MAX], shown[CLV_PATH_MAX], key[CLV_MESSAGE_TEXT_MAX];
   const clv_yaml_node *node = s->node->items[i];
   *(clv_config_pos *)(void *)entry = node->key ? node->key_pos : node->pos;
   if (s->row->kind == CLV_ROW_MAP) {
     if (!clv_format_matches(s->row->format, node->key))
-      return clv_yaml_source_fail(b->source, node->key_pos, err, "'%s.%s' must have %s", s->shown,
+      return clv_yaml_source_fail(b->source, node->key_pos, err, "'%s.%s' must have %s", s->path,
                                   clv_text_for_message(node->key, key),
                                   clv_format_noun(s->row->format));
     CLV_TRY(clv_strdup(node->key, (char **)(void *)(entry + sizeof(clv_config_pos)), err));
-    snprintf(shown, sizeof shown, "%s.%s", s->shown, node->key);
+    snprintf(shown, sizeof shown, "%s.%s", s->path, node->key);
   } else {
-    snprintf(shown, sizeof shown, "%s.%zu", s->shown, i);
+    snprintf(shown, sizeof shown, "%s.%zu", s->path, i);
   }
-  if (node->kind != CLV_YAML_MAP) return no_mapping(b, s, node, shown, err);
+  if (node->kind != CLV_YAML_MAP) return fail_no_mapping(b, s, node, shown, err);
   size_t n = strlen(shown);
   snprintf(shown + n, sizeof shown - n, ".");
-  clv_row_inner_prefix(s->row, inner);
-  return bind_map(b, node, inner, shown, entry, err);
+  clv_row_inner_prefix(s->row, inner_prefix);
+  return bind_map(b, node, inner_prefix, shown, entry, err);
 }
 
 static clv_code bind_entries(const clv_binder *b, const binding *s, clv_err *err) {
@@ -293,7 +299,7 @@ static clv_code bind_entries(const clv_binder *b, const binding *s, clv_err *err
   if (s->node->n == 0) return CLV_OK;
   CLV_TRY(clv_alloc(s->node->n, s->row->entry_bytes, &entries, err));
   *(char **)(void *)s->at = entries;
-  *(size_t *)member(s, s->row->count) = s->node->n;
+  *(size_t *)field_at(s, s->row->count) = s->node->n;
   for (size_t i = 0; i < s->node->n; i++)
     CLV_TRY(bind_entry(b, s, i, entries + i * s->row->entry_bytes, err));
   return CLV_OK;
@@ -302,23 +308,32 @@ static clv_code bind_entries(const clv_binder *b, const binding *s, clv_err *err
 typedef clv_code bind_fn(const clv_binder *, const binding *, clv_err *);
 
 static bind_fn *const binders[CLV_ROW_KINDS] = {
-    [CLV_ROW_SECTION] = bind_section, [CLV_ROW_BOOL] = bind_bool,
-    [CLV_ROW_INT] = bind_whole,       [CLV_ROW_SIZE] = bind_whole,
-    [CLV_ROW_DURATION] = bind_whole,  [CLV_ROW_NUMBER] = bind_number,
-    [CLV_ROW_ENUM] = bind_enum,       [CLV_ROW_TEXT] = bind_text,
-    [CLV_ROW_PATH] = bind_path,       [CLV_ROW_TEXTS] = bind_texts,
-    [CLV_ROW_NUMBERS] = bind_numbers, [CLV_ROW_RANGE] = bind_range,
-    [CLV_ROW_LIST] = bind_entries,    [CLV_ROW_MAP] = bind_entries,
+    [CLV_ROW_SECTION] = bind_section,
+    [CLV_ROW_BOOL] = bind_bool,
+    [CLV_ROW_INT] = bind_whole_number,
+    [CLV_ROW_SIZE] = bind_whole_number,
+    [CLV_ROW_DURATION] = bind_whole_number,
+    [CLV_ROW_NUMBER] = bind_number,
+    [CLV_ROW_ENUM] = bind_enum,
+    [CLV_ROW_TEXT] = bind_text,
+    [CLV_ROW_PATH] = bind_path,
+    [CLV_ROW_TEXTS] = bind_texts,
+    [CLV_ROW_NUMBERS] = bind_numbers,
+    [CLV_ROW_RANGE] = bind_range,
+    [CLV_ROW_LIST] = bind_entries,
+    [CLV_ROW_MAP] = bind_entries,
     [CLV_ROW_SEED] = bind_seed,
 };
 
 /* ---- mappings -------------------------------------------------------------------------------- */
 
-/* Finds a row elsewhere whose last part is `key`, for a suggestion: "train.lr" gives
- * "train.optimizer.lr". For a key of an inner section the row must be in the same outer section,
- * because "data.documents.window" does not mean "pipeline.window". */
-static const char *find_elsewhere(const clv_schema *schema, const char *prefix, const char *key) {
-  size_t outer = strcspn(prefix, ".") + 1; /* bytes that the row shares with the prefix */
+/* Finds a row in another section whose path ends with `key`, to suggest it for an unknown key:
+ * "train.optimizer.lr" for "train.lr". For a key of an inner section the row must be in the same
+ * outer section, because "data.documents.window" does not mean "pipeline.window". */
+static const char *find_path_elsewhere(const clv_schema *schema, const char *prefix,
+                                       const char *key) {
+  /* bytes at the start of the prefix that the row's path must share */
+  size_t outer = strcspn(prefix, ".") + 1;
   if (outer >= strlen(prefix)) outer = 0;
   for (size_t i = 0; i < schema->n_rows; i++) {
     const char *dot = strrchr(schema->rows[i].path, '.');
@@ -329,28 +344,28 @@ static const char *find_elsewhere(const clv_schema *schema, const char *prefix, 
   return NULL;
 }
 
-/* Suggests the other kind of file if its schema has the unknown key. */
-static const char *other_file(const clv_schema *schema, const char *key) {
+/* Returns the name of the other kind of file if that kind has the key; NULL: it has not. */
+static const char *find_other_file_kind(const clv_schema *schema, const char *key) {
   bool session = schema == clv_session_schema();
   const clv_schema *other = session ? clv_worker_schema() : clv_session_schema();
   if (!clv_schema_has_key(other, "", key)) return NULL;
   return session ? "a worker's configuration" : "a session file";
 }
 
-static clv_code unknown_key(const clv_binder *b, const clv_yaml_node *entry, const char *prefix,
-                            const char *shown, clv_err *err) {
+static clv_code fail_unknown_key(const clv_binder *b, const clv_yaml_node *entry,
+                                 const char *prefix, const char *shown, clv_err *err) {
   const char *keys[64], *key;
   char cut[CLV_MESSAGE_TEXT_MAX], known[256] = "";
   size_t n = 0;
   for (size_t i = 0; i < b->schema->n_rows && n < CLV_COUNT(keys); i++)
     if ((key = clv_row_key(&b->schema->rows[i], prefix))) keys[n++] = key;
   const char *near = clv_did_you_mean(entry->key, keys, n);
-  const char *other = near || prefix[0] ? NULL : other_file(b->schema, entry->key);
+  const char *other = near || prefix[0] ? NULL : find_other_file_kind(b->schema, entry->key);
   if (other)
     return clv_yaml_source_fail(b->source, entry->key_pos, err,
                                 "unknown key '%s', which is one of %s; is this the right file?",
                                 entry->key, other);
-  if (!near) near = find_elsewhere(b->schema, prefix, entry->key);
+  if (!near) near = find_path_elsewhere(b->schema, prefix, entry->key);
   clv_text_for_message(entry->key, cut);
   if (near)
     return clv_yaml_source_fail(b->source, entry->key_pos, err,
@@ -361,7 +376,7 @@ static clv_code unknown_key(const clv_binder *b, const clv_yaml_node *entry, con
                               shown, cut, known);
 }
 
-static bool takes_attrs(const clv_schema *schema, const char *prefix) {
+static bool has_attrs_row(const clv_schema *schema, const char *prefix) {
   for (size_t i = 0; i < schema->n_rows; i++)
     if (schema->rows[i].kind == CLV_ROW_ATTRS && clv_row_key(&schema->rows[i], prefix)) return true;
   return false;
@@ -369,16 +384,16 @@ static bool takes_attrs(const clv_schema *schema, const char *prefix) {
 
 static clv_code check_keys(const clv_binder *b, const clv_yaml_node *map, const char *prefix,
                            const char *shown, clv_err *err) {
-  if (takes_attrs(b->schema, prefix)) return CLV_OK;
+  if (has_attrs_row(b->schema, prefix)) return CLV_OK;
   for (size_t i = 0; i < map->n; i++)
     if (!clv_schema_has_key(b->schema, prefix, map->items[i]->key))
-      return unknown_key(b, map->items[i], prefix, shown, err);
+      return fail_unknown_key(b, map->items[i], prefix, shown, err);
   return CLV_OK;
 }
 
 static clv_code bind_default(const clv_binder *b, binding *s, clv_err *err) {
   CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *node = NULL;
-  const char *initial = s->row->initial;
+  const char *initial = s->row->default_text;
   if (s->row->kind == CLV_ROW_SECTION) return bind_section(b, s, err);
   if (!initial) return CLV_OK;
   if (initial[0] == '[')
@@ -389,16 +404,17 @@ static clv_code bind_default(const clv_binder *b, binding *s, clv_err *err) {
   return binders[s->row->kind](b, s, err);
 }
 
-/* Returns true if the value belongs to the other one of two rows with one path: a LIST and a RANGE,
- * or a SECTION and an ENUM. The second row takes scalars. */
-static bool is_other_form(const clv_schema *schema, const clv_row *row, const clv_yaml_node *node) {
+/* Returns true if another row must bind the value: two rows may describe one key, a LIST and a
+ * RANGE, or a SECTION and an ENUM. The second row takes scalars. */
+static bool is_for_other_value_kind(const clv_schema *schema, const clv_row *row,
+                                    const clv_yaml_node *node) {
   bool scalar = node && node->kind == CLV_YAML_SCALAR;
   if (row > schema->rows && strcmp(row[-1].path, row->path) == 0) return !scalar;
   return scalar && clv_row_has_second_form(schema, row);
 }
 
-static clv_code missing_key(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
-                            const char *path, clv_err *err) {
+static clv_code fail_missing_key(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
+                                 const char *path, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes example = {0};
   clv_row_example(b->schema, row, &example);
   return clv_yaml_source_fail(b->source, map->key ? map->key_pos : map->pos, err,
@@ -406,23 +422,24 @@ static clv_code missing_key(const clv_binder *b, const clv_row *row, const clv_y
                               example.failed ? "..." : example.data);
 }
 
-/* Number of the override that gave `node`; 0: the file. */
-static uint32_t override_of(const clv_yaml_node *node) {
+/* Returns the number of the override that set `node`; 0: the file set it. */
+static uint32_t override_number(const clv_yaml_node *node) {
   return node->pos.line ? 0 : node->pos.column;
 }
 
-/* Finds the entry of `row` under its name or its old one. If both are given, that of the later
- * override counts. Two of one file or one override are an error. */
+/* Finds the entry of `row` in a mapping, under its present or its old name. If both are given, the
+ * entry of the later override counts. Fails if the file gives both, or if one override gives both.
+ */
 static clv_code find_entry(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
                            const char *key, const char *path, const clv_yaml_node **ret,
                            clv_err *err) {
   const clv_yaml_node *now = clv_yaml_node_find(map, key);
-  const clv_yaml_node *old = row->was ? clv_yaml_node_find(map, row->was) : NULL;
-  *ret = !old || (now && override_of(now) > override_of(old)) ? now : old;
-  if (!now || !old || override_of(now) != override_of(old)) return CLV_OK;
+  const clv_yaml_node *old = row->old_name ? clv_yaml_node_find(map, row->old_name) : NULL;
+  *ret = !old || (now && override_number(now) > override_number(old)) ? now : old;
+  if (!now || !old || override_number(now) != override_number(old)) return CLV_OK;
   return clv_yaml_source_fail(b->source, old->key_pos, err,
                               "'%s' is given twice: '%s' is its old name, remove it", path,
-                              row->was);
+                              row->old_name);
 }
 
 static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml_node *map,
@@ -432,13 +449,13 @@ static clv_code bind_row(const clv_binder *b, const clv_row *row, const clv_yaml
   const clv_yaml_node *node = NULL;
   snprintf(path, sizeof path, "%s%s", shown, key);
   if (map) CLV_TRY(find_entry(b, row, map, key, path, &node, err));
-  binding s = {.row = row, .node = node, .shown = path, .base = base, .at = base + row->offset};
-  if (is_other_form(b->schema, row, node)) return CLV_OK;
-  if (!node && map && row->required) return missing_key(b, row, map, path, err);
+  binding s = {.row = row, .node = node, .path = path, .base = base, .at = base + row->offset};
+  if (is_for_other_value_kind(b->schema, row, node)) return CLV_OK;
+  if (!node && map && row->required) return fail_missing_key(b, row, map, path, err);
   if (!node) return bind_default(b, &s, err);
   if (row->pos) {
     bool by_key = node->kind != CLV_YAML_SCALAR && node->key;
-    *(clv_config_pos *)member(&s, row->pos) = by_key ? node->key_pos : node->pos;
+    *(clv_config_pos *)field_at(&s, row->pos) = by_key ? node->key_pos : node->pos;
   }
   return binders[row->kind](b, &s, err);
 }
@@ -473,23 +490,23 @@ clv_code clv_schema_bind_defaults(const clv_binder *b, void *base, clv_err *err)
 
 /* ---- freeing --------------------------------------------------------------------------------- */
 
-static void free_map(const clv_schema *schema, const char *prefix, char *base);
+static void free_fields(const clv_schema *schema, const char *prefix, char *base);
 
 static void free_entries(const clv_schema *schema, const clv_row *row, char *base) {
-  char inner[CLV_PATH_MAX];
+  char inner_prefix[CLV_PATH_MAX];
   char *entries = *(char **)(void *)(base + row->offset);
   size_t n = *(size_t *)(void *)(base + row->count);
-  clv_row_inner_prefix(row, inner);
+  clv_row_inner_prefix(row, inner_prefix);
   for (size_t i = 0; i < n; i++) {
     char *entry = entries + i * row->entry_bytes;
     if (row->kind == CLV_ROW_MAP) free(*(char **)(void *)(entry + sizeof(clv_config_pos)));
-    free_map(schema, inner, entry);
+    free_fields(schema, inner_prefix, entry);
   }
   free(entries);
 }
 
-static void free_row(const clv_schema *schema, const clv_row *row, char *base) {
-  char inner[CLV_PATH_MAX];
+static void free_field(const clv_schema *schema, const clv_row *row, char *base) {
+  char inner_prefix[CLV_PATH_MAX];
   void *at = base + row->offset;
   if (row->kind == CLV_ROW_TEXT || row->kind == CLV_ROW_PATH) free(*(char **)at);
   if (row->kind == CLV_ROW_TEXTS) clv_text_list_done(at);
@@ -498,14 +515,14 @@ static void free_row(const clv_schema *schema, const clv_row *row, char *base) {
   if (row->kind == CLV_ROW_ATTRS)
     clv_attrs_free(*(clv_attr_spec **)at, *(size_t *)(void *)(base + row->count));
   if (row->kind == CLV_ROW_SECTION) {
-    clv_row_inner_prefix(row, inner);
-    free_map(schema, inner, base);
+    clv_row_inner_prefix(row, inner_prefix);
+    free_fields(schema, inner_prefix, base);
   }
 }
 
-static void free_map(const clv_schema *schema, const char *prefix, char *base) {
+static void free_fields(const clv_schema *schema, const char *prefix, char *base) {
   for (size_t i = 0; i < schema->n_rows; i++)
-    if (clv_row_key(&schema->rows[i], prefix)) free_row(schema, &schema->rows[i], base);
+    if (clv_row_key(&schema->rows[i], prefix)) free_field(schema, &schema->rows[i], base);
 }
 
-void clv_schema_free_at(const clv_schema *schema, void *base) { free_map(schema, "", base); }
+void clv_schema_free_at(const clv_schema *schema, void *base) { free_fields(schema, "", base); }

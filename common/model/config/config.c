@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the kinds of files share.
+ * Functions that apply to every kind of file: building a config from text, and writing its texts.
  */
 #include <string.h>
 
 #include "common/model/config/schema_int.h"
 
-/* An absolute path of plain characters, as systemd makes it. */
-static const char *credentials_of(const clv_config_overrides *over) {
+/* Returns $CREDENTIALS_DIRECTORY if it is an absolute path of printable ASCII characters, as
+ * systemd sets it; NULL otherwise. */
+static const char *credentials_folder(const clv_config_overrides *over) {
   static const char name[] = "CREDENTIALS_DIRECTORY=";
   for (const char *const *entry = over ? over->env : NULL; entry && *entry; entry++) {
     if (strncmp(*entry, name, sizeof name - 1) != 0) continue;
@@ -27,8 +28,10 @@ clv_code clv_config_build(const clv_schema *schema, const clv_yaml_source *sourc
   CLV_TRY(clv_path_folder(source->file, &folder, err));
   CLV_TRY(clv_yaml_read(source, text, len, 0, &root, err));
   CLV_TRY(clv_overrides_apply(source, over, applied, root, err));
-  clv_binder binder = {
-      .schema = schema, .source = source, .folder = folder, .credentials = credentials_of(over)};
+  clv_binder binder = {.schema = schema,
+                       .source = source,
+                       .folder = folder,
+                       .credentials = credentials_folder(over)};
   return clv_schema_bind(&binder, root, config, err);
 }
 
@@ -37,23 +40,23 @@ static const clv_schema *schema_of(clv_config_kind kind) {
   return kind == CLV_CONFIG_SESSION ? clv_session_schema() : clv_worker_schema();
 }
 
-static clv_code check_written(const clv_bytes *text, clv_err *err) {
+static clv_code check_text_complete(const clv_bytes *text, clv_err *err) {
   return text->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for a config's text") : CLV_OK;
 }
 
 clv_code clv_config_example(clv_config_kind kind, clv_bytes *ret, clv_err *err) {
   clv_schema_example(schema_of(kind), ret);
-  return check_written(ret, err);
+  return check_text_complete(ret, err);
 }
 
 clv_code clv_config_schema_json(clv_config_kind kind, clv_bytes *ret, clv_err *err) {
   clv_schema_json(schema_of(kind), ret);
-  return check_written(ret, err);
+  return check_text_complete(ret, err);
 }
 
 clv_code clv_config_man(clv_config_kind kind, clv_bytes *ret, clv_err *err) {
   clv_schema_man(schema_of(kind), ret);
-  return check_written(ret, err);
+  return check_text_complete(ret, err);
 }
 
 void clv_config_keys(clv_config_kind kind, clv_bytes *ret) {
@@ -62,26 +65,26 @@ void clv_config_keys(clv_config_kind kind, clv_bytes *ret) {
 
 clv_code clv_session_config_write(const clv_session_config *config, clv_bytes *ret, clv_err *err) {
   clv_schema_write(clv_session_schema(), config, ret);
-  return check_written(ret, err);
+  return check_text_complete(ret, err);
 }
 
 clv_code clv_session_config_write_public(const clv_session_config *config, clv_bytes *ret,
                                          clv_err *err) {
   clv_schema_write_public(clv_session_schema(), config, ret);
-  return check_written(ret, err);
+  return check_text_complete(ret, err);
 }
 
 clv_code clv_session_config_list(const clv_session_config *config, clv_bytes *ret, clv_err *err) {
   clv_schema_list(clv_session_schema(), config, ret);
-  return check_written(ret, err);
+  return check_text_complete(ret, err);
 }
 
 clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret, clv_err *err) {
   clv_schema_write(clv_worker_schema(), config, ret);
-  return check_written(ret, err);
+  return check_text_complete(ret, err);
 }
 
 clv_code clv_policy_config_write(const clv_policy_config *config, clv_bytes *ret, clv_err *err) {
   clv_schema_write(clv_policy_schema(), config, ret);
-  return check_written(ret, err);
+  return check_text_complete(ret, err);
 }

@@ -42,7 +42,7 @@ typedef enum clv_config_kind {
 
 /* Settings that override those of a file. Both lists may be empty. */
 typedef struct clv_config_overrides {
-  const char *const *env;  /* like environ, NULL-terminated; NULL = ignore the environment */
+  const char *const *env;  /* NULL-terminated list like environ; NULL: the environment is ignored */
   const char *const *sets; /* [n_sets] "a.b=value", the later one wins */
   size_t n_sets;
 } clv_config_overrides;
@@ -63,24 +63,24 @@ typedef enum clv_attr_kind {
   CLV_ATTR_FLOAT,
   CLV_ATTR_BOOL,
   CLV_ATTR_TEXT,
-  CLV_ATTR_INTS, /* also the empty list */
+  CLV_ATTR_INTS, /* list of integers, may be empty */
 } clv_attr_kind;
 
-/* One `key: value` of a layer or model. The op table or the architecture checks it, not this
- * folder. */
+/* One `key: value` of a layer or model. The op table or the architecture checks key and value; the
+ * functions of this folder do not. */
 typedef struct clv_attr_spec {
-  clv_config_pos pos; /* of the key */
+  clv_config_pos pos; /* position of the key */
   char *key;
   clv_attr_kind kind;
-  int64_t integer; /* INT */
-  double number;   /* FLOAT and INT */
-  bool flag;       /* BOOL */
-  char *text;      /* TEXT, else NULL */
-  size_t n_ints;   /* INTS */
+  int64_t integer; /* value of kind INT */
+  double number;   /* value of kind FLOAT or INT */
+  bool flag;       /* value of kind BOOL */
+  char *text;      /* value of kind TEXT; NULL: another kind */
+  size_t n_ints;   /* length of `ints`, the value of kind INTS */
   int64_t *ints;
 } clv_attr_spec;
 
-/* In the order of clv_parallel. */
+/* Values are in the order of clv_parallel (graph.h). */
 typedef enum clv_layer_parallel {
   CLV_LAYER_WHOLE,
   CLV_LAYER_COLUMNS,
@@ -88,29 +88,33 @@ typedef enum clv_layer_parallel {
 } clv_layer_parallel;
 
 typedef struct clv_layer_spec {
-  clv_config_pos pos, op_pos; /* of the layer's entry, of its op */
-  char *op;                   /* not checked against the op table here */
-  char *name;                 /* NULL: named by its number */
+  clv_config_pos pos, op_pos; /* positions of the layer's entry and of its op */
+  char *op;                   /* name of the op; loading does not check that the op exists */
+  char *name;                 /* NULL: the layer's number is its name */
   clv_config_pos from_pos;
-  clv_text_list from; /* names of the layers or inputs that it reads; n = 0: the layer before it */
+  /* names of the layers or inputs that this layer reads; n = 0: the layer before it */
+  clv_text_list from;
   clv_config_pos parallel_pos, tied_pos;
   clv_layer_parallel parallel;
-  char *tied; /* earlier layer that owns this layer's first parameter; NULL: this layer owns it */
+  /* name of the earlier layer whose first parameter this layer shares; NULL: shares none */
+  char *tied;
   size_t n_attrs;
-  clv_attr_spec *attrs; /* in file order */
+  clv_attr_spec *attrs; /* in the order of the file */
 } clv_layer_spec;
 
 enum { CLV_LAYER_NAME_MAX = 64 };
 
-/* Range "first..last" of layers, both included, given by numbers or names of layers or blocks. One
- * name is both ends. */
+/* Range "first..last" of layers, both included. Each end is a layer's number, or the name of a
+ * layer or block. A single name stands for both ends. */
 typedef struct clv_layer_range {
   bool given;
   uint64_t first, last;
-  char first_name[CLV_LAYER_NAME_MAX], last_name[CLV_LAYER_NAME_MAX]; /* "": the number */
+  /* "": the end is given by number */
+  char first_name[CLV_LAYER_NAME_MAX], last_name[CLV_LAYER_NAME_MAX];
 } clv_layer_range;
 
-/* Reads "4..9", "4", "block.0..block.3"; returns false if the text is no range. */
+/* Parses a range such as "4..9" or "block.0..block.3", or a single name. Returns false if the text
+ * is neither; a single number is neither. */
 bool clv_layer_range_read(const char *text, clv_layer_range *ret);
 
 /* ---- session.yaml ---------------------------------------------------------------------------- */
@@ -121,18 +125,18 @@ typedef enum clv_objective_choice {
   CLV_LABELS_MASKED
 } clv_objective_choice;
 typedef enum clv_label_unit { CLV_LABEL_PER_WORD, CLV_LABEL_PER_PAGE } clv_label_unit;
-/* Treatment of accents in text. AUTO strips them if the tokenizer makes text lower-case. */
+/* Treatment of accents in text. AUTO strips accents if the tokenizer makes text lower-case. */
 typedef enum clv_accent_choice {
   CLV_ACCENT_AUTO,
   CLV_ACCENT_KEEP,
   CLV_ACCENT_STRIP
 } clv_accent_choice;
-/* Choice of records for a split or a limit. */
+/* How records are chosen for the validation split, or for a limit on the number of records. */
 typedef enum clv_split_by {
-  CLV_BY_CLASS,  /* the same share of each class */
+  CLV_BY_CLASS,  /* random records, the same share of each class */
   CLV_BY_CHANCE, /* random records */
-  CLV_BY_END,    /* of a split the last records, of a limit the first ones */
-  CLV_BY_GROUP   /* complete groups */
+  CLV_BY_END,    /* for a split the last records of the files, for a limit the first ones */
+  CLV_BY_GROUP   /* groups are never divided */
 } clv_split_by;
 typedef enum clv_non_finite { CLV_NON_FINITE_REFUSE, CLV_NON_FINITE_SKIP } clv_non_finite;
 typedef enum clv_broken_choice { CLV_BROKEN_REFUSE, CLV_BROKEN_SKIP } clv_broken_choice;
@@ -150,11 +154,11 @@ typedef enum clv_loss_kind {
   CLV_LOSS_BCE_WITH_LOGITS,
   CLV_LOSS_COUNT
 } clv_loss_kind;
-/* Type in which convolutions and linear layers compute; everything else is f32. */
+/* Type in which convolutions and linear layers compute. All other ops compute in f32. */
 typedef enum clv_compute { CLV_COMPUTE_F32, CLV_COMPUTE_BF16 } clv_compute;
 
 typedef enum clv_lr_kind { CLV_LR_CONSTANT, CLV_LR_STEP, CLV_LR_COSINE, CLV_LR_LINEAR } clv_lr_kind;
-/* In the order of clv_sched_kind. */
+/* Values are in the order of clv_sched_kind (sched.h). */
 typedef enum clv_pipeline_kind {
   CLV_PIPE_NAIVE,
   CLV_PIPE_GPIPE,
@@ -166,7 +170,8 @@ typedef enum clv_pipeline_kind {
   CLV_PIPE_CUSTOM,
 } clv_pipeline_kind;
 
-/* Values of pipeline.micro_batches and pipeline.window that stand for words. */
+/* Numbers that store the words `auto` and `textbook` of pipeline.micro_batches and pipeline.window.
+ */
 #define CLV_MICRO_AUTO ((uint64_t)0)
 #define CLV_WINDOW_AUTO ((uint64_t)0)
 #define CLV_WINDOW_TEXTBOOK (-(uint64_t)1)
@@ -192,12 +197,13 @@ typedef enum clv_best_metric {
   CLV_BEST_LOSS,     /* validation.loss */
   CLV_BEST_ACCURACY, /* validation.accuracy */
 } clv_best_metric;
-/* Direction of the better value, smaller or larger; AUTO: as the metric implies. */
+/* Whether the smallest or the largest value of checkpoint.best is the best. AUTO: smallest loss,
+ * largest accuracy. */
 typedef enum clv_best_mode { CLV_BEST_AUTO, CLV_BEST_MIN, CLV_BEST_MAX } clv_best_mode;
 
 typedef struct clv_tls_config {
   clv_config_pos pos;
-  char *ca, *cert, *key; /* PEM files; all NULL when the section is missing */
+  char *ca, *cert, *key; /* PEM files; all NULL when the section `tls` is missing */
   char *crl;             /* PEM file; NULL: no list of revoked certificates */
 } clv_tls_config;
 
@@ -211,18 +217,18 @@ typedef struct clv_metrics_config {
 typedef struct clv_remote_spec {
   clv_config_pos pos;
   char *name, *address; /* address: "host:port" */
-  char *identity;       /* URI that its certificate must contain */
+  char *identity;       /* URI that the certificate of this worker or peer must contain */
 } clv_remote_spec;
 
 typedef struct clv_lora_config {
   clv_config_pos pos, targets_pos, train_pos;
   clv_text_list targets; /* layers with adapters; n = 0: no adapters */
-  clv_text_list train;   /* modules that are trained completely, without adapters */
+  clv_text_list train;   /* submodules that are trained completely, without adapters */
   uint64_t r;
   double alpha, dropout;
-  clv_compute base; /* type in which frozen weights of linear layers are stored */
+  clv_compute base; /* type in which the frozen weights of linear layers are stored */
   bool rslora;
-  char *from; /* folder of an adapter of peft with initial values; NULL: none */
+  char *from; /* folder of an adapter in peft's format that has the initial values; NULL: none */
 } clv_lora_config;
 
 typedef struct clv_stage_spec {
@@ -230,27 +236,32 @@ typedef struct clv_stage_spec {
   clv_config_pos tf32_pos, weights_new_pos, recompute_blocks_pos;
   char *name;
   char *at;   /* "master" or a worker's name */
-  int worker; /* index into workers; -1: master */
+  int worker; /* index into `workers` of the node that runs it; -1: the master */
   uint64_t threads;
-  char *device; /* "cpu", "auto" */
+  char *device; /* "cpu", "auto", "cuda:0" or the like */
   bool tf32;
   size_t n_layers; /* number of layers listed in the stage; 0: `range` gives them */
   clv_layer_spec *layers;
-  clv_layer_range range; /* layers of `model` */
-  /* Initial weights: at most one of file, folder and artifact is set. */
-  char *weights_file;        /* on the master's disk */
-  char *weights_folder;      /* on the master's disk */
-  char *weights_artifact;    /* name of an artifact in the worker's worker.yaml */
-  char *weights_sha256;      /* 64 hex digits; NULL: not checked */
-  bool weights_secret;       /* workers do not know the contents of the file or folder */
-  clv_text_list weights_new; /* prefixes of the parameters that start from the seed all the same */
+  clv_layer_range range; /* range of layers of `model`, when the stage lists no layers */
+  /* Source of the initial weights: at most one of file, folder and artifact is set. None: from the
+   * seed. */
+  char *weights_file;     /* on the master's disk */
+  char *weights_folder;   /* on the master's disk */
+  char *weights_artifact; /* name of an artifact in the worker's worker.yaml */
+  char *weights_sha256;   /* expected digest of that source, 64 hex digits; NULL: not checked */
+  bool weights_secret;    /* no worker has the contents of that file or folder */
+  /* prefixes of the names of parameters that the seed initialises, although the source may have
+   * them */
+  clv_text_list weights_new;
   bool freeze;
-  bool cache;            /* the worker of the next stage keeps this stage's outputs */
+  bool cache;            /* the worker of the next stage keeps this stage's outputs on its disk */
   uint64_t cache_ttl_ms; /* time after which an unused cache is deleted */
   clv_lora_config lora;
-  bool recompute;                 /* of the complete stage */
-  clv_text_list recompute_blocks; /* of parts of the stage, see clv_model_graph_of_inputs */
-  clv_transfer transfer;          /* of its output to the next stage; default: the session's */
+  bool recompute; /* recompute the complete stage in backward */
+  /* recompute these parts of the stage in backward: names of layers or blocks, or ranges */
+  clv_text_list recompute_blocks;
+  /* route of its output to the next stage; if not given, that of the session */
+  clv_transfer transfer;
 } clv_stage_spec;
 
 /* True if the master has the stage's initial weights and sends them to the stage's node. */
@@ -265,24 +276,30 @@ typedef struct clv_data_config {
   clv_non_finite non_finite; /* treatment of records with values that are not finite */
   clv_broken_choice broken;  /* treatment of records that cannot be read */
   char *root;
-  clv_text_list train; /* images and labels; or one folder of images; or one table of texts */
-  clv_text_list test;  /* as train; n = 0: not given */
+  /* files of inputs and then labels; or one folder of images; or one table of texts */
+  clv_text_list train;
+  clv_text_list test; /* test files, in the same form as `train`; n = 0: not given */
   clv_objective_choice objective;
-  clv_text_list inputs;                 /* names of a record's inputs; n = 0: one, "input" */
-  double validation_fraction;           /* of the training set, 0..0.5 */
-  clv_split_by validation_by, limit_by; /* limit_by: never by group */
-  char *validation_group;    /* of BY_GROUP: column of the texts, or file next to the arrays */
-  clv_number_list mean, std; /* per channel, of equal length; n = 0: no normalisation */
-  double scale;              /* factor on raw values; 0: automatic (1/255 for u8, else 1) */
-  uint64_t limit_train, limit_test; /* records; 0: all */
+  /* names of a record's inputs; n = 0: one input, named "input" */
+  clv_text_list inputs;
+  /* share of the training set that is held back for validation, 0..0.5 */
+  double validation_fraction;
+  clv_split_by validation_by, limit_by; /* limit_by is never CLV_BY_GROUP */
+  /* for CLV_BY_GROUP: column of the text table, or file with the group of each record */
+  char *validation_group;
+  /* one value per channel, both lists of equal length; n = 0: no normalisation */
+  clv_number_list mean, std;
+  double scale;                     /* factor on raw values; 0: 1/255 for u8, 1 for other types */
+  uint64_t limit_train, limit_test; /* maximum number of records used; 0: all */
   bool flatten;
   bool packed;      /* sequences are packed without padding */
   uint64_t threads; /* threads that read and decode images */
   struct {
     clv_config_pos pos;
-    uint64_t channels, resize, crop, pad, max_pixels; /* pixels; resize, crop 0: not done */
+    /* in pixels; resize 0: no resizing; crop 0: no cropping */
+    uint64_t channels, resize, crop, pad, max_pixels;
     clv_train_crop train_crop;
-    clv_number_list area, ratio; /* each a minimum and a maximum */
+    clv_number_list area, ratio; /* each is [minimum, maximum], for CLV_TRAIN_CROP_RANDOM_RESIZED */
     double flip;
   } images;
   struct {
@@ -293,22 +310,24 @@ typedef struct clv_data_config {
   struct {
     clv_config_pos pos;
     clv_label_unit labels_of;
-    clv_text_list labels; /* names of classes in their order; n = 0: all names found, sorted */
+    /* names of the classes in the order of their numbers; n = 0: all names in the data, sorted */
+    clv_text_list labels;
     uint64_t max_tokens, stride, seconds, memory_mib;
   } documents;
   struct {
     clv_config_pos pos;
-    char *file; /* NULL: not given */
+    char *file; /* NULL: not given in the file */
     bool lower_case, ends;
     clv_accent_choice accents;
-    char *first, *last, *pad, *mask; /* special tokens; NULL: the usual ones of the file's kind */
+    /* special tokens; NULL: the usual tokens of that kind of tokenizer file */
+    char *first, *last, *pad, *mask;
   } tokenizer;
 } clv_data_config;
 
 /* Returns the number of inputs of a record. */
 size_t clv_data_inputs(const clv_data_config *d);
 
-/* In the order of clv_hf_head, behind NOT_GIVEN. */
+/* NOT_GIVEN, then the values in the order of clv_hf_head (hf.h). */
 typedef enum clv_head_choice {
   CLV_HEAD_NOT_GIVEN,
   CLV_HEAD_NONE,
@@ -320,56 +339,60 @@ typedef enum clv_head_choice {
 
 typedef struct clv_model_config {
   clv_config_pos pos, arch_pos, hf_pos, head_pos;
-  clv_arch arch; /* CLV_ARCH_NONE when given by layers, by hf, or not at all */
-  char *hf;      /* folder with a config.json, or NULL */
+  clv_arch arch; /* CLV_ARCH_NONE when the model is given by `layers` or `hf`, or not at all */
+  char *hf;      /* folder with a config.json of Hugging Face; NULL: not given */
   clv_head_choice head;
   size_t n_attrs;
-  clv_attr_spec *attrs; /* of the architecture, or of hf */
+  clv_attr_spec *attrs; /* attributes of the architecture, or of the model by `hf` */
   size_t n_layers;
   clv_layer_spec *layers;
 } clv_model_config;
 
-/* True if the file has a model, so that stages take ranges of it. */
+/* True if the session file has a `model:`, so that stages take ranges of its layers. */
 bool clv_model_is_given(const clv_model_config *m);
 
-/* Parameters with weight decay. */
+/* Parameters to which weight decay applies. */
 typedef enum clv_decayed {
   CLV_DECAYS_ALL,    /* all trained parameters */
   CLV_DECAYS_WEIGHTS /* all except biases and parameters of normalisations */
 } clv_decayed;
 
-/* Settings with their names in common/base/settings. */
+/* Settings of the optimiser. CLV_OPTIM_FIELDS (common/base/settings) declares one field for each.
+ */
 typedef struct clv_optimizer_config {
   clv_config_pos pos, eps_pos;
   clv_optim_kind kind;
   CLV_OPTIM_FIELDS
   clv_number_list betas; /* beta1, beta2 */
-  clv_decayed decay;
+  clv_decayed decayed_params;
 } clv_optimizer_config;
 
 typedef struct clv_lr_config {
   clv_config_pos pos;
   clv_lr_kind kind;
-  uint64_t warmup_steps, step_size, total_steps; /* steps; total_steps 0: length of the run */
+  /* numbers of steps; total_steps 0: the length of the run */
+  uint64_t warmup_steps, step_size, total_steps;
   double gamma;
   bool from_zero;
 } clv_lr_config;
 
-/* Seed of all random numbers. given: the file has it. drawn: the file has none, and a run has drawn
- * and stored one. guessable: given and below 128 bits, so a worker that has a key derived from it
- * can try all such seeds, and no layer's first values are secret. */
+/* Seed of all random numbers. given: the file has the seed. drawn: the file has none, so the run
+ * has drawn and stored one. guessable: the seed is given and below 2^64, so that a worker that has
+ * a key derived from it can find it by trying all such seeds, and then knows the initial values of
+ * every layer. */
 typedef struct clv_seed {
   clv_key key;
   bool given, guessable, drawn;
 } clv_seed;
 
-/* Parses 32 hexadecimal digits, or a decimal number below 2^64, which makes a guessable seed. */
+/* Parses a seed: 32 hexadecimal digits, or a decimal number below 2^64, which makes a guessable
+ * seed. Returns false for another text. */
 bool clv_seed_parse(const char *text, clv_seed *ret);
 
-/* Identity of one attempt of a run. Reading a file leaves zeros; the run fills it in. */
+/* Identity of one attempt of a run. Loading a session file leaves it zero; the run sets it. */
 typedef struct clv_attempt {
   uint8_t session[16];
-  uint64_t epoch; /* 1, 2, ...; 0: this is no attempt of a run */
+  uint64_t epoch; /* number of the attempt, from 1; 0: not an attempt of a run */
   clv_sha256 config_digest;
 } clv_attempt;
 
@@ -382,16 +405,19 @@ typedef struct clv_train_config {
   bool shuffle, drop_last;
   clv_optimizer_config optimizer;
   clv_lr_config schedule;
-  uint64_t accumulate;   /* micro-batches in sequence; 1: those of the pipeline */
+  /* parts of a batch that pass one after another before a step; 1: pipeline.micro_batches alone
+   * divides the batch */
+  uint64_t accumulate;
   double clip_grad_norm; /* 0: no clipping */
   clv_text_list freeze;  /* glob patterns of parameter names */
 } clv_train_config;
 
 typedef struct clv_session_config {
-  char *file;              /* path as given to the loader, for messages */
-  clv_text_list overrides; /* applied overrides, to which a clv_config_pos with line 0 points */
-  clv_attempt attempt;     /* set by the run, not read from the file */
-  uint64_t version;        /* 1 */
+  char *file; /* path of the file as given to the loader, for messages */
+  /* texts of the applied overrides; a clv_config_pos with line 0 is an index into them, from 1 */
+  clv_text_list overrides;
+  clv_attempt attempt; /* set by the run, zero after loading */
+  uint64_t version;    /* 1 */
   char *name;
   clv_tls_config tls;
   size_t n_workers;
@@ -403,13 +429,13 @@ typedef struct clv_session_config {
   struct {
     clv_config_pos pos, at_pos, options_pos, ignore_pos;
     clv_loss_kind kind;
-    clv_number_list weight; /* of each class; n = 0: all 1 */
-    double ignore_index;    /* a whole number */
+    clv_number_list weight; /* weight of each class; n = 0: all 1 */
+    double ignore_index;    /* label that the loss ignores, a whole number */
     double label_smoothing;
     clv_config_pos scores_pos;
-    clv_text_list scores; /* scores that evaluations report in addition to the accuracy */
+    clv_text_list scores; /* scores that evaluations report in addition to loss and accuracy */
     char *at;
-    int worker; /* index into workers; -1: master */
+    int worker; /* index into `workers` of the node that runs it; -1: the master */
   } loss;
   struct {
     bool raw_input_leaves, tokens_readable, front_known, labels_readable, labels_leave;
@@ -417,18 +443,20 @@ typedef struct clv_session_config {
   clv_train_config train;
   struct {
     clv_config_pos pos;
-    uint64_t micro_batches; /* number, or CLV_MICRO_AUTO */
+    uint64_t micro_batches; /* number of micro-batches in a batch, or CLV_MICRO_AUTO */
     clv_pipeline_kind schedule;
-    uint64_t window;      /* of 1f1b: number, CLV_WINDOW_AUTO or CLV_WINDOW_TEXTBOOK */
-    uint64_t flush_every; /* steps in a round of an asynchronous schedule */
-    char *file;           /* of a custom schedule */
+    /* for 1f1b: micro-batches in flight, CLV_WINDOW_AUTO or CLV_WINDOW_TEXTBOOK */
+    uint64_t window;
+    /* for pipedream, pipedream-2bw: steps after which the stages wait for each other */
+    uint64_t flush_every;
+    char *file; /* for a custom schedule: file with its instructions */
   } pipeline;
   clv_transfer transfer;
   struct {
     uint64_t step_timeout_ms, connect_timeout_ms, peer_timeout_ms, reference_lease_ms, credit_bytes;
   } limits;
   struct {
-    uint64_t every; /* steps */
+    uint64_t every; /* steps between two log lines */
     bool json;
     char *tensorboard; /* folder for runs' event files; "true": the run folder; NULL: no files */
   } log;
@@ -436,7 +464,7 @@ typedef struct clv_session_config {
     char *dir;
     uint64_t every_steps, keep;
     clv_config_pos best_pos;
-    clv_best_metric best; /* metric whose best checkpoint is kept in addition to the newest */
+    clv_best_metric best; /* metric whose best checkpoint is kept in addition to the newest ones */
     clv_best_mode mode;   /* MIN or MAX after loading */
   } checkpoint;
   struct {
@@ -459,29 +487,30 @@ typedef struct clv_allow_spec {
   clv_config_pos pos;
   char *identity;
   clv_role role;
-  /* Quotas of this identity over all its sessions; 0: only the worker's limits apply. */
+  /* Quotas of this identity over all its sessions; 0: only the worker's `limits` apply. */
   uint64_t sessions, bytes, tensors, calls;
-  uint64_t connections;              /* 0: limits.identity_connections */
-  uint64_t state_bytes, cache_bytes; /* of its state files, of its caches; 0: it may store none */
-  uint64_t weight;                   /* weight of its share of the cores, at least 1 */
+  uint64_t connections; /* open connections; 0: limits.identity_connections applies */
+  /* quotas on disk for its state files and its caches; 0: it may store none */
+  uint64_t state_bytes, cache_bytes;
+  uint64_t weight; /* weight of its share of the cores, at least 1 */
 } clv_allow_spec;
 
 /* Parameters of an artifact that a master may read. */
 typedef enum clv_readable {
-  CLV_READ_TRAINED, /* the trained ones */
-  CLV_READ_ALL,     /* all */
-  CLV_READ_NONE     /* none, and none may be trained */
+  CLV_READ_TRAINED, /* masters may read the trained parameters */
+  CLV_READ_ALL,     /* masters may read all parameters */
+  CLV_READ_NONE     /* masters may read no parameter, and may train none */
 } clv_readable;
 typedef struct clv_artifact_spec {
   clv_config_pos pos;
   char *name;
-  char *file, *folder; /* one of them is set */
-  char *sha256;        /* 64 hex digits: of the file, or of the folder's ARTIFACT.json */
-  bool shared;         /* all identities share one copy of the frozen parameters in memory */
+  char *file, *folder; /* exactly one of the two is set */
+  char *sha256;        /* 64 hex digits: digest of the file, or of the folder's ARTIFACT.json */
+  bool shared;         /* all identities share one copy in memory of the frozen parameters */
   clv_readable readable;
 } clv_artifact_spec;
 
-/* Values of memory_limit that stand for words. */
+/* Numbers that store the words `auto` and `none` of memory_limit. */
 #define CLV_MEMORY_AUTO UINT64_C(0)
 #define CLV_MEMORY_NONE UINT64_MAX
 
@@ -489,8 +518,8 @@ typedef struct clv_worker_config {
   char *file;
   clv_text_list overrides;
   clv_config_pos listen_pos;
-  char *listen; /* "host:port" */
-  char *name;   /* NULL: not given */
+  char *listen; /* address of the daemon, "host:port" */
+  char *name;   /* NULL: not given in the file */
   clv_tls_config tls;
   size_t n_allow; /* at least 1 */
   clv_allow_spec *allow;
@@ -505,25 +534,30 @@ typedef struct clv_worker_config {
   } limits;
   char *device;
   struct {
-    char *library; /* NULL: not given */
+    char *library; /* NULL: not given in the file */
     clv_text_list folders;
-    char *plans; /* NULL: not given */
+    char *plans; /* NULL: not given in the file */
     bool graphs;
   } cuda;
   uint64_t cpu_devices;   /* number of CPU devices */
   uint64_t device_memory; /* bytes of each device; 0: no limit */
-  uint64_t memory_limit;  /* bytes, CLV_MEMORY_NONE, or CLV_MEMORY_AUTO until serve sets it */
-  bool memory_found;      /* serve has set memory_limit in place of CLV_MEMORY_AUTO */
+  /* bytes; CLV_MEMORY_NONE: no limit; CLV_MEMORY_AUTO: `cleave-worker serve` computes the limit */
+  uint64_t memory_limit;
+  /* `cleave-worker serve` has computed memory_limit, which was CLV_MEMORY_AUTO */
+  bool memory_limit_is_computed;
   clv_config_pos cores_pos;
-  clv_number_list cores; /* to which compute threads are pinned; n = 0: they are not pinned */
+  /* cores to which compute threads are pinned; n = 0: threads are not pinned */
+  clv_number_list cores;
   size_t n_artifacts;
   clv_artifact_spec *artifacts;
-  char *state_dir;       /* NULL: not given */
-  uint64_t cache_ttl_ms; /* time after which an unused cache is deleted, at most */
+  char *state_dir;       /* NULL: not given in the file */
+  uint64_t cache_ttl_ms; /* maximum time after which an unused cache is deleted */
   struct {
     clv_log_level level;
     bool json;
-    uint64_t lines; /* log lines per minute and identity: of opens, of closes, of loads */
+    /* maximum log lines per minute and identity for session opens, for closes and for module loads
+     */
+    uint64_t lines;
   } log;
   uint64_t drain_timeout_ms;
   clv_metrics_config metrics;
@@ -538,19 +572,25 @@ typedef struct clv_policy_config {
   uint64_t version;        /* 1 */
   clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos, pictures_pos,
       min_layers_pos, max_read_pos, pixels_pos, tokens_pos, labels_pos, features_pos, groups_pos;
-  clv_text_list workers;         /* identities, at least 1 */
-  clv_text_list kinds;           /* "activation", "gradient", "weights" */
-  clv_number_list largest_shape; /* whole numbers; the first counts records */
-  clv_text_list dtypes;          /* "f32", ... */
+  /* identities of the workers that may receive tensors, at least 1 */
+  clv_text_list workers;
+  /* kinds of tensors that may be sent: "activation", "gradient", "weights", "cached" */
+  clv_text_list kinds;
+  /* largest extent of each dimension, whole numbers; the first dimension counts records */
+  clv_number_list largest_shape;
+  clv_text_list dtypes; /* types that may be sent: "f32", "i64" */
   uint64_t bytes_per_epoch;
-  uint64_t min_layers_at_home; /* hiding layers at the master on each path to a worker */
-  bool pictures;               /* tensors of class PICTURE may be sent */
+  /* least number of layers at the master that hide records or labels, on each path between these
+   * and a worker */
+  uint64_t min_layers_at_home;
+  bool allows_pictures; /* tensors that `plan` classifies as PICTURE may be sent */
   struct {
-    clv_config_pos pos; /* of the section */
+    clv_config_pos pos; /* position of the section `allow` */
     clv_config_pos labels_pos, labels_readable_pos, raw_pos, front_known_pos, tokens_pos;
     bool labels, labels_readable, raw, front_known, tokens;
   } allow;
-  /* share of pixels, tokens, labels, features, groups that a look may read; 1: no limit */
+  /* limits on what the measurement `look` may recover of pixels, tokens, labels, features, groups:
+   * 0 (none) to 1 (no limit) */
   double max_read[5];
 } clv_policy_config;
 
@@ -576,7 +616,8 @@ clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
 clv_code clv_policy_config_parse(const char *path, const char *text, size_t len,
                                  clv_policy_config **ret_config, clv_err *err) CLV_USE_RESULT;
 
-void clv_session_config_free(clv_session_config *config); /* takes NULL, as the other _free */
+/* frees a config and all its memory; takes NULL, as every _free function here */
+void clv_session_config_free(clv_session_config *config);
 void clv_worker_config_free(clv_worker_config *config);
 void clv_session_config_freep(clv_session_config **config); /* for CLV_AUTO */
 void clv_worker_config_freep(clv_worker_config **config);
@@ -592,19 +633,21 @@ clv_code clv_worker_config_write(const clv_worker_config *config, clv_bytes *ret
 clv_code clv_policy_config_write(const clv_policy_config *config, clv_bytes *ret,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* As clv_session_config_write, without keys that name a file, a folder or an address and without
- * the seed: event files of a run have this text. */
+/* As clv_session_config_write, but leaves out keys that name a file, a folder or an address, and
+ * the seed. The run writes this text to its TensorBoard event files. */
 clv_code clv_session_config_write_public(const clv_session_config *config, clv_bytes *ret,
                                          clv_err *err) CLV_USE_RESULT;
-/* True for a key of a session file that says how a record becomes numbers. */
+/* True if the key of a session file, such as "data.images.crop", changes how records become
+ * numbers. */
 bool clv_session_key_makes_records(const char *key);
 
-/* Writes the config, a line for each key ("train.batch: 12"), without the value of train.seed. */
+/* Writes the config with one line per key, such as "train.batch: 12". Hides the value of
+ * train.seed. */
 clv_code clv_session_config_list(const clv_session_config *config, clv_bytes *ret,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* Appends an example file that can be loaded: each key below its doc sentence, with its default or
- * a sample value. */
+/* Appends an example file that can be loaded. It has every key with its default or a sample value,
+ * below a comment that describes the key. */
 clv_code clv_config_example(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Appends the JSON Schema (draft 2020-12) of a kind of file, for editors. */
@@ -613,12 +656,12 @@ clv_code clv_config_schema_json(clv_config_kind kind, clv_bytes *ret, clv_err *e
 /* Appends the manual page of a kind of file, as man(7) text. */
 clv_code clv_config_man(clv_config_kind kind, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Appends completions of --set: words "train.batch=", "log.json=true". Keys inside lists and maps
- * are left out. */
+/* Appends words that complete `--set` in a shell, such as "train.batch=" and "log.json=true".
+ * Leaves out keys inside lists and maps. */
 void clv_config_keys(clv_config_kind kind, clv_bytes *ret);
 
-/* Fail with CLV_INVALID and the text `file:line:col: text`, or `--set a.b=c: text`. For errors that
- * are found after loading. */
+/* Fail with CLV_INVALID and a text that begins with the position: `file:line:col: text`, or `--set
+ * a.b=c: text`. For errors that are found after loading. */
 clv_code clv_session_fail_at(const clv_session_config *config, clv_config_pos pos, clv_err *err,
                              const char *fmt, ...) CLV_PRINTF(4, 5);
 clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos, clv_err *err,
@@ -626,7 +669,7 @@ clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos,
 clv_code clv_policy_fail_at(const clv_policy_config *policy, clv_config_pos pos, clv_err *err,
                             const char *fmt, ...) CLV_PRINTF(4, 5);
 
-/* Return lower-case names as in the files ("cross_entropy"), for messages and records. */
+/* Return the names that the files use for these values, such as "cross_entropy". */
 const char *clv_best_name(clv_best_metric metric);
 const char *clv_loss_name(clv_loss_kind kind);
 const char *clv_compute_name(clv_compute dtype);

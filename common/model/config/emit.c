@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_schema_write: writes a struct as YAML that reads back to the same bits. It writes all values,
- * including defaults; only values that were not given and have no default are left out.
+ * clv_schema_write: writes a config struct as YAML, from which loading makes a struct with the same
+ * bits. It writes all values, including defaults, and leaves out values that were not given and
+ * have no default. clv_schema_list writes one line per key.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,50 +14,51 @@ enum { WRAP_COLUMN = 88 };
 typedef struct writer {
   const clv_schema *schema;
   clv_bytes *out;
-  int indent;     /* spaces before the next key */
-  bool dash;      /* the next key opens a list entry */
-  bool flow;      /* inside {...} */
-  bool first;     /* nothing written yet inside {...} or [...] */
-  bool lines;     /* each key is one line, which is not wrapped */
-  bool is_public; /* keys that name places, and seeds, are left out */
+  int indent;               /* spaces before the next key */
+  bool opens_list_entry;    /* the next key is the first of a list entry, so "- " precedes it */
+  bool is_in_braces;        /* the writer is inside {...} */
+  bool is_first_item;       /* nothing has been written yet inside {...} or [...] */
+  bool is_one_line_per_key; /* each key is on one line, which is never wrapped */
+  bool is_public;           /* keys that name a file, folder or address, and seeds, are left out */
 } writer;
 
 static void write_map(writer *w, const char *prefix, const char *base);
 
-static size_t column(const writer *w) {
+static size_t current_column(const writer *w) {
   size_t n = 0;
   while (n < w->out->len && w->out->data[w->out->len - 1 - n] != '\n') n++;
   return n;
 }
 
-static void next_item(writer *w) {
-  if (!w->first) clv_bytes_puts(w->out, ",");
-  if (!w->first && !w->lines && column(w) > WRAP_COLUMN)
+static void write_separator(writer *w) {
+  if (!w->is_first_item) clv_bytes_puts(w->out, ",");
+  if (!w->is_first_item && !w->is_one_line_per_key && current_column(w) > WRAP_COLUMN)
     clv_bytes_printf(w->out, "\n%*s", w->indent + 4, "");
-  else if (!w->first)
+  else if (!w->is_first_item)
     clv_bytes_puts(w->out, " ");
-  w->first = false;
+  w->is_first_item = false;
 }
 
-static void start_key(writer *w, const char *key) {
-  if (w->flow) {
-    next_item(w);
+static void write_key(writer *w, const char *key) {
+  if (w->is_in_braces) {
+    write_separator(w);
   } else {
-    clv_bytes_printf(w->out, "%*s%s", w->dash ? w->indent - 2 : w->indent, "", w->dash ? "- " : "");
-    w->dash = false;
+    clv_bytes_printf(w->out, "%*s%s", w->opens_list_entry ? w->indent - 2 : w->indent, "",
+                     w->opens_list_entry ? "- " : "");
+    w->opens_list_entry = false;
   }
   clv_bytes_printf(w->out, "%s:", key);
 }
 
 static void end_line(writer *w) {
-  if (!w->flow) clv_bytes_puts(w->out, "\n");
+  if (!w->is_in_braces) clv_bytes_puts(w->out, "\n");
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* True if a text can be written without quotes: it is a plain word that neither YAML nor a reader
- * of this folder takes for something else. */
-static bool is_bare(const char *text) {
+/* True if a text can be written without quotes, because a YAML reader takes it neither for a
+ * number, a boolean or null nor for syntax. */
+static bool needs_no_quotes(const char *text) {
   static const char *const taken[] = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"};
   for (size_t i = 0; i < CLV_COUNT(taken); i++)
     if (strcasecmp(text, taken[i]) == 0) return false;
@@ -67,9 +69,10 @@ static bool is_bare(const char *text) {
   return true;
 }
 
-/* Returns the length of the character at p if YAML readers may take it for a line break or refuse
- * it, else 0: C1 controls, line and paragraph separators, byte order mark, U+FFFE and U+FFFF. */
-static size_t awkward(const unsigned char *p, unsigned *ret_code) {
+/* Returns the length of the character at p, and its code, if YAML readers may refuse it or take it
+ * for a line break: control characters, line and paragraph separators, byte order mark, U+FFFE,
+ * U+FFFF. Returns 0 for other characters. */
+static size_t unsafe_char_len(const unsigned char *p, unsigned *ret_code) {
   *ret_code = *p;
   if (p[0] < 0x20 || p[0] == 0x7f) return 1;
   *ret_code = p[1];
@@ -82,13 +85,13 @@ static size_t awkward(const unsigned char *p, unsigned *ret_code) {
 
 static void write_text(clv_bytes *out, const char *text) {
   unsigned code;
-  if (is_bare(text)) {
+  if (needs_no_quotes(text)) {
     clv_bytes_puts(out, text);
     return;
   }
   clv_bytes_puts(out, "\"");
   for (const unsigned char *p = (const unsigned char *)text; *p;) {
-    size_t n = awkward(p, &code);
+    size_t n = unsafe_char_len(p, &code);
     if (n)
       clv_bytes_printf(out, "\\u%04x", code);
     else if (*p == '"' || *p == '\\')
@@ -125,30 +128,30 @@ static void write_whole(clv_bytes *out, const clv_row *row, uint64_t value) {
 static void write_list(writer *w, const clv_row *row, const void *at) {
   const clv_text_list *texts = at;
   const clv_number_list *numbers = at;
-  bool outer = w->first;
-  w->first = true;
+  bool outer = w->is_first_item;
+  w->is_first_item = true;
   clv_bytes_puts(w->out, "[");
   for (size_t i = 0; i < texts->n; i++) {
-    next_item(w);
+    write_separator(w);
     if (row->kind == CLV_ROW_TEXTS)
       write_text(w->out, texts->items[i]);
     else
       write_number(w->out, numbers->items[i]);
   }
   clv_bytes_puts(w->out, "]");
-  w->first = outer;
+  w->is_first_item = outer;
 }
 
 static void write_ints(writer *w, const clv_attr_spec *attr) {
-  bool outer = w->first;
-  w->first = true;
+  bool outer = w->is_first_item;
+  w->is_first_item = true;
   clv_bytes_puts(w->out, "[");
   for (size_t i = 0; i < attr->n_ints; i++) {
-    next_item(w);
+    write_separator(w);
     clv_bytes_printf(w->out, "%lld", (long long)attr->ints[i]);
   }
   clv_bytes_puts(w->out, "]");
-  w->first = outer;
+  w->is_first_item = outer;
 }
 
 static void write_attr(writer *w, const clv_attr_spec *a) {
@@ -161,7 +164,7 @@ static void write_attr(writer *w, const clv_attr_spec *a) {
 
 static void write_attrs(writer *w, const clv_attr_spec *attrs, size_t n) {
   for (const clv_attr_spec *a = attrs; a < attrs + n; a++) {
-    start_key(w, a->key);
+    write_key(w, a->key);
     clv_bytes_puts(w->out, " ");
     write_attr(w, a);
     end_line(w);
@@ -246,14 +249,14 @@ static void write_value(writer *w, const clv_row *row, const void *at) {
   }
 }
 
-/* Writes a section; removes it again if no key inside is given. */
+/* Writes a section with the keys inside that are given. Writes nothing if none is given. */
 static void write_section(writer *w, const clv_row *row, const char *base) {
-  char inner[CLV_PATH_MAX];
-  clv_row_inner_prefix(row, inner);
+  char inner_prefix[CLV_PATH_MAX];
+  clv_row_inner_prefix(row, inner_prefix);
   clv_bytes_puts(w->out, "\n");
   size_t after = w->out->len;
   w->indent += 2;
-  write_map(w, inner, base);
+  write_map(w, inner_prefix, base);
   w->indent -= 2;
   if (w->out->failed || w->out->len > after) return;
   while (after > 0 && w->out->data[after - 1] == '\n') after--;
@@ -262,33 +265,33 @@ static void write_section(writer *w, const clv_row *row, const char *base) {
   w->out->data[after] = '\0';
 }
 
-/* True for a list of layers. write_layer writes each of its entries on one line, because this reads
- * best; other entries have a line for each key. */
-static bool is_layers(const clv_row *row) {
+/* True for a list of layers, whose entries are written on one line each. Entries of other lists
+ * have a line for each key. */
+static bool is_layer_list(const clv_row *row) {
   const char *tail = strrchr(row->path, '.');
   return tail && strcmp(tail, ".layers") == 0;
 }
 
-static void write_layer(writer *w, const char *inner, const char *entry) {
+static void write_layer(writer *w, const char *inner_prefix, const char *entry) {
   clv_bytes_printf(w->out, "%*s- {", w->indent + 2, "");
   w->indent += 2;
-  w->flow = w->first = true;
-  write_map(w, inner, entry);
-  w->flow = w->first = false;
+  w->is_in_braces = w->is_first_item = true;
+  write_map(w, inner_prefix, entry);
+  w->is_in_braces = w->is_first_item = false;
   w->indent -= 2;
   clv_bytes_puts(w->out, "}\n");
 }
 
 static void write_entries(writer *w, const clv_row *row, const char *base) {
-  char inner[CLV_PATH_MAX];
+  char inner_prefix[CLV_PATH_MAX];
   const char *entries = *(char *const *)(const void *)(base + row->offset);
   size_t n = *(const size_t *)(const void *)(base + row->count);
-  clv_row_inner_prefix(row, inner);
+  clv_row_inner_prefix(row, inner_prefix);
   clv_bytes_puts(w->out, "\n");
   for (size_t i = 0; i < n; i++) {
     const char *entry = entries + i * row->entry_bytes;
-    if (is_layers(row)) {
-      write_layer(w, inner, entry);
+    if (is_layer_list(row)) {
+      write_layer(w, inner_prefix, entry);
       continue;
     }
     if (row->kind == CLV_ROW_MAP) {
@@ -296,23 +299,23 @@ static void write_entries(writer *w, const clv_row *row, const char *base) {
       write_text(w->out, *(char *const *)(const void *)(entry + sizeof(clv_config_pos)));
       clv_bytes_puts(w->out, ":\n");
     }
-    w->dash = row->kind == CLV_ROW_LIST;
+    w->opens_list_entry = row->kind == CLV_ROW_LIST;
     w->indent += 4;
-    write_map(w, inner, entry);
+    write_map(w, inner_prefix, entry);
     w->indent -= 4;
   }
 }
 
-/* Returns true if an optional section is not given, because a list that it requires is empty or a
- * word stands in its place. */
-static bool is_absent(const writer *w, const clv_row *row, const char *base) {
-  char inner[CLV_PATH_MAX];
+/* Returns true if an optional section was not given: a list of texts that the section requires is
+ * empty, or a word stands in its place. */
+static bool is_section_absent(const writer *w, const clv_row *row, const char *base) {
+  char inner_prefix[CLV_PATH_MAX];
   if (row->kind != CLV_ROW_SECTION || row->required) return false;
   if (clv_row_has_second_form(w->schema, row) && is_given(row + 1, base)) return true;
-  clv_row_inner_prefix(row, inner);
+  clv_row_inner_prefix(row, inner_prefix);
   for (size_t i = 0; i < w->schema->n_rows; i++) {
     const clv_row *in = &w->schema->rows[i];
-    if (!clv_row_key(in, inner) || !in->required || in->kind != CLV_ROW_TEXTS) continue;
+    if (!clv_row_key(in, inner_prefix) || !in->required || in->kind != CLV_ROW_TEXTS) continue;
     if (!((const clv_text_list *)(const void *)(base + in->offset))->n) return true;
   }
   return false;
@@ -323,14 +326,14 @@ static bool is_private(const clv_row *row) {
 }
 
 static void write_row(writer *w, const clv_row *row, const char *key, const char *base) {
-  if (!is_given(row, base) || is_absent(w, row, base)) return;
+  if (!is_given(row, base) || is_section_absent(w, row, base)) return;
   if (w->is_public && is_private(row)) return;
   if (row->kind == CLV_ROW_ATTRS) {
     write_attrs(w, *(clv_attr_spec *const *)(const void *)(base + row->offset),
                 *(const size_t *)(const void *)(base + row->count));
     return;
   }
-  start_key(w, key);
+  write_key(w, key);
   if (row->kind == CLV_ROW_SECTION) {
     write_section(w, row, base);
   } else if (row->kind == CLV_ROW_LIST || row->kind == CLV_ROW_MAP) {
@@ -374,10 +377,10 @@ static void list_attrs(writer *w, const clv_row *row, const char *shown, const c
 }
 
 static void list_entries(writer *w, const clv_row *row, const char *shown, const char *base) {
-  char inner[CLV_PATH_MAX];
+  char inner_prefix[CLV_PATH_MAX];
   const char *entries = *(char *const *)(const void *)(base + row->offset);
   size_t n = *(const size_t *)(const void *)(base + row->count);
-  clv_row_inner_prefix(row, inner);
+  clv_row_inner_prefix(row, inner_prefix);
   for (size_t i = 0; i < n; i++) {
     const char *entry = entries + i * row->entry_bytes;
     CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -387,18 +390,18 @@ static void list_entries(writer *w, const clv_row *row, const char *shown, const
     else
       clv_bytes_printf(&path, "%s.%zu", shown, i);
     w->out->failed |= path.failed;
-    if (!path.failed) list_map(w, inner, path.data, entry);
+    if (!path.failed) list_map(w, inner_prefix, path.data, entry);
   }
 }
 
 static void list_row(writer *w, const clv_row *row, const char *shown, const char *base) {
-  char inner[CLV_PATH_MAX];
-  if (!is_given(row, base) || is_absent(w, row, base)) return;
+  char inner_prefix[CLV_PATH_MAX];
+  if (!is_given(row, base) || is_section_absent(w, row, base)) return;
   if (row->kind == CLV_ROW_LIST || row->kind == CLV_ROW_MAP) {
     list_entries(w, row, shown, base);
   } else if (row->kind == CLV_ROW_SECTION) {
-    clv_row_inner_prefix(row, inner);
-    list_map(w, inner, shown, base);
+    clv_row_inner_prefix(row, inner_prefix);
+    list_map(w, inner_prefix, shown, base);
   } else {
     clv_bytes_printf(w->out, "%s: ", shown);
     if (row->kind == CLV_ROW_SEED)
@@ -426,6 +429,6 @@ static void list_map(writer *w, const char *prefix, const char *shown, const cha
 }
 
 void clv_schema_list(const clv_schema *schema, const void *base, clv_bytes *ret) {
-  writer w = {.schema = schema, .out = ret, .lines = true};
+  writer w = {.schema = schema, .out = ret, .is_one_line_per_key = true};
   list_map(&w, "", "", base);
 }

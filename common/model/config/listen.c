@@ -10,13 +10,13 @@
 #include "common/model/config/schema_int.h"
 
 typedef struct listen_place {
-  char host[256]; /* without brackets */
+  char host[256]; /* host name or address, without brackets */
   uint64_t port;
-  bool numeric;
-  struct in6_addr at; /* of a numeric host; IPv4 as a mapped IPv6 address */
+  bool is_numeric;
+  struct in6_addr at; /* address of a numeric host, IPv4 as an IPv4-mapped IPv6 address */
 } listen_place;
 
-static bool is_number(listen_place *p) {
+static bool parse_numeric_host(listen_place *p) {
   struct in_addr v4;
   if (inet_pton(AF_INET6, p->host, &p->at) == 1) return true;
   if (inet_pton(AF_INET, p->host, &v4) != 1) return false;
@@ -26,7 +26,7 @@ static bool is_number(listen_place *p) {
   return true;
 }
 
-static bool read_place(const char *text, listen_place *ret) {
+static bool parse_listen_address(const char *text, listen_place *ret) {
   const char *colon = strrchr(text, ':');
   size_t n = colon ? (size_t)(colon - text) : 0;
   bool brackets = n >= 2 && text[0] == '[' && text[n - 1] == ']';
@@ -34,35 +34,37 @@ static bool read_place(const char *text, listen_place *ret) {
   n -= 2 * brackets;
   memcpy(ret->host, text + brackets, n);
   ret->host[n] = '\0';
-  ret->numeric = is_number(ret);
+  ret->is_numeric = parse_numeric_host(ret);
   return true;
 }
 
-static bool is_v4(const listen_place *p) { return p->numeric && IN6_IS_ADDR_V4MAPPED(&p->at); }
+static bool is_v4(const listen_place *p) { return p->is_numeric && IN6_IS_ADDR_V4MAPPED(&p->at); }
 
-/* True for the wildcard address of IPv4 or IPv6, on both of which gRPC listens for either. */
-static bool is_everywhere(const listen_place *p) {
+/* True for the wildcard addresses 0.0.0.0 and [::]. gRPC listens on all IPv4 and IPv6 addresses for
+ * each of them. */
+static bool is_wildcard_address(const listen_place *p) {
   static const uint8_t none[4];
   if (is_v4(p)) return memcmp(p->at.s6_addr + 12, none, sizeof none) == 0;
-  return p->numeric && IN6_IS_ADDR_UNSPECIFIED(&p->at);
+  return p->is_numeric && IN6_IS_ADDR_UNSPECIFIED(&p->at);
 }
 
-/* True for the addresses that /etc/hosts usually gives to localhost. */
+/* True for localhost, and for the addresses that localhost usually has, 127.0.0.1 and ::1. */
 static bool is_localhost(const listen_place *p) {
   static const uint8_t v4[4] = {127, 0, 0, 1};
   if (is_v4(p)) return memcmp(p->at.s6_addr + 12, v4, sizeof v4) == 0;
-  return p->numeric ? IN6_IS_ADDR_LOOPBACK(&p->at) : strcasecmp(p->host, "localhost") == 0;
+  return p->is_numeric ? IN6_IS_ADDR_LOOPBACK(&p->at) : strcasecmp(p->host, "localhost") == 0;
 }
 
-static bool is_name_for(const listen_place *name, const listen_place *p) {
-  return !name->numeric && is_localhost(name) && is_localhost(p);
+static bool is_localhost_name_for(const listen_place *name, const listen_place *p) {
+  return !name->is_numeric && is_localhost(name) && is_localhost(p);
 }
 
 bool clv_listen_overlap(const char *a_text, const char *b_text) {
   listen_place a, b;
-  if (!read_place(a_text, &a) || !read_place(b_text, &b)) return false;
+  if (!parse_listen_address(a_text, &a) || !parse_listen_address(b_text, &b)) return false;
   if (a.port != b.port || !a.port) return false; /* port 0: the system chooses a free one */
-  if (is_everywhere(&a) || is_everywhere(&b)) return true;
-  if (a.numeric && b.numeric) return memcmp(&a.at, &b.at, sizeof a.at) == 0;
-  return is_name_for(&a, &b) || is_name_for(&b, &a) || strcasecmp(a.host, b.host) == 0;
+  if (is_wildcard_address(&a) || is_wildcard_address(&b)) return true;
+  if (a.is_numeric && b.is_numeric) return memcmp(&a.at, &b.at, sizeof a.at) == 0;
+  return is_localhost_name_for(&a, &b) || is_localhost_name_for(&b, &a) ||
+         strcasecmp(a.host, b.host) == 0;
 }

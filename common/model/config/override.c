@@ -13,26 +13,27 @@
 
 typedef struct override {
   const clv_yaml_source *source;
-  clv_config_pos pos; /* {0, number} */
+  clv_config_pos pos; /* {0, number of the override} */
   const char *path;
   size_t path_len;
   const char *separator; /* "." or "__" */
-  bool fold;             /* of the environment: ignores case, and '_' also matches '-' and '.' */
+  /* set for the environment: case is ignored, and '_' also matches '-' and '.' */
+  bool ignores_case;
 } override;
 
-static bool same_char(const override *o, char in_key, char in_path) {
+static bool is_same_char(const override *o, char in_key, char in_path) {
   if (in_key == in_path) return true;
-  if (!o->fold) return false;
+  if (!o->ignores_case) return false;
   if (in_path == '_') return in_key == '-' || in_key == '.';
   return tolower((unsigned char)in_key) == tolower((unsigned char)in_path);
 }
 
-/* True if the rest of the path starts with the complete `key`. */
+/* True if the path from `at` on starts with `key`, followed by a separator or the end. */
 static bool starts_with_key(const override *o, size_t at, const char *key) {
   size_t n = strlen(key), sep = strlen(o->separator);
   if (n == 0 || at + n > o->path_len) return false;
   for (size_t i = 0; i < n; i++)
-    if (!same_char(o, key[i], o->path[at + i])) return false;
+    if (!is_same_char(o, key[i], o->path[at + i])) return false;
   return at + n == o->path_len ||
          (at + n + sep <= o->path_len && memcmp(o->path + at + n, o->separator, sep) == 0);
 }
@@ -45,8 +46,8 @@ static size_t part_len(const override *o, size_t at) {
   return end - at;
 }
 
-/* Finds the entry for the next part of the path. An artifact's name may contain a dot, so the
- * longest entry that matches is taken. */
+/* Finds the longest key of the mapping with which the path from `at` on starts, because a key (the
+ * name of an artifact) may contain a dot. Returns the address of its entry; NULL: there is none. */
 static clv_yaml_node **find_entry(const override *o, clv_yaml_node *map, size_t at,
                                   size_t *ret_len) {
   clv_yaml_node **found = NULL;
@@ -68,7 +69,8 @@ static clv_code add_entry(const override *o, clv_yaml_node *map, size_t at, size
   CLV_TRY(clv_yaml_node_new(CLV_YAML_MAP, o->pos, &node, err));
   CLV_TRY(clv_alloc(len + 1, 1, &node->key, err));
   for (size_t i = 0; i < len; i++)
-    node->key[i] = o->fold ? (char)tolower((unsigned char)o->path[at + i]) : o->path[at + i];
+    node->key[i] =
+        o->ignores_case ? (char)tolower((unsigned char)o->path[at + i]) : o->path[at + i];
   CLV_TRY(clv_yaml_node_add(map, clv_steal(&node), err));
   *ret = &map->items[map->n - 1];
   return CLV_OK;
@@ -76,7 +78,7 @@ static clv_code add_entry(const override *o, clv_yaml_node *map, size_t at, size
 
 static clv_code find_item(const override *o, clv_yaml_node *list, size_t at, size_t len,
                           clv_yaml_node ***ret, clv_err *err) {
-  char above[CLV_MESSAGE_TEXT_MAX], part[CLV_MESSAGE_TEXT_MAX];
+  char parent_path[CLV_MESSAGE_TEXT_MAX], part[CLV_MESSAGE_TEXT_MAX];
   size_t index = 0;
   bool ok = len > 0 && len <= 6;
   for (size_t i = 0; i < len && ok; i++) {
@@ -87,25 +89,27 @@ static clv_code find_item(const override *o, clv_yaml_node *list, size_t at, siz
     *ret = &list->items[index];
     return CLV_OK;
   }
-  snprintf(above, sizeof above, "%.*s", (int)(at - strlen(o->separator)), o->path);
+  snprintf(parent_path, sizeof parent_path, "%.*s", (int)(at - strlen(o->separator)), o->path);
   snprintf(part, sizeof part, "%.*s", (int)CLV_MIN(len, (size_t)64), o->path + at);
   return clv_yaml_source_fail(o->source, o->pos, err,
-                              "'%s' is a list of %zu entries, there is no '%s'", above, list->n,
-                              part);
+                              "'%s' is a list of %zu entries, there is no '%s'", parent_path,
+                              list->n, part);
 }
 
-/* Finds the position below `node` for one part of the path. */
-static clv_code step(const override *o, clv_yaml_node *node, size_t at, size_t *ret_len,
-                     clv_yaml_node ***ret, clv_err *err) {
-  char above[CLV_MESSAGE_TEXT_MAX];
+/* Finds or adds the child of `node` that the part of the path at `at` names. *ret_len: length of
+ * that part. */
+static clv_code step_into(const override *o, clv_yaml_node *node, size_t at, size_t *ret_len,
+                          clv_yaml_node ***ret, clv_err *err) {
+  char parent_path[CLV_MESSAGE_TEXT_MAX];
   size_t len = part_len(o, at);
   if (len == 0) return clv_yaml_source_fail(o->source, o->pos, err, "a name is empty in the path");
   *ret_len = len;
   if (node->kind == CLV_YAML_LIST) return find_item(o, node, at, len, ret, err);
   if (node->kind == CLV_YAML_SCALAR) {
-    snprintf(above, sizeof above, "%.*s", (int)(at ? at - strlen(o->separator) : 0), o->path);
+    snprintf(parent_path, sizeof parent_path, "%.*s", (int)(at ? at - strlen(o->separator) : 0),
+             o->path);
     return clv_yaml_source_fail(o->source, o->pos, err,
-                                "'%s' is a single value, nothing is inside it", above);
+                                "'%s' is a single value, nothing is inside it", parent_path);
   }
   size_t key_len = 0;
   *ret = find_entry(o, node, at, &key_len);
@@ -114,8 +118,9 @@ static clv_code step(const override *o, clv_yaml_node *node, size_t at, size_t *
   return CLV_OK;
 }
 
-/* Stores `value` at the path. The tree owns it afterwards; on failure it is freed. */
-static clv_code place_value(const override *o, clv_yaml_node *root, clv_yaml_node *value_taken,
+/* Stores a value at the path of the override. The tree then owns the value; on failure it is freed.
+ */
+static clv_code store_value(const override *o, clv_yaml_node *root, clv_yaml_node *value_taken,
                             clv_err *err) {
   CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *value = value_taken;
   clv_yaml_node *node = root, **slot = NULL;
@@ -124,7 +129,7 @@ static clv_code place_value(const override *o, clv_yaml_node *root, clv_yaml_nod
     if (++depth > CLV_CONFIG_MAX_DEPTH)
       return clv_yaml_source_fail(o->source, o->pos, err, "nested more than %d levels deep",
                                   CLV_CONFIG_MAX_DEPTH);
-    CLV_TRY(step(o, node, at, &len, &slot, err));
+    CLV_TRY(step_into(o, node, at, &len, &slot, err));
     node = *slot;
     if (at + len >= o->path_len) break;
   }
@@ -134,15 +139,15 @@ static clv_code place_value(const override *o, clv_yaml_node *root, clv_yaml_nod
   return CLV_OK;
 }
 
-/* True for a text such as "[::1]:7443", which is an address, not a list. */
+/* True for a text such as "[::1]:7443", which is an address although it begins like a YAML list. */
 static bool is_v6_address(const char *text) {
   const char *end = strrchr(text, ']');
   return text[0] == '[' && end && end[1] == ':' && isdigit((unsigned char)end[2]) &&
          !end[2 + strspn(end + 2, "0123456789")];
 }
 
-/* Makes a node of an override's value: literal text, or YAML if it begins like a list, a mapping or
- * a quoted text. */
+/* Makes a node from the value of an override. A value that begins like a list, a mapping or a
+ * quoted text is parsed as YAML; any other value is literal text. */
 static clv_code read_value(const override *o, const char *text, clv_yaml_node **ret, clv_err *err) {
   if (text[0] && strchr("[{\"'", text[0]) && !is_v6_address(text))
     return clv_yaml_read(o->source, text, strlen(text), o->pos.column, ret, err);
@@ -153,17 +158,17 @@ static clv_code read_value(const override *o, const char *text, clv_yaml_node **
   return clv_yaml_node_new_scalar(text, true, o->pos, ret, err);
 }
 
-static clv_code apply(override *o, const char *label, const char *value, clv_text_list *applied,
-                      clv_yaml_node *root, clv_err *err) {
-  char shown[CLV_MESSAGE_TEXT_MAX];
+static clv_code apply_override(override *o, const char *label, const char *value,
+                               clv_text_list *applied, clv_yaml_node *root, clv_err *err) {
+  char shown_label[CLV_MESSAGE_TEXT_MAX];
   clv_yaml_node *node = NULL;
-  CLV_TRY(clv_text_list_add(applied, clv_text_for_message(label, shown), err));
+  CLV_TRY(clv_text_list_add(applied, clv_text_for_message(label, shown_label), err));
   o->pos = (clv_config_pos){0, (uint32_t)applied->n};
   if (!value || o->path_len == 0)
     return clv_yaml_source_fail(o->source, o->pos, err,
                                 "expected PATH=VALUE, as in train.batch=64");
   CLV_TRY(read_value(o, value, &node, err));
-  return place_value(o, root, node, err);
+  return store_value(o, root, node, err);
 }
 
 static clv_code apply_set(const clv_yaml_source *source, const char *text, clv_text_list *applied,
@@ -174,11 +179,12 @@ static clv_code apply_set(const clv_yaml_source *source, const char *text, clv_t
   if (label.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for --set");
   override o = {.source = source, .path = text, .separator = "."};
   o.path_len = equals ? (size_t)(equals - text) : 0;
-  return apply(&o, label.data, equals ? equals + 1 : NULL, applied, root, err);
+  return apply_override(&o, label.data, equals ? equals + 1 : NULL, applied, root, err);
 }
 
-/* True for CLEAVE_A__B=..., except variables of tests and failpoints. */
-static bool is_ours(const char *entry) {
+/* True for an environment variable CLEAVE_A__B=... that overrides a key. Variables of tests and
+ * failpoints do not. */
+static bool is_override_variable(const char *entry) {
   if (strncmp(entry, "CLEAVE_", 7) != 0) return false;
   const char *name = entry + 7, *equals = strchr(name, '=');
   if (strncmp(name, "TEST_", 5) == 0 || strncmp(name, "FAILPOINT", 9) == 0) return false;
@@ -186,25 +192,26 @@ static bool is_ours(const char *entry) {
   return equals && mark && mark < equals;
 }
 
-static int by_text(const void *a, const void *b) {
+static int compare_texts(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Sorts the variables, so that A__B comes before A__B__C in any environment. */
+/* Applies the overriding environment variables in sorted order, so that A__B comes before A__B__C.
+ */
 static clv_code apply_env(const clv_yaml_source *source, const char *const *env,
                           clv_text_list *applied, clv_yaml_node *root, clv_err *err) {
   size_t n = 0, used = 0;
-  for (const char *const *entry = env; *entry; entry++) n += is_ours(*entry);
+  for (const char *const *entry = env; *entry; entry++) n += is_override_variable(*entry);
   CLV_AUTO(clv_freep) const char **ours = NULL;
   CLV_TRY(clv_alloc(n, sizeof(char *), &ours, err));
   for (const char *const *entry = env; *entry; entry++)
-    if (is_ours(*entry)) ours[used++] = *entry;
-  qsort(ours, n, sizeof(char *), by_text);
+    if (is_override_variable(*entry)) ours[used++] = *entry;
+  qsort(ours, n, sizeof(char *), compare_texts);
   for (size_t i = 0; i < n; i++) {
-    override o = {.source = source, .path = ours[i] + 7, .separator = "__", .fold = true};
+    override o = {.source = source, .path = ours[i] + 7, .separator = "__", .ignores_case = true};
     const char *equals = strchr(o.path, '=');
     o.path_len = (size_t)(equals - o.path);
-    CLV_TRY(apply(&o, ours[i], equals + 1, applied, root, err));
+    CLV_TRY(apply_override(&o, ours[i], equals + 1, applied, root, err));
   }
   return CLV_OK;
 }

@@ -30,7 +30,7 @@ bool clv_schema_has_key(const clv_schema *schema, const char *prefix, const char
     const clv_row *row = &schema->rows[i];
     const char *own = clv_row_key(row, prefix);
     if (!own || row->kind == CLV_ROW_ATTRS) continue;
-    if (strcmp(own, key) == 0 || (row->was && strcmp(row->was, key) == 0)) return true;
+    if (strcmp(own, key) == 0 || (row->old_name && strcmp(row->old_name, key) == 0)) return true;
   }
   return false;
 }

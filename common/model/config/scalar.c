@@ -63,8 +63,8 @@ bool clv_text_to_double(const char *text, double *ret) {
   return true;
 }
 
-/* True for digits[.digits], blanks, letters: the form that base's readers of sizes and durations
- * expect. */
+/* True for digits[.digits], blanks and letters, such as "1.5 GiB": the form that clv_parse_size and
+ * clv_parse_duration expect. */
 static bool is_quantity(const char *p) {
   if (!is_digit(*p) || strlen(p) > 40) return false;
   p = skip_digits(p);
@@ -75,7 +75,8 @@ static bool is_quantity(const char *p) {
 }
 
 bool clv_text_to_size(const char *text, uint64_t *ret) {
-  if (clv_text_to_u64(text, ret)) return true; /* exact above 2^53 too */
+  /* a plain number is parsed exactly, also above 2^53 */
+  if (clv_text_to_u64(text, ret)) return true;
   return is_quantity(text) && clv_parse_size(text, ret, NULL) == CLV_OK;
 }
 
@@ -83,8 +84,8 @@ bool clv_text_to_duration(const char *text, uint64_t *ret) {
   return is_quantity(text) && clv_parse_duration(text, ret, NULL) == CLV_OK;
 }
 
-/* Parses a seed. A decimal number is the lower half of the key. Hexadecimal digits whose upper half
- * is zero are as guessable as a number. */
+/* Parses a seed. A decimal number becomes the lower half of the key. A seed whose upper half is
+ * zero is guessable, in either spelling. */
 bool clv_seed_parse(const char *text, clv_seed *ret) {
   static const uint8_t zeros[8];
   clv_seed seed = {.given = true};
@@ -104,10 +105,12 @@ void clv_double_to_text(double value, char text[32]) {
     if (strtod(text, NULL) == value) break;
   }
   if (strchr(text, '.')) return;
-  char tail[8];
-  size_t digits = strcspn(text, "e"); /* 1 -> 1.0 and 1e-08 -> 1.0e-08: a fraction to any reader */
-  snprintf(tail, sizeof tail, "%.7s", text + digits);
-  snprintf(text + digits, 32 - digits, ".0%s", tail);
+  char exponent_text[8];
+  /* 1 becomes 1.0, and 1e-08 becomes 1.0e-08, so that every YAML reader takes it for a real number
+   */
+  size_t digits = strcspn(text, "e");
+  snprintf(exponent_text, sizeof exponent_text, "%.7s", text + digits);
+  snprintf(text + digits, 32 - digits, ".0%s", exponent_text);
 }
 
 typedef struct quantity_unit {
@@ -135,8 +138,8 @@ void clv_duration_to_text(uint64_t ms, char text[32]) {
 
 /* ---- formats of texts ------------------------------------------------------------------------ */
 
-/* True for 1 to 64 letters, digits and characters of `others`. */
-static bool is_word_of(const char *text, const char *others) {
+/* True for a text of 1 to 64 characters that are letters, digits or in `others`. */
+static bool has_only_word_chars(const char *text, const char *others) {
   size_t n = 0;
   for (; text[n]; n++)
     if (n >= 64 || !(is_letter(text[n]) || is_digit(text[n]) || strchr(others, text[n])))
@@ -144,18 +147,22 @@ static bool is_word_of(const char *text, const char *others) {
   return n > 0;
 }
 
-static bool is_any(const char *text) { return text[0] != '\0'; }
-static bool is_run(const char *text) { return is_word_of(text, "._-") && text[0] != '.'; }
-static bool is_name(const char *text) { return is_word_of(text, "_-"); }
+static bool is_not_empty(const char *text) { return text[0] != '\0'; }
+static bool is_run_name(const char *text) {
+  return has_only_word_chars(text, "._-") && text[0] != '.';
+}
+static bool is_name(const char *text) { return has_only_word_chars(text, "_-"); }
 
-static bool is_word(const char *text) {
-  if (!is_lower(text[0]) || !is_word_of(text, "_")) return false;
+static bool is_attr_name(const char *text) {
+  if (!is_lower(text[0]) || !has_only_word_chars(text, "_")) return false;
   for (; *text; text++)
     if (!is_lower(*text) && !is_digit(*text) && *text != '_') return false;
   return true;
 }
 
-static bool is_op(const char *text) { return is_letter(text[0]) && is_word_of(text, "_"); }
+static bool is_op_name(const char *text) {
+  return is_letter(text[0]) && has_only_word_chars(text, "_");
+}
 
 static bool is_host_port(const char *text, uint64_t least_port) {
   uint64_t port;
@@ -186,11 +193,11 @@ static bool is_sha256(const char *text) {
   return clv_sha256_parse(text, &digest);
 }
 
-static bool is_processor(const char *text) {
+static bool is_cpu_or_auto(const char *text) {
   return strcmp(text, "cpu") == 0 || strcmp(text, "auto") == 0;
 }
 
-/* True for "cuda" and "cuda:N". */
+/* True for "cuda" and for "cuda:N", where N is 0 to 63. */
 static bool is_cuda(const char *text) {
   if (strcmp(text, "cuda") == 0) return true;
   if (strncmp(text, "cuda:", 5) != 0) return false;
@@ -199,29 +206,29 @@ static bool is_cuda(const char *text) {
   return n >= 1 && n <= 2 && !digits[n] && atoi(digits) < 64 && (n == 1 || digits[0] != '0');
 }
 
-static bool is_computer(const char *text) { return is_processor(text) || is_cuda(text); }
+static bool is_worker_device(const char *text) { return is_cpu_or_auto(text) || is_cuda(text); }
 
-/* True for a device that a node may offer. */
+/* True for the name of a device that a stage may ask for. */
 static bool is_device(const char *text) {
   bool numbered = strncmp(text, "cpu:", 4) == 0 && text[4] >= '0' && text[4] <= '7' && !text[5];
-  return numbered || is_processor(text) || is_cuda(text);
+  return numbered || is_cpu_or_auto(text) || is_cuda(text);
 }
 
 static const struct {
   bool (*ok)(const char *text);
   const char *noun, *pattern;
 } formats[] = {
-    [CLV_FORMAT_ANY] = {.ok = is_any, .noun = "a text"},
-    [CLV_FORMAT_RUN] = {.ok = is_run,
+    [CLV_FORMAT_ANY] = {.ok = is_not_empty, .noun = "a text"},
+    [CLV_FORMAT_RUN] = {.ok = is_run_name,
                         .noun = "a name of 1 to 64 letters, digits, '.', '_' or '-'",
                         .pattern = "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"},
     [CLV_FORMAT_NAME] = {.ok = is_name,
                          .noun = "a name of 1 to 64 letters, digits, '_' or '-'",
                          .pattern = "^[A-Za-z0-9_-]{1,64}$"},
-    [CLV_FORMAT_WORD] = {.ok = is_word,
+    [CLV_FORMAT_WORD] = {.ok = is_attr_name,
                          .noun = "a word of 1 to 64 lower-case letters, digits or '_'",
                          .pattern = "^[a-z][a-z0-9_]{0,63}$"},
-    [CLV_FORMAT_OP] = {.ok = is_op,
+    [CLV_FORMAT_OP] = {.ok = is_op_name,
                        .noun = "the name of an operation, such as linear",
                        .pattern = "^[A-Za-z][A-Za-z0-9_]{0,63}$"},
     [CLV_FORMAT_ADDRESS] = {.ok = is_address,
@@ -242,12 +249,12 @@ static const struct {
                                "cpu, cpu:0 to cpu:7, cuda, cuda:0 to cuda:63, or auto, which is "
                                "what its node computes on",
                            .pattern = "^(cpu(:[0-7])?|auto|cuda(:([0-9]|[1-5][0-9]|6[0-3]))?)$"},
-    [CLV_FORMAT_WORKER_DEVICE] = {.ok = is_computer,
+    [CLV_FORMAT_WORKER_DEVICE] = {.ok = is_worker_device,
                                   .noun =
                                       "cpu, cuda, cuda:0 to cuda:63, or auto, which is cuda where "
                                       "there is one, else cpu",
                                   .pattern = "^(cpu|auto|cuda(:([0-9]|[1-5][0-9]|6[0-3]))?)$"},
-    [CLV_FORMAT_FOLDER] = {.ok = is_any, .noun = "a folder, true or false"},
+    [CLV_FORMAT_FOLDER] = {.ok = is_not_empty, .noun = "a folder, true or false"},
 };
 
 bool clv_format_matches(clv_text_format format, const char *text) {
@@ -269,8 +276,9 @@ const char *clv_row_word(const clv_row *row, uint64_t value) {
   return NULL;
 }
 
-/* Writes the words of a row: "auto, textbook or ". Returns how much of buf is used, at most len. */
-static size_t expect_words(const clv_row *row, char *buf, size_t len) {
+/* Writes the words of a row for a message: "auto, textbook or ". Returns the number of bytes used
+ * in buf, at most len. */
+static size_t describe_words(const clv_row *row, char *buf, size_t len) {
   size_t used = 0;
   for (size_t i = 0; row->names && row->names[i] && used < len; i++)
     used += (size_t)snprintf(buf + used, len - used, "%s, ", row->names[i]);
@@ -279,8 +287,8 @@ static size_t expect_words(const clv_row *row, char *buf, size_t len) {
   return used;
 }
 
-static void expect_int(const clv_row *row, char *buf, size_t len) {
-  size_t used = expect_words(row, buf, len);
+static void describe_int(const clv_row *row, char *buf, size_t len) {
+  size_t used = describe_words(row, buf, len);
   if (row->min == row->max)
     snprintf(buf + used, len - used, "%llu", (unsigned long long)row->min);
   else
@@ -288,17 +296,17 @@ static void expect_int(const clv_row *row, char *buf, size_t len) {
              (unsigned long long)row->min, (unsigned long long)row->max);
 }
 
-static void expect_quantity(const clv_row *row, char *buf, size_t len) {
+static void describe_quantity(const clv_row *row, char *buf, size_t len) {
   char low[32] = "", high[32] = "";
   bool size = row->kind == CLV_ROW_SIZE;
   void (*const to_text)(uint64_t, char[32]) = size ? clv_size_to_text : clv_duration_to_text;
   to_text(row->min, low);
   to_text(row->max, high);
-  size_t used = expect_words(row, buf, len);
+  size_t used = describe_words(row, buf, len);
   snprintf(buf + used, len - used, "a %s from %s to %s", size ? "size" : "duration", low, high);
 }
 
-static void expect_number(const clv_row *row, char *buf, size_t len) {
+static void describe_number(const clv_row *row, char *buf, size_t len) {
   char low[40] = "", high[40] = "";
   const char *what = row->kind == CLV_ROW_NUMBERS ? "numbers" : "a number";
   if (row->low > -1e300)
@@ -308,7 +316,7 @@ static void expect_number(const clv_row *row, char *buf, size_t len) {
   snprintf(buf, len, "%s%s%s", what, low, high);
 }
 
-static void expect_enum(const clv_row *row, char *buf, size_t len) {
+static void describe_enum(const clv_row *row, char *buf, size_t len) {
   size_t used = (size_t)snprintf(buf, len, "one of ");
   const char *comma = "";
   for (const char *const *name = row->names; *name && used < len; name++) {
@@ -318,10 +326,10 @@ static void expect_enum(const clv_row *row, char *buf, size_t len) {
   }
 }
 
-static void expect_list(const clv_row *row, char *buf, size_t len) {
+static void describe_list(const clv_row *row, char *buf, size_t len) {
   char of[80] = "entries";
   if (row->kind == CLV_ROW_TEXTS) snprintf(of, sizeof of, "texts");
-  if (row->kind == CLV_ROW_NUMBERS) expect_number(row, of, sizeof of);
+  if (row->kind == CLV_ROW_NUMBERS) describe_number(row, of, sizeof of);
   if (row->min == row->max && row->min)
     snprintf(buf, len, "a list of %llu %s", (unsigned long long)row->min, of);
   else if (row->min)
@@ -332,10 +340,10 @@ static void expect_list(const clv_row *row, char *buf, size_t len) {
 
 void clv_row_describe_expected(const clv_row *row, char *buf, size_t len) {
   static void (*const by_kind[CLV_ROW_KINDS])(const clv_row *, char *, size_t) = {
-      [CLV_ROW_INT] = expect_int,       [CLV_ROW_NUMBER] = expect_number,
-      [CLV_ROW_SIZE] = expect_quantity, [CLV_ROW_DURATION] = expect_quantity,
-      [CLV_ROW_ENUM] = expect_enum,     [CLV_ROW_TEXTS] = expect_list,
-      [CLV_ROW_NUMBERS] = expect_list,  [CLV_ROW_LIST] = expect_list,
+      [CLV_ROW_INT] = describe_int,       [CLV_ROW_NUMBER] = describe_number,
+      [CLV_ROW_SIZE] = describe_quantity, [CLV_ROW_DURATION] = describe_quantity,
+      [CLV_ROW_ENUM] = describe_enum,     [CLV_ROW_TEXTS] = describe_list,
+      [CLV_ROW_NUMBERS] = describe_list,  [CLV_ROW_LIST] = describe_list,
   };
   static const char *const words[CLV_ROW_KINDS] = {
       [CLV_ROW_SECTION] = "a mapping of keys",

@@ -22,7 +22,7 @@ clv_code clv_session_fail_at(const clv_session_config *config, clv_config_pos po
 
 /* ---- nodes of stages ------------------------------------------------------------------------- */
 
-/* Finds the index of the worker named `at`; -1: the master. */
+/* Finds the index of the worker named `at`; -1: `at` is the master. Fails for an unknown name. */
 static clv_code find_worker(const clv_session_config *c, const char *at, clv_config_pos pos,
                             const char *key, int *ret, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
@@ -51,13 +51,14 @@ static clv_code check_workers(const clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code needs_tls(const clv_session_config *c, clv_config_pos pos, const char *what,
-                          const char *at, clv_err *err) {
+static clv_code check_tls_for_worker(const clv_session_config *c, clv_config_pos pos,
+                                     const char *what, const char *at, clv_err *err) {
   if (c->tls.ca) return CLV_OK;
   return fail_at(c, pos, err, "%s runs at worker '%s', which needs tls: {ca, cert, key}", what, at);
 }
 
-/* Checks the keys of `loss:`, most of which only cross_entropy takes. */
+/* Checks the keys of `loss:` that depend on its kind: most of them are allowed with cross_entropy
+ * only. */
 static clv_code check_loss_options(const clv_session_config *c, clv_err *err) {
   bool given = c->loss.weight.n || c->loss.ignore_index != -100 || c->loss.label_smoothing != 0;
   if (given && c->loss.kind != CLV_LOSS_CROSS_ENTROPY)
@@ -84,7 +85,7 @@ static clv_code check_loss(clv_session_config *c, clv_err *err) {
         "the loss is at '%s', but labels must not leave the master: put it at master, or "
         "set privacy.labels_leave: true",
         c->loss.at);
-  return needs_tls(c, pos, "the loss", c->loss.at, err);
+  return check_tls_for_worker(c, pos, "the loss", c->loss.at, err);
 }
 
 /* ---- stages ---------------------------------------------------------------------------------- */
@@ -159,7 +160,7 @@ static clv_code check_stage(clv_session_config *c, size_t i, clv_err *err) {
         "the first stage '%s' is at '%s', but raw input must not leave the master: put it "
         "at master, or set privacy.raw_input_leaves: true",
         s->name, s->at);
-  return needs_tls(c, s->at_pos, "this stage", s->at, err);
+  return check_tls_for_worker(c, s->at_pos, "this stage", s->at, err);
 }
 
 /* Checks that ranges given by numbers divide the model's list of layers in order. Ranges with
@@ -210,7 +211,7 @@ bool clv_model_is_given(const clv_model_config *m) {
   return m->arch != CLV_ARCH_NONE || m->n_layers > 0 || m->hf;
 }
 
-/* Checks model.head, which only a model by `hf` has. */
+/* Checks that model.head is given with model.hf, and only then. */
 static clv_code check_hf(const clv_session_config *c, clv_err *err) {
   const clv_model_config *m = &c->model;
   if (m->hf && m->head == CLV_HEAD_NOT_GIVEN)
@@ -236,7 +237,7 @@ static clv_code check_model(const clv_session_config *c, clv_err *err) {
 
 /* ---- numbers that depend on each other ------------------------------------------------------- */
 
-/* Checks the keys that depend on pipeline.schedule. */
+/* Checks the keys whose values pipeline.schedule restricts. */
 static clv_code check_pipeline(const clv_session_config *c, clv_err *err) {
   clv_pipeline_kind kind = c->pipeline.schedule;
   bool async = kind == CLV_PIPE_PIPEDREAM || kind == CLV_PIPE_PIPEDREAM_2BW;
@@ -260,8 +261,9 @@ static clv_code check_pipeline(const clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Checks settings that only some optimisers have: they must not be given for others. */
-static clv_code check_read(const clv_session_config *c, const clv_optim_config *o, clv_err *err) {
+/* Refuses a setting of the optimiser that the chosen kind does not have. */
+static clv_code check_settings_of_kind(const clv_session_config *c, const clv_optim_config *o,
+                                       clv_err *err) {
   static const clv_optim_config unset = {.alpha = 0.99};
   const uint32_t shared = 1u << CLV_OPTIM_SET_lr | 1u << CLV_OPTIM_SET_beta1 |
                           1u << CLV_OPTIM_SET_beta2 | 1u << CLV_OPTIM_SET_eps;
@@ -283,7 +285,7 @@ static clv_code check_optimizer(clv_session_config *c, clv_err *err) {
   const clv_optimizer_row *row = clv_optimizer_row_of(o->kind);
   if (!o->eps_pos.column) o->eps = row->defaults.eps > 0 ? row->defaults.eps : 1e-8;
   CLV_OPTIM_COPY(&settings, o);
-  CLV_TRY(check_read(c, &settings, err));
+  CLV_TRY(check_settings_of_kind(c, &settings, err));
   if (o->nesterov && !(o->momentum > 0))
     return fail_at(c, o->pos, err, "train.optimizer.nesterov needs a momentum above 0");
   if (!(o->beta1 < 1 && o->beta2 < 1))
@@ -292,7 +294,8 @@ static clv_code check_optimizer(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Applies train.accumulate: as many micro-batches, of which only one is in flight at a time. */
+/* Applies train.accumulate: cuts a batch into as many micro-batches, and allows one of them in
+ * flight at a time unless pipeline.window says otherwise. */
 static clv_code set_accumulation(clv_session_config *c, clv_err *err) {
   uint64_t parts = c->train.accumulate;
   if (parts == 1) return CLV_OK;
@@ -323,8 +326,8 @@ static clv_code check_train(clv_session_config *c, clv_err *err) {
   return check_pipeline(c, err);
 }
 
-static clv_code resolve_all(const clv_session_config *c, clv_text_list *list, clv_config_pos pos,
-                            clv_err *err) {
+static clv_code resolve_paths(const clv_session_config *c, clv_text_list *list, clv_config_pos pos,
+                              clv_err *err) {
   for (size_t i = 0; i < list->n; i++) {
     char *path = NULL;
     if (!clv_path_can_join(c->data.root, list->items[i]))
@@ -343,8 +346,8 @@ static const clv_format_row *format_of(const clv_session_config *c) {
   return clv_format_row_of(c->data.format);
 }
 
-/* Checks data.inputs for formats with fixed names of inputs, and sets the names if none are given.
- */
+/* Checks the names in data.inputs for a data format whose input names are fixed. If none are given,
+ * sets the format's default names. */
 static clv_code set_input_names(clv_session_config *c, clv_err *err) {
   const clv_format_row *f = format_of(c);
   clv_data_config *d = &c->data;
@@ -362,8 +365,9 @@ static clv_code set_input_names(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Refuses normalisation of named inputs and of tokens, which are no measurements. */
-static clv_code check_as_they_are(const clv_session_config *c, clv_err *err) {
+/* Refuses data.normalize, data.scale and data.flatten for named inputs and for tokens, which reach
+ * the model unchanged. */
+static clv_code check_no_normalisation(const clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
   const struct {
     const char *key;
@@ -392,7 +396,7 @@ static clv_code check_inputs(clv_session_config *c, clv_err *err) {
   if (d->inputs.n && !(format_of(c)->takes & CLV_KEY_INPUTS))
     return fail_at(c, d->inputs_pos, err, "data.inputs does not go with data.format %s",
                    format_of(c)->name);
-  CLV_TRY(check_as_they_are(c, err));
+  CLV_TRY(check_no_normalisation(c, err));
   for (size_t i = 0; i < d->inputs.n; i++)
     for (size_t k = 0; k < i; k++)
       if (strcmp(d->inputs.items[i], d->inputs.items[k]) == 0)
@@ -404,7 +408,8 @@ static clv_code check_files(const clv_session_config *c, const char *key,
                             const clv_text_list *files, clv_config_pos pos, clv_err *err) {
   const clv_format_row *f = format_of(c);
   size_t inputs = f->has_arrays ? clv_data_inputs(&c->data) : 1;
-  bool inputs_alone = files == &c->data.test && files->n == inputs; /* to predict */
+  /* records without labels, for `predict` */
+  bool inputs_alone = files == &c->data.test && files->n == inputs;
   if (!files->n || files->n == inputs + f->has_arrays || inputs_alone) return CLV_OK;
   if (c->data.inputs.n && f->has_arrays)
     return fail_at(c, pos, err,
@@ -446,9 +451,9 @@ static clv_code check_images(const clv_session_config *c, clv_err *err) {
   return what ? fail_at(c, d->images.pos, err, "data.images: %s", what) : CLV_OK;
 }
 
-/* Fails for a format without data.validation.group, and says how its records are grouped:
- * ": documents are grouped by their files, images by ...". */
-static clv_code refuse_group(const clv_session_config *c, clv_err *err) {
+/* Fails because the data format does not take data.validation.group. The text says how other
+ * formats group records: ": documents are grouped by their files, images by ...". */
+static clv_code fail_group_unsupported(const clv_session_config *c, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes others = {0};
   char formats[80];
   clv_format_names(CLV_KEY_GROUP, formats, sizeof formats);
@@ -463,8 +468,8 @@ static clv_code refuse_group(const clv_session_config *c, clv_err *err) {
                  others.len ? others.data : "");
 }
 
-/* Checks data.validation.group, which is needed if the records do not name their groups. Of arrays
- * it is a file, whose path is completed by data.root. */
+/* Checks data.validation.group, which a split by group needs if the records do not name their
+ * groups. For array formats the key names a file, whose path is relative to data.root. */
 static clv_code check_groups(clv_session_config *c, clv_err *err) {
   clv_data_config *d = &c->data;
   const clv_format_row *f = format_of(c);
@@ -472,7 +477,7 @@ static clv_code check_groups(clv_session_config *c, clv_err *err) {
   if (d->validation_group && d->validation_by != CLV_BY_GROUP)
     return fail_at(c, d->group_pos, err,
                    "data.validation.group goes with data.validation.by: group");
-  if (d->validation_group && !(f->takes & CLV_KEY_GROUP)) return refuse_group(c, err);
+  if (d->validation_group && !(f->takes & CLV_KEY_GROUP)) return fail_group_unsupported(c, err);
   if (d->validation_by == CLV_BY_GROUP && f->group && !d->validation_group)
     return fail_at(c, d->group_pos, err,
                    "data.validation.by: group needs data.validation.group, %s", f->group);
@@ -494,7 +499,7 @@ static bool has_line(const clv_bytes *text, const char *line) {
   return false;
 }
 
-/* Returns the config that an empty file would give: the defaults of all keys. */
+/* Makes a config in which all keys have their defaults. */
 static clv_code make_defaults(clv_session_config **ret, clv_err *err) {
   const clv_yaml_source nowhere = {.file = ""};
   const clv_binder b = {.schema = clv_session_schema(), .source = &nowhere, .folder = "/"};
@@ -502,8 +507,8 @@ static clv_code make_defaults(clv_session_config **ret, clv_err *err) {
   return clv_schema_bind_defaults(&b, *ret, err);
 }
 
-/* Checks that keys of a section that the format does not take have their defaults. Files written by
- * Cleave contain such keys with their defaults. */
+/* Checks that keys of sections that do not apply to data.format have their defaults. Files written
+ * by Cleave contain these keys with their defaults, so they cannot be refused altogether. */
 static clv_code check_sections(const clv_session_config *c, clv_err *err) {
   const struct {
     const char *prefix;
@@ -548,11 +553,11 @@ static clv_code check_data(clv_session_config *c, clv_err *err) {
   if (d->mean.n != d->std.n)
     return fail_at(c, d->normalize_pos, err,
                    "data.normalize has %zu means and %zu standard deviations", d->mean.n, d->std.n);
-  CLV_TRY(resolve_all(c, &d->train, d->train_pos, err));
-  return resolve_all(c, &d->test, d->test_pos, err);
+  CLV_TRY(resolve_paths(c, &d->train, d->train_pos, err));
+  return resolve_paths(c, &d->test, d->test_pos, err);
 }
 
-static clv_code default_checkpoint_dir(clv_session_config *c, clv_err *err) {
+static clv_code set_default_checkpoint_dir(clv_session_config *c, clv_err *err) {
   if (c->checkpoint.dir) return CLV_OK;
   if (!clv_path_can_join(c->run.dir, c->name))
     return clv_fail(err, CLV_INVALID,
@@ -579,13 +584,13 @@ static clv_code check_best(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-static void settle_tensorboard(clv_session_config *c) {
+static void drop_tensorboard_if_off(clv_session_config *c) {
   if (strcmp(c->log.tensorboard, "false") != 0) return;
   free(c->log.tensorboard);
   c->log.tensorboard = NULL;
 }
 
-static clv_code finish(clv_session_config *c, clv_err *err) {
+static clv_code complete_config(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_workers(c, err));
   CLV_TRY(check_data(c, err));
   CLV_TRY(check_model(c, err));
@@ -594,8 +599,8 @@ static clv_code finish(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_loss(c, err));
   CLV_TRY(check_train(c, err));
   CLV_TRY(check_best(c, err));
-  settle_tensorboard(c);
-  return default_checkpoint_dir(c, err);
+  drop_tensorboard_if_off(c);
+  return set_default_checkpoint_dir(c, err);
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */
@@ -618,7 +623,7 @@ clv_code clv_session_config_parse(const char *path, const char *text, size_t len
   CLV_TRY(clv_strdup(path, &c->file, err));
   clv_yaml_source source = {c->file, &c->overrides};
   CLV_TRY(clv_config_build(clv_session_schema(), &source, text, len, over, &c->overrides, c, err));
-  CLV_TRY(finish(c, err));
+  CLV_TRY(complete_config(c, err));
   *ret_config = clv_steal(&c);
   return CLV_OK;
 }

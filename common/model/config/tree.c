@@ -17,8 +17,8 @@ const char *clv_text_for_message(const char *text, char buf[CLV_MESSAGE_TEXT_MAX
   return buf;
 }
 
-/* Writes position and text of an error. If both do not fit, cuts the front of the path, because the
- * end of a message says what to do. */
+/* Fails with file, position and text of an error. If the message is too long, cuts the front of the
+ * file's path, because the end of a message tells what to do. */
 static clv_code fail_in_file(const char *file, clv_config_pos pos, const char *text, clv_err *err) {
   const size_t least = 40, place = sizeof ":4294967295:4294967295: ...";
   size_t room =
@@ -67,8 +67,8 @@ clv_code clv_yaml_node_new_scalar(const char *text, bool plain, clv_config_pos p
   return CLV_OK;
 }
 
-/* Frees a tree. The recursion is bounded, because a tree has at most CLV_CONFIG_MAX_DEPTH
- * levels. */
+/* Frees a node and all nodes below it. The recursion has at most CLV_CONFIG_MAX_DEPTH levels, the
+ * limit of a tree. */
 void clv_yaml_node_free(clv_yaml_node *node) {
   if (!node) return;
   for (size_t i = 0; i < node->n; i++) clv_yaml_node_free(node->items[i]);

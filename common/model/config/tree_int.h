@@ -14,7 +14,7 @@ enum {
   CLV_CONFIG_MAX_BYTES = 1 << 20,
   CLV_CONFIG_MAX_DEPTH = 16,
   CLV_CONFIG_MAX_NODES = 65536,
-  CLV_CONFIG_MAX_ENTRIES = 4096, /* of one mapping or list */
+  CLV_CONFIG_MAX_ENTRIES = 4096, /* entries of one mapping or list */
   CLV_CONFIG_MAX_TEXT = 4096,    /* bytes of one value */
 };
 
@@ -22,15 +22,15 @@ typedef enum clv_yaml_node_kind { CLV_YAML_SCALAR, CLV_YAML_LIST, CLV_YAML_MAP }
 
 typedef struct clv_yaml_node {
   clv_yaml_node_kind kind;
-  bool plain; /* scalar without quotes, so it may be a number, true, false or null */
+  bool plain; /* the scalar has no quotes, so it may be a number, true, false or null */
   clv_config_pos pos, key_pos;
-  char *key;  /* of an entry of a mapping; NULL: no such entry */
-  char *text; /* of a scalar, never NULL; NULL: no scalar */
+  char *key;  /* key of an entry of a mapping; NULL: not such an entry */
+  char *text; /* text of a scalar; NULL: the node is a list or mapping */
   size_t n, cap;
-  struct clv_yaml_node **items; /* [n] of a list or mapping */
+  struct clv_yaml_node **items; /* [n] entries of a list or mapping */
 } clv_yaml_node;
 
-/* Source of positions in messages. */
+/* File and overrides that a clv_config_pos refers to, for messages. */
 typedef struct clv_yaml_source {
   const char *file;
   const clv_text_list *overrides;
@@ -54,32 +54,32 @@ clv_code clv_yaml_node_new_scalar(const char *text, bool plain, clv_config_pos p
 void clv_yaml_node_free(clv_yaml_node *node);
 void clv_yaml_node_freep(clv_yaml_node **node);
 
-/* Appends `child` to a list or mapping, which owns it afterwards, also on failure. */
+/* Appends `child` to a list or mapping. Takes ownership of `child`, and frees it on failure. */
 clv_code clv_yaml_node_add(clv_yaml_node *parent, clv_yaml_node *child,
                            clv_err *err) CLV_USE_RESULT;
 
-/* Returns the entry `key` of a mapping, or NULL. */
+/* Returns the value of entry `key` of a mapping; NULL: there is none. */
 clv_yaml_node *clv_yaml_node_find(const clv_yaml_node *map, const char *key);
 
 /* True for an unquoted scalar that YAML calls null. */
 bool clv_yaml_node_is_null(const clv_yaml_node *node);
 
-/* Reads one YAML document. override: 0, or the number of the override whose text it is, which then
- * is the position of all its nodes. */
+/* Parses one YAML document. override: number of the override whose value is parsed, which becomes
+ * the position of all nodes; 0: the text of a file. */
 clv_code clv_yaml_read(const clv_yaml_source *source, const char *text, size_t len,
                        uint32_t override, clv_yaml_node **ret, clv_err *err) CLV_USE_RESULT;
 
-/* Refuses bytes that a config must not contain: bad UTF-8, control characters, too long lines. */
+/* Refuses a text with bad UTF-8, control characters or too long lines. */
 clv_code clv_yaml_text_check(const clv_yaml_source *source, const char *text, size_t len,
                              uint32_t override, clv_err *err) CLV_USE_RESULT;
 
-/* Merges the environment and the sets into the tree, and appends the text of each override to
- * *applied, to which `source` must refer. */
+/* Merges the environment and the --set options into the tree, and appends the text of each override
+ * to *applied, which must be the list in `source`. */
 clv_code clv_overrides_apply(const clv_yaml_source *source, const clv_config_overrides *over,
                              clv_text_list *applied, clv_yaml_node *root,
                              clv_err *err) CLV_USE_RESULT;
 
-/* Appends a copy of `text`. */
+/* Appends a copy of `text` to the list. */
 clv_code clv_text_list_add(clv_text_list *list, const char *text, clv_err *err) CLV_USE_RESULT;
 void clv_text_list_done(clv_text_list *list);
 

@@ -17,7 +17,8 @@ clv_code clv_worker_fail_at(const clv_worker_config *config, clv_config_pos pos,
   return code;
 }
 
-/* Refuses a second entry for an identity, which could widen the rights of the first unnoticed. */
+/* Refuses a second entry of `allow` for the same identity, because it could silently widen the
+ * rights that the first one gives. */
 static clv_code check_allow(const clv_worker_config *c, clv_err *err) {
   for (size_t i = 0; i < c->n_allow; i++)
     for (size_t j = 0; j < i; j++)
@@ -53,8 +54,8 @@ static clv_code check_cores(const clv_worker_config *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Checks that the lease is longer than the peer timeout: a master that is silent but not yet given
- * up must find its session when it continues. */
+/* Checks that limits.lease is longer than limits.peer_timeout, so that a silent master that is not
+ * yet given up still finds its session. */
 static clv_code check_lease(const clv_worker_config *c, clv_err *err) {
   if (c->limits.lease_ms > c->limits.peer_timeout_ms) return CLV_OK;
   return clv_worker_fail_at(c, c->limits.lease_pos, err,
@@ -64,8 +65,8 @@ static clv_code check_lease(const clv_worker_config *c, clv_err *err) {
                             (unsigned long long)c->limits.peer_timeout_ms);
 }
 
-/* Refuses the same port for `listen` and metrics.listen. Without this check, binding the second one
- * would fail with "address in use", which does not name the first. */
+/* Refuses the same port for `listen` and metrics.listen. Without this check, binding the second
+ * port would fail with "address in use", which does not name the key of the first. */
 static clv_code check_ports(const clv_worker_config *c, clv_err *err) {
   if (!c->metrics.listen || !clv_listen_overlap(c->listen, c->metrics.listen)) return CLV_OK;
   return clv_worker_fail_at(c, c->metrics.listen_pos, err,

@@ -16,11 +16,11 @@ enum { MAX_QUOTES = 8, MAX_LINE = 65536 };
 typedef struct reader {
   const clv_yaml_source *source;
   uint32_t override;
-  const char *text, *end; /* the document */
+  const char *text, *end; /* start and end of the document */
   struct fy_diag *diag;
   struct fy_parser *parser;
   size_t n_nodes;
-  clv_config_pos last; /* position of the newest event that has one */
+  clv_config_pos last_pos; /* position of the last event read that has a position */
 } reader;
 
 typedef struct held_event {
@@ -37,7 +37,7 @@ static void reader_done(reader *r) {
   if (r->diag) fy_diag_destroy(r->diag);
 }
 
-static clv_config_pos place(const reader *r, int line, int column) {
+static clv_config_pos position_of(const reader *r, int line, int column) {
   if (r->override) return (clv_config_pos){0, r->override};
   return (clv_config_pos){(uint32_t)CLV_MAX(line, 0) + 1, (uint32_t)CLV_MAX(column, 0) + 1};
 }
@@ -48,18 +48,18 @@ static bool is_quoted(struct fy_event *event) {
   return style == FYSS_SINGLE_QUOTED || style == FYSS_DOUBLE_QUOTED;
 }
 
-/* Returns the position of an event. An empty value has none, and gets that of its key. The
- * library's position of a quoted text is behind the quote. */
+/* Returns the position of an event. An empty value has no position and gets that of its key. For a
+ * quoted text subtracts one column, because the library's position is behind the quote. */
 static clv_config_pos event_pos(reader *r, struct fy_event *event) {
   const struct fy_mark *mark = fy_event_start_mark(event);
-  if (mark) r->last = place(r, mark->line, mark->column - is_quoted(event));
-  return r->last;
+  if (mark) r->last_pos = position_of(r, mark->line, mark->column - is_quoted(event));
+  return r->last_pos;
 }
 
-/* Finds the last tab that indents a line, up to the line behind `line` (0: in any line); false:
- * there is none. For some errors the library gives the begin or end of the surrounding value, not
- * the position of the tab. */
-static bool indenting_tab(const reader *r, int line, int *ret_line, int *ret_column) {
+/* Finds the last tab in the indentation of a line, up to the line after `line` (0: in all lines).
+ * Returns false if there is none. Needed because the library reports some tabs at the start or end
+ * of the surrounding value. */
+static bool find_indenting_tab(const reader *r, int line, int *ret_line, int *ret_column) {
   bool found = false;
   const char *at = r->text;
   for (int n = 0; at < r->end && (!line || n <= line); n++) {
@@ -76,30 +76,31 @@ static bool indenting_tab(const reader *r, int line, int *ret_line, int *ret_col
   return found;
 }
 
-/* Stores the library's first message, because later ones are consequences of it. */
-static clv_code syntax_error(reader *r, clv_err *err) {
+/* Fails with the first message of the library, because its later messages are consequences. */
+static clv_code fail_syntax_error(reader *r, clv_err *err) {
   void *iter = NULL;
-  char shown[CLV_MESSAGE_TEXT_MAX];
+  char shown_text[CLV_MESSAGE_TEXT_MAX];
   int line, column;
   const struct fy_diag_error *e = fy_diag_errors_iterate(r->diag, &iter);
-  if (indenting_tab(r, e ? e->line : 0, &line, &column))
-    return clv_yaml_source_fail(r->source, place(r, line, column), err,
+  if (find_indenting_tab(r, e ? e->line : 0, &line, &column))
+    return clv_yaml_source_fail(r->source, position_of(r, line, column), err,
                                 "a tab in the indentation: YAML wants spaces there");
-  if (!e || !e->msg) return clv_yaml_source_fail(r->source, place(r, 0, 0), err, "not valid YAML");
-  return clv_yaml_source_fail(r->source, place(r, e->line - 1, e->column - 1), err,
-                              "not valid YAML: %s", clv_text_for_message(e->msg, shown));
+  if (!e || !e->msg)
+    return clv_yaml_source_fail(r->source, position_of(r, 0, 0), err, "not valid YAML");
+  return clv_yaml_source_fail(r->source, position_of(r, e->line - 1, e->column - 1), err,
+                              "not valid YAML: %s", clv_text_for_message(e->msg, shown_text));
 }
 
 static clv_code next_event(reader *r, held_event *ret, clv_err *err) {
   struct fy_event *event = fy_parser_parse(r->parser);
-  if (!event) return syntax_error(r, err);
+  if (!event) return fail_syntax_error(r, err);
   *ret = (held_event){r->parser, event};
   return CLV_OK;
 }
 
-/* Refuses anchors and tags of scalars, lists and mappings, and aliases. The library's positions of
- * anchors and aliases are behind their sign. */
-static clv_code refuse_extras(reader *r, struct fy_event *e, clv_err *err) {
+/* Refuses aliases, and anchors and tags of scalars, lists and mappings. For anchors and aliases
+ * subtracts one column, because the library's position is behind the sign & or *. */
+static clv_code refuse_anchors_and_tags(reader *r, struct fy_event *e, clv_err *err) {
   struct fy_token *anchor = NULL, *tag = NULL;
   if (e->type == FYET_SCALAR) anchor = e->scalar.anchor, tag = e->scalar.tag;
   if (e->type == FYET_MAPPING_START) anchor = e->mapping_start.anchor, tag = e->mapping_start.tag;
@@ -108,29 +109,30 @@ static clv_code refuse_extras(reader *r, struct fy_event *e, clv_err *err) {
   if (e->type == FYET_ALIAS) anchor = e->alias.anchor;
   if (!anchor && !tag) return CLV_OK;
   const struct fy_mark *mark = fy_token_start_mark(anchor ? anchor : tag);
-  clv_config_pos pos = mark ? place(r, mark->line, mark->column - (anchor != NULL)) : r->last;
+  clv_config_pos pos =
+      mark ? position_of(r, mark->line, mark->column - (anchor != NULL)) : r->last_pos;
   return clv_yaml_source_fail(
       r->source, pos, err, "%s",
       anchor ? "anchors (&x) and aliases (*x) are not supported: write the value out"
              : "tags (!x) are not supported: write the plain value");
 }
 
-/* Refuses texts that libfyaml 0.7.12 handles badly: it reads bad UTF-8 and control bytes as empty
+/* Refuses texts that libfyaml 0.7.12 handles badly: it takes bad UTF-8 and control bytes for empty
  * values, needs seconds for very long lines, and leaks memory on long runs of quotes. */
 clv_code clv_yaml_text_check(const clv_yaml_source *source, const char *text, size_t len,
                              uint32_t override, clv_err *err) {
   const reader r = {.override = override};
   int line = 0, column = 0, quotes = 0;
   size_t line_start = 0;
-  uint32_t point;
+  uint32_t code_point;
   const char *encoding = clv_text_utf16_or_32(text, len);
   if (encoding)
-    return clv_yaml_source_fail(source, place(&r, 0, 0), err,
+    return clv_yaml_source_fail(source, position_of(&r, 0, 0), err,
                                 "its text is %s, and UTF-8 is expected", encoding);
   for (size_t i = 0, n; i < len; i += n, column++) {
     const char *wrong = NULL;
     unsigned char c = (unsigned char)text[i];
-    n = clv_utf8(text + i, len - i, &point);
+    n = clv_utf8(text + i, len - i, &code_point);
     quotes = c == '\'' ? quotes + 1 : 0;
     if (n == 0)
       wrong = "not valid UTF-8";
@@ -140,7 +142,7 @@ clv_code clv_yaml_text_check(const clv_yaml_source *source, const char *text, si
       wrong = "more than 8 quotes in a row";
     else if (i - line_start >= MAX_LINE)
       wrong = "a line longer than 65536 bytes";
-    if (wrong) return clv_yaml_source_fail(source, place(&r, line, column), err, "%s", wrong);
+    if (wrong) return clv_yaml_source_fail(source, position_of(&r, line, column), err, "%s", wrong);
     if (c == '\n') line++, column = -1, line_start = i + 1;
   }
   return CLV_OK;
@@ -156,9 +158,10 @@ static clv_code read_scalar(reader *r, struct fy_event *e, clv_yaml_node **ret, 
   if (len > CLV_CONFIG_MAX_TEXT)
     return clv_yaml_source_fail(r->source, event_pos(r, e), err,
                                 "a value of %zu bytes, the limit is %d", len, CLV_CONFIG_MAX_TEXT);
-  uint32_t point; /* escapes may give characters that the file itself must not contain */
+  /* checked again, because escapes may produce bytes that the file itself must not contain */
+  uint32_t code_point;
   for (size_t i = 0, n; i < len; i += n)
-    if (!(n = clv_utf8(text + i, len - i, &point)))
+    if (!(n = clv_utf8(text + i, len - i, &code_point)))
       return clv_yaml_source_fail(r->source, event_pos(r, e), err, "a value is not valid UTF-8");
   bool plain = !token || fy_token_scalar_style(token) == FYSS_PLAIN;
   CLV_AUTO(clv_freep) char *copy = NULL;
@@ -170,8 +173,8 @@ static clv_code read_scalar(reader *r, struct fy_event *e, clv_yaml_node **ret, 
 static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yaml_node **ret,
                           clv_err *err);
 
-static clv_code check_growth(reader *r, const clv_yaml_node *node, struct fy_event *e,
-                             clv_err *err) {
+static clv_code check_entry_count(reader *r, const clv_yaml_node *node, struct fy_event *e,
+                                  clv_err *err) {
   if (node->n < CLV_CONFIG_MAX_ENTRIES) return CLV_OK;
   return clv_yaml_source_fail(r->source, event_pos(r, e), err, "more than %d entries in one %s",
                               CLV_CONFIG_MAX_ENTRIES,
@@ -180,7 +183,7 @@ static clv_code check_growth(reader *r, const clv_yaml_node *node, struct fy_eve
 
 static clv_code check_key(reader *r, const clv_yaml_node *map, const clv_yaml_node *key,
                           clv_err *err) {
-  char shown[CLV_MESSAGE_TEXT_MAX];
+  char shown_text[CLV_MESSAGE_TEXT_MAX];
   if (key->kind != CLV_YAML_SCALAR)
     return clv_yaml_source_fail(r->source, key->pos, err, "a key must be a single word");
   if (key->plain && strcmp(key->text, "<<") == 0)
@@ -190,10 +193,10 @@ static clv_code check_key(reader *r, const clv_yaml_node *map, const clv_yaml_no
   if (!first) return CLV_OK;
   if (!first->key_pos.line)
     return clv_yaml_source_fail(r->source, key->pos, err, "duplicate key '%s'",
-                                clv_text_for_message(key->text, shown));
+                                clv_text_for_message(key->text, shown_text));
   return clv_yaml_source_fail(r->source, key->pos, err,
                               "duplicate key '%s', first given at line %u",
-                              clv_text_for_message(key->text, shown), first->key_pos.line);
+                              clv_text_for_message(key->text, shown_text), first->key_pos.line);
 }
 
 static clv_code read_entry(reader *r, struct fy_event *key_event, unsigned depth,
@@ -216,7 +219,7 @@ static clv_code read_items(reader *r, unsigned depth, clv_yaml_node *node, clv_e
     CLV_AUTO(held_event_done) held_event held = {0};
     CLV_TRY(next_event(r, &held, err));
     if (held.event->type == end) return CLV_OK;
-    CLV_TRY(check_growth(r, node, held.event, err));
+    CLV_TRY(check_entry_count(r, node, held.event, err));
     if (node->kind == CLV_YAML_MAP) {
       CLV_TRY(read_entry(r, held.event, depth, node, err));
       continue;
@@ -229,7 +232,7 @@ static clv_code read_items(reader *r, unsigned depth, clv_yaml_node *node, clv_e
 
 static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yaml_node **ret,
                           clv_err *err) {
-  CLV_TRY(refuse_extras(r, e, err));
+  CLV_TRY(refuse_anchors_and_tags(r, e, err));
   if (++r->n_nodes > CLV_CONFIG_MAX_NODES)
     return clv_yaml_source_fail(r->source, event_pos(r, e), err, "more than %d values in one file",
                                 CLV_CONFIG_MAX_NODES);
@@ -248,8 +251,7 @@ static clv_code read_node(reader *r, struct fy_event *e, unsigned depth, clv_yam
   return CLV_OK;
 }
 
-/* Reads the start of the stream, one document and the end of the stream, so that a second document
- * is refused and not ignored. */
+/* Reads one document up to the end of the stream, and refuses a second document. */
 static clv_code read_document(reader *r, clv_yaml_node **ret, clv_err *err) {
   CLV_AUTO(clv_yaml_node_freep) clv_yaml_node *root = NULL;
   for (;;) {
@@ -265,7 +267,7 @@ static clv_code read_document(reader *r, clv_yaml_node **ret, clv_err *err) {
                                   "a second document in one file");
     }
   }
-  if (!root) return clv_yaml_source_fail(r->source, place(r, 0, 0), err, "the file is empty");
+  if (!root) return clv_yaml_source_fail(r->source, position_of(r, 0, 0), err, "the file is empty");
   *ret = clv_steal(&root);
   return CLV_OK;
 }
@@ -277,7 +279,7 @@ clv_code clv_yaml_read(const clv_yaml_source *source, const char *text, size_t l
   if (len > CLV_CONFIG_MAX_BYTES)
     return clv_yaml_source_fail(source, (clv_config_pos){0, override}, err,
                                 "%zu bytes, the limit is %d", len, CLV_CONFIG_MAX_BYTES);
-  r.last = place(&r, 0, 0);
+  r.last_pos = position_of(&r, 0, 0);
   CLV_TRY(clv_yaml_text_check(source, text, len, override, err));
   struct fy_diag_cfg diag_cfg;
   fy_diag_cfg_default(&diag_cfg);

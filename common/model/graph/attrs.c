@@ -19,14 +19,14 @@ typedef enum attr_kind {
 
 _Static_assert(CLV_ATTR_COUNT <= 64, "a bit for each key");
 
-/* Row of an attribute, whose name is also the name of its field in clv_attrs. */
+/* Makes the row of an attribute. The attribute has the name of its field in clv_attrs. */
 #define KEY(field, kind_of, text) \
   { .name = #field, .kind = kind_of, .offset = offsetof(clv_attrs, field), .doc = text }
 
 static const struct {
   const char *name;
   attr_kind kind;
-  size_t offset; /* of the field in clv_attrs */
+  size_t offset; /* offset of the field in clv_attrs */
   const char *doc;
 } keys[CLV_ATTR_COUNT] = {
     [CLV_ATTR_OUT] = KEY(out, KIND_INT, "features or channels out; of lstm the hidden size"),
@@ -135,7 +135,7 @@ static void *field_of(clv_attrs *attrs, clv_attr_key key) {
   return (char *)attrs + keys[key].offset;
 }
 
-static void set_fallback(clv_attrs *attrs, const clv_attr_row *row) {
+static void set_default(clv_attrs *attrs, const clv_attr_row *row) {
   void *field = field_of(attrs, row->key);
   int64_t whole = (int64_t)row->fallback;
   switch (keys[row->key].kind) {
@@ -187,8 +187,9 @@ static clv_code set_real(const char *op, const clv_attr_row *row, const clv_attr
   return CLV_OK;
 }
 
-/* Returns number i of a list, which may be given as real numbers, integers or one real number. */
-static double number_of(const clv_attr_value *v, int i) {
+/* Returns entry i of a list of numbers, which may be given as a list of reals, a list of integers
+ * or one real number. */
+static double number_at(const clv_attr_value *v, int i) {
   if (v->n_numbers) return (double)v->numbers[i];
   return v->is_number ? v->number : (double)v->ints[i];
 }
@@ -200,7 +201,7 @@ static clv_code set_weights(const char *op, const clv_attr_row *row, const clv_a
     return clv_fail(err, CLV_INVALID, "%s.%s needs a list of 1 to %d numbers", op,
                     keys[row->key].name, CLV_MAX_CLASS_WEIGHTS);
   for (int i = 0; i < n; i++) {
-    double x = number_of(v, i);
+    double x = number_at(v, i);
     if (!(x >= row->low && x <= row->high))
       return clv_fail(err, CLV_INVALID, "%s.%s has %g, outside %g..%g", op, keys[row->key].name, x,
                       row->low, row->high);
@@ -235,8 +236,8 @@ static clv_code set_value(const char *op, const clv_attr_row *row, const clv_att
   return CLV_OK;
 }
 
-static clv_code set_one(const clv_op_def *def, const clv_attr_value *v, clv_attrs *attrs,
-                        clv_err *err) {
+static clv_code set_attr(const clv_op_def *def, const clv_attr_value *v, clv_attrs *attrs,
+                         clv_err *err) {
   const clv_attr_row *row = find_row(def, v->key);
   if (!row)
     return clv_fail(err, CLV_INVALID, "%s has no attribute '%s' (key %d)", def->name,
@@ -248,7 +249,7 @@ clv_code clv_op_attr_check(clv_op op, const clv_attr_value *value, clv_err *err)
   const clv_op_def *def = clv_op_def_of(op);
   clv_attrs unused;
   if (!def) return clv_fail(err, CLV_INVALID, "unknown op number %d", (int)op);
-  return set_one(def, value, &unused, err);
+  return set_attr(def, value, &unused, err);
 }
 
 clv_code clv_attrs_parse(clv_op op, const clv_attr_value *values, int n, clv_attrs *ret,
@@ -257,9 +258,9 @@ clv_code clv_attrs_parse(clv_op op, const clv_attr_value *values, int n, clv_att
   clv_attrs attrs = {0};
   uint64_t seen = 0;
   if (!def) return clv_fail(err, CLV_INVALID, "unknown op number %d", (int)op);
-  for (const clv_attr_row *row = def->attrs; row->key; row++) set_fallback(&attrs, row);
+  for (const clv_attr_row *row = def->attrs; row->key; row++) set_default(&attrs, row);
   for (int i = 0; i < n; i++) {
-    CLV_TRY(set_one(def, &values[i], &attrs, err));
+    CLV_TRY(set_attr(def, &values[i], &attrs, err));
     if (seen & (UINT64_C(1) << values[i].key))
       return clv_fail(err, CLV_INVALID, "%s.%s is given twice", def->name,
                       clv_attr_name(values[i].key));
@@ -274,7 +275,7 @@ clv_code clv_attrs_parse(clv_op op, const clv_attr_value *values, int n, clv_att
   return CLV_OK;
 }
 
-static clv_attr_value value_of(const clv_attrs *attrs, clv_attr_key key) {
+static clv_attr_value encode_value(const clv_attrs *attrs, clv_attr_key key) {
   const void *field = (const char *)attrs + keys[key].offset;
   clv_attr_value v = {.key = key, .n_ints = 1};
   switch (keys[key].kind) {
@@ -306,7 +307,7 @@ static clv_attr_value value_of(const clv_attrs *attrs, clv_attr_key key) {
   return v;
 }
 
-static bool same_value(const clv_attr_value *a, const clv_attr_value *b) {
+static bool is_same_value(const clv_attr_value *a, const clv_attr_value *b) {
   return a->n_ints == b->n_ints && a->number == b->number && a->n_numbers == b->n_numbers &&
          memcmp(a->ints, b->ints, (size_t)a->n_ints * sizeof a->ints[0]) == 0 &&
          (!a->n_numbers ||
@@ -318,18 +319,18 @@ int clv_attrs_encode(clv_op op, const clv_attrs *attrs, clv_attr_value *ret_valu
   int n = 0;
   if (!def) return 0;
   clv_attrs fallback = {0};
-  for (const clv_attr_row *row = def->attrs; row->key; row++) set_fallback(&fallback, row);
+  for (const clv_attr_row *row = def->attrs; row->key; row++) set_default(&fallback, row);
   if (def->stride_is_kernel) memcpy(fallback.stride, attrs->kernel, sizeof fallback.stride);
   for (const clv_attr_row *row = def->attrs; row->key && n < max; row++) {
-    clv_attr_value v = value_of(attrs, row->key), d = value_of(&fallback, row->key);
-    if (row->required || !same_value(&v, &d)) ret_values[n++] = v;
+    clv_attr_value v = encode_value(attrs, row->key), d = encode_value(&fallback, row->key);
+    if (row->required || !is_same_value(&v, &d)) ret_values[n++] = v;
   }
   return n;
 }
 
 clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) {
   const clv_op_def *def = clv_op_def_of(op);
-  clv_attrs checked;
+  clv_attrs unused_attrs;
   clv_attr_value values[CLV_COUNT(def->attrs)];
   int n = 0;
   for (const clv_attr_row *row = def->attrs; row->key; row++) {
@@ -337,14 +338,15 @@ clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) {
     bool extents = keys[row->key].kind == KIND_EXTENTS;
     int rank = extents ? ((const clv_shape *)field)->rank : 1;
     int weights = keys[row->key].kind == KIND_WEIGHTS ? ((const clv_class_weights *)field)->n : 1;
-    if (!row->required && (rank == 0 || weights == 0)) continue; /* an empty list is not given */
+    /* an empty list counts as not given */
+    if (!row->required && (rank == 0 || weights == 0)) continue;
     if (weights < 1 || weights > CLV_MAX_CLASS_WEIGHTS)
       return clv_fail(err, CLV_INVALID, "%s.%s has %d numbers, not 1 to %d", def->name,
                       keys[row->key].name, weights, CLV_MAX_CLASS_WEIGHTS);
     if (rank < 1 || rank >= CLV_MAX_RANK)
       return clv_fail(err, CLV_INVALID, "%s.%s has %d extents, not 1 to %d", def->name,
                       keys[row->key].name, rank, CLV_MAX_RANK - 1);
-    values[n++] = value_of(attrs, row->key);
+    values[n++] = encode_value(attrs, row->key);
   }
-  return clv_attrs_parse(op, values, n, &checked, err);
+  return clv_attrs_parse(op, values, n, &unused_attrs, err);
 }

@@ -9,7 +9,7 @@
 
 #include "common/model/graph/graph_int.h"
 
-static const char *name_of(const clv_graph *g, int node) {
+static const char *name_without_prefix(const clv_graph *g, int node) {
   const char *name = g->nodes[node].name;
   size_t prefix = strlen(g->prefix);
   return prefix && strncmp(name, g->prefix, prefix) == 0 ? name + prefix : name;
@@ -20,14 +20,15 @@ clv_code clv_graph_mark_recompute(clv_graph *g, int first, int last, uint32_t nu
   for (int i = first; i <= last; i++) {
     if (g->nodes[i].op == CLV_OP_INPUT) continue;
     if (g->nodes[i].recompute)
-      return clv_fail(err, CLV_EXISTS, "layer '%s' is in another block already", name_of(g, i));
+      return clv_fail(err, CLV_EXISTS, "layer '%s' is in another block already",
+                      name_without_prefix(g, i));
     g->nodes[i].recompute = number;
   }
   return CLV_OK;
 }
 
-/* Finds the number that follows the first `name` bytes and a dot. Returns its number of digits, 0:
- * there is none. */
+/* Finds the number in a node's name that follows the first `name` bytes and a dot, and sets *ret to
+ * it. Returns its number of digits; 0: there is no number. */
 static size_t number_after(const char *node, size_t name, const char **ret) {
   size_t n = 0;
   *ret = node + name + 1;
@@ -39,16 +40,17 @@ static size_t number_after(const char *node, size_t name, const char **ret) {
 static bool is_numbered(const clv_graph *g, size_t name, int first, int last) {
   const char *unused;
   for (int i = first; i <= last; i++)
-    if (!number_after(name_of(g, i), name, &unused)) return false;
+    if (!number_after(name_without_prefix(g, i), name, &unused)) return false;
   return true;
 }
 
-/* Returns the last node, at most `last`, of those from `at` on that have the number of `at`. */
-static int end_of(const clv_graph *g, size_t name, int at, int last) {
+/* Returns the last node of the run from `at` to `last` whose names have the same number as that of
+ * `at`. */
+static int last_with_same_number(const clv_graph *g, size_t name, int at, int last) {
   const char *number, *other;
-  size_t n = number_after(name_of(g, at), name, &number);
+  size_t n = number_after(name_without_prefix(g, at), name, &number);
   while (at < last) {
-    size_t len = number_after(name_of(g, at + 1), name, &other);
+    size_t len = number_after(name_without_prefix(g, at + 1), name, &other);
     if (len != n || memcmp(number, other, n)) break;
     at++;
   }
@@ -61,7 +63,7 @@ clv_code clv_graph_mark_recompute_blocks(clv_graph *g, const char *name, int fir
   if (prefix && strncmp(name, g->prefix, prefix) == 0) len -= prefix;
   bool numbered = is_numbered(g, len, first, last);
   for (int i = first, end; i <= last; i = end + 1) {
-    end = numbered ? end_of(g, len, i, last) : last;
+    end = numbered ? last_with_same_number(g, len, i, last) : last;
     CLV_TRY(clv_graph_mark_recompute(g, i, end, ++*n_blocks, err));
   }
   return CLV_OK;

@@ -70,8 +70,9 @@ static clv_code check_dtypes(const clv_op_def *def, const clv_op_site *s, clv_er
   return CLV_OK;
 }
 
-/* Refuses ops for tests, which only keep a compute thread busy, unless the process allows them. */
-static clv_code check_allowed(const clv_op_def *def, clv_err *err) {
+/* Refuses ops for tests, which only keep a compute thread busy, unless CLEAVE_TEST_OPS=1 is in the
+ * environment. */
+static clv_code check_test_op_allowed(const clv_op_def *def, clv_err *err) {
   const char *on = getenv("CLEAVE_TEST_OPS");
   if (!def->test_only || (on && strcmp(on, "1") == 0)) return CLV_OK;
   return clv_fail(err, CLV_DENIED,
@@ -89,8 +90,8 @@ static clv_code check_slot(const clv_op_def *def, const clv_op_site *site, const
                   clv_shape_format(&slot->shape, of, sizeof of));
 }
 
-/* Infers and checks shape and type of a node from those of its inputs. */
-static clv_code infer(const clv_graph *g, clv_node *node, clv_err *err) {
+/* Infers shape and type of a node from the shapes and types of its inputs, and checks them. */
+static clv_code infer_shape(const clv_graph *g, clv_node *node, clv_err *err) {
   const clv_op_def *def = clv_op_def_of(node->op);
   clv_op_site site;
   clv_slot slots[CLV_MAX_PARAMS];
@@ -128,7 +129,7 @@ static clv_code check_name(const clv_graph *g, const char *name, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code push(clv_graph *g, const clv_node *node, int *ret_node, clv_err *err) {
+static clv_code append_node(clv_graph *g, const clv_node *node, int *ret_node, clv_err *err) {
   if (g->n_nodes == g->cap) {
     int cap = CLV_MIN(CLV_MAX(g->cap * 2, 16), CLV_MAX_NODES);
     clv_node *nodes;
@@ -161,7 +162,7 @@ clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
   if (clv_check_value("its shape", shape, dtype, err) != CLV_OK)
     return clv_err_prefix(err, "input '%s'", name);
   memcpy(node.name, name, strlen(name) + 1);
-  return push(g, &node, ret_node, err);
+  return append_node(g, &node, ret_node, err);
 }
 
 static clv_code check_inputs(const clv_graph *g, const clv_op_def *def, const int *in, int n_in,
@@ -179,15 +180,15 @@ static clv_code check_inputs(const clv_graph *g, const clv_op_def *def, const in
   return CLV_OK;
 }
 
-static clv_code add_checked(clv_graph *g, const clv_op_def *def, clv_node *node, const int *in,
-                            int n_in, int *ret_node, clv_err *err) {
-  CLV_TRY(check_allowed(def, err));
+static clv_code check_and_add(clv_graph *g, const clv_op_def *def, clv_node *node, const int *in,
+                              int n_in, int *ret_node, clv_err *err) {
+  CLV_TRY(check_test_op_allowed(def, err));
   CLV_TRY(check_inputs(g, def, in, n_in, err));
   CLV_TRY(clv_attrs_check(node->op, &node->attrs, err));
   node->n_in = n_in;
   memcpy(node->in, in, (size_t)n_in * sizeof in[0]);
-  CLV_TRY(infer(g, node, err));
-  CLV_TRY(push(g, node, ret_node, err));
+  CLV_TRY(infer_shape(g, node, err));
+  CLV_TRY(append_node(g, node, ret_node, err));
   g->has_per_input_batches |=
       node->op == CLV_OP_CONCAT && clv_axis_of(&node->attrs, &node->shape) == 0;
   g->has_per_input_batches |= node->attrs.packed > 0;
@@ -207,22 +208,23 @@ clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const ch
     snprintf(node.name, sizeof node.name, "%s", name);
   CLV_TRY(check_name(g, name && *name ? name : node.name, err));
   if (attrs) node.attrs = *attrs;
-  if (add_checked(g, def, &node, in, n_in, ret_node, err) != CLV_OK)
+  if (check_and_add(g, def, &node, in, n_in, ret_node, err) != CLV_OK)
     return clv_err_prefix(err, "layer %s", node.name);
   return CLV_OK;
 }
 
 /* ---- ties ------------------------------------------------------------------------------------ */
 
-/* Returns the first slot of a node, which a tie shares; false: the node has none, or a buffer. */
-static bool first_slot(const clv_graph *g, const clv_node *n, clv_slot *ret) {
+/* Gets the first parameter slot of a node, the one that a tie shares. Returns false if the node has
+ * no parameter, or a buffer as its first one. */
+static bool get_first_slot(const clv_graph *g, const clv_node *n, clv_slot *ret) {
   clv_slot slots[CLV_MAX_PARAMS];
   if (!clv_node_slots(g, n, slots) || slots[0].buffer) return false;
   *ret = slots[0];
   return true;
 }
 
-static clv_code no_parameter(const clv_node *n, clv_err *err) {
+static clv_code fail_no_parameter(const clv_node *n, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "layer %s (%s) has no trainable parameter that could be tied",
                   n->name, clv_op_name(n->op));
 }
@@ -231,26 +233,26 @@ static clv_code check_owner(const clv_graph *g, const clv_node *n, const clv_nod
                             clv_err *err) {
   clv_slot mine, theirs;
   char one[160], other[160];
-  if (!first_slot(g, owner, &theirs)) return no_parameter(owner, err);
+  if (!get_first_slot(g, owner, &theirs)) return fail_no_parameter(owner, err);
   if (owner == n || owner->tied[0])
     return clv_fail(err, CLV_INVALID, "layer %s is tied to '%s', which %s%s", n->name, owner->name,
                     owner == n ? "is itself" : "is tied to ", owner == n ? "" : owner->tied);
-  if (first_slot(g, n, &mine) && clv_shape_equal(&mine.shape, &theirs.shape)) return CLV_OK;
+  if (get_first_slot(g, n, &mine) && clv_shape_equal(&mine.shape, &theirs.shape)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "layer %s has a %s %s, and is tied to '%s', which has %s",
                   n->name, mine.suffix, clv_shape_format(&mine.shape, one, sizeof one), owner->name,
                   clv_shape_format(&theirs.shape, other, sizeof other));
 }
 
-static clv_code check_inside(const clv_graph *g, const clv_node *n, const char *owner,
-                             clv_err *err) {
+static clv_code check_owner_in_graph(const clv_graph *g, const clv_node *n, const char *owner,
+                                     clv_err *err) {
   for (int i = 0; i < g->n_nodes; i++)
     if (strcmp(g->nodes[i].name, owner) == 0) return check_owner(g, n, &g->nodes[i], err);
   return clv_fail(err, CLV_INVALID, "layer %s is tied to '%s', but no layer has that name", n->name,
                   owner);
 }
 
-/* Refuses to tie a node that owns a parameter of another node: ties do not form chains. */
-static clv_code check_no_owner(const clv_graph *g, const clv_node *n, clv_err *err) {
+/* Refuses to tie a node to which another node is tied, because ties must not form chains. */
+static clv_code check_owns_nothing(const clv_graph *g, const clv_node *n, clv_err *err) {
   for (int i = 0; i < g->n_nodes; i++)
     if (!g->nodes[i].tied_outside && strcmp(g->nodes[i].tied, n->name) == 0)
       return clv_fail(err, CLV_INVALID,
@@ -263,12 +265,12 @@ clv_code clv_graph_tie(clv_graph *g, int node, const char *owner, bool outside, 
   clv_node *n = &g->nodes[node];
   clv_slot slot;
   size_t len = strlen(owner);
-  if (!first_slot(g, n, &slot)) return no_parameter(n, err);
+  if (!get_first_slot(g, n, &slot)) return fail_no_parameter(n, err);
   if (!len || len >= CLV_NAME_MAX)
     return clv_fail(err, CLV_INVALID, "layer %s is tied to '%.64s': a name has 1 to %d characters",
                     n->name, owner, CLV_NAME_MAX - 1);
-  if (!outside) CLV_TRY(check_inside(g, n, owner, err));
-  CLV_TRY(check_no_owner(g, n, err));
+  if (!outside) CLV_TRY(check_owner_in_graph(g, n, owner, err));
+  CLV_TRY(check_owns_nothing(g, n, err));
   memcpy(n->tied, owner, len + 1);
   n->tied_outside = outside;
   return CLV_OK;
@@ -285,7 +287,7 @@ static clv_code infer_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS], clv
       if (node->shape.rank) node->shape.dim[0] = own;
       code = clv_check_value("its shape", &node->shape, node->dtype, err);
     } else {
-      code = infer(g, node, err);
+      code = infer_shape(g, node, err);
     }
     if (code != CLV_OK)
       return clv_err_prefix(err, "%s %s", node->op == CLV_OP_INPUT ? "input" : "layer", node->name);
@@ -294,12 +296,13 @@ static clv_code infer_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS], clv
 }
 
 clv_code clv_graph_set_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS], clv_err *err) {
-  int64_t before[CLV_MAX_INPUTS];
-  clv_err again;
+  int64_t previous_n[CLV_MAX_INPUTS];
+  clv_err unused_err;
   for (int i = 0, input = 0; i < g->n_nodes; i++)
-    if (g->nodes[i].op == CLV_OP_INPUT) before[input++] = g->nodes[i].shape.dim[0];
+    if (g->nodes[i].op == CLV_OP_INPUT) previous_n[input++] = g->nodes[i].shape.dim[0];
   clv_code code = infer_batches(g, n, err);
-  if (code != CLV_OK) (void)infer_batches(g, before, &again); /* restores the previous shapes */
+  /* restores the previous shapes; cannot fail */
+  if (code != CLV_OK) (void)infer_batches(g, previous_n, &unused_err);
   return code;
 }
 

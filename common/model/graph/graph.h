@@ -37,29 +37,33 @@ typedef struct clv_attr_value {
   int64_t ints[CLV_MAX_RANK];
   bool is_number;
   double number;
-  int n_numbers;        /* length of `numbers`; unless 0, the fields above are ignored */
-  const float *numbers; /* caller-owned */
+  /* length of `numbers`; if above 0, `numbers` is the value, and the fields above are ignored */
+  int n_numbers;
+  const float *numbers; /* list of real numbers, caller-owned */
 } clv_attr_value;
 
-/* Finds the key of an attribute of an op by name. CLV_NOT_FOUND: the text names the op's keys, or
- * the most similar one. */
+/* Finds the number of an op's attribute by its name `key`. CLV_NOT_FOUND: the op has no such
+ * attribute; the text names those it has, or the most similar one. */
 clv_code clv_op_attr_find(clv_op op, const char *key, clv_attr_key *ret,
                           clv_err *err) CLV_USE_RESULT;
-const char *clv_attr_name(clv_attr_key key); /* "?" outside the list */
-const char *clv_attr_doc(clv_attr_key key);  /* a short description; "" outside the list */
-const char *clv_attr_type(clv_attr_key key); /* "integer", "number"...; "" outside the list */
+const char *clv_attr_name(clv_attr_key key); /* returns "?" for an unknown key */
+/* returns a short description; "" for an unknown key */
+const char *clv_attr_doc(clv_attr_key key);
+/* returns "integer", "number", ...; "" for an unknown key */
+const char *clv_attr_type(clv_attr_key key);
 
-/* Sets the defaults of the op, then each of the n values after a check of its key, number of
- * entries and range. Fails if a required attribute is missing. The default of stride is the kernel
- * for pools and 1 for conv2d. */
+/* Sets *ret to the op's defaults, then to the n values, and checks key, number of entries and range
+ * of each. Fails if a required attribute is missing. The default of `stride` is the kernel size for
+ * pools and 1 for conv2d. */
 clv_code clv_attrs_parse(clv_op op, const clv_attr_value *values, int n, clv_attrs *ret,
                          clv_err *err) CLV_USE_RESULT;
 
-/* Checks key, type and range of a single value, so that the caller can point at it in its error. */
+/* Checks key, type and range of a single value, so that the caller can give the value's position in
+ * its error. */
 clv_code clv_op_attr_check(clv_op op, const clv_attr_value *value, clv_err *err) CLV_USE_RESULT;
 
-/* Writes the attributes that differ from the defaults, for the wire, and returns their number: at
- * most `max`. */
+/* Writes the attributes that differ from the op's defaults to ret_values, in the form that messages
+ * carry. Returns their number, at most `max`. */
 int clv_attrs_encode(clv_op op, const clv_attrs *attrs, clv_attr_value *ret_values, int max);
 
 /* ---- graph ----------------------------------------------------------------------------------- */
@@ -68,11 +72,12 @@ typedef struct clv_node {
   clv_op op;
   clv_attrs attrs;
   char name[CLV_NAME_MAX];
-  uint32_t layer; /* index in the uncut graph */
-  clv_key key;    /* RNG key of initialisation and dropout; zero until the graph's owner sets it */
-  /* Number of the recompute block; 0: none. In training, backward computes the values of a block
-   * again, and only the values that the block reads from outside it are kept. The bits do not
-   * depend on it. */
+  uint32_t layer; /* number of the layer in the uncut graph */
+  /* RNG key for initialisation and dropout; zero until the owner of the graph sets it */
+  clv_key key;
+  /* Number of the recompute block that contains the node; 0: none. In training, backward computes
+   * the values of the block again, and only the values that the block reads from outside are kept.
+   * Results have the same bits with and without recompute blocks. */
   uint32_t recompute;
   /* Maximum number of positions of a record in a packed graph, where dimension 0 counts positions
    * of all sequences; 0: dimension 0 counts records. Set by clv_graph_pack, not sent on the
@@ -80,9 +85,10 @@ typedef struct clv_node {
   int64_t max_positions;
   int n_in;
   int in[CLV_MAX_IN];
-  char tied[CLV_NAME_MAX]; /* node that owns this node's first parameter; "": this node */
-  bool tied_outside;       /* that node is in another module of the same process */
-  /* filled by inference */
+  /* name of the node that owns this node's first parameter; "": this node owns it */
+  char tied[CLV_NAME_MAX];
+  bool tied_outside; /* the owner is in another module of the same process */
+  /* shape and type of the value, set by shape inference */
   clv_shape shape;
   clv_dtype dtype;
 } clv_node;
@@ -90,17 +96,21 @@ typedef struct clv_node {
 typedef struct clv_graph {
   clv_node *nodes;
   int n_nodes, cap;
-  int output;                 /* index of the output node (the last node unless set) */
-  clv_dtype dtype;            /* of values computed from integers (embedding): f32 unless set */
-  bool has_per_input_batches; /* N may differ between inputs: concat along dimension 0, or packed */
-  char prefix[16];            /* common prefix of names, "bert.", which users may leave out */
+  /* index of the output node: the last node added, unless the owner of the graph sets another */
+  int output;
+  /* type of values computed from integers (embedding): f32, unless the owner sets f64 */
+  clv_dtype dtype;
+  /* N may differ between inputs, because a concat joins dimension 0 or sequences are packed */
+  bool has_per_input_batches;
+  /* prefix that all names share ("bert."), which users may leave out when they name a layer */
+  char prefix[16];
 } clv_graph;
 
 clv_code clv_graph_new(clv_graph **ret, clv_err *err) CLV_USE_RESULT;
-clv_graph *clv_graph_free(clv_graph *g); /* takes NULL, returns NULL */
+clv_graph *clv_graph_free(clv_graph *g); /* takes NULL; always returns NULL */
 void clv_graph_freep(clv_graph **g);
 
-/* Adds an external input. `shape` includes N in dimension 0, or has rank 0 (a scalar). */
+/* Adds an external input. Dimension 0 of `shape` is N, the batch size; a scalar has rank 0. */
 clv_code clv_graph_add_input(clv_graph *g, const char *name, clv_dtype dtype,
                              const clv_shape *shape, int *ret_node, clv_err *err) CLV_USE_RESULT;
 
@@ -122,16 +132,17 @@ clv_code clv_graph_tie(clv_graph *g, int node, const char *owner, bool outside,
 /* Infers the shapes of all nodes again for another batch size: N of every input, times
  * max_positions for an input with packed positions. */
 clv_code clv_graph_set_batch(clv_graph *g, int64_t batch, clv_err *err) CLV_USE_RESULT;
-/* As clv_graph_set_batch, with dimension 0 of each input, in the order of the inputs. Fails at the
- * first op whose inputs need equal sizes and have others. Allocates no memory. */
+/* As clv_graph_set_batch, but n[i] is dimension 0 of input i. Fails, with the previous shapes
+ * restored, at the first op whose inputs do not fit each other. Allocates no memory. */
 clv_code clv_graph_set_batches(clv_graph *g, const int64_t n[CLV_MAX_INPUTS],
                                clv_err *err) CLV_USE_RESULT;
 
-/* Checks that each layer can train on the present batch size. CLV_INVALID: the text names the
- * layer, its op and the reason. */
+/* Checks that every layer can be trained with the graph's present batch size (a batchnorm needs
+ * more than one value per channel). CLV_INVALID: the text names layer, op and reason. */
 clv_code clv_graph_check_training(const clv_graph *g, clv_err *err) CLV_USE_RESULT;
 
-/* Layer number of the nodes that slicing and division add; no layer of a model has it. */
+/* Layer number of the joining and splitting nodes that clv_graph_slice and clv_divide_chain add. No
+ * layer of a model has this number. */
 enum { CLV_GLUE_LAYER = 1 << 20 };
 
 /* Makes a new graph of the nodes with first_layer <= layer <= last_layer. Its first input is the
@@ -150,9 +161,9 @@ clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last
  * CLV_EXISTS: a node is in a block already. */
 clv_code clv_graph_mark_recompute(clv_graph *g, int first, int last, uint32_t number,
                                   clv_err *err) CLV_USE_RESULT;
-/* Makes nodes first..last, which are named `name` or `name`.SOMETHING, one more recompute block. If
- * a number follows `name`. in all of them ("layer.0", "layer.1"), each number becomes a block.
- * *n_blocks: number of the last block so far, advanced by the new ones. */
+/* Makes nodes first..last, which are all named `name` or `name`.SOMETHING, a new recompute block.
+ * If a number follows `name`. in all these names ("layer.0", "layer.1"), makes a block for each
+ * number. *n_blocks: number of the last block so far; the function adds the new ones. */
 clv_code clv_graph_mark_recompute_blocks(clv_graph *g, const char *name, int first, int last,
                                          uint32_t *n_blocks, clv_err *err) CLV_USE_RESULT;
 
@@ -160,13 +171,13 @@ clv_code clv_graph_mark_recompute_blocks(clv_graph *g, const char *name, int fir
 
 /* Settings of low-rank adapters, as in peft's LoraConfig. */
 typedef struct clv_lora {
-  /* [n_targets] names of layers, matched as in peft: a node's whole name, or its end behind a dot
-   * ("query", "self.query"). */
+  /* [n_targets] names of the layers that get adapters. As in peft, a name matches a node whose name
+   * equals it or ends with a dot and it ("query" and "self.query" match "layer.0.self.query"). */
   const char *const *targets;
   size_t n_targets;
-  int64_t r;      /* rank: rows of A */
+  int64_t r;      /* rank of the adapters: rows of A */
   double alpha;   /* the output of B is scaled by alpha / r, with rslora by alpha / sqrt(r) */
-  double dropout; /* probability in front of A, in training */
+  double dropout; /* probability of the dropout on the input of A, in training */
   bool rslora;
 } clv_lora;
 
@@ -182,8 +193,8 @@ clv_code clv_graph_lora(const clv_graph *g, uint32_t first_layer, uint32_t last_
 /* True if a node or a parameter of this name is part of an adapter. */
 bool clv_lora_is_adapter(const char *name);
 
-/* True if the parts of `path` follow each other somewhere among the dotted parts of `name`, so that
- * the node is the module `path` or inside it, as peft matches modules_to_save. */
+/* True if the node `name` is the module `path` or inside it: the dotted parts of `path` follow each
+ * other among the dotted parts of `name`. peft matches modules_to_save in the same way. */
 bool clv_lora_is_inside(const char *name, const char *path);
 /* Returns the number of nodes whose values cross a cut behind `layer`, and their indices,
  * ascending, in ret_nodes [g->n_nodes]. */
@@ -192,8 +203,9 @@ int clv_graph_crossing_nodes(const clv_graph *g, uint32_t layer, int *ret_nodes)
  * concatenated with the others. */
 clv_code clv_graph_cut_check(const clv_graph *g, uint32_t layer, clv_err *err) CLV_USE_RESULT;
 
-/* Returns the smallest number of steps among the readers of input `node`, if all of them read it as
- * the lengths of sequences; 0: it is no input of lengths. No length may exceed that number. */
+/* Returns the largest value that a length in input `node` may have, if all readers of that input
+ * take it for the lengths of sequences: the smallest number of positions among these readers. 0:
+ * the input does not hold lengths. */
 int64_t clv_graph_length_limit(const clv_graph *g, int node);
 
 /* ---- packed sequences (pack.c) --------------------------------------------------------------- */
@@ -209,11 +221,11 @@ clv_code clv_graph_pack(const clv_graph *g, clv_graph **ret, clv_err *err) CLV_U
 
 /* ---- tensor parallelism (tensor_parallel.c) -------------------------------------------------- */
 
-/* Division of a linear layer between the parts. */
+/* How a linear layer is divided between the parts. */
 typedef enum clv_parallel {
   CLV_PARALLEL_NONE,
-  CLV_PARALLEL_COLUMNS, /* each part computes some of the outputs */
-  CLV_PARALLEL_ROWS     /* each part reads some of the inputs */
+  CLV_PARALLEL_COLUMNS, /* each part computes some of the layer's outputs */
+  CLV_PARALLEL_ROWS     /* each part reads some of the layer's inputs */
 } clv_parallel;
 
 /* Consecutive layers of a divided chain. A sharded segment has a graph for each part, and all of
@@ -224,20 +236,21 @@ typedef struct clv_division_segment {
   clv_graph *graph[CLV_MAX_IN]; /* owned; NULL: unused */
 } clv_division_segment;
 
-/* A divided chain. The last segment is not sharded. Parameters have the names of the chain. */
+/* A divided chain of layers: its segments, in order. The last segment is never sharded. Parameters
+ * have the same names as in the chain. */
 typedef struct clv_division {
   uint32_t n_parts, n_segments;
   clv_division_segment *segments; /* [n_segments], owned */
 } clv_division;
 
-/* Checks that a node of a chain can be divided that way. CLV_INVALID: the node is no linear, or
- * n_parts does not divide its extent. */
+/* Checks that a node of a chain can be divided as `how` says. CLV_INVALID: the node is no linear,
+ * or n_parts does not divide its number of outputs (columns) or inputs (rows). */
 clv_code clv_divide_check_node(const clv_graph *g, int node, clv_parallel how, uint32_t n_parts,
                                clv_err *err) CLV_USE_RESULT;
 
-/* Divides a chain of layers into 2 to CLV_MAX_IN parts. how: [chain->n_nodes]. Element-wise layers
- * without parameters behind a layer divided by columns are sharded too; all other layers that are
- * not divided are computed once, where the parts are joined. */
+/* Divides a chain of layers into 2 to CLV_MAX_IN parts. how: [chain->n_nodes] how each node is
+ * divided. Element-wise layers without parameters that follow a layer divided by columns are
+ * divided too. All other undivided layers are computed once, after the parts are joined. */
 clv_code clv_divide_chain(const clv_graph *chain, const clv_parallel *how, uint32_t n_parts,
                           clv_division **ret, clv_err *err) CLV_USE_RESULT;
 void clv_division_free(clv_division *d); /* takes NULL */
@@ -248,28 +261,34 @@ void clv_division_freep(clv_division **d);
 typedef struct clv_tensor_part {
   clv_shape of, shape;
   uint32_t index;
-  size_t element; /* bytes of an element */
+  size_t element; /* bytes of one value */
 } clv_tensor_part;
 
-/* Copies the part out of the complete tensor or, with into_whole, into it. */
+/* Copies the part out of the complete tensor `whole` or, if into_whole, from `part` into `whole`.
+ */
 void clv_tensor_part_copy(const clv_tensor_part *p, void *whole, void *part, bool into_whole);
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
 typedef struct clv_param {
-  char name[CLV_NAME_MAX + 24]; /* "features.0.weight" */
+  char name[CLV_NAME_MAX + 24]; /* full name, such as "features.0.weight" */
   int node, slot;
   clv_shape shape;
   clv_dtype dtype;
-  bool trainable;   /* false for buffers (running statistics) */
-  bool frozen;      /* trainable, but the session does not train it */
-  bool fixed;       /* frozen and never thawed: blocks of gradients and moments leave it out */
-  bool is_shared;   /* fixed, and stored outside the module for several users: in no block */
-  size_t offset;    /* bytes into the block, 64-byte aligned; buffers are behind all parameters */
-  size_t gradient;  /* bytes into a block of gradients */
-  int index;        /* index in the list; of a tie: the index of its owner, or -1 */
-  void *owner_data; /* of a tie: the values in another module; NULL: they are in this module */
-  size_t n, bytes;  /* number and size of the values */
+  bool trainable; /* false for buffers, such as running statistics */
+  bool frozen;    /* a trainable parameter that the session does not train */
+  /* frozen for the life of the module, so blocks of gradients and moments have no room for it */
+  bool fixed;
+  /* fixed, and several modules share its values, which are outside the parameter block */
+  bool is_shared;
+  /* offset in the parameter block in bytes, a multiple of 64; buffers are behind all parameters */
+  size_t offset;
+  size_t gradient; /* offset of its gradient in a gradient block, in bytes */
+  int index;       /* index in clv_params.list; for a tie, the index of its owner, or -1 */
+  /* for a tie: address of the owner's values in another module; NULL: the owner is in this module
+   */
+  void *owner_data;
+  size_t n, bytes; /* number of values, and their size in bytes */
 } clv_param;
 
 /* A parameter of a node that belongs to another node, its owner. The values are at the owner's
@@ -277,47 +296,50 @@ typedef struct clv_param {
  * end of a backward pass. */
 typedef struct clv_tie {
   clv_param param;
-  int owner_index; /* of the owner in the list; -1: the owner is in another module */
+  int owner_index; /* index of the owner in clv_params.list; -1: the owner is in another module */
 } clv_tie;
 
 /* Layout of a module's parameter block. A block of moments has trainable_bytes and the same
  * offsets. A block of gradients has gradient_bytes: the same offsets, then the gradients of ties. A
  * tied parameter is in the list once, under its owner's name. */
 typedef struct clv_params {
-  clv_param *list; /* [n] */
+  clv_param *list; /* [n] parameters and buffers */
   int n;
-  clv_tie *ties; /* [n_ties] */
+  clv_tie *ties; /* [n_ties] parameters that belong to another node */
   int n_ties;
   size_t gradient_bytes;
-  size_t trainable_bytes; /* parameters with padding, without the fixed ones */
-  size_t buffer_offset;   /* start of the buffers, behind the fixed parameters */
-  size_t total_bytes;     /* the block: parameters and buffers */
-  size_t shared_bytes;    /* shared parameters with padding, which the block leaves out */
-  size_t n_values;        /* trainable values, without padding */
+  size_t trainable_bytes; /* parameters that are not fixed, with padding */
+  size_t buffer_offset;   /* offset of the first buffer, behind the fixed parameters */
+  size_t total_bytes;     /* size of the parameter block: parameters and buffers */
+  /* size of the shared parameters, with padding, which are not in the block */
+  size_t shared_bytes;
+  size_t n_values; /* number of trainable values */
 } clv_params;
 
 /* Makes the layout of a graph's parameters: trainable ones first, then buffers. */
 clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) CLV_USE_RESULT;
 
-/* Returns the first parameter of the node of that name; NULL: the node has none, or it is a tie. */
+/* Returns the first parameter of the node named `node`; NULL: the node has no parameter, or its
+ * first one is a tie. */
 const clv_param *clv_params_first(const clv_graph *g, const clv_params *p, const char *node);
-/* Copies frozen, fixed and is_shared from owners in the list to their ties. Call it after each
- * change of these flags. */
+/* Copies the flags frozen, fixed and is_shared from owners in clv_params.list to their ties. Call
+ * this function after each change of these flags. */
 void clv_params_update_ties(clv_params *p);
 
-/* Returns the largest number of input values of which the node's parameters make one output value;
- * 0: the op computes no weighted sums (see clv_mixing). */
+/* Returns the largest number of input values that one output value is a weighted sum of; 0: the
+ * node's op computes no weighted sums with its parameters (see clv_mixing). */
 int64_t clv_node_fan_in(const clv_graph *g, const clv_node *node);
 /* Marks all frozen parameters as fixed and moves them behind the others, so that gradients and
- * moments need no memory for them. Fixed parameters with is_shared are left out of the block. Call
- * it before any block is allocated. */
+ * moments need no memory for them. Leaves fixed parameters with is_shared out of the parameter
+ * block. Call this function before any block is allocated. */
 void clv_params_fix_frozen(clv_params *p);
 clv_params *clv_params_free(clv_params *p);
 void clv_params_freep(clv_params **p);
-/* Changes frozen f32 weights of linear layers to bf16, except weights that have ties. Kernels read
- * such weights directly; their inputs keep their type. Call it before clv_params_fix_frozen. */
+/* Changes the type of frozen f32 weights of linear layers to bf16, except weights that have ties.
+ * Kernels read bf16 weights directly, with f32 inputs. Call this function before
+ * clv_params_fix_frozen. */
 void clv_params_frozen_to_bf16(const clv_graph *g, clv_params *p);
-const clv_param *clv_params_find(const clv_params *p, const char *name); /* or NULL */
+const clv_param *clv_params_find(const clv_params *p, const char *name); /* NULL: not found */
 
 /* Default initialisation as PyTorch's modules: linear and conv2d weight and bias uniform in
  * +-1/sqrt(fan_in) (kaiming_uniform with a = sqrt(5)), a linear with init_zero 0; lstm uniform in
@@ -326,61 +348,68 @@ const clv_param *clv_params_find(const clv_params *p, const char *name); /* or N
  * 1, count 0; wait 1. Numbers from Philox keyed by (the node's key, layer, slot). block:
  * total_bytes, padding zeroed. */
 void clv_params_init(const clv_graph *g, const clv_params *p, void *block);
-/* As clv_params_init, but stops with CLV_CANCELLED once `waiter` says that the caller has left. */
+/* As clv_params_init, but stops with CLV_CANCELLED once the hook `waiter` reports that the caller
+ * has left. */
 clv_code clv_params_init_cancellable(const clv_cancel_hook *waiter, const clv_graph *g,
                                      const clv_params *p, void *block, clv_err *err) CLV_USE_RESULT;
 
 /* ---- plan ------------------------------------------------------------------------------------ */
 
 typedef struct clv_plan clv_plan;
-/* State that one forward saves for its backward; from the plan's pool of calls. */
+/* Memory for one forward and its backward: what forward saves for backward. The plan keeps a pool
+ * of calls (clv_plan_call_get). */
 typedef struct clv_call clv_call;
 
 typedef struct clv_plan_options {
   const clv_backend *backend;
-  clv_dtype dtype;                 /* f32, or f64 with ref */
-  int64_t batch;                   /* N; 0: the plan computes nothing, see clv_plan_forward */
-  int64_t batches[CLV_MAX_INPUTS]; /* N of each input, for has_per_input_batches; else unused */
+  /* type of values: f32, or f64, which the reference backend computes */
+  clv_dtype dtype;
+  int64_t batch; /* batch size N; 0: a plan without steps, see clv_plan_forward */
+  /* N of each input of a graph with has_per_input_batches; else not used */
+  int64_t batches[CLV_MAX_INPUTS];
   bool training;
-  bool need_input_grad[CLV_MAX_INPUTS]; /* backward computes the gradient of that input */
+  bool need_input_grad[CLV_MAX_INPUTS]; /* [i]: backward computes the gradient of input i */
   int threads;
   /* conv2d and linear compute in bf16; CLV_PRECONDITION if the backend cannot. Parameters, their
    * gradients and the caller's values stay f32; the backend ref computes in `dtype` anyway. */
   bool bf16;
-  /* Factors of products and convolutions may be rounded to TF32; CLV_PRECONDITION if the backend
-   * cannot. */
+  /* Matrix products and convolutions may round their factors to TF32; CLV_PRECONDITION if the
+   * backend cannot. */
   bool tf32;
-  /* Weight gradients are a separate phase, which may run any time after the input gradients. So the
-   * input gradients can be sent earlier, and other calls can run in between; the values that the
-   * weight gradients read live longer. Without it, each layer's weight gradients are computed next
-   * to its input gradient, while both operands are in the cache, and the phase is empty. The bits
-   * are the same. */
+  /* Weight gradients are computed in clv_plan_backward_weight, which may run any time after
+   * clv_plan_backward_input. So the input gradients can be sent earlier, and other calls can run in
+   * between, but saved values live longer. false: clv_plan_backward_input computes the weight
+   * gradients of each layer next to its input gradient, while both operands are in the CPU cache.
+   * Results have the same bits. */
   bool split_backward;
-  /* Each call that needs weights in library format makes them in scratch memory. Without it the
-   * plan makes them once per version of the parameters, in its cache. Costs no time if only one
-   * call runs per version, and saves one or two copies of the weights. The bits are the same. */
+  /* Each call converts weights to the kernel library's format in scratch memory. false: the plan
+   * converts them once per version of the parameters, into its cache. Setting this saves one or two
+   * copies of the weights, and costs no time if only one call runs per version. Results have the
+   * same bits. */
   bool transient_weights;
-  /* Recorder of the device work of each phase, so that it can be replayed; outlives the plan. NULL:
-   * no recording. The bits are the same. */
+  /* Recorder that replays the device work of each phase (as a CUDA graph); must outlive the plan.
+   * NULL: no recording. Results have the same bits. */
   clv_recorder *records;
   /* [params->n] Addresses of the parameters with is_shared, in the backend's memory. The plan reads
-   * the list at each run and never writes the values; the list outlives the plan. */
+   * this list at each run and never writes the parameters. The list must outlive the plan. */
   const void *const *shared_params;
 } clv_plan_options;
 
 typedef struct clv_plan_info {
-  size_t call_bytes;    /* memory of each call in flight: saved activations and states */
-  size_t scratch_bytes; /* memory shared by the plan's calls */
-  size_t cache_bytes;   /* weights in library formats */
-  size_t kernel_bytes;  /* estimate of what libraries keep for the kernels: a constant for each */
-  /* Reorders inside library kernels: per version of the parameters, per forward, per backward. */
+  size_t call_bytes;    /* memory of each clv_call: activations and states saved for backward */
+  size_t scratch_bytes; /* temporary memory that all calls of the plan share */
+  size_t cache_bytes;   /* memory for weights in the kernel library's format */
+  /* estimate of the memory that libraries keep for the kernels, a constant for each */
+  size_t kernel_bytes;
+  /* Number of layout conversions: per version of the parameters, per forward, per backward. */
   int reorders_refresh, reorders_forward, reorders_backward;
   int n_steps_forward, n_steps_backward;
-  bool backward_reads_params; /* parameters must not change between a forward and its backward */
+  /* the caller must not change parameters between a forward and its backward */
+  bool backward_reads_params;
 } clv_plan_info;
 
-/* True if backward_reads_params of a training plan may be true with at least one backend.
- * input_grads: bit i is set if the gradient of input i is computed. */
+/* True if clv_plan_info.backward_reads_params of a training plan for g would be true with at least
+ * one backend. input_grads: bit i is set if the gradient of input i is computed. */
 bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *params,
                                      uint32_t input_grads);
 
@@ -395,24 +424,26 @@ clv_plan *clv_plan_free(clv_plan *p);
 void clv_plan_freep(clv_plan **p);
 const clv_plan_info *clv_plan_get_info(const clv_plan *p);
 
-const clv_shape *clv_plan_output(const clv_plan *p); /* with its N */
+/* shape of the output, with the plan's batch size */
+const clv_shape *clv_plan_output(const clv_plan *p);
 
-/* Human-readable listing of the steps: op, node, layouts, implementation, bytes. */
+/* Appends a list of the plan's steps for people: op, node, layouts, implementation, bytes. */
 void clv_plan_describe(const clv_plan *p, clv_bytes *out);
 
 /* True if `node` computes with a kernel of the backend ref, because the plan's backend has none. */
 bool clv_plan_uses_ref(const clv_plan *p, int node);
 
-/* Seconds that the steps of a node took: in forward, for input and for weight gradients. */
+/* Seconds that the steps of a node have taken: in forward, for input gradients, for weight
+ * gradients. */
 typedef struct clv_plan_times {
   double forward, input, weight;
 } clv_plan_times;
 
-/* Adds the duration of each step from now on to times[node of the graph]; NULL: stops timing. The
- * time of a fused kernel counts for the node that has its step. */
+/* Starts timing: each later step adds its duration to times[index of its node]. NULL: stops timing.
+ * The time of a fused kernel counts for the node whose step runs the kernel. */
 void clv_plan_set_times(clv_plan *p, clv_plan_times *times);
 
-/* Returns a free call from the plan's pool, or allocates one. */
+/* Takes a free call from the plan's pool, or allocates one. Return it with clv_plan_call_put. */
 clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) CLV_USE_RESULT;
 void clv_plan_call_put(clv_plan *p, clv_call *c); /* takes NULL */
 
@@ -432,8 +463,8 @@ clv_code clv_plan_refresh(clv_plan *p, clv_call *c, void *param_block, uint64_t 
 typedef struct clv_plan_memories {
   const clv_backend *in[CLV_MAX_INPUTS], *out, *dout, *din[CLV_MAX_INPUTS];
 } clv_plan_memories;
-/* Sets the memories of the buffers that later functions of this call take, until it is called again
- * or the call is put back. */
+/* Sets where the caller's buffers are for the later functions with this call, until the next
+ * clv_plan_call_set_memories or clv_plan_call_put. */
 void clv_plan_call_set_memories(clv_call *c, const clv_plan_memories *memories);
 
 /* Runs forward. key: step and micro-batch for dropout (the other fields are the nodes' own); NULL:

@@ -15,7 +15,8 @@ typedef struct rewrite {
   uint32_t first, last;
   const clv_lora *lora;
   clv_graph *to;
-  int *place; /* [from->n_nodes] the node of `to` whose value replaces that of a node of `from` */
+  /* [from->n_nodes] for each node of `from`, the node of `to` whose value replaces its value */
+  int *new_nodes;
 } rewrite;
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -52,7 +53,7 @@ static bool is_targeted(const rewrite *w, const clv_node *n) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-static const char *last_part(const char *name) {
+static const char *last_name_part(const char *name) {
   const char *dot = strrchr(name, '.');
   return dot ? dot + 1 : name;
 }
@@ -65,14 +66,14 @@ static bool is_listed(const char *const *list, size_t n, const char *name) {
 
 enum { SHOWN_NAMES = 8 };
 
-static clv_code unknown_target(const rewrite *w, const char *target, clv_err *err) {
+static clv_code fail_unknown_target(const rewrite *w, const char *target, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes list = {0};
   size_t n = 0;
   CLV_TRY(clv_alloc((size_t)w->from->n_nodes, sizeof *names, &names, err));
   for (int i = 0; i < w->from->n_nodes; i++) {
     const clv_node *node = &w->from->nodes[i];
-    const char *name = last_part(node->name);
+    const char *name = last_name_part(node->name);
     if (!is_in_range(w, node) || node->op != CLV_OP_LINEAR || is_listed(names, n, name)) continue;
     if (n < SHOWN_NAMES) clv_bytes_printf(&list, "%s%s", n ? ", " : "", name);
     if (n == SHOWN_NAMES) clv_bytes_puts(&list, "...");
@@ -99,10 +100,10 @@ static clv_code check_target(const rewrite *w, const char *target, clv_err *err)
                       n->name, clv_op_name(n->op));
     found = true;
   }
-  return found ? CLV_OK : unknown_target(w, target, err);
+  return found ? CLV_OK : fail_unknown_target(w, target, err);
 }
 
-static clv_code check(const rewrite *w, clv_err *err) {
+static clv_code check_targets(const rewrite *w, clv_err *err) {
   for (size_t i = 0; i < w->lora->n_targets; i++)
     CLV_TRY(check_target(w, w->lora->targets[i], err));
   return CLV_OK;
@@ -110,15 +111,16 @@ static clv_code check(const rewrite *w, clv_err *err) {
 
 /* ---- rewriting ------------------------------------------------------------------------------- */
 
-static clv_attr_value whole(clv_attr_key key, int64_t v) {
+static clv_attr_value int_attr(clv_attr_key key, int64_t v) {
   return (clv_attr_value){.key = key, .n_ints = 1, .ints = {v}};
 }
 
-static clv_attr_value real(clv_attr_key key, double v) {
+static clv_attr_value real_attr(clv_attr_key key, double v) {
   return (clv_attr_value){.key = key, .is_number = true, .number = v};
 }
 
-/* Adds a node NAME.suffix of the adapter of the linear `n`. *at: its input; becomes the node. */
+/* Adds the node NAME.suffix to the adapter of the linear layer `n`. *at: in, the node that it
+ * reads; out, the new node. */
 static clv_code add_adapter_node(rewrite *w, const clv_node *n, clv_op op, const char *suffix,
                                  const clv_attr_value *values, int n_values, int *at,
                                  clv_err *err) {
@@ -134,10 +136,10 @@ static clv_code add_adapter_node(rewrite *w, const clv_node *n, clv_op op, const
 static clv_code add_adapter(rewrite *w, const clv_node *n, int *at, clv_err *err) {
   const clv_lora *l = w->lora;
   double scale = l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
-  clv_attr_value p = real(CLV_ATTR_P, l->dropout), factor = real(CLV_ATTR_FACTOR, scale);
-  clv_attr_value a[] = {whole(CLV_ATTR_OUT, l->r), whole(CLV_ATTR_BIAS, 0)};
-  clv_attr_value b[] = {whole(CLV_ATTR_OUT, n->attrs.out), whole(CLV_ATTR_BIAS, 0),
-                        whole(CLV_ATTR_INIT_ZERO, 1)};
+  clv_attr_value p = real_attr(CLV_ATTR_P, l->dropout), factor = real_attr(CLV_ATTR_FACTOR, scale);
+  clv_attr_value a[] = {int_attr(CLV_ATTR_OUT, l->r), int_attr(CLV_ATTR_BIAS, 0)};
+  clv_attr_value b[] = {int_attr(CLV_ATTR_OUT, n->attrs.out), int_attr(CLV_ATTR_BIAS, 0),
+                        int_attr(CLV_ATTR_INIT_ZERO, 1)};
   if (l->dropout > 0)
     CLV_TRY(add_adapter_node(w, n, CLV_OP_DROPOUT, "lora_dropout", &p, 1, at, err));
   CLV_TRY(add_adapter_node(w, n, CLV_OP_LINEAR, "lora_A", a, CLV_COUNT(a), at, err));
@@ -145,7 +147,8 @@ static clv_code add_adapter(rewrite *w, const clv_node *n, int *at, clv_err *err
   return add_adapter_node(w, n, CLV_OP_LINEAR, "lora_B", b, CLV_COUNT(b), at, err);
 }
 
-/* Adds the adapter of the linear *node, and the sum of both, which becomes *node. */
+/* Adds the adapter of the linear layer `n` and the sum of both outputs. *node: in, the copy of `n`
+ * in the new graph; out, the sum. */
 static clv_code add_adapter_sum(rewrite *w, const clv_node *n, int input, int *node, clv_err *err) {
   char name[2 * CLV_NAME_MAX];
   clv_attrs none = {0};
@@ -159,10 +162,10 @@ static clv_code add_adapter_sum(rewrite *w, const clv_node *n, int input, int *n
 
 static clv_code copy_node(rewrite *w, int i, clv_err *err) {
   const clv_node *n = &w->from->nodes[i];
-  int in[CLV_MAX_IN], *at = &w->place[i];
+  int in[CLV_MAX_IN], *at = &w->new_nodes[i];
   if (n->op == CLV_OP_INPUT)
     return clv_graph_add_input(w->to, n->name, n->dtype, &n->shape, at, err);
-  for (int k = 0; k < n->n_in; k++) in[k] = w->place[n->in[k]];
+  for (int k = 0; k < n->n_in; k++) in[k] = w->new_nodes[n->in[k]];
   CLV_TRY(clv_graph_add(w->to, n->op, &n->attrs, n->name, n->layer, in, n->n_in, at, err));
   w->to->nodes[*at].key = n->key;
   w->to->nodes[*at].recompute = n->recompute;
@@ -174,16 +177,16 @@ static clv_code copy_node(rewrite *w, int i, clv_err *err) {
 clv_code clv_graph_lora(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
                         const clv_lora *lora, clv_graph **ret, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *to = NULL;
-  CLV_AUTO(clv_freep) int *place = NULL;
+  CLV_AUTO(clv_freep) int *new_nodes = NULL;
   rewrite w = {.from = g, .first = first_layer, .last = last_layer, .lora = lora};
-  CLV_TRY(check(&w, err));
+  CLV_TRY(check_targets(&w, err));
   CLV_TRY(clv_graph_new(&to, err));
-  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *place, &place, err));
+  CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *new_nodes, &new_nodes, err));
   w.to = to;
-  w.place = place;
+  w.new_nodes = new_nodes;
   to->dtype = g->dtype;
   for (int i = 0; i < g->n_nodes; i++) CLV_TRY(copy_node(&w, i, err));
-  to->output = place[g->output];
+  to->output = new_nodes[g->output];
   *ret = clv_steal(&to);
   return CLV_OK;
 }

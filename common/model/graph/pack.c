@@ -11,8 +11,9 @@
 typedef struct packer {
   const clv_graph *from;
   clv_graph *to;
-  int lengths;              /* node of the lengths; both graphs have the same node numbers */
-  int64_t steps, sequences; /* S and N */
+  /* index of the input node with the lengths, equal in both graphs */
+  int lengths_node;
+  int64_t steps, sequences; /* S, positions of a padded record, and N, records */
 } packer;
 
 static bool is_packed(const packer *p, int node) { return p->to->nodes[node].max_positions; }
@@ -22,18 +23,18 @@ static const clv_shape *shape_of(const packer *p, int node) { return &p->from->n
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
 static clv_code find_lengths(packer *p, clv_err *err) {
-  p->lengths = -1;
+  p->lengths_node = -1;
   for (int i = 0; i < p->from->n_nodes; i++) {
     int64_t steps = p->from->nodes[i].op == CLV_OP_INPUT ? clv_graph_length_limit(p->from, i) : 0;
     if (!steps) continue;
-    if (p->lengths >= 0)
+    if (p->lengths_node >= 0)
       return clv_fail(err, CLV_INVALID, "'%s' and '%s' are both lengths of sequences",
-                      p->from->nodes[p->lengths].name, p->from->nodes[i].name);
-    p->lengths = i;
+                      p->from->nodes[p->lengths_node].name, p->from->nodes[i].name);
+    p->lengths_node = i;
     p->steps = steps;
     p->sequences = p->from->nodes[i].shape.dim[0];
   }
-  if (p->lengths >= 0) return CLV_OK;
+  if (p->lengths_node >= 0) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "no layer reads the lengths of sequences");
 }
 
@@ -43,7 +44,7 @@ static clv_code add_input(packer *p, int i, clv_err *err) {
   bool packed = shape.rank > 1 && shape.dim[1] == p->steps;
   if (packed) {
     memmove(shape.dim + 1, shape.dim + 2, (size_t)(--shape.rank - 1) * sizeof *shape.dim);
-    shape.dim[0] *= p->steps; /* extents are below 2^31 */
+    shape.dim[0] *= p->steps; /* cannot overflow, because extents are below 2^31 */
   }
   CLV_TRY(clv_graph_add_input(p->to, n->name, n->dtype, &shape, NULL, err));
   p->to->nodes[i].max_positions = packed ? p->steps : 0;
@@ -52,55 +53,57 @@ static clv_code add_input(packer *p, int i, clv_err *err) {
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-static bool takes(const clv_op_def *def, clv_attr_key key) {
+static bool has_attr(const clv_op_def *def, clv_attr_key key) {
   for (const clv_attr_row *row = def->attrs; row->key; row++)
     if (row->key == key) return true;
   return false;
 }
 
-static clv_code refuse(const clv_node *n, const char *why, clv_err *err) {
+static clv_code fail_not_packable(const clv_node *n, const char *why, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "layer %s: %s takes no packed sequences: %s", n->name,
                   clv_op_name(n->op), why);
 }
 
-/* Changes attributes that refer to dimensions to the packed value, which has one dimension less.
+/* Adjusts attributes that refer to dimensions, because a packed value has one dimension less.
  * Refuses an op that works along the positions. */
-static clv_code move_dims(const packer *p, const clv_node *n, clv_attrs *attrs, clv_err *err) {
+static clv_code adjust_dim_attrs(const packer *p, const clv_node *n, clv_attrs *attrs,
+                                 clv_err *err) {
   const clv_op_def *def = clv_op_def_of(n->op);
   const clv_shape *in = shape_of(p, n->in[0]);
   bool last = n->op == CLV_OP_EMBEDDING ? n->attrs.column >= 0 : !def->elementwise;
-  if (last && in->rank < 3) return refuse(n, "it would work along their positions", err);
+  if (last && in->rank < 3) return fail_not_packable(n, "it would work along their positions", err);
   if (n->op == CLV_OP_RESHAPE) {
     if (n->shape.rank < 3 || n->shape.dim[1] != p->steps)
-      return refuse(n, "it would move their positions", err);
+      return fail_not_packable(n, "it would move their positions", err);
     attrs->shape = (clv_shape){.rank = n->shape.rank - 2};
     memcpy(attrs->shape.dim, n->shape.dim + 2, (size_t)attrs->shape.rank * sizeof *in->dim);
-  } else if (takes(def, CLV_ATTR_SHAPE) && n->attrs.shape.rank > in->rank - 2) {
-    return refuse(n, "it would work along their positions", err);
+  } else if (has_attr(def, CLV_ATTR_SHAPE) && n->attrs.shape.rank > in->rank - 2) {
+    return fail_not_packable(n, "it would work along their positions", err);
   }
-  if (!takes(def, CLV_ATTR_DIM)) return CLV_OK;
+  if (!has_attr(def, CLV_ATTR_DIM)) return CLV_OK;
   int axis = clv_axis_of(&n->attrs, in);
-  if (axis < 2) return refuse(n, "it would work along their positions", err);
+  if (axis < 2) return fail_not_packable(n, "it would work along their positions", err);
   attrs->dim = axis - 1;
   return CLV_OK;
 }
 
 static clv_code check_all_packed(const packer *p, const clv_node *n, int n_in, clv_err *err) {
   for (int k = 0; k < n_in; k++)
-    if (!is_packed(p, n->in[k])) return refuse(n, "it also reads a value without positions", err);
+    if (!is_packed(p, n->in[k]))
+      return fail_not_packable(n, "it also reads a value without positions", err);
   return CLV_OK;
 }
 
-/* Adds the lengths as the last input of an op, and checks that an op that already reads lengths
- * reads these. */
-static clv_code give_lengths(const packer *p, const clv_node *n, clv_attrs *attrs,
-                             int in[CLV_MAX_IN], int *n_in, clv_err *err) {
+/* Makes the lengths node the last input of an op. Refuses an op that already reads other lengths.
+ */
+static clv_code add_lengths_input(const packer *p, const clv_node *n, clv_attrs *attrs,
+                                  int in[CLV_MAX_IN], int *n_in, clv_err *err) {
   int at = clv_op_def_of(n->op)->max_in - 1;
   CLV_TRY(check_all_packed(p, n, at, err));
-  if (clv_op_def_of(n->op)->n_in > 1 && (n->n_in <= at || n->in[at] != p->lengths))
-    return refuse(n, "it does not read their lengths", err);
+  if (clv_op_def_of(n->op)->n_in > 1 && (n->n_in <= at || n->in[at] != p->lengths_node))
+    return fail_not_packable(n, "it does not read their lengths", err);
   attrs->packed = p->steps;
-  in[at] = p->lengths;
+  in[at] = p->lengths_node;
   *n_in = at + 1;
   return CLV_OK;
 }
@@ -110,18 +113,18 @@ static clv_code pack_node(const packer *p, const clv_node *n, clv_attrs *attrs, 
   switch (clv_op_def_of(n->op)->packs) {
     case CLV_PACKS_POSITIONS:
       CLV_TRY(check_all_packed(p, n, n->n_in, err));
-      return move_dims(p, n, attrs, err);
+      return adjust_dim_attrs(p, n, attrs, err);
     case CLV_PACKS_LENGTHS:
     case CLV_PACKS_SEQUENCES:
-      return give_lengths(p, n, attrs, in, n_in, err);
+      return add_lengths_input(p, n, attrs, in, n_in, err);
     default:
-      return refuse(n, "it cannot separate one sequence from the next", err);
+      return fail_not_packable(n, "it cannot separate one sequence from the next", err);
   }
 }
 
-/* True if node i is a slice of the first position that only flatten reads, as at the start of a
- * pooler. */
-static bool takes_first(const packer *p, int i) {
+/* True if node i slices out the first position, and only flatten nodes read it, as at the start of
+ * a BERT pooler. */
+static bool is_first_position_slice(const packer *p, int i) {
   const clv_node *n = &p->from->nodes[i];
   int64_t stop;
   if (n->op != CLV_OP_SLICE || !is_packed(p, n->in[0])) return false;
@@ -132,10 +135,10 @@ static bool takes_first(const packer *p, int i) {
   return clv_slice_start(&n->attrs, p->steps, &stop) == 0 && stop == 1 && i != p->from->output;
 }
 
-static clv_code add_first(packer *p, int i, clv_err *err) {
+static clv_code add_first_position(packer *p, int i, clv_err *err) {
   const clv_node *n = &p->from->nodes[i];
   const clv_attrs attrs = {.packed = p->steps, .first = true};
-  const int in[] = {n->in[0], p->lengths};
+  const int in[] = {n->in[0], p->lengths_node};
   CLV_TRY(clv_graph_add(p->to, CLV_OP_LAST, &attrs, n->name, n->layer, in, 2, NULL, err));
   p->to->nodes[i].recompute = n->recompute;
   return CLV_OK;
@@ -146,7 +149,7 @@ static clv_code add_node(packer *p, int i, clv_err *err) {
   clv_attrs attrs = n->attrs;
   int in[CLV_MAX_IN], n_in = n->n_in;
   bool any = false;
-  if (takes_first(p, i)) return add_first(p, i, err);
+  if (is_first_position_slice(p, i)) return add_first_position(p, i, err);
   memcpy(in, n->in, sizeof in);
   for (int k = 0; k < n->n_in; k++) any |= is_packed(p, n->in[k]);
   if (any) CLV_TRY(pack_node(p, n, &attrs, in, &n_in, err));

@@ -34,8 +34,8 @@ static clv_code describe_slot(const clv_node *node, int index, int slot, const c
   return clv_shape_bytes(&s->shape, ret->dtype, &ret->bytes, err);
 }
 
-/* Checks that parameter names are unique: "a.weight" may be the weight of a layer "a", or a layer
- * "a.weight" whose parameter has the layer's name. */
+/* Checks that parameter names are unique. They may collide because "a.weight" can be the weight of
+ * layer "a", or the only parameter of a layer named "a.weight". */
 static clv_code check_names(const clv_params *p, const clv_graph *g, clv_err *err) {
   for (int i = 0; i < p->n; i++) {
     const clv_param *q = &p->list[i];
@@ -50,7 +50,8 @@ static clv_code check_names(const clv_params *p, const clv_graph *g, clv_err *er
 
 /* ---- offsets --------------------------------------------------------------------------------- */
 
-/* Assigns offsets from *end on to all trainable parameters, or to all buffers. */
+/* Assigns offsets from *end on to all trainable parameters or, if trainable is false, to all
+ * buffers. */
 static clv_code assign_offsets(clv_params *p, bool trainable, size_t *end, clv_err *err) {
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
@@ -88,13 +89,13 @@ static clv_code describe_node(const clv_graph *g, int node, clv_params *p, clv_e
     bool tied = n->tied[0] && s == 0;
     clv_param *to = tied ? &p->ties[p->n_ties++].param : &p->list[p->n++];
     CLV_TRY(describe_slot(n, node, s, &slots[s], to, err));
-    to->index = p->n - 1; /* that of a tie is set by find_owners */
+    to->index = p->n - 1; /* for a tie, find_owners sets the index */
   }
   return CLV_OK;
 }
 
-/* Finds the owner of each tie. Runs after all nodes are described, because an owner may come before
- * or after its ties. */
+/* Finds the owner of each tie. Runs after describe_node has run for all nodes, because an owner may
+ * come behind its ties. */
 static clv_code find_owners(const clv_graph *g, clv_params *p, clv_err *err) {
   size_t all;
   for (int i = 0; i < p->n_ties; i++) {
@@ -135,8 +136,8 @@ clv_code clv_params_of(const clv_graph *g, clv_params **ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Assigns new offsets from *end on to the parameters with these two flags, except shared ones.
- * assign_offsets has checked that the sizes do not overflow. */
+/* Assigns new offsets from *end on to the parameters with these values of trainable and fixed,
+ * except shared ones. assign_offsets has checked that the sizes do not overflow. */
 static void reassign_offsets(clv_params *p, bool trainable, bool fixed, size_t *end) {
   for (int i = 0; i < p->n; i++) {
     clv_param *q = &p->list[i];
@@ -191,14 +192,15 @@ const clv_param *clv_params_find(const clv_params *p, const char *name) {
   return NULL;
 }
 
-/* Returns where the f32 random numbers of a parameter are drawn: into its memory, for f64 into the
- * upper half of it, from which widen_to_f64 converts them. */
-static float *draw_dst(const clv_param *p, char *dst) {
+/* Returns the address at which the f32 random numbers of a parameter are drawn: the parameter's
+ * memory or, for f64, its upper half, from which widen_to_f64 converts them. */
+static float *draw_address(const clv_param *p, char *dst) {
   return (float *)(void *)(p->dtype == CLV_F64 ? dst + p->n * sizeof(float) : dst);
 }
 
-/* Converts the floats in the upper half of the memory to doubles, from front to back. This never
- * overwrites a float that is still needed, because double i ends before float i + 1 begins. */
+/* Converts the floats in the upper half of an f64 parameter's memory to doubles, from front to
+ * back. Never overwrites a float that is still needed, because double i ends before float i + 1
+ * begins. */
 static void widen_to_f64(const clv_param *p, char *dst) {
   for (size_t i = 0; p->dtype == CLV_F64 && i < p->n; i++) {
     float narrow;
@@ -216,48 +218,50 @@ static void fill_ones(const clv_param *p, char *dst) {
       memcpy(dst + i * 4, &(float){1}, 4);
 }
 
-/* Returns 1 / sqrt(fan_in), where fan_in is that of the weight, for weights and biases. This equals
- * kaiming_uniform_(a=sqrt(5)) and the bias rule of nn.Linear and nn.Conv2d. */
+/* Returns the bound 1 / sqrt(fan_in of the weight), for weights and biases. It equals that of
+ * kaiming_uniform_(a=sqrt(5)) and of the biases of nn.Linear and nn.Conv2d. */
 static float fan_in_bound(const clv_shape *weight) {
   double fan_in = 1;
   for (int i = 1; i < weight->rank; i++) fan_in *= (double)weight->dim[i];
   return (float)(1 / sqrt(fan_in));
 }
 
-/* kaiming_normal_(mode="fan_out", nonlinearity="relu"): torch counts the output channels of all
- * groups. */
+/* Returns the standard deviation of kaiming_normal_(mode="fan_out", nonlinearity="relu"). As torch,
+ * counts the output channels of all groups. */
 static float fan_out_deviation(const clv_shape *weight) {
   double fan_out = (double)weight->dim[0];
   for (int i = 2; i < weight->rank; i++) fan_out *= (double)weight->dim[i];
   return (float)sqrt(2 / fan_out);
 }
 
-/* Numbers drawn between two checks for cancellation: about 50 ms of work. */
+/* Random numbers drawn between two checks for cancellation: about 50 ms of work. */
 enum { DRAW_AT_ONCE = 4 << 20 };
 
 typedef struct drawing {
-  const clv_cancel_hook *waiter;
+  const clv_cancel_hook *cancel_hook;
   clv_rng_key key;
-  bool normal;
-  float spread; /* the deviation, or the bound on both sides of 0 */
+  bool is_normal;
+  /* standard deviation or, for a uniform distribution, its bound on both sides of 0 */
+  float spread;
 } drawing;
 
-static clv_code draw(const drawing *d, float *dst, size_t n, clv_err *err) {
+static clv_code draw_values(const drawing *d, float *dst, size_t n, clv_err *err) {
   for (size_t at = 0; at < n; at += DRAW_AT_ONCE) {
-    size_t some = CLV_MIN(n - at, (size_t)DRAW_AT_ONCE);
-    CLV_TRY(clv_cancel_hook_check(d->waiter, err));
-    if (d->normal)
-      clv_rng_normal_from(&d->key, at, 0, d->spread, dst + at, some);
+    size_t chunk = CLV_MIN(n - at, (size_t)DRAW_AT_ONCE);
+    CLV_TRY(clv_cancel_hook_check(d->cancel_hook, err));
+    if (d->is_normal)
+      clv_rng_normal_from(&d->key, at, 0, d->spread, dst + at, chunk);
     else
-      clv_rng_uniform_from(&d->key, at, -d->spread, d->spread, dst + at, some);
+      clv_rng_uniform_from(&d->key, at, -d->spread, d->spread, dst + at, chunk);
   }
   return CLV_OK;
 }
 
-/* Sets the distribution of a parameter; returns false if it starts with a constant. */
-static bool is_drawn(const clv_param *q, const clv_slot *slots, drawing *d) {
+/* Sets *d to the distribution of a parameter's initial values. Returns false if they are a
+ * constant. */
+static bool get_distribution(const clv_param *q, const clv_slot *slots, drawing *d) {
   const clv_slot *s = &slots[q->slot];
-  d->normal = s->init == CLV_INIT_NORMAL || s->init == CLV_INIT_FAN_OUT;
+  d->is_normal = s->init == CLV_INIT_NORMAL || s->init == CLV_INIT_FAN_OUT;
   if (s->init == CLV_INIT_NORMAL) d->spread = s->bound > 0 ? (float)s->bound : 1;
   if (s->init == CLV_INIT_FAN_OUT) d->spread = fan_out_deviation(&q->shape);
   if (s->init == CLV_INIT_UNIFORM) d->spread = (float)s->bound;
@@ -265,41 +269,42 @@ static bool is_drawn(const clv_param *q, const clv_slot *slots, drawing *d) {
   return s->init != CLV_INIT_ZERO && s->init != CLV_INIT_ONE;
 }
 
-/* As draw, but rounds the numbers to bf16. */
+/* As draw_values, but rounds the numbers to bf16. */
 static clv_code draw_bf16(const drawing *d, uint16_t *dst, size_t n, clv_err *err) {
-  float some[4096];
-  for (size_t at = 0; at < n; at += CLV_COUNT(some)) {
-    size_t count = CLV_MIN(n - at, CLV_COUNT(some));
-    if (at % DRAW_AT_ONCE == 0) CLV_TRY(clv_cancel_hook_check(d->waiter, err));
-    if (d->normal)
-      clv_rng_normal_from(&d->key, at, 0, d->spread, some, count);
+  float chunk[4096];
+  for (size_t at = 0; at < n; at += CLV_COUNT(chunk)) {
+    size_t count = CLV_MIN(n - at, CLV_COUNT(chunk));
+    if (at % DRAW_AT_ONCE == 0) CLV_TRY(clv_cancel_hook_check(d->cancel_hook, err));
+    if (d->is_normal)
+      clv_rng_normal_from(&d->key, at, 0, d->spread, chunk, count);
     else
-      clv_rng_uniform_from(&d->key, at, -d->spread, d->spread, some, count);
-    for (size_t i = 0; i < count; i++) dst[at + i] = clv_bf16_of(some[i]);
+      clv_rng_uniform_from(&d->key, at, -d->spread, d->spread, chunk, count);
+    for (size_t i = 0; i < count; i++) dst[at + i] = clv_bf16_of(chunk[i]);
   }
   return CLV_OK;
 }
 
-/* Clears the padding row of a table, as torch.nn.Embedding does. */
-static void zero_row(const clv_param *q, const clv_slot *s, float *dst) {
+/* Sets the padding row of an embedding table to 0, as torch.nn.Embedding does. */
+static void clear_padding_row(const clv_param *q, const clv_slot *s, float *dst) {
   size_t row = s->zero_row ? q->n / (size_t)q->shape.dim[0] : 0;
   if (row) memset(dst + (size_t)(s->zero_row - 1) * row, 0, row * sizeof *dst);
 }
 
-static clv_code init_one(const clv_cancel_hook *waiter, const clv_param *q, const clv_slot *slots,
-                         clv_rng_key key, char *dst, clv_err *err) {
-  drawing d = {.waiter = waiter, .key = key};
+static clv_code init_param(const clv_cancel_hook *waiter, const clv_param *q, const clv_slot *slots,
+                           clv_rng_key key, char *dst, clv_err *err) {
+  drawing d = {.cancel_hook = waiter, .key = key};
   if (slots[q->slot].init == CLV_INIT_ONE) fill_ones(q, dst);
-  if (!is_drawn(q, slots, &d)) return CLV_OK;
+  if (!get_distribution(q, slots, &d)) return CLV_OK;
   if (q->dtype == CLV_BF16) return draw_bf16(&d, (uint16_t *)(void *)dst, q->n, err);
-  CLV_TRY(draw(&d, draw_dst(q, dst), q->n, err));
-  zero_row(q, &slots[q->slot], draw_dst(q, dst));
+  CLV_TRY(draw_values(&d, draw_address(q, dst), q->n, err));
+  clear_padding_row(q, &slots[q->slot], draw_address(q, dst));
   widen_to_f64(q, dst);
   return CLV_OK;
 }
 
-/* Returns the RNG key of a slot. key.layer has 4 bits for the slot; the higher bits of an lstm's
- * slots go to key.micro_batch, which initialisation does not use otherwise. */
+/* Returns the RNG key of a parameter slot. key.layer has 4 bits for the slot number. An lstm has
+ * more slots, whose higher bits go to key.micro_batch, which initialisation does not use otherwise.
+ */
 static clv_rng_key slot_key(const clv_node *node, uint32_t slot) {
   clv_rng_key key = clv_rng_key_of(&node->key);
   key.layer = node->layer << 4 | (slot & 15);
@@ -316,14 +321,14 @@ clv_code clv_params_init_cancellable(const clv_cancel_hook *waiter, const clv_gr
     clv_slot slots[CLV_MAX_PARAMS];
     if (q->is_shared) continue;
     clv_node_slots(g, node, slots);
-    CLV_TRY(init_one(waiter, q, slots, slot_key(node, (uint32_t)q->slot), (char *)block + q->offset,
-                     err));
+    CLV_TRY(init_param(waiter, q, slots, slot_key(node, (uint32_t)q->slot),
+                       (char *)block + q->offset, err));
   }
   return CLV_OK;
 }
 
 void clv_params_init(const clv_graph *g, const clv_params *p, void *block) {
-  clv_err never;
-  if (clv_params_init_cancellable(NULL, g, p, block, &never) != CLV_OK)
+  clv_err unused_err;
+  if (clv_params_init_cancellable(NULL, g, p, block, &unused_err) != CLV_OK)
     memset(block, 0, p->total_bytes);
 }

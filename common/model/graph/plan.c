@@ -11,10 +11,11 @@
 
 /* ---- buffers and steps ----------------------------------------------------------------------- */
 
-static clv_code grow(void *array_pp, int n, int *cap, size_t item, clv_err *err) {
+static clv_code grow_array(void *array_pp, int n, int *cap, size_t item, clv_err *err) {
   void *old, *more;
   if (n < *cap) return CLV_OK;
-  int cap_new = *cap ? *cap * 2 : 64; /* 4096 nodes make far fewer than 2^30 of anything */
+  /* cannot overflow: 4096 nodes make far fewer than 2^30 buffers or steps */
+  int cap_new = *cap ? *cap * 2 : 64;
   memcpy(&old, array_pp, sizeof old);
   CLV_TRY(clv_alloc((size_t)cap_new, item, &more, err));
   if (n) memcpy(more, old, (size_t)n * item);
@@ -25,9 +26,12 @@ static clv_code grow(void *array_pp, int n, int *cap, size_t item, clv_err *err)
 }
 
 clv_code clv_plan_buf_new(clv_plan *p, size_t bytes, int space, int *ret, clv_err *err) {
-  CLV_TRY(grow(&p->bufs, p->n_bufs, &p->cap_bufs, sizeof *p->bufs, err));
-  p->bufs[p->n_bufs] = (clv_plan_buf){
-      .space = space, .root = p->n_bufs, .first = p->n_steps, .last = p->n_steps, .bytes = bytes};
+  CLV_TRY(grow_array(&p->bufs, p->n_bufs, &p->cap_bufs, sizeof *p->bufs, err));
+  p->bufs[p->n_bufs] = (clv_plan_buf){.space = space,
+                                      .memory_root = p->n_bufs,
+                                      .first = p->n_steps,
+                                      .last = p->n_steps,
+                                      .bytes = bytes};
   *ret = p->n_bufs++;
   return CLV_OK;
 }
@@ -37,16 +41,16 @@ void clv_plan_extend_lifetime(clv_plan *p, int buf) {
 }
 
 clv_code clv_plan_add_step(clv_plan *p, const clv_plan_step *step, clv_err *err) {
-  CLV_TRY(grow(&p->steps, p->n_steps, &p->cap_steps, sizeof *p->steps, err));
+  CLV_TRY(grow_array(&p->steps, p->n_steps, &p->cap_steps, sizeof *p->steps, err));
   p->steps[p->n_steps++] = *step;
   return CLV_OK;
 }
 
 clv_plan_step clv_plan_step_of(clv_plan_step_fn *run, const char *verb, int node) {
   clv_plan_step s = {.run = run, .verb = verb, .node = node, .src = -1, .dst = -1};
-  s.scratch = s.cache = s.recompute = s.out = s.saved = -1;
+  s.scratch = s.cache = s.recomputed_in0 = s.out = s.saved = -1;
   for (int i = 0; i < CLV_MAX_IN; i++) s.din[i] = s.in[i] = -1;
-  for (int i = 0; i < CLV_MAX_PARAMS; i++) s.discard[i] = -1;
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) s.discard_bufs[i] = -1;
   return s;
 }
 
@@ -71,8 +75,8 @@ clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret, clv_err 
   return clv_plan_buf_new(p, bytes, SPACE_SCRATCH, ret, err);
 }
 
-/* True if a reorder from one layout to the other takes two steps, because the type (f32, bf16) and
- * the block both differ. *ret_block: the layout between them. */
+/* True if converting one layout to the other takes two reorder steps, because type (f32, bf16) and
+ * block size both differ. *ret_block: the layout after the first step. */
 static bool needs_middle_layout(int from, int to, int *ret_block) {
   *ret_block = clv_layout_f32(clv_layout_is_bf16(from) ? from : to);
   return clv_layout_is_bf16(from) != clv_layout_is_bf16(to) && !clv_layout_is_last(from | to) &&
@@ -81,11 +85,11 @@ static bool needs_middle_layout(int from, int to, int *ret_block) {
 
 clv_code clv_plan_convert_layout(clv_plan *p, int node, clv_plan_layout_buf from,
                                  clv_plan_layout_buf to, clv_err *err) {
-  clv_plan_layout_buf middle;
-  if (needs_middle_layout(from.block, to.block, &middle.block)) {
-    CLV_TRY(clv_plan_value_buf(p, node, middle.block, &middle.buf, err));
-    CLV_TRY(clv_plan_convert_layout(p, node, from, middle, err));
-    from = middle;
+  clv_plan_layout_buf middle_rep;
+  if (needs_middle_layout(from.block, to.block, &middle_rep.block)) {
+    CLV_TRY(clv_plan_value_buf(p, node, middle_rep.block, &middle_rep.buf, err));
+    CLV_TRY(clv_plan_convert_layout(p, node, from, middle_rep, err));
+    from = middle_rep;
   }
   bool copy = from.block == to.block;
   clv_plan_step s = clv_plan_step_of(copy ? clv_plan_run_copy : clv_plan_run_reorder,
@@ -115,7 +119,7 @@ static clv_code copy_params(clv_plan *p, const clv_params *params, clv_err *err)
   return CLV_OK;
 }
 
-static bool has_type(const clv_plan *p, const clv_param *q, const clv_slot *slot) {
+static bool has_expected_type(const clv_plan *p, const clv_param *q, const clv_slot *slot) {
   const clv_node *n = &p->graph->nodes[q->node];
   bool narrow = q->dtype == CLV_BF16 && q->frozen && n->op == CLV_OP_LINEAR &&
                 q->slot == CLV_SLOT_WEIGHT && !slot->i64;
@@ -128,7 +132,7 @@ static clv_code bind_param(clv_plan *p, const clv_param *q, clv_err *err) {
               ? clv_node_slots(p->graph, &p->graph->nodes[q->node], slots)
               : 0;
   if (q->slot < 0 || q->slot >= n || !clv_shape_equal(&q->shape, &slots[q->slot].shape) ||
-      !has_type(p, q, &slots[q->slot]))
+      !has_expected_type(p, q, &slots[q->slot]))
     return clv_fail(err, CLV_INVALID, "parameter '%s' is not one of this graph", q->name);
   p->nodes[q->node].param[q->slot] = q;
   p->nodes[q->node].learns |= p->options.training && q->trainable && !q->frozen;
@@ -154,7 +158,7 @@ static clv_code add_input(clv_plan *p, int node, clv_err *err) {
   const clv_node *n = &p->graph->nodes[node];
   clv_plan_node *q = &p->nodes[node];
   int i = p->n_inputs++;
-  q->input = i;
+  q->input_index = i;
   q->needs_grad = p->options.training && p->options.need_input_grad[i];
   p->input_node[i] = node;
   p->input_copy[i] = -1;
@@ -182,8 +186,8 @@ clv_code clv_graph_check_training(const clv_graph *g, clv_err *err) {
   return CLV_OK;
 }
 
-/* Marks the nodes that the output depends on, from the output back. Then marks the nodes that need
- * a gradient, from the inputs on, and checks types. */
+/* Marks the nodes that the output depends on, then the nodes whose values need a gradient, and
+ * checks the types of all nodes. */
 static clv_code find_reachable_and_gradients(clv_plan *p, clv_err *err) {
   const clv_graph *g = p->graph;
   p->nodes[g->output].is_reachable = true;
@@ -192,14 +196,14 @@ static clv_code find_reachable_and_gradients(clv_plan *p, clv_err *err) {
       p->nodes[g->nodes[i].in[j]].is_reachable = true;
   for (int i = 0; i < g->n_nodes; i++) {
     clv_plan_node *q = &p->nodes[i];
-    q->saved = q->input = q->grad.buf = -1;
+    q->saved = q->input_index = q->grad_sum.buf = -1;
     for (int j = 0; j < CLV_MAX_IN; j++) q->in[j] = -1;
     if (g->nodes[i].op == CLV_OP_INPUT) {
       CLV_TRY(add_input(p, i, err));
       continue;
     }
     const clv_op_def *def = clv_op_def_of(g->nodes[i].op);
-    q->alias = def->alias || (def->identity_in_eval && !p->options.training);
+    q->is_alias = def->alias || (def->identity_in_eval && !p->options.training);
     q->needs_grad = q->learns;
     for (int j = 0; j < g->nodes[i].n_in; j++)
       q->needs_grad |= p->nodes[g->nodes[i].in[j]].needs_grad;
@@ -213,23 +217,24 @@ static clv_code find_reachable_and_gradients(clv_plan *p, clv_err *err) {
 
 /* ---- outcome --------------------------------------------------------------------------------- */
 
-static bool is_written(const clv_plan *p, const clv_param *q) {
+static bool is_gradient_written(const clv_plan *p, const clv_param *q) {
   return p->options.training && q->trainable && !q->frozen && p->nodes[q->node].is_reachable;
 }
 
-/* Records the bytes from `*at`, the end of the last range that a kernel writes, to `start`. */
+/* Adds the range from *at to `start` to zeroed_ranges. *at: end of the last range of the gradient
+ * block that a kernel writes. */
 static void add_zeroed_range(clv_plan *p, size_t *at, size_t start) {
   if (start > *at) p->zeroed_ranges[p->n_zeroed_ranges++] = (clv_plan_range){*at, start - *at};
 }
 
-/* Finds the ranges of the gradient block that no kernel writes: execution zeroes them. Parameters
- * are in the order of their offsets, and ties follow them. */
+/* Finds the ranges of the gradient block that no kernel writes, which backward sets to 0. Relies on
+ * parameters being in the order of their offsets, with ties behind them. */
 static clv_code find_zeroed_ranges(clv_plan *p, clv_err *err) {
   size_t at = 0, n = (size_t)p->params->n, all = n + (size_t)p->params->n_ties;
   CLV_TRY(clv_alloc(all + 1, sizeof *p->zeroed_ranges, &p->zeroed_ranges, err));
   for (size_t i = 0; i < all; i++) {
     const clv_param *q = i < n ? &p->params->list[i] : &p->params->ties[i - n].param;
-    if (!is_written(p, q)) continue;
+    if (!is_gradient_written(p, q)) continue;
     add_zeroed_range(p, &at, q->gradient);
     at = q->gradient + q->bytes;
   }
@@ -246,7 +251,8 @@ static void drop_elided_steps(clv_plan *p) {
   p->n_steps = n;
 }
 
-/* Bytes that oneDNN keeps for the kernels of a convolution and its gradients; others need less. */
+/* Bytes that oneDNN keeps for the kernels of a convolution and its gradients. Other ops need less.
+ */
 enum { KERNEL_BYTES = 22 << 10 };
 
 static void fill_info(clv_plan *p) {
@@ -272,9 +278,9 @@ static void fill_info(clv_plan *p) {
   info->n_steps_backward = p->n_steps - info->n_steps_forward;
 }
 
-/* Builds the plan of a batch of 0 samples, which has no steps: parameters get gradients of zeros,
- * and a scalar output, which is a mean over samples, is NaN. Fails in training if the graph has
- * running statistics, because they cannot be updated from 0 samples. */
+/* Builds the plan for a batch of 0 samples. It has no steps: gradients of parameters are 0, and a
+ * scalar output, which is a mean over samples, is NaN. Fails in training if the graph has running
+ * statistics, because 0 samples cannot update them. */
 static clv_code build_empty(clv_plan *p, clv_err *err) {
   for (int i = 0; i < p->params->n && p->options.training; i++) {
     const clv_param *q = &p->params->list[i];
@@ -290,19 +296,20 @@ static clv_code build_empty(clv_plan *p, clv_err *err) {
   return find_zeroed_ranges(p, err);
 }
 
-static bool is_empty(const clv_plan *p) {
+static bool has_empty_batch(const clv_plan *p) {
   return !p->graph->has_per_input_batches && !p->options.batch;
 }
 
-static clv_code build(clv_plan *p, const clv_graph *g, const clv_params *params, clv_err *err) {
+static clv_code build_plan(clv_plan *p, const clv_graph *g, const clv_params *params,
+                           clv_err *err) {
   CLV_TRY(clv_graph_clone(g, &p->graph, err));
   if (g->has_per_input_batches)
     CLV_TRY(clv_graph_set_batches(p->graph, p->options.batches, err));
-  else if (!is_empty(p))
+  else if (!has_empty_batch(p))
     CLV_TRY(clv_graph_set_batch(p->graph, p->options.batch, err));
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *p->nodes, &p->nodes, err));
   CLV_TRY(bind_params(p, params, err));
-  if (is_empty(p)) return build_empty(p, err);
+  if (has_empty_batch(p)) return build_empty(p, err);
   CLV_TRY(find_reachable_and_gradients(p, err));
   clv_plan_fuse(p);
   clv_plan_fuse_chains(p);
@@ -336,7 +343,7 @@ clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_pl
   p->backend = options->dtype == CLV_F64 ? clv_backend_ref() : options->backend;
   if (p->backend != options->backend) p->options.records = NULL;
   p->backend->set_threads(p->options.threads);
-  CLV_TRY(build(p, g, params, err));
+  CLV_TRY(build_plan(p, g, params, err));
   *ret = clv_steal(&p);
   return CLV_OK;
 }

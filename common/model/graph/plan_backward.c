@@ -20,14 +20,15 @@ int clv_plan_din_block(const clv_plan *p, int node, int i) {
                         k->din_block[i] ? k->din_block[i] : k->in_block[i]);
 }
 
-/* Returns the layout in which gradients of node's value are added. Sums are in f32. */
-static int sum_block(const clv_plan *p, int node) {
+/* Returns the layout in which the gradients of a node's value are summed. Sums of several gradients
+ * are in f32. */
+static int gradient_sum_block(const clv_plan *p, int node) {
   int block = clv_plan_grad_block(p, node);
   return clv_plan_has_one_reader(p, node) ? block : clv_layout_f32(block);
 }
 
-static clv_code move_to_new(clv_plan *p, int node, clv_plan_layout_buf *rep, int block,
-                            clv_err *err) {
+static clv_code convert_to_new_buf(clv_plan *p, int node, clv_plan_layout_buf *rep, int block,
+                                   clv_err *err) {
   clv_plan_layout_buf to = {.block = block};
   CLV_TRY(clv_plan_value_buf(p, node, block, &to.buf, err));
   CLV_TRY(clv_plan_convert_layout(p, node, *rep, to, err));
@@ -35,27 +36,27 @@ static clv_code move_to_new(clv_plan *p, int node, clv_plan_layout_buf *rep, int
   return CLV_OK;
 }
 
-/* True if a sum of two bf16 gradients may stay in bf16. A sum in f32 would also be rounded once, so
- * the bits are equal. */
-static bool adds_in_bf16(const clv_plan *p, int node, int block) {
+/* True if the sum of a node's two gradients may be computed in bf16. An f32 sum would also be
+ * rounded to bf16 once, so the bits are equal. */
+static bool can_add_in_bf16(const clv_plan *p, int node, int block) {
   return clv_layout_is_last(block) && clv_layout_is_bf16(block) &&
          block == clv_plan_grad_block(p, node) && clv_plan_n_readers(p, node) == 2;
 }
 
-/* Adds one gradient to the sum of node's value. */
+/* Adds the steps that add one gradient, in buffer `rep`, to the gradient sum of a node's value. */
 static clv_code add_gradient(clv_plan *p, int node, clv_plan_layout_buf rep, clv_err *err) {
-  clv_plan_layout_buf *sum = &p->nodes[node].grad;
-  int block = sum_block(p, node);
-  if (adds_in_bf16(p, node, rep.block) && (sum->buf < 0 || sum->block == rep.block))
+  clv_plan_layout_buf *sum = &p->nodes[node].grad_sum;
+  int block = gradient_sum_block(p, node);
+  if (can_add_in_bf16(p, node, rep.block) && (sum->buf < 0 || sum->block == rep.block))
     block = rep.block;
-  if (rep.block != block) CLV_TRY(move_to_new(p, node, &rep, block, err));
+  if (rep.block != block) CLV_TRY(convert_to_new_buf(p, node, &rep, block, err));
   if (sum->buf < 0) {
     *sum = rep;
     return CLV_OK;
   }
-  if (sum->block != block) CLV_TRY(move_to_new(p, node, sum, block, err));
-  /* The step below writes the sum, which is never the caller's read-only dout: dout is the gradient
-   * of the output, and no reachable node reads the output. */
+  if (sum->block != block) CLV_TRY(convert_to_new_buf(p, node, sum, block, err));
+  /* The add step writes the sum in place. The sum is never the caller's read-only dout, because
+   * dout is the gradient of the output, and no reachable node reads the output. */
   clv_plan_step s = clv_plan_step_of(clv_plan_run_add, "add", node);
   s.src = rep.buf;
   s.dst = sum->buf;
@@ -66,30 +67,31 @@ static clv_code add_gradient(clv_plan *p, int node, clv_plan_layout_buf rep, clv
   return clv_plan_add_step(p, &s, err);
 }
 
-/* Adds buffers for the gradients of frozen parameters, which the kernel writes and nothing
- * reads. */
+/* Adds buffers for the gradients of frozen parameters, which the kernel computes although nothing
+ * reads them. */
 static clv_code add_discarded_gradients(clv_plan *p, int node, clv_plan_step *s, clv_err *err) {
   for (int i = 0; i < CLV_MAX_PARAMS; i++) {
     const clv_param *q = p->nodes[node].param[i];
     if (q && q->trainable && q->frozen)
       CLV_TRY(clv_plan_buf_new(p, q->n * clv_dtype_size(p->graph->nodes[q->node].dtype),
-                               SPACE_SCRATCH, &s->discard[i], err));
+                               SPACE_SCRATCH, &s->discard_bufs[i], err));
   }
   return CLV_OK;
 }
 
-/* True if in[0] of node is cheaper to recompute than to keep, and node is its only reader. */
+/* True if backward can recompute input 0 of `node` instead of keeping it: its kernel offers that,
+ * and `node` is its only reader. */
 static bool can_recompute_in0(const clv_plan *p, int node) {
   const clv_plan_node *q = &p->nodes[node], *from = &p->nodes[q->src[0]];
   if (clv_plan_is_recomputed(p, node) || clv_plan_is_recomputed(p, q->src[0])) return false;
-  return from->kernel && from->kernel->recompute && q->in[0] == from->reps[0].buf &&
+  return from->kernel && from->kernel->recompute && q->in[0] == from->value_bufs[0].buf &&
          clv_plan_has_one_reader(p, q->src[0]);
 }
 
-static clv_code write_recompute(clv_plan *p, int node, int *ret_buf, clv_err *err) {
+static clv_code write_recompute_step(clv_plan *p, int node, int *ret_buf, clv_err *err) {
   int from = p->nodes[node].src[0];
   clv_plan_step s = clv_plan_step_of(clv_plan_run_recompute, "again", from);
-  CLV_TRY(clv_plan_value_buf(p, from, p->nodes[from].reps[0].block, &s.dst, err));
+  CLV_TRY(clv_plan_value_buf(p, from, p->nodes[from].value_bufs[0].block, &s.dst, err));
   clv_plan_bind_step(p, &s);
   clv_plan_extend_lifetime(p, p->nodes[from].in[0]);
   clv_plan_extend_lifetime(p, p->nodes[from].saved);
@@ -97,29 +99,30 @@ static clv_code write_recompute(clv_plan *p, int node, int *ret_buf, clv_err *er
   return clv_plan_add_step(p, &s, err);
 }
 
-/* Extends the lifetime of all buffers that the backward step s may read up to s, which is written
- * next. Adds a step that recomputes in[0] where that is possible. */
-static clv_code bind_saved(clv_plan *p, int node, clv_plan_step *s, unsigned saves, clv_err *err) {
+/* Sets the buffers of backward step s, which is written next, and extends the lifetime of all
+ * buffers that s may read. Adds a step before s that recomputes input 0 where that is possible. */
+static clv_code bind_saved_values(clv_plan *p, int node, clv_plan_step *s, unsigned saves,
+                                  clv_err *err) {
   const clv_plan_node *q = &p->nodes[node];
   bool recompute = saves & CLV_SAVE_IN0 && can_recompute_in0(p, node);
-  if (recompute) CLV_TRY(write_recompute(p, node, &s->recompute, err));
+  if (recompute) CLV_TRY(write_recompute_step(p, node, &s->recomputed_in0, err));
   if (saves & CLV_SAVE_IN0 && !recompute) clv_plan_extend_lifetime(p, q->in[0]);
   for (int i = 1; i < q->n_src; i++)
     if (saves & clv_save_in(i)) clv_plan_extend_lifetime(p, q->in[i]);
-  if (saves & CLV_SAVE_OUT) clv_plan_extend_lifetime(p, q->reps[0].buf);
-  clv_plan_extend_lifetime(p, s->recompute);
+  if (saves & CLV_SAVE_OUT) clv_plan_extend_lifetime(p, q->value_bufs[0].buf);
+  clv_plan_extend_lifetime(p, s->recomputed_in0);
   clv_plan_extend_lifetime(p, q->saved);
-  clv_plan_extend_lifetime(p, q->grad.buf);
+  clv_plan_extend_lifetime(p, q->grad_sum.buf);
   clv_plan_bind_step(p, s);
   return CLV_OK;
 }
 
-static clv_code write_dx(clv_plan *p, int node, clv_err *err) {
+static clv_code write_dx_step(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   clv_plan_step s = clv_plan_step_of(clv_plan_run_backward_input, "backward_input", node);
   clv_plan_layout_buf dx[CLV_MAX_IN];
   if (!clv_plan_has_dx(p, node)) return CLV_OK;
-  CLV_TRY(bind_saved(p, node, &s, q->kernel->saves & ~q->kernel->saves_for_dw, err));
+  CLV_TRY(bind_saved_values(p, node, &s, q->kernel->saves & ~q->kernel->saves_for_dw, err));
   for (int i = 0; i < q->n_src; i++) {
     if (!p->nodes[q->src[i]].needs_grad) continue;
     dx[i].block = clv_plan_din_block(p, node, i);
@@ -135,35 +138,36 @@ static clv_code write_dx(clv_plan *p, int node, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code write_dw(clv_plan *p, int node, clv_err *err) {
+static clv_code write_dw_step(clv_plan *p, int node, clv_err *err) {
   clv_plan_step s = clv_plan_step_of(clv_plan_run_backward_weight, "backward_weight", node);
-  CLV_TRY(bind_saved(p, node, &s, p->nodes[node].kernel->saves, err));
+  CLV_TRY(bind_saved_values(p, node, &s, p->nodes[node].kernel->saves, err));
   CLV_TRY(add_discarded_gradients(p, node, &s, err));
   CLV_TRY(clv_plan_add_scratch(p, node, &s, err));
   return clv_plan_add_step(p, &s, err);
 }
 
-static clv_code write_din(clv_plan *p, int node, clv_err *err) {
+static clv_code write_input_gradient(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   clv_plan_layout_buf din = {.block = 1};
   CLV_TRY(clv_plan_value_buf(p, node, 1, &din.buf, err));
-  p->bufs[din.buf].space = SPACE_DIN + q->input;
-  if (q->grad.buf >= 0) return clv_plan_convert_layout(p, node, q->grad, din, err);
+  p->bufs[din.buf].space = SPACE_DIN + q->input_index;
+  if (q->grad_sum.buf >= 0) return clv_plan_convert_layout(p, node, q->grad_sum, din, err);
   clv_plan_step s =
-      clv_plan_step_of(clv_plan_run_zero, "zero", node); /* the output ignores this input */
+      /* reached if the output does not depend on this input */
+      clv_plan_step_of(clv_plan_run_zero, "zero", node);
   s.dst = din.buf;
-  s.n = p->input_bytes[q->input];
+  s.n = p->input_bytes[q->input_index];
   return clv_plan_add_step(p, &s, err);
 }
 
-/* True if the weight gradients of node are computed in the phase backward_weight. Those of
- * recomputed nodes are not, because recomputed values do not live until that phase. */
-static bool has_late_dw(const clv_plan *p, int node) {
+/* True if the weight gradients of `node` are computed in the phase backward_weight. Recomputed
+ * nodes compute them in backward_input, because recomputed values do not live longer. */
+static bool has_deferred_dw(const clv_plan *p, int node) {
   return p->options.split_backward && !clv_plan_is_recomputed(p, node) && clv_plan_has_dw(p, node);
 }
 
-/* Adds the node's forward step once more. If its value is not needed, only binds the inputs that
- * its backward reads. */
+/* Adds the node's forward step a second time, for backward. If its value is not needed, only sets
+ * the inputs that its backward step reads. */
 static clv_code write_recomputed_node(clv_plan *p, int node, bool needed, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   q->forward_written_twice = true;
@@ -172,7 +176,8 @@ static clv_code write_recomputed_node(clv_plan *p, int node, bool needed, clv_er
   return clv_plan_reads_saved(p, node) ? clv_plan_bind_inputs(p, node, err) : CLV_OK;
 }
 
-/* Adds the repeated forward steps of a recomputed block, before the first backward step of it. */
+/* Adds the forward steps of a recompute block a second time, before the first backward step of the
+ * block. */
 static clv_code write_recomputed_block(clv_plan *p, int node, clv_err *err) {
   CLV_AUTO(clv_freep) bool *needed = NULL;
   uint32_t number = p->graph->nodes[node].recompute;
@@ -184,23 +189,24 @@ static clv_code write_recomputed_block(clv_plan *p, int node, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code write_node(clv_plan *p, int node, clv_err *err) {
+static clv_code write_node_backward(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   if (!q->needs_grad) return CLV_OK;
-  if (q->input >= 0) return write_din(p, node, err);
+  if (q->input_index >= 0) return write_input_gradient(p, node, err);
   if (!q->is_reachable || q->is_absorbed) return CLV_OK;
-  if (q->alias) return add_gradient(p, p->graph->nodes[node].in[0], q->grad, err);
+  if (q->is_alias) return add_gradient(p, p->graph->nodes[node].in[0], q->grad_sum, err);
   CLV_TRY(write_recomputed_block(p, node, err));
-  bool dw = clv_plan_has_dw(p, node), split = has_late_dw(p, node);
+  bool dw = clv_plan_has_dw(p, node), split = has_deferred_dw(p, node);
   int block = clv_plan_grad_block(p, node);
-  if (q->grad.buf >= 0 && q->grad.block != block)
-    CLV_TRY(move_to_new(p, node, &q->grad, block, err));
-  /* The caller's dout is not available any more in backward_weight. */
-  if (dw && split && p->bufs[q->grad.buf].space == SPACE_DOUT)
-    CLV_TRY(move_to_new(p, node, &q->grad, q->grad.block, err));
-  /* dW comes before dX, because the next node reads the result of dX while it is in the cache. */
-  if (dw && !split) CLV_TRY(write_dw(p, node, err));
-  return write_dx(p, node, err);
+  if (q->grad_sum.buf >= 0 && q->grad_sum.block != block)
+    CLV_TRY(convert_to_new_buf(p, node, &q->grad_sum, block, err));
+  /* Copies the caller's dout, because its memory is not available in backward_weight. */
+  if (dw && split && p->bufs[q->grad_sum.buf].space == SPACE_DOUT)
+    CLV_TRY(convert_to_new_buf(p, node, &q->grad_sum, q->grad_sum.block, err));
+  /* The weight gradient comes first, so that the input gradient is still in the cache when the next
+   * node reads it. */
+  if (dw && !split) CLV_TRY(write_dw_step(p, node, err));
+  return write_dx_step(p, node, err);
 }
 
 clv_code clv_plan_write_backward(clv_plan *p, clv_err *err) {
@@ -211,10 +217,10 @@ clv_code clv_plan_write_backward(clv_plan *p, clv_err *err) {
     p->bufs[dout.buf].space = SPACE_DOUT;
     CLV_TRY(add_gradient(p, output, dout, err));
   }
-  for (int i = p->graph->n_nodes - 1; i >= 0; i--) CLV_TRY(write_node(p, i, err));
+  for (int i = p->graph->n_nodes - 1; i >= 0; i--) CLV_TRY(write_node_backward(p, i, err));
   p->phase_end[PHASE_BACKWARD_INPUT] = p->n_steps;
   for (int i = p->graph->n_nodes - 1; i >= 0; i--)
-    if (has_late_dw(p, i) && p->nodes[i].grad.buf >= 0) CLV_TRY(write_dw(p, i, err));
+    if (has_deferred_dw(p, i) && p->nodes[i].grad_sum.buf >= 0) CLV_TRY(write_dw_step(p, i, err));
   p->phase_end[PHASE_BACKWARD_WEIGHT] = p->n_steps;
   return CLV_OK;
 }

@@ -11,7 +11,8 @@
 typedef struct plan_chain {
   int n, node[CLV_MAX_LINKS];
   clv_chain_link link[CLV_MAX_LINKS];
-  int add, other; /* node of the chain that adds, and the node it adds; -1: none */
+  /* the one node of the chain that is an addition, and its other operand; add -1: none */
+  int add, other;
 } plan_chain;
 
 clv_chain_link clv_plan_chain_link(const clv_plan *p, int node) {
@@ -23,11 +24,12 @@ static bool can_join_chain(const clv_plan *p, int node) {
   const clv_plan_node *q = &p->nodes[node];
   const clv_op_def *def = clv_op_def_of(p->graph->nodes[node].op);
   return def && def->elementwise && clv_plan_has_one_shape(p, node) && q->is_reachable &&
-         !q->alias && !q->is_absorbed && !q->n_fused;
+         !q->is_alias && !q->is_absorbed && !q->n_fused;
 }
 
-/* Returns the only node that reads the value of `node`; -1: it has several, or it is the output. */
-static int only_reader_of(const clv_plan *p, int node) {
+/* Returns the only node that reads the value of `node`; -1: it has several readers, or the caller
+ * reads it as the output. */
+static int find_only_reader(const clv_plan *p, int node) {
   const clv_graph *g = p->graph;
   if (g->output == node || !clv_plan_has_one_reader(p, node)) return -1;
   int i = node + 1;
@@ -41,9 +43,10 @@ static bool keeps_gradient_order(const clv_plan *p, const plan_chain *c, int las
          (c->add < 0 || !clv_plan_n_readers_between(p, c->other, c->add, last));
 }
 
-/* Appends the next node to the chain; returns false if the chain ends here. */
+/* Appends the reader of the chain's last node to the chain. Returns false if the chain cannot be
+ * extended. */
 static bool extend_chain(const clv_plan *p, plan_chain *c) {
-  int last = c->node[c->n - 1], next = only_reader_of(p, last);
+  int last = c->node[c->n - 1], next = find_only_reader(p, last);
   plan_chain more = *c;
   if (c->n == CLV_MAX_LINKS || next < 0 || !can_join_chain(p, next)) return false;
   if (p->graph->nodes[next].op == CLV_OP_ADD) {
@@ -66,7 +69,7 @@ static void fuse_chain(clv_plan *p, const plan_chain *c) {
   q->n_src = c->add < 0 ? 1 : 2;
   if (c->add >= 0) q->src[1] = c->other;
   for (int i = 0; i < c->n; i++)
-    if (c->link[i].op == CLV_OP_DROPOUT) q->key_node = c->node[i];
+    if (c->link[i].op == CLV_OP_DROPOUT) q->rng_node = c->node[i];
 }
 
 void clv_plan_fuse_chains(clv_plan *p) {

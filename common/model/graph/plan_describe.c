@@ -15,21 +15,21 @@ static const char *space_name(int space, char *buf, size_t len) {
   return buf;
 }
 
-static void put_block(int layout, clv_bytes *out) {
+static void print_block(int layout, clv_bytes *out) {
   clv_bytes_printf(out, "%d%s%s", clv_layout_block(layout),
                    clv_layout_is_last(layout) ? " last" : "",
                    clv_layout_is_bf16(layout) ? " bf16" : "");
 }
 
-static void put_blocks(int from, int to, clv_bytes *out) {
+static void print_blocks(int from, int to, clv_bytes *out) {
   clv_bytes_puts(out, " block ");
-  put_block(from, out);
+  print_block(from, out);
   clv_bytes_puts(out, ">");
-  put_block(to, out);
+  print_block(to, out);
 }
 
-/* Writes the ops of a node's kernel, such as "batchnorm+relu". */
-static void name_ops(const clv_plan *p, int node, char *buf, size_t len) {
+/* Writes the names of the ops that a node's kernel computes, such as "batchnorm+relu". */
+static void format_op_names(const clv_plan *p, int node, char *buf, size_t len) {
   const clv_plan_node *q = &p->nodes[node];
   size_t at = (size_t)snprintf(buf, len, "%s", clv_op_name(p->graph->nodes[q->fused_from].op));
   for (int i = 1; i < q->n_fused; i++)
@@ -43,10 +43,10 @@ static void describe_kernel(const clv_plan *p, const clv_plan_step *s, clv_bytes
   const clv_node *n = &p->graph->nodes[s->node];
   char shape[160], where[32], size[32], op[64];
   const clv_plan_buf *b = &p->bufs[s->out];
-  name_ops(p, s->node, op, sizeof op);
+  format_op_names(p, s->node, op, sizeof op);
   clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, op,
                    clv_shape_format(&n->shape, shape, sizeof shape));
-  put_blocks(q->kernel->in_block[0], q->kernel->out_block, out);
+  print_blocks(q->kernel->in_block[0], q->kernel->out_block, out);
   clv_bytes_printf(out, ", %s in %s, %s\n", clv_format_size(b->bytes, size, sizeof size),
                    space_name(b->space, where, sizeof where),
                    q->kernel->impl ? q->kernel->impl : "?");
@@ -57,7 +57,7 @@ static void describe_move(const clv_plan *p, const clv_plan_step *s, clv_bytes *
   char shape[160], where[32];
   clv_bytes_printf(out, "  %-16s %-16s %-14s %s", s->verb, n->name, "",
                    clv_shape_format(&n->shape, shape, sizeof shape));
-  if (s->src_block != s->dst_block) put_blocks(s->src_block, s->dst_block, out);
+  if (s->src_block != s->dst_block) print_blocks(s->src_block, s->dst_block, out);
   clv_bytes_printf(out, " to %s\n", space_name(p->bufs[s->dst].space, where, sizeof where));
 }
 

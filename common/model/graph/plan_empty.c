@@ -10,15 +10,15 @@
 #include <stdlib.h>
 
 typedef struct empty_kernel {
-  clv_kernel base; /* the first member */
+  clv_kernel base; /* first member, so that a clv_kernel pointer can be cast */
   const clv_backend *backend;
   clv_node_desc d;
   size_t n_out;
 } empty_kernel;
 
-static void kernel_free(clv_kernel *k) { free(k); }
+static void free_kernel(clv_kernel *k) { free(k); }
 
-static clv_code forward_nan(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code write_nan_output(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const empty_kernel *k = (const empty_kernel *)base;
   const float single = NAN;
   const double twice = NAN;
@@ -30,12 +30,12 @@ static clv_code forward_nan(clv_kernel *base, const clv_kernel_args *a, clv_err 
   return CLV_OK;
 }
 
-static clv_code backward_nothing(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code skip_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)base, (void)a, (void)err;
   return CLV_OK;
 }
 
-static clv_code weight_zeros(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code zero_weight_gradients(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const empty_kernel *k = (const empty_kernel *)base;
   for (int i = 0; i < k->d.n_params && !a->accumulate; i++) {
     size_t bytes;
@@ -45,16 +45,17 @@ static clv_code weight_zeros(clv_kernel *base, const clv_kernel_args *a, clv_err
   return CLV_OK;
 }
 
-static bool is_empty(const clv_shape *s) {
+static bool has_zero_extent(const clv_shape *s) {
   for (int i = 0; i < s->rank; i++)
     if (!s->dim[i]) return true;
   return false;
 }
 
 bool clv_plan_has_empty_input(const clv_node_desc *d) {
-  if (d->op == CLV_OP_CONCAT) return is_empty(&d->out); /* one of its inputs may have values */
+  /* not its inputs, because only some of them may be empty */
+  if (d->op == CLV_OP_CONCAT) return has_zero_extent(&d->out);
   for (int i = 0; i < d->n_in; i++)
-    if (is_empty(&d->in[i])) return true;
+    if (has_zero_extent(&d->in[i])) return true;
   return false;
 }
 
@@ -68,10 +69,10 @@ clv_code clv_plan_empty_kernel(const clv_node_desc *d, const clv_backend *backen
   k->backend = backend;
   k->d = *d;
   k->n_out = n_out;
-  k->base = (clv_kernel){.forward = forward_nan,
-                         .backward_input = backward_nothing,
-                         .backward_weight = d->need_dw ? weight_zeros : NULL,
-                         .free = kernel_free,
+  k->base = (clv_kernel){.forward = write_nan_output,
+                         .backward_input = skip_backward,
+                         .backward_weight = d->need_dw ? zero_weight_gradients : NULL,
+                         .free = free_kernel,
                          .out_block = 1,
                          .impl = "nothing"};
   for (int i = 0; i < CLV_MAX_IN; i++) k->base.in_block[i] = 1;

@@ -9,24 +9,24 @@
 
 #include <string.h>
 
-/* Returns a buffer with the value of `node` in a layout: an existing one, or a new one with a
- * reorder step from the layout in which the node's kernel writes. */
-static clv_code get_rep(clv_plan *p, int node, int block, int *ret_buf, clv_err *err) {
+/* Returns a buffer with the value of `node` in a layout: an existing buffer, or a new one that a
+ * reorder step fills from the buffer that the node's kernel writes. */
+static clv_code get_value_buf(clv_plan *p, int node, int block, int *ret_buf, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   clv_plan_layout_buf to = {.block = block};
-  for (int i = 0; i < q->n_reps; i++)
-    if (q->reps[i].block == block) {
-      *ret_buf = q->reps[i].buf;
+  for (int i = 0; i < q->n_value_bufs; i++)
+    if (q->value_bufs[i].block == block) {
+      *ret_buf = q->value_bufs[i].buf;
       return CLV_OK;
     }
   CLV_TRY(clv_plan_value_buf(p, node, block, &to.buf, err));
-  CLV_TRY(clv_plan_convert_layout(p, node, q->reps[0], to, err));
-  if (q->n_reps < PLAN_MAX_LAYOUT_BUFS) q->reps[q->n_reps++] = to;
+  CLV_TRY(clv_plan_convert_layout(p, node, q->value_bufs[0], to, err));
+  if (q->n_value_bufs < PLAN_MAX_LAYOUT_BUFS) q->value_bufs[q->n_value_bufs++] = to;
   *ret_buf = to.buf;
   return CLV_OK;
 }
 
-static int wanted_din(const clv_plan *p, int node) {
+static int preferred_gradient_block(const clv_plan *p, int node) {
   return p->nodes[node].kernel && clv_plan_has_one_reader(p, node) ? clv_plan_grad_block(p, node)
                                                                    : 0;
 }
@@ -51,9 +51,9 @@ static void describe_node(const clv_plan *p, int node, clv_node_desc *d) {
   for (int i = 0; i < q->n_src; i++) {
     d->in[i] = nodes[q->src[i]].shape;
     d->in_dtype[i] = nodes[q->src[i]].dtype;
-    d->offered_block[i] = p->nodes[q->src[i]].reps[0].block;
+    d->offered_block[i] = p->nodes[q->src[i]].value_bufs[0].block;
     d->need_dx[i] = p->nodes[q->src[i]].needs_grad;
-    d->wanted_din[i] = wanted_din(p, q->src[i]);
+    d->wanted_din[i] = preferred_gradient_block(p, q->src[i]);
   }
   for (; d->n_params < CLV_MAX_PARAMS && q->param[d->n_params]; d->n_params++)
     d->param[d->n_params] = q->param[d->n_params]->shape;
@@ -75,15 +75,16 @@ static clv_code check_kernel(const clv_plan *p, const clv_node_desc *d, const cl
   return CLV_OK;
 }
 
-static clv_code find_wanted_out(clv_plan *p, int node, int *ret, clv_err *err);
+static clv_code find_preferred_output_block(clv_plan *p, int node, int *ret, clv_err *err);
 
 static clv_code prepare_kernel(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   clv_node_desc d;
-  if (q->kernel) return CLV_OK; /* find_wanted_out of an earlier node has prepared it */
+  /* find_preferred_output_block for an earlier node has prepared the kernel */
+  if (q->kernel) return CLV_OK;
   describe_node(p, node, &d);
   if (d.bf16 && clv_op_def_of(d.op)->bf16_out)
-    CLV_TRY(find_wanted_out(p, node, &d.wanted_out, err));
+    CLV_TRY(find_preferred_output_block(p, node, &d.wanted_out, err));
   bool empty = clv_plan_has_empty_input(&d);
   clv_code code = empty ? clv_plan_empty_kernel(&d, p->backend, &q->kernel, err)
                         : p->backend->prepare(p->backend, &d, &q->kernel, err);
@@ -104,9 +105,9 @@ static clv_code prepare_kernel(clv_plan *p, int node, clv_err *err) {
   return CLV_OK;
 }
 
-/* Finds the layout in which all readers of node's value compute, if all are convolutions, whose
- * layout does not depend on the layout offered to them; else 0. */
-static clv_code find_wanted_out(clv_plan *p, int node, int *ret, clv_err *err) {
+/* Finds the layout in which all readers of a node's value compute, if all of them are convolutions,
+ * whose layout does not depend on that of their input. *ret 0: there is no such layout. */
+static clv_code find_preferred_output_block(clv_plan *p, int node, int *ret, clv_err *err) {
   const clv_graph *g = p->graph;
   int wanted = 0, readers = g->output == node ? 2 : 0, agree = 0;
   for (int i = node + 1; i < g->n_nodes; i++) {
@@ -127,7 +128,7 @@ static clv_code find_wanted_out(clv_plan *p, int node, int *ret, clv_err *err) {
 void clv_plan_bind_step(const clv_plan *p, clv_plan_step *step) {
   const clv_plan_node *q = &p->nodes[step->node];
   for (int i = 0; i < q->n_src; i++) step->in[i] = q->in[i];
-  step->out = q->reps[0].buf;
+  step->out = q->value_bufs[0].buf;
   step->saved = q->saved;
 }
 
@@ -135,24 +136,24 @@ clv_code clv_plan_bind_inputs(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   for (int i = 0; i < q->n_src; i++) {
     int block = clv_plan_block(&p->graph->nodes[q->src[i]].shape, q->kernel->in_block[i]);
-    CLV_TRY(get_rep(p, q->src[i], block, &q->in[i], err));
+    CLV_TRY(get_value_buf(p, q->src[i], block, &q->in[i], err));
   }
   return CLV_OK;
 }
 
-/* Adds buffers in place of the running statistics, because a repeated forward must not update them
- * a second time. */
+/* Gives the kernel temporary buffers in place of the running statistics, because a recomputed
+ * forward must not update these a second time. */
 static clv_code add_discarded_statistics(clv_plan *p, int node, clv_plan_step *step, clv_err *err) {
   for (int i = 0; i < CLV_MAX_PARAMS; i++) {
     const clv_param *q = p->nodes[node].param[i];
     if (!q || q->trainable) continue;
     clv_plan_step zero = clv_plan_step_of(clv_plan_run_zero, "zero", node);
     zero.n = q->bytes;
-    CLV_TRY(clv_plan_buf_new(p, q->bytes, SPACE_SCRATCH, &step->discard[i], err));
-    zero.dst = step->discard[i];
+    CLV_TRY(clv_plan_buf_new(p, q->bytes, SPACE_SCRATCH, &step->discard_bufs[i], err));
+    zero.dst = step->discard_bufs[i];
     CLV_TRY(clv_plan_add_step(p, &zero, err));
   }
-  for (int i = 0; i < CLV_MAX_PARAMS; i++) clv_plan_extend_lifetime(p, step->discard[i]);
+  for (int i = 0; i < CLV_MAX_PARAMS; i++) clv_plan_extend_lifetime(p, step->discard_bufs[i]);
   return CLV_OK;
 }
 
@@ -163,12 +164,13 @@ static clv_code write_step(clv_plan *p, int node, bool again, clv_err *err) {
       clv_plan_step_of(clv_plan_run_forward, again ? "forward again" : "forward", node);
   CLV_TRY(clv_plan_bind_inputs(p, node, err));
   if (again) CLV_TRY(add_discarded_statistics(p, node, &s, err));
-  /* Inputs count as used from here on: a reorder for the second one must not end the first. */
+  /* Extends the lifetimes of all inputs up to this step, so that a reorder step for the second
+   * input does not reuse the memory of the first. */
   for (int i = 0; i < q->n_src; i++) clv_plan_extend_lifetime(p, q->in[i]);
   clv_plan_layout_buf out = {.block = clv_plan_block(&n->shape, q->kernel->out_block)};
   CLV_TRY(clv_plan_value_buf(p, node, out.block, &out.buf, err));
-  q->reps[0] = out;
-  q->n_reps = 1;
+  q->value_bufs[0] = out;
+  q->n_value_bufs = 1;
   if (q->kernel->saved_bytes)
     CLV_TRY(clv_plan_buf_new(p, q->kernel->saved_bytes, SPACE_SCRATCH, &q->saved, err));
   CLV_TRY(clv_plan_add_scratch(p, node, &s, err));
@@ -177,61 +179,63 @@ static clv_code write_step(clv_plan *p, int node, bool again, clv_err *err) {
   return clv_plan_add_step(p, &s, err);
 }
 
-/* Lets a relu whose forward is fused share the value of its input, which the input's kernel has
- * passed through the relu. Backward still has a step for the relu. */
+/* Lets a relu whose forward is fused share the buffer of its input, because the input's kernel has
+ * already applied the relu. Backward still has a step for the relu. */
 static clv_code share_input_value(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
   const clv_plan_node *from = &p->nodes[q->src[0]];
-  bool alike = clv_plan_grad_block(p, node) == from->reps[0].block;
+  bool alike = clv_plan_grad_block(p, node) == from->value_bufs[0].block;
   if (!alike || q->kernel->saves & ~CLV_SAVE_OUT || from->kernel->saves & CLV_SAVE_OUT)
     return clv_fail(err, CLV_INTERNAL, "layer %s cannot share the value of the layer before it",
                     p->graph->nodes[node].name);
-  q->in[0] = from->reps[0].buf;
-  q->reps[0] = from->reps[0];
-  q->n_reps = 1;
+  q->in[0] = from->value_bufs[0].buf;
+  q->value_bufs[0] = from->value_bufs[0];
+  q->n_value_bufs = 1;
   return CLV_OK;
 }
 
-static clv_code write_alone(clv_plan *p, int node, clv_err *err) {
+static clv_code write_single_node(clv_plan *p, int node, clv_err *err) {
   CLV_TRY(prepare_kernel(p, node, err));
   return p->nodes[node].forward_is_fused ? share_input_value(p, node, err)
                                          : write_step(p, node, false, err);
 }
 
-/* Adds the step of a node's kernel. If the backend has no kernel for the fused ops, undoes the
- * fusion and adds a step for each node. */
+/* Adds the forward step of a node. If the backend has no kernel for the node's fused ops, undoes
+ * the fusion and adds a step for each fused node. */
 static clv_code write_kernel(clv_plan *p, int node, clv_err *err) {
   const clv_plan_node q = p->nodes[node];
   if (q.is_absorbed) return CLV_OK;
   clv_code code = prepare_kernel(p, node, err);
-  if (code == CLV_OK) return write_alone(p, node, err);
+  if (code == CLV_OK) return write_single_node(p, node, err);
   if (code != CLV_UNIMPLEMENTED || !q.n_fused) return code;
   clv_plan_unfuse(p, node);
-  for (int i = 0; i < q.n_fused; i++) CLV_TRY(write_alone(p, q.fused_nodes[i], err));
+  for (int i = 0; i < q.n_fused; i++) CLV_TRY(write_single_node(p, q.fused_nodes[i], err));
   return CLV_OK;
 }
 
-/* Lets an alias share its input's buffer. Flatten and reshape need the value in row-major order. */
+/* Lets an alias node share its input's buffer. Flatten and reshape need that buffer in row-major
+ * order. */
 static clv_code write_alias(clv_plan *p, int node, clv_err *err) {
   const clv_node *n = &p->graph->nodes[node];
   clv_plan_node *q = &p->nodes[node];
-  clv_plan_layout_buf rep = p->nodes[n->in[0]].reps[0];
+  clv_plan_layout_buf rep = p->nodes[n->in[0]].value_bufs[0];
   if (clv_op_def_of(n->op)->alias) rep.block = 1;
-  CLV_TRY(get_rep(p, n->in[0], rep.block, &rep.buf, err));
-  q->reps[0] = rep;
-  q->n_reps = 1;
+  CLV_TRY(get_value_buf(p, n->in[0], rep.block, &rep.buf, err));
+  q->value_bufs[0] = rep;
+  q->n_value_bufs = 1;
   return CLV_OK;
 }
 
 static clv_code write_input(clv_plan *p, int node, clv_err *err) {
   clv_plan_node *q = &p->nodes[node];
-  q->reps[0].block = 1;
-  q->n_reps = 1;
-  return clv_plan_buf_new(p, p->input_bytes[q->input], SPACE_IN + q->input, &q->reps[0].buf, err);
+  q->value_bufs[0].block = 1;
+  q->n_value_bufs = 1;
+  return clv_plan_buf_new(p, p->input_bytes[q->input_index], SPACE_IN + q->input_index,
+                          &q->value_bufs[0].buf, err);
 }
 
 clv_code clv_plan_write_value(clv_plan *p, int node, bool again, clv_err *err) {
-  if (p->nodes[node].alias) return write_alias(p, node, err);
+  if (p->nodes[node].is_alias) return write_alias(p, node, err);
   if (!again) return write_kernel(p, node, err);
   return p->nodes[node].forward_is_fused ? share_input_value(p, node, err)
                                          : write_step(p, node, true, err);
@@ -242,17 +246,17 @@ clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) {
   clv_plan_layout_buf out = {.block = 1};
   for (int i = 0; i < p->graph->n_nodes; i++) {
     if (!p->nodes[i].is_reachable) continue;
-    if (p->nodes[i].input >= 0)
+    if (p->nodes[i].input_index >= 0)
       CLV_TRY(write_input(p, i, err));
     else
       CLV_TRY(clv_plan_write_value(p, i, false, err));
   }
-  clv_plan_layout_buf from = p->nodes[output].reps[0];
+  clv_plan_layout_buf from = p->nodes[output].value_bufs[0];
   CLV_TRY(clv_plan_value_buf(p, output, 1, &out.buf, err));
   p->bufs[out.buf].space = SPACE_OUT;
   p->out_bytes = p->bufs[out.buf].bytes;
-  for (int i = 0; i < p->nodes[output].n_reps; i++)
-    if (p->nodes[output].reps[i].block == 1) from = p->nodes[output].reps[i];
+  for (int i = 0; i < p->nodes[output].n_value_bufs; i++)
+    if (p->nodes[output].value_bufs[i].block == 1) from = p->nodes[output].value_bufs[i];
   CLV_TRY(clv_plan_convert_layout(p, output, from, out, err));
   p->phase_end[PHASE_FORWARD] = p->n_steps;
   return CLV_OK;

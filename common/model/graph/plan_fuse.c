@@ -55,9 +55,8 @@ void clv_plan_fuse_nodes(clv_plan *p, const int *nodes, int n) {
   }
 }
 
-/* Fuses relu with the batchnorm `norm`, and with the addition `add` of it and `other`; add -1:
- * none.
- */
+/* Fuses the relu with the batchnorm `norm` before it. add: node between them that adds the value of
+ * `other`; -1: none. */
 static void fuse_norm_relu(clv_plan *p, int relu, int add, int norm, int other) {
   clv_plan_node *q = &p->nodes[relu], *from = &p->nodes[norm];
   const int nodes[] = {norm, add < 0 ? relu : add, relu};
@@ -92,10 +91,10 @@ static void try_fuse_norm_relu(clv_plan *p, int relu) {
 static void try_fuse_relu_forward(clv_plan *p, int relu) {
   int x = p->graph->nodes[relu].in[0];
   clv_plan_node *from = &p->nodes[x];
-  /* A value of rank 4 may be stored in bf16. */
+  /* A value of rank 4 may be stored in bf16, and such a relu is not fused. */
   bool may_be_bf16 = p->options.bf16 && p->graph->nodes[relu].shape.rank == 4;
   if (may_be_bf16 || p->nodes[relu].fused_from != relu || p->nodes[relu].is_absorbed ||
-      from->is_absorbed || from->alias || from->fused_after || !clv_plan_has_one_reader(p, x) ||
+      from->is_absorbed || from->is_alias || from->fused_after || !clv_plan_has_one_reader(p, x) ||
       !(p->backend->tails(p->graph->nodes[x].op) & CLV_TAIL_RELU_FORWARD))
     return;
   from->fused_after = CLV_TAIL_RELU_FORWARD;
@@ -113,11 +112,11 @@ static bool is_relu(const clv_plan *p, int node) {
   return p->nodes[node].is_reachable && p->graph->nodes[node].op == CLV_OP_RELU;
 }
 
-/* Lets the node's kernel compute the node's own op and nothing else. */
+/* Resets a node, so that its kernel computes its own op only. */
 static void reset_fusion(clv_plan *p, int node) {
   clv_plan_node *q = &p->nodes[node];
   const clv_node *n = &p->graph->nodes[node];
-  q->fused_from = q->key_node = node;
+  q->fused_from = q->rng_node = node;
   q->fused_after = 0;
   q->n_fused = 0;
   q->n_src = n->n_in;

@@ -34,17 +34,20 @@ enum plan_space {
 };
 
 typedef struct clv_plan_buf {
-  int space;       /* enum plan_space; SPACE_SCRATCH until placed, unless it is the caller's */
-  int root;        /* index of the buffer whose memory this one shares; its own index: none */
-  int first, last; /* lifetime as step indices; of a root: that of all buffers that share it */
+  /* enum plan_space; SPACE_SCRATCH until clv_plan_place_bufs, except for buffers of the caller */
+  int space;
+  /* index of the buffer whose memory this buffer shares; its own index: it has its own memory */
+  int memory_root;
+  /* steps of its lifetime; if others share its memory, the lifetimes of all of them */
+  int first, last;
   size_t bytes;
-  size_t offset; /* bytes into the space, set when the buffer is placed */
+  size_t offset; /* offset in its space in bytes, set by clv_plan_place_bufs */
 } clv_plan_buf;
 
-/* Buffer with a node's value, or with its gradient, in one layout. */
+/* A buffer that holds a node's value, or the gradient of that value, in one layout. */
 typedef struct clv_plan_layout_buf {
-  int block; /* layout, see clv_layout_block */
-  int buf;   /* index into bufs */
+  int block; /* layout of the buffer, see clv_layout_block */
+  int buf;   /* index of the buffer in clv_plan.bufs */
 } clv_plan_layout_buf;
 
 enum { PLAN_MAX_LAYOUT_BUFS = 4 };
@@ -55,26 +58,37 @@ enum { DEVICE_ALIGN = 256 };
 typedef struct clv_plan_node {
   bool is_reachable; /* the output depends on this node's value */
   bool needs_grad;   /* the plan computes the gradient of this node's value */
-  bool learns;       /* at least one parameter of the node is trained */
-  bool alias;        /* the node has no kernel and shares its input's memory */
-  bool is_absorbed;  /* the node has no kernel, because a later node's kernel computes its op */
-  int fused_from;    /* node whose op, attributes and parameters the kernel has; may be this node */
-  unsigned fused_after;  /* CLV_TAIL_*: ops that the kernel computes after that op */
-  bool forward_is_fused; /* this relu has no forward step: its input's kernel computes it */
-  int n_fused;           /* number of nodes whose ops the kernel computes; 0: only this one */
+  /* at least one parameter of the node is trained (is neither frozen nor a buffer) */
+  bool learns;
+  bool is_alias;    /* the node has no kernel, because its value is in the buffer of its input */
+  bool is_absorbed; /* the node has no kernel, because a later node's kernel computes its op */
+  /* first node whose op the kernel computes, with its attributes and parameters; may be this node
+   */
+  int fused_from;
+  /* CLV_TAIL_* flags: ops that the kernel computes after the op of fused_from */
+  unsigned fused_after;
+  /* the node is a relu without a forward step, because the kernel of its input computes the relu */
+  bool forward_is_fused;
+  int n_fused; /* number of nodes whose ops the kernel computes; 0: only this node's op */
   int fused_nodes[CLV_MAX_LINKS]; /* [n_fused] in the order of computation */
-  int key_node;                   /* node whose random numbers the kernel draws */
-  int n_src, src[CLV_MAX_IN];     /* the nodes that the kernel reads */
-  int input;                      /* index among the external inputs; -1: not an input */
-  clv_kernel *kernel;             /* owned; NULL: none, or not yet prepared */
-  bool forward_written_twice;     /* the steps that recompute the value are written */
-  /* Buffers of the most recently written forward step (so is reps below); -1: none. */
+  int rng_node;                   /* node whose RNG key the kernel uses */
+  int n_src, src[CLV_MAX_IN];     /* nodes whose values the kernel reads */
+  /* for an input node, its index among the graph's inputs; -1: not an input node */
+  int input_index;
+  /* owned; NULL: the node has no kernel, or it is not prepared yet */
+  clv_kernel *kernel;
+  /* the steps that recompute the value in backward have been written */
+  bool forward_written_twice;
+  /* Buffers of the node's most recently written forward step, as are value_bufs: inputs as the
+   * kernel reads them, and the state it saves. -1: none. */
   int in[CLV_MAX_IN], saved;
-  clv_plan_layout_buf reps[PLAN_MAX_LAYOUT_BUFS]; /* the value; reps[0] as the kernel writes it */
-  int n_reps;
-  clv_plan_layout_buf grad;               /* sum of the gradients added so far; buf -1: none yet */
-  const clv_param *param[CLV_MAX_PARAMS]; /* by slot; NULL behind the last */
-  size_t cache_offset;                    /* bytes into the plan's cache */
+  /* the node's value in several layouts; the kernel writes value_bufs[0] */
+  clv_plan_layout_buf value_bufs[PLAN_MAX_LAYOUT_BUFS];
+  int n_value_bufs;
+  /* sum of the gradients of the value that steps so far add; buf -1: none yet */
+  clv_plan_layout_buf grad_sum;
+  const clv_param *param[CLV_MAX_PARAMS]; /* parameters by slot; NULL behind the last */
+  size_t cache_offset;                    /* offset of its weights in the plan's cache, in bytes */
 } clv_plan_node;
 
 struct clv_plan_frame;
@@ -84,21 +98,25 @@ typedef clv_code clv_plan_step_fn(clv_plan *p, const struct clv_plan_frame *f,
 
 typedef struct clv_plan_step {
   clv_plan_step_fn *run;
-  const char *verb; /* for clv_plan_describe and errors, static text */
-  int node;         /* node whose kernel runs, or whose value the step moves */
-  /* The fields below with buffers hold indices into bufs; -1: none. */
-  int src, dst; /* of moves and additions */
+  /* name of the step for clv_plan_describe and errors, such as "forward"; static text */
+  const char *verb;
+  /* node whose kernel the step runs, or whose value it copies, converts or adds */
+  int node;
+  /* Fields below whose comments say buffer hold an index into clv_plan.bufs; -1: none. */
+  int src, dst; /* source and destination buffers of a copy, reorder or addition */
   int src_block, dst_block;
-  size_t n;    /* of an addition: values; of copy and zero: bytes */
-  int scratch; /* of a kernel */
-  int cache;   /* weights in library format that this step makes for itself */
+  /* number of values that an addition adds, or of bytes that a copy or zero step writes */
+  size_t n;
+  int scratch; /* temporary buffer of the kernel */
+  int cache;   /* buffer for weights in library format that this step makes for itself */
   int in[CLV_MAX_IN], out, saved;
-  int recompute;       /* of backward: recomputed in[0], which the step reads in place of in[0] */
-  int din[CLV_MAX_IN]; /* of backward_input: the gradients of the inputs */
-  /* Unused results of the kernel: gradients of frozen parameters, or the running statistics that a
-   * repeated forward updates. */
-  int discard[CLV_MAX_PARAMS];
-  bool is_elided; /* the copy is not needed, because its source is computed in its destination */
+  /* buffer with the recomputed input 0, which a backward step reads in place of in[0] */
+  int recomputed_in0;
+  int din[CLV_MAX_IN]; /* buffers that a backward_input step writes: gradients of the inputs */
+  /* Buffers for results that nothing uses: gradients of frozen parameters, or running statistics of
+   * a recomputed forward. */
+  int discard_bufs[CLV_MAX_PARAMS];
+  bool is_elided; /* the copy step is dropped, because its source is computed in its destination */
 } clv_plan_step;
 
 enum { PHASE_FORWARD, PHASE_BACKWARD_INPUT, PHASE_BACKWARD_WEIGHT, PHASES };
@@ -109,7 +127,7 @@ typedef struct clv_plan_range {
 
 struct clv_plan {
   clv_plan_options options;
-  const clv_backend *backend; /* that of the options; ref for f64 */
+  const clv_backend *backend; /* options.backend, or the reference backend for f64 */
   clv_graph *graph;
   clv_params *params;
   clv_plan_node *nodes; /* [graph->n_nodes] */
@@ -117,27 +135,34 @@ struct clv_plan {
   int n_bufs, cap_bufs;
   clv_plan_step *steps;
   int n_steps, cap_steps;
-  int phase_end[PHASES]; /* index behind the last step of each phase */
+  int phase_end[PHASES]; /* [phase] index behind the last step of the phase */
   int n_inputs;
   int input_node[CLV_MAX_INPUTS];
-  int input_copy[CLV_MAX_INPUTS]; /* buffer for a copy of the input; -1: backward reads none */
+  /* buffer for a copy of the input; -1: backward does not read this input */
+  int input_copy[CLV_MAX_INPUTS];
   size_t input_bytes[CLV_MAX_INPUTS];
-  clv_plan_range *zeroed_ranges; /* of the gradient block: frozen parameters and padding */
+  /* ranges of the gradient block that backward sets to 0: frozen parameters and padding */
+  clv_plan_range *zeroed_ranges;
   int n_zeroed_ranges;
   clv_plan_info info;
   bool scalar_is_nan; /* the batch is 0 and the output is a scalar, so forward writes NaN */
-  /* State of execution. */
-  char *scratch, *cache; /* in the backend's memory; NULL before the first clv_plan_call_get */
-  bool is_cache_current; /* the cache holds the weights of `version` of the block `block` */
-  uint64_t version;
-  const void *block;
-  clv_plan_times *times; /* [n_nodes], borrowed; NULL: steps are not timed */
+  /* The fields below change when steps run. */
+  /* blocks in the backend's memory; NULL before the first clv_plan_call_get */
+  char *scratch, *cache;
+  /* the cache holds the weights of the parameter block cached_params in version cached_version */
+  bool is_cache_current;
+  uint64_t cached_version;
+  const void *cached_params;
+  clv_plan_times *times; /* [n_nodes], caller-owned; NULL: steps are not timed */
   clv_call *calls;       /* list of all calls, linked by next */
-  clv_call *idle;        /* list of the free ones, linked by next_idle */
-  /* For a backend with its own memory. */
-  size_t copy_offset[SPACE_COUNT]; /* bytes into the scratch of the copies of caller's buffers */
-  size_t rng_position_offset;      /* bytes into the scratch of a clv_rng_position, if used */
-  bool uses_rng_position;          /* at least one kernel draws numbers and reads that position */
+  clv_call *free_calls;  /* list of the calls that are not in use, linked by next_idle */
+  /* The fields below are used for a backend with its own memory. */
+  /* [space] offset in the scratch of the copy of the caller's buffer */
+  size_t copy_offset[SPACE_COUNT];
+  /* offset in the scratch of a clv_rng_position, if uses_rng_position */
+  size_t rng_position_offset;
+  /* at least one kernel draws random numbers and reads their position from memory */
+  bool uses_rng_position;
   size_t out_bytes;
 };
 
@@ -148,39 +173,46 @@ typedef enum clv_plan_call_state {
   PLAN_CALL_DONE
 } clv_plan_call_state;
 
-/* A call goes EMPTY, FORWARD, BACKWARD, DONE. clv_plan_call_get and a starting or failed forward
- * set EMPTY; each of the three phases sets its state once it has succeeded. */
+/* One forward with its backward. Its states follow each other in this order: EMPTY: it holds
+ * nothing; set by clv_plan_call_get, and by clv_plan_forward until it succeeds. FORWARD: it holds
+ * what forward saved; set by clv_plan_forward, left by clv_plan_backward_input. BACKWARD: the input
+ * gradients are computed; set by clv_plan_backward_input. DONE: all gradients are computed; set by
+ * clv_plan_backward_weight, left by clv_plan_call_put. */
 struct clv_call {
   clv_call *next, *next_idle;
-  char *block; /* info.call_bytes of the backend's memory */
+  char *block; /* memory of the call, info.call_bytes in the backend's memory */
   clv_plan_call_state state;
-  const void *in[CLV_MAX_INPUTS]; /* inputs as the kernels read them: the caller's, or a copy */
-  clv_plan_memories memories;     /* see clv_plan_call_set_memories */
-  clv_rng_key key;
+  /* addresses of the inputs that kernels read: of the caller's buffers, or of copies */
+  const void *in[CLV_MAX_INPUTS];
+  /* backends that hold the caller's buffers, see clv_plan_call_set_memories */
+  clv_plan_memories caller_memories;
+  clv_rng_key rng_key;
 };
 
-/* Addresses and arguments of one execution of a phase. */
+/* Table of addresses, and the arguments, of one run of a phase. (Not a frame of the protocol.) */
 typedef struct clv_plan_frame {
-  char *base[SPACE_COUNT]; /* start of each space; NULL: not used in this phase */
+  char *base[SPACE_COUNT]; /* start of each space; NULL: this phase does not use the space */
   char *params, *grads;
   bool accumulate; /* weight gradients are added to grads, not written over them */
-  clv_rng_key key;
-  const clv_rng_position *rng_position; /* passed to kernels; NULL: they use the key */
+  clv_rng_key rng_key;
+  const clv_rng_position *rng_position; /* on the device, for kernels; NULL: kernels use rng_key */
 } clv_plan_frame;
 
 /* ---- recomputation in backward (plan_recompute.c) -------------------------------------------- */
 
-/* True if backward recomputes the value of `node`, which is not kept until then. */
+/* True if forward does not keep the value of `node`, so that backward recomputes it. */
 bool clv_plan_is_recomputed(const clv_plan *p, int node);
-/* True if `node` is recomputed and belongs to the block of that number. */
+/* True if `node` is recomputed, and is in recompute block `number`. */
 bool clv_plan_is_in_block(const clv_plan *p, int node, uint32_t number);
-/* Sets needed[i] for each node of the block of `top`, up to `top`, whose value or state backward
- * has to recompute. needed: [n_nodes], false before the call. */
+/* Finds which nodes of the recompute block that contains `top` have to run forward again for
+ * backward. Sets needed[i] for each such node up to `top`. needed: [n_nodes], all false before the
+ * call. */
 void clv_plan_find_recomputed(const clv_plan *p, int top, bool *needed);
-/* True if backward has a step for the input gradients (dx), the weight gradients (dw) of `node`. */
+/* True if backward has a step for the input gradients (_has_dx), or a separate step for the weight
+ * gradients (_has_dw), of `node`. */
 bool clv_plan_has_dx(const clv_plan *p, int node);
 bool clv_plan_has_dw(const clv_plan *p, int node);
-/* Returns CLV_SAVE_* flags: the values of forward that these two steps read. */
+/* Returns CLV_SAVE_* flags: which values of forward the backward steps of `node` read. */
 unsigned clv_plan_reads_saved(const clv_plan *p, int node);
 
 /* ---- writing steps (plan.c) ------------------------------------------------------------------ */
@@ -192,9 +224,10 @@ void clv_plan_extend_lifetime(clv_plan *p, int buf);
 clv_code clv_plan_add_step(clv_plan *p, const clv_plan_step *step, clv_err *err) CLV_USE_RESULT;
 /* Returns a step without buffers: every buffer field is -1. */
 clv_plan_step clv_plan_step_of(clv_plan_step_fn *run, const char *verb, int node);
-/* (plan_empty.c) True if an extent of an input is 0, so that the node has no value to read. */
+/* (plan_empty.c) True if an input of the node has an extent of 0, and so no values. */
 bool clv_plan_has_empty_input(const clv_node_desc *d);
-/* Makes the kernel of such a node. CLV_UNIMPLEMENTED: the node has a tail. */
+/* Makes the kernel of a node for which clv_plan_has_empty_input is true. CLV_UNIMPLEMENTED: the
+ * kernel would have to compute fused ops (a tail) too. */
 clv_code clv_plan_empty_kernel(const clv_node_desc *d, const clv_backend *backend, clv_kernel **ret,
                                clv_err *err) CLV_USE_RESULT;
 
@@ -206,45 +239,50 @@ clv_code clv_plan_add_scratch(clv_plan *p, int node, clv_plan_step *step,
 clv_code clv_plan_add_cache(clv_plan *p, int node, clv_plan_step *step,
                             clv_err *err) CLV_USE_RESULT;
 
-/* Adds a buffer for node's value, or for its gradient, in a layout. */
+/* Adds a buffer for the value of `node`, or for its gradient, in layout `block`. */
 clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret,
                             clv_err *err) CLV_USE_RESULT;
-/* Adds the step from one buffer of node's value (or gradient) to another: a reorder, or a copy if
- * both layouts are equal. */
+/* Adds the step that converts the value or gradient of `node` from one buffer to another: a
+ * reorder, or a copy if both layouts are equal. */
 clv_code clv_plan_convert_layout(clv_plan *p, int node, clv_plan_layout_buf from,
                                  clv_plan_layout_buf to, clv_err *err) CLV_USE_RESULT;
-int clv_plan_block(const clv_shape *shape, int block);      /* 1 unless the rank is 4 */
-int clv_plan_grad_block(const clv_plan *p, int node);       /* in which node reads its gradient */
-int clv_plan_din_block(const clv_plan *p, int node, int i); /* in which it writes that of input i */
+int clv_plan_block(const clv_shape *shape, int block); /* returns `block` for rank 4, else 1 */
+/* layout in which the kernel of `node` reads its output's gradient */
+int clv_plan_grad_block(const clv_plan *p, int node);
+/* layout in which it writes the gradient of input i */
+int clv_plan_din_block(const clv_plan *p, int node, int i);
 
-/* (plan_fuse.c, plan_chain.c) Called in this order: the first two fuse both directions, the third
- * fuses forward only. */
+/* (plan_fuse.c, plan_chain.c) Choose the nodes that share one kernel. Call them in this order:
+ * clv_plan_fuse and clv_plan_fuse_chains fuse forward and backward, clv_plan_fuse_forward only
+ * forward. */
 void clv_plan_fuse(clv_plan *p);
 void clv_plan_fuse_chains(clv_plan *p);
 void clv_plan_fuse_forward(clv_plan *p);
-/* Returns how many reachable nodes read node's value; the caller counts as a reader of the output.
- */
+/* Returns the number of reachable nodes that read the value of `node`. The plan's caller counts as
+ * one reader of the output. */
 int clv_plan_n_readers(const clv_plan *p, int node);
 bool clv_plan_has_one_reader(const clv_plan *p, int node);
 /* True if the node has the shape of each of its inputs, so that no input is broadcast. */
 bool clv_plan_has_one_shape(const clv_plan *p, int node);
-/* As clv_plan_n_readers, but counts only the nodes with an index in (from, to), and the caller only
- * if `to` is behind the output. */
+/* As clv_plan_n_readers, but counts only nodes with index > from and < to, and the caller only if
+ * `to` is behind the output. */
 int clv_plan_n_readers_between(const clv_plan *p, int node, int from, int to);
-/* Lets the kernel of the last of these n nodes compute the ops of all. */
+/* Fuses n nodes: the kernel of the last one computes the ops of all. */
 void clv_plan_fuse_nodes(clv_plan *p, const int *nodes, int n);
 clv_chain_link clv_plan_chain_link(const clv_plan *p, int node);
-/* Undoes the fusion of node: each of its nodes gets a kernel and steps of its own. */
+/* Undoes the fusion that ends in `node`, so that each fused node gets its own kernel and steps. */
 void clv_plan_unfuse(clv_plan *p, int node);
-/* Undoes the fusion of the forward of a relu into `node`: the relu gets a forward step. */
+/* Undoes the fusion of a relu's forward into the kernel of `node`, so that the relu gets a forward
+ * step. */
 void clv_plan_unfuse_relu(clv_plan *p, int node);
 
-/* (plan_forward.c) Sets the step's in, out and saved to the current buffers of its node. */
+/* (plan_forward.c) Sets `in`, `out` and `saved` of the step to the current buffers of the step's
+ * node. */
 void clv_plan_bind_step(const clv_plan *p, clv_plan_step *step);
-/* Sets the buffers that node's kernel reads, in its layouts; adds reorders where they are needed.
- */
+/* Sets the buffers that the kernel of `node` reads, in the layouts that it needs, and adds the
+ * reorder steps that fill them. */
 clv_code clv_plan_bind_inputs(clv_plan *p, int node, clv_err *err) CLV_USE_RESULT;
-/* Adds the steps that compute node's value. again: for the second time, in backward. */
+/* Adds the steps that compute the value of `node`. again: for the second time, in backward. */
 clv_code clv_plan_write_value(clv_plan *p, int node, bool again, clv_err *err) CLV_USE_RESULT;
 
 clv_code clv_plan_write_forward(clv_plan *p, clv_err *err) CLV_USE_RESULT;

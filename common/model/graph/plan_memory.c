@@ -9,8 +9,8 @@
 
 #include <stdlib.h>
 
-static clv_plan_buf *root_of(const clv_plan *p, int buf) {
-  while (p->bufs[buf].root != buf) buf = p->bufs[buf].root;
+static clv_plan_buf *memory_root_of(const clv_plan *p, int buf) {
+  while (p->bufs[buf].memory_root != buf) buf = p->bufs[buf].memory_root;
   return &p->bufs[buf];
 }
 
@@ -20,45 +20,45 @@ static int phase_of(const clv_plan *p, int step) {
   return phase;
 }
 
-/* Lets the output of step `at` share the memory of its first input, if the kernel can work in place
- * and no later step reads that input. */
+/* Lets the output of step `at` share the memory of the step's first input, if the kernel can work
+ * in place and no later step reads that input. */
 static void merge_in_place(clv_plan *p, int at) {
   const clv_plan_node *q = &p->nodes[p->steps[at].node];
   if (!q->kernel->in_place || q->kernel->in_block[0] != q->kernel->out_block) return;
   const clv_plan_step *s = &p->steps[at];
-  clv_plan_buf *in = root_of(p, s->in[0]), *out = &p->bufs[s->out];
+  clv_plan_buf *in = memory_root_of(p, s->in[0]), *out = &p->bufs[s->out];
   bool twice = false;
-  for (int i = 1; i < CLV_MAX_IN; i++) twice |= s->in[i] >= 0 && root_of(p, s->in[i]) == in;
+  for (int i = 1; i < CLV_MAX_IN; i++) twice |= s->in[i] >= 0 && memory_root_of(p, s->in[i]) == in;
   if (in->space != SPACE_SCRATCH || in->last != at || in->bytes != out->bytes || twice) return;
-  out->root = in->root;
+  out->memory_root = in->memory_root;
   in->last = out->last;
 }
 
-/* Lets the gradient of an input share the memory of the output's gradient, if the kernel of step
- * `at` can work in place and no later step reads the output's gradient. The caller's memory is
- * never used so, because it is read-only. */
+/* Lets the gradient of an input share the memory of the output's gradient, if the kernel of
+ * backward step `at` can work in place and no later step reads the output's gradient. Never uses
+ * the caller's dout in this way, because it is read-only. */
 static void merge_gradients(clv_plan *p, int at) {
   const clv_plan_step *s = &p->steps[at];
   const clv_plan_node *q = &p->nodes[s->node];
   for (int i = 0; i < q->n_src; i++) {
     if (!(q->kernel->din_in_place >> i & 1) || s->din[i] < 0 ||
-        clv_plan_din_block(p, s->node, i) != q->grad.block)
+        clv_plan_din_block(p, s->node, i) != q->grad_sum.block)
       continue;
-    clv_plan_buf *dout = root_of(p, q->grad.buf), *din = &p->bufs[s->din[i]];
+    clv_plan_buf *dout = memory_root_of(p, q->grad_sum.buf), *din = &p->bufs[s->din[i]];
     if (dout->space != SPACE_SCRATCH || dout->last != at || dout->bytes != din->bytes) continue;
-    din->root = dout->root;
+    din->memory_root = dout->memory_root;
     dout->last = din->last;
     return;
   }
 }
 
-/* If step `at` copies a complete value into the caller's memory and no step of another phase uses
- * the value, lets it be computed there, and drops the copy. */
-static void bind_to_caller(clv_plan *p, int at) {
+/* If step `at` copies a value to the caller's memory and no step of another phase uses the value,
+ * lets the value be computed in the caller's memory, and drops the copy step. */
+static void compute_in_caller_memory(clv_plan *p, int at) {
   clv_plan_step *s = &p->steps[at];
   if (s->run != clv_plan_run_copy) return;
   int to = p->bufs[s->dst].space;
-  clv_plan_buf *src = root_of(p, s->src);
+  clv_plan_buf *src = memory_root_of(p, s->src);
   if (to == SPACE_SCRATCH || src->space != SPACE_SCRATCH ||
       phase_of(p, src->first) != phase_of(p, at) || phase_of(p, src->last) != phase_of(p, at))
     return;
@@ -66,13 +66,13 @@ static void bind_to_caller(clv_plan *p, int at) {
   s->is_elided = true;
 }
 
-/* Adds a buffer for a copy of each input that backward reads. Forward fills it if the caller does
- * not keep the input's memory until backward. */
+/* Adds a buffer for a copy of each input that backward reads. Forward fills this buffer if the
+ * caller does not keep the input unchanged until backward. */
 static clv_code add_input_copies(clv_plan *p, clv_err *err) {
   for (int i = 0; i < p->n_inputs; i++) {
     const clv_plan_node *q = &p->nodes[p->input_node[i]];
     if (!q->is_reachable) continue;
-    int last = p->bufs[q->reps[0].buf].last;
+    int last = p->bufs[q->value_bufs[0].buf].last;
     if (last < p->phase_end[PHASE_FORWARD]) continue;
     CLV_TRY(clv_plan_buf_new(p, p->input_bytes[i], SPACE_SCRATCH, &p->input_copy[i], err));
     p->bufs[p->input_copy[i]].first = 0;
@@ -83,14 +83,14 @@ static clv_code add_input_copies(clv_plan *p, clv_err *err) {
 
 /* ---- placing --------------------------------------------------------------------------------- */
 
-static int larger_first(const void *a, const void *b) {
+static int compare_by_size(const void *a, const void *b) {
   const clv_plan_buf *x = *(clv_plan_buf *const *)a, *y = *(clv_plan_buf *const *)b;
   if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
-  return x->root < y->root ? -1 : 1;
+  return x->memory_root < y->memory_root ? -1 : 1;
 }
 
-/* The sizes of large buffers are multiples of a page. A gap of a few cache lines between them keeps
- * loops over several buffers from competing for the same cache sets. */
+/* Sizes of large buffers are often multiples of a page. A gap of a few cache lines between such
+ * buffers keeps loops over several of them from competing for the same cache sets. */
 enum { LARGE_BUFFER = 64 << 10, BETWEEN_LARGE = 17 * 64 };
 
 static size_t padded_size(const clv_plan *p, const clv_plan_buf *b) {
@@ -98,8 +98,8 @@ static size_t padded_size(const clv_plan *p, const clv_plan_buf *b) {
   return clv_align_up(b->bytes, 64) + (b->bytes >= LARGE_BUFFER ? BETWEEN_LARGE : 0);
 }
 
-/* First fit: places b at the lowest offset where no placed buffer with an overlapping lifetime is.
- * placed: sorted by offset. */
+/* Places b at the lowest offset at which it overlaps no placed buffer that lives at the same time
+ * (first fit). placed: buffers placed so far, sorted by offset. */
 static clv_code place_buf(const clv_plan *p, clv_plan_buf *b, clv_plan_buf **placed, int *n_placed,
                           size_t *extent, clv_err *err) {
   size_t at = 0, end, need = padded_size(p, b);
@@ -126,15 +126,15 @@ static clv_code place_space(clv_plan *p, int space, size_t *ret_extent, clv_err 
   CLV_TRY(clv_alloc((size_t)p->n_bufs, sizeof *list, &list, err));
   CLV_TRY(clv_alloc((size_t)p->n_bufs, sizeof *placed, &placed, err));
   for (int i = 0; i < p->n_bufs; i++)
-    if (p->bufs[i].root == i && p->bufs[i].space == space) list[n++] = &p->bufs[i];
-  qsort(list, (size_t)n, sizeof(clv_plan_buf *), larger_first);
+    if (p->bufs[i].memory_root == i && p->bufs[i].space == space) list[n++] = &p->bufs[i];
+  qsort(list, (size_t)n, sizeof(clv_plan_buf *), compare_by_size);
   for (int i = 0; i < n; i++) CLV_TRY(place_buf(p, list[i], placed, &n_placed, ret_extent, err));
   return CLV_OK;
 }
 
-/* Reserves memory behind the scratch for copies of the caller's buffers, and behind these for the
- * RNG position. Copies for forward and for backward share memory, because they are never used at
- * the same time. Inputs that backward reads have their copies in the call's block. */
+/* Reserves memory in the scratch block for copies of the caller's buffers, and for the RNG
+ * position. Copies for forward and copies for backward share memory, because they are never used at
+ * the same time. Inputs that backward reads are copied to the call's block instead. */
 static void place_copies(clv_plan *p) {
   size_t bytes[SPACE_COUNT] = {0}, end[2] = {p->info.scratch_bytes, p->info.scratch_bytes};
   for (int i = 0; i < p->n_bufs; i++)
@@ -159,18 +159,19 @@ clv_code clv_plan_place_bufs(clv_plan *p, clv_err *err) {
     if (p->steps[i].run == clv_plan_run_forward) merge_in_place(p, i);
   for (int i = 0; i < p->n_steps; i++)
     if (p->steps[i].run == clv_plan_run_backward_input) merge_gradients(p, i);
-  for (int i = 0; i < p->n_steps; i++) bind_to_caller(p, i);
+  for (int i = 0; i < p->n_steps; i++) compute_in_caller_memory(p, i);
   for (int i = 0; i < p->n_bufs; i++) {
     clv_plan_buf *b = &p->bufs[i];
-    if (b->root == i && b->space == SPACE_SCRATCH && phase_of(p, b->first) != phase_of(p, b->last))
+    if (b->memory_root == i && b->space == SPACE_SCRATCH &&
+        phase_of(p, b->first) != phase_of(p, b->last))
       b->space = SPACE_CALL;
   }
   CLV_TRY(place_space(p, SPACE_SCRATCH, &p->info.scratch_bytes, err));
   CLV_TRY(place_space(p, SPACE_CALL, &p->info.call_bytes, err));
   if (p->backend->memory) place_copies(p);
   for (int i = 0; i < p->n_bufs; i++) {
-    p->bufs[i].space = root_of(p, i)->space;
-    p->bufs[i].offset = root_of(p, i)->offset;
+    p->bufs[i].space = memory_root_of(p, i)->space;
+    p->bufs[i].offset = memory_root_of(p, i)->offset;
   }
   return CLV_OK;
 }

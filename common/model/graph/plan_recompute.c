@@ -37,7 +37,8 @@ unsigned clv_plan_reads_saved(const clv_plan *p, int node) {
   return saves;
 }
 
-/* Marks the inputs of `node` that backward or the repeated forward reads; all: every input. */
+/* Marks the inputs of `node` that its backward reads (saves: CLV_SAVE_* flags). all: marks every
+ * input, because the recomputed forward reads them. */
 static void mark_inputs(const clv_plan *p, int node, unsigned saves, bool all, bool *needed) {
   const clv_plan_node *q = &p->nodes[node];
   for (int k = 0; k < q->n_src; k++)

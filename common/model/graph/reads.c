@@ -1,41 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Questions about what ops read, answered from the graph alone. The master needs the answers for
- * its tape, and has no plan of the modules that run at workers.
+ * Functions that tell from a graph alone what its ops read: whether backward reads parameters, and
+ * which input holds the lengths of sequences. The master has no plans of the modules that run at
+ * workers, but needs to know this for its tape.
  */
 #include <stdlib.h>
 
 #include "common/model/graph/graph_int.h"
 
-typedef struct node_facts {
+typedef struct node_properties {
   bool is_reachable, learns, has_params, needs_grad;
-} node_facts;
+} node_properties;
 
-static void take_param(const clv_param *p, node_facts *nodes) {
+static void mark_param(const clv_param *p, node_properties *nodes) {
   nodes[p->node].has_params = true;
   nodes[p->node].learns |= p->trainable && !p->frozen;
 }
 
-static void find_params(const clv_params *params, node_facts *nodes) {
-  for (int i = 0; i < params->n; i++) take_param(&params->list[i], nodes);
-  for (int i = 0; i < params->n_ties; i++) take_param(&params->ties[i].param, nodes);
+static void mark_params(const clv_params *params, node_properties *nodes) {
+  for (int i = 0; i < params->n; i++) mark_param(&params->list[i], nodes);
+  for (int i = 0; i < params->n_ties; i++) mark_param(&params->ties[i].param, nodes);
 }
 
-static void find_live(const clv_graph *g, node_facts *nodes) {
+static void find_reachable(const clv_graph *g, node_properties *nodes) {
   nodes[g->output].is_reachable = true;
   for (int i = g->output; i >= 0; i--)
     for (int k = 0; nodes[i].is_reachable && k < g->nodes[i].n_in; k++)
       nodes[g->nodes[i].in[k]].is_reachable = true;
 }
 
-/* True if at least one backend may compute all gradients of the op in one kernel. */
-static bool may_be_fused(const clv_op_def *def) { return def->fused || def->uses_batch_statistics; }
+/* True if at least one backend may compute the op's input and weight gradients in one kernel. */
+static bool can_be_fused(const clv_op_def *def) { return def->fused || def->uses_batch_statistics; }
 
-/* True if backward of node i reads its parameters: for the gradients of its inputs, or for weight
- * gradients that are computed by the same kernel. Also sets needs_grad of the node. */
-static bool reads_params_in_backward(const clv_graph *g, node_facts *nodes, int i) {
+/* True if backward of node i reads the node's parameters: to compute input gradients, or because
+ * one kernel computes input and weight gradients. Also sets needs_grad of the node. */
+static bool reads_params_in_backward(const clv_graph *g, node_properties *nodes, int i) {
   const clv_node *n = &g->nodes[i];
-  bool any = nodes[i].learns && may_be_fused(clv_op_def_of(n->op));
+  bool any = nodes[i].learns && can_be_fused(clv_op_def_of(n->op));
   nodes[i].needs_grad = nodes[i].learns;
   for (int k = 0; k < n->n_in; k++) {
     any |= nodes[n->in[k]].needs_grad;
@@ -44,8 +45,8 @@ static bool reads_params_in_backward(const clv_graph *g, node_facts *nodes, int 
   return any && nodes[i].is_reachable && nodes[i].has_params;
 }
 
-/* True if backward recomputes a node with parameters. */
-static bool reads_params_in_recompute(const clv_graph *g, const node_facts *nodes) {
+/* True if backward recomputes at least one node with parameters. */
+static bool reads_params_in_recompute(const clv_graph *g, const node_properties *nodes) {
   bool reads = false, needed = false;
   for (int i = 0; i < g->n_nodes; i++) {
     if (!g->nodes[i].recompute || !nodes[i].is_reachable) continue;
@@ -57,13 +58,13 @@ static bool reads_params_in_recompute(const clv_graph *g, const node_facts *node
 
 bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *params,
                                      uint32_t input_grads) {
-  clv_err ignored;
-  node_facts *nodes;
+  clv_err unused_err;
+  node_properties *nodes;
   bool any = false;
   int input = 0;
-  if (clv_alloc((size_t)g->n_nodes, sizeof *nodes, &nodes, &ignored) != CLV_OK) return false;
-  find_params(params, nodes);
-  find_live(g, nodes);
+  if (clv_alloc((size_t)g->n_nodes, sizeof *nodes, &nodes, &unused_err) != CLV_OK) return false;
+  mark_params(params, nodes);
+  find_reachable(g, nodes);
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op == CLV_OP_INPUT)
       nodes[i].needs_grad = input_grads >> input++ & 1;

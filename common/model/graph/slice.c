@@ -16,10 +16,11 @@
 
 typedef struct slicer {
   const clv_graph *g;
-  uint32_t first, last; /* layers */
+  uint32_t first, last; /* numbers of the first and last layer of the slice */
   clv_graph *to;
-  int *place;          /* [g->n_nodes] node of `to` for a node of g */
-  int *before, *after; /* nodes of g that cross the cut before the layers, and behind them */
+  int *new_nodes; /* [g->n_nodes] for each node of g, the node of `to` with its value */
+  /* nodes of g whose values cross the cut before the slice, and the cut behind it */
+  int *before, *after;
   int n_before, n_after;
 } slicer;
 
@@ -30,13 +31,14 @@ static bool is_inside(const slicer *s, int node) {
 
 /* ---- values that cross a cut ----------------------------------------------------------------- */
 
-/* True if the first `layers` layers compute the node's value and a later layer reads it. */
+/* True if the node is in the first `layers` layers, and a later layer reads its value or it is the
+ * output. */
 static bool is_crossing(const clv_graph *g, const bool *read, int node, uint32_t layers) {
   const clv_node *n = &g->nodes[node];
   return n->op != CLV_OP_INPUT && n->layer < layers && (read[node] || node == g->output);
 }
 
-static int find_crossing(const clv_graph *g, uint32_t layers, int *ret_nodes) {
+static int list_crossing_nodes(const clv_graph *g, uint32_t layers, int *ret_nodes) {
   bool read[CLV_MAX_NODES] = {false};
   int n = 0;
   for (int i = 0; i < g->n_nodes; i++)
@@ -48,17 +50,17 @@ static int find_crossing(const clv_graph *g, uint32_t layers, int *ret_nodes) {
 }
 
 int clv_graph_crossing_nodes(const clv_graph *g, uint32_t layer, int *ret_nodes) {
-  return find_crossing(g, layer + 1, ret_nodes);
+  return list_crossing_nodes(g, layer + 1, ret_nodes);
 }
 
-/* Returns the number of values of a record. */
-static int64_t width_of(const clv_node *n) {
-  int64_t width = 1; /* cannot overflow: sizes of values are checked when nodes are added */
+/* Returns the number of values of one record in a node's value. */
+static int64_t values_per_record(const clv_node *n) {
+  int64_t width = 1; /* cannot overflow, because clv_graph_add has checked the size */
   for (int i = 1; i < n->shape.rank; i++) width *= n->shape.dim[i];
   return width;
 }
 
-static clv_code check_joined(const clv_graph *g, const int *nodes, int n, clv_err *err) {
+static clv_code check_can_join(const clv_graph *g, const int *nodes, int n, clv_err *err) {
   char shape[160];
   for (int i = 0; n > 1 && i < n; i++) {
     const clv_node *v = &g->nodes[nodes[i]];
@@ -78,13 +80,13 @@ static clv_code check_joined(const clv_graph *g, const int *nodes, int n, clv_er
 
 clv_code clv_graph_cut_check(const clv_graph *g, uint32_t layer, clv_err *err) {
   int nodes[CLV_MAX_NODES] = {0};
-  return check_joined(g, nodes, clv_graph_crossing_nodes(g, layer, nodes), err);
+  return check_can_join(g, nodes, clv_graph_crossing_nodes(g, layer, nodes), err);
 }
 
 /* ---- glue ------------------------------------------------------------------------------------ */
 
-/* Adds a node that joins or splits values. Its layer number and name are those of no layer of a
- * model, so no other node's key or name changes. */
+/* Adds a node that joins or splits values. Its layer number and name do not occur in a model, so
+ * the RNG keys and names of other nodes stay the same. */
 static clv_code add_glue_node(clv_graph *g, clv_op op, const clv_attrs *attrs, const int *in,
                               int n_in, int *ret, clv_err *err) {
   char name[32];
@@ -99,14 +101,15 @@ static clv_code add_reshape(clv_graph *g, int node, const clv_shape *want, int *
   return add_glue_node(g, CLV_OP_RESHAPE, &attrs, &node, 1, ret, err);
 }
 
-/* Concatenates the crossing values, CLV_MAX_IN at a time. */
+/* Adds nodes that concatenate the values that cross the cut behind the slice, CLV_MAX_IN at a time.
+ */
 static clv_code join_crossing(slicer *s, clv_err *err) {
   const clv_attrs beside = {.dim = 1};
   int in[CLV_MAX_IN] = {0}, n = 0;
   for (int i = 0; i < s->n_after; i++) {
     const clv_node *v = &s->g->nodes[s->after[i]];
-    const clv_shape flat = {.rank = 2, .dim = {v->shape.dim[0], width_of(v)}};
-    CLV_TRY(add_reshape(s->to, s->place[s->after[i]], &flat, &in[n++], err));
+    const clv_shape flat = {.rank = 2, .dim = {v->shape.dim[0], values_per_record(v)}};
+    CLV_TRY(add_reshape(s->to, s->new_nodes[s->after[i]], &flat, &in[n++], err));
     if (n < CLV_MAX_IN && i + 1 < s->n_after) continue;
     CLV_TRY(add_glue_node(s->to, CLV_OP_CONCAT, &beside, in, n, &in[0], err));
     n = 1;
@@ -116,14 +119,14 @@ static clv_code join_crossing(slicer *s, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code split_crossing(slicer *s, int joined, clv_err *err) {
+static clv_code split_crossing(slicer *s, int joined_input, clv_err *err) {
   clv_attrs part = {.dim = 1};
   for (int i = 0; i < s->n_before; i++) {
     const clv_node *v = &s->g->nodes[s->before[i]];
     int at;
-    part.stop = part.start + width_of(v);
-    CLV_TRY(add_glue_node(s->to, CLV_OP_SLICE, &part, &joined, 1, &at, err));
-    CLV_TRY(add_reshape(s->to, at, &v->shape, &s->place[s->before[i]], err));
+    part.stop = part.start + values_per_record(v);
+    CLV_TRY(add_glue_node(s->to, CLV_OP_SLICE, &part, &joined_input, 1, &at, err));
+    CLV_TRY(add_reshape(s->to, at, &v->shape, &s->new_nodes[s->before[i]], err));
     part.start = part.stop;
   }
   return CLV_OK;
@@ -131,53 +134,55 @@ static clv_code split_crossing(slicer *s, int joined, clv_err *err) {
 
 /* ---- the layers ------------------------------------------------------------------------------ */
 
-static bool is_read(const slicer *s, int input) {
+static bool is_input_read(const slicer *s, int input) {
   for (int i = 0; i < s->g->n_nodes; i++)
     for (int k = 0; is_inside(s, i) && k < s->g->nodes[i].n_in; k++)
       if (s->g->nodes[i].in[k] == input) return true;
   return false;
 }
 
-/* Returns "input", unless the layers also read an input of the uncut graph with that name. */
-static const char *name_of_cut(const slicer *s) {
+/* Returns the name of the input for the crossing values: "input", or "-.cut" if the slice also
+ * reads an input of the uncut graph named "input". */
+static const char *cut_input_name(const slicer *s) {
   for (int i = 0; i < s->g->n_nodes; i++)
     if (s->g->nodes[i].op == CLV_OP_INPUT && strcmp(s->g->nodes[i].name, "input") == 0 &&
-        is_read(s, i))
+        is_input_read(s, i))
       return "-.cut";
   return "input";
 }
 
-static clv_code add_cut(slicer *s, clv_err *err) {
+static clv_code add_cut_input(slicer *s, clv_err *err) {
   clv_shape shape = {.rank = 2};
-  int joined;
+  int joined_input;
   if (!s->n_before) return CLV_OK;
   const clv_node *v = &s->g->nodes[s->before[0]];
   if (s->n_before == 1) {
-    CLV_TRY(clv_graph_add_input(s->to, name_of_cut(s), v->dtype, &v->shape, &s->place[s->before[0]],
-                                err));
-    s->to->nodes[s->place[s->before[0]]].max_positions = v->max_positions;
+    CLV_TRY(clv_graph_add_input(s->to, cut_input_name(s), v->dtype, &v->shape,
+                                &s->new_nodes[s->before[0]], err));
+    s->to->nodes[s->new_nodes[s->before[0]]].max_positions = v->max_positions;
     return CLV_OK;
   }
   shape.dim[0] = v->shape.dim[0];
-  for (int i = 0; i < s->n_before; i++) shape.dim[1] += width_of(&s->g->nodes[s->before[i]]);
-  CLV_TRY(clv_graph_add_input(s->to, name_of_cut(s), v->dtype, &shape, &joined, err));
-  s->to->nodes[joined].max_positions = v->max_positions;
+  for (int i = 0; i < s->n_before; i++)
+    shape.dim[1] += values_per_record(&s->g->nodes[s->before[i]]);
+  CLV_TRY(clv_graph_add_input(s->to, cut_input_name(s), v->dtype, &shape, &joined_input, err));
+  s->to->nodes[joined_input].max_positions = v->max_positions;
   return CLV_OK;
 }
 
 static clv_code add_inputs(slicer *s, clv_err *err) {
-  CLV_TRY(add_cut(s, err));
+  CLV_TRY(add_cut_input(s, err));
   for (int i = 0; i < s->g->n_nodes; i++) {
     const clv_node *n = &s->g->nodes[i];
-    if (n->op != CLV_OP_INPUT || !is_read(s, i)) continue;
-    CLV_TRY(clv_graph_add_input(s->to, n->name, n->dtype, &n->shape, &s->place[i], err));
-    s->to->nodes[s->place[i]].max_positions = n->max_positions;
+    if (n->op != CLV_OP_INPUT || !is_input_read(s, i)) continue;
+    CLV_TRY(clv_graph_add_input(s->to, n->name, n->dtype, &n->shape, &s->new_nodes[i], err));
+    s->to->nodes[s->new_nodes[i]].max_positions = n->max_positions;
   }
   return s->n_before > 1 ? split_crossing(s, 0, err) : CLV_OK;
 }
 
-/* Copies the tie of a node; the owner is outside if it is not among the layers. */
-static void keep_tie(const slicer *s, const clv_node *n, clv_node *to) {
+/* Copies the tie of a node. Sets tied_outside if the owner is not in the slice. */
+static void copy_tie(const slicer *s, const clv_node *n, clv_node *to) {
   bool here = false;
   for (int i = 0; n->tied[0] && i < s->g->n_nodes; i++)
     here |= is_inside(s, i) && strcmp(s->g->nodes[i].name, n->tied) == 0;
@@ -190,20 +195,20 @@ static clv_code add_layers(slicer *s, clv_err *err) {
     const clv_node *n = &s->g->nodes[i];
     int in[CLV_MAX_IN] = {0};
     if (!is_inside(s, i)) continue;
-    for (int j = 0; j < n->n_in; j++) in[j] = s->place[n->in[j]];
-    CLV_TRY(
-        clv_graph_add(s->to, n->op, &n->attrs, n->name, n->layer, in, n->n_in, &s->place[i], err));
-    s->to->nodes[s->place[i]].key = n->key;
-    s->to->nodes[s->place[i]].recompute = n->recompute;
-    keep_tie(s, n, &s->to->nodes[s->place[i]]);
-    s->to->nodes[s->place[i]].max_positions = n->max_positions;
+    for (int j = 0; j < n->n_in; j++) in[j] = s->new_nodes[n->in[j]];
+    CLV_TRY(clv_graph_add(s->to, n->op, &n->attrs, n->name, n->layer, in, n->n_in, &s->new_nodes[i],
+                          err));
+    s->to->nodes[s->new_nodes[i]].key = n->key;
+    s->to->nodes[s->new_nodes[i]].recompute = n->recompute;
+    copy_tie(s, n, &s->to->nodes[s->new_nodes[i]]);
+    s->to->nodes[s->new_nodes[i]].max_positions = n->max_positions;
   }
   if (s->n_after > 1) return join_crossing(s, err);
-  s->to->output = s->place[s->after[0]];
+  s->to->output = s->new_nodes[s->after[0]];
   return CLV_OK;
 }
 
-static clv_code find_edges(slicer *s, clv_err *err) {
+static clv_code find_cut_values(slicer *s, clv_err *err) {
   const clv_graph *g = s->g;
   int last = -1;
   for (int i = 0; i < g->n_nodes; i++)
@@ -211,11 +216,11 @@ static clv_code find_edges(slicer *s, clv_err *err) {
   if (last < 0)
     return clv_fail(err, CLV_INVALID, "the graph has no layer from %" PRIu32 " to %" PRIu32,
                     s->first, s->last);
-  s->n_before = find_crossing(g, s->first, s->before);
-  s->n_after = find_crossing(g, s->last + 1, s->after);
+  s->n_before = list_crossing_nodes(g, s->first, s->before);
+  s->n_after = list_crossing_nodes(g, s->last + 1, s->after);
   if (!s->n_after) s->after[s->n_after++] = last;
-  CLV_TRY(check_joined(g, s->before, s->n_before, err));
-  return check_joined(g, s->after, s->n_after, err);
+  CLV_TRY(check_can_join(g, s->before, s->n_before, err));
+  return check_can_join(g, s->after, s->n_after, err);
 }
 
 clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last_layer,
@@ -232,10 +237,10 @@ clv_code clv_graph_slice(const clv_graph *g, uint32_t first_layer, uint32_t last
               .first = first_layer,
               .last = last_layer,
               .to = part,
-              .place = nodes,
+              .new_nodes = nodes,
               .before = nodes + n,
               .after = nodes + 2 * n};
-  CLV_TRY(find_edges(&s, err));
+  CLV_TRY(find_cut_values(&s, err));
   CLV_TRY(add_inputs(&s, err));
   CLV_TRY(add_layers(&s, err));
   *ret = clv_steal(&part);

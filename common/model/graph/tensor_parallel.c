@@ -53,137 +53,141 @@ clv_code clv_divide_check_node(const clv_graph *g, int node, clv_parallel how, u
 typedef struct divider {
   const clv_graph *g;
   clv_division *d;
-  clv_division_segment *at; /* segment being built; NULL before the first */
-  int last[CLV_MAX_IN];     /* last node of each of its graphs */
+  clv_division_segment *segment; /* segment that is being built; NULL before the first one */
+  int last_nodes[CLV_MAX_IN];    /* [part] last node of each graph of that segment */
 } divider;
 
-static uint32_t graphs_of(const divider *v) { return v->at->is_sharded ? v->d->n_parts : 1; }
+static uint32_t n_graphs(const divider *v) { return v->segment->is_sharded ? v->d->n_parts : 1; }
 
-static const clv_node *last_of(const divider *v, uint32_t k) {
-  return &v->at->graph[k]->nodes[v->last[k]];
+static const clv_node *last_node(const divider *v, uint32_t k) {
+  return &v->segment->graph[k]->nodes[v->last_nodes[k]];
 }
 
-static bool is_sharded(const divider *v) { return v->at && v->at->is_sharded; }
+static bool is_in_sharded_segment(const divider *v) { return v->segment && v->segment->is_sharded; }
 
-/* Starts the next segment. Each of its graphs gets n_in inputs with the shape and type of `value`.
- */
-static clv_code begin(divider *v, bool is_sharded, uint32_t n_in, const clv_node *value,
-                      clv_err *err) {
-  clv_node like = *value; /* a copy, because `value` may be a node of a growing graph */
+/* Starts the next segment. Each of its graphs gets n_in inputs, which have the shape and type of
+ * `value`. */
+static clv_code begin_segment(divider *v, bool is_sharded, uint32_t n_in, const clv_node *value,
+                              clv_err *err) {
+  /* a copy, because adding nodes may move the array that contains `value` */
+  clv_node like = *value;
   char name[24];
-  v->at = &v->d->segments[v->d->n_segments++];
-  v->at->is_sharded = is_sharded;
-  for (uint32_t k = 0; k < graphs_of(v); k++) {
-    CLV_TRY(clv_graph_new(&v->at->graph[k], err));
+  v->segment = &v->d->segments[v->d->n_segments++];
+  v->segment->is_sharded = is_sharded;
+  for (uint32_t k = 0; k < n_graphs(v); k++) {
+    CLV_TRY(clv_graph_new(&v->segment->graph[k], err));
     for (uint32_t i = 0; i < n_in; i++) {
       snprintf(name, sizeof name, n_in > 1 ? "part%u" : "input", i);
-      CLV_TRY(
-          clv_graph_add_input(v->at->graph[k], name, like.dtype, &like.shape, &v->last[k], err));
+      CLV_TRY(clv_graph_add_input(v->segment->graph[k], name, like.dtype, &like.shape,
+                                  &v->last_nodes[k], err));
     }
   }
   return CLV_OK;
 }
 
-/* Adds a copy of `n` to graph k, with these attributes. */
-static clv_code add(divider *v, uint32_t k, const clv_node *n, const clv_attrs *attrs,
-                    clv_err *err) {
-  CLV_TRY(clv_graph_add(v->at->graph[k], n->op, attrs, n->name, n->layer, &v->last[k], 1,
-                        &v->last[k], err));
-  v->at->graph[k]->nodes[v->last[k]].key = n->key;
-  v->at->graph[k]->nodes[v->last[k]].recompute = n->recompute;
+/* Adds a copy of node `n`, with the attributes `attrs`, to the graph of part k. */
+static clv_code add_node_copy(divider *v, uint32_t k, const clv_node *n, const clv_attrs *attrs,
+                              clv_err *err) {
+  CLV_TRY(clv_graph_add(v->segment->graph[k], n->op, attrs, n->name, n->layer, &v->last_nodes[k], 1,
+                        &v->last_nodes[k], err));
+  v->segment->graph[k]->nodes[v->last_nodes[k]].key = n->key;
+  v->segment->graph[k]->nodes[v->last_nodes[k]].recompute = n->recompute;
   return CLV_OK;
 }
 
-/* Adds a joining or splitting node to graph k. Its name begins with "-." and has the node number,
- * so it is unique. */
+/* Adds a node that joins or splits values to the graph of part k. Its name begins with "-." and
+ * contains the node's index, so it is unique. */
 static clv_code add_glue_node(divider *v, uint32_t k, clv_op op, const clv_attr_value *values,
                               int n_values, const int *in, int n_in, clv_err *err) {
-  clv_graph *g = v->at->graph[k];
+  clv_graph *g = v->segment->graph[k];
   clv_attrs attrs;
   char name[32];
   snprintf(name, sizeof name, "-.%s%d", clv_op_name(op), g->n_nodes);
   CLV_TRY(clv_attrs_parse(op, values, n_values, &attrs, err));
-  return clv_graph_add(g, op, &attrs, name, CLV_GLUE_LAYER, in, n_in, &v->last[k], err);
+  return clv_graph_add(g, op, &attrs, name, CLV_GLUE_LAYER, in, n_in, &v->last_nodes[k], err);
 }
 
-static clv_attr_value integer(clv_attr_key key, int64_t v) {
+static clv_attr_value int_attr(clv_attr_key key, int64_t v) {
   return (clv_attr_value){.key = key, .n_ints = 1, .ints = {v}};
 }
 
 /* ---- joining --------------------------------------------------------------------------------- */
 
 static clv_code join_concat(divider *v, clv_err *err) {
-  clv_attr_value dim = integer(CLV_ATTR_DIM, -1);
+  clv_attr_value dim = int_attr(CLV_ATTR_DIM, -1);
   int in[CLV_MAX_IN];
   for (int k = 0; k < CLV_MAX_IN; k++) in[k] = k;
   return add_glue_node(v, 0, CLV_OP_CONCAT, &dim, 1, in, (int)v->d->n_parts, err);
 }
 
-/* Adds the values of the parts in the order of the parts, whichever of them arrives first. */
+/* Adds nodes that sum the values of the parts in a fixed order, so that the bits do not depend on
+ * which part finishes first. */
 static clv_code join_sum(divider *v, clv_err *err) {
   int in[2] = {0, 0};
   for (uint32_t k = 1; k < v->d->n_parts; k++) {
     in[1] = (int)k;
     CLV_TRY(add_glue_node(v, 0, CLV_OP_ADD, NULL, 0, in, 2, err));
-    in[0] = v->last[0];
+    in[0] = v->last_nodes[0];
   }
   return CLV_OK;
 }
 
-static clv_code join(divider *v, clv_code (*how)(divider *v, clv_err *err), clv_err *err) {
-  CLV_TRY(begin(v, false, v->d->n_parts, last_of(v, 0), err));
+static clv_code join_segments(divider *v, clv_code (*how)(divider *v, clv_err *err), clv_err *err) {
+  CLV_TRY(begin_segment(v, false, v->d->n_parts, last_node(v, 0), err));
   return how(v, err);
 }
 
 /* ---- layers ---------------------------------------------------------------------------------- */
 
-/* True if value i of the output depends on value i of the input only, and on no random number. */
-static bool stays_sharded(const clv_node *n) {
+/* True if each output value of the node depends on one input value only, and on no random number,
+ * so that each part can compute its own values. */
+static bool can_stay_sharded(const clv_node *n) {
   return clv_op_def_of(n->op)->elementwise && n->op != CLV_OP_DROPOUT;
 }
 
-static clv_code add_whole(divider *v, const clv_node *n, clv_err *err) {
-  if (is_sharded(v) && !stays_sharded(n)) CLV_TRY(join(v, join_concat, err));
-  if (!v->at) CLV_TRY(begin(v, false, 1, &v->g->nodes[n->in[0]], err));
-  for (uint32_t k = 0; k < graphs_of(v); k++) CLV_TRY(add(v, k, n, &n->attrs, err));
+static clv_code add_undivided(divider *v, const clv_node *n, clv_err *err) {
+  if (is_in_sharded_segment(v) && !can_stay_sharded(n)) CLV_TRY(join_segments(v, join_concat, err));
+  if (!v->segment) CLV_TRY(begin_segment(v, false, 1, &v->g->nodes[n->in[0]], err));
+  for (uint32_t k = 0; k < n_graphs(v); k++) CLV_TRY(add_node_copy(v, k, n, &n->attrs, err));
   return CLV_OK;
 }
 
 static clv_code add_columns(divider *v, const clv_node *n, clv_err *err) {
   clv_attrs attrs = n->attrs;
   attrs.out /= v->d->n_parts;
-  if (is_sharded(v)) CLV_TRY(join(v, join_concat, err));
-  CLV_TRY(begin(v, true, 1, &v->g->nodes[n->in[0]], err));
-  for (uint32_t k = 0; k < v->d->n_parts; k++) CLV_TRY(add(v, k, n, &attrs, err));
+  if (is_in_sharded_segment(v)) CLV_TRY(join_segments(v, join_concat, err));
+  CLV_TRY(begin_segment(v, true, 1, &v->g->nodes[n->in[0]], err));
+  for (uint32_t k = 0; k < v->d->n_parts; k++) CLV_TRY(add_node_copy(v, k, n, &attrs, err));
   return CLV_OK;
 }
 
-/* Starts a sharded segment in which each part takes its slice of `value`. */
-static clv_code slice_all(divider *v, const clv_node *value, clv_err *err) {
+/* Starts a sharded segment in which each part begins with its own slice of `value`. */
+static clv_code slice_for_parts(divider *v, const clv_node *value, clv_err *err) {
   int64_t width = value->shape.dim[value->shape.rank - 1] / v->d->n_parts;
-  CLV_TRY(begin(v, true, 1, value, err));
+  CLV_TRY(begin_segment(v, true, 1, value, err));
   for (uint32_t k = 0; k < v->d->n_parts; k++) {
-    clv_attr_value values[] = {integer(CLV_ATTR_DIM, -1), integer(CLV_ATTR_START, k * width),
-                               integer(CLV_ATTR_STOP, (k + 1) * width)};
-    CLV_TRY(add_glue_node(v, k, CLV_OP_SLICE, values, 3, &v->last[k], 1, err));
+    clv_attr_value values[] = {int_attr(CLV_ATTR_DIM, -1), int_attr(CLV_ATTR_START, k * width),
+                               int_attr(CLV_ATTR_STOP, (k + 1) * width)};
+    CLV_TRY(add_glue_node(v, k, CLV_OP_SLICE, values, 3, &v->last_nodes[k], 1, err));
   }
   return CLV_OK;
 }
 
-/* Adds a layer divided by rows, and the sum of the parts. Only the first part adds the bias. */
+/* Adds a layer divided by rows to all parts, and then the sum of the parts' outputs. Only the first
+ * part adds the bias. */
 static clv_code add_rows(divider *v, const clv_node *n, clv_err *err) {
   clv_attrs attrs = n->attrs;
-  if (!is_sharded(v)) CLV_TRY(slice_all(v, &v->g->nodes[n->in[0]], err));
+  if (!is_in_sharded_segment(v)) CLV_TRY(slice_for_parts(v, &v->g->nodes[n->in[0]], err));
   for (uint32_t k = 0; k < v->d->n_parts; k++) {
-    CLV_TRY(add(v, k, n, &attrs, err));
+    CLV_TRY(add_node_copy(v, k, n, &attrs, err));
     attrs.bias = false;
   }
-  return join(v, join_sum, err);
+  return join_segments(v, join_sum, err);
 }
 
-static clv_code add_all(divider *v, const clv_parallel *how, clv_err *err) {
+static clv_code add_layers(divider *v, const clv_parallel *how, clv_err *err) {
   static clv_code (*const adds[])(divider *, const clv_node *, clv_err *) = {
-      [CLV_PARALLEL_NONE] = add_whole,
+      [CLV_PARALLEL_NONE] = add_undivided,
       [CLV_PARALLEL_COLUMNS] = add_columns,
       [CLV_PARALLEL_ROWS] = add_rows};
   for (int i = 1; i < v->g->n_nodes; i++) {
@@ -193,7 +197,7 @@ static clv_code add_all(divider *v, const clv_parallel *how, clv_err *err) {
     CLV_TRY(clv_divide_check_node(v->g, i, how[i], v->d->n_parts, err));
     CLV_TRY(adds[how[i]](v, &v->g->nodes[i], err));
   }
-  return is_sharded(v) ? join(v, join_concat, err) : CLV_OK;
+  return is_in_sharded_segment(v) ? join_segments(v, join_concat, err) : CLV_OK;
 }
 
 clv_code clv_divide_chain(const clv_graph *chain, const clv_parallel *how, uint32_t n_parts,
@@ -206,7 +210,7 @@ clv_code clv_divide_chain(const clv_graph *chain, const clv_parallel *how, uint3
   CLV_TRY(clv_alloc(2 * (size_t)chain->n_nodes, sizeof *d->segments, &d->segments, err));
   d->n_parts = n_parts;
   divider v = {.g = chain, .d = d};
-  CLV_TRY(add_all(&v, how, err));
+  CLV_TRY(add_layers(&v, how, err));
   *ret = clv_steal(&d);
   return CLV_OK;
 }

@@ -28,10 +28,10 @@ clv_code clv_hf_add_node_over(hf_builder *b, clv_op op, const char *name,
                               const clv_attr_value *values, int n, const int *in, int n_in,
                               int *ret, clv_err *err) {
   clv_attrs attrs;
-  char full[2 * CLV_NAME_MAX];
-  snprintf(full, sizeof full, "%s%s", b->prefix, name);
+  char full_name[2 * CLV_NAME_MAX];
+  snprintf(full_name, sizeof full_name, "%s%s", b->prefix, name);
   CLV_TRY(clv_attrs_parse(op, values, n, &attrs, err));
-  return clv_graph_add(b->g, op, &attrs, full, (*b->layer)++, in, n_in, ret, err);
+  return clv_graph_add(b->g, op, &attrs, full_name, (*b->layer)++, in, n_in, ret, err);
 }
 
 clv_code clv_hf_add_node(hf_builder *b, clv_op op, const char *name, const clv_attr_value *values,
@@ -76,7 +76,7 @@ clv_code clv_hf_positions(hf_builder *b, const char *name, const hf_positions *p
                           clv_err *err) {
   clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_ROWS, p->rows),
                         clv_hf_int_attr(CLV_ATTR_OFFSET, p->first),
-                        clv_hf_int_attr(CLV_ATTR_BARE, p->bare),
+                        clv_hf_int_attr(CLV_ATTR_BARE, p->has_bare_name),
                         clv_hf_float_attr(CLV_ATTR_INIT_STD, b->c->deviation)};
   return clv_hf_add_node(b, CLV_OP_POSITIONS, name, v, CLV_COUNT(v), x, err);
 }
@@ -103,24 +103,25 @@ clv_code clv_hf_attention(hf_builder *b, const char *name, bool causal, int key,
                               b->in.lengths < 0 ? 3 : 4, x, err);
 }
 
-/* Takes one position of dimension 1 and drops that dimension. */
-static clv_code take_position(hf_builder *b, const char *name, int64_t start, int64_t stop, int *x,
-                              clv_err *err) {
-  char flat[CLV_NAME_MAX];
+/* Adds a slice that takes one position of dimension 1, and a flatten that removes that dimension.
+ * */
+static clv_code add_position_slice(hf_builder *b, const char *name, int64_t start, int64_t stop,
+                                   int *x, clv_err *err) {
+  char flat_name[CLV_NAME_MAX];
   clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_DIM, 1), clv_hf_int_attr(CLV_ATTR_START, start),
                         clv_hf_int_attr(CLV_ATTR_STOP, stop)};
-  snprintf(flat, sizeof flat, "%s.flatten", name);
+  snprintf(flat_name, sizeof flat_name, "%s.flatten", name);
   CLV_TRY(clv_hf_add_node(b, CLV_OP_SLICE, name, v, CLV_COUNT(v), x, err));
-  return clv_hf_add_node(b, CLV_OP_FLATTEN, flat, NULL, 0, x, err);
+  return clv_hf_add_node(b, CLV_OP_FLATTEN, flat_name, NULL, 0, x, err);
 }
 
 clv_code clv_hf_first_token(hf_builder *b, const char *name, int *x, clv_err *err) {
-  return take_position(b, name, 0, 1, x, err);
+  return add_position_slice(b, name, 0, 1, x, err);
 }
 
 clv_code clv_hf_last_token(hf_builder *b, const char *name, int *x, clv_err *err) {
   if (b->in.lengths >= 0) return clv_hf_add_binary(b, CLV_OP_LAST, name, x, b->in.lengths, err);
-  return take_position(b, name, -1, CLV_TO_END, x, err);
+  return add_position_slice(b, name, -1, CLV_TO_END, x, err);
 }
 
 clv_code clv_hf_token_embedding(hf_builder *b, const char *name, int *x, clv_err *err) {
@@ -129,11 +130,12 @@ clv_code clv_hf_token_embedding(hf_builder *b, const char *name, int *x, clv_err
                         clv_hf_int_attr(CLV_ATTR_PADDING_IDX, b->c->padding_row),
                         clv_hf_float_attr(CLV_ATTR_INIT_STD, b->c->deviation)};
   CLV_TRY(clv_hf_add_node(b, CLV_OP_EMBEDDING, name, v, CLV_COUNT(v), x, err));
-  b->words = *x;
+  b->token_table_node = *x;
   return CLV_OK;
 }
 
 clv_code clv_hf_lm_head(hf_builder *b, const char *name, bool bias, int *x, clv_err *err) {
   CLV_TRY(clv_hf_dense(b, name, b->c->vocabulary, bias, x, err));
-  return b->c->tied ? clv_graph_tie(b->g, *x, b->g->nodes[b->words].name, false, err) : CLV_OK;
+  return b->c->tied ? clv_graph_tie(b->g, *x, b->g->nodes[b->token_table_node].name, false, err)
+                    : CLV_OK;
 }

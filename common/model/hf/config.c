@@ -3,9 +3,9 @@
  * clv_hf_config_parse: reading of a config.json by a table. A row of the table is a key: the
  * families that have it, the field that receives its value, the values allowed, and the default,
  * which is that of the family's class in transformers. Keys that change a formula in a way that the
- * graph does not support have rows too, which refuse such values. A second name of a key is a row
- * with `name_of`. Other keys are skipped, as transformers skips them; deploy/CHECKPOINTS.md lists
- * those that transformers writes, and why they are harmless.
+ * graph does not support have rows too, which refuse such values. A second name of a key has its
+ * own row, with `first_name` set. Other keys are skipped, as transformers skips them;
+ * deploy/CHECKPOINTS.md lists those that transformers writes, and why they are harmless.
  */
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +28,7 @@ enum {
   ALL = ENCODERS | VIT | GPT2 | DECODERS
 };
 
-/* rope_scaling or rope_parameters; theta 0: not given. */
+/* Contents of the key rope_scaling or rope_parameters; theta 0: not given. */
 typedef struct hf_rope {
   bool is_given;
   double theta;
@@ -38,9 +38,9 @@ typedef struct row row;
 typedef struct hf_text {
   clv_json j;
   clv_hf_config *c;
-  const char *key;    /* key of the value being read */
-  void *into;         /* struct that the rows' offsets refer to */
-  int64_t num_labels; /* 0: not given */
+  const char *key;    /* key whose value is being read */
+  void *target;       /* struct that the offsets of the rows refer to */
+  int64_t num_labels; /* value of num_labels; 0: not given */
   hf_rope scaling, parameters;
 } hf_text;
 
@@ -48,44 +48,47 @@ struct row {
   const char *key;
   unsigned families;
   clv_code (*read)(hf_text *r, const row *at, clv_err *err);
-  size_t offset; /* of the field in the struct being filled, for the file a clv_hf_config */
-  double low, high, fallback;
-  bool required;       /* the key has no default */
-  const char *why;     /* reason of a refusal, NULL: never refused */
-  const char *name_of; /* first name, if this key is a second name; NULL: it is not */
+  /* offset of the field in *hf_text.target, which is a clv_hf_config for the top-level keys */
+  size_t offset;
+  double low, high, default_value;
+  bool required; /* the key must be given, because it has no default */
+  /* why another value is refused, for the message; NULL: values are not refused */
+  const char *refusal_reason;
+  /* primary name of the key, if `key` is its second name; NULL: `key` is the primary name */
+  const char *first_name;
 };
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static void *field(const hf_text *r, const row *at) { return (char *)r->into + at->offset; }
+static void *field_at(const hf_text *r, const row *at) { return (char *)r->target + at->offset; }
 
-/* Skips white space and returns the offset of the next value. */
-static size_t here(hf_text *r) {
+/* Skips white space and returns the offset of the next value in the text. */
+static size_t value_offset(hf_text *r) {
   clv_json_kind kind;
   clv_err err;
-  clv_code code = clv_json_peek(&r->j, &kind, &err); /* steps over white space */
+  clv_code code = clv_json_peek(&r->j, &kind, &err); /* only to step over white space */
   (void)code;
   return r->j.at;
 }
 
 static clv_code read_whole(hf_text *r, const row *at, clv_err *err) {
-  size_t from = here(r);
+  size_t from = value_offset(r);
   clv_err why;
-  if (clv_json_integer(&r->j, (int64_t)at->low, (int64_t)at->high, field(r, at), &why) == CLV_OK)
+  if (clv_json_integer(&r->j, (int64_t)at->low, (int64_t)at->high, field_at(r, at), &why) == CLV_OK)
     return CLV_OK;
   return clv_json_fail(&r->j, from, err, "%s is a whole number from %.0f to %.0f", r->key, at->low,
                        at->high);
 }
 
-/* As read_whole, but null keeps the default. */
+/* Reads a whole number; null keeps the default. */
 static clv_code read_whole_or_null(hf_text *r, const row *at, clv_err *err) {
   return clv_json_skip_null(&r->j) ? CLV_OK : read_whole(r, at, err);
 }
 
-/* Reads pad_token_id. A negative number is no token, but still a row of the table: it counts from
- * the table's end. */
+/* Reads pad_token_id. A negative number is not a token, but names a row of the token table, counted
+ * from the table's end. */
 static clv_code read_padding(hf_text *r, const row *at, clv_err *err) {
-  int64_t *to = field(r, at);
+  int64_t *to = field_at(r, at);
   if (clv_json_skip_null(&r->j)) {
     *to = -1;
     return CLV_OK;
@@ -97,19 +100,19 @@ static clv_code read_padding(hf_text *r, const row *at, clv_err *err) {
 
 static clv_code read_num_labels(hf_text *r, const row *at, clv_err *err) {
   row into = *at;
-  void *before = r->into;
+  void *before = r->target;
   into.offset = offsetof(hf_text, num_labels);
   if (clv_json_skip_null(&r->j)) return CLV_OK;
-  r->into = r;
+  r->target = r;
   clv_code code = read_whole(r, &into, err);
-  r->into = before;
+  r->target = before;
   return code;
 }
 
 static clv_code read_real(hf_text *r, const row *at, clv_err *err) {
-  size_t from = here(r);
+  size_t from = value_offset(r);
   clv_err why;
-  double *to = field(r, at);
+  double *to = field_at(r, at);
   if (clv_json_real(&r->j, to, &why) == CLV_OK && *to >= at->low && *to <= at->high) return CLV_OK;
   return clv_json_fail(&r->j, from, err, "%s is a number from %g to %g", r->key, at->low, at->high);
 }
@@ -118,8 +121,8 @@ static clv_code read_real_or_null(hf_text *r, const row *at, clv_err *err) {
   return clv_json_skip_null(&r->j) ? CLV_OK : read_real(r, at, err);
 }
 
-static clv_code read_truth(hf_text *r, const row *at, clv_err *err) {
-  return clv_json_bool(&r->j, field(r, at), err);
+static clv_code read_bool(hf_text *r, const row *at, clv_err *err) {
+  return clv_json_bool(&r->j, field_at(r, at), err);
 }
 
 static const struct {
@@ -138,12 +141,12 @@ static const struct {
 static clv_code read_activation(hf_text *r, const row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char known[160] = "";
-  size_t from = here(r), used = 0;
+  size_t from = value_offset(r), used = 0;
   CLV_TRY(clv_json_text(&r->j, &text, err));
   for (size_t i = 0; i < CLV_COUNT(activations); i++) {
     const char *name = activations[i].name;
     if (text.len == strlen(name) && memcmp(text.data, name, text.len) == 0) {
-      *(clv_op *)field(r, at) = activations[i].op;
+      *(clv_op *)field_at(r, at) = activations[i].op;
       return CLV_OK;
     }
     used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", name);
@@ -152,10 +155,10 @@ static clv_code read_activation(hf_text *r, const row *at, clv_err *err) {
                        text.len ? text.data : "", known);
 }
 
-/* Counts the entries of id2label: the number of classes. */
+/* Reads id2label: stores its number of entries, which is the number of classes. */
 static clv_code read_labels(hf_text *r, const row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
-  size_t from = here(r);
+  size_t from = value_offset(r);
   int64_t n = 0;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
@@ -168,73 +171,74 @@ static clv_code read_labels(hf_text *r, const row *at, clv_err *err) {
   if (n < 1 || n > MAX_LABELS)
     return clv_json_fail(&r->j, from, err, "%s names %lld classes: 1 to %d are possible", r->key,
                          (long long)n, MAX_LABELS);
-  *(int64_t *)field(r, at) = n;
+  *(int64_t *)field_at(r, at) = n;
   return CLV_OK;
 }
 
 /* ---- keys that are refused ------------------------------------------------------------------- */
 
-static clv_code refuse(hf_text *r, size_t from, const row *at, const char *found, clv_err *err) {
-  return clv_json_fail(&r->j, from, err, "%s is %s: %s", r->key, found, at->why);
+static clv_code fail_refused(hf_text *r, size_t from, const row *at, const char *found,
+                             clv_err *err) {
+  return clv_json_fail(&r->j, from, err, "%s is %s: %s", r->key, found, at->refusal_reason);
 }
 
-static clv_code want_truth(hf_text *r, const row *at, bool wanted, clv_err *err) {
-  size_t from = here(r);
+static clv_code require_bool(hf_text *r, const row *at, bool wanted, clv_err *err) {
+  size_t from = value_offset(r);
   bool found;
   CLV_TRY(clv_json_bool(&r->j, &found, err));
-  return found == wanted ? CLV_OK : refuse(r, from, at, found ? "true" : "false", err);
+  return found == wanted ? CLV_OK : fail_refused(r, from, at, found ? "true" : "false", err);
 }
-static clv_code want_false(hf_text *r, const row *at, clv_err *err) {
-  return want_truth(r, at, false, err);
+static clv_code require_false(hf_text *r, const row *at, clv_err *err) {
+  return require_bool(r, at, false, err);
 }
-static clv_code want_true(hf_text *r, const row *at, clv_err *err) {
-  return want_truth(r, at, true, err);
-}
-
-static clv_code want_null(hf_text *r, const row *at, clv_err *err) {
-  size_t from = here(r);
-  return clv_json_skip_null(&r->j) ? CLV_OK : refuse(r, from, at, "given", err);
+static clv_code require_true(hf_text *r, const row *at, clv_err *err) {
+  return require_bool(r, at, true, err);
 }
 
-/* Accepts null and {} only. */
-static clv_code want_empty(hf_text *r, const row *at, clv_err *err) {
-  size_t from = here(r);
+static clv_code require_null(hf_text *r, const row *at, clv_err *err) {
+  size_t from = value_offset(r);
+  return clv_json_skip_null(&r->j) ? CLV_OK : fail_refused(r, from, at, "given", err);
+}
+
+/* Accepts only null and {}. */
+static clv_code require_empty(hf_text *r, const row *at, clv_err *err) {
+  size_t from = value_offset(r);
   bool more;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_OBJECT, err));
   CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, 0, &more, err));
-  return more ? refuse(r, from, at, "not empty", err) : CLV_OK;
+  return more ? fail_refused(r, from, at, "not empty", err) : CLV_OK;
 }
 
-/* Accepts null and the text that at->why begins with, up to its first space. */
-static clv_code want_word(hf_text *r, const row *at, clv_err *err) {
+/* Accepts only null and one text: the first word of the row's refusal_reason. */
+static clv_code require_word(hf_text *r, const row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  size_t from = here(r), len = strcspn(at->why, " ");
+  size_t from = value_offset(r), len = strcspn(at->refusal_reason, " ");
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_text(&r->j, &text, err));
-  if (text.len == len && memcmp(text.data, at->why, len) == 0) return CLV_OK;
+  if (text.len == len && memcmp(text.data, at->refusal_reason, len) == 0) return CLV_OK;
   return clv_json_fail(&r->j, from, err, "%s '%.40s': only %s", r->key, text.len ? text.data : "",
-                       at->why);
+                       at->refusal_reason);
 }
 
-/* Accepts null and a list of texts that want_word accepts. */
-static clv_code want_words(hf_text *r, const row *at, clv_err *err) {
+/* Accepts only null and a list of texts that require_word accepts. */
+static clv_code require_words(hf_text *r, const row *at, clv_err *err) {
   bool more = true;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_open(&r->j, CLV_JSON_LIST, err));
   for (size_t n = 0; more; n++) {
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_LIST, n, &more, err));
-    if (more) CLV_TRY(want_word(r, at, err));
+    if (more) CLV_TRY(require_word(r, at, err));
   }
   return CLV_OK;
 }
 
-/* Accepts null and the number 1 only. */
-static clv_code want_one(hf_text *r, const row *at, clv_err *err) {
-  size_t from = here(r);
+/* Accepts only null and the number 1. */
+static clv_code require_one(hf_text *r, const row *at, clv_err *err) {
+  size_t from = value_offset(r);
   double found = 1;
   if (!clv_json_skip_null(&r->j)) CLV_TRY(clv_json_real(&r->j, &found, err));
-  return found == 1 ? CLV_OK : refuse(r, from, at, "not 1", err);
+  return found == 1 ? CLV_OK : fail_refused(r, from, at, "not 1", err);
 }
 
 static clv_code read_rope(hf_text *r, const row *at, clv_err *err);
@@ -247,21 +251,21 @@ static clv_code read_rope(hf_text *r, const row *at, clv_err *err);
     .key = KEY, .families = FAMILIES, .read = read_whole, .offset = AT(MEMBER), .low = 1, \
     .high = HIGH, .required = true                                                        \
   }
-/* Second name that transformers accepts for a key of GPT-2. */
+/* Row for the second name that transformers accepts for a key of GPT-2. */
 #define SECOND_NAME(KEY, NAME, MEMBER, HIGH)                                          \
   {                                                                                   \
     .key = KEY, .families = GPT2, .read = read_whole, .offset = AT(MEMBER), .low = 1, \
-    .high = HIGH, .name_of = NAME                                                     \
+    .high = HIGH, .first_name = NAME                                                  \
   }
 #define SHARE(KEY, FAMILIES, MEMBER, FALLBACK)                                                \
   {                                                                                           \
     .key = KEY, .families = FAMILIES, .read = read_real, .offset = AT(MEMBER), .high = 0.999, \
-    .fallback = FALLBACK                                                                      \
+    .default_value = FALLBACK                                                                 \
   }
-#define TRUTH(KEY, FAMILIES, MEMBER, FALLBACK)                                             \
-  {                                                                                        \
-    .key = KEY, .families = FAMILIES, .read = read_truth, .offset = AT(MEMBER), .high = 1, \
-    .fallback = FALLBACK                                                                   \
+#define TRUTH(KEY, FAMILIES, MEMBER, FALLBACK)                                            \
+  {                                                                                       \
+    .key = KEY, .families = FAMILIES, .read = read_bool, .offset = AT(MEMBER), .high = 1, \
+    .default_value = FALLBACK                                                             \
   }
 
 enum { MOST_WIDTH = 1 << 16, MOST_INNER = 1 << 20, MOST_ROWS = 1 << 24, MOST_LAYERS = 240 };
@@ -296,13 +300,14 @@ static const row rows[] = {
     {.key = "head_dim", .families = DECODERS, .read = read_whole_or_null,
      .offset = AT(head_width), .low = 1, .high = 4096},
     {.key = "pad_token_id", .families = GPT2 | DECODERS, .read = read_padding,
-     .offset = AT(padding), .low = -1, .high = MOST_ROWS, .fallback = -1},
+     .offset = AT(padding), .low = -1, .high = MOST_ROWS, .default_value = -1},
     {.key = "pad_token_id", .families = BERT | LAYOUTLM, .read = read_padding,
-     .offset = AT(padding), .low = -1, .high = MOST_ROWS, .fallback = 0},
+     .offset = AT(padding), .low = -1, .high = MOST_ROWS, .default_value = 0},
     {.key = "pad_token_id", .families = ROBERTA, .read = read_padding, .offset = AT(padding),
-     .low = 0, .high = MOST_ROWS, .fallback = 1},
+     .low = 0, .high = MOST_ROWS, .default_value = 1},
     {.key = "num_labels", .families = ALL, .read = read_num_labels, .low = 1, .high = MAX_LABELS},
-    {.key = "id2label", .families = ALL, .read = read_labels, .offset = AT(labels), .fallback = 2},
+    {.key = "id2label", .families = ALL, .read = read_labels, .offset = AT(labels),
+     .default_value = 2},
 
     SHARE("hidden_dropout_prob", ENCODERS | VIT, hidden_dropout, 0.1),
     SHARE("resid_pdrop", GPT2, hidden_dropout, 0.1),
@@ -310,22 +315,22 @@ static const row rows[] = {
     SHARE("attention_probs_dropout_prob", ENCODERS | VIT, attention_dropout, 0.1),
     SHARE("attn_pdrop", GPT2, attention_dropout, 0.1),
     SHARE("attention_dropout", DECODERS, attention_dropout, 0),
-    {.key = "classifier_dropout", .families = BERT | ROBERTA | GPT2 | DECODERS, .read = read_real_or_null,
-     .offset = AT(head_dropout), .high = 0.999, .fallback = -1},
+    {.key = "classifier_dropout", .families = BERT | ROBERTA | GPT2 | DECODERS,
+     .read = read_real_or_null, .offset = AT(head_dropout), .high = 0.999, .default_value = -1},
     {.key = "layer_norm_eps", .families = ENCODERS | VIT, .read = read_real, .offset = AT(eps),
-     .low = 1e-30, .high = 1, .fallback = 1e-12},
+     .low = 1e-30, .high = 1, .default_value = 1e-12},
     {.key = "layer_norm_epsilon", .families = GPT2, .read = read_real, .offset = AT(eps),
-     .low = 1e-30, .high = 1, .fallback = 1e-5},
+     .low = 1e-30, .high = 1, .default_value = 1e-5},
     {.key = "rms_norm_eps", .families = DECODERS, .read = read_real, .offset = AT(eps),
-     .low = 1e-30, .high = 1, .fallback = 1e-6},
+     .low = 1e-30, .high = 1, .default_value = 1e-6},
     {.key = "initializer_range", .families = ALL, .read = read_real, .offset = AT(deviation),
-     .high = 10, .fallback = 0.02},
+     .high = 10, .default_value = 0.02},
     {.key = "hidden_act", .families = ENCODERS | VIT, .read = read_activation,
-     .offset = AT(activation), .fallback = CLV_OP_GELU},
+     .offset = AT(activation), .default_value = CLV_OP_GELU},
     {.key = "activation_function", .families = GPT2, .read = read_activation,
-     .offset = AT(activation), .fallback = CLV_OP_GELU_TANH},
+     .offset = AT(activation), .default_value = CLV_OP_GELU_TANH},
     {.key = "hidden_act", .families = DECODERS, .read = read_activation,
-     .offset = AT(activation), .fallback = CLV_OP_SILU},
+     .offset = AT(activation), .default_value = CLV_OP_SILU},
     TRUTH("tie_word_embeddings", ENCODERS | GPT2, tied, true),
     TRUTH("tie_word_embeddings", DECODERS, tied, false),
     TRUTH("qkv_bias", VIT, qkv_bias, true),
@@ -333,36 +338,37 @@ static const row rows[] = {
     TRUTH("mlp_bias", LLAMA, inner_bias, false),
 
     {.key = "rope_theta", .families = DECODERS, .read = read_real, .offset = AT(base), .low = 1,
-     .high = 1e12, .fallback = 10000},
+     .high = 1e12, .default_value = 10000},
     {.key = "rope_parameters", .families = DECODERS, .read = read_rope,
      .offset = offsetof(hf_text, parameters)},
     {.key = "rope_scaling", .families = DECODERS, .read = read_rope,
      .offset = offsetof(hf_text, scaling)},
-    {.key = "partial_rotary_factor", .families = DECODERS, .read = want_one,
-     .why = "all of a head is turned"},
+    {.key = "partial_rotary_factor", .families = DECODERS, .read = require_one,
+     .refusal_reason = "all of a head is turned"},
 
-    {.key = "position_embedding_type", .families = ENCODERS, .read = want_word,
-     .why = "absolute positions can be had"},
-    {.key = "layer_types", .families = DECODERS, .read = want_words,
-     .why = "full_attention can be had"},
-    {.key = "per_layer_config", .families = ALL, .read = want_empty,
-     .why = "all layers have the same sizes"},
-    {.key = "is_encoder_decoder", .families = ALL, .read = want_false,
-     .why = "there is no second network"},
-    {.key = "use_sliding_window", .families = QWEN2, .read = want_false,
-     .why = "attention sees all places before"},
-    {.key = "is_decoder", .families = ENCODERS, .read = want_false,
-     .why = "an encoder sees places on both sides"},
-    {.key = "add_cross_attention", .families = BERT | ROBERTA | GPT2, .read = want_false,
-     .why = "there is no second network to attend to"},
-    {.key = "scale_attn_weights", .families = GPT2, .read = want_true,
-     .why = "scores are divided by sqrt(width)"},
-    {.key = "scale_attn_by_inverse_layer_idx", .families = GPT2, .read = want_false,
-     .why = "scores are divided by sqrt(width) alone"},
-    {.key = "pruned_heads", .families = ALL, .read = want_empty,
-     .why = "all layers have all heads"},
-    {.key = "quantization_config", .families = ALL, .read = want_null,
-     .why = "its weights are no numbers of f32, f16 or bf16; take the model before that"},
+    {.key = "position_embedding_type", .families = ENCODERS, .read = require_word,
+     .refusal_reason = "absolute positions can be had"},
+    {.key = "layer_types", .families = DECODERS, .read = require_words,
+     .refusal_reason = "full_attention can be had"},
+    {.key = "per_layer_config", .families = ALL, .read = require_empty,
+     .refusal_reason = "all layers have the same sizes"},
+    {.key = "is_encoder_decoder", .families = ALL, .read = require_false,
+     .refusal_reason = "there is no second network"},
+    {.key = "use_sliding_window", .families = QWEN2, .read = require_false,
+     .refusal_reason = "attention sees all places before"},
+    {.key = "is_decoder", .families = ENCODERS, .read = require_false,
+     .refusal_reason = "an encoder sees places on both sides"},
+    {.key = "add_cross_attention", .families = BERT | ROBERTA | GPT2, .read = require_false,
+     .refusal_reason = "there is no second network to attend to"},
+    {.key = "scale_attn_weights", .families = GPT2, .read = require_true,
+     .refusal_reason = "scores are divided by sqrt(width)"},
+    {.key = "scale_attn_by_inverse_layer_idx", .families = GPT2, .read = require_false,
+     .refusal_reason = "scores are divided by sqrt(width) alone"},
+    {.key = "pruned_heads", .families = ALL, .read = require_empty,
+     .refusal_reason = "all layers have all heads"},
+    {.key = "quantization_config", .families = ALL, .read = require_null,
+     .refusal_reason =
+         "its weights are no numbers of f32, f16 or bf16; take the model before that"},
 };
 /* clang-format on */
 
@@ -376,24 +382,26 @@ static const row rope_rows[] = {
      .offset = offsetof(hf_rope, theta),
      .low = 1,
      .high = 1e12},
-    {.key = "rope_type", .read = want_word, .why = ROPE_DEFAULT},
-    {.key = "type", .read = want_word, .why = ROPE_DEFAULT},
-    {.key = "partial_rotary_factor", .read = want_one, .why = "all of a head is turned"},
+    {.key = "rope_type", .read = require_word, .refusal_reason = ROPE_DEFAULT},
+    {.key = "type", .read = require_word, .refusal_reason = ROPE_DEFAULT},
+    {.key = "partial_rotary_factor",
+     .read = require_one,
+     .refusal_reason = "all of a head is turned"},
 };
 
 static clv_code read_object(hf_text *r, const row *list, size_t n, unsigned family,
                             bool seen[MAX_ROWS], clv_err *err);
 
-/* Reads rope_parameters or rope_scaling. Skips numbers of other types of rotary positions, as
- * transformers skips them. */
+/* Reads rope_parameters or rope_scaling. Skips keys that belong to other types of rotary positions,
+ * as transformers does. */
 static clv_code read_rope(hf_text *r, const row *at, clv_err *err) {
   bool seen[MAX_ROWS] = {0};
   hf_rope *rope = (hf_rope *)(void *)((char *)r + at->offset);
-  void *before = r->into;
+  void *before = r->target;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
-  r->into = rope;
+  r->target = rope;
   clv_code code = read_object(r, rope_rows, CLV_COUNT(rope_rows), 0, seen, err);
-  r->into = before;
+  r->target = before;
   for (size_t i = 0; i < CLV_COUNT(rope_rows); i++) rope->is_given |= seen[i];
   return code;
 }
@@ -408,46 +416,46 @@ static int find_row(const row *list, size_t n, unsigned family, const clv_bytes 
   return -1;
 }
 
-/* Reads the value of row i. If a key and its second name are both given, their values must agree.
- */
-static clv_code read_name(hf_text *r, const row *list, size_t n, unsigned family, int i,
-                          bool seen[MAX_ROWS], clv_err *err) {
+/* Reads the value of the key in row i. If the file has the key and its second name, their values
+ * must be equal. */
+static clv_code read_key_value(hf_text *r, const row *list, size_t n, unsigned family, int i,
+                               bool seen[MAX_ROWS], clv_err *err) {
   const row *at = &list[i], *other = NULL;
-  size_t from = here(r);
+  size_t from = value_offset(r);
   for (size_t k = 0; k < n; k++) {
-    bool same = at->name_of ? strcmp(list[k].key, at->name_of) == 0
-                            : list[k].name_of && strcmp(list[k].name_of, at->key) == 0;
+    bool same = at->first_name ? strcmp(list[k].key, at->first_name) == 0
+                               : list[k].first_name && strcmp(list[k].first_name, at->key) == 0;
     if (same && seen[k] && (list[k].families & family) == family) other = &list[k];
   }
   r->key = at->key;
   if (!other) return at->read(r, at, err);
-  int64_t before = *(int64_t *)field(r, at);
+  int64_t before = *(int64_t *)field_at(r, at);
   CLV_TRY(at->read(r, at, err));
-  if (*(int64_t *)field(r, at) == before) return CLV_OK;
+  if (*(int64_t *)field_at(r, at) == before) return CLV_OK;
   return clv_json_fail(&r->j, from, err,
                        "%s is %lld and %s is %lld: they name one number, keep one", at->key,
-                       (long long)*(int64_t *)field(r, at), other->key, (long long)before);
+                       (long long)*(int64_t *)field_at(r, at), other->key, (long long)before);
 }
 
-static clv_code skip_key(hf_text *r, size_t from, const clv_bytes *key, clv_err *err) {
+static clv_code skip_unknown_key(hf_text *r, size_t from, const clv_bytes *key, clv_err *err) {
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(&r->j, &kind, err));
-  if (r->into == r->c || kind != CLV_JSON_OBJECT) return clv_json_skip(&r->j, err);
+  if (r->target == r->c || kind != CLV_JSON_OBJECT) return clv_json_skip(&r->j, err);
   return clv_json_fail(&r->j, from, err,
                        "'%.40s' has rotary positions of its own: all layers have the same",
                        key->len ? key->data : "");
 }
 
-/* Reads one `key: value`. */
+/* Reads one `key: value` of a JSON object. */
 static clv_code read_pair(hf_text *r, const row *list, size_t n, unsigned family,
                           bool seen[MAX_ROWS], clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
-  size_t from = here(r);
+  size_t from = value_offset(r);
   CLV_TRY(clv_json_key(&r->j, &key, err));
   int i = key.len ? find_row(list, n, family, &key) : -1;
-  if (i < 0) return skip_key(r, from, &key, err);
+  if (i < 0) return skip_unknown_key(r, from, &key, err);
   if (seen[i]) return clv_json_fail(&r->j, from, err, "'%s' stands here twice", list[i].key);
-  CLV_TRY(read_name(r, list, n, family, i, seen, err));
+  CLV_TRY(read_key_value(r, list, n, family, i, seen, err));
   seen[i] = true;
   return CLV_OK;
 }
@@ -466,7 +474,7 @@ static clv_code read_object(hf_text *r, const row *list, size_t n, unsigned fami
 static clv_code read_family(hf_text *r, const row *at, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   char known[160] = "";
-  size_t from = here(r), used = 0;
+  size_t from = value_offset(r), used = 0;
   (void)at;
   CLV_TRY(clv_json_text(&r->j, &text, err));
   for (int f = 0; f < CLV_HF_FAMILIES; f++) {
@@ -490,34 +498,35 @@ static clv_code find_family(hf_text *r, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "%.200s: the key model_type is missing", r->j.label);
 }
 
-/* Sets the default of each key of the family. */
-static void set_fallbacks(clv_hf_config *c) {
+/* Sets the fields of all keys of the family to their defaults. */
+static void set_defaults(clv_hf_config *c) {
   for (size_t i = 0; i < CLV_COUNT(rows); i++) {
     void *to = (char *)c + rows[i].offset;
-    if (rows[i].name_of || !(rows[i].families >> c->family & 1)) continue;
+    if (rows[i].first_name || !(rows[i].families >> c->family & 1)) continue;
     if (rows[i].read == read_real || rows[i].read == read_real_or_null)
-      *(double *)to = rows[i].fallback;
-    else if (rows[i].read == read_truth)
-      *(bool *)to = rows[i].fallback != 0;
+      *(double *)to = rows[i].default_value;
+    else if (rows[i].read == read_bool)
+      *(bool *)to = rows[i].default_value != 0;
     else if (rows[i].read == read_activation)
-      *(clv_op *)to = (clv_op)rows[i].fallback;
+      *(clv_op *)to = (clv_op)rows[i].default_value;
     else if (rows[i].read == read_whole || rows[i].read == read_whole_or_null ||
              rows[i].read == read_padding || rows[i].read == read_labels)
-      *(int64_t *)to = (int64_t)rows[i].fallback;
+      *(int64_t *)to = (int64_t)rows[i].default_value;
   }
 }
 
-static bool is_seen(const bool seen[MAX_ROWS], const char *key) {
+static bool has_seen_key(const bool seen[MAX_ROWS], const char *key) {
   for (size_t i = 0; i < CLV_COUNT(rows); i++)
-    if (seen[i] &&
-        (strcmp(rows[i].key, key) == 0 || (rows[i].name_of && strcmp(rows[i].name_of, key) == 0)))
+    if (seen[i] && (strcmp(rows[i].key, key) == 0 ||
+                    (rows[i].first_name && strcmp(rows[i].first_name, key) == 0)))
       return true;
   return false;
 }
 
 static clv_code check_required(const hf_text *r, const bool seen[MAX_ROWS], clv_err *err) {
   for (size_t i = 0; i < CLV_COUNT(rows); i++)
-    if (rows[i].required && rows[i].families >> r->c->family & 1 && !is_seen(seen, rows[i].key))
+    if (rows[i].required && rows[i].families >> r->c->family & 1 &&
+        !has_seen_key(seen, rows[i].key))
       return clv_fail(err, CLV_INVALID, "%.200s: the key %s is missing, which a %s needs",
                       r->j.label, rows[i].key, clv_hf_family_name(r->c->family));
   return CLV_OK;
@@ -552,9 +561,9 @@ static clv_code check_sizes(const clv_hf_config *c, const char *label, clv_err *
   return CLV_OK;
 }
 
-/* Applies keys that override others independently of their order in the file, as in transformers 5:
+/* Applies keys that override other keys, wherever they are in the file, as transformers 5 does:
  * num_labels overrides the size of id2label, rope_scaling overrides rope_parameters, and rope_theta
- * inside one of them overrides the file's. */
+ * inside either overrides the top-level rope_theta. */
 static void apply_overriding_keys(hf_text *r) {
   const hf_rope *rope = r->scaling.is_given ? &r->scaling : &r->parameters;
   if (r->num_labels) r->c->labels = r->num_labels;
@@ -581,10 +590,10 @@ clv_code clv_hf_config_parse(const char *label, const char *text, size_t len, cl
                              clv_err *err) {
   _Static_assert(CLV_COUNT(rows) <= MAX_ROWS, "one of `seen` each");
   clv_hf_config c = {.padding = -1};
-  hf_text r = {.j = {.label = label, .text = text, .len = len}, .c = &c, .into = &c};
+  hf_text r = {.j = {.label = label, .text = text, .len = len}, .c = &c, .target = &c};
   bool seen[MAX_ROWS] = {0};
   CLV_TRY(find_family(&r, err));
-  set_fallbacks(&c);
+  set_defaults(&c);
   r.j.at = 0;
   CLV_TRY(read_object(&r, rows, CLV_COUNT(rows), 1u << c.family, seen, err));
   CLV_TRY(check_required(&r, seen, err));

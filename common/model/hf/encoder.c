@@ -14,32 +14,34 @@
 
 enum { LEFT, TOP, RIGHT, BOTTOM };
 
-/* Name of a node that belongs to a table: "TABLE.WHATn". */
-typedef struct long_name {
+/* Name of a node. Returned by value, so that it needs no buffer of the caller. */
+typedef struct node_name {
   char text[CLV_NAME_MAX];
-} long_name;
+} node_name;
 
-static long_name name_after(const char *table, const char *what, int64_t column) {
-  long_name n;
+static node_name node_name_of_table(const char *table, const char *what, int64_t column) {
+  node_name n;
   snprintf(n.text, sizeof n.text, "%s.%s%d", table, what, (int)column);
   return n;
 }
 
-/* Adds to *x the rows of one column of the boxes; rows: node [N, S, 4, hidden]. */
+/* Adds to *x the embeddings of one column of the boxes. rows: node with the embeddings of all four
+ * columns, [N, S, 4, hidden]. */
 static clv_code add_column(hf_builder *b, const char *table, int64_t column, int rows, int *x,
                            clv_err *err) {
   clv_attr_value one[] = {clv_hf_int_attr(CLV_ATTR_DIM, 2), clv_hf_int_attr(CLV_ATTR_START, column),
                           clv_hf_int_attr(CLV_ATTR_STOP, column + 1)};
   clv_attr_value flat = {.key = CLV_ATTR_SHAPE, .n_ints = 2, .ints = {-1, b->c->hidden}};
-  CLV_TRY(clv_hf_add_node(b, CLV_OP_SLICE, name_after(table, "column", column).text, one,
+  CLV_TRY(clv_hf_add_node(b, CLV_OP_SLICE, node_name_of_table(table, "column", column).text, one,
                           CLV_COUNT(one), &rows, err));
-  CLV_TRY(clv_hf_add_node(b, CLV_OP_RESHAPE, name_after(table, "rows", column).text, &flat, 1,
-                          &rows, err));
-  return clv_hf_add_binary(b, CLV_OP_ADD, name_after(table, "add", column).text, x, rows, err);
+  CLV_TRY(clv_hf_add_node(b, CLV_OP_RESHAPE, node_name_of_table(table, "rows", column).text, &flat,
+                          1, &rows, err));
+  return clv_hf_add_binary(b, CLV_OP_ADD, node_name_of_table(table, "add", column).text, x, rows,
+                           err);
 }
 
-/* Adds the rows for columns `first` and `second` of the boxes, both from one table. One embedding
- * looks up all four columns, and slices take the two. */
+/* Adds to *x the embeddings of columns `first` and `second` of the boxes from one table. A single
+ * embedding node looks up all four columns, and slices take these two. */
 static clv_code add_two_columns(hf_builder *b, const char *table, int64_t first, int64_t second,
                                 int *x, clv_err *err) {
   int all = b->in.boxes;
@@ -48,15 +50,16 @@ static clv_code add_two_columns(hf_builder *b, const char *table, int64_t first,
   return add_column(b, table, second, all, x, err);
 }
 
-/* Adds the rows for the difference of two columns of the boxes. */
+/* Adds to *x the embedding of the difference of two columns of the boxes. */
 static clv_code add_difference(hf_builder *b, const char *table, int64_t column, int64_t minus,
                                int *x, clv_err *err) {
   int rows = b->in.boxes;
   CLV_TRY(clv_hf_embed_column(b, table, b->c->boxes, column, minus, &rows, err));
-  return clv_hf_add_binary(b, CLV_OP_ADD, name_after(table, "add", column).text, x, rows, err);
+  return clv_hf_add_binary(b, CLV_OP_ADD, node_name_of_table(table, "add", column).text, x, rows,
+                           err);
 }
 
-/* Adds the embeddings of the boxes, in the order in which transformers adds its tables. */
+/* Adds to *x all embeddings of the boxes, in the order in which transformers adds them. */
 static clv_code add_boxes(hf_builder *b, int *x, clv_err *err) {
   CLV_TRY(add_two_columns(b, "x_position_embeddings", LEFT, RIGHT, x, err));
   CLV_TRY(add_two_columns(b, "y_position_embeddings", TOP, BOTTOM, x, err));
@@ -64,15 +67,15 @@ static clv_code add_boxes(hf_builder *b, int *x, clv_err *err) {
   return add_difference(b, "w_position_embeddings", RIGHT, LEFT, x, err);
 }
 
-/* Adds row 0 of the table of token types to every position, because pairs of sentences are not
- * supported. The row index is a token minus itself, which is 0. */
+/* Adds row 0 of the token type table to every position, because pairs of sentences are not
+ * supported. The row index is computed as a token minus itself, which is 0. */
 static clv_code add_first_token_type(hf_builder *b, int *x, clv_err *err) {
   int rows = b->in.records;
   CLV_TRY(clv_hf_embed_column(b, "token_type_embeddings", b->c->types, -1, 0, &rows, err));
   return clv_hf_add_binary(b, CLV_OP_ADD, "token_type_embeddings.add", x, rows, err);
 }
 
-static clv_code embeddings(hf_builder *b, int *x, clv_err *err) {
+static clv_code add_embeddings(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
   hf_positions places = {.rows = c->positions,
                          .first = c->family == CLV_HF_ROBERTA ? c->padding + 1 : 0};
@@ -87,7 +90,7 @@ static clv_code embeddings(hf_builder *b, int *x, clv_err *err) {
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-static clv_code attend(hf_builder *b, int *x, clv_err *err) {
+static clv_code add_attention(hf_builder *b, int *x, clv_err *err) {
   int64_t width = b->c->hidden;
   int key = *x;
   int value = key;
@@ -97,34 +100,36 @@ static clv_code attend(hf_builder *b, int *x, clv_err *err) {
   return clv_hf_attention(b, "attention.self.attention", false, key, value, x, err);
 }
 
-/* Adds LN(before + dropout(dense(x))), with `at` before the names of its nodes. */
-static clv_code half_end(hf_builder *b, const char *at, int before, int *x, clv_err *err) {
-  char outer[CLV_NAME_MAX];
-  memcpy(outer, b->prefix, sizeof outer);
-  clv_hf_set_prefix(b, "%s%s", outer, at);
+/* Adds LN(before + dropout(dense(x))), the end of each half of a block. at: prefix of the names of
+ * its nodes, such as "output.". */
+static clv_code add_residual_norm(hf_builder *b, const char *at, int before, int *x, clv_err *err) {
+  char outer_prefix[CLV_NAME_MAX];
+  memcpy(outer_prefix, b->prefix, sizeof outer_prefix);
+  clv_hf_set_prefix(b, "%s%s", outer_prefix, at);
   CLV_TRY(clv_hf_dense(b, "dense", b->c->hidden, true, x, err));
   CLV_TRY(clv_hf_dropout(b, "dropout", b->c->hidden_dropout, x, err));
   CLV_TRY(clv_hf_add_binary(b, CLV_OP_ADD, "add", x, before, err));
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "LayerNorm", x, err));
-  clv_hf_set_prefix(b, "%s", outer);
+  clv_hf_set_prefix(b, "%s", outer_prefix);
   return CLV_OK;
 }
 
-static clv_code block(hf_builder *b, int64_t number, int *x, clv_err *err) {
+static clv_code add_block(hf_builder *b, int64_t number, int *x, clv_err *err) {
   int before = *x;
   clv_hf_set_prefix(b, "%sencoder.layer.%d.", clv_hf_prefix(b->c, b->head), (int)number);
-  CLV_TRY(attend(b, x, err));
-  CLV_TRY(half_end(b, "attention.output.", before, x, err));
+  CLV_TRY(add_attention(b, x, err));
+  CLV_TRY(add_residual_norm(b, "attention.output.", before, x, err));
   before = *x;
   CLV_TRY(clv_hf_dense(b, "intermediate.dense", b->c->inner, true, x, err));
   CLV_TRY(clv_hf_add_node(b, b->c->activation, "intermediate.activation", NULL, 0, x, err));
-  return half_end(b, "output.", before, x, err);
+  return add_residual_norm(b, "output.", before, x, err);
 }
 
 /* ---- heads ----------------------------------------------------------------------------------- */
 
-/* Adds RoBERTa's head: dropout, dense, tanh, dropout, out_proj on the first position. */
-static clv_code roberta_sequence(hf_builder *b, int *x, clv_err *err) {
+/* Adds RoBERTa's head for sequences: dropout, dense, tanh, dropout and out_proj on the first
+ * position. */
+static clv_code add_roberta_sequence_head(hf_builder *b, int *x, clv_err *err) {
   clv_hf_set_prefix(b, "classifier.");
   CLV_TRY(clv_hf_first_token(b, "first", x, err));
   CLV_TRY(clv_hf_dropout(b, "dropout", b->c->head_dropout, x, err));
@@ -134,23 +139,24 @@ static clv_code roberta_sequence(hf_builder *b, int *x, clv_err *err) {
   return clv_hf_dense(b, "out_proj", b->labels, true, x, err);
 }
 
-static clv_code token(hf_builder *b, int *x, clv_err *err) {
+static clv_code add_token_head(hf_builder *b, int *x, clv_err *err) {
   clv_hf_set_prefix(b, "%s", "");
   CLV_TRY(clv_hf_dropout(b, "dropout", b->c->head_dropout, x, err));
   return clv_hf_dense(b, "classifier", b->labels, true, x, err);
 }
 
-static clv_code sequence(hf_builder *b, int *x, clv_err *err) {
-  if (b->c->family == CLV_HF_ROBERTA) return roberta_sequence(b, x, err);
+static clv_code add_sequence_head(hf_builder *b, int *x, clv_err *err) {
+  if (b->c->family == CLV_HF_ROBERTA) return add_roberta_sequence_head(b, x, err);
   clv_hf_set_prefix(b, "%spooler.", clv_hf_prefix(b->c, b->head));
   CLV_TRY(clv_hf_first_token(b, "first", x, err));
   CLV_TRY(clv_hf_dense(b, "dense", b->c->hidden, true, x, err));
   CLV_TRY(clv_hf_add_node(b, CLV_OP_TANH, "activation", NULL, 0, x, err));
-  return token(b, x, err);
+  return add_token_head(b, x, err);
 }
 
-/* Adds dense, activation, norm and the projection to the vocabulary. */
-static clv_code masked(hf_builder *b, int *x, clv_err *err) {
+/* Adds the head for masked tokens: dense, activation, norm and the linear layer to the vocabulary.
+ */
+static clv_code add_masked_head(hf_builder *b, int *x, clv_err *err) {
   bool roberta = b->c->family == CLV_HF_ROBERTA;
   clv_op act = roberta ? CLV_OP_GELU : b->c->activation;
   clv_hf_set_prefix(b, roberta ? "lm_head." : "cls.predictions.transform.");
@@ -163,8 +169,10 @@ static clv_code masked(hf_builder *b, int *x, clv_err *err) {
 
 clv_code clv_hf_encoder(hf_builder *b, int *x, clv_err *err) {
   static clv_code (*const heads[CLV_HF_HEADS])(hf_builder *, int *, clv_err *) = {
-      [CLV_HF_SEQUENCE] = sequence, [CLV_HF_TOKEN] = token, [CLV_HF_MASKED] = masked};
-  CLV_TRY(embeddings(b, x, err));
-  for (int64_t i = 0; i < b->c->layers; i++) CLV_TRY(block(b, i, x, err));
+      [CLV_HF_SEQUENCE] = add_sequence_head,
+      [CLV_HF_TOKEN] = add_token_head,
+      [CLV_HF_MASKED] = add_masked_head};
+  CLV_TRY(add_embeddings(b, x, err));
+  for (int64_t i = 0; i < b->c->layers; i++) CLV_TRY(add_block(b, i, x, err));
   return heads[b->head] ? heads[b->head](b, x, err) : CLV_OK;
 }

@@ -12,10 +12,10 @@
 
 #include "common/model/hf/hf_int.h"
 
-/* Adds a projection. With `ends` it ends a half of a block: its initial weights are divided by the
- * square root of the number of such projections, as in transformers. */
-static clv_code project(hf_builder *b, const char *name, int64_t out, bool ends, int *x,
-                        clv_err *err) {
+/* Adds a linear layer. ends: the layer is the last of half a block, so the deviation of its initial
+ * weights is divided by the square root of the number of such layers, as in transformers. */
+static clv_code add_projection(hf_builder *b, const char *name, int64_t out, bool ends, int *x,
+                               clv_err *err) {
   double halves = 2 * (double)b->c->layers;
   hf_linear l = {.out = out,
                  .bias = true,
@@ -24,8 +24,8 @@ static clv_code project(hf_builder *b, const char *name, int64_t out, bool ends,
   return clv_hf_linear(b, name, &l, x, err);
 }
 
-/* Takes one third of the columns: number `at`, from 0. */
-static clv_code take_third(hf_builder *b, const char *name, int64_t at, int *x, clv_err *err) {
+/* Slices out one third of the columns. at: which third, 0 to 2. */
+static clv_code add_third_slice(hf_builder *b, const char *name, int64_t at, int *x, clv_err *err) {
   int64_t width = b->c->hidden;
   clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_DIM, -1),
                         clv_hf_int_attr(CLV_ATTR_START, at * width),
@@ -33,37 +33,37 @@ static clv_code take_third(hf_builder *b, const char *name, int64_t at, int *x, 
   return clv_hf_add_node(b, CLV_OP_SLICE, name, v, CLV_COUNT(v), x, err);
 }
 
-static clv_code attend(hf_builder *b, int *x, clv_err *err) {
+static clv_code add_attention(hf_builder *b, int *x, clv_err *err) {
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "ln_1", x, err));
-  CLV_TRY(project(b, "attn.c_attn", 3 * b->c->hidden, false, x, err));
+  CLV_TRY(add_projection(b, "attn.c_attn", 3 * b->c->hidden, false, x, err));
   int key = *x, value = key;
-  CLV_TRY(take_third(b, "attn.query", 0, x, err));
-  CLV_TRY(take_third(b, "attn.key", 1, &key, err));
-  CLV_TRY(take_third(b, "attn.value", 2, &value, err));
+  CLV_TRY(add_third_slice(b, "attn.query", 0, x, err));
+  CLV_TRY(add_third_slice(b, "attn.key", 1, &key, err));
+  CLV_TRY(add_third_slice(b, "attn.value", 2, &value, err));
   CLV_TRY(clv_hf_attention(b, "attn.attention", true, key, value, x, err));
-  CLV_TRY(project(b, "attn.c_proj", b->c->hidden, true, x, err));
+  CLV_TRY(add_projection(b, "attn.c_proj", b->c->hidden, true, x, err));
   return clv_hf_dropout(b, "attn.resid_dropout", b->c->hidden_dropout, x, err);
 }
 
-static clv_code feed(hf_builder *b, int *x, clv_err *err) {
+static clv_code add_feed_forward(hf_builder *b, int *x, clv_err *err) {
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "ln_2", x, err));
-  CLV_TRY(project(b, "mlp.c_fc", b->c->inner, false, x, err));
+  CLV_TRY(add_projection(b, "mlp.c_fc", b->c->inner, false, x, err));
   CLV_TRY(clv_hf_add_node(b, b->c->activation, "mlp.act", NULL, 0, x, err));
-  CLV_TRY(project(b, "mlp.c_proj", b->c->hidden, true, x, err));
+  CLV_TRY(add_projection(b, "mlp.c_proj", b->c->hidden, true, x, err));
   return clv_hf_dropout(b, "mlp.dropout", b->c->hidden_dropout, x, err);
 }
 
-static clv_code block(hf_builder *b, int64_t number, int *x, clv_err *err) {
+static clv_code add_block(hf_builder *b, int64_t number, int *x, clv_err *err) {
   int before = *x;
   clv_hf_set_prefix(b, "%sh.%d.", clv_hf_prefix(b->c, b->head), (int)number);
-  CLV_TRY(attend(b, x, err));
+  CLV_TRY(add_attention(b, x, err));
   CLV_TRY(clv_hf_add_binary(b, CLV_OP_ADD, "attn.add", x, before, err));
   before = *x;
-  CLV_TRY(feed(b, x, err));
+  CLV_TRY(add_feed_forward(b, x, err));
   return clv_hf_add_binary(b, CLV_OP_ADD, "mlp.add", x, before, err);
 }
 
-static clv_code head(hf_builder *b, int *x, clv_err *err) {
+static clv_code add_head(hf_builder *b, int *x, clv_err *err) {
   clv_hf_set_prefix(b, "%s", "");
   switch (b->head) {
     case CLV_HF_SEQUENCE:
@@ -86,8 +86,8 @@ clv_code clv_hf_gpt2(hf_builder *b, int *x, clv_err *err) {
   CLV_TRY(clv_hf_token_embedding(b, "wte", x, err));
   CLV_TRY(clv_hf_positions(b, "wpe", &places, x, err));
   CLV_TRY(clv_hf_dropout(b, "drop", c->embedding_dropout, x, err));
-  for (int64_t i = 0; i < c->layers; i++) CLV_TRY(block(b, i, x, err));
+  for (int64_t i = 0; i < c->layers; i++) CLV_TRY(add_block(b, i, x, err));
   clv_hf_set_prefix(b, "%s", clv_hf_prefix(c, b->head));
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "ln_f", x, err));
-  return head(b, x, err);
+  return add_head(b, x, err);
 }

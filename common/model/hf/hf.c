@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_hf_add_layers: checks head and inputs, and calls the function that builds the family.
+ * clv_hf_add_layers: checks head and inputs, and calls the function that adds the layers of the
+ * model's family.
  */
 #include "common/model/hf/hf.h"
 
@@ -26,7 +27,7 @@ static clv_code check_head(const clv_hf_config *c, clv_hf_head head, clv_err *er
                   clv_hf_head_name(head), known);
 }
 
-/* Checks shape and type of the records. */
+/* Checks shape and type of the input node with the records. */
 static clv_code check_records(const clv_hf_config *c, const clv_graph *g, int node, clv_err *err) {
   const clv_shape *s = &g->nodes[node].shape;
   char text[160];

@@ -36,28 +36,32 @@ typedef enum clv_hf_family {
 
 /* Head behind the last block, and the shape of its output. */
 typedef enum clv_hf_head {
-  CLV_HF_NO_HEAD,  /* [N, S, hidden] */
-  CLV_HF_SEQUENCE, /* class of the sample, [N, labels] */
-  CLV_HF_TOKEN,    /* class of each position, [N, S, labels] */
-  CLV_HF_MASKED,   /* masked token of each position, [N, S, vocabulary] */
-  CLV_HF_CAUSAL,   /* next token of each position, [N, S, vocabulary] */
+  CLV_HF_NO_HEAD,  /* the output of the last block, [N, S, hidden] */
+  CLV_HF_SEQUENCE, /* scores the class of the sample, [N, labels] */
+  CLV_HF_TOKEN,    /* scores the class of each position, [N, S, labels] */
+  CLV_HF_MASKED,   /* predicts masked tokens, [N, S, vocabulary] */
+  CLV_HF_CAUSAL,   /* predicts the token after each position, [N, S, vocabulary] */
   CLV_HF_HEADS
 } clv_hf_head;
 
-/* Contents of a config.json. Keys of other families are 0 or false. */
+/* Contents of a config.json. Fields for keys that the family does not have are 0 or false. */
 typedef struct clv_hf_config {
   clv_hf_family family;
   int64_t vocabulary, hidden, layers, heads, kv_heads, inner; /* kv_heads 0: as many as heads */
-  int64_t head_width;                                         /* 0: hidden / heads */
-  int64_t positions, types, boxes;                            /* rows of the tables */
-  int64_t padding;                /* padding token; -1: none; -2: negative, so no token has it */
-  int64_t padding_row;            /* row of the table of tokens without gradient; -1: none */
-  int64_t image, patch, channels; /* image and patch: pixels of a side */
-  int64_t labels;                 /* classes that the config names; 2 if it names none */
+  /* width of an attention head; 0: hidden / heads */
+  int64_t head_width;
+  /* numbers of rows of the embedding tables */
+  int64_t positions, types, boxes;
+  /* number of the padding token; -1: none; -2: a negative number, which no token has */
+  int64_t padding;
+  int64_t padding_row;            /* row of the token table that gets no gradient; -1: none */
+  int64_t image, patch, channels; /* image and patch: pixels per side */
+  int64_t labels;                 /* number of classes that the config names; 2 if it names none */
   double embedding_dropout, hidden_dropout, attention_dropout, head_dropout;
-  double eps, deviation, base; /* of norms; of initial weights; of rotary positions */
+  /* eps of norms; standard deviation of initial weights; base of rotary positions */
+  double eps, deviation, base;
   clv_op activation;
-  bool tied; /* the table of tokens is also the weight of the head */
+  bool tied; /* the token table is also the weight of the head */
   bool qkv_bias, out_bias, inner_bias;
 } clv_hf_config;
 
@@ -65,17 +69,17 @@ typedef struct clv_hf_config {
  * `label: text` for a missing key. */
 clv_code clv_hf_config_parse(const char *label, const char *text, size_t len, clv_hf_config *ret,
                              clv_err *err) CLV_USE_RESULT;
-/* Reads and parses FOLDER/config.json. Fails with CLV_NOT_FOUND or CLV_EXHAUSTED (too large) too.
- */
+/* Reads and parses FOLDER/config.json. CLV_NOT_FOUND: there is no such file; CLV_EXHAUSTED: it is
+ * too large; CLV_INVALID: as clv_hf_config_parse. */
 clv_code clv_hf_config_read(const char *folder, clv_hf_config *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Returns the path FOLDER/config.json and the text of that file. */
+/* Reads the text of FOLDER/config.json, and returns it and the file's path. */
 clv_code clv_hf_config_text(const char *folder, clv_bytes *ret_path, clv_bytes *ret_text,
                             clv_err *err) CLV_USE_RESULT;
 
-/* Names of classes. */
+/* Names of the classes, in the order of their numbers. */
 typedef struct clv_hf_labels {
-  char **names; /* [n], owned, none is NULL */
+  char **names; /* [n], owned; no entry is NULL */
   size_t n;     /* 0: the config names no classes */
 } clv_hf_labels;
 
@@ -84,36 +88,37 @@ clv_code clv_hf_labels_parse(const char *label, const char *text, size_t len, cl
                              clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_labels_read(const char *folder, clv_hf_labels *ret, clv_err *err) CLV_USE_RESULT;
 
-const char *clv_hf_family_name(clv_hf_family family); /* "layoutlm", as model_type has it */
-const char *clv_hf_head_name(clv_hf_head head);       /* "token" */
-/* Bytes of the longest name of a module or parameter, with its NUL. */
+const char *clv_hf_family_name(clv_hf_family family); /* value of model_type, such as "layoutlm" */
+/* value of model.head in a session file, such as "token" */
+const char *clv_hf_head_name(clv_hf_head head);
+/* Maximum bytes of the name of a module or parameter, with its NUL. */
 enum { CLV_HF_NAME = 256 };
-/* Returns the name that transformers 5 uses in memory for the module or parameter `name` of its
- * files. They differ in ViT's blocks; peft's files use the names in memory. */
+/* Returns the name that transformers 5 uses in memory for a module or parameter named `name` in
+ * weight files. The names differ in the blocks of ViT. Files of peft use the names in memory. */
 const char *clv_hf_memory_name(clv_hf_family family, const char *name, char ret[CLV_HF_NAME]);
-/* Returns the prefix of all parameter names but the head's: "layoutlm." */
+/* Returns the prefix of all parameter names, except those of the head, such as "layoutlm." */
 const char *clv_hf_prefix(const clv_hf_config *c, clv_hf_head head);
-/* Returns the class of transformers with these parameters, "LayoutLMForTokenClassification"; NULL:
- * the family has no such head. */
+/* Returns the name of the transformers class for a family with a head, such as
+ * "LayoutLMForTokenClassification"; NULL: the family has no such head. */
 const char *clv_hf_class(clv_hf_family family, clv_hf_head head);
 
 /* True if the model reads tokens; otherwise it reads images. */
 bool clv_hf_takes_tokens(const clv_hf_config *c);
 /* True if the model reads a box for each token. */
 bool clv_hf_takes_boxes(const clv_hf_config *c);
-/* True if a position attends only to itself and to positions before it. */
+/* True if attention is causal: a position attends only to itself and to earlier positions. */
 bool clv_hf_is_decoder(const clv_hf_config *c);
 
-/* Input nodes of the graph; -1: none. */
+/* Nodes of the graph that are the model's inputs. */
 typedef struct clv_hf_inputs {
   int records; /* i64 [N, S], or f32 [N, channels, image, image] */
-  int boxes;   /* i64 [N, S, 4]: x0, y0, x1, y1 */
+  int boxes;   /* i64 [N, S, 4]: x0, y0, x1, y1; -1: no boxes */
   int lengths; /* i64 [N]; -1: no position is padding */
 } clv_hf_inputs;
 
-/* Appends all layers of the model and its head. *layer is advanced by their number; *last: the node
- * with the output. labels 0: the number in the config. CLV_INVALID: the family has no such head, or
- * a shape does not fit. */
+/* Appends all layers of the model and of its head. *layer: in, number of the first new layer; out,
+ * number behind the last one. *last: the node with the output. labels: number of classes; 0: the
+ * number in the config. CLV_INVALID: the family has no such head, or a shape does not fit. */
 clv_code clv_hf_add_layers(const clv_hf_config *c, clv_hf_head head, int64_t labels,
                            const clv_hf_inputs *inputs, clv_graph *g, uint32_t *layer, int *last,
                            clv_err *err) CLV_USE_RESULT;

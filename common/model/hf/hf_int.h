@@ -16,9 +16,9 @@ typedef struct hf_builder {
   int64_t labels;
   clv_hf_inputs in;
   clv_graph *g;
-  uint32_t *layer;           /* number of the next layer */
-  int words;                 /* node with the table of tokens */
-  char prefix[CLV_NAME_MAX]; /* of the names of new nodes, such as "bert.encoder.layer.3." */
+  uint32_t *layer;           /* number of the next layer to add */
+  int token_table_node;      /* embedding node whose parameter is the token table */
+  char prefix[CLV_NAME_MAX]; /* prefix of the names of new nodes, such as "bert.encoder.layer.3." */
 } hf_builder;
 
 /* Sets the prefix of the names of all nodes added from now on; arguments as for printf. */
@@ -38,12 +38,12 @@ clv_code clv_hf_add_node(hf_builder *b, clv_op op, const char *name, const clv_a
 clv_code clv_hf_add_binary(hf_builder *b, clv_op op, const char *name, int *x, int other,
                            clv_err *err) CLV_USE_RESULT;
 
-/* Projection of [.., in] to [.., out]. */
+/* Linear layer from [.., in] to [.., out]. */
 typedef struct hf_linear {
   int64_t out;
   bool bias;
   bool transposed;  /* the weight is stored as [in, out] */
-  double deviation; /* of the initial weights; biases start at 0 */
+  double deviation; /* standard deviation of the initial weights; biases start at 0 */
 } hf_linear;
 clv_code clv_hf_linear(hf_builder *b, const char *name, const hf_linear *l, int *x,
                        clv_err *err) CLV_USE_RESULT;
@@ -51,31 +51,32 @@ clv_code clv_hf_linear(hf_builder *b, const char *name, const hf_linear *l, int 
 clv_code clv_hf_dense(hf_builder *b, const char *name, int64_t out, bool bias, int *x,
                       clv_err *err) CLV_USE_RESULT;
 
-/* Looks up rows of a table [rows, hidden] by the integers of *x. */
+/* Adds an embedding: the integers of *x are indices of rows in a table [rows, hidden]. */
 clv_code clv_hf_embed(hf_builder *b, const char *name, int64_t rows, int *x,
                       clv_err *err) CLV_USE_RESULT;
-/* As clv_hf_embed, but the row index is one column of the input's last dimension, optionally minus
- * a second column (width = x1 - x0); minus -1: no second column. */
+/* As clv_hf_embed, but the row index is one column of the last dimension of *x, minus another
+ * column if `minus` is not -1 (width = x1 - x0). */
 clv_code clv_hf_embed_column(hf_builder *b, const char *name, int64_t rows, int64_t column,
                              int64_t minus, int *x, clv_err *err) CLV_USE_RESULT;
-/* Table of positions. Row `first` is added to the first position, the next row to the next one. */
+/* Embedding table of positions. Row `first` is added to the first position, row first + 1 to the
+ * second, and so on. */
 typedef struct hf_positions {
   int64_t rows, first;
-  bool bare; /* the parameter has the node's name, without ".weight" */
+  bool has_bare_name; /* the parameter's name is the node's name, without ".weight" */
 } hf_positions;
 clv_code clv_hf_positions(hf_builder *b, const char *name, const hf_positions *p, int *x,
                           clv_err *err) CLV_USE_RESULT;
 /* Adds a layernorm or rmsnorm with the config's eps. */
 clv_code clv_hf_norm(hf_builder *b, clv_op op, const char *name, int *x,
                      clv_err *err) CLV_USE_RESULT;
-/* Adds a dropout. Does nothing if p is 0. */
+/* Adds a dropout with probability p. Does nothing if p is 0. */
 clv_code clv_hf_dropout(hf_builder *b, const char *name, double p, int *x,
                         clv_err *err) CLV_USE_RESULT;
-/* Adds attention of the queries *x over the nodes `key` and `value`. */
+/* Adds attention with the queries *x, the keys `key` and the values `value`, which are nodes. */
 clv_code clv_hf_attention(hf_builder *b, const char *name, bool causal, int key, int value, int *x,
                           clv_err *err) CLV_USE_RESULT;
-/* Reduce [N, S, hidden] to [N, hidden]: to the first position, or to the last one that is not
- * padding. */
+/* Reduce *x from [N, S, hidden] to [N, hidden]: _first_token takes the first position, _last_token
+ * the last position that is not padding. */
 clv_code clv_hf_first_token(hf_builder *b, const char *name, int *x, clv_err *err) CLV_USE_RESULT;
 clv_code clv_hf_last_token(hf_builder *b, const char *name, int *x, clv_err *err) CLV_USE_RESULT;
 
@@ -84,10 +85,10 @@ static inline int64_t clv_hf_head_width(const clv_hf_config *c) {
   return c->head_width ? c->head_width : c->hidden / c->heads;
 }
 
-/* Looks up the table of tokens, whose padding row gets no gradient. */
+/* Adds the embedding of tokens. The padding row of its table gets no gradient. */
 clv_code clv_hf_token_embedding(hf_builder *b, const char *name, int *x,
                                 clv_err *err) CLV_USE_RESULT;
-/* Adds the projection to the vocabulary. Its weight is the table of tokens if the config ties them.
+/* Adds the linear layer to the vocabulary. Its weight is the token table if the config ties them.
  */
 clv_code clv_hf_lm_head(hf_builder *b, const char *name, bool bias, int *x,
                         clv_err *err) CLV_USE_RESULT;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of classes in a config.json: those of id2label or, if it has none, those of label2id.
+ * Reading of the class names in a config.json: from id2label or, if that names none, from label2id.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,15 +17,17 @@ void clv_hf_labels_done(clv_hf_labels *l) {
   *l = (clv_hf_labels){0};
 }
 
-/* Sets the name of a class. Does nothing if the number is out of range or has a name already. */
+/* Sets the name of class `number`. Does nothing if the number is out of range or has a name
+ * already. */
 static clv_code set_name(clv_hf_labels *to, int64_t number, const clv_bytes *name, clv_err *err) {
   if (number < 0 || number >= MOST_NAMES || !name->len || to->names[number]) return CLV_OK;
   to->names[number] = strdup(name->data);
   return to->names[number] ? CLV_OK : clv_fail(err, CLV_EXHAUSTED, "out of memory");
 }
 
-/* Parses a text of decimal digits; -1: another text, or too large. */
-static int64_t whole_number(const clv_bytes *text) {
+/* Parses a text of decimal digits. Returns -1 for another text, or for a number that is too large.
+ */
+static int64_t parse_whole_number(const clv_bytes *text) {
   int64_t n = 0;
   for (size_t i = 0; i < text->len; i++) {
     char digit = text->data[i];
@@ -35,7 +37,8 @@ static int64_t whole_number(const clv_bytes *text) {
   return text->len ? n : -1;
 }
 
-/* Reads a pair "0": "name" (by_number) or "name": 0. Skips a value of another type. */
+/* Reads a pair "0": "name" (if by_number) or "name": 0. Skips a pair whose value has another type.
+ */
 static clv_code read_pair(clv_json *j, bool by_number, clv_hf_labels *to, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0}, text = {0};
   int64_t number;
@@ -45,7 +48,7 @@ static clv_code read_pair(clv_json *j, bool by_number, clv_hf_labels *to, clv_er
   if (kind != (by_number ? CLV_JSON_TEXT : CLV_JSON_NUMERAL)) return clv_json_skip(j, err);
   if (by_number) {
     CLV_TRY(clv_json_text(j, &text, err));
-    return set_name(to, whole_number(&key), &text, err);
+    return set_name(to, parse_whole_number(&key), &text, err);
   }
   CLV_TRY(clv_json_integer(j, INT64_MIN, INT64_MAX, &number, err));
   return set_name(to, number, &key, err);

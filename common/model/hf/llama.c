@@ -8,13 +8,13 @@
  */
 #include "common/model/hf/hf_int.h"
 
-static clv_code rotate(hf_builder *b, const char *name, int64_t heads, int *x, clv_err *err) {
+static clv_code add_rotary(hf_builder *b, const char *name, int64_t heads, int *x, clv_err *err) {
   clv_attr_value v[] = {clv_hf_int_attr(CLV_ATTR_HEADS, heads),
                         clv_hf_float_attr(CLV_ATTR_BASE, b->c->base)};
   return clv_hf_add_node(b, CLV_OP_ROTARY, name, v, CLV_COUNT(v), x, err);
 }
 
-static clv_code attend(hf_builder *b, int *x, clv_err *err) {
+static clv_code add_attention(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
   int64_t width = clv_hf_head_width(c), kv = c->kv_heads ? c->kv_heads : c->heads;
   CLV_TRY(clv_hf_norm(b, CLV_OP_RMSNORM, "input_layernorm", x, err));
@@ -23,13 +23,13 @@ static clv_code attend(hf_builder *b, int *x, clv_err *err) {
   CLV_TRY(clv_hf_dense(b, "self_attn.q_proj", c->heads * width, c->qkv_bias, x, err));
   CLV_TRY(clv_hf_dense(b, "self_attn.k_proj", kv * width, c->qkv_bias, &key, err));
   CLV_TRY(clv_hf_dense(b, "self_attn.v_proj", kv * width, c->qkv_bias, &value, err));
-  CLV_TRY(rotate(b, "self_attn.rotary_q", c->heads, x, err));
-  CLV_TRY(rotate(b, "self_attn.rotary_k", kv, &key, err));
+  CLV_TRY(add_rotary(b, "self_attn.rotary_q", c->heads, x, err));
+  CLV_TRY(add_rotary(b, "self_attn.rotary_k", kv, &key, err));
   CLV_TRY(clv_hf_attention(b, "self_attn.attention", true, key, value, x, err));
   return clv_hf_dense(b, "self_attn.o_proj", c->hidden, c->out_bias, x, err);
 }
 
-static clv_code feed(hf_builder *b, int *x, clv_err *err) {
+static clv_code add_feed_forward(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
   CLV_TRY(clv_hf_norm(b, CLV_OP_RMSNORM, "post_attention_layernorm", x, err));
   int up = *x;
@@ -40,19 +40,19 @@ static clv_code feed(hf_builder *b, int *x, clv_err *err) {
   return clv_hf_dense(b, "mlp.down_proj", c->hidden, c->inner_bias, x, err);
 }
 
-static clv_code block(hf_builder *b, int64_t number, int *x, clv_err *err) {
+static clv_code add_block(hf_builder *b, int64_t number, int *x, clv_err *err) {
   int before = *x;
   clv_hf_set_prefix(b, "%slayers.%d.", clv_hf_prefix(b->c, b->head), (int)number);
-  CLV_TRY(attend(b, x, err));
+  CLV_TRY(add_attention(b, x, err));
   CLV_TRY(clv_hf_add_binary(b, CLV_OP_ADD, "self_attn.add", x, before, err));
   before = *x;
-  CLV_TRY(feed(b, x, err));
+  CLV_TRY(add_feed_forward(b, x, err));
   return clv_hf_add_binary(b, CLV_OP_ADD, "mlp.add", x, before, err);
 }
 
 /* Adds the head. The class of a sequence is scored at its last position, without a bias; classes of
  * tokens are scored at every position, with a bias. */
-static clv_code head(hf_builder *b, int *x, clv_err *err) {
+static clv_code add_head(hf_builder *b, int *x, clv_err *err) {
   clv_hf_set_prefix(b, "%s", "");
   if (b->head == CLV_HF_CAUSAL) return clv_hf_lm_head(b, "lm_head", false, x, err);
   if (b->head == CLV_HF_SEQUENCE) CLV_TRY(clv_hf_last_token(b, "last", x, err));
@@ -65,8 +65,8 @@ static clv_code head(hf_builder *b, int *x, clv_err *err) {
 clv_code clv_hf_llama(hf_builder *b, int *x, clv_err *err) {
   clv_hf_set_prefix(b, "%s", clv_hf_prefix(b->c, b->head));
   CLV_TRY(clv_hf_token_embedding(b, "embed_tokens", x, err));
-  for (int64_t i = 0; i < b->c->layers; i++) CLV_TRY(block(b, i, x, err));
+  for (int64_t i = 0; i < b->c->layers; i++) CLV_TRY(add_block(b, i, x, err));
   clv_hf_set_prefix(b, "%s", clv_hf_prefix(b->c, b->head));
   CLV_TRY(clv_hf_norm(b, CLV_OP_RMSNORM, "norm", x, err));
-  return head(b, x, err);
+  return add_head(b, x, err);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names of the families, their heads, classes and prefixes, as transformers has them.
+ * Names of the model families, their heads, Python classes and parameter prefixes, as in
+ * transformers.
  */
 #include "common/model/hf/hf.h"
 
@@ -63,7 +64,7 @@ const char *clv_hf_class(clv_hf_family family, clv_hf_head head) {
   return families[family].classes[head];
 }
 
-/* transformers writes a model without a head without the prefix. */
+/* The prefix is empty for a model without a head, because transformers writes its files so. */
 const char *clv_hf_prefix(const clv_hf_config *c, clv_hf_head head) {
   return head == CLV_HF_NO_HEAD ? "" : families[c->family].prefix;
 }

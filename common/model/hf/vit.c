@@ -7,8 +7,9 @@
  */
 #include "common/model/hf/hf_int.h"
 
-/* Turns [N, channels, image, image] into [N, patches, hidden]. */
-static clv_code patches(hf_builder *b, int *x, clv_err *err) {
+/* Adds the layers that turn an image [N, channels, image, image] into patches [N, patches, hidden].
+ * */
+static clv_code add_patches(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
   int64_t side = c->image / c->patch;
   clv_attr_value conv[] = {clv_hf_int_attr(CLV_ATTR_OUT, c->hidden),
@@ -22,19 +23,19 @@ static clv_code patches(hf_builder *b, int *x, clv_err *err) {
   return clv_hf_add_node(b, CLV_OP_PERMUTE, "patch_embeddings.transpose", &order, 1, x, err);
 }
 
-static clv_code embeddings(hf_builder *b, int *x, clv_err *err) {
+static clv_code add_embeddings(hf_builder *b, int *x, clv_err *err) {
   const clv_hf_config *c = b->c;
   int64_t side = c->image / c->patch;
-  hf_positions places = {.rows = side * side + 1, .bare = true};
+  hf_positions places = {.rows = side * side + 1, .has_bare_name = true};
   clv_attr_value deviation = clv_hf_float_attr(CLV_ATTR_INIT_STD, c->deviation);
   clv_hf_set_prefix(b, "%sembeddings.", clv_hf_prefix(c, b->head));
-  CLV_TRY(patches(b, x, err));
+  CLV_TRY(add_patches(b, x, err));
   CLV_TRY(clv_hf_add_node(b, CLV_OP_PREPEND, "cls_token", &deviation, 1, x, err));
   CLV_TRY(clv_hf_positions(b, "position_embeddings", &places, x, err));
   return clv_hf_dropout(b, "dropout", c->embedding_dropout, x, err);
 }
 
-static clv_code attend(hf_builder *b, int *x, clv_err *err) {
+static clv_code add_attention(hf_builder *b, int *x, clv_err *err) {
   int64_t width = b->c->hidden;
   bool bias = b->c->qkv_bias;
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "layernorm_before", x, err));
@@ -47,7 +48,7 @@ static clv_code attend(hf_builder *b, int *x, clv_err *err) {
   return clv_hf_dropout(b, "attention.output.dropout", b->c->hidden_dropout, x, err);
 }
 
-static clv_code feed(hf_builder *b, int *x, clv_err *err) {
+static clv_code add_feed_forward(hf_builder *b, int *x, clv_err *err) {
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "layernorm_after", x, err));
   CLV_TRY(clv_hf_dense(b, "intermediate.dense", b->c->inner, true, x, err));
   CLV_TRY(clv_hf_add_node(b, b->c->activation, "intermediate.activation", NULL, 0, x, err));
@@ -55,19 +56,19 @@ static clv_code feed(hf_builder *b, int *x, clv_err *err) {
   return clv_hf_dropout(b, "output.dropout", b->c->hidden_dropout, x, err);
 }
 
-static clv_code block(hf_builder *b, int64_t number, int *x, clv_err *err) {
+static clv_code add_block(hf_builder *b, int64_t number, int *x, clv_err *err) {
   int before = *x;
   clv_hf_set_prefix(b, "%sencoder.layer.%d.", clv_hf_prefix(b->c, b->head), (int)number);
-  CLV_TRY(attend(b, x, err));
+  CLV_TRY(add_attention(b, x, err));
   CLV_TRY(clv_hf_add_binary(b, CLV_OP_ADD, "attention.output.add", x, before, err));
   before = *x;
-  CLV_TRY(feed(b, x, err));
+  CLV_TRY(add_feed_forward(b, x, err));
   return clv_hf_add_binary(b, CLV_OP_ADD, "output.add", x, before, err);
 }
 
 clv_code clv_hf_vit(hf_builder *b, int *x, clv_err *err) {
-  CLV_TRY(embeddings(b, x, err));
-  for (int64_t i = 0; i < b->c->layers; i++) CLV_TRY(block(b, i, x, err));
+  CLV_TRY(add_embeddings(b, x, err));
+  for (int64_t i = 0; i < b->c->layers; i++) CLV_TRY(add_block(b, i, x, err));
   clv_hf_set_prefix(b, "%s", clv_hf_prefix(b->c, b->head));
   CLV_TRY(clv_hf_norm(b, CLV_OP_LAYERNORM, "layernorm", x, err));
   if (b->head == CLV_HF_NO_HEAD) return CLV_OK;

@@ -8,80 +8,83 @@
 
 #include "common/model/models/models_int.h"
 
-static clv_code add(clv_arch_builder *b, clv_op op, const clv_attr_value *values, int n,
-                    clv_err *err) {
+static clv_code add_layer(clv_arch_builder *b, clv_op op, const clv_attr_value *values, int n,
+                          clv_err *err) {
   return clv_arch_node(b, op, NULL, values, n, b->last, 1, err);
 }
 
-static clv_code linear(clv_arch_builder *b, int64_t out, clv_err *err) {
+static clv_code add_linear(clv_arch_builder *b, int64_t out, clv_err *err) {
   clv_attr_value v = clv_arch_int_attr(CLV_ATTR_OUT, out);
-  return add(b, CLV_OP_LINEAR, &v, 1, err);
+  return add_layer(b, CLV_OP_LINEAR, &v, 1, err);
 }
 
-static clv_code conv(clv_arch_builder *b, int64_t out, int64_t kernel, int64_t pad, clv_err *err) {
+static clv_code add_conv(clv_arch_builder *b, int64_t out, int64_t kernel, int64_t pad,
+                         clv_err *err) {
   clv_attr_value v[] = {clv_arch_int_attr(CLV_ATTR_OUT, out),
                         clv_arch_int_attr(CLV_ATTR_KERNEL, kernel),
                         clv_arch_int_attr(CLV_ATTR_PAD, pad)};
-  return add(b, CLV_OP_CONV2D, v, 3, err);
+  return add_layer(b, CLV_OP_CONV2D, v, 3, err);
 }
 
-static clv_code maxpool(clv_arch_builder *b, clv_err *err) {
+static clv_code add_maxpool(clv_arch_builder *b, clv_err *err) {
   clv_attr_value v = clv_arch_int_attr(CLV_ATTR_KERNEL, 2);
-  return add(b, CLV_OP_MAXPOOL, &v, 1, err);
+  return add_layer(b, CLV_OP_MAXPOOL, &v, 1, err);
 }
 
-static clv_code dropout(clv_arch_builder *b, double p, clv_err *err) {
+static clv_code add_dropout(clv_arch_builder *b, double p, clv_err *err) {
   clv_attr_value v = {.key = CLV_ATTR_P, .is_number = true, .number = p};
-  return p > 0 ? add(b, CLV_OP_DROPOUT, &v, 1, err) : CLV_OK;
+  return p > 0 ? add_layer(b, CLV_OP_DROPOUT, &v, 1, err) : CLV_OK;
 }
 
-static clv_code flatten_unless_flat(clv_arch_builder *b, clv_err *err) {
-  return b->g->nodes[*b->last].shape.rank == 2 ? CLV_OK : add(b, CLV_OP_FLATTEN, NULL, 0, err);
+static clv_code flatten_if_needed(clv_arch_builder *b, clv_err *err) {
+  return b->g->nodes[*b->last].shape.rank == 2 ? CLV_OK
+                                               : add_layer(b, CLV_OP_FLATTEN, NULL, 0, err);
 }
 
-/* Adds [flatten] (linear, activation, [dropout])* linear. */
-static clv_code mlp(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
-  CLV_TRY(flatten_unless_flat(b, err));
-  for (int i = 0; i < a->n_hidden; i++) {
-    CLV_TRY(linear(b, a->hidden[i], err));
-    CLV_TRY(add(b, a->activation, NULL, 0, err));
-    CLV_TRY(dropout(b, a->dropout, err));
-  }
-  return linear(b, a->classes, err);
-}
-
-/* Adds (conv3x3, [batchnorm], relu, maxpool2) twice, flatten, linear 4w, relu, [dropout],
+/* Adds the layers of `mlp`: [flatten], (linear, activation, [dropout]) for each hidden width,
  * linear. */
-static clv_code cnn(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
-  for (int64_t w = a->width; w <= 2 * a->width; w *= 2) {
-    CLV_TRY(conv(b, w, 3, 1, err));
-    if (a->batchnorm) CLV_TRY(add(b, CLV_OP_BATCHNORM, NULL, 0, err));
-    CLV_TRY(add(b, CLV_OP_RELU, NULL, 0, err));
-    CLV_TRY(maxpool(b, err));
+static clv_code add_mlp(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
+  CLV_TRY(flatten_if_needed(b, err));
+  for (int i = 0; i < a->n_hidden; i++) {
+    CLV_TRY(add_linear(b, a->hidden[i], err));
+    CLV_TRY(add_layer(b, a->activation, NULL, 0, err));
+    CLV_TRY(add_dropout(b, a->dropout, err));
   }
-  CLV_TRY(add(b, CLV_OP_FLATTEN, NULL, 0, err));
-  CLV_TRY(linear(b, 4 * a->width, err));
-  CLV_TRY(add(b, CLV_OP_RELU, NULL, 0, err));
-  CLV_TRY(dropout(b, a->dropout, err));
-  return linear(b, a->classes, err);
+  return add_linear(b, a->classes, err);
+}
+
+/* Adds the layers of `cnn`: twice (3x3 convolution, [batchnorm], relu, 2x2 maxpool), flatten,
+ * linear to 4 * width, relu, [dropout], linear. */
+static clv_code add_cnn(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
+  for (int64_t w = a->width; w <= 2 * a->width; w *= 2) {
+    CLV_TRY(add_conv(b, w, 3, 1, err));
+    if (a->batchnorm) CLV_TRY(add_layer(b, CLV_OP_BATCHNORM, NULL, 0, err));
+    CLV_TRY(add_layer(b, CLV_OP_RELU, NULL, 0, err));
+    CLV_TRY(add_maxpool(b, err));
+  }
+  CLV_TRY(add_layer(b, CLV_OP_FLATTEN, NULL, 0, err));
+  CLV_TRY(add_linear(b, 4 * a->width, err));
+  CLV_TRY(add_layer(b, CLV_OP_RELU, NULL, 0, err));
+  CLV_TRY(add_dropout(b, a->dropout, err));
+  return add_linear(b, a->classes, err);
 }
 
 /* Adds LeNet-5 with relu and max pooling: 5x5 convolutions with 6 channels (padding 2) and 16
  * channels, then linear layers with 120 and 84 outputs. */
-static clv_code lenet(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
+static clv_code add_lenet(const clv_arch_args *a, clv_arch_builder *b, clv_err *err) {
   static const struct { int64_t out, pad; } convs[] = {{6, 2}, {16, 0}};
   static const int64_t dense[] = {120, 84};
   for (size_t i = 0; i < CLV_COUNT(convs); i++) {
-    CLV_TRY(conv(b, convs[i].out, 5, convs[i].pad, err));
-    CLV_TRY(add(b, CLV_OP_RELU, NULL, 0, err));
-    CLV_TRY(maxpool(b, err));
+    CLV_TRY(add_conv(b, convs[i].out, 5, convs[i].pad, err));
+    CLV_TRY(add_layer(b, CLV_OP_RELU, NULL, 0, err));
+    CLV_TRY(add_maxpool(b, err));
   }
-  CLV_TRY(add(b, CLV_OP_FLATTEN, NULL, 0, err));
+  CLV_TRY(add_layer(b, CLV_OP_FLATTEN, NULL, 0, err));
   for (size_t i = 0; i < CLV_COUNT(dense); i++) {
-    CLV_TRY(linear(b, dense[i], err));
-    CLV_TRY(add(b, CLV_OP_RELU, NULL, 0, err));
+    CLV_TRY(add_linear(b, dense[i], err));
+    CLV_TRY(add_layer(b, CLV_OP_RELU, NULL, 0, err));
   }
-  return linear(b, a->classes, err);
+  return add_linear(b, a->classes, err);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
@@ -134,7 +137,7 @@ static clv_code set_batchnorm(const clv_session_config *c, const clv_attr_spec *
   return CLV_OK;
 }
 
-/* True if the op is an element-wise function of one input without attributes. */
+/* True if the op can be an activation: an element-wise function of one input without attributes. */
 static bool is_activation(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
   return def && def->elementwise && def->n_in == 1 && !def->attrs[0].key;
@@ -202,9 +205,9 @@ static clv_code set_key(const clv_session_config *c, const clv_attr_spec *a, clv
 clv_code clv_arch_layers(const clv_session_config *c, clv_graph *g, uint32_t *layer, int *last,
                          clv_err *err) {
   static clv_code (*const archs[])(const clv_arch_args *, clv_arch_builder *, clv_err *) = {
-      [CLV_ARCH_MLP] = mlp,
-      [CLV_ARCH_CNN] = cnn,
-      [CLV_ARCH_LENET] = lenet,
+      [CLV_ARCH_MLP] = add_mlp,
+      [CLV_ARCH_CNN] = add_cnn,
+      [CLV_ARCH_LENET] = add_lenet,
       [CLV_ARCH_RESNET18] = clv_arch_resnet,
       [CLV_ARCH_RESNET34] = clv_arch_resnet,
       [CLV_ARCH_RESNET50] = clv_arch_resnet};

@@ -11,13 +11,14 @@ typedef struct marker {
   const clv_session_config *c;
   clv_graph *g;
   const clv_stage_spec *stage;
-  uint32_t first, last; /* layers of the stage */
-  uint32_t n_blocks;    /* so far, of all stages */
+  uint32_t first, last; /* first and last layer of the stage */
+  uint32_t n_blocks;    /* number of blocks marked so far in all stages */
 } marker;
 
-/* Marks layers first..last as the block or blocks of `entry`. range: the entry is a range. */
-static clv_code mark(marker *m, const char *entry, bool range, uint32_t first, uint32_t last,
-                     clv_err *err) {
+/* Marks layers first..last, which `entry` names, as one block or several. range: the entry is a
+ * range, which makes one block. */
+static clv_code mark_layers(marker *m, const char *entry, bool range, uint32_t first, uint32_t last,
+                            clv_err *err) {
   int at = (int)clv_model_n_inputs(m->g), begin = (int)first + at, end = (int)last + at;
   clv_err why;
   clv_code code =
@@ -37,8 +38,8 @@ static clv_code fail_outside(const marker *m, const char *entry, clv_err *err) {
                              clv_layer_name(m->g, m->last));
 }
 
-/* Marks the layers of one entry. Of the blocks below a name, those outside the stage are
- * skipped. */
+/* Marks the layers of one entry of recompute_blocks. A range must be inside the stage; of a name,
+ * only the layers inside the stage are marked. */
 static clv_code mark_entry(marker *m, const char *entry, clv_err *err) {
   clv_layer_range range;
   uint32_t first, last;
@@ -51,11 +52,12 @@ static clv_code mark_entry(marker *m, const char *entry, clv_err *err) {
                                &last, err));
   if (strstr(entry, "..")) {
     if (first < m->first || last > m->last) return fail_outside(m, entry, err);
-    return mark(m, entry, true, first, last, err);
+    return mark_layers(m, entry, true, first, last, err);
   }
   first = CLV_MAX(first, m->first);
   last = CLV_MIN(last, m->last);
-  return first > last ? fail_outside(m, entry, err) : mark(m, entry, false, first, last, err);
+  return first > last ? fail_outside(m, entry, err)
+                      : mark_layers(m, entry, false, first, last, err);
 }
 
 clv_code clv_stage_mark_recompute(const clv_session_config *c, clv_graph *g, const uint32_t *first,

@@ -16,8 +16,8 @@ static int find_node(const clv_graph *g, const char *name) {
   return -1;
 }
 
-/* Returns layer i of the file, counted over all stages; NULL behind the last one. */
-static const clv_layer_spec *spec_of(const clv_session_config *c, size_t i) {
+/* Returns layer i of the session file, counted over all stages; NULL behind the last layer. */
+static const clv_layer_spec *layer_spec_at(const clv_session_config *c, size_t i) {
   if (i < c->model.n_layers) return &c->model.layers[i];
   for (size_t s = 0; !c->model.n_layers && s < c->n_stages; i -= c->stages[s++].n_layers)
     if (i < c->stages[s].n_layers) return &c->stages[s].layers[i];
@@ -26,13 +26,13 @@ static const clv_layer_spec *spec_of(const clv_session_config *c, size_t i) {
 
 static bool is_layer_name(const clv_session_config *c, const char *name) {
   const clv_layer_spec *spec;
-  for (size_t i = 0; (spec = spec_of(c, i)) != NULL; i++)
+  for (size_t i = 0; (spec = layer_spec_at(c, i)) != NULL; i++)
     if (spec->name && strcmp(spec->name, name) == 0) return true;
   return false;
 }
 
-static clv_code unknown(const clv_session_config *c, const clv_layer_spec *spec, const clv_graph *g,
-                        const char *name, clv_err *err) {
+static clv_code fail_unknown_input(const clv_session_config *c, const clv_layer_spec *spec,
+                                   const clv_graph *g, const char *name, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
   if (is_layer_name(c, name))
     return clv_session_fail_at(c, spec->from_pos, err,
@@ -67,7 +67,7 @@ clv_code clv_layer_inputs(const clv_session_config *c, const clv_layer_spec *spe
                                most > def->n_in ? most : 0, CLV_S((unsigned)most), n);
   for (int i = 0; i < n; i++)
     if ((in[i] = find_node(g, spec->from.items[i])) < 0)
-      return unknown(c, spec, g, spec->from.items[i], err);
+      return fail_unknown_input(c, spec, g, spec->from.items[i], err);
   *n_in = n;
   return CLV_OK;
 }
@@ -84,7 +84,7 @@ clv_code clv_layer_check_batch_dim(const clv_session_config *c, const clv_layer_
 
 /* ---- readers --------------------------------------------------------------------------------- */
 
-static bool is_read(const clv_graph *g, int node) {
+static bool is_value_read(const clv_graph *g, int node) {
   for (int k = node + 1; k < g->n_nodes; k++)
     for (int i = 0; i < g->nodes[k].n_in; i++)
       if (g->nodes[k].in[i] == node) return true;
@@ -94,8 +94,8 @@ static bool is_read(const clv_graph *g, int node) {
 clv_code clv_layers_check_read(const clv_session_config *c, const clv_graph *g, clv_err *err) {
   for (int k = 0; k < g->n_nodes; k++) {
     const clv_node *n = &g->nodes[k];
-    const clv_layer_spec *spec = n->op == CLV_OP_INPUT ? NULL : spec_of(c, n->layer);
-    if (!spec || is_read(g, k)) continue;
+    const clv_layer_spec *spec = n->op == CLV_OP_INPUT ? NULL : layer_spec_at(c, n->layer);
+    if (!spec || is_value_read(g, k)) continue;
     return clv_session_fail_at(c, spec->pos, err,
                                "no layer reads layer '%s': name it in the from: of a later one, or "
                                "leave it out",

@@ -14,24 +14,25 @@ _Static_assert((int)CLV_HEAD_NONE == CLV_HF_NO_HEAD + 1 &&
                    (int)CLV_HEAD_CAUSAL == CLV_HF_CAUSAL + 1,
                "one order");
 
-static clv_code fail(const clv_session_config *c, const clv_err *why, clv_err *err) {
+static clv_code fail_at_hf(const clv_session_config *c, const clv_err *why, clv_err *err) {
   return clv_session_fail_at(c, c->model.hf_pos, err, "model.hf: %s", why->text);
 }
 
 bool clv_hf_model_takes_tokens(const clv_session_config *c) {
   clv_hf_config model;
-  clv_err unused;
-  return clv_hf_config_read(c->model.hf, &model, &unused) != CLV_OK || clv_hf_takes_tokens(&model);
+  clv_err unused_err;
+  return clv_hf_config_read(c->model.hf, &model, &unused_err) != CLV_OK ||
+         clv_hf_takes_tokens(&model);
 }
 
 clv_model_padding clv_model_padding_of(const clv_session_config *c) {
   clv_model_padding ret = {.token = -1};
   clv_hf_head head = (clv_hf_head)(c->model.head - CLV_HEAD_NONE);
   clv_hf_config model;
-  clv_err unused;
-  if (!c->model.hf || clv_hf_config_read(c->model.hf, &model, &unused) != CLV_OK) return ret;
+  clv_err unused_err;
+  if (!c->model.hf || clv_hf_config_read(c->model.hf, &model, &unused_err) != CLV_OK) return ret;
   ret.token = model.padding;
-  ret.numbers_places = model.family == CLV_HF_ROBERTA;
+  ret.skips_padding_positions = model.family == CLV_HF_ROBERTA;
   ret.scores_last_token = head == CLV_HF_SEQUENCE && clv_hf_is_decoder(&model);
   ret.shifts_labels = head == CLV_HF_CAUSAL;
   return ret;
@@ -43,13 +44,13 @@ clv_code clv_model_check(const clv_session_config *c, clv_err *err) {
   clv_hf_config model;
   clv_err why;
   bool good = !c->model.hf || clv_hf_config_read(c->model.hf, &model, &why) == CLV_OK;
-  return good ? CLV_OK : fail(c, &why, err);
+  return good ? CLV_OK : fail_at_hf(c, &why, err);
 }
 
 int clv_model_family(const clv_session_config *c) {
   clv_hf_config model;
-  clv_err unused;
-  bool read = c->model.hf && clv_hf_config_read(c->model.hf, &model, &unused) == CLV_OK;
+  clv_err unused_err;
+  bool read = c->model.hf && clv_hf_config_read(c->model.hf, &model, &unused_err) == CLV_OK;
   return read ? (int)model.family : -1;
 }
 
@@ -61,8 +62,8 @@ const char *clv_model_peft_name(int family, const char *name, char ret[CLV_PEFT_
 
 enum { MOST_LABELS = 1 << 20 };
 
-/* Reads `labels`, the only attribute of such a model; 0: not given. */
-static clv_code labels_of(const clv_session_config *c, int64_t *ret, clv_err *err) {
+/* Reads the attribute `labels`, the only one that a model by `hf` has. *ret 0: not given. */
+static clv_code read_labels_attr(const clv_session_config *c, int64_t *ret, clv_err *err) {
   *ret = 0;
   for (size_t i = 0; i < c->model.n_attrs; i++) {
     const clv_attr_spec *a = &c->model.attrs[i];
@@ -92,14 +93,14 @@ clv_code clv_hf_model_layers(const clv_session_config *c, clv_graph *g, uint32_t
   clv_hf_head head = (clv_hf_head)(c->model.head - CLV_HEAD_NONE);
   int64_t labels;
   clv_err why;
-  CLV_TRY(labels_of(c, &labels, err));
-  if (clv_hf_config_read(c->model.hf, &model, &why) != CLV_OK) return fail(c, &why, err);
+  CLV_TRY(read_labels_attr(c, &labels, err));
+  if (clv_hf_config_read(c->model.hf, &model, &why) != CLV_OK) return fail_at_hf(c, &why, err);
   if (c->data.packed && !clv_hf_takes_tokens(&model))
     return clv_session_fail_at(c, c->data.packed_pos, err,
                                "data.packed: a %s takes images of one size, which have no pads: "
                                "leave data.packed out",
                                clv_hf_family_name(model.family));
   if (clv_hf_add_layers(&model, head, labels, &in, g, layer, last, &why) != CLV_OK)
-    return fail(c, &why, err);
+    return fail_at_hf(c, &why, err);
   return CLV_OK;
 }

@@ -23,8 +23,9 @@ static clv_code add_loss(clv_graph *g, clv_op op, const clv_attrs *attrs, clv_sh
   return clv_graph_add(g, op, attrs, "loss", 0, in, 2, NULL, err);
 }
 
-static clv_code loss_graph(const char *kind, const clv_attr_value *values, int n,
-                           const clv_shape *pred, int64_t batch, clv_graph **ret, clv_err *err) {
+static clv_code make_loss_graph(const char *kind, const clv_attr_value *values, int n,
+                                const clv_shape *pred, int64_t batch, clv_graph **ret,
+                                clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   clv_op op;
   clv_attrs attrs;
@@ -44,14 +45,14 @@ static clv_code loss_graph(const char *kind, const clv_attr_value *values, int n
 
 clv_code clv_loss_graph(const char *kind, const clv_shape *pred, int64_t batch, clv_graph **ret,
                         clv_err *err) {
-  return loss_graph(kind, NULL, 0, pred, batch, ret, err);
+  return make_loss_graph(kind, NULL, 0, pred, batch, ret, err);
 }
 
 clv_code clv_session_loss_graph(const clv_session_config *config, const clv_shape *pred,
                                 int64_t batch, clv_graph **ret, clv_err *err) {
   const char *kind = clv_loss_name(config->loss.kind);
-  float weight[CLV_MAX_CLASS_WEIGHTS];
-  int n = 0, weights = (int)CLV_MIN(config->loss.weight.n, CLV_COUNT(weight));
+  float class_weights[CLV_MAX_CLASS_WEIGHTS];
+  int n = 0, weights = (int)CLV_MIN(config->loss.weight.n, CLV_COUNT(class_weights));
   clv_attr_value values[3];
   if (config->loss.kind == CLV_LOSS_CROSS_ENTROPY) {
     values[n++] = (clv_attr_value){
@@ -59,9 +60,9 @@ clv_code clv_session_loss_graph(const clv_session_config *config, const clv_shap
     values[n++] = (clv_attr_value){
         .key = CLV_ATTR_LABEL_SMOOTHING, .is_number = true, .number = config->loss.label_smoothing};
   }
-  for (int i = 0; i < weights; i++) weight[i] = (float)config->loss.weight.items[i];
+  for (int i = 0; i < weights; i++) class_weights[i] = (float)config->loss.weight.items[i];
   if (weights)
-    values[n++] =
-        (clv_attr_value){.key = CLV_ATTR_CLASS_WEIGHTS, .n_numbers = weights, .numbers = weight};
-  return loss_graph(kind, values, n, pred, batch, ret, err);
+    values[n++] = (clv_attr_value){
+        .key = CLV_ATTR_CLASS_WEIGHTS, .n_numbers = weights, .numbers = class_weights};
+  return make_loss_graph(kind, values, n, pred, batch, ret, err);
 }

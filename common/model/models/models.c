@@ -10,7 +10,7 @@
 
 /* ---- attributes ------------------------------------------------------------------------------ */
 
-static clv_code attr_value(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
+static clv_code parse_attr(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
                            clv_attr_value *ret, clv_err *err) {
   clv_err why;
   clv_attr_value v = {0};
@@ -63,7 +63,7 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
     return clv_session_fail_at(c, spec->pos, err, "a layer has %zu attributes: at most %zu",
                                spec->n_attrs, CLV_COUNT(values));
   for (size_t i = 0; i < spec->n_attrs; i++)
-    CLV_TRY(attr_value(c, op, &spec->attrs[i], &values[i], err));
+    CLV_TRY(parse_attr(c, op, &spec->attrs[i], &values[i], err));
   CLV_TRY(clv_layer_inputs(c, spec, op, g, in, &n_in, err));
   clv_code code = clv_attrs_parse(op, values, (int)spec->n_attrs, &attrs, &why);
   if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, spec->name, layer, in, n_in, last, &why);
@@ -75,13 +75,13 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
 
 /* ---- the uncut graph ------------------------------------------------------------------------- */
 
-static clv_code add_list(const clv_session_config *c, const clv_layer_spec *layers, size_t n,
-                         clv_graph *g, uint32_t *layer, int *last, clv_err *err) {
+static clv_code add_layer_list(const clv_session_config *c, const clv_layer_spec *layers, size_t n,
+                               clv_graph *g, uint32_t *layer, int *last, clv_err *err) {
   for (size_t i = 0; i < n; i++) CLV_TRY(add_layer(c, &layers[i], (*layer)++, g, last, err));
   return CLV_OK;
 }
 
-/* Adds all layers of `model:`: an architecture, a config.json or a list of layers. */
+/* Adds all layers of `model:`, which is a named architecture, a config.json or a list of layers. */
 static clv_code add_model(const clv_session_config *c, clv_graph *g, int *last, clv_err *err) {
   uint32_t n = 0;
   if (c->model.arch != CLV_ARCH_NONE)
@@ -89,32 +89,33 @@ static clv_code add_model(const clv_session_config *c, clv_graph *g, int *last, 
   else if (c->model.hf)
     CLV_TRY(clv_hf_model_layers(c, g, &n, last, err));
   else
-    CLV_TRY(add_list(c, c->model.layers, c->model.n_layers, g, &n, last, err));
+    CLV_TRY(add_layer_list(c, c->model.layers, c->model.n_layers, g, &n, last, err));
   return clv_layers_check_read(c, g, err);
 }
 
-static clv_code from_model(const clv_session_config *c, clv_graph *g, int *last, uint32_t *first,
-                           uint32_t *final, clv_err *err) {
+static clv_code build_from_model(const clv_session_config *c, clv_graph *g, int *last,
+                                 uint32_t *first, uint32_t *final, clv_err *err) {
   CLV_TRY(add_model(c, g, last, err));
   return clv_stage_ranges(c, g, first, final, err);
 }
 
-static clv_code from_stages(const clv_session_config *c, clv_graph *g, int *last, uint32_t *first,
-                            uint32_t *final, clv_err *err) {
+static clv_code build_from_stages(const clv_session_config *c, clv_graph *g, int *last,
+                                  uint32_t *first, uint32_t *final, clv_err *err) {
   uint32_t layer = 0;
   for (size_t i = 0; i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
     if (!s->n_layers)
       return clv_session_fail_at(c, s->pos, err, "stage '%s' has no layers", s->name);
     first[i] = layer;
-    CLV_TRY(add_list(c, s->layers, s->n_layers, g, &layer, last, err));
+    CLV_TRY(add_layer_list(c, s->layers, s->n_layers, g, &layer, last, err));
     final[i] = layer - 1;
   }
   CLV_TRY(clv_layers_check_read(c, g, err));
   return clv_stage_cuts_check(c, g, final, err);
 }
 
-/* Returns the first layer; NULL: the model is no list of layers. */
+/* Returns the first layer of the session's list of layers; NULL: the model is not given as a list.
+ */
 static const clv_layer_spec *first_layer(const clv_session_config *c) {
   if (c->model.hf || c->model.arch != CLV_ARCH_NONE) return NULL;
   if (c->model.n_layers) return &c->model.layers[0];
@@ -168,7 +169,7 @@ clv_code clv_model_graph_of_inputs(const clv_session_config *config, const clv_m
   int last = 0;
   CLV_TRY(clv_graph_new(&g, err));
   CLV_TRY(add_inputs(inputs, g, &last, err));
-  CLV_TRY((clv_model_is_given(&config->model) ? from_model : from_stages)(
+  CLV_TRY((clv_model_is_given(&config->model) ? build_from_model : build_from_stages)(
       config, g, &last, ret_first_layer, ret_last_layer, err));
   CLV_TRY(clv_stage_mark_recompute(config, g, ret_first_layer, ret_last_layer, err));
   *ret_whole = clv_steal(&g);

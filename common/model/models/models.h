@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-/* Inputs of a model. Each has a name, a type and a shape [N, ...]. */
+/* Inputs of a model: name, type and shape [N, ...] of each. */
 typedef struct clv_model_inputs {
   size_t n;
   struct {
@@ -30,7 +30,8 @@ typedef struct clv_model_inputs {
   } list[CLV_MAX_INPUTS];
 } clv_model_inputs;
 
-/* Returns one input named "input": f32, or i64 if the model takes tokens. */
+/* Describes a single input named "input" of this shape. Its type is i64 if the model takes tokens,
+ * else f32. */
 clv_model_inputs clv_model_one_input(const clv_session_config *config, const clv_shape *shape);
 
 /* Builds the uncut graph of all stages of a session. The first layer reads the first input, unless
@@ -41,51 +42,56 @@ clv_code clv_model_graph_of_inputs(const clv_session_config *config, const clv_m
                                    clv_graph **ret_whole, uint32_t *ret_first_layer,
                                    uint32_t *ret_last_layer, clv_err *err) CLV_USE_RESULT;
 
-/* As clv_model_graph_of_inputs, with one input of shape `input_sample` ([N, ...]). */
+/* As clv_model_graph_of_inputs, with a single input "input" of shape `input_sample` ([N, ...]). */
 clv_code clv_model_graph(const clv_session_config *config, const clv_shape *input_sample,
                          clv_graph **ret_whole, uint32_t *ret_first_layer, uint32_t *ret_last_layer,
                          clv_err *err) CLV_USE_RESULT;
 
-/* True if the first layer is an embedding, so that the input holds token numbers, i64. */
+/* True if the model's input holds token numbers, i64: its first layer is an embedding, or model.hf
+ * reads tokens. */
 bool clv_model_takes_tokens(const clv_session_config *config);
-/* True if the first layer takes only [N, a, b], as an lstm and a conv1d do. */
+/* True if the model's first layer accepts only inputs [N, a, b], as an lstm and a conv1d do. */
 bool clv_model_takes_sequences(const clv_session_config *config);
-/* True if records [N, a, b] may be sequences or images: the first layer neither takes only images
- * nor gives the same result for both. */
+/* True if the first layer does not tell whether records [N, a, b] are sequences or images: it does
+ * not require images, and its result would differ between the two. */
 bool clv_model_takes_anything(const clv_session_config *config);
 
-/* Builds the graph of the complete `model:`, independently of the stages. */
+/* Builds the graph of the complete `model:` of the session, without regard to stages. */
 clv_code clv_model_full_graph(const clv_session_config *config, const clv_shape *input_sample,
                               clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 
-/* Builds the graph of the first stage, which may begin anywhere in `model:`. input_sample: shape of
- * the input of the complete model. */
+/* Builds the graph of the first stage, whose range may begin at any layer of `model:`.
+ * input_sample: shape of the input of the complete model. */
 clv_code clv_model_first_stage_graph(const clv_session_config *config,
                                      const clv_shape *input_sample, clv_graph **ret,
                                      clv_err *err) CLV_USE_RESULT;
 
-/* Checks the config.json of `model.hf`, if there is one. CLV_INVALID points at model.hf in the
- * session file, and then at the place in the config. */
+/* Checks the config.json of `model.hf`, if the session has one. CLV_INVALID: the text has the
+ * position of model.hf in the session file, then the position in config.json. */
 clv_code clv_model_check(const clv_session_config *config, clv_err *err) CLV_USE_RESULT;
 
-/* Treatment of padding in transformers for a model by `model.hf`. */
+/* How transformers treats padding for the model of `model.hf`. */
 typedef struct clv_model_padding {
-  int64_t token;          /* padding token; -1: none; -2: a number that no token has */
-  bool numbers_places;    /* positions are numbered without padding */
-  bool scores_last_token; /* the head classifies the last token that is no padding */
-  bool shifts_labels;     /* a position is compared with the label of the next one */
+  /* number of the padding token; -1: none; -2: a number that no token has */
+  int64_t token;
+  bool skips_padding_positions; /* positions count only tokens that are no padding */
+  bool scores_last_token; /* the head classifies a sequence by its last token that is no padding */
+  /* the loss compares the output of a position with the label of the next position */
+  bool shifts_labels;
 } clv_model_padding;
-/* Returns token -1 and false for another model, or if its config.json cannot be read. */
+/* Describes the padding of the session's model. For a model without `hf`, or whose config.json
+ * cannot be read, token is -1 and the flags are false. */
 clv_model_padding clv_model_padding_of(const clv_session_config *config);
 
-/* Returns the family of a model by `model.hf`; -1: another model, or its config.json cannot be
- * read. */
+/* Returns the clv_hf_family of the session's model; -1: the model is not by `hf`, or its
+ * config.json cannot be read. */
 int clv_model_family(const clv_session_config *config);
 enum { CLV_PEFT_PARAM = 256 };
-/* Returns the name that peft's files use for a parameter or a module of that family. */
+/* Returns the name that files of peft use for a parameter or module `name`. family: as
+ * clv_model_family returns it. */
 const char *clv_model_peft_name(int family, const char *name, char ret[CLV_PEFT_PARAM]);
 
-/* True if the op of that name is a loss whose targets are class numbers, i64. */
+/* True if `kind` names an op that is a loss whose targets are class numbers (i64). */
 bool clv_loss_has_labels(const char *kind);
 
 /* Builds the graph of a loss, given its op name ("cross_entropy"). Input 0, "prediction", has the
@@ -94,7 +100,7 @@ bool clv_loss_has_labels(const char *kind);
  * The output [] is the mean over the batch. */
 clv_code clv_loss_graph(const char *kind, const clv_shape *pred, int64_t batch, clv_graph **ret,
                         clv_err *err) CLV_USE_RESULT;
-/* As clv_loss_graph, for the loss of a session with its attributes. */
+/* As clv_loss_graph, for the loss that the session file describes, with its weights and options. */
 clv_code clv_session_loss_graph(const clv_session_config *config, const clv_shape *pred,
                                 int64_t batch, clv_graph **ret, clv_err *err) CLV_USE_RESULT;
 

@@ -33,7 +33,7 @@ const char *clv_layer_name(const clv_graph *g, uint32_t layer) {
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-static bool belongs(const char *layer, const char *block, size_t len) {
+static bool is_in_block(const char *layer, const char *block, size_t len) {
   return strncmp(layer, block, len) == 0 && (layer[len] == '\0' || layer[len] == '.');
 }
 
@@ -42,7 +42,7 @@ bool clv_find_layers(const clv_graph *g, const char *block, uint32_t *ret_first,
   bool found = false;
   block = without_prefix(g, block);
   for (uint32_t i = 0; i < n_layers(g); i++) {
-    if (!belongs(clv_layer_name(g, i), block, strlen(block))) continue;
+    if (!is_in_block(clv_layer_name(g, i), block, strlen(block))) continue;
     if (!found) *ret_first = i;
     *ret_last = i;
     found = true;
@@ -50,40 +50,46 @@ bool clv_find_layers(const clv_graph *g, const char *block, uint32_t *ret_first,
   return found;
 }
 
-/* Returns the length of the name of the smallest block with both layers; 0: there is none. */
-static size_t common_block(const clv_graph *g, uint32_t a, uint32_t b) {
+/* Returns the length of the name of the smallest block that contains both layers; 0: no block does.
+ */
+static size_t common_block_len(const clv_graph *g, uint32_t a, uint32_t b) {
   const char *name = clv_layer_name(g, a);
   for (size_t len = strlen(name); len > 0; len--)
-    if (name[len] == '.' && belongs(clv_layer_name(g, b), name, len)) return len;
+    if (name[len] == '.' && is_in_block(clv_layer_name(g, b), name, len)) return len;
   return 0;
 }
 
-/* Writes the name of the largest block that ends (step 1) or begins (step -1) with this layer. */
-static const char *block_at(const clv_graph *g, uint32_t layer, int step, char *buf, size_t size) {
+/* Writes the name of the largest block whose last layer (step 1) or first layer (step -1) is this
+ * layer. */
+static const char *boundary_block_name(const clv_graph *g, uint32_t layer, int step, char *buf,
+                                       size_t size) {
   const char *name = clv_layer_name(g, layer);
   int64_t next = (int64_t)layer + step;
   bool inner = next >= 0 && next < n_layers(g);
-  size_t shared = inner ? common_block(g, layer, (uint32_t)next) : 0;
-  size_t len = shared ? shared + 1 : 0; /* the name goes on behind the shared block's dot */
+  size_t shared = inner ? common_block_len(g, layer, (uint32_t)next) : 0;
+  /* the block's name continues behind the dot of the shared block */
+  size_t len = shared ? shared + 1 : 0;
   while (name[len] && name[len] != '.') len++;
   snprintf(buf, size, "%.*s", (int)len, name);
   return buf;
 }
 
-/* Writes "layer 82 ('layer3')", without the name if that equals the number. */
-static const char *describe(const clv_graph *g, uint32_t layer, int step, char *buf, size_t size) {
+/* Writes a layer for a message: "layer 82 ('layer3')", or only the number if the layer has no other
+ * name. */
+static const char *describe_layer(const clv_graph *g, uint32_t layer, int step, char *buf,
+                                  size_t size) {
   char name[CLV_NAME_MAX], number[16];
   snprintf(number, sizeof number, "%" PRIu32, layer);
-  bool named = strcmp(block_at(g, layer, step, name, sizeof name), number) != 0;
+  bool named = strcmp(boundary_block_name(g, layer, step, name, sizeof name), number) != 0;
   snprintf(buf, size, named ? "layer %s ('%s')" : "layer %s", number, name);
   return buf;
 }
 
 /* ---- unknown names --------------------------------------------------------------------------- */
 
-/* Finds the name of a layer or block that is most similar to `name`; "": none is. */
-static clv_code suggest(const clv_graph *g, const char *name, char *ret, size_t size,
-                        clv_err *err) {
+/* Finds the name of a layer or block that is most similar to `name`. *ret "": none is similar. */
+static clv_code suggest_name(const clv_graph *g, const char *name, char *ret, size_t size,
+                             clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_AUTO(clv_freep) char *texts = NULL;
   size_t n = 0, most = (size_t)n_layers(g) * (CLV_NAME_MAX / 2);
@@ -92,7 +98,7 @@ static clv_code suggest(const clv_graph *g, const char *name, char *ret, size_t 
   for (uint32_t i = 0; i < n_layers(g); i++)
     for (const char *full = clv_layer_name(g, i), *dot = full; dot; dot = strchr(dot + 1, '.')) {
       size_t len = strchr(dot + 1, '.') ? (size_t)(strchr(dot + 1, '.') - full) : strlen(full);
-      if (i && belongs(clv_layer_name(g, i - 1), full, len)) continue;
+      if (i && is_in_block(clv_layer_name(g, i - 1), full, len)) continue;
       names[n] = texts + n * CLV_NAME_MAX;
       snprintf(texts + n++ * CLV_NAME_MAX, CLV_NAME_MAX, "%.*s", (int)len, full);
     }
@@ -101,8 +107,9 @@ static clv_code suggest(const clv_graph *g, const char *name, char *ret, size_t 
   return CLV_OK;
 }
 
-/* Lists the largest blocks, "conv1, bn1, ... layer4, fc", as far as the buffer has room. */
-static void list_parts(const clv_graph *g, char *ret, size_t size) {
+/* Lists the names of the outermost blocks, "conv1, bn1, ... layer4, fc", as many as fit the buffer.
+ */
+static void list_top_blocks(const clv_graph *g, char *ret, size_t size) {
   char name[CLV_NAME_MAX];
   size_t used = 0;
   uint32_t first, last = 0;
@@ -118,8 +125,9 @@ static void list_parts(const clv_graph *g, char *ret, size_t size) {
   }
 }
 
-/* Writes "; a range is written 0..3" if `name` is like "0-3" and its begin exists. */
-static void hint_range(const clv_graph *g, const char *name, char *ret, size_t size) {
+/* Writes "; a range is written 0..3" if `name` looks like "0-3" and starts with an existing layer;
+ * otherwise "". */
+static void suggest_range_syntax(const clv_graph *g, const char *name, char *ret, size_t size) {
   char begin[CLV_NAME_MAX];
   uint32_t first, last;
   size_t len = strcspn(name, "-");
@@ -130,71 +138,77 @@ static void hint_range(const clv_graph *g, const char *name, char *ret, size_t s
   snprintf(ret, size, "; a range is written %s..%s", begin, name + len + 1);
 }
 
-static clv_code unknown(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
-                        clv_config_pos pos, const char *name, clv_err *err) {
-  char near[CLV_NAME_MAX] = "", parts[160], range[CLV_NAME_MAX + 40];
-  hint_range(g, name, range, sizeof range);
-  if (!range[0]) CLV_TRY(suggest(g, name, near, sizeof near, err));
-  list_parts(g, parts, sizeof parts);
+static clv_code fail_unknown_name(const clv_session_config *c, const clv_graph *g,
+                                  const clv_stage_spec *s, clv_config_pos pos, const char *name,
+                                  clv_err *err) {
+  char near[CLV_NAME_MAX] = "", top_blocks[160], range[CLV_NAME_MAX + 40];
+  suggest_range_syntax(g, name, range, sizeof range);
+  if (!range[0]) CLV_TRY(suggest_name(g, name, near, sizeof near, err));
+  list_top_blocks(g, top_blocks, sizeof top_blocks);
   return clv_session_fail_at(
       c, pos, err, "stage '%.64s': the model has no layer or block '%s'%s%s%s%s; it has %s",
-      s->name, name, range, near[0] ? ", did you mean '" : "", near, near[0] ? "'?" : "", parts);
+      s->name, name, range, near[0] ? ", did you mean '" : "", near, near[0] ? "'?" : "",
+      top_blocks);
 }
 
 /* ---- ends of stages -------------------------------------------------------------------------- */
 
-/* Returns the nearest layer in this direction behind which only one value crosses and which is not
- * inside the block that is cut; -1: there is none. block: length of that block's name. */
-static int64_t near_end(const clv_graph *g, uint32_t layer, int step, size_t block) {
+/* Returns the nearest layer in direction `step` behind which the model can be cut: only one value
+ * crosses there, and the cut is not inside the block that contains the refused cut; -1: there is
+ * none. block: length of the name of that block. */
+static int64_t nearest_cut(const clv_graph *g, uint32_t layer, int step, size_t block) {
   int64_t at = (int64_t)layer + step;
   int unused[CLV_MAX_NODES];
   for (; at >= 0 && at + 1 < n_layers(g); at += step)
     if (clv_graph_crossing_nodes(g, (uint32_t)at, unused) == 1 &&
-        common_block(g, (uint32_t)at, (uint32_t)at + 1) < CLV_MAX(block, 1))
+        common_block_len(g, (uint32_t)at, (uint32_t)at + 1) < CLV_MAX(block, 1))
       return at;
   return -1;
 }
 
-static clv_code no_cut(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
-                       uint32_t layer, const int crossing[2], clv_err *err) {
+static clv_code fail_no_cut(const clv_session_config *c, const clv_graph *g,
+                            const clv_stage_spec *s, uint32_t layer, const int crossing_nodes[2],
+                            clv_err *err) {
   char where[96], before[CLV_NAME_MAX] = "", after[CLV_NAME_MAX] = "";
-  size_t block = common_block(g, layer, layer + 1);
-  int64_t up = near_end(g, layer, -1, block), down = near_end(g, layer, 1, block);
+  size_t block = common_block_len(g, layer, layer + 1);
+  int64_t up = nearest_cut(g, layer, -1, block), down = nearest_cut(g, layer, 1, block);
   snprintf(where, sizeof where, block ? "inside block '%.*s'" : "where branches are open%.*s",
            (int)block, block ? clv_layer_name(g, layer) : "");
-  if (up >= 0) block_at(g, (uint32_t)up, 1, before, sizeof before);
-  if (down >= 0) block_at(g, (uint32_t)down, 1, after, sizeof after);
+  if (up >= 0) boundary_block_name(g, (uint32_t)up, 1, before, sizeof before);
+  if (down >= 0) boundary_block_name(g, (uint32_t)down, 1, after, sizeof after);
   return clv_session_fail_at(
       c, s->layers_pos, err,
       "stage '%.64s' ends %s, where two values would cross, of '%s' and '%s'; end it with %s%s%s",
-      s->name, where, g->nodes[crossing[0]].name, g->nodes[crossing[1]].name, before,
+      s->name, where, g->nodes[crossing_nodes[0]].name, g->nodes[crossing_nodes[1]].name, before,
       before[0] && after[0] ? " or " : "", after);
 }
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
-static clv_code find_end(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
-                         clv_config_pos pos, const char *name, uint64_t number, bool last,
-                         uint64_t *ret, clv_err *err) {
+static clv_code find_range_end(const clv_session_config *c, const clv_graph *g,
+                               const clv_stage_spec *s, clv_config_pos pos, const char *name,
+                               uint64_t number, bool last, uint64_t *ret, clv_err *err) {
   uint32_t begin = 0, end = 0;
   *ret = number;
   if (!name[0]) return CLV_OK;
-  if (!clv_find_layers(g, name, &begin, &end)) return unknown(c, g, s, pos, name, err);
+  if (!clv_find_layers(g, name, &begin, &end)) return fail_unknown_name(c, g, s, pos, name, err);
   *ret = last ? end : begin;
   return CLV_OK;
 }
 
-/* Fails for numbers that no layer has. Lists the names of layers, if they have names. */
-static clv_code beyond(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
-                       clv_config_pos pos, uint64_t first, uint64_t last, clv_err *err) {
-  char parts[160];
+/* Fails because a layer number of the range is too large. The text lists the outermost blocks if
+ * layers have names. */
+static clv_code fail_out_of_range(const clv_session_config *c, const clv_graph *g,
+                                  const clv_stage_spec *s, clv_config_pos pos, uint64_t first,
+                                  uint64_t last, clv_err *err) {
+  char top_blocks[160];
   bool named = strcmp(clv_layer_name(g, 0), "0") != 0;
-  list_parts(g, parts, sizeof parts);
+  list_top_blocks(g, top_blocks, sizeof top_blocks);
   return clv_session_fail_at(
       c, pos, err,
       "stage '%.64s': layers %" PRIu64 "..%" PRIu64 ": the model has layers 0..%" PRIu32
       "%s%s; up to its end it is %" PRIu64 "..%" PRIu32,
-      s->name, first, last, n_layers(g) - 1, named ? ", by name " : "", named ? parts : "",
+      s->name, first, last, n_layers(g) - 1, named ? ", by name " : "", named ? top_blocks : "",
       first < n_layers(g) ? first : UINT64_C(0), n_layers(g) - 1);
 }
 
@@ -204,13 +218,14 @@ clv_code clv_stage_find_range(const clv_session_config *c, const clv_graph *g,
                               clv_err *err) {
   char begin[96], end[96];
   uint64_t first, last;
-  CLV_TRY(find_end(c, g, s, pos, range->first_name, range->first, false, &first, err));
-  CLV_TRY(find_end(c, g, s, pos, range->last_name, range->last, true, &last, err));
-  if (first >= n_layers(g) || last >= n_layers(g)) return beyond(c, g, s, pos, first, last, err);
+  CLV_TRY(find_range_end(c, g, s, pos, range->first_name, range->first, false, &first, err));
+  CLV_TRY(find_range_end(c, g, s, pos, range->last_name, range->last, true, &last, err));
+  if (first >= n_layers(g) || last >= n_layers(g))
+    return fail_out_of_range(c, g, s, pos, first, last, err);
   if (last < first)
     return clv_session_fail_at(c, pos, err, "stage '%s' ends before it begins: %s to %s", s->name,
-                               describe(g, (uint32_t)first, -1, begin, sizeof begin),
-                               describe(g, (uint32_t)last, 1, end, sizeof end));
+                               describe_layer(g, (uint32_t)first, -1, begin, sizeof begin),
+                               describe_layer(g, (uint32_t)last, 1, end, sizeof end));
   *ret_first = (uint32_t)first;
   *ret_last = (uint32_t)last;
   return CLV_OK;
@@ -233,11 +248,11 @@ static clv_code check_next(const clv_session_config *c, const clv_graph *g, cons
     return clv_session_fail_at(c, s->layers_pos, err,
                                "stage '%s' comes behind the end of the model", s->name);
   return clv_session_fail_at(c, s->layers_pos, err, "stage '%s' starts with %s, but %s is next",
-                             s->name, describe(g, first, -1, begin, sizeof begin),
-                             describe(g, at, -1, next, sizeof next));
+                             s->name, describe_layer(g, first, -1, begin, sizeof begin),
+                             describe_layer(g, at, -1, next, sizeof next));
 }
 
-/* Checks that the values that cross behind a stage can be joined into one tensor. */
+/* Checks that the values that cross the cut behind a stage can be joined into one tensor. */
 static clv_code check_cut(const clv_session_config *c, const clv_graph *g, const clv_stage_spec *s,
                           uint32_t last, clv_err *err) {
   clv_err why;
@@ -254,9 +269,9 @@ clv_code clv_stage_cuts_check(const clv_session_config *c, const clv_graph *g, c
 
 clv_code clv_stage_check_single_output(const clv_session_config *c, const clv_graph *g,
                                        size_t stage, uint32_t last, clv_err *err) {
-  int crossing[CLV_MAX_NODES];
-  if (last + 1 < n_layers(g) && clv_graph_crossing_nodes(g, last, crossing) != 1)
-    return no_cut(c, g, &c->stages[stage], last, crossing, err);
+  int crossing_nodes[CLV_MAX_NODES];
+  if (last + 1 < n_layers(g) && clv_graph_crossing_nodes(g, last, crossing_nodes) != 1)
+    return fail_no_cut(c, g, &c->stages[stage], last, crossing_nodes, err);
   return CLV_OK;
 }
 
@@ -271,6 +286,6 @@ clv_code clv_stage_ranges(const clv_session_config *c, const clv_graph *g, uint3
   }
   if (at == n_layers(g)) return clv_stage_cuts_check(c, g, ret_last, err);
   return clv_session_fail_at(c, c->model.pos, err, "the stages end with %s, the model with %s",
-                             describe(g, at - 1, 1, end, sizeof end),
-                             describe(g, n_layers(g) - 1, 1, model_end, sizeof model_end));
+                             describe_layer(g, at - 1, 1, end, sizeof end),
+                             describe_layer(g, n_layers(g) - 1, 1, model_end, sizeof model_end));
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The optimiser of a module: memory of the moments, and a step over the spans of each group. The
- * formulas are in the backend's step function.
+ * The optimiser of a module: allocates the moments, and calls the backend's step function, which
+ * has the formulas, for the spans of each group.
  */
 #include "common/model/optim/optim.h"
 #include "kernels/steps/steps.h"
@@ -13,11 +13,11 @@ struct clv_optim {
   clv_optim_config groups[CLV_OPTIM_MAX_GROUPS];
   size_t n_groups;
   const clv_backend *backend;
-  clv_extent *runs;                     /* the spans, ordered by group */
-  size_t n_runs[CLV_OPTIM_MAX_GROUPS];  /* number of spans of each group */
-  uint32_t moments;                     /* bit k: at least one group has moment k of the kind */
-  float *moment[CLV_OPTIM_MAX_MOMENTS]; /* in the backend's memory; NULL: no group has it */
-  int64_t step;                         /* steps taken */
+  clv_extent *extents;                    /* the spans, ordered by group */
+  size_t n_extents[CLV_OPTIM_MAX_GROUPS]; /* number of spans of each group */
+  uint32_t moment_mask;                   /* bit k: at least one group has moment k of the kind */
+  float *moment_blocks[CLV_OPTIM_MAX_MOMENTS]; /* in the backend's memory; NULL: no group has it */
+  int64_t steps_taken;                         /* number of steps taken */
 };
 
 /* ---- settings ----------------------------------------------------------------------------------
@@ -55,38 +55,38 @@ static clv_code check_span(const clv_optim_span *span, size_t n_groups, size_t b
  */
 
 static void sort_spans(clv_optim *o, const clv_optim_span *spans, size_t n_spans) {
-  clv_extent *next = o->runs;
+  clv_extent *next = o->extents;
   for (size_t g = 0; g < o->n_groups; g++) {
     clv_extent *first = next;
     for (size_t i = 0; i < n_spans; i++)
       if (spans[i].group == g) *next++ = (clv_extent){spans[i].offset / sizeof(float), spans[i].n};
-    o->n_runs[g] = (size_t)(next - first);
+    o->n_extents[g] = (size_t)(next - first);
   }
 }
 
-static clv_code take_memory(clv_optim *o, size_t block_bytes, const clv_optim_span *spans,
-                            size_t n_spans, clv_err *err) {
-  CLV_TRY(clv_alloc(n_spans, sizeof *o->runs, &o->runs, err));
+static clv_code alloc_memory(clv_optim *o, size_t block_bytes, const clv_optim_span *spans,
+                             size_t n_spans, clv_err *err) {
+  CLV_TRY(clv_alloc(n_spans, sizeof *o->extents, &o->extents, err));
   sort_spans(o, spans, n_spans);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
-    if (!(o->moments >> i & 1)) continue;
-    CLV_TRY(clv_backend_take(o->backend, block_bytes, &o->moment[i], err));
-    CLV_TRY(clv_backend_fill(o->backend, o->moment[i], 0, block_bytes, err));
+    if (!(o->moment_mask >> i & 1)) continue;
+    CLV_TRY(clv_backend_take(o->backend, block_bytes, &o->moment_blocks[i], err));
+    CLV_TRY(clv_backend_fill(o->backend, o->moment_blocks[i], 0, block_bytes, err));
   }
   return CLV_OK;
 }
 
-/* Sets adagrad's sums to initial_accumulator_value. */
-static clv_code init_sums(clv_optim *o, size_t block_bytes, clv_err *err) {
+/* For adagrad, sets the sums of squares to initial_accumulator_value. */
+static clv_code init_adagrad_sums(clv_optim *o, size_t block_bytes, clv_err *err) {
   CLV_AUTO(clv_freep) float *sums = NULL;
-  const clv_extent *r = o->runs;
+  const clv_extent *r = o->extents;
   if (o->groups[0].kind != CLV_OPTIM_ADAGRAD) return CLV_OK;
   CLV_TRY(clv_alloc(block_bytes, 1, &sums, err));
   for (size_t g = 0; g < o->n_groups; g++)
-    for (const clv_extent *end = r + o->n_runs[g]; r < end; r++)
+    for (const clv_extent *end = r + o->n_extents[g]; r < end; r++)
       for (size_t k = 0; k < r->n; k++)
         sums[r->at + k] = (float)o->groups[g].initial_accumulator_value;
-  return clv_backend_put(o->backend, o->moment[0], sums, block_bytes, err);
+  return clv_backend_put(o->backend, o->moment_blocks[0], sums, block_bytes, err);
 }
 
 clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t block_bytes,
@@ -99,9 +99,9 @@ clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t b
   memcpy(o->groups, groups, n_groups * sizeof *groups);
   o->n_groups = n_groups;
   o->backend = backend;
-  for (size_t i = 0; i < n_groups; i++) o->moments |= clv_optim_moments_of(&groups[i]);
-  CLV_TRY(take_memory(o, block_bytes, spans, n_spans, err));
-  CLV_TRY(init_sums(o, block_bytes, err));
+  for (size_t i = 0; i < n_groups; i++) o->moment_mask |= clv_optim_moments_of(&groups[i]);
+  CLV_TRY(alloc_memory(o, block_bytes, spans, n_spans, err));
+  CLV_TRY(init_adagrad_sums(o, block_bytes, err));
   CLV_TRY(clv_backend_finish(backend, err));
   *ret = clv_steal(&o);
   return CLV_OK;
@@ -109,8 +109,8 @@ clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t b
 
 clv_optim *clv_optim_free(clv_optim *o) {
   if (!o) return NULL;
-  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) clv_backend_give(o->backend, o->moment[i]);
-  free(o->runs);
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) clv_backend_give(o->backend, o->moment_blocks[i]);
+  free(o->extents);
   free(o);
   return NULL;
 }
@@ -122,15 +122,16 @@ void clv_optim_freep(clv_optim **o) { *o = clv_optim_free(*o); }
 
 void clv_optim_step(clv_optim *o, float *params, const float *grads, const double *lr,
                     double grad_scale) {
-  const clv_extent *runs = o->runs;
-  o->step++;
-  for (size_t g = 0; g < o->n_groups; runs += o->n_runs[g++]) {
+  const clv_extent *runs = o->extents;
+  o->steps_taken++;
+  for (size_t g = 0; g < o->n_groups; runs += o->n_extents[g++]) {
     uint32_t has = clv_optim_moments_of(&o->groups[g]);
     float *moments[CLV_OPTIM_MAX_MOMENTS];
     clv_step_args a;
-    clv_step_prepare(&o->groups[g], o->step, lr[g], grad_scale, &a);
-    for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS; k++) moments[k] = has >> k & 1 ? o->moment[k] : NULL;
-    o->backend->step(o->backend, &a, params, grads, moments, runs, o->n_runs[g]);
+    clv_step_prepare(&o->groups[g], o->steps_taken, lr[g], grad_scale, &a);
+    for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS; k++)
+      moments[k] = has >> k & 1 ? o->moment_blocks[k] : NULL;
+    o->backend->step(o->backend, &a, params, grads, moments, runs, o->n_extents[g]);
   }
 }
 
@@ -139,12 +140,12 @@ size_t clv_optim_n_groups(const clv_optim *o) { return o->n_groups; }
 /* ---- state -------------------------------------------------------------------------------------
  */
 
-int clv_optim_n_moments(const clv_optim *o) { return clv_optim_count_moments(o->moments); }
+int clv_optim_n_moments(const clv_optim *o) { return clv_optim_count_moments(o->moment_mask); }
 
 /* Returns the index in the kind's row of moment i of this optimiser; -1: it has no moment i. */
 static int index_in_row(const clv_optim *o, int i) {
   for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS && i >= 0; k++)
-    if ((o->moments >> k & 1) && i-- == 0) return k;
+    if ((o->moment_mask >> k & 1) && i-- == 0) return k;
   return -1;
 }
 
@@ -155,7 +156,7 @@ const char *clv_optim_moment_name(const clv_optim *o, int i) {
 
 float *clv_optim_moment(clv_optim *o, int i) {
   int k = index_in_row(o, i);
-  return k < 0 ? NULL : o->moment[k];
+  return k < 0 ? NULL : o->moment_blocks[k];
 }
 
-int64_t *clv_optim_step_count(clv_optim *o) { return &o->step; }
+int64_t *clv_optim_step_count(clv_optim *o) { return &o->steps_taken; }

@@ -38,11 +38,11 @@
 extern "C" {
 #endif
 
-/* A run of consecutive f32 values of the block. */
+/* Consecutive f32 values of the parameter block. */
 typedef struct clv_optim_span {
-  size_t offset; /* bytes into the block */
-  size_t n;      /* values */
-  size_t group;  /* index of its group */
+  size_t offset; /* offset in the block in bytes, a multiple of 4 */
+  size_t n;      /* number of values */
+  size_t group;  /* index of the span's group */
 } clv_optim_span;
 
 typedef struct clv_optim clv_optim;
@@ -69,10 +69,11 @@ void clv_optim_step(clv_optim *o, float *params, const float *grads, const doubl
                     double grad_scale);
 size_t clv_optim_n_groups(const clv_optim *o);
 
-/* State, for checkpoints. The optimiser has each moment that at least one group needs; the values
- * outside the spans, and those of groups without that moment, stay 0. The names are PyTorch's. A
- * moment is a block of block_bytes in the backend's memory, which the caller may read and write;
- * the optimiser owns it. NULL: there is no moment i. The counter holds the steps taken. */
+/* State of the optimiser, for checkpoints. The optimiser has each moment (such as exp_avg) that at
+ * least one group needs. clv_optim_moment returns a block of block_bytes in the backend's memory,
+ * which the caller may read and write and the optimiser owns; values outside the spans, and those
+ * of groups that do not need the moment, stay 0. Names are those of PyTorch. Both functions return
+ * NULL if there is no moment i. clv_optim_step_count points to the number of steps taken. */
 int clv_optim_n_moments(const clv_optim *o);
 const char *clv_optim_moment_name(const clv_optim *o, int i);
 float *clv_optim_moment(clv_optim *o, int i);
@@ -89,12 +90,13 @@ typedef enum clv_lr_curve {
 } clv_lr_curve;
 
 typedef struct clv_lr_schedule {
-  clv_lr_curve curve;    /* after the warm-up */
-  uint64_t warmup_steps; /* W; 0: no warm-up */
-  uint64_t step_size;    /* of STEP: steps between two reductions; 0: no reduction */
-  uint64_t total_steps;  /* T, of COSINE, LINEAR: steps until 0, with warm-up; 0: constant */
-  double gamma;          /* of STEP: factor of a reduction */
-  bool from_zero;        /* the warm-up starts at 0, not at 1/W */
+  clv_lr_curve curve;    /* curve of the rate after the warm-up */
+  uint64_t warmup_steps; /* W: steps of the warm-up; 0: no warm-up */
+  uint64_t step_size;    /* for STEP: steps between two reductions; 0: no reduction */
+  /* T, for COSINE and LINEAR: steps until the rate is 0, with the warm-up; 0: constant rate */
+  uint64_t total_steps;
+  double gamma;   /* for STEP: factor of each reduction */
+  bool from_zero; /* the warm-up starts at 0, not at 1/W */
 } clv_lr_schedule;
 
 /* Returns the rate of step t = 0, 1, ... For t < W: base (t + 1) / W, which is torch's

@@ -6,7 +6,8 @@
 
 #include <math.h>
 
-/* Returns the factor on the base rate, s steps after the warm-up of `total` steps after it. */
+/* Returns the factor on the base rate at step s after the warm-up. total: number of steps after the
+ * warm-up. */
 typedef double curve(const clv_lr_schedule *schedule, double s, double total);
 
 static double curve_constant(const clv_lr_schedule *schedule, double s, double total) {

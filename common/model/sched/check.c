@@ -12,29 +12,34 @@
 #include <string.h>
 
 typedef struct stage_state {
-  uint32_t f, i, w, steps; /* forwards, input gradients, weight gradients and steps done */
-  uint32_t distinct;       /* different versions of weights of live micro-batches */
-  uint32_t sent[4];        /* number of SEND_F, RECV_F, SEND_B, RECV_B done */
+  /* numbers of forwards, input gradients, weight gradients and steps done */
+  uint32_t f, i, w, steps;
+  /* number of versions of the weights that live micro-batches use */
+  uint32_t n_live_versions;
+  uint32_t n_transfers[4]; /* numbers of SEND_F, RECV_F, SEND_B, RECV_B done */
 } stage_state;
 
 typedef struct checker {
   const clv_sched *s;
   clv_sched_report *report;
   clv_err *err;
-  uint32_t per_step;
-  uint8_t *moved;    /* [stage][micro] bits of the SEND_F.. RECV_B that are done */
-  uint32_t *version; /* [stage][micro] steps before its F; NULL: synchronous kind */
-  uint32_t rank, at; /* rank and position of `instr` */
+  uint32_t micros_per_step;
+  /* [stage][micro] one bit each for SEND_F, RECV_F, SEND_B, RECV_B: it is done */
+  uint8_t *transfers_done;
+  /* [stage][micro] number of optimiser steps in the weights that the F used; NULL: synchronous kind
+   */
+  uint32_t *weights_version;
+  uint32_t rank, at; /* rank and position of `instr`, the instruction being checked */
   const clv_instr *instr;
   stage_state stage[CLV_SCHED_STAGES];
 } checker;
 
 static void checker_done(checker *c) {
-  free(c->moved);
-  free(c->version);
+  free(c->transfers_done);
+  free(c->weights_version);
 }
 
-CLV_PRINTF(2, 3) static clv_code refuse(const checker *c, const char *fmt, ...) {
+CLV_PRINTF(2, 3) static clv_code fail_rule(const checker *c, const char *fmt, ...) {
   char text[256], name[SCHED_INSTR_TEXT];
   va_list args;
   va_start(args, fmt);
@@ -44,194 +49,201 @@ CLV_PRINTF(2, 3) static clv_code refuse(const checker *c, const char *fmt, ...) 
                   c->at, clv_instr_text(c->instr, name), c->instr->stage, text);
 }
 
-static size_t cell(const checker *c, uint32_t stage, uint32_t micro) {
+static size_t cell_index(const checker *c, uint32_t stage, uint32_t micro) {
   return (size_t)stage * c->s->shape.n_micro + micro;
 }
 
 static bool has_moved(const checker *c, uint32_t stage, uint32_t micro, clv_instr_kind kind) {
-  return c->moved[cell(c, stage, micro)] >> (kind - CLV_INSTR_SEND_F) & 1;
+  return c->transfers_done[cell_index(c, stage, micro)] >> (kind - CLV_INSTR_SEND_F) & 1;
 }
 
-/* Checks that the micro-batch is the next one of this kind of instruction; `done` are done. */
-static clv_code in_order(const checker *c, const char *kind, uint32_t done) {
+/* Checks that the instruction has the next micro-batch of its kind. done: number of instructions of
+ * that kind done. */
+static clv_code check_in_order(const checker *c, const char *kind, uint32_t done) {
   if (c->instr->micro == done) return CLV_OK;
-  if (c->instr->micro < done) return refuse(c, "has run before");
-  return refuse(c, "%s%u has to come first", kind, done);
+  if (c->instr->micro < done) return fail_rule(c, "has run before");
+  return fail_rule(c, "%s%u has to come first", kind, done);
 }
 
-static clv_code must_learn(const checker *c) {
-  if (sched_learns(&c->s->shape, c->instr->stage)) return CLV_OK;
-  return refuse(c, "the stage has only forwards (the first stage with a backward is %u)",
-                c->s->shape.first_backward);
+static clv_code check_stage_learns(const checker *c) {
+  if (is_trained_stage(&c->s->shape, c->instr->stage)) return CLV_OK;
+  return fail_rule(c, "the stage has only forwards (the first stage with a backward is %u)",
+                   c->s->shape.first_backward);
 }
 
 /* ---- versions of weights and memory ---------------------------------------------------------- */
 
-static clv_code forward_version(checker *c, stage_state *st, uint32_t *ret) {
+static clv_code check_forward_version(checker *c, stage_state *st, uint32_t *ret) {
   const clv_instr *i = c->instr;
   bool age_allowed = c->s->kind == CLV_SCHED_PIPEDREAM_2BW;
-  uint32_t step = c->per_step ? i->micro / c->per_step : 0;
+  uint32_t step = c->micros_per_step ? i->micro / c->micros_per_step : 0;
   uint32_t want = step ? step - 1 : 0;
   if (i->weights_age > st->steps || (i->weights_age && !age_allowed))
-    return refuse(c, "there are no weights of %u steps ago to run on", i->weights_age);
+    return fail_rule(c, "there are no weights of %u steps ago to run on", i->weights_age);
   *ret = st->steps - i->weights_age;
   if (!age_allowed || *ret == want) return CLV_OK;
-  return refuse(c, "runs on the weights after %u steps, and all of step %u run on those after %u",
-                *ret, step, want);
+  return fail_rule(c,
+                   "runs on the weights after %u steps, and all of step %u run on those after %u",
+                   *ret, step, want);
 }
 
-/* Counts a micro-batch as live at a trained stage, from its forward to its weight gradient.
- * Micro-batches start and end in order and versions never decrease, so micro-batches of one version
- * are neighbours. */
-static clv_code add_live(checker *c, stage_state *st) {
-  uint32_t s = c->instr->stage, k = c->instr->micro, version = 0, *all = c->version;
-  CLV_TRY(forward_version(c, st, &version));
+/* Counts a micro-batch as live from its forward at a trained stage; uncount_live ends this after
+ * its weight gradient. Micro-batches start and end in order and versions never decrease, so
+ * micro-batches of one version are neighbours. */
+static clv_code count_live(checker *c, stage_state *st) {
+  uint32_t s = c->instr->stage, k = c->instr->micro, version = 0, *all = c->weights_version;
+  CLV_TRY(check_forward_version(c, st, &version));
   if (all) {
-    all[cell(c, s, k)] = version;
-    if (st->w == k || all[cell(c, s, k) - 1] != version) st->distinct++;
+    all[cell_index(c, s, k)] = version;
+    if (st->w == k || all[cell_index(c, s, k) - 1] != version) st->n_live_versions++;
   }
   uint32_t live = k + 1 - st->w;
   c->report->live[s] = CLV_MAX(c->report->live[s], live);
   return CLV_OK;
 }
 
-static void remove_live(checker *c, stage_state *st) {
-  uint32_t s = c->instr->stage, k = c->instr->micro, *all = c->version;
-  if (all && (st->f == k + 1 || all[cell(c, s, k) + 1] != all[cell(c, s, k)])) st->distinct--;
+static void uncount_live(checker *c, stage_state *st) {
+  uint32_t s = c->instr->stage, k = c->instr->micro, *all = c->weights_version;
+  if (all && (st->f == k + 1 || all[cell_index(c, s, k) + 1] != all[cell_index(c, s, k)]))
+    st->n_live_versions--;
 }
 
-/* Counts the versions in memory: those of live micro-batches, and the newest. */
+/* Updates the maximum number of versions of the weights in memory: those of live micro-batches, and
+ * the newest. */
 static void count_versions(checker *c, uint32_t s) {
   const stage_state *st = &c->stage[s];
   uint32_t n = 1;
-  if (c->version) {
-    bool newest_live = st->w < st->f && c->version[cell(c, s, st->f - 1)] == st->steps;
-    n = st->distinct + !newest_live;
+  if (c->weights_version) {
+    bool newest_live =
+        st->w < st->f && c->weights_version[cell_index(c, s, st->f - 1)] == st->steps;
+    n = st->n_live_versions + !newest_live;
   }
   c->report->versions[s] = CLV_MAX(c->report->versions[s], n);
 }
 
 static void count_staleness(checker *c) {
   uint32_t s = c->instr->stage;
-  if (!c->version) return;
-  uint32_t age = c->stage[s].steps - c->version[cell(c, s, c->instr->micro)];
+  if (!c->weights_version) return;
+  uint32_t age = c->stage[s].steps - c->weights_version[cell_index(c, s, c->instr->micro)];
   c->report->staleness[s] = CLV_MAX(c->report->staleness[s], age);
 }
 
 /* ---- the rules, one per instruction ---------------------------------------------------------- */
 
-static clv_code rule_forward(checker *c, stage_state *st) {
+static clv_code check_forward(checker *c, stage_state *st) {
   const clv_instr *i = c->instr;
   uint32_t s = i->stage, k = i->micro;
-  CLV_TRY(in_order(c, "F", st->f));
-  if (s > 0 && sched_crosses(&c->s->shape, s - 1) && !has_moved(c, s, k, CLV_INSTR_RECV_F))
-    return refuse(c, "its input was not received before (rf%u)", k);
-  if (s > 0 && !sched_crosses(&c->s->shape, s - 1) && c->stage[s - 1].f <= k)
-    return refuse(c, "F%u of stage %u has to come first", k, s - 1);
-  if (sched_learns(&c->s->shape, s)) {
-    CLV_TRY(add_live(c, st));
+  CLV_TRY(check_in_order(c, "F", st->f));
+  if (s > 0 && is_cross_rank_edge(&c->s->shape, s - 1) && !has_moved(c, s, k, CLV_INSTR_RECV_F))
+    return fail_rule(c, "its input was not received before (rf%u)", k);
+  if (s > 0 && !is_cross_rank_edge(&c->s->shape, s - 1) && c->stage[s - 1].f <= k)
+    return fail_rule(c, "F%u of stage %u has to come first", k, s - 1);
+  if (is_trained_stage(&c->s->shape, s)) {
+    CLV_TRY(count_live(c, st));
   } else if (i->weights_age) {
-    return refuse(c, "a stage that takes no steps has no older weights");
+    return fail_rule(c, "a stage that takes no steps has no older weights");
   }
   st->f++;
   return CLV_OK;
 }
 
-static clv_code gradient_there(const checker *c, const stage_state *st) {
+static clv_code check_gradient_available(const checker *c, const stage_state *st) {
   uint32_t s = c->instr->stage, k = c->instr->micro;
-  if (st->f <= k) return refuse(c, "F%u has to come first", k);
+  if (st->f <= k) return fail_rule(c, "F%u has to come first", k);
   if (s + 1 == c->s->shape.n_stages) return CLV_OK;
-  if (sched_crosses(&c->s->shape, s) && !has_moved(c, s, k, CLV_INSTR_RECV_B))
-    return refuse(c, "its gradient was not received before (rb%u)", k);
-  if (!sched_crosses(&c->s->shape, s) && c->stage[s + 1].i <= k)
-    return refuse(c, "the gradient of micro-batch %u of stage %u has to come first", k, s + 1);
+  if (is_cross_rank_edge(&c->s->shape, s) && !has_moved(c, s, k, CLV_INSTR_RECV_B))
+    return fail_rule(c, "its gradient was not received before (rb%u)", k);
+  if (!is_cross_rank_edge(&c->s->shape, s) && c->stage[s + 1].i <= k)
+    return fail_rule(c, "the gradient of micro-batch %u of stage %u has to come first", k, s + 1);
   return CLV_OK;
 }
 
-static clv_code rule_input(checker *c, stage_state *st) {
-  CLV_TRY(must_learn(c));
-  CLV_TRY(in_order(c, "I", st->i));
-  CLV_TRY(gradient_there(c, st));
+static clv_code check_input(checker *c, stage_state *st) {
+  CLV_TRY(check_stage_learns(c));
+  CLV_TRY(check_in_order(c, "I", st->i));
+  CLV_TRY(check_gradient_available(c, st));
   st->i++;
   return CLV_OK;
 }
 
-static clv_code rule_weight(checker *c, stage_state *st) {
-  CLV_TRY(must_learn(c));
-  CLV_TRY(in_order(c, "W", st->w));
-  if (st->i <= c->instr->micro) return refuse(c, "I%u has to come first", c->instr->micro);
-  if (c->per_step && c->instr->micro / c->per_step != st->steps)
-    return refuse(c, "belongs to step %u, and S%u has to come first", c->instr->micro / c->per_step,
-                  st->steps);
+static clv_code check_weight(checker *c, stage_state *st) {
+  CLV_TRY(check_stage_learns(c));
+  CLV_TRY(check_in_order(c, "W", st->w));
+  if (st->i <= c->instr->micro) return fail_rule(c, "I%u has to come first", c->instr->micro);
+  if (c->micros_per_step && c->instr->micro / c->micros_per_step != st->steps)
+    return fail_rule(c, "belongs to step %u, and S%u has to come first",
+                     c->instr->micro / c->micros_per_step, st->steps);
   count_staleness(c);
-  remove_live(c, st);
+  uncount_live(c, st);
   st->w++;
   return CLV_OK;
 }
 
-static clv_code rule_backward(checker *c, stage_state *st) {
-  CLV_TRY(must_learn(c));
-  CLV_TRY(in_order(c, "B", st->i));
-  CLV_TRY(rule_input(c, st));
-  return rule_weight(c, st);
+static clv_code check_backward(checker *c, stage_state *st) {
+  CLV_TRY(check_stage_learns(c));
+  CLV_TRY(check_in_order(c, "B", st->i));
+  CLV_TRY(check_input(c, st));
+  return check_weight(c, st);
 }
 
-static clv_code rule_move(checker *c, stage_state *st) {
+static clv_code check_move(checker *c, stage_state *st) {
   const clv_instr *i = c->instr;
   const clv_sched_shape *shape = &c->s->shape;
   bool back = i->kind == CLV_INSTR_SEND_B || i->kind == CLV_INSTR_RECV_B;
   bool above = i->kind == CLV_INSTR_RECV_F || i->kind == CLV_INSTR_SEND_B;
-  bool crosses = (i->stage > 0 || !above) &&
-                 (back ? sched_crosses_back : sched_crosses)(shape, i->stage - (uint32_t)above);
-  if (!crosses) return refuse(c, "nothing crosses between ranks there");
-  if (has_moved(c, i->stage, i->micro, i->kind)) return refuse(c, "has run before");
+  bool crosses = (i->stage > 0 || !above) && (back ? has_cross_rank_gradient : is_cross_rank_edge)(
+                                                 shape, i->stage - (uint32_t)above);
+  if (!crosses) return fail_rule(c, "nothing crosses between ranks there");
+  if (has_moved(c, i->stage, i->micro, i->kind)) return fail_rule(c, "has run before");
   if (i->kind == CLV_INSTR_SEND_F && st->f <= i->micro)
-    return refuse(c, "F%u has to come first", i->micro);
+    return fail_rule(c, "F%u has to come first", i->micro);
   if (i->kind == CLV_INSTR_SEND_B && st->i <= i->micro)
-    return refuse(c, "the gradient of micro-batch %u has to come first", i->micro);
-  c->moved[cell(c, i->stage, i->micro)] |= (uint8_t)(1u << (i->kind - CLV_INSTR_SEND_F));
-  st->sent[i->kind - CLV_INSTR_SEND_F]++;
+    return fail_rule(c, "the gradient of micro-batch %u has to come first", i->micro);
+  c->transfers_done[cell_index(c, i->stage, i->micro)] |=
+      (uint8_t)(1u << (i->kind - CLV_INSTR_SEND_F));
+  st->n_transfers[i->kind - CLV_INSTR_SEND_F]++;
   return CLV_OK;
 }
 
-static clv_code rule_step(checker *c, stage_state *st) {
-  CLV_TRY(must_learn(c));
-  if (!c->per_step)
-    return refuse(c, "the step of a %s schedule comes after the round", clv_sched_name(c->s->kind));
-  CLV_TRY(in_order(c, "S", st->steps));
-  uint64_t due = ((uint64_t)st->steps + 1) * c->per_step;
+static clv_code check_step(checker *c, stage_state *st) {
+  CLV_TRY(check_stage_learns(c));
+  if (!c->micros_per_step)
+    return fail_rule(c, "the step of a %s schedule comes after the round",
+                     clv_sched_name(c->s->kind));
+  CLV_TRY(check_in_order(c, "S", st->steps));
+  uint64_t due = ((uint64_t)st->steps + 1) * c->micros_per_step;
   if (st->w != due)
-    return refuse(c, "%u of its %llu gradients are there", st->w, (unsigned long long)due);
+    return fail_rule(c, "%u of its %llu gradients are there", st->w, (unsigned long long)due);
   st->steps++;
   return CLV_OK;
 }
 
 static clv_code check_instr(checker *c) {
   static clv_code (*const rules[CLV_INSTR_KINDS])(checker *, stage_state *) = {
-      [CLV_INSTR_FORWARD] = rule_forward, [CLV_INSTR_BACKWARD] = rule_backward,
-      [CLV_INSTR_INPUT] = rule_input,     [CLV_INSTR_WEIGHT] = rule_weight,
-      [CLV_INSTR_SEND_F] = rule_move,     [CLV_INSTR_RECV_F] = rule_move,
-      [CLV_INSTR_SEND_B] = rule_move,     [CLV_INSTR_RECV_B] = rule_move,
-      [CLV_INSTR_STEP] = rule_step,
+      [CLV_INSTR_FORWARD] = check_forward, [CLV_INSTR_BACKWARD] = check_backward,
+      [CLV_INSTR_INPUT] = check_input,     [CLV_INSTR_WEIGHT] = check_weight,
+      [CLV_INSTR_SEND_F] = check_move,     [CLV_INSTR_RECV_F] = check_move,
+      [CLV_INSTR_SEND_B] = check_move,     [CLV_INSTR_RECV_B] = check_move,
+      [CLV_INSTR_STEP] = check_step,
   };
   const clv_instr *i = c->instr;
   const clv_sched_shape *shape = &c->s->shape;
-  if (i->kind >= CLV_INSTR_KINDS) return refuse(c, "there is no instruction %u", i->kind);
-  if (i->stage >= shape->n_stages) return refuse(c, "there are %u stages", shape->n_stages);
+  if (i->kind >= CLV_INSTR_KINDS) return fail_rule(c, "there is no instruction %u", i->kind);
+  if (i->stage >= shape->n_stages) return fail_rule(c, "there are %u stages", shape->n_stages);
   if (shape->rank[i->stage] != c->rank)
-    return refuse(c, "the stage is at rank %u", shape->rank[i->stage]);
-  if (i->micro >= shape->n_micro) return refuse(c, "there are %u micro-batches", shape->n_micro);
+    return fail_rule(c, "the stage is at rank %u", shape->rank[i->stage]);
+  if (i->micro >= shape->n_micro) return fail_rule(c, "there are %u micro-batches", shape->n_micro);
   if (i->weights_age && i->kind != CLV_INSTR_FORWARD)
-    return refuse(c, "forwards alone choose their weights");
+    return fail_rule(c, "forwards alone choose their weights");
   CLV_TRY(rules[i->kind](c, &c->stage[i->stage]));
-  if (sched_learns(shape, i->stage)) count_versions(c, i->stage);
+  if (is_trained_stage(shape, i->stage)) count_versions(c, i->stage);
   return CLV_OK;
 }
 
 /* ---- completeness ---------------------------------------------------------------------------- */
 
-static clv_code complete(const checker *c, uint32_t s, clv_instr_kind kind, uint32_t done,
-                         uint32_t want) {
+static clv_code check_count(const checker *c, uint32_t s, clv_instr_kind kind, uint32_t done,
+                            uint32_t want) {
   uint32_t missing = done, rank = c->s->shape.rank[s];
   if (done >= want) return CLV_OK;
   if (kind >= CLV_INSTR_SEND_F && kind <= CLV_INSTR_RECV_B)
@@ -245,25 +257,27 @@ static clv_code check_complete(const checker *c) {
   const clv_sched_shape *shape = &c->s->shape;
   for (uint32_t s = 0; s < shape->n_stages; s++) {
     const stage_state *st = &c->stage[s];
-    uint32_t m = shape->n_micro, back = sched_learns(shape, s) ? m : 0;
-    uint32_t steps = c->per_step ? back / c->per_step : 0;
-    uint32_t above = s > 0 ? s - 1 : shape->n_stages; /* no edge: nothing crosses */
-    const uint32_t moves[4] = {sched_crosses(shape, s) * m, sched_crosses(shape, above) * m,
-                               sched_crosses_back(shape, above) * m,
-                               sched_crosses_back(shape, s) * m};
-    CLV_TRY(complete(c, s, CLV_INSTR_FORWARD, st->f, m));
-    CLV_TRY(complete(c, s, CLV_INSTR_BACKWARD, st->i, back));
-    CLV_TRY(complete(c, s, CLV_INSTR_WEIGHT, st->w, back));
-    CLV_TRY(complete(c, s, CLV_INSTR_STEP, st->steps, steps));
+    uint32_t m = shape->n_micro, back = is_trained_stage(shape, s) ? m : 0;
+    uint32_t steps = c->micros_per_step ? back / c->micros_per_step : 0;
+    /* not the number of an edge, so nothing crosses it */
+    uint32_t above = s > 0 ? s - 1 : shape->n_stages;
+    const uint32_t moves[4] = {
+        is_cross_rank_edge(shape, s) * m, is_cross_rank_edge(shape, above) * m,
+        has_cross_rank_gradient(shape, above) * m, has_cross_rank_gradient(shape, s) * m};
+    CLV_TRY(check_count(c, s, CLV_INSTR_FORWARD, st->f, m));
+    CLV_TRY(check_count(c, s, CLV_INSTR_BACKWARD, st->i, back));
+    CLV_TRY(check_count(c, s, CLV_INSTR_WEIGHT, st->w, back));
+    CLV_TRY(check_count(c, s, CLV_INSTR_STEP, st->steps, steps));
     for (uint32_t i = 0; i < 4; i++)
-      CLV_TRY(complete(c, s, CLV_INSTR_SEND_F + i, st->sent[i], moves[i]));
+      CLV_TRY(check_count(c, s, CLV_INSTR_SEND_F + i, st->n_transfers[i], moves[i]));
   }
   return CLV_OK;
 }
 
 /* ---- the check ------------------------------------------------------------------------------- */
 
-/* Checks sizes first, so that the memory allocated later is at most a few bytes per instruction. */
+/* Checks the sizes of a schedule before memory is allocated, so that later allocations take at most
+ * a few bytes per instruction. */
 static clv_code check_sizes(const clv_sched *s, clv_err *err) {
   const clv_sched_shape *shape = &s->shape;
   uint64_t total = 0, forwards = (uint64_t)shape->n_stages * shape->n_micro;
@@ -292,11 +306,11 @@ static clv_code check_rank(checker *c, uint32_t rank) {
   return CLV_OK;
 }
 
-static clv_code bubble(const clv_sched *s, double *ret, clv_err *err) {
-  clv_sched_costs equal;
+static clv_code compute_bubble(const clv_sched *s, double *ret, clv_err *err) {
+  clv_sched_costs equal_costs;
   clv_sched_run run = {0};
-  clv_sched_costs_equal(&equal, 1, 1, 1);
-  CLV_TRY(clv_sched_walk(s, &equal, false, &run, err));
+  clv_sched_costs_equal(&equal_costs, 1, 1, 1);
+  CLV_TRY(clv_sched_walk(s, &equal_costs, false, &run, err));
   *ret = run.bubble;
   return CLV_OK;
 }
@@ -307,14 +321,15 @@ clv_code clv_sched_check(const clv_sched *s, clv_sched_report *ret, clv_err *err
   CLV_TRY(clv_sched_shape_check(&s->shape, err));
   CLV_TRY(check_sizes(s, err));
   size_t cells = (size_t)s->shape.n_stages * s->shape.n_micro;
-  c.per_step = clv_sched_micros_per_step(s->kind, &s->shape);
-  CLV_TRY(clv_alloc(cells, sizeof *c.moved, &c.moved, err));
-  if (c.per_step) CLV_TRY(clv_alloc(cells, sizeof *c.version, &c.version, err));
+  c.micros_per_step = clv_sched_micros_per_step(s->kind, &s->shape);
+  CLV_TRY(clv_alloc(cells, sizeof *c.transfers_done, &c.transfers_done, err));
+  if (c.micros_per_step)
+    CLV_TRY(clv_alloc(cells, sizeof *c.weights_version, &c.weights_version, err));
   for (uint32_t r = 0; r < s->shape.n_ranks; r++) CLV_TRY(check_rank(&c, r));
   CLV_TRY(check_complete(&c));
   CLV_TRY(clv_sched_walk(s, NULL, false, NULL, err));
   if (!ret) return CLV_OK;
-  CLV_TRY(bubble(s, &report.bubble, err));
+  CLV_TRY(compute_bubble(s, &report.bubble, err));
   *ret = report;
   return CLV_OK;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_sched_draw: drawing of a schedule as a grid in time. A column is so many seconds that the
- * shortest instruction has room for its label, except instructions that are much shorter than the
- * longest one, which show as much as fits.
+ * clv_sched_draw: draws a schedule as a grid with a row per rank and columns of equal time. The
+ * time of a column is chosen so that the shortest instruction has room for its label. Instructions
+ * that are much shorter than the longest one do not count for this; their labels are cut.
  */
 #include "common/model/sched/sched_int.h"
 
@@ -14,32 +14,35 @@ enum {
   LEAST_COLUMNS = 40,
   MOST_COLUMNS = 4096,
   LABEL = 16,
-  SHORT_SHARE = 12, /* an instruction shorter than this part of the longest sets no scale */
+  /* instructions shorter than 1/12 of the longest one do not determine the scale */
+  SHORT_SHARE = 12,
 };
 
 typedef struct sched_drawing {
   const clv_sched *s;
   const clv_sched_run *run;
-  const char *const *names;
+  const char *const *rank_names;
   clv_bytes *out;
-  uint32_t columns, margin; /* width of the drawing; width of the names */
-  double column;            /* seconds of a column */
+  uint32_t columns, margin; /* width of the drawing, and of the rank names in it */
+  double column_seconds;    /* seconds that a column stands for */
   bool free_stages[CLV_SCHED_STAGES];
-  uint32_t nth[CLV_SCHED_STAGES]; /* index of a stage among the drawn stages of its rank */
-  bool timed;
-  bool hidden; /* stages that take no time are left out */
-  bool many;   /* a rank has several stages, so labels have a letter for the stage */
+  /* [stage] index of the stage among the drawn stages of its rank */
+  uint32_t index_at_rank[CLV_SCHED_STAGES];
+  bool shows_seconds;
+  bool hides_stages; /* the schedule has stages that take no time, which are not drawn */
+  /* some rank has several drawn stages, so labels end with a letter for the stage */
+  bool has_many_stages;
 } sched_drawing;
 
-static bool computes(const clv_instr *i) {
+static bool is_compute(const clv_instr *i) {
   return i->kind <= CLV_INSTR_WEIGHT || i->kind == CLV_INSTR_STEP;
 }
 
-static size_t label(const sched_drawing *d, const clv_instr *i, char buf[LABEL]) {
+static size_t make_label(const sched_drawing *d, const clv_instr *i, char buf[LABEL]) {
   char text[SCHED_INSTR_TEXT];
-  uint32_t n = d->nth[i->stage];
+  uint32_t n = d->index_at_rank[i->stage];
   clv_instr_text(i, text);
-  if (!d->many) return (size_t)snprintf(buf, LABEL, "%s", text);
+  if (!d->has_many_stages) return (size_t)snprintf(buf, LABEL, "%s", text);
   return (size_t)snprintf(buf, LABEL, "%s%c", text, n < 26 ? (char)('a' + n) : '+');
 }
 
@@ -50,51 +53,52 @@ static void set_scale(sched_drawing *d, const clv_sched_costs *c) {
   char buf[LABEL];
   for (uint32_t r = 0; r < d->s->shape.n_ranks; r++)
     for (uint32_t k = 0; k < d->s->n[r]; k++)
-      if (computes(&d->s->list[r][k]))
+      if (is_compute(&d->s->list[r][k]))
         longest = fmax(longest, clv_sched_cost(c, d->s->list[r][k].kind, d->s->list[r][k].stage));
   for (uint32_t r = 0; r < d->s->shape.n_ranks; r++)
     for (uint32_t k = 0; k < d->s->n[r]; k++) {
       const clv_instr *i = &d->s->list[r][k];
-      double cost = computes(i) ? clv_sched_cost(c, i->kind, i->stage) : 0;
-      if (cost > longest / SHORT_SHARE) column = fmin(column, cost / (double)label(d, i, buf));
+      double cost = is_compute(i) ? clv_sched_cost(c, i->kind, i->stage) : 0;
+      if (cost > longest / SHORT_SHARE) column = fmin(column, cost / (double)make_label(d, i, buf));
     }
-  d->column = column > 0 && !isinf(column) ? column : 1;
+  d->column_seconds = column > 0 && !isinf(column) ? column : 1;
 }
 
-static void find_stages(sched_drawing *d, const clv_sched_costs *c) {
+static void find_drawn_stages(sched_drawing *d, const clv_sched_costs *c) {
   const clv_sched_shape *shape = &d->s->shape;
   uint32_t drawn[CLV_SCHED_RANKS] = {0};
-  clv_sched_find_free_stages(shape, c, d->free_stages);
+  clv_sched_mark_timeless_stages(shape, c, d->free_stages);
   for (uint32_t s = 0; s < shape->n_stages; s++) {
-    if (!d->free_stages[s]) d->nth[s] = drawn[shape->rank[s]]++;
-    d->hidden |= d->free_stages[s];
-    d->many |= d->nth[s] > 0;
+    if (!d->free_stages[s]) d->index_at_rank[s] = drawn[shape->rank[s]]++;
+    d->hides_stages |= d->free_stages[s];
+    d->has_many_stages |= d->index_at_rank[s] > 0;
   }
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static int name_of(const sched_drawing *d, uint32_t rank, char *buf, size_t n) {
-  if (d->names && d->names[rank]) return (int)strlen(clv_text_truncate(d->names[rank], buf, n));
+static int make_rank_name(const sched_drawing *d, uint32_t rank, char *buf, size_t n) {
+  if (d->rank_names && d->rank_names[rank])
+    return (int)strlen(clv_text_truncate(d->rank_names[rank], buf, n));
   return snprintf(buf, n, "rank %u", rank);
 }
 
 static void set_margin(sched_drawing *d) {
   char buf[64];
   for (uint32_t r = 0; r < d->s->shape.n_ranks; r++) {
-    uint32_t n = (uint32_t)name_of(d, r, buf, sizeof buf);
+    uint32_t n = (uint32_t)make_rank_name(d, r, buf, sizeof buf);
     d->margin = CLV_MAX(d->margin, CLV_MIN(n, CLV_MIN(d->columns / 4, (uint32_t)sizeof buf - 1)));
   }
 }
 
-/* Draws an instruction from column `from` to `to`: its label and a line behind it or, if the label
+/* Draws an instruction into columns `from` to `to` of a row: its label and dashes or, if the label
  * does not fit, its first letter and '*'. */
-static void put(const sched_drawing *d, const clv_instr *i, char *row, double from, double to,
-                uint32_t width) {
+static void draw_instr(const sched_drawing *d, const clv_instr *i, char *row, double from,
+                       double to, uint32_t width) {
   char text[LABEL];
   if (!(from < width)) return;
   uint32_t begin = (uint32_t)from, end = to < width ? (uint32_t)to : width;
-  size_t n = label(d, i, text);
+  size_t n = make_label(d, i, text);
   bool fits = n <= (uint32_t)CLV_MIN(to - begin, LABEL);
   for (uint32_t at = begin; at < end; at++) {
     size_t k = at - begin;
@@ -105,23 +109,25 @@ static void put(const sched_drawing *d, const clv_instr *i, char *row, double fr
 static void draw_rank(const sched_drawing *d, uint32_t rank) {
   char name[64], shown[65], row[MOST_COLUMNS + 1];
   uint32_t width = d->columns - d->margin - 1;
-  uint32_t used = (uint32_t)fmin(width, round(d->run->seconds / d->column));
+  uint32_t used = (uint32_t)fmin(width, round(d->run->seconds / d->column_seconds));
   memset(row, '.', used);
   row[used] = 0;
   for (uint32_t k = 0; k < d->s->n[rank]; k++) {
     const clv_instr *i = &d->s->list[rank][k];
     const clv_sched_span *at = &d->run->span[rank][k];
-    if (computes(i)) put(d, i, row, round(at->begin / d->column), round(at->end / d->column), used);
+    if (is_compute(i))
+      draw_instr(d, i, row, round(at->begin / d->column_seconds),
+                 round(at->end / d->column_seconds), used);
   }
-  name_of(d, rank, name, sizeof name);
+  make_rank_name(d, rank, name, sizeof name);
   clv_text_truncate(name, shown, CLV_MAX(d->margin + 1, 4u));
   clv_bytes_printf(d->out, "%-*s %s\n", (int)d->margin, shown, row);
 }
 
 /* ---- legend ---------------------------------------------------------------------------------- */
 
-/* Writes a text in lines of at most `columns`. */
-static void wrap(const sched_drawing *d, const char *text) {
+/* Writes a text in lines of at most d->columns characters. */
+static void write_wrapped(const sched_drawing *d, const char *text) {
   size_t line = 0;
   while (*text) {
     size_t n = strcspn(text, " ");
@@ -139,38 +145,40 @@ static void wrap(const sched_drawing *d, const char *text) {
 
 static void draw_legend(const sched_drawing *d) {
   char line[512];
-  double shown = (d->columns - d->margin - 1) * d->column;
+  double shown = (d->columns - d->margin - 1) * d->column_seconds;
   snprintf(line, sizeof line,
            "F forward, B backward, I and W the gradients of input and weights, S step, * too short "
            "to number, . idle%s%s",
-           d->many ? "; a, b: the first, second stage of a rank" : "",
-           d->hidden ? "; stages that take no time are not drawn" : "");
-  wrap(d, line);
-  if (d->timed)
+           d->has_many_stages ? "; a, b: the first, second stage of a rank" : "",
+           d->hides_stages ? "; stages that take no time are not drawn" : "");
+  write_wrapped(d, line);
+  if (d->shows_seconds)
     snprintf(line, sizeof line, "a column is %.3g ms, the round %.6g ms, bubble %.1f %%",
-             d->column * 1e3, d->run->seconds * 1e3, d->run->bubble * 100);
+             d->column_seconds * 1e3, d->run->seconds * 1e3, d->run->bubble * 100);
   else
     snprintf(line, sizeof line, "bubble %.1f %%", d->run->bubble * 100);
-  wrap(d, line);
-  if (d->run->seconds < shown + d->column / 2) return;
+  write_wrapped(d, line);
+  if (d->run->seconds < shown + d->column_seconds / 2) return;
   snprintf(line, sizeof line, "cut off after %.0f %%: the whole round takes %.0f columns",
-           100 * shown / d->run->seconds, ceil(d->run->seconds / d->column) + d->margin + 1);
-  wrap(d, line);
+           100 * shown / d->run->seconds,
+           ceil(d->run->seconds / d->column_seconds) + d->margin + 1);
+  write_wrapped(d, line);
 }
 
 clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, bool timed, uint32_t columns,
                         const char *const *rank_names, clv_bytes *out, clv_err *err) {
   clv_sched_run run = {0};
-  clv_sched_costs equal;
-  clv_sched_costs_equal(&equal, 1, 1, 1);
-  if (!c) c = &equal;
+  clv_sched_costs equal_costs;
+  clv_sched_costs_equal(&equal_costs, 1, 1, 1);
+  if (!c) c = &equal_costs;
   if (columns < LEAST_COLUMNS)
     return clv_fail(err, CLV_INVALID, "%u columns are too few to draw in: %d are the least",
                     columns, LEAST_COLUMNS);
   CLV_TRY(clv_sched_simulate(s, c, true, &run, err));
-  sched_drawing d = {.s = s, .run = &run, .names = rank_names, .timed = timed, .out = out};
+  sched_drawing d = {
+      .s = s, .run = &run, .rank_names = rank_names, .shows_seconds = timed, .out = out};
   d.columns = CLV_MIN(columns, MOST_COLUMNS);
-  find_stages(&d, c);
+  find_drawn_stages(&d, c);
   set_scale(&d, c);
   set_margin(&d);
   for (uint32_t r = 0; r < s->shape.n_ranks; r++) draw_rank(&d, r);

@@ -38,24 +38,24 @@ static clv_code make_1f1b(const clv_sched_options *o, sched_policy *p, clv_err *
   for (uint32_t s = 0; s < o->shape.n_stages; s++)
     p->limit[s] = clv_sched_depth(&o->shape, p->free_stages, s);
   if (o->window) set_limits(o, p, o->window);
-  p->strict = o->window == 0;
+  p->is_strict = o->window == 0;
   return CLV_OK;
 }
 
 static clv_code make_zb_h1(const clv_sched_options *o, sched_policy *p, clv_err *err) {
   CLV_TRY(make_1f1b(o, p, err));
-  p->split = true;
-  p->held = o->shape.first_backward < o->shape.n_stages ? p->limit[o->shape.first_backward] : 0;
+  p->splits_backward = true;
+  p->max_held = o->shape.first_backward < o->shape.n_stages ? p->limit[o->shape.first_backward] : 0;
   return CLV_OK;
 }
 
 static clv_code make_2bw(const clv_sched_options *o, sched_policy *p, clv_err *err) {
-  p->two_versions = true;
+  p->has_two_versions = true;
   return make_1f1b(o, p, err);
 }
 
-/* Checks that stages which take time are in circular order (0 1 .. p-1 0 1 .. p-1), and that those
- * which take none come last. */
+/* Checks that the stages that take time are at ranks in circular order (0 1 .. p-1 0 1 .. p-1), and
+ * that stages that take no time come last. */
 static clv_code make_interleaved(const clv_sched_options *o, sched_policy *p, clv_err *err) {
   const clv_sched_shape *shape = &o->shape;
   uint32_t n = clv_sched_depth(shape, p->free_stages, 0), ring = 1;
@@ -85,15 +85,15 @@ static clv_code make_interleaved(const clv_sched_options *o, sched_policy *p, cl
     return clv_fail(err, CLV_INVALID,
                     "interleaved: %u micro-batches are no multiple of the %u ranks (%u would be)",
                     shape->n_micro, ring, (shape->n_micro / ring + 1) * ring);
-  p->ring = ring;
+  p->ring_ranks = ring;
   for (uint32_t s = n; s < shape->n_stages; s++) p->limit[s] = shape->n_micro;
-  p->strict = false;
+  p->is_strict = false;
   return CLV_OK;
 }
 
 static const struct {
   make_fn *make;
-  bool window;
+  bool has_window;
 } rows[CLV_SCHED_KINDS] = {
     [CLV_SCHED_NAIVE] = {make_naive, false},
     [CLV_SCHED_GPIPE] = {make_gpipe, false},
@@ -124,8 +124,8 @@ static clv_code check_size(const clv_sched_options *o, clv_err *err) {
   const clv_sched_shape *shape = &o->shape;
   uint64_t each = 0;
   for (uint32_t s = 0; s < shape->n_stages; s++) {
-    each += 1 + 2 * sched_crosses(shape, s) + 2 * sched_crosses_back(shape, s);
-    if (sched_learns(shape, s)) each += 2;
+    each += 1 + 2 * is_cross_rank_edge(shape, s) + 2 * has_cross_rank_gradient(shape, s);
+    if (is_trained_stage(shape, s)) each += 2;
   }
   if (each * shape->n_micro <= CLV_SCHED_INSTRUCTIONS) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
@@ -140,7 +140,7 @@ static clv_code check_options(const clv_sched_options *o, clv_err *err) {
     return clv_fail(err, CLV_INVALID, "a %s schedule cannot be generated: read it from a file",
                     clv_sched_name(o->kind));
   if (o->costs) CLV_TRY(clv_sched_costs_check(&o->shape, o->costs, err));
-  if (o->window && !rows[o->kind].window)
+  if (o->window && !rows[o->kind].has_window)
     return clv_fail(err, CLV_INVALID,
                     "%s has no window (1f1b, zb-h1, pipedream and pipedream-2bw have)",
                     clv_sched_name(o->kind));
@@ -150,13 +150,13 @@ static clv_code check_options(const clv_sched_options *o, clv_err *err) {
 
 clv_code clv_sched_make(const clv_sched_options *o, clv_sched **ret, clv_err *err) {
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
-  sched_policy policy = {.strict = true};
-  clv_sched_costs equal;
+  sched_policy policy = {.is_strict = true};
+  clv_sched_costs equal_costs;
   CLV_TRY(check_options(o, err));
-  clv_sched_costs_equal(&equal, 1, 1, 1);
-  const clv_sched_costs *costs = o->costs ? o->costs : &equal;
-  clv_sched_find_free_stages(&o->shape, costs, policy.free_stages);
-  policy.per_step = clv_sched_micros_per_step(o->kind, &o->shape);
+  clv_sched_costs_equal(&equal_costs, 1, 1, 1);
+  const clv_sched_costs *costs = o->costs ? o->costs : &equal_costs;
+  clv_sched_mark_timeless_stages(&o->shape, costs, policy.free_stages);
+  policy.micros_per_step = clv_sched_micros_per_step(o->kind, &o->shape);
   CLV_TRY(rows[o->kind].make(o, &policy, err));
   CLV_TRY(clv_sched_new(o->kind, &o->shape, o->window, &s, err));
   CLV_TRY(clv_sched_greedy(s, &policy, costs, err));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The kinds by name, shapes and costs, and lists as values.
+ * Names of schedule kinds and instructions, checks of shapes and costs, creation of schedules, and
+ * the bubble formulas of the literature.
  */
 #include "common/model/sched/sched_int.h"
 
@@ -11,7 +12,7 @@
 
 static const struct {
   const char *name;
-  bool async;
+  bool is_async;
 } kinds[CLV_SCHED_KINDS] = {
     [CLV_SCHED_NAIVE] = {"naive", false},
     [CLV_SCHED_GPIPE] = {"gpipe", false},
@@ -34,7 +35,7 @@ const char *clv_sched_name(clv_sched_kind kind) {
 }
 
 bool clv_sched_is_async(clv_sched_kind kind) {
-  return (unsigned)kind < CLV_SCHED_KINDS && kinds[kind].async;
+  return (unsigned)kind < CLV_SCHED_KINDS && kinds[kind].is_async;
 }
 
 uint32_t clv_sched_micros_per_step(clv_sched_kind kind, const clv_sched_shape *shape) {
@@ -50,18 +51,19 @@ const char *clv_instr_text(const clv_instr *i, char buf[SCHED_INSTR_TEXT]) {
 
 /* ---- shapes and costs ------------------------------------------------------------------------ */
 
-static clv_code range(const char *what, uint32_t value, uint32_t low, uint32_t high, clv_err *err) {
+static clv_code check_range(const char *what, uint32_t value, uint32_t low, uint32_t high,
+                            clv_err *err) {
   if (value >= low && value <= high) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%u %s: %u to %u are possible", value, what, low, high);
 }
 
 clv_code clv_sched_shape_check(const clv_sched_shape *shape, clv_err *err) {
-  CLV_TRY(range("stages", shape->n_stages, 1, CLV_SCHED_STAGES, err));
-  CLV_TRY(range("ranks", shape->n_ranks, 1, CLV_SCHED_RANKS, err));
-  CLV_TRY(range("micro-batches", shape->n_micro, 1, CLV_SCHED_MICROS, err));
-  CLV_TRY(
-      range("as the first stage that goes back", shape->first_backward, 0, shape->n_stages, err));
-  CLV_TRY(range("micro-batches per step", shape->n_accumulate, 0, shape->n_micro, err));
+  CLV_TRY(check_range("stages", shape->n_stages, 1, CLV_SCHED_STAGES, err));
+  CLV_TRY(check_range("ranks", shape->n_ranks, 1, CLV_SCHED_RANKS, err));
+  CLV_TRY(check_range("micro-batches", shape->n_micro, 1, CLV_SCHED_MICROS, err));
+  CLV_TRY(check_range("as the first stage that goes back", shape->first_backward, 0,
+                      shape->n_stages, err));
+  CLV_TRY(check_range("micro-batches per step", shape->n_accumulate, 0, shape->n_micro, err));
   for (uint32_t s = 0; s < shape->n_stages; s++)
     if (shape->rank[s] >= shape->n_ranks)
       return clv_fail(err, CLV_INVALID, "stage %u is at rank %u, and there are %u ranks", s,
@@ -98,7 +100,8 @@ void clv_sched_costs_equal(clv_sched_costs *c, double forward, double input, dou
   }
 }
 
-void clv_sched_find_free_stages(const clv_sched_shape *shape, const clv_sched_costs *c, bool *ret) {
+void clv_sched_mark_timeless_stages(const clv_sched_shape *shape, const clv_sched_costs *c,
+                                    bool *ret) {
   bool all = true;
   for (uint32_t s = 0; s < shape->n_stages; s++)
     all &= ret[s] = c->forward[s] + c->input[s] + c->weight[s] <= 0;
@@ -132,7 +135,7 @@ void clv_sched_freep(clv_sched **s) { clv_sched_free(*s); }
 
 clv_code clv_sched_add_instr(clv_sched *s, uint32_t rank, clv_instr_kind kind, uint32_t stage,
                              uint32_t micro, uint32_t weights_age, clv_err *err) {
-  /* A list's capacity is the power of two at or above its length, so none is kept. */
+  /* The capacity of a list is the power of two at or above its length, so it is not stored. */
   uint32_t n = s->n[rank];
   if ((n & (n - 1)) == 0) {
     clv_instr *grown = realloc(s->list[rank], (n ? 2 * (size_t)n : 1) * sizeof *grown);

@@ -29,58 +29,66 @@ enum {
 };
 
 typedef enum clv_sched_kind {
-  CLV_SCHED_NAIVE,       /* a micro-batch is finished before the next one starts */
-  CLV_SCHED_GPIPE,       /* all forwards, then all backwards */
-  CLV_SCHED_1F1B,        /* window 0: stage s has at most n-s micro-batches in flight (textbook) */
-  CLV_SCHED_INTERLEAVED, /* 1f1b with several stages at a rank, groups of n_ranks micro-batches */
-  CLV_SCHED_ZB_H1,       /* 1f1b whose weight gradients fill the bubbles. No stage keeps more than
-                          * 1f1b's first one. W(k) of stage s comes after I(k+s) until the drain. */
-  CLV_SCHED_PIPEDREAM,   /* each micro-batch is a step, which each stage takes at once */
-  /* Each n_accumulate micro-batches are a step. Those of step t use, at every stage, the weights
-   * after step t-2 (of steps 0 and 1: the initial ones). */
+  CLV_SCHED_NAIVE, /* each micro-batch finishes before the next one starts */
+  CLV_SCHED_GPIPE, /* all forwards, then all backwards */
+  /* one forward, one backward; with window 0, stage s of n has at most n-s micro-batches in flight
+   */
+  CLV_SCHED_1F1B,
+  CLV_SCHED_INTERLEAVED, /* 1f1b with several stages per rank, in groups of n_ranks micro-batches */
+  /* 1f1b in which weight gradients fill the bubbles. No stage keeps more micro-batches than the
+   * first stage of 1f1b. Until the drain, W(k) of stage s comes after I(k+s). */
+  CLV_SCHED_ZB_H1,
+  /* asynchronous: each stage takes an optimiser step after each micro-batch */
+  CLV_SCHED_PIPEDREAM,
+  /* Asynchronous: each stage takes an optimiser step after n_accumulate micro-batches. The
+   * micro-batches of step t use, at every stage, the weights after step t-2 (steps 0 and 1 use the
+   * initial weights). */
   CLV_SCHED_PIPEDREAM_2BW,
-  CLV_SCHED_CUSTOM, /* from text */
+  CLV_SCHED_CUSTOM, /* read from text, not generated */
   CLV_SCHED_KINDS
 } clv_sched_kind;
 
 const char *clv_sched_name(clv_sched_kind kind); /* "1f1b", "zb-h1", ... */
-bool clv_sched_is_async(clv_sched_kind kind);    /* steps are taken inside the round */
+/* true if optimiser steps are taken inside the round */
+bool clv_sched_is_async(clv_sched_kind kind);
 
-/* Instructions as printed: F3 is the forward of micro-batch 3. */
+/* Kinds of instructions, with their printed names: F3 is the forward of micro-batch 3. */
 typedef enum clv_instr_kind {
-  CLV_INSTR_FORWARD,  /* F */
-  CLV_INSTR_BACKWARD, /* B: both gradients, in one instruction */
-  CLV_INSTR_INPUT,    /* I: the gradient of the input; a W of the same micro-batch follows later */
-  CLV_INSTR_WEIGHT,   /* W */
+  CLV_INSTR_FORWARD,  /* F: forward */
+  CLV_INSTR_BACKWARD, /* B: backward, both gradients in one instruction */
+  CLV_INSTR_INPUT,    /* I: the gradient of the input; a W of the same micro-batch follows */
+  CLV_INSTR_WEIGHT,   /* W: the gradients of the weights */
   CLV_INSTR_SEND_F,   /* sf: sends the output of F to the rank of the next stage */
-  CLV_INSTR_RECV_F,   /* rf: receives the output of the stage before */
+  CLV_INSTR_RECV_F,   /* rf: receives the output of F from the rank of the stage before */
   CLV_INSTR_SEND_B,   /* sb: sends the gradient of the input to the rank of the stage before */
-  CLV_INSTR_RECV_B,   /* rb: receives that gradient from the next stage */
-  CLV_INSTR_STEP,     /* S: step of this stage's optimiser, with the gradients since its last one */
+  CLV_INSTR_RECV_B,   /* rb: receives the gradient of the output from the rank of the next stage */
+  /* S: step of this stage's optimiser, with the gradients since its last step */
+  CLV_INSTR_STEP,
   CLV_INSTR_KINDS
 } clv_instr_kind;
 
 typedef struct clv_instr {
   uint8_t kind;        /* clv_instr_kind */
-  uint8_t weights_age; /* of F: 1: uses the weights of one step ago (pipedream-2bw); else 0 */
+  uint8_t weights_age; /* for F: 1 if it uses the weights of one step ago (pipedream-2bw), else 0 */
   uint16_t stage;
-  uint32_t micro; /* micro-batch; of STEP: number of the step in the round, from 0 */
+  /* number of the micro-batch; for STEP, number of the step in the round; both from 0 */
+  uint32_t micro;
 } clv_instr;
 
 /* Sizes of a pipeline, and the rank of each stage. */
 typedef struct clv_sched_shape {
   uint32_t n_stages, n_ranks, n_micro;
   uint32_t first_backward; /* first stage with a backward; n_stages: none */
-  uint32_t n_accumulate;   /* of pipedream-2bw: micro-batches per step; else 0 */
+  uint32_t n_accumulate;   /* for pipedream-2bw: micro-batches per step; else 0 */
   uint16_t rank[CLV_SCHED_STAGES];
 } clv_sched_shape;
 
 typedef struct clv_sched {
   clv_sched_kind kind;
   clv_sched_shape shape;
-  uint32_t window;  /* window it was made with; 0: none */
-  clv_instr **list; /* [n_ranks], owned */
-  uint32_t *n;      /* [n_ranks] */
+  uint32_t window;  /* window with which the schedule was made; 0: none */
+  clv_instr **list; /* [n_ranks] instructions of each rank in order, owned */
+  uint32_t *n;      /* [n_ranks] length of each list */
 } clv_sched;
 
 /* Times in seconds. forward, input, weight and step are per micro-batch (step: per step) of a
@@ -93,40 +101,43 @@ typedef struct clv_sched_costs {
   double step[CLV_SCHED_STAGES];
   double latency[CLV_SCHED_STAGES];
   double serialise_f[CLV_SCHED_STAGES], serialise_b[CLV_SCHED_STAGES];
-  /* A B sends the gradient of its input before it computes that of its weights (as Cleave's nodes
-   * do); false: at the end of the B (as in textbooks). */
+  /* A stage sends the gradient of its input before it computes the gradients of its weights, as
+   * Cleave's nodes do. false: it sends it at the end of the B, as in textbooks. */
   bool input_first;
 } clv_sched_costs;
 
-/* Sets equal costs for all stages, and links without costs. */
+/* Sets the same costs for all stages, and no costs for links. */
 void clv_sched_costs_equal(clv_sched_costs *c, double forward, double input, double weight);
 
 typedef struct clv_sched_options {
   clv_sched_kind kind;
   clv_sched_shape shape;
-  /* For 1f1b, zb-h1, pipedream, pipedream-2bw: micro-batches in flight at the first stage with a
-   * backward; 0: the textbook's number, independently of the costs. */
+  /* For 1f1b, zb-h1, pipedream, pipedream-2bw: maximum micro-batches in flight at the first stage
+   * with a backward; 0: the number of stages from there on, as in textbooks. */
   uint32_t window;
-  /* Costs that decide the order where a window, or several stages of a rank, leave a choice. The
-   * textbook does not count stages whose F, I and W cost nothing (the loss). NULL: equal costs, and
-   * links without costs. */
+  /* Costs by which the generator chooses where a window, or several stages at one rank, leave a
+   * choice. Stages whose F, I and W cost nothing (the loss) do not count as stages of the pipeline.
+   * NULL: equal costs for all stages, and no costs for links. */
   const clv_sched_costs *costs;
 } clv_sched_options;
 
-/* Generates a schedule. CLV_INVALID: the text says what does not fit and what would (interleaved
- * with one stage per rank, micro-batches that are no multiple of the ranks, ...). */
+/* Generates a schedule. CLV_INVALID: the options do not fit each other, such as micro-batches that
+ * are no multiple of the ranks; the text says what would fit. */
 clv_code clv_sched_make(const clv_sched_options *o, clv_sched **ret, clv_err *err) CLV_USE_RESULT;
-void clv_sched_free(clv_sched *s); /* NULL is allowed */
+void clv_sched_free(clv_sched *s); /* takes NULL */
 void clv_sched_freep(clv_sched **s);
 
 /* ---- checking -------------------------------------------------------------------------------- */
 
 typedef struct clv_sched_report {
-  /* Maximum number per stage of micro-batches between their F and the end of their backward (W, or
-   * B), and of versions of the weights in memory. */
+  /* Per stage, the maximum number of micro-batches between their F and the end of their backward,
+   * and of versions of the weights in memory. */
   uint32_t live[CLV_SCHED_STAGES], versions[CLV_SCHED_STAGES];
-  uint32_t staleness[CLV_SCHED_STAGES]; /* steps between the weights of a backward and the newest */
-  double bubble; /* idle share of the ranks, with equal stages and links without costs */
+  /* per stage, maximum number of steps by which the weights of a backward are older than the newest
+   */
+  uint32_t staleness[CLV_SCHED_STAGES];
+  /* share of the time in which ranks are idle, for equal stages and links without costs */
+  double bubble;
 } clv_sched_report;
 
 /* Checks everything a run relies on: each stage's F once per micro-batch, in ascending order; B or
@@ -144,16 +155,18 @@ clv_code clv_sched_check(const clv_sched *s, clv_sched_report *ret, clv_err *err
 
 /* ---- simulating ------------------------------------------------------------------------------ */
 
-/* Simulated time of an instruction, in seconds. */
+/* Begin and end of an instruction in simulated time, in seconds. */
 typedef struct clv_sched_span {
   double begin, end;
 } clv_sched_span;
 
 typedef struct clv_sched_run {
-  double seconds;               /* duration of the round */
-  double busy[CLV_SCHED_RANKS]; /* seconds in which a rank computes */
-  double bubble;                /* 1 - sum busy / (seconds * ranks that compute anything) */
-  clv_sched_span **span;        /* [n_ranks][n], owned; NULL: not requested */
+  double seconds;               /* duration of the round in seconds */
+  double busy[CLV_SCHED_RANKS]; /* [rank] seconds in which the rank computes */
+  /* idle share: 1 - sum of busy / (seconds * number of ranks that compute anything) */
+  double bubble;
+  /* [rank][instruction] times of all instructions, owned; NULL: not requested */
+  clv_sched_span **span;
 } clv_sched_run;
 
 /* Simulates a round. Each rank runs its list in order. A send waits for the link, in the order of
@@ -162,7 +175,7 @@ typedef struct clv_sched_run {
 clv_code clv_sched_simulate(const clv_sched *s, const clv_sched_costs *c, bool spans,
                             clv_sched_run *ret, clv_err *err) CLV_USE_RESULT;
 void clv_sched_run_done(clv_sched_run *r, const clv_sched *s);
-/* As clv_sched_simulate, but returns only the duration of the round. */
+/* As clv_sched_simulate, but returns only the duration of the round, in seconds. */
 clv_code clv_sched_seconds(const clv_sched *s, const clv_sched_costs *c, double *ret,
                            clv_err *err) CLV_USE_RESULT;
 
@@ -192,19 +205,22 @@ clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c
 /* A chain of layers to be cut into the stages of a shape. The last stage is the loss and has no
  * layers. Cut i is behind the last layer of stage i. */
 typedef struct clv_sched_cuts {
-  clv_sched_kind kind;     /* naive, gpipe, 1f1b or zb-h1 */
-  clv_sched_shape shape;   /* n_micro, n_accumulate and first_backward are not read */
-  uint32_t window;         /* as in clv_sched_options */
-  bool window_fits;        /* of 1f1b: the window is computed by clv_sched_window for each way */
+  clv_sched_kind kind; /* kind of the schedule: naive, gpipe, 1f1b or zb-h1 */
+  /* shape of the pipeline; the fields n_micro, n_accumulate and first_backward are not read */
+  clv_sched_shape shape;
+  uint32_t window;         /* window of the schedules, as in clv_sched_options */
+  bool computes_window;    /* for 1f1b: clv_sched_window computes the window for each way to cut */
   uint32_t n_layers;       /* at most 65536 */
-  uint32_t first_learning; /* first layer that is trained; n_layers: none */
-  const uint32_t *places;  /* [n_places] ascending: layers behind which a cut is possible */
+  uint32_t first_learning; /* first layer that is trained; n_layers: no layer is */
+  const uint32_t *places;  /* [n_places] layers behind which the chain can be cut, ascending */
   uint32_t n_places;
-  const uint32_t *least, *most; /* [n_stages - 2] range of layers for each cut, both included */
-  const uint32_t *micros;       /* [n_micros] ascending: numbers of micro-batches to try */
+  /* [n_stages - 2] for each cut, the first and last layer behind which it may be */
+  const uint32_t *least, *most;
+  const uint32_t *micros; /* [n_micros] numbers of micro-batches to try, ascending */
   uint32_t n_micros;
-  /* Writes the costs of stages that end with layers last[n_stages - 1], with micros[choice]
-   * micro-batches, to the first n_stages of each list of *ret. */
+  /* The search calls this function for the costs of one way to cut: it writes the costs of the
+   * stages that end with layers last[n_stages - 1], with micros[choice] micro-batches, to the first
+   * n_stages entries of each list in *ret. */
   void (*costs)(const void *user, const uint32_t *last, uint32_t choice, clv_sched_costs *ret);
   const void *user;
 } clv_sched_cuts;
@@ -216,21 +232,20 @@ typedef struct clv_sched_split {
 } clv_sched_split;
 
 typedef struct clv_sched_search {
-  uint64_t possible;  /* ways to cut, times n_micros */
-  uint64_t simulated; /* number of them that were simulated */
-  bool complete;      /* no better way exists */
+  uint64_t n_possible;  /* number of ways to cut, times n_micros */
+  uint64_t n_simulated; /* number of ways that were simulated */
+  bool is_optimal;      /* the search has proved that no better way exists */
 } clv_sched_search;
 
-/* Simulates one way to cut: computes the other fields of *split from last and choice. */
+/* Simulates one way to cut, and sets the other fields of *split from its fields last and choice. */
 clv_code clv_sched_split_evaluate(const clv_sched_cuts *c, clv_sched_split *split,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* Finds the best ways to cut, best first, at most `few`, each with its best number of
- * micro-batches. Simulates only ways whose lower bound (the work of each rank and link, and the
- * time of a micro-batch to it and back) is below the times found. If there are too many ways, it
- * tries a subset of the places, and then moves the cuts found as long as the time falls.
- * Deterministic.
- * CLV_NOT_FOUND: no way satisfies the limits. */
+/* Finds the fastest ways to cut, fastest first, at most `few`, each with its best number of
+ * micro-batches. Simulates only ways whose lower bound (work of each rank and link, time of a
+ * micro-batch to it and back) is below the times found. If there are too many ways, tries a subset
+ * of the places, and then moves the cuts found as long as the time falls. Deterministic.
+ * CLV_NOT_FOUND: no way to cut satisfies the limits. */
 clv_code clv_sched_search_cuts(const clv_sched_cuts *c, uint32_t few, clv_sched_split *ret,
                                uint32_t *ret_n, clv_sched_search *ret_search,
                                clv_err *err) CLV_USE_RESULT;
@@ -243,14 +258,12 @@ clv_code clv_sched_search_cuts(const clv_sched_cuts *c, uint32_t few, clv_sched_
 clv_code clv_sched_draw(const clv_sched *s, const clv_sched_costs *c, bool timed, uint32_t columns,
                         const char *const *rank_names, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 
-/* Appends the lists as text, one line per rank: "rank 0: F0@0 sf0@0 F1@0 ... B0@0" (@ stage;
- * "F3@0-1" has weights_age 1), after a header line "schedule custom stages 2 ranks 2 micro-batches
- * 4 first-backward 0 accumulate 0 window 0" and a line "stage 0 rank 0" per stage. The header's
- * last three may be left out, a rank may have several lines, # starts a comment. parse(text(s)) ==
- * s. */
+/* Appends the schedule as text, in the format that text.c describes. clv_sched_parse of that text
+ * returns an equal schedule. */
 void clv_sched_format(const clv_sched *s, clv_bytes *out);
-/* Parses a schedule. `name` is for messages ("my.sched:3:17: ..."). Errors have line and column.
- * The function checks syntax and sizes of hostile text; clv_sched_check checks the rest. */
+/* Parses the text of a schedule, which may be hostile. name: file name for messages
+ * ("my.sched:3:17: ..."). Checks syntax and sizes only; call clv_sched_check for everything else.
+ */
 clv_code clv_sched_parse(const char *name, const char *text, size_t n, clv_sched **ret,
                          clv_err *err) CLV_USE_RESULT;
 

@@ -13,28 +13,29 @@
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
 clv_code clv_sched_shape_check(const clv_sched_shape *shape, clv_err *err) CLV_USE_RESULT;
-/* Checks that the costs of all stages of the shape are finite and not negative. */
+/* Checks that all costs of the shape's stages and edges are from 0 to 1e9 seconds. */
 clv_code clv_sched_costs_check(const clv_sched_shape *shape, const clv_sched_costs *c,
                                clv_err *err) CLV_USE_RESULT;
 
-static inline bool sched_learns(const clv_sched_shape *shape, uint32_t stage) {
+static inline bool is_trained_stage(const clv_sched_shape *shape, uint32_t stage) {
   return stage >= shape->first_backward;
 }
-/* True if a tensor crosses between ranks on edge `edge`, which is between stages edge and
- * edge+1. */
-static inline bool sched_crosses(const clv_sched_shape *shape, uint32_t edge) {
+/* True if tensors on edge `edge`, between stages edge and edge+1, go from one rank to another. */
+static inline bool is_cross_rank_edge(const clv_sched_shape *shape, uint32_t edge) {
   return edge + 1 < shape->n_stages && shape->rank[edge] != shape->rank[edge + 1];
 }
-/* True if a gradient comes back over that edge. */
-static inline bool sched_crosses_back(const clv_sched_shape *shape, uint32_t edge) {
-  return sched_learns(shape, edge) && sched_crosses(shape, edge);
+/* True if gradients on edge `edge` go from one rank to another. */
+static inline bool has_cross_rank_gradient(const clv_sched_shape *shape, uint32_t edge) {
+  return is_trained_stage(shape, edge) && is_cross_rank_edge(shape, edge);
 }
-/* Returns the micro-batches per step inside the round; 0: the step comes after the round. */
+/* Returns the number of micro-batches per optimiser step of an asynchronous kind; 0: the kind is
+ * synchronous, with one step after the round. */
 uint32_t clv_sched_micros_per_step(clv_sched_kind kind, const clv_sched_shape *shape);
 
-/* Marks the stages that take no time (the loss), which formulas do not count as stages of the
- * pipeline. If all take no time, marks none. */
-void clv_sched_find_free_stages(const clv_sched_shape *shape, const clv_sched_costs *c, bool *ret);
+/* Sets ret[s] for each stage that takes no time (the loss), which formulas do not count as stages.
+ * If all stages take no time, marks none. */
+void clv_sched_mark_timeless_stages(const clv_sched_shape *shape, const clv_sched_costs *c,
+                                    bool *ret);
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
@@ -46,41 +47,51 @@ clv_code clv_sched_add_instr(clv_sched *s, uint32_t rank, clv_instr_kind kind, u
 extern const char *const clv_instr_names[CLV_INSTR_KINDS];
 
 enum { SCHED_INSTR_TEXT = 24 };
-const char *clv_instr_text(const clv_instr *i, char buf[SCHED_INSTR_TEXT]); /* "sf12" */
+/* writes "sf12" or the like */
+const char *clv_instr_text(const clv_instr *i, char buf[SCHED_INSTR_TEXT]);
 
 /* ---- simulated time -------------------------------------------------------------------------- */
 
 /* Links between ranks in a simulation. */
 typedef struct sched_links {
   uint32_t n_ranks;
-  double *free_at; /* [from][to] seconds at which the link is free again, owned */
+  /* [from][to] time at which the link can send the next tensor, in seconds; owned */
+  double *free_at;
 } sched_links;
 
 clv_code clv_sched_links_init(sched_links *l, uint32_t n_ranks, clv_err *err) CLV_USE_RESULT;
-/* Sends a tensor over an edge, forward or `back`, at time `now`; returns its time of arrival. */
+/* Simulates sending a tensor at time `now` over an edge, forward or (if back) backward. Returns the
+ * time of its arrival. */
 double clv_sched_links_send(sched_links *l, const clv_sched_shape *shape, const clv_sched_costs *c,
                             uint32_t edge, bool back, double now);
 
 double clv_sched_cost(const clv_sched_costs *c, clv_instr_kind kind, uint32_t stage);
 
-/* Runs lists whose instructions are valid one by one (the first part of check.c). Fails if ranks
- * wait for each other. c NULL: nothing takes time. ret NULL: only checks that the walk ends. */
+/* Runs the instructions of all ranks in simulated time. Fails if ranks wait for each other forever.
+ * The first part of clv_sched_check must have checked each list. c NULL: nothing takes time. ret
+ * NULL: only checks that all instructions run. */
 clv_code clv_sched_walk(const clv_sched *s, const clv_sched_costs *c, bool spans,
                         clv_sched_run *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the greedy generator -------------------------------------------------------------------- */
 
-/* Policy of the generator. A free rank runs an instruction that is ready and allowed: backwards
- * before forwards before weight gradients, then older micro-batches, then deeper stages. */
+/* Rules by which the generator chooses the next instruction of an idle rank. Among instructions
+ * that can start and are allowed, backwards go before forwards, forwards before weight gradients,
+ * then older micro-batches first, then later stages. */
 typedef struct sched_policy {
-  uint32_t limit[CLV_SCHED_STAGES];   /* micro-batches between F and the input gradient, at most */
-  uint32_t held;                      /* of split: those between F and W of any stage; 0: any */
-  uint32_t per_step;                  /* as clv_sched_micros_per_step */
-  uint32_t ring;                      /* of interleaved: ranks in the circular order, else 0 */
-  bool strict;                        /* no backward while a forward is allowed, ready or not */
-  bool split;                         /* I and W instead of B */
-  bool two_versions;                  /* rule of pipedream-2bw for versions of weights */
-  bool free_stages[CLV_SCHED_STAGES]; /* stages that take no time */
+  /* [stage] maximum micro-batches between F and the input gradient */
+  uint32_t limit[CLV_SCHED_STAGES];
+  /* with splits_backward: maximum micro-batches between F and W at any stage; 0: no limit */
+  uint32_t max_held;
+  uint32_t micros_per_step; /* see clv_sched_micros_per_step */
+  /* for interleaved: number of ranks in the circular order; else 0 */
+  uint32_t ring_ranks;
+  /* no backward runs while a forward is allowed, even if its input has not arrived */
+  bool is_strict;
+  bool splits_backward; /* a backward is an I and a W, not a B */
+  /* forwards of step t wait for step t-2, as in pipedream-2bw */
+  bool has_two_versions;
+  bool free_stages[CLV_SCHED_STAGES]; /* [stage] the stage takes no time */
 } sched_policy;
 
 clv_code clv_sched_greedy(clv_sched *s, const sched_policy *policy, const clv_sched_costs *c,
@@ -88,10 +99,11 @@ clv_code clv_sched_greedy(clv_sched *s, const sched_policy *policy, const clv_sc
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-/* Returns the window by the formula of clv_sched_window alone. */
+/* Returns the window that the formula of clv_sched_window gives, without its search by simulation.
+ */
 uint32_t clv_sched_window_formula(const clv_sched_shape *shape, const clv_sched_costs *c,
                                   const bool *free_stages);
-/* Returns the number of stages from s on, without free ones, at least 1. */
+/* Returns the number of stages from s on that take time, at least 1. */
 uint32_t clv_sched_depth(const clv_sched_shape *shape, const bool *free_stages, uint32_t s);
 
 #endif

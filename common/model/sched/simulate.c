@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Runs lists in simulated time. A rank's time depends on its own last instruction and on arrivals
- * alone, and a link carries the tensors of one rank in that rank's order: so ranks may be run one
- * after another, each as far as it gets, and the numbers are those of running them together.
+ * clv_sched_walk: runs the lists of a schedule in simulated time. The time of a rank depends only
+ * on its own last instruction and on arrivals, and a link carries the tensors of one rank in that
+ * rank's order. So ranks can be run one after another, each until it has to wait, with the same
+ * result as running all at once.
  */
 #include "common/model/sched/sched_int.h"
 
@@ -43,24 +44,27 @@ typedef struct walk {
   const clv_sched_costs *c;
   clv_sched_run *run;
   sched_links links;
-  double *arrival[2]; /* [edge][micro] of tensors going down and back; < 0: not sent */
-  double *early;      /* [stage][micro] when the gradient of the input of a B is there */
-  double *now;        /* per rank */
-  uint32_t *pos;      /* per rank: the next instruction */
-  uint32_t *queue;    /* ranks that may go on: a ring, each at most once */
-  uint32_t head, waiting;
-  bool *queued;
+  /* [edge][micro] arrival time of the activation [0], of the gradient [1]; < 0: not sent yet */
+  double *arrival[2];
+  /* [stage][micro] time at which the input gradient of a B or I is computed */
+  double *input_gradient_at;
+  double *rank_time;    /* [rank] time at which the rank's last instruction ended */
+  uint32_t *next_instr; /* [rank] position of the next instruction */
+  /* circular queue of ranks that may be able to continue, each rank at most once */
+  uint32_t *queue;
+  uint32_t head, n_queued;
+  bool *is_queued;
 } walk;
 
 static void walk_done(walk *w) {
   free(w->links.free_at);
   free(w->arrival[0]);
   free(w->arrival[1]);
-  free(w->early);
-  free(w->now);
-  free(w->pos);
+  free(w->input_gradient_at);
+  free(w->rank_time);
+  free(w->next_instr);
   free(w->queue);
-  free(w->queued);
+  free(w->is_queued);
 }
 
 static clv_code walk_init(walk *w, clv_err *err) {
@@ -71,86 +75,91 @@ static clv_code walk_init(walk *w, clv_err *err) {
     CLV_TRY(clv_alloc(n, sizeof(double), &w->arrival[back], err));
     for (size_t i = 0; i < n; i++) w->arrival[back][i] = -1;
   }
-  CLV_TRY(clv_alloc(n, sizeof *w->early, &w->early, err));
-  CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->now, &w->now, err));
-  CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->pos, &w->pos, err));
+  CLV_TRY(clv_alloc(n, sizeof *w->input_gradient_at, &w->input_gradient_at, err));
+  CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->rank_time, &w->rank_time, err));
+  CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->next_instr, &w->next_instr, err));
   CLV_TRY(clv_alloc(shape->n_ranks, sizeof *w->queue, &w->queue, err));
-  return clv_alloc(shape->n_ranks, sizeof *w->queued, &w->queued, err);
+  return clv_alloc(shape->n_ranks, sizeof *w->is_queued, &w->is_queued, err);
 }
 
-static void wake(walk *w, uint32_t rank) {
-  if (w->queued[rank]) return;
-  w->queued[rank] = true;
-  w->queue[(w->head + w->waiting++) % w->s->shape.n_ranks] = rank;
+static void enqueue_rank(walk *w, uint32_t rank) {
+  if (w->is_queued[rank]) return;
+  w->is_queued[rank] = true;
+  w->queue[(w->head + w->n_queued++) % w->s->shape.n_ranks] = rank;
 }
 
-/* Where the arrival of a send's or receive's tensor is kept. */
-static double *message(walk *w, const clv_instr *i) {
+/* Returns the address of the arrival time of the tensor that a send or receive instruction moves.
+ */
+static double *arrival_of(walk *w, const clv_instr *i) {
   bool back = i->kind == CLV_INSTR_SEND_B || i->kind == CLV_INSTR_RECV_B;
   bool of_edge_above = i->kind == CLV_INSTR_RECV_F || i->kind == CLV_INSTR_SEND_B;
   size_t edge = i->stage - (size_t)of_edge_above;
   return &w->arrival[back][edge * w->s->shape.n_micro + i->micro];
 }
 
-static void send(walk *w, const clv_instr *i, double now) {
+static void send_tensor(walk *w, const clv_instr *i, double now) {
   bool back = i->kind == CLV_INSTR_SEND_B;
   uint32_t edge = i->stage - (uint32_t)back;
   if (back && w->c->input_first)
-    now = fmin(now, w->early[(size_t)i->stage * w->s->shape.n_micro + i->micro]);
-  *message(w, i) = clv_sched_links_send(&w->links, &w->s->shape, w->c, edge, back, now);
-  wake(w, w->s->shape.rank[edge + !back]);
+    now = fmin(now, w->input_gradient_at[(size_t)i->stage * w->s->shape.n_micro + i->micro]);
+  *arrival_of(w, i) = clv_sched_links_send(&w->links, &w->s->shape, w->c, edge, back, now);
+  enqueue_rank(w, w->s->shape.rank[edge + !back]);
 }
 
-/* One instruction; false: what it waits for has not been sent. */
-static bool run_one(walk *w, uint32_t rank, const clv_instr *i) {
-  double begin = w->now[rank], end = begin;
+/* Runs one instruction of a rank. Returns false if the tensor that it receives has not been sent
+ * yet. */
+static bool run_instr(walk *w, uint32_t rank, const clv_instr *i) {
+  double begin = w->rank_time[rank], end = begin;
   if (i->kind == CLV_INSTR_RECV_F || i->kind == CLV_INSTR_RECV_B) {
-    double arrival = *message(w, i);
+    double arrival = *arrival_of(w, i);
     if (arrival < 0) return false;
     end = fmax(begin, arrival);
   } else if (i->kind == CLV_INSTR_SEND_F || i->kind == CLV_INSTR_SEND_B) {
-    send(w, i, begin);
+    send_tensor(w, i, begin);
   } else {
     double cost = clv_sched_cost(w->c, i->kind, i->stage);
     end = begin + cost;
     if (i->kind == CLV_INSTR_BACKWARD || i->kind == CLV_INSTR_INPUT)
-      w->early[(size_t)i->stage * w->s->shape.n_micro + i->micro] = begin + w->c->input[i->stage];
+      w->input_gradient_at[(size_t)i->stage * w->s->shape.n_micro + i->micro] =
+          begin + w->c->input[i->stage];
     if (w->run) w->run->busy[rank] += cost;
   }
-  w->now[rank] = end;
+  w->rank_time[rank] = end;
   if (w->run && w->run->span)
-    w->run->span[rank][w->pos[rank]] = (clv_sched_span){.begin = begin, .end = end};
+    w->run->span[rank][w->next_instr[rank]] = (clv_sched_span){.begin = begin, .end = end};
   return true;
 }
 
-static void run_all(walk *w) {
-  for (uint32_t r = 0; r < w->s->shape.n_ranks; r++) wake(w, r);
-  while (w->waiting) {
+static void run_ranks(walk *w) {
+  for (uint32_t r = 0; r < w->s->shape.n_ranks; r++) enqueue_rank(w, r);
+  while (w->n_queued) {
     uint32_t r = w->queue[w->head];
     w->head = (w->head + 1) % w->s->shape.n_ranks;
-    w->waiting--;
-    w->queued[r] = false;
-    while (w->pos[r] < w->s->n[r] && run_one(w, r, &w->s->list[r][w->pos[r]])) w->pos[r]++;
+    w->n_queued--;
+    w->is_queued[r] = false;
+    while (w->next_instr[r] < w->s->n[r] && run_instr(w, r, &w->s->list[r][w->next_instr[r]]))
+      w->next_instr[r]++;
   }
 }
 
-/* Says who waits for what when nothing moves any more. */
-static clv_code stopped(const walk *w, uint32_t rank, clv_err *err) {
+/* Fails because no rank can continue. The text says which instruction waits for which. */
+static clv_code fail_deadlock(const walk *w, uint32_t rank, clv_err *err) {
   char text[SCHED_INSTR_TEXT], send_text[SCHED_INSTR_TEXT], other_text[SCHED_INSTR_TEXT];
   const clv_sched *s = w->s;
-  const clv_instr *i = &s->list[rank][w->pos[rank]];
+  const clv_instr *i = &s->list[rank][w->next_instr[rank]];
   bool back = i->kind == CLV_INSTR_RECV_B;
   clv_instr want = {.kind = back ? CLV_INSTR_SEND_B : CLV_INSTR_SEND_F,
                     .stage = (uint16_t)(back ? i->stage + 1 : i->stage - 1),
                     .micro = i->micro};
-  uint32_t peer = s->shape.rank[want.stage], at = w->pos[peer];
+  uint32_t peer = s->shape.rank[want.stage], at = w->next_instr[peer];
   const clv_instr *other = &s->list[peer][at];
   return clv_fail(
       err, CLV_INVALID,
       "rank %u, instruction %u (%s of stage %u): waits for %s of stage %u for ever: rank "
       "%u, which sends it, waits at instruction %u (%s of stage %u) before it does",
-      rank, w->pos[rank], clv_instr_text(i, text), i->stage, clv_instr_text(&want, send_text),
-      want.stage, peer, at, clv_instr_text(other, other_text), other->stage);
+      rank, w->next_instr[rank], clv_instr_text(i, text), i->stage,
+      clv_instr_text(&want, send_text), want.stage, peer, at, clv_instr_text(other, other_text),
+      other->stage);
 }
 
 static clv_code spans_init(const clv_sched *s, clv_sched_run *run, clv_err *err) {
@@ -160,11 +169,11 @@ static clv_code spans_init(const clv_sched *s, clv_sched_run *run, clv_err *err)
   return CLV_OK;
 }
 
-static void sum_up(const walk *w) {
+static void compute_totals(const walk *w) {
   double busy = 0;
   uint32_t computing = 0;
   for (uint32_t r = 0; r < w->s->shape.n_ranks; r++) {
-    w->run->seconds = fmax(w->run->seconds, w->now[r]);
+    w->run->seconds = fmax(w->run->seconds, w->rank_time[r]);
     busy += w->run->busy[r];
     computing += w->run->busy[r] > 0;
   }
@@ -184,9 +193,9 @@ clv_code clv_sched_walk(const clv_sched *s, const clv_sched_costs *c, bool spans
   CLV_AUTO(walk_done) walk w = {.s = s, .c = c ? c : &nothing, .run = ret};
   CLV_TRY(walk_init(&w, err));
   if (spans) CLV_TRY(spans_init(s, ret, err));
-  run_all(&w);
+  run_ranks(&w);
   for (uint32_t r = 0; r < s->shape.n_ranks; r++)
-    if (w.pos[r] < s->n[r]) return stopped(&w, r, err);
-  if (ret) sum_up(&w);
+    if (w.next_instr[r] < s->n[r]) return fail_deadlock(&w, r, err);
+  if (ret) compute_totals(&w);
   return CLV_OK;
 }

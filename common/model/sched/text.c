@@ -41,21 +41,21 @@ void clv_sched_format(const clv_sched *s, clv_bytes *out) {
 /* ---- words ----------------------------------------------------------------------------------- */
 
 typedef struct word {
-  const char *text; /* not terminated */
+  const char *text; /* start of the word; not NUL-terminated */
   size_t n;
 } word;
 
 typedef struct sched_parser {
   const char *name, *at, *end, *line_start;
   unsigned line;
-  word word; /* last word read; n 0: end of the line */
+  word word; /* last word read; word.n 0: end of the line */
   clv_sched *s;
-  uint32_t total;
-  bool placed[CLV_SCHED_STAGES];
+  uint32_t n_instrs;
+  bool has_rank[CLV_SCHED_STAGES];
   clv_err *err;
 } sched_parser;
 
-CLV_PRINTF(2, 3) static clv_code refuse(const sched_parser *p, const char *fmt, ...) {
+CLV_PRINTF(2, 3) static clv_code fail_at_word(const sched_parser *p, const char *fmt, ...) {
   char text[256];
   va_list args;
   va_start(args, fmt);
@@ -67,8 +67,9 @@ CLV_PRINTF(2, 3) static clv_code refuse(const sched_parser *p, const char *fmt, 
 
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-/* Copies the word for a message: cut, with '?' for characters that cannot be printed. */
-static const char *shown(const sched_parser *p, char buf[32]) {
+/* Copies the last word to buf for a message. Cuts a long word, and replaces characters that cannot
+ * be printed by '?'. */
+static const char *word_for_message(const sched_parser *p, char buf[32]) {
   size_t n = CLV_MIN(p->word.n, 31);
   for (size_t i = 0; i < n; i++) {
     char c = p->word.text[i];
@@ -88,7 +89,7 @@ static void next_word(sched_parser *p) {
   p->word.n = (size_t)(p->at - begin);
 }
 
-/* Moves to the first word of the next line that has one; returns false at the end of the text. */
+/* Reads the first word of the next line that is not empty. Returns false at the end of the text. */
 static bool next_line(sched_parser *p) {
   for (;;) {
     next_word(p);
@@ -99,18 +100,21 @@ static bool next_line(sched_parser *p) {
   }
 }
 
-static bool word_is(const sched_parser *p, const char *text) {
+static bool is_word(const sched_parser *p, const char *text) {
   return p->word.n == strlen(text) && !memcmp(p->word.text, text, p->word.n);
 }
 
-static clv_code end_of_line(sched_parser *p) {
+static clv_code expect_line_end(sched_parser *p) {
   char buf[32];
   next_word(p);
-  return p->word.n ? refuse(p, "the line must end here, not go on with %s", shown(p, buf)) : CLV_OK;
+  return p->word.n ? fail_at_word(p, "the line must end here, not go on with %s",
+                                  word_for_message(p, buf))
+                   : CLV_OK;
 }
 
-/* Reads the digits at *at; returns false if there are none, or if the number is too large. */
-static bool digits(const char **at, const char *end, uint32_t *ret) {
+/* Parses decimal digits at *at, and moves *at behind them. Returns false if there are none, or if
+ * the number is too large. */
+static bool parse_digits(const char **at, const char *end, uint32_t *ret) {
   uint64_t value = 0;
   const char *begin = *at;
   while (*at < end && **at >= '0' && **at <= '9' && value <= UINT32_MAX)
@@ -119,19 +123,20 @@ static bool digits(const char **at, const char *end, uint32_t *ret) {
   return *at > begin && value <= UINT32_MAX;
 }
 
-static clv_code number(sched_parser *p, const char *what, bool colon, uint32_t limit,
-                       uint32_t *ret) {
+static clv_code parse_number(sched_parser *p, const char *what, bool colon, uint32_t limit,
+                             uint32_t *ret) {
   char buf[32];
   next_word(p);
   const char *at = p->word.text, *end = at + p->word.n;
   if (colon && end > at && end[-1] == ':') {
     end--;
   } else if (colon) {
-    return refuse(p, "%s and a colon are expected, not %s", what, shown(p, buf));
+    return fail_at_word(p, "%s and a colon are expected, not %s", what, word_for_message(p, buf));
   }
-  if (!digits(&at, end, ret) || at != end)
-    return refuse(p, "%s is expected, not %s", what, shown(p, buf));
-  if (*ret >= limit) return refuse(p, "%s is %u: at most %u is possible", what, *ret, limit - 1);
+  if (!parse_digits(&at, end, ret) || at != end)
+    return fail_at_word(p, "%s is expected, not %s", what, word_for_message(p, buf));
+  if (*ret >= limit)
+    return fail_at_word(p, "%s is %u: at most %u is possible", what, *ret, limit - 1);
   return CLV_OK;
 }
 
@@ -143,11 +148,12 @@ static clv_code parse_kind(sched_parser *p, clv_sched_kind *ret) {
   next_word(p);
   for (int k = 0; k < CLV_SCHED_KINDS; k++) {
     *ret = (clv_sched_kind)k;
-    if (word_is(p, names[k] = clv_sched_name(*ret))) return CLV_OK;
+    if (is_word(p, names[k] = clv_sched_name(*ret))) return CLV_OK;
   }
-  const char *near = clv_did_you_mean(shown(p, buf), names, CLV_SCHED_KINDS);
-  return refuse(p, "%s is no kind of schedule%s%s%s", buf[0] ? shown(p, buf) : "nothing",
-                near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+  const char *near = clv_did_you_mean(word_for_message(p, buf), names, CLV_SCHED_KINDS);
+  return fail_at_word(p, "%s is no kind of schedule%s%s%s",
+                      buf[0] ? word_for_message(p, buf) : "nothing", near ? " (did you mean " : "",
+                      near ? near : "", near ? "?)" : "");
 }
 
 static clv_code parse_header(sched_parser *p) {
@@ -167,19 +173,20 @@ static clv_code parse_header(sched_parser *p) {
       {.name = "window", .value = &window, .limit = CLV_SCHED_MICROS + 1},
   };
   char buf[32];
-  if (!next_line(p) || !word_is(p, "schedule"))
-    return refuse(p, "a schedule starts with \"schedule KIND stages N ranks N micro-batches N\"");
+  if (!next_line(p) || !is_word(p, "schedule"))
+    return fail_at_word(
+        p, "a schedule starts with \"schedule KIND stages N ranks N micro-batches N\"");
   CLV_TRY(parse_kind(p, &kind));
   for (size_t k = 0; k < CLV_COUNT(keys); k++) {
     next_word(p);
     if (!p->word.n && !keys[k].needed) break;
-    if (!word_is(p, keys[k].name))
-      return refuse(p, "%s is expected, not %s", keys[k].name, shown(p, buf));
-    CLV_TRY(number(p, keys[k].name, false, keys[k].limit + 1, keys[k].value));
+    if (!is_word(p, keys[k].name))
+      return fail_at_word(p, "%s is expected, not %s", keys[k].name, word_for_message(p, buf));
+    CLV_TRY(parse_number(p, keys[k].name, false, keys[k].limit + 1, keys[k].value));
   }
-  if (p->word.n) CLV_TRY(end_of_line(p));
+  if (p->word.n) CLV_TRY(expect_line_end(p));
   if (!shape.n_stages || !shape.n_ranks || !shape.n_micro)
-    return refuse(p, "stages, ranks and micro-batches are at least 1");
+    return fail_at_word(p, "stages, ranks and micro-batches are at least 1");
   return clv_sched_new(kind, &shape, window, &p->s, p->err);
 }
 
@@ -189,18 +196,20 @@ static clv_code parse_stage(sched_parser *p) {
   clv_sched_shape *shape = &p->s->shape;
   uint32_t stage, rank;
   char buf[32];
-  CLV_TRY(number(p, "a stage", false, shape->n_stages, &stage));
-  if (p->placed[stage]) return refuse(p, "stage %u has its rank already", stage);
+  CLV_TRY(parse_number(p, "a stage", false, shape->n_stages, &stage));
+  if (p->has_rank[stage]) return fail_at_word(p, "stage %u has its rank already", stage);
   next_word(p);
-  if (!word_is(p, "rank")) return refuse(p, "rank is expected, not %s", shown(p, buf));
-  CLV_TRY(number(p, "a rank", false, shape->n_ranks, &rank));
+  if (!is_word(p, "rank"))
+    return fail_at_word(p, "rank is expected, not %s", word_for_message(p, buf));
+  CLV_TRY(parse_number(p, "a rank", false, shape->n_ranks, &rank));
   shape->rank[stage] = (uint16_t)rank;
-  p->placed[stage] = true;
-  return end_of_line(p);
+  p->has_rank[stage] = true;
+  return expect_line_end(p);
 }
 
-/* Reads the name of a kind. Tries longer names first, because a short name may begin a long one. */
-static bool instr_kind(const char **at, const char *end, clv_instr_kind *ret) {
+/* Parses the name of an instruction's kind, such as "F" or "sf", at *at, and moves *at behind it.
+ * Returns false for another text. */
+static bool parse_instr_kind(const char **at, const char *end, clv_instr_kind *ret) {
   for (int k = CLV_INSTR_KINDS - 1; k >= 0; k--) {
     size_t n = strlen(clv_instr_names[k]);
     if ((size_t)(end - *at) < n || memcmp(*at, clv_instr_names[k], n)) continue;
@@ -211,14 +220,15 @@ static bool instr_kind(const char **at, const char *end, clv_instr_kind *ret) {
   return false;
 }
 
-/* The word as kind, micro-batch, @stage and perhaps -steps ago. */
-static bool instr_of(const word *w, clv_instr_kind *kind, uint32_t *micro, uint32_t *stage,
-                     uint32_t *age) {
+/* Parses a word such as "F3@0" or "F3@0-1": kind, micro-batch, stage, and how many steps old the
+ * weights are. Returns false for another form. */
+static bool parse_instr(const word *w, clv_instr_kind *kind, uint32_t *micro, uint32_t *stage,
+                        uint32_t *age) {
   const char *at = w->text, *end = at + w->n;
   *age = 0;
-  if (!instr_kind(&at, end, kind) || !digits(&at, end, micro)) return false;
-  if (at == end || *at++ != '@' || !digits(&at, end, stage)) return false;
-  if (at < end && (*at++ != '-' || !digits(&at, end, age) || *age == 0)) return false;
+  if (!parse_instr_kind(&at, end, kind) || !parse_digits(&at, end, micro)) return false;
+  if (at == end || *at++ != '@' || !parse_digits(&at, end, stage)) return false;
+  if (at < end && (*at++ != '-' || !parse_digits(&at, end, age) || *age == 0)) return false;
   return at == end && *age <= UINT8_MAX;
 }
 
@@ -227,17 +237,19 @@ static clv_code parse_rank(sched_parser *p) {
   uint32_t rank, micro, stage, age;
   clv_instr_kind kind;
   char buf[32];
-  CLV_TRY(number(p, "a rank", true, shape->n_ranks, &rank));
+  CLV_TRY(parse_number(p, "a rank", true, shape->n_ranks, &rank));
   for (next_word(p); p->word.n; next_word(p)) {
-    if (!instr_of(&p->word, &kind, &micro, &stage, &age))
-      return refuse(p, "%s is no instruction: F3@0 is the forward of micro-batch 3 of stage 0",
-                    shown(p, buf));
+    if (!parse_instr(&p->word, &kind, &micro, &stage, &age))
+      return fail_at_word(p,
+                          "%s is no instruction: F3@0 is the forward of micro-batch 3 of stage 0",
+                          word_for_message(p, buf));
     if (stage >= shape->n_stages)
-      return refuse(p, "%s: there are %u stages", shown(p, buf), shape->n_stages);
+      return fail_at_word(p, "%s: there are %u stages", word_for_message(p, buf), shape->n_stages);
     if (micro >= shape->n_micro)
-      return refuse(p, "%s: there are %u micro-batches", shown(p, buf), shape->n_micro);
-    if (p->total++ >= CLV_SCHED_INSTRUCTIONS)
-      return refuse(p, "more than %d instructions", CLV_SCHED_INSTRUCTIONS);
+      return fail_at_word(p, "%s: there are %u micro-batches", word_for_message(p, buf),
+                          shape->n_micro);
+    if (p->n_instrs++ >= CLV_SCHED_INSTRUCTIONS)
+      return fail_at_word(p, "more than %d instructions", CLV_SCHED_INSTRUCTIONS);
     CLV_TRY(clv_sched_add_instr(p->s, rank, kind, stage, micro, age, p->err));
   }
   return CLV_OK;
@@ -246,16 +258,16 @@ static clv_code parse_rank(sched_parser *p) {
 static clv_code parse_lines(sched_parser *p) {
   char buf[32];
   while (next_line(p)) {
-    if (word_is(p, "stage")) {
+    if (is_word(p, "stage")) {
       CLV_TRY(parse_stage(p));
-    } else if (word_is(p, "rank")) {
+    } else if (is_word(p, "rank")) {
       CLV_TRY(parse_rank(p));
     } else {
-      return refuse(p, "a line starts with stage or rank, not %s", shown(p, buf));
+      return fail_at_word(p, "a line starts with stage or rank, not %s", word_for_message(p, buf));
     }
   }
   for (uint32_t s = 0; s < p->s->shape.n_stages; s++)
-    if (!p->placed[s]) return refuse(p, "no line says which rank has stage %u", s);
+    if (!p->has_rank[s]) return fail_at_word(p, "no line says which rank has stage %u", s);
   return CLV_OK;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * clv_sched_window: number of micro-batches in flight with which the slowest rank or link never
- * waits: the round-trip time of one micro-batch, divided by the time between two.
+ * clv_sched_window: computes the number of micro-batches in flight with which the slowest rank or
+ * link never waits. This is the round-trip time of a micro-batch divided by the time between two
+ * micro-batches.
  */
 #include "common/model/sched/sched_int.h"
 
@@ -9,22 +10,23 @@
 #include <string.h>
 
 static double stage_time(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t s) {
-  return c->forward[s] + (sched_learns(shape, s) ? c->input[s] + c->weight[s] : 0);
+  return c->forward[s] + (is_trained_stage(shape, s) ? c->input[s] + c->weight[s] : 0);
 }
 
-/* Returns the seconds for which a micro-batch occupies the busiest rank, or the busiest link in one
- * direction. */
-static double bottleneck(const clv_sched_shape *shape, const clv_sched_costs *c) {
+/* Returns the time for which one micro-batch occupies the busiest rank, or the busiest link in one
+ * direction, whichever is longer. In seconds. */
+static double bottleneck_seconds(const clv_sched_shape *shape, const clv_sched_costs *c) {
   double compute[CLV_SCHED_RANKS] = {0}, most = 0;
   for (uint32_t s = 0; s < shape->n_stages; s++) {
     double *at = &compute[shape->rank[s]], link[2] = {0};
     most = fmax(most, *at += stage_time(shape, c, s));
-    /* Edges over the same pair of ranks share a link: sums those up to this one, by direction. */
-    for (uint32_t e = 0; e <= s && sched_crosses(shape, s); e++) {
-      if (!sched_crosses(shape, e)) continue;
+    /* Sums the edges up to s that share a link with edge s, because they are between the same two
+     * ranks; one sum per direction. */
+    for (uint32_t e = 0; e <= s && is_cross_rank_edge(shape, s); e++) {
+      if (!is_cross_rank_edge(shape, e)) continue;
       bool same = shape->rank[e] == shape->rank[s] && shape->rank[e + 1] == shape->rank[s + 1];
       bool turned = shape->rank[e] == shape->rank[s + 1] && shape->rank[e + 1] == shape->rank[s];
-      double back = sched_learns(shape, e) ? c->serialise_b[e] : 0;
+      double back = is_trained_stage(shape, e) ? c->serialise_b[e] : 0;
       link[0] += same * c->serialise_f[e] + turned * back;
       link[1] += turned * c->serialise_f[e] + same * back;
     }
@@ -36,19 +38,20 @@ static double bottleneck(const clv_sched_shape *shape, const clv_sched_costs *c)
 uint32_t clv_sched_window_formula(const clv_sched_shape *shape, const clv_sched_costs *c,
                                   const bool *free_stages) {
   uint32_t first = CLV_MIN(shape->first_backward, shape->n_stages - 1);
-  double each = bottleneck(shape, c), away = 0;
+  double each = bottleneck_seconds(shape, c), away = 0;
   for (uint32_t s = first; s < shape->n_stages; s++) {
     if (s > first) away += stage_time(shape, c, s);
-    if (sched_crosses(shape, s)) away += 2 * c->latency[s] + c->serialise_f[s] + c->serialise_b[s];
+    if (is_cross_rank_edge(shape, s))
+      away += 2 * c->latency[s] + c->serialise_f[s] + c->serialise_b[s];
   }
-  /* Subtracts 1e-9, so that a rounding error does not round an exact ratio up. */
+  /* Subtracts 1e-9, so that a rounding error does not increase a ratio that is a whole number. */
   double n = each > 0 ? ceil(away / each - 1e-9) + 1 : 1;
   n = fmax(n, clv_sched_depth(shape, free_stages, first));
   return (uint32_t)fmin(n, shape->n_micro);
 }
 
-static clv_code seconds_with(const clv_sched_shape *shape, const clv_sched_costs *c,
-                             uint32_t window, double *ret, clv_err *err) {
+static clv_code simulate_window(const clv_sched_shape *shape, const clv_sched_costs *c,
+                                uint32_t window, double *ret, clv_err *err) {
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   clv_sched_options o = {.kind = CLV_SCHED_1F1B, .shape = *shape, .window = window, .costs = c};
   o.shape.n_accumulate = 0;
@@ -59,9 +62,10 @@ static clv_code seconds_with(const clv_sched_shape *shape, const clv_sched_costs
   return CLV_OK;
 }
 
-/* The formula assumes a steady stream. If stages of one rank delay each other, or two ranks are
- * nearly equally busy, a larger window is faster. But it costs memory, so the function takes the
- * smallest window that is nearly as fast as the best. */
+/* Simulates windows from the formula's up to four times it, because the formula assumes a steady
+ * stream: if stages of one rank delay each other, or two ranks are nearly equally busy, a larger
+ * window is faster. Larger windows cost memory, so returns the smallest one that is nearly as fast
+ * as the best. */
 clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c, uint32_t *ret,
                           clv_err *err) {
   enum { TRIES = 20 };
@@ -71,12 +75,12 @@ clv_code clv_sched_window(const clv_sched_shape *shape, const clv_sched_costs *c
   double seconds[TRIES], best = INFINITY;
   CLV_TRY(clv_sched_shape_check(shape, err));
   CLV_TRY(clv_sched_costs_check(shape, c, err));
-  clv_sched_find_free_stages(shape, c, free_stages);
+  clv_sched_mark_timeless_stages(shape, c, free_stages);
   uint32_t w = clv_sched_window_formula(shape, c, free_stages),
            last = CLV_MIN(4 * w, shape->n_micro);
   for (uint32_t apart = 1 + (CLV_MAX(last, w) - w) / TRIES; n < TRIES && w <= last;
        w += n == 1 ? 1 : apart, n++) {
-    CLV_TRY(seconds_with(shape, c, w, &seconds[n], err));
+    CLV_TRY(simulate_window(shape, c, w, &seconds[n], err));
     window[n] = w;
     best = fmin(best, seconds[n]);
   }

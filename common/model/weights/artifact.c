@@ -23,7 +23,7 @@ static clv_code add_file(int dir, const char *name, clv_manifest_file *ret, clv_
   return clv_sha256_fd(fd.fd, ret->bytes, NULL, name, &ret->sha256, err);
 }
 
-/* Orders files by name, as clv_artifact_format writes them. */
+/* Compares the names of two files, for qsort: ARTIFACT.json lists files sorted by name. */
 static int compare_files(const void *a, const void *b) {
   return strcmp(((const clv_manifest_file *)a)->name, ((const clv_manifest_file *)b)->name);
 }

@@ -78,7 +78,7 @@ static clv_code compare_digest(const clv_sha256 *found, const clv_manifest_file 
                   should);
 }
 
-/* Checks length and digest of a file without loading it into memory. */
+/* Compares length and digest of a file with the manifest, without loading the file into memory. */
 static clv_code verify_file(const clv_checkpoint *c, const char *name, clv_err *err) {
   CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
   const clv_manifest_file *f = NULL;
@@ -147,14 +147,14 @@ clv_code clv_checkpoint_open_optimizer_lazy(const clv_checkpoint *c, uint32_t st
 
 /* ---- opening a folder ------------------------------------------------------------------------ */
 
-/* Parses the step of a name "checkpoint-<step>"; false for any other spelling. */
+/* Parses the name "checkpoint-<step>" of a folder. Returns false for any other spelling. */
 static bool parse_folder_name(const char *name, uint64_t *ret_step) {
   static const char prefix[] = "checkpoint-";
-  char again[48];
+  char rebuilt_name[48];
   if (strncmp(name, prefix, sizeof prefix - 1) != 0) return false;
   uint64_t step = strtoull(name + sizeof prefix - 1, NULL, 10);
-  snprintf(again, sizeof again, "%s%llu", prefix, (unsigned long long)step);
-  if (step > INT64_MAX || strcmp(name, again) != 0) return false;
+  snprintf(rebuilt_name, sizeof rebuilt_name, "%s%llu", prefix, (unsigned long long)step);
+  if (step > INT64_MAX || strcmp(name, rebuilt_name) != 0) return false;
   *ret_step = step;
   return true;
 }
@@ -179,9 +179,9 @@ static clv_code read_manifest(clv_checkpoint *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Checks that the manifest lists the files of every stage, the state and the index, and that every
- * listed file has its length and digest. */
-static clv_code verify(const clv_checkpoint *c, clv_err *err) {
+/* Checks that the manifest lists the files of every stage, the trainer's state and the index, and
+ * that every listed file has the listed length and digest. */
+static clv_code verify_listed_files(const clv_checkpoint *c, clv_err *err) {
   char name[CLV_STAGE_NAME];
   static const char *const kinds[] = {"model", "optimizer"}, *const plain[] = {CLV_STATE_NAME,
                                                                                CLV_INDEX_NAME};
@@ -220,7 +220,7 @@ clv_code clv_checkpoint_load(const char *path, clv_checkpoint **ret, clv_err *er
     return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%s: %s", c->path,
                     strerror(errno));
   CLV_TRY(read_manifest(c, err));
-  CLV_TRY(verify(c, err));
+  CLV_TRY(verify_listed_files(c, err));
   CLV_TRY(read_state(c, err));
   *ret = clv_steal(&c);
   return CLV_OK;
@@ -229,7 +229,7 @@ clv_code clv_checkpoint_load(const char *path, clv_checkpoint **ret, clv_err *er
 /* ---- the folders of a run -------------------------------------------------------------------- */
 
 typedef struct step_list {
-  uint64_t *steps; /* newest first */
+  uint64_t *steps; /* steps of the checkpoint folders, newest first */
   size_t n;
 } step_list;
 
@@ -342,7 +342,7 @@ bool clv_checkpoint_has_any(const char *run_dir) {
   return list_steps(run_dir, &l, NULL) == CLV_OK && l.n > 0;
 }
 
-static bool is_written(const char *run_dir, uint64_t step) {
+static bool has_manifest_file(const char *run_dir, uint64_t step) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/checkpoint-%llu/" CLV_MANIFEST_NAME, run_dir,
                    (unsigned long long)step);
@@ -353,7 +353,7 @@ bool clv_checkpoint_has_manifest(const char *run_dir) {
   CLV_AUTO(steps_done) step_list l = {0};
   bool any = false;
   if (list_steps(run_dir, &l, NULL) != CLV_OK) return false;
-  for (size_t i = 0; i < l.n; i++) any |= is_written(run_dir, l.steps[i]);
+  for (size_t i = 0; i < l.n; i++) any |= has_manifest_file(run_dir, l.steps[i]);
   return any;
 }
 

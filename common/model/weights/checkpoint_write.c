@@ -12,7 +12,7 @@
 
 #include "common/model/weights/weights_int.h"
 
-/* Stage whose file has a parameter. */
+/* Name of a parameter, and the stage whose file contains it. */
 typedef struct placement {
   char *name;
   uint32_t stage;
@@ -22,15 +22,15 @@ struct clv_checkpoint_writer {
   char *run_dir, *path;
   uint64_t step;
   uint32_t stages, stages_done;
-  bool *stage_done; /* [stages] */
-  bool committed;
+  bool *is_stage_done; /* [stages] */
+  bool is_committed;
   clv_manifest_file files[CLV_CHECKPOINT_MAX_FILES];
   size_t n_files;
-  placement *placed;
-  size_t n_placed;
-  uint64_t total_bytes; /* size of all parameters and buffers */
-  uint32_t part_of;     /* stage whose files are being written, or NO_STAGE */
-  bool part_is_last;
+  placement *placements;
+  size_t n_placements;
+  uint64_t total_bytes; /* size of all parameters and buffers, in bytes */
+  uint32_t part_stage;  /* stage whose two files are being written; NO_STAGE: none */
+  bool part_is_optimizer;
   char part_name[CLV_STAGE_NAME];
 };
 
@@ -38,9 +38,9 @@ struct clv_checkpoint_writer {
 
 void clv_checkpoint_writer_free(clv_checkpoint_writer *w) {
   if (!w) return;
-  for (size_t i = 0; i < w->n_placed; i++) free(w->placed[i].name);
-  free(w->placed);
-  free(w->stage_done);
+  for (size_t i = 0; i < w->n_placements; i++) free(w->placements[i].name);
+  free(w->placements);
+  free(w->is_stage_done);
   free(w->run_dir);
   free(w->path);
   free(w);
@@ -76,9 +76,9 @@ clv_code clv_checkpoint_begin(const char *run_dir, uint64_t step, uint32_t stage
   CLV_TRY(clv_alloc(1, sizeof *w, &w, err));
   w->step = step;
   w->stages = stages;
-  w->part_of = NO_STAGE;
+  w->part_stage = NO_STAGE;
   CLV_TRY(clv_strdup(run_dir, &w->run_dir, err));
-  CLV_TRY(clv_alloc(stages, sizeof *w->stage_done, &w->stage_done, err));
+  CLV_TRY(clv_alloc(stages, sizeof *w->is_stage_done, &w->is_stage_done, err));
   clv_bytes_printf(&path, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   w->path = clv_steal(&path.data);
@@ -95,9 +95,9 @@ static clv_code file_path(const clv_checkpoint_writer *w, const char *name, clv_
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* Checks that a file of this name may be added. */
+/* Checks that a file named `name` may be added to the checkpoint. */
 static clv_code check_new_file(const clv_checkpoint_writer *w, const char *name, clv_err *err) {
-  if (w->committed)
+  if (w->is_committed)
     return clv_fail(err, CLV_PRECONDITION, "%s: the checkpoint is committed", w->path);
   if (!clv_weights_is_file_name(name) || strcmp(name, CLV_MANIFEST_NAME) == 0)
     return clv_fail(err, CLV_INVALID, "'%.140s' is not a plain file name of 1..%d of A-Za-z0-9._-",
@@ -111,8 +111,8 @@ static clv_code check_new_file(const clv_checkpoint_writer *w, const char *name,
   return CLV_OK;
 }
 
-static void list_file(clv_checkpoint_writer *w, const char *name, uint64_t bytes,
-                      const clv_sha256 *digest) {
+static void add_to_manifest(clv_checkpoint_writer *w, const char *name, uint64_t bytes,
+                            const clv_sha256 *digest) {
   clv_manifest_file *f = &w->files[w->n_files++];
   strcpy(f->name, name);
   f->bytes = bytes;
@@ -127,7 +127,7 @@ clv_code clv_checkpoint_add_file(clv_checkpoint_writer *w, const char *name, con
   CLV_TRY(file_path(w, name, &path, err));
   CLV_TRY(clv_sha256_of(data, len, &digest, err));
   CLV_TRY(clv_file_write_durable(path.data, data, len, 0644, err));
-  list_file(w, name, len, &digest);
+  add_to_manifest(w, name, len, &digest);
   return CLV_OK;
 }
 
@@ -140,19 +140,19 @@ clv_code clv_checkpoint_add_state(clv_checkpoint_writer *w, const clv_trainer_st
 
 /* ---- stages ---------------------------------------------------------------------------------- */
 
-static clv_code note_placements(clv_checkpoint_writer *w, uint32_t stage,
-                                const clv_weights_tensor *model, size_t n, clv_err *err) {
+static clv_code record_placements(clv_checkpoint_writer *w, uint32_t stage,
+                                  const clv_weights_tensor *model, size_t n, clv_err *err) {
   size_t total, bytes;
-  if (!clv_add_size(w->n_placed, n, &total) ||
-      !clv_mul_size(CLV_MAX(total, (size_t)1), sizeof *w->placed, &bytes))
+  if (!clv_add_size(w->n_placements, n, &total) ||
+      !clv_mul_size(CLV_MAX(total, (size_t)1), sizeof *w->placements, &bytes))
     return clv_fail(err, CLV_EXHAUSTED, "too many tensors");
-  placement *grown = realloc(w->placed, bytes);
+  placement *grown = realloc(w->placements, bytes);
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  w->placed = grown;
+  w->placements = grown;
   for (size_t i = 0; i < n; i++) {
     CLV_TRY(clv_shape_bytes(&model[i].shape, model[i].dtype, &bytes, err));
-    CLV_TRY(clv_strdup(model[i].name, &w->placed[w->n_placed].name, err));
-    w->placed[w->n_placed++].stage = stage;
+    CLV_TRY(clv_strdup(model[i].name, &w->placements[w->n_placements].name, err));
+    w->placements[w->n_placements++].stage = stage;
     w->total_bytes += bytes;
   }
   return CLV_OK;
@@ -162,9 +162,9 @@ static clv_code check_stage(const clv_checkpoint_writer *w, uint32_t stage, bool
                             clv_err *err) {
   if (stage >= w->stages)
     return clv_fail(err, CLV_INVALID, "stage %u is outside 0..%u", stage, w->stages - 1);
-  if (w->stage_done[stage])
+  if (w->is_stage_done[stage])
     return clv_fail(err, CLV_EXISTS, "stage %u is in the checkpoint already", stage);
-  if (w->part_of == (optimizer ? stage : NO_STAGE)) return CLV_OK;
+  if (w->part_stage == (optimizer ? stage : NO_STAGE)) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION, "the %s of stage %u is not what comes next",
                   optimizer ? "optimiser" : "model", stage);
 }
@@ -179,10 +179,10 @@ clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, boo
   snprintf(number, sizeof number, "%llu", (unsigned long long)w->step);
   CLV_TRY(check_new_file(w, w->part_name, err));
   CLV_TRY(file_path(w, w->part_name, &path, err));
-  if (!optimizer) CLV_TRY(note_placements(w, stage, tensors, n, err));
+  if (!optimizer) CLV_TRY(record_placements(w, stage, tensors, n, err));
   CLV_TRY(clv_weights_begin(path.data, tensors, n, &(clv_kv){"step", number}, 1, ret, err));
-  w->part_of = stage;
-  w->part_is_last = optimizer;
+  w->part_stage = stage;
+  w->part_is_optimizer = optimizer;
   return CLV_OK;
 }
 
@@ -191,11 +191,11 @@ clv_code clv_checkpoint_end_part(clv_checkpoint_writer *w, clv_weights_writer *p
   clv_sha256 digest;
   uint64_t bytes;
   CLV_TRY(clv_weights_finish(mine, &digest, &bytes, err));
-  list_file(w, w->part_name, bytes, &digest);
-  if (!w->part_is_last) return CLV_OK;
-  w->stage_done[w->part_of] = true;
+  add_to_manifest(w, w->part_name, bytes, &digest);
+  if (!w->part_is_optimizer) return CLV_OK;
+  w->is_stage_done[w->part_stage] = true;
   w->stages_done++;
-  w->part_of = NO_STAGE;
+  w->part_stage = NO_STAGE;
   return CLV_OK;
 }
 
@@ -235,17 +235,18 @@ static int compare_files(const void *a, const void *b) {
 static clv_code add_index(clv_checkpoint_writer *w, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   char file[CLV_STAGE_NAME];
-  if (w->n_placed) qsort(w->placed, w->n_placed, sizeof *w->placed, compare_placements);
+  if (w->n_placements)
+    qsort(w->placements, w->n_placements, sizeof *w->placements, compare_placements);
   clv_bytes_printf(&out, "{\n  \"metadata\": {\"total_size\": %llu},\n  \"weight_map\": {",
                    (unsigned long long)w->total_bytes);
-  for (size_t i = 0; i < w->n_placed; i++) {
-    if (i && strcmp(w->placed[i - 1].name, w->placed[i].name) == 0)
+  for (size_t i = 0; i < w->n_placements; i++) {
+    if (i && strcmp(w->placements[i - 1].name, w->placements[i].name) == 0)
       return clv_fail(err, CLV_INVALID, "tensor '%.100s' is in stage %u and in stage %u",
-                      w->placed[i].name, w->placed[i - 1].stage, w->placed[i].stage);
+                      w->placements[i].name, w->placements[i - 1].stage, w->placements[i].stage);
     clv_bytes_puts(&out, i ? ",\n    " : "\n    ");
-    clv_bytes_json(&out, w->placed[i].name);
+    clv_bytes_json(&out, w->placements[i].name);
     clv_bytes_printf(&out, ": \"%s\"",
-                     clv_stage_file_name("model", w->placed[i].stage, w->stages, file));
+                     clv_stage_file_name("model", w->placements[i].stage, w->stages, file));
   }
   clv_bytes_puts(&out, "\n  }\n}\n");
   if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -289,7 +290,7 @@ clv_code clv_checkpoint_commit(clv_checkpoint_writer *w, const char *config_hash
   CLV_TRY(clv_strdup(w->path, &path, err));
   CLV_TRY(add_index(w, err));
   CLV_TRY(write_manifest(w, config_hash, protocol_version, err));
-  w->committed = true;
+  w->is_committed = true;
   if (ret_path) *ret_path = clv_steal(&path);
   return CLV_OK;
 }

@@ -60,21 +60,21 @@ const clv_weights_type *clv_weights_type_of(clv_dtype dtype) {
   return NULL;
 }
 
-static bool text_ok(const char *text, bool allow_control) {
-  uint32_t point;
+static bool is_valid_text(const char *text, bool allow_control) {
+  uint32_t code_point;
   for (size_t n; *text; text += n) {
-    n = clv_utf8(text, SIZE_MAX, &point);
-    if (n == 0 || (!allow_control && clv_is_control(point))) return false;
+    n = clv_utf8(text, SIZE_MAX, &code_point);
+    if (n == 0 || (!allow_control && clv_is_control(code_point))) return false;
   }
   return true;
 }
 
-bool clv_weights_is_utf8(const char *text) { return text_ok(text, true); }
-bool clv_weights_is_printable(const char *text) { return text_ok(text, false); }
+bool clv_weights_is_utf8(const char *text) { return is_valid_text(text, true); }
+bool clv_weights_is_printable(const char *text) { return is_valid_text(text, false); }
 
 bool clv_weights_is_name(const char *name) {
   size_t n = strnlen(name, CLV_WEIGHTS_MAX_NAME + 1);
-  return n >= 1 && n <= CLV_WEIGHTS_MAX_NAME && text_ok(name, false);
+  return n >= 1 && n <= CLV_WEIGHTS_MAX_NAME && is_valid_text(name, false);
 }
 
 bool clv_weights_is_file_name(const char *name) {
@@ -97,7 +97,7 @@ void clv_weights_fd_done(clv_weights_fd *f) {
 
 clv_code clv_weights_fd_open(int dir_fd, const char *name, const char *label, clv_weights_fd *ret,
                              clv_err *err) {
-  /* Without O_NONBLOCK, opening a named pipe would block. */
+  /* O_NONBLOCK, because opening a named pipe would block without it. */
   CLV_AUTO(clv_weights_closefd)
   int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0 && errno == ELOOP)
@@ -144,7 +144,7 @@ clv_code clv_weights_read_stamp(int fd, const char *label, clv_weights_file_stam
   return CLV_OK;
 }
 
-static bool same_time(const struct timespec *a, const struct timespec *b) {
+static bool is_same_time(const struct timespec *a, const struct timespec *b) {
   return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
@@ -152,8 +152,8 @@ clv_code clv_weights_check_stamp(int fd, const char *label, const clv_weights_fi
                                  clv_err *err) {
   clv_weights_file_stamp now;
   CLV_TRY(clv_weights_read_stamp(fd, label, &now, err));
-  if (now.size == was->size && same_time(&now.mtime, &was->mtime) &&
-      same_time(&now.ctime, &was->ctime))
+  if (now.size == was->size && is_same_time(&now.mtime, &was->mtime) &&
+      is_same_time(&now.ctime, &was->ctime))
     return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "%s: was changed while it was read", label);
 }
@@ -174,7 +174,8 @@ clv_code clv_weights_fd_read_all(clv_weights_fd *f, size_t max_bytes, clv_bytes 
   return CLV_OK;
 }
 
-/* Deletes the manifest first, so that a crash leaves an unfinished folder, not a damaged one. */
+/* Deletes the files of a checkpoint folder, the manifest first, so that a crash leaves an
+ * unfinished checkpoint, not a damaged one. Returns an errno, or 0. */
 static int clear_entries(DIR *dir) {
   int failed = unlinkat(dirfd(dir), CLV_MANIFEST_NAME, 0) != 0 && errno != ENOENT ? errno : 0;
   for (struct dirent *e; !failed && (e = readdir(dir));)
@@ -213,8 +214,8 @@ void clv_weights_jsonp(json_t **root) {
   *root = NULL;
 }
 
-/* Counts brackets, commas and colons outside strings. Every value follows one of them, so the count
- * bounds the memory that the parser will allocate. */
+/* Counts opening brackets, commas and colons outside strings. Every JSON value follows one of
+ * these, so the count bounds the memory that the parser allocates. */
 static size_t count_tokens(const char *p, size_t len) {
   size_t n = 0;
   bool quoted = false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Folders of pretrained weights, of which a node reads only its own tensors. When a file is opened,
- * its header is compared with the index.
+ * Folders of pretrained weights (clv_weights_folder_open, _match, _read). A node reads only its own
+ * tensors. When a file is opened, its header is compared with the index.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,21 +16,21 @@
 static const char single_name[] = "model.safetensors";
 enum { LABEL = 512, LISTED_LEFT = 12, PART_BYTES = 1 << 16 };
 
-/* A file of tensors. Until it is opened, only its name is set. */
+/* A safetensors file of the folder. Only `name` is set until the file is opened. */
 typedef struct part {
   const char *name;
   char label[LABEL];
   clv_weights_fd fd;
-  clv_weights_file_stamp was; /* stamp of the file when it was opened */
+  clv_weights_file_stamp opened_stamp; /* stamp of the file when it was opened */
   clv_weights_file *file;
 } part;
 
 struct clv_weights_folder {
   char *label;
-  int dir; /* descriptor of the folder; AT_FDCWD: `path` is a single file */
+  int dir; /* descriptor of the folder; AT_FDCWD: the caller gave the path of a single file */
   clv_weights_guard guard;
-  bool indexed, alone;
-  clv_weights_index index; /* of a single file: made from its header */
+  bool has_index, is_single_file;
+  clv_weights_index index; /* index of the tensors; for a single file, made from its header */
   part *parts;             /* [index.n_files] */
 };
 
@@ -53,27 +53,27 @@ void clv_weights_folder_closep(clv_weights_folder **f) {
 }
 
 const char *clv_weights_folder_file(const clv_weights_folder *f, size_t i) {
-  if (f->indexed && i == 0) return CLV_INDEX_NAME;
-  i -= f->indexed;
+  if (f->has_index && i == 0) return CLV_INDEX_NAME;
+  i -= f->has_index;
   return i < f->index.n_files ? f->index.files[i] : NULL;
 }
 
 /* ---- opening files --------------------------------------------------------------------------- */
 
-/* Opens a file, lets the guard check its descriptor, and reads the header from the same descriptor.
- */
+/* Opens a file, lets the caller's guard check it, and reads its header, all with one descriptor. */
 static clv_code open_part(clv_weights_folder *f, part *p, clv_err *err) {
-  snprintf(p->label, sizeof p->label, f->alone ? "%.300s" : "%.300s/%.150s", f->label, p->name);
+  snprintf(p->label, sizeof p->label, f->is_single_file ? "%.300s" : "%.300s/%.150s", f->label,
+           p->name);
   CLV_TRY(clv_weights_fd_open(f->dir, p->name, p->label, &p->fd, err));
-  CLV_TRY(clv_weights_read_stamp(p->fd.fd, p->label, &p->was, err));
+  CLV_TRY(clv_weights_read_stamp(p->fd.fd, p->label, &p->opened_stamp, err));
   if (f->guard.check) CLV_TRY(f->guard.check(f->guard.user, p->name, p->fd.fd, err));
   CLV_TRY(clv_weights_open_header(&p->fd, &p->file, err));
-  return clv_weights_check_stamp(p->fd.fd, p->label, &p->was, err);
+  return clv_weights_check_stamp(p->fd.fd, p->label, &p->opened_stamp, err);
 }
 
-static bool listed_there(const clv_weights_index *x, const char *name, size_t file) {
+static bool is_listed_for_file(const clv_weights_index *x, const char *name, size_t file) {
   const char *const *at = bsearch(&name, x->names, x->n, sizeof *x->names, clv_weights_compare);
-  return at && x->of[at - x->names] == file;
+  return at && x->file_of[at - x->names] == file;
 }
 
 /* Checks that the index and the file have the same tensors. */
@@ -81,12 +81,12 @@ static clv_code check_part(const clv_weights_folder *f, size_t k, clv_err *err) 
   const clv_weights_index *x = &f->index;
   const part *p = &f->parts[k];
   for (size_t i = 0; i < x->n; i++)
-    if (x->of[i] == k && !clv_weights_find(p->file, x->names[i]))
+    if (x->file_of[i] == k && !clv_weights_find(p->file, x->names[i]))
       return clv_fail(err, CLV_DATA_LOSS, "%s: has no tensor '%.100s', although the index lists it",
                       p->label, x->names[i]);
   for (size_t i = 0; i < clv_weights_count(p->file); i++) {
     const char *name = clv_weights_entries(p->file)[i].name;
-    if (!listed_there(x, name, k))
+    if (!is_listed_for_file(x, name, k))
       return clv_fail(err, CLV_DATA_LOSS,
                       "%s: has tensor '%.100s', which the index does not list for this file",
                       p->label, name);
@@ -94,7 +94,7 @@ static clv_code check_part(const clv_weights_folder *f, size_t k, clv_err *err) 
   return CLV_OK;
 }
 
-static clv_code ready_part(clv_weights_folder *f, size_t k, clv_err *err) {
+static clv_code open_part_once(clv_weights_folder *f, size_t k, clv_err *err) {
   part *p = &f->parts[k];
   if (p->file) return CLV_OK;
   clv_code code = open_part(f, p, err);
@@ -116,15 +116,15 @@ static clv_code make_parts(clv_weights_folder *f, clv_err *err) {
 
 static clv_code open_index(clv_weights_folder *f, clv_weights_fd *fd, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  f->indexed = true;
+  f->has_index = true;
   if (f->guard.check) CLV_TRY(f->guard.check(f->guard.user, CLV_INDEX_NAME, fd->fd, err));
   CLV_TRY(clv_weights_fd_read_all(fd, CLV_WEIGHTS_MAX_HEADER, &text, err));
   CLV_TRY(clv_weights_index_parse(text.data, text.len, fd->label, &f->index, err));
   return make_parts(f, err);
 }
 
-/* Makes the index of a single file: the names in its header. */
-static clv_code open_single(clv_weights_folder *f, const char *name, clv_err *err) {
+/* Opens the folder's only safetensors file, and makes an index from the names in its header. */
+static clv_code open_weights_file(clv_weights_folder *f, const char *name, clv_err *err) {
   clv_weights_index *x = &f->index;
   x->n_files = 1;
   CLV_TRY(clv_alloc(1, sizeof *x->files, &x->files, err));
@@ -134,17 +134,17 @@ static clv_code open_single(clv_weights_folder *f, const char *name, clv_err *er
   const clv_weights_file *file = f->parts[0].file;
   x->n = clv_weights_count(file);
   CLV_TRY(clv_alloc(x->n, sizeof *x->names, &x->names, err));
-  CLV_TRY(clv_alloc(x->n, sizeof *x->of, &x->of, err));
+  CLV_TRY(clv_alloc(x->n, sizeof *x->file_of, &x->file_of, err));
   for (size_t i = 0; i < x->n; i++) x->names[i] = clv_weights_entries(file)[i].name;
   return CLV_OK;
 }
 
-static clv_code open_either(clv_weights_folder *f, clv_err *err) {
+static clv_code open_weights_or_index(clv_weights_folder *f, clv_err *err) {
   CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
   char label[LABEL];
   struct stat st;
   if (fstatat(f->dir, single_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
-    return open_single(f, single_name, err);
+    return open_weights_file(f, single_name, err);
   snprintf(label, sizeof label, "%.300s/%s", f->label, CLV_INDEX_NAME);
   clv_code code = clv_weights_fd_open(f->dir, CLV_INDEX_NAME, label, &fd, err);
   if (code == CLV_NOT_FOUND)
@@ -154,11 +154,11 @@ static clv_code open_either(clv_weights_folder *f, clv_err *err) {
   return open_index(f, &fd, err);
 }
 
-/* Opens a single file. Its name is the path, which is replaced by the label once the file is
- * open. */
-static clv_code open_alone(clv_weights_folder *f, const char *path, clv_err *err) {
-  f->alone = true;
-  clv_code code = open_single(f, path, err);
+/* Opens a single file by its path. Until the file is open its name is the path; afterwards it is
+ * the label. */
+static clv_code open_path_as_file(clv_weights_folder *f, const char *path, clv_err *err) {
+  f->is_single_file = true;
+  clv_code code = open_weights_file(f, path, err);
   if (f->parts) f->parts[0].name = f->label;
   if (f->index.files) f->index.files[0] = f->label;
   return code;
@@ -176,20 +176,20 @@ clv_code clv_weights_folder_open(const char *path, const char *label, clv_weight
     return clv_fail(err, failed == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%.300s: %s", label,
                     strerror(failed));
   if (failed) f->dir = AT_FDCWD;
-  CLV_TRY(failed ? open_alone(f, path, err) : open_either(f, err));
+  CLV_TRY(failed ? open_path_as_file(f, path, err) : open_weights_or_index(f, err));
   *ret = clv_steal(&f);
   return CLV_OK;
 }
 
 clv_code clv_weights_folder_check_files(clv_weights_folder *f, clv_err *err) {
-  for (size_t k = 0; k < f->index.n_files; k++) CLV_TRY(ready_part(f, k, err));
+  for (size_t k = 0; k < f->index.n_files; k++) CLV_TRY(open_part_once(f, k, err));
   return CLV_OK;
 }
 
 /* ---- matching -------------------------------------------------------------------------------- */
 
 static clv_code fail_missing(const clv_weights_folder *f, clv_name_list *l, clv_err *err) {
-  const char *near = clv_did_you_mean(l->first, f->index.names, f->index.n);
+  const char *near = clv_did_you_mean(l->first_name, f->index.names, f->index.n);
   clv_name_list_end(l);
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_fail(err, CLV_INVALID, "%.120s: %zu missing tensors: %s%s%s%s", f->label, l->n,
@@ -197,9 +197,9 @@ static clv_code fail_missing(const clv_weights_folder *f, clv_name_list *l, clv_
                   near ? "'?)" : "");
 }
 
-/* Refuses to read two parameters from one tensor, because that would be a guess. */
-static clv_code check_once(const clv_weights_folder *f, const clv_weights_want *want,
-                           const size_t *found, size_t n, clv_err *err) {
+/* Refuses a match in which two parameters would be read from one tensor. */
+static clv_code check_no_tensor_shared(const clv_weights_folder *f, const clv_weights_want *want,
+                                       const size_t *found, size_t n, clv_err *err) {
   CLV_AUTO(clv_freep) const char **taken = NULL;
   CLV_TRY(clv_alloc(f->index.n, sizeof *taken, &taken, err));
   for (size_t i = 0; i < n; i++) {
@@ -225,12 +225,12 @@ clv_code clv_weights_folder_match(const clv_weights_folder *f, const clv_weights
     if (ret_found[i] == CLV_WEIGHTS_NONE && !may_lack) clv_name_list_add(&missing, want[i].name);
   }
   if (missing.n) return fail_missing(f, &missing, err);
-  return check_once(f, want, ret_found, n, err);
+  return check_no_tensor_shared(f, want, ret_found, n, err);
 }
 
 clv_code clv_weights_folder_unmatched(const clv_weights_folder *f, const clv_weights_want *want,
                                       size_t n, clv_bytes *out, size_t *ret_n, clv_err *err) {
-  CLV_AUTO(clv_name_list_done) clv_name_list left = {.most = LISTED_LEFT};
+  CLV_AUTO(clv_name_list_done) clv_name_list left = {.max_quoted = LISTED_LEFT};
   CLV_AUTO(clv_freep) bool *used = NULL;
   CLV_TRY(clv_alloc(f->index.n, sizeof *used, &used, err));
   for (size_t i = 0; i < n; i++) {
@@ -250,8 +250,8 @@ clv_code clv_weights_folder_unmatched(const clv_weights_folder *f, const clv_wei
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Returns the shape without leading extents of 1: [1, 1, 768] becomes [768]. */
-static clv_shape without_ones(const clv_shape *s) {
+/* Returns the shape without its leading extents of 1: [1, 1, 768] becomes [768]. */
+static clv_shape drop_leading_ones(const clv_shape *s) {
   clv_shape r = {0};
   int k = 0;
   while (k < s->rank && s->dim[k] == 1) k++;
@@ -262,7 +262,7 @@ static clv_shape without_ones(const clv_shape *s) {
 static clv_code check_entry(const part *p, const clv_weights_entry *e, const clv_weights_want *want,
                             clv_err *err) {
   char wanted[160], found[160];
-  clv_shape a = without_ones(&e->shape), b = without_ones(&want->shape);
+  clv_shape a = drop_leading_ones(&e->shape), b = drop_leading_ones(&want->shape);
   if (clv_weights_can_convert(e->dtype, want->dtype) && clv_shape_equal(&a, &b)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%.120s: tensor '%.100s': expected %s %s, found %s %s",
                   p->label, e->name, clv_dtype_name(want->dtype),
@@ -272,8 +272,8 @@ static clv_code check_entry(const part *p, const clv_weights_entry *e, const clv
 
 static clv_code find_entry(clv_weights_folder *f, size_t i, const clv_weights_want *want,
                            const part **ret_part, const clv_weights_entry **ret, clv_err *err) {
-  CLV_TRY(ready_part(f, f->index.of[i], err));
-  *ret_part = &f->parts[f->index.of[i]];
+  CLV_TRY(open_part_once(f, f->index.file_of[i], err));
+  *ret_part = &f->parts[f->index.file_of[i]];
   *ret = clv_weights_find((*ret_part)->file, f->index.names[i]);
   return check_entry(*ret_part, *ret, want, err);
 }
@@ -285,7 +285,8 @@ clv_code clv_weights_folder_check(clv_weights_folder *f, size_t i, const clv_wei
   return find_entry(f, i, want, &p, &e, err);
 }
 
-/* Reads n values and converts them to another type, in parts. */
+/* Reads n values from offset `at` of the file, and converts them to another type, a part at a time.
+ */
 static clv_code read_converted(const part *p, clv_dtype from, clv_dtype to, uint64_t at, void *dst,
                                size_t n, clv_err *err) {
   float buf[PART_BYTES / sizeof(float)];
@@ -315,7 +316,7 @@ clv_code clv_weights_folder_read_range(clv_weights_folder *f, size_t i,
                     p->label, first, first + n, e->name, all);
   CLV_TRY(e->dtype == want->dtype ? clv_weights_fd_pread(&p->fd, dst, n * size, at, err)
                                   : read_converted(p, e->dtype, want->dtype, at, dst, n, err));
-  return clv_weights_check_stamp(p->fd.fd, p->label, &p->was, err);
+  return clv_weights_check_stamp(p->fd.fd, p->label, &p->opened_stamp, err);
 }
 
 clv_code clv_weights_folder_read(clv_weights_folder *f, size_t i, const clv_weights_want *want,

@@ -9,8 +9,9 @@
 
 enum { MAX_TOKENS = 65536, MAX_LABELS = 4096 };
 
-/* Sets the names of n classes. given NULL: the names that transformers gives to unnamed classes. A
- * class whose name is no UTF-8 (the name of a folder may be any bytes) gets such a name too. */
+/* Sets the names of n classes in config.json. A class gets the name that transformers gives to
+ * unnamed classes, LABEL_0 and so on, if `given` is NULL or its name is not UTF-8 (the name of a
+ * folder may be any bytes). */
 static int set_labels(json_t *root, size_t n, const char *const *given) {
   json_t *names = json_object(), *numbers = json_object();
   int failed = 0;
@@ -26,8 +27,8 @@ static int set_labels(json_t *root, size_t n, const char *const *given) {
   return failed | json_object_set_new(root, "label2id", numbers);
 }
 
-static int adjust(json_t *root, const char *architecture, size_t n_labels,
-                  const char *const *names) {
+static int adjust_config(json_t *root, const char *architecture, size_t n_labels,
+                         const char *const *names) {
   int failed = json_object_set_new(root, "dtype", json_string("float32"));
   json_object_del(root, "torch_dtype");
   if (architecture)
@@ -47,7 +48,7 @@ clv_code clv_weights_make_config(const void *data, size_t len, const char *label
     return clv_fail(err, CLV_EXHAUSTED, "%zu labels, at most %d", n_labels, MAX_LABELS);
   CLV_AUTO(clv_freep)
   char *text =
-      adjust(root, architecture, n_labels, names) ? NULL : json_dumps(root, JSON_INDENT(2));
+      adjust_config(root, architecture, n_labels, names) ? NULL : json_dumps(root, JSON_INDENT(2));
   if (!text) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_bytes_printf(&out, "%s\n", text);
   if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");

@@ -9,14 +9,14 @@
 
 #include "common/model/weights/weights_int.h"
 
-/* A row of the map is a key and a value; metadata is small. */
+/* Two tokens for each entry of the weight map, and some for the metadata. */
 enum { MAX_TOKENS = CLV_WEIGHTS_MAX_TENSORS * 2 + 1024 };
 
 void clv_weights_index_done(clv_weights_index *x) {
   if (!x) return;
   json_decref(x->root);
   free(x->names);
-  free(x->of);
+  free(x->file_of);
   free(x->files);
   *x = (clv_weights_index){0};
 }
@@ -40,7 +40,7 @@ static clv_code check_file_name(const char *label, const char *name, const char 
   return CLV_OK;
 }
 
-/* Refuses a total size that is negative, or larger than any file system. */
+/* Checks the metadata: total_size, if given, must be a number of bytes below 2^63. */
 static clv_code check_metadata(const json_t *root, const char *label, clv_err *err) {
   const json_t *m = json_object_get(root, "metadata"), *size = json_object_get(m, "total_size");
   if (m && !json_is_object(m))
@@ -51,8 +51,8 @@ static clv_code check_metadata(const json_t *root, const char *label, clv_err *e
   return CLV_OK;
 }
 
-/* Collects the names of tensors, and of files, once for each tensor. */
-static clv_code collect(json_t *map, const char *label, clv_weights_index *x, clv_err *err) {
+/* Collects the names of all tensors, and of the file of each tensor. */
+static clv_code collect_names(json_t *map, const char *label, clv_weights_index *x, clv_err *err) {
   const char *name;
   json_t *v;
   size_t n = json_object_size(map);
@@ -71,26 +71,28 @@ static clv_code collect(json_t *map, const char *label, clv_weights_index *x, cl
   return CLV_OK;
 }
 
-static size_t without_repeats(const char **sorted, size_t n) {
+static size_t remove_repeats(const char **sorted, size_t n) {
   size_t m = 0;
   for (size_t i = 0; i < n; i++)
     if (i == 0 || strcmp(sorted[i], sorted[m - 1]) != 0) sorted[m++] = sorted[i];
   return m;
 }
 
-/* Sorts names and files, and sets the index of each tensor's file. */
-static clv_code arrange(const json_t *map, const char *label, clv_weights_index *x, clv_err *err) {
+/* Sorts the names of tensors and files, removes repeated files, and sets file_of for each tensor.
+ */
+static clv_code sort_and_link(const json_t *map, const char *label, clv_weights_index *x,
+                              clv_err *err) {
   qsort(x->names, x->n, sizeof *x->names, clv_weights_compare);
   qsort(x->files, x->n, sizeof *x->files, clv_weights_compare);
-  x->n_files = without_repeats(x->files, x->n);
+  x->n_files = remove_repeats(x->files, x->n);
   if (x->n_files > CLV_CHECKPOINT_MAX_FILES)
     return clv_fail(err, CLV_EXHAUSTED, "%.150s: %zu files, the limit is %d", label, x->n_files,
                     CLV_CHECKPOINT_MAX_FILES);
-  CLV_TRY(clv_alloc(x->n, sizeof *x->of, &x->of, err));
+  CLV_TRY(clv_alloc(x->n, sizeof *x->file_of, &x->file_of, err));
   for (size_t i = 0; i < x->n; i++) {
     const char *file = json_string_value(json_object_get(map, x->names[i]));
     const char **at = bsearch(&file, x->files, x->n_files, sizeof *x->files, clv_weights_compare);
-    x->of[i] = (uint32_t)(at - x->files);
+    x->file_of[i] = (uint32_t)(at - x->files);
   }
   return CLV_OK;
 }
@@ -105,8 +107,8 @@ static clv_code read_map(const char *label, clv_weights_index *x, clv_err *err) 
     return clv_fail(err, CLV_EXHAUSTED, "%.150s: %zu tensors, the limit is %d", label, n,
                     CLV_WEIGHTS_MAX_TENSORS);
   CLV_TRY(check_metadata(x->root, label, err));
-  CLV_TRY(collect(map, label, x, err));
-  return arrange(map, label, x, err);
+  CLV_TRY(collect_names(map, label, x, err));
+  return sort_and_link(map, label, x, err);
 }
 
 clv_code clv_weights_index_parse(const void *data, size_t len, const char *label,

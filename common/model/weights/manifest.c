@@ -12,7 +12,7 @@
 static const char format_name[] = "cleave-checkpoint", artifact_format[] = "cleave-artifact";
 enum { FORMAT_VERSION = 1, MAX_TOKENS = CLV_CHECKPOINT_MAX_FILES * 8 };
 
-/* The digest line: prefix, 64 hex digits, suffix. */
+/* The last line of the text consists of tail_prefix, 64 hex digits and tail_suffix. */
 static const char tail_prefix[] = "  \"sha256\": \"", tail_suffix[] = "\"\n}\n";
 enum { TAIL = sizeof tail_prefix - 1 + 64 + sizeof tail_suffix - 1 };
 
@@ -26,12 +26,13 @@ static int compare_files(const void *a, const void *b) {
   return strcmp(((const clv_manifest_file *)a)->name, ((const clv_manifest_file *)b)->name);
 }
 
-static int compare_key(const void *name, const void *file) {
+static int compare_name_to_file(const void *name, const void *file) {
   return strcmp(name, ((const clv_manifest_file *)file)->name);
 }
 
 const clv_manifest_file *clv_manifest_find(const clv_manifest *m, const char *name) {
-  return m->n_files ? bsearch(name, m->files, m->n_files, sizeof *m->files, compare_key) : NULL;
+  return m->n_files ? bsearch(name, m->files, m->n_files, sizeof *m->files, compare_name_to_file)
+                    : NULL;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -47,8 +48,8 @@ static void add_files(const clv_manifest *m, clv_bytes *out) {
   clv_bytes_puts(out, "\n  },\n");
 }
 
-/* Appends the last line: the digest of the text so far. */
-static clv_code close_text(clv_bytes *out, clv_bytes *ret, clv_err *err) {
+/* Appends the last line, which has the digest of the text before it, and moves the text to *ret. */
+static clv_code append_digest_line(clv_bytes *out, clv_bytes *ret, clv_err *err) {
   clv_sha256 digest;
   char hex[65];
   if (out->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -70,7 +71,7 @@ clv_code clv_manifest_format(const clv_manifest *m, clv_bytes *ret, clv_err *err
                    format_name, FORMAT_VERSION, (unsigned long long)m->step, m->stages,
                    m->protocol_version, m->config_hash);
   add_files(m, &out);
-  return close_text(&out, ret, err);
+  return append_digest_line(&out, ret, err);
 }
 
 clv_code clv_artifact_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) {
@@ -78,7 +79,7 @@ clv_code clv_artifact_format(const clv_manifest *m, clv_bytes *ret, clv_err *err
   clv_bytes_printf(&out, "{\n  \"format\": \"%s\",\n  \"version\": %d,\n", artifact_format,
                    FORMAT_VERSION);
   add_files(m, &out);
-  return close_text(&out, ret, err);
+  return append_digest_line(&out, ret, err);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -175,10 +176,11 @@ static clv_code parse_artifact(json_t *root, const char *label, clv_manifest *m,
   return parse_files(root, label, m, err);
 }
 
-/* Parses a text of either kind. parse_as: parses the root object of that kind. */
-static clv_code parse(const void *data, size_t len, const char *label,
-                      clv_code (*parse_as)(json_t *, const char *, clv_manifest *, clv_err *),
-                      clv_manifest *ret, clv_err *err) {
+/* Parses MANIFEST.json or ARTIFACT.json. parse_as: function that parses the root object of that
+ * kind of file. */
+static clv_code parse_text(const void *data, size_t len, const char *label,
+                           clv_code (*parse_as)(json_t *, const char *, clv_manifest *, clv_err *),
+                           clv_manifest *ret, clv_err *err) {
   CLV_AUTO(clv_weights_jsonp) json_t *root = NULL;
   CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
   CLV_TRY(check_tail(data, len, label, err));
@@ -191,10 +193,10 @@ static clv_code parse(const void *data, size_t len, const char *label,
 
 clv_code clv_manifest_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
                             clv_err *err) {
-  return parse(data, len, label, parse_root, ret, err);
+  return parse_text(data, len, label, parse_root, ret, err);
 }
 
 clv_code clv_artifact_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
                             clv_err *err) {
-  return parse(data, len, label, parse_artifact, ret, err);
+  return parse_text(data, len, label, parse_artifact, ret, err);
 }

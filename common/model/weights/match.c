@@ -8,27 +8,28 @@
 
 #include "common/model/weights/weights_int.h"
 
-enum { LISTED = 3, NAME_SHOWN = 120 }; /* names quoted per list, and bytes of one, with its NUL */
+/* names quoted in a list, and bytes of a quoted name with its NUL */
+enum { LISTED = 3, NAME_SHOWN = 120 };
 
 void clv_name_list_done(clv_name_list *l) { clv_bytes_done(&l->text); }
 
 void clv_name_list_add(clv_name_list *l, const char *name) {
-  size_t most = l->most ? l->most : LISTED;
-  if (l->n == 0) l->first = name;
-  char shown[NAME_SHOWN];
+  size_t most = l->max_quoted ? l->max_quoted : LISTED;
+  if (l->n == 0) l->first_name = name;
+  char shown_name[NAME_SHOWN];
   if (l->n++ < most)
     clv_bytes_printf(&l->text, "%s'%s'", l->n > 1 ? ", " : "",
-                     clv_text_truncate(name, shown, sizeof shown));
+                     clv_text_truncate(name, shown_name, sizeof shown_name));
 }
 
 void clv_name_list_end(clv_name_list *l) {
-  size_t most = l->most ? l->most : LISTED;
+  size_t most = l->max_quoted ? l->max_quoted : LISTED;
   if (l->n > most) clv_bytes_printf(&l->text, " and %zu more", l->n - most);
 }
 
-/* Finds the unused name of the file that is most similar to the first missing one. */
-static clv_code suggest(const clv_weights_file *f, const bool *used, const char *missing,
-                        const char **ret, clv_err *err) {
+/* Finds the unused tensor name in the file that is most similar to `missing`. */
+static clv_code find_suggestion(const clv_weights_file *f, const bool *used, const char *missing,
+                                const char **ret, clv_err *err) {
   size_t n = clv_weights_count(f), m = 0;
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_TRY(clv_alloc(n, sizeof *names, &names, err));
@@ -38,12 +39,12 @@ static clv_code suggest(const clv_weights_file *f, const bool *used, const char 
   return CLV_OK;
 }
 
-static clv_code names_differ(const clv_weights_file *f, const bool *used, clv_name_list *missing,
-                             clv_name_list *unexpected, clv_err *err) {
+static clv_code fail_names_differ(const clv_weights_file *f, const bool *used,
+                                  clv_name_list *missing, clv_name_list *unexpected, clv_err *err) {
   const char *near = NULL;
   clv_name_list_end(missing);
   clv_name_list_end(unexpected);
-  if (missing->n) CLV_TRY(suggest(f, used, missing->first, &near, err));
+  if (missing->n) CLV_TRY(find_suggestion(f, used, missing->first_name, &near, err));
   if (missing->text.failed || unexpected->text.failed)
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   const char *hint = near ? " (did you mean '" : "";
@@ -78,26 +79,26 @@ static clv_code check_names(const clv_weights_file *f, const clv_weights_want *w
   for (size_t i = 0; i < clv_weights_count(f); i++)
     if (!used[i] && !(flags & CLV_WEIGHTS_ALLOW_UNEXPECTED))
       clv_name_list_add(&unexpected, entries[i].name);
-  if (missing.n || unexpected.n) return names_differ(f, used, &missing, &unexpected, err);
+  if (missing.n || unexpected.n) return fail_names_differ(f, used, &missing, &unexpected, err);
   return CLV_OK;
 }
 
-/* Returns the known name that equals `name` without its first part ("module." of a wrapped
- * network), or the most similar one; NULL: none. */
-static const char *known_like(const char *name, const char *const *known, size_t n) {
+/* Returns the known name that equals `name` without its first part (such as "module." of a wrapped
+ * network), or else the most similar known name; NULL: none is similar. */
+static const char *find_nearest_known(const char *name, const char *const *known, size_t n) {
   const char *dot = strchr(name, '.');
   for (size_t i = 0; dot && i < n; i++)
     if (strcmp(known[i], dot + 1) == 0) return known[i];
   return clv_did_you_mean(name, known, n);
 }
 
-/* Fails for tensors that the model does not have. */
+/* Fails because the file has tensors that the model does not have. */
 static clv_code fail_unexpected(const clv_weights_file *f, const clv_weights_want *known, size_t n,
                                 clv_name_list *l, clv_err *err) {
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_TRY(clv_alloc(n, sizeof *names, &names, err));
   for (size_t i = 0; i < n; i++) names[i] = known[i].name;
-  const char *near = known_like(l->first, names, n);
+  const char *near = find_nearest_known(l->first_name, names, n);
   clv_name_list_end(l);
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_fail(err, CLV_INVALID, "%.100s: %zu tensors that the model does not have: %s%s%s%s",
@@ -117,8 +118,8 @@ clv_code clv_weights_check_no_extra(const clv_weights_file *f, const clv_weights
   return others.n ? fail_unexpected(f, known, n, &others, err) : CLV_OK;
 }
 
-static clv_code check_kind(const clv_weights_file *f, const clv_weights_want *want,
-                           const clv_weights_entry *e, unsigned flags, clv_err *err) {
+static clv_code check_type_and_shape(const clv_weights_file *f, const clv_weights_want *want,
+                                     const clv_weights_entry *e, unsigned flags, clv_err *err) {
   char wanted[160], found[160];
   bool narrows =
       flags & CLV_WEIGHTS_ALLOW_NARROWING && e->dtype == CLV_F32 && want->dtype == CLV_BF16;
@@ -140,7 +141,7 @@ clv_code clv_weights_match(const clv_weights_file *f, const clv_weights_want *wa
   CLV_TRY(clv_alloc(n, sizeof *found, &found, err));
   CLV_TRY(check_names(f, want, n, flags, found, err));
   for (size_t i = 0; i < n; i++)
-    if (found[i]) CLV_TRY(check_kind(f, &want[i], found[i], flags, err));
+    if (found[i]) CLV_TRY(check_type_and_shape(f, &want[i], found[i], flags, err));
   if (n) memcpy(ret_found, found, n * sizeof *found);
   return CLV_OK;
 }

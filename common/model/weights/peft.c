@@ -19,7 +19,7 @@ void clv_peft_done(clv_peft *p) {
 
 /* ---- settings of single layers --------------------------------------------------------------- */
 
-static clv_code grow(clv_peft *p, clv_err *err) {
+static clv_code grow_patterns(clv_peft *p, clv_err *err) {
   clv_peft_pattern *more;
   if (p->n_patterns < p->cap) return CLV_OK;
   if (p->n_patterns == CLV_PEFT_MAX_PATTERNS)
@@ -39,7 +39,7 @@ clv_code clv_peft_add(clv_peft *p, const char *layer, int64_t r, double alpha, c
   for (size_t i = 0; i < p->n_patterns && !at; i++)
     if (strcmp(p->patterns[i].name, layer) == 0) at = &p->patterns[i];
   if (!at) {
-    CLV_TRY(grow(p, err));
+    CLV_TRY(grow_patterns(p, err));
     at = &p->patterns[p->n_patterns++];
     *at = (clv_peft_pattern){0};
     snprintf(at->name, sizeof at->name, "%s", layer);
@@ -49,8 +49,8 @@ clv_code clv_peft_add(clv_peft *p, const char *layer, int64_t r, double alpha, c
   return CLV_OK;
 }
 
-/* True if `name` is the layer's name, or its end behind a dot, as in peft. */
-static bool matches_layer(const char *layer, const char *name) {
+/* True if `name` equals the layer's name, or the end of it behind a dot, as in peft. */
+static bool is_layer_match(const char *layer, const char *name) {
   size_t n = strlen(layer), len = strlen(name);
   if (n < len || strcmp(layer + n - len, name) != 0) return false;
   return n == len || layer[n - len - 1] == '.';
@@ -61,7 +61,7 @@ double clv_peft_scale(const clv_peft *p, const char *layer, int64_t *ret_r) {
   double alpha = 0;
   for (size_t i = 0; i < p->n_patterns; i++) {
     const clv_peft_pattern *q = &p->patterns[i];
-    if (!matches_layer(layer, q->name)) continue;
+    if (!is_layer_match(layer, q->name)) continue;
     if (!r) r = q->r;
     if (alpha == 0) alpha = q->alpha;
   }
@@ -126,10 +126,10 @@ typedef struct peft_key peft_key;
 struct peft_key {
   const char *name;
   clv_code (*read)(peft_reader *r, const peft_key *key, clv_err *err);
-  const char *why; /* of a refusal, or why the key is harmless */
+  const char *why; /* the text that is required, why the key is refused, or why it can be ignored */
 };
 
-static clv_code take_type(peft_reader *r, const peft_key *key, clv_err *err) {
+static clv_code require_text(peft_reader *r, const peft_key *key, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t at = r->j.at;
   CLV_TRY(clv_json_text(&r->j, &text, err));
@@ -138,38 +138,39 @@ static clv_code take_type(peft_reader *r, const peft_key *key, clv_err *err) {
                        key->why);
 }
 
-static clv_code take_r(peft_reader *r, const peft_key *key, clv_err *err) {
+static clv_code read_r(peft_reader *r, const peft_key *key, clv_err *err) {
   (void)key;
   return read_rank(r, &r->p->r, err);
 }
-static clv_code take_alpha(peft_reader *r, const peft_key *key, clv_err *err) {
+static clv_code read_lora_alpha(peft_reader *r, const peft_key *key, clv_err *err) {
   (void)key;
   return read_alpha(r, &r->p->alpha, err);
 }
-static clv_code take_rslora(peft_reader *r, const peft_key *key, clv_err *err) {
+static clv_code read_rslora(peft_reader *r, const peft_key *key, clv_err *err) {
   (void)key;
   return clv_json_bool(&r->j, &r->p->rslora, err);
 }
-static clv_code take_dropout(peft_reader *r, const peft_key *key, clv_err *err) {
+static clv_code read_dropout(peft_reader *r, const peft_key *key, clv_err *err) {
   (void)key;
   return clv_json_real(&r->j, &r->p->dropout, err);
 }
-static clv_code take_ranks(peft_reader *r, const peft_key *key, clv_err *err) {
+static clv_code read_rank_pattern(peft_reader *r, const peft_key *key, clv_err *err) {
   (void)key;
   return read_pattern(r, true, err);
 }
-static clv_code take_alphas(peft_reader *r, const peft_key *key, clv_err *err) {
+static clv_code read_alpha_pattern(peft_reader *r, const peft_key *key, clv_err *err) {
   (void)key;
   return read_pattern(r, false, err);
 }
 
-static clv_code harmless(peft_reader *r, const peft_key *key, clv_err *err) {
+static clv_code skip_value(peft_reader *r, const peft_key *key, clv_err *err) {
   (void)key;
   return clv_json_skip(&r->j, err);
 }
 
-/* Skips a value. *ret_off: it is null, false, [] or {}. */
-static clv_code step_over(peft_reader *r, bool *ret_off, clv_err *err) {
+/* Skips a value. *ret_off: the value is null, false, [] or {}, so that it switches the feature off.
+ */
+static clv_code skip_and_test_off(peft_reader *r, bool *ret_off, clv_err *err) {
   clv_json_kind kind;
   bool value = true, more = true;
   *ret_off = clv_json_skip_null(&r->j);
@@ -190,27 +191,27 @@ static clv_code step_over(peft_reader *r, bool *ret_off, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code must_be_off(peft_reader *r, const peft_key *key, clv_err *err) {
-  bool off;
+static clv_code require_off(peft_reader *r, const peft_key *key, clv_err *err) {
+  bool is_off;
   size_t at = r->j.at;
-  CLV_TRY(step_over(r, &off, err));
-  if (off) return CLV_OK;
+  CLV_TRY(skip_and_test_off(r, &is_off, err));
+  if (is_off) return CLV_OK;
   return clv_json_fail(&r->j, at, err, "%s is given, and is not done here: %s", key->name,
                        key->why);
 }
 
-/* Reads init_lora_weights, the initialisation of A and B. Known methods do not matter, because the
- * file has the values. Other methods change the base when the adapter is opened, and are
- * refused. */
-static clv_code take_start(peft_reader *r, const peft_key *key, clv_err *err) {
+/* Reads init_lora_weights, the method that initialised A and B. Ignores the known methods, because
+ * the file has the trained values. Refuses other methods, because with them peft changes the base
+ * model when it opens the adapter. */
+static clv_code read_init_method(peft_reader *r, const peft_key *key, clv_err *err) {
   static const char *const known[] = {"gaussian", "eva", "orthogonal"};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_json_kind kind;
-  bool either;
+  bool unused_bool;
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   CLV_TRY(clv_json_peek(&r->j, &kind, err));
   size_t at = r->j.at;
-  if (kind == CLV_JSON_BOOL) return clv_json_bool(&r->j, &either, err);
+  if (kind == CLV_JSON_BOOL) return clv_json_bool(&r->j, &unused_bool, err);
   CLV_TRY(clv_json_text(&r->j, &text, err));
   for (size_t i = 0; i < CLV_COUNT(known); i++)
     if (strcmp((const char *)text.data, known[i]) == 0) return CLV_OK;
@@ -221,58 +222,58 @@ static clv_code take_start(peft_reader *r, const peft_key *key, clv_err *err) {
 #define TENSORS "the file's tensors say it"
 #define OTHER_START "it belongs to a way to start that is refused, or whose values are in the file"
 
-/* All keys of LoraConfig of peft 0.21. */
+/* All keys of LoraConfig in peft 0.21. */
 static const peft_key keys[] = {
-    {"peft_type", take_type, "LORA"},
-    {"r", take_r, NULL},
-    {"lora_alpha", take_alpha, NULL},
-    {"use_rslora", take_rslora, NULL},
-    {"lora_dropout", take_dropout, NULL},
-    {"rank_pattern", take_ranks, NULL},
-    {"alpha_pattern", take_alphas, NULL},
-    {"bias", take_type, "none"},
-    {"init_lora_weights", take_start,
+    {"peft_type", require_text, "LORA"},
+    {"r", read_r, NULL},
+    {"lora_alpha", read_lora_alpha, NULL},
+    {"use_rslora", read_rslora, NULL},
+    {"lora_dropout", read_dropout, NULL},
+    {"rank_pattern", read_rank_pattern, NULL},
+    {"alpha_pattern", read_alpha_pattern, NULL},
+    {"bias", require_text, "none"},
+    {"init_lora_weights", read_init_method,
      "the base is changed where peft opens it: save the adapter there with "
      "path_initial_model_for_weight_conversion, or merge it"},
-    {"target_modules", harmless, TENSORS},
-    {"exclude_modules", harmless, TENSORS},
-    {"layers_to_transform", harmless, TENSORS},
-    {"layers_pattern", harmless, TENSORS},
-    {"modules_to_save", harmless, TENSORS},
-    {"fan_in_fan_out", harmless, "A and B have one form whichever way the base is stored"},
-    {"task_type", harmless, "it names a class of Python"},
-    {"auto_mapping", harmless, "it names a class of Python"},
-    {"base_model_name_or_path", harmless, "the session names the base"},
-    {"revision", harmless, "the session names the base"},
-    {"peft_version", harmless, "it says who wrote the file"},
-    {"inference_mode", harmless, "the session says what learns"},
-    {"runtime_config", harmless, "it says where tensors are kept"},
-    {"megatron_core", harmless, "it names a module of Python"},
-    {"qalora_group_size", harmless, "it is read with use_qalora"},
-    {"loftq_config", harmless, OTHER_START},
-    {"eva_config", harmless, OTHER_START},
-    {"corda_config", harmless, OTHER_START},
-    {"lora_ga_config", harmless, OTHER_START},
-    {"use_dora", must_be_off, "weights are not divided into length and direction"},
-    {"lora_bias", must_be_off, "B has no bias"},
-    {"use_qalora", must_be_off, "inputs are not pooled"},
-    {"use_bdlora", must_be_off, "A and B are whole matrices"},
-    {"alora_invocation_tokens", must_be_off, "adapters work at every token"},
-    {"layer_replication", must_be_off, "a layer stands in the network once"},
-    {"megatron_config", must_be_off, "layers are not divided"},
-    {"trainable_token_indices", must_be_off, "rows of a table do not learn by themselves"},
-    {"target_parameters", must_be_off, "adapters belong to linear layers"},
-    {"velora_config", must_be_off, "gradients are those of whole inputs"},
-    {"monteclora_config", must_be_off, "adapters are not drawn"},
-    {"arrow_config", must_be_off, "there is one adapter, and nothing chooses among several"},
-    {"kasa_config", must_be_off, "the base keeps all its singular values"},
-    {"ensure_weight_tying", must_be_off, "adapters of tied layers are several"},
+    {"target_modules", skip_value, TENSORS},
+    {"exclude_modules", skip_value, TENSORS},
+    {"layers_to_transform", skip_value, TENSORS},
+    {"layers_pattern", skip_value, TENSORS},
+    {"modules_to_save", skip_value, TENSORS},
+    {"fan_in_fan_out", skip_value, "A and B have one form whichever way the base is stored"},
+    {"task_type", skip_value, "it names a class of Python"},
+    {"auto_mapping", skip_value, "it names a class of Python"},
+    {"base_model_name_or_path", skip_value, "the session names the base"},
+    {"revision", skip_value, "the session names the base"},
+    {"peft_version", skip_value, "it says who wrote the file"},
+    {"inference_mode", skip_value, "the session says what learns"},
+    {"runtime_config", skip_value, "it says where tensors are kept"},
+    {"megatron_core", skip_value, "it names a module of Python"},
+    {"qalora_group_size", skip_value, "it is read with use_qalora"},
+    {"loftq_config", skip_value, OTHER_START},
+    {"eva_config", skip_value, OTHER_START},
+    {"corda_config", skip_value, OTHER_START},
+    {"lora_ga_config", skip_value, OTHER_START},
+    {"use_dora", require_off, "weights are not divided into length and direction"},
+    {"lora_bias", require_off, "B has no bias"},
+    {"use_qalora", require_off, "inputs are not pooled"},
+    {"use_bdlora", require_off, "A and B are whole matrices"},
+    {"alora_invocation_tokens", require_off, "adapters work at every token"},
+    {"layer_replication", require_off, "a layer stands in the network once"},
+    {"megatron_config", require_off, "layers are not divided"},
+    {"trainable_token_indices", require_off, "rows of a table do not learn by themselves"},
+    {"target_parameters", require_off, "adapters belong to linear layers"},
+    {"velora_config", require_off, "gradients are those of whole inputs"},
+    {"monteclora_config", require_off, "adapters are not drawn"},
+    {"arrow_config", require_off, "there is one adapter, and nothing chooses among several"},
+    {"kasa_config", require_off, "the base keeps all its singular values"},
+    {"ensure_weight_tying", require_off, "adapters of tied layers are several"},
 };
 
 static clv_code read_pair(peft_reader *r, bool seen[CLV_COUNT(keys)], clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
   const char *text;
-  bool off;
+  bool is_off;
   size_t at = r->j.at;
   CLV_TRY(clv_json_key(&r->j, &name, err));
   text = name.len ? (const char *)name.data : "";
@@ -282,8 +283,8 @@ static clv_code read_pair(peft_reader *r, bool seen[CLV_COUNT(keys)], clv_err *e
     seen[i] = true;
     return keys[i].read(r, &keys[i], err);
   }
-  CLV_TRY(step_over(r, &off, err));
-  if (off) return CLV_OK;
+  CLV_TRY(skip_and_test_off(r, &is_off, err));
+  if (is_off) return CLV_OK;
   return clv_json_fail(&r->j, at, err,
                        "'%.60s' is not known, and may change what adapters compute: if it does "
                        "not, take it out",

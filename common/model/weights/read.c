@@ -11,26 +11,28 @@
 
 #include "common/model/weights/weights_int.h"
 
-/* A tensor of rank 8 has 25 JSON tokens. The limit leaves room for metadata too. */
+/* MAX_TOKENS: a tensor of rank 8 has 25 JSON tokens, and most tensors have fewer, which leaves room
+ * for metadata. */
 enum { PREFIX = 8, MAX_TOKENS = CLV_WEIGHTS_MAX_TENSORS * 25, DATA_ALIGN = 64 };
 
-/* An entry and the range of its bytes, counted from the end of the header. */
-typedef struct placed {
+/* An entry, and the range of its bytes, counted from the end of the header. */
+typedef struct ranged_entry {
   clv_weights_entry e;
   uint64_t begin, end;
-} placed;
+} ranged_entry;
 
 struct clv_weights_file {
   char *label;
-  json_t *root; /* owns names and metadata */
+  json_t *root; /* parsed header, which owns names and metadata */
   const json_t *metadata;
-  clv_weights_entry *entries; /* sorted by name */
+  clv_weights_entry *entries; /* [n] sorted by name */
   size_t n;
   size_t bytes;
-  void *owned; /* memory with the file; NULL: lazy, or the caller's memory */
+  /* memory with the contents of the file; NULL: a lazy file, or the caller's memory */
+  void *file_memory;
   clv_sha256 digest;
-  clv_weights_fd fd;          /* of a lazy file, to read its data; -1: the data are in memory */
-  clv_weights_file_stamp was; /* stamp of the file when it was hashed */
+  clv_weights_fd fd; /* the open file, for a lazy file; fd -1: the data are in memory */
+  clv_weights_file_stamp hashed_stamp; /* stamp of a lazy file when it was hashed */
 };
 
 void clv_weights_close(clv_weights_file *f) {
@@ -38,7 +40,7 @@ void clv_weights_close(clv_weights_file *f) {
   json_decref(f->root);
   clv_weights_fd_done(&f->fd);
   free(f->entries);
-  free(f->owned);
+  free(f->file_memory);
   free(f->label);
   free(f);
 }
@@ -68,7 +70,7 @@ const clv_weights_entry *clv_weights_find(const clv_weights_file *f, const char 
 
 /* ---- one entry ------------------------------------------------------------------------------- */
 
-static clv_code parse_type(const json_t *v, const char *at, placed *p, size_t *ret_size,
+static clv_code parse_type(const json_t *v, const char *at, ranged_entry *p, size_t *ret_size,
                            clv_err *err) {
   const char *name;
   CLV_TRY(clv_weights_json_text(v, "dtype", at, &name, err));
@@ -100,7 +102,7 @@ static clv_code parse_shape(const json_t *v, const char *at, clv_shape *ret, clv
   return CLV_OK;
 }
 
-static clv_code parse_offsets(const json_t *v, const char *at, placed *p, clv_err *err) {
+static clv_code parse_offsets(const json_t *v, const char *at, ranged_entry *p, clv_err *err) {
   const json_t *o = json_object_get(v, "data_offsets");
   const json_t *begin = json_array_get(o, 0), *end = json_array_get(o, 1);
   if (json_array_size(o) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
@@ -112,7 +114,7 @@ static clv_code parse_offsets(const json_t *v, const char *at, placed *p, clv_er
   return CLV_OK;
 }
 
-static clv_code parse_entry(const char *name, const json_t *v, const char *label, placed *p,
+static clv_code parse_entry(const char *name, const json_t *v, const char *label, ranged_entry *p,
                             clv_err *err) {
   char at[256], shape[160];
   size_t size = 0, n, bytes;
@@ -151,8 +153,8 @@ static clv_code check_metadata(const json_t *metadata, const char *label, clv_er
   return CLV_OK;
 }
 
-static int compare_place(const void *a, const void *b) {
-  const placed *x = a, *y = b;
+static int compare_ranges(const void *a, const void *b) {
+  const ranged_entry *x = a, *y = b;
   if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
   if (x->end != y->end) return x->end < y->end ? -1 : 1;
   return strcmp(x->e.name, y->e.name);
@@ -162,12 +164,13 @@ static int compare_entries(const void *a, const void *b) {
   return strcmp(((const clv_weights_entry *)a)->name, ((const clv_weights_entry *)b)->name);
 }
 
-/* Checks that the ranges cover the data without hole or overlap. Refuses two empty tensors at one
- * offset, because their order is undefined, so that the same tensors could give two files. */
-static clv_code check_places(placed *p, size_t n, uint64_t data_bytes, const char *label,
+/* Checks that the ranges of all tensors cover the data without hole or overlap. Refuses two empty
+ * tensors at one offset, because their order is undefined, so that the same tensors could make two
+ * different files. */
+static clv_code check_ranges(ranged_entry *p, size_t n, uint64_t data_bytes, const char *label,
                              clv_err *err) {
   uint64_t at = 0;
-  qsort(p, n, sizeof *p, compare_place);
+  qsort(p, n, sizeof *p, compare_ranges);
   for (size_t i = 0; i < n; i++) {
     if (p[i].begin != at)
       return clv_fail(err, CLV_DATA_LOSS,
@@ -187,9 +190,8 @@ static clv_code check_places(placed *p, size_t n, uint64_t data_bytes, const cha
   return CLV_OK;
 }
 
-/* Parses the entries of f->root and checks each of them. Their data are offsets until
- * set_entries. */
-static clv_code collect(clv_weights_file *f, placed *p, size_t *ret_n, clv_err *err) {
+/* Parses all entries of the header f->root to p[*ret_n], and checks each of them. */
+static clv_code parse_entries(clv_weights_file *f, ranged_entry *p, size_t *ret_n, clv_err *err) {
   const char *key;
   json_t *v;
   size_t n = 0;
@@ -206,22 +208,23 @@ static clv_code collect(clv_weights_file *f, placed *p, size_t *ret_n, clv_err *
 }
 
 static clv_code parse_header(clv_weights_file *f, const void *header, size_t len,
-                             uint64_t data_bytes, placed **ret, clv_err *err) {
+                             uint64_t data_bytes, ranged_entry **ret, clv_err *err) {
   CLV_TRY(clv_weights_json(header, len, MAX_TOKENS, f->label, &f->root, err));
   size_t keys = json_object_size(f->root);
   if (keys > CLV_WEIGHTS_MAX_TENSORS + 1)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %zu tensors, the limit is %d", f->label, keys,
                     CLV_WEIGHTS_MAX_TENSORS);
-  CLV_AUTO(clv_freep) placed *p = NULL;
+  CLV_AUTO(clv_freep) ranged_entry *p = NULL;
   CLV_TRY(clv_alloc(keys, sizeof *p, &p, err));
-  CLV_TRY(collect(f, p, &f->n, err));
-  CLV_TRY(check_places(p, f->n, data_bytes, f->label, err));
+  CLV_TRY(parse_entries(f, p, &f->n, err));
+  CLV_TRY(check_ranges(p, f->n, data_bytes, f->label, err));
   *ret = clv_steal(&p);
   return CLV_OK;
 }
 
-/* Sets f->entries. data NULL: the data stay in the file. */
-static clv_code set_entries(clv_weights_file *f, const placed *p, size_t header_len,
+/* Sets f->entries from the parsed entries. data: start of the tensors' data in memory; NULL: they
+ * stay in the file. */
+static clv_code set_entries(clv_weights_file *f, const ranged_entry *p, size_t header_len,
                             const uint8_t *data, clv_err *err) {
   CLV_TRY(clv_alloc(f->n, sizeof *f->entries, &f->entries, err));
   for (size_t i = 0; i < f->n; i++) {
@@ -233,7 +236,8 @@ static clv_code set_entries(clv_weights_file *f, const placed *p, size_t header_
   return CLV_OK;
 }
 
-/* Reads the header's length from the first 8 bytes, and checks it against the file. */
+/* Reads the length of the header from the file's first 8 bytes, and checks it against the file's
+ * size. */
 static clv_code header_length(const uint8_t prefix[PREFIX], size_t size, const char *label,
                               size_t *ret, clv_err *err) {
   uint64_t n = 0;
@@ -250,7 +254,7 @@ static clv_code header_length(const uint8_t prefix[PREFIX], size_t size, const c
   return CLV_OK;
 }
 
-static clv_code file_new(const char *label, size_t size, clv_weights_file **ret, clv_err *err) {
+static clv_code make_file(const char *label, size_t size, clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   if (size < PREFIX)
     return clv_fail(err, CLV_DATA_LOSS,
@@ -268,10 +272,10 @@ static clv_code file_new(const char *label, size_t size, clv_weights_file **ret,
 clv_code clv_weights_open_memory(const void *data, size_t len, const char *label,
                                  clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  CLV_AUTO(clv_freep) placed *p = NULL;
+  CLV_AUTO(clv_freep) ranged_entry *p = NULL;
   const uint8_t *bytes = data;
   size_t header = 0;
-  CLV_TRY(file_new(label, len, &f, err));
+  CLV_TRY(make_file(label, len, &f, err));
   CLV_TRY(header_length(bytes, len, label, &header, err));
   CLV_TRY(parse_header(f, bytes + PREFIX, header, len - PREFIX - header, &p, err));
   CLV_TRY(set_entries(f, p, header, bytes + PREFIX + header, err));
@@ -280,12 +284,14 @@ clv_code clv_weights_open_memory(const void *data, size_t len, const char *label
   return CLV_OK;
 }
 
-/* Reads the file into memory, so that the data (not the header) are aligned, and hashes it. */
-static clv_code load_rest(clv_weights_file *f, clv_weights_fd *fd, const uint8_t prefix[PREFIX],
-                          const void *header, size_t header_len, const placed *p, clv_err *err) {
+/* Reads the rest of the file behind its header into memory, so that the tensors' data are aligned,
+ * sets the entries, and hashes the complete file. */
+static clv_code load_data(clv_weights_file *f, clv_weights_fd *fd, const uint8_t prefix[PREFIX],
+                          const void *header, size_t header_len, const ranged_entry *p,
+                          clv_err *err) {
   size_t before = PREFIX + header_len, pad = (DATA_ALIGN - before % DATA_ALIGN) % DATA_ALIGN;
-  CLV_TRY(clv_alloc_aligned(pad + fd->size, &f->owned, err));
-  uint8_t *start = (uint8_t *)f->owned + pad;
+  CLV_TRY(clv_alloc_aligned(pad + fd->size, &f->file_memory, err));
+  uint8_t *start = (uint8_t *)f->file_memory + pad;
   memcpy(start, prefix, PREFIX);
   memcpy(start + PREFIX, header, header_len);
   CLV_TRY(clv_weights_fd_read(fd, start + before, fd->size - before, err));
@@ -293,20 +299,20 @@ static clv_code load_rest(clv_weights_file *f, clv_weights_fd *fd, const uint8_t
   return clv_sha256_of(start, fd->size, &f->digest, err);
 }
 
-/* The part of a file before its data: bytes and parsed entries. */
-typedef struct front {
+/* The part of a file before the tensors' data: its bytes, and the parsed entries. */
+typedef struct file_header {
   uint8_t prefix[PREFIX];
-  char *text; /* [len] */
+  char *text; /* [len] JSON text */
   size_t len;
-  placed *p;
-} front;
+  ranged_entry *p;
+} file_header;
 
-static void front_done(front *h) {
+static void file_header_done(file_header *h) {
   free(h->text);
   free(h->p);
 }
 
-static clv_code read_head(clv_weights_fd *fd, clv_weights_file *f, front *h, clv_err *err) {
+static clv_code read_header(clv_weights_fd *fd, clv_weights_file *f, file_header *h, clv_err *err) {
   CLV_TRY(clv_weights_fd_read(fd, h->prefix, PREFIX, err));
   CLV_TRY(header_length(h->prefix, fd->size, fd->label, &h->len, err));
   CLV_TRY(clv_alloc(h->len, 1, &h->text, err));
@@ -317,22 +323,22 @@ static clv_code read_head(clv_weights_fd *fd, clv_weights_file *f, front *h, clv
 clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_file **ret,
                              clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  CLV_AUTO(front_done) front h = {0};
+  CLV_AUTO(file_header_done) file_header h = {0};
   if (max_bytes && fd->size > max_bytes)
     return clv_fail(err, CLV_EXHAUSTED, "%s: %zu bytes, the limit is %zu", fd->label, fd->size,
                     max_bytes);
-  CLV_TRY(file_new(fd->label, fd->size, &f, err));
-  CLV_TRY(read_head(fd, f, &h, err));
-  CLV_TRY(load_rest(f, fd, h.prefix, h.text, h.len, h.p, err));
+  CLV_TRY(make_file(fd->label, fd->size, &f, err));
+  CLV_TRY(read_header(fd, f, &h, err));
+  CLV_TRY(load_data(f, fd, h.prefix, h.text, h.len, h.p, err));
   *ret = clv_steal(&f);
   return CLV_OK;
 }
 
 clv_code clv_weights_open_header(clv_weights_fd *fd, clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  CLV_AUTO(front_done) front h = {0};
-  CLV_TRY(file_new(fd->label, fd->size, &f, err));
-  CLV_TRY(read_head(fd, f, &h, err));
+  CLV_AUTO(file_header_done) file_header h = {0};
+  CLV_TRY(make_file(fd->label, fd->size, &f, err));
+  CLV_TRY(read_header(fd, f, &h, err));
   CLV_TRY(set_entries(f, h.p, h.len, NULL, err));
   *ret = clv_steal(&f);
   return CLV_OK;
@@ -361,7 +367,7 @@ clv_code clv_weights_open_lazy_fd(clv_weights_fd *fd, clv_weights_file **ret, cl
   CLV_TRY(clv_weights_open_header(fd, &f, err));
   CLV_TRY(clv_weights_check_stamp(fd->fd, fd->label, &was, err));
   f->digest = digest;
-  f->was = was;
+  f->hashed_stamp = was;
   f->fd = (clv_weights_fd){fd->fd, fd->size, f->label};
   fd->fd = -1;
   *ret = clv_steal(&f);
@@ -385,13 +391,13 @@ clv_code clv_weights_read_range(const clv_weights_file *f, const clv_weights_ent
     return CLV_OK;
   }
   CLV_TRY(clv_weights_fd_pread(&f->fd, dst, n, e->at + offset, err));
-  return clv_weights_check_stamp(f->fd.fd, f->label, &f->was, err);
+  return clv_weights_check_stamp(f->fd.fd, f->label, &f->hashed_stamp, err);
 }
 
 clv_code clv_weights_read_range_as(const clv_weights_file *f, const clv_weights_entry *e,
                                    clv_dtype wanted, size_t first, void *dst, size_t n,
                                    clv_err *err) {
-  float some[4096];
+  float chunk[4096];
   if (wanted == e->dtype) {
     size_t size = clv_dtype_size(wanted);
     return clv_weights_read_range(f, e, (uint64_t)first * size, dst, n * size, err);
@@ -399,11 +405,11 @@ clv_code clv_weights_read_range_as(const clv_weights_file *f, const clv_weights_
   if (wanted != CLV_BF16 || e->dtype != CLV_F32)
     return clv_fail(err, CLV_INVALID, "tensor '%.100s' is %s, not %s", e->name, e->type_name,
                     clv_dtype_name(wanted));
-  for (size_t at = 0; at < n; at += CLV_COUNT(some)) {
-    size_t count = CLV_MIN(n - at, CLV_COUNT(some));
-    CLV_TRY(clv_weights_read_range(f, e, (uint64_t)(first + at) * sizeof *some, some,
-                                   count * sizeof *some, err));
-    clv_weights_to_bf16(CLV_F32, some, count, (uint16_t *)dst + at);
+  for (size_t at = 0; at < n; at += CLV_COUNT(chunk)) {
+    size_t count = CLV_MIN(n - at, CLV_COUNT(chunk));
+    CLV_TRY(clv_weights_read_range(f, e, (uint64_t)(first + at) * sizeof *chunk, chunk,
+                                   count * sizeof *chunk, err));
+    clv_weights_to_bf16(CLV_F32, chunk, count, (uint16_t *)dst + at);
   }
   return CLV_OK;
 }

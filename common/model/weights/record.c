@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * run.json, the record of a run: written and parsed with the same tables of fields.
+ * run.json, the record of a run: writing and parsing, both by the same tables of fields.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -29,7 +29,7 @@ clv_code clv_run_record_add(clv_run_record *r, clv_run_attempt **ret, clv_err *e
   if (r->n_attempts == CLV_RECORD_MAX_ATTEMPTS) {
     memmove(r->attempts, r->attempts + 1, (r->n_attempts - 1) * sizeof *r->attempts);
     r->n_attempts--;
-    r->earlier += r->earlier < INT64_MAX;
+    r->n_earlier += r->n_earlier < INT64_MAX;
   }
   clv_run_attempt *grown = reallocarray(r->attempts, r->n_attempts + 1, sizeof *grown);
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -46,8 +46,9 @@ typedef enum field_kind { WHOLE, REAL, TEXT, STATUS } field_kind;
 typedef struct field {
   const char *key;
   field_kind kind;
-  size_t offset, size; /* size: bytes of a TEXT, with its NUL */
-  bool optional;       /* records of earlier versions lack it; it is "" or 0 then */
+  size_t offset, size; /* offset in the struct; size of a TEXT in bytes, with its NUL */
+  /* records of earlier versions lack the key, whose field is then "" or 0 */
+  bool is_optional;
 } field;
 
 #define IN(type, member) offsetof(type, member)
@@ -58,9 +59,9 @@ static const field head_fields[] = {
     {.key = "name", TEXT_IN(clv_run_record, name)},
     {.key = "session", TEXT_IN(clv_run_record, session)},
     {.key = "config_sha256", TEXT_IN(clv_run_record, config_sha256)},
-    {.key = "earlier_attempts", .kind = WHOLE, .offset = IN(clv_run_record, earlier)},
-    {.key = "session_id", TEXT_IN(clv_run_record, id), .optional = true},
-    {.key = "epoch", .kind = WHOLE, .offset = IN(clv_run_record, epoch), .optional = true},
+    {.key = "earlier_attempts", .kind = WHOLE, .offset = IN(clv_run_record, n_earlier)},
+    {.key = "session_id", TEXT_IN(clv_run_record, id), .is_optional = true},
+    {.key = "epoch", .kind = WHOLE, .offset = IN(clv_run_record, epoch), .is_optional = true},
 };
 static const field best_fields[] = {
     {.key = "what", TEXT_IN(clv_run_best, what)},
@@ -75,7 +76,7 @@ static const field attempt_fields[] = {
     {.key = "began_ms", .kind = WHOLE, .offset = IN(clv_run_attempt, began_ms)},
     {.key = "ended_ms", .kind = WHOLE, .offset = IN(clv_run_attempt, ended_ms)},
     {.key = "host", TEXT_IN(clv_run_attempt, host)},
-    {.key = "boot", TEXT_IN(clv_run_attempt, boot)},
+    {.key = "boot", TEXT_IN(clv_run_attempt, boot_id)},
     {.key = "pid", .kind = WHOLE, .offset = IN(clv_run_attempt, pid)},
     {.key = "pid_start", .kind = WHOLE, .offset = IN(clv_run_attempt, pid_start)},
     {.key = "from_step", .kind = WHOLE, .offset = IN(clv_run_attempt, from_step)},
@@ -83,16 +84,16 @@ static const field attempt_fields[] = {
     {.key = "total_steps", .kind = WHOLE, .offset = IN(clv_run_attempt, total_steps)},
     {.key = "loss", .kind = REAL, .offset = IN(clv_run_attempt, loss)},
     {.key = "accuracy", .kind = REAL, .offset = IN(clv_run_attempt, accuracy)},
-    {.key = "look", TEXT_IN(clv_run_attempt, look), .optional = true},
+    {.key = "look", TEXT_IN(clv_run_attempt, look), .is_optional = true},
 };
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static void add_clean(clv_bytes *out, const char *text) {
-  uint32_t point;
+static void append_printable(clv_bytes *out, const char *text) {
+  uint32_t code_point;
   for (size_t n; *text; text += CLV_MAX(n, (size_t)1)) {
-    n = clv_utf8(text, SIZE_MAX, &point);
-    if (n && !clv_is_control(point))
+    n = clv_utf8(text, SIZE_MAX, &code_point);
+    if (n && !clv_is_control(code_point))
       clv_bytes_add(out, text, n);
     else
       clv_bytes_puts(out, n == 1 ? " " : "?");
@@ -102,7 +103,7 @@ static void add_clean(clv_bytes *out, const char *text) {
 void clv_run_record_text(clv_bytes *out, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes clean = {0};
   clv_bytes_puts(&clean, "");
-  add_clean(&clean, text);
+  append_printable(&clean, text);
   out->failed |= clean.failed;
   if (!clean.failed) clv_bytes_json(out, clean.data);
 }
@@ -194,14 +195,14 @@ static clv_code parse_status(const json_t *object, const field *f, const char *l
 
 static clv_code parse_field(const json_t *object, const field *f, const char *label, char *at,
                             clv_err *err) {
-  if (f->optional && !json_object_get(object, f->key)) return CLV_OK;
+  if (f->is_optional && !json_object_get(object, f->key)) return CLV_OK;
   if (f->kind == TEXT) return parse_text(object, f, label, at, err);
   if (f->kind == REAL) return parse_real(object, f, label, (double *)(void *)at, err);
   if (f->kind == STATUS) return parse_status(object, f, label, (clv_run_status *)(void *)at, err);
   return clv_weights_json_u64(object, f->key, INT64_MAX, label, (uint64_t *)(void *)at, err);
 }
 
-/* Parses the fields of an object. Unless `more`, refuses other keys. */
+/* Parses the keys of an object that fields[n] describes. Refuses other keys unless `more`. */
 static clv_code parse_fields(json_t *object, const field *fields, size_t n, bool more,
                              const char *label, void *base, clv_err *err) {
   const char *known[CLV_COUNT(attempt_fields)];

@@ -11,7 +11,7 @@ enum { MAX_EXTRA = 4096, MAX_TOKENS = 2 * MAX_EXTRA + 64 };
 
 typedef struct number_field {
   const char *key;
-  size_t offset; /* of a uint64_t in clv_trainer_state */
+  size_t offset; /* offset of a uint64_t in clv_trainer_state */
 } number_field;
 
 static const number_field numbers[] = {

@@ -22,15 +22,15 @@ extern "C" {
 #endif
 
 enum {
-  CLV_WEIGHTS_MAX_HEADER = 16 << 20, /* bytes of safetensors header */
+  CLV_WEIGHTS_MAX_HEADER = 16 << 20, /* bytes of the header of a safetensors file */
   CLV_WEIGHTS_MAX_TENSORS = 65536,
-  CLV_WEIGHTS_MAX_NAME = 512, /* bytes of a tensor's name */
+  CLV_WEIGHTS_MAX_NAME = 512, /* bytes of the name of a tensor */
   CLV_CHECKPOINT_MAX_STAGES = 999,
   CLV_CHECKPOINT_MAX_FILES = 4096,
-  CLV_CHECKPOINT_MAX_NAME = 128, /* bytes of a file name in a manifest */
+  CLV_CHECKPOINT_MAX_NAME = 128, /* bytes of the name of a file in a manifest */
 };
 
-/* A pair of strings (metadata, notes in the trainer's state). */
+/* A pair of strings, for metadata and for the trainer's state. */
 typedef struct clv_kv {
   const char *key, *value;
 } clv_kv;
@@ -39,12 +39,14 @@ typedef struct clv_kv {
 
 typedef struct clv_weights_entry {
   const char *name;      /* valid UTF-8 without control characters */
-  const char *type_name; /* as in the file: "F32", "BOOL"... */
-  clv_dtype dtype;       /* 0 when there is no such clv_dtype (BOOL, I8, I16, U16, F8...) */
+  const char *type_name; /* name of the type in the file: "F32", "BOOL", ... */
+  clv_dtype dtype;       /* 0: a type that clv_dtype does not have (BOOL, I8, I16, U16, F8, ...) */
   clv_shape shape;
   size_t bytes;
-  uint64_t at;      /* offset of its data in the file */
-  const void *data; /* row-major, little-endian, maybe unaligned: copy, do not cast; NULL: lazy */
+  uint64_t at; /* offset of the tensor's data in the file */
+  /* values, row-major, little-endian, possibly unaligned (copy, do not cast); NULL: they stay in
+   * the file */
+  const void *data;
 } clv_weights_entry;
 
 typedef struct clv_weights_file clv_weights_file;
@@ -56,12 +58,12 @@ typedef struct clv_weights_file clv_weights_file;
 clv_code clv_weights_open(const char *path, size_t max_bytes, clv_weights_file **ret,
                           clv_err *err) CLV_USE_RESULT;
 
-/* As clv_weights_open, but texts name the file `label`, not its path. */
+/* As clv_weights_open, but error texts name the file `label`, not by its path. */
 clv_code clv_weights_open_as(const char *path, const char *label, size_t max_bytes,
                              clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
 
-/* As clv_weights_open, but leaves the data in the file: `data` of all entries is NULL, and
- * clv_weights_read_range reads them from the descriptor that was hashed, which stays open. */
+/* As clv_weights_open, but leaves the data in the file, whose descriptor stays open. `data` of all
+ * entries is NULL; clv_weights_read_range reads the data. */
 clv_code clv_weights_open_lazy(const char *path, clv_weights_file **ret,
                                clv_err *err) CLV_USE_RESULT;
 /* Copies n bytes of an entry from `offset` on, from memory or from the file. CLV_INVALID: the entry
@@ -69,28 +71,31 @@ clv_code clv_weights_open_lazy(const char *path, clv_weights_file **ret,
 clv_code clv_weights_read_range(const clv_weights_file *f, const clv_weights_entry *e,
                                 uint64_t offset, void *dst, size_t n, clv_err *err) CLV_USE_RESULT;
 
-/* Copies n values from `first` on in the type `wanted`: the entry's type, or bf16 for f32. */
+/* Copies n values from index `first` on, in the type `wanted`: the type of the entry, or bf16 if
+ * the entry is f32. CLV_INVALID: another type. */
 clv_code clv_weights_read_range_as(const clv_weights_file *f, const clv_weights_entry *e,
                                    clv_dtype wanted, size_t first, void *dst, size_t n,
                                    clv_err *err) CLV_USE_RESULT;
 
-/* As clv_weights_open, for a file in the caller's memory, which must outlive the result. `label`
- * names it in texts. */
+/* As clv_weights_open, for the contents of a file in the caller's memory, which must outlive the
+ * result. Error texts name it `label`. */
 clv_code clv_weights_open_memory(const void *data, size_t len, const char *label,
                                  clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
 void clv_weights_close(clv_weights_file *f); /* takes NULL */
 void clv_weights_closep(clv_weights_file **f);
 
 size_t clv_weights_count(const clv_weights_file *f);
-const clv_weights_entry *clv_weights_entries(const clv_weights_file *f); /* [count], by name */
-/* Returns the entry of that name, or NULL. */
+/* [clv_weights_count], sorted by name */
+const clv_weights_entry *clv_weights_entries(const clv_weights_file *f);
+/* Returns the entry named `name`; NULL: the file has none. */
 const clv_weights_entry *clv_weights_find(const clv_weights_file *f, const char *name);
 const char *clv_weights_metadata(const clv_weights_file *f, const char *key);
-const char *clv_weights_label(const clv_weights_file *f); /* path or label */
+/* name of the file in error texts: its path or label */
+const char *clv_weights_label(const clv_weights_file *f);
 
-uint64_t clv_weights_bytes(const clv_weights_file *f); /* size of the file */
+uint64_t clv_weights_bytes(const clv_weights_file *f); /* size of the complete file in bytes */
 
-/* Returns the SHA-256 of the complete file as it was read. */
+/* Returns the SHA-256 of all bytes of the file, as they were read. */
 const clv_sha256 *clv_weights_digest(const clv_weights_file *f);
 
 /* ---- matching a model ------------------------------------------------------------------------ */
@@ -99,18 +104,20 @@ typedef struct clv_weights_want {
   const char *name;
   clv_dtype dtype;
   clv_shape shape;
-  bool optional; /* the file may lack it; ret_found of it is then NULL */
+  /* the file may lack this tensor, whose ret_found is then NULL or CLV_WEIGHTS_NONE */
+  bool optional;
 } clv_weights_want;
 
 enum {
-  CLV_WEIGHTS_ALLOW_UNEXPECTED = 1u << 0, /* the file may have tensors that are not wanted */
-  CLV_WEIGHTS_ALLOW_NO_COUNTS = 1u << 1,  /* the file may lack counts; ret_found is then NULL */
-  /* The file may have f32 where bf16 is wanted: clv_weights_read_range_as rounds it. */
+  CLV_WEIGHTS_ALLOW_UNEXPECTED = 1u << 0, /* accept tensors in the file that are not wanted */
+  /* accept a file that lacks counts, whose ret_found is then NULL */
+  CLV_WEIGHTS_ALLOW_NO_COUNTS = 1u << 1,
+  /* Accept f32 in the file where bf16 is wanted: clv_weights_read_range_as rounds the values. */
   CLV_WEIGHTS_ALLOW_NARROWING = 1u << 2,
 };
 
-/* True for a count, such as batchnorm's num_batches_tracked. If a file lacks it, it is 0, as in
- * PyTorch. */
+/* True for the type and shape of a count, such as batchnorm's num_batches_tracked. A count that a
+ * file lacks is 0, as in PyTorch. */
 bool clv_weights_is_count(clv_dtype dtype, const clv_shape *shape);
 
 /* Finds every wanted tensor: ret_found[i] belongs to want[i]. CLV_INVALID, and ret_found untouched,
@@ -120,9 +127,9 @@ clv_code clv_weights_match(const clv_weights_file *f, const clv_weights_want *wa
                            unsigned flags, const clv_weights_entry **ret_found,
                            clv_err *err) CLV_USE_RESULT;
 
-/* Fails with CLV_INVALID if the file has tensors whose names are not in `known`. The text lists the
- * first few, and the known name that is most similar to the first. Types and shapes are not
- * compared. */
+/* Checks that all tensors of the file have names in known[n]. CLV_INVALID: the text lists the first
+ * few other names, and the known name most similar to the first of them. Does not compare types and
+ * shapes. */
 clv_code clv_weights_check_no_extra(const clv_weights_file *f, const clv_weights_want *known,
                                     size_t n, clv_err *err) CLV_USE_RESULT;
 
@@ -136,11 +143,12 @@ typedef struct clv_weights_folder clv_weights_folder;
 
 #define CLV_WEIGHTS_NONE SIZE_MAX
 
-/* Check of a file by the caller, such as of its digest. The folder calls check() once for each
- * file, before it uses its contents. check() may read the descriptor with pread, and must not close
- * it. */
+/* Callback with which the caller checks files, such as their digests. The folder calls check() once
+ * for each file, before it uses the file's contents. check() may read the descriptor with pread,
+ * and must not close it. */
 typedef struct clv_weights_guard {
-  clv_code (*check)(void *user, const char *name, int fd, clv_err *err); /* NULL: no check */
+  /* NULL: files are not checked */
+  clv_code (*check)(void *user, const char *name, int fd, clv_err *err);
   void *user;
 } clv_weights_guard;
 
@@ -153,26 +161,28 @@ clv_code clv_weights_folder_open(const char *path, const char *label, clv_weight
 void clv_weights_folder_close(clv_weights_folder *f); /* takes NULL */
 void clv_weights_folder_closep(clv_weights_folder **f);
 
-/* Returns the name of file i; the index, if there is one, is file 0. NULL behind the last. */
+/* Returns the name of file i of the folder; NULL behind the last file. If the folder has an index,
+ * the index is file 0. */
 const char *clv_weights_folder_file(const clv_weights_folder *f, size_t i);
 
-/* True for a tensor that old files contain although programs compute it: positions, masks, angles.
- */
+/* True for the name of a tensor that programs compute, although old files contain it: positions,
+ * masks, angles. */
 bool clv_weights_is_derived(const char *name);
-/* True if a parameter has one of these n names, or begins with one and a dot ("classifier" matches
- * "classifier.weight"). Such a parameter is initialised, not loaded. */
+/* True if `name` is one of fresh[n], or begins with one of them and a dot ("classifier" matches
+ * "classifier.weight"). Parameters with such names are initialised, not loaded. */
 bool clv_weights_is_fresh(const char *name, const char *const *fresh, size_t n);
 
 /* Finds each wanted tensor in the folder: ret_found[i] is the index of want[i]. CLV_WEIGHTS_NONE:
- * it is fresh, or it is optional or a count and the folder lacks it. A name is found as it is, with
- * or without the prefix of a base model, or with gamma and beta for a norm. CLV_INVALID: the text
- * lists the missing tensors, or names two that could both be meant. Opens no file of tensors. */
+ * the tensor's name is in fresh[n_fresh], or the folder lacks a tensor that is optional or a count.
+ * Finds a name as it is, with or without the prefix of a base model, or with gamma and beta for a
+ * norm. CLV_INVALID: the text lists the missing tensors, or names two that could both be meant.
+ * Opens no safetensors file of a folder with an index. */
 clv_code clv_weights_folder_match(const clv_weights_folder *f, const clv_weights_want *want,
                                   size_t n, const char *const *fresh, size_t n_fresh,
                                   size_t *ret_found, clv_err *err) CLV_USE_RESULT;
 
-/* Appends the names of the folder that match none of want[n], except derived ones: "'a', 'b' and 4
- * more". */
+/* Appends the names of the folder's tensors that match none of want[n] and are not derived
+ * (clv_weights_is_derived): "'a', 'b' and 4 more". *ret_n: their number. */
 clv_code clv_weights_folder_unmatched(const clv_weights_folder *f, const clv_weights_want *want,
                                       size_t n, clv_bytes *out, size_t *ret_n,
                                       clv_err *err) CLV_USE_RESULT;
@@ -181,11 +191,12 @@ clv_code clv_weights_folder_unmatched(const clv_weights_folder *f, const clv_wei
  * equal except for leading extents of 1, and the type can be converted. */
 clv_code clv_weights_folder_check(clv_weights_folder *f, size_t i, const clv_weights_want *want,
                                   clv_err *err) CLV_USE_RESULT;
-/* As clv_weights_folder_check, and reads the values to dst, which has the size of `want`.
- * CLV_DATA_LOSS: the file was changed after it was opened. */
+/* As clv_weights_folder_check, and reads all values of tensor i to dst, which has the size of
+ * `want`. CLV_DATA_LOSS: the file was changed after it was opened. */
 clv_code clv_weights_folder_read(clv_weights_folder *f, size_t i, const clv_weights_want *want,
                                  void *dst, clv_err *err) CLV_USE_RESULT;
-/* As clv_weights_folder_read, for n values from `first` on. CLV_INVALID: the tensor has fewer. */
+/* As clv_weights_folder_read, but reads n values from index `first` on. CLV_INVALID: the tensor has
+ * fewer values. */
 clv_code clv_weights_folder_read_range(clv_weights_folder *f, size_t i,
                                        const clv_weights_want *want, size_t first, size_t n,
                                        void *dst, clv_err *err) CLV_USE_RESULT;
@@ -196,7 +207,7 @@ typedef struct clv_weights_tensor {
   const char *name;
   clv_dtype dtype;
   clv_shape shape;
-  const void *data; /* row-major, of the size of the shape; caller-owned */
+  const void *data; /* values, row-major, caller-owned */
 } clv_weights_tensor;
 
 /* Makes the bytes of a file with these tensors: a header padded to 8 bytes, tensors by descending
@@ -222,7 +233,7 @@ clv_code clv_weights_finish(clv_weights_writer *w, clv_sha256 *ret_digest, uint6
 void clv_weights_writer_free(clv_weights_writer *w); /* takes NULL */
 void clv_weights_writer_freep(clv_weights_writer **w);
 
-/* Computes the size of the file without additional metadata. */
+/* Computes the size of the file that clv_weights_write would write without metadata. */
 clv_code clv_weights_size(const clv_weights_tensor *tensors, size_t n, uint64_t *ret_bytes,
                           clv_err *err) CLV_USE_RESULT;
 
@@ -235,7 +246,7 @@ clv_code clv_weights_write(const char *path, const clv_weights_tensor *tensors, 
 /* ---- manifest -------------------------------------------------------------------------------- */
 
 typedef struct clv_manifest_file {
-  char name[CLV_CHECKPOINT_MAX_NAME + 1]; /* [A-Za-z0-9._-]{1,128}, not "." or ".." */
+  char name[CLV_CHECKPOINT_MAX_NAME + 1]; /* file name [A-Za-z0-9._-]{1,128}, except "." and ".." */
   uint64_t bytes;
   clv_sha256 sha256;
 } clv_manifest_file;
@@ -244,18 +255,19 @@ typedef struct clv_manifest {
   uint64_t step;
   uint32_t stages;
   uint32_t protocol_version;
-  char config_hash[65];     /* hex or empty */
-  clv_manifest_file *files; /* by name */
+  char config_hash[65];     /* SHA-256 of the config in hex, or "" */
+  clv_manifest_file *files; /* [n_files] sorted by name */
   size_t n_files;
 } clv_manifest;
 
-void clv_manifest_done(clv_manifest *m); /* frees and zeroes */
+void clv_manifest_done(clv_manifest *m); /* frees the contents and zeroes the struct */
 
 /* Parses a manifest strictly. CLV_DATA_LOSS: unknown, missing or repeated keys, names with a path,
  * bad digests, numbers out of range; CLV_UNIMPLEMENTED: another version of the format. */
 clv_code clv_manifest_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
                             clv_err *err) CLV_USE_RESULT;
-const clv_manifest_file *clv_manifest_find(const clv_manifest *m, const char *name); /* or NULL */
+/* returns NULL if the manifest does not list the file */
+const clv_manifest_file *clv_manifest_find(const clv_manifest *m, const char *name);
 
 /* ---- artifacts ------------------------------------------------------------------------------- */
 
@@ -267,13 +279,16 @@ const clv_manifest_file *clv_manifest_find(const clv_manifest *m, const char *na
  * the index and hashes them. Errors are those of clv_weights_folder_open. */
 clv_code clv_artifact_make(const char *folder, clv_bytes *ret_text, clv_sha256 *ret_digest,
                            clv_err *err) CLV_USE_RESULT;
-/* Parses ARTIFACT.json as strictly as clv_manifest_parse. Fills only `files`. */
+/* Parses ARTIFACT.json, as strictly as clv_manifest_parse parses a manifest. Sets only the files of
+ * *ret. */
 clv_code clv_artifact_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
                             clv_err *err) CLV_USE_RESULT;
-/* Checks a file of the folder. CLV_DATA_LOSS: the list does not have it, or another digest. */
+/* Compares the digest of the open file `fd` with the digest that the list has for `name`.
+ * CLV_DATA_LOSS: they differ, or the file is not listed. */
 clv_code clv_artifact_check(const clv_manifest *m, const char *name, int fd,
                             clv_err *err) CLV_USE_RESULT;
-/* Reads FOLDER/ARTIFACT.json, which must not be a link. *ret_digest: the digest of its bytes. */
+/* Reads and parses FOLDER/ARTIFACT.json, which must not be a symbolic link. *ret_digest: the digest
+ * of its bytes. */
 clv_code clv_artifact_read(const char *folder, const char *label, clv_manifest *ret,
                            clv_sha256 *ret_digest, clv_err *err) CLV_USE_RESULT;
 
@@ -291,17 +306,19 @@ clv_code clv_weights_make_config(const void *data, size_t len, const char *label
 
 /* trainer_state.json: what a resumed run needs in addition to weights and moments. */
 typedef struct clv_trainer_state {
-  uint64_t epoch, index;           /* data cursor: `index` records of `epoch` have been used */
-  uint64_t global_step, max_steps; /* steps taken; steps planned, 0: unknown */
-  const clv_kv *extra;             /* [n_extra], unique keys, such as the digest of the loss log */
+  /* position in the data: `index` records of epoch `epoch` have been used */
+  uint64_t epoch, index;
+  uint64_t global_step, max_steps; /* number of steps taken, and planned in all (0: unknown) */
+  /* [n_extra] additional values with unique keys, such as the digest of the loss log */
+  const clv_kv *extra;
   size_t n_extra;
 } clv_trainer_state;
 
-/* Extra key that lists the stages of whose weights the checkpoint has only a part, because the
- * others are in a worker's artifact. */
+/* Extra key whose value lists the stages that the checkpoint has only in part, because the rest of
+ * their weights is in a worker's artifact. */
 #define CLV_STAGES_LEFT "stages_left_to_artifacts"
 
-/* Returns the value of an extra key, or NULL. */
+/* Returns the value of the extra key `key`; NULL: there is none. */
 const char *clv_trainer_state_get(const clv_trainer_state *s, const char *key);
 
 /* ---- writing a checkpoint -------------------------------------------------------------------- */
@@ -318,7 +335,8 @@ typedef struct clv_checkpoint_writer clv_checkpoint_writer;
  * unfinished checkpoint. CLV_EXISTS: a valid checkpoint of this step exists, and is not changed. */
 clv_code clv_checkpoint_begin(const char *run_dir, uint64_t step, uint32_t stages,
                               clv_checkpoint_writer **ret, clv_err *err) CLV_USE_RESULT;
-void clv_checkpoint_writer_free(clv_checkpoint_writer *w); /* takes NULL; deletes no file */
+/* takes NULL; leaves the files of an uncommitted checkpoint */
+void clv_checkpoint_writer_free(clv_checkpoint_writer *w);
 void clv_checkpoint_writer_freep(clv_checkpoint_writer **w);
 
 /* Adds a stage (from 0): its parameters and buffers, and the tensors of its optimiser, named
@@ -336,7 +354,7 @@ clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, boo
                                    clv_weights_writer **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_checkpoint_end_part(clv_checkpoint_writer *w, clv_weights_writer *part,
                                  clv_err *err) CLV_USE_RESULT;
-/* Adds another file (session.effective.yaml). */
+/* Adds a file with this name and these contents, such as session.effective.yaml. */
 clv_code clv_checkpoint_add_file(clv_checkpoint_writer *w, const char *name, const void *data,
                                  size_t len, clv_err *err) CLV_USE_RESULT;
 clv_code clv_checkpoint_add_state(clv_checkpoint_writer *w, const clv_trainer_state *state,
@@ -356,7 +374,8 @@ typedef struct clv_checkpoint clv_checkpoint;
 clv_code clv_checkpoint_load(const char *path, clv_checkpoint **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Opens the newest valid checkpoint of run_dir. Appends to `reasons` (may be NULL) one line for
- * each newer one that was refused. CLV_NOT_FOUND: there is none; the text has the reasons. */
+ * each newer checkpoint that is not valid. CLV_NOT_FOUND: no checkpoint is valid; without
+ * `reasons`, the text tells why. */
 clv_code clv_checkpoint_load_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,
                                     clv_err *err) CLV_USE_RESULT;
 /* Opens the checkpoint of a step. CLV_NOT_FOUND: the text lists the steps that have one. */
@@ -369,46 +388,50 @@ const char *clv_checkpoint_path(const clv_checkpoint *c);
 const clv_manifest *clv_checkpoint_manifest(const clv_checkpoint *c);
 const clv_trainer_state *clv_checkpoint_state(const clv_checkpoint *c);
 
-/* Open the tensors of a stage (from 0). Read the file and compare its digest with the manifest once
- * more. */
+/* Open the file of a stage (from 0): its parameters and buffers, or the tensors of its optimiser.
+ * Read the complete file and compare its digest with the manifest again. */
 clv_code clv_checkpoint_open_model(const clv_checkpoint *c, uint32_t stage, clv_weights_file **ret,
                                    clv_err *err) CLV_USE_RESULT;
 clv_code clv_checkpoint_open_optimizer(const clv_checkpoint *c, uint32_t stage,
                                        clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
-/* As the two functions above, but leave the data in the file, as clv_weights_open_lazy. */
+/* As clv_checkpoint_open_model and _optimizer, but leave the data in the file, as
+ * clv_weights_open_lazy does. */
 clv_code clv_checkpoint_open_model_lazy(const clv_checkpoint *c, uint32_t stage,
                                         clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_checkpoint_open_optimizer_lazy(const clv_checkpoint *c, uint32_t stage,
                                             clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
-/* Reads another file of the manifest, and compares its digest. CLV_NOT_FOUND: it is not listed. */
+/* Reads a file that the manifest lists, and compares its digest. CLV_NOT_FOUND: the manifest does
+ * not list it. */
 clv_code clv_checkpoint_read_file(const clv_checkpoint *c, const char *name, clv_bytes *ret,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* Deletes all valid checkpoints except the `keep` newest ones, and unfinished ones older than the
- * newest of these. keep 0 counts as 1: the newest valid checkpoint is never deleted, and if none is
- * valid, nothing is deleted. The checkpoint of step `spared` stays too (CLV_CHECKPOINT_NONE: none).
- * If a folder contains more than plain files, only its plain files are deleted. */
+/* Deletes all valid checkpoints except the `keep` newest ones, and unfinished checkpoints older
+ * than the newest valid one. keep 0 counts as 1: the newest valid checkpoint is never deleted, and
+ * if none is valid, nothing is deleted. Never deletes the checkpoint of step `spared`
+ * (CLV_CHECKPOINT_NONE: no such step). In a checkpoint folder deletes only regular files. */
 #define CLV_CHECKPOINT_NONE UINT64_MAX
 clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spared,
                               clv_err *err) CLV_USE_RESULT;
 
 /* True if run_dir has a checkpoint folder, complete or not. */
 bool clv_checkpoint_has_any(const char *run_dir);
-/* True if a checkpoint folder of run_dir has a manifest. The checkpoint may be damaged. */
+/* True if at least one checkpoint folder of run_dir has a manifest. That checkpoint may be damaged.
+ */
 bool clv_checkpoint_has_manifest(const char *run_dir);
-/* Returns the number of steps written to ret_steps [most]: those of the checkpoint folders,
- * complete or not, newest first. */
+/* Writes the steps of all checkpoint folders, complete or not, newest first, to ret_steps [most].
+ * Returns the number of steps written, at most `most`. */
 size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most);
-/* Deletes every checkpoint of run_dir, for a run that starts over. Other files stay. */
+/* Deletes all checkpoints of run_dir, for a run that starts again. Leaves other files. */
 clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the record of a run --------------------------------------------------------------------- */
 
-/* RUN/run.json: the run, and each attempt at it (the first one, and those that resumed it). */
+/* RUN/run.json records a run and its attempts: the first start, and each start that resumed the
+ * run. */
 
 enum {
   CLV_RECORD_MAX_BYTES = 1 << 20,
-  CLV_RECORD_MAX_ATTEMPTS = 64, /* older ones are only counted */
+  CLV_RECORD_MAX_ATTEMPTS = 64, /* attempts listed; older attempts are only counted */
   CLV_RECORD_MAX_CHECKPOINTS = 32,
   CLV_RECORD_NAME = 65,
   CLV_RECORD_LOOK = 96,
@@ -416,54 +439,58 @@ enum {
 };
 
 typedef enum clv_run_status {
-  CLV_RUN_RUNNING, /* running, or its process died without a status */
+  CLV_RUN_RUNNING, /* the attempt runs, or its process died without writing a status */
   CLV_RUN_FINISHED,
   CLV_RUN_FAILED,
   CLV_RUN_INTERRUPTED,
-  CLV_RUN_STOPPED,   /* by `stop` */
+  CLV_RUN_STOPPED,   /* stopped by the command `stop` */
   CLV_RUN_RECOVERED, /* a worker was lost, and the process has begun another attempt */
   CLV_RUN_STATUSES
 } clv_run_status;
 
 typedef struct clv_run_attempt {
   clv_run_status status;
-  uint64_t code;               /* exit code after its end */
+  uint64_t code;               /* exit code of the process, once the attempt has ended */
   char text[CLV_ERR_TEXT];     /* why it failed or, while it runs, what it recovers from; or "" */
-  uint64_t began_ms, ended_ms; /* milliseconds since 1970; ended 0: not ended */
+  uint64_t began_ms, ended_ms; /* milliseconds since 1970; ended_ms 0: not ended */
   char host[CLV_RECORD_NAME];
-  char boot[CLV_RECORD_NAME]; /* the host's boot id, because process ids repeat after a reboot */
-  uint64_t pid, pid_start;    /* start in clock ticks since boot, as in /proc/PID/stat */
-  uint64_t from_step, step, total_steps; /* total 0: unknown */
-  double loss, accuracy;                 /* of the last step; NaN: unknown */
-  char look[CLV_RECORD_LOOK]; /* what the look read of tensors before they were sent; "": no look */
+  /* boot id of the host, needed because process ids repeat after a reboot */
+  char boot_id[CLV_RECORD_NAME];
+  /* pid_start: start of the process in clock ticks since boot, as in /proc/PID/stat */
+  uint64_t pid, pid_start;
+  uint64_t from_step, step, total_steps; /* total_steps 0: unknown */
+  double loss, accuracy;                 /* of the attempt's last step; NaN: unknown */
+  /* result of `look`, which measures what a reader recovers from sent tensors; "": not run */
+  char look[CLV_RECORD_LOOK];
 } clv_run_attempt;
 
 typedef struct clv_run_best {
-  char what[CLV_RECORD_NAME]; /* "validation", "test"; "": no evaluation */
+  char what[CLV_RECORD_NAME]; /* evaluated data, "validation" or "test"; "": no evaluation */
   uint64_t step;
   double loss, accuracy;
 } clv_run_best;
 
 typedef struct clv_run_record {
   char name[CLV_RECORD_NAME];
-  char session[CLV_RECORD_PATH];       /* the session's file */
-  char config_sha256[CLV_RECORD_NAME]; /* of session.effective.yaml */
-  char id[33];    /* session id at the workers: 32 hex digits; "": not stored */
-  uint64_t epoch; /* of the newest attempt, from 1 */
+  char session[CLV_RECORD_PATH];       /* path of the session file */
+  char config_sha256[CLV_RECORD_NAME]; /* SHA-256 of session.effective.yaml, in hex */
+  char id[33];    /* id of the session at the workers, 32 hex digits; "": not stored */
+  uint64_t epoch; /* number of the newest attempt, from 1 */
   clv_run_best best;
-  uint64_t checkpoints[CLV_RECORD_MAX_CHECKPOINTS]; /* steps, newest first */
+  uint64_t checkpoints[CLV_RECORD_MAX_CHECKPOINTS]; /* steps of the checkpoints, newest first */
   size_t n_checkpoints;
-  uint64_t earlier;          /* attempts before those listed */
-  clv_run_attempt *attempts; /* oldest first */
+  uint64_t n_earlier;        /* number of attempts before those in `attempts` */
+  clv_run_attempt *attempts; /* [n_attempts] oldest first */
   size_t n_attempts;
 } clv_run_record;
 
-void clv_run_record_done(clv_run_record *r); /* frees and zeroes */
+void clv_run_record_done(clv_run_record *r); /* frees the contents and zeroes the struct */
 
-/* Appends a new attempt, zeroed. If the record is full, drops the oldest one. */
+/* Appends an attempt, whose fields are 0 or NaN. If the record is full, drops the oldest attempt.
+ */
 clv_code clv_run_record_add(clv_run_record *r, clv_run_attempt **ret, clv_err *err) CLV_USE_RESULT;
 
-/* Appends any bytes as a JSON string: bytes that are no UTF-8 become '?', control characters become
+/* Appends any text as a JSON string. Bytes that are not UTF-8 become '?', control characters become
  * spaces. */
 void clv_run_record_text(clv_bytes *out, const char *text);
 
@@ -487,11 +514,12 @@ clv_code clv_run_record_parse(const void *data, size_t len, const char *label, c
 
 enum { CLV_PEFT_NAME = 256, CLV_PEFT_MAX_PATTERNS = 4096, CLV_PEFT_MAX_CONFIG = 4 << 20 };
 
-/* Settings of one layer that differ from the others': rank_pattern, alpha_pattern. */
+/* Rank and alpha of one layer that differ from those of other layers (keys rank_pattern and
+ * alpha_pattern). */
 typedef struct clv_peft_pattern {
-  char name[CLV_PEFT_NAME]; /* the layer's name, or its end behind a dot */
-  int64_t r;                /* 0: that of the other layers */
-  double alpha;             /* 0: that of the other layers */
+  char name[CLV_PEFT_NAME]; /* name of the layer, or the end of its name behind a dot */
+  int64_t r;                /* 0: the value of the other layers */
+  double alpha;             /* 0: the value of the other layers */
 } clv_peft_pattern;
 
 typedef struct clv_peft {
@@ -502,19 +530,19 @@ typedef struct clv_peft {
   size_t n_patterns, cap;
 } clv_peft;
 
-void clv_peft_done(clv_peft *p); /* zeroes */
+void clv_peft_done(clv_peft *p); /* frees the patterns and zeroes *p */
 
-/* Parses adapter_config.json; label names it in messages. CLV_INVALID, with line and column: the
- * text is wrong, or asks for an unsupported feature (a method other than LoRA, DoRA, biases,
- * regular expressions as names). */
+/* Parses adapter_config.json. label: name of the file in messages. CLV_INVALID, with line and
+ * column: the text is wrong, or asks for something that is not supported: DoRA, or any method other
+ * than LoRA; biases; regular expressions as names. */
 clv_code clv_peft_parse(const char *label, const char *text, size_t len, clv_peft *ret,
                         clv_err *err) CLV_USE_RESULT;
 
-/* Returns the factor on the output of a layer's B: alpha / r, or alpha / sqrt(r). *ret_r: its rank.
- */
+/* Returns the factor on the output of B of layer `layer`: alpha / r, or alpha / sqrt(r) with
+ * rslora. *ret_r: rank of that layer. */
 double clv_peft_scale(const clv_peft *p, const char *layer, int64_t *ret_r);
 
-/* Stores the settings of one layer that differ from the others'. */
+/* Stores rank and alpha of layer `layer`. r 0, alpha 0: leaves that value as it is. */
 clv_code clv_peft_add(clv_peft *p, const char *layer, int64_t r, double alpha,
                       clv_err *err) CLV_USE_RESULT;
 

@@ -16,13 +16,15 @@
 /* ---- element types and names ----------------------------------------------------------------- */
 
 typedef struct clv_weights_type {
-  const char *name; /* as safetensors spells it */
-  size_t bytes;     /* per element; 0: smaller than a byte, which is not supported */
-  clv_dtype dtype;  /* 0: no clv_dtype */
+  const char *name; /* name of the type in safetensors files */
+  size_t bytes;     /* bytes of an element; 0: smaller than a byte, which is not supported */
+  clv_dtype dtype;  /* 0: clv_dtype does not have the type */
 } clv_weights_type;
 
-const clv_weights_type *clv_weights_type_find(const char *name); /* NULL when unknown */
-const clv_weights_type *clv_weights_type_of(clv_dtype dtype);    /* NULL when unknown */
+/* returns NULL for an unknown type */
+const clv_weights_type *clv_weights_type_find(const char *name);
+/* returns NULL for an unknown type */
+const clv_weights_type *clv_weights_type_of(clv_dtype dtype);
 
 /* True for valid UTF-8 without control characters, 1..CLV_WEIGHTS_MAX_NAME bytes. */
 bool clv_weights_is_name(const char *name);
@@ -37,111 +39,118 @@ bool clv_weights_is_file_name(const char *name);
 
 /* A file opened for reading. Release with clv_weights_fd_done. */
 typedef struct clv_weights_fd {
-  int fd; /* -1: none */
+  int fd; /* descriptor; -1: no file is open */
   size_t size;
-  const char *label; /* name in messages, caller-owned */
+  const char *label; /* name of the file in messages, caller-owned */
 } clv_weights_fd;
 
-/* Opens `name` below dir_fd (or AT_FDCWD) with O_NOFOLLOW; regular files only. */
+/* Opens the regular file `name` in folder dir_fd (or AT_FDCWD) with O_NOFOLLOW. CLV_INVALID: it is
+ * a link or no regular file. */
 clv_code clv_weights_fd_open(int dir_fd, const char *name, const char *label, clv_weights_fd *ret,
                              clv_err *err) CLV_USE_RESULT;
 void clv_weights_fd_done(clv_weights_fd *f);
-/* Reads exactly n bytes from the end of the last read on. */
+/* Reads exactly n bytes from the file's current position on. CLV_DATA_LOSS: the file is shorter. */
 clv_code clv_weights_fd_read(clv_weights_fd *f, void *dst, size_t n, clv_err *err) CLV_USE_RESULT;
-/* Reads exactly n bytes from offset `at` on. */
+/* Reads exactly n bytes from offset `at` on. CLV_DATA_LOSS: the file is shorter. */
 clv_code clv_weights_fd_pread(const clv_weights_fd *f, void *dst, size_t n, uint64_t at,
                               clv_err *err) CLV_USE_RESULT;
 
-/* Size and times of a file, of which at least one changes with every write. */
+/* Size and times of a file. Every write to the file changes at least one of them. */
 typedef struct clv_weights_file_stamp {
   off_t size;
   struct timespec mtime, ctime;
 } clv_weights_file_stamp;
 clv_code clv_weights_read_stamp(int fd, const char *label, clv_weights_file_stamp *ret,
                                 clv_err *err) CLV_USE_RESULT;
-/* Checks that the file was not written since `was` was read. CLV_DATA_LOSS: it was. */
+/* Checks that the file's stamp is still `was`. CLV_DATA_LOSS: the file was written since. */
 clv_code clv_weights_check_stamp(int fd, const char *label, const clv_weights_file_stamp *was,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* Reads the complete file. CLV_EXHAUSTED: it is larger than max_bytes. */
+/* Reads the complete file. CLV_EXHAUSTED: the file is larger than max_bytes. */
 clv_code clv_weights_fd_read_all(clv_weights_fd *f, size_t max_bytes, clv_bytes *ret,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* As clv_weights_open, for a descriptor from which nothing has been read yet. */
+/* As clv_weights_open, but for an open file, from which nothing has been read yet. */
 clv_code clv_weights_open_fd(clv_weights_fd *fd, size_t max_bytes, clv_weights_file **ret,
                              clv_err *err) CLV_USE_RESULT;
 
-/* As clv_weights_open_lazy, for a descriptor, which the result owns on success. */
+/* As clv_weights_open_lazy, but for an open file. On success the result owns its descriptor. */
 clv_code clv_weights_open_lazy_fd(clv_weights_fd *fd, clv_weights_file **ret,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* As clv_weights_open_fd, but reads only the header: entries have `at`, no data, and the file has
- * no digest. */
+/* As clv_weights_open_fd, but reads only the header. So `data` of the entries is NULL, and
+ * clv_weights_digest is not set. */
 clv_code clv_weights_open_header(clv_weights_fd *fd, clv_weights_file **ret,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* Removes the plain files of a checkpoint folder. Does nothing if `path` is a link or no folder,
- * and leaves folders inside it. */
+/* Removes the regular files of a checkpoint folder, and leaves folders inside it. Does nothing if
+ * `path` is a link or no folder. */
 clv_code clv_weights_clear_dir(const char *path, clv_err *err) CLV_USE_RESULT;
 clv_code clv_weights_sync_dir(const char *path, clv_err *err) CLV_USE_RESULT;
 void clv_weights_closefd(int *fd); /* for CLV_AUTO */
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-/* Parses a JSON object. CLV_DATA_LOSS: duplicate keys, or anything but spaces and line ends after
- * the object; CLV_EXHAUSTED: more than max_tokens values. */
+/* Parses a JSON object. CLV_DATA_LOSS: wrong JSON, duplicate keys, or anything but spaces and line
+ * ends behind the object; CLV_EXHAUSTED: more than max_tokens brackets, commas and colons. */
 clv_code clv_weights_json(const void *data, size_t len, size_t max_tokens, const char *label,
                           json_t **ret, clv_err *err) CLV_USE_RESULT;
-/* Parses a file that people edit: skips a byte order mark of UTF-8 at its begin. */
+/* As clv_weights_json, for a file that people edit: skips a UTF-8 byte order mark at its start, and
+ * refuses UTF-16 and UTF-32 by name. */
 clv_code clv_weights_json_file(const void *data, size_t len, size_t max_tokens, const char *label,
                                json_t **ret, clv_err *err) CLV_USE_RESULT;
 void clv_weights_jsonp(json_t **root); /* for CLV_AUTO */
-/* Reads an integer from 0 to `most`. */
+/* Reads the integer at `key` of the object. CLV_DATA_LOSS: it is missing, no integer or outside
+ * 0..most. */
 clv_code clv_weights_json_u64(const json_t *object, const char *key, uint64_t most,
                               const char *label, uint64_t *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_weights_json_text(const json_t *object, const char *key, const char *label,
                                const char **ret, clv_err *err) CLV_USE_RESULT;
-/* Checks "format" and "version". CLV_UNIMPLEMENTED: they differ; the text has the expected ones. */
+/* Checks that the keys "format" and "version" have the given values. CLV_UNIMPLEMENTED: another
+ * format or version; the text has both. */
 clv_code clv_weights_json_format(const json_t *object, const char *format, int version,
                                  const char *label, clv_err *err) CLV_USE_RESULT;
-/* Checks that all keys are in known[n]. CLV_DATA_LOSS: the text names the first unknown key. */
+/* Checks that all keys of the object are in known[n]. CLV_DATA_LOSS: the text names the first
+ * unknown key. */
 clv_code clv_weights_json_only(json_t *object, const char *const *known, size_t n,
                                const char *label, clv_err *err) CLV_USE_RESULT;
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* List of names for a message: "'a', 'b', 'c' and 4 more". */
+/* List of names in a message: "'a', 'b', 'c' and 4 more". */
 typedef struct clv_name_list {
   clv_bytes text;
-  const char *first; /* NULL: no name yet */
-  size_t n;          /* names added */
-  size_t most;       /* names that are quoted; 0 means 3 */
+  const char *first_name; /* first name added; NULL: none yet */
+  size_t n;               /* number of names added */
+  size_t max_quoted;      /* maximum number of names quoted; 0: 3 */
 } clv_name_list;
 
 void clv_name_list_done(clv_name_list *l);
 void clv_name_list_add(clv_name_list *l, const char *name);
 void clv_name_list_end(clv_name_list *l);
 
-/* Finds the parameter `want` among sorted names[n]: by its name, by its name with or without the
- * prefix of a base model, or by the old names of norms. *ret: the index, or CLV_WEIGHTS_NONE.
- * CLV_INVALID: two of the names could be meant. */
+/* Finds the parameter `want` in names[n], which are sorted: under its own name, its name with or
+ * without the prefix of a base model, or its old name (gamma, beta). *ret: the index;
+ * CLV_WEIGHTS_NONE: not found. CLV_INVALID: two of the names could be meant. */
 clv_code clv_weights_find_name(const char *const *names, size_t n, const char *want,
                                const char *label, size_t *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- folders of weights ---------------------------------------------------------------------- */
 
-/* Index of a folder: the file of each tensor. */
+/* Index of a folder of weights: tells the file of each tensor. */
 typedef struct clv_weights_index {
-  json_t *root;       /* owns the texts */
-  const char **names; /* [n] names of tensors, sorted */
-  uint32_t *of;       /* [n] index into files */
-  const char **files; /* [n_files] plain names that end in .safetensors, sorted */
+  json_t *root;       /* parsed JSON, which owns the texts */
+  const char **names; /* [n] names of the tensors, sorted */
+  uint32_t *file_of;  /* [n] index into `files` of the file with the tensor */
+  /* [n_files] names of files without a path, which end in .safetensors, sorted */
+  const char **files;
   size_t n, n_files;
 } clv_weights_index;
 
-void clv_weights_index_done(clv_weights_index *x);     /* frees and zeroes */
-int clv_weights_compare(const void *a, const void *b); /* of such texts, for qsort and bsearch */
-/* Parses an index. CLV_DATA_LOSS: it is damaged, has a path for a file, or no tensors;
+void clv_weights_index_done(clv_weights_index *x); /* frees and zeroes */
+/* compares two elements of `names` or `files`, for qsort and bsearch */
+int clv_weights_compare(const void *a, const void *b);
+/* Parses an index. CLV_DATA_LOSS: it is damaged, names a file by a path, or has no tensors;
  * CLV_EXHAUSTED: it is too large. */
 clv_code clv_weights_index_parse(const void *data, size_t len, const char *label,
                                  clv_weights_index *ret, clv_err *err) CLV_USE_RESULT;
@@ -149,11 +158,11 @@ clv_code clv_weights_index_parse(const void *data, size_t len, const char *label
 /* Opens all files of a folder and compares them with the index. */
 clv_code clv_weights_folder_check_files(clv_weights_folder *f, clv_err *err) CLV_USE_RESULT;
 
-/* True if values of one type can be read as another type. */
+/* True if the functions below can convert values of type `from` to type `to`, or both are equal. */
 bool clv_weights_can_convert(clv_dtype from, clv_dtype to);
-/* Converts n values from f16 or bf16. */
+/* Converts n values from f16 or bf16 to f32. */
 void clv_weights_to_f32(clv_dtype from, const void *src, size_t n, float *dst);
-/* Converts n values from f16 or f32. */
+/* Converts n values from f16 or f32 to bf16, with rounding. */
 void clv_weights_to_bf16(clv_dtype from, const void *src, size_t n, uint16_t *dst);
 
 /* ---- checkpoint folders ---------------------------------------------------------------------- */
@@ -162,10 +171,10 @@ void clv_weights_to_bf16(clv_dtype from, const void *src, size_t n, uint16_t *ds
 #define CLV_STATE_NAME "trainer_state.json"
 #define CLV_INDEX_NAME "model.safetensors.index.json"
 
-/* Makes the text of a manifest, whose last line is its own digest. */
+/* Makes the text of MANIFEST.json. Its last line is the digest of the lines before it. */
 clv_code clv_manifest_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Makes the text of ARTIFACT.json: files and digest only. */
+/* Makes the text of ARTIFACT.json, which has only the files and the digest line of a manifest. */
 clv_code clv_artifact_format(const clv_manifest *m, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
 enum { CLV_STAGE_NAME = 48 };
@@ -173,8 +182,8 @@ enum { CLV_STAGE_NAME = 48 };
 char *clv_stage_file_name(const char *kind, uint32_t stage, uint32_t stages,
                           char buf[CLV_STAGE_NAME]);
 
-/* Make and parse trainer_state.json. The strings of the parsed state belong to *ret_root and
- * *ret_extra, which the caller frees. */
+/* Make and parse the text of trainer_state.json. The strings of the parsed state belong to
+ * *ret_root and *ret_extra, which the caller frees. */
 clv_code clv_state_format(const clv_trainer_state *s, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_state_parse(const void *data, size_t len, const char *label, clv_trainer_state *ret,
                          json_t **ret_root, clv_kv **ret_extra, clv_err *err) CLV_USE_RESULT;

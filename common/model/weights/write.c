@@ -95,7 +95,7 @@ static void add_entry(clv_bytes *h, const item *it, size_t *at) {
   *at += it->bytes;
 }
 
-/* Makes the 8-byte length and the padded header. */
+/* Makes the start of a file: the length of the header in 8 bytes, and the padded header. */
 static clv_code make_header(const item *items, size_t n, const clv_kv *meta, size_t n_meta,
                             clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes h = {0};
@@ -146,7 +146,7 @@ clv_code clv_weights_size(const clv_weights_tensor *tensors, size_t n, uint64_t 
 
 /* ---- to a file ------------------------------------------------------------------------------- */
 
-/* Range of a tensor's data in the file, and the number of bytes written so far. */
+/* Where the data of a tensor belong in the file, and how many bytes of them are written so far. */
 typedef struct target {
   uint64_t at;
   size_t bytes, done;
@@ -155,15 +155,15 @@ typedef struct target {
 struct clv_weights_writer {
   char *path, *tmp;
   int fd;          /* -1: none */
-  target *targets; /* [n] in the caller's order */
+  target *targets; /* [n] one for each tensor, in the caller's order */
   size_t n;
-  uint64_t bytes; /* size of the complete file */
+  uint64_t bytes; /* size of the complete file in bytes */
 };
 
 void clv_weights_writer_free(clv_weights_writer *w) {
   if (!w) return;
   clv_weights_closefd(&w->fd);
-  if (w->tmp) unlink(w->tmp); /* unfinished */
+  if (w->tmp) unlink(w->tmp); /* deletes the unfinished file */
   free(w->targets);
   free(w->path);
   free(w->tmp);

@@ -233,11 +233,11 @@ static void missing_keys_are_refused_with_an_example(void **state) {
                "called after it. For example: `name: my-session`");
   refused_edit(
       "    at: gpu1\n", "",
-      "/etc/cleave/s.yaml:11:5: missing key 'stages.1.at': Who runs it: master or a worker's "
-      "name. For example: `at: master`");
+      "/etc/cleave/s.yaml:11:5: missing key 'stages.1.at': Node that runs the stage: master, "
+      "or the name of a worker. For example: `at: master`");
   refused_edit(", identity: \"spiffe://acme/worker/gpu1\"", "",
-               "/etc/cleave/s.yaml:5:3: missing key 'workers.gpu1.identity': The one URI its "
-               "certificate must carry; nothing is sent to anybody else. For example: "
+               "/etc/cleave/s.yaml:5:3: missing key 'workers.gpu1.identity': URI that the "
+               "worker's certificate must contain. Nothing is sent to another peer. For example: "
                "`identity: spiffe://example.net/worker/worker-1`");
   refused_edit("op: relu", "name: relu",
                "/etc/cleave/s.yaml:10:36: missing key 'stages.0.layers.1.op': The operation, such "

@@ -95,7 +95,7 @@ static void old_keys_are_accepted_and_written_under_new_names(void **state) {
       edited(session_text, "lr: 0.1}}", "lr: 0.1, decay: weights}}\nlimits: {credit: 1MiB}");
   clv_session_config *c = accepted(text, NULL);
   assert_true(c->limits.credit_bytes == 1 << 20);
-  assert_int_equal(c->train.optimizer.decay, CLV_DECAYS_WEIGHTS);
+  assert_int_equal(c->train.optimizer.decayed_params, CLV_DECAYS_WEIGHTS);
   assert_int_equal(clv_session_config_write(c, &out, &err), CLV_OK);
   assert_non_null(strstr(out.data, "receive_window: 1MiB"));
   assert_non_null(strstr(out.data, "decay_applies_to: weights"));

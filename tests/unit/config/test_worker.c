@@ -145,10 +145,12 @@ static void message_size_out_of_range_is_refused(void **state) {
 
 static void invalid_worker_values_are_located(void **state) {
   (void)state;
-  refused_worker("allow:\n  - {identity: \"spiffe://acme/master\", role: master}\n", "",
-                 "/etc/cleave/w.yaml:1:1: missing key 'allow': Who may call, by the one URI in the "
-                 "caller's certificate; everybody else is refused. For example: `allow: "
-                 "[{identity: spiffe://example.net/master, role: master}]`");
+  refused_worker(
+      "allow:\n  - {identity: \"spiffe://acme/master\", role: master}\n", "",
+      "/etc/cleave/w.yaml:1:1: missing key 'allow': Identities that may call, each given "
+      "by the one URI in the caller's certificate. Every other caller is refused. For example: "
+      "`allow: "
+      "[{identity: spiffe://example.net/master, role: master}]`");
   refused_worker("allow:\n  - {identity: \"spiffe://acme/master\", role: master}\n", "allow: []\n",
                  "/etc/cleave/w.yaml:2:8: 'allow' must be a list of at least 1 entries, got 0");
   refused_worker(
@@ -315,8 +317,8 @@ static void manual_pages_list_every_key(void **state) {
   assert_non_null(strstr(worker_page.data, ".TP\n\\fBallow[].identity\\fR (required)\n"));
   assert_non_null(strstr(worker_page.data, ".TP\n\\fBartifacts.NAME.sha256\\fR (required)\n"));
   assert_non_null(strstr(worker_page.data,
-                         ".TP\n\\fBlimits.lease\\fR\nA session whose master is silent for so long "
-                         "is closed and its memory freed.\nA duration from 1s to 24h.\n"
+                         ".TP\n\\fBlimits.lease\\fR\nA session whose master is silent for this "
+                         "time is closed, and its memory freed.\nA duration from 1s to 24h.\n"
                          "Default:\n\\fB120s\\fR.\n"));
   assert_non_null(strstr(session_page.data, "\\fBmodel.KEY\\fR"));
   assert_non_null(strstr(session_page.data, "One of idx, npy, images, text, documents"));

@@ -260,7 +260,7 @@ static void picture_and_layer_limits_are_enforced_when_set(void **state) {
          "is not true; keep more layers at the master, or ask for allow.tokens: true");
   t.findings = CLV_FINDING_PICTURE;
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
-  p->config->pictures = false;
+  p->config->allows_pictures = false;
   assert_int_equal(clv_policy_check_tensor(p, &t, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "to w1: pictures is not true"));
   t.findings = 0;

@@ -66,7 +66,9 @@ static void check_overlaps(const clv_plan *p) {
   for (int i = 0; i < p->n_bufs; i++)
     for (int j = i + 1; j < p->n_bufs; j++) {
       const clv_plan_buf *a = &p->bufs[i], *b = &p->bufs[j];
-      if (a->root != i || b->root != j || a->space != b->space || a->space > SPACE_CALL) continue;
+      if (a->memory_root != i || b->memory_root != j || a->space != b->space ||
+          a->space > SPACE_CALL)
+        continue;
       bool together = a->first <= b->last && b->first <= a->last;
       bool touch = a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
       assert_false(together && touch);

@@ -141,7 +141,7 @@ static void record_without_a_lock_is_not_running(void **state) {
   assert_int_equal(clv_history_stop("three", false, false, &exit_code, &err), CLV_PRECONDITION);
   assert_says(&err, "does not run");
 
-  strcpy(a->boot, "another boot of this machine");
+  strcpy(a->boot_id, "another boot of this machine");
   assert_ok(clv_run_record_write("runs/three", &r, &err), &err);
   CLV_AUTO(clv_run_entry_done) clv_run_entry rebooted = look("runs/three");
   assert_int_equal(rebooted.state, CLV_STATE_DIED);

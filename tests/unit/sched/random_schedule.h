@@ -45,14 +45,15 @@ static inline bool *moved(shuffle *x, clv_instr_kind kind, uint32_t stage, uint3
 
 static inline void may_move(shuffle *x, uint32_t s, uint32_t k) {
   const clv_sched_shape *shape = &x->s->shape;
-  if (sched_crosses(shape, s) && k < x->f[s] && !*moved(x, CLV_INSTR_SEND_F, s, k))
+  if (is_cross_rank_edge(shape, s) && k < x->f[s] && !*moved(x, CLV_INSTR_SEND_F, s, k))
     may(x, CLV_INSTR_SEND_F, s, k, 0);
-  if (s && sched_crosses(shape, s - 1) && *moved(x, CLV_INSTR_SEND_F, s - 1, k) &&
+  if (s && is_cross_rank_edge(shape, s - 1) && *moved(x, CLV_INSTR_SEND_F, s - 1, k) &&
       !*moved(x, CLV_INSTR_RECV_F, s, k))
     may(x, CLV_INSTR_RECV_F, s, k, 0);
-  if (s && sched_crosses_back(shape, s - 1) && k < x->i[s] && !*moved(x, CLV_INSTR_SEND_B, s, k))
+  if (s && has_cross_rank_gradient(shape, s - 1) && k < x->i[s] &&
+      !*moved(x, CLV_INSTR_SEND_B, s, k))
     may(x, CLV_INSTR_SEND_B, s, k, 0);
-  if (sched_crosses_back(shape, s) && *moved(x, CLV_INSTR_SEND_B, s + 1, k) &&
+  if (has_cross_rank_gradient(shape, s) && *moved(x, CLV_INSTR_SEND_B, s + 1, k) &&
       !*moved(x, CLV_INSTR_RECV_B, s, k))
     may(x, CLV_INSTR_RECV_B, s, k, 0);
 }
@@ -60,9 +61,10 @@ static inline void may_move(shuffle *x, uint32_t s, uint32_t k) {
 static inline void may_forward(shuffle *x, uint32_t s, uint32_t per_step) {
   const clv_sched_shape *shape = &x->s->shape;
   uint32_t k = x->f[s], oldest = per_step && k >= per_step ? k / per_step - 1 : 0;
-  bool versions = x->s->kind == CLV_SCHED_PIPEDREAM_2BW && sched_learns(shape, s);
+  bool versions = x->s->kind == CLV_SCHED_PIPEDREAM_2BW && is_trained_stage(shape, s);
   if (k == shape->n_micro || (versions && x->steps[s] < oldest)) return;
-  if (s && !(sched_crosses(shape, s - 1) ? *moved(x, CLV_INSTR_RECV_F, s, k) : x->f[s - 1] > k))
+  if (s &&
+      !(is_cross_rank_edge(shape, s - 1) ? *moved(x, CLV_INSTR_RECV_F, s, k) : x->f[s - 1] > k))
     return;
   may(x, CLV_INSTR_FORWARD, s, k, versions ? x->steps[s] - oldest : 0);
 }
@@ -72,8 +74,8 @@ static inline void may_backward(shuffle *x, uint32_t s, uint32_t per_step) {
   uint32_t k = x->i[s], w = x->w[s];
   bool last = s + 1 == shape->n_stages;
   bool there =
-      k < x->f[s] &&
-      (last || (sched_crosses(shape, s) ? *moved(x, CLV_INSTR_RECV_B, s, k) : x->i[s + 1] > k));
+      k < x->f[s] && (last || (is_cross_rank_edge(shape, s) ? *moved(x, CLV_INSTR_RECV_B, s, k)
+                                                            : x->i[s + 1] > k));
   bool of_step = !per_step || w / per_step == x->steps[s];
   if (there && !x->whole[s][k]) may(x, CLV_INSTR_INPUT, s, k, 0);
   if (there && x->whole[s][k] && w == k && of_step) may(x, CLV_INSTR_BACKWARD, s, k, 0);
@@ -103,7 +105,7 @@ static inline clv_sched *random_of(const clv_sched_shape *shape, clv_sched_kind 
     x.n_may = 0;
     for (uint32_t s = 0; s < shape->n_stages; s++) {
       may_forward(&x, s, per_step);
-      if (sched_learns(shape, s)) may_backward(&x, s, per_step);
+      if (is_trained_stage(shape, s)) may_backward(&x, s, per_step);
       for (uint32_t k = 0; k < shape->n_micro; k++) may_move(&x, s, k);
     }
     if (!x.n_may) return x.s;

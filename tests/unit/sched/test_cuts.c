@@ -35,7 +35,7 @@ static void costs_of(const void *user, const uint32_t *last, uint32_t choice,
 /* Every layer is a place, every cut may be anywhere, and all take the same. */
 static clv_sched_cuts problem_of(chain *c, uint32_t layers, uint32_t stages, uint32_t ranks) {
   clv_sched_cuts p = {.kind = CLV_SCHED_1F1B,
-                      .window_fits = true,
+                      .computes_window = true,
                       .n_layers = layers,
                       .n_places = layers - 1,
                       .places = c->places,
@@ -104,7 +104,7 @@ static void randomise(chain *c, clv_sched_cuts *p, uint64_t *state) {
   static const clv_sched_kind kinds[] = {CLV_SCHED_1F1B, CLV_SCHED_ZB_H1, CLV_SCHED_GPIPE,
                                          CLV_SCHED_NAIVE};
   p->kind = kinds[roll(state, 4)];
-  p->window_fits = p->kind == CLV_SCHED_1F1B;
+  p->computes_window = p->kind == CLV_SCHED_1F1B;
   p->n_micros = 1 + roll(state, 3);
   for (uint32_t i = 0; i < p->n_micros; i++) c->micros[i] = 1u << (2 * i);
   for (uint32_t i = 0; i < p->n_layers; i++) {
@@ -142,7 +142,7 @@ static void test_search_finds_the_exhaustive_optimum(void **state) {
     randomise(&c, &p, &seed);
     try_from(&b, &split, 0, 0);
     n = search_for(&p, found, &report);
-    assert_true(report.complete && report.simulated <= report.possible);
+    assert_true(report.is_optimal && report.n_simulated <= report.n_possible);
     for (uint32_t i = 0; i < n; i++) assert_takes(&found[i], b.best[i], round, p.kind);
     assert_true(n == FEW || isinf(b.best[n]));
   }
@@ -195,7 +195,7 @@ static void test_huge_search_space_gives_a_local_optimum(void **state) {
   (void)state;
   c.forward[0] = 3, c.forward[40] = 2.5;
   uint32_t n = search_for(&p, found, &report);
-  assert_true(n > 0 && !report.complete && report.possible > 500000000);
+  assert_true(n > 0 && !report.is_optimal && report.n_possible > 500000000);
   clv_sched_split even = {.choice = 0};
   for (uint32_t i = 0; i < 8; i++) even.last[i] = 8 * i + 7;
   ok(clv_sched_split_evaluate(&p, &even, err));
@@ -221,10 +221,10 @@ static void test_nearly_full_cuts_are_enumerated(void **state) {
   (void)state;
   c.forward[10] = c.forward[20] = 0;
   assert_int_equal(search_for(&p, found, &report), FEW);
-  assert_int_equal(report.possible, 59 * 58 / 2);
+  assert_int_equal(report.n_possible, 59 * 58 / 2);
   c.most[56] = 57;
   assert_int_equal(search_for(&p, found, &report), FEW);
-  assert_int_equal(report.possible, 58);
+  assert_int_equal(report.n_possible, 58);
 }
 
 static void test_impossible_cuts_are_not_found(void **state) {

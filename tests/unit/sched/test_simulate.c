@@ -163,7 +163,7 @@ static void test_window_formula_is_near_the_optimum(void **state) {
 
 static uint32_t need_of(const clv_sched_shape *shape, const clv_sched_costs *c) {
   bool free_stages[CLV_SCHED_STAGES];
-  clv_sched_find_free_stages(shape, c, free_stages);
+  clv_sched_mark_timeless_stages(shape, c, free_stages);
   return clv_sched_window_formula(shape, c, free_stages);
 }
 

@@ -76,7 +76,7 @@ static void oldest_attempts_are_dropped_at_the_limit(void **state) {
   (void)state;
   for (uint64_t i = 0; i < CLV_RECORD_MAX_ATTEMPTS + 3; i++) add_attempt(&r, CLV_RUN_FAILED, i);
   assert_int_equal(r.n_attempts, CLV_RECORD_MAX_ATTEMPTS);
-  assert_int_equal(r.earlier, 3);
+  assert_int_equal(r.n_earlier, 3);
   assert_int_equal(r.attempts[0].step, 3);
   assert_ok(again(&r, &b, &err), &err);
   assert_int_equal(b.attempts[b.n_attempts - 1].step, CLV_RECORD_MAX_ATTEMPTS + 2);
