@@ -346,13 +346,16 @@ typedef struct clv_egress_row {
   clv_findings shows;  /* all findings of the tensor */
   clv_findings looked; /* the findings in `shows` that only the look has found */
   uint32_t stage;      /* index of the module in the session; n_stages: the loss */
-  uint32_t input;      /* INPUT, LABELS: index of the module's input; CACHED: 1 for row numbers */
-  uint32_t n_values;   /* values that cross the cut together */
-  int worker;          /* index of the receiver in the session's workers */
+  uint32_t
+      /* INPUT, LABELS: index of the module's input. CACHED: 1 if the tensor holds row numbers, 0 if
+       * it holds rows */
+      input;
+  uint32_t n_values; /* values that cross the cut together */
+  int worker;        /* index of the receiver in the session's workers */
   clv_dtype dtype;
   clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
   uint64_t bytes_per_step; /* bytes of all micro-batches of a full step; WEIGHTS: of one push */
-  int64_t places;          /* most rows of a packed sequence, as in clv_node; 0: not packed */
+  int64_t places;          /* most positions of a packed sequence, as in clv_node; 0: not packed */
   bool relayed;            /* the master receives the value from another worker and forwards it */
   /* hiding layers at the master on the shortest path, as clv_policy_tensor */
   uint32_t layers_at_home;
