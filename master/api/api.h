@@ -16,7 +16,7 @@
 clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
                             clv_session_config **ret, clv_err *err) CLV_USE_RESULT;
 
-/* As cleave_open. The configuration is borrowed and must outlive the runtime. */
+/* As cleave_open, with a configuration of the caller, which must outlive the runtime. */
 cleave_status cleave_open_config(const clv_session_config *config, const cleave_options *options,
                                  cleave_runtime **ret_runtime, cleave_error *error) CLEAVE_RESULT;
 

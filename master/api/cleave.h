@@ -382,7 +382,7 @@ typedef struct cleave_named_tensor {
 
 typedef struct cleave_module_options {
   size_t size;      /* sizeof(cleave_module_options) */
-  const char *name; /* for messages, reports and its worker's status; unique in the runtime */
+  const char *name; /* name for messages, reports and its worker's status; unique in the runtime */
   const char *at;   /* "master" (also NULL) or a worker's name */
   /* Device of the module. NULL is "auto": the node's first device that is not a processor, else its
    * processor. "cpu"; "cuda", the first CUDA device; "cuda:1". The master also has "cpu:0" and
@@ -541,7 +541,7 @@ typedef struct cleave_parameter {
   cleave_dtype dtype;
   int rank;
   int64_t shape[CLEAVE_MAX_RANK];
-  bool learns; /* it is a parameter that is not frozen */
+  bool learns; /* a parameter that is not frozen */
   bool buffer; /* running statistics */
   /* Optimiser that steps it, in group `group` of cleave_optimizer_new; NULL: none. Must not be used
    * after the program has released it. */

@@ -193,8 +193,8 @@ static api_context *find_closing_context(cleave_runtime *rt, api_future *f) {
   return NULL;
 }
 
-/* True if the closing still waits for owners or for a pending step; the latter has its own
- * deadline. */
+/* True if the closing still waits for owners of kept values or for a pending step, which has its
+ * own deadline. */
 static bool must_wait_to_close(const cleave_runtime *rt, const api_context *c, api_future *f) {
   if (f->stage == WAITS_FOR_OWNERS && c->n_unconfirmed_kept && !c->failed &&
       !api_is_expired(rt, f->until_ns))

@@ -105,7 +105,7 @@ typedef struct api_peer {
   cleave_error loss_error;       /* error of its last loss, which functions that need it return */
   clv_link_counts last_counts;   /* counters at the last cleave_measure */
   uint32_t n_returns;            /* times that it was lost and has rejoined (incarnations_int.h) */
-  char wire_name[CLEAVE_NAME + 1]; /* its name in frames since it has rejoined */
+  char wire_name[CLEAVE_NAME + 1]; /* its name in frames after it has rejoined */
   uint64_t connect_deadline_ns;  /* monotonic time at which connecting must be done; 0: not begun */
   uint64_t bytes_up, bytes_down; /* bytes sent and received over links that have ended */
   uint32_t n_loading;            /* modules that are being loaded there */
@@ -210,7 +210,7 @@ typedef struct api_kept_ref {
   uint32_t owner;        /* node that keeps the value */
   uint64_t value_id;     /* id of the value in the context that made it */
   cleave_module *module; /* module that computes it; NULL: a leaf of the program */
-  char context_name[64]; /* name of its context */
+  char context_name[64]; /* name of the context that made the value */
   clv_dtype dtype;
   clv_shape shape;
   struct api_context *
@@ -233,10 +233,12 @@ typedef struct api_kept_ref {
 typedef struct api_value {
   uint64_t id;
   struct api_context *context;
-  cleave_module *module;               /* module that was called; NULL: a leaf */
-  api_kept_ref *kept_ref;              /* kept reference of a leaf; NULL: a tensor of the program */
-  const cleave_module *cached_rows_of; /* of a leaf: rows of this module's output that a worker
-                                          caches; NULL: not such a leaf */
+  cleave_module *module;  /* module that was called; NULL: a leaf */
+  api_kept_ref *kept_ref; /* kept reference of a leaf; NULL: a tensor of the program */
+  const cleave_module *
+      /* module whose output rows, cached at a worker, the leaf stands for; NULL: another kind of
+       * value */
+      cached_rows_of;
   clv_dtype dtype;
   clv_shape shape;
   api_node_set nodes_with_value;      /* nodes that compute it, have it, or are being sent it */

@@ -52,7 +52,7 @@ void api_futures_free(cleave_runtime *rt) {
     free_callbacks(f->callbacks);
     free(f);
   }
-  free_futures(rt->futures_state->free);
+  free_futures(rt->futures_state->free_records);
   free_callbacks(rt->futures_state->free_callbacks);
   free(rt->futures_state);
   rt->futures_state = NULL;
@@ -62,11 +62,11 @@ void api_futures_free(cleave_runtime *rt) {
 cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64_t until_ns,
                              uint64_t deadline_ms, api_future **ret, cleave_error *error) {
   api_futures *all = rt->futures_state;
-  api_future *f = all->free;
+  api_future *f = all->free_records;
   if (all->is_closing && !op->may_begin_while_closing)
     return api_fail(error, CLV_PRECONDITION, "the runtime is being closed: nothing new begins");
   if (f)
-    all->free = f->next;
+    all->free_records = f->next;
   else
     TRY(clv_alloc(1, sizeof *f, &f, &err));
   *f = (api_future){.op = op,
@@ -115,8 +115,8 @@ void api_future_drop_if_unused(cleave_runtime *rt, api_future *f) {
   if (!f->is_finished || !f->released || f->n_users || f->callbacks) return;
   if (f->id) api_id_table_remove(&rt->futures, f->id);
   free_contents(rt, f);
-  f->next = rt->futures_state->free;
-  rt->futures_state->free = f;
+  f->next = rt->futures_state->free_records;
+  rt->futures_state->free_records = f;
 }
 
 void api_future_release_use(cleave_runtime *rt, api_future *f) {

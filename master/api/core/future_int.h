@@ -68,7 +68,9 @@ typedef struct api_operation {
   /* Copies the result of a successful operation to *ret. NULL: it has no result. */
   cleave_status (*copy_result)(const struct api_future *f, void *ret, cleave_error *error);
   void (*free)(cleave_runtime *rt, struct api_future *f); /* frees f->work; NULL: no work */
-  bool runs_in_order;           /* waits for earlier backwards, steps and writes of its context */
+  bool
+      /* the operation waits for earlier backwards, steps and writes of its context */
+      runs_in_order;
   bool may_begin_while_closing; /* may begin while the runtime is being closed */
   bool has_thread;              /* a separate thread runs it, which cannot be stopped */
   bool needs_no_thread;         /* its future advances without the thread of futures */
@@ -78,8 +80,8 @@ typedef struct api_future {
   uint64_t
       id; /* id of the program's handle; 0: a blocking function uses the record, without a handle */
   const api_operation *op;
-  uint32_t stage;      /* 0: nothing has been sent */
-  uint32_t n_users;    /* functions that use the record */
+  uint32_t stage;      /* state of the operation, an enum of its file; 0: nothing has been sent */
+  uint32_t n_users;    /* functions that use the record now */
   uint32_t n_watchers; /* functions that wait for it, and callbacks */
   bool is_done, is_finished, released;
   bool cannot_cancel; /* its work goes on after a cancel; only the result is dropped */
@@ -88,7 +90,7 @@ typedef struct api_future {
   bool end_awaits_owners;
   uint64_t until_ns, deadline_ms;
   uint64_t poll_ns;                /* when its deadline is checked; UINT64_MAX: never */
-  cleave_error why;                /* how it ended; status OK: success */
+  cleave_error why;                /* how the operation ended; status OK: success */
   char subject[CLV_WIRE_NAME + 1]; /* name of its module, context or parameter, for messages */
   api_callback *callbacks, **callbacks_end;
   struct api_future *next, **prev_link; /* in the list of unfinished or free records */
@@ -115,7 +117,7 @@ typedef struct api_future {
 typedef struct api_futures {
   api_future *first, **end;       /* unfinished, oldest first */
   api_future *ready, **ready_end; /* done, with callbacks that are not called yet */
-  api_future *free;
+  api_future *free_records;
   api_callback *free_callbacks;
   pthread_t thread;
   /* Calls the callbacks that are due. NULL: no callback was ever given. */

@@ -51,7 +51,8 @@ static void flush_links(cleave_runtime *rt) {
     if (!api_is_lost(&rt->peers[i])) clv_link_flush(rt->peers[i].link);
 }
 
-/* Sleeps, or drives the master's node, which also handles packets that were buffered. */
+/* Sleeps until until_ns, or drives the master's node, which handles buffered packets as well.
+ * Returns false if until_ns has passed. */
 static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {
   if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller)
     return drive_master_node(rt, until_ns);

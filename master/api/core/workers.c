@@ -60,7 +60,8 @@ static clv_code map_call_error(clv_code code, clv_err *err) {
   return code;
 }
 
-/* Reports an answer that cannot be decoded or that contradicts the request. */
+/* Maps the error of an answer that cannot be decoded, or that contradicts the request, to
+ * CLV_BAD_ANSWER. */
 static clv_code map_answer_error(clv_code code, clv_err *err) {
   if (code == CLV_OK || code == CLV_UNIMPLEMENTED) return map_call_error(code, err);
   err->code = CLV_BAD_ANSWER;
