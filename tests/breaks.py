@@ -157,7 +157,7 @@ of("master/plan/adapters.c", "tests/net/training/test_lora.py",
 of("common/model/config/emit.c", "tests/unit/plan/test_adapters",
    no_adapters_are_written=("static void write_row(", "is_section_absent(w, row, base)", "(is_section_absent(w, row, base) && false)"))
 of("master/api/core/module.c", "tests/net/training/test_lora.py",
-   an_adapter_begins_as_its_layer=("clv_code clv_layer_keys(", "if (is_further(g, i))", "if (is_further(g, i) && false)"))
+   an_adapter_begins_as_its_layer=("clv_code clv_layer_keys(", "if (is_later_node_of_layer(g, i))", "if (is_later_node_of_layer(g, i) && false)"))
 of("worker/service/artifact.c", "tests/net/training/test_lora.py",
    an_artifact_has_adapters=("static clv_code make_wants(", "clv_lora_is_adapter(p->name)", "false"))
 
@@ -189,12 +189,12 @@ of("master/train/modules.c", MEMORY,
 of("worker/service/artifact.c", MEMORY,
    an_artifact_comes_at_once=("", "enum { PART_BYTES = CLV_BASE_CHUNK_BYTES };", "enum { PART_BYTES = 1 << 26 };"))
 of("master/api/core/state_pieces.c", MEMORY,
-   all_pieces_are_asked_for_at_once=("", "LEAST_WINDOW = 2 << 20, MOST_WINDOW = 16 << 20", "LEAST_WINDOW = 64 << 20, MOST_WINDOW = 64 << 20"),
-   items_come_whole=("static bool knows_pieces(", "return !p->m->node ||", "return p->m->node > 1000 &&"))
+   all_pieces_are_asked_for_at_once=("", "MIN_WINDOW = 2 << 20, MAX_WINDOW = 16 << 20", "MIN_WINDOW = 64 << 20, MAX_WINDOW = 64 << 20"),
+   items_come_whole=("static bool has_pieces(", "return !p->m->node ||", "return p->m->node > 1000 &&"))
 of("common/model/weights/checkpoint_read.c", MEMORY,
    checkpoints_are_read_to_be_verified=("static clv_code verify_file(", "CLV_TRY(clv_sha256_fd(fd.fd, fd.size, NULL, label, &digest, err));", "CLV_AUTO(clv_bytes_done) clv_bytes all = {0}; CLV_TRY(clv_weights_fd_read_all(&fd, SIZE_MAX / 2, &all, err)); CLV_TRY(clv_sha256_of(all.data, all.len, &digest, err));"))
 of("master/api/core/state_pieces.c", "tests/net/hostile/test_hostile_state.py state_pieces_give_same_bits_and_wrong_ones_are_refused",
-   any_piece_is_believed=("static cleave_status check_piece(", "if (t && t->dtype == CLV_U8 && t->bytes == x->length &&", "if (t && strlen(x->got.name) < 1000) return CLEAVE_OK; if (t && t->dtype == CLV_U8 && t->bytes == x->length &&"))
+   any_piece_is_believed=("static cleave_status check_piece(", "if (t && t->dtype == CLV_U8 && t->bytes == x->length &&", "if (t && strlen(x->received.name) < 1000) return CLEAVE_OK; if (t && t->dtype == CLV_U8 && t->bytes == x->length &&"))
 of("common/engine/module_state.c", "tests/net/hostile/test_rules.py r5_42_a_piece_beyond_its_item",
    pieces_lie_behind_their_item=("clv_code clv_state_item_part(", "|| length > item->bytes - offset", ""))
 of("common/net/wire/frame_check.c", "tests/net/hostile/test_rules.py r5_41_a_piece_that_is_none",
@@ -256,7 +256,7 @@ of("common/model/graph/params.c", NARROW,
 of("common/base/tensor/tensor.c", NARROW,
    halves_are_cut_off=("uint16_t clv_bf16_of(", "0x7fff + (bits >> 16 & 1)", "0"))
 of("master/api/core/module.c", "tests/net/training/test_lora.py bf16_base_gives_the_same_bits_in_any_placement",
-   the_base_is_f32_all_the_same=("static cleave_status narrow(", "m->frozen_bf16 = o->frozen_bf16;", "m->frozen_bf16 = o->frozen_bf16 && m->node > 1000;"))
+   the_base_is_f32_all_the_same=("static cleave_status enable_bf16_storage(", "m->frozen_bf16 = o->frozen_bf16;", "m->frozen_bf16 = o->frozen_bf16 && m->node > 1000;"))
 
 # ---- text ----------------------------------------------------------------------------------------
 TOKENS = "tests/unit/tokens/test_tokens"
@@ -520,7 +520,7 @@ of("common/model/graph/tensor_parallel.c", "tests/unit/graph/test_divide",
    each_part_adds_the_bias=("static clv_code add_rows", "attrs.bias = false;", ""))
 of("master/api/extra/parallel_state.c", "tests/unit/api/test_parallel",
    a_parts_shape_is_taken_for_the_whole=("static cleave_status check_item", "counter || clv_shape_equal(&shape, &of->shape)", "true"),
-   only_the_first_part_is_read=("static cleave_status take_module", "part_of(p, i)", "0"))
+   only_the_first_part_is_read=("static cleave_status join_module", "part_index_of(p, i)", "0"))
 of("master/api/extra/parallel.c", "tests/unit/api/test_parallel",
    a_part_gets_its_layers_key=[("static cleave_status load_module(", ".seed = s->is_sharded ? 0 : o->seed,", ".seed = o->seed,"), ("static cleave_status load_module(", "s->is_sharded ? NULL : p->name", "p->name")],
    parts_draw_their_own_numbers=("static cleave_status load_module(", ".n_weights = (size_t)w.params->n,", ".n_weights = 0,"),
@@ -538,13 +538,13 @@ of("master/api/core/links.c", SIMULATED,
    who_is_lost_fails_nothing=("", "api_node_fail(rt, p->index, &p->loss_error);", ""))
 of("master/api/extra/kept_refs.c", SIMULATED,
    nobody_hears_what_a_kept_value_elsewhere_needs=("static void mark_inputs", "a->needed_by_peer |= a->module && a->module->node != v->module->node;", ""),
-   a_released_kept_value_is_waited_for=("", "answered(rt, k); api_id_table_remove", "api_id_table_remove"))
+   a_released_kept_value_is_waited_for=("", "end_owner_wait(rt, k); api_id_table_remove", "api_id_table_remove"))
 
 of("master/api/extra/futures.c", SIMULATED,
    no_cancel_settles_anything=("cleave_status cleave_future_cancel(", "if (f->cannot_cancel || f->is_finished) api_future_settle(runtime, f, &why); else api_future_end_early(runtime, f, &why);", ""),
    what_is_cancelled_reaches_workers=("cleave_status cleave_future_cancel(", "if (f->cannot_cancel || f->is_finished)", "if (true)"))
 of("master/api/core/module_load.c", SIMULATED,
-   a_module_has_its_predecessors_generation=("static cleave_status attempt(", "m->generation = rt->generations[m->index]++;", "m->generation = rt->generations[m->index];"))
+   a_module_has_its_predecessors_generation=("static cleave_status try_load(", "m->generation = rt->generations[m->index]++;", "m->generation = rt->generations[m->index];"))
 
 # ---- memory that the host cannot touch -----------------------------------------------------------
 of("common/model/graph/plan_run.c", "tests/unit/graph/test_far",
@@ -579,17 +579,17 @@ of("common/model/optim/optim.c", "tests/unit/optim/test_optim",
 of("worker/service/devices.c", "tests/unit/service/test_devices",
    every_device_is_the_processor=("static clv_code add_device(", "d->backend = backend;", "d->backend = clv_backend_cpu();"))
 of("master/api/core/module.c", "tests/unit/api/test_far",
-   a_module_at_the_master_is_on_the_processor=("static const clv_backend *own_backend(", "return others->list[i];", "return clv_backend_cpu();"))
+   a_module_at_the_master_is_on_the_processor=("static const clv_backend *find_own_backend(", "return others->list[i];", "return clv_backend_cpu();"))
 
 # ---- futures -------------------------------------------------------------------------------------
 FUTURES = "tests/net/api/test_api_futures.py"
 of("master/api/core/future.c", FUTURES,
-   a_step_does_not_wait_for_the_backward_before_it=("bool api_future_has_earlier", "o->op->in_order && o->context == f->context", "false"))
+   a_step_does_not_wait_for_the_backward_before_it=("bool api_future_has_earlier", "o->op->runs_in_order && o->context == f->context", "false"))
 of("master/api/extra/futures.c", FUTURES,
-   who_asks_late_is_never_called=("static cleave_status add_callback(", "if (!f->done || !first) return CLEAVE_OK;", "return CLEAVE_OK;"),
+   who_asks_late_is_never_called=("static cleave_status add_callback(", "if (!f->is_done || !first) return CLEAVE_OK;", "return CLEAVE_OK;"),
    what_is_cancelled_is_sent=("cleave_status cleave_future_cancel(", "if (f->cannot_cancel || f->is_finished)", "if (true)"))
 of("master/api/core/await.c", FUTURES,
-   nobody_goes_on_with_what_nobody_waits_for=("static void *attend(", "api_futures_advance(rt)", "UINT64_MAX"))
+   nobody_goes_on_with_what_nobody_waits_for=("static void *run_futures_thread(", "api_futures_advance(rt)", "UINT64_MAX"))
 
 # ---- the same programs over real daemons ---------------------------------------------------------
 DAEMONS = "tests/simulate/daemons/test_daemons.py"
@@ -597,7 +597,7 @@ of("master/api/core/incarnations.c", DAEMONS + " programs_recover_from_a_lost_wo
    who_was_lost_need_not_be_loaded_again=("cleave_status api_check_module_present(", "m->n_returns == p->n_returns", "true"))
 of("master/api/core/module_load.c", SIMULATED,
    what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_load_at_node(", "if (!m->may_be_at_node) return", "if (m->state != MODULE_GONE) return"),
-   a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status attempt(", "m->generation =", "if (!m->may_be_at_node) m->generation ="))
+   a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status try_load(", "m->generation =", "if (!m->may_be_at_node) m->generation ="))
 of("master/api/extra/futures.c", DAEMONS + " programs_give_the_bits_of_a_local_run",
    a_cancel_does_nothing=(
        "cleave_status cleave_future_cancel(",
@@ -609,9 +609,9 @@ of("common/net/rpc/channel.c", "tests/net/operations/test_tls.py dying_server_is
 # ---- workers that come back ----------------------------------------------------------------------
 REJOIN = "tests/net/api/test_api_rejoin.py killed_direct"
 of("master/api/extra/rejoin.c", REJOIN,
-   what_was_saved_of_an_optimiser_is_not_put_back=("static cleave_status put_contents(", "k < 2", "k < 1"),
-   a_context_of_an_earlier_life_is_not_marked=("static void leave_contexts(", "c->nodes_since_restarted |= NODE_BIT(node);", ""),
-   weights_that_are_not_kept_are_not_asked_for=("static cleave_status take_contents(", "|| !m->has_given_weights", "|| true"))
+   what_was_saved_of_an_optimiser_is_not_put_back=("static cleave_status send_module_state(", "k < 2", "k < 1"),
+   a_context_of_an_earlier_life_is_not_marked=("static void end_contexts_at(", "c->nodes_since_restarted |= NODE_BIT(node);", ""),
+   weights_that_are_not_kept_are_not_asked_for=("static cleave_status copy_module_state(", "|| !m->has_given_weights", "|| true"))
 of("master/api/core/incarnations.c", REJOIN,
    a_module_that_was_lost_is_taken_for_there=("cleave_status api_check_module_present(", "m->n_returns == p->n_returns", "true"))
 of("master/api/core/incarnations_int.h", REJOIN,
@@ -619,9 +619,9 @@ of("master/api/core/incarnations_int.h", REJOIN,
 of("master/api/core/state_tables.c", "tests/unit/api/test_api_states",
    who_was_lost_again_has_come_back=("[PEER_LOST_DURING_REJOIN] = {", "[PEER_REJOINS] = DO(REFUSE, PEER_LOST_DURING_REJOIN)", "[PEER_REJOINS] = DO(SETTLE, PEER_PRESENT)"))
 of("master/api/core/wait.c", SIMULATED,
-   ends_are_sent_once=("static uint64_t before_sleep(", "i < rt->n_jobs", "i < 1"))
+   ends_are_sent_once=("static uint64_t run_jobs(", "i < rt->n_jobs", "i < 1"))
 of("master/api/core/workers.c", REJOIN,
-   who_is_lost_is_dialled=("static uint32_t direct_peers(", "wanted && api_can_link_directly(from, p)", "wanted"))
+   who_is_lost_is_dialled=("static uint32_t list_direct_peers(", "wanted && api_can_link_directly(from, p)", "wanted"))
 of("master/api/core/workers.c", "tests/net/api/test_api_rejoin.py cut_off",
    the_session_of_an_earlier_life_stays_open=("static clv_code connect_worker(", "if (p->state != PEER_PRESENT) api_end_session(p);", ""))
 
@@ -661,9 +661,9 @@ of("master/api/core/backward.c", GRADIENTS,
    a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->n_contributions = v->n_arrived = given != NULL;", "v->contributions = v->arrived = 0;"),
    a_backward_over_changed_parameters_is_sent=("static bool is_outdated", "if (v->weights_version == m->weights_version || c->has_step_at[m->index]) return false;", "return false;"))
 of("master/api/extra/gradients.c", GRADIENTS,
-   nobody_votes_on_what_was_written=("static cleave_status write_it(", "c->nodes_with_written_gradients |= NODE_BIT(f->module->node);", ";"))
+   nobody_votes_on_what_was_written=("static cleave_status send_write(", "c->nodes_with_written_gradients |= NODE_BIT(f->module->node);", ";"))
 of("master/api/core/events.c", GRADIENTS,
-   what_was_not_finite_stays_so=("static bool on_finished", "c->not_finite &= ~NODE_BIT(from->index);", ";"))
+   what_was_not_finite_stays_so=("static bool on_finished", "c->nodes_not_finite &= ~NODE_BIT(from->index);", ";"))
 
 # ---- devices -------------------------------------------------------------------------------------
 CUDA = "tests/net/training/test_cuda.py"
@@ -743,7 +743,7 @@ of("master/watch/doctor.c", TWO,
 of("common/net/wire/hello.c", "tests/unit/wire/test_session",
    an_older_worker_says_nothing_of_its_first_device=("static clv_wire_device_kind kind_by_name(", "strcmp(m->devices[0], name) == 0 ||", ""))
 of("master/api/core/module.c", CUDA,
-   cuda_without_a_number_is_no_device=("static void find_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
+   cuda_without_a_number_is_no_device=("static void resolve_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))
 of("master/ops.c", "tests/net/operations/test_cli.py",
    ops_forget_what_cuda_has=("static bool cuda_has(", "return has[op];", "return has[op] && op < 3;"))

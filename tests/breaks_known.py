@@ -29,8 +29,8 @@ of("master/data/labels.c", KNOWN,
    only_one_label_has_an_order=("bool clv_dataset_label_hash(", "if (!ds->labels || record >= ds->count) return false;", "return false;"))
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger",
    two_may_add_at_once=("static clv_code open_and_lock(", "return lock_file(f, err);", "return f->fd < 0 ? lock_file(f, err) : CLV_OK;"),
-   a_cut_line_stays=("static clv_code append(", "if (ftruncate(f->fd, (off_t)at) != 0)", "if (!at)"),
-   a_full_ledger_is_not_compacted=("static clv_code add(", "return fits ? append(&f, whole, &lines, err) : rewrite(&f, l, &lines, err);", 'return fits ? append(&f, whole, &lines, err) : fail_file(&f, "written", "it is full", err);'),
+   a_cut_line_stays=("static clv_code append_lines(", "if (ftruncate(f->fd, (off_t)at) != 0)", "if (!at)"),
+   a_full_ledger_is_not_compacted=("static clv_code add_items(", "return fits ? append_lines(&f, whole, &lines, err) : rewrite_compacted(&f, l, &lines, err);", 'return fits ? append_lines(&f, whole, &lines, err) : fail_file(&f, "written", "it is full", err);'),
    lines_go_to_a_file_that_is_gone=("static clv_code open_for_adding(", "while (is_replaced(f)) {", "while (is_replaced(f) && !f->path.data) {"))
 of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
-   compacting_keeps_all=("clv_code clv_ledger_compact(", "if (!i || !has_mark_of(", "if (!i || has_mark_of("))
+   compacting_keeps_all=("clv_code clv_ledger_compact(", "if (!i || !has_same_mark(", "if (!i || has_same_mark("))

@@ -41,8 +41,8 @@ of("common/model/graph/blocks.c", BLOCKS,
    numbered_blocks_are_one=("static bool is_numbered(", "return true;", "return last > first + 1000;"),
    blocks_may_overlap=("clv_code clv_graph_mark_recompute(", "if (g->nodes[i].recompute)", "if (false)"))
 API_MODULES = "tests/net/api/test_api_modules.py"
-of("master/api/core/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill(", "PASS(api_mark_recompute_blocks(m, o, error));", ""))
-of("master/api/core/recompute_blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark(", "if (first > last)", "if (false)"))
+of("master/api/core/module.c", API_MODULES, a_programs_blocks_are_kept=("static cleave_status fill_module(", "PASS(api_mark_recompute_blocks(m, o, error));", ""))
+of("master/api/core/recompute_blocks.c", API_MODULES, ranges_may_be_the_wrong_way_round=("static clv_code mark_entry(", "if (first > last)", "if (false)"))
 of("common/model/graph/lora.c", "tests/unit/graph/test_lora", adapters_are_kept_in_blocks_that_are_not=("static clv_code add_adapter_node(", "w->to->nodes[*at].recompute = n->recompute;", ""))
 
 # ---- attention -----------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ of("master/plan/cache.c", CACHE,
 of("master/plan/schedule.c", CACHE,
    places_of_the_front_stay_empty=("static void number_instructions(", "if (b->has_cache && in->stage == 0) continue;", ""))
 of("master/api/core/cached_rows.c", CACHE,
-   any_worker_is_asked_to_keep=("static cleave_status check(", "if (p->has_row_cache) return CLEAVE_OK;", "return CLEAVE_OK;"))
+   any_worker_is_asked_to_keep=("static cleave_status check_cache(", "if (p->has_row_cache) return CLEAVE_OK;", "return CLEAVE_OK;"))
 of("master/api/core/may_send.c", CACHE,
    numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor + 1 == f->n_tensors;", ";"))
 of("master/run/run_cache.c", CACHE,
@@ -156,7 +156,7 @@ of("master/plan/cache.c", CACHED,
 of("master/egress/gate.c", "tests/unit/egress/test_gate",
    numbers_are_admitted_as_rows=("", '"rows to be kept of", true', '"rows to be kept of", false'))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
-   what_is_kept_needs_no_kind=("static const char *kind_of(", '[CLV_EGRESS_CACHED] = "cached",', ""))
+   what_is_kept_needs_no_kind=("static const char *kind_word(", '[CLV_EGRESS_CACHED] = "cached",', ""))
 of("worker/service/caches.c", CACHE,
    expired_caches_stay=("void clv_service_evict_caches(", "uint32_t gone = clv_caches_evict_expired(s->caches, (int64_t)(clv_wall_ms() / 1000));", "uint32_t gone = 0;"),
    the_session_alone_says_for_how_long=("static clv_code apply_settings(", "CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)", "c->keep_s"),
@@ -209,7 +209,7 @@ of("common/model/weights/names.c", "tests/unit/weights/test_pretrained", the_bia
 
 # ---- a worker that has lost its link and does not know -------------------------------------------
 of("master/api/core/module_load.c", "simulate/simulate --seed 2040",
-   a_worker_that_was_not_told_has_it_already=("cleave_status api_module_load_at_node(", "if (!m->may_be_at_node) return find_loss(m, until_ns, error);", "if (!m->tried) return status;"))
+   a_worker_that_was_not_told_has_it_already=("cleave_status api_module_load_at_node(", "if (!m->may_be_at_node) return detect_broken_link(m, until_ns, error);", "if (!m->may_be_at_node) return status;"))
 
 # ---- predictions of documents --------------------------------------------------------------------
 OF_DOCUMENTS, OF_PAGES = "tests/net/training/test_documents.py", "tests/unit/data/test_pages"

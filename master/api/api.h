@@ -16,23 +16,23 @@
 clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
                             clv_session_config **ret, clv_err *err) CLV_USE_RESULT;
 
-/* As cleave_open. The configuration is borrowed and must outlive the runtime. */
+/* As cleave_open, with a configuration of the caller, which must outlive the runtime. */
 cleave_status cleave_open_config(const clv_session_config *config, const cleave_options *options,
                                  cleave_runtime **ret_runtime, cleave_error *error) CLEAVE_RESULT;
 
-/* CLV_DATA_LOSS, located in the session: an artifact that the worker reports is a file of weights
- * that the session declares `secret: true`, or such a file, which is read and hashed, is missing or
- * damaged. */
+/* Checks that no weights declared `secret: true` are an artifact of the worker. CLV_DATA_LOSS, with
+ * the position in the session file: the worker reports such weights as an artifact, or the file of
+ * secret weights, which is read and hashed, is missing or damaged. */
 struct clv_wire_hello_reply;
 clv_code cleave_secrets_check(const clv_session_config *config,
                               const struct clv_wire_hello_reply *hello,
                               clv_err *err) CLV_USE_RESULT;
 
-/* Contents of a runtime, and its link to a worker, for a thread that observes while the program
- * works. Cheap. Must not run during cleave_close. */
+/* Counts of a runtime's objects, for a monitoring thread. cleave_inspect and cleave_inspect_link
+ * are cheap and must not run during cleave_close. */
 typedef struct cleave_holding {
   uint64_t contexts, values; /* open contexts; values on the tape */
-  uint64_t memory_bytes;     /* tensors, and stages here */
+  uint64_t memory_bytes;     /* memory of tensors and modules in this process */
   int64_t certificate_end;   /* seconds since 1970; 0: no certificate */
 } cleave_holding;
 void cleave_inspect(cleave_runtime *runtime, cleave_holding *ret);
@@ -43,26 +43,29 @@ typedef struct cleave_link_status {
   uint64_t pending_out, pending_in; /* bytes of tensors in flight, as clv_link_load */
   uint64_t packets_out,
       packets_in;      /* packets that wait to be sent; packets received and not handled yet */
-  double round_trip_s; /* of the last PING; 0: none yet */
-  double silent_s;     /* since its last packet; 0: none yet */
+  double round_trip_s; /* round-trip time of the last PING; 0: none yet */
+  double silent_s;     /* seconds since the last packet from the worker; 0: none yet */
 } cleave_link_status;
-/* node: 1.. as cleave_node_name; false beyond the last. */
+/* Fills *ret for the link to worker `node`, numbered from 1 as for cleave_node_name. Returns false
+ * if there is no such worker. */
 bool cleave_inspect_link(cleave_runtime *runtime, uint32_t node, cleave_link_status *ret);
 
-/* BLOCKS for one call. What worker `node` says of the bytes that it has sent over each of its links
- * in this session, messages included; peer "" is the master. */
+/* BLOCKS for one gRPC call. Asks worker `node` for the bytes that it has sent over each of its
+ * links in this session, messages included, and calls `report` for each link. peer "" is the
+ * master. */
 typedef void cleave_link_report(void *user, const char *worker, const char *peer, uint64_t bytes);
 clv_code cleave_ask_links(cleave_runtime *runtime, uint32_t node, uint64_t timeout_ms,
                           cleave_link_report *report, void *user, clv_err *err) CLV_USE_RESULT;
 
-/* Sets the keys of a graph's layers, from which first weights and dropout follow. A key is made of
- * the session's seed, the layer's number, and what tells this network from others of the program:
- * its seed, or its name (seed 0); that of a further node of a layer also of the node's name. */
+/* Sets the keys of a graph's layers, from which initial weights and dropout masks are drawn. A
+ * key derives from the session's seed, the layer's number and the network's seed, or the
+ * network's name if that seed is 0. The keys of a layer's second and later nodes also derive
+ * from the node's name. */
 enum { CLEAVE_SESSION_NETWORK = 1 }; /* the seed of the one network that a session file has */
 clv_code clv_layer_keys(const clv_key *session, const char *network, uint64_t seed, clv_graph *g,
                         clv_err *err) CLV_USE_RESULT;
 
-/* ---- rows that a worker keeps (cached.c) ----------------------------------------------------- */
+/* ---- rows that a worker keeps (cached_rows.c) ------------------------------------------------ */
 
 /* Rows of the output of `from`, a module at the master, that the worker of `to` caches on its
  * disk. */
@@ -70,22 +73,24 @@ typedef struct cleave_cached {
   const cleave_module *from, *to;
   clv_sha256 key;
   uint64_t records, keep_s; /* as clv_wire_cached */
-  const int64_t *rows;      /* [n] their numbers */
+  const int64_t *rows;      /* [n] record number of each row */
   size_t n;
 } cleave_cached;
 
-/* CLEAVE_UNIMPLEMENTED: that worker keeps none for this identity. */
+/* Checks that the worker can cache the rows. CLEAVE_UNIMPLEMENTED: it keeps no cache for this
+ * identity. */
 cleave_status cleave_cached_check(const cleave_cached *cached, cleave_error *error) CLEAVE_RESULT;
-/* Makes a leaf of these rows, for calls at that worker only, without a gradient. values: sent to be
- * cached; NULL: the worker has them. Functions that use the leaf return an error of the worker. */
+/* Makes a leaf of the cached rows, without a gradient, for calls at the worker of `to` only.
+ * values: the rows, sent to be cached; NULL: the worker has them. Functions that use the leaf
+ * return an error of the worker. */
 cleave_status cleave_leaf_cached(cleave_runtime *runtime, cleave_context context,
                                  const cleave_cached *cached, const cleave_tensor *values,
                                  cleave_reference *ret_reference,
                                  cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS for one call. ret_rows: that the worker has under that key. */
+/* BLOCKS for one gRPC call. *ret_rows: number of rows that the worker has cached under the key. */
 clv_code cleave_cache_count(const cleave_cached *cached, uint64_t timeout_ms, uint64_t *ret_rows,
                             clv_err *err) CLV_USE_RESULT;
-/* BLOCKS for one call: the worker deletes the cache. ret_rows: that were there. */
+/* BLOCKS for one gRPC call. The worker deletes the cache. *ret_rows: number of rows that it had. */
 clv_code cleave_cache_end(const cleave_cached *cached, uint64_t timeout_ms, uint64_t *ret_rows,
                           clv_err *err) CLV_USE_RESULT;
 
@@ -98,14 +103,15 @@ bool cleave_is_passed_on(const cleave_error *why);
 /* Items of a module's state, in the order of its node. Start with {0}. */
 typedef struct cleave_state_list {
   clv_weights_want *items; /* [n] */
-  char *names;             /* of them */
+  char *names;             /* memory of the items' names */
   size_t n;
 } cleave_state_list;
 cleave_status cleave_state_list_of(const cleave_module *module, cleave_state_kind kind,
                                    cleave_state_list *ret, cleave_error *error) CLEAVE_RESULT;
 void cleave_state_list_done(cleave_state_list *l);
 
-/* Bytes offset.. of items[item], `length` of them: to be read from data, or written there. */
+/* Callback that moves `length` bytes of items[item], from byte `offset` on: a take callback reads
+ * them from `data`, a give callback writes them to `data`. */
 typedef clv_code cleave_piece_move(void *user, size_t item, uint64_t offset, void *data,
                                    size_t length, clv_err *err);
 
@@ -124,7 +130,7 @@ cleave_status cleave_state_give(cleave_runtime *runtime, cleave_module *module,
                                 cleave_piece_move *give, void *user,
                                 cleave_error *error) CLEAVE_RESULT;
 
-/* A copy; layers keep their numbers. */
+/* Makes a cleave_graph with a copy of `graph`. Layers keep their numbers. */
 cleave_status cleave_graph_of(const clv_graph *graph, cleave_graph **ret_graph,
                               cleave_error *error) CLEAVE_RESULT;
 

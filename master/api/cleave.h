@@ -77,7 +77,7 @@ extern "C" {
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* The numbers are gRPC's. */
+/* Status of a function. The numbers are those of gRPC's status codes. */
 typedef enum cleave_status {
   CLEAVE_OK = 0,
   CLEAVE_CANCELLED = 1,
@@ -88,7 +88,7 @@ typedef enum cleave_status {
   CLEAVE_EXISTS = 6,
   CLEAVE_DENIED = 7,
   CLEAVE_EXHAUSTED = 8,    /* a quota, a limit or memory */
-  CLEAVE_PRECONDITION = 9, /* right call, wrong state */
+  CLEAVE_PRECONDITION = 9, /* the call is valid, but not in the present state */
   CLEAVE_ABORTED = 10,
   CLEAVE_RANGE = 11,
   CLEAVE_UNIMPLEMENTED = 12,
@@ -216,7 +216,7 @@ typedef struct cleave_future {
  * without waiting. */
 typedef enum cleave_event_kind {
   CLEAVE_EVENT_FORWARD = 1,
-  CLEAVE_EVENT_BACKWARD = 2,        /* both parts of a backward in one; or each part alone: */
+  CLEAVE_EVENT_BACKWARD = 2,        /* a whole backward: gradients of inputs and of parameters */
   CLEAVE_EVENT_BACKWARD_INPUT = 3,  /* the part that computes gradients of inputs */
   CLEAVE_EVENT_BACKWARD_WEIGHT = 4, /* the part that computes gradients of parameters */
   CLEAVE_EVENT_STEP = 5,            /* a step inside the context (cleave_step_at) */
@@ -335,8 +335,8 @@ CLEAVE_API cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node,
 CLEAVE_API cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
-/* As a future, like cleave_module_place_async. CLEAVE_PRECONDITION and CLEAVE_NOT_FOUND are
- * returned at once. */
+/* As cleave_worker_rejoin, but returns a future, like cleave_module_place_async.
+ * CLEAVE_PRECONDITION and CLEAVE_NOT_FOUND are returned at once. */
 CLEAVE_API cleave_status cleave_worker_rejoin_async(cleave_runtime *runtime, const char *worker,
                                                     uint64_t deadline_ms, cleave_future *ret_future,
                                                     cleave_error *error) CLEAVE_RESULT;
@@ -382,7 +382,7 @@ typedef struct cleave_named_tensor {
 
 typedef struct cleave_module_options {
   size_t size;      /* sizeof(cleave_module_options) */
-  const char *name; /* for messages, reports and its worker's status; unique in the runtime */
+  const char *name; /* name for messages, reports and its worker's status; unique in the runtime */
   const char *at;   /* "master" (also NULL) or a worker's name */
   /* Device of the module. NULL is "auto": the node's first device that is not a processor, else its
    * processor. "cpu"; "cuda", the first CUDA device; "cuda:1". The master also has "cpu:0" and
@@ -513,9 +513,9 @@ CLEAVE_API cleave_status cleave_load_loss(cleave_runtime *runtime,
 CLEAVE_API cleave_status cleave_module_place(cleave_runtime *runtime, cleave_module *module,
                                              bool input_grads, uint64_t deadline_ms,
                                              cleave_error *error) CLEAVE_RESULT;
-/* As a future. A call that is made meanwhile waits for the module; a call after this is done
- * returns at once. A separate thread loads the module and cannot be stopped: cleave_future_cancel
- * drops the result, and cleave_close waits for the thread. */
+/* As cleave_module_place, but returns a future. A call that is made meanwhile waits for the module;
+ * a call after the future is done returns at once. A separate thread loads the module and cannot be
+ * stopped: cleave_future_cancel drops the result, and cleave_close waits for the thread. */
 CLEAVE_API cleave_status cleave_module_place_async(cleave_runtime *runtime, cleave_module *module,
                                                    bool input_grads, uint64_t deadline_ms,
                                                    cleave_future *ret_future,
@@ -541,7 +541,7 @@ typedef struct cleave_parameter {
   cleave_dtype dtype;
   int rank;
   int64_t shape[CLEAVE_MAX_RANK];
-  bool learns; /* it is a parameter that is not frozen */
+  bool learns; /* a parameter that is not frozen */
   bool buffer; /* running statistics */
   /* Optimiser that steps it, in group `group` of cleave_optimizer_new; NULL: none. Must not be used
    * after the program has released it. */
@@ -551,7 +551,7 @@ typedef struct cleave_parameter {
 
 /* Number of parameters and buffers, in the order of cleave_module_weight_name. NULL: 0. */
 CLEAVE_API size_t cleave_parameter_count(const cleave_module *module);
-/* CLEAVE_RANGE: no such index. */
+/* Describes parameter or buffer `index`. CLEAVE_RANGE: no such index. */
 CLEAVE_API cleave_status cleave_parameter_info(const cleave_module *module, size_t index,
                                                cleave_parameter *ret_parameter,
                                                cleave_error *error) CLEAVE_RESULT;
@@ -586,17 +586,19 @@ CLEAVE_API cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_modu
                                             const char *name, uint64_t deadline_ms,
                                             cleave_tensor *ret_tensor,
                                             cleave_error *error) CLEAVE_RESULT;
-/* As a future. The result includes steps that are decided, even if nodes have not answered them. */
+/* As cleave_weight_read, but returns a future. The result includes steps that are decided, even if
+ * nodes have not answered them. */
 CLEAVE_API cleave_status cleave_weight_read_async(cleave_runtime *runtime, cleave_module *module,
                                                   const char *name, uint64_t deadline_ms,
                                                   cleave_future *ret_future,
                                                   cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS until the node has it. dtype and shape must be the parameter's. */
+/* BLOCKS until the node has the new value. Replaces a parameter or buffer by a tensor of the same
+ * dtype and shape. */
 CLEAVE_API cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module,
                                              const char *name, const cleave_tensor *tensor,
                                              uint64_t deadline_ms,
                                              cleave_error *error) CLEAVE_RESULT;
-/* As a future. The tensor is copied at once. */
+/* As cleave_weight_write, but returns a future. The tensor is copied at once. */
 CLEAVE_API cleave_status cleave_weight_write_async(cleave_runtime *runtime, cleave_module *module,
                                                    const char *name, const cleave_tensor *tensor,
                                                    uint64_t deadline_ms, cleave_future *ret_future,
@@ -632,15 +634,15 @@ CLEAVE_API cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave
                                                  cleave_state_kind kind, uint64_t deadline_ms,
                                                  cleave_future *ret_future,
                                                  cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS until the node has them. Each item has a name that cleave_state_read returns, with its
- * dtype and shape. Some items may be left out: they stay as they are, and num_batches_tracked of a
- * new batchnorm stays 0, as in PyTorch. */
+/* BLOCKS until the node has the items. Writes items of a module's state, each with a name that
+ * cleave_state_read returns and with the dtype and shape of that item. Some items may be left out:
+ * they stay as they are, and num_batches_tracked of a new batchnorm stays 0, as in PyTorch. */
 CLEAVE_API cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
                                             cleave_state_kind kind,
                                             const cleave_named_tensor *items, size_t n,
                                             uint64_t deadline_ms,
                                             cleave_error *error) CLEAVE_RESULT;
-/* As a future. The items are copied at once; n is at least 1. */
+/* As cleave_state_write, but returns a future. The items are copied at once; n is at least 1. */
 CLEAVE_API cleave_status cleave_state_write_async(cleave_runtime *runtime, cleave_module *module,
                                                   cleave_state_kind kind,
                                                   const cleave_named_tensor *items, size_t n,
@@ -656,12 +658,12 @@ CLEAVE_API void cleave_state_free(cleave_state *state); /* frees and zeroes */
 CLEAVE_API cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
                                            cleave_state_kind kind, const char *path,
                                            uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS. Reads such a file, as load_state_dict with `strict`: it must have all names of the kind
- * and no other, except that num_batches_tracked may be missing and is then 0. Nothing is written to
- * the module before the whole file was checked. CLEAVE_NOT_FOUND: no such file; CLEAVE_INVALID:
- * names are missing or unknown (the message lists the first few), or a tensor has another dtype or
- * shape; CLEAVE_DATA_LOSS: the file is truncated or damaged. For weights on a worker's disk see
- * cleave_module_options.artifact. */
+/* BLOCKS. Reads a file of cleave_state_save, as load_state_dict with `strict`: it must have all
+ * names of the kind and no other, except that num_batches_tracked may be missing and is then 0.
+ * Nothing is written to the module before the whole file was checked. CLEAVE_NOT_FOUND: no such
+ * file; CLEAVE_INVALID: names are missing or unknown (the message lists the first few), or a tensor
+ * has another dtype or shape; CLEAVE_DATA_LOSS: the file is truncated or damaged. For weights on a
+ * worker's disk see cleave_module_options.artifact. */
 CLEAVE_API cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
                                            cleave_state_kind kind, const char *path,
                                            uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
@@ -687,7 +689,8 @@ CLEAVE_API cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cl
                                                      uint64_t deadline_ms,
                                                      cleave_state_file *ret_file,
                                                      cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS. Loads such a file, as strictly as cleave_state_load, and with every name. An earlier
+/* BLOCKS. Loads a file of
+ * cleave_state_save_at_worker, as strictly as cleave_state_load, and with every name. An earlier
  * session, or a module with the same state, may have saved it. CLEAVE_NOT_FOUND: this identity has
  * no such file at the worker. *ret_file (may be NULL) is the file as it was read: compare sha256
  * with that of the save to know that it is the same file. */
@@ -696,13 +699,14 @@ CLEAVE_API cleave_status cleave_state_load_at_worker(cleave_runtime *runtime, cl
                                                      uint64_t deadline_ms,
                                                      cleave_state_file *ret_file,
                                                      cleave_error *error) CLEAVE_RESULT;
-/* BLOCKS. Removes the file. The module only names the worker; the file may hold any state.
- * CLEAVE_NOT_FOUND: no such file. */
+/* BLOCKS. Removes a file that cleave_state_save_at_worker has written. The module only names the
+ * worker; the file may hold any state. CLEAVE_NOT_FOUND: no such file. */
 CLEAVE_API cleave_status cleave_state_remove_at_worker(cleave_runtime *runtime,
                                                        cleave_module *module, const char *name,
                                                        uint64_t deadline_ms,
                                                        cleave_error *error) CLEAVE_RESULT;
-/* As futures. cleave_future_state_file returns the worker's report. */
+/* As the three functions above, but return a future. cleave_future_state_file returns the worker's
+ * report. */
 CLEAVE_API cleave_status cleave_state_save_at_worker_async(
     cleave_runtime *runtime, cleave_module *module, cleave_state_kind kind, const char *name,
     uint64_t deadline_ms, cleave_future *ret_future, cleave_error *error) CLEAVE_RESULT;
@@ -715,7 +719,7 @@ CLEAVE_API cleave_status cleave_state_remove_at_worker_async(cleave_runtime *run
                                                              cleave_future *ret_future,
                                                              cleave_error *error) CLEAVE_RESULT;
 
-/* BLOCKS until the node has it. Loads a module again that was lost with its worker, after
+/* BLOCKS until the node has the module. Loads a module again that was lost with its worker, after
  * cleave_worker_rejoin, with these weights and this optimiser state, as cleave_state_read returned
  * them: all items or some. Handle, name and optimiser stay the same, and late frames for the lost
  * module do not reach it. For NULL, and for items that are left out: the weights that the module
@@ -727,7 +731,8 @@ CLEAVE_API cleave_status cleave_module_reload(cleave_runtime *runtime, cleave_mo
                                               const cleave_state *weights,
                                               const cleave_state *optimizer, uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
-/* As a future, like cleave_module_place_async. The state is copied at once. */
+/* As cleave_module_reload, but returns a future, like cleave_module_place_async. The state is
+ * copied at once. */
 CLEAVE_API cleave_status cleave_module_reload_async(cleave_runtime *runtime, cleave_module *module,
                                                     const cleave_state *weights,
                                                     const cleave_state *optimizer,
@@ -754,16 +759,19 @@ CLEAVE_API cleave_status cleave_module_reload_async(cleave_runtime *runtime, cle
 typedef struct cleave_parallel cleave_parallel;
 
 typedef struct cleave_parallel_options {
-  size_t size;      /* sizeof(cleave_parallel_options) */
-  const char *name; /* of the chain, at most 100 bytes; its modules are named NAME.0, NAME.1.0, ...
-                       by stretch of layers and part */
-  const char *at;   /* node of the undivided layers; NULL: "master" */
+  size_t size; /* sizeof(cleave_parallel_options) */
+  /* name of the chain, at most 100 bytes; its modules are named NAME.0, NAME.1.0, ... by stretch of
+   * layers and part */
+  const char *name;
+  const char *at; /* node of the undivided layers; NULL: "master" */
   const char *const
       *nodes; /* [n_nodes] nodes of the parts, 2 to 8; a node may have several parts */
   size_t n_nodes;
-  uint32_t threads, in_flight, first_layer; /* as in cleave_module_options, as is what follows */
-  uint64_t seed; /* first values are those of the undivided layers: they are drawn here and written,
-                    as CLEAVE_SENDING_WEIGHTS; a part gets no key of a divided layer */
+  /* as in cleave_module_options, as are the fields below */
+  uint32_t threads, in_flight, first_layer;
+  /* initial values are those of the undivided layers: they are drawn here and written, as
+   * CLEAVE_SENDING_WEIGHTS; a part gets no key of a divided layer */
+  uint64_t seed;
   const char *const *frozen; /* [n_frozen] */
   size_t n_frozen;
 } cleave_parallel_options;
@@ -843,9 +851,9 @@ CLEAVE_API cleave_status cleave_context_close(cleave_runtime *runtime, cleave_co
                                               uint64_t deadline_ms,
                                               cleave_error *error) CLEAVE_RESULT;
 
-/* As a future, which the end of a context does not end. The context is closed when the future is
- * done. Until the owners of kept values and a pending step have answered, the context stays usable,
- * and cancelling the future leaves it open. */
+/* As cleave_context_close, but returns a future, which the end of a context does not end. The
+ * context is closed when the future is done. Until the owners of kept values and a pending step
+ * have answered, the context stays usable, and cancelling the future leaves it open. */
 CLEAVE_API cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context context,
                                                     uint64_t deadline_ms, cleave_future *ret_future,
                                                     cleave_error *error) CLEAVE_RESULT;
@@ -907,7 +915,7 @@ typedef struct cleave_call_options {
   bool recompute;
 } cleave_call_options;
 
-/* options NULL: as cleave_call. */
+/* As cleave_call, with options. options NULL: none. */
 CLEAVE_API cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context context,
                                           cleave_module *module, const cleave_reference *inputs,
                                           size_t n_inputs, const cleave_call_options *options,
@@ -1011,7 +1019,8 @@ CLEAVE_API cleave_status cleave_future_gradients(cleave_runtime *runtime, cleave
                                                  struct cleave_gradients *ret_gradients,
                                                  cleave_error *error) CLEAVE_RESULT;
 
-/* Set size of *ret_file before the call. For a removal the rest is zeros. */
+/* Returns the worker's report on a state file. Set ret_file->size before the call. After a removal
+ * the other fields are 0. */
 CLEAVE_API cleave_status cleave_future_state_file(cleave_runtime *runtime, cleave_future future,
                                                   cleave_state_file *ret_file,
                                                   cleave_error *error) CLEAVE_RESULT;
@@ -1112,8 +1121,8 @@ CLEAVE_API cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kep
 CLEAVE_API cleave_status cleave_backward(cleave_runtime *runtime, cleave_context context,
                                          const cleave_reference *roots, size_t n_roots, bool retain,
                                          uint64_t deadline_ms, cleave_error *error) CLEAVE_RESULT;
-/* Initial gradients of the roots. Zeroed except for size: 1 for each root, which must be a
- * scalar. */
+/* Initial gradients of the roots. If all fields but `size` are 0, the gradient of each root is 1,
+ * so each root must be a scalar. */
 typedef struct cleave_backward_options {
   size_t size; /* sizeof(cleave_backward_options) */
   /* [n_roots] initial gradients of scalar roots, finite, and not 0 without an entry in gradients;
@@ -1144,8 +1153,9 @@ CLEAVE_API cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_co
                                               const cleave_reference *roots, size_t n_roots,
                                               const cleave_backward_options *options,
                                               cleave_error *error) CLEAVE_RESULT;
-/* As a future. The arguments are copied and checked at once. The roots are checked when the
- * backward begins, which may be after an earlier one. options NULL: the defaults. */
+/* As cleave_backward_with, but returns a future. The arguments are copied and checked at once. The
+ * roots are checked when the backward begins, which may be after an earlier one. options NULL: the
+ * defaults. */
 CLEAVE_API cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context context,
                                                const cleave_reference *roots, size_t n_roots,
                                                const cleave_backward_options *options,
@@ -1159,13 +1169,15 @@ CLEAVE_API cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context
                                          cleave_module *module, const char *name,
                                          uint64_t deadline_ms, cleave_tensor *ret_tensor,
                                          cleave_error *error) CLEAVE_RESULT;
-/* As a future (cleave_future_tensor). It waits for earlier operations of the context. */
+/* As cleave_gradient, but returns a future (cleave_future_tensor). The read waits for earlier
+ * operations of the context. */
 CLEAVE_API cleave_status cleave_gradient_async(cleave_runtime *runtime, cleave_context context,
                                                cleave_module *module, const char *name,
                                                uint64_t deadline_ms, cleave_future *ret_future,
                                                cleave_error *error) CLEAVE_RESULT;
 
-/* Node and device of that gradient, as its owner reports them. Errors as for cleave_gradient. */
+/* Returns node and device of a parameter's gradient, as the node that owns it reports them. Errors
+ * as for cleave_gradient. */
 CLEAVE_API cleave_status cleave_gradient_place(cleave_runtime *runtime, cleave_context context,
                                                cleave_module *module, const char *name,
                                                uint64_t deadline_ms, cleave_place *ret_place,
@@ -1198,23 +1210,25 @@ CLEAVE_API cleave_status cleave_gradients_read(cleave_runtime *runtime, cleave_c
                                                uint64_t deadline_ms,
                                                cleave_gradients *ret_gradients,
                                                cleave_error *error) CLEAVE_RESULT;
-/* As a future (cleave_future_gradients), like cleave_gradient_async. */
+/* As cleave_gradients_read, but returns a future (cleave_future_gradients), like
+ * cleave_gradient_async. */
 CLEAVE_API cleave_status cleave_gradients_read_async(cleave_runtime *runtime,
                                                      cleave_context context, uint64_t deadline_ms,
                                                      cleave_future *ret_future,
                                                      cleave_error *error) CLEAVE_RESULT;
 CLEAVE_API void cleave_gradients_free(cleave_gradients *gradients); /* frees and zeroes */
 
-/* BLOCKS until the node has it, and until a running backward has ended. Replaces the context's
- * gradient of a parameter by one of the parameter's dtype and shape. Steps use it, and later
- * backwards add to it. The next cleave_step requests one more vote of the node, so clipping and the
- * decision include it. CLEAVE_NOT_FOUND: the context has no gradient of it, as for cleave_gradient;
- * CLEAVE_PRECONDITION: the module has taken its step. */
+/* BLOCKS until the node has the new gradient, and until a running backward has ended. Replaces the
+ * context's gradient of a parameter by one of the parameter's dtype and shape. Steps use it, and
+ * later backwards add to it. The next cleave_step requests one more vote of the node, so clipping
+ * and the decision include it. CLEAVE_NOT_FOUND: the context has no gradient of the parameter, as
+ * for cleave_gradient; CLEAVE_PRECONDITION: the module has taken its step. */
 CLEAVE_API cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context context,
                                                cleave_module *module, const char *name,
                                                const cleave_tensor *tensor, uint64_t deadline_ms,
                                                cleave_error *error) CLEAVE_RESULT;
-/* As a future. The tensor is copied at once. Later steps and backwards wait for the write. */
+/* As cleave_gradient_write, but returns a future. The tensor is copied at once. Later steps and
+ * backwards wait for the write. */
 CLEAVE_API cleave_status cleave_gradient_write_async(cleave_runtime *runtime,
                                                      cleave_context context, cleave_module *module,
                                                      const char *name, const cleave_tensor *tensor,
@@ -1237,9 +1251,9 @@ typedef enum cleave_optimizer_kind {
 
 typedef enum cleave_curve {
   CLEAVE_CONSTANT = 0,
-  CLEAVE_STEPS = 1,  /* lr gamma^floor(t / step_size) */
-  CLEAVE_COSINE = 2, /* to 0 at total_steps */
-  CLEAVE_LINEAR = 3, /* to 0 at total_steps */
+  CLEAVE_STEPS = 1,  /* lr * gamma^floor(t / step_size) */
+  CLEAVE_COSINE = 2, /* falls to 0 at total_steps, along a cosine */
+  CLEAVE_LINEAR = 3, /* falls linearly to 0 at total_steps */
 } cleave_curve;
 
 /* Learning-rate schedule. t counts the steps after a linear warm-up of warmup_steps (0: none). The
@@ -1283,12 +1297,12 @@ typedef struct cleave_group {
  * (CLEAVE_EXISTS). clip_norm: the largest norm over all gradients of all groups (torch's
  * clip_grad_norm_); 0 = no clipping.
  *
- * One that has been called may join too: when it was in none, or when the program has released the
- * one that it was in. Its moments and its step counter begin at 0, unless cleave_state_write gives
- * it others. Its next use loads it again, as after cleave_parameter_freeze. Contexts that have
- * called it must be closed (CLEAVE_PRECONDITION names one that is open); those that are being
- * closed are waited for, at most the runtime's deadline. Whatever refuses the new optimiser, a
- * module whose old one was released may then be in none.
+ * A module that has been called may join as well, if it is in no optimiser, or if the program has
+ * released its optimiser. Its moments and its step counter then begin at 0, unless
+ * cleave_state_write writes others. Its next use loads it again, as after cleave_parameter_freeze.
+ * Contexts that have called it must be closed (CLEAVE_PRECONDITION names an open one); the function
+ * waits for contexts that are being closed, at most the runtime's deadline. If the new optimiser is
+ * refused, a module whose old optimiser was released may then be in none.
  *
  * A module may be in several groups of its optimiser, as torch's param_groups:
  *
@@ -1300,8 +1314,8 @@ typedef struct cleave_group {
  *        .kind = CLEAVE_ADAMW, .lr = 2e-3}};
  *
  * The kind is the same in all groups of a module (CLEAVE_INVALID); other settings, rate and
- * schedule are each group's own. A parameter is in one group at most (CLEAVE_EXISTS names it). One
- * that learns and is in none is not stepped and does not count in the norm; its gradients are
+ * schedule are each group's own. A parameter is in one group at most (CLEAVE_EXISTS names it). A
+ * trainable parameter in no group is not stepped and does not count in the norm; its gradients are
  * computed and can be read, and one that is not finite stops the step like any other. A module is
  * in at most 16 groups, 15 when some of its parameters are in none (CLEAVE_EXHAUSTED). */
 CLEAVE_API cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *groups,
@@ -1313,8 +1327,8 @@ CLEAVE_API cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cle
 CLEAVE_API cleave_status cleave_optimizer_release(cleave_runtime *runtime,
                                                   cleave_optimizer *optimizer, cleave_error *error);
 
-/* Continues after `steps` steps of an earlier run: schedules count from there. The moments are
- * state of the modules (cleave_state_write). */
+/* Sets the number of steps taken, to continue an earlier run: schedules count from there. The
+ * moments are state of the modules (cleave_state_write). */
 CLEAVE_API cleave_status cleave_optimizer_set_steps(cleave_runtime *runtime,
                                                     cleave_optimizer *optimizer, uint64_t steps,
                                                     cleave_error *error);
@@ -1359,8 +1373,8 @@ typedef struct cleave_step_result {
 CLEAVE_API cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                      cleave_context context, uint64_t deadline_ms,
                                      cleave_step_result *ret, cleave_error *error) CLEAVE_RESULT;
-/* As a future (cleave_future_step_result), done when cleave_step would return. It begins after
- * earlier backwards of the context have ended. */
+/* As cleave_step, but returns a future (cleave_future_step_result), which is done when cleave_step
+ * would return. The step begins after earlier backwards of the context have ended. */
 CLEAVE_API cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                            cleave_context context, uint64_t deadline_ms,
                                            cleave_future *ret_future,

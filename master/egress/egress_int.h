@@ -33,7 +33,7 @@ clv_code egress_read_file(int fd, const char *path, clv_bytes *ret, clv_err *err
 typedef struct egress_page_row {
   size_t attempt;                       /* index in `attempts` of the summary */
   const clv_egress_key *what;           /* key of the first row of the line */
-  uint64_t names;                       /* number of rows in the line */
+  uint64_t n_rows;                      /* number of rows in the line */
   uint64_t tensors, settled, unsettled; /* sums, as in clv_egress_row_sum */
   const char *first, *last;             /* earliest and latest time */
 } egress_page_row;
@@ -46,16 +46,16 @@ typedef struct egress_receiver {
 } egress_receiver;
 
 typedef struct egress_page {
-  const clv_egress_summary *book;
+  const clv_egress_summary *summary;
   const char *run;
   egress_page_row *rows;           /* [n_rows] sorted by attempt */
-  const clv_egress_hop_sum **hops; /* [book->n_hops] sorted by attempt */
-  size_t n_rows, n_parties;
-  egress_receiver parties[EGRESS_MAX_RECEIVERS + 1]; /* the last one: the sum of all others */
+  const clv_egress_hop_sum **hops; /* [summary->n_hops] sorted by attempt */
+  size_t n_rows, n_receivers;
+  egress_receiver receivers[EGRESS_MAX_RECEIVERS + 1]; /* the last one: the sum of all others */
 } egress_page;
 
 /* Format the texts that all forms of the page share (page_texts.c), without escapes. */
-void egress_format_what(const egress_page_row *r, clv_bytes *out);
+void egress_format_tensor_name(const egress_page_row *r, clv_bytes *out);
 void egress_format_bytes(uint64_t settled, uint64_t unsettled, clv_bytes *out);
 void egress_format_time(const clv_egress_attempt *a, clv_bytes *out);
 void egress_format_policy(const clv_egress_attempt *a, clv_bytes *out);

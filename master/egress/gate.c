@@ -29,7 +29,7 @@ static cleave_status deny(cleave_error *error) { return error->status = CLEAVE_D
 /* ---- find the row, compare the tensor with it ------------------------------------------------ */
 
 /* Returns the index of a module in the session; n_stages for the loss; -1 for an unknown module. */
-static int stage_of(const clv_session_config *c, const char *module) {
+static int find_stage(const clv_session_config *c, const char *module) {
   if (strcmp(module, CLV_LOSS_NAME) == 0) return (int)c->n_stages;
   for (size_t i = 0; i < c->n_stages; i++)
     if (strcmp(c->stages[i].name, module) == 0) return (int)i;
@@ -47,8 +47,8 @@ static bool is_row_of(const clv_gate *g, const clv_egress_row *r, const cleave_s
 }
 
 /* Returns true if dtype and shape of the tensor agree with the row, for any batch size up to the
- * largest. A WEIGHTS row has neither; find_state matches its pieces by name. */
-static bool has_form_of(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s) {
+ * largest. A WEIGHTS row has neither; find_state_flow matches its pieces by name. */
+static bool matches_form_of(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s) {
   if (r->kind == CLV_EGRESS_WEIGHTS) return true;
   if ((int)r->dtype != (int)s->dtype || r->shape.rank != s->rank) return false;
   for (int i = 1; i < s->rank; i++)
@@ -58,13 +58,14 @@ static bool has_form_of(const clv_gate *g, const clv_egress_row *r, const cleave
 
 static const clv_egress_row *find_row(const clv_gate *g, const cleave_sending *s, int stage) {
   for (size_t k = 0; k < g->n_rows; k++)
-    if (is_row_of(g, &g->rows[k], s, stage) && has_form_of(g, &g->rows[k], s)) return &g->rows[k];
+    if (is_row_of(g, &g->rows[k], s, stage) && matches_form_of(g, &g->rows[k], s))
+      return &g->rows[k];
   return NULL;
 }
 
 /* Returns the flow of a piece of state; NULL: this piece was not expected. The search begins at the
  * piece found last, because a large piece is sent in several parts. */
-static clv_egress_flow *find_state(clv_gate *g, const cleave_sending *s, int stage) {
+static clv_egress_flow *find_state_flow(clv_gate *g, const cleave_sending *s, int stage) {
   for (size_t i = 0; i < g->n_states; i++) {
     size_t at = (g->next_state + i) % g->n_states;
     clv_state_flow *f = &g->states[at];
@@ -90,8 +91,8 @@ static cleave_status deny_unknown(const cleave_sending *s, cleave_error *error) 
 
 /* ---- ask the session's privacy, ask the policy ----------------------------------------------- */
 
-/* Refuses a tensor with findings that the session's privacy does not permit. Uncertain findings of
- * the look do not count. */
+/* Refuses a tensor with findings that the session's privacy does not permit. Findings that only the
+ * look has made, and that it reports for information alone (g->uncertain), do not count. */
 static cleave_status ask_privacy(const clv_gate *g, const clv_egress_row *r,
                                  const cleave_sending *s, cleave_error *error) {
   char words[CLV_FINDINGS_TEXT];
@@ -145,13 +146,13 @@ static cleave_status send_failure(const clv_gate *g, const cleave_sending *s, cl
 
 cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_error *error) {
   clv_gate *g = gate;
-  int stage = stage_of(g->config, s->module);
+  int stage = find_stage(g->config, s->module);
   cleave_status status;
   if (s->kind == CLEAVE_SENDING_FAILURE) return send_failure(g, s, error);
   const clv_egress_row *r = find_row(g, s, stage);
   if (!r) return deny_unknown(s, error);
   clv_egress_flow *f =
-      r->kind == CLV_EGRESS_WEIGHTS ? find_state(g, s, stage) : g->flows[r - g->rows].flow;
+      r->kind == CLV_EGRESS_WEIGHTS ? find_state_flow(g, s, stage) : g->flows[r - g->rows].flow;
   if ((status = ask_privacy(g, r, s, error)) != CLEAVE_OK) return status;
   if (!f) return deny_unknown(s, error);
   if ((status = ask_policy(g, r, s, error)) != CLEAVE_OK) return status;

@@ -24,7 +24,7 @@ static const char *const kind_names[] = {
 typedef struct ledger_line {
   clv_ledger_kind kind;
   uint8_t mark[CLV_LEDGER_MARK_BYTES];
-  size_t at;            /* number of the line in the file, from 0 */
+  size_t number;        /* number of the line in the file, from 0 */
   const char *date;     /* DATE_LEN bytes in `text` of the ledger, no NUL */
   const char *identity; /* identity_len bytes in `text` of the ledger, no NUL */
   size_t identity_len;
@@ -50,20 +50,20 @@ void clv_ledger_freep(clv_ledger **l) { clv_ledger_free(*l); }
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* Advances *p past `word` and a space. Returns false if the text begins with another word. */
-static bool take_word(const char **p, const char *end, const char *word) {
+static bool skip_word(const char **p, const char *end, const char *word) {
   size_t len = strlen(word);
   if ((size_t)(end - *p) <= len || memcmp(*p, word, len) != 0 || (*p)[len] != ' ') return false;
   *p += len + 1;
   return true;
 }
 
-static bool take_kind(const char **p, const char *end, clv_ledger_kind *ret) {
+static bool parse_kind(const char **p, const char *end, clv_ledger_kind *ret) {
   for (int k = CLV_LEDGER_KEY; k < CLV_LEDGER_KINDS; k++)
-    if (take_word(p, end, kind_names[k])) return *ret = (clv_ledger_kind)k, true;
+    if (skip_word(p, end, kind_names[k])) return *ret = (clv_ledger_kind)k, true;
   return false;
 }
 
-static bool take_mark(const char **p, const char *end, uint8_t ret[CLV_LEDGER_MARK_BYTES]) {
+static bool parse_mark(const char **p, const char *end, uint8_t ret[CLV_LEDGER_MARK_BYTES]) {
   char hex[2 * CLV_LEDGER_MARK_BYTES + 1];
   if ((size_t)(end - *p) < sizeof hex || (*p)[sizeof hex - 1] != ' ') return false;
   memcpy(hex, *p, sizeof hex - 1);
@@ -72,7 +72,7 @@ static bool take_mark(const char **p, const char *end, uint8_t ret[CLV_LEDGER_MA
   return clv_hex_parse(hex, ret, CLV_LEDGER_MARK_BYTES);
 }
 
-static bool take_date(const char **p, const char *end, const char **ret) {
+static bool parse_date(const char **p, const char *end, const char **ret) {
   static const char form[] = "dddd-dd-dd ";
   if ((size_t)(end - *p) < sizeof form) return false;
   for (size_t i = 0; form[i]; i++)
@@ -91,7 +91,7 @@ static bool is_identity(const char *text, size_t len) {
 }
 
 /* Makes sure that `lines` can hold one more. */
-static clv_code make_room(clv_ledger *l, clv_err *err) {
+static clv_code grow_lines(clv_ledger *l, clv_err *err) {
   size_t cap = l->cap ? 2 * l->cap : 64;
   if (l->n < l->cap) return CLV_OK;
   ledger_line *more = realloc(l->lines, cap * sizeof *more);
@@ -101,7 +101,7 @@ static clv_code make_room(clv_ledger *l, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code take_head(clv_ledger *l, const char *line, size_t len, clv_err *err) {
+static clv_code parse_head(clv_ledger *l, const char *line, size_t len, clv_err *err) {
   char hex[HEX + 1] = "";
   bool fits = len == HEAD_LEN && memcmp(line, HEAD, sizeof HEAD - 1) == 0;
   if (fits) memcpy(hex, line + sizeof HEAD - 1, HEX);
@@ -109,24 +109,24 @@ static clv_code take_head(clv_ledger *l, const char *line, size_t len, clv_err *
   return clv_fail(err, CLV_DATA_LOSS, "this is not the head line of a ledger of version 1");
 }
 
-static clv_code take_line(clv_ledger *l, const char *line, size_t len, clv_err *err) {
+static clv_code parse_line(clv_ledger *l, const char *line, size_t len, clv_err *err) {
   const char *p = line, *end = line + len;
-  if (line == l->text.data) return take_head(l, line, len, err);
-  CLV_TRY(make_room(l, err));
+  if (line == l->text.data) return parse_head(l, line, len, err);
+  CLV_TRY(grow_lines(l, err));
   ledger_line *to = &l->lines[l->n];
-  if (!take_kind(&p, end, &to->kind) || !take_mark(&p, end, to->mark) ||
-      !take_date(&p, end, &to->date) || !is_identity(p, (size_t)(end - p)))
+  if (!parse_kind(&p, end, &to->kind) || !parse_mark(&p, end, to->mark) ||
+      !parse_date(&p, end, &to->date) || !is_identity(p, (size_t)(end - p)))
     return clv_fail(err, CLV_DATA_LOSS, "this is not a line of a ledger (KIND MARK DATE IDENTITY)");
   to->identity = p;
   to->identity_len = (size_t)(end - p);
-  to->at = l->n++;
+  to->number = l->n++;
   return CLV_OK;
 }
 
 /* Parses all complete lines. The last line may be truncated or consist of NUL bytes, because the
  * machine may have crashed while a command added to the file. NUL bytes before a complete line are
  * an error. */
-static clv_code take_lines(clv_ledger *l, const char *label, size_t *ret_whole, clv_err *err) {
+static clv_code parse_lines(clv_ledger *l, const char *label, size_t *ret_whole, clv_err *err) {
   const char *text = l->text.data, *end;
   size_t at = 0, number = 1, left = l->text.len;
   for (; (end = memchr(text + at, '\n', left)); number++, left = l->text.len - at) {
@@ -134,7 +134,7 @@ static clv_code take_lines(clv_ledger *l, const char *label, size_t *ret_whole, 
     if (memchr(text + at, '\0', len))
       return clv_fail(err, CLV_DATA_LOSS, "%s:%zu: NUL bytes stand before complete lines", label,
                       number);
-    if (take_line(l, text + at, len, err) != CLV_OK)
+    if (parse_line(l, text + at, len, err) != CLV_OK)
       return clv_err_prefix(err, "%s:%zu", label, number);
     at += len + 1;
   }
@@ -142,12 +142,12 @@ static clv_code take_lines(clv_ledger *l, const char *label, size_t *ret_whole, 
   return CLV_OK;
 }
 
-static int by_mark(const void *a, const void *b) {
+static int compare_by_mark(const void *a, const void *b) {
   const ledger_line *x = a, *y = b;
   if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
   int order = memcmp(x->mark, y->mark, sizeof x->mark);
   if (order) return order;
-  return x->at < y->at ? -1 : x->at > y->at;
+  return x->number < y->number ? -1 : x->number > y->number;
 }
 
 clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_ledger **ret,
@@ -159,10 +159,10 @@ clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_l
   CLV_TRY(clv_alloc(1, sizeof *l, &l, err));
   clv_bytes_add(&l->text, len ? text : "", len);
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for %s", label);
-  CLV_TRY(take_lines(l, label, ret_whole, err));
+  CLV_TRY(parse_lines(l, label, ret_whole, err));
   if (!*ret_whole) CLV_TRY(clv_random_bytes(&l->salt, sizeof l->salt, err));
   l->is_new = !*ret_whole;
-  if (l->n) qsort(l->lines, l->n, sizeof *l->lines, by_mark);
+  if (l->n) qsort(l->lines, l->n, sizeof *l->lines, compare_by_mark);
   *ret = clv_steal(&l);
   return CLV_OK;
 }
@@ -171,8 +171,8 @@ clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_l
 
 size_t clv_ledger_count(const clv_ledger *l) { return l->n; }
 
-static clv_code mark_of(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
-                        ledger_line *ret, clv_err *err) {
+static clv_code compute_mark(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
+                             ledger_line *ret, clv_err *err) {
   clv_sha256 digest;
   uint8_t text[1 + sizeof *of] = {(uint8_t)kind};
   memcpy(text + 1, of, sizeof *of);
@@ -182,28 +182,28 @@ static clv_code mark_of(const clv_ledger *l, clv_ledger_kind kind, const clv_sha
   return CLV_OK;
 }
 
-static bool has_mark_of(const ledger_line *a, const ledger_line *b) {
+static bool has_same_mark(const ledger_line *a, const ledger_line *b) {
   return a->kind == b->kind && memcmp(a->mark, b->mark, sizeof a->mark) == 0;
 }
 
 /* Returns the first line with kind and mark of `like`; NULL: none. */
-static const ledger_line *first_of(const clv_ledger *l, const ledger_line *like) {
+static const ledger_line *find_first(const clv_ledger *l, const ledger_line *like) {
   size_t low = 0, high = l->n;
   while (low < high) {
     size_t mid = low + (high - low) / 2;
-    if (by_mark(&l->lines[mid], like) < 0)
+    if (compare_by_mark(&l->lines[mid], like) < 0)
       low = mid + 1;
     else
       high = mid;
   }
-  return low < l->n && has_mark_of(&l->lines[low], like) ? &l->lines[low] : NULL;
+  return low < l->n && has_same_mark(&l->lines[low], like) ? &l->lines[low] : NULL;
 }
 
 clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
                          clv_ledger_entry *ret, bool *ret_found, clv_err *err) {
   ledger_line like;
-  CLV_TRY(mark_of(l, kind, of, &like, err));
-  const ledger_line *line = first_of(l, &like);
+  CLV_TRY(compute_mark(l, kind, of, &like, err));
+  const ledger_line *line = find_first(l, &like);
   *ret_found = line != NULL;
   if (!line) return CLV_OK;
   snprintf(ret->date, sizeof ret->date, "%.*s", DATE_LEN, line->date);
@@ -215,9 +215,9 @@ clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sh
 
 /* Returns true if the ledger has a line with kind and mark of `like` for this identity. */
 static bool has_line(const clv_ledger *l, const ledger_line *like, const char *identity) {
-  const ledger_line *line = first_of(l, like);
+  const ledger_line *line = find_first(l, like);
   size_t len = strlen(identity);
-  for (; line && line < l->lines + l->n && has_mark_of(line, like); line++)
+  for (; line && line < l->lines + l->n && has_same_mark(line, like); line++)
     if (line->identity_len == len && memcmp(line->identity, identity, len) == 0) return true;
   return false;
 }
@@ -236,7 +236,7 @@ static void put_line(const ledger_line *line, clv_bytes *out) {
   clv_bytes_puts(out, "\n");
 }
 
-static void today(char text[CLV_LEDGER_DATE_BYTES]) {
+static void format_today(char text[CLV_LEDGER_DATE_BYTES]) {
   time_t now = (time_t)(clv_wall_ms() / 1000);
   struct tm tm;
   memcpy(text, "1970-01-01", CLV_LEDGER_DATE_BYTES);
@@ -253,9 +253,9 @@ static clv_code put_item(const clv_ledger *l, const clv_ledger_item *item, clv_b
                     "a worker's identity has %zu bytes or control characters: the ledger takes 1 "
                     "to %d bytes without these",
                     len, CLV_LEDGER_MAX_IDENTITY);
-  CLV_TRY(mark_of(l, item->kind, &item->of, &line, err));
+  CLV_TRY(compute_mark(l, item->kind, &item->of, &line, err));
   if (has_line(l, &line, item->identity)) return CLV_OK;
-  today(date);
+  format_today(date);
   line.date = date;
   line.identity = item->identity;
   line.identity_len = len;
@@ -273,6 +273,6 @@ clv_code clv_ledger_format_new(const clv_ledger *l, const clv_ledger_item *items
 clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) {
   if (!l->is_new) put_head(l, out);
   for (size_t i = 0; i < l->n; i++)
-    if (!i || !has_mark_of(&l->lines[i - 1], &l->lines[i])) put_line(&l->lines[i], out);
+    if (!i || !has_same_mark(&l->lines[i - 1], &l->lines[i])) put_line(&l->lines[i], out);
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }

@@ -24,14 +24,14 @@ enum { LOCK_MS = 10000, LOCK_STEP_MS = 20 };
 /* ---- where ----------------------------------------------------------------------------------- */
 
 /* Takes the folder of a service, which systemd's StateDirectory= sets; the first one of several. */
-static bool of_service(clv_bytes *ret) {
+static bool folder_of_service(clv_bytes *ret) {
   const char *list = getenv("STATE_DIRECTORY");
   if (!list || list[0] != '/') return false;
   clv_bytes_add(ret, list, strcspn(list, ":"));
   return true;
 }
 
-static bool of_variable(const char *name, const char *within, clv_bytes *ret) {
+static bool folder_of_variable(const char *name, const char *within, clv_bytes *ret) {
   const char *folder = getenv(name);
   if (!folder || folder[0] != '/') return false; /* XDG: relative paths are ignored */
   clv_bytes_printf(ret, "%s%s", folder, within);
@@ -45,10 +45,10 @@ static bool folder_of_user(const char *within, clv_bytes *ret) {
   return true;
 }
 
-static clv_code folder_of(clv_bytes *ret, clv_err *err) {
+static clv_code find_folder(clv_bytes *ret, clv_err *err) {
   static const char within[] = "/.local/state/cleave";
-  if (!of_service(ret) && !of_variable("XDG_STATE_HOME", "/cleave", ret) &&
-      !of_variable("HOME", within, ret) && !folder_of_user(within, ret))
+  if (!folder_of_service(ret) && !folder_of_variable("XDG_STATE_HOME", "/cleave", ret) &&
+      !folder_of_variable("HOME", within, ret) && !folder_of_user(within, ret))
     return clv_fail(err, CLV_PRECONDITION,
                     "there is no folder for the ledger of keys: set XDG_STATE_HOME to one that "
                     "stays, since neither HOME nor STATE_DIRECTORY names any");
@@ -59,8 +59,8 @@ static clv_code folder_of(clv_bytes *ret, clv_err *err) {
 
 typedef struct ledger_file {
   clv_bytes folder, path, text;
-  int fd;    /* -1: not open */
-  bool made; /* open_and_lock has created the file */
+  int fd;           /* -1: not open */
+  bool is_new_file; /* open_and_lock has created the file */
 } ledger_file;
 
 static void file_done(ledger_file *f) {
@@ -71,7 +71,7 @@ static void file_done(ledger_file *f) {
 }
 
 static clv_code find_file(ledger_file *f, clv_err *err) {
-  CLV_TRY(folder_of(&f->folder, err));
+  CLV_TRY(find_folder(&f->folder, err));
   clv_bytes_printf(&f->path, "%s/" FILE_NAME, f->folder.data);
   return f->path.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
@@ -155,7 +155,7 @@ static clv_code lock_file(const ledger_file *f, clv_err *err) {
 }
 
 static clv_code open_and_lock(ledger_file *f, clv_err *err) {
-  f->made = access(f->path.data, F_OK) != 0;
+  f->is_new_file = access(f->path.data, F_OK) != 0;
   f->fd = open(f->path.data, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
   if (f->fd < 0) return fail_file(f, "written", strerror(errno), err);
   return lock_file(f, err);
@@ -181,7 +181,8 @@ static clv_code open_for_adding(ledger_file *f, clv_err *err) {
   return read_file(f, err);
 }
 
-static clv_code append(const ledger_file *f, size_t at, const clv_bytes *lines, clv_err *err) {
+static clv_code append_lines(const ledger_file *f, size_t at, const clv_bytes *lines,
+                             clv_err *err) {
   if (ftruncate(f->fd, (off_t)at) != 0) return fail_file(f, "written", strerror(errno), err);
   for (size_t put = 0; put < lines->len;) {
     ssize_t n = pwrite(f->fd, lines->data + put, lines->len - put, (off_t)(at + put));
@@ -190,12 +191,12 @@ static clv_code append(const ledger_file *f, size_t at, const clv_bytes *lines, 
     put += (size_t)n;
   }
   if (fsync(f->fd) != 0) return fail_file(f, "written", strerror(errno), err);
-  return f->made ? clv_file_sync_folder(f->path.data, err) : CLV_OK;
+  return f->is_new_file ? clv_file_sync_folder(f->path.data, err) : CLV_OK;
 }
 
 /* Replaces a full file by a compacted one with the new lines. */
-static clv_code rewrite(const ledger_file *f, const clv_ledger *l, const clv_bytes *lines,
-                        clv_err *err) {
+static clv_code rewrite_compacted(const ledger_file *f, const clv_ledger *l, const clv_bytes *lines,
+                                  clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
   clv_err why;
   CLV_TRY(clv_ledger_compact(l, &all, err));
@@ -211,7 +212,7 @@ static clv_code rewrite(const ledger_file *f, const clv_ledger *l, const clv_byt
   return fail_file(f, "written", why.text, err);
 }
 
-static clv_code add(const clv_ledger_item *items, size_t n, clv_err *err) {
+static clv_code add_items(const clv_ledger_item *items, size_t n, clv_err *err) {
   CLV_AUTO(file_done) ledger_file f = {.fd = -1};
   CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0};
@@ -221,11 +222,11 @@ static clv_code add(const clv_ledger_item *items, size_t n, clv_err *err) {
   CLV_TRY(clv_ledger_format_new(l, items, n, &lines, err));
   if (!lines.len) return CLV_OK;
   bool fits = whole + lines.len <= CLV_LEDGER_MAX_BYTES;
-  return fits ? append(&f, whole, &lines, err) : rewrite(&f, l, &lines, err);
+  return fits ? append_lines(&f, whole, &lines, err) : rewrite_compacted(&f, l, &lines, err);
 }
 
 clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) {
-  return n ? add(items, n, err) : CLV_OK;
+  return n ? add_items(items, n, err) : CLV_OK;
 }
 
-clv_code clv_ledger_check_writable(clv_err *err) { return add(NULL, 0, err); }
+clv_code clv_ledger_check_writable(clv_err *err) { return add_items(NULL, 0, err); }

@@ -22,48 +22,49 @@ static void page_done(egress_page *p) {
 /* ---- lines ----------------------------------------------------------------------------------- */
 
 /* Returns true if the row differs from those of the line at most by its name. */
-static bool is_of_line(const egress_page_row *s, const clv_egress_row_sum *r) {
+static bool is_row_of_line(const egress_page_row *s, const clv_egress_row_sum *r) {
   const clv_egress_key *a = s->what, *b = &r->what;
   return s->attempt == r->attempt && a->kind == b->kind && a->random == b->random &&
          clv_egress_is_state((clv_egress_kind)b->kind) && strcmp(a->to, b->to) == 0 &&
          strcmp(a->stage, b->stage) == 0 && strcmp(a->from, b->from) == 0;
 }
 
-static egress_page_row *line_of(egress_page *p, const clv_egress_row_sum *r) {
+static egress_page_row *find_or_add_line(egress_page *p, const clv_egress_row_sum *r) {
   size_t from = p->n_rows > NEAR_ROWS ? p->n_rows - NEAR_ROWS : 0;
   for (size_t i = p->n_rows; i-- > from;)
-    if (is_of_line(&p->rows[i], r)) return &p->rows[i];
+    if (is_row_of_line(&p->rows[i], r)) return &p->rows[i];
   egress_page_row *s = &p->rows[p->n_rows++];
   *s = (egress_page_row){
       .attempt = r->attempt, .what = &r->what, .first = r->first, .last = r->last};
   return s;
 }
 
-static egress_receiver *party_of(egress_page *p, const clv_egress_key *w) {
-  egress_receiver *end = p->parties + p->n_parties;
-  for (egress_receiver *q = p->parties; q < end; q++)
+static egress_receiver *find_or_add_receiver(egress_page *p, const clv_egress_key *w) {
+  egress_receiver *end = p->receivers + p->n_receivers;
+  for (egress_receiver *q = p->receivers; q < end; q++)
     if (strcmp(q->name, w->to) == 0 && strcmp(q->identity, w->identity) == 0) return q;
-  if (p->n_parties < EGRESS_MAX_RECEIVERS) {
+  if (p->n_receivers < EGRESS_MAX_RECEIVERS) {
     *end = (egress_receiver){.name = w->to, .identity = w->identity};
-    p->n_parties++;
+    p->n_receivers++;
     return end;
   }
-  p->parties[EGRESS_MAX_RECEIVERS] = (egress_receiver){"others", "", end->settled, end->unsettled};
-  return &p->parties[EGRESS_MAX_RECEIVERS];
+  p->receivers[EGRESS_MAX_RECEIVERS] =
+      (egress_receiver){"others", "", end->settled, end->unsettled};
+  return &p->receivers[EGRESS_MAX_RECEIVERS];
 }
 
 static void add_row(egress_page *p, const clv_egress_row_sum *r) {
-  egress_page_row *s = line_of(p, r);
-  s->names++;
+  egress_page_row *s = find_or_add_line(p, r);
+  s->n_rows++;
   s->tensors += r->tensors;
   s->settled += r->settled;
   s->unsettled += r->unsettled;
   if (strcmp(r->first, s->first) < 0) s->first = r->first;
   if (strcmp(r->last, s->last) > 0) s->last = r->last;
   if (strcmp(r->what.from, CLV_EGRESS_MASTER) != 0) return;
-  egress_receiver *party = party_of(p, &r->what);
-  party->settled += r->settled;
-  party->unsettled += r->unsettled;
+  egress_receiver *receiver = find_or_add_receiver(p, &r->what);
+  receiver->settled += r->settled;
+  receiver->unsettled += r->unsettled;
 }
 
 /* Sorts by attempt, then by the order of the summary. */
@@ -80,8 +81,8 @@ static int compare_hops(const void *a, const void *b) {
   return x < y ? -1 : 1;
 }
 
-static clv_code fill(egress_page *p, clv_err *err) {
-  const clv_egress_summary *b = p->book;
+static clv_code fill_page(egress_page *p, clv_err *err) {
+  const clv_egress_summary *b = p->summary;
   CLV_TRY(clv_alloc(b->n_rows, sizeof *p->rows, &p->rows, err));
   CLV_TRY(clv_alloc(b->n_hops, sizeof(clv_egress_hop_sum *), &p->hops, err));
   for (size_t i = 0; i < b->n_rows; i++) add_row(p, &b->rows[i]);
@@ -99,8 +100,8 @@ clv_code clv_egress_page(const clv_egress_summary *b, const char *run, clv_egres
       [CLV_EGRESS_PLAIN_TEXT] = egress_page_text,
       [CLV_EGRESS_HTML] = egress_page_html,
       [CLV_EGRESS_JSON] = egress_page_json};
-  CLV_AUTO(page_done) egress_page p = {.book = b, .run = run};
-  CLV_TRY(fill(&p, err));
+  CLV_AUTO(page_done) egress_page p = {.summary = b, .run = run};
+  CLV_TRY(fill_page(&p, err));
   forms[form](&p, out);
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for a page") : CLV_OK;
 }

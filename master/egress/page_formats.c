@@ -15,7 +15,7 @@ static bool can_alter_display(uint32_t c) {
          (c >= 0x2066 && c <= 0x2069) || c == 0xfeff;
 }
 
-static void plain(clv_bytes *out, const char *text) {
+static void put_plain(clv_bytes *out, const char *text) {
   uint32_t point = 0;
   for (size_t n; *text; text += n) {
     size_t len = clv_utf8(text, SIZE_MAX, &point);
@@ -27,9 +27,9 @@ static void plain(clv_bytes *out, const char *text) {
   }
 }
 
-static void escaped(clv_bytes *out, const char *text) {
+static void put_escaped(clv_bytes *out, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes clean = {0};
-  plain(&clean, text);
+  put_plain(&clean, text);
   for (const char *p = clean.data; p && *p; p++) {
     const char *name = *p == '<'    ? "&lt;"
                        : *p == '>'  ? "&gt;"
@@ -47,49 +47,49 @@ static void escaped(clv_bytes *out, const char *text) {
 typedef void put_fn(clv_bytes *out, const char *text);
 
 /* Appends the text in *said to `out` through `put`, and frees *said. */
-static void put_said(clv_bytes *said, put_fn *put, clv_bytes *out) {
-  put(out, said->data ? said->data : "");
-  out->failed |= said->failed;
-  clv_bytes_done(said);
+static void put_and_free(clv_bytes *text, put_fn *put, clv_bytes *out) {
+  put(out, text->data ? text->data : "");
+  out->failed |= text->failed;
+  clv_bytes_done(text);
 }
 
 static void put_bytes(uint64_t settled, uint64_t unsettled, put_fn *put, clv_bytes *out) {
-  clv_bytes said = {0};
-  egress_format_bytes(settled, unsettled, &said);
-  put_said(&said, put, out);
+  clv_bytes text = {0};
+  egress_format_bytes(settled, unsettled, &text);
+  put_and_free(&text, put, out);
 }
 
-static void put_what(const egress_page_row *r, put_fn *put, clv_bytes *out) {
-  clv_bytes said = {0};
-  egress_format_what(r, &said);
-  put_said(&said, put, out);
+static void put_tensor_name(const egress_page_row *r, put_fn *put, clv_bytes *out) {
+  clv_bytes text = {0};
+  egress_format_tensor_name(r, &text);
+  put_and_free(&text, put, out);
 }
 
 static void put_time(const clv_egress_attempt *a, put_fn *put, clv_bytes *out) {
-  clv_bytes said = {0};
-  egress_format_time(a, &said);
-  put_said(&said, put, out);
+  clv_bytes text = {0};
+  egress_format_time(a, &text);
+  put_and_free(&text, put, out);
 }
 
 static void put_policy(const clv_egress_attempt *a, put_fn *put, clv_bytes *out) {
-  clv_bytes said = {0};
-  egress_format_policy(a, &said);
-  put_said(&said, put, out);
+  clv_bytes text = {0};
+  egress_format_policy(a, &text);
+  put_and_free(&text, put, out);
 }
 
 static void put_look(const clv_egress_attempt *a, put_fn *put, clv_bytes *out) {
-  clv_bytes said = {0};
-  egress_format_look(a, &said);
-  put_said(&said, put, out);
+  clv_bytes text = {0};
+  egress_format_look(a, &text);
+  put_and_free(&text, put, out);
 }
 
-static void shape_of(const egress_page_row *r, char text[160]) {
+static void format_row_shape(const egress_page_row *r, char text[160]) {
   text[0] = '\0';
-  if (r->names == 1 && r->what->kind != CLV_EGRESS_FAILURE)
+  if (r->n_rows == 1 && r->what->kind != CLV_EGRESS_FAILURE)
     clv_shape_format(&r->what->shape, text, 160);
 }
 
-static uint64_t unsettled_of(const clv_egress_summary *b) {
+static uint64_t sum_unsettled(const clv_egress_summary *b) {
   uint64_t unsettled = 0;
   for (size_t i = 0; i < b->n_attempts; i++) unsettled += b->attempts[i].unsettled_bytes;
   return unsettled;
@@ -99,31 +99,33 @@ static const char *session_of(const clv_egress_summary *b) {
   return b->n_attempts ? b->attempts[b->n_attempts - 1].begun.begun.session : "";
 }
 
-static const egress_receiver *party(const egress_page *p, size_t i) { return &p->parties[i]; }
+static const egress_receiver *receiver_at(const egress_page *p, size_t i) {
+  return &p->receivers[i];
+}
 
-static size_t n_parties(const egress_page *p) {
-  return p->n_parties + (p->parties[EGRESS_MAX_RECEIVERS].name != NULL);
+static size_t count_receivers(const egress_page *p) {
+  return p->n_receivers + (p->receivers[EGRESS_MAX_RECEIVERS].name != NULL);
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-static void text_head(const egress_page *p, clv_bytes *out) {
-  const clv_egress_summary *b = p->book;
-  uint64_t unsettled = unsettled_of(b);
+static void put_text_head(const egress_page *p, clv_bytes *out) {
+  const clv_egress_summary *b = p->summary;
+  uint64_t unsettled = sum_unsettled(b);
   clv_bytes_puts(out, "what left in ");
-  plain(out, p->run);
+  put_plain(out, p->run);
   clv_bytes_puts(out, " (session ");
-  plain(out, session_of(b));
+  put_plain(out, session_of(b));
   clv_bytes_puts(out, ")\nin all: ");
-  put_bytes(b->total - unsettled, unsettled, plain, out);
+  put_bytes(b->total - unsettled, unsettled, put_plain, out);
   clv_bytes_printf(out, ", in %zu command%s\n", b->n_attempts, CLV_S(b->n_attempts));
-  for (size_t i = 0; i < n_parties(p); i++) {
+  for (size_t i = 0; i < count_receivers(p); i++) {
     clv_bytes_puts(out, "  to ");
-    plain(out, party(p, i)->name);
+    put_plain(out, receiver_at(p, i)->name);
     clv_bytes_puts(out, " (");
-    plain(out, party(p, i)->identity);
+    put_plain(out, receiver_at(p, i)->identity);
     clv_bytes_puts(out, "): ");
-    put_bytes(party(p, i)->settled, party(p, i)->unsettled, plain, out);
+    put_bytes(receiver_at(p, i)->settled, receiver_at(p, i)->unsettled, put_plain, out);
     clv_bytes_puts(out, "\n");
   }
   if (b->truncated_bytes)
@@ -131,55 +133,56 @@ static void text_head(const egress_page *p, clv_bytes *out) {
                      b->truncated_bytes);
 }
 
-static void text_row(const egress_page_row *r, clv_bytes *out) {
+static void put_text_row(const egress_page_row *r, clv_bytes *out) {
   char shape[160];
-  shape_of(r, shape);
+  format_row_shape(r, shape);
   clv_bytes_puts(out, "   ");
-  put_what(r, plain, out);
+  put_tensor_name(r, put_plain, out);
   if (shape[0]) clv_bytes_printf(out, " %s ", shape);
-  if (shape[0]) plain(out, r->what->dtype);
+  if (shape[0]) put_plain(out, r->what->dtype);
   clv_bytes_puts(out, " to ");
-  plain(out, r->what->to);
+  put_plain(out, r->what->to);
   clv_bytes_printf(out, ": %llu tensor%s, ", (unsigned long long)r->tensors, CLV_S(r->tensors));
-  put_bytes(r->settled, r->unsettled, plain, out);
+  put_bytes(r->settled, r->unsettled, put_plain, out);
   clv_bytes_puts(out, "; ");
-  plain(out, r->first);
+  put_plain(out, r->first);
   clv_bytes_puts(out, " to ");
-  plain(out, r->last);
+  put_plain(out, r->last);
   clv_bytes_puts(out, "\n");
 }
 
-static void text_hop(const clv_egress_line *l, clv_bytes *out) {
+static void put_text_hop(const clv_egress_line *l, clv_bytes *out) {
   clv_bytes_puts(out, "   as reported by the worker: ");
-  plain(out, l->hop.from);
+  put_plain(out, l->hop.from);
   clv_bytes_puts(out, " sent ");
-  plain(out, l->hop.to);
+  put_plain(out, l->hop.to);
   clv_bytes_puts(out, " ");
-  put_bytes(l->hop.bytes, 0, plain, out);
+  put_bytes(l->hop.bytes, 0, put_plain, out);
   clv_bytes_puts(out, "\n");
 }
 
-static void text_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) {
+static void put_text_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) {
   clv_bytes_printf(out, "\n%zu  ", i + 1);
-  plain(out, a->begun.begun.command);
+  put_plain(out, a->begun.begun.command);
   clv_bytes_puts(out, ": ");
-  put_time(a, plain, out);
+  put_time(a, put_plain, out);
   clv_bytes_puts(out, "\n   ");
-  put_policy(a, plain, out);
+  put_policy(a, put_plain, out);
   clv_bytes_puts(out, "\n   ");
-  put_look(a, plain, out);
+  put_look(a, put_plain, out);
   clv_bytes_puts(out, "\n   left: ");
-  put_bytes(a->bytes - a->unsettled_bytes, a->unsettled_bytes, plain, out);
+  put_bytes(a->bytes - a->unsettled_bytes, a->unsettled_bytes, put_plain, out);
   clv_bytes_puts(out, "\n");
 }
 
 void egress_page_text(const egress_page *p, clv_bytes *out) {
-  const clv_egress_summary *b = p->book;
-  text_head(p, out);
+  const clv_egress_summary *b = p->summary;
+  put_text_head(p, out);
   for (size_t i = 0, row = 0, hop = 0; i < b->n_attempts; i++) {
-    text_attempt(&b->attempts[i], i, out);
-    for (; row < p->n_rows && p->rows[row].attempt == i; row++) text_row(&p->rows[row], out);
-    for (; hop < b->n_hops && p->hops[hop]->attempt == i; hop++) text_hop(&p->hops[hop]->line, out);
+    put_text_attempt(&b->attempts[i], i, out);
+    for (; row < p->n_rows && p->rows[row].attempt == i; row++) put_text_row(&p->rows[row], out);
+    for (; hop < b->n_hops && p->hops[hop]->attempt == i; hop++)
+      put_text_hop(&p->hops[hop]->line, out);
   }
 }
 
@@ -195,172 +198,173 @@ static const char html_begin[] =
     "overflow-wrap:anywhere}\n"
     "th{background:#eee}\n.open{background:#fff3d0}\n</style></head><body>\n";
 
-static void cell(clv_bytes *out, const char *text) {
+static void put_html_cell(clv_bytes *out, const char *text) {
   clv_bytes_puts(out, "<td>");
-  escaped(out, text);
+  put_escaped(out, text);
   clv_bytes_puts(out, "</td>");
 }
 
-static void html_parties(const egress_page *p, clv_bytes *out) {
+static void put_html_receivers(const egress_page *p, clv_bytes *out) {
   clv_bytes_puts(out, "<table><tr><th>to</th><th>identity</th><th>left</th></tr>\n");
-  for (size_t i = 0; i < n_parties(p); i++) {
+  for (size_t i = 0; i < count_receivers(p); i++) {
     clv_bytes_puts(out, "<tr>");
-    cell(out, party(p, i)->name);
-    cell(out, party(p, i)->identity);
+    put_html_cell(out, receiver_at(p, i)->name);
+    put_html_cell(out, receiver_at(p, i)->identity);
     clv_bytes_puts(out, "<td>");
-    put_bytes(party(p, i)->settled, party(p, i)->unsettled, escaped, out);
+    put_bytes(receiver_at(p, i)->settled, receiver_at(p, i)->unsettled, put_escaped, out);
     clv_bytes_puts(out, "</td></tr>\n");
   }
   clv_bytes_puts(out, "</table>\n");
 }
 
-static void html_head(const egress_page *p, clv_bytes *out) {
-  const clv_egress_summary *b = p->book;
-  uint64_t unsettled = unsettled_of(b);
+static void put_html_head(const egress_page *p, clv_bytes *out) {
+  const clv_egress_summary *b = p->summary;
+  uint64_t unsettled = sum_unsettled(b);
   clv_bytes_puts(out, html_begin);
   clv_bytes_puts(out, "<h1>What left in ");
-  escaped(out, p->run);
+  put_escaped(out, p->run);
   clv_bytes_puts(out, "</h1>\n<p>Session ");
-  escaped(out, session_of(b));
+  put_escaped(out, session_of(b));
   clv_bytes_puts(out, ". In all: ");
-  put_bytes(b->total - unsettled, unsettled, escaped, out);
+  put_bytes(b->total - unsettled, unsettled, put_escaped, out);
   clv_bytes_printf(out, ", in %zu command%s.</p>\n", b->n_attempts, CLV_S(b->n_attempts));
   if (b->truncated_bytes)
     clv_bytes_printf(out,
                      "<p class=\"open\">The last line was cut short: %zu bytes of it are not "
                      "counted.</p>\n",
                      b->truncated_bytes);
-  html_parties(p, out);
+  put_html_receivers(p, out);
 }
 
-static void html_row(const egress_page_row *r, clv_bytes *out) {
+static void put_html_row(const egress_page_row *r, clv_bytes *out) {
   char shape[160];
-  shape_of(r, shape);
+  format_row_shape(r, shape);
   clv_bytes_puts(out, r->unsettled ? "<tr class=\"open\"><td>" : "<tr><td>");
-  put_what(r, escaped, out);
+  put_tensor_name(r, put_escaped, out);
   clv_bytes_puts(out, "</td>");
-  cell(out, shape);
-  cell(out, r->what->dtype);
-  cell(out, r->what->to);
+  put_html_cell(out, shape);
+  put_html_cell(out, r->what->dtype);
+  put_html_cell(out, r->what->to);
   clv_bytes_printf(out, "<td>%llu</td><td>", (unsigned long long)r->tensors);
-  put_bytes(r->settled, r->unsettled, escaped, out);
+  put_bytes(r->settled, r->unsettled, put_escaped, out);
   clv_bytes_puts(out, "</td>");
-  cell(out, r->first);
-  cell(out, r->last);
+  put_html_cell(out, r->first);
+  put_html_cell(out, r->last);
   clv_bytes_puts(out, "</tr>\n");
 }
 
-static void html_hop(const clv_egress_line *l, clv_bytes *out) {
+static void put_html_hop(const clv_egress_line *l, clv_bytes *out) {
   clv_bytes_puts(out, "<p>As reported by the worker: ");
-  escaped(out, l->hop.from);
+  put_escaped(out, l->hop.from);
   clv_bytes_puts(out, " sent ");
-  escaped(out, l->hop.to);
+  put_escaped(out, l->hop.to);
   clv_bytes_puts(out, " ");
-  put_bytes(l->hop.bytes, 0, escaped, out);
+  put_bytes(l->hop.bytes, 0, put_escaped, out);
   clv_bytes_puts(out, ".</p>\n");
 }
 
-static void html_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) {
+static void put_html_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) {
   clv_bytes_printf(out, "<h2>%zu. ", i + 1);
-  escaped(out, a->begun.begun.command);
+  put_escaped(out, a->begun.begun.command);
   clv_bytes_puts(out, "</h2>\n<p>");
-  put_time(a, escaped, out);
+  put_time(a, put_escaped, out);
   clv_bytes_puts(out, ".<br>By ");
-  put_policy(a, escaped, out);
+  put_policy(a, put_escaped, out);
   clv_bytes_puts(out, ".<br>");
-  put_look(a, escaped, out);
+  put_look(a, put_escaped, out);
   clv_bytes_puts(out, ".<br>Left: ");
-  put_bytes(a->bytes - a->unsettled_bytes, a->unsettled_bytes, escaped, out);
+  put_bytes(a->bytes - a->unsettled_bytes, a->unsettled_bytes, put_escaped, out);
   clv_bytes_puts(out,
                  ".</p>\n<table><tr><th>what</th><th>shape of a sample</th><th>type</th>"
                  "<th>to</th><th>tensors</th><th>left</th><th>first</th><th>last</th></tr>\n");
 }
 
 void egress_page_html(const egress_page *p, clv_bytes *out) {
-  const clv_egress_summary *b = p->book;
-  html_head(p, out);
+  const clv_egress_summary *b = p->summary;
+  put_html_head(p, out);
   for (size_t i = 0, row = 0, hop = 0; i < b->n_attempts; i++) {
-    html_attempt(&b->attempts[i], i, out);
-    for (; row < p->n_rows && p->rows[row].attempt == i; row++) html_row(&p->rows[row], out);
+    put_html_attempt(&b->attempts[i], i, out);
+    for (; row < p->n_rows && p->rows[row].attempt == i; row++) put_html_row(&p->rows[row], out);
     clv_bytes_puts(out, "</table>\n");
-    for (; hop < b->n_hops && p->hops[hop]->attempt == i; hop++) html_hop(&p->hops[hop]->line, out);
+    for (; hop < b->n_hops && p->hops[hop]->attempt == i; hop++)
+      put_html_hop(&p->hops[hop]->line, out);
   }
   clv_bytes_puts(out, "</body></html>\n");
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void key(clv_bytes *out, const char *name, const char *value) {
+static void put_json_text(clv_bytes *out, const char *name, const char *value) {
   clv_bytes_printf(out, ",\"%s\":", name);
   clv_bytes_json(out, value);
 }
 
-static void number(clv_bytes *out, const char *name, uint64_t value) {
+static void put_json_number(clv_bytes *out, const char *name, uint64_t value) {
   clv_bytes_printf(out, ",\"%s\":%llu", name, (unsigned long long)value);
 }
 
-static void json_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) {
+static void put_json_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) {
   clv_bytes_printf(out, "{\"event\":\"attempt\",\"attempt\":%zu", i + 1);
-  key(out, "command", a->begun.begun.command);
-  key(out, "session", a->begun.begun.session);
-  key(out, "begin", a->begun.at);
-  key(out, "end", a->has_ended ? a->end.at : "");
-  if (a->has_ended) number(out, "code", a->end.end.code);
-  key(out, "policy", a->begun.begun.policy);
-  key(out, "policy_sha256", a->begun.begun.policy_sha256);
-  key(out, "approver", a->begun.begun.approver);
+  put_json_text(out, "command", a->begun.begun.command);
+  put_json_text(out, "session", a->begun.begun.session);
+  put_json_text(out, "begin", a->begun.at);
+  put_json_text(out, "end", a->has_ended ? a->end.at : "");
+  if (a->has_ended) put_json_number(out, "code", a->end.end.code);
+  put_json_text(out, "policy", a->begun.begun.policy);
+  put_json_text(out, "policy_sha256", a->begun.begun.policy_sha256);
+  put_json_text(out, "approver", a->begun.begun.approver);
   if (a->has_look) {
-    number(out, "looked_at", a->look.look.records);
-    key(out, "pixels", a->look.look.pixels);
-    key(out, "tokens", a->look.look.tokens);
-    key(out, "labels", a->look.look.labels);
-    if (*a->look.look.features) key(out, "features", a->look.look.features);
-    if (*a->look.look.groups) key(out, "groups", a->look.look.groups);
+    put_json_number(out, "looked_at", a->look.look.records);
+    put_json_text(out, "pixels", a->look.look.pixels);
+    put_json_text(out, "tokens", a->look.look.tokens);
+    put_json_text(out, "labels", a->look.look.labels);
+    if (*a->look.look.features) put_json_text(out, "features", a->look.look.features);
+    if (*a->look.look.groups) put_json_text(out, "groups", a->look.look.groups);
   }
-  number(out, "bytes", a->bytes);
-  number(out, "open", a->unsettled_bytes);
+  put_json_number(out, "bytes", a->bytes);
+  put_json_number(out, "open", a->unsettled_bytes);
   clv_bytes_puts(out, "}\n");
 }
 
-static void json_row(const clv_egress_row_sum *r, clv_bytes *out) {
+static void put_json_row(const clv_egress_row_sum *r, clv_bytes *out) {
   clv_bytes_printf(out, "{\"event\":\"row\",\"attempt\":%zu", r->attempt + 1);
-  key(out, "from", r->what.from);
-  key(out, "to", r->what.to);
-  key(out, "identity", r->what.identity);
-  key(out, "kind", clv_egress_kind_name((clv_egress_kind)r->what.kind));
-  key(out, "stage", r->what.stage);
-  key(out, "name", r->what.name);
-  key(out, "dtype", r->what.dtype);
+  put_json_text(out, "from", r->what.from);
+  put_json_text(out, "to", r->what.to);
+  put_json_text(out, "identity", r->what.identity);
+  put_json_text(out, "kind", clv_egress_kind_name((clv_egress_kind)r->what.kind));
+  put_json_text(out, "stage", r->what.stage);
+  put_json_text(out, "name", r->what.name);
+  put_json_text(out, "dtype", r->what.dtype);
   clv_bytes_puts(out, ",\"shape\":[");
   for (int d = 0; d < r->what.shape.rank; d++)
     clv_bytes_printf(out, "%s%lld", d ? "," : "", (long long)r->what.shape.dim[d]);
   clv_bytes_printf(out, "],\"random\":%s", r->what.random ? "true" : "false");
-  number(out, "tensors", r->tensors);
-  number(out, "bytes", r->settled + r->unsettled);
-  number(out, "open", r->unsettled);
-  key(out, "first", r->first);
-  key(out, "last", r->last);
+  put_json_number(out, "tensors", r->tensors);
+  put_json_number(out, "bytes", r->settled + r->unsettled);
+  put_json_number(out, "open", r->unsettled);
+  put_json_text(out, "first", r->first);
+  put_json_text(out, "last", r->last);
   clv_bytes_puts(out, "}\n");
 }
 
-static void json_hop(const clv_egress_hop_sum *h, clv_bytes *out) {
+static void put_json_hop(const clv_egress_hop_sum *h, clv_bytes *out) {
   clv_bytes_printf(out, "{\"event\":\"hop\",\"attempt\":%zu", h->attempt + 1);
-  key(out, "from", h->line.hop.from);
-  key(out, "to", h->line.hop.to);
-  number(out, "bytes", h->line.hop.bytes);
-  key(out, "by", h->line.hop.by);
+  put_json_text(out, "from", h->line.hop.from);
+  put_json_text(out, "to", h->line.hop.to);
+  put_json_number(out, "bytes", h->line.hop.bytes);
+  put_json_text(out, "by", h->line.hop.by);
   clv_bytes_puts(out, "}\n");
 }
 
 void egress_page_json(const egress_page *p, clv_bytes *out) {
-  const clv_egress_summary *b = p->book;
-  for (size_t i = 0; i < b->n_attempts; i++) json_attempt(&b->attempts[i], i, out);
-  for (size_t i = 0; i < b->n_rows; i++) json_row(&b->rows[i], out);
-  for (size_t i = 0; i < b->n_hops; i++) json_hop(&b->hops[i], out);
+  const clv_egress_summary *b = p->summary;
+  for (size_t i = 0; i < b->n_attempts; i++) put_json_attempt(&b->attempts[i], i, out);
+  for (size_t i = 0; i < b->n_rows; i++) put_json_row(&b->rows[i], out);
+  for (size_t i = 0; i < b->n_hops; i++) put_json_hop(&b->hops[i], out);
   clv_bytes_puts(out, "{\"event\":\"total\"");
-  key(out, "run", p->run);
-  number(out, "bytes", b->total);
-  number(out, "open", unsettled_of(b));
-  number(out, "cut", b->truncated_bytes);
+  put_json_text(out, "run", p->run);
+  put_json_number(out, "bytes", b->total);
+  put_json_number(out, "open", sum_unsettled(b));
+  put_json_number(out, "cut", b->truncated_bytes);
   clv_bytes_puts(out, "}\n");
 }

@@ -6,7 +6,7 @@
 
 #include "master/egress/egress_int.h"
 
-void egress_format_what(const egress_page_row *r, clv_bytes *out) {
+void egress_format_tensor_name(const egress_page_row *r, clv_bytes *out) {
   const clv_egress_key *w = r->what;
   bool others = strcmp(w->from, CLV_EGRESS_MASTER) != 0;
   clv_bytes_printf(out, "%s%s", others ? "planned: " : "",
@@ -15,8 +15,8 @@ void egress_format_what(const egress_page_row *r, clv_bytes *out) {
     clv_bytes_puts(out, " of the run: a code and its place");
   else
     clv_bytes_printf(out, " of stage '%s'", w->stage);
-  if (r->names > 1) clv_bytes_printf(out, ", %llu names", (unsigned long long)r->names);
-  if (r->names == 1 && w->name[0]) clv_bytes_printf(out, ": %s", w->name);
+  if (r->n_rows > 1) clv_bytes_printf(out, ", %llu names", (unsigned long long)r->n_rows);
+  if (r->n_rows == 1 && w->name[0]) clv_bytes_printf(out, ": %s", w->name);
   if (w->random) clv_bytes_puts(out, " (a trial with random numbers)");
   if (others) clv_bytes_printf(out, ", sent by %s", w->from);
 }

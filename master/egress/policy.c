@@ -11,14 +11,14 @@
 
 #include "master/egress/egress_int.h"
 
-static bool has(const clv_text_list *list, const char *text) {
+static bool list_contains(const clv_text_list *list, const char *text) {
   for (size_t i = 0; i < list->n; i++)
     if (strcmp(list->items[i], text) == 0) return true;
   return false;
 }
 
 static clv_code check_worker(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
-  if (has(&c->workers, t->identity)) return CLV_OK;
+  if (list_contains(&c->workers, t->identity)) return CLV_OK;
   return clv_policy_fail_at(c, c->workers_pos, err,
                             "the policy does not name %s (%s), which would receive %s: use another "
                             "worker, or ask for this one under `workers`",
@@ -27,7 +27,7 @@ static clv_code check_worker(const clv_policy_config *c, const clv_policy_tensor
 
 /* Returns the word under `kinds` for a kind; NULL for records, labels and failures. `allow` has
  * the keys of records and labels. */
-static const char *kind_of(clv_egress_kind kind) {
+static const char *kind_word(clv_egress_kind kind) {
   static const char *const kinds[CLV_EGRESS_KINDS] = {
       [CLV_EGRESS_TOKENS] = "activation", [CLV_EGRESS_ACTIVATION] = "activation",
       [CLV_EGRESS_GRADIENT] = "gradient", [CLV_EGRESS_WEIGHTS] = "weights",
@@ -37,8 +37,8 @@ static const char *kind_of(clv_egress_kind kind) {
 }
 
 static clv_code check_kind(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
-  const char *kind = kind_of(t->kind);
-  if (!kind || has(&c->kinds, kind)) return CLV_OK;
+  const char *kind = kind_word(t->kind);
+  if (!kind || list_contains(&c->kinds, kind)) return CLV_OK;
   return clv_policy_fail_at(
       c, c->kinds_pos, err,
       "the policy permits no %s: %s to %s; place that stage at the master, or "
@@ -51,7 +51,7 @@ static const struct {
   clv_finding shows;
   const char *key;
   size_t given, pos; /* offsets in clv_policy_config of the key's value and position */
-} words[] = {
+} permit_keys[] = {
 #define AT(member) offsetof(clv_policy_config, member)
     {CLV_FINDING_LABELS, "allow.labels", AT(allow.labels), AT(allow.labels_pos)},
     {CLV_FINDING_LABELS_READABLE, "allow.labels_readable", AT(allow.labels_readable),
@@ -66,7 +66,7 @@ static const struct {
 
 /* Returns the findings that the policy must permit. allow.tokens also permits FRONT KNOWN of a
  * tensor that shows TOKENS. */
-static clv_findings shows_of(const clv_policy_tensor *t) {
+static clv_findings findings_to_permit(const clv_policy_tensor *t) {
   if (t->kind == CLV_EGRESS_INPUT) return CLV_FINDING_RAW_INPUT;
   if (t->kind == CLV_EGRESS_LABELS) return CLV_FINDING_LABELS;
   if (t->findings & CLV_FINDING_TOKENS) return t->findings & ~(clv_findings)CLV_FINDING_FRONT_KNOWN;
@@ -74,16 +74,17 @@ static clv_findings shows_of(const clv_policy_tensor *t) {
 }
 
 /* Refuses a tensor unless the policy permits each of its findings. */
-static clv_code check_shows(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
-  clv_findings shows = shows_of(t);
-  for (size_t i = 0; i < CLV_COUNT(words); i++) {
-    bool given = *(const bool *)((const char *)c + words[i].given);
-    clv_config_pos pos = *(const clv_config_pos *)((const char *)c + words[i].pos);
-    if (given || !(shows & words[i].shows)) continue;
+static clv_code check_findings(const clv_policy_config *c, const clv_policy_tensor *t,
+                               clv_err *err) {
+  clv_findings shows = findings_to_permit(t);
+  for (size_t i = 0; i < CLV_COUNT(permit_keys); i++) {
+    bool given = *(const bool *)((const char *)c + permit_keys[i].given);
+    clv_config_pos pos = *(const clv_config_pos *)((const char *)c + permit_keys[i].pos);
+    if (given || !(shows & permit_keys[i].shows)) continue;
     return clv_policy_fail_at(c, pos.line ? pos : c->allow.pos, err,
                               "the policy does not permit %s to %s: %s is not true; keep more "
                               "layers at the master, or ask for %s: true",
-                              t->name, t->worker, words[i].key, words[i].key);
+                              t->name, t->worker, permit_keys[i].key, permit_keys[i].key);
   }
   return CLV_OK;
 }
@@ -100,7 +101,7 @@ static clv_code check_layers(const clv_policy_config *c, const clv_policy_tensor
 }
 
 static clv_code check_dtype(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
-  if (has(&c->dtypes, clv_dtype_name(t->dtype))) return CLV_OK;
+  if (list_contains(&c->dtypes, clv_dtype_name(t->dtype))) return CLV_OK;
   return clv_policy_fail_at(c, c->dtypes_pos, err,
                             "the policy permits no %s: %s to %s; ask for %s under `dtypes`",
                             clv_dtype_name(t->dtype), t->name, t->worker, clv_dtype_name(t->dtype));
@@ -135,7 +136,7 @@ clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t
   CLV_TRY(check_worker(p->config, t, err));
   if (t->kind == CLV_EGRESS_FAILURE) return CLV_OK;
   CLV_TRY(check_kind(p->config, t, err));
-  CLV_TRY(check_shows(p->config, t, err));
+  CLV_TRY(check_findings(p->config, t, err));
   if (t->kind == CLV_EGRESS_WEIGHTS || t->kind == CLV_EGRESS_STATE) return CLV_OK;
   CLV_TRY(check_layers(p->config, t, err));
   CLV_TRY(check_dtype(p->config, t, err));
@@ -159,7 +160,7 @@ double clv_policy_max_read(const clv_policy *p, int reader) {
 
 /* Returns the number of decimals, 2 to 6, with which a figure above its limit is also printed above
  * it. */
-static int digits_beside(double figure, double limit) {
+static int digits_above_limit(double figure, double limit) {
   char text[32];
   int digits = 2;
   for (; digits < 6; digits++) {
@@ -184,7 +185,7 @@ clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading 
       p->config, pos, err,
       "%s: the look read %.*f of them from what leaves, and the policy permits %g "
       "(max_read.%s): keep more layers at the master, or ask for another limit",
-      name, digits_beside(r->figure, limit), r->figure, limit, name);
+      name, digits_above_limit(r->figure, limit), r->figure, limit, name);
 }
 
 /* ---- bytes of an epoch ----------------------------------------------------------------------- */
@@ -206,7 +207,7 @@ void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes) {
 
 /* Adds all bytes of a tensor or none, so that the sum of the permitted tensors never exceeds the
  * limit. */
-static bool count(clv_policy *p, uint64_t bytes) {
+static bool count_bytes(clv_policy *p, uint64_t bytes) {
   uint64_t limit = p->config->bytes_per_epoch,
            sent = __atomic_load_n(&p->sent_bytes, __ATOMIC_SEQ_CST);
   do {
@@ -220,10 +221,11 @@ bool clv_policy_has_refused(const clv_policy *p) {
   return p && __atomic_load_n(&p->has_refused, __ATOMIC_SEQ_CST);
 }
 
-static clv_code take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes, clv_err *err) {
+static clv_code check_and_count(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
+                                clv_err *err) {
   char limit[24];
   CLV_TRY(clv_policy_check_tensor(p, t, err));
-  if (count(p, bytes)) return CLV_OK;
+  if (count_bytes(p, bytes)) return CLV_OK;
   return clv_policy_fail_at(p->config, p->config->bytes_pos, err,
                             "the policy permits %s (%llu bytes) in an epoch, and %s would exceed "
                             "that; ask for a larger bytes_per_epoch",
@@ -233,7 +235,7 @@ static clv_code take(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes, 
 
 clv_code clv_policy_charge(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
                            clv_err *err) {
-  clv_code code = p ? take(p, t, bytes, err) : CLV_OK;
+  clv_code code = p ? check_and_count(p, t, bytes, err) : CLV_OK;
   if (code != CLV_OK) __atomic_store_n(&p->has_refused, true, __ATOMIC_SEQ_CST);
   return code;
 }

@@ -100,8 +100,8 @@ static clv_code read_file(const folder *f, const char *name, bool *ret_there, cl
 
 /* ---- the signature --------------------------------------------------------------------------- */
 
-static clv_code verify(const folder *f, const clv_bytes *text, const clv_bytes *signature,
-                       clv_policy *p, clv_err *err) {
+static clv_code verify_signature(const folder *f, const clv_bytes *text, const clv_bytes *signature,
+                                 clv_policy *p, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes ca = {0};
   char signer[CLV_TLS_SIGNER_LEN];
   bool there;
@@ -130,7 +130,7 @@ static clv_code check_signature(const folder *f, bool signed_only, const clv_byt
   CLV_AUTO(clv_bytes_done) clv_bytes signature = {0};
   bool there;
   CLV_TRY(read_file(f, CLV_POLICY_SIGNATURE, &there, &signature, err));
-  if (there) return verify(f, text, &signature, p, err);
+  if (there) return verify_signature(f, text, &signature, p, err);
   if (!signed_only) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "%s/%s is missing: root could write any policy, so a run as root needs one that "
@@ -140,8 +140,8 @@ static clv_code check_signature(const folder *f, bool signed_only, const clv_byt
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
-static clv_code fill(const folder *f, bool signed_only, const clv_bytes *text, clv_policy *p,
-                     clv_err *err) {
+static clv_code fill_policy(const folder *f, bool signed_only, const clv_bytes *text, clv_policy *p,
+                            clv_err *err) {
   char path[CLV_EGRESS_MAX_TEXT];
   clv_sha256 digest;
   snprintf(path, sizeof path, "%s/%s", f->path, CLV_POLICY_FILE);
@@ -174,7 +174,7 @@ clv_code clv_policy_open(const char *path, bool signed_only, clv_policy **ret, c
   CLV_TRY(read_file(&f, CLV_POLICY_FILE, &there, &text, err));
   if (!there) return check_no_signature(&f, err);
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));
-  CLV_TRY(fill(&f, signed_only, &text, p, err));
+  CLV_TRY(fill_policy(&f, signed_only, &text, p, err));
   *ret = clv_steal(&p);
   return CLV_OK;
 }

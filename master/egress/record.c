@@ -25,32 +25,34 @@
 enum {
   /* unsettled allowances of a flow at most: two in steady work, more when an evaluation changes the
    * bytes of a step */
-  OPEN_GRANTS = 8,
-  QUICK_MS = 2500, /* an allowance used up in less time is followed by a larger one */
-  SLOW_MS = 5000,  /* an allowance used up in more time is followed by a smaller one */
+  MAX_UNSETTLED = 8,
+  FAST_USE_MS = 2500, /* an allowance used up in less time is followed by a larger one */
+  SLOW_USE_MS = 5000, /* an allowance used up in more time is followed by a smaller one */
 };
 
 /* An allowance without a SETTLE. */
-typedef struct grant {
+typedef struct unsettled_grant {
   uint64_t id, bytes, at_ns; /* at_ns: clv_now_ns when its line was formatted */
-} grant;
+} unsettled_grant;
 
 struct clv_egress_flow {
   clv_egress_record *record;
   clv_egress_key what;
-  bool once;        /* the flow has one tensor: no further allowance is requested */
-  uint64_t left;    /* credit: bytes that may still leave; atomic */
-  uint64_t enough;  /* credit below which the next allowance is requested; 0: not again; atomic */
+  bool has_one_tensor; /* the flow has one tensor: no further allowance is requested */
+  uint64_t credit;     /* credit: bytes that may still leave; atomic */
+  uint64_t
+      refill_below; /* credit below which the next allowance is requested; 0: no request; atomic */
   uint64_t tensors; /* number of tensors charged; atomic */
-  uint64_t unit;    /* bytes of a step; atomic */
+  uint64_t step_bytes;  /* bytes of a step; atomic */
   bool needs_allowance; /* an allowance is to be written; atomic */
   /* The fields below are under the record's lock. */
   uint64_t bytes_awaited;   /* bytes that a blocked clv_egress_charge waits for; 0: none waits */
   uint64_t bytes_unwritten; /* bytes of an allowance whose line is not on the disk yet; 0: none */
-  uint64_t steps;           /* steps that the last allowance covered; 0: no allowance yet */
+  uint64_t allowance_steps; /* steps that the last allowance covered; 0: no allowance yet */
   uint64_t granted, settled, settled_tensors; /* sums over all allowances */
-  grant open[OPEN_GRANTS];                    /* [n_open] unsettled allowances, the oldest first */
-  size_t n_open;
+  /* [n_unsettled] unsettled allowances, the oldest first */
+  unsettled_grant unsettled[MAX_UNSETTLED];
+  size_t n_unsettled;
   clv_egress_flow *next;
 };
 
@@ -64,7 +66,7 @@ struct clv_egress_record {
   clv_bytes lines; /* formatted lines, not yet written */
   clv_err failure; /* first failure to write; after it all charges without credit fail */
   sem_t wake;
-  bool ending, running;
+  bool is_ending, has_thread;
   pthread_t thread;
 };
 
@@ -82,7 +84,7 @@ static clv_code lock_file(const clv_egress_record *r, clv_err *err) {
 
 /* Fails if the file was removed: lines could still be written to it, but no reader would find
  * them. */
-static clv_code check_there(const clv_egress_record *r, clv_err *err) {
+static clv_code check_not_removed(const clv_egress_record *r, clv_err *err) {
   struct stat st;
   if (fstat(r->fd, &st) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
@@ -113,7 +115,7 @@ static clv_code write_lines(clv_egress_record *r, clv_err *err) {
   CLV_AUTO(unlock_file) int fd = r->fd;
   off_t end;
   size_t done = 0;
-  CLV_TRY(check_there(r, err));
+  CLV_TRY(check_not_removed(r, err));
   CLV_TRY(find_end(r, &end, err));
   while (end >= 0 && done < r->lines.len) {
     ssize_t n = write(fd, r->lines.data + done, r->lines.len - done);
@@ -129,7 +131,7 @@ static clv_code write_lines(clv_egress_record *r, clv_err *err) {
 
 /* Writes r->lines; durable: waits for the disk. Caller holds the record's lock. The first failure
  * is kept and every later call returns it, because the contents of the disk are unknown then. */
-static clv_code put_lines(clv_egress_record *r, bool durable, clv_err *err) {
+static clv_code flush_lines(clv_egress_record *r, bool durable, clv_err *err) {
   if (r->failure.code == CLV_OK && r->lines.failed)
     clv_fail(&r->failure, CLV_EXHAUSTED, "%s: out of memory", r->path);
   if (r->failure.code == CLV_OK) (void)!write_lines(r, &r->failure);
@@ -140,7 +142,7 @@ static clv_code put_lines(clv_egress_record *r, bool durable, clv_err *err) {
   return r->failure.code;
 }
 
-static void add_line(clv_egress_record *r, clv_egress_line *l) {
+static void format_line(clv_egress_record *r, clv_egress_line *l) {
   clv_time_text(clv_wall_ms(), l->at);
   l->attempt = r->attempt;
   clv_egress_line_format(l, &r->lines);
@@ -148,57 +150,59 @@ static void add_line(clv_egress_record *r, clv_egress_line *l) {
 
 /* ---- allowances ------------------------------------------------------------------------------ */
 
-static uint64_t load(const uint64_t *v) { return __atomic_load_n(v, __ATOMIC_SEQ_CST); }
-static void store(uint64_t *v, uint64_t to) { __atomic_store_n(v, to, __ATOMIC_SEQ_CST); }
+static uint64_t load_atomic(const uint64_t *v) { return __atomic_load_n(v, __ATOMIC_SEQ_CST); }
+static void store_atomic(uint64_t *v, uint64_t to) { __atomic_store_n(v, to, __ATOMIC_SEQ_CST); }
 
 /* Settles the oldest open allowance: `bytes` left under it. */
-static void settle_first(clv_egress_flow *f, uint64_t bytes) {
+static void settle_oldest(clv_egress_flow *f, uint64_t bytes) {
   clv_egress_line l = {.event = CLV_EGRESS_SETTLE};
-  uint64_t tensors = load(&f->tensors);
-  l.settle.id = f->open[0].id;
+  uint64_t tensors = load_atomic(&f->tensors);
+  l.settle.id = f->unsettled[0].id;
   l.settle.bytes = bytes;
   l.settle.tensors = tensors - f->settled_tensors;
-  add_line(f->record, &l);
+  format_line(f->record, &l);
   f->settled_tensors = tensors;
   f->settled += bytes;
-  f->n_open--;
-  memmove(f->open, f->open + 1, f->n_open * sizeof *f->open);
+  f->n_unsettled--;
+  memmove(f->unsettled, f->unsettled + 1, f->n_unsettled * sizeof *f->unsettled);
 }
 
 /* Settles the allowances that are used up. */
 static void settle_used(clv_egress_flow *f) {
-  uint64_t taken = f->granted - load(&f->left);
-  while (f->n_open && f->settled + f->open[0].bytes <= taken) settle_first(f, f->open[0].bytes);
+  uint64_t taken = f->granted - load_atomic(&f->credit);
+  while (f->n_unsettled && f->settled + f->unsettled[0].bytes <= taken)
+    settle_oldest(f, f->unsettled[0].bytes);
 }
 
 /* Takes the flow's credit back and settles all its allowances with the bytes that were used. */
 static void take_back(clv_egress_flow *f) {
-  store(&f->enough, 0);
-  f->granted -= __atomic_exchange_n(&f->left, 0, __ATOMIC_SEQ_CST);
-  while (f->n_open) settle_first(f, CLV_MIN(f->open[0].bytes, f->granted - f->settled));
+  store_atomic(&f->refill_below, 0);
+  f->granted -= __atomic_exchange_n(&f->credit, 0, __ATOMIC_SEQ_CST);
+  while (f->n_unsettled) settle_oldest(f, CLV_MIN(f->unsettled[0].bytes, f->granted - f->settled));
 }
 
 /* Returns the number of steps that the next allowance covers, so that an allowance lasts a few
  * seconds. */
-static uint64_t next_steps(const clv_egress_flow *f, uint64_t now) {
-  uint64_t age_ms = f->n_open ? (now - f->open[f->n_open - 1].at_ns) / 1000000u : SLOW_MS;
-  if (f->once) return 1;
-  if (!f->steps) return 4;
-  if (age_ms < QUICK_MS) return CLV_MIN(2 * f->steps, (uint64_t)CLV_EGRESS_MAX_STEPS);
-  return age_ms < SLOW_MS ? f->steps : CLV_MAX(f->steps / 2, 1u);
+static uint64_t next_allowance_steps(const clv_egress_flow *f, uint64_t now) {
+  uint64_t age_ms =
+      f->n_unsettled ? (now - f->unsettled[f->n_unsettled - 1].at_ns) / 1000000u : SLOW_USE_MS;
+  if (f->has_one_tensor) return 1;
+  if (!f->allowance_steps) return 4;
+  if (age_ms < FAST_USE_MS) return CLV_MIN(2 * f->allowance_steps, (uint64_t)CLV_EGRESS_MAX_STEPS);
+  return age_ms < SLOW_USE_MS ? f->allowance_steps : CLV_MAX(f->allowance_steps / 2, 1u);
 }
 
 /* Formats the next allowance of a flow. give_credit follows when its line is on the disk. */
-static void allow(clv_egress_flow *f, uint64_t now) {
+static void format_allowance(clv_egress_flow *f, uint64_t now) {
   clv_egress_record *r = f->record;
   clv_egress_line l = {.event = CLV_EGRESS_ALLOW};
-  f->steps = next_steps(f, now);
+  f->allowance_steps = next_allowance_steps(f, now);
   l.allow.id = ++r->last_id;
   l.allow.what = f->what;
-  l.allow.bytes = CLV_MAX(f->steps * load(&f->unit), f->bytes_awaited);
+  l.allow.bytes = CLV_MAX(f->allowance_steps * load_atomic(&f->step_bytes), f->bytes_awaited);
   clv_time_text(clv_wall_ms() + CLV_EGRESS_ALLOWANCE_MS, l.allow.until);
-  add_line(r, &l);
-  f->open[f->n_open++] = (grant){l.allow.id, l.allow.bytes, now};
+  format_line(r, &l);
+  f->unsettled[f->n_unsettled++] = (unsettled_grant){l.allow.id, l.allow.bytes, now};
   f->bytes_unwritten = l.allow.bytes;
 }
 
@@ -208,13 +212,13 @@ static void give_credit(clv_egress_flow *f) {
   if (!bytes) return;
   f->bytes_unwritten = 0;
   f->granted += bytes;
-  store(&f->enough, f->once ? 0 : bytes / 2);
-  __atomic_fetch_add(&f->left, bytes, __ATOMIC_SEQ_CST);
+  store_atomic(&f->refill_below, f->has_one_tensor ? 0 : bytes / 2);
+  __atomic_fetch_add(&f->credit, bytes, __ATOMIC_SEQ_CST);
 }
 
-static bool needs_more(const clv_egress_flow *f) {
+static bool needs_allowance(const clv_egress_flow *f) {
   bool needs = __atomic_load_n(&f->needs_allowance, __ATOMIC_SEQ_CST);
-  return (needs || f->bytes_awaited > load(&f->left)) && f->n_open < OPEN_GRANTS;
+  return (needs || f->bytes_awaited > load_atomic(&f->credit)) && f->n_unsettled < MAX_UNSETTLED;
 }
 
 /* Formats an allowance for each flow that needs one. Returns true if there was any. */
@@ -222,9 +226,9 @@ static bool allow_needed(clv_egress_record *r) {
   uint64_t now = clv_now_ns();
   bool any = false;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
-    if (!needs_more(f)) continue;
+    if (!needs_allowance(f)) continue;
     __atomic_store_n(&f->needs_allowance, false, __ATOMIC_SEQ_CST);
-    allow(f, now);
+    format_allowance(f, now);
     any = true;
   }
   return any;
@@ -236,7 +240,7 @@ static clv_code write_ahead(clv_egress_record *r, clv_err *err) {
   bool any = allow_needed(r);
   if (!any && r->failure.code == CLV_OK) return CLV_OK;
   for (clv_egress_flow *f = r->flows; f; f = f->next) settle_used(f);
-  CLV_TRY(put_lines(r, any, err));
+  CLV_TRY(flush_lines(r, any, err));
   for (clv_egress_flow *f = r->flows; f; f = f->next) give_credit(f);
   return CLV_OK;
 }
@@ -251,11 +255,11 @@ clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) {
 /* ---- taking ---------------------------------------------------------------------------------- */
 
 /* Takes bytes from the credit. Returns false, and takes none, if the credit is too small. */
-static bool take(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_left) {
-  uint64_t left = load(&f->left);
+static bool take_credit(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_left) {
+  uint64_t left = load_atomic(&f->credit);
   do {
     if (left < bytes) return false;
-  } while (!__atomic_compare_exchange_n(&f->left, &left, left - bytes, true, __ATOMIC_SEQ_CST,
+  } while (!__atomic_compare_exchange_n(&f->credit, &left, left - bytes, true, __ATOMIC_SEQ_CST,
                                         __ATOMIC_SEQ_CST));
   *ret_left = left - bytes;
   return true;
@@ -267,9 +271,9 @@ static clv_code charge_and_write(clv_egress_flow *f, uint64_t bytes, clv_err *er
   clv_code code = CLV_OK;
   uint64_t left;
   pthread_mutex_lock(&r->lock);
-  while (code == CLV_OK && !take(f, bytes, &left)) {
+  while (code == CLV_OK && !take_credit(f, bytes, &left)) {
     f->bytes_awaited = bytes;
-    if (f->n_open == OPEN_GRANTS) take_back(f);
+    if (f->n_unsettled == MAX_UNSETTLED) take_back(f);
     code = write_ahead(r, err);
   }
   f->bytes_awaited = 0;
@@ -280,8 +284,9 @@ static clv_code charge_and_write(clv_egress_flow *f, uint64_t bytes, clv_err *er
 clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
   uint64_t left;
   __atomic_fetch_add(&f->tensors, 1, __ATOMIC_SEQ_CST);
-  if (!take(f, bytes, &left)) return charge_and_write(f, bytes, err);
-  if (left >= load(&f->enough) || !__atomic_exchange_n(&f->enough, 0, __ATOMIC_SEQ_CST))
+  if (!take_credit(f, bytes, &left)) return charge_and_write(f, bytes, err);
+  if (left >= load_atomic(&f->refill_below) ||
+      !__atomic_exchange_n(&f->refill_below, 0, __ATOMIC_SEQ_CST))
     return CLV_OK;
   __atomic_store_n(&f->needs_allowance, true, __ATOMIC_SEQ_CST);
   sem_post(&f->record->wake);
@@ -296,7 +301,7 @@ clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *what, b
   CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
   f->record = r;
   f->what = *what;
-  f->once = once;
+  f->has_one_tensor = once;
   pthread_mutex_lock(&r->lock);
   *r->last_flow = f;
   r->last_flow = &f->next;
@@ -306,8 +311,9 @@ clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *what, b
 }
 
 void clv_egress_expect(clv_egress_flow *f, uint64_t step_bytes) {
-  store(&f->unit, step_bytes);
-  if (load(&f->left) < step_bytes) __atomic_store_n(&f->needs_allowance, true, __ATOMIC_SEQ_CST);
+  store_atomic(&f->step_bytes, step_bytes);
+  if (load_atomic(&f->credit) < step_bytes)
+    __atomic_store_n(&f->needs_allowance, true, __ATOMIC_SEQ_CST);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
@@ -318,8 +324,8 @@ static uint64_t take_back_old(clv_egress_record *r) {
   const uint64_t period = (uint64_t)CLV_EGRESS_ALLOWANCE_MS * 1000000u;
   uint64_t now = clv_now_ns(), next = now + period;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
-    if (f->n_open && now - f->open[0].at_ns >= period) take_back(f);
-    if (f->n_open) next = CLV_MIN(next, f->open[0].at_ns + period);
+    if (f->n_unsettled && now - f->unsettled[0].at_ns >= period) take_back(f);
+    if (f->n_unsettled) next = CLV_MIN(next, f->unsettled[0].at_ns + period);
   }
   return next;
 }
@@ -328,14 +334,14 @@ uint64_t egress_tick(clv_egress_record *r) {
   clv_err ignored; /* r->failure keeps it; clv_egress_charge returns it */
   pthread_mutex_lock(&r->lock);
   uint64_t next = take_back_old(r);
-  if (write_ahead(r, &ignored) == CLV_OK && r->lines.len) (void)!put_lines(r, false, &ignored);
+  if (write_ahead(r, &ignored) == CLV_OK && r->lines.len) (void)!flush_lines(r, false, &ignored);
   pthread_mutex_unlock(&r->lock);
   return next;
 }
 
 static void *run_write_thread(void *user) {
   clv_egress_record *r = user;
-  while (!__atomic_load_n(&r->ending, __ATOMIC_SEQ_CST)) {
+  while (!__atomic_load_n(&r->is_ending, __ATOMIC_SEQ_CST)) {
     uint64_t next = egress_tick(r);
     struct timespec at = {(time_t)(next / 1000000000u), (long)(next % 1000000000u)};
     while (sem_clockwait(&r->wake, CLOCK_MONOTONIC, &at) != 0 && errno == EINTR) continue;
@@ -347,9 +353,9 @@ static clv_code start_thread(clv_egress_record *r, clv_err *err) {
   sigset_t all, before;
   sigfillset(&all); /* the thread that runs the command handles all signals */
   pthread_sigmask(SIG_BLOCK, &all, &before);
-  r->running = pthread_create(&r->thread, NULL, run_write_thread, r) == 0;
+  r->has_thread = pthread_create(&r->thread, NULL, run_write_thread, r) == 0;
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return r->running
+  return r->has_thread
              ? CLV_OK
              : clv_fail(err, CLV_EXHAUSTED, "%s: cannot start the thread that writes it", r->path);
 }
@@ -389,14 +395,14 @@ static clv_code scan_existing(clv_egress_record *r, uint64_t *ret_cut, clv_err *
 }
 
 /* Writes the ATTEMPT line. Holds the file's lock from the scan to the write, so that no other
- * command takes the same number; put_lines ends the lock. */
+ * command takes the same number; flush_lines ends the lock. */
 static clv_code write_attempt(clv_egress_record *r, clv_egress_line *l, clv_err *err) {
   CLV_AUTO(unlock_file) int fd = -1;
   CLV_TRY(lock_file(r, err));
   fd = r->fd;
   CLV_TRY(scan_existing(r, &l->begun.cut, err));
-  add_line(r, l);
-  return put_lines(r, true, err);
+  format_line(r, l);
+  return flush_lines(r, true, err);
 }
 
 static clv_code begin(clv_egress_record *r, const clv_egress_line *about, clv_err *err) {
@@ -448,7 +454,7 @@ void clv_egress_record_hop(clv_egress_record *r, const char *from, const char *t
   snprintf(l.hop.by, sizeof l.hop.by, "worker");
   l.hop.bytes = bytes;
   pthread_mutex_lock(&r->lock);
-  add_line(r, &l);
+  format_line(r, &l);
   pthread_mutex_unlock(&r->lock);
 }
 
@@ -456,11 +462,11 @@ void clv_egress_record_look(clv_egress_record *r, const clv_egress_line *look) {
   clv_egress_line l = *look;
   l.event = CLV_EGRESS_LOOK;
   pthread_mutex_lock(&r->lock);
-  add_line(r, &l);
+  format_line(r, &l);
   pthread_mutex_unlock(&r->lock);
 }
 
-static void add_end(clv_egress_record *r, uint64_t code) {
+static void format_end(clv_egress_record *r, uint64_t code) {
   clv_egress_line l = {.event = CLV_EGRESS_END};
   l.end.code = code;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
@@ -469,16 +475,16 @@ static void add_end(clv_egress_record *r, uint64_t code) {
     l.end.tensors += f->settled_tensors;
     l.end.bytes += f->settled;
   }
-  add_line(r, &l);
+  format_line(r, &l);
 }
 
 clv_code clv_egress_close(clv_egress_record *r, uint64_t exit_code, clv_err *err) {
   if (!r) return CLV_OK;
-  __atomic_store_n(&r->ending, true, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&r->is_ending, true, __ATOMIC_SEQ_CST);
   sem_post(&r->wake);
   pthread_join(r->thread, NULL);
-  add_end(r, exit_code);
-  clv_code code = put_lines(r, true, err);
+  format_end(r, exit_code);
+  clv_code code = flush_lines(r, true, err);
   record_free(r);
   return code;
 }

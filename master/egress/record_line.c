@@ -83,13 +83,13 @@ static const struct {
     [CLV_EGRESS_END] = {"end", end_fields, CLV_COUNT(end_fields)},
 };
 
-static const char *const kinds[CLV_EGRESS_KINDS] = {
+static const char *const kind_names[CLV_EGRESS_KINDS] = {
     "",         "input",   "tokens", "labels",  "activation",
     "gradient", "weights", "state",  "failure", "cached",
 };
 
 const char *clv_egress_kind_name(clv_egress_kind kind) {
-  return (unsigned)kind < CLV_EGRESS_KINDS ? kinds[kind] : "";
+  return (unsigned)kind < CLV_EGRESS_KINDS ? kind_names[kind] : "";
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -122,7 +122,7 @@ static void put_field(clv_bytes *out, const line_field *f, const void *line) {
   if (f->kind == TEXT) put_text(out, at, f->size);
   if (f->kind == SHAPE) put_shape(out, at);
   if (f->kind == FLAG) clv_bytes_puts(out, *(const bool *)at ? "true" : "false");
-  if (f->kind == KIND) clv_bytes_printf(out, "\"%s\"", kinds[*(const uint64_t *)at]);
+  if (f->kind == KIND) clv_bytes_printf(out, "\"%s\"", kind_names[*(const uint64_t *)at]);
   if (f->kind == WHOLE)
     clv_bytes_printf(out, "%" PRIu64, CLV_MIN(*(const uint64_t *)at, (uint64_t)INT64_MAX));
 }
@@ -141,14 +141,14 @@ typedef struct cursor {
   const char *at, *end;
 } cursor;
 
-static bool skip(cursor *c, const char *text) {
+static bool skip_text(cursor *c, const char *text) {
   size_t n = strlen(text);
   if ((size_t)(c->end - c->at) < n || memcmp(c->at, text, n) != 0) return false;
   c->at += n;
   return true;
 }
 
-static bool take_whole(cursor *c, uint64_t *ret) {
+static bool parse_whole(cursor *c, uint64_t *ret) {
   const char *start = c->at;
   uint64_t v = 0;
   for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++) {
@@ -160,63 +160,63 @@ static bool take_whole(cursor *c, uint64_t *ret) {
 }
 
 /* Parses a quoted text into `size` bytes with a NUL. */
-static bool take_text(cursor *c, char *ret, size_t size) {
+static bool parse_text(cursor *c, char *ret, size_t size) {
   size_t n = 0;
-  if (!skip(c, "\"")) return false;
+  if (!skip_text(c, "\"")) return false;
   for (; c->at < c->end && *c->at != '"'; c->at++) {
     if (*c->at == '\\' && ++c->at == c->end) return false;
     if (n + 1 >= size || !*c->at) return false;
     ret[n++] = *c->at;
   }
   ret[n] = '\0';
-  return skip(c, "\"");
+  return skip_text(c, "\"");
 }
 
-static bool take_shape(cursor *c, clv_shape *ret) {
+static bool parse_shape(cursor *c, clv_shape *ret) {
   uint64_t v;
   ret->rank = 0;
-  if (!skip(c, "[")) return false;
-  while (!skip(c, "]")) {
-    if (ret->rank == CLV_MAX_RANK || (ret->rank && !skip(c, ",")) || !take_whole(c, &v))
+  if (!skip_text(c, "[")) return false;
+  while (!skip_text(c, "]")) {
+    if (ret->rank == CLV_MAX_RANK || (ret->rank && !skip_text(c, ",")) || !parse_whole(c, &v))
       return false;
     ret->dim[ret->rank++] = (int64_t)v;
   }
   return true;
 }
 
-static bool take_kind(cursor *c, uint64_t *ret) {
+static bool parse_kind(cursor *c, uint64_t *ret) {
   char name[16];
-  if (!take_text(c, name, sizeof name)) return false;
+  if (!parse_text(c, name, sizeof name)) return false;
   for (*ret = 1; *ret < CLV_EGRESS_KINDS; ++*ret)
-    if (strcmp(name, kinds[*ret]) == 0) return true;
+    if (strcmp(name, kind_names[*ret]) == 0) return true;
   return false;
 }
 
-static bool take_value(cursor *c, const line_field *f, void *line) {
+static bool parse_value(cursor *c, const line_field *f, void *line) {
   void *at = (char *)line + f->offset;
-  if (f->kind == TEXT) return take_text(c, at, f->size);
-  if (f->kind == SHAPE) return take_shape(c, at);
-  if (f->kind == KIND) return take_kind(c, at);
-  if (f->kind == WHOLE) return take_whole(c, at);
-  *(bool *)at = skip(c, "true");
-  return *(bool *)at || skip(c, "false");
+  if (f->kind == TEXT) return parse_text(c, at, f->size);
+  if (f->kind == SHAPE) return parse_shape(c, at);
+  if (f->kind == KIND) return parse_kind(c, at);
+  if (f->kind == WHOLE) return parse_whole(c, at);
+  *(bool *)at = skip_text(c, "true");
+  return *(bool *)at || skip_text(c, "false");
 }
 
-static clv_code take_fields(cursor *c, const line_field *fields, size_t n, clv_egress_line *l,
-                            clv_err *err) {
+static clv_code parse_fields(cursor *c, const line_field *fields, size_t n, clv_egress_line *l,
+                             clv_err *err) {
   for (size_t i = 0; i < n; i++) {
     if (fields[i].is_optional && c->at < c->end && *c->at == '}') continue;
-    if (!skip(c, ",\"") || !skip(c, fields[i].key) || !skip(c, "\":") ||
-        !take_value(c, &fields[i], l))
+    if (!skip_text(c, ",\"") || !skip_text(c, fields[i].key) || !skip_text(c, "\":") ||
+        !parse_value(c, &fields[i], l))
       return clv_fail(err, CLV_DATA_LOSS, "field '%s' is missing or has a wrong value",
                       fields[i].key);
   }
   return CLV_OK;
 }
 
-static clv_code take_event(cursor *c, clv_egress_event *ret, clv_err *err) {
+static clv_code parse_event(cursor *c, clv_egress_event *ret, clv_err *err) {
   char name[16] = "";
-  if (skip(c, "{\"event\":") && take_text(c, name, sizeof name))
+  if (skip_text(c, "{\"event\":") && parse_text(c, name, sizeof name))
     for (int e = 1; e < CLV_EGRESS_EVENTS; e++)
       if (strcmp(name, events[e].name) == 0) {
         *ret = (clv_egress_event)e;
@@ -232,9 +232,9 @@ clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *re
   if (len > CLV_EGRESS_MAX_LINE)
     return clv_fail(err, CLV_DATA_LOSS, "the line has %zu bytes, the limit is %d", len,
                     CLV_EGRESS_MAX_LINE);
-  CLV_TRY(take_event(&c, &l.event, err));
-  CLV_TRY(take_fields(&c, head_fields, CLV_COUNT(head_fields), &l, err));
-  CLV_TRY(take_fields(&c, events[l.event].fields, events[l.event].n, &l, err));
+  CLV_TRY(parse_event(&c, &l.event, err));
+  CLV_TRY(parse_fields(&c, head_fields, CLV_COUNT(head_fields), &l, err));
+  CLV_TRY(parse_fields(&c, events[l.event].fields, events[l.event].n, &l, err));
   clv_egress_line_format(&l, &again);
   if (again.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (again.len != len + 1 || memcmp(again.data, text, len) != 0)

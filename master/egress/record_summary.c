@@ -23,7 +23,7 @@ typedef struct unsettled_allowance {
 } unsettled_allowance;
 
 typedef struct record_reader {
-  clv_egress_summary book;
+  clv_egress_summary summary;
   unsettled_allowance *unsettled;
   size_t n_unsettled, cap_unsettled, cap_attempts, cap_rows, cap_hops;
 } record_reader;
@@ -37,7 +37,7 @@ void clv_egress_summary_done(clv_egress_summary *b) {
 }
 
 static void reader_done(record_reader *r) {
-  clv_egress_summary_done(&r->book);
+  clv_egress_summary_done(&r->summary);
   free(r->unsettled);
 }
 
@@ -65,24 +65,24 @@ static clv_code grow(void *list_pp, size_t n, size_t *cap, size_t size, clv_err 
 }
 
 /* Adds `more` to *sum. CLV_DATA_LOSS: the sum exceeds INT64_MAX. */
-static clv_code add(uint64_t *sum, uint64_t more, clv_err *err) {
+static clv_code add_checked(uint64_t *sum, uint64_t more, clv_err *err) {
   if (*sum > INT64_MAX - more) return clv_fail(err, CLV_DATA_LOSS, "the sum is out of range");
   *sum += more;
   return CLV_OK;
 }
 
-static bool from_master(const clv_egress_row_sum *row) {
+static bool is_from_master(const clv_egress_row_sum *row) {
   return strcmp(row->what.from, CLV_EGRESS_MASTER) == 0;
 }
 
 static clv_egress_attempt *attempt_of(const record_reader *r, const clv_egress_line *l) {
-  return &r->book.attempts[l->attempt - 1];
+  return &r->summary.attempts[l->attempt - 1];
 }
 
 /* ---- one line -------------------------------------------------------------------------------- */
 
 static clv_code on_attempt(record_reader *r, const clv_egress_line *l, clv_err *err) {
-  clv_egress_summary *b = &r->book;
+  clv_egress_summary *b = &r->summary;
   if (l->begun.version != CLV_EGRESS_VERSION)
     return clv_fail(err, CLV_DATA_LOSS,
                     "the record has version %llu, this program reads version %d",
@@ -96,7 +96,7 @@ static clv_code on_attempt(record_reader *r, const clv_egress_line *l, clv_err *
 }
 
 static clv_code find_row(record_reader *r, const clv_egress_line *l, size_t *ret, clv_err *err) {
-  clv_egress_summary *b = &r->book;
+  clv_egress_summary *b = &r->summary;
   size_t attempt = l->attempt - 1;
   for (*ret = 0; *ret < b->n_rows; ++*ret)
     if (b->rows[*ret].attempt == attempt && egress_is_same_key(&b->rows[*ret].what, &l->allow.what))
@@ -115,10 +115,10 @@ static clv_code on_allow(record_reader *r, const clv_egress_line *l, clv_err *er
                     (unsigned long long)l->allow.id, (unsigned long long)a->last_id);
   CLV_TRY(find_row(r, l, &at, err));
   CLV_TRY(grow(&r->unsettled, r->n_unsettled, &r->cap_unsettled, sizeof *r->unsettled, err));
-  clv_egress_row_sum *row = &r->book.rows[at];
-  CLV_TRY(add(&row->unsettled, l->allow.bytes, err));
-  if (from_master(row)) {
-    CLV_TRY(add(&r->book.total, l->allow.bytes, err));
+  clv_egress_row_sum *row = &r->summary.rows[at];
+  CLV_TRY(add_checked(&row->unsettled, l->allow.bytes, err));
+  if (is_from_master(row)) {
+    CLV_TRY(add_checked(&r->summary.total, l->allow.bytes, err));
     a->unsettled_bytes += l->allow.bytes; /* never more than the total */
     a->bytes += l->allow.bytes;
   }
@@ -132,8 +132,8 @@ static clv_code on_allow(record_reader *r, const clv_egress_line *l, clv_err *er
 
 /* Finds the allowance of a SETTLE and removes it from the list. Searches from the end, because a
  * settled allowance is usually a recent one. */
-static clv_code take_unsettled(record_reader *r, const clv_egress_line *l, unsettled_allowance *ret,
-                               clv_err *err) {
+static clv_code remove_unsettled(record_reader *r, const clv_egress_line *l,
+                                 unsettled_allowance *ret, clv_err *err) {
   size_t i = r->n_unsettled;
   while (i && (r->unsettled[i - 1].id != l->settle.id || r->unsettled[i - 1].attempt != l->attempt))
     i--;
@@ -150,22 +150,22 @@ static clv_code take_unsettled(record_reader *r, const clv_egress_line *l, unset
 static clv_code on_settle(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = attempt_of(r, l);
   unsettled_allowance o = {0};
-  CLV_TRY(take_unsettled(r, l, &o, err));
-  clv_egress_row_sum *row = &r->book.rows[o.row];
-  CLV_TRY(add(&row->tensors, l->settle.tensors, err));
-  CLV_TRY(add(&row->settled, l->settle.bytes, err));
+  CLV_TRY(remove_unsettled(r, l, &o, err));
+  clv_egress_row_sum *row = &r->summary.rows[o.row];
+  CLV_TRY(add_checked(&row->tensors, l->settle.tensors, err));
+  CLV_TRY(add_checked(&row->settled, l->settle.bytes, err));
   row->unsettled -= o.bytes;
   memcpy(row->last, l->at, sizeof l->at);
   a->n_unsettled--;
-  if (!from_master(row)) return CLV_OK;
+  if (!is_from_master(row)) return CLV_OK;
   a->unsettled_bytes -= o.bytes;
   a->bytes -= o.bytes - l->settle.bytes;
-  r->book.total -= o.bytes - l->settle.bytes;
-  return add(&a->tensors, l->settle.tensors, err);
+  r->summary.total -= o.bytes - l->settle.bytes;
+  return add_checked(&a->tensors, l->settle.tensors, err);
 }
 
 static clv_code on_hop(record_reader *r, const clv_egress_line *l, clv_err *err) {
-  clv_egress_summary *b = &r->book;
+  clv_egress_summary *b = &r->summary;
   CLV_TRY(grow(&b->hops, b->n_hops, &r->cap_hops, sizeof *b->hops, err));
   b->hops[b->n_hops++] = (clv_egress_hop_sum){.attempt = l->attempt - 1, .line = *l};
   return CLV_OK;
@@ -200,7 +200,7 @@ static clv_code on_line(void *user, const char *text, size_t len, clv_err *err) 
   record_reader *r = user;
   clv_egress_line l;
   CLV_TRY(clv_egress_line_parse(text, len, &l, err));
-  bool known = l.attempt && l.attempt <= r->book.n_attempts;
+  bool known = l.attempt && l.attempt <= r->summary.n_attempts;
   if (l.event != CLV_EGRESS_ATTEMPT && (!known || attempt_of(r, &l)->has_ended))
     return clv_fail(err, CLV_DATA_LOSS, "attempt %llu has not begun or has ended",
                     (unsigned long long)l.attempt);
@@ -231,10 +231,10 @@ clv_code egress_each_line(const char *text, size_t len, const char *label, egres
 clv_code clv_egress_read_text(const void *data, size_t len, const char *label,
                               clv_egress_summary *ret, clv_err *err) {
   CLV_AUTO(reader_done) record_reader r = {0};
-  CLV_TRY(egress_each_line(data, len, label, on_line, &r, &r.book.complete_bytes, err));
-  r.book.truncated_bytes = len - r.book.complete_bytes;
-  *ret = r.book;
-  r.book = (clv_egress_summary){0};
+  CLV_TRY(egress_each_line(data, len, label, on_line, &r, &r.summary.complete_bytes, err));
+  r.summary.truncated_bytes = len - r.summary.complete_bytes;
+  *ret = r.summary;
+  r.summary = (clv_egress_summary){0};
   return CLV_OK;
 }
 

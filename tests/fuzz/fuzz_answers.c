@@ -181,7 +181,7 @@ static void begin(program *g) {
   cleave_group group = {.modules = &g->far, .n_modules = 1, .kind = CLEAVE_SGD, .lr = 0.1};
   must(cleave_optimizer_new(g->rt, &group, 1, 0, &g->optimizer, &e), &e);
   g->far->state = MODULE_PLACED;
-  g->far->input_grads = true;
+  g->far->needs_input_grads = true;
   g->rt->peers[1].has_module = true;
 }
 

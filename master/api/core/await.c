@@ -16,8 +16,8 @@ void api_future_end_early(cleave_runtime *rt, api_future *f, const cleave_error 
   api_future_finish(rt, f, why);
 }
 
-/* True: it is over. */
-static bool advance(cleave_runtime *rt, api_future *f) {
+/* Advances one future. Returns true if it has ended. */
+static bool advance_future(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   f->n_users++; /* the record stays until the end of this function */
   f->op->advance(rt, f);
@@ -30,13 +30,13 @@ static bool advance(cleave_runtime *rt, api_future *f) {
   return over;
 }
 
-/* True: a future has ended. Other futures may have waited for it, so the caller starts again with
- * the first. */
+/* Advances the futures until one ends. Returns true if one has ended: other futures may have waited
+ * for it, so the caller starts again with the first. *ret_due: when to call it again. */
 static bool advance_all(cleave_runtime *rt, uint64_t *ret_due) {
   *ret_due = api_decision_advance(rt);
   for (api_future *f = rt->futures_state->first, *next; f; f = next) {
     next = f->next;
-    if (advance(rt, f)) return true;
+    if (advance_future(rt, f)) return true;
     *ret_due = CLV_MIN(*ret_due, f->poll_ns);
   }
   return false;
@@ -52,31 +52,31 @@ uint64_t api_futures_advance(cleave_runtime *rt) {
 
 /* ---- the thread of futures ------------------------------------------------------------------- */
 
-static bool call_back(cleave_runtime *rt) {
-  return rt->futures_state->call_back && rt->futures_state->call_back(rt);
+static bool run_callbacks(cleave_runtime *rt) {
+  return rt->futures_state->run_callbacks && rt->futures_state->run_callbacks(rt);
 }
 
-static void *attend(void *user) {
+static void *run_futures_thread(void *user) {
   cleave_runtime *rt = user;
   LOCKED(rt);
-  while (rt->futures_state->running) {
+  while (rt->futures_state->has_thread) {
     uint64_t due = api_futures_advance(rt);
-    if (!call_back(rt) && rt->futures_state->running) (void)api_sleep(rt, due);
+    if (!run_callbacks(rt) && rt->futures_state->has_thread) (void)api_sleep(rt, due);
   }
-  (void)call_back(rt);
+  (void)run_callbacks(rt);
   return NULL;
 }
 
 cleave_status api_futures_start_thread(cleave_runtime *rt, cleave_error *error) {
   api_futures *all = rt->futures_state;
-  if (rt->single_thread || all->running || all->closing) return CLEAVE_OK;
-  all->running = true;
-  if (pthread_create(&all->thread, NULL, attend, rt) == 0) return CLEAVE_OK;
-  all->running = false;
+  if (rt->single_thread || all->has_thread || all->is_closing) return CLEAVE_OK;
+  all->has_thread = true;
+  if (pthread_create(&all->thread, NULL, run_futures_thread, rt) == 0) return CLEAVE_OK;
+  all->has_thread = false;
   return api_fail(error, CLV_EXHAUSTED, "no thread for the futures of the program");
 }
 
-static api_future *first_with_thread(const cleave_runtime *rt) {
+static api_future *find_first_with_thread(const cleave_runtime *rt) {
   api_future *f = rt->futures_state->first;
   while (f && !f->op->has_thread) f = f->next;
   return f;
@@ -85,43 +85,43 @@ static api_future *first_with_thread(const cleave_runtime *rt) {
 void api_futures_stop(cleave_runtime *rt) {
   if (!rt) return;
   api_lock(rt);
-  for (api_future *f; (f = first_with_thread(rt)) != NULL;)
-    if (!advance(rt, f)) (void)api_sleep(rt, UINT64_MAX);
-  bool running = rt->futures_state->running;
+  for (api_future *f; (f = find_first_with_thread(rt)) != NULL;)
+    if (!advance_future(rt, f)) (void)api_sleep(rt, UINT64_MAX);
+  bool running = rt->futures_state->has_thread;
   cleave_error why;
   api_fail(&why, CLV_CANCELLED, "the runtime was closed");
   while (rt->futures_state->first) api_future_end_early(rt, rt->futures_state->first, &why);
-  rt->futures_state->running = false;
+  rt->futures_state->has_thread = false;
   api_wake(rt);
-  if (!running) (void)call_back(rt);
+  if (!running) (void)run_callbacks(rt);
   api_unlock(rt);
   if (running) pthread_join(rt->futures_state->thread, NULL);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
 
-/* A record, or the first of some handles. */
+/* The record `future`; or, if that is NULL, the first of `futures` that is done. */
 typedef struct awaited {
-  const api_future *one;
-  const cleave_future *futures; /* [n] id 0: none */
+  const api_future *future;
+  const cleave_future *futures; /* [n] handles; a handle with id 0 is skipped */
   size_t n;
 } awaited;
 
 static bool is_any_done(const cleave_runtime *rt, const awaited *a, size_t *ret_index) {
-  if (a->one) return a->one->done;
+  if (a->future) return a->future->is_done;
   for (size_t i = 0; i < a->n; i++) {
     const api_future *f = api_id_table_get(&rt->futures, a->futures[i].id);
     *ret_index = i;
-    if (f && f->done) return true;
+    if (f && f->is_done) return true;
   }
   return false;
 }
 
-/* False: not in time. */
-static bool await(cleave_runtime *rt, const awaited *a, uint64_t until_ns, size_t *ret_index) {
+/* Advances futures until the awaited one is done. Returns false if until_ns has passed first. */
+static bool await_done(cleave_runtime *rt, const awaited *a, uint64_t until_ns, size_t *ret_index) {
   for (;;) {
     uint64_t due = api_futures_advance(rt);
-    bool called = rt->single_thread && call_back(rt);
+    bool called = rt->single_thread && run_callbacks(rt);
     if (is_any_done(rt, a, ret_index)) return true;
     if (api_is_expired(rt, until_ns)) return false;
     if (!called) (void)api_sleep(rt, CLV_MIN(due, until_ns));
@@ -131,7 +131,7 @@ static bool await(cleave_runtime *rt, const awaited *a, uint64_t until_ns, size_
 bool api_futures_await_any(cleave_runtime *rt, const cleave_future *futures, size_t n,
                            uint64_t until_ns, size_t *ret_index) {
   const awaited a = {.futures = futures, .n = n};
-  return await(rt, &a, until_ns, ret_index);
+  return await_done(rt, &a, until_ns, ret_index);
 }
 
 cleave_status api_future_result(const api_future *f, cleave_error *error) {
@@ -142,10 +142,10 @@ cleave_status api_future_result(const api_future *f, cleave_error *error) {
 cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until_ns,
                                cleave_error *error) {
   size_t none;
-  const awaited a = {.one = f};
-  char heard[200];
+  const awaited a = {.future = f};
+  char silence[200];
   api_future_set_watched(f, true);
-  bool in_time = await(rt, &a, until_ns, &none);
+  bool in_time = await_done(rt, &a, until_ns, &none);
   api_future_set_watched(f, false);
   if (in_time) return api_future_result(f, error);
   if (f->value) {
@@ -156,14 +156,14 @@ cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until
   }
   return api_fail(error, CLV_DEADLINE, "future %llu, %s of %s, was not done in time%s",
                   (unsigned long long)f->id, f->op->name, f->subject,
-                  api_describe_silence(rt, heard, sizeof heard));
+                  api_describe_silence(rt, silence, sizeof silence));
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-/* An operation that could not begin leaves nothing. */
-static cleave_status begin(cleave_runtime *rt, const api_operation *op, api_arguments *a,
-                           api_future **ret, cleave_error *error) {
+/* Makes a future and begins its operation. Frees the future if the operation cannot begin. */
+static cleave_status begin_operation(cleave_runtime *rt, const api_operation *op, api_arguments *a,
+                                     api_future **ret, cleave_error *error) {
   api_future *f;
   PASS(api_future_new(rt, op, api_deadline_ns(rt, a->deadline_ms), a->deadline_ms, &f, error));
   cleave_status status = op->begin(rt, a, f, error);
@@ -176,19 +176,20 @@ static cleave_status begin(cleave_runtime *rt, const api_operation *op, api_argu
   return status;
 }
 
-/* The deadline of a call begins when the call has been sent, because the first use of a module
- * takes time. */
+/* Begins an operation and waits for it. The deadline of a call begins when the call has been sent,
+ * because the first use of a module takes time. */
 static cleave_status begin_and_await(cleave_runtime *rt, const api_operation *op, api_arguments *a,
                                      api_future **ret, cleave_error *error) {
   LOCKED(rt);
   *ret = NULL;
-  PASS(begin(rt, op, a, ret, error));
+  PASS(begin_operation(rt, op, a, ret, error));
   if (op->needs_no_thread) (*ret)->until_ns = (*ret)->poll_ns = api_deadline_ns(rt, a->deadline_ms);
   api_future_enqueue(rt, *ret);
   return api_future_await(rt, *ret, UINT64_MAX, error);
 }
 
-/* The result is copied without the lock: a record that is done does not change. */
+/* Runs an operation and copies its result. Copies without the lock, because a record that is done
+ * does not change. */
 cleave_status api_run_blocking(cleave_runtime *rt, const api_operation *op, api_arguments *a,
                                void *ret, cleave_error *error) {
   api_future *f;
@@ -199,16 +200,17 @@ cleave_status api_run_blocking(cleave_runtime *rt, const api_operation *op, api_
   return status;
 }
 
-/* An operation that fails at once is refused. */
+/* Begins an operation and returns a future. If the operation fails at once, returns its error and
+ * no future. */
 cleave_status api_run_async(cleave_runtime *rt, const api_operation *op, api_arguments *a,
                             cleave_future *ret, cleave_error *error) {
   api_future *f;
   LOCKED(rt);
   if (!op->needs_no_thread) PASS(api_futures_start_thread(rt, error));
-  PASS(begin(rt, op, a, &f, error));
+  PASS(begin_operation(rt, op, a, &f, error));
   api_future_enqueue(rt, f);
   (void)api_futures_advance(rt);
-  cleave_status status = f->done ? api_future_result(f, error) : CLEAVE_OK;
+  cleave_status status = f->is_done ? api_future_result(f, error) : CLEAVE_OK;
   if (status == CLEAVE_OK) status = api_future_assign_handle(rt, f, ret, error);
   if (status != CLEAVE_OK && !f->is_finished && !op->has_thread) api_future_end_early(rt, f, NULL);
   api_future_release_use(rt, f);

@@ -19,7 +19,7 @@
 
 /* ---- roots ----------------------------------------------------------------------------------- */
 
-static clv_tensor *gradient_of(const api_backward_roots *s, size_t i) {
+static clv_tensor *given_gradient_of(const api_backward_roots *s, size_t i) {
   return s->gradients ? s->gradients[i] : NULL;
 }
 
@@ -47,12 +47,13 @@ static cleave_status check_gradient(const api_value *v, const clv_tensor *t, cle
                   clv_shape_format(&t->shape, got, sizeof got));
 }
 
-/* A gradient that is given is the first in the sum of those that come for its value. */
+/* Marks a root of the pass. A gradient that the program gives is the first contribution to the
+ * root's gradient. */
 static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_backward_roots *s,
                                uint32_t i, cleave_error *error) {
   api_value *v;
-  const clv_tensor *given = gradient_of(s, i);
-  float weight = given ? 0 : s->weights ? s->weights[i] : 1;
+  const clv_tensor *given = given_gradient_of(s, i);
+  float weight = given ? 0 : s->root_weights ? s->root_weights[i] : 1;
   PASS(api_find_value(rt, s->roots[i], &v, error));
   if (v->context != c)
     return api_fail(error, CLV_INVALID, "root %llu belongs to context %s, not to %s",
@@ -62,37 +63,37 @@ static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_bac
     return api_fail(error, CLV_PRECONDITION,
                     "root %llu depends on no parameter and no leaf that requires a gradient",
                     (unsigned long long)v->id);
-  if (v->phase == c->phase)
+  if (v->last_pass == c->last_pass)
     return api_fail(error, CLV_INVALID, "root %llu is given twice", (unsigned long long)v->id);
-  v->phase = c->phase;
+  v->last_pass = c->last_pass;
   v->n_contributions = v->n_arrived = given != NULL;
   v->root_weight = weight;
-  v->group = i;
+  v->last_root = i;
   return CLEAVE_OK;
 }
 
 /* ---- the walk -------------------------------------------------------------------------------- */
 
-/* One more gradient comes for v; returns its place in the sum. */
-static uint32_t expect(api_context *c, api_value *v, uint32_t group) {
-  if (v->phase != c->phase) {
-    v->phase = c->phase;
-    v->n_contributions = v->n_arrived = v->group = 0;
+/* Counts one more gradient that will arrive for v. Returns its position in the sum. */
+static uint32_t expect_gradient(api_context *c, api_value *v, uint32_t group) {
+  if (v->last_pass != c->last_pass) {
+    v->last_pass = c->last_pass;
+    v->n_contributions = v->n_arrived = v->last_root = 0;
     v->root_weight = 0;
   }
-  v->group = CLV_MAX(v->group, group);
+  v->last_root = CLV_MAX(v->last_root, group);
   return v->n_contributions++;
 }
 
-static void join_group(api_call_group *g, api_value *v) {
+static void append_to_group(api_call_group *g, api_value *v) {
   v->next_needed = NULL;
   *(g->first ? &g->last->next_needed : &g->first) = v;
   g->last = v;
 }
 
-/* True if its backward reads the parameters of its module, which have changed since the call: as
- * its node would find, but before anything has moved. After a backward that retained, the forward
- * runs again. */
+/* True if the call's backward reads parameters that have changed since the call. Its node would
+ * detect this as well, but only after the pass has begun. After a backward with `retain` the
+ * forward runs again, so the backward always reads them. */
 static bool is_outdated(const api_context *c, const api_value *v) {
   const cleave_module *m = v->module;
   uint32_t input_grads = 0;
@@ -112,7 +113,8 @@ static cleave_status refuse_outdated(const api_value *v, cleave_error *error) {
   return CLEAVE_PRECONDITION;
 }
 
-static cleave_status visit(cleave_runtime *rt, api_context *c, api_value *v, cleave_error *error) {
+static cleave_status visit_call(cleave_runtime *rt, api_context *c, api_value *v,
+                                cleave_error *error) {
   cleave_module *m = v->module;
   if (v->saved_tensors_freed) {
     api_fail(error, CLV_PRECONDITION,
@@ -123,29 +125,32 @@ static cleave_status visit(cleave_runtime *rt, api_context *c, api_value *v, cle
   }
   if (is_outdated(c, v)) return refuse_outdated(v, error);
   for (uint32_t i = 0; i < v->n_args; i++)
-    if (v->args[i]->needs_grad) v->order[i] = expect(c, v->args[i], v->group);
-  join_group(&rt->groups[v->group], v);
-  c->expected |= NODE_BIT(m->node);
+    if (v->args[i]->needs_grad)
+      v->position_in_sum[i] = expect_gradient(c, v->args[i], v->last_root);
+  append_to_group(&rt->call_groups[v->last_root], v);
+  c->nodes_expected |= NODE_BIT(m->node);
   return CLEAVE_OK;
 }
 
-static cleave_status ready_leaf(api_context *c, api_value *v, cleave_error *error) {
-  if (v->n_contributions > v->parts_cap) {
+static cleave_status prepare_leaf(api_context *c, api_value *v, cleave_error *error) {
+  if (v->n_contributions > v->contributions_cap) {
     clv_tensor **more;
     TRY(clv_alloc(v->n_contributions, sizeof *more, &more, &err));
-    free(v->parts);
-    v->parts = more;
-    v->parts_cap = v->n_contributions;
+    free(v->contributions);
+    v->contributions = more;
+    v->contributions_cap = v->n_contributions;
   }
   c->n_leaf_gradients_missing += v->n_contributions;
   return CLEAVE_OK;
 }
 
-/* A call that waits for the backward of another one would wait for itself unless that comes
- * first. */
-static cleave_status check_window(const api_context *c, const api_value *v, cleave_error *error) {
+/* Checks that the call after whose backward v runs belongs to an earlier root. Otherwise v would
+ * wait for its own backward. */
+static cleave_status check_runs_after(const api_context *c, const api_value *v,
+                                      cleave_error *error) {
   const api_value *a = v->runs_after_backward_of;
-  if (!a || a->had_backward || (a->phase == c->phase && a->group < v->group)) return CLEAVE_OK;
+  if (!a || a->had_backward || (a->last_pass == c->last_pass && a->last_root < v->last_root))
+    return CLEAVE_OK;
   return api_fail(
       error, CLV_PRECONDITION,
       "call %llu of module '%s' runs after the backward of call %llu, on which no earlier "
@@ -153,115 +158,120 @@ static cleave_status check_window(const api_context *c, const api_value *v, clea
       (unsigned long long)v->id, v->module->name, (unsigned long long)a->id);
 }
 
-static cleave_status ready_groups(cleave_runtime *rt, size_t n, cleave_error *error) {
+static cleave_status clear_groups(cleave_runtime *rt, size_t n, cleave_error *error) {
   if (n > UINT32_MAX) return api_fail(error, CLV_INVALID, "%zu roots", n);
-  if (n > rt->groups_cap) {
+  if (n > rt->call_groups_cap) {
     api_call_group *more;
     TRY(clv_alloc(n, sizeof *more, &more, &err));
-    free(rt->groups);
-    rt->groups = more;
-    rt->groups_cap = (uint32_t)n;
+    free(rt->call_groups);
+    rt->call_groups = more;
+    rt->call_groups_cap = (uint32_t)n;
   }
-  memset(rt->groups, 0, n * sizeof *rt->groups);
+  memset(rt->call_groups, 0, n * sizeof *rt->call_groups);
   return CLEAVE_OK;
 }
 
-static cleave_status walk(cleave_runtime *rt, api_context *c, const api_backward_roots *s,
-                          cleave_error *error) {
-  c->expected = c->finished = 0;
+static cleave_status walk_tape(cleave_runtime *rt, api_context *c, const api_backward_roots *s,
+                               cleave_error *error) {
+  c->nodes_expected = c->nodes_finished = 0;
   c->n_leaf_gradients_missing = 0;
-  PASS(ready_groups(rt, s->n, error));
+  PASS(clear_groups(rt, s->n, error));
   for (size_t i = 0; i < s->n; i++) PASS(mark_root(rt, c, s, (uint32_t)i, error));
-  for (api_value *v = c->newest; v; v = v->older) {
-    if (v->phase != c->phase) continue;
-    PASS(v->module ? visit(rt, c, v, error) : ready_leaf(c, v, error));
+  for (api_value *v = c->newest_value; v; v = v->older) {
+    if (v->last_pass != c->last_pass) continue;
+    PASS(v->module ? visit_call(rt, c, v, error) : prepare_leaf(c, v, error));
   }
   for (size_t g = 0; g < s->n; g++)
-    for (const api_value *v = rt->groups[g].first; v; v = v->next_needed)
-      PASS(check_window(c, v, error));
+    for (const api_value *v = rt->call_groups[g].first; v; v = v->next_needed)
+      PASS(check_runs_after(c, v, error));
   return CLEAVE_OK;
 }
 
 /* ---- telling the nodes ----------------------------------------------------------------------- */
 
-typedef struct preparing {
+typedef struct prepare_message {
   cleave_runtime *rt;
   api_context *c;
   uint32_t node;
-  bool retain, vote;
-  uint32_t skipped;
+  bool retain, needs_vote;
+  uint32_t n_skipped_passes;
   clv_packet *packet;
-} preparing;
+} prepare_message;
 
-static cleave_status flush(preparing *p, bool more, cleave_error *error) {
+static cleave_status send_prepare(prepare_message *p, bool more, cleave_error *error) {
   if (!p->packet) return CLEAVE_OK;
   p->packet->frame.backward.more = more;
-  p->packet->frame.backward.skipped = p->skipped;
+  p->packet->frame.backward.skipped = p->n_skipped_passes;
   return api_send_buffered(p->rt, p->node, clv_steal(&p->packet), error);
 }
 
-static bool has_room(const preparing *p, const api_value *v) {
+static bool has_room_for_call(const prepare_message *p, const api_value *v) {
   const clv_frame *f = &p->packet->frame;
   return f->backward.n_calls < CLV_WIRE_NEEDED &&
          f->backward.n_targets + v->n_args <= CLV_WIRE_TARGETS &&
          f->backward.n_peers + v->n_args <= CLV_WIRE_HOPS;
 }
 
-static cleave_status add_call(preparing *p, const api_value *v, cleave_error *error) {
-  if (p->packet && !has_room(p, v)) PASS(flush(p, true, error));
+static cleave_status add_call_to_prepare(prepare_message *p, const api_value *v,
+                                         cleave_error *error) {
+  if (p->packet && !has_room_for_call(p, v)) PASS(send_prepare(p, true, error));
   if (!p->packet)
-    TRY(clv_packet_prepare(p->rt->pool, p->c->id, p->c->phase, 0, p->retain, p->vote, false,
-                           &p->packet, &err));
-  p->packet->frame.step =
-      CLV_MAX(p->packet->frame.step, v->number); /* it waits for no later call */
+    TRY(clv_packet_prepare(p->rt->pool, p->c->id, p->c->last_pass, 0, p->retain, p->needs_vote,
+                           false, &p->packet, &err));
+  p->packet->frame.step = CLV_MAX(
+      p->packet->frame.step, v->call_number); /* the node waits for the calls up to this number */
   TRY(clv_packet_add_needed_call(p->packet, v->id, v->n_contributions, v->root_weight, &err));
   for (uint32_t i = 0; i < v->n_args; i++) {
     const api_value *a = v->args[i];
     const char *to =
         a->module && a->module->node ? api_wire_name(&p->rt->peers[a->module->node]) : "";
-    if (a->needs_grad) TRY(clv_packet_add_target(p->packet, i, a->id, to, v->order[i], &err));
+    if (a->needs_grad)
+      TRY(clv_packet_add_target(p->packet, i, a->id, to, v->position_in_sum[i], &err));
   }
   return CLEAVE_OK;
 }
 
-static preparing begin_part(cleave_runtime *rt, api_context *c, uint32_t node, bool retain) {
-  preparing p = {.rt = rt, .c = c, .node = node, .retain = retain};
-  p.skipped = c->phase - c->phase_at[node] - 1;
-  c->phase_at[node] = c->phase;
-  c->nodes_with_written_gradients &= ~NODE_BIT(node); /* it votes behind that */
+static prepare_message begin_prepare(cleave_runtime *rt, api_context *c, uint32_t node,
+                                     bool retain) {
+  prepare_message p = {.rt = rt, .c = c, .node = node, .retain = retain};
+  p.n_skipped_passes = c->last_pass - c->last_pass_at[node] - 1;
+  c->last_pass_at[node] = c->last_pass;
+  c->nodes_with_written_gradients &=
+      ~NODE_BIT(node); /* its vote on this pass includes the written gradients */
   for (uint32_t i = 0; i < rt->n_modules; i++)
-    p.vote |= rt->modules[i] && rt->modules[i]->node == node && rt->modules[i]->optimizer;
+    p.needs_vote |= rt->modules[i] && rt->modules[i]->node == node && rt->modules[i]->optimizer;
   return p;
 }
 
 static cleave_status prepare_node(cleave_runtime *rt, api_context *c, uint32_t node,
                                   size_t n_groups, bool retain, cleave_error *error) {
-  preparing p = begin_part(rt, c, node, retain);
+  prepare_message p = begin_prepare(rt, c, node, retain);
   cleave_status status = CLEAVE_OK;
   for (size_t g = 0; g < n_groups; g++)
-    for (api_value *v = rt->groups[g].first; v && status == CLEAVE_OK; v = v->next_needed)
-      if (v->module->node == node) status = add_call(&p, v, error);
-  if (status == CLEAVE_OK) status = flush(&p, false, error);
+    for (api_value *v = rt->call_groups[g].first; v && status == CLEAVE_OK; v = v->next_needed)
+      if (v->module->node == node) status = add_call_to_prepare(&p, v, error);
+  if (status == CLEAVE_OK) status = send_prepare(&p, false, error);
   clv_packet_free(p.packet);
   return status;
 }
 
-static cleave_status send_gradients(cleave_runtime *rt, const api_context *c,
-                                    const api_backward_roots *s, cleave_error *error) {
+static cleave_status send_given_gradients(cleave_runtime *rt, const api_context *c,
+                                          const api_backward_roots *s, cleave_error *error) {
   for (size_t i = 0; i < s->n; i++) {
     const api_value *v = api_id_table_get(&rt->values, s->roots[i].id);
     clv_packet *p;
-    if (!gradient_of(s, i)) continue;
-    TRY(clv_packet_gradient(rt->pool, c->id, c->phase, v->id, 0, "", gradient_of(s, i), &p, &err));
+    if (!given_gradient_of(s, i)) continue;
+    TRY(clv_packet_gradient(rt->pool, c->id, c->last_pass, v->id, 0, "", given_gradient_of(s, i),
+                            &p, &err));
     PASS(api_send(rt, v->module->node, p, error));
   }
   return CLEAVE_OK;
 }
 
-static cleave_status prepare(cleave_runtime *rt, api_context *c, const api_backward_roots *s,
-                             bool retain, cleave_error *error) {
+static cleave_status prepare_pass(cleave_runtime *rt, api_context *c, const api_backward_roots *s,
+                                  bool retain, cleave_error *error) {
   for (size_t g = 0; g < s->n; g++)
-    for (api_value *v = rt->groups[g].first; v; v = v->next_needed) {
+    for (api_value *v = rt->call_groups[g].first; v; v = v->next_needed) {
       v->saved_tensors_freed = !retain;
       v->had_backward = true;
       c->n_calls_awaiting_backward -= v->n_followers;
@@ -269,22 +279,22 @@ static cleave_status prepare(cleave_runtime *rt, api_context *c, const api_backw
       if (v->module->n_learning) c->has_gradient[v->module->index] = true;
     }
   for (uint32_t i = 0; i < rt->n_peers; i++)
-    if (c->expected & NODE_BIT(i)) PASS(prepare_node(rt, c, i, s->n, retain, error));
-  return send_gradients(rt, c, s, error);
+    if (c->nodes_expected & NODE_BIT(i)) PASS(prepare_node(rt, c, i, s->n, retain, error));
+  return send_given_gradients(rt, c, s, error);
 }
 
 /* Fills in a deadline error that names a node that has not finished: a worker if possible, because
  * the master's own node may be waiting for it. */
 static void fill_deadline_error(const cleave_runtime *rt, const api_context *c,
                                 uint64_t deadline_ms, cleave_error *ret) {
-  char heard[200];
+  char silence[200];
   const char *who = NULL;
   for (uint32_t i = rt->n_peers; i-- > 0 && !who;)
-    if (c->expected & ~c->finished & NODE_BIT(i)) who = rt->peers[i].name;
+    if (c->nodes_expected & ~c->nodes_finished & NODE_BIT(i)) who = rt->peers[i].name;
   api_fail(ret, CLV_DEADLINE, "backward of context %s took longer than %llu ms%s%s", c->name,
            (unsigned long long)(deadline_ms ? deadline_ms : rt->deadline_ms),
            deadline_ms ? "" : " (limits.step_timeout)",
-           api_describe_silence(rt, heard, sizeof heard));
+           api_describe_silence(rt, silence, sizeof silence));
   if (who) api_set_error_node(ret, who, "");
 }
 
@@ -292,21 +302,21 @@ static void fill_deadline_error(const cleave_runtime *rt, const api_context *c,
 
 enum { WAITS_FOR_EARLIER, RUNS };
 
-static cleave_status start(cleave_runtime *rt, api_future *f, const api_backward_roots *s,
-                           cleave_error *error) {
+static cleave_status start_pass(cleave_runtime *rt, api_future *f, const api_backward_roots *s,
+                                cleave_error *error) {
   api_context *c = f->context;
   cleave_error why;
-  c->phase++;
-  PASS(walk(rt, c, s, error));
+  c->last_pass++;
+  PASS(walk_tape(rt, c, s, error));
   c->is_backward_running = f->owns_pass = true;
   f->stage = RUNS;
   f->cannot_cancel = true;
-  if (prepare(rt, c, s, s->retain, &why) != CLEAVE_OK) api_context_fail(rt, c, &why, 0);
+  if (prepare_pass(rt, c, s, s->retain, &why) != CLEAVE_OK) api_context_fail(rt, c, &why, 0);
   return CLEAVE_OK;
 }
 
-static cleave_status take_gradient(cleave_runtime *rt, const cleave_backward_options *o, size_t i,
-                                   clv_tensor **ret, cleave_error *error) {
+static cleave_status copy_given_gradient(cleave_runtime *rt, const cleave_backward_options *o,
+                                         size_t i, clv_tensor **ret, cleave_error *error) {
   if (!o->gradients[i].dtype) return CLEAVE_OK;
   if (o->weights && o->weights[i] != 0)
     return api_fail(error, CLV_INVALID,
@@ -319,14 +329,14 @@ cleave_status api_copy_backward_roots(cleave_runtime *rt, const cleave_reference
                                       cleave_error *error) {
   cleave_status status = CLEAVE_OK;
   *ret = (api_backward_roots){.roots = (cleave_reference *)(uintptr_t)roots,
-                              .weights = (float *)(uintptr_t)o->weights,
+                              .root_weights = (float *)(uintptr_t)o->weights,
                               .n = n,
                               .retain = o->retain};
   if (!n) return api_fail(error, CLV_INVALID, "a backward without roots");
   if (!o->gradients) return CLEAVE_OK;
   TRY(clv_alloc(n, sizeof *ret->gradients, &ret->gradients, &err));
   for (size_t i = 0; i < n && status == CLEAVE_OK; i++)
-    status = take_gradient(rt, o, i, &ret->gradients[i], error);
+    status = copy_given_gradient(rt, o, i, &ret->gradients[i], error);
   if (status != CLEAVE_OK) api_backward_roots_done(ret);
   return status;
 }
@@ -338,14 +348,16 @@ void api_backward_roots_done(api_backward_roots *s) {
   s->gradients = NULL;
 }
 
-static cleave_status copy_starts(const api_backward_roots *from, api_backward_roots *ret,
-                                 cleave_error *error) {
+static cleave_status copy_roots(const api_backward_roots *from, api_backward_roots *ret,
+                                cleave_error *error) {
   *ret = (api_backward_roots){.n = from->n, .retain = from->retain};
   TRY(clv_alloc(from->n, sizeof *ret->roots, &ret->roots, &err));
-  if (from->weights) TRY(clv_alloc(from->n, sizeof *ret->weights, &ret->weights, &err));
+  if (from->root_weights)
+    TRY(clv_alloc(from->n, sizeof *ret->root_weights, &ret->root_weights, &err));
   if (from->gradients) TRY(clv_alloc(from->n, sizeof *ret->gradients, &ret->gradients, &err));
   memcpy(ret->roots, from->roots, from->n * sizeof *ret->roots);
-  if (from->weights) memcpy(ret->weights, from->weights, from->n * sizeof *ret->weights);
+  if (from->root_weights)
+    memcpy(ret->root_weights, from->root_weights, from->n * sizeof *ret->root_weights);
   for (size_t i = 0; from->gradients && i < from->n; i++)
     ret->gradients[i] = clv_tensor_ref(from->gradients[i]);
   return CLEAVE_OK;
@@ -353,15 +365,15 @@ static cleave_status copy_starts(const api_backward_roots *from, api_backward_ro
 
 cleave_status api_backward_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                                  cleave_error *error) {
-  const api_backward_roots *s = a->starts;
+  const api_backward_roots *s = a->backward_roots;
   api_context *c;
   PASS(api_find_context(rt, a->context, &c, error));
   if (c->evaluation)
     return api_fail(error, CLV_PRECONDITION, "context %s evaluates: it has no backward", c->name);
   f->context = c;
   snprintf(f->subject, sizeof f->subject, "context %.64s", c->name);
-  return api_future_has_earlier(rt, f) ? copy_starts(s, &f->backward, error)
-                                       : start(rt, f, s, error);
+  return api_future_has_earlier(rt, f) ? copy_roots(s, &f->backward_roots, error)
+                                       : start_pass(rt, f, s, error);
 }
 
 void api_backward_advance(cleave_runtime *rt, api_future *f) {
@@ -371,7 +383,8 @@ void api_backward_advance(cleave_runtime *rt, api_future *f) {
     api_future_finish(rt, f, &c->failure);
   } else if (f->stage == RUNS) {
     if (api_pass_is_done(c)) api_future_finish(rt, f, NULL);
-  } else if (!api_future_has_earlier(rt, f) && start(rt, f, &f->backward, &why) != CLEAVE_OK) {
+  } else if (!api_future_has_earlier(rt, f) &&
+             start_pass(rt, f, &f->backward_roots, &why) != CLEAVE_OK) {
     api_future_finish(rt, f, &why);
   }
 }
@@ -391,22 +404,23 @@ void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave
 
 /* ---- a vote on what the program has written -------------------------------------------------- */
 
-/* A pass without calls. */
-static cleave_status ask_for_vote(cleave_runtime *rt, api_context *c, uint32_t node,
+/* Sends a PREPARE without calls, which the node answers with a vote. */
+static cleave_status request_vote(cleave_runtime *rt, api_context *c, uint32_t node,
                                   cleave_error *error) {
-  preparing p = begin_part(rt, c, node, false);
-  TRY(clv_packet_prepare(rt->pool, c->id, c->phase, 0, false, p.vote, false, &p.packet, &err));
-  return flush(&p, false, error);
+  prepare_message p = begin_prepare(rt, c, node, false);
+  TRY(clv_packet_prepare(rt->pool, c->id, c->last_pass, 0, false, p.needs_vote, false, &p.packet,
+                         &err));
+  return send_prepare(&p, false, error);
 }
 
 void api_vote_begin(cleave_runtime *rt, api_context *c) {
   cleave_error why;
-  c->phase++;
-  c->expected = c->nodes_with_written_gradients;
-  c->finished = 0;
+  c->last_pass++;
+  c->nodes_expected = c->nodes_with_written_gradients;
+  c->nodes_finished = 0;
   c->n_leaf_gradients_missing = 0;
   c->is_backward_running = true;
   for (uint32_t i = 0; i < rt->n_peers; i++)
-    if ((c->expected & NODE_BIT(i)) && ask_for_vote(rt, c, i, &why) != CLEAVE_OK)
+    if ((c->nodes_expected & NODE_BIT(i)) && request_vote(rt, c, i, &why) != CLEAVE_OK)
       api_context_fail(rt, c, &why, 0);
 }

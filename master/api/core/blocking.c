@@ -8,7 +8,7 @@
 #include "master/api/core/future_int.h"
 #include "master/api/core/incarnations_int.h"
 
-static const api_operation *op_of(api_operation_kind kind) { return &api_operations[kind]; }
+static const api_operation *operation_of(api_operation_kind kind) { return &api_operations[kind]; }
 
 /* ---- values and calls ------------------------------------------------------------------------ */
 
@@ -16,7 +16,7 @@ cleave_status cleave_to_here(cleave_runtime *runtime, cleave_reference reference
                              uint64_t deadline_ms, cleave_tensor *ret_tensor, cleave_error *error) {
   NOT_NULL(runtime, ret_tensor);
   api_arguments a = {.deadline_ms = deadline_ms, .reference = reference};
-  return api_run_blocking(runtime, op_of(API_FETCH), &a, ret_tensor, error);
+  return api_run_blocking(runtime, operation_of(API_FETCH), &a, ret_tensor, error);
 }
 
 cleave_status cleave_to_here_async(cleave_runtime *runtime, cleave_reference reference,
@@ -24,7 +24,7 @@ cleave_status cleave_to_here_async(cleave_runtime *runtime, cleave_reference ref
                                    cleave_error *error) {
   NOT_NULL(runtime, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .reference = reference};
-  return api_run_async(runtime, op_of(API_FETCH), &a, ret_future, error);
+  return api_run_async(runtime, operation_of(API_FETCH), &a, ret_future, error);
 }
 
 cleave_status cleave_local_value(cleave_runtime *runtime, cleave_reference reference,
@@ -53,7 +53,7 @@ cleave_status cleave_rpc_async(cleave_runtime *runtime, cleave_context context,
                      .inputs = inputs,
                      .n_inputs = n_inputs,
                      .ret_reference = ret_reference};
-  return api_run_async(runtime, op_of(API_CALL), &a, ret_future, error);
+  return api_run_async(runtime, operation_of(API_CALL), &a, ret_future, error);
 }
 
 cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context context,
@@ -68,7 +68,7 @@ cleave_status cleave_rpc_sync(cleave_runtime *runtime, cleave_context context,
                      .inputs = inputs,
                      .n_inputs = n_inputs,
                      .ret_reference = ret_reference};
-  return api_run_blocking(runtime, op_of(API_CALL), &a, ret_tensor, error);
+  return api_run_blocking(runtime, operation_of(API_CALL), &a, ret_tensor, error);
 }
 
 /* ---- backward and steps ---------------------------------------------------------------------- */
@@ -89,8 +89,8 @@ cleave_status cleave_backward_with(cleave_runtime *runtime, cleave_context conte
   COPY_OPTIONS_IN(cleave_backward_options, o, options);
   CLV_AUTO(api_backward_roots_done) api_backward_roots from = {0};
   PASS(api_copy_backward_roots(runtime, roots, n_roots, &o, &from, error));
-  api_arguments a = {.deadline_ms = o.deadline_ms, .context = context, .starts = &from};
-  return api_run_blocking(runtime, op_of(API_BACKWARD), &a, NULL, error);
+  api_arguments a = {.deadline_ms = o.deadline_ms, .context = context, .backward_roots = &from};
+  return api_run_blocking(runtime, operation_of(API_BACKWARD), &a, NULL, error);
 }
 
 cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context context,
@@ -101,8 +101,8 @@ cleave_status cleave_backward_async(cleave_runtime *runtime, cleave_context cont
   COPY_OPTIONS_IN(cleave_backward_options, o, options);
   CLV_AUTO(api_backward_roots_done) api_backward_roots from = {0};
   PASS(api_copy_backward_roots(runtime, roots, n_roots, &o, &from, error));
-  api_arguments a = {.deadline_ms = o.deadline_ms, .context = context, .starts = &from};
-  return api_run_async(runtime, op_of(API_BACKWARD), &a, ret_future, error);
+  api_arguments a = {.deadline_ms = o.deadline_ms, .context = context, .backward_roots = &from};
+  return api_run_async(runtime, operation_of(API_BACKWARD), &a, ret_future, error);
 }
 
 cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
@@ -110,7 +110,7 @@ cleave_status cleave_step(cleave_runtime *runtime, cleave_optimizer *optimizer,
                           cleave_error *error) {
   NOT_NULL(runtime, optimizer);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context, .optimizer = optimizer};
-  return api_run_blocking(runtime, op_of(API_STEP), &a, ret, error);
+  return api_run_blocking(runtime, operation_of(API_STEP), &a, ret, error);
 }
 
 cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optimizer,
@@ -118,7 +118,7 @@ cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optimizer *optim
                                 cleave_future *ret_future, cleave_error *error) {
   NOT_NULL(runtime, optimizer, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context, .optimizer = optimizer};
-  return api_run_async(runtime, op_of(API_STEP), &a, ret_future, error);
+  return api_run_async(runtime, operation_of(API_STEP), &a, ret_future, error);
 }
 
 /* ---- state ----------------------------------------------------------------------------------- */
@@ -129,7 +129,7 @@ cleave_status cleave_weight_read(cleave_runtime *runtime, cleave_module *module,
   NOT_NULL(runtime, module, name, ret_tensor);
   api_arguments a = {
       .deadline_ms = deadline_ms, .module = module, .name = name, .kind = CLEAVE_STATE_WEIGHTS};
-  return api_run_blocking(runtime, op_of(API_WEIGHT_READ), &a, ret_tensor, error);
+  return api_run_blocking(runtime, operation_of(API_WEIGHT_READ), &a, ret_tensor, error);
 }
 
 cleave_status cleave_weight_read_async(cleave_runtime *runtime, cleave_module *module,
@@ -138,7 +138,7 @@ cleave_status cleave_weight_read_async(cleave_runtime *runtime, cleave_module *m
   NOT_NULL(runtime, module, name, ret_future);
   api_arguments a = {
       .deadline_ms = deadline_ms, .module = module, .name = name, .kind = CLEAVE_STATE_WEIGHTS};
-  return api_run_async(runtime, op_of(API_WEIGHT_READ), &a, ret_future, error);
+  return api_run_async(runtime, operation_of(API_WEIGHT_READ), &a, ret_future, error);
 }
 
 cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
@@ -146,7 +146,7 @@ cleave_status cleave_state_read(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state *ret_state, cleave_error *error) {
   NOT_NULL(runtime, module, ret_state);
   api_arguments a = {.deadline_ms = deadline_ms, .module = module, .kind = kind};
-  return api_run_blocking(runtime, op_of(API_STATE_READ), &a, ret_state, error);
+  return api_run_blocking(runtime, operation_of(API_STATE_READ), &a, ret_state, error);
 }
 
 cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *module,
@@ -154,11 +154,11 @@ cleave_status cleave_state_read_async(cleave_runtime *runtime, cleave_module *mo
                                       cleave_future *ret_future, cleave_error *error) {
   NOT_NULL(runtime, module, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .module = module, .kind = kind};
-  return api_run_async(runtime, op_of(API_STATE_READ), &a, ret_future, error);
+  return api_run_async(runtime, operation_of(API_STATE_READ), &a, ret_future, error);
 }
 
-/* Items that are not taken are freed with the arguments. */
-static void items_done(api_arguments *a) {
+/* Frees the items that the operation has not taken. */
+static void free_untaken_items(api_arguments *a) {
   if (a) api_state_items_done(a->items, a->n);
 }
 
@@ -178,10 +178,10 @@ cleave_status cleave_state_write(cleave_runtime *runtime, cleave_module *module,
   NOT_NULL(runtime, module);
   if (!n) return CLEAVE_OK;
   NOT_NULL(items);
-  CLV_AUTO(items_done)
+  CLV_AUTO(free_untaken_items)
   api_arguments a = {.deadline_ms = deadline_ms, .module = module, .kind = kind};
   PASS(copy_items(items, n, &a, error));
-  return api_run_blocking(runtime, op_of(API_STATE_WRITE), &a, NULL, error);
+  return api_run_blocking(runtime, operation_of(API_STATE_WRITE), &a, NULL, error);
 }
 
 cleave_status cleave_state_write_async(cleave_runtime *runtime, cleave_module *module,
@@ -190,10 +190,10 @@ cleave_status cleave_state_write_async(cleave_runtime *runtime, cleave_module *m
                                        cleave_error *error) {
   NOT_NULL(runtime, module, items, ret_future);
   if (!n) return api_fail(error, CLV_INVALID, "no items to write");
-  CLV_AUTO(items_done)
+  CLV_AUTO(free_untaken_items)
   api_arguments a = {.deadline_ms = deadline_ms, .module = module, .kind = kind};
   PASS(copy_items(items, n, &a, error));
-  return api_run_async(runtime, op_of(API_STATE_WRITE), &a, ret_future, error);
+  return api_run_async(runtime, operation_of(API_STATE_WRITE), &a, ret_future, error);
 }
 
 cleave_status cleave_weight_write(cleave_runtime *runtime, cleave_module *module, const char *name,
@@ -222,7 +222,7 @@ cleave_status cleave_context_close(cleave_runtime *runtime, cleave_context conte
                                    uint64_t deadline_ms, cleave_error *error) {
   NOT_NULL(runtime);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context};
-  return api_run_blocking(runtime, op_of(API_CLOSE), &a, NULL, error);
+  return api_run_blocking(runtime, operation_of(API_CLOSE), &a, NULL, error);
 }
 
 cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context context,
@@ -230,12 +230,12 @@ cleave_status cleave_context_close_async(cleave_runtime *runtime, cleave_context
                                          cleave_error *error) {
   NOT_NULL(runtime, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .context = context};
-  return api_run_async(runtime, op_of(API_CLOSE), &a, ret_future, error);
+  return api_run_async(runtime, operation_of(API_CLOSE), &a, ret_future, error);
 }
 
 /* ---- futures with a tensor ------------------------------------------------------------------- */
 
-/* The future is released with its tensor. */
+/* Waits for a future with a tensor. Releases the future if it has ended with success. */
 cleave_status cleave_wait(cleave_runtime *runtime, cleave_future future, uint64_t deadline_ms,
                           cleave_tensor *ret_tensor, cleave_error *error) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;

@@ -9,7 +9,7 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/incarnations_int.h"
 
-static cleave_status check(const cleave_cached *c, cleave_error *error) {
+static cleave_status check_cache(const cleave_cached *c, cleave_error *error) {
   const api_peer *p = &c->to->runtime->peers[c->to->node];
   if (!c->n || !c->to->node || !p->has_module)
     return api_fail(error, CLV_INVALID, "no rows, or no worker to keep them");
@@ -24,11 +24,11 @@ static cleave_status check(const cleave_cached *c, cleave_error *error) {
 
 cleave_status cleave_cached_check(const cleave_cached *c, cleave_error *error) {
   LOCKED(c->to->runtime);
-  return check(c, error);
+  return check_cache(c, error);
 }
 
 /* Sets dtype and shape of the leaf, as the worker builds it from its rows. */
-static void describe(const cleave_cached *c, api_value *v) {
+static void describe_leaf(const cleave_cached *c, api_value *v) {
   const clv_node *out = &c->from->graph->nodes[c->from->graph->output];
   v->cached_rows_of = c->from;
   v->dtype = out->dtype;
@@ -37,8 +37,9 @@ static void describe(const cleave_cached *c, api_value *v) {
   v->nodes_with_value = NODE_BIT(c->to->node);
 }
 
-static cleave_status send(cleave_runtime *rt, const cleave_cached *c, const api_value *v,
-                          clv_tensor *values, clv_tensor *rows, cleave_error *error) {
+static cleave_status send_cached_rows(cleave_runtime *rt, const cleave_cached *c,
+                                      const api_value *v, clv_tensor *values, clv_tensor *rows,
+                                      cleave_error *error) {
   clv_packet *p;
   PASS(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
   snprintf(p->frame.to, sizeof p->frame.to, "%s", api_wire_name(&rt->peers[c->to->node]));
@@ -60,13 +61,13 @@ cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, cons
   if (values) PASS(api_copy_tensor_in(rt->pool, values, &t, error));
   PASS(api_copy_tensor_in(rt->pool, &numbers, &rows, error));
   LOCKED(rt);
-  PASS(check(c, error));
+  PASS(check_cache(c, error));
   PASS(api_find_context(rt, handle, &context, error));
   PASS(api_new_value(rt, context, &v, error));
-  describe(c, v);
-  cleave_status status = send(rt, c, v, t, rows, error);
+  describe_leaf(c, v);
+  cleave_status status = send_cached_rows(rt, c, v, t, rows, error);
   if (status != CLEAVE_OK) { /* no other record refers to it yet */
-    context->newest = v->older;
+    context->newest_value = v->older;
     api_drop_value(rt, v);
     return status;
   }
@@ -75,8 +76,8 @@ cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, cons
   return CLEAVE_OK;
 }
 
-static clv_code ask(const cleave_cached *c, bool remove, uint64_t timeout_ms, uint64_t *ret_rows,
-                    clv_err *err) {
+static clv_code call_cached_method(const cleave_cached *c, bool remove, uint64_t timeout_ms,
+                                   uint64_t *ret_rows, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, answer = {0};
   CLV_AUTO(clv_wire_done) clv_wire_cached_reply reply = {0};
   const clv_wire_cached_request q = {.remove = remove, .key = c->key};
@@ -92,10 +93,10 @@ static clv_code ask(const cleave_cached *c, bool remove, uint64_t timeout_ms, ui
 
 clv_code cleave_cache_count(const cleave_cached *c, uint64_t timeout_ms, uint64_t *ret_rows,
                             clv_err *err) {
-  return ask(c, false, timeout_ms, ret_rows, err);
+  return call_cached_method(c, false, timeout_ms, ret_rows, err);
 }
 
 clv_code cleave_cache_end(const cleave_cached *c, uint64_t timeout_ms, uint64_t *ret_rows,
                           clv_err *err) {
-  return ask(c, true, timeout_ms, ret_rows, err);
+  return call_cached_method(c, true, timeout_ms, ret_rows, err);
 }

@@ -52,16 +52,17 @@ static cleave_status check_input(const cleave_module *m, uint32_t slot, const ap
   return CLEAVE_INVALID;
 }
 
-/* The places of all inputs in one sentence, for a module that takes only what is there. */
+/* Checks the inputs of a module with local_only, which must be at its node. The message lists the
+ * place of every input. */
 static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, api_value *const *in,
                                   cleave_error *error) {
   bool all = true;
   char text[CLEAVE_TEXT] = "";
   for (uint32_t i = 0; i < m->n_inputs; i++) {
     const api_value *v = in[i];
-    uint32_t node = v->module ? v->module->node : v->kept ? v->kept->owner : 0;
+    uint32_t node = v->module ? v->module->node : v->kept_ref ? v->kept_ref->owner : 0;
     size_t at = strlen(text);
-    bool at_hand = !v->module && !v->kept && m->node == 0;
+    bool at_hand = !v->module && !v->kept_ref && m->node == 0;
     all &= ((v->nodes_with_value | v->nodes_awaiting_module) & NODE_BIT(m->node)) || at_hand;
     snprintf(text + at, sizeof text - at, "%sinput %u ('%s') is at %s", i ? ", " : "", i,
              m->graph->nodes[m->inputs[i]].name, rt->peers[node].name);
@@ -76,16 +77,17 @@ static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, ap
   return CLEAVE_PRECONDITION;
 }
 
-/* The device of a value that a module of this node has made; NULL: it comes from elsewhere. */
-static const char *device_at(const api_value *v, uint32_t node) {
-  const cleave_module *m = v->module ? v->module : v->kept ? v->kept->module : NULL;
+/* Returns the device of a value that a module of `node` has computed; NULL: the value is from
+ * another node or from the program. */
+static const char *device_of_value_at(const api_value *v, uint32_t node) {
+  const cleave_module *m = v->module ? v->module : v->kept_ref ? v->kept_ref->module : NULL;
   return m && m->node == node ? m->device : NULL;
 }
 
 static cleave_status check_devices(cleave_runtime *rt, const cleave_module *m, api_value *const *in,
                                    cleave_error *error) {
   for (uint32_t i = 0; i < m->n_inputs && !m->copies_inputs; i++) {
-    const char *device = device_at(in[i], m->node), *here = rt->peers[m->node].name;
+    const char *device = device_of_value_at(in[i], m->node), *here = rt->peers[m->node].name;
     if (!device || strcmp(device, m->device) == 0) continue;
     api_fail(
         error, CLV_PRECONDITION,
@@ -98,13 +100,14 @@ static cleave_status check_devices(cleave_runtime *rt, const cleave_module *m, a
   return CLEAVE_OK;
 }
 /* Returns the batch of the first input that is not a scalar. */
-static int64_t batch_of(api_value *const *in, uint32_t n) {
+static int64_t batch_size_of(api_value *const *in, uint32_t n) {
   for (uint32_t i = 0; i < n; i++)
     if (in[i]->shape.rank) return in[i]->shape.dim[0];
   return 1;
 }
 
-/* Sets the shapes of a graph that concatenates batches to those of these inputs. */
+/* Sets the batch sizes of a graph that concatenates batches to those of the inputs. Fails if they
+ * do not fit. */
 static cleave_status check_batches(const cleave_module *m, api_value *const *in,
                                    cleave_error *error) {
   int64_t n[CLV_MAX_INPUTS] = {0};
@@ -132,7 +135,7 @@ static cleave_status check_call(cleave_runtime *rt, const api_context *c, const 
   }
   PASS(check_devices(rt, m, in, error));
   for (uint32_t i = 0; i < m->n_inputs; i++)
-    PASS(check_input(m, i, in[i], batch_of(in, m->n_inputs), error));
+    PASS(check_input(m, i, in[i], batch_size_of(in, m->n_inputs), error));
   PASS(check_batches(m, in, error));
   return m->local_only ? check_places(rt, m, in, error) : CLEAVE_OK;
 }
@@ -140,7 +143,8 @@ static cleave_status check_call(cleave_runtime *rt, const api_context *c, const 
 /* ---- what has to travel ---------------------------------------------------------------------- */
 
 /* Sends the failure of a value to the master's node, which waits for the value. */
-static cleave_status pass_on_failure(cleave_runtime *rt, const api_value *v, cleave_error *error) {
+static cleave_status send_failure_to_master_node(cleave_runtime *rt, const api_value *v,
+                                                 cleave_error *error) {
   clv_packet *p;
   PASS(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
   p->frame.has_failure = true;
@@ -155,23 +159,23 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
   if (for_node ? (v->nodes_with_value & NODE_BIT(node)) != 0
                : v->local_tensor || v->deliver_sent || v->failed)
     return CLEAVE_OK;
-  bool own_leaf = !v->module && !v->kept;
-  if (for_node && node == 0 && own_leaf) return CLEAVE_OK; /* goes along with the first call */
+  bool own_leaf = !v->module && !v->kept_ref;
+  if (for_node && node == 0 && own_leaf) return CLEAVE_OK; /* the first CALL carries the leaf */
   if (for_node && node && !rt->peers[node].has_module) {   /* no module there could use it */
     v->nodes_awaiting_module |= NODE_BIT(node);
     return CLEAVE_OK;
   }
-  if (for_node && v->kept) return rt->keeper->deliver(rt, v, node, error);
+  if (for_node && v->kept_ref) return rt->kept_ops->deliver(rt, v, node, error);
   if (for_node) {
     v->nodes_with_value |= NODE_BIT(node);
     v->context->nodes |= NODE_BIT(node);
     v->master_node_waits |= node == 0;
   }
-  if (v->local_tensor && for_node) { /* the program has it: no need to ask */
+  if (v->local_tensor && for_node) { /* the value is in this process, so it is sent from here */
     TRY(clv_packet_value(rt->pool, v->context->id, v->id, to, v->local_tensor, &p, &err));
     return api_send(rt, node, p, error);
   }
-  if (for_node && node == 0 && v->failed) return pass_on_failure(rt, v, error);
+  if (for_node && node == 0 && v->failed) return send_failure_to_master_node(rt, v, error);
   if (v->cached_rows_of)
     return api_fail(error, CLV_PRECONDITION, "rows that a worker keeps are there alone");
   if (node == 0 && v->deliver_sent) return CLEAVE_OK; /* one VALUE serves program and node */
@@ -191,10 +195,11 @@ static cleave_status add_args(clv_packet *p, const api_value *v, uint32_t *ret_g
                               cleave_error *error) {
   for (uint32_t i = 0; i < v->n_args; i++) {
     api_value *a = v->args[i];
-    bool along = is_sent_with_call(a, v->module->node);
-    TRY(clv_packet_add_arg(p, a->id, a->needs_grad, along ? a->local_tensor : NULL, &err));
-    if (!along) continue;
-    a->nodes_with_value |= NODE_BIT(v->module->node); /* a second slot names it */
+    bool is_sent_along = is_sent_with_call(a, v->module->node);
+    TRY(clv_packet_add_arg(p, a->id, a->needs_grad, is_sent_along ? a->local_tensor : NULL, &err));
+    if (!is_sent_along) continue;
+    a->nodes_with_value |=
+        NODE_BIT(v->module->node); /* a second slot with the same value only names it */
     *ret_given |= 1u << i;
   }
   return CLEAVE_OK;
@@ -202,30 +207,32 @@ static cleave_status add_args(clv_packet *p, const api_value *v, uint32_t *ret_g
 
 /* Options of a call beside its inputs. */
 typedef struct call_mode {
-  uint64_t after;
-  bool deliver;                     /* its value, unasked, */
-  bool for_program;                 /* deliver the value to the program (else to the node `to`) */
-  uint32_t to;                      /* this node */
-  const cleave_call_options *order; /* NULL: in none */
+  uint64_t runs_after;
+  bool has_delivery;                  /* the node sends the value without a request */
+  bool for_program;                   /* to the program */
+  uint32_t deliver_to;                /* else to the node with this index */
+  const cleave_call_options *options; /* options of the program; NULL: none */
 } call_mode;
 
 static cleave_status add_deliver_request(cleave_runtime *rt, api_value *v, const call_mode *how,
                                          clv_packet *p, cleave_error *error) {
-  if (!how->deliver || (how->to == v->module->node && !how->for_program)) return CLEAVE_OK;
-  if (how->to && !rt->peers[how->to].has_module) {
-    v->nodes_awaiting_module |= NODE_BIT(how->to);
+  if (!how->has_delivery || (how->deliver_to == v->module->node && !how->for_program))
+    return CLEAVE_OK;
+  if (how->deliver_to && !rt->peers[how->deliver_to].has_module) {
+    v->nodes_awaiting_module |= NODE_BIT(how->deliver_to);
     return CLEAVE_OK;
   }
-  TRY(clv_packet_add_delivery(p, how->to ? api_wire_name(&rt->peers[how->to]) : "", &err));
-  v->deliver_sent |= how->to == 0;
+  TRY(clv_packet_add_delivery(p, how->deliver_to ? api_wire_name(&rt->peers[how->deliver_to]) : "",
+                              &err));
+  v->deliver_sent |= how->deliver_to == 0;
   if (how->for_program) return CLEAVE_OK;
-  v->nodes_with_value |= NODE_BIT(how->to);
-  v->context->nodes |= NODE_BIT(how->to);
-  v->master_node_waits |= how->to == 0;
+  v->nodes_with_value |= NODE_BIT(how->deliver_to);
+  v->context->nodes |= NODE_BIT(how->deliver_to);
+  v->master_node_waits |= how->deliver_to == 0;
   return CLEAVE_OK;
 }
 
-static void add_order(clv_packet *p, const api_context *c, const cleave_call_options *o) {
+static void add_positions(clv_packet *p, const api_context *c, const cleave_call_options *o) {
   if (c->events) p->frame.flags |= CLV_FLAG_TRACE;
   if (!o) return;
   clv_packet_set_positions(p, o->position, o->backward_position, o->weight_position,
@@ -233,9 +240,9 @@ static void add_order(clv_packet *p, const api_context *c, const cleave_call_opt
   if (o->recompute) p->frame.flags |= CLV_FLAG_RECOMPUTE;
 }
 
-/* True if an input is still to come from the master's own node, which has not run since the call
- * that makes it: this call waits for it. */
-static bool waits_for_master(const cleave_runtime *rt, const api_value *v) {
+/* True if an input comes from a call at the master's own node that cannot have run yet, because no
+ * thread has driven that node since. The CALL need not be sent at once then. */
+static bool waits_for_master_node(const cleave_runtime *rt, const api_value *v) {
   for (uint32_t i = 0; i < v->n_args && !rt->is_node_driven_by_caller; i++) {
     const api_value *a = v->args[i];
     if (a->module && a->module->node == 0 && a->n_drives_begun == rt->n_drives_begun) return true;
@@ -254,41 +261,42 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   TRY(clv_packet_call(rt->pool, c->id, v->id, m->index, !c->evaluation, &p, &err));
   api_set_frame_module(p, m);
   p->frame.step = c->step;
-  p->frame.micro_batch = c->called[m->index]; /* each call has random numbers of its own */
-  p->frame.call.runs_after = how->after;
-  add_order(p, c, how->order);
+  p->frame.micro_batch = c->n_module_calls[m->index]; /* each call has random numbers of its own */
+  p->frame.call.runs_after = how->runs_after;
+  add_positions(p, c, how->options);
   cleave_status status = add_deliver_request(rt, v, how, p, error);
   if (status == CLEAVE_OK) status = add_args(p, v, &given, error);
   if (status == CLEAVE_OK)
-    status = waits_for_master(rt, v) ? api_send_buffered(rt, m->node, clv_steal(&p), error)
-                                     : api_send(rt, m->node, clv_steal(&p), error);
+    status = waits_for_master_node(rt, v) ? api_send_buffered(rt, m->node, clv_steal(&p), error)
+                                          : api_send(rt, m->node, clv_steal(&p), error);
   for (uint32_t i = 0; status != CLEAVE_OK && i < v->n_args; i++)
     if (given & 1u << i) v->args[i]->nodes_with_value &= ~NODE_BIT(m->node);
   PASS(status);
   c->nodes |= NODE_BIT(m->node);
-  v->number = ++c->calls[m->node];
+  v->call_number = ++c->n_calls_sent[m->node];
   v->n_drives_begun = rt->n_drives_begun;
-  v->runs_after_backward_of = how->after ? api_id_table_get(&rt->values, how->after) : NULL;
+  v->runs_after_backward_of =
+      how->runs_after ? api_id_table_get(&rt->values, how->runs_after) : NULL;
   if (v->runs_after_backward_of && !v->runs_after_backward_of->had_backward) {
     v->runs_after_backward_of->n_followers++;
     c->n_calls_awaiting_backward++;
   }
-  c->called[m->index]++;
+  c->n_module_calls[m->index]++;
   api_context_use_module(c, m);
   for (uint32_t i = 0; i < v->n_args; i++)
     PASS(api_deliver_value(rt, v->args[i], m->node, true, error));
   return CLEAVE_OK;
 }
 
-static void shape_of_output(const cleave_module *m, api_value *v) {
+static void set_output_shape(const cleave_module *m, api_value *v) {
   const clv_node *out = &m->graph->nodes[m->graph->output];
   v->dtype = out->dtype;
   v->shape = out->shape;
   if (v->shape.rank && !m->graph->has_per_input_batches)
-    v->shape.dim[0] = batch_of(v->args, v->n_args);
+    v->shape.dim[0] = batch_size_of(v->args, v->n_args);
 }
 
-/* Does a backward get to a call on these inputs? */
+/* True if a backward pass reaches a call of the module on these inputs. */
 static bool needs_backward(const cleave_module *m, api_value *const *in) {
   bool learns = m->n_learning > 0 || api_has_trainable_tie(m);
   for (uint32_t i = 0; i < m->n_inputs; i++) learns |= in[i]->needs_grad;
@@ -300,7 +308,7 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
                               api_value **ret, cleave_error *error) {
   api_value *in[CLV_MAX_INPUTS], *v;
   PASS(check_call(rt, c, m, inputs, n_inputs, in, error));
-  if (how->after && !needs_backward(m, in))
+  if (how->runs_after && !needs_backward(m, in))
     return api_fail(error, CLV_PRECONDITION,
                     "module '%s' learns nothing here, so a window cannot hold it", m->name);
   PASS(api_new_value(rt, c, &v, error));
@@ -310,11 +318,11 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
   v->nodes_with_value = NODE_BIT(m->node);
   for (uint32_t i = 0; i < v->n_args; i++) v->args[i] = in[i];
   v->needs_grad = needs_backward(m, in) && !c->evaluation;
-  shape_of_output(m, v);
+  set_output_shape(m, v);
   m->called = true;
   cleave_status status = send_call(rt, v, how, error);
   if (status != CLEAVE_OK) { /* no other record refers to it yet */
-    c->newest = v->older;
+    c->newest_value = v->older;
     api_drop_value(rt, v);
     return status;
   }
@@ -322,9 +330,10 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
   return CLEAVE_OK;
 }
 
-/* The call after whose backward this one is to run. */
-static cleave_status check_after(cleave_runtime *rt, const api_context *c, const cleave_module *m,
-                                 uint64_t after, cleave_error *error) {
+/* Checks cleave_call_options.after: it must be an earlier call of the context at the same node,
+ * with a backward to come. */
+static cleave_status check_runs_after(cleave_runtime *rt, const api_context *c,
+                                      const cleave_module *m, uint64_t after, cleave_error *error) {
   api_value *v;
   if (!after) return CLEAVE_OK;
   PASS(api_find_value(rt, (cleave_reference){after}, &v, error));
@@ -337,20 +346,20 @@ static cleave_status check_after(cleave_runtime *rt, const api_context *c, const
       same ? "a call without a backward to come" : "no call of this context at its node");
 }
 
-static bool first_wants_gradient(cleave_runtime *rt, const cleave_reference *inputs, size_t n) {
+static bool needs_first_input_grad(cleave_runtime *rt, const cleave_reference *inputs, size_t n) {
   api_value *v;
   return n && api_find_value(rt, inputs[0], &v, NULL) == CLEAVE_OK && v->needs_grad;
 }
 
-/* With the lock. The module is placed first: only its first use takes time. */
-static cleave_status call(cleave_runtime *rt, cleave_context handle, cleave_module *m,
-                          const cleave_reference *inputs, size_t n_inputs, const call_mode *how,
-                          api_value **ret, cleave_error *error) {
+/* Makes a call, with the lock. Loads the module first, which takes time only for its first use. */
+static cleave_status make_call(cleave_runtime *rt, cleave_context handle, cleave_module *m,
+                               const cleave_reference *inputs, size_t n_inputs,
+                               const call_mode *how, api_value **ret, cleave_error *error) {
   api_context *c;
-  PASS(api_module_place(m, first_wants_gradient(rt, inputs, n_inputs), 0, error));
+  PASS(api_module_place(m, needs_first_input_grad(rt, inputs, n_inputs), 0, error));
   PASS(api_await_decision(rt, api_deadline_ns(rt, 0), error));
   PASS(api_find_context(rt, handle, &c, error));
-  PASS(check_after(rt, c, m, how->after, error));
+  PASS(check_runs_after(rt, c, m, how->runs_after, error));
   return add_call(rt, c, m, inputs, n_inputs, how, ret, error);
 }
 
@@ -369,21 +378,22 @@ static cleave_status check_positions(const cleave_call_options *o, cleave_error 
       o->position, backward, weight, CLV_WIRE_POSITIONS);
 }
 
-static cleave_status call_mode_of(const cleave_runtime *rt, const cleave_call_options *o,
-                                  call_mode *ret, cleave_error *error) {
-  *ret = (call_mode){.after = o ? o->after.id : 0, .deliver = o && o->send_to, .order = o};
+static cleave_status read_call_options(const cleave_runtime *rt, const cleave_call_options *o,
+                                       call_mode *ret, cleave_error *error) {
+  *ret =
+      (call_mode){.runs_after = o ? o->after.id : 0, .has_delivery = o && o->send_to, .options = o};
   if (o) PASS(check_positions(o, error));
   if (o && o->to_program && o->send_to && strcmp(o->send_to, rt->peers[0].name) != 0)
     return api_fail(error, CLV_INVALID,
                     "a value goes unasked to one node: to the program, or to '%s'", o->send_to);
-  if (o && o->to_program) ret->deliver = ret->for_program = true;
+  if (o && o->to_program) ret->has_delivery = ret->for_program = true;
   if (!o || !o->send_to) return CLEAVE_OK;
   int node = api_find_node(rt, o->send_to);
   if (node < 0)
     return api_fail(error, CLV_NOT_FOUND, "'%s' is neither master nor a worker of %s", o->send_to,
                     rt->config->file);
-  ret->to = (uint32_t)node;
-  return api_check_node_present(rt, ret->to, error);
+  ret->deliver_to = (uint32_t)node;
+  return api_check_node_present(rt, ret->deliver_to, error);
 }
 
 cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
@@ -395,8 +405,8 @@ cleave_status cleave_call_with(cleave_runtime *runtime, cleave_context handle,
   api_value *v;
   call_mode how;
   LOCKED(runtime);
-  PASS(call_mode_of(runtime, options ? &o : NULL, &how, error));
-  PASS(call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
+  PASS(read_call_options(runtime, options ? &o : NULL, &how, error));
+  PASS(make_call(runtime, handle, module, inputs, n_inputs, &how, &v, error));
   ret_reference->id = v->id;
   return CLEAVE_OK;
 }
@@ -408,13 +418,13 @@ cleave_status cleave_call(cleave_runtime *runtime, cleave_context handle, cleave
   return cleave_call_with(runtime, handle, module, inputs, n_inputs, NULL, ret_reference, error);
 }
 
-/* The value ends with its context, so it has no deadline of its own: those of the functions that
- * wait for it count. */
+/* Begins a call. Its future has no deadline, because the value ends with its context; the functions
+ * that wait for the value have deadlines. */
 cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error) {
   api_value *v;
-  const call_mode how = {.deliver = true, .for_program = true};
-  PASS(call(rt, a->context, a->module, a->inputs, a->n_inputs, &how, &v, error));
+  const call_mode how = {.has_delivery = true, .for_program = true};
+  PASS(make_call(rt, a->context, a->module, a->inputs, a->n_inputs, &how, &v, error));
   v->released = !a->ret_reference;
   f->value = v;
   f->context = v->context;

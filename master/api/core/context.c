@@ -7,22 +7,23 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/future_int.h"
 
-enum { MOST_ENDING = 64 }; /* contexts that have ended, some node's answer to which is missing */
+enum { MAX_ENDING = 64 }; /* most contexts that have ended and that some node has not answered */
 
 #include "master/api/core/future_int.h"
 #include "master/api/core/module_int.h"
 
-/* A worker that does not answer must not make records pile up here. */
+/* Waits while too many ended contexts are unanswered, so that a worker that does not answer cannot
+ * exhaust the memory of this process. */
 static cleave_status wait_for_ends(cleave_runtime *rt, cleave_error *error) {
   uint64_t until = api_deadline_ns(rt, 0);
-  char heard[200];
+  char silence[200];
   bool in_time = true;
-  rt->n_awaiting++;
-  while (in_time && rt->n_ending > MOST_ENDING) in_time = api_sleep(rt, until);
-  rt->n_awaiting--;
+  rt->n_end_waiters++;
+  while (in_time && rt->n_ending > MAX_ENDING) in_time = api_sleep(rt, until);
+  rt->n_end_waiters--;
   if (in_time) return CLEAVE_OK;
   return api_fail(error, CLV_DEADLINE, "%u contexts that have ended are not freed everywhere%s",
-                  rt->n_ending, api_describe_silence(rt, heard, sizeof heard));
+                  rt->n_ending, api_describe_silence(rt, silence, sizeof silence));
 }
 
 cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_options *options,
@@ -30,7 +31,7 @@ cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_
   NOT_NULL(runtime, ret_context);
   COPY_OPTIONS_IN(cleave_context_options, o, options);
   LOCKED(runtime);
-  if (runtime->futures_state->closing)
+  if (runtime->futures_state->is_closing)
     return api_fail(error, CLV_PRECONDITION, "the runtime is being closed: nothing new begins");
   PASS(api_take_deferred_error(runtime, error));
   PASS(wait_for_ends(runtime, error));

@@ -11,17 +11,20 @@
 #include "master/api/core/module_int.h"
 
 enum {
-  END_AGAIN_NS = 250000000, /* at first, then twice as long, up to so many times */
-  MOST_BACKOFF = 64,
+  FIRST_RESEND_NS =
+      /* first delay before END_CONTEXT is sent again; the delay doubles up to MAX_BACKOFF times
+       * this */
+  250000000,
+  MAX_BACKOFF = 64,
 };
 
-/* An end is said until it is answered, the second time without its step: that frees what is left,
- * and is answered again. */
+/* Sends END_CONTEXT again to nodes that have not answered. Only the first END_CONTEXT carries the
+ * step; a later one frees what is left at the node and is answered as well. */
 static void resend_ends(cleave_runtime *rt, api_context *c, uint64_t now) {
   api_node_set silent = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
   clv_packet *p;
   c->end_resend_interval_ns =
-      CLV_MIN(2 * c->end_resend_interval_ns, (uint64_t)MOST_BACKOFF * END_AGAIN_NS);
+      CLV_MIN(2 * c->end_resend_interval_ns, (uint64_t)MAX_BACKOFF * FIRST_RESEND_NS);
   c->end_resend_ns = now + c->end_resend_interval_ns;
   for (uint32_t i = 1; i < rt->n_peers; i++)
     if ((silent & NODE_BIT(i)) &&
@@ -29,7 +32,7 @@ static void resend_ends(cleave_runtime *rt, api_context *c, uint64_t now) {
       (void)api_send(rt, i, p, NULL);
 }
 
-static uint64_t resend_due(cleave_runtime *rt) {
+static uint64_t resend_due_ends(cleave_runtime *rt) {
   uint64_t now = api_now(rt), due = UINT64_MAX;
   if (!rt->end_resend_ns || rt->end_resend_ns > now)
     return rt->end_resend_ns ? rt->end_resend_ns : due;
@@ -43,15 +46,15 @@ static uint64_t resend_due(cleave_runtime *rt) {
   return due;
 }
 
-const api_job api_context_end_job = {.before_sleep = resend_due};
+const api_job api_context_end_job = {.before_sleep = resend_due_ends};
 
-/* An end that is waited for is said behind its step and not with it, or its rows are asked for:
- * nodes do not let that one wait for another packet. */
+/* Sends END_CONTEXT to all nodes of the context. The unsent final step is part of that message if
+ * no function waits for the end, or if the context records events. */
 static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error *error) {
   cleave_status status = CLEAVE_OK;
   api_node_set notified = 0;
-  c->end_resend_interval_ns = END_AGAIN_NS;
-  c->end_resend_ns = api_now(rt) + END_AGAIN_NS;
+  c->end_resend_interval_ns = FIRST_RESEND_NS;
+  c->end_resend_ns = api_now(rt) + FIRST_RESEND_NS;
   if (!rt->end_resend_ns) rt->end_resend_ns = c->end_resend_ns;
   if (rt->unsent_step_context == c && (c->state == API_CONTEXT_ENDING || c->events))
     api_flush_step_and_ends(rt, c, &notified);
@@ -60,23 +63,24 @@ static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error 
     if (!(c->nodes & ~notified & NODE_BIT(i))) continue;
     TRY(clv_packet_end_context(rt->pool, c->id, ++rt->next_id, &p, &err));
     cleave_status sent = api_send(rt, i, p, status == CLEAVE_OK ? error : NULL);
-    if (sent != CLEAVE_OK) c->nodes_ended |= NODE_BIT(i); /* gone, and everything with it */
+    if (sent != CLEAVE_OK)
+      c->nodes_ended |= NODE_BIT(i); /* the node is lost, and with it all that it held */
     if (status == CLEAVE_OK) status = sent;
   }
   return status;
 }
 
-/* Releases the handles of a context's values. The values stay, because kept values depend on
- * them. */
-static void hide_values(api_context *c) {
-  for (api_value *v = c->newest; v; v = v->older) {
+/* Frees the tensors of a context's values in this process. The records stay, because kept values
+ * depend on them. */
+static void free_local_tensors(api_context *c) {
+  for (api_value *v = c->newest_value; v; v = v->older) {
     v->gradient = clv_tensor_unref(v->gradient);
     if (!v->master_node_waits) v->local_tensor = clv_tensor_unref(v->local_tensor);
   }
 }
 
 static void keep_for_kept_values(cleave_runtime *rt, api_context *c, api_context_event event) {
-  hide_values(c);
+  free_local_tensors(c);
   rt->n_ending -= c->state == API_CONTEXT_ENDING;
   (void)api_context_on_event(&c->state, event);
 }
@@ -89,19 +93,20 @@ void api_context_free_if_ended(cleave_runtime *rt, api_context *c) {
   if (is_ending && !c->n_waiters && !silent) api_context_free(rt, c);
 }
 
-/* Sends to the nodes which calls they must keep for kept values. False: none. */
-static bool spare(cleave_runtime *rt, api_context *c) {
-  return rt->keeper && rt->keeper->send_needed_calls(rt, c);
+/* Sends the nodes the ids of calls that they must keep for kept values. Returns false if there are
+ * none. */
+static bool send_needed_calls(cleave_runtime *rt, api_context *c) {
+  return rt->kept_ops && rt->kept_ops->send_needed_calls(rt, c);
 }
 
 void api_context_on_owners_answered(cleave_runtime *rt, api_context *c) {
   if (api_context_on_event(&c->state, API_CONTEXT_OWNERS_ANSWERED) != API_SETTLE) return;
-  c->keeps_needed_calls = spare(rt, c);
+  c->keeps_needed_calls = send_needed_calls(rt, c);
   (void)send_ends(rt, c, NULL);
 }
 
-/* Ends the context after the owners of kept values have answered, so that nothing they keep is
- * cancelled. */
+/* Defers the end of the context until the owners of kept values have answered, so that nothing they
+ * keep is cancelled. Fails with CLEAVE_DEADLINE. */
 static cleave_status end_after_owners_answer(cleave_runtime *rt, api_context *c,
                                              cleave_error *error) {
   keep_for_kept_values(rt, c, API_CONTEXT_OWNERS_LATE);
@@ -126,10 +131,11 @@ static void cancel_work(cleave_runtime *rt, api_context *c) {
   api_wake(rt);
 }
 
-/* Gives the context up for the program. True: its END waits for the owners of what is kept. */
+/* Begins the end of a context and cancels its work. Returns true if END_CONTEXT must wait for the
+ * owners of kept values. */
 static bool begin_end(cleave_runtime *rt, api_context *c) {
   bool later = c->n_unconfirmed_kept && !c->failed;
-  c->keeps_needed_calls = !c->failed && (later || spare(rt, c));
+  c->keeps_needed_calls = !c->failed && (later || send_needed_calls(rt, c));
   cancel_work(rt, c);
   return later;
 }
@@ -140,7 +146,7 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
   LOCKED(runtime);
   api_context *c = api_id_table_get(&runtime->contexts, handle.id);
   if (c && c->n_unconfirmed_kept && c->state == API_CONTEXT_OPEN)
-    runtime->keeper->await_owners(runtime, c, api_deadline_ns(runtime, 0));
+    runtime->kept_ops->await_owners(runtime, c, api_deadline_ns(runtime, 0));
   c = api_id_table_get(&runtime->contexts, handle.id);
   if (!c || c->state != API_CONTEXT_OPEN) return api_find_context(runtime, handle, &c, error);
   if (c->n_waiters || api_has_waiter_in_context(runtime, c) || runtime->undecided_context == c)
@@ -153,10 +159,10 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
   if (begin_end(runtime, c)) return end_after_owners_answer(runtime, c, error);
   bool given_up = gone_on && c->failed;
   cleave_status status = send_ends(runtime, c, error);
-  if (status == CLEAVE_OK && c->final_step && !given_up) status = api_context_failure(c, error);
+  if (status == CLEAVE_OK && c->has_final_step && !given_up) status = api_context_failure(c, error);
   if (status == CLEAVE_OK) status = api_take_deferred_error(runtime, error);
   if (c->keeps_needed_calls)
-    hide_values(c);
+    free_local_tensors(c);
   else
     api_drop_values(runtime, c);
   api_context_free_if_ended(runtime, c);
@@ -165,7 +171,7 @@ cleave_status cleave_context_end(cleave_runtime *runtime, cleave_context handle,
 
 /* ---- closing --------------------------------------------------------------------------------- */
 
-enum { WAITS_FOR_KEPTS, WAITS_FOR_STEP, WAITS_FOR_USERS, WAITS_FOR_ENDS };
+enum { WAITS_FOR_OWNERS, WAITS_FOR_STEP, WAITS_FOR_USERS, WAITS_FOR_ENDS };
 
 cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                               cleave_error *error) {
@@ -176,9 +182,9 @@ cleave_status api_close_begin(cleave_runtime *rt, api_arguments *a, api_future *
   return CLEAVE_OK;
 }
 
-/* Returns the context of a closing; NULL if another function has closed it meanwhile, which ends
- * f. */
-static api_context *still_open(cleave_runtime *rt, api_future *f) {
+/* Returns the context that f closes; NULL: another function has closed it meanwhile, and f ends
+ * with that error. */
+static api_context *find_closing_context(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   api_context *c = api_id_table_get(&rt->contexts, f->context_id);
   if (c && (f->stage >= WAITS_FOR_USERS || c->state == API_CONTEXT_OPEN)) return c;
@@ -187,10 +193,10 @@ static api_context *still_open(cleave_runtime *rt, api_future *f) {
   return NULL;
 }
 
-/* True if the closing still waits for owners or for a pending step; the latter has its own
- * deadline. */
-static bool is_held_up(const cleave_runtime *rt, const api_context *c, api_future *f) {
-  if (f->stage == WAITS_FOR_KEPTS && c->n_unconfirmed_kept && !c->failed &&
+/* True if the closing still waits for owners of kept values or for a pending step, which has its
+ * own deadline. */
+static bool must_wait_to_close(const cleave_runtime *rt, const api_context *c, api_future *f) {
+  if (f->stage == WAITS_FOR_OWNERS && c->n_unconfirmed_kept && !c->failed &&
       !api_is_expired(rt, f->until_ns))
     return true;
   f->stage = WAITS_FOR_STEP;
@@ -199,14 +205,14 @@ static bool is_held_up(const cleave_runtime *rt, const api_context *c, api_futur
 }
 
 /* Sends END_CONTEXT to the nodes. */
-static void send_end_of(cleave_runtime *rt, api_context *c, api_future *f) {
+static void send_end_for_close(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   f->stage = WAITS_FOR_ENDS;
   f->poll_ns = f->until_ns;
-  if (f->end_awaits_owners) c->keeps_needed_calls = spare(rt, c);
+  if (f->end_awaits_owners) c->keeps_needed_calls = send_needed_calls(rt, c);
   (void)send_ends(rt, c, &why);
   if (why.status == CLEAVE_OK && c->has_reverted_step) (void)api_context_failure(c, &why);
-  if (!f->done) f->why = why;
+  if (!f->is_done) f->why = why;
 }
 
 static void await_end_answers(cleave_runtime *rt, api_context *c, api_future *f) {
@@ -223,9 +229,9 @@ static void await_end_answers(cleave_runtime *rt, api_context *c, api_future *f)
 }
 
 void api_close_advance(cleave_runtime *rt, api_future *f) {
-  api_context *c = still_open(rt, f);
+  api_context *c = find_closing_context(rt, f);
   cleave_error why;
-  if (!c || (f->stage < WAITS_FOR_USERS && is_held_up(rt, c, f))) return;
+  if (!c || (f->stage < WAITS_FOR_USERS && must_wait_to_close(rt, c, f))) return;
   if (f->stage < WAITS_FOR_USERS) {
     f->stage = WAITS_FOR_USERS;
     f->cannot_cancel = true;
@@ -238,6 +244,6 @@ void api_close_advance(cleave_runtime *rt, api_future *f) {
     api_future_finish(rt, f, &why);
     return;
   }
-  if (f->stage == WAITS_FOR_USERS) send_end_of(rt, c, f);
+  if (f->stage == WAITS_FOR_USERS) send_end_for_close(rt, c, f);
   await_end_answers(rt, c, f);
 }

@@ -45,8 +45,8 @@
 #include "master/api/core/state_tables_int.h"
 
 enum {
-  API_MAX_NODES = 64,    /* one bit each in the sets of nodes */
-  API_MAX_MODULES = 255, /* 255 itself means all */
+  API_MAX_NODES = 64,    /* nodes of a session; a set of nodes has one bit for each */
+  API_MAX_MODULES = 255, /* modules of a runtime; index 255 in a frame means all modules */
   API_BULK_LANES = 4,
   API_DEVICE_NAME = 32, /* bytes of a device's name */
   API_DEVICE_LIST = 256,
@@ -94,21 +94,21 @@ typedef struct api_peer {
   clv_wire_limits limits;
   uint32_t peer_timeout_ms; /* silence after which its link is given up */
   api_peer_state state;
-  bool opened;     /* a session is open at the worker */
-  bool has_module; /* a module was loaded there */
+  bool has_session; /* a session is open at the worker */
+  bool has_module;  /* a module was loaded there */
   /* features of the worker's version */
   bool has_state_files, has_row_cache, has_state_pieces, has_fixed_modules, has_ties;
   bool has_bf16_weights;
   uint64_t last_packet_ns;       /* monotonic time of its last packet */
   char device[API_DEVICE_NAME];  /* device that "auto" means there */
   char devices[API_DEVICE_LIST]; /* all its devices: "cpu, cuda:0" */
-  cleave_error loss_error;       /* of its last loss */
-  clv_link_counts measured;      /* counters at the last cleave_measure */
+  cleave_error loss_error;       /* error of its last loss, which functions that need it return */
+  clv_link_counts last_counts;   /* counters at the last cleave_measure */
   uint32_t n_returns;            /* times that it was lost and has rejoined (incarnations_int.h) */
-  char wire_name[CLEAVE_NAME + 1]; /* its name in frames since it has rejoined */
-  uint64_t connect_deadline_ns;    /* monotonic end of connecting; 0: not known yet */
-  uint64_t bytes_up, bytes_down;   /* bytes over its earlier links */
-  uint32_t n_loading;              /* modules that are being loaded there */
+  char wire_name[CLEAVE_NAME + 1]; /* its name in frames after it has rejoined */
+  uint64_t connect_deadline_ns;  /* monotonic time at which connecting must be done; 0: not begun */
+  uint64_t bytes_up, bytes_down; /* bytes sent and received over links that have ended */
+  uint32_t n_loading;            /* modules that are being loaded there */
 } api_peer;
 
 /* The runtime sends nothing to a lost peer. */
@@ -130,22 +130,27 @@ typedef struct api_optimizer_group {
 struct cleave_module {
   cleave_runtime *runtime;
   uint32_t index, generation; /* `module` and `generation` in frames */
-  uint64_t number;            /* modules of the runtime that were loaded before it */
-  uint32_t contexts;          /* contexts that need it (module_int.h) */
-  uint32_t n_kept_refs;       /* kept values that are its outputs */
-  uint64_t unload_message;    /* message that sent UNLOAD to its node; 0: none unanswered */
+  uint64_t load_number;       /* number in the order of loading, from 1 */
+  uint32_t n_contexts;        /* contexts that have used the module and are not freed */
+  uint32_t
+      /* kept values of its outputs, and operations in progress, that need the record */
+      n_kept_refs;
+  uint64_t unload_message; /* message that sent UNLOAD to its node; 0: none unanswered */
   char name[CLEAVE_NAME + 1], device[API_DEVICE_NAME];
   uint32_t node;
-  uint32_t n_returns; /* of its node's peer, when it was loaded there */
+  uint32_t n_returns; /* n_returns of its node's peer when the module was loaded there */
   clv_graph *graph;
   clv_params *params;
-  cleave_module **owners; /* [params->n_ties] modules that own its ties; NULL: its own graph does */
+  cleave_module **
+      /* [params->n_ties] module that owns each tied parameter; NULL: this module itself */
+      tie_owners;
   const char **initialized, **frozen; /* names, stored in params */
-  int inputs[CLV_MAX_INPUTS];         /* nodes of the graph */
+  int inputs[CLV_MAX_INPUTS];         /* input nodes of the graph */
   uint32_t n_frozen, n_initialized, n_learning, n_inputs, threads, in_flight;
-  const clv_backend *backend; /* of a module at the master; NULL at a worker */
-  bool local_only, copies_inputs, released, called, input_grads;
-  bool has_given_weights; /* it was loaded with weights */
+  const clv_backend
+      *backend; /* compute backend of a module at the master; NULL: it is at a worker */
+  bool local_only, copies_inputs, released, called, needs_input_grads;
+  bool has_given_weights; /* the program gave weights when it loaded the module */
   /* The last attempt to load it has failed with an unknown outcome. Generations from
    * first_attempt_generation to the present one may be at the node. */
   bool may_be_at_node;
@@ -156,24 +161,29 @@ struct cleave_module {
   char *artifact; /* NULL: none */
   clv_sha256 artifact_sha256;
   api_module_state state;
-  api_pending_weight *weights; /* [n_weights] to be sent when it is loaded */
-  size_t n_weights;
+  api_pending_weight *pending_weights; /* [n_weights] to be sent when it is loaded */
+  size_t n_pending_weights;
   bool needs_reload;                     /* its next use loads it again; only of a PLACED module */
-  bool resets_moments;                   /* that load starts with moments of 0 */
+  bool resets_moments;                   /* the reload starts with optimiser moments of 0 */
   struct api_state_item *saved_state[2]; /* [n_saved_state] weights and moments during a reload */
   uint32_t n_saved_state[2];
-  struct cleave_optimizer *optimizer; /* NULL: none of its parameters is in one */
+  struct cleave_optimizer *optimizer; /* optimiser that steps the module; NULL: none */
   const api_optimizer_group
-      *groups[CLV_OPTIM_MAX_GROUPS]; /* [n_groups], as its node numbers them */
+      *groups[CLV_OPTIM_MAX_GROUPS]; /* [n_groups] parameter groups, in the numbering of its node */
   uint32_t n_groups;
-  uint8_t *group_of; /* [params->n] 1 + number of the group; 0: none. NULL without an optimiser */
-  bool has_unstepped_group; /* some trainable parameters are in no group: the node's group 0, which
-                               has no members, stands for them */
+  uint8_t *
+      /* [params->n] 1 + group number of each parameter; 0: in no group. NULL without an
+       * optimiser */
+      group_of_param;
+  bool
+      /* some trainable parameters are in no group; at the node they form group 0, which no step
+       * changes */
+      has_unstepped_group;
   uint64_t weights_version; /* steps and writes that have changed its parameters */
 };
 
-/* Takes ownership of the graph. network: name from which the layers' keys are derived; NULL: the
- * module's own. */
+/* Makes a module. Takes ownership of the graph. network: name from which the layers' keys are
+ * derived; NULL: the module's own name. */
 cleave_status api_module_new(cleave_runtime *rt, const cleave_module_options *o,
                              const char *network, clv_graph *graph, cleave_module **ret,
                              cleave_error *error) CLEAVE_RESULT;
@@ -193,74 +203,83 @@ cleave_status api_load_module(cleave_module *m, uint64_t deadline_ms, cleave_err
 
 /* ---- contexts and values --------------------------------------------------------------------- */
 
-/* Handle of a reference that outlives its context, found by the reference's id. After its release
- * the record stays while values of contexts, or this node's entry, need it. */
+/* Record of a kept reference, looked up by its id. After the program has released the reference,
+ * the record stays while leaves of contexts, or the entry of the master's own node, need it. */
 typedef struct api_kept_ref {
   clv_ref_ids ids;
   uint32_t owner;        /* node that keeps the value */
-  uint64_t value;        /* id of the value in its context */
+  uint64_t value_id;     /* id of the value in the context that made it */
   cleave_module *module; /* module that computes it; NULL: a leaf of the program */
-  char made_in[64];      /* name of its context */
+  char context_name[64]; /* name of the context that made the value */
   clv_dtype dtype;
   clv_shape shape;
-  struct api_context *awaiting_context; /* its end waits for the owner's answer; NULL: answered */
-  bool is_confirmed;                    /* the owner has answered that it keeps the value */
-  bool released;                        /* the program has no handle any more */
-  bool owner_has_none;                  /* the owner has freed it, or never had it */
-  bool fetching, failed;
+  struct api_context *
+      /* context whose end waits for the owner's answer; NULL: the owner has answered */
+      awaiting_context;
+  bool is_confirmed;   /* the owner has answered that it keeps the value */
+  bool released;       /* the program has no handle any more */
+  bool owner_has_none; /* the owner has freed it, or never had it */
+  bool is_fetching, failed;
   bool is_fetched;           /* the last fetch brought a value */
-  uint32_t n_leaves;         /* values of contexts that stand for it */
+  uint32_t n_leaves;         /* leaves of contexts that refer to the kept value */
   uint32_t n_waiters;        /* functions that wait for a fetch */
-  uint64_t fetches;          /* completed fetches */
+  uint64_t n_fetches_done;   /* completed fetches */
   clv_tensor *fetched_value; /* result of the last fetch; NULL: none, or no waiter */
   cleave_error fetch_error;  /* why the last fetch failed */
-  cleave_error failure;      /* of the reference itself, or of its owner */
+  cleave_error failure;      /* why the reference has failed; set if `failed` */
 } api_kept_ref;
 
 /* A value of a context: a leaf or the output of a call. */
 typedef struct api_value {
   uint64_t id;
   struct api_context *context;
-  cleave_module *module;               /* module that was called; NULL: a leaf */
-  api_kept_ref *kept;                  /* kept reference of a leaf; NULL: a tensor of the program */
-  const cleave_module *cached_rows_of; /* of a leaf: rows of this module's output that a worker
-                                          caches; NULL: not such a leaf */
+  cleave_module *module;  /* module that was called; NULL: a leaf */
+  api_kept_ref *kept_ref; /* kept reference of a leaf; NULL: a tensor of the program */
+  const cleave_module *
+      /* module whose output rows, cached at a worker, the leaf stands for; NULL: another kind of
+       * value */
+      cached_rows_of;
   clv_dtype dtype;
   clv_shape shape;
   api_node_set nodes_with_value;      /* nodes that compute it, have it, or are being sent it */
   api_node_set nodes_awaiting_module; /* nodes that are sent it once a module is loaded there */
-  bool needs_grad;                    /* backward reaches it */
+  bool needs_grad;                    /* backward computes its gradient */
   bool released;                      /* the program has no handle any more */
-  bool failed;                        /* it will never come; `failure` says why */
+  bool failed;                        /* the value will never exist; `failure` says why */
   bool deliver_sent;                  /* DELIVER to the master has been sent, not answered */
   bool master_node_waits;             /* the master's own node needs it as well */
-  bool saved_tensors_freed;           /* by a backward without retain */
+  bool saved_tensors_freed;           /* a backward without `retain` has covered the call */
   bool had_backward;                  /* some backward pass has covered the call */
   bool is_retained;    /* kept when its context ends, because a kept value depends on it */
-  bool needed_by_peer; /* that kept value is computed at another node */
+  bool needed_by_peer; /* a kept value that depends on it is computed at another node */
   uint32_t n_waiters;  /* functions that wait for it */
   cleave_error failure;
-  clv_tensor *local_tensor; /* in this process: a leaf's own, or fetched; NULL: not here */
+  clv_tensor *local_tensor; /* the value in this process; NULL: it is not here */
   uint32_t n_args;
   struct api_value *args[CLV_MAX_INPUTS];
-  struct api_value *runs_after_backward_of; /* its node waits for this call's backward; NULL: no */
-  uint32_t n_followers;     /* calls that wait for this call's backward, until that begins */
-  uint32_t number;          /* of its CALL among those sent to the node, from 1 */
-  uint64_t n_drives_begun;  /* of the runtime, when the call was made */
-  uint64_t weights_version; /* of the module, when the call was made */
-  /* of the backward pass in progress */
-  uint32_t phase;                 /* number of the last pass that reached it */
-  uint32_t n_contributions;       /* gradients that are summed into its own */
-  uint32_t n_arrived;             /* of these, received so far */
-  float root_weight;              /* initial gradient of a root; 0: not a root */
-  uint32_t group;                 /* last root that depends on it */
-  struct api_value *next_needed;  /* of the same group, in descending ids */
-  uint32_t order[CLV_MAX_INPUTS]; /* position of each input's gradient in the input's own sum */
-  /* of a leaf */
-  clv_tensor **parts; /* [parts_cap] contributions of this pass in their order */
-  uint32_t parts_cap;
+  struct api_value
+      *runs_after_backward_of; /* call whose backward must run before this call; NULL: none */
+  uint32_t n_followers;        /* calls that wait for this call's backward, until that begins */
+  uint32_t call_number;     /* number of its CALL among the context's calls to the node, from 1 */
+  uint64_t n_drives_begun;  /* n_drives_begun of the runtime when the call was made */
+  uint64_t weights_version; /* weights_version of the module when the call was made */
+  /* The fields below belong to the last backward pass that reached the value. */
+  uint32_t last_pass;            /* number of the last pass that reached it */
+  uint32_t n_contributions;      /* gradients that are summed into its own */
+  uint32_t n_arrived;            /* contributions received so far */
+  float root_weight;             /* initial gradient of a root; 0: not a root */
+  uint32_t last_root;            /* index of the last root that depends on it */
+  struct api_value *next_needed; /* next call in its api_call_group, in descending ids */
+  uint32_t position_in_sum
+      [CLV_MAX_INPUTS]; /* position of the gradient for each input in that input's sum */
+  /* The fields below belong to a leaf. */
+  clv_tensor **
+      /* [contributions_cap] gradients received in this pass, in the order of their sum */
+      contributions;
+  uint32_t contributions_cap;
   clv_tensor *gradient;
-  struct api_value *older; /* of its context, made before; of free records: the next */
+  struct api_value
+      *older; /* value of the context made before this one; in the free list: the next record */
 } api_value;
 
 typedef struct api_context {
@@ -268,43 +287,53 @@ typedef struct api_context {
   char name[64];
   api_context_state state;
   bool evaluation, events;
-  bool keeps_needed_calls; /* its end leaves at the nodes the calls that kept values depend on */
-  bool final_step;
+  bool
+      keeps_needed_calls; /* END_CONTEXT leaves the calls at the nodes that kept values depend on */
+  bool has_final_step;
   uint32_t n_calls_awaiting_backward; /* calls behind a backward that has not begun */
-  uint64_t step;                      /* for the RNG position; 0: the context's number */
-  uint32_t n_waiters;                 /* functions that wait for something of the context */
+  uint64_t step;                      /* step number of the RNG position; 0: the context's number */
+  uint32_t n_waiters;                 /* functions of the program that wait within the context */
   uint32_t n_unconfirmed_kept;        /* kept values whose owner has not answered */
-  uint64_t end_resend_ns;             /* when END_CONTEXT is sent again */
-  uint64_t end_resend_interval_ns;    /* delay until it is sent once more after that */
-  api_value *newest;
-  api_node_set nodes;                 /* nodes that were sent something of the context */
-  api_node_set nodes_ended;           /* nodes that have freed all they held for it */
-  api_node_set nodes_keeping_calls;   /* nodes that have freed all but what kept values need */
-  api_node_set nodes_since_restarted; /* nodes of which it used an earlier incarnation */
-  uint32_t calls[API_MAX_NODES];      /* calls sent to each node; PREPARE waits there for as many */
-  uint32_t phase;                     /* number of the last backward pass */
-  uint32_t phase_at[API_MAX_NODES];   /* last pass in which the node took part */
+  uint64_t end_resend_ns;             /* monotonic time at which END_CONTEXT is sent again */
+  uint64_t end_resend_interval_ns;    /* delay between two sendings of END_CONTEXT */
+  api_value *newest_value;
+  api_node_set nodes;               /* nodes that were sent something of the context */
+  api_node_set nodes_ended;         /* nodes that have freed all they held for it */
+  api_node_set nodes_keeping_calls; /* nodes that have freed all but what kept values need */
+  api_node_set
+      nodes_since_restarted; /* nodes that were lost and rejoined after the context used them */
+  uint32_t n_calls_sent
+      [API_MAX_NODES]; /* calls sent to each node; PREPARE waits until the node has that many */
+  uint32_t last_pass;  /* number of the last backward pass */
+  uint32_t last_pass_at[API_MAX_NODES]; /* last backward pass in which each node took part */
   bool is_backward_running;
-  bool has_used_module[API_MAX_MODULES]; /* something was sent to the module */
-  uint32_t called[API_MAX_MODULES];      /* calls of each module so far */
-  api_node_set expected, finished;       /* nodes of the pass; those that have sent FINISHED */
-  uint32_t n_leaf_gradients_missing;     /* gradients of leaves, not received yet */
+  bool has_used_module[API_MAX_MODULES]; /* for each module: the context has sent something to it */
+  uint32_t n_module_calls[API_MAX_MODULES]; /* calls of each module so far */
+  api_node_set nodes_expected,
+      nodes_finished; /* nodes of the running pass; nodes of it that have sent FINISHED */
+  uint32_t n_leaf_gradients_missing; /* gradients of leaves, not received yet */
   bool has_gradient[API_MAX_MODULES];
-  clv_tensor *votes[API_MAX_NODES]; /* sums of squares of each node's last FINISHED */
-  api_node_set not_finite;          /* nodes whose last vote had a gradient that is not finite */
+  clv_tensor
+      *votes[API_MAX_NODES];     /* sums of squared gradients from the last FINISHED of each node */
+  api_node_set nodes_not_finite; /* nodes whose last vote had a gradient that is not finite */
   api_node_set nodes_with_written_gradients; /* nodes that got gradients since their last vote */
-  uint32_t n_applied_missing;                /* APPLIED, not received yet */
-  uint64_t first_apply_message;      /* APPLIED counts if it answers this message or a later one */
-  uint64_t step_ms;                  /* deadline of the step, as given */
-  uint64_t decide_by;                /* monotonic time at which the step is given up */
-  api_node_set nodes_sent_apply;     /* since the last decision */
-  bool has_reverted_step;            /* its step failed after cleave_step had returned */
+  uint32_t n_applied_missing;                /* answers to APPLY or REVERT that have not arrived */
+  uint64_t
+      /* first message of the present decision; answers to earlier messages are ignored */
+      first_apply_message;
+  uint64_t
+      step_deadline_ms; /* deadline of the step in ms, as the program gave it; 0: the runtime's */
+  uint64_t decision_deadline_ns;     /* monotonic time at which the step is given up */
+  api_node_set nodes_sent_apply;     /* nodes that were sent APPLY since the last decision */
+  bool has_reverted_step;            /* a step was reverted after cleave_step had returned */
   bool has_stepped[API_MAX_MODULES]; /* the module has taken its step */
-  bool has_step_at[API_MAX_MODULES]; /* by cleave_step_at: calls keep the weights they used */
+  bool has_step_at
+      /* the module has stepped by cleave_step_at, so calls keep the weights they used */
+      [API_MAX_MODULES];
   bool failed;
   cleave_error failure;
-  char failed_at[CLV_WIRE_NAME + 1]; /* place of the failure, as the failed node wrote it */
-  struct api_context *next;          /* free record */
+  char failure_place[CLV_WIRE_NAME + 1]; /* place of the failure, as the failed node wrote it */
+  struct api_context *next;              /* next record of the free list */
 } api_context;
 
 typedef struct api_state_item {
@@ -314,18 +343,18 @@ typedef struct api_state_item {
 
 void api_state_items_done(api_state_item *items, uint32_t n); /* NULL is allowed */
 
-/* A STATE_GET, a STATE_PUT or a frame about a state file, until it is answered. */
+/* A request in progress: a STATE_GET, a STATE_PUT or a frame about a state file. */
 typedef struct api_state_request {
   uint64_t id;
   uint32_t node;
-  const char *item_name; /* item to keep in `found`; NULL: none */
-  clv_tensor *found;
-  api_state_item *items; /* [count] to be filled; NULL: none */
+  const char *item_name; /* name of the item to store in `found_tensor`; NULL: none */
+  clv_tensor *found_tensor;
+  api_state_item *items; /* [count] receives the items; NULL: items are not stored */
   uint32_t n_received, count;
-  bool of_file;
+  bool is_for_file;
   uint64_t bytes;               /* size of the file, as its node reports */
-  clv_sha256 sha256;            /* of the file */
-  char device[API_DEVICE_NAME]; /* device that computed `found`, as its node reports */
+  clv_sha256 sha256;            /* digest of the file */
+  char device[API_DEVICE_NAME]; /* device that computed `found_tensor`, as its node reports */
   bool answered, failed;
   bool may_have_fewer; /* `count` is a maximum; the answer gives the number */
   cleave_error failure;
@@ -339,7 +368,7 @@ struct cleave_optimizer {
   size_t n_modules;
   api_optimizer_group *groups; /* [n_groups] in the program's order */
   size_t n_groups;
-  uint64_t steps; /* decided so far */
+  uint64_t steps; /* steps decided so far */
   bool no_rollback;
   bool released;
   bool is_decision_pending; /* nodes have not answered its last step */
@@ -375,7 +404,7 @@ typedef struct api_platform {
   bool (*wait)(void *user, uint64_t until_ns); /* as in clv_node_options */
   clv_executor executor;                       /* as in clv_node_options */
   const clv_backend *backend;                  /* of modules at the master; NULL: cpu */
-  clv_backends others;                         /* further backends of the master */
+  clv_backends other_backends;                 /* backends of other devices of the master */
 } api_platform;
 
 struct api_future; /* future_int.h */
@@ -390,11 +419,13 @@ typedef struct api_kept_ops {
                          cleave_error *error);
   /* Waits until the owners of the context's kept values have answered. */
   void (*await_owners)(cleave_runtime *rt, api_context *c, uint64_t until_ns);
-  /* The context's end does not wait for the owners any more. */
+  /* Ends the wait of a context for the owners of its kept values. */
   void (*stop_waiting)(cleave_runtime *rt, api_context *c);
-  /* Sends nodes the calls that the context's kept values depend on. False: there are none. */
+  /* Sends the nodes the ids of calls that the context's kept values depend on. Returns false if
+   * there are none. */
   bool (*send_needed_calls)(cleave_runtime *rt, api_context *c);
-  /* The context has failed. Owners may receive this before they receive what to keep. */
+  /* Marks the context's unconfirmed kept values as failed, because owners may receive the failure
+   * of the context before they receive what to keep. */
   void (*context_failed)(cleave_runtime *rt, const api_context *c);
   void (*node_failed)(cleave_runtime *rt, uint32_t node, const cleave_error *failure);
   /* Takes a REF_ frame by which the master's own node answers the program. */
@@ -433,8 +464,8 @@ struct cleave_runtime {
   uint64_t n_redacted;
   void *user;
   uint64_t deadline_ms;
-  bool direct, via_master, single_thread;
-  unsigned local_threads; /* compute threads of the largest module at the master */
+  bool sends_directly, via_master, single_thread;
+  unsigned local_threads; /* largest number of compute threads of a module at the master */
   clv_tls_identity *identity;
   clv_rpc_runtime *rpc;
   clv_pool *pool;
@@ -447,15 +478,15 @@ struct cleave_runtime {
   uint32_t n_peers;
   clv_wire_id session;
   uint64_t epoch;
-  bool cannot_resume; /* the session has no later attempt */
+  bool cannot_resume; /* the session is not that of a run, so no later attempt continues it */
   clv_key seed;
 
   const api_job *jobs[API_MAX_JOBS]; /* [n_jobs] in the order of their registration */
   uint32_t n_jobs;
-  const api_kept_ops *keeper; /* NULL: nothing has been kept */
+  const api_kept_ops *kept_ops; /* functions of kept_refs.c; NULL: the program has kept nothing */
 
   pthread_mutex_t lock;
-  pthread_cond_t changed;
+  pthread_cond_t changed_cond;
   bool needs_wake; /* an answer of a node may end some thread's sleep */
   uint64_t next_id, next_context;
   api_id_table values, contexts, futures, kept_refs;
@@ -468,36 +499,38 @@ struct cleave_runtime {
   uint32_t generations[API_MAX_MODULES];   /* next generation of each index */
   uint64_t n_loaded;
   cleave_optimizer *optimizers;
-  api_attachment *attachments;
+  api_attachment *attached_objects;
   /* The context whose step nodes have not answered; NULL: none. Calls wait for it, so that the step
    * can still be reverted. */
   api_context *undecided_context;
-  bool is_reverting;           /* that step has failed, and nodes revert it */
-  uint64_t revert_deadline_ns; /* of their answers */
+  bool is_reverting;           /* the step of undecided_context has failed, and nodes revert it */
+  uint64_t revert_deadline_ns; /* monotonic deadline of the answers to REVERT */
   /* A final step that is decided and not sent. It is sent before the next packet. NULL: none. */
   api_context *unsent_step_context;
   cleave_optimizer *unsent_step_optimizer;
   bool unsent_step_applies;
   double unsent_step_scale;
-  api_call_group *groups;
-  uint32_t groups_cap;
-  cleave_error deferred_error; /* of a step whose context has ended; status OK: none */
+  api_call_group *call_groups;
+  uint32_t call_groups_cap;
+  cleave_error deferred_error; /* failure of a step whose context has ended; status OK: none */
   uint32_t n_ending;           /* contexts whose end nodes have not answered */
-  uint32_t n_awaiting;         /* functions that wait until n_ending falls */
+  uint32_t n_end_waiters;      /* functions that wait until n_ending falls */
   uint64_t end_resend_ns;      /* when some context's END_CONTEXT is sent again; 0: never */
   /* A worker's report that its session has failed. If a neighbour of the worker is gone, that
    * neighbour's own link reports it within moments, with a better reason. status OK: no report. */
   cleave_error broken_link_error;
   uint32_t broken_link_worker;
-  uint32_t broken_link_neighbour; /* same as broken_link_worker: the report did not name one */
+  uint32_t broken_link_neighbour; /* equal to broken_link_worker: the report named no neighbour */
   uint64_t broken_link_wait_until_ns;
-  uint64_t deadlines_paused_until_ns; /* no deadline passes before: the process was stopped */
+  uint64_t
+      /* monotonic time before which no deadline passes, because the process was stopped */
+      deadlines_paused_until_ns;
 };
 
 void api_lock(cleave_runtime *rt);
 void api_unlock(cleave_runtime *rt);
 void api_unlockp(cleave_runtime **rt); /* for CLV_AUTO */
-/* The lock for the rest of the block. */
+/* Takes the runtime's lock for the rest of the block. */
 #define LOCKED(rt)                                      \
   CLV_AUTO(api_unlockp) cleave_runtime *locked_ = (rt); \
   api_lock(locked_)
@@ -510,11 +543,12 @@ cleave_status api_open_on_platform(const api_platform *platform, const clv_sessi
 uint64_t api_now(const cleave_runtime *rt);
 clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) CLV_USE_RESULT;
 
-/* Monotonic end of a deadline in ms from now (0: the runtime's), and whether it has passed. */
+/* Return the monotonic time deadline_ms from now (0: the runtime's deadline), and whether a time
+ * has passed. */
 uint64_t api_deadline_ns(const cleave_runtime *rt, uint64_t deadline_ms);
 bool api_is_expired(const cleave_runtime *rt, uint64_t until_ns);
 void api_add_job(cleave_runtime *rt, const api_job *job);
-/* With the lock. */
+/* Add and remove a record that is freed with the runtime. With the lock. */
 void api_attach(cleave_runtime *rt, api_attachment *a, void (*free)(api_attachment *a));
 void api_detach(cleave_runtime *rt, api_attachment *a);
 /* With the lock: sleeps until something has changed, or drives the master's own node meanwhile if
@@ -546,7 +580,8 @@ clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err);
 /* Restores the full text of a failure that was sent as code and place and comes back from a node
  * that received it. */
 void api_restore_redacted(const cleave_runtime *rt, cleave_error *why);
-/* Ends the sessions and their links; then, after all computing has ended, the transport. */
+/* Closes the sessions and their links. api_close_links frees the transport, after all computing has
+ * ended. */
 void api_close_sessions(cleave_runtime *rt);
 void api_runtime_free(cleave_runtime *rt);
 void api_close_links(cleave_runtime *rt);
@@ -588,7 +623,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
                                 cleave_error *error);
 
 /* With the lock: sends STATE_PUT of items, [n] with n above 0, and waits for the answer.
- * context_id: of gradients, else 0. */
+ * context_id: context of gradients; 0 for other state. */
 cleave_status api_state_put(cleave_module *m, clv_state_kind what, uint64_t context_id,
                             const api_state_item *items, uint32_t n, uint64_t until_ns,
                             cleave_error *error);
@@ -614,15 +649,15 @@ void api_optimizer_free(cleave_optimizer *o);
 
 /* With the lock: sends the final step that was decided and not sent, if there is one. */
 void api_flush_final_step(cleave_runtime *rt);
-/* As api_flush_final_step, together with the end of the step's context. *ret_sent: nodes that were
- * sent both. */
+/* As api_flush_final_step, but sends a node the step and END_CONTEXT in one message where possible.
+ * *ret_sent: nodes that were sent both. */
 void api_flush_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *ret_sent);
 
 /* With the lock: concludes the step of a context after every node has answered it. */
 void api_on_step_answered(cleave_runtime *rt, api_context *c);
 /* With the lock: refuses to change or read parameters while calls wait for a backward that has not
  * begun. The change would wait for the calls, and the backward for the change. */
-cleave_status api_check_no_window(const cleave_runtime *rt, cleave_error *error);
+cleave_status api_check_no_pending_backward(const cleave_runtime *rt, cleave_error *error);
 /* With the lock: reverts the pending step if it has failed or its deadline has passed. Returns when
  * to call it again, monotonic ns. */
 uint64_t api_decision_advance(cleave_runtime *rt);
@@ -630,8 +665,9 @@ uint64_t api_decision_advance(cleave_runtime *rt);
  * context has the error. */
 cleave_status api_await_decision(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);
 
-/* Builds the graph of a text of layers. n_parts: nodes over which layers may be divided; *ret_how,
- * which the caller frees, says how each node of the graph is. 0: no division; ret_how is NULL. */
+/* Builds the graph of a text of layers. n_parts: nodes over which layers may be divided; 0: no
+ * layer may be divided, and ret_how is NULL. *ret_how, which the caller frees: how each node of the
+ * graph is divided. */
 cleave_status api_graph_from_layers(const char *layers, const cleave_input *input,
                                     uint32_t first_layer, uint32_t n_parts, clv_parallel **ret_how,
                                     clv_graph **ret, cleave_error *error);

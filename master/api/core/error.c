@@ -37,7 +37,7 @@ void api_set_error_node(cleave_error *error, const char *node, const char *place
 
 /* ---- arguments ------------------------------------------------------------------------------- */
 
-/* The i-th of names with ", " between them. */
+/* Finds the i-th name of a list with ", " between the names. Returns its length. */
 static int name_at(const char *names, size_t i, const char **ret) {
   while (i--) names = strchr(names, ',') + 2;
   *ret = names;

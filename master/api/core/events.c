@@ -11,16 +11,16 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/incarnations_int.h"
 
-enum { BELIEVED_AFTER_NS = 500 * 1000 * 1000 };
+enum { BROKEN_LINK_WAIT_NS = 500 * 1000 * 1000 };
 
 /* Returns true if the handler has taken the packet. Sets needs_wake if a sleeping thread has to
  * look again, because a wake-up costs more than most handlers. */
 typedef bool handler(cleave_runtime *rt, api_peer *from, clv_packet *p);
 
-/* For another node: passed on as it is. */
-static bool relay(cleave_runtime *rt, clv_packet *p) {
+/* Forwards a packet that is addressed to another node. Returns false if there is no such node. */
+static bool relay_packet(cleave_runtime *rt, clv_packet *p) {
   int to = api_find_by_wire_name(rt, p->frame.to);
-  uint64_t id = p->frame.context; /* the packet is gone with the sending */
+  uint64_t id = p->frame.context; /* api_send frees the packet */
   cleave_error why;
   if (to <= 0) return false;
   if (api_send(rt, (uint32_t)to, p, &why) != CLEAVE_OK) {
@@ -30,12 +30,12 @@ static bool relay(cleave_runtime *rt, clv_packet *p) {
   return true;
 }
 
-static bool fits(const clv_tensor *t, const api_value *v) {
+static bool matches_value(const clv_tensor *t, const api_value *v) {
   return t->dtype == v->dtype && clv_shape_equal(&t->shape, &v->shape);
 }
 
 static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
-  if (p->frame.to[0]) return relay(rt, p);
+  if (p->frame.to[0]) return relay_packet(rt, p);
   api_value *v = api_id_table_get(&rt->values, p->frame.message);
   if (!v || !v->module || v->module->node != from->index || v->context->id != p->frame.context)
     return false;
@@ -44,7 +44,7 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
     v->failed = true;
     api_failure_from_frame(from, &p->frame, &v->failure);
   }
-  if (p->frame.n_tensors == 1 && !fits(p->tensor[0], v)) {
+  if (p->frame.n_tensors == 1 && !matches_value(p->tensor[0], v)) {
     v->failed = true;
     api_fail(&v->failure, CLV_BAD_ANSWER, "module '%s' answered with a tensor of another shape",
              v->module->name);
@@ -59,10 +59,11 @@ static bool on_value(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return true;
 }
 
-/* A leaf's contributions are added in the order of the tape, whatever order they come in. */
-static void add_parts(cleave_runtime *rt, api_value *v) {
+/* Sums the contributions to a leaf's gradient in the order of the tape, so that the result does not
+ * depend on the order in which they arrive. */
+static void sum_contributions(cleave_runtime *rt, api_value *v) {
   for (uint32_t i = 0; i < v->n_contributions; i++) {
-    clv_tensor *t = clv_steal(&v->parts[i]);
+    clv_tensor *t = clv_steal(&v->contributions[i]);
     if (t && !v->gradient) {
       clv_err err;
       cleave_error why;
@@ -79,11 +80,13 @@ static void add_parts(cleave_runtime *rt, api_value *v) {
   }
 }
 
-/* A gradient of a call at the master's own node. */
-static bool for_local_call(cleave_runtime *rt, const api_peer *from, api_value *v, clv_packet *p) {
+/* Hands a gradient to the master's own node if it belongs to a call there. Returns true if it
+ * did. */
+static bool take_local_gradient(cleave_runtime *rt, const api_peer *from, api_value *v,
+                                clv_packet *p) {
   cleave_error why;
   if (v->module->node != 0 || from->index == 0) return false;
-  if (p->frame.n_tensors == 1 && !fits(p->tensor[0], v)) {
+  if (p->frame.n_tensors == 1 && !matches_value(p->tensor[0], v)) {
     api_fail(&why, CLV_BAD_ANSWER, "worker '%s' sent a gradient of another shape for module '%s'",
              from->name, v->module->name);
     api_set_error_node(&why, from->name, v->module->name);
@@ -97,39 +100,40 @@ static bool for_local_call(cleave_runtime *rt, const api_peer *from, api_value *
 
 static bool on_gradient(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   const clv_frame *f = &p->frame;
-  if (f->to[0]) return relay(rt, p);
+  if (f->to[0]) return relay_packet(rt, p);
   api_value *v = api_id_table_get(&rt->values, f->message);
-  if (!v || v->context->id != f->context || f->phase != v->phase ||
+  if (!v || v->context->id != f->context || f->phase != v->last_pass ||
       f->order >= v->n_contributions || v->n_arrived >= v->n_contributions)
     return false;
-  if (v->module) return for_local_call(rt, from, v, p);
+  if (v->module) return take_local_gradient(rt, from, v, p);
   api_context *c = v->context;
   if (f->n_tensors == 1) {
-    clv_tensor **part = &v->parts[f->order];
-    if (*part || !fits(p->tensor[0], v)) return false;
+    clv_tensor **part = &v->contributions[f->order];
+    if (*part || !matches_value(p->tensor[0], v)) return false;
     *part = clv_tensor_ref(p->tensor[0]);
   }
-  if (++v->n_arrived == v->n_contributions) add_parts(rt, v);
+  if (++v->n_arrived == v->n_contributions) sum_contributions(rt, v);
   rt->needs_wake |= --c->n_leaf_gradients_missing == 0;
   return false;
 }
 
 static bool on_finished(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
-  if (!c || !c->is_backward_running || p->frame.phase != c->phase) return false;
-  c->finished |= NODE_BIT(from->index);
-  rt->needs_wake |= !(c->expected & ~c->finished);
+  if (!c || !c->is_backward_running || p->frame.phase != c->last_pass) return false;
+  c->nodes_finished |= NODE_BIT(from->index);
+  rt->needs_wake |= !(c->nodes_expected & ~c->nodes_finished);
   if (!p->frame.has_vote) return false;
-  c->not_finite &= ~NODE_BIT(from->index);
-  if (!p->frame.vote.finite) c->not_finite |= NODE_BIT(from->index);
+  c->nodes_not_finite &= ~NODE_BIT(from->index);
+  if (!p->frame.vote.finite) c->nodes_not_finite |= NODE_BIT(from->index);
   clv_tensor_unref(c->votes[from->index]);
   c->votes[from->index] =
       p->frame.n_tensors && p->tensor[0]->dtype == CLV_F64 ? clv_tensor_ref(p->tensor[0]) : NULL;
   return false;
 }
 
-/* An APPLY or a REVERT has its answer, be it that it failed. */
-static void answered(cleave_runtime *rt, api_context *c, const clv_packet *p) {
+/* Counts an answer to APPLY or REVERT, which may be an error. Concludes the step after the last
+ * answer. */
+static void count_step_answer(cleave_runtime *rt, api_context *c, const clv_packet *p) {
   if (!c || !c->n_applied_missing || p->frame.reply_to < c->first_apply_message ||
       --c->n_applied_missing)
     return;
@@ -140,7 +144,7 @@ static void answered(cleave_runtime *rt, api_context *c, const clv_packet *p) {
 static bool on_applied(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
   (void)from;
-  answered(rt, c, p);
+  count_step_answer(rt, c, p);
   return false;
 }
 
@@ -149,23 +153,24 @@ static bool on_ended(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   if (!c) return false;
   if (c->events && !((c->nodes_ended | c->nodes_keeping_calls) & NODE_BIT(from->index)))
     api_report_events(rt, from, p);
-  bool spares = c->keeps_needed_calls && p->frame.step;
-  *(spares ? &c->nodes_keeping_calls : &c->nodes_ended) |= NODE_BIT(from->index);
-  bool awaited = c->state != API_CONTEXT_ENDING || rt->n_awaiting;
+  bool keeps_calls = c->keeps_needed_calls && p->frame.step;
+  *(keeps_calls ? &c->nodes_keeping_calls : &c->nodes_ended) |= NODE_BIT(from->index);
+  bool awaited = c->state != API_CONTEXT_ENDING || rt->n_end_waiters;
   rt->needs_wake |=
       awaited && !(c->nodes & ~c->nodes_ended & ~c->nodes_keeping_calls & ~api_lost_nodes(rt));
   api_context_free_if_ended(rt, c);
   return false;
 }
 
-static api_state_request *request_of(cleave_runtime *rt, const api_peer *from, uint64_t id) {
+static api_state_request *find_request(cleave_runtime *rt, const api_peer *from, uint64_t id) {
   for (api_state_request *r = rt->requests; r; r = r->next)
     if (r->id == id && r->node == from->index) return r;
   return NULL;
 }
 
-/* Items come in any order; what is no item of the list is seen as missing later. */
-static void take_item(api_state_request *r, const clv_packet *p) {
+/* Stores an item of an answer. Items arrive in any order. An index outside the list is ignored, and
+ * a later check reports the missing item. */
+static void store_item(api_state_request *r, const clv_packet *p) {
   uint32_t i = p->frame.state.index;
   if (i >= r->count || r->items[i].tensor || p->frame.n_tensors != 1) return;
   r->items[i].tensor = clv_tensor_ref(p->tensor[0]);
@@ -173,14 +178,14 @@ static void take_item(api_state_request *r, const clv_packet *p) {
 }
 
 static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
-  api_state_request *r = request_of(rt, from, p->frame.reply_to);
+  api_state_request *r = find_request(rt, from, p->frame.reply_to);
   if (!r) return false;
   r->n_received++;
   rt->needs_wake |= r->answered;
-  if (r->items) take_item(r, p);
-  if (r->item_name && !r->found && p->frame.n_tensors == 1 &&
+  if (r->items) store_item(r, p);
+  if (r->item_name && !r->found_tensor && p->frame.n_tensors == 1 &&
       strcmp(r->item_name, p->frame.state.name) == 0) {
-    r->found = clv_tensor_ref(p->tensor[0]);
+    r->found_tensor = clv_tensor_ref(p->tensor[0]);
     snprintf(r->device, sizeof r->device, "%.*s", API_DEVICE_NAME - 1, p->frame.state.device);
   }
   return false;
@@ -188,8 +193,8 @@ static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 
 /* Handles the last answer to STATE_GET. It may overtake large items, so it has their number. */
 static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
-  api_state_request *r = request_of(rt, from, p->frame.reply_to);
-  if (!r || r->of_file) return false;
+  api_state_request *r = find_request(rt, from, p->frame.reply_to);
+  if (!r || r->is_for_file) return false;
   r->answered = rt->needs_wake = true;
   if (!r->items) r->count = r->item_name ? p->frame.state.count : 0;
   if (r->may_have_fewer) r->count = CLV_MIN(r->count, p->frame.state.count);
@@ -197,25 +202,26 @@ static bool on_state_done(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 }
 
 static bool on_state_file(cleave_runtime *rt, api_peer *from, clv_packet *p) {
-  api_state_request *r = request_of(rt, from, p->frame.reply_to);
-  if (!r || !r->of_file) return false;
+  api_state_request *r = find_request(rt, from, p->frame.reply_to);
+  if (!r || !r->is_for_file) return false;
   r->answered = rt->needs_wake = true;
   r->bytes = p->frame.state.bytes;
   r->sha256 = p->frame.state.sha256;
   return false;
 }
 
-/* A worker's link to another has ended: that one is lost, as its own link to here says too, or the
- * two live on and cannot talk. */
-static void link_ended(cleave_runtime *rt, const api_peer *from, const char *to,
-                       const cleave_error *why) {
+/* Records a worker's report that its link to another worker has ended. Either that worker is
+ * lost, which its own link to the master will show soon, or both are alive and cannot reach each
+ * other. */
+static void record_broken_link(cleave_runtime *rt, const api_peer *from, const char *to,
+                               const cleave_error *why) {
   int other = api_find_node(rt, to);
   bool of_earlier_incarnation = from->n_returns || (other > 0 && rt->peers[other].n_returns);
   if (rt->broken_link_error.status || of_earlier_incarnation) return;
   rt->broken_link_error = *why;
   rt->broken_link_worker = from->index;
   rt->broken_link_neighbour = other > 0 ? (uint32_t)other : from->index;
-  rt->broken_link_wait_until_ns = api_now(rt) + BELIEVED_AFTER_NS;
+  rt->broken_link_wait_until_ns = api_now(rt) + BROKEN_LINK_WAIT_NS;
 }
 
 void api_on_suppressed_logs(void *user, const clv_log_entry *e) {
@@ -226,7 +232,7 @@ void api_on_suppressed_logs(void *user, const clv_log_entry *e) {
 
 /* Reports an error of a worker that answers no request of this process. Rate-limited, because a
  * worker may send such errors for ever. */
-static void notify_unasked(cleave_runtime *rt, const api_peer *from, const char *text) {
+static void notify_unrequested(cleave_runtime *rt, const api_peer *from, const char *text) {
   const clv_log_source source = {.who = from->name, .what = "complaints"};
   if (clv_log_limiter_pass(&rt->worker_log_limiter, CLV_LOG_WARN, "notice", &source,
                            api_now(rt) / 1000000u))
@@ -237,19 +243,19 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   cleave_error why;
   api_failure_from_frame(from, &p->frame, &why);
   api_context *c = api_id_table_get(&rt->contexts, p->frame.context);
-  api_state_request *r = request_of(rt, from, p->frame.reply_to);
+  api_state_request *r = find_request(rt, from, p->frame.reply_to);
   if (p->frame.kind == CLV_ERROR && api_on_unload_error(rt, from, &p->frame) &&
       p->frame.failure.code == CLV_NOT_FOUND)
     return false;
-  answered(rt, c, p);
+  count_step_answer(rt, c, p);
   rt->needs_wake = true;
   if (!p->frame.context && p->frame.kind == CLV_ABORT)
-    link_ended(rt, from, p->frame.failure.hop, &why);
-  if (!p->frame.context && p->frame.kind == CLV_ERROR && !r) notify_unasked(rt, from, why.text);
-  /* The program has the error of a context that had failed before. */
+    record_broken_link(rt, from, p->frame.failure.hop, &why);
+  if (!p->frame.context && p->frame.kind == CLV_ERROR && !r) notify_unrequested(rt, from, why.text);
+  /* a context that had failed before has reported its error already */
   if (c && c->state == API_CONTEXT_ENDING && !c->failed && rt->deferred_error.status == CLEAVE_OK)
     rt->deferred_error = why;
-  if (c && !c->failed) memcpy(c->failed_at, p->frame.failure.hop, sizeof c->failed_at);
+  if (c && !c->failed) memcpy(c->failure_place, p->frame.failure.hop, sizeof c->failure_place);
   if (c && !r) api_context_fail(rt, c, &why, NODE_BIT(from->index));
   if (r && !r->failed) {
     r->failed = true;
@@ -258,7 +264,8 @@ static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   return false;
 }
 
-/* A tensor that may not pass, or cannot, is an error for who asked for it. */
+/* Forwards a reference frame to another node. If its tensor cannot be sent, the receiver gets the
+ * failure in its place. */
 static void relay_reference(cleave_runtime *rt, const api_peer *from, clv_packet *p) {
   int to = api_find_by_wire_name(rt, p->frame.to);
   cleave_error why;
@@ -279,13 +286,13 @@ static void relay_reference(cleave_runtime *rt, const api_peer *from, clv_packet
   (void)api_send(rt, (uint32_t)to, instead, NULL);
 }
 
-/* A REF_ frame. The master's own node answers the program, and workers what they ask of the master.
- * Only the program makes references and passes them on, so KEEP, USE and ACCEPT of workers are
- * dropped. True: the packet was given away. */
+/* Handles a REF_ frame. The master's own node answers the program; requests of workers to the
+ * master go to that node. Only the program makes references and passes them on, so KEEP, USE and
+ * ACCEPT of workers are dropped. Returns true if the packet was handed over. */
 static bool on_reference(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   clv_frame_kind kind = p->frame.kind;
   if (!from->index) {
-    if (rt->keeper) rt->keeper->on_answer(rt, p);
+    if (rt->kept_ops) rt->kept_ops->on_answer(rt, p);
     return false;
   }
   if (kind == CLV_REF_KEEP || kind == CLV_REF_USE) return false;
@@ -313,14 +320,14 @@ static handler *const handlers[CLV_FRAME_KINDS] = {
 
 void api_on_packet(api_peer *from, clv_packet *p) {
   cleave_runtime *rt = from->runtime;
-  bool given = false;
+  bool is_taken = false;
   api_lock(rt);
-  if (handlers[p->frame.kind]) given = handlers[p->frame.kind](rt, from, p);
+  if (handlers[p->frame.kind]) is_taken = handlers[p->frame.kind](rt, from, p);
   bool wake = rt->needs_wake;
   rt->needs_wake = false;
   api_unlock(rt);
   if (wake) api_wake(rt);
-  if (!given) clv_packet_free(p);
+  if (!is_taken) clv_packet_free(p);
 }
 
 void api_on_program_packet(void *user, clv_packet *p) {

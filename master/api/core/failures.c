@@ -13,18 +13,19 @@ void api_restore_redacted(const cleave_runtime *rt, cleave_error *why) {
       *why = rt->redacted[i].full_error;
 }
 
-static const cleave_module *numbered(const cleave_runtime *rt, const char *text, int *ret_len) {
+static const cleave_module *parse_module(const cleave_runtime *rt, const char *text, int *ret_len) {
   unsigned number;
   if (sscanf(text, "module %u%n", &number, ret_len) != 1 || number >= rt->n_modules) return NULL;
   return rt->modules[number];
 }
 
-/* Nodes know modules by number, the program by name. */
-static void name_modules(const cleave_runtime *rt, const char *from, char *ret, size_t size) {
+/* Replaces `module N` in a text by the module's name, because nodes know modules by number. */
+static void replace_module_numbers(const cleave_runtime *rt, const char *from, char *ret,
+                                   size_t size) {
   size_t n = 0;
   while (*from && n + 1 < size) {
     int len = 0;
-    const cleave_module *m = numbered(rt, from, &len);
+    const cleave_module *m = parse_module(rt, from, &len);
     if (m) {
       n += (size_t)snprintf(ret + n, size - n, "module '%s'", m->name);
       from += len;
@@ -48,10 +49,11 @@ void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_err
   const char *element = from->index ? "" : f->failure.element;
   snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element[0] ? " (" : "", element,
            element[0] ? ")" : "");
-  if (from->index) api_restore_redacted(rt, ret); /* by its text as it left */
-  char said[CLEAVE_TEXT];
-  memcpy(said, ret->text, sizeof said);
-  name_modules(rt, said, ret->text, sizeof ret->text);
+  if (from->index)
+    api_restore_redacted(rt, ret); /* finds the full text by the text that was sent */
+  char names_worker[CLEAVE_TEXT];
+  memcpy(names_worker, ret->text, sizeof names_worker);
+  replace_module_numbers(rt, names_worker, ret->text, sizeof ret->text);
 }
 
 bool cleave_is_passed_on(const cleave_error *why) {
@@ -65,6 +67,6 @@ void api_failure_to_frame(const api_value *v, clv_frame *ret) {
   char text[CLEAVE_TEXT + 2 * CLEAVE_NAME + 64];
   snprintf(text, sizeof text, "worker '%s' reports%s%s: %s", e->node, e->place[0] ? " for " : "",
            e->place, e->text);
-  bool said = !e->reported || cleave_is_passed_on(e);
-  clv_frame_set_failure(ret, (clv_code)e->status, said ? e->text : text, e->place);
+  bool names_worker = !e->reported || cleave_is_passed_on(e);
+  clv_frame_set_failure(ret, (clv_code)e->status, names_worker ? e->text : text, e->place);
 }

@@ -17,17 +17,17 @@ cleave_status api_futures_new(cleave_runtime *rt, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-static void empty(cleave_runtime *rt, api_future *f) {
+static void free_contents(cleave_runtime *rt, api_future *f) {
   f->tensor = clv_tensor_unref(f->tensor);
-  clv_tensor_unref(f->request.found);
+  clv_tensor_unref(f->request.found_tensor);
   for (uint32_t i = 0; f->items && i < f->n_items; i++) clv_tensor_unref(f->items[i].tensor);
   free(f->items);
   if (f->op->free) f->op->free(rt, f);
-  for (size_t i = 0; f->backward.gradients && i < f->backward.n; i++)
-    clv_tensor_unref(f->backward.gradients[i]);
-  free(f->backward.gradients);
-  free(f->backward.roots);
-  free(f->backward.weights);
+  for (size_t i = 0; f->backward_roots.gradients && i < f->backward_roots.n; i++)
+    clv_tensor_unref(f->backward_roots.gradients[i]);
+  free(f->backward_roots.gradients);
+  free(f->backward_roots.roots);
+  free(f->backward_roots.root_weights);
 }
 
 static void free_callbacks(api_callback *c) {
@@ -48,11 +48,11 @@ void api_futures_free(cleave_runtime *rt) {
   size_t at = 0;
   if (!rt || !rt->futures_state) return;
   for (api_future *f; (f = api_id_table_next(&rt->futures, &at)) != NULL;) {
-    empty(rt, f);
+    free_contents(rt, f);
     free_callbacks(f->callbacks);
     free(f);
   }
-  free_futures(rt->futures_state->free);
+  free_futures(rt->futures_state->free_records);
   free_callbacks(rt->futures_state->free_callbacks);
   free(rt->futures_state);
   rt->futures_state = NULL;
@@ -62,11 +62,11 @@ void api_futures_free(cleave_runtime *rt) {
 cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64_t until_ns,
                              uint64_t deadline_ms, api_future **ret, cleave_error *error) {
   api_futures *all = rt->futures_state;
-  api_future *f = all->free;
-  if (all->closing && !op->while_closing)
+  api_future *f = all->free_records;
+  if (all->is_closing && !op->may_begin_while_closing)
     return api_fail(error, CLV_PRECONDITION, "the runtime is being closed: nothing new begins");
   if (f)
-    all->free = f->next;
+    all->free_records = f->next;
   else
     TRY(clv_alloc(1, sizeof *f, &f, &err));
   *f = (api_future){.op = op,
@@ -82,7 +82,7 @@ cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64
 
 void api_future_enqueue(cleave_runtime *rt, api_future *f) {
   f->next = NULL;
-  f->at = rt->futures_state->end;
+  f->prev_link = rt->futures_state->end;
   *rt->futures_state->end = f;
   rt->futures_state->end = &f->next;
 }
@@ -114,9 +114,9 @@ cleave_status api_future_find(cleave_runtime *rt, cleave_future handle, api_futu
 void api_future_drop_if_unused(cleave_runtime *rt, api_future *f) {
   if (!f->is_finished || !f->released || f->n_users || f->callbacks) return;
   if (f->id) api_id_table_remove(&rt->futures, f->id);
-  empty(rt, f);
-  f->next = rt->futures_state->free;
-  rt->futures_state->free = f;
+  free_contents(rt, f);
+  f->next = rt->futures_state->free_records;
+  rt->futures_state->free_records = f;
 }
 
 void api_future_release_use(cleave_runtime *rt, api_future *f) {
@@ -136,8 +136,8 @@ cleave_status api_tensor_result(const api_future *f, void *ret, cleave_error *er
 /* ---- the end of one -------------------------------------------------------------------------- */
 
 void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *why) {
-  if (f->done) return;
-  f->done = true;
+  if (f->is_done) return;
+  f->is_done = true;
   f->why.status = CLEAVE_OK;
   if (why) f->why = *why;
   if (!f->callbacks) return;
@@ -146,35 +146,35 @@ void api_future_settle(cleave_runtime *rt, api_future *f, const cleave_error *wh
   rt->futures_state->ready_end = &f->next_ready;
 }
 
-static void unlist(cleave_runtime *rt, api_future *f) {
-  if (!f->at) return;
-  *f->at = f->next;
+static void remove_from_list(cleave_runtime *rt, api_future *f) {
+  if (!f->prev_link) return;
+  *f->prev_link = f->next;
   if (f->next)
-    f->next->at = f->at;
+    f->next->prev_link = f->prev_link;
   else
-    rt->futures_state->end = f->at;
+    rt->futures_state->end = f->prev_link;
 }
 
-static void forget_request(cleave_runtime *rt, const api_state_request *r) {
+static void remove_request(cleave_runtime *rt, const api_state_request *r) {
   if (!r->id) return;
   api_state_request **at = &rt->requests;
   while (*at && *at != r) at = &(*at)->next;
   if (*at) *at = r->next;
 }
 
-static void let_go(cleave_runtime *rt, api_future *f) {
+static void detach_subject(cleave_runtime *rt, api_future *f) {
   if (f->owns_pass) f->context->is_backward_running = false;
   if (f->owns_pass && f->optimizer)
-    f->context->nodes_with_written_gradients |= f->context->expected; /* a step's vote */
-  forget_request(rt, &f->request);
+    f->context->nodes_with_written_gradients |= f->context->nodes_expected; /* a step's vote */
+  remove_request(rt, &f->request);
   if (f->value) f->value->n_waiters -= f->n_watchers;
   f->value = NULL;
   f->context = NULL;
 }
 
 void api_future_finish(cleave_runtime *rt, api_future *f, const cleave_error *why) {
-  let_go(rt, f);
-  unlist(rt, f);
+  detach_subject(rt, f);
+  remove_from_list(rt, f);
   f->is_finished = true;
   api_future_settle(rt, f, why);
   api_future_drop_if_unused(rt, f);
@@ -182,7 +182,7 @@ void api_future_finish(cleave_runtime *rt, api_future *f, const cleave_error *wh
 
 bool api_future_has_earlier(const cleave_runtime *rt, const api_future *f) {
   for (const api_future *o = rt->futures_state->first; o && o != f; o = o->next)
-    if (o->op->in_order && o->context == f->context) return true;
+    if (o->op->runs_in_order && o->context == f->context) return true;
   return false;
 }
 
@@ -195,7 +195,7 @@ bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c) {
   return any;
 }
 
-static api_future *next_in(const cleave_runtime *rt, const api_context *c) {
+static api_future *find_first_in(const cleave_runtime *rt, const api_context *c) {
   api_future *f = rt->futures_state->first;
   while (f && f->context != c) f = f->next;
   return f;
@@ -204,7 +204,7 @@ static api_future *next_in(const cleave_runtime *rt, const api_context *c) {
 void api_futures_end_in_context(cleave_runtime *rt, api_context *c) {
   cleave_error why;
   api_fail(&why, CLV_CANCELLED, "context %s was closed", c->name);
-  for (api_future *f; (f = next_in(rt, c)) != NULL;)
+  for (api_future *f; (f = find_first_in(rt, c)) != NULL;)
     api_future_finish(rt, f, c->failed ? &c->failure : &why);
 }
 

@@ -23,7 +23,7 @@ typedef struct api_callback {
 /* Roots of a backward. A backward that waits for an earlier one has copies of them. */
 typedef struct api_backward_roots {
   cleave_reference *roots; /* [n] */
-  float *weights;          /* [n]; NULL: 1 each */
+  float *root_weights;     /* [n]; NULL: 1 each */
   clv_tensor **gradients;  /* [n], NULL for a root with a weight; or NULL */
   size_t n;
   bool retain;
@@ -38,15 +38,15 @@ typedef struct api_arguments {
   cleave_optimizer *optimizer;
   cleave_reference reference;
   cleave_kept kept;
-  const char *name; /* of a parameter or a state file */
+  const char *name; /* name of a parameter or a state file */
   cleave_state_kind kind;
-  clv_frame_kind verb; /* of a request about a state file */
+  clv_frame_kind verb; /* kind of frame of a request about a state file */
   clv_tensor *tensor;
-  api_state_item *items; /* [n] taken by the operation */
+  api_state_item *items; /* [n] items to write; the operation takes them */
   uint32_t n;
   void *work; /* job of an operation with a thread; taken by the operation */
-  const api_backward_roots *starts;
-  const cleave_reference *inputs; /* [n_inputs] of a call */
+  const api_backward_roots *backward_roots;
+  const cleave_reference *inputs; /* [n_inputs] inputs of a call */
   size_t n_inputs;
   cleave_reference *ret_reference; /* handle of the call's value; NULL: no handle is wanted */
 } api_arguments;
@@ -68,45 +68,48 @@ typedef struct api_operation {
   /* Copies the result of a successful operation to *ret. NULL: it has no result. */
   cleave_status (*copy_result)(const struct api_future *f, void *ret, cleave_error *error);
   void (*free)(cleave_runtime *rt, struct api_future *f); /* frees f->work; NULL: no work */
-  bool in_order;        /* waits for earlier backwards, steps and writes of its context */
-  bool while_closing;   /* may begin while the runtime is being closed */
-  bool has_thread;      /* a separate thread runs it, which cannot be stopped */
-  bool needs_no_thread; /* its future advances without the thread of futures */
+  bool
+      /* the operation waits for earlier backwards, steps and writes of its context */
+      runs_in_order;
+  bool may_begin_while_closing; /* may begin while the runtime is being closed */
+  bool has_thread;              /* a separate thread runs it, which cannot be stopped */
+  bool needs_no_thread;         /* its future advances without the thread of futures */
 } api_operation;
 
 typedef struct api_future {
-  uint64_t id; /* 0: a function that blocks */
+  uint64_t
+      id; /* id of the program's handle; 0: a blocking function uses the record, without a handle */
   const api_operation *op;
-  uint32_t stage;      /* 0: nothing has been sent */
-  uint32_t n_users;    /* functions that use the record */
+  uint32_t stage;      /* state of the operation, an enum of its file; 0: nothing has been sent */
+  uint32_t n_users;    /* functions that use the record now */
   uint32_t n_watchers; /* functions that wait for it, and callbacks */
-  bool done, is_finished, released;
+  bool is_done, is_finished, released;
   bool cannot_cancel; /* its work goes on after a cancel; only the result is dropped */
   bool owns_pass;     /* the backward pass of the context runs for it */
-  /* of a closing: END_CONTEXT is sent after the owners of kept values have answered */
+  /* API_CLOSE: END_CONTEXT is sent after the owners of kept values have answered */
   bool end_awaits_owners;
   uint64_t until_ns, deadline_ms;
   uint64_t poll_ns;                /* when its deadline is checked; UINT64_MAX: never */
-  cleave_error why;                /* how it ended; status OK: success */
+  cleave_error why;                /* how the operation ended; status OK: success */
   char subject[CLV_WIRE_NAME + 1]; /* name of its module, context or parameter, for messages */
   api_callback *callbacks, **callbacks_end;
-  struct api_future *next, **at; /* in the list of unfinished or free records */
+  struct api_future *next, **prev_link; /* in the list of unfinished or free records */
   struct api_future *next_ready;
-  /* its subject */
+  /* The fields below name the subject of the operation. */
   api_context *context; /* the record ends with this context; NULL: with none */
   uint64_t context_id;
   api_value *value;
   cleave_module *module;
   cleave_optimizer *optimizer;
-  clv_state_kind what;
-  clv_frame_kind verb; /* of a request about the state file `file` */
+  clv_state_kind state_kind;
+  clv_frame_kind verb; /* kind of frame of a request about the state file `file` */
   char file[CLV_WIRE_NAME + 1];
   api_state_request request;
-  api_backward_roots backward;
+  api_backward_roots backward_roots;
   void *work; /* private record of the operation, freed by its `free` */
-  /* its result, or the values to write */
+  /* The fields below are the result of the operation, or the values to write. */
   clv_tensor *tensor;
-  cleave_step_result stepped;
+  cleave_step_result step_result;
   api_state_item *items; /* [n_items] */
   uint32_t n_items;
 } api_future;
@@ -114,15 +117,15 @@ typedef struct api_future {
 typedef struct api_futures {
   api_future *first, **end;       /* unfinished, oldest first */
   api_future *ready, **ready_end; /* done, with callbacks that are not called yet */
-  api_future *free;
+  api_future *free_records;
   api_callback *free_callbacks;
   pthread_t thread;
   /* Calls the callbacks that are due. NULL: no callback was ever given. */
-  bool (*call_back)(cleave_runtime *rt);
-  bool running; /* `thread` exists */
-  bool closing; /* the thread is to exit; no operation begins */
-  bool calling; /* a callback is running, on thread `caller` */
-  pthread_t caller;
+  bool (*run_callbacks)(cleave_runtime *rt);
+  bool has_thread;      /* `thread` exists */
+  bool is_closing;      /* the thread is to exit; no operation begins */
+  bool is_calling_back; /* a callback is running, on thread `caller` */
+  pthread_t callback_thread;
 } api_futures;
 
 /* All with the lock. A new record belongs to the caller until api_future_enqueue lists it. */
@@ -179,7 +182,8 @@ void api_fetch_deadline_error(cleave_runtime *rt, const api_future *f, cleave_er
 cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error);
 
-/* Copies the program's arguments. api_backward_roots_done frees the copies. */
+/* Fills in the roots of a backward. Copies only the gradients, which api_backward_roots_done frees;
+ * roots and weights point to the program's memory. */
 cleave_status api_copy_backward_roots(cleave_runtime *rt, const cleave_reference *roots, size_t n,
                                       const cleave_backward_options *o, api_backward_roots *ret,
                                       cleave_error *error);
@@ -191,7 +195,7 @@ void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave
 /* Begins a pass without calls, in which nodes with written gradients vote again. */
 void api_vote_begin(cleave_runtime *rt, api_context *c);
 static inline bool api_pass_is_done(const api_context *c) {
-  return !(c->expected & ~c->finished) && !c->n_leaf_gradients_missing;
+  return !(c->nodes_expected & ~c->nodes_finished) && !c->n_leaf_gradients_missing;
 }
 /* Fills in the error of a pass that is late. That error ends its context. */
 void api_pass_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
@@ -209,7 +213,9 @@ cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *
                               cleave_error *error);
 void api_state_advance(cleave_runtime *rt, api_future *f);
 void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
-void api_state_free_work(cleave_runtime *rt, api_future *f); /* also of an unfinished record */
+void api_state_free_work(
+    cleave_runtime *rt,
+    api_future *f); /* drops the future's use of its module, also before the end */
 cleave_status api_state_result(const api_future *f, void *ret, cleave_error *error);
 cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                                     cleave_error *error);

@@ -44,10 +44,10 @@ static bool has_key(const char *text, const char *key) {
   return false;
 }
 
-/* A session file must say what is trained, how and on what; a program says that in its own words.
- * Overrides fill what is left out (and hide what is there: it is not used). The stages cannot be
- * overridden; they are added behind the text, so that the places of errors are the file's own. */
-static const char *const not_used[] = {
+/* Values for keys that a session file requires and a program does not use: data, loss and
+ * optimiser. They also replace these keys of a file. Stages cannot be overridden, so they are
+ * appended to the text; positions in errors stay those of the file. */
+static const char *const placeholder_settings[] = {
     "data.format=npy",   "data.train=[none, none]",  "loss.kind=mse",
     "train.batch=65536", "train.optimizer.kind=sgd", "train.optimizer.lr=1",
 };
@@ -56,13 +56,13 @@ static clv_code parse_program(const char *path, const char *text, const clv_conf
                               clv_session_config **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes whole = {0};
   CLV_AUTO(clv_freep) const char **sets = NULL;
-  size_t n = CLV_COUNT(not_used), n_more = more ? more->n_sets : 0;
+  size_t n = CLV_COUNT(placeholder_settings), n_more = more ? more->n_sets : 0;
   clv_bytes_puts(&whole, text);
   if (!has_key(text, "stages"))
     clv_bytes_puts(&whole, "\nstages: [{name: none, at: master, layers: [{op: relu}]}]\n");
   if (whole.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_alloc(n + n_more, sizeof *sets, &sets, err));
-  memcpy(sets, not_used, sizeof not_used);
+  memcpy(sets, placeholder_settings, sizeof placeholder_settings);
   if (n_more) memcpy(sets + n, more->sets, n_more * sizeof *sets);
   clv_config_overrides over = {.env = more ? more->env : NULL, .sets = sets, .n_sets = n + n_more};
   return clv_session_config_parse(path, whole.data, whole.len, &over, ret, err);
@@ -86,16 +86,17 @@ clv_code cleave_config_load(const char *path, const clv_config_overrides *over,
   return program ? parse_program(path, text.data, over, ret, err) : err->code;
 }
 
-static unsigned lines_of(const char *text) {
+static unsigned count_lines(const char *text) {
   unsigned n = 1;
   for (; *text; text++) n += *text == '\n';
   return n;
 }
 
-/* A place in a text that was made here becomes one in `own`, the caller's, which stands behind
- * `before` bytes of it. None is said for what the caller did not write. */
-static cleave_status own_places(cleave_status status, const char *name, const char *own,
-                                size_t before, cleave_error *error) {
+/* Converts the position in an error about a generated text to one in `own`, the caller's text,
+ * which begins `before` bytes into the first line. An error outside the caller's text gets no
+ * position. */
+static cleave_status map_error_places(cleave_status status, const char *name, const char *own,
+                                      size_t before, cleave_error *error) {
   unsigned line = 0, column = 0;
   char text[CLV_ERR_TEXT], place[80] = "";
   size_t n = strlen(name);
@@ -104,7 +105,7 @@ static cleave_status own_places(cleave_status status, const char *name, const ch
       sscanf(error->text + n, ":%u:%u: %n", &line, &column, &rest) != 2 || !rest)
     return status;
   snprintf(text, sizeof text, "%s", error->text + n + rest);
-  if (own && line <= lines_of(own) && (line > 1 || column > before))
+  if (own && line <= count_lines(own) && (line > 1 || column > before))
     snprintf(place, sizeof place, "%s:%u:%zu: ", name, line, column - (line > 1 ? 0 : before));
   snprintf(error->text, sizeof error->text, "%s%.*s", place,
            (int)(sizeof error->text - sizeof place), text);
@@ -113,8 +114,8 @@ static cleave_status own_places(cleave_status status, const char *name, const ch
 
 /* ---- attributes ------------------------------------------------------------------------------ */
 
-static clv_code attr_value(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
-                           clv_attr_value *ret, clv_err *err) {
+static clv_code read_attribute(const clv_session_config *c, clv_op op, const clv_attr_spec *a,
+                               clv_attr_value *ret, clv_err *err) {
   clv_err why;
   clv_attr_value v = {0};
   if (clv_op_attr_find(op, a->key, &v.key, &why) != CLV_OK)
@@ -136,10 +137,10 @@ static clv_code attr_value(const clv_session_config *c, clv_op op, const clv_att
 static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spec, const char *name,
                           uint32_t layer, const int *in, int n_in, clv_graph *g, int *ret,
                           clv_err *err) {
-  enum { MOST = 32 };
+  enum { MAX_ATTRIBUTES = 32 };
   clv_op op;
   clv_attrs attrs;
-  clv_attr_value values[MOST];
+  clv_attr_value values[MAX_ATTRIBUTES];
   clv_err why;
   if (clv_op_find(spec->op, &op, &why) != CLV_OK)
     return clv_session_fail_at(c, spec->op_pos, err, "%s", why.text);
@@ -147,11 +148,11 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
     return clv_session_fail_at(c, spec->from_pos, err,
                                "from: belongs to session files; a program gives a layer its inputs "
                                "with cleave_graph_op");
-  if (spec->n_attrs > MOST)
+  if (spec->n_attrs > MAX_ATTRIBUTES)
     return clv_session_fail_at(c, spec->pos, err, "%zu attributes; at most %d", spec->n_attrs,
-                               MOST);
+                               MAX_ATTRIBUTES);
   for (size_t i = 0; i < spec->n_attrs; i++)
-    CLV_TRY(attr_value(c, op, &spec->attrs[i], &values[i], err));
+    CLV_TRY(read_attribute(c, op, &spec->attrs[i], &values[i], err));
   clv_code code = clv_attrs_parse(op, values, (int)spec->n_attrs, &attrs, &why);
   if (code == CLV_OK) code = clv_graph_add(g, op, &attrs, name, layer, in, n_in, ret, &why);
   if (code != CLV_OK) return clv_session_fail_at(c, spec->pos, err, "%s", why.text);
@@ -160,7 +161,7 @@ static clv_code add_layer(const clv_session_config *c, const clv_layer_spec *spe
   return CLV_OK;
 }
 
-/* How the layer is divided, if it may be. */
+/* Checks that the layer may be divided over n_parts nodes as it says. */
 static clv_code check_parallel(const clv_session_config *c, const clv_layer_spec *spec,
                                const clv_graph *g, int node, uint32_t n_parts, clv_err *err) {
   clv_err why;
@@ -189,7 +190,8 @@ static cleave_status parse_layers(const char *layers, clv_session_config **ret,
   return api_read_config("layers", text.data, ret, error);
 }
 
-/* The stage's layers as a chain; how: of its nodes, one more than layers. */
+/* Adds the layers of the first stage as a chain. how: division of each node; one element more than
+ * there are layers. */
 static clv_code add_chain(const clv_session_config *c, uint32_t first_layer, uint32_t n_parts,
                           clv_parallel *how, clv_graph *g, clv_err *err) {
   const clv_stage_spec *s = &c->stages[0];
@@ -203,9 +205,10 @@ static clv_code add_chain(const clv_session_config *c, uint32_t first_layer, uin
   return CLV_OK;
 }
 
-static cleave_status layers_graph(const char *layers, const cleave_input *input,
-                                  uint32_t first_layer, uint32_t n_parts, clv_parallel **ret_how,
-                                  clv_graph **ret, cleave_error *error) {
+static cleave_status build_layers_graph(const char *layers, const cleave_input *input,
+                                        uint32_t first_layer, uint32_t n_parts,
+                                        clv_parallel **ret_how, clv_graph **ret,
+                                        cleave_error *error) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
   CLV_AUTO(clv_freep) clv_parallel *how = NULL;
@@ -224,12 +227,14 @@ static cleave_status layers_graph(const char *layers, const cleave_input *input,
 cleave_status api_graph_from_layers(const char *layers, const cleave_input *input,
                                     uint32_t first_layer, uint32_t n_parts, clv_parallel **ret_how,
                                     clv_graph **ret, cleave_error *error) {
-  return own_places(layers_graph(layers, input, first_layer, n_parts, ret_how, ret, error),
-                    "layers", layers, sizeof BEFORE_LAYERS - 1, error);
+  return map_error_places(
+      build_layers_graph(layers, input, first_layer, n_parts, ret_how, ret, error), "layers",
+      layers, sizeof BEFORE_LAYERS - 1, error);
 }
 
-static cleave_status arch_graph(const char *arch, const char *attributes, const char *layers,
-                                const cleave_input *input, clv_graph **ret, cleave_error *error) {
+static cleave_status build_arch_graph(const char *arch, const char *attributes, const char *layers,
+                                      const cleave_input *input, clv_graph **ret,
+                                      cleave_error *error) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_shape shape;
@@ -250,8 +255,8 @@ static cleave_status arch_graph(const char *arch, const char *attributes, const 
 
 cleave_status api_graph_from_arch(const char *arch, const char *attributes, const char *layers,
                                   const cleave_input *input, clv_graph **ret, cleave_error *error) {
-  return own_places(arch_graph(arch, attributes, layers, input, ret, error), "model", NULL, 0,
-                    error);
+  return map_error_places(build_arch_graph(arch, attributes, layers, input, ret, error), "model",
+                          NULL, 0, error);
 }
 
 /* ---- node by node ---------------------------------------------------------------------------- */
@@ -312,8 +317,8 @@ cleave_status cleave_graph_op(cleave_graph *graph, const char *op, const char *a
                               const char *name, const int *inputs, int n_inputs, int *ret_node,
                               cleave_error *error) {
   NOT_NULL(graph, op, inputs);
-  return own_places(add_op(graph, op, attributes, name, inputs, n_inputs, ret_node, error),
-                    "layers", NULL, 0, error);
+  return map_error_places(add_op(graph, op, attributes, name, inputs, n_inputs, ret_node, error),
+                          "layers", NULL, 0, error);
 }
 
 clv_code api_graph_copy(const clv_graph *from, clv_graph **ret, clv_err *err) {

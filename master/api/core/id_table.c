@@ -3,13 +3,14 @@
 
 #include "master/api/core/core_int.h"
 
-/* Ids are drawn one after another: a multiplication spreads them (Fibonacci hashing, Knuth 6.4). */
-static size_t home(const api_id_table *t, uint64_t id) {
+/* Returns the first slot to probe for an id. Ids are consecutive, so a multiplication spreads them
+ * (Fibonacci hashing, Knuth 6.4). */
+static size_t home_slot(const api_id_table *t, uint64_t id) {
   return (size_t)((id * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (t->cap - 1);
 }
 
-static size_t find(const api_id_table *t, uint64_t id) {
-  size_t i = home(t, id);
+static size_t find_slot(const api_id_table *t, uint64_t id) {
+  size_t i = home_slot(t, id);
   while (t->ids[i] && t->ids[i] != id) i = (i + 1) & (t->cap - 1);
   return i;
 }
@@ -24,7 +25,7 @@ static clv_code grow(api_id_table *t, clv_err *err) {
   }
   for (size_t i = 0; i < t->cap; i++) {
     if (!t->ids[i]) continue;
-    size_t at = find(&wider, t->ids[i]);
+    size_t at = find_slot(&wider, t->ids[i]);
     wider.ids[at] = t->ids[i];
     wider.entries[at] = t->entries[i];
   }
@@ -35,7 +36,7 @@ static clv_code grow(api_id_table *t, clv_err *err) {
 
 clv_code api_id_table_put(api_id_table *t, uint64_t id, void *thing, clv_err *err) {
   if (2 * (t->n + 1) > t->cap) CLV_TRY(grow(t, err));
-  size_t i = find(t, id);
+  size_t i = find_slot(t, id);
   t->n += !t->ids[i];
   t->ids[i] = id;
   t->entries[i] = thing;
@@ -44,18 +45,19 @@ clv_code api_id_table_put(api_id_table *t, uint64_t id, void *thing, clv_err *er
 
 void *api_id_table_get(const api_id_table *t, uint64_t id) {
   if (!t->cap || !id) return NULL;
-  size_t i = find(t, id);
+  size_t i = find_slot(t, id);
   return t->ids[i] ? t->entries[i] : NULL;
 }
 
-/* Moves later entries of the probe sequence up, so that no search ends early at the gap. */
+/* Removes an entry. Moves later entries of the probe sequence up, so that no search ends early at
+ * the gap. */
 void api_id_table_remove(api_id_table *t, uint64_t id) {
   if (!t->cap || !id) return;
-  size_t gap = find(t, id), mask = t->cap - 1;
+  size_t gap = find_slot(t, id), mask = t->cap - 1;
   if (!t->ids[gap]) return;
   t->n--;
   for (size_t i = (gap + 1) & mask; t->ids[i]; i = (i + 1) & mask) {
-    size_t wants = home(t, t->ids[i]);
+    size_t wants = home_slot(t, t->ids[i]);
     if (((i - wants) & mask) < ((i - gap) & mask)) continue;
     t->ids[gap] = t->ids[i];
     t->entries[gap] = t->entries[i];

@@ -14,16 +14,16 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
 }
 
 /* Frees ended contexts that waited only for the lost worker. */
-static void forget_ended(cleave_runtime *rt) {
+static void free_ended_contexts(cleave_runtime *rt) {
   for (size_t i = 0; i < rt->contexts.cap; i++) {
     size_t n = rt->contexts.n;
     if (rt->contexts.ids[i]) api_context_free_if_ended(rt, rt->contexts.entries[i]);
-    if (rt->contexts.n != n) i = (size_t)-1; /* the table has moved up */
+    if (rt->contexts.n != n) i = (size_t)-1; /* a removal moves entries of the table: start again */
   }
 }
 
-/* Maps the ways in which a dead worker is noticed to CLV_UNAVAILABLE. */
-static clv_code loss_of(clv_code code) {
+/* Maps the codes with which the link to a dead worker may end to CLV_UNAVAILABLE. */
+static clv_code code_of_loss(clv_code code) {
   bool silent = code == CLV_OK || code == CLV_CANCELLED || code == CLV_DEADLINE ||
                 code == CLV_UNKNOWN || code == CLV_ABORTED;
   return silent ? CLV_UNAVAILABLE : code;
@@ -34,16 +34,17 @@ static clv_code loss_of(clv_code code) {
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
   api_peer *p = user;
   cleave_runtime *rt = p->runtime;
-  clv_code why = clv_link_has_violation(link) ? CLV_BAD_ANSWER : loss_of(code);
+  clv_code why = clv_link_has_violation(link) ? CLV_BAD_ANSWER : code_of_loss(code);
   LOCKED(rt);
   if (api_peer_on_event(&p->state, PEER_LINK_ENDS) != API_BEGIN) return;
   api_fail(&p->loss_error, why, "worker '%s' (%s) %s: %s", p->name, p->spec->address,
            why == CLV_BAD_ANSWER ? "violated the protocol" : "was lost", text);
   api_set_error_node(&p->loss_error, p->name, "link");
   if (rt->broken_link_worker == rt->broken_link_neighbour)
-    rt->broken_link_error.status = CLEAVE_OK; /* this is what was meant */
+    rt->broken_link_error.status =
+        CLEAVE_OK; /* the pending report of a broken link was about this loss */
   api_node_fail(rt, p->index, &p->loss_error);
-  forget_ended(rt);
+  free_ended_contexts(rt);
 }
 
 static clv_code open_link(api_peer *p, const clv_link_options *o, const clv_link_dial *d,
@@ -89,7 +90,7 @@ static void close_session(api_peer *p) {
   api_lock(p->runtime);
   bool was_present = api_peer_on_event(&p->state, PEER_CLOSES) == API_END;
   api_unlock(p->runtime);
-  if (p->opened && was_present) api_end_session(p);
+  if (p->has_session && was_present) api_end_session(p);
   if (p->link) clv_link_close(p->link);
 }
 

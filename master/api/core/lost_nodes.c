@@ -31,7 +31,7 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
     if (c->nodes & ~(c->state > API_CONTEXT_ENDING ? c->nodes_ended : 0) & NODE_BIT(node))
       api_context_fail(rt, c, failure, NODE_BIT(node));
-  if (rt->keeper) rt->keeper->node_failed(rt, node, failure);
+  if (rt->kept_ops) rt->kept_ops->node_failed(rt, node, failure);
   api_modules_drop_at_node(rt, node);
   for (api_state_request *r = rt->requests; r; r = r->next) {
     if (r->node != node || r->failed) continue;
@@ -41,8 +41,8 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
   api_wake(rt);
 }
 
-/* The time that a worker's own loss had to show has passed. What needs no link between the two goes
- * on: other contexts, and what either keeps. */
+/* Fails the contexts that use both ends of a broken link between workers, after the time in which
+ * the loss of either worker would have shown. Other contexts and kept values are not affected. */
 static void fail_broken_link(cleave_runtime *rt) {
   if (!rt->broken_link_error.status || api_now(rt) < rt->broken_link_wait_until_ns) return;
   cleave_error why = rt->broken_link_error;

@@ -8,12 +8,12 @@
 
 #include "master/api/core/state_requests_int.h"
 
-static clv_code gone(clv_err *err) {
+static clv_code fail_closed_context(clv_err *err) {
   return clv_fail(err, CLV_CANCELLED, "its context has been closed");
 }
 
-/* The input that tensor number `tensor` of a CALL is. */
-static uint32_t slot_of(const clv_frame *f, uint32_t tensor) {
+/* Returns the input slot of tensor number `tensor` in a CALL. */
+static uint32_t input_of_tensor(const clv_frame *f, uint32_t tensor) {
   uint32_t seen = 0;
   for (uint32_t i = 0; i < f->call.n_args; i++)
     if (f->call.args[i].here && seen++ == tensor) return i;
@@ -24,12 +24,12 @@ static const char *module_name(const cleave_runtime *rt, uint32_t index) {
   return index < rt->n_modules && rt->modules[index] ? rt->modules[index]->name : "";
 }
 
-/* Describes a value or a gradient that is about to be sent. One that this process has not made is
- * relayed. */
+/* Describes a value or a gradient that is about to be sent. Fails if its context has been
+ * closed. */
 static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uint32_t tensor,
                                cleave_sending *ret, clv_err *err) {
   const api_value *v = api_id_table_get(&rt->values, f->message);
-  if (!v) return gone(err);
+  if (!v) return fail_closed_context(err);
   bool gradient = f->kind == CLV_GRADIENT;
   ret->kind = gradient    ? CLEAVE_SENDING_GRADIENT
               : v->module ? CLEAVE_SENDING_VALUE
@@ -42,15 +42,16 @@ static clv_code describe_value(const cleave_runtime *rt, const clv_frame *f, uin
   return CLV_OK;
 }
 
-/* Describes a kept value. One that has no record here is relayed. */
+/* Describes a kept value. A value without a record here is the relayed output of a module. */
 static void describe_kept(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
   const api_kept_ref *k = api_id_table_get(&rt->kept_refs, f->reference.ref);
   ret->kind = k && !k->module ? CLEAVE_SENDING_LEAF : CLEAVE_SENDING_VALUE;
   ret->module = k && k->module ? k->module->name : "";
 }
 
-/* A piece stands under what it is of. */
-static void describe_item(const cleave_runtime *rt, const clv_frame *f, cleave_sending *ret) {
+/* Gives a piece of state the dtype and shape of its whole item. */
+static void describe_state_piece(const cleave_runtime *rt, const clv_frame *f,
+                                 cleave_sending *ret) {
   const cleave_module *m = f->module < rt->n_modules ? rt->modules[f->module] : NULL;
   clv_dtype dtype;
   clv_shape shape;
@@ -81,10 +82,10 @@ static clv_code describe(const cleave_runtime *rt, const clv_packet *p, uint32_t
     ret->name = f->state.name;
     ret->optimizer = f->state.what == CLV_STATE_OPTIMIZER;
     if (f->state.what == CLV_STATE_GRADIENTS) ret->kind = CLEAVE_SENDING_GRADIENT;
-    describe_item(rt, f, ret);
+    describe_state_piece(rt, f, ret);
   }
   ret->module = module_name(rt, f->module);
-  if (f->kind == CLV_CALL) ret->input = slot_of(f, tensor);
+  if (f->kind == CLV_CALL) ret->input = input_of_tensor(f, tensor);
   return CLV_OK;
 }
 
@@ -96,8 +97,9 @@ static const api_peer *sender_of(const cleave_runtime *rt, const clv_packet *p) 
   return &rt->peers[i];
 }
 
-/* Modules have numbers for workers. */
-static const cleave_module *number_module(const cleave_runtime *rt, clv_frame *f) {
+/* Replaces a module's name in the place of a failure by `module N`, as workers know it. Returns the
+ * module; NULL: the place names none. */
+static const cleave_module *replace_module_name(const cleave_runtime *rt, clv_frame *f) {
   unsigned number;
   if (sscanf(f->failure.hop, "module %u", &number) == 1)
     return number < rt->n_modules ? rt->modules[number] : NULL;
@@ -115,7 +117,7 @@ static uint64_t step_of(const cleave_runtime *rt, const clv_frame *f) {
 
 /* Returns the number of a redacted failure, a new one unless it was sent before. f gets the place
  * that was sent then. */
-static uint64_t remember(cleave_runtime *rt, clv_frame *f, const cleave_error *whole) {
+static uint64_t store_redacted(cleave_runtime *rt, clv_frame *f, const cleave_error *whole) {
   for (uint64_t n = rt->n_redacted; n > 0 && n + API_MAX_REDACTED > rt->n_redacted; n--) {
     const api_redacted_error *t = &rt->redacted[n % API_MAX_REDACTED];
     if (t->context != f->context || strcmp(t->full_error.text, whole->text) != 0 ||
@@ -130,14 +132,15 @@ static uint64_t remember(cleave_runtime *rt, clv_frame *f, const cleave_error *w
   return rt->n_redacted;
 }
 
-/* Its text may quote what is only known here, or at the worker that it came from. */
+/* Prepares a failure for sending: replaces its text, which may quote secrets of the master or of
+ * the worker that it came from, by code and place. Then asks may_send. */
 static clv_code send_failure(const api_peer *to, clv_packet *p, clv_err *err) {
   cleave_runtime *rt = to->runtime;
   clv_frame *f = &p->frame;
   cleave_error whole, why = {.status = CLEAVE_OK};
   api_failure_from_frame(sender_of(rt, p), f, &whole);
-  const cleave_module *m = number_module(rt, f);
-  uint64_t number = remember(rt, f, &whole);
+  const cleave_module *m = replace_module_name(rt, f);
+  uint64_t number = store_redacted(rt, f, &whole);
   clv_frame_redact_failure(f, step_of(rt, f), number);
   snprintf(rt->redacted[number % API_MAX_REDACTED].sent_text, CLV_WIRE_TEXT + 1, "%s",
            f->failure.text);

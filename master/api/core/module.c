@@ -11,7 +11,8 @@
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static cleave_status freeze(cleave_module *m, const cleave_module_options *o, cleave_error *error) {
+static cleave_status freeze_parameters(cleave_module *m, const cleave_module_options *o,
+                                       cleave_error *error) {
   TRY(clv_alloc((size_t)m->params->n, sizeof *m->frozen, &m->frozen, &err));
   for (size_t k = 0; k < o->n_frozen; k++) {
     bool any = false;
@@ -52,22 +53,23 @@ cleave_status api_check_weight(const cleave_module *m, const char *name, const c
                   clv_dtype_name((clv_dtype)t->dtype), clv_shape_format(&shape, got, sizeof got));
 }
 
-static cleave_status keep_weights(cleave_module *m, const cleave_module_options *o,
+static cleave_status copy_weights(cleave_module *m, const cleave_module_options *o,
                                   cleave_error *error) {
   m->has_given_weights = o->n_weights > 0;
-  TRY(clv_alloc(o->n_weights, sizeof *m->weights, &m->weights, &err));
+  TRY(clv_alloc(o->n_weights, sizeof *m->pending_weights, &m->pending_weights, &err));
   for (size_t i = 0; i < o->n_weights; i++) {
     PASS(api_check_weight(m, o->weights[i].name, &o->weights[i].tensor, error));
-    api_pending_weight *w = &m->weights[m->n_weights++];
+    api_pending_weight *w = &m->pending_weights[m->n_pending_weights++];
     TRY(clv_strdup(o->weights[i].name, &w->name, &err));
     PASS(api_copy_tensor_in(m->runtime->pool, &o->weights[i].tensor, &w->tensor, error));
   }
   return CLEAVE_OK;
 }
 
-/* Enables bf16 storage. It changes results, so a worker that does not support it is refused. */
-static cleave_status narrow(const cleave_runtime *rt, cleave_module *m,
-                            const cleave_module_options *o, cleave_error *error) {
+/* Enables bf16 storage of frozen weights, if the options say so. Refuses a worker that does not
+ * support it, because bf16 changes results. */
+static cleave_status enable_bf16_storage(const cleave_runtime *rt, cleave_module *m,
+                                         const cleave_module_options *o, cleave_error *error) {
   m->frozen_bf16 = o->frozen_bf16;
   if (!m->frozen_bf16) return CLEAVE_OK;
   if (m->node && !rt->peers[m->node].has_bf16_weights)
@@ -80,7 +82,7 @@ static cleave_status narrow(const cleave_runtime *rt, cleave_module *m,
   return CLEAVE_OK;
 }
 
-static cleave_status keep_artifact(cleave_module *m, const cleave_module_options *o,
+static cleave_status copy_artifact(cleave_module *m, const cleave_module_options *o,
                                    cleave_error *error) {
   if (!o->artifact) return CLEAVE_OK;
   if (m->node == 0)
@@ -92,9 +94,9 @@ static cleave_status keep_artifact(cleave_module *m, const cleave_module_options
   return CLEAVE_OK;
 }
 
-/* Once its parameters are known. */
-static cleave_status keep_fresh(cleave_module *m, const cleave_module_options *o,
-                                cleave_error *error) {
+/* Copies the names of parameters that get initial values. Call after the parameters are listed. */
+static cleave_status copy_initialized(cleave_module *m, const cleave_module_options *o,
+                                      cleave_error *error) {
   TRY(clv_alloc(o->n_initialized, sizeof *m->initialized, &m->initialized, &err));
   for (size_t i = 0; i < o->n_initialized; i++) {
     PASS(api_check_weight(m, o->initialized[i], NULL, error));
@@ -103,8 +105,8 @@ static cleave_status keep_fresh(cleave_module *m, const cleave_module_options *o
   return CLEAVE_OK;
 }
 
-static cleave_status keep_direct(cleave_module *m, const cleave_module_options *o,
-                                 cleave_error *error) {
+static cleave_status copy_direct_to(cleave_module *m, const cleave_module_options *o,
+                                    cleave_error *error) {
   const cleave_runtime *rt = m->runtime;
   if (!o->direct_to) return CLEAVE_OK;
   if (o->n_direct_to >= API_MAX_NODES)
@@ -134,12 +136,13 @@ static cleave_status find_inputs(cleave_module *m, cleave_error *error) {
                   m->name, m->n_inputs, m->graph->n_nodes - (int)m->n_inputs);
 }
 
-enum { NODE_BYTES = 16 }; /* of the digest of a node's name */
+enum { NODE_BYTES = 16 }; /* bytes that are used of the digest of a node's name */
 _Static_assert(12 + sizeof(clv_sha256) + NODE_BYTES <= CLV_KEY_MAX_INPUT,
                "what a key is derived of");
 
-/* A node behind another one of its layer, as an adapter is; it has a key of its own. */
-static bool is_further(const clv_graph *g, int i) {
+/* True for the second and later nodes of a layer, such as an adapter, which have keys of their
+ * own. */
+static bool is_later_node_of_layer(const clv_graph *g, int i) {
   const clv_node *n = &g->nodes[i];
   return i > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
 }
@@ -157,7 +160,7 @@ clv_code clv_layer_keys(const clv_key *session, const char *network, uint64_t se
     if (n->op == CLV_OP_INPUT) continue;
     for (int k = 0; k < 4; k++) of[8 + k] = (uint8_t)(n->layer >> 8 * k);
     size_t len = seed ? 12 : 12 + sizeof name;
-    if (is_further(g, i)) {
+    if (is_later_node_of_layer(g, i)) {
       CLV_TRY(clv_sha256_of(n->name, strlen(n->name), &node, err));
       memcpy(of + len, &node, NODE_BYTES);
       len += NODE_BYTES;
@@ -167,17 +170,19 @@ clv_code clv_layer_keys(const clv_key *session, const char *network, uint64_t se
   return CLV_OK;
 }
 
-/* This is all that leaves with a module. */
+/* Derives the keys of a graph's layers. Of the session's seed only these keys are sent with a
+ * module. */
 cleave_status api_derive_keys(const cleave_runtime *rt, const char *network, uint64_t seed,
                               clv_graph *g, cleave_error *error) {
   TRY(clv_layer_keys(&rt->seed, network, seed, g, &err));
   return CLEAVE_OK;
 }
 
-/* The processor is several devices. */
-static const clv_backend *own_backend(const cleave_runtime *rt, const char *device) {
+/* Returns the master's backend for a device name; NULL: no such device. The processor has three
+ * names. */
+static const clv_backend *find_own_backend(const cleave_runtime *rt, const char *device) {
   static const char *const cpu[] = {"cpu", "cpu:0", "cpu:1"};
-  const clv_backends *others = &rt->platform.others;
+  const clv_backends *others = &rt->platform.other_backends;
   for (size_t i = 0; i < CLV_COUNT(cpu); i++)
     if (strcmp(device, cpu[i]) == 0)
       return rt->platform.backend ? rt->platform.backend : clv_backend_cpu();
@@ -186,8 +191,8 @@ static const clv_backend *own_backend(const cleave_runtime *rt, const char *devi
   return NULL;
 }
 
-static cleave_status no_own_device(const cleave_module *m, cleave_error *error) {
-  const clv_backends *others = &m->runtime->platform.others;
+static cleave_status fail_no_device(const cleave_module *m, cleave_error *error) {
+  const clv_backends *others = &m->runtime->platform.other_backends;
   CLV_AUTO(clv_bytes_done) clv_bytes has = {0};
   for (size_t i = 0; i < others->n; i++) clv_bytes_printf(&has, "%s, ", others->list[i]->device);
   return api_fail(error, CLV_INVALID,
@@ -195,15 +200,16 @@ static cleave_status no_own_device(const cleave_module *m, cleave_error *error) 
                   m->device, has.len ? (const char *)has.data : "");
 }
 
-/* A worker with a device says for itself whether it can. */
+/* Checks that the module's device supports TF32. The worker itself checks a device that is not its
+ * processor. */
 static clv_code check_tf32(const cleave_module *m, clv_err *err) {
   const clv_backend *b = strncmp(m->device, "cpu", 3) == 0 ? clv_backend_cpu() : m->backend;
   if (!m->tf32 || !b || clv_backend_check_tf32(b, err) == CLV_OK) return CLV_OK;
   return clv_err_prefix(err, "module '%s' at %s", m->name, m->runtime->peers[m->node].name);
 }
 
-/* "auto", and "cuda" without a number, as the node says what they are there. */
-static void find_device(const cleave_runtime *rt, cleave_module *m) {
+/* Replaces "auto" and "cuda" by the device that the node has for them. */
+static void resolve_device(const cleave_runtime *rt, cleave_module *m) {
   const api_peer *p = &rt->peers[m->node];
   const char *cuda = m->node ? strstr(p->devices, "cuda:") : NULL;
   if (strcmp(m->device, "auto") == 0)
@@ -212,8 +218,8 @@ static void find_device(const cleave_runtime *rt, cleave_module *m) {
     snprintf(m->device, sizeof m->device, "%.*s", (int)strcspn(cuda, ","), cuda);
 }
 
-static cleave_status fill(cleave_module *m, const cleave_module_options *o, const char *network,
-                          cleave_error *error) {
+static cleave_status fill_module(cleave_module *m, const cleave_module_options *o,
+                                 const char *network, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   const char *at = o->at ? o->at : "master";
   int node = api_find_node(rt, at);
@@ -229,31 +235,31 @@ static cleave_status fill(cleave_module *m, const cleave_module_options *o, cons
                     "worker of %s",
                     m->name, at, rt->config->file);
   m->node = (uint32_t)node;
-  find_device(rt, m);
-  const clv_backend *own = m->backend = m->node ? NULL : own_backend(rt, m->device);
-  if (m->node == 0 && !own) return no_own_device(m, error);
+  resolve_device(rt, m);
+  const clv_backend *own = m->backend = m->node ? NULL : find_own_backend(rt, m->device);
+  if (m->node == 0 && !own) return fail_no_device(m, error);
   m->copies_inputs = o->copies_inputs;
   m->threads = CLV_MAX(o->threads, 1u);
   m->in_flight = CLV_MIN(CLV_MAX(o->in_flight, 1u), (uint32_t)CLV_WIRE_CONTRIBUTIONS);
   m->local_only = o->local_only;
-  PASS(keep_direct(m, o, error));
+  PASS(copy_direct_to(m, o, error));
   m->bf16 = o->bf16;
   m->tf32 = o->tf32;
   if (m->bf16 && own && own->check_bf16) TRY(own->check_bf16(own, &err));
   TRY(check_tf32(m, &err));
-  PASS(keep_artifact(m, o, error));
+  PASS(copy_artifact(m, o, error));
   PASS(find_inputs(m, error));
   PASS(api_mark_recompute_blocks(m, o, error));
   PASS(api_ties_add_to_graph(m, o, error));
   TRY(clv_params_of(m->graph, &m->params, &err));
   PASS(api_ties_find_owners(m, o, error));
-  PASS(keep_fresh(m, o, error));
-  PASS(freeze(m, o, error));
+  PASS(copy_initialized(m, o, error));
+  PASS(freeze_parameters(m, o, error));
   m->frozen_is_final = o->frozen_is_final && (m->node == 0 || rt->peers[m->node].has_fixed_modules);
-  PASS(narrow(rt, m, o, error));
+  PASS(enable_bf16_storage(rt, m, o, error));
   if (m->frozen_is_final) clv_params_fix_frozen(m->params);
   PASS(api_derive_keys(rt, network ? network : m->name, o->seed, m->graph, error));
-  return keep_weights(m, o, error);
+  return copy_weights(m, o, error);
 }
 
 static cleave_status check_name(const cleave_runtime *rt, const cleave_module *m,
@@ -264,13 +270,14 @@ static cleave_status check_name(const cleave_runtime *rt, const cleave_module *m
   return CLEAVE_OK;
 }
 
-/* The lowest that is free. *ret_leaving: so many will be. */
-static bool find_index(const cleave_runtime *rt, uint32_t *ret, uint32_t *ret_leaving) {
-  *ret_leaving = 0;
+/* Finds the lowest free index. *ret_unloading: modules whose index becomes free when their node
+ * answers UNLOAD. */
+static bool find_free_index(const cleave_runtime *rt, uint32_t *ret, uint32_t *ret_unloading) {
+  *ret_unloading = 0;
   for (*ret = 0; *ret < API_MAX_MODULES; ++*ret) {
     const cleave_module *m = rt->modules[*ret];
     if (!m) return true;
-    *ret_leaving += m->state == MODULE_UNLOADING;
+    *ret_unloading += m->state == MODULE_UNLOADING;
   }
   return false;
 }
@@ -278,9 +285,10 @@ static bool find_index(const cleave_runtime *rt, uint32_t *ret, uint32_t *ret_le
 cleave_status api_module_assign_index(cleave_module *m, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   uint64_t until = api_deadline_ns(rt, 0);
-  uint32_t leaving, released = 0;
-  bool found = find_index(rt, &m->index, &leaving);
-  while (!found && leaving && api_sleep(rt, until)) found = find_index(rt, &m->index, &leaving);
+  uint32_t n_unloading, released = 0;
+  bool found = find_free_index(rt, &m->index, &n_unloading);
+  while (!found && n_unloading && api_sleep(rt, until))
+    found = find_free_index(rt, &m->index, &n_unloading);
   for (uint32_t i = 0; i < rt->n_modules; i++)
     released += rt->modules[i] && rt->modules[i]->released;
   if (!found)
@@ -290,7 +298,7 @@ cleave_status api_module_assign_index(cleave_module *m, cleave_error *error) {
                     "released",
                     m->name, API_MAX_MODULES, released);
   PASS(check_name(rt, m, error));
-  m->number = ++rt->n_loaded;
+  m->load_number = ++rt->n_loaded;
   rt->modules[m->index] = m;
   rt->n_modules = CLV_MAX(rt->n_modules, m->index + 1);
   return CLEAVE_OK;
@@ -307,7 +315,7 @@ cleave_status api_module_new(cleave_runtime *rt, const cleave_module_options *o,
   }
   m->runtime = rt;
   m->graph = graph;
-  cleave_status status = fill(m, o, network, error);
+  cleave_status status = fill_module(m, o, network, error);
   LOCKED(rt);
   if (status == CLEAVE_OK) status = api_check_node_present(rt, m->node, error);
   if (status == CLEAVE_OK) status = api_module_assign_index(m, error);
@@ -377,9 +385,10 @@ API_OLD_NAME(cleave_module_weight, cleave_module_weight_name);
 
 /* ---- while no function uses it --------------------------------------------------------------- */
 
-static bool is_busy(const cleave_module *m) { return m->contexts || m->state == MODULE_PLACING; }
+static bool is_busy(const cleave_module *m) { return m->n_contexts || m->state == MODULE_PLACING; }
 
-static cleave_status check_closing(const cleave_module *m, const char *what, cleave_error *error) {
+static cleave_status check_contexts_closing(const cleave_module *m, const char *what,
+                                            cleave_error *error) {
   const cleave_runtime *rt = m->runtime;
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
@@ -396,11 +405,11 @@ cleave_status api_modules_await_idle(cleave_module *const *modules, size_t n, co
   for (size_t i = 0; i < n; i++) {
     const cleave_module *m = modules[i];
     if (!is_busy(m)) continue;
-    PASS(check_closing(m, what, error));
+    PASS(check_contexts_closing(m, what, error));
     if (!api_sleep(m->runtime, until_ns))
       return api_fail(error, CLV_DEADLINE, "module '%s' %s: its contexts have not ended in time",
                       m->name, what);
-    i = (size_t)-1; /* others may be used now */
+    i = (size_t)-1; /* other modules may have been used meanwhile */
   }
   return CLEAVE_OK;
 }

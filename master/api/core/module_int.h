@@ -19,8 +19,8 @@ void api_module_free(cleave_module *m);
 void api_context_use_module(api_context *c, cleave_module *m);
 void api_context_release_modules(cleave_runtime *rt, api_context *c);
 
-/* Counts a kept value of the module. The record stays for it, but the node may unload the
- * module. */
+/* Counts a kept value of the module, or an operation in progress. The record stays for it, but the
+ * node may unload the module. */
 void api_module_add_kept(cleave_module *m);
 void api_module_remove_kept(cleave_module *m);
 
@@ -51,7 +51,7 @@ void api_module_record_attempt(cleave_module *m, cleave_status status);
 /* Sends the saved state to the node and frees it. */
 cleave_status api_module_restore_state(cleave_module *m, uint64_t until_ns,
                                        cleave_error *error) CLEAVE_RESULT;
-void api_module_drop_held_state(cleave_module *m, int kind);
+void api_module_free_saved_state(cleave_module *m, int kind);
 /* BLOCKS while contexts that used one of the modules are ending. CLEAVE_PRECONDITION: such a
  * context is open. what: the operation that cannot be done then, for the message. */
 cleave_status api_modules_await_idle(cleave_module *const *modules, size_t n, const char *what,

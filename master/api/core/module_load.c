@@ -28,7 +28,7 @@ cleave_status api_module_unload_at_node(cleave_module *m, uint32_t generation, u
   return CLEAVE_OK;
 }
 
-static cleave_status hold(cleave_module *m, uint64_t until, cleave_error *error) {
+static cleave_status save_state(cleave_module *m, uint64_t until, cleave_error *error) {
   PASS(api_state_read_all(m, CLEAVE_STATE_WEIGHTS, until, &m->saved_state[0], &m->n_saved_state[0],
                           error));
   if (m->resets_moments) return CLEAVE_OK;
@@ -36,7 +36,8 @@ static cleave_status hold(cleave_module *m, uint64_t until, cleave_error *error)
                             &m->n_saved_state[1], error);
 }
 
-/* The owner takes those off first that are tied to it: they are loaded again behind it. */
+/* Unloads the modules that are tied to the owner, before the owner is unloaded. Their next use
+ * loads them again, after the owner. */
 static cleave_status unload_tied(const cleave_module *owner, uint64_t until_ns,
                                  cleave_error *error) {
   cleave_runtime *rt = owner->runtime;
@@ -51,23 +52,24 @@ static cleave_status unload_tied(const cleave_module *owner, uint64_t until_ns,
   return CLEAVE_OK;
 }
 
-/* When this fails with nothing held, the module is as before; else its next use goes on. */
+/* Reads the state of a module and unloads it. If reading fails, the module stays as it was. If
+ * unloading fails, the next use of the module continues. */
 cleave_status api_module_save_and_unload(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
   rt->peers[m->node].n_loading++;
   cleave_status status = unload_tied(m, until_ns, error);
-  if (status == CLEAVE_OK) status = hold(m, until_ns, error);
-  bool held = status == CLEAVE_OK;
-  if (held) status = api_module_unload_at_node(m, m->generation, until_ns, error);
+  if (status == CLEAVE_OK) status = save_state(m, until_ns, error);
+  bool is_saved = status == CLEAVE_OK;
+  if (is_saved) status = api_module_unload_at_node(m, m->generation, until_ns, error);
   rt->peers[m->node].n_loading--;
-  (void)api_module_on_event(&m->state, held ? MODULE_NOT_AT_NODE : MODULE_AT_NODE);
-  if (held) {
+  (void)api_module_on_event(&m->state, is_saved ? MODULE_NOT_AT_NODE : MODULE_AT_NODE);
+  if (is_saved) {
     m->unload_message = 0;
     m->needs_reload = m->resets_moments = false;
     api_module_record_attempt(m, status);
   } else {
-    for (int k = 0; k < 2; k++) api_module_drop_held_state(m, k);
+    for (int k = 0; k < 2; k++) api_module_free_saved_state(m, k);
   }
   api_wake(rt);
   return status;
@@ -78,23 +80,24 @@ cleave_status api_module_restore_state(cleave_module *m, uint64_t until_ns, clea
   for (int k = 0; k < 2; k++)
     if (m->n_saved_state[k])
       PASS(api_state_put(m, what[k], 0, m->saved_state[k], m->n_saved_state[k], until_ns, error));
-  for (int k = 0; k < 2; k++) api_module_drop_held_state(m, k);
+  for (int k = 0; k < 2; k++) api_module_free_saved_state(m, k);
   return CLEAVE_OK;
 }
 
 /* ---- placing it ------------------------------------------------------------------------------ */
 
-static cleave_status push_weights(cleave_module *m, uint64_t until_ns, cleave_error *error) {
-  for (size_t i = m->n_weights; i-- > 0;) { /* all stay until the last is there */
-    api_state_item item = {.tensor = m->weights[i].tensor};
-    snprintf(item.name, sizeof item.name, "%s", m->weights[i].name);
+static cleave_status send_given_weights(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+  for (size_t i = m->n_pending_weights;
+       i-- > 0;) { /* all are kept until the node has the last, for another attempt */
+    api_state_item item = {.tensor = m->pending_weights[i].tensor};
+    snprintf(item.name, sizeof item.name, "%s", m->pending_weights[i].name);
     PASS(api_state_put(m, CLV_STATE_WEIGHTS, 0, &item, 1, until_ns, error));
   }
   api_module_drop_weights(m);
   return CLEAVE_OK;
 }
 
-static cleave_status attempt(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+static cleave_status try_load(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   uint64_t now = api_now(rt), left_ms = until_ns > now ? (until_ns - now) / 1000000u : 0;
   m->generation = rt->generations[m->index]++;
@@ -113,9 +116,10 @@ static cleave_status unload_earlier_attempts(cleave_module *m, uint64_t until_ns
   return CLEAVE_OK;
 }
 
-/* The place was free by what this node has sent. A node that still has a module there has not been
- * told, since its link broke: that is what went wrong, and whatever is sent next says so. */
-static cleave_status find_loss(cleave_module *m, uint64_t until_ns, cleave_error *error) {
+/* Handles CLEAVE_EXISTS for an index that should be free at the node. The node has missed an
+ * earlier UNLOAD because its link broke. Sends UNLOAD again, which fails with the loss of the
+ * link. */
+static cleave_status detect_broken_link(cleave_module *m, uint64_t until_ns, cleave_error *error) {
   cleave_error exists = error ? *error : (cleave_error){0};
   PASS(api_module_unload_at_node(m, m->generation, until_ns, error));
   if (error) *error = exists;
@@ -123,11 +127,11 @@ static cleave_status find_loss(cleave_module *m, uint64_t until_ns, cleave_error
 }
 
 cleave_status api_module_load_at_node(cleave_module *m, uint64_t until_ns, cleave_error *error) {
-  cleave_status status = attempt(m, until_ns, error);
+  cleave_status status = try_load(m, until_ns, error);
   if (status != CLEAVE_EXISTS) return status;
-  if (!m->may_be_at_node) return find_loss(m, until_ns, error);
+  if (!m->may_be_at_node) return detect_broken_link(m, until_ns, error);
   PASS(unload_earlier_attempts(m, until_ns, error));
-  return attempt(m, until_ns, error);
+  return try_load(m, until_ns, error);
 }
 
 void api_module_record_attempt(cleave_module *m, cleave_status status) {
@@ -144,18 +148,18 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
       return api_fail(error, CLV_DEADLINE, "module '%s' was not loaded in time", m->name);
   PASS(api_check_module_present(m, error));
   for (int i = 0; i < m->params->n_ties; i++)
-    if (m->owners[i]) PASS(api_module_place(m->owners[i], false, deadline_ms, error));
+    if (m->tie_owners[i]) PASS(api_module_place(m->tie_owners[i], false, deadline_ms, error));
   if (m->state == MODULE_PLACED && !m->needs_reload) return CLEAVE_OK;
   if (m->state == MODULE_PLACED) {
     PASS(api_module_save_and_unload(m, until, error));
-    input_grads = m->input_grads;
+    input_grads = m->needs_input_grads;
   }
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
-  m->input_grads = input_grads;
+  m->needs_input_grads = input_grads;
   m->n_returns = rt->peers[m->node].n_returns;
   rt->peers[m->node].n_loading++;
   cleave_status status = api_module_load_at_node(m, until, error);
-  if (status == CLEAVE_OK) status = push_weights(m, until, error);
+  if (status == CLEAVE_OK) status = send_given_weights(m, until, error);
   if (status == CLEAVE_OK) status = api_module_restore_state(m, until, error);
   (void)api_module_on_event(&m->state, status == CLEAVE_OK ? MODULE_AT_NODE : MODULE_NOT_AT_NODE);
   api_module_record_attempt(m, status);

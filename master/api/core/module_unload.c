@@ -11,14 +11,14 @@
 #include "master/api/core/ties_int.h"
 
 void api_module_drop_weights(cleave_module *m) {
-  for (size_t i = 0; i < m->n_weights; i++) {
-    free(m->weights[i].name);
-    clv_tensor_unref(m->weights[i].tensor);
+  for (size_t i = 0; i < m->n_pending_weights; i++) {
+    free(m->pending_weights[i].name);
+    clv_tensor_unref(m->pending_weights[i].tensor);
   }
-  m->n_weights = 0;
+  m->n_pending_weights = 0;
 }
 
-void api_module_drop_held_state(cleave_module *m, int kind) {
+void api_module_free_saved_state(cleave_module *m, int kind) {
   api_state_items_done(clv_steal(&m->saved_state[kind]), m->n_saved_state[kind]);
   m->n_saved_state[kind] = 0;
 }
@@ -26,21 +26,21 @@ void api_module_drop_held_state(cleave_module *m, int kind) {
 void api_module_free(cleave_module *m) {
   if (!m) return;
   api_module_drop_weights(m);
-  for (int k = 0; k < 2; k++) api_module_drop_held_state(m, k);
+  for (int k = 0; k < 2; k++) api_module_free_saved_state(m, k);
   clv_graph_free(m->graph);
   clv_params_free(m->params);
-  free(m->weights);
-  free(m->owners);
+  free(m->pending_weights);
+  free(m->tie_owners);
   free(m->frozen);
   free(m->artifact);
   free(m->initialized);
   free(m->direct_to);
-  free(m->group_of);
+  free(m->group_of_param);
   free(m);
 }
 
 void api_module_mark_outdated(cleave_module *m, bool resets_moments) {
-  if (resets_moments) api_module_drop_held_state(m, 1);
+  if (resets_moments) api_module_free_saved_state(m, 1);
   if (api_module_on_event(&m->state, MODULE_OUTDATED) != API_RECORD) return;
   m->needs_reload = true;
   m->resets_moments |= resets_moments;
@@ -48,55 +48,56 @@ void api_module_mark_outdated(cleave_module *m, bool resets_moments) {
 
 /* ---- its end --------------------------------------------------------------------------------- */
 
-static void look_at_owners(cleave_runtime *rt);
+static void unload_unused_owners(cleave_runtime *rt);
 
-static void gone(cleave_module *m) {
+static void remove_module(cleave_module *m) {
   cleave_runtime *rt = m->runtime;
   bool tied = m->params->n_ties > 0;
   rt->modules[m->index] = NULL;
   if (!m->n_kept_refs) api_module_free(m);
-  clv_pool_shrink(rt->pool); /* sizes that it alone had */
+  clv_pool_shrink(rt->pool); /* frees blocks of sizes that only this module has used */
   api_wake(rt);
-  if (tied) look_at_owners(rt);
+  if (tied) unload_unused_owners(rt);
 }
 
-static void drop(cleave_module *m) {
-  if (api_module_on_event(&m->state, MODULE_DROPPED) == API_END) gone(m);
+static void drop_module(cleave_module *m) {
+  if (api_module_on_event(&m->state, MODULE_DROPPED) == API_END) remove_module(m);
 }
 
-/* A link that ends while UNLOAD is sent may have dropped the module already. */
-static void unload(cleave_module *m) {
+/* Sends UNLOAD, or drops the module if its node does not have it. A link that ends during the send
+ * drops the module as well, so api_module_add_kept keeps the record meanwhile. */
+static void send_unload(cleave_module *m) {
   cleave_runtime *rt = m->runtime;
   clv_packet *p;
   const api_peer *at = &rt->peers[m->node];
-  bool there = (m->state == MODULE_PLACED || m->may_be_at_node) && !api_is_lost(at) &&
-               m->n_returns == at->n_returns;
-  if (!there ||
+  bool is_at_node = (m->state == MODULE_PLACED || m->may_be_at_node) && !api_is_lost(at) &&
+                    m->n_returns == at->n_returns;
+  if (!is_at_node ||
       api_packet_new(rt, CLV_UNLOAD, 0, m->unload_message = ++rt->next_id, &p, NULL) != CLEAVE_OK) {
-    drop(m);
+    drop_module(m);
     return;
   }
   api_set_frame_module(p, m);
   (void)api_module_on_event(&m->state, MODULE_UNLOADS);
   api_module_add_kept(m);
-  if (api_send(rt, m->node, p, NULL) != CLEAVE_OK) drop(m);
+  if (api_send(rt, m->node, p, NULL) != CLEAVE_OK) drop_module(m);
   api_module_remove_kept(m);
 }
 
 static bool is_needed(const cleave_module *m) {
-  bool travels = m->state == MODULE_PLACING || m->state == MODULE_UNLOADING;
-  return !m->released || m->contexts || travels || (m->optimizer && !m->optimizer->released) ||
-         api_is_tie_owner(m);
+  bool is_in_transfer = m->state == MODULE_PLACING || m->state == MODULE_UNLOADING;
+  return !m->released || m->n_contexts || is_in_transfer ||
+         (m->optimizer && !m->optimizer->released) || api_is_tie_owner(m);
 }
 
 void api_module_unload_if_unused(cleave_module *m) {
-  if (is_needed(m) || !m->runtime->node) return; /* without one the runtime is being closed */
+  if (is_needed(m) || !m->runtime->node) return; /* without a node the runtime is being closed */
   api_module_leave_optimizer(m);
-  unload(m);
+  send_unload(m);
 }
 
 /* Unloads modules that stayed only because others were tied to them. */
-static void look_at_owners(cleave_runtime *rt) {
+static void unload_unused_owners(cleave_runtime *rt) {
   for (uint32_t i = 0; i < rt->n_modules; i++)
     if (rt->modules[i] && rt->modules[i]->released) api_module_unload_if_unused(rt->modules[i]);
 }
@@ -104,7 +105,7 @@ static void look_at_owners(cleave_runtime *rt) {
 void api_optimizer_unload_if_unused(cleave_optimizer *o) {
   bool last = false;
   for (size_t i = o->n_modules; i-- > 0 && !last;) {
-    last = o->n_modules == 1; /* with it goes the optimiser */
+    last = o->n_modules == 1; /* the optimiser is freed with its last module */
     api_module_unload_if_unused(o->modules[i]);
   }
 }
@@ -112,7 +113,7 @@ void api_optimizer_unload_if_unused(cleave_optimizer *o) {
 /* ---- who needs it ---------------------------------------------------------------------------- */
 
 void api_context_use_module(api_context *c, cleave_module *m) {
-  m->contexts += !c->has_used_module[m->index];
+  m->n_contexts += !c->has_used_module[m->index];
   c->has_used_module[m->index] = true;
 }
 
@@ -120,7 +121,7 @@ void api_context_release_modules(cleave_runtime *rt, api_context *c) {
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     if (!c->has_used_module[i]) continue;
     c->has_used_module[i] = false;
-    rt->modules[i]->contexts--;
+    rt->modules[i]->n_contexts--;
     api_module_unload_if_unused(rt->modules[i]);
   }
 }
@@ -135,7 +136,7 @@ void api_module_remove_kept(cleave_module *m) {
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static cleave_module *leaving(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
+static cleave_module *find_unloading(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     cleave_module *m = rt->modules[i];
     bool asked = m && (m->state == MODULE_UNLOADING || m->state == MODULE_PLACING);
@@ -145,31 +146,31 @@ static cleave_module *leaving(cleave_runtime *rt, const api_peer *from, const cl
   return NULL;
 }
 
-static void answered(cleave_module *m) {
+static void take_unload_answer(cleave_module *m) {
   m->unload_message = 0;
   if (api_module_on_event(&m->state, MODULE_UNLOADED) == API_END)
-    gone(m);
+    remove_module(m);
   else
     api_wake(m->runtime);
 }
 
 bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
-  cleave_module *m = leaving(rt, from, &p->frame);
-  if (m) answered(m);
+  cleave_module *m = find_unloading(rt, from, &p->frame);
+  if (m) take_unload_answer(m);
   return false;
 }
 
 /* Handles an ERROR that answers UNLOAD. NOT_FOUND: the module is not there, since the answer to its
  * load was lost. A module that the node refuses to unload keeps its index. */
 bool api_on_unload_error(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
-  cleave_module *m = leaving(rt, from, f);
-  if (m && (f->failure.code == CLV_NOT_FOUND || m->may_be_at_node)) answered(m);
+  cleave_module *m = find_unloading(rt, from, f);
+  if (m && (f->failure.code == CLV_NOT_FOUND || m->may_be_at_node)) take_unload_answer(m);
   return m;
 }
 
 void api_modules_drop_at_node(cleave_runtime *rt, uint32_t node) {
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     cleave_module *m = rt->modules[i];
-    if (m && m->node == node && m->state == MODULE_UNLOADING) drop(m);
+    if (m && m->node == node && m->state == MODULE_UNLOADING) drop_module(m);
   }
 }

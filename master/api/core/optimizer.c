@@ -14,8 +14,9 @@
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static int by_number(const void *a, const void *b) {
-  uint64_t x = (*(cleave_module *const *)a)->number, y = (*(cleave_module *const *)b)->number;
+static int compare_load_numbers(const void *a, const void *b) {
+  uint64_t x = (*(cleave_module *const *)a)->load_number,
+           y = (*(cleave_module *const *)b)->load_number;
   return (x > y) - (x < y);
 }
 
@@ -43,7 +44,7 @@ cleave_status cleave_optimizer_new(cleave_runtime *runtime, const cleave_group *
     api_optimizer_free(o);
     return status;
   }
-  qsort(o->modules, o->n_modules, sizeof(cleave_module *), by_number);
+  qsort(o->modules, o->n_modules, sizeof(cleave_module *), compare_load_numbers);
   o->next = runtime->optimizers;
   runtime->optimizers = o;
   *ret_optimizer = o;
@@ -77,7 +78,8 @@ cleave_status cleave_optimizer_set_steps(cleave_runtime *runtime, cleave_optimiz
   return CLEAVE_OK;
 }
 
-/* The group with this number, of an optimiser of this runtime. */
+/* Finds a group by its number. Fails if the optimiser is of another runtime or has no such
+ * group. */
 static cleave_status find_group(const cleave_runtime *rt, cleave_optimizer *o, size_t group,
                                 api_optimizer_group **ret, cleave_error *error) {
   PASS(check_owner(rt, o, error));
@@ -101,23 +103,23 @@ cleave_status cleave_optimizer_set_schedule(cleave_runtime *runtime, cleave_opti
 
 /* ---- the vote -------------------------------------------------------------------------------- */
 
-/* The sums of a module are those of its parameters that learn, in their order; the ones in a group
- * count. */
-static double sum_of_grouped(const cleave_module *m, const double *sums, double total) {
+/* Adds a module's sums of squares to `total`. sums: one for each trainable parameter, in order.
+ * Parameters in no group are left out. */
+static double add_grouped_sums(const cleave_module *m, const double *sums, double total) {
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
     if (!p->trainable || p->frozen) continue;
-    if (m->group_of[i]) total += *sums;
+    if (m->group_of_param[i]) total += *sums;
     sums++;
   }
   return total;
 }
 
-/* A node's sums come in the order of modules, then parameters, over those of its modules that have
- * gradients here. They are added in the order of loading, so the norm does not depend on where
- * modules are, nor on which indexes were free. */
-static cleave_status total_norm(const cleave_optimizer *o, const api_context *c, double *ret,
-                                cleave_error *error) {
+/* Adds the sums of squares that the nodes have voted. A node sends them in the order of modules and
+ * parameters, for its modules that have gradients. They are added in the order of loading, so that
+ * the norm does not depend on the nodes or the indexes of the modules. */
+static cleave_status sum_squared_norms(const cleave_optimizer *o, const api_context *c, double *ret,
+                                       cleave_error *error) {
   const cleave_runtime *rt = o->runtime;
   size_t at[API_MAX_NODES] = {0};
   const double *of[API_MAX_MODULES];
@@ -138,7 +140,7 @@ static cleave_status total_norm(const cleave_optimizer *o, const api_context *c,
   }
   for (size_t i = 0; i < o->n_modules; i++) {
     const cleave_module *m = o->modules[i];
-    if (c->has_gradient[m->index]) total = sum_of_grouped(m, of[m->index], total);
+    if (c->has_gradient[m->index]) total = add_grouped_sums(m, of[m->index], total);
   }
   *ret = total;
   return CLEAVE_OK;
@@ -170,8 +172,9 @@ cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime, cleave_optimize
   return CLEAVE_OK;
 }
 
-/* Every node that can be reached gets back the bytes it had before the step. */
-static void revert_all(cleave_runtime *rt, api_context *c) {
+/* Sends REVERT to every node that was sent APPLY and is not lost. The node then restores the bytes
+ * from before the step. */
+static void send_reverts(cleave_runtime *rt, api_context *c) {
   clv_err err;
   c->n_applied_missing = 0;
   c->first_apply_message = rt->next_id + 1;
@@ -192,16 +195,16 @@ void api_on_step_answered(cleave_runtime *rt, api_context *c) {
 
 /* Reverts the pending step. Nodes receive the failure after REVERT, because a failure makes them
  * drop what they would restore. */
-static void begin_undo(cleave_runtime *rt, api_context *c) {
+static void begin_revert(cleave_runtime *rt, api_context *c) {
   cleave_error late;
   api_fail(&late, CLV_DEADLINE, "not every node took the step of context %s in time", c->name);
   api_context_fail(rt, c, &late, 0);
   rt->is_reverting = true;
-  rt->revert_deadline_ns = api_deadline_ns(rt, c->step_ms);
-  revert_all(rt, c);
+  rt->revert_deadline_ns = api_deadline_ns(rt, c->step_deadline_ms);
+  send_reverts(rt, c);
 }
 
-static void end_undo(cleave_runtime *rt, api_context *c) {
+static void end_revert(cleave_runtime *rt, api_context *c) {
   for (cleave_optimizer *o = rt->optimizers; o; o = o->next) o->steps -= o->is_decision_pending;
   c->has_reverted_step = true;
   rt->is_reverting = false;
@@ -215,11 +218,12 @@ static void end_undo(cleave_runtime *rt, api_context *c) {
 uint64_t api_decision_advance(cleave_runtime *rt) {
   api_context *c = rt->undecided_context;
   if (!c) return UINT64_MAX;
-  if (!rt->is_reverting && (c->failed || api_is_expired(rt, c->decide_by))) begin_undo(rt, c);
+  if (!rt->is_reverting && (c->failed || api_is_expired(rt, c->decision_deadline_ns)))
+    begin_revert(rt, c);
   if (rt->is_reverting && (!c->n_applied_missing || api_is_expired(rt, rt->revert_deadline_ns)))
-    end_undo(rt, c);
+    end_revert(rt, c);
   if (!rt->undecided_context) return UINT64_MAX;
-  return rt->is_reverting ? rt->revert_deadline_ns : c->decide_by;
+  return rt->is_reverting ? rt->revert_deadline_ns : c->decision_deadline_ns;
 }
 
 cleave_status api_await_decision(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
@@ -249,7 +253,7 @@ static cleave_status check_step(const cleave_optimizer *o, const api_context *c,
   return CLEAVE_OK;
 }
 
-static void note_step(cleave_optimizer *o, api_context *c, bool apply) {
+static void record_step(cleave_optimizer *o, api_context *c, bool apply) {
   for (size_t i = 0; i < o->n_modules; i++) {
     cleave_module *m = o->modules[i];
     c->has_stepped[m->index] = c->has_gradient[m->index];
@@ -263,37 +267,38 @@ static void note_step(cleave_optimizer *o, api_context *c, bool apply) {
  * is held until the next packet is sent, mostly the end of its context, so that one message carries
  * both. */
 
-static void decide_finally(cleave_optimizer *o, api_context *c, bool apply, double scale) {
+static void decide_final_step(cleave_optimizer *o, api_context *c, bool apply, double scale) {
   cleave_runtime *rt = o->runtime;
   api_flush_final_step(rt);
   rt->unsent_step_context = c;
   rt->unsent_step_optimizer = o;
   rt->unsent_step_applies = apply;
   rt->unsent_step_scale = scale;
-  c->final_step = true;
-  note_step(o, c, apply);
+  c->has_final_step = true;
+  record_step(o, c, apply);
 }
 
 /* ---- steps that can be taken back ------------------------------------------------------------ */
 
-/* Steps of one context go out together; one that cannot even be sent is taken back at once. */
-static void decide(cleave_optimizer *o, api_context *c, bool apply, double scale, uint64_t until_ns,
-                   uint64_t deadline_ms) {
+/* Sends a step that can be reverted. Several optimisers may step in one context; their steps are
+ * decided together. If sending fails, the context fails, and the steps are reverted at once. */
+static void decide_revertible_step(cleave_optimizer *o, api_context *c, bool apply, double scale,
+                                   uint64_t until_ns, uint64_t deadline_ms) {
   cleave_runtime *rt = o->runtime;
   if (rt->undecided_context != c) {
     c->n_applied_missing = 0;
     c->first_apply_message = rt->next_id + 1;
-    c->decide_by = until_ns;
-    c->step_ms = deadline_ms;
+    c->decision_deadline_ns = until_ns;
+    c->step_deadline_ms = deadline_ms;
   }
-  c->decide_by = CLV_MIN(c->decide_by, until_ns);
+  c->decision_deadline_ns = CLV_MIN(c->decision_deadline_ns, until_ns);
   rt->undecided_context = c;
   o->is_decision_pending = true;
   cleave_error why;
   if (api_send_decision(o, c, ~(api_node_set)0, apply, scale, &why) != CLEAVE_OK)
     api_context_fail(rt, c, &why, 0);
   o->steps++;
-  note_step(o, c, apply);
+  record_step(o, c, apply);
 }
 
 cleave_status api_decide_step(cleave_runtime *rt, api_future *f, cleave_error *error) {
@@ -301,17 +306,17 @@ cleave_status api_decide_step(cleave_runtime *rt, api_future *f, cleave_error *e
   api_context *c = f->context;
   double norm_sq;
   PASS(check_step(o, c, error));
-  PASS(api_check_no_window(rt, error));
-  PASS(total_norm(o, c, &norm_sq, error));
-  bool apply = !c->not_finite && isfinite(norm_sq) && norm_sq >= 0;
+  PASS(api_check_no_pending_backward(rt, error));
+  PASS(sum_squared_norms(o, c, &norm_sq, error));
+  bool apply = !c->nodes_not_finite && isfinite(norm_sq) && norm_sq >= 0;
   double scale = apply ? clv_clip_scale(norm_sq, o->clip_norm) : 1;
-  f->stepped = (cleave_step_result){.applied = apply,
-                                    .norm = sqrt(norm_sq),
-                                    .lr = api_group_rate(o, &o->groups[0]),
-                                    .number = o->steps + 1};
+  f->step_result = (cleave_step_result){.applied = apply,
+                                        .norm = sqrt(norm_sq),
+                                        .lr = api_group_rate(o, &o->groups[0]),
+                                        .number = o->steps + 1};
   if (o->no_rollback)
-    decide_finally(o, c, apply, scale);
+    decide_final_step(o, c, apply, scale);
   else
-    decide(o, c, apply, scale, f->until_ns, f->deadline_ms);
+    decide_revertible_step(o, c, apply, scale, f->until_ns, f->deadline_ms);
   return CLEAVE_OK;
 }

@@ -13,7 +13,7 @@
 
 /* ---- settings -------------------------------------------------------------------------------- */
 
-/* The header's list is that of common/base/settings. */
+/* Checks that the optimiser kinds of cleave.h are those of common/base/settings. */
 #define CLV_OPTIMIZER(NAME, name, ...) \
   _Static_assert((int)CLEAVE_##NAME == (int)CLV_OPTIM_##NAME, #name " in cleave.h");
 #include "common/base/settings/optimizers.def"
@@ -59,7 +59,7 @@ static cleave_status check_settings(const cleave_group *g, cleave_error *error) 
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-static bool names(const cleave_group *g, const char *param) {
+static bool is_named_by(const cleave_group *g, const char *param) {
   if (!g->parameters) return true;
   for (size_t i = 0; i < g->n_parameters; i++)
     if (fnmatch(g->parameters[i], param, 0) == 0) return true;
@@ -75,19 +75,19 @@ static bool matches_any(const cleave_group *g, const char *pattern) {
   return false;
 }
 
-/* Every name is that of something that learns. */
+/* Checks that each name or glob matches a parameter that learns. */
 static cleave_status check_names(const cleave_group *g, cleave_error *error) {
-  const char *known[64];
+  const char *learning_names[64];
   size_t n = 0;
   if (g->parameters && !g->n_parameters)
     return api_fail(error, CLV_INVALID, "a group with a list of 0 parameters");
   for (size_t k = 0; k < g->n_modules; k++)
-    for (int i = 0; i < g->modules[k]->params->n && n < CLV_COUNT(known); i++)
+    for (int i = 0; i < g->modules[k]->params->n && n < CLV_COUNT(learning_names); i++)
       if (api_requires_grad(&g->modules[k]->params->list[i]))
-        known[n++] = g->modules[k]->params->list[i].name;
+        learning_names[n++] = g->modules[k]->params->list[i].name;
   for (size_t i = 0; g->parameters && i < g->n_parameters; i++) {
     if (matches_any(g, g->parameters[i])) continue;
-    const char *near = clv_did_you_mean(g->parameters[i], known, n);
+    const char *near = clv_did_you_mean(g->parameters[i], learning_names, n);
     return api_fail(
         error, CLV_NOT_FOUND, "no parameter '%s' that learns in the modules of this group%s%s%s",
         g->parameters[i], near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
@@ -108,22 +108,22 @@ static cleave_status check_module(const cleave_optimizer *o, const cleave_module
   return CLEAVE_OK;
 }
 
-static cleave_status too_many_groups(const cleave_module *m, cleave_error *error) {
+static cleave_status fail_too_many_groups(const cleave_module *m, cleave_error *error) {
   return api_fail(error, CLV_EXHAUSTED,
                   "module '%s' is in too many groups: at most %d, one fewer when some of its "
                   "parameters are in none",
                   m->name, CLV_OPTIM_MAX_GROUPS);
 }
 
-/* The module has one group more. */
+/* Adds a group to a module. With its first group the module joins the optimiser. */
 static cleave_status add_group(cleave_optimizer *o, const api_optimizer_group *g, cleave_module *m,
                                cleave_error *error) {
-  if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return too_many_groups(m, error);
+  if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return fail_too_many_groups(m, error);
   if (m->n_groups && m->groups[0]->optim.kind != g->optim.kind)
     return api_fail(error, CLV_INVALID, "module '%s' is in groups of different kinds", m->name);
   if (!m->optimizer) {
     api_module_mark_outdated(m, true);
-    TRY(clv_alloc((size_t)m->params->n, sizeof *m->group_of, &m->group_of, &err));
+    TRY(clv_alloc((size_t)m->params->n, sizeof *m->group_of_param, &m->group_of_param, &err));
     m->optimizer = o;
     o->modules[o->n_modules++] = m;
   }
@@ -137,19 +137,19 @@ static cleave_status join_module(cleave_optimizer *o, const cleave_group *from,
   bool joined = false;
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
-    if (!api_requires_grad(p) || !names(from, p->name)) continue;
-    if (m->group_of && m->group_of[i])
+    if (!api_requires_grad(p) || !is_named_by(from, p->name)) continue;
+    if (m->group_of_param && m->group_of_param[i])
       return api_fail(error, CLV_EXISTS, "parameter '%s' of module '%s' is in two groups", p->name,
                       m->name);
     if (!joined) PASS(add_group(o, g, m, error));
     joined = true;
-    m->group_of[i] = (uint8_t)m->n_groups;
+    m->group_of_param[i] = (uint8_t)m->n_groups;
   }
   return CLEAVE_OK;
 }
 
-/* The optimiser that it was in has been released. */
-static void leave_released(const cleave_optimizer *o, cleave_module *m) {
+/* Takes a module out of a released optimiser that it was in. */
+static void leave_released_optimizer(const cleave_optimizer *o, cleave_module *m) {
   if (!m->optimizer || m->optimizer == o) return;
   api_module_leave_optimizer(m);
   api_module_mark_outdated(m, true);
@@ -164,27 +164,28 @@ static cleave_status join_group(cleave_optimizer *o, const cleave_group *from,
   *g = (api_optimizer_group){config_of(from), api_convert_schedule(&from->schedule)};
   for (size_t k = 0; k < from->n_modules; k++) PASS(check_module(o, from->modules[k], error));
   PASS(check_names(from, error));
-  for (size_t k = 0; k < from->n_modules; k++) leave_released(o, from->modules[k]);
+  for (size_t k = 0; k < from->n_modules; k++) leave_released_optimizer(o, from->modules[k]);
   for (size_t k = 0; k < from->n_modules; k++)
     PASS(join_module(o, from, g, from->modules[k], error));
   return CLEAVE_OK;
 }
 
-/* Parameters that are in no group make room for themselves at number 0. */
+/* Inserts group 0 for the trainable parameters that are in no group, if there are any. */
 cleave_status api_groups_add_unstepped(cleave_module *m, cleave_error *error) {
   bool rest = false;
   if (!m->optimizer || m->has_unstepped_group) return CLEAVE_OK;
   for (int i = 0; i < m->params->n; i++)
-    rest |= api_requires_grad(&m->params->list[i]) && !m->group_of[i];
+    rest |= api_requires_grad(&m->params->list[i]) && !m->group_of_param[i];
   if (!rest) return CLEAVE_OK;
-  if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return too_many_groups(m, error);
+  if (m->n_groups == CLV_OPTIM_MAX_GROUPS) return fail_too_many_groups(m, error);
   m->has_unstepped_group = true;
   memmove(m->groups + 1, m->groups, m->n_groups++ * sizeof(api_optimizer_group *));
-  for (int i = 0; i < m->params->n; i++) m->group_of[i] += m->group_of[i] > 0;
+  for (int i = 0; i < m->params->n; i++) m->group_of_param[i] += m->group_of_param[i] > 0;
   return CLEAVE_OK;
 }
 
-/* Checks that the module may join. Refuses the module of another optimiser without waiting. */
+/* True if the module may join the optimiser: it is of the same runtime, and in no optimiser that is
+ * still in use. */
 static bool may_join(const cleave_optimizer *o, const cleave_module *m) {
   return m->runtime == o->runtime && (!m->optimizer || m->optimizer->released);
 }
@@ -213,8 +214,8 @@ cleave_status api_groups_join(cleave_optimizer *o, const cleave_group *groups, s
 void api_groups_leave(cleave_optimizer *o) {
   for (size_t i = 0; i < o->n_modules; i++) {
     cleave_module *m = o->modules[i];
-    free(m->group_of);
-    m->group_of = NULL;
+    free(m->group_of_param);
+    m->group_of_param = NULL;
     m->optimizer = NULL;
     m->n_groups = 0;
     m->has_unstepped_group = false;

@@ -41,12 +41,12 @@ cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimize
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* Bytes per second over the time in which some of them were in flight. */
-static double rate(uint64_t bytes, uint64_t ns) {
+/* Returns bytes per second; 0 if ns is 0. */
+static double bytes_per_second(uint64_t bytes, uint64_t ns) {
   return ns ? (double)bytes / ((double)ns * 1e-9) : 0;
 }
 
-static cleave_status link_of(api_peer *p, clv_link **ret, cleave_error *error) {
+static cleave_status ref_link(api_peer *p, clv_link **ret, cleave_error *error) {
   LOCKED(p->runtime);
   PASS(api_check_node_present(p->runtime, p->index, error));
   *ret = clv_link_ref(p->link);
@@ -62,7 +62,7 @@ cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t de
     return api_fail(error, CLV_INVALID, "node %u is no worker", node);
   api_peer *p = &runtime->peers[node];
   CLV_AUTO(clv_link_unrefp) clv_link *link = NULL;
-  PASS(link_of(p, &link, error));
+  PASS(ref_link(p, &link, error));
   clv_err err;
   uint64_t ms = deadline_ms ? deadline_ms : runtime->deadline_ms;
   if (clv_link_ping(link, (unsigned)ms, &ns, &err) != CLV_OK) {
@@ -72,12 +72,12 @@ cleave_status cleave_measure(cleave_runtime *runtime, uint32_t node, uint64_t de
     return (cleave_status)err.code;
   }
   clv_link_count(link, &now);
-  clv_link_counts *last = &p->measured;
+  clv_link_counts *last = &p->last_counts;
   ret->round_trip_s = (double)ns * 1e-9;
-  ret->up_bytes_s = rate(now.peer_received_bytes - last->peer_received_bytes,
-                         now.peer_receiving_ns - last->peer_receiving_ns);
-  ret->down_bytes_s =
-      rate(now.received_bytes - last->received_bytes, now.receiving_ns - last->receiving_ns);
+  ret->up_bytes_s = bytes_per_second(now.peer_received_bytes - last->peer_received_bytes,
+                                     now.peer_receiving_ns - last->peer_receiving_ns);
+  ret->down_bytes_s = bytes_per_second(now.received_bytes - last->received_bytes,
+                                       now.receiving_ns - last->receiving_ns);
   *last = now;
   return CLEAVE_OK;
 }
@@ -88,10 +88,10 @@ _Static_assert((int)CLEAVE_EVENT_KINDS == CLV_TRACE_KINDS &&
                    (int)CLEAVE_EVENT_GRADIENT_IN == CLV_TRACE_GRADIENT_IN,
                "kinds of events are those of rows");
 
-/* A row of a worker is believed as far as it names things that there are. Its times, and the clock
- * it said it has, may be any numbers: they wrap. */
-static bool event_of(const cleave_runtime *rt, const api_peer *from, const int64_t *row,
-                     int64_t ahead_ns, cleave_event *ret) {
+/* Converts a row of a worker's trace to an event. Returns false if kind or module is unknown. The
+ * times and the clock offset of a worker may be any numbers; they wrap. */
+static bool read_event(const cleave_runtime *rt, const api_peer *from, const int64_t *row,
+                       int64_t ahead_ns, cleave_event *ret) {
   int64_t kind = row[CLV_TRACE_KIND], module = row[CLV_TRACE_MODULE];
   if (kind <= CLV_TRACE_NONE || kind >= CLV_TRACE_KINDS) return false;
   bool of_module = kind <= CLV_TRACE_STEP;
@@ -119,7 +119,7 @@ void api_report_events(cleave_runtime *rt, const api_peer *from, const clv_packe
   for (int64_t i = 0; i < t->shape.dim[0]; i++) {
     const int64_t *row = (const int64_t *)t->data + i * CLV_TRACE_COLUMNS;
     cleave_event event;
-    if (event_of(rt, from, row, link.clock_offset_ns, &event))
+    if (read_event(rt, from, row, link.clock_offset_ns, &event))
       rt->on_event(rt->user, (cleave_context){p->frame.context}, &event);
   }
 }

@@ -7,8 +7,10 @@
 
 #include "master/api/core/recompute_blocks_int.h"
 
-/* The first and the last node that are called so, or so with a dot and more behind it. */
-static bool find(const clv_graph *g, const char *name, size_t len, int *ret_first, int *ret_last) {
+/* Finds the first and the last node of a block: the nodes called `name`, or `name` with a dot and
+ * more behind it. */
+static bool find_block(const clv_graph *g, const char *name, size_t len, int *ret_first,
+                       int *ret_last) {
   bool found = false;
   for (int i = 0; i < g->n_nodes; i++) {
     const char *node = g->nodes[i].name;
@@ -21,7 +23,7 @@ static bool find(const clv_graph *g, const char *name, size_t len, int *ret_firs
   return found;
 }
 
-static clv_code nothing(const clv_graph *g, const char *name, clv_err *err) {
+static clv_code fail_no_block(const clv_graph *g, const char *name, clv_err *err) {
   const char *names[64];
   size_t n = 0;
   for (int i = 0; i < g->n_nodes && n < CLV_COUNT(names); i++)
@@ -31,23 +33,24 @@ static clv_code nothing(const clv_graph *g, const char *name, clv_err *err) {
                   near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-static clv_code in(const char *entry, clv_code code, clv_err *err) {
+static clv_code prefix_with_entry(const char *entry, clv_code code, clv_err *err) {
   return code == CLV_OK ? CLV_OK : clv_err_prefix(err, "'%s'", entry);
 }
 
-static clv_code mark(clv_graph *g, const char *entry, uint32_t *n_blocks, clv_err *err) {
+static clv_code mark_entry(clv_graph *g, const char *entry, uint32_t *n_blocks, clv_err *err) {
   const char *dots = strstr(entry, "..");
   int first, last, unused;
   if (!dots) {
-    if (!find(g, entry, strlen(entry), &first, &last)) return nothing(g, entry, err);
-    return in(entry, clv_graph_mark_recompute_blocks(g, entry, first, last, n_blocks, err), err);
+    if (!find_block(g, entry, strlen(entry), &first, &last)) return fail_no_block(g, entry, err);
+    return prefix_with_entry(
+        entry, clv_graph_mark_recompute_blocks(g, entry, first, last, n_blocks, err), err);
   }
-  if (!find(g, entry, (size_t)(dots - entry), &first, &unused) ||
-      !find(g, dots + 2, strlen(dots + 2), &unused, &last))
-    return nothing(g, entry, err);
+  if (!find_block(g, entry, (size_t)(dots - entry), &first, &unused) ||
+      !find_block(g, dots + 2, strlen(dots + 2), &unused, &last))
+    return fail_no_block(g, entry, err);
   if (first > last)
     return clv_fail(err, CLV_INVALID, "the layers of '%s' are the wrong way round", entry);
-  return in(entry, clv_graph_mark_recompute(g, first, last, ++*n_blocks, err), err);
+  return prefix_with_entry(entry, clv_graph_mark_recompute(g, first, last, ++*n_blocks, err), err);
 }
 
 cleave_status api_mark_recompute_blocks(cleave_module *m, const cleave_module_options *o,
@@ -55,7 +58,7 @@ cleave_status api_mark_recompute_blocks(cleave_module *m, const cleave_module_op
   uint32_t n_blocks = 0;
   clv_err err;
   for (size_t i = 0; i < o->n_recompute_blocks; i++)
-    if (mark(m->graph, o->recompute_blocks[i], &n_blocks, &err) != CLV_OK)
+    if (mark_entry(m->graph, o->recompute_blocks[i], &n_blocks, &err) != CLV_OK)
       return api_fail(error, err.code, "module '%s': recompute_blocks: %s", m->name, err.text);
   return CLEAVE_OK;
 }

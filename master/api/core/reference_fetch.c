@@ -11,7 +11,7 @@ cleave_status api_fetch_begin(cleave_runtime *rt, api_arguments *a, api_future *
                               cleave_error *error) {
   api_value *v;
   PASS(api_find_value(rt, a->reference, &v, error));
-  if (v->kept) return rt->keeper->fetch(rt, v->kept, f, error);
+  if (v->kept_ref) return rt->kept_ops->fetch(rt, v->kept_ref, f, error);
   PASS(api_deliver_value(rt, v, 0, false, error));
   f->value = v;
   f->context = v->context;
@@ -30,9 +30,9 @@ void api_fetch_advance(cleave_runtime *rt, api_future *f) {
 
 void api_fetch_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->value->module;
-  char heard[200];
+  char silence[200];
   api_fail(ret, CLV_DEADLINE, "the value of module '%s' did not come from '%s' in time%s", m->name,
-           rt->peers[m->node].name, api_describe_silence(rt, heard, sizeof heard));
+           rt->peers[m->node].name, api_describe_silence(rt, silence, sizeof silence));
   api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
 
@@ -59,18 +59,20 @@ cleave_status cleave_owner(cleave_runtime *runtime, cleave_reference reference,
   api_value *v;
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));
-  const cleave_module *m = v->kept ? v->kept->module : v->module;
+  const cleave_module *m = v->kept_ref ? v->kept_ref->module : v->module;
   ret_place->node = runtime->peers[m ? m->node : 0].name;
   ret_place->device = m ? m->device : "cpu";
   return CLEAVE_OK;
 }
 
-/* Frees a value that no backward needs at once, at all nodes, after the calls that still use it. */
-static cleave_status drop(cleave_runtime *rt, api_value *v, cleave_error *error) {
+/* Sends DROP to all nodes that have the value, which no backward needs. A node frees the value
+ * after the calls that use it. */
+static cleave_status drop_at_nodes(cleave_runtime *rt, api_value *v, cleave_error *error) {
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     if (!(v->nodes_with_value & NODE_BIT(i))) continue;
-    TRY(clv_packet_drop(rt->pool, v->context->id, v->context->calls[i], &v->id, 1, &p, &err));
+    TRY(clv_packet_drop(rt->pool, v->context->id, v->context->n_calls_sent[i], &v->id, 1, &p,
+                        &err));
     PASS(api_send(rt, i, p, error));
   }
   v->local_tensor = clv_tensor_unref(v->local_tensor);
@@ -86,5 +88,5 @@ cleave_status cleave_reference_release(cleave_runtime *runtime, cleave_reference
   v->released = true;
   if (v->context->n_unconfirmed_kept)
     return CLEAVE_OK; /* it is freed with its context: the owner may not have it yet */
-  return v->needs_grad ? CLEAVE_OK : drop(runtime, v, error);
+  return v->needs_grad ? CLEAVE_OK : drop_at_nodes(runtime, v, error);
 }

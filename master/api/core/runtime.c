@@ -28,7 +28,7 @@ uint64_t api_deadline_ns(const cleave_runtime *rt, uint64_t deadline_ms) {
 }
 
 void api_wake(cleave_runtime *rt) {
-  pthread_cond_broadcast(&rt->changed);
+  pthread_cond_broadcast(&rt->changed_cond);
   if (rt->node && !rt->has_node_thread) clv_node_interrupt(rt->node);
 }
 
@@ -42,12 +42,12 @@ void api_add_job(cleave_runtime *rt, const api_job *job) {
 }
 
 void api_attach(cleave_runtime *rt, api_attachment *a, void (*free)(api_attachment *a)) {
-  *a = (api_attachment){rt->attachments, free};
-  rt->attachments = a;
+  *a = (api_attachment){rt->attached_objects, free};
+  rt->attached_objects = a;
 }
 
 void api_detach(cleave_runtime *rt, api_attachment *a) {
-  api_attachment **at = &rt->attachments;
+  api_attachment **at = &rt->attached_objects;
   while (*at != a) at = &(*at)->next;
   *at = a->next;
 }

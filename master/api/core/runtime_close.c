@@ -5,7 +5,7 @@
 #include "master/api/core/future_int.h"
 
 static void report_values(const api_context *c, cleave_leaks *l) {
-  for (const api_value *v = c->newest; v; v = v->older) {
+  for (const api_value *v = c->newest_value; v; v = v->older) {
     if (v->released) continue;
     l->references++;
     api_add_leak(l, "reference %llu of %s '%s', context %s\n", (unsigned long long)v->id,
@@ -14,12 +14,12 @@ static void report_values(const api_context *c, cleave_leaks *l) {
   }
 }
 
-static void report(cleave_runtime *rt, cleave_leaks *l) {
+static void report_leaks(cleave_runtime *rt, cleave_leaks *l) {
   size_t at = 0;
   LOCKED(rt);
   *l = (cleave_leaks){0};
   for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-    if (c->state > API_CONTEXT_CLOSING) continue; /* released, and ending */
+    if (c->state > API_CONTEXT_CLOSING) continue; /* the program has ended it */
     l->contexts++;
     api_add_leak(l, "context %s\n", c->name);
     report_values(c, l);
@@ -36,14 +36,14 @@ static void report(cleave_runtime *rt, cleave_leaks *l) {
     api_add_leak(l, "optimiser of '%s' and %zu more modules\n", o->modules[0]->name,
                  o->n_modules - 1);
   }
-  if (rt->keeper) rt->keeper->report(rt, l);
+  if (rt->kept_ops) rt->kept_ops->report(rt, l);
   api_futures_report(rt, l);
 }
 
-/* An open context's id, 0: none is left. Those that are ending are waited for here. */
-static uint64_t any_context(cleave_runtime *rt, uint64_t until_ns) {
+/* Returns the id of an open context; 0: none is left. Waits for contexts that are ending. */
+static uint64_t find_open_context(cleave_runtime *rt, uint64_t until_ns) {
   LOCKED(rt);
-  rt->n_awaiting++; /* for good */
+  rt->n_end_waiters++; /* never decremented, because the runtime is freed afterwards */
   for (bool ending = true; ending;) {
     size_t at = 0;
     uint64_t due = api_futures_advance(rt);
@@ -58,12 +58,13 @@ static uint64_t any_context(cleave_runtime *rt, uint64_t until_ns) {
   return 0;
 }
 
-/* A callback would wait for itself. */
-static cleave_status begin(cleave_runtime *rt, cleave_error *error) {
+/* Marks the runtime as closing. Fails in a callback, which would wait for itself. */
+static cleave_status begin_closing(cleave_runtime *rt, cleave_error *error) {
   LOCKED(rt);
-  if (rt->futures_state->calling && pthread_equal(rt->futures_state->caller, pthread_self()))
+  if (rt->futures_state->is_calling_back &&
+      pthread_equal(rt->futures_state->callback_thread, pthread_self()))
     return api_fail(error, CLV_PRECONDITION, "cleave_close is called by a callback of a future");
-  rt->futures_state->closing = true;
+  rt->futures_state->is_closing = true;
   return CLEAVE_OK;
 }
 
@@ -71,7 +72,7 @@ static cleave_status close_contexts(cleave_runtime *rt, uint64_t deadline_ms, cl
   cleave_status status = CLEAVE_OK;
   cleave_error why;
   uint64_t until = api_deadline_ns(rt, deadline_ms);
-  for (uint64_t id; (id = any_context(rt, until)) != 0;) {
+  for (uint64_t id; (id = find_open_context(rt, until)) != 0;) {
     cleave_context c = {id};
     if (cleave_context_close(rt, c, deadline_ms, &why) != CLEAVE_OK && status == CLEAVE_OK) {
       status = why.status;
@@ -85,8 +86,8 @@ cleave_status cleave_close(cleave_runtime *runtime, uint64_t deadline_ms, cleave
                            cleave_error *error) {
   if (ret_leaks) *ret_leaks = (cleave_leaks){0};
   if (!runtime) return CLEAVE_OK;
-  PASS(begin(runtime, error));
-  if (ret_leaks) report(runtime, ret_leaks);
+  PASS(begin_closing(runtime, error));
+  if (ret_leaks) report_leaks(runtime, ret_leaks);
   cleave_status status = close_contexts(runtime, deadline_ms, error);
   api_futures_stop(runtime);
   if (status == CLEAVE_OK) status = api_take_deferred_error(runtime, error);

@@ -13,7 +13,7 @@
 
 /* ---- the master's own node ------------------------------------------------------------------- */
 
-static void *drive(void *user) {
+static void *run_node_thread(void *user) {
   clv_node_run(user);
   return NULL;
 }
@@ -31,7 +31,7 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
                         .reference_lease_ms = (uint32_t)rt->config->limits.reference_lease_ms};
   TRY(clv_node_new(&o, &rt->node, &err));
   if (rt->single_thread) return CLEAVE_OK;
-  if (pthread_create(&rt->node_thread, NULL, drive, rt->node) != 0)
+  if (pthread_create(&rt->node_thread, NULL, run_node_thread, rt->node) != 0)
     return api_fail(error, CLV_EXHAUSTED, "no thread for the master's own node");
   rt->has_node_thread = true;
   return CLEAVE_OK;
@@ -39,14 +39,14 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool wanted(const cleave_options *o, const char *worker) {
+static bool is_wanted(const cleave_options *o, const char *worker) {
   bool any = !o->workers;
   for (size_t i = 0; !any && i < o->n_workers; i++) any = strcmp(o->workers[i], worker) == 0;
   return any;
 }
 
-static cleave_status check_wanted(const cleave_runtime *rt, const cleave_options *o,
-                                  cleave_error *error) {
+static cleave_status check_worker_names(const cleave_runtime *rt, const cleave_options *o,
+                                        cleave_error *error) {
   for (size_t i = 0; o->workers && i < o->n_workers; i++)
     if (api_find_node(rt, o->workers[i]) <= 0)
       return api_fail(error, CLV_NOT_FOUND, "no worker '%s' in %s", o->workers[i],
@@ -55,7 +55,7 @@ static cleave_status check_wanted(const cleave_runtime *rt, const cleave_options
 }
 
 /* Sets session id, epoch and seed: those of a run, or new ones for a program. */
-static cleave_status identify(cleave_runtime *rt, cleave_error *error) {
+static cleave_status set_session_ids(cleave_runtime *rt, cleave_error *error) {
   const clv_session_config *c = rt->config;
   rt->seed = c->train.seed.key;
   rt->session = (clv_wire_id){0};
@@ -68,7 +68,8 @@ static cleave_status identify(cleave_runtime *rt, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-static cleave_status too_many(const cleave_runtime *rt, const char *worker, cleave_error *error) {
+static cleave_status fail_too_many_workers(const cleave_runtime *rt, const char *worker,
+                                           cleave_error *error) {
   return api_fail(error, CLV_EXHAUSTED,
                   "worker '%s' of %s would have name number %d: a runtime has %d, for workers and "
                   "their returns. Take workers out of the file or of cleave_options.workers, or "
@@ -82,8 +83,8 @@ static cleave_status list_peers(cleave_runtime *rt, const cleave_options *o, cle
   rt->peers[0] = (api_peer){.runtime = rt, .name = "master"};
   rt->n_peers = 1;
   for (size_t i = 0; i < c->n_workers; i++) {
-    if (!wanted(o, c->workers[i].name)) continue;
-    if (rt->n_peers == API_MAX_NODES) return too_many(rt, c->workers[i].name, error);
+    if (!is_wanted(o, c->workers[i].name)) continue;
+    if (rt->n_peers == API_MAX_NODES) return fail_too_many_workers(rt, c->workers[i].name, error);
     rt->peers[rt->n_peers] = (api_peer){
         .runtime = rt, .index = rt->n_peers, .name = c->workers[i].name, .spec = &c->workers[i]};
     rt->n_peers++;
@@ -91,19 +92,20 @@ static cleave_status list_peers(cleave_runtime *rt, const cleave_options *o, cle
   return CLEAVE_OK;
 }
 
-static cleave_status fill(cleave_runtime *rt, const cleave_options *o, cleave_error *error) {
+static cleave_status fill_runtime(cleave_runtime *rt, const cleave_options *o,
+                                  cleave_error *error) {
   const clv_session_config *c = rt->config;
   rt->deadline_ms = o->deadline_ms ? o->deadline_ms : c->limits.step_timeout_ms;
-  rt->direct = c->transfer == CLV_TRANSFER_DIRECT;
+  rt->sends_directly = c->transfer == CLV_TRANSFER_DIRECT;
   rt->via_master = o->via_master;
   PASS(list_peers(rt, o, error));
-  PASS(check_wanted(rt, o, error));
+  PASS(check_worker_names(rt, o, error));
   TRY(clv_pool_new((size_t)64 << 30, 1u << 20, &rt->pool, &err));
   api_add_job(rt, &api_step_job);
   api_add_job(rt, &api_context_end_job);
   api_add_job(rt, &api_broken_link_job);
   PASS(api_futures_new(rt, error));
-  PASS(identify(rt, error));
+  PASS(set_session_ids(rt, error));
   rt->worker_log_limiter.left_out = api_on_suppressed_logs;
   rt->worker_log_limiter.user = rt;
   rt->single_thread = o->single_thread;
@@ -129,7 +131,7 @@ cleave_status api_open_on_platform(const api_platform *platform, const clv_sessi
   TRY(clv_alloc(1, sizeof *rt, &rt, &err));
   rt->config = config;
   rt->platform = *platform;
-  /* A link that ends while something is sent over it says so within the sending call. */
+  /* recursive: a link that ends during a send calls on_closed within the sending call */
   pthread_mutexattr_t recursive;
   pthread_mutexattr_init(&recursive);
   pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
@@ -138,9 +140,9 @@ cleave_status api_open_on_platform(const api_platform *platform, const clv_sessi
   pthread_condattr_t monotonic;
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&rt->changed, &monotonic);
+  pthread_cond_init(&rt->changed_cond, &monotonic);
   pthread_condattr_destroy(&monotonic);
-  cleave_status status = fill(rt, &o, error);
+  cleave_status status = fill_runtime(rt, &o, error);
   if (status == CLEAVE_OK && rt->n_peers > 1) {
     for (uint32_t i = 1; i < rt->n_peers && status == CLEAVE_OK; i++)
       status = join_worker(&rt->peers[i], error);
@@ -184,7 +186,7 @@ cleave_status cleave_open(const char *path, const cleave_options *options,
 static void free_lists(cleave_runtime *rt) {
   for (api_value *v = rt->free_values, *next; v; v = next) {
     next = v->older;
-    free(v->parts);
+    free(v->contributions);
     free(v);
   }
   for (api_context *c = rt->free_contexts, *next; c; c = next) {
@@ -195,7 +197,7 @@ static void free_lists(cleave_runtime *rt) {
     next = o->next;
     api_optimizer_free(o);
   }
-  for (api_attachment *a = rt->attachments, *next; a; a = next) {
+  for (api_attachment *a = rt->attached_objects, *next; a; a = next) {
     next = a->next;
     a->free(a);
   }
@@ -216,7 +218,7 @@ void api_runtime_free(cleave_runtime *rt) {
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL; at = 0)
     api_context_free(rt, c);
-  if (rt->keeper) rt->keeper->free(rt);
+  if (rt->kept_ops) rt->kept_ops->free(rt);
   free_lists(rt);
   api_id_table_done(&rt->values);
   api_id_table_done(&rt->contexts);
@@ -225,8 +227,8 @@ void api_runtime_free(cleave_runtime *rt) {
   clv_pool_unref(rt->pool);
   clv_session_config_free(rt->own_config);
   free(rt->peers);
-  free(rt->groups);
-  pthread_cond_destroy(&rt->changed);
+  free(rt->call_groups);
+  pthread_cond_destroy(&rt->changed_cond);
   pthread_mutex_destroy(&rt->lock);
   free(rt);
 }

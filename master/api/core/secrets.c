@@ -8,16 +8,16 @@
 #include "common/net/wire/wire.h"
 #include "master/api/api.h"
 
-/* A file or a folder. */
-static const char *place_of(const clv_stage_spec *s) {
+/* Returns the path of a stage's weights, a file or a folder; NULL: it has none. */
+static const char *weights_path_of(const clv_stage_spec *s) {
   return s->weights_folder ? s->weights_folder : s->weights_file;
 }
 
-/* Does an earlier stage take its weights from the same file? */
-static bool seen(const clv_session_config *c, size_t stage) {
+/* True if an earlier stage takes its weights from the same path. */
+static bool is_checked_before(const clv_session_config *c, size_t stage) {
   for (size_t i = 0; i < stage; i++) {
-    const char *place = place_of(&c->stages[i]);
-    if (place && strcmp(place, place_of(&c->stages[stage])) == 0) return true;
+    const char *place = weights_path_of(&c->stages[i]);
+    if (place && strcmp(place, weights_path_of(&c->stages[stage])) == 0) return true;
   }
   return false;
 }
@@ -38,8 +38,8 @@ static clv_code digest_of(const clv_session_config *c, const clv_stage_spec *s, 
   return CLV_DATA_LOSS;
 }
 
-static clv_code compare(const clv_session_config *c, const clv_stage_spec *s,
-                        const clv_wire_hello_reply *h, clv_err *err) {
+static clv_code compare_with_artifacts(const clv_session_config *c, const clv_stage_spec *s,
+                                       const clv_wire_hello_reply *h, clv_err *err) {
   clv_sha256 digest;
   CLV_TRY(digest_of(c, s, &digest, err));
   for (uint32_t i = 0; i < h->n_artifacts; i++) {
@@ -58,7 +58,8 @@ clv_code cleave_secrets_check(const clv_session_config *c, const clv_wire_hello_
                               clv_err *err) {
   for (size_t i = 0; h->n_artifacts && i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
-    if (s->weights_secret && place_of(s) && !seen(c, i)) CLV_TRY(compare(c, s, h, err));
+    if (s->weights_secret && weights_path_of(s) && !is_checked_before(c, i))
+      CLV_TRY(compare_with_artifacts(c, s, h, err));
   }
   return CLV_OK;
 }

@@ -36,7 +36,7 @@ cleave_status api_send(cleave_runtime *rt, uint32_t node, clv_packet *p, cleave_
   if (clv_link_send(to->link, p, &err) == CLV_OK) return CLEAVE_OK;
   if (err.code == CLV_UNAVAILABLE) clv_err_prefix(&err, "worker '%s' was lost", to->name);
   api_convert_error(error, &err);
-  /* A link may end before it has said so. */
+  /* the link may have ended without having called on_closed yet */
   api_set_error_node(error, to->name, err.code == CLV_UNAVAILABLE ? "link" : "");
   return (cleave_status)err.code;
 }
@@ -56,7 +56,7 @@ void api_context_notify(cleave_runtime *rt, api_context *c, api_node_set notifie
     if (!(c->nodes & ~notified & NODE_BIT(i))) continue;
     if (api_packet_new(rt, CLV_ABORT, c->id, ++rt->next_id, &p, NULL) != CLEAVE_OK) return;
     clv_frame_set_failure(&p->frame, (clv_code)c->failure.status, c->failure.text,
-                          c->failed_at[0] ? c->failed_at : c->failure.hop);
+                          c->failure_place[0] ? c->failure_place : c->failure.hop);
     /* this node is lost as well: it needs no ABORT */
     if (api_send(rt, i, p, NULL) != CLEAVE_OK) continue;
   }
@@ -67,14 +67,14 @@ void api_context_fail(cleave_runtime *rt, api_context *c, const cleave_error *fa
   if (c->failed) return;
   c->failed = true;
   c->failure = *failure;
-  if (c->n_unconfirmed_kept) rt->keeper->context_failed(rt, c);
+  if (c->n_unconfirmed_kept) rt->kept_ops->context_failed(rt, c);
   if (rt->undecided_context != c) api_context_notify(rt, c, notified);
   api_wake(rt);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* The rate of the step that is being taken. */
+/* Returns the learning rate of a group after `steps` steps. */
 static double rate_after(const api_optimizer_group *g, uint64_t steps) {
   return clv_lr_at(&g->schedule, g->optim.lr, steps);
 }
@@ -87,7 +87,7 @@ double api_rate_after(const cleave_optimizer *o, uint64_t ahead) {
   return rate_after(&o->groups[0], o->steps + ahead);
 }
 
-/* The rates of a module's groups go with the APPLY. */
+/* Adds the learning rates of the module's groups to an APPLY. */
 static cleave_status add_rates(clv_packet *p, const cleave_module *m, uint64_t steps,
                                cleave_error *error) {
   float lrs[CLV_OPTIM_MAX_GROUPS] = {0};
@@ -121,10 +121,10 @@ static cleave_status apply_one(cleave_optimizer *o, api_context *c, const cleave
   return CLEAVE_OK;
 }
 
-/* Running statistics move with the calls: when no step is taken, those of modules that learn
- * nothing go back as well. */
-static bool gives_up(const cleave_module *m, const api_context *c) {
-  return (!m->optimizer || !m->n_learning) && c->called[m->index] &&
+/* True for a module that takes no step and whose calls have changed its running statistics. If the
+ * step of the others is not applied, these are restored as well. */
+static bool reverts_statistics(const cleave_module *m, const api_context *c) {
+  return (!m->optimizer || !m->n_learning) && c->n_module_calls[m->index] &&
          m->params->total_bytes > m->params->buffer_offset;
 }
 
@@ -134,7 +134,7 @@ cleave_status api_send_decision(cleave_optimizer *o, api_context *c, api_node_se
     const cleave_module *m = o->runtime->modules[i];
     if (!m) continue;
     bool steps = m->optimizer == o && c->has_gradient[i];
-    if ((nodes & NODE_BIT(m->node)) && (steps || (!apply && gives_up(m, c))))
+    if ((nodes & NODE_BIT(m->node)) && (steps || (!apply && reverts_statistics(m, c))))
       PASS(apply_one(o, c, m, apply, scale, error));
   }
   return CLEAVE_OK;
@@ -142,13 +142,14 @@ cleave_status api_send_decision(cleave_optimizer *o, api_context *c, api_node_se
 
 /* ---- the held step --------------------------------------------------------------------------- */
 
-/* Does one decision, with the one rate *ret_rate, hold for all that a node has of the context? */
-static bool one_decision(const cleave_optimizer *o, const api_context *c, uint32_t node,
-                         float *ret_rate) {
+/* True if one decision with one rate, *ret_rate, holds for all modules of a node that the context
+ * has called. */
+static bool has_one_decision(const cleave_optimizer *o, const api_context *c, uint32_t node,
+                             float *ret_rate) {
   bool any = false, same = true;
   for (uint32_t i = 0; i < o->runtime->n_modules; i++) {
     const cleave_module *m = o->runtime->modules[i];
-    if (!m || m->node != node || !c->called[i] || !m->optimizer) continue;
+    if (!m || m->node != node || !c->n_module_calls[i] || !m->optimizer) continue;
     float rate = (float)api_group_rate(o, m->groups[0]);
     same &= m->optimizer == o && m->n_groups == 1 && (!any || rate == *ret_rate);
     *ret_rate = rate;
@@ -157,7 +158,7 @@ static bool one_decision(const cleave_optimizer *o, const api_context *c, uint32
   return any && same;
 }
 
-static void apply_at(cleave_runtime *rt, api_context *c, api_node_set nodes) {
+static void send_unsent_step(cleave_runtime *rt, api_context *c, api_node_set nodes) {
   cleave_optimizer *o = rt->unsent_step_optimizer;
   cleave_error why;
   if (api_send_decision(o, c, nodes, rt->unsent_step_applies, rt->unsent_step_scale, &why) !=
@@ -169,7 +170,7 @@ void api_flush_final_step(cleave_runtime *rt) {
   api_context *c = rt->unsent_step_context;
   rt->unsent_step_context = NULL;
   if (!c) return;
-  apply_at(rt, c, ~(api_node_set)0);
+  send_unsent_step(rt, c, ~(api_node_set)0);
   rt->unsent_step_optimizer->steps++;
 }
 
@@ -180,19 +181,20 @@ void api_flush_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *r
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     clv_err err;
-    if (!(c->nodes & NODE_BIT(i)) || !one_decision(rt->unsent_step_optimizer, c, i, &rate))
+    if (!(c->nodes & NODE_BIT(i)) || !has_one_decision(rt->unsent_step_optimizer, c, i, &rate))
       continue;
     if (clv_packet_end_context(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
     clv_packet_set_end_commit(p, (float)rt->unsent_step_scale, rate, rt->unsent_step_applies);
     *ret_sent |= NODE_BIT(i);
     if (api_send_buffered(rt, i, p, NULL) != CLEAVE_OK)
-      c->nodes_ended |= NODE_BIT(i); /* lost, which it has said */
+      c->nodes_ended |= NODE_BIT(i); /* the node is lost; its link has reported that */
   }
-  apply_at(rt, c, ~*ret_sent);
+  send_unsent_step(rt, c, ~*ret_sent);
   rt->unsent_step_optimizer->steps++;
 }
 
-/* The held step of a runtime must be at the nodes before anybody waits for them. */
+/* Sends the unsent final step before a thread sleeps, because the thread may wait for its
+ * effect. */
 static uint64_t before_sleep(cleave_runtime *rt) {
   api_flush_final_step(rt);
   return UINT64_MAX;

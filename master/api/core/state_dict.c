@@ -43,7 +43,7 @@ cleave_status api_state_result(const api_future *f, void *ret, cleave_error *err
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-enum { WAITS_FOR_STEP, IS_ASKED };
+enum { WAITS_FOR_STEP, REQUEST_SENT };
 
 /* Begins reading state. The module is at its node when this returns; pending steps are waited for
  * later. */
@@ -52,11 +52,11 @@ cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *
   cleave_module *m = a->module;
   const char *name = a->name;
   f->module = m;
-  f->what = (clv_state_kind)a->kind;
+  f->state_kind = (clv_state_kind)a->kind;
   snprintf(f->subject, sizeof f->subject, "%s", name ? name : m->name);
   if (name) PASS(api_check_weight(m, name, NULL, error));
   PASS(api_module_place(m, false, f->deadline_ms, error));
-  PASS(api_check_no_window(rt, error));
+  PASS(api_check_no_pending_backward(rt, error));
   f->request.item_name = name ? f->subject : NULL;
   f->request.count = name ? 0 : (uint32_t)cleave_state_count(m, a->kind);
   if (!name) TRY(clv_alloc(f->request.count, sizeof *f->items, &f->items, &err));
@@ -67,22 +67,24 @@ cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *
   return CLEAVE_OK;
 }
 
-/* The record of the module may go. */
+/* Drops the future's use of its module. */
 void api_state_free_work(cleave_runtime *rt, api_future *f) {
   (void)rt;
   api_module_remove_kept(f->module);
   f->module = NULL;
 }
 
-static cleave_status judge(cleave_runtime *rt, api_future *f, cleave_error *error) {
+static cleave_status take_read_result(cleave_runtime *rt, api_future *f, cleave_error *error) {
   const cleave_module *m = f->module;
   const char *name = f->request.item_name;
   if (!name) {
-    PASS(api_take_deferred_error(rt, error)); /* the node has answered what came before */
-    return api_state_check_items(m, (cleave_state_kind)f->what, f->items, f->request.count, error);
+    PASS(api_take_deferred_error(
+        rt, error)); /* the node has answered all earlier messages, failed steps included */
+    return api_state_check_items(m, (cleave_state_kind)f->state_kind, f->items, f->request.count,
+                                 error);
   }
-  PASS(api_state_check_item(m, name, f->request.found, error));
-  f->tensor = clv_steal(&f->request.found);
+  PASS(api_state_check_item(m, name, f->request.found_tensor, error));
+  f->tensor = clv_steal(&f->request.found_tensor);
   if (f->tensor) return CLEAVE_OK;
   if (m->artifact)
     return api_fail(
@@ -98,12 +100,13 @@ void api_state_advance(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   if (f->stage == WAITS_FOR_STEP && (rt->undecided_context || f->module->state == MODULE_PLACING))
     return;
-  if (f->stage == WAITS_FOR_STEP) why.status = api_state_send_get(f->module, f->what, 0, r, &why);
-  f->stage = IS_ASKED;
+  if (f->stage == WAITS_FOR_STEP)
+    why.status = api_state_send_get(f->module, f->state_kind, 0, r, &why);
+  f->stage = REQUEST_SENT;
   if (why.status == CLEAVE_OK && r->failed) why = r->failure;
   if (why.status == CLEAVE_OK) {
     if (!r->answered || r->n_received < r->count) return;
-    (void)judge(rt, f, &why);
+    (void)take_read_result(rt, f, &why);
   }
   api_state_free_work(rt, f);
   api_future_finish(rt, f, &why);
@@ -111,7 +114,7 @@ void api_state_advance(cleave_runtime *rt, api_future *f) {
 
 void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->module;
-  char heard[200];
+  char silence[200];
   if (rt->undecided_context && f->stage == WAITS_FOR_STEP) {
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
              rt->undecided_context->name);
@@ -119,13 +122,13 @@ void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_er
   }
   api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s",
            f->request.item_name ? f->subject : "the state", m->name, rt->peers[m->node].name,
-           api_describe_silence(rt, heard, sizeof heard));
+           api_describe_silence(rt, silence, sizeof silence));
   api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static cleave_status take_items(const cleave_module *m, cleave_state_kind kind,
+static cleave_status copy_items(const cleave_module *m, cleave_state_kind kind,
                                 const cleave_named_tensor *from, size_t n, api_state_item *items,
                                 cleave_error *error) {
   for (size_t i = 0; i < n; i++) {
@@ -147,7 +150,7 @@ cleave_status api_copy_state_items(const cleave_module *m, cleave_state_kind kin
                                    const cleave_named_tensor *from, size_t n,
                                    api_state_item **ret_items, cleave_error *error) {
   TRY(clv_alloc(n, sizeof **ret_items, ret_items, &err));
-  return take_items(m, kind, from, n, *ret_items, error);
+  return copy_items(m, kind, from, n, *ret_items, error);
 }
 
 cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
@@ -155,10 +158,10 @@ cleave_status api_state_write_begin(cleave_runtime *rt, api_arguments *a, api_fu
   cleave_module *m = a->module;
   f->items = clv_steal(&a->items);
   f->n_items = a->n;
-  f->what = (clv_state_kind)a->kind;
+  f->state_kind = (clv_state_kind)a->kind;
   snprintf(f->subject, sizeof f->subject, "%s", m->name);
   PASS(api_module_place(m, false, f->deadline_ms, error));
-  PASS(api_check_no_window(rt, error));
+  PASS(api_check_no_pending_backward(rt, error));
   api_module_add_kept(m);
   f->module = m;
   return CLEAVE_OK;
@@ -168,11 +171,11 @@ void api_state_write_advance(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   if (f->stage == WAITS_FOR_STEP) {
     if (rt->undecided_context || f->module->state == MODULE_PLACING) return;
-    f->stage = IS_ASKED;
+    f->stage = REQUEST_SENT;
     why.status = api_check_module_present(f->module, &why);
     if (why.status == CLEAVE_OK)
       why.status =
-          api_state_send_put(f->module, f->what, 0, f->items, f->n_items, &f->request, &why);
+          api_state_send_put(f->module, f->state_kind, 0, f->items, f->n_items, &f->request, &why);
   }
   if (why.status == CLEAVE_OK && !api_is_request_answered(&f->request)) return;
   if (why.status == CLEAVE_OK && f->request.failed) why = f->request.failure;
@@ -182,14 +185,14 @@ void api_state_write_advance(cleave_runtime *rt, api_future *f) {
 
 void api_state_write_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->module;
-  char heard[200];
+  char silence[200];
   if (rt->undecided_context && f->stage == WAITS_FOR_STEP) {
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
              rt->undecided_context->name);
     return;
   }
   api_fail(ret, CLV_DEADLINE, "'%s' has not taken the state of module '%s' in time%s",
-           rt->peers[m->node].name, m->name, api_describe_silence(rt, heard, sizeof heard));
+           rt->peers[m->node].name, m->name, api_describe_silence(rt, silence, sizeof silence));
   api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
 

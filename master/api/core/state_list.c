@@ -7,7 +7,7 @@
 
 #include "master/api/core/core_int.h"
 
-enum { NAME = CLV_WIRE_NAME + 1 };
+enum { NAME_BYTES = CLV_WIRE_NAME + 1 };
 
 void cleave_state_list_done(cleave_state_list *l) {
   if (!l) return;
@@ -16,14 +16,15 @@ void cleave_state_list_done(cleave_state_list *l) {
   *l = (cleave_state_list){0};
 }
 
-static void add(cleave_state_list *l, const char *name, const char *moment, clv_dtype dtype,
-                const clv_shape *shape) {
-  char *at = l->names + l->n * NAME;
-  snprintf(at, NAME, "%s%s%s", name, moment ? "." : "", moment ? moment : "");
+static void add_item(cleave_state_list *l, const char *name, const char *moment, clv_dtype dtype,
+                     const clv_shape *shape) {
+  char *at = l->names + l->n * NAME_BYTES;
+  snprintf(at, NAME_BYTES, "%s%s%s", name, moment ? "." : "", moment ? moment : "");
   l->items[l->n++] = (clv_weights_want){at, dtype, *shape, false};
 }
 
-/* Under the names that an optimiser of these settings gives them. */
+/* Lists the optimiser moments of all parameters, under the names that an optimiser of these
+ * settings uses. */
 static cleave_status add_moments(const cleave_module *m, cleave_state_list *l,
                                  cleave_error *error) {
   CLV_AUTO(clv_optim_freep) clv_optim *of = NULL;
@@ -34,9 +35,9 @@ static cleave_status add_moments(const cleave_module *m, cleave_state_list *l,
     for (int i = 0; i < m->params->n; i++) {
       const clv_param *p = &m->params->list[i];
       if (p->trainable && !p->fixed)
-        add(l, p->name, clv_optim_moment_name(of, k), CLV_F32, &p->shape);
+        add_item(l, p->name, clv_optim_moment_name(of, k), CLV_F32, &p->shape);
     }
-  add(l, "step", NULL, CLV_I64, &(clv_shape){0});
+  add_item(l, "step", NULL, CLV_I64, &(clv_shape){0});
   return CLEAVE_OK;
 }
 
@@ -44,11 +45,11 @@ cleave_status cleave_state_list_of(const cleave_module *m, cleave_state_kind kin
                                    cleave_state_list *ret, cleave_error *error) {
   size_t n = cleave_state_count(m, kind);
   TRY(clv_alloc(n, sizeof *ret->items, &ret->items, &err));
-  TRY(clv_alloc(n, NAME, &ret->names, &err));
+  TRY(clv_alloc(n, NAME_BYTES, &ret->names, &err));
   if (kind == CLEAVE_STATE_OPTIMIZER) return n ? add_moments(m, ret, error) : CLEAVE_OK;
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
-    add(ret, p->name, NULL, p->dtype, &p->shape);
+    add_item(ret, p->name, NULL, p->dtype, &p->shape);
   }
   return CLEAVE_OK;
 }

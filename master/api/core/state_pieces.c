@@ -11,31 +11,31 @@
 #include "master/api/core/module_int.h"
 #include "master/api/core/incarnations_int.h"
 
-/* Few sizes, so that few tensors are kept for reuse: a longest piece is a chunk, the shortest of
- * those that are cut in halves no longer fits a frame. */
-enum { LONGEST = 256 << 10, SHORTEST = 64 << 10, MOST_ASKED = 64 };
-enum { LEAST_WINDOW = 2 << 20, MOST_WINDOW = 16 << 20, WINDOWS = 32 };
+/* Bytes of a piece: MAX_PIECE, at the end of an item halved down to MIN_HALVED, so that the pool
+ * keeps tensors of few sizes. */
+enum { MAX_PIECE = 256 << 10, MIN_HALVED = 64 << 10, MAX_REQUESTS = 64 };
+enum { MIN_WINDOW = 2 << 20, MAX_WINDOW = 16 << 20, WINDOW_DIVISOR = 32 };
 
 typedef struct piece {
   size_t item;
   uint64_t offset;
   size_t length;
   api_state_request request;
-  api_state_item got;
+  api_state_item received;
 } piece;
 
-typedef struct pouring {
+typedef struct transfer {
   cleave_runtime *rt;
   cleave_module *m;
   cleave_state_kind kind;
-  const clv_weights_want *items; /* [n] */
-  size_t n, bytes;               /* of the item at `item` */
-  size_t window, out;            /* bytes that may be in flight; bytes in flight */
-  size_t item;                   /* the next piece is of this one, */
-  uint64_t offset;               /* from here */
-  piece pieces[MOST_ASKED];      /* a ring */
-  size_t first, asked;
-} pouring;
+  const clv_weights_want *items;  /* [n] */
+  size_t n, bytes;                /* n: number of items; bytes: size of items[item] */
+  size_t window, bytes_in_flight; /* bytes that may be in flight; bytes in flight */
+  size_t item;                    /* index of the item that the next piece belongs to */
+  uint64_t offset;                /* byte of the item at which the next piece begins */
+  piece pieces[MAX_REQUESTS];     /* circular list of the pieces in flight */
+  size_t first_request, n_requests;
+} transfer;
 
 /* ---- which pieces ---------------------------------------------------------------------------- */
 
@@ -43,14 +43,14 @@ static clv_code bytes_of(const clv_weights_want *w, size_t *ret, clv_err *err) {
   return clv_shape_bytes(&w->shape, w->dtype, ret, err);
 }
 
-static size_t length_at(const pouring *p) {
-  size_t left = p->bytes - (size_t)p->offset, length = LONGEST;
-  while (length > left && length > SHORTEST) length /= 2;
+static size_t length_at(const transfer *p) {
+  size_t left = p->bytes - (size_t)p->offset, length = MAX_PIECE;
+  while (length > left && length > MIN_HALVED) length /= 2;
   return CLV_MIN(left, length);
 }
 
-/* To the next item that has bytes. */
-static cleave_status skip_to(pouring *p, size_t item, cleave_error *error) {
+/* Moves on to the first item, from `item` on, that has bytes. */
+static cleave_status skip_to(transfer *p, size_t item, cleave_error *error) {
   p->item = item;
   p->offset = 0;
   for (p->bytes = 0; p->item < p->n; p->item++) {
@@ -61,66 +61,70 @@ static cleave_status skip_to(pouring *p, size_t item, cleave_error *error) {
 }
 
 /* Returns the next piece. NULL: there is none, or the window is full. */
-static piece *next_piece(pouring *p) {
+static piece *next_piece(transfer *p) {
   size_t length = p->item < p->n ? length_at(p) : 0;
-  if (!length || p->asked == MOST_ASKED || (p->asked && p->out + length > p->window)) return NULL;
-  piece *x = &p->pieces[(p->first + p->asked) % MOST_ASKED];
+  if (!length || p->n_requests == MAX_REQUESTS ||
+      (p->n_requests && p->bytes_in_flight + length > p->window))
+    return NULL;
+  piece *x = &p->pieces[(p->first_request + p->n_requests) % MAX_REQUESTS];
   *x = (piece){.item = p->item, .offset = p->offset, .length = length};
   return x;
 }
 
-static cleave_status has_left(pouring *p, const piece *x, cleave_error *error) {
-  p->asked++;
-  p->out += x->length;
+static cleave_status advance_transfer(transfer *p, const piece *x, cleave_error *error) {
+  p->n_requests++;
+  p->bytes_in_flight += x->length;
   p->offset += x->length;
   return p->offset == p->bytes ? skip_to(p, p->item + 1, error) : CLEAVE_OK;
 }
 
-/* The oldest one, whose answer is waited for. */
-static cleave_status await_first(pouring *p, cleave_error *error) {
-  piece *x = &p->pieces[p->first];
+/* Waits for the answer to the oldest request. */
+static cleave_status await_first_request(transfer *p, cleave_error *error) {
+  piece *x = &p->pieces[p->first_request];
   return api_state_await(p->m, &x->request, p->items[x->item].name, api_deadline_ns(p->rt, 0),
                          error);
 }
 
-static void end_first_request(pouring *p) {
-  piece *x = &p->pieces[p->first];
+static void end_first_request(transfer *p) {
+  piece *x = &p->pieces[p->first_request];
   api_state_request_done(p->rt, &x->request);
-  clv_tensor_unref(x->got.tensor);
-  p->first = (p->first + 1) % MOST_ASKED;
-  p->asked--;
-  p->out -= x->length;
+  clv_tensor_unref(x->received.tensor);
+  p->first_request = (p->first_request + 1) % MAX_REQUESTS;
+  p->n_requests--;
+  p->bytes_in_flight -= x->length;
 }
 
 static size_t window_for(const clv_weights_want *items, size_t n) {
   size_t all = 0, bytes;
   for (size_t i = 0; i < n; i++)
     if (bytes_of(&items[i], &bytes, NULL) != CLV_OK || !clv_add_size(all, bytes, &all))
-      return MOST_WINDOW;
-  return CLV_MIN(CLV_MAX(all / WINDOWS, (size_t)LEAST_WINDOW), (size_t)MOST_WINDOW);
+      return MAX_WINDOW;
+  return CLV_MIN(CLV_MAX(all / WINDOW_DIVISOR, (size_t)MIN_WINDOW), (size_t)MAX_WINDOW);
 }
 
-static cleave_status begin(pouring *p, cleave_error *error) {
+static cleave_status begin_transfer(transfer *p, cleave_error *error) {
   cleave_runtime *rt = p->rt;
   p->window = window_for(p->items, p->n);
   PASS(skip_to(p, 0, error));
   PASS(api_module_place(p->m, false, 0, error));
-  PASS(api_check_no_window(rt, error));
+  PASS(api_check_no_pending_backward(rt, error));
   PASS(api_await_decision(rt, api_deadline_ns(rt, 0), error));
   api_module_add_kept(p->m);
   return CLEAVE_OK;
 }
 
-/* Sizes that training does not use are not kept. */
-static void end(pouring *p) {
+/* Ends a transfer: withdraws its requests, and frees pooled blocks of sizes that training does not
+ * use. */
+static void end_transfer(transfer *p) {
   LOCKED(p->rt);
-  while (p->asked) end_first_request(p);
+  while (p->n_requests) end_first_request(p);
   api_module_remove_kept(p->m);
   clv_pool_shrink(p->rt->pool);
 }
 
-/* A link ends before it is known why: who waits for the answer learns that. */
-static cleave_status send(pouring *p, piece *x, clv_packet *packet, cleave_error *error) {
+/* Lists a request and sends its packet. Returns CLEAVE_OK if the link has ended without having
+ * called on_closed yet: the wait for the answer then returns the reason. */
+static cleave_status send_request(transfer *p, piece *x, clv_packet *packet, cleave_error *error) {
   x->request.next = p->rt->requests;
   p->rt->requests = &x->request;
   cleave_status status = api_send(p->rt, p->m->node, packet, error);
@@ -130,9 +134,9 @@ static cleave_status send(pouring *p, piece *x, clv_packet *packet, cleave_error
 
 /* ---- from the node --------------------------------------------------------------------------- */
 
-static cleave_status ask(pouring *p, piece *x, cleave_error *error) {
+static cleave_status request_piece(transfer *p, piece *x, cleave_error *error) {
   clv_packet *packet;
-  x->request = (api_state_request){.items = &x->got, .count = 1};
+  x->request = (api_state_request){.items = &x->received, .count = 1};
   x->request.id = ++p->rt->next_id;
   x->request.node = p->m->node;
   PASS(api_packet_new(p->rt, CLV_STATE_GET, 0, x->request.id, &packet, error));
@@ -141,14 +145,14 @@ static cleave_status ask(pouring *p, piece *x, cleave_error *error) {
   packet->frame.state.offset = x->offset;
   packet->frame.state.length = x->length;
   snprintf(packet->frame.state.name, sizeof packet->frame.state.name, "%s", p->items[x->item].name);
-  return send(p, x, packet, error);
+  return send_request(p, x, packet, error);
 }
 
-static cleave_status check_piece(const pouring *p, const piece *x, cleave_error *error) {
-  const clv_tensor *t = x->got.tensor;
+static cleave_status check_piece(const transfer *p, const piece *x, cleave_error *error) {
+  const clv_tensor *t = x->received.tensor;
   const char *node = p->rt->peers[p->m->node].name;
   if (t && t->dtype == CLV_U8 && t->bytes == x->length &&
-      strcmp(x->got.name, p->items[x->item].name) == 0)
+      strcmp(x->received.name, p->items[x->item].name) == 0)
     return CLEAVE_OK;
   api_fail(error, CLV_BAD_ANSWER,
            "'%s' sent another piece of '%s' of module '%s' than was asked for", node,
@@ -157,24 +161,26 @@ static cleave_status check_piece(const pouring *p, const piece *x, cleave_error 
   return CLEAVE_PROTOCOL_VIOLATION;
 }
 
-/* As many as there is room for, and the oldest of them, which *ret then has a reference to. */
-static cleave_status receive(pouring *p, piece *ret, clv_tensor **ret_tensor, cleave_error *error) {
+/* Requests as many pieces as the window permits, then waits for the oldest. *ret_tensor: the bytes
+ * of that piece, with a reference for the caller. */
+static cleave_status receive(transfer *p, piece *ret, clv_tensor **ret_tensor,
+                             cleave_error *error) {
   LOCKED(p->rt);
   for (piece *x; (x = next_piece(p)) != NULL;) {
-    cleave_status status = ask(p, x, error);
-    PASS(has_left(p, x, error));
+    cleave_status status = request_piece(p, x, error);
+    PASS(advance_transfer(p, x, error));
     PASS(status);
   }
-  PASS(await_first(p, error));
-  *ret = p->pieces[p->first];
+  PASS(await_first_request(p, error));
+  *ret = p->pieces[p->first_request];
   PASS(check_piece(p, ret, error));
-  *ret_tensor = clv_tensor_ref(ret->got.tensor);
+  *ret_tensor = clv_tensor_ref(ret->received.tensor);
   end_first_request(p);
   return CLEAVE_OK;
 }
 
-static cleave_status hand_over(pouring *p, cleave_piece_move *take, void *user,
-                               cleave_error *error) {
+static cleave_status take_piece(transfer *p, cleave_piece_move *take, void *user,
+                                cleave_error *error) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   piece x;
   clv_err why;
@@ -183,24 +189,25 @@ static cleave_status hand_over(pouring *p, cleave_piece_move *take, void *user,
   return api_convert_error(error, &why);
 }
 
-static cleave_status take_all(pouring *p, cleave_piece_move *take, void *user,
+static cleave_status take_all(transfer *p, cleave_piece_move *take, void *user,
                               cleave_error *error) {
   {
     LOCKED(p->rt);
-    PASS(begin(p, error));
+    PASS(begin_transfer(p, error));
   }
   cleave_status status = CLEAVE_OK;
-  while (status == CLEAVE_OK && (p->asked || p->item < p->n))
-    status = hand_over(p, take, user, error);
-  end(p);
+  while (status == CLEAVE_OK && (p->n_requests || p->item < p->n))
+    status = take_piece(p, take, user, error);
+  end_transfer(p);
   if (status != CLEAVE_OK) return status;
   LOCKED(p->rt);
-  return api_take_deferred_error(p->rt, error); /* the node has answered what came before */
+  return api_take_deferred_error(
+      p->rt, error); /* the node has answered all earlier messages, failed steps included */
 }
 
-/* A worker that knows no pieces sends all. */
-static cleave_status take_whole(const pouring *p, cleave_piece_move *take, void *user,
-                                cleave_error *error) {
+/* Takes all items at once, from a worker that does not support pieces. */
+static cleave_status take_without_pieces(const transfer *p, cleave_piece_move *take, void *user,
+                                         cleave_error *error) {
   cleave_state all = {0};
   PASS(cleave_state_read(p->rt, p->m, p->kind, 0, &all, error));
   clv_code code = CLV_OK;
@@ -219,7 +226,7 @@ static cleave_status take_whole(const pouring *p, cleave_piece_move *take, void 
 
 /* ---- to the node ----------------------------------------------------------------------------- */
 
-static cleave_status put(pouring *p, piece *x, clv_tensor *t, cleave_error *error) {
+static cleave_status put_piece(transfer *p, piece *x, clv_tensor *t, cleave_error *error) {
   clv_packet *packet;
   x->request = (api_state_request){.id = ++p->rt->next_id, .node = p->m->node};
   PASS(api_packet_new(p->rt, CLV_STATE_PUT, 0, x->request.id, &packet, error));
@@ -231,14 +238,15 @@ static cleave_status put(pouring *p, piece *x, clv_tensor *t, cleave_error *erro
   snprintf(packet->frame.state.name, sizeof packet->frame.state.name, "%s", p->items[x->item].name);
   clv_packet_add(packet, t);
   p->m->weights_version += p->kind == CLEAVE_STATE_WEIGHTS;
-  return send(p, x, packet, error);
+  return send_request(p, x, packet, error);
 }
 
 /* Returns a tensor for the next piece once the window has room. *ret NULL: all pieces were sent. */
-static cleave_status room(pouring *p, piece **ret, clv_tensor **ret_tensor, cleave_error *error) {
+static cleave_status wait_for_room(transfer *p, piece **ret, clv_tensor **ret_tensor,
+                                   cleave_error *error) {
   LOCKED(p->rt);
-  while (!(*ret = next_piece(p)) && p->asked) {
-    PASS(await_first(p, error));
+  while (!(*ret = next_piece(p)) && p->n_requests) {
+    PASS(await_first_request(p, error));
     end_first_request(p);
   }
   if (!*ret) return CLEAVE_OK;
@@ -247,36 +255,36 @@ static cleave_status room(pouring *p, piece **ret, clv_tensor **ret_tensor, clea
   return CLEAVE_OK;
 }
 
-static cleave_status send_next(pouring *p, cleave_piece_move *give, void *user, bool *ret_more,
+static cleave_status send_next(transfer *p, cleave_piece_move *give, void *user, bool *ret_more,
                                cleave_error *error) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   piece *x;
   clv_err why;
-  PASS(room(p, &x, &t, error));
+  PASS(wait_for_room(p, &x, &t, error));
   *ret_more = x;
   if (!x) return CLEAVE_OK;
   if (give(user, x->item, x->offset, t->data, x->length, &why) != CLV_OK)
     return api_convert_error(error, &why);
   LOCKED(p->rt);
-  cleave_status status = put(p, x, t, error);
-  PASS(has_left(p, x, error));
+  cleave_status status = put_piece(p, x, t, error);
+  PASS(advance_transfer(p, x, error));
   return status;
 }
 
-static cleave_status give_all(pouring *p, cleave_piece_move *give, void *user,
+static cleave_status give_all(transfer *p, cleave_piece_move *give, void *user,
                               cleave_error *error) {
   {
     LOCKED(p->rt);
-    PASS(begin(p, error));
+    PASS(begin_transfer(p, error));
   }
   cleave_status status = CLEAVE_OK;
   for (bool more = true; more && status == CLEAVE_OK;)
     status = send_next(p, give, user, &more, error);
-  end(p);
+  end_transfer(p);
   return status;
 }
 
-static cleave_status give_item(const pouring *p, const clv_weights_want *w, const void *data,
+static cleave_status give_item(const transfer *p, const clv_weights_want *w, const void *data,
                                cleave_error *error) {
   cleave_named_tensor one = {
       w->name,
@@ -285,9 +293,9 @@ static cleave_status give_item(const pouring *p, const clv_weights_want *w, cons
   return cleave_state_write(p->rt, p->m, p->kind, &one, 1, 0, error);
 }
 
-/* One item at a time. */
-static cleave_status give_whole(const pouring *p, cleave_piece_move *give, void *user,
-                                cleave_error *error) {
+/* Sends whole items one by one, to a worker that does not support pieces. */
+static cleave_status give_without_pieces(const transfer *p, cleave_piece_move *give, void *user,
+                                         cleave_error *error) {
   for (size_t i = 0; i < p->n; i++) {
     CLV_AUTO(clv_freep) void *data = NULL;
     size_t bytes;
@@ -301,7 +309,7 @@ static cleave_status give_whole(const pouring *p, cleave_piece_move *give, void 
 
 /* ---- outward --------------------------------------------------------------------------------- */
 
-static cleave_status check_items(const pouring *p, cleave_error *error) {
+static cleave_status check_items(const transfer *p, cleave_error *error) {
   if (p->m->runtime != p->rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   for (size_t i = 0; i < p->n; i++) {
     const clv_weights_want *w = &p->items[i];
@@ -312,12 +320,12 @@ static cleave_status check_items(const pouring *p, cleave_error *error) {
   return CLEAVE_OK;
 }
 
-static bool knows_pieces(const pouring *p) {
+static bool has_pieces(const transfer *p) {
   return !p->m->node || p->rt->peers[p->m->node].has_state_pieces;
 }
 
-/* The worker is called when the module is placed. */
-static cleave_status prepare(pouring *p, cleave_error *error) {
+/* Checks the items and loads the module at its node. */
+static cleave_status place_module(transfer *p, cleave_error *error) {
   LOCKED(p->rt);
   PASS(check_items(p, error));
   return api_module_place(p->m, false, 0, error);
@@ -326,19 +334,19 @@ static cleave_status prepare(pouring *p, cleave_error *error) {
 cleave_status cleave_state_take(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state_kind kind, const clv_weights_want *items, size_t n,
                                 cleave_piece_move *take, void *user, cleave_error *error) {
-  CLV_AUTO(clv_freep) pouring *p = NULL;
+  CLV_AUTO(clv_freep) transfer *p = NULL;
   TRY(clv_alloc(1, sizeof *p, &p, &err));
-  *p = (pouring){.rt = runtime, .m = module, .kind = kind, .items = items, .n = n};
-  PASS(prepare(p, error));
-  return knows_pieces(p) ? take_all(p, take, user, error) : take_whole(p, take, user, error);
+  *p = (transfer){.rt = runtime, .m = module, .kind = kind, .items = items, .n = n};
+  PASS(place_module(p, error));
+  return has_pieces(p) ? take_all(p, take, user, error) : take_without_pieces(p, take, user, error);
 }
 
 cleave_status cleave_state_give(cleave_runtime *runtime, cleave_module *module,
                                 cleave_state_kind kind, const clv_weights_want *items, size_t n,
                                 cleave_piece_move *give, void *user, cleave_error *error) {
-  CLV_AUTO(clv_freep) pouring *p = NULL;
+  CLV_AUTO(clv_freep) transfer *p = NULL;
   TRY(clv_alloc(1, sizeof *p, &p, &err));
-  *p = (pouring){.rt = runtime, .m = module, .kind = kind, .items = items, .n = n};
-  PASS(prepare(p, error));
-  return knows_pieces(p) ? give_all(p, give, user, error) : give_whole(p, give, user, error);
+  *p = (transfer){.rt = runtime, .m = module, .kind = kind, .items = items, .n = n};
+  PASS(place_module(p, error));
+  return has_pieces(p) ? give_all(p, give, user, error) : give_without_pieces(p, give, user, error);
 }

@@ -18,7 +18,7 @@ void api_state_request_done(cleave_runtime *rt, api_state_request *r) {
   api_state_request **at = &rt->requests;
   while (*at && *at != r) at = &(*at)->next;
   if (*at) *at = r->next;
-  clv_tensor_unref(r->found);
+  clv_tensor_unref(r->found_tensor);
 }
 
 cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,
@@ -26,9 +26,9 @@ cleave_status api_state_await(cleave_module *m, api_state_request *r, const char
   cleave_runtime *rt = m->runtime;
   while (!r->failed && !(r->answered && r->n_received >= r->count)) {
     if (api_sleep(rt, until_ns)) continue;
-    char heard[200];
+    char silence[200];
     api_fail(error, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", what,
-             m->name, rt->peers[m->node].name, api_describe_silence(rt, heard, sizeof heard));
+             m->name, rt->peers[m->node].name, api_describe_silence(rt, silence, sizeof silence));
     api_set_error_node(error, rt->peers[m->node].name, m->name);
     return CLEAVE_DEADLINE;
   }
@@ -98,7 +98,7 @@ cleave_status api_state_put(cleave_module *m, clv_state_kind what, uint64_t cont
 
 /* ---- all of a kind --------------------------------------------------------------------------- */
 
-/* How many items there are follows from the module, so that a worker cannot send more. */
+/* Computes the number of items from the module, so that a worker cannot send more. */
 size_t cleave_state_count(const cleave_module *m, cleave_state_kind kind) {
   uint32_t trainable = 0, moments = 0;
   if (!m) return 0;

@@ -18,14 +18,16 @@ static inline bool api_is_request_answered(const api_state_request *r) {
 /* With the lock: waits for the answer. what: name of the request in the message of a deadline. */
 cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,
                               uint64_t until_ns, cleave_error *error) CLEAVE_RESULT;
-/* As api_state_send_get, for a STATE_PUT of n items, above 0. context_id: of gradients, else 0. */
+/* As api_state_send_get, for a STATE_PUT of n items, above 0. context_id: context of gradients; 0
+ * for other state. */
 cleave_status api_state_send_put(cleave_module *m, clv_state_kind what, uint64_t context_id,
                                  const api_state_item *items, uint32_t n, api_state_request *r,
                                  cleave_error *error) CLEAVE_RESULT;
 /* Checks that a tensor from a node has the shape of the parameter `name`. */
 cleave_status api_state_check_item(const cleave_module *m, const char *name, const clv_tensor *t,
                                    cleave_error *error) CLEAVE_RESULT;
-/* Dtype and shape of an item of the module's state. False: it has no item of that name. */
+/* Returns dtype and shape of an item of the module's state. Returns false if it has no item of that
+ * name. */
 bool api_state_spec(const cleave_module *m, cleave_state_kind kind, const char *name,
                     clv_dtype *ret_dtype, clv_shape *ret_shape);
 /* True if the module's state has an item of that name, dtype and shape. */

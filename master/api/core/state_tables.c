@@ -46,14 +46,18 @@ static const cell peers[PEER_STATES][PEER_EVENTS] = {
 /* A module has an index of its runtime until it is GONE.
  *
  *   NEW       Its node does not have it, unless an attempt to load it has failed with an unknown
- *             outcome (may_be_at_node). Its state is with the program: given weights, or what was
- *             held when the module was taken off.
- *   PLACING   One thread loads it or takes it off; other threads wait. An answer to UNLOAD in this
- *             state is that of an earlier attempt.
- *   PLACED    Its node has it, unless the node was lost since (n_returns). Its next use loads it
- *             again where it needs_reload.
- *   UNLOADING Nothing needs it, and its node has been sent UNLOAD. Left for GONE with the answer.
- *   GONE      It has no index. Its record stays while a kept value names it. */
+ *             outcome (may_be_at_node). Its state is with the program: given weights, or the state
+ *             that was saved before a reload. Entered when the module is made, when a load fails,
+ *             and after the unload before a reload. Left for PLACING by the next use, for UNLOADING
+ *             or GONE when nothing needs the module.
+ *   PLACING   One thread loads or unloads it; other threads wait. An answer to UNLOAD in this state
+ *             belongs to an earlier attempt. Left for PLACED or NEW when that thread is done.
+ *   PLACED    Its node has it, unless the node was lost since (n_returns). If needs_reload is set,
+ *             the next use loads it again. Left for PLACING by a reload, for UNLOADING or GONE when
+ *             nothing needs the module.
+ *   UNLOADING Nothing needs it, and its node has been sent UNLOAD. Left for GONE when the node has
+ *             answered or is lost.
+ *   GONE      It has no index. Its record stays while a kept value or an operation needs it. */
 static const cell modules[MODULE_STATES][MODULE_EVENTS] = {
     [MODULE_NEW] = {[MODULE_TRANSFER_BEGINS] = DO(BEGIN, MODULE_PLACING),
                     [MODULE_OUTDATED] = DO(IGNORE, MODULE_NEW),
@@ -75,12 +79,15 @@ static const cell modules[MODULE_STATES][MODULE_EVENTS] = {
 
 /* A context has a handle while it is OPEN. A failure is no state: a failed context is still open.
  *
- *   OPEN        The program can use it.
- *   CLOSING     A closing (API_CLOSE) waits for it, and frees it at its end.
+ *   OPEN        The program can use it. Left for CLOSING by cleave_context_close, for ENDING by
+ *               cleave_context_end.
+ *   CLOSING     A closing (API_CLOSE) waits for it. The closing frees it when all nodes have
+ *               answered, unless it is left for END_PENDING (owners of kept values are late) or
+ *               ENDING_KEPT.
  *   ENDING      No function waits. It counts as a context whose end is not answered (n_ending).
- *               It is freed when each node has answered.
+ *               It is freed when each node has answered, unless it is left as CLOSING is.
  *   END_PENDING Its nodes have not been sent END_CONTEXT, because owners of kept values have not
- *               answered. They are sent it when the owners have.
+ *               answered. Left for ENDING_KEPT, with END_CONTEXT, when the owners have answered.
  *   ENDING_KEPT Its nodes have answered, or will, but still hold what kept values need. No function
  *               waits, and it does not count in n_ending. It is freed when each node holds nothing
  *               of it. */

@@ -7,11 +7,12 @@
 
 #include "master/api/core/future_int.h"
 
-enum { WAITS_FOR_EARLIER, IS_VOTED_ON, IS_TAKEN_BACK };
+enum { WAITS_FOR_EARLIER, WAITS_FOR_VOTES, WAITS_FOR_REVERT };
 
-/* An optimiser stays while a context that is open uses a module of it. */
-static cleave_status check_uses(const cleave_optimizer *o, const api_context *c,
-                                cleave_error *error) {
+/* Checks that the context has used a module of the optimiser. The optimiser then stays while the
+ * context is open. */
+static cleave_status check_has_module(const cleave_optimizer *o, const api_context *c,
+                                      cleave_error *error) {
   for (size_t i = 0; i < o->n_modules; i++)
     if (c->has_used_module[o->modules[i]->index]) return CLEAVE_OK;
   return api_fail(error, CLV_PRECONDITION,
@@ -24,7 +25,7 @@ cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f
   api_flush_final_step(rt);
   PASS(api_take_deferred_error(rt, error));
   PASS(api_find_context(rt, a->context, &c, error));
-  PASS(check_uses(a->optimizer, c, error));
+  PASS(check_has_module(a->optimizer, c, error));
   f->context = c;
   f->optimizer = a->optimizer;
   snprintf(f->subject, sizeof f->subject, "context %.64s", c->name);
@@ -32,47 +33,48 @@ cleave_status api_step_begin(cleave_runtime *rt, api_arguments *a, api_future *f
 }
 
 /* True if the votes on gradients that the program has written have arrived. */
-static bool is_voted(cleave_runtime *rt, api_future *f) {
+static bool has_votes(cleave_runtime *rt, api_future *f) {
   api_context *c = f->context;
   if (f->stage == WAITS_FOR_EARLIER && c->nodes_with_written_gradients) {
-    f->stage = IS_VOTED_ON;
+    f->stage = WAITS_FOR_VOTES;
     f->owns_pass = true;
     api_vote_begin(rt, c);
   }
-  if (f->stage == IS_VOTED_ON && !api_pass_is_done(c)) return false;
-  if (f->stage == IS_VOTED_ON) c->is_backward_running = f->owns_pass = false;
+  if (f->stage == WAITS_FOR_VOTES && !api_pass_is_done(c)) return false;
+  if (f->stage == WAITS_FOR_VOTES) c->is_backward_running = f->owns_pass = false;
   f->stage = WAITS_FOR_EARLIER;
   return true;
 }
 
-/* A failure while it is sent is known when it has been taken back. */
-static void decide(cleave_runtime *rt, api_future *f) {
+/* Decides the step. If sending the decision has failed, the future waits until the nodes have
+ * reverted the step. */
+static void decide_step(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
   cleave_error why = {.status = CLEAVE_OK};
   if (api_decide_step(rt, f, &why) != CLEAVE_OK || !c->failed || rt->undecided_context != c) {
     api_future_finish(rt, f, &why);
     return;
   }
-  f->stage = IS_TAKEN_BACK;
+  f->stage = WAITS_FOR_REVERT;
   f->cannot_cancel = true;
   f->poll_ns = UINT64_MAX;
 }
 
 void api_step_advance(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
-  if (f->stage == IS_TAKEN_BACK && rt->undecided_context == c) return;
+  if (f->stage == WAITS_FOR_REVERT && rt->undecided_context == c) return;
   if (c->failed) {
     api_future_finish(rt, f, &c->failure);
     return;
   }
-  bool elsewhere = rt->undecided_context && (rt->undecided_context != c || rt->is_reverting);
-  if (elsewhere || api_future_has_earlier(rt, f)) return;
-  if (is_voted(rt, f) && !c->failed) decide(rt, f);
+  bool is_other_pending = rt->undecided_context && (rt->undecided_context != c || rt->is_reverting);
+  if (is_other_pending || api_future_has_earlier(rt, f)) return;
+  if (has_votes(rt, f) && !c->failed) decide_step(rt, f);
 }
 
 void api_step_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const api_context *c = rt->undecided_context ? rt->undecided_context : f->context;
-  if (f->stage == IS_VOTED_ON)
+  if (f->stage == WAITS_FOR_VOTES)
     api_pass_deadline_error(rt, f, ret);
   else
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time", c->name);
@@ -81,6 +83,6 @@ void api_step_deadline_error(cleave_runtime *rt, const api_future *f, cleave_err
 cleave_status api_step_result(const api_future *f, void *ret, cleave_error *error) {
   cleave_step_result *to = ret;
   (void)error;
-  *to = f->stepped;
+  *to = f->step_result;
   return CLEAVE_OK;
 }

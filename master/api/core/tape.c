@@ -19,29 +19,31 @@ cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
     rt->free_values = v->older;
   else
     TRY(clv_alloc(1, sizeof *v, &v, &err));
-  clv_tensor **parts = v->parts;
-  uint32_t cap = v->parts_cap;
-  *v = (api_value){.id = ++rt->next_id, .context = c, .parts = parts, .parts_cap = cap};
+  clv_tensor **parts = v->contributions;
+  uint32_t cap = v->contributions_cap;
+  *v = (api_value){
+      .id = ++rt->next_id, .context = c, .contributions = parts, .contributions_cap = cap};
   clv_err err;
   if (api_id_table_put(&rt->values, v->id, v, &err) != CLV_OK) {
     v->older = rt->free_values;
     rt->free_values = v;
     return api_convert_error(error, &err);
   }
-  v->older = c->newest;
-  c->newest = v;
+  v->older = c->newest_value;
+  c->newest_value = v;
   *ret = v;
   return CLEAVE_OK;
 }
 
-/* Back to the free list; the context's list is the caller's business. */
+/* Returns a value to the free list. The caller removes it from the list of its context. */
 void api_drop_value(cleave_runtime *rt, api_value *v) {
   api_id_table_remove(&rt->values, v->id);
-  if (v->kept) rt->keeper->release_leaf(rt, v->kept);
-  v->kept = NULL;
+  if (v->kept_ref) rt->kept_ops->release_leaf(rt, v->kept_ref);
+  v->kept_ref = NULL;
   v->local_tensor = clv_tensor_unref(v->local_tensor);
   v->gradient = clv_tensor_unref(v->gradient);
-  for (uint32_t i = 0; i < v->parts_cap; i++) v->parts[i] = clv_tensor_unref(v->parts[i]);
+  for (uint32_t i = 0; i < v->contributions_cap; i++)
+    v->contributions[i] = clv_tensor_unref(v->contributions[i]);
   v->older = rt->free_values;
   rt->free_values = v;
 }
@@ -82,7 +84,7 @@ cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, api_co
   return api_fail(error, CLV_NOT_FOUND, "context %llu was closed", (unsigned long long)handle.id);
 }
 
-cleave_status api_check_no_window(const cleave_runtime *rt, cleave_error *error) {
+cleave_status api_check_no_pending_backward(const cleave_runtime *rt, cleave_error *error) {
   size_t at = 0;
   for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;)
     if (c->n_calls_awaiting_backward && !c->failed && c->state == API_CONTEXT_OPEN)
@@ -104,11 +106,11 @@ cleave_status api_take_deferred_error(cleave_runtime *rt, cleave_error *error) {
 /* Drops the values of a context that is ending, which have no handles any more. Its record stays
  * until all nodes have answered. */
 void api_drop_values(cleave_runtime *rt, api_context *c) {
-  for (api_value *v = c->newest, *older; v; v = older) {
+  for (api_value *v = c->newest_value, *older; v; v = older) {
     older = v->older;
     api_drop_value(rt, v);
   }
-  c->newest = NULL;
+  c->newest_value = NULL;
   for (uint32_t i = 0; i < rt->n_peers; i++) c->votes[i] = clv_tensor_unref(c->votes[i]);
 }
 
@@ -116,7 +118,7 @@ void api_context_free(cleave_runtime *rt, api_context *c) {
   if (!c) return;
   if (rt->unsent_step_context == c) rt->unsent_step_context = NULL;
   api_futures_end_in_context(rt, c);
-  if (c->n_unconfirmed_kept) rt->keeper->stop_waiting(rt, c);
+  if (c->n_unconfirmed_kept) rt->kept_ops->stop_waiting(rt, c);
   rt->n_ending -= c->state == API_CONTEXT_ENDING;
   api_drop_values(rt, c);
   api_context_release_modules(rt, c);

@@ -11,8 +11,8 @@
 
 /* ---- when a module is made ------------------------------------------------------------------- */
 
-static cleave_status node_of(const cleave_module *m, const char *weight, int *ret,
-                             cleave_error *error) {
+static cleave_status find_tied_node(const cleave_module *m, const char *weight, int *ret,
+                                    cleave_error *error) {
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   TRY(clv_params_of(m->graph, &all, &err));
   const clv_param *p = clv_params_find(all, weight);
@@ -25,7 +25,8 @@ static cleave_status node_of(const cleave_module *m, const char *weight, int *re
   return CLEAVE_OK;
 }
 
-/* Across nodes it would be sent in every step, and show another one what the table is. */
+/* Checks that both modules are on one device of one node. Across nodes the shared parameter would
+ * be sent in every step, and another node would see it. */
 static cleave_status check_place(const cleave_module *m, const cleave_tie *t, cleave_error *error) {
   const cleave_runtime *rt = m->runtime;
   const cleave_module *of = t->of;
@@ -45,12 +46,12 @@ static cleave_status check_place(const cleave_module *m, const cleave_tie *t, cl
                   m->name, m->device, t->weight, of->name, of->device);
 }
 
-static cleave_status tie(cleave_module *m, const cleave_tie *t, cleave_error *error) {
+static cleave_status add_tie(cleave_module *m, const cleave_tie *t, cleave_error *error) {
   int node = 0;
   if (!t->weight || !t->of || !t->of_weight)
     return api_fail(error, CLV_INVALID, "module '%s': a tie has weight, of and of_weight", m->name);
   PASS(check_place(m, t, error));
-  PASS(node_of(m, t->weight, &node, error));
+  PASS(find_tied_node(m, t->weight, &node, error));
   const clv_param *p = clv_params_find(t->of->params, t->of_weight);
   if (!p || p->slot || !p->trainable)
     return api_fail(error, CLV_INVALID, "'%s' of module '%s' is not the first parameter of a layer",
@@ -61,7 +62,7 @@ static cleave_status tie(cleave_module *m, const cleave_tie *t, cleave_error *er
 
 cleave_status api_ties_add_to_graph(cleave_module *m, const cleave_module_options *o,
                                     cleave_error *error) {
-  for (size_t i = 0; i < o->n_ties; i++) PASS(tie(m, &o->ties[i], error));
+  for (size_t i = 0; i < o->n_ties; i++) PASS(add_tie(m, &o->ties[i], error));
   return CLEAVE_OK;
 }
 
@@ -75,8 +76,8 @@ static cleave_status check_shape(const cleave_module *m, const clv_param *p,
                   of->name, clv_shape_format(&theirs->shape, got, sizeof got));
 }
 
-static const clv_param *owner_of(const cleave_module *m, const clv_tie *t,
-                                 const cleave_module *of) {
+static const clv_param *owner_param_of(const cleave_module *m, const clv_tie *t,
+                                       const cleave_module *of) {
   return clv_params_first(of->graph, of->params, m->graph->nodes[t->param.node].tied);
 }
 
@@ -84,17 +85,18 @@ static cleave_status find_owner(cleave_module *m, int i, const cleave_module_opt
                                 cleave_error *error) {
   const clv_tie *t = &m->params->ties[i];
   for (size_t k = 0; k < o->n_ties && t->owner_index < 0; k++)
-    if (strcmp(o->ties[k].weight, t->param.name) == 0) m->owners[i] = o->ties[k].of;
+    if (strcmp(o->ties[k].weight, t->param.name) == 0) m->tie_owners[i] = o->ties[k].of;
   if (t->owner_index >= 0) return CLEAVE_OK;
-  if (m->owners[i])
-    return check_shape(m, &t->param, m->owners[i], owner_of(m, t, m->owners[i]), error);
+  if (m->tie_owners[i])
+    return check_shape(m, &t->param, m->tie_owners[i], owner_param_of(m, t, m->tie_owners[i]),
+                       error);
   return api_fail(error, CLV_INVALID, "module '%s': '%s' is tied to layer '%s', which is not in it",
                   m->name, t->param.name, m->graph->nodes[t->param.node].tied);
 }
 
 cleave_status api_ties_find_owners(cleave_module *m, const cleave_module_options *o,
                                    cleave_error *error) {
-  TRY(clv_alloc((size_t)m->params->n_ties, sizeof(cleave_module *), &m->owners, &err));
+  TRY(clv_alloc((size_t)m->params->n_ties, sizeof(cleave_module *), &m->tie_owners, &err));
   for (int i = 0; i < m->params->n_ties; i++) PASS(find_owner(m, i, o, error));
   return CLEAVE_OK;
 }
@@ -103,7 +105,7 @@ cleave_status api_ties_find_owners(cleave_module *m, const cleave_module_options
 
 bool api_is_tied_to(const cleave_module *m, const cleave_module *owner) {
   bool any = false;
-  for (int i = 0; m->owners && i < m->params->n_ties; i++) any |= m->owners[i] == owner;
+  for (int i = 0; m->tie_owners && i < m->params->n_ties; i++) any |= m->tie_owners[i] == owner;
   return any;
 }
 
@@ -111,8 +113,8 @@ bool api_has_trainable_tie(const cleave_module *m) {
   bool any = false;
   for (int i = 0; i < m->params->n_ties; i++) {
     const clv_tie *t = &m->params->ties[i];
-    const cleave_module *of = m->owners[i];
-    any |= api_requires_grad(of ? owner_of(m, t, of) : &m->params->list[t->owner_index]);
+    const cleave_module *of = m->tie_owners[i];
+    any |= api_requires_grad(of ? owner_param_of(m, t, of) : &m->params->list[t->owner_index]);
   }
   return any;
 }

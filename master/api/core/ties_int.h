@@ -14,7 +14,7 @@ cleave_status api_ties_add_to_graph(cleave_module *m, const cleave_module_option
 cleave_status api_ties_find_owners(cleave_module *m, const cleave_module_options *o,
                                    cleave_error *error) CLEAVE_RESULT;
 
-/* With the lock, as the next two functions: whether some tied parameter of the module learns. */
+/* True if some tied parameter of the module learns. With the lock, as the next two functions. */
 bool api_has_trainable_tie(const cleave_module *m);
 bool api_is_tied_to(const cleave_module *m, const cleave_module *owner);
 /* True if some module that is not freed is tied to this one. */

@@ -8,11 +8,15 @@
 
 #include "master/api/core/core_int.h"
 
-enum { LATE_NS = 300000000, POLL_NS = 250000000 }; /* ns */
+enum {
+  STOPPED_NS = 300000000,
+  POLL_NS = 250000000
+}; /* a timer that is STOPPED_NS late shows that the process was stopped; POLL_NS: longest sleep */
 enum { SILENCE_MS = 3000 };
-static const uint64_t HEAR_NS = 5000000000;
+static const uint64_t GRACE_NS = 5000000000;
 
-/* The others that wait look again as well: one of them takes over if its own wait is not over. */
+/* Runs the master's own node on this thread, until until_ns or an interrupt. Then wakes the other
+ * waiting threads, because one of them has to run the node next. */
 static bool drive_master_node(cleave_runtime *rt, uint64_t until_ns) {
   rt->is_node_driven_by_caller = true;
   rt->n_drives_begun++;
@@ -21,21 +25,21 @@ static bool drive_master_node(cleave_runtime *rt, uint64_t until_ns) {
   bool in_time = clv_node_run_until(rt->node, until_ns);
   api_lock(rt);
   rt->is_node_driven_by_caller = false;
-  pthread_cond_broadcast(&rt->changed);
+  pthread_cond_broadcast(&rt->changed_cond);
   return in_time;
 }
 
 /* Detects that the process was stopped: a timer fires much later than it was set for. Packets from
  * that time are still unread, so deadlines are checked a little later. */
-static void notice_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
+static void detect_stop(cleave_runtime *rt, uint64_t began, uint64_t until) {
   uint64_t now = api_now(rt);
-  if (began < until && now > until && now - until > LATE_NS)
-    rt->deadlines_paused_until_ns = now + HEAR_NS;
+  if (began < until && now > until && now - until > STOPPED_NS)
+    rt->deadlines_paused_until_ns = now + GRACE_NS;
 }
 
 /* Ends waiting for workers that are silent, in a process that is to exit. Workers that answer are
  * still waited for. */
-static void give_up_silent(cleave_runtime *rt) {
+static void end_silent_links(cleave_runtime *rt) {
   for (uint32_t i = 1; i < rt->n_peers; i++)
     if (!api_is_lost(&rt->peers[i]) && rt->peers[i].link)
       clv_link_ping_or_end(rt->peers[i].link, SILENCE_MS,
@@ -47,17 +51,18 @@ static void flush_links(cleave_runtime *rt) {
     if (!api_is_lost(&rt->peers[i])) clv_link_flush(rt->peers[i].link);
 }
 
-/* Sleeps, or drives the master's node, which also handles packets that were buffered. */
+/* Sleeps until until_ns, or drives the master's node, which handles buffered packets as well.
+ * Returns false if until_ns has passed. */
 static bool sleep_until(cleave_runtime *rt, uint64_t until_ns) {
   if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller)
     return drive_master_node(rt, until_ns);
   if (rt->single_thread) flush_links(rt);
   struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
-  return pthread_cond_timedwait(&rt->changed, &rt->lock, &ts) != ETIMEDOUT;
+  return pthread_cond_timedwait(&rt->changed_cond, &rt->lock, &ts) != ETIMEDOUT;
 }
 
-/* Does what is due. Returns when the next job is. */
-static uint64_t before_sleep(cleave_runtime *rt) {
+/* Runs the jobs that are due. Returns the time of the next job, monotonic ns. */
+static uint64_t run_jobs(cleave_runtime *rt) {
   uint64_t next = UINT64_MAX;
   for (uint32_t i = 0; i < rt->n_jobs; i++) {
     uint64_t due = rt->jobs[i]->before_sleep(rt);
@@ -69,18 +74,18 @@ static uint64_t before_sleep(cleave_runtime *rt) {
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   uint64_t began = api_now(rt);
   until_ns = CLV_MAX(until_ns, rt->deadlines_paused_until_ns);
-  uint64_t until = CLV_MIN(until_ns, before_sleep(rt));
+  uint64_t until = CLV_MIN(until_ns, run_jobs(rt));
   if (!rt->platform.clock.now_ns) until = CLV_MIN(until, began + POLL_NS);
-  if (clv_interrupted_ms()) give_up_silent(rt);
+  if (clv_interrupted_ms()) end_silent_links(rt);
   bool in_time = sleep_until(rt, until);
-  notice_stop(rt, began, until);
+  detect_stop(rt, began, until);
   for (uint32_t i = 0; i < rt->n_jobs; i++)
     if (rt->jobs[i]->after_sleep) rt->jobs[i]->after_sleep(rt);
   return in_time || until < until_ns || until_ns < rt->deadlines_paused_until_ns;
 }
 
 void api_poll(cleave_runtime *rt) {
-  (void)before_sleep(rt);
+  (void)run_jobs(rt);
   if (rt->node && !rt->has_node_thread && !rt->is_node_driven_by_caller)
     (void)drive_master_node(rt, api_now(rt));
   else if (rt->single_thread)

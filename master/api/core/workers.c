@@ -5,10 +5,13 @@
 
 #include "master/api/core/incarnations_int.h"
 
-/* A worker that claims more memory for a module does not tell the truth: 64 TiB. */
-#define MOST_MODULE_BYTES ((uint64_t)64 << 40)
+/* 64 TiB. A worker's reply that claims more memory for one module violates the protocol. */
+#define MAX_MODULE_BYTES ((uint64_t)64 << 40)
 
-enum { OWN_FILES = 8, WORKER_FILES = 2 + API_BULK_LANES }; /* open files: gRPC's, and connections */
+enum {
+  OWN_FILES = 8,
+  WORKER_FILES = 2 + API_BULK_LANES
+}; /* open files of the runtime itself, and of each worker: gRPC's and connections */
 
 /* ---- calls to a worker ----------------------------------------------------------------------- */
 
@@ -16,7 +19,8 @@ clv_rpc_pem api_tls_pem(const cleave_runtime *rt) {
   return (clv_rpc_pem){rt->identity->ca_pem, rt->identity->cert_pem, rt->identity->key_pem};
 }
 
-/* Returns the ms until connect_deadline_ns. */
+/* Returns the ms until connect_deadline_ns, at least 1. Without such a deadline:
+ * limits.connect_timeout. */
 unsigned api_connect_timeout_ms(const api_peer *p) {
   uint64_t ms = p->runtime->config->limits.connect_timeout_ms, now = api_now(p->runtime);
   if (!p->connect_deadline_ns) return (unsigned)ms;
@@ -24,14 +28,15 @@ unsigned api_connect_timeout_ms(const api_peer *p) {
   return (unsigned)CLV_MIN(ms, CLV_MAX((left + 999999u) / 1000000u, 1));
 }
 
-/* connect_timeout is for dialling, Hello and the opening of the session together. */
+/* Sets the deadline of connecting: limits.connect_timeout for dialling, Hello and OpenSession
+ * together. */
 static void begin_connecting(api_peer *p) {
   uint64_t ms = p->runtime->config->limits.connect_timeout_ms;
   if (!p->connect_deadline_ns) p->connect_deadline_ns = api_now(p->runtime) + ms * 1000000u;
 }
 
-static clv_code call(const api_peer *p, const char *method, const clv_bytes *request,
-                     uint64_t timeout_ms, clv_bytes *reply, clv_err *err) {
+static clv_code call_worker(const api_peer *p, const char *method, const clv_bytes *request,
+                            uint64_t timeout_ms, clv_bytes *reply, clv_err *err) {
   const api_platform *w = &p->runtime->platform;
   if (w->call) return w->call(w->user, p->name, method, request, timeout_ms, reply, err);
   return clv_rpc_call(p->channel, method, request->data, request->len,
@@ -39,7 +44,7 @@ static clv_code call(const api_peer *p, const char *method, const clv_bytes *req
 }
 
 /* Stores the worker's device for "auto" and the list of its devices. */
-static void keep_devices(const clv_wire_hello_reply *h, api_peer *p) {
+static void store_devices(const clv_wire_hello_reply *h, api_peer *p) {
   int best = clv_wire_device_of(h, "auto");
   size_t at = 0;
   snprintf(p->device, sizeof p->device, "%s", best < 0 ? "cpu" : h->devices[best]);
@@ -48,21 +53,23 @@ static void keep_devices(const clv_wire_hello_reply *h, api_peer *p) {
                            h->devices[i]);
 }
 
-/* Turns errors that would blame the program's arguments into CLV_UNAVAILABLE of the peer. */
-static clv_code not_a_worker(clv_code code, clv_err *err) {
+/* Maps codes that would blame the program's arguments to CLV_UNAVAILABLE of the worker. */
+static clv_code map_call_error(clv_code code, clv_err *err) {
   if (code == CLV_INVALID || code == CLV_UNIMPLEMENTED || code == CLV_EXHAUSTED)
     code = err->code = CLV_UNAVAILABLE;
   return code;
 }
 
-/* Reports an answer that cannot be decoded or that contradicts the request. */
-static clv_code wrong_answer(clv_code code, clv_err *err) {
-  if (code == CLV_OK || code == CLV_UNIMPLEMENTED) return not_a_worker(code, err);
+/* Maps the error of an answer that cannot be decoded, or that contradicts the request, to
+ * CLV_BAD_ANSWER. */
+static clv_code map_answer_error(clv_code code, clv_err *err) {
+  if (code == CLV_OK || code == CLV_UNIMPLEMENTED) return map_call_error(code, err);
   err->code = CLV_BAD_ANSWER;
   return clv_err_prefix(err, "its answer violates the protocol");
 }
 
-/* libraries: "" from workers before 0.6.2. */
+/* Notifies the program if the instruction sets or libraries differ. libraries: "" from workers
+ * before 0.6.2. */
 static void compare_processors(const api_peer *p, const char *isa, const char *libraries) {
   const char *our_isa = clv_backend_isa(clv_backend_cpu());
   const char *ours = clv_backend_libraries(clv_backend_cpu());
@@ -79,8 +86,9 @@ static void compare_processors(const api_peer *p, const char *isa, const char *l
                p->name, libraries, ours);
 }
 
-/* Bits are promised for one kind of device, one instruction set or capability of it, and one
- * version of its libraries. */
+/* Notifies the program if the worker's results will not be bit-identical to the master's, or its
+ * clock is wrong. Bits are promised for one kind of device, one instruction set or capability of
+ * it, and one version of its libraries. */
 static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
   const clv_wire_about *theirs = &h->about;
   int at = clv_wire_device_of(h, p->device);
@@ -100,18 +108,18 @@ static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
                (long long)(skew / 1000));
 }
 
-static bool can(const clv_wire_about *a, const char *capability) {
+static bool has_capability(const clv_wire_about *a, const char *capability) {
   for (uint32_t i = 0; i < a->n_capabilities; i++)
     if (strcmp(a->capabilities[i], capability) == 0) return true;
   return false;
 }
 
-/* All nodes of a session have one lease: who would let go sooner than the others use it is
- * refused. */
+/* Refuses a worker that cannot use the session's reference lease. With a shorter lease it would
+ * free values that other nodes still use. */
 static clv_code check_lease(const clv_session_config *c, const clv_wire_about *theirs,
                             clv_err *err) {
   if (c->limits.reference_lease_ms == CLV_WIRE_REF_LEASE ||
-      can(theirs, CLV_CAPABILITY_REFERENCE_LEASE))
+      has_capability(theirs, CLV_CAPABILITY_REFERENCE_LEASE))
     return CLV_OK;
   return clv_fail(
       err, CLV_UNAVAILABLE,
@@ -120,7 +128,7 @@ static clv_code check_lease(const clv_session_config *c, const clv_wire_about *t
       theirs->software, CLV_WIRE_REF_LEASE / 1000, c->file);
 }
 
-static clv_code hello(api_peer *p, clv_err *err) {
+static clv_code exchange_hello(api_peer *p, clv_err *err) {
   const clv_session_config *c = p->runtime->config;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
@@ -132,10 +140,10 @@ static clv_code hello(api_peer *p, clv_err *err) {
   q.about.limits.credit_bytes = c->limits.credit_bytes;
   q.about.limits.peer_timeout_ms = (uint32_t)c->limits.peer_timeout_ms;
   CLV_TRY(clv_wire_hello_request_encode(&q, &request, err));
-  CLV_TRY(not_a_worker(call(p, CLV_METHOD_HELLO, &request, api_connect_timeout_ms(p), &reply, err),
-                       err));
+  CLV_TRY(map_call_error(
+      call_worker(p, CLV_METHOD_HELLO, &request, api_connect_timeout_ms(p), &reply, err), err));
   clv_piece piece = {reply.data, reply.len};
-  CLV_TRY(wrong_answer(clv_wire_hello_reply_decode(&piece, 1, &h, err), err));
+  CLV_TRY(map_answer_error(clv_wire_hello_reply_decode(&piece, 1, &h, err), err));
   if (h.about.protocol != CLV_WIRE_PROTOCOL)
     return clv_fail(err, CLV_UNAVAILABLE, "it speaks protocol %u, this program %d",
                     h.about.protocol, CLV_WIRE_PROTOCOL);
@@ -146,13 +154,13 @@ static clv_code hello(api_peer *p, clv_err *err) {
   p->limits = h.about.limits;
   p->peer_timeout_ms =
       clv_shorter_timeout((uint32_t)c->limits.peer_timeout_ms, h.about.limits.peer_timeout_ms);
-  p->has_state_files = can(&h.about, CLV_CAPABILITY_STATE_FILES);
-  p->has_row_cache = can(&h.about, CLV_CAPABILITY_CACHED);
-  p->has_state_pieces = can(&h.about, CLV_CAPABILITY_STATE_PIECES);
-  p->has_fixed_modules = can(&h.about, CLV_CAPABILITY_FIXED);
-  p->has_ties = can(&h.about, CLV_CAPABILITY_TIES);
-  p->has_bf16_weights = can(&h.about, CLV_CAPABILITY_FROZEN_BF16);
-  keep_devices(&h, p);
+  p->has_state_files = has_capability(&h.about, CLV_CAPABILITY_STATE_FILES);
+  p->has_row_cache = has_capability(&h.about, CLV_CAPABILITY_CACHED);
+  p->has_state_pieces = has_capability(&h.about, CLV_CAPABILITY_STATE_PIECES);
+  p->has_fixed_modules = has_capability(&h.about, CLV_CAPABILITY_FIXED);
+  p->has_ties = has_capability(&h.about, CLV_CAPABILITY_TIES);
+  p->has_bf16_weights = has_capability(&h.about, CLV_CAPABILITY_FROZEN_BF16);
+  store_devices(&h, p);
   compare_builds(p, &h);
   return CLV_OK;
 }
@@ -173,10 +181,11 @@ static clv_code open_session(api_peer *p, clv_err *err) {
     if (i != p->index && api_can_link_directly(p, &rt->peers[i]))
       identities[q.n_peer_identities++] = rt->peers[i].spec->identity;
   CLV_TRY(clv_wire_open_request_encode(&q, &request, err));
-  CLV_TRY(call(p, CLV_METHOD_OPEN_SESSION, &request, api_connect_timeout_ms(p), &reply, err));
+  CLV_TRY(
+      call_worker(p, CLV_METHOD_OPEN_SESSION, &request, api_connect_timeout_ms(p), &reply, err));
   clv_piece piece = {reply.data, reply.len};
-  CLV_TRY(wrong_answer(clv_wire_open_reply_decode(&piece, 1, &o, err), err));
-  p->opened = true;
+  CLV_TRY(map_answer_error(clv_wire_open_reply_decode(&piece, 1, &o, err), err));
+  p->has_session = true;
   if (memcmp(&o.incarnation, &p->incarnation, sizeof o.incarnation) != 0)
     return clv_fail(err, CLV_BAD_ANSWER,
                     "another process answered the opening of the session than its Hello: the "
@@ -204,14 +213,14 @@ void api_end_session(const api_peer *p) {
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   clv_wire_close_request q = {.session = p->runtime->session, .epoch = p->runtime->epoch};
   if (clv_wire_close_request_encode(&q, &request, &ignored) == CLV_OK &&
-      call(p, CLV_METHOD_CLOSE_SESSION, &request, 3000, &reply, &ignored) != CLV_OK)
+      call_worker(p, CLV_METHOD_CLOSE_SESSION, &request, 3000, &reply, &ignored) != CLV_OK)
     clv_log(CLV_LOG_DEBUG, "closing the session at %s: %s", p->name, ignored.text);
 }
 
 static clv_code connect_worker(api_peer *p, clv_err *err) {
   CLV_TRY(clv_interrupt_check(err));
   if (!p->runtime->platform.call) CLV_TRY(dial_worker(p, err));
-  CLV_TRY(hello(p, err));
+  CLV_TRY(exchange_hello(p, err));
   if (p->state != PEER_PRESENT) api_end_session(p);
   return open_session(p, err);
 }
@@ -230,7 +239,7 @@ static void add_worker_and_advice(const api_peer *p, clv_err *err) {
   if (err->code == CLV_DENIED && p->runtime->identity)
     clv_fail(err, CLV_DENIED, "%s: add identity %s to `allow` in its worker.yaml, as master",
              err->text, p->runtime->identity->uri);
-  if (strncmp(err->text, at, strlen(at)) == 0) /* the call has said where */
+  if (strncmp(err->text, at, strlen(at)) == 0) /* the text begins with the address already */
     clv_err_prefix(err, "worker '%s'", p->name);
   else
     clv_err_prefix(err, "worker '%s' at %s", p->name, at);
@@ -265,27 +274,28 @@ cleave_status api_connect(cleave_runtime *rt, cleave_error *error) {
 
 /* ---- modules as data ------------------------------------------------------------------------- */
 
-static bool is_named(const cleave_module *m, const char *worker) {
+static bool is_listed_direct(const cleave_module *m, const char *worker) {
   for (uint32_t i = 0; i < m->n_direct_to; i++)
     if (strcmp(m->direct_to[i], worker) == 0) return true;
   return false;
 }
 
-/* Whom the module's worker dials; returns their number. */
-static uint32_t direct_peers(const cleave_module *m, const char **names) {
+/* Lists the workers to which the module's worker may link directly. Returns how many. */
+static uint32_t list_direct_peers(const cleave_module *m, const char **names) {
   cleave_runtime *rt = m->runtime;
   const api_peer *from = &rt->peers[m->node];
   uint32_t n = 0;
   LOCKED(rt);
   for (uint32_t i = 1; !rt->via_master && i < rt->n_peers; i++) {
     const api_peer *p = &rt->peers[i];
-    bool wanted = m->direct_to ? is_named(m, p->name) : rt->direct && p != from;
+    bool wanted = m->direct_to ? is_listed_direct(m, p->name) : rt->sends_directly && p != from;
     if (wanted && api_can_link_directly(from, p)) names[n++] = p->name;
   }
   return n;
 }
 
-/* names: [m->params->n], groups: [CLV_WIRE_GROUPS], memory for what the request points to. */
+/* Adds the optimiser and its groups to a request. names, [m->params->n], and groups,
+ * [CLV_WIRE_GROUPS]: memory that the request points to. */
 static void put_groups(const cleave_module *m, const char **names, clv_wire_group *groups,
                        clv_wire_load_request *q) {
   if (!m->optimizer) return;
@@ -302,7 +312,7 @@ static void put_groups(const cleave_module *m, const char **names, clv_wire_grou
   }
 }
 
-static bool same_spec(const clv_wire_spec *theirs, clv_dtype dtype, const clv_shape *shape) {
+static bool is_same_spec(const clv_wire_spec *theirs, clv_dtype dtype, const clv_shape *shape) {
   return theirs->dtype == dtype && clv_shape_equal(&theirs->shape, shape);
 }
 
@@ -316,19 +326,19 @@ static clv_code check_loaded(const cleave_module *m, const clv_wire_load_reply *
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *mine = &m->params->list[i];
     if (strcmp(o->params[i].name, mine->name) != 0 ||
-        !same_spec(&o->params[i].spec, mine->dtype, &mine->shape))
+        !is_same_spec(&o->params[i].spec, mine->dtype, &mine->shape))
       return clv_fail(err, CLV_BAD_ANSWER, "its parameter %d is not '%s' of the graph", i,
                       mine->name);
   }
-  if (o->n_outputs != 1 || !same_spec(&o->outputs[0], output->dtype, &output->shape))
+  if (o->n_outputs != 1 || !is_same_spec(&o->outputs[0], output->dtype, &output->shape))
     return clv_fail(err, CLV_BAD_ANSWER, "it reports another output than the graph has");
-  if (o->memory_bytes > MOST_MODULE_BYTES)
+  if (o->memory_bytes > MAX_MODULE_BYTES)
     return clv_fail(err, CLV_BAD_ANSWER, "it reports that the module takes %llu bytes",
                     (unsigned long long)o->memory_bytes);
   return CLV_OK;
 }
 
-/* "cpu" is no device of a worker that has "cpu:1" alone. */
+/* True if the list has exactly this device: "cpu" does not match "cpu:1". */
 static bool is_listed(const char *devices, const char *name) {
   size_t len = strlen(name);
   for (const char *at = devices; (at = strstr(at, name)) != NULL; at += len)
@@ -347,7 +357,8 @@ void api_module_set_device(cleave_module *m, const char *device) {
     snprintf(m->device, sizeof m->device, "%.*s", API_DEVICE_NAME - 1, device);
 }
 
-/* A worker that takes no notice would train two parameters. */
+/* Adds the ties to a request. Refuses a worker that does not support ties, because it would train
+ * two separate parameters. */
 static clv_code put_ties(const cleave_module *m, const api_peer *p, clv_wire_load_request *q,
                          clv_err *err) {
   for (int i = 0; i < m->params->n_ties; i++) {
@@ -357,7 +368,7 @@ static clv_code put_ties(const cleave_module *m, const api_peer *p, clv_wire_loa
                       "'%s' is another layer's parameter, and this worker knows no such thing: "
                       "update it",
                       t->param.name);
-    q->ties[i].module = m->owners[i] ? m->owners[i]->index + 1 : 0;
+    q->ties[i].module = m->tie_owners[i] ? m->tie_owners[i]->index + 1 : 0;
   }
   return CLV_OK;
 }
@@ -388,7 +399,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
                              .fixed = m->frozen_is_final,
                              .frozen_bf16 = m->frozen_bf16,
                              .peers = others,
-                             .input_needs_grad = m->input_grads,
+                             .input_needs_grad = m->needs_input_grads,
                              .device = m->device,
                              .name = m->name,
                              .fresh = m->initialized,
@@ -399,24 +410,24 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
   CLV_TRY(clv_module_message_make(m->graph, &message, &q, err));
   CLV_TRY(put_ties(m, p, &q, err));
   put_artifact(m, &q);
-  q.n_peers = direct_peers(m, others);
+  q.n_peers = list_direct_peers(m, others);
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
   put_groups(m, names, groups, &q);
   CLV_TRY(clv_wire_load_request_encode(&q, &request, err));
-  clv_code code = call(p, CLV_METHOD_LOAD_MODULE, &request, timeout_ms, &reply, err);
+  clv_code code = call_worker(p, CLV_METHOD_LOAD_MODULE, &request, timeout_ms, &reply, err);
   if (code == CLV_NOT_FOUND && m->artifact)
-    code = err->code = CLV_DATA_LOSS; /* weights that are not there, as a file that is not */
+    code = err->code = CLV_DATA_LOSS; /* a missing artifact counts as a missing file of weights */
   CLV_TRY(code);
   clv_piece piece = {reply.data, reply.len};
-  CLV_TRY(wrong_answer(clv_wire_load_reply_decode(&piece, 1, &o, err), err));
+  CLV_TRY(map_answer_error(clv_wire_load_reply_decode(&piece, 1, &o, err), err));
   CLV_TRY(check_loaded(m, &o, err));
   api_module_set_device(m, o.device);
   return CLV_OK;
 }
 
-/* As above, for a module at the master. */
-static void stage_groups(const cleave_module *m, const char **names, clv_module_group *groups,
-                         clv_module_options *o) {
+/* As put_groups, for a module at the master. */
+static void put_local_groups(const cleave_module *m, const char **names, clv_module_group *groups,
+                             clv_module_options *o) {
   if (!m->optimizer) return;
   o->is_trainable = true;
   o->has_no_revert = m->optimizer->no_rollback;
@@ -432,7 +443,7 @@ static void stage_groups(const cleave_module *m, const char **names, clv_module_
 }
 
 /* Returns the batch of the first input that is not a scalar. */
-static int64_t batch_of(const cleave_module *m) {
+static int64_t batch_size_of(const cleave_module *m) {
   for (uint32_t i = 0; i < m->n_inputs; i++) {
     const clv_shape *shape = &m->graph->nodes[m->inputs[i]].shape;
     if (shape->rank) return shape->dim[0];
@@ -440,23 +451,23 @@ static int64_t batch_of(const cleave_module *m) {
   return 1;
 }
 
-/* While the module is made; then it has them itself. */
-typedef struct local_owners {
+/* Modules at the master that own tied parameters, pinned while another module is made. */
+typedef struct pinned_owners {
   clv_module_tie *list;
   uint32_t n;
-} local_owners;
+} pinned_owners;
 
-static void local_owners_done(local_owners *o) {
+static void unpin_owners(pinned_owners *o) {
   for (uint32_t i = 0; i < o->n; i++) clv_node_unpin_module(o->list[i].of);
   free(o->list);
 }
 
-static clv_code pin_owners(const cleave_module *m, local_owners *o, clv_err *err) {
+static clv_code pin_owners(const cleave_module *m, pinned_owners *o, clv_err *err) {
   CLV_TRY(clv_alloc((size_t)m->params->n_ties, sizeof *o->list, &o->list, err));
   for (int i = 0; i < m->params->n_ties; i++) {
-    if (!m->owners[i]) continue;
+    if (!m->tie_owners[i]) continue;
     o->list[o->n].node = m->graph->nodes[m->params->ties[i].param.node].name;
-    CLV_TRY(clv_node_pin_module(m->runtime->node, m->owners[i]->index, &o->list[o->n].of, err));
+    CLV_TRY(clv_node_pin_module(m->runtime->node, m->tie_owners[i]->index, &o->list[o->n].of, err));
     o->n++;
   }
   return CLV_OK;
@@ -467,7 +478,7 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
   clv_module *module;
   clv_module_group groups[CLV_WIRE_GROUPS];
   CLV_AUTO(clv_freep) const char **names = NULL;
-  CLV_AUTO(local_owners_done) local_owners ties = {0};
+  CLV_AUTO(unpin_owners) pinned_owners ties = {0};
   clv_module_options o = {.index = m->index,
                           .generation = m->generation,
                           .name = m->name,
@@ -478,18 +489,18 @@ static clv_code load_local(const cleave_module *m, clv_err *err) {
                           .tf32 = m->tf32,
                           .is_frozen_for_good = m->frozen_is_final,
                           .frozen_bf16 = m->frozen_bf16,
-                          .input_needs_grad = m->input_grads,
+                          .input_needs_grad = m->needs_input_grads,
                           .in_flight = m->in_flight,
                           .frozen = m->frozen,
                           .n_frozen = m->n_frozen};
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *names, &names, err));
-  stage_groups(m, names, groups, &o);
+  put_local_groups(m, names, groups, &o);
   CLV_TRY(pin_owners(m, &ties, err));
   o.ties = ties.list;
   o.n_ties = ties.n;
   CLV_TRY(api_graph_copy(m->graph, &o.graph, err));
   CLV_TRY(clv_module_new(&o, &module, err));
-  clv_code code = clv_module_warm_up(module, batch_of(m), err);
+  clv_code code = clv_module_warm_up(module, batch_size_of(m), err);
   if (code != CLV_OK) {
     clv_module_free(module);
     return code;

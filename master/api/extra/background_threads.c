@@ -14,30 +14,30 @@ enum { IS_NEW, RUNS };
 typedef struct job {
   cleave_status (*run)(struct job *j, cleave_error *error);
   cleave_runtime *runtime;
-  cleave_module *module; /* NULL: of none */
+  cleave_module *module; /* module of the job; NULL: none */
   char worker[CLEAVE_NAME + 1];
   uint64_t deadline_ms;
   bool input_grads;
   api_reload *reloading;
   pthread_t thread;
-  bool ended;
-  cleave_error result; /* of one that has ended */
+  bool has_ended;
+  cleave_error result; /* how the job ended; set if has_ended */
 } job;
 
 /* ---- the functions --------------------------------------------------------------------------- */
 
-static cleave_status place(job *j, cleave_error *error) {
+static cleave_status run_place(job *j, cleave_error *error) {
   cleave_module *m = j->module;
   LOCKED(j->runtime);
   if (m->released) return api_fail(error, CLV_NOT_FOUND, "module '%s' was released", m->name);
   return api_module_place(m, j->input_grads, j->deadline_ms, error);
 }
 
-static cleave_status reload(job *j, cleave_error *error) {
+static cleave_status run_reload(job *j, cleave_error *error) {
   return api_reload_run(j->runtime, j->reloading, j->deadline_ms, error);
 }
 
-static cleave_status rejoin(job *j, cleave_error *error) {
+static cleave_status run_rejoin(job *j, cleave_error *error) {
   return cleave_worker_rejoin(j->runtime, j->worker, j->deadline_ms, error);
 }
 
@@ -59,18 +59,18 @@ static void *run(void *user) {
   (void)!j->run(j, &why);
   LOCKED(j->runtime);
   j->result = why;
-  j->ended = true;
+  j->has_ended = true;
   api_wake(j->runtime);
   return NULL;
 }
 
-static void finish(cleave_runtime *rt, api_future *f, const cleave_error *why) {
+static void finish_job(cleave_runtime *rt, api_future *f, const cleave_error *why) {
   job_free(clv_steal(&f->work));
   api_future_finish(rt, f, why);
 }
 
-static cleave_status begin(cleave_runtime *rt, api_arguments *a, api_future *f,
-                           cleave_error *error) {
+static cleave_status begin_job(cleave_runtime *rt, api_arguments *a, api_future *f,
+                               cleave_error *error) {
   job *j = clv_steal(&a->work);
   (void)rt;
   (void)error;
@@ -80,28 +80,28 @@ static cleave_status begin(cleave_runtime *rt, api_arguments *a, api_future *f,
   return CLEAVE_OK;
 }
 
-static void advance(cleave_runtime *rt, api_future *f) {
+static void advance_job(cleave_runtime *rt, api_future *f) {
   job *j = f->work;
   cleave_error why;
-  if (f->stage == RUNS && !j->ended) return;
+  if (f->stage == RUNS && !j->has_ended) return;
   if (f->stage == RUNS) {
     pthread_join(j->thread, NULL);
     why = j->result;
-    finish(rt, f, &why);
+    finish_job(rt, f, &why);
     return;
   }
   f->stage = RUNS;
   f->cannot_cancel = true;
   if (pthread_create(&j->thread, NULL, run, j) == 0) return;
   api_fail(&why, CLV_EXHAUSTED, "no thread for the futures of the program");
-  finish(rt, f, &why);
+  finish_job(rt, f, &why);
 }
 
 static const api_operation operation = {
-    .name = "the way", .begin = begin, .advance = advance, .has_thread = true};
+    .name = "the way", .begin = begin_job, .advance = advance_job, .has_thread = true};
 
-/* The record of a module stays until its job is done. */
-static cleave_status start(const job *from, cleave_future *ret_future, cleave_error *error) {
+/* Starts a job and returns its future. The module's record stays until the job has ended. */
+static cleave_status start_job(const job *from, cleave_future *ret_future, cleave_error *error) {
   job *j;
   TRY(clv_alloc(1, sizeof *j, &j, &err));
   *j = *from;
@@ -109,7 +109,7 @@ static cleave_status start(const job *from, cleave_future *ret_future, cleave_er
   if (j->module) api_module_add_kept(j->module);
   api_arguments a = {.deadline_ms = j->deadline_ms, .work = j};
   cleave_status status = api_run_async(from->runtime, &operation, &a, ret_future, error);
-  job_free(a.work); /* it could not begin */
+  job_free(a.work); /* not NULL if the job could not begin */
   return status;
 }
 
@@ -119,12 +119,12 @@ cleave_status cleave_module_place_async(cleave_runtime *runtime, cleave_module *
                                         bool input_grads, uint64_t deadline_ms,
                                         cleave_future *ret_future, cleave_error *error) {
   NOT_NULL(runtime, module, ret_future);
-  const job j = {.run = place,
+  const job j = {.run = run_place,
                  .runtime = runtime,
                  .module = module,
                  .deadline_ms = deadline_ms,
                  .input_grads = input_grads};
-  return start(&j, ret_future, error);
+  return start_job(&j, ret_future, error);
 }
 
 cleave_status cleave_module_reload_async(cleave_runtime *runtime, cleave_module *module,
@@ -132,17 +132,17 @@ cleave_status cleave_module_reload_async(cleave_runtime *runtime, cleave_module 
                                          uint64_t deadline_ms, cleave_future *ret_future,
                                          cleave_error *error) {
   NOT_NULL(runtime, module, ret_future);
-  job j = {.run = reload, .runtime = runtime, .module = module, .deadline_ms = deadline_ms};
+  job j = {.run = run_reload, .runtime = runtime, .module = module, .deadline_ms = deadline_ms};
   PASS(api_reload_new(runtime, module, weights, optimizer, &j.reloading, error));
-  return start(&j, ret_future, error);
+  return start_job(&j, ret_future, error);
 }
 
 cleave_status cleave_worker_rejoin_async(cleave_runtime *runtime, const char *worker,
                                          uint64_t deadline_ms, cleave_future *ret_future,
                                          cleave_error *error) {
   NOT_NULL(runtime, worker, ret_future);
-  job j = {.run = rejoin, .runtime = runtime, .deadline_ms = deadline_ms};
+  job j = {.run = run_rejoin, .runtime = runtime, .deadline_ms = deadline_ms};
   PASS(api_rejoin_check(runtime, worker, error));
   snprintf(j.worker, sizeof j.worker, "%s", worker);
-  return start(&j, ret_future, error);
+  return start_job(&j, ret_future, error);
 }

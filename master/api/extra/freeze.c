@@ -9,7 +9,7 @@
 
 /* ---- freezing and thawing -------------------------------------------------------------------- */
 
-static bool is_meant(const clv_param *p, const char *name) {
+static bool matches_name(const clv_param *p, const char *name) {
   return p->trainable && fnmatch(name, p->name, 0) == 0;
 }
 
@@ -18,7 +18,7 @@ static cleave_status check_names(const cleave_module *m, const char *const *name
   for (size_t k = 0; k < n; k++) {
     bool any = false;
     if (!names[k]) return api_fail(error, CLV_INVALID, "names[%zu] is NULL", k);
-    for (int i = 0; i < m->params->n; i++) any |= is_meant(&m->params->list[i], names[k]);
+    for (int i = 0; i < m->params->n; i++) any |= matches_name(&m->params->list[i], names[k]);
     if (!any)
       return api_fail(error, CLV_NOT_FOUND, "module '%s' has no parameter '%s' to %s", m->name,
                       names[k], what);
@@ -26,7 +26,7 @@ static cleave_status check_names(const cleave_module *m, const char *const *name
   return CLEAVE_OK;
 }
 
-/* From what its parameters say. */
+/* Lists the frozen parameters and counts those that learn. */
 static void count_learning(cleave_module *m) {
   m->n_frozen = m->n_learning = 0;
   for (int i = 0; i < m->params->n; i++) {
@@ -45,7 +45,7 @@ static cleave_status set_frozen(cleave_module *m, const char *const *names, size
     clv_param *p = &m->params->list[i];
     before[i] = p->frozen;
     for (size_t k = 0; k < n; k++)
-      if (is_meant(p, names[k])) p->frozen = frozen;
+      if (matches_name(p, names[k])) p->frozen = frozen;
   }
   cleave_status status = api_groups_add_unstepped(m, error);
   for (int i = 0; i < m->params->n && status != CLEAVE_OK; i++)
@@ -55,8 +55,9 @@ static cleave_status set_frozen(cleave_module *m, const char *const *names, size
   return status;
 }
 
-static cleave_status change(cleave_runtime *rt, cleave_module *m, const char *const *names,
-                            size_t n, bool frozen, uint64_t deadline_ms, cleave_error *error) {
+static cleave_status change_frozen(cleave_runtime *rt, cleave_module *m, const char *const *names,
+                                   size_t n, bool frozen, uint64_t deadline_ms,
+                                   cleave_error *error) {
   const char *what = frozen ? "freeze" : "thaw",
              *cannot = frozen ? "freezes nothing" : "thaws nothing";
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
@@ -74,12 +75,12 @@ cleave_status cleave_parameter_freeze(cleave_runtime *runtime, cleave_module *mo
                                       const char *const *names, size_t n, uint64_t deadline_ms,
                                       cleave_error *error) {
   NOT_NULL(runtime, module, names);
-  return change(runtime, module, names, n, true, deadline_ms, error);
+  return change_frozen(runtime, module, names, n, true, deadline_ms, error);
 }
 
 cleave_status cleave_parameter_thaw(cleave_runtime *runtime, cleave_module *module,
                                     const char *const *names, size_t n, uint64_t deadline_ms,
                                     cleave_error *error) {
   NOT_NULL(runtime, module, names);
-  return change(runtime, module, names, n, false, deadline_ms, error);
+  return change_frozen(runtime, module, names, n, false, deadline_ms, error);
 }

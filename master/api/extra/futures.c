@@ -15,9 +15,9 @@ cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_future future, 
   PASS(api_future_find(runtime, future, &f, error));
   if (runtime->single_thread) api_poll(runtime);
   (void)api_futures_advance(runtime);
-  if (runtime->single_thread && runtime->futures_state->call_back)
-    (void)runtime->futures_state->call_back(runtime);
-  *ret_ready = f->done;
+  if (runtime->single_thread && runtime->futures_state->run_callbacks)
+    (void)runtime->futures_state->run_callbacks(runtime);
+  *ret_ready = f->is_done;
   api_future_release_use(runtime, f);
   return CLEAVE_OK;
 }
@@ -33,7 +33,7 @@ cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
   return status;
 }
 
-static void leave_all(cleave_runtime *rt, const cleave_future *futures, size_t n) {
+static void release_all(cleave_runtime *rt, const cleave_future *futures, size_t n) {
   for (size_t i = 0; i < n; i++) {
     api_future *f = api_id_table_get(&rt->futures, futures[i].id);
     if (!f) continue;
@@ -42,15 +42,15 @@ static void leave_all(cleave_runtime *rt, const cleave_future *futures, size_t n
   }
 }
 
-static cleave_status find_all(cleave_runtime *rt, const cleave_future *futures, size_t n,
-                              cleave_error *error) {
+static cleave_status watch_all(cleave_runtime *rt, const cleave_future *futures, size_t n,
+                               cleave_error *error) {
   bool any = false;
   for (size_t i = 0; i < n; i++) {
     api_future *f;
     if (!futures[i].id) continue;
     cleave_status status = api_future_find(rt, futures[i], &f, error);
     if (status != CLEAVE_OK) {
-      leave_all(rt, futures, i);
+      release_all(rt, futures, i);
       return status;
     }
     api_future_set_watched(f, true);
@@ -62,16 +62,16 @@ static cleave_status find_all(cleave_runtime *rt, const cleave_future *futures, 
 cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futures, size_t n,
                               uint64_t deadline_ms, size_t *ret_index, cleave_error *error) {
   size_t index = 0;
-  char heard[200];
+  char silence[200];
   NOT_NULL(runtime, futures, ret_index);
   LOCKED(runtime);
-  PASS(find_all(runtime, futures, n, error));
+  PASS(watch_all(runtime, futures, n, error));
   bool in_time =
       api_futures_await_any(runtime, futures, n, api_deadline_ns(runtime, deadline_ms), &index);
-  leave_all(runtime, futures, n);
+  release_all(runtime, futures, n);
   if (!in_time)
     return api_fail(error, CLV_DEADLINE, "none of %zu futures was done in time%s", n,
-                    api_describe_silence(runtime, heard, sizeof heard));
+                    api_describe_silence(runtime, silence, sizeof silence));
   *ret_index = index;
   return CLEAVE_OK;
 }
@@ -129,23 +129,24 @@ static bool take_callback(cleave_runtime *rt, api_callback *ret, cleave_future *
   return true;
 }
 
-/* One at a time, with nothing held. True: some were due. */
-static bool call_back(cleave_runtime *rt) {
+/* Calls the callbacks that are due, one at a time and without the lock. Returns true if there were
+ * any. */
+static bool run_callbacks(cleave_runtime *rt) {
   api_futures *all = rt->futures_state;
   api_callback c;
   cleave_future future;
   cleave_error why;
   bool any = false;
-  if (all->calling) return false;
-  all->calling = true;
-  all->caller = pthread_self();
+  if (all->is_calling_back) return false;
+  all->is_calling_back = true;
+  all->callback_thread = pthread_self();
   while (take_callback(rt, &c, &future, &why)) {
     any = true;
     api_unlock(rt);
     c.function(c.user, future, &why);
     api_lock(rt);
   }
-  all->calling = false;
+  all->is_calling_back = false;
   return any;
 }
 
@@ -163,8 +164,8 @@ static cleave_status add_callback(cleave_runtime *rt, api_future *f, const api_c
   *f->callbacks_end = c;
   f->callbacks_end = &c->next;
   if (!f->is_finished) api_future_set_watched(f, true);
-  if (!f->done || !first) return CLEAVE_OK;
-  f->done = false; /* it stands among the ready ones from here */
+  if (!f->is_done || !first) return CLEAVE_OK;
+  f->is_done = false; /* api_future_settle sets it again and queues the future */
   cleave_error why = f->why;
   api_future_settle(rt, f, &why);
   return CLEAVE_OK;
@@ -178,7 +179,7 @@ cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
   NOT_NULL(runtime);
   if (!function) return api_fail(error, CLV_INVALID, "the argument function is NULL");
   LOCKED(runtime);
-  runtime->futures_state->call_back = call_back;
+  runtime->futures_state->run_callbacks = run_callbacks;
   PASS(api_futures_start_thread(runtime, error));
   PASS(api_future_find(runtime, future, &f, error));
   const api_callback call = {.function = function, .user = user};
@@ -190,18 +191,18 @@ cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-typedef cleave_status result(const api_future *f, void *ret, cleave_error *error);
+typedef cleave_status result_fn(const api_future *f, void *ret, cleave_error *error);
 
-/* Finds a future that is done, went well, and has results of that type. */
+/* Finds a future that has ended with success and has results of that type. */
 static cleave_status find_done(cleave_runtime *rt, cleave_future future, const char *what,
-                               result *out, api_future **ret, cleave_error *error) {
+                               result_fn *out, api_future **ret, cleave_error *error) {
   api_future *f;
   PASS(api_future_find(rt, future, &f, error));
   cleave_status status = CLEAVE_OK;
   if (f->op->copy_result != out)
     status = api_fail(error, CLV_INVALID, "future %llu, %s of %s, brings no %s",
                       (unsigned long long)future.id, f->op->name, f->subject, what);
-  else if (!f->done)
+  else if (!f->is_done)
     status = api_fail(error, CLV_PRECONDITION, "future %llu, %s of %s, is not done: wait for it",
                       (unsigned long long)future.id, f->op->name, f->subject);
   else
@@ -213,9 +214,10 @@ static cleave_status find_done(cleave_runtime *rt, cleave_future future, const c
   return status;
 }
 
-/* The result is copied without the lock: a record that is done does not change. */
+/* Copies the result of a future. Copies without the lock, because a record that is done does not
+ * change. */
 static cleave_status take_result(cleave_runtime *rt, cleave_future future, const char *what,
-                                 result *out, void *ret, cleave_error *error) {
+                                 result_fn *out, void *ret, cleave_error *error) {
   api_future *f;
   {
     LOCKED(rt);

@@ -10,15 +10,15 @@
 
 #include "master/api/extra/extra_int.h"
 
-enum { WAITS_FOR_EARLIER, IS_ASKED };
+enum { WAITS_FOR_EARLIER, REQUEST_SENT };
 
-/* The gradients of one module, in flight or here. */
-typedef struct part {
+/* The gradients of one module, requested or received. */
+typedef struct module_gradients {
   cleave_module *module;
   api_state_item *items; /* [cap] */
   uint32_t cap;
   api_state_request request;
-} part;
+} module_gradients;
 
 typedef struct leaf_gradient {
   uint64_t id;
@@ -26,12 +26,12 @@ typedef struct leaf_gradient {
 } leaf_gradient;
 
 /* All gradients of a context. */
-typedef struct gathering {
-  part *parts; /* [n_parts] */
+typedef struct all_gradients {
+  module_gradients *parts; /* [n_parts] */
   uint32_t n_parts;
   leaf_gradient *leaves; /* [n_leaves] */
   uint32_t n_leaves;
-} gathering;
+} all_gradients;
 
 /* True if earlier operations of the context have ended. If the context has failed, f ends with its
  * error. */
@@ -42,15 +42,15 @@ static bool may_begin(cleave_runtime *rt, api_future *f) {
   return false;
 }
 
-static void name_context(api_future *f, api_context *c) {
+static void set_context(api_future *f, api_context *c) {
   f->context = c;
   f->context_id = c->id;
 }
 
-static void late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
-  const gathering *g = f->work;
+static void deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const all_gradients *g = f->work;
   const cleave_module *m = f->module;
-  char heard[200];
+  char silence[200];
   if (f->stage == WAITS_FOR_EARLIER) {
     api_fail(ret, CLV_DEADLINE, "what was begun in context %s before was not done in time",
              f->context->name);
@@ -60,21 +60,21 @@ static void late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
     if (!api_is_request_answered(&g->parts[i].request)) m = g->parts[i].module;
   api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", f->subject,
            m ? m->name : "", m ? cleave_module_node(m) : "",
-           api_describe_silence(rt, heard, sizeof heard));
+           api_describe_silence(rt, silence, sizeof silence));
   if (m) api_set_error_node(ret, cleave_module_node(m), m->name);
 }
 
 /* ---- one ------------------------------------------------------------------------------------- */
 
-static cleave_status not_reached(const api_context *c, const cleave_module *m, const char *name,
-                                 cleave_error *error) {
+static cleave_status fail_not_reached(const api_context *c, const cleave_module *m,
+                                      const char *name, cleave_error *error) {
   return api_fail(error, CLV_NOT_FOUND,
                   "context %s has no gradient of '%s' of module '%s': no backward got there",
                   c->name, name, m->name);
 }
 
-static cleave_status check_learns(const cleave_module *m, const char *name, const clv_param **ret,
-                                  cleave_error *error) {
+static cleave_status check_requires_grad(const cleave_module *m, const char *name,
+                                         const clv_param **ret, cleave_error *error) {
   const clv_param *p = clv_params_find(m->params, name);
   if (!p || !p->trainable)
     return api_fail(error, CLV_NOT_FOUND, "module '%s' has no parameter '%s'", m->name, name);
@@ -91,39 +91,39 @@ static cleave_status begin_one(cleave_runtime *rt, api_arguments *a, api_future 
   const char *name = a->name;
   api_context *c;
   PASS(api_find_context(rt, a->context, &c, error));
-  PASS(check_learns(m, name, NULL, error));
-  name_context(f, c);
+  PASS(check_requires_grad(m, name, NULL, error));
+  set_context(f, c);
   f->module = m;
   snprintf(f->subject, sizeof f->subject, "%s", name);
   f->request.item_name = f->subject;
   return CLEAVE_OK;
 }
 
-static cleave_status ask_one(api_future *f, cleave_error *error) {
+static cleave_status request_one(api_future *f, cleave_error *error) {
   const api_context *c = f->context;
-  f->stage = IS_ASKED;
-  if (!c->has_gradient[f->module->index]) return not_reached(c, f->module, f->subject, error);
+  f->stage = REQUEST_SENT;
+  if (!c->has_gradient[f->module->index]) return fail_not_reached(c, f->module, f->subject, error);
   return api_state_send_get(f->module, CLV_STATE_GRADIENTS, c->id, &f->request, error);
 }
 
-static cleave_status judge_one(api_future *f, cleave_error *error) {
+static cleave_status take_one(api_future *f, cleave_error *error) {
   if (f->request.failed) {
     *error = f->request.failure;
     return error->status;
   }
-  PASS(api_state_check_item(f->module, f->subject, f->request.found, error));
-  f->tensor = clv_steal(&f->request.found);
-  return f->tensor ? CLEAVE_OK : not_reached(f->context, f->module, f->subject, error);
+  PASS(api_state_check_item(f->module, f->subject, f->request.found_tensor, error));
+  f->tensor = clv_steal(&f->request.found_tensor);
+  return f->tensor ? CLEAVE_OK : fail_not_reached(f->context, f->module, f->subject, error);
 }
 
 static void advance_one(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   if (f->stage == WAITS_FOR_EARLIER) {
     if (!may_begin(rt, f)) return;
-    (void)ask_one(f, &why);
+    (void)request_one(f, &why);
   }
   if (why.status == CLEAVE_OK && !api_is_request_answered(&f->request)) return;
-  if (why.status == CLEAVE_OK) (void)judge_one(f, &why);
+  if (why.status == CLEAVE_OK) (void)take_one(f, &why);
   api_future_finish(rt, f, &why);
 }
 
@@ -153,38 +153,39 @@ cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference lea
 
 static cleave_status begin_all(cleave_runtime *rt, api_arguments *a, api_future *f,
                                cleave_error *error) {
-  gathering *g;
+  all_gradients *g;
   api_context *c;
   PASS(api_find_context(rt, a->context, &c, error));
   TRY(clv_alloc(1, sizeof *g, &g, &err));
   f->work = g;
-  name_context(f, c);
+  set_context(f, c);
   snprintf(f->subject, sizeof f->subject, "the gradients of context %.64s", c->name);
   return CLEAVE_OK;
 }
 
-static int by_number(const void *a, const void *b) {
-  const part *p = a, *q = b;
-  return (p->module->number > q->module->number) - (p->module->number < q->module->number);
+static int compare_load_numbers(const void *a, const void *b) {
+  const module_gradients *p = a, *q = b;
+  return (p->module->load_number > q->module->load_number) -
+         (p->module->load_number < q->module->load_number);
 }
 
-static cleave_status find_parts(const cleave_runtime *rt, api_future *f, cleave_error *error) {
-  gathering *g = f->work;
+static cleave_status find_modules(const cleave_runtime *rt, api_future *f, cleave_error *error) {
+  all_gradients *g = f->work;
   TRY(clv_alloc(CLV_MAX(rt->n_modules, 1), sizeof *g->parts, &g->parts, &err));
   for (uint32_t i = 0; i < rt->n_modules; i++)
     if (f->context->has_gradient[i] && rt->modules[i] && !rt->modules[i]->released)
       g->parts[g->n_parts++].module = rt->modules[i];
-  qsort(g->parts, g->n_parts, sizeof *g->parts, by_number);
+  qsort(g->parts, g->n_parts, sizeof *g->parts, compare_load_numbers);
   return CLEAVE_OK;
 }
 
-/* Every node is asked before any is waited for. */
-static cleave_status ask_all(const cleave_runtime *rt, api_future *f, cleave_error *error) {
-  const gathering *g = f->work;
-  f->stage = IS_ASKED;
-  PASS(find_parts(rt, f, error));
+/* Requests the gradients of all modules, before any answer is waited for. */
+static cleave_status request_all(const cleave_runtime *rt, api_future *f, cleave_error *error) {
+  const all_gradients *g = f->work;
+  f->stage = REQUEST_SENT;
+  PASS(find_modules(rt, f, error));
   for (uint32_t i = 0; i < g->n_parts; i++) {
-    part *q = &g->parts[i];
+    module_gradients *q = &g->parts[i];
     q->cap = q->module->n_learning;
     TRY(clv_alloc(q->cap, sizeof *q->items, &q->items, &err));
     q->request = (api_state_request){.items = q->items, .count = q->cap, .may_have_fewer = true};
@@ -195,7 +196,7 @@ static cleave_status ask_all(const cleave_runtime *rt, api_future *f, cleave_err
 
 /* Checks the gradients of a module: one of each trainable parameter, in their order, or none if no
  * backward reached it. */
-static cleave_status check_part(const part *q, cleave_error *error) {
+static cleave_status check_module_gradients(const module_gradients *q, cleave_error *error) {
   const cleave_module *m = q->module;
   uint32_t n = 0;
   bool good = !q->request.count || q->request.count == m->n_learning;
@@ -218,18 +219,18 @@ static bool is_listed(const api_value *v) { return !v->module && v->gradient && 
 
 /* Takes the gradients of the listed leaves, from the oldest. */
 static cleave_status take_leaves(api_future *f, cleave_error *error) {
-  gathering *g = f->work;
+  all_gradients *g = f->work;
   uint32_t n = 0;
-  for (const api_value *v = f->context->newest; v; v = v->older) n += is_listed(v);
+  for (const api_value *v = f->context->newest_value; v; v = v->older) n += is_listed(v);
   TRY(clv_alloc(CLV_MAX(n, 1), sizeof *g->leaves, &g->leaves, &err));
   g->n_leaves = n;
-  for (const api_value *v = f->context->newest; v; v = v->older)
+  for (const api_value *v = f->context->newest_value; v; v = v->older)
     if (is_listed(v)) g->leaves[--n] = (leaf_gradient){v->id, clv_tensor_ref(v->gradient)};
   return CLEAVE_OK;
 }
 
-static bool are_over(const api_future *f) {
-  const gathering *g = f->work;
+static bool have_all_answers(const api_future *f) {
+  const all_gradients *g = f->work;
   bool over = true;
   for (uint32_t i = 0; i < g->n_parts && over; i++) {
     const api_state_request *r = &g->parts[i].request;
@@ -239,27 +240,27 @@ static bool are_over(const api_future *f) {
   return over;
 }
 
-static cleave_status judge_all(api_future *f, cleave_error *error) {
-  const gathering *g = f->work;
+static cleave_status take_all(api_future *f, cleave_error *error) {
+  const all_gradients *g = f->work;
   for (uint32_t i = 0; i < g->n_parts; i++) {
     const api_state_request *r = &g->parts[i].request;
     if (r->failed) *error = r->failure;
     if (r->failed) return error->status;
   }
-  for (uint32_t i = 0; i < g->n_parts; i++) PASS(check_part(&g->parts[i], error));
+  for (uint32_t i = 0; i < g->n_parts; i++) PASS(check_module_gradients(&g->parts[i], error));
   return take_leaves(f, error);
 }
 
-/* Nodes may still answer. */
-static void leave_all(cleave_runtime *rt, api_future *f) {
-  gathering *g = f->work;
+/* Withdraws the requests. Later answers are ignored. */
+static void withdraw_requests(cleave_runtime *rt, api_future *f) {
+  all_gradients *g = f->work;
   for (uint32_t i = 0; i < g->n_parts; i++) api_state_request_done(rt, &g->parts[i].request);
 }
 
 static void free_all(cleave_runtime *rt, api_future *f) {
-  gathering *g = f->work;
+  all_gradients *g = f->work;
   if (!g) return;
-  leave_all(rt, f);
+  withdraw_requests(rt, f);
   for (uint32_t i = 0; i < g->n_parts; i++)
     api_state_items_done(g->parts[i].items, g->parts[i].cap);
   for (uint32_t i = 0; i < g->n_leaves; i++) clv_tensor_unref(g->leaves[i].tensor);
@@ -272,16 +273,17 @@ static void advance_all(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   if (f->stage == WAITS_FOR_EARLIER) {
     if (!may_begin(rt, f)) return;
-    (void)ask_all(rt, f, &why);
+    (void)request_all(rt, f, &why);
   }
-  if (why.status == CLEAVE_OK && !are_over(f)) return;
-  if (why.status == CLEAVE_OK) (void)judge_all(f, &why);
+  if (why.status == CLEAVE_OK && !have_all_answers(f)) return;
+  if (why.status == CLEAVE_OK) (void)take_all(f, &why);
   api_future_end_early(rt, f, &why);
 }
 
 /* ---- all, as the program has them ------------------------------------------------------------ */
 
-static cleave_status put_part(const part *q, cleave_gradients *ret, cleave_error *error) {
+static cleave_status put_module_gradients(const module_gradients *q, cleave_gradients *ret,
+                                          cleave_error *error) {
   for (uint32_t k = 0; k < q->request.count; k++) {
     cleave_gradient_item *item = &ret->items[ret->n];
     char *name;
@@ -295,7 +297,7 @@ static cleave_status put_part(const part *q, cleave_gradients *ret, cleave_error
 }
 
 static cleave_status put_leaves(const api_future *f, cleave_gradients *ret, cleave_error *error) {
-  const gathering *g = f->work;
+  const all_gradients *g = f->work;
   for (uint32_t i = 0; i < g->n_leaves; i++) {
     cleave_gradient_item *item = &ret->items[ret->n++];
     item->leaf.id = g->leaves[i].id;
@@ -305,7 +307,7 @@ static cleave_status put_leaves(const api_future *f, cleave_gradients *ret, clea
 }
 
 cleave_status api_gradients_result(const api_future *f, void *ret, cleave_error *error) {
-  const gathering *g = f->work;
+  const all_gradients *g = f->work;
   cleave_gradients *to = ret;
   cleave_gradients list = {0};
   cleave_status status = CLEAVE_OK;
@@ -313,7 +315,7 @@ cleave_status api_gradients_result(const api_future *f, void *ret, cleave_error 
   for (uint32_t i = 0; i < g->n_parts; i++) n += g->parts[i].request.count;
   TRY(clv_alloc(CLV_MAX(n, 1), sizeof *list.items, &list.items, &err));
   for (uint32_t i = 0; i < g->n_parts && status == CLEAVE_OK; i++)
-    status = put_part(&g->parts[i], &list, error);
+    status = put_module_gradients(&g->parts[i], &list, error);
   if (status == CLEAVE_OK) status = put_leaves(f, &list, error);
   if (status == CLEAVE_OK)
     *to = list;
@@ -338,7 +340,7 @@ static cleave_status check_spec(const cleave_module *m, const char *name, const 
                                 cleave_error *error) {
   const clv_param *p;
   char want[160], got[160];
-  PASS(check_learns(m, name, &p, error));
+  PASS(check_requires_grad(m, name, &p, error));
   if (t->dtype == p->dtype && clv_shape_equal(&t->shape, &p->shape)) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID, "'%s' of module '%s' is %s %s, the gradient given %s %s",
                   name, m->name, clv_dtype_name(p->dtype),
@@ -353,10 +355,11 @@ static cleave_status check_write(const api_context *c, const cleave_module *m, c
                     "module '%s' has taken its step of context %s: nothing reads its gradients "
                     "any more",
                     m->name, c->name);
-  return c->has_gradient[m->index] ? CLEAVE_OK : not_reached(c, m, name, error);
+  return c->has_gradient[m->index] ? CLEAVE_OK : fail_not_reached(c, m, name, error);
 }
 
-/* The node of it votes again before the next step: what it said of its gradients is out of date. */
+/* Begins to write a gradient. The module's node votes again before the next step, because its last
+ * vote is out of date. */
 static cleave_status begin_write(cleave_runtime *rt, api_arguments *a, api_future *f,
                                  cleave_error *error) {
   cleave_module *m = a->module;
@@ -364,17 +367,17 @@ static cleave_status begin_write(cleave_runtime *rt, api_arguments *a, api_futur
   api_context *c;
   PASS(api_find_context(rt, a->context, &c, error));
   PASS(check_spec(m, name, a->tensor, error));
-  name_context(f, c);
+  set_context(f, c);
   f->module = m;
   f->tensor = clv_tensor_ref(a->tensor);
   snprintf(f->subject, sizeof f->subject, "%s", name);
   return CLEAVE_OK;
 }
 
-static cleave_status write_it(api_future *f, cleave_error *error) {
+static cleave_status send_write(api_future *f, cleave_error *error) {
   api_context *c = f->context;
   api_state_item item = {.tensor = f->tensor};
-  f->stage = IS_ASKED;
+  f->stage = REQUEST_SENT;
   PASS(check_write(c, f->module, f->subject, error));
   memcpy(item.name, f->subject, sizeof item.name);
   c->nodes_with_written_gradients |= NODE_BIT(f->module->node);
@@ -385,11 +388,12 @@ static void advance_write(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   if (f->stage == WAITS_FOR_EARLIER) {
     if (rt->undecided_context || !may_begin(rt, f)) return;
-    (void)write_it(f, &why);
+    (void)send_write(f, &why);
   }
   if (why.status == CLEAVE_OK && !api_is_request_answered(&f->request)) return;
   if (why.status == CLEAVE_OK && f->request.failed) why = f->request.failure;
-  if (why.status == CLEAVE_NOT_FOUND) (void)not_reached(f->context, f->module, f->subject, &why);
+  if (why.status == CLEAVE_NOT_FOUND)
+    (void)fail_not_reached(f->context, f->module, f->subject, &why);
   api_future_finish(rt, f, &why);
 }
 
@@ -408,25 +412,25 @@ static cleave_status place_result(const api_future *f, void *ret, cleave_error *
 static const api_operation one = {.name = "the gradient",
                                   .begin = begin_one,
                                   .advance = advance_one,
-                                  .deadline_error = late,
+                                  .deadline_error = deadline_error,
                                   .copy_result = api_tensor_result},
                            place = {.name = "the gradient",
                                     .begin = begin_one,
                                     .advance = advance_one,
-                                    .deadline_error = late,
+                                    .deadline_error = deadline_error,
                                     .copy_result = place_result},
                            all = {.name = "the gradients",
                                   .begin = begin_all,
                                   .advance = advance_all,
-                                  .deadline_error = late,
-                                  .withdraw = leave_all,
+                                  .deadline_error = deadline_error,
+                                  .withdraw = withdraw_requests,
                                   .free = free_all,
                                   .copy_result = api_gradients_result},
                            write = {.name = "a gradient",
                                     .begin = begin_write,
                                     .advance = advance_write,
-                                    .deadline_error = late,
-                                    .in_order = true};
+                                    .deadline_error = deadline_error,
+                                    .runs_in_order = true};
 
 cleave_status cleave_gradient(cleave_runtime *runtime, cleave_context context,
                               cleave_module *module, const char *name, uint64_t deadline_ms,
@@ -471,8 +475,8 @@ cleave_status cleave_gradients_read_async(cleave_runtime *runtime, cleave_contex
   return api_run_async(runtime, &all, &a, ret_future, error);
 }
 
-/* A copy of the gradient, for a module of this runtime. */
-static cleave_status take_gradient(const cleave_runtime *rt, const cleave_module *m,
+/* Copies a gradient for a module. Refuses a module of another runtime. */
+static cleave_status copy_gradient(const cleave_runtime *rt, const cleave_module *m,
                                    const cleave_tensor *from, clv_tensor **ret,
                                    cleave_error *error) {
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
@@ -485,7 +489,7 @@ cleave_status cleave_gradient_write(cleave_runtime *runtime, cleave_context cont
                                     cleave_error *error) {
   NOT_NULL(runtime, module, name, tensor);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  PASS(take_gradient(runtime, module, tensor, &t, error));
+  PASS(copy_gradient(runtime, module, tensor, &t, error));
   api_arguments a = {
       .deadline_ms = deadline_ms, .context = context, .module = module, .name = name, .tensor = t};
   return api_run_blocking(runtime, &write, &a, NULL, error);
@@ -497,7 +501,7 @@ cleave_status cleave_gradient_write_async(cleave_runtime *runtime, cleave_contex
                                           cleave_future *ret_future, cleave_error *error) {
   NOT_NULL(runtime, module, name, tensor, ret_future);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  PASS(take_gradient(runtime, module, tensor, &t, error));
+  PASS(copy_gradient(runtime, module, tensor, &t, error));
   api_arguments a = {
       .deadline_ms = deadline_ms, .context = context, .module = module, .name = name, .tensor = t};
   return api_run_async(runtime, &write, &a, ret_future, error);

@@ -12,16 +12,16 @@
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* Its context need not wait for its owner any more. */
-static void answered(cleave_runtime *rt, api_kept_ref *k) {
+/* Ends the wait of the reference's context for its owner. */
+static void end_owner_wait(cleave_runtime *rt, api_kept_ref *k) {
   api_context *c = k->awaiting_context;
   k->awaiting_context = NULL;
   if (c && --c->n_unconfirmed_kept == 0) api_context_on_owners_answered(rt, c);
   rt->needs_wake = true;
 }
 
-static void forget(cleave_runtime *rt, api_kept_ref *k) {
-  answered(rt, k);
+static void free_ref(cleave_runtime *rt, api_kept_ref *k) {
+  end_owner_wait(rt, k);
   api_id_table_remove(&rt->kept_refs, k->ids.ref);
   clv_tensor_unref(k->fetched_value);
   api_module_remove_kept(k->module);
@@ -30,12 +30,12 @@ static void forget(cleave_runtime *rt, api_kept_ref *k) {
 
 /* Frees the record of a reference without users. A value that this node owns keeps its record until
  * then, because may_send describes it by the record. */
-static void forget_if_done(cleave_runtime *rt, api_kept_ref *k) {
-  if (k->released && k->owner_has_none && !k->n_leaves && !k->n_waiters) forget(rt, k);
+static void free_ref_if_unused(cleave_runtime *rt, api_kept_ref *k) {
+  if (k->released && k->owner_has_none && !k->n_leaves && !k->n_waiters) free_ref(rt, k);
 }
 
-static cleave_status find(cleave_runtime *rt, cleave_kept handle, api_kept_ref **ret,
-                          cleave_error *error) {
+static cleave_status find_ref(cleave_runtime *rt, cleave_kept handle, api_kept_ref **ret,
+                              cleave_error *error) {
   api_kept_ref *k = api_id_table_get(&rt->kept_refs, handle.id);
   if (k && !k->released) {
     *ret = k;
@@ -53,30 +53,31 @@ static cleave_status failure_of(const api_kept_ref *k, cleave_error *error) {
   return k->failed ? k->failure.status : CLEAVE_OK;
 }
 
-static cleave_status to_own_node(cleave_runtime *rt, clv_packet *p) {
+static cleave_status send_to_own_node(cleave_runtime *rt, clv_packet *p) {
   if (rt->node) return api_send(rt, 0, p, NULL);
   clv_packet_free(p); /* the runtime is being closed */
   return CLEAVE_OK;
 }
 
-/* The handle is released once nothing of the program needs it. */
-static void let_go(cleave_runtime *rt, api_kept_ref *k) {
+/* Releases the reference at the master's own node, once the program has released it and nothing
+ * uses it. */
+static void release_if_unused(cleave_runtime *rt, api_kept_ref *k) {
   clv_packet *p;
   clv_err err;
   if (!k->released || k->owner_has_none || k->n_leaves || k->n_waiters) return;
   bool owned = k->owner == 0 && !k->failed;
-  k->owner_has_none = !owned; /* otherwise the node says when */
+  k->owner_has_none = !owned; /* for an owned value, the node reports when it is freed */
   if (clv_packet_ref_release(rt->pool, &k->ids, &p, &err) == CLV_OK)
-    (void)to_own_node(rt, p);
+    (void)send_to_own_node(rt, p);
   else
     clv_notify(rt->notice, "kept reference %llu stays: %s", (unsigned long long)k->ids.ref,
                err.text);
-  forget_if_done(rt, k);
+  free_ref_if_unused(rt, k);
 }
 
-static void unuse(cleave_runtime *rt, api_kept_ref *k) {
+static void release_leaf(cleave_runtime *rt, api_kept_ref *k) {
   k->n_leaves--;
-  let_go(rt, k);
+  release_if_unused(rt, k);
 }
 
 static void free_all(cleave_runtime *rt) {
@@ -97,7 +98,7 @@ static void report(cleave_runtime *rt, cleave_leaks *l) {
     api_add_leak(l, "kept reference %llu of %s '%s' at %s, context %s\n",
                  (unsigned long long)k->ids.ref, k->module ? "module" : "the",
                  k->module ? k->module->name : "program's leaf", rt->peers[k->owner].name,
-                 k->made_in);
+                 k->context_name);
   }
 }
 
@@ -113,10 +114,10 @@ static cleave_status new_kept(cleave_runtime *rt, const api_value *v, api_kept_r
   k->ids = (clv_ref_ids){ref, fork, key};
   k->module = v->module;
   k->owner = v->module ? v->module->node : 0;
-  k->value = v->id;
+  k->value_id = v->id;
   k->dtype = v->dtype;
   k->shape = v->shape;
-  snprintf(k->made_in, sizeof k->made_in, "%s", v->context->name);
+  snprintf(k->context_name, sizeof k->context_name, "%s", v->context->name);
   clv_err err;
   if (api_id_table_put(&rt->kept_refs, k->ids.ref, k, &err) != CLV_OK) {
     free(k);
@@ -138,10 +139,10 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
   LOCKED(runtime);
   PASS(api_find_value(runtime, reference, &v, error));
   PASS(api_context_failure(v->context, error));
-  if (v->kept)
+  if (v->kept_ref)
     return api_fail(error, CLV_PRECONDITION, "reference %llu stands for kept reference %llu",
-                    (unsigned long long)v->id, (unsigned long long)v->kept->ids.ref);
-  runtime->keeper = &keeper;
+                    (unsigned long long)v->id, (unsigned long long)v->kept_ref->ids.ref);
+  runtime->kept_ops = &keeper;
   PASS(new_kept(runtime, v, &k, error));
   clv_err err;
   bool leaf = !v->module;
@@ -149,30 +150,30 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                           k->owner ? api_wire_name(&runtime->peers[k->owner]) : "",
                           leaf ? 0 : v->context->id, leaf ? 0 : v->id,
                           leaf ? v->local_tensor : NULL, &p, &err) != CLV_OK) {
-    forget(runtime, k);
+    free_ref(runtime, k);
     return api_convert_error(error, &err);
   }
   k->awaiting_context = v->context;
   k->awaiting_context->n_unconfirmed_kept++;
   ret_kept->id = k->ids.ref;
-  return to_own_node(runtime, p);
+  return send_to_own_node(runtime, p);
 }
 
-static void wait_for_owners(cleave_runtime *rt, api_context *c, uint64_t until_ns) {
-  c->n_waiters++; /* it stays */
+static void await_owners(cleave_runtime *rt, api_context *c, uint64_t until_ns) {
+  c->n_waiters++; /* the context stays meanwhile */
   while (c->n_unconfirmed_kept && !c->failed && api_sleep(rt, until_ns)) continue;
   c->n_waiters--;
   if (c->state != API_CONTEXT_OPEN) api_wake(rt);
 }
 
-/* Stops a context's wait for the answers of owners. */
-static void leave_context(cleave_runtime *rt, const api_context *c) {
+/* Detaches the kept references from a context that does not wait for their owners any more. */
+static void clear_awaiting_context(cleave_runtime *rt, const api_context *c) {
   size_t at = 0;
   for (api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;)
     if (k->awaiting_context == c) k->awaiting_context = NULL;
 }
 
-static void fail_context(cleave_runtime *rt, const api_context *c) {
+static void on_context_failed(cleave_runtime *rt, const api_context *c) {
   size_t at = 0;
   for (api_kept_ref *k;
        c->n_unconfirmed_kept && (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
@@ -182,8 +183,8 @@ static void fail_context(cleave_runtime *rt, const api_context *c) {
   }
 }
 
-static void leave_end(cleave_runtime *rt, api_context *c) {
-  if (c->n_unconfirmed_kept) leave_context(rt, c);
+static void stop_awaiting_owners(cleave_runtime *rt, api_context *c) {
+  if (c->n_unconfirmed_kept) clear_awaiting_context(rt, c);
   c->n_unconfirmed_kept = 0;
 }
 
@@ -195,20 +196,21 @@ static bool is_value_expected(const api_kept_ref *k) {
   return asked && k->module && !k->failed && !k->is_fetched;
 }
 
-static bool mark_kept(cleave_runtime *rt, const api_context *c) {
+static bool mark_expected_values(cleave_runtime *rt, const api_context *c) {
   size_t at = 0;
   bool any = false;
   for (const api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
-    api_value *v = is_value_expected(k) ? api_id_table_get(&rt->values, k->value) : NULL;
+    api_value *v = is_value_expected(k) ? api_id_table_get(&rt->values, k->value_id) : NULL;
     if (!v || v->context != c) continue;
     v->is_retained = any = true;
   }
   return any;
 }
 
-/* A call is newer than what it takes. */
+/* Marks the inputs of marked calls. One walk from the newest value suffices, because a call is
+ * newer than its inputs. */
 static void mark_inputs(api_context *c) {
-  for (api_value *v = c->newest; v; v = v->older)
+  for (api_value *v = c->newest_value; v; v = v->older)
     for (uint32_t i = 0; v->is_retained && i < v->n_args; i++) {
       api_value *a = v->args[i];
       a->is_retained = true;
@@ -216,42 +218,42 @@ static void mark_inputs(api_context *c) {
     }
 }
 
-static void send_spare(cleave_runtime *rt, const api_context *c, uint32_t node, const uint64_t *ids,
-                       uint32_t n) {
+static void send_spare_frame(cleave_runtime *rt, const api_context *c, uint32_t node,
+                             const uint64_t *ids, uint32_t n) {
   clv_packet *p;
-  clv_err ignored; /* then it is given up with the rest */
+  clv_err ignored; /* then the node cancels these calls with the others */
   if (n && clv_packet_spare(rt->pool, c->id, ids, n, &p, &ignored) == CLV_OK)
     (void)api_send(rt, node, p, NULL);
 }
 
-static void notify_wanted(cleave_runtime *rt, const api_context *c, uint32_t node) {
+static void send_calls_needed_at(cleave_runtime *rt, const api_context *c, uint32_t node) {
   uint64_t ids[CLV_WIRE_UPSTREAM];
   uint32_t n = 0;
-  for (const api_value *v = c->newest; v; v = v->older) {
+  for (const api_value *v = c->newest_value; v; v = v->older) {
     if (!v->needed_by_peer || v->module->node != node) continue;
     ids[n++] = v->id;
     if (n < CLV_WIRE_UPSTREAM) continue;
-    send_spare(rt, c, node, ids, n);
+    send_spare_frame(rt, c, node, ids, n);
     n = 0;
   }
-  send_spare(rt, c, node, ids, n);
+  send_spare_frame(rt, c, node, ids, n);
 }
 
-static bool spare(cleave_runtime *rt, api_context *c) {
-  if (!mark_kept(rt, c)) return false;
+static bool send_needed_calls(cleave_runtime *rt, api_context *c) {
+  if (!mark_expected_values(rt, c)) return false;
   mark_inputs(c);
   for (uint32_t i = 0; i < rt->n_peers; i++)
-    if (c->nodes & NODE_BIT(i)) notify_wanted(rt, c, i);
+    if (c->nodes & NODE_BIT(i)) send_calls_needed_at(rt, c, i);
   return true;
 }
 
-static void fail_node(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
+static void on_node_failed(cleave_runtime *rt, uint32_t node, const cleave_error *failure) {
   size_t at = 0;
   for (api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
     if (k->owner != node || k->failed) continue;
     k->failed = true;
     k->failure = *failure;
-    answered(rt, k);
+    end_owner_wait(rt, k);
   }
 }
 
@@ -265,134 +267,135 @@ cleave_status cleave_kept_use(cleave_runtime *runtime, cleave_context context_ha
   api_value *v;
   api_kept_ref *k;
   LOCKED(runtime);
-  PASS(find(runtime, handle, &k, error));
+  PASS(find_ref(runtime, handle, &k, error));
   PASS(failure_of(k, error));
   PASS(api_find_context(runtime, context_handle, &c, error));
   PASS(api_new_value(runtime, c, &v, error));
   v->dtype = k->dtype;
   v->shape = k->shape;
-  v->kept = k;
+  v->kept_ref = k;
   k->n_leaves++;
   ret_reference->id = v->id;
   return CLEAVE_OK;
 }
 
 /* Sends the failure of a kept value to a node whose call waits for it. */
-static cleave_status bring_failure(cleave_runtime *rt, const api_value *v, uint32_t node,
-                                   cleave_error *error) {
+static cleave_status deliver_failure(cleave_runtime *rt, const api_value *v, uint32_t node,
+                                     cleave_error *error) {
   clv_packet *p;
-  const cleave_error *why = &v->kept->failure;
+  const cleave_error *why = &v->kept_ref->failure;
   PASS(api_packet_new(rt, CLV_VALUE, v->context->id, v->id, &p, error));
   p->frame.has_failure = true;
   clv_frame_set_failure(&p->frame, (clv_code)why->status, why->text, why->place);
   return api_send(rt, node, p, error);
 }
 
-static cleave_status bring(cleave_runtime *rt, api_value *v, uint32_t node, cleave_error *error) {
+static cleave_status deliver_kept(cleave_runtime *rt, api_value *v, uint32_t node,
+                                  cleave_error *error) {
   clv_packet *p;
-  api_kept_ref *k = v->kept;
+  api_kept_ref *k = v->kept_ref;
   if (k->failed) {
     v->nodes_with_value |= NODE_BIT(node);
     v->context->nodes |= NODE_BIT(node);
-    return bring_failure(rt, v, node, error);
+    return deliver_failure(rt, v, node, error);
   }
   TRY(clv_packet_ref_use(rt->pool, &k->ids, ++rt->next_id,
                          node ? api_wire_name(&rt->peers[node]) : "", v->context->id, v->id, &p,
                          &err));
   v->nodes_with_value |= NODE_BIT(node);
   v->context->nodes |= NODE_BIT(node);
-  return to_own_node(rt, p);
+  return send_to_own_node(rt, p);
 }
 
 /* Private record of a fetch: completed fetches of the reference before it began. */
-typedef struct waiting {
+typedef struct fetch_wait {
   api_kept_ref *kept;
-  uint64_t fetches;
-} waiting;
+  uint64_t n_fetches_before;
+} fetch_wait;
 
-static void free_waiting(cleave_runtime *rt, api_future *f) {
+static void free_fetch_wait(cleave_runtime *rt, api_future *f) {
   (void)rt;
   free(f->work);
 }
 
-static const api_operation fetching;
+static const api_operation fetch_operation;
 
 /* ---- fetching -------------------------------------------------------------------------------- */
 
-static cleave_status begin_fetch(cleave_runtime *rt, api_kept_ref *k, cleave_error *error) {
+static cleave_status request_fetch(cleave_runtime *rt, api_kept_ref *k, cleave_error *error) {
   clv_packet *p;
-  if (k->fetching) return CLEAVE_OK;
+  if (k->is_fetching) return CLEAVE_OK;
   TRY(clv_packet_ref_fetch(rt->pool, &k->ids, &p, &err));
-  k->fetching = true;
-  return to_own_node(rt, p);
+  k->is_fetching = true;
+  return send_to_own_node(rt, p);
 }
 
 /* Begins a fetch. A second caller shares the fetch of the first, because the value never
  * changes. */
-static cleave_status begin_value(cleave_runtime *rt, api_kept_ref *k, api_future *f,
-                                 cleave_error *error) {
-  waiting *w;
+static cleave_status begin_kept_fetch(cleave_runtime *rt, api_kept_ref *k, api_future *f,
+                                      cleave_error *error) {
+  fetch_wait *w;
   PASS(failure_of(k, error));
-  PASS(begin_fetch(rt, k, error));
+  PASS(request_fetch(rt, k, error));
   TRY(clv_alloc(1, sizeof *w, &w, &err));
   k->n_waiters++;
-  f->op = &fetching;
+  f->op = &fetch_operation;
   w->kept = k;
-  w->fetches = k->fetches;
+  w->n_fetches_before = k->n_fetches_done;
   f->work = w;
   snprintf(f->subject, sizeof f->subject, "%s", k->module ? k->module->name : "a leaf");
   return CLEAVE_OK;
 }
 
-static cleave_status begin_fetching(cleave_runtime *rt, api_arguments *a, api_future *f,
-                                    cleave_error *error) {
+static cleave_status begin_fetch_operation(cleave_runtime *rt, api_arguments *a, api_future *f,
+                                           cleave_error *error) {
   api_kept_ref *k;
-  PASS(find(rt, a->kept, &k, error));
-  return begin_value(rt, k, f, error);
+  PASS(find_ref(rt, a->kept, &k, error));
+  return begin_kept_fetch(rt, k, f, error);
 }
 
-static void leave_fetch(cleave_runtime *rt, api_future *f) {
-  api_kept_ref *k = ((waiting *)f->work)->kept;
+static void end_fetch_wait(cleave_runtime *rt, api_future *f) {
+  api_kept_ref *k = ((fetch_wait *)f->work)->kept;
   if (!--k->n_waiters) k->fetched_value = clv_tensor_unref(k->fetched_value);
-  let_go(rt, k);
+  release_if_unused(rt, k);
 }
 
 static void advance_fetch(cleave_runtime *rt, api_future *f) {
-  const waiting *w = f->work;
+  const fetch_wait *w = f->work;
   const api_kept_ref *k = w->kept;
   cleave_error why = {.status = CLEAVE_OK};
-  bool is_there = k->fetches != w->fetches;
+  bool is_there = k->n_fetches_done != w->n_fetches_before;
   if (!is_there && !k->failed) return;
   if (is_there && k->fetched_value)
     f->tensor = clv_tensor_ref(k->fetched_value);
   else
     why = is_there ? k->fetch_error : k->failure;
-  leave_fetch(rt, f);
+  end_fetch_wait(rt, f);
   api_future_finish(rt, f, &why);
 }
 
-static void late_fetch(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
-  const api_kept_ref *k = ((const waiting *)f->work)->kept;
-  char heard[200];
+static void fetch_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const api_kept_ref *k = ((const fetch_wait *)f->work)->kept;
+  char silence[200];
   api_fail(ret, CLV_DEADLINE, "kept reference %llu did not come from '%s' in time%s",
            (unsigned long long)k->ids.ref, rt->peers[k->owner].name,
-           api_describe_silence(rt, heard, sizeof heard));
+           api_describe_silence(rt, silence, sizeof silence));
   api_set_error_node(ret, rt->peers[k->owner].name, k->module ? k->module->name : "");
 }
 
-static const api_operation fetching = {.name = "the kept value",
-                                       .begin = begin_fetching,
-                                       .advance = advance_fetch,
-                                       .deadline_error = late_fetch,
-                                       .withdraw = leave_fetch,
-                                       .free = free_waiting,
-                                       .copy_result = api_tensor_result};
+static const api_operation fetch_operation = {.name = "the kept value",
+                                              .begin = begin_fetch_operation,
+                                              .advance = advance_fetch,
+                                              .deadline_error = fetch_deadline_error,
+                                              .withdraw = end_fetch_wait,
+                                              .free = free_fetch_wait,
+                                              .copy_result = api_tensor_result};
 
 cleave_status cleave_kept_fetch(cleave_runtime *runtime, cleave_kept kept, uint64_t deadline_ms,
                                 cleave_tensor *ret_tensor, cleave_error *error) {
   NOT_NULL(runtime, ret_tensor);
   api_arguments a = {.deadline_ms = deadline_ms, .kept = kept};
-  return api_run_blocking(runtime, &fetching, &a, ret_tensor, error);
+  return api_run_blocking(runtime, &fetch_operation, &a, ret_tensor, error);
 }
 
 cleave_status cleave_kept_fetch_async(cleave_runtime *runtime, cleave_kept kept,
@@ -400,7 +403,7 @@ cleave_status cleave_kept_fetch_async(cleave_runtime *runtime, cleave_kept kept,
                                       cleave_error *error) {
   NOT_NULL(runtime, ret_future);
   api_arguments a = {.deadline_ms = deadline_ms, .kept = kept};
-  return api_run_async(runtime, &fetching, &a, ret_future, error);
+  return api_run_async(runtime, &fetch_operation, &a, ret_future, error);
 }
 
 /* ---- asking, releasing ----------------------------------------------------------------------- */
@@ -410,7 +413,7 @@ cleave_status cleave_kept_owner(cleave_runtime *runtime, cleave_kept handle,
   NOT_NULL(runtime, ret_place);
   api_kept_ref *k;
   LOCKED(runtime);
-  PASS(find(runtime, handle, &k, error));
+  PASS(find_ref(runtime, handle, &k, error));
   ret_place->node = runtime->peers[k->owner].name;
   ret_place->device = k->module ? k->module->device : "cpu";
   return CLEAVE_OK;
@@ -421,7 +424,7 @@ cleave_status cleave_kept_confirmed(cleave_runtime *runtime, cleave_kept handle,
   NOT_NULL(runtime, ret_confirmed);
   api_kept_ref *k;
   LOCKED(runtime);
-  PASS(find(runtime, handle, &k, error));
+  PASS(find_ref(runtime, handle, &k, error));
   PASS(failure_of(k, error));
   *ret_confirmed = k->is_confirmed;
   return CLEAVE_OK;
@@ -432,16 +435,16 @@ cleave_status cleave_kept_release(cleave_runtime *runtime, cleave_kept handle,
   NOT_NULL(runtime);
   api_kept_ref *k;
   LOCKED(runtime);
-  PASS(find(runtime, handle, &k, error));
+  PASS(find_ref(runtime, handle, &k, error));
   k->released = true;
-  let_go(runtime, k);
+  release_if_unused(runtime, k);
   return CLEAVE_OK;
 }
 
 /* ---- what nodes say -------------------------------------------------------------------------- */
 
-static void take_value(cleave_runtime *rt, api_kept_ref *k, const api_peer *owner,
-                       const clv_packet *p) {
+static void take_fetched_value(cleave_runtime *rt, api_kept_ref *k, const api_peer *owner,
+                               const clv_packet *p) {
   const clv_tensor *t = p->frame.n_tensors ? p->tensor[0] : NULL;
   bool fits = t && t->dtype == k->dtype && clv_shape_equal(&t->shape, &k->shape);
   clv_tensor_unref(k->fetched_value);
@@ -454,19 +457,19 @@ static void take_value(cleave_runtime *rt, api_kept_ref *k, const api_peer *owne
     api_set_error_node(&k->fetch_error, owner->name, k->module ? k->module->name : "");
   }
   k->is_fetched |= fits && !p->frame.has_failure;
-  k->fetching = false;
-  k->fetches++;
+  k->is_fetching = false;
+  k->n_fetches_done++;
   rt->needs_wake = true;
 }
 
-/* The owner has answered for the program's handle. */
+/* Handles the owner's answer to a KEEP: it keeps the value, or cannot. */
 static void take_answer(cleave_runtime *rt, api_kept_ref *k, const clv_frame *f) {
   k->is_confirmed = !f->has_failure;
   if (f->has_failure && !k->failed) {
     k->failed = true;
     api_failure_from_frame(&rt->peers[k->owner], f, &k->failure);
   }
-  answered(rt, k);
+  end_owner_wait(rt, k);
 }
 
 static void on_answer(cleave_runtime *rt, const clv_packet *p) {
@@ -474,23 +477,23 @@ static void on_answer(cleave_runtime *rt, const clv_packet *p) {
   if (!k) return;
   if (p->frame.kind == CLV_REF_DELETE) {
     k->owner_has_none = true;
-    forget_if_done(rt, k);
+    free_ref_if_unused(rt, k);
   } else if (p->frame.reference.fork == k->ids.fork && p->frame.kind == CLV_REF_ACK) {
     take_answer(rt, k, &p->frame);
   } else if (p->frame.reference.fork == k->ids.fork && p->frame.kind == CLV_REF_VALUE) {
-    take_value(rt, k, &rt->peers[k->owner], p);
+    take_fetched_value(rt, k, &rt->peers[k->owner], p);
   }
 }
 
 static const api_kept_ops keeper = {
-    .release_leaf = unuse,
-    .deliver = bring,
-    .fetch = begin_value,
-    .await_owners = wait_for_owners,
-    .stop_waiting = leave_end,
-    .send_needed_calls = spare,
-    .context_failed = fail_context,
-    .node_failed = fail_node,
+    .release_leaf = release_leaf,
+    .deliver = deliver_kept,
+    .fetch = begin_kept_fetch,
+    .await_owners = await_owners,
+    .stop_waiting = stop_awaiting_owners,
+    .send_needed_calls = send_needed_calls,
+    .context_failed = on_context_failed,
+    .node_failed = on_node_failed,
     .on_answer = on_answer,
     .report = report,
     .free = free_all,

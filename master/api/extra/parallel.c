@@ -9,7 +9,7 @@
 
 #include "master/api/extra/parallel_int.h"
 
-enum { MOST_NAME = 100 };
+enum { MAX_NAME = 100 };
 
 static void parallel_free(cleave_parallel *p) {
   if (!p) return;
@@ -22,15 +22,15 @@ static void parallel_free(cleave_parallel *p) {
 
 static void free_attached(api_attachment *a) { parallel_free((cleave_parallel *)a); }
 
-static uint32_t parts_of(const cleave_parallel *p, const clv_division_segment *s) {
+static uint32_t n_modules_of(const cleave_parallel *p, const clv_division_segment *s) {
   return s->is_sharded ? p->division->n_parts : 1;
 }
 
 /* ---- the parameters of a part ---------------------------------------------------------------- */
 
-/* Part k of the parameters of a module, out of a block of all. */
+/* The parameters of one part, cut from the block of all parameters. */
 typedef struct part_weights {
-  clv_params *params; /* of the module */
+  clv_params *params; /* parameters of the part's graph */
   char *block;
   cleave_named_tensor *list; /* [params->n] */
   const char **frozen;
@@ -44,8 +44,8 @@ static void part_weights_done(part_weights *w) {
   free(w->frozen);
 }
 
-static void take_weight(const cleave_parallel *p, const clv_param *own, uint32_t k, char *whole,
-                        part_weights *w) {
+static void cut_weight(const cleave_parallel *p, const clv_param *own, uint32_t k, char *whole,
+                       part_weights *w) {
   const clv_param *of = clv_params_find(p->params, own->name);
   clv_tensor_part part = {of->shape, own->shape, k, clv_dtype_size(own->dtype)};
   cleave_named_tensor *to = &w->list[own - w->params->list];
@@ -62,16 +62,16 @@ static bool is_frozen(const cleave_parallel_options *o, const clv_param *p) {
   return false;
 }
 
-static clv_code take_weights(const cleave_parallel *p, const cleave_parallel_options *o,
-                             const clv_graph *g, uint32_t k, char *whole, part_weights *w,
-                             clv_err *err) {
+static clv_code cut_weights(const cleave_parallel *p, const cleave_parallel_options *o,
+                            const clv_graph *g, uint32_t k, char *whole, part_weights *w,
+                            clv_err *err) {
   CLV_TRY(clv_params_of(g, &w->params, err));
   size_t n = (size_t)w->params->n;
   CLV_TRY(clv_alloc(w->params->total_bytes, 1, &w->block, err));
   CLV_TRY(clv_alloc(n, sizeof *w->list, &w->list, err));
   CLV_TRY(clv_alloc(n, sizeof *w->frozen, &w->frozen, err));
   for (size_t i = 0; i < n; i++) {
-    take_weight(p, &w->params->list[i], k, whole, w);
+    cut_weight(p, &w->params->list[i], k, whole, w);
     if (is_frozen(o, &w->params->list[i])) w->frozen[w->n_frozen++] = w->params->list[i].name;
   }
   return CLV_OK;
@@ -79,16 +79,16 @@ static clv_code take_weights(const cleave_parallel *p, const cleave_parallel_opt
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* A part gets what it needs of the first values, and keys of its own name: with that of the layer
- * it could draw the other parts' values. */
+/* Loads the module of part k. The module gets its part of the initial values, and keys from its own
+ * name: with the key of the layer its node could draw the values of the other parts. */
 static cleave_status load_module(cleave_parallel *p, const cleave_parallel_options *o,
-                                 uint32_t stretch, uint32_t k, char *whole, cleave_error *error) {
+                                 uint32_t segment, uint32_t k, char *whole, cleave_error *error) {
   CLV_AUTO(part_weights_done) part_weights w = {0};
-  const clv_division_segment *s = &p->division->segments[stretch];
+  const clv_division_segment *s = &p->division->segments[segment];
   char name[CLEAVE_NAME + 1];
   clv_graph *copy;
-  snprintf(name, sizeof name, s->is_sharded ? "%s.%u.%u" : "%s.%u", p->name, stretch, k);
-  TRY(take_weights(p, o, s->graph[k], k, whole, &w, &err));
+  snprintf(name, sizeof name, s->is_sharded ? "%s.%u.%u" : "%s.%u", p->name, segment, k);
+  TRY(cut_weights(p, o, s->graph[k], k, whole, &w, &err));
   TRY(api_graph_copy(s->graph[k], &copy, &err));
   cleave_module_options m = {.size = sizeof m,
                              .name = name,
@@ -106,7 +106,7 @@ static cleave_status load_module(cleave_parallel *p, const cleave_parallel_optio
   return CLEAVE_OK;
 }
 
-/* The first values of the undivided layers, for all modules. */
+/* Draws the initial values of the undivided layers, and loads each module with its part of them. */
 static cleave_status load_modules(cleave_parallel *p, const cleave_parallel_options *o,
                                   cleave_error *error) {
   CLV_AUTO(clv_freep) char *block = NULL;
@@ -116,14 +116,14 @@ static cleave_status load_modules(cleave_parallel *p, const cleave_parallel_opti
   clv_params_init(p->whole, p->params, block);
   TRY(clv_alloc((size_t)d->n_segments * d->n_parts, sizeof(cleave_module *), &p->modules, &err));
   for (uint32_t i = 0; i < d->n_segments; i++)
-    for (uint32_t k = 0; k < parts_of(p, &d->segments[i]); k++)
+    for (uint32_t k = 0; k < n_modules_of(p, &d->segments[i]); k++)
       PASS(load_module(p, o, i, k, block, error));
   return CLEAVE_OK;
 }
 
 static cleave_status check_options(const cleave_parallel_options *o, cleave_error *error) {
-  if (!o->name || !o->name[0] || strlen(o->name) > MOST_NAME)
-    return api_fail(error, CLV_INVALID, "divided layers need a name of 1 to %d bytes", MOST_NAME);
+  if (!o->name || !o->name[0] || strlen(o->name) > MAX_NAME)
+    return api_fail(error, CLV_INVALID, "divided layers need a name of 1 to %d bytes", MAX_NAME);
   if (o->n_nodes < 2 || o->n_nodes > CLV_MAX_IN || !o->nodes)
     return api_fail(error, CLV_INVALID, "'%s' is divided over %zu nodes; 2 to %d are possible",
                     o->name, o->n_nodes, CLV_MAX_IN);
@@ -132,7 +132,7 @@ static cleave_status check_options(const cleave_parallel_options *o, cleave_erro
   return CLEAVE_OK;
 }
 
-/* Each glob has to mean something. */
+/* Checks that each name or glob matches a parameter to freeze. */
 static cleave_status check_frozen(const cleave_parallel *p, const cleave_parallel_options *o,
                                   cleave_error *error) {
   for (size_t k = 0; k < o->n_frozen; k++) {
@@ -162,7 +162,7 @@ static cleave_status divide(cleave_parallel *p, const cleave_parallel_options *o
 }
 
 /* Releases the modules of a load that failed. */
-static void give_up(cleave_parallel *p) {
+static void release_chain(cleave_parallel *p) {
   for (uint32_t i = 0; i < p->n_modules; i++)
     cleave_module_release(p->runtime, p->modules[i], NULL);
   parallel_free(p);
@@ -186,7 +186,7 @@ cleave_status cleave_parallel_load(cleave_runtime *runtime, const cleave_paralle
   p->runtime = runtime;
   cleave_status status = fill(p, &o, layers, input, error);
   if (status != CLEAVE_OK) {
-    give_up(p);
+    release_chain(p);
     return status;
   }
   LOCKED(runtime);
@@ -197,18 +197,18 @@ cleave_status cleave_parallel_load(cleave_runtime *runtime, const cleave_paralle
 
 /* ---- calling --------------------------------------------------------------------------------- */
 
-/* Values between the stretches: one, or one of each part. */
-typedef struct flowing {
+/* Values between two segments: one, or one for each part. */
+typedef struct segment_values {
   cleave_context context;
   cleave_reference value[CLV_MAX_IN];
   uint32_t n;
-} flowing;
+} segment_values;
 
-/* The modules of a stretch are called, from modules[0] on. */
-static cleave_status go_through(cleave_parallel *p, const clv_division_segment *s,
-                                cleave_module **modules, flowing *f, cleave_error *error) {
+/* Calls the modules of a segment, from modules[0] on. f: the inputs, then the outputs. */
+static cleave_status call_segment(cleave_parallel *p, const clv_division_segment *s,
+                                  cleave_module **modules, segment_values *f, cleave_error *error) {
   cleave_reference made[CLV_MAX_IN] = {0};
-  uint32_t n = parts_of(p, s);
+  uint32_t n = n_modules_of(p, s);
   const cleave_call_options o = {.size = sizeof o,
                                  .send_to = s->is_sharded ? cleave_module_node(modules[n]) : NULL};
   for (uint32_t k = 0; k < n; k++)
@@ -219,7 +219,8 @@ static cleave_status go_through(cleave_parallel *p, const clv_division_segment *
 }
 
 /* Releases intermediate values of a call. */
-static cleave_status let_go(cleave_parallel *p, const flowing *f, cleave_error *error) {
+static cleave_status release_values(cleave_parallel *p, const segment_values *f,
+                                    cleave_error *error) {
   for (uint32_t i = 0; i < f->n; i++)
     PASS(cleave_reference_release(p->runtime, f->value[i], error));
   return CLEAVE_OK;
@@ -236,12 +237,12 @@ cleave_status cleave_parallel_call(cleave_runtime *runtime, cleave_context conte
                                    cleave_reference *ret_reference, cleave_error *error) {
   NOT_NULL(runtime, parallel, ret_reference);
   PASS(api_parallel_check(runtime, parallel, error));
-  flowing f = {.context = context, .value = {input}, .n = 1};
+  segment_values f = {.context = context, .value = {input}, .n = 1};
   cleave_module **at = parallel->modules;
   for (uint32_t i = 0; i < parallel->division->n_segments; i++) {
-    flowing before = f;
-    PASS(go_through(parallel, &parallel->division->segments[i], at, &f, error));
-    if (i) PASS(let_go(parallel, &before, error));
+    segment_values before = f;
+    PASS(call_segment(parallel, &parallel->division->segments[i], at, &f, error));
+    if (i) PASS(release_values(parallel, &before, error));
     at += f.n;
   }
   *ret_reference = f.value[0];
@@ -252,7 +253,7 @@ cleave_module *cleave_parallel_module(const cleave_parallel *parallel, size_t in
   return parallel && index < parallel->n_modules ? parallel->modules[index] : NULL;
 }
 
-static void put_module(const cleave_parallel *p, const cleave_module *m, clv_bytes *out) {
+static void describe_module(const cleave_parallel *p, const cleave_module *m, clv_bytes *out) {
   char own[160], of[160];
   size_t bytes = 0;
   for (int i = 0; i < m->params->n; i++) bytes += m->params->list[i].bytes;
@@ -270,12 +271,12 @@ static void put_module(const cleave_parallel *p, const cleave_module *m, clv_byt
 size_t cleave_parallel_text(const cleave_parallel *parallel, char *ret_text, size_t size) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   for (uint32_t i = 0; parallel && i < parallel->n_modules; i++)
-    put_module(parallel, parallel->modules[i], &text);
+    describe_module(parallel, parallel->modules[i], &text);
   if (ret_text && size) snprintf(ret_text, size, "%s", text.len ? text.data : "");
   return text.len;
 }
 
-static void leave(cleave_parallel *p) {
+static void detach_chain(cleave_parallel *p) {
   LOCKED(p->runtime);
   api_detach(p->runtime, &p->attachment);
 }
@@ -285,7 +286,7 @@ cleave_status cleave_parallel_release(cleave_runtime *runtime, cleave_parallel *
   if (!parallel) return CLEAVE_OK;
   NOT_NULL(runtime);
   PASS(api_parallel_check(runtime, parallel, error));
-  leave(parallel);
-  give_up(parallel);
+  detach_chain(parallel);
+  release_chain(parallel);
   return CLEAVE_OK;
 }

@@ -7,14 +7,14 @@
 
 #include "master/api/core/core.h"
 
-/* A divided chain of layers. It has a module for each stretch of layers, or one for each part of a
- * divided stretch. */
+/* A divided chain of layers. It has a module for each undivided segment of layers, and one for each
+ * part of a divided segment. */
 struct cleave_parallel {
   api_attachment attachment; /* the first member */
   cleave_runtime *runtime;
   char name[CLEAVE_NAME + 1];
   clv_graph *whole;
-  clv_params *params; /* of `whole` */
+  clv_params *params; /* parameters of `whole` */
   clv_division *division;
   cleave_module **modules; /* [n_modules] */
   uint32_t n_modules;

@@ -8,7 +8,7 @@
 
 #include "master/api/extra/parallel_int.h"
 
-/* The parameter that an item of state is, or belongs to ("0.weight.exp_avg"); NULL: none. */
+/* Returns the parameter that an item of state is or belongs to ("0.weight.exp_avg"); NULL: none. */
 static const clv_param *param_of(const clv_params *params, const char *item) {
   for (int i = 0; i < params->n; i++) {
     size_t len = strlen(params->list[i].name);
@@ -24,8 +24,8 @@ static clv_shape shape_of(const cleave_tensor *t) {
   return s;
 }
 
-/* Which part the module of that index is; 0 also where nothing is divided. */
-static uint32_t part_of(const cleave_parallel *p, uint32_t module) {
+/* Returns the part index of a module of the chain; 0 for an undivided segment. */
+static uint32_t part_index_of(const cleave_parallel *p, uint32_t module) {
   for (uint32_t i = 0; i < p->division->n_segments; i++) {
     uint32_t n = p->division->segments[i].is_sharded ? p->division->n_parts : 1;
     if (module < n) return module;
@@ -42,9 +42,10 @@ static cleave_named_tensor *find(cleave_state *s, const char *name) {
   return NULL;
 }
 
-/* An item called so in the parameter's shape, or in its own; its name is taken. */
-static cleave_status enter(cleave_state *to, cleave_named_tensor *item, const clv_param *of,
-                           cleave_named_tensor **ret, cleave_error *error) {
+/* Adds an item with the shape of its whole parameter, or with its own shape if it belongs to none.
+ * Takes the item's name. */
+static cleave_status add_item(cleave_state *to, cleave_named_tensor *item, const clv_param *of,
+                              cleave_named_tensor **ret, cleave_error *error) {
   cleave_named_tensor *new = &to->items[to->n];
   clv_shape shape = of ? of->shape : shape_of(&item->tensor);
   size_t bytes;
@@ -61,23 +62,25 @@ static cleave_status enter(cleave_state *to, cleave_named_tensor *item, const cl
   return CLEAVE_OK;
 }
 
-/* Joins an item of a part. An item of no parameter, the step counter, is the same in all parts. */
-static cleave_status take(const cleave_parallel *p, cleave_named_tensor *item, uint32_t k,
-                          cleave_state *to, cleave_error *error) {
+/* Copies an item of part k into the joined item. An item of no parameter, the step counter, is the
+ * same in all parts. */
+static cleave_status join_item(const cleave_parallel *p, cleave_named_tensor *item, uint32_t k,
+                               cleave_state *to, cleave_error *error) {
   const clv_param *of = param_of(p->params, item->name);
   cleave_named_tensor *all = find(to, item->name);
-  if (!all) PASS(enter(to, item, of, &all, error));
+  if (!all) PASS(add_item(to, item, of, &all, error));
   clv_tensor_part part = {shape_of(&all->tensor), shape_of(&item->tensor), k,
                           clv_dtype_size((clv_dtype)item->tensor.dtype)};
   clv_tensor_part_copy(&part, all->tensor.data, item->tensor.data, true);
   return CLEAVE_OK;
 }
 
-static cleave_status take_module(cleave_parallel *p, uint32_t i, cleave_state_kind kind,
+static cleave_status join_module(cleave_parallel *p, uint32_t i, cleave_state_kind kind,
                                  uint64_t deadline_ms, cleave_state *to, cleave_error *error) {
   CLV_AUTO(cleave_state_free) cleave_state state = {0};
   PASS(cleave_state_read(p->runtime, p->modules[i], kind, deadline_ms, &state, error));
-  for (size_t k = 0; k < state.n; k++) PASS(take(p, &state.items[k], part_of(p, i), to, error));
+  for (size_t k = 0; k < state.n; k++)
+    PASS(join_item(p, &state.items[k], part_index_of(p, i), to, error));
   return CLEAVE_OK;
 }
 
@@ -92,7 +95,7 @@ cleave_status cleave_parallel_state_read(cleave_runtime *runtime, cleave_paralle
     most += cleave_state_count(parallel->modules[i], kind);
   TRY(clv_alloc(most, sizeof *state.items, &state.items, &err));
   for (uint32_t i = 0; i < parallel->n_modules; i++)
-    PASS(take_module(parallel, i, kind, deadline_ms, &state, error));
+    PASS(join_module(parallel, i, kind, deadline_ms, &state, error));
   *ret_state = state;
   state = (cleave_state){0};
   return CLEAVE_OK;
@@ -131,8 +134,8 @@ static void cut_items_done(cut_items *c) {
   free(c->list);
 }
 
-static clv_code cut_one(const cleave_named_tensor *item, const clv_shape *own, uint32_t k,
-                        cut_items *to, clv_err *err) {
+static clv_code cut_item(const cleave_named_tensor *item, const clv_shape *own, uint32_t k,
+                         cut_items *to, clv_err *err) {
   cleave_named_tensor *new = &to->list[to->n];
   clv_dtype dtype = (clv_dtype)item->tensor.dtype;
   size_t bytes;
@@ -148,9 +151,9 @@ static clv_code cut_one(const cleave_named_tensor *item, const clv_shape *own, u
   return CLV_OK;
 }
 
-static cleave_status put_module(cleave_parallel *p, uint32_t i, cleave_state_kind kind,
-                                const cleave_named_tensor *items, size_t n, uint64_t deadline_ms,
-                                cleave_error *error) {
+static cleave_status write_module(cleave_parallel *p, uint32_t i, cleave_state_kind kind,
+                                  const cleave_named_tensor *items, size_t n, uint64_t deadline_ms,
+                                  cleave_error *error) {
   CLV_AUTO(cut_items_done) cut_items cut = {0};
   cleave_module *m = p->modules[i];
   if (!cleave_state_count(m, kind)) return CLEAVE_OK;
@@ -160,7 +163,7 @@ static cleave_status put_module(cleave_parallel *p, uint32_t i, cleave_state_kin
     const clv_param *own = of ? clv_params_find(m->params, of->name) : NULL;
     clv_shape whole = shape_of(&items[j].tensor);
     if (of && !own) continue;
-    TRY(cut_one(&items[j], own ? &own->shape : &whole, part_of(p, i), &cut, &err));
+    TRY(cut_item(&items[j], own ? &own->shape : &whole, part_index_of(p, i), &cut, &err));
   }
   return cleave_state_write(p->runtime, m, kind, cut.list, cut.n, deadline_ms, error);
 }
@@ -173,6 +176,6 @@ cleave_status cleave_parallel_state_write(cleave_runtime *runtime, cleave_parall
   PASS(api_parallel_check(runtime, parallel, error));
   for (size_t i = 0; i < n; i++) PASS(check_item(parallel, &items[i], kind, error));
   for (uint32_t i = 0; i < parallel->n_modules; i++)
-    PASS(put_module(parallel, i, kind, items, n, deadline_ms, error));
+    PASS(write_module(parallel, i, kind, items, n, deadline_ms, error));
   return CLEAVE_OK;
 }

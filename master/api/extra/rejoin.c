@@ -42,8 +42,8 @@ static cleave_status wait_until_quiet(cleave_runtime *rt, const api_peer *p, uin
   return api_await_decision(rt, until, error);
 }
 
-/* From here until end_attempt this thread alone has its link and its channel; *ret_old is to be
- * closed. */
+/* Begins to rejoin a worker. Until end_attempt only this thread uses its link and its channel.
+ * *ret_old, *ret_channel: the old ones, to be closed. */
 static void begin_attempt(api_peer *p, uint64_t until, clv_link **ret_old,
                           clv_rpc_channel **ret_channel) {
   cleave_runtime *rt = p->runtime;
@@ -70,13 +70,13 @@ static void end_attempt(api_peer *p, bool back) {
     snprintf(p->wire_name, sizeof p->wire_name, "%.64s (%u)", p->name, p->n_returns + 1);
 }
 
-/* Its neighbours may have said that they lost it. */
-static void forget_breach(cleave_runtime *rt, uint32_t node) {
+/* Clears a pending report that a link of the node to another worker has ended. */
+static void clear_broken_link(cleave_runtime *rt, uint32_t node) {
   if (rt->broken_link_worker == node || rt->broken_link_neighbour == node)
     rt->broken_link_error.status = CLEAVE_OK;
 }
 
-static void leave_contexts(cleave_runtime *rt, uint32_t node) {
+static void end_contexts_at(cleave_runtime *rt, uint32_t node) {
   size_t at = 0;
   for (api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
     if (!(c->nodes & NODE_BIT(node))) continue;
@@ -86,20 +86,21 @@ static void leave_contexts(cleave_runtime *rt, uint32_t node) {
   }
 }
 
-static cleave_status take_back(api_peer *p, cleave_error *error) {
+static cleave_status admit_worker(api_peer *p, cleave_error *error) {
   cleave_runtime *rt = p->runtime;
   if (p->state == PEER_LOST_DURING_REJOIN)
     return api_fail(error, CLV_UNAVAILABLE, "worker '%s' was lost again at once", p->name);
   TRY(clv_node_add_peer(rt->node, api_wire_name(p), p->link, &err));
-  forget_breach(rt, p->index);
-  leave_contexts(rt, p->index);
-  p->measured = (clv_link_counts){0};
+  clear_broken_link(rt, p->index);
+  end_contexts_at(rt, p->index);
+  p->last_counts = (clv_link_counts){0};
   p->has_module = false;
   (void)api_peer_on_event(&p->state, PEER_REJOINS);
   return CLEAVE_OK;
 }
 
-/* Whatever keeps it from answering now, it may be there later. */
+/* Adds the worker to the error. Codes that mean no answer become CLEAVE_UNAVAILABLE, because the
+ * worker may answer later. */
 static cleave_status name_failure(const api_peer *p, cleave_status status, cleave_error *error) {
   bool silent = status == CLEAVE_DEADLINE || status == CLEAVE_ABORTED || status == CLEAVE_EXISTS ||
                 status == CLEAVE_NOT_FOUND || status == CLEAVE_CANCELLED;
@@ -109,9 +110,9 @@ static cleave_status name_failure(const api_peer *p, cleave_status status, cleav
   return status;
 }
 
-/* Without the lock. */
-static cleave_status reach(api_peer *p, clv_link *old, clv_rpc_channel *channel,
-                           cleave_error *error) {
+/* Closes the old link and connects again. Without the lock. */
+static cleave_status connect_again(api_peer *p, clv_link *old, clv_rpc_channel *channel,
+                                   cleave_error *error) {
   if (old) clv_link_close(old);
   clv_link_unref(old);
   clv_rpc_channel_free(channel);
@@ -132,9 +133,9 @@ cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
   PASS(find_lost(runtime, worker, &p, error)); /* another thread may have begun first */
   begin_attempt(p, until, &old, &channel);
   api_unlock(runtime);
-  cleave_status status = reach(p, old, channel, error);
+  cleave_status status = connect_again(p, old, channel, error);
   api_lock(runtime);
-  if (status == CLEAVE_OK) status = take_back(p, error);
+  if (status == CLEAVE_OK) status = admit_worker(p, error);
   end_attempt(p, status == CLEAVE_OK);
   api_wake(runtime);
   return status == CLEAVE_OK ? status : name_failure(p, status, error);
@@ -149,27 +150,27 @@ cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker, cleave_er
 /* ---- its modules ----------------------------------------------------------------------------- */
 
 /* State with which a module is loaded again. */
-typedef struct contents {
+typedef struct module_state {
   api_state_item *items[2]; /* weights, state of the optimiser */
   uint32_t n[2];
-} contents;
+} module_state;
 
-static const cleave_state_kind kinds[2] = {CLEAVE_STATE_WEIGHTS, CLEAVE_STATE_OPTIMIZER};
+static const cleave_state_kind state_kinds[2] = {CLEAVE_STATE_WEIGHTS, CLEAVE_STATE_OPTIMIZER};
 
-static void contents_done(contents *c) {
+static void module_state_done(module_state *c) {
   for (int k = 0; k < 2; k++) api_state_items_done(c->items[k], c->n[k]);
 }
 
-static cleave_status take_contents(const cleave_module *m, const cleave_state *const *from,
-                                   contents *ret, cleave_error *error) {
+static cleave_status copy_module_state(const cleave_module *m, const cleave_state *const *from,
+                                       module_state *ret, cleave_error *error) {
   for (int k = 0; k < 2; k++) {
     size_t n = from[k] ? from[k]->n : 0;
-    if (n > cleave_state_count(m, kinds[k]))
+    if (n > cleave_state_count(m, state_kinds[k]))
       return api_fail(error, CLV_INVALID, "%zu items for module '%s', which has %zu", n, m->name,
-                      cleave_state_count(m, kinds[k]));
+                      cleave_state_count(m, state_kinds[k]));
     if (!n) continue;
     ret->n[k] = (uint32_t)n;
-    PASS(api_copy_state_items(m, kinds[k], from[k]->items, n, &ret->items[k], error));
+    PASS(api_copy_state_items(m, state_kinds[k], from[k]->items, n, &ret->items[k], error));
   }
   if (ret->n[0] || !m->has_given_weights) return CLEAVE_OK;
   return api_fail(error, CLV_INVALID,
@@ -181,7 +182,7 @@ static cleave_status take_contents(const cleave_module *m, const cleave_state *c
 static cleave_status check_owners(const cleave_module *m, cleave_error *error) {
   cleave_error gone;
   for (int i = 0; i < m->params->n_ties; i++) {
-    const cleave_module *of = m->owners[i];
+    const cleave_module *of = m->tie_owners[i];
     if (of && of->state == MODULE_PLACED && api_check_module_present(of, &gone) != CLEAVE_OK)
       return api_fail(error, CLV_PRECONDITION,
                       "module '%s' has a weight of module '%s', which was lost as well: reload "
@@ -204,7 +205,7 @@ static cleave_status check_lost(const cleave_module *m, cleave_error *error) {
 
 /* Unloads what a failed attempt may have left at the node. The next attempt has another
  * generation. */
-static void give_up(cleave_module *m) {
+static void send_unload(cleave_module *m) {
   clv_packet *p;
   if (api_packet_new(m->runtime, CLV_UNLOAD, 0, ++m->runtime->next_id, &p, NULL) != CLEAVE_OK)
     return;
@@ -212,16 +213,17 @@ static void give_up(cleave_module *m) {
   (void)api_send(m->runtime, m->node, p, NULL);
 }
 
-static cleave_status put_contents(cleave_module *m, const contents *c, uint64_t until,
-                                  cleave_error *error) {
+static cleave_status send_module_state(cleave_module *m, const module_state *c, uint64_t until,
+                                       cleave_error *error) {
   for (int k = 0; k < 2; k++)
     if (c->n[k])
-      PASS(api_state_put(m, (clv_state_kind)kinds[k], 0, c->items[k], c->n[k], until, error));
+      PASS(api_state_put(m, (clv_state_kind)state_kinds[k], 0, c->items[k], c->n[k], until, error));
   return CLEAVE_OK;
 }
 
-/* Until all of it is there, the module stays one that was lost. */
-static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadline_ms,
+/* Loads the lost module again with its state. Until the node has all of it, the module counts as
+ * lost. */
+static cleave_status reload(cleave_module *m, const module_state *c, uint64_t deadline_ms,
                             cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   api_peer *p = &rt->peers[m->node];
@@ -230,14 +232,15 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
   p->n_loading++;
   cleave_status status = api_module_load_at_node(m, until, error);
-  bool there = status == CLEAVE_OK || status == CLEAVE_DEADLINE; /* or it may be */
-  if (status == CLEAVE_OK) status = put_contents(m, c, until, error);
+  bool there =
+      status == CLEAVE_OK || status == CLEAVE_DEADLINE; /* after a deadline it may be at the node */
+  if (status == CLEAVE_OK) status = send_module_state(m, c, until, error);
   p->n_loading--;
   (void)api_module_on_event(&m->state, MODULE_AT_NODE);
   m->weights_version++;
   if (status == CLEAVE_OK) m->n_returns = n_returns;
   if (status == CLEAVE_OK) m->needs_reload = m->resets_moments = false;
-  if (status != CLEAVE_OK && there) give_up(m);
+  if (status != CLEAVE_OK && there) send_unload(m);
   api_module_record_attempt(m, status);
   p->has_module |= status == CLEAVE_OK;
   api_module_unload_if_unused(m);
@@ -247,11 +250,11 @@ static cleave_status reload(cleave_module *m, const contents *c, uint64_t deadli
 
 struct api_reload {
   cleave_module *module;
-  contents contents;
+  module_state state;
 };
 
 void api_reload_free(api_reload *r) {
-  if (r) contents_done(&r->contents);
+  if (r) module_state_done(&r->state);
   free(r);
 }
 
@@ -262,7 +265,7 @@ cleave_status api_reload_new(cleave_runtime *rt, cleave_module *m, const cleave_
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   TRY(clv_alloc(1, sizeof *r, &r, &err));
   r->module = m;
-  cleave_status status = take_contents(m, from, &r->contents, error);
+  cleave_status status = copy_module_state(m, from, &r->state, error);
   if (status == CLEAVE_OK)
     *ret = r;
   else
@@ -273,10 +276,10 @@ cleave_status api_reload_new(cleave_runtime *rt, cleave_module *m, const cleave_
 cleave_status api_reload_run(cleave_runtime *rt, const api_reload *r, uint64_t deadline_ms,
                              cleave_error *error) {
   LOCKED(rt);
-  PASS(api_check_no_window(rt, error));
+  PASS(api_check_no_pending_backward(rt, error));
   PASS(api_await_decision(rt, api_deadline_ns(rt, deadline_ms), error));
   PASS(check_lost(r->module, error));
-  return reload(r->module, &r->contents, deadline_ms, error);
+  return reload(r->module, &r->state, deadline_ms, error);
 }
 
 cleave_status cleave_module_reload(cleave_runtime *runtime, cleave_module *module,

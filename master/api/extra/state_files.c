@@ -13,15 +13,16 @@
 
 size_t cleave_parameter_count(const cleave_module *m) { return m ? (size_t)m->params->n : 0; }
 
-/* Group 0 of the module may stand for those that are in none. */
+/* Fills in the optimiser and the group of a parameter, if it is in one. The module's own group
+ * numbers begin with 0 for unstepped parameters, so they are converted. */
 static void fill_group(const cleave_module *m, size_t index, cleave_parameter *ret) {
-  uint8_t number = m->optimizer ? m->group_of[index] : 0;
+  uint8_t number = m->optimizer ? m->group_of_param[index] : 0;
   if (!number) return;
   ret->optimizer = m->optimizer;
   ret->group = (size_t)(m->groups[number - 1] - m->optimizer->groups);
 }
 
-static void describe(const cleave_module *m, size_t index, cleave_parameter *ret) {
+static void fill_parameter(const cleave_module *m, size_t index, cleave_parameter *ret) {
   const clv_param *p = &m->params->list[index];
   *ret = (cleave_parameter){.size = ret->size,
                             .name = p->name,
@@ -43,7 +44,7 @@ cleave_status cleave_parameter_info(const cleave_module *module, size_t index,
     return api_fail(error, CLV_RANGE, "module '%s' has %d parameters and buffers, no number %zu",
                     module->name, module->params->n, index);
   LOCKED(module->runtime);
-  describe(module, index, ret_parameter);
+  fill_parameter(module, index, ret_parameter);
   return CLEAVE_OK;
 }
 
@@ -57,8 +58,8 @@ static cleave_status check_arguments(const cleave_runtime *rt, const cleave_modu
   return CLEAVE_OK;
 }
 
-/* With the module in its text, which has the file's name. */
-static cleave_status failed(const cleave_module *m, clv_err *why, cleave_error *error) {
+/* Fails with *why, whose text names the file, and adds the module's name. */
+static cleave_status fail_with_module(const cleave_module *m, clv_err *why, cleave_error *error) {
   clv_err_prefix(why, "module '%s'", m->name);
   api_convert_error(error, why);
   api_set_error_node(error, "master", m->name);
@@ -77,7 +78,7 @@ static cleave_status write_state(const cleave_module *m, const char *path, const
     PASS(api_copy_shape_in(t->rank, t->shape, &list[i].shape, error));
   }
   if (clv_weights_write(path, list, s->n, NULL, 0, NULL, NULL, &why) == CLV_OK) return CLEAVE_OK;
-  return failed(m, &why, error);
+  return fail_with_module(m, &why, error);
 }
 
 cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
@@ -94,7 +95,7 @@ cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
 
 /* ---- from a file ----------------------------------------------------------------------------- */
 
-/* A count that the file leaves out is 0. */
+/* Fills in an item from its entry in the file. Only a count may be missing; it is 0 then. */
 static void put_item(const clv_weights_want *w, const clv_weights_entry *e,
                      cleave_named_tensor *ret) {
   static const int64_t zero;
@@ -117,14 +118,14 @@ static void leave_out_artifact(const cleave_module *m, const clv_weights_file *f
   l->n = n;
 }
 
-static cleave_status match(const cleave_module *m, const clv_weights_file *f,
-                           const cleave_state_list *l, cleave_named_tensor *items,
-                           cleave_error *error) {
+static cleave_status match_file(const cleave_module *m, const clv_weights_file *f,
+                                const cleave_state_list *l, cleave_named_tensor *items,
+                                cleave_error *error) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   clv_err why;
   TRY(clv_alloc(l->n, sizeof *found, &found, &err));
   if (clv_weights_match(f, l->items, l->n, CLV_WEIGHTS_ALLOW_NO_COUNTS, found, &why) != CLV_OK)
-    return failed(m, &why, error);
+    return fail_with_module(m, &why, error);
   for (size_t i = 0; i < l->n; i++) {
     if (!found[i] && strcmp(l->items[i].name, "step") == 0)
       return api_fail(error, CLV_INVALID, "module '%s': %s: no 'step', the count of steps taken",
@@ -143,10 +144,10 @@ cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
   CLV_AUTO(clv_freep) cleave_named_tensor *items = NULL;
   clv_err why;
   PASS(check_arguments(runtime, module, kind, error));
-  if (clv_weights_open(path, 0, &f, &why) != CLV_OK) return failed(module, &why, error);
+  if (clv_weights_open(path, 0, &f, &why) != CLV_OK) return fail_with_module(module, &why, error);
   PASS(cleave_state_list_of(module, kind, &l, error));
   leave_out_artifact(module, f, &l);
   TRY(clv_alloc(l.n, sizeof *items, &items, &err));
-  PASS(match(module, f, &l, items, error));
+  PASS(match_file(module, f, &l, items, error));
   return cleave_state_write(runtime, module, kind, items, l.n, deadline_ms, error);
 }

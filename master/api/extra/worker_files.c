@@ -8,7 +8,7 @@
 
 #include "master/api/extra/extra_int.h"
 
-enum { WAITS_FOR_STEP, IS_ASKED };
+enum { WAITS_FOR_STEP, REQUEST_SENT };
 
 static const char *verb_of(clv_frame_kind kind) {
   if (kind == CLV_STATE_SAVE) return "saving";
@@ -44,7 +44,7 @@ static cleave_status begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                            cleave_error *error) {
   cleave_module *m = a->module;
   f->module = m;
-  f->what = (clv_state_kind)a->kind;
+  f->state_kind = (clv_state_kind)a->kind;
   f->verb = a->verb;
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   if (a->kind != CLEAVE_STATE_WEIGHTS && a->kind != CLEAVE_STATE_OPTIMIZER)
@@ -54,25 +54,25 @@ static cleave_status begin(cleave_runtime *rt, api_arguments *a, api_future *f,
   snprintf(f->subject, sizeof f->subject, "%s", m->name);
   PASS(api_module_place(m, false, f->deadline_ms, error));
   PASS(check_node(m, error));
-  PASS(api_check_no_window(rt, error));
+  PASS(api_check_no_pending_backward(rt, error));
   api_module_add_kept(m);
   return CLEAVE_OK;
 }
 
-static cleave_status ask(cleave_runtime *rt, api_future *f, cleave_error *error) {
+static cleave_status send_request(cleave_runtime *rt, api_future *f, cleave_error *error) {
   cleave_module *m = f->module;
   api_state_request *r = &f->request;
   clv_packet *p;
   r->id = ++rt->next_id;
   r->node = m->node;
-  r->of_file = true;
+  r->is_for_file = true;
   PASS(api_packet_new(rt, f->verb, 0, r->id, &p, error));
   api_set_frame_module(p, m);
-  p->frame.state.what = f->what;
+  p->frame.state.what = f->state_kind;
   snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", f->file);
   r->next = rt->requests;
   rt->requests = r;
-  m->weights_version += f->verb == CLV_STATE_LOAD && f->what == CLV_STATE_WEIGHTS;
+  m->weights_version += f->verb == CLV_STATE_LOAD && f->state_kind == CLV_STATE_WEIGHTS;
   return api_send(rt, m->node, p, error);
 }
 
@@ -81,8 +81,8 @@ static void advance(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   if (f->stage == WAITS_FOR_STEP && (rt->undecided_context || f->module->state == MODULE_PLACING))
     return;
-  if (f->stage == WAITS_FOR_STEP) why.status = ask(rt, f, &why);
-  f->stage = IS_ASKED;
+  if (f->stage == WAITS_FOR_STEP) why.status = send_request(rt, f, &why);
+  f->stage = REQUEST_SENT;
   if (why.status == CLEAVE_OK && r->failed) why = r->failure;
   if (why.status == CLEAVE_OK) {
     if (!r->answered) return;
@@ -92,12 +92,12 @@ static void advance(cleave_runtime *rt, api_future *f) {
   api_future_finish(rt, f, &why);
 }
 
-static void late(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+static void deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->module;
-  char heard[200];
+  char silence[200];
   api_fail(ret, CLV_DEADLINE, "%s the state of module '%s' as '%s' was not done by '%s' in time%s",
            verb_of(f->verb), m->name, f->file, rt->peers[m->node].name,
-           api_describe_silence(rt, heard, sizeof heard));
+           api_describe_silence(rt, silence, sizeof silence));
   api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
 
@@ -118,14 +118,15 @@ cleave_status api_file_result(const api_future *f, void *ret, cleave_error *erro
 static const api_operation operation = {.name = "a file of state",
                                         .begin = begin,
                                         .advance = advance,
-                                        .deadline_error = late,
+                                        .deadline_error = deadline_error,
                                         .withdraw = api_state_free_work,
                                         .copy_result = api_file_result};
 
 /* ---- for programs ---------------------------------------------------------------------------- */
 
-static api_arguments arguments(cleave_module *module, clv_frame_kind verb, cleave_state_kind kind,
-                               const char *name, uint64_t deadline_ms) {
+static api_arguments make_arguments(cleave_module *module, clv_frame_kind verb,
+                                    cleave_state_kind kind, const char *name,
+                                    uint64_t deadline_ms) {
   return (api_arguments){
       .deadline_ms = deadline_ms, .module = module, .name = name, .kind = kind, .verb = verb};
 }
@@ -136,7 +137,7 @@ cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cleave_module
                                           cleave_error *error) {
   NOT_NULL(runtime, module, name);
   PASS(api_file_check_result(ret_file, error));
-  api_arguments a = arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
+  api_arguments a = make_arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
   return api_run_blocking(runtime, &operation, &a, ret_file, error);
 }
 
@@ -145,7 +146,7 @@ cleave_status cleave_state_save_at_worker_async(cleave_runtime *runtime, cleave_
                                                 uint64_t deadline_ms, cleave_future *ret_future,
                                                 cleave_error *error) {
   NOT_NULL(runtime, module, name, ret_future);
-  api_arguments a = arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
+  api_arguments a = make_arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
   return api_run_async(runtime, &operation, &a, ret_future, error);
 }
 
@@ -155,7 +156,7 @@ cleave_status cleave_state_load_at_worker(cleave_runtime *runtime, cleave_module
                                           cleave_error *error) {
   NOT_NULL(runtime, module, name);
   PASS(api_file_check_result(ret_file, error));
-  api_arguments a = arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
+  api_arguments a = make_arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
   return api_run_blocking(runtime, &operation, &a, ret_file, error);
 }
 
@@ -164,7 +165,7 @@ cleave_status cleave_state_load_at_worker_async(cleave_runtime *runtime, cleave_
                                                 uint64_t deadline_ms, cleave_future *ret_future,
                                                 cleave_error *error) {
   NOT_NULL(runtime, module, name, ret_future);
-  api_arguments a = arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
+  api_arguments a = make_arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
   return api_run_async(runtime, &operation, &a, ret_future, error);
 }
 
@@ -172,7 +173,8 @@ cleave_status cleave_state_remove_at_worker(cleave_runtime *runtime, cleave_modu
                                             const char *name, uint64_t deadline_ms,
                                             cleave_error *error) {
   NOT_NULL(runtime, module, name);
-  api_arguments a = arguments(module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms);
+  api_arguments a =
+      make_arguments(module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms);
   return api_run_blocking(runtime, &operation, &a, NULL, error);
 }
 
@@ -180,7 +182,8 @@ cleave_status cleave_state_remove_at_worker_async(cleave_runtime *runtime, cleav
                                                   const char *name, uint64_t deadline_ms,
                                                   cleave_future *ret_future, cleave_error *error) {
   NOT_NULL(runtime, module, name, ret_future);
-  api_arguments a = arguments(module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms);
+  api_arguments a =
+      make_arguments(module, CLV_STATE_REMOVE, CLEAVE_STATE_WEIGHTS, name, deadline_ms);
   return api_run_async(runtime, &operation, &a, ret_future, error);
 }
 

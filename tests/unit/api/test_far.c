@@ -34,7 +34,7 @@ static int set_up(void **state) {
   (void)state;
   others[0] = far_backend(clv_backend_cpu());
   if (cleave_open_text("alone", "version: 1\nname: alone\n", &o, &rt, &e) != CLEAVE_OK) return 1;
-  rt->platform.others = (clv_backends){others, 1};
+  rt->platform.other_backends = (clv_backends){others, 1};
   return 0;
 }
 
