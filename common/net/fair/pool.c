@@ -13,8 +13,8 @@
 
 enum { RECORDS_KEPT = 256 };
 
-/* The transport reads into buffers of up to 1 MiB. Larger blocks are tensors of pools, which are
- * allocated once. */
+/* Makes malloc keep freed blocks below 2 MiB, because the transport reads into buffers of up to
+ * 1 MiB. Larger blocks are tensors of pools, which are allocated once. */
 void clv_tune_malloc(void) {
   mallopt(M_MMAP_THRESHOLD, 2 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
@@ -24,7 +24,7 @@ struct clv_pool {
   pthread_mutex_t lock;
   int refs;
   clv_account *account;
-  clv_pool *next, **prev_next; /* list of the root account */
+  clv_pool *next, **prev_next; /* links in the root account's list of pools */
   clv_tensor **tensors;
   size_t n, cap;
   void *records; /* free list of records, linked through their first bytes */
@@ -170,7 +170,7 @@ static clv_code grow_list(clv_pool *p, clv_err *err) {
   return CLV_OK;
 }
 
-/* *ret_over, *ret_quota: the account and the quota that are exceeded. */
+/* Charges a tensor of `bytes`. False: the quota *ret_quota of the account *ret_over is exceeded. */
 static bool charge_tensor(clv_pool *p, size_t bytes, clv_account **ret_over, clv_quota *ret_quota) {
   *ret_quota = CLV_QUOTA_TENSORS;
   *ret_over = clv_account_try_charge(p->account, CLV_QUOTA_TENSORS, 1);

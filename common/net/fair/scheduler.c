@@ -21,7 +21,7 @@
 
 typedef struct tenant {
   uint64_t weight;
-  uint64_t time;       /* virtual, ns */
+  uint64_t time;       /* virtual time, ns */
   uint64_t idle_start; /* virtual time at which a share starts when no other is active */
   uint32_t n_active;
   clv_share *shares;
@@ -30,9 +30,11 @@ typedef struct tenant {
 struct clv_fair_scheduler {
   pthread_mutex_t lock;
   clv_fair_scheduler_options o;
-  unsigned free;                   /* threads that may start now */
+  unsigned free;                   /* cores that no share holds */
   uint32_t n_waiting;              /* number of waiting shares; read without the lock */
-  uint64_t idle_start, n_requests; /* idle_start: as a tenant's; n_requests: requests so far */
+  /* idle_start: virtual time at which a tenant starts when no other is active; n_requests: number
+   * of requests so far */
+  uint64_t idle_start, n_requests;
   tenant **tenants;                /* [o.n_tenants] */
 };
 
@@ -44,7 +46,7 @@ struct clv_share {
   unsigned n_held,
       n_wanted; /* threads; n_held is read by the share's own thread without the lock */
   bool is_active, is_waiting, is_stopped;
-  uint64_t time;          /* virtual, among the shares of its tenant */
+  uint64_t time;          /* virtual time among the shares of its tenant, ns */
   uint64_t request;       /* number of its last request; orders shares with equal times */
   uint64_t slice_start;   /* start of the slice, ns */
   uint64_t charged_until; /* time of the request or of the last charge, ns */
@@ -185,7 +187,7 @@ static void wait(clv_share *s, unsigned threads, uint64_t now) {
   __atomic_fetch_sub(&t->n_waiting, 1, __ATOMIC_RELAXED);
   s->counts.waited_ns += now_of(t) - s->charged_until;
   deactivate_share(s);
-  schedule(t, now_of(t)); /* the next share may fit */
+  schedule(t, now_of(t)); /* the next waiting share may fit now */
 }
 
 bool clv_share_take(clv_share *s, unsigned threads) {

@@ -8,7 +8,7 @@
 #include "common/net/fair/fair.h"
 #include "common/net/fair/free_list_int.h"
 
-enum { SLAB_RECORDS = 64 }; /* in each block, unless the slab sets `block` */
+enum { SLAB_RECORDS = 64 }; /* records in each block, if records_per_block is 0 */
 
 typedef struct slab_block {
   struct slab_block *next;

@@ -5,11 +5,12 @@
 #include "common/net/link/link_int.h"
 
 void clv_link_count(clv_link *l, clv_link_counts *ret) {
-  const clv_link_counts *c = &l->counts; /* some are counted by several threads without the lock */
+  /* several threads change some of the counters without the lock */
+  const clv_link_counts *c = &l->counts;
   uint64_t bytes, ns;
   clv_reassembly_measure(&l->in, &bytes, &ns);
   pthread_mutex_lock(&l->lock);
-  /* read under the lock, so that no PING is sent after it */
+  /* read the time under the lock, so that no PING is sent after it */
   uint64_t now = clv_clock_now(&l->clock);
   *ret = (clv_link_counts){.round_trip_ns = c->round_trip_ns,
                            .clock_offset_ns = c->clock_offset_ns,
@@ -18,7 +19,7 @@ void clv_link_count(clv_link *l, clv_link_counts *ret) {
                            .peer_received_bytes = c->peer_received_bytes,
                            .peer_receiving_ns = c->peer_receiving_ns,
                            .peer_measured_ns = c->peer_measured_ns};
-  /* An open PING that already takes longer than the last one counts as well. */
+  /* An open PING counts too, if it already takes longer than the last one. */
   if (l->pongs != l->pings) ret->round_trip_ns = CLV_MAX(ret->round_trip_ns, now - l->ping_sent_ns);
   pthread_mutex_unlock(&l->lock);
   ret->n_node_waits = __atomic_load_n(&c->n_node_waits, __ATOMIC_RELAXED);
@@ -58,7 +59,7 @@ void clv_link_ping_async(clv_link *l) {
     l->ping_sent_ns = now;
   }
   pthread_mutex_unlock(&l->lock);
-  clv_err ignored; /* a link that cannot send has ended, or its missing PONG ends it */
+  clv_err ignored; /* a link that cannot send a PING has ended, or the missing PONG ends it */
   if (ask && clv_frame_writer_send_plain(l->writer, &f, &ignored) != CLV_OK)
     clv_log(CLV_LOG_DEBUG, "cannot send a PING to %s: %s", l->peer, ignored.text);
 }

@@ -7,7 +7,7 @@
  */
 #include "common/net/link/link_int.h"
 
-#define POLYNOMIAL 0x82f63b78u /* CRC-32C's, bit-reversed: x^31 is the lowest bit */
+#define POLYNOMIAL 0x82f63b78u /* of CRC-32C, bit-reversed: the lowest bit is x^31 */
 
 enum { POWERS = 31 };
 

@@ -11,8 +11,8 @@
 struct clv_device_copy {
   pthread_mutex_t lock;
   int refs;
-  size_t bytes;    /* copied so far, from the first */
-  clv_err failure; /* code 0: the copy has not failed */
+  size_t bytes;    /* bytes copied so far, from the first one */
+  clv_err failure; /* error of the copy; code 0: the copy has not failed */
   clv_copy_waiter *awaiting;
 };
 

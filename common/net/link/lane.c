@@ -15,7 +15,7 @@
 /* A received frame and the lane that received it. */
 typedef struct message {
   clv_link *link; /* NULL: the lane has no link yet */
-  clv_lane *lane; /* needed by ATTACH and ATTACHED alone; NULL: clv_link_on_frame */
+  clv_lane *lane; /* lane of an ATTACH or ATTACHED; NULL: the caller is clv_link_on_frame */
   uint32_t index;
   const clv_frame *f;
   const clv_piece *pieces;
@@ -234,7 +234,8 @@ static clv_code handle_bundled(clv_lane *ln, const clv_bundle *before, const clv
 }
 
 static clv_code handle_message(clv_lane *ln, const clv_iov *iov, size_t n, clv_err *err) {
-  const clv_piece *pieces = (const clv_piece *)iov; /* same layout, as wire.h guarantees */
+  /* clv_iov and clv_piece have the same layout */
+  const clv_piece *pieces = (const clv_piece *)iov;
   clv_frame f;
   clv_payload payload;
   clv_bundle before;

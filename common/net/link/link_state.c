@@ -76,7 +76,8 @@ static clv_code ignore(clv_link *l, clv_link_event_args *n, clv_err *err) {
   return CLV_OK;
 }
 
-/* PROTOCOL.md 4: each lane joins once, all state the same number; one lane's end closes all. */
+/* Actions for each state and event. PROTOCOL.md 4: each lane joins once, all lanes state the same
+ * number of lanes, and the end of one lane ends the link. */
 static state_action *const actions[CLV_LINK_STATES][CLV_LINK_STATE_EVENTS] = {
     /* JOINS   ATTACHED ENDS  LANE_ENDED */
     [CLV_LINK_NEW] = {join, refuse, end, refuse},
@@ -101,7 +102,7 @@ void clv_link_end(clv_link *l, clv_code code, const char *text) {
   clv_err unused;
   clv_link_event_args n = {.code = code, .text = text};
   const clv_link_events *owner = &l->events;
-  (void)!clv_link_on_event(l, CLV_LINK_ENDS, &n, &unused); /* no state refuses it */
+  (void)!clv_link_on_event(l, CLV_LINK_ENDS, &n, &unused); /* no state refuses CLV_LINK_ENDS */
   if (!n.first) return;
   clv_send_queue_end(l->out);
   clv_reassembly_end(&l->in);

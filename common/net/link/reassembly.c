@@ -99,7 +99,8 @@ clv_partial_tensor_state clv_reassembly_state(clv_reassembly *a, uint64_t transf
   return s;
 }
 
-/* Allocates a tensor. *ret NULL: the tensor is over the quota, and the link continues. */
+/* Allocates the tensor of a transfer. *ret NULL: the tensor is over the quota, and the link
+ * continues. */
 static clv_code alloc_tensor(clv_reassembly *a, uint64_t total, clv_tensor **ret, clv_err *err) {
   clv_shape shape = CLV_SHAPE((int64_t)total);
   clv_code code = clv_pool_tensor(a->pool, CLV_U8, &shape, ret, err);
@@ -132,11 +133,11 @@ static clv_code add_partial(clv_reassembly *a, uint64_t transfer, uint64_t total
 /* Arguments of an event of a transfer. */
 typedef struct partial_event_args {
   clv_reassembly *a;
-  clv_partial_tensor *e; /* NULL: no entry yet */
+  clv_partial_tensor *e; /* table entry of the transfer; NULL: none yet */
   uint64_t transfer, total;
-  clv_packet *packet; /* of HEAD: its tensor `slot` has this transfer */
+  clv_packet *packet; /* for HEAD: the packet whose tensor `slot` has this transfer */
   uint32_t slot;
-  uint64_t from, to; /* of CHUNK */
+  uint64_t from, to; /* for CHUNK: its bytes [from, to) */
 } partial_event_args;
 
 typedef clv_code partial_action(partial_event_args *n, clv_err *err);
@@ -227,7 +228,8 @@ static clv_code refuse_bytes(partial_event_args *n, clv_err *err) {
                   (unsigned long long)n->transfer);
 }
 
-/* PROTOCOL.md 4: chunks are received in any order, before or after their head, each byte once. */
+/* Actions for each state and event. PROTOCOL.md 4: chunks are received in any order, before or
+ * after their head, each byte once. */
 static partial_action *const actions[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
     /*                          HEAD         CHUNK */
     [CLV_PARTIAL_NONE] = {begin_with_head, begin_with_chunk},
@@ -249,8 +251,8 @@ static clv_code run_event(clv_partial_tensor_event event, partial_event_args *n,
 
 /* ---- complete packets ------------------------------------------------------------------------ */
 
-/* Drops the tensors of a packet over the quota and stores the error. The engine reports it when it
- * handles the packet. */
+/* Drops the tensors of a packet over the quota and stores the error in the packet, for the engine
+ * to report. */
 static void refuse_packet(clv_packet *p, const clv_err *why) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_tensor_unref(p->tensor[i]);
   p->frame.n_tensors = 0;
@@ -265,7 +267,7 @@ static bool has_all_tensors(const clv_packet *p) {
   return true;
 }
 
-/* The caller holds the lock. */
+/* True if all bytes of the packet's tensors are received. The caller holds the lock. */
 static bool has_all_bytes(const clv_reassembly *a, const clv_packet *p) {
   for (size_t i = 0; i < a->n_in; i++)
     if (a->in[i].packet == p && a->in[i].received < a->in[i].total) return false;
@@ -281,7 +283,7 @@ static void move_to_packet(clv_reassembly *a, size_t i) {
   if (i < a->n_in) *e = last;
 }
 
-/* Takes a packet whose tensors are all received from the table. NULL: tensors are missing. The
+/* Takes a packet from the table if all its tensors are received. NULL: tensors are missing. The
  * caller holds the lock. */
 static clv_packet *take_if_complete(clv_reassembly *a, clv_packet *p) {
   if (!p || !has_all_bytes(a, p)) return NULL;
@@ -295,8 +297,8 @@ static clv_packet *take_if_complete(clv_reassembly *a, clv_packet *p) {
   return p;
 }
 
-/* Compares the checksums of a complete packet and returns the packet. The error does not name them,
- * because the checksum of a single number reveals that number. */
+/* Compares the checksums of a complete packet and returns the packet. The error does not state the
+ * checksums, because the checksum of a single number reveals that number. */
 static clv_code check_packet_sums(clv_reassembly *a, clv_packet *p, clv_packet **ret,
                                   clv_err *err) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
@@ -345,7 +347,8 @@ clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const c
                           .from = f->chunk.offset,
                           .to = f->chunk.offset + payload->len};
   pthread_mutex_lock(&a->lock);
-  /* The first chunk is not counted, because the start of its transfer is not known. */
+  /* The first chunk of a transfer is not counted, because the time when it began to arrive is not
+   * known. */
   if (a->n_in) a->received_bytes += payload->len;
   clv_code code = run_event(CLV_PARTIAL_CHUNK, &n, err);
   clv_tensor *t = code == CLV_OK && n.e->tensor ? clv_tensor_ref(n.e->tensor) : NULL;
@@ -387,7 +390,7 @@ clv_code clv_reassembly_new_packet(clv_reassembly *a, const clv_frame *f, clv_pa
                                    clv_packet **ret_head, clv_err *err) {
   clv_packet *p;
   CLV_TRY(clv_recv_window_add_packet(a->recv_window, false, err));
-  /* a failure ends the link, so the packet stays counted */
+  /* after a failure the link ends, so the packet may stay counted */
   CLV_TRY(clv_packet_new(a->pool, f->kind, &p, err));
   set_packet_origin(a, p);
   p->frame = *f;

@@ -57,8 +57,8 @@ clv_code clv_recv_window_consume(clv_recv_window *r, uint64_t bytes, clv_err *er
 
 /* Returns the bytes to send as CREDIT now; 0: wait for more. The caller holds the lock. */
 static uint64_t grant(clv_recv_window *r) {
-  /* When all is consumed, at most one inline message stays unreturned, so that the peer's next
-   * message never waits for it. */
+  /* Once all received bytes are free again, at most one inline message stays unreturned, so that
+   * the peer's next message never waits for credit. */
   bool idle = r->credit_pending == r->used_bytes && r->credit_pending > CLV_WIRE_INLINE_MAX;
   if (!idle && r->credit_pending < r->limit / 4) return 0;
   uint64_t bytes = r->credit_pending;

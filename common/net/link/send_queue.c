@@ -123,7 +123,8 @@ static bool next_chunk(clv_send_queue *d, clv_chunk_send *ret) {
 static clv_code send_chunks(clv_send_queue *d, clv_err *err) {
   for (clv_chunk_send c; next_chunk(d, &c);) {
     clv_code probed = send_probe(d, c.probe_before, 0, err);
-    clv_code code = send_chunk(d, &c.chunk, c.index, err); /* takes over the tensor in all cases */
+    /* send_chunk takes over the tensor in all cases */
+    clv_code code = send_chunk(d, &c.chunk, c.index, err);
     CLV_TRY(probed);
     CLV_TRY(code);
     CLV_TRY(send_probe(d, c.probe_after, c.index, err));
@@ -156,7 +157,7 @@ static void start_sending(clv_send_queue *d) {
   d->is_sending |= start;
   pthread_mutex_unlock(&d->lock);
   if (!start) return;
-  clv_send_queue_ref(d); /* for the job */
+  clv_send_queue_ref(d); /* reference of the job */
   if (!clv_frame_writer_defer(d->writer, &d->send)) send_more(&d->send);
 }
 
@@ -217,7 +218,8 @@ static clv_code send_inline(clv_send_queue *d, clv_packet *p, clv_err *err) {
   size_t payload = 0;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     clv_tensor *t = p->tensor[i];
-    p->frame.tensors[i].transfer = 0; /* a relayed packet still has the sender's ids */
+    /* a packet that this process relays still has the ids of its sender */
+    p->frame.tensors[i].transfer = 0;
     p->frame.tensors[i].crc32c = clv_crc32c(0, t->data, t->bytes);
     pieces[i + 1] = clv_frame_writer_piece(clv_tensor_ref(t), 0, t->bytes);
     payload += t->bytes;
@@ -324,7 +326,7 @@ static void drain(clv_rpc_job *job) {
   clv_send_queue_unref(d);
 }
 
-/* The drain job takes over the reference of d->awaiting. */
+/* Starts the drain job, which takes over the reference of d->awaiting. */
 void clv_send_queue_resume(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   bool start = d->partially_sent && !d->has_ended;
@@ -345,7 +347,7 @@ static void start_draining(clv_send_queue *d) {
   d->is_draining |= start;
   pthread_mutex_unlock(&d->lock);
   if (!start) return;
-  clv_send_queue_ref(d); /* for the job */
+  clv_send_queue_ref(d); /* reference of the job */
   if (!clv_frame_writer_defer(d->writer, &d->drain)) drain(&d->drain);
 }
 
@@ -360,7 +362,8 @@ typedef enum send_decision { NOW, WAITS, ENDED, TOO_LARGE } send_decision;
 
 /* Decides whether a packet is sent now, is queued or is refused. The caller holds the lock. */
 static send_decision decide_send(clv_send_queue *d, const clv_packet *p, uint64_t bytes) {
-  bool urgent = p->frame.kind == CLV_ABORT && !bytes; /* overtakes the packets of its context */
+  /* an ABORT overtakes the packets of its context */
+  bool urgent = p->frame.kind == CLV_ABORT && !bytes;
   if (d->has_ended) return ENDED;
   /* The receiver may keep the credit of one inline frame unreturned (recv_window.c, grant). */
   if (bytes > d->credit_full ||

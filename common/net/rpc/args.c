@@ -46,7 +46,8 @@ static int ping_after(const clv_rpc_limits *limits) { return (int)limits->peer_t
 
 void rpc_args_common(rpc_args *args, const clv_rpc_limits *limits) {
   add_int(args, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)limits->max_message);
-  add_int(args, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1); /* checked by clv_rpc_stream_send */
+  /* clv_rpc_stream_send checks the size of a sent message */
+  add_int(args, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1);
   add_int(args, GRPC_ARG_KEEPALIVE_TIME_MS, ping_after(limits));
   add_int(args, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, (int)limits->peer_timeout_ms - ping_after(limits));
   add_int(args, GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -85,6 +86,7 @@ void rpc_args_server(rpc_args *args, const clv_rpc_server_options *options) {
   add_int(args, GRPC_ARG_MAX_CONNECTION_IDLE_MS, (int)CLV_MIN(idle, 86400000u));
   add_int(args, GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, (int)CLV_MIN(shake, 60000u));
   add_int(args, GRPC_ARG_MAX_CONCURRENT_STREAMS, (int)CLV_MIN(streams, 65536u));
-  /* Without this, two daemons on one port would share its connections at random. */
+  /* Without this argument, two daemons that listen on one port would share its connections at
+   * random. */
   add_int(args, GRPC_ARG_ALLOW_REUSEPORT, 0);
 }

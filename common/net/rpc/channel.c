@@ -13,7 +13,8 @@
 
 #include "common/net/rpc/stream_int.h"
 
-enum { POLL_MS = 100, GRACE_MS = 1000 }; /* for calls in progress when the process is interrupted */
+/* POLL_MS: how often a wait checks for an interrupt; GRACE_MS: time that calls get after it */
+enum { POLL_MS = 100, GRACE_MS = 1000 };
 
 struct clv_rpc_channel {
   clv_rpc_runtime *runtime;
@@ -95,7 +96,8 @@ static grpc_channel *dialled(clv_rpc_channel *channel) {
   return channel->dialled;
 }
 
-/* Destroys a failed gRPC channel, so that it stops dialling. The caller holds the lock. */
+/* Destroys a failed gRPC channel, so that it stops dialling. False: there is none, or a connect is
+ * in progress. The caller holds the lock. */
 static bool drop_failed(clv_rpc_channel *channel) {
   if (!channel->dialled || channel->connecting ||
       grpc_channel_check_connectivity_state(channel->dialled, 0) != GRPC_CHANNEL_TRANSIENT_FAILURE)
@@ -321,8 +323,8 @@ static clv_code wait_ready(clv_rpc_channel *channel, grpc_channel *dial, gpr_tim
   }
 }
 
-/* Replaces the gRPC channel. A failed one would wait before its next attempt, a new one dials at
- * once. */
+/* Replaces a failed gRPC channel by a new one, which dials at once. The failed one would wait
+ * before its next attempt. */
 static grpc_channel *replace_dialled(clv_rpc_channel *channel) {
   pthread_mutex_lock(&channel->lock);
   grpc_channel_destroy(channel->dialled);

@@ -53,8 +53,8 @@ static grpc_ssl_server_certificate_config *config_of(const rpc_pem *pem) {
 static const grpc_ssl_client_certificate_request_type DEMAND =
     GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
 
-/* gRPC reports whether it can use certificates only when a server binds with them. So a server
- * binds to a name in the abstract namespace, and is never started. */
+/* Makes a server that binds with this PEM text to a name in the abstract namespace and is never
+ * started, because gRPC reports only at a bind whether it can use certificates. */
 clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) {
   static atomic_uint count;
   rpc_pem copy;
@@ -110,7 +110,7 @@ clv_code rpc_server_certs_swap(rpc_server_certs *certs, const clv_rpc_pem *pem, 
   return CLV_OK;
 }
 
-/* Callback of gRPC before every handshake. */
+/* Callback of gRPC before every handshake: returns the certificates if they have changed. */
 static grpc_ssl_certificate_config_reload_status fetch(
     void *user_data, grpc_ssl_server_certificate_config **config) {
   rpc_server_certs *certs = user_data;
@@ -229,11 +229,11 @@ static int verify(void *user_data, grpc_tls_custom_verification_check_request *r
   pthread_mutex_unlock(&identity->lock);
   *status = good ? GRPC_STATUS_OK : GRPC_STATUS_UNAUTHENTICATED;
   if (!good) *details = gpr_strdup(err.text);
-  return 1; /* decided synchronously */
+  return 1; /* 1: the result is known when the function returns */
 }
 
 static void verify_cancel(void *user_data, grpc_tls_custom_verification_check_request *request) {
-  (void)user_data; /* verify always decides synchronously */
+  (void)user_data; /* nothing to cancel, because verify_server returns its result at once */
   (void)request;
 }
 
@@ -271,7 +271,7 @@ clv_code rpc_client_credentials(const rpc_pem *pem, const char *expected_uri,
   grpc_tls_identity_pairs_add_pair(pairs, pem->key, pem->cert);
   grpc_tls_certificate_provider *provider =
       grpc_tls_certificate_provider_static_data_create(pem->ca, pairs);
-  atomic_fetch_add(&identity->refs, 1); /* for the verifier; dropped in verify_destruct */
+  atomic_fetch_add(&identity->refs, 1); /* reference of the verifier; dropped in verify_destruct */
   rpc_tsan_release(identity);
   grpc_tls_certificate_verifier *verifier =
       grpc_tls_certificate_verifier_external_create(&identity->verifier);

@@ -10,8 +10,8 @@
 
 typedef enum end_kind { END_SILENT, END_RESET, END_DAMAGED, END_CLOSED, END_KINDS } end_kind;
 
-/* Beginnings of gRPC's texts; the first row that matches counts. gRPC reports "Stream removed" when
- * it closed the connection because it read invalid bytes. */
+/* Beginnings of gRPC's texts for lost connections; the first row that matches counts. gRPC reports
+ * "Stream removed" when it closed the connection because it read invalid bytes. */
 static const struct {
   const char *begin;
   end_kind kind;

@@ -24,7 +24,8 @@ struct rpc_peer_entry {
   rpc_peer_entry *next;
   unsigned active;   /* calls in progress */
   unsigned handling; /* requests that handler threads run or take next */
-  unsigned waiting;  /* requests that wait for these, in order of arrival */
+  /* requests queued in first..last, because enough of this identity's are handled */
+  unsigned waiting;
   clv_rpc_job *first, *last;
   unsigned wasted; /* calls wasted since window_ns */
   uint64_t window_ns;
@@ -238,8 +239,8 @@ static void for_each_fd(void (*visit)(int fd, void *user), void *user) {
   closedir(dir);
 }
 
-/* If gRPC closes and reuses the descriptor meanwhile, its peer address differs and it is left
- * alone. */
+/* Cuts no other connection: if gRPC closes the descriptor meanwhile and the number is reused, the
+ * peer address of the new socket differs. */
 void rpc_cut_connection(const char *address) { for_each_fd(cut_if, (void *)(uintptr_t)address); }
 
 typedef struct port_count {

@@ -46,27 +46,28 @@ typedef struct rpc_pool {
 clv_code rpc_pool_init(rpc_pool *pool, unsigned n_threads, unsigned max_waiting,
                        clv_err *err) CLV_USE_RESULT;
 void rpc_pool_done(rpc_pool *pool); /* runs the queued jobs, then joins the threads */
-bool rpc_pool_put(rpc_pool *pool, clv_rpc_job *job); /* false: the queue is full */
+/* false: the queue is full, or the pool is ending */
+bool rpc_pool_put(rpc_pool *pool, clv_rpc_job *job);
 
 /* ---- runtime.c ------------------------------------------------------------------------------- */
 
 struct clv_rpc_runtime {
   grpc_completion_queue *queue;
-  grpc_completion_queue *admissions; /* new calls; its thread does not poll */
+  grpc_completion_queue *admissions; /* queue of new calls; its thread does not poll sockets */
   pthread_t admitter;
   bool has_admitter;
   pthread_t threads[64]; /* threads[0] leads, the others help */
   unsigned n_threads;
   atomic_uint spin_us;
-  atomic_uint busy;                       /* open clv_rpc_busy_enter calls */
-  atomic_uint helping;                    /* helpers that wait at the queue now */
+  atomic_uint busy;                       /* computations between clv_rpc_busy_enter and _leave */
+  atomic_uint helping;                    /* helpers that read events from the queue now */
   atomic_uint_fast64_t handling_since_ns; /* start of the leader's current callback; 0: none runs */
   pthread_mutex_t lock;                   /* guards the fields below */
   pthread_cond_t wake;                    /* wakes helpers */
   unsigned n_helpers_called;              /* helpers woken that have not started yet */
   bool stop;
   clv_rpc_stream *streams;
-  rpc_pool senders; /* run the jobs of clv_rpc_stream_defer */
+  rpc_pool senders; /* threads that run the jobs of clv_rpc_stream_defer */
   bool has_senders;
 };
 
@@ -75,8 +76,9 @@ struct clv_rpc_runtime {
  * bookkeeping. */
 bool rpc_start(grpc_call *call, const grpc_op *ops, size_t n, rpc_tag *tag);
 
-/* Order memory for the thread sanitizer, which cannot see into gRPC. Release before gRPC gets `it`
- * (a tag or a callback's argument), acquire when gRPC returns it. */
+/* Show the order of memory accesses to the thread sanitizer, which cannot see into gRPC. Call
+ * rpc_tsan_release before gRPC gets `it` (a tag or a callback's argument), and rpc_tsan_acquire
+ * when gRPC returns it. */
 void rpc_tsan_release(void *it);
 void rpc_tsan_acquire(void *it);
 
@@ -88,7 +90,7 @@ gpr_timespec rpc_forever(void);
 
 /* Converts a gRPC status to a clv_code. */
 clv_code rpc_code(grpc_status_code status);
-grpc_status_code rpc_status(clv_code code); /* codes that gRPC lacks become a similar one */
+grpc_status_code rpc_status(clv_code code); /* maps codes that gRPC lacks to a similar one */
 
 /* ---- bytes.c --------------------------------------------------------------------------------- */
 
@@ -116,7 +118,8 @@ void rpc_pem_done(rpc_pem *pem); /* wipes the key */
  * key does not match the leaf certificate. */
 clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) CLV_USE_RESULT;
 
-/* Result of a client's check of the server's identity, for the error text. */
+/* Result of the check that a client makes of the server's identity in a handshake, for the error
+ * text. */
 typedef struct rpc_identity rpc_identity;
 
 /* Makes client credentials that accept a server only if its chain ends in pem->ca and its only URI
@@ -126,17 +129,18 @@ clv_code rpc_client_credentials(const rpc_pem *pem, const char *expected_uri,
                                 rpc_identity **ret_identity, clv_err *err) CLV_USE_RESULT;
 void rpc_identity_unref(rpc_identity *identity);
 
-/* CLV_UNAUTHENTICATED with the reason: the last handshake failed because of the identity. */
+/* Fails with CLV_UNAUTHENTICATED and the reason if the last handshake failed because of the
+ * server's identity. */
 clv_code rpc_identity_result(rpc_identity *identity, clv_err *err) CLV_USE_RESULT;
 void rpc_identity_reset(rpc_identity *identity);
-/* the expected server has connected since the reset */
+/* True if the expected server has connected since rpc_identity_reset. */
 bool rpc_identity_passed(rpc_identity *identity);
 
 /* Certificates of a server. They can be replaced while it runs. */
 typedef struct rpc_server_certs {
   pthread_mutex_t lock;
   rpc_pem pem;
-  bool changed; /* gRPC has not fetched the present ones */
+  bool changed; /* gRPC has not fetched the present `pem` yet */
 } rpc_server_certs;
 
 clv_code rpc_server_certs_init(rpc_server_certs *certs, const clv_rpc_pem *pem,
@@ -166,8 +170,8 @@ clv_code rpc_limits_check(clv_rpc_limits *limits, clv_err *err) CLV_USE_RESULT;
 
 enum { RPC_MIN_PEER_TIMEOUT_MS = 1000 };
 
-/* Replaces gRPC's text for a lost connection by one of ours. False: the text is another and
- * stays. */
+/* Replaces gRPC's text for a lost connection by one for users. False: `text` is about something
+ * else, and is not changed. */
 bool rpc_translate_end_text(unsigned peer_timeout_ms, char text[RPC_TEXT]);
 
 /* Adds the arguments of both sides: sizes, keepalive, flow control, no compression. */
@@ -176,12 +180,13 @@ void rpc_args_common(rpc_args *args, const clv_rpc_limits *limits);
  * streams. */
 void rpc_args_quota(rpc_args *args, grpc_resource_quota *quota);
 void rpc_args_client(rpc_args *args);
-/* the defaults of limits must be filled in */
+/* Adds the arguments of a server. options->limits must have its defaults filled in. */
 void rpc_args_server(rpc_args *args, const clv_rpc_server_options *options);
 
 /* ---- stream.c -------------------------------------------------------------------------------- */
 
-/* Makes a stream on `call` and takes over the call. The one reference is the library's. */
+/* Makes a stream on `call` and takes over the call. The stream has one reference, which belongs to
+ * this library until on_closed. */
 clv_code rpc_stream_new(clv_rpc_runtime *runtime, const void *owner, grpc_call *call, bool server,
                         size_t max_message, clv_rpc_stream **ret_stream,
                         clv_err *err) CLV_USE_RESULT;
@@ -198,8 +203,8 @@ void rpc_stream_refuse(clv_rpc_stream *stream, clv_code code, const char *text);
 
 /* ---- peers.c --------------------------------------------------------------------------------- */
 
-/* Record of one identity at a server. Kept while the identity has calls, or wasted or cut-off calls
- * that still count. */
+/* Record of one identity at a server. Kept while the identity has calls, has wasted calls in the
+ * current second or is refused for wasted calls. */
 typedef struct rpc_peer_entry rpc_peer_entry;
 
 typedef struct rpc_peers {
@@ -219,8 +224,8 @@ typedef enum rpc_refusal {
   RPC_DROP,       /* cancel without an answer: the identity exceeds the rate */
 } rpc_refusal;
 
-/* Counts one more call of `uri`. CLV_EXHAUSTED: too many at once, or cut off; *ret_refusal is how
- * to refuse. */
+/* Counts one more call of `uri`. CLV_EXHAUSTED: the identity has too many calls at once, or is
+ * refused for wasted calls; *ret_refusal tells how to refuse the call. */
 clv_code rpc_peers_begin_call(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
                               rpc_refusal *ret_refusal, clv_err *err) CLV_USE_RESULT;
 
@@ -230,13 +235,13 @@ bool rpc_peers_end_call(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_
 
 typedef enum rpc_admission {
   RPC_NOW,   /* pass it to the handler threads */
-  RPC_LATER, /* it waits; rpc_peers_handled returns it */
-  RPC_NEVER, /* refuse it: too many wait */
+  RPC_LATER, /* the request waits; rpc_peers_end_handling returns it */
+  RPC_NEVER, /* refuse the request: too many wait */
 } rpc_admission;
 
 rpc_admission rpc_peers_handle(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job);
-/* Counts a handled request, before its call ends. Returns the next waiting request of the identity;
- * NULL: none. */
+/* Counts the end of a request's handling, before its call ends. Returns the next waiting request of
+ * the identity; NULL: none. */
 clv_rpc_job *rpc_peers_handled(rpc_peers *peers, rpc_peer_entry *entry);
 
 /* Closes the TCP connection whose peer has the address `address` ("ipv4:10.0.0.7:41212"). */

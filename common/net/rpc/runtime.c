@@ -318,7 +318,7 @@ void clv_rpc_runtime_free(clv_rpc_runtime *runtime) {
   grpc_completion_queue_shutdown(runtime->queue);
   if (runtime->has_admitter) pthread_join(runtime->admitter, NULL);
   for (unsigned i = 0; i < runtime->n_threads; i++) {
-    if (i == 1) { /* the leader has emptied the queue */
+    if (i == 1) { /* threads[0], the leader, has emptied the queue */
       pthread_mutex_lock(&runtime->lock);
       runtime->stop = true;
       pthread_cond_broadcast(&runtime->wake);

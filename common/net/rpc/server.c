@@ -185,7 +185,7 @@ clv_code clv_rpc_server_new(clv_rpc_runtime *runtime, const clv_rpc_server_optio
   CLV_TRY(clv_alloc(1, sizeof(*server), &server, err));
   server->runtime = runtime;
   server->options = *options;
-  server->options.pem = (clv_rpc_pem){0}; /* the caller keeps the PEM text */
+  server->options.pem = (clv_rpc_pem){0}; /* the PEM text stays the caller's */
   server->shutdown_tag.run = rpc_server_shut;
   clv_code code = prepare(server, &options->pem, err);
   if (code != CLV_OK) {

@@ -22,7 +22,7 @@ typedef struct incoming {
   char method[RPC_TEXT];
   uint64_t connection;
   int cancelled;
-  bool is_gone; /* cancelled, for the handler; atomic */
+  bool is_gone; /* copy of `cancelled` that the handler reads; atomic */
   atomic_uint holds;
   rpc_tag close_tag, recv_tag, done_tag;
   const clv_rpc_unary *row;
@@ -64,7 +64,7 @@ static void done_event(rpc_tag *tag, bool ok) {
 
 static void stream_ended(void *arg, bool cancelled) { finish(arg, cancelled); }
 
-/* Starts a batch with a hold of its own. */
+/* Starts a batch, which has a hold of its own until it ends. */
 static void start_held(incoming *in, const grpc_op *ops, size_t n, rpc_tag *tag) {
   atomic_fetch_add_explicit(&in->holds, 1, memory_order_relaxed);
   if (!rpc_start(in->call, ops, n, tag)) drop(in);

@@ -103,7 +103,7 @@ void rpc_stream_drop(clv_rpc_stream *stream) {
 }
 
 static void end_done(rpc_tag *tag, bool ok) {
-  (void)ok; /* these two operations always succeed */
+  (void)ok; /* the operations of the end batch always succeed */
   clv_rpc_stream *stream = RPC_OWNER(tag, clv_rpc_stream, end_tag);
   pthread_mutex_lock(&stream->lock);
   stream->ending = true;
@@ -163,7 +163,7 @@ static void recv_done(rpc_tag *tag, bool ok) {
 void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events *events) {
   stream->events = *events;
   stream->sending = SEND_IDLE;
-  stream->holds = 2; /* for the end batch and this function */
+  stream->holds = 2; /* one of the end batch, one of this function */
   grpc_op ops[3] = {{.op = GRPC_OP_SEND_INITIAL_METADATA},
                     {.op = GRPC_OP_RECV_INITIAL_METADATA},
                     {.op = GRPC_OP_RECV_STATUS_ON_CLIENT}};
@@ -186,20 +186,20 @@ void rpc_stream_start_server(clv_rpc_stream *stream, void (*took)(void *arg, siz
   stream->ended = ended;
   stream->arg = arg;
   stream->sending = SEND_HELD;
-  /* for the end batch, and for the caller until rpc_stream_accept or rpc_stream_refuse */
+  /* one of the end batch, one of the caller until rpc_stream_accept or rpc_stream_refuse */
   stream->holds = 2;
   grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
   op.data.recv_close_on_server.cancelled = &stream->cancelled;
   if (!rpc_start(stream->call, &op, 1, &stream->end_tag)) end_done(&stream->end_tag, false);
 }
 
-/* Starts a send batch outside the queue. The caller has taken a hold for it. */
+/* Starts a send batch that is not a queued message. The caller has taken a hold for the batch. */
 static void start_send(clv_rpc_stream *stream, const grpc_op *ops, size_t n) {
   if (!rpc_start(stream->call, ops, n, &stream->send_tag))
     rpc_stream_send_done(&stream->send_tag, false);
 }
 
-/* Starts a send batch on a server stream in SEND_HELD, with a hold of its own. */
+/* Starts the first send batch of a server stream in SEND_HELD, with a hold of its own. */
 static void start_held(clv_rpc_stream *stream, const grpc_op *ops, size_t n, rpc_send_state state) {
   pthread_mutex_lock(&stream->lock);
   stream->sending = state;

@@ -40,7 +40,7 @@ struct clv_rpc_stream {
 
   bool server;
   size_t max_message;
-  unsigned peer_timeout_ms; /* client */
+  unsigned peer_timeout_ms; /* client only */
   clv_rpc_stream_events events;
   void (*took)(void *arg, size_t bytes); /* server: called for each received message */
   void (*ended)(void *arg, bool cancelled);
@@ -48,20 +48,21 @@ struct clv_rpc_stream {
 
   rpc_tag send_tag, recv_tag, end_tag;
   grpc_byte_buffer *received;
-  grpc_metadata_array initial_metadata, trailing_metadata; /* client */
-  grpc_status_code status;                                 /* client */
-  grpc_slice details;                                      /* client */
-  const char *error_string;                                /* client */
-  int cancelled;                                           /* server */
+  grpc_metadata_array initial_metadata, trailing_metadata; /* client only */
+  grpc_status_code status;                                 /* client only */
+  grpc_slice details;                                      /* client only */
+  const char *error_string;                                /* client only */
+  int cancelled;                                           /* server only; set by gRPC */
 
   pthread_mutex_t lock; /* guards everything below */
   grpc_call *call;
   unsigned holds;
   bool ending;          /* the final batch has completed */
-  bool is_call_dropped; /* the last hold was dropped after that; the call is released */
+  /* the last hold was dropped after the final batch, so the call is released */
+  bool is_call_dropped;
   rpc_send_state sending;
   bool needs_close;
-  clv_code cancel_code; /* of clv_rpc_stream_cancel; CLV_OK: not called */
+  clv_code cancel_code; /* code of clv_rpc_stream_cancel; CLV_OK: not called */
   char cancel_text[RPC_TEXT];
   rpc_send_node *head, *tail, *in_flight, *spare;
   unsigned n_spare;
@@ -71,12 +72,13 @@ struct clv_rpc_stream {
   unsigned n_coalesced;
 };
 
-/* runtime.c */
+/* rpc_runtime_add_stream adds a stream to the list of the runtime's streams;
+ * rpc_runtime_remove_stream removes it. Both are in runtime.c. */
 void rpc_runtime_add(clv_rpc_runtime *runtime, clv_rpc_stream *stream);
 void rpc_runtime_remove(clv_rpc_runtime *runtime, clv_rpc_stream *stream);
 
-/* Takes a hold. False: the call is released. Pair each success with rpc_stream_drop, which may end
- * the stream. */
+/* Takes a hold on the stream's call. False: the call is released. Pair each success with
+ * rpc_stream_drop, which may end the stream. */
 bool rpc_stream_hold(clv_rpc_stream *stream);
 void rpc_stream_drop(clv_rpc_stream *stream);
 

@@ -104,7 +104,7 @@ void rpc_stream_drop_queue(clv_rpc_stream *stream) {
   }
 }
 
-/* Fails with the reason why the stream refuses to send. The caller holds the lock. */
+/* Fails with the reason if the stream refuses to send. The caller holds the lock. */
 static clv_code refuse_send(const clv_rpc_stream *stream, clv_err *err) {
   if (stream->cancel_code != CLV_OK)
     return clv_fail(err, stream->cancel_code, "the stream was cancelled: %s", stream->cancel_text);

@@ -26,7 +26,7 @@
 #include "common/net/tls/tls_int.h"
 
 enum { MAX_HASH = 256, MAX_PLACES = 65535, SPARE_ENTRIES = 64 };
-/* connections that are being closed have an entry too */
+/* entries of the table, enough for connections that are being closed too */
 enum { TABLE = 2 * MAX_PLACES + SPARE_ENTRIES };
 
 typedef union address {
@@ -38,33 +38,34 @@ typedef union address {
 typedef struct entry {
   bool is_used;
   bool has_spoken;  /* a handshake message was received */
-  bool is_admitted; /* its certificate was admitted */
-  bool is_counted;  /* it counts in the admission */
-  bool is_shut;     /* shut by this file: being closed, not counted any more */
+  bool is_admitted; /* the admission has admitted its certificate */
+  bool is_counted;  /* the admission counts it against its holder */
+  bool is_shut;     /* shut by this file; not in n_live any more */
   bool is_redirected;
-  uint32_t generation; /* of this table entry, counts its uses */
+  uint32_t generation; /* number of times that this table entry was used */
   clv_tls_frames frames;
   clv_tls_decision refused;
   int fd; /* -1: the number was reused by another connection */
   uint64_t began_ns;
   size_t holder;
-  char *issuer, *serial; /* of its certificate; NULL before it was admitted */
+  char *issuer, *serial; /* of its certificate; NULL until the certificate is admitted */
   address from;
 } entry;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static clv_tls_admission admission; /* decide NULL: no admission */
+static clv_tls_admission admission; /* callbacks of the program; decide NULL: no admission */
 static entry *entries;              /* [TABLE]; memory is touched only when used */
-static size_t n_entries;            /* entries used so far */
+static size_t n_entries;            /* entries[0] to entries[n_entries - 1] have been used */
 static size_t n_live;               /* entries neither free nor shut */
-static uint64_t unread;             /* bytes, of all connections that are not shut */
+/* bytes received and not delivered, of all connections that are not shut */
+static uint64_t unread;
 static _Atomic uint64_t n_shed, n_floods;
 static int slot = -1;
 static _Thread_local int next_fd = -1;
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-/* Hash of what identifies a host: an IPv4 address, or the first half of an IPv6 address. */
+/* Returns a hash of the host: of its IPv4 address, or of the first half of its IPv6 address. */
 static size_t hash_of(const address *from) {
   const struct in6_addr *in6 = &from->v6.sin6_addr;
   if (from->any.sa_family == AF_INET) return clv_crc32c(0, &from->v4.sin_addr, 4) % MAX_HASH;
@@ -131,7 +132,8 @@ static void report_shed(const address *from) {
   admission.shed(admission.user, address_text(from, text));
 }
 
-/* Makes room for one connection. False: all are in use. The caller holds the lock. */
+/* Makes room for the connection `fd`. False: all connections are in use and none is in its
+ * handshake. The caller holds the lock. */
 static bool free_connection(int fd) {
   for (size_t i = 0; i < n_entries; i++)
     if (entries[i].is_used && entries[i].fd == fd) entries[i].fd = -1;
@@ -184,8 +186,8 @@ static int error_of(clv_tls_decision v) {
   return v == CLV_TLS_REVOKED ? X509_V_ERR_CERT_REVOKED : X509_V_ERR_UNSPECIFIED;
 }
 
-/* True if the certificate names TLS client. To OpenSSL, a certificate without an extended key usage
- * allows all uses. */
+/* True if the certificate has TLS client in its extended key usage. To OpenSSL, a certificate
+ * without an extended key usage allows all uses. */
 static bool is_for_client(const X509 *cert) {
   unsigned usage = 0;
   return clv_tls_cert_usage(cert, &usage) && usage & CLV_TLS_CLIENT;
@@ -233,9 +235,9 @@ static int on_verify(int ok, X509_STORE_CTX *ctx) {
   if (X509_STORE_CTX_get_error_depth(ctx) > 0) return ok;
   entry *e = SSL_get_ex_data(ssl, slot);
   if (!ok && e && !e->is_redirected)
-    redirect_output(ssl, e); /* send OpenSSL's own reason as an alert too */
+    redirect_output(ssl, e); /* so that send_alert sends OpenSSL's own reason */
   if (!ok) return 0;
-  clv_tls_decision v = CLV_TLS_FULL; /* for a connection without a table entry */
+  clv_tls_decision v = CLV_TLS_FULL; /* decision if the connection has no table entry */
   pthread_mutex_lock(&lock);
   if (e)
     v = e->refused = admission.decide ? decide(e, X509_STORE_CTX_get0_cert(ctx)) : CLV_TLS_ADMIT;
@@ -249,7 +251,7 @@ static int on_verify(int ok, X509_STORE_CTX *ctx) {
 
 /* ---- messages of a handshake ----------------------------------------------------------------- */
 
-/* Counts the connection: the peer has proved its key. */
+/* Counts the connection against its holder, because the peer has proved its key. */
 static void count_connection(entry *e) {
   pthread_mutex_lock(&lock);
   if (e->is_admitted && admission.decide && !e->is_counted && !e->is_shut) {
@@ -303,7 +305,7 @@ bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret) {
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-/* Discards received bytes. gRPC would read and serve all of them. */
+/* Discards received bytes, which gRPC would otherwise read and serve. */
 static void discard(int fd) {
   static const size_t MOST = 64u << 20;
   for (size_t thrown = 0; fd >= 0 && thrown < MOST;) {
@@ -322,8 +324,8 @@ static void end_flood(entry *e, const char *what) {
     admission.flood(admission.user, e->holder, address_text(&e->from, from), what);
 }
 
-/* Returns the connection with the most unread bytes, of the holder with the most. Holders are
- * distinguished by a hash, as addresses are. */
+/* Returns the connection with the most unread bytes, of the holder with the most unread bytes.
+ * Holders with the same hash count as one. */
 static entry *find_largest_unread(void) {
   uint64_t sums[MAX_HASH] = {0}, most = 0;
   entry *found = NULL;
@@ -338,7 +340,7 @@ static entry *find_largest_unread(void) {
   return found;
 }
 
-/* Charges received frames. The caller holds the lock. */
+/* Charges received frames, and ends connections that exceed a limit. The caller holds the lock. */
 static void add_frames(entry *e, const void *data, size_t n) {
   uint64_t before = e->frames.unread;
   const char *excess = clv_tls_frames_add(&e->frames, data, n, clv_now_ns());
@@ -463,7 +465,8 @@ static void on_ssl_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, l
   /* Without tickets no session is resumed. */
   SSL_set_options(ssl, SSL_OP_NO_TICKET);
   SSL_set_num_tickets(ssl, 0);
-  /* gRPC's objects have no callback. Others keep theirs; the probe sets its own later. */
+  /* gRPC's SSL objects have no callback. An object that has one keeps it; the probe sets its own
+   * after this function. */
   if (!SSL_get_verify_callback(ssl)) SSL_set_verify(ssl, SSL_get_verify_mode(ssl), on_verify);
 }
 
@@ -507,7 +510,7 @@ clv_code clv_tls_accepted_open(const clv_tls_admission *a, clv_err *err) {
   return CLV_OK;
 }
 
-/* The table stays, because connections may end after the service. */
+/* Removes the callbacks. The table stays, because connections may end after the service. */
 void clv_tls_accepted_close(void) {
   pthread_mutex_lock(&lock);
   admission = (clv_tls_admission){0};

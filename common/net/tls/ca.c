@@ -38,12 +38,13 @@ static clv_code refuse_existing(const char *path, const char *fix, clv_err *err)
 }
 
 static clv_code write_key(const char *path, EVP_PKEY *key, clv_err *err) {
-  CLV_AUTO(clv_bio_freep) BIO *bio = BIO_new(BIO_s_secmem()); /* wiped when freed */
+  /* secure memory, wiped when it is freed */
+  CLV_AUTO(clv_bio_freep) BIO *bio = BIO_new(BIO_s_secmem());
   if (!bio || PEM_write_bio_PrivateKey(bio, key, NULL, NULL, 0, NULL, NULL) != 1)
     return fail_ossl(err, "the private key could not be written as PEM");
   char *data = NULL;
   size_t len = (size_t)BIO_get_mem_data(bio, &data);
-  /* A temporary file left by a crash would keep its mode, which may be wider. */
+  /* Remove a temporary file that a crash has left, because its mode may be wider than 0600. */
   CLV_AUTO(clv_bytes_done) clv_bytes tmp = {0};
   clv_bytes_printf(&tmp, "%s.tmp", path);
   if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -92,7 +93,7 @@ typedef struct extension {
   const char *value;
 } extension;
 
-/* Adds extensions from constant texts; see the head of the file. */
+/* Adds extensions whose values are constant texts. Names are added as objects, never as text. */
 static clv_code add_extensions(X509 *cert, X509 *issuer, const extension *list, size_t n,
                                clv_err *err) {
   X509V3_CTX ctx;

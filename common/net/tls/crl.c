@@ -16,14 +16,14 @@ enum { CLOCKS_S = 300 }; /* seconds that the issuer's clock may be ahead */
 
 typedef struct list {
   char issuer[CLV_TLS_ISSUER_LEN];
-  int64_t ends; /* nextUpdate */
+  int64_t ends; /* end of validity (nextUpdate), seconds since 1970 */
 } list;
 
 struct clv_tls_crl {
   char *path;
   list *lists;
   size_t n_lists;
-  char **numbers; /* "issuer\x1fserial", sorted */
+  char **numbers; /* revoked certificates as "issuer\x1fserial", sorted */
   size_t n_numbers;
 };
 

@@ -12,7 +12,8 @@
 #include "common/net/tls/tls_int.h"
 
 enum { PREFACE = 24, HEAD = CLV_TLS_FRAME_HEAD, SMALL = 1024, BLOCK_MOST = 64 << 10 };
-enum { UNREAD_LEAKS_PER_S = 64 << 10 }; /* bytes; calls that end early leave some */
+/* unread bytes written off per second, because calls that end early leave some */
+enum { UNREAD_LEAKS_PER_S = 64 << 10 };
 
 enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE };
 enum { CONTINUATION = 9, END_HEADERS = 4 };
@@ -51,8 +52,8 @@ void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t am
   f->bucket_level[bucket] -= CLV_MIN(amount, f->bucket_level[bucket]);
 }
 
-/* Credits a delivered message with its 5-byte prefix. Small pieces: its last one, the empty frame
- * that ends a stream, and one cut by a window. */
+/* Credits a message that gRPC has delivered, with its 5-byte prefix. Up to 3 of the message's
+ * frames are small: its last one, the empty frame that ends a stream, and one cut by a window. */
 void clv_tls_frames_message(clv_tls_frames *f, size_t bytes) {
   clv_tls_frames_credit(f, CLV_TLS_SMALL_DATA, 3);
   f->unread -= CLV_MIN((uint64_t)bytes + 5, f->unread);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Counters of how handshakes of this process end. gRPC 1.51 reports no failed handshakes, so this
- * file registers extra data for OpenSSL's connection objects: OpenSSL calls `made` and `freed`, and
- * passes every message and alert of a connection to on_message. The extra data itself is the state,
+ * file registers extra data for OpenSSL's connection objects: OpenSSL calls on_ssl_new and
+ * on_ssl_free, and passes every message and alert of a connection to on_message. The extra data itself is the state,
  * a number and not a pointer, so nothing is allocated.
  */
 #include <openssl/ssl.h>
@@ -13,7 +13,8 @@
 
 typedef enum stage { HANDSHAKING, DONE, FAILED } stage;
 
-static atomic_uint_fast64_t failed[2][CLV_TLS_FAILURES], done[2]; /* [is it a server] */
+/* [1] as server, [0] as client */
+static atomic_uint_fast64_t failed[2][CLV_TLS_FAILURES], done[2];
 static _Atomic uint64_t handshake_limit_ms;
 static int slot = -1;
 
@@ -78,7 +79,8 @@ static void count_failure(const SSL *ssl, clv_tls_failure failure) {
 
 static void on_alert(SSL *ssl, bool ours, uint8_t alert) {
   if (alert == SSL_AD_CLOSE_NOTIFY || alert == SSL_AD_USER_CANCELLED) return;
-  /* A client finishes before the server has checked its certificate. */
+  /* A client's handshake may still fail when it is DONE, because the server checks the client's
+   * certificate later. */
   stage s = stage_of(SSL_get_ex_data(ssl, slot));
   if (s == FAILED || (s == DONE && SSL_is_server(ssl))) return;
   clv_tls_failure failure = ours ? failure_of(alert) : CLV_TLS_FAILURE_REFUSED;
@@ -87,11 +89,11 @@ static void on_alert(SSL *ssl, bool ours, uint8_t alert) {
   set_stage(ssl, FAILED);
 }
 
-/* Handles the peer's last message, before OpenSSL checks it. */
+/* Handles the Finished message of the peer, before OpenSSL checks it. */
 static void on_finished(SSL *ssl) {
   clv_tls_failure failure;
   if (stage_of(SSL_get_ex_data(ssl, slot)) != HANDSHAKING) return;
-  if (clv_tls_accepted_failure(ssl, &failure)) return; /* `freed` counts it */
+  if (clv_tls_accepted_failure(ssl, &failure)) return; /* on_ssl_free counts the failure */
   atomic_fetch_add_explicit(&done[SSL_is_server(ssl)], 1, memory_order_relaxed);
   set_stage(ssl, DONE);
 }

@@ -147,7 +147,7 @@ static clv_code verify_chain(const credentials *c, X509_STORE *store, unsigned u
   if (!ctx || X509_STORE_CTX_init(ctx, store, c->leaf, c->chain) != 1 ||
       X509_STORE_CTX_set_default(ctx, usage == CLV_TLS_CLIENT ? "ssl_client" : "ssl_server") != 1)
     return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", c->cert_path);
-  /* The security level that TLS requires on Debian. */
+  /* level 2, which TLS requires on Debian */
   X509_VERIFY_PARAM_set_auth_level(X509_STORE_CTX_get0_param(ctx), 2);
   if (X509_verify_cert(ctx) == 1) {
     *ret_end = chain_end(X509_STORE_CTX_get0_chain(ctx));

@@ -109,7 +109,8 @@ static clv_code make_connection(prober *p, const char *host, bool verify, clv_er
   SSL_set_app_data(p->ssl, p);
   SSL_set_connect_state(p->ssl);
   SSL_set_verify(p->ssl, verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, verify ? on_verify : NULL);
-  /* Send names, not addresses (RFC 6066); a failure is harmless. */
+  /* Send the host's name in the ClientHello, but not an address (RFC 6066). A failure is
+   * harmless. */
   if (strspn(host, "0123456789.") != strlen(host) && !strchr(host, ':'))
     (void)SSL_set_tlsext_host_name(p->ssl, host);
   return CLV_OK;
@@ -508,7 +509,8 @@ void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identi
   clv_tls_probe_result r;
   char host[256];
   uint16_t port;
-  if (err->code == CLV_DEADLINE || err->code == CLV_CANCELLED) return; /* no refusal */
+  /* the worker did not refuse this process */
+  if (err->code == CLV_DEADLINE || err->code == CLV_CANCELLED) return;
   if (!clv_tls_split_address(address, host, &port)) return;
   timeout_ms = CLV_MAX(1u, CLV_MIN(timeout_ms, (uint32_t)MAX_TIMEOUT_MS));
   if (clv_tls_probe(host, port, identity, NULL, timeout_ms, &r, &ignored) != CLV_OK) return;

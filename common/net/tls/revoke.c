@@ -21,7 +21,7 @@ typedef struct seen {
 } seen;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static clv_tls_crl *crl; /* NULL: certificates are not checked */
+static clv_tls_crl *crl; /* the list in force; NULL: certificates are not checked */
 static seen dialled[SEEN];
 static size_t n_dialled, next_dialled;
 
@@ -63,7 +63,7 @@ int64_t clv_tls_revocation_expiry(void) {
 
 /* ---- decisions ------------------------------------------------------------------------------- */
 
-/* Decides on a certificate. The caller holds the lock. */
+/* Decides on a certificate by the list in force. The caller holds the lock. */
 static clv_tls_decision decide(const char *issuer, const char *serial, clv_err *err) {
   if (crl && clv_tls_crl_has(crl, issuer, serial)) {
     (void)clv_fail(err, CLV_UNAUTHENTICATED, "its certificate is revoked");
@@ -89,7 +89,8 @@ clv_code clv_tls_revocation_check(clv_err *err) {
 
 /* ---- peers that this process dials ----------------------------------------------------------- */
 
-/* Returns the entry of an identity; a new one replaces the oldest. The caller holds the lock. */
+/* Returns the entry of an identity that was dialled. A new entry replaces the oldest. NULL: out of
+ * memory. The caller holds the lock. */
 static seen *find_or_add_dialled(const char *uri) {
   for (size_t i = 0; i < n_dialled; i++)
     if (strcmp(dialled[i].uri, uri) == 0) return &dialled[i];

@@ -201,7 +201,7 @@ static void print_json(clv_bytes *out, const facts *f) {
   clv_bytes_printf(out, ",\"serial\":\"%s\",\"sha256\":\"%s\"}", f->serial, f->fingerprint);
 }
 
-/* Reads the list in the same folder, if there is one. */
+/* Reads crl.pem in the folder of `path`, if that file exists. */
 static clv_code list_beside(const char *path, clv_tls_crl **ret, clv_err *err) {
   const char *slash = strrchr(path, '/');
   char list[4096];

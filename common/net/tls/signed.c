@@ -3,7 +3,7 @@
  * Check of files with a detached signature. Refuses several things that OpenSSL accepts: no signer,
  * two signers, a signature with embedded text, weak digests and keys.
  */
-/* cms.h reads PEM only behind pem.h. */
+/* cms.h declares its PEM functions only if pem.h is included before it. */
 #include <openssl/pem.h>
 
 #include <openssl/cms.h>
@@ -13,7 +13,8 @@
 
 #include "common/net/tls/tls_int.h"
 
-enum { MIN_DIGEST = 32, AUTH_LEVEL = 2 }; /* bytes; OpenSSL's level of 112 bits */
+/* smallest digest, bytes; OpenSSL's security level of 112 bits */
+enum { MIN_DIGEST = 32, AUTH_LEVEL = 2 };
 
 static void cms_freep(CMS_ContentInfo **p) { CMS_ContentInfo_free(*p); }
 
@@ -42,7 +43,8 @@ static clv_code check_digest(CMS_SignerInfo *signer, clv_err *err) {
   return refuse(err, "the signature uses a weak digest; sign with -md sha256");
 }
 
-/* Checks the form. OpenSSL accepts a signature without a signer. */
+/* Checks that the signature is detached, has one signer and uses a strong digest, because OpenSSL
+ * also accepts a signature without a signer. */
 static clv_code check_form(CMS_ContentInfo *cms, clv_err *err) {
   if (OBJ_obj2nid(CMS_get0_type(cms)) != NID_pkcs7_signed)
     return refuse(err, "the signature is a CMS message of another kind");
@@ -81,7 +83,8 @@ static clv_code explain(clv_err *err) {
 }
 
 static void name_signer(CMS_ContentInfo *cms, char signer[CLV_TLS_SIGNER_LEN]) {
-  STACK_OF(X509) *certs = CMS_get0_signers(cms); /* the stack is ours, its certificates are not */
+  /* the caller frees the stack, not its certificates */
+  STACK_OF(X509) *certs = CMS_get0_signers(cms);
   CLV_AUTO(clv_bio_freep) BIO *out = BIO_new(BIO_s_mem());
   snprintf(signer, CLV_TLS_SIGNER_LEN, "?");
   if (certs && out && sk_X509_num(certs) == 1) {

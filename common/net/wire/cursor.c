@@ -61,7 +61,7 @@ clv_code clv_cursor_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) {
   for (unsigned i = 0; i < VARINT_BYTES; i++) {
     if (c->pos == c->end) return truncated(c, "a number", err);
     uint8_t byte = next_byte(c);
-    if (i == VARINT_BYTES - 1 && byte > 1) break; /* more than 64 bits */
+    if (i == VARINT_BYTES - 1 && byte > 1) break; /* the number has more than 64 bits */
     value |= (uint64_t)(byte & 0x7f) << (7 * i);
     if (byte < 0x80) {
       *ret = value;

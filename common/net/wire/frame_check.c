@@ -10,7 +10,7 @@
 /* Required and optional parts of a frame of each kind. */
 typedef struct kind_rule {
   const char *name;
-  unsigned needs, may; /* bodies */
+  unsigned needs, may; /* bits of the bodies that must, and that may be present */
   bool needs_context, needs_id, may_name_worker;
   uint32_t min_tensors, max_tensors;
 } kind_rule;
@@ -49,7 +49,7 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
     [CLV_VALUE] = {.name = "VALUE",
                    .may = BODY_FAILURE | BODY_CACHED,
                    .needs_context = true,
-                   .max_tensors = 2, /* depends, see check_value */
+                   .max_tensors = 2, /* 2 only with `cached` */
                    .needs_id = true,
                    .may_name_worker = true},
     [CLV_DROP] = {.name = "DROP", .needs_context = true},
@@ -316,7 +316,8 @@ static clv_code check_backward(const clv_frame *f, size_t payload_len, clv_err *
   return CLV_OK;
 }
 
-/* Checks a reference frame. VALUE has no number; RENEW and ACK name no reference. */
+/* Checks a frame about references. REF_VALUE has no number; REF_RENEW and REF_ACK name no
+ * reference. */
 static clv_code check_reference(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
   bool about = f->kind != CLV_REF_RENEW && f->kind != CLV_REF_ACK;

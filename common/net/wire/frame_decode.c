@@ -13,9 +13,10 @@ typedef struct decoder {
   const clv_wire_limits *limits;
   clv_frame frame;
   clv_payload payload;
-  clv_bundle *before; /* NULL: frames before the last one are refused */
+  /* positions of the frames before the last one; NULL: such frames are refused */
+  clv_bundle *before;
   size_t before_bytes;
-  unsigned bodies; /* bodies found */
+  unsigned bodies; /* bits of the bodies found so far */
   bool has_payload;
   bool has_own; /* a field of the last frame was found */
 } decoder;
@@ -81,7 +82,7 @@ static clv_code read_text(decoder *d, const clv_field *f, void *place, clv_err *
                     f->size - 1);
   CLV_TRY(clv_cursor_copy(&d->at, len, text, err));
   text[len] = '\0';
-  return clv_text_check(text, len, f->name, err); /* refuses an embedded NUL too */
+  return clv_text_check(text, len, f->name, err); /* refuses a NUL in the text too */
 }
 
 /* ---- lists --------------------------------------------------------------------------------- */
@@ -99,7 +100,7 @@ static clv_code add_dim(decoder *d, void *place, clv_err *err) {
   return CLV_OK;
 }
 
-/* Fails if upstream ids or tensors are present, because a backward shares their memory. */
+/* Fails if the frame has a `backward`, because upstream ids and tensors share its memory. */
 static clv_code not_beside_backward(const decoder *d, clv_err *err) {
   if (!(d->bodies & BODY_BACKWARD)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "`backward` together with upstream ids or tensors");
@@ -155,7 +156,7 @@ static clv_code read_nested(decoder *d, const clv_field *fields, size_t n_fields
 }
 
 static clv_code read_body(decoder *d, const clv_field *f, void *place, clv_err *err) {
-  (void)place; /* body tables hold offsets within the frame */
+  (void)place; /* the tables of bodies hold offsets in the frame */
   unsigned index = (unsigned)__builtin_ctz((unsigned)f->size);
   d->bodies |= (unsigned)f->size;
   if (d->frame.n_upstream || d->frame.n_tensors) CLV_TRY(not_beside_backward(d, err));
@@ -192,7 +193,7 @@ static clv_code read_payload(decoder *d, const clv_field *f, void *place, clv_er
   return clv_cursor_skip(&d->at, len, err);
 }
 
-/* Stores only the position of a preceding frame; it is decoded later. */
+/* Stores only the position of a preceding frame. clv_frame_decode_bundled decodes it later. */
 static clv_code read_before(decoder *d, const clv_field *f, void *place, clv_err *err) {
   size_t len;
   (void)f, (void)place;
@@ -207,7 +208,7 @@ static clv_code read_before(decoder *d, const clv_field *f, void *place, clv_err
 
 /* ---- calls and backward passes --------------------------------------------------------------- */
 
-/* Returns the next index of a list. The error names the limit. */
+/* Takes the next index of a list into *ret. CLV_INVALID names the limit that is reached. */
 static clv_code next_place(uint32_t *n, uint32_t limit, const char *what, uint32_t *ret,
                            clv_err *err) {
   if (*n == limit) return clv_fail(err, CLV_INVALID, "more than %u %s in one frame", limit, what);

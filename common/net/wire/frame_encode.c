@@ -60,7 +60,7 @@ static uint8_t *end_nested(uint8_t *start, uint8_t *p) {
 typedef struct place {
   const clv_field *f;
   size_t number;
-  const char *base; /* clv_frame or clv_tensor_head */
+  const char *base; /* the struct that has the field: clv_frame or clv_tensor_head */
 } place;
 
 static uint8_t *write_u32(uint8_t *p, const place *at) {

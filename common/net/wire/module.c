@@ -194,7 +194,7 @@ static clv_code put_graph(const clv_wire_graph *graph, clv_wire_mem *mem, Cleave
 
 static clv_code get_optimizer(const Cleave__V1__Optimizer *from, clv_wire_optimizer *m,
                               clv_err *err) {
-  if (!from) return CLV_OK; /* none */
+  if (!from) return CLV_OK; /* the module has no optimiser */
   if ((unsigned)from->kind > CLV_OPTIM_COUNT)
     return clv_fail(err, CLV_INVALID, "unknown optimizer %d", (int)from->kind);
 #define FINITE(name, ...) CLV_TRY(clv_check_finite(from->name, "a number of the optimizer", err));
@@ -376,7 +376,7 @@ static void put_optimizer(const clv_wire_optimizer *from, Cleave__V1__Optimizer 
 
 /* Memory of a group with its settings. */
 typedef struct group_parts {
-  /* first, because arrays of these are arrays of pointers to groups */
+  /* must be first: an array of pointers to these structs serves as one of pointers to groups */
   Cleave__V1__ParamGroup group;
   Cleave__V1__Optimizer optimizer;
 } group_parts;
@@ -469,7 +469,8 @@ clv_code clv_wire_load_reply_decode(const clv_piece *pieces, size_t n_pieces,
 
 /* Memory of a parameter with its spec. */
 typedef struct param_parts {
-  Cleave__V1__ParamSpec param; /* first, because arrays of these are arrays of pointers to params */
+  /* must be first: an array of pointers to these structs serves as one of pointers to params */
+  Cleave__V1__ParamSpec param;
   spec_parts spec;
 } param_parts;
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The build makes it from the .proto files of every service. */
+/* FileDescriptorSet of all services, which the build makes from their .proto files. */
 extern const unsigned char clv_descriptor_set[];
 extern const size_t clv_descriptor_set_len;
 
@@ -132,7 +132,7 @@ static clv_code answer_file(response to, matcher matches, const char *text, clv_
     Grpc__Reflection__V1alpha__FileDescriptorResponse files =
         GRPC__REFLECTION__V1ALPHA__FILE_DESCRIPTOR_RESPONSE__INIT;
     ProtobufCBinaryData bytes = clv_put_bytes(file.data, file.len);
-    files.n_file_descriptor_proto = 1; /* no file imports another */
+    files.n_file_descriptor_proto = 1; /* one file is complete, because no file imports another */
     files.file_descriptor_proto = &bytes;
     to.message_response_case = ANSWER(FILE_DESCRIPTOR_RESPONSE);
     to.file_descriptor_response = &files;

@@ -7,7 +7,7 @@
 #include "common/net/wire/unary_int.h"
 
 enum {
-  ALIGN = 16,             /* clv_wire_mem_alloc rounds every piece up */
+  ALIGN = 16,             /* clv_wire_mem_alloc rounds every size up to this */
   PLAIN_EXTRA = 32,       /* a clv_wire_spec contains its dimensions, a TensorSpec points to them */
   SCRATCH_PER_FIELD = 96, /* two 48-byte records: the scratch doubles when it is full */
   SCRATCH_FREE = 16,      /* fields of a message that need no scratch */
@@ -15,8 +15,8 @@ enum {
 
 typedef struct level {
   const ProtobufCMessageDescriptor *type;
-  size_t end;    /* end of the enclosing message */
-  size_t fields; /* occurrences so far */
+  size_t end;    /* end of the message around this one */
+  size_t fields; /* occurrences of fields so far */
   uint64_t seen; /* bit i: the i-th field of `type`, if it may occur once, was found */
 } level;
 

@@ -180,7 +180,7 @@ static size_t room_for(const clv_wire_status_reply *m) {
   return room;
 }
 
-/* Returns NULL without an error to report. */
+/* Returns NULL if there is no error to report. */
 static Cleave__V1__Trouble *put_trouble(const clv_wire_last_error *from, Cleave__V1__Trouble *to) {
   if (!from->text || !from->text[0]) return NULL;
   cleave__v1__trouble__init(to);

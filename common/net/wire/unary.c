@@ -20,7 +20,7 @@ static void *take(void *allocator_data, size_t bytes) {
 }
 
 static void give_back(void *allocator_data, void *p) {
-  (void)allocator_data, (void)p; /* freed with the block */
+  (void)allocator_data, (void)p; /* memory is freed with its block */
 }
 
 clv_code clv_wire_mem_new(size_t bytes, clv_wire_mem **ret, clv_err *err) {
