@@ -27,7 +27,8 @@ static _Atomic uint64_t sheds;
 
 uint64_t clv_accept_guard_sheds(void) { return sheds + clv_tls_accepted_sheds(); }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `spare` and shed */
+/* guards `spare`; held while connections are shed */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int spare = -1;
 
 static int system_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags) {
@@ -36,11 +37,11 @@ static int system_accept(int listener, struct sockaddr *addr, socklen_t *len, in
 
 static int open_spare(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
-/* Opened before main, while descriptors are available. */
+/* Opens the spare descriptor before main, while descriptors are available. */
 __attribute__((constructor)) static void hold_spare(void) { spare = open_spare(); }
 
-/* Highest descriptor that is accepted. The kernel assigns the lowest free number, so a high one
- * means that many are open. */
+/* Returns the highest descriptor that is accepted. The kernel assigns the lowest free number, so a
+ * higher one means that many descriptors are open. */
 static int highest_accepted_fd(void) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1 << 20;
@@ -48,7 +49,7 @@ static int highest_accepted_fd(void) {
   return (int)(n - n / 8) - 1;
 }
 
-/* Accepts and closes connections until none waits. */
+/* Accepts and closes connections until no connection waits. */
 static void shed(int listener) {
   pthread_mutex_lock(&lock);
   if (spare >= 0) close(spare);
@@ -64,7 +65,8 @@ static void shed(int listener) {
   pthread_mutex_unlock(&lock);
 }
 
-/* Named by an assembler label, because glibc declares accept4 with an argument type of its own. */
+/* Defines accept4. An assembler label names the function, because glibc declares accept4 with a
+ * parameter type of its own. */
 int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len,
                    int flags) __asm__("accept4") __attribute__((visibility("default"), used));
 

@@ -15,7 +15,7 @@
 
 #include "worker/admission_int.h"
 
-/* connections that an identity always finds room for: those of a session, and a few more */
+/* an identity with fewer connections may use the last eighth: those of a session, and a few more */
 enum { FEW = 8 };
 enum { CUT_S = 10 };
 
@@ -24,7 +24,7 @@ typedef struct holder {
   char *identity;
   bool listed;
   uint64_t quota, held;
-  uint64_t cut_until_ns; /* after a flood: refused until then; 0: no flood */
+  uint64_t cut_until_ns; /* end of the refusal after a flood, monotonic; 0: none */
 } holder;
 
 typedef struct refusal {
@@ -71,7 +71,8 @@ static void update_quotas(const clv_worker_config *c) {
 
 /* ---- deciding -------------------------------------------------------------------------------- */
 
-/* Number of connections for identified callers; the others are for handshakes. */
+/* Returns the number of connections for identified callers. The others are reserved for
+ * handshakes. */
 static uint64_t places_for_identified(void) { return places - places / 8; }
 
 static clv_tls_decision decide_by_quota(const holder *h) {

@@ -17,8 +17,9 @@ static void log_notice(void *user, const char *text) {
   clv_log(CLV_LOG_WARN, "%s", text);
 }
 
-/* Loads the library for NVIDIA devices, searched as the configuration says; NULL: defaults.
- * optional: report only that there is no device, so that a host without devices starts at once. */
+/* Loads the library for NVIDIA devices. c: configuration that says where to search; NULL: the
+ * defaults. optional: report only that there is no device, so that a host without devices starts at
+ * once. */
 static clv_code load_cuda(const clv_worker_config *c, bool optional, const clv_cuda_library **ret,
                           clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes folders = {0};
@@ -62,7 +63,7 @@ static void print_device(int device, const clv_device_info *info) {
          info->capability % 10, info->libraries);
 }
 
-/* Prints why there is no device, or why one cannot be used. */
+/* Prints why the host has no device, or why `device` cannot be used. */
 static void print_none(bool json, const char *device, const char *why) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_json(&text, why);
@@ -131,7 +132,7 @@ static clv_code find_cuda(const clv_worker_config *c, device_range *ret, clv_err
   return clv_fail(err, CLV_UNAVAILABLE, "this host has only %d NVIDIA device%s", n, CLV_S(n));
 }
 
-/* With `device: auto`, falls back to the processor and logs why. */
+/* Falls back to the processor and logs why, if worker.yaml has `device: auto`; else fails. */
 static clv_code fall_back_to_cpu(const clv_worker_config *c, clv_code code, const clv_err *why,
                                  clv_err *err) {
   if (code == CLV_OK) return CLV_OK;

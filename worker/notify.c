@@ -38,7 +38,7 @@ static void send_text(const char *text) {
   close(fd);
 }
 
-/* The last status line sent, and its time. */
+/* Status line that was sent last, and when. */
 static struct {
   char text[STATUS_MAX];
   uint64_t since_ms;
@@ -51,16 +51,18 @@ static void send_with(const char *start, unsigned long long number, const char *
 }
 
 void clv_sd_notify_ready(unsigned port) {
-  status.text[0] = '\0'; /* the message below replaces it */
+  status.text[0] = '\0'; /* READY replaces the status line */
   send_with("READY=1\nSTATUS=listening on port ", port, "");
 }
 
-/* Newer managers (Type=notify-reload) need the time. */
+/* Reports that a reload begins, with the time, which systemd needs for units of
+ * Type=notify-reload. */
 void clv_sd_notify_reloading(void) {
   send_with("RELOADING=1\nMONOTONIC_USEC=", clv_now_ns() / 1000u, "");
 }
 
-/* Extends the unit's TimeoutStopSec, which does not include drain_timeout. */
+/* Reports that the daemon stops. Extends the unit's TimeoutStopSec, which does not include
+ * drain_timeout. */
 void clv_sd_notify_stopping(uint64_t at_most_ms) {
   send_with("STOPPING=1\nEXTEND_TIMEOUT_USEC=", (at_most_ms + 10000) * 1000u, "\nSTATUS=draining");
 }
@@ -78,7 +80,7 @@ void clv_sd_notify_status(const char *fmt, ...) {
   send_text(text);
 }
 
-/* Watchdog interval in ms; 0: no watchdog, or it watches another process. */
+/* Returns the watchdog's interval in ms; 0: there is no watchdog, or it watches another process. */
 static uint64_t watchdog_ms(void) {
   const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
   if (!usec || (pid && strtoull(pid, NULL, 10) != (unsigned long long)getpid())) return 0;

@@ -78,7 +78,8 @@ static void log_fixed(const clv_worker_config *was, const clv_worker_config *is)
       clv_log_event(CLV_LOG_WARN, "reload", "%s has changed and needs a restart", fixed[i].key);
 }
 
-/* Keeps the old values of fixed settings that replies report to callers. */
+/* Keeps the old values of settings that a reload cannot change and that replies report to
+ * callers. */
 static void keep_fixed(const clv_worker_config *was, clv_worker_config *is) {
   is->limits.message_bytes = was->limits.message_bytes;
   is->limits.concurrent_calls = was->limits.concurrent_calls;
@@ -108,7 +109,7 @@ static clv_code read_next(const clv_worker_arguments *a, next *n, clv_err *err) 
   return clv_store_check(n->config, err);
 }
 
-/* Applies the new files. The steps that can fail come first. */
+/* Applies the files that were read. The steps that can fail come first. */
 static clv_code apply_next(clv_service *service, next *n, clv_err *err) {
   const clv_worker_config *c = n->config; /* owned by the service after clv_service_reload */
   CLV_TRY(clv_admission_prepare(c, err));

@@ -20,7 +20,7 @@
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-/* Set by a signal handler on any thread; gRPC has threads of its own. */
+/* Set by the signal handler, which may run on any thread, because gRPC has threads of its own. */
 static _Atomic(int) stop_requested, reload_requested;
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a handler may not wait");
 
@@ -42,7 +42,8 @@ static void catch_signals(void) {
 
 /* ---- the start-up sequence ------------------------------------------------------------------- */
 
-/* "12.8 GiB (four fifths of 16.0 GiB, the memory of this host)"; "none". */
+/* Writes the memory limit to ret: "12.8 GiB (four fifths of the memory of this host, 16.0 GiB)" or
+ * "none". */
 static void format_memory(const clv_worker_config *c, char *ret, size_t len) {
   char size[32], all[32];
   clv_host_memory host;

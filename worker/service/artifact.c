@@ -14,11 +14,12 @@ typedef struct filling {
   clv_session *s;
   const clv_wire_load_request *r;
   const clv_cancel_hook *waiter;
-  const clv_backend *home; /* memory of shared tensors, as in clv_base_key */
+  /* backend that has the shared tensors in its memory; NULL: host memory */
+  const clv_backend *home;
   clv_module *module;
   uint32_t n;
-  clv_weights_want *want; /* [n] its parameters and buffers */
-  size_t *found;          /* [n] */
+  clv_weights_want *want; /* [n] parameters and buffers of the module */
+  size_t *found;          /* [n] indices of these tensors in the artifact */
 } filling;
 
 enum { PART_BYTES = CLV_BASE_CHUNK_BYTES };
@@ -73,7 +74,7 @@ static clv_code copy_tensors(const filling *f, clv_weights_folder *from, clv_err
     if (is_shared_param(f, i)) continue;
     if (f->found[i] != CLV_WEIGHTS_NONE)
       CLV_TRY(copy_tensor(f, i, from, buf, err));
-    else /* keeps its initial value */
+    else /* the tensor keeps its initial value */
       n_counts += clv_weights_is_count(w->dtype, &w->shape);
   }
   if (n_counts)

@@ -32,7 +32,8 @@ bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings 
   return s->caches && quota_of(now, uri) > 0;
 }
 
-/* Applies the newest settings: an identity without a quota has no cache. */
+/* Fills in a cache and its quota by the newest settings. CLV_EXHAUSTED: the identity has no quota
+ * for caches. */
 static clv_code apply_settings(const clv_session *s, const clv_wire_cached *c, clv_cache *ret,
                                uint64_t *ret_most, clv_err *err) {
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(s->service);

@@ -24,7 +24,8 @@ static const clv_remote_spec *peer_named(const clv_worker_config *c, const char 
   return NULL;
 }
 
-/* The identity of the session that is no longer allowed, or NULL. Caller holds s->lock. */
+/* Returns an identity of the session that is no longer allowed; NULL: none. Caller holds
+ * s->lock. */
 static const char *find_disallowed(const clv_worker_settings *now, const clv_session *s) {
   const clv_worker_config *then = s->settings->config;
   if (!has_role(now, s->owner, CLV_ROLE_MASTER)) return s->owner;
@@ -40,7 +41,7 @@ static const char *find_disallowed(const clv_worker_settings *now, const clv_ses
   return NULL;
 }
 
-/* A dialled peer whose certificate has been revoked, or NULL. Caller holds s->lock. */
+/* Returns a dialled peer whose certificate has been revoked; NULL: none. Caller holds s->lock. */
 static const char *find_revoked_peer(const clv_session *s) {
   for (uint32_t i = 0; i < s->n_out; i++) {
     const clv_remote_spec *p = peer_named(s->settings->config, s->out[i].name);
@@ -55,8 +56,8 @@ static uint64_t steps_of(const clv_session *s) {
   return c.stepped;
 }
 
-/* True at a step boundary, without open contexts, or after EVICTION_TIMEOUT_MS. Caller holds
- * s->lock. */
+/* True if the session has no open context, has made a step since its eviction began, or its
+ * eviction has lasted EVICTION_TIMEOUT_MS. Caller holds s->lock. */
 static bool can_evict_now(const clv_session *s, uint64_t now_ms) {
   clv_context_counts k = {0};
   if (s->node) clv_node_context_count(s->node, &k);
@@ -64,8 +65,8 @@ static bool can_evict_now(const clv_session *s, uint64_t now_ms) {
          now_ms - s->eviction_began_ms > EVICTION_TIMEOUT_MS;
 }
 
-/* Advances the eviction of a session. True: send ABORT to its master, or, after ABORT_GRACE_MS,
- * close the session. Caller holds s->lock. */
+/* Advances the eviction of a session. True: send ABORT to its master, or, if ABORT_GRACE_MS have
+ * passed since the ABORT, close the session. Caller holds s->lock. */
 static bool advance_eviction(const clv_worker_settings *now, clv_session *s, uint64_t now_ms) {
   if (s->abort_sent_ms) return !s->is_closing && now_ms - s->abort_sent_ms > ABORT_GRACE_MS;
   const char *who = s->is_closing ? NULL : find_disallowed(now, s);

@@ -58,7 +58,8 @@ static clv_code add_module(clv_session *s, clv_module *module, clv_err *err) {
   return code;
 }
 
-/* Cancellation hook of a load: the caller has left, or the session is closing. */
+/* State of the cancellation hook of a load, which tells whether the caller has left or the session
+ * is closing. */
 typedef struct load_waiter {
   clv_session *s;
   const bool *gone;
@@ -72,7 +73,8 @@ static bool is_gone(void *user) {
   return closed || __atomic_load_n(w->gone, __ATOMIC_RELAXED);
 }
 
-/* The session's node. It is made once, under `loading`, and freed with the session. */
+/* Returns the session's node; NULL: none yet. The node is made once, under `loading`, and freed
+ * with the session. */
 static clv_session_node *node_of(clv_session *s) {
   pthread_mutex_lock(&s->lock);
   clv_session_node *node = s->node;
@@ -80,7 +82,8 @@ static clv_session_node *node_of(clv_session *s) {
   return node;
 }
 
-/* Checks the index early. clv_node_add_module checks it again when the module is made. */
+/* Checks the index of the module early. clv_node_add_module checks it again when the module is
+ * made. */
 static clv_code check_slot(clv_session *s, const clv_wire_load_request *r, clv_err *err) {
   clv_session_node *node = node_of(s);
   return node ? clv_node_check_module_slot(node, r->module, r->generation, err) : CLV_OK;
@@ -95,13 +98,13 @@ static clv_code fill_and_describe(clv_session *s, const clv_wire_load_request *r
   return clv_load_describe_module(module, waiter, reply, err);
 }
 
-/* Loads a module. The reply is encoded before it is added, because its master may unload it
- * then. */
+/* Loads a module. Encodes the reply before the module is added to the node, because the master may
+ * unload the module from then on. */
 static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_cancel_hook *waiter,
                      clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) {
   clv_module *module;
   const clv_device *device;
-  CLV_TRY(clv_cancel_hook_check(waiter, err)); /* it may have waited for another load */
+  CLV_TRY(clv_cancel_hook_check(waiter, err)); /* the load may have waited for another one */
   CLV_TRY(check_slot(s, r, err));
   CLV_TRY(clv_service_find_device(s->service, r->device, &device, err));
   clv_device theirs = *device;

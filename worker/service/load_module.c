@@ -99,14 +99,14 @@ static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
   return n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
 }
 
-/* The batch size: that of the first input that is not a scalar. */
+/* Returns the batch size: that of the first input that is not a scalar. */
 static int64_t batch_of(const clv_wire_load_request *r) {
   for (uint32_t i = 0; i < r->n_inputs; i++)
     if (r->inputs[i].shape.rank) return r->inputs[i].shape.dim[0];
   return 1;
 }
 
-/* Lists the frozen parameters of the artifact, which the module can share. */
+/* Lists the frozen parameters that the artifact has, which the module can share. */
 static clv_code list_shared(const clv_wire_load_request *r, const char ***ret, uint32_t *ret_n,
                             clv_err *err) {
   CLV_TRY(clv_alloc(r->n_frozen, sizeof(char *), ret, err));
@@ -120,8 +120,8 @@ static clv_code list_shared(const clv_wire_load_request *r, const char ***ret, u
 
 /* ---- ties ------------------------------------------------------------------------------------ */
 
-/* The owners of tied parameters, pinned while the module is made; the module pins them
- * afterwards. */
+/* Modules that own tied parameters, pinned while a module is made. Afterwards the module pins them
+ * itself. */
 typedef struct owners {
   clv_module_tie *list;
   uint32_t n;

@@ -8,7 +8,7 @@
 
 static const clv_piece *pieces_of(const clv_iov *iov) { return (const clv_piece *)iov; }
 
-/* Lists the libraries of each backend; those of the processor as "kernels". */
+/* Lists the libraries of each backend. Those of the processor are named "kernels". */
 static uint32_t list_libraries(const clv_service *v, clv_wire_library *ret) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < v->n_devices; i++) {
@@ -20,9 +20,10 @@ static uint32_t list_libraries(const clv_service *v, clv_wire_library *ret) {
   return n;
 }
 
-enum { CAPABILITIES = 9 }; /* most capabilities */
+enum { CAPABILITIES = 9 }; /* capabilities of a worker, at most */
 
-/* Lists the capabilities. Files of state need a state_dir, caches a quota as well. */
+/* Lists the capabilities. Files of state need a state_dir; caches need a quota of the identity
+ * too. */
 static uint32_t list_capabilities(const clv_service *v, const clv_worker_settings *now,
                                   const char *uri, const char **ret) {
   uint32_t n = 0;

@@ -15,7 +15,7 @@ typedef struct holding {
   double sessions, contexts, values, owned, used, pending, calls_waiting, memory_bytes;
 } holding;
 
-/* Queues of all links to the master, or to one peer. */
+/* Load of all links to the master, or of all links to one peer. */
 typedef struct load {
   double frames_in, frames_out, bytes_in, bytes_out;
 } load;
@@ -23,11 +23,11 @@ typedef struct load {
 typedef struct worker_numbers {
   const clv_service *service;
   clv_worker_settings *settings;
-  const clv_worker_config *config; /* configuration of these settings */
+  const clv_worker_config *config; /* the configuration of `settings` */
   clv_service_snapshot now;
-  holding *held;          /* [n_allow] */
-  clv_work_counts *work;  /* [n_allow] */
-  clv_edge_counts *edges; /* [CLV_EDGES], as loads */
+  holding *held;          /* usage of each identity, [n_allow] */
+  clv_work_counts *work;  /* work for each identity, [n_allow] */
+  clv_edge_counts *edges; /* bytes of each edge, [CLV_EDGES]; `loads` has the same length */
   load *loads;
   uint64_t refused[REFUSALS];
   double uptime_s, ready, session_limit, memory_limit, session_memory_limit, shed;
@@ -58,7 +58,7 @@ static clv_code numbers_init(worker_numbers *n, clv_service *v, clv_err *err) {
 
 static void add_open(worker_numbers *n, clv_session *s) {
   const clv_allow_spec *a = clv_settings_allowed(n->settings, s->owner);
-  clv_work_counts gone = {0}; /* leaves no counts: the session is closing */
+  clv_work_counts gone = {0}; /* receives the work for an identity that is not in `allow` */
   clv_session_add_work(s, n->config, a ? &n->work[a - n->config->allow] : &gone, n->edges);
 }
 
@@ -129,7 +129,7 @@ static clv_code gather(clv_service *v, uint64_t shed, worker_numbers *n, clv_err
 
 /* ---- rows with labels ------------------------------------------------------------------------ */
 
-/* Writes a sample for each identity that may open sessions; pick: its value. */
+/* Writes a sample for each identity that may open sessions. pick: returns its value. */
 static void put_by_identity(clv_metrics_out *out, const worker_numbers *n,
                             double (*pick)(const worker_numbers *n, size_t identity)) {
   for (size_t i = 0; i < n->config->n_allow; i++) {
@@ -178,7 +178,8 @@ static void put_moved(clv_metrics_out *out, const void *numbers_of) {
   }
 }
 
-/* Writes two samples for the links to the master and for those to each peer. */
+/* Writes two samples for the links to the master, and two for the links to each peer. pick: returns
+ * the value. */
 static void put_by_link(clv_metrics_out *out, const worker_numbers *n,
                         double (*pick)(const worker_numbers *n, size_t link, bool in)) {
   for (size_t i = 0; i <= n->config->n_peers; i++) {
@@ -201,7 +202,8 @@ BY_LINK(link_messages, n->edges[i].messages_in, n->edges[i].messages_out)
 BY_LINK(link_packets, n->loads[i].frames_in, n->loads[i].frames_out)
 BY_LINK(link_pending, n->loads[i].bytes_in, n->loads[i].bytes_out)
 
-/* Writes the quotas of identities that have one in `allow`. */
+/* Writes the quotas of the identities that have one in `allow`. at: offset of the quota in
+ * clv_allow_spec. */
 static void put_quota(clv_metrics_out *out, const worker_numbers *n, size_t at) {
   for (size_t i = 0; i < n->config->n_allow; i++) {
     const clv_allow_spec *a = &n->config->allow[i];

@@ -8,7 +8,7 @@
 
 #include "worker/service/service_int.h"
 
-enum { SLICE_NS = 1000000 }; /* time slice, of which a wake-up costs a twentieth */
+enum { SLICE_NS = 1000000 }; /* length of a time slice, ns; a wake-up costs a twentieth of it */
 
 uint64_t clv_settings_memory(const clv_worker_settings *at) {
   return at->config->memory_limit == CLV_MEMORY_NONE ? 0 : at->config->memory_limit;

@@ -38,8 +38,8 @@ static clv_rpc_pem pem_of(const clv_tls_identity *id) {
   return (clv_rpc_pem){id->ca_pem, id->cert_pem, id->key_pem};
 }
 
-/* Memory for gRPC: a read buffer for each connection, and a few messages of the largest size. At
- * most half of memory_limit, but at least enough for two such messages. */
+/* Returns the memory for gRPC: a read buffer for each connection, and a few messages of the largest
+ * size. At most half of memory_limit, but at least enough for two such messages. */
 size_t clv_service_transport_memory(const clv_worker_config *c) {
   uint64_t most = c->limits.connections * CONNECTION_BYTES + 4 * c->limits.message_bytes;
   uint64_t least = 2 * c->limits.message_bytes + LEAST_TRANSPORT;
@@ -140,11 +140,11 @@ clv_code clv_service_reload(clv_service *s, clv_worker_config **config,
   return code;
 }
 
-/* A session that must end, with a new reference; NULL: none. */
+/* Returns a session that must end, with a new reference, and the reason; NULL: none. */
 static clv_session *find_ended_session(clv_service *s, const char **ret_why) {
   clv_session *found = NULL;
   pthread_mutex_lock(&s->lock);
-  /* read under the lock, so no session in the table was opened later */
+  /* read the time under the lock, so no session in the table was opened later */
   uint64_t now = clv_now_ns() / 1000000u;
   for (uint32_t i = 0; i < s->n_sessions && !found; i++) {
     clv_session *x = s->sessions[i];
@@ -160,8 +160,8 @@ static clv_session *find_ended_session(clv_service *s, const char **ret_why) {
   return found;
 }
 
-/* Logs callers without an identity, which rpc counts, because they never reach
- * clv_service_authorize. */
+/* Logs how many callers without an identity were refused. rpc counts these callers, because they
+ * never reach clv_service_authorize. */
 static void audit_without_identity(clv_service *s) {
   clv_rpc_server_counts c;
   clv_rpc_server_count(s->server, &c);
@@ -175,8 +175,8 @@ static void audit_without_identity(clv_service *s) {
 
 /* Returns memory of ended sessions to the system, because malloc keeps it for threads that may not
  * exist any more. Also clears the cache of generated kernels, whose speed would reveal to the next
- * session the shapes of the others. Not too often, so that opening and closing sessions does not
- * slow the others. */
+ * session the shapes of the others. Does nothing within TRIM_EVERY_MS of the last time, so that
+ * opening and closing sessions does not slow down other sessions. */
 static void return_memory(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;
   if (now - s->memory_trimmed_ms < TRIM_EVERY_MS) return;

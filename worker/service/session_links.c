@@ -80,7 +80,7 @@ static clv_link_options link_options(clv_session *s, const char *peer, uint64_t 
                             .events = {.user = s, .on_packet = link_packet, .on_closed = closed}};
 }
 
-/* The entry in `peers` of an identity, or NULL. */
+/* Returns the entry of an identity in `peers`; NULL: none. */
 static const clv_remote_spec *peer_by_uri(const clv_session *s, const char *uri) {
   const clv_worker_config *c = s->settings->config;
   for (size_t i = 0; i < c->n_peers; i++)
@@ -94,7 +94,8 @@ static clv_link *find_peer(const clv_peer_link *list, uint32_t n, const char *na
   return NULL;
 }
 
-/* Gives the node the links to peers by name. A link that this worker dialled is preferred. */
+/* Passes the links to peers to the node, by the peer's name. A link that this worker dialled is
+ * preferred. */
 static void name_peers(clv_session *s) {
   clv_err err;
   const clv_log_source source = {.who = s->owner, .what = "errors of sessions"};

@@ -106,7 +106,7 @@ void clv_session_close(clv_session *s, const char *reason) {
   if (!mine) return; /* another thread is closing it */
   clv_account_discharge(s->member->account, CLV_QUOTA_SESSIONS, 1);
   pthread_mutex_lock(&s->lock);
-  /* a running LoadModule starts no thread now, and no link attaches */
+  /* from here on a running LoadModule starts no thread, and no link attaches */
   s->is_closing = true;
   pthread_mutex_unlock(&s->lock);
   clv_wire_close_reply c;
@@ -146,8 +146,8 @@ static clv_code check_lease(const clv_session *s, clv_err *err) {
                   (double)s->reference_lease_ms / 1e3, (double)most_ms / 1e3);
 }
 
-/* Adds a session to the table. A session of another identity with the same id does not count.
- * Caller holds the service's lock. */
+/* Adds a session to the table. Another identity's session may have the same id. Caller holds the
+ * service's lock. */
 static clv_code admit(clv_service *v, clv_session *s, clv_err *err) {
   if (v->is_draining)
     return clv_fail(err, CLV_UNAVAILABLE,
@@ -173,7 +173,8 @@ static clv_code copy_peers(clv_session *s, const clv_wire_open_request *r, clv_e
   return CLV_OK;
 }
 
-/* The limits that are reported to the session. Other sessions of the identity may leave it less. */
+/* Returns the limits that are reported to the session. Other sessions of the identity may leave it
+ * less. */
 static clv_wire_limits grant(const clv_worker_settings *at, const clv_allow_spec *a) {
   clv_wire_limits l = at->limits;
   if (a->sessions) l.sessions = (uint32_t)a->sessions;
@@ -252,7 +253,7 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
   bool changed;
-  /* removed by a reload */
+  /* a reload has removed the identity */
   if (!clv_settings_allowed(now, uri)) return clv_fail(err, CLV_DENIED, "not allowed");
   CLV_TRY(new_session(v, now, uri, r, &s, err));
   clv_code code = check_attempt(v, uri, r, &changed, err);

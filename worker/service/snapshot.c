@@ -22,9 +22,10 @@ typedef struct module_texts {
 typedef struct clv_snapshot_memory {
   clv_session *held[MAX_SESSIONS];
   uint32_t n_held;
-  clv_last_error last_error, *last_errors; /* [n_held], as are the arrays below */
+  /* of each session, [n_held]; `sessions` has the same length */
+  clv_last_error last_error, *last_errors;
   clv_wire_session_status *sessions;
-  clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES], as are texts */
+  clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES]; `texts` has the same length */
   module_texts *texts;
   clv_wire_link_status *links; /* [n_held * MAX_LINKS] */
   clv_wire_device_status devices[MAX_DEVICES];
@@ -38,7 +39,7 @@ static clv_wire_last_error wire_error_of(const clv_last_error *e, uint64_t now) 
                                .age_ms = (now - CLV_MIN(e->at_ns, now)) / 1000000u};
 }
 
-/* The later error of the session and its node. */
+/* Returns the later one of the last errors of a session and of its node. */
 static void latest_error(clv_session *s, clv_session_node *node, clv_last_error *ret) {
   clv_node_failure f = {0};
   if (node) clv_node_last_failure(node, &f);
@@ -68,7 +69,8 @@ static uint32_t hold_links(clv_session *s, held_link *list) {
   return n;
 }
 
-/* The row of a name. Two workers may have dialled each other, so both links share it. */
+/* Returns the row of a peer's name, and adds it if needed. Two workers may have dialled each other;
+ * both links then share a row. */
 static clv_wire_link_status *row_of(clv_wire_session_status *s, const char *name) {
   for (uint32_t i = 0; i < s->n_links; i++)
     if (strcmp(s->links[i].peer, name) == 0) return &s->links[i];
@@ -185,7 +187,7 @@ static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
 
 /* ---- the worker ------------------------------------------------------------------------------ */
 
-/* Collects the sessions that the viewer may see. It must not learn even the existence of others.
+/* Collects the sessions that the viewer may see. The viewer must not learn even that others exist.
  * Takes the service's lock. */
 static void collect(clv_service *v, const clv_allow_spec *viewer, const char *uri,
                     const clv_wire_id *only, memory *m, clv_wire_status_reply *out) {
@@ -234,7 +236,8 @@ static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t 
   out->cores = (uint32_t)CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
 }
 
-/* Memory of device i used by the viewer's sessions, reported to that viewer alone. */
+/* Returns the memory of device i that the viewer's sessions use, which is reported to that viewer
+ * alone. */
 static uint64_t own_bytes(const memory *m, uint32_t i) {
   uint64_t bytes = 0;
   for (size_t k = 0; k < m->n_held; k++)
@@ -272,7 +275,7 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   CLV_TRY(clv_alloc(1, sizeof *now.memory, &now.memory, err));
   out->sees_all = !viewer || (a && a->role == CLV_ROLE_OBSERVER);
   collect(v, a, viewer, only, now.memory, out);
-  uint64_t at = clv_now_ns(); /* read after collect, so no session was opened later */
+  uint64_t at = clv_now_ns(); /* read the time after collect, so no session was opened later */
   CLV_TRY(fill_sessions(now.memory, at, err));
   out->n_sessions = now.memory->n_held;
   out->sessions = now.memory->sessions;
@@ -287,7 +290,7 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   else if (a)
     fill_quotas(a, out);
   *ret = now;
-  now = (clv_service_snapshot){0}; /* owned by the caller */
+  now = (clv_service_snapshot){0}; /* the caller owns the snapshot */
   return CLV_OK;
 }
 

@@ -14,7 +14,8 @@ static void audit(const clv_session *s, const char *verb, const char *name, clv_
                   name, code == CLV_OK ? "ok" : err->text);
 }
 
-/* Logs the result. Replaces the text of a disk error for the peer, which must not see paths. */
+/* Logs the result of `verb` on a file of state. Replaces the text of a disk error for the peer,
+ * which must not see paths. */
 static clv_code ended(const clv_session *s, const char *verb, const char *name, clv_code code,
                       clv_err *err) {
   audit(s, verb, name, code, err);
@@ -23,7 +24,8 @@ static clv_code ended(const clv_session *s, const char *verb, const char *name, 
                   name);
 }
 
-/* Quota of the identity in the newest settings; 0 if it is no longer in `allow`. */
+/* Returns the quota of the identity in the newest settings; 0 if the identity is no longer in
+ * `allow`. */
 static uint64_t quota_of(const clv_session *s) {
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(s->service);
   const clv_allow_spec *a = clv_settings_allowed(now, s->owner);

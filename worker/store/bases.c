@@ -23,10 +23,10 @@ typedef struct base {
   clv_sha256 artifact;
   clv_dtype dtype;
   clv_shape shape;
-  const clv_backend *home; /* NULL: pages of the host */
+  const clv_backend *home; /* backend of the device; NULL: pages of the host */
   void *at;
-  size_t bytes; /* bytes of memory */
-  /* users: tensors in use, plus threads that wait or fill; under lock, as are the fields below */
+  size_t bytes; /* size of the memory at `at` */
+  /* tensors in use, plus threads that wait or fill; under the lock of `of`, as is `state` */
   uint32_t users;
   enum { EMPTY, FILLING, FULL } state;
 } base;
@@ -34,7 +34,7 @@ typedef struct base {
 struct clv_bases {
   pthread_mutex_t lock;
   pthread_cond_t changed;  /* signalled when a base is filled, or its filling has failed */
-  pthread_mutex_t devices; /* held while backends are used; taken after `lock` */
+  pthread_mutex_t devices; /* held while backends of devices are used; taken after `lock` */
   base *first;
   size_t bytes;
 };
@@ -80,8 +80,8 @@ static clv_code fill_on_device(base *x, clv_err *err) {
   return code;
 }
 
-/* Zeroes memory of a device before it is freed, so that the next user cannot read the weights. A
- * device that fails has lost them. */
+/* Zeroes memory of a device before it is freed, so that the next user cannot read the weights. If
+ * the device fails, the weights are lost anyway. */
 static void give_to_device(base *x) {
   clv_err why;
   pthread_mutex_lock(&x->of->devices);
@@ -128,8 +128,8 @@ static clv_code base_new(clv_bases *of, const clv_base_key *key, base **ret, clv
   return CLV_OK;
 }
 
-/* Drops a user. Caller holds the lock, as for the functions below. True: the caller was the last
- * user and frees the base without the lock, because a device may block. */
+/* Drops a user. Caller holds the lock. True: it was the last user, and the caller frees the base
+ * after it has released the lock, because a device may block. */
 static bool drop_user(base *x) {
   clv_bases *b = x->of;
   base **at = &b->first;

@@ -27,7 +27,7 @@ typedef struct file {
   int fd;
   clv_bytes path;
   clv_cache_header head;
-  int64_t used_s; /* seconds since 1970 */
+  int64_t used_s; /* time of the last use, seconds since 1970 */
 } file;
 
 static void file_done(file *f) {
@@ -37,8 +37,8 @@ static void file_done(file *f) {
 
 static int64_t now_s(void) { return (int64_t)(clv_wall_ms() / 1000); }
 
-/* True if a cache has expired. One with a time in the future, after the clock was set back, expires
- * too. */
+/* True if a cache has expired. A cache whose time is in the future, after the clock was set back,
+ * expires too. */
 static bool has_expired(const file *f, int64_t now) {
   uint64_t unused = (uint64_t)(now > f->used_s ? now - f->used_s : f->used_s - now);
   return unused >= f->head.keep_s;
@@ -46,7 +46,7 @@ static bool has_expired(const file *f, int64_t now) {
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-/* Path of a cache. Only the digest of the peer's key is part of it. */
+/* Returns the path of a cache. Only the digest of the peer's key is part of it. */
 static clv_code path_of(const clv_state_folder *o, const clv_sha256 *key, clv_bytes *ret,
                         clv_err *err) {
   clv_sha256 digest;
@@ -95,7 +95,7 @@ static clv_code open_path(file *f, clv_err *err) {
   return CLV_OK;
 }
 
-/* Opens a cache. Deletes a damaged or expired one; that is CLV_NOT_FOUND. */
+/* Opens a cache. CLV_NOT_FOUND: it does not exist, or was damaged or expired and is deleted. */
 static clv_code open_cache(const clv_state_folder *o, const clv_sha256 *key, file *f,
                            clv_err *err) {
   CLV_TRY(path_of(o, key, &f->path, err));
@@ -178,7 +178,7 @@ static clv_code make_cache(const clv_state_folder *o, file *f, clv_err *err) {
   clv_code code = fill_new(f, path.data, err);
   if (code == CLV_OK) return CLV_OK;
   unlink(f->path.data);
-  (void)rmdir(o->dir.data); /* if the folder is empty */
+  (void)rmdir(o->dir.data); /* fails unless the folder is empty */
   return code;
 }
 
@@ -357,7 +357,7 @@ clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
   CLV_AUTO(clv_folder_files_done) clv_folder_files files = clv_folder_files_in(o.dir.data);
   while (clv_folder_files_next(&files)) list_one(&l, files.path.data, files.name);
-  if (remove) (void)rmdir(o.dir.data); /* if the folder is empty */
+  if (remove) (void)rmdir(o.dir.data); /* fails unless the folder is empty */
   *ret_n = l.n;
   return CLV_OK;
 }
@@ -379,7 +379,7 @@ static uint32_t sweep_folder(clv_caches *c, const char *name, int64_t at_s) {
   if (!clv_state_folder_named(&c->folders, name, &o)) return 0;
   CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(o.dir.data);
   while (clv_folder_files_next(&f)) removed += sweep_file(f.path.data, f.name, at_s);
-  (void)rmdir(o.dir.data); /* if the folder is empty */
+  (void)rmdir(o.dir.data); /* fails unless the folder is empty */
   return removed;
 }
 

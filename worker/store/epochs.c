@@ -106,7 +106,7 @@ clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label, clv_err 
 static clv_code read_all(clv_epochs *e, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_code code = clv_file_read(e->path, MAX_FILE, &text, err);
-  /* written now, so that an error is found at the start */
+  /* write the file now, so that an error is found at the start */
   if (code == CLV_NOT_FOUND) return write_all(e, err);
   CLV_TRY(code);
   return clv_epochs_parse(e, text.data ? text.data : (char[]){""}, e->path, err);
@@ -138,8 +138,8 @@ static size_t find(const clv_epochs *e, const char *identity, const uint8_t sess
   return i;
 }
 
-/* Makes room for an entry. If the identity has its share already, drops its oldest entry, so that
- * it cannot displace entries of other identities. */
+/* Makes room for an entry. If the identity has PER_IDENTITY entries already, drops its oldest one,
+ * so that it cannot displace entries of other identities. */
 static void make_room(clv_epochs *e, const char *identity) {
   size_t n = 0, oldest = 0;
   for (size_t i = e->n; i-- > 0;) {

@@ -60,7 +60,7 @@ static uint64_t bytes_in(const char *dir) {
   return used;
 }
 
-/* Checks the quota. A file that is replaced does not count. */
+/* Checks the quota. A file that the new one replaces does not count. */
 static clv_code check_quota(const clv_state_folder *o, const char *path, uint64_t bytes,
                             uint64_t most, clv_err *err) {
   uint64_t used = bytes_in(o->dir.data);

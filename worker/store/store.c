@@ -88,7 +88,7 @@ static clv_code digest_of(int fd, const clv_cancel_hook *waiter, const char *lab
 struct clv_stored_artifact {
   const clv_artifact_spec *spec;
   clv_sha256 stated;
-  clv_manifest manifest; /* manifest of a folder */
+  clv_manifest manifest; /* of an artifact that is a folder */
   const clv_cancel_hook *waiter;
   char label[160];
   clv_weights_folder *folder;
