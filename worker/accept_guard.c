@@ -35,10 +35,10 @@ static int system_accept(int listener, struct sockaddr *addr, socklen_t *len, in
   return (int)syscall(SYS_accept4, listener, addr, len, flags);
 }
 
-static int open_spare(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
+static int open_spare_descriptor(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 /* Opens the spare descriptor before main, while descriptors are available. */
-__attribute__((constructor)) static void hold_spare(void) { spare = open_spare(); }
+__attribute__((constructor)) static void hold_spare(void) { spare = open_spare_descriptor(); }
 
 /* Returns the highest descriptor that is accepted. The kernel assigns the lowest free number, so a
  * higher one means that many descriptors are open. */
@@ -50,7 +50,7 @@ static int highest_accepted_fd(void) {
 }
 
 /* Accepts and closes connections until no connection waits. */
-static void shed(int listener) {
+static void shed_connections(int listener) {
   pthread_mutex_lock(&lock);
   if (spare >= 0) close(spare);
   spare = -1;
@@ -61,7 +61,7 @@ static void shed(int listener) {
     else if (errno != EINTR && errno != ECONNABORTED)
       break;
   }
-  spare = open_spare();
+  spare = open_spare_descriptor();
   pthread_mutex_unlock(&lock);
 }
 
@@ -79,7 +79,7 @@ int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flag
   if (fd >= 0 && fd <= highest_accepted_fd()) return fd;
   if (fd < 0 && errno != EMFILE && errno != ENFILE) return -1;
   if (fd >= 0) close(fd);
-  shed(listener);
+  shed_connections(listener);
   sheds++;
   errno = EAGAIN;
   return -1;

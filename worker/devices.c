@@ -64,7 +64,7 @@ static void print_device(int device, const clv_device_info *info) {
 }
 
 /* Prints why the host has no device, or why `device` cannot be used. */
-static void print_none(bool json, const char *device, const char *why) {
+static void print_missing_device(bool json, const char *device, const char *why) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_json(&text, why);
   if (json && text.data)
@@ -80,7 +80,7 @@ static void print_cuda(bool json, const clv_cuda_library *cuda, int n) {
     clv_err err;
     snprintf(name, sizeof name, "cuda:%d", i);
     if (cuda->describe(i, &info, &err) != CLV_OK)
-      print_none(json, name, err.text);
+      print_missing_device(json, name, err.text);
     else if (json)
       print_json(i, &info);
     else
@@ -102,7 +102,7 @@ int clv_cmd_devices(void *args) {
   }
   print_cpu(a->json);
   if (load_cuda(config, false, &cuda, &err) != CLV_OK || cuda->count(&n, &err) != CLV_OK)
-    print_none(a->json, "cuda", err.text);
+    print_missing_device(a->json, "cuda", err.text);
   else
     print_cuda(a->json, cuda, n);
   return CLV_EXIT_OK;
@@ -116,13 +116,15 @@ typedef struct device_range {
   int first, end;
 } device_range;
 
-static bool is_optional(const clv_worker_config *c) { return strcmp(c->device, "auto") == 0; }
+static bool is_device_optional(const clv_worker_config *c) {
+  return strcmp(c->device, "auto") == 0;
+}
 
 static clv_code find_cuda(const clv_worker_config *c, device_range *ret, clv_err *err) {
   int n = 0;
   *ret = (device_range){0};
   if (strcmp(c->device, "cpu") == 0) return CLV_OK;
-  CLV_TRY(load_cuda(c, is_optional(c), &ret->cuda, err));
+  CLV_TRY(load_cuda(c, is_device_optional(c), &ret->cuda, err));
   CLV_TRY(ret->cuda->count(&n, err));
   ret->end = CLV_MIN(n, MAX_CUDA_DEVICES);
   if (strncmp(c->device, "cuda:", 5) != 0) return CLV_OK;
@@ -136,7 +138,7 @@ static clv_code find_cuda(const clv_worker_config *c, device_range *ret, clv_err
 static clv_code fall_back_to_cpu(const clv_worker_config *c, clv_code code, const clv_err *why,
                                  clv_err *err) {
   if (code == CLV_OK) return CLV_OK;
-  if (!is_optional(c))
+  if (!is_device_optional(c))
     return clv_fail(err, code, "%s: device %s: %.400s", c->file, c->device, why->text);
   clv_notice(CLV_LOG_WARN, "device", "device auto computes on cpu: %s", why->text);
   return CLV_OK;
@@ -154,7 +156,7 @@ void clv_worker_devices_closep(clv_worker_devices *d) {
   d->n = 0;
 }
 
-static clv_code open_all(const clv_worker_config *c, clv_worker_devices *ret, clv_err *err) {
+static clv_code open_devices(const clv_worker_config *c, clv_worker_devices *ret, clv_err *err) {
   device_range w;
   CLV_TRY(find_cuda(c, &w, err));
   ret->cuda = w.cuda;
@@ -170,7 +172,7 @@ clv_code clv_worker_devices_open(const clv_worker_config *c, clv_worker_devices 
                                  clv_err *err) {
   clv_err why;
   *ret = (clv_worker_devices){0};
-  clv_code code = open_all(c, ret, &why);
+  clv_code code = open_devices(c, ret, &why);
   if (code != CLV_OK) clv_worker_devices_closep(ret);
   return fall_back_to_cpu(c, code, &why, err);
 }

@@ -74,24 +74,25 @@ struct clv_session {
   int refs;                      /* references: the table, each link, each handler at work */
   clv_wire_id id;
   uint64_t epoch, opened_ms;
-  uint64_t send_credit;                /* initial send window towards the owner, bytes */
-  clv_member *member;                  /* identity that opened the session */
-  clv_account *on_device[MAX_DEVICES]; /* account of the session below that of each device */
+  uint64_t send_credit;                      /* initial send window towards the owner, bytes */
+  clv_member *member;                        /* identity that opened the session */
+  clv_account *device_accounts[MAX_DEVICES]; /* account of the session below that of each device */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
   char **peers; /* identities of peers that may attach */
   uint32_t n_peers;
-  clv_wire_limits granted;
+  clv_wire_limits granted_limits;
   uint32_t reference_lease_ms;
-  unsigned threads; /* threads of the session's module with the most; under the service's lock */
+  /* threads of the session's module with the most; under the service's lock */
+  unsigned max_module_threads;
 
-  pthread_mutex_t loading; /* held during a LoadModule; taken before `lock` */
-  pthread_mutex_t lock;    /* guards the links, is_closing and the creation of the node */
+  pthread_mutex_t loading_lock; /* held during a LoadModule; taken before `lock` */
+  pthread_mutex_t lock;         /* guards the links, is_closing and the creation of the node */
   clv_pool *pool;
   clv_share *share;
   clv_session_node *node; /* NULL before the first LoadModule */
-  pthread_t compute;
+  pthread_t compute_thread;
   bool has_compute_thread;
-  clv_link *master;
+  clv_link *master_link;
   clv_peer_link out[MAX_PEER_LINKS], in[MAX_PEER_LINKS];
   uint32_t n_out, n_in;
   clv_last_error last_error; /* last error, apart from those that the node records; under `lock` */
@@ -114,7 +115,7 @@ typedef struct clv_device {
   char name[24];
   const clv_backend *backend;
   clv_account *account; /* account that is charged with the memory of modules */
-  size_t total;         /* bytes of device memory; 0: the device uses host memory */
+  size_t memory_bytes;  /* bytes of device memory; 0: the device uses host memory */
 } clv_device;
 
 struct clv_service {
@@ -130,7 +131,7 @@ struct clv_service {
   /* refused callers without an identity that are logged already */
   uint64_t n_refused_without_identity;
   clv_account *total;
-  clv_backends others;             /* backends other than the processor */
+  clv_backends other_backends;     /* backends other than the processor */
   clv_device devices[MAX_DEVICES]; /* the first is used for modules that name no device */
   uint32_t n_devices;
   clv_member **members; /* the table is under lock; members stay until the service is closed */
@@ -144,9 +145,9 @@ struct clv_service {
   uint64_t caches_swept_ms;
   uint64_t cached_in, cached_out; /* bytes of rows stored in and read from caches; atomic */
   /* a session was freed since memory was last returned to the system; atomic */
-  bool session_freed;
+  bool has_freed_session;
   /* time when memory was last returned to the system; for clv_service_tick alone */
-  uint64_t memory_trimmed_ms;
+  uint64_t memory_returned_ms;
   bool is_draining;
   int64_t certificate_end;
   clv_last_error last_error; /* newest last error of all identities */
@@ -211,7 +212,7 @@ void clv_service_close_devices(clv_service *s);
 clv_code clv_service_find_device(const clv_service *s, const char *name, const clv_device **ret,
                                  clv_err *err) CLV_USE_RESULT;
 /* True if device number i is the first one with its backend: cpu and cpu:1 share a backend. */
-bool clv_service_is_first_of(const clv_service *s, uint32_t i);
+bool clv_service_is_first_with_backend(const clv_service *s, uint32_t i);
 
 /* ---- quotas.c -------------------------------------------------------------------------------- */
 

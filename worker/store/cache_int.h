@@ -16,7 +16,7 @@ typedef struct clv_cache_header {
   clv_sha256 key, owner; /* owner: SHA-256 of the identity */
   uint64_t records, keep_s;
   clv_dtype dtype;
-  clv_shape row;      /* shape of one record's row */
+  clv_shape row; /* shape of one record's row */
   /* derived from the fields above by clv_cache_header_derive, as are the offsets below */
   uint64_t row_bytes;
   uint64_t marks_at, rows_at, file_bytes;

@@ -50,7 +50,7 @@ typedef struct clv_base_key {
   clv_shape shape;
   /* Backend of the device that holds the tensor; NULL: host memory. It outlives all tensors; no
    * other code uses it. */
-  const clv_backend *home;
+  const clv_backend *backend;
 } clv_base_key;
 
 /* Bytes read at once, at most; for a device also the size of the staging buffer. */

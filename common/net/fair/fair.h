@@ -109,7 +109,7 @@ void clv_pool_record_recycle(clv_pool *pool, void *record);
 /* Allocator of records of one size. Takes them in blocks and reuses them. Blocks are charged to the
  * account of a pool. One thread at a time. */
 typedef struct clv_slab {
-  size_t size;
+  size_t record_size;
   uint32_t n_used, limit;
   uint32_t records_per_block; /* records in each block; 0: 64 */
   const char *record_name;    /* plural name of the records, for messages; static text */

@@ -53,14 +53,14 @@ typedef struct clv_packet {
   clv_pool *pool;
   /* gets `credit` bytes back when the packet is freed; NULL: made in this process */
   struct clv_recv_window *recv_window;
-  uint64_t completed_ns;               /* time when all tensors were received, ns */
+  uint64_t completed_ns; /* time when all tensors were received, ns */
   uint64_t credit;
   /* CRC32C of each tensor, computed by the link that received it */
   uint32_t crc32c[CLV_WIRE_TENSORS];
   /* announces a CALL whose tensors follow in chunks; keeps the CALL's position in frame order */
   bool is_announcement;
-  bool was_announced;   /* a complete CALL that an announcement preceded */
-  bool is_coalesced;    /* send in one message with the link's next packet, or by clv_link_flush */
+  bool was_announced; /* a complete CALL that an announcement preceded */
+  bool is_coalesced;  /* send in one message with the link's next packet, or by clv_link_flush */
   bool is_over_quota; /* its tensors were over the quota and dropped; frame.failure has the error */
   struct clv_packet *next;
 } clv_packet;
@@ -239,9 +239,9 @@ typedef struct clv_link_events {
 typedef struct clv_link_options {
   /* clock of the link; zero: the system's monotonic clock; with another clock no function blocks */
   clv_clock clock;
-  const char *peer_name;  /* name of the peer in messages */
-  clv_pool *pool;         /* pool that allocates received tensors; the link takes a reference */
-  clv_wire_limits accept; /* limits of this side, to which received frames are checked */
+  const char *peer_name; /* name of the peer in messages */
+  clv_pool *pool;        /* pool that allocates received tensors; the link takes a reference */
+  clv_wire_limits accept_limits; /* limits of this side, to which received frames are checked */
   uint64_t send_credit; /* bytes of tensors that may be sent before CREDIT; ATTACHED replaces it */
   bool quota_fails_packet; /* tensors over the pool's quota fail their packet, not the link */
   clv_link_events events;

@@ -56,8 +56,8 @@ enum {
   PING_INTERVAL_MS = 100,    /* least time between two PINGs of clv_link_ping_async */
   MAX_UNSENT = MAX_PACKETS,  /* messages on the control lane that the transport has not accepted */
   INITIAL_CHUNKS = 256,      /* capacity of the queue of chunks when it is first allocated */
-  MAX_PROBES = 256,          /* open PINGs about chunks: more than a window needs, also with 16 lanes */
-  INITIAL_WINDOW = 1 << 20,  /* bytes of chunks in flight until the first PONG about chunks */
+  MAX_PROBES = 256, /* open PINGs about chunks: more than a window needs, also with 16 lanes */
+  INITIAL_WINDOW = 1 << 20, /* bytes of chunks in flight until the first PONG about chunks */
   /* smallest window: one chunk in flight, one whose PONG is awaited */
   MIN_WINDOW = 2 * CLV_WIRE_CHUNK_BYTES,
   MAX_WINDOW = 256 << 20,
@@ -96,8 +96,8 @@ typedef struct clv_frame_writer {
   bool is_shut, is_broken;
   clv_code code; /* why the writer is shut, with `text` */
   char text[CLV_ERR_TEXT];
-  clv_bytes heads[KEPT_HEADS]; /* free buffers for encoded frames */
-  size_t n_heads;
+  clv_bytes head_buffers[KEPT_HEADS]; /* free buffers for encoded frames */
+  size_t n_head_buffers;
   uint32_t n_unsent; /* messages on lane 0 that the transport has not accepted; atomic */
   uint64_t bytes_out, messages_out; /* sent so far; atomic */
 } clv_frame_writer;
@@ -245,7 +245,7 @@ typedef struct clv_pace {
   uint64_t assumed_received[MAX_LANES];
   clv_probe probes[MAX_PROBES];
   uint32_t n_probes;
-  uint64_t last_probe;
+  uint64_t last_probe_number;
   /* ns; the two minima are the shortest round trips of this measuring period and the one before */
   uint64_t min_rtt_ns, prev_min_rtt_ns, period_start_ns, window_changed_ns;
 } clv_pace;
@@ -271,16 +271,16 @@ typedef struct clv_send_queue {
   int refs;
   clv_frame_writer *writer;
   clv_clock clock;
-  bool has_ended;                    /* the queued packets were dropped, new ones are refused */
+  bool has_ended; /* the queued packets were dropped, new ones are refused */
   /* bytes of tensors that may be sent now, and that the peer grants in all */
   uint64_t credit_left, credit_full;
   clv_packet *first, *last;     /* queue of packets that wait for credit or behind another packet */
-  bool is_draining, is_sending; /* the job `drain`, `send` is queued or runs */
+  bool is_draining, is_sending; /* drain_job, send_job is queued or runs */
   /* a packet of which a part is sent and which waits for a device copy; NULL: none */
   clv_packet *partially_sent;
   /* waits for the device copy of `partially_sent`; holds a reference to the queue meanwhile */
-  clv_copy_waiter awaiting;
-  clv_rpc_job drain, send;
+  clv_copy_waiter copy_waiter;
+  clv_rpc_job drain_job, send_job;
   uint64_t next_transfer, tensors_out; /* last transfer id; tensors sent so far; atomic */
   clv_pace pace;
 } clv_send_queue;
@@ -291,7 +291,7 @@ clv_send_queue *clv_send_queue_ref(clv_send_queue *d);
 void clv_send_queue_unref(clv_send_queue *d); /* NULL is allowed */
 
 /* Set the number of lanes, and the credit that the peer grants when it attaches. */
-void clv_send_queue_lanes(clv_send_queue *d, uint32_t n_lanes);
+void clv_send_queue_set_lanes(clv_send_queue *d, uint32_t n_lanes);
 void clv_send_queue_grant(clv_send_queue *d, uint64_t credit);
 /* As clv_link_send: takes the packet, sends it now, queues it or refuses it. */
 clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) CLV_USE_RESULT;
@@ -299,8 +299,8 @@ clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) CLV
 void clv_send_queue_credit(clv_send_queue *d, uint64_t bytes);
 /* Handles the PONG to a probe and starts the job that sends chunks which waited for it. */
 clv_code clv_send_queue_pong(clv_send_queue *d, uint64_t number, clv_err *err) CLV_USE_RESULT;
-/* Resumes sending after the device copy that d->awaiting waited for has advanced or failed.
- * Consumes the reference of d->awaiting. */
+/* Resumes sending after the device copy that d->copy_waiter waited for has advanced or failed.
+ * Consumes the reference of d->copy_waiter. */
 void clv_send_queue_resume(clv_send_queue *d);
 /* Stops sending and drops the packets and chunks that wait. */
 void clv_send_queue_end(clv_send_queue *d);
@@ -348,18 +348,18 @@ typedef struct clv_reassembly {
   clv_link *link; /* set as the origin of received packets */
   clv_clock clock;
   bool quota_fails_packet;
-  clv_err refusal; /* error of the last tensor that was over the quota */
-  clv_partial_tensor in[MAX_PARTIAL];
-  size_t n_in;
+  clv_err quota_error; /* error of the last tensor that was over the quota */
+  clv_partial_tensor partial[MAX_PARTIAL];
+  size_t n_partial;
   uint64_t tensors_in; /* received so far; atomic */
   uint64_t received_bytes, receiving_ns;
-  /* start of the transfers now in progress; valid while n_in > 0 */
-  uint64_t receiving_since;
+  /* start of the transfers now in progress; valid while n_partial > 0 */
+  uint64_t receiving_since_ns;
 } clv_reassembly;
 
 clv_code clv_reassembly_init(clv_reassembly *a, const clv_link_options *o, clv_link *link,
                              clv_recv_window *recv_window, clv_err *err) CLV_USE_RESULT;
-void clv_reassembly_end(clv_reassembly *a);  /* frees the packets that wait for tensors */
+void clv_reassembly_end(clv_reassembly *a); /* frees the packets that wait for tensors */
 /* frees all memory; also after a failed clv_reassembly_init, or without one */
 void clv_reassembly_done(clv_reassembly *a);
 
@@ -400,18 +400,18 @@ typedef enum clv_link_state_event {
   CLV_LINK_STATE_EVENTS
 } clv_link_state_event;
 
-/* Arguments of an event. The action of CLV_LINK_ENDS sets `first` if the link had not ended
+/* Arguments of an event. The action of CLV_LINK_ENDS sets is_first_end if the link had not ended
  * before. */
 typedef struct clv_link_event_args {
-  uint32_t index, lanes; /* the lane that joins or has ended; number of lanes of the link */
-  clv_code code;         /* reason of CLV_LINK_ENDS, with `text` */
+  uint32_t index, n_lanes; /* the lane that joins or has ended; number of lanes of the link */
+  clv_code code;           /* reason of CLV_LINK_ENDS, with `text` */
   const char *text;
-  bool first;
+  bool is_first_end;
 } clv_link_event_args;
 
 struct clv_link {
-  pthread_mutex_t lock;   /* guards the fields down to the empty line */
-  pthread_cond_t changed; /* signalled by each event and each PONG */
+  pthread_mutex_t lock;         /* guards the fields down to the empty line */
+  pthread_cond_t state_changed; /* signalled by each event and each PONG */
   clv_link_state state;
   bool lanes[MAX_LANES]; /* lanes that have joined and not ended */
   uint32_t n_lanes, n_joined, n_attached;
@@ -425,13 +425,13 @@ struct clv_link {
   char peer[CLV_WIRE_NAME + 1];
   bool has_violation; /* atomic: a message that violated the protocol ended the link */
   clv_clock clock;
-  clv_wire_limits accept;
+  clv_wire_limits accept_limits;
   clv_link_events events;
   clv_dialler dialler; /* of the dialling side; zeroed by clv_link_hang_up */
   clv_frame_writer *writer;
   clv_recv_window *recv_window;
-  clv_send_queue *out;
-  clv_reassembly in;
+  clv_send_queue *send_queue;
+  clv_reassembly reassembly;
 };
 
 /* Runs the action for an event. CLV_PRECONDITION: the event is not legal in this state. */
@@ -471,7 +471,7 @@ struct clv_lane {
   uint32_t index;
   clv_lane_state state;
   const clv_lane_acceptor *acceptor;
-  char uri[CLV_WIRE_URI + 1];
+  char peer_uri[CLV_WIRE_URI + 1];
 };
 
 /* Makes a lane of the dialling side. The lane takes a reference to the link. */

@@ -58,7 +58,7 @@ clv_code clv_pace_queue(clv_pace *p, const clv_chunk *c, clv_err *err) {
 
 static uint64_t add_probe(clv_pace *p, uint32_t index, uint64_t now) {
   if (p->n_probes == MAX_PROBES) return 0;
-  uint64_t number = PROBE_BIT | ++p->last_probe;
+  uint64_t number = PROBE_BIT | ++p->last_probe_number;
   p->probes[p->n_probes++] = (clv_probe){number, p->sent[index], now, p->in_flight, index};
   return number;
 }
@@ -106,14 +106,14 @@ bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
 /* Records a round trip. Keeps the minimum of this period and of the one before. True: a new period
  * begins. */
 static bool update_min_rtt(clv_pace *p, uint64_t now, uint64_t took) {
-  bool over = p->min_rtt_ns && now - p->period_start_ns > PERIOD_NS;
-  if (!p->min_rtt_ns || over) {
+  bool is_new_period = p->min_rtt_ns && now - p->period_start_ns > PERIOD_NS;
+  if (!p->min_rtt_ns || is_new_period) {
     p->prev_min_rtt_ns = p->min_rtt_ns ? p->min_rtt_ns : took;
     p->min_rtt_ns = took;
     p->period_start_ns = now;
   }
   p->min_rtt_ns = CLV_MIN(p->min_rtt_ns, took);
-  return over;
+  return is_new_period;
 }
 
 static void close_window(clv_pace *p, uint64_t now) {
@@ -145,7 +145,7 @@ static void adjust_window(clv_pace *p, uint64_t now, const clv_probe *b) {
 }
 
 /* Removes the bytes that a probe reports from those in flight. */
-static void note_reported(clv_pace *p, const clv_probe *b) {
+static void subtract_reported(clv_pace *p, const clv_probe *b) {
   if (b->until <= p->reported[b->lane]) return;
   p->in_flight -= b->until - p->reported[b->lane];
   p->reported[b->lane] = b->until;
@@ -160,7 +160,7 @@ clv_code clv_pace_report(clv_pace *p, uint64_t number, uint64_t now, clv_err *er
                     (unsigned long long)number);
   clv_probe b = p->probes[at];
   memmove(&p->probes[at], &p->probes[at + 1], (--p->n_probes - at) * sizeof b);
-  note_reported(p, &b);
+  subtract_reported(p, &b);
   if (b.lane || p->n_lanes < 2)
     adjust_window(p, now, &b);
   else

@@ -174,9 +174,8 @@ void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *te
 
 typedef struct clv_rpc_limits {
   size_t max_message; /* bytes, both directions; 0: 8 MiB; at most 1 GiB */
-  unsigned
-      /* a peer that sends nothing, not even ping answers, for this time is lost; 0: 60,000 */
-      peer_timeout_ms;
+  /* a peer that sends nothing, not even ping answers, for this time is lost; 0: 60,000 */
+  unsigned peer_timeout_ms;
 } clv_rpc_limits;
 
 /* ---- client ---------------------------------------------------------------------------------- */
@@ -231,11 +230,11 @@ typedef clv_code clv_rpc_handler(void *user, const clv_rpc_peer *peer, const clv
 typedef struct clv_rpc_unary {
   const char *method; /* "/cleave.v1.Worker/Hello", static */
   size_t max_request; /* bytes; larger requests get CLV_EXHAUSTED; 0: limits.max_message */
-  clv_rpc_handler *handle;
+  clv_rpc_handler *handler;
 } clv_rpc_unary;
 
 typedef struct clv_rpc_server_options {
-  const char *listen; /* "127.0.0.1:7443", "[::]:7443"; port 0 binds a free port */
+  const char *listen_address; /* "127.0.0.1:7443", "[::]:7443"; port 0 binds a free port */
   clv_rpc_pem pem;
   clv_rpc_limits limits;
 
@@ -264,15 +263,16 @@ typedef struct clv_rpc_server_options {
   clv_code (*on_stream)(void *user, const char *method, const clv_rpc_peer *peer,
                         clv_rpc_stream *stream, clv_rpc_stream_events *ret_events, clv_err *err);
 
-  size_t memory; /* bytes that gRPC may use for connections, calls and messages; 0: no limit */
+  size_t
+      memory_limit; /* bytes that gRPC may use for connections, calls and messages; 0: no limit */
 
-  unsigned handler_threads;    /* 0: 4; one identity may use at most half of them */
+  unsigned handler_threads;    /* 0 means 4; one identity may use at most half of them */
   unsigned max_waiting_unary;  /* requests of one identity that wait for a handler thread; 0: 64 */
   unsigned max_calls_per_peer; /* concurrent unary calls and streams of one identity; 0: 64 */
   unsigned max_streams_per_conn; /* HTTP/2 setting; 0: 128 */
   /* cancelled or surplus calls of one identity before it is cut off; 0: 100 */
   unsigned max_cancels_per_second;
-  unsigned cut_ms; /* how long a cut-off identity is refused; 0: 10,000 */
+  unsigned cut_off_ms; /* how long a cut-off identity is refused; 0: 10,000 */
   /* connections without calls are closed after this time; 0: 15 minutes */
   unsigned idle_connection_ms;
   unsigned handshake_ms; /* limit for the TLS and HTTP/2 handshakes; 0: 3,000 */
@@ -293,7 +293,7 @@ clv_code clv_rpc_server_reload(clv_rpc_server *server, const clv_rpc_pem *pem,
 typedef struct clv_rpc_server_counts {
   /* totals since the start of the server */
   uint64_t calls, denied, unauthenticated, refused_by_limit, cut_peers;
-  unsigned active_calls;                                                /* calls in progress now */
+  unsigned active_calls; /* calls in progress now */
 } clv_rpc_server_counts;
 
 void clv_rpc_server_count(clv_rpc_server *server, clv_rpc_server_counts *ret_counts);

@@ -56,7 +56,7 @@ typedef enum clv_tls_failure {
   CLV_TLS_FAILURE_BAD_CERTIFICATE, /* not valid yet, revoked, damaged or not for this use */
   CLV_TLS_FAILURE_VERSION,         /* the peer offers nothing newer than TLS 1.2 */
   CLV_TLS_FAILURE_PROTOCOL,        /* a violation of TLS */
-  CLV_TLS_FAILURE_NOT_ALLOWED,     /* NOT_ALLOWED, QUOTA, SHED and REVOKED: refused by the admission */
+  CLV_TLS_FAILURE_NOT_ALLOWED, /* NOT_ALLOWED, QUOTA, SHED and REVOKED: refused by the admission */
   CLV_TLS_FAILURE_QUOTA,
   CLV_TLS_FAILURE_SHED, /* all connections were in use */
   CLV_TLS_FAILURE_REVOKED,
@@ -145,12 +145,12 @@ bool clv_tls_accepted_expect_fd(int fd) CLV_USE_RESULT;
  * data is returned. Returns as SSL_read. */
 int clv_tls_accepted_read(void *ssl, void *data, int len);
 /* Returns the number of the connection whose peer gRPC calls `peer` ("ipv4:10.0.0.7:41212"), for
- * clv_tls_accepted_call and clv_tls_accepted_message; 0: unknown. */
+ * clv_tls_accepted_on_call and clv_tls_accepted_on_message; 0: unknown. */
 uint64_t clv_tls_accepted_connection(const char *peer);
 /* call when gRPC has delivered a call of the connection */
-void clv_tls_accepted_call(uint64_t connection);
+void clv_tls_accepted_on_call(uint64_t connection);
 /* call when gRPC has delivered a message of the connection */
-void clv_tls_accepted_message(uint64_t connection, size_t bytes);
+void clv_tls_accepted_on_message(uint64_t connection, size_t bytes);
 /* connections ended because they exceeded a limit of frames or unread bytes */
 uint64_t clv_tls_accepted_floods(void);
 /* Ends connections whose certificate is revoked by now. Returns the number of them. */
@@ -263,19 +263,19 @@ typedef struct clv_tls_issue_options {
   size_t n_dns;
   const char *const *ips; /* IPv4 or IPv6 text */
   size_t n_ips;
-  int days;                    /* days of validity: 1..CLV_TLS_MAX_DAYS and not beyond the CA's own end */
+  int days; /* days of validity: 1..CLV_TLS_MAX_DAYS and not beyond the CA's own end */
   int64_t not_before_offset_s; /* validity begins at now + this; `certs issue` passes -300 */
   unsigned usage;              /* CLV_TLS_CLIENT | CLV_TLS_SERVER; 0 means both */
   unsigned rsa_bits;           /* 0: EC P-256; else an RSA key of 2048..4096 bits */
-  bool force;                  /* overwrite NAME.pem and NAME.key */
+  bool overwrite;              /* overwrite NAME.pem and NAME.key */
   /* For tests, which need bad certificates: no URI or several, any text as a DNS name, a validity
    * in the past or beyond the CA's, CLV_TLS_CODE_SIGNING, RSA keys from 1024 bits. */
   bool allow_unusual;
 } clv_tls_issue_options;
 
 /* Makes a key and a certificate signed by the CA: NAME.key (mode 0600) and NAME.pem (the leaf
- * alone). CLV_EXISTS: a file exists and `force` is not set; CLV_INVALID: a name, time or count is
- * out of range; CLV_NOT_FOUND: no CA. */
+ * alone). CLV_EXISTS: a file exists and `overwrite` is not set; CLV_INVALID: a name, time or count
+ * is out of range; CLV_NOT_FOUND: no CA. */
 clv_code clv_tls_issue(const clv_tls_issue_options *options, clv_err *err) CLV_USE_RESULT;
 
 /* Appends a description of every certificate in a PEM file to *out: subject, issuer, URI, DNS,
@@ -297,18 +297,18 @@ const char *clv_tls_step_name(clv_tls_step step); /* returns "resolve", "connect
 
 typedef struct clv_tls_probe_result {
   bool ok;
-  bool confirmed;       /* the peer sent data after the handshake, so it accepted us */
+  bool is_confirmed;    /* the peer sent data after the handshake, so it accepted us */
   clv_tls_step step;    /* the step that failed; CLV_TLS_DONE when ok */
   clv_code code;        /* CLV_OK when ok */
   char reason[320];     /* why it failed, one sentence; empty when ok */
   char fix[320];        /* how to fix the failure; empty when ok */
   char clock_hint[200]; /* set if the two clocks may disagree, also on success; "" */
   char address[80];     /* of the last address tried, "127.0.0.1:50051" or "[::1]:50051" */
-  char peer_uri[CLV_TLS_URI_LEN];          /* empty: not seen, or no or several URIs */
+  char peer_uri[CLV_TLS_URI_LEN]; /* empty: not seen, or no or several URIs */
   /* validity of the peer's certificate; 0: no certificate was seen */
   int64_t peer_not_before, peer_not_after;
-  char protocol[16];                       /* "TLSv1.3"; empty: no handshake */
-  char cipher[48];                         /* "TLS_AES_256_GCM_SHA384"; empty: no handshake */
+  char protocol[16]; /* "TLSv1.3"; empty: no handshake */
+  char cipher[48];   /* "TLS_AES_256_GCM_SHA384"; empty: no handshake */
   double connect_ms, handshake_ms;
 } clv_tls_probe_result;
 

@@ -123,14 +123,14 @@ typedef enum clv_tls_bucket {
 
 /* Accounting of the HTTP/2 frames of one connection. */
 typedef struct clv_tls_frames {
-  uint8_t head[CLV_TLS_FRAME_HEAD];
-  uint8_t n_head;       /* bytes of `head` received so far */
-  uint32_t skip;        /* bytes of the preface or of a payload that are still to be received */
-  uint32_t block;       /* bytes of the header block in progress */
-  uint32_t last_stream; /* highest id of a stream opened so far */
+  uint8_t header[CLV_TLS_FRAME_HEAD];
+  uint8_t n_header;       /* bytes of `header` received so far */
+  uint32_t bytes_to_skip; /* bytes of the preface or of a payload that are still to be received */
+  uint32_t block_bytes;   /* bytes of the header block in progress */
+  uint32_t last_stream;   /* highest id of a stream opened so far */
   uint32_t bucket_level[CLV_TLS_BUCKETS];
   uint64_t unread; /* bytes of DATA minus those of messages that gRPC has delivered */
-  uint64_t leaked_ns;
+  uint64_t leaked_until_ns;
 } clv_tls_frames;
 
 void clv_tls_frames_begin(clv_tls_frames *f, uint64_t now_ns);
@@ -138,17 +138,17 @@ void clv_tls_frames_begin(clv_tls_frames *f, uint64_t now_ns);
  * static text that says what the peer sent too much of. */
 const char *clv_tls_frames_add(clv_tls_frames *f, const uint8_t *data, size_t len, uint64_t now_ns);
 /* call when gRPC has delivered a message */
-void clv_tls_frames_message(clv_tls_frames *f, size_t bytes);
+void clv_tls_frames_credit_message(clv_tls_frames *f, size_t bytes);
 void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t amount);
 
 /* ---- accepted.c, called by handshakes.c ------------------------------------------------------ */
 
 /* Handles a message that this connection sent or received. Called before handshakes.c counts it. */
-void clv_tls_accepted_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len);
+void clv_tls_accepted_on_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len);
 /* Credits a record of `bytes` that this connection has sent. */
-void clv_tls_accepted_sent(SSL *ssl, size_t bytes);
+void clv_tls_accepted_on_sent(SSL *ssl, size_t bytes);
 /* True if the admission refused or closed the connection; *ret is how to count the failure. */
-bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret);
+bool clv_tls_accepted_get_failure(const SSL *ssl, clv_tls_failure *ret);
 
 /* ---- TCP with a deadline --------------------------------------------------------------------- */
 

@@ -50,10 +50,10 @@ enum {
   NEEDED_FIELDS = 5,
   TARGET_FIELDS = 5,
 };
-extern const clv_field clv_frame_fields[FRAME_FIELDS];         /* by number of the field */
+extern const clv_field clv_frame_fields[FRAME_FIELDS]; /* by number of the field */
 /* by bit of the body, then by number of the field */
 extern const clv_field clv_body_fields[N_BODIES][BODY_FIELDS];
-extern const clv_field clv_tensor_fields[TENSOR_FIELDS];       /* by number of the field */
+extern const clv_field clv_tensor_fields[TENSOR_FIELDS]; /* by number of the field */
 extern const clv_field clv_arg_fields[ARG_FIELDS];
 extern const clv_field clv_needed_fields[NEEDED_FIELDS];
 extern const clv_field clv_target_fields[TARGET_FIELDS];

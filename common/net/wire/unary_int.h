@@ -13,8 +13,8 @@
 #include "cleave/v1/cleave.pb-c.h"
 
 enum {
-  CLV_SCAN_DEPTH = 8,          /* limit of nested messages; the schema nests 5 deep */
-  CLV_SCAN_FIELDS = 64 << 10,  /* limit of the fields of a message, nested ones included */
+  CLV_SCAN_DEPTH = 8,         /* limit of nested messages; the schema nests 5 deep */
+  CLV_SCAN_FIELDS = 64 << 10, /* limit of the fields of a message, nested ones included */
   /* memory for unpacking, in addition to twice the message's length */
   CLV_SCAN_BUDGET = 640 << 10,
 };

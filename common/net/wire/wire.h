@@ -35,32 +35,32 @@ enum {
   CLV_WIRE_BUNDLED = 15,            /* frames before the last one of a message, at most */
   /* bytes before each frame that is not the last of its message, at most */
   CLV_WIRE_BUNDLE_PREFIX = 8,
-  CLV_WIRE_HEAD_MAX = 32 << 10,     /* bytes of a Frame without its payload */
-  CLV_WIRE_TENSORS = 16,            /* tensors of one frame; inputs and outputs of one module */
-  CLV_WIRE_UPSTREAM = 64,           /* values of one DROP */
-  CLV_WIRE_NAME = 128,              /* bytes of a name, NUL not counted */
-  CLV_WIRE_TEXT = 256,              /* bytes of any other string */
-  CLV_WIRE_URI = 256,               /* bytes of a peer's identity */
-  CLV_WIRE_MODULES = 255,           /* modules of a session, 0..254; 255 means all of them */
-  CLV_WIRE_POSITIONS = 1 << 20,     /* positions in the execution order of a context at a node */
-  CLV_WIRE_CONTRIBUTIONS = 4096,    /* gradients summed for one value in a phase; calls in flight */
-  CLV_WIRE_LANES = 16,              /* bulk lanes */
-  CLV_WIRE_NODES = 2048,            /* nodes of one module's graph */
+  CLV_WIRE_HEAD_MAX = 32 << 10,  /* bytes of a Frame without its payload */
+  CLV_WIRE_TENSORS = 16,         /* tensors of one frame; inputs and outputs of one module */
+  CLV_WIRE_UPSTREAM = 64,        /* values of one DROP */
+  CLV_WIRE_NAME = 128,           /* bytes of a name, NUL not counted */
+  CLV_WIRE_TEXT = 256,           /* bytes of any other string */
+  CLV_WIRE_URI = 256,            /* bytes of a peer's identity */
+  CLV_WIRE_MODULES = 255,        /* modules of a session, 0..254; 255 means all of them */
+  CLV_WIRE_POSITIONS = 1 << 20,  /* positions in the execution order of a context at a node */
+  CLV_WIRE_CONTRIBUTIONS = 4096, /* gradients summed for one value in a phase; calls in flight */
+  CLV_WIRE_LANES = 16,           /* bulk lanes */
+  CLV_WIRE_NODES = 2048,         /* nodes of one module's graph */
   CLV_WIRE_NODE_INPUTS = 16,
   CLV_WIRE_ATTRS = 16, /* attributes of one node */
   CLV_WIRE_ATTR_NUMBERS = 128,
   CLV_WIRE_ATTR_INTS = 16,
-  CLV_WIRE_PARAMS = 4096,     /* parameters of one module; also frozen names and State.count */
-  CLV_WIRE_PEERS = 64,        /* identities of one session */
-  CLV_WIRE_LIST = 64,         /* entries of a list: capabilities, libraries, devices, artifacts */
-  CLV_WIRE_SESSIONS = 256,    /* sessions in one Status reply */
+  CLV_WIRE_PARAMS = 4096,  /* parameters of one module; also frozen names and State.count */
+  CLV_WIRE_PEERS = 64,     /* identities of one session */
+  CLV_WIRE_LIST = 64,      /* entries of a list: capabilities, libraries, devices, artifacts */
+  CLV_WIRE_SESSIONS = 256, /* sessions in one Status reply */
   /* links of a session in a Status reply: 1 to its master, 16 each way to workers */
   CLV_WIRE_LINKS = 33,
-  CLV_WIRE_ARGS = 8,          /* arguments of one CALL */
-  CLV_WIRE_NEEDED = 16,       /* calls of one PREPARE */
-  CLV_WIRE_TARGETS = 32,      /* targets of one PREPARE */
-  CLV_WIRE_HOPS = 8,          /* names of one PREPARE */
-  CLV_WIRE_GROUPS = 15,       /* parameter groups besides group 0; their rates in one Commit */
+  CLV_WIRE_ARGS = 8,     /* arguments of one CALL */
+  CLV_WIRE_NEEDED = 16,  /* calls of one PREPARE */
+  CLV_WIRE_TARGETS = 32, /* targets of one PREPARE */
+  CLV_WIRE_HOPS = 8,     /* names of one PREPARE */
+  CLV_WIRE_GROUPS = 15,  /* parameter groups besides group 0; their rates in one Commit */
   /* per session at a node: references owned, their users, references used */
   CLV_WIRE_REFS = 65536,
   CLV_WIRE_REF_PARKED = 4096, /* messages kept about references that the node does not know yet */
@@ -286,7 +286,7 @@ typedef struct clv_frame {
     clv_sha256 sha256;
     /* bytes of one item that the frame has; length 0: the complete item */
     uint64_t offset, length;
-  } state;                   /* of STATE_* */
+  } state; /* of STATE_* */
   struct {
     uint32_t n_args;
     clv_arg args[CLV_WIRE_ARGS];
@@ -307,8 +307,8 @@ typedef struct clv_frame {
     bool is_for_owner; /* REF_USE: the receiver is the owner */
     /* REF_USE: name of the owner; in a frame that the master forwards: name of its sender */
     char node[CLV_WIRE_NAME + 1];
-  } reference;                    /* of REF_* */
-  clv_wire_cached cached;         /* of a VALUE whose last tensor holds record numbers */
+  } reference;            /* of REF_* */
+  clv_wire_cached cached; /* of a VALUE whose last tensor holds record numbers */
 
   uint32_t n_tensors, n_upstream;
   /* A union, because thousands of frames may wait at a time and no frame has both structs. */

@@ -294,7 +294,7 @@ static const char *const STREAMS[] = {"/test/Echo", "/test/Sink", "/test/Greet",
                                       "/test/Refuse"};
 
 static UNUSED clv_rpc_server_options service_options(service *s, const identity *id) {
-  return (clv_rpc_server_options){.listen = "127.0.0.1:0",
+  return (clv_rpc_server_options){.listen_address = "127.0.0.1:0",
                                   .pem = pem_of(id),
                                   .user = s,
                                   .authorize = only_master,
