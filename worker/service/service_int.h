@@ -43,7 +43,7 @@ typedef struct clv_edge_counts {
 /* Counters of an edge, summed over all ended sessions. */
 typedef struct clv_edge_total {
   char *peer; /* name of the peer; "": the master */
-  clv_edge_counts ended;
+  clv_edge_counts ended_counts;
 } clv_edge_total;
 
 /* The settings that a reload may change. A reference-counted snapshot. */
@@ -64,8 +64,8 @@ typedef struct clv_member {
   /* receive window granted by its last Hello, bytes; under the service's lock, as are the fields
    * below */
   uint64_t credit;
-  clv_last_error last_error; /* last error of a call or session of the identity */
-  clv_work_counts ended;     /* counters of the ended sessions of the identity */
+  clv_last_error last_error;    /* last error of a call or session of the identity */
+  clv_work_counts ended_counts; /* counters of the ended sessions of the identity */
 } clv_member;
 
 struct clv_session {

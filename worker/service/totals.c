@@ -72,13 +72,14 @@ void clv_session_count_totals(clv_session *s) {
   clv_session_add_work(s, c, &w, edges);
   for (size_t i = 0; i + 1 < n; i++) {
     clv_edge_total *e = clv_service_edge(s->service, i ? c->peers[i - 1].name : "");
-    add_increase(&e->ended.in, edges[i].in, &s->edges_in_totals[i].in);
-    add_increase(&e->ended.out, edges[i].out, &s->edges_in_totals[i].out);
-    add_increase(&e->ended.messages_in, edges[i].messages_in, &s->edges_in_totals[i].messages_in);
-    add_increase(&e->ended.messages_out, edges[i].messages_out,
+    add_increase(&e->ended_counts.in, edges[i].in, &s->edges_in_totals[i].in);
+    add_increase(&e->ended_counts.out, edges[i].out, &s->edges_in_totals[i].out);
+    add_increase(&e->ended_counts.messages_in, edges[i].messages_in,
+                 &s->edges_in_totals[i].messages_in);
+    add_increase(&e->ended_counts.messages_out, edges[i].messages_out,
                  &s->edges_in_totals[i].messages_out);
   }
-  clv_work_counts *total = &s->member->ended;
+  clv_work_counts *total = &s->member->ended_counts;
   add_increase(&total->forwards, w.forwards, &s->counts_in_totals.forwards);
   add_increase(&total->backwards, w.backwards, &s->counts_in_totals.backwards);
   add_increase(&total->steps, w.steps, &s->counts_in_totals.steps);

@@ -240,8 +240,8 @@ void clv_share_release(clv_share *s) {
 
 static uint64_t subtract_to_zero(uint64_t time, uint64_t by) { return time - CLV_MIN(time, by); }
 
-/* Subtracts at most what was added: the tenant's part of a charge is rounded up, that of a refund
- * down. */
+/* Refunds at most what was charged: the tenant's part of a charge is rounded up, and that of a
+ * refund is rounded down. */
 void clv_share_refund(clv_share *s, uint64_t ns) {
   if (!s || !s->n_held || !ns) return;
   clv_fair_scheduler *t = s->scheduler;

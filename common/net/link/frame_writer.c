@@ -171,13 +171,13 @@ clv_code clv_frame_writer_refuse(clv_frame_writer *o, clv_err *err) {
  * PONGs would fill the memory otherwise. */
 static clv_code count_unsent_message(clv_frame_writer *o, clv_err *err) {
   if (__atomic_add_fetch(&o->n_unsent, 1, __ATOMIC_RELAXED) <= MAX_UNSENT) return CLV_OK;
-  clv_frame_writer_sent(o);
+  clv_frame_writer_count_accepted(o);
   return clv_fail(err, CLV_EXHAUSTED,
                   "%s does not read its stream: %d messages to it wait, the limit", o->peer,
                   MAX_UNSENT);
 }
 
-void clv_frame_writer_sent(clv_frame_writer *o) {
+void clv_frame_writer_count_accepted(clv_frame_writer *o) {
   __atomic_sub_fetch(&o->n_unsent, 1, __ATOMIC_RELAXED);
 }
 
@@ -206,7 +206,7 @@ static clv_code pass_to_stream(clv_frame_writer *o, clv_stream s, uint32_t index
   __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
   clv_code code = s.transport->send(s.handle, pieces, n, err);
   if (code == CLV_OK) return code;
-  if (index == 0) clv_frame_writer_sent(o);
+  if (index == 0) clv_frame_writer_count_accepted(o);
   return clv_err_prefix(err, "the connection to %s", o->peer);
 }
 
@@ -257,7 +257,7 @@ void clv_frame_writer_flush(clv_frame_writer *o) {
   if (s.transport->flush(s.handle))
     __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
   else
-    clv_frame_writer_sent(o);
+    clv_frame_writer_count_accepted(o);
 }
 
 clv_code clv_frame_writer_send_plain(clv_frame_writer *o, const clv_frame *f, clv_err *err) {

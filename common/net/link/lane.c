@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lanes: receive the messages of a stream, decode their frames and run the action for each frame in
- * the state of the lane. The transport calls clv_lane_message, clv_lane_sent and clv_lane_ended.
- * Complete packets are delivered to the link's owner from here.
+ * the state of the lane. The transport calls clv_lane_on_message, clv_lane_on_sent and
+ * clv_lane_on_ended. Complete packets are delivered to the link's owner from here.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -229,7 +229,7 @@ static clv_code handle_bundled(clv_lane *ln, const clv_bundle *before, const clv
   for (uint32_t i = 0; i < before->n; i++) {
     clv_frame f;
     clv_payload payload;
-    CLV_TRY(clv_frame_decode_bundled(pieces, n, &before->frame[i], limits, &f, &payload, err));
+    CLV_TRY(clv_frame_decode_bundled(pieces, n, &before->frames[i], limits, &f, &payload, err));
     CLV_TRY(handle_frame(ln, &f, pieces, &payload, err));
   }
   return CLV_OK;
@@ -250,7 +250,7 @@ static clv_code handle_message(clv_lane *ln, const clv_iov *iov, size_t n, clv_e
 
 /* Handles a message. After an error the link ends and its streams are cancelled: a link that had
  * ended before has only half-closed them, and the peer may keep sending. */
-void clv_lane_message(clv_lane *ln, const clv_iov *iov, size_t n) {
+void clv_lane_on_message(clv_lane *ln, const clv_iov *iov, size_t n) {
   clv_err err;
   clv_code code = handle_message(ln, iov, n, &err);
   if (code == CLV_OK) return;
@@ -263,11 +263,11 @@ void clv_lane_message(clv_lane *ln, const clv_iov *iov, size_t n) {
   clv_frame_writer_cancel(ln->link->writer, code, err.text);
 }
 
-void clv_lane_sent(clv_lane *ln) {
-  if (ln->link && ln->index == 0) clv_frame_writer_sent(ln->link->writer);
+void clv_lane_on_sent(clv_lane *ln) {
+  if (ln->link && ln->index == 0) clv_frame_writer_count_accepted(ln->link->writer);
 }
 
-void clv_lane_ended(clv_lane *ln, clv_code code, const char *text) {
+void clv_lane_on_ended(clv_lane *ln, clv_code code, const char *text) {
   clv_link *l = ln->link;
   if (l) {
     clv_link_end(l, code == CLV_OK ? CLV_UNAVAILABLE : code,

@@ -58,7 +58,7 @@ static clv_code dial_lane(clv_link *l, uint32_t index, uint32_t lanes, clv_err *
   if (code != CLV_OK) {
     s = (clv_stream){0};
     clv_link_end(l, CLV_OK, "closed");
-    clv_lane_ended(ln, code, err->text);
+    clv_lane_on_ended(ln, code, err->text);
     return code;
   }
   clv_frame_writer_attach(l->writer, index, s);

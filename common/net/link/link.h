@@ -338,8 +338,8 @@ typedef struct clv_transport {
   bool (*flush)(void *stream);
   /* As clv_rpc_stream_close: half close after the queued messages. */
   void (*close)(void *stream);
-  /* As clv_rpc_stream_cancel: ends the stream now. clv_lane_ended of this side follows, later or at
-   * once on another thread, never inside this call. */
+  /* As clv_rpc_stream_cancel: ends the stream now. clv_lane_on_ended of this side follows, later or
+   * at once on another thread, never inside this call. */
   void (*cancel)(void *stream, clv_code code, const char *text);
   /* As clv_rpc_stream_defer: runs job->run(job) soon, not inside this call. False: the job will not
    * run. */
@@ -351,11 +351,11 @@ typedef struct clv_transport {
 typedef struct clv_lane clv_lane;
 
 /* Inputs of a lane, called by the transport. Messages of a lane and its end are delivered one at a
- * time; clv_lane_sent may be called concurrently with them. */
-void clv_lane_message(clv_lane *lane, const clv_iov *pieces, size_t n);
-void clv_lane_sent(clv_lane *lane); /* the transport has accepted a message */
+ * time; clv_lane_on_sent may be called concurrently with them. */
+void clv_lane_on_message(clv_lane *lane, const clv_iov *pieces, size_t n);
+void clv_lane_on_sent(clv_lane *lane); /* the transport has accepted a message */
 /* called once, at the end of the stream; frees the lane */
-void clv_lane_ended(clv_lane *lane, clv_code code, const char *text);
+void clv_lane_on_ended(clv_lane *lane, clv_code code, const char *text);
 
 /* Makes the lane of an accepted stream and takes a reference to the stream. `acceptor` must outlive
  * the lane. */

@@ -132,13 +132,13 @@ bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
                                size_t bytes) CLV_USE_RESULT;
 void clv_frame_writer_flush(clv_frame_writer *o);
 /* Counts a message of lane 0 that the transport has accepted. */
-void clv_frame_writer_sent(clv_frame_writer *o);
+void clv_frame_writer_count_accepted(clv_frame_writer *o);
 bool clv_frame_writer_defer(clv_frame_writer *o, clv_rpc_job *job) CLV_USE_RESULT;
 
 /* Shuts the writer: later sends fail, and all streams are closed (CLV_OK) or cancelled (other
  * codes). Only the first call counts. */
 void clv_frame_writer_shut(clv_frame_writer *o, clv_code code, const char *text);
-/* Cancels the streams that have not ended. Their lanes receive clv_lane_ended. */
+/* Cancels the streams that have not ended. Their lanes receive clv_lane_on_ended. */
 void clv_frame_writer_cancel(clv_frame_writer *o, clv_code code, const char *text);
 /* Cancels all streams after a failed send. Does nothing if the writer is already shut or broken. */
 void clv_frame_writer_fail(clv_frame_writer *o, const clv_err *why);

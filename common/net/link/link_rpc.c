@@ -7,17 +7,17 @@
 
 static void on_rpc_message(void *user, clv_rpc_stream *stream, const clv_iov *iov, size_t n) {
   (void)stream;
-  clv_lane_message(user, iov, n);
+  clv_lane_on_message(user, iov, n);
 }
 
 static void on_rpc_sent(void *user, clv_rpc_stream *stream, size_t bytes) {
   (void)stream, (void)bytes;
-  clv_lane_sent(user);
+  clv_lane_on_sent(user);
 }
 
 static void on_rpc_closed(void *user, clv_rpc_stream *stream, clv_code code, const char *text) {
   (void)stream;
-  clv_lane_ended(user, code, text);
+  clv_lane_on_ended(user, code, text);
 }
 
 static clv_rpc_stream_events lane_events(clv_lane *lane) {

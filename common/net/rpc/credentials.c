@@ -99,14 +99,14 @@ void rpc_server_certs_done(rpc_server_certs *certs) {
 
 clv_code rpc_server_certs_swap(rpc_server_certs *certs, const clv_rpc_pem *pem, clv_err *err) {
   CLV_TRY(rpc_pem_check(pem, err));
-  rpc_pem fresh;
-  CLV_TRY(rpc_pem_init(&fresh, pem, err));
+  rpc_pem new_pem;
+  CLV_TRY(rpc_pem_init(&new_pem, pem, err));
   pthread_mutex_lock(&certs->lock);
-  rpc_pem stale = certs->pem;
-  certs->pem = fresh;
+  rpc_pem old_pem = certs->pem;
+  certs->pem = new_pem;
   certs->needs_fetch = true;
   pthread_mutex_unlock(&certs->lock);
-  rpc_pem_done(&stale);
+  rpc_pem_done(&old_pem);
   return CLV_OK;
 }
 

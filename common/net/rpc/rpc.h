@@ -251,8 +251,8 @@ typedef struct clv_rpc_server_options {
   void (*took_call)(uint64_t connection);
   void (*took_message)(uint64_t connection, size_t bytes);
 
-  const clv_rpc_unary *unary; /* [n_unary]; must outlive the server */
-  size_t n_unary;
+  const clv_rpc_unary *unary_methods; /* [n_unary_methods]; must outlive the server */
+  size_t n_unary_methods;
 
   const char *const *stream_methods; /* [n_stream_methods]; must outlive the server */
   size_t n_stream_methods;

@@ -239,8 +239,8 @@ static clv_code check_call(incoming *in, rpc_refusal *ret_refusal, clv_err *err)
 
 static const clv_rpc_unary *find_unary_method(const clv_rpc_server_options *options,
                                               const char *method) {
-  for (size_t i = 0; i < options->n_unary; i++)
-    if (strcmp(options->unary[i].method, method) == 0) return &options->unary[i];
+  for (size_t i = 0; i < options->n_unary_methods; i++)
+    if (strcmp(options->unary_methods[i].method, method) == 0) return &options->unary_methods[i];
   return NULL;
 }
 

@@ -201,7 +201,7 @@ static clv_code read_preceding_frame(decoder *d, const clv_field *f, void *place
   if (!d->preceding) return clv_fail(err, CLV_INVALID, "a bundled frame contains another frame");
   if (d->preceding->n == CLV_WIRE_BUNDLED)
     return clv_fail(err, CLV_INVALID, "more than %d frames before one", CLV_WIRE_BUNDLED);
-  d->preceding->frame[d->preceding->n++] = (clv_payload){d->at.piece, d->at.offset, len};
+  d->preceding->frames[d->preceding->n++] = (clv_payload){d->at.piece, d->at.offset, len};
   d->preceding_bytes += len;
   return clv_cursor_skip(&d->at, len, err);
 }

@@ -335,7 +335,7 @@ typedef struct clv_payload {
 
 typedef struct clv_bundle {
   uint32_t n; /* frames that precede the message's own frame, in order */
-  clv_payload frame[CLV_WIRE_BUNDLED];
+  clv_payload frames[CLV_WIRE_BUNDLED];
 } clv_bundle;
 
 /* Writes the prefix of an encoded frame that precedes another one in a message. Returns its

@@ -20,7 +20,7 @@ static clv_code end_first(void *stream, const clv_rpc_piece *pieces, size_t n, c
   (void)err;
   for (size_t i = 0; i < n; i++)
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
-  if (first) clv_lane_ended(first, CLV_DENIED, reason);
+  if (first) clv_lane_on_ended(first, CLV_DENIED, reason);
   return CLV_OK;
 }
 static void nothing(void *stream) { (void)stream; }

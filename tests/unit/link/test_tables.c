@@ -212,7 +212,7 @@ static void hear(clv_lane *lane, const clv_frame *f, const char *payload, size_t
   CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
   assert_ok(clv_frame_encode(f, len, &head, &err));
   clv_iov parts[] = {{head.data, head.len}, {payload, len}};
-  clv_lane_message(lane, parts, len ? 2 : 1);
+  clv_lane_on_message(lane, parts, len ? 2 : 1);
 }
 
 static clv_frame attach_of(uint32_t index) {
@@ -269,7 +269,7 @@ static bool is_taken(clv_lane_state state, clv_frame_kind kind) {
   bool refused = s->cancelled > 0;
   assert_int_equal(s->code, refused ? CLV_PRECONDITION : CLV_OK);
   assert_int_equal(w.packets, kind == CLV_END_CONTEXT && !refused);
-  for (uint32_t i = 0; i < LANES; i++) clv_lane_ended(lanes[i], CLV_CANCELLED, "over");
+  for (uint32_t i = 0; i < LANES; i++) clv_lane_on_ended(lanes[i], CLV_CANCELLED, "over");
   end();
   for (uint32_t i = 0; i < LANES; i++) assert_int_equal(w.streams[i].refs, 0);
   return !refused;
@@ -301,7 +301,7 @@ static void ping_during_close_is_no_violation(void **state) {
   hear(lanes[0], &f, NULL, 0);
   assert_false(clv_link_has_violation(w.link));
   assert_int_equal(w.streams[0].cancelled, 0);
-  for (uint32_t i = 0; i < LANES; i++) clv_lane_ended(lanes[i], CLV_CANCELLED, "over");
+  for (uint32_t i = 0; i < LANES; i++) clv_lane_on_ended(lanes[i], CLV_CANCELLED, "over");
   end();
 }
 
@@ -520,7 +520,7 @@ static void only_abort_passes_frames_waiting_for_credit(void **state) {
   assert_int_equal(w.link->send_queue->first->frame.kind, CLV_VALUE);
   clv_send_queue_credit(w.link->send_queue, 60000);
   assert_int_equal(s->sent, before + 3);
-  for (uint32_t i = 0; i < LANES; i++) clv_lane_ended(lanes[i], CLV_CANCELLED, "over");
+  for (uint32_t i = 0; i < LANES; i++) clv_lane_on_ended(lanes[i], CLV_CANCELLED, "over");
   end();
 }
 
