@@ -38,7 +38,7 @@ int clv_cmd_certs_issue(void *args) {
                              .n_ips = a->ips.n,
                              .days = a->days ? (int)a->days : CLV_CERT_DAYS,
                              .not_before_offset_s = CLV_CERT_BEFORE_S,
-                             .force = a->force};
+                             .overwrite = a->force};
   if (clv_tls_issue(&o, &err) != CLV_OK) return fail(&err);
   printf("%s/%s.pem and %s/%s.key made, identity %s\n", dir, o.name, dir, o.name, a->uri);
   return CLV_EXIT_OK;

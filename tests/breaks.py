@@ -24,17 +24,17 @@ def of(path, test, **edits):
 
 # ---- shares of the cores -------------------------------------------------------------------------
 of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
-   a_tenant_starts_with_what_it_saved=("static void activate_share", "of->time = CLV_MAX(of->time, least_tenant_time(s->scheduler));", ";"),
+   a_tenant_starts_with_what_it_saved=("static void activate_share", "of->virtual_ns = CLV_MAX(of->virtual_ns, least_tenant_time(s->scheduler));", ";"),
    threads_are_charged_as_one=("static void charge", "threads = spent * s->n_held;", "threads = spent;"),
-   a_share_starts_with_what_it_saved=("static void activate_share", "s->time = CLV_MAX(s->time, least_share_time(of));", ";"),
-   the_last_to_ask_is_first=("static clv_share *first_of_tenant", "s->request < first->request", "s->request > first->request"),
-   the_last_tenant_to_ask_is_first=("static clv_share *first_waiting", "s->request < first->request", "s->request > first->request"),
+   a_share_starts_with_what_it_saved=("static void activate_share", "s->virtual_ns = CLV_MAX(s->virtual_ns, least_share_time(of));", ";"),
+   the_last_to_ask_is_first=("static clv_share *first_waiting_of_tenant", "s->request_number < first->request_number", "s->request_number > first->request_number"),
+   the_last_tenant_to_ask_is_first=("static clv_share *first_waiting_share", "s->request_number < first->request_number", "s->request_number > first->request_number"),
    weights_do_not_count=("static void charge", "(threads + s->owner->weight - 1) / s->owner->weight", "threads"),
-   small_ones_overtake=("static void schedule", "s->n_wanted <= t->free", "t->free"),
-   a_slice_has_no_length=("static bool is_slice_over", "|| now - s->slice_start < s->scheduler->o.slice_ns", ""),
+   small_ones_overtake=("static void start_waiting_shares", "s->n_wanted <= t->free", "t->free"),
+   a_slice_has_no_length=("static bool has_used_slice", "|| now - s->slice_start_ns < s->scheduler->o.slice_ns", ""),
    a_stopped_share_waits=("static void wait", "s->is_waiting && !s->is_stopped", "s->is_waiting"),
-   a_credit_has_no_limit=("void clv_share_refund", "ns = CLV_MIN(ns, now - s->slice_start - s->refunded);", ""),
-   a_credit_is_not_the_tenants=("void clv_share_refund", "subtract_to_zero(s->owner->time, ns * s->n_held / s->owner->weight)", "s->owner->time"))
+   a_credit_has_no_limit=("void clv_share_refund", "ns = CLV_MIN(ns, now - s->slice_start_ns - s->refunded_ns);", ""),
+   a_credit_is_not_the_tenants=("void clv_share_refund", "subtract_to_zero(s->owner->virtual_ns, ns * s->n_held / s->owner->weight)", "s->owner->time"))
 
 # ---- layers that name what they read -------------------------------------------------------------
 of("common/model/models/from.c", "tests/unit/models/test_models",
@@ -159,7 +159,7 @@ of("common/model/config/emit.c", "tests/unit/plan/test_adapters",
 of("master/api/core/module.c", "tests/net/training/test_lora.py",
    an_adapter_begins_as_its_layer=("clv_code clv_layer_keys(", "if (is_later_node_of_layer(g, i))", "if (is_later_node_of_layer(g, i) && false)"))
 of("worker/service/artifact.c", "tests/net/training/test_lora.py",
-   an_artifact_has_adapters=("static clv_code make_wants(", "clv_lora_is_adapter(p->name)", "false"))
+   an_artifact_has_adapters=("static clv_code list_wanted_tensors(", "clv_lora_is_adapter(p->name)", "false"))
 
 # ---- folders of pretrained weights ---------------------------------------------------------------
 PRETRAINED = "tests/unit/weights/test_pretrained"
@@ -204,30 +204,30 @@ of("common/model/weights/convert.c", PRETRAINED,
 
 PRETRAINED_NET = "tests/net/training/test_pretrained_weights.py"
 of("worker/store/store.c", PRETRAINED_NET,
-   files_of_a_folder_are_believed=("static clv_code check_file(", "if (memcmp(f ? &f->sha256 : &a->stated, &found, sizeof found) == 0) return CLV_OK;", "return CLV_OK;"),
-   the_list_of_a_folder_is_believed=("static clv_code open_folder(", "memcmp(&found, &a->stated, sizeof found) != 0", "false"))
+   files_of_a_folder_are_believed=("static clv_code check_file(", "if (memcmp(f ? &f->sha256 : &a->stated_digest, &found, sizeof found) == 0) return CLV_OK;", "return CLV_OK;"),
+   the_list_of_a_folder_is_believed=("static clv_code open_folder(", "memcmp(&found, &a->stated_digest, sizeof found) != 0", "false"))
 of("master/plan/privacy.c", PRETRAINED_NET,
    new_heads_count_as_known=("static void note_params(", "f->starts_from_seed &=", "f->starts_from_seed &= false &&"))
 of("worker/service/artifact.c", PRETRAINED_NET,
-   fresh_names_are_looked_for=("static clv_code fill(", "r->n_fresh", "0"))
+   fresh_names_are_looked_for=("static clv_code load_into_module(", "r->n_fresh", "0"))
 
 # ---- bases that several sessions share -----------------------------------------------------------
 BASES, BASES_NET = "tests/unit/store/test_bases", "tests/net/hostile/test_shared_bases.py"
 of("worker/store/bases.c", BASES,
-   an_owner_does_not_matter=("static bool is_meant(", "&& strcmp(x->owner, key->owner) == 0", ""),
-   an_artifact_does_not_matter=("static bool is_meant(", "memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&", ""),
+   an_owner_does_not_matter=("static bool has_key(", "&& strcmp(x->owner, key->owner) == 0", ""),
+   an_artifact_does_not_matter=("static bool has_key(", "memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&", ""),
    a_base_may_be_written=("static clv_code fill_memory(", "mprotect(x->at, x->bytes, PROT_READ) == 0", "x->at"),
-   a_base_stays_for_ever=("static bool drop_user(", "if (--x->users) return false;", "if (--x->users || b) return false;"),
+   a_base_stays_for_ever=("static bool drop_user(", "if (--x->n_users) return false;", "if (--x->users || b) return false;"),
    what_was_not_filled_is_full=("static clv_code fill_base(", "code == CLV_OK ? FULL : EMPTY", "FULL"),
-   who_waits_cannot_leave=("static clv_code make_full(", "CLV_TRY(clv_cancel_hook_check(waiter, err));", "(void)waiter; (void)err;"))
+   who_waits_cannot_leave=("static clv_code ensure_filled(", "CLV_TRY(clv_cancel_hook_check(waiter, err));", "(void)waiter; (void)err;"))
 of("worker/service/artifact.c", BASES_NET,
    strangers_share=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
    nobody_shares=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', "spec ? f->s->name : f->s->owner"),
    what_is_closed_may_learn=("static clv_code check_not_trainable(", "spec->readable == CLV_READ_NONE", "spec->readable > CLV_READ_NONE"),
-   a_base_is_given_out=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"),
-   an_open_base_is_withheld=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable <= CLV_READ_NONE"))
+   a_base_is_given_out=("static clv_code withhold_frozen(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"),
+   an_open_base_is_withheld=("static clv_code withhold_frozen(", "spec->readable != CLV_READ_ALL", "spec->readable <= CLV_READ_NONE"))
 of("worker/service/load_module.c", BASES_NET,
-   every_session_has_a_base_of_its_own=("static clv_code list_shared(", "|| !r->fixed", "|| true"),
+   every_session_has_a_base_of_its_own=("static clv_code list_shared(", "|| !r->frozen_is_final", "|| true"),
    fresh_parameters_are_lent=("static clv_code list_shared(", "!clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh)", "r->frozen[i]"))
 of("common/engine/module_memory.c", BASES_NET,
    what_is_lent_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
@@ -311,7 +311,7 @@ of("common/base/json/json.c", "tests/unit/json/test_json",
 
 # ---- sums of chunks ------------------------------------------------------------------------------
 of("common/net/link/crc.c", "tests/unit/link/test_crc",
-   a_chunk_counts_wherever_it_is=("uint32_t clv_crc32c_shift", "crc = times(crc, powers[k % POWERS]);", "crc = times(crc, powers[0]);"))
+   a_chunk_counts_wherever_it_is=("uint32_t clv_crc32c_shift", "crc = multiply(crc, powers[k % POWERS]);", "crc = multiply(crc, powers[0]);"))
 
 # ---- references ----------------------------------------------------------------------------------
 PROGRAMS, CELLS = "faults/references --runs 3000", "tests/unit/reference/test_tables"
@@ -381,8 +381,8 @@ LINK_CELLS, LINKS = "tests/unit/link/test_tables", "simulate/links --runs 300"
 of("common/net/link/link_state.c", LINK_CELLS,
    a_link_is_open_with_its_first_lane=("static clv_code attach", "if (++l->n_attached == l->n_lanes)", "if (++l->n_attached)"),
    a_lane_joins_twice=("static clv_code join", "l->lanes[n->index] ||", ""),
-   a_link_that_attaches_does_not_end=("static state_action *const actions", "[CLV_LINK_ATTACHING] = {join, attach, end,", "[CLV_LINK_ATTACHING] = {join, attach, ignore,"),
-   an_end_is_said_again=("static state_action *const actions", "[CLV_LINK_ENDING] = {refuse, ignore, ignore, remove_lane}", "[CLV_LINK_ENDING] = {refuse, ignore, end, remove_lane}"),
+   a_link_that_attaches_does_not_end=("static state_action *const actions", "[CLV_LINK_ATTACHING] = {join_lane, attach_lane, end_link,", "[CLV_LINK_ATTACHING] = {join, attach, ignore,"),
+   an_end_is_said_again=("static state_action *const actions", "[CLV_LINK_ENDING] = {refuse_event, ignore_event, ignore_event, remove_lane}", "[CLV_LINK_ENDING] = {refuse, ignore, end, remove_lane}"),
    a_link_is_gone_before_its_last_lane=("static clv_code remove_lane", "--l->n_joined == 0", "--l->n_joined == 1"))
 of("common/net/link/lane.c", LINK_CELLS,
    credit_comes_on_any_lane=("[CLV_LANE_BULK] = {", "[CREDIT] = refuse_on_bulk", "[CREDIT] = on_credit"),
@@ -391,11 +391,11 @@ of("common/net/link/lane.c", LINK_CELLS,
 of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_row_number_stands_in_a_text=("static clv_code check_rows(", "is outside 0..%llu\", i,", "is outside 0..%llu\", (size_t)rows[i],"))
 of("common/net/link/reassembly.c", LINK_CELLS,
-   a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_head,", "[CLV_PARTIAL_HEADED] = {take_head,"),
+   a_second_head_is_taken=("static partial_action *const actions", "[CLV_PARTIAL_HEADED] = {refuse_second_head,", "[CLV_PARTIAL_HEADED] = {take_head,"),
    bytes_come_twice=("static clv_code claim_span", "before && before->to > from", "false"))
 of("common/net/link/recv_window.c", LINKS,
-   credit_is_granted_twice=("static uint64_t grant", "r->credit_pending = 0;", ""),
-   the_last_credit_is_held_back=("static uint64_t grant", "!idle &&", ""))
+   credit_is_granted_twice=("static uint64_t take_due_credit", "r->credit_pending = 0;", ""),
+   the_last_credit_is_held_back=("static uint64_t take_due_credit", "!idle &&", ""))
 
 # ---- the engine ----------------------------------------------------------------------------------
 ENGINE_CELLS, ENGINE_WORK, WAKES = (f"tests/unit/engine/test_{name}" for name in ("tables", "work", "inbox"))
@@ -466,13 +466,13 @@ of("common/engine/context_wake.c", WAKES,
 of("common/engine/node_links.c", "tests/unit/engine/test_master",
    what_cannot_leave_fails_elsewhere_alone=("void clv_node_send(", "if (clv_contexts_fail_context(n->contexts, c.context, c.module, &err)) return;", "if (code == CLV_OK) return;"))
 of("common/net/link/link.c", "tests/unit/link/test_dial",
-   a_lane_that_is_taken_no_more_is_the_reason=("static clv_code dial_lane", "if (code != CLV_OK) code = set_ended_error(l, code, err);", ""))
+   a_lane_that_is_taken_no_more_is_the_reason=("static clv_code dial_lane", "if (code != CLV_OK) code = use_end_reason(l, code, err);", ""))
 
 # ---- messages of several frames ------------------------------------------------------------------
 of("common/net/rpc/stream_send.c", "tests/unit/rpc/test_stream",
    more_is_enclosed_than_a_receiver_takes=("static bool can_coalesce", "stream->n_coalesced < CLV_RPC_COALESCED &&", ""))
 of("common/net/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
-   frames_before_one_are_not_counted=("static clv_code read_before", "if (d->before->n == CLV_WIRE_BUNDLED)", "if (d->before->n == 2 * CLV_WIRE_BUNDLED)"),
+   frames_before_one_are_not_counted=("static clv_code read_preceding_frame", "if (d->preceding->n == CLV_WIRE_BUNDLED)", "if (d->preceding->n == 2 * CLV_WIRE_BUNDLED)"),
    a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_bundled", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))
 
 SPARED = "tests/unit/engine/test_spared"
@@ -530,7 +530,7 @@ of("common/engine/node_links.c", SIMULATED + "0",
 of("common/engine/node.c", SIMULATED,
    what_is_enclosed_stays_when_a_node_waits=("bool clv_node_poll", "clv_node_flush(n);", ""))
 of("common/net/link/send_queue.c", SIMULATED,
-   what_has_waited_waits_for_the_next=("static void add_waiting(", "p->is_coalesced = false;", ""),
+   what_has_waited_waits_for_the_next=("static void append_packet(", "p->is_coalesced = false;", ""),
    credit_is_not_given_back=("void clv_send_queue_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
 of("master/api/core/send.c", SIMULATED,
    a_failure_of_a_context_is_told_to_nobody=("void api_context_notify", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))
@@ -652,7 +652,7 @@ of("common/model/graph/reads.c", "tests/unit/graph/test_reads",
    a_batchnorm_reads_nothing=("static bool can_be_fused", "|| def->uses_batch_statistics", ""))
 of("worker/store/states.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("static clv_code check_name(", "if (clv_is_file_name(name))", "if (true)"),
-   a_file_that_makes_way_counts=("static clv_code check_quota(", "used -= CLV_MIN(used, size_of(path));", ";"))
+   a_file_that_makes_way_counts=("static clv_code check_quota(", "used -= CLV_MIN(used, size_on_disk(path));", ";"))
 of("common/model/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
    a_mean_over_none_is_left_as_it_was=("static clv_code write_nan_output(", "i < k->n_out", "i < k->n_out && !k"),
    what_nothing_flows_to_keeps_its_gradient=("static clv_code zero_weight_gradients(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))

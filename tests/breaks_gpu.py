@@ -25,7 +25,7 @@ of("common/engine/context_backward.c", CHUNKS,
 of("kernels/cuda/staging.c", CHUNKS,
    nobody_hears_of_a_piece=("clv_code clv_gpu_get(", "if (to->here)", "if (to->here && taken == bytes)"))
 of("common/net/link/send_queue.c", COMING,
-   a_chunk_leaves_before_its_bytes_have_come=("static copy_progress await_part(", "d->awaiting.bytes = bytes;", "d->awaiting.bytes = bytes / 2;"),
+   a_chunk_leaves_before_its_bytes_have_come=("static copy_progress await_copy(", "d->copy_waiter.bytes = bytes;", "d->copy_waiter.bytes = bytes / 2;"),
    a_parked_tensor_gets_another_number=("static copy_progress send_chunked(", "if (!p->has_transfer_id)", "if (!p->bytes_queued)"),
    frames_overtake_what_is_parked=("static send_decision decide_send(", "|| d->partially_sent", ""),
    what_is_parked_stays_when_the_link_ends=("void clv_send_queue_end(", "clv_steal(&d->partially_sent)", "NULL"))
@@ -69,16 +69,16 @@ of("kernels/cuda/linear.c", "tests/gpu/test_cuda_types linear",
    frozen_weights_get_a_gradient=("static bool trains_weight(", "&& !k->r.d.bf16_weight", ""))
 DEVICE_BASES, DEVICE_BASES_NET = "tests/unit/service/test_device_bases", "tests/net/hostile/test_device_bases.py"
 of("worker/store/bases.c", DEVICE_BASES,
-   a_device_does_not_matter=("static bool is_meant(", "x->home == key->home &&", ""),
-   weights_stay_in_what_a_device_gets_back=("static void give_to_device(", "(void)!clv_backend_fill(x->home, x->at, 0, x->bytes, &why);", ";"),
-   who_takes_a_base_has_it_too_soon=("static clv_code put_part(", "if (code == CLV_OK) code = clv_backend_finish(x->home, err);", ""),
-   a_device_gets_its_memory_back_some_time=("static void give_to_device(", "(void)!clv_backend_finish(x->home, &why);", ""),
+   a_device_does_not_matter=("static bool has_key(", "x->backend == key->backend &&", ""),
+   weights_stay_in_what_a_device_gets_back=("static void free_device_memory(", "(void)!clv_backend_fill(x->backend, x->at, 0, x->bytes, &why);", ";"),
+   who_takes_a_base_has_it_too_soon=("static clv_code copy_part_to_device(", "if (code == CLV_OK) code = clv_backend_finish(x->backend, err);", ""),
+   a_device_gets_its_memory_back_some_time=("static void free_device_memory(", "(void)!clv_backend_finish(x->backend, &why);", ""),
    every_part_lies_first=("static clv_code fill_parts(", "first * size", "0 * first * size"))
 of("worker/service/load_module.c", DEVICE_BASES_NET,
-   every_session_has_a_base_of_its_own_on_a_device=("static clv_code list_shared(", "|| !r->fixed", "|| true"))
+   every_session_has_a_base_of_its_own_on_a_device=("static clv_code list_shared(", "|| !r->frozen_is_final", "|| true"))
 of("worker/service/artifact.c", DEVICE_BASES_NET,
    strangers_share_on_a_device=("static clv_code share_tensor(", 'spec->shared ? "" : f->s->owner', 'spec ? "" : f->s->owner'),
-   a_base_on_a_device_is_given_out=("static clv_code withhold(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"))
+   a_base_on_a_device_is_given_out=("static clv_code withhold_frozen(", "spec->readable != CLV_READ_ALL", "spec->readable > CLV_READ_NONE"))
 of("common/engine/module_memory.c", DEVICE_BASES_NET,
    what_a_device_lends_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",

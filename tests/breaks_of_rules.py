@@ -57,7 +57,7 @@ rules("common/net/wire/frame_check.c",
 rules("worker/store/folder.c",
    r6_32_a_file_that_is_not_there=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "0, &ret->identity"))
 rules("worker/store/states.c",
-   r6_34_more_than_its_quota=("static clv_code check_quota(", "if (used + on_disk(bytes) <= most)", "if (true)"))
+   r6_34_more_than_its_quota=("static clv_code check_quota(", "if (used + round_to_block(bytes) <= most)", "if (true)"))
 rules("common/net/wire/frame_check.c",
    r5_43_a_cache_of_nothing=("static clv_code check_cached(", "if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MAX_S)", "if (false)"),
    r5_44_a_cache_without_numbers=("static clv_code check_cached(", "if (rows->dtype != CLV_I64 || rows->shape.rank != 1 || rows->shape.dim[0] < 1)", "if (false)"))

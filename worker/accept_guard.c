@@ -27,20 +27,21 @@ static _Atomic uint64_t sheds;
 
 uint64_t clv_accept_guard_sheds(void) { return sheds + clv_tls_accepted_sheds(); }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `spare` and shed */
+/* guards `spare`; held while connections are shed */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int spare = -1;
 
 static int system_accept(int listener, struct sockaddr *addr, socklen_t *len, int flags) {
   return (int)syscall(SYS_accept4, listener, addr, len, flags);
 }
 
-static int open_spare(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
+static int open_spare_descriptor(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
-/* Opened before main, while descriptors are available. */
-__attribute__((constructor)) static void hold_spare(void) { spare = open_spare(); }
+/* Opens the spare descriptor before main, while descriptors are available. */
+__attribute__((constructor)) static void hold_spare(void) { spare = open_spare_descriptor(); }
 
-/* Highest descriptor that is accepted. The kernel assigns the lowest free number, so a high one
- * means that many are open. */
+/* Returns the highest descriptor that is accepted. The kernel assigns the lowest free number, so a
+ * higher one means that many descriptors are open. */
 static int highest_accepted_fd(void) {
   struct rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1 << 20;
@@ -48,8 +49,8 @@ static int highest_accepted_fd(void) {
   return (int)(n - n / 8) - 1;
 }
 
-/* Accepts and closes connections until none waits. */
-static void shed(int listener) {
+/* Accepts and closes connections until no connection waits. */
+static void shed_connections(int listener) {
   pthread_mutex_lock(&lock);
   if (spare >= 0) close(spare);
   spare = -1;
@@ -60,11 +61,12 @@ static void shed(int listener) {
     else if (errno != EINTR && errno != ECONNABORTED)
       break;
   }
-  spare = open_spare();
+  spare = open_spare_descriptor();
   pthread_mutex_unlock(&lock);
 }
 
-/* Named by an assembler label, because glibc declares accept4 with an argument type of its own. */
+/* Defines accept4. An assembler label names the function, because glibc declares accept4 with a
+ * parameter type of its own. */
 int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len,
                    int flags) __asm__("accept4") __attribute__((visibility("default"), used));
 
@@ -77,7 +79,7 @@ int guarded_accept(int listener, struct sockaddr *addr, socklen_t *len, int flag
   if (fd >= 0 && fd <= highest_accepted_fd()) return fd;
   if (fd < 0 && errno != EMFILE && errno != ENFILE) return -1;
   if (fd >= 0) close(fd);
-  shed(listener);
+  shed_connections(listener);
   sheds++;
   errno = EAGAIN;
   return -1;

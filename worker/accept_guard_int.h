@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-/* Times that connections were closed: for want of descriptors, over limits.connections
- * (common/net/tls), or to make room for another one. */
+/* Returns how often connections were closed or not accepted: because descriptors were short, or
+ * because limits.connections was reached (common/net/tls). */
 uint64_t clv_accept_guard_sheds(void);
 
 #endif

@@ -15,16 +15,16 @@
 
 #include "worker/admission_int.h"
 
-/* connections that an identity always finds room for: those of a session, and a few more */
+/* an identity with fewer connections may use the last eighth: those of a session, and a few more */
 enum { FEW = 8 };
 enum { CUT_S = 10 };
 
 /* An identity that is or was in `allow`. Its index is the holder in common/net/tls. */
 typedef struct holder {
   char *identity;
-  bool listed;
+  bool is_listed;
   uint64_t quota, held;
-  uint64_t cut_until_ns; /* after a flood: refused until then; 0: no flood */
+  uint64_t cut_until_ns; /* end of the refusal after a flood, monotonic; 0: none */
 } holder;
 
 typedef struct refusal {
@@ -41,13 +41,13 @@ static bool is_new;
 
 /* ---- identities ------------------------------------------------------------------------------ */
 
-static size_t find(const char *identity) {
+static size_t find_holder(const char *identity) {
   size_t i = 0;
   while (i < n_holders && strcmp(holders[i].identity, identity) != 0) i++;
   return i;
 }
 
-static clv_code add(const char *identity, clv_err *err) {
+static clv_code add_holder(const char *identity, clv_err *err) {
   holder *more = realloc(holders, (n_holders + 1) * sizeof *holders);
   if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   holders = more;
@@ -59,11 +59,11 @@ static clv_code add(const char *identity, clv_err *err) {
 
 /* Copies the quotas of a configuration. Caller holds the lock. */
 static void update_quotas(const clv_worker_config *c) {
-  for (size_t i = 0; i < n_holders; i++) holders[i].listed = false;
+  for (size_t i = 0; i < n_holders; i++) holders[i].is_listed = false;
   for (size_t i = 0; i < c->n_allow; i++) {
-    holder *h = &holders[find(c->allow[i].identity)];
+    holder *h = &holders[find_holder(c->allow[i].identity)];
     uint64_t own = c->allow[i].connections;
-    h->listed = true;
+    h->is_listed = true;
     h->quota = own ? own : c->limits.identity_connections;
   }
   places = c->limits.connections;
@@ -71,7 +71,8 @@ static void update_quotas(const clv_worker_config *c) {
 
 /* ---- deciding -------------------------------------------------------------------------------- */
 
-/* Number of connections for identified callers; the others are for handshakes. */
+/* Returns the number of connections for identified callers. The others are reserved for
+ * handshakes. */
 static uint64_t places_for_identified(void) { return places - places / 8; }
 
 static clv_tls_decision decide_by_quota(const holder *h) {
@@ -82,7 +83,7 @@ static clv_tls_decision decide_by_quota(const holder *h) {
   return held < most ? CLV_TLS_ADMIT : CLV_TLS_FULL;
 }
 
-static const char *reason_of(clv_tls_decision v) {
+static const char *refusal_reason(clv_tls_decision v) {
   static const char *const reasons[CLV_TLS_DECISIONS] = {
       [CLV_TLS_NOT_ALLOWED] = "identity not in allow",
       [CLV_TLS_OVER_QUOTA] =
@@ -95,7 +96,7 @@ static const char *reason_of(clv_tls_decision v) {
   return reasons[v];
 }
 
-static void note(const char *identity, const char *who, const char *reason) {
+static void set_newest_refusal(const char *identity, const char *who, const char *reason) {
   snprintf(newest.identity, sizeof newest.identity, "%s", identity ? identity : "");
   snprintf(newest.text, sizeof newest.text, "a connection of %.150s was refused: %s", who, reason);
   is_new = true;
@@ -106,14 +107,14 @@ static void log_refusal(const char *identity, const char *address, const char *r
                                  .what = "refused connections"};
   clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny identity=%s address=%s reason=\"%s\"",
                   identity ? identity : "?", address, reason);
-  note(identity, source.who, reason);
+  set_newest_refusal(identity, source.who, reason);
 }
 
 /* Decides on a caller whose certificate is valid. Caller holds the lock. */
 static clv_tls_decision decide_locked(const clv_tls_caller *caller, size_t *ret_holder,
                                       clv_err *why) {
-  size_t i = caller->uri ? find(caller->uri) : n_holders;
-  if (i == n_holders || !holders[i].listed) return CLV_TLS_NOT_ALLOWED;
+  size_t i = caller->uri ? find_holder(caller->uri) : n_holders;
+  if (i == n_holders || !holders[i].is_listed) return CLV_TLS_NOT_ALLOWED;
   if (!caller->is_client) return CLV_TLS_NO_CLIENT;
   *ret_holder = i;
   clv_tls_decision v = clv_tls_revocation_decide(caller->issuer, caller->serial, why);
@@ -130,12 +131,12 @@ static clv_tls_decision decide_admission(void *user, const clv_tls_caller *calle
     log_refusal(caller->uri, caller->address,
                 !caller->uri ? "a certificate without exactly one URI"
                 : v == CLV_TLS_REVOKED || v == CLV_TLS_NO_LIST ? why.text
-                                                               : reason_of(v));
+                                                               : refusal_reason(v));
   pthread_mutex_unlock(&lock);
   return v;
 }
 
-static clv_tls_decision enter(void *user, size_t i) {
+static clv_tls_decision count_connection(void *user, size_t i) {
   (void)user;
   pthread_mutex_lock(&lock);
   clv_tls_decision v = decide_by_quota(&holders[i]);
@@ -143,13 +144,13 @@ static clv_tls_decision enter(void *user, size_t i) {
     holders[i].held++;
     held++;
   } else {
-    log_refusal(holders[i].identity, "?", reason_of(v));
+    log_refusal(holders[i].identity, "?", refusal_reason(v));
   }
   pthread_mutex_unlock(&lock);
   return v;
 }
 
-static void leave(void *user, size_t i) {
+static void uncount_connection(void *user, size_t i) {
   (void)user;
   pthread_mutex_lock(&lock);
   holders[i].held--;
@@ -157,7 +158,7 @@ static void leave(void *user, size_t i) {
   pthread_mutex_unlock(&lock);
 }
 
-static void flood(void *user, size_t i, const char *address, const char *what) {
+static void on_flood(void *user, size_t i, const char *address, const char *what) {
   char reason[160];
   (void)user;
   snprintf(reason, sizeof reason, "its connection was cut: it sent %s", what);
@@ -167,13 +168,13 @@ static void flood(void *user, size_t i, const char *address, const char *what) {
   pthread_mutex_unlock(&lock);
 }
 
-static void shed(void *user, const char *address) {
+static void on_shed(void *user, const char *address) {
   const clv_log_source source = {.who = address, .what = "connections let go"};
   (void)user;
   clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny address=%s reason=\"%s\"", address,
-                  reason_of(CLV_TLS_FULL));
+                  refusal_reason(CLV_TLS_FULL));
   pthread_mutex_lock(&lock);
-  note(NULL, address, reason_of(CLV_TLS_FULL));
+  set_newest_refusal(NULL, address, refusal_reason(CLV_TLS_FULL));
   pthread_mutex_unlock(&lock);
 }
 
@@ -183,7 +184,8 @@ clv_code clv_admission_prepare(const clv_worker_config *config, clv_err *err) {
   clv_code code = CLV_OK;
   pthread_mutex_lock(&lock);
   for (size_t i = 0; i < config->n_allow && code == CLV_OK; i++)
-    if (find(config->allow[i].identity) == n_holders) code = add(config->allow[i].identity, err);
+    if (find_holder(config->allow[i].identity) == n_holders)
+      code = add_holder(config->allow[i].identity, err);
   pthread_mutex_unlock(&lock);
   return code;
 }
@@ -192,10 +194,10 @@ clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) {
   const clv_tls_admission a = {.max_connections = config->limits.connections,
                                .unread = clv_service_transport_memory(config) / 2,
                                .decide = decide_admission,
-                               .enter = enter,
-                               .leave = leave,
-                               .flood = flood,
-                               .shed = shed};
+                               .enter = count_connection,
+                               .leave = uncount_connection,
+                               .flood = on_flood,
+                               .shed = on_shed};
   CLV_TRY(clv_admission_prepare(config, err));
   pthread_mutex_lock(&lock);
   update_quotas(config);

@@ -12,14 +12,15 @@
 /* Allocates entries for the identities of `config`, so that clv_admission_open with it cannot
  * fail. */
 clv_code clv_admission_prepare(const clv_worker_config *config, clv_err *err) CLV_USE_RESULT;
-/* Decides on connections by allow, limits.identity_connections and limits.connections of this
- * configuration from now on, and copies them. Call first before the port is opened, and again after
- * a reload: identities keep the connections they hold. */
+/* Decides on connections from now on by allow, limits.identity_connections and limits.connections
+ * of `config`, which it copies. Call before the port is opened, and again after a reload:
+ * identities keep the connections they hold. */
 clv_code clv_admission_open(const clv_worker_config *config, clv_err *err) CLV_USE_RESULT;
 /* Stops admission control. Call it after the listening port is closed. */
 void clv_admission_close(void);
 
-/* Makes the newest refusal the last error that status shows. Main thread, periodically. */
+/* Makes the newest refusal the last error that Status reports. Called periodically by the main
+ * thread. */
 void clv_admission_report(clv_service *service);
 
 #endif

@@ -17,8 +17,9 @@ static void log_notice(void *user, const char *text) {
   clv_log(CLV_LOG_WARN, "%s", text);
 }
 
-/* Loads the library for NVIDIA devices, searched as the configuration says; NULL: defaults.
- * optional: report only that there is no device, so that a host without devices starts at once. */
+/* Loads the library for NVIDIA devices. c: configuration that says where to search; NULL: the
+ * defaults. optional: report only that there is no device, so that a host without devices starts at
+ * once. */
 static clv_code load_cuda(const clv_worker_config *c, bool optional, const clv_cuda_library **ret,
                           clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes folders = {0};
@@ -62,8 +63,8 @@ static void print_device(int device, const clv_device_info *info) {
          info->capability % 10, info->libraries);
 }
 
-/* Prints why there is no device, or why one cannot be used. */
-static void print_none(bool json, const char *device, const char *why) {
+/* Prints why the host has no device, or why `device` cannot be used. */
+static void print_missing_device(bool json, const char *device, const char *why) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_json(&text, why);
   if (json && text.data)
@@ -79,7 +80,7 @@ static void print_cuda(bool json, const clv_cuda_library *cuda, int n) {
     clv_err err;
     snprintf(name, sizeof name, "cuda:%d", i);
     if (cuda->describe(i, &info, &err) != CLV_OK)
-      print_none(json, name, err.text);
+      print_missing_device(json, name, err.text);
     else if (json)
       print_json(i, &info);
     else
@@ -101,7 +102,7 @@ int clv_cmd_devices(void *args) {
   }
   print_cpu(a->json);
   if (load_cuda(config, false, &cuda, &err) != CLV_OK || cuda->count(&n, &err) != CLV_OK)
-    print_none(a->json, "cuda", err.text);
+    print_missing_device(a->json, "cuda", err.text);
   else
     print_cuda(a->json, cuda, n);
   return CLV_EXIT_OK;
@@ -115,13 +116,15 @@ typedef struct device_range {
   int first, end;
 } device_range;
 
-static bool is_optional(const clv_worker_config *c) { return strcmp(c->device, "auto") == 0; }
+static bool is_device_optional(const clv_worker_config *c) {
+  return strcmp(c->device, "auto") == 0;
+}
 
 static clv_code find_cuda(const clv_worker_config *c, device_range *ret, clv_err *err) {
   int n = 0;
   *ret = (device_range){0};
   if (strcmp(c->device, "cpu") == 0) return CLV_OK;
-  CLV_TRY(load_cuda(c, is_optional(c), &ret->cuda, err));
+  CLV_TRY(load_cuda(c, is_device_optional(c), &ret->cuda, err));
   CLV_TRY(ret->cuda->count(&n, err));
   ret->end = CLV_MIN(n, MAX_CUDA_DEVICES);
   if (strncmp(c->device, "cuda:", 5) != 0) return CLV_OK;
@@ -131,11 +134,11 @@ static clv_code find_cuda(const clv_worker_config *c, device_range *ret, clv_err
   return clv_fail(err, CLV_UNAVAILABLE, "this host has only %d NVIDIA device%s", n, CLV_S(n));
 }
 
-/* With `device: auto`, falls back to the processor and logs why. */
+/* Falls back to the processor and logs why, if worker.yaml has `device: auto`; else fails. */
 static clv_code fall_back_to_cpu(const clv_worker_config *c, clv_code code, const clv_err *why,
                                  clv_err *err) {
   if (code == CLV_OK) return CLV_OK;
-  if (!is_optional(c))
+  if (!is_device_optional(c))
     return clv_fail(err, code, "%s: device %s: %.400s", c->file, c->device, why->text);
   clv_notice(CLV_LOG_WARN, "device", "device auto computes on cpu: %s", why->text);
   return CLV_OK;
@@ -153,7 +156,7 @@ void clv_worker_devices_closep(clv_worker_devices *d) {
   d->n = 0;
 }
 
-static clv_code open_all(const clv_worker_config *c, clv_worker_devices *ret, clv_err *err) {
+static clv_code open_devices(const clv_worker_config *c, clv_worker_devices *ret, clv_err *err) {
   device_range w;
   CLV_TRY(find_cuda(c, &w, err));
   ret->cuda = w.cuda;
@@ -169,7 +172,7 @@ clv_code clv_worker_devices_open(const clv_worker_config *c, clv_worker_devices 
                                  clv_err *err) {
   clv_err why;
   *ret = (clv_worker_devices){0};
-  clv_code code = open_all(c, ret, &why);
+  clv_code code = open_devices(c, ret, &why);
   if (code != CLV_OK) clv_worker_devices_closep(ret);
   return fall_back_to_cpu(c, code, &why, err);
 }

@@ -16,7 +16,7 @@ enum { STATUS_MAX = 160, STATUS_EVERY_MS = 1000 };
 
 static uint64_t now_ms(void) { return clv_now_ns() / 1000000u; }
 
-static bool address(struct sockaddr_un *ret, socklen_t *ret_len) {
+static bool get_notify_address(struct sockaddr_un *ret, socklen_t *ret_len) {
   const char *name = getenv("NOTIFY_SOCKET");
   size_t n = name ? strlen(name) : 0;
   if (n < 2 || n >= sizeof ret->sun_path || (name[0] != '/' && name[0] != '@')) return false;
@@ -30,7 +30,7 @@ static bool address(struct sockaddr_un *ret, socklen_t *ret_len) {
 static void send_text(const char *text) {
   struct sockaddr_un to;
   socklen_t len;
-  if (!address(&to, &len)) return;
+  if (!get_notify_address(&to, &len)) return;
   int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return;
   ssize_t sent = sendto(fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&to, len);
@@ -38,31 +38,34 @@ static void send_text(const char *text) {
   close(fd);
 }
 
-/* The last status line sent, and its time. */
+/* Status line that was sent last, and when. */
 static struct {
   char text[STATUS_MAX];
-  uint64_t since_ms;
+  uint64_t sent_ms;
 } status;
 
-static void send_with(const char *start, unsigned long long number, const char *end) {
+static void send_number(const char *start, unsigned long long number, const char *end) {
   char text[256];
   snprintf(text, sizeof text, "%s%llu%s", start, number, end);
   send_text(text);
 }
 
 void clv_sd_notify_ready(unsigned port) {
-  status.text[0] = '\0'; /* the message below replaces it */
-  send_with("READY=1\nSTATUS=listening on port ", port, "");
+  status.text[0] = '\0'; /* READY replaces the status line */
+  send_number("READY=1\nSTATUS=listening on port ", port, "");
 }
 
-/* Newer managers (Type=notify-reload) need the time. */
+/* Reports that a reload begins, with the time, which systemd needs for units of
+ * Type=notify-reload. */
 void clv_sd_notify_reloading(void) {
-  send_with("RELOADING=1\nMONOTONIC_USEC=", clv_now_ns() / 1000u, "");
+  send_number("RELOADING=1\nMONOTONIC_USEC=", clv_now_ns() / 1000u, "");
 }
 
-/* Extends the unit's TimeoutStopSec, which does not include drain_timeout. */
+/* Reports that the daemon stops. Extends the unit's TimeoutStopSec, which does not include
+ * drain_timeout. */
 void clv_sd_notify_stopping(uint64_t at_most_ms) {
-  send_with("STOPPING=1\nEXTEND_TIMEOUT_USEC=", (at_most_ms + 10000) * 1000u, "\nSTATUS=draining");
+  send_number("STOPPING=1\nEXTEND_TIMEOUT_USEC=", (at_most_ms + 10000) * 1000u,
+              "\nSTATUS=draining");
 }
 
 void clv_sd_notify_status(const char *fmt, ...) {
@@ -71,14 +74,14 @@ void clv_sd_notify_status(const char *fmt, ...) {
   va_start(ap, fmt);
   vsnprintf(now, sizeof now, fmt, ap);
   va_end(ap);
-  if (strcmp(now, status.text) == 0 || now_ms() - status.since_ms < STATUS_EVERY_MS) return;
+  if (strcmp(now, status.text) == 0 || now_ms() - status.sent_ms < STATUS_EVERY_MS) return;
   memcpy(status.text, now, sizeof now);
-  status.since_ms = now_ms();
+  status.sent_ms = now_ms();
   snprintf(text, sizeof text, "STATUS=%s", now);
   send_text(text);
 }
 
-/* Watchdog interval in ms; 0: no watchdog, or it watches another process. */
+/* Returns the watchdog's interval in ms; 0: there is no watchdog, or it watches another process. */
 static uint64_t watchdog_ms(void) {
   const char *usec = getenv("WATCHDOG_USEC"), *pid = getenv("WATCHDOG_PID");
   if (!usec || (pid && strtoull(pid, NULL, 10) != (unsigned long long)getpid())) return 0;

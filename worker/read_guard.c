@@ -8,7 +8,8 @@
  */
 #include "common/net/tls/tls.h"
 
-/* Named by an assembler label, because its type is OpenSSL's. */
+/* Defines SSL_read. An assembler label names the function, because its type differs from
+ * OpenSSL's. */
 int guarded_read(void *ssl, void *data, int len) __asm__("SSL_read")
     __attribute__((visibility("default"), used));
 

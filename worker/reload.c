@@ -33,37 +33,39 @@ clv_code clv_worker_read_config(const clv_worker_arguments *a, clv_worker_config
 
 /* ---- what needs a restart -------------------------------------------------------------------- */
 
-static bool same_text(const char *a, const char *b) { return a && b ? strcmp(a, b) == 0 : a == b; }
+static bool is_same_text(const char *a, const char *b) {
+  return a && b ? strcmp(a, b) == 0 : a == b;
+}
 
-static bool same_cores(const clv_number_list *a, const clv_number_list *b) {
+static bool are_same_cores(const clv_number_list *a, const clv_number_list *b) {
   for (size_t i = 0; a->n == b->n && i < a->n; i++)
     if (a->items[i] != b->items[i]) return false;
   return a->n == b->n;
 }
 
-static bool same_texts(const clv_text_list *a, const clv_text_list *b) {
+static bool are_same_texts(const clv_text_list *a, const clv_text_list *b) {
   for (size_t i = 0; a->n == b->n && i < a->n; i++)
-    if (!same_text(a->items[i], b->items[i])) return false;
+    if (!is_same_text(a->items[i], b->items[i])) return false;
   return a->n == b->n;
 }
 
-static void log_fixed(const clv_worker_config *was, const clv_worker_config *is) {
+static void log_changed_fixed_settings(const clv_worker_config *was, const clv_worker_config *is) {
   const struct {
     const char *key;
     bool same;
   } fixed[] = {
-      {"listen", same_text(was->listen, is->listen)},
-      {"name", same_text(was->name, is->name)},
-      {"device", same_text(was->device, is->device)},
-      {"cuda.library", same_text(was->cuda.library, is->cuda.library)},
-      {"cuda.folders", same_texts(&was->cuda.folders, &is->cuda.folders)},
-      {"cuda.plans", same_text(was->cuda.plans, is->cuda.plans)},
+      {"listen", is_same_text(was->listen, is->listen)},
+      {"name", is_same_text(was->name, is->name)},
+      {"device", is_same_text(was->device, is->device)},
+      {"cuda.library", is_same_text(was->cuda.library, is->cuda.library)},
+      {"cuda.folders", are_same_texts(&was->cuda.folders, &is->cuda.folders)},
+      {"cuda.plans", is_same_text(was->cuda.plans, is->cuda.plans)},
       {"cuda.graphs", was->cuda.graphs == is->cuda.graphs},
       {"cpu_devices", was->cpu_devices == is->cpu_devices},
       {"device_memory", was->device_memory == is->device_memory},
-      {"state_dir", same_text(was->state_dir, is->state_dir)},
-      {"cores", same_cores(&was->cores, &is->cores)},
-      {"metrics.listen", same_text(was->metrics.listen, is->metrics.listen)},
+      {"state_dir", is_same_text(was->state_dir, is->state_dir)},
+      {"cores", are_same_cores(&was->cores, &is->cores)},
+      {"metrics.listen", is_same_text(was->metrics.listen, is->metrics.listen)},
       {"log.level", was->log.level == is->log.level},
       {"log.json", was->log.json == is->log.json},
       {"drain_timeout", was->drain_timeout_ms == is->drain_timeout_ms},
@@ -78,8 +80,9 @@ static void log_fixed(const clv_worker_config *was, const clv_worker_config *is)
       clv_log_event(CLV_LOG_WARN, "reload", "%s has changed and needs a restart", fixed[i].key);
 }
 
-/* Keeps the old values of fixed settings that replies report to callers. */
-static void keep_fixed(const clv_worker_config *was, clv_worker_config *is) {
+/* Keeps the old values of settings that a reload cannot change and that replies report to
+ * callers. */
+static void keep_fixed_settings(const clv_worker_config *was, clv_worker_config *is) {
   is->limits.message_bytes = was->limits.message_bytes;
   is->limits.concurrent_calls = was->limits.concurrent_calls;
   is->limits.peer_timeout_ms = was->limits.peer_timeout_ms;
@@ -87,19 +90,19 @@ static void keep_fixed(const clv_worker_config *was, clv_worker_config *is) {
 
 /* ---- reloading ------------------------------------------------------------------------------- */
 
-typedef struct next {
+typedef struct new_files {
   clv_worker_config *config;
   clv_tls_identity *identity;
   clv_tls_crl *crl;
-} next;
+} new_files;
 
-static void next_done(next *n) {
+static void new_files_done(new_files *n) {
   clv_worker_config_free(n->config);
   clv_tls_identity_free(n->identity);
   clv_tls_crl_free(n->crl);
 }
 
-static clv_code read_next(const clv_worker_arguments *a, next *n, clv_err *err) {
+static clv_code read_new_files(const clv_worker_arguments *a, new_files *n, clv_err *err) {
   CLV_TRY(clv_worker_read_config(a, &n->config, err));
   const clv_tls_config *tls = &n->config->tls;
   CLV_TRY(clv_tls_identity_load(tls->ca, tls->cert, tls->key, &n->identity, err));
@@ -108,8 +111,8 @@ static clv_code read_next(const clv_worker_arguments *a, next *n, clv_err *err) 
   return clv_store_check(n->config, err);
 }
 
-/* Applies the new files. The steps that can fail come first. */
-static clv_code apply_next(clv_service *service, next *n, clv_err *err) {
+/* Applies the files that were read. The steps that can fail come first. */
+static clv_code apply_new_files(clv_service *service, new_files *n, clv_err *err) {
   const clv_worker_config *c = n->config; /* owned by the service after clv_service_reload */
   CLV_TRY(clv_admission_prepare(c, err));
   CLV_TRY(clv_service_reload(service, &n->config, n->identity, err));
@@ -124,14 +127,14 @@ static clv_code apply_next(clv_service *service, next *n, clv_err *err) {
 
 void clv_worker_reload(const clv_worker_arguments *a, clv_service *service,
                        const clv_worker_config *first) {
-  CLV_AUTO(next_done) next n = {0};
+  CLV_AUTO(new_files_done) new_files n = {0};
   clv_err err;
-  clv_code code = read_next(a, &n, &err);
+  clv_code code = read_new_files(a, &n, &err);
   if (code != CLV_OK) clv_service_reload_failed(service);
   if (code == CLV_OK) {
-    log_fixed(first, n.config);
-    keep_fixed(first, n.config);
-    code = apply_next(service, &n, &err);
+    log_changed_fixed_settings(first, n.config);
+    keep_fixed_settings(first, n.config);
+    code = apply_new_files(service, &n, &err);
   }
   if (code == CLV_OK) {
     int days = clv_tls_identity_days_left(n.identity);

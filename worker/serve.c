@@ -20,7 +20,7 @@
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-/* Set by a signal handler on any thread; gRPC has threads of its own. */
+/* Set by the signal handler, which may run on any thread, because gRPC has threads of its own. */
 static _Atomic(int) stop_requested, reload_requested;
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2, "a handler may not wait");
 
@@ -42,8 +42,9 @@ static void catch_signals(void) {
 
 /* ---- the start-up sequence ------------------------------------------------------------------- */
 
-/* "12.8 GiB (four fifths of 16.0 GiB, the memory of this host)"; "none". */
-static void format_memory(const clv_worker_config *c, char *ret, size_t len) {
+/* Writes the memory limit to ret: "12.8 GiB (four fifths of the memory of this host, 16.0 GiB)" or
+ * "none". */
+static void format_memory_limit(const clv_worker_config *c, char *ret, size_t len) {
   char size[32], all[32];
   clv_host_memory host;
   snprintf(ret, len, "none");
@@ -113,7 +114,7 @@ static void serve_until_stopped(const clv_worker_arguments *a, clv_service *serv
 
 /* Warns if limits.concurrent_calls is too low for the allowed sessions. Otherwise the last sessions
  * of an identity would fail while they run. */
-static void check_calls(const clv_worker_config *c) {
+static void warn_if_few_calls(const clv_worker_config *c) {
   enum { CALLS = 6 }; /* calls of a session: its stream, its lanes and some requests */
   uint64_t sessions = 0, calls = c->limits.concurrent_calls;
   for (size_t i = 0; i < c->n_allow; i++)
@@ -146,7 +147,7 @@ static int run_service(const clv_worker_arguments *a, const clv_worker_config *c
                        clv_rpc_runtime *runtime, clv_metrics_endpoint **endpoint) {
   const clv_backends others = {(const clv_backend *const *)devices->list, devices->n};
   char memory_limit[160];
-  format_memory(c, memory_limit, sizeof memory_limit);
+  format_memory_limit(c, memory_limit, sizeof memory_limit);
   clv_service *service;
   clv_err err;
   if (clv_service_open(c, &others, id, runtime, &service, &err) != CLV_OK)
@@ -170,7 +171,7 @@ static int serve(const clv_worker_arguments *a, bool check_only) {
   clv_log_set(a->line.verbose ? CLV_LOG_DEBUG : config->log.level,
               clv_cli_is_log_json(&a->line, config->log.json));
   limit_privileges();
-  check_calls(config);
+  warn_if_few_calls(config);
   int bad = check_files(config, &identity);
   if (bad) return bad;
   if (check_only) {

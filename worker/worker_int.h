@@ -18,7 +18,7 @@ typedef struct clv_worker_arguments {
   bool check_only, json;
 } clv_worker_arguments;
 
-/* serve.c */
+/* runs `cleave-worker serve` (serve.c) */
 int clv_cmd_serve(void *args);
 int clv_cmd_check(void *args);
 
@@ -30,7 +30,7 @@ clv_code clv_worker_check_device(const clv_worker_config *c, clv_err *err) CLV_U
 
 enum { MAX_CUDA_DEVICES = 16 };
 
-/* The open devices, the processor apart. */
+/* The open devices, without the processor. */
 typedef struct clv_worker_devices {
   const struct clv_cuda_library *cuda;
   clv_backend *list[MAX_CUDA_DEVICES];

@@ -69,7 +69,7 @@ static clv_link_options link_options(process *p,
   accept.credit_bytes = 128 << 20; /* the default lets 64 MiB be on their way, headers included */
   return (clv_link_options){.peer_name = "peer",
                             .pool = p->pool,
-                            .accept = accept,
+                            .accept_limits = accept,
                             .send_credit = accept.credit_bytes,
                             .events = {.user = p, .on_packet = on_packet, .on_closed = ended}};
 }
@@ -105,7 +105,7 @@ static void serve(process *p) {
   clv_err err;
   clv_rpc_server *server;
   acceptor = (clv_lane_acceptor){p, find_link};
-  clv_rpc_server_options options = {.listen = "127.0.0.1:0",
+  clv_rpc_server_options options = {.listen_address = "127.0.0.1:0",
                                     .pem = pem_of(p),
                                     .authorize = allow,
                                     .stream_methods = methods,

@@ -146,7 +146,7 @@ static void connect_worker(program *g) {
   api_peer *p = &g->rt->peers[1];
   clv_link_options o = {.peer_name = "w1",
                         .pool = g->rt->pool,
-                        .accept = clv_wire_limits_default(),
+                        .accept_limits = clv_wire_limits_default(),
                         .send_credit = 1 << 20,
                         .events = {.user = g, .on_packet = on_packet, .on_closed = on_closed}};
   *p = (api_peer){.runtime = g->rt, .index = 1, .name = "w1", .spec = &config->workers[0]};

@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     part = clv_tls_frames_add(&parts, data + at, CLV_MIN(step, size - at), 9);
   NEVER(excess != part);
   NEVER(!excess && memcmp(&whole, &parts, sizeof whole) != 0);
-  clv_tls_frames_message(&whole, size);
+  clv_tls_frames_credit_message(&whole, size);
   for (int i = 0; i < CLV_TLS_BUCKETS; i++)
     clv_tls_frames_credit(&whole, (clv_tls_bucket)i, 1 << 30);
   NEVER(clv_tls_frames_add(&whole, NULL, 0, UINT64_MAX) != NULL);

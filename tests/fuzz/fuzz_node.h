@@ -176,7 +176,7 @@ static void begin(conversation *c, clv_executor executor) {
   for (int i = 0; i < PEERS; i++) {
     clv_link_options lo = {.peer_name = names[i],
                            .pool = c->pool,
-                           .accept = clv_wire_limits_default(),
+                           .accept_limits = clv_wire_limits_default(),
                            .send_credit = 1 << 20,
                            .quota_fails_packet = true,
                            .events = {.user = c, .on_packet = on_packet, .on_closed = on_closed}};

@@ -78,7 +78,7 @@ static void fuzz_frame(const input *in) {
   check(before.n <= CLV_WIRE_BUNDLED && (before.n || frame.kind));
   check((clv_frame_decode(in->piece, in->n, &limits, &one, &of_one, &err) == CLV_OK) == !before.n);
   for (uint32_t i = 0; i < before.n; i++)
-    if (clv_frame_decode_bundled(in->piece, in->n, &before.frame[i], &limits, &one, &of_one,
+    if (clv_frame_decode_bundled(in->piece, in->n, &before.frames[i], &limits, &one, &of_one,
                                  &err) == CLV_OK)
       encode_again(in, &one, of_one);
   if (frame.kind) encode_again(in, &frame, payload);

@@ -159,13 +159,13 @@ static void begin_link(world *w) {
   clv_err err = {0};
   const clv_link_options o = {.peer_name = "master",
                               .pool = w->pool,
-                              .accept = clv_wire_limits_default(),
+                              .accept_limits = clv_wire_limits_default(),
                               .send_credit = 16 << 20,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   assert_ok(clv_link_new(&o, &w->link, &err));
   clv_frame_writer_attach(w->link->writer, 0, (clv_stream){&transport, &seen});
-  clv_send_queue_lanes(w->link->out, 1);
-  w->link->out->pace.window = 64 << 20; /* nobody answers a PING */
+  clv_send_queue_set_lanes(w->link->send_queue, 1);
+  w->link->send_queue->pace.window = 64 << 20; /* nobody answers a PING */
   if (w->at.master)
     assert_ok(clv_node_add_peer(w->node, "w1", w->link, &err));
   else

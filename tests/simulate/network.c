@@ -228,7 +228,7 @@ static void ended(end *e, clv_code code, const char *text) {
   clv_lane *lane = clv_steal(&e->lane);
   if (e->ended) return;
   e->ended = true;
-  if (lane) clv_lane_ended(lane, code, text);
+  if (lane) clv_lane_on_ended(lane, code, text);
 }
 
 /* The side that hears of a close ends in turn, behind what it has still to say. */
@@ -269,7 +269,7 @@ static void print_event(const sim_network *n, const event *e) {
   if (clv_frame_decode_bundle(&piece, 1, &limits, &before, &f, &payload, &err) != CLV_OK) return;
   if (f.kind) print_frame(n, e, &f);
   for (uint32_t i = before.n; i-- > 0;)
-    if (clv_frame_decode_bundled(&piece, 1, &before.frame[i], &limits, &f, &payload, &err) ==
+    if (clv_frame_decode_bundled(&piece, 1, &before.frames[i], &limits, &f, &payload, &err) ==
         CLV_OK)
       print_frame(n, e, &f);
 }
@@ -289,11 +289,11 @@ static void happen(sim_network *n, event *e) {
   } else if (e->kind == ACCEPT) {
     accepted(to);
   } else if (e->kind == TAKEN && to->lane) {
-    clv_lane_sent(to->lane);
+    clv_lane_on_sent(to->lane);
   } else if (e->kind == MESSAGE && to->lane) {
     clv_iov piece = {e->bytes, e->len};
     n->counts.messages++;
-    clv_lane_message(to->lane, &piece, 1);
+    clv_lane_on_message(to->lane, &piece, 1);
   }
 }
 

@@ -65,7 +65,7 @@ static clv_link_options options_of(sim_worker *k, const char *peer, bool master)
       .clock = sim_world_clock(k->world),
       .peer_name = peer,
       .pool = k->pool,
-      .accept = k->granted,
+      .accept_limits = k->granted,
       .send_credit = k->world->weather.credit,
       .quota_fails_packet = true,
       .events = {

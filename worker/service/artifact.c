@@ -10,53 +10,56 @@
 #include "worker/service/service_int.h"
 
 /* A module and the artifact that it is loaded from. */
-typedef struct filling {
+typedef struct artifact_load {
   clv_session *s;
   const clv_wire_load_request *r;
   const clv_cancel_hook *waiter;
-  const clv_backend *home; /* memory of shared tensors, as in clv_base_key */
+  /* backend that has the shared tensors in its memory; NULL: host memory */
+  const clv_backend *shared_backend;
   clv_module *module;
   uint32_t n;
-  clv_weights_want *want; /* [n] its parameters and buffers */
-  size_t *found;          /* [n] */
-} filling;
+  clv_weights_want *wanted; /* [n] parameters and buffers of the module */
+  size_t *found_index;      /* [n] indices of these tensors in the artifact */
+} artifact_load;
 
 enum { PART_BYTES = CLV_BASE_CHUNK_BYTES };
 
-static const clv_param *param_of(const filling *f, uint32_t i) {
+static const clv_param *param_of(const artifact_load *f, uint32_t i) {
   return &clv_module_params(f->module)->list[i];
 }
 
-static bool is_shared_param(const filling *f, uint32_t i) { return param_of(f, i)->is_shared; }
-
-static void filling_done(filling *f) {
-  free(f->want);
-  free(f->found);
+static bool is_shared_param(const artifact_load *f, uint32_t i) {
+  return param_of(f, i)->is_shared;
 }
 
-static clv_code make_wants(filling *f, clv_err *err) {
+static void artifact_load_done(artifact_load *f) {
+  free(f->wanted);
+  free(f->found_index);
+}
+
+static clv_code list_wanted_tensors(artifact_load *f, clv_err *err) {
   const clv_params *params = clv_module_params(f->module);
   f->n = (uint32_t)params->n;
-  CLV_TRY(clv_alloc(f->n, sizeof *f->want, &f->want, err));
-  CLV_TRY(clv_alloc(f->n, sizeof *f->found, &f->found, err));
+  CLV_TRY(clv_alloc(f->n, sizeof *f->wanted, &f->wanted, err));
+  CLV_TRY(clv_alloc(f->n, sizeof *f->found_index, &f->found_index, err));
   for (uint32_t i = 0; i < f->n; i++) {
     const clv_param *p = &params->list[i];
-    f->want[i] = (clv_weights_want){p->name, p->dtype, p->shape, clv_lora_is_adapter(p->name)};
+    f->wanted[i] = (clv_weights_want){p->name, p->dtype, p->shape, clv_lora_is_adapter(p->name)};
   }
   return CLV_OK;
 }
 
 /* ---- tensors of the module's own ---------------------------------------------------------- */
 
-static clv_code copy_tensor(const filling *f, uint32_t i, clv_weights_folder *from, void *buf,
+static clv_code copy_tensor(const artifact_load *f, uint32_t i, clv_weights_folder *from, void *buf,
                             clv_err *err) {
-  const clv_weights_want *w = &f->want[i];
+  const clv_weights_want *w = &f->wanted[i];
   size_t size = clv_dtype_size(w->dtype), at_once = PART_BYTES / size, n;
   CLV_TRY(clv_shape_numel(&w->shape, &n, err));
   for (size_t first = 0; first < n; first += at_once) {
     size_t some = CLV_MIN(n - first, at_once);
     CLV_TRY(clv_cancel_hook_check(f->waiter, err));
-    CLV_TRY(clv_weights_folder_read_range(from, f->found[i], w, first, some, buf, err));
+    CLV_TRY(clv_weights_folder_read_range(from, f->found_index[i], w, first, some, buf, err));
     CLV_TRY(clv_module_state_set_part(f->module, CLV_STATE_WEIGHTS, w->name, first * size,
                                       some * size, buf, err));
   }
@@ -64,16 +67,16 @@ static clv_code copy_tensor(const filling *f, uint32_t i, clv_weights_folder *fr
 }
 
 /* Copies tensors through one buffer, so that no more of the artifact is in memory. */
-static clv_code copy_tensors(const filling *f, clv_weights_folder *from, clv_err *err) {
+static clv_code copy_tensors(const artifact_load *f, clv_weights_folder *from, clv_err *err) {
   CLV_AUTO(clv_freep) void *buf = NULL;
   uint32_t n_counts = 0;
   CLV_TRY(clv_alloc_aligned(PART_BYTES, &buf, err));
   for (uint32_t i = 0; i < f->n; i++) {
-    const clv_weights_want *w = &f->want[i];
+    const clv_weights_want *w = &f->wanted[i];
     if (is_shared_param(f, i)) continue;
-    if (f->found[i] != CLV_WEIGHTS_NONE)
+    if (f->found_index[i] != CLV_WEIGHTS_NONE)
       CLV_TRY(copy_tensor(f, i, from, buf, err));
-    else /* keeps its initial value */
+    else /* the tensor keeps its initial value */
       n_counts += clv_weights_is_count(w->dtype, &w->shape);
   }
   if (n_counts)
@@ -87,36 +90,38 @@ static clv_code copy_tensors(const filling *f, clv_weights_folder *from, clv_err
 
 /* ---- shared tensors ------------------------------------------------------------------------- */
 
-typedef struct lending {
-  const filling *f;
+typedef struct shared_source {
+  const artifact_load *f;
   clv_weights_folder *from;
   uint32_t i;
-} lending;
+} shared_source;
 
-static clv_code read_base(void *user, size_t first, size_t n, void *to, clv_err *err) {
-  const lending *l = user;
-  const filling *f = l->f;
-  return clv_weights_folder_read_range(l->from, f->found[l->i], &f->want[l->i], first, n, to, err);
+static clv_code read_shared_tensor(void *user, size_t first, size_t n, void *to, clv_err *err) {
+  const shared_source *l = user;
+  const artifact_load *f = l->f;
+  return clv_weights_folder_read_range(l->from, f->found_index[l->i], &f->wanted[l->i], first, n,
+                                       to, err);
 }
 
 /* Shares a tensor with the module. Modules of other identities share it too only if
  * `artifacts[].shared` is set. */
-static clv_code share_tensor(const filling *f, const clv_artifact_spec *spec,
+static clv_code share_tensor(const artifact_load *f, const clv_artifact_spec *spec,
                              clv_weights_folder *from, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
-  lending l = {f, from, i};
-  const clv_weights_want *w = &f->want[i];
+  shared_source l = {f, from, i};
+  const clv_weights_want *w = &f->wanted[i];
   const clv_base_key key = {.owner = spec->shared ? "" : f->s->owner,
                             .artifact = f->r->artifact.sha256,
                             .name = w->name,
                             .dtype = w->dtype,
                             .shape = w->shape,
-                            .home = f->home};
-  CLV_TRY(clv_bases_acquire(f->s->service->bases, &key, f->waiter, read_base, &l, &t, err));
+                            .backend = f->shared_backend};
+  CLV_TRY(
+      clv_bases_acquire(f->s->service->bases, &key, f->waiter, read_shared_tensor, &l, &t, err));
   return clv_module_set_shared_param(f->module, w->name, t, err);
 }
 
-static clv_code share_tensors(const filling *f, const clv_artifact_spec *spec,
+static clv_code share_tensors(const artifact_load *f, const clv_artifact_spec *spec,
                               clv_weights_folder *from, clv_err *err) {
   for (uint32_t i = 0; i < f->n; i++)
     if (is_shared_param(f, i)) CLV_TRY(share_tensor(f, spec, from, i, err));
@@ -125,36 +130,38 @@ static clv_code share_tensors(const filling *f, const clv_artifact_spec *spec,
 
 /* ---- read access ------------------------------------------------------------------------- */
 
-static bool is_of_artifact(const filling *f, uint32_t i) {
-  return f->found[i] != CLV_WEIGHTS_NONE && param_of(f, i)->trainable;
+static bool is_param_of_artifact(const artifact_load *f, uint32_t i) {
+  return f->found_index[i] != CLV_WEIGHTS_NONE && param_of(f, i)->trainable;
 }
 
 /* A master can read trainable parameters. So with `readable: none` no parameter of the artifact may
  * be trainable. */
-static clv_code check_not_trainable(const filling *f, const clv_artifact_spec *spec, clv_err *err) {
+static clv_code check_not_trainable(const artifact_load *f, const clv_artifact_spec *spec,
+                                    clv_err *err) {
   for (uint32_t i = 0; i < f->n && spec->readable == CLV_READ_NONE; i++)
-    if (is_of_artifact(f, i) && !param_of(f, i)->frozen)
+    if (is_param_of_artifact(f, i) && !param_of(f, i)->frozen)
       return clv_fail(
           err, CLV_DENIED,
           "'%s' of artifact '%s' would learn, and could then be read: freeze it, or ask "
           "for artifacts.%s.readable: trained in the worker's worker.yaml",
-          f->want[i].name, spec->name, spec->name);
+          f->wanted[i].name, spec->name, spec->name);
   return CLV_OK;
 }
 
-static clv_code withhold(const filling *f, const clv_artifact_spec *spec, clv_err *err) {
+static clv_code withhold_frozen(const artifact_load *f, const clv_artifact_spec *spec,
+                                clv_err *err) {
   char why[CLV_ERR_TEXT];
   snprintf(why, sizeof why,
            "it is of the worker's artifact '%s', and artifacts.%s.readable: all in its worker.yaml "
            "would allow that",
            spec->name, spec->name);
   for (uint32_t i = 0; i < f->n && spec->readable != CLV_READ_ALL; i++)
-    if (is_of_artifact(f, i) && param_of(f, i)->frozen)
-      CLV_TRY(clv_module_withhold(f->module, f->want[i].name, why, err));
+    if (is_param_of_artifact(f, i) && param_of(f, i)->frozen)
+      CLV_TRY(clv_module_withhold(f->module, f->wanted[i].name, why, err));
   return CLV_OK;
 }
 
-static clv_code fill(filling *f, clv_err *err) {
+static clv_code load_into_module(artifact_load *f, clv_err *err) {
   CLV_AUTO(clv_stored_closep) clv_stored_artifact *a = NULL;
   const clv_wire_load_request *r = f->r;
   CLV_TRY(clv_store_open(f->s->settings->config, r->artifact.name, &r->artifact.sha256, f->waiter,
@@ -162,12 +169,12 @@ static clv_code fill(filling *f, clv_err *err) {
   const clv_artifact_spec *spec = clv_stored_spec(a);
   clv_weights_folder *from = clv_stored_weights(a);
   clv_code code =
-      clv_weights_folder_match(from, f->want, f->n, r->fresh, r->n_fresh, f->found, err);
+      clv_weights_folder_match(from, f->wanted, f->n, r->fresh, r->n_fresh, f->found_index, err);
   /* the artifact has no such tensor */
   if (code == CLV_INVALID && err) return err->code = CLV_NOT_FOUND;
   CLV_TRY(code);
   CLV_TRY(check_not_trainable(f, spec, err));
-  CLV_TRY(withhold(f, spec, err));
+  CLV_TRY(withhold_frozen(f, spec, err));
   CLV_TRY(clv_pool_charge(f->s->pool, PART_BYTES, err));
   code = copy_tensors(f, from, err);
   if (code == CLV_OK) code = share_tensors(f, spec, from, err);
@@ -178,9 +185,12 @@ static clv_code fill(filling *f, clv_err *err) {
 clv_code clv_session_load_artifact(clv_session *s, const clv_wire_load_request *r,
                                    const clv_backend *backend, const clv_cancel_hook *waiter,
                                    clv_module *module, clv_err *err) {
-  CLV_AUTO(filling_done)
-  filling f = {
-      .s = s, .r = r, .waiter = waiter, .home = backend->memory ? backend : NULL, .module = module};
-  CLV_TRY(make_wants(&f, err));
-  return fill(&f, err);
+  CLV_AUTO(artifact_load_done)
+  artifact_load f = {.s = s,
+                     .r = r,
+                     .waiter = waiter,
+                     .shared_backend = backend->memory ? backend : NULL,
+                     .module = module};
+  CLV_TRY(list_wanted_tensors(&f, err));
+  return load_into_module(&f, err);
 }

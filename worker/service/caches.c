@@ -9,15 +9,17 @@
 
 enum { SWEEP_EVERY_MS = 1000 };
 
-static void audit(const char *verb, const char *session, const char *owner, const char *reason) {
+static void log_audit(const char *verb, const char *session, const char *owner,
+                      const char *reason) {
   const clv_log_source source = {.who = owner, .what = "caches"};
   clv_log_limited(CLV_LOG_WARN, "audit", &source, "%s cache session=%s identity=%s reason=\"%s\"",
                   verb, session, owner, reason);
 }
 
 /* Logs an error of the disk, and replaces its text for the peer, which must not see paths. */
-static clv_code ended(const clv_session *s, const char *verb, clv_code code, clv_err *err) {
-  if (code != CLV_OK) audit(verb, s->name, s->owner, err->text);
+static clv_code finish_request(const clv_session *s, const char *verb, clv_code code,
+                               clv_err *err) {
+  if (code != CLV_OK) log_audit(verb, s->name, s->owner, err->text);
   if (code != CLV_UNAVAILABLE) return code;
   return clv_fail(err, code, "the worker's disk failed; its log says how");
 }
@@ -32,9 +34,10 @@ bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings 
   return s->caches && quota_of(now, uri) > 0;
 }
 
-/* Applies the newest settings: an identity without a quota has no cache. */
-static clv_code apply_settings(const clv_session *s, const clv_wire_cached *c, clv_cache *ret,
-                               uint64_t *ret_most, clv_err *err) {
+/* Fills in a cache and its quota by the newest settings. CLV_EXHAUSTED: the identity has no quota
+ * for caches. */
+static clv_code get_cache_settings(const clv_session *s, const clv_wire_cached *c, clv_cache *ret,
+                                   uint64_t *ret_most, clv_err *err) {
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(s->service);
   *ret_most = quota_of(now, s->owner);
   *ret = (clv_cache){c->key, c->records, CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)};
@@ -44,42 +47,42 @@ static clv_code apply_settings(const clv_session *s, const clv_wire_cached *c, c
       "this identity has no quota for caches: set its allow[].cache_bytes in worker.yaml");
 }
 
-static clv_code put(void *user, const clv_wire_cached *c, const int64_t *rows,
-                    const clv_tensor *values, clv_err *err) {
+static clv_code put_rows(void *user, const clv_wire_cached *c, const int64_t *rows,
+                         const clv_tensor *values, clv_err *err) {
   const clv_session *s = user;
   clv_cache cache;
   uint64_t most;
-  clv_code code = apply_settings(s, c, &cache, &most, err);
+  clv_code code = get_cache_settings(s, c, &cache, &most, err);
   if (code == CLV_OK)
     code = clv_caches_put(s->service->caches, s->owner, most, &cache, rows, values, err);
   if (code == CLV_OK) __atomic_add_fetch(&s->service->cached_in, values->bytes, __ATOMIC_RELAXED);
-  return ended(s, "put", code, err);
+  return finish_request(s, "put", code, err);
 }
 
-static clv_code form(void *user, const clv_wire_cached *c, size_t n, clv_dtype *ret_dtype,
-                     clv_shape *ret_shape, clv_err *err) {
+static clv_code get_rows_shape(void *user, const clv_wire_cached *c, size_t n, clv_dtype *ret_dtype,
+                               clv_shape *ret_shape, clv_err *err) {
   const clv_session *s = user;
   clv_cache cache;
   uint64_t most;
-  clv_code code = apply_settings(s, c, &cache, &most, err);
+  clv_code code = get_cache_settings(s, c, &cache, &most, err);
   if (code == CLV_OK)
     code =
         clv_caches_rows_shape(s->service->caches, s->owner, &cache, n, ret_dtype, ret_shape, err);
-  return ended(s, "get", code, err);
+  return finish_request(s, "get", code, err);
 }
 
-static clv_code get(void *user, const clv_wire_cached *c, const int64_t *rows, clv_tensor *values,
-                    clv_err *err) {
+static clv_code get_rows(void *user, const clv_wire_cached *c, const int64_t *rows,
+                         clv_tensor *values, clv_err *err) {
   const clv_session *s = user;
   const clv_cache cache = {c->key, c->records, c->keep_s};
   clv_code code = clv_caches_get(s->service->caches, s->owner, &cache, rows, values, err);
   if (code == CLV_OK) __atomic_add_fetch(&s->service->cached_out, values->bytes, __ATOMIC_RELAXED);
-  return ended(s, "get", code, err);
+  return finish_request(s, "get", code, err);
 }
 
 clv_row_caches clv_session_caches(clv_session *s) {
   if (!s->service->caches) return (clv_row_caches){0};
-  return (clv_row_caches){s, put, form, get};
+  return (clv_row_caches){s, put_rows, get_rows_shape, get_rows};
 }
 
 /* ---- Cached ---------------------------------------------------------------------------------- */

@@ -18,8 +18,8 @@ static clv_code add_device(clv_service *v, const char *name, const clv_backend *
                            .key = {[CLV_QUOTA_BYTES] = "device_memory"},
                            .is_shared = true,
                            .reports_remaining = true};
-  d->total = 0;
-  if (backend->memory) CLV_TRY(backend->memory->room(backend, &left, &d->total, err));
+  d->memory_bytes = 0;
+  if (backend->memory) CLV_TRY(backend->memory->room(backend, &left, &d->memory_bytes, err));
   CLV_TRY(clv_account_new(&o, &d->account, err));
   snprintf(d->name, sizeof d->name, "%s", name);
   d->backend = backend;
@@ -30,11 +30,11 @@ static clv_code add_device(clv_service *v, const char *name, const clv_backend *
 clv_code clv_service_open_devices(clv_service *v, clv_err *err) {
   const clv_backend *cpu = clv_backend_cpu();
   unsigned n = (unsigned)CLV_MIN(v->config->cpu_devices, (uint64_t)MAX_CPU_DEVICES);
-  if (v->others.n > MAX_OTHER_DEVICES)
+  if (v->other_backends.n > MAX_OTHER_DEVICES)
     return clv_fail(err, CLV_EXHAUSTED, "%zu devices besides the processor; at most %d",
-                    v->others.n, MAX_OTHER_DEVICES);
-  for (size_t i = 0; i < v->others.n; i++)
-    CLV_TRY(add_device(v, v->others.list[i]->device, v->others.list[i], err));
+                    v->other_backends.n, MAX_OTHER_DEVICES);
+  for (size_t i = 0; i < v->other_backends.n; i++)
+    CLV_TRY(add_device(v, v->other_backends.list[i]->device, v->other_backends.list[i], err));
   CLV_TRY(add_device(v, cpu->device, cpu, err));
   for (unsigned i = 0; n > 1 && i < n; i++) {
     char name[sizeof v->devices->name];
@@ -44,7 +44,7 @@ clv_code clv_service_open_devices(clv_service *v, clv_err *err) {
   return CLV_OK;
 }
 
-bool clv_service_is_first_of(const clv_service *v, uint32_t i) {
+bool clv_service_is_first_with_backend(const clv_service *v, uint32_t i) {
   for (uint32_t k = 0; k < i; k++)
     if (v->devices[k].backend == v->devices[i].backend) return false;
   return true;
@@ -57,7 +57,7 @@ clv_code clv_service_new_device_accounts(clv_session *s, clv_err *err) {
   for (uint32_t i = 0; i < v->n_devices; i++) {
     clv_account_options o = {.parent = v->devices[i].account,
                              .owner_text = "this session on the device"};
-    CLV_TRY(clv_account_new(&o, &s->on_device[i], err));
+    CLV_TRY(clv_account_new(&o, &s->device_accounts[i], err));
   }
   return CLV_OK;
 }

@@ -18,57 +18,58 @@ static bool has_role(const clv_worker_settings *now, const char *uri, clv_role r
   return a && a->role == role;
 }
 
-static const clv_remote_spec *peer_named(const clv_worker_config *c, const char *name) {
+static const clv_remote_spec *find_peer_by_name(const clv_worker_config *c, const char *name) {
   for (size_t i = 0; i < c->n_peers; i++)
     if (strcmp(c->peers[i].name, name) == 0) return &c->peers[i];
   return NULL;
 }
 
-/* The identity of the session that is no longer allowed, or NULL. Caller holds s->lock. */
-static const char *find_disallowed(const clv_worker_settings *now, const clv_session *s) {
+/* Returns an identity of the session that is no longer allowed; NULL: none. Caller holds
+ * s->lock. */
+static const char *find_disallowed_identity(const clv_worker_settings *now, const clv_session *s) {
   const clv_worker_config *then = s->settings->config;
   if (!has_role(now, s->owner, CLV_ROLE_MASTER)) return s->owner;
   for (uint32_t i = 0; i < s->n_in; i++) {
-    const clv_remote_spec *p = peer_named(then, s->in[i].name);
+    const clv_remote_spec *p = find_peer_by_name(then, s->in[i].name);
     if (p && !has_role(now, p->identity, CLV_ROLE_PEER)) return p->identity;
   }
   for (uint32_t i = 0; i < s->n_out; i++) {
-    const clv_remote_spec *p = peer_named(then, s->out[i].name);
-    const clv_remote_spec *q = peer_named(now->config, s->out[i].name);
+    const clv_remote_spec *p = find_peer_by_name(then, s->out[i].name);
+    const clv_remote_spec *q = find_peer_by_name(now->config, s->out[i].name);
     if (p && (!q || strcmp(p->identity, q->identity) != 0)) return p->identity;
   }
   return NULL;
 }
 
-/* A dialled peer whose certificate has been revoked, or NULL. Caller holds s->lock. */
+/* Returns a dialled peer whose certificate has been revoked; NULL: none. Caller holds s->lock. */
 static const char *find_revoked_peer(const clv_session *s) {
   for (uint32_t i = 0; i < s->n_out; i++) {
-    const clv_remote_spec *p = peer_named(s->settings->config, s->out[i].name);
+    const clv_remote_spec *p = find_peer_by_name(s->settings->config, s->out[i].name);
     if (p && clv_tls_is_peer_revoked(p->identity)) return p->identity;
   }
   return NULL;
 }
 
-static uint64_t steps_of(const clv_session *s) {
+static uint64_t count_steps(const clv_session *s) {
   clv_module_counts c = {0};
   if (s->node) clv_node_count_work(s->node, &c);
   return c.stepped;
 }
 
-/* True at a step boundary, without open contexts, or after EVICTION_TIMEOUT_MS. Caller holds
- * s->lock. */
+/* True if the session has no open context, has made a step since its eviction began, or its
+ * eviction has lasted EVICTION_TIMEOUT_MS. Caller holds s->lock. */
 static bool can_evict_now(const clv_session *s, uint64_t now_ms) {
   clv_context_counts k = {0};
   if (s->node) clv_node_context_count(s->node, &k);
-  return !k.contexts || steps_of(s) != s->eviction_steps ||
+  return !k.contexts || count_steps(s) != s->eviction_steps ||
          now_ms - s->eviction_began_ms > EVICTION_TIMEOUT_MS;
 }
 
-/* Advances the eviction of a session. True: send ABORT to its master, or, after ABORT_GRACE_MS,
- * close the session. Caller holds s->lock. */
+/* Advances the eviction of a session. True: send ABORT to its master, or, if ABORT_GRACE_MS have
+ * passed since the ABORT, close the session. Caller holds s->lock. */
 static bool advance_eviction(const clv_worker_settings *now, clv_session *s, uint64_t now_ms) {
   if (s->abort_sent_ms) return !s->is_closing && now_ms - s->abort_sent_ms > ABORT_GRACE_MS;
-  const char *who = s->is_closing ? NULL : find_disallowed(now, s);
+  const char *who = s->is_closing ? NULL : find_disallowed_identity(now, s);
   const char *revoked = s->is_closing ? NULL : find_revoked_peer(s);
   if (revoked) {
     snprintf(s->abort_text, sizeof s->abort_text, "the certificate of %.300s is revoked", revoked);
@@ -76,7 +77,7 @@ static bool advance_eviction(const clv_worker_settings *now, clv_session *s, uin
   }
   if (who && !s->eviction_pending) {
     s->eviction_began_ms = now_ms;
-    s->eviction_steps = steps_of(s);
+    s->eviction_steps = count_steps(s);
   }
   s->eviction_pending = who != NULL;
   if (!who || !can_evict_now(s, now_ms)) return false;

@@ -9,8 +9,8 @@
 #define LATELY_NS \
   10000000000u /* an error this short before the end of a session counts as its cause */
 
-/* Stores a text. Makes it printable, because it comes from peers and libraries and is shown on
- * terminals. */
+/* Stores a text as a last error. Makes the text printable, because it comes from peers and
+ * libraries and is shown on terminals. */
 static void set_error(clv_last_error *t, const char *fmt, va_list ap) {
   vsnprintf(t->text, sizeof t->text, fmt, ap);
   clv_text_to_printable(t->text);
@@ -49,8 +49,9 @@ void clv_session_log_error(clv_session *s, const char *fmt, ...) {
   clv_service_set_last_error(s->service, s->owner, "session %s: %s", s->name, text);
 }
 
-/* A master that is refused something, such as a quota, often closes the session at once. Then keeps
- * the refusal as the last error. The end of a link to a peer is no cause: it also ends normally. */
+/* Keeps the last failure of a session's node as the last error of its owner, because a master that
+ * is refused something, such as a quota, often closes the session at once. A lost link to a peer is
+ * no failure of the node: links also end normally. */
 void clv_session_keep_last_error(clv_session *s, const char *reason) {
   clv_node_failure f = {0};
   pthread_mutex_lock(&s->lock);

@@ -8,7 +8,7 @@
 #include "worker/service/service_int.h"
 
 /* Pins the compute thread to `cores`. Threads that kernels start inherit its affinity. */
-static void pin(const clv_worker_config *c) {
+static void pin_thread(const clv_worker_config *c) {
   cpu_set_t set;
   CPU_ZERO(&set);
   for (size_t i = 0; i < c->cores.n; i++) CPU_SET((size_t)c->cores.items[i], &set);
@@ -16,9 +16,9 @@ static void pin(const clv_worker_config *c) {
     clv_log(CLV_LOG_WARN, "cores: the process may use none of these cores; threads are not pinned");
 }
 
-static void *compute_main(void *user) {
+static void *compute_thread(void *user) {
   clv_session *s = user;
-  pin(s->service->config);
+  pin_thread(s->service->config);
   clv_node_run(s->node);
   return NULL;
 }
@@ -36,7 +36,7 @@ static clv_code start_node(clv_session *s, clv_err *err) {
                         .caches = clv_session_caches(s),
                         .reference_lease_ms = s->reference_lease_ms};
   CLV_TRY(clv_node_new(&o, &s->node, err));
-  if (pthread_create(&s->compute, NULL, compute_main, s) != 0) {
+  if (pthread_create(&s->compute_thread, NULL, compute_thread, s) != 0) {
     clv_node_free(s->node);
     s->node = NULL;
     return clv_fail(err, CLV_EXHAUSTED, "cannot start a compute thread for the session");
@@ -58,31 +58,34 @@ static clv_code add_module(clv_session *s, clv_module *module, clv_err *err) {
   return code;
 }
 
-/* Cancellation hook of a load: the caller has left, or the session is closing. */
+/* State of the cancellation hook of a load, which tells whether the caller has left or the session
+ * is closing. */
 typedef struct load_waiter {
   clv_session *s;
-  const bool *gone;
+  const bool *has_caller_left;
 } load_waiter;
 
-static bool is_gone(void *user) {
+static bool is_load_cancelled(void *user) {
   const load_waiter *w = user;
   pthread_mutex_lock(&w->s->lock);
   bool closed = w->s->is_closing;
   pthread_mutex_unlock(&w->s->lock);
-  return closed || __atomic_load_n(w->gone, __ATOMIC_RELAXED);
+  return closed || __atomic_load_n(w->has_caller_left, __ATOMIC_RELAXED);
 }
 
-/* The session's node. It is made once, under `loading`, and freed with the session. */
-static clv_session_node *node_of(clv_session *s) {
+/* Returns the session's node; NULL: none yet. The node is made once, under `loading_lock`, and
+ * freed with the session. */
+static clv_session_node *get_node(clv_session *s) {
   pthread_mutex_lock(&s->lock);
   clv_session_node *node = s->node;
   pthread_mutex_unlock(&s->lock);
   return node;
 }
 
-/* Checks the index early. clv_node_add_module checks it again when the module is made. */
+/* Checks the index of the module early. clv_node_add_module checks it again when the module is
+ * made. */
 static clv_code check_slot(clv_session *s, const clv_wire_load_request *r, clv_err *err) {
-  clv_session_node *node = node_of(s);
+  clv_session_node *node = get_node(s);
   return node ? clv_node_check_module_slot(node, r->module, r->generation, err) : CLV_OK;
 }
 
@@ -95,18 +98,19 @@ static clv_code fill_and_describe(clv_session *s, const clv_wire_load_request *r
   return clv_load_describe_module(module, waiter, reply, err);
 }
 
-/* Loads a module. The reply is encoded before it is added, because its master may unload it
- * then. */
-static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_cancel_hook *waiter,
-                     clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) {
+/* Loads a module. Encodes the reply before the module is added to the node, because the master may
+ * unload the module from then on. */
+static clv_code load_one_module(clv_session *s, const clv_wire_load_request *r,
+                                const clv_cancel_hook *waiter, clv_wire_load_reply *reply,
+                                clv_bytes *ret, clv_err *err) {
   clv_module *module;
   const clv_device *device;
-  CLV_TRY(clv_cancel_hook_check(waiter, err)); /* it may have waited for another load */
+  CLV_TRY(clv_cancel_hook_check(waiter, err)); /* the load may have waited for another one */
   CLV_TRY(check_slot(s, r, err));
   CLV_TRY(clv_service_find_device(s->service, r->device, &device, err));
   clv_device theirs = *device;
-  theirs.account = s->on_device[device - s->service->devices];
-  CLV_TRY(clv_load_make_module(r, &theirs, node_of(s), s->pool, waiter, &module, err));
+  theirs.account = s->device_accounts[device - s->service->devices];
+  CLV_TRY(clv_load_make_module(r, &theirs, get_node(s), s->pool, waiter, &module, err));
   clv_code code = fill_and_describe(s, r, device->backend, waiter, module, reply, err);
   if (code == CLV_OK) code = clv_wire_load_reply_encode(reply, ret, err);
   if (code == CLV_OK) return add_module(s, module, err);
@@ -118,10 +122,10 @@ static clv_code load(clv_session *s, const clv_wire_load_request *r, const clv_c
 clv_code clv_session_load(clv_session *s, const clv_wire_load_request *r, const bool *gone,
                           clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) {
   load_waiter w = {s, gone};
-  const clv_cancel_hook waiter = {is_gone, &w};
-  pthread_mutex_lock(&s->loading);
-  clv_code code = load(s, r, &waiter, reply, ret, err);
-  pthread_mutex_unlock(&s->loading);
+  const clv_cancel_hook waiter = {is_load_cancelled, &w};
+  pthread_mutex_lock(&s->loading_lock);
+  clv_code code = load_one_module(s, r, &waiter, reply, ret, err);
+  pthread_mutex_unlock(&s->loading_lock);
   if (code == CLV_OK) clv_session_note_threads(s, CLV_MAX(r->threads, 1u));
   return code;
 }

@@ -20,12 +20,15 @@ static clv_code add_node(clv_graph *g, const clv_wire_load_request *r, uint32_t 
     return clv_graph_add_input(g, w->name, spec->dtype, &spec->shape, &node, err);
   }
   if (w->op >= CLV_OP_COUNT || w->n_inputs > CLV_MAX_IN)
-    return clv_fail(err, CLV_INVALID, "node %u: op %u with %u inputs", index, w->op, w->n_inputs);
+    return clv_fail(err, CLV_INVALID,
+                    "node %u: op %u with %u inputs; ops are below %d and have at most %d inputs",
+                    index, w->op, w->n_inputs, (int)CLV_OP_COUNT, (int)CLV_MAX_IN);
   clv_attr_value values[CLV_WIRE_ATTRS];
   for (uint32_t i = 0; i < w->n_attrs; i++) {
     const clv_wire_attr *a = &w->attrs[i];
     if (a->n_ints > CLV_MAX_RANK)
-      return clv_fail(err, CLV_INVALID, "node %u: %u integers in one attribute", index, a->n_ints);
+      return clv_fail(err, CLV_INVALID, "node %u: %u integers in one attribute, the limit is %d",
+                      index, a->n_ints, (int)CLV_MAX_RANK);
     values[i] = (clv_attr_value){.key = (clv_attr_key)a->key,
                                  .n_ints = (int)a->n_ints,
                                  .is_number = !a->n_ints && !a->n_numbers,
@@ -86,7 +89,7 @@ static clv_code check_request(const clv_wire_load_request *r, const clv_backend 
   return CLV_OK;
 }
 
-static clv_code too_many_params(clv_err *err) {
+static clv_code fail_too_many_params(clv_err *err) {
   return clv_fail(err, CLV_EXHAUSTED, "more than %d parameters and buffers in one module",
                   CLV_WIRE_PARAMS);
 }
@@ -96,17 +99,17 @@ static clv_code check_params(const clv_wire_graph *g, clv_err *err) {
   uint32_t n = 0; /* cannot overflow: CLV_WIRE_NODES nodes of at most CLV_MAX_PARAMS */
   for (uint32_t i = 0; i < g->n_nodes; i++)
     n += (uint32_t)clv_op_max_params((clv_op)g->nodes[i].op);
-  return n > CLV_WIRE_PARAMS ? too_many_params(err) : CLV_OK;
+  return n > CLV_WIRE_PARAMS ? fail_too_many_params(err) : CLV_OK;
 }
 
-/* The batch size: that of the first input that is not a scalar. */
-static int64_t batch_of(const clv_wire_load_request *r) {
+/* Returns the batch size: that of the first input that is not a scalar. */
+static int64_t batch_size_of(const clv_wire_load_request *r) {
   for (uint32_t i = 0; i < r->n_inputs; i++)
     if (r->inputs[i].shape.rank) return r->inputs[i].shape.dim[0];
   return 1;
 }
 
-/* Lists the frozen parameters of the artifact, which the module can share. */
+/* Lists the frozen parameters that the artifact has, which the module can share. */
 static clv_code list_shared(const clv_wire_load_request *r, const char ***ret, uint32_t *ret_n,
                             clv_err *err) {
   CLV_TRY(clv_alloc(r->n_frozen, sizeof(char *), ret, err));
@@ -114,14 +117,14 @@ static clv_code list_shared(const clv_wire_load_request *r, const char ***ret, u
     if (!clv_lora_is_adapter(r->frozen[i]) &&
         !clv_weights_is_fresh(r->frozen[i], r->fresh, r->n_fresh))
       (*ret)[(*ret_n)++] = r->frozen[i];
-  if (r->init != CLV_WIRE_INIT_ARTIFACT || !r->fixed) *ret_n = 0;
+  if (r->init != CLV_WIRE_INIT_ARTIFACT || !r->frozen_is_final) *ret_n = 0;
   return CLV_OK;
 }
 
 /* ---- ties ------------------------------------------------------------------------------------ */
 
-/* The owners of tied parameters, pinned while the module is made; the module pins them
- * afterwards. */
+/* Modules that own tied parameters, pinned while a module is made. Afterwards the module pins them
+ * itself. */
 typedef struct owners {
   clv_module_tie *list;
   uint32_t n;
@@ -182,13 +185,13 @@ clv_code clv_load_make_module(const clv_wire_load_request *r, const clv_device *
                           .threads = (int)CLV_MAX(r->threads, 1u),
                           .bf16 = r->bf16,
                           .tf32 = r->tf32,
-                          .is_frozen_for_good = r->fixed,
+                          .is_frozen_for_good = r->frozen_is_final,
                           .frozen_bf16 = r->frozen_bf16,
                           .input_needs_grad = r->input_needs_grad,
                           .optimizer = optimizer_of(&r->optimizer),
                           .groups = groups,
                           .n_groups = r->n_groups,
-                          .group0_is_frozen = r->hold_rest,
+                          .group0_is_frozen = r->freezes_rest,
                           .is_trainable = r->optimizer.kind != CLV_WIRE_OPT_NONE,
                           .has_no_revert = r->optimizer.final,
                           .in_flight = r->in_flight,
@@ -199,7 +202,7 @@ clv_code clv_load_make_module(const clv_wire_load_request *r, const clv_device *
                           .ties = ties.list,
                           .n_ties = ties.n,
                           .pool = pool,
-                          .batch = batch_of(r),
+                          .batch = batch_size_of(r),
                           .waiter = waiter};
   return clv_module_new(&o, ret, err);
 }
@@ -232,7 +235,7 @@ static clv_code describe_params(clv_module *module, const clv_cancel_hook *waite
 
 clv_code clv_load_describe_module(clv_module *module, const clv_cancel_hook *waiter,
                                   clv_wire_load_reply *reply, clv_err *err) {
-  if (clv_module_params(module)->n > CLV_WIRE_PARAMS) return too_many_params(err);
+  if (clv_module_params(module)->n > CLV_WIRE_PARAMS) return fail_too_many_params(err);
   const clv_graph *g = clv_module_graph(module);
   reply->memory_bytes = clv_module_bytes(module);
   reply->device = clv_module_device(module);

@@ -8,21 +8,22 @@
 
 static const clv_piece *pieces_of(const clv_iov *iov) { return (const clv_piece *)iov; }
 
-/* Lists the libraries of each backend; those of the processor as "kernels". */
+/* Lists the libraries of each backend. Those of the processor are named "kernels". */
 static uint32_t list_libraries(const clv_service *v, clv_wire_library *ret) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_backend *b = v->devices[i].backend;
     const char *name = b == clv_backend_cpu() ? "kernels" : b->device;
-    if (clv_service_is_first_of(v, i))
+    if (clv_service_is_first_with_backend(v, i))
       ret[n++] = (clv_wire_library){name, clv_backend_libraries(b)};
   }
   return n;
 }
 
-enum { CAPABILITIES = 9 }; /* most capabilities */
+enum { CAPABILITIES = 9 }; /* capabilities of a worker, at most */
 
-/* Lists the capabilities. Files of state need a state_dir, caches a quota as well. */
+/* Lists the capabilities. Files of state need a state_dir; caches need a quota of the identity
+ * too. */
 static uint32_t list_capabilities(const clv_service *v, const clv_worker_settings *now,
                                   const char *uri, const char **ret) {
   uint32_t n = 0;
@@ -52,8 +53,8 @@ static void fill_about(const clv_service *v, const clv_worker_settings *now, con
                         .unix_ms = clv_wall_ms()};
 }
 
-static clv_code artifacts_of(const clv_worker_config *config, clv_wire_artifact *list,
-                             clv_err *err) {
+static clv_code list_artifacts(const clv_worker_config *config, clv_wire_artifact *list,
+                               clv_err *err) {
   for (size_t i = 0; i < config->n_artifacts && i < CLV_WIRE_LIST; i++) {
     list[i].name = config->artifacts[i].name;
     if (!clv_sha256_parse(config->artifacts[i].sha256, &list[i].sha256))
@@ -80,7 +81,7 @@ static clv_code on_hello(void *user, const clv_rpc_peer *peer, const clv_iov *re
   clv_wire_device_kind kinds[MAX_DEVICES];
   clv_wire_library libraries[MAX_DEVICES];
   clv_wire_artifact artifacts[CLV_WIRE_LIST];
-  CLV_TRY(artifacts_of(now->config, artifacts, err));
+  CLV_TRY(list_artifacts(now->config, artifacts, err));
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_backend *b = v->devices[i].backend;
     devices[i] = v->devices[i].name;
@@ -181,7 +182,7 @@ static clv_code on_health(void *user, const clv_rpc_peer *peer, const clv_iov *r
   (void)peer;
   CLV_TRY(clv_wire_health_decode(pieces_of(request), n, service, err));
   if (service[0] && strcmp(service, "cleave.v1.Worker") != 0)
-    return clv_fail(err, CLV_NOT_FOUND, "unknown service");
+    return clv_fail(err, CLV_NOT_FOUND, "unknown service: ask for \"\" or \"cleave.v1.Worker\"");
   pthread_mutex_lock(&v->lock);
   bool draining = v->is_draining;
   pthread_mutex_unlock(&v->lock);
@@ -189,15 +190,15 @@ static clv_code on_health(void *user, const clv_rpc_peer *peer, const clv_iov *r
 }
 
 const clv_rpc_unary clv_service_methods[] = {
-    {.method = CLV_METHOD_HELLO, .max_request = CLV_WIRE_UNARY_MAX, .handle = on_hello},
-    {.method = CLV_METHOD_OPEN_SESSION, .max_request = CLV_WIRE_UNARY_MAX, .handle = on_open},
-    {.method = CLV_METHOD_CLOSE_SESSION, .max_request = CLV_WIRE_UNARY_MAX, .handle = on_close},
-    {.method = CLV_METHOD_LOAD_MODULE, .max_request = CLV_WIRE_UNARY_MAX, .handle = on_load},
-    {.method = CLV_METHOD_STATUS, .max_request = CLV_WIRE_UNARY_MAX, .handle = on_status},
+    {.method = CLV_METHOD_HELLO, .max_request = CLV_WIRE_UNARY_MAX, .handler = on_hello},
+    {.method = CLV_METHOD_OPEN_SESSION, .max_request = CLV_WIRE_UNARY_MAX, .handler = on_open},
+    {.method = CLV_METHOD_CLOSE_SESSION, .max_request = CLV_WIRE_UNARY_MAX, .handler = on_close},
+    {.method = CLV_METHOD_LOAD_MODULE, .max_request = CLV_WIRE_UNARY_MAX, .handler = on_load},
+    {.method = CLV_METHOD_STATUS, .max_request = CLV_WIRE_UNARY_MAX, .handler = on_status},
     {.method = CLV_METHOD_CACHED,
      .max_request = CLV_WIRE_UNARY_MAX,
-     .handle = clv_service_on_cached},
-    {.method = CLV_METHOD_HEALTH_CHECK, .max_request = 4096, .handle = on_health},
+     .handler = clv_service_on_cached},
+    {.method = CLV_METHOD_HEALTH_CHECK, .max_request = 4096, .handler = on_health},
 };
 const size_t clv_service_n_methods = CLV_COUNT(clv_service_methods);
 
@@ -231,7 +232,7 @@ void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes) {
   pthread_mutex_unlock(&s->lock);
 }
 
-static void deny(clv_service *s, const char *uri, const char *method, const char *why) {
+static void deny_call(clv_service *s, const char *uri, const char *method, const char *why) {
   const clv_log_source source = {.who = uri, .what = "denied calls"};
   clv_log_limited(CLV_LOG_WARN, "audit", &source, "deny identity=%s method=%s reason=\"%s\"", uri,
                   method, why);
@@ -245,13 +246,13 @@ clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char 
   const clv_allow_spec *a = clv_settings_allowed(now, peer->uri);
   clv_err why;
   if (clv_tls_revocation_check(&why) != CLV_OK) {
-    deny(s, peer->uri, method, why.text);
+    deny_call(s, peer->uri, method, why.text);
     return clv_fail(err, CLV_DENIED,
                     "this worker's revocation list (tls.crl) has expired: renew it and reload");
   }
   for (size_t i = 0; a && i < CLV_COUNT(permissions); i++)
     if (strcmp(permissions[i].method, method) == 0 && (permissions[i].roles >> a->role & 1))
       return CLV_OK;
-  deny(s, peer->uri, method, a ? "not for this role" : "identity not in allow");
+  deny_call(s, peer->uri, method, a ? "not for this role" : "identity not in allow");
   return clv_fail(err, CLV_DENIED, "not allowed");
 }

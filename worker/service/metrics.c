@@ -15,7 +15,7 @@ typedef struct holding {
   double sessions, contexts, values, owned, used, pending, calls_waiting, memory_bytes;
 } holding;
 
-/* Queues of all links to the master, or to one peer. */
+/* Load of all links to the master, or of all links to one peer. */
 typedef struct load {
   double frames_in, frames_out, bytes_in, bytes_out;
 } load;
@@ -23,12 +23,12 @@ typedef struct load {
 typedef struct worker_numbers {
   const clv_service *service;
   clv_worker_settings *settings;
-  const clv_worker_config *config; /* configuration of these settings */
-  clv_service_snapshot now;
-  holding *held;          /* [n_allow] */
-  clv_work_counts *work;  /* [n_allow] */
-  clv_edge_counts *edges; /* [CLV_EDGES], as loads */
-  load *loads;
+  const clv_worker_config *config; /* the configuration of `settings` */
+  clv_service_snapshot snapshot;
+  holding *usage;         /* usage of each identity, [n_allow] */
+  clv_work_counts *work;  /* work for each identity, [n_allow] */
+  clv_edge_counts *edges; /* bytes of each edge, [CLV_EDGES]; `link_loads` has the same length */
+  load *link_loads;
   uint64_t refused[REFUSALS];
   double uptime_s, ready, session_limit, memory_limit, session_memory_limit, shed;
   double certificate_end, reloads, failed_reloads;
@@ -39,26 +39,26 @@ typedef struct worker_numbers {
 
 static void numbers_done(worker_numbers *n) {
   clv_settings_unref(n->settings);
-  clv_service_snapshot_done(&n->now);
-  free(n->held);
+  clv_service_snapshot_done(&n->snapshot);
+  free(n->usage);
   free(n->work);
   free(n->edges);
-  free(n->loads);
+  free(n->link_loads);
 }
 
 static clv_code numbers_init(worker_numbers *n, clv_service *v, clv_err *err) {
   n->service = v;
   n->settings = clv_service_settings(v);
   const clv_worker_config *c = n->config = n->settings->config;
-  CLV_TRY(clv_alloc(c->n_allow, sizeof *n->held, &n->held, err));
+  CLV_TRY(clv_alloc(c->n_allow, sizeof *n->usage, &n->usage, err));
   CLV_TRY(clv_alloc(c->n_allow, sizeof *n->work, &n->work, err));
   CLV_TRY(clv_alloc(CLV_EDGES(c), sizeof *n->edges, &n->edges, err));
-  return clv_alloc(CLV_EDGES(c), sizeof *n->loads, &n->loads, err);
+  return clv_alloc(CLV_EDGES(c), sizeof *n->link_loads, &n->link_loads, err);
 }
 
-static void add_open(worker_numbers *n, clv_session *s) {
+static void add_open_session(worker_numbers *n, clv_session *s) {
   const clv_allow_spec *a = clv_settings_allowed(n->settings, s->owner);
-  clv_work_counts gone = {0}; /* leaves no counts: the session is closing */
+  clv_work_counts gone = {0}; /* receives the work for an identity that is not in `allow` */
   clv_session_add_work(s, n->config, a ? &n->work[a - n->config->allow] : &gone, n->edges);
 }
 
@@ -69,17 +69,17 @@ static void gather_totals(clv_service *v, worker_numbers *n) {
   const clv_worker_config *c = n->config;
   pthread_mutex_lock(&v->lock);
   for (size_t i = 0; i < c->n_allow; i++)
-    n->work[i] = clv_service_member(v, c->allow[i].identity)->ended;
+    n->work[i] = clv_service_member(v, c->allow[i].identity)->ended_counts;
   for (size_t i = 0; i <= c->n_peers; i++)
-    n->edges[i] = clv_service_edge(v, i ? c->peers[i - 1].name : "")->ended;
+    n->edges[i] = clv_service_edge(v, i ? c->peers[i - 1].name : "")->ended_counts;
   memcpy(n->refused, v->refused, sizeof n->refused);
   n->reloads = (double)v->reloads;
   n->failed_reloads = (double)v->failed_reloads;
-  for (uint32_t i = 0; i < v->n_sessions; i++) add_open(n, v->sessions[i]);
+  for (uint32_t i = 0; i < v->n_sessions; i++) add_open_session(n, v->sessions[i]);
   pthread_mutex_unlock(&v->lock);
 }
 
-static void add_session(worker_numbers *n, const clv_wire_session_status *s, holding *h) {
+static void add_session_usage(worker_numbers *n, const clv_wire_session_status *s, holding *h) {
   h->sessions++;
   h->contexts += s->contexts;
   h->values += (double)s->values;
@@ -90,7 +90,7 @@ static void add_session(worker_numbers *n, const clv_wire_session_status *s, hol
   h->memory_bytes += (double)s->memory_bytes;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_wire_link_status *k = &s->links[i];
-    load *l = &n->loads[clv_edge_index(n->config, k->peer)];
+    load *l = &n->link_loads[clv_edge_index(n->config, k->peer)];
     l->frames_in += (double)k->frames_in;
     l->frames_out += (double)k->frames_out;
     l->bytes_in += (double)k->missing_bytes_in;
@@ -99,16 +99,16 @@ static void add_session(worker_numbers *n, const clv_wire_session_status *s, hol
 }
 
 static void gather_sessions(worker_numbers *n) {
-  const clv_wire_status_reply *now = &n->now.status;
+  const clv_wire_status_reply *now = &n->snapshot.status;
   for (uint32_t i = 0; i < now->n_sessions; i++) {
     const clv_allow_spec *a = clv_settings_allowed(n->settings, now->sessions[i].identity);
-    if (a) add_session(n, &now->sessions[i], &n->held[a - n->config->allow]);
+    if (a) add_session_usage(n, &now->sessions[i], &n->usage[a - n->config->allow]);
   }
 }
 
-static clv_code gather(clv_service *v, uint64_t shed, worker_numbers *n, clv_err *err) {
-  const clv_wire_status_reply *now = &n->now.status;
-  CLV_TRY(clv_service_snapshot_take(v, NULL, NULL, &n->now, err));
+static clv_code gather_numbers(clv_service *v, uint64_t shed, worker_numbers *n, clv_err *err) {
+  const clv_wire_status_reply *now = &n->snapshot.status;
+  CLV_TRY(clv_service_snapshot_take(v, NULL, NULL, &n->snapshot, err));
   gather_sessions(n);
   gather_totals(v, n);
   n->uptime_s = (double)now->uptime_ms / 1e3;
@@ -120,16 +120,16 @@ static clv_code gather(clv_service *v, uint64_t shed, worker_numbers *n, clv_err
   n->connections = now->connections;
   n->connections_limit = now->max_connections;
   n->shed = (double)shed;
-  n->handshakes = (double)n->now.callers.done;
-  n->calls = (double)n->now.calls.calls;
-  n->active_calls = n->now.calls.active_calls;
-  n->cut = (double)n->now.calls.cut_peers;
+  n->handshakes = (double)n->snapshot.callers.done;
+  n->calls = (double)n->snapshot.calls.calls;
+  n->active_calls = n->snapshot.calls.active_calls;
+  n->cut = (double)n->snapshot.calls.cut_peers;
   return CLV_OK;
 }
 
 /* ---- rows with labels ------------------------------------------------------------------------ */
 
-/* Writes a sample for each identity that may open sessions; pick: its value. */
+/* Writes a sample for each identity that may open sessions. pick: returns its value. */
 static void put_by_identity(clv_metrics_out *out, const worker_numbers *n,
                             double (*pick)(const worker_numbers *n, size_t identity)) {
   for (size_t i = 0; i < n->config->n_allow; i++) {
@@ -144,14 +144,14 @@ static void put_by_identity(clv_metrics_out *out, const worker_numbers *n,
     put_by_identity(out, n, pick_##name);                                                  \
   }
 
-BY_IDENTITY(sessions, n->held[i].sessions)
-BY_IDENTITY(contexts, n->held[i].contexts)
-BY_IDENTITY(values, n->held[i].values)
-BY_IDENTITY(owned, n->held[i].owned)
-BY_IDENTITY(used, n->held[i].used)
-BY_IDENTITY(pending, n->held[i].pending)
-BY_IDENTITY(calls_waiting, n->held[i].calls_waiting)
-BY_IDENTITY(memory, n->held[i].memory_bytes)
+BY_IDENTITY(sessions, n->usage[i].sessions)
+BY_IDENTITY(contexts, n->usage[i].contexts)
+BY_IDENTITY(values, n->usage[i].values)
+BY_IDENTITY(owned, n->usage[i].owned)
+BY_IDENTITY(used, n->usage[i].used)
+BY_IDENTITY(pending, n->usage[i].pending)
+BY_IDENTITY(calls_waiting, n->usage[i].calls_waiting)
+BY_IDENTITY(memory, n->usage[i].memory_bytes)
 BY_IDENTITY(steps, n->work[i].steps)
 BY_IDENTITY(forwards, n->work[i].forwards)
 BY_IDENTITY(backwards, n->work[i].backwards)
@@ -162,7 +162,7 @@ BY_IDENTITY(idle, (double)n->work[i].idle_ns * 1e-9)
 BY_IDENTITY(share, (double)n->work[i].share_ns * 1e-9)
 BY_IDENTITY(wakes, n->work[i].wakes)
 
-static void put_moved(clv_metrics_out *out, const void *numbers_of) {
+static void put_moved_bytes(clv_metrics_out *out, const void *numbers_of) {
   static const struct {
     const char *name;
     size_t at;
@@ -178,7 +178,8 @@ static void put_moved(clv_metrics_out *out, const void *numbers_of) {
   }
 }
 
-/* Writes two samples for the links to the master and for those to each peer. */
+/* Writes two samples for the links to the master, and two for the links to each peer. pick: returns
+ * the value. */
 static void put_by_link(clv_metrics_out *out, const worker_numbers *n,
                         double (*pick)(const worker_numbers *n, size_t link, bool in)) {
   for (size_t i = 0; i <= n->config->n_peers; i++) {
@@ -198,10 +199,11 @@ static void put_by_link(clv_metrics_out *out, const worker_numbers *n,
 
 BY_LINK(link_bytes, n->edges[i].in, n->edges[i].out)
 BY_LINK(link_messages, n->edges[i].messages_in, n->edges[i].messages_out)
-BY_LINK(link_packets, n->loads[i].frames_in, n->loads[i].frames_out)
-BY_LINK(link_pending, n->loads[i].bytes_in, n->loads[i].bytes_out)
+BY_LINK(link_packets, n->link_loads[i].frames_in, n->link_loads[i].frames_out)
+BY_LINK(link_pending, n->link_loads[i].bytes_in, n->link_loads[i].bytes_out)
 
-/* Writes the quotas of identities that have one in `allow`. */
+/* Writes the quotas of the identities that have one in `allow`. at: offset of the quota in
+ * clv_allow_spec. */
 static void put_quota(clv_metrics_out *out, const worker_numbers *n, size_t at) {
   for (size_t i = 0; i < n->config->n_allow; i++) {
     const clv_allow_spec *a = &n->config->allow[i];
@@ -228,7 +230,8 @@ static void put_list_end(clv_metrics_out *out, const void *numbers_of) {
   if (ends) clv_metric_sample(out, (double)ends, NULL, 0);
 }
 
-static void put_failed(clv_metrics_out *out, const char *side, const char *reason, uint64_t count) {
+static void put_handshake_failure(clv_metrics_out *out, const char *side, const char *reason,
+                                  uint64_t count) {
   const clv_metric_label labels[] = {{"side", side}, {"reason", reason}};
   clv_metric_sample(out, (double)count, labels, CLV_COUNT(labels));
 }
@@ -237,28 +240,28 @@ static void put_failed(clv_metrics_out *out, const char *side, const char *reaso
  * first call. */
 static void put_failures(clv_metrics_out *out, const void *numbers_of) {
   const worker_numbers *n = numbers_of;
-  put_failed(out, "caller", "wrong_identity", n->now.calls.unauthenticated);
+  put_handshake_failure(out, "caller", "wrong_identity", n->snapshot.calls.unauthenticated);
   for (int i = 0; i < CLV_TLS_FAILURES; i++) {
     const char *reason = clv_tls_failure_reason((clv_tls_failure)i);
-    put_failed(out, "caller", reason, n->now.callers.failed[i]);
-    put_failed(out, "peer", reason, n->now.peers.failed[i]);
+    put_handshake_failure(out, "caller", reason, n->snapshot.callers.failed[i]);
+    put_handshake_failure(out, "peer", reason, n->snapshot.peers.failed[i]);
   }
 }
 
-static void by_reason(clv_metrics_out *out, const char *reason, uint64_t count) {
+static void put_by_reason(clv_metrics_out *out, const char *reason, uint64_t count) {
   clv_metric_sample(out, (double)count, &(clv_metric_label){"reason", reason}, 1);
 }
 
 static void put_refused_calls(clv_metrics_out *out, const void *numbers_of) {
   const worker_numbers *n = numbers_of;
-  by_reason(out, "not_allowed", n->now.calls.denied);
-  by_reason(out, "too_many", n->now.calls.refused_by_limit);
+  put_by_reason(out, "not_allowed", n->snapshot.calls.denied);
+  put_by_reason(out, "too_many", n->snapshot.calls.refused_by_limit);
 }
 
 static void put_refused_sessions(clv_metrics_out *out, const void *numbers_of) {
   static const char *const reasons[REFUSALS] = {"draining", "exists", "quota"};
   const worker_numbers *n = numbers_of;
-  for (int i = 0; i < REFUSALS; i++) by_reason(out, reasons[i], n->refused[i]);
+  for (int i = 0; i < REFUSALS; i++) put_by_reason(out, reasons[i], n->refused[i]);
 }
 
 static void put_reloads(clv_metrics_out *out, const void *numbers_of) {
@@ -276,8 +279,8 @@ static void put_cached(clv_metrics_out *out, const void *numbers_of) {
                     &(clv_metric_label){"direction", "out"}, 1);
 }
 
-static void put_of_devices(clv_metrics_out *out, const worker_numbers *n,
-                           uint64_t (*bytes_of)(const clv_account *a, clv_quota q)) {
+static void put_by_device(clv_metrics_out *out, const worker_numbers *n,
+                          uint64_t (*bytes_of)(const clv_account *a, clv_quota q)) {
   for (uint32_t i = 0; i < n->service->n_devices; i++) {
     const clv_device *d = &n->service->devices[i];
     clv_metric_sample(out, (double)bytes_of(d->account, CLV_QUOTA_BYTES),
@@ -286,11 +289,11 @@ static void put_of_devices(clv_metrics_out *out, const worker_numbers *n,
 }
 
 static void put_devices(clv_metrics_out *out, const void *numbers_of) {
-  put_of_devices(out, numbers_of, clv_account_used);
+  put_by_device(out, numbers_of, clv_account_used);
 }
 
 static void put_device_peaks(clv_metrics_out *out, const void *numbers_of) {
-  put_of_devices(out, numbers_of, clv_account_peak);
+  put_by_device(out, numbers_of, clv_account_peak);
 }
 
 /* Writes the free memory as each device reports it, whichever process uses the rest. */
@@ -388,7 +391,7 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_device_copy_bytes_total", .was = "cleave_worker_moved_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
      .help = "Bytes of values and gradients copied between modules on devices: within a device, "
              "from a peer device, or through the host.",
-     .write = put_moved},
+     .write = put_moved_bytes},
     {.name = "cleave_worker_cached_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
      .help = "Bytes of cache rows: stored on disk (in), and read from it (out).",
      .write = put_cached},
@@ -439,7 +442,7 @@ static const clv_metric table[] = {
 void clv_service_metrics(clv_service *s, uint64_t shed, clv_bytes *ret) {
   CLV_AUTO(numbers_done) worker_numbers n = {0};
   clv_err err;
-  if (numbers_init(&n, s, &err) != CLV_OK || gather(s, shed, &n, &err) != CLV_OK) {
+  if (numbers_init(&n, s, &err) != CLV_OK || gather_numbers(s, shed, &n, &err) != CLV_OK) {
     clv_log(CLV_LOG_WARN, "no metrics: %s", err.text);
     ret->failed = true;
     return;

@@ -8,13 +8,13 @@
 
 #include "worker/service/service_int.h"
 
-enum { SLICE_NS = 1000000 }; /* time slice, of which a wake-up costs a twentieth */
+enum { SLICE_NS = 1000000 }; /* length of a time slice, ns; a wake-up costs a twentieth of it */
 
 uint64_t clv_settings_memory(const clv_worker_settings *at) {
   return at->config->memory_limit == CLV_MEMORY_NONE ? 0 : at->config->memory_limit;
 }
 
-static clv_code new_total(clv_service *s, clv_err *err) {
+static clv_code new_total_account(clv_service *s, clv_err *err) {
   clv_account_options o = {.owner_text = "all sessions of this worker",
                            .key = {[CLV_QUOTA_BYTES] = "memory_limit"},
                            .is_shared = true};
@@ -31,7 +31,7 @@ clv_code clv_service_new_identity_account(clv_service *s, clv_account **ret, clv
   return clv_account_new(&o, ret, err);
 }
 
-static void set_quotas_of(clv_service *s, const clv_allow_spec *a) {
+static void set_member_quotas(clv_service *s, const clv_allow_spec *a) {
   const clv_member *m = clv_service_member(s, a->identity);
   uint64_t sessions = a->sessions ? a->sessions : s->settings->limits.sessions;
   clv_account_set_limit(m->account, CLV_QUOTA_SESSIONS, sessions);
@@ -44,7 +44,7 @@ static void set_quotas_of(clv_service *s, const clv_allow_spec *a) {
 void clv_service_set_quotas(clv_service *s) {
   const clv_worker_config *c = s->settings->config;
   clv_account_set_limit(s->total, CLV_QUOTA_BYTES, clv_settings_memory(s->settings));
-  for (size_t i = 0; i < c->n_allow; i++) set_quotas_of(s, &c->allow[i]);
+  for (size_t i = 0; i < c->n_allow; i++) set_member_quotas(s, &c->allow[i]);
 }
 
 clv_code clv_service_new_session_account(clv_session *s, clv_account **ret, clv_err *err) {
@@ -69,7 +69,7 @@ static clv_code new_scheduler(clv_service *s, clv_err *err) {
 }
 
 clv_code clv_service_open_accounts(clv_service *s, clv_err *err) {
-  CLV_TRY(new_total(s, err));
+  CLV_TRY(new_total_account(s, err));
   CLV_TRY(clv_service_open_devices(s, err));
   return new_scheduler(s, err);
 }

@@ -10,7 +10,8 @@
 enum { TRIM_EVERY_MS = 250 };
 enum { CONNECTION_BYTES = 1 << 20, LEAST_TRANSPORT = 64 << 20 };
 
-static void reflect(void *user, clv_rpc_stream *stream, const clv_iov *pieces, size_t n) {
+static void on_reflection_request(void *user, clv_rpc_stream *stream, const clv_iov *pieces,
+                                  size_t n) {
   (void)user;
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   clv_err err;
@@ -20,7 +21,8 @@ static void reflect(void *user, clv_rpc_stream *stream, const clv_iov *pieces, s
   if (code != CLV_OK) clv_rpc_stream_cancel(stream, code, err.text);
 }
 
-static void reflect_closed(void *user, clv_rpc_stream *stream, clv_code code, const char *text) {
+static void on_reflection_closed(void *user, clv_rpc_stream *stream, clv_code code,
+                                 const char *text) {
   (void)user, (void)stream, (void)code, (void)text;
 }
 
@@ -28,18 +30,19 @@ static clv_code on_stream(void *user, const char *method, const clv_rpc_peer *pe
                           clv_rpc_stream *stream, clv_rpc_stream_events *ret_events, clv_err *err) {
   clv_service *s = user;
   if (strcmp(method, CLV_METHOD_REFLECTION) == 0) {
-    *ret_events = (clv_rpc_stream_events){.on_message = reflect, .on_closed = reflect_closed};
+    *ret_events = (clv_rpc_stream_events){.on_message = on_reflection_request,
+                                          .on_closed = on_reflection_closed};
     return CLV_OK;
   }
   return clv_lane_accept(&s->acceptor, peer, stream, ret_events, err);
 }
 
-static clv_rpc_pem pem_of(const clv_tls_identity *id) {
+static clv_rpc_pem identity_pem(const clv_tls_identity *id) {
   return (clv_rpc_pem){id->ca_pem, id->cert_pem, id->key_pem};
 }
 
-/* Memory for gRPC: a read buffer for each connection, and a few messages of the largest size. At
- * most half of memory_limit, but at least enough for two such messages. */
+/* Returns the memory for gRPC: a read buffer for each connection, and a few messages of the largest
+ * size. At most half of memory_limit, but at least enough for two such messages. */
 size_t clv_service_transport_memory(const clv_worker_config *c) {
   uint64_t most = c->limits.connections * CONNECTION_BYTES + 4 * c->limits.message_bytes;
   uint64_t least = 2 * c->limits.message_bytes + LEAST_TRANSPORT;
@@ -47,24 +50,24 @@ size_t clv_service_transport_memory(const clv_worker_config *c) {
   return (size_t)CLV_MAX(most, least);
 }
 
-static clv_code serve(clv_service *s, clv_err *err) {
+static clv_code start_server(clv_service *s, clv_err *err) {
   static const char *const streams[] = {CLV_METHOD_SESSION, CLV_METHOD_REFLECTION};
   const clv_worker_config *c = s->config;
-  clv_rpc_server_options o = {.listen = c->listen,
+  clv_rpc_server_options o = {.listen_address = c->listen,
                               .pem = s->pem,
                               .limits = {.max_message = c->limits.message_bytes,
                                          .peer_timeout_ms = (unsigned)c->limits.peer_timeout_ms},
                               .user = s,
                               .authorize = clv_service_authorize,
-                              .unary = clv_service_methods,
-                              .n_unary = clv_service_n_methods,
+                              .unary_methods = clv_service_methods,
+                              .n_unary_methods = clv_service_n_methods,
                               .stream_methods = streams,
                               .n_stream_methods = CLV_COUNT(streams),
                               .on_stream = on_stream,
                               .connection = clv_tls_accepted_connection,
-                              .took_call = clv_tls_accepted_call,
-                              .took_message = clv_tls_accepted_message,
-                              .memory = clv_service_transport_memory(c),
+                              .took_call = clv_tls_accepted_on_call,
+                              .took_message = clv_tls_accepted_on_message,
+                              .memory_limit = clv_service_transport_memory(c),
                               .max_calls_per_peer = (unsigned)c->limits.concurrent_calls,
                               .handshake_ms = (unsigned)c->limits.handshake_timeout_ms};
   return clv_rpc_server_new(s->runtime, &o, &s->server, err);
@@ -84,13 +87,13 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_backends *o
   clv_service *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->config = config;
-  s->others = *others;
+  s->other_backends = *others;
   s->runtime = runtime;
   s->acceptor = (clv_lane_acceptor){s, clv_session_find_link};
   s->started_ms = clv_now_ns() / 1000000u;
   pthread_mutex_init(&s->lock, NULL);
   clv_code code = clv_random_bytes(&s->incarnation, sizeof s->incarnation, err);
-  clv_rpc_pem pem = pem_of(identity);
+  clv_rpc_pem pem = identity_pem(identity);
   if (code == CLV_OK) code = clv_service_copy_pem(&pem, &s->pem, err);
   s->certificate_end = identity->not_after;
   if (code == CLV_OK) code = clv_service_open_accounts(s, err);
@@ -101,7 +104,7 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_backends *o
     code = clv_states_open(config->state_dir, &s->states, err);
   if (code == CLV_OK && config->state_dir)
     code = clv_caches_open(config->state_dir, &s->caches, err);
-  if (code == CLV_OK) code = serve(s, err);
+  if (code == CLV_OK) code = start_server(s, err);
   if (code != CLV_OK) {
     clv_service_close(s);
     return code;
@@ -113,10 +116,11 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_backends *o
 unsigned clv_service_port(const clv_service *s) { return clv_rpc_server_port(s->server); }
 
 /* Applies a reload. The steps that can fail come first. Caller holds the lock. */
-static clv_code reload(clv_service *s, const clv_worker_config *config,
-                       const clv_tls_identity *identity, clv_worker_settings *next, clv_err *err) {
+static clv_code apply_reload(clv_service *s, const clv_worker_config *config,
+                             const clv_tls_identity *identity, clv_worker_settings *next,
+                             clv_err *err) {
   CLV_AUTO(clv_service_pem_done) clv_rpc_pem copy = {0};
-  clv_rpc_pem pem = pem_of(identity);
+  clv_rpc_pem pem = identity_pem(identity);
   CLV_TRY(clv_settings_prepare(s, config, err));
   CLV_TRY(clv_service_copy_pem(&pem, &copy, err));
   CLV_TRY(clv_rpc_server_reload(s->server, &copy, err));
@@ -133,23 +137,23 @@ clv_code clv_service_reload(clv_service *s, clv_worker_config **config,
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *next = NULL;
   CLV_TRY(clv_settings_new(*config, &next, err));
   pthread_mutex_lock(&s->lock);
-  clv_code code = reload(s, *config, identity, next, err);
+  clv_code code = apply_reload(s, *config, identity, next, err);
   ++*(code == CLV_OK ? &s->reloads : &s->failed_reloads);
   pthread_mutex_unlock(&s->lock);
   if (code == CLV_OK) next->owned_config = clv_steal(config);
   return code;
 }
 
-/* A session that must end, with a new reference; NULL: none. */
+/* Returns a session that must end, with a new reference, and the reason; NULL: none. */
 static clv_session *find_ended_session(clv_service *s, const char **ret_why) {
   clv_session *found = NULL;
   pthread_mutex_lock(&s->lock);
-  /* read under the lock, so no session in the table was opened later */
+  /* read the time under the lock, so no session in the table was opened later */
   uint64_t now = clv_now_ns() / 1000000u;
   for (uint32_t i = 0; i < s->n_sessions && !found; i++) {
     clv_session *x = s->sessions[i];
     pthread_mutex_lock(&x->lock);
-    bool lapsed = !x->master && now - x->opened_ms > x->settings->config->limits.lease_ms;
+    bool lapsed = !x->master_link && now - x->opened_ms > x->settings->config->limits.lease_ms;
     if (x->is_closing || lapsed) {
       found = clv_session_ref(x);
       *ret_why = x->is_closing ? x->abort_text : "no master attached within the lease";
@@ -160,9 +164,9 @@ static clv_session *find_ended_session(clv_service *s, const char **ret_why) {
   return found;
 }
 
-/* Logs callers without an identity, which rpc counts, because they never reach
- * clv_service_authorize. */
-static void audit_without_identity(clv_service *s) {
+/* Logs how many callers without an identity were refused. rpc counts these callers, because they
+ * never reach clv_service_authorize. */
+static void log_refused_without_identity(clv_service *s) {
   clv_rpc_server_counts c;
   clv_rpc_server_count(s->server, &c);
   const clv_log_source source = {.who = "?", .what = "calls without an identity"};
@@ -175,23 +179,23 @@ static void audit_without_identity(clv_service *s) {
 
 /* Returns memory of ended sessions to the system, because malloc keeps it for threads that may not
  * exist any more. Also clears the cache of generated kernels, whose speed would reveal to the next
- * session the shapes of the others. Not too often, so that opening and closing sessions does not
- * slow the others. */
-static void return_memory(clv_service *s) {
+ * session the shapes of the others. Does nothing within TRIM_EVERY_MS of the last time, so that
+ * opening and closing sessions does not slow down other sessions. */
+static void return_unused_memory(clv_service *s) {
   uint64_t now = clv_now_ns() / 1000000u;
-  if (now - s->memory_trimmed_ms < TRIM_EVERY_MS) return;
-  if (!__atomic_exchange_n(&s->session_freed, false, __ATOMIC_RELAXED)) return;
+  if (now - s->memory_returned_ms < TRIM_EVERY_MS) return;
+  if (!__atomic_exchange_n(&s->has_freed_session, false, __ATOMIC_RELAXED)) return;
   for (uint32_t i = 0; i < s->n_devices; i++) {
     const clv_backend *b = s->devices[i].backend;
-    if (b->trim && clv_service_is_first_of(s, i)) b->trim(b);
+    if (b->trim && clv_service_is_first_with_backend(s, i)) b->trim(b);
   }
   malloc_trim(0);
-  s->memory_trimmed_ms = now;
+  s->memory_returned_ms = now;
 }
 
 void clv_service_tick(clv_service *s) {
   const char *why;
-  audit_without_identity(s);
+  log_refused_without_identity(s);
   clv_log_limited_tick();
   clv_service_evict(s);
   for (clv_session *x; (x = find_ended_session(s, &why)) != NULL; clv_session_unref(x)) {
@@ -199,7 +203,7 @@ void clv_service_tick(clv_service *s) {
     clv_session_close(x, why);
   }
   clv_service_evict_caches(s);
-  return_memory(s);
+  return_unused_memory(s);
 }
 
 void clv_service_count(clv_service *s, unsigned *ret_sessions, unsigned *ret_contexts) {
@@ -216,7 +220,7 @@ void clv_service_count(clv_service *s, unsigned *ret_sessions, unsigned *ret_con
   pthread_mutex_unlock(&s->lock);
 }
 
-static uint32_t open_sessions(clv_service *s) {
+static uint32_t count_sessions(clv_service *s) {
   pthread_mutex_lock(&s->lock);
   uint32_t n = s->n_sessions;
   pthread_mutex_unlock(&s->lock);
@@ -228,7 +232,7 @@ void clv_service_drain(clv_service *s, unsigned deadline_ms) {
   pthread_mutex_lock(&s->lock);
   s->is_draining = true;
   pthread_mutex_unlock(&s->lock);
-  while (open_sessions(s) && clv_now_ns() < until) {
+  while (count_sessions(s) && clv_now_ns() < until) {
     clv_service_tick(s);
     nanosleep(&(struct timespec){0, 50 * 1000 * 1000}, NULL);
   }

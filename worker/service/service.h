@@ -18,7 +18,8 @@
 
 typedef struct clv_service clv_service;
 
-/* Bytes that gRPC may use at this worker for connections, calls and messages in flight. */
+/* Returns the bytes that gRPC may use at this worker for connections, calls and messages in
+ * flight. */
 size_t clv_service_transport_memory(const clv_worker_config *config);
 
 /* Binds config->listen and serves. The caller owns config and `others`; both must outlive the
@@ -27,15 +28,15 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_backends *o
                           const clv_tls_identity *identity, clv_rpc_runtime *runtime,
                           clv_service **ret, clv_err *err) CLV_USE_RESULT;
 
-/* Backend of modules that name no device. */
+/* Returns the backend of modules that name no device. */
 const clv_backend *clv_service_backend(const clv_service *s);
 
 unsigned clv_service_port(const clv_service *s);
 
-/* Number of open sessions and contexts. */
+/* Counts the open sessions and their contexts. */
 void clv_service_count(clv_service *s, unsigned *ret_sessions, unsigned *ret_contexts);
 
-/* Closes sessions whose master has ended or whose lease has expired, and does other periodic work.
+/* Closes sessions whose master has left or whose lease has expired, and does other periodic work.
  * Call a few times a second. */
 void clv_service_tick(clv_service *s);
 
@@ -51,8 +52,8 @@ void clv_service_reload_failed(clv_service *s);
 /* True if the service accepts new sessions; otherwise appends the reason to *ret, as a line. Any
  * thread. */
 bool clv_service_is_ready(clv_service *s, clv_bytes *ret);
-/* Appends the metrics as text for Prometheus. shed: connections closed for want of descriptors. Any
- * thread. */
+/* Appends the metrics as text for Prometheus. shed: number of connections closed for want of
+ * descriptors or connections. Any thread. */
 void clv_service_metrics(clv_service *s, uint64_t shed, clv_bytes *ret);
 
 /* Refuses new sessions, and waits until the open ones are closed or deadline_ms is over. BLOCKS. */

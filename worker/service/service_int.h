@@ -27,21 +27,23 @@ typedef struct clv_peer_link {
   clv_link *link;
 } clv_peer_link;
 
-/* Counters of sessions; they only grow. */
+/* Counters of the work done for sessions. They only grow. */
 typedef struct clv_work_counts {
   uint64_t forwards, backwards, steps, compute_ns, idle_ns, share_ns, wakes;
   uint64_t replays, not_recorded;                /* as in clv_module_counts */
-  uint64_t device_bytes, peer_bytes, host_bytes; /* see clv_module_counts */
+  uint64_t device_bytes, peer_bytes, host_bytes; /* as in clv_module_counts */
 } clv_work_counts;
 
+/* Counters of an edge: of all links to the master, or of all links to one peer. */
 typedef struct clv_edge_counts {
-  uint64_t in, out; /* bytes */
+  uint64_t in, out; /* bytes received and sent */
   uint64_t messages_in, messages_out;
 } clv_edge_counts;
 
+/* Counters of an edge, summed over all ended sessions. */
 typedef struct clv_edge_total {
   char *peer; /* name of the peer; "": the master */
-  clv_edge_counts ended;
+  clv_edge_counts ended_counts;
 } clv_edge_total;
 
 /* The settings that a reload may change. A reference-counted snapshot. */
@@ -58,67 +60,68 @@ enum { MAX_CPU_DEVICES = 8, MAX_OTHER_DEVICES = 16, MAX_DEVICES = 25 };
 typedef struct clv_member {
   char *identity;
   clv_account *account;
-  size_t tenant; /* index in the scheduler */
+  size_t tenant; /* number of the identity's tenant in the scheduler */
   /* receive window granted by its last Hello, bytes; under the service's lock, as are the fields
    * below */
   uint64_t credit;
-  clv_last_error last_error; /* last error of a call or session of the identity */
-  clv_work_counts ended;     /* counters of its ended sessions */
+  clv_last_error last_error;    /* last error of a call or session of the identity */
+  clv_work_counts ended_counts; /* counters of the ended sessions of the identity */
 } clv_member;
 
 struct clv_session {
   clv_service *service;
-  clv_worker_settings *settings; /* settings when it was opened */
+  clv_worker_settings *settings; /* newest settings when the session was opened */
   int refs;                      /* references: the table, each link, each handler at work */
   clv_wire_id id;
   uint64_t epoch, opened_ms;
-  uint64_t send_credit;                /* initial send window towards the owner, bytes */
-  clv_member *member;                  /* the owner */
-  clv_account *on_device[MAX_DEVICES]; /* its account below that of each device */
+  uint64_t send_credit;                      /* initial send window towards the owner, bytes */
+  clv_member *member;                        /* identity that opened the session */
+  clv_account *device_accounts[MAX_DEVICES]; /* account of the session below that of each device */
   char owner[CLV_WIRE_URI + 1], name[CLV_WIRE_NAME + 1];
   char **peers; /* identities of peers that may attach */
   uint32_t n_peers;
-  clv_wire_limits granted;
+  clv_wire_limits granted_limits;
   uint32_t reference_lease_ms;
-  unsigned threads; /* most threads of one of its modules; under the service's lock */
+  /* threads of the session's module with the most; under the service's lock */
+  unsigned max_module_threads;
 
-  pthread_mutex_t loading; /* held during a LoadModule; taken before `lock` */
-  pthread_mutex_t lock;    /* protects links and the creation of the node */
+  pthread_mutex_t loading_lock; /* held during a LoadModule; taken before `lock` */
+  pthread_mutex_t lock;         /* guards the links, is_closing and the creation of the node */
   clv_pool *pool;
   clv_share *share;
   clv_session_node *node; /* NULL before the first LoadModule */
-  pthread_t compute;
+  pthread_t compute_thread;
   bool has_compute_thread;
-  clv_link *master;
+  clv_link *master_link;
   clv_peer_link out[MAX_PEER_LINKS], in[MAX_PEER_LINKS];
   uint32_t n_out, n_in;
-  clv_last_error last_error; /* last error, apart from the node's; under lock */
-  /* the next tick closes it because the master's link has ended, or it is being closed */
+  clv_last_error last_error; /* last error, apart from those that the node records; under `lock` */
+  /* the session is being closed, or the next tick closes it because the master's link has ended */
   bool is_closing;
-  /* work already added to the service's totals; edges_in_totals likewise; under the service's
-   * lock */
+  /* work that the service's totals already include; edges_in_totals likewise; both under the
+   * service's lock */
   clv_work_counts counts_in_totals;
   clv_edge_counts *edges_in_totals;
   char abort_text[CLV_ERR_TEXT];
-  /* an identity in it is no longer allowed; used by clv_service_tick alone, as are the eviction
-   * fields */
+  /* an identity of the session is no longer allowed; for clv_service_tick alone, as are the fields
+   * below */
   bool eviction_pending;
-  uint64_t abort_sent_ms; /* time of the ABORT to its master; 0: not sent */
-  /* start of the eviction, and the step count at that time */
+  uint64_t abort_sent_ms; /* time of the ABORT to the session's master; 0: not sent */
+  /* start of the eviction, and the session's step count at that time */
   uint64_t eviction_began_ms, eviction_steps;
 };
 
 typedef struct clv_device {
   char name[24];
   const clv_backend *backend;
-  clv_account *account; /* charged with memory of modules */
-  size_t total;         /* bytes of device memory; 0: uses host memory */
+  clv_account *account; /* account that is charged with the memory of modules */
+  size_t memory_bytes;  /* bytes of device memory; 0: the device uses host memory */
 } clv_device;
 
 struct clv_service {
-  /* configuration of the start, for settings that a reload cannot change */
+  /* configuration at the start, for settings that a reload cannot change */
   const clv_worker_config *config;
-  clv_worker_settings *settings; /* newest settings; under lock */
+  clv_worker_settings *settings; /* newest settings; under `lock` */
   clv_rpc_runtime *runtime;
   clv_rpc_server *server;
   clv_rpc_pem pem; /* credentials for dialling peers; owned copies */
@@ -128,30 +131,31 @@ struct clv_service {
   /* refused callers without an identity that are logged already */
   uint64_t n_refused_without_identity;
   clv_account *total;
-  clv_backends others;             /* backends other than the processor */
+  clv_backends other_backends;     /* backends other than the processor */
   clv_device devices[MAX_DEVICES]; /* the first is used for modules that name no device */
   uint32_t n_devices;
   clv_member **members; /* the table is under lock; members stay until the service is closed */
   size_t n_members;
   clv_fair_scheduler *scheduler;
   clv_epochs *epochs;
-  clv_states *states; /* NULL: no state_dir */
-  clv_caches *caches; /* NULL: no state_dir */
+  clv_states *states; /* files of state; NULL: worker.yaml has no state_dir */
+  clv_caches *caches; /* caches of rows; NULL: worker.yaml has no state_dir */
   clv_bases *bases;   /* shared tensors of all sessions */
-  /* time of the last eviction of expired caches; clv_service_tick alone */
+  /* time of the last eviction of expired caches; for clv_service_tick alone */
   uint64_t caches_swept_ms;
   uint64_t cached_in, cached_out; /* bytes of rows stored in and read from caches; atomic */
   /* a session was freed since memory was last returned to the system; atomic */
-  bool session_freed;
-  uint64_t memory_trimmed_ms; /* time of the last return; clv_service_tick alone */
+  bool has_freed_session;
+  /* time when memory was last returned to the system; for clv_service_tick alone */
+  uint64_t memory_returned_ms;
   bool is_draining;
   int64_t certificate_end;
-  clv_last_error last_error; /* last error of any identity */
+  clv_last_error last_error; /* newest last error of all identities */
   /* protects the tables, pem, is_draining, certificate_end and last errors */
   pthread_mutex_t lock;
   clv_session *sessions[MAX_SESSIONS];
   uint32_t n_sessions;
-  /* For metrics; under lock. */
+  /* Counters for metrics; under `lock`. */
   uint64_t reloads, failed_reloads, refused[REFUSALS];
   clv_edge_total **edges; /* edges to the master and to all peers that are or were in worker.yaml */
   size_t n_edges;
@@ -164,52 +168,58 @@ clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char 
                                clv_err *err);
 /* Copies the credentials in use, for dialling, because a reload may replace them meanwhile. */
 clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) CLV_USE_RESULT;
-/* Replaces *ret by a copy, and frees the old one. Without memory *ret stays as it is. */
+/* Replaces *ret by a copy, and frees the old text. CLV_EXHAUSTED: *ret is unchanged. */
 clv_code clv_service_copy_pem(const clv_rpc_pem *from, clv_rpc_pem *ret,
                               clv_err *err) CLV_USE_RESULT;
 void clv_service_pem_done(clv_rpc_pem *pem);
-/* Bytes of tensors that may be in flight to `uri`, as granted by its last Hello. */
+/* Set and return the receive window that the last Hello of `uri` granted: bytes of tensors that may
+ * be in flight to it. */
 void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes);
 uint64_t clv_service_credit(clv_service *s, const char *uri);
 
-/* settings.c */
+/* ---- settings.c ------------------------------------------------------------------------------ */
+
 clv_code clv_settings_new(const clv_worker_config *config, clv_worker_settings **ret,
                           clv_err *err) CLV_USE_RESULT;
 clv_worker_settings *clv_settings_ref(clv_worker_settings *s);
 void clv_settings_unref(clv_worker_settings *s); /* NULL is allowed */
 void clv_settings_unrefp(clv_worker_settings **s);
-/* newest settings, with a new reference */
+/* returns the newest settings, with a new reference */
 clv_worker_settings *clv_service_settings(clv_service *s);
-/* The entry of an identity in `allow`, or NULL. */
+/* Returns the entry of an identity in `allow`; NULL: none. */
 const clv_allow_spec *clv_settings_allowed(const clv_worker_settings *s, const char *uri);
-/* The member or edge of a name; NULL: none. Caller holds the service's lock, also for the functions
- * below. */
+/* Return the member or the edge of a name; NULL: none. Caller holds the service's lock. */
 clv_member *clv_service_member(clv_service *s, const char *uri);
 clv_edge_total *clv_service_edge(clv_service *s, const char *peer);
-/* Makes members and edges for all names in `c`. clv_settings_swap then cannot fail. */
+/* Makes members and edges for all names in `c`, so that clv_settings_swap cannot fail. Caller holds
+ * the service's lock, unless the service is being opened. */
 clv_code clv_settings_prepare(clv_service *s, const clv_worker_config *c,
                               clv_err *err) CLV_USE_RESULT;
-/* takes the caller's reference */
+/* Makes `next` the newest settings, and takes the caller's reference. */
 void clv_settings_swap(clv_service *v, clv_worker_settings *next);
 void clv_settings_done(clv_service *s);
 
-/* eviction.c */
+/* ---- eviction.c ------------------------------------------------------------------------------ */
+
 /* Ends sessions with an identity that is no longer allowed, at a step boundary or within a
  * minute. */
 void clv_service_evict(clv_service *s);
 
-/* devices.c */
+/* ---- devices.c ------------------------------------------------------------------------------- */
+
 clv_code clv_service_open_devices(clv_service *s, clv_err *err) CLV_USE_RESULT;
 void clv_service_close_devices(clv_service *s);
 clv_code clv_service_find_device(const clv_service *s, const char *name, const clv_device **ret,
                                  clv_err *err) CLV_USE_RESULT;
-/* True if no device before number i has its backend; cpu and cpu:1 share one. */
-bool clv_service_is_first_of(const clv_service *s, uint32_t i);
+/* True if device number i is the first one with its backend: cpu and cpu:1 share a backend. */
+bool clv_service_is_first_with_backend(const clv_service *s, uint32_t i);
 
-/* quotas.c */
+/* ---- quotas.c -------------------------------------------------------------------------------- */
+
 clv_code clv_service_open_accounts(clv_service *s, clv_err *err) CLV_USE_RESULT;
 void clv_service_close_accounts(clv_service *s);
-uint64_t clv_settings_memory(const clv_worker_settings *at); /* memory_limit in bytes; 0: none */
+/* returns memory_limit in bytes; 0: none */
+uint64_t clv_settings_memory(const clv_worker_settings *at);
 clv_code clv_service_new_identity_account(clv_service *s, clv_account **ret,
                                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_service_new_session_account(clv_session *s, clv_account **ret,
@@ -219,7 +229,8 @@ clv_code clv_service_new_device_accounts(clv_session *s, clv_err *err) CLV_USE_R
 /* Sets the quotas of identities by the newest settings. Caller holds the service's lock. */
 void clv_service_set_quotas(clv_service *s);
 
-/* sessions.c */
+/* ---- sessions.c ------------------------------------------------------------------------------ */
+
 clv_code clv_session_open(clv_service *s, const char *uri, const clv_wire_open_request *request,
                           clv_wire_limits *ret_granted, clv_err *err) CLV_USE_RESULT;
 /* Returns a session with a new reference, if `uri` owns it and the epoch is right. A session of
@@ -236,7 +247,8 @@ void clv_session_note_threads(clv_session *s, unsigned threads);
  * line. BLOCKS. */
 void clv_session_close(clv_session *s, const char *reason);
 
-/* session_links.c */
+/* ---- session_links.c ------------------------------------------------------------------------- */
+
 /* Sends ABORT to the master with the reason why the session cannot continue; place: the lost peer,
  * or "". */
 void clv_session_abort(clv_session *s, clv_code code, const char *why, const char *place);
@@ -246,7 +258,8 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
 void clv_session_set_node_links(clv_session *s);
 clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) CLV_USE_RESULT;
 
-/* snapshot.c */
+/* ---- last_error.c ---------------------------------------------------------------------------- */
+
 void clv_session_set_last_error(clv_session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
 /* Logs a line, and makes it the last error of the session and of its owner. */
 void clv_session_log_error(clv_session *s, const char *fmt, ...) CLV_PRINTF(2, 3);
@@ -254,29 +267,31 @@ void clv_session_log_error(clv_session *s, const char *fmt, ...) CLV_PRINTF(2, 3
  * exists. */
 void clv_session_keep_last_error(clv_session *s, const char *reason);
 
-/* totals.c */
-/* Index in an array of edges [CLV_EDGES]: 0 for the master (""), 1.. for the peers of worker.yaml
- * in order, and last all other peers. */
+/* ---- totals.c -------------------------------------------------------------------------------- */
+
+/* Length of an array of edges. Index 0 is the master (""), 1.. are the peers of worker.yaml in
+ * order, and the last one is all other peers. */
 #define CLV_EDGES(config) (2 + (config)->n_peers)
 size_t clv_edge_index(const clv_worker_config *c, const char *peer);
 clv_refusal clv_refusal_of(clv_code code);
 clv_code clv_session_count_totals_init(clv_session *s, clv_err *err) CLV_USE_RESULT;
-/* Adds the session's counters to the totals, as far as not added yet. Caller holds the service's
- * lock. */
+/* Adds the session's counters to the totals, as far as they are not included yet. Caller holds the
+ * service's lock. */
 void clv_session_count_totals(clv_session *s);
 /* Adds the session's counters that are not in the totals yet to *w and edges [CLV_EDGES(c)]. */
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
                           clv_edge_counts *edges);
 
-/* artifact.c. Loads the artifact of the message into its module. backend: that of the device, of
- * which the module's is a branch. */
+/* Loads the artifact that a LoadModule names into its module. backend: that of the device; the
+ * module has a branch of it. (artifact.c) */
 clv_code clv_session_load_artifact(clv_session *s, const clv_wire_load_request *request,
                                    const clv_backend *backend, const clv_cancel_hook *waiter,
                                    clv_module *module, clv_err *err) CLV_USE_RESULT;
 
-/* load_module.c */
-/* Makes the module of a message and charges it to the pool; it does not keep the message. node:
- * node of modules to which it may be tied; NULL: none yet. */
+/* ---- load_module.c --------------------------------------------------------------------------- */
+
+/* Makes the module that a LoadModule describes and charges it to the pool; keeps no pointer to the
+ * request. node: the node whose modules may share parameters with it; NULL: none yet. */
 clv_code clv_load_make_module(const clv_wire_load_request *request, const clv_device *device,
                               clv_session_node *node, clv_pool *pool, const clv_cancel_hook *waiter,
                               clv_module **ret, clv_err *err) CLV_USE_RESULT;
@@ -284,38 +299,42 @@ clv_code clv_load_make_module(const clv_wire_load_request *request, const clv_de
 clv_code clv_load_describe_module(clv_module *module, const clv_cancel_hook *waiter,
                                   clv_wire_load_reply *reply, clv_err *err) CLV_USE_RESULT;
 
-/* states.c. Callbacks for files of state; zeroed without a state_dir. */
+/* Returns the callbacks for files of state; zeroed without a state_dir. (states.c) */
 clv_state_files clv_session_files(clv_session *s);
 
-/* caches.c. Callbacks for caches; zeroed without a state_dir. */
+/* Returns the callbacks for caches; zeroed without a state_dir. (caches.c) */
 clv_row_caches clv_session_caches(clv_session *s);
-/* Handles the method Cached; tells if an identity may have caches; deletes expired caches. */
+/* clv_service_on_cached handles the method Cached. clv_service_has_caches_for tells whether an
+ * identity may have caches. clv_service_evict_caches deletes expired caches. */
 clv_code clv_service_on_cached(void *user, const clv_rpc_peer *peer, const clv_iov *request,
                                size_t n, clv_bytes *reply, clv_err *err) CLV_USE_RESULT;
 bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings *now,
                                 const char *uri);
 void clv_service_evict_caches(clv_service *s);
 
-/* load.c */
-/* Loads a module. gone: atomic, true when the caller has left. *ret: the encoded reply; the names
- * in *reply must not be read afterwards. */
+/* ---- load.c ---------------------------------------------------------------------------------- */
+
+/* Loads a module. gone: atomic, true when the caller has left. *ret: the encoded reply; do not read
+ * the names in *reply afterwards. */
 clv_code clv_session_load(clv_session *s, const clv_wire_load_request *request, const bool *gone,
                           clv_wire_load_reply *reply, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
-/* snapshot.c: reading */
+/* ---- snapshot.c ------------------------------------------------------------------------------ */
+
 /* All numbers of the worker, its sessions, their modules and links at one moment. Status and
  * metrics are made from it. */
 typedef struct clv_service_snapshot {
-  /* the answer of Status; its texts are valid as long as the snapshot */
+  /* the reply to Status; its texts are valid as long as the snapshot */
   clv_wire_status_reply status;
   clv_rpc_server_counts calls;
   clv_tls_handshakes callers, peers;  /* handshakes with callers, and with dialled peers */
   struct clv_snapshot_memory *memory; /* private */
 } clv_service_snapshot;
 
-/* Takes a snapshot. viewer: identity that will see it: an observer sees all sessions, others their
- * own; NULL: all sessions. only: one session, or NULL. Any thread except rpc's queue threads. Also
- * starts a round-trip measurement on links, for the next snapshot. */
+/* Takes a snapshot. viewer: identity that will read it. An observer sees all sessions, another
+ * identity its own; NULL: all sessions. only: id of the one session to read; NULL: all. Any thread
+ * except rpc's queue threads. Also starts a round-trip measurement on links, for the next
+ * snapshot. */
 clv_code clv_service_snapshot_take(clv_service *s, const char *viewer, const clv_wire_id *only,
                                    clv_service_snapshot *ret, clv_err *err) CLV_USE_RESULT;
 void clv_service_snapshot_done(clv_service_snapshot *snapshot); /* for CLV_AUTO; {0} is allowed */

@@ -21,7 +21,7 @@ static void refuse_early(clv_session *s, clv_link *link, const clv_frame *reques
     clv_log(CLV_LOG_DEBUG, "session %s: %s", s->name, err.text);
 }
 
-static void link_packet(void *user, clv_link *link, clv_packet *p) {
+static void on_packet(void *user, clv_link *link, clv_packet *p) {
   clv_session *s = user;
   pthread_mutex_lock(&s->lock);
   bool gone = s->is_closing;
@@ -35,7 +35,7 @@ static void link_packet(void *user, clv_link *link, clv_packet *p) {
   clv_packet_free(p);
 }
 
-static void master_closed(void *user, clv_link *link, clv_code code, const char *text) {
+static void on_master_closed(void *user, clv_link *link, clv_code code, const char *text) {
   clv_session *s = user;
   (void)link;
   pthread_mutex_lock(&s->lock);
@@ -48,7 +48,7 @@ static void master_closed(void *user, clv_link *link, clv_code code, const char 
 
 void clv_session_abort(clv_session *s, clv_code code, const char *why, const char *place) {
   pthread_mutex_lock(&s->lock);
-  clv_link *master = s->master && !s->is_closing ? clv_link_ref(s->master) : NULL;
+  clv_link *master = s->master_link && !s->is_closing ? clv_link_ref(s->master_link) : NULL;
   pthread_mutex_unlock(&s->lock);
   clv_packet *p;
   clv_err err;
@@ -62,7 +62,7 @@ void clv_session_abort(clv_session *s, clv_code code, const char *why, const cha
 }
 
 /* Reports a lost peer to the master, which decides what to do. */
-static void peer_closed(void *user, clv_link *link, clv_code code, const char *text) {
+static void on_peer_closed(void *user, clv_link *link, clv_code code, const char *text) {
   clv_session *s = user;
   char why[CLV_ERR_TEXT];
   snprintf(why, sizeof why, "the link to %s ended: %.200s", clv_link_peer(link), text);
@@ -70,32 +70,34 @@ static void peer_closed(void *user, clv_link *link, clv_code code, const char *t
   clv_session_unref(s);
 }
 
-static clv_link_options link_options(clv_session *s, const char *peer, uint64_t send_credit,
-                                     void (*closed)(void *, clv_link *, clv_code, const char *)) {
+static clv_link_options make_link_options(clv_session *s, const char *peer, uint64_t send_credit,
+                                          void (*closed)(void *, clv_link *, clv_code,
+                                                         const char *)) {
   return (clv_link_options){.peer_name = peer,
                             .pool = s->pool,
-                            .accept = s->granted,
+                            .accept_limits = s->granted_limits,
                             .send_credit = send_credit,
                             .quota_fails_packet = true,
-                            .events = {.user = s, .on_packet = link_packet, .on_closed = closed}};
+                            .events = {.user = s, .on_packet = on_packet, .on_closed = closed}};
 }
 
-/* The entry in `peers` of an identity, or NULL. */
-static const clv_remote_spec *peer_by_uri(const clv_session *s, const char *uri) {
+/* Returns the entry of an identity in `peers`; NULL: none. */
+static const clv_remote_spec *find_peer_by_uri(const clv_session *s, const char *uri) {
   const clv_worker_config *c = s->settings->config;
   for (size_t i = 0; i < c->n_peers; i++)
     if (strcmp(c->peers[i].identity, uri) == 0) return &c->peers[i];
   return NULL;
 }
 
-static clv_link *find_peer(const clv_peer_link *list, uint32_t n, const char *name) {
+static clv_link *find_peer_link(const clv_peer_link *list, uint32_t n, const char *name) {
   for (uint32_t i = 0; i < n; i++)
     if (strcmp(list[i].name, name) == 0) return list[i].link;
   return NULL;
 }
 
-/* Gives the node the links to peers by name. A link that this worker dialled is preferred. */
-static void name_peers(clv_session *s) {
+/* Passes the links to peers to the node, by the peer's name. A link that this worker dialled is
+ * preferred. */
+static void pass_peers_to_node(clv_session *s) {
   clv_err err;
   const clv_log_source source = {.who = s->owner, .what = "errors of sessions"};
   for (uint32_t i = 0; i < s->n_in + s->n_out; i++) {
@@ -107,35 +109,35 @@ static void name_peers(clv_session *s) {
 
 void clv_session_set_node_links(clv_session *s) {
   if (!s->node) return;
-  clv_node_set_master(s->node, s->master);
-  name_peers(s);
+  clv_node_set_master(s->node, s->master_link);
+  pass_peers_to_node(s);
 }
 
-static clv_code master_link(clv_session *s, clv_link **ret, clv_err *err) {
-  if (s->master) {
-    *ret = clv_link_ref(s->master);
+static clv_code get_master_link(clv_session *s, clv_link **ret, clv_err *err) {
+  if (s->master_link) {
+    *ret = clv_link_ref(s->master_link);
     return CLV_OK;
   }
-  clv_link_options o = link_options(s, "the master", s->send_credit, master_closed);
-  CLV_TRY(clv_link_new(&o, &s->master, err));
+  clv_link_options o = make_link_options(s, "the master", s->send_credit, on_master_closed);
+  CLV_TRY(clv_link_new(&o, &s->master_link, err));
   clv_session_ref(s);
   clv_session_set_node_links(s);
-  *ret = clv_link_ref(s->master);
+  *ret = clv_link_ref(s->master_link);
   return CLV_OK;
 }
 
-static clv_code peer_in_link(clv_session *s, const char *uri, uint64_t credit, clv_link **ret,
-                             clv_err *err) {
-  const clv_remote_spec *peer = peer_by_uri(s, uri);
+static clv_code get_accepted_peer_link(clv_session *s, const char *uri, uint64_t credit,
+                                       clv_link **ret, clv_err *err) {
+  const clv_remote_spec *peer = find_peer_by_uri(s, uri);
   bool invited = false;
   for (uint32_t i = 0; i < s->n_peers; i++) invited |= strcmp(s->peers[i], uri) == 0;
   if (!peer || !invited) return clv_fail(err, CLV_NOT_FOUND, "no such session");
-  clv_link *link = find_peer(s->in, s->n_in, peer->name);
+  clv_link *link = find_peer_link(s->in, s->n_in, peer->name);
   if (!link) {
     if (s->n_in == MAX_PEER_LINKS)
       return clv_fail(err, CLV_EXHAUSTED,
                       "the session has links to 16 peers, the most it can have");
-    clv_link_options o = link_options(s, peer->name, credit, peer_closed);
+    clv_link_options o = make_link_options(s, peer->name, credit, on_peer_closed);
     CLV_TRY(clv_link_new(&o, &link, err));
     clv_session_ref(s);
     snprintf(s->in[s->n_in].name, sizeof s->in[0].name, "%s", peer->name);
@@ -151,7 +153,8 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
   clv_service *v = user;
   if (memcmp(&attach->attach.incarnation, &v->incarnation, sizeof v->incarnation) != 0 &&
       attach->attach.role == CLV_ATTACH_MASTER)
-    return clv_fail(err, CLV_ABORTED, "the worker has been restarted since HELLO");
+    return clv_fail(err, CLV_ABORTED,
+                    "the worker has been restarted since the master's Hello: open a new session");
   /* A peer names the owner of its session. Otherwise another identity that opened a session of the
    * same id at the peer could send into this session. */
   const char *owner = attach->attach.role == CLV_ATTACH_PEER ? attach->attach.owner : uri;
@@ -161,8 +164,8 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
   pthread_mutex_lock(&s->lock);
   clv_code code = s->is_closing ? clv_fail(err, CLV_NOT_FOUND, "no such session")
                   : attach->attach.role == CLV_ATTACH_MASTER
-                      ? master_link(s, ret, err)
-                      : peer_in_link(s, uri, credit, ret, err);
+                      ? get_master_link(s, ret, err)
+                      : get_accepted_peer_link(s, uri, credit, ret, err);
   pthread_mutex_unlock(&s->lock);
   return code;
 }
@@ -193,10 +196,11 @@ static clv_code send_hello(clv_session *s, const clv_remote_spec *peer, const cl
   return CLV_OK;
 }
 
-static clv_code open_peer(clv_session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
-                          clv_link **ret, clv_err *err) {
+static clv_code dial_peer_link(clv_session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
+                               clv_link **ret, clv_err *err) {
   clv_service *v = s->service;
-  clv_link_options o = link_options(s, peer->name, 0, peer_closed); /* ATTACHED sets the window */
+  clv_link_options o =
+      make_link_options(s, peer->name, 0, on_peer_closed); /* ATTACHED sets the window */
   clv_link_dial d = {.address = peer->address,
                      .identity = peer->identity,
                      .pem = *pem,
@@ -223,7 +227,7 @@ clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) {
                     "no peer '%s' in this worker's peers; add it or use transfer: via_master",
                     name);
   pthread_mutex_lock(&s->lock);
-  bool known = find_peer(s->out, s->n_out, name) != NULL, full = s->n_out == MAX_PEER_LINKS;
+  bool known = find_peer_link(s->out, s->n_out, name) != NULL, full = s->n_out == MAX_PEER_LINKS;
   pthread_mutex_unlock(&s->lock);
   if (known) return CLV_OK;
   if (full)
@@ -231,7 +235,7 @@ clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) {
   clv_link *link;
   clv_rpc_pem pem;
   CLV_TRY(clv_service_pem(v, &pem, err));
-  clv_code code = open_peer(s, peer, &pem, &link, err);
+  clv_code code = dial_peer_link(s, peer, &pem, &link, err);
   clv_service_pem_done(&pem);
   if (code != CLV_OK) return clv_err_prefix(err, "peer %s at its address", name);
   pthread_mutex_lock(&s->lock);

@@ -20,11 +20,11 @@ void clv_session_unref(clv_session *s) {
   free(s->peers);
   free(s->edges_in_totals);
   clv_pool_unref(s->pool);
-  for (int i = 0; i < MAX_DEVICES; i++) clv_account_unref(s->on_device[i]);
+  for (int i = 0; i < MAX_DEVICES; i++) clv_account_unref(s->device_accounts[i]);
   clv_settings_unref(s->settings);
-  __atomic_store_n(&s->service->session_freed, true, __ATOMIC_RELAXED);
+  __atomic_store_n(&s->service->has_freed_session, true, __ATOMIC_RELAXED);
   pthread_mutex_destroy(&s->lock);
-  pthread_mutex_destroy(&s->loading);
+  pthread_mutex_destroy(&s->loading_lock);
   free(s);
 }
 
@@ -33,7 +33,7 @@ void clv_session_unrefp(clv_session **s) {
   *s = NULL;
 }
 
-static void add_counts(clv_link *link, clv_wire_close_reply *ret) {
+static void add_link_bytes(clv_link *link, clv_wire_close_reply *ret) {
   clv_link_counts c;
   if (!link) return;
   clv_link_count(link, &c);
@@ -44,9 +44,9 @@ static void add_counts(clv_link *link, clv_wire_close_reply *ret) {
 void clv_session_get_counts(clv_session *s, clv_wire_close_reply *ret) {
   *ret = (clv_wire_close_reply){0};
   pthread_mutex_lock(&s->lock);
-  add_counts(s->master, ret);
-  for (uint32_t i = 0; i < s->n_out; i++) add_counts(s->out[i].link, ret);
-  for (uint32_t i = 0; i < s->n_in; i++) add_counts(s->in[i].link, ret);
+  add_link_bytes(s->master_link, ret);
+  for (uint32_t i = 0; i < s->n_out; i++) add_link_bytes(s->out[i].link, ret);
+  for (uint32_t i = 0; i < s->n_in; i++) add_link_bytes(s->in[i].link, ret);
   clv_module_counts c = {0};
   if (s->node) clv_node_count_work(s->node, &c);
   ret->forwards = c.forwards;
@@ -54,14 +54,14 @@ void clv_session_get_counts(clv_session *s, clv_wire_close_reply *ret) {
   pthread_mutex_unlock(&s->lock);
 }
 
-static void drop_links(clv_session *s) {
+static void close_links(clv_session *s) {
   clv_link *links[1 + 2 * MAX_PEER_LINKS];
   uint32_t n = 0;
   pthread_mutex_lock(&s->lock);
-  if (s->master) links[n++] = s->master;
+  if (s->master_link) links[n++] = s->master_link;
   for (uint32_t i = 0; i < s->n_out; i++) links[n++] = s->out[i].link;
   for (uint32_t i = 0; i < s->n_in; i++) links[n++] = s->in[i].link;
-  s->master = NULL;
+  s->master_link = NULL;
   s->n_out = s->n_in = 0;
   if (s->node) {
     clv_node_set_master(s->node, NULL);
@@ -77,16 +77,17 @@ static void drop_links(clv_session *s) {
 /* Lets queue threads poll if each session's threads leave them a core. The sum over sessions does
  * not matter: rpc polls only while no session computes, and an idle session must not cost the
  * others latency. Caller holds the service's lock. */
-static void set_spin(clv_service *v) {
+static void update_spin(clv_service *v) {
   unsigned threads = 0;
-  for (uint32_t i = 0; i < v->n_sessions; i++) threads = CLV_MAX(threads, v->sessions[i]->threads);
+  for (uint32_t i = 0; i < v->n_sessions; i++)
+    threads = CLV_MAX(threads, v->sessions[i]->max_module_threads);
   clv_rpc_runtime_set_spin(v->runtime, threads ? clv_spin_us(threads) : 0);
 }
 
 void clv_session_note_threads(clv_session *s, unsigned threads) {
   pthread_mutex_lock(&s->service->lock);
-  s->threads = CLV_MAX(s->threads, threads);
-  set_spin(s->service);
+  s->max_module_threads = CLV_MAX(s->max_module_threads, threads);
+  update_spin(s->service);
   pthread_mutex_unlock(&s->service->lock);
 }
 
@@ -101,23 +102,23 @@ void clv_session_close(clv_session *s, const char *reason) {
     clv_session_count_totals(s);
     mine = true;
   }
-  set_spin(v);
+  update_spin(v);
   pthread_mutex_unlock(&v->lock);
   if (!mine) return; /* another thread is closing it */
   clv_account_discharge(s->member->account, CLV_QUOTA_SESSIONS, 1);
   pthread_mutex_lock(&s->lock);
-  /* a running LoadModule starts no thread now, and no link attaches */
+  /* from here on a running LoadModule starts no thread, and no link attaches */
   s->is_closing = true;
   pthread_mutex_unlock(&s->lock);
   clv_wire_close_reply c;
   clv_session_get_counts(s, &c);
   clv_session_keep_last_error(s, reason);
   if (s->node) clv_node_stop(s->node);
-  if (s->has_compute_thread) pthread_join(s->compute, NULL);
+  if (s->has_compute_thread) pthread_join(s->compute_thread, NULL);
   pthread_mutex_lock(&v->lock);
   clv_session_count_totals(s);
   pthread_mutex_unlock(&v->lock);
-  drop_links(s);
+  close_links(s);
   const clv_log_source source = {s->owner, "sessions closed",
                                  (unsigned)s->settings->config->log.lines};
   clv_log_limited(CLV_LOG_INFO, "audit", &source,
@@ -131,7 +132,7 @@ void clv_session_close(clv_session *s, const char *reason) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool is_named(const clv_session *s, const clv_wire_id *id, const char *owner) {
+static bool has_id_and_owner(const clv_session *s, const clv_wire_id *id, const char *owner) {
   return memcmp(&s->id, id, sizeof *id) == 0 && strcmp(s->owner, owner) == 0;
 }
 
@@ -146,16 +147,16 @@ static clv_code check_lease(const clv_session *s, clv_err *err) {
                   (double)s->reference_lease_ms / 1e3, (double)most_ms / 1e3);
 }
 
-/* Adds a session to the table. A session of another identity with the same id does not count.
- * Caller holds the service's lock. */
-static clv_code admit(clv_service *v, clv_session *s, clv_err *err) {
+/* Adds a session to the table. Another identity's session may have the same id. Caller holds the
+ * service's lock. */
+static clv_code add_to_table(clv_service *v, clv_session *s, clv_err *err) {
   if (v->is_draining)
     return clv_fail(err, CLV_UNAVAILABLE,
                     "this worker is draining: it takes no new sessions until it "
                     "has been started again");
   for (uint32_t i = 0; i < v->n_sessions; i++)
-    if (is_named(v->sessions[i], &s->id, s->owner))
-      return clv_fail(err, CLV_EXISTS, "a session of this id is open");
+    if (has_id_and_owner(v->sessions[i], &s->id, s->owner))
+      return clv_fail(err, CLV_EXISTS, "a session of this id is open: close it first");
   CLV_TRY(check_lease(s, err));
   if (v->n_sessions == MAX_SESSIONS)
     return clv_fail(
@@ -173,8 +174,9 @@ static clv_code copy_peers(clv_session *s, const clv_wire_open_request *r, clv_e
   return CLV_OK;
 }
 
-/* The limits that are reported to the session. Other sessions of the identity may leave it less. */
-static clv_wire_limits grant(const clv_worker_settings *at, const clv_allow_spec *a) {
+/* Returns the limits that are reported to the session. Other sessions of the identity may leave it
+ * less. */
+static clv_wire_limits limits_for_identity(const clv_worker_settings *at, const clv_allow_spec *a) {
   clv_wire_limits l = at->limits;
   if (a->sessions) l.sessions = (uint32_t)a->sessions;
   if (a->bytes) l.session_bytes = CLV_MIN(a->bytes, l.session_bytes);
@@ -182,7 +184,7 @@ static clv_wire_limits grant(const clv_worker_settings *at, const clv_allow_spec
   return l;
 }
 
-static clv_code open_account(clv_session *s, clv_err *err) {
+static clv_code open_accounts(clv_session *s, clv_err *err) {
   CLV_AUTO(clv_account_unrefp) clv_account *account = NULL;
   clv_service *v = s->service;
   CLV_TRY(clv_service_new_session_account(s, &account, err));
@@ -202,16 +204,16 @@ static clv_code new_session(clv_service *v, clv_worker_settings *at, const char 
   s->reference_lease_ms = r->reference_lease_ms;
   s->opened_ms = clv_now_ns() / 1000000u;
   s->settings = clv_settings_ref(at);
-  s->granted = grant(at, clv_settings_allowed(at, uri));
+  s->granted_limits = limits_for_identity(at, clv_settings_allowed(at, uri));
   pthread_mutex_lock(&v->lock);
   s->member = clv_service_member(v, uri);
   pthread_mutex_unlock(&v->lock);
   s->send_credit = clv_service_credit(v, uri);
   snprintf(s->owner, sizeof s->owner, "%s", uri);
   snprintf(s->name, sizeof s->name, "%s", r->name);
-  pthread_mutex_init(&s->loading, NULL);
+  pthread_mutex_init(&s->loading_lock, NULL);
   pthread_mutex_init(&s->lock, NULL);
-  clv_code code = open_account(s, err);
+  clv_code code = open_accounts(s, err);
   if (code == CLV_OK) code = copy_peers(s, r, err);
   if (code == CLV_OK) code = clv_session_count_totals_init(s, err);
   if (code != CLV_OK) {
@@ -227,7 +229,7 @@ static void close_earlier_attempt(clv_service *v, const char *uri, const clv_wir
   clv_session *earlier = NULL;
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions && !earlier; i++)
-    if (is_named(v->sessions[i], &r->session, uri) && v->sessions[i]->epoch < r->epoch)
+    if (has_id_and_owner(v->sessions[i], &r->session, uri) && v->sessions[i]->epoch < r->epoch)
       earlier = clv_session_ref(v->sessions[i]);
   pthread_mutex_unlock(&v->lock);
   if (!earlier) return;
@@ -237,8 +239,8 @@ static void close_earlier_attempt(clv_service *v, const char *uri, const clv_wir
 
 /* Registers the epoch. Epochs only increase, so a disconnected attempt cannot return next to a
  * later one. */
-static clv_code check_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r,
-                              bool *ret_changed, clv_err *err) {
+static clv_code register_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r,
+                                 bool *ret_changed, clv_err *err) {
   *ret_changed = false;
   if (!r->is_only_attempt)
     CLV_TRY(clv_epochs_register(v->epochs, uri, r->session.bytes, r->epoch, &r->config_digest,
@@ -252,12 +254,12 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
   CLV_AUTO(clv_session_unrefp) clv_session *s = NULL;
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
   bool changed;
-  /* removed by a reload */
+  /* a reload has removed the identity */
   if (!clv_settings_allowed(now, uri)) return clv_fail(err, CLV_DENIED, "not allowed");
   CLV_TRY(new_session(v, now, uri, r, &s, err));
-  clv_code code = check_attempt(v, uri, r, &changed, err);
+  clv_code code = register_attempt(v, uri, r, &changed, err);
   pthread_mutex_lock(&v->lock);
-  if (code == CLV_OK) code = admit(v, s, err);
+  if (code == CLV_OK) code = add_to_table(v, s, err);
   if (code != CLV_OK) v->refused[clv_refusal_of(code)]++;
   pthread_mutex_unlock(&v->lock);
   if (code != CLV_OK) {
@@ -267,7 +269,7 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
     clv_service_set_last_error(v, uri, "session %s was refused: %s", r->name, err->text);
     return code;
   }
-  *ret_granted = s->granted;
+  *ret_granted = s->granted_limits;
   const clv_log_source source = {uri, "sessions opened", (unsigned)s->settings->config->log.lines};
   clv_log_limited(CLV_LOG_INFO, "audit", &source,
                   "open session=%s identity=%s attempt=%llu reason=\"%s\"", s->name, uri,
@@ -283,7 +285,7 @@ clv_code clv_session_find(clv_service *v, const clv_wire_id *id, uint64_t epoch,
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions; i++) {
     clv_session *s = v->sessions[i];
-    if (is_named(s, id, uri) && s->epoch == epoch) found = clv_session_ref(s);
+    if (has_id_and_owner(s, id, uri) && s->epoch == epoch) found = clv_session_ref(s);
   }
   pthread_mutex_unlock(&v->lock);
   if (!found) return clv_fail(err, CLV_NOT_FOUND, "no such session");

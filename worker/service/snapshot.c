@@ -22,9 +22,10 @@ typedef struct module_texts {
 typedef struct clv_snapshot_memory {
   clv_session *held[MAX_SESSIONS];
   uint32_t n_held;
-  clv_last_error last_error, *last_errors; /* [n_held], as are the arrays below */
+  /* of each session, [n_held]; `sessions` has the same length */
+  clv_last_error last_error, *last_errors;
   clv_wire_session_status *sessions;
-  clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES], as are texts */
+  clv_wire_module_status *modules; /* [n_held * CLV_WIRE_MODULES]; `texts` has the same length */
   module_texts *texts;
   clv_wire_link_status *links; /* [n_held * MAX_LINKS] */
   clv_wire_device_status devices[MAX_DEVICES];
@@ -38,8 +39,8 @@ static clv_wire_last_error wire_error_of(const clv_last_error *e, uint64_t now) 
                                .age_ms = (now - CLV_MIN(e->at_ns, now)) / 1000000u};
 }
 
-/* The later error of the session and its node. */
-static void latest_error(clv_session *s, clv_session_node *node, clv_last_error *ret) {
+/* Returns the later one of the last errors of a session and of its node. */
+static void get_latest_error(clv_session *s, clv_session_node *node, clv_last_error *ret) {
   clv_node_failure f = {0};
   if (node) clv_node_last_failure(node, &f);
   pthread_mutex_lock(&s->lock);
@@ -58,9 +59,9 @@ typedef struct held_link {
   clv_link *link;
 } held_link;
 
-static uint32_t hold_links(clv_session *s, held_link *list) {
+static uint32_t ref_links(clv_session *s, held_link *list) {
   uint32_t n = 0;
-  if (s->master) list[n++] = (held_link){"", clv_link_ref(s->master)};
+  if (s->master_link) list[n++] = (held_link){"", clv_link_ref(s->master_link)};
   for (uint32_t i = 0; i < s->n_out; i++)
     list[n++] = (held_link){s->out[i].name, clv_link_ref(s->out[i].link)};
   for (uint32_t i = 0; i < s->n_in; i++)
@@ -68,16 +69,17 @@ static uint32_t hold_links(clv_session *s, held_link *list) {
   return n;
 }
 
-/* The row of a name. Two workers may have dialled each other, so both links share it. */
-static clv_wire_link_status *row_of(clv_wire_session_status *s, const char *name) {
+/* Returns the row of a peer's name, and adds it if needed. Two workers may have dialled each other;
+ * both links then share a row. */
+static clv_wire_link_status *find_or_add_row(clv_wire_session_status *s, const char *name) {
   for (uint32_t i = 0; i < s->n_links; i++)
     if (strcmp(s->links[i].peer, name) == 0) return &s->links[i];
   s->links[s->n_links].peer = name;
   return &s->links[s->n_links++];
 }
 
-static void add_link(clv_wire_session_status *s, const held_link *h) {
-  clv_wire_link_status *r = row_of(s, h->name);
+static void add_link_counts(clv_wire_session_status *s, const held_link *h) {
+  clv_wire_link_status *r = find_or_add_row(s, h->name);
   clv_link_counts c;
   clv_link_load l;
   clv_link_count(h->link, &c);
@@ -151,19 +153,19 @@ static void fill_session(clv_session *s, uint64_t now, module_texts *texts, clv_
   out->identity = s->owner;
   out->age_ms = now / 1000000u - s->opened_ms;
   out->memory_bytes = clv_pool_bytes(s->pool);
-  out->memory_limit = s->granted.session_bytes;
+  out->memory_limit = s->granted_limits.session_bytes;
   pthread_mutex_lock(&s->lock);
   clv_session_node *node = s->node;
-  out->attached = s->master && !s->is_closing;
-  uint32_t n = hold_links(s, links);
+  out->attached = s->master_link && !s->is_closing;
+  uint32_t n = ref_links(s, links);
   if (node) fill_modules(node, texts, out);
   pthread_mutex_unlock(&s->lock);
   if (node) fill_node(node, out);
   for (uint32_t i = 0; i < n; i++) {
-    add_link(out, &links[i]);
+    add_link_counts(out, &links[i]);
     clv_link_unref(links[i].link);
   }
-  latest_error(s, node, t);
+  get_latest_error(s, node, t);
   out->last_error = wire_error_of(t, now);
 }
 
@@ -185,10 +187,10 @@ static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
 
 /* ---- the worker ------------------------------------------------------------------------------ */
 
-/* Collects the sessions that the viewer may see. It must not learn even the existence of others.
+/* Collects the sessions that the viewer may see. The viewer must not learn even that others exist.
  * Takes the service's lock. */
-static void collect(clv_service *v, const clv_allow_spec *viewer, const char *uri,
-                    const clv_wire_id *only, memory *m, clv_wire_status_reply *out) {
+static void collect_sessions(clv_service *v, const clv_allow_spec *viewer, const char *uri,
+                             const clv_wire_id *only, memory *m, clv_wire_status_reply *out) {
   pthread_mutex_lock(&v->lock);
   for (uint32_t i = 0; i < v->n_sessions; i++) {
     clv_session *s = v->sessions[i];
@@ -234,11 +236,12 @@ static void fill_worker(clv_service *v, const clv_worker_settings *at, uint64_t 
   out->cores = (uint32_t)CLV_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
 }
 
-/* Memory of device i used by the viewer's sessions, reported to that viewer alone. */
-static uint64_t own_bytes(const memory *m, uint32_t i) {
+/* Returns the memory of device i that the viewer's sessions use, which is reported to that viewer
+ * alone. */
+static uint64_t device_bytes_of_viewer(const memory *m, uint32_t i) {
   uint64_t bytes = 0;
   for (size_t k = 0; k < m->n_held; k++)
-    bytes += clv_account_used(m->held[k]->on_device[i], CLV_QUOTA_BYTES);
+    bytes += clv_account_used(m->held[k]->device_accounts[i], CLV_QUOTA_BYTES);
   return bytes;
 }
 
@@ -246,14 +249,15 @@ static void fill_devices(const clv_service *v, memory *m, clv_wire_status_reply 
   out->devices = m->devices;
   for (uint32_t i = 0; i < v->n_devices; i++) {
     const clv_device *d = &v->devices[i];
-    uint64_t used = out->sees_all ? clv_account_used(d->account, CLV_QUOTA_BYTES) : own_bytes(m, i);
+    uint64_t used = out->sees_all ? clv_account_used(d->account, CLV_QUOTA_BYTES)
+                                  : device_bytes_of_viewer(m, i);
     m->devices[out->n_devices++] =
         (clv_wire_device_status){d->name,
                                  d->backend->name,
                                  clv_backend_isa(d->backend),
                                  used,
                                  clv_account_own_limit(d->account, CLV_QUOTA_BYTES),
-                                 d->total};
+                                 d->memory_bytes};
   }
 }
 
@@ -271,8 +275,9 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   clv_wire_status_reply *out = &now.status;
   CLV_TRY(clv_alloc(1, sizeof *now.memory, &now.memory, err));
   out->sees_all = !viewer || (a && a->role == CLV_ROLE_OBSERVER);
-  collect(v, a, viewer, only, now.memory, out);
-  uint64_t at = clv_now_ns(); /* read after collect, so no session was opened later */
+  collect_sessions(v, a, viewer, only, now.memory, out);
+  uint64_t at =
+      clv_now_ns(); /* read the time after collect_sessions, so no session was opened later */
   CLV_TRY(fill_sessions(now.memory, at, err));
   out->n_sessions = now.memory->n_held;
   out->sessions = now.memory->sessions;
@@ -287,7 +292,7 @@ clv_code clv_service_snapshot_take(clv_service *v, const char *viewer, const clv
   else if (a)
     fill_quotas(a, out);
   *ret = now;
-  now = (clv_service_snapshot){0}; /* owned by the caller */
+  now = (clv_service_snapshot){0}; /* the caller owns the snapshot */
   return CLV_OK;
 }
 

@@ -5,8 +5,8 @@
  */
 #include "worker/service/service_int.h"
 
-static void audit(const clv_session *s, const char *verb, const char *name, clv_code code,
-                  const clv_err *err) {
+static void log_audit(const clv_session *s, const char *verb, const char *name, clv_code code,
+                      const clv_err *err) {
   const clv_log_source source = {s->owner, "files of state",
                                  (unsigned)s->settings->config->log.lines};
   clv_log_limited(code == CLV_OK ? CLV_LOG_INFO : CLV_LOG_WARN, "audit", &source,
@@ -14,44 +14,46 @@ static void audit(const clv_session *s, const char *verb, const char *name, clv_
                   name, code == CLV_OK ? "ok" : err->text);
 }
 
-/* Logs the result. Replaces the text of a disk error for the peer, which must not see paths. */
-static clv_code ended(const clv_session *s, const char *verb, const char *name, clv_code code,
-                      clv_err *err) {
-  audit(s, verb, name, code, err);
+/* Logs the result of `verb` on a file of state. Replaces the text of a disk error for the peer,
+ * which must not see paths. */
+static clv_code finish_request(const clv_session *s, const char *verb, const char *name,
+                               clv_code code, clv_err *err) {
+  log_audit(s, verb, name, code, err);
   if (code != CLV_UNAVAILABLE) return code;
   return clv_fail(err, code, "file of state '%s': the worker's disk failed; its log says how",
                   name);
 }
 
-/* Quota of the identity in the newest settings; 0 if it is no longer in `allow`. */
+/* Returns the quota of the identity in the newest settings; 0 if the identity is no longer in
+ * `allow`. */
 static uint64_t quota_of(const clv_session *s) {
   CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(s->service);
   const clv_allow_spec *a = clv_settings_allowed(now, s->owner);
   return a ? a->state_bytes : 0;
 }
 
-static clv_code save(void *user, const char *name, const clv_weights_tensor *list, size_t n,
-                     clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
+static clv_code save_file(void *user, const char *name, const clv_weights_tensor *list, size_t n,
+                          clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
   const clv_session *s = user;
   clv_code code = clv_states_save(s->service->states, s->owner, quota_of(s), name, list, n,
                                   ret_digest, ret_bytes, err);
-  return ended(s, "save", name, code, err);
+  return finish_request(s, "save", name, code, err);
 }
 
 static clv_code open_file(void *user, const char *name, size_t max_bytes, clv_weights_file **ret,
                           clv_err *err) {
   const clv_session *s = user;
   clv_code code = clv_states_open_file(s->service->states, s->owner, name, max_bytes, ret, err);
-  return ended(s, "load", name, code, err);
+  return finish_request(s, "load", name, code, err);
 }
 
 static clv_code remove_file(void *user, const char *name, clv_err *err) {
   const clv_session *s = user;
   clv_code code = clv_states_remove(s->service->states, s->owner, name, err);
-  return ended(s, "remove", name, code, err);
+  return finish_request(s, "remove", name, code, err);
 }
 
 clv_state_files clv_session_files(clv_session *s) {
   if (!s->service->states) return (clv_state_files){0};
-  return (clv_state_files){s, save, open_file, remove_file};
+  return (clv_state_files){s, save_file, open_file, remove_file};
 }

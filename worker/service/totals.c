@@ -15,7 +15,7 @@ size_t clv_edge_index(const clv_worker_config *c, const char *peer) {
   return *peer ? 1 + i : 0;
 }
 
-static void add_link(clv_link *link, clv_edge_counts *edge) {
+static void add_link_counts(clv_link *link, clv_edge_counts *edge) {
   clv_link_counts c;
   if (!link) return;
   clv_link_count(link, &c);
@@ -25,7 +25,7 @@ static void add_link(clv_link *link, clv_edge_counts *edge) {
   edge->messages_out += c.messages_out;
 }
 
-static void add_modules(clv_session_node *node, clv_work_counts *w) {
+static void add_module_counts(clv_session_node *node, clv_work_counts *w) {
   clv_module_counts c;
   clv_node_count_work(node, &c);
   w->forwards += c.forwards;
@@ -42,13 +42,13 @@ static void add_modules(clv_session_node *node, clv_work_counts *w) {
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
                           clv_edge_counts *edges) {
   pthread_mutex_lock(&s->lock);
-  add_link(s->master, &edges[0]);
+  add_link_counts(s->master_link, &edges[0]);
   for (uint32_t i = 0; i < s->n_out; i++)
-    add_link(s->out[i].link, &edges[clv_edge_index(c, s->out[i].name)]);
+    add_link_counts(s->out[i].link, &edges[clv_edge_index(c, s->out[i].name)]);
   for (uint32_t i = 0; i < s->n_in; i++)
-    add_link(s->in[i].link, &edges[clv_edge_index(c, s->in[i].name)]);
+    add_link_counts(s->in[i].link, &edges[clv_edge_index(c, s->in[i].name)]);
   if (s->node) {
-    add_modules(s->node, w);
+    add_module_counts(s->node, w);
     clv_node_times t;
     clv_node_time(s->node, &t);
     w->idle_ns += t.idle_ns;
@@ -58,7 +58,7 @@ void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_c
   pthread_mutex_unlock(&s->lock);
 }
 
-static void move(uint64_t *total, uint64_t now, uint64_t *known) {
+static void add_increase(uint64_t *total, uint64_t now, uint64_t *known) {
   *total += now - CLV_MIN(now, *known);
   *known = now;
 }
@@ -72,24 +72,26 @@ void clv_session_count_totals(clv_session *s) {
   clv_session_add_work(s, c, &w, edges);
   for (size_t i = 0; i + 1 < n; i++) {
     clv_edge_total *e = clv_service_edge(s->service, i ? c->peers[i - 1].name : "");
-    move(&e->ended.in, edges[i].in, &s->edges_in_totals[i].in);
-    move(&e->ended.out, edges[i].out, &s->edges_in_totals[i].out);
-    move(&e->ended.messages_in, edges[i].messages_in, &s->edges_in_totals[i].messages_in);
-    move(&e->ended.messages_out, edges[i].messages_out, &s->edges_in_totals[i].messages_out);
+    add_increase(&e->ended_counts.in, edges[i].in, &s->edges_in_totals[i].in);
+    add_increase(&e->ended_counts.out, edges[i].out, &s->edges_in_totals[i].out);
+    add_increase(&e->ended_counts.messages_in, edges[i].messages_in,
+                 &s->edges_in_totals[i].messages_in);
+    add_increase(&e->ended_counts.messages_out, edges[i].messages_out,
+                 &s->edges_in_totals[i].messages_out);
   }
-  clv_work_counts *total = &s->member->ended;
-  move(&total->forwards, w.forwards, &s->counts_in_totals.forwards);
-  move(&total->backwards, w.backwards, &s->counts_in_totals.backwards);
-  move(&total->steps, w.steps, &s->counts_in_totals.steps);
-  move(&total->compute_ns, w.compute_ns, &s->counts_in_totals.compute_ns);
-  move(&total->replays, w.replays, &s->counts_in_totals.replays);
-  move(&total->not_recorded, w.not_recorded, &s->counts_in_totals.not_recorded);
-  move(&total->device_bytes, w.device_bytes, &s->counts_in_totals.device_bytes);
-  move(&total->peer_bytes, w.peer_bytes, &s->counts_in_totals.peer_bytes);
-  move(&total->host_bytes, w.host_bytes, &s->counts_in_totals.host_bytes);
-  move(&total->idle_ns, w.idle_ns, &s->counts_in_totals.idle_ns);
-  move(&total->share_ns, w.share_ns, &s->counts_in_totals.share_ns);
-  move(&total->wakes, w.wakes, &s->counts_in_totals.wakes);
+  clv_work_counts *total = &s->member->ended_counts;
+  add_increase(&total->forwards, w.forwards, &s->counts_in_totals.forwards);
+  add_increase(&total->backwards, w.backwards, &s->counts_in_totals.backwards);
+  add_increase(&total->steps, w.steps, &s->counts_in_totals.steps);
+  add_increase(&total->compute_ns, w.compute_ns, &s->counts_in_totals.compute_ns);
+  add_increase(&total->replays, w.replays, &s->counts_in_totals.replays);
+  add_increase(&total->not_recorded, w.not_recorded, &s->counts_in_totals.not_recorded);
+  add_increase(&total->device_bytes, w.device_bytes, &s->counts_in_totals.device_bytes);
+  add_increase(&total->peer_bytes, w.peer_bytes, &s->counts_in_totals.peer_bytes);
+  add_increase(&total->host_bytes, w.host_bytes, &s->counts_in_totals.host_bytes);
+  add_increase(&total->idle_ns, w.idle_ns, &s->counts_in_totals.idle_ns);
+  add_increase(&total->share_ns, w.share_ns, &s->counts_in_totals.share_ns);
+  add_increase(&total->wakes, w.wakes, &s->counts_in_totals.wakes);
 }
 
 clv_code clv_session_count_totals_init(clv_session *s, clv_err *err) {

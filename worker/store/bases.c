@@ -23,18 +23,18 @@ typedef struct base {
   clv_sha256 artifact;
   clv_dtype dtype;
   clv_shape shape;
-  const clv_backend *home; /* NULL: pages of the host */
+  const clv_backend *backend; /* backend of the device; NULL: pages of the host */
   void *at;
-  size_t bytes; /* bytes of memory */
-  /* users: tensors in use, plus threads that wait or fill; under lock, as are the fields below */
-  uint32_t users;
+  size_t bytes; /* size of the memory at `at` */
+  /* tensors in use, plus threads that wait or fill; under the lock of `of`, as is `state` */
+  uint32_t n_users;
   enum { EMPTY, FILLING, FULL } state;
 } base;
 
 struct clv_bases {
   pthread_mutex_t lock;
-  pthread_cond_t changed;  /* signalled when a base is filled, or its filling has failed */
-  pthread_mutex_t devices; /* held while backends are used; taken after `lock` */
+  pthread_cond_t fill_ended; /* signalled when a base is filled, or its filling has failed */
+  pthread_mutex_t devices;   /* held while backends of devices are used; taken after `lock` */
   base *first;
   size_t bytes;
 };
@@ -43,7 +43,7 @@ clv_code clv_bases_new(clv_bases **ret, clv_err *err) {
   clv_bases *b;
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
   pthread_mutex_init(&b->lock, NULL);
-  pthread_cond_init(&b->changed, NULL);
+  pthread_cond_init(&b->fill_ended, NULL);
   pthread_mutex_init(&b->devices, NULL);
   *ret = b;
   return CLV_OK;
@@ -52,7 +52,7 @@ clv_code clv_bases_new(clv_bases **ret, clv_err *err) {
 void clv_bases_free(clv_bases *b) {
   if (!b) return;
   pthread_mutex_destroy(&b->lock);
-  pthread_cond_destroy(&b->changed);
+  pthread_cond_destroy(&b->fill_ended);
   pthread_mutex_destroy(&b->devices);
   free(b);
 }
@@ -73,35 +73,35 @@ static clv_code map_pages(base *x, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code fill_on_device(base *x, clv_err *err) {
+static clv_code alloc_device_memory(base *x, clv_err *err) {
   pthread_mutex_lock(&x->of->devices);
-  clv_code code = clv_backend_take(x->home, x->bytes, &x->at, err);
+  clv_code code = clv_backend_take(x->backend, x->bytes, &x->at, err);
   pthread_mutex_unlock(&x->of->devices);
   return code;
 }
 
-/* Zeroes memory of a device before it is freed, so that the next user cannot read the weights. A
- * device that fails has lost them. */
-static void give_to_device(base *x) {
+/* Zeroes memory of a device before it is freed, so that the next user cannot read the weights. If
+ * the device fails, the weights are lost anyway. */
+static void free_device_memory(base *x) {
   clv_err why;
   pthread_mutex_lock(&x->of->devices);
-  (void)!clv_backend_fill(x->home, x->at, 0, x->bytes, &why);
-  clv_backend_give(x->home, x->at);
-  (void)!clv_backend_finish(x->home, &why);
+  (void)!clv_backend_fill(x->backend, x->at, 0, x->bytes, &why);
+  clv_backend_give(x->backend, x->at);
+  (void)!clv_backend_finish(x->backend, &why);
   pthread_mutex_unlock(&x->of->devices);
 }
 
-static clv_code take_memory(base *x, clv_err *err) {
+static clv_code alloc_memory(base *x, clv_err *err) {
   CLV_TRY(clv_shape_bytes(&x->shape, x->dtype, &x->bytes, err));
   x->bytes = CLV_MAX(x->bytes, (size_t)1);
-  return (x->home ? fill_on_device : map_pages)(x, err);
+  return (x->backend ? alloc_device_memory : map_pages)(x, err);
 }
 
 /* ---- finding and freeing a base -------------------------------------------------------------- */
 
 static void base_free(base *x) {
-  if (x->at && x->home)
-    give_to_device(x);
+  if (x->at && x->backend)
+    free_device_memory(x);
   else if (x->at)
     munmap(x->at, x->bytes);
   free(x->owner);
@@ -120,43 +120,43 @@ static clv_code base_new(clv_bases *of, const clv_base_key *key, base **ret, clv
   x->artifact = key->artifact;
   x->dtype = key->dtype;
   x->shape = key->shape;
-  x->home = key->home;
+  x->backend = key->backend;
   CLV_TRY(clv_strdup(key->owner, &x->owner, err));
   CLV_TRY(clv_strdup(key->name, &x->name, err));
-  CLV_TRY(take_memory(x, err));
+  CLV_TRY(alloc_memory(x, err));
   *ret = clv_steal(&x);
   return CLV_OK;
 }
 
-/* Drops a user. Caller holds the lock, as for the functions below. True: the caller was the last
- * user and frees the base without the lock, because a device may block. */
+/* Drops a user. Caller holds the lock. True: it was the last user, and the caller frees the base
+ * after it has released the lock, because a device may block. */
 static bool drop_user(base *x) {
   clv_bases *b = x->of;
   base **at = &b->first;
-  if (--x->users) return false;
+  if (--x->n_users) return false;
   while (*at != x) at = &(*at)->next;
   *at = x->next;
   b->bytes -= x->bytes;
   return true;
 }
 
-static bool is_meant(const base *x, const clv_base_key *key) {
-  return x->home == key->home && x->dtype == key->dtype &&
+static bool has_key(const base *x, const clv_base_key *key) {
+  return x->backend == key->backend && x->dtype == key->dtype &&
          clv_shape_equal(&x->shape, &key->shape) &&
          memcmp(&x->artifact, &key->artifact, sizeof x->artifact) == 0 &&
          strcmp(x->name, key->name) == 0 && strcmp(x->owner, key->owner) == 0;
 }
 
-static clv_code enter(clv_bases *b, const clv_base_key *key, base **ret, clv_err *err) {
+static clv_code find_or_add_base(clv_bases *b, const clv_base_key *key, base **ret, clv_err *err) {
   base *x = b->first;
-  while (x && !is_meant(x, key)) x = x->next;
+  while (x && !has_key(x, key)) x = x->next;
   if (!x) {
     CLV_TRY(base_new(b, key, &x, err));
     x->next = b->first;
     b->first = x;
     b->bytes += x->bytes;
   }
-  x->users++;
+  x->n_users++;
   *ret = x;
   return CLV_OK;
 }
@@ -171,13 +171,14 @@ static void wait_for_fill(clv_bases *b) {
   until.tv_nsec += WAKE_EVERY_MS * 1000000L;
   until.tv_sec += until.tv_nsec / 1000000000L;
   until.tv_nsec %= 1000000000L;
-  (void)pthread_cond_timedwait(&b->changed, &b->lock, &until);
+  (void)pthread_cond_timedwait(&b->fill_ended, &b->lock, &until);
 }
 
-static clv_code put_part(const base *x, void *to, const void *part, size_t bytes, clv_err *err) {
+static clv_code copy_part_to_device(const base *x, void *to, const void *part, size_t bytes,
+                                    clv_err *err) {
   pthread_mutex_lock(&x->of->devices);
-  clv_code code = clv_backend_put(x->home, to, part, bytes, err);
-  if (code == CLV_OK) code = clv_backend_finish(x->home, err);
+  clv_code code = clv_backend_put(x->backend, to, part, bytes, err);
+  if (code == CLV_OK) code = clv_backend_finish(x->backend, err);
   pthread_mutex_unlock(&x->of->devices);
   return code;
 }
@@ -187,13 +188,13 @@ static clv_code fill_parts(const base *x, const clv_cancel_hook *waiter, clv_bas
   CLV_AUTO(clv_freep) void *part = NULL;
   size_t size = clv_dtype_size(x->dtype), at_once = CLV_BASE_CHUNK_BYTES / size, n;
   CLV_TRY(clv_shape_numel(&x->shape, &n, err));
-  if (x->home) CLV_TRY(clv_alloc_aligned(CLV_BASE_CHUNK_BYTES, &part, err));
+  if (x->backend) CLV_TRY(clv_alloc_aligned(CLV_BASE_CHUNK_BYTES, &part, err));
   for (size_t first = 0; first < n; first += at_once) {
     size_t some = CLV_MIN(n - first, at_once);
     char *to = (char *)x->at + first * size;
     CLV_TRY(clv_cancel_hook_check(waiter, err));
     CLV_TRY(fill(user, first, some, part ? part : to, err));
-    if (part) CLV_TRY(put_part(x, to, part, some * size, err));
+    if (part) CLV_TRY(copy_part_to_device(x, to, part, some * size, err));
   }
   return CLV_OK;
 }
@@ -202,7 +203,7 @@ static clv_code fill_parts(const base *x, const clv_cancel_hook *waiter, clv_bas
 static clv_code fill_memory(const base *x, const clv_cancel_hook *waiter, clv_base_fill *fill,
                             void *user, clv_err *err) {
   CLV_TRY(fill_parts(x, waiter, fill, user, err));
-  if (x->home || mprotect(x->at, x->bytes, PROT_READ) == 0) return CLV_OK;
+  if (x->backend || mprotect(x->at, x->bytes, PROT_READ) == 0) return CLV_OK;
   return clv_fail(err, CLV_INTERNAL,
                   "mprotect cannot make the memory of a shared tensor read-only");
 }
@@ -215,12 +216,12 @@ static clv_code fill_base(base *x, const clv_cancel_hook *waiter, clv_base_fill 
   clv_code code = fill_memory(x, waiter, fill, user, err);
   pthread_mutex_lock(&b->lock);
   x->state = code == CLV_OK ? FULL : EMPTY;
-  pthread_cond_broadcast(&b->changed);
+  pthread_cond_broadcast(&b->fill_ended);
   return code;
 }
 
-static clv_code make_full(base *x, const clv_cancel_hook *waiter, clv_base_fill *fill, void *user,
-                          clv_err *err) {
+static clv_code ensure_filled(base *x, const clv_cancel_hook *waiter, clv_base_fill *fill,
+                              void *user, clv_err *err) {
   while (x->state == FILLING) {
     CLV_TRY(clv_cancel_hook_check(waiter, err));
     wait_for_fill(x->of);
@@ -237,9 +238,9 @@ static void release_base(void *owner) {
   if (last) base_free(x);
 }
 
-static clv_code wrap(base *x, clv_tensor **ret, clv_err *err) {
+static clv_code make_tensor(base *x, clv_tensor **ret, clv_err *err) {
   CLV_TRY(clv_tensor_wrap(x->dtype, &x->shape, x->at, release_base, x, ret, err));
-  (*ret)->home = x->home;
+  (*ret)->home = x->backend;
   return CLV_OK;
 }
 
@@ -247,9 +248,9 @@ clv_code clv_bases_acquire(clv_bases *b, const clv_base_key *key, const clv_canc
                            clv_base_fill *fill, void *user, clv_tensor **ret, clv_err *err) {
   base *x = NULL;
   pthread_mutex_lock(&b->lock);
-  clv_code code = enter(b, key, &x, err);
-  if (code == CLV_OK) code = make_full(x, waiter, fill, user, err);
-  if (code == CLV_OK) code = wrap(x, ret, err);
+  clv_code code = find_or_add_base(b, key, &x, err);
+  if (code == CLV_OK) code = ensure_filled(x, waiter, fill, user, err);
+  if (code == CLV_OK) code = make_tensor(x, ret, err);
   bool last = code != CLV_OK && x && drop_user(x);
   pthread_mutex_unlock(&b->lock);
   if (last) base_free(x);

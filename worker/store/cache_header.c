@@ -20,7 +20,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers lie in files 
 
 enum { VERSION = 1 };
 
-static uint32_t sum_of(const head_bytes *b) {
+static uint32_t header_crc(const head_bytes *b) {
   return clv_crc32c(0, b, offsetof(head_bytes, crc32c));
 }
 
@@ -52,7 +52,7 @@ void clv_cache_header_write(const clv_cache_header *h, uint8_t ret[CLV_CACHE_HEA
                   .rank = (uint64_t)h->row.rank};
   memcpy(b.magic, magic, sizeof b.magic);
   for (int i = 0; i < h->row.rank; i++) b.dim[i] = h->row.dim[i];
-  b.crc32c = sum_of(&b);
+  b.crc32c = header_crc(&b);
   memset(ret, 0, CLV_CACHE_HEADER_BYTES);
   memcpy(ret, &b, sizeof b);
 }
@@ -62,7 +62,8 @@ clv_code clv_cache_header_parse(const void *data, size_t len, clv_cache_header *
   if (len < CLV_CACHE_HEADER_BYTES)
     return clv_fail(err, CLV_DATA_LOSS, "a cache's header has %zu bytes", len);
   memcpy(&b, data, sizeof b);
-  if (memcmp(b.magic, magic, sizeof magic) != 0 || b.version != VERSION || b.crc32c != sum_of(&b))
+  if (memcmp(b.magic, magic, sizeof magic) != 0 || b.version != VERSION ||
+      b.crc32c != header_crc(&b))
     return clv_fail(err, CLV_DATA_LOSS,
                     "the header of the cache is damaged, or the file is not a cache");
   if (b.rank >= CLV_MAX_RANK || !clv_dtype_size((clv_dtype)b.dtype))

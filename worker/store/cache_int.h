@@ -16,8 +16,9 @@ typedef struct clv_cache_header {
   clv_sha256 key, owner; /* owner: SHA-256 of the identity */
   uint64_t records, keep_s;
   clv_dtype dtype;
-  clv_shape row;      /* shape of one record's row */
-  uint64_t row_bytes; /* derived from the fields above, as are the offsets below */
+  clv_shape row; /* shape of one record's row */
+  /* derived from the fields above by clv_cache_header_derive, as are the offsets below */
+  uint64_t row_bytes;
   uint64_t marks_at, rows_at, file_bytes;
 } clv_cache_header;
 
@@ -25,7 +26,7 @@ typedef struct clv_cache_header {
  * bytes. */
 clv_code clv_cache_header_derive(clv_cache_header *h, clv_err *err) CLV_USE_RESULT;
 void clv_cache_header_write(const clv_cache_header *h, uint8_t ret[CLV_CACHE_HEADER_BYTES]);
-/* CLV_DATA_LOSS: not a header, or a damaged one. */
+/* Reads a header. CLV_DATA_LOSS: the bytes are not a header, or are damaged. */
 clv_code clv_cache_header_parse(const void *data, size_t len, clv_cache_header *ret,
                                 clv_err *err) CLV_USE_RESULT;
 

@@ -27,7 +27,7 @@ typedef struct file {
   int fd;
   clv_bytes path;
   clv_cache_header head;
-  int64_t used_s; /* seconds since 1970 */
+  int64_t last_used_s; /* time of the last use, seconds since 1970 */
 } file;
 
 static void file_done(file *f) {
@@ -37,18 +37,18 @@ static void file_done(file *f) {
 
 static int64_t now_s(void) { return (int64_t)(clv_wall_ms() / 1000); }
 
-/* True if a cache has expired. One with a time in the future, after the clock was set back, expires
- * too. */
+/* True if a cache has expired. A cache whose time is in the future, after the clock was set back,
+ * expires too. */
 static bool has_expired(const file *f, int64_t now) {
-  uint64_t unused = (uint64_t)(now > f->used_s ? now - f->used_s : f->used_s - now);
+  uint64_t unused = (uint64_t)(now > f->last_used_s ? now - f->last_used_s : f->last_used_s - now);
   return unused >= f->head.keep_s;
 }
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-/* Path of a cache. Only the digest of the peer's key is part of it. */
-static clv_code path_of(const clv_state_folder *o, const clv_sha256 *key, clv_bytes *ret,
-                        clv_err *err) {
+/* Returns the path of a cache. Only the digest of the peer's key is part of it. */
+static clv_code cache_path(const clv_state_folder *o, const clv_sha256 *key, clv_bytes *ret,
+                           clv_err *err) {
   clv_sha256 digest;
   char hex[65];
   CLV_TRY(clv_sha256_of(key, sizeof *key, &digest, err));
@@ -80,7 +80,7 @@ static clv_code write_at(const file *f, uint64_t at, const void *data, size_t le
   return CLV_OK;
 }
 
-static clv_code open_path(file *f, clv_err *err) {
+static clv_code open_file(file *f, clv_err *err) {
   uint8_t head[CLV_CACHE_HEADER_BYTES];
   struct stat at;
   f->fd = open(f->path.data, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
@@ -91,15 +91,15 @@ static clv_code open_path(file *f, clv_err *err) {
   if (!S_ISREG(at.st_mode) || (uint64_t)at.st_size != f->head.file_bytes)
     return clv_fail(err, CLV_DATA_LOSS,
                     "the file of the cache has another length than its header says");
-  f->used_s = at.st_mtim.tv_sec;
+  f->last_used_s = at.st_mtim.tv_sec;
   return CLV_OK;
 }
 
-/* Opens a cache. Deletes a damaged or expired one; that is CLV_NOT_FOUND. */
+/* Opens a cache. CLV_NOT_FOUND: it does not exist, or was damaged or expired and is deleted. */
 static clv_code open_cache(const clv_state_folder *o, const clv_sha256 *key, file *f,
                            clv_err *err) {
-  CLV_TRY(path_of(o, key, &f->path, err));
-  clv_code code = open_path(f, err);
+  CLV_TRY(cache_path(o, key, &f->path, err));
+  clv_code code = open_file(f, err);
   bool damaged = code == CLV_DATA_LOSS;
   if (code != CLV_OK && !damaged) return code;
   bool theirs = !damaged && memcmp(&f->head.owner, &o->identity, sizeof o->identity) == 0 &&
@@ -110,7 +110,7 @@ static clv_code open_cache(const clv_state_folder *o, const clv_sha256 *key, fil
                   theirs ? "no session has used for its keep time" : "was damaged");
 }
 
-static clv_code touch(const file *f, clv_err *err) {
+static clv_code mark_used(const file *f, clv_err *err) {
   return futimens(f->fd, NULL) == 0 ? CLV_OK : clv_fail_errno(f->path.data, err);
 }
 
@@ -121,7 +121,7 @@ typedef struct usage {
   uint32_t n;
 } usage;
 
-static usage usage_of(const char *dir) {
+static usage disk_usage(const char *dir) {
   CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(dir);
   usage u = {0};
   struct stat at;
@@ -136,7 +136,7 @@ static usage usage_of(const char *dir) {
 
 static clv_code check_quota(const clv_state_folder *o, uint64_t bytes, uint64_t most,
                             clv_err *err) {
-  usage u = usage_of(o->dir.data);
+  usage u = disk_usage(o->dir.data);
   if (u.n >= CLV_MAX_CACHES)
     return clv_fail(err, CLV_EXHAUSTED, "this identity has %u caches already; at most %d", u.n,
                     CLV_MAX_CACHES);
@@ -151,34 +151,34 @@ static clv_code check_quota(const clv_state_folder *o, uint64_t bytes, uint64_t 
 
 /* Allocates the disk space of a cache at once, if the file system can, so that a full disk is
  * reported before a row is stored. */
-static clv_code reserve(const file *f, clv_err *err) {
+static clv_code allocate_file(const file *f, clv_err *err) {
   if (fallocate(f->fd, 0, 0, (off_t)f->head.file_bytes) == 0) return CLV_OK;
   if (errno != EOPNOTSUPP && errno != ENOSYS) return clv_fail_errno(f->path.data, err);
   return ftruncate(f->fd, (off_t)f->head.file_bytes) == 0 ? CLV_OK
                                                           : clv_fail_errno(f->path.data, err);
 }
 
-static clv_code fill_new(const file *f, const char *path, clv_err *err) {
+static clv_code write_new_file(const file *f, const char *path, clv_err *err) {
   uint8_t head[CLV_CACHE_HEADER_BYTES];
   clv_cache_header_write(&f->head, head);
-  CLV_TRY(reserve(f, err));
+  CLV_TRY(allocate_file(f, err));
   CLV_TRY(write_at(f, 0, head, sizeof head, err));
   return rename(f->path.data, path) == 0 ? CLV_OK : clv_fail_errno(path, err);
 }
 
 static clv_code make_cache(const clv_state_folder *o, file *f, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  CLV_TRY(path_of(o, &f->head.key, &path, err));
+  CLV_TRY(cache_path(o, &f->head.key, &path, err));
   if (mkdir(o->dir.data, 0700) != 0 && errno != EEXIST) return clv_fail_errno(o->dir.data, err);
   clv_bytes_done(&f->path);
   clv_bytes_printf(&f->path, "%s.tmp", path.data);
   if (f->path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   f->fd = open(f->path.data, O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (f->fd < 0) return clv_fail_errno(f->path.data, err);
-  clv_code code = fill_new(f, path.data, err);
+  clv_code code = write_new_file(f, path.data, err);
   if (code == CLV_OK) return CLV_OK;
   unlink(f->path.data);
-  (void)rmdir(o->dir.data); /* if the folder is empty */
+  (void)rmdir(o->dir.data); /* fails unless the folder is empty */
   return code;
 }
 
@@ -194,23 +194,36 @@ static clv_code make_header(const clv_state_folder *o, const clv_cache *c, const
   return clv_cache_header_derive(ret, err);
 }
 
-static bool same_form(const clv_cache_header *a, const clv_cache_header *b) {
+static bool has_same_shape(const clv_cache_header *a, const clv_cache_header *b) {
   return a->records == b->records && a->dtype == b->dtype && clv_shape_equal(&a->row, &b->row);
+}
+
+static clv_code fail_other_shape(const clv_cache_header *given, const clv_cache_header *stored,
+                                 clv_err *err) {
+  char given_row[160], stored_row[160];
+  return clv_fail(err, CLV_INVALID,
+                  "rows are %s %s of %llu records, but the cache stores %s %s of %llu records: "
+                  "delete the cache or use another key",
+                  clv_dtype_name(given->dtype),
+                  clv_shape_format(&given->row, given_row, sizeof given_row),
+                  (unsigned long long)given->records, clv_dtype_name(stored->dtype),
+                  clv_shape_format(&stored->row, stored_row, sizeof stored_row),
+                  (unsigned long long)stored->records);
 }
 
 /* Opens the cache of a key, or makes it. */
 static clv_code open_or_make(const clv_state_folder *o, const clv_cache *c, uint64_t most,
                              const clv_tensor *values, file *f, clv_err *err) {
-  clv_cache_header want;
+  clv_cache_header expected;
   clv_err why;
-  CLV_TRY(make_header(o, c, values, &want, err));
+  CLV_TRY(make_header(o, c, values, &expected, err));
   clv_code code = open_cache(o, &c->key, f, &why);
-  if (code == CLV_OK && same_form(&f->head, &want)) return CLV_OK;
-  if (code == CLV_OK) return clv_fail(err, CLV_INVALID, "rows of another form than the cache has");
+  if (code == CLV_OK && has_same_shape(&f->head, &expected)) return CLV_OK;
+  if (code == CLV_OK) return fail_other_shape(&expected, &f->head, err);
   if (code != CLV_NOT_FOUND) return clv_fail(err, code, "%s", why.text);
   file_done(f);
-  *f = (file){.fd = -1, .head = want};
-  CLV_TRY(check_quota(o, want.file_bytes, most, err));
+  *f = (file){.fd = -1, .head = expected};
+  CLV_TRY(check_quota(o, expected.file_bytes, most, err));
   return make_cache(o, f, err);
 }
 
@@ -222,16 +235,16 @@ typedef struct mark {
 
 _Static_assert(sizeof(mark) == CLV_CACHE_MARK_BYTES, "as it lies in the file");
 
-static mark mark_of(const file *f, int64_t row, const void *data) {
+static mark make_mark(const file *f, int64_t row, const void *data) {
   uint32_t crc = clv_crc32c(0, &row, sizeof row);
   return (mark){1, clv_crc32c(crc, data, (size_t)f->head.row_bytes)};
 }
 
-static uint64_t mark_at(const file *f, int64_t row) {
+static uint64_t mark_offset(const file *f, int64_t row) {
   return f->head.marks_at + CLV_CACHE_MARK_BYTES * (uint64_t)row;
 }
 
-static uint64_t row_at(const file *f, int64_t row) {
+static uint64_t row_offset(const file *f, int64_t row) {
   return f->head.rows_at + f->head.row_bytes * (uint64_t)row;
 }
 
@@ -245,20 +258,20 @@ static clv_code check_rows(const clv_cache *c, const int64_t *rows, size_t n, cl
 }
 
 static clv_code put_row(const file *f, int64_t row, const void *data, clv_err *err) {
-  mark m = mark_of(f, row, data);
-  CLV_TRY(write_at(f, row_at(f, row), data, (size_t)f->head.row_bytes, err));
-  return write_at(f, mark_at(f, row), &m, sizeof m, err);
+  mark m = make_mark(f, row, data);
+  CLV_TRY(write_at(f, row_offset(f, row), data, (size_t)f->head.row_bytes, err));
+  return write_at(f, mark_offset(f, row), &m, sizeof m, err);
 }
 
 static clv_code get_row(const file *f, int64_t row, int64_t sample, void *data, clv_err *err) {
   mark m, gone = {0};
-  CLV_TRY(read_at(f, mark_at(f, row), &m, sizeof m, err));
+  CLV_TRY(read_at(f, mark_offset(f, row), &m, sizeof m, err));
   if (m.there != 1)
     return clv_fail(err, CLV_NOT_FOUND, "the row of sample %lld is not in the cache",
                     (long long)sample);
-  CLV_TRY(read_at(f, row_at(f, row), data, (size_t)f->head.row_bytes, err));
-  if (m.crc32c == mark_of(f, row, data).crc32c) return CLV_OK;
-  CLV_TRY(write_at(f, mark_at(f, row), &gone, sizeof gone, err));
+  CLV_TRY(read_at(f, row_offset(f, row), data, (size_t)f->head.row_bytes, err));
+  if (m.crc32c == make_mark(f, row, data).crc32c) return CLV_OK;
+  CLV_TRY(write_at(f, mark_offset(f, row), &gone, sizeof gone, err));
   return clv_fail(
       err, CLV_DATA_LOSS,
       "the row of sample %lld is damaged in the cache (its CRC does not fit) and was dropped",
@@ -279,7 +292,7 @@ clv_code clv_caches_put(clv_caches *c, const char *identity, uint64_t most, cons
   CLV_TRY(open_or_make(&o, cache, most, values, &f, err));
   const char *data = values->data;
   for (size_t i = 0; i < n; i++) CLV_TRY(put_row(&f, rows[i], data + i * f.head.row_bytes, err));
-  return touch(&f, err);
+  return mark_used(&f, err);
 }
 
 clv_code clv_caches_rows_shape(clv_caches *c, const char *identity, const clv_cache *cache,
@@ -298,17 +311,16 @@ clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *ca
                         const int64_t *rows, clv_tensor *values, clv_err *err) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   CLV_AUTO(file_done) file f = {.fd = -1};
-  clv_cache_header want;
+  clv_cache_header expected;
   CLV_TRY(check_rows(cache, rows, (size_t)values->shape.dim[0], err));
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
-  CLV_TRY(make_header(&o, cache, values, &want, err));
+  CLV_TRY(make_header(&o, cache, values, &expected, err));
   CLV_TRY(open_cache(&o, &cache->key, &f, err));
-  if (!same_form(&f.head, &want))
-    return clv_fail(err, CLV_INVALID, "rows of another form than the cache has");
+  if (!has_same_shape(&f.head, &expected)) return fail_other_shape(&expected, &f.head, err);
   char *data = values->data;
   for (int64_t i = 0; i < values->shape.dim[0]; i++)
     CLV_TRY(get_row(&f, rows[i], i, data + (size_t)i * f.head.row_bytes, err));
-  return touch(&f, err);
+  return mark_used(&f, err);
 }
 
 /* ---- listing and eviction -------------------------------------------------------------------- */
@@ -318,7 +330,7 @@ static clv_code count_rows(const file *f, uint64_t *ret, clv_err *err) {
   *ret = 0;
   for (uint64_t at = 0; at < f->head.records; at += CLV_COUNT(marks)) {
     size_t n = (size_t)CLV_MIN(f->head.records - at, (uint64_t)CLV_COUNT(marks));
-    CLV_TRY(read_at(f, mark_at(f, (int64_t)at), marks, n * sizeof *marks, err));
+    CLV_TRY(read_at(f, mark_offset(f, (int64_t)at), marks, n * sizeof *marks, err));
     for (size_t i = 0; i < n; i++) *ret += marks[i].there == 1;
   }
   return CLV_OK;
@@ -331,12 +343,12 @@ typedef struct listing {
   uint32_t n;
 } listing;
 
-static void list_one(listing *l, const char *path, const char *name) {
+static void list_file(listing *l, const char *path, const char *name) {
   CLV_AUTO(file_done) file f = {.fd = -1};
   clv_err err;
   clv_bytes_printf(&f.path, "%s", path);
   if (!clv_name_ends_with(name, SUFFIX) || f.path.failed || l->n == CLV_MAX_CACHES) return;
-  clv_code code = open_path(&f, &err);
+  clv_code code = open_file(&f, &err);
   bool named = code == CLV_OK && (!l->key || memcmp(&f.head.key, l->key, sizeof *l->key) == 0);
   if (l->remove && (named || (!l->key && code == CLV_DATA_LOSS))) unlink(path);
   if (!named || has_expired(&f, now_s())) return;
@@ -345,7 +357,7 @@ static void list_one(listing *l, const char *path, const char *name) {
                           .records = f.head.records,
                           .row_bytes = f.head.row_bytes,
                           .disk_bytes = f.head.file_bytes,
-                          .unused_s = (uint64_t)CLV_MAX(now_s() - f.used_s, (int64_t)0)};
+                          .unused_s = (uint64_t)CLV_MAX(now_s() - f.last_used_s, (int64_t)0)};
   s->expires_s = f.head.keep_s - CLV_MIN(s->unused_s, f.head.keep_s);
   if (count_rows(&f, &s->rows, &err) == CLV_OK) l->n++;
 }
@@ -356,8 +368,8 @@ clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *
   listing l = {.key = key, .remove = remove, .list = ret};
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
   CLV_AUTO(clv_folder_files_done) clv_folder_files files = clv_folder_files_in(o.dir.data);
-  while (clv_folder_files_next(&files)) list_one(&l, files.path.data, files.name);
-  if (remove) (void)rmdir(o.dir.data); /* if the folder is empty */
+  while (clv_folder_files_next(&files)) list_file(&l, files.path.data, files.name);
+  if (remove) (void)rmdir(o.dir.data); /* fails unless the folder is empty */
   *ret_n = l.n;
   return CLV_OK;
 }
@@ -368,7 +380,7 @@ static bool sweep_file(const char *path, const char *name, int64_t at_s) {
   clv_err err;
   clv_bytes_printf(&f.path, "%s", path);
   if (f.path.failed) return false;
-  clv_code code = clv_name_ends_with(name, SUFFIX) ? open_path(&f, &err) : CLV_DATA_LOSS;
+  clv_code code = clv_name_ends_with(name, SUFFIX) ? open_file(&f, &err) : CLV_DATA_LOSS;
   bool keep = code == CLV_OK ? !has_expired(&f, at_s) : code != CLV_DATA_LOSS;
   return !keep && unlink(path) == 0;
 }
@@ -379,7 +391,7 @@ static uint32_t sweep_folder(clv_caches *c, const char *name, int64_t at_s) {
   if (!clv_state_folder_named(&c->folders, name, &o)) return 0;
   CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(o.dir.data);
   while (clv_folder_files_next(&f)) removed += sweep_file(f.path.data, f.name, at_s);
-  (void)rmdir(o.dir.data); /* if the folder is empty */
+  (void)rmdir(o.dir.data); /* fails unless the folder is empty */
   return removed;
 }
 

@@ -29,14 +29,14 @@ struct clv_epochs {
   size_t n;
 };
 
-static void forget(clv_epochs *e, size_t i) {
+static void remove_entry(clv_epochs *e, size_t i) {
   free(e->list[i].identity);
   memmove(&e->list[i], &e->list[i + 1], (--e->n - i) * sizeof e->list[0]);
 }
 
 void clv_epochs_free(clv_epochs *e) {
   if (!e) return;
-  while (e->n) forget(e, e->n - 1);
+  while (e->n) remove_entry(e, e->n - 1);
   pthread_mutex_destroy(&e->lock);
   free(e->path);
   free(e);
@@ -52,7 +52,7 @@ static void write_entry(const epoch_entry *x, clv_bytes *out) {
                    x->identity);
 }
 
-static clv_code write_all(const clv_epochs *e, clv_err *err) {
+static clv_code write_file(const clv_epochs *e, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   if (!e->path) return CLV_OK;
   clv_bytes_printf(&out, "%s\n", first_line);
@@ -61,7 +61,7 @@ static clv_code write_all(const clv_epochs *e, clv_err *err) {
   return clv_file_write_durable(e->path, out.data, out.len, 0600, err);
 }
 
-static bool read_epoch(const char *text, uint64_t *ret) {
+static bool parse_epoch(const char *text, uint64_t *ret) {
   size_t digits = strspn(text, "0123456789");
   errno = 0;
   *ret = strtoull(text, NULL, 10);
@@ -69,17 +69,17 @@ static bool read_epoch(const char *text, uint64_t *ret) {
 }
 
 /* Parses "EPOCH SESSION DIGEST IDENTITY"; splits the line in place. */
-static bool read_entry(char *line, epoch_entry *ret) {
+static bool parse_entry(char *line, epoch_entry *ret) {
   char *save = NULL, *epoch = strtok_r(line, " ", &save), *session = strtok_r(NULL, " ", &save),
        *digest = strtok_r(NULL, " ", &save);
   ret->identity = strtok_r(NULL, " ", &save);
   if (!epoch || !session || !digest || !ret->identity || strtok_r(NULL, " ", &save)) return false;
-  return read_epoch(epoch, &ret->epoch) &&
+  return parse_epoch(epoch, &ret->epoch) &&
          clv_hex_parse(session, ret->session, sizeof ret->session) &&
          clv_sha256_parse(digest, &ret->digest) && strlen(ret->identity) <= URI;
 }
 
-static clv_code add(clv_epochs *e, const epoch_entry *x, clv_err *err) {
+static clv_code append_entry(clv_epochs *e, const epoch_entry *x, clv_err *err) {
   epoch_entry *at = &e->list[e->n];
   *at = *x;
   CLV_TRY(clv_strdup(x->identity, &at->identity, err));
@@ -93,21 +93,21 @@ clv_code clv_epochs_parse(clv_epochs *e, char *text, const char *label, clv_err 
     return clv_fail(err, CLV_DATA_LOSS, "%s:1: not '%s'", label, first_line);
   for (size_t number = 2; (line = strtok_r(NULL, "\n", &save)); number++) {
     epoch_entry x;
-    if (e->n == MOST || !read_entry(line, &x))
+    if (e->n == MOST || !parse_entry(line, &x))
       return clv_fail(err, CLV_DATA_LOSS,
                       "%s:%zu: not an epoch, a session, a digest and an identity, or more than %d "
                       "lines; without the file earlier attempts of sessions are let in again",
                       label, number, MOST);
-    CLV_TRY(add(e, &x, err));
+    CLV_TRY(append_entry(e, &x, err));
   }
   return CLV_OK;
 }
 
-static clv_code read_all(clv_epochs *e, clv_err *err) {
+static clv_code read_file(clv_epochs *e, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_code code = clv_file_read(e->path, MAX_FILE, &text, err);
-  /* written now, so that an error is found at the start */
-  if (code == CLV_NOT_FOUND) return write_all(e, err);
+  /* write the file now, so that an error is found at the start */
+  if (code == CLV_NOT_FOUND) return write_file(e, err);
   CLV_TRY(code);
   return clv_epochs_parse(e, text.data ? text.data : (char[]){""}, e->path, err);
 }
@@ -119,7 +119,7 @@ clv_code clv_epochs_open(const char *state_dir, clv_epochs **ret, clv_err *err) 
   pthread_mutex_init(&e->lock, NULL);
   if (state_dir) clv_bytes_printf(&path, "%s/epochs", state_dir);
   clv_code code = state_dir ? clv_strdup(path.failed ? "" : path.data, &e->path, err) : CLV_OK;
-  if (code == CLV_OK && state_dir) code = read_all(e, err);
+  if (code == CLV_OK && state_dir) code = read_file(e, err);
   if (code != CLV_OK) {
     clv_epochs_free(e);
     return code;
@@ -130,7 +130,7 @@ clv_code clv_epochs_open(const char *state_dir, clv_epochs **ret, clv_err *err) 
 
 /* ---- a session is opened --------------------------------------------------------------------- */
 
-static size_t find(const clv_epochs *e, const char *identity, const uint8_t session[16]) {
+static size_t find_entry(const clv_epochs *e, const char *identity, const uint8_t session[16]) {
   size_t i = 0;
   while (i < e->n && (memcmp(e->list[i].session, session, 16) != 0 ||
                       strcmp(e->list[i].identity, identity) != 0))
@@ -138,8 +138,8 @@ static size_t find(const clv_epochs *e, const char *identity, const uint8_t sess
   return i;
 }
 
-/* Makes room for an entry. If the identity has its share already, drops its oldest entry, so that
- * it cannot displace entries of other identities. */
+/* Makes room for an entry. If the identity has PER_IDENTITY entries already, drops its oldest one,
+ * so that it cannot displace entries of other identities. */
 static void make_room(clv_epochs *e, const char *identity) {
   size_t n = 0, oldest = 0;
   for (size_t i = e->n; i-- > 0;) {
@@ -148,14 +148,15 @@ static void make_room(clv_epochs *e, const char *identity) {
     n++;
   }
   if (n >= PER_IDENTITY || (n && e->n == MOST))
-    forget(e, oldest);
+    remove_entry(e, oldest);
   else if (e->n == MOST)
-    forget(e, 0);
+    remove_entry(e, 0);
 }
 
 /* Refuses an epoch lower than the last, or the same epoch with another configuration. last: NULL
  * for the first attempt. */
-static clv_code check(const epoch_entry *last, const epoch_entry *x, bool changed, clv_err *err) {
+static clv_code check_epoch(const epoch_entry *last, const epoch_entry *x, bool changed,
+                            clv_err *err) {
   if (last && x->epoch < last->epoch)
     return clv_fail(
         err, CLV_PRECONDITION,
@@ -168,17 +169,18 @@ static clv_code check(const epoch_entry *last, const epoch_entry *x, bool change
   return CLV_OK;
 }
 
-static clv_code enter(clv_epochs *e, const epoch_entry *x, bool *ret_changed, clv_err *err) {
-  size_t i = find(e, x->identity, x->session);
+static clv_code register_locked(clv_epochs *e, const epoch_entry *x, bool *ret_changed,
+                                clv_err *err) {
+  size_t i = find_entry(e, x->identity, x->session);
   const epoch_entry *last = i < e->n ? &e->list[i] : NULL;
   bool changed = last && memcmp(&last->digest, &x->digest, sizeof x->digest) != 0;
-  CLV_TRY(check(last, x, changed, err));
+  CLV_TRY(check_epoch(last, x, changed, err));
   if (last)
-    forget(e, i);
+    remove_entry(e, i);
   else
     make_room(e, x->identity);
-  CLV_TRY(add(e, x, err));
-  CLV_TRY(write_all(e, err));
+  CLV_TRY(append_entry(e, x, err));
+  CLV_TRY(write_file(e, err));
   *ret_changed = changed;
   return CLV_OK;
 }
@@ -190,7 +192,7 @@ clv_code clv_epochs_register(clv_epochs *e, const char *identity, const uint8_t 
   memcpy(x.session, session, sizeof x.session);
   *ret_changed = false;
   pthread_mutex_lock(&e->lock);
-  clv_code code = enter(e, &x, ret_changed, err);
+  clv_code code = register_locked(e, &x, ret_changed, err);
   pthread_mutex_unlock(&e->lock);
   return code;
 }

@@ -56,7 +56,7 @@ void clv_state_folders_done(clv_state_folders *f) {
   free(f->dir);
 }
 
-static void lock(clv_state_folders *f, clv_state_folder *ret) {
+static void lock_folder(clv_state_folders *f, clv_state_folder *ret) {
   ret->lock = &f->locks[ret->identity.bytes[0] % CLV_STATE_FOLDER_LOCKS];
   pthread_mutex_lock(ret->lock);
 }
@@ -68,7 +68,7 @@ clv_code clv_state_folder_begin(clv_state_folders *f, const char *identity, clv_
   clv_sha256_hex(&ret->identity, hex);
   clv_bytes_printf(&ret->dir, "%s/%s", f->dir, hex);
   if (ret->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  lock(f, ret);
+  lock_folder(f, ret);
   return CLV_OK;
 }
 
@@ -76,7 +76,7 @@ bool clv_state_folder_named(clv_state_folders *f, const char *name, clv_state_fo
   if (!clv_sha256_parse(name, &ret->identity)) return false;
   clv_bytes_printf(&ret->dir, "%s/%s", f->dir, name);
   if (ret->dir.failed) return false;
-  lock(f, ret);
+  lock_folder(f, ret);
   return true;
 }
 

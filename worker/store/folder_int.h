@@ -35,18 +35,18 @@ clv_code clv_state_folder_begin(clv_state_folders *f, const char *identity, clv_
                                 clv_err *err) CLV_USE_RESULT;
 void clv_state_folder_done(clv_state_folder *f);
 
-/* Locks the folder of a name found in STATE_DIR/KIND. False: not a folder of an identity. */
+/* Locks the folder `name` of STATE_DIR/KIND. False: it is no folder of an identity. */
 bool clv_state_folder_named(clv_state_folders *f, const char *name, clv_state_folder *ret);
 
 /* Iterates over the files of a folder, except names that begin with a dot. */
 typedef struct clv_folder_files {
   DIR *dir; /* NULL: the folder does not exist */
   const char *of;
-  const char *name; /* name and path of the present file */
+  const char *name; /* name and path of the current file */
   clv_bytes path;
 } clv_folder_files;
 
-/* `of` must outlive the iterator. */
+/* Returns an iterator over the folder `of`, whose path must outlive the iterator. */
 clv_folder_files clv_folder_files_in(const char *of);
 bool clv_folder_files_next(clv_folder_files *f); /* false: no more files */
 void clv_folder_files_done(clv_folder_files *f);

@@ -37,39 +37,39 @@ static clv_code path_of(const char *dir, const char *name, clv_bytes *ret, clv_e
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-static clv_code begin(clv_states *s, const char *identity, const char *name, clv_state_folder *o,
-                      clv_err *err) {
+static clv_code lock_named_folder(clv_states *s, const char *identity, const char *name,
+                                  clv_state_folder *o, clv_err *err) {
   CLV_TRY(check_name(name, err));
   return clv_state_folder_begin(&s->folders, identity, o, err);
 }
 
 /* ---- quotas ---------------------------------------------------------------------------------- */
 
-static uint64_t on_disk(uint64_t bytes) { return (bytes + BLOCK - 1) / BLOCK * BLOCK; }
+static uint64_t round_to_block(uint64_t bytes) { return (bytes + BLOCK - 1) / BLOCK * BLOCK; }
 
-static uint64_t size_of(const char *path) {
+static uint64_t size_on_disk(const char *path) {
   struct stat at;
-  return lstat(path, &at) == 0 && S_ISREG(at.st_mode) ? on_disk((uint64_t)at.st_size) : 0;
+  return lstat(path, &at) == 0 && S_ISREG(at.st_mode) ? round_to_block((uint64_t)at.st_size) : 0;
 }
 
-static uint64_t bytes_in(const char *dir) {
+static uint64_t bytes_used_in(const char *dir) {
   CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(dir);
   uint64_t used = 0;
   while (clv_folder_files_next(&f))
-    if (clv_name_ends_with(f.name, SUFFIX)) used += size_of(f.path.data);
+    if (clv_name_ends_with(f.name, SUFFIX)) used += size_on_disk(f.path.data);
   return used;
 }
 
-/* Checks the quota. A file that is replaced does not count. */
+/* Checks the quota. A file that the new one replaces does not count. */
 static clv_code check_quota(const clv_state_folder *o, const char *path, uint64_t bytes,
                             uint64_t most, clv_err *err) {
-  uint64_t used = bytes_in(o->dir.data);
-  used -= CLV_MIN(used, size_of(path));
-  if (used + on_disk(bytes) <= most) return CLV_OK;
+  uint64_t used = bytes_used_in(o->dir.data);
+  used -= CLV_MIN(used, size_on_disk(path));
+  if (used + round_to_block(bytes) <= most) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED,
                   "%llu bytes more exceed the quota of files of state of this identity: %llu in "
                   "use, the limit is %llu; raise allow[].state_bytes in worker.yaml",
-                  (unsigned long long)on_disk(bytes), (unsigned long long)used,
+                  (unsigned long long)round_to_block(bytes), (unsigned long long)used,
                   (unsigned long long)most);
 }
 
@@ -93,14 +93,14 @@ clv_code clv_states_save(clv_states *s, const char *identity, uint64_t most, con
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   uint64_t bytes;
   CLV_TRY(clv_weights_size(list, n, &bytes, err));
-  CLV_TRY(begin(s, identity, name, &o, err));
+  CLV_TRY(lock_named_folder(s, identity, name, &o, err));
   CLV_TRY(path_of(o.dir.data, name, &path, err));
   CLV_TRY(check_quota(&o, path.data, bytes, most, err));
   CLV_TRY(make_folder(&o, identity, err));
   return clv_weights_write(path.data, list, n, NULL, 0, ret_digest, ret_bytes, err);
 }
 
-static clv_code no_file(const char *name, clv_err *err) {
+static clv_code fail_no_file(const char *name, clv_err *err) {
   return clv_fail(err, CLV_NOT_FOUND, "this identity has no file of state '%s'", name);
 }
 
@@ -108,21 +108,21 @@ clv_code clv_states_open_file(clv_states *s, const char *identity, const char *n
                               size_t max_bytes, clv_weights_file **ret, clv_err *err) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, label = {0};
-  CLV_TRY(begin(s, identity, name, &o, err));
+  CLV_TRY(lock_named_folder(s, identity, name, &o, err));
   CLV_TRY(path_of(o.dir.data, name, &path, err));
   clv_bytes_printf(&label, "file of state '%s'", name);
   if (label.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_weights_open_as(path.data, label.data, max_bytes, ret, err);
-  return code == CLV_NOT_FOUND ? no_file(name, err) : code;
+  return code == CLV_NOT_FOUND ? fail_no_file(name, err) : code;
 }
 
 clv_code clv_states_remove(clv_states *s, const char *identity, const char *name, clv_err *err) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  CLV_TRY(begin(s, identity, name, &o, err));
+  CLV_TRY(lock_named_folder(s, identity, name, &o, err));
   CLV_TRY(path_of(o.dir.data, name, &path, err));
   if (unlink(path.data) == 0) return clv_file_sync_folder(path.data, err);
-  if (errno == ENOENT || errno == ENOTDIR) return no_file(name, err);
+  if (errno == ENOENT || errno == ENOTDIR) return fail_no_file(name, err);
   return clv_fail_errno(path.data, err);
 }
 
@@ -135,7 +135,7 @@ static void remove_unfinished(clv_states *s, const char *name) {
     if (clv_name_ends_with(f.name, ".tmp")) unlink(f.path.data);
 }
 
-static void tidy(clv_states *s) {
+static void remove_all_unfinished(clv_states *s) {
   CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(s->folders.dir);
   while (clv_folder_files_next(&f)) remove_unfinished(s, f.name);
 }
@@ -144,7 +144,7 @@ clv_code clv_states_open(const char *state_dir, clv_states **ret, clv_err *err) 
   CLV_AUTO(clv_freep) clv_states *s = NULL;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   CLV_TRY(clv_state_folders_open(state_dir, "states", &s->folders, err));
-  tidy(s);
+  remove_all_unfinished(s);
   *ret = clv_steal(&s);
   return CLV_OK;
 }

@@ -27,7 +27,7 @@ static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
 static known_file known[KNOWN];
 static size_t n_known; /* entries ever added; the oldest is replaced */
 
-static known_file identity_of(const struct stat *st) {
+static known_file file_version(const struct stat *st) {
   known_file k;
   memset(&k, 0, sizeof k);
   k.dev = st->st_dev;
@@ -38,20 +38,20 @@ static known_file identity_of(const struct stat *st) {
   return k;
 }
 
-static bool same_time(const struct timespec *a, const struct timespec *b) {
+static bool is_same_time(const struct timespec *a, const struct timespec *b) {
   return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-static bool same_file(const known_file *a, const known_file *b) {
+static bool is_same_version(const known_file *a, const known_file *b) {
   return a->dev == b->dev && a->ino == b->ino && a->bytes == b->bytes &&
-         same_time(&a->mtime, &b->mtime) && same_time(&a->ctime, &b->ctime);
+         is_same_time(&a->mtime, &b->mtime) && is_same_time(&a->ctime, &b->ctime);
 }
 
 static bool lookup_known_file(known_file *k) {
   bool found = false;
   pthread_mutex_lock(&known_lock);
   for (size_t i = 0; i < CLV_MIN(n_known, (size_t)KNOWN) && !found; i++) {
-    found = same_file(&known[i], k);
+    found = is_same_version(&known[i], k);
     if (found) k->sha256 = known[i].sha256;
   }
   pthread_mutex_unlock(&known_lock);
@@ -60,7 +60,7 @@ static bool lookup_known_file(known_file *k) {
 
 /* Remembers a digest, unless the file was written so recently that another write could have the
  * same timestamp. */
-static void remember(const known_file *k) {
+static void remember_file(const known_file *k) {
   uint64_t changed = (uint64_t)k->ctime.tv_sec * 1000;
   if (clv_wall_ms() < changed + SETTLED_MS) return;
   pthread_mutex_lock(&known_lock);
@@ -72,12 +72,12 @@ static clv_code digest_of(int fd, const clv_cancel_hook *waiter, const char *lab
                           uint64_t *ret_bytes, clv_err *err) {
   struct stat st;
   if (fstat(fd, &st) != 0) return clv_fail(err, CLV_DATA_LOSS, "%s: cannot be read", label);
-  known_file k = identity_of(&st);
+  known_file k = file_version(&st);
   *ret_bytes = (uint64_t)st.st_size;
   if (!lookup_known_file(&k)) {
     CLV_TRY(clv_sha256_fd(fd, *ret_bytes, waiter, label, &k.sha256, err));
     clv_log(CLV_LOG_DEBUG, "hashed %s", label);
-    remember(&k);
+    remember_file(&k);
   }
   *ret = k.sha256;
   return CLV_OK;
@@ -87,8 +87,8 @@ static clv_code digest_of(int fd, const clv_cancel_hook *waiter, const char *lab
 
 struct clv_stored_artifact {
   const clv_artifact_spec *spec;
-  clv_sha256 stated;
-  clv_manifest manifest; /* manifest of a folder */
+  clv_sha256 stated_digest;
+  clv_manifest manifest; /* of an artifact that is a folder */
   const clv_cancel_hook *waiter;
   char label[160];
   clv_weights_folder *folder;
@@ -121,14 +121,14 @@ static clv_code check_file(void *user, const char *name, int fd, clv_err *err) {
   if (a->spec->folder && !f)
     return clv_fail(err, CLV_DATA_LOSS, "%s is not in its %s", name, CLV_ARTIFACT_NAME);
   CLV_TRY(digest_of(fd, a->waiter, a->label, &found, &bytes, err));
-  if (memcmp(f ? &f->sha256 : &a->stated, &found, sizeof found) == 0) return CLV_OK;
+  if (memcmp(f ? &f->sha256 : &a->stated_digest, &found, sizeof found) == 0) return CLV_OK;
   clv_sha256_hex(&found, hex);
-  return clv_fail(err, CLV_DATA_LOSS, "%s has SHA-256 %s", what, hex);
+  return clv_fail(err, CLV_DATA_LOSS, "%s has SHA-256 %s, not the stated one", what, hex);
 }
 
 /* Checks that all listed files exist with their lengths. Files of tensors are hashed when they are
  * read. */
-static clv_code check_listed(const clv_stored_artifact *a, clv_err *err) {
+static clv_code check_listed_files(const clv_stored_artifact *a, clv_err *err) {
   for (size_t i = 0; i < a->manifest.n_files; i++) {
     const clv_manifest_file *f = &a->manifest.files[i];
     CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -147,11 +147,12 @@ static clv_code open_folder(clv_stored_artifact *a, clv_err *err) {
   clv_sha256 found;
   char hex[65];
   CLV_TRY(clv_artifact_read(a->spec->folder, a->label, &a->manifest, &found, err));
-  if (memcmp(&found, &a->stated, sizeof found) != 0) {
+  if (memcmp(&found, &a->stated_digest, sizeof found) != 0) {
     clv_sha256_hex(&found, hex);
-    return clv_fail(err, CLV_DATA_LOSS, "its %s has SHA-256 %s", CLV_ARTIFACT_NAME, hex);
+    return clv_fail(err, CLV_DATA_LOSS, "its %s has SHA-256 %s, not the stated one",
+                    CLV_ARTIFACT_NAME, hex);
   }
-  return check_listed(a, err);
+  return check_listed_files(a, err);
 }
 
 static clv_code open_spec(const clv_worker_config *config, const clv_artifact_spec *spec,
@@ -162,7 +163,7 @@ static clv_code open_spec(const clv_worker_config *config, const clv_artifact_sp
   a->spec = spec;
   a->waiter = waiter;
   snprintf(a->label, sizeof a->label, "artifact '%.120s'", spec->name);
-  if (!clv_sha256_parse(spec->sha256, &a->stated))
+  if (!clv_sha256_parse(spec->sha256, &a->stated_digest))
     return clv_worker_fail_at(config, spec->pos, err, "artifact '%s': sha256 is not 64 hex digits",
                               spec->name);
   clv_code code = spec->folder ? open_folder(a, &why) : CLV_OK;
@@ -198,7 +199,7 @@ clv_code clv_store_open(const clv_worker_config *config, const char *name, const
       clv_log(CLV_LOG_DEBUG, "%s", why.text);
       return clv_fail(err, CLV_DATA_LOSS, "artifact '%s' is damaged on the worker's disk", name);
     }
-    if (memcmp(want, &a->stated, sizeof *want) != 0)
+    if (memcmp(want, &a->stated_digest, sizeof *want) != 0)
       return clv_fail(err, CLV_DATA_LOSS, "artifact '%s' has another SHA-256 than the session says",
                       name);
     *ret = clv_steal(&a);

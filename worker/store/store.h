@@ -32,9 +32,9 @@ clv_code clv_store_open(const clv_worker_config *config, const char *name, const
                         clv_err *err) CLV_USE_RESULT;
 void clv_stored_close(clv_stored_artifact *a); /* NULL is allowed */
 void clv_stored_closep(clv_stored_artifact **a);
-clv_weights_folder *clv_stored_weights(const clv_stored_artifact *a); /* owned by the artifact */
+clv_weights_folder *clv_stored_weights(const clv_stored_artifact *a); /* the artifact owns it */
 
-/* Its entry in worker.yaml; owned by the config. */
+/* Returns the artifact's entry in worker.yaml, which the config owns. */
 const clv_artifact_spec *clv_stored_spec(const clv_stored_artifact *a);
 
 /* Tensors of artifacts in memory, each shared by all modules that use it: in read-only pages of the
@@ -43,32 +43,32 @@ typedef struct clv_bases clv_bases;
 
 /* Key of a shared tensor: artifact digest, name, type and memory. */
 typedef struct clv_base_key {
-  const char *owner; /* an identity; "": shared by all identities */
+  const char *owner; /* identity that owns the tensor; "": all identities share it */
   clv_sha256 artifact;
   const char *name; /* name of the parameter */
   clv_dtype dtype;
   clv_shape shape;
   /* Backend of the device that holds the tensor; NULL: host memory. It outlives all tensors; no
    * other code uses it. */
-  const clv_backend *home;
+  const clv_backend *backend;
 } clv_base_key;
 
-/* Most bytes read at once; for a device also the size of the staging buffer. */
+/* Bytes read at once, at most; for a device also the size of the staging buffer. */
 enum { CLV_BASE_CHUNK_BYTES = 1 << 20 };
 
-/* Writes n elements of the tensor, from element `first`, to `to`. BLOCKS. */
+/* Callback that writes n elements of the tensor, from element `first`, to `to`. BLOCKS. */
 typedef clv_code clv_base_fill(void *user, size_t first, size_t n, void *to, clv_err *err);
 
 clv_code clv_bases_new(clv_bases **ret, clv_err *err) CLV_USE_RESULT;
-void clv_bases_free(clv_bases *b); /* after all tensors are freed; NULL is allowed */
-/* Returns a shared tensor with a new reference; the caller only reads it, and waits for its device
- * work before dropping it. Calls `fill` if the tensor is not in memory. Other callers wait
- * meanwhile, and fill it themselves if the first has failed. CLV_CANCELLED: `waiter` (NULL: no
- * cancellation) has left; CLV_EXHAUSTED: no memory. */
+void clv_bases_free(clv_bases *b); /* call after all tensors are freed; NULL is allowed */
+/* Returns a shared tensor with a new reference. The caller only reads the tensor, and waits for its
+ * device work before it drops the reference. Calls `fill` if the tensor is not in memory. Other
+ * callers wait meanwhile, and fill the tensor themselves if the first caller has failed.
+ * CLV_CANCELLED: `waiter` (NULL: no cancellation) has left; CLV_EXHAUSTED: no memory. */
 clv_code clv_bases_acquire(clv_bases *b, const clv_base_key *key, const clv_cancel_hook *waiter,
                            clv_base_fill *fill, void *user, clv_tensor **ret,
                            clv_err *err) CLV_USE_RESULT;
-/* Bytes of all tensors, each counted once. */
+/* Returns the bytes of all tensors, each counted once. */
 size_t clv_bases_bytes(clv_bases *b);
 
 /* The highest epoch of each session of each identity, with the digest of its configuration: the
@@ -123,12 +123,12 @@ enum { CLV_MAX_CACHES = 64 }; /* caches of one identity */
 typedef struct clv_cache {
   clv_sha256 key;
   uint64_t records; /* row numbers are below this; at most 2^32 */
-  uint64_t keep_s;  /* seconds without use until it expires; set with its first row */
+  uint64_t keep_s;  /* seconds without use until the cache expires; set with its first row */
 } clv_cache;
 
 typedef struct clv_cache_status {
   clv_sha256 key;
-  uint64_t records, rows; /* rows: number of stored rows */
+  uint64_t records, rows; /* rows: number of records whose row is stored */
   uint64_t row_bytes, disk_bytes, unused_s, expires_s;
 } clv_cache_status;
 
@@ -148,11 +148,13 @@ clv_code clv_caches_rows_shape(clv_caches *c, const char *identity, const clv_ca
  * CLV_DATA_LOSS: a row is damaged, and is dropped. */
 clv_code clv_caches_get(clv_caches *c, const char *identity, const clv_cache *cache,
                         const int64_t *rows, clv_tensor *values, clv_err *err) CLV_USE_RESULT;
-/* Lists the cache of a key; NULL: all of the identity. remove: deletes the listed ones. */
+/* Lists the cache of `key`, or, if that is NULL, all caches of the identity. remove: deletes the
+ * caches that it lists. */
 clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *key, bool remove,
                          clv_cache_status ret[CLV_MAX_CACHES], uint32_t *ret_n,
                          clv_err *err) CLV_USE_RESULT;
-/* Deletes caches that have expired at a time, in seconds since 1970. Returns their number. */
+/* Deletes caches that have expired at the time at_s, in seconds since 1970. Returns their
+ * number. */
 uint32_t clv_caches_evict_expired(clv_caches *c, int64_t at_s);
 
 #endif

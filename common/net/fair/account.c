@@ -33,7 +33,7 @@ clv_account *clv_account_ref(clv_account *a) {
 
 void clv_account_unref(clv_account *a) {
   if (!a || __atomic_fetch_sub(&a->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
-  for (clv_quota q = 0; q < CLV_QUOTAS; q++) clv_account_discharge(a->o.parent, q, a->used[q]);
+  for (clv_quota q = 0; q < CLV_QUOTAS; q++) clv_account_discharge(a->o.parent, q, a->usage[q]);
   clv_account_unref(a->o.parent);
   pthread_mutex_destroy(&a->lock);
   free(a);
@@ -55,25 +55,25 @@ void clv_account_set_limit(clv_account *a, clv_quota q, uint64_t limit) {
 }
 
 static void raise_peak(clv_account *a, clv_quota q) {
-  uint64_t used = __atomic_load_n(&a->used[q], __ATOMIC_RELAXED);
-  uint64_t peak = __atomic_load_n(&a->peak[q], __ATOMIC_RELAXED);
-  while (used > peak && !__atomic_compare_exchange_n(&a->peak[q], &peak, used, true,
+  uint64_t used = __atomic_load_n(&a->usage[q], __ATOMIC_RELAXED);
+  uint64_t peak = __atomic_load_n(&a->peak_usage[q], __ATOMIC_RELAXED);
+  while (used > peak && !__atomic_compare_exchange_n(&a->peak_usage[q], &peak, used, true,
                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
   }
 }
 
 static bool add_within_limit(clv_account *a, clv_quota q, uint64_t n) {
-  uint64_t used = __atomic_load_n(&a->used[q], __ATOMIC_RELAXED), limit = limit_of(a, q);
+  uint64_t used = __atomic_load_n(&a->usage[q], __ATOMIC_RELAXED), limit = limit_of(a, q);
   do {
     if (limit && (n > limit || used > limit - n)) return false;
-  } while (!__atomic_compare_exchange_n(&a->used[q], &used, used + n, true, __ATOMIC_RELAXED,
+  } while (!__atomic_compare_exchange_n(&a->usage[q], &used, used + n, true, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED));
   return true;
 }
 
 /* Discharges the accounts from `a` up to `end`, which is not discharged. */
 static void discharge_up_to(clv_account *a, const clv_account *end, clv_quota q, uint64_t n) {
-  for (; a != end; a = a->o.parent) __atomic_fetch_sub(&a->used[q], n, __ATOMIC_RELAXED);
+  for (; a != end; a = a->o.parent) __atomic_fetch_sub(&a->usage[q], n, __ATOMIC_RELAXED);
 }
 
 clv_account *clv_account_try_charge(clv_account *a, clv_quota q, uint64_t n) {
@@ -120,11 +120,11 @@ void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n) {
 /* ---- usage ----------------------------------------------------------------------------------- */
 
 uint64_t clv_account_used(const clv_account *a, clv_quota q) {
-  return __atomic_load_n(&a->used[q], __ATOMIC_RELAXED);
+  return __atomic_load_n(&a->usage[q], __ATOMIC_RELAXED);
 }
 
 uint64_t clv_account_peak(const clv_account *a, clv_quota q) {
-  return __atomic_load_n(&a->peak[q], __ATOMIC_RELAXED);
+  return __atomic_load_n(&a->peak_usage[q], __ATOMIC_RELAXED);
 }
 
 uint64_t clv_account_own_limit(const clv_account *a, clv_quota q) { return limit_of(a, q); }

@@ -28,24 +28,24 @@ typedef enum clv_quota {
 typedef struct clv_account clv_account;
 
 typedef struct clv_account_options {
-  clv_account *parent;         /* takes a reference; NULL: none */
-  const char *owner_text;      /* names the owner in messages; static text, as the keys */
-  uint64_t limit[CLV_QUOTAS];  /* 0: this account sets no limit */
+  clv_account *parent;         /* parent account, of which this one takes a reference; NULL: none */
+  const char *owner_text;      /* names the owner in messages; static text, as are the keys */
+  uint64_t limit[CLV_QUOTAS];  /* limit of each quota; 0: this account sets none */
   const char *key[CLV_QUOTAS]; /* key of worker.yaml that raises the limit; NULL: none */
-  bool is_shared;              /* by several identities: errors omit the usage */
+  bool is_shared;              /* used by several identities, so errors omit the usage */
   bool reports_remaining;      /* errors of a shared account report what is left */
 } clv_account_options;
 
 clv_code clv_account_new(const clv_account_options *options, clv_account **ret,
                          clv_err *err) CLV_USE_RESULT;
 clv_account *clv_account_ref(clv_account *a);
-/* With the last reference, what is still charged to the account is discharged from its parents.
- * NULL is allowed. */
+/* Drops a reference. The last one frees the account and discharges from its parents what is still
+ * charged to it. NULL is allowed. */
 void clv_account_unref(clv_account *a);
-void clv_account_unrefp(clv_account **a); /* sets it to NULL */
+void clv_account_unrefp(clv_account **a); /* sets *a to NULL */
 
-/* Charges `n` to the account and its parents, or nothing. CLV_EXHAUSTED names the quota that is
- * exceeded, its usage and its key. */
+/* Charges `n` to the account and all its parents, or to none of them. CLV_EXHAUSTED names the quota
+ * that is exceeded, its usage and its key. */
 clv_code clv_account_charge(clv_account *a, clv_quota q, uint64_t n, clv_err *err) CLV_USE_RESULT;
 void clv_account_discharge(clv_account *a, clv_quota q, uint64_t n);
 uint64_t clv_account_used(const clv_account *a, clv_quota q);
@@ -77,7 +77,8 @@ void clv_pool_unref(clv_pool *pool);
  * over the quota. */
 clv_code clv_pool_tensor(clv_pool *pool, clv_dtype dtype, const clv_shape *shape, clv_tensor **ret,
                          clv_err *err) CLV_USE_RESULT;
-size_t clv_pool_bytes(const clv_pool *pool); /* charged now: tensors, free ones too, and modules */
+/* bytes charged now: tensors, unused ones too, and modules */
+size_t clv_pool_bytes(const clv_pool *pool);
 clv_account *clv_pool_account(const clv_pool *pool);
 
 /* Call from main before the first thread. Keeps freed memory up to the size of the transport's
@@ -108,19 +109,20 @@ void clv_pool_record_recycle(clv_pool *pool, void *record);
 /* Allocator of records of one size. Takes them in blocks and reuses them. Blocks are charged to the
  * account of a pool. One thread at a time. */
 typedef struct clv_slab {
-  size_t size;
+  size_t record_size;
   uint32_t n_used, limit;
   uint32_t records_per_block; /* records in each block; 0: 64 */
   const char *record_name;    /* plural name of the records, for messages; static text */
   void *free_list, *blocks;
 } clv_slab;
 
-/* size: of a record, in bytes; limit: of records in use. Keeps `record_name`. */
+/* Returns an empty slab. size: bytes of a record; limit: number of records in use at once;
+ * record_name: static text. */
 clv_slab clv_slab_of(size_t size, uint32_t limit, const char *record_name);
 /* Returns a zeroed record. CLV_EXHAUSTED: over `limit`, over the quota or out of memory. */
 clv_code clv_slab_alloc(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err) CLV_USE_RESULT;
 void clv_slab_recycle(clv_slab *s, void *record); /* returns a record to the slab */
-/* Frees the blocks, with records in use too. Does not discharge them; the charge ends with the
+/* Frees the blocks of the slab, even if records are in use. The charge of the blocks ends with the
  * session's account. NULL is allowed. */
 void clv_slab_done(clv_slab *s);
 
@@ -139,12 +141,12 @@ typedef struct clv_share clv_share;
 typedef struct clv_fair_scheduler_options {
   unsigned cores;
   size_t n_tenants;
-  const uint64_t *weights; /* [n_tenants], copied */
+  const uint64_t *weights; /* weight of each tenant, [n_tenants]; copied */
   uint64_t slice_ns;       /* least length of a slice while others wait */
   clv_clock clock;         /* measures the slices; zero: the system's monotonic clock */
 } clv_fair_scheduler_options;
 
-/* CLV_INVALID: no cores. */
+/* Makes a scheduler. CLV_INVALID: `cores` is 0. */
 clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *options, clv_fair_scheduler **ret,
                                 clv_err *err) CLV_USE_RESULT;
 /* clv_fair_scheduler_add_tenant adds a tenant, with the next number. clv_fair_scheduler_set_weight
@@ -152,13 +154,13 @@ clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *options, clv_f
 clv_code clv_fair_scheduler_add_tenant(clv_fair_scheduler *t, uint64_t weight, size_t *ret_tenant,
                                        clv_err *err) CLV_USE_RESULT;
 void clv_fair_scheduler_set_weight(clv_fair_scheduler *t, size_t tenant, uint64_t weight);
-/* call after its shares are freed; NULL is allowed */
+/* call after all shares are freed; NULL is allowed */
 void clv_fair_scheduler_free(clv_fair_scheduler *t);
 
-/* CLV_INVALID: no such tenant. */
+/* Makes a share of a tenant. CLV_INVALID: there is no such tenant. */
 clv_code clv_share_new(clv_fair_scheduler *t, size_t tenant, clv_share **ret,
                        clv_err *err) CLV_USE_RESULT;
-void clv_share_free(clv_share *s); /* its thread must not use it any more; NULL is allowed */
+void clv_share_free(clv_share *s); /* call when no thread uses the share; NULL is allowed */
 
 /* BLOCKS until the share is scheduled with `threads` threads (at most the number of cores). False:
  * the share was stopped. Called by the share's own thread before each piece of work, without locks.
@@ -168,7 +170,7 @@ bool clv_share_take(clv_share *s, unsigned threads);
  * thread. */
 bool clv_share_would_block(const clv_share *s);
 void clv_share_yield(clv_share *s); /* ends the slice if another share is due; does not block */
-/* ends the slice; call before waiting for anything else */
+/* ends the slice; call before the thread waits for anything else */
 void clv_share_release(clv_share *s);
 
 /* Subtracts `ns` from the time charged to the current slice, because the share's thread slept and
@@ -180,7 +182,7 @@ void clv_share_refund(clv_share *s, uint64_t ns);
 void clv_share_stop(clv_share *s);
 
 typedef struct clv_share_counts {
-  /* wall time without refunds, the current wait or slice included */
+  /* wall time up to now, including the current wait or slice, without refunds */
   uint64_t waited_ns, computed_ns, slices;
 } clv_share_counts;
 void clv_share_count(clv_share *s, clv_share_counts *ret);

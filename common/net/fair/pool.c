@@ -13,8 +13,8 @@
 
 enum { RECORDS_KEPT = 256 };
 
-/* The transport reads into buffers of up to 1 MiB. Larger blocks are tensors of pools, which are
- * allocated once. */
+/* Makes malloc keep freed blocks below 2 MiB, because the transport reads into buffers of up to
+ * 1 MiB. Larger blocks are tensors of pools, which are allocated once. */
 void clv_tune_malloc(void) {
   mallopt(M_MMAP_THRESHOLD, 2 << 20);
   mallopt(M_TRIM_THRESHOLD, 64 << 20);
@@ -24,16 +24,16 @@ struct clv_pool {
   pthread_mutex_t lock;
   int refs;
   clv_account *account;
-  clv_pool *next, **prev_next; /* list of the root account */
+  clv_pool *next, **prev_next; /* links in the root account's list of pools */
   clv_tensor **tensors;
   size_t n, cap;
-  void *records; /* free list of records, linked through their first bytes */
-  size_t n_records;
+  void *free_records; /* free list of records, linked through their first bytes */
+  size_t n_free_records;
 };
 
 /* ---- pools ----------------------------------------------------------------------------------- */
 
-static void list_pool(clv_pool *p) {
+static void add_to_pool_list(clv_pool *p) {
   clv_account *top = clv_account_root(p->account);
   pthread_mutex_lock(&top->lock);
   p->next = top->pools;
@@ -43,7 +43,7 @@ static void list_pool(clv_pool *p) {
   pthread_mutex_unlock(&top->lock);
 }
 
-static void unlist_pool(clv_pool *p) {
+static void remove_from_pool_list(clv_pool *p) {
   clv_account *top = clv_account_root(p->account);
   pthread_mutex_lock(&top->lock);
   *p->prev_next = p->next;
@@ -57,7 +57,7 @@ clv_code clv_pool_new_for_account(clv_account *account, clv_pool **ret, clv_err 
   pthread_mutex_init(&p->lock, NULL);
   p->refs = 1;
   p->account = clv_account_ref(account);
-  list_pool(p);
+  add_to_pool_list(p);
   *ret = p;
   return CLV_OK;
 }
@@ -77,14 +77,14 @@ clv_pool *clv_pool_ref(clv_pool *p) {
 }
 
 static void *pop_record(clv_pool *p) {
-  return clv_free_list_pop(&p->records, malloc_usable_size(p->records));
+  return clv_free_list_pop(&p->free_records, malloc_usable_size(p->free_records));
 }
 
 void clv_pool_unref(clv_pool *p) {
   if (!p || __atomic_fetch_sub(&p->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
-  unlist_pool(p);
+  remove_from_pool_list(p);
   for (size_t i = 0; i < p->n; i++) clv_tensor_unref(p->tensors[i]);
-  while (p->records) free(pop_record(p));
+  while (p->free_records) free(pop_record(p));
   free(p->tensors);
   pthread_mutex_destroy(&p->lock);
   clv_account_unref(p->account);
@@ -95,13 +95,16 @@ clv_account *clv_pool_account(const clv_pool *p) { return p->account; }
 
 size_t clv_pool_bytes(const clv_pool *p) { return clv_account_used(p->account, CLV_QUOTA_BYTES); }
 
-static bool is_unused(clv_tensor *t) { return __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1; }
+static bool is_unused_tensor(clv_tensor *t) {
+  return __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1;
+}
 
 /* Returns a free tensor of exactly `bytes` with the new type and shape; NULL: there is none. */
-static clv_tensor *reuse(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes) {
+static clv_tensor *find_unused_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape,
+                                      size_t bytes) {
   for (size_t i = 0; i < p->n; i++) {
     clv_tensor *t = p->tensors[i];
-    if (t->bytes != bytes || !is_unused(t)) continue;
+    if (t->bytes != bytes || !is_unused_tensor(t)) continue;
     t->dtype = dtype;
     t->shape = *shape;
     t->n = bytes / clv_dtype_size(dtype);
@@ -113,10 +116,10 @@ static clv_tensor *reuse(clv_pool *p, clv_dtype dtype, const clv_shape *shape, s
 /* ---- charges --------------------------------------------------------------------------------- */
 
 /* Frees the tensors that are not in use. The caller holds the lock. */
-static void free_unused(clv_pool *p) {
+static void free_unused_tensors(clv_pool *p) {
   size_t kept = 0, bytes = 0;
   for (size_t i = 0; i < p->n; i++) {
-    if (is_unused(p->tensors[i])) {
+    if (is_unused_tensor(p->tensors[i])) {
       bytes += p->tensors[i]->bytes;
       clv_tensor_unref(p->tensors[i]);
     } else {
@@ -129,13 +132,13 @@ static void free_unused(clv_pool *p) {
 }
 
 /* Frees the unused tensors of all pools below an account whose quota is exceeded. */
-static void free_unused_below(clv_account *over) {
+static void free_unused_tensors_below(clv_account *over) {
   clv_account *top = clv_account_root(over);
   pthread_mutex_lock(&top->lock);
   for (clv_pool *p = top->pools; p; p = p->next) {
     if (!clv_account_is_below(p->account, over)) continue;
     pthread_mutex_lock(&p->lock);
-    free_unused(p);
+    free_unused_tensors(p);
     pthread_mutex_unlock(&p->lock);
   }
   pthread_mutex_unlock(&top->lock);
@@ -144,7 +147,7 @@ static void free_unused_below(clv_account *over) {
 clv_code clv_pool_charge(clv_pool *p, size_t bytes, clv_err *err) {
   clv_account *over = clv_account_try_charge(p->account, CLV_QUOTA_BYTES, bytes);
   if (!over) return CLV_OK;
-  free_unused_below(over);
+  free_unused_tensors_below(over);
   return clv_account_charge(p->account, CLV_QUOTA_BYTES, bytes, err);
 }
 
@@ -154,13 +157,13 @@ void clv_pool_discharge(clv_pool *p, size_t bytes) {
 
 void clv_pool_shrink(clv_pool *p) {
   pthread_mutex_lock(&p->lock);
-  free_unused(p);
+  free_unused_tensors(p);
   pthread_mutex_unlock(&p->lock);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
-static clv_code grow_list(clv_pool *p, clv_err *err) {
+static clv_code grow_tensor_list(clv_pool *p, clv_err *err) {
   if (p->n < p->cap) return CLV_OK;
   size_t cap = p->cap ? 2 * p->cap : 16;
   clv_tensor **more = realloc(p->tensors, cap * sizeof *more);
@@ -170,7 +173,7 @@ static clv_code grow_list(clv_pool *p, clv_err *err) {
   return CLV_OK;
 }
 
-/* *ret_over, *ret_quota: the account and the quota that are exceeded. */
+/* Charges a tensor of `bytes`. False: the quota *ret_quota of the account *ret_over is exceeded. */
 static bool charge_tensor(clv_pool *p, size_t bytes, clv_account **ret_over, clv_quota *ret_quota) {
   *ret_quota = CLV_QUOTA_TENSORS;
   *ret_over = clv_account_try_charge(p->account, CLV_QUOTA_TENSORS, 1);
@@ -185,7 +188,7 @@ static bool charge_tensor(clv_pool *p, size_t bytes, clv_account **ret_over, clv
 static clv_code add_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes,
                            clv_tensor **ret, clv_account **ret_over, clv_err *err) {
   clv_quota q;
-  CLV_TRY(grow_list(p, err));
+  CLV_TRY(grow_tensor_list(p, err));
   if (!charge_tensor(p, bytes, ret_over, &q))
     return clv_account_fail_exceeded(*ret_over, q, q == CLV_QUOTA_BYTES ? bytes : 1, err);
   clv_code code = clv_tensor_new(dtype, shape, &p->tensors[p->n], err);
@@ -198,12 +201,13 @@ static clv_code add_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape,
   return CLV_OK;
 }
 
-static clv_code find_or_add(clv_pool *p, clv_dtype dtype, const clv_shape *shape, size_t bytes,
-                            clv_tensor **ret, clv_account **ret_over, clv_err *err) {
+static clv_code find_or_add_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape,
+                                   size_t bytes, clv_tensor **ret, clv_account **ret_over,
+                                   clv_err *err) {
   clv_code code = CLV_OK;
   *ret_over = NULL;
   pthread_mutex_lock(&p->lock);
-  clv_tensor *t = reuse(p, dtype, shape, bytes);
+  clv_tensor *t = find_unused_tensor(p, dtype, shape, bytes);
   if (t)
     *ret = t;
   else
@@ -217,10 +221,10 @@ clv_code clv_pool_tensor(clv_pool *p, clv_dtype dtype, const clv_shape *shape, c
   clv_account *over;
   size_t bytes;
   CLV_TRY(clv_shape_bytes(shape, dtype, &bytes, err));
-  clv_code code = find_or_add(p, dtype, shape, bytes, ret, &over, err);
+  clv_code code = find_or_add_tensor(p, dtype, shape, bytes, ret, &over, err);
   if (!over) return code;
-  free_unused_below(over);
-  return find_or_add(p, dtype, shape, bytes, ret, &over, err);
+  free_unused_tensors_below(over);
+  return find_or_add_tensor(p, dtype, shape, bytes, ret, &over, err);
 }
 
 clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, uint32_t n,
@@ -238,18 +242,18 @@ clv_code clv_pool_reserve(clv_pool *p, clv_dtype dtype, const clv_shape *shape, 
 
 void *clv_pool_record_alloc(clv_pool *p) {
   pthread_mutex_lock(&p->lock);
-  void *record = p->records ? pop_record(p) : NULL;
-  p->n_records -= record != NULL;
+  void *record = p->free_records ? pop_record(p) : NULL;
+  p->n_free_records -= record != NULL;
   pthread_mutex_unlock(&p->lock);
   return record;
 }
 
 void clv_pool_record_recycle(clv_pool *p, void *record) {
   pthread_mutex_lock(&p->lock);
-  bool keep = p->n_records < RECORDS_KEPT;
+  bool keep = p->n_free_records < RECORDS_KEPT;
   if (keep) {
-    clv_free_list_push(&p->records, record, malloc_usable_size(record));
-    p->n_records++;
+    clv_free_list_push(&p->free_records, record, malloc_usable_size(record));
+    p->n_free_records++;
   }
   pthread_mutex_unlock(&p->lock);
   if (!keep) free(record);

@@ -21,8 +21,8 @@
 
 typedef struct tenant {
   uint64_t weight;
-  uint64_t time;       /* virtual, ns */
-  uint64_t idle_start; /* virtual time at which a share starts when no other is active */
+  uint64_t virtual_ns;    /* virtual time */
+  uint64_t idle_start_ns; /* virtual time at which a share starts when no other is active */
   uint32_t n_active;
   clv_share *shares;
 } tenant;
@@ -30,51 +30,53 @@ typedef struct tenant {
 struct clv_fair_scheduler {
   pthread_mutex_t lock;
   clv_fair_scheduler_options o;
-  unsigned free;                   /* threads that may start now */
-  uint32_t n_waiting;              /* number of waiting shares; read without the lock */
-  uint64_t idle_start, n_requests; /* idle_start: as a tenant's; n_requests: requests so far */
-  tenant **tenants;                /* [o.n_tenants] */
+  unsigned free_cores; /* cores that no share holds */
+  uint32_t n_waiting;  /* number of waiting shares; read without the lock */
+  /* idle_start_ns: virtual time at which a tenant starts when no other is active; n_requests:
+   * number of requests so far */
+  uint64_t idle_start_ns, n_requests;
+  tenant **tenants; /* [o.n_tenants] */
 };
 
 struct clv_share {
   clv_fair_scheduler *scheduler;
   tenant *owner;
   clv_share *next, **prev_next;
-  pthread_cond_t scheduled;
-  unsigned n_held,
-      n_wanted; /* threads; n_held is read by the share's own thread without the lock */
+  pthread_cond_t on_scheduled;
+  /* threads; n_held is read by the share's own thread without the lock */
+  unsigned n_held, n_wanted;
   bool is_active, is_waiting, is_stopped;
-  uint64_t time;          /* virtual, among the shares of its tenant */
-  uint64_t request;       /* number of its last request; orders shares with equal times */
-  uint64_t slice_start;   /* start of the slice, ns */
-  uint64_t charged_until; /* time of the request or of the last charge, ns */
-  uint64_t refunded;      /* time refunded in this slice, ns */
+  uint64_t virtual_ns;       /* virtual time among the shares of its tenant */
+  uint64_t request_number;   /* number of its last request; orders shares with equal times */
+  uint64_t slice_start_ns;   /* start of the slice, ns */
+  uint64_t charged_until_ns; /* time of the request or of the last charge, ns */
+  uint64_t refunded_ns;      /* time refunded in this slice, ns */
   clv_share_counts counts;
 };
 
-static uint64_t now_of(const clv_fair_scheduler *t) { return clv_clock_now(&t->o.clock); }
+static uint64_t now_ns(const clv_fair_scheduler *t) { return clv_clock_now(&t->o.clock); }
 
 /* ---- virtual time ---------------------------------------------------------------------------- */
 
 static uint64_t least_tenant_time(const clv_fair_scheduler *t) {
   uint64_t least = UINT64_MAX;
   for (size_t i = 0; i < t->o.n_tenants; i++)
-    if (t->tenants[i]->n_active) least = CLV_MIN(least, t->tenants[i]->time);
-  return least == UINT64_MAX ? t->idle_start : least;
+    if (t->tenants[i]->n_active) least = CLV_MIN(least, t->tenants[i]->virtual_ns);
+  return least == UINT64_MAX ? t->idle_start_ns : least;
 }
 
 static uint64_t least_share_time(const tenant *of) {
   uint64_t least = UINT64_MAX;
   for (const clv_share *s = of->shares; s; s = s->next)
-    if (s->is_active) least = CLV_MIN(least, s->time);
-  return least == UINT64_MAX ? of->idle_start : least;
+    if (s->is_active) least = CLV_MIN(least, s->virtual_ns);
+  return least == UINT64_MAX ? of->idle_start_ns : least;
 }
 
 static void activate_share(clv_share *s) {
   tenant *of = s->owner;
   if (s->is_active) return;
-  if (!of->n_active) of->time = CLV_MAX(of->time, least_tenant_time(s->scheduler));
-  s->time = CLV_MAX(s->time, least_share_time(of));
+  if (!of->n_active) of->virtual_ns = CLV_MAX(of->virtual_ns, least_tenant_time(s->scheduler));
+  s->virtual_ns = CLV_MAX(s->virtual_ns, least_share_time(of));
   s->is_active = true;
   of->n_active++;
 }
@@ -84,44 +86,45 @@ static void deactivate_share(clv_share *s) {
   if (!s->is_active) return;
   s->is_active = false;
   of->n_active--;
-  of->idle_start = CLV_MAX(of->idle_start, s->time);
-  s->scheduler->idle_start = CLV_MAX(s->scheduler->idle_start, of->time);
+  of->idle_start_ns = CLV_MAX(of->idle_start_ns, s->virtual_ns);
+  s->scheduler->idle_start_ns = CLV_MAX(s->scheduler->idle_start_ns, of->virtual_ns);
 }
 
-static void charge(clv_share *s, uint64_t now) {
-  uint64_t spent = now - s->charged_until, threads = spent * s->n_held;
-  s->charged_until = now;
+static void charge_share(clv_share *s, uint64_t now) {
+  uint64_t spent = now - s->charged_until_ns, threads = spent * s->n_held;
+  s->charged_until_ns = now;
   s->counts.computed_ns += spent;
-  s->time += threads;
-  s->owner->time += (threads + s->owner->weight - 1) / s->owner->weight;
+  s->virtual_ns += threads;
+  s->owner->virtual_ns += (threads + s->owner->weight - 1) / s->owner->weight;
 }
 
 /* Charges all running shares with the time since their last charge. */
 static void update_charges(clv_fair_scheduler *t, uint64_t now) {
   for (size_t i = 0; i < t->o.n_tenants; i++)
     for (clv_share *s = t->tenants[i]->shares; s; s = s->next)
-      if (s->n_held) charge(s, now);
+      if (s->n_held) charge_share(s, now);
 }
 
 /* ---- scheduling ------------------------------------------------------------------------------ */
 
-static clv_share *first_of_tenant(const tenant *of) {
+static clv_share *first_waiting_of_tenant(const tenant *of) {
   clv_share *first = NULL;
   for (clv_share *s = of->shares; s; s = s->next) {
     if (!s->is_waiting) continue;
-    bool before =
-        !first || s->time < first->time || (s->time == first->time && s->request < first->request);
+    bool before = !first || s->virtual_ns < first->virtual_ns ||
+                  (s->virtual_ns == first->virtual_ns && s->request_number < first->request_number);
     if (before) first = s;
   }
   return first;
 }
 
-static clv_share *first_waiting(const clv_fair_scheduler *t) {
+static clv_share *first_waiting_share(const clv_fair_scheduler *t) {
   clv_share *first = NULL;
   for (size_t i = 0; i < t->o.n_tenants; i++) {
-    clv_share *s = t->tenants[i]->n_active ? first_of_tenant(t->tenants[i]) : NULL;
-    bool before = s && (!first || s->owner->time < first->owner->time ||
-                        (s->owner->time == first->owner->time && s->request < first->request));
+    clv_share *s = t->tenants[i]->n_active ? first_waiting_of_tenant(t->tenants[i]) : NULL;
+    bool before = s && (!first || s->owner->virtual_ns < first->owner->virtual_ns ||
+                        (s->owner->virtual_ns == first->owner->virtual_ns &&
+                         s->request_number < first->request_number));
     if (before) first = s;
   }
   return first;
@@ -131,33 +134,34 @@ static void start_slice(clv_share *s, uint64_t now) {
   s->is_waiting = false;
   __atomic_fetch_sub(&s->scheduler->n_waiting, 1, __ATOMIC_RELAXED);
   s->n_held = s->n_wanted;
-  s->scheduler->free -= s->n_held;
-  s->counts.waited_ns += now - s->charged_until;
+  s->scheduler->free_cores -= s->n_held;
+  s->counts.waited_ns += now - s->charged_until_ns;
   s->counts.slices++;
-  s->slice_start = s->charged_until = now;
-  s->refunded = 0;
+  s->slice_start_ns = s->charged_until_ns = now;
+  s->refunded_ns = 0;
 }
 
 /* Starts waiting shares strictly in order. A share that needs many threads blocks those behind
  * it. */
-static void schedule(clv_fair_scheduler *t, uint64_t now) {
-  for (clv_share *s; (s = first_waiting(t)) != NULL && s->n_wanted <= t->free;) {
+static void start_waiting_shares(clv_fair_scheduler *t, uint64_t now) {
+  for (clv_share *s; (s = first_waiting_share(t)) != NULL && s->n_wanted <= t->free_cores;) {
     start_slice(s, now);
-    pthread_cond_signal(&s->scheduled);
+    pthread_cond_signal(&s->on_scheduled);
   }
 }
 
 static void end_slice(clv_share *s, uint64_t now) {
-  s->scheduler->free += s->n_held;
+  s->scheduler->free_cores += s->n_held;
   s->n_held = 0;
-  schedule(s->scheduler, now);
+  start_waiting_shares(s->scheduler, now);
 }
 
 /* True if this share has used its slice and a waiting share has computed less. */
-static bool is_slice_over(const clv_share *s, uint64_t now) {
-  const clv_share *first = first_waiting(s->scheduler);
-  if (!first || now - s->slice_start < s->scheduler->o.slice_ns) return false;
-  return first->owner == s->owner ? first->time < s->time : first->owner->time < s->owner->time;
+static bool has_used_slice(const clv_share *s, uint64_t now) {
+  const clv_share *first = first_waiting_share(s->scheduler);
+  if (!first || now - s->slice_start_ns < s->scheduler->o.slice_ns) return false;
+  return first->owner == s->owner ? first->virtual_ns < s->virtual_ns
+                                  : first->owner->virtual_ns < s->owner->virtual_ns;
 }
 
 /* ---- calls from the share's own thread ------------------------------------------------------- */
@@ -170,22 +174,22 @@ static bool has_waiting_share(const clv_fair_scheduler *t) {
   return __atomic_load_n(&t->n_waiting, __ATOMIC_RELAXED) != 0;
 }
 
-static void wait(clv_share *s, unsigned threads, uint64_t now) {
+static void wait_until_scheduled(clv_share *s, unsigned threads, uint64_t now) {
   clv_fair_scheduler *t = s->scheduler;
   activate_share(s);
   s->n_wanted = threads;
-  s->request = ++t->n_requests;
-  s->charged_until = now;
+  s->request_number = ++t->n_requests;
+  s->charged_until_ns = now;
   s->is_waiting = true;
   __atomic_fetch_add(&t->n_waiting, 1, __ATOMIC_RELAXED);
-  schedule(t, now);
-  while (s->is_waiting && !s->is_stopped) pthread_cond_wait(&s->scheduled, &t->lock);
+  start_waiting_shares(t, now);
+  while (s->is_waiting && !s->is_stopped) pthread_cond_wait(&s->on_scheduled, &t->lock);
   if (!s->is_waiting) return;
   s->is_waiting = false;
   __atomic_fetch_sub(&t->n_waiting, 1, __ATOMIC_RELAXED);
-  s->counts.waited_ns += now_of(t) - s->charged_until;
+  s->counts.waited_ns += now_ns(t) - s->charged_until_ns;
   deactivate_share(s);
-  schedule(t, now_of(t)); /* the next share may fit */
+  start_waiting_shares(t, now_ns(t)); /* the next waiting share may fit now */
 }
 
 bool clv_share_take(clv_share *s, unsigned threads) {
@@ -194,23 +198,23 @@ bool clv_share_take(clv_share *s, unsigned threads) {
   threads = CLV_MAX(1u, CLV_MIN(threads, t->o.cores));
   if (s->n_held == threads && !has_waiting_share(t) && !is_stopped(s)) return true;
   pthread_mutex_lock(&t->lock);
-  uint64_t now = now_of(t);
+  uint64_t now = now_ns(t);
   update_charges(t, now);
-  bool keep = s->n_held == threads && !s->is_stopped && !is_slice_over(s, now);
+  bool keep = s->n_held == threads && !s->is_stopped && !has_used_slice(s, now);
   if (!keep && s->n_held) end_slice(s, now);
-  if (!keep && !s->is_stopped) wait(s, threads, now);
+  if (!keep && !s->is_stopped) wait_until_scheduled(s, threads, now);
   bool is_scheduled = s->n_held;
   if (!is_scheduled) deactivate_share(s);
   pthread_mutex_unlock(&t->lock);
   return is_scheduled;
 }
 
-static void end_slice_now(clv_share *s, bool only_if_over) {
+static void lock_and_end_slice(clv_share *s, bool only_if_over) {
   clv_fair_scheduler *t = s->scheduler;
   pthread_mutex_lock(&t->lock);
-  uint64_t now = now_of(t);
+  uint64_t now = now_ns(t);
   update_charges(t, now);
-  if (!only_if_over || is_slice_over(s, now)) {
+  if (!only_if_over || has_used_slice(s, now)) {
     deactivate_share(s);
     end_slice(s, now);
   }
@@ -221,34 +225,34 @@ bool clv_share_would_block(const clv_share *s) {
   if (!s || has_waiting_share(s->scheduler)) return s;
   if (s->n_held) return false;
   pthread_mutex_lock(&s->scheduler->lock);
-  bool taken = s->scheduler->free < s->n_wanted;
+  bool are_cores_taken = s->scheduler->free_cores < s->n_wanted;
   pthread_mutex_unlock(&s->scheduler->lock);
-  return taken;
+  return are_cores_taken;
 }
 
 void clv_share_yield(clv_share *s) {
-  if (s && s->n_held && has_waiting_share(s->scheduler)) end_slice_now(s, true);
+  if (s && s->n_held && has_waiting_share(s->scheduler)) lock_and_end_slice(s, true);
 }
 
 void clv_share_release(clv_share *s) {
-  if (s && s->n_held) end_slice_now(s, false);
+  if (s && s->n_held) lock_and_end_slice(s, false);
 }
 
 static uint64_t subtract_to_zero(uint64_t time, uint64_t by) { return time - CLV_MIN(time, by); }
 
-/* Subtracts at most what was added: the tenant's part of a charge is rounded up, that of a refund
- * down. */
+/* Refunds at most what was charged: the tenant's part of a charge is rounded up, and that of a
+ * refund is rounded down. */
 void clv_share_refund(clv_share *s, uint64_t ns) {
   if (!s || !s->n_held || !ns) return;
   clv_fair_scheduler *t = s->scheduler;
   pthread_mutex_lock(&t->lock);
-  uint64_t now = now_of(t);
+  uint64_t now = now_ns(t);
   update_charges(t, now);
-  ns = CLV_MIN(ns, now - s->slice_start - s->refunded);
-  s->refunded += ns;
+  ns = CLV_MIN(ns, now - s->slice_start_ns - s->refunded_ns);
+  s->refunded_ns += ns;
   s->counts.computed_ns -= ns;
-  s->time = subtract_to_zero(s->time, ns * s->n_held);
-  s->owner->time = subtract_to_zero(s->owner->time, ns * s->n_held / s->owner->weight);
+  s->virtual_ns = subtract_to_zero(s->virtual_ns, ns * s->n_held);
+  s->owner->virtual_ns = subtract_to_zero(s->owner->virtual_ns, ns * s->n_held / s->owner->weight);
   pthread_mutex_unlock(&t->lock);
 }
 
@@ -258,16 +262,16 @@ void clv_share_stop(clv_share *s) {
   if (!s) return;
   pthread_mutex_lock(&s->scheduler->lock);
   __atomic_store_n(&s->is_stopped, true, __ATOMIC_RELAXED);
-  pthread_cond_signal(&s->scheduled);
+  pthread_cond_signal(&s->on_scheduled);
   pthread_mutex_unlock(&s->scheduler->lock);
 }
 
 void clv_share_count(clv_share *s, clv_share_counts *ret) {
   pthread_mutex_lock(&s->scheduler->lock);
-  uint64_t now = now_of(s->scheduler);
-  if (s->n_held) charge(s, now);
+  uint64_t now = now_ns(s->scheduler);
+  if (s->n_held) charge_share(s, now);
   *ret = s->counts;
-  if (s->is_waiting) ret->waited_ns += now - s->charged_until;
+  if (s->is_waiting) ret->waited_ns += now - s->charged_until_ns;
   pthread_mutex_unlock(&s->scheduler->lock);
 }
 
@@ -281,7 +285,7 @@ clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *o, clv_fair_sc
   t->o = *o;
   t->o.weights = NULL;
   t->o.n_tenants = 0;
-  t->free = o->cores;
+  t->free_cores = o->cores;
   pthread_mutex_init(&t->lock, NULL);
   size_t added;
   clv_code code = CLV_OK;
@@ -315,7 +319,7 @@ clv_code clv_fair_scheduler_add_tenant(clv_fair_scheduler *t, uint64_t weight, s
 
 void clv_fair_scheduler_set_weight(clv_fair_scheduler *t, size_t tenant_index, uint64_t weight) {
   pthread_mutex_lock(&t->lock);
-  update_charges(t, now_of(t));
+  update_charges(t, now_ns(t));
   if (tenant_index < t->o.n_tenants) t->tenants[tenant_index]->weight = CLV_MAX(weight, 1u);
   pthread_mutex_unlock(&t->lock);
 }
@@ -337,7 +341,7 @@ clv_code clv_share_new(clv_fair_scheduler *t, size_t of, clv_share **ret, clv_er
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   s->scheduler = t;
   s->owner = at;
-  pthread_cond_init(&s->scheduled, NULL);
+  pthread_cond_init(&s->on_scheduled, NULL);
   pthread_mutex_lock(&t->lock);
   s->next = s->owner->shares;
   s->prev_next = &s->owner->shares;
@@ -355,6 +359,6 @@ void clv_share_free(clv_share *s) {
   *s->prev_next = s->next;
   if (s->next) s->next->prev_next = s->prev_next;
   pthread_mutex_unlock(&s->scheduler->lock);
-  pthread_cond_destroy(&s->scheduled);
+  pthread_cond_destroy(&s->on_scheduled);
   free(s);
 }

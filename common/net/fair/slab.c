@@ -8,7 +8,7 @@
 #include "common/net/fair/fair.h"
 #include "common/net/fair/free_list_int.h"
 
-enum { SLAB_RECORDS = 64 }; /* in each block, unless the slab sets `block` */
+enum { SLAB_RECORDS = 64 }; /* records in each block, if records_per_block is 0 */
 
 typedef struct slab_block {
   struct slab_block *next;
@@ -17,7 +17,7 @@ typedef struct slab_block {
 
 static clv_code add_block(clv_pool *pool, clv_slab *s, clv_err *err) {
   size_t records = s->records_per_block ? s->records_per_block : SLAB_RECORDS;
-  size_t bytes = sizeof(slab_block) + records * s->size;
+  size_t bytes = sizeof(slab_block) + records * s->record_size;
   slab_block *b;
   CLV_TRY(clv_pool_charge(pool, bytes, err));
   clv_code code = clv_alloc(1, bytes, &b, err);
@@ -28,7 +28,7 @@ static clv_code add_block(clv_pool *pool, clv_slab *s, clv_err *err) {
   b->next = s->blocks;
   s->blocks = b;
   for (size_t i = 0; i < records; i++)
-    clv_free_list_push(&s->free_list, b->records + i * s->size, s->size);
+    clv_free_list_push(&s->free_list, b->records + i * s->record_size, s->record_size);
   return CLV_OK;
 }
 
@@ -36,15 +36,15 @@ clv_code clv_slab_alloc(clv_pool *pool, clv_slab *s, void *ret_pp, clv_err *err)
   if (s->n_used == s->limit)
     return clv_fail(err, CLV_EXHAUSTED, "more than %u %s in one session", s->limit, s->record_name);
   if (!s->free_list) CLV_TRY(add_block(pool, s, err));
-  void *record = clv_free_list_pop(&s->free_list, s->size);
-  memset(record, 0, s->size);
+  void *record = clv_free_list_pop(&s->free_list, s->record_size);
+  memset(record, 0, s->record_size);
   s->n_used++;
   *(void **)ret_pp = record;
   return CLV_OK;
 }
 
 void clv_slab_recycle(clv_slab *s, void *record) {
-  clv_free_list_push(&s->free_list, record, s->size);
+  clv_free_list_push(&s->free_list, record, s->record_size);
   s->n_used--;
 }
 
@@ -57,5 +57,6 @@ void clv_slab_done(clv_slab *s) {
 }
 
 clv_slab clv_slab_of(size_t size, uint32_t limit, const char *record_name) {
-  return (clv_slab){.size = clv_align_up(size, 16), .limit = limit, .record_name = record_name};
+  return (clv_slab){
+      .record_size = clv_align_up(size, 16), .limit = limit, .record_name = record_name};
 }

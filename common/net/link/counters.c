@@ -5,11 +5,12 @@
 #include "common/net/link/link_int.h"
 
 void clv_link_count(clv_link *l, clv_link_counts *ret) {
-  const clv_link_counts *c = &l->counts; /* some are counted by several threads without the lock */
+  /* several threads change some of the counters without the lock */
+  const clv_link_counts *c = &l->counts;
   uint64_t bytes, ns;
-  clv_reassembly_measure(&l->in, &bytes, &ns);
+  clv_reassembly_measure(&l->reassembly, &bytes, &ns);
   pthread_mutex_lock(&l->lock);
-  /* read under the lock, so that no PING is sent after it */
+  /* read the time under the lock, so that no PING is sent after it */
   uint64_t now = clv_clock_now(&l->clock);
   *ret = (clv_link_counts){.round_trip_ns = c->round_trip_ns,
                            .clock_offset_ns = c->clock_offset_ns,
@@ -18,7 +19,7 @@ void clv_link_count(clv_link *l, clv_link_counts *ret) {
                            .peer_received_bytes = c->peer_received_bytes,
                            .peer_receiving_ns = c->peer_receiving_ns,
                            .peer_measured_ns = c->peer_measured_ns};
-  /* An open PING that already takes longer than the last one counts as well. */
+  /* An open PING counts too, if it already takes longer than the last one. */
   if (l->pongs != l->pings) ret->round_trip_ns = CLV_MAX(ret->round_trip_ns, now - l->ping_sent_ns);
   pthread_mutex_unlock(&l->lock);
   ret->n_node_waits = __atomic_load_n(&c->n_node_waits, __ATOMIC_RELAXED);
@@ -27,8 +28,8 @@ void clv_link_count(clv_link *l, clv_link_counts *ret) {
   ret->bytes_out = __atomic_load_n(&l->writer->bytes_out, __ATOMIC_RELAXED);
   ret->messages_in = __atomic_load_n(&c->messages_in, __ATOMIC_RELAXED);
   ret->messages_out = __atomic_load_n(&l->writer->messages_out, __ATOMIC_RELAXED);
-  ret->tensors_in = __atomic_load_n(&l->in.tensors_in, __ATOMIC_RELAXED);
-  ret->tensors_out = __atomic_load_n(&l->out->tensors_out, __ATOMIC_RELAXED);
+  ret->tensors_in = __atomic_load_n(&l->reassembly.tensors_in, __ATOMIC_RELAXED);
+  ret->tensors_out = __atomic_load_n(&l->send_queue->tensors_out, __ATOMIC_RELAXED);
 }
 
 void clv_link_measure_load(clv_link *l, clv_link_load *ret) {
@@ -36,8 +37,8 @@ void clv_link_measure_load(clv_link *l, clv_link_load *ret) {
   pthread_mutex_lock(&l->recv_window->lock);
   ret->frames_in = l->recv_window->n_packets;
   pthread_mutex_unlock(&l->recv_window->lock);
-  clv_reassembly_load(&l->in, ret);
-  clv_send_queue_load(l->out, ret);
+  clv_reassembly_load(&l->reassembly, ret);
+  clv_send_queue_load(l->send_queue, ret);
 }
 
 void clv_link_count_wait(clv_link *l, uint64_t ns) {
@@ -58,7 +59,7 @@ void clv_link_ping_async(clv_link *l) {
     l->ping_sent_ns = now;
   }
   pthread_mutex_unlock(&l->lock);
-  clv_err ignored; /* a link that cannot send has ended, or its missing PONG ends it */
+  clv_err ignored; /* a link that cannot send a PING has ended, or the missing PONG ends it */
   if (ask && clv_frame_writer_send_plain(l->writer, &f, &ignored) != CLV_OK)
     clv_log(CLV_LOG_DEBUG, "cannot send a PING to %s: %s", l->peer, ignored.text);
 }
@@ -72,7 +73,7 @@ void clv_link_ping_or_end(clv_link *l, unsigned ms, const char *text) {
   if (silent) clv_link_end(l, CLV_UNAVAILABLE, text);
 }
 
-static bool ended(const clv_link *l) { return l->state >= CLV_LINK_ENDING; }
+static bool link_has_ended(const clv_link *l) { return l->state >= CLV_LINK_ENDING; }
 
 clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_err *err) {
   uint64_t now = clv_clock_now(&l->clock), deadline = now + (uint64_t)timeout_ms * 1000000u;
@@ -83,7 +84,7 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
   pthread_mutex_unlock(&l->lock);
   CLV_TRY(clv_frame_writer_send_plain(l->writer, &f, err));
   pthread_mutex_lock(&l->lock);
-  while (l->pongs != f.message && !ended(l))
+  while (l->pongs != f.message && !link_has_ended(l))
     if (!clv_link_wait(l, deadline)) break;
   bool answered = l->pongs == f.message;
   *ret_ns = answered ? l->counts.round_trip_ns : *ret_ns;
@@ -95,14 +96,14 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
 clv_frame clv_link_pong(clv_link *l, const clv_frame *ping) {
   clv_frame pong = {
       .kind = CLV_PONG, .message = ping->message, .reply_to = ping->message, .has_measure = true};
-  clv_reassembly_measure(&l->in, &pong.measure.received_bytes, &pong.measure.receiving_ns);
+  clv_reassembly_measure(&l->reassembly, &pong.measure.received_bytes, &pong.measure.receiving_ns);
   pong.measure.clock_ns = clv_clock_now(&l->clock);
   return pong;
 }
 
 /* Stores what a PONG reports. The peer is assumed to have read its clock halfway through the round
  * trip, so the offset is taken from the shortest round trip. */
-static void store_measure(clv_link *l, const clv_frame *f, uint64_t now) {
+static void store_peer_measure(clv_link *l, const clv_frame *f, uint64_t now) {
   uint64_t halfway = l->ping_sent_ns + l->counts.round_trip_ns / 2;
   l->counts.peer_received_bytes = f->measure.received_bytes;
   l->counts.peer_receiving_ns = f->measure.receiving_ns;
@@ -117,10 +118,10 @@ static void store_pong(clv_link *l, const clv_frame *f) {
   uint64_t now = clv_clock_now(&l->clock);
   if (f->reply_to == l->pings) {
     l->counts.round_trip_ns = now - l->ping_sent_ns;
-    if (f->has_measure) store_measure(l, f, now);
+    if (f->has_measure) store_peer_measure(l, f, now);
   }
   l->pongs = f->reply_to;
-  pthread_cond_broadcast(&l->changed);
+  pthread_cond_broadcast(&l->state_changed);
 }
 
 clv_code clv_link_note_pong(clv_link *l, const clv_frame *f, clv_err *err) {

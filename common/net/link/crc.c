@@ -7,7 +7,7 @@
  */
 #include "common/net/link/link_int.h"
 
-#define POLYNOMIAL 0x82f63b78u /* CRC-32C's, bit-reversed: x^31 is the lowest bit */
+#define POLYNOMIAL 0x82f63b78u /* of CRC-32C, bit-reversed: the lowest bit is x^31 */
 
 enum { POWERS = 31 };
 
@@ -19,7 +19,7 @@ static const uint32_t powers[POWERS] = {
     0xd289cabe, 0xe94ca9bc, 0x05b74f3f, 0xa51e1f42, 0x40000000, 0x20000000, 0x08000000,
 };
 
-static uint32_t times(uint32_t a, uint32_t b) {
+static uint32_t multiply(uint32_t a, uint32_t b) {
   uint32_t product = 0;
   for (; a; a <<= 1) {
     if (a & 0x80000000u) product ^= b;
@@ -30,6 +30,6 @@ static uint32_t times(uint32_t a, uint32_t b) {
 
 uint32_t clv_crc32c_shift(uint32_t crc, uint64_t bytes) {
   for (unsigned k = 0; bytes; k++, bytes >>= 1)
-    if (bytes & 1) crc = times(crc, powers[k % POWERS]);
+    if (bytes & 1) crc = multiply(crc, powers[k % POWERS]);
   return crc;
 }

@@ -11,9 +11,9 @@
 struct clv_device_copy {
   pthread_mutex_t lock;
   int refs;
-  size_t bytes;    /* copied so far, from the first */
-  clv_err failure; /* code 0: the copy has not failed */
-  clv_copy_waiter *awaiting;
+  size_t bytes_copied; /* so far, from the first byte */
+  clv_err failure;     /* error of the copy; code 0: the copy has not failed */
+  clv_copy_waiter *waiters;
 };
 
 clv_code clv_device_copy_new(clv_device_copy **ret, clv_err *err) {
@@ -38,19 +38,19 @@ void clv_device_copy_unref(clv_device_copy *c) {
 
 bool clv_device_copy_try_reset(clv_device_copy *c) {
   if (__atomic_load_n(&c->refs, __ATOMIC_ACQUIRE) != 1) return false;
-  c->bytes = 0;
+  c->bytes_copied = 0;
   c->failure = (clv_err){0};
   return true;
 }
 
 /* True if a waiter for `bytes` may be woken. The caller holds the lock. */
-static bool is_known(const clv_device_copy *c, size_t bytes) {
-  return c->bytes >= bytes || c->failure.code != CLV_OK;
+static bool is_copied_or_failed(const clv_device_copy *c, size_t bytes) {
+  return c->bytes_copied >= bytes || c->failure.code != CLV_OK;
 }
 
-static clv_copy_waiter *take_due(clv_device_copy *c) {
-  clv_copy_waiter **at = &c->awaiting;
-  while (*at && !is_known(c, (*at)->bytes)) at = &(*at)->next;
+static clv_copy_waiter *take_due_waiter(clv_device_copy *c) {
+  clv_copy_waiter **at = &c->waiters;
+  while (*at && !is_copied_or_failed(c, (*at)->bytes)) at = &(*at)->next;
   clv_copy_waiter *a = *at;
   if (a) *at = a->next;
   return a;
@@ -58,42 +58,42 @@ static clv_copy_waiter *take_due(clv_device_copy *c) {
 
 void clv_device_copy_record(clv_device_copy *c, size_t bytes, const clv_err *failure) {
   pthread_mutex_lock(&c->lock);
-  c->bytes = CLV_MAX(c->bytes, bytes);
+  c->bytes_copied = CLV_MAX(c->bytes_copied, bytes);
   if (failure) c->failure = *failure;
   pthread_mutex_unlock(&c->lock);
 }
 
 clv_send_queue *clv_device_copy_next_waiter(clv_device_copy *c) {
   pthread_mutex_lock(&c->lock);
-  clv_copy_waiter *a = take_due(c);
+  clv_copy_waiter *a = take_due_waiter(c);
   pthread_mutex_unlock(&c->lock);
   return a ? a->queue : NULL;
 }
 
 bool clv_device_copy_wait(clv_device_copy *c, clv_copy_waiter *a) {
   pthread_mutex_lock(&c->lock);
-  bool known = is_known(c, a->bytes);
-  if (!known) {
-    a->next = c->awaiting;
-    c->awaiting = a;
+  bool is_done = is_copied_or_failed(c, a->bytes);
+  if (!is_done) {
+    a->next = c->waiters;
+    c->waiters = a;
   }
   pthread_mutex_unlock(&c->lock);
-  return known;
+  return is_done;
 }
 
 bool clv_device_copy_cancel_wait(clv_device_copy *c, clv_copy_waiter *a) {
   pthread_mutex_lock(&c->lock);
-  clv_copy_waiter **at = &c->awaiting;
+  clv_copy_waiter **at = &c->waiters;
   while (*at && *at != a) at = &(*at)->next;
-  bool waits = *at != NULL;
-  if (waits) *at = a->next;
+  bool was_waiting = *at != NULL;
+  if (was_waiting) *at = a->next;
   pthread_mutex_unlock(&c->lock);
-  return waits;
+  return was_waiting;
 }
 
 clv_code clv_device_copy_check(clv_device_copy *c, size_t bytes, clv_err *err) {
   pthread_mutex_lock(&c->lock);
-  bool lost = c->bytes < bytes && c->failure.code != CLV_OK;
+  bool lost = c->bytes_copied < bytes && c->failure.code != CLV_OK;
   if (lost && err) *err = c->failure;
   pthread_mutex_unlock(&c->lock);
   return lost ? c->failure.code : CLV_OK;

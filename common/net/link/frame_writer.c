@@ -14,8 +14,8 @@
 /* Preallocates encode buffers, so that the first step with many sending threads allocates none. */
 static clv_code preallocate_heads(clv_frame_writer *o, clv_err *err) {
   static const char nothing[HEAD_BYTES];
-  for (; o->n_heads < PREALLOC_HEADS; o->n_heads++) {
-    clv_bytes *b = &o->heads[o->n_heads];
+  for (; o->n_head_buffers < PREALLOC_HEADS; o->n_head_buffers++) {
+    clv_bytes *b = &o->head_buffers[o->n_head_buffers];
     clv_bytes_add(b, nothing, sizeof nothing);
     if (b->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     b->len = 0;
@@ -25,15 +25,15 @@ static clv_code preallocate_heads(clv_frame_writer *o, clv_err *err) {
 
 static clv_bytes take_head_buffer(clv_frame_writer *o) {
   pthread_mutex_lock(&o->lock);
-  clv_bytes b = o->n_heads ? o->heads[--o->n_heads] : (clv_bytes){0};
+  clv_bytes b = o->n_head_buffers ? o->head_buffers[--o->n_head_buffers] : (clv_bytes){0};
   pthread_mutex_unlock(&o->lock);
   return b;
 }
 
 static void return_head_buffer(clv_frame_writer *o, clv_bytes b) {
   pthread_mutex_lock(&o->lock);
-  bool keep = o->n_heads < KEPT_HEADS;
-  if (keep) o->heads[o->n_heads++] = b;
+  bool keep = o->n_head_buffers < KEPT_HEADS;
+  if (keep) o->head_buffers[o->n_head_buffers++] = b;
   pthread_mutex_unlock(&o->lock);
   if (!keep) clv_bytes_done(&b);
 }
@@ -62,7 +62,7 @@ clv_frame_writer *clv_frame_writer_ref(clv_frame_writer *o) {
 
 void clv_frame_writer_unref(clv_frame_writer *o) {
   if (!o || __atomic_fetch_sub(&o->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
-  for (size_t i = 0; i < o->n_heads; i++) clv_bytes_done(&o->heads[i]);
+  for (size_t i = 0; i < o->n_head_buffers; i++) clv_bytes_done(&o->head_buffers[i]);
   pthread_mutex_destroy(&o->lock);
   free(o);
 }
@@ -143,7 +143,7 @@ void clv_frame_writer_fail(clv_frame_writer *o, const clv_err *why) {
   if (first) clv_frame_writer_cancel(o, why->code, why->text);
 }
 
-static clv_stream lane_stream(clv_frame_writer *o, uint32_t index) {
+static clv_stream ref_lane_stream(clv_frame_writer *o, uint32_t index) {
   pthread_mutex_lock(&o->lock);
   bool over = o->is_shut || o->is_broken;
   clv_stream s = {0};
@@ -153,7 +153,7 @@ static clv_stream lane_stream(clv_frame_writer *o, uint32_t index) {
 }
 
 bool clv_frame_writer_defer(clv_frame_writer *o, clv_rpc_job *job) {
-  CLV_AUTO(clv_stream_unref) clv_stream s = lane_stream(o, 0);
+  CLV_AUTO(clv_stream_unref) clv_stream s = ref_lane_stream(o, 0);
   return s.transport && s.transport->defer(s.handle, job);
 }
 
@@ -171,13 +171,13 @@ clv_code clv_frame_writer_refuse(clv_frame_writer *o, clv_err *err) {
  * PONGs would fill the memory otherwise. */
 static clv_code count_unsent_message(clv_frame_writer *o, clv_err *err) {
   if (__atomic_add_fetch(&o->n_unsent, 1, __ATOMIC_RELAXED) <= MAX_UNSENT) return CLV_OK;
-  clv_frame_writer_sent(o);
+  clv_frame_writer_count_accepted(o);
   return clv_fail(err, CLV_EXHAUSTED,
                   "%s does not read its stream: %d messages to it wait, the limit", o->peer,
                   MAX_UNSENT);
 }
 
-void clv_frame_writer_sent(clv_frame_writer *o) {
+void clv_frame_writer_count_accepted(clv_frame_writer *o) {
   __atomic_sub_fetch(&o->n_unsent, 1, __ATOMIC_RELAXED);
 }
 
@@ -187,7 +187,7 @@ clv_rpc_piece clv_frame_writer_piece(clv_tensor *t, size_t offset, size_t len) {
   return (clv_rpc_piece){(char *)t->data + offset, len, release_tensor, t};
 }
 
-static void release(const clv_rpc_piece *pieces, size_t n) {
+static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
 }
@@ -198,7 +198,7 @@ static clv_code pass_to_stream(clv_frame_writer *o, clv_stream s, uint32_t index
   if (index == 0) {
     clv_code code = count_unsent_message(o, err);
     if (code != CLV_OK) {
-      release(pieces, n);
+      release_pieces(pieces, n);
       return code;
     }
   }
@@ -206,14 +206,14 @@ static clv_code pass_to_stream(clv_frame_writer *o, clv_stream s, uint32_t index
   __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
   clv_code code = s.transport->send(s.handle, pieces, n, err);
   if (code == CLV_OK) return code;
-  if (index == 0) clv_frame_writer_sent(o);
+  if (index == 0) clv_frame_writer_count_accepted(o);
   return clv_err_prefix(err, "the connection to %s", o->peer);
 }
 
 clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_frame *f,
                                clv_rpc_piece *pieces, size_t n_payload, size_t payload,
                                clv_err *err) {
-  CLV_AUTO(clv_stream_unref) clv_stream s = lane_stream(o, index);
+  CLV_AUTO(clv_stream_unref) clv_stream s = ref_lane_stream(o, index);
   clv_bytes head = take_head_buffer(o);
   clv_code code = clv_frame_encode(f, payload, &head, err);
   if (code == CLV_OK && !s.transport) code = clv_frame_writer_refuse(o, err);
@@ -221,7 +221,7 @@ clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_fr
   if (code == CLV_OK)
     code = pass_to_stream(o, s, index, pieces, n_payload + 1, head.len + payload, err);
   else
-    release(pieces + 1, n_payload);
+    release_pieces(pieces + 1, n_payload);
   return_head_buffer(o, head);
   return code;
 }
@@ -239,7 +239,7 @@ static size_t coalesce_frame(clv_stream s, const clv_bytes *head, const clv_rpc_
 bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
                                const clv_rpc_piece *payload, size_t n_payload, size_t bytes) {
   clv_err ignored;
-  CLV_AUTO(clv_stream_unref) clv_stream s = lane_stream(o, 0);
+  CLV_AUTO(clv_stream_unref) clv_stream s = ref_lane_stream(o, 0);
   if (!s.transport || !s.transport->coalesce) return false;
   clv_bytes head = take_head_buffer(o);
   size_t sent = 0;
@@ -252,12 +252,12 @@ bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
 
 void clv_frame_writer_flush(clv_frame_writer *o) {
   clv_err ignored;
-  CLV_AUTO(clv_stream_unref) clv_stream s = lane_stream(o, 0);
+  CLV_AUTO(clv_stream_unref) clv_stream s = ref_lane_stream(o, 0);
   if (!s.transport || !s.transport->flush || count_unsent_message(o, &ignored) != CLV_OK) return;
   if (s.transport->flush(s.handle))
     __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
   else
-    clv_frame_writer_sent(o);
+    clv_frame_writer_count_accepted(o);
 }
 
 clv_code clv_frame_writer_send_plain(clv_frame_writer *o, const clv_frame *f, clv_err *err) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Lanes: receive the messages of a stream, decode their frames and run the action for each frame in
- * the state of the lane. The transport calls clv_lane_message, clv_lane_sent and clv_lane_ended.
- * Complete packets are delivered to the link's owner from here.
+ * the state of the lane. The transport calls clv_lane_on_message, clv_lane_on_sent and
+ * clv_lane_on_ended. Complete packets are delivered to the link's owner from here.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,14 +13,14 @@
 /* ---- frames ---------------------------------------------------------------------------------- */
 
 /* A received frame and the lane that received it. */
-typedef struct message {
+typedef struct lane_frame {
   clv_link *link; /* NULL: the lane has no link yet */
-  clv_lane *lane; /* needed by ATTACH and ATTACHED alone; NULL: clv_link_on_frame */
+  clv_lane *lane; /* lane of an ATTACH or ATTACHED; NULL: the caller is clv_link_on_frame */
   uint32_t index;
   const clv_frame *f;
   const clv_piece *pieces;
   const clv_payload *payload;
-} message;
+} lane_frame;
 
 /* Classes of frames that lanes treat alike. */
 typedef enum frame_class {
@@ -34,51 +34,53 @@ typedef enum frame_class {
   CLASSES
 } frame_class;
 
-static frame_class class_of(clv_frame_kind kind) {
+static frame_class frame_class_of(clv_frame_kind kind) {
   static const frame_class classes[CLV_FRAME_KINDS] = {
       [CLV_ATTACH] = 1 + ATTACH, [CLV_ATTACHED] = 1 + ATTACHED, [CLV_CHUNK] = 1 + CHUNK,
       [CLV_CREDIT] = 1 + CREDIT, [CLV_PING] = 1 + PING,         [CLV_PONG] = 1 + PONG};
   return classes[kind] ? classes[kind] - 1 : PACKET;
 }
 
-typedef clv_code lane_action(const message *m, clv_err *err);
+typedef clv_code lane_action(const lane_frame *m, clv_err *err);
 
-static void deliver(clv_link *l, clv_packet *p) {
+static void deliver_packet(clv_link *l, clv_packet *p) {
   if (p) l->events.on_packet(l->events.user, l, p);
 }
 
-static clv_code on_packet(const message *m, clv_err *err) {
-  clv_packet *p, *head, *whole;
-  clv_reassembly *a = &m->link->in;
+static clv_code on_packet(const lane_frame *m, clv_err *err) {
+  clv_packet *p, *head, *complete;
+  clv_reassembly *a = &m->link->reassembly;
   CLV_TRY(clv_reassembly_new_packet(a, m->f, &p, &head, err));
-  deliver(m->link, head);
-  CLV_TRY(clv_reassembly_add_packet(a, p, m->pieces, m->payload, &whole, err));
-  deliver(m->link, whole);
+  deliver_packet(m->link, head);
+  CLV_TRY(clv_reassembly_add_packet(a, p, m->pieces, m->payload, &complete, err));
+  deliver_packet(m->link, complete);
   return CLV_OK;
 }
 
-static clv_code on_chunk(const message *m, clv_err *err) {
-  clv_packet *whole;
-  CLV_TRY(clv_reassembly_add_chunk(&m->link->in, m->f, m->pieces, m->payload, &whole, err));
-  deliver(m->link, whole);
+static clv_code on_chunk(const lane_frame *m, clv_err *err) {
+  clv_packet *complete;
+  CLV_TRY(
+      clv_reassembly_add_chunk(&m->link->reassembly, m->f, m->pieces, m->payload, &complete, err));
+  deliver_packet(m->link, complete);
   return CLV_OK;
 }
 
-static clv_code on_credit(const message *m, clv_err *err) {
+static clv_code on_credit(const lane_frame *m, clv_err *err) {
   (void)err;
-  clv_send_queue_credit(m->link->out, m->f->credit.bytes);
+  clv_send_queue_credit(m->link->send_queue, m->f->credit.bytes);
   return CLV_OK;
 }
 
 /* Answers a PING. Ignores CLV_UNAVAILABLE, because a closing or broken link reports its own end. */
-static clv_code on_ping(const message *m, clv_err *err) {
+static clv_code on_ping(const lane_frame *m, clv_err *err) {
   clv_frame pong = clv_link_pong(m->link, m->f);
   clv_code code = clv_frame_writer_send_plain(m->link->writer, &pong, err);
   return code == CLV_UNAVAILABLE ? CLV_OK : code;
 }
 
-static clv_code on_pong(const message *m, clv_err *err) {
-  if (m->f->reply_to & PROBE_BIT) return clv_send_queue_pong(m->link->out, m->f->reply_to, err);
+static clv_code on_pong(const lane_frame *m, clv_err *err) {
+  if (m->f->reply_to & PROBE_BIT)
+    return clv_send_queue_pong(m->link->send_queue, m->f->reply_to, err);
   return clv_link_note_pong(m->link, m->f, err);
 }
 
@@ -90,50 +92,50 @@ static clv_code mark_attached(clv_link *l, clv_lane *ln, clv_err *err) {
   return clv_link_on_event(l, CLV_LINK_LANE_ATTACHED, &n, err);
 }
 
-static clv_code on_attached(const message *m, clv_err *err) {
-  if (m->lane->index == 0) clv_send_queue_grant(m->link->out, m->f->attached.credit_bytes);
+static clv_code on_attached(const lane_frame *m, clv_err *err) {
+  if (m->lane->index == 0) clv_send_queue_grant(m->link->send_queue, m->f->attached.credit_bytes);
   return mark_attached(m->link, m->lane, err);
 }
 
 static clv_code join_lane(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err *err) {
-  clv_link_event_args n = {.index = f->attach.lane, .lanes = 1 + f->attach.lanes};
+  clv_link_event_args n = {.index = f->attach.lane, .n_lanes = 1 + f->attach.lanes};
   CLV_TRY(clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err));
   ln->index = n.index;
   ln->link = clv_link_ref(l);
   clv_frame_writer_attach(l->writer, ln->index, ln->stream);
-  clv_send_queue_lanes(l->out, n.lanes);
+  clv_send_queue_set_lanes(l->send_queue, n.n_lanes);
   CLV_TRY(mark_attached(l, ln, err));
   clv_frame reply = {.kind = CLV_ATTACHED};
-  reply.attached.credit_bytes = l->accept.credit_bytes;
+  reply.attached.credit_bytes = l->accept_limits.credit_bytes;
   clv_rpc_piece pieces[1];
   return clv_frame_writer_send(l->writer, ln->index, &reply, pieces, 0, 0, err);
 }
 
-static clv_code on_attach(const message *m, clv_err *err) {
+static clv_code on_attach(const lane_frame *m, clv_err *err) {
   const clv_lane_acceptor *a = m->lane->acceptor;
   CLV_AUTO(clv_link_unrefp) clv_link *l = NULL;
-  CLV_TRY(a->find_link(a->user, m->f, m->lane->uri, &l, err));
+  CLV_TRY(a->find_link(a->user, m->f, m->lane->peer_uri, &l, err));
   return join_lane(l, m->lane, m->f, err);
 }
 
 /* ---- illegal frames and the table of actions ------------------------------------------------- */
 
-static clv_code refuse_before_attach(const message *m, clv_err *err) {
+static clv_code refuse_before_attach(const lane_frame *m, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION, "the first frame must be ATTACH, not %s",
                   clv_frame_kind_name(m->f->kind));
 }
 
-static clv_code refuse_before_attached(const message *m, clv_err *err) {
+static clv_code refuse_before_attached(const lane_frame *m, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION, "expected ATTACHED, got %s",
                   clv_frame_kind_name(m->f->kind));
 }
 
-static clv_code refuse_repeated(const message *m, clv_err *err) {
+static clv_code refuse_repeated(const lane_frame *m, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION, "%s was sent twice on one lane",
                   clv_frame_kind_name(m->f->kind));
 }
 
-static clv_code refuse_on_bulk(const message *m, clv_err *err) {
+static clv_code refuse_on_bulk(const lane_frame *m, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION,
                   "%s was sent on bulk lane %u, which carries only CHUNK and PING",
                   clv_frame_kind_name(m->f->kind), m->index);
@@ -171,13 +173,13 @@ static lane_action *const actions[CLV_LANE_STATES][CLASSES] = {
                        [PACKET] = refuse_on_bulk},
 };
 
-static clv_code run_action(clv_lane_state state, const message *m, clv_err *err) {
-  return actions[state][class_of(m->f->kind)](m, err);
+static clv_code run_action(clv_lane_state state, const lane_frame *m, clv_err *err) {
+  return actions[state][frame_class_of(m->f->kind)](m, err);
 }
 
 clv_code clv_link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
                            const clv_payload *payload, clv_err *err) {
-  message m = {.link = l, .index = index, .f = f, .pieces = pieces, .payload = payload};
+  lane_frame m = {.link = l, .index = index, .f = f, .pieces = pieces, .payload = payload};
   return run_action(index ? CLV_LANE_BULK : CLV_LANE_CONTROL, &m, err);
 }
 
@@ -189,7 +191,7 @@ clv_code clv_lane_new(const clv_lane_acceptor *acceptor, const char *peer_uri,
   CLV_TRY(clv_alloc(1, sizeof *ln, &ln, err));
   ln->acceptor = acceptor;
   ln->stream = clv_stream_ref((clv_stream){transport, stream});
-  snprintf(ln->uri, sizeof ln->uri, "%s", peer_uri);
+  snprintf(ln->peer_uri, sizeof ln->peer_uri, "%s", peer_uri);
   *ret = ln;
   return CLV_OK;
 }
@@ -204,7 +206,7 @@ clv_code clv_lane_new_dialled(clv_link *l, uint32_t index, clv_lane **ret, clv_e
   return CLV_OK;
 }
 
-static uint64_t bytes_of(const clv_iov *iov, size_t n) {
+static uint64_t total_bytes(const clv_iov *iov, size_t n) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < n; i++) bytes += iov[i].len;
   return bytes;
@@ -217,7 +219,7 @@ static void count_message(clv_link *l, uint64_t bytes) {
 
 static clv_code handle_frame(clv_lane *ln, const clv_frame *f, const clv_piece *pieces,
                              const clv_payload *payload, clv_err *err) {
-  message m = {ln->link, ln, ln->index, f, pieces, payload};
+  lane_frame m = {ln->link, ln, ln->index, f, pieces, payload};
   return run_action(ln->state, &m, err);
 }
 
@@ -227,27 +229,28 @@ static clv_code handle_bundled(clv_lane *ln, const clv_bundle *before, const clv
   for (uint32_t i = 0; i < before->n; i++) {
     clv_frame f;
     clv_payload payload;
-    CLV_TRY(clv_frame_decode_bundled(pieces, n, &before->frame[i], limits, &f, &payload, err));
+    CLV_TRY(clv_frame_decode_bundled(pieces, n, &before->frames[i], limits, &f, &payload, err));
     CLV_TRY(handle_frame(ln, &f, pieces, &payload, err));
   }
   return CLV_OK;
 }
 
 static clv_code handle_message(clv_lane *ln, const clv_iov *iov, size_t n, clv_err *err) {
-  const clv_piece *pieces = (const clv_piece *)iov; /* same layout, as wire.h guarantees */
+  /* clv_iov and clv_piece have the same layout */
+  const clv_piece *pieces = (const clv_piece *)iov;
   clv_frame f;
   clv_payload payload;
   clv_bundle before;
-  clv_wire_limits limits = ln->link ? ln->link->accept : clv_wire_limits_default();
+  clv_wire_limits limits = ln->link ? ln->link->accept_limits : clv_wire_limits_default();
   CLV_TRY(clv_frame_decode_bundle(pieces, n, &limits, &before, &f, &payload, err));
-  if (ln->link) count_message(ln->link, bytes_of(iov, n));
+  if (ln->link) count_message(ln->link, total_bytes(iov, n));
   CLV_TRY(handle_bundled(ln, &before, pieces, n, &limits, err));
   return f.kind ? handle_frame(ln, &f, pieces, &payload, err) : CLV_OK;
 }
 
 /* Handles a message. After an error the link ends and its streams are cancelled: a link that had
  * ended before has only half-closed them, and the peer may keep sending. */
-void clv_lane_message(clv_lane *ln, const clv_iov *iov, size_t n) {
+void clv_lane_on_message(clv_lane *ln, const clv_iov *iov, size_t n) {
   clv_err err;
   clv_code code = handle_message(ln, iov, n, &err);
   if (code == CLV_OK) return;
@@ -260,11 +263,11 @@ void clv_lane_message(clv_lane *ln, const clv_iov *iov, size_t n) {
   clv_frame_writer_cancel(ln->link->writer, code, err.text);
 }
 
-void clv_lane_sent(clv_lane *ln) {
-  if (ln->link && ln->index == 0) clv_frame_writer_sent(ln->link->writer);
+void clv_lane_on_sent(clv_lane *ln) {
+  if (ln->link && ln->index == 0) clv_frame_writer_count_accepted(ln->link->writer);
 }
 
-void clv_lane_ended(clv_lane *ln, clv_code code, const char *text) {
+void clv_lane_on_ended(clv_lane *ln, clv_code code, const char *text) {
   clv_link *l = ln->link;
   if (l) {
     clv_link_end(l, code == CLV_OK ? CLV_UNAVAILABLE : code,

@@ -13,7 +13,7 @@ clv_code clv_link_send(clv_link *l, clv_packet *p, clv_err *err) {
   clv_code code = CLV_OK;
   if (l->events.check_send && (p->frame.n_tensors || clv_frame_is_failure(&p->frame)))
     code = l->events.check_send(l->events.user, l, p, err);
-  if (code == CLV_OK) return clv_send_queue_send(l->out, p, err);
+  if (code == CLV_OK) return clv_send_queue_send(l->send_queue, p, err);
   clv_packet_free(p);
   return code;
 }
@@ -37,7 +37,7 @@ static clv_code send_attach(clv_link *l, const clv_link_dial *d, uint32_t index,
 
 /* Replaces the error of a lane that could not join with the reason why the link has ended, if it
  * has. */
-static clv_code set_ended_error(clv_link *l, clv_code code, clv_err *err) {
+static clv_code use_end_reason(clv_link *l, clv_code code, clv_err *err) {
   pthread_mutex_lock(&l->lock);
   if (l->state >= CLV_LINK_ENDING)
     code = clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", l->peer,
@@ -49,25 +49,25 @@ static clv_code set_ended_error(clv_link *l, clv_code code, clv_err *err) {
 /* Dials one lane. The lane may have ended and be freed by the time the dialler returns. */
 static clv_code dial_lane(clv_link *l, uint32_t index, uint32_t lanes, clv_err *err) {
   clv_lane *ln;
-  clv_link_event_args n = {.index = index, .lanes = lanes};
+  clv_link_event_args n = {.index = index, .n_lanes = lanes};
   CLV_AUTO(clv_stream_unref) clv_stream s = {l->dialler.transport, NULL};
   CLV_TRY(clv_lane_new_dialled(l, index, &ln, err));
   clv_code code = clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err);
-  if (code != CLV_OK) code = set_ended_error(l, code, err);
+  if (code != CLV_OK) code = use_end_reason(l, code, err);
   if (code == CLV_OK) code = l->dialler.dial(l->dialler.user, index, ln, &s.handle, err);
   if (code != CLV_OK) {
     s = (clv_stream){0};
     clv_link_end(l, CLV_OK, "closed");
-    clv_lane_ended(ln, code, err->text);
+    clv_lane_on_ended(ln, code, err->text);
     return code;
   }
   clv_frame_writer_attach(l->writer, index, s);
   return CLV_OK;
 }
 
-static clv_code dial_all(clv_link *l, const clv_link_dial *d, clv_err *err) {
+static clv_code dial_all_lanes(clv_link *l, const clv_link_dial *d, clv_err *err) {
   uint32_t lanes = 1 + CLV_MIN(d->bulk_lanes, (uint32_t)CLV_WIRE_LANES);
-  clv_send_queue_lanes(l->out, lanes);
+  clv_send_queue_set_lanes(l->send_queue, lanes);
   for (uint32_t i = 0; i < lanes; i++) {
     CLV_TRY(dial_lane(l, i, lanes, err));
     CLV_TRY(send_attach(l, d, i, err));
@@ -84,7 +84,7 @@ clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *di
     return code;
   }
   l->dialler = *dialler;
-  code = dial_all(l, dial, err);
+  code = dial_all_lanes(l, dial, err);
   if (code != CLV_OK) {
     if (clv_link_has_violation(l)) code = err->code = CLV_BAD_ANSWER;
     clv_link_close(l);
@@ -97,9 +97,9 @@ clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *di
 
 bool clv_link_is_attached(clv_link *l) {
   pthread_mutex_lock(&l->lock);
-  bool open = l->state == CLV_LINK_OPEN;
+  bool is_open = l->state == CLV_LINK_OPEN;
   pthread_mutex_unlock(&l->lock);
-  return open;
+  return is_open;
 }
 
 clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) {
@@ -119,20 +119,20 @@ clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) 
 
 /* ---- closing --------------------------------------------------------------------------------- */
 
-/* Waits until no lane is left, at most `ms`. True: lanes are left. */
-static bool wait_lanes_end(clv_link *l, unsigned ms) {
+/* Waits until all lanes have ended, at most `ms`. False: some have not. */
+static bool wait_for_lanes(clv_link *l, unsigned ms) {
   uint64_t deadline = clv_clock_now(&l->clock) + (uint64_t)ms * 1000000u;
   pthread_mutex_lock(&l->lock);
   while (l->n_joined && clv_link_wait(l, deadline)) continue;
-  bool left = l->n_joined;
+  bool all_ended = !l->n_joined;
   pthread_mutex_unlock(&l->lock);
-  return left;
+  return all_ended;
 }
 
-static void wait_for_lanes(clv_link *l) {
-  if (!wait_lanes_end(l, CLOSE_TIMEOUT_MS)) return;
+static void end_lanes(clv_link *l) {
+  if (wait_for_lanes(l, CLOSE_TIMEOUT_MS)) return;
   clv_frame_writer_cancel(l->writer, CLV_CANCELLED, "closed");
-  if (wait_lanes_end(l, CANCEL_TIMEOUT_MS))
+  if (!wait_for_lanes(l, CANCEL_TIMEOUT_MS))
     clv_frame_writer_cancel(l->writer, CLV_CANCELLED, "closed");
 }
 
@@ -141,6 +141,6 @@ static void wait_for_lanes(clv_link *l) {
 void clv_link_close(clv_link *l) {
   if (!l) return;
   clv_link_end(l, CLV_OK, "closed");
-  if (!l->clock.now_ns) wait_for_lanes(l);
+  if (!l->clock.now_ns) end_lanes(l);
   clv_link_hang_up(l);
 }

@@ -30,40 +30,45 @@ void clv_device_copy_unref(clv_device_copy *c); /* NULL is allowed */
 /* Resets the progress to 0 bytes, to reuse the object for another copy. False: another reference
  * exists, and nothing is changed. */
 bool clv_device_copy_try_reset(clv_device_copy *c);
-void clv_device_copy_advance(clv_device_copy *c, size_t bytes); /* the first `bytes` are copied */
-void clv_device_copy_fail(clv_device_copy *c, const clv_err *why); /* the copy ends with an error */
+/* records that the first `bytes` are copied */
+void clv_device_copy_advance(clv_device_copy *c, size_t bytes);
+/* ends the copy with the error `why` */
+void clv_device_copy_fail(clv_device_copy *c, const clv_err *why);
 
 /* A frame with its tensors. A packet has one owner at a time. A function documented as "takes the
  * packet" owns it from the call on, also when it fails. */
 typedef struct clv_packet {
   clv_frame frame;
   clv_tensor *tensor[CLV_WIRE_TENSORS]; /* [frame.n_tensors], a reference to each */
-  /* Link that received the packet; NULL: made in this process. The caller may read its address and
-   * its name (clv_link_peer) until the packet is freed. */
+  /* Link that received the packet; NULL: the packet was made in this process. A caller may read the
+   * link's address and name (clv_link_peer) until the packet is freed. */
   clv_link *from;
-  /* Copy in progress of each tensor, a reference to each; NULL: the tensor is complete. */
+  /* Copies from a device that still fill the tensor of the same index, a reference to each; NULL:
+   * the tensor is complete. */
   clv_device_copy *device_copy[CLV_WIRE_TENSORS];
-  /* private to the link */
-  uint32_t send_index;  /* tensor being sent in chunks */
-  bool has_transfer_id; /* that tensor has a transfer id */
-  size_t bytes_queued;  /* bytes of that tensor queued so far */
+  /* The fields below are private to the link. */
+  uint32_t send_index;  /* index of the tensor that is being sent in chunks */
+  bool has_transfer_id; /* the tensor at send_index has a transfer id */
+  size_t bytes_queued;  /* bytes of the tensor at send_index that are queued so far */
   clv_pool *pool;
-  struct clv_recv_window *recv_window; /* gets `credit` bytes back when the packet is freed */
-  uint64_t completed_ns;               /* when the packet was complete */
+  /* gets `credit` bytes back when the packet is freed; NULL: made in this process */
+  struct clv_recv_window *recv_window;
+  uint64_t completed_ns; /* time when all tensors were received, ns */
   uint64_t credit;
-  /* computed from the received bytes, by the link that received them */
+  /* CRC32C of each tensor, computed by the link that received it */
   uint32_t crc32c[CLV_WIRE_TENSORS];
-  bool is_announcement; /* announces a CALL in chunks, at its position in frame order */
-  bool was_announced;   /* this CALL is complete and was announced before */
-  bool is_coalesced;    /* send in one message with the link's next packet, or by clv_link_flush */
+  /* announces a CALL whose tensors follow in chunks; keeps the CALL's position in frame order */
+  bool is_announcement;
+  bool was_announced; /* a complete CALL that an announcement preceded */
+  bool is_coalesced;  /* send in one message with the link's next packet, or by clv_link_flush */
   bool is_over_quota; /* its tensors were over the quota and dropped; frame.failure has the error */
   struct clv_packet *next;
 } clv_packet;
 
 clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret,
                         clv_err *err) CLV_USE_RESULT;
-/* Adds a tensor and takes a reference to it. The link that sends the packet fills in the tensor's
- * head. */
+/* Adds a tensor and takes a reference to it. The link that sends the packet fills in the transfer
+ * id and the CRC32C of the tensor's head. */
 void clv_packet_add(clv_packet *p, clv_tensor *t);
 /* As clv_packet_add, for a tensor that `copy` is still copying to host memory. Takes a reference to
  * `copy`; NULL: the tensor is complete. The link sends each chunk once its bytes are copied, in
@@ -82,11 +87,12 @@ clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t in_flight, clv_err *err)
  * Ids of calls and values grow in program order. `to` names a worker; "" is the master. A node
  * creates a context when it receives the first frame that names it. */
 
-/* CALL. training: the node keeps what backward needs, and uses dropout and batch statistics. */
+/* Makes a CALL. training: the node keeps the tensors that backward needs, and uses dropout and
+ * batch statistics. */
 clv_code clv_packet_call(clv_pool *pool, uint64_t context, uint64_t call, uint32_t module,
                          bool training, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
-/* Adds the next argument. `here` NULL: the node has the value of that id, or will receive it.
- * CLV_EXHAUSTED: over CLV_WIRE_ARGS. */
+/* Adds the next argument of a CALL: the tensor `here`, or, if that is NULL, the value of that id,
+ * which the node has or will receive. CLV_EXHAUSTED: more than CLV_WIRE_ARGS arguments. */
 clv_code clv_packet_add_arg(clv_packet *call, uint64_t value, bool needs_grad, clv_tensor *here,
                             clv_err *err) CLV_USE_RESULT;
 /* Makes the node deliver the CALL's value to `to` as soon as it is computed. */
@@ -96,51 +102,59 @@ clv_code clv_packet_deliver(clv_pool *pool, uint64_t context, uint64_t value, co
                             clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_packet_value(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
                           clv_tensor *t, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
-/* DROP of up to CLV_WIRE_UPSTREAM values. calls: number of CALLs of this context sent to that node
- * so far; the node waits for them, because a CALL in chunks may be overtaken. 0: waits for none. */
+/* Makes a DROP of up to CLV_WIRE_UPSTREAM values. calls: number of CALLs of this context sent to
+ * that node so far. The node receives all of them before it drops the values, because later frames
+ * may overtake a CALL in chunks. 0: it waits for none. */
 clv_code clv_packet_drop(clv_pool *pool, uint64_t context, uint64_t calls, const uint64_t *values,
                          uint32_t n, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 
-/* SPARE, sent before END_CONTEXT: values of this node that a kept value of another node needs. */
+/* Makes a SPARE, which is sent before END_CONTEXT and names values of this node that a kept value
+ * of another node needs. */
 clv_code clv_packet_spare(clv_pool *pool, uint64_t context, const uint64_t *values, uint32_t n,
                           clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 
-/* PREPARE. phase: 1 for the first backward pass of the context, then 2, ... calls: the node waits
- * for that many of its CALLs, up to the last one that the frame names. more: other PREPAREs of this
- * phase follow with the same flags, because a frame holds CLV_WIRE_NEEDED calls, CLV_WIRE_TARGETS
- * targets and CLV_WIRE_HOPS names. The calls of a module run in the order in which they are
- * named. */
+/* Makes a PREPARE, for a backward pass. phase: 1 for the first backward pass of the context, then
+ * 2, ... calls: the node first waits for that many CALLs of the context, up to the last one that
+ * the frame names. more: other PREPAREs of this phase follow with the same flags, because a frame
+ * holds CLV_WIRE_NEEDED calls, CLV_WIRE_TARGETS targets and CLV_WIRE_HOPS names. The backward of a
+ * module's calls runs in the order in which the frame names the calls. */
 clv_code clv_packet_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
                             bool retain, bool vote, bool more, clv_packet **ret,
                             clv_err *err) CLV_USE_RESULT;
-/* Add a needed call, then its targets. root: start value of the call's gradient; 0: the call is not
- * a root. CLV_EXHAUSTED: the frame is full. */
+/* clv_packet_add_needed_call adds a call to a PREPARE; clv_packet_add_target adds a destination of
+ * a gradient of the call added last. root: start value of the call's gradient; 0: the call is not a
+ * root. CLV_EXHAUSTED: the frame is full. */
 clv_code clv_packet_add_needed_call(clv_packet *prepare, uint64_t call, uint32_t contributions,
                                     float root, clv_err *err) CLV_USE_RESULT;
 clv_code clv_packet_add_target(clv_packet *prepare, uint32_t slot, uint64_t value, const char *to,
                                uint32_t order, clv_err *err) CLV_USE_RESULT;
-/* GRADIENT. t NULL: the value has no gradient. */
+/* Makes a GRADIENT of a value, its contribution number `order`. t NULL: the value has no
+ * gradient. */
 clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t value,
                              uint32_t order, const char *to, clv_tensor *t, clv_packet **ret,
                              clv_err *err) CLV_USE_RESULT;
 
-/* Positions of a call in the execution order of its context at this node. They begin at 1 and are
- * unique: forward, backward (0: none), gradients of parameters (0: computed with the backward). */
+/* Sets the positions of a call in the execution order of its context at this node. Positions begin
+ * at 1 and are unique. They are: forward, backward (0: none), gradients of parameters (0: computed
+ * with the backward). */
 void clv_packet_set_positions(clv_packet *call, uint32_t position, uint32_t input_position,
                               uint32_t weight_position, bool old_weights);
 
 enum { CLV_MODULE_ALL = 255 };
-/* As clv_packet_apply for one module, at its position in the context. The node sends no APPLIED;
- * FINISHED of the pass follows. keep: save the weights for calls with `old_weights`. */
+/* Makes an APPLY as clv_packet_apply, for one module, at its position in the execution order of the
+ * context. The node answers with FINISHED of the backward pass, and not with APPLIED. keep: the
+ * node saves the weights before the step, for calls with `old_weights`. */
 clv_code clv_packet_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
                                  uint32_t module, uint32_t position, bool keep, float lr,
                                  clv_packet **ret, clv_err *err) CLV_USE_RESULT;
-/* APPLY for one module or CLV_MODULE_ALL. message: reply_to of the answer APPLIED. lr: learning
- * rate of parameter group 0. apply false: the node drops the gradients of the context. */
+/* Makes an APPLY for one module or CLV_MODULE_ALL. message: id to which the answer APPLIED replies.
+ * lr: learning rate of parameter group 0. apply false: the node drops the gradients of the
+ * context. */
 clv_code clv_packet_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
                           float scale, float lr, bool apply, clv_packet **ret,
                           clv_err *err) CLV_USE_RESULT;
-/* Sets the learning rates of parameter groups 1..n. CLV_EXHAUSTED: over CLV_WIRE_GROUPS. */
+/* Sets the learning rates of parameter groups 1..n of an APPLY. CLV_EXHAUSTED: more than
+ * CLV_WIRE_GROUPS groups. */
 clv_code clv_packet_set_group_lrs(clv_packet *apply, const float *lrs, uint32_t n,
                                   clv_err *err) CLV_USE_RESULT;
 clv_code clv_packet_revert(clv_pool *pool, uint64_t context, uint64_t message, clv_packet **ret,
@@ -155,14 +169,17 @@ clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t messa
  * through on_program: REF_ACK when the owner has acknowledged a handle that was made here,
  * REF_VALUE with a fetched value, REF_DELETE when a reference of this node is gone. */
 typedef struct clv_ref_ids {
-  uint64_t ref, fork, key; /* fork: id of the first handle, which the program holds */
+  /* ref: the reference; fork: the handle on it that the program holds; key: random */
+  uint64_t ref, fork, key;
 } clv_ref_ids;
 
-/* Keeps the value of a context at `owner`, or the tensor `own` of this process (context 0). */
+/* Makes a reference to a value of a context at node `owner`, or to the tensor `own` of this process
+ * (context 0). */
 clv_code clv_packet_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char *owner,
                              uint64_t context, uint64_t value, clv_tensor *own, clv_packet **ret,
                              clv_err *err) CLV_USE_RESULT;
-/* Binds value `value` of a context at `to` to the handle `ids->fork`. child: a new id. */
+/* Binds value `value` of a context at node `to` to the reference that the program holds by the
+ * handle `ids->fork`. child: a new id, for the handle of that node. */
 clv_code clv_packet_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t child, const char *to,
                             uint64_t context, uint64_t value, clv_packet **ret,
                             clv_err *err) CLV_USE_RESULT;
@@ -171,7 +188,8 @@ clv_code clv_packet_ref_fetch(clv_pool *pool, const clv_ref_ids *ids, clv_packet
 clv_code clv_packet_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
                                 clv_err *err) CLV_USE_RESULT;
 
-/* STATE_GET. what: part of the module's state; context: for CLV_STATE_GRADIENTS, else 0. */
+/* Makes a STATE_GET. what: the part of the module's state to read; context: the context whose
+ * gradients are read for CLV_STATE_GRADIENTS, else 0. */
 clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
                               clv_state_kind what, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 
@@ -181,26 +199,28 @@ typedef struct clv_link_counts {
   uint64_t bytes_in, bytes_out;       /* bytes of messages, with framing, without TLS */
   uint64_t messages_in, messages_out; /* a message carries 1 to 16 frames */
   uint64_t tensors_in, tensors_out;
-  /* of the last answered PING, or of an open one that already takes longer; 0: none yet */
+  /* round trip of the last answered PING, or time since an open PING was sent, if that is longer;
+   * 0: none yet */
   uint64_t round_trip_ns;
-  int64_t
-      /* peer's monotonic clock minus ours, at the PING with the shortest round trip */
-      clock_offset_ns;
+  /* peer's monotonic clock minus ours, at the PING with the shortest round trip */
+  int64_t clock_offset_ns;
   /* Bytes of tensors received in chunks, and the time in which at least one was in transfer; then
    * the same two counters of the peer, from its last PONG. If the link is the bottleneck, bytes
    * divided by time are its rate. */
   uint64_t received_bytes, receiving_ns, peer_received_bytes, peer_receiving_ns;
-  uint64_t peer_measured_ns; /* when that PONG was received, monotonic; 0: none yet */
+  uint64_t peer_measured_ns; /* when the last PONG was received, monotonic ns; 0: none yet */
   /* Time in which a compute thread of a node was idle until a packet of this link was received, and
-   * how often that took a millisecond or more. */
+   * how often such a wait took a millisecond or more. */
   uint64_t node_wait_ns, n_node_waits;
 } clv_link_counts;
 
 /* Frames and tensors in transfer now. */
 typedef struct clv_link_load {
-  uint64_t frames_in, frames_out;   /* received and not freed; not yet accepted by the transport */
-  uint64_t tensors_in, tensors_out; /* in chunks, some of which are missing */
-  uint64_t bytes_in, bytes_out; /* bytes of tensors: not yet received; not reported as received */
+  /* in: received and not freed; out: not yet accepted by the transport */
+  uint64_t frames_in, frames_out;
+  uint64_t tensors_in, tensors_out; /* sent or received in chunks, of which some are missing */
+  /* bytes of tensors; in: not yet received; out: not yet reported by the peer as received */
+  uint64_t bytes_in, bytes_out;
 } clv_link_load;
 
 typedef struct clv_link_events {
@@ -217,11 +237,11 @@ typedef struct clv_link_events {
 } clv_link_events;
 
 typedef struct clv_link_options {
-  /* zero: the monotonic clock of the system; with another clock no function blocks */
+  /* clock of the link; zero: the system's monotonic clock; with another clock no function blocks */
   clv_clock clock;
-  const char *peer_name;  /* used in messages */
-  clv_pool *pool;         /* allocates received tensors; the link takes a reference */
-  clv_wire_limits accept; /* what this side accepts */
+  const char *peer_name; /* name of the peer in messages */
+  clv_pool *pool;        /* pool that allocates received tensors; the link takes a reference */
+  clv_wire_limits accept_limits; /* limits of this side, to which received frames are checked */
   uint64_t send_credit; /* bytes of tensors that may be sent before CREDIT; ATTACHED replaces it */
   bool quota_fails_packet; /* tensors over the pool's quota fail their packet, not the link */
   clv_link_events events;
@@ -234,13 +254,14 @@ clv_code clv_link_new(const clv_link_options *options, clv_link **ret, clv_err *
 
 /* Address of the peer, and what this side sends in ATTACH on each lane. */
 typedef struct clv_link_dial {
-  const char *address, *identity; /* these four are used by clv_link_open alone */
+  /* address, identity, pem and limits are used by clv_link_open alone */
+  const char *address, *identity;
   clv_rpc_pem pem;
   clv_rpc_limits limits;
   clv_wire_id session, incarnation;
   uint64_t epoch;
-  const char *owner;   /* owner of the session for CLV_ATTACH_PEER; else NULL */
-  uint32_t bulk_lanes; /* 0: chunks share the control lane */
+  const char *owner;   /* identity that owns the session, for CLV_ATTACH_PEER; else NULL */
+  uint32_t bulk_lanes; /* number of bulk lanes; 0: chunks share the control lane */
   clv_attach_role role;
   unsigned timeout_ms;
 } clv_link_dial;
@@ -257,7 +278,8 @@ void clv_link_unrefp(clv_link **link);
 
 /* Ends every lane and closes the connections. Reports on_closed with CLV_OK unless the link has
  * ended before. Call from one thread, not concurrently with clv_link_open. BLOCKS until the lanes
- * have ended, unless the link has a caller's clock. NULL is allowed. */
+ * have ended, at most CLOSE_TIMEOUT_MS + CANCEL_TIMEOUT_MS; does not block if the link has a
+ * caller's clock. NULL is allowed. */
 void clv_link_close(clv_link *link);
 
 /* Takes the packet and sends it; never blocks. Large packets, and those over the credit, are queued
@@ -266,8 +288,8 @@ void clv_link_close(clv_link *link);
  * CLV_EXHAUSTED for more bytes than the peer's whole credit; an error of the transport for a frame
  * sent at once. */
 clv_code clv_link_send(clv_link *link, clv_packet *packet, clv_err *err) CLV_USE_RESULT;
-/* Sends the packets that is_coalesced held back. A caller that sets is_coalesced must call this
- * before it waits. */
+/* Sends the packets that were held back because of is_coalesced. A caller that sets is_coalesced
+ * must call this function before it waits. */
 void clv_link_flush(clv_link *link);
 
 void clv_link_count(clv_link *link, clv_link_counts *ret);
@@ -279,7 +301,7 @@ void clv_link_ping_async(clv_link *link);
  * after `ms`. */
 void clv_link_ping_or_end(clv_link *link, unsigned ms, const char *text);
 const char *clv_link_peer(const clv_link *link);
-/* True if a message of the peer that violated the protocol has ended the link. For on_closed. */
+/* True if the link has ended because a message of the peer violated the protocol. For on_closed. */
 bool clv_link_has_violation(const clv_link *link);
 
 /* BLOCKS. Sends a PING, waits for its PONG and returns the round trip in nanoseconds. One caller at
@@ -287,15 +309,15 @@ bool clv_link_has_violation(const clv_link *link);
 clv_code clv_link_ping(clv_link *link, unsigned timeout_ms, uint64_t *ret_ns,
                        clv_err *err) CLV_USE_RESULT;
 
-/* Accepting side. The first frame of a stream must be ATTACH. find_link returns the link of the
- * session with a reference, or refuses. */
+/* Finds the link for an accepted stream. The first frame of a stream must be ATTACH. find_link
+ * returns the link of the session with a reference, or refuses the stream. */
 typedef struct clv_lane_acceptor {
   void *user;
   clv_code (*find_link)(void *user, const clv_frame *attach, const char *peer_uri,
                         clv_link **ret_link, clv_err *err);
 } clv_lane_acceptor;
 
-/* Callback for on_stream of an rpc server. */
+/* Makes the lane of an accepted stream. Pass it to an rpc server as on_stream. */
 clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *peer,
                          clv_rpc_stream *stream, clv_rpc_stream_events *ret_events,
                          clv_err *err) CLV_USE_RESULT;
@@ -316,8 +338,8 @@ typedef struct clv_transport {
   bool (*flush)(void *stream);
   /* As clv_rpc_stream_close: half close after the queued messages. */
   void (*close)(void *stream);
-  /* As clv_rpc_stream_cancel: ends the stream now. clv_lane_ended of this side follows, later or at
-   * once on another thread, never inside this call. */
+  /* As clv_rpc_stream_cancel: ends the stream now. clv_lane_on_ended of this side follows, later or
+   * at once on another thread, never inside this call. */
   void (*cancel)(void *stream, clv_code code, const char *text);
   /* As clv_rpc_stream_defer: runs job->run(job) soon, not inside this call. False: the job will not
    * run. */
@@ -329,10 +351,11 @@ typedef struct clv_transport {
 typedef struct clv_lane clv_lane;
 
 /* Inputs of a lane, called by the transport. Messages of a lane and its end are delivered one at a
- * time; clv_lane_sent may be called concurrently with them. */
-void clv_lane_message(clv_lane *lane, const clv_iov *pieces, size_t n);
-void clv_lane_sent(clv_lane *lane); /* the transport has accepted a message */
-void clv_lane_ended(clv_lane *lane, clv_code code, const char *text); /* once; frees the lane */
+ * time; clv_lane_on_sent may be called concurrently with them. */
+void clv_lane_on_message(clv_lane *lane, const clv_iov *pieces, size_t n);
+void clv_lane_on_sent(clv_lane *lane); /* the transport has accepted a message */
+/* called once, at the end of the stream; frees the lane */
+void clv_lane_on_ended(clv_lane *lane, clv_code code, const char *text);
 
 /* Makes the lane of an accepted stream and takes a reference to the stream. `acceptor` must outlive
  * the lane. */
@@ -340,14 +363,14 @@ clv_code clv_lane_new(const clv_lane_acceptor *acceptor, const char *peer_uri,
                       const clv_transport *transport, void *stream, clv_lane **ret,
                       clv_err *err) CLV_USE_RESULT;
 
-/* Dials lanes over some transport. */
+/* Functions that dial the lanes of a link over a transport. */
 typedef struct clv_dialler {
-  const clv_transport *transport; /* static */
+  const clv_transport *transport; /* static table */
   void *user;
   /* Dials the stream of lane `index`, and returns it with a reference for the lane. The lane may
    * receive inputs before the function returns. */
   clv_code (*dial)(void *user, uint32_t index, clv_lane *lane, void **ret_stream, clv_err *err);
-  void (*hang_up)(void *user); /* called once, after the last use; may be NULL */
+  void (*hang_up)(void *user); /* called once, after the last dial; may be NULL */
 } clv_dialler;
 
 /* Dialling side: dials 1 + bulk_lanes lanes and sends ATTACH on each; does not wait for ATTACHED.
@@ -359,7 +382,7 @@ bool clv_link_is_attached(clv_link *link); /* true if all lanes are attached */
  * violated the protocol, CLV_DEADLINE. */
 clv_code clv_link_wait_attached(clv_link *link, unsigned timeout_ms, clv_err *err) CLV_USE_RESULT;
 
-/* Adds `ns` that a compute thread slept until a packet of this link was received. */
+/* Adds the time `ns` in which a compute thread slept until it received a packet of this link. */
 void clv_link_count_wait(clv_link *link, uint64_t ns);
 
 #endif

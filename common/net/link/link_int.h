@@ -39,24 +39,27 @@
 enum {
   MAX_LANES = 1 + CLV_WIRE_LANES,
   MAX_PARTIAL = 512,
-  MAX_SPANS = 512, /* of one tensor in transfer; chunks may be received in any order */
-  KEPT_SPANS = 64, /* spans of one table entry, allocated once and reused for each tensor */
-  /* tensors that may be in transfer before a table entry allocates its spans */
+  /* separate ranges of bytes of one tensor in transfer; its chunks may arrive in any order */
+  MAX_SPANS = 512,
+  KEPT_SPANS = 64, /* spans that a table entry allocates at first, and keeps for later tensors */
+  /* number of table entries whose spans are allocated with the link */
   PREALLOC_PARTIAL = 32,
   KEPT_HEADS = 16,
   PREALLOC_HEADS = 6,
   HEAD_BYTES = 512, /* encoded size of most frames, without payload */
-  /* Packets received from a peer and not freed yet: several times those of one step. */
+  /* Limit of the packets received from a peer and not freed yet: several times those of one
+   * step. */
   MAX_PACKETS = 2 * CLV_WIRE_CONTRIBUTIONS,
   CLOSE_TIMEOUT_MS = 500,    /* wait for the peer to end its side of a lane */
   CANCEL_TIMEOUT_MS = 10000, /* wait for the end of a cancelled lane */
   LONG_WAIT_NS = 1000000,    /* longer than any gap between two frames of one burst */
   PING_INTERVAL_MS = 100,    /* least time between two PINGs of clv_link_ping_async */
   MAX_UNSENT = MAX_PACKETS,  /* messages on the control lane that the transport has not accepted */
-  INITIAL_CHUNKS = 256,      /* allocated with the first chunk */
-  MAX_PROBES = 256,          /* more than fit in a window, also with 16 lanes */
-  INITIAL_WINDOW = 1 << 20,  /* bytes of chunks in flight before the first report */
-  MIN_WINDOW = 2 * CLV_WIRE_CHUNK_BYTES, /* one chunk in flight while the other is reported */
+  INITIAL_CHUNKS = 256,      /* capacity of the queue of chunks when it is first allocated */
+  MAX_PROBES = 256, /* open PINGs about chunks: more than a window needs, also with 16 lanes */
+  INITIAL_WINDOW = 1 << 20, /* bytes of chunks in flight until the first PONG about chunks */
+  /* smallest window: one chunk in flight, one whose PONG is awaited */
+  MIN_WINDOW = 2 * CLV_WIRE_CHUNK_BYTES,
   MAX_WINDOW = 256 << 20,
 };
 
@@ -88,15 +91,15 @@ typedef struct clv_frame_writer {
   int refs;
   char peer[CLV_WIRE_NAME + 1];
   clv_stream streams[MAX_LANES];
-  /* is_shut: refuses to send; is_broken: refuses to send after a failed send, and the link has not
-   * yet received the end of its lanes */
+  /* is_shut: the writer refuses to send. is_broken: a send has failed, so the writer refuses to
+   * send until the link learns that its lanes have ended. */
   bool is_shut, is_broken;
-  clv_code code; /* why the writer is shut */
+  clv_code code; /* why the writer is shut, with `text` */
   char text[CLV_ERR_TEXT];
-  clv_bytes heads[KEPT_HEADS]; /* encode buffers, reused */
-  size_t n_heads;
+  clv_bytes head_buffers[KEPT_HEADS]; /* free buffers for encoded frames */
+  size_t n_head_buffers;
   uint32_t n_unsent; /* messages on lane 0 that the transport has not accepted; atomic */
-  uint64_t bytes_out, messages_out; /* atomic */
+  uint64_t bytes_out, messages_out; /* sent so far; atomic */
 } clv_frame_writer;
 
 clv_code clv_frame_writer_new(const char *peer, clv_frame_writer **ret,
@@ -107,7 +110,8 @@ void clv_frame_writer_unref(clv_frame_writer *o); /* NULL is allowed */
 /* Sets the stream of a lane and takes a reference to it. Cancels the stream if the writer is
  * shut. */
 void clv_frame_writer_attach(clv_frame_writer *o, uint32_t index, clv_stream s);
-void clv_frame_writer_detach(clv_frame_writer *o, uint32_t index); /* after the end of the stream */
+/* call after the end of the stream */
+void clv_frame_writer_detach(clv_frame_writer *o, uint32_t index);
 
 /* Returns a piece of `len` bytes of the tensor. Takes over a reference to the tensor. */
 clv_rpc_piece clv_frame_writer_piece(clv_tensor *t, size_t offset, size_t len);
@@ -127,19 +131,20 @@ bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
                                const clv_rpc_piece *payload, size_t n_payload,
                                size_t bytes) CLV_USE_RESULT;
 void clv_frame_writer_flush(clv_frame_writer *o);
-/* call when the transport has accepted a frame of lane 0 */
-void clv_frame_writer_sent(clv_frame_writer *o);
+/* Counts a message of lane 0 that the transport has accepted. */
+void clv_frame_writer_count_accepted(clv_frame_writer *o);
 bool clv_frame_writer_defer(clv_frame_writer *o, clv_rpc_job *job) CLV_USE_RESULT;
 
 /* Shuts the writer: later sends fail, and all streams are closed (CLV_OK) or cancelled (other
  * codes). Only the first call counts. */
 void clv_frame_writer_shut(clv_frame_writer *o, clv_code code, const char *text);
-/* Cancels the streams that have not ended. Their lanes receive clv_lane_ended. */
+/* Cancels the streams that have not ended. Their lanes receive clv_lane_on_ended. */
 void clv_frame_writer_cancel(clv_frame_writer *o, clv_code code, const char *text);
 /* Cancels all streams after a failed send. Does nothing if the writer is already shut or broken. */
 void clv_frame_writer_fail(clv_frame_writer *o, const clv_err *why);
 clv_code clv_frame_writer_refuse(clv_frame_writer *o,
-                                 clv_err *err) CLV_USE_RESULT; /* says why it is shut */
+                                 /* fails with the reason why the writer is shut */
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* ---- device_copy.c --------------------------------------------------------------------------- */
 
@@ -153,7 +158,7 @@ typedef struct clv_copy_waiter {
   size_t bytes;
 } clv_copy_waiter;
 
-/* Makes `a` wait for its bytes. True: they are copied or the copy has failed, and `a` does not
+/* Makes `a` wait for its bytes. True: the bytes are copied or the copy has failed, so `a` does not
  * wait. */
 bool clv_device_copy_wait(clv_device_copy *c, clv_copy_waiter *a);
 /* Ends the wait of `a`. False: `a` did not wait, or clv_device_copy_next_waiter has returned it. */
@@ -177,21 +182,22 @@ typedef struct clv_recv_window {
   uint64_t limit;          /* bytes of tensors that this side accepts at once */
   uint64_t used_bytes;     /* bytes of tensors received for which no CREDIT was sent */
   uint64_t credit_pending; /* part of used_bytes that is free again; CREDIT is not sent yet */
-  uint32_t n_packets;      /* received and not freed yet */
-  /* the link's block, freed with the window because packets still read the link's name */
+  uint32_t n_packets;      /* packets received and not freed yet */
+  /* memory of the link, freed with the window, because packets still read the link's name */
   void *link_memory;
 } clv_recv_window;
 
-/* Takes over `memory` if it succeeds. */
+/* Makes a window of `most` bytes. Takes over `memory`, the block of the link, if it succeeds. */
 clv_code clv_recv_window_new(clv_frame_writer *writer, uint64_t most, void *memory,
                              clv_recv_window **ret, clv_err *err) CLV_USE_RESULT;
 clv_recv_window *clv_recv_window_ref(clv_recv_window *r);
 void clv_recv_window_unref(clv_recv_window *r); /* NULL is allowed */
 
-/* Counts one more packet. CLV_EXHAUSTED: the peer has sent more than MAX_PACKETS that are not
- * freed; `anyway` counts the packet all the same. */
+/* Counts one more received packet. CLV_EXHAUSTED: the peer has sent more than MAX_PACKETS that are
+ * not freed. anyway: count the packet even then. */
 clv_code clv_recv_window_add_packet(clv_recv_window *r, bool anyway, clv_err *err) CLV_USE_RESULT;
-/* Counts `bytes` that the peer sends. CLV_EXHAUSTED: the peer was not granted so many. */
+/* Counts `bytes` of tensors that the peer sends. CLV_EXHAUSTED: more than the credit granted to
+ * it. */
 clv_code clv_recv_window_consume(clv_recv_window *r, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 /* Returns the bytes of a packet that is freed. Sends CREDIT once a quarter of the limit is pending,
  * or once all used bytes are pending and they are more than an inline message holds. */
@@ -217,8 +223,8 @@ typedef struct clv_chunk_send {
 /* A PING sent after chunks. Its PONG reports that the peer has received the first `until` bytes of
  * the lane. */
 typedef struct clv_probe {
-  uint64_t number, until, at; /* at: time of sending, ns */
-  uint64_t in_flight;         /* bytes of chunks in flight at that time */
+  uint64_t number, until, at; /* number: id of the PING; at: time of sending, ns */
+  uint64_t in_flight;         /* bytes of chunks in flight when the PING was sent */
   uint32_t lane;
 } clv_probe;
 
@@ -231,7 +237,7 @@ typedef struct clv_pace {
   size_t first, n_chunks, cap_chunks;
   uint32_t n_lanes, next_lane;
   uint64_t window, in_flight;
-  /* window to restore when the round trip is measured with a closed window; 0: the window is not
+  /* window to restore after the round trip was measured with a closed window; 0: the window is not
    * closed */
   uint64_t saved_window;
   uint64_t sent[MAX_LANES], probed[MAX_LANES], reported[MAX_LANES];
@@ -239,13 +245,13 @@ typedef struct clv_pace {
   uint64_t assumed_received[MAX_LANES];
   clv_probe probes[MAX_PROBES];
   uint32_t n_probes;
-  uint64_t last_probe;
+  uint64_t last_probe_number;
   /* ns; the two minima are the shortest round trips of this measuring period and the one before */
   uint64_t min_rtt_ns, prev_min_rtt_ns, period_start_ns, window_changed_ns;
 } clv_pace;
 
 void clv_pace_init(clv_pace *p);
-void clv_pace_clear(clv_pace *p); /* drops the chunks that wait; queue no more afterwards */
+void clv_pace_clear(clv_pace *p); /* drops the waiting chunks; queue none afterwards */
 /* Queues a chunk and takes a reference to its tensor. */
 clv_code clv_pace_queue(clv_pace *p, const clv_chunk *c, clv_err *err) CLV_USE_RESULT;
 /* Removes the next chunk that may be sent now; the caller takes over its reference. False: there is
@@ -265,16 +271,17 @@ typedef struct clv_send_queue {
   int refs;
   clv_frame_writer *writer;
   clv_clock clock;
-  bool has_ended;                    /* drops what is queued and refuses new packets */
-  uint64_t credit_left, credit_full; /* bytes of tensors that may be sent now, and in all */
+  bool has_ended; /* the queued packets were dropped, new ones are refused */
+  /* bytes of tensors that may be sent now, and that the peer grants in all */
+  uint64_t credit_left, credit_full;
   clv_packet *first, *last;     /* queue of packets that wait for credit or behind another packet */
-  bool is_draining, is_sending; /* the job is queued or runs */
+  bool is_draining, is_sending; /* drain_job, send_job is queued or runs */
   /* a packet of which a part is sent and which waits for a device copy; NULL: none */
   clv_packet *partially_sent;
-  /* wait of `partially_sent`; holds a reference to the queue while it waits */
-  clv_copy_waiter awaiting;
-  clv_rpc_job drain, send;
-  uint64_t next_transfer, tensors_out; /* atomic */
+  /* waits for the device copy of `partially_sent`; holds a reference to the queue meanwhile */
+  clv_copy_waiter copy_waiter;
+  clv_rpc_job drain_job, send_job;
+  uint64_t next_transfer, tensors_out; /* last transfer id; tensors sent so far; atomic */
   clv_pace pace;
 } clv_send_queue;
 
@@ -284,7 +291,7 @@ clv_send_queue *clv_send_queue_ref(clv_send_queue *d);
 void clv_send_queue_unref(clv_send_queue *d); /* NULL is allowed */
 
 /* Set the number of lanes, and the credit that the peer grants when it attaches. */
-void clv_send_queue_lanes(clv_send_queue *d, uint32_t n_lanes);
+void clv_send_queue_set_lanes(clv_send_queue *d, uint32_t n_lanes);
 void clv_send_queue_grant(clv_send_queue *d, uint64_t credit);
 /* As clv_link_send: takes the packet, sends it now, queues it or refuses it. */
 clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) CLV_USE_RESULT;
@@ -292,8 +299,8 @@ clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) CLV
 void clv_send_queue_credit(clv_send_queue *d, uint64_t bytes);
 /* Handles the PONG to a probe and starts the job that sends chunks which waited for it. */
 clv_code clv_send_queue_pong(clv_send_queue *d, uint64_t number, clv_err *err) CLV_USE_RESULT;
-/* Resumes sending after the device copy that d->awaiting waited for has advanced or failed.
- * Consumes the reference of d->awaiting. */
+/* Resumes sending after the device copy that d->copy_waiter waited for has advanced or failed.
+ * Consumes the reference of d->copy_waiter. */
 void clv_send_queue_resume(clv_send_queue *d);
 /* Stops sending and drops the packets and chunks that wait. */
 void clv_send_queue_end(clv_send_queue *d);
@@ -309,9 +316,9 @@ typedef struct clv_span {
 
 /* A tensor of which a part was received. */
 typedef struct clv_partial_tensor {
-  /* claimed: by chunks, those still being copied included */
+  /* claimed: bytes of received chunks; received: bytes of these that are copied */
   uint64_t transfer, total, claimed, received;
-  clv_tensor *tensor; /* NULL: over the quota, so its bytes are dropped */
+  clv_tensor *tensor; /* NULL: the tensor is over the quota, so its bytes are dropped */
   clv_packet *packet;
   uint32_t slot, crc32c;
   clv_span *spans; /* [n_spans] disjoint, ascending; the memory stays with the table entry */
@@ -338,22 +345,23 @@ typedef struct clv_reassembly {
   pthread_mutex_t lock;
   clv_recv_window *recv_window;
   clv_pool *pool;
-  clv_link *link; /* recorded as the origin of received packets */
+  clv_link *link; /* set as the origin of received packets */
   clv_clock clock;
   bool quota_fails_packet;
-  clv_err refusal; /* error of the last tensor that was over the quota */
-  clv_partial_tensor in[MAX_PARTIAL];
-  size_t n_in;
-  uint64_t tensors_in; /* atomic */
+  clv_err quota_error; /* error of the last tensor that was over the quota */
+  clv_partial_tensor partial[MAX_PARTIAL];
+  size_t n_partial;
+  uint64_t tensors_in; /* received so far; atomic */
   uint64_t received_bytes, receiving_ns;
-  /* when a tensor was last begun with none in transfer; valid while n_in > 0 */
-  uint64_t receiving_since;
+  /* start of the transfers now in progress; valid while n_partial > 0 */
+  uint64_t receiving_since_ns;
 } clv_reassembly;
 
 clv_code clv_reassembly_init(clv_reassembly *a, const clv_link_options *o, clv_link *link,
                              clv_recv_window *recv_window, clv_err *err) CLV_USE_RESULT;
-void clv_reassembly_end(clv_reassembly *a);  /* frees the packets that wait for tensors */
-void clv_reassembly_done(clv_reassembly *a); /* also after a failed _init, or without one */
+void clv_reassembly_end(clv_reassembly *a); /* frees the packets that wait for tensors */
+/* frees all memory; also after a failed clv_reassembly_init, or without one */
+void clv_reassembly_done(clv_reassembly *a);
 
 clv_partial_tensor_state clv_reassembly_state(clv_reassembly *a, uint64_t transfer);
 /* Handles a CHUNK. *ret is the packet that this chunk completes, else NULL. */
@@ -364,7 +372,7 @@ clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const c
  * chunks, else NULL. The caller delivers it before it calls clv_reassembly_add_packet. */
 clv_code clv_reassembly_new_packet(clv_reassembly *a, const clv_frame *f, clv_packet **ret_packet,
                                    clv_packet **ret_head, clv_err *err) CLV_USE_RESULT;
-/* Takes the packet, and returns it in *ret if it is complete. */
+/* Takes the packet, and returns it in *ret if all its tensors are received; else *ret is NULL. */
 clv_code clv_reassembly_add_packet(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
                                    const clv_payload *payload, clv_packet **ret,
                                    clv_err *err) CLV_USE_RESULT;
@@ -392,18 +400,18 @@ typedef enum clv_link_state_event {
   CLV_LINK_STATE_EVENTS
 } clv_link_state_event;
 
-/* Arguments of an event. The action of CLV_LINK_ENDS sets `first` if the link had not ended
+/* Arguments of an event. The action of CLV_LINK_ENDS sets is_first_end if the link had not ended
  * before. */
 typedef struct clv_link_event_args {
-  uint32_t index, lanes; /* JOINS and LANE_ENDED; lanes: number of lanes of the link */
-  clv_code code;         /* of ENDS */
+  uint32_t index, n_lanes; /* the lane that joins or has ended; number of lanes of the link */
+  clv_code code;           /* reason of CLV_LINK_ENDS, with `text` */
   const char *text;
-  bool first;
+  bool is_first_end;
 } clv_link_event_args;
 
 struct clv_link {
-  pthread_mutex_t lock;   /* guards the fields down to the next gap */
-  pthread_cond_t changed; /* signalled by each event and each PONG */
+  pthread_mutex_t lock;         /* guards the fields down to the empty line */
+  pthread_cond_t state_changed; /* signalled by each event and each PONG */
   clv_link_state state;
   bool lanes[MAX_LANES]; /* lanes that have joined and not ended */
   uint32_t n_lanes, n_joined, n_attached;
@@ -417,13 +425,13 @@ struct clv_link {
   char peer[CLV_WIRE_NAME + 1];
   bool has_violation; /* atomic: a message that violated the protocol ended the link */
   clv_clock clock;
-  clv_wire_limits accept;
+  clv_wire_limits accept_limits;
   clv_link_events events;
-  clv_dialler dialler; /* dialling side: reset by clv_link_hang_up */
+  clv_dialler dialler; /* of the dialling side; zeroed by clv_link_hang_up */
   clv_frame_writer *writer;
   clv_recv_window *recv_window;
-  clv_send_queue *out;
-  clv_reassembly in;
+  clv_send_queue *send_queue;
+  clv_reassembly reassembly;
 };
 
 /* Runs the action for an event. CLV_PRECONDITION: the event is not legal in this state. */
@@ -458,12 +466,12 @@ typedef enum clv_lane_state {
 } clv_lane_state;
 
 struct clv_lane {
-  clv_link *link;    /* NULL until ATTACH has named the session (accepting side) */
-  clv_stream stream; /* accepting side */
+  clv_link *link;    /* NULL: the lane was accepted and ATTACH has not named its session yet */
+  clv_stream stream; /* stream of an accepted lane; zero for a dialled one */
   uint32_t index;
   clv_lane_state state;
   const clv_lane_acceptor *acceptor;
-  char uri[CLV_WIRE_URI + 1];
+  char peer_uri[CLV_WIRE_URI + 1];
 };
 
 /* Makes a lane of the dialling side. The lane takes a reference to the link. */

@@ -5,31 +5,33 @@
  */
 #include "common/net/link/link_int.h"
 
-static void rpc_message(void *user, clv_rpc_stream *stream, const clv_iov *iov, size_t n) {
+static void on_rpc_message(void *user, clv_rpc_stream *stream, const clv_iov *iov, size_t n) {
   (void)stream;
-  clv_lane_message(user, iov, n);
+  clv_lane_on_message(user, iov, n);
 }
 
-static void rpc_sent(void *user, clv_rpc_stream *stream, size_t bytes) {
+static void on_rpc_sent(void *user, clv_rpc_stream *stream, size_t bytes) {
   (void)stream, (void)bytes;
-  clv_lane_sent(user);
+  clv_lane_on_sent(user);
 }
 
-static void rpc_closed(void *user, clv_rpc_stream *stream, clv_code code, const char *text) {
+static void on_rpc_closed(void *user, clv_rpc_stream *stream, clv_code code, const char *text) {
   (void)stream;
-  clv_lane_ended(user, code, text);
+  clv_lane_on_ended(user, code, text);
 }
 
-static clv_rpc_stream_events events_of(clv_lane *lane) {
-  return (clv_rpc_stream_events){
-      .user = lane, .on_message = rpc_message, .on_sent = rpc_sent, .on_closed = rpc_closed};
+static clv_rpc_stream_events lane_events(clv_lane *lane) {
+  return (clv_rpc_stream_events){.user = lane,
+                                 .on_message = on_rpc_message,
+                                 .on_sent = on_rpc_sent,
+                                 .on_closed = on_rpc_closed};
 }
 
 clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *peer,
                          clv_rpc_stream *stream, clv_rpc_stream_events *ret_events, clv_err *err) {
   clv_lane *lane;
   CLV_TRY(clv_lane_new(acceptor, peer->uri, &clv_transport_rpc, stream, &lane, err));
-  *ret_events = events_of(lane);
+  *ret_events = lane_events(lane);
   return CLV_OK;
 }
 
@@ -38,7 +40,7 @@ clv_code clv_link_open(clv_rpc_runtime *runtime, const clv_link_options *options
   clv_link *l;
   clv_dialler dialler;
   /* dial_rpc sets `user` to the lane of each stream */
-  clv_rpc_stream_events events = events_of(NULL);
+  clv_rpc_stream_events events = lane_events(NULL);
   CLV_TRY(clv_dialler_rpc(runtime, dial, &events, &dialler, err));
   CLV_TRY(clv_link_start(options, dial, &dialler, &l, err));
   clv_code code = clv_link_wait_attached(l, dial->timeout_ms, err);

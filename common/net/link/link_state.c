@@ -26,38 +26,38 @@
 
 typedef clv_code state_action(clv_link *l, clv_link_event_args *n, clv_err *err);
 
-static clv_code refuse(clv_link *l, clv_link_event_args *n, clv_err *err) {
+static clv_code refuse_event(clv_link *l, clv_link_event_args *n, clv_err *err) {
   if (l->state >= CLV_LINK_ENDING)
     return clv_fail(err, CLV_PRECONDITION, "the link is closing, lane %u came too late", n->index);
-  if (n->index >= MAX_LANES || n->index >= n->lanes)
+  if (n->index >= MAX_LANES || n->index >= n->n_lanes)
     return clv_fail(err, CLV_PRECONDITION, "lane %u is out of range: the peer states %u lanes",
-                    n->index, n->lanes);
-  if (l->n_lanes != n->lanes)
+                    n->index, n->n_lanes);
+  if (l->n_lanes != n->n_lanes)
     return clv_fail(err, CLV_PRECONDITION, "lane %u states %u lanes, but the link has %u", n->index,
-                    n->lanes, l->n_lanes);
+                    n->n_lanes, l->n_lanes);
   return clv_fail(err, CLV_PRECONDITION, "lane %u is already attached", n->index);
 }
 
-static clv_code join(clv_link *l, clv_link_event_args *n, clv_err *err) {
-  if (n->index >= MAX_LANES || n->index >= n->lanes || l->lanes[n->index] ||
-      (l->n_lanes && l->n_lanes != n->lanes))
-    return refuse(l, n, err);
-  l->n_lanes = n->lanes;
+static clv_code join_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
+  if (n->index >= MAX_LANES || n->index >= n->n_lanes || l->lanes[n->index] ||
+      (l->n_lanes && l->n_lanes != n->n_lanes))
+    return refuse_event(l, n, err);
+  l->n_lanes = n->n_lanes;
   l->lanes[n->index] = true;
   l->n_joined++;
   l->state = CLV_LINK_ATTACHING;
   return CLV_OK;
 }
 
-static clv_code attach(clv_link *l, clv_link_event_args *n, clv_err *err) {
+static clv_code attach_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   (void)n, (void)err;
   if (++l->n_attached == l->n_lanes) l->state = CLV_LINK_OPEN;
   return CLV_OK;
 }
 
-static clv_code end(clv_link *l, clv_link_event_args *n, clv_err *err) {
+static clv_code end_link(clv_link *l, clv_link_event_args *n, clv_err *err) {
   (void)err;
-  n->first = true;
+  n->is_first_end = true;
   l->close_code = n->code;
   snprintf(l->close_text, sizeof l->close_text, "%s", n->text);
   l->state = l->n_joined ? CLV_LINK_ENDING : CLV_LINK_ENDED;
@@ -65,32 +65,33 @@ static clv_code end(clv_link *l, clv_link_event_args *n, clv_err *err) {
 }
 
 static clv_code remove_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
-  if (n->index >= MAX_LANES || !l->lanes[n->index]) return refuse(l, n, err);
+  if (n->index >= MAX_LANES || !l->lanes[n->index]) return refuse_event(l, n, err);
   l->lanes[n->index] = false;
   if (--l->n_joined == 0) l->state = CLV_LINK_ENDED;
   return CLV_OK;
 }
 
-static clv_code ignore(clv_link *l, clv_link_event_args *n, clv_err *err) {
+static clv_code ignore_event(clv_link *l, clv_link_event_args *n, clv_err *err) {
   (void)l, (void)n, (void)err;
   return CLV_OK;
 }
 
-/* PROTOCOL.md 4: each lane joins once, all state the same number; one lane's end closes all. */
+/* Actions for each state and event. PROTOCOL.md 4: each lane joins once, all lanes state the same
+ * number of lanes, and the end of one lane ends the link. */
 static state_action *const actions[CLV_LINK_STATES][CLV_LINK_STATE_EVENTS] = {
     /* JOINS   ATTACHED ENDS  LANE_ENDED */
-    [CLV_LINK_NEW] = {join, refuse, end, refuse},
-    [CLV_LINK_ATTACHING] = {join, attach, end, refuse},
-    [CLV_LINK_OPEN] = {refuse, refuse, end, refuse},
-    [CLV_LINK_ENDING] = {refuse, ignore, ignore, remove_lane},
-    [CLV_LINK_ENDED] = {refuse, refuse, ignore, refuse},
+    [CLV_LINK_NEW] = {join_lane, refuse_event, end_link, refuse_event},
+    [CLV_LINK_ATTACHING] = {join_lane, attach_lane, end_link, refuse_event},
+    [CLV_LINK_OPEN] = {refuse_event, refuse_event, end_link, refuse_event},
+    [CLV_LINK_ENDING] = {refuse_event, ignore_event, ignore_event, remove_lane},
+    [CLV_LINK_ENDED] = {refuse_event, refuse_event, ignore_event, refuse_event},
 };
 
 clv_code clv_link_on_event(clv_link *l, clv_link_state_event event, clv_link_event_args *n,
                            clv_err *err) {
   pthread_mutex_lock(&l->lock);
   clv_code code = actions[l->state][event](l, n, err);
-  pthread_cond_broadcast(&l->changed);
+  pthread_cond_broadcast(&l->state_changed);
   pthread_mutex_unlock(&l->lock);
   return code;
 }
@@ -101,10 +102,10 @@ void clv_link_end(clv_link *l, clv_code code, const char *text) {
   clv_err unused;
   clv_link_event_args n = {.code = code, .text = text};
   const clv_link_events *owner = &l->events;
-  (void)!clv_link_on_event(l, CLV_LINK_ENDS, &n, &unused); /* no state refuses it */
-  if (!n.first) return;
-  clv_send_queue_end(l->out);
-  clv_reassembly_end(&l->in);
+  (void)!clv_link_on_event(l, CLV_LINK_ENDS, &n, &unused); /* no state refuses CLV_LINK_ENDS */
+  if (!n.is_first_end) return;
+  clv_send_queue_end(l->send_queue);
+  clv_reassembly_end(&l->reassembly);
   clv_frame_writer_shut(l->writer, code, text);
   owner->on_closed(owner->user, l, code, text);
 }
@@ -126,16 +127,16 @@ void clv_link_hang_up(clv_link *l) {
 
 bool clv_link_wait(clv_link *l, uint64_t deadline_ns) {
   struct timespec ts = {(time_t)(deadline_ns / 1000000000u), (long)(deadline_ns % 1000000000u)};
-  return !l->clock.now_ns && pthread_cond_timedwait(&l->changed, &l->lock, &ts) == 0;
+  return !l->clock.now_ns && pthread_cond_timedwait(&l->state_changed, &l->lock, &ts) == 0;
 }
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
 static clv_code make_parts(clv_link *l, const clv_link_options *o, clv_err *err) {
   CLV_TRY(clv_frame_writer_new(o->peer_name, &l->writer, err));
-  CLV_TRY(clv_send_queue_new(l->writer, &o->clock, o->send_credit, &l->out, err));
-  CLV_TRY(clv_recv_window_new(l->writer, o->accept.credit_bytes, l, &l->recv_window, err));
-  return clv_reassembly_init(&l->in, o, l, l->recv_window, err);
+  CLV_TRY(clv_send_queue_new(l->writer, &o->clock, o->send_credit, &l->send_queue, err));
+  CLV_TRY(clv_recv_window_new(l->writer, o->accept_limits.credit_bytes, l, &l->recv_window, err));
+  return clv_reassembly_init(&l->reassembly, o, l, l->recv_window, err);
 }
 
 clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
@@ -145,11 +146,11 @@ clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
   pthread_condattr_t monotonic;
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&l->changed, &monotonic);
+  pthread_cond_init(&l->state_changed, &monotonic);
   pthread_condattr_destroy(&monotonic);
   l->refs = 1;
   snprintf(l->peer, sizeof l->peer, "%s", o->peer_name);
-  l->accept = o->accept;
+  l->accept_limits = o->accept_limits;
   l->events = o->events;
   l->clock = o->clock;
   clv_code code = make_parts(l, o, err);
@@ -172,10 +173,10 @@ void clv_link_unref(clv_link *l) {
   if (!l || __atomic_fetch_sub(&l->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
   clv_recv_window *recv_window = l->recv_window;
   clv_link_hang_up(l);
-  clv_reassembly_done(&l->in);
-  clv_send_queue_unref(l->out);
+  clv_reassembly_done(&l->reassembly);
+  clv_send_queue_unref(l->send_queue);
   clv_frame_writer_unref(l->writer);
-  pthread_cond_destroy(&l->changed);
+  pthread_cond_destroy(&l->state_changed);
   pthread_mutex_destroy(&l->lock);
   if (!recv_window) free(l);
   clv_recv_window_unref(recv_window);

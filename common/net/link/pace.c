@@ -58,7 +58,7 @@ clv_code clv_pace_queue(clv_pace *p, const clv_chunk *c, clv_err *err) {
 
 static uint64_t add_probe(clv_pace *p, uint32_t index, uint64_t now) {
   if (p->n_probes == MAX_PROBES) return 0;
-  uint64_t number = PROBE_BIT | ++p->last_probe;
+  uint64_t number = PROBE_BIT | ++p->last_probe_number;
   p->probes[p->n_probes++] = (clv_probe){number, p->sent[index], now, p->in_flight, index};
   return number;
 }
@@ -76,9 +76,10 @@ uint64_t clv_pace_in_flight(const clv_pace *p) {
   return bytes;
 }
 
-/* Probes are so frequent that less than an eighth of the window is in flight without one, so the
- * last chunks of a transfer need none. If the window has shrunk since, such chunks may fill it with
- * no probe open. One more chunk is then sent, with a probe. */
+/* Chooses the next chunk. Probes are so frequent that less than an eighth of the window is in
+ * flight without one, so the last chunks of a transfer need no probe. If the window has shrunk
+ * since, such chunks may fill it while no probe is open. One more chunk is then sent, with a
+ * probe. */
 bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
   if (!p->n_chunks) return false;
   *ret = (clv_chunk_send){.chunk = p->chunks[p->first]};
@@ -89,7 +90,7 @@ bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
   p->n_chunks--;
   if (silent) assume_received(p);
   uint32_t bulk = p->n_lanes > 1 ? p->n_lanes - 1 : 0, i = bulk ? 1 + p->next_lane++ % bulk : 0;
-  /* no chunk of ours is in front of it */
+  /* on lane 0, where no chunk of this link is in front of the PING */
   if (!p->n_probes && bulk) ret->probe_before = add_probe(p, 0, now);
   p->in_flight += len;
   p->sent[i] += len;
@@ -105,14 +106,14 @@ bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
 /* Records a round trip. Keeps the minimum of this period and of the one before. True: a new period
  * begins. */
 static bool update_min_rtt(clv_pace *p, uint64_t now, uint64_t took) {
-  bool over = p->min_rtt_ns && now - p->period_start_ns > PERIOD_NS;
-  if (!p->min_rtt_ns || over) {
+  bool is_new_period = p->min_rtt_ns && now - p->period_start_ns > PERIOD_NS;
+  if (!p->min_rtt_ns || is_new_period) {
     p->prev_min_rtt_ns = p->min_rtt_ns ? p->min_rtt_ns : took;
     p->min_rtt_ns = took;
     p->period_start_ns = now;
   }
   p->min_rtt_ns = CLV_MIN(p->min_rtt_ns, took);
-  return over;
+  return is_new_period;
 }
 
 static void close_window(clv_pace *p, uint64_t now) {
@@ -121,14 +122,15 @@ static void close_window(clv_pace *p, uint64_t now) {
   p->window_changed_ns = now;
 }
 
-/* Adapts the window to the PONG of a probe behind chunks: b->in_flight bytes took until now. The
- * window grows only up to what was in flight, because a larger window is not shown to be good by a
- * smaller load. */
+/* Adapts the window to the round trip of a probe, while b->in_flight bytes were in flight. The
+ * window grows only up to these bytes, because a smaller load does not show that a larger window is
+ * good. */
 static void adjust_window(clv_pace *p, uint64_t now, const clv_probe *b) {
   uint64_t took = CLV_MAX(now - b->at, UINT64_C(1)), saved_window = p->saved_window;
   if (update_min_rtt(p, now, took) && !saved_window) close_window(p, now);
   if (b->at < p->window_changed_ns)
-    return; /* sent before the last change, so it does not show the effect */
+    /* the probe was sent before the last change of the window, so it does not show the effect */
+    return;
   double want = (double)(CLV_MIN(p->min_rtt_ns, p->prev_min_rtt_ns) + QUEUE_NS);
   double by = want / (double)took, window = (double)p->window;
   if (saved_window)
@@ -143,7 +145,7 @@ static void adjust_window(clv_pace *p, uint64_t now, const clv_probe *b) {
 }
 
 /* Removes the bytes that a probe reports from those in flight. */
-static void note_reported(clv_pace *p, const clv_probe *b) {
+static void subtract_reported(clv_pace *p, const clv_probe *b) {
   if (b->until <= p->reported[b->lane]) return;
   p->in_flight -= b->until - p->reported[b->lane];
   p->reported[b->lane] = b->until;
@@ -158,7 +160,7 @@ clv_code clv_pace_report(clv_pace *p, uint64_t number, uint64_t now, clv_err *er
                     (unsigned long long)number);
   clv_probe b = p->probes[at];
   memmove(&p->probes[at], &p->probes[at + 1], (--p->n_probes - at) * sizeof b);
-  note_reported(p, &b);
+  subtract_reported(p, &b);
   if (b.lane || p->n_lanes < 2)
     adjust_window(p, now, &b);
   else

@@ -8,27 +8,28 @@
 #include <stdio.h>
 #include <string.h>
 
-static clv_code packet_of(clv_pool *pool, clv_frame_kind kind, uint64_t context, uint64_t message,
-                          clv_packet **ret, clv_err *err) {
+static clv_code new_context_packet(clv_pool *pool, clv_frame_kind kind, uint64_t context,
+                                   uint64_t message, clv_packet **ret, clv_err *err) {
   CLV_TRY(clv_packet_new(pool, kind, ret, err));
   (*ret)->frame.context = context;
   (*ret)->frame.message = message;
   return CLV_OK;
 }
 
-static clv_code packet_to(clv_pool *pool, clv_frame_kind kind, uint64_t context, uint64_t message,
-                          const char *to, clv_packet **ret, clv_err *err) {
+static clv_code new_packet_to_node(clv_pool *pool, clv_frame_kind kind, uint64_t context,
+                                   uint64_t message, const char *to, clv_packet **ret,
+                                   clv_err *err) {
   if (strlen(to) > CLV_WIRE_NAME)
     return clv_fail(err, CLV_INVALID, "the node name has %zu bytes, the limit is %d", strlen(to),
                     CLV_WIRE_NAME);
-  CLV_TRY(packet_of(pool, kind, context, message, ret, err));
+  CLV_TRY(new_context_packet(pool, kind, context, message, ret, err));
   snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", to);
   return CLV_OK;
 }
 
 clv_code clv_packet_call(clv_pool *pool, uint64_t context, uint64_t call, uint32_t module,
                          bool training, clv_packet **ret, clv_err *err) {
-  CLV_TRY(packet_of(pool, CLV_CALL, context, call, ret, err));
+  CLV_TRY(new_context_packet(pool, CLV_CALL, context, call, ret, err));
   (*ret)->frame.module = module;
   (*ret)->frame.flags = training ? CLV_FLAG_TRAINING : 0;
   return CLV_OK;
@@ -55,23 +56,23 @@ clv_code clv_packet_add_delivery(clv_packet *call, const char *to, clv_err *err)
 
 clv_code clv_packet_deliver(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
                             clv_packet **ret, clv_err *err) {
-  return packet_to(pool, CLV_DELIVER, context, value, to, ret, err);
+  return new_packet_to_node(pool, CLV_DELIVER, context, value, to, ret, err);
 }
 
 clv_code clv_packet_value(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
                           clv_tensor *t, clv_packet **ret, clv_err *err) {
-  CLV_TRY(packet_to(pool, CLV_VALUE, context, value, to, ret, err));
+  CLV_TRY(new_packet_to_node(pool, CLV_VALUE, context, value, to, ret, err));
   clv_packet_add(*ret, t);
   return CLV_OK;
 }
 
-static clv_code packet_of_values(clv_pool *pool, clv_frame_kind kind, uint64_t context,
-                                 const uint64_t *values, uint32_t n, clv_packet **ret,
-                                 clv_err *err) {
+static clv_code new_packet_of_values(clv_pool *pool, clv_frame_kind kind, uint64_t context,
+                                     const uint64_t *values, uint32_t n, clv_packet **ret,
+                                     clv_err *err) {
   if (n > CLV_WIRE_UPSTREAM)
     return clv_fail(err, CLV_EXHAUSTED, "%u values in one %s frame, the limit is %d", n,
                     clv_frame_kind_name(kind), CLV_WIRE_UPSTREAM);
-  CLV_TRY(packet_of(pool, kind, context, 0, ret, err));
+  CLV_TRY(new_context_packet(pool, kind, context, 0, ret, err));
   (*ret)->frame.n_upstream = n;
   memcpy((*ret)->frame.upstream, values, n * sizeof *values);
   return CLV_OK;
@@ -79,19 +80,19 @@ static clv_code packet_of_values(clv_pool *pool, clv_frame_kind kind, uint64_t c
 
 clv_code clv_packet_drop(clv_pool *pool, uint64_t context, uint64_t calls, const uint64_t *values,
                          uint32_t n, clv_packet **ret, clv_err *err) {
-  CLV_TRY(packet_of_values(pool, CLV_DROP, context, values, n, ret, err));
+  CLV_TRY(new_packet_of_values(pool, CLV_DROP, context, values, n, ret, err));
   (*ret)->frame.step = calls;
   return CLV_OK;
 }
 
 clv_code clv_packet_spare(clv_pool *pool, uint64_t context, const uint64_t *values, uint32_t n,
                           clv_packet **ret, clv_err *err) {
-  return packet_of_values(pool, CLV_SPARE, context, values, n, ret, err);
+  return new_packet_of_values(pool, CLV_SPARE, context, values, n, ret, err);
 }
 
 clv_code clv_packet_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
                             bool retain, bool vote, bool more, clv_packet **ret, clv_err *err) {
-  CLV_TRY(packet_of(pool, CLV_PREPARE, context, 0, ret, err));
+  CLV_TRY(new_context_packet(pool, CLV_PREPARE, context, 0, ret, err));
   (*ret)->frame.phase = phase;
   (*ret)->frame.step = calls;
   (*ret)->frame.backward.retain = retain;
@@ -112,7 +113,7 @@ clv_code clv_packet_add_needed_call(clv_packet *prepare, uint64_t call, uint32_t
 
 /* Returns the number of a name in the frame's list, from 1; 0 for the master. Adds the name if
  * needed. */
-static clv_code name_index(clv_frame *f, const char *to, uint32_t *ret, clv_err *err) {
+static clv_code find_or_add_name(clv_frame *f, const char *to, uint32_t *ret, clv_err *err) {
   uint32_t i = 0;
   *ret = 0;
   if (!to[0]) return CLV_OK;
@@ -134,7 +135,7 @@ clv_code clv_packet_add_target(clv_packet *prepare, uint32_t slot, uint64_t valu
     return clv_fail(err, CLV_PRECONDITION, "add a needed call before its targets");
   if (f->backward.n_targets == CLV_WIRE_TARGETS)
     return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d targets", CLV_WIRE_TARGETS);
-  CLV_TRY(name_index(f, to, &index, err));
+  CLV_TRY(find_or_add_name(f, to, &index, err));
   f->backward.targets[f->backward.n_targets++] =
       (clv_target){.value = value, .slot = slot, .order = order, .to = index};
   f->backward.calls[f->backward.n_calls - 1].n_targets++;
@@ -144,7 +145,7 @@ clv_code clv_packet_add_target(clv_packet *prepare, uint32_t slot, uint64_t valu
 clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t value,
                              uint32_t order, const char *to, clv_tensor *t, clv_packet **ret,
                              clv_err *err) {
-  CLV_TRY(packet_to(pool, CLV_GRADIENT, context, value, to, ret, err));
+  CLV_TRY(new_packet_to_node(pool, CLV_GRADIENT, context, value, to, ret, err));
   (*ret)->frame.phase = phase;
   (*ret)->frame.order = order;
   if (t) clv_packet_add(*ret, t);
@@ -153,7 +154,7 @@ clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, u
 
 clv_code clv_packet_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
                           float scale, float lr, bool apply, clv_packet **ret, clv_err *err) {
-  CLV_TRY(packet_of(pool, CLV_APPLY, context, message, ret, err));
+  CLV_TRY(new_context_packet(pool, CLV_APPLY, context, message, ret, err));
   (*ret)->frame.module = module;
   (*ret)->frame.commit.scale = scale;
   (*ret)->frame.commit.lr = lr;
@@ -190,7 +191,7 @@ clv_code clv_packet_set_group_lrs(clv_packet *apply, const float *lrs, uint32_t 
 
 clv_code clv_packet_revert(clv_pool *pool, uint64_t context, uint64_t message, clv_packet **ret,
                            clv_err *err) {
-  return packet_of(pool, CLV_REVERT, context, message, ret, err);
+  return new_context_packet(pool, CLV_REVERT, context, message, ret, err);
 }
 
 void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool apply) {
@@ -203,13 +204,13 @@ void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool appl
 
 clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t message,
                                 clv_packet **ret, clv_err *err) {
-  return packet_of(pool, CLV_END_CONTEXT, context, message, ret, err);
+  return new_context_packet(pool, CLV_END_CONTEXT, context, message, ret, err);
 }
 
 /* ---- references ------------------------------------------------------------------------------ */
 
-static clv_code packet_of_ref(clv_pool *pool, clv_frame_kind kind, const clv_ref_ids *ids,
-                              clv_packet **ret, clv_err *err) {
+static clv_code new_packet_of_ref(clv_pool *pool, clv_frame_kind kind, const clv_ref_ids *ids,
+                                  clv_packet **ret, clv_err *err) {
   CLV_TRY(clv_packet_new(pool, kind, ret, err));
   (*ret)->frame.reference.ref = ids->ref;
   (*ret)->frame.reference.fork = ids->fork;
@@ -220,7 +221,7 @@ static clv_code packet_of_ref(clv_pool *pool, clv_frame_kind kind, const clv_ref
 clv_code clv_packet_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char *owner,
                              uint64_t context, uint64_t value, clv_tensor *own, clv_packet **ret,
                              clv_err *err) {
-  CLV_TRY(packet_of_ref(pool, CLV_REF_KEEP, ids, ret, err));
+  CLV_TRY(new_packet_of_ref(pool, CLV_REF_KEEP, ids, ret, err));
   snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", owner);
   (*ret)->frame.context = context;
   (*ret)->frame.message = value;
@@ -230,7 +231,7 @@ clv_code clv_packet_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char 
 
 clv_code clv_packet_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t child, const char *to,
                             uint64_t context, uint64_t value, clv_packet **ret, clv_err *err) {
-  CLV_TRY(packet_of_ref(pool, CLV_REF_USE, ids, ret, err));
+  CLV_TRY(new_packet_of_ref(pool, CLV_REF_USE, ids, ret, err));
   snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", to);
   (*ret)->frame.reply_to = child;
   (*ret)->frame.context = context;
@@ -240,17 +241,17 @@ clv_code clv_packet_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t chi
 
 clv_code clv_packet_ref_fetch(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
                               clv_err *err) {
-  return packet_of_ref(pool, CLV_REF_FETCH, ids, ret, err);
+  return new_packet_of_ref(pool, CLV_REF_FETCH, ids, ret, err);
 }
 
 clv_code clv_packet_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
                                 clv_err *err) {
-  return packet_of_ref(pool, CLV_REF_DELETE, ids, ret, err);
+  return new_packet_of_ref(pool, CLV_REF_DELETE, ids, ret, err);
 }
 
 clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
                               clv_state_kind what, clv_packet **ret, clv_err *err) {
-  CLV_TRY(packet_of(pool, CLV_STATE_GET, context, message, ret, err));
+  CLV_TRY(new_context_packet(pool, CLV_STATE_GET, context, message, ret, err));
   (*ret)->frame.module = module;
   (*ret)->frame.state.what = what;
   return CLV_OK;

@@ -37,19 +37,19 @@ clv_code clv_reassembly_init(clv_reassembly *a, const clv_link_options *o, clv_l
   a->quota_fails_packet = o->quota_fails_packet;
   /* Preallocated, so that the first step with many tensors in transfer allocates no spans. */
   for (int i = 0; i < PREALLOC_PARTIAL; i++) {
-    CLV_TRY(clv_alloc(KEPT_SPANS, sizeof(clv_span), &a->in[i].spans, err));
-    a->in[i].cap_spans = KEPT_SPANS;
+    CLV_TRY(clv_alloc(KEPT_SPANS, sizeof(clv_span), &a->partial[i].spans, err));
+    a->partial[i].cap_spans = KEPT_SPANS;
   }
   return CLV_OK;
 }
 
 /* Removes a packet that waits for tensors from all its entries and returns it. The caller holds the
  * lock. */
-static clv_packet *take_headed(clv_reassembly *a) {
+static clv_packet *detach_next_packet(clv_reassembly *a) {
   clv_packet *p = NULL;
-  for (size_t i = 0; i < a->n_in; i++) {
-    if (!p) p = a->in[i].packet;
-    if (p && a->in[i].packet == p) a->in[i].packet = NULL;
+  for (size_t i = 0; i < a->n_partial; i++) {
+    if (!p) p = a->partial[i].packet;
+    if (p && a->partial[i].packet == p) a->partial[i].packet = NULL;
   }
   return p;
 }
@@ -58,7 +58,7 @@ static clv_packet *take_headed(clv_reassembly *a) {
 void clv_reassembly_end(clv_reassembly *a) {
   for (clv_packet *p;;) {
     pthread_mutex_lock(&a->lock);
-    p = take_headed(a);
+    p = detach_next_packet(a);
     pthread_mutex_unlock(&a->lock);
     if (!p) return;
     p->frame.n_tensors = 0;
@@ -70,8 +70,8 @@ void clv_reassembly_done(clv_reassembly *a) {
   if (!a) return;
   if (!a->pool) return;
   clv_reassembly_end(a);
-  for (size_t i = 0; i < a->n_in; i++) clv_tensor_unref(a->in[i].tensor);
-  for (size_t i = 0; i < MAX_PARTIAL; i++) free(a->in[i].spans);
+  for (size_t i = 0; i < a->n_partial; i++) clv_tensor_unref(a->partial[i].tensor);
+  for (size_t i = 0; i < MAX_PARTIAL; i++) free(a->partial[i].spans);
   clv_pool_unref(a->pool);
   clv_recv_window_unref(a->recv_window);
   pthread_mutex_destroy(&a->lock);
@@ -80,12 +80,12 @@ void clv_reassembly_done(clv_reassembly *a) {
 /* ---- tensors in transfer --------------------------------------------------------------------- */
 
 static clv_partial_tensor *find_partial(clv_reassembly *a, uint64_t transfer) {
-  for (size_t i = 0; i < a->n_in; i++)
-    if (a->in[i].transfer == transfer) return &a->in[i];
+  for (size_t i = 0; i < a->n_partial; i++)
+    if (a->partial[i].transfer == transfer) return &a->partial[i];
   return NULL;
 }
 
-static clv_partial_tensor_state state_of(const clv_partial_tensor *e) {
+static clv_partial_tensor_state transfer_state(const clv_partial_tensor *e) {
   if (!e) return CLV_PARTIAL_NONE;
   bool all = e->claimed == e->total;
   if (e->packet) return all ? CLV_PARTIAL_COMPLETE : CLV_PARTIAL_HEADED;
@@ -94,17 +94,18 @@ static clv_partial_tensor_state state_of(const clv_partial_tensor *e) {
 
 clv_partial_tensor_state clv_reassembly_state(clv_reassembly *a, uint64_t transfer) {
   pthread_mutex_lock(&a->lock);
-  clv_partial_tensor_state s = state_of(find_partial(a, transfer));
+  clv_partial_tensor_state s = transfer_state(find_partial(a, transfer));
   pthread_mutex_unlock(&a->lock);
   return s;
 }
 
-/* Allocates a tensor. *ret NULL: the tensor is over the quota, and the link continues. */
+/* Allocates the tensor of a transfer. *ret NULL: the tensor is over the quota, and the link
+ * continues. */
 static clv_code alloc_tensor(clv_reassembly *a, uint64_t total, clv_tensor **ret, clv_err *err) {
   clv_shape shape = CLV_SHAPE((int64_t)total);
   clv_code code = clv_pool_tensor(a->pool, CLV_U8, &shape, ret, err);
   if (code != CLV_EXHAUSTED || !a->quota_fails_packet) return code;
-  a->refusal = *err;
+  a->quota_error = *err;
   *ret = NULL;
   return CLV_OK;
 }
@@ -112,14 +113,14 @@ static clv_code alloc_tensor(clv_reassembly *a, uint64_t total, clv_tensor **ret
 static clv_code add_partial(clv_reassembly *a, uint64_t transfer, uint64_t total,
                             clv_partial_tensor **ret, clv_err *err) {
   clv_tensor *t;
-  if (a->n_in == MAX_PARTIAL)
+  if (a->n_partial == MAX_PARTIAL)
     return clv_fail(err, CLV_EXHAUSTED,
                     "the peer sends more than %d tensors at once in chunks, the limit",
                     MAX_PARTIAL);
   CLV_TRY(clv_recv_window_consume(a->recv_window, total, err));
   CLV_TRY(alloc_tensor(a, total, &t, err));
-  if (!a->n_in) a->receiving_since = clv_clock_now(&a->clock);
-  clv_partial_tensor *e = &a->in[a->n_in++];
+  if (!a->n_partial) a->receiving_since_ns = clv_clock_now(&a->clock);
+  clv_partial_tensor *e = &a->partial[a->n_partial++];
   *e = (clv_partial_tensor){.transfer = transfer,
                             .total = total,
                             .tensor = t,
@@ -132,11 +133,11 @@ static clv_code add_partial(clv_reassembly *a, uint64_t transfer, uint64_t total
 /* Arguments of an event of a transfer. */
 typedef struct partial_event_args {
   clv_reassembly *a;
-  clv_partial_tensor *e; /* NULL: no entry yet */
+  clv_partial_tensor *e; /* table entry of the transfer; NULL: none yet */
   uint64_t transfer, total;
-  clv_packet *packet; /* of HEAD: its tensor `slot` has this transfer */
+  clv_packet *packet; /* for HEAD: the packet whose tensor `slot` has this transfer */
   uint32_t slot;
-  uint64_t from, to; /* of CHUNK */
+  uint64_t from, to; /* for CHUNK: its bytes [from, to) */
 } partial_event_args;
 
 typedef clv_code partial_action(partial_event_args *n, clv_err *err);
@@ -192,7 +193,7 @@ static clv_code claim_chunk(partial_event_args *n, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code take_head(partial_event_args *n, clv_err *err) {
+static clv_code set_head(partial_event_args *n, clv_err *err) {
   (void)err;
   const clv_tensor_head *h = &n->packet->frame.tensors[n->slot];
   clv_partial_tensor *e = n->e;
@@ -213,28 +214,29 @@ static clv_code begin_with_chunk(partial_event_args *n, clv_err *err) {
 
 static clv_code begin_with_head(partial_event_args *n, clv_err *err) {
   CLV_TRY(add_partial(n->a, n->transfer, n->total, &n->e, err));
-  return take_head(n, err);
+  return set_head(n, err);
 }
 
-static clv_code refuse_head(partial_event_args *n, clv_err *err) {
+static clv_code refuse_second_head(partial_event_args *n, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "transfer %llu is named by two tensors",
                   (unsigned long long)n->transfer);
 }
 
-static clv_code refuse_bytes(partial_event_args *n, clv_err *err) {
+static clv_code refuse_repeated_bytes(partial_event_args *n, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "bytes %llu to %llu of transfer %llu were sent twice",
                   (unsigned long long)n->from, (unsigned long long)n->to,
                   (unsigned long long)n->transfer);
 }
 
-/* PROTOCOL.md 4: chunks are received in any order, before or after their head, each byte once. */
+/* Actions for each state and event. PROTOCOL.md 4: chunks are received in any order, before or
+ * after their head, each byte once. */
 static partial_action *const actions[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
     /*                          HEAD         CHUNK */
     [CLV_PARTIAL_NONE] = {begin_with_head, begin_with_chunk},
-    [CLV_PARTIAL_HEADLESS] = {take_head, claim_chunk},
-    [CLV_PARTIAL_BYTES] = {take_head, refuse_bytes},
-    [CLV_PARTIAL_HEADED] = {refuse_head, claim_chunk},
-    [CLV_PARTIAL_COMPLETE] = {refuse_head, refuse_bytes},
+    [CLV_PARTIAL_HEADLESS] = {set_head, claim_chunk},
+    [CLV_PARTIAL_BYTES] = {set_head, refuse_repeated_bytes},
+    [CLV_PARTIAL_HEADED] = {refuse_second_head, claim_chunk},
+    [CLV_PARTIAL_COMPLETE] = {refuse_second_head, refuse_repeated_bytes},
 };
 
 /* Runs the action for an event. The caller holds the lock. */
@@ -244,14 +246,14 @@ static clv_code run_event(clv_partial_tensor_event event, partial_event_args *n,
     return clv_fail(err, CLV_INVALID, "transfer %llu states %llu bytes, then %llu",
                     (unsigned long long)n->transfer, (unsigned long long)n->e->total,
                     (unsigned long long)n->total);
-  return actions[state_of(n->e)][event](n, err);
+  return actions[transfer_state(n->e)][event](n, err);
 }
 
 /* ---- complete packets ------------------------------------------------------------------------ */
 
-/* Drops the tensors of a packet over the quota and stores the error. The engine reports it when it
- * handles the packet. */
-static void refuse_packet(clv_packet *p, const clv_err *why) {
+/* Drops the tensors of a packet over the quota and stores the error in the packet, for the engine
+ * to report. */
+static void drop_tensors_over_quota(clv_packet *p, const clv_err *why) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) clv_tensor_unref(p->tensor[i]);
   p->frame.n_tensors = 0;
   p->is_over_quota = true;
@@ -265,38 +267,38 @@ static bool has_all_tensors(const clv_packet *p) {
   return true;
 }
 
-/* The caller holds the lock. */
+/* True if all bytes of the packet's tensors are received. The caller holds the lock. */
 static bool has_all_bytes(const clv_reassembly *a, const clv_packet *p) {
-  for (size_t i = 0; i < a->n_in; i++)
-    if (a->in[i].packet == p && a->in[i].received < a->in[i].total) return false;
+  for (size_t i = 0; i < a->n_partial; i++)
+    if (a->partial[i].packet == p && a->partial[i].received < a->partial[i].total) return false;
   return true;
 }
 
 /* Moves a received tensor from its table entry to its packet. The caller holds the lock. */
-static void move_to_packet(clv_reassembly *a, size_t i) {
-  clv_partial_tensor *e = &a->in[i], last = a->in[--a->n_in];
+static void move_tensor_to_packet(clv_reassembly *a, size_t i) {
+  clv_partial_tensor *e = &a->partial[i], last = a->partial[--a->n_partial];
   e->packet->tensor[e->slot] = e->tensor;
   e->packet->crc32c[e->slot] = e->crc32c;
-  a->in[a->n_in] = (clv_partial_tensor){.spans = e->spans, .cap_spans = e->cap_spans};
-  if (i < a->n_in) *e = last;
+  a->partial[a->n_partial] = (clv_partial_tensor){.spans = e->spans, .cap_spans = e->cap_spans};
+  if (i < a->n_partial) *e = last;
 }
 
-/* Takes a packet whose tensors are all received from the table. NULL: tensors are missing. The
+/* Takes a packet from the table if all its tensors are received. NULL: tensors are missing. The
  * caller holds the lock. */
 static clv_packet *take_if_complete(clv_reassembly *a, clv_packet *p) {
   if (!p || !has_all_bytes(a, p)) return NULL;
-  for (size_t i = 0; i < a->n_in;)
-    if (a->in[i].packet == p)
-      move_to_packet(a, i);
+  for (size_t i = 0; i < a->n_partial;)
+    if (a->partial[i].packet == p)
+      move_tensor_to_packet(a, i);
     else
       i++;
-  if (!a->n_in) a->receiving_ns += clv_clock_now(&a->clock) - a->receiving_since;
-  if (!has_all_tensors(p)) refuse_packet(p, &a->refusal);
+  if (!a->n_partial) a->receiving_ns += clv_clock_now(&a->clock) - a->receiving_since_ns;
+  if (!has_all_tensors(p)) drop_tensors_over_quota(p, &a->quota_error);
   return p;
 }
 
-/* Compares the checksums of a complete packet and returns the packet. The error does not name them,
- * because the checksum of a single number reveals that number. */
+/* Compares the checksums of a complete packet and returns the packet. The error does not state the
+ * checksums, because the checksum of a single number reveals that number. */
 static clv_code check_packet_sums(clv_reassembly *a, clv_packet *p, clv_packet **ret,
                                   clv_err *err) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
@@ -316,7 +318,7 @@ static clv_code check_packet_sums(clv_reassembly *a, clv_packet *p, clv_packet *
 
 /* Copies a chunk from the transport's slices into its tensor, the only copy of received bytes.
  * Returns its contribution to the tensor's CRC32C. */
-static uint32_t take_chunk(clv_tensor *t, const clv_frame *f, const clv_piece *pieces,
+static uint32_t copy_chunk(clv_tensor *t, const clv_frame *f, const clv_piece *pieces,
                            const clv_payload *payload) {
   char *at = (char *)t->data + f->chunk.offset;
   clv_payload_copy(pieces, payload, 0, payload->len, at);
@@ -326,15 +328,15 @@ static uint32_t take_chunk(clv_tensor *t, const clv_frame *f, const clv_piece *p
 
 /* Adds the bytes of a copied chunk to its transfer. Returns the packet that they complete, else
  * NULL. */
-static clv_packet *note_received(clv_reassembly *a, uint64_t transfer, uint64_t bytes,
-                                 uint32_t crc) {
+static clv_packet *add_received_bytes(clv_reassembly *a, uint64_t transfer, uint64_t bytes,
+                                      uint32_t crc) {
   pthread_mutex_lock(&a->lock);
   clv_partial_tensor *e = find_partial(a, transfer);
   e->received += bytes;
   e->crc32c ^= crc;
-  clv_packet *whole = take_if_complete(a, e->packet);
+  clv_packet *complete = take_if_complete(a, e->packet);
   pthread_mutex_unlock(&a->lock);
-  return whole;
+  return complete;
 }
 
 clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const clv_piece *pieces,
@@ -345,17 +347,18 @@ clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const c
                           .from = f->chunk.offset,
                           .to = f->chunk.offset + payload->len};
   pthread_mutex_lock(&a->lock);
-  /* The first chunk is not counted, because the start of its transfer is not known. */
-  if (a->n_in) a->received_bytes += payload->len;
+  /* The first chunk of a transfer is not counted, because the time when it began to arrive is not
+   * known. */
+  if (a->n_partial) a->received_bytes += payload->len;
   clv_code code = run_event(CLV_PARTIAL_CHUNK, &n, err);
   clv_tensor *t = code == CLV_OK && n.e->tensor ? clv_tensor_ref(n.e->tensor) : NULL;
   pthread_mutex_unlock(&a->lock);
   CLV_TRY(code);
-  uint32_t crc = t ? take_chunk(t, f, pieces, payload) : 0;
-  clv_packet *whole = note_received(a, f->chunk.transfer, payload->len, crc);
+  uint32_t crc = t ? copy_chunk(t, f, pieces, payload) : 0;
+  clv_packet *complete = add_received_bytes(a, f->chunk.transfer, payload->len, crc);
   clv_tensor_unref(t);
   *ret = NULL;
-  return whole ? check_packet_sums(a, whole, ret, err) : CLV_OK;
+  return complete ? check_packet_sums(a, complete, ret, err) : CLV_OK;
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
@@ -365,14 +368,15 @@ static void set_packet_origin(clv_reassembly *a, clv_packet *p) {
   p->recv_window = clv_recv_window_ref(a->recv_window);
 }
 
-static bool comes_in_chunks(const clv_frame *f) { return f->n_tensors && f->tensors[0].transfer; }
+static bool is_in_chunks(const clv_frame *f) { return f->n_tensors && f->tensors[0].transfer; }
 
 /* Makes the announcement of a CALL in chunks. The announcement keeps the CALL's position in frame
  * order when later frames overtake the chunks. */
-static clv_code announce(clv_reassembly *a, clv_packet *p, clv_packet **ret, clv_err *err) {
+static clv_code make_announcement(clv_reassembly *a, clv_packet *p, clv_packet **ret,
+                                  clv_err *err) {
   clv_packet *head;
   *ret = NULL;
-  if (p->frame.kind != CLV_CALL || !comes_in_chunks(&p->frame)) return CLV_OK;
+  if (p->frame.kind != CLV_CALL || !is_in_chunks(&p->frame)) return CLV_OK;
   CLV_TRY(clv_packet_new(a->pool, CLV_CALL, &head, err));
   (void)!clv_recv_window_add_packet(a->recv_window, true, err);
   set_packet_origin(a, head);
@@ -387,11 +391,11 @@ clv_code clv_reassembly_new_packet(clv_reassembly *a, const clv_frame *f, clv_pa
                                    clv_packet **ret_head, clv_err *err) {
   clv_packet *p;
   CLV_TRY(clv_recv_window_add_packet(a->recv_window, false, err));
-  /* a failure ends the link, so the packet stays counted */
+  /* after a failure the link ends, so the packet may stay counted */
   CLV_TRY(clv_packet_new(a->pool, f->kind, &p, err));
   set_packet_origin(a, p);
   p->frame = *f;
-  clv_code code = announce(a, p, ret_head, err);
+  clv_code code = make_announcement(a, p, ret_head, err);
   if (code != CLV_OK) {
     p->frame.n_tensors = 0; /* the packet owns no tensor yet */
     clv_packet_free(p);
@@ -402,7 +406,7 @@ clv_code clv_reassembly_new_packet(clv_reassembly *a, const clv_frame *f, clv_pa
 }
 
 /* Enters all tensors of a packet in the table, or none. The caller holds the lock. */
-static clv_code enter_tensors(clv_reassembly *a, clv_packet *p, clv_err *err) {
+static clv_code add_tensors(clv_reassembly *a, clv_packet *p, clv_err *err) {
   clv_code code = CLV_OK;
   for (uint32_t i = 0; i < p->frame.n_tensors && code == CLV_OK; i++) {
     partial_event_args n = {.a = a,
@@ -412,21 +416,22 @@ static clv_code enter_tensors(clv_reassembly *a, clv_packet *p, clv_err *err) {
                             .slot = i};
     code = run_event(CLV_PARTIAL_HEAD, &n, err);
   }
-  for (size_t i = 0; code != CLV_OK && i < a->n_in; i++)
-    if (a->in[i].packet == p) a->in[i].packet = NULL;
+  for (size_t i = 0; code != CLV_OK && i < a->n_partial; i++)
+    if (a->partial[i].packet == p) a->partial[i].packet = NULL;
   return code;
 }
 
-static clv_code take_chunked(clv_reassembly *a, clv_packet *p, clv_packet **ret, clv_err *err) {
+static clv_code add_chunked_packet(clv_reassembly *a, clv_packet *p, clv_packet **ret,
+                                   clv_err *err) {
   pthread_mutex_lock(&a->lock);
-  clv_code code = enter_tensors(a, p, err);
-  clv_packet *whole = code == CLV_OK ? take_if_complete(a, p) : NULL;
+  clv_code code = add_tensors(a, p, err);
+  clv_packet *complete = code == CLV_OK ? take_if_complete(a, p) : NULL;
   pthread_mutex_unlock(&a->lock);
   if (code != CLV_OK) {
     p->frame.n_tensors = 0; /* the packet owns no tensor yet */
     clv_packet_free(p);
   }
-  return whole ? check_packet_sums(a, whole, ret, err) : code;
+  return complete ? check_packet_sums(a, complete, ret, err) : code;
 }
 
 /* Copies the payload into new tensors, until the quota is reached. */
@@ -446,8 +451,8 @@ static clv_code copy_tensors(clv_reassembly *a, clv_packet *p, const clv_piece *
   return CLV_OK;
 }
 
-static clv_code take_inline(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
-                            const clv_payload *payload, clv_packet **ret, clv_err *err) {
+static clv_code add_inline_packet(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
+                                  const clv_payload *payload, clv_packet **ret, clv_err *err) {
   clv_code code = clv_recv_window_consume(a->recv_window, payload->len, err);
   if (code != CLV_OK) {
     p->frame.n_tensors = 0;
@@ -457,7 +462,7 @@ static clv_code take_inline(clv_reassembly *a, clv_packet *p, const clv_piece *p
   p->credit = payload->len;
   code = copy_tensors(a, p, pieces, payload, err);
   if (code == CLV_EXHAUSTED && a->quota_fails_packet) {
-    refuse_packet(p, err);
+    drop_tensors_over_quota(p, err);
     code = CLV_OK;
   }
   if (code == CLV_OK) return check_packet_sums(a, p, ret, err);
@@ -468,8 +473,8 @@ static clv_code take_inline(clv_reassembly *a, clv_packet *p, const clv_piece *p
 clv_code clv_reassembly_add_packet(clv_reassembly *a, clv_packet *p, const clv_piece *pieces,
                                    const clv_payload *payload, clv_packet **ret, clv_err *err) {
   *ret = NULL;
-  if (comes_in_chunks(&p->frame)) return take_chunked(a, p, ret, err);
-  return take_inline(a, p, pieces, payload, ret, err);
+  if (is_in_chunks(&p->frame)) return add_chunked_packet(a, p, ret, err);
+  return add_inline_packet(a, p, pieces, payload, ret, err);
 }
 
 /* ---- counters -------------------------------------------------------------------------------- */
@@ -478,13 +483,14 @@ void clv_reassembly_measure(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *re
   uint64_t now = clv_clock_now(&a->clock);
   pthread_mutex_lock(&a->lock);
   *ret_bytes = a->received_bytes;
-  *ret_ns = a->receiving_ns + (a->n_in ? now - CLV_MIN(a->receiving_since, now) : 0);
+  *ret_ns = a->receiving_ns + (a->n_partial ? now - CLV_MIN(a->receiving_since_ns, now) : 0);
   pthread_mutex_unlock(&a->lock);
 }
 
 void clv_reassembly_load(clv_reassembly *a, clv_link_load *load) {
   pthread_mutex_lock(&a->lock);
-  load->tensors_in += a->n_in;
-  for (size_t i = 0; i < a->n_in; i++) load->bytes_in += a->in[i].total - a->in[i].received;
+  load->tensors_in += a->n_partial;
+  for (size_t i = 0; i < a->n_partial; i++)
+    load->bytes_in += a->partial[i].total - a->partial[i].received;
   pthread_mutex_unlock(&a->lock);
 }

@@ -56,9 +56,9 @@ clv_code clv_recv_window_consume(clv_recv_window *r, uint64_t bytes, clv_err *er
 }
 
 /* Returns the bytes to send as CREDIT now; 0: wait for more. The caller holds the lock. */
-static uint64_t grant(clv_recv_window *r) {
-  /* When all is consumed, at most one inline message stays unreturned, so that the peer's next
-   * message never waits for it. */
+static uint64_t take_due_credit(clv_recv_window *r) {
+  /* Once all received bytes are free again, at most one inline message stays unreturned, so that
+   * the peer's next message never waits for credit. */
   bool idle = r->credit_pending == r->used_bytes && r->credit_pending > CLV_WIRE_INLINE_MAX;
   if (!idle && r->credit_pending < r->limit / 4) return 0;
   uint64_t bytes = r->credit_pending;
@@ -72,7 +72,7 @@ void clv_recv_window_release(clv_recv_window *r, uint64_t bytes) {
   pthread_mutex_lock(&r->lock);
   r->n_packets--;
   r->credit_pending += bytes;
-  uint64_t granted = grant(r);
+  uint64_t granted = take_due_credit(r);
   pthread_mutex_unlock(&r->lock);
   if (!granted) return;
   clv_frame f = {.kind = CLV_CREDIT};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Send queue: packets and chunks that wait for credit, for the congestion window or for a device
- * copy. clv_send_queue_send sends a small packet at once and queues others; the jobs `drain`
- * (packets) and `send` (chunks) run on a thread of the transport. A packet that fails in a job
+ * copy. clv_send_queue_send sends a small packet at once and queues others; the jobs drain_job
+ * (packets) and send_job (chunks) run on a thread of the transport. A packet that fails in a job
  * breaks the writer, because no caller is left to return the error to.
  */
 #include <stddef.h>
@@ -14,8 +14,8 @@
  * than to wake another thread, so the compute thread continues. */
 enum { DEFERRED_BYTES = 256 * 1024 };
 
-static void drain(clv_rpc_job *job);
-static void send_more(clv_rpc_job *job);
+static void run_drain_job(clv_rpc_job *job);
+static void run_send_job(clv_rpc_job *job);
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
@@ -28,9 +28,9 @@ clv_code clv_send_queue_new(clv_frame_writer *writer, const clv_clock *clock, ui
   d->writer = clv_frame_writer_ref(writer);
   d->clock = *clock;
   d->credit_left = d->credit_full = credit;
-  d->drain.run = drain;
-  d->send.run = send_more;
-  d->awaiting.queue = d;
+  d->drain_job.run = run_drain_job;
+  d->send_job.run = run_send_job;
+  d->copy_waiter.queue = d;
   clv_pace_init(&d->pace);
   *ret = d;
   return CLV_OK;
@@ -41,7 +41,7 @@ clv_send_queue *clv_send_queue_ref(clv_send_queue *d) {
   return d;
 }
 
-static void free_list(clv_packet *p) {
+static void free_packets(clv_packet *p) {
   for (clv_packet *next; p; p = next) {
     next = p->next;
     clv_packet_free(p);
@@ -50,7 +50,7 @@ static void free_list(clv_packet *p) {
 
 void clv_send_queue_unref(clv_send_queue *d) {
   if (!d || __atomic_fetch_sub(&d->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
-  free_list(d->first);
+  free_packets(d->first);
   clv_packet_free(d->partially_sent);
   clv_pace_clear(&d->pace);
   clv_frame_writer_unref(d->writer);
@@ -62,18 +62,18 @@ void clv_send_queue_end(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   d->has_ended = true;
   clv_packet *drop = d->first, *partially_sent = clv_steal(&d->partially_sent);
-  bool waits =
-      partially_sent && clv_device_copy_cancel_wait(
-                            partially_sent->device_copy[partially_sent->send_index], &d->awaiting);
+  bool waits = partially_sent &&
+               clv_device_copy_cancel_wait(partially_sent->device_copy[partially_sent->send_index],
+                                           &d->copy_waiter);
   d->first = d->last = NULL;
   clv_pace_clear(&d->pace);
   pthread_mutex_unlock(&d->lock);
-  free_list(drop);
+  free_packets(drop);
   clv_packet_free(partially_sent);
   if (waits) clv_send_queue_unref(d);
 }
 
-void clv_send_queue_lanes(clv_send_queue *d, uint32_t n_lanes) {
+void clv_send_queue_set_lanes(clv_send_queue *d, uint32_t n_lanes) {
   pthread_mutex_lock(&d->lock);
   d->pace.n_lanes = n_lanes;
   pthread_mutex_unlock(&d->lock);
@@ -111,19 +111,20 @@ static clv_code send_probe(clv_send_queue *d, uint64_t number, uint32_t index, c
   return number ? clv_frame_writer_send(d->writer, index, &f, pieces, 0, 0, err) : CLV_OK;
 }
 
-static bool next_chunk(clv_send_queue *d, clv_chunk_send *ret) {
+static bool take_next_chunk(clv_send_queue *d, clv_chunk_send *ret) {
   uint64_t now = clv_clock_now(&d->clock);
   pthread_mutex_lock(&d->lock);
-  bool any = !d->has_ended && clv_pace_next(&d->pace, now, ret);
+  bool has_chunk = !d->has_ended && clv_pace_next(&d->pace, now, ret);
   pthread_mutex_unlock(&d->lock);
-  return any;
+  return has_chunk;
 }
 
 /* Sends the chunks that the congestion window admits now. */
 static clv_code send_chunks(clv_send_queue *d, clv_err *err) {
-  for (clv_chunk_send c; next_chunk(d, &c);) {
+  for (clv_chunk_send c; take_next_chunk(d, &c);) {
     clv_code probed = send_probe(d, c.probe_before, 0, err);
-    clv_code code = send_chunk(d, &c.chunk, c.index, err); /* takes over the tensor in all cases */
+    /* send_chunk takes over the tensor in all cases */
+    clv_code code = send_chunk(d, &c.chunk, c.index, err);
     CLV_TRY(probed);
     CLV_TRY(code);
     CLV_TRY(send_probe(d, c.probe_after, c.index, err));
@@ -138,8 +139,8 @@ static clv_code queue_chunk(clv_send_queue *d, const clv_chunk *c, clv_err *err)
   return code;
 }
 
-static void send_more(clv_rpc_job *job) {
-  clv_send_queue *d = (clv_send_queue *)(void *)((char *)job - offsetof(clv_send_queue, send));
+static void run_send_job(clv_rpc_job *job) {
+  clv_send_queue *d = (clv_send_queue *)(void *)((char *)job - offsetof(clv_send_queue, send_job));
   clv_err err;
   pthread_mutex_lock(&d->lock);
   d->is_sending = false; /* a PONG after this point starts another job */
@@ -150,14 +151,14 @@ static void send_more(clv_rpc_job *job) {
 
 /* Starts the job that sends chunks. The reading thread must not send them itself, because to
  * encrypt them takes long. */
-static void start_sending(clv_send_queue *d) {
+static void start_send_job(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   bool start = d->pace.n_chunks && !d->is_sending && !d->has_ended;
   d->is_sending |= start;
   pthread_mutex_unlock(&d->lock);
   if (!start) return;
-  clv_send_queue_ref(d); /* for the job */
-  if (!clv_frame_writer_defer(d->writer, &d->send)) send_more(&d->send);
+  clv_send_queue_ref(d); /* reference of the job */
+  if (!clv_frame_writer_defer(d->writer, &d->send_job)) run_send_job(&d->send_job);
 }
 
 clv_code clv_send_queue_pong(clv_send_queue *d, uint64_t number, clv_err *err) {
@@ -166,7 +167,7 @@ clv_code clv_send_queue_pong(clv_send_queue *d, uint64_t number, clv_err *err) {
   clv_code code = clv_pace_report(&d->pace, number, now, err);
   pthread_mutex_unlock(&d->lock);
   CLV_TRY(code);
-  start_sending(d);
+  start_send_job(d);
   return CLV_OK;
 }
 
@@ -176,12 +177,12 @@ typedef enum copy_progress { PART_COPIED, PART_PENDING, PART_FAILED } copy_progr
 
 /* Checks whether the first `bytes` of the current tensor are copied. PART_PENDING: the queue keeps
  * the packet as partially_sent, and the caller's job ends. */
-static copy_progress await_part(clv_send_queue *d, clv_packet *p, size_t bytes, clv_err *err) {
+static copy_progress await_copy(clv_send_queue *d, clv_packet *p, size_t bytes, clv_err *err) {
   clv_device_copy *c = p->device_copy[p->send_index];
   if (!c) return PART_COPIED;
   pthread_mutex_lock(&d->lock);
-  d->awaiting.bytes = bytes;
-  bool ended = d->has_ended, partially_sent = !ended && !clv_device_copy_wait(c, &d->awaiting);
+  d->copy_waiter.bytes = bytes;
+  bool ended = d->has_ended, partially_sent = !ended && !clv_device_copy_wait(c, &d->copy_waiter);
   if (partially_sent) {
     clv_send_queue_ref(d);
     d->partially_sent = p;
@@ -202,13 +203,13 @@ static bool has_pending_copy(const clv_packet *p) {
   return false;
 }
 
-static uint64_t tensor_bytes(const clv_packet *p) {
+static uint64_t bytes_of_tensors(const clv_packet *p) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) bytes += p->tensor[i]->bytes;
   return bytes;
 }
 
-static void release(const clv_rpc_piece *pieces, size_t n) {
+static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
   for (size_t i = 0; i < n; i++) pieces[i].release(pieces[i].owner);
 }
 
@@ -217,14 +218,15 @@ static clv_code send_inline(clv_send_queue *d, clv_packet *p, clv_err *err) {
   size_t payload = 0;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     clv_tensor *t = p->tensor[i];
-    p->frame.tensors[i].transfer = 0; /* a relayed packet still has the sender's ids */
+    /* a packet that this process relays still has the ids of its sender */
+    p->frame.tensors[i].transfer = 0;
     p->frame.tensors[i].crc32c = clv_crc32c(0, t->data, t->bytes);
     pieces[i + 1] = clv_frame_writer_piece(clv_tensor_ref(t), 0, t->bytes);
     payload += t->bytes;
   }
   if (p->is_coalesced &&
       clv_frame_writer_coalesce(d->writer, &p->frame, pieces + 1, p->frame.n_tensors, payload)) {
-    release(pieces + 1, p->frame.n_tensors);
+    release_pieces(pieces + 1, p->frame.n_tensors);
     return CLV_OK;
   }
   return clv_frame_writer_send(d->writer, 0, &p->frame, pieces, p->frame.n_tensors, payload, err);
@@ -238,7 +240,7 @@ static copy_progress queue_chunks(clv_send_queue *d, clv_packet *p, clv_err *err
   while (p->bytes_queued < t->bytes) {
     clv_chunk c = {t, head->transfer, p->bytes_queued,
                    CLV_MIN(t->bytes - p->bytes_queued, (size_t)CLV_WIRE_CHUNK_BYTES)};
-    copy_progress found = await_part(d, p, p->bytes_queued + c.len, err);
+    copy_progress found = await_copy(d, p, p->bytes_queued + c.len, err);
     if (found != PART_COPIED) return found;
     head->crc32c = clv_crc32c(head->crc32c, (char *)t->data + p->bytes_queued, c.len);
     p->bytes_queued += c.len;
@@ -264,9 +266,9 @@ static copy_progress send_chunked(clv_send_queue *d, clv_packet *p, clv_err *err
                                                                           : PART_FAILED;
 }
 
-static copy_progress send_whole(clv_send_queue *d, clv_packet *p, clv_err *err) {
+static copy_progress send_unchunked(clv_send_queue *d, clv_packet *p, clv_err *err) {
   for (; p->send_index < p->frame.n_tensors; p->send_index++) {
-    copy_progress found = await_part(d, p, p->tensor[p->send_index]->bytes, err);
+    copy_progress found = await_copy(d, p, p->tensor[p->send_index]->bytes, err);
     if (found != PART_COPIED) return found;
   }
   return send_inline(d, p, err) == CLV_OK ? PART_COPIED : PART_FAILED;
@@ -274,9 +276,9 @@ static copy_progress send_whole(clv_send_queue *d, clv_packet *p, clv_err *err) 
 
 /* Sends a packet and frees it. PART_PENDING: the queue keeps it as partially_sent. */
 static copy_progress send_packet(clv_send_queue *d, clv_packet *p, clv_err *err) {
-  uint64_t bytes = tensor_bytes(p);
+  uint64_t bytes = bytes_of_tensors(p);
   copy_progress found =
-      bytes <= CLV_WIRE_INLINE_MAX ? send_whole(d, p, err) : send_chunked(d, p, err);
+      bytes <= CLV_WIRE_INLINE_MAX ? send_unchunked(d, p, err) : send_chunked(d, p, err);
   if (found == PART_PENDING) return found;
   __atomic_fetch_add(&d->tensors_out, p->frame.n_tensors, __ATOMIC_RELAXED);
   clv_packet_free(p);
@@ -284,7 +286,7 @@ static copy_progress send_packet(clv_send_queue *d, clv_packet *p, clv_err *err)
 }
 
 /* Sends a packet that waits for nothing, on the caller's thread. */
-static clv_code send_directly(clv_send_queue *d, clv_packet *p, clv_err *err) {
+static clv_code send_now(clv_send_queue *d, clv_packet *p, clv_err *err) {
   clv_err why;
   if (send_packet(d, p, &why) == PART_COPIED) return CLV_OK;
   if (err) *err = why;
@@ -295,20 +297,20 @@ static clv_code send_directly(clv_send_queue *d, clv_packet *p, clv_err *err) {
 
 /* Returns the packet to send next: the partially sent one, else the first of the queue if the
  * credit covers it. The caller holds the lock. */
-static clv_packet *next_packet(clv_send_queue *d) {
+static clv_packet *take_next_packet(clv_send_queue *d) {
   if (d->partially_sent && !d->has_ended) return clv_steal(&d->partially_sent);
   clv_packet *p = d->first;
-  if (!p || d->has_ended || tensor_bytes(p) > d->credit_left) return NULL;
-  d->credit_left -= tensor_bytes(p);
+  if (!p || d->has_ended || bytes_of_tensors(p) > d->credit_left) return NULL;
+  d->credit_left -= bytes_of_tensors(p);
   d->first = p->next;
   if (!p->next) d->last = NULL;
   return p;
 }
 
-static void drain(clv_rpc_job *job) {
-  clv_send_queue *d = (clv_send_queue *)(void *)((char *)job - offsetof(clv_send_queue, drain));
+static void run_drain_job(clv_rpc_job *job) {
+  clv_send_queue *d = (clv_send_queue *)(void *)((char *)job - offsetof(clv_send_queue, drain_job));
   pthread_mutex_lock(&d->lock);
-  for (clv_packet *p; (p = next_packet(d)) != NULL;) {
+  for (clv_packet *p; (p = take_next_packet(d)) != NULL;) {
     pthread_mutex_unlock(&d->lock);
     clv_err err;
     copy_progress found = send_packet(d, p, &err);
@@ -324,7 +326,7 @@ static void drain(clv_rpc_job *job) {
   clv_send_queue_unref(d);
 }
 
-/* The drain job takes over the reference of d->awaiting. */
+/* Starts the drain job, which takes over the reference of d->copy_waiter. */
 void clv_send_queue_resume(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   bool start = d->partially_sent && !d->has_ended;
@@ -332,35 +334,36 @@ void clv_send_queue_resume(clv_send_queue *d) {
   pthread_mutex_unlock(&d->lock);
   if (!start)
     clv_send_queue_unref(d);
-  else if (!clv_frame_writer_defer(d->writer, &d->drain))
-    drain(&d->drain);
+  else if (!clv_frame_writer_defer(d->writer, &d->drain_job))
+    run_drain_job(&d->drain_job);
 }
 
 /* Starts the job that sends queued packets, if the credit covers the first one. */
-static void start_draining(clv_send_queue *d) {
+static void start_drain_job(clv_send_queue *d) {
   pthread_mutex_lock(&d->lock);
   clv_packet *p = d->first;
   bool busy = d->is_draining || d->partially_sent || d->has_ended;
-  bool start = p && !busy && tensor_bytes(p) <= d->credit_left;
+  bool start = p && !busy && bytes_of_tensors(p) <= d->credit_left;
   d->is_draining |= start;
   pthread_mutex_unlock(&d->lock);
   if (!start) return;
-  clv_send_queue_ref(d); /* for the job */
-  if (!clv_frame_writer_defer(d->writer, &d->drain)) drain(&d->drain);
+  clv_send_queue_ref(d); /* reference of the job */
+  if (!clv_frame_writer_defer(d->writer, &d->drain_job)) run_drain_job(&d->drain_job);
 }
 
 void clv_send_queue_credit(clv_send_queue *d, uint64_t bytes) {
   pthread_mutex_lock(&d->lock);
   d->credit_left = CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));
   pthread_mutex_unlock(&d->lock);
-  start_draining(d);
+  start_drain_job(d);
 }
 
 typedef enum send_decision { NOW, WAITS, ENDED, TOO_LARGE } send_decision;
 
 /* Decides whether a packet is sent now, is queued or is refused. The caller holds the lock. */
 static send_decision decide_send(clv_send_queue *d, const clv_packet *p, uint64_t bytes) {
-  bool urgent = p->frame.kind == CLV_ABORT && !bytes; /* overtakes the packets of its context */
+  /* an ABORT overtakes the packets of its context */
+  bool urgent = p->frame.kind == CLV_ABORT && !bytes;
   if (d->has_ended) return ENDED;
   /* The receiver may keep the credit of one inline frame unreturned (recv_window.c, grant). */
   if (bytes > d->credit_full ||
@@ -373,14 +376,14 @@ static send_decision decide_send(clv_send_queue *d, const clv_packet *p, uint64_
 }
 
 /* Queues a packet. Clears is_coalesced, because no caller flushes when the job sends the packet. */
-static void add_waiting(clv_send_queue *d, clv_packet *p) {
+static void append_packet(clv_send_queue *d, clv_packet *p) {
   p->is_coalesced = false;
   p->next = NULL;
   *(d->last ? &d->last->next : &d->first) = p;
   d->last = p;
 }
 
-static clv_code refuse(clv_send_queue *d, send_decision why, uint64_t bytes, clv_err *err) {
+static clv_code refuse_packet(clv_send_queue *d, send_decision why, uint64_t bytes, clv_err *err) {
   if (why == ENDED) return clv_frame_writer_refuse(d->writer, err);
   return clv_fail(err, CLV_EXHAUSTED,
                   "a message with %llu bytes of tensors exceeds the credit of %llu bytes that %s "
@@ -389,35 +392,35 @@ static clv_code refuse(clv_send_queue *d, send_decision why, uint64_t bytes, clv
 }
 
 clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
-  uint64_t bytes = tensor_bytes(p);
+  uint64_t bytes = bytes_of_tensors(p);
   pthread_mutex_lock(&d->lock);
   send_decision what = decide_send(d, p, bytes);
-  if (what == WAITS) add_waiting(d, p);
+  if (what == WAITS) append_packet(d, p);
   if (what == NOW) d->credit_left -= bytes;
   pthread_mutex_unlock(&d->lock);
-  if (what == NOW) return send_directly(d, p, err);
+  if (what == NOW) return send_now(d, p, err);
   if (what == WAITS) {
-    start_draining(d);
+    start_drain_job(d);
     return CLV_OK;
   }
   clv_packet_free(p);
-  return refuse(d, what, bytes, err);
+  return refuse_packet(d, what, bytes, err);
 }
 
 /* ---- counters -------------------------------------------------------------------------------- */
 
 /* Adds packets that wait for credit, for a device copy or behind others. The caller holds the
  * lock. */
-static void add_waiting_load(const clv_send_queue *d, clv_link_load *load) {
+static void add_packet_load(const clv_send_queue *d, clv_link_load *load) {
   if (d->partially_sent) {
     load->frames_out++;
     load->tensors_out += d->partially_sent->frame.n_tensors - d->partially_sent->send_index;
-    load->bytes_out += tensor_bytes(d->partially_sent) - d->partially_sent->bytes_queued;
+    load->bytes_out += bytes_of_tensors(d->partially_sent) - d->partially_sent->bytes_queued;
   }
   for (const clv_packet *p = d->first; p; p = p->next) {
     load->frames_out++;
     load->tensors_out += p->frame.n_tensors;
-    load->bytes_out += tensor_bytes(p);
+    load->bytes_out += bytes_of_tensors(p);
   }
 }
 
@@ -436,7 +439,7 @@ static void add_chunk_load(const clv_pace *p, clv_link_load *load) {
 void clv_send_queue_load(clv_send_queue *d, clv_link_load *load) {
   load->frames_out += __atomic_load_n(&d->writer->n_unsent, __ATOMIC_RELAXED);
   pthread_mutex_lock(&d->lock);
-  add_waiting_load(d, load);
+  add_packet_load(d, load);
   add_chunk_load(&d->pace, load);
   pthread_mutex_unlock(&d->lock);
 }

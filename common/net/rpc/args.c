@@ -10,7 +10,7 @@
 
 enum { KIB = 1024, MIB = 1024 * 1024 };
 
-static void add_int(rpc_args *args, const char *key, int value) {
+static void add_int_arg(rpc_args *args, const char *key, int value) {
   assert(args->n < RPC_MAX_ARGS);
   grpc_arg *arg = &args->arg[args->n++];
   arg->type = GRPC_ARG_INTEGER;
@@ -30,7 +30,7 @@ clv_code rpc_limits_check(clv_rpc_limits *limits, clv_err *err) {
   return CLV_OK;
 }
 
-void rpc_args_quota(rpc_args *args, grpc_resource_quota *quota) {
+void rpc_args_add_quota(rpc_args *args, grpc_resource_quota *quota) {
   assert(args->n < RPC_MAX_ARGS);
   grpc_arg *arg = &args->arg[args->n++];
   arg->type = GRPC_ARG_POINTER;
@@ -42,49 +42,54 @@ void rpc_args_quota(rpc_args *args, grpc_resource_quota *quota) {
 /* Returns the time after which a silent peer is pinged: a twelfth of the timeout. The rest is for
  * the answer. A process that is stopped while no ping is in flight still has that rest after it
  * continues. */
-static int ping_after(const clv_rpc_limits *limits) { return (int)limits->peer_timeout_ms / 12; }
-
-void rpc_args_common(rpc_args *args, const clv_rpc_limits *limits) {
-  add_int(args, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)limits->max_message);
-  add_int(args, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1); /* checked by clv_rpc_stream_send */
-  add_int(args, GRPC_ARG_KEEPALIVE_TIME_MS, ping_after(limits));
-  add_int(args, GRPC_ARG_KEEPALIVE_TIMEOUT_MS, (int)limits->peer_timeout_ms - ping_after(limits));
-  add_int(args, GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  add_int(args, GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  add_int(args, GRPC_ARG_HTTP2_BDP_PROBE, 1);
-  add_int(args, GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4 * MIB);
-  add_int(args, GRPC_ARG_TCP_READ_CHUNK_SIZE, 256 * KIB);
-  add_int(args, GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 1 * MIB);
-  add_int(args, GRPC_ARG_MAX_METADATA_SIZE, 8 * KIB);
-  add_int(args, GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0);
-  add_int(args, GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  add_int(args, GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
-  add_int(args, GRPC_ARG_ENABLE_CHANNELZ, 0);
+static int idle_ms_before_ping(const clv_rpc_limits *limits) {
+  return (int)limits->peer_timeout_ms / 12;
 }
 
-void rpc_args_client(rpc_args *args) {
+void rpc_args_add_common(rpc_args *args, const clv_rpc_limits *limits) {
+  add_int_arg(args, GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, (int)limits->max_message);
+  /* clv_rpc_stream_send checks the size of a sent message */
+  add_int_arg(args, GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1);
+  add_int_arg(args, GRPC_ARG_KEEPALIVE_TIME_MS, idle_ms_before_ping(limits));
+  add_int_arg(args, GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+              (int)limits->peer_timeout_ms - idle_ms_before_ping(limits));
+  add_int_arg(args, GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  add_int_arg(args, GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  add_int_arg(args, GRPC_ARG_HTTP2_BDP_PROBE, 1);
+  add_int_arg(args, GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4 * MIB);
+  add_int_arg(args, GRPC_ARG_TCP_READ_CHUNK_SIZE, 256 * KIB);
+  add_int_arg(args, GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE, 1 * MIB);
+  add_int_arg(args, GRPC_ARG_MAX_METADATA_SIZE, 8 * KIB);
+  add_int_arg(args, GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0);
+  add_int_arg(args, GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  add_int_arg(args, GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
+  add_int_arg(args, GRPC_ARG_ENABLE_CHANNELZ, 0);
+}
+
+void rpc_args_add_client(rpc_args *args) {
   /* Dial only when and where the caller says: one connection for each channel, no proxy from the
    * environment, no service configuration from DNS. gRPC's transparent retries are off, because
    * they keep sent slices alive until the status is received. */
-  add_int(args, GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  add_int(args, GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  add_int(args, GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
-  add_int(args, GRPC_ARG_ENABLE_RETRIES, 0);
-  add_int(args, GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 1000);
-  add_int(args, GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 10000);
+  add_int_arg(args, GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  add_int_arg(args, GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  add_int_arg(args, GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  add_int_arg(args, GRPC_ARG_ENABLE_RETRIES, 0);
+  add_int_arg(args, GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 1000);
+  add_int_arg(args, GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 10000);
 }
 
-void rpc_args_server(rpc_args *args, const clv_rpc_server_options *options) {
+void rpc_args_add_server(rpc_args *args, const clv_rpc_server_options *options) {
   unsigned idle = options->idle_connection_ms ? options->idle_connection_ms : 15 * 60 * 1000;
   unsigned shake = options->handshake_ms ? options->handshake_ms : 3000;
   unsigned streams = options->max_streams_per_conn ? options->max_streams_per_conn : 128;
   /* Accept pings of a client with the shortest allowed timeout, which may be shorter than this
    * server's. */
-  add_int(args, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-          RPC_MIN_PEER_TIMEOUT_MS / 24);
-  add_int(args, GRPC_ARG_MAX_CONNECTION_IDLE_MS, (int)CLV_MIN(idle, 86400000u));
-  add_int(args, GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, (int)CLV_MIN(shake, 60000u));
-  add_int(args, GRPC_ARG_MAX_CONCURRENT_STREAMS, (int)CLV_MIN(streams, 65536u));
-  /* Without this, two daemons on one port would share its connections at random. */
-  add_int(args, GRPC_ARG_ALLOW_REUSEPORT, 0);
+  add_int_arg(args, GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+              RPC_MIN_PEER_TIMEOUT_MS / 24);
+  add_int_arg(args, GRPC_ARG_MAX_CONNECTION_IDLE_MS, (int)CLV_MIN(idle, 86400000u));
+  add_int_arg(args, GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, (int)CLV_MIN(shake, 60000u));
+  add_int_arg(args, GRPC_ARG_MAX_CONCURRENT_STREAMS, (int)CLV_MIN(streams, 65536u));
+  /* Without this argument, two daemons that listen on one port would share its connections at
+   * random. */
+  add_int_arg(args, GRPC_ARG_ALLOW_REUSEPORT, 0);
 }

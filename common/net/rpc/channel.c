@@ -13,7 +13,8 @@
 
 #include "common/net/rpc/stream_int.h"
 
-enum { POLL_MS = 100, GRACE_MS = 1000 }; /* for calls in progress when the process is interrupted */
+/* POLL_MS: how often a wait checks for an interrupt; GRACE_MS: time that calls get after it */
+enum { POLL_MS = 100, GRACE_MS = 1000 };
 
 struct clv_rpc_channel {
   clv_rpc_runtime *runtime;
@@ -22,8 +23,8 @@ struct clv_rpc_channel {
   grpc_channel_credentials *credentials;
   rpc_identity *identity;
   pthread_mutex_t lock; /* guards the fields below */
-  grpc_channel *dialled;
-  bool connecting;
+  grpc_channel *grpc;
+  bool is_connecting;
 };
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
@@ -40,8 +41,8 @@ static clv_code check_target(const char *target, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code fill(clv_rpc_channel *channel, const clv_rpc_channel_options *options,
-                     clv_err *err) {
+static clv_code init_channel(clv_rpc_channel *channel, const clv_rpc_channel_options *options,
+                             clv_err *err) {
   CLV_TRY(rpc_limits_check(&channel->limits, err));
   CLV_TRY(clv_strdup(options->target, &channel->target, err));
   CLV_TRY(rpc_pem_check(&options->pem, err));
@@ -63,15 +64,15 @@ clv_code clv_rpc_channel_new(clv_rpc_runtime *runtime, const clv_rpc_channel_opt
   channel->runtime = runtime;
   channel->limits = options->limits;
   pthread_mutex_init(&channel->lock, NULL);
-  CLV_TRY(fill(channel, options, err));
+  CLV_TRY(init_channel(channel, options, err));
   *ret_channel = clv_steal(&channel);
   return CLV_OK;
 }
 
 void clv_rpc_channel_free(clv_rpc_channel *channel) {
   if (!channel) return;
-  rpc_cancel_owned(channel->runtime, channel, CLV_CANCELLED, "the channel was closed");
-  if (channel->dialled) grpc_channel_destroy(channel->dialled);
+  rpc_cancel_streams_of(channel->runtime, channel, CLV_CANCELLED, "the channel was closed");
+  if (channel->grpc) grpc_channel_destroy(channel->grpc);
   if (channel->credentials) grpc_channel_credentials_release(channel->credentials);
   rpc_identity_unref(channel->identity);
   pthread_mutex_destroy(&channel->lock);
@@ -85,23 +86,24 @@ void clv_rpc_channel_freep(clv_rpc_channel **channel) {
 }
 
 /* Returns the gRPC channel, and creates it if needed. The caller holds the lock. */
-static grpc_channel *dialled(clv_rpc_channel *channel) {
-  if (channel->dialled) return channel->dialled;
+static grpc_channel *open_grpc_channel(clv_rpc_channel *channel) {
+  if (channel->grpc) return channel->grpc;
   rpc_args args = {.n = 0};
-  rpc_args_common(&args, &channel->limits);
-  rpc_args_client(&args);
+  rpc_args_add_common(&args, &channel->limits);
+  rpc_args_add_client(&args);
   grpc_channel_args list = {args.n, args.arg};
-  channel->dialled = grpc_channel_create(channel->target, channel->credentials, &list);
-  return channel->dialled;
+  channel->grpc = grpc_channel_create(channel->target, channel->credentials, &list);
+  return channel->grpc;
 }
 
-/* Destroys a failed gRPC channel, so that it stops dialling. The caller holds the lock. */
-static bool drop_failed(clv_rpc_channel *channel) {
-  if (!channel->dialled || channel->connecting ||
-      grpc_channel_check_connectivity_state(channel->dialled, 0) != GRPC_CHANNEL_TRANSIENT_FAILURE)
+/* Destroys a failed gRPC channel, so that it stops dialling. False: there is none, or a connect is
+ * in progress. The caller holds the lock. */
+static bool destroy_failed_channel(clv_rpc_channel *channel) {
+  if (!channel->grpc || channel->is_connecting ||
+      grpc_channel_check_connectivity_state(channel->grpc, 0) != GRPC_CHANNEL_TRANSIENT_FAILURE)
     return false;
-  grpc_channel_destroy(channel->dialled);
-  channel->dialled = NULL;
+  grpc_channel_destroy(channel->grpc);
+  channel->grpc = NULL;
   return true;
 }
 
@@ -119,7 +121,7 @@ typedef struct unary {
 static void await_call(grpc_call *call, grpc_completion_queue *queue) {
   uint64_t began = clv_now_ns();
   bool cancelled = false;
-  while (grpc_completion_queue_pluck(queue, call, rpc_deadline(POLL_MS), NULL).type ==
+  while (grpc_completion_queue_pluck(queue, call, rpc_deadline_in_ms(POLL_MS), NULL).type ==
          GRPC_QUEUE_TIMEOUT) {
     if (cancelled || clv_interrupted_ms() <= GRACE_MS ||
         clv_now_ns() - began < GRACE_MS * 1000000ull)
@@ -130,7 +132,7 @@ static void await_call(grpc_call *call, grpc_completion_queue *queue) {
 }
 
 /* Runs the batch of `call` to its end on this thread. */
-static clv_code run_unary(grpc_call *call, grpc_completion_queue *queue, const grpc_op *ops,
+static clv_code run_batch(grpc_call *call, grpc_completion_queue *queue, const grpc_op *ops,
                           size_t n, clv_err *err) {
   grpc_call_error refused = grpc_call_start_batch(call, ops, n, call, NULL);
   if (refused != GRPC_CALL_OK)
@@ -140,29 +142,29 @@ static clv_code run_unary(grpc_call *call, grpc_completion_queue *queue, const g
   return CLV_OK;
 }
 
-static clv_code collect(grpc_byte_buffer *buffer, clv_bytes *reply, clv_err *err) {
+static clv_code copy_reply(grpc_byte_buffer *buffer, clv_bytes *reply, clv_err *err) {
   clv_iov fixed[RPC_MAX_PIECES];
   const clv_iov *pieces = NULL;
   size_t n = 0;
   CLV_AUTO(clv_freep) void *heap = NULL;
   if (!buffer) return clv_fail(err, CLV_INTERNAL, "the server ended the call without a reply");
-  CLV_TRY(rpc_pieces(buffer, fixed, &pieces, &n, &heap, err));
+  CLV_TRY(rpc_buffer_pieces(buffer, fixed, &pieces, &n, &heap, err));
   reply->len = 0;
   for (size_t i = 0; i < n; i++) clv_bytes_add(reply, pieces[i].data, pieces[i].len);
   if (reply->failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for the reply");
   return CLV_OK;
 }
 
-static clv_code read_outcome(clv_rpc_channel *channel, const unary *u, clv_bytes *reply,
-                             clv_err *err) {
-  if (u->status == GRPC_STATUS_OK) return collect(u->reply, reply, err);
-  if (u->status == GRPC_STATUS_UNAVAILABLE) CLV_TRY(rpc_identity_result(channel->identity, err));
+static clv_code read_result(clv_rpc_channel *channel, const unary *u, clv_bytes *reply,
+                            clv_err *err) {
+  if (u->status == GRPC_STATUS_OK) return copy_reply(u->reply, reply, err);
+  if (u->status == GRPC_STATUS_UNAVAILABLE) CLV_TRY(rpc_identity_check(channel->identity, err));
   char text[RPC_TEXT];
-  rpc_text(text, GRPC_SLICE_START_PTR(u->details), GRPC_SLICE_LENGTH(u->details));
-  return clv_fail(err, rpc_code(u->status), "%s: %s", channel->target, text);
+  rpc_copy_printable(text, GRPC_SLICE_START_PTR(u->details), GRPC_SLICE_LENGTH(u->details));
+  return clv_fail(err, rpc_code_of_status(u->status), "%s: %s", channel->target, text);
 }
 
-static size_t unary_ops(unary *u, grpc_byte_buffer *request, grpc_op ops[6]) {
+static size_t make_unary_ops(unary *u, grpc_byte_buffer *request, grpc_op ops[6]) {
   memset(ops, 0, 6 * sizeof(*ops));
   size_t n = 0;
   ops[n++].op = GRPC_OP_SEND_INITIAL_METADATA;
@@ -182,8 +184,8 @@ static size_t unary_ops(unary *u, grpc_byte_buffer *request, grpc_op ops[6]) {
   return n;
 }
 
-static grpc_call *new_call(grpc_channel *channel, grpc_completion_queue *queue, const char *method,
-                           gpr_timespec deadline) {
+static grpc_call *create_call(grpc_channel *channel, grpc_completion_queue *queue,
+                              const char *method, gpr_timespec deadline) {
   grpc_slice name = grpc_slice_from_copied_string(method);
   grpc_call *call = grpc_channel_create_call(channel, NULL, 0, queue, name, NULL, deadline, NULL);
   grpc_slice_unref(name);
@@ -203,7 +205,7 @@ static void unary_done(unary *u) {
   if (u->reply) grpc_byte_buffer_destroy(u->reply);
 }
 
-static void end_queue(grpc_completion_queue *queue) {
+static void destroy_queue(grpc_completion_queue *queue) {
   grpc_completion_queue_shutdown(queue);
   grpc_completion_queue_destroy(queue);
 }
@@ -220,15 +222,16 @@ clv_code clv_rpc_call(clv_rpc_channel *channel, const char *method, const void *
   grpc_slice_unref(slice);
   grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
   pthread_mutex_lock(&channel->lock);
-  drop_failed(channel);
-  grpc_call *call = new_call(dialled(channel), queue, method, rpc_deadline(deadline_ms));
+  destroy_failed_channel(channel);
+  grpc_call *call =
+      create_call(open_grpc_channel(channel), queue, method, rpc_deadline_in_ms(deadline_ms));
   pthread_mutex_unlock(&channel->lock);
   grpc_op ops[6];
-  clv_code code = run_unary(call, queue, ops, unary_ops(&u, message, ops), err);
-  if (code == CLV_OK) code = read_outcome(channel, &u, reply, err);
+  clv_code code = run_batch(call, queue, ops, make_unary_ops(&u, message, ops), err);
+  if (code == CLV_OK) code = read_result(channel, &u, reply, err);
   grpc_call_unref(call);
   grpc_byte_buffer_destroy(message);
-  end_queue(queue);
+  destroy_queue(queue);
   unary_done(&u);
   return code;
 }
@@ -264,8 +267,8 @@ static const struct {
 /* Reports the reason of a failed dial from gRPC's text. In TLS 1.3 a server checks our certificate
  * after our side of the handshake is over, and gRPC's server then just closes. So a close after a
  * passed identity check means that the server refused our certificate. */
-static clv_code explain(clv_rpc_channel *channel, const char *text, clv_err *err) {
-  if (rpc_identity_passed(channel->identity))
+static clv_code report_dial_error(clv_rpc_channel *channel, const char *text, clv_err *err) {
+  if (rpc_identity_is_proved(channel->identity))
     return clv_fail(err, CLV_UNAUTHENTICATED,
                     "%s: the server closed the connection right after the TLS handshake, so it has "
                     "refused our certificate (%s)",
@@ -277,57 +280,58 @@ static clv_code explain(clv_rpc_channel *channel, const char *text, clv_err *err
 
 /* Gets the reason of a failed dial from a call on the failed channel. CLV_OK: the call reached the
  * server. */
-static clv_code diagnose(clv_rpc_channel *channel, grpc_channel *failed, clv_err *err) {
-  CLV_TRY(rpc_identity_result(channel->identity, err));
+static clv_code find_dial_error(clv_rpc_channel *channel, grpc_channel *failed, clv_err *err) {
+  CLV_TRY(rpc_identity_check(channel->identity, err));
   unary u;
   unary_init(&u);
   grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
-  grpc_call *call = new_call(failed, queue, "/cleave.Probe/Cause", rpc_deadline(1000));
+  grpc_call *call = create_call(failed, queue, "/cleave.Probe/Cause", rpc_deadline_in_ms(1000));
   grpc_op ops[6];
-  clv_code code = run_unary(call, queue, ops, unary_ops(&u, NULL, ops), err);
+  clv_code code = run_batch(call, queue, ops, make_unary_ops(&u, NULL, ops), err);
   grpc_call_unref(call);
-  end_queue(queue);
+  destroy_queue(queue);
   if (code == CLV_OK && u.status == GRPC_STATUS_UNAVAILABLE) {
     char text[RPC_TEXT];
-    rpc_text(text, GRPC_SLICE_START_PTR(u.details), GRPC_SLICE_LENGTH(u.details));
-    code = explain(channel, text, err);
+    rpc_copy_printable(text, GRPC_SLICE_START_PTR(u.details), GRPC_SLICE_LENGTH(u.details));
+    code = report_dial_error(channel, text, err);
   }
   unary_done(&u);
   return code;
 }
 
 /* Waits until the state differs from `state`, or until the deadline. True: it differs. */
-static bool wait_change(grpc_channel *dialled_channel, grpc_connectivity_state state,
-                        gpr_timespec deadline) {
+static bool wait_state_change(grpc_channel *dialled_channel, grpc_connectivity_state state,
+                              gpr_timespec deadline) {
   grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
   grpc_channel_watch_connectivity_state(dialled_channel, state, deadline, queue, queue);
-  bool changed = grpc_completion_queue_pluck(queue, queue, rpc_forever(), NULL).success != 0;
-  end_queue(queue);
-  return changed;
+  bool has_changed =
+      grpc_completion_queue_pluck(queue, queue, rpc_no_deadline(), NULL).success != 0;
+  destroy_queue(queue);
+  return has_changed;
 }
 
-static clv_code wait_ready(clv_rpc_channel *channel, grpc_channel *dial, gpr_timespec deadline,
-                           unsigned deadline_ms, clv_err *err) {
+static clv_code wait_until_ready(clv_rpc_channel *channel, grpc_channel *dial,
+                                 gpr_timespec deadline, unsigned deadline_ms, clv_err *err) {
   rpc_identity_reset(channel->identity);
   for (;;) {
     grpc_connectivity_state state = grpc_channel_check_connectivity_state(dial, 1);
     if (state == GRPC_CHANNEL_READY) return CLV_OK;
-    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) CLV_TRY(diagnose(channel, dial, err));
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) CLV_TRY(find_dial_error(channel, dial, err));
     CLV_TRY(clv_interrupt_check(err));
-    gpr_timespec soon = gpr_time_min(deadline, rpc_deadline(POLL_MS));
-    if (!wait_change(dial, state, soon) && gpr_time_cmp(soon, deadline) == 0)
+    gpr_timespec soon = gpr_time_min(deadline, rpc_deadline_in_ms(POLL_MS));
+    if (!wait_state_change(dial, state, soon) && gpr_time_cmp(soon, deadline) == 0)
       return clv_fail(err, CLV_DEADLINE, "%s: no connection within %u ms", channel->target,
                       deadline_ms);
   }
 }
 
-/* Replaces the gRPC channel. A failed one would wait before its next attempt, a new one dials at
- * once. */
-static grpc_channel *replace_dialled(clv_rpc_channel *channel) {
+/* Replaces a failed gRPC channel by a new one, which dials at once. The failed one would wait
+ * before its next attempt. */
+static grpc_channel *replace_grpc_channel(clv_rpc_channel *channel) {
   pthread_mutex_lock(&channel->lock);
-  grpc_channel_destroy(channel->dialled);
-  channel->dialled = NULL;
-  grpc_channel *dial = dialled(channel);
+  grpc_channel_destroy(channel->grpc);
+  channel->grpc = NULL;
+  grpc_channel *dial = open_grpc_channel(channel);
   pthread_mutex_unlock(&channel->lock);
   return dial;
 }
@@ -337,30 +341,30 @@ static grpc_channel *replace_dialled(clv_rpc_channel *channel) {
  * apart. */
 static clv_code connect_to(clv_rpc_channel *channel, grpc_channel *dial, unsigned deadline_ms,
                            clv_err *err) {
-  gpr_timespec deadline = rpc_deadline(deadline_ms);
-  clv_code code = wait_ready(channel, dial, deadline, deadline_ms, err);
-  if (code != CLV_UNAUTHENTICATED || !rpc_identity_passed(channel->identity)) return code;
-  return wait_ready(channel, replace_dialled(channel), deadline, deadline_ms, err);
+  gpr_timespec deadline = rpc_deadline_in_ms(deadline_ms);
+  clv_code code = wait_until_ready(channel, dial, deadline, deadline_ms, err);
+  if (code != CLV_UNAUTHENTICATED || !rpc_identity_is_proved(channel->identity)) return code;
+  return wait_until_ready(channel, replace_grpc_channel(channel), deadline, deadline_ms, err);
 }
 
 clv_code clv_rpc_channel_connect(clv_rpc_channel *channel, unsigned deadline_ms, clv_err *err) {
   pthread_mutex_lock(&channel->lock);
-  bool busy = channel->connecting;
+  bool busy = channel->is_connecting;
   grpc_channel *dial = NULL;
   if (!busy) {
-    drop_failed(channel);
-    channel->connecting = true;
-    dial = dialled(channel);
+    destroy_failed_channel(channel);
+    channel->is_connecting = true;
+    dial = open_grpc_channel(channel);
   }
   pthread_mutex_unlock(&channel->lock);
   if (busy)
     return clv_fail(err, CLV_PRECONDITION, "%s: another thread is connecting", channel->target);
   clv_code code = connect_to(channel, dial, deadline_ms, err);
   pthread_mutex_lock(&channel->lock);
-  channel->connecting = false;
+  channel->is_connecting = false;
   if (code != CLV_OK) {
-    grpc_channel_destroy(channel->dialled);
-    channel->dialled = NULL;
+    grpc_channel_destroy(channel->grpc);
+    channel->grpc = NULL;
   }
   pthread_mutex_unlock(&channel->lock);
   return code;
@@ -370,8 +374,9 @@ clv_code clv_rpc_stream_open(clv_rpc_channel *channel, const char *method,
                              const clv_rpc_stream_events *events, clv_rpc_stream **ret_stream,
                              clv_err *err) {
   pthread_mutex_lock(&channel->lock);
-  drop_failed(channel);
-  grpc_call *call = new_call(dialled(channel), channel->runtime->queue, method, rpc_forever());
+  destroy_failed_channel(channel);
+  grpc_call *call =
+      create_call(open_grpc_channel(channel), channel->runtime->queue, method, rpc_no_deadline());
   pthread_mutex_unlock(&channel->lock);
   clv_rpc_stream *stream = NULL;
   clv_code code = rpc_stream_new(channel->runtime, channel, call, false,

@@ -45,7 +45,7 @@ clv_code rpc_pem_init(rpc_pem *dst, const clv_rpc_pem *src, clv_err *err) {
   return code;
 }
 
-static grpc_ssl_server_certificate_config *config_of(const rpc_pem *pem) {
+static grpc_ssl_server_certificate_config *make_config(const rpc_pem *pem) {
   grpc_ssl_pem_key_cert_pair pair = {pem->key, pem->cert};
   return grpc_ssl_server_certificate_config_create(pem->ca, &pair, 1);
 }
@@ -53,14 +53,14 @@ static grpc_ssl_server_certificate_config *config_of(const rpc_pem *pem) {
 static const grpc_ssl_client_certificate_request_type DEMAND =
     GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
 
-/* gRPC reports whether it can use certificates only when a server binds with them. So a server
- * binds to a name in the abstract namespace, and is never started. */
+/* Makes a server that binds with this PEM text to a name in the abstract namespace and is never
+ * started, because gRPC reports only at a bind whether it can use certificates. */
 clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) {
   static atomic_uint count;
   rpc_pem copy;
   CLV_TRY(rpc_pem_init(&copy, pem, err));
   grpc_ssl_server_credentials_options *options =
-      grpc_ssl_server_credentials_create_options_using_config(DEMAND, config_of(&copy));
+      grpc_ssl_server_credentials_create_options_using_config(DEMAND, make_config(&copy));
   grpc_server_credentials *credentials = grpc_ssl_server_credentials_create_with_options(options);
   rpc_pem_done(&copy);
   char address[64];
@@ -71,7 +71,7 @@ clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) {
   grpc_server_register_completion_queue(server, queue, NULL);
   bool usable = credentials && grpc_server_add_http2_port(server, address, credentials) != 0;
   grpc_server_shutdown_and_notify(server, queue, &copy);
-  grpc_completion_queue_pluck(queue, &copy, rpc_forever(), NULL);
+  grpc_completion_queue_pluck(queue, &copy, rpc_no_deadline(), NULL);
   grpc_server_destroy(server);
   grpc_completion_queue_shutdown(queue);
   grpc_completion_queue_destroy(queue);
@@ -88,7 +88,7 @@ clv_code rpc_server_certs_init(rpc_server_certs *certs, const clv_rpc_pem *pem, 
   CLV_TRY(rpc_pem_check(pem, err));
   CLV_TRY(rpc_pem_init(&certs->pem, pem, err));
   pthread_mutex_init(&certs->lock, NULL);
-  certs->changed = true;
+  certs->needs_fetch = true;
   return CLV_OK;
 }
 
@@ -99,27 +99,27 @@ void rpc_server_certs_done(rpc_server_certs *certs) {
 
 clv_code rpc_server_certs_swap(rpc_server_certs *certs, const clv_rpc_pem *pem, clv_err *err) {
   CLV_TRY(rpc_pem_check(pem, err));
-  rpc_pem fresh;
-  CLV_TRY(rpc_pem_init(&fresh, pem, err));
+  rpc_pem new_pem;
+  CLV_TRY(rpc_pem_init(&new_pem, pem, err));
   pthread_mutex_lock(&certs->lock);
-  rpc_pem stale = certs->pem;
-  certs->pem = fresh;
-  certs->changed = true;
+  rpc_pem old_pem = certs->pem;
+  certs->pem = new_pem;
+  certs->needs_fetch = true;
   pthread_mutex_unlock(&certs->lock);
-  rpc_pem_done(&stale);
+  rpc_pem_done(&old_pem);
   return CLV_OK;
 }
 
-/* Callback of gRPC before every handshake. */
-static grpc_ssl_certificate_config_reload_status fetch(
+/* Callback of gRPC before every handshake: returns the certificates if they have changed. */
+static grpc_ssl_certificate_config_reload_status fetch_certs(
     void *user_data, grpc_ssl_server_certificate_config **config) {
   rpc_server_certs *certs = user_data;
   grpc_ssl_certificate_config_reload_status status = GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
   rpc_tsan_acquire(certs);
   pthread_mutex_lock(&certs->lock);
-  if (certs->changed) {
-    *config = config_of(&certs->pem);
-    certs->changed = false;
+  if (certs->needs_fetch) {
+    *config = make_config(&certs->pem);
+    certs->needs_fetch = false;
     status = GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }
   pthread_mutex_unlock(&certs->lock);
@@ -129,17 +129,17 @@ static grpc_ssl_certificate_config_reload_status fetch(
 grpc_server_credentials *rpc_server_credentials(rpc_server_certs *certs) {
   rpc_tsan_release(certs);
   return grpc_ssl_server_credentials_create_with_options(
-      grpc_ssl_server_credentials_create_options_using_config_fetcher(DEMAND, fetch, certs));
+      grpc_ssl_server_credentials_create_options_using_config_fetcher(DEMAND, fetch_certs, certs));
 }
 
-static grpc_auth_property_iterator identities(grpc_auth_context *context) {
+static grpc_auth_property_iterator peer_uris(grpc_auth_context *context) {
   return grpc_auth_context_find_properties_by_name(context, GRPC_PEER_URI_PROPERTY_NAME);
 }
 
 clv_code rpc_peer_uri(grpc_call *call, char **ret_uri, clv_err *err) {
   grpc_auth_context *context = grpc_call_auth_context(call);
   if (!context) return clv_fail(err, CLV_UNAUTHENTICATED, "the connection has no identity");
-  grpc_auth_property_iterator it = identities(context);
+  grpc_auth_property_iterator it = peer_uris(context);
   const grpc_auth_property *property = grpc_auth_property_iterator_next(&it);
   const grpc_auth_property *second = property ? grpc_auth_property_iterator_next(&it) : NULL;
   clv_code code;
@@ -160,10 +160,10 @@ clv_code rpc_peer_uri(grpc_call *call, char **ret_uri, clv_err *err) {
 struct rpc_identity {
   atomic_uint refs;
   grpc_tls_certificate_verifier_external verifier;
-  char *expected;
+  char *expected_uri;
   pthread_mutex_t lock; /* guards the fields below */
-  bool passed;          /* a server has proved the expected identity since the last reset */
-  char complaint[CLV_ERR_TEXT];
+  bool is_proved;       /* a server has proved the expected identity since the last reset */
+  char error_text[CLV_ERR_TEXT];
 };
 
 void rpc_identity_unref(rpc_identity *identity) {
@@ -173,31 +173,31 @@ void rpc_identity_unref(rpc_identity *identity) {
   pthread_mutex_lock(&identity->lock);
   pthread_mutex_unlock(&identity->lock);
   pthread_mutex_destroy(&identity->lock);
-  free(identity->expected);
+  free(identity->expected_uri);
   free(identity);
 }
 
-clv_code rpc_identity_result(rpc_identity *identity, clv_err *err) {
+clv_code rpc_identity_check(rpc_identity *identity, clv_err *err) {
   clv_code code = CLV_OK;
   pthread_mutex_lock(&identity->lock);
-  if (identity->complaint[0] != '\0')
-    code = clv_fail(err, CLV_UNAUTHENTICATED, "%s", identity->complaint);
+  if (identity->error_text[0] != '\0')
+    code = clv_fail(err, CLV_UNAUTHENTICATED, "%s", identity->error_text);
   pthread_mutex_unlock(&identity->lock);
   return code;
 }
 
 void rpc_identity_reset(rpc_identity *identity) {
   pthread_mutex_lock(&identity->lock);
-  identity->complaint[0] = '\0';
-  identity->passed = false;
+  identity->error_text[0] = '\0';
+  identity->is_proved = false;
   pthread_mutex_unlock(&identity->lock);
 }
 
-bool rpc_identity_passed(rpc_identity *identity) {
+bool rpc_identity_is_proved(rpc_identity *identity) {
   pthread_mutex_lock(&identity->lock);
-  bool passed = identity->passed;
+  bool is_proved = identity->is_proved;
   pthread_mutex_unlock(&identity->lock);
-  return passed;
+  return is_proved;
 }
 
 static bool is_expected_server(const rpc_identity *identity,
@@ -205,18 +205,18 @@ static bool is_expected_server(const rpc_identity *identity,
                                clv_err *err) {
   size_t n = request->peer_info.san_names.uri_names_size;
   char **uris = request->peer_info.san_names.uri_names;
-  if (n == 1 && strcmp(uris[0], identity->expected) == 0) return true;
+  if (n == 1 && strcmp(uris[0], identity->expected_uri) == 0) return true;
   char found[RPC_TEXT] = "no URI";
-  if (n > 0) rpc_text(found, uris[0], strlen(uris[0]));
+  if (n > 0) rpc_copy_printable(found, uris[0], strlen(uris[0]));
   clv_fail(err, CLV_UNAUTHENTICATED, "the server is not '%s': its certificate names %s%s%s%s",
-           identity->expected, n > 0 ? "'" : "", found, n > 0 ? "'" : "",
+           identity->expected_uri, n > 0 ? "'" : "", found, n > 0 ? "'" : "",
            n > 1 ? " and more URIs (exactly one is allowed)" : "");
   return false;
 }
 
-static int verify(void *user_data, grpc_tls_custom_verification_check_request *request,
-                  grpc_tls_on_custom_verification_check_done_cb callback, void *callback_arg,
-                  grpc_status_code *status, char **details) {
+static int verify_server(void *user_data, grpc_tls_custom_verification_check_request *request,
+                         grpc_tls_on_custom_verification_check_done_cb callback, void *callback_arg,
+                         grpc_status_code *status, char **details) {
   (void)callback;
   (void)callback_arg;
   rpc_identity *identity = user_data;
@@ -224,16 +224,16 @@ static int verify(void *user_data, grpc_tls_custom_verification_check_request *r
   rpc_tsan_acquire(identity);
   bool good = is_expected_server(identity, request, &err);
   pthread_mutex_lock(&identity->lock);
-  identity->passed = good;
-  memcpy(identity->complaint, err.text, sizeof(identity->complaint));
+  identity->is_proved = good;
+  memcpy(identity->error_text, err.text, sizeof(identity->error_text));
   pthread_mutex_unlock(&identity->lock);
   *status = good ? GRPC_STATUS_OK : GRPC_STATUS_UNAUTHENTICATED;
   if (!good) *details = gpr_strdup(err.text);
-  return 1; /* decided synchronously */
+  return 1; /* 1: the result is known when the function returns */
 }
 
 static void verify_cancel(void *user_data, grpc_tls_custom_verification_check_request *request) {
-  (void)user_data; /* verify always decides synchronously */
+  (void)user_data; /* nothing to cancel, because verify_server returns its result at once */
   (void)request;
 }
 
@@ -249,11 +249,11 @@ static clv_code identity_new(const char *expected_uri, rpc_identity **ret_identi
   pthread_mutex_init(&identity->lock, NULL);
   identity->verifier = (grpc_tls_certificate_verifier_external){
       .user_data = identity,
-      .verify = verify,
+      .verify = verify_server,
       .cancel = verify_cancel,
       .destruct = verify_destruct,
   };
-  clv_code code = clv_strdup(expected_uri, &identity->expected, err);
+  clv_code code = clv_strdup(expected_uri, &identity->expected_uri, err);
   if (code != CLV_OK) {
     rpc_identity_unref(identity);
     return code;
@@ -271,7 +271,7 @@ clv_code rpc_client_credentials(const rpc_pem *pem, const char *expected_uri,
   grpc_tls_identity_pairs_add_pair(pairs, pem->key, pem->cert);
   grpc_tls_certificate_provider *provider =
       grpc_tls_certificate_provider_static_data_create(pem->ca, pairs);
-  atomic_fetch_add(&identity->refs, 1); /* for the verifier; dropped in verify_destruct */
+  atomic_fetch_add(&identity->refs, 1); /* reference of the verifier; dropped in verify_destruct */
   rpc_tsan_release(identity);
   grpc_tls_certificate_verifier *verifier =
       grpc_tls_certificate_verifier_external_create(&identity->verifier);

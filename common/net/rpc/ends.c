@@ -10,12 +10,12 @@
 
 typedef enum end_kind { END_SILENT, END_RESET, END_DAMAGED, END_CLOSED, END_KINDS } end_kind;
 
-/* Beginnings of gRPC's texts; the first row that matches counts. gRPC reports "Stream removed" when
- * it closed the connection because it read invalid bytes. */
+/* Beginnings of gRPC's texts for lost connections; the first row that matches counts. gRPC reports
+ * "Stream removed" when it closed the connection because it read invalid bytes. */
 static const struct {
-  const char *begin;
+  const char *beginning;
   end_kind kind;
-} words[] = {
+} known_texts[] = {
     {"keepalive watchdog timeout", END_SILENT},
     {"recvmsg:Connection timed out", END_SILENT},
     {"Connection timed out", END_SILENT},
@@ -27,14 +27,15 @@ static const struct {
     {"Stream removed", END_DAMAGED},
 };
 
-static end_kind kind_of(const char *text) {
-  for (size_t i = 0; i < CLV_COUNT(words); i++)
-    if (strncmp(text, words[i].begin, strlen(words[i].begin)) == 0) return words[i].kind;
+static end_kind end_kind_of(const char *text) {
+  for (size_t i = 0; i < CLV_COUNT(known_texts); i++)
+    if (strncmp(text, known_texts[i].beginning, strlen(known_texts[i].beginning)) == 0)
+      return known_texts[i].kind;
   return END_KINDS;
 }
 
 bool rpc_translate_end_text(unsigned peer_timeout_ms, char text[RPC_TEXT]) {
-  static const char *const said[END_KINDS] = {
+  static const char *const new_texts[END_KINDS] = {
       [END_RESET] =
           "the connection was reset: the process of the peer has ended, or a device "
           "between cut the connection",
@@ -43,11 +44,11 @@ bool rpc_translate_end_text(unsigned peer_timeout_ms, char text[RPC_TEXT]) {
           "not TLS",
       [END_CLOSED] = "the process of the peer closed the connection, or has ended",
   };
-  end_kind kind = kind_of(text);
+  end_kind kind = end_kind_of(text);
   if (kind == END_SILENT)
     snprintf(text, RPC_TEXT, "the peer was silent for %g s (limits.peer_timeout)",
              (double)peer_timeout_ms / 1e3);
   else if (kind != END_KINDS)
-    snprintf(text, RPC_TEXT, "%s", said[kind]);
+    snprintf(text, RPC_TEXT, "%s", new_texts[kind]);
   return kind != END_KINDS;
 }

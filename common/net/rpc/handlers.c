@@ -5,27 +5,27 @@
  */
 #include "common/net/rpc/rpc_int.h"
 
-static clv_rpc_job *take(rpc_pool *pool) {
+static clv_rpc_job *take_job(rpc_pool *pool) {
   pthread_mutex_lock(&pool->lock);
-  while (!pool->head && !pool->stop) pthread_cond_wait(&pool->wake, &pool->lock);
+  while (!pool->head && !pool->is_stopping) pthread_cond_wait(&pool->wake_threads, &pool->lock);
   clv_rpc_job *job = pool->head;
   if (job) {
     pool->head = job->next;
     if (!pool->head) pool->tail = NULL;
-    pool->waiting--;
+    pool->n_waiting--;
   }
   pthread_mutex_unlock(&pool->lock);
   return job;
 }
 
 static void *handler_thread(void *arg) {
-  for (clv_rpc_job *job; (job = take(arg)) != NULL;) job->run(job);
+  for (clv_rpc_job *job; (job = take_job(arg)) != NULL;) job->run(job);
   return NULL;
 }
 
 clv_code rpc_pool_init(rpc_pool *pool, unsigned n_threads, unsigned max_waiting, clv_err *err) {
   pthread_mutex_init(&pool->lock, NULL);
-  pthread_cond_init(&pool->wake, NULL);
+  pthread_cond_init(&pool->wake_threads, NULL);
   pool->max_waiting = max_waiting;
   while (pool->n_threads < n_threads &&
          pthread_create(&pool->threads[pool->n_threads], NULL, handler_thread, pool) == 0)
@@ -39,27 +39,27 @@ clv_code rpc_pool_init(rpc_pool *pool, unsigned n_threads, unsigned max_waiting,
 
 void rpc_pool_done(rpc_pool *pool) {
   pthread_mutex_lock(&pool->lock);
-  pool->stop = true;
-  pthread_cond_broadcast(&pool->wake);
+  pool->is_stopping = true;
+  pthread_cond_broadcast(&pool->wake_threads);
   pthread_mutex_unlock(&pool->lock);
   for (unsigned i = 0; i < pool->n_threads; i++) pthread_join(pool->threads[i], NULL);
-  pthread_cond_destroy(&pool->wake);
+  pthread_cond_destroy(&pool->wake_threads);
   pthread_mutex_destroy(&pool->lock);
 }
 
-bool rpc_pool_put(rpc_pool *pool, clv_rpc_job *job) {
+bool rpc_pool_add_job(rpc_pool *pool, clv_rpc_job *job) {
   job->next = NULL;
   pthread_mutex_lock(&pool->lock);
-  bool room = pool->waiting < pool->max_waiting && !pool->stop;
-  if (room) {
+  bool has_room = pool->n_waiting < pool->max_waiting && !pool->is_stopping;
+  if (has_room) {
     if (pool->tail)
       pool->tail->next = job;
     else
       pool->head = job;
     pool->tail = job;
-    pool->waiting++;
-    pthread_cond_signal(&pool->wake);
+    pool->n_waiting++;
+    pthread_cond_signal(&pool->wake_threads);
   }
   pthread_mutex_unlock(&pool->lock);
-  return room;
+  return has_room;
 }

@@ -6,7 +6,7 @@
  * A client that opens and resets calls in a loop costs a server far more than itself
  * (CVE-2023-44487), and gRPC 1.51 has no protection. A call is wasted when its peer cancels it or
  * when it exceeds max_calls. An identity that wastes more than max_cancels_per_second is refused
- * for cut_ms. Its connection is closed, which drops what gRPC and the kernel have still queued.
+ * for cut_off_ms. Its connection is closed, which drops what gRPC and the kernel have still queued.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -22,12 +22,13 @@ enum { MAX_ENTRIES = 4096, MAX_SCANNED_FDS = 8192 };
 
 struct rpc_peer_entry {
   rpc_peer_entry *next;
-  unsigned active;   /* calls in progress */
-  unsigned handling; /* requests that handler threads run or take next */
-  unsigned waiting;  /* requests that wait for these, in order of arrival */
+  unsigned n_active;   /* calls in progress */
+  unsigned n_handling; /* requests that handler threads run or take next */
+  /* requests queued in first..last, because enough of this identity's are handled */
+  unsigned n_waiting;
   clv_rpc_job *first, *last;
-  unsigned wasted; /* calls wasted since window_ns */
-  uint64_t window_ns;
+  unsigned n_wasted; /* calls wasted since window_start_ns */
+  uint64_t window_start_ns;
   uint64_t cut_until_ns;
   char uri[];
 };
@@ -37,31 +38,32 @@ void rpc_peers_init(rpc_peers *peers, const clv_rpc_server_options *options) {
   peers->max_calls = options->max_calls_per_peer ? options->max_calls_per_peer : 64;
   peers->max_cancels_per_second =
       options->max_cancels_per_second ? options->max_cancels_per_second : 100;
-  peers->cut_ms = options->cut_ms ? options->cut_ms : 10000;
+  peers->cut_off_ms = options->cut_off_ms ? options->cut_off_ms : 10000;
   peers->max_handling = CLV_MAX(1u, options->handler_threads / 2);
   peers->max_waiting = options->max_waiting_unary ? options->max_waiting_unary : 64;
 }
 
 void rpc_peers_done(rpc_peers *peers) {
-  for (size_t i = 0; i < CLV_COUNT(peers->bucket); i++)
-    for (rpc_peer_entry *entry; (entry = peers->bucket[i]) != NULL;) {
-      peers->bucket[i] = entry->next;
+  for (size_t i = 0; i < CLV_COUNT(peers->buckets); i++)
+    for (rpc_peer_entry *entry; (entry = peers->buckets[i]) != NULL;) {
+      peers->buckets[i] = entry->next;
       free(entry);
     }
   pthread_mutex_destroy(&peers->lock);
 }
 
 static rpc_peer_entry **bucket_of(rpc_peers *peers, const char *uri) {
-  return &peers->bucket[clv_crc32c(0, uri, strlen(uri)) % CLV_COUNT(peers->bucket)];
+  return &peers->buckets[clv_crc32c(0, uri, strlen(uri)) % CLV_COUNT(peers->buckets)];
 }
 
-/* True if an entry has no calls and no wasted or cut-off calls that still count. find_entry frees
- * such entries. */
+/* True if an entry has no calls, is not refused and has no wasted calls in the current second.
+ * find_entry frees such entries. */
 static bool is_idle_entry(const rpc_peer_entry *entry, uint64_t now) {
-  return entry->active == 0 && entry->cut_until_ns < now && entry->window_ns + 1000000000u < now;
+  return entry->n_active == 0 && entry->cut_until_ns < now &&
+         entry->window_start_ns + 1000000000u < now;
 }
 
-static rpc_peer_entry *find(rpc_peers *peers, const char *uri, uint64_t now) {
+static rpc_peer_entry *find_entry(rpc_peers *peers, const char *uri, uint64_t now) {
   rpc_peer_entry *found = NULL;
   for (rpc_peer_entry **link = bucket_of(peers, uri); *link;) {
     rpc_peer_entry *entry = *link;
@@ -78,7 +80,8 @@ static rpc_peer_entry *find(rpc_peers *peers, const char *uri, uint64_t now) {
   return found;
 }
 
-static clv_code add(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry, clv_err *err) {
+static clv_code add_entry(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
+                          clv_err *err) {
   if (peers->n_entries >= MAX_ENTRIES)
     return clv_fail(
         err, CLV_EXHAUSTED,
@@ -97,35 +100,35 @@ static clv_code add(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entr
 
 /* Counts one more wasted call in the current second, and returns how to refuse it. */
 static rpc_refusal count_wasted_call(rpc_peers *peers, rpc_peer_entry *entry, uint64_t now) {
-  if (now - entry->window_ns >= 1000000000u) {
-    entry->window_ns = now;
-    entry->wasted = 0;
+  if (now - entry->window_start_ns >= 1000000000u) {
+    entry->window_start_ns = now;
+    entry->n_wasted = 0;
   }
-  entry->wasted++;
-  if (entry->wasted <= peers->max_cancels_per_second) return RPC_REPLY;
-  if (entry->cut_until_ns < now) peers->cut_peers++;
-  entry->cut_until_ns = now + 1000000ull * peers->cut_ms;
+  entry->n_wasted++;
+  if (entry->n_wasted <= peers->max_cancels_per_second) return RPC_REPLY;
+  if (entry->cut_until_ns < now) peers->n_cut_peers++;
+  entry->cut_until_ns = now + 1000000ull * peers->cut_off_ms;
   /* Disconnect repeatedly, because the identity may have several connections. */
-  return entry->wasted % peers->max_cancels_per_second == 1 ? RPC_DISCONNECT : RPC_DROP;
+  return entry->n_wasted % peers->max_cancels_per_second == 1 ? RPC_DISCONNECT : RPC_DROP;
 }
 
-static clv_code enter_locked(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
-                             rpc_refusal *ret_refusal, clv_err *err) {
+static clv_code begin_call_locked(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
+                                  rpc_refusal *ret_refusal, clv_err *err) {
   uint64_t now = clv_now_ns();
-  rpc_peer_entry *entry = find(peers, uri, now);
-  if (!entry) CLV_TRY(add(peers, uri, &entry, err));
+  rpc_peer_entry *entry = find_entry(peers, uri, now);
+  if (!entry) CLV_TRY(add_entry(peers, uri, &entry, err));
   bool cut = entry->cut_until_ns > now;
-  if (cut || entry->active >= peers->max_calls) {
+  if (cut || entry->n_active >= peers->max_calls) {
     *ret_refusal = count_wasted_call(peers, entry, now);
     return cut ? clv_fail(err, CLV_EXHAUSTED, "too many cancelled calls: refused for %u ms",
-                          peers->cut_ms)
+                          peers->cut_off_ms)
                : clv_fail(
                      err, CLV_EXHAUSTED,
                      "more than %u call%s at once: raise limits.concurrent_calls in worker.yaml "
                      "(a session makes about six)",
                      peers->max_calls, CLV_S(peers->max_calls));
   }
-  entry->active++;
+  entry->n_active++;
   *ret_entry = entry;
   return CLV_OK;
 }
@@ -134,34 +137,35 @@ clv_code rpc_peers_begin_call(rpc_peers *peers, const char *uri, rpc_peer_entry 
                               rpc_refusal *ret_refusal, clv_err *err) {
   *ret_refusal = RPC_REPLY;
   pthread_mutex_lock(&peers->lock);
-  clv_code code = enter_locked(peers, uri, ret_entry, ret_refusal, err);
+  clv_code code = begin_call_locked(peers, uri, ret_entry, ret_refusal, err);
   pthread_mutex_unlock(&peers->lock);
   return code;
 }
 
 bool rpc_peers_end_call(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_by_peer) {
   pthread_mutex_lock(&peers->lock);
-  entry->active--;
-  bool shut = cancelled_by_peer && count_wasted_call(peers, entry, clv_now_ns()) == RPC_DISCONNECT;
+  entry->n_active--;
+  bool must_cut =
+      cancelled_by_peer && count_wasted_call(peers, entry, clv_now_ns()) == RPC_DISCONNECT;
   pthread_mutex_unlock(&peers->lock);
-  return shut;
+  return must_cut;
 }
 
 /* ---- handler threads ------------------------------------------------------------------------- */
 
 /* Decides when a request is handled. One identity uses at most half of the handler threads, so that
  * others need not wait for all of its requests. */
-rpc_admission rpc_peers_handle(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job) {
+rpc_admission rpc_peers_begin_handling(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job) {
   rpc_admission admission = RPC_NOW;
   pthread_mutex_lock(&peers->lock);
-  if (entry->handling < peers->max_handling) {
-    entry->handling++;
-  } else if (entry->waiting < peers->max_waiting) {
+  if (entry->n_handling < peers->max_handling) {
+    entry->n_handling++;
+  } else if (entry->n_waiting < peers->max_waiting) {
     admission = RPC_LATER;
     job->next = NULL;
     *(entry->first ? &entry->last->next : &entry->first) = job;
     entry->last = job;
-    entry->waiting++;
+    entry->n_waiting++;
   } else {
     admission = RPC_NEVER;
   }
@@ -169,14 +173,14 @@ rpc_admission rpc_peers_handle(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_
   return admission;
 }
 
-clv_rpc_job *rpc_peers_handled(rpc_peers *peers, rpc_peer_entry *entry) {
+clv_rpc_job *rpc_peers_end_handling(rpc_peers *peers, rpc_peer_entry *entry) {
   pthread_mutex_lock(&peers->lock);
   clv_rpc_job *job = entry->first;
   if (job) {
     entry->first = job->next;
-    entry->waiting--;
+    entry->n_waiting--;
   } else {
-    entry->handling--;
+    entry->n_handling--;
   }
   pthread_mutex_unlock(&peers->lock);
   return job;
@@ -210,7 +214,7 @@ static bool read_peer_address(int fd, char *text, size_t len) {
 
 /* Shuts down both directions and discards received bytes. gRPC would first read and serve them, and
  * a receive buffer holds tens of thousands of resets. */
-static void cut(int fd) {
+static void cut_socket(int fd) {
   static const size_t MOST = 64u << 20;
   shutdown(fd, SHUT_RDWR);
   for (size_t thrown = 0; thrown < MOST;) {
@@ -220,9 +224,9 @@ static void cut(int fd) {
   }
 }
 
-static void cut_if(int fd, void *address) {
+static void cut_if_address(int fd, void *address) {
   char text[80];
-  if (read_peer_address(fd, text, sizeof(text)) && strcmp(text, address) == 0) cut(fd);
+  if (read_peer_address(fd, text, sizeof(text)) && strcmp(text, address) == 0) cut_socket(fd);
 }
 
 /* Calls visit for each descriptor of the process. gRPC offers no way to list or close a single
@@ -238,9 +242,11 @@ static void for_each_fd(void (*visit)(int fd, void *user), void *user) {
   closedir(dir);
 }
 
-/* If gRPC closes and reuses the descriptor meanwhile, its peer address differs and it is left
- * alone. */
-void rpc_cut_connection(const char *address) { for_each_fd(cut_if, (void *)(uintptr_t)address); }
+/* Cuts no other connection: if gRPC closes the descriptor meanwhile and the number is reused, the
+ * peer address of the new socket differs. */
+void rpc_cut_connection(const char *address) {
+  for_each_fd(cut_if_address, (void *)(uintptr_t)address);
+}
 
 typedef struct port_count {
   unsigned port, n;
@@ -248,7 +254,7 @@ typedef struct port_count {
 
 /* Counts connected sockets with the local port. A listener has no peer, and a dialled connection
  * has another local port. */
-static void count_one(int fd, void *user) {
+static void count_if_port(int fd, void *user) {
   port_count *count = user;
   char text[80];
   struct sockaddr_storage near = {0};
@@ -263,6 +269,6 @@ static void count_one(int fd, void *user) {
 
 unsigned rpc_count_connections(unsigned port) {
   port_count count = {.port = port};
-  for_each_fd(count_one, &count);
+  for_each_fd(count_if_port, &count);
   return count.n;
 }

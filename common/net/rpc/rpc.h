@@ -59,8 +59,10 @@ bool clv_iov_copy(const clv_iov *iov, size_t n, size_t offset, void *dst, size_t
 typedef struct clv_rpc_runtime clv_rpc_runtime;
 
 typedef struct clv_rpc_runtime_options {
-  unsigned queue_threads; /* 2..64; 0: 2. One thread leads, the others help under load. */
-  unsigned spin_us;       /* 0: never spin; at most 1000 */
+  /* number of queue threads, 2 to 64; 0 means 2. One thread leads, the others help under load. */
+  unsigned queue_threads;
+  /* how long the leading queue thread polls before it sleeps, at most 1000; 0: not at all */
+  unsigned spin_us;
 } clv_rpc_runtime_options;
 
 /* Starts gRPC and the queue threads. Install the TLS floor (clv_tls) before the first runtime. */
@@ -76,8 +78,9 @@ void clv_rpc_runtime_freep(clv_rpc_runtime **runtime);
  * cores. */
 void clv_rpc_runtime_set_spin(clv_rpc_runtime *runtime, unsigned spin_us);
 
-/* Mark the begin and end of computing; calls nest. The leading queue thread does not spin while any
- * is open. Cost: one atomic addition. */
+/* clv_rpc_busy_enter marks the begin of a computation, clv_rpc_busy_leave its end; computations may
+ * overlap. The leading queue thread does not spin during a computation. Cost: one atomic
+ * addition. */
 void clv_rpc_busy_enter(clv_rpc_runtime *runtime);
 void clv_rpc_busy_leave(clv_rpc_runtime *runtime);
 
@@ -97,7 +100,7 @@ typedef struct clv_rpc_stream clv_rpc_stream;
 typedef struct clv_rpc_peer {
   const char *uri;     /* verified identity, e.g. "spiffe://hospital/master" */
   const char *address; /* "ipv4:10.0.0.7:41212"; for messages only, proves nothing */
-  /* of a unary call, atomic: the caller has cancelled or disconnected, or its deadline has
+  /* atomic; of a unary call: true if the caller has cancelled or disconnected, or its deadline has
    * passed */
   const bool *is_cancelled;
 } clv_rpc_peer;
@@ -171,9 +174,8 @@ void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *te
 
 typedef struct clv_rpc_limits {
   size_t max_message; /* bytes, both directions; 0: 8 MiB; at most 1 GiB */
-  unsigned
-      /* a peer that sends nothing, not even ping answers, for this time is lost; 0: 60,000 */
-      peer_timeout_ms;
+  /* a peer that sends nothing, not even ping answers, for this time is lost; 0: 60,000 */
+  unsigned peer_timeout_ms;
 } clv_rpc_limits;
 
 /* ---- client ---------------------------------------------------------------------------------- */
@@ -220,39 +222,39 @@ clv_code clv_rpc_stream_open(clv_rpc_channel *channel, const char *method,
 
 typedef struct clv_rpc_server clv_rpc_server;
 
-/* Fills *reply and returns CLV_OK, or fills *err. The peer receives the text of *err, which must be
- * short and contain no paths and no data. */
+/* Handles one unary call: fills *reply and returns CLV_OK, or fills *err. The peer receives the
+ * text of *err, which must be short and contain no paths and no data. */
 typedef clv_code clv_rpc_handler(void *user, const clv_rpc_peer *peer, const clv_iov *request,
                                  size_t n, clv_bytes *reply, clv_err *err);
 
 typedef struct clv_rpc_unary {
   const char *method; /* "/cleave.v1.Worker/Hello", static */
   size_t max_request; /* bytes; larger requests get CLV_EXHAUSTED; 0: limits.max_message */
-  clv_rpc_handler *handle;
+  clv_rpc_handler *handler;
 } clv_rpc_unary;
 
 typedef struct clv_rpc_server_options {
-  const char *listen; /* "127.0.0.1:7443", "[::]:7443"; port 0 binds a free port */
+  const char *listen_address; /* "127.0.0.1:7443", "[::]:7443"; port 0 binds a free port */
   clv_rpc_pem pem;
   clv_rpc_limits limits;
 
-  void *user; /* passed to the callbacks below that take one */
+  void *user; /* passed to the callbacks below that take a `user` */
 
   /* Called before any part of a call is read, for every method, health included. An error ends the
    * call with its code and text. NULL: every call is denied. */
   clv_code (*authorize)(void *user, const clv_rpc_peer *peer, const char *method, clv_err *err);
 
-  /* Optional, all or none. `connection` returns the program's number of the connection that carries
-   * a call; took_call and took_message report that gRPC has delivered a call, or a message of it.
-   * Called on queue threads. */
+  /* Optional; set all three or none. `connection` returns the program's number of the connection
+   * that carries a call; took_call and took_message report that gRPC has delivered a call, or a
+   * message of it. Called on queue threads. */
   uint64_t (*connection)(const char *address);
   void (*took_call)(uint64_t connection);
   void (*took_message)(uint64_t connection, size_t bytes);
 
-  const clv_rpc_unary *unary; /* [n_unary], kept by reference */
-  size_t n_unary;
+  const clv_rpc_unary *unary_methods; /* [n_unary_methods]; must outlive the server */
+  size_t n_unary_methods;
 
-  const char *const *stream_methods; /* [n_stream_methods], kept by reference */
+  const char *const *stream_methods; /* [n_stream_methods]; must outlive the server */
   size_t n_stream_methods;
 
   /* Accepts a stream of an authorised peer. Fills *ret_events and returns CLV_OK, or refuses. Other
@@ -261,22 +263,23 @@ typedef struct clv_rpc_server_options {
   clv_code (*on_stream)(void *user, const char *method, const clv_rpc_peer *peer,
                         clv_rpc_stream *stream, clv_rpc_stream_events *ret_events, clv_err *err);
 
-  size_t memory; /* bytes that gRPC may use for connections, calls and messages; 0: no limit */
+  size_t
+      memory_limit; /* bytes that gRPC may use for connections, calls and messages; 0: no limit */
 
-  unsigned handler_threads;    /* 0: 4; one identity may use at most half of them */
+  unsigned handler_threads;    /* 0 means 4; one identity may use at most half of them */
   unsigned max_waiting_unary;  /* requests of one identity that wait for a handler thread; 0: 64 */
   unsigned max_calls_per_peer; /* concurrent unary calls and streams of one identity; 0: 64 */
   unsigned max_streams_per_conn; /* HTTP/2 setting; 0: 128 */
   /* cancelled or surplus calls of one identity before it is cut off; 0: 100 */
   unsigned max_cancels_per_second;
-  unsigned cut_ms; /* how long a cut-off identity is refused; 0: 10,000 */
+  unsigned cut_off_ms; /* how long a cut-off identity is refused; 0: 10,000 */
   /* connections without calls are closed after this time; 0: 15 minutes */
   unsigned idle_connection_ms;
   unsigned handshake_ms; /* limit for the TLS and HTTP/2 handshakes; 0: 3,000 */
 } clv_rpc_server_options;
 
-/* Binds and serves. CLV_UNAVAILABLE with the system's reason: the address cannot be bound.
- * CLV_INVALID: the PEM text or an option cannot be used. */
+/* Makes a server, binds it and serves. CLV_UNAVAILABLE with the system's reason: the address cannot
+ * be bound. CLV_INVALID: the PEM text or an option cannot be used. */
 clv_code clv_rpc_server_new(clv_rpc_runtime *runtime, const clv_rpc_server_options *options,
                             clv_rpc_server **ret_server, clv_err *err) CLV_USE_RESULT;
 
@@ -288,8 +291,9 @@ clv_code clv_rpc_server_reload(clv_rpc_server *server, const clv_rpc_pem *pem,
                                clv_err *err) CLV_USE_RESULT;
 
 typedef struct clv_rpc_server_counts {
-  uint64_t calls, denied, unauthenticated, refused_by_limit, cut_peers; /* totals since start */
-  unsigned active_calls;                                                /* now */
+  /* totals since the start of the server */
+  uint64_t calls, denied, unauthenticated, refused_by_limit, cut_peers;
+  unsigned active_calls; /* calls in progress now */
 } clv_rpc_server_counts;
 
 void clv_rpc_server_count(clv_rpc_server *server, clv_rpc_server_counts *ret_counts);
@@ -304,7 +308,8 @@ unsigned clv_rpc_server_connections(const clv_rpc_server *server);
 clv_code clv_rpc_server_drain(clv_rpc_server *server, unsigned deadline_ms,
                               clv_err *err) CLV_USE_RESULT;
 
-/* BLOCKS. Drains with 0 ms unless drained before, then frees. NULL is allowed. */
+/* BLOCKS. Drains the server with a deadline of 0 ms, unless it was drained before, and frees it.
+ * NULL is allowed. */
 void clv_rpc_server_free(clv_rpc_server *server);
 void clv_rpc_server_freep(clv_rpc_server **server);
 

@@ -36,71 +36,75 @@ typedef struct rpc_tag {
 /* Thread pool with a bounded queue of jobs. Runs unary handlers and deferred sends. */
 typedef struct rpc_pool {
   pthread_mutex_t lock;
-  pthread_cond_t wake;
+  pthread_cond_t wake_threads;
   clv_rpc_job *head, *tail;
-  unsigned waiting, max_waiting, n_threads;
-  bool stop;
+  unsigned n_waiting, max_waiting, n_threads;
+  bool is_stopping;
   pthread_t threads[64];
 } rpc_pool;
 
 clv_code rpc_pool_init(rpc_pool *pool, unsigned n_threads, unsigned max_waiting,
                        clv_err *err) CLV_USE_RESULT;
 void rpc_pool_done(rpc_pool *pool); /* runs the queued jobs, then joins the threads */
-bool rpc_pool_put(rpc_pool *pool, clv_rpc_job *job); /* false: the queue is full */
+/* false: the queue is full, or the pool is ending */
+bool rpc_pool_add_job(rpc_pool *pool, clv_rpc_job *job);
 
 /* ---- runtime.c ------------------------------------------------------------------------------- */
 
 struct clv_rpc_runtime {
   grpc_completion_queue *queue;
-  grpc_completion_queue *admissions; /* new calls; its thread does not poll */
-  pthread_t admitter;
-  bool has_admitter;
+  grpc_completion_queue *admission_queue; /* queue of new calls; its thread does not poll sockets */
+  pthread_t admission_thread;
+  bool has_admission_thread;
   pthread_t threads[64]; /* threads[0] leads, the others help */
   unsigned n_threads;
   atomic_uint spin_us;
-  atomic_uint busy;                       /* open clv_rpc_busy_enter calls */
-  atomic_uint helping;                    /* helpers that wait at the queue now */
+  atomic_uint n_busy;                     /* computations between clv_rpc_busy_enter and _leave */
+  atomic_uint n_helping;                  /* helpers that read events from the queue now */
   atomic_uint_fast64_t handling_since_ns; /* start of the leader's current callback; 0: none runs */
   pthread_mutex_t lock;                   /* guards the fields below */
-  pthread_cond_t wake;                    /* wakes helpers */
+  pthread_cond_t wake_helpers;            /* wakes helpers */
   unsigned n_helpers_called;              /* helpers woken that have not started yet */
-  bool stop;
+  bool is_stopping;
   clv_rpc_stream *streams;
-  rpc_pool senders; /* run the jobs of clv_rpc_stream_defer */
-  bool has_senders;
+  rpc_pool sender_pool; /* threads that run the jobs of clv_rpc_stream_defer */
+  bool has_sender_pool;
 };
 
 /* Starts a batch whose end runs tag->run(tag, ok) on a queue thread. False: C-core refused it,
  * because of a bug in this folder or because the call is over. The caller reverts its
  * bookkeeping. */
-bool rpc_start(grpc_call *call, const grpc_op *ops, size_t n, rpc_tag *tag);
+bool rpc_start_batch(grpc_call *call, const grpc_op *ops, size_t n, rpc_tag *tag);
 
-/* Order memory for the thread sanitizer, which cannot see into gRPC. Release before gRPC gets `it`
- * (a tag or a callback's argument), acquire when gRPC returns it. */
+/* Show the order of memory accesses to the thread sanitizer, which cannot see into gRPC. Call
+ * rpc_tsan_release before gRPC gets `it` (a tag or a callback's argument), and rpc_tsan_acquire
+ * when gRPC returns it. */
 void rpc_tsan_release(void *it);
 void rpc_tsan_acquire(void *it);
 
 /* Cancels every open stream of `owner` (a channel or a server; NULL: of all). */
-void rpc_cancel_owned(clv_rpc_runtime *runtime, const void *owner, clv_code code, const char *text);
+void rpc_cancel_streams_of(clv_rpc_runtime *runtime, const void *owner, clv_code code,
+                           const char *text);
 
-gpr_timespec rpc_deadline(unsigned ms);
-gpr_timespec rpc_forever(void);
+gpr_timespec rpc_deadline_in_ms(unsigned ms);
+gpr_timespec rpc_no_deadline(void);
 
 /* Converts a gRPC status to a clv_code. */
-clv_code rpc_code(grpc_status_code status);
-grpc_status_code rpc_status(clv_code code); /* codes that gRPC lacks become a similar one */
+clv_code rpc_code_of_status(grpc_status_code status);
+grpc_status_code rpc_status_of_code(
+    clv_code code); /* maps codes that gRPC lacks to a similar one */
 
 /* ---- bytes.c --------------------------------------------------------------------------------- */
 
 /* Returns the pieces of `buffer` in *ret_pieces. They point into the buffer. The array is `fixed`
  * if they fit, else *ret_heap, which the caller frees. CLV_UNIMPLEMENTED: the message is
  * compressed. */
-clv_code rpc_pieces(grpc_byte_buffer *buffer, clv_iov fixed[RPC_MAX_PIECES],
-                    const clv_iov **ret_pieces, size_t *ret_n, void **ret_heap,
-                    clv_err *err) CLV_USE_RESULT;
+clv_code rpc_buffer_pieces(grpc_byte_buffer *buffer, clv_iov fixed[RPC_MAX_PIECES],
+                           const clv_iov **ret_pieces, size_t *ret_n, void **ret_heap,
+                           clv_err *err) CLV_USE_RESULT;
 
 /* Copies at most RPC_TEXT - 1 bytes of text. Bytes that are not printable ASCII become '?'. */
-void rpc_text(char dst[RPC_TEXT], const void *src, size_t len);
+void rpc_copy_printable(char dst[RPC_TEXT], const void *src, size_t len);
 
 /* ---- credentials.c --------------------------------------------------------------------------- */
 
@@ -116,7 +120,8 @@ void rpc_pem_done(rpc_pem *pem); /* wipes the key */
  * key does not match the leaf certificate. */
 clv_code rpc_pem_check(const clv_rpc_pem *pem, clv_err *err) CLV_USE_RESULT;
 
-/* Result of a client's check of the server's identity, for the error text. */
+/* Result of the check that a client makes of the server's identity in a handshake, for the error
+ * text. */
 typedef struct rpc_identity rpc_identity;
 
 /* Makes client credentials that accept a server only if its chain ends in pem->ca and its only URI
@@ -126,17 +131,18 @@ clv_code rpc_client_credentials(const rpc_pem *pem, const char *expected_uri,
                                 rpc_identity **ret_identity, clv_err *err) CLV_USE_RESULT;
 void rpc_identity_unref(rpc_identity *identity);
 
-/* CLV_UNAUTHENTICATED with the reason: the last handshake failed because of the identity. */
-clv_code rpc_identity_result(rpc_identity *identity, clv_err *err) CLV_USE_RESULT;
+/* Fails with CLV_UNAUTHENTICATED and the reason if the last handshake failed because of the
+ * server's identity. */
+clv_code rpc_identity_check(rpc_identity *identity, clv_err *err) CLV_USE_RESULT;
 void rpc_identity_reset(rpc_identity *identity);
-/* the expected server has connected since the reset */
-bool rpc_identity_passed(rpc_identity *identity);
+/* True if the expected server has connected since rpc_identity_reset. */
+bool rpc_identity_is_proved(rpc_identity *identity);
 
 /* Certificates of a server. They can be replaced while it runs. */
 typedef struct rpc_server_certs {
   pthread_mutex_t lock;
   rpc_pem pem;
-  bool changed; /* gRPC has not fetched the present ones */
+  bool needs_fetch; /* gRPC has not fetched the present `pem` yet */
 } rpc_server_certs;
 
 clv_code rpc_server_certs_init(rpc_server_certs *certs, const clv_rpc_pem *pem,
@@ -166,22 +172,23 @@ clv_code rpc_limits_check(clv_rpc_limits *limits, clv_err *err) CLV_USE_RESULT;
 
 enum { RPC_MIN_PEER_TIMEOUT_MS = 1000 };
 
-/* Replaces gRPC's text for a lost connection by one of ours. False: the text is another and
- * stays. */
+/* Replaces gRPC's text for a lost connection by one for users. False: `text` is about something
+ * else, and is not changed. */
 bool rpc_translate_end_text(unsigned peer_timeout_ms, char text[RPC_TEXT]);
 
 /* Adds the arguments of both sides: sizes, keepalive, flow control, no compression. */
-void rpc_args_common(rpc_args *args, const clv_rpc_limits *limits);
+void rpc_args_add_common(rpc_args *args, const clv_rpc_limits *limits);
 /* Adds the memory quota of a server. Near its limit gRPC accepts no new connections and resets
  * streams. */
-void rpc_args_quota(rpc_args *args, grpc_resource_quota *quota);
-void rpc_args_client(rpc_args *args);
-/* the defaults of limits must be filled in */
-void rpc_args_server(rpc_args *args, const clv_rpc_server_options *options);
+void rpc_args_add_quota(rpc_args *args, grpc_resource_quota *quota);
+void rpc_args_add_client(rpc_args *args);
+/* Adds the arguments of a server. options->limits must have its defaults filled in. */
+void rpc_args_add_server(rpc_args *args, const clv_rpc_server_options *options);
 
 /* ---- stream.c -------------------------------------------------------------------------------- */
 
-/* Makes a stream on `call` and takes over the call. The one reference is the library's. */
+/* Makes a stream on `call` and takes over the call. The stream has one reference, which belongs to
+ * this library until on_closed. */
 clv_code rpc_stream_new(clv_rpc_runtime *runtime, const void *owner, grpc_call *call, bool server,
                         size_t max_message, clv_rpc_stream **ret_stream,
                         clv_err *err) CLV_USE_RESULT;
@@ -198,16 +205,16 @@ void rpc_stream_refuse(clv_rpc_stream *stream, clv_code code, const char *text);
 
 /* ---- peers.c --------------------------------------------------------------------------------- */
 
-/* Record of one identity at a server. Kept while the identity has calls, or wasted or cut-off calls
- * that still count. */
+/* Record of one identity at a server. Kept while the identity has calls, has wasted calls in the
+ * current second or is refused for wasted calls. */
 typedef struct rpc_peer_entry rpc_peer_entry;
 
 typedef struct rpc_peers {
   pthread_mutex_t lock;
-  rpc_peer_entry *bucket[64];
+  rpc_peer_entry *buckets[64];
   unsigned n_entries;
-  unsigned max_calls, max_cancels_per_second, cut_ms, max_handling, max_waiting;
-  uint64_t cut_peers;
+  unsigned max_calls, max_cancels_per_second, cut_off_ms, max_handling, max_waiting;
+  uint64_t n_cut_peers;
 } rpc_peers;
 
 void rpc_peers_init(rpc_peers *peers, const clv_rpc_server_options *options);
@@ -219,8 +226,8 @@ typedef enum rpc_refusal {
   RPC_DROP,       /* cancel without an answer: the identity exceeds the rate */
 } rpc_refusal;
 
-/* Counts one more call of `uri`. CLV_EXHAUSTED: too many at once, or cut off; *ret_refusal is how
- * to refuse. */
+/* Counts one more call of `uri`. CLV_EXHAUSTED: the identity has too many calls at once, or is
+ * refused for wasted calls; *ret_refusal tells how to refuse the call. */
 clv_code rpc_peers_begin_call(rpc_peers *peers, const char *uri, rpc_peer_entry **ret_entry,
                               rpc_refusal *ret_refusal, clv_err *err) CLV_USE_RESULT;
 
@@ -230,14 +237,14 @@ bool rpc_peers_end_call(rpc_peers *peers, rpc_peer_entry *entry, bool cancelled_
 
 typedef enum rpc_admission {
   RPC_NOW,   /* pass it to the handler threads */
-  RPC_LATER, /* it waits; rpc_peers_handled returns it */
-  RPC_NEVER, /* refuse it: too many wait */
+  RPC_LATER, /* the request waits; rpc_peers_end_handling returns it */
+  RPC_NEVER, /* refuse the request: too many wait */
 } rpc_admission;
 
-rpc_admission rpc_peers_handle(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job);
-/* Counts a handled request, before its call ends. Returns the next waiting request of the identity;
- * NULL: none. */
-clv_rpc_job *rpc_peers_handled(rpc_peers *peers, rpc_peer_entry *entry);
+rpc_admission rpc_peers_begin_handling(rpc_peers *peers, rpc_peer_entry *entry, clv_rpc_job *job);
+/* Counts the end of a request's handling, before its call ends. Returns the next waiting request of
+ * the identity; NULL: none. */
+clv_rpc_job *rpc_peers_end_handling(rpc_peers *peers, rpc_peer_entry *entry);
 
 /* Closes the TCP connection whose peer has the address `address` ("ipv4:10.0.0.7:41212"). */
 void rpc_cut_connection(const char *address);

@@ -62,21 +62,21 @@ _Static_assert((int)CLV_UNAVAILABLE == GRPC_STATUS_UNAVAILABLE, "code");
 _Static_assert((int)CLV_DATA_LOSS == GRPC_STATUS_DATA_LOSS, "code");
 _Static_assert((int)CLV_UNAUTHENTICATED == GRPC_STATUS_UNAUTHENTICATED, "code");
 
-grpc_status_code rpc_status(clv_code code) {
+grpc_status_code rpc_status_of_code(clv_code code) {
   return code == CLV_BAD_ANSWER ? GRPC_STATUS_UNAVAILABLE : (grpc_status_code)code;
 }
 
-clv_code rpc_code(grpc_status_code status) {
+clv_code rpc_code_of_status(grpc_status_code status) {
   bool known = status >= GRPC_STATUS_OK && status <= GRPC_STATUS_UNAUTHENTICATED;
   return known ? (clv_code)status : CLV_UNKNOWN;
 }
 
-gpr_timespec rpc_deadline(unsigned ms) {
+gpr_timespec rpc_deadline_in_ms(unsigned ms) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                       gpr_time_from_millis((int64_t)ms, GPR_TIMESPAN));
 }
 
-gpr_timespec rpc_forever(void) { return gpr_inf_future(GPR_CLOCK_MONOTONIC); }
+gpr_timespec rpc_no_deadline(void) { return gpr_inf_future(GPR_CLOCK_MONOTONIC); }
 
 /* Forwards gRPC's log lines at debug level. A failed assertion of gRPC is an error, because the
  * process aborts after it. */
@@ -86,7 +86,7 @@ static void forward_log(gpr_log_func_args *args) {
           args->message);
 }
 
-bool rpc_start(grpc_call *call, const grpc_op *ops, size_t n, rpc_tag *tag) {
+bool rpc_start_batch(grpc_call *call, const grpc_op *ops, size_t n, rpc_tag *tag) {
   rpc_tsan_release(tag);
   return grpc_call_start_batch(call, ops, n, tag, NULL) == GRPC_CALL_OK;
 }
@@ -117,12 +117,12 @@ static bool is_leader_stuck(clv_rpc_runtime *runtime) {
 /* Waits until a helper is needed. False: the runtime ends. */
 static bool wait_as_helper(clv_rpc_runtime *runtime) {
   pthread_mutex_lock(&runtime->lock);
-  while (!runtime->stop && runtime->n_helpers_called == 0 && !is_leader_stuck(runtime)) {
+  while (!runtime->is_stopping && runtime->n_helpers_called == 0 && !is_leader_stuck(runtime)) {
     uint64_t until = clv_now_ns() + 1000000ull * STUCK_CHECK_MS;
     struct timespec at = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
-    pthread_cond_timedwait(&runtime->wake, &runtime->lock, &at);
+    pthread_cond_timedwait(&runtime->wake_helpers, &runtime->lock, &at);
   }
-  bool go = !runtime->stop;
+  bool go = !runtime->is_stopping;
   if (runtime->n_helpers_called > 0) runtime->n_helpers_called--;
   pthread_mutex_unlock(&runtime->lock);
   return go;
@@ -131,14 +131,14 @@ static bool wait_as_helper(clv_rpc_runtime *runtime) {
 static void *helper_thread(void *arg) {
   clv_rpc_runtime *runtime = arg;
   while (wait_as_helper(runtime)) {
-    atomic_fetch_add(&runtime->helping, 1);
+    atomic_fetch_add(&runtime->n_helping, 1);
     grpc_event event;
     do {
-      event = grpc_completion_queue_next(runtime->queue, rpc_deadline(HELP_IDLE_MS), NULL);
+      event = grpc_completion_queue_next(runtime->queue, rpc_deadline_in_ms(HELP_IDLE_MS), NULL);
       if (event.type == GRPC_OP_COMPLETE) run_event(&event);
     } while (event.type == GRPC_OP_COMPLETE ||
              (event.type == GRPC_QUEUE_TIMEOUT && is_leader_stuck(runtime)));
-    atomic_fetch_sub(&runtime->helping, 1);
+    atomic_fetch_sub(&runtime->n_helping, 1);
     if (event.type == GRPC_QUEUE_SHUTDOWN) break;
   }
   return NULL;
@@ -146,9 +146,9 @@ static void *helper_thread(void *arg) {
 
 static void wake_helper(clv_rpc_runtime *runtime) {
   pthread_mutex_lock(&runtime->lock);
-  if (atomic_load(&runtime->helping) + runtime->n_helpers_called + 1 < runtime->n_threads) {
+  if (atomic_load(&runtime->n_helping) + runtime->n_helpers_called + 1 < runtime->n_threads) {
     runtime->n_helpers_called++;
-    pthread_cond_signal(&runtime->wake);
+    pthread_cond_signal(&runtime->wake_helpers);
   }
   pthread_mutex_unlock(&runtime->lock);
 }
@@ -157,9 +157,9 @@ static void wake_helper(clv_rpc_runtime *runtime) {
 
 typedef struct leader {
   clv_rpc_runtime *runtime;
-  uint64_t window_ns; /* start of the load window */
-  uint64_t cpu_ns;    /* CPU time of this thread at the start of the window */
-  uint64_t idle_ns;   /* CPU time in the window spent on polls without an event */
+  uint64_t window_start_ns;     /* start of the load window */
+  uint64_t window_start_cpu_ns; /* CPU time of this thread at the start of the window */
+  uint64_t empty_poll_ns;       /* CPU time in the window spent on polls without an event */
 } leader;
 
 static uint64_t thread_cpu_ns(void) {
@@ -169,18 +169,18 @@ static uint64_t thread_cpu_ns(void) {
 }
 
 static void sample_load(leader *me, uint64_t now) {
-  uint64_t window = now - me->window_ns;
+  uint64_t window = now - me->window_start_ns;
   if (window < LOAD_WINDOW_NS) return;
   uint64_t cpu = thread_cpu_ns();
-  uint64_t spent = cpu - me->cpu_ns;
-  uint64_t work = spent > me->idle_ns ? spent - me->idle_ns : 0;
+  uint64_t spent = cpu - me->window_start_cpu_ns;
+  uint64_t work = spent > me->empty_poll_ns ? spent - me->empty_poll_ns : 0;
   if (work > window / 100 * LOAD_PERCENT) wake_helper(me->runtime);
-  me->window_ns = now;
-  me->cpu_ns = cpu;
-  me->idle_ns = 0;
+  me->window_start_ns = now;
+  me->window_start_cpu_ns = cpu;
+  me->empty_poll_ns = 0;
 }
 
-static void lead_event(leader *me, const grpc_event *event) {
+static void run_event_as_leader(leader *me, const grpc_event *event) {
   clv_rpc_runtime *runtime = me->runtime;
   uint64_t now = clv_now_ns();
   sample_load(me, now);
@@ -190,12 +190,12 @@ static void lead_event(leader *me, const grpc_event *event) {
 }
 
 static bool can_spin(clv_rpc_runtime *runtime) {
-  return atomic_load_explicit(&runtime->busy, memory_order_relaxed) == 0 &&
-         atomic_load_explicit(&runtime->helping, memory_order_relaxed) == 0;
+  return atomic_load_explicit(&runtime->n_busy, memory_order_relaxed) == 0 &&
+         atomic_load_explicit(&runtime->n_helping, memory_order_relaxed) == 0;
 }
 
 /* Polls until no event has come for spin_us. False: the queue is shut down. */
-static bool spin(leader *me) {
+static bool spin_for_events(leader *me) {
   clv_rpc_runtime *runtime = me->runtime;
   uint64_t spin_ns = 1000ull * atomic_load_explicit(&runtime->spin_us, memory_order_relaxed);
   if (spin_ns == 0) return true;
@@ -206,13 +206,13 @@ static bool spin(leader *me) {
     if (event.type == GRPC_QUEUE_SHUTDOWN) return false;
     uint64_t after;
     if (event.type == GRPC_OP_COMPLETE) {
-      lead_event(me, &event);
+      run_event_as_leader(me, &event);
       after = clv_now_ns();
       until = after + spin_ns;
     } else {
       sched_yield(); /* the thread that will post the event may need this core */
       after = clv_now_ns();
-      me->idle_ns += after - before;
+      me->empty_poll_ns += after - before;
     }
     before = after;
   }
@@ -220,12 +220,13 @@ static bool spin(leader *me) {
 }
 
 static void *leader_thread(void *arg) {
-  leader me = {.runtime = arg, .window_ns = clv_now_ns(), .cpu_ns = thread_cpu_ns()};
+  leader me = {
+      .runtime = arg, .window_start_ns = clv_now_ns(), .window_start_cpu_ns = thread_cpu_ns()};
   for (;;) {
-    grpc_event event = grpc_completion_queue_next(me.runtime->queue, rpc_forever(), NULL);
+    grpc_event event = grpc_completion_queue_next(me.runtime->queue, rpc_no_deadline(), NULL);
     if (event.type == GRPC_QUEUE_SHUTDOWN) break;
-    if (event.type == GRPC_OP_COMPLETE) lead_event(&me, &event);
-    if (!spin(&me)) break;
+    if (event.type == GRPC_OP_COMPLETE) run_event_as_leader(&me, &event);
+    if (!spin_for_events(&me)) break;
   }
   return NULL;
 }
@@ -233,7 +234,8 @@ static void *leader_thread(void *arg) {
 static void *admission_thread(void *arg) {
   clv_rpc_runtime *runtime = arg;
   for (;;) {
-    grpc_event event = grpc_completion_queue_next(runtime->admissions, rpc_forever(), NULL);
+    grpc_event event =
+        grpc_completion_queue_next(runtime->admission_queue, rpc_no_deadline(), NULL);
     if (event.type == GRPC_QUEUE_SHUTDOWN) return NULL;
     if (event.type == GRPC_OP_COMPLETE) run_event(&event);
   }
@@ -248,16 +250,16 @@ static void make_queues(clv_rpc_runtime *runtime) {
       .cq_completion_type = GRPC_CQ_NEXT,
       .cq_polling_type = GRPC_CQ_NON_POLLING,
   };
-  runtime->admissions = grpc_completion_queue_create(
+  runtime->admission_queue = grpc_completion_queue_create(
       grpc_completion_queue_factory_lookup(&attributes), &attributes, NULL);
 }
 
 static clv_code start_threads(clv_rpc_runtime *runtime, unsigned n, clv_err *err) {
-  CLV_TRY(rpc_pool_init(&runtime->senders, SENDERS, MAX_DEFERRED, err));
-  runtime->has_senders = true;
-  if (pthread_create(&runtime->admitter, NULL, admission_thread, runtime) != 0)
+  CLV_TRY(rpc_pool_init(&runtime->sender_pool, SENDERS, MAX_DEFERRED, err));
+  runtime->has_sender_pool = true;
+  if (pthread_create(&runtime->admission_thread, NULL, admission_thread, runtime) != 0)
     return clv_fail(err, CLV_EXHAUSTED, "the admission thread could not be started");
-  runtime->has_admitter = true;
+  runtime->has_admission_thread = true;
   for (unsigned i = 0; i < n; i++) {
     void *(*run)(void *) = i == 0 ? leader_thread : helper_thread;
     if (pthread_create(&runtime->threads[i], NULL, run, runtime) != 0)
@@ -284,7 +286,7 @@ clv_code clv_rpc_runtime_new(const clv_rpc_runtime_options *options, clv_rpc_run
   pthread_condattr_t attr;
   pthread_condattr_init(&attr);
   pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-  pthread_cond_init(&runtime->wake, &attr);
+  pthread_cond_init(&runtime->wake_helpers, &attr);
   pthread_condattr_destroy(&attr);
   atomic_init(&runtime->spin_us, options->spin_us);
   make_queues(runtime);
@@ -311,25 +313,25 @@ static void wait_for_streams(clv_rpc_runtime *runtime) {
 
 void clv_rpc_runtime_free(clv_rpc_runtime *runtime) {
   if (!runtime) return;
-  rpc_cancel_owned(runtime, NULL, CLV_CANCELLED, "this process is shutting down");
+  rpc_cancel_streams_of(runtime, NULL, CLV_CANCELLED, "this process is shutting down");
   if (runtime->n_threads > 0) wait_for_streams(runtime);
-  if (runtime->has_senders) rpc_pool_done(&runtime->senders);
-  grpc_completion_queue_shutdown(runtime->admissions);
+  if (runtime->has_sender_pool) rpc_pool_done(&runtime->sender_pool);
+  grpc_completion_queue_shutdown(runtime->admission_queue);
   grpc_completion_queue_shutdown(runtime->queue);
-  if (runtime->has_admitter) pthread_join(runtime->admitter, NULL);
+  if (runtime->has_admission_thread) pthread_join(runtime->admission_thread, NULL);
   for (unsigned i = 0; i < runtime->n_threads; i++) {
-    if (i == 1) { /* the leader has emptied the queue */
+    if (i == 1) { /* threads[0], the leader, has emptied the queue */
       pthread_mutex_lock(&runtime->lock);
-      runtime->stop = true;
-      pthread_cond_broadcast(&runtime->wake);
+      runtime->is_stopping = true;
+      pthread_cond_broadcast(&runtime->wake_helpers);
       pthread_mutex_unlock(&runtime->lock);
     }
     pthread_join(runtime->threads[i], NULL);
   }
-  if (runtime->has_admitter) grpc_completion_queue_destroy(runtime->admissions);
+  if (runtime->has_admission_thread) grpc_completion_queue_destroy(runtime->admission_queue);
   if (runtime->n_threads > 0) grpc_completion_queue_destroy(runtime->queue);
   grpc_shutdown();
-  pthread_cond_destroy(&runtime->wake);
+  pthread_cond_destroy(&runtime->wake_helpers);
   pthread_mutex_destroy(&runtime->lock);
   free(runtime);
 }
@@ -344,20 +346,20 @@ void clv_rpc_runtime_set_spin(clv_rpc_runtime *runtime, unsigned spin_us) {
 }
 
 void clv_rpc_busy_enter(clv_rpc_runtime *runtime) {
-  atomic_fetch_add_explicit(&runtime->busy, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&runtime->n_busy, 1, memory_order_relaxed);
 }
 
 void clv_rpc_busy_leave(clv_rpc_runtime *runtime) {
-  atomic_fetch_sub_explicit(&runtime->busy, 1, memory_order_relaxed);
+  atomic_fetch_sub_explicit(&runtime->n_busy, 1, memory_order_relaxed);
 }
 
 bool clv_rpc_stream_defer(clv_rpc_stream *stream, clv_rpc_job *job) {
-  return rpc_pool_put(&stream->runtime->senders, job);
+  return rpc_pool_add_job(&stream->runtime->sender_pool, job);
 }
 
 /* ---- streams of this process ----------------------------------------------------------------- */
 
-void rpc_runtime_add(clv_rpc_runtime *runtime, clv_rpc_stream *stream) {
+void rpc_runtime_add_stream(clv_rpc_runtime *runtime, clv_rpc_stream *stream) {
   pthread_mutex_lock(&runtime->lock);
   stream->next = runtime->streams;
   stream->prev_link = &runtime->streams;
@@ -366,7 +368,7 @@ void rpc_runtime_add(clv_rpc_runtime *runtime, clv_rpc_stream *stream) {
   pthread_mutex_unlock(&runtime->lock);
 }
 
-void rpc_runtime_remove(clv_rpc_runtime *runtime, clv_rpc_stream *stream) {
+void rpc_runtime_remove_stream(clv_rpc_runtime *runtime, clv_rpc_stream *stream) {
   pthread_mutex_lock(&runtime->lock);
   *stream->prev_link = stream->next;
   if (stream->next) stream->next->prev_link = stream->prev_link;
@@ -374,7 +376,7 @@ void rpc_runtime_remove(clv_rpc_runtime *runtime, clv_rpc_stream *stream) {
 }
 
 /* Returns the next stream of `owner` (NULL: of any) that is not yet notified, with a reference. */
-static clv_rpc_stream *next_to_cancel(clv_rpc_runtime *runtime, const void *owner) {
+static clv_rpc_stream *take_next_to_cancel(clv_rpc_runtime *runtime, const void *owner) {
   pthread_mutex_lock(&runtime->lock);
   clv_rpc_stream *stream = runtime->streams;
   while (stream && (stream->is_notified || (owner && stream->owner != owner)))
@@ -387,9 +389,9 @@ static clv_rpc_stream *next_to_cancel(clv_rpc_runtime *runtime, const void *owne
   return stream;
 }
 
-void rpc_cancel_owned(clv_rpc_runtime *runtime, const void *owner, clv_code code,
-                      const char *text) {
-  for (clv_rpc_stream *stream; (stream = next_to_cancel(runtime, owner)) != NULL;) {
+void rpc_cancel_streams_of(clv_rpc_runtime *runtime, const void *owner, clv_code code,
+                           const char *text) {
+  for (clv_rpc_stream *stream; (stream = take_next_to_cancel(runtime, owner)) != NULL;) {
     clv_rpc_stream_cancel(stream, code, text);
     clv_rpc_stream_unref(stream);
   }

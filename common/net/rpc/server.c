@@ -25,16 +25,16 @@ typedef struct accept_slot {
   grpc_metadata_array metadata;
 } accept_slot;
 
-void rpc_server_add_object(clv_rpc_server *server) {
+void rpc_server_count_object(clv_rpc_server *server) {
   pthread_mutex_lock(&server->lock);
-  server->live++;
+  server->n_live++;
   pthread_mutex_unlock(&server->lock);
 }
 
 void rpc_server_drop_object(clv_rpc_server *server) {
   pthread_mutex_lock(&server->lock);
-  server->live--;
-  pthread_cond_broadcast(&server->changed);
+  server->n_live--;
+  pthread_cond_broadcast(&server->state_changed);
   pthread_mutex_unlock(&server->lock);
 }
 
@@ -48,15 +48,16 @@ static void free_slot(accept_slot *slot) {
   rpc_server_drop_object(server);
 }
 
-static bool wait_for_call(accept_slot *slot) {
+static bool request_next_call(accept_slot *slot) {
   clv_rpc_runtime *runtime = slot->server->runtime;
   grpc_server *grpc = slot->server->grpc;
   rpc_tsan_release(&slot->tag); /* another thread may receive the slot from here on */
   return grpc_server_request_call(grpc, &slot->call, &slot->details, &slot->metadata,
-                                  runtime->queue, runtime->admissions, &slot->tag) == GRPC_CALL_OK;
+                                  runtime->queue, runtime->admission_queue,
+                                  &slot->tag) == GRPC_CALL_OK;
 }
 
-static void accepted(rpc_tag *tag, bool ok) {
+static void on_call_accepted(rpc_tag *tag, bool ok) {
   accept_slot *slot = RPC_OWNER(tag, accept_slot, tag);
   clv_rpc_server *server = slot->server;
   if (!ok) {
@@ -69,8 +70,8 @@ static void accepted(rpc_tag *tag, bool ok) {
   grpc_metadata_array_destroy(&slot->metadata);
   grpc_call_details_init(&slot->details);
   grpc_metadata_array_init(&slot->metadata);
-  rpc_server_add_object(server); /* counts the call before the slot may be freed */
-  if (!wait_for_call(slot)) free_slot(slot);
+  rpc_server_count_object(server); /* counts the call before the slot may be freed */
+  if (!request_next_call(slot)) free_slot(slot);
   rpc_server_admit(server, call, method);
   grpc_slice_unref(method);
 }
@@ -79,11 +80,11 @@ static clv_code add_slot(clv_rpc_server *server, clv_err *err) {
   accept_slot *slot = NULL;
   CLV_TRY(clv_alloc(1, sizeof(*slot), &slot, err));
   slot->server = server;
-  slot->tag.run = accepted;
+  slot->tag.run = on_call_accepted;
   grpc_call_details_init(&slot->details);
   grpc_metadata_array_init(&slot->metadata);
-  rpc_server_add_object(server);
-  if (wait_for_call(slot)) return CLV_OK;
+  rpc_server_count_object(server);
+  if (request_next_call(slot)) return CLV_OK;
   free_slot(slot);
   return clv_fail(err, CLV_INTERNAL, "gRPC cannot wait for calls");
 }
@@ -92,7 +93,7 @@ static clv_code add_slot(clv_rpc_server *server, clv_err *err) {
 
 /* Returns why an address cannot be bound. gRPC does not report the reason, so this function tries
  * the bind itself. */
-static const char *bind_trouble(const char *listen_address) {
+static const char *why_bind_fails(const char *listen_address) {
   char host[256];
   const char *colon = strrchr(listen_address, ':');
   size_t len = colon ? (size_t)(colon - listen_address) : 0;
@@ -114,14 +115,14 @@ static const char *bind_trouble(const char *listen_address) {
   return why;
 }
 
-static grpc_server *create(const clv_rpc_server_options *options) {
+static grpc_server *create_grpc_server(const clv_rpc_server_options *options) {
   rpc_args args = {.n = 0};
-  rpc_args_common(&args, &options->limits);
-  rpc_args_server(&args, options);
-  grpc_resource_quota *quota = options->memory ? grpc_resource_quota_create("server") : NULL;
+  rpc_args_add_common(&args, &options->limits);
+  rpc_args_add_server(&args, options);
+  grpc_resource_quota *quota = options->memory_limit ? grpc_resource_quota_create("server") : NULL;
   if (quota) {
-    grpc_resource_quota_resize(quota, options->memory);
-    rpc_args_quota(&args, quota);
+    grpc_resource_quota_resize(quota, options->memory_limit);
+    rpc_args_add_quota(&args, quota);
   }
   grpc_channel_args list = {args.n, args.arg};
   grpc_server *server = grpc_server_create(&list, NULL);
@@ -129,17 +130,17 @@ static grpc_server *create(const clv_rpc_server_options *options) {
   return server;
 }
 
-static clv_code start(clv_rpc_server *server, clv_err *err) {
+static clv_code start_server(clv_rpc_server *server, clv_err *err) {
   const clv_rpc_server_options *options = &server->options;
-  server->grpc = create(options);
+  server->grpc = create_grpc_server(options);
   grpc_server_register_completion_queue(server->grpc, server->runtime->queue, NULL);
-  grpc_server_register_completion_queue(server->grpc, server->runtime->admissions, NULL);
+  grpc_server_register_completion_queue(server->grpc, server->runtime->admission_queue, NULL);
   grpc_server_credentials *credentials = rpc_server_credentials(&server->certs);
-  int port = grpc_server_add_http2_port(server->grpc, options->listen, credentials);
+  int port = grpc_server_add_http2_port(server->grpc, options->listen_address, credentials);
   grpc_server_credentials_release(credentials);
   if (port == 0)
-    return clv_fail(err, CLV_UNAVAILABLE, "cannot listen on '%s': %s", options->listen,
-                    bind_trouble(options->listen));
+    return clv_fail(err, CLV_UNAVAILABLE, "cannot listen on '%s': %s", options->listen_address,
+                    why_bind_fails(options->listen_address));
   server->port = (unsigned)port;
   grpc_server_start(server->grpc);
   for (int i = 0; i < ACCEPT_SLOTS; i++) CLV_TRY(add_slot(server, err));
@@ -147,17 +148,17 @@ static clv_code start(clv_rpc_server *server, clv_err *err) {
 }
 
 static clv_code check_options(const clv_rpc_server_options *options, clv_err *err) {
-  if (!options->listen) return clv_fail(err, CLV_INVALID, "no address to listen on");
+  if (!options->listen_address) return clv_fail(err, CLV_INVALID, "no address to listen on");
   if (options->handler_threads > 64)
     return clv_fail(err, CLV_INVALID, "handler_threads is %u, must be at most 64",
                     options->handler_threads);
   if (options->n_stream_methods > 0 && !options->on_stream)
-    return clv_fail(err, CLV_INVALID, "stream methods without on_stream");
+    return clv_fail(err, CLV_INVALID, "stream methods are given, but no on_stream");
   return CLV_OK;
 }
 
 /* Prepares everything that needs no network. A failure leaves nothing to free. */
-static clv_code prepare(clv_rpc_server *server, const clv_rpc_pem *pem, clv_err *err) {
+static clv_code prepare_server(clv_rpc_server *server, const clv_rpc_pem *pem, clv_err *err) {
   const clv_rpc_server_options *options = &server->options;
   CLV_TRY(rpc_limits_check(&server->options.limits, err));
   CLV_TRY(rpc_server_certs_init(&server->certs, pem, err));
@@ -173,7 +174,7 @@ static clv_code prepare(clv_rpc_server *server, const clv_rpc_pem *pem, clv_err 
   pthread_condattr_t attr;
   pthread_condattr_init(&attr);
   pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-  pthread_cond_init(&server->changed, &attr);
+  pthread_cond_init(&server->state_changed, &attr);
   pthread_condattr_destroy(&attr);
   return CLV_OK;
 }
@@ -185,14 +186,14 @@ clv_code clv_rpc_server_new(clv_rpc_runtime *runtime, const clv_rpc_server_optio
   CLV_TRY(clv_alloc(1, sizeof(*server), &server, err));
   server->runtime = runtime;
   server->options = *options;
-  server->options.pem = (clv_rpc_pem){0}; /* the caller keeps the PEM text */
-  server->shutdown_tag.run = rpc_server_shut;
-  clv_code code = prepare(server, &options->pem, err);
+  server->options.pem = (clv_rpc_pem){0}; /* the PEM text stays the caller's */
+  server->shutdown_tag.run = rpc_server_on_shutdown;
+  clv_code code = prepare_server(server, &options->pem, err);
   if (code != CLV_OK) {
     free(server);
     return code;
   }
-  code = start(server, err);
+  code = start_server(server, err);
   if (code != CLV_OK) {
     clv_rpc_server_free(server);
     return code;
@@ -216,7 +217,7 @@ void clv_rpc_server_count(clv_rpc_server *server, clv_rpc_server_counts *ret_cou
       .active_calls = atomic_load(&server->active_calls),
   };
   pthread_mutex_lock(&server->peers.lock);
-  ret_counts->cut_peers = server->peers.cut_peers;
+  ret_counts->cut_peers = server->peers.n_cut_peers;
   pthread_mutex_unlock(&server->peers.lock);
 }
 
@@ -226,28 +227,28 @@ unsigned clv_rpc_server_connections(const clv_rpc_server *server) {
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-void rpc_server_shut(rpc_tag *tag, bool ok) {
+void rpc_server_on_shutdown(rpc_tag *tag, bool ok) {
   (void)ok;
   clv_rpc_server *server = RPC_OWNER(tag, clv_rpc_server, shutdown_tag);
   pthread_mutex_lock(&server->lock);
   server->is_shut = true;
-  pthread_cond_broadcast(&server->changed);
+  pthread_cond_broadcast(&server->state_changed);
   pthread_mutex_unlock(&server->lock);
 }
 
 /* Waits until gRPC has shut down and all slots and calls have ended, at most `ms` (UINT_MAX:
  * forever). */
-static bool wait_gone(clv_rpc_server *server, unsigned ms) {
+static bool wait_until_drained(clv_rpc_server *server, unsigned ms) {
   uint64_t until = clv_now_ns() + 1000000ull * ms;
   struct timespec at = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
   int rc = 0;
   pthread_mutex_lock(&server->lock);
-  while (!(server->is_shut && server->live == 0) && rc == 0)
-    rc = ms == UINT_MAX ? pthread_cond_wait(&server->changed, &server->lock)
-                        : pthread_cond_timedwait(&server->changed, &server->lock, &at);
-  bool gone = server->is_shut && server->live == 0;
+  while (!(server->is_shut && server->n_live == 0) && rc == 0)
+    rc = ms == UINT_MAX ? pthread_cond_wait(&server->state_changed, &server->lock)
+                        : pthread_cond_timedwait(&server->state_changed, &server->lock, &at);
+  bool is_drained = server->is_shut && server->n_live == 0;
   pthread_mutex_unlock(&server->lock);
-  return gone;
+  return is_drained;
 }
 
 clv_code clv_rpc_server_drain(clv_rpc_server *server, unsigned deadline_ms, clv_err *err) {
@@ -259,13 +260,13 @@ clv_code clv_rpc_server_drain(clv_rpc_server *server, unsigned deadline_ms, clv_
     rpc_tsan_release(&server->shutdown_tag);
     grpc_server_shutdown_and_notify(server->grpc, server->runtime->queue, &server->shutdown_tag);
   }
-  if (wait_gone(server, deadline_ms)) return CLV_OK;
+  if (wait_until_drained(server, deadline_ms)) return CLV_OK;
   /* First cancel with a reason that reaches the clients, then cancel the rest. */
-  rpc_cancel_owned(server->runtime, server, CLV_UNAVAILABLE, "the server is shutting down");
-  bool polite = wait_gone(server, 500);
+  rpc_cancel_streams_of(server->runtime, server, CLV_UNAVAILABLE, "the server is shutting down");
+  bool polite = wait_until_drained(server, 500);
   if (!polite) {
     grpc_server_cancel_all_calls(server->grpc);
-    wait_gone(server, UINT_MAX);
+    wait_until_drained(server, UINT_MAX);
   }
   return clv_fail(err, CLV_DEADLINE, "calls were still running after %u ms and were cancelled",
                   deadline_ms);
@@ -280,7 +281,7 @@ void clv_rpc_server_free(clv_rpc_server *server) {
   rpc_pool_done(&server->pool);
   rpc_peers_done(&server->peers);
   rpc_server_certs_done(&server->certs);
-  pthread_cond_destroy(&server->changed);
+  pthread_cond_destroy(&server->state_changed);
   pthread_mutex_destroy(&server->lock);
   free(server);
 }

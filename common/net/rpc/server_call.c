@@ -3,8 +3,8 @@
  * One call at the server: checks identity, limits and permission, then starts a stream, passes a
  * unary request to the handler threads or refuses the call.
  *
- * `holds` counts the batches in flight and the functions that use the call; the last drop frees it.
- * A stream takes over the gRPC call and reports its end.
+ * `n_holds` counts the batches in flight and the functions that use the call; the last drop frees
+ * it. A stream takes over the gRPC call and reports its end.
  */
 #include <grpc/support/alloc.h>
 #include <stdlib.h>
@@ -15,26 +15,26 @@
 typedef struct incoming {
   clv_rpc_server *server;
   grpc_call *call; /* NULL after a stream has taken it over */
-  rpc_peer_entry *entry;
+  rpc_peer_entry *peer_entry;
   clv_rpc_peer peer;
   char *uri;
   char *address; /* allocated by gRPC */
   char method[RPC_TEXT];
   uint64_t connection;
   int cancelled;
-  bool is_gone; /* cancelled, for the handler; atomic */
-  atomic_uint holds;
+  bool is_cancelled; /* copy of `cancelled` that the handler reads; atomic */
+  atomic_uint n_holds;
   rpc_tag close_tag, recv_tag, done_tag;
-  const clv_rpc_unary *row;
+  const clv_rpc_unary *unary_method;
   grpc_byte_buffer *request;
   clv_rpc_job job;
 } incoming;
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-static void finish(incoming *in, bool cancelled) {
+static void finish_call(incoming *in, bool cancelled) {
   clv_rpc_server *server = in->server;
-  if (in->entry && rpc_peers_end_call(&server->peers, in->entry, cancelled))
+  if (in->peer_entry && rpc_peers_end_call(&server->peers, in->peer_entry, cancelled))
     rpc_cut_connection(in->address);
   if (in->request) grpc_byte_buffer_destroy(in->request);
   if (in->call) grpc_call_unref(in->call);
@@ -45,47 +45,47 @@ static void finish(incoming *in, bool cancelled) {
   rpc_server_drop_object(server);
 }
 
-static void drop(incoming *in) {
-  if (atomic_fetch_sub_explicit(&in->holds, 1, memory_order_acq_rel) == 1)
-    finish(in, in->cancelled != 0);
+static void drop_hold(incoming *in) {
+  if (atomic_fetch_sub_explicit(&in->n_holds, 1, memory_order_acq_rel) == 1)
+    finish_call(in, in->cancelled != 0);
 }
 
-static void close_event(rpc_tag *tag, bool ok) {
+static void on_close(rpc_tag *tag, bool ok) {
   (void)ok;
   incoming *in = RPC_OWNER(tag, incoming, close_tag);
-  if (in->cancelled) __atomic_store_n(&in->is_gone, true, __ATOMIC_RELAXED);
-  drop(in);
+  if (in->cancelled) __atomic_store_n(&in->is_cancelled, true, __ATOMIC_RELAXED);
+  drop_hold(in);
 }
 
-static void done_event(rpc_tag *tag, bool ok) {
+static void on_answer_sent(rpc_tag *tag, bool ok) {
   (void)ok; /* false: the peer no longer wants the answer */
-  drop(RPC_OWNER(tag, incoming, done_tag));
+  drop_hold(RPC_OWNER(tag, incoming, done_tag));
 }
 
-static void stream_ended(void *arg, bool cancelled) { finish(arg, cancelled); }
+static void on_stream_ended(void *arg, bool cancelled) { finish_call(arg, cancelled); }
 
-/* Starts a batch with a hold of its own. */
-static void start_held(incoming *in, const grpc_op *ops, size_t n, rpc_tag *tag) {
-  atomic_fetch_add_explicit(&in->holds, 1, memory_order_relaxed);
-  if (!rpc_start(in->call, ops, n, tag)) drop(in);
+/* Starts a batch, which has a hold of its own until it ends. */
+static void start_batch(incoming *in, const grpc_op *ops, size_t n, rpc_tag *tag) {
+  atomic_fetch_add_explicit(&in->n_holds, 1, memory_order_relaxed);
+  if (!rpc_start_batch(in->call, ops, n, tag)) drop_hold(in);
 }
 
 static void watch_close(incoming *in) {
   grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
   op.data.recv_close_on_server.cancelled = &in->cancelled;
-  start_held(in, &op, 1, &in->close_tag);
+  start_batch(in, &op, 1, &in->close_tag);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
 /* Sends the status, and the reply if there is one. Takes over the memory of the reply. */
-static void answer(incoming *in, clv_code code, const char *text, clv_bytes *reply) {
+static void send_answer(incoming *in, clv_code code, const char *text, clv_bytes *reply) {
   char clean[RPC_TEXT];
-  rpc_text(clean, text, strlen(text));
+  rpc_copy_printable(clean, text, strlen(text));
   grpc_slice details = grpc_slice_from_copied_string(clean);
   grpc_byte_buffer *message = NULL;
   grpc_op ops[3] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}, {.op = GRPC_OP_SEND_STATUS_FROM_SERVER}};
-  ops[1].data.send_status_from_server.status = rpc_status(code);
+  ops[1].data.send_status_from_server.status = rpc_status_of_code(code);
   ops[1].data.send_status_from_server.status_details = &details;
   size_t n = 2;
   if (reply) {
@@ -98,32 +98,32 @@ static void answer(incoming *in, clv_code code, const char *text, clv_bytes *rep
     ops[n].op = GRPC_OP_SEND_MESSAGE;
     ops[n++].data.send_message.send_message = message;
   }
-  start_held(in, ops, n, &in->done_tag);
+  start_batch(in, ops, n, &in->done_tag);
   if (message) grpc_byte_buffer_destroy(message); /* the batch holds references to its slices */
   grpc_slice_unref(details);
 }
 
-static void refuse(incoming *in, rpc_refusal refusal, const clv_err *err) {
+static void refuse_call(incoming *in, rpc_refusal refusal, const clv_err *err) {
   if (refusal == RPC_DISCONNECT) rpc_cut_connection(in->address);
   if (refusal != RPC_REPLY) {
     grpc_call_cancel(in->call, NULL);
-    drop(in);
+    drop_hold(in);
     return;
   }
   watch_close(in);
-  answer(in, err->code, err->text, NULL);
-  drop(in);
+  send_answer(in, err->code, err->text, NULL);
+  drop_hold(in);
 }
 
 /* ---- unary ----------------------------------------------------------------------------------- */
 
-static clv_code handle(incoming *in, clv_bytes *reply, clv_err *err) {
+static clv_code call_handler(incoming *in, clv_bytes *reply, clv_err *err) {
   clv_iov fixed[RPC_MAX_PIECES];
   const clv_iov *pieces = NULL;
   size_t n = 0;
   CLV_AUTO(clv_freep) void *heap = NULL;
-  CLV_TRY(rpc_pieces(in->request, fixed, &pieces, &n, &heap, err));
-  CLV_TRY(in->row->handle(in->server->options.user, &in->peer, pieces, n, reply, err));
+  CLV_TRY(rpc_buffer_pieces(in->request, fixed, &pieces, &n, &heap, err));
+  CLV_TRY(in->unary_method->handler(in->server->options.user, &in->peer, pieces, n, reply, err));
   if (reply->failed || reply->len > in->server->options.limits.max_message)
     return clv_fail(err, CLV_EXHAUSTED, "the reply does not fit a message");
   return CLV_OK;
@@ -132,8 +132,8 @@ static clv_code handle(incoming *in, clv_bytes *reply, clv_err *err) {
 static void handle_and_answer(incoming *in) {
   CLV_AUTO(clv_bytes_done) clv_bytes reply = {0};
   clv_err err = {0};
-  clv_code code = handle(in, &reply, &err);
-  answer(in, code, code == CLV_OK ? "" : err.text, code == CLV_OK ? &reply : NULL);
+  clv_code code = call_handler(in, &reply, &err);
+  send_answer(in, code, code == CLV_OK ? "" : err.text, code == CLV_OK ? &reply : NULL);
 }
 
 /* Runs a handler. The identity's next request is queued behind those of others; it runs here only
@@ -143,22 +143,23 @@ static void run_handler(clv_rpc_job *job) {
     incoming *in = RPC_OWNER(job, incoming, job);
     clv_rpc_server *server = in->server;
     handle_and_answer(in);
-    job = rpc_peers_handled(&server->peers, in->entry);
-    if (job && rpc_pool_put(&server->pool, job)) job = NULL;
-    drop(in);
+    job = rpc_peers_end_handling(&server->peers, in->peer_entry);
+    if (job && rpc_pool_add_job(&server->pool, job)) job = NULL;
+    drop_hold(in);
   }
 }
 
 static clv_code queue_handler(incoming *in, clv_err *err) {
   clv_rpc_server *server = in->server;
-  size_t limit = in->row->max_request ? in->row->max_request : server->options.limits.max_message;
+  size_t limit = in->unary_method->max_request ? in->unary_method->max_request
+                                               : server->options.limits.max_message;
   size_t len = grpc_byte_buffer_length(in->request);
   if (len > limit)
     return clv_fail(err, CLV_EXHAUSTED, "request of %zu bytes, the limit is %zu", len, limit);
   in->job.run = run_handler;
-  rpc_admission admission = rpc_peers_handle(&server->peers, in->entry, &in->job);
+  rpc_admission admission = rpc_peers_begin_handling(&server->peers, in->peer_entry, &in->job);
   if (admission == RPC_LATER) return CLV_OK;
-  if (admission == RPC_NOW && rpc_pool_put(&server->pool, &in->job)) return CLV_OK;
+  if (admission == RPC_NOW && rpc_pool_add_job(&server->pool, &in->job)) return CLV_OK;
   atomic_fetch_add(&server->refused_by_limit, 1);
   return clv_fail(err, CLV_EXHAUSTED,
                   "too many requests of this identity are waiting: try again later");
@@ -169,7 +170,7 @@ static void report_message(void *arg, size_t bytes) {
   if (in->server->options.took_message) in->server->options.took_message(in->connection, bytes);
 }
 
-static void request_event(rpc_tag *tag, bool ok) {
+static void on_request(rpc_tag *tag, bool ok) {
   incoming *in = RPC_OWNER(tag, incoming, recv_tag);
   if (in->request) report_message(in, grpc_byte_buffer_length(in->request));
   clv_err err = {0};
@@ -179,16 +180,16 @@ static void request_event(rpc_tag *tag, bool ok) {
   else
     code = queue_handler(in, &err); /* a queued job takes over the hold of this event */
   if (code == CLV_OK) return;
-  answer(in, code, err.text, NULL);
-  drop(in);
+  send_answer(in, code, err.text, NULL);
+  drop_hold(in);
 }
 
 static void start_unary(incoming *in) {
   watch_close(in);
   grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
   op.data.recv_message.recv_message = &in->request;
-  start_held(in, &op, 1, &in->recv_tag);
-  drop(in);
+  start_batch(in, &op, 1, &in->recv_tag);
+  drop_hold(in);
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -200,12 +201,12 @@ static void start_stream(incoming *in) {
   clv_err err = {0};
   if (rpc_stream_new(server->runtime, server, in->call, true, options->limits.max_message, &stream,
                      &err) != CLV_OK) {
-    refuse(in, RPC_REPLY, &err);
+    refuse_call(in, RPC_REPLY, &err);
     return;
   }
   in->call = NULL;
   clv_rpc_stream_events events = {0};
-  rpc_stream_start_server(stream, report_message, stream_ended, in);
+  rpc_stream_start_server(stream, report_message, on_stream_ended, in);
   clv_code code = options->on_stream(options->user, in->method, &in->peer, stream, &events, &err);
   if (code == CLV_OK)
     rpc_stream_accept(stream, &events);
@@ -222,8 +223,8 @@ static clv_code check_call(incoming *in, rpc_refusal *ret_refusal, clv_err *err)
     atomic_fetch_add(&server->unauthenticated, 1);
     return code;
   }
-  in->peer = (clv_rpc_peer){in->uri, in->address, &in->is_gone};
-  code = rpc_peers_begin_call(&server->peers, in->uri, &in->entry, ret_refusal, err);
+  in->peer = (clv_rpc_peer){in->uri, in->address, &in->is_cancelled};
+  code = rpc_peers_begin_call(&server->peers, in->uri, &in->peer_entry, ret_refusal, err);
   if (code != CLV_OK) {
     atomic_fetch_add(&server->refused_by_limit, 1);
     return code;
@@ -236,13 +237,14 @@ static clv_code check_call(incoming *in, rpc_refusal *ret_refusal, clv_err *err)
   return code;
 }
 
-static const clv_rpc_unary *find_unary(const clv_rpc_server_options *options, const char *method) {
-  for (size_t i = 0; i < options->n_unary; i++)
-    if (strcmp(options->unary[i].method, method) == 0) return &options->unary[i];
+static const clv_rpc_unary *find_unary_method(const clv_rpc_server_options *options,
+                                              const char *method) {
+  for (size_t i = 0; i < options->n_unary_methods; i++)
+    if (strcmp(options->unary_methods[i].method, method) == 0) return &options->unary_methods[i];
   return NULL;
 }
 
-static bool is_stream(const clv_rpc_server_options *options, const char *method) {
+static bool is_stream_method(const clv_rpc_server_options *options, const char *method) {
   for (size_t i = 0; i < options->n_stream_methods; i++)
     if (strcmp(options->stream_methods[i], method) == 0) return true;
   return false;
@@ -259,11 +261,11 @@ static clv_code new_incoming(clv_rpc_server *server, grpc_call *call, grpc_slice
     in->connection = server->options.connection(in->address);
     server->options.took_call(in->connection);
   }
-  rpc_text(in->method, GRPC_SLICE_START_PTR(method), GRPC_SLICE_LENGTH(method));
-  in->close_tag.run = close_event;
-  in->recv_tag.run = request_event;
-  in->done_tag.run = done_event;
-  atomic_init(&in->holds, 1);
+  rpc_copy_printable(in->method, GRPC_SLICE_START_PTR(method), GRPC_SLICE_LENGTH(method));
+  in->close_tag.run = on_close;
+  in->recv_tag.run = on_request;
+  in->done_tag.run = on_answer_sent;
+  atomic_init(&in->n_holds, 1);
   *ret_in = in;
   return CLV_OK;
 }
@@ -281,13 +283,13 @@ void rpc_server_admit(clv_rpc_server *server, grpc_call *call, grpc_slice method
   const clv_rpc_server_options *options = &server->options;
   rpc_refusal refusal = RPC_REPLY;
   if (check_call(in, &refusal, &err) != CLV_OK) {
-    refuse(in, refusal, &err);
-  } else if ((in->row = find_unary(options, in->method)) != NULL) {
+    refuse_call(in, refusal, &err);
+  } else if ((in->unary_method = find_unary_method(options, in->method)) != NULL) {
     start_unary(in);
-  } else if (is_stream(options, in->method)) {
+  } else if (is_stream_method(options, in->method)) {
     start_stream(in);
   } else {
     clv_fail(&err, CLV_UNIMPLEMENTED, "there is no method %s", in->method);
-    refuse(in, RPC_REPLY, &err);
+    refuse_call(in, RPC_REPLY, &err);
   }
 }

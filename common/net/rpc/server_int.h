@@ -9,7 +9,7 @@
 
 struct clv_rpc_server {
   clv_rpc_runtime *runtime;
-  clv_rpc_server_options options; /* limits filled in; pem cleared */
+  clv_rpc_server_options options; /* with the defaults of limits filled in; pem is zeroed */
   rpc_server_certs certs;
   rpc_peers peers;
   rpc_pool pool;
@@ -19,18 +19,19 @@ struct clv_rpc_server {
   atomic_uint_fast64_t calls, denied, unauthenticated, refused_by_limit;
   atomic_uint active_calls;
   pthread_mutex_t lock; /* guards the fields below */
-  pthread_cond_t changed;
-  unsigned live; /* accept slots and calls */
+  pthread_cond_t state_changed;
+  unsigned n_live; /* accept slots and calls in progress */
   bool is_draining, is_shut;
 };
 
-void rpc_server_shut(rpc_tag *tag, bool ok);
+void rpc_server_on_shutdown(rpc_tag *tag, bool ok);
 
-/* Count an accept slot or a call that a drain waits for, and its end. */
-void rpc_server_add_object(clv_rpc_server *server);
+/* rpc_server_count_object counts an accept slot or a call, for which a drain waits.
+ * rpc_server_drop_object counts its end. */
+void rpc_server_count_object(clv_rpc_server *server);
 void rpc_server_drop_object(clv_rpc_server *server);
 
-/* Handles a new call, which rpc_server_add_object has already counted. Takes it over. */
+/* Handles a new call and takes it over. rpc_server_count_object has already counted the call. */
 void rpc_server_admit(clv_rpc_server *server, grpc_call *call, grpc_slice method);
 
 #endif

@@ -10,8 +10,8 @@
 
 #include "common/net/rpc/stream_int.h"
 
-static void recv_done(rpc_tag *tag, bool ok);
-static void end_done(rpc_tag *tag, bool ok);
+static void on_recv_batch(rpc_tag *tag, bool ok);
+static void on_end_batch(rpc_tag *tag, bool ok);
 
 clv_code rpc_stream_new(clv_rpc_runtime *runtime, const void *owner, grpc_call *call, bool server,
                         size_t max_message, clv_rpc_stream **ret_stream, clv_err *err) {
@@ -21,16 +21,16 @@ clv_code rpc_stream_new(clv_rpc_runtime *runtime, const void *owner, grpc_call *
   stream->runtime = runtime;
   stream->owner = owner;
   stream->call = call;
-  stream->server = server;
+  stream->is_server = server;
   stream->max_message = max_message;
-  stream->send_tag.run = rpc_stream_send_done;
-  stream->recv_tag.run = recv_done;
-  stream->end_tag.run = end_done;
+  stream->send_tag.run = rpc_stream_on_sent;
+  stream->recv_tag.run = on_recv_batch;
+  stream->end_tag.run = on_end_batch;
   stream->details = grpc_empty_slice();
   grpc_metadata_array_init(&stream->initial_metadata);
   grpc_metadata_array_init(&stream->trailing_metadata);
   pthread_mutex_init(&stream->lock, NULL);
-  rpc_runtime_add(runtime, stream);
+  rpc_runtime_add_stream(runtime, stream);
   *ret_stream = stream;
   return CLV_OK;
 }
@@ -47,7 +47,7 @@ void clv_rpc_stream_unref(clv_rpc_stream *stream) {
   grpc_metadata_array_destroy(&stream->trailing_metadata);
   grpc_slice_unref(stream->details);
   gpr_free((void *)(uintptr_t)stream->error_string);
-  free(stream->coalesced);
+  free(stream->coalesced_data);
   pthread_mutex_destroy(&stream->lock);
   free(stream);
 }
@@ -55,78 +55,81 @@ void clv_rpc_stream_unref(clv_rpc_stream *stream) {
 /* ---- end ------------------------------------------------------------------------------------- */
 
 /* Returns how the stream ended, for on_closed. */
-static clv_code read_end(const clv_rpc_stream *stream, char text[RPC_TEXT]) {
-  if (!stream->server) {
-    rpc_text(text, GRPC_SLICE_START_PTR(stream->details), GRPC_SLICE_LENGTH(stream->details));
+static clv_code read_end_status(const clv_rpc_stream *stream, char text[RPC_TEXT]) {
+  if (!stream->is_server) {
+    rpc_copy_printable(text, GRPC_SLICE_START_PTR(stream->details),
+                       GRPC_SLICE_LENGTH(stream->details));
     bool lost = stream->status == GRPC_STATUS_UNAVAILABLE || stream->status == GRPC_STATUS_UNKNOWN;
     lost = lost && rpc_translate_end_text(stream->peer_timeout_ms, text);
-    return lost ? CLV_UNAVAILABLE : rpc_code(stream->status);
+    return lost ? CLV_UNAVAILABLE : rpc_code_of_status(stream->status);
   }
-  if (!stream->cancelled && stream->cancel_code == CLV_OK) {
+  if (!stream->cancelled_by_peer && stream->cancel_code == CLV_OK) {
     text[0] = '\0';
     return CLV_OK;
   }
   bool ours = stream->cancel_code != CLV_OK;
   const char *why =
       ours ? stream->cancel_text : "the peer cancelled the stream or its connection was lost";
-  rpc_text(text, why, strlen(why));
+  rpc_copy_printable(text, why, strlen(why));
   return ours ? stream->cancel_code : CLV_CANCELLED;
 }
 
 /* Ends a stream without holds: releases the call, calls on_closed and drops the library's
  * reference. */
-static void finish(clv_rpc_stream *stream) {
+static void finish_stream(clv_rpc_stream *stream) {
   rpc_stream_drop_queue(stream);
   grpc_call_unref(stream->call);
   char text[RPC_TEXT];
-  clv_code code = read_end(stream, text);
+  clv_code code = read_end_status(stream, text);
   if (stream->events.on_closed) stream->events.on_closed(stream->events.user, stream, code, text);
-  rpc_runtime_remove(stream->runtime, stream);
-  if (stream->ended) stream->ended(stream->arg, stream->cancelled && stream->cancel_code == CLV_OK);
+  rpc_runtime_remove_stream(stream->runtime, stream);
+  if (stream->on_stream_ended)
+    stream->on_stream_ended(stream->callback_arg,
+                            stream->cancelled_by_peer && stream->cancel_code == CLV_OK);
   clv_rpc_stream_unref(stream);
 }
 
-bool rpc_stream_hold(clv_rpc_stream *stream) {
+bool rpc_stream_take_hold(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
-  bool alive = !stream->is_call_dropped;
-  if (alive) stream->holds++;
+  bool is_alive = !stream->is_call_dropped;
+  if (is_alive) stream->n_holds++;
   pthread_mutex_unlock(&stream->lock);
-  return alive;
+  return is_alive;
 }
 
-void rpc_stream_drop(clv_rpc_stream *stream) {
+void rpc_stream_drop_hold(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
-  bool last = --stream->holds == 0 && stream->ending;
+  bool last = --stream->n_holds == 0 && stream->is_final_batch_done;
   if (last) stream->is_call_dropped = true;
   pthread_mutex_unlock(&stream->lock);
-  if (last) finish(stream);
+  if (last) finish_stream(stream);
 }
 
-static void end_done(rpc_tag *tag, bool ok) {
-  (void)ok; /* these two operations always succeed */
+static void on_end_batch(rpc_tag *tag, bool ok) {
+  (void)ok; /* the operations of the end batch always succeed */
   clv_rpc_stream *stream = RPC_OWNER(tag, clv_rpc_stream, end_tag);
   pthread_mutex_lock(&stream->lock);
-  stream->ending = true;
+  stream->is_final_batch_done = true;
   pthread_mutex_unlock(&stream->lock);
-  rpc_stream_drop(stream);
+  rpc_stream_drop_hold(stream);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static void ask(clv_rpc_stream *stream) {
-  if (!rpc_stream_hold(stream)) return;
+static void request_message(clv_rpc_stream *stream) {
+  if (!rpc_stream_take_hold(stream)) return;
   grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
-  op.data.recv_message.recv_message = &stream->received;
-  if (!rpc_start(stream->call, &op, 1, &stream->recv_tag)) rpc_stream_drop(stream);
+  op.data.recv_message.recv_message = &stream->received_buffer;
+  if (!rpc_start_batch(stream->call, &op, 1, &stream->recv_tag)) rpc_stream_drop_hold(stream);
 }
 
-static void deliver(clv_rpc_stream *stream, grpc_byte_buffer *buffer) {
+static void deliver_message(clv_rpc_stream *stream, grpc_byte_buffer *buffer) {
   clv_iov fixed[RPC_MAX_PIECES];
   const clv_iov *pieces = NULL;
   size_t n = 0;
   CLV_AUTO(clv_freep) void *heap = NULL;
   clv_err err;
-  clv_code code = rpc_pieces(buffer, fixed, &pieces, &n, &heap, &err);
+  clv_code code = rpc_buffer_pieces(buffer, fixed, &pieces, &n, &heap, &err);
   if (code == CLV_OK)
     stream->events.on_message(stream->events.user, stream, pieces, n);
   else
@@ -135,35 +138,36 @@ static void deliver(clv_rpc_stream *stream, grpc_byte_buffer *buffer) {
 
 /* Handles the end of received messages. A client receives the server's half close with the status,
  * so only a server acts here. */
-static void half_closed(clv_rpc_stream *stream) {
-  if (!stream->server) return;
+static void handle_half_close(clv_rpc_stream *stream) {
+  if (!stream->is_server) return;
   if (stream->events.on_half_closed)
     stream->events.on_half_closed(stream->events.user, stream);
   else
     clv_rpc_stream_close(stream);
 }
 
-static void recv_done(rpc_tag *tag, bool ok) {
+static void on_recv_batch(rpc_tag *tag, bool ok) {
   clv_rpc_stream *stream = RPC_OWNER(tag, clv_rpc_stream, recv_tag);
-  grpc_byte_buffer *buffer = clv_steal(&stream->received);
+  grpc_byte_buffer *buffer = clv_steal(&stream->received_buffer);
   if (ok && buffer) {
-    if (stream->took) stream->took(stream->arg, grpc_byte_buffer_length(buffer));
-    deliver(stream, buffer);
+    if (stream->on_message_taken)
+      stream->on_message_taken(stream->callback_arg, grpc_byte_buffer_length(buffer));
+    deliver_message(stream, buffer);
     grpc_byte_buffer_destroy(buffer);
-    ask(stream);
+    request_message(stream);
   } else {
     if (buffer) grpc_byte_buffer_destroy(buffer);
-    half_closed(stream);
+    handle_half_close(stream);
   }
-  rpc_stream_drop(stream);
+  rpc_stream_drop_hold(stream);
 }
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
 void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events *events) {
   stream->events = *events;
-  stream->sending = SEND_IDLE;
-  stream->holds = 2; /* for the end batch and this function */
+  stream->send_state = SEND_IDLE;
+  stream->n_holds = 2; /* one of the end batch, one of this function */
   grpc_op ops[3] = {{.op = GRPC_OP_SEND_INITIAL_METADATA},
                     {.op = GRPC_OP_RECV_INITIAL_METADATA},
                     {.op = GRPC_OP_RECV_STATUS_ON_CLIENT}};
@@ -172,66 +176,68 @@ void rpc_stream_start_client(clv_rpc_stream *stream, const clv_rpc_stream_events
   ops[2].data.recv_status_on_client.status = &stream->status;
   ops[2].data.recv_status_on_client.status_details = &stream->details;
   ops[2].data.recv_status_on_client.error_string = &stream->error_string;
-  if (!rpc_start(stream->call, ops, 3, &stream->end_tag)) {
+  if (!rpc_start_batch(stream->call, ops, 3, &stream->end_tag)) {
     stream->status = GRPC_STATUS_INTERNAL;
-    end_done(&stream->end_tag, false);
+    on_end_batch(&stream->end_tag, false);
   }
-  ask(stream);
-  rpc_stream_drop(stream);
+  request_message(stream);
+  rpc_stream_drop_hold(stream);
 }
 
 void rpc_stream_start_server(clv_rpc_stream *stream, void (*took)(void *arg, size_t bytes),
                              void (*ended)(void *arg, bool cancelled), void *arg) {
-  stream->took = took;
-  stream->ended = ended;
-  stream->arg = arg;
-  stream->sending = SEND_HELD;
-  /* for the end batch, and for the caller until rpc_stream_accept or rpc_stream_refuse */
-  stream->holds = 2;
+  stream->on_message_taken = took;
+  stream->on_stream_ended = ended;
+  stream->callback_arg = arg;
+  stream->send_state = SEND_HELD;
+  /* one of the end batch, one of the caller until rpc_stream_accept or rpc_stream_refuse */
+  stream->n_holds = 2;
   grpc_op op = {.op = GRPC_OP_RECV_CLOSE_ON_SERVER};
-  op.data.recv_close_on_server.cancelled = &stream->cancelled;
-  if (!rpc_start(stream->call, &op, 1, &stream->end_tag)) end_done(&stream->end_tag, false);
+  op.data.recv_close_on_server.cancelled = &stream->cancelled_by_peer;
+  if (!rpc_start_batch(stream->call, &op, 1, &stream->end_tag))
+    on_end_batch(&stream->end_tag, false);
 }
 
-/* Starts a send batch outside the queue. The caller has taken a hold for it. */
-static void start_send(clv_rpc_stream *stream, const grpc_op *ops, size_t n) {
-  if (!rpc_start(stream->call, ops, n, &stream->send_tag))
-    rpc_stream_send_done(&stream->send_tag, false);
+/* Starts a send batch that is not a queued message. The caller has taken a hold for the batch. */
+static void start_send_batch(clv_rpc_stream *stream, const grpc_op *ops, size_t n) {
+  if (!rpc_start_batch(stream->call, ops, n, &stream->send_tag))
+    rpc_stream_on_sent(&stream->send_tag, false);
 }
 
-/* Starts a send batch on a server stream in SEND_HELD, with a hold of its own. */
-static void start_held(clv_rpc_stream *stream, const grpc_op *ops, size_t n, rpc_send_state state) {
+/* Starts the first send batch of a server stream in SEND_HELD, with a hold of its own. */
+static void start_first_send(clv_rpc_stream *stream, const grpc_op *ops, size_t n,
+                             rpc_send_state state) {
   pthread_mutex_lock(&stream->lock);
-  stream->sending = state;
-  stream->holds++;
+  stream->send_state = state;
+  stream->n_holds++;
   pthread_mutex_unlock(&stream->lock);
-  start_send(stream, ops, n);
+  start_send_batch(stream, ops, n);
 }
 
 void rpc_stream_accept(clv_rpc_stream *stream, const clv_rpc_stream_events *events) {
   stream->events = *events;
   grpc_op op = {.op = GRPC_OP_SEND_INITIAL_METADATA};
-  start_held(stream, &op, 1, SEND_BUSY);
-  ask(stream);
-  rpc_stream_drop(stream);
+  start_first_send(stream, &op, 1, SEND_BUSY);
+  request_message(stream);
+  rpc_stream_drop_hold(stream);
 }
 
-static grpc_op status_op(clv_code code, grpc_slice *details) {
+static grpc_op make_status_op(clv_code code, grpc_slice *details) {
   grpc_op op = {.op = GRPC_OP_SEND_STATUS_FROM_SERVER};
-  op.data.send_status_from_server.status = rpc_status(code);
+  op.data.send_status_from_server.status = rpc_status_of_code(code);
   op.data.send_status_from_server.status_details = details;
   return op;
 }
 
 void rpc_stream_refuse(clv_rpc_stream *stream, clv_code code, const char *text) {
   char clean[RPC_TEXT];
-  rpc_text(clean, text, strlen(text));
+  rpc_copy_printable(clean, text, strlen(text));
   grpc_slice details = grpc_slice_from_copied_string(clean);
-  grpc_op ops[2] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}, status_op(code, &details)};
+  grpc_op ops[2] = {{.op = GRPC_OP_SEND_INITIAL_METADATA}, make_status_op(code, &details)};
   rpc_stream_drop_queue(stream);
-  start_held(stream, ops, 2, SEND_CLOSING);
+  start_first_send(stream, ops, 2, SEND_CLOSING);
   grpc_slice_unref(details);
-  rpc_stream_drop(stream);
+  rpc_stream_drop_hold(stream);
 }
 
 void clv_rpc_stream_close(clv_rpc_stream *stream) {
@@ -240,34 +246,35 @@ void clv_rpc_stream_close(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
   stream->needs_close = true;
   pthread_mutex_unlock(&stream->lock);
-  rpc_stream_kick(stream);
+  rpc_stream_send_next(stream);
 }
 
 /* Ends the call of a cancelled stream. A server without a batch in flight sends a status, because
  * gRPC writes a status out even if the connection closes right after it, unlike a cancel. */
 static void end_call(clv_rpc_stream *stream, bool with_status) {
   if (!with_status) {
-    grpc_call_cancel_with_status(stream->call, rpc_status(stream->cancel_code), stream->cancel_text,
-                                 NULL);
-    rpc_stream_drop(stream);
+    grpc_call_cancel_with_status(stream->call, rpc_status_of_code(stream->cancel_code),
+                                 stream->cancel_text, NULL);
+    rpc_stream_drop_hold(stream);
     return;
   }
   grpc_slice details = grpc_slice_from_copied_string(stream->cancel_text);
-  grpc_op op = status_op(stream->cancel_code, &details);
-  start_send(stream, &op, 1);
+  grpc_op op = make_status_op(stream->cancel_code, &details);
+  start_send_batch(stream, &op, 1);
   grpc_slice_unref(details);
 }
 
 void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *text) {
   if (code == CLV_OK) code = CLV_CANCELLED;
   pthread_mutex_lock(&stream->lock);
-  bool first = !stream->is_call_dropped && !stream->ending && stream->cancel_code == CLV_OK;
-  bool with_status = stream->server && stream->sending == SEND_IDLE;
+  bool first =
+      !stream->is_call_dropped && !stream->is_final_batch_done && stream->cancel_code == CLV_OK;
+  bool with_status = stream->is_server && stream->send_state == SEND_IDLE;
   if (first) {
     stream->cancel_code = code;
-    rpc_text(stream->cancel_text, text, strlen(text));
-    stream->holds++;
-    if (with_status) stream->sending = SEND_CLOSING;
+    rpc_copy_printable(stream->cancel_text, text, strlen(text));
+    stream->n_holds++;
+    if (with_status) stream->send_state = SEND_CLOSING;
   }
   pthread_mutex_unlock(&stream->lock);
   if (!first) return;

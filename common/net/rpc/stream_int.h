@@ -2,10 +2,10 @@
  *
  * Internals of a stream, shared by stream.c (start, receive, end) and stream_send.c (send queue).
  *
- * `holds` counts the batches in flight and the functions that use `call` now. The stream ends when
- * its final batch (status or close) has completed and the last hold is dropped. Only then the call
- * is released and on_closed runs. Callbacks run under a hold, so none runs concurrently with or
- * after on_closed.
+ * `n_holds` counts the batches in flight and the functions that use `call` now. The stream ends
+ * when its final batch (status or close) has completed and the last hold is dropped. Only then the
+ * call is released and on_closed runs. Callbacks run under a hold, so none runs concurrently with
+ * or after on_closed.
  */
 #ifndef CLEAVE_RPC_STREAM_INT_H
 #define CLEAVE_RPC_STREAM_INT_H
@@ -36,53 +36,58 @@ struct clv_rpc_stream {
   clv_rpc_runtime *runtime;
   const void *owner;
   clv_rpc_stream *next, **prev_link; /* list of the runtime, guarded by its lock */
-  bool is_notified; /* rpc_cancel_owned has visited the stream; guarded by the runtime's lock */
+  bool
+      is_notified; /* rpc_cancel_streams_of has visited the stream; guarded by the runtime's lock */
 
-  bool server;
+  bool is_server;
   size_t max_message;
-  unsigned peer_timeout_ms; /* client */
+  unsigned peer_timeout_ms; /* client only */
   clv_rpc_stream_events events;
-  void (*took)(void *arg, size_t bytes); /* server: called for each received message */
-  void (*ended)(void *arg, bool cancelled);
-  void *arg; /* passed to took and ended */
+  void (*on_message_taken)(void *callback_arg,
+                           size_t bytes); /* server: called for each received message */
+  void (*on_stream_ended)(void *callback_arg, bool cancelled);
+  void *callback_arg; /* passed to on_message_taken and on_stream_ended */
 
   rpc_tag send_tag, recv_tag, end_tag;
-  grpc_byte_buffer *received;
-  grpc_metadata_array initial_metadata, trailing_metadata; /* client */
-  grpc_status_code status;                                 /* client */
-  grpc_slice details;                                      /* client */
-  const char *error_string;                                /* client */
-  int cancelled;                                           /* server */
+  grpc_byte_buffer *received_buffer;
+  grpc_metadata_array initial_metadata, trailing_metadata; /* client only */
+  grpc_status_code status;                                 /* client only */
+  grpc_slice details;                                      /* client only */
+  const char *error_string;                                /* client only */
+  int cancelled_by_peer;                                   /* server only; set by gRPC */
 
   pthread_mutex_t lock; /* guards everything below */
   grpc_call *call;
-  unsigned holds;
-  bool ending;          /* the final batch has completed */
-  bool is_call_dropped; /* the last hold was dropped after that; the call is released */
-  rpc_send_state sending;
+  unsigned n_holds;
+  bool is_final_batch_done; /* the final batch has completed */
+  /* the last hold was dropped after the final batch, so the call is released */
+  bool is_call_dropped;
+  rpc_send_state send_state;
   bool needs_close;
-  clv_code cancel_code; /* of clv_rpc_stream_cancel; CLV_OK: not called */
+  clv_code cancel_code; /* code of clv_rpc_stream_cancel; CLV_OK: not called */
   char cancel_text[RPC_TEXT];
-  rpc_send_node *head, *tail, *in_flight, *spare;
-  unsigned n_spare;
+  rpc_send_node *head, *tail, *in_flight, *spare_nodes;
+  unsigned n_spare_nodes;
   size_t queued_bytes;
-  char *coalesced; /* [RPC_COALESCED_BYTES], allocated on first use; appended to the next message */
+  /* [RPC_COALESCED_BYTES], allocated on first use; appended to the next message */
+  char *coalesced_data;
   size_t coalesced_bytes;
   unsigned n_coalesced;
 };
 
-/* runtime.c */
-void rpc_runtime_add(clv_rpc_runtime *runtime, clv_rpc_stream *stream);
-void rpc_runtime_remove(clv_rpc_runtime *runtime, clv_rpc_stream *stream);
+/* rpc_runtime_add_stream adds a stream to the list of the runtime's streams;
+ * rpc_runtime_remove_stream removes it. Both are in runtime.c. */
+void rpc_runtime_add_stream(clv_rpc_runtime *runtime, clv_rpc_stream *stream);
+void rpc_runtime_remove_stream(clv_rpc_runtime *runtime, clv_rpc_stream *stream);
 
-/* Takes a hold. False: the call is released. Pair each success with rpc_stream_drop, which may end
- * the stream. */
-bool rpc_stream_hold(clv_rpc_stream *stream);
-void rpc_stream_drop(clv_rpc_stream *stream);
+/* Takes a hold on the stream's call. False: the call is released. Pair each success with
+ * rpc_stream_drop_hold, which may end the stream. */
+bool rpc_stream_take_hold(clv_rpc_stream *stream);
+void rpc_stream_drop_hold(clv_rpc_stream *stream);
 
 /* Starts the next send batch, if none is in flight. */
-void rpc_stream_kick(clv_rpc_stream *stream);
-void rpc_stream_send_done(rpc_tag *tag, bool ok);
+void rpc_stream_send_next(clv_rpc_stream *stream);
+void rpc_stream_on_sent(rpc_tag *tag, bool ok);
 
 /* Drops queued messages, except the one in flight, and releases their pieces. */
 void rpc_stream_drop_queue(clv_rpc_stream *stream);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Send queue of a stream: messages, one of them in flight at a time. The thread that changes
- * `sending` from SEND_IDLE to SEND_BUSY, under the lock, starts the batch after it has released the
- * lock. The event of the batch starts the next message. Batches start without the lock because gRPC
- * may release slices inside the start, which calls the `release` of pieces.
+ * `send_state` from SEND_IDLE to SEND_BUSY, under the lock, starts the batch after it has released
+ * the lock. The event of the batch starts the next message. Batches start without the lock because
+ * gRPC may release slices inside the start, which calls the `release` of pieces.
  */
 #include <grpc/slice_buffer.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 #include "common/net/rpc/stream_int.h"
 
-static grpc_slice_buffer *slices_of(rpc_send_node *node) {
+static grpc_slice_buffer *slice_buffer_of(rpc_send_node *node) {
   return &node->buffer->data.raw.slice_buffer;
 }
 
@@ -21,7 +21,7 @@ static void free_node(rpc_send_node *node) {
   free(node);
 }
 
-static grpc_slice slice_of(const clv_rpc_piece *piece) {
+static grpc_slice make_slice(const clv_rpc_piece *piece) {
   if (!piece->release) return grpc_slice_from_copied_buffer(piece->data, piece->len);
   return grpc_slice_new_with_user_data((void *)(uintptr_t)piece->data, piece->len, piece->release,
                                        piece->owner);
@@ -33,12 +33,12 @@ static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
 }
 
-static rpc_send_node *pop_spare(clv_rpc_stream *stream) {
+static rpc_send_node *take_spare_node(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
-  rpc_send_node *node = stream->spare;
+  rpc_send_node *node = stream->spare_nodes;
   if (node) {
-    stream->spare = node->next;
-    stream->n_spare--;
+    stream->spare_nodes = node->next;
+    stream->n_spare_nodes--;
   }
   pthread_mutex_unlock(&stream->lock);
   return node;
@@ -53,17 +53,17 @@ static clv_code new_node(rpc_send_node **ret_node, clv_err *err) {
 }
 
 static clv_code take_node(clv_rpc_stream *stream, rpc_send_node **ret_node, clv_err *err) {
-  rpc_send_node *node = pop_spare(stream);
+  rpc_send_node *node = take_spare_node(stream);
   for (int i = 0; !node && i < NODE_BATCH; i++) {
     rpc_send_node *spare;
     CLV_TRY(new_node(&spare, err));
     pthread_mutex_lock(&stream->lock);
-    spare->next = stream->spare;
-    stream->spare = spare;
-    stream->n_spare++;
+    spare->next = stream->spare_nodes;
+    stream->spare_nodes = spare;
+    stream->n_spare_nodes++;
     pthread_mutex_unlock(&stream->lock);
   }
-  if (!node) node = pop_spare(stream);
+  if (!node) node = take_spare_node(stream);
   if (!node) CLV_TRY(new_node(&node, err)); /* other threads took the new nodes */
   node->next = NULL;
   *ret_node = node;
@@ -72,21 +72,21 @@ static clv_code take_node(clv_rpc_stream *stream, rpc_send_node **ret_node, clv_
 
 /* Returns a node to the free list and releases the slices of its message. */
 static void return_node(clv_rpc_stream *stream, rpc_send_node *node) {
-  grpc_slice_buffer_reset_and_unref(slices_of(node));
+  grpc_slice_buffer_reset_and_unref(slice_buffer_of(node));
   pthread_mutex_lock(&stream->lock);
-  bool keep = stream->n_spare < KEPT_NODES;
+  bool keep = stream->n_spare_nodes < KEPT_NODES;
   if (keep) {
-    node->next = stream->spare;
-    stream->spare = node;
-    stream->n_spare++;
+    node->next = stream->spare_nodes;
+    stream->spare_nodes = node;
+    stream->n_spare_nodes++;
   }
   pthread_mutex_unlock(&stream->lock);
   if (!keep) free_node(node);
 }
 
 void rpc_stream_free_nodes(clv_rpc_stream *stream) {
-  for (rpc_send_node *node; (node = stream->spare) != NULL;) {
-    stream->spare = node->next;
+  for (rpc_send_node *node; (node = stream->spare_nodes) != NULL;) {
+    stream->spare_nodes = node->next;
     free_node(node);
   }
 }
@@ -104,13 +104,13 @@ void rpc_stream_drop_queue(clv_rpc_stream *stream) {
   }
 }
 
-/* Fails with the reason why the stream refuses to send. The caller holds the lock. */
+/* Fails with the reason if the stream refuses to send. The caller holds the lock. */
 static clv_code refuse_send(const clv_rpc_stream *stream, clv_err *err) {
   if (stream->cancel_code != CLV_OK)
     return clv_fail(err, stream->cancel_code, "the stream was cancelled: %s", stream->cancel_text);
-  if (stream->ending || stream->is_call_dropped)
+  if (stream->is_final_batch_done || stream->is_call_dropped)
     return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
-  if (stream->needs_close || stream->sending == SEND_CLOSING)
+  if (stream->needs_close || stream->send_state == SEND_CLOSING)
     return clv_fail(err, CLV_PRECONDITION, "the stream was closed for sending");
   return CLV_OK;
 }
@@ -119,12 +119,13 @@ static clv_code refuse_send(const clv_rpc_stream *stream, clv_err *err) {
 static void add_coalesced(clv_rpc_stream *stream, rpc_send_node *node) {
   size_t bytes = stream->coalesced_bytes;
   if (!bytes) return;
-  grpc_slice_buffer_add(slices_of(node), grpc_slice_from_copied_buffer(stream->coalesced, bytes));
+  grpc_slice_buffer_add(slice_buffer_of(node),
+                        grpc_slice_from_copied_buffer(stream->coalesced_data, bytes));
   node->bytes += bytes;
   stream->coalesced_bytes = stream->n_coalesced = 0;
 }
 
-static void queue(clv_rpc_stream *stream, rpc_send_node *node) {
+static void append_node(clv_rpc_stream *stream, rpc_send_node *node) {
   if (stream->tail)
     stream->tail->next = node;
   else
@@ -133,12 +134,12 @@ static void queue(clv_rpc_stream *stream, rpc_send_node *node) {
   stream->queued_bytes += node->bytes;
 }
 
-static clv_code append(clv_rpc_stream *stream, rpc_send_node *node, clv_err *err) {
+static clv_code append_message(clv_rpc_stream *stream, rpc_send_node *node, clv_err *err) {
   pthread_mutex_lock(&stream->lock);
   clv_code code = refuse_send(stream, err);
   if (code == CLV_OK) {
     add_coalesced(stream, node);
-    queue(stream, node);
+    append_node(stream, node);
   }
   pthread_mutex_unlock(&stream->lock);
   return code;
@@ -157,22 +158,23 @@ clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces
     release_pieces(pieces, n);
     return code;
   }
-  for (size_t i = 0; i < n; i++) grpc_slice_buffer_add(slices_of(node), slice_of(&pieces[i]));
+  for (size_t i = 0; i < n; i++)
+    grpc_slice_buffer_add(slice_buffer_of(node), make_slice(&pieces[i]));
   node->bytes = bytes;
-  code = append(stream, node, err);
+  code = append_message(stream, node, err);
   if (code != CLV_OK) {
     return_node(stream, node);
     return code;
   }
-  rpc_stream_kick(stream);
+  rpc_stream_send_next(stream);
   return CLV_OK;
 }
 
 /* True if `bytes` more can be coalesced. The caller holds the lock. */
 static bool can_coalesce(clv_rpc_stream *stream, size_t bytes) {
   clv_err ignored;
-  if (!stream->coalesced) stream->coalesced = malloc(RPC_COALESCED_BYTES);
-  return stream->coalesced && stream->n_coalesced < CLV_RPC_COALESCED &&
+  if (!stream->coalesced_data) stream->coalesced_data = malloc(RPC_COALESCED_BYTES);
+  return stream->coalesced_data && stream->n_coalesced < CLV_RPC_COALESCED &&
          bytes <= RPC_COALESCED_BYTES - stream->coalesced_bytes &&
          refuse_send(stream, &ignored) == CLV_OK;
 }
@@ -184,7 +186,7 @@ bool clv_rpc_stream_coalesce(clv_rpc_stream *stream, const clv_iov *pieces, size
   bool fits = can_coalesce(stream, bytes);
   stream->n_coalesced += fits;
   for (size_t i = 0; fits && i < n; i++) {
-    memcpy(stream->coalesced + stream->coalesced_bytes, pieces[i].data, pieces[i].len);
+    memcpy(stream->coalesced_data + stream->coalesced_bytes, pieces[i].data, pieces[i].len);
     stream->coalesced_bytes += pieces[i].len;
   }
   pthread_mutex_unlock(&stream->lock);
@@ -193,9 +195,9 @@ bool clv_rpc_stream_coalesce(clv_rpc_stream *stream, const clv_iov *pieces, size
 
 static bool has_coalesced(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
-  bool any = stream->n_coalesced > 0;
+  bool has_bytes = stream->n_coalesced > 0;
   pthread_mutex_unlock(&stream->lock);
-  return any;
+  return has_bytes;
 }
 
 /* Queues the coalesced bytes as a message of their own. False: a message of another thread has
@@ -203,13 +205,13 @@ static bool has_coalesced(clv_rpc_stream *stream) {
 static bool append_coalesced(clv_rpc_stream *stream, rpc_send_node *node) {
   clv_err ignored;
   pthread_mutex_lock(&stream->lock);
-  bool any = stream->n_coalesced && refuse_send(stream, &ignored) == CLV_OK;
-  if (any) {
+  bool has_bytes = stream->n_coalesced && refuse_send(stream, &ignored) == CLV_OK;
+  if (has_bytes) {
     add_coalesced(stream, node);
-    queue(stream, node);
+    append_node(stream, node);
   }
   pthread_mutex_unlock(&stream->lock);
-  return any;
+  return has_bytes;
 }
 
 bool clv_rpc_stream_flush(clv_rpc_stream *stream) {
@@ -219,7 +221,7 @@ bool clv_rpc_stream_flush(clv_rpc_stream *stream) {
   node->bytes = 0;
   bool any = append_coalesced(stream, node);
   if (any)
-    rpc_stream_kick(stream);
+    rpc_stream_send_next(stream);
   else
     return_node(stream, node);
   return any;
@@ -235,7 +237,9 @@ size_t clv_rpc_stream_queued_bytes(clv_rpc_stream *stream) {
 /* Chooses the next batch. False: nothing to send, or a batch is in flight. The caller holds the
  * lock. */
 static bool choose_batch(clv_rpc_stream *stream, grpc_op *op) {
-  if (stream->sending != SEND_IDLE || stream->ending || stream->cancel_code != CLV_OK) return false;
+  if (stream->send_state != SEND_IDLE || stream->is_final_batch_done ||
+      stream->cancel_code != CLV_OK)
+    return false;
   *op = (grpc_op){0};
   if (stream->head) {
     op->op = GRPC_OP_SEND_MESSAGE;
@@ -243,48 +247,48 @@ static bool choose_batch(clv_rpc_stream *stream, grpc_op *op) {
     stream->in_flight = stream->head;
     stream->head = stream->head->next;
     if (!stream->head) stream->tail = NULL;
-    stream->sending = SEND_BUSY;
+    stream->send_state = SEND_BUSY;
   } else if (stream->needs_close) {
-    op->op = stream->server ? GRPC_OP_SEND_STATUS_FROM_SERVER : GRPC_OP_SEND_CLOSE_FROM_CLIENT;
-    stream->sending = SEND_CLOSING;
+    op->op = stream->is_server ? GRPC_OP_SEND_STATUS_FROM_SERVER : GRPC_OP_SEND_CLOSE_FROM_CLIENT;
+    stream->send_state = SEND_CLOSING;
   } else {
     return false;
   }
-  stream->holds++;
+  stream->n_holds++;
   return true;
 }
 
-void rpc_stream_kick(clv_rpc_stream *stream) {
+void rpc_stream_send_next(clv_rpc_stream *stream) {
   grpc_op op;
   pthread_mutex_lock(&stream->lock);
   bool send = choose_batch(stream, &op);
   pthread_mutex_unlock(&stream->lock);
-  if (send && !rpc_start(stream->call, &op, 1, &stream->send_tag))
-    rpc_stream_send_done(&stream->send_tag, false);
+  if (send && !rpc_start_batch(stream->call, &op, 1, &stream->send_tag))
+    rpc_stream_on_sent(&stream->send_tag, false);
 }
 
 /* Removes the message in flight after its batch has ended. */
-static rpc_send_node *pop_sent(clv_rpc_stream *stream) {
+static rpc_send_node *take_sent_node(clv_rpc_stream *stream) {
   pthread_mutex_lock(&stream->lock);
   rpc_send_node *node = NULL;
-  if (stream->sending == SEND_BUSY) {
+  if (stream->send_state == SEND_BUSY) {
     node = stream->in_flight;
     stream->in_flight = NULL;
     if (node) stream->queued_bytes -= node->bytes;
-    stream->sending = SEND_IDLE;
+    stream->send_state = SEND_IDLE;
   }
   pthread_mutex_unlock(&stream->lock);
   return node;
 }
 
-void rpc_stream_send_done(rpc_tag *tag, bool ok) {
+void rpc_stream_on_sent(rpc_tag *tag, bool ok) {
   clv_rpc_stream *stream = RPC_OWNER(tag, clv_rpc_stream, send_tag);
-  rpc_send_node *node = pop_sent(stream);
+  rpc_send_node *node = take_sent_node(stream);
   size_t bytes = node ? node->bytes : 0;
   if (node) return_node(stream, node);
   if (!ok) rpc_stream_drop_queue(stream); /* the call is over; its end event follows */
-  rpc_stream_kick(stream);
+  rpc_stream_send_next(stream);
   if (node && ok && stream->events.on_sent)
     stream->events.on_sent(stream->events.user, stream, bytes);
-  rpc_stream_drop(stream);
+  rpc_stream_drop_hold(stream);
 }

@@ -26,7 +26,7 @@
 #include "common/net/tls/tls_int.h"
 
 enum { MAX_HASH = 256, MAX_PLACES = 65535, SPARE_ENTRIES = 64 };
-/* connections that are being closed have an entry too */
+/* entries of the table, enough for connections that are being closed too */
 enum { TABLE = 2 * MAX_PLACES + SPARE_ENTRIES };
 
 typedef union address {
@@ -38,34 +38,35 @@ typedef union address {
 typedef struct entry {
   bool is_used;
   bool has_spoken;  /* a handshake message was received */
-  bool is_admitted; /* its certificate was admitted */
-  bool is_counted;  /* it counts in the admission */
-  bool is_shut;     /* shut by this file: being closed, not counted any more */
-  bool is_redirected;
-  uint32_t generation; /* of this table entry, counts its uses */
+  bool is_admitted; /* the admission has admitted its certificate */
+  bool is_counted;  /* the admission counts it against its holder */
+  bool is_shut;     /* shut by this file; not in n_live any more */
+  bool is_output_redirected;
+  uint32_t generation; /* number of times that this table entry was used */
   clv_tls_frames frames;
-  clv_tls_decision refused;
+  clv_tls_decision decision;
   int fd; /* -1: the number was reused by another connection */
   uint64_t began_ns;
   size_t holder;
-  char *issuer, *serial; /* of its certificate; NULL before it was admitted */
-  address from;
+  char *issuer, *serial; /* of its certificate; NULL until the certificate is admitted */
+  address peer_address;
 } entry;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static clv_tls_admission admission; /* decide NULL: no admission */
+static clv_tls_admission admission; /* callbacks of the program; decide NULL: no admission */
 static entry *entries;              /* [TABLE]; memory is touched only when used */
-static size_t n_entries;            /* entries used so far */
+static size_t n_entries;            /* entries[0] to entries[n_entries - 1] have been used */
 static size_t n_live;               /* entries neither free nor shut */
-static uint64_t unread;             /* bytes, of all connections that are not shut */
+/* bytes received and not delivered, of all connections that are not shut */
+static uint64_t unread;
 static _Atomic uint64_t n_shed, n_floods;
-static int slot = -1;
+static int ex_data_index = -1;
 static _Thread_local int next_fd = -1;
 
 /* ---- addresses ------------------------------------------------------------------------------- */
 
-/* Hash of what identifies a host: an IPv4 address, or the first half of an IPv6 address. */
-static size_t hash_of(const address *from) {
+/* Returns a hash of the host: of its IPv4 address, or of the first half of its IPv6 address. */
+static size_t hash_of_host(const address *from) {
   const struct in6_addr *in6 = &from->v6.sin6_addr;
   if (from->any.sa_family == AF_INET) return clv_crc32c(0, &from->v4.sin_addr, 4) % MAX_HASH;
   if (from->any.sa_family != AF_INET6) return 0;
@@ -90,14 +91,14 @@ static address read_peer_address(int fd) {
 
 /* Shuts a connection down. gRPC may have closed the descriptor, and it may be open again for
  * another peer; then the address differs and the descriptor is left alone. */
-static void shut(entry *e) {
+static void shut_connection(entry *e) {
   if (!e->is_shut) n_live--;
   e->is_shut = true;
   unread -= e->frames.unread;
   e->frames.unread = 0;
   if (e->fd < 0) return;
   address now = read_peer_address(e->fd);
-  if (memcmp(&now, &e->from, sizeof now) == 0) shutdown(e->fd, SHUT_RDWR);
+  if (memcmp(&now, &e->peer_address, sizeof now) == 0) shutdown(e->fd, SHUT_RDWR);
 }
 
 /* ---- freeing connections --------------------------------------------------------------------- */
@@ -115,61 +116,63 @@ static entry *find_victim(void) {
   uint32_t count[MAX_HASH] = {0}, most = 0;
   entry *found = NULL;
   for (size_t i = 0; i < n_entries; i++)
-    if (is_handshaking(&entries[i])) most = CLV_MAX(most, ++count[hash_of(&entries[i].from)]);
+    if (is_handshaking(&entries[i]))
+      most = CLV_MAX(most, ++count[hash_of_host(&entries[i].peer_address)]);
   for (size_t i = 0; i < n_entries; i++) {
     entry *e = &entries[i];
-    if (is_handshaking(e) && count[hash_of(&e->from)] == most &&
+    if (is_handshaking(e) && count[hash_of_host(&e->peer_address)] == most &&
         (!found || is_better_victim(e, found)))
       found = e;
   }
   return found;
 }
 
-static void report_shed(const address *from) {
+static void report_shed_connection(const address *from) {
   char text[INET6_ADDRSTRLEN];
   n_shed++;
   admission.shed(admission.user, address_text(from, text));
 }
 
-/* Makes room for one connection. False: all are in use. The caller holds the lock. */
-static bool free_connection(int fd) {
+/* Makes room for the connection `fd`. False: all connections are in use and none is in its
+ * handshake. The caller holds the lock. */
+static bool make_room_for(int fd) {
   for (size_t i = 0; i < n_entries; i++)
     if (entries[i].is_used && entries[i].fd == fd) entries[i].fd = -1;
   if (!admission.decide || n_live < admission.max_connections) return true;
   entry *e = find_victim();
   if (e) {
-    e->refused = CLV_TLS_FULL;
-    report_shed(&e->from);
-    shut(e);
+    e->decision = CLV_TLS_FULL;
+    report_shed_connection(&e->peer_address);
+    shut_connection(e);
     return true;
   }
   address from = read_peer_address(fd);
-  report_shed(&from);
+  report_shed_connection(&from);
   return false;
 }
 
 bool clv_tls_accepted_expect_fd(int fd) {
   pthread_mutex_lock(&lock);
-  bool room = free_connection(fd);
+  bool has_room = make_room_for(fd);
   pthread_mutex_unlock(&lock);
-  next_fd = room ? fd : -1;
-  return room;
+  next_fd = has_room ? fd : -1;
+  return has_room;
 }
 
 unsigned clv_tls_accepted_recheck(void) {
-  unsigned ended = 0;
+  unsigned n_ended = 0;
   clv_err err;
   pthread_mutex_lock(&lock);
   for (size_t i = 0; i < n_entries; i++) {
     entry *e = &entries[i];
     if (!e->is_used || e->is_shut || !e->issuer) continue;
     if (clv_tls_revocation_decide(e->issuer, e->serial, &err) != CLV_TLS_REVOKED) continue;
-    e->refused = CLV_TLS_REVOKED;
-    shut(e);
-    ended++;
+    e->decision = CLV_TLS_REVOKED;
+    shut_connection(e);
+    n_ended++;
   }
   pthread_mutex_unlock(&lock);
-  return ended;
+  return n_ended;
 }
 
 uint64_t clv_tls_accepted_sheds(void) { return n_shed; }
@@ -178,14 +181,14 @@ uint64_t clv_tls_accepted_sheds(void) { return n_shed; }
 
 /* Returns the X509_verify_cert error that becomes the alert of a decision: handshake_failure (not
  * allowed), internal_error (no room), certificate_revoked, unsupported_certificate. */
-static int error_of(clv_tls_decision v) {
+static int verify_error_of(clv_tls_decision v) {
   if (v == CLV_TLS_NOT_ALLOWED) return X509_V_ERR_APPLICATION_VERIFICATION;
   if (v == CLV_TLS_NO_CLIENT) return X509_V_ERR_INVALID_PURPOSE;
   return v == CLV_TLS_REVOKED ? X509_V_ERR_CERT_REVOKED : X509_V_ERR_UNSPECIFIED;
 }
 
-/* True if the certificate names TLS client. To OpenSSL, a certificate without an extended key usage
- * allows all uses. */
+/* True if the certificate has TLS client in its extended key usage. To OpenSSL, a certificate
+ * without an extended key usage allows all uses. */
 static bool is_for_client(const X509 *cert) {
   unsigned usage = 0;
   return clv_tls_cert_usage(cert, &usage) && usage & CLV_TLS_CLIENT;
@@ -204,7 +207,7 @@ static bool store_serial(entry *e, const char *issuer, const char *serial) {
   return e->issuer && e->serial;
 }
 
-static clv_tls_decision decide(entry *e, const X509 *cert) {
+static clv_tls_decision decide_on_certificate(entry *e, const X509 *cert) {
   char uri[CLV_TLS_URI_LEN], from[INET6_ADDRSTRLEN];
   char issuer[CLV_TLS_ISSUER_LEN], serial[CLV_TLS_SERIAL_LEN];
   bool named = clv_tls_x509_uri(cert, uri, sizeof uri, NULL) == CLV_OK;
@@ -215,7 +218,7 @@ static clv_tls_decision decide(entry *e, const X509 *cert) {
                            .issuer = issuer,
                            .serial = serial,
                            .is_client = is_for_client(cert),
-                           .address = address_text(&e->from, from)};
+                           .address = address_text(&e->peer_address, from)};
   clv_tls_decision v = admission.decide(admission.user, &caller, &e->holder);
   return v == CLV_TLS_ADMIT && !store_serial(e, issuer, serial) ? CLV_TLS_FULL : v;
 }
@@ -223,7 +226,7 @@ static clv_tls_decision decide(entry *e, const X509 *cert) {
 /* Redirects OpenSSL's output to a memory BIO, from which send_alert takes it. */
 static void redirect_output(SSL *ssl, entry *e) {
   BIO *own = BIO_new(BIO_s_mem());
-  e->is_redirected = own != NULL;
+  e->is_output_redirected = own != NULL;
   if (own) SSL_set0_wbio(ssl, own);
 }
 
@@ -231,32 +234,33 @@ static int on_verify(int ok, X509_STORE_CTX *ctx) {
   SSL *ssl = X509_STORE_CTX_get_ex_data(ctx, SSL_get_ex_data_X509_STORE_CTX_idx());
   if (!SSL_is_server(ssl)) return clv_tls_revocation_verify(ok, ctx);
   if (X509_STORE_CTX_get_error_depth(ctx) > 0) return ok;
-  entry *e = SSL_get_ex_data(ssl, slot);
-  if (!ok && e && !e->is_redirected)
-    redirect_output(ssl, e); /* send OpenSSL's own reason as an alert too */
+  entry *e = SSL_get_ex_data(ssl, ex_data_index);
+  if (!ok && e && !e->is_output_redirected)
+    redirect_output(ssl, e); /* so that send_alert sends OpenSSL's own reason */
   if (!ok) return 0;
-  clv_tls_decision v = CLV_TLS_FULL; /* for a connection without a table entry */
+  clv_tls_decision v = CLV_TLS_FULL; /* decision if the connection has no table entry */
   pthread_mutex_lock(&lock);
   if (e)
-    v = e->refused = admission.decide ? decide(e, X509_STORE_CTX_get0_cert(ctx)) : CLV_TLS_ADMIT;
+    v = e->decision =
+        admission.decide ? decide_on_certificate(e, X509_STORE_CTX_get0_cert(ctx)) : CLV_TLS_ADMIT;
   if (e) e->is_admitted = v == CLV_TLS_ADMIT;
   pthread_mutex_unlock(&lock);
   if (v == CLV_TLS_ADMIT) return 1;
-  X509_STORE_CTX_set_error(ctx, error_of(v));
+  X509_STORE_CTX_set_error(ctx, verify_error_of(v));
   if (e) redirect_output(ssl, e);
   return 0;
 }
 
 /* ---- messages of a handshake ----------------------------------------------------------------- */
 
-/* Counts the connection: the peer has proved its key. */
+/* Counts the connection against its holder, because the peer has proved its key. */
 static void count_connection(entry *e) {
   pthread_mutex_lock(&lock);
   if (e->is_admitted && admission.decide && !e->is_counted && !e->is_shut) {
-    e->refused = admission.enter(admission.user, e->holder);
-    e->is_counted = e->refused == CLV_TLS_ADMIT;
+    e->decision = admission.enter(admission.user, e->holder);
+    e->is_counted = e->decision == CLV_TLS_ADMIT;
   }
-  if (!e->is_counted && !e->is_shut && admission.decide) shut(e);
+  if (!e->is_counted && !e->is_shut && admission.decide) shut_connection(e);
   pthread_mutex_unlock(&lock);
 }
 
@@ -267,22 +271,22 @@ static void send_alert(const SSL *ssl, const entry *e) {
   if (e->fd >= 0 && len > 0) (void)!send(e->fd, data, (size_t)len, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-static void mark_spoken(entry *e) {
+static void mark_has_spoken(entry *e) {
   pthread_mutex_lock(&lock);
   e->has_spoken = true;
   pthread_mutex_unlock(&lock);
 }
 
-void clv_tls_accepted_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len) {
-  entry *e = slot >= 0 ? SSL_get_ex_data(ssl, slot) : NULL;
+void clv_tls_accepted_on_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len) {
+  entry *e = ex_data_index >= 0 ? SSL_get_ex_data(ssl, ex_data_index) : NULL;
   if (!e || !SSL_is_server(ssl)) return;
-  if (sent && type == SSL3_RT_ALERT && e->is_redirected) send_alert(ssl, e);
+  if (sent && type == SSL3_RT_ALERT && e->is_output_redirected) send_alert(ssl, e);
   if (sent || type != SSL3_RT_HANDSHAKE || !len) return;
-  mark_spoken(e);
+  mark_has_spoken(e);
   if (data[0] == SSL3_MT_FINISHED) count_connection(e);
 }
 
-bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret) {
+bool clv_tls_accepted_get_failure(const SSL *ssl, clv_tls_failure *ret) {
   static const clv_tls_failure by_decision[CLV_TLS_DECISIONS] = {
       [CLV_TLS_NOT_ALLOWED] = CLV_TLS_FAILURE_NOT_ALLOWED,
       [CLV_TLS_OVER_QUOTA] = CLV_TLS_FAILURE_QUOTA,
@@ -292,10 +296,10 @@ bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret) {
       [CLV_TLS_FLOODED] = CLV_TLS_FAILURE_QUOTA,
       [CLV_TLS_NO_LIST] = CLV_TLS_FAILURE_REVOKED,
   };
-  const entry *e = slot >= 0 ? SSL_get_ex_data(ssl, slot) : NULL;
+  const entry *e = ex_data_index >= 0 ? SSL_get_ex_data(ssl, ex_data_index) : NULL;
   if (!e) return false;
   pthread_mutex_lock(&lock);
-  clv_tls_decision refused = e->refused;
+  clv_tls_decision refused = e->decision;
   pthread_mutex_unlock(&lock);
   if (refused != CLV_TLS_ADMIT) *ret = by_decision[refused];
   return refused != CLV_TLS_ADMIT;
@@ -303,8 +307,8 @@ bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret) {
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-/* Discards received bytes. gRPC would read and serve all of them. */
-static void discard(int fd) {
+/* Discards received bytes, which gRPC would otherwise read and serve. */
+static void discard_received(int fd) {
   static const size_t MOST = 64u << 20;
   for (size_t thrown = 0; fd >= 0 && thrown < MOST;) {
     ssize_t n = recv(fd, NULL, 1 << 20, MSG_TRUNC | MSG_DONTWAIT);
@@ -313,17 +317,17 @@ static void discard(int fd) {
   }
 }
 
-static void end_flood(entry *e, const char *what) {
+static void cut_flooding_connection(entry *e, const char *what) {
   char from[INET6_ADDRSTRLEN];
   n_floods++;
-  shut(e);
-  discard(e->fd);
+  shut_connection(e);
+  discard_received(e->fd);
   if (e->is_counted && admission.flood)
-    admission.flood(admission.user, e->holder, address_text(&e->from, from), what);
+    admission.flood(admission.user, e->holder, address_text(&e->peer_address, from), what);
 }
 
-/* Returns the connection with the most unread bytes, of the holder with the most. Holders are
- * distinguished by a hash, as addresses are. */
+/* Returns the connection with the most unread bytes, of the holder with the most unread bytes.
+ * Holders with the same hash count as one. */
 static entry *find_largest_unread(void) {
   uint64_t sums[MAX_HASH] = {0}, most = 0;
   entry *found = NULL;
@@ -338,20 +342,20 @@ static entry *find_largest_unread(void) {
   return found;
 }
 
-/* Charges received frames. The caller holds the lock. */
+/* Charges received frames, and ends connections that exceed a limit. The caller holds the lock. */
 static void add_frames(entry *e, const void *data, size_t n) {
   uint64_t before = e->frames.unread;
   const char *excess = clv_tls_frames_add(&e->frames, data, n, clv_now_ns());
   unread = unread - before + e->frames.unread;
-  if (excess) end_flood(e, excess);
+  if (excess) cut_flooding_connection(e, excess);
   e = admission.unread && unread > admission.unread ? find_largest_unread() : NULL;
-  if (e) end_flood(e, "data of messages that do not end");
+  if (e) cut_flooding_connection(e, "data of messages that do not end");
 }
 
 int clv_tls_accepted_read(void *ssl, void *data, int len) {
   size_t n = 0;
   if (len < 0 || SSL_read_ex(ssl, data, (size_t)len, &n) != 1) return -1;
-  entry *e = slot >= 0 && SSL_is_server(ssl) ? SSL_get_ex_data(ssl, slot) : NULL;
+  entry *e = ex_data_index >= 0 && SSL_is_server(ssl) ? SSL_get_ex_data(ssl, ex_data_index) : NULL;
   if (!e) return (int)n;
   pthread_mutex_lock(&lock);
   if (!e->is_shut) add_frames(e, data, n);
@@ -360,8 +364,8 @@ int clv_tls_accepted_read(void *ssl, void *data, int len) {
   return dead ? -1 : (int)n;
 }
 
-void clv_tls_accepted_sent(SSL *ssl, size_t bytes) {
-  entry *e = slot >= 0 && SSL_is_server(ssl) ? SSL_get_ex_data(ssl, slot) : NULL;
+void clv_tls_accepted_on_sent(SSL *ssl, size_t bytes) {
+  entry *e = ex_data_index >= 0 && SSL_is_server(ssl) ? SSL_get_ex_data(ssl, ex_data_index) : NULL;
   if (!e) return;
   pthread_mutex_lock(&lock);
   clv_tls_frames_credit(&e->frames, CLV_TLS_WINDOWS, (uint32_t)(1 + bytes / 512));
@@ -382,13 +386,14 @@ static bool parse_address(const char *text, struct in6_addr *ret_host, in_port_t
   return inet_pton(AF_INET6, buf, ret_host) == 1;
 }
 
-static bool has_address(const entry *e, const struct in6_addr *host, in_port_t port) {
+static bool has_peer_address(const entry *e, const struct in6_addr *host, in_port_t port) {
   struct in6_addr mapped = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
   if (!e->is_used || e->is_shut) return false;
-  if (e->from.any.sa_family == AF_INET6)
-    return e->from.v6.sin6_port == port && memcmp(&e->from.v6.sin6_addr, host, 16) == 0;
-  memcpy(&mapped.s6_addr[12], &e->from.v4.sin_addr, 4);
-  return e->from.any.sa_family == AF_INET && e->from.v4.sin_port == port &&
+  if (e->peer_address.any.sa_family == AF_INET6)
+    return e->peer_address.v6.sin6_port == port &&
+           memcmp(&e->peer_address.v6.sin6_addr, host, 16) == 0;
+  memcpy(&mapped.s6_addr[12], &e->peer_address.v4.sin_addr, 4);
+  return e->peer_address.any.sa_family == AF_INET && e->peer_address.v4.sin_port == port &&
          memcmp(&mapped, host, 16) == 0;
 }
 
@@ -399,31 +404,31 @@ uint64_t clv_tls_accepted_connection(const char *peer) {
   if (!peer || !parse_address(peer, &host, &port)) return 0;
   pthread_mutex_lock(&lock);
   for (size_t i = 0; i < n_entries && !found; i++)
-    if (has_address(&entries[i], &host, port))
+    if (has_peer_address(&entries[i], &host, port))
       found = (uint64_t)entries[i].generation << 32 | (uint64_t)(i + 1);
   pthread_mutex_unlock(&lock);
   return found;
 }
 
 /* Returns the entry of a connection; NULL: it has ended. The caller holds the lock. */
-static entry *entry_of(uint64_t connection) {
+static entry *find_entry(uint64_t connection) {
   size_t i = (size_t)(connection & 0xffffffffu);
   entry *e = i ? &entries[i - 1] : NULL;
   return e && e->is_used && e->generation == (uint32_t)(connection >> 32) ? e : NULL;
 }
 
-void clv_tls_accepted_call(uint64_t connection) {
+void clv_tls_accepted_on_call(uint64_t connection) {
   pthread_mutex_lock(&lock);
-  entry *e = entry_of(connection);
+  entry *e = find_entry(connection);
   if (e) clv_tls_frames_credit(&e->frames, CLV_TLS_REQUESTS, 1);
   pthread_mutex_unlock(&lock);
 }
 
-void clv_tls_accepted_message(uint64_t connection, size_t bytes) {
+void clv_tls_accepted_on_message(uint64_t connection, size_t bytes) {
   pthread_mutex_lock(&lock);
-  entry *e = entry_of(connection);
+  entry *e = find_entry(connection);
   uint64_t before = e ? e->frames.unread : 0;
-  if (e) clv_tls_frames_message(&e->frames, bytes);
+  if (e) clv_tls_frames_credit_message(&e->frames, bytes);
   unread -= e ? before - e->frames.unread : 0;
   pthread_mutex_unlock(&lock);
 }
@@ -432,7 +437,7 @@ uint64_t clv_tls_accepted_floods(void) { return n_floods; }
 
 /* ---- callbacks of OpenSSL -------------------------------------------------------------------- */
 
-static entry *free_entry(void) {
+static entry *find_unused_entry(void) {
   for (size_t i = 0; i < n_entries; i++)
     if (!entries[i].is_used) return &entries[i];
   return n_entries < TABLE ? &entries[n_entries++] : NULL;
@@ -440,12 +445,12 @@ static entry *free_entry(void) {
 
 static entry *take_entry(int fd) {
   pthread_mutex_lock(&lock);
-  entry *e = free_entry();
+  entry *e = find_unused_entry();
   if (e) {
     *e = (entry){.is_used = true,
                  .fd = fd,
                  .began_ns = clv_now_ns(),
-                 .from = read_peer_address(fd),
+                 .peer_address = read_peer_address(fd),
                  .generation = e->generation + 1};
     clv_tls_frames_begin(&e->frames, e->began_ns);
     n_live++;
@@ -463,7 +468,8 @@ static void on_ssl_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, l
   /* Without tickets no session is resumed. */
   SSL_set_options(ssl, SSL_OP_NO_TICKET);
   SSL_set_num_tickets(ssl, 0);
-  /* gRPC's objects have no callback. Others keep theirs; the probe sets its own later. */
+  /* gRPC's SSL objects have no callback. An object that has one keeps it; the probe sets its own
+   * after this function. */
   if (!SSL_get_verify_callback(ssl)) SSL_set_verify(ssl, SSL_get_verify_mode(ssl), on_verify);
 }
 
@@ -483,17 +489,19 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
 
 /* ---- public functions ------------------------------------------------------------------------ */
 
-static void install(void) {
+static void register_callbacks(void) {
   entries = calloc(TABLE, sizeof *entries);
   if (entries)
-    slot = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);
+    ex_data_index =
+        CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);
 }
 
 clv_code clv_tls_accepted_install(clv_err *err) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, install);
-  return slot < 0 ? clv_fail(err, CLV_INTERNAL, "OpenSSL gives no extra data for connections")
-                  : CLV_OK;
+  pthread_once(&once, register_callbacks);
+  return ex_data_index < 0
+             ? clv_fail(err, CLV_INTERNAL, "OpenSSL gives no extra data for connections")
+             : CLV_OK;
 }
 
 clv_code clv_tls_accepted_open(const clv_tls_admission *a, clv_err *err) {
@@ -507,7 +515,7 @@ clv_code clv_tls_accepted_open(const clv_tls_admission *a, clv_err *err) {
   return CLV_OK;
 }
 
-/* The table stays, because connections may end after the service. */
+/* Removes the callbacks. The table stays, because connections may end after the service. */
 void clv_tls_accepted_close(void) {
   pthread_mutex_lock(&lock);
   admission = (clv_tls_admission){0};

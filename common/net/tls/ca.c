@@ -38,12 +38,13 @@ static clv_code refuse_existing(const char *path, const char *fix, clv_err *err)
 }
 
 static clv_code write_key(const char *path, EVP_PKEY *key, clv_err *err) {
-  CLV_AUTO(clv_bio_freep) BIO *bio = BIO_new(BIO_s_secmem()); /* wiped when freed */
+  /* secure memory, wiped when it is freed */
+  CLV_AUTO(clv_bio_freep) BIO *bio = BIO_new(BIO_s_secmem());
   if (!bio || PEM_write_bio_PrivateKey(bio, key, NULL, NULL, 0, NULL, NULL) != 1)
     return fail_ossl(err, "the private key could not be written as PEM");
   char *data = NULL;
   size_t len = (size_t)BIO_get_mem_data(bio, &data);
-  /* A temporary file left by a crash would keep its mode, which may be wider. */
+  /* Remove a temporary file that a crash has left, because its mode may be wider than 0600. */
   CLV_AUTO(clv_bytes_done) clv_bytes tmp = {0};
   clv_bytes_printf(&tmp, "%s.tmp", path);
   if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -92,7 +93,7 @@ typedef struct extension {
   const char *value;
 } extension;
 
-/* Adds extensions from constant texts; see the head of the file. */
+/* Adds extensions whose values are constant texts. Names are added as objects, never as text. */
 static clv_code add_extensions(X509 *cert, X509 *issuer, const extension *list, size_t n,
                                clv_err *err) {
   X509V3_CTX ctx;
@@ -105,8 +106,8 @@ static clv_code add_extensions(X509 *cert, X509 *issuer, const extension *list, 
   return CLV_OK;
 }
 
-static clv_code start_cert(const char *name, EVP_PKEY *key, int64_t from, int64_t until,
-                           X509 **ret_cert, clv_err *err) {
+static clv_code make_unsigned_cert(const char *name, EVP_PKEY *key, int64_t from, int64_t until,
+                                   X509 **ret_cert, clv_err *err) {
   CLV_AUTO(clv_x509_freep) X509 *cert = X509_new();
   if (!cert || X509_set_version(cert, X509_VERSION_3) != 1 || X509_set_pubkey(cert, key) != 1)
     return fail_ossl(err, "no new certificate");
@@ -145,7 +146,7 @@ static clv_code make_ca_cert(const char *name, int days, EVP_PKEY *key, X509 **r
   };
   int64_t from = clv_tls_now() - CA_BACKDATE_S;
   CLV_AUTO(clv_x509_freep) X509 *cert = NULL;
-  CLV_TRY(start_cert(name, key, from, from + (int64_t)days * DAY, &cert, err));
+  CLV_TRY(make_unsigned_cert(name, key, from, from + (int64_t)days * DAY, &cert, err));
   if (X509_set_issuer_name(cert, X509_get_subject_name(cert)) != 1)
     return fail_ossl(err, "the issuer could not be set");
   CLV_TRY(add_extensions(cert, cert, extensions, CLV_COUNT(extensions), err));
@@ -175,7 +176,7 @@ clv_code clv_tls_ca_init(const char *dir, const char *name, int days, clv_err *e
 
 /* ---- issue: checks --------------------------------------------------------------------------- */
 
-static bool file_name_ok(const char *name) {
+static bool is_certificate_name(const char *name) {
   size_t len = strlen(name);
   if (len < 1 || len > CLV_TLS_NAME_MAX || name[0] == '.' || !strcmp(name, "ca")) return false;
   for (const unsigned char *p = (const unsigned char *)name; *p; p++)
@@ -184,7 +185,7 @@ static bool file_name_ok(const char *name) {
 }
 
 /* True for letters, digits and hyphens between single dots (RFC 1123); underscores are allowed. */
-static bool dns_name_ok(const char *name) {
+static bool is_dns_name(const char *name) {
   size_t len = strlen(name), label = 0;
   if (len < 1 || len > 253) return false;
   for (const unsigned char *p = (const unsigned char *)name; *p; p++) {
@@ -212,13 +213,13 @@ static clv_code check_names(const clv_tls_issue_options *o, clv_err *err) {
   for (size_t i = 0; i < o->n_dns; i++) {
     if (is_address(o->dns[i]))
       return clv_fail(err, CLV_INVALID, "\"%s\" is an address, not a DNS name", o->dns[i]);
-    if (!dns_name_ok(o->dns[i]))
+    if (!is_dns_name(o->dns[i]))
       return clv_fail(err, CLV_INVALID, "\"%.100s\" is not a DNS name", o->dns[i]);
   }
   return CLV_OK;
 }
 
-static clv_code check_usual(const clv_tls_issue_options *o, clv_err *err) {
+static clv_code check_usual_options(const clv_tls_issue_options *o, clv_err *err) {
   CLV_TRY(check_names(o, err));
   CLV_TRY(check_days(o->days, err));
   int64_t length = (int64_t)o->days * DAY;
@@ -235,7 +236,7 @@ static clv_code check_usual(const clv_tls_issue_options *o, clv_err *err) {
 
 /* Checks limits that hold for unusual certificates too. */
 static clv_code check_options(const clv_tls_issue_options *o, clv_err *err) {
-  if (!file_name_ok(o->name))
+  if (!is_certificate_name(o->name))
     return clv_fail(err, CLV_INVALID,
                     "\"%.80s\" cannot name a certificate: 1 to %d of A-Z a-z 0-9 . _ -, not "
                     "beginning with a dot, and not \"ca\"",
@@ -245,7 +246,7 @@ static clv_code check_options(const clv_tls_issue_options *o, clv_err *err) {
   if (o->rsa_bits && (o->rsa_bits < 1024 || o->rsa_bits > 4096))
     return clv_fail(err, CLV_INVALID, "an RSA key of %u bits; it must be 2048 to 4096",
                     o->rsa_bits);
-  return o->allow_unusual ? CLV_OK : check_usual(o, err);
+  return o->allow_unusual ? CLV_OK : check_usual_options(o, err);
 }
 
 /* ---- issue: the CA --------------------------------------------------------------------------- */
@@ -280,7 +281,7 @@ clv_code clv_tls_authority_load(const char *dir, clv_tls_authority *ca, clv_err 
 
 /* ---- issue: the leaf ------------------------------------------------------------------------- */
 
-static bool push_name(GENERAL_NAMES *names, int type, ASN1_STRING *value) {
+static bool append_name(GENERAL_NAMES *names, int type, ASN1_STRING *value) {
   GENERAL_NAME *name = value ? GENERAL_NAME_new() : NULL;
   if (!name) {
     ASN1_STRING_free(value);
@@ -292,14 +293,14 @@ static bool push_name(GENERAL_NAMES *names, int type, ASN1_STRING *value) {
   return false;
 }
 
-static bool push_texts(GENERAL_NAMES *names, int type, const char *const *texts, size_t n) {
+static bool append_texts(GENERAL_NAMES *names, int type, const char *const *texts, size_t n) {
   for (size_t i = 0; i < n; i++) {
     ASN1_IA5STRING *value = ASN1_IA5STRING_new();
     if (value && ASN1_STRING_set(value, texts[i], (int)strlen(texts[i])) != 1) {
       ASN1_IA5STRING_free(value);
       return false;
     }
-    if (!push_name(names, type, value)) return false;
+    if (!append_name(names, type, value)) return false;
   }
   return true;
 }
@@ -307,11 +308,11 @@ static bool push_texts(GENERAL_NAMES *names, int type, const char *const *texts,
 static clv_code add_san(X509 *cert, const clv_tls_issue_options *o, clv_err *err) {
   if (o->n_uris + o->n_dns + o->n_ips == 0) return CLV_OK;
   CLV_AUTO(clv_names_freep) GENERAL_NAMES *names = sk_GENERAL_NAME_new_null();
-  if (!names || !push_texts(names, GEN_URI, o->uris, o->n_uris) ||
-      !push_texts(names, GEN_DNS, o->dns, o->n_dns))
+  if (!names || !append_texts(names, GEN_URI, o->uris, o->n_uris) ||
+      !append_texts(names, GEN_DNS, o->dns, o->n_dns))
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   for (size_t i = 0; i < o->n_ips; i++)
-    if (!push_name(names, GEN_IPADD, a2i_IPADDRESS(o->ips[i]))) {
+    if (!append_name(names, GEN_IPADD, a2i_IPADDRESS(o->ips[i]))) {
       ERR_clear_error();
       return clv_fail(err, CLV_INVALID, "\"%.80s\" is not an IPv4 or IPv6 address", o->ips[i]);
     }
@@ -332,8 +333,8 @@ static const char *const usage_texts[] = {
     "clientAuth,serverAuth,codeSigning",
 };
 
-static clv_code check_end(const clv_tls_issue_options *o, const clv_tls_authority *ca,
-                          int64_t until, clv_err *err) {
+static clv_code check_leaf_end(const clv_tls_issue_options *o, const clv_tls_authority *ca,
+                               int64_t until, clv_err *err) {
   if (o->allow_unusual || until <= ca->not_after) return CLV_OK;
   char when[CLV_TLS_TIME_TEXT];
   return clv_fail(err, CLV_INVALID,
@@ -350,9 +351,9 @@ static clv_code make_leaf(const clv_tls_issue_options *o, const clv_tls_authorit
   };
   int64_t from = clv_tls_now() + o->not_before_offset_s;
   int64_t until = from + (int64_t)o->days * DAY;
-  CLV_TRY(check_end(o, ca, until, err));
+  CLV_TRY(check_leaf_end(o, ca, until, err));
   CLV_AUTO(clv_x509_freep) X509 *cert = NULL;
-  CLV_TRY(start_cert(o->name, key, from, until, &cert, err));
+  CLV_TRY(make_unsigned_cert(o->name, key, from, until, &cert, err));
   if (X509_set_issuer_name(cert, X509_get_subject_name(ca->cert)) != 1)
     return fail_ossl(err, "the issuer could not be set");
   CLV_TRY(add_extensions(cert, ca->cert, extensions, CLV_COUNT(extensions), err));
@@ -373,7 +374,7 @@ clv_code clv_tls_issue(const clv_tls_issue_options *o, clv_err *err) {
   CLV_AUTO(clv_freep) char *cert_path = NULL;
   CLV_TRY(path_of(out_dir, o->name, ".key", &key_path, err));
   CLV_TRY(path_of(out_dir, o->name, ".pem", &cert_path, err));
-  if (!o->force) {
+  if (!o->overwrite) {
     CLV_TRY(refuse_existing(key_path, fix, err));
     CLV_TRY(refuse_existing(cert_path, fix, err));
   }

@@ -24,8 +24,8 @@ static void time_freep(ASN1_TIME **p) { ASN1_TIME_free(*p); }
 
 /* ---- old list -------------------------------------------------------------------------------- */
 
-static clv_code read_old(const char *path, const clv_tls_authority *ca, X509_CRL **ret,
-                         clv_err *err) {
+static clv_code read_old_list(const char *path, const clv_tls_authority *ca, X509_CRL **ret,
+                              clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes pem = {0};
   if (access(path, F_OK) != 0 && errno == ENOENT) return CLV_OK;
   CLV_TRY(clv_file_read(path, CLV_TLS_FILE_MAX, &pem, err));
@@ -39,7 +39,7 @@ static clv_code read_old(const char *path, const clv_tls_authority *ca, X509_CRL
   return CLV_OK;
 }
 
-static clv_code next_number(const X509_CRL *old, ASN1_INTEGER **ret, clv_err *err) {
+static clv_code next_list_number(const X509_CRL *old, ASN1_INTEGER **ret, clv_err *err) {
   CLV_AUTO(integer_freep)
   ASN1_INTEGER *was = old ? X509_CRL_get_ext_d2i(old, NID_crl_number, NULL, NULL) : NULL;
   CLV_AUTO(clv_bn_freep) BIGNUM *n = was ? ASN1_INTEGER_to_BN(was, NULL) : BN_new();
@@ -50,7 +50,7 @@ static clv_code next_number(const X509_CRL *old, ASN1_INTEGER **ret, clv_err *er
 
 /* ---- new list -------------------------------------------------------------------------------- */
 
-static bool set_head(X509_CRL *crl, const clv_tls_authority *ca, int days) {
+static bool set_issuer_and_times(X509_CRL *crl, const clv_tls_authority *ca, int days) {
   CLV_AUTO(time_freep) ASN1_TIME *from = ASN1_TIME_set(NULL, (time_t)(clv_tls_now() - BACKDATE_S));
   CLV_AUTO(time_freep)
   ASN1_TIME *until = ASN1_TIME_set(NULL, (time_t)(clv_tls_now() + (int64_t)days * DAY));
@@ -59,21 +59,21 @@ static bool set_head(X509_CRL *crl, const clv_tls_authority *ca, int days) {
          X509_CRL_set1_lastUpdate(crl, from) == 1 && X509_CRL_set1_nextUpdate(crl, until) == 1;
 }
 
-static bool add_copy(X509_CRL *crl, X509_REVOKED *from) {
+static bool copy_entry(X509_CRL *crl, X509_REVOKED *from) {
   X509_REVOKED *r = X509_REVOKED_dup(from);
   if (r && X509_CRL_add0_revoked(crl, r) == 1) return true;
   X509_REVOKED_free(r);
   return false;
 }
 
-static bool add_old(X509_CRL *crl, X509_CRL *old) {
+static bool copy_old_entries(X509_CRL *crl, X509_CRL *old) {
   STACK_OF(X509_REVOKED) *list = old ? X509_CRL_get_REVOKED(old) : NULL;
   for (int i = 0; i < sk_X509_REVOKED_num(list); i++)
-    if (!add_copy(crl, sk_X509_REVOKED_value(list, i))) return false;
+    if (!copy_entry(crl, sk_X509_REVOKED_value(list, i))) return false;
   return true;
 }
 
-static bool add_new(X509_CRL *crl, const X509 *cert) {
+static bool add_revoked_cert(X509_CRL *crl, const X509 *cert) {
   X509_REVOKED *there = NULL;
   ASN1_INTEGER *serial = ASN1_INTEGER_dup(X509_get0_serialNumber(cert));
   CLV_AUTO(integer_freep) ASN1_INTEGER *owned = serial;
@@ -92,10 +92,11 @@ static clv_code make_list(const clv_tls_authority *ca, X509_CRL *old, const X509
                           X509_CRL **ret, clv_err *err) {
   CLV_AUTO(clv_crl_freep) X509_CRL *crl = X509_CRL_new();
   CLV_AUTO(integer_freep) ASN1_INTEGER *number = NULL;
-  CLV_TRY(next_number(old, &number, err));
+  CLV_TRY(next_list_number(old, &number, err));
   const EVP_MD *md =
       EVP_PKEY_is_a(ca->key, "ED25519") || EVP_PKEY_is_a(ca->key, "ED448") ? NULL : EVP_sha256();
-  if (!crl || !set_head(crl, ca, days) || !add_old(crl, old) || (cert && !add_new(crl, cert)) ||
+  if (!crl || !set_issuer_and_times(crl, ca, days) || !copy_old_entries(crl, old) ||
+      (cert && !add_revoked_cert(crl, cert)) ||
       X509_CRL_add1_ext_i2d(crl, NID_crl_number, number, 0, 0) != 1 || X509_CRL_sort(crl) != 1 ||
       X509_CRL_sign(crl, ca->key, md) <= 0)
     return fail_ossl(err, "the list could not be made");
@@ -138,7 +139,7 @@ clv_code clv_tls_ca_revoke(const char *dir, const char *name, int days, clv_err 
   if (name) CLV_TRY(clv_tls_certs_read(path, &certs, err));
   X509 *cert = name ? sk_X509_value(certs, 0) : NULL;
   if (cert) CLV_TRY(check_issuer(path, cert, &ca, err));
-  CLV_TRY(read_old(list, &ca, &old, err));
+  CLV_TRY(read_old_list(list, &ca, &old, err));
   CLV_TRY(make_list(&ca, old, cert, days, &crl, err));
   return write_list(list, crl, err);
 }

@@ -98,7 +98,7 @@ bool clv_tls_uri_is_valid(const unsigned char *data, size_t len, char reason[CLV
   return true;
 }
 
-static clv_code san_of(const X509 *cert, GENERAL_NAMES **ret_names, clv_err *err) {
+static clv_code subject_alt_names(const X509 *cert, GENERAL_NAMES **ret_names, clv_err *err) {
   int state = 0;
   GENERAL_NAMES *names = X509_get_ext_d2i(cert, NID_subject_alt_name, &state, NULL);
   if (names) {
@@ -116,7 +116,7 @@ static clv_code san_of(const X509 *cert, GENERAL_NAMES **ret_names, clv_err *err
 
 clv_code clv_tls_x509_uri(const X509 *cert, char *buf, size_t len, clv_err *err) {
   CLV_AUTO(clv_names_freep) GENERAL_NAMES *names = NULL;
-  CLV_TRY(san_of(cert, &names, err));
+  CLV_TRY(subject_alt_names(cert, &names, err));
   const ASN1_IA5STRING *uri = NULL;
   int count = 0;
   for (int i = 0; i < sk_GENERAL_NAME_num(names); i++) {

@@ -16,14 +16,14 @@ enum { CLOCKS_S = 300 }; /* seconds that the issuer's clock may be ahead */
 
 typedef struct list {
   char issuer[CLV_TLS_ISSUER_LEN];
-  int64_t ends; /* nextUpdate */
+  int64_t expires_s; /* end of validity (nextUpdate), seconds since 1970 */
 } list;
 
 struct clv_tls_crl {
   char *path;
   list *lists;
   size_t n_lists;
-  char **numbers; /* "issuer\x1fserial", sorted */
+  char **numbers; /* revoked certificates as "issuer\x1fserial", sorted */
   size_t n_numbers;
 };
 
@@ -59,17 +59,17 @@ void clv_tls_serial_text(const ASN1_INTEGER *serial, char buf[CLV_TLS_SERIAL_LEN
 
 enum { NUMBER_LEN = CLV_TLS_ISSUER_LEN + CLV_TLS_SERIAL_LEN };
 
-static void number_of(const char *issuer, const char *serial, char buf[NUMBER_LEN]) {
+static void format_number(const char *issuer, const char *serial, char buf[NUMBER_LEN]) {
   snprintf(buf, NUMBER_LEN, "%s\x1f%s", issuer, serial);
 }
 
-static int by_text(const void *a, const void *b) {
+static int compare_texts(const void *a, const void *b) {
   return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
 /* ---- one list -------------------------------------------------------------------------------- */
 
-static bool is_signed(X509_CRL *crl, const STACK_OF(X509) * ca) {
+static bool is_signed_by_any(X509_CRL *crl, const STACK_OF(X509) * ca) {
   for (int i = 0; i < sk_X509_num(ca); i++) {
     X509 *cert = sk_X509_value(ca, i);
     if (X509_NAME_cmp(X509_get_subject_name(cert), X509_CRL_get_issuer(crl)) != 0) continue;
@@ -82,17 +82,17 @@ static bool is_signed(X509_CRL *crl, const STACK_OF(X509) * ca) {
 
 static clv_code check_list(const clv_tls_crl *c, X509_CRL *crl, const STACK_OF(X509) * ca,
                            list *ret, clv_err *err) {
-  int64_t begins;
+  int64_t valid_from_s;
   clv_tls_issuer_text(X509_CRL_get_issuer(crl), ret->issuer);
-  if (ca && !is_signed(crl, ca))
+  if (ca && !is_signed_by_any(crl, ca))
     return clv_fail(err, CLV_UNAUTHENTICATED,
                     "%s: no CA of tls.ca has signed the list of %.200s; is it of the same CA?",
                     c->path, ret->issuer);
-  if (!clv_tls_asn1_seconds(X509_CRL_get0_lastUpdate(crl), &begins) ||
-      !clv_tls_asn1_seconds(X509_CRL_get0_nextUpdate(crl), &ret->ends))
+  if (!clv_tls_asn1_seconds(X509_CRL_get0_lastUpdate(crl), &valid_from_s) ||
+      !clv_tls_asn1_seconds(X509_CRL_get0_nextUpdate(crl), &ret->expires_s))
     return clv_fail(err, CLV_INVALID, "%s: the list of %.200s has no end of validity (nextUpdate)",
                     c->path, ret->issuer);
-  if (begins > clv_tls_now() + CLOCKS_S)
+  if (valid_from_s > clv_tls_now() + CLOCKS_S)
     return clv_fail(err, CLV_PRECONDITION,
                     "%s: the list of %.200s begins in the future: compare the clocks", c->path,
                     ret->issuer);
@@ -105,7 +105,8 @@ static clv_code check_list(const clv_tls_crl *c, X509_CRL *crl, const STACK_OF(X
   return CLV_OK;
 }
 
-static clv_code add_numbers(clv_tls_crl *c, const char *issuer, X509_CRL *crl, clv_err *err) {
+static clv_code add_revoked_numbers(clv_tls_crl *c, const char *issuer, X509_CRL *crl,
+                                    clv_err *err) {
   STACK_OF(X509_REVOKED) *revoked = X509_CRL_get_REVOKED(crl);
   size_t n = (size_t)CLV_MAX(sk_X509_REVOKED_num(revoked), 0);
   char serial[CLV_TLS_SERIAL_LEN], text[NUMBER_LEN];
@@ -115,7 +116,7 @@ static clv_code add_numbers(clv_tls_crl *c, const char *issuer, X509_CRL *crl, c
   for (size_t i = 0; i < n; i++) {
     const X509_REVOKED *r = sk_X509_REVOKED_value(revoked, (int)i);
     clv_tls_serial_text(X509_REVOKED_get0_serialNumber(r), serial);
-    number_of(issuer, serial, text);
+    format_number(issuer, serial, text);
     CLV_TRY(clv_strdup(text, &c->numbers[c->n_numbers], err));
     c->n_numbers++;
   }
@@ -129,12 +130,12 @@ static clv_code add_list(clv_tls_crl *c, X509_CRL *crl, const STACK_OF(X509) * c
   if (!more) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", c->path);
   c->lists = more;
   c->lists[c->n_lists++] = l;
-  return add_numbers(c, l.issuer, crl, err);
+  return add_revoked_numbers(c, l.issuer, crl, err);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static clv_code add_all(clv_tls_crl *c, BIO *bio, const STACK_OF(X509) * ca, clv_err *err) {
+static clv_code add_all_lists(clv_tls_crl *c, BIO *bio, const STACK_OF(X509) * ca, clv_err *err) {
   for (;;) {
     CLV_AUTO(clv_crl_freep) X509_CRL *crl = PEM_read_bio_X509_CRL(bio, NULL, NULL, NULL);
     if (!crl) break;
@@ -163,8 +164,8 @@ clv_code clv_tls_crl_parse(const char *pem, size_t len, const char *path, const 
   ERR_clear_error();
   CLV_AUTO(clv_bio_freep) BIO *bio = BIO_new_mem_buf(pem, (int)len);
   if (!bio) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
-  CLV_TRY(add_all(c, bio, ca, err));
-  qsort(c->numbers, c->n_numbers, sizeof *c->numbers, by_text);
+  CLV_TRY(add_all_lists(c, bio, ca, err));
+  qsort(c->numbers, c->n_numbers, sizeof *c->numbers, compare_texts);
   *ret = clv_steal(&c);
   return CLV_OK;
 }
@@ -179,8 +180,8 @@ clv_code clv_tls_crl_load(const char *path, const char *ca_pem, clv_tls_crl **re
 
 bool clv_tls_crl_has(const clv_tls_crl *c, const char *issuer, const char *serial) {
   char text[NUMBER_LEN], *key = text;
-  number_of(issuer, serial, text);
-  return bsearch(&key, c->numbers, c->n_numbers, sizeof *c->numbers, by_text) != NULL;
+  format_number(issuer, serial, text);
+  return bsearch(&key, c->numbers, c->n_numbers, sizeof *c->numbers, compare_texts) != NULL;
 }
 
 clv_code clv_tls_crl_check(const clv_tls_crl *c, const char *issuer, clv_err *err) {
@@ -190,11 +191,11 @@ clv_code clv_tls_crl_check(const clv_tls_crl *c, const char *issuer, clv_err *er
     const list *l = &c->lists[i];
     if (issuer && strcmp(l->issuer, issuer) != 0) continue;
     found = true;
-    if (l->ends > clv_tls_now()) continue;
+    if (l->expires_s > clv_tls_now()) continue;
     return clv_fail(err, CLV_PRECONDITION,
                     "%s: the list of revoked certificates ended %s, so every peer is refused: "
                     "install a new list (cleave-master certs revoke)",
-                    c->path, clv_tls_format_time(l->ends, when));
+                    c->path, clv_tls_format_time(l->expires_s, when));
   }
   if (found) return CLV_OK;
   return clv_fail(err, CLV_PRECONDITION,
@@ -203,7 +204,7 @@ clv_code clv_tls_crl_check(const clv_tls_crl *c, const char *issuer, clv_err *er
 }
 
 int64_t clv_tls_crl_expiry(const clv_tls_crl *c) {
-  int64_t ends = INT64_MAX;
-  for (size_t i = 0; i < c->n_lists; i++) ends = CLV_MIN(ends, c->lists[i].ends);
-  return ends;
+  int64_t earliest_s = INT64_MAX;
+  for (size_t i = 0; i < c->n_lists; i++) earliest_s = CLV_MIN(earliest_s, c->lists[i].expires_s);
+  return earliest_s;
 }

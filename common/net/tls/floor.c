@@ -21,7 +21,7 @@ static const char floor_conf[] =
 
 static void conf_freep(CONF **p) { NCONF_free(*p); }
 
-static bool floor_holds(void) {
+static bool is_floor_in_force(void) {
   CLV_AUTO(clv_ssl_ctx_freep) SSL_CTX *ctx = SSL_CTX_new(TLS_method());
   const uint64_t older = SSL_OP_NO_TLSv1 | SSL_OP_NO_TLSv1_1 | SSL_OP_NO_TLSv1_2;
   return ctx && (SSL_CTX_get_options(ctx) & (older | SSL_OP_NO_TLSv1_3)) == older;
@@ -33,7 +33,7 @@ clv_code clv_tls_floor_install(clv_err *err) {
     char why[CLV_TLS_ERROR_LEN];
     return clv_fail(err, CLV_INTERNAL, "OpenSSL did not start: %s", clv_tls_openssl_error(why));
   }
-  if (floor_holds()) return CLV_OK;
+  if (is_floor_in_force()) return CLV_OK;
   CLV_AUTO(clv_bio_freep) BIO *text = BIO_new_mem_buf(floor_conf, (int)strlen(floor_conf));
   CLV_AUTO(conf_freep) CONF *conf = NCONF_new(NULL);
   long line = 0;
@@ -43,7 +43,7 @@ clv_code clv_tls_floor_install(clv_err *err) {
     return clv_fail(err, CLV_INTERNAL, "OpenSSL refused the TLS 1.3 floor (line %ld): %s", line,
                     clv_tls_openssl_error(why));
   }
-  if (!floor_holds())
+  if (!is_floor_in_force())
     return clv_fail(err, CLV_INTERNAL, "TLS versions below 1.3 are still on after the floor");
   return CLV_OK;
 }

@@ -12,7 +12,8 @@
 #include "common/net/tls/tls_int.h"
 
 enum { PREFACE = 24, HEAD = CLV_TLS_FRAME_HEAD, SMALL = 1024, BLOCK_MOST = 64 << 10 };
-enum { UNREAD_LEAKS_PER_S = 64 << 10 }; /* bytes; calls that end early leave some */
+/* unread bytes written off per second, because calls that end early leave some */
+enum { UNREAD_LEAKS_PER_S = 64 << 10 };
 
 enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE };
 enum { CONTINUATION = 9, END_HEADERS = 4 };
@@ -31,10 +32,10 @@ static const struct {
 
 /* ---- buckets --------------------------------------------------------------------------------- */
 
-static void leak(clv_tls_frames *f, uint64_t now_ns) {
-  uint64_t s = (now_ns - f->leaked_ns) / 1000000000u;
+static void leak_buckets(clv_tls_frames *f, uint64_t now_ns) {
+  uint64_t s = (now_ns - f->leaked_until_ns) / 1000000000u;
   if (s == 0) return;
-  f->leaked_ns += s * 1000000000u;
+  f->leaked_until_ns += s * 1000000000u;
   f->unread -= CLV_MIN(s * UNREAD_LEAKS_PER_S, f->unread);
   for (int i = 0; i < CLV_TLS_BUCKETS; i++) {
     uint64_t out = CLV_MIN(s, 1u << 20) * buckets[i].leaks_per_s;
@@ -42,7 +43,7 @@ static void leak(clv_tls_frames *f, uint64_t now_ns) {
   }
 }
 
-static const char *charge(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t amount) {
+static const char *charge_bucket(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t amount) {
   f->bucket_level[bucket] += amount;
   return f->bucket_level[bucket] > buckets[bucket].most ? buckets[bucket].text : NULL;
 }
@@ -51,9 +52,9 @@ void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t am
   f->bucket_level[bucket] -= CLV_MIN(amount, f->bucket_level[bucket]);
 }
 
-/* Credits a delivered message with its 5-byte prefix. Small pieces: its last one, the empty frame
- * that ends a stream, and one cut by a window. */
-void clv_tls_frames_message(clv_tls_frames *f, size_t bytes) {
+/* Credits a message that gRPC has delivered, with its 5-byte prefix. Up to 3 of the message's
+ * frames are small: its last one, the empty frame that ends a stream, and one cut by a window. */
+void clv_tls_frames_credit_message(clv_tls_frames *f, size_t bytes) {
   clv_tls_frames_credit(f, CLV_TLS_SMALL_DATA, 3);
   f->unread -= CLV_MIN((uint64_t)bytes + 5, f->unread);
 }
@@ -63,49 +64,50 @@ void clv_tls_frames_message(clv_tls_frames *f, size_t bytes) {
 /* Charges HEADERS and CONTINUATION. The bytes of a header block count until it ends. */
 static const char *charge_headers(clv_tls_frames *f, unsigned type, unsigned flags, uint32_t stream,
                                   uint32_t len) {
-  if (type == HEADERS) f->block = 0;
-  f->block += len;
-  if (f->block > BLOCK_MOST) return "a block of headers above 64 KiB";
-  if (flags & END_HEADERS) f->block = 0;
-  if (type != HEADERS || stream <= f->last_stream) return charge(f, CLV_TLS_CONTROL, 1);
+  if (type == HEADERS) f->block_bytes = 0;
+  f->block_bytes += len;
+  if (f->block_bytes > BLOCK_MOST) return "a block of headers above 64 KiB";
+  if (flags & END_HEADERS) f->block_bytes = 0;
+  if (type != HEADERS || stream <= f->last_stream) return charge_bucket(f, CLV_TLS_CONTROL, 1);
   f->last_stream = stream;
-  return charge(f, CLV_TLS_REQUESTS, 1);
+  return charge_bucket(f, CLV_TLS_REQUESTS, 1);
 }
 
 static const char *charge_frame(clv_tls_frames *f) {
-  const uint8_t *h = f->head;
+  const uint8_t *h = f->header;
   uint32_t len = (uint32_t)h[0] << 16 | (uint32_t)h[1] << 8 | h[2];
   uint32_t stream =
       ((uint32_t)h[5] << 24 | (uint32_t)h[6] << 16 | (uint32_t)h[7] << 8 | h[8]) & 0x7fffffffu;
   unsigned type = h[3];
-  f->skip = len;
+  f->bytes_to_skip = len;
   if (type == HEADERS || type == CONTINUATION) return charge_headers(f, type, h[4], stream, len);
   if (type == DATA) f->unread += len;
-  if (type == DATA) return len < SMALL ? charge(f, CLV_TLS_SMALL_DATA, 1) : NULL;
-  if (type == WINDOW_UPDATE) return charge(f, CLV_TLS_WINDOWS, 1);
-  return charge(f, CLV_TLS_CONTROL, 1 + len / 256);
+  if (type == DATA) return len < SMALL ? charge_bucket(f, CLV_TLS_SMALL_DATA, 1) : NULL;
+  if (type == WINDOW_UPDATE) return charge_bucket(f, CLV_TLS_WINDOWS, 1);
+  return charge_bucket(f, CLV_TLS_CONTROL, 1 + len / 256);
 }
 
 void clv_tls_frames_begin(clv_tls_frames *f, uint64_t now_ns) {
-  *f = (clv_tls_frames){.skip = PREFACE, .leaked_ns = now_ns};
+  *f = (clv_tls_frames){.bytes_to_skip = PREFACE, .leaked_until_ns = now_ns};
 }
 
 const char *clv_tls_frames_add(clv_tls_frames *f, const uint8_t *data, size_t len,
                                uint64_t now_ns) {
   const char *excess = NULL;
-  leak(f, now_ns);
+  leak_buckets(f, now_ns);
   while (len > 0 && !excess) {
-    size_t n = f->skip ? CLV_MIN(len, f->skip) : CLV_MIN(len, (size_t)(HEAD - f->n_head));
-    if (f->skip) {
-      f->skip -= (uint32_t)n;
+    size_t n = f->bytes_to_skip ? CLV_MIN(len, f->bytes_to_skip)
+                                : CLV_MIN(len, (size_t)(HEAD - f->n_header));
+    if (f->bytes_to_skip) {
+      f->bytes_to_skip -= (uint32_t)n;
     } else {
-      memcpy(f->head + f->n_head, data, n);
-      f->n_head = (uint8_t)(f->n_head + n);
+      memcpy(f->header + f->n_header, data, n);
+      f->n_header = (uint8_t)(f->n_header + n);
     }
     data += n;
     len -= n;
-    if (f->n_head < HEAD) continue;
-    f->n_head = 0;
+    if (f->n_header < HEAD) continue;
+    f->n_header = 0;
     excess = charge_frame(f);
   }
   return excess;

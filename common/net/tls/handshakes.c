@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Counters of how handshakes of this process end. gRPC 1.51 reports no failed handshakes, so this
- * file registers extra data for OpenSSL's connection objects: OpenSSL calls `made` and `freed`, and
- * passes every message and alert of a connection to on_message. The extra data itself is the state,
- * a number and not a pointer, so nothing is allocated.
+ * file registers extra data for OpenSSL's connection objects: OpenSSL calls on_ssl_new and
+ * on_ssl_free, and passes every message and alert of a connection to on_message. The extra data
+ * itself is the state, a number and not a pointer, so nothing is allocated.
  */
 #include <openssl/ssl.h>
 #include <pthread.h>
@@ -13,20 +13,22 @@
 
 typedef enum stage { HANDSHAKING, DONE, FAILED } stage;
 
-static atomic_uint_fast64_t failed[2][CLV_TLS_FAILURES], done[2]; /* [is it a server] */
+/* [1] as server, [0] as client */
+static atomic_uint_fast64_t failed[2][CLV_TLS_FAILURES], done[2];
 static _Atomic uint64_t handshake_limit_ms;
-static int slot = -1;
+static int ex_data_index = -1;
 
 /* ---- extra data: start of the handshake, ms, and its stage ----------------------------------- */
 
-static void *datum(uint64_t began_ms, stage s) {
+static void *pack_state(uint64_t began_ms, stage s) {
   return (void *)(uintptr_t)(began_ms << 2 | (uint64_t)s);
 }
-static uint64_t start_of(const void *d) { return (uint64_t)(uintptr_t)d >> 2; }
+static uint64_t start_ms_of(const void *d) { return (uint64_t)(uintptr_t)d >> 2; }
 static stage stage_of(const void *d) { return (stage)((uintptr_t)d & 3); }
 
 static void set_stage(SSL *ssl, stage s) {
-  SSL_set_ex_data(ssl, slot, datum(start_of(SSL_get_ex_data(ssl, slot)), s));
+  SSL_set_ex_data(ssl, ex_data_index,
+                  pack_state(start_ms_of(SSL_get_ex_data(ssl, ex_data_index)), s));
 }
 
 /* ---- reasons --------------------------------------------------------------------------------- */
@@ -45,7 +47,7 @@ static const struct {
     {SSL_AD_PROTOCOL_VERSION, CLV_TLS_FAILURE_VERSION},
 };
 
-static clv_tls_failure failure_of(uint8_t alert) {
+static clv_tls_failure failure_of_alert(uint8_t alert) {
   for (size_t i = 0; i < CLV_COUNT(by_alert); i++)
     if (by_alert[i].alert == alert) return by_alert[i].failure;
   return CLV_TLS_FAILURE_PROTOCOL;
@@ -78,20 +80,21 @@ static void count_failure(const SSL *ssl, clv_tls_failure failure) {
 
 static void on_alert(SSL *ssl, bool ours, uint8_t alert) {
   if (alert == SSL_AD_CLOSE_NOTIFY || alert == SSL_AD_USER_CANCELLED) return;
-  /* A client finishes before the server has checked its certificate. */
-  stage s = stage_of(SSL_get_ex_data(ssl, slot));
+  /* A client's handshake may still fail when it is DONE, because the server checks the client's
+   * certificate later. */
+  stage s = stage_of(SSL_get_ex_data(ssl, ex_data_index));
   if (s == FAILED || (s == DONE && SSL_is_server(ssl))) return;
-  clv_tls_failure failure = ours ? failure_of(alert) : CLV_TLS_FAILURE_REFUSED;
-  (void)clv_tls_accepted_failure(ssl, &failure);
+  clv_tls_failure failure = ours ? failure_of_alert(alert) : CLV_TLS_FAILURE_REFUSED;
+  (void)clv_tls_accepted_get_failure(ssl, &failure);
   count_failure(ssl, failure);
   set_stage(ssl, FAILED);
 }
 
-/* Handles the peer's last message, before OpenSSL checks it. */
+/* Handles the Finished message of the peer, before OpenSSL checks it. */
 static void on_finished(SSL *ssl) {
   clv_tls_failure failure;
-  if (stage_of(SSL_get_ex_data(ssl, slot)) != HANDSHAKING) return;
-  if (clv_tls_accepted_failure(ssl, &failure)) return; /* `freed` counts it */
+  if (stage_of(SSL_get_ex_data(ssl, ex_data_index)) != HANDSHAKING) return;
+  if (clv_tls_accepted_get_failure(ssl, &failure)) return; /* on_ssl_free counts the failure */
   atomic_fetch_add_explicit(&done[SSL_is_server(ssl)], 1, memory_order_relaxed);
   set_stage(ssl, DONE);
 }
@@ -100,9 +103,9 @@ static void on_message(int sent, int version, int type, const void *data, size_t
                        void *arg) {
   const uint8_t *bytes = data;
   (void)version, (void)arg;
-  clv_tls_accepted_handshake(ssl, sent, type, bytes, len);
+  clv_tls_accepted_on_handshake(ssl, sent, type, bytes, len);
   if (type == SSL3_RT_HEADER && sent && len >= 5)
-    clv_tls_accepted_sent(ssl, (size_t)bytes[3] << 8 | bytes[4]);
+    clv_tls_accepted_on_sent(ssl, (size_t)bytes[3] << 8 | bytes[4]);
   if (type == SSL3_RT_ALERT && len == 2) on_alert(ssl, sent, bytes[1]);
   if (type == SSL3_RT_HANDSHAKE && len && !sent && bytes[0] == SSL3_MT_FINISHED) on_finished(ssl);
 }
@@ -110,7 +113,7 @@ static void on_message(int sent, int version, int type, const void *data, size_t
 static void on_ssl_new(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, long argl,
                        void *argp) {
   (void)ptr, (void)argl, (void)argp;
-  CRYPTO_set_ex_data(ad, index, datum(clv_now_ns() / 1000000u, HANDSHAKING));
+  CRYPTO_set_ex_data(ad, index, pack_state(clv_now_ns() / 1000000u, HANDSHAKING));
   SSL_set_msg_callback(parent, on_message);
 }
 
@@ -123,25 +126,27 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
   const SSL *ssl = parent;
   (void)ad, (void)index, (void)argl, (void)argp;
   if (!ptr || stage_of(ptr) != HANDSHAKING) return;
-  uint64_t waited = clv_now_ns() / 1000000u - start_of(ptr);
+  uint64_t waited = clv_now_ns() / 1000000u - start_ms_of(ptr);
   clv_tls_failure failure =
       has_timed_out(waited) ? CLV_TLS_FAILURE_TIMEOUT : CLV_TLS_FAILURE_CLOSED;
-  (void)clv_tls_accepted_failure(ssl, &failure);
+  (void)clv_tls_accepted_get_failure(ssl, &failure);
   count_failure(ssl, failure);
 }
 
 /* ---- public functions ------------------------------------------------------------------------ */
 
-static void install(void) {
-  slot = CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);
+static void register_callbacks(void) {
+  ex_data_index =
+      CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);
 }
 
 clv_code clv_tls_handshakes_watch(uint64_t timeout_ms, clv_err *err) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   handshake_limit_ms = timeout_ms;
-  pthread_once(&once, install);
-  return slot >= 0 ? CLV_OK
-                   : clv_fail(err, CLV_INTERNAL, "OpenSSL gives no extra data for connections");
+  pthread_once(&once, register_callbacks);
+  return ex_data_index >= 0
+             ? CLV_OK
+             : clv_fail(err, CLV_INTERNAL, "OpenSSL gives no extra data for connections");
 }
 
 void clv_tls_handshakes_count(bool server, clv_tls_handshakes *ret) {

@@ -18,7 +18,7 @@ typedef struct credentials {
   EVP_PKEY *key;
 } credentials;
 
-static void candidate_done(credentials *c) {
+static void credentials_done(credentials *c) {
   sk_X509_pop_free(c->ca, X509_free);
   sk_X509_pop_free(c->chain, X509_free);
   EVP_PKEY_free(c->key);
@@ -110,7 +110,7 @@ static clv_code check_ca_file(const credentials *c, clv_err *err) {
   return CLV_OK;
 }
 
-static const char *chain_fix(int error) {
+static const char *fix_for_chain_error(int error) {
   switch (error) {
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
@@ -133,7 +133,7 @@ static const char *chain_fix(int error) {
 }
 
 /* Returns the earliest end of validity in a verified chain: a leaf does not outlive its CA. */
-static int64_t chain_end(STACK_OF(X509) * chain) {
+static int64_t earliest_end_of_chain(STACK_OF(X509) * chain) {
   int64_t end = INT64_MAX, until = 0;
   for (int i = 0; i < sk_X509_num(chain); i++)
     if (clv_tls_asn1_seconds(X509_get0_notAfter(sk_X509_value(chain, i)), &until))
@@ -147,10 +147,10 @@ static clv_code verify_chain(const credentials *c, X509_STORE *store, unsigned u
   if (!ctx || X509_STORE_CTX_init(ctx, store, c->leaf, c->chain) != 1 ||
       X509_STORE_CTX_set_default(ctx, usage == CLV_TLS_CLIENT ? "ssl_client" : "ssl_server") != 1)
     return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", c->cert_path);
-  /* The security level that TLS requires on Debian. */
+  /* level 2, which TLS requires on Debian */
   X509_VERIFY_PARAM_set_auth_level(X509_STORE_CTX_get0_param(ctx), 2);
   if (X509_verify_cert(ctx) == 1) {
-    *ret_end = chain_end(X509_STORE_CTX_get0_chain(ctx));
+    *ret_end = earliest_end_of_chain(X509_STORE_CTX_get0_chain(ctx));
     return CLV_OK;
   }
   int error = X509_STORE_CTX_get_error(ctx);
@@ -159,7 +159,7 @@ static clv_code verify_chain(const credentials *c, X509_STORE *store, unsigned u
   return clv_fail(err, time ? CLV_PRECONDITION : CLV_INVALID,
                   "%s: as a %s certificate it does not verify against %s: %s; %s", c->cert_path,
                   usage == CLV_TLS_CLIENT ? "client" : "server", c->ca_path,
-                  X509_verify_cert_error_string(error), chain_fix(error));
+                  X509_verify_cert_error_string(error), fix_for_chain_error(error));
 }
 
 static clv_code check_usage(const credentials *c, unsigned *ret_usage, clv_err *err) {
@@ -191,7 +191,7 @@ static clv_code check_chain(const credentials *c, unsigned usage, int64_t *ret_e
 
 /* ---- complete check -------------------------------------------------------------------------- */
 
-static clv_code check_all(const credentials *c, clv_tls_identity *identity, clv_err *err) {
+static clv_code check_credentials(const credentials *c, clv_tls_identity *identity, clv_err *err) {
   CLV_TRY(check_key(c, err));
   CLV_TRY(check_valid_now(c->cert_path, c->leaf, err));
   CLV_TRY(check_ca_file(c, err));
@@ -205,7 +205,8 @@ static clv_code check_all(const credentials *c, clv_tls_identity *identity, clv_
 }
 
 /* Adds the configuration key to an error, and for a missing file the command that makes it. */
-static clv_code named(clv_code code, const char *key, const char *path, clv_err *err) {
+static clv_code prefix_error_with_key(clv_code code, const char *key, const char *path,
+                                      clv_err *err) {
   const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
   int folder = slash ? (int)(slash - path) : 1;
   if (code != CLV_NOT_FOUND || !err) return code;
@@ -220,16 +221,18 @@ static clv_code named(clv_code code, const char *key, const char *path, clv_err 
 
 clv_code clv_tls_identity_load(const char *ca_path, const char *cert_path, const char *key_path,
                                clv_tls_identity **ret_identity, clv_err *err) {
-  CLV_AUTO(candidate_done)
+  CLV_AUTO(credentials_done)
   credentials c = {.ca_path = ca_path, .cert_path = cert_path, .key_path = key_path};
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *identity = NULL;
   CLV_TRY(clv_alloc(1, sizeof *identity, &identity, err));
-  CLV_TRY(named(clv_tls_certs_read(ca_path, &c.ca, err), "tls.ca", ca_path, err));
-  CLV_TRY(named(clv_tls_certs_read(cert_path, &c.chain, err), "tls.cert", cert_path, err));
+  CLV_TRY(prefix_error_with_key(clv_tls_certs_read(ca_path, &c.ca, err), "tls.ca", ca_path, err));
+  CLV_TRY(prefix_error_with_key(clv_tls_certs_read(cert_path, &c.chain, err), "tls.cert", cert_path,
+                                err));
   c.leaf = sk_X509_value(c.chain, 0);
-  CLV_TRY(named(clv_tls_key_read(key_path, &identity->key_pem, err), "tls.key", key_path, err));
+  CLV_TRY(prefix_error_with_key(clv_tls_key_read(key_path, &identity->key_pem, err), "tls.key",
+                                key_path, err));
   CLV_TRY(clv_tls_key_parse(identity->key_pem, key_path, &c.key, err));
-  CLV_TRY(check_all(&c, identity, err));
+  CLV_TRY(check_credentials(&c, identity, err));
   CLV_TRY(clv_tls_certs_format(c.ca, &identity->ca_pem, err));
   CLV_TRY(clv_tls_certs_format(c.chain, &identity->cert_pem, err));
   *ret_identity = clv_steal(&identity);

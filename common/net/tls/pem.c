@@ -79,7 +79,7 @@ clv_code clv_tls_key_read(const char *path, char **ret_pem, clv_err *err) {
     if (n == 0) break;
     used += (size_t)n;
   }
-  if (strlen(pem) != size) /* also keeps the wiping of the string whole */
+  if (strlen(pem) != size) /* clv_secret_freep wipes only up to the first NUL byte */
     return clv_fail(err, CLV_INVALID, "%s: not PEM text (a NUL byte at %zu)", path, strlen(pem));
   *ret_pem = clv_steal(&pem);
   return CLV_OK;

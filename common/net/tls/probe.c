@@ -60,7 +60,7 @@ static clv_code fail_ossl(clv_err *err, const char *what) {
   return clv_fail(err, CLV_INTERNAL, "%s: %s", what, clv_tls_openssl_error(why));
 }
 
-static clv_code use_identity(SSL_CTX *ctx, const clv_tls_identity *identity, clv_err *err) {
+static clv_code set_identity(SSL_CTX *ctx, const clv_tls_identity *identity, clv_err *err) {
   CLV_AUTO(clv_certs_freep) STACK_OF(X509) *ca = NULL;
   CLV_AUTO(clv_certs_freep) STACK_OF(X509) *chain = NULL;
   CLV_AUTO(clv_pkey_freep) EVP_PKEY *key = NULL;
@@ -91,7 +91,7 @@ static clv_code make_context(prober *p, int version, const clv_tls_identity *ide
     return fail_ossl(err, "OpenSSL refused the TLS version");
   SSL_CTX_set_session_cache_mode(p->ctx, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_info_callback(p->ctx, on_info);
-  return identity ? use_identity(p->ctx, identity, err) : CLV_OK;
+  return identity ? set_identity(p->ctx, identity, err) : CLV_OK;
 }
 
 static clv_code make_connection(prober *p, const char *host, bool verify, clv_err *err) {
@@ -109,7 +109,8 @@ static clv_code make_connection(prober *p, const char *host, bool verify, clv_er
   SSL_set_app_data(p->ssl, p);
   SSL_set_connect_state(p->ssl);
   SSL_set_verify(p->ssl, verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, verify ? on_verify : NULL);
-  /* Send names, not addresses (RFC 6066); a failure is harmless. */
+  /* Send the host's name in the ClientHello, but not an address (RFC 6066). A failure is
+   * harmless. */
   if (strspn(host, "0123456789.") != strlen(host) && !strchr(host, ':'))
     (void)SSL_set_tlsext_host_name(p->ssl, host);
   return CLV_OK;
@@ -130,7 +131,7 @@ static int step_first_byte(prober *p) {
 
 /* Sends OpenSSL's output. A failed send is ignored, because the next read shows that the peer
  * closed. */
-static void flush(prober *p, uint64_t deadline_ns) {
+static void send_output(prober *p, uint64_t deadline_ns) {
   char *data = NULL;
   long len = BIO_get_mem_data(p->out, &data);
   if (len > 0) (void)clv_tls_send(&p->socket, data, (size_t)len, deadline_ns);
@@ -143,7 +144,7 @@ static outcome run_steps(prober *p, int (*step)(prober *), uint64_t deadline_ns)
     ERR_clear_error();
     int rc = step(p);
     int state = rc == 1 ? SSL_ERROR_NONE : SSL_get_error(p->ssl, rc);
-    flush(p, deadline_ns);
+    send_output(p, deadline_ns);
     if (rc == 1) return DONE;
     if (p->eof) return CLOSED;
     if (state != SSL_ERROR_WANT_READ) return state == SSL_ERROR_ZERO_RETURN ? CLOSED : FAILED;
@@ -158,77 +159,77 @@ static outcome run_steps(prober *p, int (*step)(prober *), uint64_t deadline_ns)
 /* ---- results -------------------------------------------------------------------------------- */
 
 typedef struct finding {
-  int what; /* an alert or an X509_V_ERR; -1 ends a table and is the default */
+  int number; /* an alert or an X509_V_ERR; -1 ends a table and is the default */
   clv_code code;
   const char *reason, *fix;
 } finding;
 
 /* Alerts of the peer about us (RFC 8446, 6.2). */
 static const finding alerts[] = {
-    {.what = SSL_AD_HANDSHAKE_FAILURE,
+    {.number = SSL_AD_HANDSHAKE_FAILURE,
      .code = CLV_UNAVAILABLE,
      .reason = "the peer found no common TLS settings (alert: handshake failure)",
      .fix = "it must speak TLS 1.3 with a standard cipher; is this port cleave-worker's?"},
-    {.what = SSL_AD_BAD_CERTIFICATE,
+    {.number = SSL_AD_BAD_CERTIFICATE,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer refused our certificate (alert: bad certificate)",
      .fix = "our certificate may not be valid yet by the peer's clock, or be damaged: compare "
             "clocks, and "
             "look at it with certs show"},
-    {.what = SSL_AD_UNSUPPORTED_CERTIFICATE,
+    {.number = SSL_AD_UNSUPPORTED_CERTIFICATE,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer refused our certificate for its kind (alert: unsupported certificate)",
      .fix = "the certificate must allow TLS client in its extended key usage: issue it again with "
             "usage "
             "\"client\" or \"both\""},
-    {.what = SSL_AD_CERTIFICATE_REVOKED,
+    {.number = SSL_AD_CERTIFICATE_REVOKED,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer says that our certificate is revoked (alert: certificate revoked)",
      .fix = "issue a new certificate"},
-    {.what = SSL_AD_CERTIFICATE_EXPIRED,
+    {.number = SSL_AD_CERTIFICATE_EXPIRED,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer says that our certificate has expired (alert: certificate expired)",
      .fix =
          "issue a new certificate; if certs show says that it is valid, the peer's clock is ahead"},
-    {.what = SSL_AD_CERTIFICATE_UNKNOWN,
+    {.number = SSL_AD_CERTIFICATE_UNKNOWN,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer refused our certificate (alert: certificate unknown)",
      .fix = "the peer's log says why; is our CA in its tls.ca?"},
-    {.what = SSL_AD_UNKNOWN_CA,
+    {.number = SSL_AD_UNKNOWN_CA,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer refused our certificate: it does not know the CA (alert: unknown ca)",
      .fix = "is our CA in the worker's tls.ca?"},
-    {.what = SSL_AD_ACCESS_DENIED,
+    {.number = SSL_AD_ACCESS_DENIED,
      .code = CLV_DENIED,
      .reason = "the peer denied access (alert: access denied)",
      .fix = "is our URI in the worker's allow table?"},
-    {.what = SSL_AD_DECRYPT_ERROR,
+    {.number = SSL_AD_DECRYPT_ERROR,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer could not check our signature (alert: decrypt error)",
      .fix = "was another CA made under the same name? Then issue the certificate again, and give "
             "both "
             "sides the new ca.pem"},
-    {.what = SSL_AD_PROTOCOL_VERSION,
+    {.number = SSL_AD_PROTOCOL_VERSION,
      .code = CLV_UNAVAILABLE,
      .reason = "the peer does not speak TLS 1.3 (alert: protocol version)",
      .fix = "it is no current cleave-worker, or something between the hosts ends TLS"},
-    {.what = SSL_AD_INSUFFICIENT_SECURITY,
+    {.number = SSL_AD_INSUFFICIENT_SECURITY,
      .code = CLV_UNAVAILABLE,
      .reason = "the peer wants stronger settings (alert: insufficient security)",
      .fix = "look at the OpenSSL configuration of both hosts"},
-    {.what = SSL_AD_UNRECOGNIZED_NAME,
+    {.number = SSL_AD_UNRECOGNIZED_NAME,
      .code = CLV_UNAVAILABLE,
      .reason = "the peer does not know the host name (alert: unrecognized name)",
      .fix = "something between the hosts routes by name: dial the worker itself"},
-    {.what = SSL_AD_CERTIFICATE_REQUIRED,
+    {.number = SSL_AD_CERTIFICATE_REQUIRED,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer got no certificate from us (alert: certificate required)",
      .fix = "set tls.cert and tls.key"},
-    {.what = SSL_AD_NO_APPLICATION_PROTOCOL,
+    {.number = SSL_AD_NO_APPLICATION_PROTOCOL,
      .code = CLV_UNAVAILABLE,
      .reason = "the peer does not speak HTTP/2 (alert: no application protocol)",
      .fix = "is this port cleave-worker's?"},
-    {.what = -1,
+    {.number = -1,
      .code = CLV_UNAVAILABLE,
      .reason = "the peer ended the handshake",
      .fix = "the peer's log says why"},
@@ -236,48 +237,48 @@ static const finding alerts[] = {
 
 /* Errors of the peer's chain. */
 static const finding chain_findings[] = {
-    {.what = X509_V_ERR_CERT_HAS_EXPIRED,
+    {.number = X509_V_ERR_CERT_HAS_EXPIRED,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate has expired",
      .fix = "issue a new one and have the worker load it (SIGHUP); if it should be valid, compare "
             "clocks"},
-    {.what = X509_V_ERR_CERT_NOT_YET_VALID,
+    {.number = X509_V_ERR_CERT_NOT_YET_VALID,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate is not valid yet",
      .fix = "compare the clocks of this host, the worker and the host that issued it"},
-    {.what = X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY,
+    {.number = X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate was not issued by a CA of our tls.ca",
      .fix = "add the worker's CA to our tls.ca, or issue the worker a certificate from ours"},
-    {.what = X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN,
+    {.number = X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate comes from a CA that is not in our tls.ca",
      .fix = "add the worker's CA to our tls.ca, or issue the worker a certificate from ours"},
-    {.what = X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT,
+    {.number = X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate is self-signed",
      .fix = "issue the worker a certificate from our CA"},
-    {.what = X509_V_ERR_CERT_SIGNATURE_FAILURE,
+    {.number = X509_V_ERR_CERT_SIGNATURE_FAILURE,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate carries a signature that our CA did not make",
      .fix = "another CA was made under the same name: issue the worker's certificate again"},
-    {.what = X509_V_ERR_INVALID_PURPOSE,
+    {.number = X509_V_ERR_INVALID_PURPOSE,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate may not be used as a TLS server",
      .fix = "issue it again with usage \"server\" or \"both\""},
-    {.what = X509_V_ERR_EE_KEY_TOO_SMALL,
+    {.number = X509_V_ERR_EE_KEY_TOO_SMALL,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's key is too weak",
      .fix = "issue the worker a certificate with an EC P-256 or RSA 2048 key"},
-    {.what = X509_V_ERR_CERT_REVOKED,
+    {.number = X509_V_ERR_CERT_REVOKED,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate is revoked by the list of our tls.crl",
      .fix = "issue the worker a new one and have it load that (SIGHUP)"},
-    {.what = X509_V_ERR_CRL_HAS_EXPIRED,
+    {.number = X509_V_ERR_CRL_HAS_EXPIRED,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the list of our tls.crl has ended, or is not of the CA of the peer's certificate",
      .fix = "make a new list (certs revoke) and install it"},
-    {.what = -1,
+    {.number = -1,
      .code = CLV_UNAUTHENTICATED,
      .reason = "the peer's certificate is refused",
      .fix = "look at it with certs show on the worker"},
@@ -285,26 +286,26 @@ static const finding chain_findings[] = {
 
 /* Alerts after the handshake: refusals of cleave-worker's admission (accepted.c). */
 static const finding refusals[] = {
-    {.what = SSL_AD_HANDSHAKE_FAILURE,
+    {.number = SSL_AD_HANDSHAKE_FAILURE,
      .code = CLV_DENIED,
      .reason = "the worker refuses this identity: it is not in its allow table",
      .fix = "add our URI to `allow` in its worker.yaml"},
-    {.what = SSL_AD_INTERNAL_ERROR,
+    {.number = SSL_AD_INTERNAL_ERROR,
      .code = CLV_EXHAUSTED,
      .reason = "the worker takes no more connections of this identity: over its quota "
                "(allow[].connections, limits.identity_connections), no place is left "
                "(limits.connections), or its list of revoked certificates has ended (tls.crl)",
      .fix = "end other connections of this identity, or raise that limit in its worker.yaml"},
-    {.what = -1},
+    {.number = -1},
 };
 
-static const finding *find(const finding *table, int what) {
-  while (table->what != -1 && table->what != what) table++;
+static const finding *find_finding(const finding *table, int what) {
+  while (table->number != -1 && table->number != what) table++;
   return table;
 }
 
-static void CLV_PRINTF(5, 6) fail_at(clv_tls_probe_result *r, clv_tls_step step, clv_code code,
-                                     const char *fix, const char *fmt, ...) {
+static void CLV_PRINTF(5, 6) report_failure(clv_tls_probe_result *r, clv_tls_step step,
+                                            clv_code code, const char *fix, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(r->reason, sizeof r->reason, fmt, ap);
@@ -314,19 +315,19 @@ static void CLV_PRINTF(5, 6) fail_at(clv_tls_probe_result *r, clv_tls_step step,
   r->code = code;
 }
 
-static void fail_chain(const prober *p, clv_tls_probe_result *r) {
-  const finding *f = find(chain_findings, p->verify_error);
-  fail_at(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s (%s)", f->reason,
-          X509_verify_cert_error_string(p->verify_error));
+static void report_chain_error(const prober *p, clv_tls_probe_result *r) {
+  const finding *f = find_finding(chain_findings, p->verify_error);
+  report_failure(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s (%s)", f->reason,
+                 X509_verify_cert_error_string(p->verify_error));
 }
 
-static void fail_alert(const prober *p, clv_tls_probe_result *r) {
-  const finding *f = find(alerts, p->alert);
-  if (f->what != -1)
-    fail_at(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s", f->reason);
+static void report_alert(const prober *p, clv_tls_probe_result *r) {
+  const finding *f = find_finding(alerts, p->alert);
+  if (f->number != -1)
+    report_failure(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s", f->reason);
   else
-    fail_at(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s (alert %d: %s)", f->reason, p->alert,
-            SSL_alert_desc_string_long(p->alert));
+    report_failure(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s (alert %d: %s)", f->reason, p->alert,
+                   SSL_alert_desc_string_long(p->alert));
 }
 
 /* Reports why the handshake failed. */
@@ -334,39 +335,41 @@ static void explain_handshake(const prober *p, outcome end, clv_tls_probe_result
   char why[CLV_TLS_ERROR_LEN];
   clv_tls_openssl_error(why);
   if (p->alert >= 0) {
-    fail_alert(p, r);
+    report_alert(p, r);
   } else if (p->verify_error != X509_V_OK) {
-    fail_chain(p, r);
+    report_chain_error(p, r);
   } else if (end == TIMED_OUT) {
-    fail_at(r, CLV_TLS_HANDSHAKE, CLV_DEADLINE,
-            "is this port cleave-worker's? A worker out of connections or stopped looks like this",
-            "TCP connects, but no TLS answer came in time");
+    report_failure(
+        r, CLV_TLS_HANDSHAKE, CLV_DEADLINE,
+        "is this port cleave-worker's? A worker out of connections or stopped looks like this",
+        "TCP connects, but no TLS answer came in time");
   } else if (end == CLOSED) {
-    fail_at(r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE,
-            "is this port cleave-worker's? The worker's log may say more",
-            "the peer closed the connection during the handshake");
+    report_failure(r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE,
+                   "is this port cleave-worker's? The worker's log may say more",
+                   "the peer closed the connection during the handshake");
   } else {
-    fail_at(r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE,
-            "is this port cleave-worker's? The answer is not a TLS 1.3 server's", "no TLS 1.3: %s",
-            why);
+    report_failure(r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE,
+                   "is this port cleave-worker's? The answer is not a TLS 1.3 server's",
+                   "no TLS 1.3: %s", why);
   }
 }
 
 /* Reports why the peer closed after our side of the handshake: it refused our certificate. */
 static void explain_refusal(const prober *p, clv_tls_probe_result *r) {
-  const finding *f = find(refusals, p->alert);
-  if (f->what != -1) {
-    fail_at(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s", f->reason);
+  const finding *f = find_finding(refusals, p->alert);
+  if (f->number != -1) {
+    report_failure(r, CLV_TLS_HANDSHAKE, f->code, f->fix, "%s", f->reason);
     return;
   }
   if (p->alert >= 0) {
-    fail_alert(p, r);
+    report_alert(p, r);
     return;
   }
-  fail_at(r, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
-          "is our CA in the worker's tls.ca, and our certificate valid by its clock and allowed as "
-          "a TLS client?",
-          "the peer closed the connection when it had our certificate: most likely it refused it");
+  report_failure(
+      r, CLV_TLS_HANDSHAKE, CLV_UNAUTHENTICATED,
+      "is our CA in the worker's tls.ca, and our certificate valid by its clock and allowed as "
+      "a TLS client?",
+      "the peer closed the connection when it had our certificate: most likely it refused it");
 }
 
 static void store_peer(const prober *p, clv_tls_probe_result *r) {
@@ -417,13 +420,14 @@ static clv_code check_timeout(uint32_t timeout_ms, clv_err *err) {
 
 static void check_identity(const char *expected_uri, clv_tls_probe_result *r) {
   if (!*r->peer_uri)
-    fail_at(r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
-            "issue the worker a certificate with exactly one URI",
-            "the peer's certificate is valid, but does not carry exactly one URI");
+    report_failure(r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
+                   "issue the worker a certificate with exactly one URI",
+                   "the peer's certificate is valid, but does not carry exactly one URI");
   else if (expected_uri && strcmp(expected_uri, r->peer_uri) != 0)
-    fail_at(r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
-            "is this the right host and port? Otherwise correct the identity in the session file",
-            "the peer is \"%.100s\", but \"%.100s\" is expected", r->peer_uri, expected_uri);
+    report_failure(
+        r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
+        "is this the right host and port? Otherwise correct the identity in the session file",
+        "the peer is \"%.100s\", but \"%.100s\" is expected", r->peer_uri, expected_uri);
 }
 
 static void store_session(const prober *p, clv_tls_probe_result *r) {
@@ -444,7 +448,7 @@ static void await_peer_result(prober *p, uint64_t deadline_ns, clv_tls_probe_res
   uint64_t until = clv_now_ns() + (uint64_t)(wait_ms * 1e6);
   outcome end = run_steps(p, step_first_byte, CLV_MIN(until, deadline_ns));
   if (end == DONE)
-    r->confirmed = true;
+    r->is_confirmed = true;
   else if (end != TIMED_OUT)
     explain_refusal(p, r);
 }
@@ -461,8 +465,8 @@ static void run_handshake(prober *p, uint64_t deadline_ns, clv_tls_probe_result 
   if (speaks_h2(p))
     await_peer_result(p, deadline_ns, r);
   else
-    fail_at(r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "is this port cleave-worker's?",
-            "the peer speaks TLS 1.3, but not HTTP/2");
+    report_failure(r, CLV_TLS_HANDSHAKE, CLV_UNAVAILABLE, "is this port cleave-worker's?",
+                   "the peer speaks TLS 1.3, but not HTTP/2");
 }
 
 clv_code clv_tls_probe(const char *host, uint16_t port, const clv_tls_identity *identity,
@@ -479,8 +483,8 @@ clv_code clv_tls_probe(const char *host, uint16_t port, const clv_tls_identity *
   memcpy(r.address, p.socket.address, sizeof r.address);
   r.connect_ms = p.socket.connect_ms;
   if (code != CLV_OK)
-    fail_at(&r, code == CLV_NOT_FOUND ? CLV_TLS_RESOLVE : CLV_TLS_CONNECT, code, p.socket.fix, "%s",
-            why.text);
+    report_failure(&r, code == CLV_NOT_FOUND ? CLV_TLS_RESOLVE : CLV_TLS_CONNECT, code,
+                   p.socket.fix, "%s", why.text);
   else
     run_handshake(&p, deadline_ns, &r);
   store_peer(&p, &r);
@@ -508,7 +512,8 @@ void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identi
   clv_tls_probe_result r;
   char host[256];
   uint16_t port;
-  if (err->code == CLV_DEADLINE || err->code == CLV_CANCELLED) return; /* no refusal */
+  /* the worker did not refuse this process */
+  if (err->code == CLV_DEADLINE || err->code == CLV_CANCELLED) return;
   if (!clv_tls_split_address(address, host, &port)) return;
   timeout_ms = CLV_MAX(1u, CLV_MIN(timeout_ms, (uint32_t)MAX_TIMEOUT_MS));
   if (clv_tls_probe(host, port, identity, NULL, timeout_ms, &r, &ignored) != CLV_OK) return;

@@ -15,14 +15,14 @@
 enum { SEEN = 256 };
 
 /* Certificate that an identity last showed when it was dialled. */
-typedef struct seen {
+typedef struct dialled_peer {
   char *uri;
   char issuer[CLV_TLS_ISSUER_LEN], serial[CLV_TLS_SERIAL_LEN];
-} seen;
+} dialled_peer;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static clv_tls_crl *crl; /* NULL: certificates are not checked */
-static seen dialled[SEEN];
+static clv_tls_crl *crl; /* the list in force; NULL: certificates are not checked */
+static dialled_peer dialled[SEEN];
 static size_t n_dialled, next_dialled;
 
 /* ---- the list -------------------------------------------------------------------------------- */
@@ -63,8 +63,8 @@ int64_t clv_tls_revocation_expiry(void) {
 
 /* ---- decisions ------------------------------------------------------------------------------- */
 
-/* Decides on a certificate. The caller holds the lock. */
-static clv_tls_decision decide(const char *issuer, const char *serial, clv_err *err) {
+/* Decides on a certificate by the list in force. The caller holds the lock. */
+static clv_tls_decision decide_by_list(const char *issuer, const char *serial, clv_err *err) {
   if (crl && clv_tls_crl_has(crl, issuer, serial)) {
     (void)clv_fail(err, CLV_UNAUTHENTICATED, "its certificate is revoked");
     return CLV_TLS_REVOKED;
@@ -75,7 +75,7 @@ static clv_tls_decision decide(const char *issuer, const char *serial, clv_err *
 
 clv_tls_decision clv_tls_revocation_decide(const char *issuer, const char *serial, clv_err *err) {
   pthread_mutex_lock(&lock);
-  clv_tls_decision v = decide(issuer, serial, err);
+  clv_tls_decision v = decide_by_list(issuer, serial, err);
   pthread_mutex_unlock(&lock);
   return v;
 }
@@ -89,13 +89,14 @@ clv_code clv_tls_revocation_check(clv_err *err) {
 
 /* ---- peers that this process dials ----------------------------------------------------------- */
 
-/* Returns the entry of an identity; a new one replaces the oldest. The caller holds the lock. */
-static seen *find_or_add_dialled(const char *uri) {
+/* Returns the entry of an identity that was dialled. A new entry replaces the oldest. NULL: out of
+ * memory. The caller holds the lock. */
+static dialled_peer *find_or_add_dialled(const char *uri) {
   for (size_t i = 0; i < n_dialled; i++)
     if (strcmp(dialled[i].uri, uri) == 0) return &dialled[i];
   char *copy = strdup(uri);
   if (!copy) return NULL;
-  seen *s = &dialled[next_dialled];
+  dialled_peer *s = &dialled[next_dialled];
   if (n_dialled == SEEN) free(s->uri);
   n_dialled = CLV_MAX(n_dialled, next_dialled + 1);
   next_dialled = (next_dialled + 1) % SEEN;
@@ -103,10 +104,10 @@ static seen *find_or_add_dialled(const char *uri) {
   return s;
 }
 
-static void remember(const X509 *cert, const char *issuer, const char *serial) {
+static void remember_dialled(const X509 *cert, const char *issuer, const char *serial) {
   char uri[CLV_TLS_URI_LEN];
   if (clv_tls_x509_uri(cert, uri, sizeof uri, NULL) != CLV_OK) return;
-  seen *s = find_or_add_dialled(uri);
+  dialled_peer *s = find_or_add_dialled(uri);
   if (!s) return;
   snprintf(s->issuer, sizeof s->issuer, "%s", issuer);
   snprintf(s->serial, sizeof s->serial, "%s", serial);
@@ -120,8 +121,8 @@ int clv_tls_revocation_verify(int ok, X509_STORE_CTX *ctx) {
   clv_tls_issuer_text(X509_get_issuer_name(cert), issuer);
   clv_tls_serial_text(X509_get0_serialNumber(cert), serial);
   pthread_mutex_lock(&lock);
-  clv_tls_decision v = decide(issuer, serial, &err);
-  remember(cert, issuer, serial);
+  clv_tls_decision v = decide_by_list(issuer, serial, &err);
+  remember_dialled(cert, issuer, serial);
   pthread_mutex_unlock(&lock);
   ERR_clear_error();
   if (v == CLV_TLS_ADMIT) return 1;

@@ -36,7 +36,7 @@ static void facts_done(facts *f) {
 /* ---- gathering ------------------------------------------------------------------------------- */
 
 /* Returns a name as RFC 2253 text; everything but printable ASCII is escaped. */
-static clv_code name_text(const X509_NAME *name, char **ret_text, clv_err *err) {
+static clv_code name_to_text(const X509_NAME *name, char **ret_text, clv_err *err) {
   CLV_AUTO(clv_bio_freep) BIO *bio = BIO_new(BIO_s_mem());
   if (!bio || X509_NAME_print_ex(bio, name, 0, XN_FLAG_RFC2253) < 0)
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -127,9 +127,9 @@ static clv_code gather_numbers(facts *f, const X509 *cert, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code gather(facts *f, X509 *cert, bool json, clv_err *err) {
-  CLV_TRY(name_text(X509_get_subject_name(cert), &f->subject, err));
-  CLV_TRY(name_text(X509_get_issuer_name(cert), &f->issuer, err));
+static clv_code gather_facts(facts *f, X509 *cert, bool json, clv_err *err) {
+  CLV_TRY(name_to_text(X509_get_subject_name(cert), &f->subject, err));
+  CLV_TRY(name_to_text(X509_get_issuer_name(cert), &f->issuer, err));
   if (!clv_tls_asn1_seconds(X509_get0_notBefore(cert), &f->from) ||
       !clv_tls_asn1_seconds(X509_get0_notAfter(cert), &f->until))
     return clv_fail(err, CLV_INVALID, "the certificate's validity is damaged");
@@ -148,26 +148,26 @@ static clv_code gather(facts *f, X509 *cert, bool json, clv_err *err) {
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-static const char *state_of(const facts *f, int64_t now) {
+static const char *validity_text(const facts *f, int64_t now) {
   return f->is_revoked    ? "revoked"
          : now > f->until ? "expired"
          : now < f->from  ? "not yet valid"
                           : "valid";
 }
 
-static const char *list_text(const clv_bytes *list) { return list->data ? list->data : "-"; }
-static const char *list_json(const clv_bytes *list) { return list->data ? list->data : ""; }
+static const char *items_or_dash(const clv_bytes *list) { return list->data ? list->data : "-"; }
+static const char *items_or_empty(const clv_bytes *list) { return list->data ? list->data : ""; }
 
 static void print_text(clv_bytes *out, const facts *f) {
   char from[CLV_TLS_TIME_TEXT], until[CLV_TLS_TIME_TEXT], span[CLV_TLS_TIME_TEXT];
   int64_t now = clv_tls_now();
   clv_bytes_printf(out, "subject      %s%s\n", f->subject, f->is_ca ? "  (a CA)" : "");
   clv_bytes_printf(out, "issuer       %s\n", f->issuer);
-  clv_bytes_printf(out, "URI          %s%s\n", list_text(&f->uri),
+  clv_bytes_printf(out, "URI          %s%s\n", items_or_dash(&f->uri),
                    f->identity[0] || f->is_ca ? "" : "  (not an identity: exactly one is needed)");
-  clv_bytes_printf(out, "DNS          %s\n", list_text(&f->dns));
-  clv_bytes_printf(out, "addresses    %s\n", list_text(&f->ip));
-  clv_bytes_printf(out, "usage        %s\n", list_text(&f->usage));
+  clv_bytes_printf(out, "DNS          %s\n", items_or_dash(&f->dns));
+  clv_bytes_printf(out, "addresses    %s\n", items_or_dash(&f->ip));
+  clv_bytes_printf(out, "usage        %s\n", items_or_dash(&f->usage));
   clv_bytes_printf(out, "valid        %s to %s\n", clv_tls_format_time(f->from, from),
                    clv_tls_format_time(f->until, until));
   clv_tls_format_span(now < f->from ? f->from - now : f->until - now, span);
@@ -192,17 +192,18 @@ static void print_json(clv_bytes *out, const facts *f) {
     clv_bytes_json(out, f->identity);
   else
     clv_bytes_puts(out, "null");
-  clv_bytes_printf(out, ",\"uri\":[%s],\"dns\":[%s],\"ip\":[%s],\"usage\":[%s]", list_json(&f->uri),
-                   list_json(&f->dns), list_json(&f->ip), list_json(&f->usage));
+  clv_bytes_printf(out, ",\"uri\":[%s],\"dns\":[%s],\"ip\":[%s],\"usage\":[%s]",
+                   items_or_empty(&f->uri), items_or_empty(&f->dns), items_or_empty(&f->ip),
+                   items_or_empty(&f->usage));
   clv_bytes_printf(out, ",\"not_before\":%" PRId64 ",\"not_after\":%" PRId64, f->from, f->until);
   clv_bytes_printf(out, ",\"days_left\":%" PRId64 ",\"state\":\"%s\",\"key\":",
-                   clv_tls_days_until(f->until), state_of(f, clv_tls_now()));
+                   clv_tls_days_until(f->until), validity_text(f, clv_tls_now()));
   clv_bytes_json(out, f->key);
   clv_bytes_printf(out, ",\"serial\":\"%s\",\"sha256\":\"%s\"}", f->serial, f->fingerprint);
 }
 
-/* Reads the list in the same folder, if there is one. */
-static clv_code list_beside(const char *path, clv_tls_crl **ret, clv_err *err) {
+/* Reads crl.pem in the folder of `path`, if that file exists. */
+static clv_code read_list_in_folder(const char *path, clv_tls_crl **ret, clv_err *err) {
   const char *slash = strrchr(path, '/');
   char list[4096];
   int n = snprintf(list, sizeof list, "%.*scrl.pem", slash ? (int)(slash - path + 1) : 0, path);
@@ -221,11 +222,11 @@ clv_code clv_tls_show(const char *path, clv_bytes *out, bool json, clv_err *err)
   CLV_AUTO(clv_certs_freep) STACK_OF(X509) *certs = NULL;
   CLV_TRY(clv_tls_certs_read(path, &certs, err));
   CLV_AUTO(clv_tls_crl_freep) clv_tls_crl *crl = NULL;
-  CLV_TRY(list_beside(path, &crl, err));
+  CLV_TRY(read_list_in_folder(path, &crl, err));
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   for (int i = 0; i < sk_X509_num(certs); i++) {
     CLV_AUTO(facts_done) facts f = {0};
-    if (gather(&f, sk_X509_value(certs, i), json, err) != CLV_OK)
+    if (gather_facts(&f, sk_X509_value(certs, i), json, err) != CLV_OK)
       return clv_err_prefix(err, "%s", path);
     f.is_revoked = is_listed(crl, sk_X509_value(certs, i));
     clv_bytes_puts(&text, json ? (i ? "," : "[") : (i ? "\n" : ""));

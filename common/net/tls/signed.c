@@ -3,7 +3,7 @@
  * Check of files with a detached signature. Refuses several things that OpenSSL accepts: no signer,
  * two signers, a signature with embedded text, weak digests and keys.
  */
-/* cms.h reads PEM only behind pem.h. */
+/* cms.h declares its PEM functions only if pem.h is included before it. */
 #include <openssl/pem.h>
 
 #include <openssl/cms.h>
@@ -13,22 +13,26 @@
 
 #include "common/net/tls/tls_int.h"
 
-enum { MIN_DIGEST = 32, AUTH_LEVEL = 2 }; /* bytes; OpenSSL's level of 112 bits */
+/* smallest digest, bytes; OpenSSL's security level of 112 bits */
+enum { MIN_DIGEST = 32, AUTH_LEVEL = 2 };
 
 static void cms_freep(CMS_ContentInfo **p) { CMS_ContentInfo_free(*p); }
 
-static clv_code refuse(clv_err *err, const char *why) {
+static clv_code refuse_signature(clv_err *err, const char *why) {
   return clv_fail(err, CLV_UNAUTHENTICATED, "%s", why);
 }
 
 static clv_code read_signature(const clv_tls_signed *file, CMS_ContentInfo **ret, clv_err *err) {
-  if (file->signature_len > CLV_TLS_FILE_MAX) return refuse(err, "the signature is too large");
+  if (file->signature_len > CLV_TLS_FILE_MAX)
+    return refuse_signature(err, "the signature is too large");
   ERR_clear_error();
   CLV_AUTO(clv_bio_freep) BIO *bio = BIO_new_mem_buf(file->signature, (int)file->signature_len);
   if (!bio) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a signature");
   bool pem = memmem(file->signature, file->signature_len, "-----BEGIN", 10) != NULL;
   *ret = pem ? PEM_read_bio_CMS(bio, NULL, NULL, NULL) : d2i_CMS_bio(bio, NULL);
-  if (!*ret) return refuse(err, "the signature is damaged, or was not made by `openssl cms -sign`");
+  if (!*ret)
+    return refuse_signature(err,
+                            "the signature is damaged, or was not made by `openssl cms -sign`");
   return CLV_OK;
 }
 
@@ -39,15 +43,17 @@ static clv_code check_digest(CMS_SignerInfo *signer, clv_err *err) {
   if (digest) X509_ALGOR_get0(&name, NULL, NULL, digest);
   const EVP_MD *md = name ? EVP_get_digestbyobj(name) : NULL;
   if (md && EVP_MD_get_size(md) >= MIN_DIGEST) return CLV_OK;
-  return refuse(err, "the signature uses a weak digest; sign with -md sha256");
+  return refuse_signature(err, "the signature uses a weak digest; sign with -md sha256");
 }
 
-/* Checks the form. OpenSSL accepts a signature without a signer. */
-static clv_code check_form(CMS_ContentInfo *cms, clv_err *err) {
+/* Checks that the signature is detached, has one signer and uses a strong digest, because OpenSSL
+ * also accepts a signature without a signer. */
+static clv_code check_signature_form(CMS_ContentInfo *cms, clv_err *err) {
   if (OBJ_obj2nid(CMS_get0_type(cms)) != NID_pkcs7_signed)
-    return refuse(err, "the signature is a CMS message of another kind");
+    return refuse_signature(err, "the signature is a CMS message of another kind");
   if (CMS_is_detached(cms) != 1)
-    return refuse(err, "the signature contains a text of its own; sign without -nodetach");
+    return refuse_signature(err,
+                            "the signature contains a text of its own; sign without -nodetach");
   STACK_OF(CMS_SignerInfo) *signers = CMS_get0_SignerInfos(cms);
   int n = signers ? sk_CMS_SignerInfo_num(signers) : 0;
   if (n != 1)
@@ -56,7 +62,7 @@ static clv_code check_form(CMS_ContentInfo *cms, clv_err *err) {
   return check_digest(sk_CMS_SignerInfo_value(signers, 0), err);
 }
 
-static clv_code trust(const char *ca_pem, X509_STORE **ret, clv_err *err) {
+static clv_code make_trust_store(const char *ca_pem, X509_STORE **ret, clv_err *err) {
   CLV_AUTO(clv_certs_freep) STACK_OF(X509) *cas = NULL;
   CLV_TRY(clv_tls_certs_parse(ca_pem, strlen(ca_pem), "the approvers' authority", &cas, err));
   *ret = X509_STORE_new();
@@ -69,7 +75,7 @@ static clv_code trust(const char *ca_pem, X509_STORE **ret, clv_err *err) {
 }
 
 /* Reports which check of the chain failed, or that the bytes differ. */
-static clv_code explain(clv_err *err) {
+static clv_code report_verify_error(clv_err *err) {
   const char *data = NULL;
   int flags = 0;
   char why[CLV_TLS_ERROR_LEN], detail[CLV_TLS_ERROR_LEN] = "";
@@ -80,8 +86,9 @@ static clv_code explain(clv_err *err) {
   return clv_fail(err, CLV_UNAUTHENTICATED, "the signature does not hold: %s%s", why, detail);
 }
 
-static void name_signer(CMS_ContentInfo *cms, char signer[CLV_TLS_SIGNER_LEN]) {
-  STACK_OF(X509) *certs = CMS_get0_signers(cms); /* the stack is ours, its certificates are not */
+static void write_signer_name(CMS_ContentInfo *cms, char signer[CLV_TLS_SIGNER_LEN]) {
+  /* the caller frees the stack, not its certificates */
+  STACK_OF(X509) *certs = CMS_get0_signers(cms);
   CLV_AUTO(clv_bio_freep) BIO *out = BIO_new(BIO_s_mem());
   snprintf(signer, CLV_TLS_SIGNER_LEN, "?");
   if (certs && out && sk_X509_num(certs) == 1) {
@@ -98,14 +105,14 @@ clv_code clv_tls_check_signed(const clv_tls_signed *file, char signer[CLV_TLS_SI
                               clv_err *err) {
   CLV_AUTO(cms_freep) CMS_ContentInfo *cms = NULL;
   CLV_AUTO(clv_store_freep) X509_STORE *store = NULL;
-  if (file->len > CLV_TLS_FILE_MAX) return refuse(err, "the signed file is too large");
-  CLV_TRY(trust(file->ca_pem, &store, err));
+  if (file->len > CLV_TLS_FILE_MAX) return refuse_signature(err, "the signed file is too large");
+  CLV_TRY(make_trust_store(file->ca_pem, &store, err));
   CLV_TRY(read_signature(file, &cms, err));
-  CLV_TRY(check_form(cms, err));
+  CLV_TRY(check_signature_form(cms, err));
   CLV_AUTO(clv_bio_freep) BIO *data = BIO_new_mem_buf(file->data, (int)file->len);
   if (!data) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a signed file");
-  if (CMS_verify(cms, NULL, store, data, NULL, CMS_BINARY) != 1) return explain(err);
-  name_signer(cms, signer);
+  if (CMS_verify(cms, NULL, store, data, NULL, CMS_BINARY) != 1) return report_verify_error(err);
+  write_signer_name(cms, signer);
   ERR_clear_error();
   return CLV_OK;
 }

@@ -23,7 +23,7 @@ void clv_tls_hang_up(clv_tls_socket *s) {
 }
 
 /* Waits until fd is ready for `events` or broken. False: the deadline has passed. */
-static bool wait_for(int fd, short events, uint64_t deadline_ns) {
+static bool wait_until_ready(int fd, short events, uint64_t deadline_ns) {
   for (;;) {
     uint64_t now = clv_now_ns();
     uint64_t left_ms = now < deadline_ns ? (deadline_ns - now + 999999u) / 1000000u : 0;
@@ -76,7 +76,7 @@ static int connect_one(const struct addrinfo *a, uint64_t deadline_ns, clv_tls_s
   int error = connect(s->fd, a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
   if (error == EINPROGRESS) {
     socklen_t len = sizeof error;
-    if (!wait_for(s->fd, POLLOUT, deadline_ns))
+    if (!wait_until_ready(s->fd, POLLOUT, deadline_ns))
       error = ETIMEDOUT;
     else if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &error, &len) != 0)
       error = errno;
@@ -141,7 +141,7 @@ bool clv_tls_send(const clv_tls_socket *s, const void *data, size_t len, uint64_
       p += n;
       len -= (size_t)n;
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (!wait_for(s->fd, POLLOUT, deadline_ns)) return false;
+      if (!wait_until_ready(s->fd, POLLOUT, deadline_ns)) return false;
     } else if (errno != EINTR) {
       return false;
     }
@@ -155,6 +155,6 @@ int clv_tls_recv(const clv_tls_socket *s, void *data, int len, uint64_t deadline
     if (n >= 0) return (int)n;
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) return 0;
-    if (!wait_for(s->fd, POLLIN, deadline_ns)) return -1;
+    if (!wait_until_ready(s->fd, POLLIN, deadline_ns)) return -1;
   }
 }

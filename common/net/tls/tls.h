@@ -33,7 +33,8 @@ enum {
 enum {
   CLV_TLS_CLIENT = 1u << 0,
   CLV_TLS_SERVER = 1u << 1,
-  CLV_TLS_CODE_SIGNING = 1u << 2, /* not used here; only allow_unusual certificates have it */
+  /* for tests: only certificates made with allow_unusual have it */
+  CLV_TLS_CODE_SIGNING = 1u << 2,
 };
 
 /* ---- the floor ------------------------------------------------------------------------------- */
@@ -52,12 +53,12 @@ typedef enum clv_tls_failure {
   CLV_TLS_FAILURE_EXPIRED,
   CLV_TLS_FAILURE_UNKNOWN_CA,
   CLV_TLS_FAILURE_NO_CERTIFICATE,
-  CLV_TLS_FAILURE_BAD_CERTIFICATE, /* not valid yet, revoked, of another use, damaged */
+  CLV_TLS_FAILURE_BAD_CERTIFICATE, /* not valid yet, revoked, damaged or not for this use */
   CLV_TLS_FAILURE_VERSION,         /* the peer offers nothing newer than TLS 1.2 */
   CLV_TLS_FAILURE_PROTOCOL,        /* a violation of TLS */
-  CLV_TLS_FAILURE_NOT_ALLOWED,     /* refused by the admission, as the next three */
+  CLV_TLS_FAILURE_NOT_ALLOWED, /* NOT_ALLOWED, QUOTA, SHED and REVOKED: refused by the admission */
   CLV_TLS_FAILURE_QUOTA,
-  CLV_TLS_FAILURE_SHED, /* no connection was free */
+  CLV_TLS_FAILURE_SHED, /* all connections were in use */
   CLV_TLS_FAILURE_REVOKED,
   CLV_TLS_FAILURE_REFUSED, /* the peer refused this side */
   CLV_TLS_FAILURE_TIMEOUT,
@@ -65,10 +66,11 @@ typedef enum clv_tls_failure {
   CLV_TLS_FAILURES
 } clv_tls_failure;
 
-const char *clv_tls_failure_reason(clv_tls_failure failure); /* "expired", "unknown_ca", ... */
+/* returns "expired", "unknown_ca", ... */
+const char *clv_tls_failure_reason(clv_tls_failure failure);
 
 typedef struct clv_tls_handshakes {
-  uint64_t done; /* since the watch began, as failed[] */
+  uint64_t done; /* handshakes done since clv_tls_handshakes_watch; failed[] likewise */
   uint64_t failed[CLV_TLS_FAILURES];
 } clv_tls_handshakes;
 
@@ -84,7 +86,7 @@ void clv_tls_handshakes_count(bool server, clv_tls_handshakes *ret);
 typedef enum clv_tls_decision {
   CLV_TLS_ADMIT,
   CLV_TLS_NOT_ALLOWED,
-  CLV_TLS_OVER_QUOTA, /* over a quota of its own */
+  CLV_TLS_OVER_QUOTA, /* the identity has as many connections as its quota allows */
   CLV_TLS_FULL,       /* no connection is free for any identity */
   CLV_TLS_REVOKED,
   CLV_TLS_NO_CLIENT, /* the certificate is not for TLS clients */
@@ -95,13 +97,14 @@ typedef enum clv_tls_decision {
 
 typedef struct clv_tls_caller {
   const char *uri;    /* the only URI of its certificate; NULL: none or several */
-  const char *issuer; /* "/CN=home" */
-  const char *serial; /* hexadecimal, upper case */
+  const char *issuer; /* issuer of its certificate, as "/CN=home" */
+  const char *serial; /* serial number, hexadecimal, upper case */
   const char *address;
   bool is_client; /* the extended key usage of its certificate includes TLS client */
 } clv_tls_caller;
 
-/* The callbacks run one at a time, on any thread, and must neither block nor call this folder. */
+/* Callbacks of the program that decide on accepted connections. They run one at a time, on any
+ * thread, and must neither block nor call this folder. */
 typedef struct clv_tls_admission {
   void *user;
   uint64_t max_connections; /* connections at once, handshakes included: 1 to 65535 */
@@ -113,15 +116,15 @@ typedef struct clv_tls_admission {
    * fail the handshake with an alert: handshake_failure (NOT_ALLOWED), certificate_revoked,
    * internal_error (no connection is free). */
   clv_tls_decision (*decide)(void *user, const clv_tls_caller *caller, size_t *ret_holder);
-  /* The key is proved: the connection counts against the holder until `leave`. A decision other
-   * than CLV_TLS_ADMIT ends the connection. */
+  /* Counts a connection against the holder until `leave`, when its peer has proved its key. A
+   * decision other than CLV_TLS_ADMIT ends the connection. */
   clv_tls_decision (*enter)(void *user, size_t holder);
   void (*leave)(void *user, size_t holder);
-  /* A connection of the holder sent too many frames that are no calls, and was cut. `what`: static
-   * text. The program should refuse the holder for a while. */
+  /* Reports that a connection of the holder was cut, because it sent too many frames that belong to
+   * no call. `what`: static text. The program should refuse the holder for a while. */
   void (*flood)(void *user, size_t holder, const char *address, const char *what);
-  /* A connection from this address was closed, or not accepted, because all connections are in
-   * use. */
+  /* Reports that a connection from this address was closed or not accepted, because all connections
+   * are in use. */
   void (*shed)(void *user, const char *address);
 } clv_tls_admission;
 
@@ -137,18 +140,20 @@ void clv_tls_accepted_close(void);
  * all connections are in use, closes one handshake: of the address with the most handshakes, the
  * one that has been silent for longest. False: there is none, so close fd. */
 bool clv_tls_accepted_expect_fd(int fd) CLV_USE_RESULT;
-/* SSL_read of the worker (worker/read_guard.c): calls OpenSSL's, then charges the received frames
- * to the connection (frames.c). After an excess the connection is shut and no more data is
- * returned. Returns as SSL_read. */
+/* Calls SSL_read of OpenSSL for the worker (worker/read_guard.c), and charges the received frames
+ * to the connection (frames.c). Once the connection has exceeded a limit, it is shut and no more
+ * data is returned. Returns as SSL_read. */
 int clv_tls_accepted_read(void *ssl, void *data, int len);
 /* Returns the number of the connection whose peer gRPC calls `peer` ("ipv4:10.0.0.7:41212"), for
- * _call and _message; 0: unknown. */
+ * clv_tls_accepted_on_call and clv_tls_accepted_on_message; 0: unknown. */
 uint64_t clv_tls_accepted_connection(const char *peer);
-void clv_tls_accepted_call(uint64_t connection); /* gRPC has delivered a call of it */
-/* gRPC has delivered a message of it */
-void clv_tls_accepted_message(uint64_t connection, size_t bytes);
-uint64_t clv_tls_accepted_floods(void); /* connections ended because of an excess */
-/* Ends connections whose certificate is revoked by now. Returns how many. */
+/* call when gRPC has delivered a call of the connection */
+void clv_tls_accepted_on_call(uint64_t connection);
+/* call when gRPC has delivered a message of the connection */
+void clv_tls_accepted_on_message(uint64_t connection, size_t bytes);
+/* connections ended because they exceeded a limit of frames or unread bytes */
+uint64_t clv_tls_accepted_floods(void);
+/* Ends connections whose certificate is revoked by now. Returns the number of them. */
 unsigned clv_tls_accepted_recheck(void);
 /* connections closed or not accepted because all were in use */
 uint64_t clv_tls_accepted_sheds(void);
@@ -162,7 +167,7 @@ typedef struct clv_tls_identity {
   char *key_pem;             /* wiped before it is freed */
   char uri[CLV_TLS_URI_LEN]; /* the only URI of the leaf */
   int64_t not_before;
-  int64_t not_after; /* of the leaf, or of a CA above it that ends earlier */
+  int64_t not_after; /* end of validity of the leaf, or of a CA above it that ends earlier */
   unsigned usage;    /* CLV_TLS_CLIENT | CLV_TLS_SERVER, as the leaf allows */
 } clv_tls_identity;
 
@@ -180,7 +185,8 @@ clv_code clv_tls_identity_load(const char *ca_path, const char *cert_path, const
 void clv_tls_identity_free(clv_tls_identity *identity); /* NULL is allowed; wipes the key */
 void clv_tls_identity_freep(clv_tls_identity **identity);
 
-/* Fails with CLV_INVALID and a fix if the leaf does not allow all of `usage`. */
+/* Fails with CLV_INVALID, and text that says how to fix it, if the leaf does not allow all of
+ * `usage`. */
 clv_code clv_tls_identity_require(const clv_tls_identity *identity, unsigned usage,
                                   clv_err *err) CLV_USE_RESULT;
 
@@ -201,9 +207,10 @@ enum { CLV_TLS_CRL_DAYS = 30, CLV_TLS_CRL_WARN_S = 7 * 86400 };
 /* Lists of revoked certificates of a PEM file, one for each CA. */
 typedef struct clv_tls_crl clv_tls_crl;
 
-/* ca_pem: the CAs, one of which must have signed each list; NULL: signatures are not checked.
- * Errors name the file: CLV_NOT_FOUND, CLV_EXHAUSTED, CLV_UNAUTHENTICATED (signature),
- * CLV_PRECONDITION (issued in the future), CLV_INVALID. Also reads lists that have expired. */
+/* Reads the lists of revoked certificates in a file. ca_pem: the CAs, one of which must have signed
+ * each list; NULL: signatures are not checked. Errors name the file: CLV_NOT_FOUND, CLV_EXHAUSTED,
+ * CLV_UNAUTHENTICATED (signature), CLV_PRECONDITION (issued in the future), CLV_INVALID. Also reads
+ * lists that have expired. */
 clv_code clv_tls_crl_load(const char *path, const char *ca_pem, clv_tls_crl **ret,
                           clv_err *err) CLV_USE_RESULT;
 clv_code clv_tls_crl_parse(const char *pem, size_t len, const char *path, const char *ca_pem,
@@ -211,23 +218,25 @@ clv_code clv_tls_crl_parse(const char *pem, size_t len, const char *path, const 
 void clv_tls_crl_free(clv_tls_crl *crl); /* NULL is allowed */
 void clv_tls_crl_freep(clv_tls_crl **crl);
 bool clv_tls_crl_has(const clv_tls_crl *crl, const char *issuer, const char *serial);
-/* CLV_PRECONDITION: the list of `issuer` (NULL: any list) has expired or is missing. */
+/* Fails with CLV_PRECONDITION if the list of `issuer` (NULL: any list) has expired or is
+ * missing. */
 clv_code clv_tls_crl_check(const clv_tls_crl *crl, const char *issuer, clv_err *err) CLV_USE_RESULT;
 int64_t clv_tls_crl_expiry(const clv_tls_crl *crl); /* earliest expiry of the lists */
 
-/* List in force in this process, for the peers that it dials and accepts; the last one set counts.
- * clv_tls_revocation_read reads a list and checks it for use now (NULL path: *ret is unchanged).
- * clv_tls_revocation_set puts it in force and takes over *crl (NULL: certificates are no longer
- * checked). clv_tls_revocation_load does both, and without a path nothing. */
+/* The list in force in this process, for the peers that it dials and accepts, is the one that was
+ * set last. clv_tls_revocation_read reads a list and checks it for use now (NULL path: *ret is
+ * unchanged). clv_tls_revocation_set puts it in force and takes over *crl (NULL: certificates are
+ * no longer checked). clv_tls_revocation_load does both, and without a path nothing. */
 clv_code clv_tls_revocation_read(const char *path, const clv_tls_identity *identity,
                                  clv_tls_crl **ret, clv_err *err) CLV_USE_RESULT;
 void clv_tls_revocation_set(clv_tls_crl **crl);
 clv_code clv_tls_revocation_load(const char *path, const clv_tls_identity *identity,
                                  clv_err *err) CLV_USE_RESULT;
-int64_t clv_tls_revocation_expiry(void); /* 0: no list is in force */
+/* earliest expiry of the list in force; 0: none is in force */
+int64_t clv_tls_revocation_expiry(void);
 /* Returns CLV_TLS_ADMIT, or CLV_TLS_REVOKED or CLV_TLS_NO_LIST with the reason in *err. */
 clv_tls_decision clv_tls_revocation_decide(const char *issuer, const char *serial, clv_err *err);
-/* CLV_PRECONDITION: the list has expired. */
+/* Fails with CLV_PRECONDITION if the list in force has expired. */
 clv_code clv_tls_revocation_check(clv_err *err) CLV_USE_RESULT;
 /* True if the certificate that this identity last showed when it was dialled is revoked by now. */
 bool clv_tls_is_peer_revoked(const char *uri);
@@ -245,28 +254,28 @@ clv_code clv_tls_ca_revoke(const char *dir, const char *name, int days,
                            clv_err *err) CLV_USE_RESULT;
 
 typedef struct clv_tls_issue_options {
-  const char *ca_dir;      /* holds ca.pem and ca.key */
+  const char *ca_dir;      /* folder with ca.pem and ca.key */
   const char *out_dir;     /* receives NAME.pem and NAME.key; created if missing; NULL: ca_dir */
   const char *name;        /* [A-Za-z0-9._-], not "ca": file names and the subject's CN */
-  const char *const *uris; /* exactly one, `scheme://...` */
+  const char *const *uris; /* the identity: exactly one URI, `scheme://...` */
   size_t n_uris;
   const char *const *dns; /* DNS names; no wildcards */
   size_t n_dns;
   const char *const *ips; /* IPv4 or IPv6 text */
   size_t n_ips;
-  int days;                    /* 1..CLV_TLS_MAX_DAYS and not beyond the CA's own end */
+  int days; /* days of validity: 1..CLV_TLS_MAX_DAYS and not beyond the CA's own end */
   int64_t not_before_offset_s; /* validity begins at now + this; `certs issue` passes -300 */
   unsigned usage;              /* CLV_TLS_CLIENT | CLV_TLS_SERVER; 0 means both */
   unsigned rsa_bits;           /* 0: EC P-256; else an RSA key of 2048..4096 bits */
-  bool force;                  /* overwrite NAME.pem and NAME.key */
+  bool overwrite;              /* overwrite NAME.pem and NAME.key */
   /* For tests, which need bad certificates: no URI or several, any text as a DNS name, a validity
    * in the past or beyond the CA's, CLV_TLS_CODE_SIGNING, RSA keys from 1024 bits. */
   bool allow_unusual;
 } clv_tls_issue_options;
 
 /* Makes a key and a certificate signed by the CA: NAME.key (mode 0600) and NAME.pem (the leaf
- * alone). CLV_EXISTS: a file exists and `force` is not set; CLV_INVALID: a name, time or count is
- * out of range; CLV_NOT_FOUND: no CA. */
+ * alone). CLV_EXISTS: a file exists and `overwrite` is not set; CLV_INVALID: a name, time or count
+ * is out of range; CLV_NOT_FOUND: no CA. */
 clv_code clv_tls_issue(const clv_tls_issue_options *options, clv_err *err) CLV_USE_RESULT;
 
 /* Appends a description of every certificate in a PEM file to *out: subject, issuer, URI, DNS,
@@ -277,28 +286,29 @@ clv_code clv_tls_show(const char *path, clv_bytes *out, bool json, clv_err *err)
 /* ---- probe ----------------------------------------------------------------------------------- */
 
 typedef enum clv_tls_step {
-  CLV_TLS_RESOLVE,   /* name to addresses */
-  CLV_TLS_CONNECT,   /* TCP */
+  CLV_TLS_RESOLVE,   /* find the addresses of the name */
+  CLV_TLS_CONNECT,   /* connect by TCP */
   CLV_TLS_HANDSHAKE, /* mutual TLS 1.3 with ALPN h2, and the peer's answer to our certificate */
-  CLV_TLS_IDENTITY,  /* the peer's URI */
+  CLV_TLS_IDENTITY,  /* compare the peer's URI */
   CLV_TLS_DONE,
 } clv_tls_step;
 
-const char *clv_tls_step_name(clv_tls_step step); /* "resolve", "connect", ... */
+const char *clv_tls_step_name(clv_tls_step step); /* returns "resolve", "connect", ... */
 
 typedef struct clv_tls_probe_result {
   bool ok;
-  bool confirmed;       /* the peer sent data after the handshake, so it accepted us */
+  bool is_confirmed;    /* the peer sent data after the handshake, so it accepted us */
   clv_tls_step step;    /* the step that failed; CLV_TLS_DONE when ok */
   clv_code code;        /* CLV_OK when ok */
   char reason[320];     /* why it failed, one sentence; empty when ok */
-  char fix[320];        /* what to do about it */
+  char fix[320];        /* how to fix the failure; empty when ok */
   char clock_hint[200]; /* set if the two clocks may disagree, also on success; "" */
   char address[80];     /* of the last address tried, "127.0.0.1:50051" or "[::1]:50051" */
-  char peer_uri[CLV_TLS_URI_LEN];          /* empty: not seen, or no or several URIs */
-  int64_t peer_not_before, peer_not_after; /* 0: no certificate was seen */
-  char protocol[16];                       /* "TLSv1.3" */
-  char cipher[48];                         /* "TLS_AES_256_GCM_SHA384" */
+  char peer_uri[CLV_TLS_URI_LEN]; /* empty: not seen, or no or several URIs */
+  /* validity of the peer's certificate; 0: no certificate was seen */
+  int64_t peer_not_before, peer_not_after;
+  char protocol[16]; /* "TLSv1.3"; empty: no handshake */
+  char cipher[48];   /* "TLS_AES_256_GCM_SHA384"; empty: no handshake */
   double connect_ms, handshake_ms;
 } clv_tls_probe_result;
 
@@ -324,10 +334,10 @@ void clv_tls_explain_refusal(const char *address, const clv_tls_identity *identi
 
 typedef enum clv_tls_version { CLV_TLS_1_2, CLV_TLS_1_3 } clv_tls_version;
 
-/* *ret_accepted: host:port answers a handshake that offers `version` alone with a ServerHello,
- * whatever it later reports about our certificate. Works in a process with the floor installed.
- * identity may be NULL. Errors: CLV_UNAVAILABLE (no connection), CLV_DEADLINE (no answer),
- * CLV_NOT_FOUND (name), CLV_INVALID, CLV_INTERNAL. */
+/* Reports in *ret_accepted whether host:port answers a handshake that offers `version` alone with a
+ * ServerHello, whatever it later reports about our certificate. Works in a process with the floor
+ * installed. identity may be NULL. Errors: CLV_UNAVAILABLE (no connection), CLV_DEADLINE (no
+ * answer), CLV_NOT_FOUND (name), CLV_INVALID, CLV_INTERNAL. */
 clv_code clv_tls_probe_version(const char *host, uint16_t port, clv_tls_version version,
                                const clv_tls_identity *identity, uint32_t timeout_ms,
                                bool *ret_accepted, clv_err *err) CLV_USE_RESULT;

@@ -69,14 +69,14 @@ int64_t clv_tls_now(void);
 int64_t clv_tls_days_until(int64_t seconds); /* whole days from now, rounded down */
 
 enum { CLV_TLS_TIME_TEXT = 40 };
-/* Write "2026-11-20 10:00:00 UTC" and "3 days" to buf and return buf. */
+/* Write a time as "2026-11-20 10:00:00 UTC", and a duration as "3 days", to buf and return buf. */
 const char *clv_tls_format_time(int64_t seconds, char buf[CLV_TLS_TIME_TEXT]);
 const char *clv_tls_format_span(int64_t seconds, char buf[CLV_TLS_TIME_TEXT]);
 
 /* Returns the bits of the extended key usage. False: the certificate has none. */
 bool clv_tls_cert_usage(const X509 *cert, unsigned *ret_usage);
 
-/* Returns the only URI, as clv_tls_cert_uri. */
+/* Returns the only URI of a certificate, as clv_tls_cert_uri. */
 clv_code clv_tls_x509_uri(const X509 *cert, char *buf, size_t len, clv_err *err) CLV_USE_RESULT;
 
 /* True if the bytes are a valid identity; else `reason` says why not. */
@@ -99,11 +99,11 @@ void clv_tls_authority_done(clv_tls_authority *ca);
 
 enum { CLV_TLS_ISSUER_LEN = 256, CLV_TLS_SERIAL_LEN = 80 };
 
-/* Write "/CN=home", and the serial number in upper-case hexadecimal. */
+/* Write a name as "/CN=home", and a serial number in upper-case hexadecimal, to buf. */
 void clv_tls_issuer_text(const X509_NAME *name, char buf[CLV_TLS_ISSUER_LEN]);
 void clv_tls_serial_text(const ASN1_INTEGER *serial, char buf[CLV_TLS_SERIAL_LEN]);
-/* For a verification callback: checks a leaf against the list in force. Returns the new value of
- * ok. */
+/* Checks a leaf against the list in force, inside OpenSSL's verification callback. Returns the new
+ * value of `ok`. */
 int clv_tls_revocation_verify(int ok, X509_STORE_CTX *ctx);
 /* Makes OpenSSL call accepted.c for every connection. */
 clv_code clv_tls_accepted_install(clv_err *err) CLV_USE_RESULT;
@@ -121,33 +121,34 @@ typedef enum clv_tls_bucket {
   CLV_TLS_BUCKETS
 } clv_tls_bucket;
 
-/* State of one connection. */
+/* Accounting of the HTTP/2 frames of one connection. */
 typedef struct clv_tls_frames {
-  uint8_t head[CLV_TLS_FRAME_HEAD];
-  uint8_t n_head;       /* bytes of `head` received so far */
-  uint32_t skip;        /* bytes of the preface or of a payload that are still to be received */
-  uint32_t block;       /* bytes of the header block in progress */
-  uint32_t last_stream; /* highest id of a stream opened so far */
+  uint8_t header[CLV_TLS_FRAME_HEAD];
+  uint8_t n_header;       /* bytes of `header` received so far */
+  uint32_t bytes_to_skip; /* bytes of the preface or of a payload that are still to be received */
+  uint32_t block_bytes;   /* bytes of the header block in progress */
+  uint32_t last_stream;   /* highest id of a stream opened so far */
   uint32_t bucket_level[CLV_TLS_BUCKETS];
   uint64_t unread; /* bytes of DATA minus those of messages that gRPC has delivered */
-  uint64_t leaked_ns;
+  uint64_t leaked_until_ns;
 } clv_tls_frames;
 
 void clv_tls_frames_begin(clv_tls_frames *f, uint64_t now_ns);
 /* Charges the frames that begin in these decrypted bytes. Returns NULL, or at the first excess a
  * static text that says what the peer sent too much of. */
 const char *clv_tls_frames_add(clv_tls_frames *f, const uint8_t *data, size_t len, uint64_t now_ns);
-void clv_tls_frames_message(clv_tls_frames *f, size_t bytes); /* gRPC has delivered a message */
+/* call when gRPC has delivered a message */
+void clv_tls_frames_credit_message(clv_tls_frames *f, size_t bytes);
 void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t amount);
 
 /* ---- accepted.c, called by handshakes.c ------------------------------------------------------ */
 
 /* Handles a message that this connection sent or received. Called before handshakes.c counts it. */
-void clv_tls_accepted_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len);
+void clv_tls_accepted_on_handshake(SSL *ssl, bool sent, int type, const uint8_t *data, size_t len);
 /* Credits a record of `bytes` that this connection has sent. */
-void clv_tls_accepted_sent(SSL *ssl, size_t bytes);
+void clv_tls_accepted_on_sent(SSL *ssl, size_t bytes);
 /* True if the admission refused or closed the connection; *ret is how to count the failure. */
-bool clv_tls_accepted_failure(const SSL *ssl, clv_tls_failure *ret);
+bool clv_tls_accepted_get_failure(const SSL *ssl, clv_tls_failure *ret);
 
 /* ---- TCP with a deadline --------------------------------------------------------------------- */
 
@@ -163,7 +164,7 @@ typedef struct clv_tls_socket {
  * no connection. */
 clv_code clv_tls_dial(const char *host, uint16_t port, uint64_t deadline_ns, clv_tls_socket *s,
                       clv_err *err) CLV_USE_RESULT;
-void clv_tls_hang_up(clv_tls_socket *s); /* usable with CLV_AUTO */
+void clv_tls_hang_up(clv_tls_socket *s); /* closes the socket; usable with CLV_AUTO */
 
 /* Sends all bytes or fails; never raises SIGPIPE. */
 bool clv_tls_send(const clv_tls_socket *s, const void *data, size_t len, uint64_t deadline_ns);

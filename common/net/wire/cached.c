@@ -34,8 +34,8 @@ static clv_code get_cache(const Cleave__V1__CacheStatus *from, clv_wire_cache_st
                                  .unused_s = from->unused_s,
                                  .expires_s = from->expires_s};
   if (from->rows > from->records)
-    return clv_fail(err, CLV_INVALID, "%llu rows of %llu records", (unsigned long long)from->rows,
-                    (unsigned long long)from->records);
+    return clv_fail(err, CLV_INVALID, "%llu rows of a cache for %llu records",
+                    (unsigned long long)from->rows, (unsigned long long)from->records);
   return clv_get_sha256(from->key, "key of a cache", &ret->key, err);
 }
 

@@ -35,13 +35,13 @@ void clv_cursor_at(clv_wire_cursor *c, const clv_piece *pieces, size_t n_pieces,
   c->avail = pieces[part->piece].len;
 }
 
-static clv_code truncated(const clv_wire_cursor *c, const char *what, clv_err *err) {
+static clv_code fail_truncated(const clv_wire_cursor *c, const char *what, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "%s at byte %zu runs past the end at byte %zu", what, c->pos,
                   c->end);
 }
 
 /* Moves to the next piece with unread bytes. Call only while pos < end, so that there is one. */
-static void next_piece(clv_wire_cursor *c) {
+static void go_to_next_piece(clv_wire_cursor *c) {
   while (c->offset == c->avail) {
     c->piece++;
     c->data = c->pieces[c->piece].data;
@@ -51,7 +51,7 @@ static void next_piece(clv_wire_cursor *c) {
 }
 
 static uint8_t next_byte(clv_wire_cursor *c) {
-  if (c->offset == c->avail) next_piece(c);
+  if (c->offset == c->avail) go_to_next_piece(c);
   c->pos++;
   return c->data[c->offset++];
 }
@@ -59,9 +59,9 @@ static uint8_t next_byte(clv_wire_cursor *c) {
 clv_code clv_cursor_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) {
   uint64_t value = 0;
   for (unsigned i = 0; i < VARINT_BYTES; i++) {
-    if (c->pos == c->end) return truncated(c, "a number", err);
+    if (c->pos == c->end) return fail_truncated(c, "a number", err);
     uint8_t byte = next_byte(c);
-    if (i == VARINT_BYTES - 1 && byte > 1) break; /* more than 64 bits */
+    if (i == VARINT_BYTES - 1 && byte > 1) break; /* the number has more than 64 bits */
     value |= (uint64_t)(byte & 0x7f) << (7 * i);
     if (byte < 0x80) {
       *ret = value;
@@ -72,7 +72,7 @@ clv_code clv_cursor_varint(clv_wire_cursor *c, uint64_t *ret, clv_err *err) {
 }
 
 clv_code clv_cursor_fixed(clv_wire_cursor *c, size_t width, uint64_t *ret, clv_err *err) {
-  if (c->end - c->pos < width) return truncated(c, "a fixed-size number", err);
+  if (c->end - c->pos < width) return fail_truncated(c, "a fixed-size number", err);
   uint64_t value = 0;
   for (size_t i = 0; i < width; i++) value |= (uint64_t)next_byte(c) << (8 * i);
   *ret = value;
@@ -106,10 +106,10 @@ clv_code clv_cursor_len(clv_wire_cursor *c, size_t *ret, clv_err *err) {
 }
 
 clv_code clv_cursor_copy(clv_wire_cursor *c, size_t len, void *dst, clv_err *err) {
-  if (len > c->end - c->pos) return truncated(c, "a field", err);
+  if (len > c->end - c->pos) return fail_truncated(c, "a field", err);
   uint8_t *out = dst;
   while (len) {
-    next_piece(c);
+    go_to_next_piece(c);
     size_t n = CLV_MIN(len, c->avail - c->offset);
     if (out) memcpy(out, c->data + c->offset, n);
     if (out) out += n;
@@ -135,9 +135,9 @@ clv_code clv_cursor_skip_field(clv_wire_cursor *c, clv_wire_type type, clv_err *
 }
 
 size_t clv_text_char_bytes(const uint8_t *s, size_t left) {
-  uint32_t point;
-  size_t n = clv_utf8(s, left, &point);
-  if (n && clv_is_control(point)) return 0;
+  uint32_t code_point;
+  size_t n = clv_utf8(s, left, &code_point);
+  if (n && clv_is_control(code_point)) return 0;
   return n;
 }
 

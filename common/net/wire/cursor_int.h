@@ -10,10 +10,10 @@
 
 typedef struct clv_wire_cursor {
   const clv_piece *pieces;
-  const uint8_t *data; /* of the current piece */
+  const uint8_t *data; /* bytes of the current piece */
   size_t n_pieces, piece;
-  size_t offset, avail; /* within the current piece: next byte, its length */
-  size_t pos, end;      /* within the message: next byte, first byte not to be read */
+  size_t offset, avail; /* in the current piece: index of the next byte; length of the piece */
+  size_t pos, end;      /* in the message: index of the next byte; index at which reading ends */
 } clv_wire_cursor;
 
 typedef enum clv_wire_type {

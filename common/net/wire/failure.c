@@ -11,7 +11,7 @@
 enum { LAYER_MAX = 1 << 20 };
 
 /* Copies at most `limit` bytes of text without splitting a character. */
-static void set_text(char *dst, size_t limit, const char *text) {
+static void copy_text(char *dst, size_t limit, const char *text) {
   size_t len = 0;
   for (size_t i = 0, left = strlen(text); i < left;) {
     size_t n = clv_text_char_bytes((const uint8_t *)text + i, left - i);
@@ -32,8 +32,8 @@ void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, co
   /* CLV_BAD_ANSWER is never sent */
   frame->failure.code = code > CLV_UNAUTHENTICATED ? CLV_ABORTED : code;
   frame->failure.element[0] = '\0';
-  set_text(frame->failure.text, CLV_WIRE_TEXT, text);
-  set_text(frame->failure.hop, CLV_WIRE_NAME, hop);
+  copy_text(frame->failure.text, CLV_WIRE_TEXT, text);
+  copy_text(frame->failure.hop, CLV_WIRE_NAME, hop);
 }
 
 bool clv_frame_is_failure(const clv_frame *f) {
@@ -41,7 +41,7 @@ bool clv_frame_is_failure(const clv_frame *f) {
 }
 
 /* Rebuilds the place from a hop: reads only numbers and words that this program writes. */
-static void place_of(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
+static void rebuild_place(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
   unsigned module, layer;
   char op[32], verb[32];
   int n = sscanf(hop, "module %u, layer %u (%31[a-z0-9_]), %31[a-z_]", &module, &layer, op, verb);
@@ -56,7 +56,7 @@ static void place_of(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
 void clv_frame_redact_failure(clv_frame *f, uint64_t step, uint64_t number) {
   char place[CLV_WIRE_NAME + 1], at[40] = "", which[48] = "", text[CLV_ERR_TEXT];
   const char *what = clv_code_name(f->failure.code);
-  place_of(f->failure.hop, place);
+  rebuild_place(f->failure.hop, place);
   if (step) snprintf(at, sizeof at, ", step %" PRIu64, step);
   if (number) snprintf(which, sizeof which, " (failure %" PRIu64 " of the master)", number);
   snprintf(text, sizeof text, "%s%s%s%s%s", what, place[0] ? " at " : "", place, at, which);

@@ -10,7 +10,7 @@
 /* Required and optional parts of a frame of each kind. */
 typedef struct kind_rule {
   const char *name;
-  unsigned needs, may; /* bodies */
+  unsigned needs, may; /* bits of the bodies that must, and that may be present */
   bool needs_context, needs_id, may_name_worker;
   uint32_t min_tensors, max_tensors;
 } kind_rule;
@@ -49,7 +49,7 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
     [CLV_VALUE] = {.name = "VALUE",
                    .may = BODY_FAILURE | BODY_CACHED,
                    .needs_context = true,
-                   .max_tensors = 2, /* depends, see check_value */
+                   .max_tensors = 2, /* 2 only with `cached` */
                    .needs_id = true,
                    .may_name_worker = true},
     [CLV_DROP] = {.name = "DROP", .needs_context = true},
@@ -99,16 +99,16 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
                      .may_name_worker = true},
 };
 
-static bool known(clv_frame_kind kind) {
+static bool is_known_kind(clv_frame_kind kind) {
   return kind >= CLV_ATTACH && kind < CLV_FRAME_KINDS && rules[kind].name;
 }
 
 const char *clv_frame_kind_name(clv_frame_kind kind) {
-  return known(kind) ? rules[kind].name : "?";
+  return is_known_kind(kind) ? rules[kind].name : "?";
 }
 
 unsigned clv_frame_bodies(const clv_frame *f) {
-  if (!known(f->kind)) return 0;
+  if (!is_known_kind(f->kind)) return 0;
   unsigned has = (f->has_commit ? BODY_COMMIT : 0u) | (f->has_vote ? BODY_VOTE : 0u) |
                  (f->has_failure ? BODY_FAILURE : 0u) | (f->has_measure ? BODY_MEASURE : 0u) |
                  (f->has_cached ? BODY_CACHED : 0u);
@@ -316,12 +316,15 @@ static clv_code check_backward(const clv_frame *f, size_t payload_len, clv_err *
   return CLV_OK;
 }
 
-/* Checks a reference frame. VALUE has no number; RENEW and ACK name no reference. */
+/* Checks a frame about references. REF_VALUE has no number; REF_RENEW and REF_ACK name no
+ * reference. */
 static clv_code check_reference(const clv_frame *f, size_t payload_len, clv_err *err) {
   (void)payload_len;
   bool about = f->kind != CLV_REF_RENEW && f->kind != CLV_REF_ACK;
   if ((f->kind == CLV_REF_VALUE) != (f->reference.number == 0))
-    return clv_fail(err, CLV_INVALID, "number %llu", (unsigned long long)f->reference.number);
+    return clv_fail(err, CLV_INVALID,
+                    "number %llu; it must be 0 in a REF_VALUE, and not 0 in other frames",
+                    (unsigned long long)f->reference.number);
   if (about && (!f->reference.ref || !f->reference.fork))
     return clv_fail(err, CLV_INVALID, "reference %llx with fork %llx: an id of 0",
                     (unsigned long long)f->reference.ref, (unsigned long long)f->reference.fork);
@@ -490,7 +493,7 @@ static clv_code check_by_rule(const clv_frame *f, const kind_rule *rule, unsigne
 
 clv_code clv_frame_check(const clv_frame *f, unsigned bodies, size_t payload_len,
                          const clv_wire_limits *limits, clv_err *err) {
-  if (!known(f->kind))
+  if (!is_known_kind(f->kind))
     return clv_fail(err, CLV_INVALID, "unknown frame kind %u", (unsigned)f->kind);
   const kind_rule *rule = &rules[f->kind];
   clv_code code = check_by_rule(f, rule, bodies, payload_len, limits, err);

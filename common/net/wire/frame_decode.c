@@ -13,11 +13,12 @@ typedef struct decoder {
   const clv_wire_limits *limits;
   clv_frame frame;
   clv_payload payload;
-  clv_bundle *before; /* NULL: frames before the last one are refused */
-  size_t before_bytes;
-  unsigned bodies; /* bodies found */
+  /* positions of the frames before the last one; NULL: such frames are refused */
+  clv_bundle *preceding;
+  size_t preceding_bytes;
+  unsigned found_bodies; /* bits of the bodies found so far */
   bool has_payload;
-  bool has_own; /* a field of the last frame was found */
+  bool has_own_frame; /* a field of the last frame was found */
 } decoder;
 
 /* ---- single values: stored at `place` ------------------------------------------------------ */
@@ -81,7 +82,7 @@ static clv_code read_text(decoder *d, const clv_field *f, void *place, clv_err *
                     f->size - 1);
   CLV_TRY(clv_cursor_copy(&d->at, len, text, err));
   text[len] = '\0';
-  return clv_text_check(text, len, f->name, err); /* refuses an embedded NUL too */
+  return clv_text_check(text, len, f->name, err); /* refuses a NUL in the text too */
 }
 
 /* ---- lists --------------------------------------------------------------------------------- */
@@ -99,15 +100,15 @@ static clv_code add_dim(decoder *d, void *place, clv_err *err) {
   return CLV_OK;
 }
 
-/* Fails if upstream ids or tensors are present, because a backward shares their memory. */
-static clv_code not_beside_backward(const decoder *d, clv_err *err) {
-  if (!(d->bodies & BODY_BACKWARD)) return CLV_OK;
+/* Fails if the frame has a `backward`, because upstream ids and tensors share its memory. */
+static clv_code refuse_beside_backward(const decoder *d, clv_err *err) {
+  if (!(d->found_bodies & BODY_BACKWARD)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "`backward` together with upstream ids or tensors");
 }
 
 static clv_code add_upstream(decoder *d, void *place, clv_err *err) {
   uint64_t *ids = place;
-  CLV_TRY(not_beside_backward(d, err));
+  CLV_TRY(refuse_beside_backward(d, err));
   if (d->frame.n_upstream == CLV_WIRE_UPSTREAM)
     return clv_fail(err, CLV_INVALID, "more than %d upstream ids", CLV_WIRE_UPSTREAM);
   CLV_TRY(clv_cursor_fixed(&d->at, 8, &ids[d->frame.n_upstream], err));
@@ -115,7 +116,7 @@ static clv_code add_upstream(decoder *d, void *place, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code add_rate(decoder *d, void *place, clv_err *err) {
+static clv_code add_learning_rate(decoder *d, void *place, clv_err *err) {
   float *rates = place;
   uint64_t bits;
   if (d->frame.commit.n_more_lrs == CLV_WIRE_GROUPS)
@@ -155,10 +156,10 @@ static clv_code read_nested(decoder *d, const clv_field *fields, size_t n_fields
 }
 
 static clv_code read_body(decoder *d, const clv_field *f, void *place, clv_err *err) {
-  (void)place; /* body tables hold offsets within the frame */
+  (void)place; /* the tables of bodies hold offsets in the frame */
   unsigned index = (unsigned)__builtin_ctz((unsigned)f->size);
-  d->bodies |= (unsigned)f->size;
-  if (d->frame.n_upstream || d->frame.n_tensors) CLV_TRY(not_beside_backward(d, err));
+  d->found_bodies |= (unsigned)f->size;
+  if (d->frame.n_upstream || d->frame.n_tensors) CLV_TRY(refuse_beside_backward(d, err));
   clv_code code = read_nested(d, clv_body_fields[index], BODY_FIELDS, &d->frame, err);
   if (code != CLV_OK) clv_err_prefix(err, "%s", f->name);
   return code;
@@ -168,7 +169,7 @@ static clv_code read_tensor(decoder *d, const clv_field *f, void *place, clv_err
   (void)f;
   clv_tensor_head *heads = place;
   uint32_t index = d->frame.n_tensors;
-  CLV_TRY(not_beside_backward(d, err));
+  CLV_TRY(refuse_beside_backward(d, err));
   if (index == CLV_WIRE_TENSORS)
     return clv_fail(err, CLV_INVALID, "more than %d tensors", CLV_WIRE_TENSORS);
   d->frame.n_tensors++;
@@ -192,24 +193,24 @@ static clv_code read_payload(decoder *d, const clv_field *f, void *place, clv_er
   return clv_cursor_skip(&d->at, len, err);
 }
 
-/* Stores only the position of a preceding frame; it is decoded later. */
-static clv_code read_before(decoder *d, const clv_field *f, void *place, clv_err *err) {
+/* Stores only the position of a preceding frame. clv_frame_decode_bundled decodes it later. */
+static clv_code read_preceding_frame(decoder *d, const clv_field *f, void *place, clv_err *err) {
   size_t len;
   (void)f, (void)place;
   CLV_TRY(clv_cursor_len(&d->at, &len, err));
-  if (!d->before) return clv_fail(err, CLV_INVALID, "a bundled frame contains another frame");
-  if (d->before->n == CLV_WIRE_BUNDLED)
+  if (!d->preceding) return clv_fail(err, CLV_INVALID, "a bundled frame contains another frame");
+  if (d->preceding->n == CLV_WIRE_BUNDLED)
     return clv_fail(err, CLV_INVALID, "more than %d frames before one", CLV_WIRE_BUNDLED);
-  d->before->frame[d->before->n++] = (clv_payload){d->at.piece, d->at.offset, len};
-  d->before_bytes += len;
+  d->preceding->frames[d->preceding->n++] = (clv_payload){d->at.piece, d->at.offset, len};
+  d->preceding_bytes += len;
   return clv_cursor_skip(&d->at, len, err);
 }
 
 /* ---- calls and backward passes --------------------------------------------------------------- */
 
-/* Returns the next index of a list. The error names the limit. */
-static clv_code next_place(uint32_t *n, uint32_t limit, const char *what, uint32_t *ret,
-                           clv_err *err) {
+/* Takes the next index of a list into *ret. CLV_INVALID names the limit that is reached. */
+static clv_code take_next_index(uint32_t *n, uint32_t limit, const char *what, uint32_t *ret,
+                                clv_err *err) {
   if (*n == limit) return clv_fail(err, CLV_INVALID, "more than %u %s in one frame", limit, what);
   *ret = (*n)++;
   return CLV_OK;
@@ -218,7 +219,7 @@ static clv_code next_place(uint32_t *n, uint32_t limit, const char *what, uint32
 static clv_code read_arg(decoder *d, const clv_field *f, void *place, clv_err *err) {
   (void)f;
   uint32_t i = 0;
-  CLV_TRY(next_place(&d->frame.call.n_args, CLV_WIRE_ARGS, "arguments", &i, err));
+  CLV_TRY(take_next_index(&d->frame.call.n_args, CLV_WIRE_ARGS, "arguments", &i, err));
   return read_nested(d, clv_arg_fields, ARG_FIELDS, (clv_arg *)place + i, err);
 }
 
@@ -226,21 +227,21 @@ static clv_code read_peer(decoder *d, const clv_field *f, void *place, clv_err *
   (void)place;
   const clv_field text = {f->name, FIELD_TEXT, 0, CLV_WIRE_NAME + 1};
   uint32_t i = 0;
-  CLV_TRY(next_place(&d->frame.backward.n_peers, CLV_WIRE_HOPS, "peers", &i, err));
+  CLV_TRY(take_next_index(&d->frame.backward.n_peers, CLV_WIRE_HOPS, "peers", &i, err));
   return read_text(d, &text, d->frame.backward.peers[i], err);
 }
 
 static clv_code read_needed(decoder *d, const clv_field *f, void *place, clv_err *err) {
   (void)f;
   uint32_t i = 0;
-  CLV_TRY(next_place(&d->frame.backward.n_calls, CLV_WIRE_NEEDED, "calls", &i, err));
+  CLV_TRY(take_next_index(&d->frame.backward.n_calls, CLV_WIRE_NEEDED, "calls", &i, err));
   return read_nested(d, clv_needed_fields, NEEDED_FIELDS, (clv_needed *)place + i, err);
 }
 
 static clv_code read_target(decoder *d, const clv_field *f, void *place, clv_err *err) {
   (void)f;
   uint32_t i = 0;
-  CLV_TRY(next_place(&d->frame.backward.n_targets, CLV_WIRE_TARGETS, "targets", &i, err));
+  CLV_TRY(take_next_index(&d->frame.backward.n_targets, CLV_WIRE_TARGETS, "targets", &i, err));
   ((clv_needed *)place)->n_targets++;
   return read_nested(d, clv_target_fields, TARGET_FIELDS, &d->frame.backward.targets[i], err);
 }
@@ -250,7 +251,7 @@ static clv_code read_target(decoder *d, const clv_field *f, void *place, clv_err
 typedef struct field_reader {
   clv_wire_type type;
   clv_code (*read)(decoder *d, const clv_field *f, void *place, clv_err *err);
-  clv_wire_type packed_of; /* for lists of numbers: the type of one element */
+  clv_wire_type element_type; /* for lists of numbers: the type of one element */
   add_function add;
 } field_reader;
 
@@ -262,8 +263,8 @@ static const field_reader readers[FIELD_TYPES] = {
     [FIELD_FLOAT] = {.type = WIRE_32, .read = read_fixed32},
     [FIELD_BYTES] = {.type = WIRE_LEN, .read = read_bytes},
     [FIELD_TEXT] = {.type = WIRE_LEN, .read = read_text},
-    [FIELD_DIMS] = {.type = WIRE_LEN, .packed_of = WIRE_VARINT, .add = add_dim},
-    [FIELD_UPSTREAM] = {.type = WIRE_LEN, .packed_of = WIRE_64, .add = add_upstream},
+    [FIELD_DIMS] = {.type = WIRE_LEN, .element_type = WIRE_VARINT, .add = add_dim},
+    [FIELD_UPSTREAM] = {.type = WIRE_LEN, .element_type = WIRE_64, .add = add_upstream},
     [FIELD_TENSOR] = {.type = WIRE_LEN, .read = read_tensor},
     [FIELD_PAYLOAD] = {.type = WIRE_LEN, .read = read_payload},
     [FIELD_BODY] = {.type = WIRE_LEN, .read = read_body},
@@ -272,16 +273,16 @@ static const field_reader readers[FIELD_TYPES] = {
     [FIELD_PEERS] = {.type = WIRE_LEN, .read = read_peer},
     [FIELD_NEEDED] = {.type = WIRE_LEN, .read = read_needed},
     [FIELD_TARGETS] = {.type = WIRE_LEN, .read = read_target},
-    [FIELD_RATES] = {.type = WIRE_LEN, .packed_of = WIRE_32, .add = add_rate},
-    [FIELD_BUNDLED] = {.type = WIRE_LEN, .read = read_before},
+    [FIELD_RATES] = {.type = WIRE_LEN, .element_type = WIRE_32, .add = add_learning_rate},
+    [FIELD_BUNDLED] = {.type = WIRE_LEN, .read = read_preceding_frame},
 };
 
 static clv_code read_field(decoder *d, const clv_field *f, clv_wire_type type, void *base,
                            clv_err *err) {
   const field_reader *r = &readers[f->type];
   void *place = (char *)base + f->offset;
-  d->has_own |= f->type != FIELD_BUNDLED;
-  if (r->add && type == r->packed_of) return r->add(d, place, err);
+  d->has_own_frame |= f->type != FIELD_BUNDLED;
+  if (r->add && type == r->element_type) return r->add(d, place, err);
   if (type != r->type) return clv_fail(err, CLV_INVALID, "%s has wire type %d", f->name, (int)type);
   return r->add ? read_packed(d, r->add, place, err) : r->read(d, f, place, err);
 }
@@ -297,18 +298,20 @@ static clv_code read_message(decoder *d, const clv_field *fields, size_t n_field
     } else {
       CLV_TRY(clv_cursor_skip_field(&d->at, tag.type, err));
     }
-    if (d->at.pos - d->payload.len - d->before_bytes > CLV_WIRE_HEAD_MAX)
+    if (d->at.pos - d->payload.len - d->preceding_bytes > CLV_WIRE_HEAD_MAX)
       return clv_fail(err, CLV_EXHAUSTED, "more than %d bytes besides the payload",
                       CLV_WIRE_HEAD_MAX);
   }
   return CLV_OK;
 }
 
-static clv_code decode(decoder *d, clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
+static clv_code decode_frame(decoder *d, clv_frame *ret_frame, clv_payload *ret_payload,
+                             clv_err *err) {
   CLV_TRY(read_message(d, clv_frame_fields, FRAME_FIELDS, &d->frame, err));
-  bool nothing = d->before && d->before->n && !d->has_own;
-  if (!nothing) CLV_TRY(clv_frame_check(&d->frame, d->bodies, d->payload.len, d->limits, err));
-  clv_frame_set_body_flags(&d->frame, d->bodies);
+  bool nothing = d->preceding && d->preceding->n && !d->has_own_frame;
+  if (!nothing)
+    CLV_TRY(clv_frame_check(&d->frame, d->found_bodies, d->payload.len, d->limits, err));
+  clv_frame_set_body_flags(&d->frame, d->found_bodies);
   *ret_frame = d->frame;
   *ret_payload = d->payload;
   return CLV_OK;
@@ -318,16 +321,16 @@ clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wi
                           clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
   decoder d = {.limits = limits};
   CLV_TRY(clv_cursor_init(&d.at, pieces, n_pieces, limits->message_bytes, err));
-  return decode(&d, ret_frame, ret_payload, err);
+  return decode_frame(&d, ret_frame, ret_payload, err);
 }
 
 clv_code clv_frame_decode_bundle(const clv_piece *pieces, size_t n_pieces,
                                  const clv_wire_limits *limits, clv_bundle *ret_before,
                                  clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
-  decoder d = {.limits = limits, .before = ret_before};
+  decoder d = {.limits = limits, .preceding = ret_before};
   ret_before->n = 0;
   CLV_TRY(clv_cursor_init(&d.at, pieces, n_pieces, limits->message_bytes, err));
-  return decode(&d, ret_frame, ret_payload, err);
+  return decode_frame(&d, ret_frame, ret_payload, err);
 }
 
 clv_code clv_frame_decode_bundled(const clv_piece *pieces, size_t n_pieces,
@@ -335,5 +338,5 @@ clv_code clv_frame_decode_bundled(const clv_piece *pieces, size_t n_pieces,
                                   clv_frame *ret_frame, clv_payload *ret_payload, clv_err *err) {
   decoder d = {.limits = limits};
   clv_cursor_at(&d.at, pieces, n_pieces, frame);
-  return decode(&d, ret_frame, ret_payload, err);
+  return decode_frame(&d, ret_frame, ret_payload, err);
 }

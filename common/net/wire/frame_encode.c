@@ -60,49 +60,49 @@ static uint8_t *end_nested(uint8_t *start, uint8_t *p) {
 typedef struct place {
   const clv_field *f;
   size_t number;
-  const char *base; /* clv_frame or clv_tensor_head */
+  const char *struct_base; /* the struct that has the field: clv_frame or clv_tensor_head */
 } place;
 
 static uint8_t *write_u32(uint8_t *p, const place *at) {
   uint32_t value;
-  memcpy(&value, at->base + at->f->offset, sizeof value);
+  memcpy(&value, at->struct_base + at->f->offset, sizeof value);
   return value ? put_varint(put_tag(p, at->number, WIRE_VARINT), value) : p;
 }
 
 static uint8_t *write_u64(uint8_t *p, const place *at) {
   uint64_t value;
-  memcpy(&value, at->base + at->f->offset, sizeof value);
+  memcpy(&value, at->struct_base + at->f->offset, sizeof value);
   return value ? put_varint(put_tag(p, at->number, WIRE_VARINT), value) : p;
 }
 
 static uint8_t *write_bool(uint8_t *p, const place *at) {
-  bool value = *(const bool *)(at->base + at->f->offset);
+  bool value = *(const bool *)(at->struct_base + at->f->offset);
   return value ? put_varint(put_tag(p, at->number, WIRE_VARINT), 1) : p;
 }
 
 static uint8_t *write_fixed32(uint8_t *p, const place *at) {
   uint32_t bits;
-  memcpy(&bits, at->base + at->f->offset, sizeof bits);
+  memcpy(&bits, at->struct_base + at->f->offset, sizeof bits);
   return bits ? put_fixed(put_tag(p, at->number, WIRE_32), bits, 4) : p;
 }
 
 static uint8_t *write_fixed64(uint8_t *p, const place *at) {
   uint64_t bits;
-  memcpy(&bits, at->base + at->f->offset, sizeof bits);
+  memcpy(&bits, at->struct_base + at->f->offset, sizeof bits);
   return bits ? put_fixed(put_tag(p, at->number, WIRE_64), bits, 8) : p;
 }
 
 static uint8_t *write_bytes(uint8_t *p, const place *at) {
-  return put_bytes(p, at->number, at->base + at->f->offset, at->f->size);
+  return put_bytes(p, at->number, at->struct_base + at->f->offset, at->f->size);
 }
 
 static uint8_t *write_text(uint8_t *p, const place *at) {
-  const char *text = at->base + at->f->offset;
+  const char *text = at->struct_base + at->f->offset;
   return put_bytes(p, at->number, text, strnlen(text, at->f->size - 1));
 }
 
 static uint8_t *write_dims(uint8_t *p, const place *at) {
-  const clv_shape *shape = (const clv_shape *)(const void *)(at->base + at->f->offset);
+  const clv_shape *shape = (const clv_shape *)(const void *)(at->struct_base + at->f->offset);
   if (!shape->rank) return p;
   uint8_t *start = begin_nested(p, at->number);
   p = start;
@@ -111,7 +111,7 @@ static uint8_t *write_dims(uint8_t *p, const place *at) {
 }
 
 static uint8_t *write_upstream(uint8_t *p, const place *at) {
-  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   if (!f->n_upstream) return p;
   p = put_varint(put_tag(p, at->number, WIRE_LEN), (uint64_t)f->n_upstream * 8);
   for (uint32_t i = 0; i < f->n_upstream; i++) p = put_fixed(p, f->upstream[i], 8);
@@ -122,7 +122,7 @@ static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_field
                              const void *base);
 
 static uint8_t *write_tensors(uint8_t *p, const place *at) {
-  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   for (uint32_t i = 0; i < f->n_tensors; i++) {
     uint8_t *start = begin_nested(p, at->number);
     p = end_nested(start, write_fields(start, clv_tensor_fields, TENSOR_FIELDS, &f->tensors[i]));
@@ -131,7 +131,7 @@ static uint8_t *write_tensors(uint8_t *p, const place *at) {
 }
 
 static uint8_t *write_body(uint8_t *p, const place *at) {
-  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   if (!(clv_frame_bodies(f) & at->f->size)) return p;
   unsigned index = (unsigned)__builtin_ctz((unsigned)at->f->size);
   uint8_t *start = begin_nested(p, at->number);
@@ -139,7 +139,7 @@ static uint8_t *write_body(uint8_t *p, const place *at) {
 }
 
 static uint8_t *write_args(uint8_t *p, const place *at) {
-  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   for (uint32_t i = 0; i < f->call.n_args; i++) {
     uint8_t *start = begin_nested(p, at->number);
     p = end_nested(start, write_fields(start, clv_arg_fields, ARG_FIELDS, &f->call.args[i]));
@@ -148,7 +148,7 @@ static uint8_t *write_args(uint8_t *p, const place *at) {
 }
 
 static uint8_t *write_peers(uint8_t *p, const place *at) {
-  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   for (uint32_t i = 0; i < f->backward.n_peers; i++)
     p = put_bytes(p, at->number, f->backward.peers[i],
                   strnlen(f->backward.peers[i], CLV_WIRE_NAME));
@@ -157,7 +157,7 @@ static uint8_t *write_peers(uint8_t *p, const place *at) {
 
 /* Writes a needed call with its targets, which follow those of the calls before it. */
 static uint8_t *write_needed(uint8_t *p, const place *at) {
-  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   uint32_t target = 0;
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
     const clv_needed *call = &f->backward.calls[i];
@@ -174,7 +174,7 @@ static uint8_t *write_needed(uint8_t *p, const place *at) {
 }
 
 static uint8_t *write_rates(uint8_t *p, const place *at) {
-  const clv_frame *f = (const clv_frame *)(const void *)at->base;
+  const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   if (!f->commit.n_more_lrs) return p;
   p = put_varint(put_tag(p, at->number, WIRE_LEN), (uint64_t)f->commit.n_more_lrs * 4);
   for (uint32_t i = 0; i < f->commit.n_more_lrs; i++) {

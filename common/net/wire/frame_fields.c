@@ -62,7 +62,7 @@ const clv_field clv_tensor_fields[TENSOR_FIELDS] = {
 };
 
 const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
-    /* attach */
+    /* fields of attach */
     {
         [1] = {.name = "session",
                .type = FIELD_BYTES,
@@ -81,9 +81,9 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .offset = AT(attach.owner),
                .size = CLV_WIRE_URI + 1},
     },
-    /* attached */
+    /* fields of attached */
     {[1] = {.name = "credit_bytes", .type = FIELD_U64, .offset = AT(attached.credit_bytes)}},
-    /* commit */
+    /* fields of commit */
     {
         [2] = {.name = "scale", .type = FIELD_FLOAT, .offset = AT(commit.scale)},
         [3] = {.name = "lr", .type = FIELD_FLOAT, .offset = AT(commit.lr)},
@@ -92,11 +92,11 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [6] = {.name = "position", .type = FIELD_U32, .offset = AT(commit.position)},
         [7] = {.name = "keep", .type = FIELD_BOOL, .offset = AT(commit.saves_weights)},
     },
-    /* vote */
+    /* fields of vote */
     {
         [1] = {.name = "finite", .type = FIELD_BOOL, .offset = AT(vote.finite)},
     },
-    /* failure */
+    /* fields of failure */
     {
         [1] = {.name = "code", .type = FIELD_U32, .offset = AT(failure.code)},
         [2] = {.name = "text",
@@ -108,15 +108,15 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .offset = AT(failure.hop),
                .size = CLV_WIRE_NAME + 1},
     },
-    /* credit */
+    /* fields of credit */
     {[1] = {.name = "bytes", .type = FIELD_U64, .offset = AT(credit.bytes)}},
-    /* chunk */
+    /* fields of chunk */
     {
         [1] = {.name = "transfer", .type = FIELD_U64, .offset = AT(chunk.transfer)},
         [2] = {.name = "offset", .type = FIELD_U64, .offset = AT(chunk.offset)},
         [3] = {.name = "total", .type = FIELD_U64, .offset = AT(chunk.total)},
     },
-    /* state */
+    /* fields of state */
     {
         [1] = {.name = "what", .type = FIELD_U32, .offset = AT(state.what)},
         [2] = {.name = "name",
@@ -137,7 +137,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [8] = {.name = "offset", .type = FIELD_U64, .offset = AT(state.offset)},
         [9] = {.name = "length", .type = FIELD_U64, .offset = AT(state.length)},
     },
-    /* call */
+    /* fields of call */
     {
         [1] = {.name = "args", .type = FIELD_ARGS, .offset = AT(call.args)},
         [2] = {.name = "after", .type = FIELD_FIXED64, .offset = AT(call.runs_after)},
@@ -146,7 +146,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [5] = {.name = "weight_position", .type = FIELD_U32, .offset = AT(call.weight_position)},
         [6] = {.name = "old_weights", .type = FIELD_BOOL, .offset = AT(call.old_weights)},
     },
-    /* backward */
+    /* fields of backward */
     {
         [1] = {.name = "retain", .type = FIELD_BOOL, .offset = AT(backward.retain)},
         [2] = {.name = "vote", .type = FIELD_BOOL, .offset = AT(backward.vote)},
@@ -155,15 +155,15 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [5] = {.name = "calls", .type = FIELD_NEEDED, .offset = AT(backward.calls)},
         [7] = {.name = "skipped", .type = FIELD_U32, .offset = AT(backward.skipped)},
     },
-    /* the number of `to` */
+    /* none: field 26 of a Frame is `to`, no body */
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
-    /* measure */
+    /* fields of measure */
     {
         [1] = {.name = "clock_ns", .type = FIELD_U64, .offset = AT(measure.clock_ns)},
         [2] = {.name = "received_bytes", .type = FIELD_U64, .offset = AT(measure.received_bytes)},
         [3] = {.name = "receiving_ns", .type = FIELD_U64, .offset = AT(measure.receiving_ns)},
     },
-    /* reference */
+    /* fields of reference */
     {
         [1] = {.name = "ref", .type = FIELD_FIXED64, .offset = AT(reference.ref)},
         [2] = {.name = "fork", .type = FIELD_FIXED64, .offset = AT(reference.fork)},
@@ -176,11 +176,11 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .offset = AT(reference.node),
                .size = CLV_WIRE_NAME + 1},
     },
-    /* the numbers of `order`, `before` and `generation` */
+    /* none: fields 29 to 31 of a Frame are `order`, `before` and `generation`, no bodies */
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
-    /* cached */
+    /* fields of cached */
     {
         [1] = {.name = "key",
                .type = FIELD_BYTES,

@@ -9,7 +9,7 @@
 #include "common/net/wire/cursor_int.h"
 
 typedef enum clv_field_type {
-  FIELD_UNKNOWN, /* no such field: skipped */
+  FIELD_UNKNOWN, /* a number without a field; skipped */
   FIELD_U32,
   FIELD_U64,
   FIELD_BOOL,
@@ -21,13 +21,13 @@ typedef enum clv_field_type {
   FIELD_UPSTREAM, /* these five only in a Frame itself */
   FIELD_TENSOR,
   FIELD_PAYLOAD,
-  FIELD_BODY, /* `size` is a bit of enum frame_body */
+  FIELD_BODY, /* a body; `size` is its bit in enum frame_body */
   FIELD_FIXED64,
-  FIELD_ARGS,   /* of a call */
-  FIELD_PEERS,  /* of a backward; the next two as well */
-  FIELD_NEEDED, /* calls */
+  FIELD_ARGS,   /* args of a call */
+  FIELD_PEERS,  /* peers of a backward */
+  FIELD_NEEDED, /* calls of a backward */
   FIELD_TARGETS,
-  FIELD_RATES, /* of a commit */
+  FIELD_RATES, /* more learning rates of a commit */
   FIELD_BUNDLED,
   FIELD_TYPES
 } clv_field_type;
@@ -35,7 +35,8 @@ typedef enum clv_field_type {
 typedef struct clv_field {
   const char *name;
   clv_field_type type;
-  size_t offset; /* of the value, in clv_frame, clv_tensor_head, clv_arg, clv_needed, clv_target */
+  /* of the value in its struct: clv_frame, clv_tensor_head, clv_arg, clv_needed or clv_target */
+  size_t offset;
   size_t size;
 } clv_field;
 
@@ -49,9 +50,10 @@ enum {
   NEEDED_FIELDS = 5,
   TARGET_FIELDS = 5,
 };
-extern const clv_field clv_frame_fields[FRAME_FIELDS];         /* by field number */
-extern const clv_field clv_body_fields[N_BODIES][BODY_FIELDS]; /* by body, by field number */
-extern const clv_field clv_tensor_fields[TENSOR_FIELDS];       /* by field number */
+extern const clv_field clv_frame_fields[FRAME_FIELDS]; /* by number of the field */
+/* by bit of the body, then by number of the field */
+extern const clv_field clv_body_fields[N_BODIES][BODY_FIELDS];
+extern const clv_field clv_tensor_fields[TENSOR_FIELDS]; /* by number of the field */
 extern const clv_field clv_arg_fields[ARG_FIELDS];
 extern const clv_field clv_needed_fields[NEEDED_FIELDS];
 extern const clv_field clv_target_fields[TARGET_FIELDS];
@@ -73,15 +75,15 @@ enum frame_body {
   BODY_CACHED = 1u << 16,
 };
 
-/* Returns the bodies of a frame built by hand: those that its kind needs, and those of its has_
- * flags. */
+/* Returns the bits of the bodies of a frame that was not decoded: bodies that its kind needs, and
+ * bodies of its has_ flags. */
 unsigned clv_frame_bodies(const clv_frame *frame);
 
 /* Sets the has_ flags from the decoded bodies. */
 void clv_frame_set_body_flags(clv_frame *frame, unsigned bodies);
 
-/* Checks every rule about a complete frame in PROTOCOL.md. bodies: those present. limits NULL: only
- * the protocol's own limits. */
+/* Checks every rule about a complete frame in PROTOCOL.md. bodies: bits of the bodies that are
+ * present. limits NULL: only the protocol's own limits. */
 clv_code clv_frame_check(const clv_frame *frame, unsigned bodies, size_t payload_len,
                          const clv_wire_limits *limits, clv_err *err) CLV_USE_RESULT;
 

@@ -235,7 +235,8 @@ static clv_wire_device_kind kind_by_name(const clv_wire_hello_reply *m, const ch
 static clv_code get_kinds(const Cleave__V1__HelloReply *from, clv_wire_hello_reply *m,
                           clv_wire_mem *mem, clv_err *err) {
   if (from->n_kinds && from->n_kinds != from->n_devices)
-    return clv_fail(err, CLV_INVALID, "%zu kinds of %zu devices", from->n_kinds, from->n_devices);
+    return clv_fail(err, CLV_INVALID, "%zu kinds for %zu devices; the numbers must be equal",
+                    from->n_kinds, from->n_devices);
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_devices, sizeof *m->kinds, &m->kinds, err));
   for (size_t i = 0; i < from->n_devices; i++) {
     const Cleave__V1__DeviceKind *k = from->n_kinds ? from->kinds[i] : NULL;

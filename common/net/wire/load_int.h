@@ -73,13 +73,13 @@ typedef struct clv_wire_load_request {
   uint32_t module, generation, threads, in_flight, n_frozen, n_fresh, n_inputs, n_peers, n_groups;
   uint32_t n_ties;
   clv_wire_graph graph;
-  const clv_key *keys; /* [graph.n_nodes] */
-  const char **peers;  /* destinations of values and gradients */
+  const clv_key *keys; /* key of each node, [graph.n_nodes] */
+  const char **peers;  /* names of the nodes that get values or gradients from the module */
   bool input_needs_grad;
-  bool hold_rest;               /* parameters in no group are held; group 0 is empty */
+  bool freezes_rest;            /* parameters in no group are frozen; group 0 is empty */
   bool bf16;                    /* conv2d and linear compute in bf16 */
   bool tf32;                    /* factors may be rounded to tf32 */
-  bool fixed;                   /* frozen parameters have no gradients and no moments */
+  bool frozen_is_final;         /* frozen parameters have no gradients and no optimiser moments */
   bool frozen_bf16;             /* frozen weights of linear are bf16 */
   clv_wire_optimizer optimizer; /* group 0: learning parameters that are in none of `groups` */
   clv_wire_group *groups;       /* groups 1.. */

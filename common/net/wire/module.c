@@ -139,7 +139,7 @@ static clv_code get_graph(const Cleave__V1__Graph *from, clv_wire_mem *mem, clv_
 
 /* ---- graph, writing ------------------------------------------------------------------------ */
 
-static size_t room_for_graph(const clv_wire_graph *graph) {
+static size_t graph_memory(const clv_wire_graph *graph) {
   size_t room = CLV_PUT_ARRAY_BYTES(graph->n_nodes, Cleave__V1__Node);
   for (uint32_t i = 0; i < graph->n_nodes; i++)
     room += CLV_PUT_ARRAY_BYTES(graph->nodes[i].n_attrs, Cleave__V1__Attr);
@@ -194,7 +194,7 @@ static clv_code put_graph(const clv_wire_graph *graph, clv_wire_mem *mem, Cleave
 
 static clv_code get_optimizer(const Cleave__V1__Optimizer *from, clv_wire_optimizer *m,
                               clv_err *err) {
-  if (!from) return CLV_OK; /* none */
+  if (!from) return CLV_OK; /* the module has no optimiser */
   if ((unsigned)from->kind > CLV_OPTIM_COUNT)
     return clv_fail(err, CLV_INVALID, "unknown optimizer %d", (int)from->kind);
 #define FINITE(name, ...) CLV_TRY(clv_check_finite(from->name, "a number of the optimizer", err));
@@ -226,7 +226,7 @@ static clv_code get_groups(const Cleave__V1__LoadModuleRequest *from, clv_wire_m
   CLV_TRY(clv_check_count(from->n_groups, CLV_WIRE_GROUPS, "groups of parameters", err));
   CLV_TRY(clv_wire_mem_alloc(mem, from->n_groups, sizeof *m->groups, &m->groups, err));
   m->n_groups = (uint32_t)from->n_groups;
-  m->hold_rest = from->hold_rest;
+  m->freezes_rest = from->hold_rest;
   for (size_t i = 0; i < from->n_groups; i++) {
     names += from->groups[i]->n_params;
     clv_code code = clv_check_count(names, CLV_WIRE_PARAMS, "names in groups of parameters", err);
@@ -290,7 +290,7 @@ static clv_code get_place(const Cleave__V1__LoadModuleRequest *from, clv_wire_lo
   m->name = from->name;
   m->bf16 = from->bf16;
   m->tf32 = from->tf32;
-  m->fixed = from->fixed;
+  m->frozen_is_final = from->fixed;
   m->frozen_bf16 = from->frozen_bf16;
   m->input_needs_grad = from->route && from->route->input_needs_grad;
   if (from->route) {
@@ -355,7 +355,7 @@ static void put_place(const clv_wire_load_request *m, request_parts *parts,
   to->name = clv_put_text(m->name);
   to->bf16 = m->bf16;
   to->tf32 = m->tf32;
-  to->fixed = m->fixed;
+  to->fixed = m->frozen_is_final;
   to->frozen_bf16 = m->frozen_bf16;
   to->n_fresh = m->n_fresh;
   to->fresh = (char **)(uintptr_t)m->fresh;
@@ -376,7 +376,7 @@ static void put_optimizer(const clv_wire_optimizer *from, Cleave__V1__Optimizer 
 
 /* Memory of a group with its settings. */
 typedef struct group_parts {
-  /* first, because arrays of these are arrays of pointers to groups */
+  /* must be first: an array of pointers to these structs serves as one of pointers to groups */
   Cleave__V1__ParamGroup group;
   Cleave__V1__Optimizer optimizer;
 } group_parts;
@@ -393,7 +393,7 @@ static clv_code put_groups(const clv_wire_load_request *m, clv_wire_mem *mem,
     parts[i].group.params = (char **)(uintptr_t)m->groups[i].params;
   }
   to->n_groups = m->n_groups;
-  to->hold_rest = m->hold_rest;
+  to->hold_rest = m->freezes_rest;
   return CLV_OK;
 }
 
@@ -416,7 +416,7 @@ clv_code clv_wire_load_request_encode(const clv_wire_load_request *message, clv_
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
   Cleave__V1__LoadModuleRequest to = CLEAVE__V1__LOAD_MODULE_REQUEST__INIT;
   request_parts parts;
-  CLV_TRY(clv_wire_mem_new(room_for_graph(&message->graph) +
+  CLV_TRY(clv_wire_mem_new(graph_memory(&message->graph) +
                                CLV_PUT_ARRAY_BYTES(message->n_inputs, spec_parts) +
                                CLV_PUT_ARRAY_BYTES(message->n_groups, group_parts) +
                                CLV_PUT_ARRAY_BYTES(message->n_ties, Cleave__V1__Tie),
@@ -469,7 +469,8 @@ clv_code clv_wire_load_reply_decode(const clv_piece *pieces, size_t n_pieces,
 
 /* Memory of a parameter with its spec. */
 typedef struct param_parts {
-  Cleave__V1__ParamSpec param; /* first, because arrays of these are arrays of pointers to params */
+  /* must be first: an array of pointers to these structs serves as one of pointers to params */
+  Cleave__V1__ParamSpec param;
   spec_parts spec;
 } param_parts;
 

@@ -25,7 +25,7 @@ static void visit_range(const clv_piece *pieces, const clv_payload *payload, siz
   }
 }
 
-static void visit_copy(void *state, const uint8_t *data, size_t len) {
+static void copy_part(void *state, const uint8_t *data, size_t len) {
   uint8_t **dst = state;
   memcpy(*dst, data, len);
   *dst += len;
@@ -34,10 +34,10 @@ static void visit_copy(void *state, const uint8_t *data, size_t len) {
 void clv_payload_copy(const clv_piece *pieces, const clv_payload *payload, size_t from, size_t len,
                       void *dst) {
   uint8_t *out = dst;
-  visit_range(pieces, payload, from, len, visit_copy, &out);
+  visit_range(pieces, payload, from, len, copy_part, &out);
 }
 
-static void visit_crc(void *state, const uint8_t *data, size_t len) {
+static void add_part_to_crc(void *state, const uint8_t *data, size_t len) {
   uint32_t *crc = state;
   *crc = clv_crc32c(*crc, data, len);
 }
@@ -45,7 +45,7 @@ static void visit_crc(void *state, const uint8_t *data, size_t len) {
 uint32_t clv_payload_crc32c(const clv_piece *pieces, const clv_payload *payload, size_t from,
                             size_t len) {
   uint32_t crc = 0;
-  visit_range(pieces, payload, from, len, visit_crc, &crc);
+  visit_range(pieces, payload, from, len, add_part_to_crc, &crc);
   return crc;
 }
 

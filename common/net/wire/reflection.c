@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The build makes it from the .proto files of every service. */
+/* FileDescriptorSet of all services, which the build makes from their .proto files. */
 extern const unsigned char clv_descriptor_set[];
 extern const size_t clv_descriptor_set_len;
 
@@ -38,7 +38,7 @@ typedef struct text_range {
 } text_range;
 
 /* Reads the next length-delimited field of a message. False: the end. */
-static bool next_field(text_range *message, uint32_t *ret_number, text_range *ret_value) {
+static bool read_next_field(text_range *message, uint32_t *ret_number, text_range *ret_value) {
   while (message->len) {
     clv_wire_cursor c;
     clv_field_tag tag;
@@ -59,21 +59,21 @@ static bool next_field(text_range *message, uint32_t *ret_number, text_range *re
   return false;
 }
 
-static text_range first_value(text_range message, uint32_t number) {
+static text_range first_field_value(text_range message, uint32_t number) {
   text_range value;
   uint32_t found;
-  while (next_field(&message, &found, &value))
+  while (read_next_field(&message, &found, &value))
     if (found == number) return value;
   return (text_range){"", 0};
 }
 
-static bool equals(text_range a, const char *text) {
+static bool is_equal(text_range a, const char *text) {
   return strlen(text) == a.len && memcmp(a.data, text, a.len) == 0;
 }
 
 /* Returns the text after `prefix` and a dot, "" if both are equal; NULL: text does not begin with
  * it. */
-static const char *after(const char *text, text_range prefix) {
+static const char *text_after(const char *text, text_range prefix) {
   if (strncmp(text, prefix.data, prefix.len) != 0) return NULL;
   if (text[prefix.len] == '\0') return text + prefix.len;
   return text[prefix.len] == '.' ? text + prefix.len + 1 : NULL;
@@ -82,28 +82,29 @@ static const char *after(const char *text, text_range prefix) {
 static bool has_part(text_range definition, const char *name) {
   text_range part;
   uint32_t number;
-  while (next_field(&definition, &number, &part))
-    if (number >= PART_FIRST && number <= PART_LAST && equals(first_value(part, ANY_NAME), name))
+  while (read_next_field(&definition, &number, &part))
+    if (number >= PART_FIRST && number <= PART_LAST &&
+        is_equal(first_field_value(part, ANY_NAME), name))
       return true;
   return false;
 }
 
 /* True if the file declares the symbol: package.Definition or package.Definition.part. */
-static bool declares(text_range file, const char *symbol) {
+static bool declares_symbol(text_range file, const char *symbol) {
   text_range definition, rest = file;
   uint32_t number;
-  const char *local = after(symbol, first_value(file, FILE_PACKAGE));
+  const char *local = text_after(symbol, first_field_value(file, FILE_PACKAGE));
   if (!local || !*local) return false;
-  while (next_field(&rest, &number, &definition)) {
+  while (read_next_field(&rest, &number, &definition)) {
     if (number < FILE_MESSAGE || number > FILE_SERVICE) continue;
-    const char *part = after(local, first_value(definition, ANY_NAME));
+    const char *part = text_after(local, first_field_value(definition, ANY_NAME));
     if (part && (!*part || has_part(definition, part))) return true;
   }
   return false;
 }
 
 static bool is_named(text_range file, const char *name) {
-  return equals(first_value(file, ANY_NAME), name);
+  return is_equal(first_field_value(file, ANY_NAME), name);
 }
 
 /* ---- answers: `to` is a reply without its answer -------------------------------------------- */
@@ -127,12 +128,12 @@ static clv_code answer_file(response to, matcher matches, const char *text, clv_
                             clv_err *err) {
   text_range file, set = {(const char *)clv_descriptor_set, clv_descriptor_set_len};
   uint32_t number;
-  while (next_field(&set, &number, &file)) {
+  while (read_next_field(&set, &number, &file)) {
     if (number != SET_FILE || !matches(file, text)) continue;
     Grpc__Reflection__V1alpha__FileDescriptorResponse files =
         GRPC__REFLECTION__V1ALPHA__FILE_DESCRIPTOR_RESPONSE__INIT;
     ProtobufCBinaryData bytes = clv_put_bytes(file.data, file.len);
-    files.n_file_descriptor_proto = 1; /* no file imports another */
+    files.n_file_descriptor_proto = 1; /* one file is complete, because no file imports another */
     files.file_descriptor_proto = &bytes;
     to.message_response_case = ANSWER(FILE_DESCRIPTOR_RESPONSE);
     to.file_descriptor_response = &files;
@@ -149,11 +150,11 @@ typedef struct service_list {
 } service_list;
 
 static void add_services(text_range file, service_list *list) {
-  text_range value, rest = file, package = first_value(file, FILE_PACKAGE);
+  text_range value, rest = file, package = first_field_value(file, FILE_PACKAGE);
   uint32_t number;
-  while (next_field(&rest, &number, &value) && list->n < SERVICES_MAX) {
+  while (read_next_field(&rest, &number, &value) && list->n < SERVICES_MAX) {
     if (number != FILE_SERVICE) continue;
-    text_range name = first_value(value, ANY_NAME);
+    text_range name = first_field_value(value, ANY_NAME);
     snprintf(list->names[list->n], sizeof list->names[0], "%.*s.%.*s", (int)package.len,
              package.data, (int)name.len, name.data);
     grpc__reflection__v1alpha__service_response__init(&list->items[list->n]);
@@ -167,7 +168,7 @@ static clv_code answer_services(response to, clv_bytes *ret, clv_err *err) {
   service_list list = {.n = 0};
   text_range file, set = {(const char *)clv_descriptor_set, clv_descriptor_set_len};
   uint32_t number;
-  while (next_field(&set, &number, &file))
+  while (read_next_field(&set, &number, &file))
     if (number == SET_FILE) add_services(file, &list);
   Grpc__Reflection__V1alpha__ListServiceResponse services =
       GRPC__REFLECTION__V1ALPHA__LIST_SERVICE_RESPONSE__INIT;
@@ -193,7 +194,7 @@ clv_code clv_wire_reflect(const clv_piece *pieces, size_t n_pieces, clv_bytes *r
     case QUESTION(FILE_BY_FILENAME):
       return answer_file(to, is_named, from->file_by_filename, ret_reply, err);
     case QUESTION(FILE_CONTAINING_SYMBOL):
-      return answer_file(to, declares, from->file_containing_symbol, ret_reply, err);
+      return answer_file(to, declares_symbol, from->file_containing_symbol, ret_reply, err);
     default:
       return answer_error(to, CLV_UNIMPLEMENTED, "not served", ret_reply, err);
   }

@@ -7,7 +7,7 @@
 #include "common/net/wire/unary_int.h"
 
 enum {
-  ALIGN = 16,             /* clv_wire_mem_alloc rounds every piece up */
+  ALIGN = 16,             /* clv_wire_mem_alloc rounds every size up to this */
   PLAIN_EXTRA = 32,       /* a clv_wire_spec contains its dimensions, a TensorSpec points to them */
   SCRATCH_PER_FIELD = 96, /* two 48-byte records: the scratch doubles when it is full */
   SCRATCH_FREE = 16,      /* fields of a message that need no scratch */
@@ -15,35 +15,35 @@ enum {
 
 typedef struct level {
   const ProtobufCMessageDescriptor *type;
-  size_t end;    /* end of the enclosing message */
-  size_t fields; /* occurrences so far */
-  uint64_t seen; /* bit i: the i-th field of `type`, if it may occur once, was found */
+  size_t end;           /* end of the message around this one */
+  size_t n_fields;      /* occurrences of fields so far */
+  uint64_t seen_fields; /* bit i: the i-th field of `type`, if it may occur once, was found */
 } level;
 
 typedef struct scanner {
   clv_wire_cursor at;
   level stack[CLV_SCAN_DEPTH];
   size_t depth; /* levels in use */
-  size_t bytes, fields;
+  size_t bytes, n_fields;
 } scanner;
 
-static void charge(scanner *s, size_t bytes) { s->bytes += clv_align_up(bytes, ALIGN); }
+static void charge_memory(scanner *s, size_t bytes) { s->bytes += clv_align_up(bytes, ALIGN); }
 
 /* Enters a nested message. Counts protobuf-c's struct, ours (at most PLAIN_EXTRA larger) and a
  * pointer to either. */
-static clv_code enter(scanner *s, const ProtobufCMessageDescriptor *type, size_t len,
-                      clv_err *err) {
+static clv_code enter_message(scanner *s, const ProtobufCMessageDescriptor *type, size_t len,
+                              clv_err *err) {
   if (s->depth == CLV_SCAN_DEPTH)
     return clv_fail(err, CLV_INVALID, "messages are nested deeper than %d", CLV_SCAN_DEPTH);
   s->stack[s->depth++] = (level){.type = type, .end = s->at.end};
   s->at.end = s->at.pos + len;
-  charge(s, 2 * type->sizeof_message + PLAIN_EXTRA + sizeof(void *));
+  charge_memory(s, 2 * type->sizeof_message + PLAIN_EXTRA + sizeof(void *));
   return CLV_OK;
 }
 
-static void leave(scanner *s) {
+static void leave_message(scanner *s) {
   level *top = &s->stack[--s->depth];
-  if (top->fields > SCRATCH_FREE) charge(s, top->fields * SCRATCH_PER_FIELD);
+  if (top->n_fields > SCRATCH_FREE) charge_memory(s, top->n_fields * SCRATCH_PER_FIELD);
   s->at.end = top->end;
 }
 
@@ -53,7 +53,7 @@ static clv_code scan_text(scanner *s, const char *name, size_t len, clv_err *err
     return clv_fail(err, CLV_INVALID, "%s of %zu bytes is over the limit of %d", name, len,
                     CLV_WIRE_TEXT);
   CLV_TRY(clv_cursor_copy(&s->at, len, text, err));
-  charge(s, len + 1 + sizeof(char *));
+  charge_memory(s, len + 1 + sizeof(char *));
   return clv_text_check(text, len, name, err);
 }
 
@@ -63,11 +63,11 @@ static clv_code scan_packed(scanner *s, clv_wire_type type, size_t len, clv_err 
   s->at.end = s->at.pos + len;
   for (; s->at.pos < s->at.end; n++) CLV_TRY(clv_cursor_skip_field(&s->at, type, err));
   s->at.end = outer;
-  charge(s, n * 8);
+  charge_memory(s, n * 8);
   return CLV_OK;
 }
 
-static clv_wire_type type_of(ProtobufCType type) {
+static clv_wire_type wire_type_of(ProtobufCType type) {
   switch (type) {
     case PROTOBUF_C_TYPE_SFIXED32:
     case PROTOBUF_C_TYPE_FIXED32:
@@ -88,47 +88,47 @@ static clv_wire_type type_of(ProtobufCType type) {
 
 /* Refuses a second occurrence of a message field. protobuf-c would merge both, at a cost that grows
  * with the square of the occurrences, and no encoder writes one. */
-static clv_code once(level *top, const ProtobufCFieldDescriptor *field, clv_err *err) {
+static clv_code check_occurs_once(level *top, const ProtobufCFieldDescriptor *field, clv_err *err) {
   size_t index = (size_t)(field - top->type->fields);
   if (field->label == PROTOBUF_C_LABEL_REPEATED || field->type != PROTOBUF_C_TYPE_MESSAGE)
     return CLV_OK;
-  if (index >= 64 || top->seen >> index & 1)
+  if (index >= 64 || top->seen_fields >> index & 1)
     return clv_fail(err, CLV_INVALID, "%s.%s occurs twice", top->type->short_name, field->name);
-  top->seen |= (uint64_t)1 << index;
+  top->seen_fields |= (uint64_t)1 << index;
   return CLV_OK;
 }
 
 static clv_code scan_known(scanner *s, const ProtobufCFieldDescriptor *field, clv_wire_type type,
                            clv_err *err) {
-  clv_wire_type expected = type_of(field->type);
+  clv_wire_type expected = wire_type_of(field->type);
   bool repeated = field->label == PROTOBUF_C_LABEL_REPEATED;
   bool packed = repeated && expected != WIRE_LEN && type == WIRE_LEN;
   if (type != expected && !packed)
     return clv_fail(err, CLV_INVALID, "%s has wire type %d, not %d", field->name, (int)type,
                     (int)expected);
   if (expected != WIRE_LEN && !packed) {
-    if (repeated) charge(s, 8);
+    if (repeated) charge_memory(s, 8);
     return clv_cursor_skip_field(&s->at, type, err);
   }
   size_t len;
   CLV_TRY(clv_cursor_len(&s->at, &len, err));
   if (packed) return scan_packed(s, expected, len, err);
-  if (field->type == PROTOBUF_C_TYPE_MESSAGE) return enter(s, field->descriptor, len, err);
+  if (field->type == PROTOBUF_C_TYPE_MESSAGE) return enter_message(s, field->descriptor, len, err);
   if (field->type == PROTOBUF_C_TYPE_STRING) return scan_text(s, field->name, len, err);
-  charge(s, len + 1 + sizeof(ProtobufCBinaryData));
+  charge_memory(s, len + 1 + sizeof(ProtobufCBinaryData));
   return clv_cursor_skip(&s->at, len, err);
 }
 
 static clv_code scan_unknown(scanner *s, clv_wire_type type, clv_err *err) {
   size_t before = s->at.pos;
   CLV_TRY(clv_cursor_skip_field(&s->at, type, err));
-  charge(s, s->at.pos - before);
-  charge(s, sizeof(ProtobufCMessageUnknownField));
+  charge_memory(s, s->at.pos - before);
+  charge_memory(s, sizeof(ProtobufCMessageUnknownField));
   return CLV_OK;
 }
 
 static clv_code check_budget(const scanner *s, size_t message_bytes, clv_err *err) {
-  if (s->fields > CLV_SCAN_FIELDS)
+  if (s->n_fields > CLV_SCAN_FIELDS)
     return clv_fail(err, CLV_EXHAUSTED, "a message of more than %d fields", CLV_SCAN_FIELDS);
   if (s->bytes > 2 * message_bytes + CLV_SCAN_BUDGET)
     return clv_fail(err, CLV_EXHAUSTED, "a message of %zu bytes would take more than %zu in memory",
@@ -140,22 +140,22 @@ static clv_code scan_field(scanner *s, clv_err *err) {
   level *top = &s->stack[s->depth - 1];
   clv_field_tag tag;
   CLV_TRY(clv_cursor_tag(&s->at, &tag, err));
-  top->fields++;
-  s->fields++;
+  top->n_fields++;
+  s->n_fields++;
   const ProtobufCFieldDescriptor *field =
       protobuf_c_message_descriptor_get_field(top->type, tag.number);
   if (!field) return scan_unknown(s, tag.type, err);
-  CLV_TRY(once(top, field, err));
+  CLV_TRY(check_occurs_once(top, field, err));
   return scan_known(s, field, tag.type, err);
 }
 
 clv_code clv_wire_scan(clv_wire_cursor c, const ProtobufCMessageDescriptor *type, size_t *ret_bytes,
                        clv_err *err) {
   scanner s = {.at = c};
-  CLV_TRY(enter(&s, type, c.end - c.pos, err));
+  CLV_TRY(enter_message(&s, type, c.end - c.pos, err));
   while (s.depth) {
     if (s.at.pos == s.at.end) {
-      leave(&s);
+      leave_message(&s);
     } else {
       CLV_TRY(scan_field(&s, err));
     }

@@ -169,7 +169,7 @@ clv_code clv_wire_status_reply_decode(const clv_piece *pieces, size_t n_pieces,
 
 /* ---- reply, encoding ----------------------------------------------------------------------- */
 
-static size_t room_for(const clv_wire_status_reply *m) {
+static size_t encoding_memory(const clv_wire_status_reply *m) {
   size_t room = CLV_PUT_ARRAY_BYTES(m->n_sessions, Cleave__V1__SessionStatus) +
                 CLV_PUT_ARRAY_BYTES(m->n_sessions, Cleave__V1__Trouble) +
                 CLV_PUT_ARRAY_BYTES(m->n_devices, Cleave__V1__DeviceStatus) +
@@ -180,7 +180,7 @@ static size_t room_for(const clv_wire_status_reply *m) {
   return room;
 }
 
-/* Returns NULL without an error to report. */
+/* Returns NULL if there is no error to report. */
 static Cleave__V1__Trouble *put_trouble(const clv_wire_last_error *from, Cleave__V1__Trouble *to) {
   if (!from->text || !from->text[0]) return NULL;
   cleave__v1__trouble__init(to);
@@ -305,7 +305,7 @@ clv_code clv_wire_status_reply_encode(const clv_wire_status_reply *message, clv_
   Cleave__V1__SessionStatus *sessions;
   Cleave__V1__Trouble *troubles, trouble;
   clv_about_parts about;
-  CLV_TRY(clv_wire_mem_new(room_for(message), &mem, err));
+  CLV_TRY(clv_wire_mem_new(encoding_memory(message), &mem, err));
   CLV_TRY(clv_put_array(mem, message->n_sessions, sizeof *sessions, &to.sessions, &sessions, err));
   CLV_TRY(clv_wire_mem_alloc(mem, message->n_sessions, sizeof *troubles, &troubles, err));
   for (uint32_t i = 0; i < message->n_sessions; i++)

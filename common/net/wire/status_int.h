@@ -8,7 +8,7 @@
 typedef struct clv_wire_status_request {
   clv_wire_mem *mem;
   bool all;
-  clv_wire_id session; /* used unless all is set */
+  clv_wire_id session; /* session to report, unless `all` is set */
 } clv_wire_status_request;
 
 typedef struct clv_wire_module_status {
@@ -18,15 +18,15 @@ typedef struct clv_wire_module_status {
   const char *device; /* device that computes the module; empty: an older worker */
 } clv_wire_module_status;
 
-/* text NULL or "": no error so far. */
+/* Last error of a session or of the worker. text NULL or "": none so far. */
 typedef struct clv_wire_last_error {
   const char *text;
   uint64_t age_ms;
 } clv_wire_last_error;
 
-/* Fields as in cleave.proto. */
+/* One link of a session. The fields are those of LinkStatus in cleave.proto. */
 typedef struct clv_wire_link_status {
-  const char *peer; /* "" is the master */
+  const char *peer; /* name of the peer; "" is the master */
   uint64_t bytes_in, bytes_out, round_trip_us;
   uint64_t frames_in, frames_out, tensors_in, tensors_out, missing_bytes_in, missing_bytes_out;
   uint64_t received_bytes, receiving_ns, sent_bytes, sending_ns, measured_ns, awaits, awaited_ns;
@@ -57,7 +57,7 @@ typedef struct clv_wire_status_reply {
   clv_wire_id incarnation;
   uint64_t uptime_ms, rss_bytes;
   bool draining, sees_all;
-  bool has_about; /* an older worker omits it and the fields after it */
+  bool has_about; /* `about` is there; an older worker omits it and the fields after it */
   clv_wire_about about;
   const char *worker, *device;
   uint32_t cores, open_sessions, connections, max_connections, left_out;

@@ -10,7 +10,7 @@
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-static void *take(void *allocator_data, size_t bytes) {
+static void *alloc_from_block(void *allocator_data, size_t bytes) {
   clv_wire_mem *mem = allocator_data;
   size_t padded = clv_align_up(bytes, 16);
   if (padded < bytes || padded > mem->size - mem->used) return NULL;
@@ -19,8 +19,8 @@ static void *take(void *allocator_data, size_t bytes) {
   return p;
 }
 
-static void give_back(void *allocator_data, void *p) {
-  (void)allocator_data, (void)p; /* freed with the block */
+static void ignore_free(void *allocator_data, void *p) {
+  (void)allocator_data, (void)p; /* memory is freed with its block */
 }
 
 clv_code clv_wire_mem_new(size_t bytes, clv_wire_mem **ret, clv_err *err) {
@@ -30,7 +30,7 @@ clv_code clv_wire_mem_new(size_t bytes, clv_wire_mem **ret, clv_err *err) {
     return clv_fail(err, CLV_EXHAUSTED, "%zu bytes overflow", bytes);
   CLV_TRY(clv_alloc(total, 1, &mem, err));
   mem->size = bytes;
-  mem->allocator = (ProtobufCAllocator){take, give_back, mem};
+  mem->allocator = (ProtobufCAllocator){alloc_from_block, ignore_free, mem};
   *ret = mem;
   return CLV_OK;
 }
@@ -46,7 +46,7 @@ void clv_wire_done(void *message) {
 
 clv_code clv_wire_mem_alloc(clv_wire_mem *mem, size_t n, size_t size, void *ret_pp, clv_err *err) {
   size_t bytes;
-  void *p = clv_mul_size(n, size, &bytes) ? take(mem, bytes) : NULL;
+  void *p = clv_mul_size(n, size, &bytes) ? alloc_from_block(mem, bytes) : NULL;
   if (!p) return clv_fail(err, CLV_EXHAUSTED, "%zu items of %zu bytes do not fit", n, size);
   memset(p, 0, bytes);
   *(void **)ret_pp = p;
@@ -56,7 +56,8 @@ clv_code clv_wire_mem_alloc(clv_wire_mem *mem, size_t n, size_t size, void *ret_
 /* ---- unpack and pack ----------------------------------------------------------------------- */
 
 /* Returns the message in one piece: its own memory, or a copy in mem. */
-static clv_code flatten(clv_wire_cursor c, clv_wire_mem *mem, const uint8_t **ret, clv_err *err) {
+static clv_code join_pieces(clv_wire_cursor c, clv_wire_mem *mem, const uint8_t **ret,
+                            clv_err *err) {
   if (c.n_pieces == 1) {
     *ret = c.data;
     return CLV_OK;
@@ -77,7 +78,7 @@ clv_code clv_wire_unpack(const ProtobufCMessageDescriptor *type, const clv_piece
   CLV_TRY(clv_cursor_init(&c, pieces, n_pieces, CLV_WIRE_UNARY_MAX, err));
   CLV_TRY(clv_wire_scan(c, type, &bytes, err));
   CLV_TRY(clv_wire_mem_new(bytes + (n_pieces == 1 ? 0 : clv_align_up(c.end, 16)), &mem, err));
-  CLV_TRY(flatten(c, mem, &data, err));
+  CLV_TRY(join_pieces(c, mem, &data, err));
   ProtobufCMessage *message = protobuf_c_message_unpack(type, &mem->allocator, c.end, data);
   if (!message) return clv_fail(err, CLV_INVALID, "not a %s", type->name);
   *ret_mem = clv_steal(&mem);
@@ -90,12 +91,12 @@ typedef struct bytes_buffer {
   clv_bytes *bytes;
 } bytes_buffer;
 
-static void append(ProtobufCBuffer *buffer, size_t len, const uint8_t *data) {
+static void append_bytes(ProtobufCBuffer *buffer, size_t len, const uint8_t *data) {
   clv_bytes_add(((bytes_buffer *)(void *)buffer)->bytes, data, len);
 }
 
 clv_code clv_wire_pack(const ProtobufCMessage *message, clv_bytes *ret, clv_err *err) {
-  bytes_buffer buffer = {.base = {append}, .bytes = ret};
+  bytes_buffer buffer = {.base = {append_bytes}, .bytes = ret};
   ret->len = 0;
   protobuf_c_message_pack_to_buffer(message, &buffer.base);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory for a message") : CLV_OK;

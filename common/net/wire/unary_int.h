@@ -13,9 +13,10 @@
 #include "cleave/v1/cleave.pb-c.h"
 
 enum {
-  CLV_SCAN_DEPTH = 8,          /* the schema nests 5 deep */
-  CLV_SCAN_FIELDS = 64 << 10,  /* of one message, nested ones included */
-  CLV_SCAN_BUDGET = 640 << 10, /* bytes in addition to twice the message's length */
+  CLV_SCAN_DEPTH = 8,         /* limit of nested messages; the schema nests 5 deep */
+  CLV_SCAN_FIELDS = 64 << 10, /* limit of the fields of a message, nested ones included */
+  /* memory for unpacking, in addition to twice the message's length */
+  CLV_SCAN_BUDGET = 640 << 10,
 };
 
 /* Returns the most memory that unpacking `c` as `type` and converting it takes. Allocates
@@ -57,7 +58,7 @@ clv_code clv_check_count(size_t n, size_t limit, const char *what, clv_err *err)
 clv_code clv_check_finite(double number, const char *what, clv_err *err) CLV_USE_RESULT;
 
 ProtobufCBinaryData clv_put_bytes(const void *data, size_t len);
-char *clv_put_text(const char *text); /* NULL becomes "" */
+char *clv_put_text(const char *text); /* returns `text`, or "" for NULL */
 
 /* Allocates an array of n pointers to n zeroed items of `size` bytes, for a repeated message field
  * of protobuf-c. mem must have CLV_PUT_ARRAY_BYTES left. */

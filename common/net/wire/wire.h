@@ -32,56 +32,62 @@ enum {
   CLV_WIRE_CHUNK_BYTES = 256 << 10,
   CLV_WIRE_UNARY_MAX = 256 << 10,   /* bytes of any message that is not a Frame */
   CLV_WIRE_MIN_MESSAGE = 512 << 10, /* bytes of a message that every side accepts */
-  CLV_WIRE_BUNDLED = 15,            /* frames before the last one of a message */
-  CLV_WIRE_BUNDLE_PREFIX = 8,       /* bytes before each of these frames, at most */
-  CLV_WIRE_HEAD_MAX = 32 << 10,     /* bytes of a Frame without its payload */
-  CLV_WIRE_TENSORS = 16,            /* in one frame; inputs and outputs of one module */
-  CLV_WIRE_UPSTREAM = 64,           /* values of one DROP */
-  CLV_WIRE_NAME = 128,              /* bytes of a name, NUL not counted */
-  CLV_WIRE_TEXT = 256,              /* bytes of any other string */
-  CLV_WIRE_URI = 256,               /* bytes of a peer's identity */
-  CLV_WIRE_MODULES = 255,           /* of a session, 0..254; 255 itself means all */
-  CLV_WIRE_POSITIONS = 1 << 20,     /* positions in the execution order of a context at a node */
-  CLV_WIRE_CONTRIBUTIONS = 4096,    /* gradients of one value in a phase; calls in flight */
-  CLV_WIRE_LANES = 16,              /* bulk lanes */
-  CLV_WIRE_NODES = 2048,            /* of one module's graph */
+  CLV_WIRE_BUNDLED = 15,            /* frames before the last one of a message, at most */
+  /* bytes before each frame that is not the last of its message, at most */
+  CLV_WIRE_BUNDLE_PREFIX = 8,
+  CLV_WIRE_HEAD_MAX = 32 << 10,  /* bytes of a Frame without its payload */
+  CLV_WIRE_TENSORS = 16,         /* tensors of one frame; inputs and outputs of one module */
+  CLV_WIRE_UPSTREAM = 64,        /* values of one DROP */
+  CLV_WIRE_NAME = 128,           /* bytes of a name, NUL not counted */
+  CLV_WIRE_TEXT = 256,           /* bytes of any other string */
+  CLV_WIRE_URI = 256,            /* bytes of a peer's identity */
+  CLV_WIRE_MODULES = 255,        /* modules of a session, 0..254; 255 means all of them */
+  CLV_WIRE_POSITIONS = 1 << 20,  /* positions in the execution order of a context at a node */
+  CLV_WIRE_CONTRIBUTIONS = 4096, /* gradients summed for one value in a phase; calls in flight */
+  CLV_WIRE_LANES = 16,           /* bulk lanes */
+  CLV_WIRE_NODES = 2048,         /* nodes of one module's graph */
   CLV_WIRE_NODE_INPUTS = 16,
-  CLV_WIRE_ATTRS = 16, /* of one node */
+  CLV_WIRE_ATTRS = 16, /* attributes of one node */
   CLV_WIRE_ATTR_NUMBERS = 128,
   CLV_WIRE_ATTR_INTS = 16,
-  CLV_WIRE_PARAMS = 4096,     /* of one module; also frozen names and State.count */
-  CLV_WIRE_PEERS = 64,        /* identities of one session */
-  CLV_WIRE_LIST = 64,         /* capabilities, libraries, devices, artifacts */
-  CLV_WIRE_SESSIONS = 256,    /* of one Status reply */
-  CLV_WIRE_LINKS = 33,        /* of one session there: to its master, and 16 each way to workers */
-  CLV_WIRE_ARGS = 8,          /* of one CALL */
-  CLV_WIRE_NEEDED = 16,       /* calls of one PREPARE */
-  CLV_WIRE_TARGETS = 32,      /* of one PREPARE */
-  CLV_WIRE_HOPS = 8,          /* names of one PREPARE */
-  CLV_WIRE_GROUPS = 15,       /* parameter groups besides group 0; their rates in one Commit */
-  CLV_WIRE_REFS = 65536,      /* references of a session at a node; their users; its uses */
-  CLV_WIRE_REF_PARKED = 4096, /* messages about references that the node does not know yet */
-  CLV_WIRE_REF_WINDOW = 1024, /* numbers of messages about references, from the oldest in flight */
-  /* Milliseconds. A node that sends nothing for this time loses its references. */
+  CLV_WIRE_PARAMS = 4096,  /* parameters of one module; also frozen names and State.count */
+  CLV_WIRE_PEERS = 64,     /* identities of one session */
+  CLV_WIRE_LIST = 64,      /* entries of a list: capabilities, libraries, devices, artifacts */
+  CLV_WIRE_SESSIONS = 256, /* sessions in one Status reply */
+  /* links of a session in a Status reply: 1 to its master, 16 each way to workers */
+  CLV_WIRE_LINKS = 33,
+  CLV_WIRE_ARGS = 8,     /* arguments of one CALL */
+  CLV_WIRE_NEEDED = 16,  /* calls of one PREPARE */
+  CLV_WIRE_TARGETS = 32, /* targets of one PREPARE */
+  CLV_WIRE_HOPS = 8,     /* names of one PREPARE */
+  CLV_WIRE_GROUPS = 15,  /* parameter groups besides group 0; their rates in one Commit */
+  /* per session at a node: references owned, their users, references used */
+  CLV_WIRE_REFS = 65536,
+  CLV_WIRE_REF_PARKED = 4096, /* messages kept about references that the node does not know yet */
+  /* messages about references from the oldest in flight to the newest */
+  CLV_WIRE_REF_WINDOW = 1024,
+  /* milliseconds: a node that sends nothing for this time loses its references */
   CLV_WIRE_REF_LEASE = 300000,
   CLV_WIRE_REF_LEASE_MIN = 1000,
   CLV_WIRE_REF_LEASE_MAX = 86400000,
-  CLV_WIRE_CACHES = 64,             /* of one identity at a worker */
+  CLV_WIRE_CACHES = 64,             /* caches of one identity at a worker */
   CLV_WIRE_CACHED_MAX_S = 31536000, /* most seconds that an unused cache is kept: a year */
 };
-/* Limit of the record numbers of a cache. */
+/* Record numbers of a cache are below this. */
 #define CLV_WIRE_RECORDS ((uint64_t)1 << 32)
-#define CLV_WIRE_BYTES_MAX ((uint64_t)1 << 50) /* any count of bytes a peer states */
+#define CLV_WIRE_BYTES_MAX ((uint64_t)1 << 50) /* limit of any count of bytes that a peer states */
 
-/* Capability of a worker that applies OpenSession's reference_lease_ms; others ignore it. */
+/* Capability: the worker applies OpenSession's reference_lease_ms. Other workers ignore that
+ * field. */
 #define CLV_CAPABILITY_REFERENCE_LEASE "reference_lease"
 #define CLV_CAPABILITY_FIXED "fixed" /* without it the worker keeps moments of frozen parameters */
-/* without it the worker would train two parameters in place of one */
+/* without it the worker would train tied parameters as two */
 #define CLV_CAPABILITY_TIES "ties"
 #define CLV_CAPABILITY_FROZEN_BF16 "frozen_bf16" /* without it frozen weights would be f32 */
 #define CLV_CAPABILITY_STATE_FILES "state_files" /* without it STATE_SAVE would end the stream */
-#define CLV_CAPABILITY_CACHED "cached" /* without it a VALUE of a cache would mean another value */
-/* without it the worker would take a piece for an item */
+/* without it the worker would take a VALUE of a cache for another value */
+#define CLV_CAPABILITY_CACHED "cached"
+/* without it the worker would take a piece of an item for the complete item */
 #define CLV_CAPABILITY_STATE_PIECES "state_pieces"
 
 #define CLV_METHOD_HELLO "/cleave.v1.Worker/Hello"
@@ -112,11 +118,13 @@ typedef struct clv_wire_limits {
   uint32_t peer_timeout_ms;
 } clv_wire_limits;
 
-/* 8 sessions, 4096 tensors, 64 calls, 64 GiB, 64 MiB, 1 MiB, 64 MiB, 60 s. */
+/* Returns the default limits: 8 sessions, 4096 tensors, 64 calls, 64 GiB, 64 MiB, 1 MiB, 64 MiB, 60
+ * s. */
 clv_wire_limits clv_wire_limits_default(void);
 
 /* Checks that what this side sends in one message fits the peer's limits: a chunk, a frame with its
- * prefix, a unary message. CLV_UNAVAILABLE names the limit. 0: not stated. */
+ * prefix, a unary message. CLV_UNAVAILABLE names the limit. A limit of 0 is not stated, and
+ * passes. */
 clv_code clv_wire_limits_check(const clv_wire_limits *theirs, clv_err *err) CLV_USE_RESULT;
 
 /* Returns the peer timeout of a link: the shorter of the two, at least 1 s. theirs 0: not
@@ -128,7 +136,7 @@ uint32_t clv_shorter_timeout(uint32_t ours_ms, uint32_t theirs_ms);
 typedef enum clv_frame_kind {
   CLV_ATTACH = 1,
   CLV_ATTACHED,
-  CLV_ABORT = 8, /* protocol 1 used 3 to 7 */
+  CLV_ABORT = 8, /* protocol 1 used the numbers 3 to 7 */
   CLV_CREDIT,
   CLV_CHUNK,
   CLV_ERROR,
@@ -162,14 +170,15 @@ typedef enum clv_frame_kind {
   CLV_SPARE,
   CLV_UNLOAD,
   CLV_UNLOADED,
-  CLV_STATE_SAVE, /* these four need CLV_CAPABILITY_STATE_FILES */
+  CLV_STATE_SAVE, /* STATE_SAVE to STATE_FILE need CLV_CAPABILITY_STATE_FILES */
   CLV_STATE_LOAD,
   CLV_STATE_REMOVE,
   CLV_STATE_FILE,
   CLV_FRAME_KINDS /* one more than the last kind */
 } clv_frame_kind;
 
-const char *clv_frame_kind_name(clv_frame_kind kind); /* "CALL"; "?" outside the list */
+/* returns "CALL", ...; "?" outside the list */
+const char *clv_frame_kind_name(clv_frame_kind kind);
 
 enum {
   CLV_FLAG_TRAINING = 1u << 0,
@@ -181,12 +190,12 @@ typedef enum clv_attach_role { CLV_ATTACH_MASTER = 1, CLV_ATTACH_PEER = 2 } clv_
 typedef enum clv_state_kind {
   CLV_STATE_WEIGHTS = 1,
   CLV_STATE_OPTIMIZER,
-  CLV_STATE_GRADIENTS = 4, /* of one context */
+  CLV_STATE_GRADIENTS = 4, /* gradients of one context */
 } clv_state_kind;
 
 /* One input of a CALL. */
 typedef struct clv_arg {
-  uint64_t value; /* 0 only with `here`; no other call can then use the tensor */
+  uint64_t value; /* id; 0 only with `here`, so no other call can use the tensor */
   bool needs_grad, here;
 } clv_arg;
 
@@ -207,7 +216,7 @@ typedef struct clv_needed {
 /* A cache of rows that a VALUE reads or writes. */
 typedef struct clv_wire_cached {
   clv_sha256 key;
-  uint64_t records; /* limit of the row numbers */
+  uint64_t records; /* row numbers are below this */
   uint64_t keep_s;  /* seconds that the cache is kept unused */
 } clv_wire_cached;
 
@@ -217,7 +226,7 @@ typedef struct clv_tensor_head {
   clv_shape shape;
   uint64_t bytes;
   uint64_t transfer; /* 0: inline in this frame's payload; else the id that its CHUNKs carry */
-  uint32_t crc32c;   /* of the tensor's bytes */
+  uint32_t crc32c;   /* CRC32C of the tensor's bytes */
 } clv_tensor_head;
 
 /* A Frame without its payload. `kind` selects the bodies. Fields of other kinds are zero after
@@ -231,7 +240,7 @@ typedef struct clv_frame {
   uint32_t micro_batch, module, generation, flags;
   uint32_t order; /* GRADIENT: its position in the sum of its value's contributions */
   bool has_commit, has_vote, has_failure, has_measure, has_cached;
-  /* CALL, DELIVER, VALUE, GRADIENT, REF_*: a worker; "" is the master */
+  /* CALL, DELIVER, VALUE, GRADIENT, REF_*: name of a worker; "" is the master */
   char to[CLV_WIRE_NAME + 1];
 
   struct {
@@ -249,13 +258,14 @@ typedef struct clv_frame {
     float scale, lr;
     bool apply;
     uint32_t n_more_lrs;
-    float more_lrs[CLV_WIRE_GROUPS]; /* of groups 1.. */
-    uint32_t position;               /* of an APPLY inside its context; 0: after it */
+    float more_lrs[CLV_WIRE_GROUPS]; /* learning rates of groups 1.. */
+    /* position in the execution order of its context; 0: the APPLY follows the context's calls */
+    uint32_t position;
     bool saves_weights; /* keep the weights before the step, for calls with `old_weights` */
-  } commit;             /* APPLY, END_CONTEXT */
+  } commit;             /* of APPLY, END_CONTEXT */
   struct {
     bool finite;
-  } vote; /* FINISHED */
+  } vote; /* of FINISHED */
   struct {
     uint64_t bytes;
   } credit;
@@ -265,39 +275,43 @@ typedef struct clv_frame {
   struct {
     clv_code code;
     char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
-    char element[CLV_ERR_ELEMENT]; /* not sent: clv_err.element */
-  } failure;                       /* ABORT, ERROR, VALUE; see clv_frame_set_failure */
+    char element[CLV_ERR_ELEMENT]; /* clv_err.element; not sent */
+  } failure;                       /* of ABORT, ERROR, VALUE; see clv_frame_set_failure */
   struct {
     clv_state_kind what;
     uint32_t index, count;
     char name[CLV_WIRE_NAME + 1];
-    char device[CLV_WIRE_NAME + 1]; /* STATE_ITEM: device on which its owner computes with it */
-    uint64_t bytes;                 /* STATE_FILE: size of the file; sha256 likewise */
+    char device[CLV_WIRE_NAME + 1]; /* STATE_ITEM: device that computes with the item */
+    uint64_t bytes;                 /* STATE_FILE: size of the file, whose digest is sha256 */
     clv_sha256 sha256;
-    uint64_t offset, length; /* a piece of one item, as u8; length 0: the complete item */
-  } state;                   /* STATE_* */
+    /* bytes of one item that the frame has; length 0: the complete item */
+    uint64_t offset, length;
+  } state; /* of STATE_* */
   struct {
     uint32_t n_args;
     clv_arg args[CLV_WIRE_ARGS];
-    uint64_t runs_after; /* a call of the context at this node whose backward runs first; 0: none */
+    /* id of a call of this context at the node, whose backward runs before this one's; 0: none */
+    uint64_t runs_after;
     uint32_t position, input_position,
-        weight_position; /* in the order of the context at its node; 0: none */
-    bool old_weights;    /* uses the weights before the context's last step */
+        weight_position; /* positions in the execution order of the context at its node; 0: none */
+    bool old_weights;    /* the call uses the weights before the last step of its context */
   } call;
   struct {
     uint64_t clock_ns, received_bytes, receiving_ns;
-  } measure; /* PONG */
+  } measure; /* of PONG */
   struct {
     uint64_t ref, fork, key;
-    uint64_t number;   /* counted by its sender for its receiver; REF_ACK: number that it answers */
+    /* counted by the sender for each receiver; REF_ACK: the number acknowledged */
+    uint64_t number;
     bool early;        /* REF_USE, REF_FETCH: the owner does not know the fork yet */
     bool is_for_owner; /* REF_USE: the receiver is the owner */
-    char node[CLV_WIRE_NAME + 1]; /* REF_USE: the owner; in what the master forwards: the sender */
-  } reference;                    /* REF_* */
-  clv_wire_cached cached;         /* VALUE; its last tensor holds record numbers */
+    /* REF_USE: name of the owner; in a frame that the master forwards: name of its sender */
+    char node[CLV_WIRE_NAME + 1];
+  } reference;            /* of REF_* */
+  clv_wire_cached cached; /* of a VALUE whose last tensor holds record numbers */
 
   uint32_t n_tensors, n_upstream;
-  /* Shared memory, because thousands of frames may wait at a time and no frame has both. */
+  /* A union, because thousands of frames may wait at a time and no frame has both structs. */
   union {
     struct {
       uint64_t upstream[CLV_WIRE_UPSTREAM];
@@ -305,7 +319,7 @@ typedef struct clv_frame {
     };
     struct {
       bool retain, vote, more;
-      uint32_t skipped; /* phases since the node's last in which the node takes no part */
+      uint32_t skipped; /* phases without this node since its last PREPARE */
       uint32_t n_calls, n_targets, n_peers;
       clv_needed calls[CLV_WIRE_NEEDED];
       clv_target targets[CLV_WIRE_TARGETS];
@@ -321,7 +335,7 @@ typedef struct clv_payload {
 
 typedef struct clv_bundle {
   uint32_t n; /* frames that precede the message's own frame, in order */
-  clv_payload frame[CLV_WIRE_BUNDLED];
+  clv_payload frames[CLV_WIRE_BUNDLED];
 } clv_bundle;
 
 /* Writes the prefix of an encoded frame that precedes another one in a message. Returns its
@@ -343,8 +357,9 @@ clv_code clv_frame_decode(const clv_piece *pieces, size_t n_pieces, const clv_wi
                           clv_frame *ret_frame, clv_payload *ret_payload,
                           clv_err *err) CLV_USE_RESULT;
 
-/* As clv_frame_decode, for a message that may have frames before its own. frame->kind is 0 if it
- * has no frame of its own. clv_frame_decode_bundled then decodes one of the others. */
+/* As clv_frame_decode, for a message that may have other frames before its own. frame->kind is 0 if
+ * the message has no frame of its own. clv_frame_decode_bundled then decodes one of the other
+ * frames. */
 clv_code clv_frame_decode_bundle(const clv_piece *pieces, size_t n, const clv_wire_limits *limits,
                                  clv_bundle *ret_before, clv_frame *ret_frame,
                                  clv_payload *ret_payload, clv_err *err) CLV_USE_RESULT;
@@ -357,7 +372,7 @@ clv_code clv_frame_decode_bundled(const clv_piece *pieces, size_t n, const clv_p
  * CLV_BAD_ANSWER, which exists in this process alone, becomes CLV_ABORTED. */
 void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop);
 
-bool clv_frame_is_failure(const clv_frame *frame); /* true if it reports a failure */
+bool clv_frame_is_failure(const clv_frame *frame); /* true if the frame reports a failure */
 
 /* Reduces a failure to what may leave a master: its code and place, "invalid argument at module 3,
  * layer 0 (embedding), forward, step 17 (failure 1 of the master)". Reads the place from the hop,
@@ -365,8 +380,9 @@ bool clv_frame_is_failure(const clv_frame *frame); /* true if it reports a failu
  * full error, are added; 0: none. */
 void clv_frame_redact_failure(clv_frame *frame, uint64_t step, uint64_t number);
 
-/* Access bytes [from, from + len) of a payload, a range that is cut to the payload: copy to dst;
- * CRC32C; the next piece (*state starts at 0; false: no more pieces). */
+/* Access bytes [from, from + len) of a payload; the range is cut to the payload. clv_payload_copy
+ * copies them to dst, clv_payload_crc32c returns their CRC32C. clv_payload_next returns the next
+ * piece of the payload (*state starts at 0); false: no more pieces. */
 void clv_payload_copy(const clv_piece *pieces, const clv_payload *payload, size_t from, size_t len,
                       void *dst);
 uint32_t clv_payload_crc32c(const clv_piece *pieces, const clv_payload *payload, size_t from,
@@ -396,7 +412,8 @@ typedef struct clv_wire_about {
   const char **capabilities;
   clv_wire_library *libraries;
   clv_wire_limits limits;
-  const char *software, *isa; /* never NULL after decoding; NULL encodes as "" (all strings) */
+  /* never NULL after decoding; encoded as "" if NULL, like all texts */
+  const char *software, *isa;
   uint64_t unix_ms;
 } clv_wire_about;
 
@@ -426,7 +443,7 @@ typedef struct clv_wire_hello_reply {
 /* Returns the index of the device that a name selects; -1: none. "", "auto" and NULL select the
  * first that is not a CPU, else the first; "cuda" the first of NVIDIA's. */
 int clv_wire_device_of(const clv_wire_hello_reply *h, const char *name);
-bool clv_wire_is_cpu(const char *device); /* decided by the name */
+bool clv_wire_is_cpu(const char *device); /* decided by the name alone */
 
 typedef struct clv_wire_open_request {
   clv_wire_mem *mem;
@@ -436,7 +453,7 @@ typedef struct clv_wire_open_request {
   uint32_t lanes, n_peer_identities;
   const char **peer_identities;
   clv_sha256 config_digest;
-  bool is_only_attempt;        /* no other attempt will follow */
+  bool is_only_attempt;        /* no other attempt of the session will follow */
   uint32_t reference_lease_ms; /* 0: CLV_WIRE_REF_LEASE; never 0 after decoding */
 } clv_wire_open_request;
 typedef struct clv_wire_open_reply {
@@ -506,7 +523,7 @@ typedef enum clv_health {
   CLV_HEALTH_NO_SERVICE,
 } clv_health;
 
-/* grpc.health.v1: decodes the service that a HealthCheckRequest names ("" is the whole server). */
+/* Decodes a HealthCheckRequest of grpc.health.v1: the name of a service; "" is the whole server. */
 clv_code clv_wire_health_decode(const clv_piece *pieces, size_t n_pieces,
                                 char service[CLV_WIRE_NAME + 1], clv_err *err) CLV_USE_RESULT;
 clv_code clv_wire_health_encode(clv_health status, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
@@ -515,7 +532,7 @@ clv_code clv_wire_health_request_encode(const char *service, clv_bytes *ret,
 clv_code clv_wire_health_reply_decode(const clv_piece *pieces, size_t n_pieces,
                                       clv_health *ret_status, clv_err *err) CLV_USE_RESULT;
 
-/* grpc.reflection.v1alpha: makes the reply to one ServerReflectionRequest. Answers list_services,
+/* Makes the reply to one ServerReflectionRequest of grpc.reflection.v1alpha. Answers list_services,
  * file_by_filename and file_containing_symbol, and other requests with an ErrorResponse, which is
  * no error of this function. */
 clv_code clv_wire_reflect(const clv_piece *pieces, size_t n_pieces, clv_bytes *ret_reply,

@@ -62,7 +62,7 @@ cleave_status api_open_link(api_peer *p, cleave_error *error) {
       .clock = rt->platform.clock,
       .peer_name = api_wire_name(p),
       .pool = rt->pool,
-      .accept = accept,
+      .accept_limits = accept,
       .send_credit = p->limits.credit_bytes,
       .events = {
           .user = p, .on_packet = on_packet, .check_send = api_may_send, .on_closed = on_closed}};

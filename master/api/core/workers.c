@@ -301,7 +301,7 @@ static void put_groups(const cleave_module *m, const char **names, clv_wire_grou
   if (!m->optimizer) return;
   bool final = m->optimizer->no_rollback;
   q->optimizer = clv_module_message_optimizer(&m->groups[0]->optim, final);
-  q->hold_rest = m->has_unstepped_group;
+  q->freezes_rest = m->has_unstepped_group;
   q->groups = groups;
   q->n_groups = m->n_groups - 1;
   for (uint32_t i = 1; i < m->n_groups; i++) {
@@ -396,7 +396,7 @@ static clv_code load_remote(cleave_module *m, uint64_t timeout_ms, clv_err *err)
                              .in_flight = m->in_flight,
                              .bf16 = m->bf16,
                              .tf32 = m->tf32,
-                             .fixed = m->frozen_is_final,
+                             .frozen_is_final = m->frozen_is_final,
                              .frozen_bf16 = m->frozen_bf16,
                              .peers = others,
                              .input_needs_grad = m->needs_input_grads,

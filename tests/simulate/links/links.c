@@ -260,7 +260,7 @@ static void send_packet(side *from) {
   sent *s = &from->sent[number];
   clv_packet *p = make_packet(from, number, s);
   add_tensors(from, number, s, p);
-  const clv_packet *waits = from->link->out->first;
+  const clv_packet *waits = from->link->send_queue->first;
   s->first_waiting = waits ? (uint32_t)waits->frame.context : number;
   w.aborts += s->kind == CLV_ABORT && waits;
   clv_code wanted = expected(from, s), code = clv_link_send(from->link, p, &err);
@@ -268,7 +268,7 @@ static void send_packet(side *from) {
         number, s->total, code == CLV_OK ? "" : ": refused");
   s->gone = code == CLV_OK;
   w.packets += s->gone;
-  w.waited += from->link->out->first != NULL;
+  w.waited += from->link->send_queue->first != NULL;
   bool too_early = w.cut && code == CLV_UNAVAILABLE; /* a lane has ended, the link not yet */
   if (code != wanted && !too_early)
     complain("packet %u: %s instead of %s: %s", number, clv_code_name(code), clv_code_name(wanted),
@@ -305,7 +305,7 @@ static clv_link_options options_of(side *s) {
   return (clv_link_options){.clock = sim_network_clock(w.network),
                             .peer_name = number_of(s) ? "zero" : "one",
                             .pool = s->pool,
-                            .accept = accept,
+                            .accept_limits = accept,
                             .send_credit = other(s)->credit,
                             .quota_fails_packet = s->tight,
                             .events = {.user = s, .on_packet = on_packet, .on_closed = on_closed}};
@@ -355,8 +355,8 @@ static void check_rest(const side *s) {
   for (uint32_t i = 1; i <= s->n_sent; i++)
     if (s->sent[i].gone != (s->sent[i].arrived == 1)) complain("packet %u did not arrive", i);
   if (s->link->pings != s->link->pongs) complain("a PING was not answered");
-  if (s->link->out->credit_full != peer->credit ||
-      s->link->out->credit_left + peer->link->recv_window->used_bytes != peer->credit ||
+  if (s->link->send_queue->credit_full != peer->credit ||
+      s->link->send_queue->credit_left + peer->link->recv_window->used_bytes != peer->credit ||
       peer->link->recv_window->used_bytes != peer->link->recv_window->credit_pending)
     complain("side %u has lost credit", number_of(s));
   if (s->closed) complain("side %u has ended by itself", number_of(s));

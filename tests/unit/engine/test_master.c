@@ -70,11 +70,11 @@ static int set_up(void **state) {
   assert_ok(clv_pool_new((size_t)64 << 20, 4096, &w.pool, &err));
   clv_link_options o = {.peer_name = "the master",
                         .pool = w.pool,
-                        .accept = clv_wire_limits_default(),
+                        .accept_limits = clv_wire_limits_default(),
                         .send_credit = CREDIT,
                         .events = {.on_packet = no_packet, .on_closed = no_end}};
   assert_ok(clv_link_new(&o, &w.link, &err));
-  clv_send_queue_lanes(w.link->out, 1);
+  clv_send_queue_set_lanes(w.link->send_queue, 1);
   clv_frame_writer_attach(w.link->writer, 0, (clv_stream){&transport, &w});
   clv_node_options n = {.pool = w.pool};
   assert_ok(clv_node_new(&n, &w.node, &err));

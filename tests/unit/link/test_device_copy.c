@@ -74,12 +74,12 @@ static void begin(void) {
   assert_ok(clv_pool_new(8 << 20, 64, &w.pool, &err));
   const clv_link_options o = {.peer_name = "peer",
                               .pool = w.pool,
-                              .accept = clv_wire_limits_default(),
+                              .accept_limits = clv_wire_limits_default(),
                               .send_credit = 4 << 20,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   assert_ok(clv_link_new(&o, &w.link, &err));
   clv_frame_writer_attach(w.link->writer, 0, (clv_stream){&transport, &w.out});
-  clv_send_queue_lanes(w.link->out, 1);
+  clv_send_queue_set_lanes(w.link->send_queue, 1);
   assert_ok(clv_device_copy_new(&w.device_copy, &err));
 }
 
@@ -139,7 +139,7 @@ static void chunk_is_sent_once_its_bytes_are_copied(void **state) {
   come(t, CHUNK, 2 * CHUNK);
   assert_in_range(w.out.len, 2 * CHUNK, 2 * CHUNK + 200);
   clv_link_load load = {0};
-  clv_send_queue_load(w.link->out, &load);
+  clv_send_queue_load(w.link->send_queue, &load);
   assert_true(load.frames_out >= 2 && load.bytes_out >= REST);
   come(t, 2 * CHUNK, LARGE);
   fake early = w.out;

@@ -20,7 +20,7 @@ static clv_code end_first(void *stream, const clv_rpc_piece *pieces, size_t n, c
   (void)err;
   for (size_t i = 0; i < n; i++)
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
-  if (first) clv_lane_ended(first, CLV_DENIED, reason);
+  if (first) clv_lane_on_ended(first, CLV_DENIED, reason);
   return CLV_OK;
 }
 static void nothing(void *stream) { (void)stream; }
@@ -66,7 +66,7 @@ static void dial_error_names_what_ended_the_link(void **state) {
   const clv_link_options o = {
       .peer_name = "worker 'w1'",
       .pool = pool,
-      .accept = clv_wire_limits_default(),
+      .accept_limits = clv_wire_limits_default(),
       .send_credit = 1 << 20,
       .events = {.user = &d, .on_packet = no_packet, .on_closed = count_end}};
   const clv_link_dial to = {.bulk_lanes = 2, .role = CLV_ATTACH_MASTER};

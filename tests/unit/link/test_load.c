@@ -34,7 +34,7 @@ static int tear_down(void **state) {
 }
 
 static uint64_t on_the_way(fixture *f) {
-  clv_frame_writer writer = {.n_heads = 0};
+  clv_frame_writer writer = {.n_head_buffers = 0};
   clv_link_load load = {0};
   clv_send_queue d = {.writer = &writer, .pace = f->pace};
   assert_int_equal(pthread_mutex_init(&d.lock, NULL), 0);

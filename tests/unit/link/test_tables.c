@@ -63,7 +63,7 @@ static void on_closed(void *user, clv_link *link, clv_code code, const char *tex
 static clv_link_options options(void) {
   return (clv_link_options){.peer_name = "peer",
                             .pool = w.pool,
-                            .accept = clv_wire_limits_default(),
+                            .accept_limits = clv_wire_limits_default(),
                             .send_credit = 1 << 20,
                             .events = {.on_packet = on_packet, .on_closed = on_closed}};
 }
@@ -90,7 +90,7 @@ static void end(void) {
 
 static clv_code fact(clv_link_state_event what, uint32_t index) {
   clv_err err;
-  clv_link_event_args n = {.index = index, .lanes = LANES, .code = CLV_OK, .text = "over"};
+  clv_link_event_args n = {.index = index, .n_lanes = LANES, .code = CLV_OK, .text = "over"};
   return clv_link_on_event(w.link, what, &n, &err);
 }
 
@@ -134,8 +134,8 @@ static void repeated_or_out_of_range_lane_is_refused(void **state) {
   (void)state;
   clv_err err;
   begin_link();
-  clv_link_event_args out = {.index = LANES, .lanes = LANES},
-                      other = {.index = 1, .lanes = LANES + 1};
+  clv_link_event_args out = {.index = LANES, .n_lanes = LANES},
+                      other = {.index = 1, .n_lanes = LANES + 1};
   assert_int_equal(clv_link_on_event(w.link, CLV_LINK_LANE_JOINS, &out, &err), CLV_PRECONDITION);
   assert_int_equal(fact(CLV_LINK_LANE_JOINS, 0), CLV_OK);
   assert_int_equal(fact(CLV_LINK_LANE_JOINS, 0), CLV_PRECONDITION);
@@ -179,7 +179,7 @@ static void packet_can_be_freed_after_its_link(void **state) {
   clv_packet *p, *head;
   clv_frame f = {.kind = CLV_END_CONTEXT, .context = 1};
   begin_link();
-  assert_ok(clv_reassembly_new_packet(&w.link->in, &f, &p, &head, &err));
+  assert_ok(clv_reassembly_new_packet(&w.link->reassembly, &f, &p, &head, &err));
   clv_link_end(w.link, CLV_OK, "closed");
   clv_link_unref(clv_steal(&w.link));
   assert_string_equal(clv_link_peer(p->from), "peer");
@@ -212,7 +212,7 @@ static void hear(clv_lane *lane, const clv_frame *f, const char *payload, size_t
   CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
   assert_ok(clv_frame_encode(f, len, &head, &err));
   clv_iov parts[] = {{head.data, head.len}, {payload, len}};
-  clv_lane_message(lane, parts, len ? 2 : 1);
+  clv_lane_on_message(lane, parts, len ? 2 : 1);
 }
 
 static clv_frame attach_of(uint32_t index) {
@@ -269,7 +269,7 @@ static bool is_taken(clv_lane_state state, clv_frame_kind kind) {
   bool refused = s->cancelled > 0;
   assert_int_equal(s->code, refused ? CLV_PRECONDITION : CLV_OK);
   assert_int_equal(w.packets, kind == CLV_END_CONTEXT && !refused);
-  for (uint32_t i = 0; i < LANES; i++) clv_lane_ended(lanes[i], CLV_CANCELLED, "over");
+  for (uint32_t i = 0; i < LANES; i++) clv_lane_on_ended(lanes[i], CLV_CANCELLED, "over");
   end();
   for (uint32_t i = 0; i < LANES; i++) assert_int_equal(w.streams[i].refs, 0);
   return !refused;
@@ -301,7 +301,7 @@ static void ping_during_close_is_no_violation(void **state) {
   hear(lanes[0], &f, NULL, 0);
   assert_false(clv_link_has_violation(w.link));
   assert_int_equal(w.streams[0].cancelled, 0);
-  for (uint32_t i = 0; i < LANES; i++) clv_lane_ended(lanes[i], CLV_CANCELLED, "over");
+  for (uint32_t i = 0; i < LANES; i++) clv_lane_on_ended(lanes[i], CLV_CANCELLED, "over");
   end();
 }
 
@@ -367,9 +367,10 @@ static clv_code head(void) {
   for (uint32_t i = 0; i < 2; i++)
     f.tensors[i] = (clv_tensor_head){
         .dtype = CLV_U8, .shape = CLV_SHAPE(TENSOR), .bytes = TENSOR, .transfer = i ? others++ : 5};
-  assert_ok(clv_reassembly_new_packet(&w.link->in, &f, &p, &announced, &err));
+  assert_ok(clv_reassembly_new_packet(&w.link->reassembly, &f, &p, &announced, &err));
   clv_packet_free(announced);
-  clv_code code = clv_reassembly_add_packet(&w.link->in, p, NULL, &(clv_payload){0}, &whole, &err);
+  clv_code code =
+      clv_reassembly_add_packet(&w.link->reassembly, p, NULL, &(clv_payload){0}, &whole, &err);
   assert_null(whole);
   return code;
 }
@@ -381,7 +382,7 @@ static clv_code chunk(uint64_t offset) {
   clv_piece piece = {bits, HALF};
   clv_payload payload = {.len = HALF};
   clv_frame f = {.kind = CLV_CHUNK, .chunk = {.transfer = 5, .offset = offset, .total = TENSOR}};
-  clv_code code = clv_reassembly_add_chunk(&w.link->in, &f, &piece, &payload, &whole, &err);
+  clv_code code = clv_reassembly_add_chunk(&w.link->reassembly, &f, &piece, &payload, &whole, &err);
   assert_null(whole);
   return code;
 }
@@ -393,7 +394,7 @@ static void come_until(clv_partial_tensor_state state) {
   if (some || state == CLV_PARTIAL_COMPLETE) assert_int_equal(chunk(0), CLV_OK);
   if (state == CLV_PARTIAL_BYTES || state == CLV_PARTIAL_COMPLETE)
     assert_int_equal(chunk(HALF), CLV_OK);
-  assert_int_equal(clv_reassembly_state(&w.link->in, 5), state);
+  assert_int_equal(clv_reassembly_state(&w.link->reassembly, 5), state);
 }
 
 static void each_partial_tensor_event_reaches_its_state(void **state) {
@@ -412,7 +413,8 @@ static void each_partial_tensor_event_reaches_its_state(void **state) {
       clv_code code = f == CLV_PARTIAL_HEAD ? head() : chunk(HALF);
       int wanted = leads_to[s][f];
       assert_int_equal(code, wanted == REFUSED ? CLV_INVALID : CLV_OK);
-      if (wanted != REFUSED) assert_int_equal((int)clv_reassembly_state(&w.link->in, 5), wanted);
+      if (wanted != REFUSED)
+        assert_int_equal((int)clv_reassembly_state(&w.link->reassembly, 5), wanted);
       end();
     }
 }
@@ -426,7 +428,7 @@ static void duplicate_or_overlapping_chunk_is_refused(void **state) {
       assert_int_equal(chunk(first), CLV_OK);
       assert_int_equal(chunk(first), CLV_INVALID);
       assert_int_equal(chunk(again), CLV_INVALID);
-      assert_int_equal(clv_reassembly_state(&w.link->in, 5), CLV_PARTIAL_HEADLESS);
+      assert_int_equal(clv_reassembly_state(&w.link->reassembly, 5), CLV_PARTIAL_HEADLESS);
       end();
     }
 }
@@ -443,12 +445,13 @@ static void ref_value_over_the_quota_becomes_a_failure(void **state) {
   static const char bits[2 << 20];
   clv_piece piece = {bits, sizeof bits};
   begin_link();
-  w.link->in.quota_fails_packet = true;
-  assert_ok(clv_reassembly_new_packet(&w.link->in, &f, &p, &none, &err));
-  assert_ok(clv_reassembly_add_packet(&w.link->in, p, NULL, &(clv_payload){0}, &whole, &err));
+  w.link->reassembly.quota_fails_packet = true;
+  assert_ok(clv_reassembly_new_packet(&w.link->reassembly, &f, &p, &none, &err));
+  assert_ok(
+      clv_reassembly_add_packet(&w.link->reassembly, p, NULL, &(clv_payload){0}, &whole, &err));
   assert_null(whole);
-  assert_ok(clv_reassembly_add_chunk(&w.link->in, &c, &piece, &(clv_payload){.len = sizeof bits},
-                                     &whole, &err));
+  assert_ok(clv_reassembly_add_chunk(&w.link->reassembly, &c, &piece,
+                                     &(clv_payload){.len = sizeof bits}, &whole, &err));
   assert_non_null(whole);
   assert_true(whole->is_over_quota && whole->frame.has_failure);
   assert_int_equal(whole->frame.failure.code, CLV_EXHAUSTED);
@@ -506,7 +509,7 @@ static void only_abort_passes_frames_waiting_for_credit(void **state) {
   const fake *s = &w.streams[0];
   clv_lane *lanes[LANES];
   make_lanes(CLV_LANE_CONTROL, lanes);
-  clv_send_queue_grant(w.link->out, 100000);
+  clv_send_queue_grant(w.link->send_queue, 100000);
   send_value(1, 60000);
   int before = s->sent;
   send_value(2, 60000);
@@ -514,10 +517,10 @@ static void only_abort_passes_frames_waiting_for_credit(void **state) {
   assert_int_equal(s->sent, before);
   send_empty(CLV_ABORT);
   assert_int_equal(s->sent, before + 1);
-  assert_int_equal(w.link->out->first->frame.kind, CLV_VALUE);
-  clv_send_queue_credit(w.link->out, 60000);
+  assert_int_equal(w.link->send_queue->first->frame.kind, CLV_VALUE);
+  clv_send_queue_credit(w.link->send_queue, 60000);
   assert_int_equal(s->sent, before + 3);
-  for (uint32_t i = 0; i < LANES; i++) clv_lane_ended(lanes[i], CLV_CANCELLED, "over");
+  for (uint32_t i = 0; i < LANES; i++) clv_lane_on_ended(lanes[i], CLV_CANCELLED, "over");
   end();
 }
 

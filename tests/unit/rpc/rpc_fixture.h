@@ -294,12 +294,12 @@ static const char *const STREAMS[] = {"/test/Echo", "/test/Sink", "/test/Greet",
                                       "/test/Refuse"};
 
 static UNUSED clv_rpc_server_options service_options(service *s, const identity *id) {
-  return (clv_rpc_server_options){.listen = "127.0.0.1:0",
+  return (clv_rpc_server_options){.listen_address = "127.0.0.1:0",
                                   .pem = pem_of(id),
                                   .user = s,
                                   .authorize = only_master,
-                                  .unary = UNARY,
-                                  .n_unary = CLV_COUNT(UNARY),
+                                  .unary_methods = UNARY,
+                                  .n_unary_methods = CLV_COUNT(UNARY),
                                   .stream_methods = STREAMS,
                                   .n_stream_methods = CLV_COUNT(STREAMS),
                                   .on_stream = serve_stream,

@@ -45,7 +45,7 @@ static int set_up(void **state) {
   runtime = new_runtime();
   clv_rpc_server_options options = service_options(&svc, &worker);
   options.max_calls_per_peer = 40;
-  options.cut_ms = 3000;
+  options.cut_off_ms = 3000;
   service_start(&svc, runtime, &options);
   return 0;
 }
@@ -233,7 +233,7 @@ static void test_invalid_channel_options_are_refused(void **state) {
                &err);
   clv_rpc_server *server = NULL;
   clv_rpc_server_options taken = service_options(&svc, &worker);
-  taken.listen = svc.target;
+  taken.listen_address = svc.target;
   expect_error(CLV_UNAVAILABLE, "Address already in use",
                clv_rpc_server_new(runtime, &taken, &server, &err), &err);
 }

@@ -88,9 +88,9 @@ static int group_up(void **state) {
   clv_rpc_server_options options = service_options(&svc, &worker);
   options.limits.max_message = 32 << 20;
   options.connection = clv_tls_accepted_connection;
-  options.took_call = clv_tls_accepted_call;
-  options.took_message = clv_tls_accepted_message;
-  options.memory = 64 << 20;
+  options.took_call = clv_tls_accepted_on_call;
+  options.took_message = clv_tls_accepted_on_message;
+  options.memory_limit = 64 << 20;
   service_start(&svc, runtime, &options);
   return 0;
 }

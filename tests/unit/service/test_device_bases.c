@@ -42,7 +42,7 @@ static clv_base_key key_of(const clv_backend *home, int64_t n) {
                         .name = "w",
                         .dtype = CLV_F32,
                         .shape = CLV_SHAPE(n),
-                        .home = home};
+                        .backend = home};
 }
 
 static clv_bases *opened(void) {

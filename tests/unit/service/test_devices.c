@@ -54,7 +54,7 @@ static void other_devices_come_first_with_own_accounts(void **state) {
   clv_backend other = *far_backend(cpu);
   const clv_backend *list[] = {far_backend(cpu), &other};
   clv_worker_config config = {.cpu_devices = 2, .device_memory = 1000};
-  clv_service v = {.config = &config, .others = {list, 2}};
+  clv_service v = {.config = &config, .other_backends = {list, 2}};
   clv_err why;
   (void)state;
   other.device = "far:1";
@@ -68,9 +68,9 @@ static void other_devices_come_first_with_own_accounts(void **state) {
   assert_ptr_equal(clv_service_backend(&v), list[0]);
   refused(&v, "far:2", "only far:0, far:1, cpu, cpu:0, cpu:1");
   for (uint32_t i = 0; i < v.n_devices; i++)
-    assert_int_equal(clv_service_is_first_of(&v, i), i < 3);
-  assert_true(v.devices[0].total == far_region && v.devices[1].total == far_region);
-  assert_int_equal(v.devices[2].total, 0);
+    assert_int_equal(clv_service_is_first_with_backend(&v, i), i < 3);
+  assert_true(v.devices[0].memory_bytes == far_region && v.devices[1].memory_bytes == far_region);
+  assert_int_equal(v.devices[2].memory_bytes, 0);
   assert_ok(clv_account_charge(v.devices[0].account, CLV_QUOTA_BYTES, 1000, &err));
   assert_int_equal(clv_account_charge(v.devices[0].account, CLV_QUOTA_BYTES, 1, &why),
                    CLV_EXHAUSTED);

@@ -184,7 +184,7 @@ static void serials_are_random(void **state) {
   ASN1_INTEGER *last = NULL;
   for (int i = 0; i < 4; i++) {
     clv_tls_issue_options o = full("serial");
-    o.force = true;
+    o.overwrite = true;
     issue(o);
     X509 *leaf = read_cert(at("serial.pem"));
     const ASN1_INTEGER *serial = X509_get0_serialNumber(leaf);
@@ -211,7 +211,7 @@ static void nothing_is_overwritten_unless_forced(void **state) {
   unlink(at("kept.key"));
   expect_error(CLV_EXISTS, "kept.pem is there already", clv_tls_issue(&o, &err), &err);
   assert_int_not_equal(access(at("kept.key"), F_OK), 0);
-  o.force = true;
+  o.overwrite = true;
   write_text(at("kept.key.tmp"), "left by a crash", 15, 0666);
   issue(o);
   assert_int_equal(mode_of(at("kept.key")), 0600);

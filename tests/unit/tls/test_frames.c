@@ -88,7 +88,7 @@ static void test_normal_traffic_is_never_a_flood(void **state) {
     assert_null(add(0, 0, stream, 20, 4096));
     assert_null(add(0, 1, stream, 0, 4096));
     assert_null(add(8, 0, 0, 4, 4096));
-    clv_tls_frames_message(&f, 15);
+    clv_tls_frames_credit_message(&f, 15);
     clv_tls_frames_credit(&f, CLV_TLS_WINDOWS, 1);
     if (i % 10 == 0) clv_tls_frames_credit(&f, CLV_TLS_REQUESTS, 1);
     if (i % 100 == 0) assert_null(add(6, 0, 0, 8, 4096));
@@ -104,12 +104,12 @@ static void test_unread_bytes_decrease_by_messages_and_time(void **state) {
   begin();
   for (int i = 0; i < 64; i++) assert_null(add(0, 0, 1, 16384, 4096));
   assert_int_equal(f.unread, 1 << 20);
-  clv_tls_frames_message(&f, (512 << 10) - 5);
+  clv_tls_frames_credit_message(&f, (512 << 10) - 5);
   assert_int_equal(f.unread, 512 << 10);
   now += 4000000000u;
   assert_null(add(0, 0, 1, 0, 9));
   assert_int_equal(f.unread, 256 << 10);
-  clv_tls_frames_message(&f, 1 << 30);
+  clv_tls_frames_credit_message(&f, 1 << 30);
   assert_int_equal(f.unread, 0);
 }
 

@@ -174,7 +174,7 @@ static clv_tls_probe_result expect(server s, const clv_tls_identity *identity, c
   clv_tls_probe_result r = probe_as(&s, identity, NULL);
   stop(&s);
   expect_failure(&r, step, code, reason, fix);
-  assert_false(r.confirmed);
+  assert_false(r.is_confirmed);
   return r;
 }
 
@@ -183,7 +183,7 @@ static clv_tls_probe_result expect(server s, const clv_tls_identity *identity, c
 static void check_good(const server *s, const char *expected) {
   clv_tls_probe_result r = probe_as(s, good, expected);
   if (!r.ok) fail_msg("%s; %s", r.reason, r.fix);
-  assert_true(r.confirmed);
+  assert_true(r.is_confirmed);
   assert_int_equal(r.step, CLV_TLS_DONE);
   assert_int_equal(r.code, CLV_OK);
   assert_string_equal(r.reason, "");
@@ -251,7 +251,7 @@ static void silence_after_handshake_is_unconfirmed_success(void **state) {
   uint64_t took_ms = (clv_now_ns() - begin) / 1000000;
   stop(&s);
   assert_true(r.ok);
-  assert_false(r.confirmed);
+  assert_false(r.is_confirmed);
   assert_in_range(took_ms, 290, 3000);
 }
 
@@ -336,7 +336,7 @@ static void peer_with_another_uri_is_refused(void **state) {
   expect_failure(&r, CLV_TLS_IDENTITY, CLV_UNAUTHENTICATED,
                  "the peer is \"spiffe://cleave/worker-1\", but \"spiffe://cleave/worker-2\"",
                  "right host and port");
-  assert_true(r.confirmed);
+  assert_true(r.is_confirmed);
   s = start((server){.conduct = GOOD, .cert = "two.pem", .key = "two.key"});
   r = probe_as(&s, good, "spiffe://cleave/worker-1");
   stop(&s);

@@ -179,7 +179,7 @@ static void compare_bundle(const clv_bytes *message, size_t cut, const clv_frame
   assert_ok(clv_frame_decode_bundle(pieces, 2, &limits, &before, &got, &payload, &err));
   assert_int_equal(before.n, n);
   assert_int_equal(got.kind, last);
-  assert_ok(clv_frame_decode_bundled(pieces, 2, &before.frame[1], &limits, &got, &payload, &err));
+  assert_ok(clv_frame_decode_bundled(pieces, 2, &before.frames[1], &limits, &got, &payload, &err));
   assert_same(second, &got);
   assert_int_equal(payload.len, payload_of_second);
   uint8_t copy[4096];

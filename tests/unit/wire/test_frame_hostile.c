@@ -68,7 +68,7 @@ static void nested_or_too_many_bundled_frames_are_refused(void **state) {
   clv_piece piece = {nested.data, nested.len};
   assert_ok(clv_frame_decode_bundle(&piece, 1, &limits, &before, &frame, &payload, &err));
   assert_int_equal(
-      clv_frame_decode_bundled(&piece, 1, &before.frame[0], &limits, &frame, &payload, &err),
+      clv_frame_decode_bundled(&piece, 1, &before.frames[0], &limits, &frame, &payload, &err),
       CLV_INVALID);
   assert_non_null(strstr(err.text, "contains another frame"));
   nested.len -= 2; /* the frame runs past the end of the message */

@@ -305,7 +305,7 @@ static void cache_messages_round_trip(void **state) {
   assert_memory_equal(got.caches, two, sizeof two);
   two[0].rows = 10;
   assert_fails(clv_wire_cached_reply_encode(&reply, &bytes, &err), CLV_INVALID,
-               "10 rows of 9 records");
+               "10 rows of a cache for 9 records");
 }
 
 static clv_wire_module_status some_modules[] = {{.module = 1, .forwards = 3, .backwards = 4},

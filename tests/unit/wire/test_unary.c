@@ -190,12 +190,12 @@ static void parameter_groups_round_trip(void **state) {
                                 some_group(NULL, 0, 1)};
   m.groups[1].optimizer.nesterov = true;
   m.n_groups = 3;
-  m.hold_rest = true;
+  m.freezes_rest = true;
   CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
   memset(bytes.data, 0xff, bytes.len);
-  assert_true(got.hold_rest);
+  assert_true(got.freezes_rest);
   assert_true(got.optimizer.lr == 0.1);
   assert_int_equal(got.n_groups, 3);
   for (uint32_t i = 0; i < 3; i++) {
@@ -233,7 +233,7 @@ static void too_many_calls_in_flight_are_refused(void **state) {
   clv_wire_load_request m = some_load();
   m.in_flight = 4096;
   m.input_needs_grad = true;
-  m.bf16 = m.tf32 = m.fixed = m.frozen_bf16 = true;
+  m.bf16 = m.tf32 = m.frozen_is_final = m.frozen_bf16 = true;
   CLV_AUTO(clv_wire_done) clv_wire_load_request got = {0};
   assert_ok(clv_wire_load_request_encode(&m, &bytes, &err));
   assert_ok(clv_wire_load_request_decode(cut(&bytes).piece, 2, &got, &err));
@@ -241,7 +241,7 @@ static void too_many_calls_in_flight_are_refused(void **state) {
   assert_true(got.input_needs_grad);
   assert_true(got.bf16);
   assert_true(got.tf32);
-  assert_true(got.fixed);
+  assert_true(got.frozen_is_final);
   assert_true(got.frozen_bf16);
   m.in_flight++;
   assert_fails(clv_wire_load_request_encode(&m, &bytes, &err), CLV_EXHAUSTED,
