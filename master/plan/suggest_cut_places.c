@@ -14,7 +14,7 @@
  * before it may compute it, too. */
 static bool cut_belongs_after(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
-  return def->alias || def->takes_tails || (def->elementwise && def->n_in == 1);
+  return def->is_alias || def->takes_tails || (def->elementwise && def->n_in == 1);
 }
 
 /* Finds the last layer that reads each node's value. */

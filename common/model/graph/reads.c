@@ -29,7 +29,9 @@ static void find_live(const clv_graph *g, node_facts *nodes) {
 }
 
 /* True if at least one backend may compute all gradients of the op in one kernel. */
-static bool may_be_fused(const clv_op_def *def) { return def->fused || def->uses_batch_statistics; }
+static bool may_be_fused(const clv_op_def *def) {
+  return def->fused_grads || def->uses_batch_statistics;
+}
 
 /* True if backward of node i reads its parameters: for the gradients of its inputs, or for weight
  * gradients that are computed by the same kernel. Also sets needs_grad of the node. */
@@ -78,7 +80,7 @@ bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *param
 
 static bool is_lengths_slot(const clv_node *n, int slot) {
   const clv_op_def *def = clv_op_def_of(n->op);
-  return def->lengths && slot == def->max_in - 1;
+  return def->takes_lengths && slot == def->max_in - 1;
 }
 
 int64_t clv_graph_length_limit(const clv_graph *g, int node) {
