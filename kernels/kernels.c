@@ -59,9 +59,9 @@ bool clv_broadcasts(const clv_node_desc *d) {
   return !alike;
 }
 
-/* Prepends dimension `axis`, whose values are `step` apart, to those of v. Merges it with the first
- * dimension if their steps allow. */
-static void put_dimension(clv_broadcast *v, int axis, size_t n, const size_t step[2]) {
+/* Prepends dimension `axis` with n values, `step` apart, to the dimensions of v. Merges it with the
+ * first dimension of v if their steps allow. */
+static void prepend_dimension(clv_broadcast *v, int axis, size_t n, const size_t step[2]) {
   bool same = v->rank > 0 && axis > 0;
   for (int j = 0; j < 2 && same; j++)
     same = step[j] == (v->step[j][0] ? v->step[j][0] * v->n[0] : 0);
@@ -77,8 +77,9 @@ static void put_dimension(clv_broadcast *v, int axis, size_t n, const size_t ste
   for (int j = 0; j < 2; j++) v->step[j][0] = step[j];
 }
 
-/* order: the dimensions in the order in which they are stored, the batch first. */
-static clv_broadcast broadcast_by(const clv_node_desc *d, const int *order) {
+/* Returns the broadcast with d's dimensions in the given order, outermost first; the batch must be
+ * first. */
+static clv_broadcast broadcast_in_order(const clv_node_desc *d, const int *order) {
   clv_broadcast v = {0};
   size_t all[2] = {1, 1};
   for (int i = d->out.rank; i-- > 0;) {
@@ -88,7 +89,7 @@ static clv_broadcast broadcast_by(const clv_node_desc *d, const int *order) {
       step[j] = d->in[j].dim[axis] == 1 && axis ? 0 : all[j];
       all[j] *= (size_t)d->in[j].dim[axis];
     }
-    if (d->out.dim[axis] != 1 || !axis) put_dimension(&v, axis, (size_t)d->out.dim[axis], step);
+    if (d->out.dim[axis] != 1 || !axis) prepend_dimension(&v, axis, (size_t)d->out.dim[axis], step);
   }
   return v;
 }
@@ -96,12 +97,12 @@ static clv_broadcast broadcast_by(const clv_node_desc *d, const int *order) {
 clv_broadcast clv_broadcast_of(const clv_node_desc *d) {
   static const int row_major[] = {0, 1, 2, 3, 4, 5, 6, 7};
   _Static_assert(CLV_COUNT(row_major) == CLV_MAX_RANK, "each dimension has its place");
-  return broadcast_by(d, row_major);
+  return broadcast_in_order(d, row_major);
 }
 
 clv_broadcast clv_broadcast_last(const clv_node_desc *d) {
   static const int channels_last[] = {0, 2, 3, 1};
-  return broadcast_by(d, channels_last);
+  return broadcast_in_order(d, channels_last);
 }
 
 clv_heads clv_heads_of(const clv_node_desc *d) {
@@ -135,7 +136,7 @@ clv_window clv_window_of(const clv_node_desc *d) {
     s.kernel[i] = none ? 1 : d->attrs.kernel[i];
     s.stride[i] = none ? 1 : d->attrs.stride[i];
     s.pad[i] = none ? 0 : d->attrs.pad[i];
-    /* 0 for pools, which have no dilation */
+    /* pools have no dilation: the attribute is 0 */
     s.dilation[i] = none || !d->attrs.dilation[i] ? 1 : d->attrs.dilation[i];
   }
   return s;
@@ -203,7 +204,7 @@ clv_code clv_backend_get_in_pieces(const clv_backend *b, void *host, const void 
                                    const clv_copy_progress *to, clv_err *err) {
   if (b->memory) return b->memory->get(b, host, src, bytes, to, err);
   if (bytes) memcpy(host, src, bytes);
-  if (to->here) to->here(to->user, bytes);
+  if (to->report) to->report(to->user, bytes);
   return CLV_OK;
 }
 

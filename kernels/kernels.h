@@ -47,9 +47,9 @@ typedef struct clv_class_weights {
   float of[CLV_MAX_CLASS_WEIGHTS];
 } clv_class_weights;
 
-/* Every attribute that an op can have. The rows in kernels/ops say which op uses which, with
- * default and range; common/model/graph/attrs.c documents each attribute. Pairs are (height,
- * width). */
+/* Every attribute that an op can have. A field has the name of its attribute. The rows in
+ * kernels/ops say which op uses which, with default and range; common/model/graph/attrs.c documents
+ * each attribute. Pairs are (height, width). */
 typedef struct clv_attrs {
   int64_t out;
   int64_t kernel[2], stride[2], pad[2], dilation[2], output_pad[2];
@@ -57,7 +57,7 @@ typedef struct clv_attrs {
   bool bias;
   double p;
   double eps, momentum;
-  clv_shape shape; /* shape without N; rank 0: not given */
+  clv_shape shape; /* target shape without the batch; rank 0: not given */
   int64_t rows;
   int64_t layers;
   /* index of a dimension; a negative number counts from the end, also in start and stop */
@@ -65,23 +65,29 @@ typedef struct clv_attrs {
   int64_t start, stop; /* first index, and the first index after the range */
   double factor;
   int64_t forward_ms, input_ms, weight_ms;
-  bool kaiming_normal; /* as torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") */
-  int64_t heads, kv_heads; /* of attention; kv_heads 0: equal to heads */
+  /* initial weights as torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") draws
+   * them */
+  bool kaiming_normal;
+  /* of attention: heads of queries, and of keys and values; kv_heads 0: equal to heads */
+  int64_t heads, kv_heads;
   bool causal;
-  clv_shape order;       /* of permute */
-  double base;           /* of rotary */
-  int64_t column, minus; /* of embedding: column read, and column subtracted; -1: none */
-  int64_t padding_idx;   /* of embedding: row that gets no gradient; -1: none */
-  int64_t offset;        /* of positions */
+  /* of permute: for each dimension of the output after the batch, the input's dimension */
+  clv_shape order;
+  double base; /* of rotary: base of the angles t / base^(2 d / width) */
+  /* of embedding: column of the input that is read, and column subtracted from it; -1: none */
+  int64_t column, minus;
+  int64_t padding_idx; /* of embedding: row that gets no gradient; -1: none */
+  int64_t offset;      /* of positions: row of the weight that is added to position 0 */
   double init_std; /* standard deviation of the initial weights; 0: the op's own initialisation */
-  bool transposed; /* of linear: W is [F, out] */
+  bool transposed; /* of linear: the weight is stored as [F, out], not [out, F] */
   bool bare;       /* the parameter has the node's name, without a suffix */
-  int64_t ignore_index; /* label of positions that a loss does not count */
+  int64_t ignore_index; /* a position with this label does not count in the loss */
   double label_smoothing;
   clv_class_weights class_weights;
   bool init_zero; /* of linear: weight and bias are initialised with 0 */
   int64_t packed; /* positions of the longest packed sequence; 0: sequences are not packed */
-  bool first;     /* of last: take the first position of each packed sequence, not the last */
+  /* for the op `last`: takes the first position of each packed sequence, not the last */
+  bool first;
 } clv_attrs;
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
@@ -99,17 +105,18 @@ enum {
   CLV_SLOT_TRACKED = 4
 };
 
-/* A layout is one number, the channel block. 1 is row-major; 8 or 16 is nChw8c / nChw16c for
- * tensors of rank 4, whose channels are padded with zeros to a multiple of the block. */
-/* number of elements, padding included */
+/* The layout of a tensor is one number, its channel block: 1 is row-major; 8 or 16 is oneDNN's
+ * nChw8c or nChw16c, for tensors of rank 4, whose channels are padded with zeros to a multiple of
+ * the block. Flags (see below) may be added to the block. */
+/* Returns the number of elements of a tensor in `layout`, padding included. */
 size_t clv_layout_numel(const clv_shape *shape, int layout);
 
-/* Flag of a layout, added to the block: values are bf16, the upper halves of f32, rounded to
- * nearest even. Only plans that compute in bf16 use it, only for tensors of rank 4, never for
- * buffers of the plan's caller. */
+/* Layout flag: values are bf16, the upper halves of f32, rounded to nearest even. Only plans that
+ * compute in bf16 use the flag, only for tensors of rank 4, never for buffers of the plan's caller.
+ */
 enum { CLV_LAYOUT_BF16 = 0x100 };
 
-/* Flag of a layout, set with CLV_LAYOUT_BF16 and block 1: channels last, [N, H, W, C]. */
+/* Layout flag, set together with CLV_LAYOUT_BF16 and block 1: channels last, [N, H, W, C]. */
 enum { CLV_LAYOUT_LAST = 0x200 };
 
 static inline int clv_layout_block(int layout) {
@@ -119,14 +126,14 @@ static inline int clv_layout_f32(int layout) { return layout & ~CLV_LAYOUT_BF16;
 static inline bool clv_layout_is_last(int layout) { return layout & CLV_LAYOUT_LAST; }
 static inline bool clv_layout_is_bf16(int layout) { return layout & CLV_LAYOUT_BF16; }
 
-/* Index of the dimension attrs->dim of `in`; -1 if `in` has no such dimension. */
+/* Returns the index of the dimension attrs->dim of `in`; -1 if `in` has no such dimension. */
 int clv_axis_of(const clv_attrs *attrs, const clv_shape *in);
 
-/* First index of a slice along an axis of `extent`; *ret_stop: the index after its last. The caller
- * checks both. */
+/* Returns the first index of the slice that attrs describes, along an axis of `extent` values.
+ * *ret_stop: index after the slice's last value. The caller checks both against the extent. */
 int64_t clv_slice_start(const clv_attrs *attrs, int64_t extent, int64_t *ret_stop);
 
-/* One op of a chain, with the number it computes with: p of dropout, factor of scale. */
+/* One op of a chain of ops. number: p of a dropout, or factor of a scale. */
 typedef struct clv_chain_link {
   clv_op op;
   double number;
@@ -151,20 +158,22 @@ typedef struct clv_node_desc {
   bool need_dw;             /* the caller needs the gradients of the parameters */
   int threads;
   unsigned tail; /* CLV_TAIL_*: following ops that the same kernel computes */
-  /* Compute conv2d and linear with bf16 factors and f32 sums; conv2d rounds its output to bf16. A
-   * device may do so with other ops. Which values a kernel rounds does not depend on the node's
-   * neighbours; wanted_out and wanted_din only offer their layouts. */
+  /* conv2d and linear compute with bf16 factors and f32 sums; conv2d rounds its output to bf16. A
+   * device may do so with other ops. Which values a kernel rounds does not depend on the neighbours
+   * of its node: wanted_out and wanted_din only say which layouts the neighbours accept. */
   bool bf16;
-  /* A chain of element-wise ops in one kernel: `op` first, each following op applied to the output
-   * of the one before. At most one op is a sum, which adds in[1], and at most one a dropout that
-   * draws numbers with the key of the arguments. The result has the bits of separate kernels. The
-   * plan offers a backend only the chains that its `chains` accepts. */
+  /* A chain of element-wise ops in one kernel: `op` first, then each op of `link` applied to the
+   * output of the op before. At most one op is a sum, which adds in[1], and at most one a dropout,
+   * which draws numbers with the key of the arguments. The result has the bits of separate kernels.
+   * The plan offers a backend only the chains that its `chains` accepts. */
   int n_links; /* 0: one op */
   clv_chain_link link[CLV_MAX_LINKS];
   bool tf32;        /* the kernel may round factors of products and convolutions to TF32 */
   bool bf16_weight; /* of linear: its weight is bf16 and needs no gradient */
-  int wanted_out;   /* layout in which all readers of the output compute; 0: they differ */
-  /* layout in which the producer of the input reads its gradient; 0: gradients are added up */
+  /* layout in which all kernels that read the output compute; 0: their layouts differ */
+  int wanted_out;
+  /* for each input, the layout in which the kernel that made the input reads its gradient; 0: the
+   * gradients of several readers are added up first */
   int wanted_din[CLV_MAX_IN];
 } clv_node_desc;
 
@@ -172,8 +181,8 @@ typedef struct clv_node_desc {
  * images of one row. For a transposed convolution it is the geometry of the convolution whose input
  * gradient the op computes: the op's input is y, its output x. */
 typedef struct clv_window {
-  int64_t n, c, h, w; /* input */
-  int64_t k, oh, ow;  /* output channels and image */
+  int64_t n, c, h, w; /* batch, channels and image of the input */
+  int64_t k, oh, ow;  /* channels and image of the output */
   int64_t kernel[2], stride[2], pad[2];
   int64_t dilation[2]; /* distance between taps, in values */
 } clv_window;
@@ -184,12 +193,13 @@ clv_window clv_window_of(const clv_node_desc *d);
  * width]. Head h of the queries uses head h / group of keys and values. */
 typedef struct clv_heads {
   int64_t n, t, s, heads, kv_heads, width, group;
-  double scale; /* of scores: 1 / sqrt(width) */
+  double scale; /* factor of the scores: 1 / sqrt(width) */
 } clv_heads;
 clv_heads clv_heads_of(const clv_node_desc *d);
 
-/* Number of rows before sequence n. Packed sequences are stored one after another: [T, ...] in
- * place of [N, S, ...], with lengths [N]. Rows after the last sequence belong to none. */
+/* Returns the number of rows before sequence n. Packed sequences are stored one after another: [T,
+ * ...] in place of [N, S, ...], with lengths [N]. Rows after the last sequence belong to no
+ * sequence. */
 static inline int64_t clv_packed_before(const int64_t *lengths, int64_t n) {
   int64_t rows = 0;
   for (int64_t i = 0; i < n; i++) rows += lengths[i];
@@ -221,15 +231,15 @@ static inline int64_t clv_row_number_at(const clv_row_numbers *l, const int64_t 
 clv_code clv_check_rows(const clv_row_numbers *l, const int64_t *value,
                         clv_err *err) CLV_USE_RESULT;
 
-/* Number of keys that query i of a sample attends to: none at or after `length`, and with causal
- * none after i. */
+/* Returns the number of keys that query i of a sample attends to: only keys before `length`, and
+ * with `causal` only keys up to i. */
 static inline int64_t clv_heads_visible_keys(const clv_attrs *attrs, int64_t i, int64_t length) {
   return attrs->causal && i + 1 < length ? i + 1 : length;
 }
 
-/* Strides of a permuted output (order is clv_attrs.order): distance in the input, in values,
- * between neighbours along each dimension of the output. clv_strides_at returns the index in the
- * input of the output's value i. */
+/* clv_strides computes the strides of a permuted output (order is clv_attrs.order): the distance in
+ * the input, in values, between neighbours along each dimension of the output. clv_strides_at
+ * returns the index in the input of the output's value i. */
 void clv_strides(const clv_shape *in, const clv_shape *order, size_t ret[CLV_MAX_RANK]);
 static inline size_t clv_strides_at(const clv_shape *out, const size_t *step, size_t i) {
   size_t at = 0;
@@ -252,22 +262,23 @@ clv_broadcast clv_broadcast_last(const clv_node_desc *d);
 /* True if an op of several inputs has an input whose shape differs from the output's. */
 bool clv_broadcasts(const clv_node_desc *d);
 
-/* A tensor seen as [outer, extent, inner] around the dimension attrs->dim. */
+/* Extents of a tensor seen as [outer, extent, inner], with the dimension attrs->dim in the middle.
+ */
 typedef struct clv_axis {
   size_t outer, extent, inner;
 } clv_axis;
 clv_axis clv_axis_around(const clv_attrs *attrs, const clv_shape *shape);
 
-/* With a tail the output is relu(op(in[0])), or with both tails relu(op(in[0]) + in[1]), n_in being
- * 2. The result has the bits of separate kernels. A backend without such a kernel answers
- * CLV_UNIMPLEMENTED, and the plan prepares the ops separately. The plan requests tails for
- * batchnorm, and for ops that the backend's `tails` accepts. CLV_TAIL_RELU_FORWARD: forward
- * computes relu(op(in)), but backward is that of op alone, receives the gradient of op(in), and
- * saves no output. */
+/* A tail is a following add or relu that a kernel computes as well. With CLV_TAIL_RELU the output
+ * is relu(op(in[0])), with both tails relu(op(in[0]) + in[1]), and n_in is 2. The result has the
+ * bits of separate kernels. A backend without such a kernel answers CLV_UNIMPLEMENTED, and the plan
+ * prepares the ops separately. The plan requests tails for batchnorm, and for ops that the
+ * backend's `tails` accepts. With CLV_TAIL_RELU_FORWARD forward computes relu(op(in)), but backward
+ * is that of op alone: it receives the gradient of op(in), and saves no output. */
 enum { CLV_TAIL_ADD = 1u << 0, CLV_TAIL_RELU = 1u << 1, CLV_TAIL_RELU_FORWARD = 1u << 2 };
 
-/* Values that the backward functions read in addition to dout. The plan keeps these alive until
- * then. */
+/* Values that a kernel's backward functions read in addition to dout. The plan keeps these values
+ * until backward has read them. */
 enum {
   CLV_SAVE_IN0 = 1u << 0,
   CLV_SAVE_IN1 = 1u << 1,
@@ -276,7 +287,7 @@ enum {
   CLV_SAVE_IN3 = 1u << 4
 };
 
-/* CLV_SAVE_IN* of input i; 0 for inputs that have no such flag. */
+/* Returns the flag CLV_SAVE_IN* of input i; 0 for inputs that have no such flag. */
 static inline unsigned clv_save_in(int i) {
   return i < 2 ? 1u << i : i < 4 ? (unsigned)CLV_SAVE_IN2 << (i - 2) : 0u;
 }
@@ -292,71 +303,78 @@ typedef struct clv_rng_position {
 typedef struct clv_kernel_args {
   const void *in[CLV_MAX_IN];
   void *out;
-  void *param[CLV_MAX_PARAMS]; /* batchnorm's forward in training writes slots 2.. */
-  void *cache;                 /* cache_bytes, filled by refresh; NULL in backward_weight */
-  unsigned refresh_for;        /* CLV_FOR_*: parts of the cache that refresh must fill */
-  void *saved;                 /* saved_bytes, written by forward, read by backward */
-  void *scratch;               /* scratch_bytes, contents undefined before and after the call */
+  /* parameters; batchnorm's forward in training writes slots 2 and above */
+  void *param[CLV_MAX_PARAMS];
+  void *cache;          /* buffer of cache_bytes, filled by refresh; NULL in backward_weight */
+  unsigned refresh_for; /* CLV_FOR_*: parts of the cache that refresh must fill */
+  void *saved;          /* buffer of saved_bytes, written by forward, read by backward */
+  void *scratch;        /* buffer of scratch_bytes; contents undefined before and after the call */
   const void *dout;
-  void *din[CLV_MAX_IN];        /* overwritten; NULL where need_dx is false */
-  void *dparam[CLV_MAX_PARAMS]; /* trainable slots; batchnorm: 0 and 1 */
+  void *din[CLV_MAX_IN]; /* gradients of the inputs, overwritten; NULL where need_dx is false */
+  void *dparam[CLV_MAX_PARAMS]; /* gradients of the trainable slots; of batchnorm: slots 0 and 1 */
   bool accumulate;              /* add to dparam instead of overwriting it */
-  clv_rng_key key;              /* key.layer is already (layer << 4) */
-  /* The key's step and micro-batch in the backend's memory, for kernels with reads_rng_position;
-   * NULL: the key holds them. */
+  clv_rng_key key;              /* key of random numbers; key.layer is already (layer << 4) */
+  /* Step and micro-batch of the key, in the backend's memory, for kernels with reads_rng_position.
+   * NULL: `key` holds them. */
   const clv_rng_position *rng_position;
 } clv_kernel_args;
 
-/* Functions of a kernel that read the cache. */
+/* Flags of the kernel functions that read the cache. */
 enum { CLV_FOR_FORWARD = 1u << 0, CLV_FOR_BACKWARD = 1u << 1 };
 
 typedef struct clv_kernel clv_kernel;
 
 struct clv_kernel {
-  /* Optional. Derives `cache` (weights in the library's format) from the parameters. The plan calls
-   * it before the first execution after the parameters changed, or before every execution. */
+  /* Optional. Fills `cache` with the parameters, converted to the format that the kernel reads. The
+   * plan calls refresh before the first execution after the parameters changed, or before every
+   * execution. */
   clv_code (*refresh)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
   clv_code (*forward)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
   /* Computes din from dout. NULL where no input can need a gradient. */
   clv_code (*backward_input)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
-  /* Computes dparam from dout. NULL for ops without parameters, and when `fused_grads`:
+  /* Computes dparam from dout. NULL for ops without parameters, and with `fused_grads`, because
    * backward_input then writes dparam too. */
   clv_code (*backward_weight)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
-  /* Optional. Recomputes out from in[0] and saved, with forward's bits, and changes nothing else.
-   * The plan then does not keep the output until backward. Cheap: one pass over the values. */
+  /* Optional. Recomputes out from in[0] and saved, with forward's bits, and changes nothing else. A
+   * kernel that has it makes one pass over the values, so the plan does not keep the output until
+   * backward. */
   clv_code (*recompute)(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
   void (*free)(clv_kernel *k); /* frees k itself */
 
   int in_block[CLV_MAX_IN]; /* layouts of the inputs */
-  int out_block;            /* layout of out and of dout; din has in_block, unless overridden by: */
+  int out_block;            /* layout of the output */
+  /* layouts of the gradients; 0: in_block and out_block */
   int din_block[CLV_MAX_IN], dout_block;
   unsigned saves;        /* CLV_SAVE_*: values that backward reads */
-  unsigned saves_for_dw; /* the subset of saves that only backward_weight reads */
+  unsigned saves_for_dw; /* the CLV_SAVE_* among `saves` that only backward_weight reads */
   size_t saved_bytes, scratch_bytes, cache_bytes;
   bool fused_grads;
-  bool in_place;           /* out may be the same memory as in[0] (same layout and size) */
-  unsigned din_in_place;   /* bit i: din[i] may be the same memory as dout, for one i at a time */
-  bool reads_rng_position; /* draws numbers; uses args->rng_position unless NULL */
+  bool in_place;         /* out may be the same memory as in[0] (same layout and size) */
+  unsigned din_in_place; /* bit i: din[i] may be the same memory as dout, for one i at a time */
+  /* the kernel draws random numbers at args->rng_position, unless that is NULL */
+  bool reads_rng_position;
   int reorders_refresh, reorders_forward, reorders_backward; /* library reorders per call */
   const char *impl; /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
 };
 
 /* The numbers of one optimiser step. kernels/steps computes them from settings, rate and step, each
- * in double, rounded once. A moving average keeps `keep` of the old value and takes `take` of the
- * new. Numbers that the kind's formula does not read are 0. */
+ * in double, rounded once. A moving average becomes decay * old + one_minus_decay * new. Numbers
+ * that the kind's formula does not read are 0. */
 typedef struct clv_step_args {
   clv_optim_kind kind;
-  bool first;       /* sgd: the momentum buffer becomes the gradient */
-  bool nesterov;    /* sgd */
-  float grad_scale; /* factor applied to every gradient first */
+  bool is_first_step; /* sgd: the momentum buffer is still empty, so the gradient is copied to it */
+  bool nesterov;      /* sgd: Nesterov momentum */
+  float grad_scale;   /* factor applied to every gradient first */
   float weight_decay, momentum, eps;
-  float rate;             /* factor of the update in the formula: lr / (1 - beta1^t) and so on */
-  float shrink;           /* adamw: 1 - lr weight_decay */
-  float keep[2], take[2]; /* adam, adamw: both averages; adamax: [0], keep[1]; rmsprop: [0] */
-  float bias2_sqrt;       /* adam, adamw: sqrt(1 - beta2^t) */
+  /* step size: the rate, with the optimiser's correction, such as lr / (1 - beta1^t) of adam */
+  float rate;
+  float weight_factor; /* adamw: 1 - lr weight_decay, factor of the parameter */
+  /* used: adam, adamw: both; adamax: decay[0], decay[1], one_minus_decay[0]; rmsprop: [0] */
+  float decay[2], one_minus_decay[2];
+  float bias2_sqrt; /* adam, adamw: sqrt(1 - beta2^t) */
 } clv_step_args;
 
-/* A run of n values in a block; at: index of the first. */
+/* A range of a block of values: n values from index `at` on. */
 typedef struct clv_extent {
   size_t at, n;
 } clv_extent;
@@ -365,10 +383,10 @@ enum { CLV_KERNELS_ABI = 12 };
 
 typedef struct clv_backend clv_backend;
 
-/* Callback that reports the progress of a copy: `here` is called with the number of leading bytes
- * that have arrived. It must not block. */
+/* Progress reports of a copy. While it copies, the backend calls `report` with the number of
+ * leading bytes that have arrived. The callback must not block. */
 typedef struct clv_copy_progress {
-  void (*here)(void *user, size_t bytes); /* NULL: no reports */
+  void (*report)(void *user, size_t bytes); /* NULL: no reports */
   void *user;
 } clv_copy_progress;
 
@@ -383,8 +401,8 @@ typedef struct clv_backend_memory {
   void (*give)(const clv_backend *b, void *p); /* frees after the work issued before; takes NULL */
   /* The caller may overwrite `host` when put returns. */
   clv_code (*put)(const clv_backend *b, void *dst, const void *host, size_t bytes, clv_err *err);
-  /* Waits until the bytes have arrived. They arrive in pieces, in order, and `to` is called after
-   * each piece. */
+  /* Copies to the host and waits until the bytes have arrived. They arrive in pieces, in order;
+   * to->report is called after each piece. */
   clv_code (*get)(const clv_backend *b, void *host, const void *src, size_t bytes,
                   const clv_copy_progress *to, clv_err *err);
   clv_code (*copy)(const clv_backend *b, void *dst, const void *src, size_t bytes, clv_err *err);
@@ -400,25 +418,26 @@ typedef struct clv_backend_memory {
    * and element of the host's kernel, and *ret_layer is its args->key.layer; otherwise *ret_layer
    * is -1. */
   clv_code (*finish)(const clv_backend *b, int64_t *ret_layer, clv_err *err);
-  /* Free and total bytes of the device. */
+  /* Writes the free and the total bytes of the device's memory. */
   clv_code (*room)(const clv_backend *b, size_t *ret_free, size_t *ret_total, clv_err *err);
 } clv_backend_memory;
 
 /* Recording (capture) of repeated work. Work that one thread issues between begin and end is
- * recorded, not done. Each `replay` issues all of it at once, with the recorded pointers and
- * numbers. During a recording nothing may be allocated, freed, copied from or to the host, or
- * waited for: this makes `end` fail. Before work is recorded it must have run once without
- * recording, so that libraries have done their setup at first use. */
+ * recorded, not done. Each `replay` issues all recorded work at once, with the recorded pointers
+ * and numbers. During a recording nothing may be allocated, freed, copied from or to the host, or
+ * waited for; such a call makes `end` fail. Before work is recorded it must have run once without
+ * recording, because libraries set up their state at first use. */
 typedef struct clv_backend_recording {
   clv_code (*begin)(const clv_backend *b, clv_err *err);
-  /* Ends the recording, also when it fails. *ret_bytes: device memory that the record occupies. */
+  /* Ends the recording, also if the call fails. *ret_bytes: device memory that the record occupies.
+   */
   clv_code (*end)(const clv_backend *b, void **ret, size_t *ret_bytes, clv_err *err);
   clv_code (*replay)(const clv_backend *b, void *record, clv_err *err);
   void (*free)(const clv_backend *b, void *record);
 } clv_backend_recording;
 
-/* Device time of a thread's work by the device's clock: from begin to the last get or finish before
- * end. Neither function waits. Neither may be called during a recording. */
+/* Measures a thread's work with the device's clock: the time from begin to the last get or finish
+ * before end. Neither function waits. Neither may be called during a recording. */
 typedef struct clv_backend_timer {
   void (*begin)(const clv_backend *b);
   bool (*end)(const clv_backend *b, double *ret_ms); /* false: the time is unknown */
@@ -432,7 +451,7 @@ struct clv_backend {
   uint32_t size;                    /* sizeof(clv_backend) */
   const char *name;                 /* kind of device: "cpu", "cuda" */
   const char *device;               /* "cpu", "cuda:0" */
-  void *own;                        /* private data of the backend */
+  void *private_data;               /* data of the backend's own functions */
   const clv_backend_memory *memory; /* NULL: the backend computes in host memory */
 
   /* Makes the kernel of one node, owned by the caller (kernel->free). CLV_UNIMPLEMENTED: use ref's
@@ -492,24 +511,27 @@ struct clv_backend {
    * may call it at any time. NULL: nothing is cached. */
   void (*trim)(const clv_backend *b);
 
-  /* Makes another backend of the same device, whose work is not ordered with b's. Each module needs
-   * its own, because a backend with memory is used by one thread at a time. It is
-   * reference-counted: hold adds an owner, and the last drop frees it. All memory taken from it
-   * must be given back before. NULL (all three): one backend serves all threads. */
+  /* branch makes another backend of the same device, whose work is not ordered with b's. Each
+   * module needs its own backend, because a backend with memory is used by one thread at a time.
+   * Backends are reference-counted: hold adds an owner, and the last drop frees the backend. The
+   * owner must give back all memory of the backend before. NULL (all three): one backend serves all
+   * threads. */
   clv_code (*branch)(const clv_backend *b, const clv_backend **ret, clv_err *err);
   /* page-locked host memory, in bytes, that each branch holds until it is freed */
   size_t branch_bytes;
   void (*hold)(const clv_backend *b);
   void (*drop)(const clv_backend *b);
 
-  /* NULL: no recording. The opener of the backend may set it; later branches inherit it. */
+  /* NULL: the backend cannot record. The function that opened the backend may set it; later
+   * branches inherit it. */
   const clv_backend_recording *recording;
 
   /* NULL: time is measured with the host's clock. */
   const clv_backend_timer *timer;
 };
 
-/* Makes the backend that a module on b computes with; free it with clv_backend_drop. */
+/* Makes the backend with which a module on b computes; b itself if one backend serves all threads.
+ * Free it with clv_backend_drop. */
 clv_code clv_backend_branch(const clv_backend *b, const clv_backend **ret,
                             clv_err *err) CLV_USE_RESULT;
 const clv_backend *clv_backend_hold(const clv_backend *b);
@@ -519,11 +541,11 @@ void clv_backend_drop(const clv_backend *b); /* takes NULL */
  * `tf32` needs. */
 clv_code clv_backend_check_tf32(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
 
-/* Functions on the backend's memory, or on host memory where b->memory is NULL. On the host finish
- * does nothing, and the contents of new memory are undefined. */
+/* These functions work on the backend's memory, or on host memory where b->memory is NULL. On the
+ * host clv_backend_finish does nothing, and the contents of new memory are undefined. */
 clv_code clv_backend_take(const clv_backend *b, size_t bytes, void *ret_pp,
                           clv_err *err) CLV_USE_RESULT;
-/* p may be NULL; b may be NULL only if p is */
+/* Frees p. p may be NULL; b may be NULL only if p is. */
 void clv_backend_give(const clv_backend *b, void *p);
 clv_code clv_backend_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
                          clv_err *err) CLV_USE_RESULT;
@@ -548,72 +570,70 @@ clv_code clv_backend_finish(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
 /* Records repeated work of a device. The plan runs each piece of work through clv_recorder_run. The
  * second run with the same key records the work, and later runs replay the record in one call.
  * Values that change between runs must therefore be in memory, written before the run. Work that
- * cannot be recorded is issued in parts each time; this is counted and is no error.
- *
- * The recorder keeps CLV_RECORDS records and evicts the least recently used. If more kinds of work
- * than that alternate, none is recorded. Work of a single launch is better issued directly: a
- * record of an optimiser's step would first need its numbers copied to memory.
- *
- * Threads: one at a time; any thread may call clv_recorder_count. */
+ * cannot be recorded is issued launch by launch each time; the recorder counts this, but reports no
+ * error. The recorder keeps CLV_RECORDS records and evicts the least recently used. If more kinds
+ * of work than that alternate, none is recorded. Work of a single launch is better issued directly:
+ * a record of an optimiser's step would first need its numbers copied to memory. Threads: one
+ * thread uses the recorder at a time, but any thread may call clv_recorder_count. */
 typedef struct clv_recorder clv_recorder;
 
-enum { CLV_RECORDS = 32, CLV_RECORD_PLACES = 32 };
+enum { CLV_RECORDS = 32, CLV_RECORD_POINTERS = 32 };
 
-/* Key of a piece of work: its owner, its kind, and all memory it uses. Equal keys must mean equal
- * work. */
+/* Key of a piece of work: the object that issues the work, the kind of work, and all memory that
+ * the work uses. Equal keys must mean equal work. */
 typedef struct clv_record_key {
   const void *owner;
   uintptr_t kind;
-  const void *places[CLV_RECORD_PLACES];
+  const void *pointers[CLV_RECORD_POINTERS];
 } clv_record_key;
 
 typedef struct clv_record_counts {
-  uint64_t made, replays;
-  uint64_t refused; /* keys whose work could not be recorded */
-  /* runs issued in parts: before they were recorded, or because they were refused */
+  uint64_t made, replays; /* records made; runs done by replaying a record */
+  uint64_t refused;       /* number of keys whose work could not be recorded */
+  /* runs that issued their launches one by one: not recorded yet, or impossible to record */
   uint64_t in_parts;
-  uint64_t bytes; /* device memory of the stored records */
+  uint64_t bytes; /* device memory that the stored records occupy */
 } clv_record_counts;
 
-/* Account that is charged for the stored records, in bytes of clv_record_counts. Work whose charge
- * is refused is issued in parts and counted as refused. Called by the thread that runs or frees the
- * recorder. */
+/* Account that is charged for the device memory of the stored records. Work whose charge is refused
+ * is issued launch by launch and counted as refused. The thread that runs or frees the recorder
+ * calls both functions. */
 typedef struct clv_record_account {
   void *user;
   clv_code (*charge)(void *user, size_t bytes, clv_err *err);
   void (*discharge)(void *user, size_t bytes);
 } clv_record_account;
 
-/* *ret: NULL if the backend cannot record. b must outlive the recorder. */
+/* Makes a recorder. *ret is NULL if the backend cannot record. b must outlive the recorder. */
 clv_code clv_recorder_new(const clv_backend *b, clv_recorder **ret, clv_err *err) CLV_USE_RESULT;
-/* Sets the account, which is copied; call it before the first run. r may be NULL. Without an
- * account nothing is charged. */
+/* Sets the account, which is copied; call it before the first run. Without an account nothing is
+ * charged. r may be NULL. */
 void clv_recorder_charge(clv_recorder *r, const clv_record_account *account);
 void clv_recorder_free(clv_recorder *r); /* takes NULL */
-/* Drops the records of `owner`; call it before the owner is freed. Takes NULL. */
+/* Frees the records of `owner`; call it before the owner is freed. r may be NULL. */
 void clv_recorder_forget(clv_recorder *r, const void *owner);
 void clv_recorder_count(const clv_recorder *r, clv_record_counts *ret); /* takes NULL */
 
-/* Runs the work that `ask` issues, or replays its record without calling `ask`. */
+/* Runs the work that the callback `issue` issues, or replays its record without calling `issue`. */
 clv_code clv_recorder_run(clv_recorder *r, const clv_record_key *key,
-                          clv_code (*ask)(void *user, clv_err *err), void *user,
+                          clv_code (*issue)(void *user, clv_err *err), void *user,
                           clv_err *err) CLV_USE_RESULT;
 
 static inline const char *clv_backend_isa(const clv_backend *b) { return b->isa(b); }
 static inline const char *clv_backend_libraries(const clv_backend *b) { return b->libraries(b); }
 
-/* Devices of a process other than its processor. The first is used where a configuration names
- * none. */
+/* The backends of a process's devices, without its processor. The first is used where a
+ * configuration names no device. */
 typedef struct clv_backends {
   const clv_backend *const *list;
   size_t n;
 } clv_backends;
 
-/* Reference backend, the definition of every op in plain loops. Prepares every op in f32 and
- * f64. */
+/* Returns the reference backend, which defines every op in plain loops. It prepares every op in f32
+ * and f64. */
 const clv_backend *clv_backend_ref(void);
 
-/* Backend for processors, with oneDNN and OpenBLAS; f32. */
+/* Returns the backend for processors, with oneDNN and OpenBLAS; f32. */
 const clv_backend *clv_backend_cpu(void);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Recorder of repeated device work; kernels.h documents its functions. clv_recorder_run counts
- * the runs of each key. It issues the first run directly, records the second (make), and
+ * the runs of each key. It issues the first run directly, records the second (make_record), and
  * replays the record from then on (replay). Work that cannot be recorded is marked as refused
  * and always issued directly.
  */
@@ -12,9 +12,10 @@
 
 typedef struct record_slot {
   clv_record_key key;
-  bool used, refused;
-  uint64_t last; /* number of the last run that used the record; the least is evicted first */
-  void *record;  /* NULL: its work ran once, or is refused */
+  bool is_used, is_refused;
+  /* number of the last run that used the record; the slot with the least is evicted */
+  uint64_t last_run;
+  void *record; /* NULL: the work has run only once so far, or cannot be recorded */
   size_t bytes;
 } record_slot;
 
@@ -22,11 +23,11 @@ struct clv_recorder {
   const clv_backend *backend;
   clv_record_account account;
   uint64_t runs;
-  clv_record_counts counts; /* written by the recorder's thread, read by any */
+  clv_record_counts counts; /* the recorder's thread writes them, any thread reads them */
   record_slot slots[CLV_RECORDS];
 };
 
-static void count(uint64_t *counter, uint64_t by) {
+static void add_to(uint64_t *counter, uint64_t by) {
   __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED);
 }
 
@@ -46,7 +47,7 @@ static void free_record(clv_recorder *r, record_slot *k) {
   if (!k->record) return;
   r->backend->recording->free(r->backend, k->record);
   if (r->account.discharge) r->account.discharge(r->account.user, k->bytes);
-  count(&r->counts.bytes, -(uint64_t)k->bytes);
+  add_to(&r->counts.bytes, -(uint64_t)k->bytes);
   k->record = NULL;
   k->bytes = 0;
 }
@@ -58,7 +59,7 @@ static void free_slot(clv_recorder *r, record_slot *k) {
 
 void clv_recorder_forget(clv_recorder *r, const void *owner) {
   for (int i = 0; r && i < CLV_RECORDS; i++)
-    if (r->slots[i].used && r->slots[i].key.owner == owner) free_slot(r, &r->slots[i]);
+    if (r->slots[i].is_used && r->slots[i].key.owner == owner) free_slot(r, &r->slots[i]);
 }
 
 void clv_recorder_free(clv_recorder *r) {
@@ -78,89 +79,89 @@ void clv_recorder_count(const clv_recorder *r, clv_record_counts *ret) {
                              .bytes = __atomic_load_n(&c->bytes, __ATOMIC_RELAXED)};
 }
 
-/* Returns the record of the key, or evicts the least recently used one and returns its slot. */
+/* Returns the slot of the key, or evicts the least recently used record and returns its slot. */
 static record_slot *find_slot(clv_recorder *r, const clv_record_key *key) {
-  record_slot *oldest = &r->slots[0];
+  record_slot *least_recent = &r->slots[0];
   for (int i = 0; i < CLV_RECORDS; i++) {
     record_slot *k = &r->slots[i];
-    if (k->used && memcmp(&k->key, key, sizeof *key) == 0) return k;
-    if (k->last < oldest->last) oldest = k;
+    if (k->is_used && memcmp(&k->key, key, sizeof *key) == 0) return k;
+    if (k->last_run < least_recent->last_run) least_recent = k;
   }
-  free_slot(r, oldest);
-  return oldest;
+  free_slot(r, least_recent);
+  return least_recent;
 }
 
-/* Stores a record. If the account refuses the charge, the record is freed. */
-static clv_code store_record(clv_recorder *r, record_slot *k, void *made, size_t bytes,
+/* Stores the record in the slot k. If the account refuses the charge, the record is freed. */
+static clv_code store_record(clv_recorder *r, record_slot *k, void *record, size_t bytes,
                              clv_err *err) {
   const clv_record_account *a = &r->account;
   clv_code code = a->charge ? a->charge(a->user, bytes, err) : CLV_OK;
   if (code != CLV_OK) {
-    r->backend->recording->free(r->backend, made);
+    r->backend->recording->free(r->backend, record);
     return code;
   }
-  k->record = made;
+  k->record = record;
   k->bytes = bytes;
-  count(&r->counts.bytes, bytes);
+  add_to(&r->counts.bytes, bytes);
   return CLV_OK;
 }
 
-static clv_code record(clv_recorder *r, record_slot *k, clv_code (*ask)(void *user, clv_err *err),
-                       void *user, clv_err *err) {
+static clv_code record_work(clv_recorder *r, record_slot *k,
+                            clv_code (*issue)(void *user, clv_err *err), void *user, clv_err *err) {
   const clv_backend *b = r->backend;
-  void *made = NULL;
+  void *record = NULL;
   size_t bytes = 0;
-  clv_err ending;
+  clv_err end_err;
   CLV_TRY(b->recording->begin(b, err));
-  clv_code asked = ask(user, err), ended = b->recording->end(b, &made, &bytes, &ending);
-  if (asked == CLV_OK && ended == CLV_OK) return store_record(r, k, made, bytes, err);
-  if (ended == CLV_OK) b->recording->free(b, made);
-  if (asked == CLV_OK && err) *err = ending;
-  return asked == CLV_OK ? ended : asked;
+  clv_code issued = issue(user, err), ended = b->recording->end(b, &record, &bytes, &end_err);
+  if (issued == CLV_OK && ended == CLV_OK) return store_record(r, k, record, bytes, err);
+  if (ended == CLV_OK) b->recording->free(b, record);
+  if (issued == CLV_OK && err) *err = end_err;
+  return issued == CLV_OK ? ended : issued;
 }
 
-/* Marks the work as refused: from now on it is issued in parts. */
-static void refuse(clv_recorder *r, record_slot *k, const clv_err *why) {
+/* Marks the work of slot k as impossible to record: from now on it is issued launch by launch. */
+static void mark_refused(clv_recorder *r, record_slot *k, const clv_err *why) {
   free_record(r, k);
-  count(&r->counts.refused, 1);
-  k->refused = true;
+  add_to(&r->counts.refused, 1);
+  k->is_refused = true;
   clv_log(CLV_LOG_DEBUG, "%s: repeated work is not recorded: %s", r->backend->device, why->text);
 }
 
-static void make(clv_recorder *r, record_slot *k, clv_code (*ask)(void *user, clv_err *err),
-                 void *user) {
+static void make_record(clv_recorder *r, record_slot *k,
+                        clv_code (*issue)(void *user, clv_err *err), void *user) {
   clv_err why;
-  if (record(r, k, ask, user, &why) != CLV_OK) {
-    refuse(r, k, &why);
+  if (record_work(r, k, issue, user, &why) != CLV_OK) {
+    mark_refused(r, k, &why);
     return;
   }
-  count(&r->counts.made, 1);
+  add_to(&r->counts.made, 1);
   clv_log(CLV_LOG_DEBUG, "%s: repeated work is recorded: about %zu bytes", r->backend->device,
           k->bytes);
 }
 
-/* Replays a record. A failed launch has issued nothing, so the caller issues the work in parts,
- * which reports any error of the device. */
+/* Replays the record of slot k; false: it failed. A failed launch has issued nothing, so the caller
+ * issues the work launch by launch, which reports any error of the device. */
 static bool replay(clv_recorder *r, record_slot *k) {
   clv_err why;
   if (r->backend->recording->replay(r->backend, k->record, &why) == CLV_OK) {
-    count(&r->counts.replays, 1);
+    add_to(&r->counts.replays, 1);
     return true;
   }
-  refuse(r, k, &why);
+  mark_refused(r, k, &why);
   return false;
 }
 
 clv_code clv_recorder_run(clv_recorder *r, const clv_record_key *key,
-                          clv_code (*ask)(void *user, clv_err *err), void *user, clv_err *err) {
-  if (!r) return ask(user, err);
+                          clv_code (*issue)(void *user, clv_err *err), void *user, clv_err *err) {
+  if (!r) return issue(user, err);
   record_slot *k = find_slot(r, key);
-  bool known = k->used;
-  k->used = true;
+  bool was_used = k->is_used;
+  k->is_used = true;
   k->key = *key;
-  k->last = ++r->runs;
-  if (known && !k->record && !k->refused) make(r, k, ask, user);
+  k->last_run = ++r->runs;
+  if (was_used && !k->record && !k->is_refused) make_record(r, k, issue, user);
   if (k->record && replay(r, k)) return CLV_OK;
-  count(&r->counts.in_parts, 1);
-  return ask(user, err);
+  add_to(&r->counts.in_parts, 1);
+  return issue(user, err);
 }

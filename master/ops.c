@@ -15,17 +15,17 @@ static bool is_flag(const clv_attr_row *row) { return clv_attr_type(row->key)[0]
 
 /* Appends the default value as JSON, such as "false" or "0.5"; nothing without a default. */
 static void put_default(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
-  if (row->required || row->key == CLV_ATTR_SHAPE || row->key == CLV_ATTR_CLASS_WEIGHTS ||
+  if (row->is_required || row->key == CLV_ATTR_SHAPE || row->key == CLV_ATTR_CLASS_WEIGHTS ||
       (row->key == CLV_ATTR_STRIDE && def->stride_is_kernel))
     return;
   if (is_flag(row))
-    clv_bytes_puts(out, row->fallback != 0 ? "true" : "false");
+    clv_bytes_puts(out, row->default_value != 0 ? "true" : "false");
   else
-    clv_bytes_printf(out, "%.10g", row->fallback);
+    clv_bytes_printf(out, "%.10g", row->default_value);
 }
 
 static const char *default_in_words(const clv_op_def *def, const clv_attr_row *row) {
-  if (row->required) return "required";
+  if (row->is_required) return "required";
   if (row->key == CLV_ATTR_SHAPE) return "the last one unless given";
   if (row->key == CLV_ATTR_CLASS_WEIGHTS) return "all alike unless given";
   if (row->key == CLV_ATTR_STRIDE && def->stride_is_kernel) return "the kernel's unless given";
@@ -52,7 +52,7 @@ static void json_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes 
   clv_bytes_json(out, clv_attr_name(row->key));
   clv_bytes_puts(out, ",\"type\":");
   clv_bytes_json(out, clv_attr_type(row->key));
-  clv_bytes_printf(out, ",\"required\":%s,\"default\":", row->required ? "true" : "false");
+  clv_bytes_printf(out, ",\"required\":%s,\"default\":", row->is_required ? "true" : "false");
   size_t before = out->len;
   put_default(def, row, out);
   if (out->len == before) clv_bytes_puts(out, "null");
@@ -70,7 +70,7 @@ static int slots_of(clv_op op, const clv_op_def *def, clv_slot ret[CLV_MAX_PARAM
   clv_attrs attrs;
   int n = 0;
   for (const clv_attr_row *row = def->attrs; row->key; row++)
-    if (row->required) values[n++] = (clv_attr_value){.key = row->key, .n_ints = 1, .ints = {1}};
+    if (row->is_required) values[n++] = (clv_attr_value){.key = row->key, .n_ints = 1, .ints = {1}};
   if (!def->slots || clv_attrs_parse(op, values, n, &attrs, NULL) != CLV_OK) return 0;
   clv_op_site site = {.attrs = &attrs, .n_in = 1, .in = {CLV_SHAPE(1, 1, 1, 1)}};
   return def->slots(&site, ret);
@@ -112,9 +112,9 @@ static void put_backends(clv_op op, const char *quote, const char *between, clv_
 static void put_inputs(const clv_op_def *def, clv_bytes *out) {
   clv_bytes_printf(out, "%d", def->n_in);
   if (def->max_in > def->n_in) clv_bytes_printf(out, " to %d", def->max_in);
-  if (def->labels) clv_bytes_puts(out, ", the second i64 class numbers");
-  if (def->rows) clv_bytes_puts(out, ", i64 row numbers");
-  if (def->lengths) clv_bytes_puts(out, ", the last i64 lengths");
+  if (def->takes_labels) clv_bytes_puts(out, ", the second i64 class numbers");
+  if (def->takes_row_numbers) clv_bytes_puts(out, ", i64 row numbers");
+  if (def->takes_lengths) clv_bytes_puts(out, ", the last i64 lengths");
 }
 
 /* ---- three forms ----------------------------------------------------------------------------- */
@@ -123,9 +123,9 @@ typedef void print_op(clv_op op, const clv_op_def *def, clv_bytes *out);
 
 static void text_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
   clv_bytes_printf(out, "%2d %s%s\n   %s\n", (int)op, def->name,
-                   def->loss        ? " (a loss)"
-                   : def->test_only ? " (for tests)"
-                                    : "",
+                   def->is_loss        ? " (a loss)"
+                   : def->is_test_only ? " (for tests)"
+                                       : "",
                    def->doc);
   for (const clv_attr_row *row = def->attrs; row->key; row++) {
     clv_bytes_printf(out, "   %-14s ", clv_attr_name(row->key));
@@ -164,14 +164,14 @@ static void json_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
   clv_bytes_puts(out, "],\"parameters\":[");
   put_params(op, def, "\"", ",", out);
   clv_bytes_printf(out, "],\"most_parameters\":%d", clv_op_max_params(op));
-  json_flag(out, "loss", def->loss);
-  json_flag(out, "labels", def->labels);
-  json_flag(out, "rows", def->rows);
-  json_flag(out, "lengths", def->lengths);
+  json_flag(out, "loss", def->is_loss);
+  json_flag(out, "labels", def->takes_labels);
+  json_flag(out, "rows", def->takes_row_numbers);
+  json_flag(out, "lengths", def->takes_lengths);
   json_flag(out, "elementwise", def->elementwise);
   json_flag(out, "zero_stays", def->zero_stays);
   json_flag(out, "stride_is_kernel", def->stride_is_kernel);
-  json_flag(out, "test_only", def->test_only);
+  json_flag(out, "test_only", def->is_test_only);
   clv_bytes_puts(out, ",\"backends\":[");
   put_backends(op, "\"", ",", out);
   clv_bytes_puts(out, "]");

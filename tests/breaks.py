@@ -62,10 +62,10 @@ of("master/plan/blueprint.c", "tests/unit/plan/test_plan_graphs",
    values_that_cross_are_told_as_one=("static void append_crossing_values", "r->n_values < 2", "r->n_values"))
 # ---- losses --------------------------------------------------------------------------------------
 of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
-   ignored_places_count=("static clv_code label_at(", "labels[i] == k->d.attrs.ignore_index", "labels[i] == k->d.attrs.ignore_index && !s"),
-   a_weighted_mean_is_over_places=("static clv_code counted(", "*ret += weight_of(s, label);", "*ret += 1;"),
-   smoothing_forgets_the_weights=("static double term(", "all += weight_of(s, c) * (over - x[c]);", "all += over - x[c];"),
-   gradients_forget_the_smoothing=("static void row_back(", "if (e != 0)", "if (false)"))
+   ignored_places_count=("static clv_code read_label(", "labels[i] == k->d.attrs.ignore_index", "labels[i] == k->d.attrs.ignore_index && !s"),
+   a_weighted_mean_is_over_places=("static clv_code sum_counted_weights(", "*ret += class_weight(s, label);", "*ret += 1;"),
+   smoothing_forgets_the_weights=("static double position_loss(", "total_weight += class_weight(s, c) * (over - x[c]);", "total_weight += over - x[c];"),
+   gradients_forget_the_smoothing=("static void row_gradient(", "if (e != 0)", "if (false)"))
 of("master/train/steps.c", "tests/net/training/test_places.py",
    micro_batches_share_by_records=("static float share_of(", "own > 0 ? own", "own > all ? own"))
 of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
@@ -96,8 +96,8 @@ of("common/model/graph/attrs.c", "tests/unit/graph/test_ops",
 
 # ---- ops of transformers -------------------------------------------------------------------------
 of("kernels/ops/embedding.c", "tests/ops/test_refusals embedding",
-   columns_may_be_missing=("static clv_code columns_fit(", "in->rank < 2 || CLV_MAX(column, minus) >= in->dim[in->rank - 1]", "false"),
-   what_is_subtracted_needs_no_column=("static clv_code columns_fit(", "if (column < 0)", "if (false)"))
+   columns_may_be_missing=("static clv_code check_columns(", "in->rank < 2 || CLV_MAX(column, minus) >= in->dim[in->rank - 1]", "false"),
+   what_is_subtracted_needs_no_column=("static clv_code check_columns(", "if (column < 0)", "if (false)"))
 of("kernels/ops/positions.c", "tests/ops/test_refusals positions",
    there_are_steps_without_a_position=("static clv_code positions_shape(", "if (steps + a->offset > a->rows)", "if (false)"))
 of("kernels/kernels.h", "tests/unit/graph/test_sequence",
@@ -107,7 +107,7 @@ of("kernels/ops/groupnorm.c", "tests/ops/test_refusals groupnorm",
 of("kernels/ops/last.c", "tests/ops/test_refusals last",
    samples_without_a_length_are_taken=("static clv_code last_shape(", "in[1].rank != 1 || in[1].dim[0] != in[0].dim[0]", "false"))
 of("kernels/ops/linear.c", "tests/unit/graph/test_ops",
-   biases_are_drawn_with_a_deviation=("static clv_slot first_values(", "(bias && a->init_std > 0)", "(bias && false)"))
+   biases_are_drawn_with_a_deviation=("static clv_slot initial_values(", "(bias && a->init_std > 0)", "(bias && false)"))
 of("common/model/graph/params.c", "tests/unit/graph/test_ops",
    two_parameters_have_one_name=("clv_code clv_params_of(", "CLV_TRY(check_names(p, g, err));", "(void)check_names;"))
 
@@ -245,11 +245,11 @@ of("master/run/run_export.c", "tests/net/training/test_lora.py",
 # ---- bases in bf16 -------------------------------------------------------------------------------
 NARROW = "tests/unit/graph/test_narrow"
 of("kernels/cpu/linear.c", NARROW,
-   every_part_is_the_first=("static const float *widened(", "first * k->wide", "0 * first * k->wide"),
-   sums_begin_anew_with_each_part=("static clv_code sums_in_parts(", "first ? 1 : 0", "0"),
-   a_bias_is_left_out_of_narrow_layers=("static clv_code narrow_forward(", "if (k->k.d.attrs.bias)", "if (false)"))
+   every_part_is_the_first=("static const float *widen_rows(", "first * k->w_columns", "0 * first * k->w_columns"),
+   sums_begin_anew_with_each_part=("static clv_code multiply_by_w(", "first ? 1 : 0", "0"),
+   a_bias_is_left_out_of_narrow_layers=("static clv_code bf16_weight_forward(", "if (k->k.d.attrs.bias)", "if (false)"))
 of("kernels/cpu/linear_bf16.c", NARROW,
-   narrow_weights_are_read_as_f32=("static cpu_pairs_factor weights_of(", "is_bf16 = k->k.d.bf16_weight;", "is_bf16 = false;"))
+   narrow_weights_are_read_as_f32=("static cpu_pairs_factor weight_factor(", "is_bf16 = k->k.d.bf16_weight;", "is_bf16 = false;"))
 of("common/model/graph/params.c", NARROW,
    weights_that_learn_are_narrow=("void clv_params_frozen_to_bf16(", "!q->frozen ||", ""),
    narrow_weights_take_as_much=("void clv_params_frozen_to_bf16(", "q->bytes = q->n * clv_dtype_size(CLV_BF16);", ";"))
@@ -562,8 +562,8 @@ of("common/engine/module_block.c", "tests/unit/engine/test_far",
    what_was_not_to_be_had_stays_charged=("clv_code clv_module_block(", "clv_module_discharge(m, m->pool, bytes);", ";"))
 PEERS = "tests/gpu/test_backend"
 of("kernels/cuda/peer.c", PEERS,
-   a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(order(of, to, err));", ""),
-   what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return order(to, of, err);", "return CLV_OK;"))
+   a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(order_streams(of, to, err));", ""),
+   what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return order_streams(to, of, err);", "return CLV_OK;"))
 of("common/engine/context_forward.c", "tests/unit/engine/test_far",
    values_pass_the_host=("static clv_code alloc_output(", "near = (near || !host) && clv_module_can_copy_from(c->mod, c->mod);", "near = false;"))
 of("common/engine/context_backward.c", "tests/unit/engine/test_far",
@@ -687,23 +687,23 @@ of("kernels/recorder.c", RECORDING,
 of("common/engine/module_memory.c", "tests/gpu/test_node",
    records_are_nobodys_bytes=("static clv_code open_records(", "clv_recorder_charge(m->recorder, &account);", "(void)account;"))
 of("kernels/cuda/staging.c", "tests/gpu/test_node",
-   a_copy_is_waited_for_twice=("static clv_code wait_for_slot(", "slot->busy = false;", ";"))
+   a_copy_is_waited_for_twice=("static clv_code wait_for_slot(", "slot->is_busy = false;", ";"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
-   what_was_refused_is_refused_again=("static clv_code take_fault(", "if (!ret->is_set) return CLV_OK;", "return CLV_OK;"),
+   what_was_refused_is_refused_again=("static clv_code read_fault(", "if (!ret->is_set) return CLV_OK;", "return CLV_OK;"),
    what_a_session_sent_stays_in_the_slots=("void clv_gpu_close_slots(", "memset(g->slots[i].host, 0, GPU_SLOT_BYTES);", ";"),
    a_slot_is_written_while_it_is_copied=("static clv_code next_slot(", "wait_for_slot(g, *ret, err)", "((void)err, CLV_OK)"))
 of("common/model/graph/plan_run.c", RECORDING,
    an_occasion_is_baked_into_a_graph=("static clv_code upload_rng_position(", "if (!p->uses_rng_position || !p->options.records) return CLV_OK;", "return CLV_OK;"),
    a_graph_adds_where_it_should_overwrite=("static clv_record_key recorder_key(", "(uintptr_t)phase << 1 | f->accumulate", "(uintptr_t)phase << 1"),
-   a_graph_writes_the_gradients_of_another_context=("static clv_record_key recorder_key(", "key.places[SPACE_COUNT + 1] = f->grads;", ""))
+   a_graph_writes_the_gradients_of_another_context=("static clv_record_key recorder_key(", "key.pointers[SPACE_COUNT + 1] = f->grads;", ""))
 of("kernels/recorder.c", RECORDING,
-   what_is_not_recorded_is_an_error=("static void make(", "refuse(r, k, &why);", "k->record = r;"))
+   what_is_not_recorded_is_an_error=("static void make_record(", "mark_refused(r, k, &why);", "k->record = r;"))
 of("kernels/cuda/recording.c", RECORDING,
    a_refused_recording_fails_the_session=("static clv_code recording_end(", "g->deferred_error = (clv_err){0};", ""))
 of("kernels/cuda/attention.c", RECORDING,
    attention_in_a_graph_drops_the_same_again=("static clv_code attention_open(", "k->r.base.reads_rng_position = k->r.d.training && k->r.d.attrs.p > 0;", ""))
 of("kernels/cuda/chain.c", RECORDING,
-   a_chain_in_a_graph_drops_the_same_again=("", ".reads_rng_position = count(d->link, d->n_links, CLV_OP_DROPOUT) > 0,", ""))
+   a_chain_in_a_graph_drops_the_same_again=("", ".reads_rng_position = count_ops(d->link, d->n_links, CLV_OP_DROPOUT) > 0,", ""))
 of("tests/run-tests", "tests/checks/test_simulated.py",
    no_sum_of_what_the_simulation_takes=("", "seconds > most", "False"))
 of("kernels/cuda/runs.c", "tests/gpu/test_backend",
@@ -712,12 +712,12 @@ of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
    a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
 of("kernels/load/plans.c", "tests/unit/load/test_plans",
    a_plan_that_others_may_write_is_read=("static bool is_private(", "!(s->st_mode & (S_IRWXG | S_IRWXO))", "true"),
-   a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, skip) != 0", "memcmp(data, line, sizeof mark) != 0"),
-   plans_fill_the_disk=("static void keep_plan(", "> PLANS_MOST", "> INT32_MAX"))
+   a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, skip) != 0", "memcmp(data, line, sizeof header) != 0"),
+   plans_fill_the_disk=("static void store_plan(", "> PLANS_MOST", "> INT32_MAX"))
 of("kernels/cuda/lstm.c", "tests/gpu/test_cuda lstm",
-   all_layers_have_the_weights_of_the_first=("static cuda_lstm_params params_of(", "lstm_space.at[i / slots]", "lstm_space.at[0]"),
-   gradients_are_added_to_what_lay_in_scratch=("static clv_code rnn_weights_back(", "CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));", ""),
-   an_lstm_loses_its_output_before_backward=("static void use_rnn(", "b->saves |= CLV_SAVE_OUT;", ";"))
+   all_layers_have_the_weights_of_the_first=("static cuda_lstm_params list_params(", "lstm_space.at[i / slots]", "lstm_space.at[0]"),
+   gradients_are_added_to_what_lay_in_scratch=("static clv_code cudnn_backward_weights(", "CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));", ""),
+   an_lstm_loses_its_output_before_backward=("static void use_cudnn(", "b->saves |= CLV_SAVE_OUT;", ";"))
 of("kernels/cuda/lstm.cu", "tests/gpu/test_cuda lstm",
    the_last_micro_batch_counts_alone=("static __global__ void unpack(", "p.of[i][j] + value", "0 * p.of[i][j] + value"))
 of("common/model/graph/plan_fuse.c", "tests/gpu/test_together",
@@ -760,17 +760,17 @@ of("kernels/cuda/chain.c", PLANS,
 of("kernels/cuda/pointwise.cu", TYPES + " dropout",
    numbers_are_drawn_as_values_lie=("static __device__ inline size_t place_of(", "if constexpr (std::is_same<T, float>::value) return i;", "return i;"))
 of("kernels/cuda/conv_last.c", TYPES + " conv2d",
-   gradients_of_weights_replace_what_is_there=("static clv_code put_weights(", ".add = a->accumulate", ".add = false"))
+   gradients_of_weights_replace_what_is_there=("static clv_code store_weight_grad(", ".accumulate = a->accumulate", ".accumulate = false"))
 of("common/engine/module_memory.c", CUDA, tf32_is_lost_on_its_way=("static clv_code make_plan(", ".tf32 = m->o.tf32,", ""))
 
 # ---- attention -----------------------------------------------------------------------------------
 of("kernels/ops/attention.c", "tests/ops/test_golden attention",
-   attention_sees_what_comes_later=("static int64_t scores(", "clv_heads_visible_keys(&s->k->d.attrs, i, length)", "length"))
+   attention_sees_what_comes_later=("static int64_t compute_scores(", "clv_heads_visible_keys(&s->k->d.attrs, i, length)", "length"))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
-   a_row_meets_all_keys_of_its_tile=("static size_t mask_unseen(", "t.i + (int64_t)r,", "t.i + (int64_t)t.rows - 1 + 0 * (int64_t)r,"),
-   weights_are_dropped_by_padded_place=("static void drop_out(", "(uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i", "(uint32_t)e->h, (uint32_t)(e->n * k->x.t + i)"))
+   a_row_meets_all_keys_of_its_tile=("static size_t mask_hidden_keys(", "t.i + (int64_t)r,", "t.i + (int64_t)t.rows - 1 + 0 * (int64_t)r,"),
+   weights_are_dropped_by_padded_place=("static void apply_dropout(", "(uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i", "(uint32_t)e->h, (uint32_t)(e->n * k->x.t + i)"))
 of("kernels/ops/attention.c", "tests/ops/test_golden attention",
-   the_reference_drops_by_padded_place=("static void factors(", "(uint32_t)(n * s->x.heads + h), (uint32_t)i", "(uint32_t)h, (uint32_t)(n * s->x.t + i)"))
+   the_reference_drops_by_padded_place=("static void draw_factors(", "(uint32_t)(n * s->x.heads + h), (uint32_t)i", "(uint32_t)h, (uint32_t)(n * s->x.t + i)"))
 of("kernels/cpu/attention.c", "tests/ops/test_steps",
    any_length_of_a_sample_is_taken=("static clv_code check_lengths(", "CLV_TRY(clv_check_length(a->in[3], n, k->x.s, &length, err));", "if (clv_check_length(a->in[3], n, k->x.s, &length, err) != CLV_OK) continue;"))
 

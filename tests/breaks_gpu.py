@@ -23,7 +23,7 @@ of("common/engine/node_devices.c", CHUNKS,
 of("common/engine/context_backward.c", CHUNKS,
    gradients_are_copied_first=("static bool can_stream_input_grad(", "t->value && ", "false && "))
 of("kernels/cuda/staging.c", CHUNKS,
-   nobody_hears_of_a_piece=("clv_code clv_gpu_get(", "if (to->here)", "if (to->here && taken == bytes)"))
+   nobody_hears_of_a_piece=("clv_code clv_gpu_copy_to_host(", "if (to->report)", "if (to->report && taken == bytes)"))
 of("common/net/link/send_queue.c", COMING,
    a_chunk_leaves_before_its_bytes_have_come=("static copy_progress await_copy(", "d->copy_waiter.bytes = bytes;", "d->copy_waiter.bytes = bytes / 2;"),
    a_parked_tensor_gets_another_number=("static copy_progress send_chunked(", "if (!p->has_transfer_id)", "if (!p->bytes_queued)"),
@@ -40,7 +40,7 @@ of("tests/gpu/test_cuda.c", "tests/proof/test_proof.py",
 # ---- bf16 ----------------------------------------------------------------------------------------
 of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
    attention_of_a_bf16_session_is_f32=("CLV_CUDA_OP(attention)", ".bf16 = true", ".bf16 = false"),
-   weights_of_attention_are_read_as_f32=("static cuda_weights carve_weights(", "k->bf16 ? carve(at, n * sizeof(cuda_bf16)) : w.x", "w.x"))
+   weights_of_attention_are_read_as_f32=("static cuda_weights take_weights(", "k->bf16 ? take_buffer(at, n * sizeof(cuda_bf16)) : w.x", "w.x"))
 of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
    tiles_begin_at_the_first_row=("static clv_code backward_tile(", "size_t at = h->first * h->width;", "size_t at = 0;"),
    a_tile_forgets_those_before_it=("static clv_code backward_tile(", "float beta = h->first ? 1 : 0;", "float beta = 0;"))
@@ -48,7 +48,7 @@ of("kernels/cuda/matmul.c", "tests/gpu/test_cuda_types matmul",
    products_of_a_bf16_session_are_f32=("CLV_CUDA_OP(matmul)", ".bf16 = true", ".bf16 = false"))
 of("kernels/cuda/conv2d.c", "tests/gpu/test_cuda_types conv1d",
    rows_of_a_bf16_session_are_f32=("CLV_CUDA_OP(conv1d)", ".bf16 = true", ".bf16 = false"),
-   rounded_columns_are_read_as_f32=("static const void *factor_at(", "k->bf16 ? sizeof(cuda_bf16) : sizeof(float)", "sizeof(float)"))
+   rounded_columns_are_read_as_f32=("static const void *factor_address(", "k->bf16 ? sizeof(cuda_bf16) : sizeof(float)", "sizeof(float)"))
 of("kernels/kernels.c", "tests/gpu/test_cuda_types mul",
    channels_that_lie_last_are_stepped_as_first=("clv_broadcast clv_broadcast_last", "{0, 2, 3, 1}", "{0, 1, 2, 3}"))
 of("kernels/cuda/broadcast.cu", "tests/gpu/test_cuda_types mul",
@@ -61,11 +61,11 @@ of("kernels/cuda/pointwise.cu", "tests/gpu/test_backend",
 # ---- bases that are frozen -----------------------------------------------------------------------
 of("kernels/cuda/linear.c", "tests/gpu/test_cuda_types linear",
    narrow_weights_are_factors_of_any_session=("static bool needs_widening(", "k->r.d.bf16_weight && !k->bf16", "k->r.d.bf16_weight && k->r.d.tf32"),
-   wide_weights_have_no_room=("static clv_code linear_open(", "+ wide_bytes(k) +", "+"),
+   wide_weights_have_no_room=("static clv_code linear_open(", "+ widened_bytes(k) +", "+"),
    a_bias_beside_a_narrow_weight_stays=("static clv_code linear_backward_weight(", "if (!k->r.d.attrs.bias) return CLV_OK;", "if (!k->r.d.attrs.bias || k->r.d.bf16_weight) return CLV_OK;"),
-   every_part_of_a_wide_weight_is_the_first=("static clv_code multiply_by_weight(", "w + first * p.wide", "w + 0 * first * p.wide"),
+   every_part_of_a_wide_weight_is_the_first=("static clv_code multiply_by_weight(", "w + first * p.w_columns", "w + 0 * first * p.w_columns"),
    sums_of_a_wide_weight_begin_anew=("static cuda_factors factors_of_part(", "part.beta = first ? 1 : 0;", "part.beta = 0;"),
-   each_part_of_a_sum_has_the_bias=("static clv_code open_parts(", "if (!rows) part.after = CLV_CUDA_EPILOGUE_NONE;", "(void)rows;"),
+   each_part_of_a_sum_has_the_bias=("static clv_code open_parts(", "if (!rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;", "(void)rows;"),
    frozen_weights_get_a_gradient=("static bool trains_weight(", "&& !k->r.d.bf16_weight", ""))
 DEVICE_BASES, DEVICE_BASES_NET = "tests/unit/service/test_device_bases", "tests/net/hostile/test_device_bases.py"
 of("worker/store/bases.c", DEVICE_BASES,

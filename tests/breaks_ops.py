@@ -4,8 +4,8 @@ from breaks import of
 
 of("kernels/cpu/groupnorm.c", "tests/ops/test_pair groupnorm",
    a_variance_has_no_eps=("static void group_moments", "+ k->k.d.attrs.eps", ""),
-   groups_of_a_block_are_one=("static clv_norm_affine affine_of", "of + c / k->per_group * 2", "of + block / k->per_group * 2"),
-   samples_share_their_gradient=("static void put_gradients", "saved_of(j, n)[", "saved_of(j, 0)["))
+   groups_of_a_block_are_one=("static clv_norm_affine forward_affine", "of + c / k->per_group * 2", "of + block / k->per_group * 2"),
+   samples_share_their_gradient=("static void write_gradients", "saved_moments(j, n)[", "saved_moments(j, 0)["))
 of("kernels/cuda/rows.cu", "tests/gpu/test_cuda groupnorm",
    all_groups_have_the_first_ones_weights=("static __device__ inline size_t weight_at", "return r % n.groups *", "return 0 *"))
 of("kernels/cpu/permute.c", "tests/ops/test_pair permute",
@@ -13,14 +13,14 @@ of("kernels/cpu/permute.c", "tests/ops/test_pair permute",
 of("kernels/cpu/softmax.c", "tests/ops/test_pair softmax",
    the_last_values_of_a_row_are_not_summed=("CPU_INLINE void row_exp_sum_body", "for (size_t l = 0; i + l < n; l++)", "for (size_t l = 0; i + l + 1 < n; l++)"))
 of("kernels/cpu/classes.c", "tests/ops/test_pair cross_entropy",
-   a_label_is_not_smoothed=("static void back_place", "smooth * (of * k->weights - weight_of(k, label))", "smooth * (of * k->weights)"),
+   a_label_is_not_smoothed=("static void backward_place(", "smooth * (of * k->weight_sum - class_weight(k, label))", "smooth * (of * k->weight_sum)"),
    places_that_do_not_count_have_a_gradient=("static void backward_places", "memset(dx, 0, j->k->classes * sizeof *dx);", "memset(dx, 63, j->k->classes * sizeof *dx);"))
 of("kernels/kernels.c", "tests/ops/test_golden mul",
-   what_stands_for_several_is_stepped=("static clv_broadcast broadcast_by(", "d->in[j].dim[axis] == 1 && axis ? 0 : all[j]", "all[j]"))
+   what_stands_for_several_is_stepped=("static clv_broadcast broadcast_in_order(", "d->in[j].dim[axis] == 1 && axis ? 0 : all[j]", "all[j]"))
 of("kernels/ops/broadcast_int.h", "tests/ops/test_refusals add",
    samples_meet=("static inline clv_code broadcast_shape", "(i && (a->dim[i] == 1 || b->dim[i] == 1))", "(a->dim[i] == 1 || b->dim[i] == 1)"))
 of("kernels/cpu/broadcast.c", "tests/ops/test_pair mul",
-   one_value_is_read_as_a_row=("static void sum_samples", "k->v.step[j->to][last] ? add_row : add_all", "k->v.step[1 - j->to][last] ? add_row : add_all"),
+   one_value_is_read_as_a_row=("static void sum_gradients", "k->v.step[j->to][last] ? add_row : add_all", "k->v.step[1 - j->to][last] ? add_row : add_all"),
    an_index_is_not_taken_back=("static void next_row", "w->at[j] -= v->step[j][i] * v->n[i];", ";"))
 of("kernels/cuda/broadcast.cu", "tests/gpu/test_cuda add",
    a_block_adds_its_first_thread_alone=("static __global__ void fold_blocks", "sum = gpu_block_sum(sum);", ";"))
@@ -29,35 +29,35 @@ of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
 of("common/model/graph/plan_fuse.c", "tests/unit/graph/test_plan_fuse",
    sums_of_other_shapes_are_tails=("static void try_fuse_norm_relu", "|| !clv_plan_has_one_shape(p, x)", ""))
 of("kernels/ops/conv_int.h", "tests/ops/test_golden conv2d",
-   taps_are_beside_each_other=("static inline double conv_channel(", "v * s->dilation[1]", "v"))
+   taps_are_beside_each_other=("static inline double sum_window(", "v * s->dilation[1]", "v"))
 of("kernels/ops/conv_int.h", "tests/ops/test_golden conv_transpose1d",
    a_transposed_output_ends_early=("static inline clv_code conv_transpose_shape(", "a->output_pad[i] + 1", "1"))
 of("kernels/ops/conv_int.h", "tests/ops/test_refusals conv_transpose2d",
    any_place_may_be_left_open=("static inline clv_code conv_transpose_shape(", "a->output_pad[i] >= a->stride[i]", "false"))
 of("kernels/ops/conv_int.h", "tests/ops/test_refusals conv1d",
-   one_of_two_numbers_counts=("static inline clv_code conv_one_number(", "pairs[i].v[0] != pairs[i].v[1]", "false"))
+   one_of_two_numbers_counts=("static inline clv_code check_equal_pairs(", "pairs[i].v[0] != pairs[i].v[1]", "false"))
 of("kernels/ops/conv_int.h", "tests/unit/plan/test_privacy",
    all_taps_count_as_mixed=("static inline int64_t conv_transpose_fan_in(", "(s->attrs->kernel[i] + apart - 1) / apart", "s->attrs->kernel[i]"),
    taps_apart_count_as_alone=("static inline int64_t conv_transpose_fan_in(", "int64_t apart = s->attrs->stride[i] / step;", "int64_t apart = s->attrs->stride[i];"))
 of("kernels/ops/linear.c", "tests/unit/plan/test_privacy",
-   a_transposed_weight_mixes_its_outputs=("CLV_OP_ROW(linear)", ".mixed = linear_mixed,", ""))
+   a_transposed_weight_mixes_its_outputs=("CLV_OP_ROW(linear)", ".count_mixed = count_linear_inputs,", ""))
 SIGNALS, HELD = "tests/unit/cpu/test_signals", "CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();"
 of("kernels/cpu/signals.c", SIGNALS,
-   faults_of_the_processor_are_held=("static void hold(", "sigdelset(&most, faults[i]);", ";"),
-   a_team_of_the_program_takes_signals=("sigset_t clv_cpu_hold_signals(", "if (n > calm)", "if (calm < 0)"),
+   faults_of_the_processor_are_held=("static void hold_thread_signals(", "sigdelset(&held, faults[i]);", ";"),
+   a_team_of_the_program_takes_signals=("sigset_t clv_cpu_hold_signals(", "if (n > n_holding)", "if (n_holding < 0)"),
    signals_are_held_for_good=("void clv_cpu_release_signals(", "SIG_SETMASK", "SIG_BLOCK"))
 of("kernels/cpu/threads.c", SIGNALS, a_team_of_loops_takes_signals=("void clv_cpu_parallel(", HELD, ""))
 of("kernels/cpu/gemm.c", SIGNALS, a_product_takes_signals=("clv_code clv_cpu_gemm_within(", HELD, ""))
 of("kernels/cpu/dnnl.c", SIGNALS, a_primitive_takes_signals=("clv_code clv_cpu_prim_run(", HELD, ""))
 of("kernels/cpu/conv_choice.c", "tests/ops/test_pair conv2d",
-   dilation_is_not_asked_for=("static clv_code describe(", "s->dilation[i] - 1", "0"))
+   dilation_is_not_asked_for=("static clv_code describe_tensors(", "s->dilation[i] - 1", "0"))
 of("kernels/cpu/conv_small.c", "tests/unit/cpu/test_conv_weight",
    a_small_gradient_has_no_dilation=("", "(first + t) % s->kernel[1] * s->dilation[1]", "(first + t) % s->kernel[1]"))
 of("kernels/cpu/conv2d.c", "tests/ops/test_pair conv_transpose2d",
    a_transposed_bias_is_of_the_first_block=("static void add_bias(", "bias[first + l]", "bias[l]"),
    a_transposed_biass_gradient_has_two_lanes=("static void bias_gradient(", "(lane[b] + lane[3 * b])", "lane[b]"))
 of("kernels/cpu/conv2d.c", "tests/net/training/test_convolutions.py",
-   transposed_weights_are_refreshed_for_the_other_pass=("static clv_code conv_refresh(", "k->transposed ? CLV_FOR_BACKWARD : CLV_FOR_FORWARD", "CLV_FOR_FORWARD"))
+   transposed_weights_are_refreshed_for_the_other_pass=("static clv_code conv_refresh(", "k->is_transposed ? CLV_FOR_BACKWARD : CLV_FOR_FORWARD", "CLV_FOR_FORWARD"))
 of("kernels/cuda/conv.cu", "tests/gpu/test_cuda conv2d",
    columns_have_no_dilation=("static __global__ void to_columns(", "tap % s.kernel[1] * s.dilation[1]", "tap % s.kernel[1]"),
    columns_go_back_without_dilation=("static __global__ void from_columns(", "v * s.dilation[1]", "v"))
@@ -65,4 +65,4 @@ of("kernels/cuda/conv_last.cu", "tests/gpu/test_cuda_types conv2d",
    columns_in_bf16_have_no_dilation=("static __global__ void to_columns_last(", "tap % s.kernel[1] * s.dilation[1]", "tap % s.kernel[1]"))
 of("kernels/cuda/conv2d.c", "tests/gpu/test_cuda conv_transpose2d",
    a_transposed_pass_is_not_opened=("static clv_code conv_open(", "transposed || dx, k->r.d.need_dw", "dx, k->r.d.need_dw"),
-   a_transposed_bias_is_of_the_inputs_channels=("static conv_output output_of(", "&k->r.d.out;", "&k->r.d.in[0];"))
+   a_transposed_bias_is_of_the_inputs_channels=("static conv_output output_extents(", "&k->r.d.out;", "&k->r.d.in[0];"))

@@ -6,17 +6,17 @@ from breaks import of
 PLANS = "tests/unit/graph/test_plan_bf16"
 of("kernels/cpu/linear.c", PLANS, a_linear_of_a_bf16_session_is_f32=("static clv_code linear_prepare(", "if (d->bf16)", "if (d->bf16 && !ret)"))
 of("kernels/cpu/linear_bf16.c", PLANS,
-   a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", ".add = a->accumulate", ".add = false"),
-   the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "at(a->cache, k->backward_at)", "at(a->cache, 0)"),
-   weights_stored_transposed_are_taken_as_they_lie=("static cpu_pairs_factor weights_of(", ".is_transposed = transpose != t", ".is_transposed = transpose"),
+   a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", ".accumulate = a->accumulate", ".accumulate = false"),
+   the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "address_at(a->cache, k->backward_offset)", "address_at(a->cache, 0)"),
+   weights_stored_transposed_are_taken_as_they_lie=("static cpu_pairs_factor weight_factor(", ".is_transposed = transpose != t", ".is_transposed = transpose"),
    a_bias_is_left_out_in_bf16=("static clv_code linear_forward(", "k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL", "NULL"))
 of("kernels/cpu/pairs.c", PLANS,
    blocks_at_an_edge_write_behind_it=("static void multiply_block(", "i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n", "false"),
    the_last_part_of_a_factor_is_what_lies_there=("INLINE __m512 load_values(", "row < f->rows ? mask_of(column, f->columns) : 0", "0xFFFF"),
-   the_rest_of_a_long_sum_begins_anew=("static const float *initial_sums(", "p->add || t->first ? p->n : 0", "p->add ? p->n : 0"),
+   the_rest_of_a_long_sum_begins_anew=("static const float *initial_sums(", "p->accumulate || t->first ? p->n : 0", "p->accumulate ? p->n : 0"),
    a_bias_has_the_last_rows_alone=("INLINE void pack_across(", "sums && first ? _mm512_loadu_ps(sums + s * PAIRS_SIDE) : _mm512_setzero_ps()", "_mm512_setzero_ps()"),
    the_second_half_of_a_block_is_the_first=("INLINE void pack_across(", "(block * STRIPS + s) * PAIRS_SIDE", "block * STRIPS * PAIRS_SIDE"),
-   a_second_gradient_of_a_bias_replaces_the_first=("static void put_sums(", "p->add ? p->sums[i] + sums[i - first] : sums[i - first]", "sums[i - first]"),
+   a_second_gradient_of_a_bias_replaces_the_first=("static void store_sums(", "p->accumulate ? p->sums[i] + sums[i - first] : sums[i - first]", "sums[i - first]"),
    parts_of_a_sum_take_the_first_weights=("static void multiply_block(", " + t->first * PAIRS_TILE", ""))
 of("kernels/cpu/avx512_bf16.c", PLANS, rows_behind_the_eighth_are_the_first=("INLINE void multiply_rows(", " + row % PAIRS_SIDE * PAIRS_WIDE", ""))
 FALLBACK = "tests/unit/cpu/test_fallback"
@@ -51,8 +51,8 @@ of("kernels/cpu/gelu.c", "tests/ops/test_pair gelu",
    the_slope_has_no_bell=("CPU_INLINE float gelu_slope(", "+ x * (bell * 0.39894228f)", ""))
 of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
    gradients_of_keys_begin_with_what_lies_there=("static void backward_tile(", "multiply_over_rows(e, t, s->dp, s->q, !first, s->dkeys);", "multiply_over_rows(e, t, s->dp, s->q, true, s->dkeys);"),
-   keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "memset(s.dvalues + met * width, 0, rest * width * sizeof(float));", ""),
-   places_behind_the_length_keep_a_gradient=("static void put_gradients(", "memset(x + k_at(e) + s * k_row(k), 0, width * sizeof *x);", ";"))
+   keys_that_nobody_meets_keep_a_gradient=("static void backward_heads(", "memset(s.dvalues + first_keys * width, 0, rest * width * sizeof(float));", ""),
+   places_behind_the_length_keep_a_gradient=("static void store_gradients(", "memset(x + key_index(e) + s * key_row_size(k), 0, width * sizeof *x);", ";"))
 
 # ---- packed sequences ----------------------------------------------------------------------------
 PACKED, SESSIONS = "tests/unit/graph/test_packed", "tests/net/training/test_packed_sessions.py"
@@ -61,10 +61,10 @@ of("kernels/cpu/dropout.c", PACKED,
    every_sequence_begins_with_a_block=("static void draw_sequences(", "size_t skip = (first + at) % 4;", "size_t skip = 0;"),
    every_sequence_draws_the_same=("static void draw_sequences(", "first = n * j->padded", "first = 0"))
 of("kernels/cpu/attention.c", PACKED,
-   rows_of_no_sequence_are_what_lies_there=("static clv_code run(", "clear_rest(k, a, fn == backward_parts);", ""),
-   sequences_meet_the_next_ones_keys=("static head head_of(", "e.q = e.key = clv_packed_before(lengths, n);", "e.q = clv_packed_before(lengths, n); e.key = 0;"))
+   rows_of_no_sequence_are_what_lies_there=("static clv_code run_heads(", "zero_unused_rows(k, a, fn == backward_parts);", ""),
+   sequences_meet_the_next_ones_keys=("static head make_head(", "e.q = e.key = clv_packed_before(lengths, n);", "e.q = clv_packed_before(lengths, n); e.key = 0;"))
 of("kernels/ops/attention.c", PACKED, sequences_begin_where_they_would_padded=("static clv_code enter_sample(", "s->q = s->key = clv_packed_before(lengths, n);", "s->q = s->key = n * *ret;"))
-of("kernels/ops/last.c", PACKED, the_first_place_is_the_last=("static clv_code place_of(", "k->d.attrs.first ? first : first + length - 1", "first + length - 1"))
+of("kernels/ops/last.c", PACKED, the_first_place_is_the_last=("static clv_code find_step(", "k->d.attrs.first ? first : first + length - 1", "first + length - 1"))
 of("kernels/cpu/rotary.c", PACKED, steps_are_counted_through_all_sequences=("static void rotate_sequences(", "j->k->table + t * 2 * half", "j->k->table + (i / j->k->heads) % j->k->steps * 2 * half"))
 of("kernels/cpu/positions.c", PACKED, places_have_the_gradient_of_the_first_sequence=("static void sum_packed(", "dy += values;", ""))
 of("kernels/ops/rules.c", PACKED, more_places_than_rows_are_taken=("clv_code clv_check_packed(", "if (all <= rows) continue;", "if (all <= rows || i) continue;"))
@@ -112,7 +112,7 @@ of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_
    texts_are_cut_at_either_end=("static clv_code take_right(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
 of("master/tokens/bpe_file.c", "tests/unit/tokens/test_tokens", keys_of_a_tokenizer_are_skipped=("static clv_code take_keys(", "CLV_TRY(refuse_key(r, at, err));", "CLV_TRY(clv_json_skip(&r->j, err));"))
 of("common/model/models/hf.c", SESSIONS + " layers_without_packing_support_are_named", images_are_packed=("clv_code clv_hf_model_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
-of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code columns_fit(", "minus <= 0", "minus <= 1"))
+of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code check_columns(", "minus <= 0", "minus <= 1"))
 of("kernels/cuda/moves.c", CUDA_OPS + " embedding", the_first_row_has_no_gradient_before_it=("static clv_code first_row_backward(", "if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));", "(void)bytes;"))
 of("kernels/cuda/packed.cu", CUDA_PACKED,
    a_device_counts_a_length_that_is_refused=("static __global__ void find_begins(", "gpu_refuse(f, n);", "(void)f;"),
@@ -123,7 +123,7 @@ of("kernels/cuda/attention.cu", CUDA_OPS + " attention",
    places_of_pads_are_saved=("static __device__ inline void pack_row(", "row->saved = (begin + row->i) * h.heads + row->head;", "row->saved = row->i * h.heads + row->head;"))
 of("kernels/cuda/pointwise.cu", CUDA_OPS + " dropout", a_device_draws_by_row=("static __global__ void draw_places(", "bool keep = (word.v[i % 4] >> 8) >= limit;", "bool keep = (word.v[row % 4] >> 8) >= limit;"))
 of("kernels/cuda/positions.cu", CUDA_OPS + " positions", a_device_adds_places_of_the_next_sequence=("static __global__ void sum_places(", "if (gpu_row_of(p, n * p.steps + i / width, &row))", "if (gpu_row_of(p, n * p.steps + i / width, &row) || row < p.rows)"))
-of("kernels/cuda/last.cu", CUDA_OPS + " last", a_device_takes_the_last_place_for_the_first=("static __device__ inline bool end_of(", "e.first ? begin : end - 1", "end - 1"))
+of("kernels/cuda/last.cu", CUDA_OPS + " last", a_device_takes_the_last_place_for_the_first=("static __device__ inline bool end_of(", "e.takes_first ? begin : end - 1", "end - 1"))
 
 # ---- a frozen front with a cache -----------------------------------------------------------------
 CACHE = "tests/net/training/test_cache.py"

@@ -86,7 +86,7 @@ static void note_progress(void *copy, size_t bytes) { clv_device_copy_advance(co
 /* Runs on the thread that copies. */
 clv_code clv_copy_compute(clv_work *w, clv_err *err) {
   const clv_copy *k = clv_work_copy(w);
-  const clv_copy_progress to = {.here = note_progress, .user = k->device_copy};
+  const clv_copy_progress to = {.report = note_progress, .user = k->device_copy};
   clv_err why;
   clv_code code = clv_backend_get_in_pieces(k->copier ? k->copier : k->from->home, k->to->data,
                                             k->from->data, k->from->bytes, &to, &why);

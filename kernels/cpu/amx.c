@@ -13,22 +13,23 @@
 
 #define TARGET __attribute__((target("amx-tile,amx-bf16")))
 
-/* The operating system saves tile state only for processes that have requested it. */
-static bool ready;
+/* Requests AMX's tiles, because the operating system saves their state only for processes that have
+ * requested them. */
+static bool amx_is_ready;
 static void request_tiles(void) {
   enum { REQ_XCOMP_PERM = 0x1023, XTILE_DATA = 18 };
   unsigned needed = dnnl_cpu_isa_avx512_core_amx;
-  ready = ((unsigned)dnnl_get_effective_cpu_isa() & needed) == needed &&
-          syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILE_DATA) == 0;
+  amx_is_ready = ((unsigned)dnnl_get_effective_cpu_isa() & needed) == needed &&
+                 syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILE_DATA) == 0;
 }
 
 bool clv_cpu_has_amx(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, request_tiles);
-  return ready;
+  return amx_is_ready;
 }
 
-/* All eight tiles are 16 rows of 64 bytes. */
+/* Configuration of all eight tiles: 16 rows of 64 bytes. */
 static const struct {
   uint8_t palette, start, reserved[14];
   uint16_t row_bytes[16];
@@ -45,11 +46,11 @@ TARGET static void end(void) { _tile_release(); }
 TARGET static void block(const cpu_pairs_block *p) {
   enum { ROW = PAIRS_WIDE * sizeof(uint16_t) };
   const uint16_t *a = p->a, *b = p->b;
-  size_t rows = p->from_row * sizeof *p->from, step = p->c_row * sizeof *p->c;
-  _tile_loadd(0, p->from, rows);
-  _tile_loadd(1, p->from + PAIRS_SIDE, rows);
-  _tile_loadd(2, p->from + PAIRS_SIDE * p->from_row, rows);
-  _tile_loadd(3, p->from + PAIRS_SIDE * p->from_row + PAIRS_SIDE, rows);
+  size_t rows = p->init_row * sizeof *p->init, step = p->c_row * sizeof *p->c;
+  _tile_loadd(0, p->init, rows);
+  _tile_loadd(1, p->init + PAIRS_SIDE, rows);
+  _tile_loadd(2, p->init + PAIRS_SIDE * p->init_row, rows);
+  _tile_loadd(3, p->init + PAIRS_SIDE * p->init_row + PAIRS_SIDE, rows);
   for (size_t k = 0; k < p->tiles; k++, a += PAIRS_TILE, b += PAIRS_TILE) {
     _tile_loadd(4, a, ROW);
     _tile_loadd(6, b, ROW);

@@ -22,21 +22,22 @@ enum { TILE = 32, LANES = 16 };
 typedef struct attention_kernel {
   cpu_kernel k;
   clv_heads x;
-  size_t keys;   /* floats from a row of scores to the next: at least x.s and a cache line */
-  size_t floats; /* floats of scratch for one part */
-  int parts;
-  bool drops;
+  /* floats from one row of scores to the next: at least x.s and a cache line */
+  size_t score_stride;
+  size_t scratch_floats; /* number of floats of scratch for one part */
+  int n_parts;
+  bool has_dropout;
 } attention_kernel;
 
 typedef struct heads_job {
   const attention_kernel *k;
   const clv_kernel_args *a;
   clv_rng_stream stream;
-  size_t items; /* heads to compute, divided among the parts */
+  size_t n_heads; /* number of heads to compute, divided among the parts */
 } heads_job;
 
-/* A head of queries with its keys and values: t queries from row q on, and `steps` keys from row
- * key on, of which the first `length` count. */
+/* A head of queries, with its keys and values: t queries from row q on, and `steps` keys from row
+ * `key` on, of which the first `length` are valid. */
 typedef struct head {
   const heads_job *j;
   int64_t n, h, length;
@@ -46,22 +47,27 @@ typedef struct head {
 
 /* ---- indices --------------------------------------------------------------------------------- */
 
-static size_t q_row(const attention_kernel *k) { return (size_t)(k->x.heads * k->x.width); }
-static size_t k_row(const attention_kernel *k) { return (size_t)(k->x.kv_heads * k->x.width); }
+static size_t query_row_size(const attention_kernel *k) {
+  return (size_t)(k->x.heads * k->x.width);
+}
+static size_t key_row_size(const attention_kernel *k) {
+  return (size_t)(k->x.kv_heads * k->x.width);
+}
 
-/* Index of the first value of row i of the head, in queries and outputs. */
-static size_t q_at(const head *e, int64_t i) {
+/* Returns the index of the first value of query i of the head, in queries and outputs. */
+static size_t query_index(const head *e, int64_t i) {
   const clv_heads *x = &e->j->k->x;
   return (size_t)((e->q + i) * x->heads + e->h) * (size_t)x->width;
 }
 
-static size_t k_at(const head *e) {
+static size_t key_index(const head *e) {
   const clv_heads *x = &e->j->k->x;
   return (size_t)(e->key * x->kv_heads + e->h / x->group) * (size_t)x->width;
 }
 
-/* Address of the saved largest score and inverse sum of row i. */
-static float *saved_of(const head *e, int64_t i) {
+/* Returns the address of the saved numbers of row i: its largest score and the inverse of its sum.
+ */
+static float *saved_row(const head *e, int64_t i) {
   const clv_heads *x = &e->j->k->x;
   return (float *)e->j->a->saved + 2 * (size_t)(e->q * x->heads + e->h * e->t + i);
 }
@@ -69,10 +75,11 @@ static float *saved_of(const head *e, int64_t i) {
 /* Transposes the head's keys or values to [width][keys]. */
 static void transpose(const head *e, const float *x, float *ret) {
   const attention_kernel *k = e->j->k;
-  clv_cpu_transpose(x + k_at(e), (size_t)e->length, (size_t)k->x.width, k_row(k), ret, k->keys);
+  clv_cpu_transpose(x + key_index(e), (size_t)e->length, (size_t)k->x.width, key_row_size(k), ret,
+                    k->score_stride);
 }
 
-/* Copies rows of `width` floats. */
+/* Copies `rows` rows of `width` floats. */
 static void copy_rows(const float *from, size_t from_row, size_t rows, size_t width, float *to,
                       size_t to_row) {
   for (size_t i = 0; i < rows; i++)
@@ -82,12 +89,13 @@ static void copy_rows(const float *from, size_t from_row, size_t rows, size_t wi
 /* Copies the head's keys or values to [length][width]. */
 static void copy_keys(const head *e, const float *x, float *ret) {
   size_t width = (size_t)e->j->k->x.width;
-  copy_rows(x + k_at(e), k_row(e->j->k), (size_t)e->length, width, ret, width);
+  copy_rows(x + key_index(e), key_row_size(e->j->k), (size_t)e->length, width, ret, width);
 }
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-/* y = x times dropout factors: a word below the limit gives 0, any other `kept`. */
+/* Computes y = x times dropout factors: 0 if the top 24 bits of the random word are below the
+ * limit, else `kept`. */
 CPU_INLINE void times_body(const float *x, const uint32_t *word, size_t n, uint32_t limit,
                            float kept, float *y) {
   CPU_INDEPENDENT
@@ -98,10 +106,10 @@ CPU_CLONES(times,
            (const float *x, const uint32_t *word, size_t n, uint32_t limit, float kept, float *y),
            (x, word, n, limit, kept, y))
 
-/* dropped = the row of n weights x times the row's dropout factors. Also multiplies `other` in
- * place, unless NULL. */
-static void drop_out(const head *e, int64_t i, size_t n, const float *x, float *dropped,
-                     float *other) {
+/* Computes dropped = n weights x of row i times the row's dropout factors. Also multiplies `other`
+ * by the factors in place, unless NULL. */
+static void apply_dropout(const head *e, int64_t i, size_t n, const float *x, float *dropped,
+                          float *other) {
   const attention_kernel *k = e->j->k;
   float kept = (float)(1 / (1 - k->k.d.attrs.p));
   uint32_t word[CPU_WORDS], limit = clv_cpu_dropout_limit(k->k.d.attrs.p);
@@ -134,7 +142,7 @@ CPU_INLINE void largest_body(const float *x, size_t n, float *ret) {
   for (int l = 1; l < LANES; l++) *ret = lane[l] > *ret ? lane[l] : *ret;
 }
 
-/* x = exp(scale x - top); *ret: the sum of the new x. */
+/* Computes x = exp(scale x - top) in place. *ret: the sum of the new x. */
 CPU_INLINE void weigh_body(float *x, size_t n, float scale, float top, float *ret) {
   float lane[LANES] = {0};
   size_t i = 0;
@@ -144,7 +152,7 @@ CPU_INLINE void weigh_body(float *x, size_t n, float scale, float top, float *re
   *ret = fold(lane);
 }
 
-/* x = exp(scale x - top) inverse */
+/* Computes x = exp(scale x - top) inverse in place. */
 CPU_INLINE void reweigh_body(float *x, size_t n, float scale, float top, float inverse) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) x[i] = exp_of(scale * x[i] - top) * inverse;
@@ -163,7 +171,7 @@ CPU_INLINE void scale_body(float *x, size_t n, float by) {
   for (size_t i = 0; i < n; i++) x[i] *= by;
 }
 
-/* dp = p (dp - mean) scale */
+/* Computes dp = p (dp - mean) scale in place. */
 CPU_INLINE void slope_body(float *dp, const float *p, size_t n, float mean, float scale) {
   CPU_INDEPENDENT
   for (size_t i = 0; i < n; i++) dp[i] = p[i] * (dp[i] - mean) * scale;
@@ -180,7 +188,7 @@ CPU_CLONES(slope, (float *restrict dp, const float *restrict p, size_t n, float 
 
 /* ---- a tile ---------------------------------------------------------------------------------- */
 
-/* Rows from i on, and the number of keys that any of them attends to. */
+/* A tile: `rows` query rows from i on, and the number of keys that any of them attends to. */
 typedef struct tile {
   int64_t i;
   size_t rows, keys;
@@ -196,10 +204,10 @@ static tile tile_at(const head *e, int64_t i) {
 /* Copies the tile's rows of the queries, or of the output's gradients, to [rows][width]. */
 static void copy_queries(const head *e, tile t, const float *x, float *ret) {
   size_t width = (size_t)e->j->k->x.width;
-  copy_rows(x + q_at(e, t.i), q_row(e->j->k), t.rows, width, ret, width);
+  copy_rows(x + query_index(e, t.i), query_row_size(e->j->k), t.rows, width, ret, width);
 }
 
-/* ret [rows][keys] = x [rows][width] times the head's transposed keys or values. */
+/* Computes ret [rows][keys] = x [rows][width] times the head's transposed keys or values. */
 static void multiply_transposed(const head *e, tile t, const float *x, const float *transposed,
                                 float *ret) {
   const attention_kernel *k = e->j->k;
@@ -210,12 +218,12 @@ static void multiply_transposed(const head *e, tile t, const float *x, const flo
                              .a_row = (size_t)k->x.width,
                              .a_column = 1,
                              .b = transposed,
-                             .b_row = k->keys,
+                             .b_row = k->score_stride,
                              .c = ret,
-                             .c_row = k->keys});
+                             .c_row = k->score_stride});
 }
 
-/* The tile's rows of ret = weights [rows][keys] times x [keys][width]. */
+/* Computes the tile's rows of ret = weights [rows][keys] times x [keys][width]. */
 static void multiply_over_keys(const head *e, tile t, const float *weights, const float *x,
                                float *ret) {
   const attention_kernel *k = e->j->k;
@@ -223,15 +231,16 @@ static void multiply_over_keys(const head *e, tile t, const float *weights, cons
                              .n = (size_t)k->x.width,
                              .k = t.keys,
                              .a = weights,
-                             .a_row = k->keys,
+                             .a_row = k->score_stride,
                              .a_column = 1,
                              .b = x,
                              .b_row = (size_t)k->x.width,
-                             .c = ret + q_at(e, t.i),
-                             .c_row = q_row(k)});
+                             .c = ret + query_index(e, t.i),
+                             .c_row = query_row_size(k)});
 }
 
-/* ret [keys][width] = weights' [keys][rows] times x [rows][width], or +=. */
+/* Computes ret [keys][width] = weights^T [keys][rows] times x [rows][width]; with `add` adds the
+ * product to ret. */
 static void multiply_over_rows(const head *e, tile t, const float *weights, const float *x,
                                bool add, float *ret) {
   const attention_kernel *k = e->j->k;
@@ -240,26 +249,26 @@ static void multiply_over_rows(const head *e, tile t, const float *weights, cons
                              .k = t.rows,
                              .a = weights,
                              .a_row = 1,
-                             .a_column = k->keys,
+                             .a_column = k->score_stride,
                              .b = x,
                              .b_row = (size_t)k->x.width,
                              .c = ret,
                              .c_row = (size_t)k->x.width,
-                             .add = add});
+                             .accumulate = add});
 }
 
-/* Returns the number of keys that row r of the tile attends to, and sets the weights
- * of the others to 0. */
-static size_t mask_unseen(const head *e, tile t, size_t r, float *weights) {
-  size_t seen = (size_t)clv_heads_visible_keys(&e->j->k->k.d.attrs, t.i + (int64_t)r, e->length);
-  memset(weights + seen, 0, (t.keys - seen) * sizeof *weights);
-  return seen;
+/* Returns the number of keys that row r of the tile attends to, and sets the weights of the other
+ * keys to 0. */
+static size_t mask_hidden_keys(const head *e, tile t, size_t r, float *weights) {
+  size_t n_keys = (size_t)clv_heads_visible_keys(&e->j->k->k.d.attrs, t.i + (int64_t)r, e->length);
+  memset(weights + n_keys, 0, (t.keys - n_keys) * sizeof *weights);
+  return n_keys;
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
 typedef struct fore_scratch {
-  float *keys; /* transposed */
+  float *keys; /* keys, transposed */
   float *values, *score, *q;
 } fore_scratch;
 
@@ -270,26 +279,26 @@ static void forward_tile(const head *e, tile t, const fore_scratch *s) {
   copy_queries(e, t, a->in[0], s->q);
   multiply_transposed(e, t, s->q, s->keys, s->score);
   for (size_t r = 0; r < t.rows; r++) {
-    float *row = s->score + r * k->keys;
-    size_t seen = mask_unseen(e, t, r, row);
-    largest(row, seen, &top);
-    weigh(row, seen, by, top *= by, &sum);
-    inverse[r] = seen ? 1 / sum : 0;
-    if (k->k.learns) saved_of(e, t.i + (int64_t)r)[0] = top;
-    if (k->k.learns) saved_of(e, t.i + (int64_t)r)[1] = inverse[r];
-    if (k->drops) drop_out(e, t.i + (int64_t)r, seen, row, row, NULL);
+    float *row = s->score + r * k->score_stride;
+    size_t n_keys = mask_hidden_keys(e, t, r, row);
+    largest(row, n_keys, &top);
+    weigh(row, n_keys, by, top *= by, &sum);
+    inverse[r] = n_keys ? 1 / sum : 0;
+    if (k->k.has_backward) saved_row(e, t.i + (int64_t)r)[0] = top;
+    if (k->k.has_backward) saved_row(e, t.i + (int64_t)r)[1] = inverse[r];
+    if (k->has_dropout) apply_dropout(e, t.i + (int64_t)r, n_keys, row, row, NULL);
   }
   multiply_over_keys(e, t, s->score, s->values, a->out);
   for (size_t r = 0; r < t.rows; r++)
-    scale((float *)a->out + q_at(e, t.i + (int64_t)r), (size_t)k->x.width, inverse[r]);
+    scale((float *)a->out + query_index(e, t.i + (int64_t)r), (size_t)k->x.width, inverse[r]);
 }
 
 static void forward_head(const head *e) {
   const attention_kernel *k = e->j->k;
   const clv_kernel_args *a = e->j->a;
-  size_t each = (size_t)k->x.width * k->keys;
+  size_t each = (size_t)k->x.width * k->score_stride;
   float *at = e->scratch;
-  fore_scratch s = {at, at + each, at + 2 * each, at + 2 * each + TILE * k->keys};
+  fore_scratch s = {at, at + each, at + 2 * each, at + 2 * each + TILE * k->score_stride};
   transpose(e, a->in[1], s.keys);
   copy_keys(e, a->in[2], s.values);
   for (int64_t i = 0; i < e->t; i += TILE) forward_tile(e, tile_at(e, i), &s);
@@ -298,31 +307,33 @@ static void forward_head(const head *e) {
 /* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct back_scratch {
-  float *keys, *values;            /* transposed */
-  float *plain_keys;               /* keys, not transposed */
+  float *keys, *values;            /* both transposed */
+  float *untransposed_keys;        /* keys as stored */
   float *dkeys, *dvalues;          /* gradients of keys and values */
-  float *p, *dropped, *dp, *q, *d; /* of a tile; d: gradients of the outputs */
+  float *p, *dropped, *dp, *q, *d; /* buffers of one tile; d: gradients of the outputs */
 } back_scratch;
 
-/* Computes P, P times the dropout factors (P itself without dropout), and dS in place of dP: see
- * kernels/ops/attention.c. */
+/* Computes, for the rows of a tile, P, P times the dropout factors (P itself without dropout), and
+ * dS in place of dP: see kernels/ops/attention.c for the formulas. */
 static void backward_rows(const head *e, tile t, const back_scratch *s) {
   const attention_kernel *k = e->j->k;
   float by = (float)k->x.scale, mean;
   for (size_t r = 0; r < t.rows; r++) {
-    float *p = s->p + r * k->keys, *dropped = s->dropped + r * k->keys, *dp = s->dp + r * k->keys;
-    const float *saved = saved_of(e, t.i + (int64_t)r);
-    size_t seen = mask_unseen(e, t, r, p);
-    reweigh(p, seen, by, saved[0], saved[1]);
-    if (k->drops) drop_out(e, t.i + (int64_t)r, seen, p, dropped, dp);
-    mask_unseen(e, t, r, dropped);
-    dot(p, dp, seen, &mean);
-    slope(dp, p, seen, mean, by);
-    mask_unseen(e, t, r, dp);
+    float *p = s->p + r * k->score_stride, *dropped = s->dropped + r * k->score_stride,
+          *dp = s->dp + r * k->score_stride;
+    const float *saved = saved_row(e, t.i + (int64_t)r);
+    size_t n_keys = mask_hidden_keys(e, t, r, p);
+    reweigh(p, n_keys, by, saved[0], saved[1]);
+    if (k->has_dropout) apply_dropout(e, t.i + (int64_t)r, n_keys, p, dropped, dp);
+    mask_hidden_keys(e, t, r, dropped);
+    dot(p, dp, n_keys, &mean);
+    slope(dp, p, n_keys, mean, by);
+    mask_hidden_keys(e, t, r, dp);
   }
 }
 
-/* Backward of a tile. first: overwrite the gradients of keys and values instead of adding. */
+/* Computes the gradients of a tile. first: overwrite the gradients of keys and values instead of
+ * adding to them. */
 static void backward_tile(const head *e, tile t, bool first, const back_scratch *s) {
   const clv_kernel_args *a = e->j->a;
   copy_queries(e, t, a->in[0], s->q);
@@ -330,61 +341,62 @@ static void backward_tile(const head *e, tile t, bool first, const back_scratch 
   multiply_transposed(e, t, s->q, s->keys, s->p);
   multiply_transposed(e, t, s->d, s->values, s->dp);
   backward_rows(e, t, s);
-  if (a->din[0]) multiply_over_keys(e, t, s->dp, s->plain_keys, a->din[0]);
+  if (a->din[0]) multiply_over_keys(e, t, s->dp, s->untransposed_keys, a->din[0]);
   if (a->din[1]) multiply_over_rows(e, t, s->dp, s->q, !first, s->dkeys);
   if (a->din[2]) multiply_over_rows(e, t, s->dropped, s->d, !first, s->dvalues);
 }
 
-/* Copies the gradients of the head's keys or values to x; rows after the length become 0. */
-static void put_gradients(const head *e, const float *from, float *x) {
+/* Copies the gradients of the head's keys or values to x. Rows of x after the sample's length
+ * become 0. */
+static void store_gradients(const head *e, const float *from, float *x) {
   const attention_kernel *k = e->j->k;
   size_t width = (size_t)k->x.width;
   if (!x) return;
-  copy_rows(from, width, (size_t)e->length, width, x + k_at(e), k_row(k));
+  copy_rows(from, width, (size_t)e->length, width, x + key_index(e), key_row_size(k));
   for (size_t s = (size_t)e->length; s < (size_t)e->steps; s++)
-    memset(x + k_at(e) + s * k_row(k), 0, width * sizeof *x);
+    memset(x + key_index(e) + s * key_row_size(k), 0, width * sizeof *x);
 }
 
-static back_scratch back_scratch_of(const attention_kernel *k, float *at) {
-  size_t width = (size_t)k->x.width, each = width * k->keys, row = TILE * k->keys;
+static back_scratch lay_out_backward(const attention_kernel *k, float *at) {
+  size_t width = (size_t)k->x.width, each = width * k->score_stride, row = TILE * k->score_stride;
   float *p = at + 5 * each, *q = p + 3 * row;
   return (back_scratch){.keys = at,
                         .values = at + each,
-                        .plain_keys = at + 2 * each,
+                        .untransposed_keys = at + 2 * each,
                         .dkeys = at + 3 * each,
                         .dvalues = at + 4 * each,
                         .p = p,
-                        .dropped = k->drops ? p + row : p,
+                        .dropped = k->has_dropout ? p + row : p,
                         .dp = p + 2 * row,
                         .q = q,
                         .d = q + TILE * width};
 }
 
-/* Backward of query head e.h and the following heads that share its keys. Keys that the first tile
- * does not attend to start with gradient 0. */
+/* Computes the gradients of query head e.h and of the following heads that share its keys. Keys
+ * that the first tile does not attend to start with gradient 0. */
 static void backward_heads(head e) {
   const attention_kernel *k = e.j->k;
   const clv_kernel_args *a = e.j->a;
   const int64_t first = e.h;
-  const size_t met = tile_at(&e, 0).keys, rest = (size_t)e.length - met;
+  const size_t first_keys = tile_at(&e, 0).keys, rest = (size_t)e.length - first_keys;
   const size_t width = (size_t)k->x.width;
-  back_scratch s = back_scratch_of(k, e.scratch);
+  back_scratch s = lay_out_backward(k, e.scratch);
   transpose(&e, a->in[1], s.keys);
   transpose(&e, a->in[2], s.values);
-  copy_keys(&e, a->in[1], s.plain_keys);
-  memset(s.dkeys + met * width, 0, rest * width * sizeof(float));
-  memset(s.dvalues + met * width, 0, rest * width * sizeof(float));
+  copy_keys(&e, a->in[1], s.untransposed_keys);
+  memset(s.dkeys + first_keys * width, 0, rest * width * sizeof(float));
+  memset(s.dvalues + first_keys * width, 0, rest * width * sizeof(float));
   for (; e.h < first + k->x.group; e.h++)
     for (int64_t i = 0; i < e.t; i += TILE)
       backward_tile(&e, tile_at(&e, i), e.h == first && i == 0, &s);
   e.h = first;
-  put_gradients(&e, s.dkeys, a->din[1]);
-  put_gradients(&e, s.dvalues, a->din[2]);
+  store_gradients(&e, s.dkeys, a->din[1]);
+  store_gradients(&e, s.dvalues, a->din[2]);
 }
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-static head head_of(const heads_job *j, size_t item, int64_t heads, int64_t group, size_t part) {
+static head make_head(const heads_job *j, size_t item, int64_t heads, int64_t group, size_t part) {
   const clv_heads *x = &j->k->x;
   const int64_t *lengths = j->k->k.d.n_in > 3 ? j->a->in[3] : NULL;
   int64_t n = (int64_t)item / heads, length = lengths ? lengths[n] : x->s;
@@ -396,15 +408,16 @@ static head head_of(const heads_job *j, size_t item, int64_t heads, int64_t grou
             .steps = x->s,
             .q = n * x->t,
             .key = n * x->s,
-            .scratch = (float *)j->a->scratch + part * j->k->floats};
+            .scratch = (float *)j->a->scratch + part * j->k->scratch_floats};
   if (!j->k->k.d.attrs.packed) return e;
   e.t = e.steps = length;
   e.q = e.key = clv_packed_before(lengths, n);
   return e;
 }
 
-/* Zeroes the rows after the last packed sequence, in the buffers that the heads write. */
-static void clear_rest(const attention_kernel *k, const clv_kernel_args *a, bool back) {
+/* Zeroes the rows after the last packed sequence, in the output, or with `back` in the input
+ * gradients. */
+static void zero_unused_rows(const attention_kernel *k, const clv_kernel_args *a, bool back) {
   const clv_node_desc *d = &k->k.d;
   int64_t used = d->attrs.packed ? clv_packed_before(a->in[3], k->x.n) : d->in[0].dim[0];
   for (int i = 0; i < (back ? 3 : 1); i++) {
@@ -425,61 +438,62 @@ static clv_code check_lengths(const attention_kernel *k, const clv_kernel_args *
   return CLV_OK;
 }
 
-/* Computes parts [begin, end) of the heads. */
+/* Computes the heads of parts [begin, end). */
 static void forward_parts(void *arg, size_t begin, size_t end) {
   const heads_job *j = arg;
-  size_t parts = (size_t)j->k->parts;
+  size_t parts = (size_t)j->k->n_parts;
   for (size_t p = begin; p < end; p++)
-    for (size_t i = j->items * p / parts; i < j->items * (p + 1) / parts; i++) {
-      head e = head_of(j, i, j->k->x.heads, 1, p);
+    for (size_t i = j->n_heads * p / parts; i < j->n_heads * (p + 1) / parts; i++) {
+      head e = make_head(j, i, j->k->x.heads, 1, p);
       forward_head(&e);
     }
 }
 
 static void backward_parts(void *arg, size_t begin, size_t end) {
   const heads_job *j = arg;
-  size_t parts = (size_t)j->k->parts;
+  size_t parts = (size_t)j->k->n_parts;
   for (size_t p = begin; p < end; p++)
-    for (size_t i = j->items * p / parts; i < j->items * (p + 1) / parts; i++)
-      backward_heads(head_of(j, i, j->k->x.kv_heads, j->k->x.group, p));
+    for (size_t i = j->n_heads * p / parts; i < j->n_heads * (p + 1) / parts; i++)
+      backward_heads(make_head(j, i, j->k->x.kv_heads, j->k->x.group, p));
 }
 
-static clv_code run(clv_kernel *base, const clv_kernel_args *a, int64_t heads, clv_cpu_range *fn,
-                    clv_err *err) {
+static clv_code run_heads(clv_kernel *base, const clv_kernel_args *a, int64_t heads,
+                          clv_cpu_range *fn, clv_err *err) {
   const attention_kernel *k = (const attention_kernel *)base;
   heads_job j = {k, a, clv_rng_stream_of(&a->key), (size_t)(k->x.n * heads)};
   size_t work = clv_layout_numel(&k->k.d.in[0], 1) * (size_t)k->x.s;
   CLV_TRY(check_lengths(k, a, err));
-  clear_rest(k, a, fn == backward_parts);
-  clv_cpu_parallel(CLV_MIN(clv_cpu_useful_threads(k->k.threads, work), k->parts), (size_t)k->parts,
-                   fn, &j);
+  zero_unused_rows(k, a, fn == backward_parts);
+  clv_cpu_parallel(CLV_MIN(clv_cpu_useful_threads(k->k.threads, work), k->n_parts),
+                   (size_t)k->n_parts, fn, &j);
   return CLV_OK;
 }
 
 static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return run(base, a, ((const attention_kernel *)base)->x.heads, forward_parts, err);
+  return run_heads(base, a, ((const attention_kernel *)base)->x.heads, forward_parts, err);
 }
 
 static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return run(base, a, ((const attention_kernel *)base)->x.kv_heads, backward_parts, err);
+  return run_heads(base, a, ((const attention_kernel *)base)->x.kv_heads, backward_parts, err);
 }
 
 static clv_code attention_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   attention_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->x = clv_heads_of(d);
-  k->keys = clv_align_up((size_t)k->x.s, LANES) + LANES;
-  k->parts = (int)CLV_MIN((int64_t)k->k.threads, k->x.n * k->x.kv_heads);
+  k->score_stride = clv_align_up((size_t)k->x.s, LANES) + LANES;
+  k->n_parts = (int)CLV_MIN((int64_t)k->k.threads, k->x.n * k->x.kv_heads);
   size_t width = (size_t)k->x.width;
-  k->floats = (k->k.learns ? 5 : 2) * width * k->keys + (k->k.learns ? 3 : 1) * TILE * k->keys +
-              (k->k.learns ? 2 : 1) * TILE * width;
-  k->drops = d->training && d->attrs.p > 0;
+  k->scratch_floats = (k->k.has_backward ? 5 : 2) * width * k->score_stride +
+                      (k->k.has_backward ? 3 : 1) * TILE * k->score_stride +
+                      (k->k.has_backward ? 2 : 1) * TILE * width;
+  k->has_dropout = d->training && d->attrs.p > 0;
   k->k.base.forward = attention_forward;
-  k->k.base.backward_input = k->k.learns ? attention_backward : NULL;
-  for (int i = 0; k->k.learns && i < d->n_in; i++) k->k.base.saves |= clv_save_in(i);
-  size_t rows = clv_layout_numel(&d->in[0], 1) / width; /* of all heads */
-  k->k.base.saved_bytes = k->k.learns ? rows * 2 * sizeof(float) : 0;
-  k->k.base.scratch_bytes = (size_t)k->parts * k->floats * sizeof(float);
+  k->k.base.backward_input = k->k.has_backward ? attention_backward : NULL;
+  for (int i = 0; k->k.has_backward && i < d->n_in; i++) k->k.base.saves |= clv_save_in(i);
+  size_t rows = clv_layout_numel(&d->in[0], 1) / width; /* number of rows of all heads */
+  k->k.base.saved_bytes = k->k.has_backward ? rows * 2 * sizeof(float) : 0;
+  k->k.base.scratch_bytes = (size_t)k->n_parts * k->scratch_floats * sizeof(float);
   *ret = &k->k.base;
   return CLV_OK;
 }

@@ -15,20 +15,21 @@ typedef struct taps {
   int64_t begin, end;
 } taps;
 
-/* Forward: image rows under window o. */
+/* Returns the image rows (or columns) that window o covers, for forward. */
 CPU_INLINE taps covered(const clv_window *s, int axis, int64_t o, int64_t extent) {
   int64_t first = o * s->stride[axis] - s->pad[axis];
   return (taps){CLV_MAX(first, 0), CLV_MIN(first + s->kernel[axis], extent)};
 }
 
-/* Backward: windows that cover image row h. */
+/* Returns the windows that cover image row (or column) h, for backward. */
 CPU_INLINE taps covering(const clv_window *s, int axis, int64_t h, int64_t out) {
   int64_t last = (h + s->pad[axis]) / s->stride[axis], over = h + s->pad[axis] - s->kernel[axis];
   int64_t first = over < 0 ? 0 : over / s->stride[axis] + 1;
   return (taps){first, CLV_MIN(last + 1, out)};
 }
 
-/* y[o] = mean over the positions around o, of one plane of b lanes. */
+/* Computes one plane p of b channels: forward, each output is the mean over its window; with
+ * `back`, each input gradient is the sum over its windows divided by the window's size. */
 CPU_INLINE void mean_plane(const mean_job *j, size_t p, int64_t b, bool back) {
   const clv_window *s = &j->s;
   int64_t to_h = back ? s->h : s->oh, to_w = back ? s->w : s->ow;
@@ -71,8 +72,8 @@ MEAN_RANGE(backward_1, 1, true)
 MEAN_RANGE(backward_8, 8, true)
 MEAN_RANGE(backward_16, 16, true)
 
-/* Window of the op; for globalavgpool it covers the image. */
-static clv_window window_of(const cpu_kernel *k) {
+/* Returns the window of the op; that of globalavgpool covers the image. */
+static clv_window pool_window(const cpu_kernel *k) {
   clv_window s = clv_window_of(&k->d);
   if (k->d.op != CLV_OP_GLOBALAVGPOOL) return s;
   for (int i = 0; i < 2; i++) {
@@ -82,9 +83,9 @@ static clv_window window_of(const cpu_kernel *k) {
   return s;
 }
 
-static void mean_all(const cpu_kernel *k, const void *x, void *y, clv_cpu_range *const fn[3]) {
+static void compute_means(const cpu_kernel *k, const void *x, void *y, clv_cpu_range *const fn[3]) {
   int b = k->base.in_block[0];
-  mean_job j = {window_of(k), x, y};
+  mean_job j = {pool_window(k), x, y};
   size_t planes = (size_t)j.s.n * (size_t)((j.s.c + b - 1) / b);
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), planes, fn[b == 1 ? 0 : b / 8], &j);
 }
@@ -92,14 +93,14 @@ static void mean_all(const cpu_kernel *k, const void *x, void *y, clv_cpu_range 
 static clv_code mean_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   static clv_cpu_range *const fn[3] = {forward_1, forward_8, forward_16};
   (void)err;
-  mean_all((const cpu_kernel *)base, a->in[0], a->out, fn);
+  compute_means((const cpu_kernel *)base, a->in[0], a->out, fn);
   return CLV_OK;
 }
 
 static clv_code mean_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   static clv_cpu_range *const fn[3] = {backward_1, backward_8, backward_16};
   (void)err;
-  mean_all((const cpu_kernel *)base, a->dout, a->din[0], fn);
+  compute_means((const cpu_kernel *)base, a->dout, a->din[0], fn);
   return CLV_OK;
 }
 

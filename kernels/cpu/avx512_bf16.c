@@ -16,19 +16,19 @@
 enum { ROWS = 8 };
 
 INLINE __m512bh broadcast_pair(const uint16_t *pair) {
-  int32_t both;
-  memcpy(&both, pair, sizeof both);
-  return (__m512bh)_mm512_set1_epi32(both);
+  int32_t pair_bits;
+  memcpy(&pair_bits, pair, sizeof pair_bits);
+  return (__m512bh)_mm512_set1_epi32(pair_bits);
 }
 
 INLINE void multiply_rows(const cpu_pairs_block *p, size_t row) {
   const uint16_t *a = p->a + row / PAIRS_SIDE * p->a_strip + row % PAIRS_SIDE * PAIRS_WIDE;
   const uint16_t *b = p->b;
-  const float *from = p->from + row * p->from_row;
+  const float *from = p->init + row * p->init_row;
   __m512 sum[ROWS][2];
   for (size_t r = 0; r < ROWS; r++)
     for (size_t j = 0; j < 2; j++) {
-      sum[r][j] = _mm512_loadu_ps(from + r * p->from_row + j * PAIRS_SIDE);
+      sum[r][j] = _mm512_loadu_ps(from + r * p->init_row + j * PAIRS_SIDE);
       _mm_prefetch(p->c + (row + r) * p->c_row + j * (2 * PAIRS_SIDE - 1), _MM_HINT_T0);
     }
   for (size_t k = 0; k < p->tiles; k++, a += PAIRS_TILE, b += PAIRS_TILE)

@@ -25,8 +25,8 @@ clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, i
   k->threads = CLV_MAX(d->threads, 1);
   k->n_in = clv_layout_numel(&d->in[0], in_block);
   k->n_out = clv_layout_numel(&d->out, out_block);
-  k->learns = d->need_dw;
-  for (int i = 0; i < d->n_in; i++) k->learns |= d->need_dx[i];
+  k->has_backward = d->need_dw;
+  for (int i = 0; i < d->n_in; i++) k->has_backward |= d->need_dx[i];
   k->base.free = kernel_free;
   for (int i = 0; i < CLV_MAX_IN; i++) k->base.in_block[i] = in_block;
   k->base.out_block = out_block;
@@ -44,7 +44,7 @@ int clv_cpu_offered_block(const clv_node_desc *d) {
 #include "cpu_ops.def"
 #undef CPU_OP
 
-/* Prepare functions of the ops that this backend has; ref prepares the others. */
+/* Functions that prepare the ops that this backend has; ref prepares the others. */
 static cpu_prepare_fn *const prepares[CLV_OP_COUNT] = {
 #define CPU_OP(name) [CLV_OP_NUMBER_##name] = clv_cpu_prepare_##name,
 #include "cpu_ops.def"
@@ -132,7 +132,7 @@ int clv_cpu_block(void) {
 
 static char libraries_text[96];
 
-static void libraries_fill(void) {
+static void fill_libraries_text(void) {
   const dnnl_version_t *v = dnnl_version();
   snprintf(libraries_text, sizeof libraries_text, "oneDNN %d.%d.%d, %s", v->major, v->minor,
            v->patch, clv_cpu_blas_version());
@@ -141,7 +141,7 @@ static void libraries_fill(void) {
 static const char *cpu_libraries(const clv_backend *b) {
   (void)b;
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, libraries_fill);
+  pthread_once(&once, fill_libraries_text);
   return libraries_text;
 }
 

@@ -26,19 +26,19 @@ typedef struct norm_job {
   const cpu_kernel *k;
   const clv_kernel_args *a;
   size_t n, c, image, b, blocks;
-  size_t piece; /* numbers of a plane that are processed at a time */
-  bool x_bf16, dx_bf16, out_bf16, marks;
+  size_t piece_size; /* number of values of a plane that are processed at a time */
+  bool x_bf16, dx_bf16, out_bf16, has_marks;
   double count;
   clv_norm_gate gate;
 } norm_job;
 
-/* Numbers of one block of channels; padding lanes are 0. */
+/* Numbers of the channels of one block; those of padding channels are 0. */
 typedef struct norm_block {
   double mean[NORM_BLOCK], inverse[NORM_BLOCK], bias_sum[NORM_BLOCK], weight_sum[NORM_BLOCK];
   float weight[NORM_BLOCK], bias[NORM_BLOCK];
 } norm_block;
 
-static norm_job job_of(const cpu_kernel *k, const clv_kernel_args *a) {
+static norm_job make_job(const cpu_kernel *k, const clv_kernel_args *a) {
   const clv_shape *x = &k->d.in[0];
   norm_job j = {.k = k,
                 .a = a,
@@ -49,28 +49,29 @@ static norm_job job_of(const cpu_kernel *k, const clv_kernel_args *a) {
                 .x_bf16 = clv_layout_is_bf16(k->base.in_block[0]),
                 .dx_bf16 = clv_layout_is_bf16(k->base.din_block[0]),
                 .out_bf16 = clv_layout_is_bf16(k->base.out_block),
-                .marks = k->d.bf16 && clv_layout_block(k->base.in_block[0]) % 8 == 0 && k->learns &&
-                         k->d.tail & CLV_TAIL_ADD,
+                .has_marks = k->d.bf16 && clv_layout_block(k->base.in_block[0]) % 8 == 0 &&
+                             k->has_backward && k->d.tail & CLV_TAIL_ADD,
                 .gate = k->d.tail & CLV_TAIL_ADD ? NORM_BY_Y
                         : k->d.tail              ? NORM_BY_X
                                                  : NORM_OPEN};
   j.blocks = (j.c + j.b - 1) / j.b;
   j.count = (double)(j.n * j.image);
-  j.piece = j.image * j.b;
-  if (j.x_bf16 || j.dx_bf16 || j.out_bf16 || j.marks) j.piece = CLV_MIN(j.piece, NORM_PIECE);
+  j.piece_size = j.image * j.b;
+  if (j.x_bf16 || j.dx_bf16 || j.out_bf16 || j.has_marks)
+    j.piece_size = CLV_MIN(j.piece_size, NORM_PIECE);
   return j;
 }
 
-/* A piece of a plane, with the plane's lanes. */
+/* A piece of a plane: n values from index `at` of the tensor on. */
 typedef struct norm_piece {
   size_t at, n;
 } norm_piece;
 
-static size_t plane_of(const norm_job *j, size_t n, size_t block) {
+static size_t plane_index(const norm_job *j, size_t n, size_t block) {
   return (n * j->blocks + block) * j->image * j->b;
 }
 
-/* State of a walk over the pieces of a block's planes; starts with {0}. */
+/* State of a walk over the pieces of one channel block in all images; starts with {0}. */
 typedef struct norm_walk {
   size_t image, done;
 } norm_walk;
@@ -79,54 +80,57 @@ static bool next_piece(const norm_job *j, size_t block, norm_walk *w, norm_piece
   size_t plane = j->image * j->b;
   if (w->done == plane) *w = (norm_walk){w->image + 1, 0};
   if (w->image == j->n || !plane) return false;
-  *ret = (norm_piece){plane_of(j, w->image, block) + w->done, CLV_MIN(j->piece, plane - w->done)};
+  *ret = (norm_piece){plane_index(j, w->image, block) + w->done,
+                      CLV_MIN(j->piece_size, plane - w->done)};
   w->done += ret->n;
   return true;
 }
 
-/* Address of a piece in an array of the arguments, or NULL. */
-static float *piece_in(const void *array, norm_piece p) {
+/* Returns the address of a piece in one of the kernel's arrays; NULL if there is no array. */
+static float *find_piece(const void *array, norm_piece p) {
   return array ? (float *)(uintptr_t)array + p.at : NULL;
 }
 
-/* As piece_in, but for an array that may be bf16: the piece is then widened into `room`. */
-static const float *piece_from(const void *array, bool bf16, norm_piece p, float *room) {
-  if (!bf16) return piece_in(array, p);
-  clv_cpu_from_bf16((const uint16_t *)array + p.at, p.n, room);
-  return room;
+/* Returns the values of a piece: in the array, or widened into `buffer` if the array is bf16. */
+static const float *read_piece(const void *array, bool bf16, norm_piece p, float *buffer) {
+  if (!bf16) return find_piece(array, p);
+  clv_cpu_from_bf16((const uint16_t *)array + p.at, p.n, buffer);
+  return buffer;
 }
 
-static void piece_to(const float *room, void *array, norm_piece p) {
-  clv_cpu_to_bf16(room, p.n, (uint16_t *)array + p.at);
+static void write_piece(const float *buffer, void *array, norm_piece p) {
+  clv_cpu_to_bf16(buffer, p.n, (uint16_t *)array + p.at);
 }
 
-static void fold(const double *lane, size_t b, double *ret) {
+static void fold_lanes(const double *lane, size_t b, double *ret) {
   for (size_t l = 0; l < b; l++)
     ret[l] = (lane[l] + lane[2 * b + l]) + (lane[b + l] + lane[3 * b + l]);
 }
 
-static void spread(const double *values, size_t b, double *ret_lanes) {
+static void spread_to_lanes(const double *values, size_t b, double *ret_lanes) {
   for (size_t l = 0; l < NORM_SPREAD * b; l++) ret_lanes[l] = values[l % b];
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Computes the mean, and the sum of squared distances from it, of each channel of the block. */
-static void statistics(const norm_job *j, size_t block, double *ret_mean, double *ret_squares) {
+/* Computes the mean of each channel of the block, and the sum of squared distances from the mean.
+ */
+static void compute_statistics(const norm_job *j, size_t block, double *ret_mean,
+                               double *ret_squares) {
   clv_norm_sums sums = {0};
   double first[NORM_BLOCK] = {0}, shift[NORM_LANES], sum[NORM_BLOCK];
-  float room[NORM_PIECE];
-  norm_piece p = {plane_of(j, 0, block), j->b};
-  const float *x = piece_from(j->a->in[0], j->x_bf16, p, room);
+  float buffer[NORM_PIECE];
+  norm_piece p = {plane_index(j, 0, block), j->b};
+  const float *x = read_piece(j->a->in[0], j->x_bf16, p, buffer);
   for (size_t l = 0; l < j->b; l++) {
     float value = x[l];
     first[l] = isfinite(value) ? value : 0;
   }
-  spread(first, j->b, shift);
+  spread_to_lanes(first, j->b, shift);
   for (norm_walk w = {0}; next_piece(j, block, &w, &p);)
-    clv_cpu_norm_moments(piece_from(j->a->in[0], j->x_bf16, p, room), p.n, j->b, shift, &sums);
-  fold(sums.first, j->b, sum);
-  fold(sums.second, j->b, ret_squares);
+    clv_cpu_norm_moments(read_piece(j->a->in[0], j->x_bf16, p, buffer), p.n, j->b, shift, &sums);
+  fold_lanes(sums.first, j->b, sum);
+  fold_lanes(sums.second, j->b, ret_squares);
   for (size_t l = 0; l < j->b; l++) {
     double squares = ret_squares[l] - sum[l] * (sum[l] / j->count);
     ret_mean[l] = first[l] + sum[l] / j->count;
@@ -134,13 +138,13 @@ static void statistics(const norm_job *j, size_t block, double *ret_mean, double
   }
 }
 
-/* Computes mean and 1/sqrt(var + eps) of the block's channels: of the batch in training,
- * where it also updates the running statistics (with the unbiased variance), else of the
- * running statistics. */
-static void moments(const norm_job *j, size_t block, norm_block *v) {
+/* Computes mean and 1/sqrt(var + eps) of the block's channels. In training they are those of the
+ * batch, and the running statistics are updated (with the unbiased variance); otherwise they are
+ * those of the running statistics. */
+static void compute_moments(const norm_job *j, size_t block, norm_block *v) {
   float *running_mean = j->a->param[CLV_SLOT_MEAN], *running_var = j->a->param[CLV_SLOT_VAR];
   double squares[NORM_BLOCK], m = j->k->d.attrs.momentum;
-  if (j->k->d.training) statistics(j, block, v->mean, squares);
+  if (j->k->d.training) compute_statistics(j, block, v->mean, squares);
   for (size_t l = 0, c = block * j->b; l < j->b && c < j->c; l++, c++) {
     double var = running_var[c];
     if (j->k->d.training) {
@@ -154,7 +158,7 @@ static void moments(const norm_job *j, size_t block, norm_block *v) {
   }
 }
 
-static void parameters(const norm_job *j, size_t block, norm_block *v) {
+static void load_parameters(const norm_job *j, size_t block, norm_block *v) {
   const float *w = j->a->param[CLV_SLOT_WEIGHT], *b = j->a->param[CLV_SLOT_BIAS];
   for (size_t l = 0, c = block * j->b; l < j->b && c < j->c; l++, c++) {
     v->weight[l] = w[c];
@@ -162,7 +166,7 @@ static void parameters(const norm_job *j, size_t block, norm_block *v) {
   }
 }
 
-static clv_norm_affine affine_of(const norm_job *j, const norm_block *v) {
+static clv_norm_affine block_affine(const norm_job *j, const norm_block *v) {
   double share = j->k->d.training ? 1 / j->count : 0;
   clv_norm_affine f;
   for (size_t l = 0; l < NORM_BLOCK; l++) {
@@ -175,37 +179,38 @@ static clv_norm_affine affine_of(const norm_job *j, const norm_block *v) {
   return f;
 }
 
-/* Address of a piece's marks, after the numbers of the blocks. */
-static uint8_t *marks_in(const norm_job *j, norm_piece p) {
+/* Returns the address of the bits of a piece, which are stored after the saved statistics of all
+ * blocks. */
+static uint8_t *find_marks(const norm_job *j, norm_piece p) {
   return (uint8_t *)((double *)j->a->saved + 2 * j->blocks * j->b) + p.at / 8;
 }
 
-static void put_output(const norm_job *j, size_t block, const norm_block *v) {
-  clv_norm_affine f = affine_of(j, v);
-  float room[NORM_PIECE], made[NORM_PIECE];
+static void write_output(const norm_job *j, size_t block, const norm_block *v) {
+  clv_norm_affine f = block_affine(j, v);
+  float buffer[NORM_PIECE], result[NORM_PIECE];
   norm_piece p;
   for (norm_walk w = {0}; next_piece(j, block, &w, &p);) {
-    float *y = j->out_bf16 ? made : piece_in(j->a->out, p);
-    clv_cpu_norm_apply(piece_from(j->a->in[0], j->x_bf16, p, room), piece_in(j->a->in[1], p), p.n,
-                       j->b, &f, j->gate != NORM_OPEN, y);
-    if (j->out_bf16) piece_to(made, j->a->out, p);
-    if (j->marks) clv_cpu_norm_pack_gates(y, p.n, marks_in(j, p));
+    float *y = j->out_bf16 ? result : find_piece(j->a->out, p);
+    clv_cpu_norm_apply(read_piece(j->a->in[0], j->x_bf16, p, buffer), find_piece(j->a->in[1], p),
+                       p.n, j->b, &f, j->gate != NORM_OPEN, y);
+    if (j->out_bf16) write_piece(result, j->a->out, p);
+    if (j->has_marks) clv_cpu_norm_pack_gates(y, p.n, find_marks(j, p));
   }
 }
 
-/* Saves the block's means, then its inverses. */
-static void save(const norm_job *j, size_t block, const norm_block *v) {
+/* Saves the means of the block's channels, then their inverse deviations. */
+static void save_block(const norm_job *j, size_t block, const norm_block *v) {
   double *to = (double *)j->a->saved + 2 * block * j->b;
   memcpy(to, v->mean, j->b * sizeof(double));
   memcpy(to + j->b, v->inverse, j->b * sizeof(double));
 }
 
-static norm_block saved_block(const norm_job *j, size_t block) {
+static norm_block load_saved_block(const norm_job *j, size_t block) {
   const double *from = (const double *)j->a->saved + 2 * block * j->b;
   norm_block v = {0};
   memcpy(v.mean, from, j->b * sizeof(double));
   memcpy(v.inverse, from + j->b, j->b * sizeof(double));
-  parameters(j, block, &v);
+  load_parameters(j, block, &v);
   return v;
 }
 
@@ -213,24 +218,24 @@ static void forward_blocks(void *arg, size_t begin, size_t end) {
   const norm_job *j = arg;
   for (size_t block = begin; block < end; block++) {
     norm_block v = {0};
-    moments(j, block, &v);
-    parameters(j, block, &v);
-    put_output(j, block, &v);
-    if (j->k->learns) save(j, block, &v);
+    compute_moments(j, block, &v);
+    load_parameters(j, block, &v);
+    write_output(j, block, &v);
+    if (j->k->has_backward) save_block(j, block, &v);
   }
 }
 
 static void recompute_blocks(void *arg, size_t begin, size_t end) {
   const norm_job *j = arg;
   for (size_t block = begin; block < end; block++) {
-    norm_block v = saved_block(j, block);
-    put_output(j, block, &v);
+    norm_block v = load_saved_block(j, block);
+    write_output(j, block, &v);
   }
 }
 
 static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
-  norm_job j = job_of(k, a);
+  norm_job j = make_job(k, a);
   (void)err;
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.blocks, forward_blocks, &j);
   if (k->d.training) ++*(int64_t *)a->param[CLV_SLOT_TRACKED];
@@ -239,7 +244,7 @@ static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
 
 static clv_code batchnorm_recompute(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
-  norm_job j = job_of(k, a);
+  norm_job j = make_job(k, a);
   (void)err;
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.blocks, recompute_blocks, &j);
   return CLV_OK;
@@ -247,48 +252,49 @@ static clv_code batchnorm_recompute(clv_kernel *base, const clv_kernel_args *a, 
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* Values whose sign decides if a gradient passes: the outputs, or numbers unpacked from the marks;
- * NULL if the gate does not read outputs. */
-static const float *gates_of(const norm_job *j, norm_piece p, float *room) {
+/* Returns the values whose sign decides if a gradient passes: the outputs, or numbers unpacked from
+ * the saved bits; NULL if the gate does not read outputs. */
+static const float *read_gates(const norm_job *j, norm_piece p, float *buffer) {
   if (j->gate != NORM_BY_Y) return NULL;
-  if (!j->marks) return piece_in(j->a->out, p);
-  clv_cpu_norm_unpack_gates(marks_in(j, p), p.n, room);
-  return room;
+  if (!j->has_marks) return find_piece(j->a->out, p);
+  clv_cpu_norm_unpack_gates(find_marks(j, p), p.n, buffer);
+  return buffer;
 }
 
-static clv_norm_plane plane_at(const norm_job *j, norm_piece p, float *room) {
-  return (clv_norm_plane){.x = piece_from(j->a->in[0], j->x_bf16, p, room),
-                          .dy = piece_in(j->a->dout, p),
-                          .g = piece_in(j->a->din[1], p),
+static clv_norm_plane make_plane(const norm_job *j, norm_piece p, float *buffer) {
+  return (clv_norm_plane){.x = read_piece(j->a->in[0], j->x_bf16, p, buffer),
+                          .dy = find_piece(j->a->dout, p),
+                          .g = find_piece(j->a->din[1], p),
                           .n = p.n,
                           .b = j->b,
                           .gate = j->gate};
 }
 
-/* Computes sum dy and sum dy (x - mean) / sqrt(var + eps), the gradients of bias and weight. */
-static void gradients(const norm_job *j, size_t block, norm_block *v) {
+/* Computes sum dy and sum dy (x - mean) / sqrt(var + eps) of the block's channels, which are the
+ * gradients of bias and weight. */
+static void compute_gradients(const norm_job *j, size_t block, norm_block *v) {
   clv_norm_sums sums = {0};
   clv_norm_lanes lanes;
   norm_piece piece;
-  float room[NORM_PIECE], gates[NORM_PIECE];
-  clv_norm_affine f = affine_of(j, v);
-  spread(v->mean, j->b, lanes.mean);
+  float buffer[NORM_PIECE], gates[NORM_PIECE];
+  clv_norm_affine f = block_affine(j, v);
+  spread_to_lanes(v->mean, j->b, lanes.mean);
   for (size_t l = 0; l < NORM_SPREAD * j->b; l++) {
     lanes.center[l] = f.mean[l % j->b];
     lanes.scale[l] = f.scale[l % j->b];
     lanes.shift[l] = f.shift[l % j->b];
   }
   for (norm_walk w = {0}; next_piece(j, block, &w, &piece);) {
-    clv_norm_plane p = plane_at(j, piece, room);
-    p.y = gates_of(j, piece, gates);
+    clv_norm_plane p = make_plane(j, piece, buffer);
+    p.y = read_gates(j, piece, gates);
     clv_cpu_norm_gradients(&p, &lanes, &sums);
   }
-  fold(sums.first, j->b, v->bias_sum);
-  fold(sums.second, j->b, v->weight_sum);
+  fold_lanes(sums.first, j->b, v->bias_sum);
+  fold_lanes(sums.second, j->b, v->weight_sum);
   for (size_t l = 0; l < j->b; l++) v->weight_sum[l] *= v->inverse[l];
 }
 
-static void put_gradients(const norm_job *j, size_t block, const norm_block *v) {
+static void write_gradients(const norm_job *j, size_t block, const norm_block *v) {
   const double *const sums[] = {v->weight_sum, v->bias_sum};
   for (int slot = 0; slot < 2; slot++) {
     float *d = j->a->dparam[slot];
@@ -297,39 +303,40 @@ static void put_gradients(const norm_job *j, size_t block, const norm_block *v) 
   }
 }
 
-/* Computes dx. Training: dx = w inverse (dy - mean(dy) - xhat mean(dy xhat)); otherwise the
- * statistics are constants and dx = w inverse dy. */
-static void put_input_gradient(const norm_job *j, size_t block, const norm_block *v) {
-  clv_norm_affine f = affine_of(j, v);
-  float room[NORM_PIECE], made[NORM_PIECE], gates[NORM_PIECE];
+/* Computes dx. In training dx = w inverse (dy - mean(dy) - xhat mean(dy xhat)), with xhat = (x -
+ * mean) inverse; otherwise the statistics are constants, and dx = w inverse dy. */
+static void write_input_gradient(const norm_job *j, size_t block, const norm_block *v) {
+  clv_norm_affine f = block_affine(j, v);
+  float buffer[NORM_PIECE], result[NORM_PIECE], gates[NORM_PIECE];
   norm_piece piece;
   for (norm_walk w = {0}; next_piece(j, block, &w, &piece);) {
-    clv_norm_plane p = plane_at(j, piece, room);
-    float *dx = j->dx_bf16 ? made : piece_in(j->a->din[0], piece);
-    if (p.g) { /* the gradient that passes is already in that of the added input */
+    clv_norm_plane p = make_plane(j, piece, buffer);
+    float *dx = j->dx_bf16 ? result : find_piece(j->a->din[0], piece);
+    /* compute_gradients has written the gradient that passes to the gradient of the added input */
+    if (p.g) {
       p.dy = p.g;
       p.gate = NORM_OPEN;
     } else {
-      p.y = gates_of(j, piece, gates);
+      p.y = read_gates(j, piece, gates);
     }
     clv_cpu_norm_backward(&p, &f, dx);
-    if (j->dx_bf16) piece_to(made, j->a->din[0], piece);
+    if (j->dx_bf16) write_piece(result, j->a->din[0], piece);
   }
 }
 
 static void backward_blocks(void *arg, size_t begin, size_t end) {
   const norm_job *j = arg;
   for (size_t block = begin; block < end; block++) {
-    norm_block v = saved_block(j, block);
-    gradients(j, block, &v);
-    if (j->k->d.need_dw) put_gradients(j, block, &v);
-    if (j->a->din[0]) put_input_gradient(j, block, &v);
+    norm_block v = load_saved_block(j, block);
+    compute_gradients(j, block, &v);
+    if (j->k->d.need_dw) write_gradients(j, block, &v);
+    if (j->a->din[0]) write_input_gradient(j, block, &v);
   }
 }
 
 static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
-  norm_job j = job_of(k, a);
+  norm_job j = make_job(k, a);
   (void)err;
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), j.blocks, backward_blocks, &j);
   return CLV_OK;
@@ -346,14 +353,14 @@ static clv_code batchnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   if (d->offered_block[0] == in_bf16) k->base.in_block[0] = in_bf16;
   if (d->wanted_din[0] == in_bf16) k->base.din_block[0] = in_bf16;
   if (d->wanted_out == in_bf16 && !(d->tail & CLV_TAIL_ADD)) k->base.out_block = in_bf16;
-  norm_job j = job_of(k, NULL);
+  norm_job j = make_job(k, NULL);
   k->base.forward = batchnorm_forward;
-  k->base.backward_input = k->learns ? batchnorm_backward : NULL;
-  if (k->learns)
-    k->base.saves = CLV_SAVE_IN0 | (j.gate == NORM_BY_Y && !j.marks ? CLV_SAVE_OUT : 0);
-  if (k->learns && j.gate == NORM_BY_X) k->base.recompute = batchnorm_recompute;
-  k->base.saved_bytes = k->learns ? 2 * j.blocks * j.b * sizeof(double) : 0;
-  if (j.marks) k->base.saved_bytes += j.n * j.blocks * j.image * j.b / 8;
+  k->base.backward_input = k->has_backward ? batchnorm_backward : NULL;
+  if (k->has_backward)
+    k->base.saves = CLV_SAVE_IN0 | (j.gate == NORM_BY_Y && !j.has_marks ? CLV_SAVE_OUT : 0);
+  if (k->has_backward && j.gate == NORM_BY_X) k->base.recompute = batchnorm_recompute;
+  k->base.saved_bytes = k->has_backward ? 2 * j.blocks * j.b * sizeof(double) : 0;
+  if (j.has_marks) k->base.saved_bytes += j.n * j.blocks * j.image * j.b / 8;
   k->base.fused_grads = d->need_dw;
   k->base.din_in_place = d->n_in == 2 ? 1u << 1 : 1u << 0;
   *ret = &k->base;

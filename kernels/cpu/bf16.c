@@ -17,7 +17,7 @@ clv_code clv_cpu_check_bf16(const clv_backend *b, clv_err *err) {
                   clv_backend_isa(b));
 }
 
-/* Bits of the rounded value; the lower half is not meaningful. */
+/* Returns the bits of x rounded to bf16 in the upper half; the lower half has no meaning. */
 CPU_INLINE uint32_t rounded(float x) {
   uint32_t bits = to_bits(x), up = bits + 0x7fff + (bits >> 16 & 1);
   return (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : up;
@@ -54,12 +54,12 @@ typedef struct convert_job {
   void *dst;
 } convert_job;
 
-static void narrow(void *arg, size_t begin, size_t end) {
+static void narrow_range(void *arg, size_t begin, size_t end) {
   const convert_job *j = arg;
   to_bf16((const float *)j->src + begin, end - begin, (uint16_t *)j->dst + begin);
 }
 
-static void widen(void *arg, size_t begin, size_t end) {
+static void widen_range(void *arg, size_t begin, size_t end) {
   const convert_job *j = arg;
   from_bf16((const uint16_t *)j->src + begin, end - begin, (float *)j->dst + begin);
 }
@@ -67,5 +67,5 @@ static void widen(void *arg, size_t begin, size_t end) {
 void clv_cpu_convert(const void *src, int src_layout, void *dst, size_t n) {
   convert_job j = {src, dst};
   int threads = clv_cpu_useful_threads(clv_cpu_get_threads(), n);
-  clv_cpu_parallel(threads, n, clv_layout_is_bf16(src_layout) ? widen : narrow, &j);
+  clv_cpu_parallel(threads, n, clv_layout_is_bf16(src_layout) ? widen_range : narrow_range, &j);
 }

@@ -13,20 +13,20 @@ enum { LANES = 16 };
 typedef struct broadcast_kernel {
   cpu_kernel k;
   clv_broadcast v;
-  size_t rows;   /* rows of a sample */
-  size_t all[2]; /* values of each input */
-  bool product;
+  size_t n_rows;      /* number of rows of a sample of the output */
+  size_t n_values[2]; /* number of values of each input */
+  bool is_product;
 } broadcast_kernel;
 
-/* State of a walk over the rows of a sample: indices of the output's row and of both
- * inputs' values for it. */
+/* State of a walk over the rows of a sample: the index of the output's row, and the indices of the
+ * first value of each input for that row. */
 typedef struct row_walk {
   size_t out, at[2], index[CLV_MAX_RANK];
 } row_walk;
 
 static row_walk first_row(const broadcast_kernel *k, size_t sample) {
   const clv_broadcast *v = &k->v;
-  row_walk w = {.out = sample * k->rows * v->n[v->rank - 1]};
+  row_walk w = {.out = sample * k->n_rows * v->n[v->rank - 1]};
   for (int j = 0; j < 2; j++) w.at[j] = sample * v->step[j][0];
   return w;
 }
@@ -44,7 +44,8 @@ static void next_row(const broadcast_kernel *k, row_walk *w) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Values of a row: one for each position (step 1), or one for all (step 0). */
+/* Values of an input for a row: one for each position (step 1), or the same for all positions (step
+ * 0). */
 typedef struct row_values {
   const float *x;
   size_t step;
@@ -55,8 +56,8 @@ CPU_INLINE void rows_of(const float *restrict x, const float *restrict z, bool p
   for (size_t i = 0; i < n; i++) y[i] = product ? x[i] * z[i] : x[i] + z[i];
 }
 
-/* Combines a row with one number. Sums and products do not depend on the order of their
- * operands. */
+/* Adds one number to each value of a row, or multiplies by it. The operands may be exchanged,
+ * because this changes no bit. */
 CPU_INLINE void row_and_one(const float *restrict x, float z, bool product, size_t n,
                             float *restrict y) {
   for (size_t i = 0; i < n; i++) y[i] = product ? x[i] * z : x[i] + z;
@@ -73,7 +74,7 @@ CPU_INLINE void combine_body(row_values x, row_values z, bool product, size_t n,
     row_and_one(x.step ? x.x : z.x, x.step ? *z.x : *x.x, false, n, y);
 }
 
-/* sum += dy, or dy * other, value by value. */
+/* Adds dy, or dy times the other input, to `sum`, value by value. */
 CPU_INLINE void add_row_body(const float *restrict dy, row_values other, size_t n,
                              double *restrict sum) {
   const float *restrict z = other.x;
@@ -101,7 +102,7 @@ CPU_INLINE double lane_sum(const float *restrict dy, const float *restrict z, si
   return lane[0];
 }
 
-/* *sum += the sum of the row. */
+/* Adds the sum over the row, of dy or of dy times the other input, to *sum. */
 CPU_INLINE void add_all_body(const float *dy, row_values other, size_t n, double *sum) {
   if (!other.x)
     *sum += lane_sum(dy, NULL, 0, n);
@@ -122,10 +123,10 @@ CPU_CLONES(add_all, (const float *dy, row_values other, size_t n, double *sum), 
 typedef struct broadcast_job {
   const broadcast_kernel *k;
   const clv_kernel_args *a;
-  int to; /* backward: index of the input whose gradient is computed */
+  int to; /* index of the input whose gradient is computed; not used by forward */
 } broadcast_job;
 
-static row_values values_at(const broadcast_job *j, const row_walk *w, int i) {
+static row_values row_values_at(const broadcast_job *j, const row_walk *w, int i) {
   const clv_broadcast *v = &j->k->v;
   return (row_values){(const float *)j->a->in[i] + w->at[i], v->step[i][v->rank - 1]};
 }
@@ -136,30 +137,31 @@ static void forward_samples(void *arg, size_t begin, size_t end) {
   size_t n = k->v.n[k->v.rank - 1];
   for (size_t sample = begin; sample < end; sample++) {
     row_walk w = first_row(k, sample);
-    for (size_t r = 0; r < k->rows; r++, next_row(k, &w))
-      combine(values_at(j, &w, 0), values_at(j, &w, 1), k->product, n, (float *)j->a->out + w.out);
+    for (size_t r = 0; r < k->n_rows; r++, next_row(k, &w))
+      combine(row_values_at(j, &w, 0), row_values_at(j, &w, 1), k->is_product, n,
+              (float *)j->a->out + w.out);
   }
 }
 
-/* Gradient of an input that is not broadcast. */
-static void pass_samples(void *arg, size_t begin, size_t end) {
+/* Computes the gradient of an input that is not broadcast. */
+static void pass_gradients(void *arg, size_t begin, size_t end) {
   const broadcast_job *j = arg;
   const broadcast_kernel *k = j->k;
   size_t n = k->v.n[k->v.rank - 1];
   for (size_t sample = begin; sample < end; sample++) {
     row_walk w = first_row(k, sample);
-    for (size_t r = 0; r < k->rows; r++, next_row(k, &w)) {
+    for (size_t r = 0; r < k->n_rows; r++, next_row(k, &w)) {
       row_values dy = {(const float *)j->a->dout + w.out, 1};
       float *dx = (float *)j->a->din[j->to] + w.at[j->to];
-      if (k->product)
-        combine(dy, values_at(j, &w, 1 - j->to), true, n, dx);
+      if (k->is_product)
+        combine(dy, row_values_at(j, &w, 1 - j->to), true, n, dx);
       else if (dx != dy.x)
         memcpy(dx, dy.x, n * sizeof *dx);
     }
   }
 }
 
-static void sum_samples(void *arg, size_t begin, size_t end) {
+static void sum_gradients(void *arg, size_t begin, size_t end) {
   const broadcast_job *j = arg;
   const broadcast_kernel *k = j->k;
   int last = k->v.rank - 1;
@@ -169,9 +171,9 @@ static void sum_samples(void *arg, size_t begin, size_t end) {
     double *sum = (double *)j->a->scratch, *from = sum + sample * per_sample;
     float *dx = (float *)j->a->din[j->to] + sample * per_sample;
     memset(from, 0, per_sample * sizeof *from);
-    for (size_t r = 0; r < k->rows; r++, next_row(k, &w)) {
+    for (size_t r = 0; r < k->n_rows; r++, next_row(k, &w)) {
       row_values other = {NULL, 0};
-      if (k->product) other = values_at(j, &w, 1 - j->to);
+      if (k->is_product) other = row_values_at(j, &w, 1 - j->to);
       (k->v.step[j->to][last] ? add_row : add_all)((const float *)j->a->dout + w.out, other, n,
                                                    sum + w.at[j->to]);
     }
@@ -179,14 +181,14 @@ static void sum_samples(void *arg, size_t begin, size_t end) {
   }
 }
 
-static void run(const broadcast_kernel *k, broadcast_job *j, clv_cpu_range *fn) {
+static void run_samples(const broadcast_kernel *k, broadcast_job *j, clv_cpu_range *fn) {
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, k->k.n_out), k->v.n[0], fn, j);
 }
 
 static clv_code broadcast_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const broadcast_kernel *k = (const broadcast_kernel *)base;
   (void)err;
-  run(k, &(broadcast_job){k, a, 0}, forward_samples);
+  run_samples(k, &(broadcast_job){k, a, 0}, forward_samples);
   return CLV_OK;
 }
 
@@ -195,7 +197,8 @@ static clv_code broadcast_backward(clv_kernel *base, const clv_kernel_args *a, c
   (void)err;
   for (int i = 0; i < 2; i++)
     if (a->din[i])
-      run(k, &(broadcast_job){k, a, i}, k->all[i] == k->k.n_out ? pass_samples : sum_samples);
+      run_samples(k, &(broadcast_job){k, a, i},
+                  k->n_values[i] == k->k.n_out ? pass_gradients : sum_gradients);
   return CLV_OK;
 }
 
@@ -204,17 +207,17 @@ clv_code clv_cpu_broadcast(const clv_node_desc *d, clv_kernel **ret, clv_err *er
   size_t most = 0;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->v = clv_broadcast_of(d);
-  k->product = d->op == CLV_OP_MUL;
-  k->rows = 1;
-  for (int i = 1; i + 1 < k->v.rank; i++) k->rows *= k->v.n[i];
+  k->is_product = d->op == CLV_OP_MUL;
+  k->n_rows = 1;
+  for (int i = 1; i + 1 < k->v.rank; i++) k->n_rows *= k->v.n[i];
   for (int i = 0; i < 2; i++) {
-    k->all[i] = clv_layout_numel(&d->in[i], 1);
-    if (k->all[i] != k->k.n_out) most = CLV_MAX(most, k->all[i]);
+    k->n_values[i] = clv_layout_numel(&d->in[i], 1);
+    if (k->n_values[i] != k->k.n_out) most = CLV_MAX(most, k->n_values[i]);
   }
   k->k.base.forward = broadcast_forward;
-  k->k.base.backward_input = k->k.learns ? broadcast_backward : NULL;
-  k->k.base.saves = k->k.learns && k->product ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
-  k->k.base.scratch_bytes = k->k.learns ? most * sizeof(double) : 0;
+  k->k.base.backward_input = k->k.has_backward ? broadcast_backward : NULL;
+  k->k.base.saves = k->k.has_backward && k->is_product ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
+  k->k.base.scratch_bytes = k->k.has_backward ? most * sizeof(double) : 0;
   *ret = &k->k.base;
   return CLV_OK;
 }

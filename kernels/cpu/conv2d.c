@@ -15,30 +15,34 @@
 typedef struct conv_kernel {
   cpu_kernel k;
   clv_window s;
-  bool transposed;
+  bool is_transposed;
   dnnl_stream_t stream;
-  /* y from x; x from y; weight gradient from both */
+  /* oneDNN's primitives that compute y from x, x from y, and the weight gradient from both */
   cpu_prim forward, backward_input, backward_weight;
-  /* weight reorders; not made if the formats are equal */
+  /* reorders of weights and their gradient; not made where the formats are equal */
   cpu_prim to_forward, to_backward, from_gradient;
-  bool front_tiles, back_tiles, gradient_tiles; /* or if conv_weights.c packs the tiles */
-  bool back_across;     /* tiles of the second copy are ordered [C/16][K/16] */
-  bool backward_cached; /* the input gradient reads its weights from the cache, */
-  size_t backward_at;   /* this many floats from its start */
-  void (*own_weight)(const cpu_weight_job *job); /* our weight gradient; NULL: the library's */
+  /* conv_weights.c packs or unpacks the tiles instead of these reorders */
+  bool front_tiles, back_tiles, gradient_tiles;
+  bool back_is_c_major;    /* the weight copy for x from y has its tiles ordered [C/16][K/16] */
+  bool backward_is_cached; /* the pass that computes x reads its weights from the cache */
+  size_t backward_offset;  /* offset of these weights in the cache, in floats */
+  /* function for the weight gradient; NULL: oneDNN computes it */
+  void (*own_weight_grad)(const cpu_weight_job *job);
   int x_block, y_block;
-  int din_block; /* channel block in which x from y is computed */
-  bool bf16;     /* x, y, dy and the copies of the weights are bf16 */
-  /* offsets in floats into scratch, after the library's scratchpad */
-  size_t dw_at, plain_at, db_at, din_at;
+  int din_block; /* channel block in which x is computed from y */
+  bool bf16;     /* x, y, the gradient of y and the copies of the weights are bf16 */
+  /* offsets into scratch after oneDNN's scratchpad, in floats */
+  size_t dw_offset, plain_offset, db_offset, din_offset;
 } conv_kernel;
 
-/* True if the op needs the pass that computes y, or x, in any role. */
-static bool makes_y(const conv_kernel *k) { return !k->transposed || k->k.d.need_dx[0]; }
-static bool makes_x(const conv_kernel *k) { return k->transposed || k->k.d.need_dx[0]; }
-/* True if the primitives add the bias; the bias of a transposed convolution is added to x
- * separately. */
-static bool adds_bias(const conv_kernel *k) { return k->k.d.attrs.bias && !k->transposed; }
+/* True if the op has a pass that computes y, or x: for a transposed convolution forward computes x,
+ * and the input gradient y. */
+static bool needs_y(const conv_kernel *k) { return !k->is_transposed || k->k.d.need_dx[0]; }
+static bool needs_x(const conv_kernel *k) { return k->is_transposed || k->k.d.need_dx[0]; }
+/* True if oneDNN adds the bias; the bias of a transposed convolution is added to x separately. */
+static bool primitives_add_bias(const conv_kernel *k) {
+  return k->k.d.attrs.bias && !k->is_transposed;
+}
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
@@ -47,8 +51,8 @@ static const float *forward_weight(const conv_kernel *k, const clv_kernel_args *
 }
 
 static const float *backward_weight(const conv_kernel *k, const clv_kernel_args *a) {
-  if (!k->backward_cached) return a->param[CLV_SLOT_WEIGHT];
-  return (const float *)a->cache + k->backward_at;
+  if (!k->backward_is_cached) return a->param[CLV_SLOT_WEIGHT];
+  return (const float *)a->cache + k->backward_offset;
 }
 
 static clv_code reorder_weight(conv_kernel *k, cpu_prim *p, const void *src, const void *dst,
@@ -57,7 +61,7 @@ static clv_code reorder_weight(conv_kernel *k, cpu_prim *p, const void *src, con
   return clv_cpu_prim_run(p, k->stream, (const void *[]){src, dst, a->scratch}, err);
 }
 
-static cpu_weight_tiles tiles_of(const conv_kernel *k, void *plain) {
+static cpu_weight_tiles describe_tiles(const conv_kernel *k, void *plain) {
   return (cpu_weight_tiles){.k = k->s.k,
                             .c = k->s.c,
                             .taps = k->s.kernel[0] * k->s.kernel[1],
@@ -67,19 +71,19 @@ static cpu_weight_tiles tiles_of(const conv_kernel *k, void *plain) {
 }
 
 static void pack_tiles(const conv_kernel *k, const clv_kernel_args *a, bool front, bool back) {
-  cpu_weight_tiles w = tiles_of(k, a->param[CLV_SLOT_WEIGHT]);
+  cpu_weight_tiles w = describe_tiles(k, a->param[CLV_SLOT_WEIGHT]);
   w.front = front && k->front_tiles ? a->cache : NULL;
-  w.back = back && k->back_tiles ? (float *)a->cache + k->backward_at : NULL;
-  w.back_across = k->back_across;
+  w.back = back && k->back_tiles ? (float *)a->cache + k->backward_offset : NULL;
+  w.back_is_c_major = k->back_is_c_major;
   if (w.front) clv_cpu_count_reorder();
   if (w.back) clv_cpu_count_reorder();
   if (w.front || w.back) clv_cpu_weight_pack(&w);
 }
 
 static void unpack_tiles(const conv_kernel *k, float *tiles, float *plain, bool adds) {
-  cpu_weight_tiles w = tiles_of(k, plain);
+  cpu_weight_tiles w = describe_tiles(k, plain);
   w.front = tiles;
-  w.adds = adds;
+  w.unpack_adds = adds;
   clv_cpu_count_reorder();
   clv_cpu_weight_unpack(&w);
 }
@@ -88,7 +92,7 @@ static clv_code conv_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err
   conv_kernel *k = (conv_kernel *)base;
   const void *w = a->param[CLV_SLOT_WEIGHT];
   bool apart = k->back_tiles || k->to_backward.primitive;
-  unsigned first = k->transposed ? CLV_FOR_BACKWARD : CLV_FOR_FORWARD;
+  unsigned first = k->is_transposed ? CLV_FOR_BACKWARD : CLV_FOR_FORWARD;
   unsigned second = CLV_FOR_FORWARD + CLV_FOR_BACKWARD - first;
   bool front = a->refresh_for & first || !apart, back = a->refresh_for & second;
   clv_cpu_set_threads(k->k.threads);
@@ -102,23 +106,23 @@ static clv_code conv_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err
 
 /* ---- execution ------------------------------------------------------------------------------- */
 
-static clv_code to_y(conv_kernel *k, const clv_kernel_args *a, const void *x, void *y,
-                     clv_err *err) {
+static clv_code compute_y(conv_kernel *k, const clv_kernel_args *a, const void *x, void *y,
+                          clv_err *err) {
   const void *with[] = {x, forward_weight(k, a), y, a->param[CLV_SLOT_BIAS], a->scratch};
   const void *without[] = {x, forward_weight(k, a), y, a->scratch};
   clv_cpu_set_threads(k->k.threads);
-  return clv_cpu_prim_run(&k->forward, k->stream, adds_bias(k) ? with : without, err);
+  return clv_cpu_prim_run(&k->forward, k->stream, primitives_add_bias(k) ? with : without, err);
 }
 
 static clv_shape shape_of_x(const conv_kernel *k) {
   return CLV_SHAPE(k->s.n, k->s.c, k->s.h, k->s.w);
 }
 
-static clv_code to_x(conv_kernel *k, const clv_kernel_args *a, const void *y, void *x,
-                     clv_err *err) {
+static clv_code compute_x(conv_kernel *k, const clv_kernel_args *a, const void *y, void *x,
+                          clv_err *err) {
   int x_block = clv_layout_block(k->x_block);
   bool apart = k->din_block != x_block;
-  float *din = apart ? (float *)a->scratch + k->din_at : x;
+  float *din = apart ? (float *)a->scratch + k->din_offset : x;
   const void *pointers[] = {y, backward_weight(k, a), din, a->scratch};
   clv_shape shape = shape_of_x(k);
   clv_cpu_set_threads(k->k.threads);
@@ -127,32 +131,32 @@ static clv_code to_x(conv_kernel *k, const clv_kernel_args *a, const void *y, vo
   return CLV_OK;
 }
 
-static clv_code own_weight(const conv_kernel *k, const clv_kernel_args *a, const void *x,
-                           const void *y) {
+static clv_code run_own_weight_grad(const conv_kernel *k, const clv_kernel_args *a, const void *x,
+                                    const void *y) {
   cpu_weight_job job = {.s = k->s,
                         .block = k->y_block,
                         .threads = k->k.threads,
                         .x = x,
                         .dy = y,
                         .dw = a->dparam[CLV_SLOT_WEIGHT],
-                        .db = adds_bias(k) ? a->dparam[CLV_SLOT_BIAS] : NULL,
+                        .db = primitives_add_bias(k) ? a->dparam[CLV_SLOT_BIAS] : NULL,
                         .scratch = a->scratch,
                         .accumulate = a->accumulate};
-  k->own_weight(&job);
+  k->own_weight_grad(&job);
   return CLV_OK;
 }
 
-/* Computes the weight gradient. The library overwrites its output, so to accumulate it
- * writes to scratch first. */
-static clv_code to_weight(conv_kernel *k, const clv_kernel_args *a, const void *x, const void *y,
-                          clv_err *err) {
-  bool bias = adds_bias(k), tiles = k->gradient_tiles;
+/* Computes the weight gradient. oneDNN overwrites its output, so for a sum it writes to scratch
+ * first. */
+static clv_code compute_weight_grad(conv_kernel *k, const clv_kernel_args *a, const void *x,
+                                    const void *y, clv_err *err) {
+  bool bias = primitives_add_bias(k), tiles = k->gradient_tiles;
   bool reorders = tiles || k->from_gradient.primitive;
-  if (k->own_weight) return own_weight(k, a, x, y);
+  if (k->own_weight_grad) return run_own_weight_grad(k, a, x, y);
   float *scratch = a->scratch, *w = a->dparam[CLV_SLOT_WEIGHT], *b = a->dparam[CLV_SLOT_BIAS];
-  float *plain = a->accumulate ? scratch + k->plain_at : w;
-  float *db = a->accumulate ? scratch + k->db_at : b;
-  float *dw = reorders ? scratch + k->dw_at : plain;
+  float *plain = a->accumulate ? scratch + k->plain_offset : w;
+  float *db = a->accumulate ? scratch + k->db_offset : b;
+  float *dw = reorders ? scratch + k->dw_offset : plain;
   const void *with[] = {x, y, dw, db, scratch};
   const void *without[] = {x, y, dw, scratch};
   clv_cpu_set_threads(k->k.threads);
@@ -169,27 +173,27 @@ static clv_code to_weight(conv_kernel *k, const clv_kernel_args *a, const void *
 }
 
 static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return to_y((conv_kernel *)base, a, a->in[0], a->out, err);
+  return compute_y((conv_kernel *)base, a, a->in[0], a->out, err);
 }
 
 static clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return to_x((conv_kernel *)base, a, a->dout, a->din[0], err);
+  return compute_x((conv_kernel *)base, a, a->dout, a->din[0], err);
 }
 
 static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return to_weight((conv_kernel *)base, a, a->in[0], a->dout, err);
+  return compute_weight_grad((conv_kernel *)base, a, a->in[0], a->dout, err);
 }
 
 /* ---- transposed ------------------------------------------------------------------------------ */
 
-/* Number of values of a plane of x: one block of channels of one sample. */
-static size_t plane_of(const conv_kernel *k) { return (size_t)(k->s.h * k->s.w * k->x_block); }
-static size_t blocks_of(const conv_kernel *k) {
+/* Returns the number of values of a plane of x: one channel block of one sample. */
+static size_t plane_size(const conv_kernel *k) { return (size_t)(k->s.h * k->s.w * k->x_block); }
+static size_t count_blocks(const conv_kernel *k) {
   return (size_t)((k->s.c + k->x_block - 1) / k->x_block);
 }
 
 static void add_bias(const conv_kernel *k, const float *bias, float *x) {
-  size_t b = (size_t)k->x_block, plane = plane_of(k), blocks = blocks_of(k);
+  size_t b = (size_t)k->x_block, plane = plane_size(k), blocks = count_blocks(k);
   for (size_t p = 0; p < (size_t)k->s.n * blocks; p++) {
     size_t first = p % blocks * b;
     clv_norm_affine f = {0};
@@ -199,10 +203,11 @@ static void add_bias(const conv_kernel *k, const float *bias, float *x) {
   }
 }
 
-/* Computes the sums of channels in double, with the same bits in every layout. */
+/* Computes the gradient of the bias: sums of channels in double, with the same bits in every
+ * layout. */
 static void bias_gradient(const conv_kernel *k, const float *dx, float *db, bool accumulate) {
   static const double zero[NORM_LANES];
-  size_t b = (size_t)k->x_block, plane = plane_of(k), blocks = blocks_of(k);
+  size_t b = (size_t)k->x_block, plane = plane_size(k), blocks = count_blocks(k);
   for (size_t block = 0; block < blocks; block++) {
     clv_norm_sums s = {0};
     for (size_t n = 0; n < (size_t)k->s.n; n++)
@@ -217,19 +222,19 @@ static void bias_gradient(const conv_kernel *k, const float *dx, float *db, bool
 
 static clv_code transpose_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   conv_kernel *k = (conv_kernel *)base;
-  CLV_TRY(to_x(k, a, a->in[0], a->out, err));
+  CLV_TRY(compute_x(k, a, a->in[0], a->out, err));
   if (k->k.d.attrs.bias) add_bias(k, a->param[CLV_SLOT_BIAS], a->out);
   return CLV_OK;
 }
 
 static clv_code transpose_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return to_y((conv_kernel *)base, a, a->dout, a->din[0], err);
+  return compute_y((conv_kernel *)base, a, a->dout, a->din[0], err);
 }
 
 static clv_code transpose_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   conv_kernel *k = (conv_kernel *)base;
-  CLV_TRY(to_weight(k, a, a->dout, a->in[0], err));
+  CLV_TRY(compute_weight_grad(k, a, a->dout, a->in[0], err));
   if (k->k.d.attrs.bias) bias_gradient(k, a->dout, a->dparam[CLV_SLOT_BIAS], a->accumulate);
   return CLV_OK;
 }
@@ -245,34 +250,34 @@ static void conv_free(clv_kernel *base) {
   clv_freep(&k);
 }
 
-static const dnnl_memory_desc_t *weight_of(const_dnnl_primitive_desc_t pd) {
+static const dnnl_memory_desc_t *weight_md(const_dnnl_primitive_desc_t pd) {
   return dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
 }
 
-/* True if the library's layout `md` is that of `tag`, which conv_weights.c can pack. */
+/* True if oneDNN's layout `md` is that of `tag`, which conv_weights.c can pack. */
 static bool is_tiled(const conv_kernel *k, const dnnl_memory_desc_t *md, dnnl_data_type_t type,
                      dnnl_format_tag_t tag) {
-  dnnl_memory_desc_t want;
+  dnnl_memory_desc_t wanted_md;
   dnnl_dims_t dims = {k->s.k, k->s.c, k->s.kernel[0], k->s.kernel[1]};
   return clv_cpu_weight_tiles_fit(&k->s, k->k.d.attrs.groups, type == dnnl_bf16) &&
-         dnnl_memory_desc_init_by_tag(&want, 4, dims, type, tag) == dnnl_success &&
-         dnnl_memory_desc_equal(&want, md);
+         dnnl_memory_desc_init_by_tag(&wanted_md, 4, dims, type, tag) == dnnl_success &&
+         dnnl_memory_desc_equal(&wanted_md, md);
 }
 
 typedef struct weight_tags {
   dnnl_data_type_t type;
-  dnnl_format_tag_t front, back, back_across;
+  dnnl_format_tag_t front, back, back_is_c_major;
 } weight_tags;
 
 static const weight_tags plain_tags = {dnnl_f32, dnnl_OIhw16i16o, dnnl_OIhw16o16i, dnnl_IOhw16o16i};
 static const weight_tags paired_tags = {dnnl_bf16, dnnl_OIhw8i16o2i, dnnl_OIhw8o16i2o,
                                         dnnl_IOhw8o16i2o};
 
-/* Plans the weight copies that refresh makes: none if the library accepts row-major, one if forward
- * and backward use the same format. */
+/* Chooses the weight copies that refresh makes: none if oneDNN accepts row-major weights, one if
+ * forward and backward use the same format. */
 static clv_code make_caches(conv_kernel *k, const clv_conv_choice *c, const clv_conv_mds *m,
                             clv_err *err) {
-  const dnnl_memory_desc_t *forward = weight_of(c->forward), *data = weight_of(c->data);
+  const dnnl_memory_desc_t *forward = weight_md(c->forward), *data = weight_md(c->data);
   const dnnl_memory_desc_t *plain = &m->plain_weight;
   const weight_tags t = k->bf16 ? paired_tags : plain_tags;
   clv_kernel *base = &k->k.base;
@@ -282,12 +287,12 @@ static clv_code make_caches(conv_kernel *k, const clv_conv_choice *c, const clv_
     base->cache_bytes = clv_align_up(dnnl_memory_desc_get_size(forward), 64);
     base->reorders_refresh++;
   }
-  k->backward_cached = !dnnl_memory_desc_equal(data, plain);
-  if (makes_x(k) && k->backward_cached && !dnnl_memory_desc_equal(data, forward)) {
-    k->back_across = is_tiled(k, data, t.type, t.back_across);
-    k->back_tiles = k->back_across || is_tiled(k, data, t.type, t.back);
+  k->backward_is_cached = !dnnl_memory_desc_equal(data, plain);
+  if (needs_x(k) && k->backward_is_cached && !dnnl_memory_desc_equal(data, forward)) {
+    k->back_is_c_major = is_tiled(k, data, t.type, t.back_is_c_major);
+    k->back_tiles = k->back_is_c_major || is_tiled(k, data, t.type, t.back);
     if (!k->back_tiles) CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, plain, data, err));
-    k->backward_at = base->cache_bytes / sizeof(float);
+    k->backward_offset = base->cache_bytes / sizeof(float);
     base->cache_bytes += clv_align_up(dnnl_memory_desc_get_size(data), 64);
     base->reorders_refresh++;
   }
@@ -302,8 +307,8 @@ static clv_code make_forward(conv_kernel *k, const clv_conv_choice *c, clv_err *
       {.arg = DNNL_ARG_DST, .query = dnnl_query_dst_md},
       {.arg = DNNL_ARG_BIAS, .query = dnnl_query_weights_md, .index = 1},
   };
-  if (!makes_y(k)) return CLV_OK;
-  return clv_cpu_prim_init(&k->forward, c->forward, args, adds_bias(k) ? 4 : 3, err);
+  if (!needs_y(k)) return CLV_OK;
+  return clv_cpu_prim_init(&k->forward, c->forward, args, primitives_add_bias(k) ? 4 : 3, err);
 }
 
 static clv_code make_backward_input(conv_kernel *k, const clv_conv_choice *c, clv_err *err) {
@@ -312,8 +317,8 @@ static clv_code make_backward_input(conv_kernel *k, const clv_conv_choice *c, cl
       {.arg = DNNL_ARG_WEIGHTS, .query = dnnl_query_weights_md},
       {.arg = DNNL_ARG_DIFF_SRC, .query = dnnl_query_diff_src_md},
   };
-  if (!makes_x(k)) return CLV_OK;
-  *(k->transposed ? &k->k.base.reorders_forward : &k->k.base.reorders_backward) +=
+  if (!needs_x(k)) return CLV_OK;
+  *(k->is_transposed ? &k->k.base.reorders_forward : &k->k.base.reorders_backward) +=
       k->din_block != clv_layout_block(k->x_block);
   return clv_cpu_prim_init(&k->backward_input, c->data, args, 3, err);
 }
@@ -328,7 +333,7 @@ static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c,
   };
   if (!k->k.d.need_dw) return CLV_OK;
   k->k.base.saves = k->k.base.saves_for_dw = CLV_SAVE_IN0;
-  if (k->own_weight) return CLV_OK;
+  if (k->own_weight_grad) return CLV_OK;
   const dnnl_memory_desc_t *dw =
       dnnl_primitive_desc_query_md(c->weight, dnnl_query_diff_weights_md, 0);
   if (!dnnl_memory_desc_equal(dw, &m->plain_weight)) {
@@ -336,66 +341,67 @@ static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c,
     if (!k->gradient_tiles)
       CLV_TRY(clv_cpu_prim_reorder(&k->from_gradient, dw, &m->plain_weight, err));
     k->k.base.reorders_backward++;
-    /* size in bytes; lay_out_scratch replaces it by the offset */
-    k->dw_at = dnnl_memory_desc_get_size(dw);
+    /* the size in bytes for now; lay_out_scratch replaces it by the offset */
+    k->dw_offset = dnnl_memory_desc_get_size(dw);
   }
-  return clv_cpu_prim_init(&k->backward_weight, c->weight, args, adds_bias(k) ? 4 : 3, err);
+  return clv_cpu_prim_init(&k->backward_weight, c->weight, args, primitives_add_bias(k) ? 4 : 3,
+                           err);
 }
 
-static size_t own_weight_scratch(const conv_kernel *k) {
-  if (k->own_weight == clv_cpu_wide_conv_weight)
+static size_t own_weight_grad_scratch(const conv_kernel *k) {
+  if (k->own_weight_grad == clv_cpu_wide_conv_weight)
     return clv_cpu_wide_conv_scratch(&k->s, k->k.threads);
   return clv_cpu_small_conv_scratch(&k->s, k->y_block, k->k.threads);
 }
 
-/* Lays out scratch: one region for the library's scratchpads, then the buffers of a weight
- * gradient or of an input gradient. No two functions run at once, so the largest need
- * determines the size. */
+/* Lays out scratch: one region for oneDNN's scratchpads, then the buffers of a weight gradient or
+ * of an input gradient. No two functions run at once, so the largest need determines the size. */
 static void lay_out_scratch(conv_kernel *k) {
   const cpu_prim *prims[] = {&k->forward,    &k->backward_input, &k->backward_weight,
                              &k->to_forward, &k->to_backward,    &k->from_gradient};
   size_t pad = 0, unit = 64 / sizeof(float);
   for (size_t i = 0; i < CLV_COUNT(prims); i++) pad = CLV_MAX(pad, prims[i]->scratch_bytes);
   pad = clv_align_up(pad, 64) / sizeof(float);
-  k->plain_at = pad + clv_align_up(k->dw_at, 64) / sizeof(float);
-  k->db_at = k->plain_at + clv_align_up(clv_layout_numel(&k->k.d.param[CLV_SLOT_WEIGHT], 1), unit);
-  size_t weight = k->db_at + clv_align_up((size_t)k->s.k, unit);
-  k->dw_at = k->din_at = pad;
+  k->plain_offset = pad + clv_align_up(k->dw_offset, 64) / sizeof(float);
+  k->db_offset =
+      k->plain_offset + clv_align_up(clv_layout_numel(&k->k.d.param[CLV_SLOT_WEIGHT], 1), unit);
+  size_t weight = k->db_offset + clv_align_up((size_t)k->s.k, unit);
+  k->dw_offset = k->din_offset = pad;
   size_t floats = pad;
-  if (k->k.d.need_dw && k->own_weight)
-    floats = CLV_MAX(floats, own_weight_scratch(k) / sizeof(float));
+  if (k->k.d.need_dw && k->own_weight_grad)
+    floats = CLV_MAX(floats, own_weight_grad_scratch(k) / sizeof(float));
   else if (k->k.d.need_dw)
     floats = CLV_MAX(floats, weight);
   clv_shape x = shape_of_x(k);
-  if (makes_x(k) && k->din_block != clv_layout_block(k->x_block))
+  if (needs_x(k) && k->din_block != clv_layout_block(k->x_block))
     floats = CLV_MAX(floats, pad + clv_layout_numel(&x, k->din_block));
   k->k.base.scratch_bytes = floats * sizeof(float);
 }
 
 static void set_functions(conv_kernel *k) {
   clv_kernel *b = &k->k.base;
-  bool t = k->transposed;
+  bool t = k->is_transposed;
   b->free = conv_free;
   b->forward = t ? transpose_forward : conv_forward;
   if (k->k.d.need_dx[0]) b->backward_input = t ? transpose_backward_input : conv_backward_input;
   if (k->k.d.need_dw) b->backward_weight = t ? transpose_backward_weight : conv_backward_weight;
 }
 
-static clv_code make(conv_kernel *k, const clv_conv_choice *c, const clv_conv_mds *m,
-                     clv_err *err) {
+static clv_code make_kernel(conv_kernel *k, const clv_conv_choice *c, const clv_conv_mds *m,
+                            clv_err *err) {
   dnnl_engine_t engine;
   k->s = clv_window_of(&k->k.d);
-  k->transposed = clv_is_conv_transpose(k->k.d.op);
+  k->is_transposed = clv_is_conv_transpose(k->k.d.op);
   k->x_block = c->src;
   k->y_block = c->dst;
   set_functions(k);
   k->bf16 = c->bf16;
   if (c->bf16)
     k->k.base.din_block[0] = c->src;
-  else if (c->few)
-    k->own_weight = clv_cpu_small_conv_weight;
+  else if (c->has_few_channels)
+    k->own_weight_grad = clv_cpu_small_conv_weight;
   else if (k->k.d.attrs.groups == 1 && c->src > 1 && clv_cpu_wide_conv_fits(&k->s, c->src))
-    k->own_weight = clv_cpu_wide_conv_weight;
+    k->own_weight_grad = clv_cpu_wide_conv_weight;
   k->din_block = c->din;
   CLV_TRY(clv_cpu_engine(&engine, err));
   CLV_TRY(clv_cpu_dnnl_check(dnnl_stream_create(&k->stream, engine, dnnl_stream_default_flags),
@@ -405,7 +411,7 @@ static clv_code make(conv_kernel *k, const clv_conv_choice *c, const clv_conv_md
   CLV_TRY(make_backward_input(k, c, err));
   CLV_TRY(make_backward_weight(k, c, m, err));
   lay_out_scratch(k);
-  k->k.base.impl = makes_y(k) ? k->forward.impl : k->backward_input.impl;
+  k->k.base.impl = needs_y(k) ? k->forward.impl : k->backward_input.impl;
   return CLV_OK;
 }
 
@@ -415,7 +421,7 @@ static clv_code conv_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *
                            .groups = d->attrs.groups,
                            .bias = d->attrs.bias && !transposed,
                            .bf16 = d->bf16 && clv_op_def_of(d->op)->bf16_in,
-                           .blocks = d->in[0].rank == 4};
+                           .allows_blocks = d->in[0].rank == 4};
   dnnl_primitive_attr_t attr;
   clv_conv_choice c = {0};
   clv_conv_mds m = {0};
@@ -428,7 +434,7 @@ static clv_code conv_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *
   int x = c.src | type, y = c.dst | type;
   code = clv_cpu_kernel_new(d, sizeof *k, transposed ? y : x, transposed ? x : y, &k, err);
   if (code == CLV_OK) {
-    code = make(k, &c, &m, err);
+    code = make_kernel(k, &c, &m, err);
     if (code == CLV_OK)
       *ret = &k->k.base;
     else

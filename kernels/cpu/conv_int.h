@@ -8,45 +8,48 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-/* dw[k][c][u][v] (+)= sum over n, i, j of dy[n][k][i][j] x[n][c][i*stride - pad + u][...], and
- * db[k] (+)= sum of dy (db may be NULL). dy has channel block `block`. Sums run over one image in
- * f32 and then over the images, for any number of threads. */
+/* Arguments of our weight gradients: dw[k][c][u][v] (+)= sum over n, i, j of dy[n][k][i][j]
+ * x[n][c][i*stride - pad + u][...], and db[k] (+)= sum of dy; db may be NULL. dy has channel block
+ * `block`. Sums run over one image in f32 and then over the images, for any number of threads. */
 typedef struct cpu_weight_job {
   clv_window s;
   int block, threads;
   const float *x, *dy;
   float *dw, *db;
-  float *scratch; /* size: see the ..._scratch functions below */
+  float *scratch; /* bytes: clv_cpu_small_conv_scratch or clv_cpu_wide_conv_scratch */
   bool accumulate;
 } cpu_weight_job;
 
-/* For few channels; x is row-major. */
+/* Weight gradient for few input channels; x is row-major. */
 size_t clv_cpu_small_conv_scratch(const clv_window *s, int block, int threads);
 void clv_cpu_small_conv_weight(const cpu_weight_job *job);
 
-/* For x in channel blocks of 8 and one group, if clv_cpu_wide_conv_fits. */
+/* Weight gradient for x in channel blocks of 8 and one group, if clv_cpu_wide_conv_fits. */
 bool clv_cpu_wide_conv_fits(const clv_window *s, int block);
 size_t clv_cpu_wide_conv_scratch(const clv_window *s, int threads);
 void clv_cpu_wide_conv_weight(const cpu_weight_job *job);
 
 /* ---- weights in tiles of 16x16 channels ------------------------------------------------------ */
 
-/* plain: [K][C][taps]. front: tiles [K/16][C/16][taps][16 c][16 k], oneDNN's OIhw16i16o. back:
- * tiles of [taps][16 k][16 c], in the same order (OIhw16o16i) or, `back_across`, in that of
- * [C/16][K/16] (IOhw16o16i). */
+/* Copies of a convolution's weights. plain: row-major, [K][C][taps]. front: tiles
+ * [K/16][C/16][taps][16 c][16 k], oneDNN's OIhw16i16o. back: tiles of [taps][16 k][16 c], which are
+ * ordered as those of `front` (OIhw16o16i) or, with `back_is_c_major`, [C/16][K/16] (IOhw16o16i).
+ */
 typedef struct cpu_weight_tiles {
   int64_t k, c, taps;
   int threads;
   float *plain;
   void *front, *back;
-  bool back_across;
-  bool bf16; /* front and back: rows of tiles are [8][16][2] bf16, the second of a pair next to the
-                first: OIhw8i16o2i, OIhw8o16i2o, IOhw8o16i2o */
-  bool adds; /* unpack adds to plain */
+  bool back_is_c_major;
+  /* front and back are bf16: a tile's rows are [8][16][2], where the second of a pair is the next
+   * channel along the sum (OIhw8i16o2i, OIhw8o16i2o, IOhw8o16i2o) */
+  bool bf16;
+  bool unpack_adds; /* clv_cpu_weight_unpack adds to plain instead of overwriting it */
 } cpu_weight_tiles;
 
 bool clv_cpu_weight_tiles_fit(const clv_window *s, int64_t groups, bool bf16);
-void clv_cpu_weight_pack(const cpu_weight_tiles *w);   /* plain to front, back, or both */
-void clv_cpu_weight_unpack(const cpu_weight_tiles *w); /* front to plain */
+/* copies plain to front, back, or both; NULL: not copied */
+void clv_cpu_weight_pack(const cpu_weight_tiles *w);
+void clv_cpu_weight_unpack(const cpu_weight_tiles *w); /* copies front to plain */
 
 #endif

@@ -8,10 +8,10 @@
 
 #include "kernels/cpu/conv_int.h"
 
-enum { TAPS = 9 }; /* sums in registers at a time: a 3x3 window */
+enum { TAPS = 9 }; /* number of sums in registers at a time: a 3x3 window */
 
-/* Size of the frame; in scratch it is followed by the sums of all taps, for one (output
- * block, input channel). */
+/* Returns the size of the frame, in floats. In scratch the sums of all taps follow the frame, for
+ * one pair of output block and input channel. */
 static size_t frame_size(const clv_window *s) {
   return (size_t)((s->h + 2 * s->pad[0]) * (s->w + 2 * s->pad[1]));
 }
@@ -20,12 +20,12 @@ static size_t sums_size(const clv_window *s, int block) {
   return (size_t)(s->kernel[0] * s->kernel[1] + 1) * (size_t)block;
 }
 
-static size_t place_size(const clv_window *s, int block) {
+static size_t part_size(const clv_window *s, int block) {
   return clv_align_up(frame_size(s) + sums_size(s, block), 16);
 }
 
 size_t clv_cpu_small_conv_scratch(const clv_window *s, int block, int threads) {
-  return place_size(s, block) * (size_t)threads * sizeof(float);
+  return part_size(s, block) * (size_t)threads * sizeof(float);
 }
 
 static void fill_frame(const clv_window *s, const float *x, float *frame) {
@@ -34,7 +34,8 @@ static void fill_frame(const clv_window *s, const float *x, float *frame) {
     memcpy(frame + (h + s->pad[0]) * width + s->pad[1], x + h * s->w, (size_t)s->w * sizeof *x);
 }
 
-/* sums[t] += the sum over one image of dy times the frame at tap first + t, for `taps` taps. */
+/* sum_taps adds to sums[t] the sum over one image of dy times the frame at tap first + t, for
+ * `taps` taps. */
 #define SUM_TAPS(B, vf, W, TARGET)                                                             \
   TARGET CPU_INLINE void sum_taps_##B##_##W(const clv_window *s, const float *frame,           \
                                             const float *dy_plane, int64_t first,              \
@@ -83,17 +84,18 @@ typedef void bias_fn(const float *dy, int64_t n, float *sum);
 #define BY_WIDTH(name) \
   { [CPU_PLAIN] = name##_PLAIN, [CPU_AVX2] = name##_256, [CPU_AVX512] = name##_512 }
 
-/* Indexed by channel block / 16. */
+/* Functions for channel blocks 8 and 16, indexed by block / 16. */
 static image_fn *const image_sums[2][3] = {[8 / 16] = BY_WIDTH(image_8),
                                            [16 / 16] = BY_WIDTH(image_16)};
 static bias_fn *const bias_sums[2][3] = {[8 / 16] = BY_WIDTH(bias_8),
                                          [16 / 16] = BY_WIDTH(bias_16)};
 
-static void put_one(float *dst, float value, bool accumulate) {
+static void store_sum(float *dst, float value, bool accumulate) {
   *dst = accumulate ? *dst + value : value;
 }
 
-/* Computes output channel block kb and input channel c. The bias is summed with channel 0. */
+/* Computes the weight gradients between output channel block kb and input channel c. The bias
+ * gradient is computed with channel 0. */
 static void compute_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *place) {
   const clv_window *s = &j->s;
   int64_t blocks = (s->k + j->block - 1) / j->block, image = s->oh * s->ow * j->block;
@@ -108,22 +110,22 @@ static void compute_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *
   }
   for (int64_t l = 0, k = kb * j->block; l < j->block && k < s->k; l++, k++) {
     for (int64_t t = 0; t < taps; t++)
-      put_one(&j->dw[(k * s->c + c) * taps + t], sums[t * j->block + l], j->accumulate);
-    if (j->db && c == 0) put_one(&j->db[k], bias[l], j->accumulate);
+      store_sum(&j->dw[(k * s->c + c) * taps + t], sums[t * j->block + l], j->accumulate);
+    if (j->db && c == 0) store_sum(&j->db[k], bias[l], j->accumulate);
   }
 }
 
-/* Distributes the pairs to `threads` parts of the scratch memory. */
-static void run_places(void *arg, size_t begin, size_t end) {
+/* Computes parts [begin, end): each thread's part of scratch serves every `threads`-th pair. */
+static void run_parts(void *arg, size_t begin, size_t end) {
   const cpu_weight_job *j = arg;
   size_t pairs = (size_t)((j->s.k + j->block - 1) / j->block * j->s.c);
   for (size_t place = begin; place < end; place++)
     for (size_t p = place; p < pairs; p += (size_t)j->threads)
       compute_pair(j, (int64_t)p / j->s.c, (int64_t)p % j->s.c,
-                   j->scratch + place * place_size(&j->s, j->block));
+                   j->scratch + place * part_size(&j->s, j->block));
 }
 
 void clv_cpu_small_conv_weight(const cpu_weight_job *job) {
   cpu_weight_job j = *job;
-  clv_cpu_parallel(j.threads, (size_t)j.threads, run_places, &j);
+  clv_cpu_parallel(j.threads, (size_t)j.threads, run_parts, &j);
 }

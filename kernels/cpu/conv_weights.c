@@ -11,15 +11,15 @@
 
 enum { T = 16, BF16_TAPS = 25 };
 
-/* Lanes of two vectors. The transposition exchanges groups of 1, 2, 4 and 8 lanes among
- * rows as far apart. */
+/* MIX takes lanes of two vectors. The transposition exchanges groups of 1, 2, 4 and 8 lanes between
+ * rows that are as many rows apart. */
 #define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 
 #define EACH(row, step)             \
   for (int row = 0; row < T; row++) \
     if (!(row & (step)))
 
-/* rows[i][j] becomes rows[j][i]. */
+/* Defines functions that transpose 16 vectors of 16 numbers, and the tiles made of them. */
 #define TRANSPOSE(W, TARGET)                                                                   \
   TARGET CPU_INLINE void turn_##W(cpu_vf16 r[T]) {                                             \
     cpu_vf16 a, b;                                                                             \
@@ -83,10 +83,10 @@ TRANSPOSE(PLAIN, CPU_TARGET_PLAIN)
 TRANSPOSE(256, CPU_TARGET_256)
 TRANSPOSE(512, CPU_TARGET_512)
 
-/* Functions indexed by clv_cpu_width(). */
+/* The functions of one vector width. */
 typedef struct tile_fns {
   void (*pack)(const float *plain, size_t row, size_t taps, float *tile);
-  void (*unpack)(const float *tile, size_t row, size_t taps, bool adds, float *plain);
+  void (*unpack)(const float *tile, size_t row, size_t taps, bool unpack_adds, float *plain);
   void (*transpose)(const float *tile, size_t taps, float *turned);
 } tile_fns;
 
@@ -104,10 +104,12 @@ bool clv_cpu_weight_tiles_fit(const clv_window *s, int64_t groups, bool bf16) {
 typedef struct tile_job {
   const cpu_weight_tiles *w;
   const tile_fns *fn;
-  size_t kb, cb, taps, row; /* numbers of blocks; taps; numbers in a row of the row-major side */
+  /* number of blocks of output and of input channels; taps; number of values in a row of the
+   * row-major weights */
+  size_t kb, cb, taps, row;
 } tile_job;
 
-static tile_job job_of(const cpu_weight_tiles *w) {
+static tile_job make_job(const cpu_weight_tiles *w) {
   tile_job j = {w, &widths[clv_cpu_width()], (size_t)w->k / T, (size_t)w->c / T, (size_t)w->taps,
                 0};
   j.row = (size_t)w->c * j.taps;
@@ -120,7 +122,7 @@ static void pack_tile(const tile_job *j, size_t kb, size_t cb) {
   float *front = w->front;
   size_t size = T * T * j->taps, c_major = (cb * j->kb + kb) * size,
          k_major = (kb * j->cb + cb) * size;
-  float *back = w->back ? (float *)w->back + (w->back_across ? c_major : k_major) : NULL;
+  float *back = w->back ? (float *)w->back + (w->back_is_c_major ? c_major : k_major) : NULL;
   if (front) j->fn->pack(plain, j->row, j->taps, front + k_major);
   if (back && j->taps == 1)
     for (size_t k = 0; k < T; k++) memcpy(back + k * T, plain + k * j->row, T * sizeof(float));
@@ -132,7 +134,7 @@ static void pack_tile(const tile_job *j, size_t kb, size_t cb) {
   }
 }
 
-/* As pack_one, but to bf16, through f32 tiles in the cache. */
+/* As pack_tile, but converts to bf16, through f32 tiles that stay in the cache. */
 static void pack_pairs(const tile_job *j, size_t kb, size_t cb) {
   const cpu_weight_tiles *w = j->w;
   float tile[T * T * BF16_TAPS], turned[T * T * BF16_TAPS];
@@ -143,7 +145,7 @@ static void pack_pairs(const tile_job *j, size_t kb, size_t cb) {
   if (front) clv_cpu_pair_rows(tile, T * j->taps, front + k_major);
   if (!back) return;
   j->fn->transpose(tile, j->taps, turned);
-  clv_cpu_pair_rows(turned, T * j->taps, back + (w->back_across ? c_major : k_major));
+  clv_cpu_pair_rows(turned, T * j->taps, back + (w->back_is_c_major ? c_major : k_major));
 }
 
 static void pack_rows(void *arg, size_t begin, size_t end) {
@@ -157,19 +159,19 @@ static void unpack_rows(void *arg, size_t begin, size_t end) {
   for (size_t kb = begin; kb < end; kb++)
     for (size_t cb = 0; cb < j->cb; cb++)
       j->fn->unpack((const float *)j->w->front + (kb * j->cb + cb) * T * T * j->taps, j->row,
-                    j->taps, j->w->adds, j->w->plain + kb * T * j->row + cb * T * j->taps);
+                    j->taps, j->w->unpack_adds, j->w->plain + kb * T * j->row + cb * T * j->taps);
 }
 
-static int threads_for(const tile_job *j) {
+static int choose_threads(const tile_job *j) {
   return clv_cpu_useful_threads(j->w->threads, (size_t)j->w->k * j->row);
 }
 
 void clv_cpu_weight_pack(const cpu_weight_tiles *w) {
-  tile_job j = job_of(w);
-  clv_cpu_parallel(threads_for(&j), j.kb, pack_rows, &j);
+  tile_job j = make_job(w);
+  clv_cpu_parallel(choose_threads(&j), j.kb, pack_rows, &j);
 }
 
 void clv_cpu_weight_unpack(const cpu_weight_tiles *w) {
-  tile_job j = job_of(w);
-  clv_cpu_parallel(threads_for(&j), j.kb, unpack_rows, &j);
+  tile_job j = make_job(w);
+  clv_cpu_parallel(choose_threads(&j), j.kb, unpack_rows, &j);
 }

@@ -19,11 +19,12 @@ bool clv_cpu_wide_conv_fits(const clv_window *s, int block) {
          __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
-typedef struct wide_place {
-  float *frame; /* [h + 2 pad][w + 2 pad][8] */
-  float *sums;  /* [kernel h][3][8 c][8 k] of each output block, then [8] of its bias; one more
-                   block takes what the last of an odd number is paired with */
-} wide_place;
+typedef struct wide_scratch {
+  float *frame; /* image in a frame of zeros, [h + 2 pad][w + 2 pad][8] */
+  /* sums of each output block, [kernel h][3][8 c][8 k], then [8] of its bias; one more block
+   * receives the sums that an odd last block is paired with */
+  float *sums;
+} wide_scratch;
 
 static size_t frame_size(const clv_window *s) {
   return (size_t)((s->h + 2 * s->pad[0]) * (s->w + 2 * s->pad[1])) * B;
@@ -31,18 +32,18 @@ static size_t frame_size(const clv_window *s) {
 
 static size_t block_size(const clv_window *s) { return (size_t)(s->kernel[0] * TAPS * B + 1) * B; }
 
-static size_t blocks_of(int64_t channels) { return (size_t)(channels + B - 1) / B; }
+static size_t count_blocks(int64_t channels) { return (size_t)(channels + B - 1) / B; }
 
-static size_t place_size(const clv_window *s) {
-  return frame_size(s) + block_size(s) * (blocks_of(s->k) + 1);
+static size_t part_size(const clv_window *s) {
+  return frame_size(s) + block_size(s) * (count_blocks(s->k) + 1);
 }
 
 size_t clv_cpu_wide_conv_scratch(const clv_window *s, int threads) {
-  return place_size(s) * (size_t)threads * sizeof(float);
+  return part_size(s) * (size_t)threads * sizeof(float);
 }
 
-/* Adds one image's sums of two output blocks, input channels c and c + 1 and the taps of window row
- * u. Twelve named variables, because compilers keep a copy of an array in memory. */
+/* Adds one image's sums for two output blocks, input channels c and c + 1 and the taps of window
+ * row u. The sums have twelve names, because compilers keep a copy of an array in memory. */
 FMA_CLONE static void row_sums(const clv_window *s, const float *frame, const float *const dy[2],
                                int64_t u, int c, float *const sums[2]) {
   int64_t width = (s->w + 2 * s->pad[1]) * B, step = s->stride[1] * B;
@@ -89,14 +90,15 @@ static void fill_frame(const clv_window *s, const float *x, float *frame) {
            (size_t)(s->w * B) * sizeof *x);
 }
 
-/* Computes one image: input block cb in the frame, output blocks [begin, end). */
-static void one_image(const cpu_weight_job *j, int64_t n, size_t cb, size_t begin, size_t end,
-                      const wide_place *p) {
+/* Adds the sums of image n: input block cb, which is in the frame, and output blocks [begin, end).
+ */
+static void sum_image(const cpu_weight_job *j, int64_t n, size_t cb, size_t begin, size_t end,
+                      const wide_scratch *p) {
   const clv_window *s = &j->s;
   size_t image = (size_t)(s->oh * s->ow) * B;
   for (size_t kb = begin; kb < end; kb += 2) {
     size_t second = kb + 1 < end ? 1 : 0;
-    const float *first = j->dy + ((size_t)n * blocks_of(s->k) + kb) * image;
+    const float *first = j->dy + ((size_t)n * count_blocks(s->k) + kb) * image;
     const float *const dy[2] = {first, first + second * image};
     float *const sums[2] = {p->sums + kb * block_size(s), p->sums + (kb + 1) * block_size(s)};
     for (int64_t u = 0; u < s->kernel[0]; u++)
@@ -106,43 +108,44 @@ static void one_image(const cpu_weight_job *j, int64_t n, size_t cb, size_t begi
   }
 }
 
-static void put_one(float *dst, float value, bool accumulate) {
+static void store_sum(float *dst, float value, bool accumulate) {
   *dst = accumulate ? *dst + value : value;
 }
 
-static void put_block(const cpu_weight_job *j, size_t cb, size_t kb, const float *sums) {
+static void store_block(const cpu_weight_job *j, size_t cb, size_t kb, const float *sums) {
   const clv_window *s = &j->s;
   int64_t taps = s->kernel[0] * TAPS, first = (int64_t)kb * B, c0 = (int64_t)cb * B;
   for (int64_t k = first; k < CLV_MIN(first + B, s->k); k++) {
     for (int64_t c = c0; c < CLV_MIN(c0 + B, s->c); c++)
       for (int64_t t = 0; t < taps; t++)
-        put_one(&j->dw[(k * s->c + c) * taps + t], sums[(t * B + c - c0) * B + k - first],
-                j->accumulate);
+        store_sum(&j->dw[(k * s->c + c) * taps + t], sums[(t * B + c - c0) * B + k - first],
+                  j->accumulate);
     if (j->db && cb == 0)
-      put_one(&j->db[k], sums[block_size(s) - B + (size_t)(k - first)], j->accumulate);
+      store_sum(&j->db[k], sums[block_size(s) - B + (size_t)(k - first)], j->accumulate);
   }
 }
 
-/* Computes pairs [begin, end) of output blocks of one input block. */
+/* Computes the weight gradients between input block cb and pairs [begin, end) of output blocks. */
 static void run_input_block(const cpu_weight_job *j, size_t cb, size_t begin, size_t end,
-                            const wide_place *p) {
+                            const wide_scratch *p) {
   const clv_window *s = &j->s;
-  size_t first = begin * 2, last = CLV_MIN(end * 2, blocks_of(s->k));
+  size_t first = begin * 2, last = CLV_MIN(end * 2, count_blocks(s->k));
   size_t image = (size_t)(s->h * s->w) * B;
-  memset(p->frame, 0, place_size(s) * sizeof(float));
+  memset(p->frame, 0, part_size(s) * sizeof(float));
   for (int64_t n = 0; n < s->n; n++) {
-    fill_frame(s, j->x + ((size_t)n * blocks_of(s->c) + cb) * image, p->frame);
-    one_image(j, n, cb, first, last, p);
+    fill_frame(s, j->x + ((size_t)n * count_blocks(s->c) + cb) * image, p->frame);
+    sum_image(j, n, cb, first, last, p);
   }
-  for (size_t kb = first; kb < last; kb++) put_block(j, cb, kb, p->sums + kb * block_size(s));
+  for (size_t kb = first; kb < last; kb++) store_block(j, cb, kb, p->sums + kb * block_size(s));
 }
 
-/* Each part of the scratch memory computes a run of (input block, pair of output blocks). */
-static void run_places(void *arg, size_t begin, size_t end) {
+/* Computes parts [begin, end): each thread's part of scratch serves a range of the pairs (input
+ * block, pair of output blocks). */
+static void run_parts(void *arg, size_t begin, size_t end) {
   const cpu_weight_job *j = arg;
-  size_t pairs = (blocks_of(j->s.k) + 1) / 2, all = blocks_of(j->s.c) * pairs;
+  size_t pairs = (count_blocks(j->s.k) + 1) / 2, all = count_blocks(j->s.c) * pairs;
   for (size_t place = begin; place < end; place++) {
-    wide_place p = {j->scratch + place * place_size(&j->s), NULL};
+    wide_scratch p = {j->scratch + place * part_size(&j->s), NULL};
     p.sums = p.frame + frame_size(&j->s);
     size_t at = all * place / (size_t)j->threads, stop = all * (place + 1) / (size_t)j->threads;
     while (at < stop) {
@@ -155,5 +158,5 @@ static void run_places(void *arg, size_t begin, size_t end) {
 
 void clv_cpu_wide_conv_weight(const cpu_weight_job *job) {
   cpu_weight_job j = *job;
-  clv_cpu_parallel(j.threads, (size_t)j.threads, run_places, &j);
+  clv_cpu_parallel(j.threads, (size_t)j.threads, run_parts, &j);
 }

@@ -17,16 +17,16 @@
 typedef struct cpu_kernel {
   clv_kernel base; /* first member: a clv_kernel of this backend is cast to cpu_kernel */
   clv_node_desc d;
-  int threads;        /* at least 1 */
+  int threads;        /* number of compute threads, at least 1 */
   size_t n_in, n_out; /* elements of in[0] and of the output, padding of their layouts included */
-  bool learns;        /* a backward function may be called */
+  bool has_backward;  /* a backward function may be called after forward */
 } cpu_kernel;
 
 typedef clv_code cpu_prepare_fn(const clv_node_desc *d, clv_kernel **ret, clv_err *err);
 
-/* CLV_CPU_OP(name, prepare), at the start of a line, declares that the backend has a kernel
- * for the op `name`. The Makefile collects these lines in gen/cpu_ops.def, from which
- * backend.c makes its table. */
+/* CLV_CPU_OP(name, prepare), at the start of a line, declares that the backend has a kernel for the
+ * op `name`, which the function `prepare` makes. The Makefile collects these lines in
+ * gen/cpu_ops.def, from which backend.c makes its table. */
 #define CLV_CPU_OP(name, prepare)                                                           \
   _Static_assert(CLV_OP_NUMBER_##name, "its number is not 0");                              \
   cpu_prepare_fn clv_cpu_prepare_##name;                                                    \
@@ -34,68 +34,72 @@ typedef clv_code cpu_prepare_fn(const clv_node_desc *d, clv_kernel **ret, clv_er
     return prepare(d, ret, err);                                                            \
   }
 
-/* Makes a zeroed kernel of `size` bytes whose first member is a cpu_kernel. in[0] (and
- * in[1]) and the output have the given channel blocks. free() frees it unless the caller
- * sets another function. */
+/* Allocates a kernel of `size` zeroed bytes, whose first member must be a cpu_kernel, and fills in
+ * its cpu_kernel. in[0] (and in[1]) and the output have the given channel blocks. The kernel's
+ * `free` releases it with free() unless the caller sets another function. */
 clv_code clv_cpu_kernel_new(const clv_node_desc *d, size_t size, int in_block, int out_block,
                             void *ret_pp, clv_err *err) CLV_USE_RESULT;
 
-/* Returns the block for an op that gives the same bits in any layout: the one offered for in[0] if
- * rank and width allow it, else 1. */
+/* Returns the channel block of an op that gives the same bits in any layout: the block offered for
+ * in[0] if rank and width allow it, else 1. */
 int clv_cpu_offered_block(const clv_node_desc *d);
 
 /* ---- layouts --------------------------------------------------------------------------------- */
 
-/* Returns the channel block of this machine: 16 with AVX-512, else 8; follows DNNL_MAX_CPU_ISA. */
+/* Returns the channel block of this processor: 16 with AVX-512, else 8. Depends on the environment
+ * variable DNNL_MAX_CPU_ISA. */
 int clv_cpu_block(void);
 
-/* Copies src to dst in another channel block, zeroes the padding, and counts the
- * reorder. shape has rank 4. */
+/* Copies src to dst in another channel block, zeroes the padding, and counts one reorder. shape has
+ * rank 4. */
 void clv_cpu_reorder(const clv_shape *shape, const float *src, int src_block, float *dst,
                      int dst_block);
 void clv_cpu_count_reorder(void);
 uint64_t clv_cpu_reorder_count(void);
 
-/* dst[column][row] = src[row][column]; sp: floats between rows of src, dp: between rows of dst. */
+/* Transposes: dst[column][row] = src[row][column]. sp: floats from one row of src to the next; dp:
+ * from one row of dst to the next. */
 void clv_cpu_transpose(const float *src, size_t rows, size_t columns, size_t sp, float *dst,
                        size_t dp);
 
-/* Zeroes the padding lanes of x. */
+/* Zeroes the padding channels of x. */
 void clv_cpu_zero_padding(const clv_shape *shape, int block, float *x);
 
 /* ---- bf16 ------------------------------------------------------------------------------------ */
 
-/* CLV_PRECONDITION if conv2d and linear cannot compute in bf16; the text says what is missing.
- * Follows DNNL_MAX_CPU_ISA. */
+/* Fails with CLV_PRECONDITION if conv2d and linear cannot compute in bf16; the text says what is
+ * missing. Depends on the environment variable DNNL_MAX_CPU_ISA. */
 clv_code clv_cpu_check_bf16(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
 
-/* Converts n values. Rounding is to nearest even; NaN stays NaN. */
+/* Convert n values between f32 and bf16. Rounding is to nearest even; NaN stays NaN. */
 void clv_cpu_to_bf16(const float *x, size_t n, uint16_t *y);
 void clv_cpu_from_bf16(const uint16_t *x, size_t n, float *y);
 
-/* Converts an even number of rows of 16 numbers to bf16, with the values of two
- * neighbouring rows as pairs. */
+/* Converts `rows` rows of 16 numbers to bf16, two neighbouring rows at a time: each value is
+ * followed by the value below it. `rows` is even. */
 void clv_cpu_pair_rows(const float *x, size_t rows, uint16_t *y);
 
-/* Converts n values of src from f32 to bf16 or the reverse, with the threads of set_threads. */
+/* Converts n values of src to the other type, from f32 to bf16 or from bf16 to f32, with the number
+ * of threads that clv_cpu_set_threads set. */
 void clv_cpu_convert(const void *src, int src_layout, void *dst, size_t n);
 
 /* ---- threads and vector widths --------------------------------------------------------------- */
 
-/* Sets or returns the number of threads of OpenMP regions entered from the calling thread,
- * oneDNN's included. */
+/* Set or return the number of threads of OpenMP regions that the calling thread enters, oneDNN's
+ * included. */
 void clv_cpu_set_threads(int n);
 int clv_cpu_get_threads(void);
 
-/* Calls fn over [0, n) in `threads` contiguous runs, on the libgomp team of the calling thread. */
+/* Calls fn on [0, n), divided into `threads` contiguous ranges, on the libgomp team of the calling
+ * thread. */
 typedef void clv_cpu_range(void *arg, size_t begin, size_t end);
 void clv_cpu_parallel(int threads, size_t n, clv_cpu_range *fn, void *arg);
 
-/* Returns the number of threads worth waking for `work` element operations, at most `threads`. */
+/* Returns the number of threads that `work` element operations are worth, at most `threads`. */
 int clv_cpu_useful_threads(int threads, size_t work);
 
 enum { CPU_PLAIN, CPU_AVX2, CPU_AVX512 };
-int clv_cpu_width(void); /* the widest of the above that the processor supports */
+int clv_cpu_width(void); /* returns the widest of these that the processor supports */
 
 #define CPU_INLINE static inline __attribute__((always_inline))
 
@@ -103,11 +107,11 @@ int clv_cpu_width(void); /* the widest of the above that the processor supports 
 #define CPU_TARGET_256 __attribute__((target("avx2")))
 #define CPU_TARGET_512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
 
-/* Defines name(params), which calls the widest of three compilations of name_body(args) that the
- * processor supports. It is written out instead of using target_clones, whose resolvers run before
- * a sanitizer is ready. Only for bodies of plain loops: gcc splits vector types before it inlines,
- * by the target of the function that contains them, so functions that use the types below have
- * CPU_TARGET_... themselves. */
+/* Defines name(params), which calls name_body(args) in the widest of its three compilations that
+ * the processor supports. It is written out instead of using target_clones, whose resolvers run
+ * before a sanitizer is ready. name_body may have plain loops only: gcc splits vector types before
+ * it inlines, by the target of the function that contains them, so functions that use the vector
+ * types below have CPU_TARGET_... themselves. */
 #define CPU_CLONES(name, params, args)                               \
   CPU_TARGET_512 static void name##_512 params { name##_body args; } \
   CPU_TARGET_256 static void name##_256 params { name##_body args; } \
@@ -121,14 +125,15 @@ int clv_cpu_width(void); /* the widest of the above that the processor supports 
       name##_body args;                                              \
   }
 
-/* Placed before a loop whose iterations access no other iteration's elements, in place or not. */
+/* Place CPU_INDEPENDENT before a loop in which no iteration accesses an element that another
+ * iteration writes, so that the compiler vectorises it. */
 #ifdef __clang__
 #define CPU_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define CPU_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/* One element of each channel of a block. */
+/* Vectors of one element of each channel of a block. */
 typedef float cpu_vf8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float cpu_vf16 __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t cpu_vi8 __attribute__((vector_size(32), aligned(4), may_alias));
@@ -136,45 +141,47 @@ typedef int32_t cpu_vi16 __attribute__((vector_size(64), aligned(4), may_alias))
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* C[m][n] = beta C + op(A) op(B), row-major and dense; A is [m][k], or [k][m] when a_t; B is
- * [k][n], or [n][k] when b_t. beta: 0 (C is not read) or 1. */
+/* A product C[m][n] = beta C + op(A) op(B) of row-major, dense matrices; A is [m][k], or [k][m] if
+ * a_t; B is [k][n], or [n][k] if b_t. beta: 0 (C is not read) or 1. */
 typedef struct cpu_gemm {
   int64_t m, n, k;
-  bool a_t, b_t, blas; /* blas: by OpenBLAS on the calling thread */
+  bool a_t, b_t, blas; /* blas: OpenBLAS computes the product, on the calling thread */
 } cpu_gemm;
 
 clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float beta, float *c,
                       clv_err *err) CLV_USE_RESULT;
 
-/* As clv_cpu_gemm, but by oneDNN, with A and C in rows of wider matrices: lda and ldc values
- * apart. */
+/* As clv_cpu_gemm, but always with oneDNN, and with A and C inside wider matrices, whose rows are
+ * lda and ldc values apart. */
 clv_code clv_cpu_gemm_within(const cpu_gemm *g, const float *a, int64_t lda, const float *b,
                              float beta, float *c, int64_t ldc, clv_err *err) CLV_USE_RESULT;
 
-/* True if OpenBLAS is loaded and limited to one thread. The first call loads it, so that a process
- * without layers does not. False if the host lacks it. */
+/* Returns true if OpenBLAS is loaded and limited to one thread. The first call loads it, so that a
+ * process without layers does not. Returns false if the host lacks OpenBLAS. */
 bool clv_cpu_has_blas(void);
-/* True if OpenBLAS is loaded and its kernels are no narrower than oneDNN's. */
+/* Returns true if OpenBLAS is loaded and its vectors are no narrower than oneDNN's. */
 bool clv_cpu_blas_is_as_wide(void);
-const char *clv_cpu_blas_version(void); /* "OpenBLAS 0.3.21 SkylakeX", "no OpenBLAS" */
+const char *clv_cpu_blas_version(void); /* returns "OpenBLAS 0.3.21 SkylakeX", or "no OpenBLAS" */
 
-/* dst[j] = sum over i of src[i][j], or +=; rows in index order, rounded every 256 rows. */
+/* Computes dst[j] = sum over i of src[i][j], or adds the sum to dst[j]. Rows are added in index
+ * order, and the sum of each 256 rows is added to the total. */
 void clv_cpu_column_sums(const float *src, size_t rows, size_t columns, float *dst,
                          bool accumulate);
 
-/* y[i][j] += b[j]. */
+/* Adds a bias to each row: y[i][j] += b[j]. */
 void clv_cpu_add_bias(float *y, const float *b, size_t rows, size_t columns);
 
-/* True if the processor has AMX, the system lets this process use it, and
- * DNNL_MAX_CPU_ISA allows it. */
+/* Returns true if the processor has AMX, the system lets this process use it, and DNNL_MAX_CPU_ISA
+ * allows it. */
 bool clv_cpu_has_amx(void);
 
-/* Name of an instruction set that oneDNN finds (dnnl_cpu_isa_t), which nodes send to each other.
- * Instruction sets whose bits may differ have different names; so has AMX that the system does not
- * let this process use. */
+/* Returns the name of an instruction set of oneDNN (dnnl_cpu_isa_t); nodes send it to each other.
+ * Instruction sets whose results may differ in bits have different names, and so has AMX that the
+ * system does not let this process use. */
 const char *clv_cpu_isa_name(unsigned isa, bool amx_ready);
 
-/* Prepares linear with bf16 factors, if check_bf16 allows it; see linear_bf16.c. */
+/* Prepares the op linear with bf16 factors; the caller has checked check_bf16. See linear_bf16.c.
+ */
 cpu_prepare_fn clv_cpu_linear_bf16;
 
 /* ---- whole buffers --------------------------------------------------------------------------- */

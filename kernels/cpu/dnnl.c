@@ -29,10 +29,10 @@ static struct {
   dnnl_status_t status;
 } cpu = {.once = PTHREAD_ONCE_INIT};
 
-static void engine_new(void) { cpu.status = dnnl_engine_create(&cpu.engine, dnnl_cpu, 0); }
+static void create_engine(void) { cpu.status = dnnl_engine_create(&cpu.engine, dnnl_cpu, 0); }
 
-/* Empties oneDNN's cache, which keeps the last 1,024 primitives of the process with
- * their generated code. */
+/* Empties oneDNN's cache, which holds the last 1,024 primitives of the process with their generated
+ * code. */
 void clv_cpu_trim(const clv_backend *b) {
   int capacity = 0;
   (void)b;
@@ -42,7 +42,7 @@ void clv_cpu_trim(const clv_backend *b) {
 }
 
 clv_code clv_cpu_engine(dnnl_engine_t *ret, clv_err *err) {
-  pthread_once(&cpu.once, engine_new);
+  pthread_once(&cpu.once, create_engine);
   CLV_TRY(clv_cpu_dnnl_check(cpu.status, "engine", err));
   *ret = cpu.engine;
   return CLV_OK;
@@ -99,8 +99,7 @@ clv_code clv_cpu_prim_reorder(cpu_prim *p, const dnnl_memory_desc_t *src,
   return code;
 }
 
-/* Runs p. A handle is set only if the pointer changed, because setting it makes the
- * library zero the padding. */
+/* Runs p. Passes a pointer to oneDNN only if it changed, because oneDNN then zeroes the padding. */
 clv_code clv_cpu_prim_run(cpu_prim *p, dnnl_stream_t stream, const void *const *pointers,
                           clv_err *err) {
   CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();

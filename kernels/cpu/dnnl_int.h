@@ -13,35 +13,36 @@
 enum { PRIM_MAX_ARGS = 6 };
 
 typedef struct cpu_prim {
-  dnnl_primitive_t primitive; /* NULL: not made */
+  dnnl_primitive_t primitive; /* NULL: there is no primitive */
   dnnl_exec_arg_t args[PRIM_MAX_ARGS];
-  void *at[PRIM_MAX_ARGS]; /* current pointer of each memory object */
+  void *at[PRIM_MAX_ARGS]; /* pointer that each memory object has now */
   int n;
   size_t scratch_bytes;
   const char *impl;
 } cpu_prim;
 
-/* Call oneDNN, and functions that may start OpenMP threads, between these two. The calling thread
- * gets its signals at the release; the other threads of the team never get any. */
+/* Call clv_cpu_hold_signals before oneDNN and before functions that may start OpenMP threads, and
+ * clv_cpu_release_signals after them. The calling thread gets the signals of that time at the
+ * release; the other threads of the team never get any. */
 sigset_t clv_cpu_hold_signals(void);
 void clv_cpu_release_signals(const sigset_t *before);
 
-/* Fails unless status is success; the text describes the status. */
+/* Fails unless `status` is dnnl_success; the error says what `status` means. */
 clv_code clv_cpu_dnnl_check(dnnl_status_t status, const char *what, clv_err *err) CLV_USE_RESULT;
 
-/* Returns the process's engine, made on first use and never freed. */
+/* Writes the process's engine to *ret. The first call makes it; it is never freed. */
 clv_code clv_cpu_engine(dnnl_engine_t *ret, clv_err *err) CLV_USE_RESULT;
 
-/* The `trim` function of the backend. */
+/* Frees oneDNN's cached primitives: the `trim` function of the backend. */
 void clv_cpu_trim(const clv_backend *b);
 
-/* Makes attributes under which the caller provides the scratchpad. */
+/* Makes primitive attributes with which the caller provides the scratchpad. */
 clv_code clv_cpu_dnnl_attr(dnnl_primitive_attr_t *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Argument of a primitive. clv_cpu_prim_init makes p from a description; its arguments are the n
- * listed ones, and last the scratchpad. */
+/* One argument of a primitive, and the query that describes its memory. clv_cpu_prim_init makes p
+ * from the description pd; p has the n listed arguments, and after them the scratchpad. */
 typedef struct cpu_prim_arg {
-  int arg; /* DNNL_ARG_* */
+  int arg; /* which argument: DNNL_ARG_* */
   dnnl_query_t query;
   int index;
 } cpu_prim_arg;
@@ -49,11 +50,12 @@ typedef struct cpu_prim_arg {
 clv_code clv_cpu_prim_init(cpu_prim *p, const_dnnl_primitive_desc_t pd, const cpu_prim_arg *args,
                            int n, clv_err *err) CLV_USE_RESULT;
 
-/* Makes a reorder; its pointers are {source, destination}. */
+/* Makes p a reorder. clv_cpu_prim_run then takes the pointers {source, destination, scratchpad}. */
 clv_code clv_cpu_prim_reorder(cpu_prim *p, const dnnl_memory_desc_t *src,
                               const dnnl_memory_desc_t *dst, clv_err *err) CLV_USE_RESULT;
 
-/* Runs p on the pointers, in the order of prim_init's arguments, with the scratchpad last. */
+/* Runs p on the pointers, which are in the order of the arguments of clv_cpu_prim_init, with the
+ * scratchpad last. */
 clv_code clv_cpu_prim_run(cpu_prim *p, dnnl_stream_t stream, const void *const *pointers,
                           clv_err *err) CLV_USE_RESULT;
 

@@ -54,8 +54,8 @@ TARGET_512 static void words_512(const clv_rng_stream *s, uint32_t first, uint32
 
 /* ---- AVX2 ------------------------------------------------------------------------------------ */
 
-/* A word of four blocks, in the lower halves of 64 bits. The upper halves hold remainders of
- * products, which nothing reads and nothing needs to clear. */
+/* The four words of four Philox blocks: word i of each block is the lower half of 64 bits of c[i].
+ * The upper halves hold remainders of products, which no code reads. */
 typedef struct words_of_four {
   __m256i c[4];
 } words_of_four;
@@ -83,7 +83,7 @@ TARGET_256 INLINE void put_256(const words_of_four *w, uint32_t *ret) {
   _mm256_storeu_si256((__m256i *)(void *)(ret + 8), _mm256_unpackhi_epi64(a, b));
 }
 
-/* Computes eight blocks. */
+/* Writes the words of eight blocks. */
 TARGET_256 static void words_256(const clv_rng_stream *s, uint32_t first, uint32_t *ret) {
   words_of_four low = counters_256(s, first), high = counters_256(s, first + 4);
   __m256i key[2];

@@ -9,12 +9,13 @@
 
 enum { CPU_WORDS = 64 };
 
-/* Writes the words of 16 blocks from block `first` on, one block after the other;
- * equal on any processor. */
+/* Writes the random words of 16 Philox blocks, from block `first` on, one block after the other.
+ * The words are the same on every processor. */
 void clv_cpu_random_words(const clv_rng_stream *s, uint32_t first, uint32_t ret[CPU_WORDS]);
 
-/* Returns the least number of 24 bits that keeps a value: with u a word's top 24 bits over 2^24, u
- * >= p exactly if the bits are at least this number. */
+/* Returns the limit of a dropout with probability p: a value is kept exactly if the top 24 bits of
+ * its random word, as a number, are at least the limit (that is, at least p as a fraction of 2^24).
+ */
 uint32_t clv_cpu_dropout_limit(double p);
 
 #endif

@@ -13,26 +13,26 @@ typedef struct mask_job {
   uint8_t *mask;
   size_t n;
   uint32_t limit;
-  const int64_t *lengths; /* lengths of packed sequences */
-  size_t row, padded;     /* values of a position, and of a padded sequence */
+  const int64_t *lengths; /* lengths of the packed sequences; NULL: not packed */
+  size_t row, padded;     /* row: values of a position; padded: values of a padded sequence */
 } mask_job;
 
-CPU_INLINE void keep_body(const uint32_t *word, size_t n, uint32_t limit, uint8_t *mask) {
+CPU_INLINE void keep_body(const uint32_t *words, size_t n, uint32_t limit, uint8_t *mask) {
   CPU_INDEPENDENT
-  for (size_t i = 0; i < n; i++) mask[i] = word[i] >> 8 >= limit;
+  for (size_t i = 0; i < n; i++) mask[i] = words[i] >> 8 >= limit;
 }
 
-CPU_CLONES(keep, (const uint32_t *word, size_t n, uint32_t limit, uint8_t *mask),
-           (word, n, limit, mask))
+CPU_CLONES(keep, (const uint32_t *words, size_t n, uint32_t limit, uint8_t *mask),
+           (words, n, limit, mask))
 
-/* Draws the mask of runs [begin, end) of CPU_WORDS values. */
+/* Draws the mask of ranges [begin, end), each of CPU_WORDS values. */
 static void draw_mask(void *arg, size_t begin, size_t end) {
   const mask_job *j = arg;
-  uint32_t word[CPU_WORDS];
+  uint32_t words[CPU_WORDS];
   for (size_t run = begin; run < end; run++) {
     size_t at = run * CPU_WORDS;
-    clv_cpu_random_words(&j->stream, (uint32_t)(at / 4), word);
-    keep(word, CLV_MIN(j->n - at, (size_t)CPU_WORDS), j->limit, j->mask + at);
+    clv_cpu_random_words(&j->stream, (uint32_t)(at / 4), words);
+    keep(words, CLV_MIN(j->n - at, (size_t)CPU_WORDS), j->limit, j->mask + at);
   }
 }
 
@@ -40,15 +40,15 @@ static void draw_mask(void *arg, size_t begin, size_t end) {
  * words. */
 static void draw_sequences(void *arg, size_t begin, size_t end) {
   const mask_job *j = arg;
-  uint32_t word[CPU_WORDS];
+  uint32_t words[CPU_WORDS];
   uint8_t *mask = j->mask + (size_t)clv_packed_before(j->lengths, (int64_t)begin) * j->row;
   for (size_t n = begin; n < end; n++) {
     size_t values = (size_t)j->lengths[n] * j->row, first = n * j->padded;
     for (size_t at = 0, now; at < values; at += now, mask += now) {
       size_t skip = (first + at) % 4;
-      clv_cpu_random_words(&j->stream, (uint32_t)((first + at) / 4), word);
+      clv_cpu_random_words(&j->stream, (uint32_t)((first + at) / 4), words);
       now = CLV_MIN(values - at, CPU_WORDS - skip);
-      keep(word + skip, now, j->limit, mask);
+      keep(words + skip, now, j->limit, mask);
     }
   }
 }

@@ -10,25 +10,26 @@
 
 typedef struct rows_job {
   clv_row_numbers l;
-  const int64_t *value;
-  const float *from;
-  float *to;
-  size_t out;
+  const int64_t *row_numbers;
+  const float *src;
+  float *dst;
+  size_t row_size;
 } rows_job;
 
-static void take_rows(void *arg, size_t begin, size_t end) {
+static void copy_rows(void *arg, size_t begin, size_t end) {
   const rows_job *j = arg;
   for (size_t i = begin; i < end; i++)
-    memcpy(j->to + i * j->out, j->from + (size_t)clv_row_number_at(&j->l, j->value, i) * j->out,
-           j->out * sizeof(float));
+    memcpy(j->dst + i * j->row_size,
+           j->src + (size_t)clv_row_number_at(&j->l, j->row_numbers, i) * j->row_size,
+           j->row_size * sizeof(float));
 }
 
 static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
   rows_job j = {clv_row_numbers_of(&k->d), a->in[0], a->param[CLV_SLOT_WEIGHT], a->out,
                 (size_t)k->d.attrs.out};
-  CLV_TRY(clv_check_rows(&j.l, j.value, err));
-  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_out), j.l.n, take_rows, &j);
+  CLV_TRY(clv_check_rows(&j.l, j.row_numbers, err));
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_out), j.l.n, copy_rows, &j);
   return CLV_OK;
 }
 
@@ -41,9 +42,10 @@ CPU_CLONES(add_row, (const float *restrict src, float *restrict dst, size_t n), 
 static void add_columns(void *arg, size_t begin, size_t end) {
   const rows_job *j = arg;
   for (size_t i = 0; i < j->l.n; i++) {
-    int64_t row = clv_row_number_at(&j->l, j->value, i);
+    int64_t row = clv_row_number_at(&j->l, j->row_numbers, i);
     if (row == j->l.padding) continue;
-    add_row(j->from + i * j->out + begin, j->to + (size_t)row * j->out + begin, end - begin);
+    add_row(j->src + i * j->row_size + begin, j->dst + (size_t)row * j->row_size + begin,
+            end - begin);
   }
 }
 
@@ -51,9 +53,9 @@ static clv_code embedding_backward(clv_kernel *base, const clv_kernel_args *a, c
   const cpu_kernel *k = (const cpu_kernel *)base;
   rows_job j = {clv_row_numbers_of(&k->d), a->in[0], a->dout, a->dparam[CLV_SLOT_WEIGHT],
                 (size_t)k->d.attrs.out};
-  CLV_TRY(clv_check_rows(&j.l, j.value, err));
-  if (!a->accumulate) memset(j.to, 0, (size_t)k->d.attrs.rows * j.out * sizeof(float));
-  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_out), j.out, add_columns, &j);
+  CLV_TRY(clv_check_rows(&j.l, j.row_numbers, err));
+  if (!a->accumulate) memset(j.dst, 0, (size_t)k->d.attrs.rows * j.row_size * sizeof(float));
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_out), j.row_size, add_columns, &j);
   return CLV_OK;
 }
 

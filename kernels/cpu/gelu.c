@@ -6,7 +6,7 @@
  */
 #include "kernels/cpu/pointwise_int.h"
 
-/* The normal tail above |x|; bell: e^(-x^2/2). */
+/* Returns the probability that a normal variable is above |x|. bell: e^(-x^2/2). */
 CPU_INLINE float gelu_tail(float x, float bell) {
   float t = 1 / (1 + 0.36f * from_bits(to_bits(x) & 0x7fffffffu));
   float p = -2.948467247e-2f;

@@ -29,7 +29,7 @@ typedef void sgemm_fn(CBLAS_LAYOUT, CBLAS_TRANSPOSE, CBLAS_TRANSPOSE, blasint, b
 static struct {
   pthread_once_t once;
   sgemm_fn *sgemm;
-  bool is_wide; /* its kernels use AVX-512 */
+  bool has_avx512; /* OpenBLAS uses kernels for AVX-512 */
   char version[64];
 } blas = {.once = PTHREAD_ONCE_INIT, .version = "no OpenBLAS"};
 
@@ -47,16 +47,16 @@ static void *load_on_one_core(const char *name) {
   return library;
 }
 
-/* Stores the version, "OpenBLAS 0.3.21 SkylakeX": the first two words of config, and the core whose
- * kernels OpenBLAS uses. */
-static void keep_version(const char *config, const char *core) {
+/* Stores the version, as "OpenBLAS 0.3.21 SkylakeX": the first two words of `config`, and `core`,
+ * the processor whose kernels OpenBLAS uses. */
+static void store_version(const char *config, const char *core) {
   const char *end = strchr(config, ' ');
   if (end) end = strchr(end + 1, ' ');
   size_t len = end ? (size_t)(end - config) : strlen(config);
   snprintf(blas.version, sizeof blas.version, "%.*s %.20s", (int)CLV_MIN(len, 40), config, core);
 }
 
-static bool is_wide(const char *core) {
+static bool core_is_wide(const char *core) {
   static const char *const wide[] = {"SkylakeX", "Cooperlake", "SapphireRapids", "Zen4", "Zen5"};
   for (size_t i = 0; i < CLV_COUNT(wide); i++)
     if (strcasecmp(core, wide[i]) == 0) return true;
@@ -76,8 +76,8 @@ static void blas_load(void) {
   *(void **)&core = dlsym(library, "openblas_get_corename");
   if (!sgemm || !set_threads || !config || !core) return;
   set_threads(1);
-  keep_version(config(), core());
-  blas.is_wide = is_wide(core());
+  store_version(config(), core());
+  blas.has_avx512 = core_is_wide(core());
   blas.sgemm = sgemm;
 }
 
@@ -87,7 +87,7 @@ bool clv_cpu_has_blas(void) {
 }
 
 bool clv_cpu_blas_is_as_wide(void) {
-  return clv_cpu_has_blas() && (blas.is_wide || clv_cpu_block() < 16);
+  return clv_cpu_has_blas() && (blas.has_avx512 || clv_cpu_block() < 16);
 }
 
 const char *clv_cpu_blas_version(void) {
@@ -116,8 +116,8 @@ clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float b
   return clv_cpu_gemm_within(g, a, lda, b, beta, c, g->n, err);
 }
 
-/* Rows are added in runs of ROWS, and then the runs' sums: fewer roundings than one long sum, and
- * an order that depends only on the number of rows. */
+/* clv_cpu_column_sums adds ROWS rows at a time, and then their sums: this rounds less than one long
+ * sum, in an order that depends only on the number of rows. */
 enum { ROWS = 256, COLUMNS = 64 };
 
 CPU_INLINE void column_sums_body(const float *src, size_t rows, size_t columns, float *dst,

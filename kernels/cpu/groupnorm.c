@@ -12,9 +12,9 @@
 
 typedef struct group_kernel {
   cpu_kernel k;
-  size_t n, c, image, b, blocks; /* image: values of a channel of a sample */
-  size_t groups, per_group;      /* channels of a group */
-  double width;                  /* values of a group */
+  size_t n, c, image, b, blocks; /* image: values of one channel of one sample */
+  size_t groups, per_group;      /* per_group: channels of one group */
+  double group_size;             /* values of one group of one sample */
 } group_kernel;
 
 typedef struct group_job {
@@ -22,45 +22,45 @@ typedef struct group_job {
   const clv_kernel_args *a;
 } group_job;
 
-static size_t sums_count(const group_kernel *k) { return 2 * (k->blocks * k->b + k->groups); }
+static size_t count_sums(const group_kernel *k) { return 2 * (k->blocks * k->b + k->groups); }
 
-/* Address in scratch of two sums for each channel of sample n, in the order of the planes; two sums
- * for each group follow them. */
-static double *sums_of(const group_job *j, size_t n) {
-  return (double *)j->a->scratch + n * sums_count(j->k);
+/* Returns the address in scratch of two sums for each channel of sample n, in the order of the
+ * planes. Two sums for each group follow (group_totals). */
+static double *channel_sums(const group_job *j, size_t n) {
+  return (double *)j->a->scratch + n * count_sums(j->k);
 }
 
-static double *totals_of(const group_job *j, size_t n) {
-  return sums_of(j, n) + 2 * j->k->blocks * j->k->b;
+static double *group_totals(const group_job *j, size_t n) {
+  return channel_sums(j, n) + 2 * j->k->blocks * j->k->b;
 }
 
-/* Address of the saved mean and 1 / sqrt(var + eps) of each group of a sample. */
-static double *saved_of(const group_job *j, size_t n) {
+/* Returns the address of the saved mean and 1 / sqrt(var + eps) of each group of sample n. */
+static double *saved_moments(const group_job *j, size_t n) {
   return (double *)j->a->saved + n * 2 * j->k->groups;
 }
 
-static size_t plane_at(const group_kernel *k, size_t n, size_t block) {
+static size_t plane_index(const group_kernel *k, size_t n, size_t block) {
   return (n * k->blocks + block) * k->image * k->b;
 }
 
-static void fold(const double *lane, size_t b, double *ret) {
+static void fold_lanes(const double *lane, size_t b, double *ret) {
   for (size_t l = 0; l < b; l++)
     ret[2 * l] = (lane[l] + lane[2 * b + l]) + (lane[b + l] + lane[3 * b + l]);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Computes the mean, and the sum of squared distances from it, of each channel of a plane.
- * The moments are those of x minus the channel's first value, so no more cancels than the
- * spread of the values. */
+/* Computes, for each channel of a plane, the mean and the sum of squared distances from the mean.
+ * The moments are those of x minus the channel's first value, so no more digits cancel than the
+ * spread of the values requires. */
 static void plane_moments(const group_kernel *k, const float *x, double *ret) {
   clv_norm_sums sums = {0};
   double shift[NORM_LANES], count = (double)k->image;
   for (size_t l = 0; l < NORM_SPREAD * k->b; l++)
     shift[l] = isfinite(x[l % k->b]) ? x[l % k->b] : 0;
   clv_cpu_norm_moments(x, k->image * k->b, k->b, shift, &sums);
-  fold(sums.first, k->b, ret);
-  fold(sums.second, k->b, ret + 1);
+  fold_lanes(sums.first, k->b, ret);
+  fold_lanes(sums.second, k->b, ret + 1);
   for (size_t l = 0; l < k->b; l++) {
     double sum = ret[2 * l], squares = ret[2 * l + 1] - sum * (sum / count);
     ret[2 * l] = shift[l] + sum / count;
@@ -77,15 +77,16 @@ static void group_moments(const group_kernel *k, const double *channel, double r
     squares += channel[2 * c + 1] + count * (far * far);
   }
   ret[0] = mean;
-  ret[1] = 1 / sqrt(squares / k->width + k->k.d.attrs.eps);
+  ret[1] = 1 / sqrt(squares / k->group_size + k->k.d.attrs.eps);
 }
 
-/* Numbers of the channels of a block; padding lanes are 0. The mean is split in two: if it is
- * large, x - mean is exact, and the shift has the digits that do not fit in a float. */
-static clv_norm_affine affine_of(const group_job *j, size_t n, size_t block) {
+/* Returns the numbers of a block's channels for forward; those of padding channels are 0. The mean
+ * is split in two: if it is large, x - mean is exact, and the shift has the digits that do not fit
+ * in a float. */
+static clv_norm_affine forward_affine(const group_job *j, size_t n, size_t block) {
   const group_kernel *k = j->k;
   const float *w = j->a->param[CLV_SLOT_WEIGHT], *b = j->a->param[CLV_SLOT_BIAS];
-  const double *of = saved_of(j, n);
+  const double *of = saved_moments(j, n);
   clv_norm_affine f = {0};
   for (size_t l = 0, c = block * k->b; l < k->b && c < k->c; l++, c++) {
     const double *v = of + c / k->per_group * 2;
@@ -101,15 +102,15 @@ static void forward_samples(void *arg, size_t begin, size_t end) {
   const group_job *j = arg;
   const group_kernel *k = j->k;
   for (size_t n = begin; n < end; n++) {
-    double *channel = sums_of(j, n);
+    double *channel = channel_sums(j, n);
     for (size_t block = 0; block < k->blocks; block++)
-      plane_moments(k, (const float *)j->a->in[0] + plane_at(k, n, block),
+      plane_moments(k, (const float *)j->a->in[0] + plane_index(k, n, block),
                     channel + 2 * block * k->b);
     for (size_t g = 0; g < k->groups; g++)
-      group_moments(k, channel + 2 * g * k->per_group, saved_of(j, n) + 2 * g);
+      group_moments(k, channel + 2 * g * k->per_group, saved_moments(j, n) + 2 * g);
     for (size_t block = 0; block < k->blocks; block++) {
-      clv_norm_affine f = affine_of(j, n, block);
-      size_t at = plane_at(k, n, block);
+      clv_norm_affine f = forward_affine(j, n, block);
+      size_t at = plane_index(k, n, block);
       clv_cpu_norm_apply((const float *)j->a->in[0] + at, NULL, k->image * k->b, k->b, &f, false,
                          (float *)j->a->out + at);
     }
@@ -132,7 +133,7 @@ static clv_code groupnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
 /* Computes sum dy and sum dy (x - mean) of each channel of a plane. */
 static void plane_gradients(const group_job *j, size_t n, size_t block, double *ret) {
   const group_kernel *k = j->k;
-  size_t at = plane_at(k, n, block);
+  size_t at = plane_index(k, n, block);
   clv_norm_sums sums = {0};
   clv_norm_lanes lanes = {0};
   clv_norm_plane p = {.x = (const float *)j->a->in[0] + at,
@@ -142,39 +143,41 @@ static void plane_gradients(const group_job *j, size_t n, size_t block, double *
                       .gate = NORM_OPEN};
   for (size_t l = 0; l < NORM_SPREAD * k->b; l++) {
     size_t c = block * k->b + l % k->b;
-    lanes.mean[l] = c < k->c ? saved_of(j, n)[c / k->per_group * 2] : 0;
+    lanes.mean[l] = c < k->c ? saved_moments(j, n)[c / k->per_group * 2] : 0;
   }
   clv_cpu_norm_gradients(&p, &lanes, &sums);
-  fold(sums.first, k->b, ret);
-  fold(sums.second, k->b, ret + 1);
+  fold_lanes(sums.first, k->b, ret);
+  fold_lanes(sums.second, k->b, ret + 1);
 }
 
-/* Computes, with g = dy w, inverse mean(g) and inverse^3 mean(g (x - mean)) of each group. */
-static void add_channels(const group_job *j, size_t n) {
+/* Computes the totals of each group of sample n, with g = dy w: inverse mean(g), and inverse^3
+ * mean(g (x - mean)). */
+static void compute_group_totals(const group_job *j, size_t n) {
   const group_kernel *k = j->k;
   const float *w = j->a->param[CLV_SLOT_WEIGHT];
-  const double *sums = sums_of(j, n);
-  double *to = totals_of(j, n);
+  const double *sums = channel_sums(j, n);
+  double *to = group_totals(j, n);
   for (size_t g = 0; g < k->groups; g++, to += 2) {
-    double inverse = saved_of(j, n)[2 * g + 1];
+    double inverse = saved_moments(j, n)[2 * g + 1];
     to[0] = to[1] = 0;
     for (size_t c = g * k->per_group; c < (g + 1) * k->per_group; c++) {
       to[0] += w[c] * sums[2 * c];
       to[1] += w[c] * sums[2 * c + 1];
     }
-    to[0] *= inverse / k->width;
-    to[1] *= inverse * inverse * inverse / k->width;
+    to[0] *= inverse / k->group_size;
+    to[1] *= inverse * inverse * inverse / k->group_size;
   }
 }
 
-/* Numbers of the channels of a block for backward: dx = dy scale - common - (x - mean) slope. */
-static clv_norm_affine back_affine(const group_job *j, size_t n, size_t block) {
+/* Returns the numbers of a block's channels for backward: dx = dy scale - common - (x - mean)
+ * slope. */
+static clv_norm_affine backward_affine(const group_job *j, size_t n, size_t block) {
   const group_kernel *k = j->k;
   const float *w = j->a->param[CLV_SLOT_WEIGHT];
   clv_norm_affine f = {0};
   for (size_t l = 0, c = block * k->b; l < k->b && c < k->c; l++, c++) {
-    const double *of = saved_of(j, n) + c / k->per_group * 2;
-    const double *total = totals_of(j, n) + c / k->per_group * 2;
+    const double *of = saved_moments(j, n) + c / k->per_group * 2;
+    const double *total = group_totals(j, n) + c / k->per_group * 2;
     f.mean[l] = (float)of[0];
     f.scale[l] = (float)(of[1] * w[c]);
     f.slope[l] = (float)total[1];
@@ -212,27 +215,27 @@ static void backward_samples(void *arg, size_t begin, size_t end) {
   const group_kernel *k = j->k;
   for (size_t n = begin; n < end; n++) {
     for (size_t block = 0; block < k->blocks; block++)
-      plane_gradients(j, n, block, sums_of(j, n) + 2 * block * k->b);
-    add_channels(j, n);
+      plane_gradients(j, n, block, channel_sums(j, n) + 2 * block * k->b);
+    compute_group_totals(j, n);
     for (size_t block = 0; j->a->din[0] && block < k->blocks; block++) {
-      clv_norm_affine f = back_affine(j, n, block);
-      size_t at = plane_at(k, n, block);
+      clv_norm_affine f = backward_affine(j, n, block);
+      size_t at = plane_index(k, n, block);
       group_back((const float *)j->a->in[0] + at, (const float *)j->a->dout + at, k->image * k->b,
                  k->b, &f, (float *)j->a->din[0] + at);
     }
   }
 }
 
-/* Adds the gradients of the parameters over the samples, in order. */
-static void put_gradients(const group_job *j) {
+/* Computes the gradients of weight and bias: adds the samples in order. */
+static void write_gradients(const group_job *j) {
   const group_kernel *k = j->k;
   float *dw = j->a->dparam[CLV_SLOT_WEIGHT], *db = j->a->dparam[CLV_SLOT_BIAS];
   for (size_t c = 0; c < k->c; c++) {
     double weight = 0, bias = 0;
     for (size_t n = 0; n < k->n; n++) {
-      const double *sums = sums_of(j, n) + 2 * c;
+      const double *sums = channel_sums(j, n) + 2 * c;
       bias += sums[0];
-      weight += sums[1] * saved_of(j, n)[c / k->per_group * 2 + 1];
+      weight += sums[1] * saved_moments(j, n)[c / k->per_group * 2 + 1];
     }
     dw[c] = j->a->accumulate ? dw[c] + (float)weight : (float)weight;
     db[c] = j->a->accumulate ? db[c] + (float)bias : (float)bias;
@@ -243,7 +246,7 @@ static clv_code groupnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
   const group_kernel *k = (const group_kernel *)base;
   (void)err;
   run_samples(k, a, backward_samples);
-  if (k->k.d.need_dw) put_gradients(&(group_job){k, a});
+  if (k->k.d.need_dw) write_gradients(&(group_job){k, a});
   return CLV_OK;
 }
 
@@ -260,13 +263,13 @@ static clv_code groupnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->blocks = (k->c + k->b - 1) / k->b;
   k->groups = (size_t)d->attrs.groups;
   k->per_group = k->c / k->groups;
-  k->width = (double)(k->per_group * k->image);
+  k->group_size = (double)(k->per_group * k->image);
   k->k.base.forward = groupnorm_forward;
-  k->k.base.backward_input = k->k.learns ? groupnorm_backward : NULL;
+  k->k.base.backward_input = k->k.has_backward ? groupnorm_backward : NULL;
   k->k.base.fused_grads = d->need_dw;
-  k->k.base.saves = k->k.learns ? CLV_SAVE_IN0 : 0;
+  k->k.base.saves = k->k.has_backward ? CLV_SAVE_IN0 : 0;
   k->k.base.saved_bytes = k->n * 2 * k->groups * sizeof(double);
-  k->k.base.scratch_bytes = k->n * sums_count(k) * sizeof(double);
+  k->k.base.scratch_bytes = k->n * count_sums(k) * sizeof(double);
   k->k.base.din_in_place = 1u << 0;
   *ret = &k->k.base;
   return CLV_OK;

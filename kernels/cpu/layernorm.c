@@ -28,7 +28,7 @@ CPU_INLINE double fold(double *lane) {
   return lane[0];
 }
 
-/* Computes the sum of x_i - shift, and the sum of their squares. */
+/* Computes the sum of x_i - shift, and the sum of (x_i - shift)^2. */
 CPU_INLINE void row_sums_body(const float *x, size_t n, double shift, double *sum,
                               double *squares) {
   double s[LANES] = {0}, q[LANES] = {0};
@@ -48,7 +48,7 @@ CPU_INLINE void row_sums_body(const float *x, size_t n, double shift, double *su
   *squares = fold(q);
 }
 
-/* Computes the sum of g = dy w, and of g (x - mean). */
+/* Computes the sum of g and of g (x - mean), where g = dy w. */
 CPU_INLINE void row_back_sums_body(const float *x, const float *dy, const float *w, size_t n,
                                    double mean, double *sum, double *with_x) {
   double s[LANES] = {0}, q[LANES] = {0};
@@ -68,13 +68,13 @@ CPU_INLINE void row_back_sums_body(const float *x, const float *dy, const float 
   *with_x = fold(q);
 }
 
-/* Shift and scale of a row. The mean is split in two: if it is large, x - high is exact, and low
- * has the digits that do not fit in a float. */
+/* Numbers of a row. The mean is split in two: if it is large, x - high is exact, and low has the
+ * digits that do not fit in a float. */
 typedef struct row_numbers {
   float high, low, inverse, common, slope;
 } row_numbers;
 
-static row_numbers numbers_of(double mean, double inverse) {
+static row_numbers make_row_numbers(double mean, double inverse) {
   return (row_numbers){
       .high = (float)mean, .low = (float)(mean - (float)mean), .inverse = (float)inverse};
 }
@@ -85,7 +85,7 @@ CPU_INLINE void row_scale_body(const float *x, size_t n, const row_numbers *v, c
   for (size_t i = 0; i < n; i++) y[i] = ((x[i] - u.high) - u.low) * u.inverse * w[i] + b[i];
 }
 
-/* dx = inverse (g - common - (x - mean) slope) */
+/* Computes dx = inverse (g - common - (x - mean) slope), where g = dy w. */
 CPU_INLINE void row_back_body(const float *x, const float *dy, const float *w, size_t n,
                               const row_numbers *v, float *dx) {
   row_numbers u = *v;
@@ -110,10 +110,10 @@ CPU_CLONES(row_back,
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Computes mean and inverse deviation. The mean is computed first, because squares of distances
- * from it lose no digits when it is large. */
-static void moments(const layernorm_kernel *k, const float *x, double *ret_mean,
-                    double *ret_inverse) {
+/* Computes the mean of a row and 1 / sqrt(var + eps). The mean is computed first, because squares
+ * of distances from the mean lose no digits when the mean is large. */
+static void compute_moments(const layernorm_kernel *k, const float *x, double *ret_mean,
+                            double *ret_inverse) {
   double sum, squares, n = (double)k->width;
   row_sums(x, k->width, 0, &sum, &squares);
   *ret_mean = sum / n;
@@ -127,11 +127,11 @@ static void forward_rows(void *arg, size_t begin, size_t end) {
   double *saved = j->a->saved, mean, inverse;
   for (size_t r = begin; r < end; r++) {
     const float *x = (const float *)j->a->in[0] + r * width;
-    moments(j->k, x, &mean, &inverse);
-    row_numbers v = numbers_of(mean, inverse);
+    compute_moments(j->k, x, &mean, &inverse);
+    row_numbers v = make_row_numbers(mean, inverse);
     row_scale(x, width, &v, j->a->param[CLV_SLOT_WEIGHT], j->a->param[CLV_SLOT_BIAS],
               (float *)j->a->out + r * width);
-    if (!j->k->k.learns) continue;
+    if (!j->k->k.has_backward) continue;
     saved[2 * r] = mean;
     saved[2 * r + 1] = inverse;
   }
@@ -147,8 +147,8 @@ static clv_code layernorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* Computes dx. With g = dy w and xhat = (x - mean) inverse: dx = inverse (g - mean(g) -
- * xhat mean(g xhat)). */
+/* Computes dx of rows [begin, end). With g = dy w and xhat = (x - mean) inverse: dx = inverse (g -
+ * mean(g) - xhat mean(g xhat)). */
 static void backward_rows(void *arg, size_t begin, size_t end) {
   const norm_job *j = arg;
   size_t width = j->k->width;
@@ -160,7 +160,7 @@ static void backward_rows(void *arg, size_t begin, size_t end) {
     const float *dy = (const float *)j->a->dout + r * width;
     double mean = saved[2 * r], inverse = saved[2 * r + 1];
     row_back_sums(x, dy, w, width, mean, &sum, &with_x);
-    row_numbers v = numbers_of(mean, inverse);
+    row_numbers v = make_row_numbers(mean, inverse);
     v.common = (float)(sum / n);
     v.slope = (float)(with_x * inverse * inverse / n);
     row_back(x, dy, w, width, &v, (float *)j->a->din[0] + r * width);
@@ -175,7 +175,8 @@ static clv_code layernorm_backward_input(clv_kernel *base, const clv_kernel_args
   return CLV_OK;
 }
 
-/* Sums of dy, and of dy xhat, over up to COLUMNS columns of rows `step` apart. */
+/* Adds the sums of dy and of dy xhat, over `rows` rows `step` values apart, for up to COLUMNS
+ * columns. */
 CPU_INLINE void column_sums_body(const float *x, const float *dy, const double *saved, size_t rows,
                                  size_t step, size_t n, double *bias, double *weight) {
   for (size_t r = 0; r < rows; r++)
@@ -191,7 +192,7 @@ CPU_CLONES(column_sums,
             size_t rows, size_t step, size_t n, double *restrict bias, double *restrict weight),
            (x, dy, saved, rows, step, n, bias, weight))
 
-static void put(float *dst, const double *src, size_t n, bool accumulate) {
+static void store_columns(float *dst, const double *src, size_t n, bool accumulate) {
   for (size_t i = 0; i < n; i++) dst[i] = accumulate ? dst[i] + (float)src[i] : (float)src[i];
 }
 
@@ -203,8 +204,8 @@ static void backward_columns(void *arg, size_t begin, size_t end) {
     size_t at = block * COLUMNS, n = CLV_MIN(j->k->width - at, COLUMNS);
     column_sums((const float *)a->in[0] + at, (const float *)a->dout + at, a->saved, j->k->rows,
                 j->k->width, n, bias, weight);
-    put((float *)a->dparam[CLV_SLOT_WEIGHT] + at, weight, n, a->accumulate);
-    put((float *)a->dparam[CLV_SLOT_BIAS] + at, bias, n, a->accumulate);
+    store_columns((float *)a->dparam[CLV_SLOT_WEIGHT] + at, weight, n, a->accumulate);
+    store_columns((float *)a->dparam[CLV_SLOT_BIAS] + at, bias, n, a->accumulate);
   }
 }
 
@@ -226,8 +227,8 @@ static clv_code layernorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->k.base.forward = layernorm_forward;
   k->k.base.backward_input = d->need_dx[0] ? layernorm_backward_input : NULL;
   k->k.base.backward_weight = d->need_dw ? layernorm_backward_weight : NULL;
-  k->k.base.saves = k->k.learns ? CLV_SAVE_IN0 : 0;
-  k->k.base.saved_bytes = k->k.learns ? 2 * k->rows * sizeof(double) : 0;
+  k->k.base.saves = k->k.has_backward ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_bytes = k->k.has_backward ? 2 * k->rows * sizeof(double) : 0;
   *ret = &k->k.base;
   return CLV_OK;
 }

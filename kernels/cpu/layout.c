@@ -15,8 +15,8 @@ uint64_t clv_cpu_reorder_count(void) { return reorders; }
 
 typedef float vf4 __attribute__((vector_size(16), aligned(4), may_alias));
 
-/* Transposes a 4x4 tile with rows `sp` floats apart to columns `dp` apart. Vectors are 16 bytes
- * wide, so that every supported processor has the instructions. */
+/* Transposes a 4x4 tile: rows of src are sp floats apart, rows of dst dp floats. Vectors are 16
+ * bytes wide, so that every supported processor has the instructions. */
 CPU_INLINE void transpose_tile(const float *src, size_t sp, float *dst, size_t dp) {
   vf4 a = *(const vf4 *)src, b = *(const vf4 *)(src + sp);
   vf4 c = *(const vf4 *)(src + 2 * sp), d = *(const vf4 *)(src + 3 * sp);
@@ -41,8 +41,8 @@ void clv_cpu_transpose(const float *src, size_t rows, size_t columns, size_t sp,
   }
 }
 
-/* Converts one block of b channels of one image, `used` of them real, from planes to lanes;
- * lanes_to_planes does the reverse. */
+/* planes_to_lanes copies one block of b channels of one image from row-major to channel-block
+ * layout; the block has `used` real channels. lanes_to_planes does the reverse. */
 static void planes_to_lanes(const float *src, size_t image, size_t used, size_t b, float *dst) {
   clv_cpu_transpose(src, used, image, image, dst, b);
   for (size_t i = 0; i < image && used < b; i++)
@@ -53,8 +53,8 @@ static void lanes_to_planes(const float *src, size_t image, size_t used, size_t 
   clv_cpu_transpose(src, image, used, b, dst, image);
 }
 
-static void between_blocks(const clv_shape *shape, const float *src, size_t sb, float *dst,
-                           size_t db) {
+static void copy_between_blocks(const clv_shape *shape, const float *src, size_t sb, float *dst,
+                                size_t db) {
   size_t channels = (size_t)shape->dim[1], image = (size_t)(shape->dim[2] * shape->dim[3]);
   size_t sblocks = (channels + sb - 1) / sb, dblocks = (channels + db - 1) / db;
   for (size_t nd = 0; nd < (size_t)shape->dim[0] * dblocks; nd++)
@@ -76,7 +76,7 @@ void clv_cpu_reorder(const clv_shape *shape, const float *src, int src_block, fl
     return;
   }
   if (src_block != 1 && dst_block != 1) {
-    between_blocks(shape, src, (size_t)src_block, dst, (size_t)dst_block);
+    copy_between_blocks(shape, src, (size_t)src_block, dst, (size_t)dst_block);
     return;
   }
   for (size_t p = 0; p < (size_t)shape->dim[0] * blocks; p++) {

@@ -21,12 +21,12 @@ CPU_INLINE void leak_back_body(const float *x, const float *dy, float factor, fl
 CPU_CLONES(leak_back, (const float *x, const float *dy, float factor, float *dx, size_t n),
            (x, dy, factor, dx, n))
 
-static void run_leak(void *arg, size_t begin, size_t end) {
+static void run_forward(void *arg, size_t begin, size_t end) {
   const leaky_job *j = arg;
   leak(j->x + begin, j->factor, j->to + begin, end - begin);
 }
 
-static void run_back(void *arg, size_t begin, size_t end) {
+static void run_backward(void *arg, size_t begin, size_t end) {
   const leaky_job *j = arg;
   leak_back(j->x + begin, j->dy + begin, j->factor, j->to + begin, end - begin);
 }
@@ -35,7 +35,7 @@ static clv_code leaky_relu_forward(clv_kernel *base, const clv_kernel_args *a, c
   const cpu_kernel *k = (const cpu_kernel *)base;
   leaky_job j = {.x = a->in[0], .factor = (float)k->d.attrs.factor, .to = a->out};
   (void)err;
-  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), k->n_in, run_leak, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), k->n_in, run_forward, &j);
   return CLV_OK;
 }
 
@@ -43,7 +43,7 @@ static clv_code leaky_relu_backward(clv_kernel *base, const clv_kernel_args *a, 
   const cpu_kernel *k = (const cpu_kernel *)base;
   leaky_job j = {a->in[0], a->dout, (float)k->d.attrs.factor, a->din[0]};
   (void)err;
-  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), k->n_in, run_back, &j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), k->n_in, run_backward, &j);
   return CLV_OK;
 }
 

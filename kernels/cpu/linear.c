@@ -8,7 +8,7 @@
  */
 #include "kernels/cpu/cpu_int.h"
 
-/* Number of rows from which OpenBLAS computes the weight gradient; see gemm.c. */
+/* Number of rows from which on OpenBLAS computes the weight gradient; gemm.c says why. */
 enum { LONG_SUM = 256 };
 
 typedef struct linear_kernel {
@@ -34,7 +34,7 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
 static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const linear_kernel *k = (const linear_kernel *)base;
   clv_cpu_set_threads(k->k.threads);
-  bool t = k->k.d.attrs.transposed; /* dW^T = x^T dy */
+  bool t = k->k.d.attrs.transposed; /* W is stored as W^T, so computes dW^T = x^T dy */
   CLV_TRY(clv_cpu_gemm(&k->backward_weight, t ? a->in[0] : a->dout, t ? a->dout : a->in[0],
                        a->accumulate ? 1 : 0, a->dparam[CLV_SLOT_WEIGHT], err));
   if (k->k.d.attrs.bias)
@@ -45,68 +45,70 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
 
 /* ---- a weight in bf16 ------------------------------------------------------------------------ */
 
-/* Size of a part of widened rows, which has at least LEAST_ROWS, because fewer rows make
- * the products slow. */
+/* Size of the widened rows that are used at a time. There are at least LEAST_ROWS, because products
+ * with fewer rows are slow. */
 enum { PART_BYTES = 1 << 20, LEAST_ROWS = 256 };
 
-typedef struct linear_narrow {
+typedef struct bf16_weight_kernel {
   cpu_kernel k;
-  int64_t rows;       /* rows of the input */
-  int64_t high, wide; /* W is [high][wide] */
-  int64_t high_at_once;
-} linear_narrow;
+  int64_t rows;              /* number of rows of the input */
+  int64_t w_rows, w_columns; /* W is stored as [w_rows][w_columns] */
+  int64_t w_rows_at_once;
+} bf16_weight_kernel;
 
-static const float *widened(const linear_narrow *k, const clv_kernel_args *a, int64_t first,
-                            int64_t n) {
-  const uint16_t *w = (const uint16_t *)a->param[CLV_SLOT_WEIGHT] + first * k->wide;
-  clv_cpu_convert(w, 1 | CLV_LAYOUT_BF16, a->scratch, (size_t)(n * k->wide));
+static const float *widen_rows(const bf16_weight_kernel *k, const clv_kernel_args *a, int64_t first,
+                               int64_t n) {
+  const uint16_t *w = (const uint16_t *)a->param[CLV_SLOT_WEIGHT] + first * k->w_columns;
+  clv_cpu_convert(w, 1 | CLV_LAYOUT_BF16, a->scratch, (size_t)(n * k->w_columns));
   return a->scratch;
 }
 
-/* y [rows][high] = x [rows][wide] W^T */
-static clv_code outputs_in_parts(const linear_narrow *k, const clv_kernel_args *a, const float *x,
-                                 float *y, clv_err *err) {
-  for (int64_t first = 0; first < k->high; first += k->high_at_once) {
-    int64_t n = CLV_MIN(k->high - first, k->high_at_once);
-    const cpu_gemm g = {.m = k->rows, .n = n, .k = k->wide, .b_t = true};
-    CLV_TRY(
-        clv_cpu_gemm_within(&g, x, k->wide, widened(k, a, first, n), 0, y + first, k->high, err));
+/* Computes y [rows][w_rows] = x [rows][w_columns] W^T. */
+static clv_code multiply_by_w_transposed(const bf16_weight_kernel *k, const clv_kernel_args *a,
+                                         const float *x, float *y, clv_err *err) {
+  for (int64_t first = 0; first < k->w_rows; first += k->w_rows_at_once) {
+    int64_t n = CLV_MIN(k->w_rows - first, k->w_rows_at_once);
+    const cpu_gemm g = {.m = k->rows, .n = n, .k = k->w_columns, .b_t = true};
+    CLV_TRY(clv_cpu_gemm_within(&g, x, k->w_columns, widen_rows(k, a, first, n), 0, y + first,
+                                k->w_rows, err));
   }
   return CLV_OK;
 }
 
-/* y [rows][wide] = x [rows][high] W */
-static clv_code sums_in_parts(const linear_narrow *k, const clv_kernel_args *a, const float *x,
+/* Computes y [rows][w_columns] = x [rows][w_rows] W. */
+static clv_code multiply_by_w(const bf16_weight_kernel *k, const clv_kernel_args *a, const float *x,
                               float *y, clv_err *err) {
-  for (int64_t first = 0; first < k->high; first += k->high_at_once) {
-    int64_t n = CLV_MIN(k->high - first, k->high_at_once);
-    const cpu_gemm g = {.m = k->rows, .n = k->wide, .k = n};
-    CLV_TRY(clv_cpu_gemm_within(&g, x + first, k->high, widened(k, a, first, n), first ? 1 : 0, y,
-                                k->wide, err));
+  for (int64_t first = 0; first < k->w_rows; first += k->w_rows_at_once) {
+    int64_t n = CLV_MIN(k->w_rows - first, k->w_rows_at_once);
+    const cpu_gemm g = {.m = k->rows, .n = k->w_columns, .k = n};
+    CLV_TRY(clv_cpu_gemm_within(&g, x + first, k->w_rows, widen_rows(k, a, first, n), first ? 1 : 0,
+                                y, k->w_columns, err));
   }
   return CLV_OK;
 }
 
-static clv_code narrow_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const linear_narrow *k = (const linear_narrow *)base;
+static clv_code bf16_weight_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+  const bf16_weight_kernel *k = (const bf16_weight_kernel *)base;
   clv_cpu_set_threads(k->k.threads);
-  CLV_TRY(
-      (k->k.d.attrs.transposed ? sums_in_parts : outputs_in_parts)(k, a, a->in[0], a->out, err));
+  CLV_TRY((k->k.d.attrs.transposed ? multiply_by_w : multiply_by_w_transposed)(k, a, a->in[0],
+                                                                               a->out, err));
   if (k->k.d.attrs.bias)
     clv_cpu_add_bias(a->out, a->param[CLV_SLOT_BIAS], (size_t)k->rows, (size_t)k->k.d.attrs.out);
   return CLV_OK;
 }
 
-static clv_code narrow_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const linear_narrow *k = (const linear_narrow *)base;
+static clv_code bf16_weight_backward_input(clv_kernel *base, const clv_kernel_args *a,
+                                           clv_err *err) {
+  const bf16_weight_kernel *k = (const bf16_weight_kernel *)base;
   clv_cpu_set_threads(k->k.threads);
-  return (k->k.d.attrs.transposed ? outputs_in_parts : sums_in_parts)(k, a, a->dout, a->din[0],
-                                                                      err);
+  return (k->k.d.attrs.transposed ? multiply_by_w_transposed : multiply_by_w)(k, a, a->dout,
+                                                                              a->din[0], err);
 }
 
-/* Computes the gradient of the bias. */
-static clv_code narrow_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const linear_narrow *k = (const linear_narrow *)base;
+/* Computes the gradient of the bias; a weight in bf16 is not trained. */
+static clv_code bf16_weight_backward_weight(clv_kernel *base, const clv_kernel_args *a,
+                                            clv_err *err) {
+  const bf16_weight_kernel *k = (const bf16_weight_kernel *)base;
   (void)err;
   if (k->k.d.attrs.bias)
     clv_cpu_column_sums(a->dout, (size_t)k->rows, (size_t)k->k.d.attrs.out,
@@ -114,21 +116,21 @@ static clv_code narrow_backward_weight(clv_kernel *base, const clv_kernel_args *
   return CLV_OK;
 }
 
-static clv_code narrow_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
+static clv_code bf16_weight_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   const clv_shape *in = &d->in[0];
   int64_t features = in->dim[in->rank - 1];
-  linear_narrow *k;
+  bf16_weight_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   clv_kernel *base = &k->k.base;
   k->rows = features ? (int64_t)k->k.n_in / features : 0;
-  k->high = d->attrs.transposed ? features : d->attrs.out;
-  k->wide = d->attrs.transposed ? d->attrs.out : features;
-  int64_t fit = PART_BYTES / (int64_t)sizeof(float) / CLV_MAX(k->wide, (int64_t)1);
-  k->high_at_once = CLV_MIN(CLV_MAX(fit, (int64_t)LEAST_ROWS), k->high);
-  base->scratch_bytes = (size_t)(k->high_at_once * k->wide) * sizeof(float);
-  base->forward = narrow_forward;
-  base->backward_input = d->need_dx[0] ? narrow_backward_input : NULL;
-  base->backward_weight = d->need_dw ? narrow_backward_weight : NULL;
+  k->w_rows = d->attrs.transposed ? features : d->attrs.out;
+  k->w_columns = d->attrs.transposed ? d->attrs.out : features;
+  int64_t fit = PART_BYTES / (int64_t)sizeof(float) / CLV_MAX(k->w_columns, (int64_t)1);
+  k->w_rows_at_once = CLV_MIN(CLV_MAX(fit, (int64_t)LEAST_ROWS), k->w_rows);
+  base->scratch_bytes = (size_t)(k->w_rows_at_once * k->w_columns) * sizeof(float);
+  base->forward = bf16_weight_forward;
+  base->backward_input = d->need_dx[0] ? bf16_weight_backward_input : NULL;
+  base->backward_weight = d->need_dw ? bf16_weight_backward_weight : NULL;
   base->impl = "sgemm, weight in bf16";
   *ret = base;
   return CLV_OK;
@@ -140,7 +142,7 @@ static clv_code linear_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err
   const clv_shape *in = &d->in[0];
   linear_kernel *k;
   if (d->bf16) return clv_cpu_linear_bf16(d, ret, err);
-  if (d->bf16_weight) return narrow_prepare(d, ret, err);
+  if (d->bf16_weight) return bf16_weight_prepare(d, ret, err);
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   int64_t features = in->dim[in->rank - 1], out = d->attrs.out;
   bool t = d->attrs.transposed;

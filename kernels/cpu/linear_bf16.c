@@ -13,42 +13,47 @@
 typedef struct linear_bf16 {
   cpu_kernel k;
   size_t rows, in, out;
-  size_t backward_at; /* offset in bytes into the cache */
-  size_t right_at;    /* offset in bytes into scratch of dW's right factor */
+  size_t backward_offset; /* offset in the cache of the weights packed for backward, in bytes */
+  size_t right_offset;    /* offset in scratch of the right factor of dW's product, in bytes */
 } linear_bf16;
 
-static uint16_t *at(void *memory, size_t bytes) { return (uint16_t *)((char *)memory + bytes); }
+static uint16_t *address_at(void *memory, size_t bytes) {
+  return (uint16_t *)((char *)memory + bytes);
+}
 
-/* The weights as a factor. W is [out][in], or [in][out] if it is stored transposed. */
-static cpu_pairs_factor weights_of(const linear_bf16 *k, const clv_kernel_args *a, bool transpose) {
+/* Returns W as a right factor of a product. W is [out][in], or [in][out] if stored transposed. */
+static cpu_pairs_factor weight_factor(const linear_bf16 *k, const clv_kernel_args *a,
+                                      bool transpose) {
   bool t = k->k.d.attrs.transposed, is_bf16 = k->k.d.bf16_weight;
   const void *w = a->param[CLV_SLOT_WEIGHT];
   return (cpu_pairs_factor){.x = is_bf16 ? NULL : w,
                             .bf16 = is_bf16 ? w : NULL,
                             .rows = t ? k->in : k->out,
                             .columns = t ? k->out : k->in,
-                            .right = true,
+                            .is_right = true,
                             .is_transposed = transpose != t};
 }
 
 static clv_code linear_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const linear_bf16 *k = (const linear_bf16 *)base;
-  const cpu_pairs_factor forward = weights_of(k, a, true), backward = weights_of(k, a, false);
+  const cpu_pairs_factor forward = weight_factor(k, a, true), backward = weight_factor(k, a, false);
   (void)err;
-  if (a->refresh_for & CLV_FOR_FORWARD) clv_cpu_pairs_pack(k->k.threads, &forward, at(a->cache, 0));
+  if (a->refresh_for & CLV_FOR_FORWARD)
+    clv_cpu_pairs_pack(k->k.threads, &forward, address_at(a->cache, 0));
   if (a->refresh_for & CLV_FOR_BACKWARD && base->backward_input)
-    clv_cpu_pairs_pack(k->k.threads, &backward, at(a->cache, k->backward_at));
+    clv_cpu_pairs_pack(k->k.threads, &backward, address_at(a->cache, k->backward_offset));
   return CLV_OK;
 }
 
-/* c [rows][n] = x [rows][columns] times packed weights. */
+/* Computes the product p: c [rows][n] = x [rows][columns] times packed weights. The caller has set
+ * n, right, bias and c of p. */
 static void multiply_by_weights(const linear_bf16 *k, const clv_kernel_args *a, const float *x,
                                 size_t columns, const cpu_pairs_product *p) {
   cpu_pairs_product product = *p;
   product.left = (cpu_pairs_factor){.x = x, .rows = k->rows, .columns = columns};
   product.m = k->rows;
   product.k = columns;
-  product.room = at(a->scratch, 0);
+  product.scratch = address_at(a->scratch, 0);
   clv_cpu_pairs_multiply(k->k.threads, &product);
 }
 
@@ -58,7 +63,7 @@ static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
   multiply_by_weights(
       k, a, a->in[0], k->in,
       &(cpu_pairs_product){.n = k->out,
-                           .right = at(a->cache, 0),
+                           .right = address_at(a->cache, 0),
                            .bias = k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL,
                            .c = a->out});
   return CLV_OK;
@@ -69,7 +74,8 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
   (void)err;
   multiply_by_weights(
       k, a, a->dout, k->out,
-      &(cpu_pairs_product){.n = k->in, .right = at(a->cache, k->backward_at), .c = a->din[0]});
+      &(cpu_pairs_product){
+          .n = k->in, .right = address_at(a->cache, k->backward_offset), .c = a->din[0]});
   return CLV_OK;
 }
 
@@ -78,7 +84,7 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
   bool t = k->k.d.attrs.transposed;
   const cpu_pairs_factor x = {a->in[0], k->rows, k->in, !t, t, NULL};
   const cpu_pairs_factor dy = {a->dout, k->rows, k->out, t, !t, NULL};
-  uint16_t *right = at(a->scratch, k->right_at);
+  uint16_t *right = address_at(a->scratch, k->right_offset);
   float *bias = k->k.d.attrs.bias ? a->dparam[CLV_SLOT_BIAS] : NULL;
   (void)err;
   clv_cpu_pairs_pack(k->k.threads, t ? &dy : &x, right);
@@ -87,30 +93,30 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
                                                             .n = t ? k->out : k->in,
                                                             .k = k->rows,
                                                             .right = right,
-                                                            .room = at(a->scratch, 0),
+                                                            .scratch = address_at(a->scratch, 0),
                                                             .c = a->dparam[CLV_SLOT_WEIGHT],
-                                                            .add = a->accumulate,
+                                                            .accumulate = a->accumulate,
                                                             .sums = t ? NULL : bias});
   if (t && bias) clv_cpu_column_sums(a->dout, k->rows, k->out, bias, a->accumulate);
   return CLV_OK;
 }
 
-static void lay_out(linear_bf16 *k) {
+static void lay_out_buffers(linear_bf16 *k) {
   clv_kernel *base = &k->k.base;
   bool t = k->k.d.attrs.transposed;
   int threads = k->k.threads;
-  size_t room = clv_cpu_pairs_scratch_bytes(threads, k->rows, k->in), right = 0;
-  base->cache_bytes = k->backward_at = clv_cpu_pairs_bytes(k->out, k->in);
+  size_t scratch = clv_cpu_pairs_scratch_bytes(threads, k->rows, k->in), right = 0;
+  base->cache_bytes = k->backward_offset = clv_cpu_pairs_bytes(k->out, k->in);
   if (base->backward_input) {
     base->cache_bytes += clv_cpu_pairs_bytes(k->in, k->out);
-    room = CLV_MAX(room, clv_cpu_pairs_scratch_bytes(threads, k->rows, k->out));
+    scratch = CLV_MAX(scratch, clv_cpu_pairs_scratch_bytes(threads, k->rows, k->out));
   }
   if (base->backward_weight) {
-    room = CLV_MAX(room, clv_cpu_pairs_scratch_bytes(threads, t ? k->in : k->out, k->rows));
+    scratch = CLV_MAX(scratch, clv_cpu_pairs_scratch_bytes(threads, t ? k->in : k->out, k->rows));
     right = clv_cpu_pairs_bytes(t ? k->out : k->in, k->rows);
   }
-  k->right_at = room;
-  base->scratch_bytes = room + right;
+  k->right_offset = scratch;
+  base->scratch_bytes = scratch + right;
 }
 
 clv_code clv_cpu_linear_bf16(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
@@ -126,7 +132,7 @@ clv_code clv_cpu_linear_bf16(const clv_node_desc *d, clv_kernel **ret, clv_err *
   k->k.base.backward_weight = d->need_dw ? linear_backward_weight : NULL;
   k->k.base.saves = k->k.base.saves_for_dw = d->need_dw ? CLV_SAVE_IN0 : 0;
   k->k.base.impl = clv_cpu_pairs_impl()->name;
-  lay_out(k);
+  lay_out_buffers(k);
   *ret = &k->k.base;
   return CLV_OK;
 }

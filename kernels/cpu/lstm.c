@@ -12,37 +12,37 @@ enum { GATES = 4 };
 
 typedef struct lstm_kernel {
   cpu_kernel k;
-  size_t n, t, f, h; /* batch, steps, features in, hidden size */
-  int layers, slots; /* slots of one layer: 4 with bias, else 2 */
+  size_t n, t, f, h; /* batch, steps, input features, hidden size */
+  int layers, slots; /* slots: parameter slots of one layer, 4 with bias, else 2 */
 } lstm_kernel;
 
-/* Values that forward saves of one layer: gates after their functions, c and h. */
+/* Values of one layer that forward saves: the gates after their functions, c and h. */
 typedef struct lstm_trace {
-  float *gates, *cell, *hidden; /* [T, N, 4H], [T, N, H] twice */
+  float *gates, *cell, *hidden; /* gates: [T, N, 4H]; cell, hidden: [T, N, H] */
 } lstm_trace;
 
-static size_t rows_of(const lstm_kernel *k) { return k->t * k->n; }
+static size_t count_rows(const lstm_kernel *k) { return k->t * k->n; }
 
-static size_t trace_size(const lstm_kernel *k) { return rows_of(k) * (GATES + 2) * k->h; }
+static size_t trace_size(const lstm_kernel *k) { return count_rows(k) * (GATES + 2) * k->h; }
 
-/* Buffers of a layer. Without a backward all layers share one trace in scratch: once a layer's
- * gates have used the h of the layer before, that h is not needed any more. */
-static lstm_trace trace_of(const lstm_kernel *k, const clv_kernel_args *a, int layer) {
-  int place = k->k.learns ? layer : 0;
-  float *base = k->k.learns ? a->saved : a->scratch;
+/* Returns the trace of a layer. Without a backward all layers share one trace in scratch: once a
+ * layer's gates have used the h of the layer before, that h is not needed any more. */
+static lstm_trace layer_trace(const lstm_kernel *k, const clv_kernel_args *a, int layer) {
+  int place = k->k.has_backward ? layer : 0;
+  float *base = k->k.has_backward ? a->saved : a->scratch;
   lstm_trace s = {.gates = base + (size_t)place * trace_size(k)};
-  s.cell = s.gates + rows_of(k) * GATES * k->h;
-  s.hidden = s.cell + rows_of(k) * k->h;
+  s.cell = s.gates + count_rows(k) * GATES * k->h;
+  s.hidden = s.cell + count_rows(k) * k->h;
   return s;
 }
 
-static size_t width_of(const lstm_kernel *k, int layer) { return layer ? k->h : k->f; }
+static size_t input_width(const lstm_kernel *k, int layer) { return layer ? k->h : k->f; }
 
-static float *param_of(const lstm_kernel *k, const clv_kernel_args *a, int layer, int which) {
+static float *layer_param(const lstm_kernel *k, const clv_kernel_args *a, int layer, int which) {
   return which < k->slots ? a->param[layer * k->slots + which] : NULL;
 }
 
-static cpu_gemm product(size_t m, size_t n, size_t k) {
+static cpu_gemm make_gemm(size_t m, size_t n, size_t k) {
   return (cpu_gemm){.m = (int64_t)m, .n = (int64_t)n, .k = (int64_t)k};
 }
 
@@ -57,17 +57,16 @@ static void transpose(const float *src, size_t n, size_t t, size_t width, float 
 
 typedef struct step_job {
   const lstm_kernel *k;
-  const float *bias;   /* [4H] */
-  const float *before; /* c of the step before; before_step: numbers from row to row */
-  size_t before_step;
-  float *gates, *cell, *hidden; /* buffers of this step */
-  float *out; /* this step of the output, row-major [N, T, H]; NULL: not the last layer */
-  /* backward */
-  /* gradient of h from outside the layer; outside_step: numbers from row to row */
-  const float *outside;
-  size_t outside_step;
-  const float *dh; /* gradient of h from the following step */
-  float *dc;       /* gradient of this step's c; on return, of the step before */
+  const float *bias;          /* sum of both biases, [4H] */
+  const float *previous_cell; /* c of the step before */
+  size_t previous_cell_stride;
+  float *gates, *cell, *hidden; /* trace of this step */
+  float *out; /* output of this step, in row-major [N, T, H]; NULL: not the last layer */
+  /* backward: gradient of h from outside the layer */
+  const float *outside_dh;
+  size_t outside_dh_stride;
+  const float *dh; /* backward: gradient of h from the following step */
+  float *dc;       /* backward: gradient of this step's c; on return, of the step before */
   float *dgates;
 } step_job;
 
@@ -116,8 +115,8 @@ static void run_rows(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
   size_t h = j->k->h;
   for (size_t n = begin; n < end; n++) {
-    cell_row(j->gates + n * GATES * h, j->bias, j->before + n * j->before_step, j->cell + n * h,
-             j->hidden + n * h, h);
+    cell_row(j->gates + n * GATES * h, j->bias, j->previous_cell + n * j->previous_cell_stride,
+             j->cell + n * h, j->hidden + n * h, h);
     if (j->out) memcpy(j->out + n * j->k->t * h, j->hidden + n * h, h * sizeof *j->out);
   }
 }
@@ -126,9 +125,9 @@ static void run_rows_back(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
   size_t h = j->k->h;
   for (size_t n = begin; n < end; n++)
-    cell_back(j->gates + n * GATES * h, j->before + n * j->before_step, j->cell + n * h,
-              j->outside + n * j->outside_step, j->dh + n * h, j->dc + n * h,
-              j->dgates + n * GATES * h, h);
+    cell_back(j->gates + n * GATES * h, j->previous_cell + n * j->previous_cell_stride,
+              j->cell + n * h, j->outside_dh + n * j->outside_dh_stride, j->dh + n * h,
+              j->dc + n * h, j->dgates + n * GATES * h, h);
 }
 
 static void run_step(const lstm_kernel *k, step_job *j, clv_cpu_range *rows) {
@@ -137,51 +136,53 @@ static void run_step(const lstm_kernel *k, step_job *j, clv_cpu_range *rows) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Buffers in scratch, after the trace that it holds in evaluation: the transposed input, the added
- * biases, and a row of zeros. */
-typedef struct forward_place {
+/* Buffers of forward in scratch, after the trace that scratch holds without a backward: the
+ * transposed input, the sum of the biases, and a row of zeros. */
+typedef struct forward_buffers {
   float *x, *bias, *zeros;
-} forward_place;
+} forward_buffers;
 
-static size_t trace_in_scratch(const lstm_kernel *k) { return k->k.learns ? 0 : trace_size(k); }
+static size_t scratch_trace_size(const lstm_kernel *k) {
+  return k->k.has_backward ? 0 : trace_size(k);
+}
 
-static forward_place place_of(const lstm_kernel *k, const clv_kernel_args *a) {
-  forward_place p = {.x = (float *)a->scratch + trace_in_scratch(k)};
-  p.bias = p.x + rows_of(k) * k->f;
+static forward_buffers lay_out_forward(const lstm_kernel *k, const clv_kernel_args *a) {
+  forward_buffers p = {.x = (float *)a->scratch + scratch_trace_size(k)};
+  p.bias = p.x + count_rows(k) * k->f;
   p.zeros = p.bias + GATES * k->h;
   return p;
 }
 
 static size_t forward_scratch(const lstm_kernel *k) {
-  return trace_in_scratch(k) + rows_of(k) * k->f + (GATES + 1) * k->h;
+  return scratch_trace_size(k) + count_rows(k) * k->f + (GATES + 1) * k->h;
 }
 
 static void add_biases(const lstm_kernel *k, const clv_kernel_args *a, int layer, float *sum) {
-  const float *b_in = param_of(k, a, layer, 2), *b_h = param_of(k, a, layer, 3);
+  const float *b_in = layer_param(k, a, layer, 2), *b_h = layer_param(k, a, layer, 3);
   for (size_t i = 0; i < GATES * k->h; i++) sum[i] = b_in ? b_in[i] + b_h[i] : 0;
 }
 
 static clv_code layer_forward(const lstm_kernel *k, const clv_kernel_args *a, int layer,
-                              const float *x, const forward_place *p, clv_err *err) {
-  lstm_trace s = trace_of(k, a, layer);
+                              const float *x, const forward_buffers *p, clv_err *err) {
+  lstm_trace s = layer_trace(k, a, layer);
   size_t step = k->n * k->h;
-  cpu_gemm in = product(rows_of(k), GATES * k->h, width_of(k, layer));
-  cpu_gemm recur = product(k->n, GATES * k->h, k->h);
+  cpu_gemm in = make_gemm(count_rows(k), GATES * k->h, input_width(k, layer));
+  cpu_gemm recur = make_gemm(k->n, GATES * k->h, k->h);
   in.b_t = recur.b_t = true;
   add_biases(k, a, layer, p->bias);
-  CLV_TRY(clv_cpu_gemm(&in, x, param_of(k, a, layer, 0), 0, s.gates, err));
+  CLV_TRY(clv_cpu_gemm(&in, x, layer_param(k, a, layer, 0), 0, s.gates, err));
   for (size_t t = 0; t < k->t; t++) {
     step_job j = {.k = k,
                   .bias = p->bias,
-                  .before = t ? s.cell + (t - 1) * step : p->zeros,
-                  .before_step = t ? k->h : 0,
+                  .previous_cell = t ? s.cell + (t - 1) * step : p->zeros,
+                  .previous_cell_stride = t ? k->h : 0,
                   .gates = s.gates + t * GATES * step,
                   .cell = s.cell + t * step,
                   .hidden = s.hidden + t * step,
                   .out = layer + 1 == k->layers ? (float *)a->out + t * k->h : NULL};
     if (t)
-      CLV_TRY(clv_cpu_gemm(&recur, s.hidden + (t - 1) * step, param_of(k, a, layer, 1), 1, j.gates,
-                           err));
+      CLV_TRY(clv_cpu_gemm(&recur, s.hidden + (t - 1) * step, layer_param(k, a, layer, 1), 1,
+                           j.gates, err));
     run_step(k, &j, run_rows);
   }
   return CLV_OK;
@@ -189,36 +190,36 @@ static clv_code layer_forward(const lstm_kernel *k, const clv_kernel_args *a, in
 
 static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const lstm_kernel *k = (const lstm_kernel *)base;
-  forward_place p = place_of(k, a);
+  forward_buffers p = lay_out_forward(k, a);
   const float *x = p.x;
   clv_cpu_set_threads(k->k.threads);
   memset(p.zeros, 0, k->h * sizeof *p.zeros);
   transpose(a->in[0], k->n, k->t, k->f, p.x);
   for (int layer = 0; layer < k->layers; layer++) {
     CLV_TRY(layer_forward(k, a, layer, x, &p, err));
-    x = trace_of(k, a, layer).hidden;
+    x = layer_trace(k, a, layer).hidden;
   }
   return CLV_OK;
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-typedef struct backward_place {
-  float *dgates;  /* [T, N, 4H] */
-  float *dx;      /* [T, N, F or H]: gradient of a layer's input */
-  float *x;       /* [T, N, F]: the first layer's input */
-  float *dh, *dc; /* [N, H], of one step */
+typedef struct backward_buffers {
+  float *dgates;  /* gradients of the gates, [T, N, 4H] */
+  float *dx;      /* gradient of a layer's input, [T, N, F or H] */
+  float *x;       /* input of the first layer, [T, N, F] */
+  float *dh, *dc; /* gradients of h and c of one step, [N, H] */
   float *zeros;   /* [H] */
-  float *sums;    /* [4H] */
-} backward_place;
+  float *sums;    /* sum of both biases, [4H] */
+} backward_buffers;
 
-static size_t widest(const lstm_kernel *k) { return CLV_MAX(k->f, k->h); }
+static size_t max_width(const lstm_kernel *k) { return CLV_MAX(k->f, k->h); }
 
-static backward_place backward_of(const lstm_kernel *k, const clv_kernel_args *a) {
-  backward_place p = {.dgates = a->scratch};
-  p.dx = p.dgates + rows_of(k) * GATES * k->h;
-  p.x = p.dx + rows_of(k) * widest(k);
-  p.dh = p.x + rows_of(k) * k->f;
+static backward_buffers lay_out_backward(const lstm_kernel *k, const clv_kernel_args *a) {
+  backward_buffers p = {.dgates = a->scratch};
+  p.dx = p.dgates + count_rows(k) * GATES * k->h;
+  p.x = p.dx + count_rows(k) * max_width(k);
+  p.dh = p.x + count_rows(k) * k->f;
   p.dc = p.dh + k->n * k->h;
   p.zeros = p.dc + k->n * k->h;
   p.sums = p.zeros + k->h;
@@ -226,78 +227,81 @@ static backward_place backward_of(const lstm_kernel *k, const clv_kernel_args *a
 }
 
 static size_t backward_scratch(const lstm_kernel *k) {
-  return rows_of(k) * (GATES * k->h + widest(k) + k->f) + (2 * k->n + 1 + GATES) * k->h;
+  return count_rows(k) * (GATES * k->h + max_width(k) + k->f) + (2 * k->n + 1 + GATES) * k->h;
 }
 
-/* Computes the gates' gradients, last step first. */
-static clv_code steps_back(const lstm_kernel *k, const clv_kernel_args *a, int layer,
-                           const backward_place *p, clv_err *err) {
-  lstm_trace s = trace_of(k, a, layer);
-  bool top = layer + 1 == k->layers; /* dout is [N, T, H] */
+/* Computes the gradients of a layer's gates, last step first. */
+static clv_code backward_steps(const lstm_kernel *k, const clv_kernel_args *a, int layer,
+                               const backward_buffers *p, clv_err *err) {
+  lstm_trace s = layer_trace(k, a, layer);
+  bool top = layer + 1 == k->layers; /* the last layer's gradient from outside is dout, [N, T, H] */
   size_t step = k->n * k->h;
-  cpu_gemm recur = product(k->n, k->h, GATES * k->h);
-  memset(p->dh, 0, 2 * step * sizeof *p->dh); /* also clears dc */
+  cpu_gemm recur = make_gemm(k->n, k->h, GATES * k->h);
+  memset(p->dh, 0, 2 * step * sizeof *p->dh); /* clears dh and dc, which are adjacent */
   for (size_t t = k->t; t-- > 0;) {
     step_job j = {.k = k,
-                  .before = t ? s.cell + (t - 1) * step : p->zeros,
-                  .before_step = t ? k->h : 0,
+                  .previous_cell = t ? s.cell + (t - 1) * step : p->zeros,
+                  .previous_cell_stride = t ? k->h : 0,
                   .gates = s.gates + t * GATES * step,
                   .cell = s.cell + t * step,
-                  .outside = top ? (const float *)a->dout + t * k->h : p->dx + t * step,
-                  .outside_step = top ? k->t * k->h : k->h,
+                  .outside_dh = top ? (const float *)a->dout + t * k->h : p->dx + t * step,
+                  .outside_dh_stride = top ? k->t * k->h : k->h,
                   .dh = p->dh,
                   .dc = p->dc,
                   .dgates = p->dgates + t * GATES * step};
     run_step(k, &j, run_rows_back);
-    if (t) CLV_TRY(clv_cpu_gemm(&recur, j.dgates, param_of(k, a, layer, 1), 0, p->dh, err));
+    if (t) CLV_TRY(clv_cpu_gemm(&recur, j.dgates, layer_param(k, a, layer, 1), 0, p->dh, err));
   }
   return CLV_OK;
 }
 
-static void put(float *dst, const float *src, size_t n, bool accumulate) {
+static void store_sums(float *dst, const float *src, size_t n, bool accumulate) {
   for (size_t i = 0; i < n; i++) dst[i] = accumulate ? dst[i] + src[i] : src[i];
 }
 
-/* dW_ih = dgates^T x; dW_hh = dgates^T h of the step before, which is zero for the first step; the
- * gradients of both biases are the column sums of dgates. */
-static clv_code weights_back(const lstm_kernel *k, const clv_kernel_args *a, int layer,
-                             const float *x, const backward_place *p, clv_err *err) {
+/* Computes the gradients of a layer's parameters: dW_ih = dgates^T x; dW_hh = dgates^T h of the
+ * step before, which is zero for the first step. The gradients of both biases are the column sums
+ * of dgates. */
+static clv_code backward_weights(const lstm_kernel *k, const clv_kernel_args *a, int layer,
+                                 const float *x, const backward_buffers *p, clv_err *err) {
   float *dw_in = a->dparam[layer * k->slots], *dw_h = a->dparam[layer * k->slots + 1];
-  size_t gates = GATES * k->h, later = rows_of(k) - k->n;
+  size_t gates = GATES * k->h, later = count_rows(k) - k->n;
   float beta = a->accumulate ? 1 : 0;
-  cpu_gemm in = product(gates, width_of(k, layer), rows_of(k));
-  cpu_gemm recur = product(gates, k->h, later);
+  cpu_gemm in = make_gemm(gates, input_width(k, layer), count_rows(k));
+  cpu_gemm recur = make_gemm(gates, k->h, later);
   in.a_t = recur.a_t = true;
   CLV_TRY(clv_cpu_gemm(&in, p->dgates, x, beta, dw_in, err));
   if (later)
-    CLV_TRY(clv_cpu_gemm(&recur, p->dgates + k->n * gates, trace_of(k, a, layer).hidden, beta, dw_h,
-                         err));
+    CLV_TRY(clv_cpu_gemm(&recur, p->dgates + k->n * gates, layer_trace(k, a, layer).hidden, beta,
+                         dw_h, err));
   else if (!a->accumulate)
     memset(dw_h, 0, gates * k->h * sizeof *dw_h);
   if (k->slots == 2) return CLV_OK;
-  clv_cpu_column_sums(p->dgates, rows_of(k), gates, p->sums, false);
-  for (int i = 2; i < 4; i++) put(a->dparam[layer * k->slots + i], p->sums, gates, a->accumulate);
+  clv_cpu_column_sums(p->dgates, count_rows(k), gates, p->sums, false);
+  for (int i = 2; i < 4; i++)
+    store_sums(a->dparam[layer * k->slots + i], p->sums, gates, a->accumulate);
   return CLV_OK;
 }
 
-static clv_code layer_back(const lstm_kernel *k, const clv_kernel_args *a, int layer,
-                           const backward_place *p, clv_err *err) {
-  const float *x = layer ? trace_of(k, a, layer - 1).hidden : p->x;
-  cpu_gemm in = product(rows_of(k), width_of(k, layer), GATES * k->h);
-  CLV_TRY(steps_back(k, a, layer, p, err));
-  if (k->k.d.need_dw) CLV_TRY(weights_back(k, a, layer, x, p, err));
+static clv_code backward_layer(const lstm_kernel *k, const clv_kernel_args *a, int layer,
+                               const backward_buffers *p, clv_err *err) {
+  const float *x = layer ? layer_trace(k, a, layer - 1).hidden : p->x;
+  cpu_gemm in = make_gemm(count_rows(k), input_width(k, layer), GATES * k->h);
+  CLV_TRY(backward_steps(k, a, layer, p, err));
+  if (k->k.d.need_dw) CLV_TRY(backward_weights(k, a, layer, x, p, err));
   if (layer || a->din[0])
-    CLV_TRY(clv_cpu_gemm(&in, p->dgates, param_of(k, a, layer, 0), 0, p->dx, err));
+    CLV_TRY(clv_cpu_gemm(&in, p->dgates, layer_param(k, a, layer, 0), 0, p->dx, err));
   return CLV_OK;
 }
 
 static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const lstm_kernel *k = (const lstm_kernel *)base;
-  backward_place p = backward_of(k, a);
+  backward_buffers p = lay_out_backward(k, a);
   clv_cpu_set_threads(k->k.threads);
   memset(p.zeros, 0, k->h * sizeof *p.zeros);
   if (k->k.d.need_dw) transpose(a->in[0], k->n, k->t, k->f, p.x);
-  for (int layer = k->layers - 1; layer >= 0; layer--) CLV_TRY(layer_back(k, a, layer, &p, err));
+  for (int layer = k->layers - 1; layer >= 0; layer--)
+    CLV_TRY(backward_layer(k, a, layer, &p, err));
   if (a->din[0]) transpose(p.dx, k->t, k->n, k->f, a->din[0]);
   return CLV_OK;
 }
@@ -312,11 +316,11 @@ static clv_code lstm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *
   k->layers = (int)d->attrs.layers;
   k->slots = d->attrs.bias ? 4 : 2;
   k->k.base.forward = lstm_forward;
-  k->k.base.backward_input = k->k.learns ? lstm_backward : NULL;
+  k->k.base.backward_input = k->k.has_backward ? lstm_backward : NULL;
   k->k.base.fused_grads = d->need_dw;
   k->k.base.saves = d->need_dw ? CLV_SAVE_IN0 : 0;
-  k->k.base.saved_bytes = k->k.learns ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
-  size_t floats = CLV_MAX(forward_scratch(k), k->k.learns ? backward_scratch(k) : 0);
+  k->k.base.saved_bytes = k->k.has_backward ? trace_size(k) * (size_t)k->layers * sizeof(float) : 0;
+  size_t floats = CLV_MAX(forward_scratch(k), k->k.has_backward ? backward_scratch(k) : 0);
   k->k.base.scratch_bytes = floats * sizeof(float);
   k->k.base.impl = "sgemm";
   *ret = &k->k.base;

@@ -25,7 +25,8 @@ CPU_INLINE uint32_t to_bits(float f) {
  * polynomial of Moshier's Cephes library (expf), and n added to the exponent. NaN passes; the
  * result saturates at 2^-126 and 2^127. */
 CPU_INLINE float exp_of(float x) {
-  const float round = 12582912; /* 1.5 * 2^23: adding it rounds to an integer in the low bits */
+  /* 1.5 * 2^23: adding it to a number leaves the nearest integer in the low bits of the sum */
+  const float round = 12582912;
   x = x > 88.0f ? 88.0f : x;
   x = x < -87.0f ? -87.0f : x;
   float shifted = x * 1.44269504f + round, n = shifted - round;
@@ -44,7 +45,7 @@ CPU_INLINE float exp_of(float x) {
  * of polynomials. Rounded to f32 it equals the rounded exact value, unless that is almost half way
  * between two floats. It saturates at e^-708 and e^708. */
 CPU_INLINE double wide_exp_of(double x) {
-  const double round = 6755399441055744; /* 1.5 * 2^52 */
+  const double round = 6755399441055744; /* 1.5 * 2^52, as 1.5 * 2^23 in exp_of */
   uint64_t bits;
   x = x > 708 ? 708 : x;
   x = x < -708 ? -708 : x;

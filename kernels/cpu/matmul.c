@@ -6,7 +6,7 @@ typedef struct matmul_kernel {
   clv_matmul s;
 } matmul_kernel;
 
-/* Computes all products of the batch, whose matrices are dense. */
+/* Computes y = x z for each pair of matrices of the batch; all matrices are dense. */
 static clv_code multiply(const matmul_kernel *k, const cpu_gemm *g, const float *x, const float *z,
                          float *y, clv_err *err) {
   clv_cpu_set_threads(k->k.threads);
@@ -36,8 +36,8 @@ static clv_code matmul_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   k->s = clv_matmul_of(d);
   k->k.base.forward = matmul_forward;
-  k->k.base.backward_input = k->k.learns ? matmul_backward : NULL;
-  k->k.base.saves = k->k.learns ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
+  k->k.base.backward_input = k->k.has_backward ? matmul_backward : NULL;
+  k->k.base.saves = k->k.has_backward ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
   k->k.base.impl = "sgemm";
   *ret = &k->k.base;
   return CLV_OK;

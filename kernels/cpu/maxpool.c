@@ -11,15 +11,16 @@
 
 typedef struct pool_job {
   clv_window s;
-  const float *x; /* forward: input; backward: gradient of the output */
-  float *y;       /* forward: output; backward: gradient of the input */
-  uint8_t *where;
-  bool tiles; /* windows cover the image without overlap or rest */
+  const float *x; /* input of forward; gradient of the output in backward */
+  float *y;       /* output of forward; gradient of the input in backward */
+  uint8_t *argmax_tap;
+  /* windows cover the image without overlap or gap, so each value is in one window */
+  bool windows_tile_image;
 } pool_job;
 
-/* Taps of the window along one axis that are inside the image. */
+/* The taps of a window along one axis, and those of them that are inside the image. */
 typedef struct taps {
-  int64_t first, begin, end; /* image index of tap 0; taps begin..end-1 are inside */
+  int64_t first, begin, end; /* first: image index of tap 0; taps begin to end - 1 are inside */
 } taps;
 
 CPU_INLINE taps taps_at(const clv_window *s, int axis, int64_t o, int64_t extent) {
@@ -32,16 +33,17 @@ CPU_INLINE taps taps_at(const clv_window *s, int axis, int64_t o, int64_t extent
 typedef uint8_t vu8 __attribute__((vector_size(8), aligned(1), may_alias));
 typedef uint8_t vu16 __attribute__((vector_size(16), aligned(1), may_alias));
 
-/* Pools one (image, channel block) plane for blocks of B channels, compiled for TARGET; B = 1 has
- * its own loop below. Selections are bit masks, because vectors have no `?:` in C. `two`: adjacent
- * windows of 2x2, a constant at the call, so that the most common case has no loop over taps. */
+/* Defines forward and backward of one plane, an image of B channels, compiled for TARGET; B = 1 has
+ * its own loop below. Selections are bit masks, because vectors have no `?:` in C. `two`: windows
+ * of 2x2 without overlap, a constant at the call, so that the most common case has no loop over
+ * taps. */
 #define POOL_BLOCK(B, vf, vi, vu, W, TARGET)                                         \
   TARGET CPU_INLINE void forward_##B##_##W(const pool_job *j, size_t p, bool two) {  \
     const clv_window *s = &j->s;                                                     \
     int64_t columns = two ? 2 : s->kernel[1];                                        \
     const vf *x = (const vf *)j->x + (int64_t)p * s->h * s->w;                       \
     vf *y = (vf *)j->y + (int64_t)p * s->oh * s->ow;                                 \
-    vu *where = (vu *)j->where + (int64_t)p * s->oh * s->ow;                         \
+    vu *where = (vu *)j->argmax_tap + (int64_t)p * s->oh * s->ow;                    \
     for (int64_t i = 0; i < s->oh; i++)                                              \
       for (int64_t o = 0; o < s->ow; o++) {                                          \
         taps h = two ? (taps){2 * i, 0, 2} : taps_at(s, 0, i, s->h);                 \
@@ -62,11 +64,11 @@ typedef uint8_t vu16 __attribute__((vector_size(16), aligned(1), may_alias));
   }                                                                                  \
   TARGET CPU_INLINE void backward_##B##_##W(const pool_job *j, size_t p, bool two) { \
     const clv_window *s = &j->s;                                                     \
-    bool tiles = two || j->tiles;                                                    \
+    bool tiles = two || j->windows_tile_image;                                       \
     int64_t columns = two ? 2 : s->kernel[1];                                        \
     const vf *dy = (const vf *)j->x + (int64_t)p * s->oh * s->ow;                    \
     vf *dx = (vf *)j->y + (int64_t)p * s->h * s->w;                                  \
-    const vu *where = (const vu *)j->where + (int64_t)p * s->oh * s->ow;             \
+    const vu *where = (const vu *)j->argmax_tap + (int64_t)p * s->oh * s->ow;        \
     if (!tiles) memset(dx, 0, (size_t)(s->h * s->w) * sizeof *dx);                   \
     for (int64_t i = 0; i < s->oh; i++)                                              \
       for (int64_t o = 0; o < s->ow; o++) {                                          \
@@ -109,7 +111,7 @@ CPU_INLINE void forward_1(const pool_job *j, size_t p, bool two) {
         at = wins ? u * s->kernel[1] + v : at;
       }
     j->y[(int64_t)p * s->oh * s->ow + i] = best;
-    j->where[(int64_t)p * s->oh * s->ow + i] = (uint8_t)at;
+    j->argmax_tap[(int64_t)p * s->oh * s->ow + i] = (uint8_t)at;
   }
 }
 
@@ -118,27 +120,27 @@ CPU_INLINE void backward_1(const pool_job *j, size_t p, bool two) {
   const clv_window *s = &j->s;
   const float *dy = j->x + (int64_t)p * s->oh * s->ow;
   float *dx = j->y + (int64_t)p * s->h * s->w;
-  const uint8_t *where = j->where + (int64_t)p * s->oh * s->ow;
+  const uint8_t *where = j->argmax_tap + (int64_t)p * s->oh * s->ow;
   memset(dx, 0, (size_t)(s->h * s->w) * sizeof *dx);
   for (int64_t i = 0; i < s->oh * s->ow; i++) {
     int64_t h = i / s->ow * s->stride[0] - s->pad[0] + where[i] / s->kernel[1];
     int64_t w = i % s->ow * s->stride[1] - s->pad[1] + where[i] % s->kernel[1];
     float *to = &dx[h * s->w + w];
-    *to = j->tiles ? dy[i] : *to + dy[i];
+    *to = j->windows_tile_image ? dy[i] : *to + dy[i];
   }
 }
 
-/* Defines `name`, a clv_cpu_range over the planes [begin, end) of the job. */
-#define POOL_RANGE(name, one, TARGET)                                  \
-  TARGET static void name(void *arg, size_t begin, size_t end) {       \
-    const pool_job *j = arg;                                           \
-    bool two = j->tiles && j->s.kernel[0] == 2 && j->s.kernel[1] == 2; \
-    for (size_t p = begin; p < end; p++) {                             \
-      if (two)                                                         \
-        one(j, p, true);                                               \
-      else                                                             \
-        one(j, p, false);                                              \
-    }                                                                  \
+/* Defines `name`, a clv_cpu_range that calls `one` on the planes [begin, end) of the job. */
+#define POOL_RANGE(name, one, TARGET)                                               \
+  TARGET static void name(void *arg, size_t begin, size_t end) {                    \
+    const pool_job *j = arg;                                                        \
+    bool two = j->windows_tile_image && j->s.kernel[0] == 2 && j->s.kernel[1] == 2; \
+    for (size_t p = begin; p < end; p++) {                                          \
+      if (two)                                                                      \
+        one(j, p, true);                                                            \
+      else                                                                          \
+        one(j, p, false);                                                           \
+    }                                                                               \
   }
 
 #define POOL_RANGES(way)                                             \
@@ -158,34 +160,34 @@ CPU_INLINE void backward_1(const pool_job *j, size_t p, bool two) {
 POOL_RANGES(forward)
 POOL_RANGES(backward)
 
-static void pool_all(const cpu_kernel *k, pool_job *j, clv_cpu_range *const fn[3][3]) {
+static void run_planes(const cpu_kernel *k, pool_job *j, clv_cpu_range *const fn[3][3]) {
   int b = k->base.in_block[0];
   size_t planes = (size_t)j->s.n * (size_t)((j->s.c + b - 1) / b);
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), planes,
                    fn[b == 1 ? 0 : b / 8][clv_cpu_width()], j);
 }
 
-static pool_job job_of(const cpu_kernel *k, const void *x, void *y, const clv_kernel_args *a) {
+static pool_job make_job(const cpu_kernel *k, const void *x, void *y, const clv_kernel_args *a) {
   pool_job j = {clv_window_of(&k->d), x, y, a->saved, true};
   for (int i = 0; i < 2; i++) {
     int64_t in = i ? j.s.w : j.s.h, out = i ? j.s.ow : j.s.oh;
-    j.tiles =
-        j.tiles && j.s.pad[i] == 0 && j.s.stride[i] == j.s.kernel[i] && out * j.s.kernel[i] == in;
+    j.windows_tile_image = j.windows_tile_image && j.s.pad[i] == 0 &&
+                           j.s.stride[i] == j.s.kernel[i] && out * j.s.kernel[i] == in;
   }
   return j;
 }
 
 static clv_code maxpool_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  pool_job j = job_of((const cpu_kernel *)base, a->in[0], a->out, a);
+  pool_job j = make_job((const cpu_kernel *)base, a->in[0], a->out, a);
   (void)err;
-  pool_all((const cpu_kernel *)base, &j, forward_ranges);
+  run_planes((const cpu_kernel *)base, &j, forward_ranges);
   return CLV_OK;
 }
 
 static clv_code maxpool_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  pool_job j = job_of((const cpu_kernel *)base, a->dout, a->din[0], a);
+  pool_job j = make_job((const cpu_kernel *)base, a->dout, a->din[0], a);
   (void)err;
-  pool_all((const cpu_kernel *)base, &j, backward_ranges);
+  run_planes((const cpu_kernel *)base, &j, backward_ranges);
   return CLV_OK;
 }
 

@@ -15,40 +15,44 @@
 
 enum { NORM_BLOCK = 16, NORM_SPREAD = 4, NORM_LANES = NORM_BLOCK * NORM_SPREAD };
 
-/* Two sets of NORM_SPREAD * b partial sums. */
+/* Two sums of each channel, each as NORM_SPREAD partial sums of b channels. */
 typedef struct clv_norm_sums {
   double first[NORM_LANES], second[NORM_LANES];
 } clv_norm_sums;
 
-/* first += x - shift, second += (x - shift)^2; shift: [NORM_SPREAD * b]. */
+/* Adds the moments of n values: first += x - shift, second += (x - shift)^2. shift: [NORM_SPREAD *
+ * b]. */
 void clv_cpu_norm_moments(const float *x, size_t n, size_t b, const double *shift,
                           clv_norm_sums *sums);
 
-/* Numbers of each channel of a block. */
+/* Numbers of the formulas of clv_cpu_norm_apply and clv_cpu_norm_backward, for each channel of a
+ * block. */
 typedef struct clv_norm_affine {
   float mean[NORM_BLOCK], scale[NORM_BLOCK], shift[NORM_BLOCK];
-  float common[NORM_BLOCK], slope[NORM_BLOCK]; /* backward */
+  float common[NORM_BLOCK], slope[NORM_BLOCK]; /* of clv_cpu_norm_backward */
 } clv_norm_affine;
 
-/* y = (x - mean) scale + shift, plus `other` unless NULL; with `relu` 0 unless that is above
- * 0. y may be other. */
+/* Computes y = (x - mean) scale + shift, plus `other` unless NULL; with `relu`, results not above 0
+ * become 0. y may be other. */
 void clv_cpu_norm_apply(const float *x, const float *other, size_t n, size_t b,
                         const clv_norm_affine *v, bool relu, float *y);
 
-/* Numbers of a plane that are processed at a time if some are not f32; a multiple of NORM_LANES. */
+/* Number of values of a plane that are processed at a time if some are not f32; a multiple of
+ * NORM_LANES. */
 enum { NORM_PIECE = 2048 };
 
-/* Pack: a bit for each of n outputs, 1 if its gradient passes. Unpack: a number above 0 for each 1,
- * and 0 for each 0. n: a multiple of 8, at most NORM_PIECE. */
+/* Convert between values and bits that say which gradients pass. pack_gates writes a bit for each
+ * of n outputs: 1 if the output is above 0 or NaN, so that its gradient passes. unpack_gates writes
+ * a number above 0 for each 1, and 0 for each 0. n: a multiple of 8, at most NORM_PIECE. */
 void clv_cpu_norm_pack_gates(const float *y, size_t n, uint8_t *marks);
 void clv_cpu_norm_unpack_gates(const uint8_t *marks, size_t n, float *ret_gates);
 
-/* Which gradients pass: all (OPEN), those whose output is above 0 (BY_Y), or those whose output,
- * recomputed from x, is above 0 (BY_X). */
+/* Which gradients pass the relu: all (OPEN), those whose output is above 0 (BY_Y), or those whose
+ * output, recomputed from x, is above 0 (BY_X). */
 typedef enum clv_norm_gate { NORM_OPEN, NORM_BY_Y, NORM_BY_X } clv_norm_gate;
 
-/* x, y (for NORM_BY_Y) and dy of a plane. g: for NORM_BY_Y, receives the gradients that pass, or
- * NULL. g may be dy. */
+/* Arrays of a plane: n values in blocks of b channels. y: output, read only with NORM_BY_Y. g: with
+ * NORM_BY_Y, receives the gradients that pass, or NULL; may be dy. */
 typedef struct clv_norm_plane {
   const float *x, *y, *dy;
   float *g;
@@ -56,16 +60,19 @@ typedef struct clv_norm_plane {
   clv_norm_gate gate;
 } clv_norm_plane;
 
-/* Numbers for the sums, repeated over the NORM_SPREAD * b lanes. */
+/* Numbers of the channels for clv_cpu_norm_gradients, repeated over the NORM_SPREAD * b lanes. */
 typedef struct clv_norm_lanes {
   double mean[NORM_LANES];
-  float center[NORM_LANES], scale[NORM_LANES], shift[NORM_LANES]; /* as in norm_affine */
+  /* center is clv_norm_affine.mean; scale and shift are its too */
+  float center[NORM_LANES], scale[NORM_LANES], shift[NORM_LANES];
 } clv_norm_lanes;
 
-/* With g = dy where it passes, else 0: first += g, second += g (x - mean). */
+/* Adds the sums of the gradients: first += g, second += g (x - mean), where g is dy if it passes
+ * the gate, else 0. */
 void clv_cpu_norm_gradients(const clv_norm_plane *p, const clv_norm_lanes *v, clv_norm_sums *sums);
 
-/* dx = (g - common - (x - mean) slope) scale, with g as above. dx may be dy. */
+/* Computes dx = (g - common - (x - mean) slope) scale, where g is dy if it passes the gate, else 0.
+ * dx may be dy. */
 void clv_cpu_norm_backward(const clv_norm_plane *p, const clv_norm_affine *v, float *dx);
 
 #endif

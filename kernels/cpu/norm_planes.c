@@ -7,7 +7,7 @@
 #include "kernels/cpu/math_int.h"
 #include "kernels/cpu/norm_int.h"
 
-/* Calls body(..., b, ...) with b as a constant. */
+/* Calls call(b), for b = 16, 8 or 1, with b as a constant. */
 #define FOR_BLOCK(b, call) \
   do {                     \
     if ((b) == 16)         \
@@ -18,8 +18,8 @@
       call(1);             \
   } while (0)
 
-/* gate <= 0 ? 0 : value. A NaN gate passes the value, as in relu. Computed with bit masks, because
- * compilers make a branch if the code that follows might trap. */
+/* Returns 0 if gate <= 0, else value. A NaN gate passes the value, as in relu. Computed with bit
+ * masks, because compilers make a branch if the code that follows might trap. */
 CPU_INLINE float above_zero(float gate, float value) {
   return from_bits(to_bits(value) & (gate <= 0 ? 0 : UINT32_MAX));
 }
@@ -70,7 +70,7 @@ CPU_INLINE float value_of(float x, float mean, float scale, float shift) {
   return (x - mean) * scale + shift;
 }
 
-/* Gradient that passes at index i of the plane, in lane l. */
+/* Returns the gradient at index i of the plane, in lane l, or 0 if it does not pass the gate. */
 CPU_INLINE float passed(const clv_norm_plane *p, const clv_norm_lanes *v, size_t i, size_t l,
                         clv_norm_gate gate) {
   float dy = p->dy[i];
@@ -136,7 +136,8 @@ void clv_cpu_norm_gradients(const clv_norm_plane *p, const clv_norm_lanes *v, cl
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Uses a local copy of the block's numbers, so that no store of the loop can change them. */
+/* Computes clv_cpu_norm_apply for one block size. Uses a local copy of the numbers, so that the
+ * compiler knows that no store changes them. */
 CPU_INLINE void apply_of(const float *x, const float *other, size_t n, size_t b,
                          const clv_norm_affine *given, float *y, bool adds, bool relu) {
   clv_norm_affine v = *given;
@@ -205,22 +206,23 @@ void clv_cpu_norm_backward(const clv_norm_plane *p, const clv_norm_affine *v, fl
 
 /* ---- marks ----------------------------------------------------------------------------------- */
 
-/* Multiplying eight bytes of 0 or 1, the first lowest, by gather_bits collects them as bits
- * of the highest byte. */
+/* Multiplying eight bytes of 0 or 1, the first lowest, by gather_bits collects them as the bits of
+ * the highest byte. Multiplying a byte by each_byte copies it to eight bytes; own_bit then selects
+ * bit i of byte i. */
 static const uint64_t gather_bits = 0x0102040810204080, each_byte = 0x0101010101010101,
                       own_bit = 0x8040201008040201;
 
 CPU_INLINE void mark_body(const float *restrict y, size_t n, uint8_t *restrict marks) {
-  uint64_t eights[NORM_PIECE / 8];
-  uint8_t *bytes = (uint8_t *)eights;
+  uint64_t groups_of_8[NORM_PIECE / 8];
+  uint8_t *bytes = (uint8_t *)groups_of_8;
   for (size_t i = 0; i < n; i++) bytes[i] = !(y[i] <= 0);
-  for (size_t i = 0; i < n / 8; i++) marks[i] = (uint8_t)(eights[i] * gather_bits >> 56);
+  for (size_t i = 0; i < n / 8; i++) marks[i] = (uint8_t)(groups_of_8[i] * gather_bits >> 56);
 }
 
 CPU_INLINE void unmark_body(const uint8_t *restrict marks, size_t n, float *restrict gates) {
-  uint64_t eights[NORM_PIECE / 8];
-  const uint8_t *bytes = (const uint8_t *)eights;
-  for (size_t i = 0; i < n / 8; i++) eights[i] = marks[i] * each_byte & own_bit;
+  uint64_t groups_of_8[NORM_PIECE / 8];
+  const uint8_t *bytes = (const uint8_t *)groups_of_8;
+  for (size_t i = 0; i < n / 8; i++) groups_of_8[i] = marks[i] * each_byte & own_bit;
   for (size_t i = 0; i < n; i++) gates[i] = bytes[i];
 }
 

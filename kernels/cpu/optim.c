@@ -31,7 +31,7 @@ CPU_INLINE void square_lanes_body(const float *x, size_t n, double *lane) {
 
 CPU_CLONES(square_lanes, (const float *x, size_t n, double *lane), (x, n, lane))
 
-static double sum_of(const float *x, size_t n) {
+static double sum_of_squares(const float *x, size_t n) {
   double lane[8];
   square_lanes(x, n, lane);
   for (int width = 4; width; width /= 2)
@@ -42,15 +42,16 @@ static double sum_of(const float *x, size_t n) {
 clv_code clv_cpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
                              size_t n_runs, double *ret, clv_err *err) {
   (void)b, (void)err;
-  for (size_t i = 0; i < n_runs; i++) ret[i] = sum_of(x + runs[i].at, runs[i].n);
+  for (size_t i = 0; i < n_runs; i++) ret[i] = sum_of_squares(x + runs[i].at, runs[i].n);
   return CLV_OK;
 }
 
 /* ---- optimiser steps -------------------------------------------------------------------------
  */
 
-/* Loops over each formula of kernels/steps. The numbers are copied, so that no store can change
- * them. A moment that does not exist is the constant NULL, so that no loop has branches. */
+/* The loops over a formula of kernels/steps, for one set of moments. The numbers are copied, so
+ * that the compiler knows that no store changes them. A moment that does not exist is the constant
+ * NULL, so that no loop has branches. */
 #define LOOP(name, m1, m2)                                                   \
   {                                                                          \
     const clv_step_args k = *a;                                              \
@@ -77,7 +78,9 @@ clv_code clv_cpu_sum_squares(const clv_backend *b, const float *x, const clv_ext
 
 typedef void step_loop PARAMS;
 
-static float *from(float *moment, const clv_extent *r) { return moment ? moment + r->at : NULL; }
+static float *moment_at(float *moment, const clv_extent *r) {
+  return moment ? moment + r->at : NULL;
+}
 
 void clv_cpu_step(const clv_backend *b, const clv_step_args *a, float *p, const float *g,
                   float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
@@ -90,6 +93,6 @@ void clv_cpu_step(const clv_backend *b, const clv_step_args *a, float *p, const 
   (void)b;
   bool wide = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   for (const clv_extent *r = runs; r < runs + n_runs; r++)
-    loops[a->kind][wide](a, p + r->at, g + r->at, from(moments[0], r), from(moments[1], r),
-                         from(moments[2], r), r->n);
+    loops[a->kind][wide](a, p + r->at, g + r->at, moment_at(moments[0], r),
+                         moment_at(moments[1], r), moment_at(moments[2], r), r->n);
 }

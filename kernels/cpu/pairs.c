@@ -13,8 +13,8 @@
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 #define INLINE TARGET static inline __attribute__((always_inline))
 
-/* RUN: tiles in a run of column sums, 256 rows, as in clv_cpu_column_sums. AHEAD: tiles between the
- * prefetch of a value and its use. */
+/* RUN: tiles whose column sums are added first, 256 rows, as in clv_cpu_column_sums. AHEAD: tiles
+ * from the prefetch of a value to its use. STRIPS: strips of a block. */
 enum { RUN = 256 / PAIRS_WIDE, AHEAD = 2, STRIPS = PAIRS_BLOCK / PAIRS_SIDE };
 
 const cpu_pairs_impl *clv_cpu_pairs_impl(void) {
@@ -23,12 +23,12 @@ const cpu_pairs_impl *clv_cpu_pairs_impl(void) {
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
-static size_t tiles_of(size_t k) { return (k + PAIRS_WIDE - 1) / PAIRS_WIDE; }
+static size_t count_tiles(size_t k) { return (k + PAIRS_WIDE - 1) / PAIRS_WIDE; }
 
-static size_t blocks_of(size_t other) { return (other + PAIRS_BLOCK - 1) / PAIRS_BLOCK; }
+static size_t count_blocks(size_t other) { return (other + PAIRS_BLOCK - 1) / PAIRS_BLOCK; }
 
 size_t clv_cpu_pairs_bytes(size_t other, size_t k) {
-  return blocks_of(other) * STRIPS * tiles_of(k) * PAIRS_TILE * sizeof(uint16_t);
+  return count_blocks(other) * STRIPS * count_tiles(k) * PAIRS_TILE * sizeof(uint16_t);
 }
 
 INLINE __mmask16 mask_of(size_t begin, size_t end) {
@@ -44,7 +44,7 @@ INLINE __m512 load_values(const cpu_pairs_factor *f, size_t row, size_t column) 
   return (__m512)_mm512_slli_epi32(low, 16);
 }
 
-/* Prefetches a value of a later tile to the second-level cache. Few rows are read from end to end,
+/* Prefetches values of a later tile to the second-level cache. Few rows are read from end to end,
  * and the processor's own prefetch starts too late. */
 INLINE void prefetch_value(const cpu_pairs_factor *f, size_t row, size_t column) {
   size_t at = row * f->columns + column;
@@ -55,7 +55,7 @@ INLINE void prefetch_value(const cpu_pairs_factor *f, size_t row, size_t column)
     _mm_prefetch(f->bf16 + at, _MM_HINT_T1);
 }
 
-/* Makes pairs of neighbours in 16 rows from `row` on. */
+/* Makes pairs of neighbouring values in each of 16 rows from `row` on. */
 INLINE void pairs_along(const cpu_pairs_factor *f, size_t row, size_t column,
                         __m512i pair[PAIRS_SIDE]) {
   for (size_t r = 0; r < PAIRS_SIDE; r++) {
@@ -67,7 +67,7 @@ INLINE void pairs_along(const cpu_pairs_factor *f, size_t row, size_t column,
   }
 }
 
-/* Makes pairs of values in neighbouring rows, of 32 rows from `row` on, and adds the values to
+/* Makes pairs of values in neighbouring rows, for 32 rows from `row` on, and adds the values to
  * *sum. */
 INLINE void pairs_across(const cpu_pairs_factor *f, size_t row, size_t column,
                          __m512i pair[PAIRS_SIDE], __m512 *sum) {
@@ -109,17 +109,18 @@ INLINE void transpose_pairs(__m512i x[PAIRS_SIDE]) {
   }
 }
 
-/* True if the product's sum runs along the rows of x. */
-INLINE bool is_along(const cpu_pairs_factor *f) { return f->right == f->is_transposed; }
+/* True if the product's sum runs along the rows of the stored factor. */
+INLINE bool is_along(const cpu_pairs_factor *f) { return f->is_right == f->is_transposed; }
 
-/* Stores a tile; transposes it unless the pairs are already in the tile's order: left
- * [m][k], right [k][n]. */
+/* Stores a tile. Transposes it first unless the pairs are already in the tile's order: left [m][k],
+ * right [k][n]. */
 INLINE void put_tile(const cpu_pairs_factor *f, __m512i pair[PAIRS_SIDE], uint16_t *to) {
   if (f->is_transposed) transpose_pairs(pair);
   for (size_t r = 0; r < PAIRS_SIDE; r++) _mm512_storeu_si512(to + r * PAIRS_WIDE, pair[r]);
 }
 
-/* Packs tiles [first, end) of the strips of a block, one strip after another. */
+/* Packs tiles [first, end) of a block's strips, one strip after another, for a sum that runs along
+ * rows. */
 INLINE void pack_along(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
                        uint16_t *to) {
   for (size_t s = 0; s < STRIPS; s++)
@@ -132,7 +133,8 @@ INLINE void pack_along(const cpu_pairs_factor *f, size_t block, size_t first, si
 
 /* As pack_along, but for a sum that runs across rows. 128 bytes of each row are read at once,
  * because a single cache line costs as much. sums: receives the sums of the block's columns, or
- * NULL; the sums are added to unless `first` is 0. `first` starts a run. */
+ * NULL. With `first` above 0 they are added to the sums of the tiles before; `first` is then a
+ * multiple of RUN. */
 INLINE void pack_across(const cpu_pairs_factor *f, size_t block, size_t first, size_t end,
                         uint16_t *to, float *sums) {
   __m512 run[STRIPS], total[STRIPS];
@@ -173,35 +175,36 @@ TARGET static void pack_blocks(void *arg, size_t begin, size_t end) {
 }
 
 void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *f, uint16_t *ret) {
-  bool along = f->right == f->is_transposed;
-  pack_job j = {f, tiles_of(along ? f->columns : f->rows), ret};
+  bool along = f->is_right == f->is_transposed;
+  pack_job j = {f, count_tiles(along ? f->columns : f->rows), ret};
   clv_cpu_parallel(clv_cpu_useful_threads(threads, f->rows * f->columns),
-                   blocks_of(along ? f->rows : f->columns), pack_blocks, &j);
+                   count_blocks(along ? f->rows : f->columns), pack_blocks, &j);
 }
 
 /* ---- multiplying ----------------------------------------------------------------------------- */
 
-/* Blocks of rows, and tiles along the sum, that one thread packs and multiplies at a time. */
+/* Numbers of blocks of rows, and of tiles along the sum, that one thread packs and multiplies at a
+ * time. */
 typedef struct batch_size {
   size_t blocks, tiles;
 } batch_size;
 
 static batch_size choose_batch_size(const cpu_pairs_impl *impl, size_t m, size_t k) {
-  size_t tiles = tiles_of(k);
+  size_t tiles = count_tiles(k);
   if (impl->tiles) tiles = CLV_MIN(tiles, impl->tiles);
-  size_t most = impl->cache / CLV_MAX(tiles * 2 * PAIRS_TILE * sizeof(uint16_t), (size_t)1);
-  size_t all = blocks_of(m);
-  return (batch_size){CLV_MIN(CLV_MAX(most, (size_t)1), all), tiles};
+  size_t batch = impl->cache_bytes / CLV_MAX(tiles * 2 * PAIRS_TILE * sizeof(uint16_t), (size_t)1);
+  size_t all = count_blocks(m);
+  return (batch_size){CLV_MIN(CLV_MAX(batch, (size_t)1), all), tiles};
 }
 
-/* Number of values in a part's scratch: packed values, and sums of columns. */
-static size_t room_of(batch_size most) {
+/* Returns the size of a part's scratch in bf16 values: packed values, and sums of columns. */
+static size_t part_scratch_size(batch_size batch) {
   enum { FLOAT = sizeof(float) / sizeof(uint16_t) };
-  return most.blocks * (most.tiles * 2 * PAIRS_TILE + PAIRS_BLOCK * FLOAT);
+  return batch.blocks * (batch.tiles * 2 * PAIRS_TILE + PAIRS_BLOCK * FLOAT);
 }
 
 size_t clv_cpu_pairs_scratch_bytes(int threads, size_t m, size_t k) {
-  return (size_t)threads * room_of(choose_batch_size(clv_cpu_pairs_impl(), m, k)) *
+  return (size_t)threads * part_scratch_size(choose_batch_size(clv_cpu_pairs_impl(), m, k)) *
          sizeof(uint16_t);
 }
 
@@ -210,39 +213,40 @@ typedef struct pairs_part {
   const cpu_pairs_product *p;
   const cpu_pairs_impl *impl;
   size_t begin, end, first, last;
-  batch_size most;
-  uint16_t *room;
+  batch_size batch;
+  uint16_t *scratch;
 } pairs_part;
 
-/* Initial values of the sums at row i and column j; *ret_row: distance between rows,
- * 0: one row for all. */
+/* Returns the initial values of the sums of the block at row i and column j. *ret_row: distance
+ * between rows; 0: one row for all. */
 static const float *initial_sums(const pairs_part *t, size_t i, size_t j, size_t *ret_row) {
   static const float zeros[PAIRS_BLOCK];
   const cpu_pairs_product *p = t->p;
-  *ret_row = p->add || t->first ? p->n : 0;
+  *ret_row = p->accumulate || t->first ? p->n : 0;
   if (*ret_row) return p->c + i * p->n + j;
   return p->bias ? p->bias + j : zeros;
 }
 
-/* Computes a block at an edge in a full block on the stack. */
+/* Computes a block at the edge of c. The sums are a full block on the stack, and the part inside c
+ * is copied. */
 static void multiply_edge_block(const pairs_part *t, cpu_pairs_block *b, size_t i, size_t j) {
   const cpu_pairs_product *p = t->p;
   float sums[PAIRS_BLOCK][PAIRS_BLOCK] = {{0}};
   size_t columns = CLV_MIN(p->n - j, (size_t)PAIRS_BLOCK);
-  bool given = b->from_row || p->bias;
+  bool given = b->init_row || p->bias;
   for (size_t r = 0; given && r < b->rows; r++)
-    memcpy(sums[r], b->from + r * b->from_row, columns * sizeof **sums);
-  b->from = b->c = sums[0];
-  b->from_row = b->c_row = PAIRS_BLOCK;
+    memcpy(sums[r], b->init + r * b->init_row, columns * sizeof **sums);
+  b->init = b->c = sums[0];
+  b->init_row = b->c_row = PAIRS_BLOCK;
   t->impl->block(b);
   for (size_t r = 0; r < b->rows; r++)
     memcpy(p->c + (i + r) * p->n + j, sums[r], columns * sizeof **sums);
 }
 
-/* Computes the block at row i and column j; a: two strips of rows from i on. */
+/* Computes the block of c at row i and column j. a: the two packed strips of rows from i on. */
 static void multiply_block(const pairs_part *t, const uint16_t *a, size_t i, size_t j) {
   const cpu_pairs_product *p = t->p;
-  size_t strip = tiles_of(p->k) * PAIRS_TILE;
+  size_t strip = count_tiles(p->k) * PAIRS_TILE;
   cpu_pairs_block b = {.a = a,
                        .b = p->right + j / PAIRS_SIDE * strip + t->first * PAIRS_TILE,
                        .a_strip = (t->last - t->first) * PAIRS_TILE,
@@ -251,56 +255,59 @@ static void multiply_block(const pairs_part *t, const uint16_t *a, size_t i, siz
                        .c = p->c + i * p->n + j,
                        .c_row = p->n,
                        .rows = CLV_MIN(p->m - i, (size_t)PAIRS_BLOCK)};
-  b.from = initial_sums(t, i, j, &b.from_row);
+  b.init = initial_sums(t, i, j, &b.init_row);
   if (i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n)
     multiply_edge_block(t, &b, i, j);
   else
     t->impl->block(&b);
 }
 
-/* Stores the sums of the part's columns, after its last tile is packed. */
-static void put_sums(const pairs_part *t, const float *sums) {
+/* Stores the column sums of a part, after its last tile is packed. */
+static void store_sums(const pairs_part *t, const float *sums) {
   const cpu_pairs_product *p = t->p;
   size_t first = t->begin * PAIRS_BLOCK, end = CLV_MIN(t->end * PAIRS_BLOCK, p->m);
   for (size_t i = first; i < end; i++)
-    p->sums[i] = p->add ? p->sums[i] + sums[i - first] : sums[i - first];
+    p->sums[i] = p->accumulate ? p->sums[i] + sums[i - first] : sums[i - first];
 }
 
 TARGET static void multiply_part(const pairs_part *t) {
   size_t strip = (t->last - t->first) * PAIRS_TILE;
-  float *sums = (float *)(void *)(t->room + t->most.blocks * t->most.tiles * 2 * PAIRS_TILE);
+  float *sums = (float *)(void *)(t->scratch + t->batch.blocks * t->batch.tiles * 2 * PAIRS_TILE);
   for (size_t i = t->begin; i < t->end; i++) {
     size_t at = i - t->begin;
-    uint16_t *to = t->room + at * STRIPS * strip;
+    uint16_t *to = t->scratch + at * STRIPS * strip;
     if (t->p->sums)
       pack_block(&t->p->left, i, t->first, t->last, to, sums + at * PAIRS_BLOCK);
     else
       pack_block(&t->p->left, i, t->first, t->last, to, NULL);
   }
-  if (t->p->sums && t->last == tiles_of(t->p->k)) put_sums(t, sums);
+  if (t->p->sums && t->last == count_tiles(t->p->k)) store_sums(t, sums);
   for (size_t j = 0; j < t->p->n; j += PAIRS_BLOCK)
     for (size_t i = t->begin; i < t->end; i++)
-      multiply_block(t, t->room + (i - t->begin) * STRIPS * strip, i * PAIRS_BLOCK, j);
+      multiply_block(t, t->scratch + (i - t->begin) * STRIPS * strip, i * PAIRS_BLOCK, j);
 }
 
 typedef struct multiply_job {
   const cpu_pairs_product *p;
-  size_t parts, blocks; /* blocks of rows */
+  size_t parts, blocks; /* number of blocks of rows */
 } multiply_job;
 
 static void multiply_parts(void *arg, size_t begin, size_t end) {
   const multiply_job *j = arg;
   const cpu_pairs_impl *impl = clv_cpu_pairs_impl();
-  batch_size most = choose_batch_size(impl, j->p->m, j->p->k);
-  size_t tiles = tiles_of(j->p->k);
+  batch_size batch = choose_batch_size(impl, j->p->m, j->p->k);
+  size_t tiles = count_tiles(j->p->k);
   impl->begin();
   for (size_t n = begin; n < end; n++) {
     size_t last = j->blocks * (n + 1) / j->parts;
-    pairs_part t = {.p = j->p, .impl = impl, .most = most, .room = j->p->room + n * room_of(most)};
+    pairs_part t = {.p = j->p,
+                    .impl = impl,
+                    .batch = batch,
+                    .scratch = j->p->scratch + n * part_scratch_size(batch)};
     for (t.begin = j->blocks * n / j->parts; t.begin < last; t.begin = t.end) {
-      t.end = CLV_MIN(t.begin + most.blocks, last);
+      t.end = CLV_MIN(t.begin + batch.blocks, last);
       for (t.first = 0; t.first < tiles; t.first = t.last) {
-        t.last = CLV_MIN(t.first + most.tiles, tiles);
+        t.last = CLV_MIN(t.first + batch.tiles, tiles);
         multiply_part(&t);
       }
     }
@@ -309,7 +316,7 @@ static void multiply_parts(void *arg, size_t begin, size_t end) {
 }
 
 void clv_cpu_pairs_multiply(int threads, const cpu_pairs_product *p) {
-  size_t blocks = blocks_of(p->m);
+  size_t blocks = count_blocks(p->m);
   int worth = clv_cpu_useful_threads(threads, p->m * p->n);
   multiply_job j = {p, CLV_MIN((size_t)worth, blocks), blocks};
   clv_cpu_parallel(worth, j.parts, multiply_parts, &j);

@@ -12,32 +12,34 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-/* A factor x [rows][columns] in f32, row-major: the left one is [m][k], the right one [k][n]. */
+/* A factor of a product, row-major [rows][columns]: the left factor is [m][k], the right one
+ * [k][n]. */
 typedef struct cpu_pairs_factor {
   const float *x;
   size_t rows, columns;
-  bool right;
-  bool is_transposed;   /* x is stored transposed: [k][m], or [n][k] */
-  const uint16_t *bf16; /* values already in bf16, read if x is NULL */
+  bool is_right;
+  bool is_transposed;   /* the values are stored transposed: [k][m], or [n][k] */
+  const uint16_t *bf16; /* the factor in bf16, read if x is NULL */
 } cpu_pairs_factor;
 
-/* Packs a right factor into `ret`, of clv_cpu_pairs_bytes(n, k) bytes. */
+/* clv_cpu_pairs_pack packs a right factor into `ret`, a buffer of clv_cpu_pairs_bytes(n, k) bytes.
+ */
 size_t clv_cpu_pairs_bytes(size_t n, size_t k);
 void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *right, uint16_t *ret);
 
-/* c [m][n] = left right, plus bias [n] in each row unless NULL; with `add` c += left right.
- * The left factor is packed during the product, in `room` of
+/* A product c [m][n] = left right, plus bias [n] in each row unless NULL; with `accumulate` c +=
+ * left right. The left factor is packed during the product, in `scratch`, a buffer of
  * clv_cpu_pairs_scratch_bytes(threads, m, k) bytes. */
 typedef struct cpu_pairs_product {
   cpu_pairs_factor left;
   size_t m, n, k;
-  const uint16_t *right; /* packed */
-  uint16_t *room;
-  const float *bias; /* NULL: none; not read if add */
+  const uint16_t *right; /* right factor, packed by clv_cpu_pairs_pack */
+  uint16_t *scratch;
+  const float *bias; /* NULL: no bias; not read with `accumulate` */
   float *c;
-  bool add;
+  bool accumulate;
   /* NULL, or [m]: receives the sums over k of a transposed left factor, computed as in
-   * clv_cpu_column_sums from the unrounded values; added to if `add`. */
+   * clv_cpu_column_sums from the unrounded values; with `accumulate` adds the sums. */
   float *sums;
 } cpu_pairs_product;
 size_t clv_cpu_pairs_scratch_bytes(int threads, size_t m, size_t k);
@@ -45,34 +47,37 @@ void clv_cpu_pairs_multiply(int threads, const cpu_pairs_product *p);
 
 /* ---- implementations ------------------------------------------------------------------------- */
 
-/* A tile is 16 rows (of a left factor) or columns by 16 pairs. PAIRS_WIDE: values along the sum. */
+/* A tile has 16 rows of a left factor, or 16 columns of a right factor, by 16 pairs, which are
+ * PAIRS_WIDE values along the sum. */
 enum { PAIRS_SIDE = 16, PAIRS_WIDE = 32, PAIRS_TILE = PAIRS_SIDE * PAIRS_WIDE, PAIRS_BLOCK = 32 };
 
-/* Computes 32 x 32 sums. They start with the values at `from`, whose rows are `from_row` floats
- * apart (0: one row for all), and are stored in c. Each factor is two strips of `tiles` tiles,
- * a_strip and b_strip values apart. */
+/* Arguments of one block of 32 x 32 sums. The sums start with the values at `init`, whose rows are
+ * `init_row` floats apart (0: all rows start with the same row), and are stored in c. Each factor
+ * is two strips of `tiles` tiles, a_strip and b_strip values apart. */
 typedef struct cpu_pairs_block {
   const uint16_t *a, *b;
   size_t a_strip, b_strip, tiles;
-  const float *from;
-  size_t from_row;
+  const float *init;
+  size_t init_row;
   float *c;
   size_t c_row;
-  size_t rows; /* rows that are needed; the others may be computed too */
+  size_t rows; /* number of rows that are needed; the others may be computed too */
 } cpu_pairs_block;
 
-/* One implementation. A thread calls begin before its first block and end after its last. */
+/* Functions of an instruction set. A thread calls begin before its first block and end after its
+ * last. */
 typedef struct cpu_pairs_impl {
   void (*begin)(void), (*end)(void);
   void (*block)(const cpu_pairs_block *b);
-  size_t tiles; /* tiles along the sum for which left factors are packed at a time; 0: all */
-  size_t cache; /* bytes of left factors packed at a time */
+  /* number of tiles along the sum for which left factors are packed at a time; 0: all */
+  size_t tiles;
+  size_t cache_bytes; /* largest size of the left factors that are packed at a time */
   const char *name;
 } cpu_pairs_impl;
 
 const cpu_pairs_impl *clv_cpu_pairs_impl(void);
 
-/* amx.c, avx512_bf16.c */
+/* The implementations in amx.c and avx512_bf16.c. */
 const cpu_pairs_impl *clv_cpu_pairs_amx(void);
 const cpu_pairs_impl *clv_cpu_pairs_avx512(void);
 

@@ -7,12 +7,13 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-/* Dimensions of the written tensor, in row-major order: dimension i has n[i] values, from[i] values
- * apart in the source and to[i] apart in the destination. to[rank - 1] is 1. */
+/* Dimensions of the written tensor, in row-major order. Dimension i has n[i] values, which are
+ * from[i] values apart in the source and to[i] values apart in the destination. to[rank - 1] is 1.
+ */
 typedef struct permute_walk {
   int rank;
   size_t n[CLV_MAX_RANK], from[CLV_MAX_RANK], to[CLV_MAX_RANK];
-  int across; /* the dimension whose values are adjacent in the source */
+  int adjacent_dim; /* index of the dimension whose values are adjacent in the source */
 } permute_walk;
 
 typedef struct permute_kernel {
@@ -39,8 +40,8 @@ static void add_dimension(permute_walk *w, size_t n, size_t from, size_t to) {
   w->rank++;
 }
 
-/* Dimensions of the written tensor `to`, whose dimension i is read from[i] values apart. */
-static permute_walk walk_of(const clv_shape *to, const size_t *from) {
+/* Returns the walk that writes tensor `to`, where dimension i is read from[i] values apart. */
+static permute_walk make_walk(const clv_shape *to, const size_t *from) {
   permute_walk w = {0};
   size_t step = clv_layout_numel(to, 1);
   if (!step) return (permute_walk){.rank = 1, .from = {1}, .to = {1}};
@@ -48,12 +49,12 @@ static permute_walk walk_of(const clv_shape *to, const size_t *from) {
     add_dimension(&w, (size_t)to->dim[i], from[i], step /= (size_t)to->dim[i]);
   if (!w.rank) return (permute_walk){.rank = 1, .n = {1}, .from = {1}, .to = {1}};
   for (int i = 0; i < w.rank; i++)
-    if (w.from[i] == 1) w.across = i;
+    if (w.from[i] == 1) w.adjacent_dim = i;
   return w;
 }
 
-/* Strides in the output of the input's dimensions, in values. */
-static void strides_back(const clv_node_desc *d, size_t ret[CLV_MAX_RANK]) {
+/* Computes the strides in the output, in values, of the input's dimensions. */
+static void backward_strides(const clv_node_desc *d, size_t ret[CLV_MAX_RANK]) {
   size_t step = 1;
   for (int i = d->out.rank; i-- > 0; step *= (size_t)d->out.dim[i])
     ret[i ? d->attrs.order.dim[i - 1] : 0] = step;
@@ -65,17 +66,19 @@ typedef struct permute_job {
   const permute_walk *w;
   const float *src;
   float *dst;
-  int inner;   /* dimension that one item covers; -1: none */
-  size_t rows; /* tiles of the last dimension, if another one is adjacent in the source */
+  int covered_dim; /* dimension that one item covers besides the last; -1: none */
+  /* number of tiles of the last dimension if another dimension is adjacent in the source, else 1 */
+  size_t n_row_tiles;
 } permute_job;
 
-/* Addresses of item `at` of the dimensions that no item covers. */
-static void place_of(const permute_job *j, size_t at, const float **ret_src, float **ret_dst) {
+/* Computes the addresses of item number `at`; items count the dimensions that no item covers. */
+static void find_addresses(const permute_job *j, size_t at, const float **ret_src,
+                           float **ret_dst) {
   const permute_walk *w = j->w;
   *ret_src = j->src;
   *ret_dst = j->dst;
   for (int i = w->rank - 1; i-- > 0;) {
-    if (i == j->inner) continue;
+    if (i == j->covered_dim) continue;
     *ret_src += at % w->n[i] * w->from[i];
     *ret_dst += at % w->n[i] * w->to[i];
     at /= w->n[i];
@@ -85,11 +88,11 @@ static void place_of(const permute_job *j, size_t at, const float **ret_src, flo
 static void copy_runs(void *arg, size_t begin, size_t end) {
   const permute_job *j = arg;
   const permute_walk *w = j->w;
-  int last = w->rank - 1, in = j->inner;
+  int last = w->rank - 1, in = j->covered_dim;
   for (size_t item = begin; item < end; item++) {
     const float *src;
     float *dst;
-    place_of(j, item, &src, &dst);
+    find_addresses(j, item, &src, &dst);
     for (size_t i = 0; i < (in < 0 ? 1 : w->n[in]); i++)
       memcpy(dst + (in < 0 ? 0 : i * w->to[in]), src + (in < 0 ? 0 : i * w->from[in]),
              w->n[last] * sizeof *dst);
@@ -103,36 +106,37 @@ static void transpose_tiles(void *arg, size_t begin, size_t end) {
   for (size_t item = begin; item < end; item++) {
     const float *src;
     float *dst;
-    size_t row = item % j->rows * TILE, rows = CLV_MIN(TILE, w->n[last] - row);
-    place_of(j, item / j->rows, &src, &dst);
-    for (size_t c = 0; c < w->n[j->inner]; c += TILE)
-      clv_cpu_transpose(src + row * w->from[last] + c, rows, CLV_MIN(TILE, w->n[j->inner] - c),
-                        w->from[last], dst + c * w->to[j->inner] + row, w->to[j->inner]);
+    size_t row = item % j->n_row_tiles * TILE, rows = CLV_MIN(TILE, w->n[last] - row);
+    find_addresses(j, item / j->n_row_tiles, &src, &dst);
+    for (size_t c = 0; c < w->n[j->covered_dim]; c += TILE)
+      clv_cpu_transpose(src + row * w->from[last] + c, rows,
+                        CLV_MIN(TILE, w->n[j->covered_dim] - c), w->from[last],
+                        dst + c * w->to[j->covered_dim] + row, w->to[j->covered_dim]);
   }
 }
 
-static void move(const permute_kernel *k, const permute_walk *w, const float *src, float *dst) {
+static void run_walk(const permute_kernel *k, const permute_walk *w, const float *src, float *dst) {
   int last = w->rank - 1;
-  bool across = w->across != last;
-  permute_job j = {w, src, dst, across ? w->across : last - 1, 1};
+  bool across = w->adjacent_dim != last;
+  permute_job j = {w, src, dst, across ? w->adjacent_dim : last - 1, 1};
   size_t items = 1;
-  if (across) j.rows = (w->n[last] + TILE - 1) / TILE;
-  for (int i = 0; i < last; i++) items *= i == j.inner ? 1 : w->n[i];
-  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, k->k.n_in), items * j.rows,
+  if (across) j.n_row_tiles = (w->n[last] + TILE - 1) / TILE;
+  for (int i = 0; i < last; i++) items *= i == j.covered_dim ? 1 : w->n[i];
+  clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, k->k.n_in), items * j.n_row_tiles,
                    across ? transpose_tiles : copy_runs, &j);
 }
 
 static clv_code permute_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const permute_kernel *k = (const permute_kernel *)base;
   (void)err;
-  move(k, &k->forward, a->in[0], a->out);
+  run_walk(k, &k->forward, a->in[0], a->out);
   return CLV_OK;
 }
 
 static clv_code permute_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const permute_kernel *k = (const permute_kernel *)base;
   (void)err;
-  move(k, &k->backward, a->dout, a->din[0]);
+  run_walk(k, &k->backward, a->dout, a->din[0]);
   return CLV_OK;
 }
 
@@ -141,9 +145,9 @@ static clv_code permute_prepare(const clv_node_desc *d, clv_kernel **ret, clv_er
   size_t there[CLV_MAX_RANK], back[CLV_MAX_RANK];
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   clv_strides(&d->in[0], &d->attrs.order, there);
-  strides_back(d, back);
-  k->forward = walk_of(&d->out, there);
-  k->backward = walk_of(&d->in[0], back);
+  backward_strides(d, back);
+  k->forward = make_walk(&d->out, there);
+  k->backward = make_walk(&d->in[0], back);
   k->k.base.forward = permute_forward;
   k->k.base.backward_input = d->need_dx[0] ? permute_backward : NULL;
   k->k.base.impl = "copy";

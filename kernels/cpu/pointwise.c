@@ -4,7 +4,7 @@
 typedef struct pointwise_kernel {
   cpu_kernel k;
   cpu_map *map, *back;
-  int cost; /* cost of one element, in loads */
+  int cost_loads; /* cost of one element, in loads from memory */
   bool zero_stays;
 } pointwise_kernel;
 
@@ -20,7 +20,7 @@ static void run_map(void *arg, size_t begin, size_t end) {
 }
 
 static void map_all(const pointwise_kernel *k, map_job job) {
-  int threads = clv_cpu_useful_threads(k->k.threads, k->k.n_in * (size_t)k->cost);
+  int threads = clv_cpu_useful_threads(k->k.threads, k->k.n_in * (size_t)k->cost_loads);
   clv_cpu_parallel(threads, k->k.n_in, run_map, &job);
 }
 
@@ -48,7 +48,7 @@ clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map *map, cpu_map *back, 
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->map = map;
   k->back = back;
-  k->cost = cost;
+  k->cost_loads = cost;
   k->zero_stays = row->zero_stays;
   k->k.base.forward = map_forward;
   k->k.base.backward_input = d->need_dx[0] ? map_backward : NULL;

@@ -11,8 +11,8 @@
 /* Computes y[i] from x[i], and from z[i] if the op has a second input. */
 typedef void cpu_map(const float *x, const float *z, float *y, size_t n);
 
-/* MAP(name, expression) defines a cpu_map called name, of x and zs[i]. A backward map receives the
- * saved value as x and the gradient of the output as zs[i]. */
+/* MAP(name, expression) defines a cpu_map called `name`, which computes `expression` of x and
+ * zs[i]. In a backward map x is the saved value and zs[i] the gradient of the output. */
 #define MAP(name, expression)                                                          \
   CPU_INLINE void name##_body(const float *xs, const float *zs, float *ys, size_t n) { \
     (void)zs;                                                                          \
@@ -24,9 +24,9 @@ typedef void cpu_map(const float *x, const float *z, float *y, size_t n);
   }                                                                                    \
   CPU_CLONES(name, (const float *xs, const float *zs, float *ys, size_t n), (xs, zs, ys, n))
 
-/* Makes a kernel for an op of one or two inputs: forward is `map`, backward_input `back` (NULL: the
- * caller sets it). The op's row gives the saved values and if forward may run in place. cost: of
- * one element, in loads. */
+/* Makes a kernel for an op of one or two inputs: forward is `map`, backward_input is `back` (NULL:
+ * the caller sets it). The op's row says which values are saved, and if forward may run in place.
+ * cost: cost of one element, in loads from memory. */
 clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map *map, cpu_map *back, int cost,
                            clv_kernel **ret, clv_err *err) CLV_USE_RESULT;
 

@@ -10,19 +10,19 @@
 typedef struct positions_job {
   const float *x, *w;
   float *y;
-  size_t extent;
-  const int64_t *lengths; /* lengths of packed sequences */
+  size_t sample_size;
+  const int64_t *lengths; /* lengths of the packed sequences; NULL: not packed */
   size_t features;
 } positions_job;
 
-static size_t features_of(const cpu_kernel *k) {
+static size_t count_features(const cpu_kernel *k) {
   return (size_t)k->d.in[0].dim[k->d.in[0].rank - 1];
 }
 
-static size_t extent_of(const cpu_kernel *k, size_t *ret_before) {
+static size_t sample_size(const cpu_kernel *k, size_t *ret_before) {
   int64_t packed = k->d.attrs.packed;
-  *ret_before = (size_t)k->d.attrs.offset * features_of(k);
-  return (size_t)(packed ? packed : k->d.in[0].dim[1]) * features_of(k);
+  *ret_before = (size_t)k->d.attrs.offset * count_features(k);
+  return (size_t)(packed ? packed : k->d.in[0].dim[1]) * count_features(k);
 }
 
 CPU_INLINE void sum_body(const float *x, const float *w, float *y, size_t n) {
@@ -35,7 +35,7 @@ CPU_CLONES(sum, (const float *x, const float *w, float *y, size_t n), (x, w, y, 
 static void add_samples(void *arg, size_t begin, size_t end) {
   const positions_job *j = arg;
   for (size_t i = begin; i < end; i++)
-    sum(j->x + i * j->extent, j->w, j->y + i * j->extent, j->extent);
+    sum(j->x + i * j->sample_size, j->w, j->y + i * j->sample_size, j->sample_size);
 }
 
 static void add_sequences(void *arg, size_t begin, size_t end) {
@@ -47,13 +47,13 @@ static void add_sequences(void *arg, size_t begin, size_t end) {
   }
 }
 
-/* Adds W to packed sequences. Rows of no sequence are copied unchanged. */
+/* Adds W to each packed sequence. Rows that belong to no sequence are copied unchanged. */
 static clv_code add_packed(const cpu_kernel *k, const clv_kernel_args *a, positions_job *j,
                            clv_err *err) {
   const clv_node_desc *d = &k->d;
   int64_t n = d->in[1].dim[0];
   j->lengths = a->in[1];
-  j->features = features_of(k);
+  j->features = count_features(k);
   CLV_TRY(clv_check_packed(j->lengths, n, d->attrs.packed, d->in[0].dim[0], err));
   size_t used = (size_t)clv_packed_before(j->lengths, n) * j->features;
   if (j->y != j->x) memcpy(j->y + used, j->x + used, (k->n_in - used) * sizeof *j->y);
@@ -61,11 +61,12 @@ static clv_code add_packed(const cpu_kernel *k, const clv_kernel_args *a, positi
   return CLV_OK;
 }
 
-/* Adds the gradients of each position over the sequences that have it, in their order. */
+/* Adds the gradients of each position to dw, over the sequences that have this position, in order.
+ */
 static void sum_packed(const cpu_kernel *k, const clv_kernel_args *a, float *dw) {
   const int64_t *lengths = a->in[1];
   const float *dy = a->dout;
-  size_t features = features_of(k);
+  size_t features = count_features(k);
   for (int64_t n = 0; n < k->d.in[1].dim[0]; n++) {
     size_t values = (size_t)lengths[n] * features;
     sum(dw, dy, dw, values);
@@ -75,9 +76,9 @@ static void sum_packed(const cpu_kernel *k, const clv_kernel_args *a, float *dw)
 
 static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
-  size_t before;
-  positions_job j = {.x = a->in[0], .y = a->out, .extent = extent_of(k, &before)};
-  j.w = (const float *)a->param[CLV_SLOT_WEIGHT] + before;
+  size_t w_offset;
+  positions_job j = {.x = a->in[0], .y = a->out, .sample_size = sample_size(k, &w_offset)};
+  j.w = (const float *)a->param[CLV_SLOT_WEIGHT] + w_offset;
   if (k->d.attrs.packed) return add_packed(k, a, &j, err);
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), (size_t)k->d.in[0].dim[0],
                    add_samples, &j);
@@ -95,15 +96,15 @@ static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_arg
                                           clv_err *err) {
   const cpu_kernel *k = (const cpu_kernel *)base;
   const int64_t *dim = k->d.in[0].dim;
-  size_t before, extent = extent_of(k, &before);
+  size_t w_offset, extent = sample_size(k, &w_offset);
   float *dw = a->dparam[CLV_SLOT_WEIGHT];
   (void)err;
-  if (!a->accumulate) memset(dw, 0, (size_t)k->d.attrs.rows * features_of(k) * sizeof(float));
+  if (!a->accumulate) memset(dw, 0, (size_t)k->d.attrs.rows * count_features(k) * sizeof(float));
   clv_cpu_set_threads(k->threads);
   if (k->d.attrs.packed)
-    sum_packed(k, a, dw + before);
+    sum_packed(k, a, dw + w_offset);
   else
-    clv_cpu_column_sums(a->dout, (size_t)dim[0], extent, dw + before, true);
+    clv_cpu_column_sums(a->dout, (size_t)dim[0], extent, dw + w_offset, true);
   return CLV_OK;
 }
 

@@ -37,7 +37,7 @@ CPU_INLINE void squares_body(const float *x, size_t n, double *ret) {
   *ret = fold(s);
 }
 
-/* Computes the sum of dy w x. */
+/* Computes the sum of dy w x of a row. */
 CPU_INLINE void products_body(const float *x, const float *dy, const float *w, size_t n,
                               double *ret) {
   double s[LANES] = {0};
@@ -52,7 +52,7 @@ CPU_INLINE void scale_row_body(const float *x, size_t n, float inverse, const fl
   for (size_t i = 0; i < n; i++) y[i] = x[i] * inverse * w[i];
 }
 
-/* dx = dy w inverse - x slope */
+/* Computes dx = dy w inverse - x slope. */
 CPU_INLINE void back_row_body(const float *x, const float *dy, const float *w, size_t n,
                               float inverse, float slope, float *dx) {
   for (size_t i = 0; i < n; i++) dx[i] = dy[i] * w[i] * inverse - x[i] * slope;
@@ -82,11 +82,11 @@ static void forward_rows(void *arg, size_t begin, size_t end) {
     double inverse = 1 / sqrt(sum / (double)width + j->k->k.d.attrs.eps);
     scale_row(x, width, (float)inverse, j->a->param[CLV_SLOT_WEIGHT],
               (float *)j->a->out + r * width);
-    if (j->k->k.learns) saved[r] = inverse;
+    if (j->k->k.has_backward) saved[r] = inverse;
   }
 }
 
-/* Computes dx. With g = dy w: dx = inverse g - x inverse^3 mean(g x). */
+/* Computes dx of rows [begin, end). With g = dy w: dx = inverse g - x inverse^3 mean(g x). */
 static void backward_rows(void *arg, size_t begin, size_t end) {
   const rms_job *j = arg;
   size_t width = j->k->width;
@@ -102,7 +102,8 @@ static void backward_rows(void *arg, size_t begin, size_t end) {
   }
 }
 
-/* Sums of dy x inverse over up to COLUMNS columns of rows `step` apart. */
+/* Adds the sums of dy x inverse, over `rows` rows `step` values apart, for up to COLUMNS columns.
+ */
 CPU_INLINE void column_products_body(const float *x, const float *dy, const double *saved,
                                      size_t rows, size_t step, size_t n, double *sum) {
   for (size_t r = 0; r < rows; r++)
@@ -129,7 +130,7 @@ static void backward_columns(void *arg, size_t begin, size_t end) {
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-static void run(clv_kernel *base, const clv_kernel_args *a, size_t parts, clv_cpu_range *fn) {
+static void run_parts(clv_kernel *base, const clv_kernel_args *a, size_t parts, clv_cpu_range *fn) {
   const rmsnorm_kernel *k = (const rmsnorm_kernel *)base;
   rms_job j = {k, a};
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 4 * k->k.n_in), parts, fn, &j);
@@ -137,20 +138,20 @@ static void run(clv_kernel *base, const clv_kernel_args *a, size_t parts, clv_cp
 
 static clv_code rmsnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  run(base, a, ((const rmsnorm_kernel *)base)->rows, forward_rows);
+  run_parts(base, a, ((const rmsnorm_kernel *)base)->rows, forward_rows);
   return CLV_OK;
 }
 
 static clv_code rmsnorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  run(base, a, ((const rmsnorm_kernel *)base)->rows, backward_rows);
+  run_parts(base, a, ((const rmsnorm_kernel *)base)->rows, backward_rows);
   return CLV_OK;
 }
 
 static clv_code rmsnorm_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   size_t width = ((const rmsnorm_kernel *)base)->width;
   (void)err;
-  run(base, a, (width + COLUMNS - 1) / COLUMNS, backward_columns);
+  run_parts(base, a, (width + COLUMNS - 1) / COLUMNS, backward_columns);
   return CLV_OK;
 }
 
@@ -162,8 +163,8 @@ static clv_code rmsnorm_prepare(const clv_node_desc *d, clv_kernel **ret, clv_er
   k->k.base.forward = rmsnorm_forward;
   k->k.base.backward_input = d->need_dx[0] ? rmsnorm_backward_input : NULL;
   k->k.base.backward_weight = d->need_dw ? rmsnorm_backward_weight : NULL;
-  k->k.base.saves = k->k.learns ? CLV_SAVE_IN0 : 0;
-  k->k.base.saved_bytes = k->k.learns ? k->rows * sizeof(double) : 0;
+  k->k.base.saves = k->k.has_backward ? CLV_SAVE_IN0 : 0;
+  k->k.base.saved_bytes = k->k.has_backward ? k->rows * sizeof(double) : 0;
   *ret = &k->k.base;
   return CLV_OK;
 }

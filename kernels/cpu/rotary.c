@@ -11,7 +11,7 @@
 typedef struct rotary_kernel {
   cpu_kernel k;
   size_t steps, heads, half;
-  float *table; /* [T][2][half]: cosines, sines */
+  float *table; /* cosines and sines, [T][2][half] */
 } rotary_kernel;
 
 typedef struct rotary_job {
@@ -19,7 +19,7 @@ typedef struct rotary_job {
   const float *x;
   float *y;
   float sign;
-  const int64_t *lengths; /* lengths of packed sequences */
+  const int64_t *lengths; /* lengths of the packed sequences; read only if they are packed */
 } rotary_job;
 
 CPU_INLINE void rotate_body(const float *x, const float *cosine, const float *sine, size_t half,
@@ -36,7 +36,7 @@ CPU_CLONES(rotate,
             size_t half, float sign, float *restrict y),
            (x, cosine, sine, half, sign, y))
 
-/* Rotates heads [begin, end) of all samples and steps. */
+/* Rotates heads [begin, end), counted over all samples and steps. */
 static void rotate_heads(void *arg, size_t begin, size_t end) {
   const rotary_job *j = arg;
   size_t half = j->k->half;
@@ -59,7 +59,7 @@ static void rotate_sequences(void *arg, size_t begin, size_t end) {
     }
 }
 
-/* Rotates packed sequences. Rows of no sequence become 0. */
+/* Rotates all packed sequences. Rows that belong to no sequence become 0. */
 static clv_code run_packed(rotary_job *j, clv_err *err) {
   const cpu_kernel *k = &j->k->k;
   int64_t n = k->d.in[1].dim[0];
@@ -70,8 +70,8 @@ static clv_code run_packed(rotary_job *j, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code run(clv_kernel *base, const clv_kernel_args *a, const float *x, float *y,
-                    float sign, clv_err *err) {
+static clv_code run_rotation(clv_kernel *base, const clv_kernel_args *a, const float *x, float *y,
+                             float sign, clv_err *err) {
   const rotary_kernel *k = (const rotary_kernel *)base;
   rotary_job j = {k, x, y, sign, a->in[1]};
   if (k->k.d.attrs.packed) return run_packed(&j, err);
@@ -81,11 +81,11 @@ static clv_code run(clv_kernel *base, const clv_kernel_args *a, const float *x, 
 }
 
 static clv_code rotary_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return run(base, a, a->in[0], a->out, 1, err);
+  return run_rotation(base, a, a->in[0], a->out, 1, err);
 }
 
 static clv_code rotary_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return run(base, a, a->dout, a->din[0], -1, err);
+  return run_rotation(base, a, a->dout, a->din[0], -1, err);
 }
 
 static void rotary_free(clv_kernel *base) {

@@ -9,11 +9,11 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-/* Returns the largest value of a row. A NaN may be ignored, because it shows in the
- * sum of exponentials. */
+/* Returns the largest value of a row. A NaN may be ignored, because the sum of exponentials shows
+ * it. */
 float clv_cpu_row_max(const float *x, size_t n);
 
-/* sum_i exp(x_i - top), value i into the partial sum i % 16. */
+/* Returns sum_i exp(x_i - top), where value i is added to the partial sum i % 16. */
 double clv_cpu_row_exp_sum(const float *x, size_t n, double top);
 
 #endif

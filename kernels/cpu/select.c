@@ -9,15 +9,15 @@
 
 typedef struct select_kernel {
   cpu_kernel k;
-  clv_axis in[CLV_MAX_IN], out; /* out: not used by mean */
-  size_t start;                 /* of slice: index of its first value */
+  clv_axis in[CLV_MAX_IN], out; /* extents of each input, and of the output (not used by mean) */
+  size_t slice_start;           /* of slice: index of the first value in an outer row */
 } select_kernel;
 
 /* ---- mean ------------------------------------------------------------------------------------ */
 
 enum { COLUMNS = 64, LANES = 16 };
 
-/* Means of up to COLUMNS neighbouring columns of one [extent, inner] block. */
+/* Computes the means of up to COLUMNS neighbouring columns of one [extent, inner] block. */
 CPU_INLINE void column_means_body(const float *x, size_t extent, size_t inner, size_t n, float *y) {
   double sum[COLUMNS] = {0};
   for (size_t e = 0; e < extent; e++)
@@ -134,7 +134,7 @@ static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
   const select_kernel *k = (const select_kernel *)base;
   size_t run = k->out.extent * k->out.inner, row = k->in[0].extent * k->in[0].inner;
   (void)err;
-  copy_runs((const float *)a->in[0] + k->start, row, a->out, run, k->out.outer, run);
+  copy_runs((const float *)a->in[0] + k->slice_start, row, a->out, run, k->out.outer, run);
   return CLV_OK;
 }
 
@@ -143,7 +143,7 @@ static clv_code slice_backward(clv_kernel *base, const clv_kernel_args *a, clv_e
   size_t run = k->out.extent * k->out.inner, row = k->in[0].extent * k->in[0].inner;
   (void)err;
   memset(a->din[0], 0, k->k.n_in * sizeof(float));
-  copy_runs(a->dout, run, (float *)a->din[0] + k->start, row, k->out.outer, run);
+  copy_runs(a->dout, run, (float *)a->din[0] + k->slice_start, row, k->out.outer, run);
   return CLV_OK;
 }
 
@@ -151,13 +151,13 @@ static clv_code slice_backward(clv_kernel *base, const clv_kernel_args *a, clv_e
 
 typedef clv_code kernel_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
 
-static clv_code select_new(const clv_node_desc *d, kernel_fn *forward, kernel_fn *backward,
-                           const char *impl, select_kernel **ret, clv_err *err) {
+static clv_code new_select_kernel(const clv_node_desc *d, kernel_fn *forward, kernel_fn *backward,
+                                  const char *impl, select_kernel **ret, clv_err *err) {
   select_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   for (int i = 0; i < d->n_in; i++) k->in[i] = clv_axis_around(&d->attrs, &d->in[i]);
   k->k.base.forward = forward;
-  k->k.base.backward_input = k->k.learns ? backward : NULL;
+  k->k.base.backward_input = k->k.has_backward ? backward : NULL;
   k->k.base.impl = impl;
   *ret = k;
   return CLV_OK;
@@ -165,14 +165,14 @@ static clv_code select_new(const clv_node_desc *d, kernel_fn *forward, kernel_fn
 
 static clv_code mean_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   select_kernel *k;
-  CLV_TRY(select_new(d, mean_forward, mean_backward, "simd", &k, err));
+  CLV_TRY(new_select_kernel(d, mean_forward, mean_backward, "simd", &k, err));
   *ret = &k->k.base;
   return CLV_OK;
 }
 
 static clv_code concat_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   select_kernel *k;
-  CLV_TRY(select_new(d, concat_forward, concat_backward, "copy", &k, err));
+  CLV_TRY(new_select_kernel(d, concat_forward, concat_backward, "copy", &k, err));
   k->out = clv_axis_around(&d->attrs, &d->out);
   *ret = &k->k.base;
   return CLV_OK;
@@ -181,9 +181,10 @@ static clv_code concat_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err
 static clv_code slice_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   select_kernel *k;
   int64_t stop;
-  CLV_TRY(select_new(d, slice_forward, slice_backward, "copy", &k, err));
+  CLV_TRY(new_select_kernel(d, slice_forward, slice_backward, "copy", &k, err));
   k->out = clv_axis_around(&d->attrs, &d->out);
-  k->start = (size_t)clv_slice_start(&d->attrs, (int64_t)k->in[0].extent, &stop) * k->in[0].inner;
+  k->slice_start =
+      (size_t)clv_slice_start(&d->attrs, (int64_t)k->in[0].extent, &stop) * k->in[0].inner;
   *ret = &k->k.base;
   return CLV_OK;
 }

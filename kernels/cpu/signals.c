@@ -11,29 +11,34 @@
 extern void GOMP_parallel(void (*fn)(void *), void *arg, unsigned threads, unsigned flags);
 extern int omp_get_max_threads(void);
 
-/* All but those by which the processor tells a thread of its own fault. */
-static void hold(sigset_t *ret_before) {
+/* Blocks all signals of the calling thread except those by which the processor reports a fault of
+ * the thread itself. *ret_before: the signal mask before; may be NULL. */
+static void hold_thread_signals(sigset_t *ret_before) {
   static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
-  sigset_t most;
-  sigfillset(&most);
-  for (size_t i = 0; i < CLV_COUNT(faults); i++) sigdelset(&most, faults[i]);
-  pthread_sigmask(SIG_BLOCK, &most, ret_before);
+  sigset_t held;
+  sigfillset(&held);
+  for (size_t i = 0; i < CLV_COUNT(faults); i++) sigdelset(&held, faults[i]);
+  pthread_sigmask(SIG_BLOCK, &held, ret_before);
 }
 
-static void hold_part(void *unused) {
+static void hold_team_thread(void *unused) {
   (void)unused;
-  hold(NULL);
+  hold_thread_signals(NULL);
 }
 
-/* A thread that is made meanwhile holds them as well; the program may have made the team before. */
+/* Blocks the signals of the calling thread and of its OpenMP team. A thread that is created while
+ * they are blocked inherits the mask, but the program may have created the team before. */
 sigset_t clv_cpu_hold_signals(void) {
-  static _Thread_local int calm = 1; /* threads of the team that hold theirs */
-  sigset_t before;
-  hold(&before);
+  /* number of threads of the team whose signals are blocked */
+  static _Thread_local int n_holding = 1;
+  sigset_t old_mask;
+  hold_thread_signals(&old_mask);
   int n = omp_get_max_threads();
-  if (n > calm) GOMP_parallel(hold_part, NULL, (unsigned)n, 0);
-  calm = CLV_MAX(calm, n);
-  return before;
+  if (n > n_holding) GOMP_parallel(hold_team_thread, NULL, (unsigned)n, 0);
+  n_holding = CLV_MAX(n_holding, n);
+  return old_mask;
 }
 
-void clv_cpu_release_signals(const sigset_t *before) { pthread_sigmask(SIG_SETMASK, before, NULL); }
+void clv_cpu_release_signals(const sigset_t *old_mask) {
+  pthread_sigmask(SIG_SETMASK, old_mask, NULL);
+}

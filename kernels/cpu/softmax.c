@@ -16,7 +16,7 @@ CPU_INLINE double fold(double *lane) {
   return lane[0];
 }
 
-CPU_INLINE float greater(float most, float x) { return x > most ? x : most; }
+CPU_INLINE float greater(float largest, float x) { return x > largest ? x : largest; }
 
 CPU_INLINE void row_max_body(const float *x, size_t n, float *ret) {
   float lane[LANES];
@@ -48,7 +48,7 @@ CPU_INLINE void row_log_body(const float *x, size_t n, double top, double log_su
   for (size_t i = 0; i < n; i++) y[i] = (float)(x[i] - top - log_sum);
 }
 
-/* Computes the sum of dy, or of dy y if y is not NULL. */
+/* Computes the sum of dy, or of dy y if y is not NULL, over a row. */
 CPU_INLINE void row_dot_body(const float *dy, const float *y, size_t n, double *ret) {
   double lane[LANES] = {0};
   size_t i = 0;
@@ -83,9 +83,9 @@ CPU_CLONES(row_log_back, (const float *y, const float *dy, size_t n, double sum,
            (y, dy, n, sum, dx))
 
 float clv_cpu_row_max(const float *x, size_t n) {
-  float most;
-  row_max(x, n, &most);
-  return most;
+  float largest;
+  row_max(x, n, &largest);
+  return largest;
 }
 
 double clv_cpu_row_exp_sum(const float *x, size_t n, double top) {
@@ -99,7 +99,7 @@ double clv_cpu_row_exp_sum(const float *x, size_t n, double top) {
 typedef struct softmax_job {
   const clv_kernel_args *a;
   size_t width;
-  bool log_of;
+  bool is_log;
 } softmax_job;
 
 static void forward_rows(void *arg, size_t begin, size_t end) {
@@ -108,14 +108,15 @@ static void forward_rows(void *arg, size_t begin, size_t end) {
     const float *x = (const float *)j->a->in[0] + r * j->width;
     float *y = (float *)j->a->out + r * j->width;
     double top = clv_cpu_row_max(x, j->width), sum = clv_cpu_row_exp_sum(x, j->width, top);
-    if (j->log_of)
+    if (j->is_log)
       row_log(x, j->width, top, log(sum), y);
     else
       row_softmax(x, j->width, top, 1 / sum, y);
   }
 }
 
-/* dx = y (dy - sum dy y) for softmax; dx = dy - exp(y) sum dy for log_softmax. */
+/* Computes dx of rows [begin, end): dx = y (dy - sum dy y) for softmax; dx = dy - exp(y) sum dy for
+ * log_softmax. */
 static void backward_rows(void *arg, size_t begin, size_t end) {
   const softmax_job *j = arg;
   double sum;
@@ -123,12 +124,12 @@ static void backward_rows(void *arg, size_t begin, size_t end) {
     const float *y = (const float *)j->a->out + r * j->width;
     const float *dy = (const float *)j->a->dout + r * j->width;
     float *dx = (float *)j->a->din[0] + r * j->width;
-    row_dot(dy, j->log_of ? NULL : y, j->width, &sum);
-    (j->log_of ? row_log_back : row_softmax_back)(y, dy, j->width, sum, dx);
+    row_dot(dy, j->is_log ? NULL : y, j->width, &sum);
+    (j->is_log ? row_log_back : row_softmax_back)(y, dy, j->width, sum, dx);
   }
 }
 
-static void run(clv_kernel *base, const clv_kernel_args *a, clv_cpu_range *fn) {
+static void run_rows(clv_kernel *base, const clv_kernel_args *a, clv_cpu_range *fn) {
   const cpu_kernel *k = (const cpu_kernel *)base;
   softmax_job j = {a, (size_t)k->d.in[0].dim[k->d.in[0].rank - 1], k->d.op == CLV_OP_LOG_SOFTMAX};
   size_t rows = j.width ? k->n_in / j.width : 0;
@@ -137,13 +138,13 @@ static void run(clv_kernel *base, const clv_kernel_args *a, clv_cpu_range *fn) {
 
 static clv_code softmax_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  run(base, a, forward_rows);
+  run_rows(base, a, forward_rows);
   return CLV_OK;
 }
 
 static clv_code softmax_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  run(base, a, backward_rows);
+  run_rows(base, a, backward_rows);
   return CLV_OK;
 }
 

@@ -10,8 +10,8 @@ extern int omp_get_thread_num(void);
 extern int omp_get_max_threads(void);
 extern void omp_set_num_threads(int n);
 
-/* Tells the thread sanitizer about libgomp's synchronisation, which uses futexes that the
- * sanitizer does not see. */
+/* These calls make libgomp's synchronisation known to the thread sanitizer, which does not see
+ * futexes. */
 #if defined(__SANITIZE_THREAD__)
 extern void __tsan_acquire(void *at);
 extern void __tsan_release(void *at);

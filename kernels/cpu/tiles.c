@@ -26,8 +26,8 @@ TARGET_512 INLINE void tile_512(const cpu_tiles *t, size_t i, size_t j, int rows
   __m512 sum[ROWS_512][2];
   for (int r = 0; r < rows; r++) {
     const float *from = c + (size_t)r * t->c_row;
-    sum[r][0] = t->add ? _mm512_maskz_loadu_ps(low, from) : _mm512_setzero_ps();
-    sum[r][1] = t->add ? _mm512_maskz_loadu_ps(high, from + 16) : _mm512_setzero_ps();
+    sum[r][0] = t->accumulate ? _mm512_maskz_loadu_ps(low, from) : _mm512_setzero_ps();
+    sum[r][1] = t->accumulate ? _mm512_maskz_loadu_ps(high, from + 16) : _mm512_setzero_ps();
     _mm_prefetch(from, _MM_HINT_T0);
     _mm_prefetch(from + COLUMNS_512 - 1, _MM_HINT_T0);
   }
@@ -58,7 +58,7 @@ TARGET_512 static void tiles_512(const cpu_tiles *t) {
 
 enum { ROWS_256 = 6, COLUMNS_256 = 16 };
 
-/* Columns of a tile; the masks exclude those after the last. Full tiles use no masks, because
+/* Columns of a tile. The masks exclude columns after the last. Full tiles use no masks, because
  * masked stores are slow. */
 typedef struct columns_256 {
   bool is_full;
@@ -90,7 +90,7 @@ TARGET_256 INLINE void tile_256(const cpu_tiles *t, size_t i, size_t j, int rows
   const float *a = t->a + i * t->a_row, *b = t->b + j;
   float *c = t->c + i * t->c_row + j;
   __m256 sum[ROWS_256][2] = {0}, y[2];
-  for (int r = 0; r < rows && t->add; r++) load_256(c + (size_t)r * t->c_row, at, sum[r]);
+  for (int r = 0; r < rows && t->accumulate; r++) load_256(c + (size_t)r * t->c_row, at, sum[r]);
   for (size_t l = 0; l < t->k; l++, a += t->a_column, b += t->b_row) {
     load_256(b, at, y);
     for (int r = 0; r < rows; r++) {
@@ -102,8 +102,8 @@ TARGET_256 INLINE void tile_256(const cpu_tiles *t, size_t i, size_t j, int rows
   for (int r = 0; r < rows; r++) store_256(c + (size_t)r * t->c_row, at, sum[r]);
 }
 
-/* Divides the rows into tiles. Tiles of four rows are as fast as tiles of six, but those of two
- * rows or one are not; so eight rows are two fours. */
+/* Computes all rows of one tile column. Tiles of four rows are as fast as tiles of six, but tiles
+ * of two rows or one are slower, so eight rows are computed as two fours. */
 TARGET_256 INLINE void rows_256(const cpu_tiles *t, size_t j, const columns_256 *at) {
   size_t i = 0;
   for (; t->m - i >= ROWS_256 && t->m - i != 8; i += ROWS_256) tile_256(t, i, j, ROWS_256, at);
@@ -124,7 +124,7 @@ TARGET_256 static void tiles_256(const cpu_tiles *t) {
 static void tiles_plain(const cpu_tiles *t) {
   for (size_t i = 0; i < t->m; i++)
     for (size_t j = 0; j < t->n; j++) {
-      float *c = t->c + i * t->c_row + j, sum = t->add ? *c : 0;
+      float *c = t->c + i * t->c_row + j, sum = t->accumulate ? *c : 0;
       for (size_t l = 0; l < t->k; l++)
         sum = fmaf(t->a[i * t->a_row + l * t->a_column], t->b[l * t->b_row + j], sum);
       *c = sum;

@@ -9,8 +9,8 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-/* C[m][n] = A B, or C += A B. A(i, l) is a[i * a_row + l * a_column]; B is row-major [k][n], C
- * row-major [m][n], with b_row and c_row values from row to row. */
+/* A product C[m][n] = A B, or C += A B. A(i, l) is a[i * a_row + l * a_column]; B is row-major
+ * [k][n], C row-major [m][n], with rows b_row and c_row values apart. */
 typedef struct cpu_tiles {
   size_t m, n, k;
   const float *a;
@@ -19,7 +19,7 @@ typedef struct cpu_tiles {
   size_t b_row;
   float *c;
   size_t c_row;
-  bool add;
+  bool accumulate;
 } cpu_tiles;
 
 void clv_cpu_tiles(const cpu_tiles *t);

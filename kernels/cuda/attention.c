@@ -15,96 +15,98 @@
  */
 #include "kernels/cuda/attention_int.h"
 
-/* Indices of products: each kind has one product for full tiles, and the next index for a
- * smaller last tile. */
+/* Indices of the kernel's products. Each kind has one product for full tiles and, at the next
+ * index, one for a smaller last tile. */
 enum { WITH_KEYS = 0, OVER_KEYS = 2, OVER_ROWS = 4 };
 
 typedef struct heads_site {
   clv_heads x;
-  /* heads of keys of all samples; query rows of one such head; rows of a tile */
+  /* shared: heads of keys of all samples; all: query rows of one such head; rows: rows of a tile */
   size_t shared, all, rows;
-  size_t q, k; /* number of values of queries and of keys, rounded up to a multiple of 64 */
-  size_t tile;
+  size_t q, k; /* number of values of the queries and of the keys, rounded up to a multiple of 64 */
+  size_t tile_floats;
   cuda_packed p;
 } heads_site;
 
-static size_t floats(int64_t n) { return clv_align_up((size_t)n, 64); }
+static size_t align_floats(int64_t n) { return clv_align_up((size_t)n, 64); }
 
-static heads_site heads_of(const cuda_kernel *k) {
+static heads_site make_site(const cuda_kernel *k) {
   heads_site v = {.x = clv_heads_of(&k->r.d)};
   v.shared = (size_t)(v.x.n * v.x.kv_heads);
   v.all = (size_t)(v.x.group * v.x.t);
   size_t row = v.shared * (size_t)v.x.s * sizeof(float);
   v.rows = CLV_MIN(CLV_MAX(k->gpu->tile_bytes / CLV_MAX(row, (size_t)1), (size_t)1), v.all);
-  v.q = floats(v.x.n * v.x.t * v.x.heads * v.x.width);
-  v.k = floats(v.x.n * v.x.s * v.x.kv_heads * v.x.width);
-  v.tile = floats((int64_t)(v.shared * v.rows) * v.x.s);
+  v.q = align_floats(v.x.n * v.x.t * v.x.heads * v.x.width);
+  v.k = align_floats(v.x.n * v.x.s * v.x.kv_heads * v.x.width);
+  v.tile_floats = align_floats((int64_t)(v.shared * v.rows) * v.x.s);
   return v;
 }
 
-/* Buffers in scratch after the workspace; from dq on only for backward. Products read q, k, v, the
- * factors of weights, and the output's gradient in `out`. */
-typedef struct heads_room {
-  void *begin, *q, *k, *v, *out;
+/* Buffers in scratch after the workspace; those from dq on are used only by backward. Products read
+ * q, k, v, the operand of weights, and in backward the output's gradient, which is in `out`. */
+typedef struct heads_buffers {
+  void *first_rows, *q, *k, *v, *out;
   cuda_weights weights, back;
   float *dq, *dk, *dv;
-} heads_room;
+} heads_buffers;
 
 static size_t factor_size(const cuda_kernel *k) {
   return k->bf16 ? sizeof(cuda_bf16) : sizeof(float);
 }
 
-static void *carve(uintptr_t *at, size_t bytes) {
+static void *take_buffer(uintptr_t *at, size_t bytes) {
   void *from = (void *)*at;
   *at += clv_align_up(bytes, 256);
   return from;
 }
 
-static float *carve_floats(uintptr_t *at, size_t n) { return carve(at, n * sizeof(float)); }
+static float *take_floats(uintptr_t *at, size_t n) { return take_buffer(at, n * sizeof(float)); }
 
-static cuda_weights carve_weights(const cuda_kernel *k, size_t n, uintptr_t *at) {
-  cuda_weights w = {.x = carve_floats(at, n)};
-  w.factor = k->bf16 ? carve(at, n * sizeof(cuda_bf16)) : w.x;
+static cuda_weights take_weights(const cuda_kernel *k, size_t n, uintptr_t *at) {
+  cuda_weights w = {.x = take_floats(at, n)};
+  w.operand = k->bf16 ? take_buffer(at, n * sizeof(cuda_bf16)) : w.x;
   return w;
 }
 
-/* Lays out the buffers from address `at`. *ret_forward: end of the buffers that forward uses;
- * *ret_all: end of all. */
-static heads_room room_at(const cuda_kernel *k, const heads_site *v, uintptr_t at,
-                          uintptr_t *ret_forward, uintptr_t *ret_all) {
+/* Returns the buffers, laid out from address `at` on. *ret_forward: end of the buffers that forward
+ * uses; *ret_all: end of all. */
+static heads_buffers lay_out_buffers(const cuda_kernel *k, const heads_site *v, uintptr_t at,
+                                     uintptr_t *ret_forward, uintptr_t *ret_all) {
   size_t size = factor_size(k);
-  heads_room m = {.begin = carve(&at, gpu_packed_bytes(k))};
-  m.q = carve(&at, v->q * size);
-  m.out = carve_floats(&at, v->q);
-  m.k = carve(&at, v->k * size);
-  m.v = carve(&at, v->k * size);
-  m.weights = carve_weights(k, v->tile, &at);
+  heads_buffers m = {.first_rows = take_buffer(&at, gpu_packed_bytes(k))};
+  m.q = take_buffer(&at, v->q * size);
+  m.out = take_floats(&at, v->q);
+  m.k = take_buffer(&at, v->k * size);
+  m.v = take_buffer(&at, v->k * size);
+  m.weights = take_weights(k, v->tile_floats, &at);
   *ret_forward = at;
-  m.dq = carve_floats(&at, v->q);
-  m.dk = carve_floats(&at, v->k);
-  m.dv = carve_floats(&at, v->k);
-  m.back = carve_weights(k, v->tile, &at);
+  m.dq = take_floats(&at, v->q);
+  m.dk = take_floats(&at, v->k);
+  m.dv = take_floats(&at, v->k);
+  m.back = take_weights(k, v->tile_floats, &at);
   *ret_all = at;
   return m;
 }
 
-static heads_room room_of(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a) {
+static heads_buffers find_buffers(const cuda_kernel *k, const heads_site *v,
+                                  const clv_kernel_args *a) {
   uintptr_t forward, all;
-  return room_at(k, v, (uintptr_t)gpu_scratch(k, a), &forward, &all);
+  return lay_out_buffers(k, v, (uintptr_t)gpu_scratch(k, a), &forward, &all);
 }
 
-static size_t room_bytes(const cuda_kernel *k, const heads_site *v) {
+static size_t count_buffer_bytes(const cuda_kernel *k, const heads_site *v) {
   uintptr_t forward, all;
-  (void)room_at(k, v, 0, &forward, &all);
-  return k->r.learns ? all : forward;
+  (void)lay_out_buffers(k, v, 0, &forward, &all);
+  return k->r.has_backward ? all : forward;
 }
 
-/* Address of value i of an operand of products. */
-static char *factor_at(const cuda_kernel *k, void *factor, size_t i) {
+/* Returns the address of value i of an operand of products. */
+static char *factor_address(const cuda_kernel *k, void *factor, size_t i) {
   return (char *)factor + i * factor_size(k);
 }
 
-static cuda_heads tile_of(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a) {
+static cuda_heads describe_tile(const cuda_kernel *k, const heads_site *v,
+                                const clv_kernel_args *a) {
   double p = k->r.d.training ? k->r.d.attrs.p : 0;
   clv_rng_key key = a->key;
   if (a->rng_position) key.step = key.micro_batch = 0;
@@ -119,88 +121,88 @@ static cuda_heads tile_of(const cuda_kernel *k, const heads_site *v, const clv_k
                       .group = (size_t)x->group,
                       .scale = (float)x->scale,
                       .causal = k->r.d.attrs.causal,
-                      .limit = limit + ((double)limit * 0x1p-24 < p),
-                      .factor = (float)(1 / (1 - p)),
+                      .dropout_limit = limit + ((double)limit * 0x1p-24 < p),
+                      .dropout_factor = (float)(1 / (1 - p)),
                       .stream = clv_rng_stream_of(&key),
                       .rng_position = a->rng_position,
                       .layer = a->key.layer,
                       .bf16 = k->bf16,
-                      .begin = v->p.begin};
+                      .first_rows = v->p.first_rows};
 }
 
-/* Lengths of padded sequences, or NULL. For packed sequences tile_of passes their
+/* Returns the lengths of padded sequences, or NULL. For packed sequences describe_tile passes their
  * first rows instead. */
 static const int64_t *lengths_of(const cuda_kernel *k, const clv_kernel_args *a) {
   return k->r.d.n_in > 3 && !k->r.d.attrs.packed ? a->in[3] : NULL;
 }
 
-/* Lays out scratch, and computes the first rows of packed sequences. */
-static clv_code enter(const cuda_kernel *k, const clv_kernel_args *a, heads_site *v,
-                      heads_room *ret, clv_err *err) {
-  *v = heads_of(k);
-  *ret = room_of(k, v, a);
-  return k->r.d.attrs.packed ? clv_gpu_find_packed(k, a, ret->begin, &v->p, err) : CLV_OK;
+/* Starts a call: lays out scratch, and computes the first rows of packed sequences. */
+static clv_code begin_call(const cuda_kernel *k, const clv_kernel_args *a, heads_site *v,
+                           heads_buffers *ret, clv_err *err) {
+  *v = make_site(k);
+  *ret = find_buffers(k, v, a);
+  return k->r.d.attrs.packed ? clv_gpu_find_packed(k, a, ret->first_rows, &v->p, err) : CLV_OK;
 }
 
-static cuda_by_heads queries_of(const heads_site *v) {
+static cuda_by_heads describe_queries(const heads_site *v) {
   const clv_heads *x = &v->x;
   return (cuda_by_heads){(size_t)x->n, (size_t)x->t, (size_t)x->heads, (size_t)x->width, v->p};
 }
 
-static cuda_by_heads keys_of(const heads_site *v) {
+static cuda_by_heads describe_keys(const heads_site *v) {
   const clv_heads *x = &v->x;
   return (cuda_by_heads){(size_t)x->n, (size_t)x->s, (size_t)x->kv_heads, (size_t)x->width, v->p};
 }
 
 static clv_code queries_to_heads(const cuda_kernel *k, const heads_site *v, const float *x, void *y,
                                  clv_err *err) {
-  cuda_by_heads t = queries_of(v);
+  cuda_by_heads t = describe_queries(v);
   return clv_gpu_to_heads(k->gpu, &t, x, y, k->bf16, err);
 }
 
 static clv_code keys_to_heads(const cuda_kernel *k, const heads_site *v, const float *x, void *y,
                               clv_err *err) {
-  cuda_by_heads t = keys_of(v);
+  cuda_by_heads t = describe_keys(v);
   return clv_gpu_to_heads(k->gpu, &t, x, y, k->bf16, err);
 }
 
 static clv_code queries_from_heads(const cuda_kernel *k, const heads_site *v, const float *x,
                                    float *y, clv_err *err) {
-  cuda_by_heads t = queries_of(v);
+  cuda_by_heads t = describe_queries(v);
   return clv_gpu_from_heads(k->gpu, &t, x, y, err);
 }
 
 static clv_code keys_from_heads(const cuda_kernel *k, const heads_site *v, const float *x, float *y,
                                 clv_err *err) {
-  cuda_by_heads t = keys_of(v);
+  cuda_by_heads t = describe_keys(v);
   return clv_gpu_from_heads(k->gpu, &t, x, y, err);
 }
 
-/* Multiplies by product `which`, for the tile that begins at row `first`. */
-static clv_code multiply(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a,
-                         int which, size_t first, const cuda_factors *f, clv_err *err) {
+/* Computes product `which` for the tile that begins at row `first`. */
+static clv_code multiply_tile(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a,
+                              int which, size_t first, const cuda_factors *f, clv_err *err) {
   return clv_gpu_multiply(k, which + (first + v->rows > v->all), f, a, err);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
 static clv_code forward_tile(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a,
-                             const heads_room *m, cuda_heads *h, clv_err *err) {
+                             const heads_buffers *m, cuda_heads *h, clv_err *err) {
   size_t at = h->first * h->width;
-  cuda_factors scores = {.a = m->k, .b = factor_at(k, m->q, at), .d = m->weights.x};
-  cuda_factors out = {.a = m->v, .b = m->weights.factor, .d = (float *)m->out + at};
-  CLV_TRY(multiply(k, v, a, WITH_KEYS, h->first, &scores, err));
+  cuda_factors scores = {.a = m->k, .b = factor_address(k, m->q, at), .d = m->weights.x};
+  cuda_factors out = {.a = m->v, .b = m->weights.operand, .d = (float *)m->out + at};
+  CLV_TRY(multiply_tile(k, v, a, WITH_KEYS, h->first, &scores, err));
   CLV_TRY(clv_gpu_attention_softmax(k->gpu, h, &m->weights, lengths_of(k, a),
-                                    k->r.learns ? a->saved : NULL, err));
-  return multiply(k, v, a, OVER_KEYS, h->first, &out, err);
+                                    k->r.has_backward ? a->saved : NULL, err));
+  return multiply_tile(k, v, a, OVER_KEYS, h->first, &out, err);
 }
 
 static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   heads_site v;
-  heads_room m;
-  CLV_TRY(enter(k, a, &v, &m, err));
-  cuda_heads h = tile_of(k, &v, a);
+  heads_buffers m;
+  CLV_TRY(begin_call(k, a, &v, &m, err));
+  cuda_heads h = describe_tile(k, &v, a);
   CLV_TRY(queries_to_heads(k, &v, a->in[0], m.q, err));
   CLV_TRY(keys_to_heads(k, &v, a->in[1], m.k, err));
   CLV_TRY(keys_to_heads(k, &v, a->in[2], m.v, err));
@@ -215,31 +217,31 @@ static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, cl
 /* ---- backward -------------------------------------------------------------------------------- */
 
 static clv_code backward_tile(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a,
-                              const heads_room *m, cuda_heads *h, clv_err *err) {
+                              const heads_buffers *m, cuda_heads *h, clv_err *err) {
   size_t at = h->first * h->width;
   float beta = h->first ? 1 : 0;
-  const void *query = factor_at(k, m->q, at), *dout = factor_at(k, m->out, at);
+  const void *query = factor_address(k, m->q, at), *dout = factor_address(k, m->out, at);
   cuda_factors scores = {.a = m->k, .b = query, .d = m->weights.x};
   cuda_factors back = {.a = m->v, .b = dout, .d = m->back.x};
-  cuda_factors dq = {.a = m->k, .b = m->back.factor, .d = m->dq + at};
-  cuda_factors dk = {.a = query, .b = m->back.factor, .beta = beta, .d = m->dk};
-  cuda_factors dv = {.a = dout, .b = m->weights.factor, .beta = beta, .d = m->dv};
-  CLV_TRY(multiply(k, v, a, WITH_KEYS, h->first, &scores, err));
-  CLV_TRY(multiply(k, v, a, WITH_KEYS, h->first, &back, err));
+  cuda_factors dq = {.a = m->k, .b = m->back.operand, .d = m->dq + at};
+  cuda_factors dk = {.a = query, .b = m->back.operand, .beta = beta, .d = m->dk};
+  cuda_factors dv = {.a = dout, .b = m->weights.operand, .beta = beta, .d = m->dv};
+  CLV_TRY(multiply_tile(k, v, a, WITH_KEYS, h->first, &scores, err));
+  CLV_TRY(multiply_tile(k, v, a, WITH_KEYS, h->first, &back, err));
   CLV_TRY(clv_gpu_attention_softmax_back(k->gpu, h, &m->weights, &m->back, lengths_of(k, a),
                                          a->saved, err));
-  if (a->din[0]) CLV_TRY(multiply(k, v, a, OVER_KEYS, h->first, &dq, err));
-  if (a->din[1]) CLV_TRY(multiply(k, v, a, OVER_ROWS, h->first, &dk, err));
-  return a->din[2] ? multiply(k, v, a, OVER_ROWS, h->first, &dv, err) : CLV_OK;
+  if (a->din[0]) CLV_TRY(multiply_tile(k, v, a, OVER_KEYS, h->first, &dq, err));
+  if (a->din[1]) CLV_TRY(multiply_tile(k, v, a, OVER_ROWS, h->first, &dk, err));
+  return a->din[2] ? multiply_tile(k, v, a, OVER_ROWS, h->first, &dv, err) : CLV_OK;
 }
 
-/* The output's gradient uses the buffer that forward uses for the output. */
+/* Stores the output's gradient in the buffer in which forward stores the output. */
 static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   heads_site v;
-  heads_room m;
-  CLV_TRY(enter(k, a, &v, &m, err));
-  cuda_heads h = tile_of(k, &v, a);
+  heads_buffers m;
+  CLV_TRY(begin_call(k, a, &v, &m, err));
+  cuda_heads h = describe_tile(k, &v, a);
   CLV_TRY(queries_to_heads(k, &v, a->in[0], m.q, err));
   CLV_TRY(queries_to_heads(k, &v, a->dout, m.out, err));
   CLV_TRY(keys_to_heads(k, &v, a->in[1], m.k, err));
@@ -270,16 +272,17 @@ static clv_code open_products(cuda_kernel *k, const heads_site *v, size_t rows, 
   };
   CLV_TRY(clv_gpu_new_product(k, WITH_KEYS + last, &products[WITH_KEYS], err));
   CLV_TRY(clv_gpu_new_product(k, OVER_KEYS + last, &products[OVER_KEYS], err));
-  return k->r.learns ? clv_gpu_new_product(k, OVER_ROWS + last, &products[OVER_ROWS], err) : CLV_OK;
+  return k->r.has_backward ? clv_gpu_new_product(k, OVER_ROWS + last, &products[OVER_ROWS], err)
+                           : CLV_OK;
 }
 
 static clv_code attention_open(cuda_kernel *k, clv_err *err) {
-  heads_site v = heads_of(k);
+  heads_site v = make_site(k);
   size_t last = v.rows ? v.all % v.rows : 0;
   CLV_TRY(open_products(k, &v, v.rows, 0, err));
   if (last) CLV_TRY(open_products(k, &v, last, 1, err));
   k->r.base.reads_rng_position = k->r.d.training && k->r.d.attrs.p > 0;
-  k->r.base.scratch_bytes = k->workspace + room_bytes(k, &v);
+  k->r.base.scratch_bytes = k->workspace_bytes + count_buffer_bytes(k, &v);
   return CLV_OK;
 }
 

@@ -7,11 +7,12 @@
 #include "kernels/cuda/packed_int.cuh"
 #include "kernels/cuda/pointwise_int.cuh"
 
-/* Finds the index of a position of a head in the layout that is not transposed to heads; false: the
- * position is a pad. */
-static __device__ inline bool find_index(const cuda_by_heads &t, size_t place, size_t head, size_t *ret) {
+/* Writes to *ret the index of a position of a head in the layout that is not transposed to heads;
+ * returns false if the position is a pad. */
+static __device__ inline bool find_index(const cuda_by_heads &t, size_t place, size_t head,
+                                         size_t *ret) {
   size_t row = place;
-  bool real = !t.p.begin || gpu_row_of(t.p, place, &row);
+  bool real = !t.p.first_rows || gpu_row_of(t.p, place, &row);
   *ret = (row * t.heads + head) * t.width;
   return real;
 }
@@ -31,15 +32,16 @@ static __global__ void from_heads(cuda_by_heads t, const float *x, float *y) {
     size_t place = i / t.width / t.steps / t.heads * t.steps + s;
     if (find_index(t, place, h, &at)) y[at + d] = x[i];
   }
-  if (!t.p.begin) return;
+  if (!t.p.first_rows) return;
   size_t rest = gpu_rest_of(t.p) * t.heads * t.width;
   GPU_FOR(i, t.p.rows * t.heads * t.width - rest) y[rest + i] = 0;
 }
 
 template <typename D>
-static clv_code launch_by_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, void *y, clv_err *err) {
-  return gpu_launch(g, gpu_blocks(t->n * t->steps * t->heads * t->width), GPU_BLOCK, err, by_heads<D>,
-                    *t, x, gpu_written<D>(y));
+static clv_code launch_by_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, void *y,
+                                clv_err *err) {
+  return gpu_launch(g, gpu_blocks(t->n * t->steps * t->heads * t->width), GPU_BLOCK, err,
+                    by_heads<D>, *t, x, gpu_written<D>(y));
 }
 
 clv_code clv_gpu_to_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, void *y, bool bf16,
@@ -49,20 +51,21 @@ clv_code clv_gpu_to_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, vo
 
 clv_code clv_gpu_from_heads(clv_gpu *g, const cuda_by_heads *t, const float *x, float *y,
                             clv_err *err) {
-  return gpu_launch(g, gpu_blocks(t->n * t->steps * t->heads * t->width), GPU_BLOCK, err, from_heads,
-                    *t, x, y);
+  return gpu_launch(g, gpu_blocks(t->n * t->steps * t->heads * t->width), GPU_BLOCK, err,
+                    from_heads, *t, x, y);
 }
 
 /* ---- a row ----------------------------------------------------------------------------------- */
 
-/* Row r of the rows of all heads of keys. seen: number of keys that the query attends to. */
+/* One query row, found from its number among the rows of all heads of keys. n_keys: number of keys
+ * that the query attends to. */
 struct cuda_row {
-  size_t sample, head, i, seen;
-  size_t saved; /* index in [n, heads, t], or in packed [rows, heads] */
-  bool real;    /* not a pad */
+  size_t sample, head, i, n_keys;
+  size_t saved; /* index of the row's saved numbers in [n, heads, t], or in packed [rows, heads] */
+  bool is_real; /* the row is not a pad */
 };
 
-/* Length of a sample; a refused length counts as 0. */
+/* Returns the length of a sample; a refused length counts as 0. */
 static __device__ inline size_t length_of(const cuda_heads &h, const int64_t *lengths,
                                           size_t sample) {
   if (!lengths) return h.s;
@@ -72,10 +75,10 @@ static __device__ inline size_t length_of(const cuda_heads &h, const int64_t *le
 
 /* Changes the row to one of packed sequences; a pad attends to no key. */
 static __device__ inline void pack_row(const cuda_heads &h, cuda_row *row) {
-  size_t begin = static_cast<size_t>(h.begin[row->sample]);
-  size_t length = static_cast<size_t>(h.begin[row->sample + 1]) - begin;
-  row->real = row->i < length;
-  row->seen = row->real ? length : 0;
+  size_t begin = static_cast<size_t>(h.first_rows[row->sample]);
+  size_t length = static_cast<size_t>(h.first_rows[row->sample + 1]) - begin;
+  row->is_real = row->i < length;
+  row->n_keys = row->is_real ? length : 0;
   row->saved = (begin + row->i) * h.heads + row->head;
 }
 
@@ -85,15 +88,15 @@ static __device__ inline cuda_row row_of(const cuda_heads &h, size_t r, const in
   row.sample = shared / h.kv_heads;
   row.head = shared % h.kv_heads * h.group + among / h.t;
   row.i = among % h.t;
-  row.seen = length_of(h, lengths, row.sample);
+  row.n_keys = length_of(h, lengths, row.sample);
   row.saved = (row.sample * h.heads + row.head) * h.t + row.i;
-  row.real = true;
-  if (h.begin) pack_row(h, &row);
-  if (h.causal && row.i + 1 < row.seen) row.seen = row.i + 1;
+  row.is_real = true;
+  if (h.first_rows) pack_row(h, &row);
+  if (h.causal && row.i + 1 < row.n_keys) row.n_keys = row.i + 1;
   return row;
 }
 
-/* Random stream of the row, equal to clv_rng_stream_row on the host. */
+/* Returns the random stream of the row, equal to clv_rng_stream_row on the host. */
 static __device__ inline clv_rng_stream stream_of(const cuda_heads &h, const cuda_row &row) {
   philox4x32_ctr_t word = words_of(h.stream, h.rng_position, row.sample * h.heads + row.head);
   return clv_rng_stream{{static_cast<uint32_t>(row.i), word.v[2], word.v[3]},
@@ -107,9 +110,9 @@ struct cuda_four {
 
 static __device__ inline cuda_four four_of(const cuda_heads &h, const clv_rng_stream &s, size_t b) {
   cuda_four f = {{1, 1, 1, 1}};
-  if (!h.limit) return f;
+  if (!h.dropout_limit) return f;
   philox4x32_ctr_t word = words_of(s, nullptr, b);
-  for (int i = 0; i < 4; i++) f.of[i] = word.v[i] >> 8 >= h.limit ? h.factor : 0;
+  for (int i = 0; i < 4; i++) f.of[i] = word.v[i] >> 8 >= h.dropout_limit ? h.dropout_factor : 0;
   return f;
 }
 
@@ -127,18 +130,19 @@ static __global__ void weigh(cuda_heads h, const float *xs, D *ys, const int64_t
     if (lengths && threadIdx.x == 0 &&
         (lengths[row.sample] < 0 || static_cast<size_t>(lengths[row.sample]) > h.s))
       gpu_refuse(f, row.sample);
-    GPU_ROW(j, row.seen) most = gpu_greater(most, x[j]);
+    GPU_ROW(j, row.n_keys) most = gpu_greater(most, x[j]);
     float top = gpu_block_max(most) * h.scale;
-    GPU_ROW(j, row.seen) sum += static_cast<double>(expf(x[j] * h.scale - top));
+    GPU_ROW(j, row.n_keys) sum += static_cast<double>(expf(x[j] * h.scale - top));
     sum = gpu_block_sum(sum);
-    float inverse = row.seen ? static_cast<float>(1 / sum) : 0;
+    float inverse = row.n_keys ? static_cast<float>(1 / sum) : 0;
     clv_rng_stream s = stream_of(h, row);
     GPU_ROW(b, (h.s + 3) / 4) {
       cuda_four keep = four_of(h, s, b);
       for (size_t j = 4 * b; j < 4 * b + 4 && j < h.s; j++)
-        y[j] = gpu_as<D>(j < row.seen ? expf(x[j] * h.scale - top) * inverse * keep.of[j % 4] : 0);
+        y[j] =
+            gpu_as<D>(j < row.n_keys ? expf(x[j] * h.scale - top) * inverse * keep.of[j % 4] : 0);
     }
-    if (!saved || threadIdx.x || !row.real) continue;
+    if (!saved || threadIdx.x || !row.is_real) continue;
     saved[2 * row.saved] = top;
     saved[2 * row.saved + 1] = inverse;
   }
@@ -148,16 +152,16 @@ template <typename D>
 static clv_code launch_weigh(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
                              const int64_t *lengths, float *saved, clv_err *err) {
   return gpu_launch(g, gpu_blocks_of_rows(h->n * h->kv_heads * h->rows), gpu_row_threads(h->s), err,
-                    weigh<D>, *h, static_cast<const float *>(w->x), gpu_written<D>(w->factor),
+                    weigh<D>, *h, static_cast<const float *>(w->x), gpu_written<D>(w->operand),
                     lengths, saved, g->fault);
 }
 
 clv_code clv_gpu_attention_softmax(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
-                       const int64_t *lengths, float *saved, clv_err *err) {
+                                   const int64_t *lengths, float *saved, clv_err *err) {
   return GPU_BY_TYPE(h->bf16, launch_weigh, g, h, w, lengths, saved, err);
 }
 
-/* See kernels/ops/attention.c: dS = P (M dP - sum P M dP) scale. */
+/* Computes dS = P (M dP - sum P M dP) scale: see kernels/ops/attention.c. */
 template <typename D>
 static __global__ void weigh_back(cuda_heads h, const float *xs, const float *dxs, D *ys, D *dys,
                                   const int64_t *lengths, const float *saved) {
@@ -165,12 +169,13 @@ static __global__ void weigh_back(cuda_heads h, const float *xs, const float *dx
     cuda_row row = row_of(h, r, lengths);
     const float *x = xs + r * h.s, *dx = dxs + r * h.s;
     D *y = ys + r * h.s, *dy = dys + r * h.s;
-    float top = row.real ? saved[2 * row.saved] : 0, inverse = row.real ? saved[2 * row.saved + 1] : 0;
+    float top = row.is_real ? saved[2 * row.saved] : 0,
+          inverse = row.is_real ? saved[2 * row.saved + 1] : 0;
     clv_rng_stream s = stream_of(h, row);
     double sum = 0;
-    GPU_ROW(b, (row.seen + 3) / 4) {
+    GPU_ROW(b, (row.n_keys + 3) / 4) {
       cuda_four keep = four_of(h, s, b);
-      for (size_t j = 4 * b; j < 4 * b + 4 && j < row.seen; j++)
+      for (size_t j = 4 * b; j < 4 * b + 4 && j < row.n_keys; j++)
         sum += static_cast<double>(expf(x[j] * h.scale - top) * inverse) *
                static_cast<double>(dx[j] * keep.of[j % 4]);
     }
@@ -178,8 +183,8 @@ static __global__ void weigh_back(cuda_heads h, const float *xs, const float *dx
     GPU_ROW(b, (h.s + 3) / 4) {
       cuda_four keep = four_of(h, s, b);
       for (size_t j = 4 * b; j < 4 * b + 4 && j < h.s; j++) {
-        float p = j < row.seen ? expf(x[j] * h.scale - top) * inverse : 0;
-        dy[j] = gpu_as<D>(j < row.seen ? p * (dx[j] * keep.of[j % 4] - mean) * h.scale : 0);
+        float p = j < row.n_keys ? expf(x[j] * h.scale - top) * inverse : 0;
+        dy[j] = gpu_as<D>(j < row.n_keys ? p * (dx[j] * keep.of[j % 4] - mean) * h.scale : 0);
         y[j] = gpu_as<D>(p * keep.of[j % 4]);
       }
     }
@@ -192,13 +197,13 @@ static clv_code launch_weigh_back(clv_gpu *g, const cuda_heads *h, const cuda_we
                                   const float *saved, clv_err *err) {
   return gpu_launch(g, gpu_blocks_of_rows(h->n * h->kv_heads * h->rows), gpu_row_threads(h->s), err,
                     weigh_back<D>, *h, static_cast<const float *>(w->x),
-                    static_cast<const float *>(dw->x), gpu_written<D>(w->factor),
-                    gpu_written<D>(dw->factor), lengths, saved);
+                    static_cast<const float *>(dw->x), gpu_written<D>(w->operand),
+                    gpu_written<D>(dw->operand), lengths, saved);
 }
 
 clv_code clv_gpu_attention_softmax_back(clv_gpu *g, const cuda_heads *h, const cuda_weights *w,
-                            const cuda_weights *dw, const int64_t *lengths, const float *saved,
-                            clv_err *err) {
+                                        const cuda_weights *dw, const int64_t *lengths,
+                                        const float *saved, clv_err *err) {
   return GPU_BY_TYPE(h->bf16, launch_weigh_back, g, h, w, dw, lengths, saved, err);
 }
 
@@ -207,7 +212,7 @@ static __global__ void note_length(cuda_refusal r, const int64_t *lengths, clv_g
 }
 
 clv_code clv_gpu_note_bad_length(clv_gpu *g, const cuda_heads *h, const int64_t *lengths,
-                             clv_err *err) {
+                                 clv_err *err) {
   return gpu_launch(g, 1, 1, err, note_length,
                     cuda_refusal{CLV_OP_ATTENTION, h->layer, static_cast<int64_t>(h->s), 1},
                     lengths, g->fault);

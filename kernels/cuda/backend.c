@@ -32,31 +32,31 @@ static unsigned cuda_tails(clv_op op) {
 static void kernel_free(clv_kernel *base) {
   cuda_kernel *k = gpu_kernel_of(base);
   for (int i = 0; i < GPU_PRODUCTS; i++)
-    if (k->product[i]) k->gpu->vendor->matmul_free(k->product[i]);
+    if (k->products[i]) k->gpu->vendor->matmul_free(k->products[i]);
   for (size_t i = 0; i < CLV_COUNT(k->conv); i++)
     if (k->conv[i]) k->gpu->vendor->conv_free(k->conv[i]);
   if (k->lstm) k->gpu->vendor->lstm_free(k->lstm);
   free(k);
 }
 
-/* Fills in the kernel's functions, layouts and saved state. Nothing is saved if no
+/* Fills in the kernel's functions, layouts and the size of its saved state. The size is 0 if no
  * backward can follow. */
-static void describe(cuda_kernel *k, const clv_op_def *row, const cuda_op *op) {
+static void fill_kernel(cuda_kernel *k, const clv_op_def *row, const cuda_op *op) {
   const clv_node_desc *d = &k->r.d;
-  bool fused = op->fused || row->fused, dx = false;
+  bool fused = op->fused_grads || row->fused_grads, dx = false;
   bool dw = d->need_dw && (op->backward_weight || fused);
   clv_kernel *b = &k->r.base;
   for (int i = 0; i < d->n_in; i++) dx |= d->need_dx[i];
-  k->r.learns = dx || dw;
+  k->r.has_backward = dx || dw;
   b->forward = op->forward;
   b->backward_input = dx || (dw && fused) ? op->backward_input : NULL;
   b->backward_weight = dw ? op->backward_weight : NULL;
   b->fused_grads = dw && fused;
   b->free = kernel_free;
-  for (int i = 0; i < CLV_MAX_IN; i++) b->in_block[i] = k->last ? GPU_LAST : 1;
+  for (int i = 0; i < CLV_MAX_IN; i++) b->in_block[i] = k->channels_last ? GPU_CHANNELS_LAST : 1;
   b->out_block = b->in_block[0];
   b->saves = (dx ? row->saves_dx : 0) | (dw ? row->saves_dw : 0);
-  b->saved_bytes = k->r.learns && row->saved_bytes ? row->saved_bytes(&k->r) : 0;
+  b->saved_bytes = k->r.has_backward && row->saved_bytes ? row->saved_bytes(&k->r) : 0;
   b->in_place = row->in_place && !clv_broadcasts(d);
   b->impl = "cuda";
 }
@@ -75,10 +75,10 @@ static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_k
   if (row->check_kernel) CLV_TRY(row->check_kernel(d, err));
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   *k = (cuda_kernel){.r = {.d = *d, .n_in = n_in, .n_out = n_out},
-                     .gpu = b->own,
+                     .gpu = b->private_data,
                      .bf16 = d->bf16 && ops[d->op]->bf16,
-                     .last = d->bf16 && ops[d->op]->last && d->in[0].rank == 4};
-  describe(k, row, ops[d->op]);
+                     .channels_last = d->bf16 && ops[d->op]->channels_last && d->in[0].rank == 4};
+  fill_kernel(k, row, ops[d->op]);
   clv_code code = ops[d->op]->open ? ops[d->op]->open(k, err) : CLV_OK;
   if (k->r.base.cache_bytes) k->r.base.refresh = ops[d->op]->refresh;
   if (code != CLV_OK)
@@ -103,16 +103,16 @@ static clv_code cuda_reorder(const clv_backend *b, const clv_shape *shape, clv_d
     return clv_fail(err, CLV_INVALID,
                     "reorder between channel blocks %d and %d: %s has only block 1", src_block,
                     dst_block, b->name);
-  return clv_gpu_move_layout(b->own, &m, src, dst, err);
+  return clv_gpu_move_layout(b->private_data, &m, src, dst, err);
 }
 
-/* Stores the first error of functions that return none; the next finish reports it. */
+/* Keeps the first error of functions that return no error; the next finish reports it. */
 static void store_error(clv_gpu *g, const clv_err *err, clv_code code) {
   if (code != CLV_OK && g->deferred_error.code == CLV_OK) g->deferred_error = *err;
 }
 
 static void cuda_add(const clv_backend *b, clv_dtype dtype, void *dst, const void *src, size_t n) {
-  clv_gpu *g = b->own;
+  clv_gpu *g = b->private_data;
   clv_err err = {0};
   clv_code code = dtype == CLV_F32 || dtype == CLV_BF16
                       ? clv_gpu_add_to(g, dtype == CLV_BF16, dst, src, n, &err)
@@ -124,14 +124,15 @@ static void cuda_step(const clv_backend *b, const clv_step_args *a, float *p, co
                       float *const moments[CLV_OPTIM_MAX_MOMENTS], const clv_extent *runs,
                       size_t n_runs) {
   clv_err err = {0};
-  store_error(b->own, &err, clv_gpu_step(b->own, a, p, grad, moments, runs, n_runs, &err));
+  store_error(b->private_data, &err,
+              clv_gpu_step(b->private_data, a, p, grad, moments, runs, n_runs, &err));
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Zeroed, so that no session can read what another session left. */
+/* Allocates memory and zeroes it, so that no session can read what another session left. */
 static clv_code memory_take(const clv_backend *b, size_t bytes, void **ret, clv_err *err) {
-  clv_gpu *g = b->own;
+  clv_gpu *g = b->private_data;
   void *p;
   CLV_TRY(clv_gpu_fail_recording(g, "allocate memory", err));
   if (g->vendor->take(g->stream, CLV_MAX(bytes, (size_t)1), &p, err) != CLV_OK)
@@ -145,32 +146,32 @@ static clv_code memory_take(const clv_backend *b, size_t bytes, void **ret, clv_
 }
 
 static void memory_give(const clv_backend *b, void *p) {
-  clv_gpu *g = b->own;
+  clv_gpu *g = b->private_data;
   if (p) g->vendor->give(g->stream, p);
 }
 
 static clv_code memory_copy(const clv_backend *b, void *dst, const void *src, size_t bytes,
                             clv_err *err) {
-  clv_gpu *g = b->own;
+  clv_gpu *g = b->private_data;
   return bytes ? g->vendor->copy(g->stream, dst, src, bytes, err) : CLV_OK;
 }
 
 static clv_code memory_fill(const clv_backend *b, void *dst, int byte, size_t bytes, clv_err *err) {
-  clv_gpu *g = b->own;
+  clv_gpu *g = b->private_data;
   return bytes ? g->vendor->fill(g->stream, dst, byte, bytes, err) : CLV_OK;
 }
 
 static clv_code memory_room(const clv_backend *b, size_t *ret_free, size_t *ret_total,
                             clv_err *err) {
-  clv_gpu *g = b->own;
+  clv_gpu *g = b->private_data;
   return g->vendor->memory(g->device, ret_free, ret_total, err);
 }
 
 static const clv_backend_memory memory = {
     .take = memory_take,
     .give = memory_give,
-    .put = clv_gpu_put,
-    .get = clv_gpu_get,
+    .put = clv_gpu_copy_to_device,
+    .get = clv_gpu_copy_to_host,
     .copy = memory_copy,
     .copy_from = clv_gpu_copy_from,
     .fill = memory_fill,
@@ -182,14 +183,16 @@ static const clv_backend_memory memory = {
 
 static void cuda_set_threads(int n) { (void)n; }
 static uint64_t cuda_reorder_count(void) { return 0; }
-static const char *cuda_isa(const clv_backend *b) { return ((const clv_gpu *)b->own)->isa; }
+static const char *cuda_isa(const clv_backend *b) {
+  return ((const clv_gpu *)b->private_data)->isa;
+}
 static const char *cuda_libraries(const clv_backend *b) {
-  return ((const clv_gpu *)b->own)->info.libraries;
+  return ((const clv_gpu *)b->private_data)->info.libraries;
 }
 
 static clv_code check_capability(const clv_backend *b, const char *what, const char *instead,
                                  clv_err *err) {
-  const clv_gpu *g = b->own;
+  const clv_gpu *g = b->private_data;
   if (g->info.capability >= 80) return CLV_OK;
   return clv_fail(
       err, CLV_PRECONDITION,
@@ -207,23 +210,23 @@ static clv_code cuda_check_bf16(const clv_backend *b, clv_err *err) {
 }
 
 static clv_code cuda_branch(const clv_backend *b, const clv_backend **ret, clv_err *err) {
-  const clv_gpu *g = b->own;
-  clv_backend *made;
-  CLV_TRY(clv_cuda_open(g->vendor, g->device, &made, err));
-  made->recording = b->recording;
-  clv_cuda_set_tile_bytes(made, g->tile_bytes);
-  *ret = made;
+  const clv_gpu *g = b->private_data;
+  clv_backend *branch;
+  CLV_TRY(clv_cuda_open(g->vendor, g->device, &branch, err));
+  branch->recording = b->recording;
+  clv_cuda_set_tile_bytes(branch, g->tile_bytes);
+  *ret = branch;
   return CLV_OK;
 }
 
 static void cuda_hold(const clv_backend *b) {
-  clv_gpu *g = b->own;
-  __atomic_fetch_add(&g->owners, 1, __ATOMIC_RELAXED);
+  clv_gpu *g = b->private_data;
+  __atomic_fetch_add(&g->n_owners, 1, __ATOMIC_RELAXED);
 }
 
 static void cuda_drop(const clv_backend *b) {
-  clv_gpu *g = b->own;
-  if (__atomic_sub_fetch(&g->owners, 1, __ATOMIC_ACQ_REL) == 0) clv_cuda_close(&g->backend);
+  clv_gpu *g = b->private_data;
+  if (__atomic_sub_fetch(&g->n_owners, 1, __ATOMIC_ACQ_REL) == 0) clv_cuda_close(&g->backend);
 }
 
 static void name_backend(clv_gpu *g) {
@@ -233,7 +236,7 @@ static void name_backend(clv_gpu *g) {
                              .size = sizeof(clv_backend),
                              .name = g->vendor->name,
                              .device = g->name,
-                             .own = g,
+                             .private_data = g,
                              .memory = &memory,
                              .prepare = cuda_prepare,
                              .has = cuda_has,
@@ -266,11 +269,11 @@ static clv_code open_memory(clv_gpu *g, clv_err *err) {
 }
 
 void clv_cuda_set_tile_bytes(clv_backend *b, size_t bytes) {
-  ((clv_gpu *)b->own)->tile_bytes = bytes;
+  ((clv_gpu *)b->private_data)->tile_bytes = bytes;
 }
 
 void clv_cuda_close(clv_backend *b) {
-  clv_gpu *g = b ? b->own : NULL;
+  clv_gpu *g = b ? b->private_data : NULL;
   if (!g) return;
   if (g->stream) {
     memory_give(b, g->fault);
@@ -291,7 +294,7 @@ clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret, 
   CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
   g->vendor = vendor;
   g->device = device;
-  g->owners = 1;
+  g->n_owners = 1;
   g->tile_bytes = GPU_TILE_BYTES;
   clv_code code = vendor->describe(device, &g->info, err);
   name_backend(g);

@@ -11,27 +11,28 @@
 #include "kernels/cuda/batchnorm_int.h"
 #include "kernels/cuda/pointwise_int.h"
 
-static cuda_batchnorm site_of(const cuda_kernel *k) {
+static cuda_batchnorm make_batchnorm(const cuda_kernel *k) {
   const int64_t *dim = k->r.d.in[0].dim;
   size_t n = (size_t)dim[0], channels = (size_t)dim[1];
   size_t inner = n && channels ? k->r.n_in / n / channels : 1;
-  return (cuda_batchnorm){.sums = (k->last ? gpu_sums_last : gpu_sums_of)(n, channels, inner),
-                          .last = k->last,
-                          .training = k->r.d.training,
-                          .eps = k->r.d.attrs.eps,
-                          .momentum = k->r.d.attrs.momentum,
-                          .relu = k->r.d.tail & CLV_TAIL_RELU};
+  return (cuda_batchnorm){
+      .sums = (k->channels_last ? gpu_sums_last : gpu_sums_of)(n, channels, inner),
+      .channels_last = k->channels_last,
+      .is_training = k->r.d.training,
+      .eps = k->r.d.attrs.eps,
+      .momentum = k->r.d.attrs.momentum,
+      .has_relu = k->r.d.tail & CLV_TAIL_RELU};
 }
 
-static void *after_parts(const cuda_batchnorm *b, const clv_kernel_args *a) {
+static void *find_totals(const cuda_batchnorm *b, const clv_kernel_args *a) {
   return (char *)a->scratch + gpu_parts_bytes(&b->sums);
 }
 
 static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_batchnorm b = site_of(k);
-  double *saved = k->r.learns ? a->saved : after_parts(&b, a);
-  if (b.training)
+  cuda_batchnorm b = make_batchnorm(k);
+  double *saved = k->r.has_backward ? a->saved : find_totals(&b, a);
+  if (b.is_training)
     CLV_TRY(clv_gpu_batch_moments(k->gpu, &b, a->in[0], a->scratch, saved, a->param[CLV_SLOT_MEAN],
                                   a->param[CLV_SLOT_VAR], a->param[CLV_SLOT_TRACKED], err));
   else
@@ -41,7 +42,7 @@ static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
                            saved, a->in[1], a->out, err);
 }
 
-static cuda_gradient gradient_of(const cuda_kernel *k, const clv_kernel_args *a) {
+static cuda_gradient make_gradient(const cuda_kernel *k, const clv_kernel_args *a) {
   unsigned tail = k->r.d.tail;
   return (cuda_gradient){.gate = tail & CLV_TAIL_ADD ? GPU_BY_Y
                                  : tail              ? GPU_BY_X
@@ -56,29 +57,30 @@ static cuda_gradient gradient_of(const cuda_kernel *k, const clv_kernel_args *a)
 
 static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_batchnorm b = site_of(k);
-  cuda_gradient from = gradient_of(k, a);
+  cuda_batchnorm b = make_batchnorm(k);
+  cuda_gradient from = make_gradient(k, a);
   void *passed = k->r.d.tail & CLV_TAIL_ADD ? a->din[1] : NULL;
   bool dw = k->r.d.need_dw;
-  if (dw || (b.training && a->din[0]))
-    CLV_TRY(clv_gpu_batchnorm_totals(k->gpu, &b, &from, a->scratch, after_parts(&b, a), passed,
+  if (dw || (b.is_training && a->din[0]))
+    CLV_TRY(clv_gpu_batchnorm_totals(k->gpu, &b, &from, a->scratch, find_totals(&b, a), passed,
                                      dw ? a->dparam[CLV_SLOT_WEIGHT] : NULL,
                                      dw ? a->dparam[CLV_SLOT_BIAS] : NULL, a->accumulate, err));
   else if (passed)
-    CLV_TRY(clv_gpu_relu_back(k->gpu, k->last, a->out, a->dout, passed, k->r.n_in, 0, err));
+    CLV_TRY(
+        clv_gpu_relu_back(k->gpu, k->channels_last, a->out, a->dout, passed, k->r.n_in, 0, err));
   if (!a->din[0]) return CLV_OK;
   if (passed) {
     from.dy = passed;
     from.gate = GPU_OPEN;
   }
-  return clv_gpu_batchnorm_back(k->gpu, &b, &from, after_parts(&b, a), a->din[0], err);
+  return clv_gpu_batchnorm_back(k->gpu, &b, &from, find_totals(&b, a), a->din[0], err);
 }
 
 static clv_code batchnorm_open(cuda_kernel *k, clv_err *err) {
-  cuda_batchnorm b = site_of(k);
+  cuda_batchnorm b = make_batchnorm(k);
   (void)err;
   k->r.base.scratch_bytes = gpu_parts_bytes(&b.sums) + b.sums.channels * sizeof(cuda_pair);
-  if (k->r.learns && k->r.d.tail & CLV_TAIL_ADD) k->r.base.saves |= CLV_SAVE_OUT;
+  if (k->r.has_backward && k->r.d.tail & CLV_TAIL_ADD) k->r.base.saves |= CLV_SAVE_OUT;
   k->r.base.din_in_place = k->r.d.n_in == 2 ? 1u << 1 : 1u << 0;
   return CLV_OK;
 }
@@ -87,5 +89,5 @@ CLV_CUDA_OP(batchnorm) = {.forward = batchnorm_forward,
                           .backward_input = batchnorm_backward,
                           .open = batchnorm_open,
                           .tails = CLV_TAIL_ADD | CLV_TAIL_RELU,
-                          .fused = true,
-                          .last = true};
+                          .fused_grads = true,
+                          .channels_last = true};

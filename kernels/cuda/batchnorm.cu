@@ -16,8 +16,8 @@ static __device__ inline size_t channel_of(const cuda_sums &s, size_t at) {
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-/* Sums of x - x0 and of its square, where x0 is the channel's first value. The later subtraction
- * then cancels no more than the spread of the values, and one pass is enough. */
+/* Terms of the sums of x - x0 and of its square, where x0 is the channel's first value. Subtracting
+ * x0 keeps digits from cancelling, so one pass is enough. */
 template <typename T>
 struct moment_term {
   const T *x;
@@ -64,8 +64,8 @@ static clv_code batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x
 clv_code clv_gpu_batch_moments(clv_gpu *g, const cuda_batchnorm *b, const void *x, void *parts,
                                double *saved, float *running_mean, float *running_var,
                                int64_t *tracked, clv_err *err) {
-  return GPU_BY_TYPE(b->last, batch_moments, g, b, x, parts, saved, running_mean, running_var,
-                     tracked, err);
+  return GPU_BY_TYPE(b->channels_last, batch_moments, g, b, x, parts, saved, running_mean,
+                     running_var, tracked, err);
 }
 
 static __global__ void put_running(cuda_batchnorm b, const float *mean, const float *var,
@@ -102,7 +102,7 @@ static __global__ void normalise(cuda_batchnorm b, const T *x, const float *w, c
   GPU_FOR(at, b.sums.n * b.sums.channels * b.sums.inner) {
     float value = normal_of<T>(gpu_get(x[at]), w, bias, saved, channel_of(b.sums, at));
     if (other) value += gpu_get(other[at]);
-    y[at] = gpu_as<T>(b.relu && value <= 0 ? 0 : value);
+    y[at] = gpu_as<T>(b.has_relu && value <= 0 ? 0 : value);
   }
 }
 
@@ -118,7 +118,7 @@ static clv_code values(clv_gpu *g, const cuda_batchnorm *b, const void *x, const
 clv_code clv_gpu_batchnorm(clv_gpu *g, const cuda_batchnorm *b, const void *x, const float *w,
                            const float *bias, const double *saved, const void *other, void *y,
                            clv_err *err) {
-  return GPU_BY_TYPE(b->last, values, g, b, x, w, bias, saved, other, y, err);
+  return GPU_BY_TYPE(b->channels_last, values, g, b, x, w, bias, saved, other, y, err);
 }
 
 /* ---- gradients ------------------------------------------------------------------------------- */
@@ -180,7 +180,7 @@ static clv_code gradient_parts(clv_gpu *g, const cuda_batchnorm *b, const cuda_g
 clv_code clv_gpu_batchnorm_totals(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
                                   void *parts, cuda_pair *totals, void *passed, float *dw,
                                   float *db, bool accumulate, clv_err *err) {
-  CLV_TRY(GPU_BY_TYPE(b->last, gradient_parts, g, b, from, parts, passed, err));
+  CLV_TRY(GPU_BY_TYPE(b->channels_last, gradient_parts, g, b, from, parts, passed, err));
   return gpu_launch(g, gpu_blocks(b->sums.channels), GPU_BLOCK, err, put_totals, b->sums,
                     read(parts), totals, dw, db, accumulate);
 }
@@ -193,7 +193,7 @@ static __global__ void values_back(cuda_batchnorm b, gradient<T> from, const cud
     size_t c = channel_of(b.sums, at);
     double inverse = from.saved[2 * c + 1], common = 0;
     double hat = hat_of(gpu_get(from.x[at]), from.saved, c);
-    if (b.training) common = (totals[c].first + hat * totals[c].second) / count_of(b.sums);
+    if (b.is_training) common = (totals[c].first + hat * totals[c].second) / count_of(b.sums);
     dx[at] = gpu_as<T>(static_cast<float>((static_cast<double>(passed_of(from, at, c)) - common) *
                                           inverse * static_cast<double>(from.w[c])));
   }
@@ -209,5 +209,5 @@ static clv_code gradients(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradie
 
 clv_code clv_gpu_batchnorm_back(clv_gpu *g, const cuda_batchnorm *b, const cuda_gradient *from,
                                 const cuda_pair *totals, void *dx, clv_err *err) {
-  return GPU_BY_TYPE(b->last, gradients, g, b, from, totals, dx, err);
+  return GPU_BY_TYPE(b->channels_last, gradients, g, b, from, totals, dx, err);
 }

@@ -10,7 +10,7 @@ clv_code clv_gpu_f32_to_bf16(clv_gpu *g, const float *x, cuda_bf16 *y, size_t n,
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, round_all, x, y, n);
 }
 
-/* Index in the other layout of value i of one layout. */
+/* Returns the index in the other layout of value i of one layout. */
 static __device__ inline size_t other_place(const cuda_move &m, size_t i, bool last) {
   size_t wide = last ? m.channels : m.inner, high = last ? m.inner : m.channels;
   return (i / wide / high * wide + i % wide) * high + i / wide % high;
@@ -20,7 +20,7 @@ template <typename S, typename D>
 static __global__ void move_values(cuda_move m, bool turn, bool last, const S *src, D *dst) {
   GPU_FOR(i, m.n * m.channels * m.inner) {
     float value = gpu_get(src[turn ? other_place(m, i, last) : i]);
-    dst[i] = gpu_as<D>(m.add ? gpu_get(dst[i]) + value : value);
+    dst[i] = gpu_as<D>(m.accumulate ? gpu_get(dst[i]) + value : value);
   }
 }
 

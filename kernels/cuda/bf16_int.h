@@ -21,17 +21,19 @@ clv_code clv_gpu_bf16_to_f32(clv_gpu *g, const cuda_bf16 *x, float *y, size_t n,
  * layout and type to another. */
 typedef struct cuda_move {
   size_t n, channels, inner;
-  int from, to; /* layouts */
-  bool add;     /* add to the destination instead of overwriting it */
+  int from, to;    /* layouts of source and destination */
+  bool accumulate; /* add the values to the destination instead of overwriting it */
 } cuda_move;
 clv_code clv_gpu_move_layout(clv_gpu *g, const cuda_move *m, const void *src, void *dst,
                              clv_err *err) CLV_USE_RESULT;
 
-/* Provides a factor of k's products: *ret is x, or in bf16 x rounded into `room`. */
+/* Converts x to a factor of k's products: *ret is x, or if k computes in bf16 `room`, into which x
+ * is rounded. */
 clv_code clv_gpu_prepare_factor(const cuda_kernel *k, const float *x, size_t n, cuda_bf16 *room,
                                 const void **ret, clv_err *err) CLV_USE_RESULT;
 
-/* Bytes of `room` in clv_gpu_prepare_factor, a multiple of 256; 0 if nothing is rounded. */
+/* Returns the bytes of `room` in clv_gpu_prepare_factor, a multiple of 256; 0 if nothing is
+ * rounded. */
 static inline size_t gpu_factor_bytes(const cuda_kernel *k, size_t n) {
   return gpu_math(k) == CLV_CUDA_BF16 ? clv_align_up(n * sizeof(cuda_bf16), 256) : 0;
 }

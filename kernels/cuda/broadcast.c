@@ -4,36 +4,37 @@
  */
 #include "kernels/cuda/broadcast_int.h"
 
-/* An input of one value a channel has the same order in all layouts, so its block is 1. */
+/* Sets the layouts of add and mul. An input of one value a channel has the same order in all
+ * layouts, so its block is 1. */
 clv_code clv_gpu_broadcast_open(cuda_kernel *k, clv_err *err) {
   (void)err;
-  for (int i = 0; i < 2 && k->last && clv_broadcasts(&k->r.d); i++)
+  for (int i = 0; i < 2 && k->channels_last && clv_broadcasts(&k->r.d); i++)
     if (k->r.d.in[i].dim[2] * k->r.d.in[i].dim[3] == 1) k->r.base.in_block[i] = 1;
   return CLV_OK;
 }
 
-static clv_broadcast broadcast_of(const cuda_kernel *k) {
-  return k->last ? clv_broadcast_last(&k->r.d) : clv_broadcast_of(&k->r.d);
+static clv_broadcast make_broadcast(const cuda_kernel *k) {
+  return k->channels_last ? clv_broadcast_last(&k->r.d) : clv_broadcast_of(&k->r.d);
 }
 
-static cuda_bf16_flags bf16_flags_of(const cuda_kernel *k) {
+static cuda_bf16_flags make_bf16_flags(const cuda_kernel *k) {
   const clv_kernel *b = &k->r.base;
   return (cuda_bf16_flags){{clv_layout_is_bf16(b->in_block[0]), clv_layout_is_bf16(b->in_block[1])},
                            clv_layout_is_bf16(b->out_block)};
 }
 
 clv_code clv_gpu_broadcast_forward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  clv_broadcast v = broadcast_of(k);
-  cuda_bf16_flags flags = bf16_flags_of(k);
+  clv_broadcast v = make_broadcast(k);
+  cuda_bf16_flags flags = make_bf16_flags(k);
   return clv_gpu_broadcast(k->gpu, &v, &flags, k->r.d.op == CLV_OP_MUL, a->in[0], a->in[1], a->out,
                            k->r.n_out, err);
 }
 
-/* One thread computes a value, not a block, if neighbouring values are adjacent in the output, and
- * there are many values or few terms. */
+/* A thread computes a value, instead of a block of threads, if neighbouring values are adjacent in
+ * the output, and there are many values or few terms in each. */
 enum { ENOUGH_VALUES = 4096, FEW_TERMS = 32 };
 
-static cuda_fold fold_of(const clv_broadcast *v, const cuda_bf16_flags *flags, int input) {
+static cuda_fold make_fold(const clv_broadcast *v, const cuda_bf16_flags *flags, int input) {
   cuda_fold f = {.values = 1,
                  .terms = 1,
                  .dx_bf16 = flags->in[input],
@@ -56,10 +57,10 @@ static cuda_fold fold_of(const clv_broadcast *v, const cuda_bf16_flags *flags, i
 }
 
 clv_code clv_gpu_broadcast_backward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  clv_broadcast v = broadcast_of(k);
-  cuda_bf16_flags flags = bf16_flags_of(k);
+  clv_broadcast v = make_broadcast(k);
+  cuda_bf16_flags flags = make_bf16_flags(k);
   for (int i = 0; i < 2; i++) {
-    cuda_fold f = fold_of(&v, &flags, i);
+    cuda_fold f = make_fold(&v, &flags, i);
     if (!a->din[i]) continue;
     CLV_TRY(clv_gpu_fold(k->gpu, &f, a->dout, k->r.d.op == CLV_OP_MUL ? a->in[1 - i] : NULL,
                          a->din[i], err));

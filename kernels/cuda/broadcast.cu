@@ -14,8 +14,8 @@ static __device__ inline void put_value(void *p, bool bf16, size_t i, float valu
     static_cast<float *>(p)[i] = value;
 }
 
-static __global__ void broadcast(clv_broadcast v, cuda_bf16_flags flags, bool product, const void *xs,
-                                 const void *zs, void *y, size_t n) {
+static __global__ void broadcast(clv_broadcast v, cuda_bf16_flags flags, bool product,
+                                 const void *xs, const void *zs, void *y, size_t n) {
   GPU_FOR(o, n) {
     size_t rest = o, at[2] = {0, 0};
     for (int i = v.rank; i-- > 0; rest /= v.n[i]) {
@@ -35,7 +35,8 @@ clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, const cuda_bf16_f
 
 /* ---- gradients ------------------------------------------------------------------------------- */
 
-/* Finds the first index of value e of the input in the output and in the other input. */
+/* Computes the index, in the output and in the other input, of the first term of the gradient of
+ * the input's value e. */
 static __device__ inline void value_at(const cuda_fold &f, size_t e, size_t *out, size_t *other) {
   *out = *other = 0;
   for (int i = f.rank; i-- > 0; e /= f.n[i]) {
@@ -44,7 +45,7 @@ static __device__ inline void value_at(const cuda_fold &f, size_t e, size_t *out
   }
 }
 
-/* Term t of the sum for the value with first indices `out` and `beside`. */
+/* Returns term t of the sum for the value whose first term has indices `out` and `beside`. */
 static __device__ inline double term_at(const cuda_fold &f, const void *dy, const void *other,
                                         size_t out, size_t beside, size_t t) {
   for (int i = f.n_summed; i-- > 0; t /= f.summed[i]) {

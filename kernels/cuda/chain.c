@@ -8,64 +8,66 @@
 
 #include "kernels/cuda/pointwise_int.h"
 
-/* Value that an op's backward reads: its input, its output, or neither. */
+/* Which value an op's backward reads: the op's input, its output, or neither. */
 typedef enum link_needs { NEEDS_NOTHING, NEEDS_IN, NEEDS_OUT } link_needs;
 
 static const struct {
   clv_op op;
-  link_needs needs;
-} known[] = {
+  link_needs backward_needs;
+} chainable[] = {
     {CLV_OP_RELU, NEEDS_OUT},      {CLV_OP_SIGMOID, NEEDS_OUT},  {CLV_OP_TANH, NEEDS_OUT},
     {CLV_OP_GELU, NEEDS_IN},       {CLV_OP_GELU_TANH, NEEDS_IN}, {CLV_OP_SILU, NEEDS_IN},
     {CLV_OP_SCALE, NEEDS_NOTHING}, {CLV_OP_ADD, NEEDS_NOTHING},  {CLV_OP_DROPOUT, NEEDS_NOTHING},
 };
 
 static int find_op(clv_op op) {
-  for (int i = 0; i < (int)CLV_COUNT(known); i++)
-    if (known[i].op == op) return i;
+  for (int i = 0; i < (int)CLV_COUNT(chainable); i++)
+    if (chainable[i].op == op) return i;
   return -1;
 }
 
-/* Returns the index of the last op whose backward reads a value; -1: none. *ret_n:
+/* Returns the index of the last op whose backward reads a value; -1 if there is no such op. *ret_n:
  * number of such ops. */
 static int find_last_reader(const clv_chain_link *links, int n, int *ret_n) {
   int last = -1;
   *ret_n = 0;
   for (int i = 0; i < n; i++)
-    if (known[find_op(links[i].op)].needs != NEEDS_NOTHING) {
+    if (chainable[find_op(links[i].op)].backward_needs != NEEDS_NOTHING) {
       last = i;
       ++*ret_n;
     }
   return last;
 }
 
-/* Returns the CLV_SAVE_* of a chain. */
-static unsigned saves(const clv_chain_link *links, int n) {
+/* Returns which values a chain's backward reads (CLV_SAVE_*): nothing, the output, or the input. */
+static unsigned find_saved(const clv_chain_link *links, int n) {
   int needy, last = find_last_reader(links, n, &needy);
   if (last < 0) return 0;
-  bool out = needy == 1 && last == n - 1 && known[find_op(links[last].op)].needs == NEEDS_OUT;
+  bool out =
+      needy == 1 && last == n - 1 && chainable[find_op(links[last].op)].backward_needs == NEEDS_OUT;
   return out ? CLV_SAVE_OUT : CLV_SAVE_IN0;
 }
 
-static int count(const clv_chain_link *links, int n, clv_op op) {
+static int count_ops(const clv_chain_link *links, int n, clv_op op) {
   int k = 0;
   for (int i = 0; i < n; i++) k += links[i].op == op;
   return k;
 }
 
-/* Refuses chains whose backward reads a value after the sum, unless that is the output alone.
- * Recomputing such a value would need both inputs of the sum, more than separate kernels save. */
+/* Returns true if a kernel can compute the chain. False for chains whose backward reads a value
+ * after the sum, unless that value is the output alone, because recomputing it would need both
+ * inputs of the sum, more than separate kernels save. */
 bool clv_gpu_chains(const clv_chain_link *links, int n) {
   int needy, sum = n;
   for (int i = 0; i < n; i++) {
     if (find_op(links[i].op) < 0) return false;
     if (links[i].op == CLV_OP_ADD) sum = i;
   }
-  if (count(links, n, CLV_OP_ADD) > 1 || count(links, n, CLV_OP_DROPOUT) > 1) return false;
-  return find_last_reader(links, n, &needy) < sum || saves(links, n) == CLV_SAVE_OUT;
+  if (count_ops(links, n, CLV_OP_ADD) > 1 || count_ops(links, n, CLV_OP_DROPOUT) > 1) return false;
+  return find_last_reader(links, n, &needy) < sum || find_saved(links, n) == CLV_SAVE_OUT;
 }
 
-static cuda_chain chain_of(const cuda_kernel *k, const clv_kernel_args *a) {
+static cuda_chain make_chain(const cuda_kernel *k, const clv_kernel_args *a) {
   const clv_node_desc *d = &k->r.d;
   clv_rng_key key = a->key;
   if (a->rng_position) key.step = key.micro_batch = 0;
@@ -84,14 +86,14 @@ static cuda_chain chain_of(const cuda_kernel *k, const clv_kernel_args *a) {
 
 static clv_code chain_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_chain c = chain_of(k, a);
+  cuda_chain c = make_chain(k, a);
   return clv_gpu_chain(k->gpu, &c, a->in[0], a->in[1], a->out, k->r.n_in, err);
 }
 
 static clv_code chain_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   unsigned reads = k->r.base.saves;
-  cuda_chain c = chain_of(k, a);
+  cuda_chain c = make_chain(k, a);
   cuda_chain_back v = {.x = reads & CLV_SAVE_IN0 ? a->in[0] : NULL,
                        .y = reads & CLV_SAVE_OUT ? a->out : NULL,
                        .dy = a->dout,
@@ -102,8 +104,9 @@ static clv_code chain_backward(clv_kernel *base, const clv_kernel_args *a, clv_e
 
 static void chain_free(clv_kernel *base) { free(gpu_kernel_of(base)); }
 
-/* Chains are row-major only, because a dropout draws its numbers by index. In bf16 each op on
- * images rounds its output, so such ops are not chained. */
+/* Returns true if a kernel can compute the node's chain. Chains are row-major only, because a
+ * dropout draws its numbers by index. In bf16 each op on images rounds its output, so such ops are
+ * not chained. */
 static bool can_chain(const clv_node_desc *d, size_t n) {
   if (d->bf16 && d->out.rank == 4) return false;
   for (int i = 0; i < d->n_in; i++)
@@ -118,16 +121,16 @@ clv_code clv_gpu_chain_prepare(const clv_backend *b, const clv_node_desc *d, clv
   if (!can_chain(d, n))
     return clv_fail(err, CLV_UNIMPLEMENTED, "no kernel for this chain from op %d", (int)d->op);
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
-  *k = (cuda_kernel){.r = {.d = *d, .n_in = n, .n_out = n}, .gpu = b->own};
-  k->r.learns = d->need_dx[0] || d->need_dx[1];
+  *k = (cuda_kernel){.r = {.d = *d, .n_in = n, .n_out = n}, .gpu = b->private_data};
+  k->r.has_backward = d->need_dx[0] || d->need_dx[1];
   k->r.base = (clv_kernel){.forward = chain_forward,
-                           .backward_input = k->r.learns ? chain_backward : NULL,
+                           .backward_input = k->r.has_backward ? chain_backward : NULL,
                            .free = chain_free,
                            .out_block = 1,
-                           .saves = k->r.learns ? saves(d->link, d->n_links) : 0,
+                           .saves = k->r.has_backward ? find_saved(d->link, d->n_links) : 0,
                            .in_place = true,
                            .din_in_place = (1u << d->n_in) - 1,
-                           .reads_rng_position = count(d->link, d->n_links, CLV_OP_DROPOUT) > 0,
+                           .reads_rng_position = count_ops(d->link, d->n_links, CLV_OP_DROPOUT) > 0,
                            .impl = "cuda"};
   for (int i = 0; i < CLV_MAX_IN; i++) k->r.base.in_block[i] = 1;
   *ret = &k->r.base;

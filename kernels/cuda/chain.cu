@@ -9,7 +9,8 @@ struct alignas(16) cuda_quad {
   float v[4];
 };
 
-/* Four values; 0 after the last. p: aligned to 16 bytes, or NULL. */
+/* Returns four values of p, from index 4 b on; 0 after the last. p: aligned to 16 bytes, or NULL.
+ */
 static __device__ inline cuda_quad quad_at(const float *p, size_t b, size_t n) {
   cuda_quad q = {};
   if (!p) return q;
@@ -45,7 +46,8 @@ static __device__ inline float link_of(int op, float x, float z, float by) {
   return of_scale(x, z, by);
 }
 
-/* Gradient of op from the saved value x and the gradient z. */
+/* Returns the gradient of the op's input from the saved value x and the gradient z of its output.
+ */
 static __device__ inline float link_back(int op, float x, float z, float by) {
   LINK(RELU, relu_back)
   LINK(SIGMOID, sigmoid_back)
@@ -62,7 +64,7 @@ static __device__ inline bool keeps_input(int op) {
   return op == CLV_OP_GELU || op == CLV_OP_GELU_TANH || op == CLV_OP_SILU;
 }
 
-/* Factor by which op j multiplies. */
+/* Returns the factor by which op j multiplies. */
 static __device__ inline float factor_of(const cuda_chain &c, int j, bool keep) {
   return c.op[j] == CLV_OP_DROPOUT && !keep ? 0 : c.by[j];
 }

@@ -8,8 +8,8 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/runs_int.h"
 
-/* Returns the values of chunk number `chunk`. Its run is the last whose first chunk is not after
- * it; empty runs have no chunk. */
+/* Returns the values of chunk number `chunk`. The chunk belongs to the last run whose first chunk
+ * is not after the chunk; empty runs have no chunk. */
 static __device__ inline clv_extent gpu_chunk(const cuda_run *runs, size_t n, size_t chunk) {
   size_t low = 0, high = n;
   while (high - low > 1) {

@@ -13,13 +13,13 @@ enum { COLUMN_BYTES = 64 << 20 };
 
 typedef struct conv2d_site {
   clv_window s;
-  int64_t groups, c, k;   /* channels in and out of one group */
-  int64_t taps, image;    /* taps of a window; values of an output's channel */
-  int64_t samples, parts; /* samples at a time; number of such parts */
+  int64_t groups, c, k;   /* c, k: input and output channels of one group */
+  int64_t taps, image;    /* taps: taps of a window; image: values of one channel of an output */
+  int64_t samples, parts; /* samples: samples at a time; parts: number of such parts of the batch */
   size_t column_bytes;
 } conv2d_site;
 
-static conv2d_site conv_of(const cuda_kernel *k) {
+static conv2d_site make_site(const cuda_kernel *k) {
   conv2d_site v = {.s = clv_window_of(&k->r.d), .groups = k->r.d.attrs.groups};
   v.c = v.s.c / v.groups;
   v.k = v.s.k / v.groups;
@@ -33,119 +33,123 @@ static conv2d_site conv_of(const cuda_kernel *k) {
   return v;
 }
 
-/* Buffers in scratch: columns, and in bf16 the rounded outputs and weights, as
+/* Buffers in scratch: the columns of im2col, and in bf16 the rounded outputs and weights, as
  * operands of products. */
-typedef struct conv_room {
+typedef struct conv_buffers {
   char *columns;
   cuda_bf16 *y, *w;
-} conv_room;
+} conv_buffers;
 
-static size_t outputs_of(const conv2d_site *v) { return (size_t)(v->s.n * v->s.k * v->image); }
-static size_t weights_of(const conv2d_site *v) { return (size_t)(v->s.k * v->c * v->taps); }
+static size_t count_outputs(const conv2d_site *v) { return (size_t)(v->s.n * v->s.k * v->image); }
+static size_t count_weights(const conv2d_site *v) { return (size_t)(v->s.k * v->c * v->taps); }
 
-static conv_room room_of(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v) {
-  conv_room r = {.columns = gpu_scratch(k, a)};
+static conv_buffers find_buffers(const cuda_kernel *k, const clv_kernel_args *a,
+                                 const conv2d_site *v) {
+  conv_buffers r = {.columns = gpu_scratch(k, a)};
   char *at = r.columns + clv_align_up(v->column_bytes, 256);
   r.y = (cuda_bf16 *)at;
-  r.w = (cuda_bf16 *)(at + gpu_factor_bytes(k, outputs_of(v)));
+  r.w = (cuda_bf16 *)(at + gpu_factor_bytes(k, count_outputs(v)));
   return r;
 }
 
-static size_t room_bytes(const cuda_kernel *k, const conv2d_site *v) {
-  return clv_align_up(v->column_bytes, 256) + gpu_factor_bytes(k, outputs_of(v)) +
-         gpu_factor_bytes(k, weights_of(v));
+static size_t count_buffer_bytes(const cuda_kernel *k, const conv2d_site *v) {
+  return clv_align_up(v->column_bytes, 256) + gpu_factor_bytes(k, count_outputs(v)) +
+         gpu_factor_bytes(k, count_weights(v));
 }
 
-/* Address of value i of an operand of products. */
-static const void *factor_at(const cuda_kernel *k, const void *factor, size_t i) {
+/* Returns the address of value i of an operand of products. */
+static const void *factor_address(const cuda_kernel *k, const void *factor, size_t i) {
   return (const char *)factor + i * (k->bf16 ? sizeof(cuda_bf16) : sizeof(float));
 }
 
-static clv_code outputs(const cuda_kernel *k, const conv2d_site *v, cuda_conv_operands e,
-                        const conv_room *r, const void **ret, clv_err *err) {
-  return clv_gpu_prepare_factor(k, e.y, outputs_of(v), r->y, ret, err);
+static clv_code prepare_outputs(const cuda_kernel *k, const conv2d_site *v, cuda_conv_operands e,
+                                const conv_buffers *r, const void **ret, clv_err *err) {
+  return clv_gpu_prepare_factor(k, e.y, count_outputs(v), r->y, ret, err);
 }
-static clv_code weights(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
-                        const conv_room *r, const void **ret, clv_err *err) {
-  return clv_gpu_prepare_factor(k, a->param[CLV_SLOT_WEIGHT], weights_of(v), r->w, ret, err);
+static clv_code prepare_weights(const cuda_kernel *k, const clv_kernel_args *a,
+                                const conv2d_site *v, const conv_buffers *r, const void **ret,
+                                clv_err *err) {
+  return clv_gpu_prepare_factor(k, a->param[CLV_SLOT_WEIGHT], count_weights(v), r->w, ret, err);
 }
 
 /* ---- im2col ---------------------------------------------------------------------------------- */
 
-static cuda_columns columns_of(const conv2d_site *v) {
+static cuda_columns make_columns(const conv2d_site *v) {
   return (cuda_columns){.window = v->s,
                         .samples = (size_t)v->samples,
                         .channels = (size_t)v->c,
                         .stride = (size_t)(v->s.c * v->s.h * v->s.w)};
 }
 
-/* Index of the first value of samples `part` of group `group`. */
-static size_t input_at(const conv2d_site *v, int64_t part, int64_t group) {
+/* Return the index of the first value of part `part` of the samples, in channel group `group`: of
+ * the inputs, of the outputs, and of the weights. */
+static size_t input_index(const conv2d_site *v, int64_t part, int64_t group) {
   return (size_t)((part * v->samples * v->s.c + group * v->c) * v->s.h * v->s.w);
 }
-static size_t output_at(const conv2d_site *v, int64_t part, int64_t group) {
+static size_t output_index(const conv2d_site *v, int64_t part, int64_t group) {
   return (size_t)((part * v->samples * v->s.k + group * v->k) * v->image);
 }
-static size_t weights_at(const conv2d_site *v, int64_t group) {
+static size_t weights_index(const conv2d_site *v, int64_t group) {
   return (size_t)(group * v->k * v->c * v->taps);
 }
 
-static clv_code forward_columns(const cuda_kernel *k, const clv_kernel_args *a,
-                                const conv2d_site *v, cuda_conv_operands e, clv_err *err) {
-  cuda_columns c = columns_of(v);
-  conv_room r = room_of(k, a, v);
+static clv_code forward_by_columns(const cuda_kernel *k, const clv_kernel_args *a,
+                                   const conv2d_site *v, cuda_conv_operands e, clv_err *err) {
+  cuda_columns c = make_columns(v);
+  conv_buffers r = find_buffers(k, a, v);
   const void *w;
-  CLV_TRY(weights(k, a, v, &r, &w, err));
+  CLV_TRY(prepare_weights(k, a, v, &r, &w, err));
   for (int64_t i = 0; i < v->parts * v->groups; i++) {
     int64_t part = i / v->groups, group = i % v->groups;
-    CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)e.x + input_at(v, part, group), r.columns,
-                               k->bf16, err));
+    CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)e.x + input_index(v, part, group),
+                               r.columns, k->bf16, err));
     cuda_factors f = {.a = r.columns,
-                      .b = factor_at(k, w, weights_at(v, group)),
-                      .d = (float *)e.y + output_at(v, part, group)};
+                      .b = factor_address(k, w, weights_index(v, group)),
+                      .d = (float *)e.y + output_index(v, part, group)};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_FORWARD, &f, a, err));
   }
   return CLV_OK;
 }
 
-static clv_code input_columns(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
-                              cuda_conv_operands e, clv_err *err) {
-  cuda_columns c = columns_of(v);
-  conv_room r = room_of(k, a, v);
+static clv_code input_grad_by_columns(const cuda_kernel *k, const clv_kernel_args *a,
+                                      const conv2d_site *v, cuda_conv_operands e, clv_err *err) {
+  cuda_columns c = make_columns(v);
+  conv_buffers r = find_buffers(k, a, v);
   float *columns = (float *)(void *)r.columns;
   const void *w, *y;
-  CLV_TRY(weights(k, a, v, &r, &w, err));
-  CLV_TRY(outputs(k, v, e, &r, &y, err));
+  CLV_TRY(prepare_weights(k, a, v, &r, &w, err));
+  CLV_TRY(prepare_outputs(k, v, e, &r, &y, err));
   for (int64_t i = 0; i < v->parts * v->groups; i++) {
     int64_t part = i / v->groups, group = i % v->groups;
-    cuda_factors f = {.a = factor_at(k, y, output_at(v, part, group)),
-                      .b = factor_at(k, w, weights_at(v, group)),
+    cuda_factors f = {.a = factor_address(k, y, output_index(v, part, group)),
+                      .b = factor_address(k, w, weights_index(v, group)),
                       .d = columns};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_INPUT, &f, a, err));
     CLV_TRY(
-        clv_gpu_from_columns(k->gpu, &c, columns, (float *)e.x + input_at(v, part, group), err));
+        clv_gpu_from_columns(k->gpu, &c, columns, (float *)e.x + input_index(v, part, group), err));
   }
   return CLV_OK;
 }
 
-/* Adds the samples one after the other, so that the sum has one order. */
-static clv_code weight_columns(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
-                               cuda_conv_operands e, clv_err *err) {
-  cuda_columns c = columns_of(v);
-  conv_room r = room_of(k, a, v);
+/* Computes the weight gradient by im2col. Adds the samples one after the other, so that the order
+ * of the sum does not depend on the batch. */
+static clv_code weight_grad_by_columns(const cuda_kernel *k, const clv_kernel_args *a,
+                                       const conv2d_site *v, cuda_conv_operands e, clv_err *err) {
+  cuda_columns c = make_columns(v);
+  conv_buffers r = find_buffers(k, a, v);
   size_t of_sample = (size_t)(v->c * v->taps * v->image);
   const void *y;
-  CLV_TRY(outputs(k, v, e, &r, &y, err));
+  CLV_TRY(prepare_outputs(k, v, e, &r, &y, err));
   for (int64_t i = 0; i < v->parts * v->groups; i++) {
     int64_t part = i / v->groups, group = i % v->groups;
-    CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)e.x + input_at(v, part, group), r.columns,
-                               k->bf16, err));
+    CLV_TRY(clv_gpu_to_columns(k->gpu, &c, (const float *)e.x + input_index(v, part, group),
+                               r.columns, k->bf16, err));
     for (int64_t n = 0; n < v->samples; n++) {
-      size_t at = output_at(v, part, group) + (size_t)(n * v->s.k * v->image);
-      cuda_factors f = {.a = factor_at(k, r.columns, (size_t)n * of_sample),
-                        .b = factor_at(k, y, at),
+      size_t at = output_index(v, part, group) + (size_t)(n * v->s.k * v->image);
+      cuda_factors f = {.a = factor_address(k, r.columns, (size_t)n * of_sample),
+                        .b = factor_address(k, y, at),
                         .beta = part || n || a->accumulate ? 1 : 0,
-                        .d = (float *)a->dparam[CLV_SLOT_WEIGHT] + weights_at(v, group)};
+                        .d = (float *)a->dparam[CLV_SLOT_WEIGHT] + weights_index(v, group)};
       CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_WEIGHT, &f, a, err));
     }
   }
@@ -192,17 +196,17 @@ static clv_code open_columns(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass
 typedef clv_code columns_fn(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
                             cuda_conv_operands e, clv_err *err);
 
-static columns_fn *const columns_fns[] = {[CLV_CUDA_FORWARD] = forward_columns,
-                                          [CLV_CUDA_GRAD_INPUT] = input_columns,
-                                          [CLV_CUDA_GRAD_WEIGHT] = weight_columns};
+static columns_fn *const columns_fns[] = {[CLV_CUDA_FORWARD] = forward_by_columns,
+                                          [CLV_CUDA_GRAD_INPUT] = input_grad_by_columns,
+                                          [CLV_CUDA_GRAD_WEIGHT] = weight_grad_by_columns};
 
-/* Computes a pass, which determines whether x, y or the weights are written. */
-static clv_code run(const cuda_kernel *k, const clv_kernel_args *a, clv_cuda_pass pass,
-                    const void *x, const void *y, clv_err *err) {
-  conv2d_site v = conv_of(k);
+/* Computes a pass; the pass determines whether x, y or the weights' gradient is written. */
+static clv_code run_pass(const cuda_kernel *k, const clv_kernel_args *a, clv_cuda_pass pass,
+                         const void *x, const void *y, clv_err *err) {
+  conv2d_site v = make_site(k);
   cuda_conv_operands e = {(void *)(uintptr_t)x, (void *)(uintptr_t)y};
   bool weight = pass == CLV_CUDA_GRAD_WEIGHT;
-  if (k->last) return clv_gpu_conv_last_pass(k, a, pass, e, err);
+  if (k->channels_last) return clv_gpu_conv_last_pass(k, a, pass, e, err);
   if (!k->conv[pass]) return columns_fns[pass](k, a, &v, e, err);
   return k->gpu->vendor->conv(k->gpu->stream, k->conv[pass], e.x,
                               weight ? a->dparam[CLV_SLOT_WEIGHT] : a->param[CLV_SLOT_WEIGHT], e.y,
@@ -215,7 +219,7 @@ typedef struct conv_output {
   size_t n, channels, inner;
 } conv_output;
 
-static conv_output output_of(const cuda_kernel *k) {
+static conv_output output_extents(const cuda_kernel *k) {
   const clv_shape *out = &k->r.d.out;
   conv_output o = {(size_t)out->dim[0], (size_t)out->dim[1], 1};
   for (int i = 2; i < out->rank; i++) o.inner *= (size_t)out->dim[i];
@@ -223,23 +227,24 @@ static conv_output output_of(const cuda_kernel *k) {
 }
 
 static clv_code add_bias(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  conv_output o = output_of(k);
-  size_t n = k->last ? o.n * o.inner : o.n, inner = k->last ? 1 : o.inner;
+  conv_output o = output_extents(k);
+  size_t n = k->channels_last ? o.n * o.inner : o.n, inner = k->channels_last ? 1 : o.inner;
   if (!k->r.d.attrs.bias) return CLV_OK;
-  return clv_gpu_add_bias(k->gpu, k->last, a->param[CLV_SLOT_BIAS], a->out, n, o.channels, inner,
-                          k->r.d.tail, err);
+  return clv_gpu_add_bias(k->gpu, k->channels_last, a->param[CLV_SLOT_BIAS], a->out, n, o.channels,
+                          inner, k->r.d.tail, err);
 }
 
 static cuda_sums bias_sums(const cuda_kernel *k) {
-  conv_output o = output_of(k);
-  return k->last ? gpu_sums_last(o.n, o.channels, o.inner) : gpu_sums_of(o.n, o.channels, o.inner);
+  conv_output o = output_extents(k);
+  return k->channels_last ? gpu_sums_last(o.n, o.channels, o.inner)
+                          : gpu_sums_of(o.n, o.channels, o.inner);
 }
 
-/* Computes the bias gradient. Its scratch overlaps the columns, which are no longer needed. */
-static clv_code bias_back(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
+/* Computes the bias gradient. Its scratch overlaps the columns, which no later step reads. */
+static clv_code bias_gradient(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
   cuda_sums sums = bias_sums(k);
   if (!k->r.d.attrs.bias) return CLV_OK;
-  return clv_gpu_channel_sums(k->gpu, &sums, k->last, a->dout, gpu_scratch(k, a),
+  return clv_gpu_channel_sums(k->gpu, &sums, k->channels_last, a->dout, gpu_scratch(k, a),
                               a->dparam[CLV_SLOT_BIAS], a->accumulate, err);
 }
 
@@ -247,35 +252,35 @@ static clv_code bias_back(const cuda_kernel *k, const clv_kernel_args *a, clv_er
 
 static clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  CLV_TRY(run(k, a, CLV_CUDA_FORWARD, a->in[0], a->out, err));
+  CLV_TRY(run_pass(k, a, CLV_CUDA_FORWARD, a->in[0], a->out, err));
   return add_bias(k, a, err);
 }
 
 static clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return run(gpu_kernel_of(base), a, CLV_CUDA_GRAD_INPUT, a->din[0], a->dout, err);
+  return run_pass(gpu_kernel_of(base), a, CLV_CUDA_GRAD_INPUT, a->din[0], a->dout, err);
 }
 
 static clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  CLV_TRY(run(k, a, CLV_CUDA_GRAD_WEIGHT, a->in[0], a->dout, err));
-  return bias_back(k, a, err);
+  CLV_TRY(run_pass(k, a, CLV_CUDA_GRAD_WEIGHT, a->in[0], a->dout, err));
+  return bias_gradient(k, a, err);
 }
 
 static clv_code transpose_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  CLV_TRY(run(k, a, CLV_CUDA_GRAD_INPUT, a->out, a->in[0], err));
+  CLV_TRY(run_pass(k, a, CLV_CUDA_GRAD_INPUT, a->out, a->in[0], err));
   return add_bias(k, a, err);
 }
 
 static clv_code transpose_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return run(gpu_kernel_of(base), a, CLV_CUDA_FORWARD, a->dout, a->din[0], err);
+  return run_pass(gpu_kernel_of(base), a, CLV_CUDA_FORWARD, a->dout, a->din[0], err);
 }
 
 static clv_code transpose_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  CLV_TRY(run(k, a, CLV_CUDA_GRAD_WEIGHT, a->dout, a->in[0], err));
-  return bias_back(k, a, err);
+  CLV_TRY(run_pass(k, a, CLV_CUDA_GRAD_WEIGHT, a->dout, a->in[0], err));
+  return bias_gradient(k, a, err);
 }
 
 /* ---- preparing ------------------------------------------------------------------------------- */
@@ -284,22 +289,22 @@ static clv_code open_pass(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pa
                           bool *ret_written, clv_err *err) {
   clv_cuda_conv_desc d = {.pass = pass, .window = v->s, .groups = v->groups, .math = gpu_math(k)};
   size_t workspace = 0;
-  *ret_written |= k->bf16; /* im2col: cuDNN would round its output */
+  *ret_written |= k->bf16; /* in bf16 uses im2col, because cuDNN would round its output */
   if (k->bf16) return open_columns(k, v, pass, err);
   clv_code code = k->gpu->vendor->conv_new(k->gpu->device, &d, &k->conv[pass], &workspace, err);
-  k->workspace = CLV_MAX(k->workspace, workspace);
+  k->workspace_bytes = CLV_MAX(k->workspace_bytes, workspace);
   if (code != CLV_UNIMPLEMENTED) return code;
   *ret_written = true;
   return open_columns(k, v, pass, err);
 }
 
-static clv_code open_rows(cuda_kernel *k, const cuda_passes *p, clv_err *err) {
-  conv2d_site v = conv_of(k);
+static clv_code open_row_major(cuda_kernel *k, const cuda_passes *p, clv_err *err) {
+  conv2d_site v = make_site(k);
   bool written = false;
   for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)
-    if (p->wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &written, err));
-  k->workspace = clv_align_up(k->workspace, 256);
-  k->r.base.scratch_bytes = k->workspace + (written ? room_bytes(k, &v) : 0);
+    if (p->is_wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &written, err));
+  k->workspace_bytes = clv_align_up(k->workspace_bytes, 256);
+  k->r.base.scratch_bytes = k->workspace_bytes + (written ? count_buffer_bytes(k, &v) : 0);
   k->r.base.impl = !written ? "cuDNN" : k->bf16 ? "columns bf16" : "columns";
   return CLV_OK;
 }
@@ -311,8 +316,8 @@ static clv_code conv_open(cuda_kernel *k, clv_err *err) {
   if (k->r.d.tail && !k->r.d.attrs.bias)
     return clv_fail(err, CLV_UNIMPLEMENTED,
                     "no kernel for a relu after a convolution without bias");
-  CLV_TRY((k->last ? clv_gpu_conv_last_open : open_rows)(k, &p, err));
-  size_t parts = k->r.d.need_dw ? k->workspace + gpu_parts_bytes(&sums) : 0;
+  CLV_TRY((k->channels_last ? clv_gpu_conv_last_open : open_row_major)(k, &p, err));
+  size_t parts = k->r.d.need_dw ? k->workspace_bytes + gpu_parts_bytes(&sums) : 0;
   k->r.base.scratch_bytes = CLV_MAX(k->r.base.scratch_bytes, parts);
   return CLV_OK;
 }
@@ -322,9 +327,10 @@ static clv_code conv_open(cuda_kernel *k, clv_err *err) {
   .backward_weight = name##_backward_weight, .refresh = clv_gpu_conv_last_refresh, \
   .open = conv_open, .tails = CLV_TAIL_RELU_FORWARD
 
-CLV_CUDA_OP(conv2d) = {PASSES(conv), .bf16 = true, .last = true};
-CLV_CUDA_OP(conv_transpose2d) = {PASSES(transpose), .bf16 = true, .last = true};
+CLV_CUDA_OP(conv2d) = {PASSES(conv), .bf16 = true, .channels_last = true};
+CLV_CUDA_OP(conv_transpose2d) = {PASSES(transpose), .bf16 = true, .channels_last = true};
 
-/* 1-D convolutions have no channels-last layout: values stay f32, and factors are rounded. */
+/* 1-D convolutions have no channels-last layout, so values stay f32, and only factors of products
+ * are rounded. */
 CLV_CUDA_OP(conv1d) = {PASSES(conv), .bf16 = true};
 CLV_CUDA_OP(conv_transpose1d) = {PASSES(transpose), .bf16 = true};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions of values in GPU_LAST, with bf16 weights whose channels are last too. cuDNN computes
- * a pass if it has an engine for it. Otherwise im2col writes out the values under each window, some
- * samples at a time (at most COLUMN_BYTES, or one sample), and a product multiplies them for each
- * group, into f32: columns [samples OH OW, taps C] by W [K, taps C].
+ * Convolutions of values in GPU_CHANNELS_LAST, with bf16 weights whose channels are last too. cuDNN
+ * computes a pass if it has an engine for it. Otherwise im2col writes out the values under each
+ * window, some samples at a time (at most COLUMN_BYTES, or one sample), and a product multiplies
+ * them for each group, into f32: columns [samples OH OW, taps C] by W [K, taps C].
  *
  * Scratch: workspace, gradients of weights in f32, columns and products.
  */
@@ -13,15 +13,16 @@ enum { COLUMN_BYTES = 64 << 20 };
 
 typedef struct last_site {
   clv_window s;
-  size_t groups, c, k;         /* channels in and out of one group */
-  size_t taps, image, weights; /* taps of a window; values of an output's channel; all weights */
-  /* samples at a time; number of such parts; output positions of a part */
+  size_t groups, c, k; /* c, k: input and output channels of one group */
+  /* taps: taps of a window; image: values of one channel of an output; weights: all weights */
+  size_t taps, image, weights;
+  /* samples: samples at a time; parts: number of such parts; rows: output positions of a part */
   size_t samples, parts, rows;
-  /* bytes of weight gradients, of columns, and of products */
+  /* bytes of the buffers for weight gradients, columns in bf16, and products in f32 */
   size_t dw_bytes, bf16_bytes, f32_bytes;
 } last_site;
 
-static void place_columns(const cuda_kernel *k, last_site *v) {
+static void size_parts(const cuda_kernel *k, last_site *v) {
   size_t wide = v->c * v->taps, n = (size_t)v->s.n, all = (size_t)v->s.k;
   v->samples = CLV_MIN(COLUMN_BYTES / CLV_MAX(wide * v->image * sizeof(float), (size_t)1), n);
   v->samples = CLV_MAX(v->samples, (size_t)1);
@@ -33,71 +34,79 @@ static void place_columns(const cuda_kernel *k, last_site *v) {
   v->dw_bytes = k->r.d.need_dw ? clv_align_up(v->weights * sizeof(float), 256) : 0;
 }
 
-static last_site last_of(const cuda_kernel *k) {
+static last_site make_site(const cuda_kernel *k) {
   last_site v = {.s = clv_window_of(&k->r.d), .groups = (size_t)k->r.d.attrs.groups};
   v.c = (size_t)v.s.c / v.groups;
   v.k = (size_t)v.s.k / v.groups;
   v.taps = (size_t)(v.s.kernel[0] * v.s.kernel[1]);
   v.image = (size_t)(v.s.oh * v.s.ow);
   v.weights = (size_t)v.s.k * v.c * v.taps;
-  place_columns(k, &v);
+  size_parts(k, &v);
   return v;
 }
 
 /* ---- im2col ---------------------------------------------------------------------------------- */
 
-/* Samples `part` of group `group`: their columns, and the indices of their inputs,
- * weights and outputs. */
+/* One part of the samples in one channel group: the arguments of its im2col, and the indices of its
+ * inputs, weights and outputs. */
 typedef struct last_part {
   cuda_last_columns columns;
   size_t x, w, y;
-  cuda_bf16 *bf16; /* columns */
-  float *f32;      /* products */
+  cuda_bf16 *columns_bf16; /* buffer of the columns */
+  float *products_f32;     /* buffer of the products */
 } last_part;
 
-static last_part part_of(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                         size_t part, size_t group) {
+static last_part make_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
+                           size_t part, size_t group) {
   char *at = (char *)gpu_scratch(k, a) + v->dw_bytes;
   return (last_part){.columns = {v->s, v->samples, v->c},
                      .x = part * v->samples * (size_t)(v->s.h * v->s.w * v->s.c) + group * v->c,
                      .w = group * v->k * v->c * v->taps,
                      .y = part * v->rows * (size_t)v->s.k + group * v->k,
-                     .bf16 = (cuda_bf16 *)at,
-                     .f32 = (float *)(at + v->bf16_bytes)};
+                     .columns_bf16 = (cuda_bf16 *)at,
+                     .products_f32 = (float *)(at + v->bf16_bytes)};
 }
 
-static clv_code forward_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                             cuda_conv_operands e, size_t part, clv_err *err) {
+static clv_code run_forward_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
+                                 cuda_conv_operands e, size_t part, clv_err *err) {
   last_part p;
   for (size_t group = 0; group < v->groups; group++) {
-    p = part_of(k, a, v, part, group);
-    CLV_TRY(clv_gpu_to_columns_last(k->gpu, &p.columns, (const cuda_bf16 *)e.x + p.x, p.bf16, err));
-    cuda_factors f = {
-        .a = (const cuda_bf16 *)a->cache + p.w, .b = p.bf16, .d = p.f32 + group * v->k};
+    p = make_part(k, a, v, part, group);
+    CLV_TRY(clv_gpu_to_columns_last(k->gpu, &p.columns, (const cuda_bf16 *)e.x + p.x,
+                                    p.columns_bf16, err));
+    cuda_factors f = {.a = (const cuda_bf16 *)a->cache + p.w,
+                      .b = p.columns_bf16,
+                      .d = p.products_f32 + group * v->k};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_FORWARD, &f, a, err));
   }
-  p = part_of(k, a, v, part, 0);
-  return clv_gpu_f32_to_bf16(k->gpu, p.f32, (cuda_bf16 *)e.y + p.y, v->rows * (size_t)v->s.k, err);
+  p = make_part(k, a, v, part, 0);
+  return clv_gpu_f32_to_bf16(k->gpu, p.products_f32, (cuda_bf16 *)e.y + p.y,
+                             v->rows * (size_t)v->s.k, err);
 }
 
-static clv_code input_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                           cuda_conv_operands e, size_t part, clv_err *err) {
+static clv_code run_input_grad_part(const cuda_kernel *k, const clv_kernel_args *a,
+                                    const last_site *v, cuda_conv_operands e, size_t part,
+                                    clv_err *err) {
   for (size_t group = 0; group < v->groups; group++) {
-    last_part p = part_of(k, a, v, part, group);
-    cuda_factors f = {
-        .a = (const cuda_bf16 *)a->cache + p.w, .b = (const cuda_bf16 *)e.y + p.y, .d = p.f32};
+    last_part p = make_part(k, a, v, part, group);
+    cuda_factors f = {.a = (const cuda_bf16 *)a->cache + p.w,
+                      .b = (const cuda_bf16 *)e.y + p.y,
+                      .d = p.products_f32};
     CLV_TRY(clv_gpu_multiply(k, CLV_CUDA_GRAD_INPUT, &f, a, err));
-    CLV_TRY(clv_gpu_from_columns_last(k->gpu, &p.columns, p.f32, (cuda_bf16 *)e.x + p.x, err));
+    CLV_TRY(
+        clv_gpu_from_columns_last(k->gpu, &p.columns, p.products_f32, (cuda_bf16 *)e.x + p.x, err));
   }
   return CLV_OK;
 }
 
-static clv_code weight_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                            cuda_conv_operands e, size_t part, clv_err *err) {
+static clv_code run_weight_grad_part(const cuda_kernel *k, const clv_kernel_args *a,
+                                     const last_site *v, cuda_conv_operands e, size_t part,
+                                     clv_err *err) {
   for (size_t group = 0; group < v->groups; group++) {
-    last_part p = part_of(k, a, v, part, group);
-    CLV_TRY(clv_gpu_to_columns_last(k->gpu, &p.columns, (const cuda_bf16 *)e.x + p.x, p.bf16, err));
-    cuda_factors f = {.a = p.bf16,
+    last_part p = make_part(k, a, v, part, group);
+    CLV_TRY(clv_gpu_to_columns_last(k->gpu, &p.columns, (const cuda_bf16 *)e.x + p.x,
+                                    p.columns_bf16, err));
+    cuda_factors f = {.a = p.columns_bf16,
                       .b = (const cuda_bf16 *)e.y + p.y,
                       .beta = part ? 1 : 0,
                       .d = (float *)gpu_scratch(k, a) + p.w};
@@ -109,12 +118,12 @@ static clv_code weight_part(const cuda_kernel *k, const clv_kernel_args *a, cons
 typedef clv_code part_fn(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
                          cuda_conv_operands e, size_t part, clv_err *err);
 
-static part_fn *const part_fns[] = {[CLV_CUDA_FORWARD] = forward_part,
-                                    [CLV_CUDA_GRAD_INPUT] = input_part,
-                                    [CLV_CUDA_GRAD_WEIGHT] = weight_part};
+static part_fn *const part_fns[] = {[CLV_CUDA_FORWARD] = run_forward_part,
+                                    [CLV_CUDA_GRAD_INPUT] = run_input_grad_part,
+                                    [CLV_CUDA_GRAD_WEIGHT] = run_weight_grad_part};
 
-/* Computes a pass with cuDNN or with im2col. The gradient of the weights is written to
- * the start of scratch. */
+/* Computes a pass, with cuDNN or with im2col. The gradient of the weights is written to the start
+ * of scratch. */
 static clv_code run_pass(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
                          clv_cuda_pass pass, cuda_conv_operands e, clv_err *err) {
   void *w = pass == CLV_CUDA_GRAD_WEIGHT ? gpu_scratch(k, a) : a->cache;
@@ -153,29 +162,30 @@ static clv_code open_columns(cuda_kernel *k, const last_site *v, clv_cuda_pass p
 
 clv_code clv_gpu_conv_last_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  last_site v = last_of(k);
-  cuda_move m = {.n = (size_t)v.s.k, .channels = v.c, .inner = v.taps, .from = 1, .to = GPU_LAST};
+  last_site v = make_site(k);
+  cuda_move m = {
+      .n = (size_t)v.s.k, .channels = v.c, .inner = v.taps, .from = 1, .to = GPU_CHANNELS_LAST};
   return clv_gpu_move_layout(k->gpu, &m, a->param[CLV_SLOT_WEIGHT], a->cache, err);
 }
 
-/* Copies or adds the gradient of the weights to the caller's f32 buffer. cuDNN wrote it in
- * bf16, a product in f32. */
-static clv_code put_weights(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,
-                            clv_err *err) {
+/* Copies the gradient of the weights from scratch to the caller's f32 buffer, or adds it. cuDNN
+ * wrote it in bf16, a product in f32. */
+static clv_code store_weight_grad(const cuda_kernel *k, const clv_kernel_args *a,
+                                  const last_site *v, clv_err *err) {
   cuda_move m = {.n = (size_t)v->s.k,
                  .channels = v->c,
                  .inner = v->taps,
-                 .from = k->conv[CLV_CUDA_GRAD_WEIGHT] ? GPU_LAST : CLV_LAYOUT_LAST | 1,
+                 .from = k->conv[CLV_CUDA_GRAD_WEIGHT] ? GPU_CHANNELS_LAST : CLV_LAYOUT_LAST | 1,
                  .to = 1,
-                 .add = a->accumulate};
+                 .accumulate = a->accumulate};
   return clv_gpu_move_layout(k->gpu, &m, gpu_scratch(k, a), a->dparam[CLV_SLOT_WEIGHT], err);
 }
 
 clv_code clv_gpu_conv_last_pass(const cuda_kernel *k, const clv_kernel_args *a, clv_cuda_pass pass,
                                 cuda_conv_operands e, clv_err *err) {
-  last_site v = last_of(k);
+  last_site v = make_site(k);
   CLV_TRY(run_pass(k, a, &v, pass, e, err));
-  return pass == CLV_CUDA_GRAD_WEIGHT ? put_weights(k, a, &v, err) : CLV_OK;
+  return pass == CLV_CUDA_GRAD_WEIGHT ? store_weight_grad(k, a, &v, err) : CLV_OK;
 }
 
 /* ---- preparing ------------------------------------------------------------------------------- */
@@ -186,20 +196,21 @@ static clv_code open_pass(cuda_kernel *k, const last_site *v, clv_cuda_pass pass
       .pass = pass, .window = v->s, .groups = k->r.d.attrs.groups, .math = CLV_CUDA_BF16};
   size_t workspace = 0;
   clv_code code = k->gpu->vendor->conv_new(k->gpu->device, &d, &k->conv[pass], &workspace, err);
-  k->workspace = CLV_MAX(k->workspace, workspace);
+  k->workspace_bytes = CLV_MAX(k->workspace_bytes, workspace);
   if (code != CLV_UNIMPLEMENTED) return code;
   *ret_columns = true;
   return open_columns(k, v, pass, err);
 }
 
 clv_code clv_gpu_conv_last_open(cuda_kernel *k, const cuda_passes *p, clv_err *err) {
-  last_site v = last_of(k);
+  last_site v = make_site(k);
   bool columns = false;
   for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)
-    if (p->wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &columns, err));
-  k->workspace = clv_align_up(k->workspace, 256);
+    if (p->is_wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &columns, err));
+  k->workspace_bytes = clv_align_up(k->workspace_bytes, 256);
   k->r.base.cache_bytes = clv_align_up(v.weights * sizeof(cuda_bf16), 256);
-  k->r.base.scratch_bytes = k->workspace + v.dw_bytes + (columns ? v.bf16_bytes + v.f32_bytes : 0);
+  k->r.base.scratch_bytes =
+      k->workspace_bytes + v.dw_bytes + (columns ? v.bf16_bytes + v.f32_bytes : 0);
   k->r.base.impl = columns ? "columns bf16" : "cuDNN bf16";
   return CLV_OK;
 }

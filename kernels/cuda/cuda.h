@@ -25,7 +25,7 @@ extern "C" {
 
 typedef struct clv_cuda_stream clv_cuda_stream;
 typedef struct clv_cuda_event clv_cuda_event;
-typedef struct clv_cuda_graph clv_cuda_graph; /* captured launches */
+typedef struct clv_cuda_graph clv_cuda_graph; /* a captured sequence of launches */
 typedef struct clv_cuda_matmul clv_cuda_matmul;
 typedef struct clv_cuda_conv clv_cuda_conv;
 typedef struct clv_cuda_lstm clv_cuda_lstm;
@@ -34,16 +34,16 @@ typedef struct clv_cuda_info {
   char name[64]; /* "NVIDIA H200" */
   /* versions of the loaded libraries: "driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0" */
   char libraries[128];
-  int capability; /* 90: compute capability 9.0 */
+  int capability; /* compute capability 9.0 is 90 */
   int multiprocessors;
   size_t memory_bytes;
 } clv_cuda_info;
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-/* Launch of one kernel over grid[0] x grid[1] blocks of `block` threads. Arguments are as
- * cudaLaunchKernel takes them. `call` unpacks them for a kernel that was compiled for the host;
- * NULL for a kernel that was compiled for a device. */
+/* Launch of one kernel over grid[0] x grid[1] blocks of `block` threads. args are as
+ * cudaLaunchKernel takes them. `call` unpacks args and calls a kernel that was compiled for the
+ * host; NULL for a kernel that was compiled for a device. */
 typedef struct clv_cuda_launch {
   const char *name;
   const void *kernel;
@@ -52,48 +52,49 @@ typedef struct clv_cuda_launch {
   size_t shared_bytes;
   int n_args;
   void *const *args;
-  const size_t *arg_bytes; /* [n_args] */
-  const bool *is_pointer;  /* [n_args] */
+  const size_t *arg_bytes; /* size of each argument, [n_args] */
+  const bool *is_pointer;  /* size of each argument, [n_args] */
 } clv_cuda_launch;
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-/* cublasLtMatmul over column-major matrices: D = op(A) op(B) + beta D, then the epilogue `after`. D
- * is m x n with leading dimension ldd, op(A) is m x k, op(B) is k x n. `batch` such products are
- * stored stride_a, stride_b, stride_d elements apart. D, its sums and the bias are f32; `math`
- * gives the type of A and B. */
+/* Arguments of cublasLtMatmul over column-major matrices: D = op(A) op(B) + beta D, then the
+ * epilogue. D is m x n with leading dimension ldd, op(A) is m x k, op(B) is k x n. `batch` such
+ * products are stored stride_a, stride_b, stride_d elements apart. D, its sums and the bias are
+ * f32; `math` gives the type of A and B. */
 typedef enum clv_cuda_math {
   CLV_CUDA_F32,
-  CLV_CUDA_TF32, /* f32 whose factors may be rounded to TF32 */
+  CLV_CUDA_TF32, /* factors are f32, and may be rounded to TF32 */
   CLV_CUDA_BF16, /* factors are bf16, the upper halves of f32 */
 } clv_cuda_math;
 
 typedef enum clv_cuda_epilogue {
   CLV_CUDA_EPILOGUE_NONE,
-  CLV_CUDA_EPILOGUE_BIAS, /* CUBLASLT_EPILOGUE_BIAS: bias[i] is added to row i of D */
-  /* CUBLASLT_EPILOGUE_RELU_BIAS with the sums of CLV_CUDA_EPILOGUE_BIAS, to the bit; matmul_new
-   * returns CLV_UNIMPLEMENTED if no algorithm offers both */
+  CLV_CUDA_EPILOGUE_BIAS, /* CUBLASLT_EPILOGUE_BIAS: adds bias[i] to row i of D */
+  /* CUBLASLT_EPILOGUE_RELU_BIAS with the same sums, to the bit, as CLV_CUDA_EPILOGUE_BIAS.
+   * matmul_new returns CLV_UNIMPLEMENTED if no algorithm offers both. */
   CLV_CUDA_EPILOGUE_RELU_BIAS,
 } clv_cuda_epilogue;
 
 typedef struct clv_cuda_matmul_desc {
-  bool a_t, b_t; /* op is the transpose */
+  bool a_t, b_t; /* op(A), op(B) transpose the matrix */
   int64_t m, n, k, lda, ldb, ldd;
   int64_t batch, stride_a, stride_b, stride_d; /* strides in elements; not read if batch is 1 */
-  clv_cuda_epilogue after;
+  clv_cuda_epilogue epilogue;
   clv_cuda_math math;
 } clv_cuda_matmul_desc;
 
 /* ---- convolutions ---------------------------------------------------------------------------- */
 
 typedef enum clv_cuda_pass {
-  CLV_CUDA_FORWARD,     /* y from x and w */
-  CLV_CUDA_GRAD_INPUT,  /* x from y and w */
-  CLV_CUDA_GRAD_WEIGHT, /* w from x and y */
+  CLV_CUDA_FORWARD,     /* computes y from x and w */
+  CLV_CUDA_GRAD_INPUT,  /* computes x from y and w */
+  CLV_CUDA_GRAD_WEIGHT, /* computes the gradient of w from x and y */
 } clv_cuda_pass;
 
-/* cuDNN's convolution graph over x [n, c, h, w], w [k, c / groups, kernel], y [n, k, oh, ow]. All
- * are row-major f32; with CLV_CUDA_BF16 all are bf16 with channels last, and sums are f32. */
+/* Arguments of cuDNN's convolution graph over x [n, c, h, w], w [k, c / groups, kernel], y [n, k,
+ * oh, ow]. All tensors are row-major f32; with CLV_CUDA_BF16 all are bf16 with channels last, and
+ * sums are f32. */
 typedef struct clv_cuda_conv_desc {
   clv_cuda_pass pass;
   clv_window window;
@@ -103,24 +104,25 @@ typedef struct clv_cuda_conv_desc {
 
 /* ---- LSTMs ----------------------------------------------------------------------------------- */
 
-/* cuDNN's RNN calls for an LSTM over x [n, t, f] and y [n, t, h], row-major f32. States before the
- * first step are zeros, all samples have t steps, and there is no dropout between layers. */
+/* Arguments of cuDNN's RNN functions for an LSTM over x [n, t, f] and y [n, t, h], row-major f32.
+ * States before the first step are zeros, all samples have t steps, and there is no dropout between
+ * layers. */
 typedef struct clv_cuda_lstm_desc {
   int64_t n, t, f, h;
   int layers;
-  bool bias, learns; /* learns: a backward may follow a forward */
+  bool bias, has_backward; /* has_backward: a backward may follow each forward */
   bool tf32;
 } clv_cuda_lstm_desc;
 
-/* Sizes in bytes of the buffers that the caller owns, each aligned to 256. at: index in values of
- * each parameter of a layer in the weights' space: W_ih, W_hh and the two biases, each with its
- * gates i, f, g, o one after another. */
+/* Sizes in bytes of the buffers that the caller allocates for an LSTM, each aligned to 256. at:
+ * index, in values, of each parameter of a layer in the buffer `weights`: W_ih, W_hh and the two
+ * biases, each with its gates i, f, g, o one after another. */
 typedef struct clv_cuda_lstm_space {
-  size_t weights, reserve, workspace; /* reserve: 0 unless `learns` */
+  size_t weights, reserve, workspace; /* reserve: 0 unless `has_backward` */
   size_t at[CLV_LSTM_LAYERS][4];
 } clv_cuda_lstm_space;
 
-/* Buffers of a call. reserve: written by forward, then changed by lstm_backward_data and
+/* Buffers of a call of an LSTM. reserve: written by forward, then changed by lstm_backward_data and
  * lstm_backward_weight, in this order. */
 typedef struct clv_cuda_lstm_args {
   float *weights, *dweights, *x, *y, *dx, *dy;
@@ -139,7 +141,7 @@ typedef struct clv_vendor {
   uint32_t abi, size; /* CLV_VENDOR_ABI, sizeof(clv_vendor) */
   const char *name;   /* "cuda", or "cuda-sim" in tests */
 
-  /* CLV_UNAVAILABLE: the text says why there is no device */
+  /* Writes the number of devices. CLV_UNAVAILABLE: the text says why there is none. */
   clv_code (*count)(int *ret, clv_err *err);
   clv_code (*describe)(int device, clv_cuda_info *ret, clv_err *err);
 
@@ -148,10 +150,12 @@ typedef struct clv_vendor {
   clv_code (*take)(clv_cuda_stream *s, size_t bytes, void **ret, clv_err *err);
   void (*give)(clv_cuda_stream *s, void *p);
   clv_code (*memory)(int device, size_t *ret_free, size_t *ret_total, clv_err *err);
-  clv_code (*host_take)(size_t bytes, void **ret, clv_err *err); /* page-locked, zeroed */
+  /* allocates page-locked memory, zeroed */
+  clv_code (*host_take)(size_t bytes, void **ret, clv_err *err);
   void (*host_give)(void *p);
 
-  /* Host memory must be page-locked, and must not change until the copy is done. */
+  /* Copies between page-locked host memory and the device, in the order of the stream. The host
+   * memory must not change until the copy is done. */
   clv_code (*put)(clv_cuda_stream *s, void *dst, const void *host, size_t bytes, clv_err *err);
   clv_code (*get)(clv_cuda_stream *s, void *host, const void *src, size_t bytes, clv_err *err);
   clv_code (*copy)(clv_cuda_stream *s, void *dst, const void *src, size_t bytes, clv_err *err);
@@ -160,7 +164,7 @@ typedef struct clv_vendor {
   clv_code (*fill)(clv_cuda_stream *s, void *dst, int byte, size_t bytes, clv_err *err);
 
   clv_code (*stream_new)(int device, bool urgent, clv_cuda_stream **ret, clv_err *err);
-  void (*stream_free)(clv_cuda_stream *s); /* waits for the stream */
+  void (*stream_free)(clv_cuda_stream *s); /* waits for the stream's work first */
   clv_code (*stream_finish)(clv_cuda_stream *s, clv_err *err);
   clv_code (*event_new)(int device, bool timed, clv_cuda_event **ret, clv_err *err);
   void (*event_free)(clv_cuda_event *e);
@@ -171,39 +175,40 @@ typedef struct clv_vendor {
   clv_code (*stream_wait)(clv_cuda_stream *s, clv_cuda_event *e, clv_err *err);
 
   clv_code (*launch)(clv_cuda_stream *s, const clv_cuda_launch *l, clv_err *err);
-  /* Captures the work that the thread issues to s between begin and end, with the values of its
-   * arguments, instead of doing it; graph_launch then issues all of it. During a capture no memory
-   * may be taken or given, no product or convolution made, and nothing waited for. A failure also
-   * ends the capture. *ret_bytes: device memory allocated for the graph, whose first launch
-   * allocates no more; 0 if the graph fits in memory allocated for an earlier one. */
+  /* Captures the work that the thread issues to s between capture_begin and capture_end, with the
+   * values of its arguments, instead of doing it; graph_launch then issues all of it. During a
+   * capture the thread may not allocate or free memory, make a product or convolution, or wait. A
+   * failure also ends the capture. *ret_bytes: device memory allocated for the graph, whose first
+   * launch allocates no more; 0 if the graph fits in memory allocated for an earlier graph. */
   clv_code (*capture_begin)(clv_cuda_stream *s, clv_err *err);
   clv_code (*capture_end)(clv_cuda_stream *s, clv_cuda_graph **ret, size_t *ret_bytes,
                           clv_err *err);
   clv_code (*graph_launch)(clv_cuda_stream *s, clv_cuda_graph *g, clv_err *err);
   void (*graph_free)(clv_cuda_graph *g);
 
-  /* Chooses the algorithm of a product, from its description alone and never by timing.
-   * *ret_workspace: bytes of the workspace that the caller must provide, aligned to 256. bias: m
-   * values, or NULL. beta: 0 (D is not read) or 1. */
+  /* matmul_new chooses the algorithm of a product, from its description alone and never by timing.
+   * *ret_workspace: bytes of the workspace that the caller must provide, aligned to 256. matmul
+   * computes the product; bias: m values, or NULL; beta: 0 (D is not read) or 1. */
   clv_code (*matmul_new)(int device, const clv_cuda_matmul_desc *d, clv_cuda_matmul **ret,
                          size_t *ret_workspace, clv_err *err);
   void (*matmul_free)(clv_cuda_matmul *m);
   clv_code (*matmul)(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a, const void *b,
                      const float *bias, float beta, float *d, void *workspace, clv_err *err);
 
-  /* As matmul_new, but for a convolution; beta applies to the operand that the pass writes.
-   * CLV_UNIMPLEMENTED: there is no cuDNN, or it has no engine for this convolution. x, w and y are
-   * aligned to 16 bytes. */
+  /* As matmul_new and matmul, but for a convolution; beta applies to the tensor that the pass
+   * writes. CLV_UNIMPLEMENTED: there is no cuDNN, or it has no engine for this convolution. x, w
+   * and y are aligned to 16 bytes. */
   clv_code (*conv_new)(int device, const clv_cuda_conv_desc *d, clv_cuda_conv **ret,
                        size_t *ret_workspace, clv_err *err);
   void (*conv_free)(clv_cuda_conv *c);
   clv_code (*conv)(clv_cuda_stream *s, clv_cuda_conv *c, void *x, void *w, void *y, float beta,
                    void *workspace, clv_err *err);
 
-  /* As matmul_new, but for an LSTM whose calls are made on stream s. Forward reads weights and x,
-   * and writes y and reserve. backward_data reads weights, y and dy, and writes dx; backward_weight
-   * then reads x and y, and adds to dweights. CLV_UNIMPLEMENTED: there is no cuDNN, it does not
-   * support this LSTM, or its results would not have the same bits every time. */
+  /* As matmul_new, but for an LSTM whose functions are called on stream s. lstm_forward reads
+   * weights and x, and writes y and reserve. lstm_backward_data reads weights, y and dy, and writes
+   * dx; lstm_backward_weight then reads x and y, and adds to dweights. CLV_UNIMPLEMENTED: there is
+   * no cuDNN, it does not support this LSTM, or its results would not have the same bits every
+   * time. */
   clv_code (*lstm_new)(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
                        clv_cuda_lstm_space *ret_space, clv_err *err);
   void (*lstm_free)(clv_cuda_lstm *l);
@@ -217,15 +222,16 @@ typedef struct clv_vendor {
 
 /* ---- the backend ----------------------------------------------------------------------------- */
 
-/* Opens a backend on one device of the table, with its own stream and memory. Its name is the
- * table's, its device "cuda:0". The caller closes it after freeing all that was made with it.
- * CLV_PRECONDITION: the table has another version; CLV_UNAVAILABLE: no such device. */
+/* Opens a backend on one device, with its own stream and memory. The backend has the vendor's name,
+ * and its device is "cuda:0". The caller closes the backend after freeing all that was made with
+ * it. CLV_PRECONDITION: the table of functions has another version; CLV_UNAVAILABLE: there is no
+ * such device. */
 clv_code clv_cuda_open(const clv_vendor *vendor, int device, clv_backend **ret,
                        clv_err *err) CLV_USE_RESULT;
 void clv_cuda_close(clv_backend *b); /* takes NULL */
-/* Limits the scratch of kernels that b and its later branches prepare from now on: at most `bytes`
- * of attention scores at a time (at least one row of each head), and of a widened weight (at least
- * one row). Larger tiles need fewer launches. */
+/* Limits the scratch of kernels that b, and branches made later, prepare from now on: at most
+ * `bytes` of attention scores at a time (at least one row of each head), and of a widened weight
+ * (at least one row). Larger tiles need fewer launches. */
 void clv_cuda_set_tile_bytes(clv_backend *b, size_t bytes);
 
 #ifdef __cplusplus

@@ -17,8 +17,8 @@
 
 #include "kernels/cuda/gpu_int.h"
 
-/* Largest number of blocks of a launch, and threads of a block (some warps). The threads loop if
- * there are more values. A simulation may have fewer. */
+/* GPU_MOST_BLOCKS: largest number of blocks of a launch. GPU_BLOCK: threads of a block, some warps.
+ * If there are more values, each thread loops. A simulated device may have fewer. */
 #ifndef GPU_FEWER_BLOCKS
 #define GPU_FEWER_BLOCKS (1 << 16)
 #endif
@@ -38,11 +38,12 @@ constexpr unsigned GPU_BLOCK = GPU_FEWER_THREADS, GPU_MOST_BLOCKS = GPU_FEWER_BL
   for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n); \
        i += (size_t)gridDim.x * blockDim.x)
 
-/* Number of blocks if each block processes rows of n one after another. */
+/* Returns the number of blocks of a launch in which each block processes rows of n, one after
+ * another. */
 static inline unsigned gpu_blocks_of_rows(size_t n) {
   return n < 1 ? 1u : n > GPU_MOST_BLOCKS ? GPU_MOST_BLOCKS : (unsigned)n;
 }
-/* Number of blocks that gives each of n values its own thread, up to the limit. */
+/* Returns the number of blocks that gives each of n values its own thread, up to the limit. */
 static inline unsigned gpu_blocks(size_t n) {
   return gpu_blocks_of_rows((n + GPU_BLOCK - 1) / GPU_BLOCK);
 }
@@ -96,7 +97,7 @@ static clv_code gpu_launch_as(clv_gpu *g, const char *name, void (*kernel)(P...)
   return g->vendor->launch(g->stream, &l, err);
 }
 
-/* gpu_launch(g, blocks, threads, err, kernel, arguments...) */
+/* gpu_launch(g, blocks, threads, err, kernel, arguments...) launches the kernel on g's stream. */
 #define gpu_launch(g, blocks, threads, err, kernel, ...) \
   gpu_launch_as(g, #kernel, kernel, GPU_CALLER(kernel), blocks, threads, err, __VA_ARGS__)
 
@@ -136,7 +137,7 @@ static inline T *gpu_written(void *p) {
   return static_cast<T *>(p);
 }
 
-/* GPU_BY_TYPE(last, f, arguments...): f<cuda_bf16>(...) or f<float>(...) */
+/* GPU_BY_TYPE(last, f, arguments...) calls f<cuda_bf16>(...) if `last`, else f<float>(...). */
 #define GPU_BY_TYPE(last, f, ...) ((last) ? f<cuda_bf16>(__VA_ARGS__) : f<float>(__VA_ARGS__))
 
 /* ---- sums of a block ------------------------------------------------------------------------- */
@@ -174,7 +175,8 @@ static __device__ inline float gpu_block_max(float value) {
   return most;
 }
 
-/* Number of threads for a row of `width` values: a power of two, from a warp to GPU_BLOCK. */
+/* Returns the number of threads for a row of `width` values: a power of two, from a warp to
+ * GPU_BLOCK. */
 static inline unsigned gpu_row_threads(size_t width) {
   unsigned n = 32;
   while (n < GPU_BLOCK && n < width) n *= 2;
@@ -259,7 +261,7 @@ static __device__ inline void gpu_refuse(clv_gpu_fault *f, size_t place) {
   atomicMax(&f->place, ~(unsigned long long)place);
 }
 
-/* Fields of a fault other than position and value. */
+/* The fields of clv_gpu_fault that do not depend on the refused value. */
 struct cuda_refusal {
   int32_t op;
   uint32_t layer;
@@ -276,7 +278,7 @@ static __device__ void gpu_note(clv_gpu_fault *f, const Value *values, const cud
   f->layer = r.layer;
   f->at = ~f->place;
   if constexpr (std::is_integral<Value>::value)
-    f->integer = values[f->at];
+    f->int_value = values[f->at];
   else
     f->value = static_cast<double>(values[f->at]);
   f->limit = r.limit;

@@ -18,43 +18,46 @@
 extern "C" {
 #endif
 
-/* Record of the values that kernels refused since the last finish; in device memory, all bits zero
- * if none was refused. A launcher that can refuse values ends with a kernel that records the first
- * one, unless one is already recorded. */
+/* Record of the first value that kernels refused since the last finish; in device memory, with all
+ * bits zero if none was refused. A launcher that can refuse values ends with a kernel that fills in
+ * the record, unless it is already filled in. */
 typedef struct clv_gpu_fault {
-  unsigned long long place; /* complement (~) of the least index of a refused value; 0: none */
+  /* complement (~) of the smallest index of a refused value; 0: no value was refused */
+  unsigned long long place;
   bool is_set;
   int32_t op;                /* clv_op */
   uint32_t layer;            /* key.layer of the call */
   uint64_t at;               /* index of the value in the op's input */
-  double value;              /* refused value of a floating-point input */
-  int64_t integer;           /* refused value of an integer input */
-  int64_t limit, per_sample; /* numbers for the op's error text */
+  double value;              /* the refused value, if the op's input is floating-point */
+  int64_t int_value;         /* the refused value, if the op's input is integer */
+  int64_t limit, per_sample; /* numbers that the op's error text names */
 } clv_gpu_fault;
 
-/* Slots of page-locked host memory, through which all copies between host and device pass. */
+/* Slots of page-locked host memory. All copies between host and device pass through these slots. */
 enum { GPU_SLOTS = 4, GPU_SLOT_BYTES = 256 << 10 };
 typedef struct cuda_slot {
   void *host;
-  clv_cuda_event *free; /* recorded after the slot's last copy */
-  bool busy;            /* a copy was issued and not yet waited for */
+  clv_cuda_event *copy_event; /* event after the slot's last copy */
+  bool is_busy;               /* a copy was issued, and the host has not waited for it */
 } cuda_slot;
 
-/* A run of a block: n values from index `at`; first: number of chunks before it. */
+/* A run of a parameter block: n values from index `at` on. first: number of chunks of the runs
+ * before it. */
 typedef struct cuda_run {
   size_t at, n, first;
 } cuda_run;
 
-/* Runs that a launch walks, with their table on the device. */
+/* Runs that one launch processes, with a table of them on the device. */
 typedef struct cuda_runs {
   clv_extent *host;
   size_t n, chunks;
-  cuda_run *run; /* [n], in device memory, as is: */
-  double *part;  /* [chunks] partial sums, then [n] totals */
-  uint64_t used; /* value of tables_used at the last use */
+  cuda_run *run;      /* the table, [n], in device memory */
+  double *sums;       /* sums of the chunks, [chunks], then of the runs, [n]; in device memory */
+  uint64_t last_used; /* value of clv_gpu.tables_used when this table was last used */
 } cuda_runs;
 
-/* Number of cached tables: one for each group of an optimiser, and one for all parameters. */
+/* Number of cached tables of runs: one for each group of an optimiser, and one for all parameters.
+ */
 enum { GPU_TABLES = 17 };
 
 /* Two timing events of the stream; NULL if they could not be made. is_running: `begun` has been
@@ -70,59 +73,64 @@ enum { GPU_TILE_BYTES = 64 << 20 };
 typedef struct clv_gpu {
   const clv_vendor *vendor;
   int device;
-  unsigned owners;
-  clv_cuda_stream *stream; /* stream of all kernels, in the order of the plan */
+  unsigned n_owners;
+  clv_cuda_stream *stream; /* stream of all work of the backend */
   cuda_slot slots[GPU_SLOTS];
   int next_slot;
-  clv_gpu_fault *fault; /* device memory */
+  clv_gpu_fault *fault; /* record of refused values, in device memory */
   cuda_runs runs[GPU_TABLES];
   uint64_t tables_used;
-  clv_err deferred_error; /* first error of a function that returns none; reported by finish */
+  /* first error of a function that returns no error; clv_gpu_finish reports it */
+  clv_err deferred_error;
   cuda_timer timer;
-  /* limit of attention scores, or widened weights, in scratch at a time; bytes */
+  /* bytes of attention scores, or of a widened weight, that may be in scratch at a time */
   size_t tile_bytes;
   bool
       is_recording; /* the stream is being captured: no waiting and no copies to or from the host */
   clv_cuda_info info;
   char name[16], isa[16]; /* "cuda:0", "sm_90" */
-  clv_backend backend;    /* backend.own points to this struct */
+  clv_backend backend;    /* its private_data points to this struct */
 } clv_gpu;
 
 /* ---- kernels (backend.c, products.c) --------------------------------------------------------- */
 
-typedef uint16_t cuda_bf16; /* the upper half of an f32 */
+typedef uint16_t cuda_bf16; /* a bf16 number, the upper half of an f32 */
 
-enum { GPU_LAST = CLV_LAYOUT_LAST | CLV_LAYOUT_BF16 | 1 };
+enum { GPU_CHANNELS_LAST = CLV_LAYOUT_LAST | CLV_LAYOUT_BF16 | 1 };
 
 enum { GPU_PRODUCTS = 12 };
 
 typedef struct cuda_kernel {
-  /* first member: argument of the row's functions; a clv_kernel is cast to cuda_kernel */
+  /* first member, so that a clv_kernel can be cast to cuda_kernel, and a cuda_kernel be passed to
+   * the functions of the op's row */
   clv_ref_kernel r;
   clv_gpu *gpu;
-  /* Requested by the plan and supported by the op: factors of products in bf16; values of
-   * rank 4 in GPU_LAST. */
-  bool bf16, last;
-  clv_cuda_matmul *product[GPU_PRODUCTS]; /* products made by the op's `open`, else NULL */
-  clv_cuda_conv *conv[3];                 /* indexed by clv_cuda_pass */
+  /* The plan requests bf16, and the op supports it. bf16: factors of products are bf16.
+   * channels_last: values of rank 4 are in GPU_CHANNELS_LAST. */
+  bool bf16, channels_last;
+  /* the products that the op's `open` made; NULL: not made */
+  clv_cuda_matmul *products[GPU_PRODUCTS];
+  clv_cuda_conv *conv[3]; /* indexed by clv_cuda_pass */
   clv_cuda_lstm *lstm;
   clv_cuda_lstm_space lstm_space;
-  size_t workspace; /* bytes of the workspace of product, conv and lstm, at the start of scratch */
+  /* bytes of the workspace of products, conv and lstm, at the start of scratch */
+  size_t workspace_bytes;
 } cuda_kernel;
 
 static inline cuda_kernel *gpu_kernel_of(clv_kernel *base) { return (cuda_kernel *)base; }
 
-/* Functions of the backend for an op. The op's row gives the rest: which values are saved, their
- * size, and if forward works in place. open: makes the products, changes what the row cannot know,
- * and sets scratch_bytes; NULL: not needed. tails: the CLV_TAIL_* that the kernel computes. fused:
- * backward_input writes the parameters' gradients too, even if the row does not say so. */
+/* Functions of the backend for an op. The op's row says the rest: which values are saved, their
+ * size, and if forward works in place. open: makes the products, changes fields of the kernel that
+ * the row does not determine, and sets scratch_bytes; NULL: not needed. tails: the CLV_TAIL_* that
+ * the kernel computes. fused_grads: backward_input writes the parameters' gradients too, even if
+ * the row does not say so. */
 typedef struct cuda_op {
   clv_ref_fn *forward, *backward_input, *backward_weight;
-  clv_ref_fn *refresh; /* for kernels whose open sets cache_bytes */
-  bool bf16, last;     /* see cuda_kernel */
+  clv_ref_fn *refresh;      /* converts the weights, for kernels whose `open` sets cache_bytes */
+  bool bf16, channels_last; /* the op supports what cuda_kernel says of these fields */
   clv_code (*open)(cuda_kernel *k, clv_err *err);
   unsigned tails;
-  bool fused;
+  bool fused_grads;
 } cuda_op;
 
 /* CLV_CUDA_OP(name) = {...}, at the start of a line, defines the cuda_op of op `name`. The Makefile
@@ -132,16 +140,16 @@ typedef struct cuda_op {
   extern const cuda_op clv_gpu_op_##name;                      \
   const cuda_op clv_gpu_op_##name
 
-/* Arithmetic of the kernel's products and convolutions. */
+/* Returns the arithmetic of the kernel's products and convolutions. */
 static inline clv_cuda_math gpu_math(const cuda_kernel *k) {
   return k->bf16 ? CLV_CUDA_BF16 : k->r.d.tf32 ? CLV_CUDA_TF32 : CLV_CUDA_F32;
 }
 
-/* Makes product i of k; `math` of the description is not read. All products share one workspace at
- * the start of scratch. */
+/* Makes product number i of k. The kernel determines `math`; that of the description is not read.
+ * All products share one workspace at the start of scratch. */
 clv_code clv_gpu_new_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *d,
                              clv_err *err) CLV_USE_RESULT;
-/* The matrices of product i; beta: 0 or 1. */
+/* The matrices of a product D = op(A) op(B) + beta D; beta: 0 or 1. */
 typedef struct cuda_factors {
   const void *a, *b;
   const float *bias;
@@ -151,18 +159,19 @@ typedef struct cuda_factors {
 clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_factors *f,
                           const clv_kernel_args *a, clv_err *err) CLV_USE_RESULT;
 
-/* Scratch after the products' workspace. */
+/* Returns the address of scratch after the workspace. */
 static inline void *gpu_scratch(const cuda_kernel *k, const clv_kernel_args *a) {
-  return (char *)a->scratch + k->workspace;
+  return (char *)a->scratch + k->workspace_bytes;
 }
 
 /* ---- sums (sums.cu) -------------------------------------------------------------------------- */
 
-/* Sums of values [n, channels, inner] for each channel: partial sums of slabs first, then
- * the slabs in order. */
+/* How sums over values [n, channels, inner] are computed for each channel: first the partial sums
+ * of slabs, then the sum of these in order. */
 typedef struct cuda_sums {
   size_t n, channels, inner;
-  size_t slabs, per_slab; /* slabs of a channel; values in each slab but the last */
+  /* slabs: number of slabs of a channel; per_slab: values in each slab but the last */
+  size_t slabs, per_slab;
 } cuda_sums;
 
 enum { GPU_MOST_SLABS = 64, GPU_SLAB = 1024, GPU_MOST_SLABS_LAST = 256, GPU_SLAB_LAST = 128 };
@@ -179,7 +188,8 @@ static inline cuda_sums gpu_sums_of(size_t n, size_t channels, size_t inner) {
   return gpu_sums_by(n, channels, inner, GPU_SLAB, GPU_MOST_SLABS);
 }
 
-/* As gpu_sums_of, but for values in GPU_LAST, whose columns are long and usually few. */
+/* As gpu_sums_of, but for values in GPU_CHANNELS_LAST, where a channel has many values, and
+ * channels are usually few. */
 static inline cuda_sums gpu_sums_last(size_t n, size_t channels, size_t inner) {
   return gpu_sums_by(n * inner, channels, 1, GPU_SLAB_LAST, GPU_MOST_SLABS_LAST);
 }
@@ -193,8 +203,8 @@ static inline size_t gpu_parts_bytes(const cuda_sums *s) {
   return s->slabs * s->channels * sizeof(cuda_pair);
 }
 
-/* dst[c], or dst[c] +=, the sum of channel c of x, which is in GPU_LAST if `last`. parts:
- * gpu_parts_bytes. */
+/* Computes the sum of each channel c of x, in GPU_CHANNELS_LAST if `last`, and writes it to dst[c],
+ * or adds it to dst[c] if `accumulate`. parts: gpu_parts_bytes of scratch. */
 clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, bool last, const void *x, void *parts,
                               float *dst, bool accumulate, clv_err *err) CLV_USE_RESULT;
 
@@ -202,23 +212,23 @@ clv_code clv_gpu_channel_sums(clv_gpu *g, const cuda_sums *s, bool last, const v
 
 clv_code clv_gpu_open_slots(clv_gpu *g, clv_err *err) CLV_USE_RESULT;
 void clv_gpu_close_slots(clv_gpu *g);
-clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
-                     clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t bytes,
-                     const clv_copy_progress *to, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_copy_to_device(const clv_backend *b, void *dst, const void *host, size_t bytes,
+                                clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_copy_to_host(const clv_backend *b, void *host, const void *src, size_t bytes,
+                              const clv_copy_progress *to, clv_err *err) CLV_USE_RESULT;
 
-/* Copies from another device, or from another stream of this one (peer.c). */
+/* Copies from the memory of another device, or of another stream of this device (peer.c). */
 clv_code clv_gpu_copy_from(const clv_backend *b, void *dst, const clv_backend *from,
                            const void *src, size_t bytes, clv_err *err) CLV_USE_RESULT;
 
-/* Waits for the stream; see clv_backend_memory. */
+/* Waits for the stream: the `finish` of clv_backend_memory. */
 clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) CLV_USE_RESULT;
 
 /* ---- recordings (recording.c) ---------------------------------------------------------------- */
 
 extern const clv_backend_recording clv_gpu_recording;
-/* Fails if a recording is running, because `what` cannot be recorded; the recording then fails
- * too. */
+/* Fails if a recording is running, because `what` cannot be recorded. The recording then fails too.
+ */
 clv_code clv_gpu_fail_recording(clv_gpu *g, const char *what, clv_err *err) CLV_USE_RESULT;
 
 /* ---- device time (timer.c) ------------------------------------------------------------------- */
@@ -226,13 +236,13 @@ clv_code clv_gpu_fail_recording(clv_gpu *g, const char *what, clv_err *err) CLV_
 extern const clv_backend_timer clv_gpu_timer;
 void clv_gpu_open_timer(clv_gpu *g);
 void clv_gpu_close_timer(clv_gpu *g);
-/* Ends the time measurement here, if one is running. Called before each copy that the host waits
- * for. */
+/* Ends the time measurement after the work issued so far, if one is running. clv_gpu_copy_to_host
+ * calls it after issuing the last piece of its copy. */
 void clv_gpu_mark_time(clv_gpu *g);
 
 /* ---- whole buffers (pointwise.c, steps.cu, runs.c) ------------------------------------------- */
 
-/* dst += src over n values, in GPU_LAST if `last`. */
+/* Adds n values: dst += src, in GPU_CHANNELS_LAST if `last`. */
 clv_code clv_gpu_add_to(clv_gpu *g, bool last, void *dst, const void *src, size_t n,
                         clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_step(clv_gpu *g, const clv_step_args *a, float *p, const float *grad,

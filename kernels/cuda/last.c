@@ -4,27 +4,27 @@
  */
 #include "kernels/cuda/moves_int.h"
 
-/* Describes packed sequences, of which the kernel reads one row each. */
-static clv_code packed_of(const cuda_kernel *k, const clv_kernel_args *a, cuda_ends *ret,
-                          clv_err *err) {
-  ret->first = k->r.d.attrs.first;
+/* Describes packed sequences, of each of which the kernel copies one row. */
+static clv_code describe_ends(const cuda_kernel *k, const clv_kernel_args *a, cuda_ends *ret,
+                              clv_err *err) {
+  ret->takes_first = k->r.d.attrs.first;
   ret->features = (size_t)k->r.d.in[0].dim[1];
   return clv_gpu_find_packed(k, a, a->scratch, &ret->p, err);
 }
 
 static clv_code packed_forward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
   cuda_ends e;
-  CLV_TRY(packed_of(k, a, &e, err));
+  CLV_TRY(describe_ends(k, a, &e, err));
   return clv_gpu_ends(k->gpu, &e, a->in[0], a->out, err);
 }
 
 static clv_code packed_backward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
   cuda_ends e;
-  CLV_TRY(packed_of(k, a, &e, err));
+  CLV_TRY(describe_ends(k, a, &e, err));
   return clv_gpu_ends_back(k->gpu, &e, a->dout, a->din[0], err);
 }
 
-static cuda_last last_of(const cuda_kernel *k, const clv_kernel_args *a) {
+static cuda_last describe_last(const cuda_kernel *k, const clv_kernel_args *a) {
   const int64_t *dim = k->r.d.in[0].dim;
   return (cuda_last){(size_t)dim[0], (size_t)dim[1], (size_t)dim[2], a->key.layer};
 }
@@ -32,14 +32,14 @@ static cuda_last last_of(const cuda_kernel *k, const clv_kernel_args *a) {
 static clv_code last_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (k->r.d.attrs.packed) return packed_forward(k, a, err);
-  cuda_last l = last_of(k, a);
+  cuda_last l = describe_last(k, a);
   return clv_gpu_last(k->gpu, &l, a->in[0], a->in[1], a->out, err);
 }
 
 static clv_code last_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (k->r.d.attrs.packed) return packed_backward(k, a, err);
-  cuda_last l = last_of(k, a);
+  cuda_last l = describe_last(k, a);
   return clv_gpu_last_back(k->gpu, &l, a->dout, a->in[1], a->din[0], err);
 }
 

@@ -45,10 +45,11 @@ clv_code clv_gpu_last_back(clv_gpu *g, const cuda_last *l, const float *dy, cons
 
 /* ---- packed ---------------------------------------------------------------------------------- */
 
-/* Finds the row of sequence n's last (or first) position; false: the sequence is empty. */
+/* Writes to *ret the row of sequence n's last (or first) position; returns false if the sequence is
+ * empty. */
 static __device__ inline bool end_of(const cuda_ends &e, size_t n, size_t *ret) {
-  int64_t begin = e.p.begin[n], end = e.p.begin[n + 1];
-  *ret = static_cast<size_t>(e.first ? begin : end - 1);
+  int64_t begin = e.p.first_rows[n], end = e.p.first_rows[n + 1];
+  *ret = static_cast<size_t>(e.takes_first ? begin : end - 1);
   return end > begin;
 }
 

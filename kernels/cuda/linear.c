@@ -9,72 +9,78 @@
  */
 #include "kernels/cuda/bf16_int.h"
 
-/* Indices of products. Product + PARTS multiplies all parts of a widened weight but the last. */
+/* Indices of the kernel's products. If the weight is widened in parts, product i + PARTS multiplies
+ * all parts but the last. */
 enum { FORWARD, GRAD_INPUT, GRAD_WEIGHT, PARTS };
 
 typedef struct linear_site {
   int64_t rows, in, out;
 } linear_site;
 
-static linear_site linear_of(const cuda_kernel *k) {
+static linear_site linear_extents(const cuda_kernel *k) {
   int64_t in = k->r.d.in[0].dim[k->r.d.in[0].rank - 1];
   return (linear_site){in ? (int64_t)k->r.n_in / in : 0, in, k->r.d.attrs.out};
 }
 
-/* Buffers in scratch: factors converted to another type, and the parts of a sum. */
-typedef struct linear_room {
+/* Buffers in scratch: factors converted to another type, and the partial sums of the bias gradient.
+ */
+typedef struct linear_buffers {
   cuda_bf16 *x, *dout;
   float *weight;
   void *parts;
-} linear_room;
+} linear_buffers;
 
 static bool needs_widening(const cuda_kernel *k) { return k->r.d.bf16_weight && !k->bf16; }
 
 static bool trains_weight(const cuda_kernel *k) { return k->r.d.need_dw && !k->r.d.bf16_weight; }
 
-static size_t weights_of(const cuda_kernel *k) {
-  linear_site s = linear_of(k);
+static size_t count_weights(const cuda_kernel *k) {
+  linear_site s = linear_extents(k);
   return (size_t)(s.in * s.out);
 }
 
-/* A weight [high][wide], widened at_once rows at a time. */
+/* A bf16 weight [w_rows][w_columns], of which rows_at_once rows are widened to f32 at a time. */
 typedef struct linear_parts {
-  int64_t high, wide, at_once;
+  int64_t w_rows, w_columns, rows_at_once;
 } linear_parts;
 
-static linear_parts parts_of(const cuda_kernel *k) {
-  linear_site s = linear_of(k);
+static linear_parts choose_parts(const cuda_kernel *k) {
+  linear_site s = linear_extents(k);
   bool t = k->r.d.attrs.transposed;
-  linear_parts p = {.high = t ? s.in : s.out, .wide = t ? s.out : s.in};
-  int64_t fit = (int64_t)(k->gpu->tile_bytes / sizeof(float)) / CLV_MAX(p.wide, (int64_t)1);
-  p.at_once = CLV_MAX(CLV_MIN(fit, p.high), (int64_t)1);
+  linear_parts p = {.w_rows = t ? s.in : s.out, .w_columns = t ? s.out : s.in};
+  int64_t fit = (int64_t)(k->gpu->tile_bytes / sizeof(float)) / CLV_MAX(p.w_columns, (int64_t)1);
+  p.rows_at_once = CLV_MAX(CLV_MIN(fit, p.w_rows), (int64_t)1);
   return p;
 }
 
-static size_t wide_bytes(const cuda_kernel *k) {
-  linear_parts p = parts_of(k);
-  return needs_widening(k) ? clv_align_up((size_t)(p.at_once * p.wide) * sizeof(float), 256) : 0;
+static size_t widened_bytes(const cuda_kernel *k) {
+  linear_parts p = choose_parts(k);
+  return needs_widening(k)
+             ? clv_align_up((size_t)(p.rows_at_once * p.w_columns) * sizeof(float), 256)
+             : 0;
 }
 
-/* True if W's rows are the product's outputs, not the terms of its sums. */
+/* True if each row of W is one output of the product; false if it is one term of the product's
+ * sums. */
 static bool rows_are_outputs(const cuda_kernel *k, int product) {
   return (product == FORWARD) != k->r.d.attrs.transposed;
 }
 
-static linear_room room_of(const cuda_kernel *k, const clv_kernel_args *a) {
+static linear_buffers find_buffers(const cuda_kernel *k, const clv_kernel_args *a) {
   char *at = gpu_scratch(k, a);
-  linear_room r = {.x = (cuda_bf16 *)at};
+  linear_buffers r = {.x = (cuda_bf16 *)at};
   r.dout = (cuda_bf16 *)(at += gpu_factor_bytes(k, k->r.n_in));
   r.weight = (float *)(at += gpu_factor_bytes(k, k->r.n_out));
-  r.parts = at + wide_bytes(k);
+  r.parts = at + widened_bytes(k);
   return r;
 }
 
-static const void *weight_of(const cuda_kernel *k, const clv_kernel_args *a) {
+static const void *weight_operand(const cuda_kernel *k, const clv_kernel_args *a) {
   return k->r.base.cache_bytes ? a->cache : a->param[CLV_SLOT_WEIGHT];
 }
 
-/* Operands of the product of W's rows from `first` on; *f has those of the full product. */
+/* Returns the operands of the product with W's rows from `first` on. *f has those of the full
+ * product. */
 static cuda_factors factors_of_part(bool rows, const cuda_factors *f, float *wide, int64_t first,
                                     bool last) {
   cuda_factors part = *f;
@@ -90,18 +96,20 @@ static cuda_factors factors_of_part(bool rows, const cuda_factors *f, float *wid
   return part;
 }
 
-/* Multiplies by the weight, widened part by part if necessary. f->a: the stored W. */
+/* Computes a product with the weight, which is widened part by part if necessary. f->a: W as it is
+ * stored. */
 static clv_code multiply_by_weight(const cuda_kernel *k, int product, const cuda_factors *f,
                                    const clv_kernel_args *a, clv_err *err) {
-  linear_parts p = parts_of(k);
+  linear_parts p = choose_parts(k);
   const cuda_bf16 *w = f->a;
-  float *wide = room_of(k, a).weight;
+  float *wide = find_buffers(k, a).weight;
   if (!needs_widening(k)) return clv_gpu_multiply(k, product, f, a, err);
-  for (int64_t first = 0; first < p.high; first += p.at_once) {
-    int64_t n = CLV_MIN(p.high - first, p.at_once);
-    bool last = first + n == p.high;
+  for (int64_t first = 0; first < p.w_rows; first += p.rows_at_once) {
+    int64_t n = CLV_MIN(p.w_rows - first, p.rows_at_once);
+    bool last = first + n == p.w_rows;
     cuda_factors part = factors_of_part(rows_are_outputs(k, product), f, wide, first, last);
-    CLV_TRY(clv_gpu_bf16_to_f32(k->gpu, w + first * p.wide, wide, (size_t)(n * p.wide), err));
+    CLV_TRY(
+        clv_gpu_bf16_to_f32(k->gpu, w + first * p.w_columns, wide, (size_t)(n * p.w_columns), err));
     CLV_TRY(clv_gpu_multiply(k, last ? product : product + PARTS, &part, a, err));
   }
   return CLV_OK;
@@ -109,29 +117,29 @@ static clv_code multiply_by_weight(const cuda_kernel *k, int product, const cuda
 
 static clv_code linear_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  return clv_gpu_f32_to_bf16(k->gpu, a->param[CLV_SLOT_WEIGHT], a->cache, weights_of(k), err);
+  return clv_gpu_f32_to_bf16(k->gpu, a->param[CLV_SLOT_WEIGHT], a->cache, count_weights(k), err);
 }
 
 static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_factors f = {.a = weight_of(k, a),
+  cuda_factors f = {.a = weight_operand(k, a),
                     .bias = k->r.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL,
                     .d = a->out};
-  CLV_TRY(clv_gpu_prepare_factor(k, a->in[0], k->r.n_in, room_of(k, a).x, &f.b, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, a->in[0], k->r.n_in, find_buffers(k, a).x, &f.b, err));
   return multiply_by_weight(k, FORWARD, &f, a, err);
 }
 
 static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_factors f = {.a = weight_of(k, a), .d = a->din[0]};
-  CLV_TRY(clv_gpu_prepare_factor(k, a->dout, k->r.n_out, room_of(k, a).dout, &f.b, err));
+  cuda_factors f = {.a = weight_operand(k, a), .d = a->din[0]};
+  CLV_TRY(clv_gpu_prepare_factor(k, a->dout, k->r.n_out, find_buffers(k, a).dout, &f.b, err));
   return multiply_by_weight(k, GRAD_INPUT, &f, a, err);
 }
 
-static clv_code multiply_gradient(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  linear_room r = room_of(k, a);
+static clv_code multiply_weight_grad(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
+  linear_buffers r = find_buffers(k, a);
   cuda_factors f = {.beta = a->accumulate ? 1 : 0, .d = a->dparam[CLV_SLOT_WEIGHT]};
-  bool t = k->r.d.attrs.transposed; /* W is column-major [out, in] then */
+  bool t = k->r.d.attrs.transposed; /* W is then column-major [out, in] */
   CLV_TRY(clv_gpu_prepare_factor(k, a->in[0], k->r.n_in, r.x, t ? &f.b : &f.a, err));
   CLV_TRY(clv_gpu_prepare_factor(k, a->dout, k->r.n_out, r.dout, t ? &f.a : &f.b, err));
   return clv_gpu_multiply(k, GRAD_WEIGHT, &f, a, err);
@@ -139,37 +147,38 @@ static clv_code multiply_gradient(const cuda_kernel *k, const clv_kernel_args *a
 
 static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  linear_site s = linear_of(k);
-  linear_room r = room_of(k, a);
+  linear_site s = linear_extents(k);
+  linear_buffers r = find_buffers(k, a);
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
-  if (trains_weight(k)) CLV_TRY(multiply_gradient(k, a, err));
+  if (trains_weight(k)) CLV_TRY(multiply_weight_grad(k, a, err));
   if (!k->r.d.attrs.bias) return CLV_OK;
   return clv_gpu_channel_sums(k->gpu, &sums, false, a->dout, r.parts, a->dparam[CLV_SLOT_BIAS],
                               a->accumulate, err);
 }
 
-static clv_cuda_epilogue after_of(const cuda_kernel *k) {
+static clv_cuda_epilogue choose_epilogue(const cuda_kernel *k) {
   if (!k->r.d.attrs.bias) return CLV_CUDA_EPILOGUE_NONE;
   return k->r.d.tail ? CLV_CUDA_EPILOGUE_RELU_BIAS : CLV_CUDA_EPILOGUE_BIAS;
 }
 
-/* Makes the products of the parts. An epilogue is applied only after the last part of a sum. */
+/* Makes the products for parts of a widened weight. The epilogue is applied only after the last
+ * part of a sum. */
 static clv_code open_parts(cuda_kernel *k, int product, const clv_cuda_matmul_desc *d,
                            clv_err *err) {
-  linear_parts p = parts_of(k);
+  linear_parts p = choose_parts(k);
   clv_cuda_matmul_desc part = *d;
   bool rows = rows_are_outputs(k, product);
   int64_t *extent = rows ? &part.m : &part.k;
-  *extent = p.high ? (p.high - 1) % p.at_once + 1 : 0;
+  *extent = p.w_rows ? (p.w_rows - 1) % p.rows_at_once + 1 : 0;
   CLV_TRY(clv_gpu_new_product(k, product, &part, err));
-  if (*extent == p.high) return CLV_OK;
-  *extent = p.at_once;
-  if (!rows) part.after = CLV_CUDA_EPILOGUE_NONE;
+  if (*extent == p.w_rows) return CLV_OK;
+  *extent = p.rows_at_once;
+  if (!rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;
   return clv_gpu_new_product(k, product + PARTS, &part, err);
 }
 
 static clv_code linear_open(cuda_kernel *k, clv_err *err) {
-  linear_site s = linear_of(k);
+  linear_site s = linear_extents(k);
   if (k->r.d.tail && !k->r.d.attrs.bias)
     return clv_fail(err, CLV_UNIMPLEMENTED,
                     "no kernel for a relu after a linear layer without bias");
@@ -183,7 +192,7 @@ static clv_code linear_open(cuda_kernel *k, clv_err *err) {
                    .ldb = s.in,
                    .ldd = s.out,
                    .batch = 1,
-                   .after = after_of(k)},
+                   .epilogue = choose_epilogue(k)},
       [GRAD_INPUT] = {.a_t = t,
                       .m = s.in,
                       .n = s.rows,
@@ -206,9 +215,9 @@ static clv_code linear_open(cuda_kernel *k, clv_err *err) {
   for (int i = FORWARD; i <= GRAD_WEIGHT; i++)
     if (wanted[i])
       CLV_TRY((needs_widening(k) ? open_parts : clv_gpu_new_product)(k, i, &products[i], err));
-  if (!k->r.d.bf16_weight) k->r.base.cache_bytes = gpu_factor_bytes(k, weights_of(k));
-  k->r.base.scratch_bytes = k->workspace + gpu_factor_bytes(k, k->r.n_in) +
-                            gpu_factor_bytes(k, k->r.n_out) + wide_bytes(k) +
+  if (!k->r.d.bf16_weight) k->r.base.cache_bytes = gpu_factor_bytes(k, count_weights(k));
+  k->r.base.scratch_bytes = k->workspace_bytes + gpu_factor_bytes(k, k->r.n_in) +
+                            gpu_factor_bytes(k, k->r.n_out) + widened_bytes(k) +
                             (k->r.d.need_dw ? gpu_parts_bytes(&sums) : 0);
   if (k->r.d.bf16_weight) k->r.base.saves &= ~(unsigned)CLV_SAVE_IN0;
   return CLV_OK;

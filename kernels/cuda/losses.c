@@ -5,51 +5,51 @@
 
 /* ---- cross_entropy, nll ---------------------------------------------------------------------- */
 
-static size_t rows_of(const cuda_kernel *k) {
+static size_t count_rows(const cuda_kernel *k) {
   const clv_shape *x = &k->r.d.in[0];
   return k->r.n_in / (size_t)x->dim[x->rank - 1];
 }
 
-static cuda_classes classes_of(const cuda_kernel *k, const clv_kernel_args *a) {
+static cuda_classes describe_classes(const cuda_kernel *k, const clv_kernel_args *a) {
   const clv_shape *x = &k->r.d.in[0];
   const clv_attrs *t = &k->r.d.attrs;
   bool logits = k->r.d.op == CLV_OP_CROSS_ENTROPY;
-  cuda_classes c = {.rows = rows_of(k),
+  cuda_classes c = {.rows = count_rows(k),
                     .classes = (size_t)x->dim[x->rank - 1],
                     .per_sample = x->rank == 3 ? (size_t)x->dim[1] : 1,
-                    .log_of = logits,
-                    .ignores = logits,
-                    .weighted = t->class_weights.n > 0,
-                    .ignore = t->ignore_index,
+                    .x_is_logits = logits,
+                    .has_ignored_label = logits,
+                    .has_weights = t->class_weights.n > 0,
+                    .ignored_label = t->ignore_index,
                     .smoothing = t->label_smoothing,
                     .op = (int32_t)k->r.d.op,
                     .layer = a->key.layer};
-  memcpy(c.weight, t->class_weights.of, sizeof c.weight);
-  for (int i = 0; i < t->class_weights.n; i++) c.weights += (double)c.weight[i];
-  if (!c.weighted) c.weights = (double)c.classes;
+  memcpy(c.class_weights, t->class_weights.of, sizeof c.class_weights);
+  for (int i = 0; i < t->class_weights.n; i++) c.weight_sum += (double)c.class_weights[i];
+  if (!c.has_weights) c.weight_sum = (double)c.classes;
   return c;
 }
 
 static clv_code class_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_classes c = classes_of(k, a);
+  cuda_classes c = describe_classes(k, a);
   double *terms = a->scratch;
   return clv_gpu_class_loss(k->gpu, &c, a->in[0], a->in[1], terms, terms + c.rows,
-                            k->r.learns ? a->saved : NULL, a->out, err);
+                            k->r.has_backward ? a->saved : NULL, a->out, err);
 }
 
 static clv_code class_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_classes c = classes_of(k, a);
-  return clv_gpu_class_loss_back(k->gpu, &c, c.log_of ? a->in[0] : NULL, a->in[1], a->dout,
+  cuda_classes c = describe_classes(k, a);
+  return clv_gpu_class_loss_back(k->gpu, &c, c.x_is_logits ? a->in[0] : NULL, a->in[1], a->dout,
                                  a->saved, a->din[0], err);
 }
 
 static clv_code class_open(cuda_kernel *k, clv_err *err) {
-  cuda_sums s = gpu_sums_of(1, 1, rows_of(k));
+  cuda_sums s = gpu_sums_of(1, 1, count_rows(k));
   (void)err;
-  k->r.base.scratch_bytes = rows_of(k) * sizeof(double) + gpu_parts_bytes(&s);
-  k->r.base.saved_bytes = k->r.learns ? sizeof(double) : 0;
+  k->r.base.scratch_bytes = count_rows(k) * sizeof(double) + gpu_parts_bytes(&s);
+  k->r.base.saved_bytes = k->r.has_backward ? sizeof(double) : 0;
   return CLV_OK;
 }
 

@@ -16,20 +16,20 @@ static __global__ void put_mean(cuda_sums s, const cuda_pair *parts, double n, f
 /* ---- a class for each position --------------------------------------------------------------- */
 
 static __device__ inline bool is_counted(const cuda_classes &c, int64_t label) {
-  return !c.ignores || label != c.ignore;
+  return !c.has_ignored_label || label != c.ignored_label;
 }
 
 static __device__ inline bool is_class(const cuda_classes &c, int64_t label) {
   return label >= 0 && static_cast<size_t>(label) < c.classes;
 }
 
-/* Class of a label; 0 for a refused label, whose result is not used. */
+/* Returns the class of a label; 0 for a refused label, whose result is not used. */
 static __device__ inline size_t class_of(const cuda_classes &c, int64_t label) {
   return is_class(c, label) ? static_cast<size_t>(label) : 0;
 }
 
 static __device__ inline double weight_of(const cuda_classes &c, size_t i) {
-  return c.weighted ? static_cast<double>(c.weight[i]) : 1;
+  return c.has_weights ? static_cast<double>(c.class_weights[i]) : 1;
 }
 
 static __device__ inline double exp_sum(const float *x, size_t n, double *ret_top) {
@@ -41,7 +41,7 @@ static __device__ inline double exp_sum(const float *x, size_t n, double *ret_to
   return gpu_block_sum(sum);
 }
 
-/* sum_c w_c (over - x_c), computed by all threads of the block. */
+/* Returns sum_c w_c (over - x_c), computed by all threads of the block. */
 static __device__ inline double smooth_sum(const cuda_classes &c, const float *x, double over) {
   double sum = 0;
   GPU_ROW(i, c.classes) sum += weight_of(c, i) * (over - static_cast<double>(x[i]));
@@ -56,7 +56,7 @@ static __global__ void class_terms(cuda_classes c, const float *xs, const int64_
       if (!threadIdx.x) terms[r] = 0;
       continue;
     }
-    double top = 0, rest = c.log_of ? log(exp_sum(x, c.classes, &top)) : 0;
+    double top = 0, rest = c.x_is_logits ? log(exp_sum(x, c.classes, &top)) : 0;
     double smooth = c.smoothing > 0 ? smooth_sum(c, x, rest + top) : 0;
     if (threadIdx.x) continue;
     size_t right = class_of(c, label[r]);
@@ -68,7 +68,7 @@ static __global__ void class_terms(cuda_classes c, const float *xs, const int64_
   }
 }
 
-/* Term and weight of a position. */
+/* Returns the term and the weight of a position, as terms of two sums. */
 struct class_term {
   const double *x;
   const int64_t *label;
@@ -109,13 +109,13 @@ static __global__ void class_back(cuda_classes c, const float *xs, const int64_t
       continue;
     }
     const float *x = xs ? xs + r * c.classes : nullptr;
-    double top = 0, sum = c.log_of ? exp_sum(x, c.classes, &top) : 1;
+    double top = 0, sum = c.x_is_logits ? exp_sum(x, c.classes, &top) : 1;
     size_t right = class_of(c, label[r]);
     double one = (1 - c.smoothing) * weight_of(c, right);
     GPU_ROW(i, c.classes) {
-      double p = c.log_of ? exp(static_cast<double>(x[i]) - top) / sum : 0;
+      double p = c.x_is_logits ? exp(static_cast<double>(x[i]) - top) / sum : 0;
       double d = one * (p - (i == right));
-      if (c.smoothing > 0) d += smooth * (p * c.weights - weight_of(c, i));
+      if (c.smoothing > 0) d += smooth * (p * c.weight_sum - weight_of(c, i));
       dxs[r * c.classes + i] = static_cast<float>(d * share);
     }
   }

@@ -12,21 +12,23 @@
 extern "C" {
 #endif
 
-/* Class losses of `rows` positions, per_sample of them in a sample; kernels/ops/cross_entropy.c has
- * the formula. log_of: x are logits (cross_entropy), else logarithms (nll). A label outside
- * 0..classes-1 is refused, unless `ignores` is set and the label is `ignore`. */
+/* A loss of classes over `rows` positions, per_sample of them in a sample;
+ * kernels/ops/cross_entropy.c has the formula. x_is_logits: x are logits (cross_entropy), else
+ * logarithms (nll). A label outside 0..classes-1 is refused, unless `has_ignored_label` is set and
+ * the label is `ignored_label`. */
 typedef struct cuda_classes {
   size_t rows, classes, per_sample;
-  bool log_of, ignores, weighted;
-  int64_t ignore;
-  double smoothing, weights; /* weights: sum of the class weights */
+  bool x_is_logits, has_ignored_label, has_weights;
+  int64_t ignored_label;
+  double smoothing, weight_sum; /* weight_sum: sum of the class weights, or the number of classes */
   int32_t op;
   uint32_t layer;
-  float weight[CLV_MAX_CLASS_WEIGHTS]; /* read only if weighted */
+  float class_weights[CLV_MAX_CLASS_WEIGHTS]; /* read only with has_weights */
 } cuda_classes;
 
-/* terms: rows doubles; parts: for gpu_sums_of(1, 1, rows). all: receives the total weight of the
- * counted positions for backward; NULL without a backward. */
+/* Computes the loss. terms: scratch of `rows` doubles. parts: scratch for gpu_sums_of(1, 1, rows).
+ * all: receives the total weight of the counted positions, which backward needs; NULL without a
+ * backward. */
 clv_code clv_gpu_class_loss(clv_gpu *g, const cuda_classes *c, const float *x, const int64_t *label,
                             double *terms, void *parts, double *all, float *out,
                             clv_err *err) CLV_USE_RESULT;
@@ -34,13 +36,13 @@ clv_code clv_gpu_class_loss_back(clv_gpu *g, const cuda_classes *c, const float 
                                  const int64_t *label, const float *dout, const double *all,
                                  float *dx, clv_err *err) CLV_USE_RESULT;
 
-/* out = mean over n values of the op's term; parts: for gpu_sums_of(1, 1, n). bce refuses a
- * value outside 0..1. */
+/* Computes out = mean over n values of the op's term. parts: scratch for gpu_sums_of(1, 1, n). bce
+ * refuses a value outside 0..1. */
 typedef clv_code cuda_mean_loss(clv_gpu *g, const float *x, const float *t, size_t n, void *parts,
                                 float *out, uint32_t layer, clv_err *err);
 cuda_mean_loss clv_gpu_mse, clv_gpu_bce, clv_gpu_bce_with_logits;
 
-/* Computes dx and dt; either may be NULL. */
+/* Computes the gradients dx and dt of prediction and target; either may be NULL. */
 typedef clv_code cuda_mean_loss_back(clv_gpu *g, const float *x, const float *t, size_t n,
                                      const float *dout, float *dx, float *dt, clv_err *err);
 cuda_mean_loss_back clv_gpu_mse_back, clv_gpu_bce_back, clv_gpu_bce_with_logits_back;

@@ -10,16 +10,16 @@
  */
 #include "kernels/cuda/lstm_int.h"
 
-/* Indices of products. INPUT, GRAD_INPUT and GRAD_WEIGHT are pairs, for the first and for later
- * layers; the others serve all layers. */
+/* Indices of the kernel's products. INPUT, GRAD_INPUT and GRAD_WEIGHT are pairs, for the first
+ * layer and for later layers; the others serve all layers. */
 enum { INPUT = 0, GRAD_INPUT = 2, GRAD_WEIGHT = 4, STEP = 6, STEP_BACK, GRAD_STEP_WEIGHT };
 
 typedef struct lstm_size {
   size_t n, t, f, h;
-  int layers, slots; /* parameter slots of one layer: 4 with biases, else 2 */
+  int layers, slots; /* slots: parameter slots of one layer, 4 with biases, else 2 */
 } lstm_size;
 
-static lstm_size lstm_of(const cuda_kernel *k) {
+static lstm_size lstm_extents(const cuda_kernel *k) {
   const int64_t *dim = k->r.d.in[0].dim;
   return (lstm_size){.n = (size_t)dim[0],
                      .t = (size_t)dim[1],
@@ -29,46 +29,48 @@ static lstm_size lstm_of(const cuda_kernel *k) {
                      .slots = k->r.d.attrs.bias ? 4 : 2};
 }
 
-static size_t values_of(const lstm_size *s) { return s->n * s->t * s->h; }
+static size_t count_values(const lstm_size *s) { return s->n * s->t * s->h; }
 
-/* Bytes with products. rows_bytes: gates, cells and hidden values of all layers, saved if the
- * kernel is trained, else in scratch. room_bytes: scratch, before the factors in bf16. */
-static size_t rows_bytes(const lstm_size *s) {
-  return (size_t)s->layers * 6 * values_of(s) * sizeof(float);
+/* Sizes in bytes if the LSTM is computed with products. trace_bytes: gates, cells and hidden values
+ * of all layers, saved if a backward may follow, else in scratch. count_buffer_bytes: scratch
+ * before the factors in bf16. */
+static size_t trace_bytes(const lstm_size *s) {
+  return (size_t)s->layers * 6 * count_values(s) * sizeof(float);
 }
-static size_t room_bytes(const cuda_kernel *k, const lstm_size *s) {
+static size_t count_buffer_bytes(const cuda_kernel *k, const lstm_size *s) {
   cuda_sums sums = gpu_sums_of(s->n * s->t, 4 * s->h, 1);
-  size_t back = (6 * values_of(s) + 2 * s->n * s->h) * sizeof(float) + gpu_parts_bytes(&sums);
-  return clv_align_up(k->r.learns ? back : rows_bytes(s), 256);
+  size_t back = (6 * count_values(s) + 2 * s->n * s->h) * sizeof(float) + gpu_parts_bytes(&sums);
+  return clv_align_up(k->r.has_backward ? back : trace_bytes(s), 256);
 }
 
-/* Operands of products rounded to bf16: a layer's input, its hidden values, and the
- * gradients of its gates. */
+/* Operands of products, rounded to bf16: a layer's input, its hidden values, and the gradients of
+ * its gates. */
 typedef struct lstm_factors {
   cuda_bf16 *x, *hidden, *dgates;
 } lstm_factors;
 
-static lstm_factors factors_of(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a) {
-  char *at = (char *)gpu_scratch(k, a) + room_bytes(k, s);
+static lstm_factors find_factors(const cuda_kernel *k, const lstm_size *s,
+                                 const clv_kernel_args *a) {
+  char *at = (char *)gpu_scratch(k, a) + count_buffer_bytes(k, s);
   if (!k->bf16) return (lstm_factors){0};
   lstm_factors f = {.x = (cuda_bf16 *)at};
   f.hidden = (cuda_bf16 *)(at += gpu_factor_bytes(k, s->n * s->t * CLV_MAX(s->f, s->h)));
-  f.dgates = (cuda_bf16 *)(at + gpu_factor_bytes(k, values_of(s)));
+  f.dgates = (cuda_bf16 *)(at + gpu_factor_bytes(k, count_values(s)));
   return f;
 }
 
-static size_t factors_bytes(const cuda_kernel *k, const lstm_size *s) {
+static size_t count_factor_bytes(const cuda_kernel *k, const lstm_size *s) {
   size_t n = s->n * s->t;
   return gpu_factor_bytes(k, n * CLV_MAX(s->f, s->h)) + gpu_factor_bytes(k, n * s->h) +
-         (k->r.learns ? gpu_factor_bytes(k, 4 * n * s->h) : 0);
+         (k->r.has_backward ? gpu_factor_bytes(k, 4 * n * s->h) : 0);
 }
 
-static cuda_lstm layer_of(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
-                          int layer) {
-  size_t n = values_of(s);
-  float *rows = k->r.learns ? a->saved : gpu_scratch(k, a);
+static cuda_lstm layer_buffers(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
+                               int layer) {
+  size_t n = count_values(s);
+  float *rows = k->r.has_backward ? a->saved : gpu_scratch(k, a);
   rows += (size_t)layer * 6 * n;
-  lstm_factors f = factors_of(k, s, a);
+  lstm_factors f = find_factors(k, s, a);
   return (cuda_lstm){.n = s->n,
                      .t = s->t,
                      .h = s->h,
@@ -76,33 +78,33 @@ static cuda_lstm layer_of(const cuda_kernel *k, const lstm_size *s, const clv_ke
                      .cell = rows + 4 * n,
                      .hidden = rows + 5 * n,
                      .hidden_bf16 = f.hidden,
-                     .dgates_bf16 = k->r.learns ? f.dgates : NULL};
+                     .dgates_bf16 = k->r.has_backward ? f.dgates : NULL};
 }
 
-static const float *param_of(const lstm_size *s, const clv_kernel_args *a, int layer, int slot) {
+static const float *layer_param(const lstm_size *s, const clv_kernel_args *a, int layer, int slot) {
   return slot < s->slots ? a->param[layer * s->slots + slot] : NULL;
 }
 
-static size_t width_of(const lstm_size *s, int layer) { return layer ? s->h : s->f; }
+static size_t input_width(const lstm_size *s, int layer) { return layer ? s->h : s->f; }
 
-/* Weights of slots 0 and 1 as operands of products: the parameter, or its copy in the
- * cache, rounded to bf16. */
-static size_t weight_at(const lstm_size *s, int layer, int slot) {
+/* weight_operand returns the weight of slot 0 or 1 of a layer as an operand of products: the
+ * parameter, or its copy in the cache, rounded to bf16. weight_index is the index of that copy. */
+static size_t weight_index(const lstm_size *s, int layer, int slot) {
   size_t before = layer ? s->f + (size_t)(2 * layer - 1) * s->h : 0;
-  return 4 * s->h * (before + (slot ? width_of(s, layer) : 0));
+  return 4 * s->h * (before + (slot ? input_width(s, layer) : 0));
 }
-static const void *weight_of(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
-                             int layer, int slot) {
-  if (k->bf16) return (const cuda_bf16 *)a->cache + weight_at(s, layer, slot);
-  return param_of(s, a, layer, slot);
+static const void *weight_operand(const cuda_kernel *k, const lstm_size *s,
+                                  const clv_kernel_args *a, int layer, int slot) {
+  if (k->bf16) return (const cuda_bf16 *)a->cache + weight_index(s, layer, slot);
+  return layer_param(s, a, layer, slot);
 }
 
 static clv_code round_weights(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  lstm_size s = lstm_of(k);
+  lstm_size s = lstm_extents(k);
   for (int i = 0; i < 2 * s.layers; i++)
-    CLV_TRY(clv_gpu_f32_to_bf16(k->gpu, param_of(&s, a, i / 2, i % 2),
-                                (cuda_bf16 *)a->cache + weight_at(&s, i / 2, i % 2),
-                                4 * s.h * (i % 2 ? s.h : width_of(&s, i / 2)), err));
+    CLV_TRY(clv_gpu_f32_to_bf16(k->gpu, layer_param(&s, a, i / 2, i % 2),
+                                (cuda_bf16 *)a->cache + weight_index(&s, i / 2, i % 2),
+                                4 * s.h * (i % 2 ? s.h : input_width(&s, i / 2)), err));
   return CLV_OK;
 }
 
@@ -110,60 +112,62 @@ static clv_code round_weights(const cuda_kernel *k, const clv_kernel_args *a, cl
 
 static clv_code forward_layer(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
                               int layer, const float *x, clv_err *err) {
-  cuda_lstm l = layer_of(k, s, a, layer);
-  cuda_factors all = {.a = weight_of(k, s, a, layer, 0), .d = l.gates};
-  CLV_TRY(clv_gpu_prepare_factor(k, x, s->n * s->t * width_of(s, layer), factors_of(k, s, a).x,
+  cuda_lstm l = layer_buffers(k, s, a, layer);
+  cuda_factors all = {.a = weight_operand(k, s, a, layer, 0), .d = l.gates};
+  CLV_TRY(clv_gpu_prepare_factor(k, x, s->n * s->t * input_width(s, layer), find_factors(k, s, a).x,
                                  &all.b, err));
   CLV_TRY(clv_gpu_multiply(k, INPUT + (layer > 0), &all, a, err));
   for (size_t at = 0; at < s->t; at++) {
     size_t before = (at - (at > 0)) * s->h;
-    cuda_factors f = {.a = weight_of(k, s, a, layer, 1),
+    cuda_factors f = {.a = weight_operand(k, s, a, layer, 1),
                       .b = k->bf16 ? (const void *)(l.hidden_bf16 + before) : l.hidden + before,
                       .beta = 1,
                       .d = l.gates + at * 4 * s->h};
     if (at) CLV_TRY(clv_gpu_multiply(k, STEP, &f, a, err));
-    CLV_TRY(
-        clv_gpu_lstm_cell(k->gpu, &l, at, param_of(s, a, layer, 2), param_of(s, a, layer, 3), err));
+    CLV_TRY(clv_gpu_lstm_cell(k->gpu, &l, at, layer_param(s, a, layer, 2),
+                              layer_param(s, a, layer, 3), err));
   }
   return CLV_OK;
 }
 
 static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  lstm_size s = lstm_of(k);
+  lstm_size s = lstm_extents(k);
   const float *x = a->in[0];
   for (int layer = 0; layer < s.layers; layer++) {
     CLV_TRY(forward_layer(k, &s, a, layer, x, err));
-    x = layer_of(k, &s, a, layer).hidden;
+    x = layer_buffers(k, &s, a, layer).hidden;
   }
   return k->gpu->vendor->copy(k->gpu->stream, a->out, x, k->r.n_out * sizeof(float), err);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* Buffers in scratch for a backward. */
-typedef struct lstm_room {
+/* Buffers of a backward in scratch. */
+typedef struct lstm_buffers {
   float *dgates, *dx, *before, *dh, *dc;
   void *parts;
-} lstm_room;
+} lstm_buffers;
 
-static lstm_room room_of(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a) {
+static lstm_buffers find_buffers(const cuda_kernel *k, const lstm_size *s,
+                                 const clv_kernel_args *a) {
   float *at = gpu_scratch(k, a);
-  size_t n = values_of(s);
-  return (lstm_room){.parts = at + 6 * n + 2 * s->n * s->h,
-                     .dgates = at,
-                     .dx = at + 4 * n,
-                     .before = at + 5 * n,
-                     .dh = at + 6 * n,
-                     .dc = at + 6 * n + s->n * s->h};
+  size_t n = count_values(s);
+  return (lstm_buffers){.parts = at + 6 * n + 2 * s->n * s->h,
+                        .dgates = at,
+                        .dx = at + 4 * n,
+                        .before = at + 5 * n,
+                        .dh = at + 6 * n,
+                        .dc = at + 6 * n + s->n * s->h};
 }
 
-static clv_code steps_back(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
-                           int layer, const float *outside, const lstm_room *r, clv_err *err) {
-  cuda_lstm l = layer_of(k, s, a, layer);
+static clv_code backward_steps(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
+                               int layer, const float *outside, const lstm_buffers *r,
+                               clv_err *err) {
+  cuda_lstm l = layer_buffers(k, s, a, layer);
   for (size_t at = s->t; at-- > 0;) {
     size_t later = (at + 1) * 4 * s->h;
-    cuda_factors f = {.a = weight_of(k, s, a, layer, 1),
+    cuda_factors f = {.a = weight_operand(k, s, a, layer, 1),
                       .b = k->bf16 ? (const void *)(l.dgates_bf16 + later) : r->dgates + later,
                       .d = r->dh};
     if (at + 1 < s->t) CLV_TRY(clv_gpu_multiply(k, STEP_BACK, &f, a, err));
@@ -172,20 +176,20 @@ static clv_code steps_back(const cuda_kernel *k, const lstm_size *s, const clv_k
   return CLV_OK;
 }
 
-static clv_code weights_back(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
-                             int layer, const float *x, const lstm_room *r, clv_err *err) {
-  cuda_lstm l = layer_of(k, s, a, layer);
+static clv_code backward_weights(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
+                                 int layer, const float *x, const lstm_buffers *r, clv_err *err) {
+  cuda_lstm l = layer_buffers(k, s, a, layer);
   void *const *d = &a->dparam[layer * s->slots];
   float beta = a->accumulate ? 1 : 0;
-  lstm_factors rounded = factors_of(k, s, a);
+  lstm_factors rounded = find_factors(k, s, a);
   const void *dgates = k->bf16 ? (const void *)rounded.dgates : r->dgates;
   cuda_factors in = {.b = dgates, .beta = beta, .d = d[0]};
   cuda_factors step = {.b = dgates, .beta = beta, .d = d[1]};
   cuda_sums sums = gpu_sums_of(s->n * s->t, 4 * s->h, 1);
-  CLV_TRY(clv_gpu_prepare_factor(k, x, s->n * s->t * width_of(s, layer), rounded.x, &in.a, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, x, s->n * s->t * input_width(s, layer), rounded.x, &in.a, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_WEIGHT + (layer > 0), &in, a, err));
   CLV_TRY(clv_gpu_lstm_shift(k->gpu, &l, r->before, err));
-  CLV_TRY(clv_gpu_prepare_factor(k, r->before, values_of(s), rounded.hidden, &step.a, err));
+  CLV_TRY(clv_gpu_prepare_factor(k, r->before, count_values(s), rounded.hidden, &step.a, err));
   CLV_TRY(clv_gpu_multiply(k, GRAD_STEP_WEIGHT, &step, a, err));
   for (int slot = 2; slot < s->slots; slot++)
     CLV_TRY(clv_gpu_channel_sums(k->gpu, &sums, false, r->dgates, r->parts, d[slot], a->accumulate,
@@ -193,31 +197,32 @@ static clv_code weights_back(const cuda_kernel *k, const lstm_size *s, const clv
   return CLV_OK;
 }
 
-static clv_code input_back(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
-                           int layer, const lstm_room *r, clv_err *err) {
-  cuda_factors f = {.a = weight_of(k, s, a, layer, 0),
-                    .b = k->bf16 ? (const void *)factors_of(k, s, a).dgates : r->dgates,
+static clv_code backward_input(const cuda_kernel *k, const lstm_size *s, const clv_kernel_args *a,
+                               int layer, const lstm_buffers *r, clv_err *err) {
+  cuda_factors f = {.a = weight_operand(k, s, a, layer, 0),
+                    .b = k->bf16 ? (const void *)find_factors(k, s, a).dgates : r->dgates,
                     .d = layer ? r->dx : a->din[0]};
   return clv_gpu_multiply(k, GRAD_INPUT + (layer > 0), &f, a, err);
 }
 
 static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  lstm_size s = lstm_of(k);
-  lstm_room r = room_of(k, &s, a);
+  lstm_size s = lstm_extents(k);
+  lstm_buffers r = find_buffers(k, &s, a);
   for (int layer = s.layers - 1; layer >= 0; layer--) {
-    const float *x = layer ? layer_of(k, &s, a, layer - 1).hidden : a->in[0];
+    const float *x = layer ? layer_buffers(k, &s, a, layer - 1).hidden : a->in[0];
     const float *outside = layer == s.layers - 1 ? a->dout : r.dx;
-    CLV_TRY(steps_back(k, &s, a, layer, outside, &r, err));
-    if (k->r.d.need_dw) CLV_TRY(weights_back(k, &s, a, layer, x, &r, err));
-    if (layer || a->din[0]) CLV_TRY(input_back(k, &s, a, layer, &r, err));
+    CLV_TRY(backward_steps(k, &s, a, layer, outside, &r, err));
+    if (k->r.d.need_dw) CLV_TRY(backward_weights(k, &s, a, layer, x, &r, err));
+    if (layer || a->din[0]) CLV_TRY(backward_input(k, &s, a, layer, &r, err));
   }
   return CLV_OK;
 }
 
 /* ---- preparing ------------------------------------------------------------------------------- */
 
-/* Makes the products over all steps of a layer with `in` input values. */
+/* Makes the products over all steps of a layer with `in` input values. later: not the first layer.
+ */
 static clv_code open_layer(cuda_kernel *k, const lstm_size *s, bool later, int64_t in,
                            clv_err *err) {
   int64_t rows = (int64_t)(s->n * s->t), wide = (int64_t)(4 * s->h);
@@ -228,12 +233,12 @@ static clv_code open_layer(cuda_kernel *k, const lstm_size *s, bool later, int64
   const clv_cuda_matmul_desc weight = {
       .b_t = true, .m = in, .n = wide, .k = rows, .lda = in, .ldb = wide, .ldd = in, .batch = 1};
   CLV_TRY(clv_gpu_new_product(k, INPUT + later, &forward, err));
-  if (!k->r.learns) return CLV_OK;
+  if (!k->r.has_backward) return CLV_OK;
   CLV_TRY(clv_gpu_new_product(k, GRAD_INPUT + later, &input, err));
   return k->r.d.need_dw ? clv_gpu_new_product(k, GRAD_WEIGHT + later, &weight, err) : CLV_OK;
 }
 
-/* Makes the products of one step, and of the gradient of the weights between steps. */
+/* Makes the products of one step, and that of the gradient of W_hh. */
 static clv_code open_steps(cuda_kernel *k, const lstm_size *s, clv_err *err) {
   int64_t n = (int64_t)s->n, h = (int64_t)s->h, stride = (int64_t)s->t;
   const clv_cuda_matmul_desc step = {.a_t = true,
@@ -255,27 +260,28 @@ static clv_code open_steps(cuda_kernel *k, const lstm_size *s, clv_err *err) {
                                        .ldd = h,
                                        .batch = 1};
   CLV_TRY(clv_gpu_new_product(k, STEP, &step, err));
-  if (!k->r.learns) return CLV_OK;
+  if (!k->r.has_backward) return CLV_OK;
   CLV_TRY(clv_gpu_new_product(k, STEP_BACK, &back, err));
   return k->r.d.need_dw ? clv_gpu_new_product(k, GRAD_STEP_WEIGHT, &weight, err) : CLV_OK;
 }
 
 static clv_code open_products(cuda_kernel *k, clv_err *err) {
-  lstm_size s = lstm_of(k);
+  lstm_size s = lstm_extents(k);
   CLV_TRY(open_layer(k, &s, false, (int64_t)s.f, err));
   if (s.layers > 1) CLV_TRY(open_layer(k, &s, true, (int64_t)s.h, err));
   CLV_TRY(open_steps(k, &s, err));
-  k->r.base.saved_bytes = k->r.learns ? rows_bytes(&s) : 0;
-  k->r.base.scratch_bytes = k->workspace + room_bytes(k, &s) + factors_bytes(k, &s);
-  k->r.base.cache_bytes = gpu_factor_bytes(k, weight_at(&s, s.layers, 0));
+  k->r.base.saved_bytes = k->r.has_backward ? trace_bytes(&s) : 0;
+  k->r.base.scratch_bytes =
+      k->workspace_bytes + count_buffer_bytes(k, &s) + count_factor_bytes(k, &s);
+  k->r.base.cache_bytes = gpu_factor_bytes(k, weight_index(&s, s.layers, 0));
   k->r.base.impl = k->bf16 ? "products bf16" : "products";
   return CLV_OK;
 }
 
 /* ---- by cuDNN -------------------------------------------------------------------------------- */
 
-/* Lists the parameters, or their gradients, with their indices in cuDNN's weight space. */
-static cuda_lstm_params params_of(const cuda_kernel *k, void *const *params) {
+/* Lists the parameters, or their gradients, with their indices in cuDNN's buffer of weights. */
+static cuda_lstm_params list_params(const cuda_kernel *k, void *const *params) {
   cuda_lstm_params p = {.n = (unsigned)k->r.d.n_params};
   unsigned slots = k->r.d.attrs.bias ? 4 : 2;
   for (unsigned i = 0; i < p.n; i++) {
@@ -289,77 +295,77 @@ static cuda_lstm_params params_of(const cuda_kernel *k, void *const *params) {
 static clv_code lstm_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (!k->lstm) return round_weights(k, a, err);
-  cuda_lstm_params p = params_of(k, a->param);
+  cuda_lstm_params p = list_params(k, a->param);
   return clv_gpu_lstm_pack(k->gpu, &p, a->cache, err);
 }
 
-/* Arguments of a call of cuDNN. clv_vendor documents which of them a call writes. */
-static clv_cuda_lstm_args rnn_args(const cuda_kernel *k, const clv_kernel_args *a) {
+/* Returns the arguments of a call of cuDNN. clv_vendor says which of them a call writes. */
+static clv_cuda_lstm_args cudnn_args(const cuda_kernel *k, const clv_kernel_args *a) {
   return (clv_cuda_lstm_args){.weights = a->cache,
                               .x = (float *)(uintptr_t)a->in[0],
                               .y = a->out,
                               .dy = (float *)(uintptr_t)a->dout,
                               .dx = a->din[0],
-                              .reserve = k->r.learns ? a->saved : NULL,
+                              .reserve = k->r.has_backward ? a->saved : NULL,
                               .workspace = a->scratch};
 }
 
-static clv_code rnn_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code cudnn_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  clv_cuda_lstm_args args = rnn_args(k, a);
+  clv_cuda_lstm_args args = cudnn_args(k, a);
   return k->gpu->vendor->lstm_forward(k->gpu->stream, k->lstm, &args, err);
 }
 
-static clv_code rnn_weights_back(const cuda_kernel *k, const clv_kernel_args *a,
-                                 clv_cuda_lstm_args *args, clv_err *err) {
+static clv_code cudnn_backward_weights(const cuda_kernel *k, const clv_kernel_args *a,
+                                       clv_cuda_lstm_args *args, clv_err *err) {
   const clv_vendor *v = k->gpu->vendor;
-  cuda_lstm_params p = params_of(k, a->dparam);
+  cuda_lstm_params p = list_params(k, a->dparam);
   CLV_TRY(v->fill(k->gpu->stream, args->dweights, 0, k->lstm_space.weights, err));
   CLV_TRY(v->lstm_backward_weight(k->gpu->stream, k->lstm, args, err));
   return clv_gpu_lstm_unpack(k->gpu, &p, args->dweights, a->accumulate, err);
 }
 
-/* The gradients of weights are in scratch, and so is the gradient of the input if the
- * caller does not need it. */
-static clv_code rnn_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+/* Computes the gradients with cuDNN. Those of the weights are first in scratch, and so is the
+ * gradient of the input if the caller does not need it. */
+static clv_code cudnn_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  clv_cuda_lstm_args args = rnn_args(k, a);
+  clv_cuda_lstm_args args = cudnn_args(k, a);
   args.dweights = gpu_scratch(k, a);
   if (!args.dx) args.dx = args.dweights + k->lstm_space.weights / sizeof(float);
   CLV_TRY(k->gpu->vendor->lstm_backward_data(k->gpu->stream, k->lstm, &args, err));
-  return k->r.d.need_dw ? rnn_weights_back(k, a, &args, err) : CLV_OK;
+  return k->r.d.need_dw ? cudnn_backward_weights(k, a, &args, err) : CLV_OK;
 }
 
-static void use_rnn(cuda_kernel *k) {
+static void use_cudnn(cuda_kernel *k) {
   clv_kernel *b = &k->r.base;
   clv_cuda_lstm_space *s = &k->lstm_space;
   s->weights = clv_align_up(s->weights, 256);
-  k->workspace = clv_align_up(s->workspace, 256);
+  k->workspace_bytes = clv_align_up(s->workspace, 256);
   b->impl = "cuDNN";
   b->cache_bytes = s->weights;
-  b->forward = rnn_forward;
-  b->scratch_bytes = k->workspace;
-  if (!k->r.learns) return;
-  b->backward_input = rnn_backward;
+  b->forward = cudnn_forward;
+  b->scratch_bytes = k->workspace_bytes;
+  if (!k->r.has_backward) return;
+  b->backward_input = cudnn_backward;
   b->saves |= CLV_SAVE_OUT;
   b->saved_bytes = s->reserve;
   b->scratch_bytes += s->weights + (k->r.d.need_dx[0] ? 0 : k->r.n_in * sizeof(float));
 }
 
 static clv_code lstm_open(cuda_kernel *k, clv_err *err) {
-  lstm_size s = lstm_of(k);
+  lstm_size s = lstm_extents(k);
   const clv_cuda_lstm_desc d = {.n = (int64_t)s.n,
                                 .t = (int64_t)s.t,
                                 .f = (int64_t)s.f,
                                 .h = (int64_t)s.h,
                                 .layers = s.layers,
                                 .bias = k->r.d.attrs.bias,
-                                .learns = k->r.learns,
+                                .has_backward = k->r.has_backward,
                                 .tf32 = k->r.d.tf32};
   k->r.base.saved_bytes = 0;
-  if (k->bf16) return open_products(k, err); /* cuDNN would also compute the cells in bf16 */
+  if (k->bf16) return open_products(k, err); /* because cuDNN would compute the cells in bf16 too */
   clv_code code = k->gpu->vendor->lstm_new(k->gpu->stream, &d, &k->lstm, &k->lstm_space, err);
-  if (code == CLV_OK) use_rnn(k);
+  if (code == CLV_OK) use_cudnn(k);
   return code == CLV_UNIMPLEMENTED ? open_products(k, err) : code;
 }
 

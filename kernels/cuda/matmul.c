@@ -7,26 +7,26 @@
 
 enum { FORWARD, GRAD_A, GRAD_B };
 
-/* Number of values of both factors and of the output. */
+/* Numbers of values of both factors and of the output. */
 typedef struct matmul_sizes {
   size_t a, b, y;
 } matmul_sizes;
 
-static matmul_sizes sizes_of(const cuda_kernel *k) {
+static matmul_sizes count_values(const cuda_kernel *k) {
   clv_matmul s = clv_matmul_of(&k->r.d);
   return (matmul_sizes){(size_t)(s.batch * s.m * s.k), (size_t)(s.batch * s.k * s.n),
                         (size_t)(s.batch * s.m * s.n)};
 }
 
-/* Buffers in scratch for the rounded factors. */
-typedef struct matmul_room {
+/* Buffers in scratch for factors rounded to bf16. */
+typedef struct matmul_buffers {
   cuda_bf16 *a, *b, *y;
-} matmul_room;
+} matmul_buffers;
 
-static matmul_room room_of(const cuda_kernel *k, const clv_kernel_args *args) {
-  matmul_sizes n = sizes_of(k);
+static matmul_buffers find_buffers(const cuda_kernel *k, const clv_kernel_args *args) {
+  matmul_sizes n = count_values(k);
   char *at = gpu_scratch(k, args);
-  matmul_room r = {.a = (cuda_bf16 *)at};
+  matmul_buffers r = {.a = (cuda_bf16 *)at};
   r.b = (cuda_bf16 *)(at += gpu_factor_bytes(k, n.a));
   r.y = (cuda_bf16 *)(at + gpu_factor_bytes(k, n.b));
   return r;
@@ -34,8 +34,8 @@ static matmul_room room_of(const cuda_kernel *k, const clv_kernel_args *args) {
 
 static clv_code matmul_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  matmul_sizes n = sizes_of(k);
-  matmul_room r = room_of(k, a);
+  matmul_sizes n = count_values(k);
+  matmul_buffers r = find_buffers(k, a);
   cuda_factors f = {.d = a->out};
   CLV_TRY(clv_gpu_prepare_factor(k, a->in[0], n.a, r.a, &f.b, err));
   CLV_TRY(clv_gpu_prepare_factor(k, a->in[1], n.b, r.b, &f.a, err));
@@ -44,8 +44,8 @@ static clv_code matmul_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
 
 static clv_code matmul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  matmul_sizes n = sizes_of(k);
-  matmul_room r = room_of(k, a);
+  matmul_sizes n = count_values(k);
+  matmul_buffers r = find_buffers(k, a);
   const void *dy;
   cuda_factors da = {.d = a->din[0]}, db = {.d = a->din[1]};
   CLV_TRY(clv_gpu_prepare_factor(k, a->dout, n.y, r.y, &dy, err));
@@ -71,9 +71,10 @@ static clv_code matmul_open(cuda_kernel *k, clv_err *err) {
   const bool wanted[] = {true, k->r.d.need_dx[0], k->r.d.need_dx[1]};
   for (int i = FORWARD; i <= GRAD_B; i++)
     if (wanted[i]) CLV_TRY(clv_gpu_new_product(k, i, &products[i], err));
-  matmul_sizes n = sizes_of(k);
-  k->r.base.scratch_bytes = k->workspace + gpu_factor_bytes(k, n.a) + gpu_factor_bytes(k, n.b) +
-                            (k->r.learns ? gpu_factor_bytes(k, n.y) : 0);
+  matmul_sizes n = count_values(k);
+  k->r.base.scratch_bytes = k->workspace_bytes + gpu_factor_bytes(k, n.a) +
+                            gpu_factor_bytes(k, n.b) +
+                            (k->r.has_backward ? gpu_factor_bytes(k, n.y) : 0);
   return CLV_OK;
 }
 

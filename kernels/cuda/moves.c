@@ -33,8 +33,9 @@ CLV_CUDA_OP(concat) = {.forward = concat_forward, .backward_input = concat_backw
 
 /* ---- slice ----------------------------------------------------------------------------------- */
 
-/* Index of the slice's first value in each run of in[0]. */
-static size_t slice_at(const cuda_kernel *k, const clv_axis *s, size_t *ret_run) {
+/* Returns the index of the slice's first value in an outer row of in[0]. *ret_run: number of values
+ * of the slice in an outer row. */
+static size_t slice_offset(const cuda_kernel *k, const clv_axis *s, size_t *ret_run) {
   int64_t stop, start = clv_slice_start(&k->r.d.attrs, (int64_t)s->extent, &stop);
   *ret_run = (size_t)(stop - start) * s->inner;
   return (size_t)start * s->inner;
@@ -43,7 +44,7 @@ static size_t slice_at(const cuda_kernel *k, const clv_axis *s, size_t *ret_run)
 static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   clv_axis s = clv_axis_around(&k->r.d.attrs, &k->r.d.in[0]);
-  size_t run, at = slice_at(k, &s, &run);
+  size_t run, at = slice_offset(k, &s, &run);
   return clv_gpu_move(k->gpu, (const float *)a->in[0] + at, s.extent * s.inner, a->out, run,
                       s.outer, run, err);
 }
@@ -51,7 +52,7 @@ static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
 static clv_code slice_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   clv_axis s = clv_axis_around(&k->r.d.attrs, &k->r.d.in[0]);
-  size_t run, at = slice_at(k, &s, &run);
+  size_t run, at = slice_offset(k, &s, &run);
   CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, a->din[0], 0, k->r.n_in * sizeof(float), err));
   return clv_gpu_move(k->gpu, a->dout, run, (float *)a->din[0] + at, s.extent * s.inner, s.outer,
                       run, err);
@@ -61,20 +62,20 @@ CLV_CUDA_OP(slice) = {.forward = slice_forward, .backward_input = slice_backward
 
 /* ---- embedding ------------------------------------------------------------------------------- */
 
-static cuda_lookup lookup_of(const cuda_kernel *k, const clv_kernel_args *a) {
+static cuda_lookup describe_lookup(const cuda_kernel *k, const clv_kernel_args *a) {
   return (cuda_lookup){
       .l = clv_row_numbers_of(&k->r.d), .out = (size_t)k->r.d.attrs.out, .layer = a->key.layer};
 }
 
 static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_lookup l = lookup_of(k, a);
+  cuda_lookup l = describe_lookup(k, a);
   return clv_gpu_lookup(k->gpu, &l, a->in[0], a->param[CLV_SLOT_WEIGHT], a->out, err);
 }
 
-/* True if all row numbers are 0, because a column is subtracted from itself, and row 0 is trained.
- * The gradient of that row is a sum over columns. */
-static bool is_first_row(const clv_row_numbers *l) {
+/* True if all row numbers are 0, because a column is subtracted from itself, and row 0 gets a
+ * gradient. That gradient is then a sum over all positions. */
+static bool is_always_first_row(const clv_row_numbers *l) {
   return l->minus == l->column && l->padding != 0;
 }
 
@@ -94,8 +95,8 @@ static clv_code first_row_backward(const cuda_kernel *k, const cuda_lookup *l,
 static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_lookup l = lookup_of(k, a);
-  if (is_first_row(&l.l)) return first_row_backward(k, &l, a, err);
+  cuda_lookup l = describe_lookup(k, a);
+  if (is_always_first_row(&l.l)) return first_row_backward(k, &l, a, err);
   return clv_gpu_lookup_back(k->gpu, &l, a->in[0], a->dout, a->scratch, a->dparam[CLV_SLOT_WEIGHT],
                              a->accumulate, err);
 }
@@ -108,7 +109,7 @@ static clv_code embedding_open(cuda_kernel *k, clv_err *err) {
         err, CLV_EXHAUSTED,
         "embedding of %zu row numbers, a device supports at most %u: use a smaller batch", l.n,
         UINT32_MAX);
-  size_t bytes = is_first_row(&l) ? gpu_parts_bytes(&s) : gpu_keys(l.n) * sizeof(uint64_t);
+  size_t bytes = is_always_first_row(&l) ? gpu_parts_bytes(&s) : gpu_keys(l.n) * sizeof(uint64_t);
   k->r.base.scratch_bytes = k->r.d.need_dw ? bytes : 0;
   return CLV_OK;
 }

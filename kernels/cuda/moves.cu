@@ -31,7 +31,7 @@ static __device__ inline bool is_row(const clv_row_numbers &l, int64_t row) {
   return row >= 0 && row < l.rows;
 }
 
-/* Row of a position; row 0 for a refused number, whose result is not used. */
+/* Returns the row of a position; row 0 for a refused number, whose result is not used. */
 static __device__ inline size_t row_at(const clv_row_numbers &l, const int64_t *value, size_t i) {
   int64_t row = number_at(l, value, i);
   return is_row(l, row) ? static_cast<size_t>(row) : 0;
@@ -50,7 +50,7 @@ static __global__ void note(cuda_lookup t, const int64_t *value, clv_gpu_fault *
   bool first = !f->is_set && f->place;
   gpu_note(f, value,
            cuda_refusal{CLV_OP_EMBEDDING, t.layer, t.l.rows, static_cast<int64_t>(t.l.per_sample)});
-  if (first) f->integer = number_at(t.l, value, f->at);
+  if (first) f->int_value = number_at(t.l, value, f->at);
 }
 
 clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *t, const int64_t *value, const float *table,
@@ -70,7 +70,8 @@ static __global__ void make_keys(cuda_lookup t, const int64_t *value, uint64_t *
   keys[i] = i < t.l.n ? static_cast<uint64_t>(row_at(t.l, value, i)) << 32 | i : UINT64_MAX;
 }
 
-/* One step of Batcher's bitonic sort: compares keys `apart` from each other, in runs of `run`. */
+/* Does one step of Batcher's bitonic sort: compares keys `apart` from each other, in runs of `run`.
+ */
 static __global__ void exchange(uint64_t *keys, size_t n_keys, size_t run, size_t apart) {
   GPU_FOR(i, n_keys) {
     size_t other = i ^ apart;

@@ -11,24 +11,26 @@
 extern "C" {
 #endif
 
-/* dst[o][i] = src[o][i] for `outer` runs of `run` values, which start to_stride and
- * from_stride values apart. */
+/* Copies dst[o][i] = src[o][i] for `outer` runs of `run` values; runs start to_stride values apart
+ * in dst, from_stride in src. */
 clv_code clv_gpu_move(clv_gpu *g, const float *src, size_t from_stride, float *dst,
                       size_t to_stride, size_t outer, size_t run, clv_err *err) CLV_USE_RESULT;
 
-/* Row numbers (see clv_row_numbers) into a table [rows, out]. */
+/* A lookup of row numbers (see clv_row_numbers) in a table [rows, out]. */
 typedef struct cuda_lookup {
   clv_row_numbers l;
   size_t out;
   uint32_t layer;
 } cuda_lookup;
 
-/* y[i] = table[row i of value]; a row number outside 0..rows-1 is refused. */
+/* Copies y[i] = row of the table whose number is row number i of `value`. A row number outside
+ * 0..rows-1 is refused. */
 clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *l, const int64_t *value, const float *table,
                         float *y, clv_err *err) CLV_USE_RESULT;
 
-/* Adds the gradients of each row in the order of their positions; other rows become zero unless
- * `accumulate`. keys: scratch of gpu_keys(n) values, which the launcher sorts. */
+/* Computes the gradient of the table: adds the gradients of each row in the order of their
+ * positions. Other rows become zero unless `accumulate`. keys: scratch of gpu_keys(n) values, which
+ * the launcher sorts. */
 static inline size_t gpu_keys(size_t n) {
   size_t keys = 1;
   while (keys < n) keys *= 2;
@@ -38,8 +40,8 @@ clv_code clv_gpu_lookup_back(clv_gpu *g, const cuda_lookup *l, const int64_t *va
                              const float *dy, uint64_t *keys, float *dtable, bool accumulate,
                              clv_err *err) CLV_USE_RESULT;
 
-/* n samples of `steps` times `features` values. A length outside 0..steps is refused; a refused
- * length and a length of 0 give zeros. */
+/* Extents of the op `last`: n samples of `steps` times `features` values. A length outside 0..steps
+ * is refused; a refused length and a length of 0 give zeros. */
 typedef struct cuda_last {
   size_t n, steps, features;
   uint32_t layer;
@@ -50,12 +52,12 @@ clv_code clv_gpu_last(clv_gpu *g, const cuda_last *l, const float *x, const int6
 clv_code clv_gpu_last_back(clv_gpu *g, const cuda_last *l, const float *dy, const int64_t *lengths,
                            float *dx, clv_err *err) CLV_USE_RESULT;
 
-/* Last (or, with `first`, first) position of each packed sequence. An empty sequence gives
- * zeros. */
+/* The op `last` over packed sequences: the last position of each sequence, or the first with
+ * `takes_first`. An empty sequence gives zeros. */
 typedef struct cuda_ends {
   cuda_packed p;
   size_t features;
-  bool first;
+  bool takes_first;
 } cuda_ends;
 
 clv_code clv_gpu_ends(clv_gpu *g, const cuda_ends *e, const float *x, float *y,

@@ -19,7 +19,7 @@ static __global__ void find_begins(cuda_packed p, const int64_t *lengths, cuda_r
 }
 
 clv_code clv_gpu_find_packed(const cuda_kernel *k, const clv_kernel_args *a, void *room,
-                        cuda_packed *ret, clv_err *err) {
+                             cuda_packed *ret, clv_err *err) {
   const clv_node_desc *d = &k->r.d;
   int at = d->n_in - 1;
   int64_t *begin = static_cast<int64_t *>(room);

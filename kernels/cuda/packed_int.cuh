@@ -8,17 +8,17 @@
 #include "kernels/cuda/device_int.cuh"
 #include "kernels/cuda/packed_int.h"
 
-/* Finds the row of a position that is counted as if sequences were padded; false: the
- * position is a pad. */
+/* Writes to *ret the row of position `place`, which is counted as if sequences were padded; returns
+ * false if the position is a pad. */
 static __device__ inline bool gpu_row_of(const cuda_packed &p, size_t place, size_t *ret) {
   size_t n = place / p.steps;
-  *ret = static_cast<size_t>(p.begin[n]) + place % p.steps;
-  return *ret < static_cast<size_t>(p.begin[n + 1]);
+  *ret = static_cast<size_t>(p.first_rows[n]) + place % p.steps;
+  return *ret < static_cast<size_t>(p.first_rows[n + 1]);
 }
 
 /* Returns the first row that belongs to no sequence. */
 static __device__ inline size_t gpu_rest_of(const cuda_packed &p) {
-  return static_cast<size_t>(p.begin[p.n]);
+  return static_cast<size_t>(p.first_rows[p.n]);
 }
 
 /* Calls f(at, i) for value i of each sequence's [steps, width], stored at index `at` of [rows,

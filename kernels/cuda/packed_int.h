@@ -12,21 +12,22 @@
 extern "C" {
 #endif
 
-/* Layout [rows, ...] in place of [n, steps, ...]. begin: [n + 1], the row where each sequence
- * begins, and last the number of rows in use; NULL: nothing is packed. */
+/* Packed sequences: layout [rows, ...] in place of [n, steps, ...]. first_rows: [n + 1], the row
+ * where each sequence begins, then the number of rows in use; NULL: the sequences are not packed.
+ */
 typedef struct cuda_packed {
   size_t n, steps, rows;
-  const int64_t *begin;
+  const int64_t *first_rows;
 } cuda_packed;
 
-/* Bytes of `begin`; 0 where nothing is packed. */
+/* Returns the bytes of cuda_packed.first_rows; 0 if the sequences are not packed. */
 static inline size_t gpu_packed_bytes(const cuda_kernel *k) {
   const clv_node_desc *d = &k->r.d;
   return d->attrs.packed ? ((size_t)d->in[d->n_in - 1].dim[0] + 1) * sizeof(int64_t) : 0;
 }
 
-/* Computes the sequences' first rows, in `room`, from the lengths in the op's last input. A refused
- * length counts as 0. */
+/* Computes the first rows of the sequences, in `room`, from the lengths in the op's last input. A
+ * refused length counts as 0. */
 clv_code clv_gpu_find_packed(const cuda_kernel *k, const clv_kernel_args *a, void *room,
                              cuda_packed *ret, clv_err *err) CLV_USE_RESULT;
 

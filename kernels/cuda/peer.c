@@ -6,9 +6,9 @@
  */
 #include "kernels/cuda/gpu_int.h"
 
-/* Orders the later work of `late` after the work issued to `early` so far. The event belongs to the
- * device it is recorded on. Freeing an event does not end a wait for it. */
-static clv_code order(const clv_gpu *early, const clv_gpu *late, clv_err *err) {
+/* Orders the work issued to `late` from now on after the work issued to `early` so far. The event
+ * belongs to the device on which it is recorded. Freeing an event does not end a wait for it. */
+static clv_code order_streams(const clv_gpu *early, const clv_gpu *late, clv_err *err) {
   const clv_vendor *v = early->vendor;
   clv_cuda_event *e;
   CLV_TRY(v->event_new(early->device, false, &e, err));
@@ -20,14 +20,14 @@ static clv_code order(const clv_gpu *early, const clv_gpu *late, clv_err *err) {
 
 clv_code clv_gpu_copy_from(const clv_backend *b, void *dst, const clv_backend *from,
                            const void *src, size_t bytes, clv_err *err) {
-  const clv_gpu *to = b->own, *of = from->own;
+  const clv_gpu *to = b->private_data, *of = from->private_data;
   const clv_vendor *v = to->vendor;
   if (!bytes) return CLV_OK;
-  CLV_TRY(order(of, to, err));
+  CLV_TRY(order_streams(of, to, err));
   if (of->device == to->device)
     CLV_TRY(v->copy(to->stream, dst, src, bytes, err));
   else
     CLV_TRY(v->copy_peer(to->stream, dst, to->device, src, of->device, bytes, err));
-  /* so that the source's memory is overwritten or freed only after the copy */
-  return order(to, of, err);
+  /* makes later work of the source, such as freeing the memory, wait for the copy */
+  return order_streams(to, of, err);
 }

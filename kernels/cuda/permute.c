@@ -3,26 +3,27 @@
 
 /* ---- permute --------------------------------------------------------------------------------- */
 
-static clv_code permute(const cuda_kernel *k, const void *from, void *to, bool back, clv_err *err) {
+static clv_code run_permutation(const cuda_kernel *k, const void *from, void *to, bool back,
+                                clv_err *err) {
   cuda_order o = {.out = k->r.d.out, .n = k->r.n_out};
   clv_strides(&k->r.d.in[0], &k->r.d.attrs.order, o.step);
   return clv_gpu_permute(k->gpu, &o, from, to, back, err);
 }
 
 static clv_code permute_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return permute(gpu_kernel_of(base), a->in[0], a->out, false, err);
+  return run_permutation(gpu_kernel_of(base), a->in[0], a->out, false, err);
 }
 
 static clv_code permute_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return permute(gpu_kernel_of(base), a->dout, a->din[0], true, err);
+  return run_permutation(gpu_kernel_of(base), a->dout, a->din[0], true, err);
 }
 
 CLV_CUDA_OP(permute) = {.forward = permute_forward, .backward_input = permute_backward};
 
 /* ---- rotary ---------------------------------------------------------------------------------- */
 
-static clv_code rotate(const cuda_kernel *k, const clv_kernel_args *a, const void *x, void *y,
-                       double sign, clv_err *err) {
+static clv_code run_rotation(const cuda_kernel *k, const clv_kernel_args *a, const void *x, void *y,
+                             double sign, clv_err *err) {
   const clv_shape *in = &k->r.d.in[0];
   size_t heads = (size_t)k->r.d.attrs.heads;
   cuda_rotary r = {.n = k->r.n_in,
@@ -38,11 +39,11 @@ static clv_code rotate(const cuda_kernel *k, const clv_kernel_args *a, const voi
 }
 
 static clv_code rotary_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return rotate(gpu_kernel_of(base), a, a->in[0], a->out, 1, err);
+  return run_rotation(gpu_kernel_of(base), a, a->in[0], a->out, 1, err);
 }
 
 static clv_code rotary_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return rotate(gpu_kernel_of(base), a, a->dout, a->din[0], -1, err);
+  return run_rotation(gpu_kernel_of(base), a, a->dout, a->din[0], -1, err);
 }
 
 static clv_code rotary_open(cuda_kernel *k, clv_err *err) {

@@ -20,7 +20,8 @@ clv_code clv_gpu_permute(clv_gpu *g, const cuda_order *o, const float *from, flo
 
 /* Rotates value i of x, at step t. Computed in double, because at a late step a float has few
  * digits left for the angle. */
-static __device__ inline float rotate_value(const cuda_rotary &r, const float *x, size_t i, size_t t) {
+static __device__ inline float rotate_value(const cuda_rotary &r, const float *x, size_t i,
+                                            size_t t) {
   size_t d = i % r.width, half = r.width / 2;
   double angle = static_cast<double>(t) *
                  pow(r.base, -static_cast<double>(d % half) / static_cast<double>(half));

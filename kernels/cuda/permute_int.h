@@ -11,13 +11,15 @@
 extern "C" {
 #endif
 
-/* Strides in the input of an output's dimensions (clv_strides). */
+/* A permutation: output shape, number of values, and the strides in the input of the output's
+ * dimensions (clv_strides). */
 typedef struct cuda_order {
   clv_shape out;
   size_t n, step[CLV_MAX_RANK];
 } cuda_order;
 
-/* to[i] = from[at(i)], or to[at(i)] = from[i]. */
+/* Copies to[i] = from[at(i)], or with `back` to[at(i)] = from[i], where at(i) is the index in the
+ * input of the output's value i. */
 clv_code clv_gpu_permute(clv_gpu *g, const cuda_order *o, const float *from, float *to, bool back,
                          clv_err *err) CLV_USE_RESULT;
 
@@ -28,8 +30,8 @@ typedef struct cuda_rotary {
 
 clv_code clv_gpu_rotate(clv_gpu *g, const cuda_rotary *r, const float *x, float *y,
                         clv_err *err) CLV_USE_RESULT;
-/* As clv_gpu_rotate, for packed sequences: steps are counted in each sequence, and rows of no
- * sequence become 0. */
+/* As clv_gpu_rotate, for packed sequences: steps are counted in each sequence, and rows that belong
+ * to no sequence become 0. */
 clv_code clv_gpu_rotate_packed(clv_gpu *g, const cuda_packed *p, const cuda_rotary *r,
                                const float *x, float *y, clv_err *err) CLV_USE_RESULT;
 

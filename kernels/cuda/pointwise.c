@@ -2,85 +2,93 @@
 #include "kernels/cuda/broadcast_int.h"
 #include "kernels/cuda/pointwise_int.h"
 
-/* POINTWISE(name, kept): forward is clv_gpu_name; backward is clv_gpu_name_back of the
- * saved value `kept`. */
-#define POINTWISE(name, kept)                                                                   \
-  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {    \
-    const cuda_kernel *k = gpu_kernel_of(base);                                                 \
-    return clv_gpu_##name(k->gpu, k->last, a->in[0], NULL, a->out, k->r.n_in, 0, err);          \
-  }                                                                                             \
-  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {   \
-    const cuda_kernel *k = gpu_kernel_of(base);                                                 \
-    return clv_gpu_##name##_back(k->gpu, k->last, kept, a->dout, a->din[0], k->r.n_in, 0, err); \
+/* POINTWISE(name, kept) defines the functions of an op: forward is clv_gpu_name; backward is
+ * clv_gpu_name_back of the saved value `kept`. */
+#define POINTWISE(name, kept)                                                                      \
+  static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {       \
+    const cuda_kernel *k = gpu_kernel_of(base);                                                    \
+    return clv_gpu_##name(k->gpu, k->channels_last, a->in[0], NULL, a->out, k->r.n_in, 0, err);    \
+  }                                                                                                \
+  static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {      \
+    const cuda_kernel *k = gpu_kernel_of(base);                                                    \
+    return clv_gpu_##name##_back(k->gpu, k->channels_last, kept, a->dout, a->din[0], k->r.n_in, 0, \
+                                 err);                                                             \
   }
 
 POINTWISE(relu, a->out)
-CLV_CUDA_OP(relu) = {.forward = relu_forward, .backward_input = relu_backward, .last = true};
+CLV_CUDA_OP(relu) = {
+    .forward = relu_forward, .backward_input = relu_backward, .channels_last = true};
 
 POINTWISE(sigmoid, a->out)
 CLV_CUDA_OP(sigmoid) = {
-    .forward = sigmoid_forward, .backward_input = sigmoid_backward, .last = true};
+    .forward = sigmoid_forward, .backward_input = sigmoid_backward, .channels_last = true};
 
 POINTWISE(tanh, a->out)
-CLV_CUDA_OP(tanh) = {.forward = tanh_forward, .backward_input = tanh_backward, .last = true};
+CLV_CUDA_OP(tanh) = {
+    .forward = tanh_forward, .backward_input = tanh_backward, .channels_last = true};
 
 POINTWISE(gelu, a->in[0])
-CLV_CUDA_OP(gelu) = {.forward = gelu_forward, .backward_input = gelu_backward, .last = true};
+CLV_CUDA_OP(gelu) = {
+    .forward = gelu_forward, .backward_input = gelu_backward, .channels_last = true};
 
 POINTWISE(gelu_tanh, a->in[0])
 CLV_CUDA_OP(gelu_tanh) = {
-    .forward = gelu_tanh_forward, .backward_input = gelu_tanh_backward, .last = true};
+    .forward = gelu_tanh_forward, .backward_input = gelu_tanh_backward, .channels_last = true};
 
 POINTWISE(silu, a->in[0])
-CLV_CUDA_OP(silu) = {.forward = silu_forward, .backward_input = silu_backward, .last = true};
+CLV_CUDA_OP(silu) = {
+    .forward = silu_forward, .backward_input = silu_backward, .channels_last = true};
 
 /* ---- scale, wait ----------------------------------------------------------------------------- */
 
 static clv_code scale_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   float factor = (float)k->r.d.attrs.factor;
-  return clv_gpu_scale(k->gpu, k->last, a->in[0], NULL, a->out, k->r.n_in, factor, err);
+  return clv_gpu_scale(k->gpu, k->channels_last, a->in[0], NULL, a->out, k->r.n_in, factor, err);
 }
 
 static clv_code scale_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   float factor = (float)k->r.d.attrs.factor;
-  return clv_gpu_scale(k->gpu, k->last, a->dout, NULL, a->din[0], k->r.n_in, factor, err);
+  return clv_gpu_scale(k->gpu, k->channels_last, a->dout, NULL, a->din[0], k->r.n_in, factor, err);
 }
 
-CLV_CUDA_OP(scale) = {.forward = scale_forward, .backward_input = scale_backward, .last = true};
+CLV_CUDA_OP(scale) = {
+    .forward = scale_forward, .backward_input = scale_backward, .channels_last = true};
 
 static clv_code leaky_relu_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   float factor = (float)k->r.d.attrs.factor;
-  return clv_gpu_leaky_relu(k->gpu, k->last, a->in[0], NULL, a->out, k->r.n_in, factor, err);
+  return clv_gpu_leaky_relu(k->gpu, k->channels_last, a->in[0], NULL, a->out, k->r.n_in, factor,
+                            err);
 }
 
 static clv_code leaky_relu_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   float factor = (float)k->r.d.attrs.factor;
-  return clv_gpu_leaky_relu_back(k->gpu, k->last, a->in[0], a->dout, a->din[0], k->r.n_in, factor,
-                                 err);
+  return clv_gpu_leaky_relu_back(k->gpu, k->channels_last, a->in[0], a->dout, a->din[0], k->r.n_in,
+                                 factor, err);
 }
 
 CLV_CUDA_OP(leaky_relu) = {
-    .forward = leaky_relu_forward, .backward_input = leaky_relu_backward, .last = true};
+    .forward = leaky_relu_forward, .backward_input = leaky_relu_backward, .channels_last = true};
 
 /* ---- ops that copy --------------------------------------------------------------------------- */
 
-static clv_code pass(const cuda_kernel *k, const void *from, void *to, clv_err *err) {
+static clv_code copy_values(const cuda_kernel *k, const void *from, void *to, clv_err *err) {
   if (!to || from == to) return CLV_OK;
   return k->gpu->vendor->copy(k->gpu->stream, to, from,
-                              k->r.n_in * (k->last ? sizeof(cuda_bf16) : sizeof(float)), err);
+                              k->r.n_in * (k->channels_last ? sizeof(cuda_bf16) : sizeof(float)),
+                              err);
 }
 
 static clv_code pass_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  return pass(gpu_kernel_of(base), a->in[0], a->out, err);
+  return copy_values(gpu_kernel_of(base), a->in[0], a->out, err);
 }
 
 static clv_code pass_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  for (int i = 0; i < k->r.d.n_in; i++) CLV_TRY(pass(k, a->dout, a->din[i], err));
+  for (int i = 0; i < k->r.d.n_in; i++) CLV_TRY(copy_values(k, a->dout, a->din[i], err));
   return CLV_OK;
 }
 
@@ -90,7 +98,7 @@ CLV_CUDA_OP(reshape) = {.forward = pass_forward, .backward_input = pass_backward
 static clv_code add_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (clv_broadcasts(&k->r.d)) return clv_gpu_broadcast_forward(k, a, err);
-  return clv_gpu_add(k->gpu, k->last, a->in[0], a->in[1], a->out, k->r.n_in, 0, err);
+  return clv_gpu_add(k->gpu, k->channels_last, a->in[0], a->in[1], a->out, k->r.n_in, 0, err);
 }
 
 static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -102,12 +110,12 @@ static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
 CLV_CUDA_OP(add) = {.forward = add_forward,
                     .backward_input = add_backward,
                     .open = clv_gpu_broadcast_open,
-                    .last = true};
+                    .channels_last = true};
 
 static clv_code mul_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (clv_broadcasts(&k->r.d)) return clv_gpu_broadcast_forward(k, a, err);
-  return clv_gpu_mul(k->gpu, k->last, a->in[0], a->in[1], a->out, k->r.n_in, 0, err);
+  return clv_gpu_mul(k->gpu, k->channels_last, a->in[0], a->in[1], a->out, k->r.n_in, 0, err);
 }
 
 static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
@@ -115,14 +123,15 @@ static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   if (clv_broadcasts(&k->r.d)) return clv_gpu_broadcast_backward(k, a, err);
   for (int i = 0; i < 2; i++)
     if (a->din[i])
-      CLV_TRY(clv_gpu_mul(k->gpu, k->last, a->dout, a->in[1 - i], a->din[i], k->r.n_in, 0, err));
+      CLV_TRY(clv_gpu_mul(k->gpu, k->channels_last, a->dout, a->in[1 - i], a->din[i], k->r.n_in, 0,
+                          err));
   return CLV_OK;
 }
 
 CLV_CUDA_OP(mul) = {.forward = mul_forward,
                     .backward_input = mul_backward,
                     .open = clv_gpu_broadcast_open,
-                    .last = true};
+                    .channels_last = true};
 
 clv_code clv_gpu_add_to(clv_gpu *g, bool last, void *dst, const void *src, size_t n, clv_err *err) {
   return clv_gpu_add(g, last, dst, src, dst, n, 0, err);
@@ -132,17 +141,18 @@ clv_code clv_gpu_add_to(clv_gpu *g, bool last, void *dst, const void *src, size_
 
 float clv_gpu_dropout_factor(double p) { return (float)(p < 1 ? 1 / (1 - p) : 0); }
 
-/* Least number of 24 bits that keeps a value: u = word / 2^24 >= p exactly if the word's 24 bits
- * are at least this. */
+/* Returns the smallest number of 24 bits that keeps a value: u = word / 2^24 >= p exactly if the
+ * word's upper 24 bits are at least this number. */
 uint32_t clv_gpu_dropout_limit(double p) {
   uint32_t limit = (uint32_t)(p * 0x1p24);
   return limit + ((double)limit * 0x1p-24 < p);
 }
 
-static cuda_dropout_shape places_of(const cuda_kernel *k) {
+static cuda_dropout_shape describe_dropout(const cuda_kernel *k) {
   const int64_t *dim = k->r.d.in[0].dim;
-  cuda_dropout_shape at = {.n = k->r.n_in, .channels = 1, .inner = 1, .last = k->last};
-  if (!k->last) return at;
+  cuda_dropout_shape at = {
+      .n = k->r.n_in, .channels = 1, .inner = 1, .channels_last = k->channels_last};
+  if (!k->channels_last) return at;
   at.channels = (size_t)dim[1];
   at.inner = (size_t)(dim[2] * dim[3]);
   return at;
@@ -163,7 +173,7 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   clv_rng_key key = a->key;
   if (a->rng_position) key.step = key.micro_batch = 0;
   clv_rng_stream stream = clv_rng_stream_of(&key);
-  cuda_dropout_shape at = places_of(k);
+  cuda_dropout_shape at = describe_dropout(k);
   if (k->r.d.attrs.packed) return draw_packed(k, a, &stream, err);
   return clv_gpu_dropout(k->gpu, &at, a->in[0], a->out, a->saved, &stream, a->rng_position,
                          clv_gpu_dropout_limit(k->r.d.attrs.p),
@@ -173,11 +183,11 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
 static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   if (!k->r.d.training) return pass_backward(base, a, err);
-  return clv_gpu_mask(k->gpu, k->last, a->dout, a->saved, a->din[0], k->r.n_in,
+  return clv_gpu_mask(k->gpu, k->channels_last, a->dout, a->saved, a->din[0], k->r.n_in,
                       clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
 
-/* The mask is saved even if nothing is trained. */
+/* Sets the sizes of the buffers. The mask is saved even if nothing is trained. */
 static clv_code dropout_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   k->r.base.saved_bytes = k->r.d.training ? k->r.n_in : 0;
@@ -189,4 +199,4 @@ static clv_code dropout_open(cuda_kernel *k, clv_err *err) {
 CLV_CUDA_OP(dropout) = {.forward = dropout_forward,
                         .backward_input = dropout_backward,
                         .open = dropout_open,
-                        .last = true};
+                        .channels_last = true};

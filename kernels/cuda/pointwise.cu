@@ -13,8 +13,8 @@ struct alignas(16) map_pack {
   T of[n];
 };
 
-/* Number of full packs in n values; 0 unless all pointers are aligned to 16 bytes. z may be
- * NULL. */
+/* Returns the number of full packs in n values; 0 unless all pointers are aligned to 16 bytes. z
+ * may be NULL. */
 template <typename T>
 static size_t packs_of(const void *x, const void *z, const void *y, size_t n) {
   uintptr_t bits = reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(z) |
@@ -74,7 +74,7 @@ MAP(mul)
 
 /* ---- dropout --------------------------------------------------------------------------------- */
 
-/* Index of value i of the row-major order in the layout of T. */
+/* Returns the index of value i of the row-major order in the layout of T. */
 template <typename T>
 static __device__ inline size_t place_of(const cuda_dropout_shape &at, size_t i) {
   if constexpr (std::is_same<T, float>::value) return i;
@@ -84,8 +84,9 @@ static __device__ inline size_t place_of(const cuda_dropout_shape &at, size_t i)
 
 /* Draws for the four values of one block of the generator; see common/base/rng.c. */
 template <typename T>
-static __global__ void draw(cuda_dropout_shape at, const T *x, T *y, uint8_t *mask, clv_rng_stream s,
-                            const clv_rng_position *rng_position, uint32_t limit, float factor) {
+static __global__ void draw(cuda_dropout_shape at, const T *x, T *y, uint8_t *mask,
+                            clv_rng_stream s, const clv_rng_position *rng_position, uint32_t limit,
+                            float factor) {
   GPU_FOR(b, (at.n + 3) / 4) {
     philox4x32_ctr_t word = words_of(s, rng_position, b);
     for (size_t i = 4 * b; i < 4 * b + 4 && i < at.n; i++) {
@@ -106,18 +107,20 @@ static clv_code launch_draw(clv_gpu *g, const cuda_dropout_shape *at, const void
                     gpu_written<T>(y), mask, *stream, rng_position, limit, factor);
 }
 
-clv_code clv_gpu_dropout(clv_gpu *g, const cuda_dropout_shape *at, const void *x, void *y, uint8_t *mask,
-                      const clv_rng_stream *stream, const clv_rng_position *rng_position, uint32_t limit,
-                      float factor, clv_err *err) {
-  return GPU_BY_TYPE(at->last, launch_draw, g, at, x, y, mask, stream, rng_position, limit, factor,
-                     err);
+clv_code clv_gpu_dropout(clv_gpu *g, const cuda_dropout_shape *at, const void *x, void *y,
+                         uint8_t *mask, const clv_rng_stream *stream,
+                         const clv_rng_position *rng_position, uint32_t limit, float factor,
+                         clv_err *err) {
+  return GPU_BY_TYPE(at->channels_last, launch_draw, g, at, x, y, mask, stream, rng_position, limit,
+                     factor, err);
 }
 
 /* Draws for packed sequences. A block of the generator may hold values of two sequences, and is
  * not drawn for pads. */
 static __global__ void draw_places(cuda_packed p, size_t width, const float *x, float *y,
-                                   uint8_t *mask, clv_rng_stream s, const clv_rng_position *rng_position,
-                                   uint32_t limit, float factor) {
+                                   uint8_t *mask, clv_rng_stream s,
+                                   const clv_rng_position *rng_position, uint32_t limit,
+                                   float factor) {
   size_t padded = p.n * p.steps * width, rest = gpu_rest_of(p) * width;
   GPU_FOR(b, (padded + 3) / 4) {
     philox4x32_ctr_t word = {};
@@ -140,9 +143,9 @@ static __global__ void draw_places(cuda_packed p, size_t width, const float *x, 
 }
 
 clv_code clv_gpu_dropout_packed(clv_gpu *g, const cuda_packed *p, size_t width, const float *x,
-                             float *y, uint8_t *mask, const clv_rng_stream *stream,
-                             const clv_rng_position *rng_position, uint32_t limit, float factor,
-                             clv_err *err) {
+                                float *y, uint8_t *mask, const clv_rng_stream *stream,
+                                const clv_rng_position *rng_position, uint32_t limit, float factor,
+                                clv_err *err) {
   return gpu_launch(g, gpu_blocks((p->n * p->steps * width + 3) / 4), GPU_BLOCK, err, draw_places,
                     *p, width, x, y, mask, *stream, rng_position, limit, factor);
 }

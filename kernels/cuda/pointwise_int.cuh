@@ -18,7 +18,7 @@ static __device__ inline float cdf_of(float x) { return 0.5f * (1 + erff(x * 0.7
 static __device__ inline float pdf_of(float x) { return expf(x * x * -0.5f) * 0.39894228f; }
 static __device__ inline float squash_of(float x) { return 1 / (1 + expf(-x)); }
 
-/* (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 */
+/* Returns (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2. */
 static __device__ inline float half_of(float x) {
   return 0.5f * (1 + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
 }
@@ -51,7 +51,7 @@ POINTWISE(add, x + z)
 POINTWISE(mul, x *z)
 #undef POINTWISE
 
-/* Draws the random words of the four values from index 4 b on; see common/base/rng.c. A value is
+/* Returns the random words of the four values from index 4 b on; see common/base/rng.c. A value is
  * kept if its word without the last 8 bits is at least the dropout's limit. */
 static __device__ inline philox4x32_ctr_t words_of(const clv_rng_stream &s,
                                                    const clv_rng_position *rng_position, size_t b) {

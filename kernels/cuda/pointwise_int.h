@@ -12,7 +12,8 @@ extern "C" {
 #endif
 
 /* Computes y[i] from x[i], from z[i] if the op has a second input (else z is NULL), and from the
- * number `by`. y may be x or z. last: all are in GPU_LAST. */
+ * number `by`, a factor that only some ops read. y may be x or z. last: all are in
+ * GPU_CHANNELS_LAST. */
 typedef clv_code cuda_map(clv_gpu *g, bool last, const void *x, const void *z, void *y, size_t n,
                           float by, clv_err *err);
 cuda_map clv_gpu_relu, clv_gpu_relu_back, clv_gpu_sigmoid, clv_gpu_sigmoid_back, clv_gpu_tanh,
@@ -20,22 +21,22 @@ cuda_map clv_gpu_relu, clv_gpu_relu_back, clv_gpu_sigmoid, clv_gpu_sigmoid_back,
     clv_gpu_silu, clv_gpu_silu_back, clv_gpu_leaky_relu, clv_gpu_leaky_relu_back, clv_gpu_scale,
     clv_gpu_add, clv_gpu_mul;
 
-/* Shape of a dropout: n values. With `last`, channels last: `channels` adjacent values, `inner`
- * such groups in a sample. */
+/* Shape of a dropout of n values. With channels_last each sample has `inner` groups of `channels`
+ * adjacent values. */
 typedef struct cuda_dropout_shape {
   size_t n, channels, inner;
-  bool last;
+  bool channels_last;
 } cuda_dropout_shape;
 
-/* y = x * factor where a random number of 24 bits is at least `limit`, else 0; mask: which values
- * are kept. Numbers are drawn in row-major order. rng_position: step and micro-batch of the stream,
- * which then holds 0 for them; NULL: the stream has its own. */
+/* Computes y = x * factor where a random number of 24 bits is at least `limit`, else 0. mask:
+ * receives which values are kept. Numbers are drawn in row-major order. rng_position: step and
+ * micro-batch of the random stream, which then holds 0 for both; NULL: the stream holds them. */
 clv_code clv_gpu_dropout(clv_gpu *g, const cuda_dropout_shape *at, const void *x, void *y,
                          uint8_t *mask, const clv_rng_stream *stream,
                          const clv_rng_position *rng_position, uint32_t limit, float factor,
                          clv_err *err) CLV_USE_RESULT;
 /* As clv_gpu_dropout, over packed sequences of `width` values a position. Numbers are drawn by
- * sequence and position; rows of no sequence become 0. */
+ * sequence and position; rows that belong to no sequence become 0. */
 clv_code clv_gpu_dropout_packed(clv_gpu *g, const cuda_packed *p, size_t width, const float *x,
                                 float *y, uint8_t *mask, const clv_rng_stream *stream,
                                 const clv_rng_position *rng_position, uint32_t limit, float factor,
@@ -45,8 +46,8 @@ clv_code clv_gpu_mask(clv_gpu *g, bool last, const void *dy, const uint8_t *mask
 
 /* ---- chains ---------------------------------------------------------------------------------- */
 
-/* A chain of ops. by: the factor of a scale or of a dropout. limit, stream and rng_position: as in
- * clv_gpu_dropout; read if `draws`. */
+/* A chain of ops. by: for each op, the factor of a scale or of a dropout. limit, stream and
+ * rng_position: as in clv_gpu_dropout; read only if `draws`. */
 typedef struct cuda_chain {
   int n, op[CLV_MAX_LINKS];
   float by[CLV_MAX_LINKS];
@@ -56,11 +57,12 @@ typedef struct cuda_chain {
   const clv_rng_position *rng_position;
 } cuda_chain;
 
-/* z: added by the chain's sum, or NULL without a sum. y may be x. */
+/* Computes y, the output of the chain for x. z: the value that the chain's sum adds; NULL without a
+ * sum. y may be x. */
 clv_code clv_gpu_chain(clv_gpu *g, const cuda_chain *c, const float *x, const float *z, float *y,
                        size_t n, clv_err *err) CLV_USE_RESULT;
-/* Buffers of a chain's backward, which recomputes the values it needs from x, or reads y as the
- * last of them. A pointer that is not read, or not wanted, is NULL. dx and dz may be dy. */
+/* Buffers of a chain's backward, which recomputes from x the values that it needs, or reads y, the
+ * chain's output. A pointer that is not read, or not wanted, is NULL. dx and dz may be dy. */
 typedef struct cuda_chain_back {
   const float *x, *y, *dy;
   float *dx, *dz;
@@ -68,11 +70,12 @@ typedef struct cuda_chain_back {
 clv_code clv_gpu_chain_back(clv_gpu *g, const cuda_chain *c, const cuda_chain_back *v, size_t n,
                             clv_err *err) CLV_USE_RESULT;
 
-/* Factor and limit of a dropout with probability p. */
+/* Return the factor of the kept values, and the limit of the random numbers, of a dropout with
+ * probability p. */
 float clv_gpu_dropout_factor(double p);
 uint32_t clv_gpu_dropout_limit(double p);
 
-/* Prepares the kernel of a chain; clv_gpu_chains is true if there is one. */
+/* clv_gpu_chain_prepare makes the kernel of a chain; clv_gpu_chains returns true if it can. */
 bool clv_gpu_chains(const clv_chain_link *links, int n);
 clv_code clv_gpu_chain_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
                                clv_err *err) CLV_USE_RESULT;

@@ -6,55 +6,58 @@
 static clv_code maxpool_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   clv_window s = clv_window_of(&k->r.d);
-  return clv_gpu_maxpool(k->gpu, k->last, &s, a->in[0], a->out, k->r.learns ? a->saved : NULL, err);
+  return clv_gpu_maxpool(k->gpu, k->channels_last, &s, a->in[0], a->out,
+                         k->r.has_backward ? a->saved : NULL, err);
 }
 
 static clv_code maxpool_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   clv_window s = clv_window_of(&k->r.d);
-  return clv_gpu_maxpool_back(k->gpu, k->last, &s, a->dout, a->saved, a->din[0], err);
+  return clv_gpu_maxpool_back(k->gpu, k->channels_last, &s, a->dout, a->saved, a->din[0], err);
 }
 
 CLV_CUDA_OP(maxpool) = {
-    .forward = maxpool_forward, .backward_input = maxpool_backward, .last = true};
+    .forward = maxpool_forward, .backward_input = maxpool_backward, .channels_last = true};
 
 static clv_code avgpool_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   clv_window s = clv_window_of(&k->r.d);
-  return clv_gpu_avgpool(k->gpu, k->last, &s, a->in[0], a->out, err);
+  return clv_gpu_avgpool(k->gpu, k->channels_last, &s, a->in[0], a->out, err);
 }
 
 static clv_code avgpool_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   clv_window s = clv_window_of(&k->r.d);
-  return clv_gpu_avgpool_back(k->gpu, k->last, &s, a->dout, a->din[0], err);
+  return clv_gpu_avgpool_back(k->gpu, k->channels_last, &s, a->dout, a->din[0], err);
 }
 
 CLV_CUDA_OP(avgpool) = {
-    .forward = avgpool_forward, .backward_input = avgpool_backward, .last = true};
+    .forward = avgpool_forward, .backward_input = avgpool_backward, .channels_last = true};
 
 /* ---- means ----------------------------------------------------------------------------------- */
 
-static clv_axis axis_of(const cuda_kernel *k) {
+static clv_axis mean_axis(const cuda_kernel *k) {
   size_t image = k->r.n_out ? k->r.n_in / k->r.n_out : 1;
-  if (k->last) return (clv_axis){(size_t)k->r.d.in[0].dim[0], image, (size_t)k->r.d.in[0].dim[1]};
+  if (k->channels_last)
+    return (clv_axis){(size_t)k->r.d.in[0].dim[0], image, (size_t)k->r.d.in[0].dim[1]};
   if (k->r.d.op == CLV_OP_GLOBALAVGPOOL) return (clv_axis){k->r.n_out, image, 1};
   return clv_axis_around(&k->r.d.attrs, &k->r.d.in[0]);
 }
 
 static clv_code mean_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  clv_axis s = axis_of(k);
-  return clv_gpu_mean(k->gpu, k->last, &s, a->in[0], a->out, err);
+  clv_axis s = mean_axis(k);
+  return clv_gpu_mean(k->gpu, k->channels_last, &s, a->in[0], a->out, err);
 }
 
 static clv_code mean_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  clv_axis s = axis_of(k);
-  return clv_gpu_mean_back(k->gpu, k->last, &s, a->dout, a->din[0], err);
+  clv_axis s = mean_axis(k);
+  return clv_gpu_mean_back(k->gpu, k->channels_last, &s, a->dout, a->din[0], err);
 }
 
-/* The output has one value a channel, which has the same order in all layouts. */
+/* Sets the output's block to 1, because an output of one value a channel has the same order in all
+ * layouts. */
 static clv_code globalavgpool_open(cuda_kernel *k, clv_err *err) {
   (void)err;
   k->r.base.out_block = 1;
@@ -64,5 +67,5 @@ static clv_code globalavgpool_open(cuda_kernel *k, clv_err *err) {
 CLV_CUDA_OP(globalavgpool) = {.forward = mean_forward,
                               .backward_input = mean_backward,
                               .open = globalavgpool_open,
-                              .last = true};
+                              .channels_last = true};
 CLV_CUDA_OP(mean) = {.forward = mean_forward, .backward_input = mean_backward};

@@ -16,7 +16,7 @@ static size_t outputs_of(const clv_window *s) {
   return images_of(s) * static_cast<size_t>(s->oh * s->ow);
 }
 
-/* Part of 0..extent-1 that is covered by the window starting at `first`. */
+/* The positions begin to end - 1, or the windows begin to end - 1. */
 struct span {
   int64_t begin, end;
 };
@@ -25,7 +25,7 @@ static __device__ inline span covered(int64_t first, int64_t kernel, int64_t ext
   return {first < 0 ? 0 : first, end < extent ? end : extent};
 }
 
-/* Windows (of `count`) that cover position `at`. */
+/* Returns the windows, of `count`, that cover position `at`. */
 static __device__ inline span windows_over(int64_t at, int64_t kernel, int64_t stride, int64_t pad,
                                            int64_t count) {
   int64_t last = (at + pad) / stride, first = at + pad - kernel + 1;
@@ -33,8 +33,8 @@ static __device__ inline span windows_over(int64_t at, int64_t kernel, int64_t s
   return {first, last + 1 < count ? last + 1 : count};
 }
 
-/* Position of value `o` of images with `rows` x `columns` positions. base: index of the first value
- * of its channel in images of `places` values; step: distance between neighbouring values. */
+/* Position of a value in its image. base: index of the first value of its channel in images of
+ * `places` values; step: distance between neighbouring values of a channel. */
 struct spot {
   int64_t row, column;
   size_t base, step;
@@ -181,7 +181,8 @@ clv_code clv_gpu_avgpool_back(clv_gpu *g, bool last, const clv_window *s, const 
 
 /* ---- means along an axis --------------------------------------------------------------------- */
 
-/* One thread an output: neighbouring threads read neighbouring values. */
+/* Computes means with one thread for each output, so that neighbouring threads read neighbouring
+ * values. */
 template <typename T>
 static __global__ void mean_across(clv_axis s, const T *x, float *y) {
   GPU_FOR(o, s.outer * s.inner) {
@@ -192,7 +193,7 @@ static __global__ void mean_across(clv_axis s, const T *x, float *y) {
   }
 }
 
-/* One block an output, whose input values are adjacent. */
+/* Computes means with one block of threads for each output, whose input values are adjacent. */
 template <typename T>
 static __global__ void mean_along(clv_axis s, const T *x, float *y) {
   GPU_ROWS(o, s.outer) {

@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-/* last: x, y and their gradients are in GPU_LAST, except the outputs of a mean. where: receives the
- * index in its image of each maximum, or NULL. */
+/* last: x, y and their gradients are in GPU_CHANNELS_LAST, except the outputs of a mean. where:
+ * receives the index in its image of each maximum, or NULL. */
 clv_code clv_gpu_maxpool(clv_gpu *g, bool last, const clv_window *s, const void *x, void *y,
                          int64_t *where, clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_maxpool_back(clv_gpu *g, bool last, const clv_window *s, const void *dy,
@@ -22,7 +22,7 @@ clv_code clv_gpu_avgpool(clv_gpu *g, bool last, const clv_window *s, const void 
 clv_code clv_gpu_avgpool_back(clv_gpu *g, bool last, const clv_window *s, const void *dy, void *dx,
                               clv_err *err) CLV_USE_RESULT;
 
-/* Reduces [outer, extent, inner] to its mean over extent, [outer, inner]. */
+/* Computes the mean of x [outer, extent, inner] over extent: y [outer, inner]. */
 clv_code clv_gpu_mean(clv_gpu *g, bool last, const clv_axis *s, const void *x, float *y,
                       clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_mean_back(clv_gpu *g, bool last, const clv_axis *s, const float *dy, void *dx,

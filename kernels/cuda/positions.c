@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/positions_int.h"
 
-static size_t extent_of(const cuda_kernel *k, size_t *ret_before) {
+static size_t sample_size(const cuda_kernel *k, size_t *ret_before) {
   const clv_shape *in = &k->r.d.in[0];
   int64_t packed = k->r.d.attrs.packed, features = in->dim[in->rank - 1];
   *ret_before = (size_t)(k->r.d.attrs.offset * features);
   return (size_t)((packed ? packed : in->dim[1]) * features);
 }
 
-static size_t width_of(const cuda_kernel *k) {
+static size_t row_width(const cuda_kernel *k) {
   return (size_t)k->r.d.in[0].dim[k->r.d.in[0].rank - 1];
 }
 
@@ -16,12 +16,12 @@ static clv_code packed_forward(const cuda_kernel *k, const clv_kernel_args *a, c
                                clv_err *err) {
   cuda_packed p;
   CLV_TRY(clv_gpu_find_packed(k, a, a->scratch, &p, err));
-  return clv_gpu_add_rows_packed(k->gpu, &p, a->in[0], w, a->out, width_of(k), err);
+  return clv_gpu_add_rows_packed(k->gpu, &p, a->in[0], w, a->out, row_width(k), err);
 }
 
 static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  size_t before, extent = extent_of(k, &before);
+  size_t before, extent = sample_size(k, &before);
   const float *w = (const float *)a->param[CLV_SLOT_WEIGHT] + before;
   if (k->r.d.attrs.packed) return packed_forward(k, a, w, err);
   return clv_gpu_add_rows(k->gpu, a->in[0], w, a->out, k->r.n_in, extent, err);
@@ -33,8 +33,8 @@ static clv_code positions_backward_input(clv_kernel *base, const clv_kernel_args
   return k->gpu->vendor->copy(k->gpu->stream, a->din[0], a->dout, k->r.n_in * sizeof(float), err);
 }
 
-static cuda_sums sums_of(const cuda_kernel *k) {
-  size_t before, extent = extent_of(k, &before);
+static cuda_sums describe_sums(const cuda_kernel *k) {
+  size_t before, extent = sample_size(k, &before);
   return gpu_sums_of((size_t)k->r.d.in[0].dim[0], extent, 1);
 }
 
@@ -42,15 +42,15 @@ static clv_code packed_backward(const cuda_kernel *k, const clv_kernel_args *a, 
                                 clv_err *err) {
   cuda_packed p;
   CLV_TRY(clv_gpu_find_packed(k, a, a->scratch, &p, err));
-  return clv_gpu_sum_rows_packed(k->gpu, &p, a->dout, dw, width_of(k), err);
+  return clv_gpu_sum_rows_packed(k->gpu, &p, a->dout, dw, row_width(k), err);
 }
 
 static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  size_t before, values = (size_t)k->r.d.attrs.rows * width_of(k);
-  cuda_sums s = sums_of(k);
-  extent_of(k, &before);
+  size_t before, values = (size_t)k->r.d.attrs.rows * row_width(k);
+  cuda_sums s = describe_sums(k);
+  sample_size(k, &before);
   float *dw = a->dparam[CLV_SLOT_WEIGHT];
   if (!a->accumulate)
     CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, values * sizeof *dw, err));
@@ -59,7 +59,7 @@ static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_arg
 }
 
 static clv_code positions_open(cuda_kernel *k, clv_err *err) {
-  cuda_sums s = sums_of(k);
+  cuda_sums s = describe_sums(k);
   (void)err;
   size_t sums = k->r.d.need_dw ? gpu_parts_bytes(&s) : 0;
   k->r.base.scratch_bytes = k->r.d.attrs.packed ? gpu_packed_bytes(k) : sums;

@@ -19,7 +19,7 @@ struct add_place {
 };
 
 clv_code clv_gpu_add_rows_packed(clv_gpu *g, const cuda_packed *p, const float *x, const float *w,
-                            float *y, size_t width, clv_err *err) {
+                                 float *y, size_t width, clv_err *err) {
   return gpu_places(g, p, width, add_place{x, w, y}, err);
 }
 
@@ -36,6 +36,6 @@ static __global__ void sum_places(cuda_packed p, const float *dy, float *dw, siz
 }
 
 clv_code clv_gpu_sum_rows_packed(clv_gpu *g, const cuda_packed *p, const float *dy, float *dw,
-                            size_t width, clv_err *err) {
+                                 size_t width, clv_err *err) {
   return gpu_launch(g, gpu_blocks(p->steps * width), GPU_BLOCK, err, sum_places, *p, dy, dw, width);
 }

@@ -11,13 +11,13 @@
 extern "C" {
 #endif
 
-/* y[i] = x[i] + w[i % extent] over n values; y may be x. */
+/* Computes y[i] = x[i] + w[i % extent] over n values; y may be x. */
 clv_code clv_gpu_add_rows(clv_gpu *g, const float *x, const float *w, float *y, size_t n,
                           size_t extent, clv_err *err) CLV_USE_RESULT;
 
-/* For packed sequences: adds w [steps, width] to each sequence from its first position on; rows
- * of no sequence are copied from x. clv_gpu_sum_rows_packed: dw += sums of dy over the
- * sequences, in their order. */
+/* clv_gpu_add_rows_packed adds w [steps, width] to each packed sequence from its first position on;
+ * rows that belong to no sequence are copied from x. clv_gpu_sum_rows_packed adds to dw the sums of
+ * dy over the sequences, in their order. */
 clv_code clv_gpu_add_rows_packed(clv_gpu *g, const cuda_packed *p, const float *x, const float *w,
                                  float *y, size_t width, clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_sum_rows_packed(clv_gpu *g, const cuda_packed *p, const float *dy, float *dw,

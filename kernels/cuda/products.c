@@ -10,15 +10,15 @@ clv_code clv_gpu_new_product(cuda_kernel *k, int i, const clv_cuda_matmul_desc *
   size_t workspace = 0;
   if (d->m < 1 || d->n < 1 || d->k < 1 || d->batch < 1) return CLV_OK;
   own.math = gpu_math(k);
-  CLV_TRY(k->gpu->vendor->matmul_new(k->gpu->device, &own, &k->product[i], &workspace, err));
-  k->workspace = CLV_MAX(k->workspace, clv_align_up(workspace, 256));
+  CLV_TRY(k->gpu->vendor->matmul_new(k->gpu->device, &own, &k->products[i], &workspace, err));
+  k->workspace_bytes = CLV_MAX(k->workspace_bytes, clv_align_up(workspace, 256));
   return CLV_OK;
 }
 
 clv_code clv_gpu_multiply(const cuda_kernel *k, int i, const cuda_factors *f,
                           const clv_kernel_args *a, clv_err *err) {
-  if (!k->product[i]) return CLV_OK;
-  return k->gpu->vendor->matmul(k->gpu->stream, k->product[i], f->a, f->b, f->bias, f->beta, f->d,
+  if (!k->products[i]) return CLV_OK;
+  return k->gpu->vendor->matmul(k->gpu->stream, k->products[i], f->a, f->b, f->bias, f->beta, f->d,
                                 a->scratch, err);
 }
 

@@ -14,7 +14,7 @@ clv_code clv_gpu_fail_recording(clv_gpu *g, const char *what, clv_err *err) {
 }
 
 static clv_code recording_begin(const clv_backend *b, clv_err *err) {
-  clv_gpu *g = b->own;
+  clv_gpu *g = b->private_data;
   if (g->deferred_error.code != CLV_OK)
     return clv_fail(err, CLV_PRECONDITION, "%s: cannot start a capture after an earlier error: %s",
                     g->name, g->deferred_error.text);
@@ -23,10 +23,10 @@ static clv_code recording_begin(const clv_backend *b, clv_err *err) {
   return CLV_OK;
 }
 
-/* Ends the capture, returns any error raised during it and clears that error, so the next finish
- * does not report it again. */
+/* Ends the capture. Returns any error raised during the capture and clears it, so that the next
+ * finish does not report it again. */
 static clv_code recording_end(const clv_backend *b, void **ret, size_t *ret_bytes, clv_err *err) {
-  clv_gpu *g = b->own;
+  clv_gpu *g = b->private_data;
   clv_err capture_error = g->deferred_error;
   clv_cuda_graph *graph = NULL;
   g->is_recording = false;
@@ -42,12 +42,12 @@ static clv_code recording_end(const clv_backend *b, void **ret, size_t *ret_byte
 }
 
 static clv_code recording_replay(const clv_backend *b, void *record, clv_err *err) {
-  clv_gpu *g = b->own;
+  clv_gpu *g = b->private_data;
   return g->vendor->graph_launch(g->stream, record, err);
 }
 
 static void recording_free(const clv_backend *b, void *record) {
-  clv_gpu *g = b->own;
+  clv_gpu *g = b->private_data;
   g->vendor->graph_free(record);
 }
 

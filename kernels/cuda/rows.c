@@ -3,29 +3,29 @@
 
 /* ---- softmax, log_softmax -------------------------------------------------------------------- */
 
-static size_t width_of(const cuda_kernel *k) {
+static size_t row_width(const cuda_kernel *k) {
   return (size_t)k->r.d.in[0].dim[k->r.d.in[0].rank - 1];
 }
 
-static clv_code softmax_of(const cuda_kernel *k, const clv_kernel_args *a, bool log_of,
-                           clv_err *err) {
-  size_t width = width_of(k);
+static clv_code run_softmax(const cuda_kernel *k, const clv_kernel_args *a, bool log_of,
+                            clv_err *err) {
+  size_t width = row_width(k);
   return clv_gpu_softmax(k->gpu, a->in[0], a->out, k->r.n_in / width, width, log_of, err);
 }
 
-static clv_code softmax_back(const cuda_kernel *k, const clv_kernel_args *a, bool log_of,
-                             clv_err *err) {
-  size_t width = width_of(k);
+static clv_code run_softmax_back(const cuda_kernel *k, const clv_kernel_args *a, bool log_of,
+                                 clv_err *err) {
+  size_t width = row_width(k);
   return clv_gpu_softmax_back(k->gpu, a->out, a->dout, a->din[0], k->r.n_in / width, width, log_of,
                               err);
 }
 
 #define SOFTMAX(name, log_of)                                                                 \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {  \
-    return softmax_of(gpu_kernel_of(base), a, log_of, err);                                   \
+    return run_softmax(gpu_kernel_of(base), a, log_of, err);                                  \
   }                                                                                           \
   static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
-    return softmax_back(gpu_kernel_of(base), a, log_of, err);                                 \
+    return run_softmax_back(gpu_kernel_of(base), a, log_of, err);                             \
   }
 
 SOFTMAX(softmax, false)
@@ -36,12 +36,12 @@ CLV_CUDA_OP(log_softmax) = {.forward = log_softmax_forward, .backward_input = lo
 
 /* ---- layernorm, rmsnorm, groupnorm ----------------------------------------------------------- */
 
-static cuda_norm norm_of(const cuda_kernel *k) {
+static cuda_norm describe_norm(const cuda_kernel *k) {
   size_t weights = clv_layout_numel(&k->r.d.param[CLV_SLOT_WEIGHT], 1);
   bool grouped = k->r.d.op == CLV_OP_GROUPNORM;
   cuda_norm n = {.groups = grouped ? (size_t)k->r.d.attrs.groups : 1,
                  .inner = grouped ? k->r.n_in / (size_t)k->r.d.in[0].dim[0] / weights : 1,
-                 .centred = k->r.d.op != CLV_OP_RMSNORM,
+                 .is_centred = k->r.d.op != CLV_OP_RMSNORM,
                  .eps = k->r.d.attrs.eps};
   n.width = weights / n.groups * n.inner;
   n.rows = k->r.n_in / n.width;
@@ -50,32 +50,32 @@ static cuda_norm norm_of(const cuda_kernel *k) {
 
 static clv_code norm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_norm n = norm_of(k);
+  cuda_norm n = describe_norm(k);
   return clv_gpu_norm(k->gpu, &n, a->in[0], a->param[CLV_SLOT_WEIGHT],
-                      n.centred ? a->param[CLV_SLOT_BIAS] : NULL, a->out,
-                      k->r.learns ? a->saved : NULL, err);
+                      n.is_centred ? a->param[CLV_SLOT_BIAS] : NULL, a->out,
+                      k->r.has_backward ? a->saved : NULL, err);
 }
 
 static clv_code norm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_norm n = norm_of(k);
+  cuda_norm n = describe_norm(k);
   return clv_gpu_norm_back(k->gpu, &n, a->in[0], a->param[CLV_SLOT_WEIGHT], a->dout, a->saved,
                            a->din[0], err);
 }
 
 static clv_code norm_weights_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_norm n = norm_of(k);
-  return clv_gpu_norm_weights_back(k->gpu, &n, a->in[0], a->dout, a->saved, a->scratch,
-                                   a->dparam[CLV_SLOT_WEIGHT],
-                                   n.centred ? a->dparam[CLV_SLOT_BIAS] : NULL, a->accumulate, err);
+  cuda_norm n = describe_norm(k);
+  return clv_gpu_norm_weights_back(
+      k->gpu, &n, a->in[0], a->dout, a->saved, a->scratch, a->dparam[CLV_SLOT_WEIGHT],
+      n.is_centred ? a->dparam[CLV_SLOT_BIAS] : NULL, a->accumulate, err);
 }
 
 static clv_code norm_open(cuda_kernel *k, clv_err *err) {
-  cuda_norm n = norm_of(k);
+  cuda_norm n = describe_norm(k);
   cuda_sums s = gpu_norm_sums(&n);
   (void)err;
-  k->r.base.saved_bytes = k->r.learns ? 2 * n.rows * sizeof(double) : 0;
+  k->r.base.saved_bytes = k->r.has_backward ? 2 * n.rows * sizeof(double) : 0;
   k->r.base.scratch_bytes = k->r.d.need_dw ? gpu_parts_bytes(&s) : 0;
   return CLV_OK;
 }

@@ -51,12 +51,12 @@ clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float
 
 /* ---- normalisation --------------------------------------------------------------------------- */
 
-/* Mean and inverse deviation of a row. The mean is computed first, because squares of distances
- * from it lose no digits when it is large. */
+/* Computes the mean and the inverse deviation of a row. The mean is computed first, because squares
+ * of distances from the mean lose no digits when the mean is large. */
 static __device__ inline void moments(const cuda_norm &n, const float *x, double *ret_mean,
                                       double *ret_inverse) {
   double sum = 0, squares = 0, mean = 0, width = static_cast<double>(n.width);
-  if (n.centred) {
+  if (n.is_centred) {
     GPU_ROW(i, n.width) sum += static_cast<double>(x[i]);
     mean = gpu_block_sum(sum) / width;
   }
@@ -68,7 +68,7 @@ static __device__ inline void moments(const cuda_norm &n, const float *x, double
   *ret_inverse = 1 / sqrt(gpu_block_sum(squares) / width + n.eps);
 }
 
-/* Index of the weight of value i of row r. */
+/* Returns the index of the weight of value i of row r. */
 template <bool Grouped>
 static __device__ inline size_t weight_at(const cuda_norm &n, size_t r, size_t i) {
   if constexpr (!Grouped) return i;
@@ -121,7 +121,7 @@ static __global__ void norm_back(cuda_norm n, const float *xs, const float *w, c
       sum += cuda_pair{gradient, gradient * ((static_cast<double>(x[i]) - mean) * inverse)};
     }
     sum = gpu_block_sum(sum);
-    double common = n.centred ? sum.first : 0, width = static_cast<double>(n.width);
+    double common = n.is_centred ? sum.first : 0, width = static_cast<double>(n.width);
     GPU_ROW(i, n.width) {
       double weight = static_cast<double>(w[weight_at<Grouped>(n, r, i)]);
       double gradient = static_cast<double>(dy[i]) * weight;
@@ -141,8 +141,8 @@ static clv_code launch_norm_back(clv_gpu *g, const cuda_norm *n, const float *x,
 
 clv_code clv_gpu_norm_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *w,
                            const float *dy, const double *saved, float *dx, clv_err *err) {
-  return (n->groups * n->inner > 1 ? launch_norm_back<true> : launch_norm_back<false>)(
-      g, n, x, w, dy, saved, dx, err);
+  return (n->groups * n->inner > 1 ? launch_norm_back<true>
+                                   : launch_norm_back<false>)(g, n, x, w, dy, saved, dx, err);
 }
 
 /* Terms of the gradients of bias and weight. */

@@ -11,25 +11,26 @@
 extern "C" {
 #endif
 
-/* y = softmax of x, or its logarithm. */
+/* Computes y = softmax of each row of x, or its logarithm if `log`. */
 clv_code clv_gpu_softmax(clv_gpu *g, const float *x, float *y, size_t rows, size_t width, bool log,
                          clv_err *err) CLV_USE_RESULT;
-/* dx from y and dy. */
+/* Computes dx from the outputs y and their gradients dy. */
 clv_code clv_gpu_softmax_back(clv_gpu *g, const float *y, const float *dy, float *dx, size_t rows,
                               size_t width, bool log, clv_err *err) CLV_USE_RESULT;
 
-/* Layer normalisation (centred), root-mean-square normalisation (not centred, b is NULL), or group
- * normalisation. saved: receives mean (or 0) and inverse deviation of each row; may be NULL. */
+/* Extents of layer normalisation (is_centred), root-mean-square normalisation (not centred, b is
+ * NULL), or group normalisation. saved: receives mean (or 0) and inverse deviation of each row; may
+ * be NULL. */
 typedef struct cuda_norm {
   size_t rows, width;
-  /* group normalisation: a row is one of `groups` of a sample, and each channel has `inner` values;
-   * otherwise both are 1 and each value has its own weight */
+  /* In group normalisation a row is one of the `groups` groups of a sample, and each channel has
+   * `inner` values. Otherwise both are 1, and each value of a row has its own weight. */
   size_t groups, inner;
-  bool centred;
+  bool is_centred;
   double eps;
 } cuda_norm;
 
-/* Sums for the gradients of the weights. */
+/* Returns how the sums of the weight gradients are computed. */
 static inline cuda_sums gpu_norm_sums(const cuda_norm *n) {
   return gpu_sums_of(n->rows / n->groups, n->groups * n->width / n->inner, n->inner);
 }
@@ -39,7 +40,7 @@ clv_code clv_gpu_norm(clv_gpu *g, const cuda_norm *n, const float *x, const floa
 clv_code clv_gpu_norm_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *w,
                            const float *dy, const double *saved, float *dx,
                            clv_err *err) CLV_USE_RESULT;
-/* Computes dw, and db unless it is NULL. parts: for gpu_norm_sums. */
+/* Computes dw, and db unless it is NULL. parts: gpu_parts_bytes of gpu_norm_sums. */
 clv_code clv_gpu_norm_weights_back(clv_gpu *g, const cuda_norm *n, const float *x, const float *dy,
                                    const double *saved, void *parts, float *dw, float *db,
                                    bool accumulate, clv_err *err) CLV_USE_RESULT;

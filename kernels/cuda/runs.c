@@ -18,7 +18,7 @@ static bool is_table_of(const cuda_runs *t, const clv_extent *runs, size_t n) {
 
 static void table_done(clv_gpu *g, cuda_runs *t) {
   clv_backend_give(&g->backend, t->run);
-  clv_backend_give(&g->backend, t->part);
+  clv_backend_give(&g->backend, t->sums);
   free(t->host);
   *t = (cuda_runs){0};
 }
@@ -34,7 +34,7 @@ static clv_code table_fill(clv_gpu *g, cuda_runs *t, const clv_extent *runs, siz
     t->chunks += gpu_chunks_of(runs[i].n);
   }
   t->n = n;
-  CLV_TRY(clv_backend_take(&g->backend, (t->chunks + n) * sizeof *t->part, &t->part, err));
+  CLV_TRY(clv_backend_take(&g->backend, (t->chunks + n) * sizeof *t->sums, &t->sums, err));
   CLV_TRY(clv_backend_take(&g->backend, n * sizeof *list, &t->run, err));
   return clv_backend_put(&g->backend, t->run, list, n * sizeof *list, err);
 }
@@ -47,7 +47,7 @@ clv_code clv_gpu_find_runs(clv_gpu *g, const clv_extent *runs, size_t n, const c
       t = &g->runs[i];
       break;
     }
-    if (g->runs[i].used < t->used) t = &g->runs[i];
+    if (g->runs[i].last_used < t->last_used) t = &g->runs[i];
   }
   if (!is_table_of(t, runs, n)) {
     table_done(g, t);
@@ -55,7 +55,7 @@ clv_code clv_gpu_find_runs(clv_gpu *g, const clv_extent *runs, size_t n, const c
     if (code != CLV_OK) table_done(g, t);
     CLV_TRY(code);
   }
-  t->used = ++g->tables_used;
+  t->last_used = ++g->tables_used;
   *ret = t;
   return CLV_OK;
 }
@@ -66,10 +66,10 @@ void clv_gpu_runs_done(clv_gpu *g) {
 
 clv_code clv_gpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
                              size_t n_runs, double *ret, clv_err *err) {
-  clv_gpu *g = b->own;
+  clv_gpu *g = b->private_data;
   const cuda_runs *t;
   if (!n_runs) return CLV_OK;
   CLV_TRY(clv_gpu_find_runs(g, runs, n_runs, &t, err));
   CLV_TRY(clv_gpu_square_sums(g, x, t, err));
-  return clv_backend_get(b, ret, t->part + t->chunks, n_runs * sizeof *ret, err);
+  return clv_backend_get(b, ret, t->sums + t->chunks, n_runs * sizeof *ret, err);
 }

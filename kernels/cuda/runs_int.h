@@ -11,17 +11,18 @@
 extern "C" {
 #endif
 
-/* Values that a block of threads processes at a time. Each run is divided into such chunks. */
+/* Number of values that a block of threads processes at a time. Each run is divided into such
+ * chunks. */
 enum { GPU_CHUNK = 2048 };
 
 static inline size_t gpu_chunks_of(size_t n) { return (n + GPU_CHUNK - 1) / GPU_CHUNK; }
 
-/* Finds or makes the table of these runs. It stays valid until at least GPU_TABLES other
- * tables have been used. */
+/* Finds the cached table of these runs, or makes it. The table stays valid until at least
+ * GPU_TABLES other tables have been used. */
 clv_code clv_gpu_find_runs(clv_gpu *g, const clv_extent *runs, size_t n, const cuda_runs **ret,
                            clv_err *err) CLV_USE_RESULT;
 
-/* Writes the sum of squares of run i to t->part[t->chunks + i]. */
+/* Computes the sum of squares of each run i of x, and writes it to t->sums[t->chunks + i]. */
 clv_code clv_gpu_square_sums(clv_gpu *g, const float *x, const cuda_runs *t,
                              clv_err *err) CLV_USE_RESULT;
 

@@ -12,15 +12,15 @@
 clv_code clv_gpu_open_slots(clv_gpu *g, clv_err *err) {
   for (int i = 0; i < GPU_SLOTS; i++) {
     CLV_TRY(g->vendor->host_take(GPU_SLOT_BYTES, &g->slots[i].host, err));
-    CLV_TRY(g->vendor->event_new(g->device, false, &g->slots[i].free, err));
+    CLV_TRY(g->vendor->event_new(g->device, false, &g->slots[i].copy_event, err));
   }
   return CLV_OK;
 }
 
-/* Zeroes the slots before freeing them, so that their next owner cannot read the values. */
+/* Frees the slots. Zeroes them first, so that the memory's next owner cannot read the values. */
 void clv_gpu_close_slots(clv_gpu *g) {
   for (int i = 0; i < GPU_SLOTS; i++) {
-    if (g->slots[i].free) g->vendor->event_free(g->slots[i].free);
+    if (g->slots[i].copy_event) g->vendor->event_free(g->slots[i].copy_event);
     if (!g->slots[i].host) continue;
     memset(g->slots[i].host, 0, GPU_SLOT_BYTES);
     g->vendor->host_give(g->slots[i].host);
@@ -28,8 +28,8 @@ void clv_gpu_close_slots(clv_gpu *g) {
 }
 
 static clv_code wait_for_slot(clv_gpu *g, cuda_slot *slot, clv_err *err) {
-  if (slot->busy) CLV_TRY(g->vendor->event_finish(slot->free, err));
-  slot->busy = false;
+  if (slot->is_busy) CLV_TRY(g->vendor->event_finish(slot->copy_event, err));
+  slot->is_busy = false;
   return CLV_OK;
 }
 
@@ -39,15 +39,15 @@ static clv_code next_slot(clv_gpu *g, cuda_slot **ret, clv_err *err) {
   return wait_for_slot(g, *ret, err);
 }
 
-/* Marks the slot as busy until the copy just issued is done. */
+/* Marks the slot as busy until the copy that was just issued is done. */
 static clv_code occupy_slot(clv_gpu *g, cuda_slot *slot, clv_err *err) {
-  slot->busy = true;
-  return g->vendor->event_record(slot->free, g->stream, err);
+  slot->is_busy = true;
+  return g->vendor->event_record(slot->copy_event, g->stream, err);
 }
 
-clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
-                     clv_err *err) {
-  clv_gpu *g = b->own;
+clv_code clv_gpu_copy_to_device(const clv_backend *b, void *dst, const void *host, size_t bytes,
+                                clv_err *err) {
+  clv_gpu *g = b->private_data;
   CLV_TRY(clv_gpu_fail_recording(g, "copy values to the device", err));
   for (size_t at = 0; at < bytes; at += GPU_SLOT_BYTES) {
     size_t n = CLV_MIN(bytes - at, (size_t)GPU_SLOT_BYTES);
@@ -60,28 +60,27 @@ clv_code clv_gpu_put(const clv_backend *b, void *dst, const void *host, size_t b
   return CLV_OK;
 }
 
-/* Waits for a piece in its slot and copies it out. */
-static clv_code take_piece(clv_gpu *g, cuda_slot *slot, char *host, size_t bytes, clv_err *err) {
+/* Waits until a piece has arrived in its slot, and copies it out. */
+static clv_code copy_piece(clv_gpu *g, cuda_slot *slot, char *host, size_t bytes, clv_err *err) {
   CLV_TRY(wait_for_slot(g, slot, err));
   memcpy(host, slot->host, bytes);
   return CLV_OK;
 }
 
-static size_t piece_of(size_t bytes, size_t at) {
+static size_t piece_size(size_t bytes, size_t at) {
   return CLV_MIN(bytes - at, (size_t)GPU_SLOT_BYTES);
 }
 
-/* Copies with several pieces in flight: the device fills the next slots while the host empties
- * one. */
-clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t bytes,
-                     const clv_copy_progress *to, clv_err *err) {
-  clv_gpu *g = b->own;
+/* Copies with several pieces in flight: the device fills other slots while the host empties one. */
+clv_code clv_gpu_copy_to_host(const clv_backend *b, void *host, const void *src, size_t bytes,
+                              const clv_copy_progress *to, clv_err *err) {
+  clv_gpu *g = b->private_data;
   cuda_slot *slots[GPU_SLOTS];
   size_t asked = 0, taken = 0;
   CLV_TRY(clv_gpu_fail_recording(g, "copy values to the host", err));
   for (int i = 0; taken < bytes;) {
     if (asked < bytes && asked - taken < (size_t)GPU_SLOTS * GPU_SLOT_BYTES) {
-      size_t n = piece_of(bytes, asked);
+      size_t n = piece_size(bytes, asked);
       cuda_slot **slot = &slots[asked / GPU_SLOT_BYTES % GPU_SLOTS];
       CLV_TRY(next_slot(g, slot, err));
       CLV_TRY(g->vendor->get(g->stream, (*slot)->host, (const char *)src + asked, n, err));
@@ -90,18 +89,19 @@ clv_code clv_gpu_get(const clv_backend *b, void *host, const void *src, size_t b
       asked += n;
       continue;
     }
-    size_t n = piece_of(bytes, taken);
-    CLV_TRY(take_piece(g, slots[i], (char *)host + taken, n, err));
+    size_t n = piece_size(bytes, taken);
+    CLV_TRY(copy_piece(g, slots[i], (char *)host + taken, n, err));
     i = (i + 1) % GPU_SLOTS;
     taken += n;
-    if (to->here) to->here(to->user, taken);
+    if (to->report) to->report(to->user, taken);
   }
   return CLV_OK;
 }
 
 /* ---- refused values -------------------------------------------------------------------------- */
 
-/* Error texts of the ops that may refuse a value, equal to those of the ops' reference loops. */
+/* The refuse_... functions make the errors of the ops that may refuse a value; the texts equal
+ * those of the ops' reference loops. */
 static clv_code refuse_label(const clv_gpu_fault *f, clv_err *err) {
   unsigned long long at = (unsigned long long)f->at, per_sample = (unsigned long long)f->per_sample;
   if (per_sample > 1)
@@ -110,7 +110,7 @@ static clv_code refuse_label(const clv_gpu_fault *f, clv_err *err) {
   else
     clv_fail(err, CLV_INVALID, "the label of sample %llu is outside 0..%lld", at,
              (long long)f->limit - 1);
-  return clv_err_element(err, "%lld", (long long)f->integer);
+  return clv_err_element(err, "%lld", (long long)f->int_value);
 }
 
 static clv_code refuse_row(const clv_gpu_fault *f, clv_err *err) {
@@ -118,19 +118,19 @@ static clv_code refuse_row(const clv_gpu_fault *f, clv_err *err) {
   clv_fail(err, CLV_INVALID, "row number of sample %llu, place %llu, is outside 0..%lld",
            (unsigned long long)f->at / per_sample, (unsigned long long)f->at % per_sample,
            (long long)f->limit - 1);
-  return clv_err_element(err, "%lld", (long long)f->integer);
+  return clv_err_element(err, "%lld", (long long)f->int_value);
 }
 
-/* Error for a length. A length within its range was refused because the packed rows, whose number
- * is per_sample, cannot hold it. */
+/* Makes the error of a refused length. A length within its range was refused because the packed
+ * rows, per_sample in number, cannot hold the sequence. */
 static clv_code refuse_length(const clv_gpu_fault *f, clv_err *err) {
-  if (f->integer >= 0 && f->integer <= f->limit)
+  if (f->int_value >= 0 && f->int_value <= f->limit)
     clv_fail(err, CLV_INVALID, "the lengths up to sample %llu add up to more than %lld rows",
              (unsigned long long)f->at, (long long)f->per_sample);
   else
     clv_fail(err, CLV_INVALID, "the length of sample %llu is outside 0..%lld",
              (unsigned long long)f->at, (long long)f->limit);
-  return clv_err_element(err, "%lld", (long long)f->integer);
+  return clv_err_element(err, "%lld", (long long)f->int_value);
 }
 
 static clv_code refuse_prediction(const clv_gpu_fault *f, clv_err *err) {
@@ -158,14 +158,14 @@ static clv_code report_fault(const clv_gpu_fault *f, clv_err *err) {
                   (unsigned long long)f->at);
 }
 
-static clv_code take_fault(clv_gpu *g, clv_gpu_fault *ret, clv_err *err) {
+static clv_code read_fault(clv_gpu *g, clv_gpu_fault *ret, clv_err *err) {
   CLV_TRY(clv_backend_get(&g->backend, ret, g->fault, sizeof *ret, err));
   if (!ret->is_set) return CLV_OK;
   return g->vendor->fill(g->stream, g->fault, 0, sizeof *g->fault, err);
 }
 
 clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) {
-  clv_gpu *g = b->own;
+  clv_gpu *g = b->private_data;
   clv_gpu_fault fault = {0};
   *ret_layer = -1;
   if (g->deferred_error.code != CLV_OK) {
@@ -174,7 +174,7 @@ clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) 
     g->deferred_error = (clv_err){0};
     return code;
   }
-  CLV_TRY(take_fault(g, &fault, err));
+  CLV_TRY(read_fault(g, &fault, err));
   if (!fault.is_set) return CLV_OK;
   *ret_layer = fault.layer;
   return report_fault(&fault, err);

@@ -60,7 +60,7 @@ static __global__ void square_totals(const cuda_run *runs, size_t n_runs, size_t
 clv_code clv_gpu_square_sums(clv_gpu *g, const float *x, const cuda_runs *t, clv_err *err) {
   const cuda_run *runs = t->run;
   CLV_TRY(gpu_launch(g, gpu_blocks_of_rows(t->chunks), GPU_BLOCK, err, square_parts, x, runs, t->n,
-                     t->chunks, t->part));
+                     t->chunks, t->sums));
   return gpu_launch(g, gpu_blocks_of_rows(t->n), GPU_BLOCK, err, square_totals, runs, t->n,
-                    t->chunks, t->part);
+                    t->chunks, t->sums);
 }

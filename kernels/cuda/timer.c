@@ -5,12 +5,12 @@
  */
 #include "kernels/cuda/gpu_int.h"
 
-/* If the events cannot be made, time is measured by the host's clock. */
+/* Makes the events. If that fails, time is measured with the host's clock. */
 void clv_gpu_open_timer(clv_gpu *g) {
   clv_cuda_event **events[] = {&g->timer.begun, &g->timer.ended};
-  clv_err ignored;
+  clv_err ignored_err;
   for (size_t i = 0; i < CLV_COUNT(events); i++)
-    if (g->vendor->event_new(g->device, true, events[i], &ignored) != CLV_OK) *events[i] = NULL;
+    if (g->vendor->event_new(g->device, true, events[i], &ignored_err) != CLV_OK) *events[i] = NULL;
 }
 
 void clv_gpu_close_timer(clv_gpu *g) {
@@ -18,27 +18,28 @@ void clv_gpu_close_timer(clv_gpu *g) {
   if (g->timer.ended) g->vendor->event_free(g->timer.ended);
 }
 
-static bool record(clv_gpu *g, clv_cuda_event *e) {
-  clv_err ignored;
-  return !g->is_recording && g->vendor->event_record(e, g->stream, &ignored) == CLV_OK;
+static bool record_event(clv_gpu *g, clv_cuda_event *e) {
+  clv_err ignored_err;
+  return !g->is_recording && g->vendor->event_record(e, g->stream, &ignored_err) == CLV_OK;
 }
 
 void clv_gpu_mark_time(clv_gpu *g) {
-  if (g->timer.is_running) g->timer.is_ended = record(g, g->timer.ended);
+  if (g->timer.is_running) g->timer.is_ended = record_event(g, g->timer.ended);
 }
 
 static void timer_begin(const clv_backend *b) {
-  clv_gpu *g = b->own;
+  clv_gpu *g = b->private_data;
   g->timer.is_ended = false;
-  g->timer.is_running = g->timer.begun && g->timer.ended && record(g, g->timer.begun);
+  g->timer.is_running = g->timer.begun && g->timer.ended && record_event(g, g->timer.begun);
 }
 
 static bool timer_end(const clv_backend *b, double *ret_ms) {
-  clv_gpu *g = b->own;
-  clv_err ignored;
+  clv_gpu *g = b->private_data;
+  clv_err ignored_err;
   bool known = g->timer.is_running && g->timer.is_ended;
   g->timer.is_running = g->timer.is_ended = false;
-  return known && g->vendor->event_ms(g->timer.begun, g->timer.ended, ret_ms, &ignored) == CLV_OK;
+  return known &&
+         g->vendor->event_ms(g->timer.begun, g->timer.ended, ret_ms, &ignored_err) == CLV_OK;
 }
 
 const clv_backend_timer clv_gpu_timer = {.begin = timer_begin, .end = timer_end};

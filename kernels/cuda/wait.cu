@@ -10,7 +10,7 @@ static __global__ void times(const float *x, const float *weight, float *y, size
 }
 
 clv_code clv_gpu_mul_by_weight(clv_gpu *g, const float *x, const float *weight, float *y, size_t n,
-                       clv_err *err) {
+                               clv_err *err) {
   return gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, times, x, weight, y, n);
 }
 
@@ -26,7 +26,7 @@ static __global__ void put_weight(cuda_sums s, const cuda_pair *parts, float *dw
 }
 
 clv_code clv_gpu_mul_by_weight_back(clv_gpu *g, const float *x, const float *dy, size_t n,
-                                   void *parts, float *dw, bool accumulate, clv_err *err) {
+                                    void *parts, float *dw, bool accumulate, clv_err *err) {
   cuda_sums s = gpu_sums_of(1, 1, n);
   CLV_TRY(gpu_parts(g, &s, product_term{x, dy}, parts, err));
   return gpu_launch(g, 1, 1, err, put_weight, s, static_cast<const cuda_pair *>(parts), dw,

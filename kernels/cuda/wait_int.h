@@ -11,10 +11,11 @@
 extern "C" {
 #endif
 
-/* y = weight * x; weight: one number in device memory. */
+/* Computes y = weight * x. weight: one number, in device memory. */
 clv_code clv_gpu_mul_by_weight(clv_gpu *g, const float *x, const float *weight, float *y, size_t n,
                                clv_err *err) CLV_USE_RESULT;
-/* parts: for gpu_sums_of(1, 1, n). */
+/* Computes dw = sum of x dy, or adds the sum to dw if `accumulate`. parts: scratch for
+ * gpu_sums_of(1, 1, n). */
 clv_code clv_gpu_mul_by_weight_back(clv_gpu *g, const float *x, const float *dy, size_t n,
                                     void *parts, float *dw, bool accumulate,
                                     clv_err *err) CLV_USE_RESULT;

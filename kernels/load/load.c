@@ -13,13 +13,13 @@
 
 enum { PATH_MOST = 4096 };
 
-static const char name[] = "libcleave_cuda.so";
+static const char library_name[] = "libcleave_cuda.so";
 
-/* Folders where the library is looked for, relative to the program: where it was built,
- * where it is installed. */
-static const char *const places[] = {"", "../lib/cleave/"};
+/* Folders in which the library is searched, relative to the program's folder: where the build puts
+ * it, and where it is installed. */
+static const char *const search_folders[] = {"", "../lib/cleave/"};
 
-/* Writes the folder of the program, with a slash; "" if it cannot be read. */
+/* Writes the folder of the running program, with a slash, to ret; "" if it cannot be read. */
 static void program_folder(char *ret, size_t len) {
   ssize_t n = readlink("/proc/self/exe", ret, len - 1);
   ret[n > 0 ? n : 0] = '\0';
@@ -30,7 +30,8 @@ static void program_folder(char *ret, size_t len) {
     ret[0] = '\0';
 }
 
-/* Finds the named file, or the first file that exists in `places`. */
+/* Writes the path of the library to ret: the file `named`, or the first file that exists in
+ * `search_folders`. */
 static clv_code find_file(const char *named, char *ret, size_t len, clv_err *err) {
   char folder[PATH_MOST - 64];
   if (named && named[0]) {
@@ -39,20 +40,20 @@ static clv_code find_file(const char *named, char *ret, size_t len, clv_err *err
     return clv_fail(err, CLV_UNAVAILABLE, "cuda.library: cannot read %s", named);
   }
   program_folder(folder, sizeof folder);
-  for (size_t i = 0; i < CLV_COUNT(places); i++) {
-    snprintf(ret, len, "%s%s%s", folder, places[i], name);
+  for (size_t i = 0; i < CLV_COUNT(search_folders); i++) {
+    snprintf(ret, len, "%s%s%s", folder, search_folders[i], library_name);
     if (access(ret, R_OK) == 0) return CLV_OK;
   }
   return clv_fail(err, CLV_UNAVAILABLE,
-                  "%s is neither in %.180s nor in %.180s%s: build it, or set cuda.library", name,
-                  folder, folder, places[1]);
+                  "%s is neither in %.180s nor in %.180s%s: build it, or set cuda.library",
+                  library_name, folder, folder, search_folders[1]);
 }
 
 static clv_code open_library(const char *path, const clv_cuda_library **ret, clv_err *err) {
   void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char *why = dlerror();
-    return clv_fail(err, CLV_UNAVAILABLE, "%s does not load: %.300s", name,
+    return clv_fail(err, CLV_UNAVAILABLE, "%s does not load: %.300s", library_name,
                     why ? why : "the loader does not say why");
   }
   void *symbol = dlsym(handle, CLV_CUDA_ENTRY);
@@ -69,7 +70,8 @@ static clv_code open_library(const char *path, const clv_cuda_library **ret, clv
   return CLV_OK;
 }
 
-/* Counts devices. With all_reasons the error also names what is missing after the first reason. */
+/* Fails if there is no device. With all_reasons the error names also what is missing besides the
+ * first reason. */
 static clv_code check_devices(const clv_cuda_library *l, bool all_reasons, clv_err *err) {
   clv_err first, second;
   int n;
@@ -80,7 +82,8 @@ static clv_code check_devices(const clv_cuda_library *l, bool all_reasons, clv_e
   return clv_fail(err, code, "%.230s; and %.230s", first.text, second.text);
 }
 
-static clv_code load(const clv_cuda_options *o, const clv_cuda_library **ret, clv_err *err) {
+static clv_code load_library(const clv_cuda_options *o, const clv_cuda_library **ret,
+                             clv_err *err) {
   char path[PATH_MOST];
   CLV_TRY(find_file(o->file, path, sizeof path, err));
   CLV_TRY(open_library(path, ret, err));
@@ -95,7 +98,7 @@ clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret, 
   pthread_mutex_lock(&lock);
   clv_code code = CLV_OK;
   const clv_cuda_library *l = loaded;
-  if (!l) code = load(o, &l, err);
+  if (!l) code = load_library(o, &l, err);
   if (code == CLV_OK) *ret = loaded = l;
   pthread_mutex_unlock(&lock);
   return code;

@@ -27,8 +27,8 @@ typedef struct clv_device_info {
   size_t memory_bytes;
 } clv_device_info;
 
-/* Store of convolution plans that outlive a process, keyed by a text that describes what a plan is
- * for. Both functions may be called from any thread. */
+/* Store of convolution plans that outlive a process. The key of a plan is a text that describes the
+ * convolution and the device. Both functions may be called from any thread. */
 typedef struct clv_plan_store {
   bool (*find)(const char *what, clv_bytes *ret); /* false: no such plan */
   void (*keep)(const char *what, const char *text, size_t n);
@@ -36,17 +36,17 @@ typedef struct clv_plan_store {
 
 typedef struct clv_cuda_library {
   uint32_t abi, size; /* CLV_CUDA_ABI, sizeof(clv_cuda_library) */
-  /* Sets the folders, separated by colons, where NVIDIA's libraries are looked for before the
-   * loader's own search; NULL: none. Call it before any other function. */
+  /* Sets the folders, separated by colons, that are searched for NVIDIA's libraries before the
+   * loader searches; NULL: none. Call it before any other function. */
   void (*look_in)(const char *folders);
-  /* Sets the store where plans are kept for the next process; NULL: none. */
+  /* Sets the store that keeps plans for the next process; NULL: none. */
   void (*keep_plans)(const clv_plan_store *store);
-  /* Counts devices. CLV_UNAVAILABLE: the text says why there is no device, or what is missing.
-   * Without a driver or device no other library is opened: cuBLASLt alone is half a GiB, of which a
-   * process that computes on its processor would keep a fifth. */
+  /* Writes the number of devices. CLV_UNAVAILABLE: the text says why there is no device, or what is
+   * missing. Without a driver or device no other library is opened: cuBLASLt alone is half a GiB,
+   * and a process that computes on its processor would keep a fifth of it in memory. */
   clv_code (*count)(int *ret, clv_err *err);
-  /* Opens the libraries that devices compute with, also on a host without a device.
-   * CLV_UNAVAILABLE: the text names what is missing. */
+  /* Opens the libraries that compute on devices, also on a host without a device. CLV_UNAVAILABLE:
+   * the text names what is missing. */
   clv_code (*libraries)(clv_err *err);
   clv_code (*describe)(int device, clv_device_info *ret, clv_err *err);
   clv_code (*open)(int device, clv_backend **ret, clv_err *err);
@@ -60,15 +60,16 @@ typedef const clv_cuda_library *clv_cuda_entry_fn(uint32_t abi);
 /* ---- the loader ------------------------------------------------------------------------------ */
 
 typedef struct clv_cuda_options {
-  /* path of the library; NULL or "": next to the program, then in ../lib/cleave */
+  /* path of the library; NULL or "": the folder of the program is searched, then ../lib/cleave */
   const char *file;
-  const char *folders;   /* NVIDIA's libraries, separated by colons; NULL or "": the system's */
+  /* folders of NVIDIA's libraries, separated by colons; NULL or "": the system's */
+  const char *folders;
   const char *plans;     /* folder for plans, created if necessary; NULL: none */
   bool all_reasons;      /* without a device, report all that is missing, not only the first */
   clv_notifier notifier; /* for notices about plans; valid as long as the process */
 } clv_cuda_options;
 
-/* Loads the library, once for the life of the process, and requires at least one device. Only the
+/* Loads the library, once for the life of the process, and fails unless there is a device. Only the
  * first successful call's options are used. CLV_UNAVAILABLE: the text names the file, the other
  * version, the missing library, the driver or the device. */
 clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret,
@@ -76,13 +77,13 @@ clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret,
 
 /* ---- plans on disk (plans.c) ----------------------------------------------------------------- */
 
-/* Returns a store of plans as files in the folder `path`, at most a few thousand. NULL if the
- * folder cannot be used. `notifier` receives the reason, also for a plan that is not read or
- * written. */
+/* Returns a store that keeps plans as files in the folder `path`, at most a few thousand. Returns
+ * NULL if the folder cannot be used. `notifier` receives the reason, and a notice of each plan that
+ * cannot be read or written. */
 const clv_plan_store *clv_plan_files(const char *path, clv_notifier notifier);
 
-/* Checks `data`, the n bytes of a plan's file, which must be of the plan with digest `of`. *ret:
- * the plan's text, inside data. */
+/* Checks `data`, the n bytes of a plan's file, which must belong to the plan with digest `of`.
+ * *ret: the plan's text, inside data. */
 clv_code clv_plan_parse(const char *data, size_t n, const clv_sha256 *of, const char **ret,
                         size_t *ret_n, clv_err *err) CLV_USE_RESULT;
 

@@ -18,27 +18,27 @@
 
 enum { PLAN_MOST_BYTES = 256 << 10, PLANS_MOST = 4096, PLAN_LINE = 160 };
 
-static const char mark[] = "cleave-plan 1";
+static const char header[] = "cleave-plan 1";
 
 /* ---- one file -------------------------------------------------------------------------------- */
 
-static int print_line(const clv_sha256 *of, const clv_sha256 *text, char ret[PLAN_LINE]) {
+static int print_header(const clv_sha256 *of, const clv_sha256 *text, char ret[PLAN_LINE]) {
   char first[65], second[65];
   clv_sha256_hex(of, first);
   clv_sha256_hex(text, second);
-  return snprintf(ret, PLAN_LINE, "%s %s %s\n", mark, first, second);
+  return snprintf(ret, PLAN_LINE, "%s %s %s\n", header, first, second);
 }
 
 clv_code clv_plan_parse(const char *data, size_t n, const clv_sha256 *of, const char **ret,
                         size_t *ret_n, clv_err *err) {
   char line[PLAN_LINE];
   clv_sha256 digest;
-  size_t skip = sizeof mark + 65 + 65;
+  size_t skip = sizeof header + 65 + 65;
   if (n <= skip || n > PLAN_MOST_BYTES)
     return clv_fail(err, CLV_INVALID, "the file has %zu bytes, outside the range up to %d", n,
                     PLAN_MOST_BYTES);
   CLV_TRY(clv_sha256_of(data + skip, n - skip, &digest, err));
-  if (print_line(of, &digest, line) != (int)skip || memcmp(data, line, skip) != 0)
+  if (print_header(of, &digest, line) != (int)skip || memcmp(data, line, skip) != 0)
     return clv_fail(err, CLV_INVALID, "the file is of another version or plan, or damaged");
   *ret = data + skip;
   *ret_n = n - skip;
@@ -51,15 +51,15 @@ static bool is_private(const struct stat *s, bool folder) {
 }
 
 static clv_code read_all(int fd, clv_bytes *ret, clv_err *err) {
-  char some[4096];
+  char buffer[4096];
   ssize_t n;
-  while ((n = read(fd, some, sizeof some)) > 0 && ret->len <= PLAN_MOST_BYTES)
-    clv_bytes_add(ret, some, (size_t)n);
+  while ((n = read(fd, buffer, sizeof buffer)) > 0 && ret->len <= PLAN_MOST_BYTES)
+    clv_bytes_add(ret, buffer, (size_t)n);
   if (n < 0) return clv_fail(err, CLV_INVALID, "%s", strerror(errno));
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for the file") : CLV_OK;
 }
 
-/* Reads a file. CLV_NOT_FOUND: no such file. */
+/* Reads the file `name` of the folder into ret. CLV_NOT_FOUND: there is no such file. */
 static clv_code read_file(int folder, const char *name, clv_bytes *ret, clv_err *err) {
   struct stat s;
   int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -86,29 +86,29 @@ static bool write_all(int fd, const char *data, size_t n) {
 
 /* Writes a file under another name and renames it, so that it is complete or absent. */
 static bool write_file(int folder, const char *name, const clv_bytes *data) {
-  char other[80];
-  snprintf(other, sizeof other, ".%s", name);
-  unlinkat(folder, other, 0);
-  int fd = openat(folder, other, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  char temp_name[80];
+  snprintf(temp_name, sizeof temp_name, ".%s", name);
+  unlinkat(folder, temp_name, 0);
+  int fd = openat(folder, temp_name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return false;
-  bool well = write_all(fd, data->data, data->len);
-  well = close(fd) == 0 && well;
-  well = well && renameat(folder, other, folder, name) == 0;
-  if (!well) unlinkat(folder, other, 0);
-  return well;
+  bool is_ok = write_all(fd, data->data, data->len);
+  is_ok = close(fd) == 0 && is_ok;
+  is_ok = is_ok && renameat(folder, temp_name, folder, name) == 0;
+  if (!is_ok) unlinkat(folder, temp_name, 0);
+  return is_ok;
 }
 
 /* ---- the folder ------------------------------------------------------------------------------ */
 
 static struct {
   int folder;
-  size_t n; /* approximate number of files in it */
+  size_t n; /* approximate number of files in the folder */
   char path[4096];
   clv_notifier notifier;
-} kept = {.folder = -1};
+} folder_state = {.folder = -1};
 
-/* Computes the digest and file name of the plan for `what`. */
-static bool name_of(const char *what, clv_sha256 *ret, char name[65]) {
+/* Computes the digest of the plan's key `what`, and the file name of the plan; false on failure. */
+static bool compute_name(const char *what, clv_sha256 *ret, char name[65]) {
   clv_err err;
   if (clv_sha256_of(what, strlen(what), ret, &err) != CLV_OK) return false;
   clv_sha256_hex(ret, name);
@@ -122,63 +122,64 @@ static bool find_plan(const char *what, clv_bytes *ret) {
   const char *text;
   size_t n;
   clv_err err;
-  if (!name_of(what, &of, name)) return false;
-  clv_code code = read_file(kept.folder, name, &data, &err);
+  if (!compute_name(what, &of, name)) return false;
+  clv_code code = read_file(folder_state.folder, name, &data, &err);
   if (code == CLV_OK) code = clv_plan_parse(data.data, data.len, &of, &text, &n, &err);
   if (code == CLV_OK) clv_bytes_add(ret, text, n);
   if (code != CLV_OK && code != CLV_NOT_FOUND)
-    clv_notify(kept.notifier, "cuda.plans: ignoring the stored plan %s/%s and rebuilding it: %s",
-               kept.path, name, err.text);
+    clv_notify(folder_state.notifier,
+               "cuda.plans: ignoring the stored plan %s/%s and rebuilding it: %s",
+               folder_state.path, name, err.text);
   return code == CLV_OK && !ret->failed;
 }
 
-static void keep_plan(const char *what, const char *text, size_t n) {
+static void store_plan(const char *what, const char *text, size_t n) {
   CLV_AUTO(clv_bytes_done) clv_bytes data = {0};
   clv_sha256 of, digest;
   char name[65], line[PLAN_LINE];
   clv_err err;
-  if (n > PLAN_MOST_BYTES - PLAN_LINE || !name_of(what, &of, name) ||
+  if (n > PLAN_MOST_BYTES - PLAN_LINE || !compute_name(what, &of, name) ||
       clv_sha256_of(text, n, &digest, &err) != CLV_OK ||
-      __atomic_add_fetch(&kept.n, 1, __ATOMIC_RELAXED) > PLANS_MOST)
+      __atomic_add_fetch(&folder_state.n, 1, __ATOMIC_RELAXED) > PLANS_MOST)
     return;
-  print_line(&of, &digest, line);
+  print_header(&of, &digest, line);
   clv_bytes_puts(&data, line);
   clv_bytes_add(&data, text, n);
-  if (data.failed || write_file(kept.folder, name, &data)) return;
-  clv_notify(kept.notifier, "cuda.plans: cannot store the plan %s/%s: %s", kept.path, name,
-             strerror(errno));
+  if (data.failed || write_file(folder_state.folder, name, &data)) return;
+  clv_notify(folder_state.notifier, "cuda.plans: cannot store the plan %s/%s: %s",
+             folder_state.path, name, strerror(errno));
 }
 
 static size_t count_files(int folder) {
   size_t n = 0;
-  int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  DIR *d = again < 0 ? NULL : fdopendir(again);
-  if (!d && again >= 0) close(again);
+  int copy_fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR *d = copy_fd < 0 ? NULL : fdopendir(copy_fd);
+  if (!d && copy_fd >= 0) close(copy_fd);
   while (d && readdir(d)) n++;
   if (d) closedir(d);
   return n;
 }
 
 const clv_plan_store *clv_plan_files(const char *path, clv_notifier notifier) {
-  static const clv_plan_store store = {.find = find_plan, .keep = keep_plan};
+  static const clv_plan_store store = {.find = find_plan, .keep = store_plan};
   struct stat s;
-  kept.notifier = notifier;
+  folder_state.notifier = notifier;
   if (mkdir(path, 0700) < 0 && errno != EEXIST) {
-    clv_notify(kept.notifier, "cuda.plans: storing no plans, cannot create %s: %s", path,
+    clv_notify(folder_state.notifier, "cuda.plans: storing no plans, cannot create %s: %s", path,
                strerror(errno));
     return NULL;
   }
   int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (folder < 0 || fstat(folder, &s) < 0 || !is_private(&s, true)) {
-    clv_notify(kept.notifier,
+    clv_notify(folder_state.notifier,
                "cuda.plans: storing no plans: %s must be a folder of this user with mode 0700",
                path);
     if (folder >= 0) close(folder);
     return NULL;
   }
-  if (kept.folder >= 0) close(kept.folder);
-  kept.folder = folder;
-  kept.n = count_files(folder);
-  snprintf(kept.path, sizeof kept.path, "%s", path);
+  if (folder_state.folder >= 0) close(folder_state.folder);
+  folder_state.folder = folder;
+  folder_state.n = count_files(folder);
+  snprintf(folder_state.path, sizeof folder_state.path, "%s", path);
   return &store;
 }

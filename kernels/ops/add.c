@@ -11,7 +11,7 @@ static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   if (!clv_broadcasts(&k->d)) return pass_backward(base, a, err);
   for (int j = 0; j < 2; j++)
-    if (a->din[j]) broadcast_back(k, a, j, NULL);
+    if (a->din[j]) broadcast_gradient(k, a, j, NULL);
   return CLV_OK;
 }
 
@@ -29,6 +29,6 @@ CLV_OP_ROW(add) = {
     .zero_stays = true,
     .forward = add_forward,
     .backward_input = add_backward,
-    .scratch_bytes = broadcast_scratch,
+    .scratch_bytes = broadcast_scratch_bytes,
     .in_place = true,
 };

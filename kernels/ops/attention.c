@@ -9,7 +9,7 @@
  */
 #include "kernels/ops/op_int.h"
 
-static clv_code attention_heads(const clv_op_site *s, clv_err *err) {
+static clv_code check_attention_heads(const clv_op_site *s, clv_err *err) {
   const clv_attrs *a = s->attrs;
   int64_t kv = a->kv_heads ? a->kv_heads : a->heads, q = s->in[0].dim[s->in[0].rank - 1],
           k = s->in[1].dim[s->in[1].rank - 1];
@@ -48,15 +48,15 @@ static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
     return clv_fail(err, CLV_INVALID, "attention: lengths are [N], got %s",
                     clv_shape_format(&s->in[3], text, sizeof text));
   CLV_TRY(clv_check_no_empty("attention", &s->in[1], err));
-  CLV_TRY(attention_heads(s, err));
+  CLV_TRY(check_attention_heads(s, err));
   *ret = s->in[0];
   return CLV_OK;
 }
 
 /* ---- one row of scores ----------------------------------------------------------------------- */
 
-/* State of the loops. x.t and x.s are those of the current sample, whose queries and keys begin
- * at rows q and key. */
+/* State of the loops over samples. x.t and x.s are the numbers of queries and keys of the current
+ * sample, whose queries start at row q and whose keys at row `key`. */
 typedef struct site {
   const clv_ref_kernel *k;
   const clv_kernel_args *a;
@@ -65,17 +65,17 @@ typedef struct site {
   int64_t q, key;
 } site;
 
-static site site_of(clv_kernel *base, const clv_kernel_args *a) {
+static site make_site(clv_kernel *base, const clv_kernel_args *a) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   return (site){k, a, clv_heads_of(&k->d), clv_rng_stream_of(&a->key), 0, 0};
 }
 
-/* Index of the first value of row i of head h in [rows, heads * width]. */
-static size_t place(const site *s, int64_t i, int64_t heads, int64_t h) {
+/* Returns the index of the first value of row i of head h in a tensor [rows, heads * width]. */
+static size_t value_index(const site *s, int64_t i, int64_t heads, int64_t h) {
   return (size_t)((i * heads + h) * s->x.width);
 }
 
-/* Moves to sample n; *ret: number of its valid keys. */
+/* Makes sample n the current sample. *ret: number of the sample's valid keys. */
 static clv_code enter_sample(site *s, int64_t n, int64_t *ret, clv_err *err) {
   const int64_t *lengths = s->k->d.n_in < 4 ? NULL : s->a->in[3];
   int64_t most = clv_heads_of(&s->k->d).s;
@@ -91,8 +91,9 @@ static clv_code enter_sample(site *s, int64_t n, int64_t *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Checks packed sequences, and zeroes the rows of each x after the last sequence. */
-static clv_code clear_rest(const site *s, REAL *const x[3], clv_err *err) {
+/* For packed sequences: checks the lengths, and zeroes the rows of each x after the last sequence.
+ */
+static clv_code zero_unused_rows(const site *s, REAL *const x[3], clv_err *err) {
   const clv_node_desc *d = &s->k->d;
   if (!d->attrs.packed) return CLV_OK;
   CLV_TRY(clv_check_packed(s->a->in[3], s->x.n, d->attrs.packed, d->in[0].dim[0], err));
@@ -111,18 +112,19 @@ static double dot(const REAL *x, const REAL *y, int64_t n) {
   return sum;
 }
 
-/* Computes the row's scores for the keys it attends to, and returns their number. */
-static int64_t scores(const site *s, int64_t h, int64_t i, int64_t length, double *ret) {
-  int64_t seen = clv_heads_visible_keys(&s->k->d.attrs, i, length);
-  const REAL *q = (const REAL *)s->a->in[0] + place(s, s->q + i, s->x.heads, h);
-  for (int64_t j = 0; j < seen; j++)
-    ret[j] = s->x.scale *
-             dot(q, (const REAL *)s->a->in[1] + place(s, s->key + j, s->x.kv_heads, h / s->x.group),
-                 s->x.width);
-  return seen;
+/* Computes the scores of query i of head h for the keys it attends to, and returns their number. */
+static int64_t compute_scores(const site *s, int64_t h, int64_t i, int64_t length, double *ret) {
+  int64_t n_keys = clv_heads_visible_keys(&s->k->d.attrs, i, length);
+  const REAL *q = (const REAL *)s->a->in[0] + value_index(s, s->q + i, s->x.heads, h);
+  for (int64_t j = 0; j < n_keys; j++)
+    ret[j] = s->x.scale * dot(q,
+                              (const REAL *)s->a->in[1] +
+                                  value_index(s, s->key + j, s->x.kv_heads, h / s->x.group),
+                              s->x.width);
+  return n_keys;
 }
 
-/* log sum exp; -inf for n = 0. */
+/* Returns log sum exp of n values; -inf for n = 0. */
 static double log_sum(const double *x, int64_t n) {
   double top = -INFINITY, sum = 0;
   for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
@@ -130,57 +132,59 @@ static double log_sum(const double *x, int64_t n) {
   return n ? top + log(sum) : top;
 }
 
-/* Factors of dropout: 0 or 1 / (1 - p). */
-static void factors(const site *s, int64_t n, int64_t h, int64_t i, int64_t seen, double *ret) {
+/* Writes the dropout factors of query i's weights: 0 or 1 / (1 - p). */
+static void draw_factors(const site *s, int64_t n, int64_t h, int64_t i, int64_t n_keys,
+                         double *ret) {
   double p = s->k->d.attrs.p;
   uint32_t word[4] = {0};
   clv_rng_stream row = clv_rng_stream_row(&s->stream, (uint32_t)(n * s->x.heads + h), (uint32_t)i);
-  for (int64_t j = 0; j < seen; j++) {
+  for (int64_t j = 0; j < n_keys; j++) {
     if (j % 4 == 0) clv_rng_stream_block(&row, (uint32_t)(j / 4), word);
     ret[j] = (word[j % 4] >> 8) * 0x1p-24 >= p ? 1 / (1 - p) : 0;
   }
 }
 
-static void keep_all(int64_t n, double *ret) {
+static void fill_ones(int64_t n, double *ret) {
   for (int64_t j = 0; j < n; j++) ret[j] = 1;
 }
 
-static void draw(const site *s, int64_t n, int64_t h, int64_t i, int64_t seen, double *ret) {
+static void draw_or_keep(const site *s, int64_t n, int64_t h, int64_t i, int64_t n_keys,
+                         double *ret) {
   bool drops = s->k->d.training && s->k->d.attrs.p > 0;
   if (drops)
-    factors(s, n, h, i, seen, ret);
+    draw_factors(s, n, h, i, n_keys, ret);
   else
-    keep_all(seen, ret);
+    fill_ones(n_keys, ret);
 }
 
-/* Address of the saved log sum of row i of head h. */
-static double *saved_of(const site *s, int64_t h, int64_t i) {
+/* Returns the address of the saved log sum exp of row i of head h. */
+static double *saved_log_sum(const site *s, int64_t h, int64_t i) {
   return (double *)s->a->saved + s->q * s->x.heads + h * s->x.t + i;
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-/* Scratch: scores, factors. */
+/* Computes output row i of head h. Scratch holds the scores, then the dropout factors. */
 static void forward_row(const site *s, int64_t n, int64_t h, int64_t i, int64_t length) {
   double *score = s->a->scratch, *factor = score + s->x.s;
-  int64_t seen = scores(s, h, i, length, score);
-  double sum = log_sum(score, seen);
-  draw(s, n, h, i, seen, factor);
-  REAL *out = (REAL *)s->a->out + place(s, s->q + i, s->x.heads, h);
-  const REAL *v = (const REAL *)s->a->in[2] + place(s, s->key, s->x.kv_heads, h / s->x.group);
+  int64_t n_keys = compute_scores(s, h, i, length, score);
+  double sum = log_sum(score, n_keys);
+  draw_or_keep(s, n, h, i, n_keys, factor);
+  REAL *out = (REAL *)s->a->out + value_index(s, s->q + i, s->x.heads, h);
+  const REAL *v = (const REAL *)s->a->in[2] + value_index(s, s->key, s->x.kv_heads, h / s->x.group);
   for (int64_t d = 0; d < s->x.width; d++) {
     double total = 0;
-    for (int64_t j = 0; j < seen; j++)
+    for (int64_t j = 0; j < n_keys; j++)
       total += exp(score[j] - sum) * factor[j] * v[j * s->x.kv_heads * s->x.width + d];
     out[d] = (REAL)total;
   }
-  if (s->k->learns) *saved_of(s, h, i) = sum;
+  if (s->k->has_backward) *saved_log_sum(s, h, i) = sum;
 }
 
 static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  site s = site_of(base, a);
+  site s = make_site(base, a);
   int64_t length;
-  CLV_TRY(clear_rest(&s, (REAL *const[3]){a->out, NULL, NULL}, err));
+  CLV_TRY(zero_unused_rows(&s, (REAL *const[3]){a->out, NULL, NULL}, err));
   for (int64_t n = 0; n < s.x.n; n++) {
     CLV_TRY(enter_sample(&s, n, &length, err));
     for (int64_t h = 0; h < s.x.heads; h++)
@@ -191,30 +195,31 @@ static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, cl
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* dk and dv of a head of keys, in double: [S, width] each. */
+/* Gradients of one head of keys and values, in double: [S, width] each. */
 typedef struct sums {
   double *dk, *dv;
 } sums;
 
-/* With P = exp(score - log sum) and M the factors: dv_j += P_j M_j dout, dP_j = M_j dout v_j,
- * dS_j = P_j (dP_j - sum_j P_j dP_j), dq += dS_j k_j scale, dk_j += dS_j q scale.
- * Scratch: scores, factors, then dP. */
+/* Adds the gradients of query i of head h. With the weights P = exp(score - log sum) and the
+ * dropout factors M: dv_j += P_j M_j dout, dP_j = M_j dout v_j, dS_j = P_j (dP_j - sum_j P_j dP_j),
+ * dq += dS_j k_j scale, dk_j += dS_j q scale. Scratch holds the scores, the factors, then dP.
+ * Source: Dao et al., 2022. */
 static void backward_row(const site *s, int64_t n, int64_t h, int64_t i, int64_t length, sums to) {
   double *score = s->a->scratch, *factor = score + s->x.s, *dp = factor + s->x.s, mean = 0;
-  int64_t seen = scores(s, h, i, length, score), width = s->x.width;
+  int64_t n_keys = compute_scores(s, h, i, length, score), width = s->x.width;
   int64_t step = s->x.kv_heads * width;
-  size_t at = place(s, s->q + i, s->x.heads, h);
-  size_t of = place(s, s->key, s->x.kv_heads, h / s->x.group);
+  size_t at = value_index(s, s->q + i, s->x.heads, h);
+  size_t of = value_index(s, s->key, s->x.kv_heads, h / s->x.group);
   const REAL *q = (const REAL *)s->a->in[0] + at, *dy = (const REAL *)s->a->dout + at;
   const REAL *k = (const REAL *)s->a->in[1] + of, *v = (const REAL *)s->a->in[2] + of;
-  const double sum = *saved_of(s, h, i);
-  draw(s, n, h, i, seen, factor);
-  for (int64_t j = 0; j < seen; j++) {
+  const double sum = *saved_log_sum(s, h, i);
+  draw_or_keep(s, n, h, i, n_keys, factor);
+  for (int64_t j = 0; j < n_keys; j++) {
     score[j] = exp(score[j] - sum);
     dp[j] = factor[j] * dot(dy, v + j * step, width);
     mean += score[j] * dp[j];
   }
-  for (int64_t j = 0; j < seen; j++) {
+  for (int64_t j = 0; j < n_keys; j++) {
     double ds = score[j] * (dp[j] - mean) * s->x.scale;
     for (int64_t d = 0; d < width; d++) {
       to.dv[j * width + d] += score[j] * factor[j] * dy[d];
@@ -225,33 +230,33 @@ static void backward_row(const site *s, int64_t n, int64_t h, int64_t i, int64_t
   REAL *dq = s->a->din[0] ? (REAL *)s->a->din[0] + at : NULL;
   for (int64_t d = 0; dq && d < width; d++) {
     double total = 0;
-    for (int64_t j = 0; j < seen; j++) total += dp[j] * k[j * step + d];
+    for (int64_t j = 0; j < n_keys; j++) total += dp[j] * k[j * step + d];
     dq[d] = (REAL)total;
   }
 }
 
-static void put_sums(const site *s, int64_t g, int input, const double *from) {
+static void store_sums(const site *s, int64_t g, int input, const double *from) {
   REAL *to = s->a->din[input];
   for (int64_t j = 0; to && j < s->x.s; j++)
     for (int64_t d = 0; d < s->x.width; d++)
-      to[place(s, s->key + j, s->x.kv_heads, g) + (size_t)d] = (REAL)from[j * s->x.width + d];
+      to[value_index(s, s->key + j, s->x.kv_heads, g) + (size_t)d] = (REAL)from[j * s->x.width + d];
 }
 
 static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  site s = site_of(base, a);
+  site s = make_site(base, a);
   size_t each = (size_t)(s.x.s * s.x.width);
   double *rows = a->scratch;
   sums to = {rows + 3 * s.x.s, rows + 3 * s.x.s + each};
   int64_t length;
-  CLV_TRY(clear_rest(&s, (REAL *const[3]){a->din[0], a->din[1], a->din[2]}, err));
+  CLV_TRY(zero_unused_rows(&s, (REAL *const[3]){a->din[0], a->din[1], a->din[2]}, err));
   for (int64_t n = 0; n < s.x.n; n++) {
     CLV_TRY(enter_sample(&s, n, &length, err));
     for (int64_t g = 0; g < s.x.kv_heads; g++) {
       memset(to.dk, 0, 2 * each * sizeof *to.dk);
       for (int64_t h = g * s.x.group; h < (g + 1) * s.x.group; h++)
         for (int64_t i = 0; i < s.x.t; i++) backward_row(&s, n, h, i, length, to);
-      put_sums(&s, g, 1, to.dk);
-      put_sums(&s, g, 2, to.dv);
+      store_sums(&s, g, 1, to.dk);
+      store_sums(&s, g, 2, to.dv);
     }
   }
   return CLV_OK;
@@ -259,18 +264,18 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
 
 /* ---- the row --------------------------------------------------------------------------------- */
 
-static size_t attention_saved(const clv_ref_kernel *k) {
+static size_t attention_saved_bytes(const clv_ref_kernel *k) {
   clv_heads x = clv_heads_of(&k->d);
   return k->n_in / (size_t)x.width * sizeof(double);
 }
 
-static size_t attention_scratch(const clv_ref_kernel *k) {
+static size_t attention_scratch_bytes(const clv_ref_kernel *k) {
   clv_heads x = clv_heads_of(&k->d);
   return (size_t)(x.s * (3 + 2 * x.width)) * sizeof(double);
 }
 
-/* Refuses more than 2^32 parts, which a stream numbers in 32 bits. */
-static clv_code attention_limits(const clv_node_desc *d, clv_err *err) {
+/* Fails if the batch has more than 2^32 heads, which the random stream numbers in 32 bits. */
+static clv_code check_attention_limits(const clv_node_desc *d, clv_err *err) {
   int64_t n = clv_heads_of(d).n;
   if (n <= UINT32_MAX / d->attrs.heads) return CLV_OK;
   return clv_fail(err, CLV_EXHAUSTED,
@@ -291,18 +296,18 @@ CLV_OP_ROW(attention) = {
     .no_torch_module = "scaled_dot_product_attention is a function",
     .n_in = 3,
     .max_in = 4,
-    .lengths = true,
+    .takes_lengths = true,
     .packs = CLV_PACKS_LENGTHS,
-    .attrs = {{.key = CLV_ATTR_HEADS, .required = true, .low = 1, .high = 65536},
+    .attrs = {{.key = CLV_ATTR_HEADS, .is_required = true, .low = 1, .high = 65536},
               {.key = CLV_ATTR_KV_HEADS, .low = 0, .high = 65536},
               {.key = CLV_ATTR_CAUSAL, .low = 0, .high = 1},
               {.key = CLV_ATTR_P, .low = 0, .high = 0.999},
               PACKED_ATTR},
     .shape = attention_shape,
-    .check_kernel = attention_limits,
+    .check_kernel = check_attention_limits,
     .forward = attention_forward,
     .backward_input = attention_backward,
     .saves_dx = CLV_SAVE_IN0 | CLV_SAVE_IN1 | CLV_SAVE_IN2 | CLV_SAVE_IN3,
-    .saved_bytes = attention_saved,
-    .scratch_bytes = attention_scratch,
+    .saved_bytes = attention_saved_bytes,
+    .scratch_bytes = attention_scratch_bytes,
 };

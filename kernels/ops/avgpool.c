@@ -30,7 +30,7 @@ static clv_code avgpool_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   return CLV_OK;
 }
 
-/* Sum of dy over the windows that cover (h, w). */
+/* Returns the sum of dy over the windows that cover position (h, w). */
 static double covering_sum(const clv_window *s, const REAL *dy, int64_t h, int64_t w) {
   double sum = 0;
   for (int64_t u = 0; u < s->kernel[0]; u++) {

@@ -18,14 +18,15 @@ static int batchnorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   clv_shape channels = CLV_SHAPE(s->in[0].dim[1]);
   ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight", .shape = channels, .init = CLV_INIT_ONE};
   ret[CLV_SLOT_BIAS] = (clv_slot){.suffix = "bias", .shape = channels};
-  ret[CLV_SLOT_MEAN] = (clv_slot){.suffix = "running_mean", .shape = channels, .buffer = true};
-  ret[CLV_SLOT_VAR] =
-      (clv_slot){.suffix = "running_var", .shape = channels, .buffer = true, .init = CLV_INIT_ONE};
-  ret[CLV_SLOT_TRACKED] = (clv_slot){.suffix = "num_batches_tracked", .buffer = true, .i64 = true};
+  ret[CLV_SLOT_MEAN] = (clv_slot){.suffix = "running_mean", .shape = channels, .is_buffer = true};
+  ret[CLV_SLOT_VAR] = (clv_slot){
+      .suffix = "running_var", .shape = channels, .is_buffer = true, .init = CLV_INIT_ONE};
+  ret[CLV_SLOT_TRACKED] =
+      (clv_slot){.suffix = "num_batches_tracked", .is_buffer = true, .is_i64 = true};
   return 5;
 }
 
-static clv_code batchnorm_training(const clv_op_site *s, clv_err *err) {
+static clv_code check_batchnorm_training(const clv_op_site *s, clv_err *err) {
   const clv_shape *in = &s->in[0];
   int64_t values = in->dim[0];
   char text[160];
@@ -36,24 +37,24 @@ static clv_code batchnorm_training(const clv_op_site *s, clv_err *err) {
                   clv_shape_format(in, text, sizeof text));
 }
 
-static clv_code check_values(const clv_node_desc *d, clv_err *err) {
+static clv_code check_value_count(const clv_node_desc *d, clv_err *err) {
   if (!d->training || clv_layout_numel(&d->in[0], 1) != (size_t)d->in[0].dim[1]) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "batchnorm in training needs more than one value per channel");
 }
 
 typedef struct norm_site {
-  int64_t n, c, inner; /* batch, channels, values of one channel in one sample */
-  double count;        /* values of one channel */
+  int64_t n, c, inner; /* batch, channels, and values of one channel in one sample */
+  double count;        /* values of one channel in the batch */
 } norm_site;
 
-static norm_site norm_of(const clv_ref_kernel *k) {
+static norm_site make_site(const clv_ref_kernel *k) {
   norm_site s = {k->d.in[0].dim[0], k->d.in[0].dim[1], 1, 0};
   for (int i = 2; i < k->d.in[0].rank; i++) s.inner *= k->d.in[0].dim[i];
   s.count = (double)(s.n * s.inner);
   return s;
 }
 
-static void channel_statistics(const norm_site *s, const REAL *x, int64_t c, double *ret_mean,
+static void compute_statistics(const norm_site *s, const REAL *x, int64_t c, double *ret_mean,
                                double *ret_square_sum) {
   double sum = 0, squares = 0;
   for (int64_t n = 0; n < s->n; n++)
@@ -68,9 +69,10 @@ static void channel_statistics(const norm_site *s, const REAL *x, int64_t c, dou
   *ret_square_sum = squares;
 }
 
-/* Mean and biased variance of channel c: in training those of the batch, which also update the
- * running statistics (with the unbiased variance). */
-static void channel_moments(const clv_ref_kernel *k, const clv_kernel_args *a, const norm_site *s,
+/* Computes mean and biased variance of channel c. In training they are those of the batch, and the
+ * running statistics are updated (with the unbiased variance); otherwise they are the running
+ * statistics. */
+static void compute_moments(const clv_ref_kernel *k, const clv_kernel_args *a, const norm_site *s,
                             int64_t c, double *ret_mean, double *ret_var) {
   REAL *running_mean = a->param[CLV_SLOT_MEAN], *running_var = a->param[CLV_SLOT_VAR];
   double m = k->d.attrs.momentum, squares;
@@ -79,7 +81,7 @@ static void channel_moments(const clv_ref_kernel *k, const clv_kernel_args *a, c
     *ret_var = running_var[c];
     return;
   }
-  channel_statistics(s, a->in[0], c, ret_mean, &squares);
+  compute_statistics(s, a->in[0], c, ret_mean, &squares);
   *ret_var = squares / s->count;
   running_mean[c] = (REAL)(m * *ret_mean + (1 - m) * running_mean[c]);
   running_var[c] = (REAL)(m * (squares / (s->count - 1)) + (1 - m) * running_var[c]);
@@ -87,19 +89,19 @@ static void channel_moments(const clv_ref_kernel *k, const clv_kernel_args *a, c
 
 static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  norm_site s = norm_of(k);
+  norm_site s = make_site(k);
   const REAL *x = a->in[0], *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
   REAL *y = a->out;
   double *saved = a->saved, mean, var;
   (void)err;
   for (int64_t c = 0; c < s.c; c++) {
-    channel_moments(k, a, &s, c, &mean, &var);
+    compute_moments(k, a, &s, c, &mean, &var);
     double inverse = 1 / sqrt(var + k->d.attrs.eps);
     for (int64_t i = 0; i < s.n * s.inner; i++) {
       int64_t at = (i / s.inner * s.c + c) * s.inner + i % s.inner;
       y[at] = (REAL)((x[at] - mean) * inverse * w[c] + b[c]);
     }
-    if (!k->learns) continue;
+    if (!k->has_backward) continue;
     saved[2 * c] = mean;
     saved[2 * c + 1] = inverse;
   }
@@ -107,12 +109,13 @@ static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
   return CLV_OK;
 }
 
-static size_t batchnorm_saved(const clv_ref_kernel *k) {
+static size_t batchnorm_saved_bytes(const clv_ref_kernel *k) {
   return (size_t)k->d.in[0].dim[1] * 2 * sizeof(double);
 }
 
-/* sum dy and sum dy (x - mean) / sqrt(var + eps) over channel c: the gradients of bias, weight. */
-static void channel_gradients(const norm_site *s, const clv_kernel_args *a, int64_t c,
+/* Computes sum dy and sum dy (x - mean) / sqrt(var + eps) over channel c, which are the gradients
+ * of bias and weight. */
+static void compute_gradients(const norm_site *s, const clv_kernel_args *a, int64_t c,
                               double *ret_bias, double *ret_weight) {
   const REAL *x = a->in[0], *dy = a->dout;
   const double *saved = a->saved;
@@ -127,18 +130,19 @@ static void channel_gradients(const norm_site *s, const clv_kernel_args *a, int6
   *ret_weight = weight;
 }
 
-/* Training: dx = w inverse (dy - mean(dy) - xhat mean(dy xhat)); else the statistics are constants:
- * dx = w inverse dy. */
+/* Computes dx. In training dx = w inverse (dy - mean(dy) - xhat mean(dy xhat)), with xhat = (x -
+ * mean) inverse and inverse = 1 / sqrt(var + eps). Otherwise the statistics are constants, and dx =
+ * w inverse dy. */
 static clv_code batchnorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  norm_site s = norm_of(k);
+  norm_site s = make_site(k);
   const REAL *x = a->in[0], *dy = a->dout, *w = a->param[CLV_SLOT_WEIGHT];
   const double *saved = a->saved;
   REAL *dx = a->din[0];
   (void)err;
   for (int64_t c = 0; c < s.c; c++) {
     double bias = 0, weight = 0, mean = saved[2 * c], inverse = saved[2 * c + 1];
-    if (k->d.training) channel_gradients(&s, a, c, &bias, &weight);
+    if (k->d.training) compute_gradients(&s, a, c, &bias, &weight);
     for (int64_t i = 0; i < s.n * s.inner; i++) {
       int64_t at = (i / s.inner * s.c + c) * s.inner + i % s.inner;
       double common = (bias + (x[at] - mean) * inverse * weight) / s.count;
@@ -150,12 +154,12 @@ static clv_code batchnorm_backward_input(clv_kernel *base, const clv_kernel_args
 
 static clv_code batchnorm_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
-  norm_site s = norm_of((const clv_ref_kernel *)base);
+  norm_site s = make_site((const clv_ref_kernel *)base);
   REAL *dw = a->dparam[CLV_SLOT_WEIGHT], *db = a->dparam[CLV_SLOT_BIAS];
   double bias, weight;
   (void)err;
   for (int64_t c = 0; c < s.c; c++) {
-    channel_gradients(&s, a, c, &bias, &weight);
+    compute_gradients(&s, a, c, &bias, &weight);
     put(&dw[c], weight, a->accumulate);
     put(&db[c], bias, a->accumulate);
   }
@@ -171,19 +175,19 @@ CLV_OP_ROW(batchnorm) = {
     .torch_module = "BatchNorm1d|BatchNorm2d(eps=eps, momentum=momentum)",
     .torch_needs = "affine=True, track_running_stats=True",
     .n_in = 1,
-    .attrs = {EPS_ATTR, {.key = CLV_ATTR_MOMENTUM, .fallback = 0.1, .low = 0, .high = 1}},
+    .attrs = {EPS_ATTR, {.key = CLV_ATTR_MOMENTUM, .default_value = 0.1, .low = 0, .high = 1}},
     .shape = batchnorm_shape,
     .slots = batchnorm_slots,
     .most_params = 5,
     .takes_tails = true,
     .uses_batch_statistics = true,
     .bf16_out = true,
-    .check_training = batchnorm_training,
-    .check_kernel = check_values,
+    .check_training = check_batchnorm_training,
+    .check_kernel = check_value_count,
     .forward = batchnorm_forward,
     .backward_input = batchnorm_backward_input,
     .backward_weight = batchnorm_backward_weight,
     .saves_dx = CLV_SAVE_IN0,
     .saves_dw = CLV_SAVE_IN0,
-    .saved_bytes = batchnorm_saved,
+    .saved_bytes = batchnorm_saved_bytes,
 };

@@ -5,11 +5,11 @@ static clv_code bce_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   return same_loss_shape("bce", s, ret, err);
 }
 
-/* torch clamps both logarithms at -100, and the denominator of the prediction's gradient at 1e-12;
- * it clamps nothing in the target's gradient. */
-static double bce_log(double log_x) { return log_x < -100 ? -100 : log_x; }
+/* As in PyTorch, both logarithms are clamped at -100, and the denominator of the prediction's
+ * gradient at 1e-12; the target's gradient is not clamped. */
+static double clamp_log(double log_x) { return log_x < -100 ? -100 : log_x; }
 static double bce_term(double x, double t) {
-  return (t - 1) * bce_log(log1p(-x)) - t * bce_log(log(x));
+  return (t - 1) * clamp_log(log1p(-x)) - t * clamp_log(log(x));
 }
 static double bce_dx(double x, double t) {
   double variance = (1 - x) * x;
@@ -20,7 +20,8 @@ static double bce_dt(double x, double t) {
   return log1p(-x) - log(x);
 }
 
-/* Refuses predictions outside 0..1. NaN passes, because the loss shows it. */
+/* Fails for predictions outside 0..1. A NaN prediction does not fail, because the loss becomes NaN.
+ */
 MEAN_LOSS(bce) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *x = a->in[0];
@@ -44,7 +45,7 @@ CLV_OP_ROW(bce) = {
     .torch_needs = "reduction='mean', weight=None",
     .n_in = 2,
     .shape = bce_shape,
-    .loss = true,
+    .is_loss = true,
     .forward = bce_forward,
     .backward_input = bce_backward,
     .saves_dx = SAVE_BOTH_IN,

@@ -5,7 +5,8 @@ static clv_code bce_with_logits_shape(const clv_op_site *s, clv_shape *ret, clv_
   return same_loss_shape("bce_with_logits", s, ret, err);
 }
 
-/* This form never overflows, because exp is computed only of negative numbers. */
+/* Returns max(x, 0) - x t + log(1 + exp(-|x|)), which does not overflow, because exp is taken of
+ * numbers up to 0 only. */
 static double bce_with_logits_term(double x, double t) {
   return (x <= 0 ? 0 : x) - x * t + log1p(exp(-fabs(x)));
 }
@@ -29,7 +30,7 @@ CLV_OP_ROW(bce_with_logits) = {
     .torch_needs = "reduction='mean', weight=None, pos_weight=None",
     .n_in = 2,
     .shape = bce_with_logits_shape,
-    .loss = true,
+    .is_loss = true,
     .forward = bce_with_logits_forward,
     .backward_input = bce_with_logits_backward,
     .saves_dx = SAVE_BOTH_IN,

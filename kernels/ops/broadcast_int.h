@@ -26,37 +26,37 @@ static inline clv_code broadcast_shape(const char *op, const clv_op_site *s, clv
                   op, clv_shape_format(a, x, sizeof x), clv_shape_format(b, y, sizeof y));
 }
 
-/* Indices in both inputs of the values that value o of the output is computed from. */
-static inline void broadcast_at(const clv_broadcast *v, size_t o, size_t ret[2]) {
+/* Computes the index, in each input, of the value from which value o of the output is computed. */
+static inline void broadcast_indices(const clv_broadcast *v, size_t o, size_t ret[2]) {
   ret[0] = ret[1] = 0;
   for (int i = v->rank; i-- > 0; o /= v->n[i])
     for (int j = 0; j < 2; j++) ret[j] += o % v->n[i] * v->step[j][i];
 }
 
-static inline size_t broadcast_scratch(const clv_ref_kernel *k) {
+static inline size_t broadcast_scratch_bytes(const clv_ref_kernel *k) {
   size_t n = 0;
-  for (int i = 0; i < 2 && k->learns && clv_broadcasts(&k->d); i++)
+  for (int i = 0; i < 2 && k->has_backward && clv_broadcasts(&k->d); i++)
     n = CLV_MAX(n, clv_layout_numel(&k->d.in[i], 1));
   return n * sizeof(double);
 }
 
-/* Gradient of input j: sums of dout, times the other input's value if `other` is not
- * NULL, in index order. */
-static inline void broadcast_back(const clv_ref_kernel *k, const clv_kernel_args *a, int j,
-                                  const REAL *other) {
+/* Computes the gradient of input j: the sums of dout over the copies of each value, times the other
+ * input's value unless `other` is NULL, in index order. */
+static inline void broadcast_gradient(const clv_ref_kernel *k, const clv_kernel_args *a, int j,
+                                      const REAL *other) {
   clv_broadcast v = clv_broadcast_of(&k->d);
   size_t n = clv_layout_numel(&k->d.in[j], 1), at[2];
   const REAL *dy = a->dout;
   double *sum = a->scratch;
   for (size_t i = 0; i < n; i++) sum[i] = 0;
   for (size_t o = 0; o < k->n_out; o++) {
-    broadcast_at(&v, o, at);
+    broadcast_indices(&v, o, at);
     sum[at[j]] += other ? (double)dy[o] * other[at[1 - j]] : dy[o];
   }
   for (size_t i = 0; i < n; i++) ((REAL *)a->din[j])[i] = (REAL)sum[i];
 }
 
-/* Defines a forward that maps x and z to `expression`. */
+/* Defines a forward function that computes `expression` of x and z, a value of each input. */
 #define BROADCAST(name, expression)                                                          \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
     const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                  \
@@ -67,7 +67,7 @@ static inline void broadcast_back(const clv_ref_kernel *k, const clv_kernel_args
     bool alike = !clv_broadcasts(&k->d);                                                     \
     for (size_t o = 0; o < k->n_out; o++) {                                                  \
       size_t at[2] = {o, o};                                                                 \
-      if (!alike) broadcast_at(&v, o, at);                                                   \
+      if (!alike) broadcast_indices(&v, o, at);                                              \
       REAL x = xs[at[0]], z = zs[at[1]];                                                     \
       ys[o] = (expression);                                                                  \
     }                                                                                        \

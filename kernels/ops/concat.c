@@ -13,13 +13,14 @@ static clv_code concat_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
       return clv_fail(
           err, CLV_INVALID, "concat along dim %d needs inputs equal in all others, got %s and %s",
           axis, clv_shape_format(&s->in[0], a, sizeof a), clv_shape_format(&s->in[i], b, sizeof b));
-    out.dim[axis] += s->in[i].dim[axis]; /* at most 8 extents below 2^31 */
+    out.dim[axis] += s->in[i].dim[axis]; /* no overflow: the sum has at most 8 extents below 2^31 */
   }
   *ret = out;
   return CLV_OK;
 }
 
-/* In each of `outer` rows, input i follows the inputs before it. */
+/* Copies the inputs. In each of the `outer` rows of the output, input i follows the inputs before
+ * it. */
 static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   clv_axis all = clv_axis_around(&k->d.attrs, &k->d.out);
@@ -59,7 +60,7 @@ CLV_OP_ROW(concat) = {
     .no_torch_module = "torch.cat is a function",
     .n_in = 2,
     .max_in = CLV_MAX_IN,
-    .attrs = {DIM_ATTR(.fallback = 1)},
+    .attrs = {DIM_ATTR(.default_value = 1)},
     .packs = CLV_PACKS_POSITIONS,
     .shape = concat_shape,
     .forward = concat_forward,

@@ -12,17 +12,17 @@
 
 #define WINDOW_ATTR(name, ...) \
   { .key = CLV_ATTR_##name, .high = CLV_EXTENT_MAX, __VA_ARGS__ }
-#define CONV_ATTRS                                                    \
-  OUT_ATTR, WINDOW_ATTR(KERNEL, .required = true, .low = 1),          \
-      WINDOW_ATTR(STRIDE, .fallback = 1, .low = 1), WINDOW_ATTR(PAD), \
-      WINDOW_ATTR(DILATION, .fallback = 1, .low = 1),                 \
-      WINDOW_ATTR(GROUPS, .fallback = 1, .low = 1), BIAS_ATTR
+#define CONV_ATTRS                                                         \
+  OUT_ATTR, WINDOW_ATTR(KERNEL, .is_required = true, .low = 1),            \
+      WINDOW_ATTR(STRIDE, .default_value = 1, .low = 1), WINDOW_ATTR(PAD), \
+      WINDOW_ATTR(DILATION, .default_value = 1, .low = 1),                 \
+      WINDOW_ATTR(GROUPS, .default_value = 1, .low = 1), BIAS_ATTR
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-/* Checks that attributes of an op with one spatial dimension have the same number in both
- * halves. */
-static inline clv_code conv_one_number(const char *op, const clv_attrs *a, clv_err *err) {
+/* Fails unless each attribute of an op with one spatial dimension has the same number in both
+ * halves of its pair. */
+static inline clv_code check_equal_pairs(const char *op, const clv_attrs *a, clv_err *err) {
   const struct {
     const char *name;
     const int64_t *v;
@@ -38,12 +38,13 @@ static inline clv_code conv_one_number(const char *op, const clv_attrs *a, clv_e
   return CLV_OK;
 }
 
-static inline clv_code conv_check(const char *op, int places, const clv_op_site *s, clv_err *err) {
+static inline clv_code check_conv_input(const char *op, int places, const clv_op_site *s,
+                                        clv_err *err) {
   const char *layout = places == 1 ? "[N, C, L]" : "[N, C, H, W]";
   int64_t groups = s->attrs->groups;
   CLV_TRY(clv_check_rank(op, &s->in[0], 2 + places, layout, "", err));
   CLV_TRY(clv_check_no_empty(op, &s->in[0], err));
-  if (places == 1) CLV_TRY(conv_one_number(op, s->attrs, err));
+  if (places == 1) CLV_TRY(check_equal_pairs(op, s->attrs, err));
   if (s->in[0].dim[1] % groups || s->attrs->out % groups)
     return clv_fail(err, CLV_INVALID,
                     "%s with groups %lld needs channels in and out divisible by it; they are "
@@ -52,7 +53,8 @@ static inline clv_code conv_check(const char *op, int places, const clv_op_site 
   return CLV_OK;
 }
 
-static inline clv_shape conv_output(const clv_op_site *s, int places, const int64_t *extents) {
+static inline clv_shape conv_output_shape(const clv_op_site *s, int places,
+                                          const int64_t *extents) {
   clv_shape out = CLV_SHAPE(s->in[0].dim[0], s->attrs->out);
   for (int i = 0; i < places; i++) out.dim[out.rank++] = extents[i];
   return out;
@@ -61,19 +63,20 @@ static inline clv_shape conv_output(const clv_op_site *s, int places, const int6
 static inline clv_code conv_shape(const char *op, int places, const clv_op_site *s, clv_shape *ret,
                                   clv_err *err) {
   int64_t extents[2];
-  CLV_TRY(conv_check(op, places, s, err));
+  CLV_TRY(check_conv_input(op, places, s, err));
   CLV_TRY(clv_window_extents(op, s, extents, err));
-  *ret = conv_output(s, places, extents);
+  *ret = conv_output_shape(s, places, extents);
   return CLV_OK;
 }
 
-/* Output shape. Attributes are at most 2^31 - 1 each, so 64 bits do not overflow. */
+/* Computes the output shape of a transposed convolution. Attributes are at most 2^31 - 1 each, so
+ * 64 bits do not overflow. */
 static inline clv_code conv_transpose_shape(const char *op, int places, const clv_op_site *s,
                                             clv_shape *ret, clv_err *err) {
   const clv_attrs *a = s->attrs;
   int64_t extents[2];
   char text[160];
-  CLV_TRY(conv_check(op, places, s, err));
+  CLV_TRY(check_conv_input(op, places, s, err));
   for (int i = 0; i < places; i++) {
     if (a->output_pad[i] >= a->stride[i])
       return clv_fail(err, CLV_INVALID, "%s: output_pad %lld must be less than stride %lld", op,
@@ -84,11 +87,12 @@ static inline clv_code conv_transpose_shape(const char *op, int places, const cl
       return clv_fail(err, CLV_INVALID, "%s: pad %lld leaves nothing of the output of %s", op,
                       (long long)a->pad[i], clv_shape_format(&s->in[0], text, sizeof text));
   }
-  *ret = conv_output(s, places, extents);
+  *ret = conv_output_shape(s, places, extents);
   return CLV_OK;
 }
 
-/* Weights as PyTorch has them: [to, from / groups, kernel...]. */
+/* Writes the slots of weight and bias, shaped as in PyTorch: the weight is [to, from / groups,
+ * kernel...]. */
 static inline int conv_slots(const clv_op_site *s, int places, int64_t to, int64_t from,
                              clv_slot ret[CLV_MAX_PARAMS]) {
   const clv_attrs *a = s->attrs;
@@ -106,19 +110,20 @@ static inline int conv_slots(const clv_op_site *s, int places, int64_t to, int64
 
 typedef struct ops_conv_site {
   clv_window s;
-  int64_t c_group, k_group; /* channels in and out of one group */
+  int64_t c_group, k_group; /* input and output channels of one group */
 } ops_conv_site;
 
-static inline ops_conv_site conv_of(const clv_ref_kernel *k) {
+static inline ops_conv_site make_conv_site(const clv_ref_kernel *k) {
   ops_conv_site v = {.s = clv_window_of(&k->d)};
   v.c_group = v.s.c / k->d.attrs.groups;
   v.k_group = v.s.k / k->d.attrs.groups;
   return v;
 }
 
-/* The window of one channel: sum over u, v of w[u][v] x[i*stride - pad + u*dilation][...]. */
-static inline double conv_channel(const clv_window *s, const REAL *x, const REAL *w, int64_t i,
-                                  int64_t j) {
+/* Returns the contribution of one channel of x to y at (i, j): sum over u, v of w[u][v] x[i*stride
+ * - pad + u*dilation][...]. */
+static inline double sum_window(const clv_window *s, const REAL *x, const REAL *w, int64_t i,
+                                int64_t j) {
   double sum = 0;
   for (int64_t u = 0; u < s->kernel[0]; u++) {
     int64_t h = i * s->stride[0] - s->pad[0] + u * s->dilation[0];
@@ -132,8 +137,8 @@ static inline double conv_channel(const clv_window *s, const REAL *x, const REAL
 }
 
 /* Computes y from x; b: bias of each channel of y, or NULL. */
-static inline void conv_to_y(const ops_conv_site *v, const REAL *x, const REAL *w, const REAL *b,
-                             REAL *y) {
+static inline void conv_y_from_x(const ops_conv_site *v, const REAL *x, const REAL *w,
+                                 const REAL *b, REAL *y) {
   const clv_window *s = &v->s;
   int64_t taps = s->kernel[0] * s->kernel[1], image = s->oh * s->ow;
   for (int64_t nk = 0; nk < s->n * s->k; nk++) {
@@ -141,17 +146,17 @@ static inline void conv_to_y(const ops_conv_site *v, const REAL *x, const REAL *
     for (int64_t o = 0; o < image; o++) {
       double sum = b ? b[k] : 0;
       for (int64_t c = 0; c < v->c_group; c++)
-        sum += conv_channel(s, x + (n * s->c + first + c) * s->h * s->w,
-                            w + (k * v->c_group + c) * taps, o / s->ow, o % s->ow);
+        sum += sum_window(s, x + (n * s->c + first + c) * s->h * s->w,
+                          w + (k * v->c_group + c) * taps, o / s->ow, o % s->ow);
       y[nk * image + o] = (REAL)sum;
     }
   }
 }
 
-/* Contribution of one channel of y to x at (h, q), from every position of y whose window covers
- * it. */
-static inline double conv_channel_back(const clv_window *s, const REAL *y, const REAL *w, int64_t h,
-                                       int64_t q) {
+/* Returns the contribution of one channel of y to x at (h, q), from every position of y whose
+ * window covers (h, q). */
+static inline double sum_covering_windows(const clv_window *s, const REAL *y, const REAL *w,
+                                          int64_t h, int64_t q) {
   double sum = 0;
   for (int64_t u = 0; u < s->kernel[0]; u++) {
     int64_t i = h + s->pad[0] - u * s->dilation[0];
@@ -166,8 +171,8 @@ static inline double conv_channel_back(const clv_window *s, const REAL *y, const
 }
 
 /* Computes x from y; b: bias of each channel of x, or NULL. */
-static inline void conv_to_x(const ops_conv_site *v, const REAL *y, const REAL *w, const REAL *b,
-                             REAL *x) {
+static inline void conv_x_from_y(const ops_conv_site *v, const REAL *y, const REAL *w,
+                                 const REAL *b, REAL *x) {
   const clv_window *s = &v->s;
   int64_t taps = s->kernel[0] * s->kernel[1], image = s->h * s->w;
   for (int64_t nc = 0; nc < s->n * s->c; nc++) {
@@ -175,16 +180,18 @@ static inline void conv_to_x(const ops_conv_site *v, const REAL *y, const REAL *
     for (int64_t o = 0; o < image; o++) {
       double sum = b ? b[c] : 0;
       for (int64_t k = first; k < first + v->k_group; k++)
-        sum += conv_channel_back(s, y + (n * s->k + k) * s->oh * s->ow,
+        sum +=
+            sum_covering_windows(s, y + (n * s->k + k) * s->oh * s->ow,
                                  w + (k * v->c_group + c % v->c_group) * taps, o / s->w, o % s->w);
       x[nc * image + o] = (REAL)sum;
     }
   }
 }
 
-/* One image's contribution to dw[u][v]: sum over i, j of y[i][j] x[i*stride - pad + u...][...]. */
-static inline double conv_tap(const clv_window *s, const REAL *x, const REAL *y, int64_t u,
-                              int64_t v) {
+/* Returns one image's contribution to dw[u][v]: sum over i, j of y[i][j] x[i*stride - pad +
+ * u*dilation][...]. */
+static inline double sum_tap(const clv_window *s, const REAL *x, const REAL *y, int64_t u,
+                             int64_t v) {
   double sum = 0;
   for (int64_t i = 0; i < s->oh; i++) {
     int64_t h = i * s->stride[0] - s->pad[0] + u * s->dilation[0];
@@ -197,8 +204,8 @@ static inline double conv_tap(const clv_window *s, const REAL *x, const REAL *y,
   return sum;
 }
 
-static inline void conv_to_w(const ops_conv_site *v, const REAL *x, const REAL *y, REAL *dw,
-                             bool accumulate) {
+static inline void conv_weight_grad(const ops_conv_site *v, const REAL *x, const REAL *y, REAL *dw,
+                                    bool accumulate) {
   const clv_window *s = &v->s;
   int64_t taps = s->kernel[0] * s->kernel[1], image = s->oh * s->ow;
   for (int64_t kc = 0; kc < s->k * v->c_group; kc++) {
@@ -206,8 +213,8 @@ static inline void conv_to_w(const ops_conv_site *v, const REAL *x, const REAL *
     for (int64_t t = 0; t < taps; t++) {
       double sum = 0;
       for (int64_t n = 0; n < s->n; n++)
-        sum += conv_tap(s, x + (n * s->c + c) * s->h * s->w, y + (n * s->k + k) * image,
-                        t / s->kernel[1], t % s->kernel[1]);
+        sum += sum_tap(s, x + (n * s->c + c) * s->h * s->w, y + (n * s->k + k) * image,
+                       t / s->kernel[1], t % s->kernel[1]);
       put(&dw[kc * taps + t], sum, accumulate);
     }
   }
@@ -217,27 +224,27 @@ static inline void conv_to_w(const ops_conv_site *v, const REAL *x, const REAL *
 
 static inline clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  ops_conv_site v = conv_of(k);
+  ops_conv_site v = make_conv_site(k);
   (void)err;
-  conv_to_y(&v, a->in[0], a->param[CLV_SLOT_WEIGHT],
-            k->d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL, a->out);
+  conv_y_from_x(&v, a->in[0], a->param[CLV_SLOT_WEIGHT],
+                k->d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL, a->out);
   return CLV_OK;
 }
 
 static inline clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a,
                                            clv_err *err) {
-  ops_conv_site v = conv_of((const clv_ref_kernel *)base);
+  ops_conv_site v = make_conv_site((const clv_ref_kernel *)base);
   (void)err;
-  conv_to_x(&v, a->dout, a->param[CLV_SLOT_WEIGHT], NULL, a->din[0]);
+  conv_x_from_y(&v, a->dout, a->param[CLV_SLOT_WEIGHT], NULL, a->din[0]);
   return CLV_OK;
 }
 
 static inline clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                             clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  ops_conv_site v = conv_of(k);
+  ops_conv_site v = make_conv_site(k);
   (void)err;
-  conv_to_w(&v, a->in[0], a->dout, a->dparam[CLV_SLOT_WEIGHT], a->accumulate);
+  conv_weight_grad(&v, a->in[0], a->dout, a->dparam[CLV_SLOT_WEIGHT], a->accumulate);
   if (k->d.attrs.bias)
     bias_gradient(a->dout, v.s.n, v.s.k, v.s.oh * v.s.ow, a->dparam[CLV_SLOT_BIAS], a->accumulate);
   return CLV_OK;
@@ -246,34 +253,34 @@ static inline clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_a
 static inline clv_code conv_transpose_forward(clv_kernel *base, const clv_kernel_args *a,
                                               clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  ops_conv_site v = conv_of(k);
+  ops_conv_site v = make_conv_site(k);
   (void)err;
-  conv_to_x(&v, a->in[0], a->param[CLV_SLOT_WEIGHT],
-            k->d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL, a->out);
+  conv_x_from_y(&v, a->in[0], a->param[CLV_SLOT_WEIGHT],
+                k->d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL, a->out);
   return CLV_OK;
 }
 
 static inline clv_code conv_transpose_backward_input(clv_kernel *base, const clv_kernel_args *a,
                                                      clv_err *err) {
-  ops_conv_site v = conv_of((const clv_ref_kernel *)base);
+  ops_conv_site v = make_conv_site((const clv_ref_kernel *)base);
   (void)err;
-  conv_to_y(&v, a->dout, a->param[CLV_SLOT_WEIGHT], NULL, a->din[0]);
+  conv_y_from_x(&v, a->dout, a->param[CLV_SLOT_WEIGHT], NULL, a->din[0]);
   return CLV_OK;
 }
 
 static inline clv_code conv_transpose_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                                       clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  ops_conv_site v = conv_of(k);
+  ops_conv_site v = make_conv_site(k);
   (void)err;
-  conv_to_w(&v, a->dout, a->in[0], a->dparam[CLV_SLOT_WEIGHT], a->accumulate);
+  conv_weight_grad(&v, a->dout, a->in[0], a->dparam[CLV_SLOT_WEIGHT], a->accumulate);
   if (k->d.attrs.bias)
     bias_gradient(a->dout, v.s.n, v.s.c, v.s.h * v.s.w, a->dparam[CLV_SLOT_BIAS], a->accumulate);
   return CLV_OK;
 }
 
-/* Number of inputs that each output sums: channels in its group times taps that reach it. Taps u
- * reach the same output if u * dilation is equal modulo the stride. */
+/* Returns the number of inputs that each output sums: channels of a group, times the taps that
+ * reach one output. Taps u reach the same output if u * dilation is equal modulo the stride. */
 static inline int64_t conv_transpose_fan_in(const clv_op_site *s) {
   int64_t n = s->in[0].dim[1] / s->attrs->groups;
   for (int i = 0; i < s->in[0].rank - 2; i++) {
@@ -283,7 +290,7 @@ static inline int64_t conv_transpose_fan_in(const clv_op_site *s) {
       step = rest;
       rest = next;
     }
-    /* distance between taps that reach the same output */
+    /* number of taps from one tap to the next that reaches the same output */
     int64_t apart = s->attrs->stride[i] / step;
     n *= (s->attrs->kernel[i] + apart - 1) / apart;
   }

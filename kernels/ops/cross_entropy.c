@@ -13,7 +13,8 @@
 #include "kernels/ops/loss_int.h"
 #include "kernels/ops/softmax_int.h"
 
-/* Accepts labels [N] with predictions [N, classes], or [N, places] with [N, places, classes]. */
+/* Computes the shape of the loss, a scalar. Labels are [N] for predictions [N, classes], or [N,
+ * places] for [N, places, classes]. */
 static clv_code cross_entropy_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *x = &s->in[0];
   char a[160], b[160], c[160];
@@ -40,99 +41,104 @@ static clv_code cross_entropy_shape(const clv_op_site *s, clv_shape *ret, clv_er
   return CLV_OK;
 }
 
-/* Numbers that all positions have in common. */
+/* Numbers that are the same for all positions. */
 typedef struct site {
-  int64_t places, per_sample, classes;
-  double smooth;       /* e / C */
-  const float *weight; /* NULL: all 1 */
-  double weights;      /* sum of the class weights */
+  int64_t n_positions, per_sample, classes;
+  double smoothing_share;     /* label smoothing divided by the number of classes */
+  const float *class_weights; /* weights of the classes; NULL: all are 1 */
+  double weight_sum;          /* sum of the class weights, or the number of classes */
 } site;
 
-static site site_of(const clv_ref_kernel *k) {
+static site make_site(const clv_ref_kernel *k) {
   const clv_attrs *t = &k->d.attrs;
   const clv_shape *x = &k->d.in[0];
   site s = {.per_sample = x->rank == 3 ? x->dim[1] : 1, .classes = row_length(k)};
-  s.places = x->dim[0] * s.per_sample;
-  s.smooth = t->label_smoothing / (double)s.classes;
-  s.weight = t->class_weights.n ? t->class_weights.of : NULL;
-  s.weights = (double)s.classes;
-  if (s.weight) s.weights = 0;
-  for (int64_t c = 0; s.weight && c < s.classes; c++) s.weights += (double)s.weight[c];
+  s.n_positions = x->dim[0] * s.per_sample;
+  s.smoothing_share = t->label_smoothing / (double)s.classes;
+  s.class_weights = t->class_weights.n ? t->class_weights.of : NULL;
+  s.weight_sum = (double)s.classes;
+  if (s.class_weights) s.weight_sum = 0;
+  for (int64_t c = 0; s.class_weights && c < s.classes; c++)
+    s.weight_sum += (double)s.class_weights[c];
   return s;
 }
 
-static double weight_of(const site *s, int64_t c) { return s->weight ? (double)s->weight[c] : 1; }
+static double class_weight(const site *s, int64_t c) {
+  return s->class_weights ? (double)s->class_weights[c] : 1;
+}
 
-/* Writes the label of position i to *ret; -1: the position is not counted. */
-static clv_code label_at(const clv_ref_kernel *k, const site *s, const int64_t *labels, int64_t i,
-                         int64_t *ret, clv_err *err) {
+/* Writes the label of position i to *ret; -1 if the label is ignore_index. */
+static clv_code read_label(const clv_ref_kernel *k, const site *s, const int64_t *labels, int64_t i,
+                           int64_t *ret, clv_err *err) {
   *ret = -1;
   if (labels[i] == k->d.attrs.ignore_index) return CLV_OK;
   return clv_check_place_label(labels, i, s->per_sample, s->classes, ret, err);
 }
 
-/* Computes W, the total weight of the counted positions. */
-static clv_code counted(const clv_ref_kernel *k, const site *s, const int64_t *labels, double *ret,
-                        clv_err *err) {
+/* Computes the total weight of the positions whose label is not ignore_index. Fails for any other
+ * label outside the classes. */
+static clv_code sum_counted_weights(const clv_ref_kernel *k, const site *s, const int64_t *labels,
+                                    double *ret, clv_err *err) {
   int64_t label;
   *ret = 0;
-  for (int64_t i = 0; i < s->places; i++) {
-    CLV_TRY(label_at(k, s, labels, i, &label, err));
-    if (label >= 0) *ret += weight_of(s, label);
+  for (int64_t i = 0; i < s->n_positions; i++) {
+    CLV_TRY(read_label(k, s, labels, i, &label, err));
+    if (label >= 0) *ret += class_weight(s, label);
   }
   return CLV_OK;
 }
 
-static double term(const clv_attrs *t, const site *s, const REAL *x, int64_t label) {
+static double position_loss(const clv_attrs *t, const site *s, const REAL *x, int64_t label) {
   double top = row_max(x, s->classes), over = log(row_exp_sum(x, s->classes, top)) + top;
-  double one = weight_of(s, label) * (over - x[label]), all = 0;
+  double one = class_weight(s, label) * (over - x[label]), total_weight = 0;
   if (t->label_smoothing == 0) return one;
-  for (int64_t c = 0; c < s->classes; c++) all += weight_of(s, c) * (over - x[c]);
-  return (1 - t->label_smoothing) * one + s->smooth * all;
+  for (int64_t c = 0; c < s->classes; c++) total_weight += class_weight(s, c) * (over - x[c]);
+  return (1 - t->label_smoothing) * one + s->smoothing_share * total_weight;
 }
 
 static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  site s = site_of(k);
-  double sum = 0, all;
+  site s = make_site(k);
+  double sum = 0, total_weight;
   int64_t label;
-  CLV_TRY(counted(k, &s, a->in[1], &all, err));
-  for (int64_t i = 0; i < s.places; i++) {
-    CLV_TRY(label_at(k, &s, a->in[1], i, &label, err));
-    if (label >= 0) sum += term(&k->d.attrs, &s, (const REAL *)a->in[0] + i * s.classes, label);
+  CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));
+  for (int64_t i = 0; i < s.n_positions; i++) {
+    CLV_TRY(read_label(k, &s, a->in[1], i, &label, err));
+    if (label >= 0)
+      sum += position_loss(&k->d.attrs, &s, (const REAL *)a->in[0] + i * s.classes, label);
   }
-  *(REAL *)a->out = (REAL)(all == 0 ? 0 : sum / all);
+  *(REAL *)a->out = (REAL)(total_weight == 0 ? 0 : sum / total_weight);
   return CLV_OK;
 }
 
-/* With p = softmax(x): dx_c = share ((1 - e) w_target (p_c - (c == target))
- *                                    + e / C (p_c sum_j w_j - w_c)) */
-static void row_back(const clv_attrs *t, const site *s, const REAL *x, int64_t label, double share,
-                     REAL *dx) {
+/* Computes dx of a position: with p = softmax(x), e = label_smoothing and C classes, dx_c = share
+ * ((1 - e) w_target (p_c - (c == target)) + e / C (p_c sum_j w_j - w_c)). */
+static void row_gradient(const clv_attrs *t, const site *s, const REAL *x, int64_t label,
+                         double share, REAL *dx) {
   double top = row_max(x, s->classes), sum = row_exp_sum(x, s->classes, top),
          e = t->label_smoothing;
-  double one = (1 - e) * weight_of(s, label);
+  double one = (1 - e) * class_weight(s, label);
   for (int64_t c = 0; c < s->classes; c++) {
     double p = exp(x[c] - top) / sum, d = one * (p - (c == label));
-    if (e != 0) d += s->smooth * (p * s->weights - weight_of(s, c));
+    if (e != 0) d += s->smoothing_share * (p * s->weight_sum - class_weight(s, c));
     dx[c] = (REAL)(d * share);
   }
 }
 
 static clv_code cross_entropy_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  site s = site_of(k);
-  double all;
+  site s = make_site(k);
+  double total_weight;
   int64_t label;
-  CLV_TRY(counted(k, &s, a->in[1], &all, err));
-  double share = all == 0 ? 0 : dout_of(a) / all;
-  for (int64_t i = 0; i < s.places; i++) {
+  CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));
+  double share = total_weight == 0 ? 0 : read_dout(a) / total_weight;
+  for (int64_t i = 0; i < s.n_positions; i++) {
     REAL *dx = (REAL *)a->din[0] + i * s.classes;
-    CLV_TRY(label_at(k, &s, a->in[1], i, &label, err));
-    if (label < 0 || all == 0)
+    CLV_TRY(read_label(k, &s, a->in[1], i, &label, err));
+    if (label < 0 || total_weight == 0)
       memset(dx, 0, (size_t)s.classes * sizeof *dx);
     else
-      row_back(&k->d.attrs, &s, (const REAL *)a->in[0] + i * s.classes, label, share, dx);
+      row_gradient(&k->d.attrs, &s, (const REAL *)a->in[0] + i * s.classes, label, share, dx);
   }
   return CLV_OK;
 }
@@ -145,13 +151,15 @@ CLV_OP_ROW(cross_entropy) = {
     .torch_module = "CrossEntropyLoss(ignore_index=ignore_index, label_smoothing=label_smoothing)",
     .torch_needs = "reduction='mean', weight=None",
     .n_in = 2,
-    .attrs =
-        {{.key = CLV_ATTR_IGNORE_INDEX, .fallback = -100, .low = -INT32_MAX, .high = INT32_MAX},
-         {.key = CLV_ATTR_LABEL_SMOOTHING, .low = 0, .high = 1},
-         {.key = CLV_ATTR_CLASS_WEIGHTS, .low = 0, .high = FLT_MAX}},
+    .attrs = {{.key = CLV_ATTR_IGNORE_INDEX,
+               .default_value = -100,
+               .low = -INT32_MAX,
+               .high = INT32_MAX},
+              {.key = CLV_ATTR_LABEL_SMOOTHING, .low = 0, .high = 1},
+              {.key = CLV_ATTR_CLASS_WEIGHTS, .low = 0, .high = FLT_MAX}},
     .shape = cross_entropy_shape,
-    .loss = true,
-    .labels = true,
+    .is_loss = true,
+    .takes_labels = true,
     .forward = cross_entropy_forward,
     .backward_input = cross_entropy_backward,
     .saves_dx = SAVE_BOTH_IN,

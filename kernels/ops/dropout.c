@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/ops/pointwise_int.h"
 
-/* Factor of kept elements; 0 for p = 1, which keeps none. */
+/* Returns the factor of kept elements; 0 for p = 1, which keeps no element. */
 static REAL dropout_scale(const clv_ref_kernel *k) {
   double p = k->d.attrs.p;
   return (REAL)(p < 1 ? 1 / (1 - p) : 0);
@@ -12,12 +12,13 @@ static clv_code dropout_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
   return clv_same_shape(s, ret, err);
 }
 
-/* Drops n elements from index `at`; `first` is the index of the first in the numbering of the
- * random numbers. Element i is kept when u_i >= p, u_i the top 24 bits of word i%4 of Philox block
- * i/4 over 2^24. This is a function of key and row-major index alone; packed sequences are numbered
- * as if padded. The mask multiplies, so a NaN passes as in torch. */
-static void drop(const clv_ref_kernel *k, const clv_kernel_args *a, size_t at, size_t n,
-                 size_t first) {
+/* Drops some of n elements from index `at` on. `first` is the first element's index in the
+ * numbering of the random numbers. Element i is kept if u_i >= p, where u_i is the top 24 bits of
+ * word i%4 of Philox block i/4, over 2^24: a function of key and row-major index alone. Packed
+ * sequences are numbered as if padded. The mask is a factor, so a NaN stays a NaN, as in PyTorch.
+ */
+static void drop_values(const clv_ref_kernel *k, const clv_kernel_args *a, size_t at, size_t n,
+                        size_t first) {
   const REAL *x = a->in[0];
   REAL *y = a->out, scale = dropout_scale(k);
   uint8_t *mask = a->saved;
@@ -27,11 +28,11 @@ static void drop(const clv_ref_kernel *k, const clv_kernel_args *a, size_t at, s
     if (i % 4 == 0 || !j) clv_rng_block(&a->key, (uint32_t)(i / 4), word);
     bool keep = (word[i % 4] >> 8) * 0x1p-24 >= k->d.attrs.p;
     y[at + j] = x[at + j] * (keep ? scale : 0);
-    if (k->learns) mask[at + j] = keep;
+    if (k->has_backward) mask[at + j] = keep;
   }
 }
 
-/* Drops values of packed sequences. Rows of no sequence become 0. */
+/* Applies dropout to packed sequences. Rows that belong to no sequence become 0. */
 static clv_code drop_packed(const clv_ref_kernel *k, const clv_kernel_args *a, clv_err *err) {
   const clv_node_desc *d = &k->d;
   const int64_t *lengths = a->in[1];
@@ -39,11 +40,11 @@ static clv_code drop_packed(const clv_ref_kernel *k, const clv_kernel_args *a, c
   CLV_TRY(clv_check_packed(lengths, d->in[1].dim[0], d->attrs.packed, d->in[0].dim[0], err));
   for (int64_t n = 0; n < d->in[1].dim[0]; n++) {
     size_t values = (size_t)lengths[n] * row;
-    drop(k, a, at, values, (size_t)(n * d->attrs.packed) * row);
+    drop_values(k, a, at, values, (size_t)(n * d->attrs.packed) * row);
     at += values;
   }
   memset((REAL *)a->out + at, 0, (k->n_in - at) * sizeof(REAL));
-  if (k->learns) memset((uint8_t *)a->saved + at, 0, k->n_in - at);
+  if (k->has_backward) memset((uint8_t *)a->saved + at, 0, k->n_in - at);
   return CLV_OK;
 }
 
@@ -51,11 +52,11 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   if (!k->d.training) return pass_forward(base, a, err);
   if (k->d.attrs.packed) return drop_packed(k, a, err);
-  drop(k, a, 0, k->n_in, 0);
+  drop_values(k, a, 0, k->n_in, 0);
   return CLV_OK;
 }
 
-static size_t dropout_saved(const clv_ref_kernel *k) { return k->d.training ? k->n_in : 0; }
+static size_t dropout_saved_bytes(const clv_ref_kernel *k) { return k->d.training ? k->n_in : 0; }
 
 static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
@@ -85,16 +86,16 @@ CLV_OP_ROW(dropout) = {
     .torch_module = "Dropout(p=p)",
     .n_in = 1,
     .max_in = 2,
-    .lengths = true,
+    .takes_lengths = true,
     .packs = CLV_PACKS_LENGTHS,
-    .attrs = {{.key = CLV_ATTR_P, .fallback = 0.5, .low = 0, .high = 1}, PACKED_ATTR},
+    .attrs = {{.key = CLV_ATTR_P, .default_value = 0.5, .low = 0, .high = 1}, PACKED_ATTR},
     .shape = dropout_shape,
-    .identity_in_eval = true,
+    .is_identity_in_eval = true,
     .elementwise = true,
     .zero_stays = true,
     .check_kernel = check_stream,
     .forward = dropout_forward,
     .backward_input = dropout_backward,
     .in_place = true,
-    .saved_bytes = dropout_saved,
+    .saved_bytes = dropout_saved_bytes,
 };

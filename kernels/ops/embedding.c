@@ -6,7 +6,7 @@
  */
 #include "kernels/ops/op_int.h"
 
-static clv_code columns_fit(const clv_op_site *s, clv_err *err) {
+static clv_code check_columns(const clv_op_site *s, clv_err *err) {
   const clv_shape *in = &s->in[0];
   int64_t column = s->attrs->column, minus = s->attrs->minus;
   char text[160];
@@ -28,7 +28,7 @@ static clv_code embedding_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
   if (s->attrs->padding_idx >= s->attrs->rows)
     return clv_fail(err, CLV_INVALID, "embedding has padding_idx: %lld, outside its rows 0..%lld",
                     (long long)s->attrs->padding_idx, (long long)s->attrs->rows - 1);
-  CLV_TRY(columns_fit(s, err));
+  CLV_TRY(check_columns(s, err));
   *ret = *in;
   if (s->attrs->column >= 0) ret->rank--;
   if (ret->rank >= CLV_MAX_RANK)
@@ -60,7 +60,8 @@ static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, cl
   return CLV_OK;
 }
 
-/* Sum of value o of dy over all positions from i on that have the row of position i. */
+/* Returns the sum of value o of dy over the positions from i on that have the same row number as
+ * position i. */
 static double row_sum(const clv_row_numbers *l, const clv_kernel_args *a, size_t i, size_t out,
                       size_t o) {
   const REAL *dy = a->dout;
@@ -71,8 +72,8 @@ static double row_sum(const clv_row_numbers *l, const clv_kernel_args *a, size_t
   return sum;
 }
 
-/* dW[r] = sum of dy over the positions of row r, computed at the first of them; the row
- * padding_idx gets none. */
+/* Computes dW: row r is the sum of dy over the positions with row number r, computed at the first
+ * of these positions. The row padding_idx gets no gradient. */
 static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
@@ -104,17 +105,18 @@ CLV_OP_ROW(embedding) = {
         "padding_idx=padding_idx)",
     .torch_needs = "max_norm=None, scale_grad_by_freq=False, sparse=False",
     .n_in = 1,
-    .attrs = {{.key = CLV_ATTR_ROWS, .required = true, .low = 1, .high = CLV_EXTENT_MAX},
-              OUT_ATTR,
-              INIT_STD_ATTR,
-              {.key = CLV_ATTR_COLUMN, .fallback = -1, .low = -1, .high = CLV_EXTENT_MAX},
-              {.key = CLV_ATTR_MINUS, .fallback = -1, .low = -1, .high = CLV_EXTENT_MAX},
-              {.key = CLV_ATTR_PADDING_IDX, .fallback = -1, .low = -1, .high = CLV_EXTENT_MAX}},
+    .attrs =
+        {{.key = CLV_ATTR_ROWS, .is_required = true, .low = 1, .high = CLV_EXTENT_MAX},
+         OUT_ATTR,
+         INIT_STD_ATTR,
+         {.key = CLV_ATTR_COLUMN, .default_value = -1, .low = -1, .high = CLV_EXTENT_MAX},
+         {.key = CLV_ATTR_MINUS, .default_value = -1, .low = -1, .high = CLV_EXTENT_MAX},
+         {.key = CLV_ATTR_PADDING_IDX, .default_value = -1, .low = -1, .high = CLV_EXTENT_MAX}},
     .packs = CLV_PACKS_POSITIONS,
     .shape = embedding_shape,
     .slots = embedding_slots,
     .most_params = 1,
-    .rows = true,
+    .takes_row_numbers = true,
     .forward = embedding_forward,
     .backward_weight = embedding_backward_weight,
     .saves_dw = CLV_SAVE_IN0,

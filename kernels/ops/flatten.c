@@ -10,7 +10,7 @@ static clv_code flatten_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
   if (in->rank < 2)
     return clv_fail(err, CLV_INVALID, "flatten needs rank 2 or more, got %s",
                     clv_shape_format(in, text, sizeof text));
-  int64_t features = 1; /* cannot overflow: the input's size was checked */
+  int64_t features = 1; /* no overflow: the caller checked the input's size */
   for (int i = 1; i < in->rank; i++) features *= in->dim[i];
   *ret = CLV_SHAPE(in->dim[0], features);
   return CLV_OK;
@@ -23,7 +23,7 @@ CLV_OP_ROW(flatten) = {
     .torch_needs = "start_dim=1, end_dim=-1",
     .n_in = 1,
     .shape = flatten_shape,
-    .alias = true,
+    .is_alias = true,
     .forward = pass_forward,
     .backward_input = pass_backward,
     .in_place = true,

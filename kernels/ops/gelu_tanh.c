@@ -3,16 +3,16 @@
 
 #define SLOPE ((REAL)(M_SQRT2 * M_2_SQRTPI * 0.5)) /* sqrt(2 / pi) */
 
-static REAL squashed(REAL x) { return MATH(tanh)(SLOPE * (x + (REAL)0.044715 * x * x * x)); }
+static REAL tanh_term(REAL x) { return MATH(tanh)(SLOPE * (x + (REAL)0.044715 * x * x * x)); }
 
-/* Derivative of y at x, where t is the tanh in y. */
-static REAL slope_at(REAL x, REAL t) {
+/* Returns the derivative of y at x, where t is the value of the tanh in the formula of y. */
+static REAL derivative_at(REAL x, REAL t) {
   REAL inner = SLOPE * (1 + (REAL)0.134145 * x * x);
   return (REAL)0.5 * (1 + t) + (REAL)0.5 * x * (1 - t) * (1 + t) * inner;
 }
 
-POINTWISE(gelu_tanh, (REAL)0.5 * x * (1 + squashed(x)))
-POINTWISE_BACKWARD(gelu_tanh, a->in[0], dy *slope_at(s, squashed(s)))
+POINTWISE(gelu_tanh, (REAL)0.5 * x * (1 + tanh_term(x)))
+POINTWISE_BACKWARD(gelu_tanh, a->in[0], dy *derivative_at(s, tanh_term(s)))
 
 CLV_OP_ROW(gelu_tanh) = {
     .name = "gelu_tanh",

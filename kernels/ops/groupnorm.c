@@ -26,12 +26,13 @@ static int groupnorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   return 2;
 }
 
-/* rows: groups of all samples; channels: channels of a group; inner: values of a channel. */
+/* Extents. rows: number of groups of all samples; channels: channels of one group; inner: values of
+ * one channel of a sample. */
 typedef struct group_site {
   size_t rows, groups, channels, inner;
 } group_site;
 
-static group_site site_of(const clv_ref_kernel *k) {
+static group_site make_site(const clv_ref_kernel *k) {
   const clv_shape *in = &k->d.in[0];
   group_site s = {.groups = (size_t)k->d.attrs.groups, .inner = 1};
   for (int i = 2; i < in->rank; i++) s.inner *= (size_t)in->dim[i];
@@ -40,16 +41,16 @@ static group_site site_of(const clv_ref_kernel *k) {
   return s;
 }
 
-static size_t groupnorm_saved(const clv_ref_kernel *k) {
-  return site_of(k).rows * 2 * sizeof(double);
+static size_t groupnorm_saved_bytes(const clv_ref_kernel *k) {
+  return make_site(k).rows * 2 * sizeof(double);
 }
 
-/* Channel of value i of row r. */
-static size_t channel_of(const group_site *s, size_t r, size_t i) {
+/* Returns the channel of value i of row r. */
+static size_t channel_index(const group_site *s, size_t r, size_t i) {
   return r % s->groups * s->channels + i / s->inner;
 }
 
-static void statistics(const REAL *x, size_t width, double eps, double ret[2]) {
+static void compute_statistics(const REAL *x, size_t width, double eps, double ret[2]) {
   double sum = 0, squares = 0;
   for (size_t i = 0; i < width; i++) sum += x[i];
   ret[0] = sum / (double)width;
@@ -60,17 +61,17 @@ static void statistics(const REAL *x, size_t width, double eps, double ret[2]) {
 static clv_code groupnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
-  group_site s = site_of(k);
+  group_site s = make_site(k);
   size_t width = s.channels * s.inner;
   (void)err;
   for (size_t r = 0; r < s.rows; r++) {
     const REAL *x = (const REAL *)a->in[0] + r * width;
     REAL *y = (REAL *)a->out + r * width;
     double of[2];
-    statistics(x, width, k->d.attrs.eps, of);
-    if (k->learns) memcpy((double *)a->saved + 2 * r, of, sizeof of);
+    compute_statistics(x, width, k->d.attrs.eps, of);
+    if (k->has_backward) memcpy((double *)a->saved + 2 * r, of, sizeof of);
     for (size_t i = 0; i < width; i++) {
-      size_t c = channel_of(&s, r, i);
+      size_t c = channel_index(&s, r, i);
       y[i] = (REAL)((x[i] - of[0]) * of[1] * w[c] + b[c]);
     }
   }
@@ -80,7 +81,7 @@ static clv_code groupnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
 static clv_code groupnorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *w = a->param[CLV_SLOT_WEIGHT];
-  group_site s = site_of(k);
+  group_site s = make_site(k);
   size_t width = s.channels * s.inner;
   (void)err;
   for (size_t r = 0; r < s.rows; r++) {
@@ -89,12 +90,12 @@ static clv_code groupnorm_backward_input(clv_kernel *base, const clv_kernel_args
     const double *of = (const double *)a->saved + 2 * r;
     double sum = 0, with_x = 0;
     for (size_t i = 0; i < width; i++) {
-      double d = (double)dy[i] * w[channel_of(&s, r, i)];
+      double d = (double)dy[i] * w[channel_index(&s, r, i)];
       sum += d;
       with_x += d * ((x[i] - of[0]) * of[1]);
     }
     for (size_t i = 0; i < width; i++)
-      dx[i] = (REAL)(of[1] * ((double)dy[i] * w[channel_of(&s, r, i)] -
+      dx[i] = (REAL)(of[1] * ((double)dy[i] * w[channel_index(&s, r, i)] -
                               (sum + (x[i] - of[0]) * of[1] * with_x) / (double)width));
   }
   return CLV_OK;
@@ -103,7 +104,7 @@ static clv_code groupnorm_backward_input(clv_kernel *base, const clv_kernel_args
 static clv_code groupnorm_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  group_site s = site_of(k);
+  group_site s = make_site(k);
   size_t width = s.channels * s.inner;
   (void)err;
   for (size_t c = 0; c < s.groups * s.channels; c++) {
@@ -131,7 +132,7 @@ CLV_OP_ROW(groupnorm) = {
     .torch_module = "GroupNorm(groups=num_groups, eps=eps)",
     .torch_needs = "affine=True",
     .n_in = 1,
-    .attrs = {{.key = CLV_ATTR_GROUPS, .required = true, .low = 1, .high = CLV_EXTENT_MAX},
+    .attrs = {{.key = CLV_ATTR_GROUPS, .is_required = true, .low = 1, .high = CLV_EXTENT_MAX},
               EPS_ATTR},
     .shape = groupnorm_shape,
     .slots = groupnorm_slots,
@@ -141,5 +142,5 @@ CLV_OP_ROW(groupnorm) = {
     .backward_weight = groupnorm_backward_weight,
     .saves_dx = CLV_SAVE_IN0,
     .saves_dw = CLV_SAVE_IN0,
-    .saved_bytes = groupnorm_saved,
+    .saved_bytes = groupnorm_saved_bytes,
 };

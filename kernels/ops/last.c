@@ -24,9 +24,10 @@ static clv_code last_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Finds the index in x of the last step of sample n; -1: its length is 0. */
-static clv_code place_of(const clv_ref_kernel *k, const clv_kernel_args *a, int64_t n, int64_t *ret,
-                         clv_err *err) {
+/* Writes to *ret the index in x of the step of sample n that is copied: the last, or the first if
+ * `first` is set; -1 if the length is 0. */
+static clv_code find_step(const clv_ref_kernel *k, const clv_kernel_args *a, int64_t n,
+                          int64_t *ret, clv_err *err) {
   const clv_shape *in = &k->d.in[0];
   int64_t packed = k->d.attrs.packed, steps = packed ? packed : in->dim[1], length;
   if (packed) CLV_TRY(clv_check_packed(a->in[1], n + 1, packed, in->dim[0], err));
@@ -44,7 +45,7 @@ static clv_code last_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
   int64_t at;
   memset(y, 0, k->n_out * sizeof *y);
   for (int64_t n = 0; n < k->d.out.dim[0]; n++, y += features) {
-    CLV_TRY(place_of(k, a, n, &at, err));
+    CLV_TRY(find_step(k, a, n, &at, err));
     if (at >= 0) memcpy(y, (const REAL *)a->in[0] + at, features * sizeof *y);
   }
   return CLV_OK;
@@ -58,7 +59,7 @@ static clv_code last_backward(clv_kernel *base, const clv_kernel_args *a, clv_er
   int64_t at;
   memset(dx, 0, k->n_in * sizeof *dx);
   for (int64_t n = 0; n < k->d.out.dim[0]; n++, dy += features) {
-    CLV_TRY(place_of(k, a, n, &at, err));
+    CLV_TRY(find_step(k, a, n, &at, err));
     if (at >= 0) memcpy(dx + at, dy, features * sizeof *dx);
   }
   return CLV_OK;
@@ -73,7 +74,7 @@ CLV_OP_ROW(last) = {
     .no_torch_module = "torch has no such module",
     .n_in = 2,
     .max_in = 2,
-    .lengths = true,
+    .takes_lengths = true,
     .packs = CLV_PACKS_SEQUENCES,
     .attrs = {PACKED_ATTR, {.key = CLV_ATTR_FIRST, .low = 0, .high = 1}},
     .shape = last_shape,

@@ -21,12 +21,12 @@ static size_t row_width(const clv_ref_kernel *k) {
   return clv_layout_numel(&k->d.param[CLV_SLOT_WEIGHT], 1);
 }
 
-static size_t layernorm_saved(const clv_ref_kernel *k) {
+static size_t layernorm_saved_bytes(const clv_ref_kernel *k) {
   return k->n_in / row_width(k) * 2 * sizeof(double);
 }
 
-static void row_moments(const REAL *x, size_t n, double eps, double *ret_mean,
-                        double *ret_inverse) {
+static void compute_row_moments(const REAL *x, size_t n, double eps, double *ret_mean,
+                                double *ret_inverse) {
   double sum = 0, squares = 0;
   for (size_t i = 0; i < n; i++) sum += x[i];
   double mean = sum / (double)n;
@@ -44,16 +44,17 @@ static clv_code layernorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
   for (size_t r = 0; r < k->n_in / width; r++) {
     const REAL *x = (const REAL *)a->in[0] + r * width;
     REAL *y = (REAL *)a->out + r * width;
-    row_moments(x, width, k->d.attrs.eps, &mean, &inverse);
+    compute_row_moments(x, width, k->d.attrs.eps, &mean, &inverse);
     for (size_t i = 0; i < width; i++) y[i] = (REAL)((x[i] - mean) * inverse * w[i] + b[i]);
-    if (!k->learns) continue;
+    if (!k->has_backward) continue;
     saved[2 * r] = mean;
     saved[2 * r + 1] = inverse;
   }
   return CLV_OK;
 }
 
-/* With g = dy w and xhat = (x - mean) inverse: dx = inverse (g - mean(g) - xhat mean(g xhat)). */
+/* Computes dx. With g = dy w and xhat = (x - mean) inverse: dx = inverse (g - mean(g) - xhat mean(g
+ * xhat)). */
 static clv_code layernorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *w = a->param[CLV_SLOT_WEIGHT];
@@ -113,5 +114,5 @@ CLV_OP_ROW(layernorm) = {
     .backward_weight = layernorm_backward_weight,
     .saves_dx = CLV_SAVE_IN0,
     .saves_dw = CLV_SAVE_IN0,
-    .saved_bytes = layernorm_saved,
+    .saved_bytes = layernorm_saved_bytes,
 };

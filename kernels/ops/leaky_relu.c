@@ -26,7 +26,7 @@ CLV_OP_ROW(leaky_relu) = {
     .doc = "y = x where x > 0, else factor x (torch.nn.functional.leaky_relu)",
     .torch_module = "LeakyReLU(factor=negative_slope)",
     .n_in = 1,
-    .attrs = {{.key = CLV_ATTR_FACTOR, .fallback = 0.01, .low = -FLT_MAX, .high = FLT_MAX}},
+    .attrs = {{.key = CLV_ATTR_FACTOR, .default_value = 0.01, .low = -FLT_MAX, .high = FLT_MAX}},
     .packs = CLV_PACKS_POSITIONS,
     .shape = clv_same_shape,
     .elementwise = true,

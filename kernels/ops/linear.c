@@ -7,7 +7,7 @@
 static clv_code linear_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *in = &s->in[0];
   char text[160];
-  if (in->rank < 2) /* the first extent is the batch and cannot be the features */
+  if (in->rank < 2) /* the first extent is the batch, so a rank of 1 has no features */
     return clv_fail(err, CLV_INVALID, "linear needs rank 2 or more ([N, ..., F]), got %s",
                     clv_shape_format(in, text, sizeof text));
   *ret = *in;
@@ -15,8 +15,9 @@ static clv_code linear_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   return CLV_OK;
 }
 
-/* Initial values. Their bound depends on F, also if the weight is stored transposed. */
-static clv_slot first_values(const clv_op_site *s, int64_t features, bool bias) {
+/* Returns how a slot is initialised. The bound depends on the number of features, also if the
+ * weight is stored transposed. */
+static clv_slot initial_values(const clv_op_site *s, int64_t features, bool bias) {
   const clv_attrs *a = s->attrs;
   if (a->init_zero || (bias && a->init_std > 0)) return (clv_slot){.init = CLV_INIT_ZERO};
   if (a->init_std > 0) return (clv_slot){.init = CLV_INIT_NORMAL, .bound = a->init_std};
@@ -27,29 +28,29 @@ static clv_slot first_values(const clv_op_site *s, int64_t features, bool bias) 
 
 static int linear_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   int64_t features = s->in[0].dim[s->in[0].rank - 1], out = s->attrs->out;
-  ret[CLV_SLOT_WEIGHT] = first_values(s, features, false);
+  ret[CLV_SLOT_WEIGHT] = initial_values(s, features, false);
   ret[CLV_SLOT_WEIGHT].suffix = "weight";
   ret[CLV_SLOT_WEIGHT].shape =
       s->attrs->transposed ? CLV_SHAPE(features, out) : CLV_SHAPE(out, features);
-  ret[CLV_SLOT_BIAS] = first_values(s, features, true);
+  ret[CLV_SLOT_BIAS] = initial_values(s, features, true);
   ret[CLV_SLOT_BIAS].suffix = "bias";
   ret[CLV_SLOT_BIAS].shape = CLV_SHAPE(out);
   return s->attrs->bias ? 2 : 1;
 }
 
-static int64_t linear_mixed(const clv_op_site *s) { return s->in[0].dim[s->in[0].rank - 1]; }
+static int64_t count_linear_inputs(const clv_op_site *s) { return s->in[0].dim[s->in[0].rank - 1]; }
 
-static int64_t linear_rows(const clv_ref_kernel *k, int64_t *ret_features) {
+static int64_t count_rows(const clv_ref_kernel *k, int64_t *ret_features) {
   *ret_features = k->d.in[0].dim[k->d.in[0].rank - 1];
   return (int64_t)k->n_in / *ret_features;
 }
 
-/* Index in W of the weight of feature f in output o. */
-static size_t weight_at(const clv_ref_kernel *k, int64_t features, int64_t o, int64_t f) {
+/* Returns the index in W of the weight of feature f in output o. */
+static size_t weight_index(const clv_ref_kernel *k, int64_t features, int64_t o, int64_t f) {
   return (size_t)(k->d.attrs.transposed ? f * k->d.attrs.out + o : o * features + f);
 }
 
-static double weight_of(const clv_ref_kernel *k, const void *w, size_t at) {
+static double read_weight(const clv_ref_kernel *k, const void *w, size_t at) {
   return k->d.bf16_weight ? (double)clv_bf16_value(((const uint16_t *)w)[at])
                           : (double)((const REAL *)w)[at];
 }
@@ -59,13 +60,13 @@ static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
   const REAL *x = a->in[0], *b = a->param[CLV_SLOT_BIAS];
   const void *w = a->param[CLV_SLOT_WEIGHT];
   REAL *y = a->out;
-  int64_t features, batch = linear_rows(k, &features), out = k->d.attrs.out;
+  int64_t features, batch = count_rows(k, &features), out = k->d.attrs.out;
   (void)err;
   for (int64_t n = 0; n < batch; n++)
     for (int64_t o = 0; o < out; o++) {
       double sum = k->d.attrs.bias ? b[o] : 0;
       for (int64_t f = 0; f < features; f++)
-        sum += (double)x[n * features + f] * weight_of(k, w, weight_at(k, features, o, f));
+        sum += (double)x[n * features + f] * read_weight(k, w, weight_index(k, features, o, f));
       y[n * out + o] = (REAL)sum;
     }
   return CLV_OK;
@@ -76,13 +77,13 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
   const REAL *dy = a->dout;
   const void *w = a->param[CLV_SLOT_WEIGHT];
   REAL *dx = a->din[0];
-  int64_t features, batch = linear_rows(k, &features), out = k->d.attrs.out;
+  int64_t features, batch = count_rows(k, &features), out = k->d.attrs.out;
   (void)err;
   for (int64_t n = 0; n < batch; n++)
     for (int64_t f = 0; f < features; f++) {
       double sum = 0;
       for (int64_t o = 0; o < out; o++)
-        sum += (double)dy[n * out + o] * weight_of(k, w, weight_at(k, features, o, f));
+        sum += (double)dy[n * out + o] * read_weight(k, w, weight_index(k, features, o, f));
       dx[n * features + f] = (REAL)sum;
     }
   return CLV_OK;
@@ -92,13 +93,13 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *x = a->in[0], *dy = a->dout;
   REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
-  int64_t features, batch = linear_rows(k, &features), out = k->d.attrs.out;
+  int64_t features, batch = count_rows(k, &features), out = k->d.attrs.out;
   (void)err;
   for (int64_t o = 0; o < out; o++)
     for (int64_t f = 0; f < features; f++) {
       double sum = 0;
       for (int64_t n = 0; n < batch; n++) sum += (double)dy[n * out + o] * x[n * features + f];
-      put(&dw[weight_at(k, features, o, f)], sum, a->accumulate);
+      put(&dw[weight_index(k, features, o, f)], sum, a->accumulate);
     }
   if (k->d.attrs.bias) bias_gradient(dy, batch, out, 1, a->dparam[CLV_SLOT_BIAS], a->accumulate);
   return CLV_OK;
@@ -112,7 +113,7 @@ CLV_OP_ROW(linear) = {
     .torch_module = "Linear(out=out_features, bias=bias)",
     .n_in = 1,
     .mixes = CLV_MIXES_LAST,
-    .mixed = linear_mixed,
+    .count_mixed = count_linear_inputs,
     .attrs = {OUT_ATTR,
               BIAS_ATTR,
               INIT_ZERO_ATTR,

@@ -18,7 +18,7 @@ static clv_code log_softmax_forward(clv_kernel *base, const clv_kernel_args *a, 
   return CLV_OK;
 }
 
-/* dx_i = dy_i - exp(y_i) sum_j dy_j */
+/* Computes dx_i = dy_i - exp(y_i) sum_j dy_j. */
 static clv_code log_softmax_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   int64_t n = row_length(k), rows = (int64_t)k->n_in / n;

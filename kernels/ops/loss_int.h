@@ -8,7 +8,7 @@
 
 #include "kernels/ops/op_int.h"
 
-static inline double dout_of(const clv_kernel_args *a) { return *(const REAL *)a->dout; }
+static inline double read_dout(const clv_kernel_args *a) { return *(const REAL *)a->dout; }
 
 /* ---- class labels: x [N, classes], target [N] i64 -------------------------------------------- */
 
@@ -41,8 +41,8 @@ static inline clv_code same_loss_shape(const char *op, const clv_op_site *s, clv
   return CLV_OK;
 }
 
-/* A term of a loss, or its gradient: a loss is the mean of term(x, t), with gradients
- * dx(x, t), dt(x, t). */
+/* A function of prediction x and target t: the term of a loss, or the term's derivative by x or t.
+ * The loss is the mean of its terms. */
 typedef double clv_loss_term(double x, double t);
 
 static inline clv_code mean_forward(const clv_ref_kernel *k, const clv_kernel_args *a,
@@ -58,7 +58,7 @@ static inline clv_code mean_backward(const clv_ref_kernel *k, const clv_kernel_a
                                      clv_loss_term *wrt_x, clv_loss_term *wrt_t) {
   const REAL *x = a->in[0], *t = a->in[1];
   clv_loss_term *const gradient[] = {wrt_x, wrt_t};
-  double share = dout_of(a) / (double)k->n_in;
+  double share = read_dout(a) / (double)k->n_in;
   for (int side = 0; side < 2; side++) {
     REAL *d = a->din[side];
     if (!d) continue;

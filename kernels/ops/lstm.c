@@ -39,12 +39,12 @@ static int lstm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
 enum { GATE_I, GATE_F, GATE_G, GATE_O, CELL, HIDDEN, LSTM_ROWS };
 
 typedef struct lstm_site {
-  int64_t n, t, f, h; /* batch, steps, features in, hidden size */
-  int layers, slots;  /* slots of one layer: 4 with bias, else 2 */
+  int64_t n, t, f, h; /* batch, steps, input features, hidden size */
+  int layers, slots;  /* slots: parameter slots of one layer, 4 with bias, else 2 */
   REAL *rows;
 } lstm_site;
 
-static lstm_site lstm_of(const clv_ref_kernel *k, const clv_kernel_args *a) {
+static lstm_site make_lstm_site(const clv_ref_kernel *k, const clv_kernel_args *a) {
   const int64_t *dim = k->d.in[0].dim;
   return (lstm_site){dim[0],
                      dim[1],
@@ -52,24 +52,27 @@ static lstm_site lstm_of(const clv_ref_kernel *k, const clv_kernel_args *a) {
                      k->d.attrs.out,
                      (int)k->d.attrs.layers,
                      k->d.attrs.bias ? 4 : 2,
-                     k->learns ? a->saved : a->scratch};
+                     k->has_backward ? a->saved : a->scratch};
 }
 
-static size_t lstm_row_bytes(const clv_ref_kernel *k) {
+static size_t lstm_rows_bytes(const clv_ref_kernel *k) {
   return k->n_out * LSTM_ROWS * (size_t)k->d.attrs.layers * sizeof(REAL);
 }
 
-static size_t lstm_saved(const clv_ref_kernel *k) { return k->learns ? lstm_row_bytes(k) : 0; }
+static size_t lstm_saved_bytes(const clv_ref_kernel *k) {
+  return k->has_backward ? lstm_rows_bytes(k) : 0;
+}
 
-static size_t lstm_scratch(const clv_ref_kernel *k) {
-  return k->learns ? (5 * k->n_out + (size_t)k->d.attrs.out) * sizeof(REAL) : lstm_row_bytes(k);
+static size_t lstm_scratch_bytes(const clv_ref_kernel *k) {
+  return k->has_backward ? (5 * k->n_out + (size_t)k->d.attrs.out) * sizeof(REAL)
+                         : lstm_rows_bytes(k);
 }
 
 static REAL *lstm_row(const lstm_site *s, int layer, int64_t n, int64_t t, int row) {
   return s->rows + ((((int64_t)layer * s->n + n) * s->t + t) * LSTM_ROWS + row) * s->h;
 }
 
-/* Input of layer `layer` at step t; *ret_width: its number of values. */
+/* Returns the input of layer `layer` for sample n at step t. *ret_width: number of its values. */
 static const REAL *lstm_input(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
                               int64_t t, int64_t *ret_width) {
   *ret_width = layer ? s->h : s->f;
@@ -81,9 +84,9 @@ static const REAL *lstm_param(const lstm_site *s, const clv_kernel_args *a, int 
   return which < s->slots ? a->param[layer * s->slots + which] : NULL;
 }
 
-/* Value of gate `gate` of unit j before its function. */
-static double lstm_gate(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
-                        int64_t t, int gate, int64_t j) {
+/* Returns the value of a gate of unit j before its sigmoid or tanh. */
+static double lstm_gate_sum(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+                            int64_t t, int gate, int64_t j) {
   const REAL *w_in = lstm_param(s, a, layer, 0), *w_h = lstm_param(s, a, layer, 1);
   const REAL *b_in = lstm_param(s, a, layer, 2), *b_h = lstm_param(s, a, layer, 3);
   int64_t width, row = gate * s->h + j;
@@ -95,12 +98,12 @@ static double lstm_gate(const lstm_site *s, const clv_kernel_args *a, int layer,
   return sum;
 }
 
-static void lstm_step(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
-                      int64_t t) {
+static void run_lstm_step(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+                          int64_t t) {
   REAL *row = lstm_row(s, layer, n, t, 0);
   for (int64_t j = 0; j < s->h; j++) {
     for (int gate = GATE_I; gate <= GATE_O; gate++) {
-      double v = lstm_gate(s, a, layer, n, t, gate, j);
+      double v = lstm_gate_sum(s, a, layer, n, t, gate, j);
       row[gate * s->h + j] = (REAL)(gate == GATE_G ? tanh(v) : 1 / (1 + exp(-v)));
     }
     double before = t ? lstm_row(s, layer, n, t - 1, CELL)[j] : 0;
@@ -112,22 +115,22 @@ static void lstm_step(const lstm_site *s, const clv_kernel_args *a, int layer, i
 }
 
 static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  lstm_site s = lstm_of((const clv_ref_kernel *)base, a);
+  lstm_site s = make_lstm_site((const clv_ref_kernel *)base, a);
   REAL *y = a->out;
   (void)err;
   for (int layer = 0; layer < s.layers; layer++)
-    for (int64_t nt = 0; nt < s.n * s.t; nt++) lstm_step(&s, a, layer, nt / s.t, nt % s.t);
+    for (int64_t nt = 0; nt < s.n * s.t; nt++) run_lstm_step(&s, a, layer, nt / s.t, nt % s.t);
   for (int64_t nt = 0; nt < s.n * s.t; nt++)
     memcpy(y + nt * s.h, lstm_row(&s, s.layers - 1, nt / s.t, nt % s.t, HIDDEN),
            (size_t)s.h * sizeof *y);
   return CLV_OK;
 }
 
-/* Computes the gates' gradients of step t from those of step t + 1. outside: gradient of
- * h from outside the layer. dc [H]: on entry the gradient of c_t from step t + 1, on
- * return that of c_(t-1). */
-static void lstm_step_back(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
-                           int64_t t, const REAL *outside, REAL *dgates, REAL *dc) {
+/* Computes the gradients of step t's gates from those of step t + 1. outside: gradient of h from
+ * outside the layer. dc [H]: holds the gradient of c_t from step t + 1 at the call, and that of
+ * c_(t-1) on return. */
+static void run_lstm_step_back(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+                               int64_t t, const REAL *outside, REAL *dgates, REAL *dc) {
   const REAL *row = lstm_row(s, layer, n, t, 0), *w_h = lstm_param(s, a, layer, 1);
   REAL *d = dgates + (n * s->t + t) * 4 * s->h;
   const REAL *after = t + 1 < s->t ? d + 4 * s->h : NULL;
@@ -146,8 +149,8 @@ static void lstm_step_back(const lstm_site *s, const clv_kernel_args *a, int lay
   }
 }
 
-/* Factor q of the sums in a step's gates: the input's values, then h of the step before,
- * then 1 for the biases. */
+/* Returns factor q of the sums that make a step's gates: first the values of the input, then h of
+ * the step before, then 1 for the biases. */
 static double lstm_factor(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t nt,
                           int64_t q) {
   int64_t n = nt / s->t, t = nt % s->t, width;
@@ -157,8 +160,8 @@ static double lstm_factor(const lstm_site *s, const clv_kernel_args *a, int laye
   return t ? lstm_row(s, layer, n, t - 1, HIDDEN)[q - width] : 0;
 }
 
-/* Gradients of a layer's parameters: dW_ih = dgates^T x, dW_hh = dgates^T h of the step before, and
- * both biases' are the sums of dgates. */
+/* Computes the gradients of a layer's parameters: dW_ih = dgates^T x, dW_hh = dgates^T h of the
+ * step before. The gradient of both biases is the sum of dgates. */
 static void lstm_weights_back(const lstm_site *s, const clv_kernel_args *a, int layer,
                               const REAL *dgates) {
   void *const *d = &a->dparam[layer * s->slots];
@@ -177,7 +180,7 @@ static void lstm_weights_back(const lstm_site *s, const clv_kernel_args *a, int 
     }
 }
 
-/* dx = dgates W_ih, over all steps. */
+/* Computes dx = dgates W_ih, over all steps. */
 static void lstm_input_back(const lstm_site *s, const clv_kernel_args *a, int layer,
                             const REAL *dgates, REAL *dx) {
   const REAL *w_in = lstm_param(s, a, layer, 0);
@@ -193,14 +196,14 @@ static void lstm_input_back(const lstm_site *s, const clv_kernel_args *a, int la
 
 static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  lstm_site s = lstm_of(k, a);
+  lstm_site s = make_lstm_site(k, a);
   REAL *dgates = a->scratch, *dx = dgates + 4 * k->n_out, *dc = dx + k->n_out;
   (void)err;
   for (int layer = s.layers - 1; layer >= 0; layer--) {
     const REAL *outside = layer == s.layers - 1 ? a->dout : dx;
     for (int64_t n = 0; n < s.n; n++)
       for (int64_t t = s.t - 1; t >= 0; t--)
-        lstm_step_back(&s, a, layer, n, t, outside, dgates, dc);
+        run_lstm_step_back(&s, a, layer, n, t, outside, dgates, dc);
     if (k->d.need_dw) lstm_weights_back(&s, a, layer, dgates);
     if (layer || a->din[0]) lstm_input_back(&s, a, layer, dgates, layer ? dx : a->din[0]);
   }
@@ -218,8 +221,8 @@ CLV_OP_ROW(lstm) = {
     .torch_needs = "batch_first=True, bidirectional=False, proj_size=0, dropout=0.0",
     .n_in = 1,
     .mixes = CLV_MIXES_ALL,
-    .attrs = {{.key = CLV_ATTR_OUT, .required = true, .low = 1, .high = CLV_EXTENT_MAX / 4},
-              {.key = CLV_ATTR_LAYERS, .fallback = 1, .low = 1, .high = CLV_LSTM_LAYERS},
+    .attrs = {{.key = CLV_ATTR_OUT, .is_required = true, .low = 1, .high = CLV_EXTENT_MAX / 4},
+              {.key = CLV_ATTR_LAYERS, .default_value = 1, .low = 1, .high = CLV_LSTM_LAYERS},
               BIAS_ATTR},
     .shape = lstm_shape,
     .slots = lstm_slots,
@@ -227,7 +230,7 @@ CLV_OP_ROW(lstm) = {
     .forward = lstm_forward,
     .backward_input = lstm_backward,
     .saves_dw = CLV_SAVE_IN0,
-    .fused = true,
-    .saved_bytes = lstm_saved,
-    .scratch_bytes = lstm_scratch,
+    .fused_grads = true,
+    .saved_bytes = lstm_saved_bytes,
+    .scratch_bytes = lstm_scratch_bytes,
 };

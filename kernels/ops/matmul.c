@@ -19,7 +19,8 @@ static clv_code matmul_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   return CLV_OK;
 }
 
-/* y(i, j) = sum over l of x(i, l) z(l, j); x_row and so on: steps between rows and columns. */
+/* A product y(i, j) = sum over l of x(i, l) z(l, j). x_row, x_column, z_row and z_column are the
+ * distances between rows and between columns, in values. */
 typedef struct product {
   int64_t rows, columns, sum;
   const REAL *x;

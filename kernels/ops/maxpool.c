@@ -5,10 +5,10 @@ static clv_code maxpool_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
   return pool_shape("maxpool", s, ret, err);
 }
 
-/* Max pooling of one plane as torch.nn.functional.max_pool2d (CPU): taps in scan order; a tap
- * becomes the maximum if it is larger than the maximum so far or NaN; padding never does. where[o]
- * receives the maximum's index in the plane; NULL: not wanted. */
-static void maxpool_plane(const clv_window *s, const REAL *x, REAL *y, int64_t *where) {
+/* Computes max pooling of one plane as torch.nn.functional.max_pool2d does on a CPU: taps in scan
+ * order; a tap becomes the maximum if it is larger than the maximum so far, or NaN; padding never
+ * does. argmax[o] receives the maximum's index in the plane; NULL: not wanted. */
+static void maxpool_plane(const clv_window *s, const REAL *x, REAL *y, int64_t *argmax) {
   for (int64_t o = 0; o < s->oh * s->ow; o++) {
     int64_t h0 = o / s->ow * s->stride[0] - s->pad[0], w0 = o % s->ow * s->stride[1] - s->pad[1];
     int64_t h1 = CLV_MIN(h0 + s->kernel[0], s->h), w1 = CLV_MIN(w0 + s->kernel[1], s->w);
@@ -24,7 +24,7 @@ static void maxpool_plane(const clv_window *s, const REAL *x, REAL *y, int64_t *
         at = h * s->w + w;
       }
     y[o] = best;
-    if (where) where[o] = at;
+    if (argmax) argmax[o] = at;
   }
 }
 
@@ -35,21 +35,21 @@ static clv_code maxpool_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   (void)err;
   for (int64_t p = 0; p < s.n * s.c; p++)
     maxpool_plane(&s, (const REAL *)a->in[0] + p * s.h * s.w, (REAL *)a->out + p * out,
-                  k->learns ? (int64_t *)a->saved + p * out : NULL);
+                  k->has_backward ? (int64_t *)a->saved + p * out : NULL);
   return CLV_OK;
 }
 
-static size_t maxpool_saved(const clv_ref_kernel *k) { return k->n_out * sizeof(int64_t); }
+static size_t maxpool_saved_bytes(const clv_ref_kernel *k) { return k->n_out * sizeof(int64_t); }
 
 static clv_code maxpool_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   clv_window s = clv_window_of(&((const clv_ref_kernel *)base)->d);
-  const int64_t *where = a->saved;
+  const int64_t *argmax = a->saved;
   const REAL *dy = a->dout;
   REAL *dx = a->din[0];
   int64_t in = s.h * s.w, out = s.oh * s.ow;
   (void)err;
   for (int64_t i = 0; i < s.n * s.c * in; i++) dx[i] = 0;
-  for (int64_t o = 0; o < s.n * s.c * out; o++) dx[o / out * in + where[o]] += dy[o];
+  for (int64_t o = 0; o < s.n * s.c * out; o++) dx[o / out * in + argmax[o]] += dy[o];
   return CLV_OK;
 }
 
@@ -66,5 +66,5 @@ CLV_OP_ROW(maxpool) = {
     .stride_is_kernel = true,
     .forward = maxpool_forward,
     .backward_input = maxpool_backward,
-    .saved_bytes = maxpool_saved,
+    .saved_bytes = maxpool_saved_bytes,
 };

@@ -42,7 +42,7 @@ CLV_OP_ROW(mean) = {
     .torch_module = "",
     .no_torch_module = "torch.mean is a function",
     .n_in = 1,
-    .attrs = {DIM_ATTR(.required = true)},
+    .attrs = {DIM_ATTR(.is_required = true)},
     .shape = mean_shape,
     .forward = axis_mean_forward,
     .backward_input = axis_mean_backward,

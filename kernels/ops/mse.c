@@ -21,7 +21,7 @@ CLV_OP_ROW(mse) = {
     .torch_needs = "reduction='mean'",
     .n_in = 2,
     .shape = mse_shape,
-    .loss = true,
+    .is_loss = true,
     .forward = mse_forward,
     .backward_input = mse_backward,
     .saves_dx = SAVE_BOTH_IN,

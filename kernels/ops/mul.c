@@ -15,7 +15,7 @@ static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
     const REAL *other = a->in[1 - i];
     REAL *dx = a->din[i];
     if (dx && clv_broadcasts(&k->d)) {
-      broadcast_back(k, a, i, other);
+      broadcast_gradient(k, a, i, other);
       continue;
     }
     for (size_t j = 0; dx && j < k->n_in; j++) dx[j] = dy[j] * other[j];
@@ -37,6 +37,6 @@ CLV_OP_ROW(mul) = {
     .zero_stays = true,
     .forward = mul_forward,
     .backward_input = mul_backward,
-    .scratch_bytes = broadcast_scratch,
+    .scratch_bytes = broadcast_scratch_bytes,
     .saves_dx = SAVE_BOTH_IN,
 };

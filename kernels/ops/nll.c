@@ -24,7 +24,7 @@ static clv_code nll_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   for (int64_t i = 0; i < batch * classes; i++) dx[i] = 0;
   for (int64_t n = 0; n < batch; n++) {
     CLV_TRY(clv_check_label(a->in[1], n, classes, &label, err));
-    dx[n * classes + label] = (REAL)(-dout_of(a) / (double)batch);
+    dx[n * classes + label] = (REAL)(-read_dout(a) / (double)batch);
   }
   return CLV_OK;
 }
@@ -36,8 +36,8 @@ CLV_OP_ROW(nll) = {
     .torch_needs = "reduction='mean', weight=None, ignore_index=-100",
     .n_in = 2,
     .shape = nll_shape,
-    .loss = true,
-    .labels = true,
+    .is_loss = true,
+    .takes_labels = true,
     .forward = nll_forward,
     .backward_input = nll_backward,
     .saves_dx = CLV_SAVE_IN1,

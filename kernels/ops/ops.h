@@ -24,15 +24,15 @@
 extern "C" {
 #endif
 
-/* The number of an op by its name: CLV_OP_NUMBER_linear. */
+/* The number of an op by its name, such as CLV_OP_NUMBER_linear. */
 enum {
 #define OP(number, NAME, name) CLV_OP_NUMBER_##name = number,
 #include "kernels/ops.def"
 #undef OP
 };
 
-enum { CLV_EXTENT_MAX = INT32_MAX };          /* of one dimension */
-#define CLV_VALUE_BYTES_MAX ((size_t)1 << 40) /* of one activation or parameter */
+enum { CLV_EXTENT_MAX = INT32_MAX };          /* largest extent of one dimension */
+#define CLV_VALUE_BYTES_MAX ((size_t)1 << 40) /* largest size of one activation or parameter */
 
 /* Attribute keys. Their numbers are sent in LoadModule: append only. */
 typedef enum clv_attr_key {
@@ -84,12 +84,14 @@ typedef enum clv_attr_key {
 /* One attribute of an op. Each of its numbers must be in low..high, both included. */
 typedef struct clv_attr_row {
   clv_attr_key key; /* 0 ends a list */
-  bool required;
-  double fallback; /* default value; not read for `shape`, whose default is not given */
+  bool is_required;
+  /* value of an attribute that is not given; not read for `shape`, which is then of rank 0 */
+  double default_value;
   double low, high;
 } clv_attr_row;
 
-/* Arguments of a shape rule. The caller has checked the number and extents of the inputs. */
+/* Arguments of an op's functions that compute shapes and slots. The caller has checked the number
+ * and the extents of the inputs. */
 typedef struct clv_op_site {
   const clv_attrs *attrs;
   int n_in;
@@ -100,48 +102,55 @@ typedef struct clv_op_site {
 typedef enum clv_init {
   CLV_INIT_ZERO,
   CLV_INIT_ONE,
-  CLV_INIT_FAN_IN,  /* uniform in +-1/sqrt(fan_in) of slot 0 */
-  CLV_INIT_UNIFORM, /* in +-bound */
-  CLV_INIT_NORMAL,  /* mean 0, deviation `bound`, or 1 where that is 0 */
-  CLV_INIT_FAN_OUT, /* mean 0, deviation sqrt(2 / fan_out) of slot 0 */
+  CLV_INIT_FAN_IN,  /* uniform in +-1/sqrt(fan_in), where fan_in is that of slot 0 */
+  CLV_INIT_UNIFORM, /* uniform in +-bound */
+  CLV_INIT_NORMAL,  /* normal, mean 0, standard deviation `bound`, or 1 if bound is 0 */
+  /* normal, mean 0, standard deviation sqrt(2 / fan_out), where fan_out is that of slot 0 */
+  CLV_INIT_FAN_OUT,
 } clv_init;
 
 /* One parameter slot of a node. The slot number is its index in the list. */
 typedef struct clv_slot {
-  const char *suffix; /* "weight" */
+  const char *suffix; /* name of the parameter after the node's name: "weight" */
   clv_shape shape;
-  bool bare;   /* the parameter has the node's name, without the suffix */
-  bool buffer; /* not trainable */
-  bool i64;    /* else the node's dtype */
+  bool bare;      /* the parameter is named as the node, without the suffix */
+  bool is_buffer; /* a buffer as in PyTorch, which is not trained */
+  bool is_i64;    /* type i64; false: the node's dtype */
   clv_init init;
-  double bound;     /* CLV_INIT_UNIFORM, CLV_INIT_NORMAL */
-  int64_t zero_row; /* 1 + the row of a table that is initialised with 0; 0: none */
+  double bound;     /* number that CLV_INIT_UNIFORM and CLV_INIT_NORMAL use */
+  int64_t zero_row; /* 1 + index of the row that is initialised with 0; 0: no such row */
 } clv_slot;
 
-/* Which inputs are summed in each output, weighted by parameters with random initial values. An op
- * that only scales, moves, selects or squashes values mixes nothing, even if it has parameters. */
+/* Which inputs an op sums in one output, weighted by parameters with random initial values. An op
+ * that only scales, moves, selects or squashes values mixes nothing, even if it has parameters.
+ * master/plan/privacy.c uses this. */
 typedef enum clv_mixing {
   CLV_MIXES_NOTHING,
-  CLV_MIXES_LAST, /* inputs along the last dimension: each position of a sequence separately */
+  CLV_MIXES_LAST, /* inputs along the last dimension, each position of a sequence separately */
   CLV_MIXES_ALL,  /* inputs of several positions */
 } clv_mixing;
 
-/* How an op over sequences behaves when they are packed: see clv_graph_pack. */
+/* Behaviour of an op if the sequences of its input are packed one after another: see
+ * clv_graph_pack. */
 typedef enum clv_packing {
-  CLV_PACKS_REFUSED,   /* packing refuses the op: it would count pads, or mix sequences */
-  CLV_PACKS_POSITIONS, /* computes each position of a sequence separately */
-  /* has lengths as last input and `packed`; the output has a row for each position */
+  /* a graph with the op cannot be packed, because the op would count pads, or mix sequences */
+  CLV_PACKS_REFUSED,
+  /* computes each position of a sequence separately, so packing changes nothing */
+  CLV_PACKS_POSITIONS,
+  /* has the lengths as last input, and the attribute `packed`; the output has a row for each
+   * position */
   CLV_PACKS_LENGTHS,
-  /* has lengths as last input and `packed`; the output has a row for each sequence */
+  /* has the lengths as last input, and the attribute `packed`; the output has a row for each
+   * sequence */
   CLV_PACKS_SEQUENCES,
 } clv_packing;
 
-/* Kernel of the reference backend, as its loops receive it. */
+/* Kernel of the reference backend. The loops of an op receive it as their clv_kernel. */
 typedef struct clv_ref_kernel {
   clv_kernel base; /* first member: the backend `ref` casts its clv_kernel to clv_ref_kernel */
   clv_node_desc d;
   size_t n_in, n_out; /* elements of input 0 and of the output */
-  bool learns;        /* a backward function may be called: forward must fill `saved` */
+  bool has_backward;  /* a backward function may follow, so forward must fill `saved` */
 } clv_ref_kernel;
 
 typedef clv_code clv_ref_fn(clv_kernel *k, const clv_kernel_args *a, clv_err *err);
@@ -149,45 +158,47 @@ typedef size_t clv_ref_bytes(const clv_ref_kernel *k);
 
 typedef struct clv_op_def {
   const char *name;
-  const char *doc; /* formula and the PyTorch function whose numbers it matches */
+  const char *doc; /* formula of the op, and the PyTorch function whose numbers it matches */
 
-  /* torch_module: the torch.nn module with the same numbers, "Linear(out=out_features, bias=bias)":
-   * attribute of the op = attribute of the module; "A|B(...)" for equivalent modules. torch_needs:
-   * attributes that the module must have, in Python: "dilation=1, padding_mode='zeros'"; a pair
-   * stands for two equal numbers. Without a module torch_module is "" and no_torch_module is the
-   * reason. */
+  /* The op in PyTorch. torch_module: the torch.nn module that computes the same numbers, as
+   * "Linear(out=out_features, bias=bias)", which pairs the op's attributes with the module's;
+   * "A|B(...)" for equivalent modules. torch_needs: attributes that the module must have, in
+   * Python: "dilation=1, padding_mode='zeros'"; a pair stands for two equal numbers. Without such a
+   * module torch_module is "", and no_torch_module is the reason. */
   const char *torch_module, *torch_needs, *no_torch_module;
 
-  int n_in, max_in;       /* number of inputs: n_in to max_in; max_in 0: exactly n_in */
+  int n_in, max_in;       /* least and largest number of inputs; max_in 0: exactly n_in */
   clv_attr_row attrs[12]; /* a key of 0 ends the list */
   clv_code (*shape)(const clv_op_site *site, clv_shape *ret, clv_err *err);
-  /* Writes the slots in order and returns their number; NULL: no parameters. most_params: the
-   * largest number over all attributes. Adding a node with more fails. */
+  /* slots writes the parameter slots in order and returns their number; NULL: no parameters.
+   * most_params: the largest number for any attributes. Adding a node with more parameters fails.
+   */
   int (*slots)(const clv_op_site *site, clv_slot ret[CLV_MAX_PARAMS]);
   int most_params;
 
-  bool loss;
-  bool labels;  /* input 1 is i64 class indices; all other inputs are floats */
-  bool rows;    /* input 0 is i64 row numbers; the output has the graph's dtype */
-  bool lengths; /* input max_in - 1, if given, is i64: number of valid steps of each sample */
+  bool is_loss;
+  bool takes_labels;      /* input 1 is i64 class indices; all other inputs are floats */
+  bool takes_row_numbers; /* input 0 is i64 row numbers; the output has the graph's dtype */
+  bool takes_lengths; /* input max_in - 1, if given, is i64: number of valid steps of each sample */
   clv_packing packs;
   /* How well the op hides its inputs from a node that does not know slot 0; see
-   * master/plan/privacy.c. mixed: the largest number of inputs summed in one output; NULL: the
-   * values of one row of a slot's shape. */
+   * master/plan/privacy.c. count_mixed returns the largest number of inputs that are summed in one
+   * output; NULL: the number of values in one row of a slot's shape. */
   clv_mixing mixes;
-  int64_t (*mixed)(const clv_op_site *site);
-  bool alias; /* the output is the input's row-major memory with another shape */
-  bool identity_in_eval;
-  bool stride_is_kernel; /* stride defaults to kernel */
-  bool test_only;        /* refused unless the process runs in test mode */
-  /* Value i of the output depends only on value i of each input, attributes and i; no parameters.
-   * Such an op gives the same bits in any layout. */
+  int64_t (*count_mixed)(const clv_op_site *site);
+  bool is_alias; /* the output is the input's row-major memory, with another shape */
+  bool is_identity_in_eval;
+  bool stride_is_kernel; /* the default of the attribute `stride` is the attribute `kernel` */
+  bool is_test_only;     /* loading the op fails unless the process runs in test mode */
+  /* Value i of the output depends only on value i of each input, on attributes and on i, and there
+   * are no parameters. Such an op gives the same bits in any layout. */
   bool elementwise;
-  bool zero_stays;  /* elementwise, and 0 where all inputs are 0, so that padding stays 0 */
-  bool takes_tails; /* a kernel may also compute the CLV_TAIL_* ops that follow it */
+  /* an elementwise op whose output is 0 where all inputs are 0, so that padding stays 0 */
+  bool zero_stays;
+  bool takes_tails;           /* a kernel may also compute the CLV_TAIL_* ops that follow it */
   bool uses_batch_statistics; /* in training a sample's output depends on the other samples */
-  bool bf16_in;               /* computes in bf16 where the plan does */
-  bool bf16_out;              /* may round its output to bf16 if all readers compute in bf16 */
+  bool bf16_in;               /* computes in bf16 if the plan does */
+  bool bf16_out; /* may round its output to bf16 if all kernels that read it compute in bf16 */
 
   /* Fails if the op cannot be trained with these arguments; NULL: it always can. */
   clv_code (*check_training)(const clv_op_site *site, clv_err *err);
@@ -195,65 +206,75 @@ typedef struct clv_op_def {
   clv_code (*check_kernel)(const clv_node_desc *d, clv_err *err);
 
   /* The reference loops. saves_dx, saves_dw: values that backward_input and backward_weight read
-   * (CLV_SAVE_*). fused: backward_input writes the parameters' gradients too; otherwise they can be
-   * computed separately. */
+   * (CLV_SAVE_*). fused_grads: backward_input writes the parameters' gradients too; otherwise
+   * backward_weight computes them separately. */
   clv_ref_fn *forward, *backward_input, *backward_weight;
   unsigned saves_dx, saves_dw;
   bool in_place; /* forward may write over input 0 */
-  bool fused;
-  clv_ref_bytes *saved_bytes, *scratch_bytes; /* NULL: none */
+  bool fused_grads;
+  /* bytes of the buffers `saved` and `scratch`; NULL: none */
+  clv_ref_bytes *saved_bytes, *scratch_bytes;
 } clv_op_def;
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-const clv_op_def *clv_op_def_of(clv_op op); /* NULL for CLV_OP_INPUT and unknown numbers */
-/* Returns the torch.nn module of the row, or the reason why there is none; never NULL. */
+/* Returns the row of an op; NULL for CLV_OP_INPUT and unknown numbers. */
+const clv_op_def *clv_op_def_of(clv_op op);
+/* Returns the text of the torch.nn module that equals the op, or the reason why there is none;
+ * never NULL. */
 const char *clv_op_torch_words(const clv_op_def *def);
 
-/* Returns the row whose loops compute in f32 or f64; NULL for other dtypes and unknown numbers. */
+/* Returns the row of an op whose loops compute in `dtype`, f32 or f64; NULL for other dtypes and
+ * unknown numbers. */
 const clv_op_def *clv_op_def_in(clv_op op, clv_dtype dtype);
 
 /* Finds an op by its name in a session file ("conv2d"); the error suggests similar names ("did you
  * mean"). */
 clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) CLV_USE_RESULT;
-const char *clv_op_name(clv_op op); /* "?" outside the list */
-const char *clv_op_doc(clv_op op);  /* formula and the PyTorch function whose numbers it matches */
+const char *clv_op_name(clv_op op); /* Returns the op's name; "?" for unknown numbers. */
+/* formula of the op, and the PyTorch function whose numbers it matches */
+const char *clv_op_doc(clv_op op);
 bool clv_op_is_loss(clv_op op);
-int clv_op_n_inputs(clv_op op); /* smallest number of inputs; 0 outside the list */
+int clv_op_n_inputs(clv_op op); /* Returns the smallest number of inputs; 0 for unknown numbers. */
 
-/* Describes the i64 numbers of input i: "i64 row numbers"; NULL if the input holds floats. */
+/* Returns a text that describes the i64 numbers of input i, such as "i64 row numbers"; NULL if the
+ * input holds floats. */
 const char *clv_op_int_input_text(const clv_op_def *def, int i);
 
-/* Returns the largest number of inputs that are summed in one output, weighted by parameters; 0
- * where nothing mixes. */
+/* Returns the largest number of inputs that the op sums in one output, weighted by parameters; 0
+ * for an op that mixes nothing. */
 int64_t clv_op_fan_in(clv_op op, const clv_op_site *site);
 
-/* Returns the largest number of parameters and buffers of a node; 0 outside the list. */
+/* Returns the largest number of parameters and buffers of a node; 0 for unknown numbers. */
 int clv_op_max_params(clv_op op);
 
 /* ---- functions for rows ---------------------------------------------------------------------- */
 
-/* Fails unless `in` has the rank: "lstm needs rank 3 [N, T, F], got [4, 7]; give it a sequence",
- * with "[N, T, F]" as `layout` and the last part as `hint` (may be ""). */
+/* Fails unless `in` has the rank. The error is "lstm needs rank 3 [N, T, F], got [4, 7]; give it a
+ * sequence", where "[N, T, F]" is `layout` and "; give it a sequence" is `hint`, which may be "".
+ */
 clv_code clv_check_rank(const char *op, const clv_shape *in, int rank, const char *layout,
                         const char *hint, clv_err *err) CLV_USE_RESULT;
 clv_code clv_same_shape(const clv_op_site *site, clv_shape *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Writes the output extents of a window (convolution or pool, floor mode) over H x W, or L, to
- * ret[2]. */
+/* Writes the output extents of a convolution or pool over H x W, or over L, to ret[2], rounded down
+ * as with PyTorch's ceil_mode=False. Fails if the window does not fit the input. */
 clv_code clv_window_extents(const char *op, const clv_op_site *site, int64_t ret[2],
                             clv_err *err) CLV_USE_RESULT;
 
-/* Writes attrs->dim as an index of input 0 to *ret. */
+/* Writes the index of the dimension attrs->dim of input 0 to *ret. CLV_INVALID: input 0 has no such
+ * dimension. */
 clv_code clv_find_dim(const char *op, const clv_op_site *site, int *ret,
                       clv_err *err) CLV_USE_RESULT;
-/* As clv_find_dim, but refuses dimension 0: ops never mix the samples of a batch. */
+/* As clv_find_dim, but fails for dimension 0 as well, because ops never mix the samples of a batch.
+ */
 clv_code clv_find_axis(const char *op, const clv_op_site *site, int *ret,
                        clv_err *err) CLV_USE_RESULT;
 
-/* Returns the trailing dimensions that an op normalises: attrs->shape, or the last dimension if
- * none is given. The check fails for an input that does not end in them, and for one whose every
- * dimension they are, because N is not among them. */
+/* clv_trailing_dims returns the trailing dimensions over which an op normalises: attrs->shape, or
+ * the last dimension if no shape is given. clv_check_trailing_dims fails for an input that does not
+ * end in them, and for one that has no other dimension, because the batch is not normalised over.
+ */
 clv_shape clv_trailing_dims(const clv_op_site *site);
 clv_code clv_check_trailing_dims(const char *op, const clv_op_site *site,
                                  clv_err *err) CLV_USE_RESULT;
@@ -263,28 +284,28 @@ clv_code clv_check_trailing_dims(const char *op, const clv_op_site *site,
 clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dtype,
                          clv_err *err) CLV_USE_RESULT;
 
-/* Fails for an extent of 0 after the batch, for ops where PyTorch refuses it too. */
+/* Fails if an extent other than the batch is 0, for ops where PyTorch fails too. */
 clv_code clv_check_no_empty(const char *op, const clv_shape *in, clv_err *err) CLV_USE_RESULT;
 
-/* Writes the length of sample i to *ret. CLV_INVALID unless it is in 0..steps; the error's element
- * is the length. */
+/* Writes the length of sample i to *ret. CLV_INVALID: the length is outside 0..steps;
+ * clv_err_element has it. */
 clv_code clv_check_length(const int64_t *lengths, int64_t i, int64_t steps, int64_t *ret,
                           clv_err *err) CLV_USE_RESULT;
 
 /* Checks the lengths of packed sequences: each is in 0..steps, and their sum is at most `rows`. */
 clv_code clv_check_packed(const int64_t *lengths, int64_t n, int64_t steps, int64_t rows,
                           clv_err *err) CLV_USE_RESULT;
-/* Checks shapes: with `packed`, input 0 must be [T, F] and input number `lengths` [N]; without it
- * there must be no lengths. */
+/* Checks the input shapes of an op that can be packed: with the attribute `packed`, input 0 must be
+ * [T, F] and input number `lengths` must be [N]; without it there must be no lengths. */
 clv_code clv_check_packed_shapes(const char *op, const clv_op_site *site, int lengths,
                                  clv_err *err) CLV_USE_RESULT;
 
-/* Writes the label of sample i to *ret. CLV_INVALID unless it is in 0..classes-1; the error's
- * element is the label. */
+/* Writes the label of sample i to *ret. CLV_INVALID: the label is outside 0..classes-1;
+ * clv_err_element has it. */
 clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,
                          clv_err *err) CLV_USE_RESULT;
-/* As clv_check_label, but a sample has `places` positions: i counts positions over all samples, and
- * the text names the sample and the position. */
+/* As clv_check_label, but for samples of `places` positions: i counts positions over all samples,
+ * and the error names the sample and the position. */
 clv_code clv_check_place_label(const int64_t *labels, int64_t i, int64_t places, int64_t classes,
                                int64_t *ret, clv_err *err) CLV_USE_RESULT;
 

@@ -20,8 +20,9 @@ static clv_code permute_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
       clv_shape_format(order, a, sizeof a), in->rank - 1, clv_shape_format(in, b, sizeof b));
 }
 
-/* to[i] = from[at(i)], or with `back` to[at(i)] = from[i]; i counts the output's values. */
-static void permute_move(const clv_ref_kernel *k, const REAL *from, REAL *to, bool back) {
+/* Copies to[i] = from[at(i)], or with `back` to[at(i)] = from[i]. i counts the output's values;
+ * at(i) is the index in the input of the output's value i. */
+static void permute_values(const clv_ref_kernel *k, const REAL *from, REAL *to, bool back) {
   size_t step[CLV_MAX_RANK];
   clv_strides(&k->d.in[0], &k->d.attrs.order, step);
   for (size_t i = 0; i < k->n_out; i++) {
@@ -32,13 +33,13 @@ static void permute_move(const clv_ref_kernel *k, const REAL *from, REAL *to, bo
 
 static clv_code permute_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  permute_move((const clv_ref_kernel *)base, a->in[0], a->out, false);
+  permute_values((const clv_ref_kernel *)base, a->in[0], a->out, false);
   return CLV_OK;
 }
 
 static clv_code permute_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  permute_move((const clv_ref_kernel *)base, a->dout, a->din[0], true);
+  permute_values((const clv_ref_kernel *)base, a->dout, a->din[0], true);
   return CLV_OK;
 }
 
@@ -50,7 +51,7 @@ CLV_OP_ROW(permute) = {
     .torch_module = "",
     .no_torch_module = "torch.permute is a function",
     .n_in = 1,
-    .attrs = {{.key = CLV_ATTR_ORDER, .required = true, .low = 1, .high = CLV_MAX_RANK - 1}},
+    .attrs = {{.key = CLV_ATTR_ORDER, .is_required = true, .low = 1, .high = CLV_MAX_RANK - 1}},
     .shape = permute_shape,
     .forward = permute_forward,
     .backward_input = permute_backward,

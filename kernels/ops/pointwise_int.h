@@ -7,7 +7,7 @@
 
 #include "kernels/ops/op_int.h"
 
-/* Defines a forward that maps x[i] to y[i]. NaN passes through relu, as in torch. */
+/* Defines a forward function that computes y[i] = `expression` of x = x[i]. */
 #define POINTWISE(name, expression)                                                          \
   static clv_code name##_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
     const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                  \
@@ -21,8 +21,8 @@
     return CLV_OK;                                                                           \
   }
 
-/* Defines a backward that maps dy[i] and the saved value s (of the input or the output) to
- * dx[i]. */
+/* Defines a backward function that computes dx[i] = `expression` of dy = dy[i] and of s, value i of
+ * the saved array `kept` (the input or the output). */
 #define POINTWISE_BACKWARD(name, kept, expression)                                            \
   static clv_code name##_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) { \
     const clv_ref_kernel *k = (const clv_ref_kernel *)base;                                   \
@@ -36,7 +36,8 @@
     return CLV_OK;                                                                            \
   }
 
-/* Backward of add, flatten, reshape, and of dropout outside training: copies the gradient. */
+/* Copies dout to the gradient of each input: backward of add, flatten and reshape, and of dropout
+ * outside training. */
 static inline clv_code pass_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   (void)err;

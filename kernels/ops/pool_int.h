@@ -21,12 +21,12 @@ static inline clv_code pool_shape(const char *op, const clv_op_site *s, clv_shap
   return CLV_OK;
 }
 
-#define WINDOW_ATTRS                                                              \
-  {                                                                               \
-    {.key = CLV_ATTR_KERNEL, .required = true, .low = 1, .high = CLV_EXTENT_MAX}, \
-        {.key = CLV_ATTR_STRIDE, .low = 1, .high = CLV_EXTENT_MAX}, {             \
-      .key = CLV_ATTR_PAD, .low = 0, .high = CLV_EXTENT_MAX                       \
-    }                                                                             \
+#define WINDOW_ATTRS                                                                 \
+  {                                                                                  \
+    {.key = CLV_ATTR_KERNEL, .is_required = true, .low = 1, .high = CLV_EXTENT_MAX}, \
+        {.key = CLV_ATTR_STRIDE, .low = 1, .high = CLV_EXTENT_MAX}, {                \
+      .key = CLV_ATTR_PAD, .low = 0, .high = CLV_EXTENT_MAX                          \
+    }                                                                                \
   }
 
 #endif

@@ -33,16 +33,16 @@ static int positions_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   return 1;
 }
 
-/* Returns the number of values of a sample; *ret_before: values of W before the first that is
- * added. */
-static size_t extent_of(const clv_ref_kernel *k, size_t *ret_before) {
+/* Returns the number of values of a sample. *ret_before: number of values of W before the first one
+ * that is added. */
+static size_t sample_size(const clv_ref_kernel *k, size_t *ret_before) {
   const clv_shape *in = &k->d.in[0];
   int64_t packed = k->d.attrs.packed, features = in->dim[in->rank - 1];
   *ret_before = (size_t)(k->d.attrs.offset * features);
   return (size_t)((packed ? packed : in->dim[1]) * features);
 }
 
-/* Adds W to each packed sequence from its first position on. */
+/* Adds W to each packed sequence, from the first position of the sequence on. */
 static clv_code add_packed(const clv_ref_kernel *k, const clv_kernel_args *a, clv_err *err) {
   const clv_node_desc *d = &k->d;
   const int64_t *lengths = a->in[1];
@@ -56,8 +56,8 @@ static clv_code add_packed(const clv_ref_kernel *k, const clv_kernel_args *a, cl
   return CLV_OK;
 }
 
-/* Sum of value j of the gradients of all packed sequences. */
-static double packed_sum(const clv_ref_kernel *k, const clv_kernel_args *a, size_t j) {
+/* Returns the sum of value j of the gradients of all packed sequences that are long enough. */
+static double sum_packed_gradients(const clv_ref_kernel *k, const clv_kernel_args *a, size_t j) {
   const int64_t *lengths = a->in[1];
   const REAL *dy = a->dout;
   size_t row = (size_t)k->d.in[0].dim[1];
@@ -70,7 +70,7 @@ static double packed_sum(const clv_ref_kernel *k, const clv_kernel_args *a, size
 static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   if (k->d.attrs.packed) return add_packed(k, a, err);
-  size_t before, extent = extent_of(k, &before);
+  size_t before, extent = sample_size(k, &before);
   const REAL *x = a->in[0], *w = (const REAL *)a->param[CLV_SLOT_WEIGHT] + before;
   REAL *y = a->out;
   (void)err;
@@ -81,14 +81,14 @@ static clv_code positions_forward(clv_kernel *base, const clv_kernel_args *a, cl
 static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  size_t before, extent = extent_of(k, &before);
+  size_t before, extent = sample_size(k, &before);
   const REAL *dy = a->dout;
   REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
   (void)err;
   size_t features = (size_t)k->d.in[0].dim[k->d.in[0].rank - 1];
   if (!a->accumulate) memset(dw, 0, (size_t)k->d.attrs.rows * features * sizeof *dw);
   for (size_t j = 0; j < extent; j++) {
-    double sum = k->d.attrs.packed ? packed_sum(k, a, j) : 0;
+    double sum = k->d.attrs.packed ? sum_packed_gradients(k, a, j) : 0;
     for (size_t i = j; !k->d.attrs.packed && i < k->n_in; i += extent) sum += dy[i];
     put(&dw[before + j], sum, true);
   }
@@ -104,9 +104,9 @@ CLV_OP_ROW(positions) = {
     .no_torch_module = "torch has no such module",
     .n_in = 1,
     .max_in = 2,
-    .lengths = true,
+    .takes_lengths = true,
     .packs = CLV_PACKS_LENGTHS,
-    .attrs = {{.key = CLV_ATTR_ROWS, .required = true, .low = 1, .high = CLV_EXTENT_MAX},
+    .attrs = {{.key = CLV_ATTR_ROWS, .is_required = true, .low = 1, .high = CLV_EXTENT_MAX},
               {.key = CLV_ATTR_OFFSET, .low = 0, .high = CLV_EXTENT_MAX},
               INIT_STD_ATTR,
               {.key = CLV_ATTR_BARE, .low = 0, .high = 1},

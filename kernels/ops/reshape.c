@@ -4,8 +4,8 @@
  */
 #include "kernels/ops/pointwise_int.h"
 
-static clv_code reshape_mismatch(const clv_shape *want, const clv_shape *in, int64_t per_sample,
-                                 clv_err *err) {
+static clv_code fail_mismatch(const clv_shape *want, const clv_shape *in, int64_t per_sample,
+                              clv_err *err) {
   char a[160], b[160];
   return clv_fail(err, CLV_INVALID,
                   "reshape to %s per sample does not fit the %lld values per sample of %s",
@@ -26,10 +26,10 @@ static clv_code reshape_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
     if (want->dim[i] == -1 && wild < 0)
       wild = i;
     else if (want->dim[i] < 0 || __builtin_mul_overflow(known, want->dim[i], &known))
-      return reshape_mismatch(want, in, per_sample, err);
+      return fail_mismatch(want, in, per_sample, err);
   }
   bool fits = wild < 0 ? known == per_sample : known && per_sample % known == 0;
-  if (!fits) return reshape_mismatch(want, in, per_sample, err);
+  if (!fits) return fail_mismatch(want, in, per_sample, err);
   clv_shape out = {.rank = want->rank + 1, .dim = {in->dim[0]}};
   for (int i = 0; i < want->rank; i++)
     out.dim[i + 1] = i == wild ? per_sample / known : want->dim[i];
@@ -43,10 +43,10 @@ CLV_OP_ROW(reshape) = {
     .torch_module = "Unflatten(shape=unflattened_size)",
     .torch_needs = "dim=1",
     .n_in = 1,
-    .attrs = {{.key = CLV_ATTR_SHAPE, .required = true, .low = -1, .high = CLV_EXTENT_MAX}},
+    .attrs = {{.key = CLV_ATTR_SHAPE, .is_required = true, .low = -1, .high = CLV_EXTENT_MAX}},
     .packs = CLV_PACKS_POSITIONS,
     .shape = reshape_shape,
-    .alias = true,
+    .is_alias = true,
     .forward = pass_forward,
     .backward_input = pass_backward,
     .in_place = true,

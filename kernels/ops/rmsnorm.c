@@ -22,11 +22,11 @@ static size_t row_width(const clv_ref_kernel *k) {
   return clv_layout_numel(&k->d.param[CLV_SLOT_WEIGHT], 1);
 }
 
-static size_t rmsnorm_saved(const clv_ref_kernel *k) {
+static size_t rmsnorm_saved_bytes(const clv_ref_kernel *k) {
   return k->n_in / row_width(k) * sizeof(double);
 }
 
-static double row_inverse(const REAL *x, size_t n, double eps) {
+static double inverse_rms(const REAL *x, size_t n, double eps) {
   double squares = 0;
   for (size_t i = 0; i < n; i++) squares += (double)x[i] * x[i];
   return 1 / sqrt(squares / (double)n + eps);
@@ -41,14 +41,14 @@ static clv_code rmsnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   for (size_t r = 0; r < k->n_in / width; r++) {
     const REAL *x = (const REAL *)a->in[0] + r * width;
     REAL *y = (REAL *)a->out + r * width;
-    double inverse = row_inverse(x, width, k->d.attrs.eps);
+    double inverse = inverse_rms(x, width, k->d.attrs.eps);
     for (size_t i = 0; i < width; i++) y[i] = (REAL)(x[i] * inverse * w[i]);
-    if (k->learns) saved[r] = inverse;
+    if (k->has_backward) saved[r] = inverse;
   }
   return CLV_OK;
 }
 
-/* With g = dy w and xhat = x inverse: dx = inverse (g - xhat mean(g xhat)). */
+/* Computes dx. With g = dy w and xhat = x inverse: dx = inverse (g - xhat mean(g xhat)). */
 static clv_code rmsnorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *w = a->param[CLV_SLOT_WEIGHT];
@@ -91,7 +91,7 @@ CLV_OP_ROW(rmsnorm) = {
     .torch_needs = "elementwise_affine=True",
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_SHAPE, .low = 1, .high = CLV_EXTENT_MAX},
-              {.key = CLV_ATTR_EPS, .fallback = FLT_EPSILON, .low = 1e-30, .high = 1}},
+              {.key = CLV_ATTR_EPS, .default_value = FLT_EPSILON, .low = 1e-30, .high = 1}},
     .packs = CLV_PACKS_POSITIONS,
     .shape = rmsnorm_shape,
     .slots = rmsnorm_slots,
@@ -101,5 +101,5 @@ CLV_OP_ROW(rmsnorm) = {
     .backward_weight = rmsnorm_backward_weight,
     .saves_dx = CLV_SAVE_IN0,
     .saves_dw = CLV_SAVE_IN0,
-    .saved_bytes = rmsnorm_saved,
+    .saved_bytes = rmsnorm_saved_bytes,
 };

@@ -18,7 +18,7 @@ static clv_code rotary_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
   return clv_same_shape(s, ret, err);
 }
 
-static void rotate(const clv_ref_kernel *k, const REAL *x, REAL *y, size_t n, double sign) {
+static void rotate_values(const clv_ref_kernel *k, const REAL *x, REAL *y, size_t n, double sign) {
   const clv_shape *in = &k->d.in[0];
   int64_t steps = k->d.attrs.packed ? k->d.attrs.packed : in->dim[1], heads = k->d.attrs.heads;
   int64_t width = in->dim[in->rank - 1] / heads;
@@ -31,18 +31,19 @@ static void rotate(const clv_ref_kernel *k, const REAL *x, REAL *y, size_t n, do
   }
 }
 
-/* Rotates all values. Each packed sequence starts at step 0; rows of no sequence become 0. */
+/* Rotates all values of x by the angles, times `sign`. Each packed sequence starts at step 0; rows
+ * that belong to no sequence become 0. */
 static clv_code rotate_all(clv_kernel *base, const clv_kernel_args *a, const REAL *x, REAL *y,
                            double sign, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const clv_node_desc *d = &k->d;
-  if (!d->attrs.packed) return rotate(k, x, y, k->n_in, sign), CLV_OK;
+  if (!d->attrs.packed) return rotate_values(k, x, y, k->n_in, sign), CLV_OK;
   const int64_t *lengths = a->in[1];
   CLV_TRY(clv_check_packed(lengths, d->in[1].dim[0], d->attrs.packed, d->in[0].dim[0], err));
   size_t at = 0;
   for (int64_t n = 0; n < d->in[1].dim[0]; n++) {
     size_t values = (size_t)(lengths[n] * d->in[0].dim[1]);
-    rotate(k, x + at, y + at, values, sign);
+    rotate_values(k, x + at, y + at, values, sign);
     at += values;
   }
   memset(y + at, 0, (k->n_in - at) * sizeof *y);
@@ -67,10 +68,10 @@ CLV_OP_ROW(rotary) = {
     .no_torch_module = "apply_rotary_pos_emb is a function",
     .n_in = 1,
     .max_in = 2,
-    .lengths = true,
+    .takes_lengths = true,
     .packs = CLV_PACKS_LENGTHS,
-    .attrs = {{.key = CLV_ATTR_HEADS, .required = true, .low = 1, .high = 65536},
-              {.key = CLV_ATTR_BASE, .fallback = 10000, .low = 1, .high = 1e12},
+    .attrs = {{.key = CLV_ATTR_HEADS, .is_required = true, .low = 1, .high = 65536},
+              {.key = CLV_ATTR_BASE, .default_value = 10000, .low = 1, .high = 1e12},
               PACKED_ATTR},
     .shape = rotary_shape,
     .forward = rotary_forward,

@@ -26,7 +26,7 @@ CLV_OP_ROW(scale) = {
     .torch_module = "",
     .no_torch_module = "torch.mul is a function",
     .n_in = 1,
-    .attrs = {{.key = CLV_ATTR_FACTOR, .required = true, .low = -FLT_MAX, .high = FLT_MAX}},
+    .attrs = {{.key = CLV_ATTR_FACTOR, .is_required = true, .low = -FLT_MAX, .high = FLT_MAX}},
     .packs = CLV_PACKS_POSITIONS,
     .shape = clv_same_shape,
     .elementwise = true,

@@ -18,8 +18,9 @@ static clv_code slice_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) 
   return CLV_OK;
 }
 
-/* Index of the slice's first value in an outer row; *ret_run: number of its values. */
-static size_t slice_run(const clv_ref_kernel *k, const clv_axis *s, size_t *ret_run) {
+/* Returns the index of the slice's first value in an outer row of the input. *ret_run: number of
+ * values of the slice in an outer row. */
+static size_t slice_offset(const clv_ref_kernel *k, const clv_axis *s, size_t *ret_run) {
   int64_t stop, start = clv_slice_start(&k->d.attrs, (int64_t)s->extent, &stop);
   *ret_run = (size_t)(stop - start) * s->inner;
   return (size_t)start * s->inner;
@@ -28,7 +29,7 @@ static size_t slice_run(const clv_ref_kernel *k, const clv_axis *s, size_t *ret_
 static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   clv_axis s = clv_axis_around(&k->d.attrs, &k->d.in[0]);
-  size_t run, at = slice_run(k, &s, &run);
+  size_t run, at = slice_offset(k, &s, &run);
   (void)err;
   for (size_t o = 0; o < s.outer; o++)
     memcpy((REAL *)a->out + o * run, (const REAL *)a->in[0] + o * s.extent * s.inner + at,
@@ -39,7 +40,7 @@ static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
 static clv_code slice_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   clv_axis s = clv_axis_around(&k->d.attrs, &k->d.in[0]);
-  size_t run, at = slice_run(k, &s, &run);
+  size_t run, at = slice_offset(k, &s, &run);
   (void)err;
   memset(a->din[0], 0, k->n_in * sizeof(REAL));
   for (size_t o = 0; o < s.outer; o++)
@@ -56,10 +57,10 @@ CLV_OP_ROW(slice) = {
     .torch_module = "",
     .no_torch_module = "indexing is an expression",
     .n_in = 1,
-    .attrs = {DIM_ATTR(.required = true),
+    .attrs = {DIM_ATTR(.is_required = true),
               {.key = CLV_ATTR_START, .low = -CLV_EXTENT_MAX, .high = CLV_EXTENT_MAX},
               {.key = CLV_ATTR_STOP,
-               .fallback = CLV_TO_END,
+               .default_value = CLV_TO_END,
                .low = -CLV_EXTENT_MAX,
                .high = CLV_EXTENT_MAX}},
     .packs = CLV_PACKS_POSITIONS,

@@ -18,7 +18,7 @@ static clv_code softmax_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   return CLV_OK;
 }
 
-/* dx_i = y_i (dy_i - sum_j dy_j y_j) */
+/* Computes dx_i = y_i (dy_i - sum_j dy_j y_j). */
 static clv_code softmax_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   int64_t n = row_length(k), rows = (int64_t)k->n_in / n;

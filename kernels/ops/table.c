@@ -38,17 +38,19 @@ const char *clv_op_torch_words(const clv_op_def *def) {
   return def->no_torch_module ? def->no_torch_module : "none";
 }
 
-/* Reports an unknown op and suggests a name. Lists only ops that can be layers: no
- * losses, no test ops. */
-static clv_code unknown_op(const char *name, const char *const *names, size_t n, clv_err *err) {
+/* Fails with an error that names the unknown op and suggests a similar name, or else lists the ops
+ * that can be layers: no losses, no test ops. */
+static clv_code fail_unknown_op(const char *name, const char *const *names, size_t n,
+                                clv_err *err) {
   char list[CLV_ERR_TEXT - 120] = "";
   size_t used = 0;
-  const char *near = clv_did_you_mean(name, names, n);
-  if (near)
-    return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; did you mean '%s'?", name, near);
+  const char *similar = clv_did_you_mean(name, names, n);
+  if (similar)
+    return clv_fail(err, CLV_NOT_FOUND, "no op is called '%.64s'; did you mean '%s'?", name,
+                    similar);
   for (int op = 0; op < CLV_OP_COUNT && used < sizeof list; op++) {
     const clv_op_def *def = rows[op].f32;
-    if (def && !def->loss && !def->test_only)
+    if (def && !def->is_loss && !def->is_test_only)
       used +=
           (size_t)snprintf(list + used, sizeof list - used, "%s%s", used ? ", " : "", def->name);
   }
@@ -67,7 +69,7 @@ clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) {
     }
     names[n++] = def->name;
   }
-  return unknown_op(name, names, n, err);
+  return fail_unknown_op(name, names, n, err);
 }
 
 const char *clv_op_name(clv_op op) {
@@ -82,7 +84,7 @@ const char *clv_op_doc(clv_op op) {
 
 bool clv_op_is_loss(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
-  return def && def->loss;
+  return def && def->is_loss;
 }
 
 int clv_op_n_inputs(clv_op op) {
@@ -91,24 +93,24 @@ int clv_op_n_inputs(clv_op op) {
 }
 
 const char *clv_op_int_input_text(const clv_op_def *def, int i) {
-  if (def->rows && i == 0) return "i64 row numbers";
-  if (def->labels && i == 1) return "i64 class indices";
-  return def->lengths && i == def->max_in - 1 ? "i64 lengths" : NULL;
+  if (def->takes_row_numbers && i == 0) return "i64 row numbers";
+  if (def->takes_labels && i == 1) return "i64 class indices";
+  return def->takes_lengths && i == def->max_in - 1 ? "i64 lengths" : NULL;
 }
 
 int64_t clv_op_fan_in(clv_op op, const clv_op_site *site) {
   const clv_op_def *def = clv_op_def_of(op);
   clv_slot slots[CLV_MAX_PARAMS] = {0};
-  int64_t most = 0;
+  int64_t largest = 0;
   if (!def || def->mixes == CLV_MIXES_NOTHING) return 0;
-  if (def->mixed) return def->mixed(site);
+  if (def->count_mixed) return def->count_mixed(site);
   for (int i = 0, n = def->slots(site, slots); i < n; i++) {
     const clv_shape *shape = &slots[i].shape;
     int64_t row = shape->rank < 2 ? 0 : 1;
     for (int d = 1; d < shape->rank; d++) row *= shape->dim[d];
-    most = CLV_MAX(most, row);
+    largest = CLV_MAX(largest, row);
   }
-  return most;
+  return largest;
 }
 
 int clv_op_max_params(clv_op op) {

@@ -24,11 +24,11 @@ static void sleep_until(uint64_t deadline_ns) {
   }
 }
 
-static uint64_t wait_until(int64_t ms) { return clv_now_ns() + (uint64_t)ms * 1000000u; }
+static uint64_t end_time_ns(int64_t ms) { return clv_now_ns() + (uint64_t)ms * 1000000u; }
 
 static clv_code wait_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  uint64_t end = wait_until(k->d.attrs.forward_ms);
+  uint64_t end = end_time_ns(k->d.attrs.forward_ms);
   const REAL *x = a->in[0], w = *(const REAL *)a->param[CLV_SLOT_WEIGHT];
   REAL *y = a->out;
   (void)err;
@@ -39,7 +39,7 @@ static clv_code wait_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
 
 static clv_code wait_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  uint64_t end = wait_until(k->d.attrs.input_ms);
+  uint64_t end = end_time_ns(k->d.attrs.input_ms);
   const REAL *dy = a->dout, w = *(const REAL *)a->param[CLV_SLOT_WEIGHT];
   REAL *dx = a->din[0];
   (void)err;
@@ -50,7 +50,7 @@ static clv_code wait_backward_input(clv_kernel *base, const clv_kernel_args *a, 
 
 static clv_code wait_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  uint64_t end = wait_until(k->d.attrs.weight_ms);
+  uint64_t end = end_time_ns(k->d.attrs.weight_ms);
   const REAL *x = a->in[0], *dy = a->dout;
   REAL *dw = a->dparam[CLV_SLOT_WEIGHT];
   double sum = 0;
@@ -62,7 +62,7 @@ static clv_code wait_backward_weight(clv_kernel *base, const clv_kernel_args *a,
 }
 
 #define MS_ATTR(attr) \
-  { .key = attr, .fallback = 0, .low = 0, .high = WAIT_MS_MAX }
+  { .key = attr, .default_value = 0, .low = 0, .high = WAIT_MS_MAX }
 
 CLV_OP_ROW(wait) = {
     .name = "wait",
@@ -77,7 +77,7 @@ CLV_OP_ROW(wait) = {
     .shape = clv_same_shape,
     .slots = wait_slots,
     .most_params = 1,
-    .test_only = true,
+    .is_test_only = true,
     .forward = wait_forward,
     .backward_input = wait_backward_input,
     .backward_weight = wait_backward_weight,

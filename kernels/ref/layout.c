@@ -7,13 +7,13 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Index of element (n, c, i) of a tensor of `channels` channels and `image` values a plane, in the
- * layout of channel block b: [N, channels / b rounded up, image, b]. */
-static size_t place(size_t n, size_t c, size_t i, size_t channels, size_t image, size_t b) {
+/* Returns the index of element (n, c, i) of a tensor of `channels` channels and `image` values a
+ * plane, in the layout of channel block b: [N, channels / b rounded up, image, b]. */
+static size_t value_index(size_t n, size_t c, size_t i, size_t channels, size_t image, size_t b) {
   return ((n * ((channels + b - 1) / b) + c / b) * image + i) * b + c % b;
 }
 
-static bool known_block(int b) { return b == 1 || b == 8 || b == 16; }
+static bool is_known_block(int b) { return b == 1 || b == 8 || b == 16; }
 
 static _Atomic uint64_t reorders;
 
@@ -25,7 +25,7 @@ clv_code clv_ref_reorder(const clv_backend *b, const clv_shape *shape, clv_dtype
   size_t size = clv_dtype_size(dtype);
   if (shape->rank != 4)
     return clv_fail(err, CLV_INVALID, "reorder needs a tensor of rank 4, got rank %d", shape->rank);
-  if (!known_block(src_block) || !known_block(dst_block))
+  if (!is_known_block(src_block) || !is_known_block(dst_block))
     return clv_fail(err, CLV_INVALID,
                     "reorder from channel block %d to %d: each must be 1, 8 or 16", src_block,
                     dst_block);
@@ -35,8 +35,9 @@ clv_code clv_ref_reorder(const clv_backend *b, const clv_shape *shape, clv_dtype
   for (size_t p = 0; p < batch * channels; p++)
     for (size_t i = 0; i < image; i++) {
       size_t n = p / channels, c = p % channels;
-      memcpy((char *)dst + place(n, c, i, channels, image, (size_t)dst_block) * size,
-             (const char *)src + place(n, c, i, channels, image, (size_t)src_block) * size, size);
+      memcpy((char *)dst + value_index(n, c, i, channels, image, (size_t)dst_block) * size,
+             (const char *)src + value_index(n, c, i, channels, image, (size_t)src_block) * size,
+             size);
     }
   reorders++;
   return CLV_OK;
@@ -51,7 +52,7 @@ void clv_ref_add(const clv_backend *b, clv_dtype dtype, void *dst, const void *s
   for (size_t i = 0; i < n; i++) ((float *)dst)[i] += ((const float *)src)[i];
 }
 
-static double sum_of(const float *x, size_t n) {
+static double sum_of_squares(const float *x, size_t n) {
   double lane[8] = {0};
   for (size_t i = 0; i < n; i++) lane[i % 8] += (double)x[i] * x[i];
   for (int width = 4; width; width /= 2)
@@ -62,6 +63,6 @@ static double sum_of(const float *x, size_t n) {
 clv_code clv_ref_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,
                              size_t n_runs, double *ret, clv_err *err) {
   (void)b, (void)err;
-  for (size_t i = 0; i < n_runs; i++) ret[i] = sum_of(x + runs[i].at, runs[i].n);
+  for (size_t i = 0; i < n_runs; i++) ret[i] = sum_of_squares(x + runs[i].at, runs[i].n);
   return CLV_OK;
 }

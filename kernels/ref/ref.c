@@ -8,22 +8,22 @@
 
 static void kernel_free(clv_kernel *k) { free(k); }
 
-/* Fills in the kernel's functions, layouts and saved state. Nothing is saved if no
+/* Fills in the kernel's functions, layouts and the size of its saved state. The size is 0 if no
  * backward can follow. */
-static void describe(clv_ref_kernel *k, const clv_op_def *op) {
-  bool dx = false, dw = k->d.need_dw && (op->backward_weight || op->fused);
+static void fill_kernel(clv_ref_kernel *k, const clv_op_def *op) {
+  bool dx = false, dw = k->d.need_dw && (op->backward_weight || op->fused_grads);
   clv_kernel *b = &k->base;
   for (int i = 0; i < k->d.n_in; i++) dx |= k->d.need_dx[i];
-  k->learns = dx || dw;
+  k->has_backward = dx || dw;
   b->forward = op->forward;
-  b->backward_input = dx || (dw && op->fused) ? op->backward_input : NULL;
+  b->backward_input = dx || (dw && op->fused_grads) ? op->backward_input : NULL;
   b->backward_weight = dw ? op->backward_weight : NULL;
-  b->fused_grads = dw && op->fused;
+  b->fused_grads = dw && op->fused_grads;
   b->free = kernel_free;
   for (int i = 0; i < CLV_MAX_IN; i++) b->in_block[i] = 1;
   b->out_block = 1;
   b->saves = (dx ? op->saves_dx : 0) | (dw ? op->saves_dw : 0);
-  b->saved_bytes = k->learns && op->saved_bytes ? op->saved_bytes(k) : 0;
+  b->saved_bytes = k->has_backward && op->saved_bytes ? op->saved_bytes(k) : 0;
   b->scratch_bytes = op->scratch_bytes ? op->scratch_bytes(k) : 0;
   b->in_place = op->in_place && !clv_broadcasts(&k->d);
   b->impl = "ref";
@@ -46,14 +46,14 @@ static clv_code ref_prepare(const clv_backend *b, const clv_node_desc *d, clv_ke
   k->d = *d;
   k->n_in = n_in;
   k->n_out = n_out;
-  describe(k, op);
+  fill_kernel(k, op);
   *ret = &k->base;
   return CLV_OK;
 }
 
-static bool ref_has(clv_op op) { return clv_op_def_of(op) != NULL; }
+static bool ref_has_op(clv_op op) { return clv_op_def_of(op) != NULL; }
 
-/* Does nothing: the loops run on the calling thread. */
+/* The setting has no effect, because the loops run on the calling thread. */
 static void ref_set_threads(int n) { (void)n; }
 
 static const char *ref_isa(const clv_backend *b) {
@@ -72,7 +72,7 @@ const clv_backend *clv_backend_ref(void) {
       .name = "ref",
       .device = "cpu",
       .prepare = ref_prepare,
-      .has = ref_has,
+      .has = ref_has_op,
       .reorder = clv_ref_reorder,
       .add = clv_ref_add,
       .sum_squares = clv_ref_sum_squares,

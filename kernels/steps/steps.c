@@ -5,29 +5,29 @@
  */
 #include "kernels/steps/steps.h"
 
-/* Returns 1 - beta for a beta of at most 7 decimals, as if beta had not been rounded to f32: 1 -
- * 0.999f differs from 0.001 by 1.3e-5, and so would every second moment. */
-static float rest_of(float beta) { return (float)(round((1 - (double)beta) * 1e7) / 1e7); }
+/* Returns 1 - beta. beta has at most 7 decimals and was rounded to f32, and the result is as if it
+ * had not been: 1 - 0.999f differs from 0.001 by 1.3e-5, and so would every second moment. */
+static float one_minus_beta(float beta) { return (float)(round((1 - (double)beta) * 1e7) / 1e7); }
 
 static void prepare_sgd(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
   a->rate = (float)lr;
   a->momentum = (float)c->momentum;
   a->nesterov = c->nesterov;
-  a->first = step == 1;
+  a->is_first_step = step == 1;
 }
 
 static void prepare_adam(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
   float bias1 = (float)(1 - pow(c->beta1, (double)step));
   a->bias2_sqrt = (float)sqrt(1 - pow(c->beta2, (double)step));
-  a->keep[0] = (float)c->beta1;
-  a->keep[1] = (float)c->beta2;
-  for (int i = 0; i < 2; i++) a->take[i] = rest_of(a->keep[i]);
+  a->decay[0] = (float)c->beta1;
+  a->decay[1] = (float)c->beta2;
+  for (int i = 0; i < 2; i++) a->one_minus_decay[i] = one_minus_beta(a->decay[i]);
   a->rate = (float)((double)(float)lr / bias1);
 }
 
 static void prepare_adamw(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
   prepare_adam(c, step, lr, a);
-  a->shrink = (float)(1 - (double)(float)lr * a->weight_decay);
+  a->weight_factor = (float)(1 - (double)(float)lr * a->weight_decay);
 }
 
 static void prepare_adagrad(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
@@ -38,15 +38,15 @@ static void prepare_rmsprop(const clv_optim_config *c, int64_t step, double lr, 
   (void)step;
   a->rate = (float)lr;
   a->momentum = (float)c->momentum;
-  a->keep[0] = (float)c->alpha;
-  a->take[0] = (float)(1 - c->alpha);
+  a->decay[0] = (float)c->alpha;
+  a->one_minus_decay[0] = (float)(1 - c->alpha);
 }
 
 static void prepare_adamax(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
   a->rate = (float)(lr / (1 - pow(c->beta1, (double)step)));
-  a->keep[0] = (float)c->beta1;
-  a->keep[1] = (float)c->beta2;
-  a->take[0] = (float)(1 - c->beta1);
+  a->decay[0] = (float)c->beta1;
+  a->decay[1] = (float)c->beta2;
+  a->one_minus_decay[0] = (float)(1 - c->beta1);
 }
 
 void clv_step_prepare(const clv_optim_config *c, int64_t step, double lr, double grad_scale,

@@ -21,12 +21,12 @@
 extern "C" {
 #endif
 
-/* Computes the numbers of step `step` = 1, 2, ... at rate lr. `settings` must have passed
- * clv_optim_check. */
+/* Computes the numbers of step number `step`, counted from 1, at learning rate lr. `settings` must
+ * have passed clv_optim_check. */
 void clv_step_prepare(const clv_optim_config *settings, int64_t step, double lr, double grad_scale,
                       clv_step_args *ret);
 
-/* The formulas are also compiled for devices, as C++. */
+/* The formulas are compiled for devices too, as C++. */
 #ifdef __CUDACC__
 #define CLV_STEP_INLINE static __device__ inline
 #else
@@ -48,7 +48,7 @@ CLV_STEP_INLINE float clv_step_gradient(const clv_step_args *a, float p, float g
 CLV_STEP_FORMULA(sgd) {
   float d = clv_step_gradient(a, p[i], g[i]);
   if (m0) {
-    m0[i] = a->first ? d : a->momentum * m0[i] + d;
+    m0[i] = a->is_first_step ? d : a->momentum * m0[i] + d;
     d = a->nesterov ? fmaf(a->momentum, m0[i], d) : m0[i];
   }
   p[i] = fmaf(-a->rate, d, p[i]);
@@ -57,8 +57,8 @@ CLV_STEP_FORMULA(sgd) {
 /* Updates both averages from the gradient d and returns the new parameter, for Adam and AdamW. */
 CLV_STEP_INLINE float clv_step_averages(const clv_step_args *a, float p, float d, float *m,
                                         float *v) {
-  *m = fmaf(a->take[0], d, a->keep[0] * *m);
-  *v = fmaf(a->take[1] * d, d, a->keep[1] * *v);
+  *m = fmaf(a->one_minus_decay[0], d, a->decay[0] * *m);
+  *v = fmaf(a->one_minus_decay[1] * d, d, a->decay[1] * *v);
   return p - a->rate * *m / (sqrtf(*v) / a->bias2_sqrt + a->eps);
 }
 
@@ -67,7 +67,7 @@ CLV_STEP_FORMULA(adam) {
 }
 
 CLV_STEP_FORMULA(adamw) {
-  float shrunk = a->weight_decay != 0 ? p[i] * a->shrink : p[i];
+  float shrunk = a->weight_decay != 0 ? p[i] * a->weight_factor : p[i];
   p[i] = clv_step_averages(a, shrunk, g[i] * a->grad_scale, &m0[i], &m1[i]);
 }
 
@@ -79,10 +79,10 @@ CLV_STEP_FORMULA(adagrad) {
 
 CLV_STEP_FORMULA(rmsprop) {
   float d = clv_step_gradient(a, p[i], g[i]), square;
-  m0[i] = fmaf(a->take[0] * d, d, a->keep[0] * m0[i]);
+  m0[i] = fmaf(a->one_minus_decay[0] * d, d, a->decay[0] * m0[i]);
   square = m0[i];
   if (m2) {
-    m2[i] = fmaf(a->take[0], d, a->keep[0] * m2[i]);
+    m2[i] = fmaf(a->one_minus_decay[0], d, a->decay[0] * m2[i]);
     square = fmaf(-m2[i], m2[i], square);
   }
   float average = sqrtf(square) + a->eps;
@@ -96,8 +96,8 @@ CLV_STEP_FORMULA(rmsprop) {
 
 CLV_STEP_FORMULA(adamax) {
   float d = clv_step_gradient(a, p[i], g[i]);
-  float faded = a->keep[1] * m1[i], now = fabsf(d) + a->eps;
-  m0[i] = fmaf(a->take[0], d, a->keep[0] * m0[i]);
+  float faded = a->decay[1] * m1[i], now = fabsf(d) + a->eps;
+  m0[i] = fmaf(a->one_minus_decay[0], d, a->decay[0] * m0[i]);
   m1[i] = faded > now ? faded : now;
   p[i] = p[i] - a->rate * m0[i] / m1[i];
 }

@@ -19,7 +19,7 @@
 
 /* Fills host, boot_id, pid and pid_start of an attempt with those of this process. */
 void clv_process_describe_self(clv_run_attempt *ret);
-/* Start time of a process in clock ticks since boot; 0: there is no such process. */
+/* Returns the start time of a process in clock ticks since boot; 0: there is no such process. */
 uint64_t clv_process_start_time(long pid);
 
 /* Locks a run folder. The lock lasts until the caller closes *ret_fd. CLV_PRECONDITION: process
@@ -27,8 +27,8 @@ uint64_t clv_process_start_time(long pid);
  * removed. */
 clv_code clv_run_folder_lock(const char *run_dir, int *ret_fd, long *ret_pid,
                              clv_err *err) CLV_USE_RESULT;
-/* True if another process holds the lock; *ret_pid is that process. Do not call this in a process
- * that has a run lock, because closing the file would release that lock. */
+/* Returns true if another process holds the lock; *ret_pid is that process. Do not call this in a
+ * process that has a run lock, because closing the file would release that lock. */
 bool clv_run_folder_is_locked(const char *run_dir, long *ret_pid);
 
 /* ---- records in their folders (run_lock.c) --------------------------------------------------- */
@@ -39,7 +39,7 @@ clv_code clv_run_record_write(const char *run_dir, const clv_run_record *r,
 
 /* ---- files of a run in its folder (run_folder.c); the caller holds the lock ------------------ */
 
-bool clv_is_run_file(const char *name); /* true if a file or folder of that name belongs to a run */
+bool clv_is_run_file(const char *name); /* returns true if files of a run have that name */
 
 /* Moves all files of a run to a new folder NAME.1, NAME.2 ... beside run_dir. *ret is the path
  * of that folder, which the caller frees; NULL: there were no files. A note in run_dir records
@@ -93,12 +93,12 @@ typedef struct clv_run_entry {
   double loss, accuracy; /* NaN: not known */
 } clv_run_entry;
 
-/* CLV_NOT_FOUND: `folder` is not the folder of a run. */
+/* Reads the state of the run in `folder`. CLV_NOT_FOUND: it is not the folder of a run. */
 clv_code clv_run_entry_read(const char *folder, clv_run_entry *ret, clv_err *err) CLV_USE_RESULT;
 void clv_run_entry_done(clv_run_entry *e);
-/* The last attempt; NULL without a record. */
+/* Returns the last attempt; NULL without a record. */
 const clv_run_attempt *clv_run_entry_last_attempt(const clv_run_entry *e);
-/* Exit code for a command that waited for this run, which has ended. */
+/* Returns the exit code for a command that waited for this run, which has ended. */
 int clv_run_entry_exit_code(const clv_run_entry *e);
 /* Returns the folder of a run by its name or path. The caller frees it. */
 clv_code clv_run_entry_find_folder(const char *run, char **ret_folder, clv_err *err) CLV_USE_RESULT;

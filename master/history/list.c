@@ -42,7 +42,8 @@ static clv_code add_run(entries *l, const char *folder, clv_err *err) {
   return code == CLV_NOT_FOUND ? CLV_OK : code;
 }
 
-static clv_code add_below(entries *l, const char *folder, clv_err *err) {
+/* Adds the runs of the folders in `folder`. */
+static clv_code add_runs_below(entries *l, const char *folder, clv_err *err) {
   CLV_AUTO(dir_closep) DIR *dir = opendir(folder);
   if (!dir)
     return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_UNAVAILABLE,
@@ -60,14 +61,15 @@ static clv_code add_below(entries *l, const char *folder, clv_err *err) {
   return CLV_OK;
 }
 
-static uint64_t began(const clv_run_entry *e) {
+/* Returns when the last attempt of a run began; 0: it has none. */
+static uint64_t began_ms(const clv_run_entry *e) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   return a ? a->began_ms : 0;
 }
 
-static int newest_first(const void *a, const void *b) {
+static int compare_newest_first(const void *a, const void *b) {
   const clv_run_entry *x = a, *y = b;
-  if (began(x) != began(y)) return began(x) < began(y) ? 1 : -1;
+  if (began_ms(x) != began_ms(y)) return began_ms(x) < began_ms(y) ? 1 : -1;
   return strcmp(x->name, y->name);
 }
 
@@ -126,14 +128,15 @@ static void format_where(const clv_run_entry *e, const clv_run_attempt *a, char 
     snprintf(text, len, "-");
 }
 
-/* End of an attempt in ms; now for a running one; 0 for one that died, because its end is
- * unknown. */
-static uint64_t ended(const clv_run_entry *e, const clv_run_attempt *a) {
+/* Returns the end of an attempt in ms; now for a running one; 0 for one that died, because its end
+ * is unknown. */
+static uint64_t end_ms(const clv_run_entry *e, const clv_run_attempt *a) {
   if (e->state == CLV_STATE_RUNNING) return clv_wall_ms();
   return a->ended_ms;
 }
 
-static void fill(const clv_run_entry *e, row r) {
+/* Fills a row of the table; "-" where a value is unknown. */
+static void fill_row(const clv_run_entry *e, row r) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   for (int c = 0; c < COLUMNS; c++) strcpy(r[c], "-");
   clv_text_truncate(e->name, r[NAME], CELL);
@@ -145,7 +148,7 @@ static void fill(const clv_run_entry *e, row r) {
   if (!a) return;
   if (a->total_steps) snprintf(r[STEP], CELL, "%" PRIu64 "/%" PRIu64, e->step, a->total_steps);
   format_time(a->began_ms, r[BEGAN], CELL);
-  if (ended(e, a) > a->began_ms) format_duration(ended(e, a) - a->began_ms, r[TOOK], CELL);
+  if (end_ms(e, a) > a->began_ms) format_duration(end_ms(e, a) - a->began_ms, r[TOOK], CELL);
   format_best(&e->record.best, r[BEST], CELL);
 }
 
@@ -195,7 +198,7 @@ static clv_code print_table(const entries *l, clv_err *err) {
     width[c] = (int)strlen(titles[c]);
   }
   for (size_t i = 0; i < l->n; i++) {
-    fill(&l->items[i], rows[i]);
+    fill_row(&l->items[i], rows[i]);
     for (int c = 0; c < COLUMNS; c++) width[c] = CLV_MAX(width[c], (int)strlen(rows[i][c]));
   }
   print_row(head, width);
@@ -208,38 +211,38 @@ static clv_code print_table(const entries *l, clv_err *err) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void json_text(clv_bytes *out, const char *key, const char *text) {
+static void put_text(clv_bytes *out, const char *key, const char *text) {
   clv_bytes_printf(out, ",\"%s\":", key);
   clv_run_record_text(out, text);
 }
 
-static void json_whole(clv_bytes *out, const char *key, uint64_t v) {
+static void put_whole(clv_bytes *out, const char *key, uint64_t v) {
   clv_bytes_printf(out, ",\"%s\":%" PRIu64, key, v);
 }
 
-static void json_real(clv_bytes *out, const char *key, double v) {
+static void put_real(clv_bytes *out, const char *key, double v) {
   char digits[CLV_JSON_NUMBER];
   clv_bytes_printf(out, ",\"%s\":%s", key, clv_json_number(v, 9, digits));
 }
 
-static void json_attempt(clv_bytes *out, const clv_run_entry *e, const clv_run_attempt *a) {
+static void put_attempt(clv_bytes *out, const clv_run_entry *e, const clv_run_attempt *a) {
   const clv_run_best *b = &e->record.best;
-  json_text(out, "session", e->record.session);
-  json_text(out, "config_sha256", e->record.config_sha256);
-  json_whole(out, "attempts", e->record.n_earlier + e->record.n_attempts);
-  json_whole(out, "code", a->code);
-  json_text(out, "text", a->text);
-  json_whole(out, "began_ms", a->began_ms);
-  json_whole(out, "ended_ms", a->ended_ms);
-  json_text(out, "host", a->host);
-  json_whole(out, "pid", a->pid);
-  json_whole(out, "total_steps", a->total_steps);
+  put_text(out, "session", e->record.session);
+  put_text(out, "config_sha256", e->record.config_sha256);
+  put_whole(out, "attempts", e->record.n_earlier + e->record.n_attempts);
+  put_whole(out, "code", a->code);
+  put_text(out, "text", a->text);
+  put_whole(out, "began_ms", a->began_ms);
+  put_whole(out, "ended_ms", a->ended_ms);
+  put_text(out, "host", a->host);
+  put_whole(out, "pid", a->pid);
+  put_whole(out, "total_steps", a->total_steps);
   if (b->what[0]) {
     clv_bytes_puts(out, ",\"best\":{\"what\":");
     clv_bytes_json(out, b->what);
-    json_whole(out, "step", b->step);
-    json_real(out, "loss", b->loss);
-    json_real(out, "accuracy", b->accuracy);
+    put_whole(out, "step", b->step);
+    put_real(out, "loss", b->loss);
+    put_real(out, "accuracy", b->accuracy);
     clv_bytes_puts(out, "}");
   }
   clv_bytes_puts(out, ",\"checkpoints\":[");
@@ -254,13 +257,13 @@ static clv_code print_json(const entries *l, clv_err *err) {
     const clv_run_entry *e = &l->items[i];
     clv_bytes_puts(&out, "{\"name\":");
     clv_run_record_text(&out, e->name);
-    json_text(&out, "folder", e->folder);
-    json_text(&out, "state", clv_run_state_name(e->state));
-    if (e->state == CLV_STATE_DAMAGED) json_text(&out, "why", e->read_error.text);
-    json_whole(&out, "step", e->step);
-    json_real(&out, "loss", e->loss);
-    json_real(&out, "accuracy", e->accuracy);
-    if (clv_run_entry_last_attempt(e)) json_attempt(&out, e, clv_run_entry_last_attempt(e));
+    put_text(&out, "folder", e->folder);
+    put_text(&out, "state", clv_run_state_name(e->state));
+    if (e->state == CLV_STATE_DAMAGED) put_text(&out, "why", e->read_error.text);
+    put_whole(&out, "step", e->step);
+    put_real(&out, "loss", e->loss);
+    put_real(&out, "accuracy", e->accuracy);
+    if (clv_run_entry_last_attempt(e)) put_attempt(&out, e, clv_run_entry_last_attempt(e));
     clv_bytes_puts(&out, "}");
     if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     puts(out.data);
@@ -272,8 +275,8 @@ clv_code clv_history_list(const char *folder, bool json, clv_err *err) {
   CLV_AUTO(entries_done) entries l = {0};
   const char *given = folder ? folder : CLV_RUNS_FOLDER;
   CLV_TRY(add_run(&l, given, err)); /* `given` may be the folder of one run */
-  if (!l.n) CLV_TRY(add_below(&l, given, err));
-  if (l.n) qsort(l.items, l.n, sizeof *l.items, newest_first);
+  if (!l.n) CLV_TRY(add_runs_below(&l, given, err));
+  if (l.n) qsort(l.items, l.n, sizeof *l.items, compare_newest_first);
   if (json) return print_json(&l, err);
   if (l.n) return print_table(&l, err);
   printf("no runs in %s\n", given);

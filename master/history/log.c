@@ -24,7 +24,7 @@ enum {
 typedef struct tail {
   clv_bytes path;
   int fd;              /* -1: not there yet */
-  off_t at;            /* bytes printed so far */
+  off_t n_printed;     /* bytes */
   bool was_alive;      /* at an earlier poll */
   unsigned dead_polls; /* since the run died, if was_alive */
 } tail;
@@ -45,8 +45,8 @@ static clv_code open_tail(tail *t, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "%s: not a regular file", t->path.data);
 }
 
-/* Number of bytes, at most n, that end at a character boundary; n if there is only part of one
- * character. */
+/* Returns the largest number of bytes, at most n, that end at a character boundary; n if there is
+ * only part of one character. */
 static size_t count_whole_characters(const char *text, size_t n) {
   size_t back = 1;
   while (back < 4 && back < n && ((unsigned char)text[n - back] & 0xc0) == 0x80) back++;
@@ -68,20 +68,20 @@ static clv_code print_new(tail *t, clv_err *err) {
   char part[PART + 1];
   struct stat st;
   CLV_TRY(open_tail(t, err));
-  if (fstat(t->fd, &st) == 0 && st.st_size < t->at) t->at = 0;
+  if (fstat(t->fd, &st) == 0 && st.st_size < t->n_printed) t->n_printed = 0;
   ssize_t n;
-  while ((n = pread(t->fd, part, PART, t->at)) > 0) {
+  while ((n = pread(t->fd, part, PART, t->n_printed)) > 0) {
     size_t n_whole = count_whole_characters(part, (size_t)n);
     print_part(part, n_whole);
-    t->at += (off_t)n_whole;
+    t->n_printed += (off_t)n_whole;
   }
   if (n < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", t->path.data, strerror(errno));
   fflush(stdout);
   return CLV_OK;
 }
 
-/* Logs how the run ended, where the last line of its log cannot say so. */
-static void explain(const clv_run_entry *e) {
+/* Logs how the run ended, if the last line of its log cannot say so. */
+static void log_outcome(const clv_run_entry *e) {
   static const char *const texts[] = {
       [CLV_STATE_DIED] = CLV_DIED_TEXT,
       [CLV_STATE_DAMAGED] = "the run has ended, and its record cannot be read",
@@ -91,6 +91,8 @@ static void explain(const clv_run_entry *e) {
   if (text) clv_notice(CLV_LOG_ERROR, "died", "%s: %s", e->folder, text);
 }
 
+/* Returns true if the run has ended. A run that died between two polls counts as ended only after
+ * GRACE_POLLS more. */
 static bool is_over(tail *t, const clv_run_entry *e) {
   if (e->state == CLV_STATE_RUNNING || e->state == CLV_STATE_ELSEWHERE) {
     t->was_alive = true;
@@ -109,7 +111,7 @@ static clv_code poll_run(tail *t, const char *folder, bool *ret_over, int *ret_e
   CLV_TRY(code);
   if (!*ret_over) return CLV_OK;
   *ret_exit = clv_run_entry_exit_code(&e);
-  explain(&e);
+  log_outcome(&e);
   return CLV_OK;
 }
 

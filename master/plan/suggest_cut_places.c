@@ -14,7 +14,7 @@
  * kernel before it may compute it as well. */
 static bool cut_belongs_after(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
-  return def->alias || def->takes_tails || (def->elementwise && def->n_in == 1);
+  return def->is_alias || def->takes_tails || (def->elementwise && def->n_in == 1);
 }
 
 /* Finds for each node the last layer that reads its value. */

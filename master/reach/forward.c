@@ -189,7 +189,7 @@ static void find_origin(reach_walk *w, int k) {
 static void mark_tokens(const reach_walk *w, int k, reach_value *v) {
   const clv_op_def *def = clv_op_def_of(w->g->nodes[k].op);
   int last = v->shape.rank - 1;
-  if (!def->rows || w->layers[k] == CLV_REACH_AT_WORKER) return;
+  if (!def->takes_row_numbers || w->layers[k] == CLV_REACH_AT_WORKER) return;
   v->siblings = v->shape.dim[last] > 1 ? last : 0;
   for (size_t i = 0; i < reach_value_count(v); i++)
     if (reach_is_path(v->element[i])) v->element[i] |= REACH_TOKEN;

@@ -54,7 +54,7 @@ reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
                   .sums = true,
                   .sums_none = true};
   s.constant = s.weighs ? n->attrs.bias
-                        : n->op == CLV_OP_POSITIONS || (def->slots && !def->rows) ||
+                        : n->op == CLV_OP_POSITIONS || (def->slots && !def->takes_row_numbers) ||
                               (def->elementwise && !def->zero_stays);
   set_width(g, k, k, &s);
   return s;

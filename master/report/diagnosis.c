@@ -23,9 +23,9 @@
 /* ---- who ------------------------------------------------------------------------------------- */
 
 /* Returns the next part of the session at another worker, from worker *at on; NULL: no more. */
-static const clv_status_session *part_elsewhere(const clv_status_view *view,
-                                                const clv_status_session *s, uint32_t *at,
-                                                const clv_status_worker **ret_where) {
+static const clv_status_session *next_part_elsewhere(const clv_status_view *view,
+                                                     const clv_status_session *s, uint32_t *at,
+                                                     const clv_status_worker **ret_where) {
   for (; *at < view->n_workers; ++*at) {
     const clv_status_worker *w = &view->workers[*at];
     for (uint32_t k = 0; k < w->n_sessions; k++) {
@@ -38,37 +38,40 @@ static const clv_status_session *part_elsewhere(const clv_status_view *view,
   return NULL;
 }
 
-static double at_work(const clv_status_session *s) {
+/* Returns the share of the time in which s computes or waits for cores; 0 if s is NULL. */
+static double work_share(const clv_status_session *s) {
   return s ? s->busy + s->waiting_for_cores : 0;
 }
 
-/* The part of the session at another worker that is busiest; NULL: there is none. */
+/* Returns the busiest part of the session at another worker; NULL: there is none. */
 static const clv_status_session *busiest_elsewhere(const clv_status_view *view,
                                                    const clv_status_session *s,
                                                    const clv_status_worker **ret_where) {
   const clv_status_session *busiest = NULL;
   const clv_status_worker *w;
   uint32_t at = 0;
-  for (const clv_status_session *p; (p = part_elsewhere(view, s, &at, &w)) != NULL;) {
-    if (busiest && at_work(p) <= at_work(busiest)) continue;
+  for (const clv_status_session *p; (p = next_part_elsewhere(view, s, &at, &w)) != NULL;) {
+    if (busiest && work_share(p) <= work_share(busiest)) continue;
     busiest = p;
     *ret_where = w;
   }
   return busiest;
 }
 
-static const clv_status_session *part_at(const clv_status_view *view, const clv_status_session *s,
-                                         const char *worker) {
+/* Returns the part of the session at the worker of that name; NULL: there is none. */
+static const clv_status_session *find_part_at(const clv_status_view *view,
+                                              const clv_status_session *s, const char *worker) {
   const clv_status_worker *w;
   uint32_t at = 0;
-  for (const clv_status_session *p; (p = part_elsewhere(view, s, &at, &w)) != NULL;)
+  for (const clv_status_session *p; (p = next_part_elsewhere(view, s, &at, &w)) != NULL;)
     if (strcmp(w->name, worker) == 0) return p;
   return NULL;
 }
 
-/* The module of `there` that is adjacent to one of s, preferably the one before it; NULL: none. */
-static const clv_status_module *neighbour(const clv_status_session *s,
-                                          const clv_status_session *there) {
+/* Returns the module of `there` that is adjacent to one of s, preferably the one before it; NULL:
+ * none. */
+static const clv_status_module *find_neighbour(const clv_status_session *s,
+                                               const clv_status_session *there) {
   const clv_status_module *next = NULL;
   for (uint32_t i = 0; there && i < s->n_modules; i++)
     for (uint32_t k = 0; k < there->n_modules; k++) {
@@ -79,10 +82,11 @@ static const clv_status_module *neighbour(const clv_status_session *s,
   return next;
 }
 
-/* "stage s2 waits for s1 on worker-1 71 %", "waiting for the master 71 %". */
-static void who_waits(const clv_status_view *view, const clv_status_session *s,
-                      const clv_status_link *l, clv_bytes *out) {
-  const clv_status_module *m = l->peer[0] ? neighbour(s, part_at(view, s, l->peer)) : NULL;
+/* Appends "stage s2 waits for s1 on worker-1 71 %" or "waiting for the master 71 %". */
+static void describe_who_waits(const clv_status_view *view, const clv_status_session *s,
+                               const clv_status_link *l, clv_bytes *out) {
+  const clv_status_module *m =
+      l->peer[0] ? find_neighbour(s, find_part_at(view, s, l->peer)) : NULL;
   const clv_status_module *ours = s->n_modules == 1 && s->modules[0].name ? &s->modules[0] : NULL;
   if (!l->peer[0])
     clv_bytes_puts(out, "waiting for the master");
@@ -94,12 +98,15 @@ static void who_waits(const clv_status_view *view, const clv_status_session *s,
   clv_bytes_printf(out, "%s %d %%", l->peer, status_percent(l->waiting_share));
 }
 
-static void name_of(const clv_status_session *s, const clv_status_worker *w, clv_bytes *out) {
+/* Appends the name of a part of the session: its only module and its worker, or its worker. */
+static void append_name(const clv_status_session *s, const clv_status_worker *w, clv_bytes *out) {
   if (s->n_modules == 1 && s->modules[0].name)
     clv_bytes_printf(out, "%s %s on ", status_module_kind(&s->modules[0]), s->modules[0].name);
   clv_bytes_puts(out, w->name);
 }
 
+/* Returns the link that was awaited for the largest share of the time; NULL: none was. *ret_sum:
+ * the sum of the shares of all links. */
 static const clv_status_link *most_awaited(const clv_status_session *s, double *ret_sum) {
   const clv_status_link *most = NULL;
   *ret_sum = 0;
@@ -113,14 +120,16 @@ static const clv_status_link *most_awaited(const clv_status_session *s, double *
 
 /* ---- why ------------------------------------------------------------------------------------- */
 
-static void round_trip(const clv_status_link *l, const char *before, clv_bytes *out) {
+/* Appends `before` and the round-trip time of the link; nothing if it was not measured yet. */
+static void append_round_trip(const clv_status_link *l, const char *before, clv_bytes *out) {
   char text[STATUS_TEXT_BYTES];
   if (l->round_trip_s > 0)
     clv_bytes_printf(out, "%s%s round trip", before, status_format_time(l->round_trip_s, text));
 }
 
-/* Reports the speed of a link that transferred tensors for most of the wait. False: it did not. */
-static bool slow_link(const clv_status_link *l, clv_bytes *out) {
+/* Appends the speed of a link that transferred tensors for most of the wait. Returns false if it
+ * did not. */
+static bool explain_by_slow_link(const clv_status_link *l, clv_bytes *out) {
   char rate[STATUS_TEXT_BYTES];
   const char *comma = "";
   if (l->receiving + l->sending < HALF * l->waiting_share) return false;
@@ -133,48 +142,49 @@ static bool slow_link(const clv_status_link *l, clv_bytes *out) {
     clv_bytes_printf(out, "%s%s out", comma, status_format_rate(l->link_out_per_s, rate));
     comma = ", ";
   }
-  round_trip(l, comma, out);
+  append_round_trip(l, comma, out);
   return true;
 }
 
-/* Reports the distance of the peers, if the waits are about as long as a round trip and together
- * take most of the time. False otherwise. Also false if another part of the session is busier than
- * that, because PINGs may then be queued on its busy host. */
-static bool is_far_away(const clv_status_view *view, const clv_status_session *s,
-                        const clv_status_link *most, clv_bytes *out) {
+/* Appends the distance of the peers, if the waits are about as long as a round trip and together
+ * take most of the idle time. Returns false otherwise, and also if another part of the session is
+ * busier than that, because PINGs may then be queued on its busy host. */
+static bool explain_by_distance(const clv_status_view *view, const clv_status_session *s,
+                                const clv_status_link *most, clv_bytes *out) {
   char text[STATUS_TEXT_BYTES];
   const clv_status_worker *where;
   double waits = 0, trips = 0;
   for (uint32_t i = 0; i < s->n_links; i++) {
     const clv_status_link *l = &s->links[i];
     waits += l->awaits_per_s;
-    double of_this = l->awaits_per_s * l->round_trip_s;
-    if (of_this <= LONGER * l->waiting_share)
-      trips += of_this; /* else the waits are shorter than a round trip */
+    double trips_of_link = l->awaits_per_s * l->round_trip_s;
+    /* a wait that is shorter than a round trip did not await one */
+    if (trips_of_link <= LONGER * l->waiting_share) trips += trips_of_link;
   }
   if (trips < HALF * s->idle || most->round_trip_s < FAR) return false;
-  if (trips < at_work(busiest_elsewhere(view, s, &where))) return false;
+  if (trips < work_share(busiest_elsewhere(view, s, &where))) return false;
   clv_bytes_printf(out, ": %s round trip, %.*f waits a second",
                    status_format_time(most->round_trip_s, text), waits < 10, waits);
   return true;
 }
 
-/* Reports another, busy part of the session, for which the awaited peer may be waiting. */
-static bool busy_elsewhere(const clv_status_view *view, const clv_status_session *s,
-                           clv_bytes *out) {
+/* Appends another, busy part of the session, for which the awaited peer may be waiting. Returns
+ * false if none is busy. */
+static bool explain_by_busy_part(const clv_status_view *view, const clv_status_session *s,
+                                 clv_bytes *out) {
   const clv_status_worker *where = NULL;
   const clv_status_session *busiest = busiest_elsewhere(view, s, &where);
-  if (!busiest || at_work(busiest) < HALF) return false;
+  if (!busiest || work_share(busiest) < HALF) return false;
   bool queued = busiest->waiting_for_cores > busiest->busy;
   clv_bytes_printf(out, "waiting %d %%: ", status_percent(s->idle));
-  name_of(busiest, where, out);
+  append_name(busiest, where, out);
   clv_bytes_printf(out, queued ? " waits for the cores there %d %%" : " computes %d %%",
                    status_percent(queued ? busiest->waiting_for_cores : busiest->busy));
   return true;
 }
 
-/* Reports bytes in flight: "3.0 MiB still to receive, link 12 Mbit/s in". Omits the rate if none
- * has been measured. False: no large tensor is in flight. */
+/* Appends the bytes in flight: "3.0 MiB still to receive, link 12 Mbit/s in", without the rate if
+ * none was measured. Returns false if no large tensor is in flight. */
 static bool describe_in_flight(const clv_status_link *l, clv_bytes *out) {
   char size[STATUS_TEXT_BYTES], rate[STATUS_TEXT_BYTES];
   bool in = l->missing_in > 0;
@@ -187,20 +197,20 @@ static bool describe_in_flight(const clv_status_link *l, clv_bytes *out) {
   return true;
 }
 
-/* Reports that the peer or the link may be slow. This is so when many tensors of at most one chunk
- * were transferred, because no times are measured for those. False otherwise. */
+/* Appends that the peer or the link may be slow, if many tensors of at most one chunk were
+ * transferred: no times are measured for those. Returns false otherwise. */
 static bool describe_small_tensors(const clv_status_link *l, clv_bytes *out) {
   char in[STATUS_TEXT_BYTES], sent[STATUS_TEXT_BYTES];
   if (l->in_per_s + l->out_per_s <= LARGE_WAIT * l->awaits_per_s) return false;
   if (l->missing_in + l->missing_out > LARGE_WAIT) { /* the link is the reason now */
     clv_bytes_puts(out, ": ");
     describe_in_flight(l, out);
-    round_trip(l, ", ", out);
+    append_round_trip(l, ", ", out);
     return true;
   }
   clv_bytes_printf(out, ": %s in, %s out", status_format_rate(l->in_per_s, in),
                    status_format_rate(l->out_per_s, sent));
-  round_trip(l, ", ", out);
+  append_round_trip(l, ", ", out);
   clv_bytes_printf(out, "; %s or the link is slow",
                    l->peer[0] ? "it takes its time" : "it computes, reads data");
   return true;
@@ -210,7 +220,7 @@ static bool describe_small_tensors(const clv_status_link *l, clv_bytes *out) {
 static void describe_unknown_reason(const clv_status_view *view, const clv_status_session *s,
                                     const clv_status_link *l, clv_bytes *out) {
   double ignored;
-  const clv_status_session *there = l->peer[0] ? part_at(view, s, l->peer) : NULL;
+  const clv_status_session *there = l->peer[0] ? find_part_at(view, s, l->peer) : NULL;
   const clv_status_link *next = there ? most_awaited(there, &ignored) : NULL;
   if (next && next->waiting_share >= HALF * there->idle && !next->peer[0]) {
     clv_bytes_puts(out, ", which itself waits for the master");
@@ -220,14 +230,15 @@ static void describe_unknown_reason(const clv_status_view *view, const clv_statu
   clv_bytes_printf(out, ": %s (link in use %d %%",
                    l->peer[0] ? "it takes its time" : "it computes or reads data",
                    status_percent(l->receiving + l->sending));
-  round_trip(l, ", ", out);
+  append_round_trip(l, ", ", out);
   clv_bytes_puts(out, ")");
 }
 
 /* ---- phases ---------------------------------------------------------------------------------- */
 
 /* Describes a session that waits for cores, and names the first few sessions that use them. */
-static void queued(const clv_status_worker *w, const clv_status_session *s, clv_bytes *out) {
+static void describe_queued(const clv_status_worker *w, const clv_status_session *s,
+                            clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes names = {0};
   uint32_t n = 0;
   for (uint32_t i = 0; i < w->n_sessions; i++) {
@@ -243,8 +254,9 @@ static void queued(const clv_status_worker *w, const clv_status_session *s, clv_
                      n > NAMES ? ", ..." : "", n > 1 ? "" : "s");
 }
 
-/* The link that a wait in progress is for; NULL: unknown. No packet has ended the wait yet, so the
- * link is known only if it is the only one, has a tensor in flight, or does not answer PINGs. */
+/* Returns the link that a wait in progress is for; NULL: unknown. No packet has ended the wait yet,
+ * so the link is known only if it is the only one, has a tensor in flight, or does not answer
+ * PINGs. */
 static const clv_status_link *link_waited_for(const clv_status_session *s) {
   const clv_status_link *found = s->n_links == 1 ? &s->links[0] : NULL, *silent = NULL;
   for (uint32_t i = 0; i < s->n_links; i++) {
@@ -276,7 +288,7 @@ static void describe_open_wait(const clv_status_view *view, const clv_status_ses
                      status_format_time(l->round_trip_s, text));
   else if (!l || !describe_in_flight(l, out))
     clv_bytes_puts(out, "nothing has come");
-  if (l && l->round_trip_s < STATUS_SILENCE_S) round_trip(l, ", ", out);
+  if (l && l->round_trip_s < STATUS_SILENCE_S) append_round_trip(l, ", ", out);
   if (s->calls_waiting)
     clv_bytes_printf(out, ", %llu call%s for values", (unsigned long long)s->calls_waiting,
                      s->calls_waiting == 1 ? " waits" : "s wait");
@@ -290,7 +302,7 @@ bool status_is_idle(const clv_status_session *s) {
   return !s->contexts && calls == 0 && s->busy < WORTH_IT && s->waiting_for_cores < WORTH_IT;
 }
 
-static void idle(const clv_status_session *s, clv_bytes *out) {
+static void describe_idle(const clv_status_session *s, clv_bytes *out) {
   char text[STATUS_TEXT_BYTES];
   clv_bytes_puts(out, "idle: its master asks for nothing");
   if (s->n_links && s->links[0].round_trip_s >= STATUS_SILENCE_S)
@@ -298,7 +310,8 @@ static void idle(const clv_status_session *s, clv_bytes *out) {
                      status_format_time(s->links[0].round_trip_s, text));
 }
 
-static void waiting(const clv_status_view *view, const clv_status_session *s, clv_bytes *out) {
+static void describe_waiting(const clv_status_view *view, const clv_status_session *s,
+                             clv_bytes *out) {
   double ended;
   const clv_status_link *l = most_awaited(s, &ended);
   CLV_AUTO(clv_bytes_done) clv_bytes why = {0};
@@ -306,22 +319,22 @@ static void waiting(const clv_status_view *view, const clv_status_session *s, cl
     describe_open_wait(view, s, out);
     return;
   }
-  bool link_itself = slow_link(l, &why) || is_far_away(view, s, l, &why);
-  if (!link_itself && busy_elsewhere(view, s, out)) return;
+  bool link_itself = explain_by_slow_link(l, &why) || explain_by_distance(view, s, l, &why);
+  if (!link_itself && explain_by_busy_part(view, s, out)) return;
   if (!link_itself) describe_unknown_reason(view, s, l, &why);
-  who_waits(view, s, l, out);
+  describe_who_waits(view, s, l, out);
   clv_bytes_puts(out, why.data ? why.data : "");
 }
 
-static void computing(const clv_status_view *view, const clv_status_worker *w,
-                      const clv_status_session *s, clv_bytes *out) {
+static void describe_computing(const clv_status_view *view, const clv_status_worker *w,
+                               const clv_status_session *s, clv_bytes *out) {
   clv_bytes_printf(out, "computing %d %%", status_percent(s->busy));
   if (s->busy >= ALL_OF_IT || (s->idle < WORTH_IT && s->waiting_for_cores < WORTH_IT)) return;
   clv_bytes_puts(out, ", ");
   if (s->waiting_for_cores > s->idle)
-    queued(w, s, out);
+    describe_queued(w, s, out);
   else
-    waiting(view, s, out);
+    describe_waiting(view, s, out);
 }
 
 void clv_status_diagnosis(const clv_status_view *view, const clv_status_worker *w,
@@ -331,11 +344,11 @@ void clv_status_diagnosis(const clv_status_view *view, const clv_status_worker *
   else if (!s->n_modules)
     clv_bytes_puts(out, "nothing is loaded yet");
   else if (status_is_idle(s))
-    idle(s, out);
+    describe_idle(s, out);
   else if (s->busy >= s->idle && s->busy >= s->waiting_for_cores)
-    computing(view, w, s, out);
+    describe_computing(view, w, s, out);
   else if (s->waiting_for_cores >= s->idle)
-    queued(w, s, out);
+    describe_queued(w, s, out);
   else
-    waiting(view, s, out);
+    describe_waiting(view, s, out);
 }

@@ -101,6 +101,8 @@ static void put_float(clv_bytes *b, unsigned field, float v) {
 
 /* ---- records --------------------------------------------------------------------------------- */
 
+/* Returns the CRC32C of `data`, rotated right by 15 bits, plus a constant: the masked form that
+ * record files keep. */
 static uint32_t masked_crc(const void *data, size_t len) {
   uint32_t crc = clv_crc32c(0, data, len);
   return (crc >> 15 | crc << 17) + 0xa282ead8u;
@@ -123,7 +125,7 @@ static void end_event(clv_event_file *e) {
   if (e->pending.len >= PENDING || e->pending.failed) clv_event_file_flush(e);
 }
 
-/* If a record found no memory, drops that record and all pending ones. */
+/* Writes the pending records. If memory ran out for one of them, drops them all instead. */
 void clv_event_file_flush(clv_event_file *e) {
   if (!e) return;
   if (!e->pending.failed) clv_sink_write(&e->file, e->pending.data, e->pending.len);
@@ -174,39 +176,40 @@ void clv_event_file_add_text(clv_event_file *e, uint64_t step, const char *tag, 
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* Seconds in the name of an event file; 0: the name is not that of an event file. */
-static uint64_t time_of(const char *name) {
+/* Returns the seconds in the name of an event file; 0: the name is not that of an event file. */
+static uint64_t file_time(const char *name) {
   static const char prefix[] = "events.out.tfevents.";
   const char *at = name + sizeof prefix - 1;
   if (strncmp(name, prefix, sizeof prefix - 1) != 0 || strspn(at, "0123456789") != 10) return 0;
   return strtoull(at, NULL, 10);
 }
 
-/* Seconds for the name of a new file: now, or later than every file of the folder, so that
- * TensorBoard reads the new file last. Two runs may begin within a second, and clocks may be set
- * back. */
-static uint64_t time_for(const char *folder) {
+/* Returns the seconds for the name of a new file: now, or later than every file of the folder, so
+ * that TensorBoard reads the new file last. Two runs may begin within a second, and clocks may be
+ * set back. */
+static uint64_t choose_file_time(const char *folder) {
   uint64_t seconds = clv_wall_ms() / 1000;
   DIR *dir = opendir(folder);
   for (struct dirent *d; dir && (d = readdir(dir));)
-    seconds = CLV_MAX(seconds, time_of(d->d_name) + 1);
+    seconds = CLV_MAX(seconds, file_time(d->d_name) + 1);
   if (dir) closedir(dir);
   return CLV_MIN(seconds, (uint64_t)9999999999); /* ten digits, or the names would not sort */
 }
 
-/* Host name, with '_' for characters other than letters, digits, '-' and '_'. */
-static void host_name(char host[65]) {
+/* Writes the host name to `host`, with '_' for characters other than letters, digits, '-' and
+ * '_'. */
+static void get_host_name(char host[65]) {
   if (gethostname(host, 64) != 0) strcpy(host, "unknown");
   host[64] = '\0';
   for (char *p = host; *p; p++)
     if (!strchr("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", *p)) *p = '_';
 }
 
-static clv_code open_file(clv_event_file *e, const char *folder, clv_err *err) {
+static clv_code create_file(clv_event_file *e, const char *folder, clv_err *err) {
   clv_code code = CLV_EXISTS;
   char host[65];
-  host_name(host);
-  uint64_t seconds = time_for(folder);
+  get_host_name(host);
+  uint64_t seconds = choose_file_time(folder);
   for (int i = 0; i < ATTEMPTS && code == CLV_EXISTS; i++) {
     clv_bytes path = {0};
     clv_bytes_printf(&path, "%s/events.out.tfevents.%010llu.%s.%ld.%d", folder,
@@ -222,7 +225,7 @@ clv_code clv_event_file_open(const char *folder, uint64_t step, clv_notifier not
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
   e->file.fd = -1;
   CLV_TRY(clv_mkdirs(folder, err));
-  CLV_TRY(open_file(e, folder, err));
+  CLV_TRY(create_file(e, folder, err));
   e->file.notice = notice;
   begin_event(e, 0);
   put_text(&e->event, EVENT_FILE_VERSION, "brain.Event:2");

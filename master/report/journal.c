@@ -2,7 +2,6 @@
  *
  * The journal keeps what a run prints in two files of its folder: log.txt as text, log.jsonl as
  * JSON lines. Also formats the JSON lines (clv_report_json).
- *
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,7 @@ struct clv_journal {
   clv_bytes line; /* reused */
 };
 
-static char *file_in(const char *run_dir, const char *name) {
+static char *make_path(const char *run_dir, const char *name) {
   clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/%s", run_dir, name);
   return path.data; /* NULL: out of memory */
@@ -27,8 +26,8 @@ clv_code clv_journal_open(const char *run_dir, bool append, clv_notifier notice,
   CLV_AUTO(clv_journal_closep) clv_journal *j = NULL;
   CLV_TRY(clv_alloc(1, sizeof *j, &j, err));
   j->text.fd = j->json.fd = -1;
-  CLV_TRY(clv_sink_open(file_in(run_dir, CLV_JOURNAL_TEXT), start, &j->text, err));
-  CLV_TRY(clv_sink_open(file_in(run_dir, CLV_JOURNAL_JSON), start, &j->json, err));
+  CLV_TRY(clv_sink_open(make_path(run_dir, CLV_JOURNAL_TEXT), start, &j->text, err));
+  CLV_TRY(clv_sink_open(make_path(run_dir, CLV_JOURNAL_JSON), start, &j->json, err));
   j->text.notice = j->json.notice = notice;
   *ret = clv_steal(&j);
   return CLV_OK;
@@ -44,7 +43,8 @@ void clv_journal_close(clv_journal *j) {
 
 void clv_journal_closep(clv_journal **j) { clv_journal_close(*j); }
 
-static void keep(clv_journal *j, clv_sink *s) {
+/* Writes j->line and a line end to s, and empties j->line. Out of memory: drops the line. */
+static void write_line(clv_journal *j, clv_sink *s) {
   clv_bytes_puts(&j->line, "\n");
   if (!j->line.failed) clv_sink_write(s, j->line.data, j->line.len);
   j->line.len = 0;
@@ -54,9 +54,9 @@ static void keep(clv_journal *j, clv_sink *s) {
 void clv_journal_add(clv_journal *j, const char *text, const char *json_line) {
   if (!j) return;
   clv_bytes_puts(&j->line, text);
-  keep(j, &j->text);
+  write_line(j, &j->text);
   clv_bytes_puts(&j->line, json_line);
-  keep(j, &j->json);
+  write_line(j, &j->json);
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */

@@ -71,7 +71,7 @@ static void next_line(clv_line_wrap *f) {
 }
 
 /* Writes `gap` blanks and `len` bytes. A text wider than a line is cut into lines. */
-static void put(clv_line_wrap *f, unsigned gap, const char *text, size_t len) {
+static void put_word(clv_line_wrap *f, unsigned gap, const char *text, size_t len) {
   if (!f->at)
     open_line(f, f->indent);
   else if (f->at + gap + len > f->width) {
@@ -92,12 +92,12 @@ static void put(clv_line_wrap *f, unsigned gap, const char *text, size_t len) {
 }
 
 /* Writes a text word by word, with `gap` blanks before the first word. */
-static void words(clv_line_wrap *f, unsigned gap, const char *text) {
+static void put_words(clv_line_wrap *f, unsigned gap, const char *text) {
   for (const char *end; *text; text = end) {
     text += strspn(text, " ");
     end = text + strcspn(text, " ");
     if (end == text) continue;
-    put(f, gap, text, (size_t)(end - text));
+    put_word(f, gap, text, (size_t)(end - text));
     gap = 1;
   }
 }
@@ -111,15 +111,15 @@ void status_add_item(clv_line_wrap *f, const char *fmt, ...) {
   clv_text_to_printable(text);
   size_t len = strlen(text);
   bool fits_line = f->indent + DEEPER + len <= f->width;
-  if (fits_line && len) put(f, 2, text, len);
+  if (fits_line && len) put_word(f, 2, text, len);
   if (fits_line) return;
   if (f->at) next_line(f); /* shows that a new item begins */
-  words(f, 0, text);
+  put_words(f, 0, text);
 }
 
 void status_add_words(clv_line_wrap *f, const char *text) {
   char all[ITEM];
   snprintf(all, sizeof all, "%s", text);
   clv_text_to_printable(all);
-  words(f, 1, all);
+  put_words(f, 1, all);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The reporter: writes metrics.jsonl, pace.jsonl and evaluations.jsonl, prints progress, and fills
- * the event file. The trainer calls clv_reporter_step after each step. `measure` computes each
- * number of a step once; the files and TensorBoard get the same value.
+ * the event file. The trainer calls clv_reporter_step after each step. compute_numbers computes
+ * each number of a step once, so the files and TensorBoard get the same value.
  */
 #include <errno.h>
 #include <math.h>
@@ -59,7 +59,7 @@ static double per_second(uint64_t count, uint64_t ns) {
   return ns ? (double)count * 1e9 / (double)ns : 0;
 }
 
-static void measure(const clv_progress *p, double value[NUMBERS]) {
+static void compute_numbers(const clv_progress *p, double value[NUMBERS]) {
   value[LOSS] = p->loss;
   value[GRAD_NORM] = p->grad_norm;
   value[LR] = p->lr;
@@ -70,7 +70,7 @@ static void measure(const clv_progress *p, double value[NUMBERS]) {
   value[DOWN] = (double)p->step_down;
 }
 
-/* False for an unknown accuracy: the loss is not computed at the master, or there are no
+/* Returns false for an unknown accuracy: the loss is not computed at the master, or there are no
  * classes. */
 static bool is_known(const double value[NUMBERS], number i) {
   return i != ACCURACY || value[i] >= 0;
@@ -80,8 +80,8 @@ struct clv_reporter {
   FILE *table[TABLES];
   clv_event_file *events;
   clv_journal *journal;
-  uint64_t every;
-  bool json, terminal, line_open;
+  uint64_t steps_per_line;
+  bool prints_json, is_terminal, is_line_open;
   /* since the last printed line */
   uint64_t began_ns, steps, samples, wait_ns, step_ns, bytes_up, bytes_down;
   uint64_t n_finite;    /* samples of steps with a finite loss */
@@ -93,13 +93,14 @@ struct clv_reporter {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+/* Returns true if a JSON line is of a step up to keep_step. */
 static bool is_line_kept(const char *line, uint64_t keep_step) {
   const char *at = strstr(line, "\"step\":");
   return at && strtoull(at + 7, NULL, 10) <= keep_step;
 }
 
 /* Keeps only the lines of steps up to keep_step. The resumed run writes the later ones again. */
-static clv_code trim(const char *path, uint64_t keep_step, clv_err *err) {
+static clv_code drop_later_lines(const char *path, uint64_t keep_step, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes old = {0}, kept = {0};
   clv_code code = clv_file_read(path, (size_t)1 << 30, &old, err);
   if (code != CLV_OK && code != CLV_NOT_FOUND) return code;
@@ -118,14 +119,14 @@ static clv_code open_table(const clv_report_options *o, table t, FILE **ret, clv
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/%s", o->run_dir, table_names[t]);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(trim(path.data, o->keep_step, err));
+  CLV_TRY(drop_later_lines(path.data, o->keep_step, err));
   *ret = fopen(path.data, "ae");
   if (!*ret) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
   return CLV_OK;
 }
 
 /* Adds the text of the session. TensorBoard shows Markdown, so four spaces make it a code block. */
-static void add_about(clv_event_file *e, uint64_t step, const char *about) {
+static void add_session_text(clv_event_file *e, uint64_t step, const char *about) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   for (const char *line = about; *line;) {
     size_t n = strcspn(line, "\n");
@@ -141,7 +142,7 @@ static clv_code open_events(clv_reporter *r, const clv_report_options *o, clv_er
   if (!o->tensorboard) return CLV_OK;
   CLV_TRY(clv_event_file_open(o->tensorboard, o->resumed ? o->keep_step + 1 : 0, o->notice,
                               &r->events, err));
-  if (o->about) add_about(r->events, o->keep_step, o->about);
+  if (o->session_text) add_session_text(r->events, o->keep_step, o->session_text);
   clv_event_file_flush(r->events);
   return CLV_OK;
 }
@@ -154,17 +155,17 @@ clv_code clv_reporter_open(const clv_report_options *o, clv_reporter **ret, clv_
   for (int t = 0; t < TABLES; t++) CLV_TRY(open_table(o, (table)t, &r->table[t], err));
   CLV_TRY(open_events(r, o, err));
   r->journal = o->journal;
-  r->every = CLV_MAX(o->every, (uint64_t)1);
-  r->json = o->json;
-  r->terminal = !o->json && isatty(STDOUT_FILENO);
+  r->steps_per_line = CLV_MAX(o->steps_per_line, (uint64_t)1);
+  r->prints_json = o->prints_json;
+  r->is_terminal = !o->prints_json && isatty(STDOUT_FILENO);
   r->began_ns = clv_now_ns();
   *ret = clv_steal(&r);
   return CLV_OK;
 }
 
 static void end_status_line(clv_reporter *r) {
-  if (r->line_open) putchar('\n');
-  r->line_open = false;
+  if (r->is_line_open) putchar('\n');
+  r->is_line_open = false;
 }
 
 void clv_reporter_close(clv_reporter *r) {
@@ -181,7 +182,8 @@ void clv_reporter_close(clv_reporter *r) {
 
 /* ---- lines for people ------------------------------------------------------------------------ */
 
-static void collect(clv_reporter *r, const clv_progress *p) {
+/* Adds a step to the sums since the last printed line. */
+static void add_step(clv_reporter *r, const clv_progress *p) {
   r->steps++;
   r->samples += p->samples;
   r->wait_ns += p->wait_ns;
@@ -220,7 +222,7 @@ typedef struct interval {
 
 #define MAX_TIME_LEFT 1e9
 
-/* Seconds to the end of the run at the speed of this interval; -1: unknown. */
+/* Returns the seconds to the end of the run at the speed of this interval; -1: unknown. */
 static double time_left(const clv_reporter *r, const clv_progress *p, double seconds) {
   if (!r->steps || p->step >= p->total_steps || !(seconds > 0)) return -1;
   double left = seconds / (double)r->steps * (double)(p->total_steps - p->step);
@@ -241,8 +243,8 @@ const char *clv_format_duration(double s, char dst[CLV_DURATION_TEXT]) {
   return dst;
 }
 
-static void json_interval(clv_bytes *out, const clv_progress *p, const interval *i,
-                          uint64_t skipped) {
+static void put_interval_json(clv_bytes *out, const clv_progress *p, const interval *i,
+                              uint64_t skipped) {
   char loss[CLV_JSON_NUMBER];
   clv_bytes_printf(out,
                    "{\"event\":\"progress\",\"step\":%llu,\"epoch\":%llu,\"loss\":%s,"
@@ -254,8 +256,8 @@ static void json_interval(clv_bytes *out, const clv_progress *p, const interval 
   clv_bytes_puts(out, "}");
 }
 
-static void text_interval(clv_bytes *out, const clv_reporter *r, const clv_progress *p,
-                          const interval *i) {
+static void put_interval_text(clv_bytes *out, const clv_reporter *r, const clv_progress *p,
+                              const interval *i) {
   char of[24] = "", accuracy[24] = "", skipped[96] = "", left[CLV_DURATION_TEXT];
   char loss[CLV_JSON_NUMBER];
   if (p->total_steps) snprintf(of, sizeof of, "/%llu", (unsigned long long)p->total_steps);
@@ -282,18 +284,18 @@ static void print_interval(clv_reporter *r, const clv_progress *p) {
                 .wait = r->step_ns ? (double)r->wait_ns / (double)r->step_ns : 0,
                 .left_s = time_left(r, p, seconds)};
   r->line.len = r->object.len = r->json_line.len = 0;
-  text_interval(&r->line, r, p, &i);
-  json_interval(&r->object, p, &i, r->skipped);
+  put_interval_text(&r->line, r, p, &i);
+  put_interval_json(&r->object, p, &i, r->skipped);
   if (r->line.failed || r->object.failed) return;
   clv_report_json(&r->json_line, CLV_LOG_INFO, NULL, r->object.data);
   if (r->json_line.failed) return;
   clv_journal_add(r->journal, r->line.data, r->json_line.data);
-  if (r->terminal)
+  if (r->is_terminal)
     printf("\r\033[K%s", r->line.data);
   else
-    printf("%s\n", r->json ? r->json_line.data : r->line.data);
+    printf("%s\n", r->prints_json ? r->json_line.data : r->line.data);
   fflush(stdout);
-  r->line_open = r->terminal;
+  r->is_line_open = r->is_terminal;
   r->began_ns = clv_now_ns();
   r->steps = r->samples = r->wait_ns = r->step_ns = r->n_finite = r->skipped = 0;
   r->loss = r->correct = 0;
@@ -303,7 +305,7 @@ static void print_interval(clv_reporter *r, const clv_progress *p) {
 
 void clv_reporter_notice(clv_reporter *r, const char *text, const char *json) {
   if (r) end_status_line(r);
-  clv_report_notice(r ? r->journal : NULL, r && r->json, text, json);
+  clv_report_notice(r ? r->journal : NULL, r && r->prints_json, text, json);
 }
 
 /* ---- lines for programs ---------------------------------------------------------------------- */
@@ -325,7 +327,7 @@ static clv_code write_line(clv_reporter *r, table t, clv_err *err) {
   return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", table_names[t], strerror(errno));
 }
 
-static clv_code flush(clv_reporter *r, table t, clv_err *err) {
+static clv_code flush_table(clv_reporter *r, table t, clv_err *err) {
   if (fflush(r->table[t]) == 0) return CLV_OK;
   return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", table_names[t], strerror(errno));
 }
@@ -343,7 +345,7 @@ static clv_code write_step(clv_reporter *r, table t, const clv_progress *p,
   return write_line(r, t, err);
 }
 
-static void write_events(clv_reporter *r, const clv_progress *p, const double value[NUMBERS]) {
+static void add_step_scalars(clv_reporter *r, const clv_progress *p, const double value[NUMBERS]) {
   clv_scalar list[NUMBERS];
   size_t n = 0;
   for (int i = 0; i < NUMBERS; i++)
@@ -353,17 +355,17 @@ static void write_events(clv_reporter *r, const clv_progress *p, const double va
 
 clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err) {
   double value[NUMBERS];
-  measure(p, value);
+  compute_numbers(p, value);
   CLV_TRY(write_step(r, METRICS, p, value, err));
-  CLV_TRY(flush(r, METRICS, err));
+  CLV_TRY(flush_table(r, METRICS, err));
   CLV_TRY(write_step(r, PACE, p, value, err));
-  write_events(r, p, value);
-  collect(r, p);
+  add_step_scalars(r, p, value);
+  add_step(r, p);
   bool last = p->total_steps && p->step == p->total_steps;
-  if (r->steps < r->every && !last) return CLV_OK;
+  if (r->steps < r->steps_per_line && !last) return CLV_OK;
   print_interval(r, p);
   clv_event_file_flush(r->events);
-  return flush(r, PACE, err);
+  return flush_table(r, PACE, err);
 }
 
 /* Adds a scalar under a tag such as "validation/f1_macro". */
@@ -373,7 +375,7 @@ static void add_scalar(clv_scalar list[], size_t *n, char tag[TAG], const char *
   list[(*n)++] = (clv_scalar){tag, value};
 }
 
-static void add_events(clv_reporter *r, const clv_evaluation *e) {
+static void add_evaluation_scalars(clv_reporter *r, const clv_evaluation *e) {
   char tags[EVALUATION_SCALARS][TAG];
   clv_scalar list[EVALUATION_SCALARS];
   size_t n = 0;
@@ -389,7 +391,7 @@ static void add_events(clv_reporter *r, const clv_evaluation *e) {
 clv_code clv_reporter_evaluation(clv_reporter *r, const clv_evaluation *e, clv_err *err) {
   char loss[CLV_JSON_NUMBER];
   clv_bytes *line = &r->line;
-  add_events(r, e);
+  add_evaluation_scalars(r, e);
   line->len = 0;
   clv_bytes_printf(line, "{\"step\":%llu,\"epoch\":%llu,\"event\":\"%s\",\"loss\":%s",
                    (unsigned long long)e->step, (unsigned long long)e->epoch, e->what,
@@ -399,5 +401,5 @@ clv_code clv_reporter_evaluation(clv_reporter *r, const clv_evaluation *e, clv_e
   if (e->places) clv_bytes_printf(line, ",\"places\":%llu", (unsigned long long)e->places);
   if (e->scores) clv_bytes_printf(line, ",\"scores\":%s", e->scores);
   CLV_TRY(write_line(r, EVALUATIONS, err));
-  return flush(r, EVALUATIONS, err);
+  return flush_table(r, EVALUATIONS, err);
 }

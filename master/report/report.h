@@ -105,13 +105,13 @@ typedef struct clv_report_options {
   /* Lines of later steps are dropped when the files are opened, so that the files of a resumed run
    * equal those of an uninterrupted one. */
   uint64_t keep_step;
-  bool resumed;            /* the run continues, possibly from step 0 */
-  uint64_t every;          /* steps between printed lines; 0 means 1 */
-  bool json;               /* print JSON lines instead of text */
-  clv_journal *journal;    /* borrowed; may be NULL */
-  clv_notifier notice;     /* receives the first failed write of an event file */
-  const char *tensorboard; /* folder of event files; NULL: none */
-  const char *about;       /* text of the session, shown by TensorBoard; may be NULL */
+  bool resumed;             /* the run continues, possibly from step 0 */
+  uint64_t steps_per_line;  /* steps between printed lines; 0 means 1 */
+  bool prints_json;         /* prints JSON lines instead of text */
+  clv_journal *journal;     /* owned by the caller; may be NULL */
+  clv_notifier notice;      /* receives the first failed write of an event file */
+  const char *tensorboard;  /* folder of event files; NULL: none */
+  const char *session_text; /* text of the session, shown by TensorBoard; may be NULL */
 } clv_report_options;
 
 clv_code clv_reporter_open(const clv_report_options *o, clv_reporter **ret,
@@ -166,7 +166,7 @@ typedef struct clv_status_link {
   double round_trip_s;                  /* round-trip time; 0: not measured yet */
   uint64_t frames_in, frames_out;       /* frames queued */
   uint64_t tensors_in, tensors_out;     /* large tensors (in chunks) in flight */
-  uint64_t missing_in, missing_out;     /* bytes of these tensors still to receive, to send */
+  uint64_t missing_in, missing_out;     /* bytes of large tensors still to receive, to send */
   double receiving, sending;            /* shares of the time with a large tensor in flight */
   double link_in_per_s, link_out_per_s; /* bytes per second during that time; 0: no such tensor */
   double waiting_share; /* share of the time without work, until a packet of this link ended it */
@@ -205,7 +205,7 @@ typedef struct clv_status_session {
 typedef struct clv_status_device {
   const char *name, *kind, *isa;
   uint64_t memory, memory_limit; /* of all sessions; 0: no limit */
-  uint64_t total; /* bytes of the device's own memory; 0: it uses the host's memory */
+  uint64_t memory_total; /* bytes of the device's own memory; 0: it uses the host's memory */
 } clv_status_device;
 
 typedef struct clv_status_worker {

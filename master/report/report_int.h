@@ -15,7 +15,7 @@
 typedef struct clv_sink {
   int fd;               /* -1: not open, or given up */
   off_t complete_bytes; /* length of the file up to the last complete piece */
-  bool warned;          /* a failed write was reported */
+  bool has_warned;      /* a failed write was reported */
   char *path;
   clv_notifier notice; /* set by the caller of clv_sink_open */
 } clv_sink;

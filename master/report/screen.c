@@ -3,7 +3,6 @@
  * The alternate screen of a terminal, as editors use it. Each text is drawn over the one before
  * from the top, so nothing scrolls or flickers. clv_screen_close leaves the alternate screen.
  * `status --watch` draws here.
- *
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +23,7 @@
 enum { PLAIN_WIDTH = 100, PLAIN_ROWS = 24, LEAST_ROWS = 3 };
 
 struct clv_screen {
-  bool terminal, over, drawn;
+  bool is_terminal, draws_over, has_drawn;
   clv_bytes last, page; /* `page` is reused */
 };
 
@@ -32,24 +31,25 @@ clv_code clv_screen_open(bool over, clv_screen **ret, clv_err *err) {
   clv_screen *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   const char *term = getenv("TERM");
-  s->terminal = isatty(STDOUT_FILENO);
-  s->over = over && s->terminal && !(term && strcmp(term, "dumb") == 0);
-  if (s->over) fputs(ENTER CUT, stdout);
+  s->is_terminal = isatty(STDOUT_FILENO);
+  s->draws_over = over && s->is_terminal && !(term && strcmp(term, "dumb") == 0);
+  if (s->draws_over) fputs(ENTER CUT, stdout);
   *ret = s;
   return CLV_OK;
 }
 
-bool clv_screen_is_terminal(const clv_screen *s) { return s->terminal; }
+bool clv_screen_is_terminal(const clv_screen *s) { return s->is_terminal; }
 
-static struct winsize size_of(const clv_screen *s) {
+/* Returns the size of the terminal; PLAIN_WIDTH by PLAIN_ROWS without one. */
+static struct winsize terminal_size(const clv_screen *s) {
   struct winsize size = {0};
-  if (!s->terminal || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) size = (struct winsize){0};
+  if (!s->is_terminal || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) size = (struct winsize){0};
   if (!size.ws_col) size.ws_col = PLAIN_WIDTH;
   if (!size.ws_row) size.ws_row = PLAIN_ROWS;
   return size;
 }
 
-unsigned clv_screen_width(const clv_screen *s) { return size_of(s).ws_col; }
+unsigned clv_screen_width(const clv_screen *s) { return terminal_size(s).ws_col; }
 
 static unsigned count_lines(const clv_bytes *text) {
   unsigned n = 0;
@@ -74,24 +74,24 @@ static void fill_page(clv_screen *s, const clv_bytes *text, unsigned rows) {
 }
 
 void clv_screen_draw(clv_screen *s, const clv_bytes *text, const clv_bytes *brief) {
-  unsigned rows = CLV_MAX((unsigned)size_of(s).ws_row, (unsigned)LEAST_ROWS);
+  unsigned rows = CLV_MAX((unsigned)terminal_size(s).ws_row, (unsigned)LEAST_ROWS);
   if (!text->data || text->failed || !brief->data || brief->failed) return;
-  if (s->over) {
+  if (s->draws_over) {
     fill_page(s, count_lines(text) < rows ? text : brief, rows);
     fwrite(s->page.data, 1, s->page.failed ? 0 : s->page.len, stdout);
     s->last.len = 0;
     clv_bytes_add(&s->last, text->data, text->len);
   } else {
-    if (s->drawn) putchar('\n');
+    if (s->has_drawn) putchar('\n');
     fwrite(text->data, 1, text->len, stdout);
   }
-  s->drawn = true;
+  s->has_drawn = true;
   fflush(stdout);
 }
 
 void clv_screen_close(clv_screen *s) {
   if (!s) return;
-  if (s->over) {
+  if (s->draws_over) {
     fputs(WRAP LEAVE, stdout);
     if (s->last.data && !s->last.failed) fwrite(s->last.data, 1, s->last.len, stdout);
     fflush(stdout);

@@ -36,6 +36,7 @@ clv_code clv_sink_open(char *path, clv_sink_start start, clv_sink *ret, clv_err 
   return code;
 }
 
+/* Writes all of `data` at `at`. Returns false, with errno set, if that failed. */
 static bool write_at(int fd, const char *data, size_t len, off_t at) {
   while (len) {
     ssize_t n = pwrite(fd, data, len, at);
@@ -59,11 +60,11 @@ void clv_sink_write(clv_sink *s, const void *data, size_t len) {
     close(s->fd);
     s->fd = -1;
   }
-  if (!s->warned)
+  if (!s->has_warned)
     clv_notify(s->notice,
                "%s: write failed: %s; the run continues and drops the lines that cannot be written",
                s->path, strerror(why));
-  s->warned = true;
+  s->has_warned = true;
 }
 
 void clv_sink_close(clv_sink *s) {

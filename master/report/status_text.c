@@ -14,7 +14,7 @@ typedef unsigned long long ull;
 
 /* ---- a session ------------------------------------------------------------------------------- */
 
-static void modules(clv_line_wrap *f, const clv_status_session *s) {
+static void add_modules(clv_line_wrap *f, const clv_status_session *s) {
   for (uint32_t i = 0; i < s->n_modules && i < MODULES; i++) {
     const clv_status_module *m = &s->modules[i];
     char evals[48] = "";
@@ -38,7 +38,7 @@ static void modules(clv_line_wrap *f, const clv_status_session *s) {
   status_end_line(f);
 }
 
-static void in_flight(clv_line_wrap *f, const clv_status_link *l) {
+static void add_in_flight(clv_line_wrap *f, const clv_status_link *l) {
   char in[STATUS_TEXT_BYTES], out[STATUS_TEXT_BYTES];
   if (l->frames_in + l->frames_out)
     status_add_item(f, "queued %llu in, %llu out", (ull)l->frames_in, (ull)l->frames_out);
@@ -49,7 +49,7 @@ static void in_flight(clv_line_wrap *f, const clv_status_link *l) {
     status_add_item(f, "leaving: %s to go", clv_format_size(l->missing_out, out, sizeof out));
 }
 
-static void link_line(clv_line_wrap *f, const clv_status_link *l) {
+static void add_link(clv_line_wrap *f, const clv_status_link *l) {
   char in[STATUS_TEXT_BYTES], out[STATUS_TEXT_BYTES], all_in[STATUS_TEXT_BYTES],
       all_out[STATUS_TEXT_BYTES], rtt[STATUS_TEXT_BYTES];
   status_begin_line(f, INSIDE);
@@ -61,12 +61,12 @@ static void link_line(clv_line_wrap *f, const clv_status_link *l) {
                   clv_format_size(l->bytes_in, all_in, sizeof all_in));
   status_add_item(f, "out %s (%s)", status_format_rate(l->out_per_s, out),
                   clv_format_size(l->bytes_out, all_out, sizeof all_out));
-  in_flight(f, l);
+  add_in_flight(f, l);
   status_end_line(f);
 }
 
 /* Draws the shares as a bar: "[######>>>>>>>>>>==....]". */
-static void bar(const clv_status_session *s, unsigned cells, char *dst) {
+static void draw_bar(const clv_status_session *s, unsigned cells, char *dst) {
   const struct {
     double share;
     char letter;
@@ -85,9 +85,9 @@ static void bar(const clv_status_session *s, unsigned cells, char *dst) {
   dst[2 + cells] = '\0';
 }
 
-static void shares(clv_line_wrap *f, const clv_status_session *s) {
+static void add_shares(clv_line_wrap *f, const clv_status_session *s) {
   char cells[MOST_BAR + 3];
-  bar(s, CLV_MIN(CLV_MAX(f->width / 4, (unsigned)LEAST_BAR), (unsigned)MOST_BAR), cells);
+  draw_bar(s, CLV_MIN(CLV_MAX(f->width / 4, (unsigned)LEAST_BAR), (unsigned)MOST_BAR), cells);
   status_begin_line(f, INSIDE);
   status_add_item(f, "%s", cells);
   status_add_item(f, "# computes %d %%", status_percent(s->busy));
@@ -96,7 +96,7 @@ static void shares(clv_line_wrap *f, const clv_status_session *s) {
   status_end_line(f);
 }
 
-static void last_error(clv_line_wrap *f, unsigned indent, const clv_status_last_error *t) {
+static void add_last_error(clv_line_wrap *f, unsigned indent, const clv_status_last_error *t) {
   char age[STATUS_TEXT_BYTES], head[64];
   if (!t->text || !t->text[0]) return;
   snprintf(head, sizeof head, "! %s ago:", status_format_time(t->age_s, age));
@@ -106,7 +106,7 @@ static void last_error(clv_line_wrap *f, unsigned indent, const clv_status_last_
   status_end_line(f);
 }
 
-static void holds(clv_line_wrap *f, const clv_status_session *s) {
+static void add_held(clv_line_wrap *f, const clv_status_session *s) {
   char memory[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES];
   status_begin_line(f, INSIDE);
   status_add_item(f, "contexts %llu", (ull)s->contexts);
@@ -121,15 +121,15 @@ static void holds(clv_line_wrap *f, const clv_status_session *s) {
   status_end_line(f);
 }
 
-static void details(clv_line_wrap *f, const clv_status_session *s) {
-  if (s->n_modules) shares(f, s);
-  modules(f, s);
-  for (uint32_t i = 0; i < s->n_links; i++) link_line(f, &s->links[i]);
-  holds(f, s);
+static void add_details(clv_line_wrap *f, const clv_status_session *s) {
+  if (s->n_modules) add_shares(f, s);
+  add_modules(f, s);
+  for (uint32_t i = 0; i < s->n_links; i++) add_link(f, &s->links[i]);
+  add_held(f, s);
 }
 
-static void session(clv_line_wrap *f, const clv_status_view *view, const clv_status_worker *w,
-                    const clv_status_session *s) {
+static void add_session(clv_line_wrap *f, const clv_status_view *view, const clv_status_worker *w,
+                        const clv_status_session *s) {
   CLV_AUTO(clv_bytes_done) clv_bytes diagnosis = {0};
   char age[STATUS_TEXT_BYTES];
   clv_status_diagnosis(view, w, s, &diagnosis);
@@ -142,13 +142,13 @@ static void session(clv_line_wrap *f, const clv_status_view *view, const clv_sta
   status_begin_line(f, INSIDE);
   status_add_words(f, diagnosis.data ? diagnosis.data : "");
   status_end_line(f);
-  if (!f->brief) details(f, s);
-  last_error(f, INSIDE, &s->last_error);
+  if (!f->brief) add_details(f, s);
+  add_last_error(f, INSIDE, &s->last_error);
 }
 
 /* ---- a worker -------------------------------------------------------------------------------- */
 
-static void missing(clv_line_wrap *f, const clv_status_worker *w) {
+static void add_missing_worker(clv_line_wrap *f, const clv_status_worker *w) {
   status_begin_line(f, 0);
   status_add_item(f, "%s", w->name);
   status_add_item(f, "%s", w->address);
@@ -165,7 +165,7 @@ static void missing(clv_line_wrap *f, const clv_status_worker *w) {
   status_end_line(f);
 }
 
-static void memory(clv_line_wrap *f, const clv_status_worker *w) {
+static void add_memory(clv_line_wrap *f, const clv_status_worker *w) {
   char used[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES], resident[STATUS_TEXT_BYTES];
   uint64_t most = w->memory_limit ? w->memory_limit : w->session_limit;
   status_add_item(f, "memory %s (limit %s%s)", clv_format_size(w->memory, used, sizeof used),
@@ -176,14 +176,14 @@ static void memory(clv_line_wrap *f, const clv_status_worker *w) {
 
 /* Lists the devices. Omits a single device without a limit, because the line above shows all of
  * it. */
-static void devices(clv_line_wrap *f, const clv_status_worker *w) {
+static void add_devices(clv_line_wrap *f, const clv_status_worker *w) {
   char used[STATUS_TEXT_BYTES], limit[STATUS_TEXT_BYTES];
   for (uint32_t i = 0; i < w->n_devices; i++) {
     const clv_status_device *d = &w->devices[i];
-    uint64_t most = d->memory_limit ? d->memory_limit : d->total;
+    uint64_t most = d->memory_limit ? d->memory_limit : d->memory_total;
     if (w->n_devices == 1 && !most) return;
     if (i == 0) status_begin_line(f, SESSION);
-    bool says = d->total && d->isa && d->isa[0];
+    bool says = d->memory_total && d->isa && d->isa[0];
     status_add_item(f, "device %s%s%s%s%s%s: %s%s%s", d->name, says ? " (" : "",
                     says ? d->kind : "", says ? ", " : "", says ? d->isa : "", says ? ")" : "",
                     clv_format_size(d->memory, used, sizeof used), most ? " of " : "",
@@ -192,7 +192,7 @@ static void devices(clv_line_wrap *f, const clv_status_worker *w) {
   if (w->n_devices) status_end_line(f);
 }
 
-static void certificate(clv_line_wrap *f, const clv_status_worker *w) {
+static void add_certificate(clv_line_wrap *f, const clv_status_worker *w) {
   double days = w->certificate_days;
   char left[STATUS_TEXT_BYTES];
   if (!w->has_certificate) return;
@@ -203,7 +203,7 @@ static void certificate(clv_line_wrap *f, const clv_status_worker *w) {
                     status_format_time(86400 * days, left));
 }
 
-static void itself(clv_line_wrap *f, const clv_status_worker *w) {
+static void add_worker_details(clv_line_wrap *f, const clv_status_worker *w) {
   char up[STATUS_TEXT_BYTES];
   status_begin_line(f, SESSION);
   status_add_item(f, "%s", w->software);
@@ -213,32 +213,32 @@ static void itself(clv_line_wrap *f, const clv_status_worker *w) {
     status_add_item(f, "%s, %u core%s, %s", w->device, w->cores, CLV_S(w->cores), w->isa);
   status_end_line(f);
   status_begin_line(f, SESSION);
-  memory(f, w);
+  add_memory(f, w);
   status_add_item(f, "sessions %u (limit %u%s)", w->open_sessions, w->max_sessions,
                   w->sees_all ? " an identity" : "");
   if (w->sees_all)
     status_add_item(f, "connections %u (limit %u)", w->connections, w->max_connections);
-  certificate(f, w);
+  add_certificate(f, w);
   if (w->sees_all && w->handshake_failures)
     status_add_item(f, "failed handshakes %llu", (ull)w->handshake_failures);
   status_end_line(f);
-  devices(f, w);
+  add_devices(f, w);
 }
 
-static void answers(clv_line_wrap *f, const clv_status_worker *w) {
+static void add_answer(clv_line_wrap *f, const clv_status_worker *w) {
   status_begin_line(f, 0);
   status_add_item(f, "%s", w->name);
   status_add_item(f, "%s", w->address);
   if (w->said[0] && strcmp(w->said, w->name) != 0) status_add_item(f, "calls itself %s", w->said);
   if (w->draining) status_add_item(f, "DRAINING: takes no new sessions");
-  if (f->brief && w->certificate_days < 7) certificate(f, w);
+  if (f->brief && w->certificate_days < 7) add_certificate(f, w);
   status_end_line(f);
-  if (!f->brief) itself(f, w);
-  last_error(f, SESSION, &w->last_error);
+  if (!f->brief) add_worker_details(f, w);
+  add_last_error(f, SESSION, &w->last_error);
 }
 
 /* Reports the open sessions that are not shown. */
-static void unseen(clv_line_wrap *f, const clv_status_worker *w) {
+static void add_unseen_sessions(clv_line_wrap *f, const clv_status_worker *w) {
   uint32_t seen = w->n_sessions + w->sessions_omitted;
   uint32_t others = w->open_sessions - CLV_MIN(seen, w->open_sessions);
   status_begin_line(f, SESSION);
@@ -250,17 +250,17 @@ static void unseen(clv_line_wrap *f, const clv_status_worker *w) {
   if (!w->n_sessions || others || w->sessions_omitted) status_end_line(f);
 }
 
-static void worker(clv_line_wrap *f, const clv_status_view *view, const clv_status_worker *w) {
+static void add_worker(clv_line_wrap *f, const clv_status_view *view, const clv_status_worker *w) {
   if (!w->asked || w->error) {
-    missing(f, w);
+    add_missing_worker(f, w);
     return;
   }
-  answers(f, w);
-  for (uint32_t i = 0; i < w->n_sessions; i++) session(f, view, w, &w->sessions[i]);
-  unseen(f, w);
+  add_answer(f, w);
+  for (uint32_t i = 0; i < w->n_sessions; i++) add_session(f, view, w, &w->sessions[i]);
+  add_unseen_sessions(f, w);
 }
 
-static void text_of(const clv_status_view *view, unsigned width, bool brief, clv_bytes *out) {
+static void draw_status(const clv_status_view *view, unsigned width, bool brief, clv_bytes *out) {
   clv_line_wrap f = {.out = out, .width = CLV_MAX(width, (unsigned)LEAST_WIDTH), .brief = brief};
   uint32_t n = 0;
   double interval_s = 0;
@@ -278,7 +278,7 @@ static void text_of(const clv_status_view *view, unsigned width, bool brief, clv
   status_end_line(&f);
   for (uint32_t i = 0; i < view->n_workers; i++) {
     clv_bytes_puts(out, "\n");
-    worker(&f, view, &view->workers[i]);
+    add_worker(&f, view, &view->workers[i]);
   }
   if (!brief) return;
   clv_bytes_puts(out, "\n");
@@ -288,9 +288,9 @@ static void text_of(const clv_status_view *view, unsigned width, bool brief, clv
 }
 
 void clv_status_text(const clv_status_view *view, unsigned width, clv_bytes *out) {
-  text_of(view, width, false, out);
+  draw_status(view, width, false, out);
 }
 
 void clv_status_brief(const clv_status_view *view, unsigned width, clv_bytes *out) {
-  text_of(view, width, true, out);
+  draw_status(view, width, true, out);
 }

@@ -14,7 +14,7 @@
 struct clv_trace {
   FILE *file;
   char *path;
-  bool any; /* an event has been written, so the next one needs a comma */
+  bool has_events; /* an event has been written, so the next one needs a comma */
   uint64_t start_ns, next_id;
 };
 
@@ -52,8 +52,8 @@ clv_code clv_trace_close(clv_trace *t, clv_err *err) {
   return code;
 }
 
-/* Microseconds since the first event. */
-static double us(clv_trace *t, uint64_t ns) {
+/* Returns the microseconds from the first event to `ns`. The first call sets the start. */
+static double to_microseconds(clv_trace *t, uint64_t ns) {
   if (!t->start_ns) t->start_ns = ns;
   return ((double)ns - (double)t->start_ns) / 1e3;
 }
@@ -62,8 +62,8 @@ static void begin_event(clv_trace *t, const char *name, char phase, uint32_t nod
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_json(&text, name);
   fprintf(t->file, "%s\n{\"name\":%s,\"ph\":\"%c\",\"pid\":%u,\"tid\":0,\"ts\":%.3f",
-          t->any ? "," : "", text.data, phase, node, ts);
-  t->any = true;
+          t->has_events ? "," : "", text.data, phase, node, ts);
+  t->has_events = true;
 }
 
 void clv_trace_node(clv_trace *t, uint32_t node, const char *name) {
@@ -82,17 +82,17 @@ static void slice_args(clv_trace *t, const clv_trace_slice *s) {
 }
 
 void clv_trace_compute(clv_trace *t, const clv_trace_slice *s) {
-  double ts = us(t, s->begin_ns);
+  double ts = to_microseconds(t, s->begin_ns);
   begin_event(t, s->name, 'X', s->node, ts);
-  fprintf(t->file, ",\"cat\":\"compute\",\"dur\":%.3f", us(t, s->end_ns) - ts);
+  fprintf(t->file, ",\"cat\":\"compute\",\"dur\":%.3f", to_microseconds(t, s->end_ns) - ts);
   slice_args(t, s);
 }
 
 void clv_trace_transfer(clv_trace *t, const clv_trace_slice *s) {
   uint64_t id = ++t->next_id;
-  begin_event(t, s->name, 'b', s->node, us(t, s->begin_ns));
+  begin_event(t, s->name, 'b', s->node, to_microseconds(t, s->begin_ns));
   fprintf(t->file, ",\"cat\":\"tensor\",\"id\":%llu", (unsigned long long)id);
   slice_args(t, s);
-  begin_event(t, s->name, 'e', s->node, us(t, s->end_ns));
+  begin_event(t, s->name, 'e', s->node, to_microseconds(t, s->end_ns));
   fprintf(t->file, ",\"cat\":\"tensor\",\"id\":%llu}", (unsigned long long)id);
 }

@@ -181,12 +181,12 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
   clv_report_options o = {.run_dir = r->dir.data,
                           .keep_step = step,
                           .resumed = r->resumed,
-                          .every = r->config->log.every,
-                          .json = clv_run_has_json_output(r),
+                          .steps_per_line = r->config->log.every,
+                          .prints_json = clv_run_has_json_output(r),
                           .journal = r->journal,
                           .notice = stderr_notifier,
                           .tensorboard = events.data,
-                          .about = about.data};
+                          .session_text = about.data};
   clv_reporter_close(clv_steal(&r->reporter));
   CLV_TRY(clv_reporter_open(&o, &r->reporter, err));
   if (r->started) return CLV_OK;

@@ -19,7 +19,7 @@ static void asker_done(asker *a) {
   clv_tls_identity_free(a->id);
 }
 
-static clv_code begin(asker *a, clv_err *err) {
+static clv_code open_runtime(asker *a, clv_err *err) {
   const clv_tls_config *t = &a->config->tls;
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   CLV_TRY(clv_tls_floor_install(err));
@@ -29,8 +29,9 @@ static clv_code begin(asker *a, clv_err *err) {
   return clv_rpc_runtime_new(&ro, &a->runtime, err);
 }
 
-static clv_code ask(const asker *a, const clv_remote_spec *w, clv_wire_cached_reply *ret,
-                    clv_err *err) {
+/* Asks a worker for its caches of this identity, or to delete them. */
+static clv_code call_cached(const asker *a, const clv_remote_spec *w, clv_wire_cached_reply *ret,
+                            clv_err *err) {
   CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   const clv_wire_cached_request q = {.all = true, .remove = a->o->delete_caches};
@@ -75,9 +76,11 @@ static void put_text(const char *worker, const clv_wire_cache_status *s, bool de
                      (unsigned long long)s->expires_s);
 }
 
-static clv_code show(const asker *a, const clv_remote_spec *w, clv_bytes *out, clv_err *err) {
+/* Appends a line for each cache of a worker. */
+static clv_code show_worker(const asker *a, const clv_remote_spec *w, clv_bytes *out,
+                            clv_err *err) {
   CLV_AUTO(clv_wire_done) clv_wire_cached_reply reply = {0};
-  if (ask(a, w, &reply, err) != CLV_OK) return clv_err_prefix(err, "worker %s", w->name);
+  if (call_cached(a, w, &reply, err) != CLV_OK) return clv_err_prefix(err, "worker %s", w->name);
   for (uint32_t i = 0; i < reply.n_caches; i++)
     (a->o->json ? put_json : put_text)(w->name, &reply.caches[i], a->o->delete_caches, out);
   if (!reply.n_caches && !a->o->json) clv_bytes_printf(out, "%s  no cache\n", w->name);
@@ -88,11 +91,11 @@ clv_exit_code clv_show_caches(const clv_session_config *config, const clv_run_op
   CLV_AUTO(asker_done) asker a = {.config = config, .o = o};
   clv_exit_code result = CLV_EXIT_OK;
   clv_err err;
-  if (config->n_workers && begin(&a, &err) != CLV_OK)
+  if (config->n_workers && open_runtime(&a, &err) != CLV_OK)
     return (clv_exit_code)clv_exit_report(CLV_EXIT_CONNECT, &err);
   for (size_t i = 0; i < config->n_workers; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-    if (show(&a, &config->workers[i], &text, &err) == CLV_OK)
+    if (show_worker(&a, &config->workers[i], &text, &err) == CLV_OK)
       fputs(text.data ? text.data : "", stdout);
     else
       result = (clv_exit_code)clv_exit_report(CLV_EXIT_CONNECT, &err);

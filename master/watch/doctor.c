@@ -20,6 +20,8 @@ typedef struct doctor {
   clv_exit_code worst;
 } doctor;
 
+/* Prints the result of a check as a line, with `fix` if it failed; NULL: no fix is known. The exit
+ * code of the command is that of the first failed check. */
 static void report(doctor *d, bool ok, clv_exit_code exit_code, const char *subject,
                    const char *fix, const char *fmt, ...) CLV_PRINTF(6, 7);
 
@@ -69,7 +71,9 @@ static void check_list(doctor *d, const clv_tls_identity *id) {
            "the list holds for %lld more days", (long long)left / 86400);
 }
 
-static bool probe(doctor *d, const clv_remote_spec *w, const clv_tls_identity *id) {
+/* Connects to a worker and reports the first step that fails: address, connection, TLS, identity.
+ * Returns false if one failed. */
+static bool probe_worker(doctor *d, const clv_remote_spec *w, const clv_tls_identity *id) {
   char host[256];
   uint16_t port;
   clv_tls_probe_result p;
@@ -233,7 +237,7 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
   for (size_t i = 0; i < d->config->n_workers; i++) {
     const clv_remote_spec *w = &d->config->workers[i];
     CLV_AUTO(clv_wire_done) clv_wire_hello_reply h = {0};
-    if (!probe(d, w, id)) continue;
+    if (!probe_worker(d, w, id)) continue;
     if (clv_watch_call_hello(d->config, runtime, w, id, &h, &err) == CLV_OK)
       report_hello(d, (int)i, &h);
     else

@@ -8,7 +8,8 @@
 #include "master/watch/watch.h"
 
 /* Asks a worker for its Hello answer over a separate connection, without a session. BLOCKS up to
- * twice limits.connect_timeout. The caller frees *ret with clv_wire_done. */
+ * limits.connect_timeout, for connection and call together. The caller frees *ret with
+ * clv_wire_done. */
 clv_code clv_watch_call_hello(const clv_session_config *config, clv_rpc_runtime *runtime,
                               const clv_remote_spec *worker, const clv_tls_identity *id,
                               clv_wire_hello_reply *ret, clv_err *err) CLV_USE_RESULT;

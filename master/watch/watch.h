@@ -14,7 +14,7 @@
 clv_exit_code clv_run_doctor(const clv_session_config *config, const clv_run_options *o);
 /* Asks each node for the device that computes its stages, stores the answers in the blueprint and
  * appends a line for each stage to `out`. BLOCKS for one answer of each worker. CLV_NOT_FOUND: a
- * worker lacks a device or an artifact that the session needs; earlier answers stay stored. */
+ * worker lacks a device or the cache that the session needs; earlier answers stay stored. */
 clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out,
                                 clv_err *err) CLV_USE_RESULT;
 /* Runs the command cache: prints the caches of this identity on the workers' disks.

@@ -146,14 +146,14 @@ static void freed_memory_and_host_slots_do_not_leak_between_sessions(void **stat
   void *p = put(b, secret, bytes);
   must(clv_backend_get(b, back, p, bytes, &err), &err);
   assert_memory_equal(back, secret, bytes);
-  assert_memory_equal(((clv_gpu *)b->own)->slots[0].host, secret, GPU_SLOT_BYTES);
+  assert_memory_equal(((clv_gpu *)b->private_data)->slots[0].host, secret, GPU_SLOT_BYTES);
   b->memory->give(b, p);
   clv_cuda_close(b);
   assert_int_equal(clv_sim_count().host_left, 0);
   must(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, &err), &err);
   memset(secret, 0, bytes);
   for (int i = 0; i < GPU_SLOTS; i++)
-    assert_memory_equal(((clv_gpu *)b->own)->slots[i].host, secret, GPU_SLOT_BYTES);
+    assert_memory_equal(((clv_gpu *)b->private_data)->slots[i].host, secret, GPU_SLOT_BYTES);
   must(b->memory->take(b, bytes, &p, &err), &err);
   must(clv_backend_get(b, back, p, bytes, &err), &err);
   assert_memory_equal(back, secret, bytes);
@@ -327,7 +327,7 @@ static clv_kernel *prepared(const clv_backend *b, const refusal *r) {
     d.offered_block[d.n_in] = 1;
   }
   d.attrs.heads = 1;
-  if (def->rows) {
+  if (def->takes_row_numbers) {
     d.attrs.rows = r->param.dim[0];
     d.attrs.column = d.attrs.minus = d.attrs.padding_idx = -1;
     d.attrs.out = r->param.dim[1];

@@ -245,7 +245,7 @@ static void products_are_column_major(void **state) {
                                   .stride_a = 7,
                                   .stride_b = 13,
                                   .stride_d = 16,
-                                  .after = CLV_CUDA_EPILOGUE_RELU_BIAS};
+                                  .epilogue = CLV_CUDA_EPILOGUE_RELU_BIAS};
   bench b;
   clv_cuda_matmul *m;
   size_t workspace;

@@ -94,8 +94,8 @@ static inline int next_op(int op) {
 /* ---- what the row says ------------------------------------------------------------------------
  */
 
-static inline bool has_labels(clv_op op) { return clv_op_def_of(op)->labels; }
-static inline bool is_loss(clv_op op) { return clv_op_def_of(op)->loss; }
+static inline bool has_labels(clv_op op) { return clv_op_def_of(op)->takes_labels; }
+static inline bool is_loss(clv_op op) { return clv_op_def_of(op)->is_loss; }
 
 /* Input i holds integers: class labels, row numbers or lengths. */
 static inline bool is_whole(clv_op op, int i) {
@@ -106,9 +106,9 @@ static inline bool is_whole(clv_op op, int i) {
  * of `last` of its only other one. */
 static inline int64_t whole_below(const clv_node_desc *d, int i) {
   const clv_op_def *def = clv_op_def_of(d->op);
-  return def->rows && !i         ? d->attrs.rows
-         : def->labels && i == 1 ? d->in[0].dim[d->in[0].rank - 1]
-                                 : (d->op == CLV_OP_LAST ? d->in[0] : d->in[1]).dim[1] + 1;
+  return def->takes_row_numbers && !i  ? d->attrs.rows
+         : def->takes_labels && i == 1 ? d->in[0].dim[d->in[0].rank - 1]
+                                       : (d->op == CLV_OP_LAST ? d->in[0] : d->in[1]).dim[1] + 1;
 }
 
 static inline clv_op_site site_of(const clv_node_desc *d) {
@@ -225,7 +225,7 @@ static inline void case_inputs(clv_node_desc *d) {
   for (d->n_in = 1; d->n_in < CLV_MAX_IN && d->in[d->n_in].rank;) d->n_in++;
   for (; d->n_in < def->n_in; d->n_in++) {
     d->in[d->n_in] = d->in[0];
-    if (def->labels) d->in[d->n_in].rank--;
+    if (def->takes_labels) d->in[d->n_in].rank--;
   }
 }
 

@@ -53,7 +53,7 @@ static void print_attrs(const clv_node_desc *d) {
     else if (at < n)
       print_value(&set[at]);
     else
-      printf("%.17g", row->fallback);
+      printf("%.17g", row->default_value);
   }
   printf("}");
 }
@@ -82,11 +82,11 @@ static void print_params(const clv_node_desc *d) {
   int n = slots_of(d, slot), printed = 0;
   printf(", \"params\": [");
   for (int i = 0; i < n; i++) {
-    if (slot[i].i64) continue;
+    if (slot[i].is_i64) continue;
     printf("%s{\"name\": \"%s\", \"shape\": ", printed++ ? ", " : "", slot[i].suffix);
     print_ints(slot[i].shape.dim, slot[i].shape.rank);
-    printf(", \"buffer\": %s, \"positive\": %s}", slot[i].buffer ? "true" : "false",
-           slot[i].buffer && slot[i].init == CLV_INIT_ONE ? "true" : "false");
+    printf(", \"buffer\": %s, \"positive\": %s}", slot[i].is_buffer ? "true" : "false",
+           slot[i].is_buffer && slot[i].init == CLV_INIT_ONE ? "true" : "false");
   }
   printf("]");
 }

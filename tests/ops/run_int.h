@@ -86,10 +86,10 @@ static inline void values_init(values *s, const clv_node_desc *d) {
   }
   int n_slots = slots_of(d, slot);
   for (int i = 0; i < n_slots; i++) {
-    if (slot[i].i64) continue; /* a counter is no number of the op's */
+    if (slot[i].is_i64) continue; /* a counter is no number of the op's */
     s->n[V_PARAM + i] = numel(&d->param[i]);
-    s->n[V_DPARAM + i] = d->need_dw && !slot[i].buffer ? s->n[V_PARAM + i] : 0;
-    s->n[V_AFTER + i] = slot[i].buffer ? s->n[V_PARAM + i] : 0;
+    s->n[V_DPARAM + i] = d->need_dw && !slot[i].is_buffer ? s->n[V_PARAM + i] : 0;
+    s->n[V_AFTER + i] = slot[i].is_buffer ? s->n[V_PARAM + i] : 0;
   }
   s->n[V_DOUT] = s->n[V_OUT] = numel(&d->out);
   for (int i = 0; i < V_COUNT; i++) s->v[i] = take(s->n[i] * sizeof(double));
@@ -538,7 +538,7 @@ static inline void draw_params(const clv_node_desc *d, uint32_t stream, values *
   clv_slot slot[CLV_MAX_PARAMS];
   int n_slots = slots_of(d, slot);
   for (int i = 0; i < n_slots; i++)
-    if (slot[i].buffer && slot[i].init == CLV_INIT_ONE)
+    if (slot[i].is_buffer && slot[i].init == CLV_INIT_ONE)
       draw_uniform(s->v[V_PARAM + i], s->n[V_PARAM + i], stream + 5 + (uint32_t)i, 0.5f, 2);
     else
       draw_normal(s->v[V_PARAM + i], s->n[V_PARAM + i], stream + 200 + (uint32_t)i, 0, 0.5f);

@@ -121,7 +121,7 @@ static void check_identity(const op_case *c, const clv_op_def *def) {
     identity = s.v[V_OUT][j] == s.v[V_IN][j] || (isnan(s.v[V_OUT][j]) && isnan(s.v[V_IN][j]));
   if (!identity)
     fail_msg("%s: the output is not the input, but the row of %s says %s", c->name, def->name,
-             def->alias ? "alias" : "identity_in_eval");
+             def->is_alias ? "alias" : "identity_in_eval");
   values_done(&s);
 }
 
@@ -134,8 +134,8 @@ static void test_op(clv_op op) {
     if (c->d.op != op || !c->small) continue;
     if (def->elementwise) check_zero(c, def);
     if (def->elementwise && !clv_broadcasts(&c->d)) check_elementwise(c);
-    if (def->alias || def->identity_in_eval) check_identity(c, def);
-    if (def->loss != (c->d.out.rank == 0)) fail_msg("%s: a loss is a scalar", c->name);
+    if (def->is_alias || def->is_identity_in_eval) check_identity(c, def);
+    if (def->is_loss != (c->d.out.rank == 0)) fail_msg("%s: a loss is a scalar", c->name);
     check_samples(c, def);
     n++;
   }

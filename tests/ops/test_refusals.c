@@ -49,7 +49,7 @@ static void check_attributes(clv_op op) {
   refuses(clv_op_attr_find(op, "no_such_key", &key, &err), &err, "an unknown key", def->name);
   for (const clv_attr_row *row = def->attrs; row->key; row++) {
     check_range(op, row);
-    if (row->required)
+    if (row->is_required)
       refuses(clv_attrs_parse(op, NULL, 0, &attrs, &err), &err, "no required attribute", "needs '");
   }
 }
@@ -111,7 +111,7 @@ static void test_op(clv_op op) {
     fail_msg("the shape rule of %s refuses something: " CASES_FOLDER "/%s.cases lacks 'refused:'",
              clv_op_name(op), clv_op_name(op));
   for (int i = 0; i < n_cases; i++)
-    if (cases[i].d.op == op && !clv_op_def_of(op)->test_only) check_inputs(&cases[i]);
+    if (cases[i].d.op == op && !clv_op_def_of(op)->is_test_only) check_inputs(&cases[i]);
 }
 
 int main(int argc, char **argv) {

@@ -141,7 +141,7 @@ static inline clv_code far_get(const clv_backend *b, void *host, const void *src
   far.got += bytes;
   far_check(b, src, bytes);
   CLV_TRY(far_move(host, src, bytes));
-  if (to->here) to->here(to->user, bytes);
+  if (to->report) to->report(to->user, bytes);
   return CLV_OK;
 }
 

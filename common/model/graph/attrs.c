@@ -137,7 +137,7 @@ static void *field_of(clv_attrs *attrs, clv_attr_key key) {
 
 static void set_default(clv_attrs *attrs, const clv_attr_row *row) {
   void *field = field_of(attrs, row->key);
-  int64_t whole = (int64_t)row->fallback;
+  int64_t whole = (int64_t)row->default_value;
   switch (keys[row->key].kind) {
     case KIND_INT:
       *(int64_t *)field = whole;
@@ -149,7 +149,7 @@ static void set_default(clv_attrs *attrs, const clv_attr_row *row) {
       *(bool *)field = whole != 0;
       break;
     case KIND_REAL:
-      *(double *)field = row->fallback;
+      *(double *)field = row->default_value;
       break;
     case KIND_EXTENTS:
       *(clv_shape *)field = (clv_shape){0};
@@ -267,7 +267,7 @@ clv_code clv_attrs_parse(clv_op op, const clv_attr_value *values, int n, clv_att
     seen |= UINT64_C(1) << values[i].key;
   }
   for (const clv_attr_row *row = def->attrs; row->key; row++)
-    if (row->required && !(seen & (UINT64_C(1) << row->key)))
+    if (row->is_required && !(seen & (UINT64_C(1) << row->key)))
       return clv_fail(err, CLV_INVALID, "%s needs '%s'", def->name, keys[row->key].name);
   if (def->stride_is_kernel && !(seen & (UINT64_C(1) << CLV_ATTR_STRIDE)))
     memcpy(attrs.stride, attrs.kernel, sizeof attrs.stride);
@@ -323,7 +323,7 @@ int clv_attrs_encode(clv_op op, const clv_attrs *attrs, clv_attr_value *ret_valu
   if (def->stride_is_kernel) memcpy(fallback.stride, attrs->kernel, sizeof fallback.stride);
   for (const clv_attr_row *row = def->attrs; row->key && n < max; row++) {
     clv_attr_value v = encode_value(attrs, row->key), d = encode_value(&fallback, row->key);
-    if (row->required || !is_same_value(&v, &d)) ret_values[n++] = v;
+    if (row->is_required || !is_same_value(&v, &d)) ret_values[n++] = v;
   }
   return n;
 }
@@ -339,7 +339,7 @@ clv_code clv_attrs_check(clv_op op, const clv_attrs *attrs, clv_err *err) {
     int rank = extents ? ((const clv_shape *)field)->rank : 1;
     int weights = keys[row->key].kind == KIND_WEIGHTS ? ((const clv_class_weights *)field)->n : 1;
     /* an empty list counts as not given */
-    if (!row->required && (rank == 0 || weights == 0)) continue;
+    if (!row->is_required && (rank == 0 || weights == 0)) continue;
     if (weights < 1 || weights > CLV_MAX_CLASS_WEIGHTS)
       return clv_fail(err, CLV_INVALID, "%s.%s has %d numbers, not 1 to %d", def->name,
                       keys[row->key].name, weights, CLV_MAX_CLASS_WEIGHTS);

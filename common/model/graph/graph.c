@@ -74,7 +74,7 @@ static clv_code check_dtypes(const clv_op_def *def, const clv_op_site *s, clv_er
  * environment. */
 static clv_code check_test_op_allowed(const clv_op_def *def, clv_err *err) {
   const char *on = getenv("CLEAVE_TEST_OPS");
-  if (!def->test_only || (on && strcmp(on, "1") == 0)) return CLV_OK;
+  if (!def->is_test_only || (on && strcmp(on, "1") == 0)) return CLV_OK;
   return clv_fail(err, CLV_DENIED,
                   "%s is an op for tests: it needs a process that was started with "
                   "CLEAVE_TEST_OPS=1 in its environment",
@@ -99,7 +99,7 @@ static clv_code infer_shape(const clv_graph *g, clv_node *node, clv_err *err) {
   clv_node_site(g, node, &site);
   CLV_TRY(check_dtypes(def, &site, err));
   CLV_TRY(def->shape(&site, &shape, err));
-  clv_dtype dtype = def->rows ? g->dtype : site.in_dtype[0];
+  clv_dtype dtype = def->takes_row_numbers ? g->dtype : site.in_dtype[0];
   CLV_TRY(clv_check_value("the output", &shape, dtype, err));
   int n = def->slots ? def->slots(&site, slots) : 0;
   if (n > def->most_params)
@@ -219,7 +219,7 @@ clv_code clv_graph_add(clv_graph *g, clv_op op, const clv_attrs *attrs, const ch
  * no parameter, or a buffer as its first one. */
 static bool get_first_slot(const clv_graph *g, const clv_node *n, clv_slot *ret) {
   clv_slot slots[CLV_MAX_PARAMS];
-  if (!clv_node_slots(g, n, slots) || slots[0].buffer) return false;
+  if (!clv_node_slots(g, n, slots) || slots[0].is_buffer) return false;
   *ret = slots[0];
   return true;
 }

@@ -26,8 +26,8 @@ static clv_code describe_slot(const clv_node *node, int index, int slot, const c
   *ret = (clv_param){.node = index,
                      .slot = slot,
                      .shape = s->shape,
-                     .dtype = s->i64 ? CLV_I64 : node->dtype,
-                     .trainable = !s->buffer};
+                     .dtype = s->is_i64 ? CLV_I64 : node->dtype,
+                     .trainable = !s->is_buffer};
   snprintf(ret->name, sizeof ret->name, "%s%s%s", node->name, s->bare ? "" : ".",
            s->bare ? "" : s->suffix);
   CLV_TRY(clv_shape_numel(&s->shape, &ret->n, err));

@@ -122,8 +122,8 @@ static clv_code copy_params(clv_plan *p, const clv_params *params, clv_err *err)
 static bool has_expected_type(const clv_plan *p, const clv_param *q, const clv_slot *slot) {
   const clv_node *n = &p->graph->nodes[q->node];
   bool narrow = q->dtype == CLV_BF16 && q->frozen && n->op == CLV_OP_LINEAR &&
-                q->slot == CLV_SLOT_WEIGHT && !slot->i64;
-  return narrow || q->dtype == (slot->i64 ? CLV_I64 : n->dtype);
+                q->slot == CLV_SLOT_WEIGHT && !slot->is_i64;
+  return narrow || q->dtype == (slot->is_i64 ? CLV_I64 : n->dtype);
 }
 
 static clv_code bind_param(clv_plan *p, const clv_param *q, clv_err *err) {
@@ -203,7 +203,7 @@ static clv_code find_reachable_and_gradients(clv_plan *p, clv_err *err) {
       continue;
     }
     const clv_op_def *def = clv_op_def_of(g->nodes[i].op);
-    q->is_alias = def->alias || (def->identity_in_eval && !p->options.training);
+    q->is_alias = def->is_alias || (def->is_identity_in_eval && !p->options.training);
     q->needs_grad = q->learns;
     for (int j = 0; j < g->nodes[i].n_in; j++)
       q->needs_grad |= p->nodes[g->nodes[i].in[j]].needs_grad;

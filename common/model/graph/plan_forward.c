@@ -219,7 +219,7 @@ static clv_code write_alias(clv_plan *p, int node, clv_err *err) {
   const clv_node *n = &p->graph->nodes[node];
   clv_plan_node *q = &p->nodes[node];
   clv_plan_layout_buf rep = p->nodes[n->in[0]].value_bufs[0];
-  if (clv_op_def_of(n->op)->alias) rep.block = 1;
+  if (clv_op_def_of(n->op)->is_alias) rep.block = 1;
   CLV_TRY(get_value_buf(p, n->in[0], rep.block, &rep.buf, err));
   q->value_bufs[0] = rep;
   q->n_value_bufs = 1;

@@ -210,16 +210,16 @@ static clv_code run_steps(void *user, clv_err *err) {
   return CLV_OK;
 }
 
-_Static_assert(SPACE_COUNT + 2 <= CLV_RECORD_PLACES, "all memory of a frame");
+_Static_assert(SPACE_COUNT + 2 <= CLV_RECORD_POINTERS, "all memory of a frame");
 
 /* Returns the key under which the recorder stores a phase: plan, phase, accumulate and all
  * addresses. The RNG position is not part of the key, because recorded kernels read it from memory.
  */
 static clv_record_key recorder_key(const clv_plan *p, const clv_plan_frame *f, int phase) {
   clv_record_key key = {.owner = p, .kind = (uintptr_t)phase << 1 | f->accumulate};
-  for (int i = 0; i < SPACE_COUNT; i++) key.places[i] = f->base[i];
-  key.places[SPACE_COUNT] = f->params;
-  key.places[SPACE_COUNT + 1] = f->grads;
+  for (int i = 0; i < SPACE_COUNT; i++) key.pointers[i] = f->base[i];
+  key.pointers[SPACE_COUNT] = f->params;
+  key.pointers[SPACE_COUNT + 1] = f->grads;
   return key;
 }
 

@@ -30,7 +30,7 @@ static void find_reachable(const clv_graph *g, node_properties *nodes) {
 }
 
 /* True if at least one backend may compute the op's input and weight gradients in one kernel. */
-static bool can_be_fused(const clv_op_def *def) { return def->fused || def->uses_batch_statistics; }
+static bool can_be_fused(const clv_op_def *def) { return def->fused_grads || def->uses_batch_statistics; }
 
 /* True if backward of node i reads the node's parameters: to compute input gradients, or because
  * one kernel computes input and weight gradients. Also sets needs_grad of the node. */
@@ -79,7 +79,7 @@ bool clv_graph_backward_reads_params(const clv_graph *g, const clv_params *param
 
 static bool is_lengths_slot(const clv_node *n, int slot) {
   const clv_op_def *def = clv_op_def_of(n->op);
-  return def->lengths && slot == def->max_in - 1;
+  return def->takes_lengths && slot == def->max_in - 1;
 }
 
 int64_t clv_graph_length_limit(const clv_graph *g, int node) {

@@ -8,12 +8,12 @@
 
 bool clv_loss_has_labels(const char *kind) {
   clv_op op;
-  return clv_op_find(kind, &op, NULL) == CLV_OK && clv_op_def_of(op)->labels;
+  return clv_op_find(kind, &op, NULL) == CLV_OK && clv_op_def_of(op)->takes_labels;
 }
 
 static clv_code add_loss(clv_graph *g, clv_op op, const clv_attrs *attrs, clv_shape pred,
                          clv_err *err) {
-  bool classes = clv_op_def_of(op)->labels;
+  bool classes = clv_op_def_of(op)->takes_labels;
   clv_shape target = pred;
   int in[2];
   if (classes)

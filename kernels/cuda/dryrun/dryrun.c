@@ -8,18 +8,18 @@
 
 #include "kernels/cuda/cuda.h"
 
-/* One device for each clv_cuda_dry_run_workspace; the device number is the value. */
+/* One device for each value of clv_cuda_dry_run_workspace; the value is the device's number. */
 enum { DEVICES = CLV_CUDA_DRY_RUN_MOST + 1 };
 
 /* Dummy non-NULL handles that nothing dereferences. A stream handle is the address of
  * its device's entry. */
 static char dummy, streams[DEVICES];
 
-static size_t workspace_of(int device, size_t most) {
+static size_t assumed_workspace(int device, size_t most) {
   return device == CLV_CUDA_DRY_RUN_MOST ? most : 0;
 }
 
-static clv_code describe(int device, clv_cuda_info *ret, clv_err *err) {
+static clv_code describe_device(int device, clv_cuda_info *ret, clv_err *err) {
   (void)device, (void)err;
   *ret = (clv_cuda_info){.name = "paper", .libraries = "none", .capability = 90};
   return CLV_OK;
@@ -66,7 +66,7 @@ static clv_code matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cuda_m
                            size_t *ret_workspace, clv_err *err) {
   (void)d, (void)err;
   *ret = (clv_cuda_matmul *)&dummy;
-  *ret_workspace = workspace_of(device, CLV_CUDA_MATMUL_MAX_WORKSPACE);
+  *ret_workspace = assumed_workspace(device, CLV_CUDA_MATMUL_MAX_WORKSPACE);
   return CLV_OK;
 }
 
@@ -76,14 +76,14 @@ static clv_code conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_conv 
                          size_t *ret_workspace, clv_err *err) {
   (void)d, (void)err;
   *ret = (clv_cuda_conv *)&dummy;
-  *ret_workspace = workspace_of(device, CLV_CUDA_CONV_MAX_WORKSPACE);
+  *ret_workspace = assumed_workspace(device, CLV_CUDA_CONV_MAX_WORKSPACE);
   return CLV_OK;
 }
 
 static void conv_free(clv_cuda_conv *c) { (void)c; }
 
-/* Values that a step and layer save for each hidden unit: four gates, cell and hidden value. A
- * library saves at most twice as many. */
+/* Number of values that each step and layer of an LSTM save for a hidden unit: four gates, cell and
+ * hidden value. A library saves at most twice as many. */
 enum { SAVED_OF_A_STEP = 6 };
 
 static clv_code lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret,
@@ -94,12 +94,12 @@ static clv_code lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, clv_cu
   size_t values = 4 * h * ((size_t)d->f + h) + later * 8 * h * h;
   if (d->bias) values += (later + 1) * 8 * h;
   size_t steps = (later + 1) * (size_t)(d->n * d->t) * h;
-  size_t reserve = d->learns ? SAVED_OF_A_STEP * steps * sizeof(float) : 0;
+  size_t reserve = d->has_backward ? SAVED_OF_A_STEP * steps * sizeof(float) : 0;
   *ret = (clv_cuda_lstm *)&dummy;
   *ret_space =
       (clv_cuda_lstm_space){.weights = values * sizeof(float),
-                            .reserve = reserve + workspace_of(device, reserve),
-                            .workspace = workspace_of(device, CLV_CUDA_MATMUL_MAX_WORKSPACE)};
+                            .reserve = reserve + assumed_workspace(device, reserve),
+                            .workspace = assumed_workspace(device, CLV_CUDA_MATMUL_MAX_WORKSPACE)};
   return CLV_OK;
 }
 
@@ -111,7 +111,7 @@ static const clv_vendor vendor = {
     .abi = CLV_VENDOR_ABI,
     .size = sizeof(clv_vendor),
     .name = "cuda",
-    .describe = describe,
+    .describe = describe_device,
     .take = take,
     .give = give,
     .host_take = host_take,

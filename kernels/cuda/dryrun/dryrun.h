@@ -9,15 +9,17 @@
 
 #include "kernels/kernels.h"
 
-/* Workspace that the dry run assumes, because only libraries on a real device can report it. */
+/* Workspace of library calls that the dry run assumes, because only libraries on a real device can
+ * report it. */
 typedef enum clv_cuda_dry_run_workspace {
-  CLV_CUDA_DRY_RUN_LEAST, /* the minimum */
-  CLV_CUDA_DRY_RUN_MOST,  /* the limits of kernels/cuda */
+  CLV_CUDA_DRY_RUN_LEAST, /* no workspace */
+  CLV_CUDA_DRY_RUN_MOST,  /* the largest workspace that kernels/cuda allows */
 } clv_cuda_dry_run_workspace;
 
-/* Opens a backend of capability 9.0, with cuDNN. The space of an LSTM is an estimate from its
- * shape: its weights, and gates, cell and hidden value of each step and layer. The caller closes it
- * with clv_cuda_dry_run_close, after all plans that were made with it. */
+/* Opens a backend that computes nothing, of a device with capability 9.0 and cuDNN; its kernels
+ * report the memory they need. The memory of an LSTM is an estimate from its shape: its weights,
+ * and gates, cell and hidden value of each step and layer. The caller closes the backend with
+ * clv_cuda_dry_run_close, after all plans that were made with it. */
 clv_code clv_cuda_dry_run_open(clv_cuda_dry_run_workspace workspace, clv_backend **ret,
                                clv_err *err) CLV_USE_RESULT;
 void clv_cuda_dry_run_close(clv_backend *b); /* takes NULL */

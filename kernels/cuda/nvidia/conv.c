@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions by cuDNN. Its heuristic proposes engines, best first, and plan_first uses the first
- * that fits. Nothing is timed. An engine fits if it gives the same bits every time, needs no
- * compilation at run time, and is as exact as f32 sums. The choice therefore depends only on the
+ * Convolutions by cuDNN. Its heuristic proposes engines, best first, and plan_first_allowed uses
+ * the first that fits. Nothing is timed. An engine fits if it gives the same bits every time, needs
+ * no compilation at run time, and is as exact as f32 sums. The choice therefore depends only on the
  * description, the device and the library's version.
  *
  * clv_nvidia_conv_new plans a convolution, or reads its plan from the plan store;
@@ -13,39 +13,39 @@
 
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
-/* ENGINES_VERSION: version of the rules below. A stored plan made under another
- * version is not used. */
+/* MOST_ENGINES: engines that the heuristic may propose. ENGINES_VERSION: version of the rules below
+ * by which an engine is chosen. A stored plan made under another version is not used. */
 enum { MOST_ENGINES = 64, ENGINES_VERSION = 1 };
 
-/* A device of this host, or one that is only described. */
+/* A device of this host, or a device that is only described. */
 typedef struct device_of {
   int device;
-  const char *json; /* description; NULL: device number `device` of this host */
+  const char *json; /* description of the device; NULL: device number `device` of this host */
 } device_of;
 
-/* A plan, with the pointers of its last call. */
-typedef struct conv_way {
-  cudnnBackendDescriptor_t plan; /* NULL: not planned */
-  cudnnBackendDescriptor_t pack; /* variant pack of these pointers: */
+/* A plan, and the variant pack of the last call's pointers. */
+typedef struct conv_variant {
+  cudnnBackendDescriptor_t plan;         /* NULL: there is no plan */
+  cudnnBackendDescriptor_t variant_pack; /* cuDNN's descriptor of the pointers below */
   void *pointers[3], *workspace;
-} conv_way;
+} conv_variant;
 
-/* cuDNN fixes in the graph if a pass adds to its output or overwrites it. Each is a plan of its
- * own; only gradients of weights in f32 have the one that adds. */
-enum { OVERWRITES, ADDS, WAYS };
+/* cuDNN's graph fixes whether a pass adds to its output or overwrites it, so each case has its own
+ * plan. Only gradients of weights in f32 have a plan that adds. */
+enum { OVERWRITES, ADDS, N_VARIANTS };
 
 struct clv_cuda_conv {
-  const nvidia_cudnn *lib;
-  conv_way way[WAYS];
+  const nvidia_cudnn *cudnn;
+  conv_variant variants[N_VARIANTS];
 };
 
 /* ---- engines --------------------------------------------------------------------------------- */
 
-/* An engine that the heuristic proposed. */
+/* An engine that cuDNN's heuristic proposed. */
 typedef struct engine_row {
   cudnnBackendDescriptor_t config;
   int64_t engine;
-  bool fits;
+  bool is_allowed;
 } engine_row;
 
 /* Numerical notes that exclude an engine. TENSOR_CORE and DOWN_CONVERT_INPUTS round
@@ -94,7 +94,7 @@ static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool rounde
   if (answer == CUDNN_STATUS_SUCCESS)
     answer = cudnn->cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
                                              CUDNN_TYPE_INT64, 1, &n, &c->engine);
-  c->fits = answer == CUDNN_STATUS_SUCCESS && engine_fits(cudnn, engine, rounded);
+  c->is_allowed = answer == CUDNN_STATUS_SUCCESS && engine_fits(cudnn, engine, rounded);
   cudnn->cudnnBackendDestroyDescriptor(engine);
   return CLV_OK;
 }
@@ -114,10 +114,10 @@ static clv_code device_properties(const nvidia_cudnn *cudnn, device_of of,
   return clv_nvidia_finish(cudnn, *ret, err);
 }
 
-/* State of one choice of an engine; plan_make destroys all of it afterwards. */
+/* State of the choice of one engine; make_new_plan destroys its members. */
 typedef struct engine_choice {
   const nvidia_cudnn *cudnn;
-  bool rounds; /* factors may be rounded to TF32, or are bf16 already */
+  bool may_round; /* factors may be rounded to TF32, or are already bf16 */
   cudnnBackendDescriptor_t device, graph, heuristic;
   engine_row candidates[MOST_ENGINES];
   int64_t n;
@@ -158,7 +158,7 @@ static clv_code query_engines(engine_choice *c, cudnnBackendHeurMode_t mode, clv
   if (answer != CUDNN_STATUS_SUCCESS)
     return clv_nvidia_dnn_fail(c->cudnn, "cudnnBackendGetAttribute", answer, err);
   for (int64_t i = 0; i < c->n; i++)
-    CLV_TRY(read_notes(c->cudnn, &c->candidates[i], c->rounds, err));
+    CLV_TRY(read_notes(c->cudnn, &c->candidates[i], c->may_round, err));
   return CLV_OK;
 }
 
@@ -181,13 +181,14 @@ static clv_code make_plan(const engine_choice *c, cudnnBackendDescriptor_t confi
   return clv_nvidia_dnn_fail(cudnn, "cudnnBackendGetAttribute", answer, err);
 }
 
-/* Plans the first engine that fits and whose plan can be made. */
-static bool plan_first(const engine_choice *c, cudnnBackendDescriptor_t *ret,
-                       clv_nvidia_plan *about) {
+/* Makes the plan of the first engine that is allowed and whose plan can be made; false: there is no
+ * such engine. */
+static bool plan_first_allowed(const engine_choice *c, cudnnBackendDescriptor_t *ret,
+                               clv_nvidia_plan *about) {
   for (int64_t i = 0; i < c->n; i++) {
     clv_err err;
     int64_t workspace = 0;
-    if (!c->candidates[i].fits) continue;
+    if (!c->candidates[i].is_allowed) continue;
     if (make_plan(c, c->candidates[i].config, ret, &workspace, &err) == CLV_OK &&
         workspace <= CLV_CUDA_CONV_MAX_WORKSPACE) {
       *about = (clv_nvidia_plan){c->candidates[i].engine, c->n, (size_t)workspace};
@@ -199,27 +200,29 @@ static bool plan_first(const engine_choice *c, cudnnBackendDescriptor_t *ret,
   return false;
 }
 
-static clv_code choose(engine_choice *c, device_of of, const clv_cuda_conv_desc *d, float beta,
-                       cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about, clv_err *err) {
+static clv_code choose_engine(engine_choice *c, device_of of, const clv_cuda_conv_desc *d,
+                              float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about,
+                              clv_err *err) {
   static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
   CLV_TRY(device_properties(c->cudnn, of, &c->device, err));
   CLV_TRY(clv_nvidia_conv_graph(c->cudnn, d, beta, &c->graph, err));
   for (size_t i = 0; i < CLV_COUNT(modes); i++)
-    if (query_engines(c, modes[i], err) == CLV_OK && plan_first(c, ret, about)) return CLV_OK;
+    if (query_engines(c, modes[i], err) == CLV_OK && plan_first_allowed(c, ret, about))
+      return CLV_OK;
   return clv_fail(err, CLV_UNIMPLEMENTED,
                   "cuDNN has no engine for this convolution that is exact and gives the same bits "
                   "every time");
 }
 
-static clv_code plan_make(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
-                          float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about,
-                          clv_err *err) {
+static clv_code make_new_plan(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
+                              float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about,
+                              clv_err *err) {
   CLV_AUTO(clv_freep) engine_choice *c = NULL;
   *ret = NULL;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->cudnn = cudnn;
-  c->rounds = d->math != CLV_CUDA_F32;
-  clv_code code = choose(c, of, d, beta, ret, about, err);
+  c->may_round = d->math != CLV_CUDA_F32;
+  clv_code code = choose_engine(c, of, d, beta, ret, about, err);
   free_candidates(c);
   if (c->graph) cudnn->cudnnBackendDestroyDescriptor(c->graph);
   if (c->device) cudnn->cudnnBackendDestroyDescriptor(c->device);
@@ -244,9 +247,9 @@ static clv_code name_device(device_of of, clv_bytes *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Prints the key of a plan: all that the choice of an engine depends on. */
-static clv_code print_what(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
-                           float beta, clv_bytes *ret, clv_err *err) {
+/* Prints the key under which a plan is stored: all that the choice of an engine depends on. */
+static clv_code print_plan_key(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
+                               float beta, clv_bytes *ret, clv_err *err) {
   const clv_window *w = &d->window;
   const int64_t all[] = {w->n,           w->c,          w->h,         w->w,         w->k,
                          w->oh,          w->ow,         w->kernel[0], w->kernel[1], w->stride[0],
@@ -260,7 +263,7 @@ static clv_code print_what(const nvidia_cudnn *cudnn, device_of of, const clv_cu
                      : CLV_OK;
 }
 
-static clv_code plan_read(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t device,
+static clv_code load_plan(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t device,
                           const clv_bytes *text, cudnnBackendDescriptor_t plan, int64_t *ret,
                           clv_err *err) {
   const cudnnBackendAttributeType_t part = CUDNN_TYPE_BACKEND_DESCRIPTOR;
@@ -276,16 +279,16 @@ static clv_code plan_read(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t de
   return clv_nvidia_dnn_fail(cudnn, "cudnnBackendGetAttribute", answer, err);
 }
 
-/* Makes a plan from its stored text; NULL if cuDNN refuses the text. */
-static cudnnBackendDescriptor_t plan_from(const nvidia_cudnn *cudnn, device_of of,
-                                          const clv_bytes *text, clv_nvidia_plan *about) {
+/* Makes a plan from its stored text; returns NULL if cuDNN refuses the text. */
+static cudnnBackendDescriptor_t plan_from_text(const nvidia_cudnn *cudnn, device_of of,
+                                               const clv_bytes *text, clv_nvidia_plan *about) {
   cudnnBackendDescriptor_t device = NULL, plan = NULL;
   int64_t workspace = 0;
   clv_err err;
   clv_code code = device_properties(cudnn, of, &device, &err);
   if (code == CLV_OK)
     code = clv_nvidia_make(cudnn, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan, &err);
-  if (code == CLV_OK) code = plan_read(cudnn, device, text, plan, &workspace, &err);
+  if (code == CLV_OK) code = load_plan(cudnn, device, text, plan, &workspace, &err);
   if (device) cudnn->cudnnBackendDestroyDescriptor(device);
   if (code != CLV_OK && plan) cudnn->cudnnBackendDestroyDescriptor(plan);
   if (code != CLV_OK) return NULL;
@@ -293,8 +296,8 @@ static cudnnBackendDescriptor_t plan_from(const nvidia_cudnn *cudnn, device_of o
   return plan;
 }
 
-/* Stores the plan's text. A plan without a text is made from scratch by the next process. */
-static void plan_keep(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t plan, const char *what) {
+/* Stores the plan's text. If cuDNN gives no text, the next process makes the plan from scratch. */
+static void store_plan(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t plan, const char *what) {
   enum { MOST = 64 << 10 };
   CLV_AUTO(clv_freep) char *text = NULL;
   int64_t n = 0;
@@ -306,16 +309,16 @@ static void plan_keep(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t plan, 
     store->keep(what, text, strnlen(text, (size_t)n));
 }
 
-static clv_code plan_new(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
+static clv_code get_plan(const nvidia_cudnn *cudnn, device_of of, const clv_cuda_conv_desc *d,
                          float beta, cudnnBackendDescriptor_t *ret, clv_nvidia_plan *about,
                          clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes what = {0}, text = {0};
-  if (!store) return plan_make(cudnn, of, d, beta, ret, about, err);
-  CLV_TRY(print_what(cudnn, of, d, beta, &what, err));
-  *ret = store->find(what.data, &text) ? plan_from(cudnn, of, &text, about) : NULL;
+  if (!store) return make_new_plan(cudnn, of, d, beta, ret, about, err);
+  CLV_TRY(print_plan_key(cudnn, of, d, beta, &what, err));
+  *ret = store->find(what.data, &text) ? plan_from_text(cudnn, of, &text, about) : NULL;
   if (*ret) return CLV_OK;
-  CLV_TRY(plan_make(cudnn, of, d, beta, ret, about, err));
-  plan_keep(cudnn, *ret, what.data);
+  CLV_TRY(make_new_plan(cudnn, of, d, beta, ret, about, err));
+  store_plan(cudnn, *ret, what.data);
   return CLV_OK;
 }
 
@@ -350,20 +353,20 @@ clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc 
   const nvidia_cudnn *cudnn;
   cudnnBackendDescriptor_t plan;
   CLV_TRY(clv_nvidia_cudnn(&cudnn, err));
-  CLV_TRY(plan_new(cudnn, (device_of){0, device_json}, d, beta, &plan, ret, err));
+  CLV_TRY(get_plan(cudnn, (device_of){0, device_json}, d, beta, &plan, ret, err));
   cudnn->cudnnBackendDestroyDescriptor(plan);
   return CLV_OK;
 }
 
 /* ---- the table's functions ------------------------------------------------------------------- */
 
-static clv_code plan_ways(clv_cuda_conv *c, int device, const clv_cuda_conv_desc *d,
-                          size_t *ret_workspace, clv_err *err) {
+static clv_code make_plans(clv_cuda_conv *c, int device, const clv_cuda_conv_desc *d,
+                           size_t *ret_workspace, clv_err *err) {
   bool adds = d->pass == CLV_CUDA_GRAD_WEIGHT && d->math != CLV_CUDA_BF16;
-  for (int way = 0; way < (adds ? WAYS : ADDS); way++) {
+  for (int variant = 0; variant < (adds ? N_VARIANTS : ADDS); variant++) {
     clv_nvidia_plan about;
-    CLV_TRY(plan_new(c->lib, (device_of){device, NULL}, d, way == ADDS ? 1 : 0, &c->way[way].plan,
-                     &about, err));
+    CLV_TRY(get_plan(c->cudnn, (device_of){device, NULL}, d, variant == ADDS ? 1 : 0,
+                     &c->variants[variant].plan, &about, err));
     *ret_workspace = CLV_MAX(*ret_workspace, about.workspace);
   }
   return CLV_OK;
@@ -378,9 +381,9 @@ clv_code clv_nvidia_conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_c
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s", why.text);
   CLV_TRY(clv_nvidia_set_device(device, err));
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
-  c->lib = cudnn;
+  c->cudnn = cudnn;
   *ret_workspace = 0;
-  clv_code code = plan_ways(c, device, d, ret_workspace, err);
+  clv_code code = make_plans(c, device, d, ret_workspace, err);
   if (code != CLV_OK)
     clv_nvidia_conv_free(c);
   else
@@ -388,62 +391,64 @@ clv_code clv_nvidia_conv_new(int device, const clv_cuda_conv_desc *d, clv_cuda_c
   return code;
 }
 
-static void unpack(const nvidia_cudnn *cudnn, conv_way *way) {
-  if (way->pack) cudnn->cudnnBackendDestroyDescriptor(way->pack);
-  way->pack = NULL;
+static void free_pack(const nvidia_cudnn *cudnn, conv_variant *variant) {
+  if (variant->variant_pack) cudnn->cudnnBackendDestroyDescriptor(variant->variant_pack);
+  variant->variant_pack = NULL;
 }
 
 void clv_nvidia_conv_free(clv_cuda_conv *c) {
   if (!c) return;
-  for (int i = 0; i < WAYS; i++) {
-    unpack(c->lib, &c->way[i]);
-    if (c->way[i].plan) c->lib->cudnnBackendDestroyDescriptor(c->way[i].plan);
+  for (int i = 0; i < N_VARIANTS; i++) {
+    free_pack(c->cudnn, &c->variants[i]);
+    if (c->variants[i].plan) c->cudnn->cudnnBackendDestroyDescriptor(c->variants[i].plan);
   }
   free(c);
 }
 
-static clv_code pack_as(const nvidia_cudnn *cudnn, conv_way *way, void *const pointers[3],
-                        void *workspace, clv_err *err) {
+static clv_code make_pack(const nvidia_cudnn *cudnn, conv_variant *variant, void *const pointers[3],
+                          void *workspace, clv_err *err) {
   static const int64_t ids[3] = {GRAPH_X, GRAPH_W, GRAPH_Y};
-  CLV_TRY(clv_nvidia_make(cudnn, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &way->pack, err));
-  CLV_TRY(clv_nvidia_set(cudnn, way->pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3,
-                         ids, err));
-  CLV_TRY(clv_nvidia_set(cudnn, way->pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+  CLV_TRY(
+      clv_nvidia_make(cudnn, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &variant->variant_pack, err));
+  CLV_TRY(clv_nvidia_set(cudnn, variant->variant_pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
+                         CUDNN_TYPE_INT64, 3, ids, err));
+  CLV_TRY(clv_nvidia_set(cudnn, variant->variant_pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
                          CUDNN_TYPE_VOID_PTR, 3, pointers, err));
-  CLV_TRY(clv_nvidia_set(cudnn, way->pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR,
-                         1, &workspace, err));
-  return clv_nvidia_finish(cudnn, way->pack, err);
+  CLV_TRY(clv_nvidia_set(cudnn, variant->variant_pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
+                         CUDNN_TYPE_VOID_PTR, 1, &workspace, err));
+  return clv_nvidia_finish(cudnn, variant->variant_pack, err);
 }
 
-/* Makes the variant pack of a call's pointers, unless the last call had the same ones, which is
+/* Makes the variant pack of a call's pointers, unless the last call had the same pointers, as is
  * usual. */
-static clv_code pack_pointers(const nvidia_cudnn *cudnn, conv_way *way, void *const pointers[3],
-                              void *workspace, clv_err *err) {
-  bool same =
-      memcmp(pointers, way->pointers, sizeof way->pointers) == 0 && workspace == way->workspace;
-  if (way->pack && same) return CLV_OK;
-  unpack(cudnn, way);
-  memcpy(way->pointers, pointers, sizeof way->pointers);
-  way->workspace = workspace;
-  clv_code code = pack_as(cudnn, way, pointers, workspace, err);
-  if (code != CLV_OK) unpack(cudnn, way);
+static clv_code pack_pointers(const nvidia_cudnn *cudnn, conv_variant *variant,
+                              void *const pointers[3], void *workspace, clv_err *err) {
+  bool same = memcmp(pointers, variant->pointers, sizeof variant->pointers) == 0 &&
+              workspace == variant->workspace;
+  if (variant->variant_pack && same) return CLV_OK;
+  free_pack(cudnn, variant);
+  memcpy(variant->pointers, pointers, sizeof variant->pointers);
+  variant->workspace = workspace;
+  clv_code code = make_pack(cudnn, variant, pointers, workspace, err);
+  if (code != CLV_OK) free_pack(cudnn, variant);
   return code;
 }
 
 clv_code clv_nvidia_conv(clv_cuda_stream *s, clv_cuda_conv *c, void *x, void *w, void *y,
                          float beta, void *workspace, clv_err *err) {
   void *const pointers[3] = {x, w, y};
-  conv_way *way = &c->way[beta > 0 ? ADDS : OVERWRITES];
-  if (!way->plan)
+  conv_variant *variant = &c->variants[beta > 0 ? ADDS : OVERWRITES];
+  if (!variant->plan)
     return clv_fail(err, CLV_INVALID,
                     "this pass of a convolution was planned without adding to its output");
   if (((uintptr_t)x | (uintptr_t)w | (uintptr_t)y) % CONV_ALIGNMENT)
     return clv_fail(err, CLV_INTERNAL, "a tensor of a convolution is not aligned to %d bytes",
                     CONV_ALIGNMENT);
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
-  CLV_TRY(clv_nvidia_cudnn_handle(s, c->lib, err));
-  CLV_TRY(pack_pointers(c->lib, way, pointers, workspace, err));
-  cudnnStatus_t answer = c->lib->cudnnBackendExecute(s->cudnn, way->plan, way->pack);
+  CLV_TRY(clv_nvidia_cudnn_handle(s, c->cudnn, err));
+  CLV_TRY(pack_pointers(c->cudnn, variant, pointers, workspace, err));
+  cudnnStatus_t answer =
+      c->cudnn->cudnnBackendExecute(s->cudnn, variant->plan, variant->variant_pack);
   if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;
-  return clv_nvidia_dnn_fail(c->lib, "cudnnBackendExecute", answer, err);
+  return clv_nvidia_dnn_fail(c->cudnn, "cudnnBackendExecute", answer, err);
 }

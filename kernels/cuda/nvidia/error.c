@@ -8,12 +8,12 @@
 
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
-/* Meaning of a runtime error for the caller. Errors not listed are CLV_INTERNAL. `lost`: the
- * process cannot use the device any more. */
+/* The meaning of an error of NVIDIA's runtime for the caller. Errors not listed are CLV_INTERNAL.
+ * `marks_lost`: the process cannot use the device any more. */
 typedef struct meaning {
-  cudaError_t answer;
+  cudaError_t error;
   clv_code code;
-  bool lost;
+  bool marks_lost;
 } meaning;
 
 static const meaning meanings[] = {
@@ -45,13 +45,13 @@ static const meaning meanings[] = {
     {cudaErrorExternalDevice, CLV_UNAVAILABLE, true},
 };
 
-/* For each device, the error that made it unusable; cudaSuccess: usable. */
-static _Atomic(int) lost[NVIDIA_DEVICES];
+/* For each device, the error that made it unusable; cudaSuccess: the device is usable. */
+static _Atomic(int) fatal_error[NVIDIA_DEVICES];
 
 static const meaning *meaning_of(cudaError_t answer) {
   static const meaning other = {.code = CLV_INTERNAL};
   for (size_t i = 0; i < CLV_COUNT(meanings); i++)
-    if (meanings[i].answer == answer) return &meanings[i];
+    if (meanings[i].error == answer) return &meanings[i];
   return &other;
 }
 
@@ -65,15 +65,16 @@ clv_code clv_nvidia_fail_text_at(const char *where, const char *call, int device
 clv_code clv_nvidia_fail_at(const char *where, const char *call, int device, cudaError_t answer,
                             clv_err *err) {
   const meaning *m = meaning_of(answer);
-  if (m->lost && device >= 0 && device < NVIDIA_DEVICES) atomic_store(&lost[device], (int)answer);
-  cudaGetLastError(); /* clears the error, so that the next call does not report it */
+  if (m->marks_lost && device >= 0 && device < NVIDIA_DEVICES)
+    atomic_store(&fatal_error[device], (int)answer);
+  cudaGetLastError(); /* clears the error, so that the next call does not report it again */
   return clv_nvidia_fail_text_at(where, call, device, cudaGetErrorString(answer), m->code, err);
 }
 
 clv_code clv_nvidia_check_not_lost(int device, clv_err *err) {
   if (device < 0 || device >= NVIDIA_DEVICES)
     return clv_fail(err, CLV_UNAVAILABLE, "there is no device cuda:%d", device);
-  int by = atomic_load(&lost[device]);
+  int by = atomic_load(&fatal_error[device]);
   if (by == cudaSuccess) return CLV_OK;
   return clv_fail(err, CLV_UNAVAILABLE,
                   "this process cannot use cuda:%d after an earlier error: %s: restart the process",

@@ -47,7 +47,7 @@ clv_code clv_nvidia_finish(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t o
   return clv_nvidia_dnn_fail(cudnn, "cudnnBackendFinalize", answer, err);
 }
 
-/* An attribute of a descriptor: n values. */
+/* An attribute of a cuDNN descriptor: n values. */
 typedef struct attribute {
   cudnnBackendAttributeName_t name;
   cudnnBackendAttributeType_t type;
@@ -73,7 +73,7 @@ static clv_code make_with(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
-/* A tensor of [n, c, h, w]: row-major f32, or bf16 with channels last. */
+/* Describes a tensor [n, c, h, w]: row-major f32, or with `last` bf16 with channels last. */
 static clv_code make_tensor(const nvidia_cudnn *cudnn, int64_t id, const int64_t dims[4], bool last,
                             cudnnBackendDescriptor_t *ret, clv_err *err) {
   static const int64_t alignment = CONV_ALIGNMENT;
@@ -107,7 +107,7 @@ static clv_code make_window(const nvidia_cudnn *cudnn, const clv_window *w,
   return make_with(cudnn, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, rows, CLV_COUNT(rows), ret, err);
 }
 
-/* cuDNN's names of a pass and its parts. */
+/* cuDNN's identifiers of a pass and of its operands. */
 typedef struct pass_names {
   cudnnBackendDescriptorType_t operation;
   cudnnBackendAttributeName_t x, w, y, window, alpha, beta;

@@ -13,7 +13,7 @@
 
 typedef struct function {
   const char *name;
-  size_t at; /* offset of its pointer in the table */
+  size_t table_offset; /* offset of the function's pointer in the table */
 } function;
 
 typedef struct library {
@@ -21,8 +21,8 @@ typedef struct library {
   const function *functions;
   size_t n;
   void *table;
-  bool tried;
-  clv_code code; /* result, if `tried` */
+  bool is_tried;
+  clv_code code; /* result of opening the library; valid if is_tried */
   clv_err err;
 } library;
 
@@ -54,7 +54,7 @@ static library cudnn = {.file = "libcudnn.so." CLV_STR(CUDNN_MAJOR),
                         .table = &cudnn_table};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char search[4096]; /* folders, separated by colons */
+static char search[4096]; /* folders that are searched first, separated by colons */
 
 void clv_nvidia_set_folders(const char *folders) {
   pthread_mutex_lock(&lock);
@@ -62,7 +62,7 @@ void clv_nvidia_set_folders(const char *folders) {
   pthread_mutex_unlock(&lock);
 }
 
-/* Opens the file in one of the folders, or else where the loader finds it. */
+/* Opens the library in one of the folders of `search`, or else where the loader finds it. */
 static void *open_file(const char *file) {
   char path[4096 + 64];
   for (const char *at = search; *at;) {
@@ -75,12 +75,12 @@ static void *open_file(const char *file) {
   return dlopen(file, RTLD_NOW | RTLD_LOCAL);
 }
 
-/* Size and number of cuBLAS's workspace buffers. With only one size cuBLAS adds in the same
- * order whether or not another stream uses the buffers. cuBLAS reads the variable when
- * cuDNN first uses it. */
+/* Environment variable with size and number of cuBLAS's workspace buffers. With only one size
+ * cuBLAS adds in the same order whether or not another stream uses the buffers. cuBLAS reads the
+ * variable when cuDNN first uses it. */
 static const char buffers[] = "CUBLAS_WORKSPACE_CONFIG", one_size[] = ":4096:2";
 
-static clv_code fill(library *l) {
+static clv_code load_functions(library *l) {
   if (l == &cudnn) setenv(buffers, one_size, 0);
   void *handle = open_file(l->file);
   if (!handle) {
@@ -93,27 +93,27 @@ static clv_code fill(library *l) {
     if (!found)
       return clv_fail(&l->err, CLV_UNAVAILABLE, "%s has no function %s: it is of another version",
                       l->file, l->functions[i].name);
-    memcpy((char *)l->table + l->functions[i].at, &found, sizeof found);
+    memcpy((char *)l->table + l->functions[i].table_offset, &found, sizeof found);
   }
   return CLV_OK;
 }
 
-static clv_code need(library *l, clv_err *err) {
+static clv_code open_once(library *l, clv_err *err) {
   pthread_mutex_lock(&lock);
-  if (!l->tried) l->code = fill(l);
-  l->tried = true;
+  if (!l->is_tried) l->code = load_functions(l);
+  l->is_tried = true;
   pthread_mutex_unlock(&lock);
   if (l->code != CLV_OK && err) *err = l->err;
   return l->code;
 }
 
 clv_code clv_nvidia_cublas(const nvidia_cublas **ret, clv_err *err) {
-  CLV_TRY(need(&cublas, err));
+  CLV_TRY(open_once(&cublas, err));
   *ret = &cublas_table;
   return CLV_OK;
 }
 
-/* Least version of cuDNN: older ones do not accept the description of a device. */
+/* Oldest supported version of cuDNN; older versions do not accept the description of a device. */
 enum { LEAST_CUDNN = 90800 };
 
 clv_code clv_nvidia_check_determinism(clv_err *err) {
@@ -126,7 +126,7 @@ clv_code clv_nvidia_check_determinism(clv_err *err) {
 }
 
 clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) {
-  CLV_TRY(need(&cudnn, err));
+  CLV_TRY(open_once(&cudnn, err));
   size_t version = cudnn_table.cudnnGetVersion();
   if (version < LEAST_CUDNN)
     return clv_fail(err, CLV_UNAVAILABLE, "%s is of version %zu, older than %d", cudnn.file,
@@ -135,8 +135,8 @@ clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* Prints a version given as one number, whose major part is in units of `unit` and minor part in
- * units of 100: 130100 is 13.1.0 with unit 10000. */
+/* Prints a library's name and version. The version is one number, with the major part in units of
+ * `unit` and the minor part in units of 100: 130100 is 13.1.0 with unit 10000. */
 static void print_version(char *ret, size_t len, const char *name, size_t version, size_t unit) {
   snprintf(ret, len, "%s %zu.%zu.%zu", name, version / unit, version % unit / 100, version % 100);
 }

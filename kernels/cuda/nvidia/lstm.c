@@ -8,17 +8,17 @@
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
 struct clv_cuda_lstm {
-  const nvidia_cudnn *lib;
-  bool learns;
+  const nvidia_cudnn *cudnn;
+  bool has_backward;
   cudnnRNNDescriptor_t rnn;
   cudnnRNNDataDescriptor_t x, y;
-  /* of h and c, whose first values are zeros and last values are not returned */
+  /* describes h and c; their first values are zeros, and their last values are not returned */
   cudnnTensorDescriptor_t state;
   clv_cuda_lstm_space space;
 };
 
-/* LSTM_TRY(cudnn, err, cudnnRNNForward, arguments...) calls the function, and returns if it
- * fails. */
+/* LSTM_TRY(cudnn, err, cudnnRNNForward, arguments...) calls the cuDNN function, and returns from
+ * the caller if it fails. */
 #define LSTM_TRY(cudnn, err, call, ...)                           \
   do {                                                            \
     cudnnStatus_t answer_ = (cudnn)->call(__VA_ARGS__);           \
@@ -31,15 +31,15 @@ struct clv_cuda_lstm {
 static clv_code describe_network(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_err *err) {
   const cudnnRNNBiasMode_t bias = d->bias ? CUDNN_RNN_DOUBLE_BIAS : CUDNN_RNN_NO_BIAS;
   const cudnnMathType_t math = d->tf32 ? CUDNN_DEFAULT_MATH : CUDNN_FMA_MATH;
-  LSTM_TRY(l->lib, err, cudnnCreateRNNDescriptor, &l->rnn);
-  LSTM_TRY(l->lib, err, cudnnSetRNNDescriptor_v8, l->rnn, CUDNN_RNN_ALGO_STANDARD, CUDNN_LSTM, bias,
-           CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, math,
+  LSTM_TRY(l->cudnn, err, cudnnCreateRNNDescriptor, &l->rnn);
+  LSTM_TRY(l->cudnn, err, cudnnSetRNNDescriptor_v8, l->rnn, CUDNN_RNN_ALGO_STANDARD, CUDNN_LSTM,
+           bias, CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, math,
            (int32_t)d->f, (int32_t)d->h, (int32_t)d->h, d->layers, NULL,
            CUDNN_RNN_PADDED_IO_ENABLED);
   return CLV_OK;
 }
 
-/* Describes values [n, t, width], all samples with t steps. */
+/* Describes values [n, t, width], where all samples have t steps. */
 static clv_code describe_values(const nvidia_cudnn *lib, const clv_cuda_lstm_desc *d, int64_t width,
                                 const int *lengths, cudnnRNNDataDescriptor_t *ret, clv_err *err) {
   LSTM_TRY(lib, err, cudnnCreateRNNDataDescriptor, ret);
@@ -56,35 +56,36 @@ static clv_code describe_all(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_
   CLV_TRY(clv_alloc((size_t)d->n, sizeof *lengths, &lengths, err));
   for (int64_t i = 0; i < d->n; i++) lengths[i] = (int)d->t;
   CLV_TRY(describe_network(l, d, err));
-  CLV_TRY(describe_values(l->lib, d, d->f, lengths, &l->x, err));
-  CLV_TRY(describe_values(l->lib, d, d->h, lengths, &l->y, err));
-  LSTM_TRY(l->lib, err, cudnnCreateTensorDescriptor, &l->state);
-  LSTM_TRY(l->lib, err, cudnnSetTensorNdDescriptor, l->state, CUDNN_DATA_FLOAT, 3, dims, strides);
+  CLV_TRY(describe_values(l->cudnn, d, d->f, lengths, &l->x, err));
+  CLV_TRY(describe_values(l->cudnn, d, d->h, lengths, &l->y, err));
+  LSTM_TRY(l->cudnn, err, cudnnCreateTensorDescriptor, &l->state);
+  LSTM_TRY(l->cudnn, err, cudnnSetTensorNdDescriptor, l->state, CUDNN_DATA_FLOAT, 3, dims, strides);
   return CLV_OK;
 }
 
 /* ---- layout of the weights ------------------------------------------------------------------- */
 
-/* Arguments of a query for one parameter. */
+/* Arguments of cudnnGetRNNWeightParams, with which the parameters are found. */
 typedef struct weight_view {
   cudnnHandle_t handle;
   char *space;
   cudnnTensorDescriptor_t matrix, bias;
 } weight_view;
 
-/* Finds a gate's matrix and bias for the input (part 0) or for h (part 1). */
+/* Finds the indices, in values, of a gate's matrix and bias: those for the input (part 0) or for h
+ * (part 1). */
 static clv_code find_gate(const clv_cuda_lstm *l, const weight_view *v, int layer, int part,
                           int gate, size_t ret[2], clv_err *err) {
   void *matrix = NULL, *bias = NULL;
-  LSTM_TRY(l->lib, err, cudnnGetRNNWeightParams, v->handle, l->rnn, layer, l->space.weights,
+  LSTM_TRY(l->cudnn, err, cudnnGetRNNWeightParams, v->handle, l->rnn, layer, l->space.weights,
            v->space, 4 * part + gate, v->matrix, &matrix, v->bias, &bias);
   ret[0] = matrix ? (size_t)((char *)matrix - v->space) / sizeof(float) : 0;
   ret[1] = bias ? (size_t)((char *)bias - v->space) / sizeof(float) : 0;
   return CLV_OK;
 }
 
-/* Finds the parameters of a part. Fails unless the four gates i, f, g, o of each parameter are
- * stored one after another, as in a module. */
+/* Finds the indices of a layer's parameters for the input (part 0) or for h (part 1). Fails unless
+ * cuDNN stores the four gates i, f, g, o of each parameter one after another, as a module does. */
 static clv_code find_part(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, const weight_view *v,
                           int layer, int part, clv_err *err) {
   size_t width = (size_t)(part || layer ? d->h : d->f), h = (size_t)d->h, at[2];
@@ -107,55 +108,56 @@ static clv_code find_parts(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, const 
   return CLV_OK;
 }
 
-/* Finds the parameters' indices. cuDNN reports them only for allocated memory. */
+/* Finds the indices of all parameters in cuDNN's buffer of weights. cuDNN reports them only for
+ * allocated memory. */
 static clv_code find_weights(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_cuda_stream *s,
                              clv_err *err) {
   weight_view v = {.handle = s->cudnn};
   void *space;
   CLV_TRY(clv_nvidia_take(s, l->space.weights, &space, err));
   v.space = space;
-  cudnnStatus_t answer = l->lib->cudnnCreateTensorDescriptor(&v.matrix);
-  if (answer == CUDNN_STATUS_SUCCESS) answer = l->lib->cudnnCreateTensorDescriptor(&v.bias);
+  cudnnStatus_t answer = l->cudnn->cudnnCreateTensorDescriptor(&v.matrix);
+  if (answer == CUDNN_STATUS_SUCCESS) answer = l->cudnn->cudnnCreateTensorDescriptor(&v.bias);
   clv_code code = answer == CUDNN_STATUS_SUCCESS
                       ? find_parts(l, d, &v, err)
-                      : clv_nvidia_dnn_fail(l->lib, "cudnnCreateTensorDescriptor", answer, err);
-  if (v.matrix) l->lib->cudnnDestroyTensorDescriptor(v.matrix);
-  if (v.bias) l->lib->cudnnDestroyTensorDescriptor(v.bias);
+                      : clv_nvidia_dnn_fail(l->cudnn, "cudnnCreateTensorDescriptor", answer, err);
+  if (v.matrix) l->cudnn->cudnnDestroyTensorDescriptor(v.matrix);
+  if (v.bias) l->cudnn->cudnnDestroyTensorDescriptor(v.bias);
   clv_nvidia_give(s, space);
   return code;
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-static cudnnForwardMode_t mode_of(const clv_cuda_lstm *l) {
-  return l->learns ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE;
+static cudnnForwardMode_t forward_mode(const clv_cuda_lstm *l) {
+  return l->has_backward ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE;
 }
 
-static clv_code make(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_cuda_stream *s,
-                     clv_err *err) {
+static clv_code make_lstm(clv_cuda_lstm *l, const clv_cuda_lstm_desc *d, clv_cuda_stream *s,
+                          clv_err *err) {
   CLV_TRY(describe_all(l, d, err));
-  CLV_TRY(clv_nvidia_cudnn_handle(s, l->lib, err));
-  LSTM_TRY(l->lib, err, cudnnGetRNNWeightSpaceSize, s->cudnn, l->rnn, &l->space.weights);
-  LSTM_TRY(l->lib, err, cudnnGetRNNTempSpaceSizes, s->cudnn, l->rnn, mode_of(l), l->x,
+  CLV_TRY(clv_nvidia_cudnn_handle(s, l->cudnn, err));
+  LSTM_TRY(l->cudnn, err, cudnnGetRNNWeightSpaceSize, s->cudnn, l->rnn, &l->space.weights);
+  LSTM_TRY(l->cudnn, err, cudnnGetRNNTempSpaceSizes, s->cudnn, l->rnn, forward_mode(l), l->x,
            &l->space.workspace, &l->space.reserve);
   return find_weights(l, d, s, err);
 }
 
-static clv_code check(const clv_cuda_lstm_desc *d, clv_err *err) {
+static clv_code check_sizes(const clv_cuda_lstm_desc *d, clv_err *err) {
   if (d->n * d->t > INT32_MAX / 4 || d->f > INT32_MAX / 4 || d->n * d->h > INT32_MAX / 4)
     return clv_fail(err, CLV_UNIMPLEMENTED, "this LSTM has more values than cuDNN supports");
   return clv_nvidia_check_determinism(err);
 }
 
-static clv_code begin(const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret, clv_err *err) {
+static clv_code new_lstm(const clv_cuda_lstm_desc *d, clv_cuda_lstm **ret, clv_err *err) {
   const nvidia_cudnn *cudnn;
   clv_err why;
   if (clv_nvidia_cudnn(&cudnn, &why) != CLV_OK)
     return clv_fail(err, CLV_UNIMPLEMENTED, "%s", why.text);
-  CLV_TRY(check(d, err));
+  CLV_TRY(check_sizes(d, err));
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
-  (*ret)->lib = cudnn;
-  (*ret)->learns = d->learns;
+  (*ret)->cudnn = cudnn;
+  (*ret)->has_backward = d->has_backward;
   return CLV_OK;
 }
 
@@ -163,8 +165,8 @@ clv_code clv_nvidia_lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, cl
                              clv_cuda_lstm_space *ret_space, clv_err *err) {
   clv_cuda_lstm *l;
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
-  CLV_TRY(begin(d, &l, err));
-  clv_code code = make(l, d, s, err);
+  CLV_TRY(new_lstm(d, &l, err));
+  clv_code code = make_lstm(l, d, s, err);
   if (code != CLV_OK) {
     clv_nvidia_lstm_free(l);
     return code;
@@ -176,16 +178,16 @@ clv_code clv_nvidia_lstm_new(clv_cuda_stream *s, const clv_cuda_lstm_desc *d, cl
 
 void clv_nvidia_lstm_free(clv_cuda_lstm *l) {
   if (!l) return;
-  if (l->state) l->lib->cudnnDestroyTensorDescriptor(l->state);
-  if (l->y) l->lib->cudnnDestroyRNNDataDescriptor(l->y);
-  if (l->x) l->lib->cudnnDestroyRNNDataDescriptor(l->x);
-  if (l->rnn) l->lib->cudnnDestroyRNNDescriptor(l->rnn);
+  if (l->state) l->cudnn->cudnnDestroyTensorDescriptor(l->state);
+  if (l->y) l->cudnn->cudnnDestroyRNNDataDescriptor(l->y);
+  if (l->x) l->cudnn->cudnnDestroyRNNDataDescriptor(l->x);
+  if (l->rnn) l->cudnn->cudnnDestroyRNNDescriptor(l->rnn);
   free(l);
 }
 
 clv_code clv_nvidia_describe_lstm(const clv_cuda_lstm_desc *d, clv_err *err) {
   clv_cuda_lstm *l;
-  CLV_TRY(begin(d, &l, err));
+  CLV_TRY(new_lstm(d, &l, err));
   clv_code code = describe_all(l, d, err);
   clv_nvidia_lstm_free(l);
   return code;
@@ -193,14 +195,14 @@ clv_code clv_nvidia_describe_lstm(const clv_cuda_lstm_desc *d, clv_err *err) {
 
 /* ---- the calls ------------------------------------------------------------------------------- */
 
-/* Lengths are not passed, because x's descriptor has them. States are NULL where they are
- * zeros or not needed. */
+/* Lengths are not passed, because the descriptor of x has them. States are NULL if they are zeros
+ * or not needed. */
 clv_code clv_nvidia_lstm_forward(clv_cuda_stream *s, clv_cuda_lstm *l, const clv_cuda_lstm_args *a,
                                  clv_err *err) {
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
-  CLV_TRY(clv_nvidia_cudnn_handle(s, l->lib, err));
-  LSTM_TRY(l->lib, err, cudnnRNNForward, s->cudnn, l->rnn, mode_of(l), NULL, l->x, a->x, l->y, a->y,
-           l->state, NULL, NULL, l->state, NULL, NULL, l->space.weights, a->weights,
+  CLV_TRY(clv_nvidia_cudnn_handle(s, l->cudnn, err));
+  LSTM_TRY(l->cudnn, err, cudnnRNNForward, s->cudnn, l->rnn, forward_mode(l), NULL, l->x, a->x,
+           l->y, a->y, l->state, NULL, NULL, l->state, NULL, NULL, l->space.weights, a->weights,
            l->space.workspace, a->workspace, l->space.reserve, a->reserve);
   return CLV_OK;
 }
@@ -208,8 +210,8 @@ clv_code clv_nvidia_lstm_forward(clv_cuda_stream *s, clv_cuda_lstm *l, const clv
 clv_code clv_nvidia_lstm_backward_data(clv_cuda_stream *s, clv_cuda_lstm *l,
                                        const clv_cuda_lstm_args *a, clv_err *err) {
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
-  CLV_TRY(clv_nvidia_cudnn_handle(s, l->lib, err));
-  LSTM_TRY(l->lib, err, cudnnRNNBackwardData_v8, s->cudnn, l->rnn, NULL, l->y, a->y, a->dy, l->x,
+  CLV_TRY(clv_nvidia_cudnn_handle(s, l->cudnn, err));
+  LSTM_TRY(l->cudnn, err, cudnnRNNBackwardData_v8, s->cudnn, l->rnn, NULL, l->y, a->y, a->dy, l->x,
            a->dx, l->state, NULL, NULL, NULL, l->state, NULL, NULL, NULL, l->space.weights,
            a->weights, l->space.workspace, a->workspace, l->space.reserve, a->reserve);
   return CLV_OK;
@@ -218,8 +220,8 @@ clv_code clv_nvidia_lstm_backward_data(clv_cuda_stream *s, clv_cuda_lstm *l,
 clv_code clv_nvidia_lstm_backward_weight(clv_cuda_stream *s, clv_cuda_lstm *l,
                                          const clv_cuda_lstm_args *a, clv_err *err) {
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
-  CLV_TRY(clv_nvidia_cudnn_handle(s, l->lib, err));
-  LSTM_TRY(l->lib, err, cudnnRNNBackwardWeights_v8, s->cudnn, l->rnn, CUDNN_WGRAD_MODE_ADD, NULL,
+  CLV_TRY(clv_nvidia_cudnn_handle(s, l->cudnn, err));
+  LSTM_TRY(l->cudnn, err, cudnnRNNBackwardWeights_v8, s->cudnn, l->rnn, CUDNN_WGRAD_MODE_ADD, NULL,
            l->x, a->x, l->state, NULL, l->y, a->y, l->space.weights, a->dweights,
            l->space.workspace, a->workspace, l->space.reserve, a->reserve);
   return CLV_OK;

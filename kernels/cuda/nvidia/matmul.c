@@ -9,50 +9,52 @@
 
 #include "kernels/cuda/nvidia/nvidia_int.h"
 
-/* Operands are usually aligned. Algorithms for aligned operands are faster, but wrong for others,
- * so each case has its own algorithm. */
-enum { ALIGNED, ANYWHERE, WAYS };
-static const uint32_t alignment_of[WAYS] = {16, 4}, bf16_alignment_of[WAYS] = {16, 2};
+/* Alignment of the operands. Algorithms for aligned operands are faster, but wrong for others, so
+ * each case has its own algorithm. Operands are usually aligned. */
+enum { ALIGNED, ANYWHERE, N_ALIGNMENTS };
+static const uint32_t alignment_of[N_ALIGNMENTS] = {16, 4},
+                      bf16_alignment_of[N_ALIGNMENTS] = {16, 2};
 
 struct clv_cuda_matmul {
-  const nvidia_cublas *lib;
+  const nvidia_cublas *cublas;
   int device;
-  cublasLtHandle_t handle; /* handle of the device */
+  cublasLtHandle_t handle; /* cuBLASLt's handle of the device */
   cublasLtMatmulDesc_t op;
   cublasLtMatrixLayout_t a, b, d;
-  cudaDataType_t factors; /* type of A and B */
+  cudaDataType_t factor_type; /* data type of A and B */
   size_t workspace;
-  cublasLtMatmulAlgo_t way[WAYS];
+  cublasLtMatmulAlgo_t algorithms[N_ALIGNMENTS];
 };
 
-static clv_code fail(const clv_cuda_matmul *m, const char *where, const char *call,
-                     cublasStatus_t answer, clv_err *err) {
-  return clv_nvidia_fail_text_at(where, call, m->device, m->lib->cublasLtGetStatusString(answer),
+static clv_code fail_call(const clv_cuda_matmul *m, const char *where, const char *call,
+                          cublasStatus_t answer, clv_err *err) {
+  return clv_nvidia_fail_text_at(where, call, m->device, m->cublas->cublasLtGetStatusString(answer),
                                  answer == CUBLAS_STATUS_ALLOC_FAILED    ? CLV_EXHAUSTED
                                  : answer == CUBLAS_STATUS_NOT_SUPPORTED ? CLV_UNIMPLEMENTED
                                                                          : CLV_INTERNAL,
                                  err);
 }
 
-#define LT_TRY(m, err, call, ...)                                                            \
-  do {                                                                                       \
-    cublasStatus_t answer_ = (m)->lib->call(__VA_ARGS__);                                    \
-    if (answer_ != CUBLAS_STATUS_SUCCESS) return fail((m), CLV_HERE, #call, answer_, (err)); \
+#define LT_TRY(m, err, call, ...)                                                                 \
+  do {                                                                                            \
+    cublasStatus_t answer_ = (m)->cublas->call(__VA_ARGS__);                                      \
+    if (answer_ != CUBLAS_STATUS_SUCCESS) return fail_call((m), CLV_HERE, #call, answer_, (err)); \
   } while (0)
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
 static pthread_mutex_t handles_lock = PTHREAD_MUTEX_INITIALIZER;
-static cublasLtHandle_t handles[NVIDIA_DEVICES]; /* made by the first product, never freed */
+/* handle of each device, made by its first product, never freed */
+static cublasLtHandle_t handles[NVIDIA_DEVICES];
 
 static clv_code find_handle(clv_cuda_matmul *m, clv_err *err) {
   CLV_TRY(clv_nvidia_set_device(m->device, err));
   pthread_mutex_lock(&handles_lock);
   cublasStatus_t answer = CUBLAS_STATUS_SUCCESS;
-  if (!handles[m->device]) answer = m->lib->cublasLtCreate(&handles[m->device]);
+  if (!handles[m->device]) answer = m->cublas->cublasLtCreate(&handles[m->device]);
   m->handle = handles[m->device];
   pthread_mutex_unlock(&handles_lock);
-  if (answer != CUBLAS_STATUS_SUCCESS) return fail(m, CLV_HERE, "cublasLtCreate", answer, err);
+  if (answer != CUBLAS_STATUS_SUCCESS) return fail_call(m, CLV_HERE, "cublasLtCreate", answer, err);
   return CLV_OK;
 }
 
@@ -72,11 +74,11 @@ static clv_code layout_new(const clv_cuda_matmul *m, cudaDataType_t type, int64_
 }
 
 static clv_code describe_layouts(clv_cuda_matmul *m, const clv_cuda_matmul_desc *d, clv_err *err) {
-  m->factors = d->math == CLV_CUDA_BF16 ? CUDA_R_16BF : CUDA_R_32F;
-  CLV_TRY(layout_new(m, m->factors, d->a_t ? d->k : d->m, d->a_t ? d->m : d->k, d->lda, d->batch,
-                     d->stride_a, &m->a, err));
-  CLV_TRY(layout_new(m, m->factors, d->b_t ? d->n : d->k, d->b_t ? d->k : d->n, d->ldb, d->batch,
-                     d->stride_b, &m->b, err));
+  m->factor_type = d->math == CLV_CUDA_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+  CLV_TRY(layout_new(m, m->factor_type, d->a_t ? d->k : d->m, d->a_t ? d->m : d->k, d->lda,
+                     d->batch, d->stride_a, &m->a, err));
+  CLV_TRY(layout_new(m, m->factor_type, d->b_t ? d->n : d->k, d->b_t ? d->k : d->n, d->ldb,
+                     d->batch, d->stride_b, &m->b, err));
   return layout_new(m, CUDA_R_32F, d->m, d->n, d->ldd, d->batch, d->stride_d, &m->d, err);
 }
 
@@ -98,9 +100,9 @@ static clv_code describe_product(clv_cuda_matmul *m, const clv_cuda_matmul_desc 
          d->math == CLV_CUDA_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F);
   LT_TRY(m, err, cublasLtMatmulDescSetAttribute, m->op, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a);
   LT_TRY(m, err, cublasLtMatmulDescSetAttribute, m->op, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b);
-  if (d->after == CLV_CUDA_EPILOGUE_NONE) return CLV_OK;
+  if (d->epilogue == CLV_CUDA_EPILOGUE_NONE) return CLV_OK;
   CLV_TRY(set_epilogue(m, CUBLASLT_EPILOGUE_BIAS, err));
-  /* The heuristic requires a bias pointer, but does not read the bias. */
+  /* the heuristic requires a bias pointer, but does not read the bias */
   return set_bias(m, (const float *)(uintptr_t)256, err);
 }
 
@@ -119,7 +121,7 @@ static clv_code set_preferences(const clv_cuda_matmul *m, cublasLtMatmulPreferen
          CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
   for (size_t i = 0; i < CLV_COUNT(operands); i++) {
     uint32_t alignment =
-        (m->factors == CUDA_R_16BF && i < 2 ? bf16_alignment_of : alignment_of)[way];
+        (m->factor_type == CUDA_R_16BF && i < 2 ? bf16_alignment_of : alignment_of)[way];
     LT_TRY(m, err, cublasLtMatmulPreferenceSetAttribute, p, operands[i], &alignment,
            sizeof alignment);
   }
@@ -134,41 +136,43 @@ static clv_code query_algorithm(clv_cuda_matmul *m, cublasLtMatmulPreference_t p
   LT_TRY(m, err, cublasLtMatmulAlgoGetHeuristic, m->handle, m->op, m->a, m->b, m->d, m->d, p, 1,
          &first, &n);
   if (n < 1)
-    return fail(m, CLV_HERE, "cublasLtMatmulAlgoGetHeuristic", CUBLAS_STATUS_NOT_SUPPORTED, err);
-  m->way[way] = first.algo;
+    return fail_call(m, CLV_HERE, "cublasLtMatmulAlgoGetHeuristic", CUBLAS_STATUS_NOT_SUPPORTED,
+                     err);
+  m->algorithms[way] = first.algo;
   m->workspace = CLV_MAX(m->workspace, first.workspaceSize);
   return CLV_OK;
 }
 
-static clv_code choose(clv_cuda_matmul *m, clv_err *err) {
+static clv_code choose_algorithms(clv_cuda_matmul *m, clv_err *err) {
   cublasLtMatmulPreference_t p = NULL;
   LT_TRY(m, err, cublasLtMatmulPreferenceCreate, &p);
   clv_code code = CLV_OK;
-  for (int way = 0; way < WAYS && code == CLV_OK; way++) code = query_algorithm(m, p, way, err);
-  m->lib->cublasLtMatmulPreferenceDestroy(p);
+  for (int way = 0; way < N_ALIGNMENTS && code == CLV_OK; way++)
+    code = query_algorithm(m, p, way, err);
+  m->cublas->cublasLtMatmulPreferenceDestroy(p);
   return code;
 }
 
-/* Adds the relu to the algorithms chosen without it, so that the sums equal those of separate ops.
- * CLV_UNIMPLEMENTED: one of the algorithms cannot. */
+/* Adds the relu to the algorithms that were chosen without it, so that the sums equal those of
+ * separate ops. CLV_UNIMPLEMENTED: an algorithm cannot compute the relu. */
 static clv_code add_relu(clv_cuda_matmul *m, clv_err *err) {
   CLV_TRY(set_epilogue(m, CUBLASLT_EPILOGUE_RELU_BIAS, err));
-  for (int way = 0; way < WAYS; way++) {
+  for (int way = 0; way < N_ALIGNMENTS; way++) {
     cublasLtMatmulHeuristicResult_t said = {0};
-    LT_TRY(m, err, cublasLtMatmulAlgoCheck, m->handle, m->op, m->a, m->b, m->d, m->d, &m->way[way],
-           &said);
+    LT_TRY(m, err, cublasLtMatmulAlgoCheck, m->handle, m->op, m->a, m->b, m->d, m->d,
+           &m->algorithms[way], &said);
     m->workspace = CLV_MAX(m->workspace, said.workspaceSize);
   }
   return CLV_OK;
 }
 
 static clv_code matmul_make(clv_cuda_matmul *m, const clv_cuda_matmul_desc *d, clv_err *err) {
-  CLV_TRY(clv_nvidia_cublas(&m->lib, err));
+  CLV_TRY(clv_nvidia_cublas(&m->cublas, err));
   CLV_TRY(find_handle(m, err));
   CLV_TRY(describe_product(m, d, err));
   CLV_TRY(describe_layouts(m, d, err));
-  CLV_TRY(choose(m, err));
-  return d->after == CLV_CUDA_EPILOGUE_RELU_BIAS ? add_relu(m, err) : CLV_OK;
+  CLV_TRY(choose_algorithms(m, err));
+  return d->epilogue == CLV_CUDA_EPILOGUE_RELU_BIAS ? add_relu(m, err) : CLV_OK;
 }
 
 /* ---- the table's functions ------------------------------------------------------------------- */
@@ -195,10 +199,10 @@ clv_code clv_nvidia_matmul_new(int device, const clv_cuda_matmul_desc *d, clv_cu
 
 void clv_nvidia_matmul_free(clv_cuda_matmul *m) {
   if (!m) return;
-  if (m->a) m->lib->cublasLtMatrixLayoutDestroy(m->a);
-  if (m->b) m->lib->cublasLtMatrixLayoutDestroy(m->b);
-  if (m->d) m->lib->cublasLtMatrixLayoutDestroy(m->d);
-  if (m->op) m->lib->cublasLtMatmulDescDestroy(m->op);
+  if (m->a) m->cublas->cublasLtMatrixLayoutDestroy(m->a);
+  if (m->b) m->cublas->cublasLtMatrixLayoutDestroy(m->b);
+  if (m->d) m->cublas->cublasLtMatrixLayoutDestroy(m->d);
+  if (m->op) m->cublas->cublasLtMatmulDescDestroy(m->op);
   free(m);
 }
 
@@ -213,6 +217,6 @@ clv_code clv_nvidia_matmul(clv_cuda_stream *s, clv_cuda_matmul *m, const void *a
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
   if (bias) CLV_TRY(set_bias(m, bias, err));
   LT_TRY(m, err, cublasLtMatmul, m->handle, m->op, &one, a, m->a, b, m->b, &beta, d, m->d, d, m->d,
-         &m->way[alignment_case_of(a, b, d)], workspace, m->workspace, s->stream);
+         &m->algorithms[alignment_case_of(a, b, d)], workspace, m->workspace, s->stream);
   return CLV_OK;
 }

@@ -20,8 +20,8 @@ static const clv_vendor vendor = {
 
 const clv_vendor *clv_nvidia(void) { return &vendor; }
 
-/* Devices need cuBLASLt, because almost all ops use it. cuDNN is optional, because convolutions
- * have another implementation. Kernels are compiled for LEAST_CAPABILITY and above. */
+/* Lowest compute capability for which the kernels are compiled. A device needs cuBLASLt, because
+ * almost all ops use it. cuDNN is optional, because convolutions have another implementation. */
 enum { LEAST_CAPABILITY = 80 };
 
 static clv_code open_device(int device, clv_backend **ret, clv_err *err) {

@@ -15,30 +15,34 @@
 
 const clv_vendor *clv_nvidia(void);
 
-/* The one exported symbol. Returns NULL if `abi` is not CLV_CUDA_ABI of this build. */
+/* Returns the functions of this library, which is its one exported symbol; NULL if `abi` is not
+ * CLV_CUDA_ABI of this build. */
 __attribute__((visibility("default"))) const clv_cuda_library *clv_cuda_entry(uint32_t abi);
 
 /* ---- without a device, for tests ------------------------------------------------------------- */
 
-/* cuDNN's plan of a convolution on the device that `device_json` describes. */
+/* cuDNN's choice for a convolution on the device that `device_json` describes. */
 typedef struct clv_nvidia_plan {
-  /* number of the engine; number of engines proposed, 0: the plan was stored */
+  /* number of the engine; number of engines that cuDNN proposed, 0: the plan was stored */
   int64_t engine, candidates;
   size_t workspace;
 } clv_nvidia_plan;
 
-/* Returns cuDNN's description of device `device`, or of the device that device_json describes. */
+/* Writes cuDNN's description of device number `device` to ret, or of the device that device_json
+ * describes. */
 clv_code clv_nvidia_device_json(int device, const char *device_json, clv_bytes *ret,
                                 clv_err *err) CLV_USE_RESULT;
 
-/* Sets the store of plans; call it before any other function. NULL: plans are not stored. */
+/* Sets the store that keeps plans; call it before any other function. NULL: plans are not stored.
+ */
 void clv_nvidia_keep_plans(const clv_plan_store *store);
 
-/* Plans a convolution; device_json NULL: on device 0. */
+/* Makes and frees the plan of a convolution on the described device; device_json NULL: on device 0.
+ */
 clv_code clv_nvidia_plan_conv(const char *device_json, const clv_cuda_conv_desc *d, float beta,
                               clv_nvidia_plan *ret, clv_err *err) CLV_USE_RESULT;
 
-/* CLV_OK if cuDNN accepts the description of this LSTM. */
+/* Returns CLV_OK if cuDNN accepts the description of this LSTM. */
 clv_code clv_nvidia_describe_lstm(const clv_cuda_lstm_desc *d, clv_err *err) CLV_USE_RESULT;
 
 #endif

@@ -16,20 +16,20 @@ enum { NVIDIA_DEVICES = 64 };
 
 /* ---- errors (error.c) ------------------------------------------------------------------------ */
 
-/* Makes a clv_err of the error `answer` that NVIDIA's runtime returned from `call`: "cuda:0:
- * cudaMemcpyAsync: an illegal memory access was encountered". An error from which no later call
- * recovers marks the device as lost. device -1: no device. */
+/* Fails with the error `answer` that NVIDIA's runtime returned from `call`: "cuda:0:
+ * cudaMemcpyAsync: an illegal memory access was encountered". An error after which no later call
+ * works marks the device as lost. device -1: no device. */
 clv_code clv_nvidia_fail_at(const char *where, const char *call, int device, cudaError_t answer,
                             clv_err *err);
-/* As clv_nvidia_fail_at, but for the error of a library, given as text. */
+/* As clv_nvidia_fail_at, but for the error of another library, given as text. */
 clv_code clv_nvidia_fail_text_at(const char *where, const char *call, int device, const char *words,
                                  clv_code code, clv_err *err);
 
-/* CLV_UNAVAILABLE if the device has had an error from which no call recovers. */
+/* Fails with CLV_UNAVAILABLE if an earlier error has made the device unusable for this process. */
 clv_code clv_nvidia_check_not_lost(int device, clv_err *err) CLV_USE_RESULT;
 
-/* NVIDIA_TRY(device, err, cudaMemcpyAsync, dst, src, ...) calls the function, and
- * returns if it fails. */
+/* NVIDIA_TRY(device, err, cudaMemcpyAsync, dst, src, ...) calls the function, and returns from the
+ * caller if it fails. */
 #define NVIDIA_TRY(device, err, call, ...)                                  \
   do {                                                                      \
     cudaError_t answer_ = call(__VA_ARGS__);                                \
@@ -39,7 +39,8 @@ clv_code clv_nvidia_check_not_lost(int device, clv_err *err) CLV_USE_RESULT;
 
 /* ---- libraries (library.c) ------------------------------------------------------------------- */
 
-/* Functions of the libraries that are used, listed in functions.def. */
+/* Tables of the functions that this library uses of cuBLASLt and cuDNN; functions.def lists them.
+ */
 typedef struct nvidia_cublas {
 #define CUBLAS(name) __typeof__(&name) name;
 #define CUDNN(name)
@@ -55,21 +56,21 @@ typedef struct nvidia_cudnn {
 #undef CUDNN
 } nvidia_cudnn;
 
-/* Return a library's functions. The first call opens the library; its result, also a failure,
- * is final. CLV_UNAVAILABLE: the text names the file and where it was looked for, or the
- * function it lacks. */
+/* Return the functions of cuBLASLt and cuDNN. The first call opens the library; later calls return
+ * the same result, also a failure. CLV_UNAVAILABLE: the text names the file and where it was
+ * searched, or the function that the library lacks. */
 clv_code clv_nvidia_cublas(const nvidia_cublas **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_nvidia_cudnn(const nvidia_cudnn **ret, clv_err *err) CLV_USE_RESULT;
 
-/* Sets the folders to search before the loader does, separated by colons, or NULL. Call it before
- * the first use of a library. */
+/* Sets the folders, separated by colons, that are searched for the libraries before the loader
+ * searches; NULL: none. Call it before the first use of a library. */
 void clv_nvidia_set_folders(const char *folders);
 
-/* Checks that cuBLAS, which cuDNN's LSTMs use, adds in the same order whatever else the process
- * does. CLV_UNIMPLEMENTED: an environment variable prevents it. */
+/* Fails unless cuBLAS, which cuDNN's LSTMs use, adds in the same order whatever else the process
+ * does. CLV_UNIMPLEMENTED: the environment variable CUBLAS_WORKSPACE_CONFIG prevents it. */
 clv_code clv_nvidia_check_determinism(clv_err *err) CLV_USE_RESULT;
 
-/* Prints "driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0". */
+/* Prints the versions of driver and libraries: "driver 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0". */
 void clv_nvidia_versions(char *ret, size_t len);
 
 /* ---- devices and streams (runtime.c, stream.c) ----------------------------------------------- */
@@ -77,7 +78,8 @@ void clv_nvidia_versions(char *ret, size_t len);
 struct clv_cuda_stream {
   int device;
   cudaStream_t stream;
-  cudnnHandle_t cudnn; /* made when first needed; NULL before */
+  /* cuDNN's handle, made by clv_nvidia_cudnn_handle; NULL: not needed so far */
+  cudnnHandle_t cudnn;
 };
 
 struct clv_cuda_event {
@@ -85,19 +87,19 @@ struct clv_cuda_event {
   cudaEvent_t event;
 };
 
-/* Bytes of the device that are neither free nor in this process's pool: used by the driver
- * or other processes. */
+/* Writes the number of bytes of the device that are neither free nor in this process's pool: the
+ * driver or other processes use them. */
 clv_code clv_nvidia_foreign_bytes(int device, size_t *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Makes the stream's cuDNN handle at the first call, which must not be during a capture. */
+/* Makes the stream's cuDNN handle at the first call, which must not happen during a capture. */
 clv_code clv_nvidia_cudnn_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn,
                                  clv_err *err) CLV_USE_RESULT;
-/* Makes `device` the current device of this thread. */
+/* Makes `device` the calling thread's current device. Fails if the device is lost. */
 clv_code clv_nvidia_set_device(int device, clv_err *err) CLV_USE_RESULT;
-/* Makes the stream's device current. CLV_PRECONDITION: the stream is NULL, which NVIDIA takes for
- * the default stream. */
+/* Makes the stream's device the calling thread's current device. CLV_PRECONDITION: the stream is
+ * NULL, which NVIDIA's runtime takes for the default stream. */
 clv_code clv_nvidia_set_stream_device(const clv_cuda_stream *s, clv_err *err) CLV_USE_RESULT;
-/* Returns the memory pool of a device, which the first call makes. */
+/* Writes the memory pool of a device to *ret; the first call makes the pool. */
 clv_code clv_nvidia_pool(int device, cudaMemPool_t *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Declares the table's functions, which entries.def lists. */
@@ -109,16 +111,16 @@ clv_code clv_nvidia_pool(int device, cudaMemPool_t *ret, clv_err *err) CLV_USE_R
 
 /* ---- convolutions (graph.c, conv.c) ---------------------------------------------------------- */
 
-/* Ids of a graph's tensors. */
+/* Ids of the tensors of a convolution's graph. */
 enum { GRAPH_X = 1, GRAPH_W, GRAPH_Y };
-/* Alignment of the tensors, in bytes. */
+/* Alignment of the tensors of a convolution, in bytes. */
 enum { CONV_ALIGNMENT = 16 };
 
-/* Makes the operation graph of one convolution. beta applies to the operand that the pass
+/* Makes cuDNN's operation graph of one convolution. beta applies to the tensor that the pass
  * writes. */
 clv_code clv_nvidia_conv_graph(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d, float beta,
                                cudnnBackendDescriptor_t *ret, clv_err *err) CLV_USE_RESULT;
-/* Make a cuDNN descriptor, set its attributes one by one, and finalise it. */
+/* These functions make a cuDNN descriptor, set its attributes one by one, and finalise it. */
 clv_code clv_nvidia_make(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
                          cudnnBackendDescriptor_t *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_nvidia_set(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t of,

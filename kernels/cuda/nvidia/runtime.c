@@ -11,8 +11,8 @@
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
-/* A device that this process uses; -1: none yet. Page-locked memory is allocated in its context, so
- * that no other device is initialised for it. */
+/* A device that this process uses; -1: none yet. Page-locked memory is allocated in the device's
+ * context, so that no other device is initialised for it. */
 static _Atomic(int) device_in_use = -1;
 
 clv_code clv_nvidia_set_device(int device, clv_err *err) {
@@ -29,7 +29,8 @@ clv_code clv_nvidia_set_stream_device(const clv_cuda_stream *s, clv_err *err) {
                   "work was issued to the default stream (NULL), which is not supported");
 }
 
-/* Reports a missing or an old driver, for which the runtime has only one error code. */
+/* Fails with an error that says whether the driver is missing or too old; the runtime has one error
+ * code for both. */
 static clv_code refuse_driver(clv_err *err) {
   const int major = CUDART_VERSION / 1000, minor = CUDART_VERSION % 1000 / 10;
   int v = 0;
@@ -71,7 +72,7 @@ clv_code clv_nvidia_describe(int device, clv_cuda_info *ret, clv_err *err) {
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
   cudaMemPool_t pool;
-  uint64_t readers; /* bit mask of other devices that may access its memory */
+  uint64_t readers; /* bit mask of the other devices that may access the pool's memory */
 } pools[NVIDIA_DEVICES];
 
 /* Makes a pool that keeps freed memory for the process, so that allocating it again is cheap. */
@@ -127,7 +128,7 @@ void clv_nvidia_give(clv_cuda_stream *s, void *p) {
   if (answer != cudaSuccess) clv_nvidia_fail_at(CLV_HERE, "cudaFreeAsync", s->device, answer, &err);
 }
 
-/* Free and total bytes. Unused memory in the pool counts as free. */
+/* Writes the free and total bytes of the device. Unused memory in the pool counts as free. */
 clv_code clv_nvidia_memory(int device, size_t *ret_free, size_t *ret_total, clv_err *err) {
   uint64_t kept = 0, used = 0;
   cudaMemPool_t pool;
@@ -166,8 +167,8 @@ void clv_nvidia_host_give(void *p) {
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-static clv_code copy_as(clv_cuda_stream *s, void *dst, const void *src, size_t bytes,
-                        enum cudaMemcpyKind kind, clv_err *err) {
+static clv_code copy_between(clv_cuda_stream *s, void *dst, const void *src, size_t bytes,
+                             enum cudaMemcpyKind kind, clv_err *err) {
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaMemcpyAsync, dst, src, bytes, kind, s->stream);
   return CLV_OK;
@@ -175,21 +176,21 @@ static clv_code copy_as(clv_cuda_stream *s, void *dst, const void *src, size_t b
 
 clv_code clv_nvidia_put(clv_cuda_stream *s, void *dst, const void *host, size_t bytes,
                         clv_err *err) {
-  return copy_as(s, dst, host, bytes, cudaMemcpyHostToDevice, err);
+  return copy_between(s, dst, host, bytes, cudaMemcpyHostToDevice, err);
 }
 
 clv_code clv_nvidia_get(clv_cuda_stream *s, void *host, const void *src, size_t bytes,
                         clv_err *err) {
-  return copy_as(s, host, src, bytes, cudaMemcpyDeviceToHost, err);
+  return copy_between(s, host, src, bytes, cudaMemcpyDeviceToHost, err);
 }
 
 clv_code clv_nvidia_copy(clv_cuda_stream *s, void *dst, const void *src, size_t bytes,
                          clv_err *err) {
-  return copy_as(s, dst, src, bytes, cudaMemcpyDeviceToDevice, err);
+  return copy_between(s, dst, src, bytes, cudaMemcpyDeviceToDevice, err);
 }
 
-/* Gives `reader` access to the memory pool of `owner` if the two devices are connected; otherwise
- * copies pass through the host. */
+/* Gives device `reader` access to the memory pool of device `owner` if the two are connected;
+ * otherwise copies pass through the host. */
 static clv_code enable_access(int owner, int reader, clv_err *err) {
   struct cudaMemAccessDesc access = {.location = {.type = cudaMemLocationTypeDevice, .id = reader},
                                      .flags = cudaMemAccessFlagsProtReadWrite};

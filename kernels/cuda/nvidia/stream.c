@@ -58,7 +58,7 @@ clv_code clv_nvidia_stream_wait(clv_cuda_stream *s, clv_cuda_event *e, clv_err *
   return CLV_OK;
 }
 
-/* Each stream has its own handle, because a handle, like a stream, is used by one thread at a
+/* Each stream has its own cuDNN handle, because a handle, like a stream, is used by one thread at a
  * time. */
 clv_code clv_nvidia_cudnn_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, clv_err *err) {
   if (s->cudnn) return CLV_OK;
@@ -72,7 +72,7 @@ clv_code clv_nvidia_cudnn_handle(clv_cuda_stream *s, const nvidia_cudnn *cudnn, 
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/* Makes an event whose waiting threads sleep. */
+/* Makes an event. A thread that waits for it sleeps instead of polling. */
 static clv_code event_open(clv_cuda_event *e, bool timed, clv_err *err) {
   unsigned flags = cudaEventBlockingSync | (timed ? 0u : cudaEventDisableTiming);
   CLV_TRY(clv_nvidia_set_device(e->device, err));
@@ -148,18 +148,19 @@ struct clv_cuda_graph {
   cudaGraphExec_t exec;
 };
 
-/* Thread-local mode, so that other threads may make calls that this thread's capture forbids. */
+/* Captures in thread-local mode, so that other threads may make calls that this thread's capture
+ * forbids. */
 clv_code clv_nvidia_capture_begin(clv_cuda_stream *s, clv_err *err) {
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaStreamBeginCapture, s->stream, cudaStreamCaptureModeThreadLocal);
   return CLV_OK;
 }
 
-/* Only one graph is made at a time, so that each graph's memory is counted once. */
+/* Held while a graph is made, so that each graph's memory is counted once. */
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
-static clv_code put_on_device(clv_cuda_stream *s, clv_cuda_graph *g, cudaGraph_t captured,
-                              size_t *ret_bytes, clv_err *err) {
+static clv_code instantiate(clv_cuda_stream *s, clv_cuda_graph *g, cudaGraph_t captured,
+                            size_t *ret_bytes, clv_err *err) {
   size_t before = 0, after = 0;
   CLV_TRY(clv_nvidia_foreign_bytes(s->device, &before, err));
   NVIDIA_TRY(s->device, err, cudaGraphInstantiate, &g->exec, captured, 0);
@@ -169,13 +170,13 @@ static clv_code put_on_device(clv_cuda_stream *s, clv_cuda_graph *g, cudaGraph_t
   return CLV_OK;
 }
 
-static clv_code graph_of(clv_cuda_stream *s, cudaGraph_t captured, clv_cuda_graph **ret,
-                         size_t *ret_bytes, clv_err *err) {
+static clv_code make_graph(clv_cuda_stream *s, cudaGraph_t captured, clv_cuda_graph **ret,
+                           size_t *ret_bytes, clv_err *err) {
   clv_cuda_graph *g;
   CLV_TRY(clv_alloc(1, sizeof *g, &g, err));
   g->device = s->device;
   pthread_mutex_lock(&making);
-  clv_code code = put_on_device(s, g, captured, ret_bytes, err);
+  clv_code code = instantiate(s, g, captured, ret_bytes, err);
   pthread_mutex_unlock(&making);
   if (code == CLV_OK)
     *ret = g;
@@ -189,7 +190,7 @@ clv_code clv_nvidia_capture_end(clv_cuda_stream *s, clv_cuda_graph **ret, size_t
   cudaGraph_t captured = NULL;
   CLV_TRY(clv_nvidia_set_stream_device(s, err));
   NVIDIA_TRY(s->device, err, cudaStreamEndCapture, s->stream, &captured);
-  clv_code code = graph_of(s, captured, ret, ret_bytes, err);
+  clv_code code = make_graph(s, captured, ret, ret_bytes, err);
   cudaGraphDestroy(captured);
   return code;
 }

@@ -30,7 +30,7 @@ void sim_lstm_space(const clv_cuda_lstm_desc *d, clv_cuda_lstm_space *ret) {
   for (int layer = 0; d->bias && layer < d->layers; layer++)
     for (int which = 2; which < 4; which++) at = place(&ret->at[layer][which], at, 4 * d->h);
   ret->weights = at * sizeof(float);
-  ret->reserve = d->learns ? (RESERVE_ROWS + 10 * steps_of(d)) * sizeof(float) : 0;
+  ret->reserve = d->has_backward ? (RESERVE_ROWS + 10 * steps_of(d)) * sizeof(float) : 0;
 }
 
 /* ---- there and back -------------------------------------------------------------------------- */
@@ -98,8 +98,8 @@ void sim_lstm_run_forward(const sim_op *op) {
     floats(sim_lstm_output(&l, i / d->t, i % d->t), (size_t)d->h,
            (float *)op->operand[SIM_LSTM_Y] + i * d->h);
   float *reserve = op->operand[SIM_LSTM_RESERVE];
-  if (d->learns) reserve[0] = FORWARD_DONE;
-  if (d->learns) floats(l.rows, 6 * n, reserve + RESERVE_ROWS);
+  if (d->has_backward) reserve[0] = FORWARD_DONE;
+  if (d->has_backward) floats(l.rows, 6 * n, reserve + RESERVE_ROWS);
   sim_fresh_give(l.weights);
   sim_fresh_give(l.x);
   sim_fresh_give(l.rows);

@@ -15,8 +15,8 @@ static double *matrix(clv_cuda_math math, const void *a, bool transposed, int64_
 }
 
 static float finished(const clv_cuda_matmul_desc *d, double sum, const float *bias, int64_t row) {
-  if (d->after != CLV_CUDA_EPILOGUE_NONE) sum += (double)bias[row];
-  return d->after == CLV_CUDA_EPILOGUE_RELU_BIAS && (float)sum <= 0 ? 0 : (float)sum;
+  if (d->epilogue != CLV_CUDA_EPILOGUE_NONE) sum += (double)bias[row];
+  return d->epilogue == CLV_CUDA_EPILOGUE_RELU_BIAS && (float)sum <= 0 ? 0 : (float)sum;
 }
 
 static void product(const clv_cuda_matmul_desc *d, const void *a, const void *b, const float *bias,

@@ -494,7 +494,7 @@ static clv_code vendor_matmul(sim_stream *s, clv_cuda_matmul *m, const void *a, 
                    "B of a product");
   sim_memory_check(s->device, d, matrix_bytes(t->m, t->n, t->ldd, t->batch, t->stride_d, sizeof *d),
                    "D of a product");
-  if (t->after != CLV_CUDA_EPILOGUE_NONE)
+  if (t->epilogue != CLV_CUDA_EPILOGUE_NONE)
     sim_memory_check(s->device, bias, (size_t)t->m * sizeof *bias, "the bias of a product");
   check_workspace(s->device, workspace, bytes);
   sim.counts.products++;
@@ -600,7 +600,7 @@ static clv_code lstm_call(sim_stream *s, const clv_cuda_lstm *l, const clv_cuda_
                           int call, void (*run)(const sim_op *op), clv_err *err) {
   size_t in = (size_t)(l->d.n * l->d.t * l->d.f), out = (size_t)(l->d.n * l->d.t * l->d.h);
   size_t weights = l->space.weights / sizeof(float);
-  int reserves = l->d.learns ? LSTM_FORWARD | LSTM_DATA | LSTM_WEIGHT : 0;
+  int reserves = l->d.has_backward ? LSTM_FORWARD | LSTM_DATA | LSTM_WEIGHT : 0;
   const lstm_use uses[SIM_OPERANDS] = {
       [SIM_LSTM_WEIGHTS] = {LSTM_FORWARD | LSTM_DATA, a->weights, weights, "weights of an LSTM"},
       [SIM_LSTM_DWEIGHTS] = {LSTM_WEIGHT, a->dweights, weights, "gradients of an LSTM's weights"},
@@ -617,7 +617,7 @@ static clv_code lstm_call(sim_stream *s, const clv_cuda_lstm *l, const clv_cuda_
                .workspace = a->workspace,
                .workspace_bytes = l->space.workspace};
   CLV_TRY(check_stream(s, err));
-  if (call != LSTM_FORWARD && !l->d.learns)
+  if (call != LSTM_FORWARD && !l->d.has_backward)
     return clv_fail(err, CLV_INVALID, "this LSTM was made for forwards alone");
   for (int i = 0; i < SIM_OPERANDS; i++) {
     if (!(uses[i].calls & call)) continue;

@@ -85,7 +85,7 @@ static clv_code softmax_back(bench *m, clv_err *err) {
 
 static cuda_norm norm_of(const bench *m) {
   return (cuda_norm){
-      .rows = m->rows, .width = m->width, .groups = 1, .inner = 1, .centred = true, .eps = 1e-5};
+      .rows = m->rows, .width = m->width, .groups = 1, .inner = 1, .is_centred = true, .eps = 1e-5};
 }
 
 static clv_code norm(bench *m, clv_err *err) {
@@ -105,13 +105,15 @@ static clv_code norm_weights(bench *m, clv_err *err) {
 }
 
 static clv_code class_loss(bench *m, clv_err *err) {
-  const cuda_classes c = {.rows = m->rows, .classes = m->width, .per_sample = 1, .log_of = true};
+  const cuda_classes c = {
+      .rows = m->rows, .classes = m->width, .per_sample = 1, .x_is_logits = true};
   return clv_gpu_class_loss(m->g, &c, m->x, (int64_t *)m->mask, m->saved, m->parts, NULL, m->small,
                             err);
 }
 
 static clv_code class_loss_back(bench *m, clv_err *err) {
-  const cuda_classes c = {.rows = m->rows, .classes = m->width, .per_sample = 1, .log_of = true};
+  const cuda_classes c = {
+      .rows = m->rows, .classes = m->width, .per_sample = 1, .x_is_logits = true};
   return clv_gpu_class_loss_back(m->g, &c, m->x, (int64_t *)m->mask, m->small, m->saved, m->y, err);
 }
 
@@ -128,8 +130,12 @@ static clv_code mse_back(bench *m, clv_err *err) {
 static cuda_batchnorm batchnorm_of(const bench *m, bool last) {
   cuda_sums s = last ? gpu_sums_last(m->samples, m->channels, m->inner)
                      : gpu_sums_of(m->samples, m->channels, m->inner);
-  return (cuda_batchnorm){
-      .sums = s, .training = true, .last = last, .eps = 1e-5, .momentum = 0.1, .relu = true};
+  return (cuda_batchnorm){.sums = s,
+                          .is_training = true,
+                          .channels_last = last,
+                          .eps = 1e-5,
+                          .momentum = 0.1,
+                          .has_relu = true};
 }
 
 static clv_code moments(bench *m, bool last, clv_err *err) {
@@ -230,8 +236,8 @@ static clv_code turned(bench *m, bool to_last, clv_err *err) {
   const cuda_move v = {.n = m->samples,
                        .channels = m->channels,
                        .inner = m->inner,
-                       .from = to_last ? 1 : GPU_LAST,
-                       .to = to_last ? GPU_LAST : 1};
+                       .from = to_last ? 1 : GPU_CHANNELS_LAST,
+                       .to = to_last ? GPU_CHANNELS_LAST : 1};
   return clv_gpu_move_layout(m->g, &v, m->x, m->y, err);
 }
 
@@ -290,8 +296,8 @@ static clv_code optimise(bench *m, clv_optim_kind kind, clv_err *err) {
                            .momentum = 0.9f,
                            .eps = 1e-8f,
                            .rate = 1e-6f,
-                           .keep = {0.9f, 0.999f},
-                           .take = {0.1f, 0.001f},
+                           .decay = {0.9f, 0.999f},
+                           .one_minus_decay = {0.1f, 0.001f},
                            .bias2_sqrt = 1};
   float *const moment[CLV_OPTIM_MAX_MOMENTS] = {m->z, m->w};
   const clv_extent all = {.n = m->n};
@@ -552,7 +558,7 @@ static void open_bench(bench *m) {
   float **const big[] = {&m->x, &m->y, &m->z, &m->w};
   clv_err err;
   must(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){.seed = 2}), 0, &m->backend, &err), &err);
-  m->g = m->backend->own;
+  m->g = m->backend->private_data;
   must(m->g->vendor->event_new(0, true, &m->begin, &err), &err);
   must(m->g->vendor->event_new(0, true, &m->end, &err), &err);
   m->inner = m->side * m->side;

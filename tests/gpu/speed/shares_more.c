@@ -29,7 +29,7 @@ static cuda_norm groups_of(const bench *m) {
                      .width = m->channels / 2 * m->inner,
                      .groups = 2,
                      .inner = m->inner,
-                     .centred = true,
+                     .is_centred = true,
                      .eps = 1e-5};
 }
 
@@ -55,11 +55,11 @@ static clv_code groupnorm_weights(bench *m, clv_err *err) {
 static cuda_batchnorm columns_of(const bench *m, bool alone) {
   return (cuda_batchnorm){
       .sums = alone ? gpu_sums_last(m->n, 1, 1) : gpu_sums_of(m->rows, m->width, 1),
-      .training = true,
-      .last = alone,
+      .is_training = true,
+      .channels_last = alone,
       .eps = 1e-5,
       .momentum = 0.1,
-      .relu = true};
+      .has_relu = true};
 }
 
 static clv_code column_sums(bench *m, bool alone, clv_err *err) {
@@ -109,7 +109,7 @@ static clv_code logits_back(bench *m, clv_err *err) {
 
 static clv_code draw_last(bench *m, clv_err *err) {
   const cuda_dropout_shape at = {
-      .n = m->n, .channels = m->channels, .inner = m->inner, .last = true};
+      .n = m->n, .channels = m->channels, .inner = m->inner, .channels_last = true};
   clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 1});
   return clv_gpu_dropout(m->g, &at, m->x, m->y, (uint8_t *)m->mask, &s, NULL,
                          clv_gpu_dropout_limit(0.5), clv_gpu_dropout_factor(0.5), err);
@@ -286,7 +286,7 @@ static clv_code moved(bench *m, int from, int to, clv_err *err) {
                        .inner = m->inner,
                        .from = from,
                        .to = to,
-                       .add = from == to};
+                       .accumulate = from == to};
   return clv_gpu_move_layout(m->g, &v, m->x, m->y, err);
 }
 
@@ -294,7 +294,9 @@ static clv_code to_last_f32(bench *m, clv_err *err) {
   return moved(m, 1, CLV_LAYOUT_LAST | 1, err);
 }
 
-static clv_code added_bf16(bench *m, clv_err *err) { return moved(m, GPU_LAST, GPU_LAST, err); }
+static clv_code added_bf16(bench *m, clv_err *err) {
+  return moved(m, GPU_CHANNELS_LAST, GPU_CHANNELS_LAST, err);
+}
 
 /* One of a row's values for all rows, summed over these. */
 static cuda_fold fold_of(const bench *m, bool per_thread) {

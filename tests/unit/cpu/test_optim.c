@@ -25,7 +25,7 @@ static void sgd_one(const clv_step_args *a, float *p, float g, float *m) {
   float d = g * a->grad_scale;
   if (a->weight_decay != 0) d = fmaf(a->weight_decay, *p, d);
   if (m) {
-    *m = a->first ? d : a->momentum * *m + d;
+    *m = a->is_first_step ? d : a->momentum * *m + d;
     d = a->nesterov ? fmaf(a->momentum, *m, d) : *m;
   }
   *p = fmaf(-a->rate, d, *p);
@@ -41,7 +41,7 @@ static void test_sgd_matches_the_scalar_formula(void **state) {
                          .momentum = 0.9f,
                          .weight_decay = variant & 1 ? 0.01f : 0,
                          .nesterov = variant & 2,
-                         .first = variant & 4};
+                         .is_first_step = variant & 4};
       bool moment = variant & 8;
       float p[N], g[N], m[N], q[N], w[N];
       draw(p, N, 1);

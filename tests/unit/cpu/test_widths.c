@@ -47,7 +47,7 @@ static void check_product(size_t m, size_t n, size_t k, bool by_columns, bool ad
                                .b_row = MOST,
                                .c = c[width],
                                .c_row = MOST,
-                               .add = add});
+                               .accumulate = add});
     assert_memory_equal(c[CPU_PLAIN], c[width], sizeof c[0]);
   }
 }

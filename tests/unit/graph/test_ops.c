@@ -47,11 +47,11 @@ static void every_attribute_has_a_type_and_a_valid_default(void **state) {
     const clv_op_def *def = clv_op_def_of((clv_op)op);
     for (const clv_attr_row *row = def ? def->attrs : NULL; row && row->key; row++) {
       bool free_default =
-          row->required || row->key == CLV_ATTR_SHAPE || row->key == CLV_ATTR_STRIDE;
+          row->is_required || row->key == CLV_ATTR_SHAPE || row->key == CLV_ATTR_STRIDE;
       if (strcmp(clv_attr_name(row->key), "?") == 0 || !*clv_attr_type(row->key) ||
           !*clv_attr_doc(row->key))
         fail_msg("attribute key %d of %s has no row in attrs.c", (int)row->key, def->name);
-      if (!(free_default || (row->fallback >= row->low && row->fallback <= row->high)))
+      if (!(free_default || (row->default_value >= row->low && row->default_value <= row->high)))
         fail_msg("%s.%s is outside its range by default", def->name, clv_attr_name(row->key));
     }
   }

@@ -54,11 +54,11 @@ static void test_every_op_has_the_functions_it_needs(void **state) {
   for (size_t i = 0; i < CLV_COUNT(list); i++) {
     const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
     if (!def->shape || !def->forward) fail_msg("%s has no shape rule or no forward", def->name);
-    if (!def->backward_input != def->rows)
+    if (!def->backward_input != def->takes_row_numbers)
       fail_msg("%s: a gradient of integers, or none of floats", def->name);
     if (!def->slots != !def->most_params)
       fail_msg("%s: most_params is said exactly where there are slots", def->name);
-    if (def->slots && !(def->fused || def->backward_weight))
+    if (def->slots && !(def->fused_grads || def->backward_weight))
       fail_msg("%s has parameters without a gradient", def->name);
     if (def->n_in < 1 || CLV_MAX(def->n_in, def->max_in) > CLV_MAX_IN)
       fail_msg("%s takes %d inputs", def->name, def->n_in);

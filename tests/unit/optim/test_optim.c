@@ -18,7 +18,7 @@ typedef struct value {
 static void sgd(const clv_step_args *a, value *v) {
   float *m = v->m[0];
   if (m) {
-    *m = (float)(a->first ? v->d : (double)a->momentum * *m + v->d);
+    *m = (float)(a->is_first_step ? v->d : (double)a->momentum * *m + v->d);
     v->d = a->nesterov ? v->d + (double)a->momentum * *m : *m;
   }
   v->p -= a->rate * v->d;
@@ -29,8 +29,8 @@ static void average(float *m, double keep, double take, double d) {
 }
 
 static void adam(const clv_step_args *a, value *v) {
-  average(v->m[0], 1 - (double)a->take[0], a->take[0], v->d);
-  average(v->m[1], 1 - (double)a->take[1], a->take[1], v->d * v->d);
+  average(v->m[0], 1 - (double)a->one_minus_decay[0], a->one_minus_decay[0], v->d);
+  average(v->m[1], 1 - (double)a->one_minus_decay[1], a->one_minus_decay[1], v->d * v->d);
   v->p -= a->rate * *v->m[0] / (sqrt(*v->m[1]) / a->bias2_sqrt + a->eps);
 }
 
@@ -40,8 +40,8 @@ static void adagrad(const clv_step_args *a, value *v) {
 }
 
 static void rmsprop(const clv_step_args *a, value *v) {
-  average(v->m[0], a->keep[0], a->take[0], v->d * v->d);
-  if (v->m[2]) average(v->m[2], a->keep[0], a->take[0], v->d);
+  average(v->m[0], a->decay[0], a->one_minus_decay[0], v->d * v->d);
+  if (v->m[2]) average(v->m[2], a->decay[0], a->one_minus_decay[0], v->d);
   double mean = v->m[2] ? *v->m[2] : 0;
   double step = v->d / (sqrt(*v->m[0] - mean * mean) + a->eps);
   if (v->m[1]) average(v->m[1], a->momentum, 1, step);
@@ -49,8 +49,8 @@ static void rmsprop(const clv_step_args *a, value *v) {
 }
 
 static void adamax(const clv_step_args *a, value *v) {
-  average(v->m[0], a->keep[0], a->take[0], v->d);
-  *v->m[1] = (float)fmax((double)a->keep[1] * *v->m[1], fabs(v->d) + a->eps);
+  average(v->m[0], a->decay[0], a->one_minus_decay[0], v->d);
+  *v->m[1] = (float)fmax((double)a->decay[1] * *v->m[1], fabs(v->d) + a->eps);
   v->p -= a->rate * *v->m[0] / *v->m[1];
 }
 
@@ -61,7 +61,7 @@ static void formula_run(const clv_step_args *a, float *p, const float *g,
   for (size_t i = r->at; i < r->at + r->n; i++) {
     bool apart = a->kind == CLV_OPTIM_ADAMW;
     value v = {.p = p[i], .d = (double)g[i] * a->grad_scale};
-    if (apart) v.p *= a->shrink;
+    if (apart) v.p *= a->weight_factor;
     if (!apart) v.d += (double)a->weight_decay * v.p;
     for (int k = 0; k < CLV_OPTIM_MAX_MOMENTS; k++) v.m[k] = moments[k] ? moments[k] + i : NULL;
     formulas[a->kind](a, &v);

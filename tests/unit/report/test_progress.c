@@ -31,7 +31,7 @@ static void print(uint64_t steps, uint64_t total, clv_bytes *ret_text, clv_bytes
   clv_reporter *r = NULL;
   clv_err err = {0};
   assert_ok(clv_journal_open(".", false, (clv_notifier){0}, &journal, &err), &err);
-  const clv_report_options o = {.run_dir = ".", .every = 2, .journal = journal};
+  const clv_report_options o = {.run_dir = ".", .steps_per_line = 2, .journal = journal};
   assert_ok(clv_reporter_open(&o, &r, &err), &err);
   for (uint64_t step = 1; step <= steps; step++) {
     const clv_progress p = {
@@ -63,7 +63,7 @@ static void evaluation_line_has_step_and_epoch(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   clv_reporter *r = NULL;
   clv_err err = {0};
-  const clv_report_options o = {.run_dir = ".", .every = 2};
+  const clv_report_options o = {.run_dir = ".", .steps_per_line = 2};
   const clv_evaluation e = {
       .what = "validation", .step = 20, .epoch = 1, .samples = 4, .loss = 0.5, .accuracy = -1};
   (void)state;
