@@ -90,7 +90,7 @@ void clv_hex(const uint8_t *bytes, size_t n, char *ret) {
 
 void clv_sha256_hex(const clv_sha256 *digest, char hex[65]) { clv_hex(digest->bytes, 32, hex); }
 
-static int hex_value(char c) {
+static int parse_hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
@@ -100,9 +100,9 @@ static int hex_value(char c) {
 bool clv_hex_parse(const char *hex, uint8_t *ret, size_t n) {
   if (strlen(hex) != 2 * n) return false;
   for (size_t i = 0; i < 2 * n; i++)
-    if (hex_value(hex[i]) < 0) return false;
+    if (parse_hex_digit(hex[i]) < 0) return false;
   for (size_t i = 0; i < n; i++)
-    ret[i] = (uint8_t)(hex_value(hex[2 * i]) * 16 + hex_value(hex[2 * i + 1]));
+    ret[i] = (uint8_t)(parse_hex_digit(hex[2 * i]) * 16 + parse_hex_digit(hex[2 * i + 1]));
   return true;
 }
 

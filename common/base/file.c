@@ -53,7 +53,8 @@ clv_code clv_file_read(const char *path, size_t max_bytes, clv_bytes *ret, clv_e
   return CLV_OK;
 }
 
-/* Errors are CLV_PRECONDITION, because CLV_UNAVAILABLE is for peers. */
+/* Writes all bytes. Errors have the code CLV_PRECONDITION, because CLV_UNAVAILABLE stands for
+ * unreachable peers. */
 static clv_code write_all(int fd, const char *path, const void *data, size_t len, clv_err *err) {
   const char *p = data;
   while (len) {
@@ -87,7 +88,8 @@ clv_code clv_file_write_durable(const char *path, const void *data, size_t len, 
   CLV_AUTO(close_fd)
   int fd = open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, (mode_t)mode);
   if (fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", tmp.data, strerror(errno));
-  if (fchmod(fd, (mode_t)mode) != 0) /* a file left by a crash may have another mode */
+  /* set again, because a PATH.tmp left by a crash may have another mode */
+  if (fchmod(fd, (mode_t)mode) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: chmod: %s", tmp.data, strerror(errno));
   clv_code code = write_all(fd, tmp.data, data, len, err);
   if (code == CLV_OK && rename(tmp.data, path) != 0)
