@@ -77,18 +77,18 @@ of("common/net/link/recv_window.c", "tests/unit/link/test_tables",
 of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
    memory_is_charged_when_it_is_taken=[("", "CLV_TRY(charge_ahead(m, o, err));", ""), first("", "m->version = 1;", "CLV_TRY(charge_ahead(m, o, err));")])
 of("common/engine/context_work.c", "tests/unit/engine/test_work",
-   all_runs_at_once=first("", "if (w->kind == WORK_VOTE) return can_vote(e, w);", "return true;"))
+   all_runs_at_once=first("", "if (w->kind == WORK_VOTE) return are_voters_idle(e, w);", "return true;"))
 of("common/engine/context_queue.c", "tests/unit/engine/test_work",
-   younger_calls_that_run_are_overtaken=("", "other->out->id > c->out->id && other->progress <= CALL_WAITING", "other->out->id > c->out->id"))
+   younger_calls_that_run_are_overtaken=("", "other->out->id > c->out->id && other->call_state <= CALL_WAITING", "other->out->id > c->out->id"))
 of("common/engine/context_frames.c", "tests/unit/engine/test_work", no_frame_waits_for_work=first("", "switch (f->kind) {", "return false;"))
 of("common/engine/inbox.c", "tests/unit/engine/test_inbox",
    a_rest_has_no_begin=("", "if (wait_from && b->wake_at_ns == UINT64_MAX) b->wake_at_ns = wait_from + CLV_COALESCE_NS;", ""),
    a_rest_has_no_end=first("", "bool early = true;", "back = UINT64_MAX;"),
    a_rest_goes_on=("", "b->is_coalescing = false;", ""))
 of("common/engine/inbox.c", "tests/unit/engine/test_executor",
-   an_end_does_not_wait_for_work=("", "while (b->n_running || b->n_copies) pthread_cond_wait(&b->arrived, &b->lock);", ""))
+   an_end_does_not_wait_for_work=("", "while (b->n_running || b->n_copies) pthread_cond_wait(&b->item_arrived, &b->lock);", ""))
 of("common/engine/context_wake.c", "tests/unit/engine/test_inbox",
-   who_meets_is_not_woken=first("", "if (!waiting[f->kind] || p->is_over_quota", "queued = 0;"),
+   who_meets_is_not_woken=first("", "if (!wait_predicates[f->kind] || p->is_over_quota", "queued = 0;"),
    calls_that_wait_hold_up_no_end=first("", "if (e->counts.calls_waiting) return false;", "return c != NULL;"),
    steps_that_wait_hold_up_no_end=("", "if (!g->mod->o.has_no_revert) return false;", ""))
 

@@ -162,7 +162,7 @@ of("worker/service/caches.c", CACHE,
    the_session_alone_says_for_how_long=("static clv_code apply_settings(", "CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)", "c->keep_s"),
    who_has_no_quota_may_keep=("bool clv_service_has_caches_for(", "s->caches && quota_of(now, uri) > 0", "s->caches"))
 of("common/engine/node_caches.c", CACHE,
-   what_is_kept_is_not_the_value=("static clv_code load_cached_rows(", "replace(p, clv_steal(&t));", "memset(t->data, 0, t->bytes); replace(p, clv_steal(&t));"))
+   what_is_kept_is_not_the_value=("static clv_code load_cached_rows(", "replace_tensors(p, clv_steal(&t));", "memset(t->data, 0, t->bytes); replace_tensors(p, clv_steal(&t));"))
 of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_damaged_row_is_given=("static clv_code get_row(", "if (m.crc32c == mark_of(f, row, data).crc32c) return CLV_OK;", "return CLV_OK;"),
    a_damaged_row_stays=("static clv_code get_row(", "CLV_TRY(write_at(f, mark_at(f, row), &gone, sizeof gone, err));", "(void)gone;"),
