@@ -7,7 +7,7 @@ of("master/look/tokens.c", "tests/unit/look/test_readers",
    the_mean_of_a_place_stays=("static void try_way", "if (how == ALL_LESS_MEAN)", "if (false)"),
    a_place_is_not_a_way=("static void try_way", "double of_place = fit.best > 0 ?", "double of_place = false ?"))
 of("master/look/pixels.c", "tests/unit/look/test_readers",
-   the_mean_record_stays=("static void look_at_channel", "center(g, g->channel);", ";"))
+   the_mean_record_stays=("static void look_at_channel", "subtract_mean_record(g, g->channel);", ";"))
 of("master/look/labels.c", "tests/unit/look/test_readers",
    zeros_are_not_told_apart=("static void read_zeros", "r->length[i] > 0", "false"),
    who_has_no_label_counts=("size_t look_number_classes", "if (label[i] < 0) continue;", ""))
