@@ -261,7 +261,7 @@ of("master/api/core/module.c", "tests/net/training/test_lora.py bf16_base_gives_
 # ---- text ----------------------------------------------------------------------------------------
 TOKENS = "tests/unit/tokens/test_tokens"
 of("master/tokens/bpe.c", TOKENS,
-   merges_have_no_order=("static bool sooner(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
+   merges_have_no_order=("static bool comes_before(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
    a_pair_that_is_gone_is_joined=("static bool is_current(", "return m && m->id == p->id;", "return m != NULL;"))
 of("master/tokens/wordpiece.c", TOKENS,
    pieces_in_utf16_are_not_named=("static clv_code check_kind(", "if (encoding)", "if (encoding && !len)"),
@@ -270,7 +270,7 @@ of("master/tokens/wordpiece.c", TOKENS,
 of("master/tokens/chars.c", TOKENS,
    marks_stay_as_they_came=("clv_code clv_codepoints_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"))
 of("master/tokens/bpe_file.c", TOKENS,
-   any_pattern_is_taken=("static clv_code must_be(", "return refuse(r, at, err, what);", "return at ? CLV_OK : refuse(r, at, err, what);"))
+   any_pattern_is_taken=("static clv_code check_one_of(", "return refuse_value(r, at, err, what);", "return at ? CLV_OK : refuse_value(r, at, err, what);"))
 of("master/data/objective.c", "tests/unit/data/test_objective",
    ends_are_hidden_too=("static int64_t label_of(", "is_text(ds, i, length) ? row[i]", "is_text(ds, i, length) || i < length ? row[i]"),
    a_label_is_its_own_token=("static int64_t label_of(", "i + 1 < length ? row[i + 1]", "i + 1 < length ? row[i]"),
@@ -293,14 +293,14 @@ of("master/plan/data_check.c", "tests/net/training/test_text.py",
 DOCUMENTS = "tests/unit/documents/test_documents"
 of("master/documents/child_process.c", DOCUMENTS,
    a_child_prints_without_end=("static clv_code read_pipes(", "out->failed || out->len > l->output", "out->failed"),
-   a_child_has_all_memory=("static void set_limits(", "limit(RLIMIT_AS, l->memory, l->memory);", ";"),
-   a_child_writes_files=("static void set_limits(", "limit(RLIMIT_FSIZE, 0, 0);", ";"),
-   a_childs_children_stay=("static void end_running(", "kill(-r->pid, SIGKILL);", ";"),
+   a_child_has_all_memory=("static void set_limits(", "set_limit(RLIMIT_AS, l->memory, l->memory);", ";"),
+   a_child_writes_files=("static void set_limits(", "set_limit(RLIMIT_FSIZE, 0, 0);", ";"),
+   a_childs_children_stay=("static void end_child(", "kill(-r->pid, SIGKILL);", ";"),
    a_silent_child_has_all_the_time=("static clv_code wait_for_end(", "if (clv_now_ns() > until)", "if (clv_now_ns() > until + 120000000000ull)"))
 of("master/documents/read.c", DOCUMENTS,
    a_list_of_files_is_taken_for_an_image=("static clv_code find_kind(", 'return clv_fail(err, CLV_INVALID, "%s: not a PDF', 'return CLV_OK; return clv_fail(err, CLV_INVALID, "%s: not a PDF'))
 of("master/documents/bbox.c", DOCUMENTS,
-   pages_keep_their_size=("static clv_code take_page(", "if (is_turned(r, g->n_pages))", "if (false && is_turned(r, g->n_pages))"),
+   pages_keep_their_size=("static clv_code read_page(", "if (is_rotated(r, g->n_pages))", "if (false && is_rotated(r, g->n_pages))"),
    skew_pages_are_turned=("static clv_code check_rotations(", "turned->data[i] == ASKEW", "false"))
 of("master/documents/windows.c", DOCUMENTS,
    shared_words_are_labelled_twice=("static void fill_row(", "i >= mine.from && i < mine.to ? labels : NULL", "mine.to ? labels : NULL"),
