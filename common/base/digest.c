@@ -50,10 +50,11 @@ clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) {
   char buf[65536];
   size_t n;
   while ((n = fread(buf, 1, sizeof buf, f)) > 0)
-    if (EVP_DigestUpdate(ctx, buf, n) != 1) return clv_fail(err, CLV_INTERNAL, "SHA-256 failed");
+    if (EVP_DigestUpdate(ctx, buf, n) != 1)
+      return clv_fail(err, CLV_INTERNAL, "%s: SHA-256 failed in libcrypto", path);
   if (ferror(f)) return clv_fail(err, CLV_DATA_LOSS, "%s: read error", path);
   if (EVP_DigestFinal_ex(ctx, ret->bytes, NULL) != 1)
-    return clv_fail(err, CLV_INTERNAL, "SHA-256 failed");
+    return clv_fail(err, CLV_INTERNAL, "%s: SHA-256 failed in libcrypto", path);
   return CLV_OK;
 }
 
@@ -66,7 +67,7 @@ static clv_code digest_fd(EVP_MD_CTX *ctx, int fd, uint64_t bytes, const clv_can
     if (n <= 0)
       return clv_fail(err, CLV_DATA_LOSS, "%s: %s", label, n ? strerror(errno) : "is cut short");
     if (EVP_DigestUpdate(ctx, buf, (size_t)n) != 1)
-      return clv_fail(err, CLV_INTERNAL, "SHA-256 failed");
+      return clv_fail(err, CLV_INTERNAL, "%s: SHA-256 failed in libcrypto", label);
     at += (uint64_t)n;
     if (waiter && at % DIGEST_AT_ONCE < sizeof buf) CLV_TRY(clv_cancel_hook_check(waiter, err));
   }
@@ -80,7 +81,7 @@ clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_cancel_hook *waiter, co
     return clv_fail(err, CLV_INTERNAL, "SHA-256 is not available in libcrypto");
   CLV_TRY(digest_fd(ctx, fd, bytes, waiter, label, err));
   if (EVP_DigestFinal_ex(ctx, ret->bytes, NULL) != 1)
-    return clv_fail(err, CLV_INTERNAL, "SHA-256 failed");
+    return clv_fail(err, CLV_INTERNAL, "%s: SHA-256 failed in libcrypto", label);
   return CLV_OK;
 }
 

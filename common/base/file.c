@@ -29,7 +29,9 @@ static clv_code read_all(int fd, const char *path, size_t size, clv_bytes *out, 
     total += (size_t)n;
   }
   if (out->failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
-  if (total > size) return clv_fail(err, CLV_DATA_LOSS, "%s: grew while it was read", path);
+  if (total > size)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: grew while it was read: try again when no program writes to it", path);
   return CLV_OK;
 }
 
@@ -84,7 +86,7 @@ clv_code clv_file_write_durable(const char *path, const void *data, size_t len, 
                                 clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes tmp = {0};
   clv_bytes_printf(&tmp, "%s.tmp", path);
-  if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
   CLV_AUTO(close_fd)
   int fd = open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, (mode_t)mode);
   if (fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", tmp.data, strerror(errno));

@@ -181,7 +181,7 @@ clv_code clv_on_deliver(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_er
 
 /* Queues a failure as the result for reference `ref`, because the context of its value has
  * ended. */
-static clv_code keep_failure(clv_contexts *e, uint64_t ref, clv_err *err) {
+static clv_code add_kept_failure(clv_contexts *e, uint64_t ref, clv_err *err) {
   clv_delivery *d;
   CLV_TRY(clv_contexts_slab_alloc(e, &e->deliveries, &d, err));
   d->kept_ref = ref;
@@ -196,7 +196,7 @@ clv_code clv_contexts_keep_value(clv_contexts *e, uint64_t ref, uint64_t id, uin
   clv_action action;
   CLV_TRY(clv_context_get_or_create(e, id, &ctx, err));
   bool gone = ctx->state == CONTEXT_ENDING && !clv_context_find_value(e, ctx, value_id);
-  if (gone || ctx->state == CONTEXT_ENDED) return keep_failure(e, ref, err);
+  if (gone || ctx->state == CONTEXT_ENDED) return add_kept_failure(e, ref, err);
   CLV_TRY(clv_context_get_or_create_value(e, ctx, value_id, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_KEPT, &action, err));
   CLV_TRY(clv_value_add_delivery(e, v, 0, err));

@@ -75,7 +75,9 @@ static clv_code ensure_block_capacity(clv_module *m, clv_err *err) {
   if (m->n_blocks < m->cap_blocks) return CLV_OK;
   size_t cap = m->cap_blocks ? 2 * m->cap_blocks : 16;
   clv_tensor **more = realloc(m->blocks, cap * sizeof *more);
-  if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (!more)
+    return clv_fail(err, CLV_EXHAUSTED, "out of memory for %zu blocks of module %u", cap,
+                    m->o.index);
   m->blocks = more;
   m->cap_blocks = cap;
   return CLV_OK;

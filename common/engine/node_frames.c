@@ -255,7 +255,7 @@ static void handle_released_frame(clv_session_node *n, clv_packet *p) {
 }
 
 /* Answers a packet that the engine has refused. */
-static void refuse_packet(clv_session_node *n, clv_packet *p) {
+static void report_refusal(clv_session_node *n, clv_packet *p) {
   CLV_AUTO(clv_packet_freep) clv_packet *mine = p;
   const clv_request c = clv_node_request_of_frame(&mine->frame);
   clv_node_drop_file(n, p);
@@ -275,7 +275,7 @@ static void take_results(clv_session_node *n) {
   while (clv_contexts_take_result(n->contexts, &r)) {
     if (r.kind == CLV_RESULT_SEND) clv_node_send(n, r.packet);
     if (r.kind == CLV_RESULT_STATE) handle_released_frame(n, r.packet);
-    if (r.kind == CLV_RESULT_REFUSED) refuse_packet(n, r.packet);
+    if (r.kind == CLV_RESULT_REFUSED) report_refusal(n, r.packet);
     if (r.kind == CLV_RESULT_KEPT) clv_node_on_kept_value(n, r.ref, r.tensor, r.failure);
     clv_result_done(n->contexts, &r);
   }

@@ -136,11 +136,12 @@ void clv_rref_failure_free(clv_rref_failure *copy) {
 const clv_rref_failure *clv_rref_failure_of_code(clv_code code) {
   static const clv_rref_failure refusals[] = {
       {.code = CLV_NOT_FOUND,
-       .text = "no such reference, not yours, or let go when you were silent for a lease"},
+       .text = "no such reference; or it belongs to another node, or was freed because this node "
+               "was silent for a lease"},
       {.code = CLV_EXISTS, .text = "a reference of this id exists"},
       {.code = CLV_EXHAUSTED, .text = "too many references, or no memory left in the session"},
       {.code = CLV_UNAVAILABLE,
-       .text = "the reference's owner has not been heard of for a lease",
+       .text = "the owner of the reference has sent nothing for a lease",
        .is_lease_expiry = true},
   };
   for (size_t i = 0; i < CLV_COUNT(refusals); i++)
