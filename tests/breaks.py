@@ -134,7 +134,7 @@ FIXED = "tests/unit/engine/test_fixed"
 of("common/model/graph/params.c", FIXED,
    what_is_fixed_lies_among_what_learns=("void clv_params_fix_frozen(", "p->trainable_bytes = at; reassign_offsets(p, true, true, &at);", "reassign_offsets(p, true, true, &at); p->trainable_bytes = at;"))
 of("common/engine/module_memory.c", FIXED,
-   fixed_parameters_are_only_frozen=("static clv_code module_fill(", "if (o->is_frozen_for_good) clv_params_fix_frozen(m->params);", ""))
+   fixed_parameters_are_only_frozen=("static clv_code fill_module(", "if (o->is_frozen_for_good) clv_params_fix_frozen(m->params);", ""))
 of("common/engine/module_state.c", FIXED,
    fixed_parameters_have_moments=("static bool has_moments(", "&& !p->fixed", ""))
 of("master/train/state.c", "tests/net/training/test_lora.py",
@@ -235,10 +235,10 @@ of("common/engine/node_frames.c", BASES_NET,
    pieces_of_a_base_are_given=("static clv_code find_piece(", "CLV_TRY(clv_module_check_readable(m, &item, err));", ""),
    a_snapshot_has_the_base=("static clv_code find_items(", "&& !item.is_withheld", ""))
 of("common/engine/node_files.c", BASES_NET,
-   files_have_the_base=("static clv_code state_of(", "if (item->is_shared || item->is_withheld) continue;", ""))
+   files_have_the_base=("static clv_code list_state_items(", "if (item->is_shared || item->is_withheld) continue;", ""))
 of("common/engine/module_state.c", BASES_NET,
    a_base_is_written=("clv_code clv_state_item_check(", "if (item->is_shared)", "if (false)"),
-   a_piece_opens_the_rest=("clv_code clv_module_state_set_part(", "CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));", "if (item.withheld) m->withheld[clv_params_find(m->params, name) - m->params->list] = false; CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));"))
+   a_piece_opens_the_rest=("clv_code clv_module_state_set_part(", "CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));", "if (item.is_withheld) m->withheld_params[clv_params_find(m->params, name) - m->params->list] = false; CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
    a_part_is_exported_as_a_whole=("static clv_code check_whole(", "if (!left) return CLV_OK;", "return CLV_OK;"))
 
@@ -261,7 +261,7 @@ of("master/api/core/module.c", "tests/net/training/test_lora.py bf16_base_gives_
 # ---- text ----------------------------------------------------------------------------------------
 TOKENS = "tests/unit/tokens/test_tokens"
 of("master/tokens/bpe.c", TOKENS,
-   merges_have_no_order=("static bool sooner(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
+   merges_have_no_order=("static bool comes_before(", "return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;", "return a->at < b->at;"),
    a_pair_that_is_gone_is_joined=("static bool is_current(", "return m && m->id == p->id;", "return m != NULL;"))
 of("master/tokens/wordpiece.c", TOKENS,
    pieces_in_utf16_are_not_named=("static clv_code check_kind(", "if (encoding)", "if (encoding && !len)"),
@@ -270,7 +270,7 @@ of("master/tokens/wordpiece.c", TOKENS,
 of("master/tokens/chars.c", TOKENS,
    marks_stay_as_they_came=("clv_code clv_codepoints_decompose(", "CLV_TRY(sort_marks(&out, err));", "(void)sort_marks;"))
 of("master/tokens/bpe_file.c", TOKENS,
-   any_pattern_is_taken=("static clv_code must_be(", "return refuse(r, at, err, what);", "return at ? CLV_OK : refuse(r, at, err, what);"))
+   any_pattern_is_taken=("static clv_code check_one_of(", "return refuse_value(r, at, err, what);", "return at ? CLV_OK : refuse_value(r, at, err, what);"))
 of("master/data/objective.c", "tests/unit/data/test_objective",
    ends_are_hidden_too=("static int64_t label_of(", "is_text_token(ds, i, length) ? row[i]", "is_text_token(ds, i, length) || i < length ? row[i]"),
    a_label_is_its_own_token=("static int64_t label_of(", "i + 1 < length ? row[i + 1]", "i + 1 < length ? row[i]"),
@@ -293,14 +293,14 @@ of("master/plan/data_check.c", "tests/net/training/test_text.py",
 DOCUMENTS = "tests/unit/documents/test_documents"
 of("master/documents/child_process.c", DOCUMENTS,
    a_child_prints_without_end=("static clv_code read_pipes(", "out->failed || out->len > l->output", "out->failed"),
-   a_child_has_all_memory=("static void set_limits(", "limit(RLIMIT_AS, l->memory, l->memory);", ";"),
-   a_child_writes_files=("static void set_limits(", "limit(RLIMIT_FSIZE, 0, 0);", ";"),
-   a_childs_children_stay=("static void end_running(", "kill(-r->pid, SIGKILL);", ";"),
+   a_child_has_all_memory=("static void set_limits(", "set_limit(RLIMIT_AS, l->memory, l->memory);", ";"),
+   a_child_writes_files=("static void set_limits(", "set_limit(RLIMIT_FSIZE, 0, 0);", ";"),
+   a_childs_children_stay=("static void end_child(", "kill(-r->pid, SIGKILL);", ";"),
    a_silent_child_has_all_the_time=("static clv_code wait_for_end(", "if (clv_now_ns() > until)", "if (clv_now_ns() > until + 120000000000ull)"))
 of("master/documents/read.c", DOCUMENTS,
    a_list_of_files_is_taken_for_an_image=("static clv_code find_kind(", 'return clv_fail(err, CLV_INVALID, "%s: not a PDF', 'return CLV_OK; return clv_fail(err, CLV_INVALID, "%s: not a PDF'))
 of("master/documents/bbox.c", DOCUMENTS,
-   pages_keep_their_size=("static clv_code take_page(", "if (is_turned(r, g->n_pages))", "if (false && is_turned(r, g->n_pages))"),
+   pages_keep_their_size=("static clv_code read_page(", "if (is_rotated(r, g->n_pages))", "if (false && is_rotated(r, g->n_pages))"),
    skew_pages_are_turned=("static clv_code check_rotations(", "turned->data[i] == ASKEW", "false"))
 of("master/documents/windows.c", DOCUMENTS,
    shared_words_are_labelled_twice=("static void fill_row(", "i >= mine.from && i < mine.to ? labels : NULL", "mine.to ? labels : NULL"),
@@ -360,21 +360,21 @@ of("common/engine/reference/rref_tables.c", CELLS,
        "[RREF_OWNER_LOST] = STAY(JOINING)"),
    an_entry_goes_in_silence=("[RREF_ENTRY_VALUE] = {", "DO(ENTRY_NONE, RREF_REPORT_FREED, RREF_FREE)", "DO(ENTRY_NONE, RREF_FREE)"))
 of("common/engine/reference/rref_post.c", PROGRAMS,
-   repeats_are_handled_again=("bool clv_rref_is_new", "return !answered;", "return true;"),
+   repeats_are_handled_again=("bool clv_rref_is_new_message", "return !answered;", "return true;"),
    messages_are_sent_once=("static clv_code transmit", "post->due_ns = t->now + post->wait_ns;", "post->due_ns = UINT64_MAX;"))
 of("common/engine/reference/rref_post.c", CELLS,
-   of_several_answers_that_wait_one_is_sent=("static void acknowledge", "p->ack_last = first ?", "p->ack_first = p->ack_last = true ?"))
+   of_several_answers_that_wait_one_is_sent=("static void owe_ack", "p->ack_last = first ?", "p->ack_first = p->ack_last = true ?"))
 of("common/engine/reference/rref_record.c", CELLS,
    a_record_goes_although_a_result_is_to_be_made_from_it=("void clv_rref_record_drop", "if (!r->results) clv_slab_recycle(s, r);", "clv_slab_recycle(s, r);"))
 of("common/engine/reference/rref.c", PROGRAMS,
    who_is_silent_is_never_given_up=("static void tick_peer", "if (t->now - p->heard_ns > t->o.lease_ns) drop_lost_peer(t, p);", ""),
-   nobody_renews=("static void renew", "if (!owes ||", "if (true ||"))
+   nobody_renews=("static void renew_if_due", "if (!owes ||", "if (true ||"))
 of("common/engine/reference/rref_user.c", PROGRAMS,
    an_owners_own_early_handle_counts_as_known=("int clv_rref_on_use", "m->owner == from && !m->is_before_join", "m->owner == from"))
 of("common/engine/reference/rref_owner.c", PROGRAMS,
    the_key_is_not_asked_for=("int clv_rref_on_fork", "e && e->key != m->key", "false"),
-   whose_fork_it_is_does_not_matter=("static clv_rref_fork *fork_of", "f->node == node &&", ""),
-   an_error_is_not_stored=("static clv_code store_failure", "clv_rref_failure_copy(given->failure)", "clv_rref_failure_copy(clv_rref_refusal(0))"))
+   whose_fork_it_is_does_not_matter=("static clv_rref_fork *find_fork", "f->node == node &&", ""),
+   an_error_is_not_stored=("static clv_code store_failure", "clv_rref_failure_copy(given->failure)", "clv_rref_failure_copy(clv_rref_failure_of_code(0))"))
 
 # ---- links ---------------------------------------------------------------------------------------
 LINK_CELLS, LINKS = "tests/unit/link/test_tables", "simulate/links --runs 300"
@@ -407,10 +407,10 @@ of("common/engine/inbox.c", "simulate/simulate --runs 20",
    an_end_leaves_the_thread_asleep=("void clv_inbox_post_ended_work", "b->has_urgent = true;", ""))
 EXECUTOR = "tests/unit/engine/test_executor"
 of("common/engine/inbox.c", EXECUTOR,
-   an_end_hides_the_one_behind_it=("void clv_inbox_post_ended_work", "b->ended_end = &w->next;", ""))
+   an_end_hides_the_one_behind_it=("void clv_inbox_post_ended_work", "b->ended_work_end = &w->next;", ""))
 of("common/engine/node_links.c", EXECUTOR,
    work_never_fails=("void clv_node_work_ended", "w->code = code;", "w->code = CLV_OK;"),
-   why_work_failed_is_lost=("void clv_node_work_ended", "copy_of(why)", "NULL"))
+   why_work_failed_is_lost=("void clv_node_work_ended", "copy_failure(why)", "NULL"))
 of("common/engine/node_frames.c", "simulate/simulate --runs 20",
    what_an_end_makes_ready_stays=("void clv_node_handle_work_end", "run_engine(n, &why)", "CLV_OK"))
 OVERTAKEN = "tests/unit/engine/test_overtaken"
@@ -419,10 +419,10 @@ of("common/engine/context_queue.c", OVERTAKEN,
 of("common/engine/context_step.c", OVERTAKEN,
    a_step_that_has_begun_is_not_counted=("static clv_code finish_step", "if (code == CLV_OK && s->is_computing)", "if (code == CLV_OK && s->is_computing && ctx->state == CONTEXT_OPEN)"))
 of("common/engine/context_forward.c", OVERTAKEN,
-   statistics_are_kept_of_a_call_without_memory=("static clv_code ready(", "CLV_TRY(clv_call_prepare_forward(e, c, err));\n  request_buffer_save(e, c);", "request_buffer_save(e, c);\n  CLV_TRY(clv_call_prepare_forward(e, c, err));"))
+   statistics_are_kept_of_a_call_without_memory=("static clv_code prepare(", "CLV_TRY(clv_call_prepare_forward(e, c, err));\n  request_buffer_save(e, c);", "request_buffer_save(e, c);\n  CLV_TRY(clv_call_prepare_forward(e, c, err));"))
 of("common/engine/context_wake.c", OVERTAKEN,
-   an_end_rests_while_a_call_waits=("static bool end_waits", "if (e->counts.calls_waiting) return false;", ""),
-   an_answer_rests=("static bool apply_waits", "c && c->gradients && steps_wait(", "c && steps_wait("))
+   an_end_rests_while_a_call_waits=("static bool can_end_wait", "if (e->counts.calls_waiting) return false;", ""),
+   an_answer_rests=("static bool can_apply_wait", "c && c->gradients && can_steps_wait(", "c && can_steps_wait("))
 of("common/engine/context_table.c", ENGINE_CELLS,
    a_context_that_ends_has_work=("[CONTEXT_CLOSING] = {", "[CONTEXT_WORK_READY] = DO(IGNORE, CONTEXT_CLOSING)", "[CONTEXT_WORK_READY] = RECORD(CONTEXT_CLOSING)"),
    a_failed_context_takes_gradients=("[CONTEXT_FAILED] = {", "[CONTEXT_GRADIENT] = DO(IGNORE, CONTEXT_FAILED)", "[CONTEXT_GRADIENT] = RECORD(CONTEXT_FAILED)"),
@@ -454,15 +454,15 @@ of("common/engine/context_run.c", ENGINE_CELLS,
    what_cannot_be_of_nobody_is_not_said=("static clv_code report_impossible_event", "told ? CLV_OK : err->code", "told ? CLV_OK : CLV_OK"))
 of("common/engine/context_work.c", ENGINE_CELLS,
    work_of_a_context_that_ends_is_listed=("void clv_work_enqueue(", "if (ctx && clv_context_on_event(e, ctx, CONTEXT_WORK_READY)->action != CELL_RECORD) return;", ""),
-   work_ends_that_has_not_begun=("void clv_work_note_end", "if (!step(e, w, w->ctx, WORK_ENDS)) return;", ""))
+   work_ends_that_has_not_begun=("void clv_work_note_end", "if (!apply_event(e, w, w->ctx, WORK_ENDS)) return;", ""))
 of("common/engine/context_pass.c", ENGINE_CELLS,
-   a_call_is_named_again_while_it_sums=("static bool is_part_of_pass", "|| c->progress == CALL_WEIGHT_GRAD", ""),
-   gradients_count_for_any_phase=("static uint32_t count_got", "n += k->phase == phase", "n++"))
+   a_call_is_named_again_while_it_sums=("static bool is_part_of_pass", "|| c->call_state == CALL_WEIGHT_GRAD", ""),
+   gradients_count_for_any_phase=("static uint32_t count_received_gradients", "n += k->phase == phase", "n++"))
 of("common/engine/context_order.c", ENGINE_CELLS,
    a_position_runs_before_it_is_due=("bool clv_order_is_due", "p->position == ctx->positions_done + 1", "p->position > ctx->positions_done"))
 of("common/engine/context_wake.c", WAKES,
-   a_fact_that_makes_nothing_ready_wakes=("static bool gradient_waits", "return !v || !v->producer || !v->producer->is_in_pass;", "return false;"),
-   facts_that_meet_do_not_wake=("static const uint64_t meets", "[CLV_PREPARE] = CLV_KIND_BIT(CLV_GRADIENT)", "[CLV_PREPARE] = 0"))
+   a_fact_that_makes_nothing_ready_wakes=("static bool can_gradient_wait", "return !v || !v->producer || !v->producer->is_in_pass;", "return false;"),
+   facts_that_meet_do_not_wake=("static const uint64_t kinds_ready_together", "[CLV_PREPARE] = CLV_KIND_BIT(CLV_GRADIENT)", "[CLV_PREPARE] = 0"))
 of("common/engine/node_links.c", "tests/unit/engine/test_master",
    what_cannot_leave_fails_elsewhere_alone=("void clv_node_send(", "if (clv_contexts_fail_context(n->contexts, c.context, c.module, &err)) return;", "if (code == CLV_OK) return;"))
 of("common/net/link/link.c", "tests/unit/link/test_dial",
@@ -481,13 +481,13 @@ of("common/engine/context_retain.c", SPARED,
    what_another_node_needs_goes_with_its_context=("static bool is_needed", "return d || v->needed_by_peer;", "return d;"),
    all_that_is_to_come_is_spared=("static bool is_needed", "return d || v->needed_by_peer;", "return true || d;"),
    inputs_of_a_spared_call_are_given_up=("uint32_t clv_context_mark_retained", "retain_inputs(e, v->producer, &unvisited);", ""),
-   a_spared_call_waits_for_its_position=("static void unlink_from_waiters(", "leave_order(e, v->producer);", ""),
+   a_spared_call_waits_for_its_position=("static void unlink_from_waiters(", "remove_from_order(e, v->producer);", ""),
    a_spared_call_waits_for_a_backward=("static void unlink_from_waiters(", "remove_from_followers(e, v->producer);", ""))
 of("common/engine/context_free.c", SPARED,
-   a_failure_is_not_the_references=("void clv_value_free(", "v->ctx->failed ? v->ctx->failed : &clv_shared_err_context_ended", "&clv_shared_err_context_ended"),
+   a_failure_is_not_the_references=("void clv_value_free(", "v->ctx->failure ? v->ctx->failure : &clv_shared_err_context_ended", "&clv_shared_err_context_ended"),
    what_a_call_on_its_way_takes_goes_before=("void clv_value_free_if_dropped", "&& !is_retained_for_announced_call(v)", ""))
 of("common/engine/context_end.c", SPARED,
-   statistics_of_spared_calls_stay=("static void retain_needed(", "c->restores_buffers = end->has_commit && !end->commit.apply;", ""),
+   statistics_of_spared_calls_stay=("static void free_all_but_retained(", "c->restores_buffers = end->has_commit && !end->commit.apply;", ""),
    who_waits_for_the_last_end_hears_nothing=("void clv_context_abort(", "if (owes) send_second_ended(e, c);", "(void)owes;"))
 of("common/engine/context_call.c", SPARED,
    a_leaf_behind_the_end_stays=("static clv_code get_arg_value(", "(*ret)->is_retained = (*ret)->is_dropped = true;", ""))
@@ -497,7 +497,7 @@ of("common/engine/context_frames.c", SPARED,
 # ---- master and three workers, simulated ---------------------------------------------------------
 SIMULATED = "simulate/simulate --runs 200"
 of("common/engine/node_frames.c", SIMULATED,
-   a_kept_value_stays_on_its_device=("static clv_code reference(", "run_engine(n, &why)", "CLV_OK"))
+   a_kept_value_stays_on_its_device=("static clv_code handle_reference_frame(", "run_engine(n, &why)", "CLV_OK"))
 of("common/engine/context_frames.c", SIMULATED,
    a_DROP_does_not_wait_for_its_CALLs=("static bool must_wait_for_calls", "f->kind == CLV_DROP || f->kind == CLV_PREPARE", "f->kind == CLV_PREPARE"))
 of("common/engine/context_frames.c", SIMULATED + "0",
@@ -559,7 +559,7 @@ of("common/model/graph/plan_forward.c", "tests/unit/graph/test_far",
    refs_kernels_compute_in_a_devices_memory=("static clv_code prepare_kernel(", "&& !p->backend->memory", ""))
 of("common/engine/module_block.c", "tests/unit/engine/test_far",
    nobody_knows_that_a_step_has_failed=("clv_code clv_module_finish(", "record_device_error(m, &why);", ";"),
-   what_was_not_to_be_had_stays_charged=("clv_code clv_module_block(", "clv_module_discharge(m, m->pool, bytes);", ";"))
+   what_was_not_to_be_had_stays_charged=("clv_code clv_module_alloc_block(", "clv_module_discharge(m, m->pool, bytes);", ";"))
 PEERS = "tests/gpu/test_backend"
 of("kernels/cuda/peer.c", PEERS,
    a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(order_streams(of, to, err));", ""),
@@ -674,18 +674,18 @@ of("common/model/graph/plan_memory.c", CUDA,
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    what_another_left_in_memory_is_found=("static clv_code memory_take(", "g->vendor->fill(g->stream, p, 0, CLV_MAX(bytes, (size_t)1), err)", "CLV_OK"))
 of("common/engine/context_run.c", "tests/gpu/test_node",
-   a_node_waits_for_its_device=("static bool dispatch_work", "e->env.computing && clv_work_is_on_device(e, w)", "false"))
+   a_node_waits_for_its_device=("static bool dispatch_work", "e->env.compute_lock && clv_work_is_on_device(e, w)", "false"))
 of("common/engine/context_run.c", "tests/gpu/test_node",
    a_call_is_charged_by_the_hosts_clock=("clv_code clv_work_compute(", "(uint64_t)(ms * 1e6)", "0"))
 of("common/engine/node_frames.c", "tests/gpu/test_node",
-   a_share_pays_for_a_host_that_was_held_up=("static void charge_device(", "w->device_ns && slept > w->device_ns", "false"))
+   a_share_pays_for_a_host_that_was_held_up=("static void refund_slept_time(", "w->device_ns && slept > w->device_ns", "false"))
 of("kernels/cuda/timer.c", "tests/gpu/test_node",
    the_end_of_a_call_is_not_recorded=("void clv_gpu_mark_time(", "if (g->timer.is_running)", "if (false)"))
 RECORDING = "tests/gpu/test_recording"
 of("kernels/recorder.c", RECORDING,
    what_is_recorded_is_never_paid_back=("static void free_record(", "if (r->account.discharge)", "if (false)"))
 of("common/engine/module_memory.c", "tests/gpu/test_node",
-   records_are_nobodys_bytes=("static clv_code open_records(", "clv_recorder_charge(m->recorder, &account);", "(void)account;"))
+   records_are_nobodys_bytes=("static clv_code open_recorder(", "clv_recorder_charge(m->recorder, &account);", "(void)account;"))
 of("kernels/cuda/staging.c", "tests/gpu/test_node",
    a_copy_is_waited_for_twice=("static clv_code wait_for_slot(", "slot->is_busy = false;", ";"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",

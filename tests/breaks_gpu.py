@@ -8,7 +8,7 @@ of("common/engine/node_frames.c", "tests/gpu/test_node",
 of("common/engine/context_run.c", "tests/gpu/test_node",
    steps_on_a_device_take_the_hosts_time=("static const clv_backend *timing_backend(", "|| w->kind == WORK_STEP", ""))
 of("common/engine/context_trace.c", "tests/gpu/test_node",
-   a_trace_shows_the_hosts_time=("static int64_t end_ns_of(", "w->begin_ns + clv_work_duration_ns(e, w)", "clv_contexts_now(e)"))
+   a_trace_shows_the_hosts_time=("static int64_t get_end_ns(", "w->begin_ns + clv_work_duration_ns(e, w)", "clv_contexts_now(e)"))
 of("common/engine/context_value.c", "tests/gpu/test_node",
    what_is_wanted_late_is_waited_for=("static clv_code get_host_copy(", "CLV_TRY(clv_copy_start(e, v->tensor, &v->copy, err));",
       "CLV_TRY(clv_pool_tensor(e->env.pool, v->tensor->dtype, &v->tensor->shape, &v->host, err)); *ret = v->host; if (*ret) return clv_backend_get(v->tensor->home, v->host->data, v->tensor->data, v->tensor->bytes, err);"))
@@ -82,7 +82,7 @@ of("worker/service/artifact.c", DEVICE_BASES_NET,
 of("common/engine/module_memory.c", DEVICE_BASES_NET,
    what_a_device_lends_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
-   a_base_may_lie_anywhere=("static bool is_copyable_without_host(", "t->home && strcmp(t->home->device, b->device) == 0", "t != NULL"),
+   a_base_may_lie_anywhere=("static bool can_read_in_place(", "t->home && strcmp(t->home->device, b->device) == 0", "t != NULL"),
    a_base_goes_while_it_is_read=("static void release_shared_params(", "(void)!clv_backend_finish(m->o.backend, &why);", "(void)why;"))
 of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py planned_adapter_memory_matches_the_charge",
    a_lent_base_is_planned_with_a_copy=("static bool has_shared_weights(", "return true;", "continue;"))

@@ -77,18 +77,18 @@ of("common/net/link/recv_window.c", "tests/unit/link/test_tables",
 of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
    memory_is_charged_when_it_is_taken=[("", "CLV_TRY(charge_ahead(m, o, err));", ""), first("", "m->version = 1;", "CLV_TRY(charge_ahead(m, o, err));")])
 of("common/engine/context_work.c", "tests/unit/engine/test_work",
-   all_runs_at_once=first("", "if (w->kind == WORK_VOTE) return can_vote(e, w);", "return true;"))
+   all_runs_at_once=first("", "if (w->kind == WORK_VOTE) return are_voters_idle(e, w);", "return true;"))
 of("common/engine/context_queue.c", "tests/unit/engine/test_work",
-   younger_calls_that_run_are_overtaken=("", "other->out->id > c->out->id && other->progress <= CALL_WAITING", "other->out->id > c->out->id"))
+   younger_calls_that_run_are_overtaken=("", "other->out->id > c->out->id && other->call_state <= CALL_WAITING", "other->out->id > c->out->id"))
 of("common/engine/context_frames.c", "tests/unit/engine/test_work", no_frame_waits_for_work=first("", "switch (f->kind) {", "return false;"))
 of("common/engine/inbox.c", "tests/unit/engine/test_inbox",
    a_rest_has_no_begin=("", "if (wait_from && b->wake_at_ns == UINT64_MAX) b->wake_at_ns = wait_from + CLV_COALESCE_NS;", ""),
    a_rest_has_no_end=first("", "bool early = true;", "back = UINT64_MAX;"),
    a_rest_goes_on=("", "b->is_coalescing = false;", ""))
 of("common/engine/inbox.c", "tests/unit/engine/test_executor",
-   an_end_does_not_wait_for_work=("", "while (b->n_running || b->n_copies) pthread_cond_wait(&b->arrived, &b->lock);", ""))
+   an_end_does_not_wait_for_work=("", "while (b->n_running || b->n_copies) pthread_cond_wait(&b->item_arrived, &b->lock);", ""))
 of("common/engine/context_wake.c", "tests/unit/engine/test_inbox",
-   who_meets_is_not_woken=first("", "if (!waiting[f->kind] || p->is_over_quota", "queued = 0;"),
+   who_meets_is_not_woken=first("", "if (!wait_predicates[f->kind] || p->is_over_quota", "queued = 0;"),
    calls_that_wait_hold_up_no_end=first("", "if (e->counts.calls_waiting) return false;", "return c != NULL;"),
    steps_that_wait_hold_up_no_end=("", "if (!g->mod->o.has_no_revert) return false;", ""))
 
@@ -99,7 +99,7 @@ of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    the_first_addend_is_enough=first("", "s.from = &w->values[p][n->in[i]];", "if (ret->element) break;"))
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
    all_weights_are_secret=("", "return clv_privacy_why_hides_nothing(v, k, labels) ? CLV_REACH_KNOWN : CLV_REACH_SECRET;", "return CLV_REACH_SECRET;"))
-of("master/reach/propagate.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->scalar) return s->several;", "return set != REACH_EMPTY;"))
+of("master/reach/propagate.c", "tests/unit/plan/test_privacy", one_place_is_several=first("", "if (s->has_one_output) return s->several;", "return set != REACH_EMPTY;"))
 of("master/plan/look.c", "tests/unit/plan/test_look",
    what_the_look_found_is_not_refused=("", "clv_privacy_forbidden_findings(b->config, certain)", "clv_privacy_forbidden_findings(b->config, certain & 0)"))
 of("master/egress/gate.c", "tests/unit/egress/test_gate",

@@ -7,7 +7,7 @@ of("master/look/tokens.c", "tests/unit/look/test_readers",
    the_mean_of_a_place_stays=("static void try_way", "if (how == ALL_LESS_MEAN)", "if (false)"),
    a_place_is_not_a_way=("static void try_way", "double of_place = fit.best > 0 ?", "double of_place = false ?"))
 of("master/look/pixels.c", "tests/unit/look/test_readers",
-   the_mean_record_stays=("static void look_at_channel", "center(g, g->channel);", ";"))
+   the_mean_record_stays=("static void look_at_channel", "subtract_mean_record(g, g->channel);", ";"))
 of("master/look/labels.c", "tests/unit/look/test_readers",
    zeros_are_not_told_apart=("static void read_zeros", "r->length[i] > 0", "false"),
    who_has_no_label_counts=("size_t look_number_classes", "if (label[i] < 0) continue;", ""))
@@ -40,31 +40,31 @@ of("master/plan/privacy.c", "tests/net/operations/test_egress.py",
    a_worker_sends_on_what_it_was_sent=("static clv_code find_hop_findings(", "v->worker_layers_mix = true;", ""))
 of("master/reach/propagate.c", "tests/unit/plan/test_privacy",
    copies_are_two_places=("static void add_to_bundle(reach_pool", "set != b->first && set != b->last", "set"),
-   dropout_leaves_all_places=("static bool survives(", "return leaves_two(s->from->dropped, places, copies);", "return true;"),
-   attention_leaves_all_keys=("static int siblings_of(", "if (!leaves_two(s->drops_keys, s->from->shape.dim[1], 1)) return 0;", ""),
-   a_mixture_is_bare=("static unsigned mixed(", "| REACH_MIXED", "| REACH_UNMIXED"),
+   dropout_leaves_all_places=("static bool is_safe_from_dropout(", "return leaves_two(s->from->dropout_rate, places, copies);", "return true;"),
+   attention_leaves_all_keys=("static int find_sibling_axis(", "if (!leaves_two(s->key_dropout_rate, s->from->shape.dim[1], 1)) return 0;", ""),
+   a_mixture_is_bare=("static unsigned flags_after_layer(", "| REACH_MIXED", "| REACH_UNMIXED"),
    one_sum_of_known_weights_is_several=("static bool sums_siblings(", "if (!axis || s->from->shape.dim[axis] < 2) return false;", ""))
 of("master/reach/uniform_columns.c", "tests/unit/plan/test_privacy",
-   what_is_the_same_at_some_positions_is_a_place=("static bool repeats(", "if (!r->n ||", "if (true ||"),
-   a_stride_is_no_window=("static int64_t distance_of(", "a->kind == REACH_WINDOW ? a->stride : 1", "1"))
+   what_is_the_same_at_some_positions_is_a_place=("static bool is_repeated(", "if (!r->n ||", "if (true ||"),
+   a_stride_is_no_window=("static int64_t get_distance(", "a->kind == REACH_WINDOW ? a->stride : 1", "1"))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
-   what_is_zero_is_a_place=("static reach_element constant_of(", "w->factor[k] == 0 ||", ""),
-   records_lie_in_one_way=("static clv_code read_all(", "if (r.last || !r.first)", "if (!r.first)"),
-   a_flat_record_has_no_form=("static clv_code read_all(", "w.lays_out = true;", ""))
+   what_is_zero_is_a_place=("static reach_element get_constant(", "w->factor[k] == 0 ||", ""),
+   records_lie_in_one_way=("static clv_code walk_under_all(", "if (r.last || !r.first)", "if (!r.first)"),
+   a_flat_record_has_no_form=("static clv_code walk_under_all(", "w.uses_reshaped_form = true;", ""))
 of("master/reach/relations.c", "tests/unit/reach/test_reach",
-   padding_is_a_place=("static void put_windows(", ".pad = a->pad[i]", ".pad = 0"),
-   groups_are_one=("static void put_groups(", "groups > 1", "groups > 8"))
+   padding_is_a_place=("static void add_windows(", ".pad = a->pad[i]", ".pad = 0"),
+   groups_are_one=("static void add_groups(", "groups > 1", "groups > 8"))
 of("master/reach/relations.c", "tests/unit/reach/test_reach",
    signs_show_nothing=("static bool reads_own(", "return to == of;", "return false;"),
    factors_show_nothing=("static bool reads_other(", "return to != of;", "return false;"))
 of("master/reach/relations.c", "tests/unit/plan/test_privacy",
    scores_show_nothing=("static bool reads_scores(", "return of < 2 || (of == 2 && to < 2);", "return false;"),
-   a_norm_gives_one_gradient=("static void along_last(", "put_axes(r, 1, s->in[0].rank - 1);", "put_axes(r, 1, s->in[0].rank);"))
+   a_norm_gives_one_gradient=("static void spread_along_last(", "add_axes(r, 1, s->in[0].rank - 1);", "add_axes(r, 1, s->in[0].rank);"))
 of("master/reach/nodes.c", "tests/unit/plan/test_privacy",
    a_constant_is_a_place=("bool reach_is_constant(", "op->normalizes(&site) == 1", "op->normalizes(&site) == 0"))
 of("master/reach/returned.c", "tests/unit/reach/test_reach",
    one_factor_is_all_of_it=("static clv_code read_factor(", "->back) return", "->back && !b) return"),
-   what_is_cut_off_is_read=("static clv_code read_directly(", "has_nothing(&b->active)", "b->p < 0"))
+   what_is_cut_off_is_read=("static clv_code read_directly(", "is_nothing(&b->active)", "b->p < 0"))
 of("master/reach/returned.c", "tests/unit/plan/test_privacy",
    the_loss_reads_nothing=("static clv_code begin_at_output(", "grad->element[i] == REACH_NOTHING", "i < SIZE_MAX"))
 of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
@@ -72,7 +72,7 @@ of("master/plan/privacy.c", "tests/unit/plan/test_privacy",
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
    gradients_with_records_are_sent=("clv_code clv_privacy_check(", "if (records)", "if (records && !b)"))
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
-   one_place_has_channels=("static int channels_of(", "s->rank < 3 || n == 1", "s->rank < 3"))
+   one_place_has_channels=("static int find_channel_axis(", "s->rank < 3 || n == 1", "s->rank < 3"))
 of("master/plan/privacy_describe.c", "tests/unit/plan/test_privacy",
    secret_weights_count_as_known_to_who_reads_tokens=("static bool worker_knows_front(", "return false;", "continue;"),
    known_weights_count_as_secret_to_who_reads_tokens=("static bool worker_knows_front(", "return true;", "return false;"))

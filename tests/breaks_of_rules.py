@@ -11,7 +11,7 @@ def rules(path, **edits):
 
 
 CHECK_HEAD, CHECK_COMMIT, CHECK_NEEDED, CHECK_REFERENCE, TAKE_TARGETS = (
-    f"static clv_code {name}(" for name in ("check_head", "check_commit", "check_needed", "check_reference", "take_targets"))
+    f"static clv_code {name}(" for name in ("check_head", "check_commit", "check_needed", "check_reference", "record_targets"))
 rules("common/net/wire/frame_check.c",
    r5_2_a_body_of_another_kind=("static clv_code check_bodies(", "if ((bodies & bit) && !((rule->needs | rule->may) & bit))", "if (false)"),
    r5_5_a_flag_that_is_none=(CHECK_HEAD, "if (f->flags & ~flags)", "if (false)"),
@@ -36,7 +36,7 @@ rules("common/net/wire/frame_check.c",
 rules("common/net/wire/session.c",
    r2_1_an_epoch_of_0=("clv_code clv_wire_open_request_decode(", "if (!from->epoch) return", "if (false) return"))
 rules("common/engine/context_pass.c",
-   r6_6_a_place_that_is_not_there=("static clv_code take_gradient(", "if (announced && f->order >= v->producer->contributions)", "if (false && announced)"),
+   r6_6_a_place_that_is_not_there=("static clv_code record_gradient(", "if (announced && f->order >= v->producer->n_contributions)", "if (false && announced)"),
    r6_7_a_phase_that_is_not_the_next=("static clv_code begin_phase(", "if (f->phase != next)", "if (false)"),
    r6_8_a_target_that_is_no_input=(TAKE_TARGETS, "if (c->arg[t->slot] && c->arg[t->slot] != t->value)", "if (false)"),
    r6_9_an_input_without_a_gradient=(TAKE_TARGETS, "|| !(c->input_grads >> t->slot & 1)", ""))

@@ -109,8 +109,8 @@ of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_hav
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_stages_of_folder(", "if (s->has_modules) s->adapters = folder;", ""),
    modules_that_do_not_learn_are_dropped=("static clv_code find_tensors(", "if (!wanted && clv_weights_find(a->file, names[n])) return refuse_tensor(p->name, err);", ""))
 of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code check_processor(", "return set_ends(j, p->t, at, before, after, err);", "return CLV_OK;"),
-   texts_are_cut_at_either_end=("static clv_code take_right(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
-of("master/tokens/bpe_file.c", "tests/unit/tokens/test_tokens", keys_of_a_tokenizer_are_skipped=("static clv_code take_keys(", "CLV_TRY(refuse_key(r, at, err));", "CLV_TRY(clv_json_skip(&r->j, err));"))
+   texts_are_cut_at_either_end=("static clv_code read_right(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
+of("master/tokens/bpe_file.c", "tests/unit/tokens/test_tokens", keys_of_a_tokenizer_are_skipped=("static clv_code read_keys(", "CLV_TRY(refuse_key(r, at, err));", "CLV_TRY(clv_json_skip(&r->j, err));"))
 of("common/model/models/hf.c", SESSIONS + " layers_without_packing_support_are_named", images_are_packed=("clv_code clv_hf_model_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
 of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code check_columns(", "minus <= 0", "minus <= 1"))
 of("kernels/cuda/moves.c", CUDA_OPS + " embedding", the_first_row_has_no_gradient_before_it=("static clv_code first_row_backward(", "if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));", "(void)bytes;"))
@@ -162,7 +162,7 @@ of("worker/service/caches.c", CACHE,
    the_session_alone_says_for_how_long=("static clv_code get_cache_settings(", "CLV_MIN(c->keep_s, now->config->cache_ttl_ms / 1000)", "c->keep_s"),
    who_has_no_quota_may_keep=("bool clv_service_has_caches_for(", "s->caches && quota_of(now, uri) > 0", "s->caches"))
 of("common/engine/node_caches.c", CACHE,
-   what_is_kept_is_not_the_value=("static clv_code load_cached_rows(", "replace(p, clv_steal(&t));", "memset(t->data, 0, t->bytes); replace(p, clv_steal(&t));"))
+   what_is_kept_is_not_the_value=("static clv_code load_cached_rows(", "replace_tensors(p, clv_steal(&t));", "memset(t->data, 0, t->bytes); replace_tensors(p, clv_steal(&t));"))
 of("worker/store/caches.c", "tests/unit/store/test_caches",
    a_damaged_row_is_given=("static clv_code get_row(", "if (m.crc32c == make_mark(f, row, data).crc32c) return CLV_OK;", "return CLV_OK;"),
    a_damaged_row_stays=("static clv_code get_row(", "CLV_TRY(write_at(f, mark_offset(f, row), &gone, sizeof gone, err));", "(void)gone;"),

@@ -40,7 +40,7 @@ typedef enum clv_code {
   CLV_UNAVAILABLE = 14,
   CLV_DATA_LOSS = 15, /* damaged bytes: a checksum differs, or a format is violated */
   CLV_UNAUTHENTICATED = 16,
-  /* a peer's answer violates the protocol; used in this process alone, never on the wire */
+  /* a peer's answer violates the protocol; used only in this process, never sent */
   CLV_BAD_ANSWER = 17,
 } clv_code;
 
@@ -103,7 +103,7 @@ clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
     clv_s_;                           \
   }))
 
-void clv_freep(void *pp); /* frees *(void **)pp */
+void clv_freep(void *pp); /* frees the memory at *(void **)pp; for CLV_AUTO */
 
 /* Plural ending after a number: "%u session%s", n, CLV_S(n). */
 #define CLV_S(n) ((n) == 1 ? "" : "s")
@@ -126,24 +126,27 @@ clv_code clv_alloc(size_t n, size_t size, void *ret_pp, clv_err *err) CLV_USE_RE
 /* Cancellation hook of a long operation. The operation polls gone() and returns CLV_CANCELLED when
  * the caller has left. */
 typedef struct clv_cancel_hook {
-  bool (*gone)(void *user); /* true: a deadline has passed or the caller has left */
+  /* true: the operation shall stop, because a deadline has passed or the caller has left */
+  bool (*gone)(void *user);
   void *user;
 } clv_cancel_hook;
 
-/* CLV_CANCELLED if gone() returns true. waiter NULL: never cancelled. */
+/* Returns CLV_CANCELLED if waiter->gone() returns true. waiter NULL: never. */
 clv_code clv_cancel_hook_check(const clv_cancel_hook *waiter, clv_err *err) CLV_USE_RESULT;
 
-/* Sets a large block to 0 and polls `waiter` in between. CLV_CANCELLED: the caller has left. */
+/* Sets a large block to 0, and polls the cancellation hook `waiter` in between. CLV_CANCELLED:
+ * waiter->gone() returned true. */
 clv_code clv_zero_cancellable(const clv_cancel_hook *waiter, void *at, size_t bytes,
                               clv_err *err) CLV_USE_RESULT;
 
 /* Memory that this process may use, and where the limit comes from. */
 typedef struct clv_host_memory {
-  uint64_t bytes; /* 0: unknown */
-  char of[64];    /* "this host's memory", "the control group's memory.max" */
+  uint64_t bytes; /* bytes that this process may use; 0: unknown */
+  /* source of the limit, for messages: "this host's memory", "the control group's memory.max" */
+  char of[64];
 } clv_host_memory;
 
-/* root: ""; a test passes a folder that replaces / */
+/* Reads the limit. root: "", or in tests a folder that replaces /. */
 void clv_host_memory_read(const char *root, clv_host_memory *ret);
 
 /* Allocates memory aligned to 64 bytes, not zeroed; the caller frees it with free(). Counted in
@@ -166,7 +169,7 @@ typedef struct clv_bytes {
   bool failed;
 } clv_bytes;
 
-void clv_bytes_done(clv_bytes *b); /* frees and zeroes; usable with CLV_AUTO */
+void clv_bytes_done(clv_bytes *b); /* frees the memory and zeroes *b; usable with CLV_AUTO */
 void clv_bytes_add(clv_bytes *b, const void *data, size_t len);
 void clv_bytes_puts(clv_bytes *b, const char *text);
 void clv_bytes_printf(clv_bytes *b, const char *fmt, ...) CLV_PRINTF(2, 3);
@@ -175,8 +178,8 @@ void clv_bytes_json(clv_bytes *b, const char *text);
 /* Appends text of a manual page, with roff's control characters escaped. */
 void clv_bytes_roff(clv_bytes *b, const char *text);
 
-/* Reads a whole file into *ret, replacing its contents. CLV_EXHAUSTED: over max_bytes;
- * CLV_NOT_FOUND: no such file; CLV_INVALID: not a regular file. */
+/* Reads a whole file into *ret, replacing its contents. CLV_EXHAUSTED: the file has more than
+ * max_bytes; CLV_NOT_FOUND: there is no such file; CLV_INVALID: not a regular file. */
 clv_code clv_file_read(const char *path, size_t max_bytes, clv_bytes *ret,
                        clv_err *err) CLV_USE_RESULT;
 
@@ -213,7 +216,7 @@ void clv_text_sanitize_utf8(const char *text, clv_bytes *out);
 const char *clv_bind_error_text(int error);
 
 /* Returns the candidate nearest to `word` by Levenshtein distance, at most 3 and half the word's
- * length. NULL: none is that near. */
+ * length. NULL: no candidate is that near. */
 const char *clv_did_you_mean(const char *word, const char *const *candidates, size_t n);
 
 /* Converts "64MiB", "1.5 GiB", "1k" or "250" to bytes (k/M/G: powers of 1000, Ki/Mi/Gi: powers of
@@ -227,7 +230,7 @@ clv_code clv_parse_duration(const char *text, uint64_t *ret_ms, clv_err *err) CL
 char *clv_format_size(uint64_t bytes, char *buf, size_t len);
 
 /* Returns "UTF-16" or "UTF-32" if the text begins with its byte order mark, or with ASCII
- * characters in UTF-16. NULL: neither. */
+ * characters in UTF-16. NULL: the text is neither. */
 const char *clv_text_utf16_or_32(const void *text, size_t len);
 
 /* Decodes the UTF-8 character (RFC 3629) at `text`. Returns its bytes, 1 to 4, and its code point.
@@ -246,7 +249,7 @@ typedef enum clv_log_level {
   CLV_LOG_DEBUG
 } clv_log_level;
 
-const char *clv_log_level_name(clv_log_level level); /* "warn" */
+const char *clv_log_level_name(clv_log_level level); /* name of a level, such as "warn" */
 
 /* Sets the level and form of log lines on standard error: `time level text`, or JSON objects with
  * time, level, event and message. If standard error is systemd's journal ($JOURNAL_STREAM), a line
@@ -254,27 +257,29 @@ const char *clv_log_level_name(clv_log_level level); /* "warn" */
  * rest. */
 void clv_log_set(clv_log_level level, bool json);
 void clv_log(clv_log_level level, const char *fmt, ...) CLV_PRINTF(2, 3);
-/* As clv_log, with the event's name ("ready"). The text form prints it before the text. Lines of
- * clv_log have the event "log". */
+/* As clv_log, with the event's name ("ready"). The text form prints it before the text. Lines
+ * written by clv_log have the event "log". */
 void clv_log_event(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
 
 /* Key for rate limiting of log lines: the peer that caused the line (`who`, an identity or address)
  * and the kind of event (`what`, static text such as "denied calls"). */
 typedef struct clv_log_source {
   const char *who, *what;
-  /* lines in the first minute; 0: ten. Later minutes of a source that goes on have ten. */
+  /* number of lines that the source may write in its first minute; 0: ten. In later minutes it may
+   * write ten. */
   unsigned burst;
 } clv_log_source;
 
-/* As clv_log_event, for lines that a peer causes: at most a number of lines each minute for each
- * source. Further lines are dropped and counted; a line with their number follows when the minute
- * is over. `event`: static text; "log": none. Call clv_log_limited_tick regularly, so that the
- * number is logged without a next line. Thread-safe. */
+/* As clv_log_event, for lines that a peer causes: writes at most source->burst lines a minute for
+ * each source. Further lines are dropped and counted; when the minute is over, a line reports how
+ * many. `event`: static text; "log": the line has no event name. Call clv_log_limited_tick
+ * regularly, so that this report does not wait for the next line. Thread-safe. */
 void clv_log_limited(clv_log_level level, const char *event, const clv_log_source *source,
                      const char *fmt, ...) CLV_PRINTF(4, 5);
 void clv_log_limited_tick(void);
 
-/* State of the rate limiter for one source. */
+/* State of the rate limiter for one source. began_ms: start of its minute; passed, left_out: lines
+ * written and dropped in the minute. */
 typedef struct clv_log_entry {
   uint64_t hash, began_ms, left_out;
   unsigned passed;
@@ -290,18 +295,20 @@ typedef struct clv_log_limiter {
   clv_log_entry entries[256];
 } clv_log_limiter;
 
-/* True if a line of this source may be written at now_ms. now_ms must not decrease. */
+/* True if a line of this source may be written at the time now_ms, which must not decrease from
+ * call to call. Else counts the line as dropped. */
 bool clv_log_limiter_pass(clv_log_limiter *l, clv_log_level level, const char *event,
                           const clv_log_source *source, uint64_t now_ms) CLV_USE_RESULT;
 void clv_log_limiter_tick(clv_log_limiter *l, uint64_t now_ms);
 
-/* clv_notice writes a line for the user who started the program, at any log level: `NAME: text`, or
- * a JSON object as above. `name`: static string. */
+/* Sets the NAME in the lines of clv_notice (a static string). clv_notice writes a line for the user
+ * who started the program, at any log level: `NAME: text`, or a JSON object if clv_log_set chose
+ * JSON. */
 void clv_log_set_program(const char *name);
 void clv_notice(clv_log_level level, const char *event, const char *fmt, ...) CLV_PRINTF(3, 4);
 
 /* Callback for a message that a library reports to the user and that is no error. The program
- * prints or logs it (tests/check-logging). All zero: the message is dropped. */
+ * prints or logs it (tests/check-logging). notify NULL: messages are dropped. */
 typedef struct clv_notifier {
   void (*notify)(void *user, const char *text);
   void *user;
@@ -309,7 +316,7 @@ typedef struct clv_notifier {
 
 void clv_notify(clv_notifier to, const char *fmt, ...) CLV_PRINTF(2, 3);
 
-/* "2026-01-31T12:00:00.000Z" */
+/* Writes a time as "2026-01-31T12:00:00.000Z"; returns text. */
 char *clv_time_text(uint64_t wall_ms, char text[32]);
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
@@ -322,15 +329,16 @@ clv_code clv_open_files_check(unsigned n, clv_err *err) CLV_USE_RESULT;
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-uint64_t clv_now_ns(void); /* monotonic */
+uint64_t clv_now_ns(void); /* nanoseconds of the monotonic clock */
 
 /* The user has asked the process to end (Ctrl-C). cleave-master's signal handler calls
- * clv_interrupt; libcleave and the worker never do. Calls that wait for a worker poll it a few
- * times a second and return CLV_CANCELLED. clv_interrupted_ms: milliseconds since the request; 0:
- * none. */
+ * clv_interrupt; libcleave and the worker never do. Calls that wait for a worker poll the request a
+ * few times a second, and then return CLV_CANCELLED. clv_interrupted_ms returns the milliseconds
+ * since the request; 0: there was none. */
 void clv_interrupt(void); /* async-signal-safe */
 uint64_t clv_interrupted_ms(void);
-clv_code clv_interrupt_check(clv_err *err) CLV_USE_RESULT; /* CLV_CANCELLED: the user has asked */
+/* CLV_CANCELLED: the user has asked to end */
+clv_code clv_interrupt_check(clv_err *err) CLV_USE_RESULT;
 uint64_t clv_wall_ms(void); /* milliseconds since 1970; for texts and records only */
 
 /* Clock of the engine and the folders below it, passed as an argument so that a simulation can use
@@ -351,23 +359,25 @@ typedef struct clv_sha256 {
 } clv_sha256;
 
 clv_code clv_sha256_of(const void *data, size_t len, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
-/* As clv_sha256_of, for large data; polls `waiter` in between. CLV_CANCELLED: the caller has
- * left. */
+/* As clv_sha256_of, for large data: polls the cancellation hook `waiter` in between. CLV_CANCELLED:
+ * waiter->gone() returned true. */
 clv_code clv_sha256_cancellable(const clv_cancel_hook *waiter, const void *data, size_t len,
                                 clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
-/* Digest of the bytes 0 to `bytes` of a file. Does not move the descriptor's offset. waiter NULL:
- * never cancelled. CLV_DATA_LOSS: the file has fewer bytes, or cannot be read. */
+/* Computes the digest of the first `bytes` bytes of a file. Does not move the descriptor's offset.
+ * waiter NULL: never cancelled. CLV_DATA_LOSS: the file has fewer bytes, or cannot be read. */
 clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_cancel_hook *waiter, const char *label,
                        clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 void clv_sha256_hex(const clv_sha256 *digest, char hex[65]);
-bool clv_sha256_parse(const char *hex, clv_sha256 *ret); /* exactly 64 hex digits */
+/* false: `hex` is not exactly 64 hex digits */
+bool clv_sha256_parse(const char *hex, clv_sha256 *ret);
 /* clv_hex_parse converts exactly 2 * n hex digits to n bytes; clv_hex converts n bytes to 2 * n
  * digits and a NUL. */
 bool clv_hex_parse(const char *hex, uint8_t *ret, size_t n);
 void clv_hex(const uint8_t *bytes, size_t n, char *ret);
 
-/* HMAC-SHA256 (RFC 2104). Without the secret, guesses of the text cannot be checked. */
+/* HMAC-SHA256 (RFC 2104). Someone without the secret cannot check a guess of `data` against the
+ * result. */
 clv_code clv_hmac_sha256(const clv_sha256 *secret, const void *data, size_t len, clv_sha256 *ret,
                          clv_err *err) CLV_USE_RESULT;
 
@@ -399,7 +409,7 @@ typedef struct clv_rng_key {
   uint64_t seed, seed_high; /* two halves of a clv_key, or a number */
   uint64_t step;            /* training step, 0 for initialisation */
   uint32_t micro_batch;     /* index within the step */
-  uint32_t layer;           /* index in the uncut graph, shifted left 4, plus parameter slot */
+  uint32_t layer;           /* (index of the layer in the uncut graph << 4) + parameter slot */
 } clv_rng_key;
 
 /* Returns a clv_rng_key with this key as seed; the other fields are 0. */
@@ -412,7 +422,7 @@ typedef struct clv_rng_stream {
 } clv_rng_stream;
 clv_rng_stream clv_rng_stream_of(const clv_rng_key *key);
 
-/* Block `index` of a stream. */
+/* Computes block `index` of a stream: four random words. */
 void clv_rng_stream_block(const clv_rng_stream *s, uint32_t index, uint32_t ret[4]);
 
 /* Derives the stream of row `row` of part `part` from s: its key and half of its counter are block
@@ -422,7 +432,8 @@ clv_rng_stream clv_rng_stream_row(const clv_rng_stream *s, uint32_t part, uint32
 /* Writes the four words of block `index` of the stream of `key`. */
 void clv_rng_block(const clv_rng_key *key, uint32_t index, uint32_t ret[4]);
 
-/* dst[i] is uniform in [low, high): word i%4 of block i/4, top 24 bits / 2^24. dst: [n] f32. */
+/* dst[i] is uniform in [low, high): made of the top 24 bits of word i%4 of block i/4, divided by
+ * 2^24. dst: [n] f32. */
 void clv_rng_uniform(const clv_rng_key *key, float low, float high, float *dst, size_t n);
 /* As clv_rng_uniform, but skips the first `from` numbers; `from` is a multiple of 4. */
 void clv_rng_uniform_from(const clv_rng_key *key, size_t from, float low, float high, float *dst,

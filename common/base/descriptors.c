@@ -7,7 +7,7 @@
 
 #include "common/base/base.h"
 
-enum { PLENTY = 4096 }; /* a limit of this many files is enough */
+enum { PLENTY = 4096 }; /* a limit above this many files is not checked */
 
 void clv_open_files_raise(void) {
   struct rlimit files;

@@ -50,10 +50,11 @@ clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) {
   char buf[65536];
   size_t n;
   while ((n = fread(buf, 1, sizeof buf, f)) > 0)
-    if (EVP_DigestUpdate(ctx, buf, n) != 1) return clv_fail(err, CLV_INTERNAL, "SHA-256 failed");
+    if (EVP_DigestUpdate(ctx, buf, n) != 1)
+      return clv_fail(err, CLV_INTERNAL, "%s: SHA-256 failed in libcrypto", path);
   if (ferror(f)) return clv_fail(err, CLV_DATA_LOSS, "%s: read error", path);
   if (EVP_DigestFinal_ex(ctx, ret->bytes, NULL) != 1)
-    return clv_fail(err, CLV_INTERNAL, "SHA-256 failed");
+    return clv_fail(err, CLV_INTERNAL, "%s: SHA-256 failed in libcrypto", path);
   return CLV_OK;
 }
 
@@ -66,7 +67,7 @@ static clv_code digest_fd(EVP_MD_CTX *ctx, int fd, uint64_t bytes, const clv_can
     if (n <= 0)
       return clv_fail(err, CLV_DATA_LOSS, "%s: %s", label, n ? strerror(errno) : "is cut short");
     if (EVP_DigestUpdate(ctx, buf, (size_t)n) != 1)
-      return clv_fail(err, CLV_INTERNAL, "SHA-256 failed");
+      return clv_fail(err, CLV_INTERNAL, "%s: SHA-256 failed in libcrypto", label);
     at += (uint64_t)n;
     if (waiter && at % DIGEST_AT_ONCE < sizeof buf) CLV_TRY(clv_cancel_hook_check(waiter, err));
   }
@@ -80,7 +81,7 @@ clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_cancel_hook *waiter, co
     return clv_fail(err, CLV_INTERNAL, "SHA-256 is not available in libcrypto");
   CLV_TRY(digest_fd(ctx, fd, bytes, waiter, label, err));
   if (EVP_DigestFinal_ex(ctx, ret->bytes, NULL) != 1)
-    return clv_fail(err, CLV_INTERNAL, "SHA-256 failed");
+    return clv_fail(err, CLV_INTERNAL, "%s: SHA-256 failed in libcrypto", label);
   return CLV_OK;
 }
 
@@ -90,7 +91,7 @@ void clv_hex(const uint8_t *bytes, size_t n, char *ret) {
 
 void clv_sha256_hex(const clv_sha256 *digest, char hex[65]) { clv_hex(digest->bytes, 32, hex); }
 
-static int hex_value(char c) {
+static int parse_hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
@@ -100,9 +101,9 @@ static int hex_value(char c) {
 bool clv_hex_parse(const char *hex, uint8_t *ret, size_t n) {
   if (strlen(hex) != 2 * n) return false;
   for (size_t i = 0; i < 2 * n; i++)
-    if (hex_value(hex[i]) < 0) return false;
+    if (parse_hex_digit(hex[i]) < 0) return false;
   for (size_t i = 0; i < n; i++)
-    ret[i] = (uint8_t)(hex_value(hex[2 * i]) * 16 + hex_value(hex[2 * i + 1]));
+    ret[i] = (uint8_t)(parse_hex_digit(hex[2 * i]) * 16 + parse_hex_digit(hex[2 * i + 1]));
   return true;
 }
 

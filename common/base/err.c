@@ -19,8 +19,9 @@ const char *clv_code_name(clv_code code) {
   return (unsigned)code < CLV_COUNT(code_names) ? code_names[code] : "unknown";
 }
 
-/* Ends a truncated text with "...". wanted: length of the full text, as returned by snprintf. */
-static void show_cut(char text[CLV_ERR_TEXT], int wanted) {
+/* Replaces the end of a truncated text by "...". wanted: length of the full text, as returned by
+ * snprintf. */
+static void mark_truncated(char text[CLV_ERR_TEXT], int wanted) {
   static const char more[] = "...";
   size_t at = CLV_ERR_TEXT - sizeof more;
   if (wanted < CLV_ERR_TEXT) return;
@@ -30,12 +31,12 @@ static void show_cut(char text[CLV_ERR_TEXT], int wanted) {
 
 clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char *fmt, ...) {
   if (!err) return code;
-  char text[CLV_ERR_TEXT]; /* the arguments may point into err->text */
+  char text[CLV_ERR_TEXT]; /* a copy, because the arguments may point into err->text */
   va_list ap;
   va_start(ap, fmt);
   int n = vsnprintf(text, sizeof text, fmt, ap);
   va_end(ap);
-  show_cut(text, n);
+  mark_truncated(text, n);
   memcpy(err->text, text, sizeof text);
   err->code = code;
   err->where = where;
@@ -64,7 +65,7 @@ clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) {
   n = snprintf(joined, sizeof joined, "%.*s: %s", (int)used, text, err->text);
   memcpy(text, joined, sizeof text);
   text[sizeof text - 1] = '\0';
-  show_cut(text, n);
+  mark_truncated(text, n);
   memcpy(err->text, text, sizeof text);
   return err->code;
 }

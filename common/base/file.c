@@ -29,7 +29,9 @@ static clv_code read_all(int fd, const char *path, size_t size, clv_bytes *out, 
     total += (size_t)n;
   }
   if (out->failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
-  if (total > size) return clv_fail(err, CLV_DATA_LOSS, "%s: grew while it was read", path);
+  if (total > size)
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: grew while it was read: try again when no program writes to it", path);
   return CLV_OK;
 }
 
@@ -53,7 +55,8 @@ clv_code clv_file_read(const char *path, size_t max_bytes, clv_bytes *ret, clv_e
   return CLV_OK;
 }
 
-/* Errors are CLV_PRECONDITION, because CLV_UNAVAILABLE is for peers. */
+/* Writes all bytes. Errors have the code CLV_PRECONDITION, because CLV_UNAVAILABLE stands for
+ * unreachable peers. */
 static clv_code write_all(int fd, const char *path, const void *data, size_t len, clv_err *err) {
   const char *p = data;
   while (len) {
@@ -83,11 +86,12 @@ clv_code clv_file_write_durable(const char *path, const void *data, size_t len, 
                                 clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes tmp = {0};
   clv_bytes_printf(&tmp, "%s.tmp", path);
-  if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
   CLV_AUTO(close_fd)
   int fd = open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, (mode_t)mode);
   if (fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", tmp.data, strerror(errno));
-  if (fchmod(fd, (mode_t)mode) != 0) /* a file left by a crash may have another mode */
+  /* set again, because a PATH.tmp left by a crash may have another mode */
+  if (fchmod(fd, (mode_t)mode) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: chmod: %s", tmp.data, strerror(errno));
   clv_code code = write_all(fd, tmp.data, data, len, err);
   if (code == CLV_OK && rename(tmp.data, path) != 0)

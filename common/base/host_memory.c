@@ -24,7 +24,7 @@ static bool read_number(const char *path, uint64_t *ret) {
   return true;
 }
 
-static uint64_t ram_of(const char *root) {
+static uint64_t read_ram_bytes(const char *root) {
   char path[PATH_MAX], line[256];
   unsigned long long kib = 0;
   snprintf(path, sizeof path, "%s/proc/meminfo", root);
@@ -66,7 +66,7 @@ static void read_line(const char *root, char *line, clv_host_memory *ret) {
 
 void clv_host_memory_read(const char *root, clv_host_memory *ret) {
   char path[PATH_MAX], line[LINE];
-  *ret = (clv_host_memory){.bytes = ram_of(root), .of = "this host's memory"};
+  *ret = (clv_host_memory){.bytes = read_ram_bytes(root), .of = "this host's memory"};
   snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
   CLV_AUTO(close_file) FILE *f = fopen(path, "re");
   while (f && fgets(line, sizeof line, f)) read_line(root, line, ret);

@@ -6,7 +6,7 @@
 
 #include "common/base/base.h"
 
-static atomic_uint_fast64_t since_ns; /* 0: not requested */
+static atomic_uint_fast64_t since_ns; /* time of the request, by clv_now_ns; 0: not requested */
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "a signal handler may not wait");
 
 void clv_interrupt(void) {

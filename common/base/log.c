@@ -19,7 +19,7 @@ static _Atomic(const char *) log_name = "cleave";
 
 static const struct {
   const char *name;
-  int priority; /* syslog's */
+  int priority; /* priority of the level in syslog */
 } levels[] = {[CLV_LOG_ERROR] = {"error", 3},
               [CLV_LOG_WARN] = {"warn", 4},
               [CLV_LOG_INFO] = {"info", 6},

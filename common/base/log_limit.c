@@ -16,7 +16,8 @@
 
 enum { MINUTE_MS = 60000, TEN = 10 };
 
-/* FNV-1a hash, so that texts longer than the entry's copy differ. */
+/* Returns an FNV-1a hash of a source. It distinguishes sources whose texts are longer than the copy
+ * in an entry. */
 static uint64_t hash_of(const clv_log_source *s) {
   uint64_t h = 0xcbf29ce484222325u;
   for (const char *p = s->who; *p; p++) h = (h ^ (uint8_t)*p) * 0x100000001b3u;
@@ -25,12 +26,12 @@ static uint64_t hash_of(const clv_log_source *s) {
   return h;
 }
 
-static bool is_of(const clv_log_entry *e, uint64_t hash, const clv_log_source *s) {
+static bool is_entry_of_source(const clv_log_entry *e, uint64_t hash, const clv_log_source *s) {
   return e->is_used && e->hash == hash && strncmp(e->who, s->who, sizeof e->who - 1) == 0 &&
          strcmp(e->what, s->what) == 0;
 }
 
-static void report(const clv_log_limiter *l, clv_log_entry *e) {
+static void report_left_out(const clv_log_limiter *l, clv_log_entry *e) {
   if (e->left_out) l->left_out(l->user, e);
   e->is_limited = e->left_out > 0;
   e->left_out = 0;
@@ -44,14 +45,14 @@ static clv_log_entry *take_entry(clv_log_limiter *l) {
     if (!l->entries[i].is_used) return &l->entries[i];
     if (l->entries[i].began_ms < first->began_ms) first = &l->entries[i];
   }
-  report(l, first);
+  report_left_out(l, first);
   return first;
 }
 
-static clv_log_entry *find(clv_log_limiter *l, const clv_log_source *s, uint64_t now_ms) {
+static clv_log_entry *find_entry(clv_log_limiter *l, const clv_log_source *s, uint64_t now_ms) {
   uint64_t hash = hash_of(s);
   for (size_t i = 0; i < CLV_COUNT(l->entries); i++)
-    if (is_of(&l->entries[i], hash, s)) return &l->entries[i];
+    if (is_entry_of_source(&l->entries[i], hash, s)) return &l->entries[i];
   clv_log_entry *e = take_entry(l);
   *e = (clv_log_entry){.is_used = true, .hash = hash, .began_ms = now_ms, .what = s->what};
   snprintf(e->who, sizeof e->who, "%s", s->who);
@@ -59,7 +60,7 @@ static clv_log_entry *find(clv_log_limiter *l, const clv_log_source *s, uint64_t
 }
 
 static void begin_minute(const clv_log_limiter *l, clv_log_entry *e, uint64_t now_ms) {
-  report(l, e);
+  report_left_out(l, e);
   e->began_ms = now_ms;
 }
 
@@ -69,7 +70,7 @@ static bool is_over_limit(const clv_log_entry *e, unsigned burst) {
 
 bool clv_log_limiter_pass(clv_log_limiter *l, clv_log_level level, const char *event,
                           const clv_log_source *s, uint64_t now_ms) {
-  clv_log_entry *e = find(l, s, now_ms);
+  clv_log_entry *e = find_entry(l, s, now_ms);
   if (now_ms - e->began_ms >= MINUTE_MS) begin_minute(l, e, now_ms);
   e->level = level;
   e->event = event;
@@ -93,7 +94,7 @@ void clv_log_limiter_tick(clv_log_limiter *l, uint64_t now_ms) {
 
 /* ---- limiter of the process ------------------------------------------------------------------ */
 
-/* "1,288" */
+/* Writes a number with commas, such as "1,288"; returns the text. */
 static char *format_count(uint64_t n, char buf[32]) {
   char digits[24];
   int len = snprintf(digits, sizeof digits, "%llu", (unsigned long long)n), k = 0;

@@ -2,7 +2,8 @@
  *
  * Philox4x32-10 through Random123. The counter is (block, micro-batch, step low, step high). The
  * key mixes the seed with the layer, so that no two (layer, step, micro-batch) share a stream. The
- * upper half of the seed enters both, so a brute-force search has to try 128 bits, not 64.
+ * upper half of the seed changes both counter and key, so a brute-force search has to try 128 bits,
+ * not 64.
  */
 #include "common/base/base.h"
 

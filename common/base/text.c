@@ -31,7 +31,8 @@ const char *clv_text_truncate(const char *text, char *dst, size_t size) {
   return dst;
 }
 
-/* Counts C1 controls too, as UTF-8 and as single bytes, because terminals may obey either. */
+/* Replaces C1 control characters, too, both as UTF-8 and as single bytes, because terminals may
+ * obey either. */
 void clv_text_sanitize_utf8(const char *text, clv_bytes *out) {
   uint32_t point;
   for (size_t n; *text; text += CLV_MAX(n, (size_t)1)) {
@@ -152,9 +153,9 @@ char *clv_format_size(uint64_t bytes, char *buf, size_t len) {
   return buf;
 }
 
-/* Escapes text for roff: a line that begins with a dot or an apostrophe would be a request, a
- * backslash an escape. A plain '-' would be a hyphen, but text copied from a manual must keep its
- * dashes. */
+/* Escapes text for roff, where a line that begins with a dot or an apostrophe is a request, and a
+ * backslash begins an escape. A plain '-' would be a hyphen, but text copied from a manual must
+ * keep its dashes. */
 void clv_bytes_roff(clv_bytes *b, const char *text) {
   for (const char *p = text; *p; p++) {
     bool line_start = p == text || p[-1] == '\n';

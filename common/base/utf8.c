@@ -17,7 +17,8 @@ size_t clv_utf8(const void *text, size_t left, uint32_t *ret_point) {
   if (p[0] < 0xc2 || p[0] > 0xf4 || n > left) return 0;
   uint32_t point = p[0] & (0x7fu >> n);
   for (size_t i = 1; i < n; i++) {
-    if ((p[i] & 0xc0) != 0x80) return 0; /* also the terminating NUL */
+    /* not a continuation byte; stops at the terminating NUL, too */
+    if ((p[i] & 0xc0) != 0x80) return 0;
     point = point << 6 | (p[i] & 0x3f);
   }
   bool surrogate = point >= 0xd800 && point <= 0xdfff;

@@ -65,7 +65,8 @@ clv_shared_err *clv_shared_err_new_in_module(clv_contexts *e, const clv_err *why
 clv_shared_err *clv_shared_err_from_frame(clv_contexts *e, const clv_frame *f) {
   clv_err why = {.code = f->failure.code};
   snprintf(why.text, sizeof why.text, "%s", f->failure.text);
-  memcpy(why.element, f->failure.element, sizeof why.element); /* empty from another process */
+  /* failure.element is empty if the frame came from another process */
+  memcpy(why.element, f->failure.element, sizeof why.element);
   return clv_shared_err_new(e, &why, f->failure.hop);
 }
 
@@ -97,12 +98,12 @@ clv_code clv_contexts_index_of_name(clv_contexts *e, const char *name, uint32_t 
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
-static uint32_t bucket_of(uint64_t id, uint32_t n) {
+static uint32_t get_bucket_index(uint64_t id, uint32_t n) {
   return (uint32_t)((id * 0x9e3779b97f4a7c15u) >> 40) % n;
 }
 
 static clv_context *find_context(const clv_contexts *e, uint64_t id) {
-  clv_context *c = e->context_buckets[bucket_of(id, CONTEXT_BUCKETS)];
+  clv_context *c = e->context_buckets[get_bucket_index(id, CONTEXT_BUCKETS)];
   while (c && c->id != id) c = c->next_in_bucket;
   return c;
 }
@@ -113,7 +114,7 @@ clv_context *clv_context_find(const clv_contexts *e, uint64_t id) {
 }
 
 clv_value *clv_context_find_value(clv_contexts *e, const clv_context *c, uint64_t id) {
-  clv_value *v = e->value_buckets[bucket_of(id, VALUE_BUCKETS)];
+  clv_value *v = e->value_buckets[get_bucket_index(id, VALUE_BUCKETS)];
   while (v && (v->id != id || v->ctx != c)) v = v->next_in_bucket;
   return v;
 }
@@ -124,7 +125,7 @@ clv_code clv_context_get_or_create_value(clv_contexts *e, clv_context *c, uint64
   if (*ret) return CLV_OK;
   clv_value *v;
   CLV_TRY(clv_contexts_slab_alloc(e, &e->values, &v, err));
-  clv_value **bucket = &e->value_buckets[bucket_of(id, VALUE_BUCKETS)];
+  clv_value **bucket = &e->value_buckets[get_bucket_index(id, VALUE_BUCKETS)];
   v->id = id;
   v->ctx = c;
   v->next_in_bucket = *bucket;
@@ -139,7 +140,7 @@ clv_code clv_context_get_or_create_value(clv_contexts *e, clv_context *c, uint64
 }
 
 void clv_value_unlink(clv_contexts *e, clv_value *v) {
-  clv_value **in_bucket = &e->value_buckets[bucket_of(v->id, VALUE_BUCKETS)];
+  clv_value **in_bucket = &e->value_buckets[get_bucket_index(v->id, VALUE_BUCKETS)];
   while (*in_bucket != v) in_bucket = &(*in_bucket)->next_in_bucket;
   *in_bucket = v->next_in_bucket;
   *v->prev_next = v->next;
@@ -157,7 +158,7 @@ clv_code clv_context_get_or_create(clv_contexts *e, uint64_t id, clv_context **r
     return clv_fail(err, CLV_EXHAUSTED, "more than %d contexts are open in this session",
                     MAX_CONTEXTS);
   CLV_TRY(clv_contexts_slab_alloc(e, &e->contexts, &c, err));
-  clv_context **bucket = &e->context_buckets[bucket_of(id, CONTEXT_BUCKETS)];
+  clv_context **bucket = &e->context_buckets[get_bucket_index(id, CONTEXT_BUCKETS)];
   c->id = id;
   c->next_in_bucket = *bucket;
   *bucket = c;
@@ -177,7 +178,7 @@ void clv_context_mark_dirty(clv_contexts *e, clv_context *c) {
   e->dirty_contexts = c;
 }
 
-static void unmark(clv_contexts *e, clv_context *c) {
+static void unmark_dirty(clv_contexts *e, clv_context *c) {
   clv_context **at = &e->dirty_contexts;
   if (!c->is_dirty) return;
   while (*at != c) at = &(*at)->next_dirty;
@@ -186,7 +187,7 @@ static void unmark(clv_contexts *e, clv_context *c) {
 }
 
 static void unlink_context(clv_contexts *e, clv_context *c) {
-  clv_context **in_bucket = &e->context_buckets[bucket_of(c->id, CONTEXT_BUCKETS)];
+  clv_context **in_bucket = &e->context_buckets[get_bucket_index(c->id, CONTEXT_BUCKETS)];
   while (*in_bucket != c) in_bucket = &(*in_bucket)->next_in_bucket;
   *in_bucket = c->next_in_bucket;
 }
@@ -200,7 +201,7 @@ static void free_oldest_tombstone(clv_contexts *e) {
 }
 
 void clv_context_make_tombstone(clv_contexts *e, clv_context *c) {
-  unmark(e, c);
+  unmark_dirty(e, c);
   *c->prev_next = c->next;
   if (c->next) c->next->prev_next = c->prev_next;
   __atomic_store_n(&e->counts.contexts, --e->n_open, __ATOMIC_RELAXED);
@@ -230,11 +231,11 @@ const clv_cell *clv_contexts_on_event(clv_contexts *e, uint64_t context, clv_sta
 clv_action clv_step_on_event(clv_contexts *e, uint32_t module, uint64_t context,
                              clv_step_event event) {
   clv_module_queue *l = &e->queues[module];
-  uint64_t of = context ? context : l->revertible_context;
-  uint8_t was = l->revertible_context ? STEP_OPEN : STEP_FINAL, now = was;
+  uint64_t of = context ? context : l->revertible_context_id;
+  uint8_t was = l->revertible_context_id ? STEP_OPEN : STEP_FINAL, now = was;
   const clv_cell *cell = clv_contexts_on_event(e, of, MACHINE_STEP, &now, event);
   if (cell->action == CELL_IMPOSSIBLE || cell->action == CELL_IGNORE) return cell->action;
-  l->revertible_context = now == STEP_OPEN ? of : 0;
+  l->revertible_context_id = now == STEP_OPEN ? of : 0;
   e->n_snapshots += (uint32_t)now - (uint32_t)was;
   return cell->action;
 }

@@ -18,10 +18,11 @@ static clv_code check_gradient(const clv_context_call *c, const clv_tensor *t, c
                   clv_shape_format(&t->shape, g, sizeof g));
 }
 
-/* Allocates a tensor for the input part. It stays charged until that part is over. */
+/* Allocates a tensor for the input part. The tensor stays charged until the input part ends. */
 static clv_code alloc_tensor(clv_contexts *e, clv_context_call *c, clv_dtype dtype,
                              const clv_shape *shape, clv_tensor **ret, clv_err *err) {
-  return clv_module_tensor(c->mod, e->env.pool, dtype, shape, &c->charged_for_backward, ret, err);
+  return clv_module_alloc_tensor(c->mod, e->env.pool, dtype, shape, &c->charged_for_backward, ret,
+                                 err);
 }
 
 static clv_code alloc_root_gradient(clv_contexts *e, clv_context_call *c, clv_err *err) {
@@ -33,13 +34,14 @@ static clv_code alloc_root_gradient(clv_contexts *e, clv_context_call *c, clv_er
   return CLV_OK;
 }
 
-/* Moves the gradients of the pass, and any older ones, from the value to the call. */
+/* Moves the gradients of the pass, and any of earlier passes, from the call's value to the call's
+ * gradients_to_sum. */
 static void take_contributions(clv_context_call *c, uint32_t phase) {
   clv_contribution **end = &c->out->received_gradients;
   while (*end && (*end)->phase <= phase) end = &(*end)->next;
   clv_contribution *rest = *end;
   *end = NULL;
-  c->addends = c->out->received_gradients;
+  c->gradients_to_sum = c->out->received_gradients;
   c->out->received_gradients = rest;
 }
 
@@ -47,22 +49,23 @@ static bool has_gradient_in_phase(const clv_context_call *c, const clv_contribut
   return k->phase == c->out->ctx->phase && k->tensor;
 }
 
-/* Prepares a sum on the call's device, because at least one of several gradients is on a device. */
+/* Allocates the sum on the call's device, and a buffer for the next gradient to add. Used if there
+ * are several gradients and at least one is on a device. */
 static clv_code prepare_device_sum(clv_context_call *c, clv_err *err) {
   c->dout = clv_tensor_unref(c->dout);
-  CLV_TRY(clv_module_device_tensor(c->mod, CLV_F32, &c->out_shape, &c->dout, err));
-  return clv_module_device_tensor(c->mod, CLV_F32, &c->out_shape, &c->addend, err);
+  CLV_TRY(clv_module_alloc_device_tensor(c->mod, CLV_F32, &c->out_shape, &c->dout, err));
+  return clv_module_alloc_device_tensor(c->mod, CLV_F32, &c->out_shape, &c->addend_buffer, err);
 }
 
-/* Allocates the sum of the gradients and sets its initial value. A single gradient is used as the
- * sum itself, without a copy. No gradient: no sum. */
+/* Allocates the sum of the gradients and sets its initial value. A single gradient becomes the sum
+ * itself, without a copy. Without a gradient c->dout stays NULL. */
 static clv_code prepare_sum(clv_contexts *e, clv_context_call *c, clv_err *err) {
   clv_tensor *only = NULL;
   uint32_t n = 0;
   bool on_device = false;
   take_contributions(c, c->out->ctx->phase);
   if (c->root_gradient != 0) CLV_TRY(alloc_root_gradient(e, c, err));
-  for (const clv_contribution *k = c->addends; k; k = k->next) {
+  for (const clv_contribution *k = c->gradients_to_sum; k; k = k->next) {
     if (!has_gradient_in_phase(c, k)) continue;
     CLV_TRY(check_gradient(c, k->tensor, err));
     only = k->tensor;
@@ -82,9 +85,9 @@ static clv_code sum_on_device(clv_context_call *c, clv_err *err) {
   bool begun = c->root_gradient != 0;
   if (begun)
     CLV_TRY(clv_backend_put(b, sum->data, &c->root_gradient, sizeof c->root_gradient, err));
-  for (const clv_contribution *k = c->addends; k; k = k->next) {
+  for (const clv_contribution *k = c->gradients_to_sum; k; k = k->next) {
     if (!has_gradient_in_phase(c, k)) continue;
-    void *to = begun ? c->addend->data : sum->data;
+    void *to = begun ? c->addend_buffer->data : sum->data;
     CLV_TRY(clv_backend_copy_from(b, to, k->tensor->home, k->tensor->data, sum->bytes, err));
     if (begun) b->add(b, CLV_F32, sum->data, to, sum->n);
     begun = true;
@@ -92,12 +95,12 @@ static clv_code sum_on_device(clv_context_call *c, clv_err *err) {
   return CLV_OK;
 }
 
-/* Adds the gradients of a pass in ascending order. */
+/* Adds the gradients of the pass to the sum, in ascending `order`. */
 static clv_code add_contributions(clv_context_call *c, clv_err *err) {
   clv_tensor *sum = c->dout;
-  if (c->addend) return sum_on_device(c, err);
+  if (c->addend_buffer) return sum_on_device(c, err);
   bool begun = c->root_gradient != 0;
-  for (const clv_contribution *k = c->addends; k; k = k->next) {
+  for (const clv_contribution *k = c->gradients_to_sum; k; k = k->next) {
     if (!has_gradient_in_phase(c, k) || k->tensor == sum) continue;
     if (begun)
       clv_backend_cpu()->add(clv_backend_cpu(), CLV_F32, sum->data, k->tensor->data, sum->n);
@@ -110,8 +113,8 @@ static clv_code add_contributions(clv_context_call *c, clv_err *err) {
 
 /* ---- sending gradients ----------------------------------------------------------------------- */
 
-/* Sends the gradient of one input. From a device it is streamed while it is copied to host memory,
- * or sent after the copy is complete. */
+/* Sends the gradient of one input. A gradient on a device is streamed while it is copied to host
+ * memory, or sent after the copy is complete. */
 static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradient_target *t,
                               clv_tensor *din, clv_err *err) {
   clv_value *v = clv_context_find_value(e, ctx, t->value);
@@ -133,7 +136,8 @@ static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradi
   return CLV_OK;
 }
 
-/* Sends a gradient for each target. A target without a gradient receives an empty one. */
+/* Sends a gradient for each target. A target for which the call has no gradient receives an empty
+ * GRADIENT. */
 static clv_code send_gradients(clv_contexts *e, clv_context_call *c, clv_err *err) {
   for (uint32_t i = 0; i < c->n_in; i++)
     if (c->targets[i].value)
@@ -141,8 +145,8 @@ static clv_code send_gradients(clv_contexts *e, clv_context_call *c, clv_err *er
   return CLV_OK;
 }
 
-/* Returns the gradients of a module in a context; *ret is NULL for a module without trainable
- * parameters. */
+/* Returns the parameter gradients of the call's module in a context, and creates their record if
+ * there is none. *ret NULL: the module has no trainable parameters. */
 static clv_code get_or_create_gradients(clv_contexts *e, clv_context *ctx,
                                         const clv_context_call *c, clv_module_gradient **ret,
                                         clv_err *err) {
@@ -156,8 +160,8 @@ static clv_code get_or_create_gradients(clv_contexts *e, clv_context *ctx,
   }
   CLV_TRY(clv_contexts_slab_alloc(e, &e->gradients, &g, err));
   *g = (clv_module_gradient){.next = *at, .module = c->module, .mod = c->mod};
-  clv_code code = clv_module_block(c->mod, c->mod->params->gradient_bytes, &g->charged_on_device,
-                                   &g->block, err);
+  clv_code code = clv_module_alloc_block(c->mod, c->mod->params->gradient_bytes,
+                                         &g->charged_on_device, &g->block, err);
   if (code != CLV_OK) {
     clv_slab_recycle(&e->gradients, g);
     return code;
@@ -176,43 +180,46 @@ static clv_code fail_params_changed(const clv_context_call *c, clv_err *err) {
                   c->module, (unsigned long long)c->out->id);
 }
 
-static clv_code check_params(const clv_context_call *c, clv_err *err) {
+static clv_code check_params_unchanged(const clv_context_call *c, clv_err *err) {
   bool reads = c->is_recompute || clv_plan_get_info(c->plan->plan)->backward_reads_params;
   bool changed = !c->weights && c->version != clv_module_version(c->mod);
   return reads && changed ? fail_params_changed(c, err) : CLV_OK;
 }
 
-static void *buffers_of(const clv_module *m) { return (char *)m->block + m->params->buffer_offset; }
+static void *get_buffers(const clv_module *m) {
+  return (char *)m->block + m->params->buffer_offset;
+}
 
-/* Prepares a recompute of the forward, because its saved tensors are freed. It uses the same random
- * numbers; running statistics are restored after it. */
+/* Allocates memory to compute the call's forward again, because its saved tensors are freed. The
+ * second forward uses the same random numbers, and the running statistics are restored after it. */
 static clv_code prepare_recompute(clv_contexts *e, clv_context_call *c, clv_err *err) {
   size_t bytes = clv_module_buffer_bytes(c->mod);
   if (bytes)
-    CLV_TRY(clv_module_block(c->mod, bytes, &c->charged_for_backward, &c->saved_buffers, err));
+    CLV_TRY(
+        clv_module_alloc_block(c->mod, bytes, &c->charged_for_backward, &c->saved_buffers, err));
   return clv_call_prepare_forward(e, c, err);
 }
 
 static clv_code recompute_forward(clv_context_call *c, clv_err *err) {
   clv_tensor *kept = c->saved_buffers;
-  if (kept) clv_module_copy(c->mod, kept->data, buffers_of(c->mod), kept->bytes);
+  if (kept) clv_module_copy(c->mod, kept->data, get_buffers(c->mod), kept->bytes);
   clv_code code = clv_call_run_forward(c, err);
-  if (kept) clv_module_copy(c->mod, buffers_of(c->mod), kept->data, kept->bytes);
+  if (kept) clv_module_copy(c->mod, get_buffers(c->mod), kept->data, kept->bytes);
   return code;
 }
 
-/* Refreshes the plan's copies of the weights, which may belong to another call that ran before or
- * after a step. */
+/* Refreshes the plan's copies of the weights. They may be of another version, if another call of
+ * the plan ran before or after a step. */
 static clv_code refresh_weights(const clv_context_call *c, clv_err *err) {
   if (!clv_plan_get_info(c->plan->plan)->backward_reads_params) return CLV_OK;
   return clv_plan_refresh(c->plan->plan, c->state, clv_call_param_block(c), c->version, err);
 }
 
-/* Checks that gradients of parameters are added in the order of the calls: an earlier call with a
- * pending position must not be overtaken. */
+/* Checks that gradients of parameters are added in the order of positions: fails if an earlier call
+ * of the module has a later position for its weight part. */
 static clv_code check_weight_order(const clv_context_call *c, clv_module_gradient *g,
                                    clv_err *err) {
-  uint32_t own = c->places[ORDER_WEIGHT].position;
+  uint32_t own = c->order_entries[ORDER_WEIGHT].position;
   if (g && g->weight_position > (own ? own : c->out->ctx->positions_done))
     return clv_fail(
         err, CLV_PRECONDITION,
@@ -223,8 +230,9 @@ static clv_code check_weight_order(const clv_context_call *c, clv_module_gradien
   return CLV_OK;
 }
 
-/* The module of this node that receives the gradient of input i, or NULL. */
-static clv_module *producer_module(clv_contexts *e, const clv_context_call *c, uint32_t i) {
+/* Returns the module of this node that receives the gradient of input i; NULL: another node
+ * receives it. */
+static clv_module *find_producer_module(clv_contexts *e, const clv_context_call *c, uint32_t i) {
   uint64_t id = c->targets[i].value;
   const clv_value *v = id ? clv_context_find_value(e, c->out->ctx, id) : NULL;
   return v && v->producer ? v->producer->mod : NULL;
@@ -238,9 +246,9 @@ static bool can_stream_input_grad(const clv_contexts *e, const clv_context_call 
 }
 
 static clv_code alloc_input_grad(clv_contexts *e, clv_context_call *c, uint32_t i, clv_err *err) {
-  clv_module *to = producer_module(e, c, i);
+  clv_module *to = find_producer_module(e, c, i);
   if (clv_module_can_copy_from(to ? to : c->mod, c->mod) && (to || can_stream_input_grad(e, c, i)))
-    CLV_TRY(clv_module_device_tensor(c->mod, CLV_F32, &c->in[i]->shape, &c->dins[i], err));
+    CLV_TRY(clv_module_alloc_device_tensor(c->mod, CLV_F32, &c->in[i]->shape, &c->dins[i], err));
   else
     CLV_TRY(alloc_tensor(e, c, CLV_F32, &c->in[i]->shape, &c->dins[i], err));
   if (to) clv_module_count_transfer(to, c->mod, c->dins[i]);
@@ -253,11 +261,11 @@ static clv_code alloc_input_grads(clv_contexts *e, clv_context_call *c, clv_err 
   return CLV_OK;
 }
 
-static clv_code ready_input(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+static clv_code prepare_input_part(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
   clv_context_call *c = clv_work_call(w);
   clv_module_gradient *g;
   if (!c->is_in_pass) return CLV_OK;
-  CLV_TRY(check_params(c, err));
+  CLV_TRY(check_params_unchanged(c, err));
   CLV_TRY(prepare_sum(e, c, err));
   if (!c->dout) return CLV_OK;
   CLV_TRY(get_or_create_gradients(e, w->ctx, c, &g, err));
@@ -271,7 +279,7 @@ static clv_code ready_input(clv_contexts *e, clv_work *w, bool *ret_computes, cl
   return CLV_OK;
 }
 
-static clv_code compute_input(clv_work *w, clv_err *err) {
+static clv_code compute_input_part(clv_work *w, clv_err *err) {
   clv_context_call *c = clv_work_call(w);
   void *to[CLV_MAX_INPUTS] = {0};
   clv_plan_memories homes = {.dout = c->dout->home};
@@ -288,12 +296,12 @@ static clv_code compute_input(clv_work *w, clv_err *err) {
                                  c->accumulates_input_grads, err);
 }
 
-/* Frees what only the input part of the backward needed. */
-static void release_input(clv_contexts *e, clv_context_call *c) {
-  clv_contributions_free(e, c->addends);
-  c->addends = NULL;
+/* Frees the memory that only the input part of a backward needs. */
+static void release_input_part(clv_contexts *e, clv_context_call *c) {
+  clv_contributions_free(e, c->gradients_to_sum);
+  c->gradients_to_sum = NULL;
   c->dout = clv_tensor_unref(c->dout);
-  c->addend = clv_tensor_unref(c->addend);
+  c->addend_buffer = clv_tensor_unref(c->addend_buffer);
   c->result = clv_tensor_unref(c->result);
   c->saved_buffers = clv_tensor_unref(c->saved_buffers);
   for (uint32_t i = 0; i < c->n_in; i++) c->dins[i] = clv_tensor_unref(c->dins[i]);
@@ -302,64 +310,67 @@ static void release_input(clv_contexts *e, clv_context_call *c) {
 
 static void end_backward(clv_contexts *e, clv_context_call *c) {
   clv_call_drop_state(c);
-  c->had_backward = c->out->ctx->retain;
+  c->has_had_backward = c->out->ctx->retain;
   c->is_recompute = false;
   clv_call_on_event(e, c, c->out->ctx->retain ? CALL_BACKWARD_RETAINED : CALL_BACKWARD_DONE);
-  if (c->progress == CALL_SAVED_FREED) clv_call_release(e, c);
+  if (c->call_state == CALL_SAVED_FREED) clv_call_release(e, c);
 }
 
-static void note_input_part(clv_contexts *e, clv_context_call *c) {
+static void record_input_part(clv_contexts *e, clv_context_call *c) {
   clv_module_counts *counts = &c->mod->counts;
   c->backward_began_ns = c->work.begin_ns;
   clv_counter_add(&counts->compute_ns, clv_work_duration_ns(e, &c->work));
   clv_counter_add(&counts->backwards, 1);
-  if (c->places[ORDER_WEIGHT].position)
+  if (c->order_entries[ORDER_WEIGHT].position)
     clv_context_trace_call(e, c->out->ctx, CLV_TRACE_INPUT_GRAD, c, c->backward_began_ns);
   clv_call_on_event(e, c, CALL_INPUT_GRAD_DONE);
 }
 
-/* Ends the input part: sends the gradients of inputs, then makes the weight part ready. Without a
- * gradient there is no weight part. */
-static clv_code end_input(clv_contexts *e, clv_context_call *c, clv_err *err) {
+/* Ends the input part: sends the gradients of inputs, then makes the weight part ready. If no
+ * gradient arrived with a tensor, the backward ends here, without a weight part. */
+static clv_code end_input_part(clv_contexts *e, clv_context_call *c, clv_err *err) {
   bool nothing = !c->dout;
   if (nothing)
     end_backward(e, c);
   else
-    note_input_part(e, c);
-  CLV_TRY(send_gradients(e, c, err)); /* before the weight part, so that other modules can start */
-  release_input(e, c);                /* the call may be freed by clv_pass_call_done */
-  if (nothing || c->places[ORDER_WEIGHT].position)
+    record_input_part(e, c);
+  /* sent before the weight part runs, so that other modules can start */
+  CLV_TRY(send_gradients(e, c, err));
+  /* done first, because clv_pass_call_done may free the call */
+  release_input_part(e, c);
+  if (nothing || c->order_entries[ORDER_WEIGHT].position)
     clv_pass_call_done(e, c);
   else
     clv_work_enqueue_front(e, &c->work, WORK_WEIGHT_GRAD);
   return CLV_OK;
 }
 
-/* Discards the result if the context has failed meanwhile. */
-static clv_code finish_input(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
-                             clv_err *err) {
+/* Finishes the input part. Discards its result if the context has failed meanwhile. */
+static clv_code finish_input_part(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
+                                  clv_err *err) {
   clv_context_call *c = clv_work_call(w);
-  clv_err sending;
+  clv_err send_err;
   (void)err;
   if (code == CLV_OK && c->is_in_pass) {
-    code = end_input(e, c, &sending);
-    why = &sending;
+    code = end_input_part(e, c, &send_err);
+    why = &send_err;
     if (code == CLV_OK) return CLV_OK;
   }
   if (code != CLV_OK) clv_context_fail_in_module(e, w->ctx, why, c->module);
-  release_input(e, c);
+  release_input_part(e, c);
   return CLV_OK;
 }
 
 /* ---- the weight part ------------------------------------------------------------------------- */
 
-/* False for a weight part whose position is due without an input part: the position counts as done,
- * and nothing is computed. */
+/* True if the weight part can be computed. False if its position is due but the call had no input
+ * part, or if the context has failed: then the position only counts as done. */
 static bool can_compute_weight_part(const clv_work *w, const clv_context_call *c) {
-  return c->progress == CALL_WEIGHT_GRAD && w->ctx->state == CONTEXT_OPEN;
+  return c->call_state == CALL_WEIGHT_GRAD && w->ctx->state == CONTEXT_OPEN;
 }
 
-static clv_code ready_weight(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+static clv_code prepare_weight_part(clv_contexts *e, clv_work *w, bool *ret_computes,
+                                    clv_err *err) {
   clv_context_call *c = clv_work_call(w);
   clv_module_gradient *g;
   if (!can_compute_weight_part(w, c)) return CLV_OK;
@@ -371,44 +382,44 @@ static clv_code ready_weight(clv_contexts *e, clv_work *w, bool *ret_computes, c
   return CLV_OK;
 }
 
-static clv_code compute_weight(clv_work *w, clv_err *err) {
+static clv_code compute_weight_part(clv_work *w, clv_err *err) {
   clv_context_call *c = clv_work_call(w);
   return clv_plan_backward_weight(c->plan->plan, c->state, clv_call_param_block(c),
                                   c->gradients ? c->gradients->data : NULL,
                                   c->accumulates_weight_grads, err);
 }
 
-static void note_weight_part(clv_contexts *e, clv_context_call *c) {
-  bool split = c->places[ORDER_WEIGHT].position;
+static void record_weight_part(clv_contexts *e, clv_context_call *c) {
+  bool split = c->order_entries[ORDER_WEIGHT].position;
   clv_counter_add(&c->mod->counts.compute_ns, clv_work_duration_ns(e, &c->work));
   clv_context_trace_call(e, c->out->ctx, split ? CLV_TRACE_WEIGHT_GRAD : CLV_TRACE_BACKWARD, c,
                          split ? c->work.begin_ns : c->backward_began_ns);
   end_backward(e, c);
 }
 
-static clv_code finish_weight(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
-                              clv_err *err) {
+static clv_code finish_weight_part(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
+                                   clv_err *err) {
   clv_context_call *c = clv_work_call(w);
   clv_context *ctx = w->ctx;
   (void)err;
   if (code != CLV_OK) clv_context_fail_in_module(e, ctx, why, c->module);
   if (ctx->state != CONTEXT_OPEN) return CLV_OK;
-  if (c->progress == CALL_WEIGHT_GRAD) note_weight_part(e, c);
-  if (!c->places[ORDER_WEIGHT].position) {
+  if (c->call_state == CALL_WEIGHT_GRAD) record_weight_part(e, c);
+  if (!c->order_entries[ORDER_WEIGHT].position) {
     clv_pass_call_done(e, c);
     return CLV_OK;
   }
-  clv_order_remove(ctx, ORDER_WEIGHT, &c->places[ORDER_WEIGHT]);
+  clv_order_remove(ctx, ORDER_WEIGHT, &c->order_entries[ORDER_WEIGHT]);
   clv_order_advance(e, ctx);
   clv_value_free_if_dropped(e, c->out);
   return CLV_OK;
 }
 
-const clv_work_type clv_work_input_grad = {.ready = ready_input,
-                                           .compute = compute_input,
-                                           .finish = finish_input,
+const clv_work_type clv_work_input_grad = {.prepare = prepare_input_part,
+                                           .compute = compute_input_part,
+                                           .finish = finish_input_part,
                                            .needs_core_share = true};
-const clv_work_type clv_work_weight_grad = {.ready = ready_weight,
-                                            .compute = compute_weight,
-                                            .finish = finish_weight,
+const clv_work_type clv_work_weight_grad = {.prepare = prepare_weight_part,
+                                            .compute = compute_weight_part,
+                                            .finish = finish_weight_part,
                                             .needs_core_share = true};

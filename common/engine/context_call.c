@@ -6,13 +6,13 @@
  */
 #include "common/engine/context_int.h"
 
-static void refuse_call(clv_contexts *e, clv_context_call *c, const clv_err *why) {
-  if (!c->failed) c->failed = clv_shared_err_new_in_module(e, why, c->module);
+static void fail_call(clv_contexts *e, clv_context_call *c, const clv_err *why) {
+  if (!c->failure) c->failure = clv_shared_err_new_in_module(e, why, c->module);
   clv_queue_remove_call(e, c);
 }
 
 /* Returns the value of an argument. After END_CONTEXT no DROP will arrive, so the value is marked
- * dropped and is freed when no retained call needs it. */
+ * as dropped at once: it is freed when no retained call needs it. */
 static clv_code get_arg_value(clv_contexts *e, clv_context *ctx, const clv_arg *arg,
                               clv_value **ret, clv_err *err) {
   CLV_TRY(clv_context_get_or_create_value(e, ctx, arg->value, ret, err));
@@ -20,7 +20,8 @@ static clv_code get_arg_value(clv_contexts *e, clv_context *ctx, const clv_arg *
   return CLV_OK;
 }
 
-/* Records a leaf that the CALL carries, if it has an id, so that later calls can use it. */
+/* Records a tensor that a CALL carries as the value of that argument, if the argument has a value
+ * id, so that later calls can use it. */
 static clv_code record_leaf(clv_contexts *e, clv_context *ctx, const clv_arg *arg, clv_tensor *t,
                             clv_err *err) {
   clv_value *v;
@@ -31,8 +32,8 @@ static clv_code record_leaf(clv_contexts *e, clv_context *ctx, const clv_arg *ar
   return clv_value_settle(e, v, t, NULL, err);
 }
 
-static clv_code take_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, const clv_arg *arg,
-                         clv_tensor *here, clv_err *err) {
+static clv_code record_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, const clv_arg *arg,
+                           clv_tensor *here, clv_err *err) {
   clv_context *ctx = c->out->ctx;
   clv_value *v;
   clv_action action;
@@ -51,8 +52,8 @@ static clv_code take_arg(clv_contexts *e, clv_context_call *c, uint32_t slot, co
   return CLV_OK;
 }
 
-/* Makes the call wait for the backward of `leader`, unless that backward is over or will not
- * come. */
+/* Makes the call wait for the backward of `leader`, unless that backward is done or cannot
+ * happen. */
 static clv_code wait_for_leader(clv_contexts *e, clv_context_call *c, uint64_t leader,
                                 clv_err *err) {
   const clv_value *v = clv_context_find_value(e, c->out->ctx, leader);
@@ -62,7 +63,7 @@ static clv_code wait_for_leader(clv_contexts *e, clv_context_call *c, uint64_t l
         err, CLV_NOT_FOUND,
         "call %llu, after whose backward module %u is to run, is not known at this node",
         (unsigned long long)leader, c->module);
-  if (clv_call_on_event(e, l, CALL_GOT_FOLLOWER)->action == CELL_IGNORE || l->had_backward)
+  if (clv_call_on_event(e, l, CALL_GOT_FOLLOWER)->action == CELL_IGNORE || l->has_had_backward)
     return CLV_OK;
   if (c->out->ctx->state == CONTEXT_FAILED)
     return clv_fail(err, CLV_PRECONDITION,
@@ -89,7 +90,8 @@ static clv_code check_call(const clv_context_call *c, const clv_frame *f, clv_er
   return CLV_OK;
 }
 
-/* Allocates the record of a call that computes `v` and charges it to the quota of calls. */
+/* Allocates the record of a call that computes value `v`, and charges one call to the quota of
+ * calls. */
 static clv_code alloc_call(clv_contexts *e, clv_value *v, clv_context_call **ret, clv_err *err) {
   clv_context_call *c;
   clv_action action;
@@ -126,8 +128,8 @@ static void fill_call(clv_contexts *e, clv_context_call *c, const clv_frame *f) 
   for (uint32_t i = 0; i < f->call.n_args; i++) c->arg[i] = f->call.args[i].value;
 }
 
-/* Creates a call. Its n_missing starts at 1, for the arguments that are not recorded yet; its queue
- * and its position may add to it. */
+/* Creates a call. n_missing starts at 1, for the arguments that are not recorded yet; waiting in
+ * the module's queue and for a position each add 1. */
 static clv_code new_call(clv_contexts *e, clv_context *ctx, const clv_frame *f,
                          clv_call_state state, clv_context_call **ret, clv_err *err) {
   clv_value *v;
@@ -136,22 +138,23 @@ static clv_code new_call(clv_contexts *e, clv_context *ctx, const clv_frame *f,
   CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message, &v, err));
   CLV_TRY(alloc_call(e, v, &c, err));
   fill_call(e, c, f);
-  c->progress = (uint8_t)state;
+  c->call_state = (uint8_t)state;
   c->n_missing = 1;
   __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting + 1, __ATOMIC_RELAXED);
   if (c->mod) clv_queue_add_call(e, c);
   if (c->flags & CLV_FLAG_TRACE) clv_context_begin_trace(e, ctx);
-  if (clv_order_add_call(e, c, f, &why) != CLV_OK) refuse_call(e, c, &why);
+  if (clv_order_add_call(e, c, f, &why) != CLV_OK) fail_call(e, c, &why);
   *ret = c;
   return CLV_OK;
 }
 
-/* The announced call that this frame completes, or NULL. */
+/* Returns the announced call that a complete CALL belongs to; NULL: none. */
 static clv_context_call *find_announced_call(clv_contexts *e, const clv_context *ctx,
                                              const clv_frame *f) {
   const clv_value *v = clv_context_find_value(e, ctx, f->message);
   clv_context_call *c = v ? v->producer : NULL;
-  bool same = c && c->progress == CALL_ANNOUNCED && c->module == f->module && c->flags == f->flags;
+  bool same =
+      c && c->call_state == CALL_ANNOUNCED && c->module == f->module && c->flags == f->flags;
   return same ? c : NULL;
 }
 
@@ -166,20 +169,21 @@ clv_code clv_on_call_announcement(clv_contexts *e, clv_context *ctx, clv_packet 
   return CLV_OK;
 }
 
-/* Records the arguments of a call. The first wrong argument fails the call. */
-static clv_code take_args(clv_contexts *e, clv_context_call *c, const clv_packet *p, clv_err *err) {
+/* Records the arguments of a call. Fails at the first argument that is wrong. */
+static clv_code record_args(clv_contexts *e, clv_context_call *c, const clv_packet *p,
+                            clv_err *err) {
   const clv_frame *f = &p->frame;
   if (p->is_over_quota) return clv_fail(err, f->failure.code, "%s", f->failure.text);
   CLV_TRY(check_call(c, f, err));
   c->n_in = f->call.n_args;
   for (uint32_t i = 0, next = 0; i < c->n_in; i++) {
     clv_tensor *here = f->call.args[i].here ? p->tensor[next++] : NULL;
-    CLV_TRY(take_arg(e, c, i, &f->call.args[i], here, err));
+    CLV_TRY(record_arg(e, c, i, &f->call.args[i], here, err));
   }
   return f->call.runs_after ? wait_for_leader(e, c, f->call.runs_after, err) : CLV_OK;
 }
 
-/* Returns the record of a complete CALL: the announced one, or a new one. */
+/* Returns the call record for a complete CALL: the announced call, or a new record. */
 static clv_code complete_call(clv_contexts *e, clv_context *ctx, const clv_packet *p,
                               clv_context_call **ret, clv_err *err) {
   *ret = p->was_announced ? find_announced_call(e, ctx, &p->frame) : NULL;
@@ -202,7 +206,7 @@ clv_code clv_on_call(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *
     CLV_TRY(clv_contexts_index_of_name(e, p->frame.to, &to, err));
     CLV_TRY(clv_value_add_delivery(e, c->out, to, err));
   }
-  if (take_args(e, c, p, &why) != CLV_OK) refuse_call(e, c, &why);
+  if (record_args(e, c, p, &why) != CLV_OK) fail_call(e, c, &why);
   clv_call_dependency_done(e, c);
   return CLV_OK;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies of tensors from devices to host memory. A copy is work of no module and needs no share of
- * the cores: the copy thread of the node makes it while devices compute. A link may send the tensor
- * while it is being copied.
+ * Copies of tensors from devices to host memory. A copy is work that belongs to no module, and
+ * needs no share of the cores: the copy thread of the node makes it while devices compute. A link
+ * may send the tensor while it is being copied.
  */
 #include <stddef.h>
 
@@ -24,13 +24,13 @@ static clv_code take_device_copy(clv_contexts *e, clv_device_copy **ret, clv_err
   return clv_device_copy_new(ret, err);
 }
 
-static void append(clv_contexts *e, clv_work *w) {
+static void append_copy(clv_contexts *e, clv_work *w) {
   w->next = NULL;
   *(e->pending_copies ? &e->last_pending_copy->next : &e->pending_copies) = w;
   e->last_pending_copy = w;
 }
 
-static void begin(clv_contexts *e, clv_copy *k) {
+static void begin_copy(clv_contexts *e, clv_copy *k) {
   clv_work *w = &k->work;
   w->kind = WORK_COPY;
   w->env = &e->env;
@@ -38,7 +38,7 @@ static void begin(clv_contexts *e, clv_copy *k) {
   (void)clv_contexts_on_event(e, 0, MACHINE_WORK, &w->state, WORK_IS_READY);
   (void)clv_contexts_on_event(e, 0, MACHINE_WORK, &w->state, WORK_STARTS);
   e->n_work++;
-  append(e, w);
+  append_copy(e, w);
 }
 
 clv_code clv_copy_start(clv_contexts *e, clv_tensor *from, clv_copy **ret, clv_err *err) {
@@ -53,7 +53,7 @@ clv_code clv_copy_start(clv_contexts *e, clv_tensor *from, clv_copy **ret, clv_e
   }
   k->from = clv_tensor_ref(from);
   k->to = clv_steal(&to);
-  begin(e, k);
+  begin_copy(e, k);
   *ret = k;
   return CLV_OK;
 }
@@ -81,12 +81,12 @@ void clv_copies_done(clv_contexts *e) {
     clv_device_copy_unref(e->device_copies[i]);
 }
 
-static void note_progress(void *copy, size_t bytes) { clv_device_copy_advance(copy, bytes); }
+static void report_progress(void *copy, size_t bytes) { clv_device_copy_advance(copy, bytes); }
 
-/* Runs on the thread that copies. */
+/* Makes the copy, on the thread that copies. */
 clv_code clv_copy_compute(clv_work *w, clv_err *err) {
   const clv_copy *k = clv_work_copy(w);
-  const clv_copy_progress to = {.report = note_progress, .user = k->device_copy};
+  const clv_copy_progress to = {.report = report_progress, .user = k->device_copy};
   clv_err why;
   clv_code code = clv_backend_get_in_pieces(k->copier ? k->copier : k->from->home, k->to->data,
                                             k->from->data, k->from->bytes, &to, &why);

@@ -4,8 +4,9 @@
  */
 #include "common/engine/context_int.h"
 
-/* The batch size: that of the first input that is not a scalar. */
-static int64_t batch_of(const clv_context_call *c) {
+/* Returns the batch size of a call: the first dimension of its first input that is not a scalar; 1
+ * if all are scalars. */
+static int64_t get_batch_size(const clv_context_call *c) {
   for (uint32_t i = 0; i < c->n_in; i++)
     if (c->in[i]->shape.rank) return c->in[i]->shape.dim[0];
   return 1;
@@ -24,10 +25,10 @@ static clv_code check_input(const clv_context_call *c, uint32_t slot, const clv_
                     clv_dtype_name(t->dtype), clv_shape_format(&t->shape, g, sizeof g));
   }
   if (c->mod->graph->has_per_input_batches)
-    return CLV_OK; /* its ops check which sizes must agree */
-  if (batched && t->shape.dim[0] != batch_of(c))
+    return CLV_OK; /* ops of such a graph check which batch sizes must agree */
+  if (batched && t->shape.dim[0] != get_batch_size(c))
     return clv_fail(err, CLV_INVALID, "module %u: input %u is a batch of %lld, others are of %lld",
-                    c->module, slot, (long long)t->shape.dim[0], (long long)batch_of(c));
+                    c->module, slot, (long long)t->shape.dim[0], (long long)get_batch_size(c));
   return CLV_OK;
 }
 
@@ -41,8 +42,8 @@ static bool can_stream_output(const clv_contexts *e, const clv_context_call *c, 
   return true;
 }
 
-/* Finds the known consumers of the output: *ret_near: a module that can read it on its device;
- * *ret_host: a consumer that needs it in host memory. More consumers may come later. */
+/* Finds the consumers of a call's output that are known so far. *ret_near: a module can read the
+ * output on its device; *ret_host: a consumer needs the output in host memory. */
 static void find_consumers(const clv_context_call *c, bool can_stream_output, bool *ret_near,
                            bool *ret_host) {
   *ret_near = false;
@@ -62,19 +63,19 @@ static clv_code alloc_output(clv_contexts *e, clv_context_call *c, clv_err *err)
   c->out_shape = *clv_plan_output(c->plan->plan);
   if (!c->is_recompute) find_consumers(c, can_stream_output(e, c, dtype), &near, &host);
   near = (near || !host) && clv_module_can_copy_from(c->mod, c->mod);
-  if (near) CLV_TRY(clv_module_device_tensor(c->mod, dtype, &c->out_shape, &c->result, err));
+  if (near) CLV_TRY(clv_module_alloc_device_tensor(c->mod, dtype, &c->out_shape, &c->result, err));
   if (near && !host) return CLV_OK;
-  return clv_module_tensor(c->mod, e->env.pool, dtype, &c->out_shape, charged,
-                           near ? &c->host_result : &c->result, err);
+  return clv_module_alloc_tensor(c->mod, e->env.pool, dtype, &c->out_shape, charged,
+                                 near ? &c->host_result : &c->result, err);
 }
 
 clv_code clv_call_prepare_forward(clv_contexts *e, clv_context_call *c, clv_err *err) {
   clv_module *m = c->mod;
   int64_t batch[CLV_MAX_INPUTS] = {0};
-  CLV_TRY(clv_module_check(m, err));
+  CLV_TRY(clv_module_check_device(m, err));
   for (uint32_t i = 0; i < c->n_in; i++)
     batch[i] = m->graph->has_per_input_batches && c->in[i]->shape.rank ? c->in[i]->shape.dim[0]
-                                                                       : batch_of(c);
+                                                                       : get_batch_size(c);
   CLV_TRY(
       clv_module_plan_for(m, batch, c->flags & CLV_FLAG_TRAINING, c->input_grads, &c->plan, err));
   CLV_TRY(alloc_output(e, c, err));
@@ -83,23 +84,24 @@ clv_code clv_call_prepare_forward(clv_contexts *e, clv_context_call *c, clv_err 
   return CLV_OK;
 }
 
-static void *buffers_in(const clv_module *m, void *block) {
+static void *get_buffers(const clv_module *m, void *block) {
   return (char *)block + m->params->buffer_offset;
 }
 
-/* Copies the present running statistics into old weights before a forward that uses these;
- * copy_buffers_out copies them back. A few KiB each way. */
-static void copy_buffers_in(const clv_context_call *c) {
+/* Copies the module's running statistics into the old weights before a forward that uses old
+ * weights; copy_buffers_from_old_weights copies the updated statistics back. Each copy has a few
+ * KiB. */
+static void copy_buffers_to_old_weights(const clv_context_call *c) {
   clv_module *m = c->mod;
   if (c->weights)
-    clv_module_copy(m, buffers_in(m, c->weights->block->data), buffers_in(m, m->block),
+    clv_module_copy(m, get_buffers(m, c->weights->block->data), get_buffers(m, m->block),
                     clv_module_buffer_bytes(m));
 }
 
-static void copy_buffers_out(const clv_context_call *c) {
+static void copy_buffers_from_old_weights(const clv_context_call *c) {
   clv_module *m = c->mod;
   if (c->weights)
-    clv_module_copy(m, buffers_in(m, m->block), buffers_in(m, c->weights->block->data),
+    clv_module_copy(m, get_buffers(m, m->block), get_buffers(m, c->weights->block->data),
                     clv_module_buffer_bytes(m));
 }
 
@@ -112,10 +114,10 @@ clv_code clv_call_run_forward(clv_context_call *c, clv_err *err) {
   }
   clv_plan_call_set_memories(c->state, &homes);
   clv_rng_key key = {.step = c->step, .micro_batch = c->micro_batch};
-  copy_buffers_in(c);
+  copy_buffers_to_old_weights(c);
   CLV_TRY(clv_plan_forward(c->plan->plan, c->state, clv_call_param_block(c), c->version, in, true,
                            c->result->data, &key, err));
-  copy_buffers_out(c);
+  copy_buffers_from_old_weights(c);
   if (!c->host_result) return CLV_OK;
   return clv_backend_get(c->result->home, c->host_result->data, c->result->data, c->result->bytes,
                          err);
@@ -128,7 +130,7 @@ static void request_buffer_save(clv_contexts *e, clv_context_call *c) {
   uint8_t *kept = &ctx->buffers_saved[c->module / 8], bit = (uint8_t)(1u << (c->module % 8));
   if (!(c->flags & CLV_FLAG_TRAINING) || !clv_module_buffer_bytes(c->mod) || (*kept & bit)) return;
   c->saves_buffers = true;
-  e->queues[c->module].buffers_saved_for = ctx->id;
+  e->queues[c->module].buffers_saved_for_context = ctx->id;
   *kept |= bit;
 }
 
@@ -140,9 +142,9 @@ static clv_code check_inputs(const clv_context_call *c, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+static clv_code prepare(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
   clv_context_call *c = clv_work_call(w);
-  if (c->failed) return CLV_OK;
+  if (c->failure) return CLV_OK;
   CLV_TRY(check_inputs(c, err));
   clv_call_use_old_weights(c->out->ctx, c);
   CLV_TRY(clv_call_prepare_forward(e, c, err));
@@ -192,11 +194,11 @@ static clv_code settle_value(clv_contexts *e, clv_context_call *c, clv_shared_er
   v->host_copy = clv_steal(&c->host_result);
   clv_context *ctx = v->ctx;
   clv_action action;
-  if (c->progress == CALL_NO_BACKWARD) clv_call_let_followers_run(e, c);
+  if (c->call_state == CALL_NO_BACKWARD) clv_call_let_followers_run(e, c);
   clv_call_discharge_quota(e, c);
   clv_queue_remove_call(e, c);
   if (c->has_position) clv_order_advance(e, v->ctx);
-  if (c->is_in_pass || c->places[ORDER_WEIGHT].position) clv_context_mark_dirty(e, v->ctx);
+  if (c->is_in_pass || c->order_entries[ORDER_WEIGHT].position) clv_context_mark_dirty(e, v->ctx);
   clv_code code = clv_value_on_event(e, v, VALUE_CALL_DONE, &action, err);
   if (code == CLV_OK) code = clv_value_settle(e, v, out, failed, err);
   clv_value_free_if_dropped(e, v);
@@ -207,8 +209,8 @@ static clv_code settle_value(clv_contexts *e, clv_context_call *c, clv_shared_er
 static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                        clv_err *err) {
   clv_context_call *c = clv_work_call(w);
-  clv_shared_err *failed = c->failed;
-  c->failed = NULL;
+  clv_shared_err *failed = c->failure;
+  c->failure = NULL;
   if (code != CLV_OK) failed = clv_shared_err_new_in_module(e, why, c->module);
   if (failed)
     note_forward_failed(e, c);
@@ -218,4 +220,4 @@ static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_er
 }
 
 const clv_work_type clv_work_forward = {
-    .ready = ready, .compute = compute, .finish = finish, .needs_core_share = true};
+    .prepare = prepare, .compute = compute, .finish = finish, .needs_core_share = true};

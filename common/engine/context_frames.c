@@ -2,8 +2,9 @@
  *
  * Dispatch of frames. Each frame is an event for the state of its context (context_table.c); its
  * handler records more events. DROP and PREPARE wait for the CALLs that were sent before them. A
- * frame that steps, reverts, ends or reads waits until no work is ready or runs, and all frames
- * after it wait as well, so its result does not depend on when work ends.
+ * frame that makes a step without a position, reverts a step, ends a context, or reads or writes
+ * state waits until no work is ready or runs. All frames after it wait as well. So its result does
+ * not depend on when work ends.
  */
 #include "common/engine/context_int.h"
 
@@ -23,7 +24,7 @@ void clv_contexts_free(clv_contexts *e) {
   if (!e) return;
   while (e->waiting_changes) clv_change_free(e, e->waiting_changes);
   for (clv_context *c = e->open; c; c = c->next) clv_context_clear(e, c);
-  for (clv_packet *p; (p = clv_packet_list_take(&e->deferred_frames)) != NULL;) clv_packet_free(p);
+  for (clv_packet *p; (p = clv_packet_list_take(&e->held_frames)) != NULL;) clv_packet_free(p);
   clv_outbox_free(e);
   clv_copies_done(e);
   clv_contexts_free_tables(e);
@@ -31,8 +32,8 @@ void clv_contexts_free(clv_contexts *e) {
 
 /* ---- END_CONTEXT and ABORT ------------------------------------------------------------------- */
 
-/* Handles END_CONTEXT. A context that is unknown here leaves a tombstone as well, because its
- * frames may still be in flight. */
+/* Handles END_CONTEXT. An unknown context becomes a tombstone as well, because frames of it may
+ * still be in flight. */
 static clv_code on_end(clv_contexts *e, clv_packet *p, clv_err *err) {
   clv_context *c;
   clv_err ignored;
@@ -84,14 +85,15 @@ static const struct {
     [CLV_REVERT] = {clv_on_revert, CONTEXT_REVERT},
 };
 
-static void count_late(clv_contexts *e) {
+static void count_late_frame(clv_contexts *e) {
   __atomic_store_n(&e->counts.late_frames, e->counts.late_frames + 1, __ATOMIC_RELAXED);
 }
 
-/* Handles a frame that arrives after END_CONTEXT, if a retained call waits for it. */
+/* Handles a frame that arrives after END_CONTEXT, if a retained call needs it; else counts it as
+ * late. */
 static clv_code handle_after_end(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err) {
   if (!clv_context_needs_frame(e, c, &p->frame)) {
-    count_late(e);
+    count_late_frame(e);
     return CLV_OK;
   }
   clv_code code = handlers[p->frame.kind].handle(e, c, p, err);
@@ -99,7 +101,7 @@ static clv_code handle_after_end(clv_contexts *e, clv_context *c, clv_packet *p,
   return code;
 }
 
-/* Applies the event of a frame to its context, and acts on the cell. */
+/* Applies the event of a frame to its context, and does what the cell of the state table says. */
 static clv_code handle_event(clv_contexts *e, clv_context *c, clv_packet *p, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
   switch (clv_context_on_event(e, c, handlers[kind].event)->action) {
@@ -111,7 +113,7 @@ static clv_code handle_event(clv_contexts *e, clv_context *c, clv_packet *p, clv
       clv_context_resend_failure(e, c);
       return CLV_OK;
     case CELL_COUNT:
-      count_late(e);
+      count_late_frame(e);
       return CLV_OK;
     default:
       return CLV_OK;
@@ -119,14 +121,14 @@ static clv_code handle_event(clv_contexts *e, clv_context *c, clv_packet *p, clv
 }
 
 /* True if the first `n` CALLs of the context have arrived completely. */
-static bool have_calls(const clv_context *c, uint64_t n) {
+static bool has_first_calls(const clv_context *c, uint64_t n) {
   return c->calls_seen >= n && (!c->announced_calls || c->announced_calls->number > n);
 }
 
 /* Handles the deferred frames whose CALLs have arrived, in order of arrival, so a PREPARE never
  * overtakes a DROP. */
 static clv_code handle_deferred(clv_contexts *e, clv_context *c, clv_err *err) {
-  while (c->deferred_frames && have_calls(c, c->deferred_frames->frame.step)) {
+  while (c->deferred_frames && has_first_calls(c, c->deferred_frames->frame.step)) {
     clv_packet *p = c->deferred_frames;
     c->deferred_frames = p->next;
     if (!c->deferred_frames) c->last_deferred_frame = NULL;
@@ -150,7 +152,8 @@ static void on_announcement(clv_contexts *e, clv_packet *p) {
 
 static bool must_wait_for_calls(const clv_context *c, const clv_frame *f) {
   bool counts = f->kind == CLV_DROP || f->kind == CLV_PREPARE;
-  return counts && c->state != CONTEXT_ENDED && (c->deferred_frames || !have_calls(c, f->step));
+  return counts && c->state != CONTEXT_ENDED &&
+         (c->deferred_frames || !has_first_calls(c, f->step));
 }
 
 static clv_code on_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
@@ -165,7 +168,7 @@ static clv_code on_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
 
 /* Turns a STATE_ frame into a result, at once or after the calls and changes before it in the
  * module's queue. */
-static clv_code on_state(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
+static clv_code on_state_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   CLV_TRY(clv_change_defer_packet(e, p, ret_kept, err));
   if (!*ret_kept) clv_outbox_add_state_frame(e, p);
   *ret_kept = true;
@@ -174,7 +177,7 @@ static clv_code on_state(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err
 
 /* ---- entry points ---------------------------------------------------------------------------- */
 
-static bool is_of_module(clv_frame_kind kind) {
+static bool is_module_frame(clv_frame_kind kind) {
   return kind == CLV_STATE_GET || kind == CLV_STATE_PUT || kind == CLV_UNLOAD ||
          (kind >= CLV_STATE_SAVE && kind <= CLV_STATE_REMOVE);
 }
@@ -183,7 +186,7 @@ static clv_code handle_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv
   clv_frame_kind kind = p->frame.kind;
   if (kind == CLV_END_CONTEXT) return on_end(e, p, err);
   if (kind == CLV_ABORT) return on_abort(e, p, err);
-  if (is_of_module(kind)) return on_state(e, p, ret_kept, err);
+  if (is_module_frame(kind)) return on_state_frame(e, p, ret_kept, err);
   if (!handlers[kind].handle)
     return clv_fail(err, CLV_UNIMPLEMENTED, "a node does not handle %s", clv_frame_kind_name(kind));
   if (!p->is_announcement) return on_frame(e, p, ret_kept, err);
@@ -191,8 +194,8 @@ static clv_code handle_frame(clv_contexts *e, clv_packet *p, bool *ret_kept, clv
   return CLV_OK;
 }
 
-/* True for frames that must not be handled before all earlier work is done. */
-static bool waits_for_work(const clv_frame *f) {
+/* True for a frame that must not be handled before all earlier work is done. */
+static bool must_wait_for_work(const clv_frame *f) {
   switch (f->kind) {
     case CLV_APPLY:
       return !f->commit.position;
@@ -213,18 +216,18 @@ static bool waits_for_work(const clv_frame *f) {
 
 clv_code clv_contexts_handle_packet(clv_contexts *e, clv_packet *p, bool *ret_kept, clv_err *err) {
   *ret_kept =
-      e->deferred_frames.first || e->ready_changes || (e->n_work && waits_for_work(&p->frame));
+      e->held_frames.first || e->ready_changes || (e->n_work && must_wait_for_work(&p->frame));
   if (!*ret_kept) return handle_frame(e, p, ret_kept, err);
-  clv_packet_list_add(&e->deferred_frames, p);
+  clv_packet_list_add(&e->held_frames, p);
   return CLV_OK;
 }
 
 bool clv_contexts_handle_held_frame(clv_contexts *e) {
-  clv_packet *p = e->deferred_frames.first;
+  clv_packet *p = e->held_frames.first;
   clv_err err;
   bool kept = false;
-  if (!p || e->ready_changes || (e->n_work && waits_for_work(&p->frame))) return false;
-  clv_packet_list_take(&e->deferred_frames);
+  if (!p || e->ready_changes || (e->n_work && must_wait_for_work(&p->frame))) return false;
+  clv_packet_list_take(&e->held_frames);
   if (handle_frame(e, p, &kept, &err) != CLV_OK)
     clv_outbox_refuse(e, p, &err);
   else if (!kept)

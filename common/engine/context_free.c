@@ -21,9 +21,9 @@ void clv_call_release(clv_contexts *e, clv_context_call *c) {
   c->weights = NULL;
 }
 
-/* Unlinks a call from its leader and its followers. All of them belong to the same context and end
- * with it. */
-static void leave_leader(clv_context_call *c) {
+/* Unlinks a call from its leader and its followers. All of them belong to the same context, and end
+ * when the context ends. */
+static void unlink_from_leader(clv_context_call *c) {
   for (clv_context_call *f = c->followers; f; f = f->next_follower) f->leader = NULL;
   if (!c->leader) return;
   clv_context_call **at = &c->leader->followers;
@@ -33,7 +33,7 @@ static void leave_leader(clv_context_call *c) {
 
 void clv_call_end_announcement(clv_context_call *c) {
   clv_context_call **at = &c->out->ctx->announced_calls;
-  if (c->progress != CALL_ANNOUNCED) return;
+  if (c->call_state != CALL_ANNOUNCED) return;
   while (*at != c) at = &(*at)->next_announced;
   *at = c->next_announced;
 }
@@ -43,10 +43,10 @@ void clv_call_discharge_quota(clv_contexts *e, clv_context_call *c) {
   c->is_charged = false;
 }
 
-static void call_free(clv_contexts *e, clv_context_call *c) {
+static void free_call(clv_contexts *e, clv_context_call *c) {
   clv_call_end_announcement(c);
   clv_call_discharge_quota(e, c);
-  leave_leader(c);
+  unlink_from_leader(c);
   if (c->n_missing)
     __atomic_store_n(&e->counts.calls_waiting, e->counts.calls_waiting - 1, __ATOMIC_RELAXED);
   clv_queue_remove_call(e, c);
@@ -54,7 +54,7 @@ static void call_free(clv_contexts *e, clv_context_call *c) {
   clv_call_release(e, c);
   clv_module_uncharge_tensors(c->mod, &c->charged_for_value);
   clv_module_uncharge_tensors(c->mod, &c->charged_for_backward);
-  clv_shared_err_unref(e, c->failed);
+  clv_shared_err_unref(e, c->failure);
   c->out->ctx->n_calls--;
   clv_slab_recycle(&e->calls, c);
 }
@@ -76,24 +76,25 @@ void clv_value_free(clv_contexts *e, clv_value *v) {
     next = d->next;
     if (d->kept_ref)
       clv_outbox_add_kept_value(e, d, NULL,
-                                v->ctx->failed ? v->ctx->failed : &clv_shared_err_context_ended);
+                                v->ctx->failure ? v->ctx->failure : &clv_shared_err_context_ended);
     else
       clv_slab_recycle(&e->deliveries, d);
   }
-  if (v->producer) call_free(e, v->producer);
+  if (v->producer) free_call(e, v->producer);
   clv_value_forget_gradients(e, v, UINT32_MAX);
   clv_tensor_unref(v->tensor);
   clv_tensor_unref(v->host_copy);
   if (v->copy) v->copy->value = NULL;
-  clv_shared_err_unref(e, v->failed);
+  clv_shared_err_unref(e, v->failure);
   clv_value_unlink(e, v);
 }
 
-/* True for a call that has not run, has work, or still has a position. */
-static bool is_busy(const clv_context_call *c) {
-  /* its position must be counted as done, so the call stays */
-  return c->progress <= CALL_READY || c->work.state != WORK_IDLE || c->is_in_pass || c->followers ||
-         c->progress == CALL_WEIGHT_GRAD || c->places[ORDER_WEIGHT].position;
+/* True if the call has not run, has work, is in a backward pass, or still has a position. */
+static bool is_call_busy(const clv_context_call *c) {
+  /* a call with a position for its weight part stays until that position counts as done */
+  return c->call_state <= CALL_READY || c->work.state != WORK_IDLE || c->is_in_pass ||
+         c->followers || c->call_state == CALL_WEIGHT_GRAD ||
+         c->order_entries[ORDER_WEIGHT].position;
 }
 
 /* True if an announced call may still use the value. */
@@ -103,7 +104,7 @@ static bool is_retained_for_announced_call(const clv_value *v) {
 
 /* Frees a dropped value, unless a consumer at this node still waits for it. */
 void clv_value_free_if_dropped(clv_contexts *e, clv_value *v) {
-  bool awaited = v->uses || v->deliveries || v->copy || (v->producer && is_busy(v->producer));
+  bool awaited = v->uses || v->deliveries || v->copy || (v->producer && is_call_busy(v->producer));
   if (v->is_dropped && !awaited && !is_retained_for_announced_call(v)) clv_value_free(e, v);
 }
 
@@ -143,8 +144,8 @@ void clv_context_clear(clv_contexts *e, clv_context *c) {
   c->trace = clv_tensor_unref(c->trace);
   c->n_trace = 0;
   clv_context_forget_gradients(e, c, CLV_MODULE_ALL);
-  clv_shared_err_unref(e, c->failed);
-  c->failed = NULL;
+  clv_shared_err_unref(e, c->failure);
+  c->failure = NULL;
   clv_context_forget_frames(c);
 }
 
@@ -170,7 +171,7 @@ void clv_context_fail_followers(clv_contexts *e, clv_context *ctx) {
   for (const clv_value *v = ctx->values; v; v = v->next) {
     if (!v->producer) continue;
     for (clv_context_call *f = v->producer->followers; f; f = f->next_follower) {
-      if (!f->failed) f->failed = clv_shared_err_ref(ctx->failed);
+      if (!f->failure) f->failure = clv_shared_err_ref(ctx->failure);
       clv_queue_remove_call(e, f);
     }
     clv_call_let_followers_run(e, v->producer);
@@ -182,14 +183,14 @@ static void send_abort(clv_contexts *e, const clv_context *c) {
   clv_err ignored;
   if (clv_outbox_new_packet(e, CLV_ABORT, c, ++*e->env.next_message, 0, &p, &ignored) != CLV_OK)
     return;
-  clv_shared_err_to_frame(c->failed, &p->frame);
+  clv_shared_err_to_frame(c->failure, &p->frame);
   clv_outbox_send(e, p);
 }
 
 void clv_context_fail(clv_contexts *e, clv_context *c, clv_shared_err *why) {
   clv_action action = clv_context_on_event(e, c, CONTEXT_FAILS)->action;
   if (action == CELL_BEGIN) {
-    c->failed = why;
+    c->failure = why;
     clv_context_fail_followers(e, c);
   } else {
     clv_shared_err_unref(e, why);
@@ -214,5 +215,5 @@ bool clv_contexts_fail_context(clv_contexts *e, uint64_t context, uint32_t modul
 }
 
 void clv_context_resend_failure(clv_contexts *e, clv_context *c) {
-  clv_context_fail(e, c, clv_shared_err_ref(c->failed));
+  clv_context_fail(e, c, clv_shared_err_ref(c->failure));
 }

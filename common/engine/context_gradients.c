@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The gradients of parameters in a context, by name: read, or written by a program that has changed
- * them. Written gradients count from the next vote on.
+ * them. The next vote and the next step use the written gradients.
  */
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,7 @@ bool clv_contexts_gradient_item(clv_contexts *e, uint64_t id, uint32_t module, u
   const clv_context *ctx = clv_context_find(e, id);
   const clv_module_gradient *g = ctx ? ctx->gradients : NULL;
   while (g && g->module != module) g = g->next;
-  /* a planned step has used them up */
+  /* a planned step has used the gradients, or they are not complete */
   if (g && !(g->input_part_done && g->weight_part_done)) return false;
   for (int i = 0; g && i < g->mod->params->n; i++) {
     const clv_param *p = &g->mod->params->list[i];

@@ -52,7 +52,7 @@
 
 clv_code clv_contexts_new(const clv_contexts_env *env, clv_contexts **ret,
                           clv_err *err) CLV_USE_RESULT;
-/* call before the modules are freed and while no work runs */
+/* Call before the modules are freed, while no work runs. */
 void clv_contexts_free(clv_contexts *e);
 
 /* Handles a frame of kind CALL..REVERT, END_CONTEXT, ABORT or STATE_*. The caller keeps the packet
@@ -61,23 +61,24 @@ void clv_contexts_free(clv_contexts *e);
 clv_code clv_contexts_handle_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
                                     clv_err *err) CLV_USE_RESULT;
 
-/* Starts one piece of ready work; without an executor it also finishes it. False: no work is ready.
- * *ret: an error that belongs to no context. */
+/* Starts one piece of ready work; without an executor it also finishes it. Returns false if no work
+ * is ready. *ret: CLV_OK, or an error that belongs to no context. */
 bool clv_contexts_run_one(clv_contexts *e, clv_code *ret, clv_err *err);
-/* The next started work that the device thread is to compute; NULL: none. */
+/* Takes the next started work that the device thread must compute; NULL: none. */
 clv_work *clv_contexts_take_device_work(clv_contexts *e);
-/* The next copy for the copy thread; NULL: none. The caller owns it until
+/* Takes the next copy for the copy thread; NULL: none. The caller owns it until
  * clv_contexts_finish_work. */
 clv_work *clv_contexts_take_copy(clv_contexts *e);
 /* Handles the oldest frame that waited for work to end. False: no such frame, or it must still
  * wait. */
 bool clv_contexts_handle_held_frame(clv_contexts *e);
-/* Records the result of work after clv_work_compute, on the compute thread. For work that ran
- * elsewhere. */
+/* Records the result of work after clv_work_compute, on the compute thread. Used for work that
+ * another thread computed. */
 clv_code clv_contexts_finish_work(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                                   clv_err *err) CLV_USE_RESULT;
 
-/* Emits one CLV_RESULT_KEPT for reference `ref`, once the value exists or has failed. */
+/* Emits one CLV_RESULT_KEPT for reference `ref`, once value `value` of context `context` exists or
+ * has failed. */
 clv_code clv_contexts_keep_value(clv_contexts *e, uint64_t ref, uint64_t context, uint64_t value,
                                  clv_err *err) CLV_USE_RESULT;
 
@@ -93,13 +94,14 @@ typedef struct clv_result {
   clv_packet *packet; /* owned by the caller */
   uint64_t ref;
   clv_tensor *tensor;
-  clv_shared_err *failed;
+  clv_shared_err *failure;
 } clv_result;
 
-/* Takes the next result; false: none. The caller frees it with clv_result_done, the packet
- * apart. */
+/* Takes the next result; false: none. The caller frees the result with clv_result_done, and the
+ * packet itself. */
 bool clv_contexts_take_result(clv_contexts *e, clv_result *ret);
-void clv_result_done(clv_contexts *e, clv_result *r); /* frees the result, but not its packet */
+/* frees the tensor and the failure of a result, but not its packet */
+void clv_result_done(clv_contexts *e, clv_result *r);
 
 /* Fails a context after one of its packets could not be sent. Returns false if the context is not
  * open or failed, in which case no node needs to know. */
@@ -116,13 +118,13 @@ void clv_contexts_note_state_written(clv_contexts *e, uint32_t module);
 bool clv_contexts_is_module_in_use(const clv_contexts *e, uint32_t module);
 void clv_contexts_forget_module(clv_contexts *e, uint32_t module);
 
-/* Item `index` of a module's gradients in a context; false after the last. */
+/* Returns item `index` of a module's gradients in a context; false: `index` is too large. */
 bool clv_contexts_gradient_item(clv_contexts *e, uint64_t context, uint32_t module, uint32_t index,
                                 clv_state_item *ret);
-/* context_transfer.c. Reads or writes state items of the request's module as work of it. When the
- * work is done its answers are sent, and the request becomes a result if it must be handled a
- * second time or was refused. Takes everything in `what`, unless it fails. Call it only when no
- * work is ready or runs. */
+/* context_transfer.c. Reads or writes state items of the request's module, as work of that module.
+ * When the work is done its answers are sent, and the request becomes a result if it must be
+ * handled a second time or was refused. Takes everything in `what`, unless it fails. Call it only
+ * when no work is ready or runs. */
 clv_code clv_contexts_transfer_state(clv_contexts *e, const clv_state_transfer *what,
                                      clv_err *err) CLV_USE_RESULT;
 /* Finds the gradient that a STATE_PUT names. CLV_PRECONDITION: a backward pass of its context is in
@@ -134,8 +136,10 @@ clv_code clv_contexts_find_gradient_item(clv_contexts *e, const clv_frame *f, cl
 
 clv_code clv_contexts_slab_alloc(clv_contexts *e, clv_slab *s, void *ret_pp,
                                  clv_err *err) CLV_USE_RESULT;
-clv_module *clv_contexts_module(const clv_contexts *e, uint32_t module); /* or NULL */
-/* The module that the frame names; NULL if its index has a module of another generation. */
+/* module at an index; NULL: none is loaded */
+clv_module *clv_contexts_module(const clv_contexts *e, uint32_t module);
+/* Returns the module that a frame names; NULL: it is not loaded, or the index has a module of
+ * another generation. */
 clv_module *clv_contexts_module_of_frame(const clv_contexts *e, const clv_frame *f);
 static inline uint64_t clv_contexts_now(const clv_contexts *e) {
   return clv_clock_now(&e->env.clock);
@@ -160,7 +164,7 @@ static inline const clv_cell *clv_context_on_event(clv_contexts *e, clv_context 
 /* Applies an event to a call. The caller words the message of a refusal. */
 static inline const clv_cell *clv_call_on_event(clv_contexts *e, clv_context_call *c,
                                                 clv_call_event event) {
-  return clv_contexts_on_event(e, c->out->ctx->id, MACHINE_CALL, &c->progress, event);
+  return clv_contexts_on_event(e, c->out->ctx->id, MACHINE_CALL, &c->call_state, event);
 }
 
 /* Applies an event to the backward pass of a context. */
@@ -172,46 +176,50 @@ static inline const clv_cell *clv_pass_on_event(clv_contexts *e, clv_context *c,
 /* Returns the context of that id in any state; creates it if it is new. */
 clv_code clv_context_get_or_create(clv_contexts *e, uint64_t id, clv_context **ret,
                                    clv_err *err) CLV_USE_RESULT;
-/* turns a context that has ended into a tombstone */
+/* Turns a context that has ended into a tombstone, and frees the oldest tombstone if there are too
+ * many. */
 void clv_context_make_tombstone(clv_contexts *e, clv_context *c);
 clv_context *clv_context_find(const clv_contexts *e,
-                              uint64_t id); /* a context that has not ended, or NULL */
-clv_value *clv_context_find_value(clv_contexts *e, const clv_context *c, uint64_t id); /* or NULL */
+                              uint64_t id); /* finds a context that has not ended; NULL: none */
+/* NULL: the context has no such value */
+clv_value *clv_context_find_value(clv_contexts *e, const clv_context *c, uint64_t id);
 clv_code clv_context_get_or_create_value(clv_contexts *e, clv_context *c, uint64_t id,
                                          clv_value **ret, clv_err *err) CLV_USE_RESULT;
 void clv_value_unlink(clv_contexts *e,
-                      clv_value *v); /* removes the value from its tables and frees the record */
-void clv_context_mark_dirty(clv_contexts *e,
-                            clv_context *c); /* work of the context may have become ready */
+                      clv_value *v); /* removes a value from its tables and frees the record */
+/* call when work of the context may have become ready */
+void clv_context_mark_dirty(clv_contexts *e, clv_context *c);
 void clv_shared_err_unref(clv_contexts *e, clv_shared_err *c);
 clv_shared_err *clv_shared_err_ref(clv_shared_err *c);
 /* failure of kept values that a context did not compute before it ended */
 extern clv_shared_err clv_shared_err_context_ended;
-/* Copies *why. If there is no memory, returns a static reason that says so. */
+/* Makes a reason with a copy of *why; hop: name of the node or module that failed. If there is no
+ * memory, returns a static reason that says so. */
 clv_shared_err *clv_shared_err_new(clv_contexts *e, const clv_err *why, const char *hop);
-clv_shared_err *clv_shared_err_new_in_module(
-    clv_contexts *e, const clv_err *why,
-    uint32_t module); /* as clv_shared_err_new; the place names the module and the op */
-/* the failure that a frame carries */
+/* as clv_shared_err_new, with `hop` naming the module, and the op from why->place */
+clv_shared_err *clv_shared_err_new_in_module(clv_contexts *e, const clv_err *why, uint32_t module);
+/* Makes a reason from the failure that a frame carries. */
 clv_shared_err *clv_shared_err_from_frame(clv_contexts *e, const clv_frame *f);
 void clv_shared_err_to_frame(const clv_shared_err *why, clv_frame *f);
 clv_code clv_contexts_index_of_name(clv_contexts *e, const char *name, uint32_t *ret, clv_err *err);
 
-/* Applies an event to the last step of a module. context: the context that made the step; 0: the
- * one that is recorded. */
+/* Applies an event to the last step of a module. context: id of the context that the event belongs
+ * to; 0: the context whose step the queue has recorded. */
 clv_action clv_step_on_event(clv_contexts *e, uint32_t module, uint64_t context,
                              clv_step_event event);
 
 /* ---- the outbox (context_outbox.c) ----------------------------------------------------------- */
 
-void clv_packet_list_add(clv_packet_list *l, clv_packet *p); /* takes the packet */
-clv_packet *clv_packet_list_take(clv_packet_list *l);        /* or NULL */
+/* appends a packet, which the list then owns */
+void clv_packet_list_add(clv_packet_list *l, clv_packet *p);
+/* takes the first packet; NULL: the list is empty */
+clv_packet *clv_packet_list_take(clv_packet_list *l);
 
 clv_code clv_outbox_new_packet(clv_contexts *e, clv_frame_kind kind, const clv_context *c,
                                uint64_t message, uint32_t name, clv_packet **ret,
                                clv_err *err) CLV_USE_RESULT;
 void clv_outbox_send(clv_contexts *e,
-                     clv_packet *p); /* takes the packet and queues it as the next to send */
+                     clv_packet *p); /* takes the packet, and queues it to be sent */
 /* True if a tensor for that name can be sent while it is being copied from a device. Links send it
  * in chunks; a program needs the complete tensor. */
 bool clv_outbox_can_stream(const clv_contexts *e, uint32_t name, size_t bytes);
@@ -225,16 +233,19 @@ void clv_outbox_free(clv_contexts *e);
 /* ---- old weights (context_weights.c) --------------------------------------------------------- */
 
 void clv_old_weights_unref(clv_contexts *e, clv_old_weights *w);
-/* Call before a step. Makes calls that still need the present weights reference a copy. *ret, on
- * any result: a reference to the copy that the step must fill, or NULL. */
+/* Call before a step. Makes calls that still need the present weights reference a copy. keep: also
+ * keeps a copy for later calls. *ret, on any result: a reference to the copy that the step must
+ * fill; NULL: no copy is needed. */
 clv_code clv_save_old_weights(clv_contexts *e, clv_context *ctx, clv_module_gradient *g, bool keep,
                               clv_old_weights **ret, clv_err *err) CLV_USE_RESULT;
-/* fills the copy; called by the work that computes the step */
+/* Fills the copy with the module's parameters and buffers. The work that computes the step calls
+ * this first. */
 void clv_copy_old_weights(const clv_old_weights *w);
-/* Gives a call with `old_weights` the weights from before the last step, if there was one. */
+/* Gives a call that asks for old weights the weights from before the last step, if the context
+ * keeps them. */
 void clv_call_use_old_weights(const clv_context *ctx, clv_context_call *c);
 void *clv_call_param_block(const clv_context_call *c);
-/* or NULL */
+/* Returns the gradients of a module in a context; NULL: none. */
 clv_module_gradient *clv_context_module_gradient(const clv_context *ctx, uint32_t module);
 clv_context_call *clv_order_entry_call(clv_order_entry *p, clv_order_kind kind);
 
@@ -246,21 +257,22 @@ void clv_context_trace_call(clv_contexts *e, clv_context *ctx, clv_trace_kind ki
 void clv_context_trace_packet(clv_contexts *e, clv_context *ctx, clv_trace_kind kind,
                               const clv_packet *p, uint64_t begin_ns);
 void clv_context_trace_step(clv_contexts *e, clv_context *ctx, const clv_planned_step *s);
-/* A reference to the rows so far; NULL: no rows. */
+/* Returns a new reference to the rows of the trace so far; NULL: there are none. */
 clv_tensor *clv_context_trace_rows(const clv_context *ctx);
 
 /* ---- ready work (context_work.c) ------------------------------------------------------------- */
 
-/* Appends ready work to the list of its module. Does nothing for a context that is closing. */
+/* Appends ready work to the list of its module. Does nothing if the context is closing. */
 void clv_work_enqueue(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_context *ctx,
                       uint32_t module);
 /* Puts work at the head of its module's list. For the weight part of a call whose input part has
  * just ended. */
 void clv_work_enqueue_front(clv_contexts *e, clv_work *w, clv_work_kind kind);
-/* Takes the oldest work whose modules are idle, and marks these busy; NULL: none. */
+/* Takes the oldest work whose modules are idle, and marks these modules busy; NULL: there is
+ * none. */
 clv_work *clv_work_take(clv_contexts *e);
 void clv_work_note_end(clv_contexts *e, clv_work *w);
-/* Duration of work: measured by the device, else by the clock since it began. */
+/* Returns the duration of work as its device measured it, else the time since the work began. */
 static inline uint64_t clv_work_duration_ns(const clv_contexts *e, const clv_work *w) {
   return w->device_ns ? w->device_ns : clv_contexts_now(e) - w->begin_ns;
 }
@@ -268,17 +280,17 @@ clv_context_call *clv_work_call(clv_work *w);
 clv_planned_step *clv_work_step(clv_work *w);
 clv_change *clv_work_change(clv_work *w);
 bool clv_work_is_on_device(const clv_contexts *e,
-                           clv_work *w); /* a module of the work is on a device */
+                           clv_work *w); /* true if a module of the work is on a device */
 
 /* ---- queues of modules (context_queue.c) ----------------------------------------------------- */
 
 /* Decrements n_missing of the call. At 0 its forward is ready. */
 void clv_call_dependency_done(clv_contexts *e, clv_context_call *c);
-void clv_queue_add_call(
-    clv_contexts *e,
-    clv_context_call *c); /* call before clv_call_dependency_done for its arguments */
+/* Queues a call in its module's queue. Call before clv_call_dependency_done for the call's
+ * arguments. */
+void clv_queue_add_call(clv_contexts *e, clv_context_call *c);
 void clv_queue_remove_call(clv_contexts *e, clv_context_call *c);
-/* True if a change with a number below `number` still waits in the queue of the module. */
+/* True if a change with a number below `number` is still in the queue of the module. */
 bool clv_queue_has_change_before(const clv_contexts *e, uint32_t module, uint64_t number);
 /* Grants the heads of the dirty queues: calls may run, changes become ready. */
 void clv_queues_grant_heads(clv_contexts *e);
@@ -292,8 +304,8 @@ clv_code clv_change_add_module(clv_contexts *e, clv_change *k, uint32_t module,
                                clv_tensor *gradients, clv_err *err) CLV_USE_RESULT;
 void clv_change_enqueue(clv_contexts *e, clv_change *k);
 void clv_change_free(clv_contexts *e, clv_change *k);
-/* Makes a STATE_ packet wait for the calls and changes before it in its module's queue. *ret_kept:
- * it waits and becomes a result later; else the caller handles it now. */
+/* Makes a STATE_ packet wait for the calls and changes before it in its module's queue. *ret_kept
+ * true: the packet waits, and becomes a result later; false: the caller handles it now. */
 clv_code clv_change_defer_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
                                  clv_err *err) CLV_USE_RESULT;
 
@@ -322,7 +334,7 @@ clv_code clv_copy_start(clv_contexts *e, clv_tensor *from, clv_copy **ret,
 clv_code clv_copy_compute(clv_work *w, clv_err *err) CLV_USE_RESULT;
 clv_copy *clv_work_copy(clv_work *w);
 void clv_copy_free(clv_contexts *e, clv_copy *k);
-/* frees copies that have not started, and idle progress records */
+/* Frees the copies that have not started, and the idle progress records. */
 void clv_copies_done(clv_contexts *e);
 
 /* ---- freeing records (context_free.c) -------------------------------------------------------- */
@@ -331,18 +343,21 @@ void clv_value_free(clv_contexts *e, clv_value *v);
 void clv_value_free_if_dropped(clv_contexts *e, clv_value *v);
 /* Frees the gradients of a value up to and including a phase. */
 void clv_value_forget_gradients(clv_contexts *e, clv_value *v, uint32_t phase);
-void clv_call_release(clv_contexts *e,
-                      clv_context_call *c);    /* frees inputs, plan state, old weights */
-void clv_call_drop_state(clv_context_call *c); /* frees the saved tensors of its plan */
-void clv_call_discharge_quota(clv_contexts *e,
-                              clv_context_call *c);  /* the call has run, or never will */
-void clv_call_end_announcement(clv_context_call *c); /* the complete CALL has arrived */
+/* frees the call's inputs, its saved tensors and its old weights */
+void clv_call_release(clv_contexts *e, clv_context_call *c);
+void clv_call_drop_state(clv_context_call *c); /* frees the call's saved tensors */
+/* removes a call that has run, or never will, from the quota of calls */
+void clv_call_discharge_quota(clv_contexts *e, clv_context_call *c);
+/* unlinks an announced call from its context's list, because the complete CALL has arrived */
+void clv_call_end_announcement(clv_context_call *c);
 void clv_backward_queues_free(clv_contexts *e, clv_context *c);
-/* Frees the gradients of one module (or CLV_MODULE_ALL) in a context. */
+/* Frees the gradients of parameters that a context has for one module, or for all
+ * (CLV_MODULE_ALL). */
 void clv_context_forget_gradients(clv_contexts *e, clv_context *c, uint32_t module);
 /* Frees everything that a context holds, but not the record itself. */
 void clv_context_clear(clv_contexts *e, clv_context *c);
-void clv_context_forget_frames(clv_context *c); /* frees the frames that wait for CALLs */
+/* frees the DROP and PREPARE frames that wait for CALLs */
+void clv_context_forget_frames(clv_context *c);
 /* Fails a context: ends its backward pass and sends ABORT with the first failure to the master. */
 void clv_context_fail(clv_contexts *e, clv_context *c,
                       clv_shared_err *why); /* takes the caller's reference to `why` */
@@ -354,10 +369,10 @@ void clv_context_resend_failure(clv_contexts *e, clv_context *c);
 /* ---- retained values (context_retain.c) ------------------------------------------------------ */
 
 /* Marks the unsettled values of a context that kept values depend on, including kept values of
- * other nodes. Returns the number of calls that will still run. */
+ * other nodes. Returns the number of marked calls that have not run. */
 uint32_t clv_context_mark_retained(clv_contexts *e, clv_context *ctx);
-/* Frees all values that are not retained. Calls of retained values then wait for their inputs
- * alone. */
+/* Frees all values that are not retained. The calls of retained values then wait only for their
+ * inputs. */
 void clv_context_free_unretained(clv_contexts *e, clv_context *ctx);
 uint32_t clv_context_n_retained(const clv_context *ctx);
 /* True if a frame that arrives after END_CONTEXT brings a retained value or call. */
@@ -380,15 +395,15 @@ clv_code clv_value_on_event(clv_contexts *e, clv_value *v, clv_value_event event
 clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv_shared_err *failed,
                           clv_err *err);
 clv_code clv_value_add_delivery(clv_contexts *e, clv_value *v, uint32_t name, clv_err *err);
-/* Makes a settled value an input of a call. A failed value fails the call and removes it from its
- * queue. False: the value is being copied from a device; the caller links the call to the value's
- * uses. */
+/* Makes a settled value an input of a call. If the value has failed, fails the call and removes the
+ * call from its queue. False: the value is being copied from a device; the caller links the call to
+ * the value's uses. */
 bool clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, clv_value *v);
 
 /* ---- calls (context_call.c) ------------------------------------------------------------------ */
 
 clv_context_handler clv_on_call, clv_on_call_announcement;
-/* Lets the calls run that waited for this one's backward. */
+/* Lets the calls that wait for the backward of c run. */
 void clv_call_let_followers_run(clv_contexts *e, clv_context_call *c);
 /* Fails the followers of all calls of a failed context, because the backward they wait for will not
  * come. Their modules become free for other contexts. */
@@ -402,7 +417,8 @@ clv_context_handler clv_on_prepare, clv_on_gradient;
  * no gradient. */
 clv_code clv_pass_add_gradient(clv_contexts *e, clv_value *v, uint32_t phase, uint32_t order,
                                clv_tensor *t, clv_err *err) CLV_USE_RESULT;
-/* Ends the part of a call in the pass. The call is the first of its module's backward queue. */
+/* Removes a call from the backward pass. The call must be the first of its module's backward
+ * queue. */
 void clv_pass_call_done(clv_contexts *e, clv_context_call *c);
 /* Makes calls ready whose gradients have all arrived, and the end of a pass whose calls are
  * done. */
@@ -417,21 +433,23 @@ clv_context_handler clv_on_apply, clv_on_revert;
 void clv_context_apply_at_end(clv_contexts *e, clv_context *ctx, const clv_frame *end);
 /* Makes the APPLYs of all contexts but `working` final, because `working` has new work. */
 void clv_contexts_finalise_applies(clv_contexts *e, uint64_t working);
-/* Restores the running statistics from before the calls of this context, unless another context has
- * changed them since. module: one, or CLV_MODULE_ALL. */
+/* Restores the running statistics from before the calls of context `id`, unless another context has
+ * changed them since. module: index of one module, or CLV_MODULE_ALL. */
 void clv_context_restore_buffers(clv_contexts *e, uint64_t id, uint32_t module);
-/* Forgets the statistics saved for a context (0: for any). */
+/* Forgets the running statistics saved for context `id` (0: for any context). module: as in
+ * clv_context_restore_buffers. */
 void clv_context_forget_buffers(clv_contexts *e, uint64_t id, uint32_t module);
 
 /* ---- ends (context_end.c) -------------------------------------------------------------------- */
 
 /* Handles END_CONTEXT in any state. Results: the answer of its step, and ENDED with the number of
- * retained calls. A second ENDED follows when these are done. */
+ * retained calls. A second ENDED follows when the retained calls are done. */
 clv_code clv_context_end(clv_contexts *e, clv_context *c, const clv_frame *end,
                          clv_err *err) CLV_USE_RESULT;
 clv_code clv_context_send_ended(clv_contexts *e, const clv_frame *end, uint32_t n_spared,
                                 clv_tensor *trace, clv_err *err) CLV_USE_RESULT;
-/* Ends a context in state ENDING when all retained calls are done, and sends the second ENDED. */
+/* If a context is in state ENDING and all its retained calls are done, ends it and sends the second
+ * ENDED. */
 void clv_context_end_if_complete(clv_contexts *e, clv_context *c);
 /* Handles ABORT: frees the context, and fails kept values that do not exist yet with the ABORT's
  * failure. */
@@ -439,17 +457,19 @@ void clv_context_abort(clv_contexts *e, clv_context *c, const clv_frame *f);
 
 /* ---- kinds of work (context_forward.c, context_backward.c, context_step.c) ------------------- */
 
-/* A kind of work. `ready` runs on the compute thread: it checks the work and allocates its memory;
- * if it leaves *ret_computes false, nothing is computed. `compute` may run on another thread and
- * touches only what the work holds. `finish` runs on the compute thread and records the result;
- * code and why are those of `ready` or `compute`. A NULL function does not exist for this kind. */
+/* A kind of work. `prepare` runs on the compute thread: it checks the work and allocates its
+ * memory; if `prepare` leaves *ret_computes false, `compute` is not called. `compute` may run on
+ * another thread and uses only memory that the work holds. `finish` runs on the compute thread and
+ * records the result; code and why are those of `prepare` or `compute`. A NULL function does not
+ * exist for this kind. */
 typedef struct clv_work_type {
-  clv_code (*ready)(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err);
+  clv_code (*prepare)(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err);
   clv_code (*compute)(clv_work *w, clv_err *err);
   clv_code (*finish)(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why, clv_err *err);
-  /* needs the cores of its module's threads; cancelled if the session closes first */
+  /* needs a share of the cores, for as many threads as its module has; the work is cancelled if the
+   * session closes first */
   bool needs_core_share;
-  bool bypasses_scheduler; /* runs without a share of the cores */
+  bool bypasses_scheduler; /* the work runs without a share of the cores */
 } clv_work_type;
 
 extern const clv_work_type clv_work_forward, clv_work_input_grad, clv_work_weight_grad,

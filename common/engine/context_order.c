@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The order of a context at this node. Forwards, backwards, weight parts and steps to which the
- * program gave a position run in ascending positions without a gap, each as soon as its inputs have
- * arrived. This executes the instruction list of a schedule: position i is instruction i of this
- * node. Work without a position runs when it is ready.
+ * The order of a context at this node. The program may give a position to a forward, a backward, a
+ * weight part or a step. Such work runs in ascending order of positions, without a gap, each piece
+ * as soon as its inputs have arrived. This executes the instruction list of a schedule: position i
+ * is instruction i of this node. Work without a position runs when it is ready.
  *
- * Each kind has a queue sorted by position. Frames bring positions nearly in order, so inserting is
- * quick. The next position is the head of one of the four queues.
+ * Each kind of work has a queue that is sorted by position. Frames arrive nearly in the order of
+ * positions, so inserting is quick. The next position is the head of one of the four queues.
  */
 #include <string.h>
 
 #include "common/engine/context_int.h"
 
-static clv_code insert(clv_contexts *e, clv_context *ctx, clv_order_kind kind, clv_order_entry *p,
-                       uint32_t at, clv_err *err) {
+static clv_code insert_entry(clv_contexts *e, clv_context *ctx, clv_order_kind kind,
+                             clv_order_entry *p, uint32_t at, clv_err *err) {
   clv_order_queue *l = &ctx->order[kind];
   if (at <= ctx->positions_done)
     return clv_fail(err, CLV_PRECONDITION, "position %u is over: %u positions are done", at,
@@ -21,7 +21,7 @@ static clv_code insert(clv_contexts *e, clv_context *ctx, clv_order_kind kind, c
   bool at_head = l->first && at < l->first->position;
   clv_order_entry *before = at_head ? NULL : l->last;
   while (before && before->position > at) before = before->prev;
-  bool begun = ctx->position_started && at == ctx->positions_done + 1;
+  bool begun = ctx->is_position_started && at == ctx->positions_done + 1;
   if (begun || (before && before->position == at))
     return clv_fail(err, CLV_EXISTS, "position %u is taken", at);
   p->position = at;
@@ -42,13 +42,13 @@ void clv_order_remove(clv_context *ctx, clv_order_kind kind, clv_order_entry *p)
 }
 
 bool clv_order_is_due(const clv_context *ctx, const clv_order_entry *p) {
-  return !ctx->position_started && p->position == ctx->positions_done + 1;
+  return !ctx->is_position_started && p->position == ctx->positions_done + 1;
 }
 
 void clv_order_advance(clv_contexts *e, clv_context *ctx) {
   if (!ctx) return;
   ctx->positions_done++;
-  ctx->position_started = false;
+  ctx->is_position_started = false;
   clv_context_mark_dirty(e, ctx);
 }
 
@@ -62,21 +62,21 @@ clv_code clv_order_add_call(clv_contexts *e, clv_context_call *c, const clv_fram
   clv_context *ctx = c->out->ctx;
   clv_code code = CLV_OK;
   for (clv_order_kind k = 0; k < ORDER_CALL_KINDS && code == CLV_OK; k++)
-    if (positions[k]) code = insert(e, ctx, k, &c->places[k], positions[k], err);
+    if (positions[k]) code = insert_entry(e, ctx, k, &c->order_entries[k], positions[k], err);
   if (code != CLV_OK) clv_order_remove_call(c);
-  c->has_position = c->places[ORDER_FORWARD].position;
+  c->has_position = c->order_entries[ORDER_FORWARD].position;
   c->n_missing += c->has_position;
   return code;
 }
 
 void clv_order_remove_call(clv_context_call *c) {
   for (clv_order_kind k = 0; k < ORDER_CALL_KINDS; k++)
-    clv_order_remove(c->out->ctx, k, &c->places[k]);
+    clv_order_remove(c->out->ctx, k, &c->order_entries[k]);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-static clv_code check_rates(const clv_contexts *e, const clv_frame *f, clv_err *err) {
+static clv_code check_planned_step(const clv_contexts *e, const clv_frame *f, clv_err *err) {
   const clv_module *m = clv_contexts_module(e, f->module);
   if (!m || !m->optim)
     return clv_fail(err, CLV_NOT_FOUND, "module %u is not loaded at this node, or has no optimiser",
@@ -95,7 +95,7 @@ static clv_code check_rates(const clv_contexts *e, const clv_frame *f, clv_err *
 
 clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
   clv_planned_step *s;
-  CLV_TRY(check_rates(e, f, err));
+  CLV_TRY(check_planned_step(e, f, err));
   CLV_TRY(clv_contexts_slab_alloc(e, &e->steps, &s, err));
   s->module = f->module;
   s->scale = f->commit.scale;
@@ -103,40 +103,43 @@ clv_code clv_order_add_step(clv_contexts *e, clv_context *ctx, const clv_frame *
   s->n_rates = 1 + f->commit.n_more_lrs;
   s->rates[0] = f->commit.lr;
   for (uint32_t i = 1; i < s->n_rates; i++) s->rates[i] = f->commit.more_lrs[i - 1];
-  clv_code code = insert(e, ctx, ORDER_STEP, &s->place, f->commit.position, err);
+  clv_code code = insert_entry(e, ctx, ORDER_STEP, &s->order_entry, f->commit.position, err);
   if (code != CLV_OK) clv_slab_recycle(&e->steps, s);
   return code;
 }
 
 /* ---- starting due work ----------------------------------------------------------------------- */
 
-/* Starts a forward. If inputs are missing, no other positioned work runs until they arrive. */
-static void forward_due(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
-  ctx->position_started = true;
+/* Starts the forward at the due position. If inputs are missing, no other work with a position runs
+ * until they arrive. */
+static void start_due_forward(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
+  ctx->is_position_started = true;
   clv_order_remove(ctx, ORDER_FORWARD, p);
   clv_call_dependency_done(e, clv_order_entry_call(p, ORDER_FORWARD));
 }
 
-/* Does nothing: context_pass.c starts the backward when its gradients have arrived. */
-static void backward_due(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
+/* Does nothing for the backward at the due position: context_pass.c starts it when its gradients
+ * have arrived. */
+static void skip_due_backward(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
   (void)e, (void)ctx, (void)p;
 }
 
-/* Starts a weight part. Without an input part before it, it computes nothing but counts as done. */
-static void weight_due(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
+/* Starts the weight part at the due position. If the call had no input part, the weight part
+ * computes nothing and counts as done. */
+static void start_due_weight_part(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
   clv_context_call *c = clv_order_entry_call(p, ORDER_WEIGHT);
   if (c->work.state != WORK_IDLE) return;
   clv_work_enqueue(e, &c->work, WORK_WEIGHT_GRAD, ctx, c->mod ? c->module : CLV_MODULE_ALL);
 }
 
-static void step_due(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
+static void start_due_step(clv_contexts *e, clv_context *ctx, clv_order_entry *p) {
   clv_planned_step *s = (clv_planned_step *)(void *)p;
   if (s->work.state == WORK_IDLE) clv_work_enqueue(e, &s->work, WORK_STEP, ctx, s->module);
 }
 
 static void (*const start_due[ORDER_KINDS])(clv_contexts *e, clv_context *ctx,
-                                            clv_order_entry *p) = {forward_due, backward_due,
-                                                                   weight_due, step_due};
+                                            clv_order_entry *p) = {
+    start_due_forward, skip_due_backward, start_due_weight_part, start_due_step};
 
 clv_code clv_order_start_due(clv_contexts *e, clv_context *ctx, clv_err *err) {
   for (clv_order_kind k = 0; k < ORDER_KINDS; k++) {
@@ -158,5 +161,5 @@ void clv_order_free(clv_contexts *e, clv_context *ctx) {
   }
   memset(ctx->order, 0, sizeof ctx->order);
   ctx->positions_done = 0;
-  ctx->position_started = false;
+  ctx->is_position_started = false;
 }

@@ -52,39 +52,39 @@ void clv_outbox_add_kept_value(clv_contexts *e, clv_delivery *d, clv_tensor *ten
                                clv_shared_err *failed) {
   d->next = NULL;
   d->tensor = tensor ? clv_tensor_ref(tensor) : NULL;
-  d->failed = failed ? clv_shared_err_ref(failed) : NULL;
+  d->failure = failed ? clv_shared_err_ref(failed) : NULL;
   *(e->last_kept_result ? &e->last_kept_result->next : &e->kept_results) = d;
   e->last_kept_result = d;
 }
 
 /* ---- taking results -------------------------------------------------------------------------- */
 
-static bool packet_of(clv_packet_list *l, clv_result_kind kind, clv_result *ret) {
+static bool take_packet(clv_packet_list *l, clv_result_kind kind, clv_result *ret) {
   *ret = (clv_result){.kind = kind, .packet = clv_packet_list_take(l)};
   return ret->packet;
 }
 
-static bool kept_value(clv_contexts *e, clv_result *ret) {
+static bool take_kept_value(clv_contexts *e, clv_result *ret) {
   clv_delivery *d = e->kept_results;
   if (!d) return false;
   e->kept_results = d->next;
   if (!e->kept_results) e->last_kept_result = NULL;
   *ret = (clv_result){
-      .kind = CLV_RESULT_KEPT, .ref = d->kept_ref, .tensor = d->tensor, .failed = d->failed};
+      .kind = CLV_RESULT_KEPT, .ref = d->kept_ref, .tensor = d->tensor, .failure = d->failure};
   clv_slab_recycle(&e->deliveries, d);
   return true;
 }
 
 bool clv_contexts_take_result(clv_contexts *e, clv_result *ret) {
-  return packet_of(&e->send, CLV_RESULT_SEND, ret) ||
-         packet_of(&e->state_frames, CLV_RESULT_STATE, ret) ||
-         packet_of(&e->refused, CLV_RESULT_REFUSED, ret) || kept_value(e, ret);
+  return take_packet(&e->send, CLV_RESULT_SEND, ret) ||
+         take_packet(&e->state_frames, CLV_RESULT_STATE, ret) ||
+         take_packet(&e->refused, CLV_RESULT_REFUSED, ret) || take_kept_value(e, ret);
 }
 
 void clv_result_done(clv_contexts *e, clv_result *r) {
   if (!r) return;
   clv_tensor_unref(r->tensor);
-  clv_shared_err_unref(e, r->failed);
+  clv_shared_err_unref(e, r->failure);
 }
 
 void clv_outbox_free(clv_contexts *e) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Backward passes: PREPARE lists the calls that take part, with the number of gradients for each.
- * The calls of one module run in the order of the list, each when its gradients have arrived, so
- * every sum has a fixed order. Modules do not wait for each other.
+ * Backward passes: PREPARE lists the calls that take part, with the number of gradients that each
+ * call must receive. The calls of one module run in the order of the list, each when its gradients
+ * have arrived, so every sum has a fixed order. Modules do not wait for each other.
  */
 #include "common/engine/context_int.h"
 
@@ -16,7 +16,8 @@ clv_code clv_pass_add_gradient(clv_contexts *e, clv_value *v, uint32_t phase, ui
   uint32_t before = 0;
   for (; *at && ((*at)->phase < phase || ((*at)->phase == phase && (*at)->order < order)); before++)
     at = &(*at)->next;
-  if (before >= 2 * CLV_WIRE_CONTRIBUTIONS) /* gradients of a pass and of the next one */
+  /* twice the limit, for the gradients of this pass and of the next one */
+  if (before >= 2 * CLV_WIRE_CONTRIBUTIONS)
     return clv_fail(err, CLV_EXHAUSTED, "more than %u gradients of call %llu wait", before,
                     (unsigned long long)v->id);
   if (*at && (*at)->phase == phase && (*at)->order == order)
@@ -30,7 +31,7 @@ clv_code clv_pass_add_gradient(clv_contexts *e, clv_value *v, uint32_t phase, ui
   return CLV_OK;
 }
 
-static uint32_t count_got(const clv_context_call *c, uint32_t phase) {
+static uint32_t count_received_gradients(const clv_context_call *c, uint32_t phase) {
   uint32_t n = 0;
   for (const clv_contribution *k = c->out->received_gradients; k; k = k->next)
     n += k->phase == phase;
@@ -47,7 +48,7 @@ void clv_contributions_free(clv_contexts *e, clv_contribution *first) {
 
 /* ---- starting ready calls -------------------------------------------------------------------- */
 
-/* Removes the first call of its module's backward queue. */
+/* Removes call c, which is the first of its module's backward queue, from the pass. */
 static void pop_call(clv_context *ctx, clv_context_call *c) {
   clv_backward_queue *s = ctx->backward_queues;
   while (s->first != c) s = s->next;
@@ -61,8 +62,8 @@ static void pop_call(clv_context *ctx, clv_context_call *c) {
 void clv_pass_call_done(clv_contexts *e, clv_context_call *c) {
   clv_context *ctx = c->out->ctx;
   pop_call(ctx, c);
-  if (c->places[ORDER_BACKWARD].position) {
-    clv_order_remove(ctx, ORDER_BACKWARD, &c->places[ORDER_BACKWARD]);
+  if (c->order_entries[ORDER_BACKWARD].position) {
+    clv_order_remove(ctx, ORDER_BACKWARD, &c->order_entries[ORDER_BACKWARD]);
     clv_order_advance(e, ctx);
   }
   clv_value_forget_gradients(e, c->out, ctx->phase);
@@ -71,42 +72,46 @@ void clv_pass_call_done(clv_contexts *e, clv_context_call *c) {
   clv_context_mark_dirty(e, ctx);
 }
 
-/* True if the next call of a backward queue can run, or must be refused now. */
+/* True if the backward of the first call of queue s can start: the call has run, its position is
+ * due, no earlier change waits, and all its gradients have arrived or its value has failed. */
 static bool can_run_next(const clv_contexts *e, const clv_context *ctx,
                          const clv_backward_queue *s) {
   const clv_context_call *c = s->first;
-  if (!c || c->progress <= CALL_READY || c->work.state != WORK_IDLE) return false;
-  const clv_order_entry *p = &c->places[ORDER_BACKWARD];
+  if (!c || c->call_state <= CALL_READY || c->work.state != WORK_IDLE) return false;
+  const clv_order_entry *p = &c->order_entries[ORDER_BACKWARD];
   if (p->position && !clv_order_is_due(ctx, p)) return false;
   if (clv_queue_has_change_before(e, c->module, ctx->prepare_number)) return false;
-  return c->out->failed || count_got(c, ctx->phase) >= c->contributions;
+  return c->out->failure || count_received_gradients(c, ctx->phase) >= c->n_contributions;
 }
 
 static clv_code fail_backward(const clv_context_call *c, const clv_cell *cell, clv_err *err) {
   const char *why = c->flags & CLV_FLAG_TRAINING ? "nothing in it needs a gradient"
                                                  : "it was made without TRAINING";
-  bool alone = c->progress == CALL_NO_BACKWARD;
+  bool alone = c->call_state == CALL_NO_BACKWARD;
   return clv_fail(err, cell->code, "call %llu of module %u %s%s%s", (unsigned long long)c->out->id,
                   c->module, cell->text, alone ? ": " : "", alone ? why : "");
 }
 
-static clv_code fail_order(const clv_context_call *c, uint32_t order, clv_err *err) {
+static clv_code fail_gradient_order(const clv_context_call *c, uint32_t order, clv_err *err) {
   return clv_fail(err, CLV_INVALID,
                   "gradient %u of call %llu is out of range: its PREPARE announces %u", order,
-                  (unsigned long long)c->out->id, c->contributions);
+                  (unsigned long long)c->out->id, c->n_contributions);
 }
 
-/* Checks the order numbers of all gradients, including those that arrived before the pass. */
-static clv_code check_orders(const clv_context_call *c, uint32_t phase, clv_err *err) {
+/* Checks the `order` of all gradients of the pass that the call has received, including those that
+ * arrived before the PREPARE. */
+static clv_code check_gradient_orders(const clv_context_call *c, uint32_t phase, clv_err *err) {
   for (const clv_contribution *k = c->out->received_gradients; k; k = k->next)
-    if (k->phase == phase && k->order >= c->contributions) return fail_order(c, k->order, err);
+    if (k->phase == phase && k->order >= c->n_contributions)
+      return fail_gradient_order(c, k->order, err);
   return CLV_OK;
 }
 
-/* Makes the backward of a call ready, whose gradients have all arrived. */
-static clv_code make_ready(clv_contexts *e, clv_context *ctx, clv_context_call *c, clv_err *err) {
-  CLV_TRY(check_orders(c, ctx->phase, err));
-  bool again = c->progress == CALL_RETAINED;
+/* Makes the backward of a call ready. All gradients of the call have arrived. */
+static clv_code make_backward_ready(clv_contexts *e, clv_context *ctx, clv_context_call *c,
+                                    clv_err *err) {
+  CLV_TRY(check_gradient_orders(c, ctx->phase, err));
+  bool again = c->call_state == CALL_RETAINED;
   const clv_cell *cell = clv_call_on_event(e, c, CALL_BACKWARD_DUE);
   if (cell->action == CELL_REFUSE) return fail_backward(c, cell, err);
   if (cell->action != CELL_BEGIN) return CLV_OK;
@@ -115,30 +120,31 @@ static clv_code make_ready(clv_contexts *e, clv_context *ctx, clv_context_call *
   return CLV_OK;
 }
 
-/* Returns false if the context has failed, which frees its backward queues. */
-static bool make_next_ready(clv_contexts *e, clv_context *ctx, clv_context_call *c) {
+/* Makes the backward of a call ready, or fails the context. Returns false if the context has
+ * failed, because its backward queues are then freed. */
+static bool start_next_backward(clv_contexts *e, clv_context *ctx, clv_context_call *c) {
   clv_err why;
-  if (c->out->failed) {
-    clv_context_fail(e, ctx, clv_shared_err_ref(c->out->failed));
+  if (c->out->failure) {
+    clv_context_fail(e, ctx, clv_shared_err_ref(c->out->failure));
     return false;
   }
-  if (make_ready(e, ctx, c, &why) == CLV_OK) return true;
+  if (make_backward_ready(e, ctx, c, &why) == CLV_OK) return true;
   clv_context_fail_in_module(e, ctx, &why, c->module);
   return false;
 }
 
-static bool is_done(const clv_context *ctx) {
+static bool is_pass_done(const clv_context *ctx) {
   return ctx->pass == PASS_ACTIVE && !ctx->n_calls_in_pass && !ctx->order[ORDER_WEIGHT].first &&
          !ctx->order[ORDER_STEP].first;
 }
 
 void clv_pass_start_ready(clv_contexts *e, clv_context *ctx) {
   for (clv_backward_queue *s = ctx->backward_queues; s; s = s->next)
-    if (can_run_next(e, ctx, s) && !make_next_ready(e, ctx, s->first)) return;
-  if (!is_done(ctx)) return;
+    if (can_run_next(e, ctx, s) && !start_next_backward(e, ctx, s->first)) return;
+  if (!is_pass_done(ctx)) return;
   clv_backward_queues_free(e, ctx);
   clv_pass_on_event(e, ctx, PASS_DONE);
-  clv_work_enqueue(e, &ctx->end_of_pass, WORK_VOTE, ctx, CLV_MODULE_ALL);
+  clv_work_enqueue(e, &ctx->end_of_pass_work, WORK_VOTE, ctx, CLV_MODULE_ALL);
 }
 
 /* ---- PREPARE and GRADIENT -------------------------------------------------------------------- */
@@ -161,15 +167,15 @@ static clv_code append_call(clv_contexts *e, clv_context *ctx, clv_context_call 
   return CLV_OK;
 }
 
-static clv_code take_targets(clv_contexts *e, clv_context_call *c, const clv_frame *f,
-                             uint32_t first, uint32_t n, clv_err *err) {
+static clv_code record_targets(clv_contexts *e, clv_context_call *c, const clv_frame *f,
+                               uint32_t first, uint32_t n, clv_err *err) {
   for (uint32_t i = first; i < first + n; i++) {
     const clv_target *t = &f->backward.targets[i];
     if (t->slot >= c->n_in || !(c->input_grads >> t->slot & 1))
       return clv_fail(err, CLV_INVALID, "input %u of call %llu was called without a gradient",
                       t->slot, (unsigned long long)c->out->id);
-    if (c->arg[t->slot] &&
-        c->arg[t->slot] != t->value) /* a leaf that the CALL carried may have no id */
+    /* an argument that the CALL carried as a tensor may have no value id */
+    if (c->arg[t->slot] && c->arg[t->slot] != t->value)
       return clv_fail(err, CLV_INVALID, "input %u of call %llu was value %llu, not %llu", t->slot,
                       (unsigned long long)c->out->id, (unsigned long long)c->arg[t->slot],
                       (unsigned long long)t->value);
@@ -181,13 +187,14 @@ static clv_code take_targets(clv_contexts *e, clv_context_call *c, const clv_fra
   return CLV_OK;
 }
 
-/* True if the call is part of the pass already. A call whose input part is done still is, while its
- * weight part waits for its position. */
+/* True if the call is part of the pass already, also if its input part is done and its weight part
+ * waits for a position. */
 static bool is_part_of_pass(const clv_context_call *c) {
-  return c->is_in_pass || c->progress == CALL_WEIGHT_GRAD;
+  return c->is_in_pass || c->call_state == CALL_WEIGHT_GRAD;
 }
 
-static clv_code add_calls(clv_contexts *e, clv_context *ctx, const clv_frame *f, clv_err *err) {
+static clv_code add_calls_to_pass(clv_contexts *e, clv_context *ctx, const clv_frame *f,
+                                  clv_err *err) {
   uint32_t first = 0;
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
     const clv_needed *n = &f->backward.calls[i];
@@ -197,9 +204,9 @@ static clv_code add_calls(clv_contexts *e, clv_context *ctx, const clv_frame *f,
       return clv_fail(err, c ? CLV_EXISTS : CLV_NOT_FOUND, "call %llu is %s",
                       (unsigned long long)n->call, c ? "named twice" : "not known at this node");
     c->root_gradient = n->root;
-    c->contributions = n->contributions;
+    c->n_contributions = n->contributions;
     CLV_TRY(append_call(e, ctx, c, err));
-    CLV_TRY(take_targets(e, c, f, first, n->n_targets, err));
+    CLV_TRY(record_targets(e, c, f, first, n->n_targets, err));
     first += n->n_targets;
   }
   return CLV_OK;
@@ -230,7 +237,7 @@ static clv_code handle_prepare(clv_contexts *e, clv_context *ctx, const clv_fram
   if (!f->backward.more) clv_pass_on_event(e, ctx, PASS_COLLECTED);
   ctx->retain = f->backward.retain;
   ctx->vote = f->backward.vote;
-  return add_calls(e, ctx, f, err);
+  return add_calls_to_pass(e, ctx, f, err);
 }
 
 clv_code clv_on_prepare(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
@@ -243,30 +250,31 @@ clv_code clv_on_prepare(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_er
   return CLV_OK;
 }
 
-/* Returns the pass event of a GRADIENT. A call that is summing its gradients takes no more. */
-static clv_pass_event gradient_event(const clv_context *ctx, const clv_value *v, uint32_t phase) {
+/* Returns the pass event of a GRADIENT. A call that already sums its gradients accepts no more. */
+static clv_pass_event get_gradient_event(const clv_context *ctx, const clv_value *v,
+                                         uint32_t phase) {
   if (!phase || phase < ctx->phase) return PASS_GRADIENT_EARLIER;
   if (phase > ctx->phase) return PASS_GRADIENT_LATER;
   const clv_context_call *c = v->producer;
-  bool begun = c && (c->progress == CALL_BACKWARD || c->progress == CALL_WEIGHT_GRAD);
+  bool begun = c && (c->call_state == CALL_BACKWARD || c->call_state == CALL_WEIGHT_GRAD);
   return c && c->is_in_pass && !begun ? PASS_GRADIENT_NEEDED : PASS_GRADIENT_OTHER;
 }
 
-static clv_code take_gradient(clv_contexts *e, clv_context *ctx, const clv_packet *p,
-                              clv_err *err) {
+static clv_code record_gradient(clv_contexts *e, clv_context *ctx, const clv_packet *p,
+                                clv_err *err) {
   const clv_frame *f = &p->frame;
   clv_value *v;
   clv_action action;
   clv_context_trace_packet(e, ctx, CLV_TRACE_GRADIENT_IN, p, p->completed_ns);
   CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_GRADIENT, &action, err));
-  const clv_cell *cell = clv_pass_on_event(e, ctx, gradient_event(ctx, v, f->phase));
+  const clv_cell *cell = clv_pass_on_event(e, ctx, get_gradient_event(ctx, v, f->phase));
   if (cell->action == CELL_REFUSE)
     return clv_fail(err, cell->code, "a gradient of phase %u for call %llu %s", f->phase,
                     (unsigned long long)f->message, cell->text);
   bool announced = f->phase == ctx->phase && v->producer && v->producer->is_in_pass;
-  if (announced && f->order >= v->producer->contributions)
-    return fail_order(v->producer, f->order, err);
+  if (announced && f->order >= v->producer->n_contributions)
+    return fail_gradient_order(v->producer, f->order, err);
   return clv_pass_add_gradient(e, v, f->phase, f->order, f->n_tensors ? p->tensor[0] : NULL, err);
 }
 
@@ -275,7 +283,7 @@ clv_code clv_on_gradient(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_e
   (void)err;
   clv_code code = p->is_over_quota
                       ? clv_fail(&why, p->frame.failure.code, "%s", p->frame.failure.text)
-                      : take_gradient(e, ctx, p, &why);
+                      : record_gradient(e, ctx, p, &why);
   if (code != CLV_OK) clv_context_fail_in_module(e, ctx, &why, CLV_MODULE_ALL);
   return CLV_OK;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The queues of modules, which make results independent of timing. Each module has a queue of the
- * calls and changes that have arrived and are not done: calls wait for inputs; changes (APPLY,
- * REVERT, STATE_PUT, reads of state) wait for the calls before them.
+ * calls and changes that have arrived and are not done. Calls wait for their inputs; changes
+ * (APPLY, REVERT, STATE_PUT, reads of state) wait for the calls before them.
  *
  * A change is ready when it is the head of the queue of every module that it changes. A call may
  * run when no change is before it. In a module with running statistics a call must be the head, so
@@ -13,7 +13,7 @@
 
 #include "common/engine/context_int.h"
 
-static clv_module_queue *queue_of(clv_contexts *e, uint32_t module) { return &e->queues[module]; }
+static clv_module_queue *get_queue(clv_contexts *e, uint32_t module) { return &e->queues[module]; }
 
 static void mark_dirty(clv_contexts *e, clv_module_queue *l) {
   if (l->is_dirty) return;
@@ -22,7 +22,7 @@ static void mark_dirty(clv_contexts *e, clv_module_queue *l) {
   e->dirty_queues = l;
 }
 
-/* Links an entry after `after`; NULL: at the head. */
+/* Links entry t into a queue behind entry `after`; NULL: at the head. */
 static void link_entry(clv_module_queue *l, clv_queue_entry *t, clv_queue_entry *after) {
   t->queue = l;
   t->prev = after;
@@ -49,14 +49,14 @@ void clv_call_dependency_done(clv_contexts *e, clv_context_call *c) {
   clv_work_enqueue(e, &c->work, WORK_FORWARD, c->out->ctx, c->mod ? c->module : CLV_MODULE_ALL);
 }
 
-/* True if call `c` goes before `other` in a module with running statistics. Calls that are ready
- * already keep their place. */
+/* True if call `c` goes before `other` in a module with running statistics. A call that is ready
+ * already is not overtaken. */
 static bool may_overtake(const clv_context_call *c, const clv_context_call *other) {
-  return other && other->out->id > c->out->id && other->progress <= CALL_WAITING;
+  return other && other->out->id > c->out->id && other->call_state <= CALL_WAITING;
 }
 
 void clv_queue_add_call(clv_contexts *e, clv_context_call *c) {
-  clv_module_queue *l = queue_of(e, c->module);
+  clv_module_queue *l = get_queue(e, c->module);
   clv_queue_entry *after = l->last;
   l->runs_in_id_order = clv_module_buffer_bytes(c->mod) > 0;
   while (l->runs_in_id_order && after && may_overtake(c, after->call)) after = after->prev;
@@ -64,7 +64,7 @@ void clv_queue_add_call(clv_contexts *e, clv_context_call *c) {
   c->n_missing++;
   link_entry(l, &c->queue_entry, after);
   clv_queue_entry *next = c->queue_entry.next;
-  if (next && next->is_granted) { /* `next` was the head before; it must wait now */
+  if (next && next->is_granted) { /* `next` was the head and had its turn; now it must wait for c */
     next->is_granted = false;
     next->call->n_missing++;
   }
@@ -82,8 +82,8 @@ void clv_queue_remove_call(clv_contexts *e, clv_context_call *c) {
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-/* Queues a change whose entries are all heads. It starts when no other work is left
- * (clv_changes_start_due). */
+/* Appends a change whose entries are the heads of their queues to the ready changes.
+ * clv_changes_start_due starts it when no other work is left. */
 static void make_change_ready(clv_contexts *e, clv_change *k) {
   k->next_ready = NULL;
   *(e->ready_changes ? &e->last_ready_change->next_ready : &e->ready_changes) = k;
@@ -135,7 +135,7 @@ clv_code clv_change_add_module(clv_contexts *e, clv_change *k, uint32_t module,
 
 void clv_change_enqueue(clv_contexts *e, clv_change *k) {
   for (clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
-    clv_module_queue *l = queue_of(e, t->module);
+    clv_module_queue *l = get_queue(e, t->module);
     link_entry(l, t, l->last);
     l->n_changes++;
     k->n_missing++;
@@ -166,8 +166,9 @@ bool clv_queue_has_change_before(const clv_contexts *e, uint32_t module, uint64_
   return false;
 }
 
-/* Finds modules tied to m whose calls must be done before m's weights are written, and adds them to
- * the change. k NULL: only sets *ret_any. */
+/* Adds the modules to change k that are tied to m and have calls or changes waiting, because these
+ * must be done before m's weights are written. *ret_any: set to true if there are such modules. k
+ * NULL: only sets *ret_any. */
 static clv_code wait_for_tied_calls(clv_contexts *e, const clv_module *m, clv_change *k,
                                     bool *ret_any, clv_err *err) {
   for (uint32_t i = 0; m->pins && i < CLV_MODULE_ALL; i++) {
@@ -199,7 +200,7 @@ clv_code clv_change_defer_packet(clv_contexts *e, clv_packet *p, bool *ret_kept,
   bool gradients = f->state.what == CLV_STATE_GRADIENTS;
   if (!m || (gradients && f->kind == CLV_STATE_GET)) return CLV_OK;
   const clv_module_queue *l = &e->queues[f->module];
-  /* Gradients are changed only by steps. */
+  /* Only steps change gradients, so calls need not be waited for. */
   bool reads = f->kind == CLV_STATE_GET || f->kind == CLV_STATE_SAVE;
   bool changes_alone = gradients || (reads && !clv_module_buffer_bytes(m));
   bool waits = changes_alone ? l->n_changes > 0 : l->first != NULL;
@@ -223,14 +224,14 @@ static void give_turn_to_call(clv_contexts *e, clv_queue_entry *t) {
   clv_call_dependency_done(e, t->call);
 }
 
-static void grant(clv_contexts *e, clv_module_queue *l) {
+static void grant_head(clv_contexts *e, clv_module_queue *l) {
   clv_queue_entry *t = l->first;
   if (t && t->change) {
     if (!t->is_granted && --t->change->n_missing == 0) make_change_ready(e, t->change);
     t->is_granted = true;
     return;
   }
-  /* then all entries up to the next change are granted */
+  /* if the head has its turn, all calls up to the next change have theirs */
   if (t && t->is_granted && !l->runs_in_id_order) return;
   for (; t && t->call; t = l->runs_in_id_order ? NULL : t->next) give_turn_to_call(e, t);
 }
@@ -240,6 +241,6 @@ void clv_queues_grant_heads(clv_contexts *e) {
     clv_module_queue *l = e->dirty_queues;
     e->dirty_queues = l->next_dirty;
     l->is_dirty = false;
-    grant(e, l);
+    grant_head(e, l);
   }
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Chooses the records that outlive END_CONTEXT. A kept value that is not computed yet needs its
- * call, and that call needs its inputs: clv_context_mark_retained marks them, and they run when
- * their inputs arrive. They lose their position and their leader, so they no longer wait for
- * either. clv_context_free_unretained frees all other records. context_end.c calls both.
+ * call, and that call needs its inputs. clv_context_mark_retained marks these values and their
+ * calls, which run when their inputs arrive. Retained calls lose their position and their leader,
+ * so they wait for neither. clv_context_free_unretained frees all other records. context_end.c
+ * calls both.
  */
 #include "common/engine/context_int.h"
 
-static void retain(clv_value *v, clv_value **unvisited) {
+static void retain_value(clv_value *v, clv_value **unvisited) {
   if (!v || v->is_retained) return;
   v->is_retained = v->is_dropped = true;
   v->next_retained = *unvisited;
@@ -21,13 +22,13 @@ static bool is_needed_by_reference(const clv_value *v) {
   return d || v->needed_by_peer;
 }
 
-/* Retains the inputs that a call still waits for. An announced call takes its inputs when it is
- * complete. */
+/* Retains the inputs that a retained call still waits for; of an announced call all inputs, because
+ * it takes them when the complete CALL arrives. */
 static void retain_inputs(clv_contexts *e, const clv_context_call *c, clv_value **unvisited) {
   for (uint32_t i = 0; i < CLV_MAX_INPUTS; i++) {
     clv_value *v = c->arg[i] ? clv_context_find_value(e, c->out->ctx, c->arg[i]) : NULL;
     bool waits = v && c->uses[i].call && !clv_value_is_settled(v);
-    if (v && (waits || c->progress == CALL_ANNOUNCED)) retain(v, unvisited);
+    if (v && (waits || c->call_state == CALL_ANNOUNCED)) retain_value(v, unvisited);
   }
 }
 
@@ -35,7 +36,7 @@ uint32_t clv_context_mark_retained(clv_contexts *e, clv_context *ctx) {
   clv_value *unvisited = NULL;
   uint32_t n = 0;
   for (clv_value *v = ctx->values; v; v = v->next)
-    if (v->state == VALUE_PENDING && is_needed_by_reference(v)) retain(v, &unvisited);
+    if (v->state == VALUE_PENDING && is_needed_by_reference(v)) retain_value(v, &unvisited);
   while (unvisited) {
     const clv_value *v = unvisited;
     unvisited = v->next_retained;
@@ -57,8 +58,8 @@ static void remove_from_followers(clv_contexts *e, clv_context_call *c) {
   clv_call_dependency_done(e, c);
 }
 
-static void leave_order(clv_contexts *e, clv_context_call *c) {
-  bool waits = c->places[ORDER_FORWARD].position;
+static void remove_from_order(clv_contexts *e, clv_context_call *c) {
+  bool waits = c->order_entries[ORDER_FORWARD].position;
   clv_order_remove_call(c);
   c->has_position = false;
   if (waits) clv_call_dependency_done(e, c);
@@ -90,7 +91,7 @@ static void unlink_from_waiters(clv_contexts *e, clv_value *v) {
   clv_value_forget_gradients(e, v, UINT32_MAX);
   if (!v->producer) return;
   remove_from_followers(e, v->producer);
-  leave_order(e, v->producer);
+  remove_from_order(e, v->producer);
 }
 
 void clv_context_free_unretained(clv_contexts *e, clv_context *ctx) {
@@ -113,7 +114,7 @@ uint32_t clv_context_n_retained(const clv_context *ctx) {
 bool clv_context_needs_frame(clv_contexts *e, const clv_context *ctx, const clv_frame *f) {
   const clv_value *v = clv_context_find_value(e, ctx, f->message);
   if (!v) return false;
-  return f->kind == CLV_CALL ? v->producer && v->producer->progress == CALL_ANNOUNCED
+  return f->kind == CLV_CALL ? v->producer && v->producer->call_state == CALL_ANNOUNCED
                              : v->state == VALUE_AWAITED;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Running ready work: the only file that takes from the lists of work. It waits for a share of the
- * cores, starts work and finishes it. Without an executor, work is computed at once.
+ * Running ready work: this is the only file that takes work from the lists of ready work. It waits
+ * for a share of the cores, starts work and finishes it. Without an executor, work is computed at
+ * once.
  */
 #include "common/engine/context_int.h"
 
@@ -19,7 +20,7 @@ static const clv_work_type *const types[WORK_KINDS] = {
 
 /* ---- finding ready work ---------------------------------------------------------------------- */
 
-static void scan_context(clv_contexts *e, clv_context *ctx) {
+static void make_context_work_ready(clv_contexts *e, clv_context *ctx) {
   clv_err why;
   if (ctx->state != CONTEXT_OPEN) return;
   if (clv_order_start_due(e, ctx, &why) != CLV_OK)
@@ -28,19 +29,19 @@ static void scan_context(clv_contexts *e, clv_context *ctx) {
     clv_pass_start_ready(e, ctx);
 }
 
-/* Makes work of dirty queues and contexts ready, if nothing is missing. */
-static void scan_dirty(clv_contexts *e) {
+/* Makes work of dirty queues and dirty contexts ready, if the work waits for nothing any more. */
+static void make_dirty_work_ready(clv_contexts *e) {
   clv_queues_grant_heads(e);
   while (e->dirty_contexts) {
     clv_context *c = e->dirty_contexts;
     e->dirty_contexts = c->next_dirty;
     c->is_dirty = false;
-    scan_context(e, c);
+    make_context_work_ready(e, c);
   }
 }
 
-/* Fails the context of an impossible event. If that context does not exist any more, the error
- * belongs to no context and is returned. */
+/* Fails the context of an impossible event. If the context does not exist any more, the error is
+ * returned instead. */
 static clv_code report_impossible_event(clv_contexts *e, clv_err *err) {
   if (e->impossible_event.code == CLV_OK) return CLV_OK;
   *err = e->impossible_event;
@@ -51,9 +52,9 @@ static clv_code report_impossible_event(clv_contexts *e, clv_err *err) {
 
 /* ---- starting and finishing ------------------------------------------------------------------ */
 
-/* Waits for a share of the cores before a piece of work. A change of parameters that has begun is
- * completed even if the session closes. */
-static clv_code take_share(clv_contexts *e, const clv_work *w, clv_err *err) {
+/* Waits for a share of the cores before a piece of work. Work of a call is cancelled if the session
+ * closes; a change of parameters is computed all the same. */
+static clv_code wait_for_share(clv_contexts *e, const clv_work *w, clv_err *err) {
   bool of_call = types[w->kind]->needs_core_share;
   const clv_module *m = of_call ? clv_contexts_module(e, w->module) : NULL;
   if (types[w->kind]->bypasses_scheduler) return CLV_OK;
@@ -61,7 +62,8 @@ static clv_code take_share(clv_contexts *e, const clv_work *w, clv_err *err) {
   return clv_fail(err, CLV_CANCELLED, "module %u: the session is being closed", w->module);
 }
 
-/* The backend that times the work on its device; NULL: use the host's clock. */
+/* Returns the backend whose timer measures the work on its device; NULL: the host's clock is
+ * used. */
 static const clv_backend *timing_backend(const clv_work *w) {
   bool timed = types[w->kind]->needs_core_share || w->kind == WORK_STEP;
   const clv_module *m = timed ? w->env->modules[w->module] : NULL;
@@ -90,9 +92,10 @@ clv_work *clv_contexts_take_device_work(clv_contexts *e) {
   return w;
 }
 
-/* Passes work to the executor or to the device thread. False: compute it here at once. */
+/* Passes work to the executor or to the queue of the device thread. False: the caller must compute
+ * the work itself. */
 static bool dispatch_work(clv_contexts *e, clv_work *w) {
-  bool far = !e->env.executor && e->env.computing && clv_work_is_on_device(e, w);
+  bool far = !e->env.executor && e->env.compute_lock && clv_work_is_on_device(e, w);
   if (e->env.executor) e->env.executor->start(e->env.executor->user, w);
   if (!far) return e->env.executor;
   w->next = NULL;
@@ -101,11 +104,11 @@ static bool dispatch_work(clv_contexts *e, clv_work *w) {
   return true;
 }
 
-static clv_code start(clv_contexts *e, clv_work *w, clv_err *err) {
+static clv_code start_work(clv_contexts *e, clv_work *w, clv_err *err) {
   bool computes = false;
   clv_err why;
-  clv_code code = types[w->kind]->ready(e, w, &computes, &why);
-  if (code == CLV_OK && computes) code = take_share(e, w, &why);
+  clv_code code = types[w->kind]->prepare(e, w, &computes, &why);
+  if (code == CLV_OK && computes) code = wait_for_share(e, w, &why);
   w->begin_ns = clv_contexts_now(e);
   computes = computes && code == CLV_OK;
   if (computes && dispatch_work(e, w)) return CLV_OK;
@@ -113,9 +116,10 @@ static clv_code start(clv_contexts *e, clv_work *w, clv_err *err) {
   return clv_contexts_finish_work(e, w, code, &why, err);
 }
 
-/* Starts a copy, unless the node has a copy thread, which then takes the copies. */
+/* Starts a copy, if there is one. A node with a copy thread starts none here: that thread takes the
+ * copies. Returns true if a copy was started. */
 static bool start_copy(clv_contexts *e, clv_code *ret, clv_err *err) {
-  clv_work *w = e->env.computing ? NULL : clv_contexts_take_copy(e);
+  clv_work *w = e->env.compute_lock ? NULL : clv_contexts_take_copy(e);
   clv_err why;
   if (!w) return false;
   w->begin_ns = clv_contexts_now(e);
@@ -129,11 +133,11 @@ static bool start_copy(clv_contexts *e, clv_code *ret, clv_err *err) {
 
 bool clv_contexts_run_one(clv_contexts *e, clv_code *ret, clv_err *err) {
   if (start_copy(e, ret, err)) return true;
-  scan_dirty(e);
+  make_dirty_work_ready(e);
   *ret = report_impossible_event(e, err);
   if (*ret != CLV_OK) return true;
   clv_work *w = clv_work_take(e);
   if (!w && clv_changes_start_due(e)) w = clv_work_take(e);
-  *ret = w ? start(e, w, err) : CLV_OK;
+  *ret = w ? start_work(e, w, err) : CLV_OK;
   return w;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Work: changes of parameters. A planned step, which has a position, steps one module within its
- * context; an APPLY or a REVERT changes all its modules at once; a STATE_ packet is passed to the
- * node.
+ * context; an APPLY or a REVERT changes all its modules at once; a STATE_ packet that waited in a
+ * queue is passed to the node.
  */
 #include "common/engine/context_int.h"
 
@@ -14,13 +14,13 @@ static clv_code check_finite(const clv_module_gradient *g, clv_err *err) {
   const clv_module *m = g->mod;
   const clv_backend *b = m->o.backend;
   double sum = 0;
-  CLV_TRY(b->sum_squares(b, g->block->data, m->learning, m->n_learning, m->sums, err));
+  CLV_TRY(b->sum_squares(b, g->block->data, m->learning_extents, m->n_learning, m->sums, err));
   for (uint32_t i = 0; i < m->n_learning; i++) sum += m->sums[i];
   if (isfinite(sum)) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "a gradient of module %u is not finite", g->module);
 }
 
-static clv_code ready_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+static clv_code prepare_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
   clv_planned_step *s = clv_work_step(w);
   clv_module_gradient *g = clv_context_module_gradient(w->ctx, s->module);
   if (w->ctx->state != CONTEXT_OPEN || !g || !g->input_part_done) return CLV_OK;
@@ -33,8 +33,8 @@ static clv_code ready_step(clv_contexts *e, clv_work *w, bool *ret_computes, clv
   return CLV_OK;
 }
 
-/* Computes a planned step. Fails the context if a gradient is not finite, because no vote over all
- * modules checks it. */
+/* Computes a planned step. Fails if a gradient of the module is not finite, because no vote over
+ * all modules checks that for a planned step. */
 static clv_code compute_step(clv_work *w, clv_err *err) {
   const clv_planned_step *s = clv_work_step(w);
   const clv_module_gradient *g = clv_context_module_gradient(w->ctx, s->module);
@@ -50,8 +50,8 @@ static void count_step(clv_module *m) {
   clv_counter_add(&m->counts.stepped, 1);
 }
 
-/* Records a planned step. An earlier step of the module can no longer be reverted. */
-static void note_step(clv_contexts *e, const clv_context *ctx, uint32_t module) {
+/* Records a planned step, after which no earlier step of the module can be reverted. */
+static void record_step(clv_contexts *e, const clv_context *ctx, uint32_t module) {
   clv_module_gradient *g = clv_context_module_gradient(ctx, module);
   clv_step_on_event(e, module, 0, STEP_PLANNED);
   count_step(g->mod);
@@ -66,33 +66,34 @@ static clv_code finish_step(clv_contexts *e, clv_work *w, clv_code code, const c
   clv_old_weights_unref(e, s->saved_weights);
   s->saved_weights = NULL;
   if (code != CLV_OK) clv_context_fail_in_module(e, ctx, why, s->module);
-  if (code == CLV_OK && s->is_computing) note_step(e, ctx, s->module);
+  if (code == CLV_OK && s->is_computing) record_step(e, ctx, s->module);
   if (ctx->state != CONTEXT_OPEN) return CLV_OK;
   clv_context_trace_step(e, ctx, s);
-  clv_order_remove(ctx, ORDER_STEP, &s->place);
+  clv_order_remove(ctx, ORDER_STEP, &s->order_entry);
   clv_slab_recycle(&e->steps, s);
   clv_order_advance(e, ctx);
   return CLV_OK;
 }
 
 const clv_work_type clv_work_planned_step = {
-    .ready = ready_step, .compute = compute_step, .finish = finish_step};
+    .prepare = prepare_step, .compute = compute_step, .finish = finish_step};
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
 _Static_assert((int)CLV_OPTIM_MAX_GROUPS == CLV_WIRE_GROUPS + 1,
                "a change has a rate for each group");
 
-/* Decides which entries of a REVERT have a step to revert; each step is reverted once. */
-static clv_code ready_change(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+/* Prepares a change. Of a REVERT, finds the modules that have a step of the context to revert; a
+ * step is reverted only once. */
+static clv_code prepare_change(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
   clv_change *k = clv_work_change(w);
   (void)err;
   k->saves_snapshot = !k->is_final;
   for (clv_queue_entry *t = k->entries; t && k->kind == CLV_REVERT; t = t->next_of_change) {
     if (t->waits_for_tied_owner) continue;
-    bool own = e->queues[t->module].revertible_context == k->context;
+    bool own = e->queues[t->module].revertible_context_id == k->context;
     clv_step_event event = own ? STEP_REVERTED : STEP_REVERTED_BY_OTHER;
-    t->is_revert = clv_step_on_event(e, t->module, 0, event) == CELL_GIVE;
+    t->has_step_to_revert = clv_step_on_event(e, t->module, 0, event) == CELL_GIVE;
   }
   *ret_computes = k->entries && !k->packet;
   return CLV_OK;
@@ -107,14 +108,15 @@ static clv_code step_module(const clv_change *k, clv_module *m, const clv_tensor
   return clv_module_finish(m, err);
 }
 
-/* Changes one module. Fails only on a device; the module is unusable then, but the other modules
- * change all the same, so that all are at the same step. */
+/* Applies a change to one module. Only an error of a device can fail it. That module is then
+ * unusable, but the caller changes the other modules all the same, so that all are at the same
+ * step. */
 static clv_code change_module(const clv_change *k, const clv_queue_entry *t, clv_module *m,
                               clv_err *err) {
   if (t->waits_for_tied_owner) return CLV_OK;
   if (k->kind == CLV_APPLY) return step_module(k, m, t->gradients, err);
-  if (t->is_revert) clv_module_restore_snapshot(m);
-  return clv_module_check(m, err);
+  if (t->has_step_to_revert) clv_module_restore_snapshot(m);
+  return clv_module_check_device(m, err);
 }
 
 static clv_code compute_change(clv_work *w, clv_err *err) {
@@ -130,8 +132,8 @@ static clv_code compute_change(clv_work *w, clv_err *err) {
   return first;
 }
 
-/* Sends APPLIED, or ERROR with `failed`; NULL: the change is done. */
-static void answer(clv_contexts *e, const clv_change *k, const clv_err *failed) {
+/* Sends APPLIED; if `failed` is not NULL, sends ERROR with that failure instead. */
+static void send_answer(clv_contexts *e, const clv_change *k, const clv_err *failed) {
   clv_packet *p;
   clv_err why;
   if (clv_packet_new(e->env.pool, failed ? CLV_ERROR : CLV_APPLIED, &p, &why) != CLV_OK) return;
@@ -143,33 +145,34 @@ static void answer(clv_contexts *e, const clv_change *k, const clv_err *failed) 
   clv_outbox_send(e, p);
 }
 
-/* Records an APPLY. It is not revertible if work of another context arrived while it ran. */
-static void note_apply(clv_contexts *e, const clv_change *k, uint32_t module) {
+/* Records an APPLY. The step is not revertible if work of another context arrived while it was
+ * computed. */
+static void record_apply(clv_contexts *e, const clv_change *k, uint32_t module) {
   clv_module *m = clv_contexts_module(e, module);
   bool open = k->saves_snapshot && !k->is_final && !m->o.has_no_revert;
   clv_step_on_event(e, module, k->context, open ? STEP_TAKEN_REVERTIBLE : STEP_TAKEN_FINAL);
   count_step(m);
 }
 
-static void note_change(clv_contexts *e, const clv_change *k, const clv_err *failed) {
+static void record_change(clv_contexts *e, const clv_change *k, const clv_err *failed) {
   static const clv_err nothing = {
       .code = CLV_PRECONDITION,
       .text =
           "this context has no step to revert: it made none, or another context has worked since"};
   bool done = k->kind == CLV_APPLY;
   for (const clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
-    done |= t->is_revert;
+    done |= t->has_step_to_revert;
     if (t->waits_for_tied_owner) continue;
     if (k->kind == CLV_APPLY)
-      note_apply(e, k, t->module);
-    else if (t->is_revert)
+      record_apply(e, k, t->module);
+    else if (t->has_step_to_revert)
       clv_counter_add(&clv_contexts_module(e, t->module)->steps, -(uint64_t)1);
   }
-  if (!k->has_no_answer) answer(e, k, failed ? failed : done ? NULL : &nothing);
+  if (!k->has_no_answer) send_answer(e, k, failed ? failed : done ? NULL : &nothing);
 }
 
-/* Finishes a change, and marks contexts with a backward pass, because calls of the pass may have
- * waited for it. */
+/* Finishes a change. Marks all contexts with a backward pass as dirty, because calls of these
+ * passes may have waited for the change. */
 static clv_code finish_change(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                               clv_err *err) {
   clv_change *k = clv_work_change(w);
@@ -177,7 +180,7 @@ static clv_code finish_change(clv_contexts *e, clv_work *w, clv_code code, const
   if (k->packet)
     clv_outbox_add_state_frame(e, clv_steal(&k->packet));
   else
-    note_change(e, k, code == CLV_OK ? NULL : why);
+    record_change(e, k, code == CLV_OK ? NULL : why);
   clv_change_free(e, k);
   for (clv_context *c = e->open; c; c = c->next)
     if (c->pass != PASS_NONE) clv_context_mark_dirty(e, c);
@@ -185,4 +188,4 @@ static clv_code finish_change(clv_contexts *e, clv_work *w, clv_code code, const
 }
 
 const clv_work_type clv_work_of_change = {
-    .ready = ready_change, .compute = compute_change, .finish = finish_change};
+    .prepare = prepare_change, .compute = compute_change, .finish = finish_change};

@@ -6,6 +6,8 @@
  */
 #include "common/engine/context_table.h"
 
+/* Cells: record the event, do an action (clv_action without CELL_), or refuse the event. The last
+ * argument is the next state, or the text of the refusal. */
 #define RECORD(state) \
   { CELL_RECORD, (state), CLV_OK, NULL }
 #define DO(action, state) \
@@ -24,17 +26,19 @@
  *            OPEN. Entered: from OPEN. Left: for CLOSING with END_CONTEXT; for ENDED with ABORT.
  *   CLOSING  Holds: any record, no work. A call that becomes ready is not listed
  *            (CONTEXT_WORK_READY is ignored), because a step that is refused now may fail followers
- *            of calls, which the end frees. Entered: by clv_context_end. Left: in the same
- *            function, before another frame or work; for ENDING if a kept value depends on a call
- *            and the context has not failed, else for ENDED.
+ *            of calls, which the end frees. If the context fails here (CONTEXT_FAILS), it stays
+ *            CLOSING. Entered: by clv_context_end. Left: in the same function, before another frame
+ *            or work; for ENDING if a kept value depends on a call and the context has not failed,
+ *            else for ENDED.
  *   ENDING   Holds: only what kept values depend on: their calls, without leader and position, and
  *            the values that these calls wait for. These calls may be ready or run. VALUE and CALL
- *            frames for them are handled, a second END_CONTEXT is answered again, other frames
- *            count as late. Entered: from CLOSING. Left: for ENDED when the last of these calls is
- *            done, or with ABORT.
+ *            frames for them are handled, a second END_CONTEXT is answered again, announcements of
+ *            CALLs are ignored, other frames count as late. Entered: from CLOSING. Left: for ENDED
+ *            when the last of these calls is done, or with ABORT.
  *   ENDED    Holds: the id alone, as a tombstone (MAX_TOMBSTONES are remembered). No work:
- *            CONTEXT_WORK_READY is impossible. Frames count as late; a second END_CONTEXT is
- *            answered again. Entered: from OPEN, FAILED, CLOSING, ENDING. Never left. */
+ *            CONTEXT_WORK_READY is impossible. A second END_CONTEXT is answered again;
+ *            announcements of CALLs and ABORT are ignored; other frames count as late. Entered:
+ *            from OPEN, FAILED, CLOSING, ENDING. Never left. */
 static const clv_cell contexts[][MACHINE_MAX_EVENTS] = {
     [CONTEXT_OPEN] = {[CONTEXT_CALL_ANNOUNCED] = RECORD(CONTEXT_OPEN),
                       [CONTEXT_CALL] = RECORD(CONTEXT_OPEN),
@@ -148,8 +152,11 @@ static const clv_cell values[][MACHINE_MAX_EVENTS] = {
 static const char spent[] = "has had its backward: retain the first pass to run a second",
                   alone[] = "has no backward";
 
-/* A call. CALL_GOT_FOLLOWER does not change the state: the follower waits for this call's backward,
- * or runs without waiting if no backward can follow (SAVED_FREED, NO_BACKWARD).
+/* A call. Its leader is a call whose backward must be done before it runs; its followers are the
+ * calls that wait for its own backward. Its position is its place in the order in which the program
+ * wants work of the context to run (context_order.c). CALL_GOT_FOLLOWER does not change the state:
+ * the follower waits for this call's backward, or runs without waiting if no backward can come any
+ * more (SAVED_FREED, NO_BACKWARD).
  *
  *   ANNOUNCED     Holds: its position in frame order and in the queue of its module, no arguments.
  *                 Entered: by the announcement of a chunked CALL. Left: for WAITING when the
@@ -203,8 +210,10 @@ static const clv_cell calls[][MACHINE_MAX_EVENTS] = {
 static const char over[] = "is over", in_progress[] = "is in progress",
                   after[] = "after its backward";
 
-/* A backward pass of a context. Phases ascend from pass to pass. A GRADIENT may arrive before the
- * PREPARE of its phase, but not after its call has summed its gradients.
+/* A backward pass of a context. The phase is the number of the pass: a later pass has a higher one.
+ * A GRADIENT may arrive before the PREPARE of its phase, but not after its call has summed its
+ * gradients. APPLY without a position waits until no work is ready or runs (context_frames.c), so
+ * it cannot arrive in ENDING.
  *
  *   NONE        Holds: gradients of later phases alone. APPLY is allowed only here. Entered: at
  *               first, and when a pass ends. Left: for COLLECTING with the first PREPARE of a later
@@ -260,9 +269,9 @@ static const clv_cell passes[][MACHINE_MAX_EVENTS] = {
  *   FINAL  Holds: no revertible step; REVERT changes nothing. Entered: at first, by a REVERT of the
  *          context that made the step, by a step with a position, and when a CALL or an APPLY of
  *          another context arrives. Left: for OPEN by an APPLY that takes a snapshot.
- *   OPEN   Holds: the snapshot from before the step; revertible_context names the context that may
- *          revert it. Another revertible APPLY replaces the snapshot. Entered: from FINAL. Left:
- *          for FINAL, as said there. */
+ *   OPEN   Holds: the snapshot from before the step; revertible_context_id names the context
+ *          that may revert it. Another revertible APPLY replaces the snapshot. Entered: from
+ *          FINAL. Left: for FINAL, as said there. */
 static const clv_cell steps[][MACHINE_MAX_EVENTS] = {
     [STEP_FINAL] = {[STEP_TAKEN_REVERTIBLE] = RECORD(STEP_OPEN),
                     [STEP_TAKEN_FINAL] = DO(IGNORE, STEP_FINAL),
@@ -312,7 +321,7 @@ clv_code clv_table_step(uint32_t *transition_counts, clv_state_machine machine, 
   if (cell->action == CELL_IMPOSSIBLE)
     return clv_fail(err, CLV_INTERNAL, "event %u is impossible for a %s in state %u", event,
                     tables[machine].name, *state);
-  if (cell->action != CELL_REFUSE) *state = cell->next;
+  if (cell->action != CELL_REFUSE) *state = cell->next_state;
   *ret = cell;
   return CLV_OK;
 }

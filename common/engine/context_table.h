@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The state machines of the engine of contexts as tables: a row per state, a cell per event. A cell
- * gives the action and the next state, or the reason of a refusal. An event is impossible where the
- * cell is empty: it is refused as a fault of the engine.
+ * gives the action and the next state, or the reason of a refusal. Where the cell is empty the
+ * event is impossible: it is reported as a fault of the engine.
  *
  * clv_contexts_on_event (context.c) and its wrappers for contexts, values, calls, passes and steps
  * look up every transition here. context_table.c has the tables, with a paragraph for each state.
@@ -29,23 +29,23 @@ enum {
   TABLE_CELLS = MACHINES * MACHINE_MAX_STATES * MACHINE_MAX_EVENTS
 };
 
-/* Action of a cell on its event. */
+/* Action that a cell asks for when its event occurs. */
 typedef enum clv_action {
   CELL_IMPOSSIBLE, /* the cell is empty: the event cannot happen in this state */
   CELL_REFUSE,     /* the event is refused with the cell's code and text */
   CELL_IGNORE,     /* the event changes nothing */
-  CELL_RECORD,     /* the event is recorded; other events must follow */
-  CELL_SETTLE,     /* whatever waited for the event proceeds */
-  CELL_GIVE,       /* the value exists, so the consumer receives it at once */
-  CELL_BEGIN,      /* something begins that a later event ends */
-  CELL_END,        /* something ends */
+  CELL_RECORD,     /* the event is recorded, and nothing else is done now */
+  CELL_SETTLE,     /* the calls, deliveries or records that waited for this event proceed */
+  CELL_GIVE,       /* the wanted thing exists: it is passed on at once */
+  CELL_BEGIN,      /* a longer state begins (backward, pass, closing), which a later event ends */
+  CELL_END,        /* the object reaches its end, or becomes idle */
   CELL_COUNT,      /* the frame came too late: counted, otherwise ignored */
-  CELL_REPEAT,     /* the first failure (or the answer to END_CONTEXT) is sent again */
+  CELL_REPEAT,     /* the first failure, or the answer to END_CONTEXT, is sent again */
 } clv_action;
 
 typedef struct clv_cell {
   clv_action action;
-  uint8_t next; /* state that follows */
+  uint8_t next_state; /* state after the event */
   clv_code code;
   const char *text; /* predicate of a refusal, without its subject; NULL for other actions */
 } clv_cell;
@@ -54,7 +54,7 @@ typedef enum clv_context_state {
   CONTEXT_OPEN,
   CONTEXT_FAILED,
   CONTEXT_CLOSING, /* END_CONTEXT is being handled: no work of the context becomes ready */
-  CONTEXT_ENDING,  /* ENDED has been sent; calls that kept values depend on still run */
+  CONTEXT_ENDING,  /* ENDED has been sent; calls still run because kept values depend on them */
   CONTEXT_ENDED
 } clv_context_state;
 
@@ -78,66 +78,74 @@ typedef enum clv_context_event {
 } clv_context_event;
 
 typedef enum clv_value_state {
-  VALUE_AWAITED,  /* a frame has named it, and no call of this node computes it so far */
-  VALUE_PENDING,  /* a call of this node computes it and has not run */
-  VALUE_LEAF,     /* settled (tensor or failure): received from another node */
-  VALUE_COMPUTED, /* settled (tensor or failure): its call has run */
+  VALUE_AWAITED,  /* a frame has named the value, and no CALL that computes it has arrived */
+  VALUE_PENDING,  /* a call of this node will compute the value */
+  VALUE_LEAF,     /* the value, a tensor or a failure, was received from another node */
+  VALUE_COMPUTED, /* the value, a tensor or a failure, was made by a call of this node */
 } clv_value_state;
 
 typedef enum clv_value_event {
-  VALUE_CALL_ADDED,      /* a CALL that computes it arrived */
-  VALUE_CALL_DONE,       /* that call has run or failed */
-  VALUE_RECEIVED,        /* a VALUE frame brought it */
-  VALUE_RECEIVED_AS_ARG, /* a CALL brought it as an argument */
-  VALUE_USED,            /* a CALL uses it as an argument */
-  VALUE_DELIVERY_ADDED,  /* a DELIVER or a CALL with CLV_FLAG_DELIVER asks for it */
-  VALUE_KEPT,            /* a reference keeps it */
-  VALUE_GRADIENT,        /* a gradient of it arrived */
+  VALUE_CALL_ADDED,      /* a CALL that computes the value arrived */
+  VALUE_CALL_DONE,       /* the call that computes the value has run or failed */
+  VALUE_RECEIVED,        /* a VALUE frame brought the value */
+  VALUE_RECEIVED_AS_ARG, /* a CALL brought the value as an argument */
+  VALUE_USED,            /* a CALL names the value as an argument */
+  /* a DELIVER, or a CALL with CLV_FLAG_DELIVER, asks to send the value to a node */
+  VALUE_DELIVERY_ADDED,
+  VALUE_KEPT,     /* a reference keeps the value */
+  VALUE_GRADIENT, /* a gradient of the value arrived */
 } clv_value_event;
 
 typedef enum clv_call_state {
-  CALL_ANNOUNCED,    /* the announcement has arrived, the tensors have not */
-  CALL_WAITING,      /* waits for inputs, its turn in the queue, its position or its leader */
-  CALL_READY,        /* its forward is work (ready or running) */
-  CALL_FORWARD_DONE, /* forward done, saved tensors kept for a backward */
-  CALL_RETAINED,     /* inputs alone are kept; a backward recomputes the forward first */
-  CALL_BACKWARD,     /* the input part of its backward is work */
-  CALL_WEIGHT_GRAD,  /* the weight part of its backward waits for its position or is work */
-  CALL_SAVED_FREED,  /* backward done, saved tensors and inputs freed */
-  CALL_NO_BACKWARD,  /* cannot have a backward: not training, nothing to differentiate, or failed */
+  CALL_ANNOUNCED, /* the announcement has arrived, the tensors have not */
+  /* the call waits for inputs, its turn in the queue, its position, or the backward of its
+   * leader */
+  CALL_WAITING,
+  CALL_READY,        /* the call's forward is ready or runs */
+  CALL_FORWARD_DONE, /* the forward is done; saved tensors are kept for a backward */
+  /* the forward is done; only the inputs are kept, so a backward computes the forward again */
+  CALL_RETAINED,
+  CALL_BACKWARD, /* the input part of the call's backward is ready or runs */
+  /* the weight part of the call's backward waits for its position, is ready or runs */
+  CALL_WEIGHT_GRAD,
+  CALL_SAVED_FREED, /* the backward is done; saved tensors and inputs are freed */
+  /* the call cannot have a backward: not training, nothing to differentiate, or it failed */
+  CALL_NO_BACKWARD,
 } clv_call_state;
 
 typedef enum clv_call_event {
   CALL_TENSORS_RECEIVED,
-  CALL_IS_READY, /* its inputs, its turn, its position and its leader's backward are there */
-  CALL_RAN_KEEPING_SAVED,   /* forward done, with saved tensors */
-  CALL_RAN_KEEPING_INPUTS,  /* forward done, with its inputs alone */
-  CALL_RAN_KEEPING_NOTHING, /* forward done, with nothing kept */
-  CALL_FORWARD_FAILED,      /* its forward, or an input of it, failed */
-  CALL_BACKWARD_DUE,        /* all gradients of its value have arrived */
-  CALL_INPUT_GRAD_DONE,     /* the input part is done */
+  CALL_IS_READY,            /* the call waits for nothing any more */
+  CALL_RAN_KEEPING_SAVED,   /* the forward is done, and saved tensors are kept for a backward */
+  CALL_RAN_KEEPING_INPUTS,  /* the forward is done, and only the inputs are kept */
+  CALL_RAN_KEEPING_NOTHING, /* the forward is done, and neither inputs nor saved tensors are kept */
+  CALL_FORWARD_FAILED,      /* the forward failed, or an input had failed */
+  CALL_BACKWARD_DUE,        /* all gradients of the call's value have arrived */
+  CALL_INPUT_GRAD_DONE,     /* the input part of the backward is done */
   CALL_BACKWARD_DONE,       /* the backward is done */
   CALL_BACKWARD_RETAINED,   /* the backward is done, and the pass retains the inputs for another */
-  CALL_GOT_FOLLOWER,        /* another call was added that runs after its backward */
+  /* another call was added that must run after the backward of this call */
+  CALL_GOT_FOLLOWER,
 } clv_call_event;
 
 typedef enum clv_pass_state {
   PASS_NONE,
-  PASS_COLLECTING, /* more PREPAREs of the pass follow */
+  PASS_COLLECTING, /* the first PREPARE of the pass has arrived, the last one has not */
   PASS_ACTIVE,
-  PASS_ENDING, /* its calls are done; its end, with the vote if any, is work */
+  /* all calls of the pass are done; its end, with the vote if there is one, is ready or runs */
+  PASS_ENDING,
 } clv_pass_state;
 
 typedef enum clv_pass_event {
-  PASS_PREPARE_LATER,    /* PREPARE of a later phase than the last */
-  PASS_PREPARE_SAME,     /* PREPARE of the current or last phase */
+  PASS_PREPARE_LATER,    /* PREPARE of a phase later than the last pass */
+  PASS_PREPARE_SAME,     /* PREPARE of the phase of the current, or else the last pass */
   PASS_PREPARE_EARLIER,  /* PREPARE of an earlier phase */
   PASS_COLLECTED,        /* the last PREPARE of the pass arrived */
   PASS_GRADIENT_NEEDED,  /* GRADIENT of this phase for a call that waits for it */
   PASS_GRADIENT_OTHER,   /* GRADIENT of this phase for a call not in the pass, or already done */
   PASS_GRADIENT_LATER,   /* GRADIENT of a later phase */
   PASS_GRADIENT_EARLIER, /* GRADIENT of an earlier phase */
-  PASS_STEP,             /* APPLY */
+  PASS_STEP,             /* APPLY without a position arrived */
   PASS_DONE,             /* all calls of the pass are done */
   PASS_ENDED,            /* FINISHED was sent, or the context failed */
 } clv_pass_event;
@@ -148,10 +156,10 @@ typedef enum clv_step_state {
 } clv_step_state;
 
 typedef enum clv_step_event {
-  STEP_TAKEN_REVERTIBLE, /* APPLY made a step and kept a snapshot */
-  STEP_TAKEN_FINAL,      /* APPLY made a step without a snapshot */
+  STEP_TAKEN_REVERTIBLE, /* an APPLY made a step and kept a snapshot, so that REVERT can undo it */
+  STEP_TAKEN_FINAL,      /* an APPLY made a step and kept no snapshot */
   STEP_PLANNED,          /* an APPLY with a position made a step */
-  STEP_REVERTED,         /* REVERT of the context that made the step */
+  STEP_REVERTED,         /* the context that made the step sent REVERT */
   STEP_REVERTED_BY_OTHER,
   STEP_OTHER_WORK, /* a CALL or an APPLY of another context arrived */
 } clv_step_event;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The trace of a context: what it did at this node and when, as rows of numbers that ENDED carries
- * to the program. Only contexts with CLV_FLAG_TRACE are traced. If there is no memory for more
- * rows, later ones are omitted.
+ * The trace of a context: which work it did at this node and when, as rows of numbers. ENDED
+ * carries the rows to the program. Only contexts with CLV_FLAG_TRACE are traced. If there is no
+ * memory for more rows, later ones are omitted.
  */
 #include <string.h>
 
@@ -15,7 +15,7 @@ static clv_tensor *alloc_rows(clv_contexts *e, int64_t n) {
   clv_err ignored;
   clv_shape shape = CLV_SHAPE(n, CLV_TRACE_COLUMNS);
   if (clv_pool_tensor(e->env.pool, CLV_I64, &shape, &t, &ignored) != CLV_OK) return NULL;
-  memset(t->data, 0, t->bytes); /* rows of zeros count as absent */
+  memset(t->data, 0, t->bytes); /* readers ignore rows of zeros */
   return t;
 }
 
@@ -40,8 +40,9 @@ static void add_row(clv_contexts *e, clv_context *ctx, const int64_t *row) {
          CLV_TRACE_COLUMNS * sizeof *row);
 }
 
-/* End of work: its start by the host's clock plus the duration that its device measured. */
-static int64_t end_ns_of(const clv_contexts *e, const clv_work *w) {
+/* Returns the time at which work ended: its start by the host's clock plus its duration, which a
+ * device may have measured. */
+static int64_t get_end_ns(const clv_contexts *e, const clv_work *w) {
   return (int64_t)(w->begin_ns + clv_work_duration_ns(e, w));
 }
 
@@ -49,7 +50,7 @@ void clv_context_trace_call(clv_contexts *e, clv_context *ctx, clv_trace_kind ki
                             const clv_context_call *c, uint64_t begin_ns) {
   if (!ctx->trace) return;
   const int64_t row[CLV_TRACE_COLUMNS] = {
-      kind, c->module,           c->micro_batch,     (int64_t)begin_ns, end_ns_of(e, &c->work),
+      kind, c->module,           c->micro_batch,     (int64_t)begin_ns, get_end_ns(e, &c->work),
       0,    (int64_t)c->version, (int64_t)c->out->id};
   add_row(e, ctx, row);
 }
@@ -60,7 +61,7 @@ void clv_context_trace_step(clv_contexts *e, clv_context *ctx, const clv_planned
                                           s->module,
                                           0,
                                           (int64_t)s->work.begin_ns,
-                                          end_ns_of(e, &s->work),
+                                          get_end_ns(e, &s->work),
                                           0,
                                           (int64_t)clv_contexts_module(e, s->module)->version,
                                           0};

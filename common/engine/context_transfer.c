@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Work: reading or writing the state of a module on a device. No other work of the module runs
- * meanwhile. Answers are sent when everything they carry has been read, and everything that was
- * received has been written.
+ * meanwhile. The answers are sent when all items have been read or written.
  */
 #include <stddef.h>
 #include <stdlib.h>
 
 #include "common/engine/context_int.h"
 
-static clv_state_transfer *transfer_of(clv_work *w) {
+static clv_state_transfer *get_transfer(clv_work *w) {
   return (clv_state_transfer *)(void *)((char *)w - offsetof(clv_state_transfer, work));
 }
 
@@ -30,21 +29,21 @@ clv_code clv_contexts_transfer_state(clv_contexts *e, const clv_state_transfer *
   return CLV_OK;
 }
 
-static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+static clv_code prepare(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
   (void)e, (void)w, (void)err;
   *ret_computes = true;
   return CLV_OK;
 }
 
 static clv_code compute(clv_work *w, clv_err *err) {
-  const clv_state_transfer *t = transfer_of(w);
+  const clv_state_transfer *t = get_transfer(w);
   for (uint32_t i = 0; i < t->n; i++)
-    CLV_TRY(t->writes ? clv_state_item_set_async(&t->items[i], t->host[i], err)
-                      : clv_state_item_get(&t->items[i], t->host[i], err));
-  return t->writes ? clv_backend_finish(w->env->modules[w->module]->o.backend, err) : CLV_OK;
+    CLV_TRY(t->is_write ? clv_state_item_set_async(&t->items[i], t->host[i], err)
+                        : clv_state_item_get(&t->items[i], t->host[i], err));
+  return t->is_write ? clv_backend_finish(w->env->modules[w->module]->o.backend, err) : CLV_OK;
 }
 
-static void note_written(clv_contexts *e, const clv_state_transfer *t) {
+static void record_written(clv_contexts *e, const clv_state_transfer *t) {
   const clv_frame *f = &t->request->frame;
   clv_module *m = clv_contexts_module(e, t->work.module);
   for (uint32_t i = 0; f->state.what != CLV_STATE_GRADIENTS && i < t->n; i++)
@@ -53,9 +52,9 @@ static void note_written(clv_contexts *e, const clv_state_transfer *t) {
 
 static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                        clv_err *err) {
-  clv_state_transfer *t = transfer_of(w);
+  clv_state_transfer *t = get_transfer(w);
   (void)err;
-  if (code == CLV_OK && t->writes) note_written(e, t);
+  if (code == CLV_OK && t->is_write) record_written(e, t);
   if (code != CLV_OK)
     clv_outbox_refuse(e, clv_steal(&t->request), why);
   else if (t->requeue_when_done)
@@ -67,7 +66,7 @@ static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_er
 }
 
 const clv_work_type clv_work_of_transfer = {
-    .ready = ready, .compute = compute, .finish = finish, .bypasses_scheduler = true};
+    .prepare = prepare, .compute = compute, .finish = finish, .bypasses_scheduler = true};
 
 /* ---- running statistics ---------------------------------------------------------------------- */
 
@@ -84,7 +83,7 @@ static clv_code finish_restore(clv_contexts *e, clv_work *w, clv_code code, cons
   return CLV_OK;
 }
 
-const clv_work_type clv_work_of_restore = {.ready = ready,
+const clv_work_type clv_work_of_restore = {.prepare = prepare,
                                            .compute = compute_restore,
                                            .finish = finish_restore,
                                            .bypasses_scheduler = true};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Unloading a module. An open context keeps a module loaded while it has a call of it, a planned
- * step, gradients of a pass, or running statistics to restore. UNLOAD is a change, so changes
- * before it in the module's queue are done. An APPLY or a REVERT after it keeps the module loaded
- * too, even if its context has ended.
+ * Unloading a module. A module cannot be unloaded while an open context has a call of it, a planned
+ * step, gradients of a backward pass, or running statistics to restore. UNLOAD waits in the
+ * module's queue, so the changes before it are done. An APPLY or a REVERT behind it in the queue
+ * also keeps the module loaded, even if the context of that frame has ended.
  */
 #include "common/engine/context_int.h"
 
@@ -26,8 +26,8 @@ static bool is_used_by_context(const clv_context *c, uint32_t module) {
   return false;
 }
 
-/* True if an APPLY or a REVERT waits. STATE_ packets do not count: they check later whether the
- * module is loaded. */
+/* True if an APPLY or a REVERT waits in the module's queue. STATE_ packets there do not count,
+ * because the node checks later whether their module is loaded. */
 static bool has_pending_change(const clv_contexts *e, uint32_t module) {
   const clv_queue_entry *t = e->queues[module].first;
   while (t && (!t->change || t->change->packet || t->waits_for_tied_owner)) t = t->next;
@@ -43,7 +43,7 @@ bool clv_contexts_is_module_in_use(const clv_contexts *e, uint32_t module) {
 
 void clv_contexts_forget_module(clv_contexts *e, uint32_t module) {
   clv_module_queue *l = &e->queues[module];
-  if (l->revertible_context) e->n_snapshots--;
-  l->revertible_context = l->buffers_saved_for = 0;
+  if (l->revertible_context_id) e->n_snapshots--;
+  l->revertible_context_id = l->buffers_saved_for_context = 0;
   l->runs_in_id_order = false;
 }

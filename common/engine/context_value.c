@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values: each consumer of a value receives it, or its failure; DELIVER, VALUE and DROP. A value on
- * a device is copied to host memory when a consumer outside the device needs it. A link can send it
- * during the copy; all other consumers wait for the complete tensor.
+ * Values: passes each value, or its failure, to its consumers; handles DELIVER, VALUE, DROP and
+ * SPARE. A value on a device is copied to host memory when a consumer outside the device needs it.
+ * A link can send it during the copy; all other consumers wait for the complete tensor.
  */
 #include "common/engine/context_int.h"
 
 /* ---- copies in host memory ------------------------------------------------------------------- */
 
-/* Returns the value in host memory; starts a copy from the device if there is none. *ret NULL: the
- * copy is in progress. */
+/* Returns the tensor of a value in host memory. For a value on a device, starts a copy if there is
+ * none. *ret NULL: the copy is in progress. */
 static clv_code get_host_copy(clv_contexts *e, clv_value *v, clv_tensor **ret, clv_err *err) {
   *ret = v->tensor->home ? v->host_copy : v->tensor;
   if (v->copy) *ret = NULL;
@@ -20,8 +20,8 @@ static clv_code get_host_copy(clv_contexts *e, clv_value *v, clv_tensor **ret, c
   return CLV_OK;
 }
 
-/* Returns the value where the module can read it: on the device or in host memory. *ret NULL: a
- * copy is in progress. */
+/* Returns the tensor of a value where module m can read it: on the device or in host memory. *ret
+ * NULL: a copy to host memory is in progress. */
 static clv_code get_tensor_for_module(clv_contexts *e, clv_value *v, const clv_module *m,
                                       clv_tensor **ret, clv_err *err) {
   bool reads = !m || !v->tensor->home || clv_backend_reaches(m->o.backend, v->tensor->home);
@@ -32,11 +32,12 @@ static clv_code get_tensor_for_module(clv_contexts *e, clv_value *v, const clv_m
 
 /* ---- delivering ------------------------------------------------------------------------------ */
 
-/* Adds the tensor to a VALUE, complete or still being copied, or the failure. */
+/* Adds the tensor of a value to a VALUE packet, complete or still being copied; if the value has
+ * failed, adds its failure. */
 static void fill_value(const clv_value *v, clv_packet *p) {
-  if (v->failed) {
+  if (v->failure) {
     p->frame.has_failure = true;
-    clv_shared_err_to_frame(v->failed, &p->frame);
+    clv_shared_err_to_frame(v->failure, &p->frame);
     return;
   }
   clv_packet_add_copied(p, v->tensor->home ? v->host_copy : v->tensor,
@@ -68,39 +69,39 @@ clv_code clv_value_on_event(clv_contexts *e, clv_value *v, clv_value_event event
 bool clv_call_take_input(clv_contexts *e, clv_context_call *c, uint32_t slot, clv_value *v) {
   clv_tensor *t = NULL;
   clv_err why;
-  clv_code code = v->tensor && !v->failed ? get_tensor_for_module(e, v, c->mod, &t, &why) : CLV_OK;
-  if (code == CLV_OK && !t && !v->failed) return false;
+  clv_code code = v->tensor && !v->failure ? get_tensor_for_module(e, v, c->mod, &t, &why) : CLV_OK;
+  if (code == CLV_OK && !t && !v->failure) return false;
   if (t) {
     c->in[slot] = clv_tensor_ref(t);
     if (v->producer && v->producer->mod && c->mod)
       clv_module_count_transfer(c->mod, v->producer->mod, t);
     return true;
   }
-  if (!c->failed)
-    c->failed = code != CLV_OK ? clv_shared_err_new_in_module(e, &why, c->module)
-                               : clv_shared_err_ref(v->failed);
+  if (!c->failure)
+    c->failure = code != CLV_OK ? clv_shared_err_new_in_module(e, &why, c->module)
+                                : clv_shared_err_ref(v->failure);
   clv_queue_remove_call(e, c);
   return true;
 }
 
-/* Sends a settled value to its deliveries. While it is being copied from a device, deliveries that
- * need the complete tensor wait. Kept values are stored in host memory, because they outlive
- * modules. */
+/* Sends a settled value to its deliveries. While the value is being copied from a device,
+ * deliveries that need the complete tensor wait. Kept values are stored in host memory, because
+ * they outlive modules. */
 static clv_code deliver_to_consumers(clv_contexts *e, clv_value *v, clv_err *err) {
   clv_code code = CLV_OK;
   clv_tensor *t = NULL;
   clv_err why;
-  if (v->deliveries && v->tensor && !v->failed && get_host_copy(e, v, &t, &why) != CLV_OK)
-    v->failed = clv_shared_err_new(e, &why, "");
+  if (v->deliveries && v->tensor && !v->failure && get_host_copy(e, v, &t, &why) != CLV_OK)
+    v->failure = clv_shared_err_new(e, &why, "");
   for (clv_delivery **at = &v->deliveries, *d; (d = *at) != NULL;) {
-    bool waits = !t && !v->failed;
+    bool waits = !t && !v->failure;
     if (waits && (d->kept_ref || !clv_outbox_can_stream(e, d->name, v->tensor->bytes))) {
       at = &d->next;
       continue;
     }
     *at = d->next;
     if (d->kept_ref) {
-      clv_outbox_add_kept_value(e, d, t, v->failed);
+      clv_outbox_add_kept_value(e, d, t, v->failure);
       continue;
     }
     if (code == CLV_OK) code = send_value(e, v, d->name, err);
@@ -110,7 +111,7 @@ static clv_code deliver_to_consumers(clv_contexts *e, clv_value *v, clv_err *err
 }
 
 /* Passes a settled value to the calls that use it. */
-static void serve_calls(clv_contexts *e, clv_value *v) {
+static void pass_to_calls(clv_contexts *e, clv_value *v) {
   for (clv_input_use **at = &v->uses, *u; (u = *at) != NULL;) {
     clv_context_call *c = u->call;
     if (!clv_call_take_input(e, c, (uint32_t)(u - c->uses), v)) {
@@ -125,17 +126,17 @@ static void serve_calls(clv_contexts *e, clv_value *v) {
 clv_code clv_value_settle(clv_contexts *e, clv_value *v, clv_tensor *tensor, clv_shared_err *failed,
                           clv_err *err) {
   if (tensor) v->tensor = clv_tensor_ref(tensor);
-  v->failed = failed;
-  serve_calls(e, v);
+  v->failure = failed;
+  pass_to_calls(e, v);
   return deliver_to_consumers(e, v, err);
 }
 
 /* ---- the end of a copy ----------------------------------------------------------------------- */
 
-/* Fails a value whose copy failed. */
-static void fail_copy(clv_contexts *e, clv_value *v, const clv_err *why) {
+/* Fails a value whose copy to host memory failed. */
+static void fail_value_copy(clv_contexts *e, clv_value *v, const clv_err *why) {
   v->host_copy = clv_tensor_unref(v->host_copy);
-  if (!v->failed) v->failed = clv_shared_err_new(e, why, "");
+  if (!v->failure) v->failure = clv_shared_err_new(e, why, "");
 }
 
 static clv_code finish_copy(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
@@ -145,8 +146,8 @@ static clv_code finish_copy(clv_contexts *e, clv_work *w, clv_code code, const c
   if (code == CLV_OK && k->packet) clv_outbox_send(e, clv_steal(&k->packet));
   clv_copy_free(e, k);
   if (!v) return CLV_OK;
-  if (code != CLV_OK) fail_copy(e, v, why);
-  serve_calls(e, v);
+  if (code != CLV_OK) fail_value_copy(e, v, why);
+  pass_to_calls(e, v);
   code = deliver_to_consumers(e, v, err);
   clv_value_free_if_dropped(e, v);
   return code;
@@ -178,8 +179,9 @@ clv_code clv_on_deliver(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_er
   return action == CELL_GIVE ? deliver_to_consumers(e, v, err) : CLV_OK;
 }
 
-/* Emits a failure for a reference to a value of a context that has ended. */
-static clv_code keep_failure(clv_contexts *e, uint64_t ref, clv_err *err) {
+/* Queues a failure as the result for reference `ref`, because the context of its value has
+ * ended. */
+static clv_code add_kept_failure(clv_contexts *e, uint64_t ref, clv_err *err) {
   clv_delivery *d;
   CLV_TRY(clv_contexts_slab_alloc(e, &e->deliveries, &d, err));
   d->kept_ref = ref;
@@ -194,7 +196,7 @@ clv_code clv_contexts_keep_value(clv_contexts *e, uint64_t ref, uint64_t id, uin
   clv_action action;
   CLV_TRY(clv_context_get_or_create(e, id, &ctx, err));
   bool gone = ctx->state == CONTEXT_ENDING && !clv_context_find_value(e, ctx, value_id);
-  if (gone || ctx->state == CONTEXT_ENDED) return keep_failure(e, ref, err);
+  if (gone || ctx->state == CONTEXT_ENDED) return add_kept_failure(e, ref, err);
   CLV_TRY(clv_context_get_or_create_value(e, ctx, value_id, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_KEPT, &action, err));
   CLV_TRY(clv_value_add_delivery(e, v, 0, err));
@@ -209,7 +211,7 @@ clv_code clv_on_value(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err 
   clv_context_trace_packet(e, ctx, CLV_TRACE_VALUE_IN, p, p->completed_ns);
   CLV_TRY(clv_context_get_or_create_value(e, ctx, f->message, &v, err));
   CLV_TRY(clv_value_on_event(e, v, VALUE_RECEIVED, &action, err));
-  if (action == CELL_IGNORE) return CLV_OK; /* repeated VALUE */
+  if (action == CELL_IGNORE) return CLV_OK; /* the VALUE was repeated */
   clv_code code = clv_value_settle(e, v, f->n_tensors ? p->tensor[0] : NULL,
                                    f->has_failure ? clv_shared_err_from_frame(e, f) : NULL, err);
   clv_value_free_if_dropped(e, v);
@@ -227,8 +229,8 @@ clv_code clv_on_drop(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *
   return CLV_OK;
 }
 
-/* Handles SPARE: marks values that another node's kept values depend on. A value that is settled,
- * or that no call here computes, needs no mark. */
+/* Handles SPARE: marks values that another node's kept values depend on. Ids without a record are
+ * skipped; the mark of a settled value has no effect. */
 clv_code clv_on_spare(clv_contexts *e, clv_context *ctx, clv_packet *p, clv_err *err) {
   (void)err;
   for (uint32_t i = 0; i < p->frame.n_upstream; i++) {

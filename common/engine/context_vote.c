@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Work: the end of a backward pass. Gradients of tied parameters are added to those of their
- * owners. FINISHED may carry a vote: whether the gradients of this node are finite, and their sums
- * of squares.
+ * owners. Then FINISHED is sent. It may carry a vote: whether the gradients of this node are
+ * finite, and their sums of squares.
  */
 #include "common/engine/context_int.h"
 
@@ -19,25 +19,27 @@ static int64_t count_learning(const clv_contexts *e, const clv_context *ctx) {
   return n;
 }
 
-/* Sums of squares of the gradients of one module; 0 for a module without gradients. */
-static clv_code sum_squares_of(const clv_module *m, const clv_module_gradient *g, double *at,
-                               clv_err *err) {
+/* Computes the sum of squares of each gradient of module m into `at`; 0 for all if the module has
+ * no gradients. */
+static clv_code compute_sum_squares(const clv_module *m, const clv_module_gradient *g, double *at,
+                                    clv_err *err) {
   const clv_backend *b = m->o.backend;
   if (g && g->input_part_done)
-    return b->sum_squares(b, g->block->data, m->learning, m->n_learning, at, err);
+    return b->sum_squares(b, g->block->data, m->learning_extents, m->n_learning, at, err);
   for (uint32_t i = 0; i < m->n_learning; i++) at[i] = 0;
   return CLV_OK;
 }
 
 /* ---- ties ------------------------------------------------------------------------------------ */
 
-/* True if the tied parameter `tie` has a gradient, from this pass or an earlier one. */
+/* True if the tied parameter number `tie` has a gradient, from this backward pass or an earlier
+ * one. */
 static bool tie_has_gradient(const clv_module_gradient *g, int tie) {
   return g->input_part_done && !g->mod->params->ties[tie].param.frozen;
 }
 
-static clv_code check_owner(const clv_context *ctx, const clv_module_gradient *g, int tie,
-                            bool *ret_any, clv_err *err) {
+static clv_code check_owner_has_gradient(const clv_context *ctx, const clv_module_gradient *g,
+                                         int tie, bool *ret_any, clv_err *err) {
   const clv_module *owner = g->mod->owners[tie];
   const clv_module_gradient *to = clv_context_module_gradient(ctx, owner->o.index);
   if (!tie_has_gradient(g, tie)) return CLV_OK;
@@ -49,11 +51,12 @@ static clv_code check_owner(const clv_context *ctx, const clv_module_gradient *g
                   g->mod->params->ties[tie].param.name, g->module, owner->o.index);
 }
 
-/* Checks that every owner of a tied parameter has gradients of its own to add to. Allocates
- * nothing. */
+/* Checks that every owner of a tied parameter with a gradient has gradients of its own, to which
+ * that gradient can be added. *ret_any: set to true if there is such a parameter. */
 static clv_code check_ties(const clv_context *ctx, bool *ret_any, clv_err *err) {
   for (const clv_module_gradient *g = ctx->gradients; g; g = g->next)
-    for (int i = 0; i < g->mod->params->n_ties; i++) CLV_TRY(check_owner(ctx, g, i, ret_any, err));
+    for (int i = 0; i < g->mod->params->n_ties; i++)
+      CLV_TRY(check_owner_has_gradient(ctx, g, i, ret_any, err));
   return CLV_OK;
 }
 
@@ -71,8 +74,8 @@ static clv_code add_ties(const clv_context *ctx, clv_err *err) {
 
 /* ---- the work -------------------------------------------------------------------------------- */
 
-static clv_code ready_vote(clv_contexts *e, clv_context *ctx, bool *ret_computes, clv_err *err) {
-  /* allocates now, because APPLY must not fail */
+static clv_code prepare_vote(clv_contexts *e, clv_context *ctx, bool *ret_computes, clv_err *err) {
+  /* the memory is allocated now, because a later APPLY must not fail */
   for (const clv_module_gradient *g = ctx->gradients; g; g = g->next)
     CLV_TRY(clv_module_prepare_snapshot(g->mod, err));
   clv_shape shape = CLV_SHAPE(count_learning(e, ctx));
@@ -83,11 +86,11 @@ static clv_code ready_vote(clv_contexts *e, clv_context *ctx, bool *ret_computes
   return CLV_OK;
 }
 
-static clv_code ready(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
+static clv_code prepare(clv_contexts *e, clv_work *w, bool *ret_computes, clv_err *err) {
   clv_context *ctx = w->ctx;
   if (ctx->pass != PASS_ENDING) return CLV_OK;
   CLV_TRY(check_ties(ctx, ret_computes, err));
-  return ctx->vote ? ready_vote(e, ctx, ret_computes, err) : CLV_OK;
+  return ctx->vote ? prepare_vote(e, ctx, ret_computes, err) : CLV_OK;
 }
 
 /* Computes the sums of squares of all gradients of the modules in the pass, in the order of modules
@@ -99,7 +102,7 @@ static clv_code compute_vote(const clv_work *w, clv_context *ctx, clv_err *err) 
     while (g && g->module < i) g = g->next;
     if (!was_in_pass(ctx, i)) continue;
     const clv_module *m = w->env->modules[i];
-    CLV_TRY(sum_squares_of(m, g && g->module == i ? g : NULL, at, err));
+    CLV_TRY(compute_sum_squares(m, g && g->module == i ? g : NULL, at, err));
     at += m->n_learning;
   }
   for (const double *k = sums; k < at; k++) ctx->total += *k;
@@ -124,19 +127,20 @@ static clv_code send_finished(clv_contexts *e, clv_context *ctx, clv_err *err) {
   return CLV_OK;
 }
 
-/* Sends FINISHED. A context that has failed meanwhile has sent its failure already. */
+/* Sends FINISHED. Sends nothing if the context has failed meanwhile, because its failure has been
+ * sent already. */
 static clv_code finish(clv_contexts *e, clv_work *w, clv_code code, const clv_err *why,
                        clv_err *err) {
   clv_context *ctx = w->ctx;
-  clv_err sending;
+  clv_err send_err;
   (void)err;
   if (code == CLV_OK && ctx->pass == PASS_ENDING) {
-    code = send_finished(e, ctx, &sending);
-    why = &sending;
+    code = send_finished(e, ctx, &send_err);
+    why = &send_err;
   }
   if (code != CLV_OK) clv_context_fail_in_module(e, ctx, why, CLV_MODULE_ALL);
   ctx->sums = clv_tensor_unref(ctx->sums);
   return CLV_OK;
 }
 
-const clv_work_type clv_work_vote = {.ready = ready, .compute = compute, .finish = finish};
+const clv_work_type clv_work_vote = {.prepare = prepare, .compute = compute, .finish = finish};

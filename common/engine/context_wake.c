@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which frames can wait without waking the compute thread: a CALL whose inputs are missing, a
- * frame for a CALL that has not arrived, a PREPARE before its gradients, DROP, and the end of a
- * context whose step is shorter than a wake-up and that no peer waits for. In doubt a frame wakes
- * the thread, which costs a wake-up and nothing else.
+ * Which frames can wait without waking the compute thread: a CALL whose inputs are missing, a frame
+ * for a CALL that has not arrived, a PREPARE whose gradients have not arrived, DROP, SPARE, and the
+ * END_CONTEXT of a context whose step takes less time than a wake-up and for which no peer waits.
+ * In doubt a frame wakes the thread, which costs only the wake-up.
  */
 #include "common/engine/wake_int.h"
 
 enum {
-  LARGE_BYTES = 64 << 10, /* tensors hold receive credit of their link until handled */
-  /* bytes of gradients: such a step takes 10 us, a wake-up 30 to 50 us */
+  /* a packet with more bytes wakes the thread, because it holds receive credit of its link until it
+   * is handled */
+  LARGE_BYTES = 64 << 10,
+  /* most bytes of gradients of a short step: it takes 10 us, a wake-up 30 to 50 us */
   SMALL_STEP_BYTES = 64 << 10,
 };
 
-/* For each kind, the queued kinds with which it may make work ready that neither makes ready
- * alone. */
-static const uint64_t meets[CLV_FRAME_KINDS] = {
+/* For each frame kind, the kinds with which it may together make work ready, although neither frame
+ * does so alone. */
+static const uint64_t kinds_ready_together[CLV_FRAME_KINDS] = {
     [CLV_CALL] = CLV_KIND_BIT(CLV_VALUE),
     [CLV_DELIVER] = CLV_KIND_BIT(CLV_VALUE),
     [CLV_VALUE] = CLV_KIND_BIT(CLV_CALL) | CLV_KIND_BIT(CLV_DELIVER),
@@ -25,56 +27,58 @@ static const uint64_t meets[CLV_FRAME_KINDS] = {
 
 _Static_assert((int)CLV_FRAME_KINDS <= 64, "a bit for each kind");
 
-typedef bool waits(clv_contexts *e, const clv_context *c, const clv_packet *p);
+typedef bool wait_predicate(clv_contexts *e, const clv_context *c, const clv_packet *p);
 
-/* True for a CALL that waits for an input and that no other call waits for. */
-static bool call_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+/* True for a CALL that lacks an input, unless a DROP or PREPARE of its context waits for CALLs. */
+static bool can_call_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_frame *f = &p->frame;
   bool missing = p->is_announcement;
   for (uint32_t i = 0; i < f->call.n_args && !p->is_announcement; i++) {
     const clv_value *v = c ? clv_context_find_value(e, c, f->call.args[i].value) : NULL;
-    if (v && v->failed) return false;
+    if (v && v->failure) return false;
     missing |= !f->call.args[i].here && !(v && v->tensor);
   }
   return missing && !(c && c->deferred_frames);
 }
 
-static bool deliver_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+static bool can_deliver_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message) : NULL;
-  return !v || !(v->tensor || v->failed);
+  return !v || !(v->tensor || v->failure);
 }
 
-static bool value_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+static bool can_value_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message) : NULL;
   return !v || (!v->uses && !v->deliveries);
 }
 
-static bool drop_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+static bool can_drop_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   (void)e, (void)c, (void)p;
   return true;
 }
 
-/* True if each call of the PREPARE still waits for inputs or gradients. */
-static bool prepare_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+/* True if no backward of the calls in a PREPARE can start yet: none has failed or received a
+ * gradient, and each that has run needs a gradient. */
+static bool can_prepare_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_frame *f = &p->frame;
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
     const clv_needed *n = &f->backward.calls[i];
     const clv_value *v = c ? clv_context_find_value(e, c, n->call) : NULL;
-    bool begun = v && v->producer && v->producer->progress > CALL_READY;
-    if (v && (v->received_gradients || v->failed)) return false;
+    bool begun = v && v->producer && v->producer->call_state > CALL_READY;
+    if (v && (v->received_gradients || v->failure)) return false;
     if (begun && !n->contributions) return false;
   }
-  return f->backward.n_calls && !(c && c->failed);
+  return f->backward.n_calls && !(c && c->failure);
 }
 
-/* True if the backward pass of the call has not begun at this node. */
-static bool gradient_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+/* True if the call that a GRADIENT is for has not arrived, or is in no backward pass. */
+static bool can_gradient_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message) : NULL;
   return !v || !v->producer || !v->producer->is_in_pass;
 }
 
-/* True if the steps are final and short, so that no peer waits for them. */
-static bool steps_wait(const clv_context *c, const clv_frame *f, uint32_t module) {
+/* True if the steps of the gradients of `module` (CLV_MODULE_ALL: of all modules) cannot be
+ * reverted and are short, so that no peer waits for them. */
+static bool can_steps_wait(const clv_context *c, const clv_frame *f, uint32_t module) {
   size_t bytes = 0;
   if (f->commit.position) return false;
   for (const clv_module_gradient *g = c->gradients; g; g = g->next) {
@@ -85,36 +89,41 @@ static bool steps_wait(const clv_context *c, const clv_frame *f, uint32_t module
   return bytes <= SMALL_STEP_BYTES;
 }
 
-/* True for an APPLY that steps modules. Without a step, the master waits for the answer at once. */
-static bool apply_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+/* True for an APPLY that makes steps which can wait. An APPLY without a step wakes the thread,
+ * because the master waits for its answer. */
+static bool can_apply_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   (void)e;
-  return c && c->gradients && steps_wait(c, &p->frame, p->frame.module);
+  return c && c->gradients && can_steps_wait(c, &p->frame, p->frame.module);
 }
 
-/* True for END_CONTEXT with a step and without a trace: a master that waits for the end sends it in
- * another way. False while calls wait, because the end may let other calls run. */
-static bool end_waits(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+/* True for an END_CONTEXT that makes a step which can wait, of a context without a trace: the
+ * master does not wait for the answer to such a frame. False while any call waits, because the end
+ * of the context may let that call run. */
+static bool can_end_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   if (e->counts.calls_waiting) return false;
-  return c && p->frame.has_commit && !c->trace && steps_wait(c, &p->frame, CLV_MODULE_ALL);
+  return c && p->frame.has_commit && !c->trace && can_steps_wait(c, &p->frame, CLV_MODULE_ALL);
 }
 
-static waits *const waiting[CLV_FRAME_KINDS] = {
-    [CLV_CALL] = call_waits,   [CLV_DELIVER] = deliver_waits, [CLV_VALUE] = value_waits,
-    [CLV_DROP] = drop_waits,   [CLV_PREPARE] = prepare_waits, [CLV_GRADIENT] = gradient_waits,
-    [CLV_APPLY] = apply_waits, [CLV_END_CONTEXT] = end_waits, [CLV_SPARE] = drop_waits,
+static wait_predicate *const wait_predicates[CLV_FRAME_KINDS] = {
+    [CLV_CALL] = can_call_wait,       [CLV_DELIVER] = can_deliver_wait,
+    [CLV_VALUE] = can_value_wait,     [CLV_DROP] = can_drop_wait,
+    [CLV_PREPARE] = can_prepare_wait, [CLV_GRADIENT] = can_gradient_wait,
+    [CLV_APPLY] = can_apply_wait,     [CLV_END_CONTEXT] = can_end_wait,
+    [CLV_SPARE] = can_drop_wait,
 };
 
-static size_t bytes_of(const clv_packet *p) {
+static size_t get_tensor_bytes(const clv_packet *p) {
   size_t bytes = 0;
   for (uint32_t i = 0; i < p->frame.n_tensors; i++)
     if (p->tensor[i]) bytes += p->tensor[i]->bytes;
   return bytes;
 }
 
-bool clv_contexts_can_wait(clv_contexts *e, uint64_t queued, const clv_packet *p) {
+bool clv_contexts_packet_can_wait(clv_contexts *e, uint64_t queued, const clv_packet *p) {
   const clv_frame *f = &p->frame;
-  if (!waiting[f->kind] || p->is_over_quota || f->has_failure || (queued & meets[f->kind]))
+  if (!wait_predicates[f->kind] || p->is_over_quota || f->has_failure ||
+      (queued & kinds_ready_together[f->kind]))
     return false;
-  if (bytes_of(p) > LARGE_BYTES) return false;
-  return waiting[f->kind](e, clv_context_find(e, f->context), p);
+  if (get_tensor_bytes(p) > LARGE_BYTES) return false;
+  return wait_predicates[f->kind](e, clv_context_find(e, f->context), p);
 }

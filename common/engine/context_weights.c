@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights from before a step. A step inside a context (pipedream) keeps a copy for calls whose
- * forward used the weights that it changes and whose backward has not run. There are as many copies
- * as calls of different versions between forward and backward, and one more if the program asks for
- * the version before the last (pipedream-2bw).
+ * Weights from before a step. A planned step (schedule pipedream) keeps a copy of the weights that
+ * it changes for the calls whose forward used them and whose backward has not run. There is one
+ * copy for each version that calls between forward and backward use, and one more if the program
+ * asks for the version before the last (pipedream-2bw).
  */
 #include <stddef.h>
 #include <string.h>
@@ -17,7 +17,8 @@ clv_module_gradient *clv_context_module_gradient(const clv_context *ctx, uint32_
 }
 
 clv_context_call *clv_order_entry_call(clv_order_entry *p, clv_order_kind kind) {
-  return (clv_context_call *)(void *)((char *)(p - kind) - offsetof(clv_context_call, places));
+  return (clv_context_call *)(void *)((char *)(p - kind) -
+                                      offsetof(clv_context_call, order_entries));
 }
 
 void clv_old_weights_unref(clv_contexts *e, clv_old_weights *w) {
@@ -28,7 +29,7 @@ void clv_old_weights_unref(clv_contexts *e, clv_old_weights *w) {
   clv_slab_recycle(&e->weights, w);
 }
 
-static clv_old_weights *ref(clv_old_weights *w) {
+static clv_old_weights *ref_old_weights(clv_old_weights *w) {
   w->refs++;
   return w;
 }
@@ -37,12 +38,13 @@ void *clv_call_param_block(const clv_context_call *c) {
   return c->weights ? c->weights->block->data : c->mod->block;
 }
 
-/* Allocates a copy of all parameters, with one reference. The step fills it. */
+/* Allocates a copy of all parameters of a module, with one reference. The step fills the copy
+ * later. */
 static clv_code alloc_copy(clv_contexts *e, clv_module *m, clv_old_weights **ret, clv_err *err) {
   clv_old_weights *w;
   CLV_TRY(clv_contexts_slab_alloc(e, &e->weights, &w, err));
   clv_code code =
-      clv_module_block(m, m->params->total_bytes, &w->charged_on_device, &w->block, err);
+      clv_module_alloc_block(m, m->params->total_bytes, &w->charged_on_device, &w->block, err);
   if (code != CLV_OK) {
     clv_slab_recycle(&e->weights, w);
     return code;
@@ -57,11 +59,11 @@ static clv_code alloc_copy(clv_contexts *e, clv_module *m, clv_old_weights **ret
   return CLV_OK;
 }
 
-/* True if the call's backward still reads the weights that the module has now. */
+/* True if the backward of call c will read the weights that module m has now. */
 static bool needs_old_weights(const clv_context_call *c, const clv_module *m) {
-  bool ran = c->progress >= CALL_FORWARD_DONE && c->progress <= CALL_WEIGHT_GRAD;
+  bool ran = c->call_state >= CALL_FORWARD_DONE && c->call_state <= CALL_WEIGHT_GRAD;
   if (c->mod != m || !ran || c->weights) return false;
-  return c->progress == CALL_RETAINED || c->is_recompute ||
+  return c->call_state == CALL_RETAINED || c->is_recompute ||
          clv_plan_get_info(c->plan->plan)->backward_reads_params;
 }
 
@@ -71,7 +73,7 @@ static clv_code save_for_calls(clv_contexts *e, const clv_context *ctx, clv_orde
     clv_context_call *c = clv_order_entry_call(p, kind);
     if (!needs_old_weights(c, m)) continue;
     if (!*kept) CLV_TRY(alloc_copy(e, m, kept, err));
-    c->weights = ref(*kept);
+    c->weights = ref_old_weights(*kept);
   }
   return CLV_OK;
 }
@@ -84,7 +86,7 @@ clv_code clv_save_old_weights(clv_contexts *e, clv_context *ctx, clv_module_grad
   clv_code code = keep ? alloc_copy(e, g->mod, &kept, err) : CLV_OK;
   if (code == CLV_OK) code = save_for_calls(e, ctx, ORDER_BACKWARD, g->mod, &kept, err);
   if (code == CLV_OK) code = save_for_calls(e, ctx, ORDER_WEIGHT, g->mod, &kept, err);
-  if (code == CLV_OK && keep) g->weights_before_step = ref(kept);
+  if (code == CLV_OK && keep) g->weights_before_step = ref_old_weights(kept);
   *ret = kept;
   return code;
 }
@@ -97,5 +99,6 @@ void clv_copy_old_weights(const clv_old_weights *w) {
 void clv_call_use_old_weights(const clv_context *ctx, clv_context_call *c) {
   const clv_module_gradient *g =
       c->uses_old_weights ? clv_context_module_gradient(ctx, c->module) : NULL;
-  if (g && g->weights_before_step && !c->weights) c->weights = ref(g->weights_before_step);
+  if (g && g->weights_before_step && !c->weights)
+    c->weights = ref_old_weights(g->weights_before_step);
 }

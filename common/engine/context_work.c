@@ -1,33 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lists of ready work. Each module has a list, in the order in which its work became ready; work
- * that must not overtake becomes ready one after the other (context_queue.c, context_order.c,
- * context_pass.c). One piece of work of a module runs at a time, and the oldest ready work starts
- * first. A change may need several modules: it is in the list of one of them and starts when all
- * are idle.
+ * Lists of ready work. Each module has a list, in the order in which its work became ready; pieces
+ * of work that must keep their order become ready one after the other (context_queue.c,
+ * context_order.c, context_pass.c). One piece of work of a module runs at a time, and the oldest
+ * ready work starts first. A change may need several modules: it is in the list of one of them and
+ * starts when all are idle.
  */
 #include "common/engine/context_int.h"
 
 #include <stddef.h>
 
-static clv_work_list *list_of(clv_contexts *e, uint32_t module) { return &e->work[module]; }
+static clv_work_list *get_list(clv_contexts *e, uint32_t module) { return &e->work[module]; }
 
-/* Links a list among those with ready work, sorted by the number of the first work. */
+/* Links list l into e->ready, which has all lists with ready work, sorted by the number of their
+ * first work. */
 static void link_list(clv_contexts *e, clv_work_list *l) {
-  clv_work_list **at = &e->ready;
+  clv_work_list **at = &e->ready_lists;
   while (*at && (*at)->first->number < l->first->number) at = &(*at)->next;
   l->next = *at;
   *at = l;
 }
 
 static void unlink_list(clv_contexts *e, const clv_work_list *l) {
-  clv_work_list **at = &e->ready;
+  clv_work_list **at = &e->ready_lists;
   while (*at != l) at = &(*at)->next;
   *at = l->next;
 }
 
-/* Applies an event to work. False: the event is impossible. */
-static bool step(clv_contexts *e, clv_work *w, const clv_context *ctx, clv_work_event event) {
+/* Applies an event to the state of a piece of work. False: the event is impossible. */
+static bool apply_event(clv_contexts *e, clv_work *w, const clv_context *ctx,
+                        clv_work_event event) {
   uint64_t context = ctx ? ctx->id : 0;
   return clv_contexts_on_event(e, context, MACHINE_WORK, &w->state, event)->action !=
          CELL_IMPOSSIBLE;
@@ -37,9 +39,9 @@ static bool step(clv_contexts *e, clv_work *w, const clv_context *ctx, clv_work_
 
 void clv_work_enqueue(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_context *ctx,
                       uint32_t module) {
-  clv_work_list *l = list_of(e, module);
+  clv_work_list *l = get_list(e, module);
   if (ctx && clv_context_on_event(e, ctx, CONTEXT_WORK_READY)->action != CELL_RECORD) return;
-  if (!step(e, w, ctx, WORK_IS_READY)) return;
+  if (!apply_event(e, w, ctx, WORK_IS_READY)) return;
   w->kind = (uint8_t)kind;
   w->env = &e->env;
   w->ctx = ctx;
@@ -57,8 +59,8 @@ void clv_work_enqueue(clv_contexts *e, clv_work *w, clv_work_kind kind, clv_cont
 }
 
 void clv_work_enqueue_front(clv_contexts *e, clv_work *w, clv_work_kind kind) {
-  clv_work_list *l = list_of(e, w->module);
-  if (!step(e, w, w->ctx, WORK_IS_READY)) return;
+  clv_work_list *l = get_list(e, w->module);
+  if (!apply_event(e, w, w->ctx, WORK_IS_READY)) return;
   w->kind = (uint8_t)kind;
   e->n_work++;
   if (l->first) unlink_list(e, l);
@@ -87,60 +89,62 @@ static bool is_module_on_device(const clv_contexts *e, uint32_t module) {
 
 static bool has_bit(const uint8_t *bits, uint32_t i) { return bits[i / 8] >> (i % 8) & 1; }
 
-/* True if a vote covers the module and the module is on a device. Such a backend is used by one
- * thread at a time. */
-static bool votes_on(const clv_contexts *e, const clv_work *w, uint32_t module) {
+/* True if the vote covers the module and the module is on a device. The vote then needs the module
+ * idle, because only one thread at a time may use its backend. */
+static bool is_device_voter(const clv_contexts *e, const clv_work *w, uint32_t module) {
   return has_bit(w->ctx->was_in_pass, module) && is_module_on_device(e, module);
 }
 
 bool clv_work_is_on_device(const clv_contexts *e, clv_work *w) {
-  bool far = w->kind != WORK_CHANGE && w->kind != WORK_VOTE && is_module_on_device(e, w->module);
-  for (uint32_t i = 0; w->kind == WORK_VOTE && i < CLV_MODULE_ALL; i++) far |= votes_on(e, w, i);
-  if (w->kind != WORK_CHANGE) return far;
+  bool on_device =
+      w->kind != WORK_CHANGE && w->kind != WORK_VOTE && is_module_on_device(e, w->module);
+  for (uint32_t i = 0; w->kind == WORK_VOTE && i < CLV_MODULE_ALL; i++)
+    on_device |= is_device_voter(e, w, i);
+  if (w->kind != WORK_CHANGE) return on_device;
   for (const clv_queue_entry *t = clv_work_change(w)->entries; t; t = t->next_of_change)
-    far |= is_module_on_device(e, t->module);
-  return far;
+    on_device |= is_module_on_device(e, t->module);
+  return on_device;
 }
 
-static bool can_vote(clv_contexts *e, const clv_work *w) {
+static bool are_voters_idle(clv_contexts *e, const clv_work *w) {
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
-    if (votes_on(e, w, i) && list_of(e, i)->is_running) return false;
+    if (is_device_voter(e, w, i) && get_list(e, i)->is_running) return false;
   return true;
 }
 
-/* Marks the modules of a vote busy or idle. ctx->voting records them, because more modules may join
- * the pass before the vote ends. */
+/* Marks the modules on devices that a vote covers as busy or idle. ctx->voting_modules records
+ * which are busy, because ctx->was_in_pass may change before the vote ends. */
 static void set_voters_busy(clv_contexts *e, const clv_work *w, bool running) {
-  uint8_t *voting = w->ctx->voting;
+  uint8_t *voting = w->ctx->voting_modules;
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) {
-    if (running ? !votes_on(e, w, i) : !has_bit(voting, i)) continue;
+    if (running ? !is_device_voter(e, w, i) : !has_bit(voting, i)) continue;
     voting[i / 8] ^= (uint8_t)(1u << (i % 8));
-    list_of(e, i)->is_running = running;
+    get_list(e, i)->is_running = running;
   }
 }
 
-/* True if all modules of the work are idle; also true for work of no module. */
+/* True if all modules of the work are idle, or the work belongs to no module. */
 static bool are_modules_idle(clv_contexts *e, clv_work *w) {
-  if (w->kind == WORK_VOTE) return can_vote(e, w);
+  if (w->kind == WORK_VOTE) return are_voters_idle(e, w);
   if (w->kind != WORK_CHANGE)
-    return w->module == CLV_MODULE_ALL || !list_of(e, w->module)->is_running;
+    return w->module == CLV_MODULE_ALL || !get_list(e, w->module)->is_running;
   const clv_queue_entry *t = clv_work_change(w)->entries;
-  while (t && !list_of(e, t->module)->is_running) t = t->next_of_change;
+  while (t && !get_list(e, t->module)->is_running) t = t->next_of_change;
   return !t;
 }
 
 static void set_modules_busy(clv_contexts *e, clv_work *w, bool running) {
   if (w->kind == WORK_VOTE) set_voters_busy(e, w, running);
   if (w->kind != WORK_CHANGE) {
-    list_of(e, w->module)->is_running = running && w->module != CLV_MODULE_ALL;
+    get_list(e, w->module)->is_running = running && w->module != CLV_MODULE_ALL;
     return;
   }
   for (const clv_queue_entry *t = clv_work_change(w)->entries; t; t = t->next_of_change)
-    list_of(e, t->module)->is_running = running;
+    get_list(e, t->module)->is_running = running;
 }
 
 clv_work *clv_work_take(clv_contexts *e) {
-  clv_work_list *l = e->ready;
+  clv_work_list *l = e->ready_lists;
   while (l && !are_modules_idle(e, l->first)) l = l->next;
   if (!l) return NULL;
   clv_work *w = l->first;
@@ -150,13 +154,13 @@ clv_work *clv_work_take(clv_contexts *e) {
     link_list(e, l);
   else
     l->last = NULL;
-  (void)step(e, w, w->ctx, WORK_STARTS);
+  (void)apply_event(e, w, w->ctx, WORK_STARTS);
   set_modules_busy(e, w, true);
   return w;
 }
 
 void clv_work_note_end(clv_contexts *e, clv_work *w) {
-  if (!step(e, w, w->ctx, WORK_ENDS)) return;
+  if (!apply_event(e, w, w->ctx, WORK_ENDS)) return;
   set_modules_busy(e, w, false);
   e->n_work--;
 }

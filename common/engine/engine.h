@@ -28,10 +28,10 @@ typedef enum clv_trace_kind {
   CLV_TRACE_FORWARD, /* forward of a call */
   CLV_TRACE_BACKWARD,
   CLV_TRACE_INPUT_GRAD,  /* input part of a backward whose weight part has a position of its own */
-  CLV_TRACE_WEIGHT_GRAD, /* that weight part */
+  CLV_TRACE_WEIGHT_GRAD, /* weight part of a backward, if it has a position of its own */
   CLV_TRACE_STEP,
-  CLV_TRACE_VALUE_OUT, /* VALUE passed to a link; BEGIN == END, no module */
-  CLV_TRACE_VALUE_IN,  /* VALUE received completely */
+  CLV_TRACE_VALUE_OUT, /* VALUE frame passed to a link: an instant (BEGIN == END) of no module */
+  CLV_TRACE_VALUE_IN,  /* VALUE frame received with all its tensors */
   CLV_TRACE_GRADIENT_OUT,
   CLV_TRACE_GRADIENT_IN,
   CLV_TRACE_KINDS
@@ -44,7 +44,7 @@ enum {
   CLV_TRACE_BEGIN,
   CLV_TRACE_END,
   CLV_TRACE_BYTES,
-  CLV_TRACE_VERSION, /* version of the weights: of a call those it used, of a step those it made */
+  CLV_TRACE_VERSION, /* version of the weights that a call used, or that a step made */
   CLV_TRACE_VALUE,   /* id of the call's value, or of the value sent or received */
   CLV_TRACE_COLUMNS
 };
@@ -53,7 +53,7 @@ enum {
 
 /* The memory behind a LoadModule's graph. Start with {0}; the graph must outlive it. */
 typedef struct clv_module_message {
-  clv_wire_node *nodes; /* [n_nodes], as are inputs, attrs, values and keys */
+  clv_wire_node *nodes; /* nodes, inputs, attrs, values and keys have n_nodes elements each */
   uint32_t (*inputs)[CLV_MAX_IN];
   clv_wire_attr (*attrs)[CLV_WIRE_ATTRS];
   clv_attr_value (*values)[CLV_WIRE_ATTRS];
@@ -64,14 +64,15 @@ typedef struct clv_module_message {
   clv_wire_tie *ties; /* [n_ties] */
 } clv_module_message;
 
-/* Fills q->graph, q->keys, q->inputs and q->ties with views into *m, which the caller releases on
- * any result. The caller sets the module of an owner outside the graph. */
+/* Fills q->graph, q->keys, q->inputs and q->ties with views into *m. The caller releases *m with
+ * clv_module_message_done, also after an error. For a tie to a node of another module the caller
+ * then sets that module in q->ties. */
 clv_code clv_module_message_make(const clv_graph *graph, clv_module_message *m,
                                  clv_wire_load_request *q, clv_err *err) CLV_USE_RESULT;
 void clv_module_message_done(clv_module_message *m);
 
-/* The settings of a parameter group as LoadModule carries them. final: as
- * clv_module_options.has_no_revert. */
+/* Returns the settings of a parameter group as a LoadModule message carries them. final: steps
+ * cannot be reverted (clv_module_options.has_no_revert). */
 clv_wire_optimizer clv_module_message_optimizer(const clv_optim_config *optimizer, bool final);
 
 /* ---- modules --------------------------------------------------------------------------------- */
@@ -85,16 +86,17 @@ typedef struct clv_module_group {
   uint32_t n_params;
 } clv_module_group;
 
-/* The first parameter of `node` is tied to a parameter in module `of`. That module is on the same
- * device, in the same session, and loaded as long as this one. */
+/* The first parameter of `node` is tied to a parameter in module `of`. Module `of` must be on
+ * the same device and in the same session, and stay loaded at least as long as the module with
+ * `node`. */
 typedef struct clv_module_tie {
   const char *node;
   clv_module *of;
 } clv_module_tie;
 
 typedef struct clv_module_options {
-  /* index: number of the module in its session; generation: tells modules apart that had this
-   * index */
+  /* index: number of the module in its session; generation: distinguishes modules that were loaded
+   * at this index one after the other */
   uint32_t index, generation;
   /* name of the module for status and logs; NULL or up to CLV_WIRE_NAME bytes */
   const char *name;
@@ -105,50 +107,58 @@ typedef struct clv_module_options {
    * module. NULL: none */
   clv_account *account;
   int threads;
-  bool bf16, tf32; /* as in clv_plan_options */
-  /* the plan for `batch` also computes the gradient of the first input */
+  bool bf16, tf32; /* kernels may compute in bf16, in TF32 (clv_plan_options) */
+  /* the plan for batch size `batch` also computes the gradient of the first input */
   bool input_needs_grad;
-  clv_optim_config optimizer;     /* group 0: trainable parameters that are in none of `groups` */
-  const clv_module_group *groups; /* [n_groups] groups 1.., with the same kind of optimiser */
-  uint32_t n_groups;              /* up to CLV_WIRE_GROUPS */
-  bool group0_is_frozen;          /* parameters of group 0 are not stepped */
-  bool is_trainable;              /* has an optimiser */
-  bool has_no_revert;             /* steps cannot be reverted, so no snapshot is taken */
-  /* calls between forward and backward for which memory is allocated ahead */
+  /* settings of group 0, which has the trainable parameters that no element of `groups` lists */
+  clv_optim_config optimizer;
+  /* [n_groups] settings of groups 1, 2, ...; all have the kind of optimiser of group 0 */
+  const clv_module_group *groups;
+  uint32_t n_groups;     /* 0 to CLV_WIRE_GROUPS */
+  bool group0_is_frozen; /* parameters of group 0 are not stepped */
+  /* the module has an optimiser, so its parameters can be stepped */
+  bool is_trainable;
+  bool has_no_revert; /* steps cannot be reverted, so no snapshot is taken */
+  /* number of calls between forward and backward for which memory is allocated ahead */
   uint32_t in_flight;
-  const char *const *frozen; /* exact parameter names */
+  const char *const *frozen; /* [n_frozen] exact names of parameters that are not trained */
   uint32_t n_frozen;
-  bool is_frozen_for_good; /* `frozen` never changes: no memory for their gradients and moments */
+  /* the list `frozen` never changes, so frozen parameters get no memory for gradients and
+   * moments */
+  bool is_frozen_for_good;
   /* with is_frozen_for_good: weights of linear layers in `frozen` are stored in bf16 */
   bool frozen_bf16;
-  /* [n_shared_params] names of `frozen`, with is_frozen_for_good. The memory of those that are no
-   * buffers comes from clv_module_set_shared_param; clv_module_params marks them. They are charged
-   * as if they were the module's own. */
+  /* [n_shared_params] names from `frozen`; needs is_frozen_for_good. clv_module_set_shared_param
+   * supplies the memory of these parameters, except of buffers; clv_module_params marks them as
+   * shared. They are charged as if they were the module's own. */
   const char *const *shared_params;
   uint32_t n_shared_params;
   /* [n_ties] one for each node that is tied to a node of another module */
   const clv_module_tie *ties;
   uint32_t n_ties;
-  /* charged with the module's memory during clv_module_new; NULL: clv_node_add_module charges */
+  /* pool of the session, which clv_module_new charges with the module's memory; NULL:
+   * clv_node_add_module charges it */
   clv_pool *pool;
   /* batch size whose training plan is made and charged before memory is allocated; 0:
    * clv_module_warm_up makes it */
   int64_t batch;
-  const clv_cancel_hook *waiter; /* cancellation hook of clv_module_new; NULL: none */
+  /* hook by which the caller can cancel clv_module_new; NULL: none */
+  const clv_cancel_hook *waiter;
 } clv_module_options;
 
-/* Makes a module. Parameters are initialised from the keys of the graph's nodes. The lists are not
- * kept. CLV_NOT_FOUND, CLV_INVALID, CLV_EXISTS: a group names a parameter that does not exist, is
- * not trainable, or is in two groups; or a tie fits no parameter of its owner. */
+/* Makes a module. Parameters are initialised from the keys of the graph's nodes. The lists in
+ * *options are not used after this call. CLV_NOT_FOUND, CLV_INVALID, CLV_EXISTS: a group names a
+ * parameter that does not exist, is not trainable, or is in two groups; or a tie fits no parameter
+ * of its owner. */
 clv_code clv_module_new(const clv_module_options *options, clv_module **ret,
                         clv_err *err) CLV_USE_RESULT;
 void clv_module_free(clv_module *m);
 void clv_module_freep(clv_module **m);
 
-/* Sets the tensor of a parameter in clv_module_options.shared_params; the module only reads it.
- * Takes a reference, and waits for the device before it drops it. Call before the module is added
- * to a node. CLV_INVALID: not a shared parameter, another shape, or another device; CLV_EXISTS:
- * already set. */
+/* Sets the tensor of a parameter in clv_module_options.shared_params; the module only reads the
+ * tensor. Takes a reference, which is dropped after the device has finished reading. Call before
+ * the module is added to a node. CLV_INVALID: not a shared parameter, another shape, or another
+ * device; CLV_EXISTS: already set. */
 clv_code clv_module_set_shared_param(clv_module *m, const char *param, clv_tensor *t,
                                      clv_err *err) CLV_USE_RESULT;
 /* Withholds a parameter: reads of the module's state omit it, or fail with `why` if they name it.
@@ -158,25 +168,28 @@ clv_code clv_module_withhold(clv_module *m, const char *param, const char *why,
 
 typedef struct clv_module_counts {
   uint64_t forwards, backwards, evals;
-  uint64_t steps;      /* optimiser steps, including those of an earlier run */
-  uint64_t stepped;    /* steps made in this process, including reverted ones */
+  uint64_t steps;      /* optimiser steps so far, including those made before a restart */
+  uint64_t stepped;    /* steps made since the module was loaded, including reverted ones */
   uint64_t compute_ns; /* time of calls; on a device measured by its own clock, if it has one */
-  uint64_t replays, not_recorded; /* clv_record_counts: replays, refused */
-  uint32_t most_versions;         /* most versions of the parameters in memory at once */
+  /* work replayed from a recording (CUDA graph); work that could not be recorded */
+  uint64_t replays, not_recorded;
+  /* largest number of versions of the parameters that were in memory at once */
+  uint32_t most_versions;
   /* bytes of values and gradients that another module of the node made on a device for this module
    * on a device: copied within the device, from another device, and through host memory */
   uint64_t device_bytes, peer_bytes, host_bytes;
 } clv_module_counts;
 
-void clv_module_count(const clv_module *m, clv_module_counts *ret); /* any thread */
-/* name of its device, such as "cpu" */
+void clv_module_count(const clv_module *m, clv_module_counts *ret); /* callable from any thread */
+/* name of the module's device, such as "cpu" */
 const char *clv_module_device(const clv_module *m);
 const clv_graph *clv_module_graph(const clv_module *m);
 const clv_params *clv_module_params(const clv_module *m);
-size_t clv_module_bytes(const clv_module *m); /* parameters, moments, plans so far */
+/* bytes of its parameters, moments and the plans made so far */
+size_t clv_module_bytes(const clv_module *m);
 
-/* A named item of a module's state: a view into memory of `backend`, or into host memory if that is
- * NULL. */
+/* A named item of a module's state: a view into memory of `backend`, or into host memory if
+ * `backend` is NULL. */
 typedef struct clv_state_item {
   char name[CLV_WIRE_NAME + 1];
   clv_dtype dtype;
@@ -187,20 +200,22 @@ typedef struct clv_state_item {
   bool is_shared, is_withheld; /* is_shared: must not be written; is_withheld: must not be read */
 } clv_state_item;
 
-/* WEIGHTS: parameters and buffers; OPTIMIZER: "<param>.exp_avg"..., and "step" (i64 scalar, as
- * data of 8 bytes). Items are numbered 0..n-1. */
+/* Number of items of a module's state, and item `index` of them (false: index too large).
+ * CLV_STATE_WEIGHTS: parameters and buffers; CLV_STATE_OPTIMIZER: moments such as
+ * "<param>.exp_avg", and "step", an i64 scalar. */
 uint32_t clv_module_state_count(const clv_module *m, clv_state_kind what);
 bool clv_module_state_item(clv_module *m, clv_state_kind what, uint32_t index, clv_state_item *ret);
 
-/* CLV_DENIED, with the reason: the item is withheld. */
+/* Checks that an item may be read. CLV_DENIED, with the reason given to clv_module_withhold: the
+ * item is withheld. */
 clv_code clv_module_check_readable(const clv_module *m, const clv_state_item *item,
                                    clv_err *err) CLV_USE_RESULT;
 
-/* CLV_NOT_FOUND: the module has no item of that name. */
+/* Finds an item by name. CLV_NOT_FOUND: the module has no item of that name. */
 clv_code clv_module_state_find(clv_module *m, clv_state_kind what, const char *name,
                                clv_state_item *ret, clv_err *err) CLV_USE_RESULT;
-/* The `length` bytes from `offset` of an item, as an item of CLV_U8 [length]. CLV_INVALID: the item
- * has fewer bytes. */
+/* Makes *ret a view of the `length` bytes of an item from `offset`: an item of dtype CLV_U8 and
+ * shape [length]. CLV_INVALID: the item has fewer bytes. */
 clv_code clv_state_item_part(const clv_state_item *item, uint64_t offset, uint64_t length,
                              clv_state_item *ret, clv_err *err) CLV_USE_RESULT;
 
@@ -211,7 +226,8 @@ clv_code clv_state_item_get(const clv_state_item *item, void *ret, clv_err *err)
  * clv_module_state_set does the same by name. */
 clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
                             const void *data, clv_err *err) CLV_USE_RESULT;
-/* Only checks dtype, shape and that the item is not shared. */
+/* Checks what clv_state_item_set would check (dtype, shape, that the item is not shared), and
+ * writes nothing. */
 clv_code clv_state_item_check(const clv_state_item *item, clv_dtype dtype, const clv_shape *shape,
                               clv_err *err) CLV_USE_RESULT;
 /* Starts a write of an item that was checked. clv_backend_finish waits for it; then call
@@ -223,7 +239,7 @@ void clv_module_note_state_written(clv_module *m, clv_state_kind what, const cha
 clv_code clv_module_state_set(clv_module *m, clv_state_kind what, const char *name, clv_dtype dtype,
                               const clv_shape *shape, const void *data,
                               clv_err *err) CLV_USE_RESULT;
-/* Writes the `length` bytes from `offset` of an item by name. */
+/* Finds an item by name and writes its `length` bytes from `offset`. */
 clv_code clv_module_state_set_part(clv_module *m, clv_state_kind what, const char *name,
                                    uint64_t offset, uint64_t length, const void *data,
                                    clv_err *err) CLV_USE_RESULT;
@@ -252,9 +268,9 @@ typedef struct clv_work clv_work;
 
 typedef struct clv_executor {
   void *user;
-  /* Called on the compute thread, in the order that fixes the bits. Must not block. The node holds
-   * its share of the cores only until it waits, so the executor must account for the threads that
-   * compute. */
+  /* The node calls this on the compute thread to start work, always in the same order, so that
+   * results are the same to the bit. Must not block. The node holds its share of the cores only
+   * until it waits, so the executor itself must limit the threads that compute. */
   void (*start)(void *user, clv_work *work);
 } clv_executor;
 
@@ -269,7 +285,7 @@ typedef struct clv_state_files {
   void *user;
   clv_code (*save)(void *user, const char *name, const clv_weights_tensor *list, size_t n,
                    clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err);
-  /* CLV_EXHAUSTED: the file has more than max_bytes. */
+  /* Opens a file for reading. CLV_EXHAUSTED: the file has more than max_bytes. */
   clv_code (*open)(void *user, const char *name, size_t max_bytes, clv_weights_file **ret,
                    clv_err *err);
   clv_code (*remove)(void *user, const char *name, clv_err *err);
@@ -282,7 +298,7 @@ typedef struct clv_row_caches {
   void *user;
   clv_code (*put)(void *user, const clv_wire_cached *cache, const int64_t *rows,
                   const clv_tensor *values, clv_err *err);
-  /* Returns the type and shape of n rows; `get` then fills such a tensor. */
+  /* Returns the dtype and shape of a tensor with n rows of the cache; `get` fills such a tensor. */
   clv_code (*form)(void *user, const clv_wire_cached *cache, size_t n, clv_dtype *ret_dtype,
                    clv_shape *ret_shape, clv_err *err);
   clv_code (*get)(void *user, const clv_wire_cached *cache, const int64_t *rows, clv_tensor *values,
@@ -291,8 +307,10 @@ typedef struct clv_row_caches {
 
 typedef struct clv_node_options {
   clv_pool *pool;
-  uint16_t originator;      /* upper 16 bits of the message ids made here; the master is 0 */
-  clv_rpc_runtime *runtime; /* its spinning stops while a kernel runs; NULL allowed */
+  /* upper 16 bits of the message ids that this node makes; 0 at the master */
+  uint16_t originator;
+  /* gRPC runtime whose queue threads stop polling while the node computes; NULL: none */
+  clv_rpc_runtime *runtime;
   /* share of the cores to compute in; NULL: unlimited. Outlives the node */
   clv_share *share;
   /* lease of references, ms; the same at all nodes of a session; 0: CLV_WIRE_REF_LEASE */
@@ -302,15 +320,16 @@ typedef struct clv_node_options {
    * the master. */
   void *user;
   void (*on_program)(void *user, clv_packet *packet);
-  clv_notifier notice;   /* on the compute thread */
-  clv_clock clock;       /* clock of the node; zeroed: that of the machine */
+  clv_notifier notice;   /* receives log messages of the node, on the compute thread */
+  clv_clock clock;       /* clock of the node; zeroed: the machine's monotonic clock */
   clv_state_files files; /* zeroed: no files of state */
   clv_row_caches caches; /* zeroed: no caches */
-  clv_executor executor; /* runs the work; zeroed: the compute thread, at once */
+  /* computes the node's work; zeroed: the compute thread computes it at once */
+  clv_executor executor;
   /* Called on the compute thread, with nothing locked, in place of sleeping. Returns when
    * clv_node_due_ns has come, the node was interrupted or stopped, or the clock is at `until_ns`;
    * it may return earlier. False: no event will ever come, and the waiting call ends. NULL: the
-   * node sleeps itself, and its clock must run as the machine's monotonic one. */
+   * node sleeps itself, and `clock` must advance as the machine's monotonic clock does. */
   bool (*wait)(void *user, uint64_t until_ns);
   void *wait_user;
 } clv_node_options;
@@ -319,9 +338,9 @@ typedef struct clv_session_node clv_session_node;
 
 clv_code clv_node_new(const clv_node_options *options, clv_session_node **ret,
                       clv_err *err) CLV_USE_RESULT;
-/* Frees a node. No link may post to it any more, and clv_node_run must have returned. BLOCKS, in
- * clv_node_options.wait if that is set, until all running work has been posted, because that work
- * uses modules and tensors of the node. NULL is allowed. */
+/* Frees a node. Before the call, all links must have stopped posting to the node, and clv_node_run
+ * must have returned. BLOCKS, in clv_node_options.wait if that is set, until all running work has
+ * been posted, because that work uses modules and tensors of the node. NULL is allowed. */
 void clv_node_free(clv_session_node *n);
 
 /* Adds a module, which it takes on any result; charges its bytes to the pool. CLV_EXISTS: a module
@@ -333,25 +352,28 @@ clv_code clv_node_add_module(clv_session_node *n, clv_module *module, clv_err *e
 clv_code clv_node_check_module_slot(clv_session_node *n, uint32_t index, uint32_t generation,
                                     clv_err *err) CLV_USE_RESULT;
 /* Pins a module to which another will be tied: it cannot be unloaded until it is unpinned.
- * CLV_NOT_FOUND: not loaded. Any thread. */
+ * CLV_NOT_FOUND: no module is loaded at `index`. Any thread. */
 clv_code clv_node_pin_module(clv_session_node *n, uint32_t index, clv_module **ret,
                              clv_err *err) CLV_USE_RESULT;
 void clv_node_unpin_module(clv_module *m); /* NULL is allowed */
 /* The module of an index, or NULL. For the compute thread, or while no module is unloaded; other
  * threads call clv_node_module_info. */
 clv_module *clv_node_module(clv_session_node *n, uint32_t module);
-/* Counters, name and device of a module; texts: [CLV_WIRE_NAME + 1]. False: not loaded. Any
- * thread. */
+/* Returns counters, name and device of a module; ret_name and ret_device have CLV_WIRE_NAME + 1
+ * bytes. False: no such module is loaded. Any thread. */
 bool clv_node_module_info(clv_session_node *n, uint32_t module, clv_module_counts *ret,
                           char *ret_name, char *ret_device);
-/* Sums of all modules, including unloaded ones; `steps` and `most_versions` are 0. Any thread. */
+/* Sums the counters of all modules, including unloaded ones; `steps` and `most_versions` stay 0.
+ * Any thread. */
 void clv_node_count_work(clv_session_node *n, clv_module_counts *ret);
 
-/* Sets a worker's link to the master. Takes a new reference; NULL: no link any more. */
+/* Sets a worker's link to the master; takes a new reference. link NULL: the worker has no link to
+ * the master any more. */
 void clv_node_set_master(clv_session_node *n, clv_link *link);
 
-/* Adds the link to a worker. It carries packets of clv_node_send_to, and values and gradients for
- * that worker; those for an unknown worker are sent to the master. Any thread. */
+/* Adds the link to a worker. The link carries packets of clv_node_send_to, and values and gradients
+ * for that worker. Values and gradients for a worker without a link are sent to the master. Any
+ * thread. */
 clv_code clv_node_add_peer(clv_session_node *n, const char *name, clv_link *link,
                            clv_err *err) CLV_USE_RESULT;
 /* Drops all peer links. Call before the links are closed. */
@@ -370,15 +392,18 @@ typedef struct clv_context_counts {
   uint64_t contexts, values, calls_waiting, late_frames;
   clv_reference_counts references;
 } clv_context_counts;
-void clv_node_context_count(const clv_session_node *n, clv_context_counts *ret); /* any thread */
+/* callable from any thread */
+void clv_node_context_count(const clv_session_node *n, clv_context_counts *ret);
 
-/* Queues a packet for the compute thread. Takes it. Any thread. A packet for which no work would
- * run does not wake the thread: it is handled with the next one that does, or 10 ms later. */
+/* Queues a packet for the compute thread. Takes the packet. Any thread. A packet for which no work
+ * would run does not wake the compute thread: it is handled together with the next packet that
+ * does, or 10 ms later. */
 void clv_node_post(clv_session_node *n, clv_packet *packet);
 
 /* Reports the end of work that `executor` started: CLV_OK, or a failure and its reason (copied).
- * Any thread, once for each work; wakes the compute thread. Allocates only if the work failed.
- * Allowed after clv_node_stop and while the node is interrupted; clv_node_free waits for it. */
+ * Any thread, once for each work; wakes the compute thread. Allocates memory only if the work
+ * failed. Allowed after clv_node_stop and while the node is interrupted; clv_node_free waits for
+ * it. */
 void clv_node_work_ended(clv_session_node *n, clv_work *work, clv_code code, const clv_err *why);
 
 /* Handles queued packets on this thread until clv_node_stop. */
@@ -387,41 +412,43 @@ void clv_node_run(clv_session_node *n);
  * clv_node_run, clv_node_run_until or waiting for a share of the cores return soon. */
 void clv_node_stop(clv_session_node *n);
 /* Handles packets on this thread until clv_node_interrupt, in place of clv_node_run. An interrupt
- * ends this call or, since the last clv_node_clear_interrupt, the next one. False: deadline_ns
- * (monotonic) passed first. One thread at a time. */
+ * ends this call. One that came before the call, after the last clv_node_clear_interrupt, ends it
+ * at once. False: deadline_ns (monotonic) passed first. One thread at a time. */
 bool clv_node_run_until(clv_session_node *n, uint64_t deadline_ns);
-void clv_node_interrupt(clv_session_node *n); /* any thread */
+void clv_node_interrupt(clv_session_node *n); /* callable from any thread */
 void clv_node_clear_interrupt(clv_session_node *n);
 /* Handles queued packets and due timers of references, without waiting (except for a share of the
- * cores, if it has one). True: there was something to handle. Does nothing while interrupted or
- * stopped. For the thread that would call clv_node_run. */
+ * cores, if it has one). True: a packet or the end of work was handled. Does nothing while
+ * interrupted or stopped. Call from the thread that would otherwise call clv_node_run. */
 bool clv_node_poll(clv_session_node *n);
-/* Time of the next clv_node_poll; 0: now; UINT64_MAX: when a packet is posted. For that thread. */
+/* Returns the time at which clv_node_poll must be called next; 0: now; UINT64_MAX: not before a
+ * packet is posted. Call from the thread that calls clv_node_poll. */
 uint64_t clv_node_due_ns(clv_session_node *n);
-/* Total time that clv_node_run or clv_node_run_until had nothing to do, including the wait in
- * progress. Any thread. */
+/* Returns the total time that clv_node_run or clv_node_run_until had nothing to do, including the
+ * wait in progress. Any thread. */
 uint64_t clv_node_idle_ns(const clv_session_node *n);
 
 /* Time of the compute thread since clv_node_run began, including the wait in progress. */
 typedef struct clv_node_times {
-  uint64_t idle_ns;  /* nothing to do */
-  uint64_t share_ns; /* waiting for a share of the cores; 0 without a scheduler */
-  uint64_t busy_ns;  /* computing and handling packets */
-  uint64_t wakes;    /* times that the thread slept and was woken */
+  uint64_t idle_ns;  /* the thread had nothing to do */
+  uint64_t share_ns; /* the thread waited for a share of the cores; 0 without a scheduler */
+  uint64_t busy_ns;  /* the thread computed or handled packets */
+  uint64_t wakes;    /* number of times that the thread slept and was woken */
 } clv_node_times;
-void clv_node_time(const clv_session_node *n, clv_node_times *ret); /* any thread */
+void clv_node_time(const clv_session_node *n, clv_node_times *ret); /* callable from any thread */
 
 /* The last failure that a worker's node reported to its master. */
 typedef struct clv_node_failure {
-  uint64_t count; /* failures so far; 0: none */
-  uint64_t at_ns; /* monotonic */
+  uint64_t count; /* number of failures so far; 0: none */
+  uint64_t at_ns; /* time of the last failure, by the monotonic clock */
   clv_code code;
   char text[CLV_WIRE_TEXT + 1];
 } clv_node_failure;
-void clv_node_last_failure(clv_session_node *n, clv_node_failure *ret); /* any thread */
+/* callable from any thread */
+void clv_node_last_failure(clv_session_node *n, clv_node_failure *ret);
 
-/* Microseconds that queue threads may poll next to `compute_threads` threads of this process; 0 if
- * there are not enough cores for both. */
+/* Returns for how many microseconds gRPC's queue threads may poll while `compute_threads` threads
+ * of this process compute; 0 if there are not enough cores for both. */
 unsigned clv_spin_us(unsigned compute_threads);
 
 #endif

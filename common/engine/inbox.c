@@ -5,11 +5,11 @@
 
 void clv_inbox_init(clv_inbox *b) {
   pthread_condattr_t monotonic;
-  *b = (clv_inbox){.ended_end = &b->ended, .wake_at_ns = UINT64_MAX};
+  *b = (clv_inbox){.ended_work_end = &b->ended_work, .wake_at_ns = UINT64_MAX};
   pthread_mutex_init(&b->lock, NULL);
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&b->arrived, &monotonic);
+  pthread_cond_init(&b->item_arrived, &monotonic);
   pthread_condattr_destroy(&monotonic);
 }
 
@@ -19,7 +19,7 @@ void clv_inbox_done(clv_inbox *b) {
     next = p->next;
     clv_packet_free(p);
   }
-  pthread_cond_destroy(&b->arrived);
+  pthread_cond_destroy(&b->item_arrived);
   pthread_mutex_destroy(&b->lock);
 }
 
@@ -29,35 +29,36 @@ static bool is_halted(const clv_inbox *b) { return b->is_stopped || b->is_interr
 
 bool clv_inbox_begin_post(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  return b->is_coalescing && !b->has_urgent && b->queued + 1 < CLV_COALESCE_PACKETS;
+  return b->is_coalescing && !b->has_urgent && b->n_queued + 1 < CLV_COALESCE_PACKETS;
 }
 
 void clv_inbox_end_post(clv_inbox *b, clv_packet *p, uint64_t wait_from) {
   p->next = NULL;
   *(b->last ? &b->last->next : &b->first) = p;
   b->last = p;
-  b->kinds |= (uint64_t)1 << p->frame.kind;
-  b->queued++;
+  b->queued_kinds |= (uint64_t)1 << p->frame.kind;
+  b->n_queued++;
   b->has_urgent |= !wait_from;
   if (wait_from && b->wake_at_ns == UINT64_MAX) b->wake_at_ns = wait_from + CLV_COALESCE_NS;
   bool wake = b->is_sleeping && (b->has_urgent || !b->is_coalescing);
   pthread_mutex_unlock(&b->lock);
-  if (wake) pthread_cond_signal(&b->arrived);
+  if (wake) pthread_cond_signal(&b->item_arrived);
 }
 
-static uint32_t *count_of(clv_inbox *b, const clv_work *w) {
+static uint32_t *get_work_counter(clv_inbox *b, const clv_work *w) {
   return w->kind == WORK_COPY ? &b->n_copies : &b->n_running;
 }
 
-/* Signals before unlocking, because the inbox may be freed after the last end of work. */
+/* The signal comes before the unlock, because the inbox may be freed once the last ended work is
+ * posted. */
 void clv_inbox_post_ended_work(clv_inbox *b, clv_work *w) {
   pthread_mutex_lock(&b->lock);
   w->next = NULL;
-  *b->ended_end = w;
-  b->ended_end = &w->next;
-  --*count_of(b, w);
+  *b->ended_work_end = w;
+  b->ended_work_end = &w->next;
+  --*get_work_counter(b, w);
   b->has_urgent = true;
-  pthread_cond_signal(&b->arrived);
+  pthread_cond_signal(&b->item_arrived);
   pthread_mutex_unlock(&b->lock);
 }
 
@@ -65,26 +66,27 @@ void clv_inbox_stop(clv_inbox *b) {
   if (!b) return;
   pthread_mutex_lock(&b->lock);
   b->is_stopped = true;
-  pthread_cond_broadcast(&b->arrived);
+  pthread_cond_broadcast(&b->item_arrived);
   pthread_mutex_unlock(&b->lock);
 }
 
-void clv_inbox_set_interrupted(clv_inbox *b, bool kicked) {
+void clv_inbox_set_interrupted(clv_inbox *b, bool interrupted) {
   pthread_mutex_lock(&b->lock);
-  b->is_interrupted = kicked;
-  bool wake = kicked && b->is_sleeping;
+  b->is_interrupted = interrupted;
+  bool wake = interrupted && b->is_sleeping;
   pthread_mutex_unlock(&b->lock);
-  if (wake) pthread_cond_signal(&b->arrived);
+  if (wake) pthread_cond_signal(&b->item_arrived);
 }
 
 /* ---- taking ---------------------------------------------------------------------------------- */
 
-/* Caller holds the lock; also for pop_packet and pop. */
-static clv_work *pop_end(clv_inbox *b) {
-  clv_work *w = b->ended;
+/* Removes the oldest ended work; NULL: none. The caller holds the lock, as for pop_packet and
+ * pop. */
+static clv_work *pop_ended_work(clv_inbox *b) {
+  clv_work *w = b->ended_work;
   if (!w) return NULL;
-  b->ended = w->next;
-  if (!b->ended) b->ended_end = &b->ended;
+  b->ended_work = w->next;
+  if (!b->ended_work) b->ended_work_end = &b->ended_work;
   return w;
 }
 
@@ -96,12 +98,12 @@ static clv_packet *pop_packet(clv_inbox *b) {
   return p;
 }
 
-static clv_inbox_item pop(clv_inbox *b) {
-  clv_inbox_item i = {.ended = pop_end(b)};
-  if (!i.ended) i.packet = pop_packet(b);
-  if (b->first || b->ended) return i;
+static clv_inbox_item pop_item(clv_inbox *b) {
+  clv_inbox_item i = {.ended_work = pop_ended_work(b)};
+  if (!i.ended_work) i.packet = pop_packet(b);
+  if (b->first || b->ended_work) return i;
   b->has_urgent = false;
-  b->kinds = b->queued = 0;
+  b->queued_kinds = b->n_queued = 0;
   b->wake_at_ns = UINT64_MAX;
   return i;
 }
@@ -110,21 +112,21 @@ bool clv_inbox_take(clv_inbox *b, clv_inbox_item *ret) {
   pthread_mutex_lock(&b->lock);
   bool halted = is_halted(b);
   *ret = (clv_inbox_item){0};
-  if (!halted) *ret = pop(b);
+  if (!halted) *ret = pop_item(b);
   pthread_mutex_unlock(&b->lock);
   return !halted;
 }
 
 bool clv_inbox_is_interrupted(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  bool kicked = b->is_interrupted;
+  bool interrupted = b->is_interrupted;
   pthread_mutex_unlock(&b->lock);
-  return kicked;
+  return interrupted;
 }
 
 const clv_packet *clv_inbox_newest(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  const clv_packet *p = b->ended ? NULL : b->last;
+  const clv_packet *p = b->ended_work ? NULL : b->last;
   pthread_mutex_unlock(&b->lock);
   return p;
 }
@@ -133,11 +135,11 @@ const clv_packet *clv_inbox_newest(clv_inbox *b) {
 
 void clv_inbox_begin_work(clv_inbox *b, const clv_work *w) {
   pthread_mutex_lock(&b->lock);
-  ++*count_of(b, w);
+  ++*get_work_counter(b, w);
   pthread_mutex_unlock(&b->lock);
 }
 
-bool clv_inbox_has_work_out(clv_inbox *b) {
+bool clv_inbox_has_running_work(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
   bool any = b->n_running;
   pthread_mutex_unlock(&b->lock);
@@ -146,22 +148,22 @@ bool clv_inbox_has_work_out(clv_inbox *b) {
 
 void clv_inbox_wait_for_work(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  while (b->n_running || b->n_copies) pthread_cond_wait(&b->arrived, &b->lock);
+  while (b->n_running || b->n_copies) pthread_cond_wait(&b->item_arrived, &b->lock);
   pthread_mutex_unlock(&b->lock);
 }
 
 clv_work *clv_inbox_take_ended_work(clv_inbox *b) {
   pthread_mutex_lock(&b->lock);
-  clv_work *w = pop_end(b);
+  clv_work *w = pop_ended_work(b);
   pthread_mutex_unlock(&b->lock);
   return w;
 }
 
 /* ---- coalescing and sleeping ----------------------------------------------------------------- */
 
-void clv_inbox_set_coalescing(clv_inbox *b, bool resting) {
+void clv_inbox_set_coalescing(clv_inbox *b, bool coalescing) {
   pthread_mutex_lock(&b->lock);
-  b->is_coalescing = resting;
+  b->is_coalescing = coalescing;
   pthread_mutex_unlock(&b->lock);
 }
 
@@ -172,12 +174,13 @@ uint64_t clv_inbox_due_ns(clv_inbox *b) {
   return due;
 }
 
-/* Caller holds the lock. False: `until_ns` is over. */
+/* Sleeps until a signal or the time `until_ns`. Caller holds the lock. False: the time was
+ * reached. */
 static bool sleep_until(clv_inbox *b, uint64_t until_ns) {
   struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
   b->is_sleeping = true;
-  int r = until_ns == UINT64_MAX ? pthread_cond_wait(&b->arrived, &b->lock)
-                                 : pthread_cond_timedwait(&b->arrived, &b->lock, &ts);
+  int r = until_ns == UINT64_MAX ? pthread_cond_wait(&b->item_arrived, &b->lock)
+                                 : pthread_cond_timedwait(&b->item_arrived, &b->lock, &ts);
   b->is_sleeping = false;
   __atomic_store_n(&b->wakes, b->wakes + 1, __ATOMIC_RELAXED);
   return r == 0;
@@ -190,7 +193,7 @@ void clv_inbox_wait(clv_inbox *b, uint64_t now_ns, uint64_t until_ns) {
   b->is_coalescing = true;
   while (early && !b->has_urgent && !is_halted(b)) early = sleep_until(b, CLV_MIN(until_ns, back));
   b->is_coalescing = false;
-  while (until_ns > back && !b->first && !b->ended && !is_halted(b))
+  while (until_ns > back && !b->first && !b->ended_work && !is_halted(b))
     if (!sleep_until(b, until_ns)) break;
   pthread_mutex_unlock(&b->lock);
 }

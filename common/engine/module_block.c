@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory in which a module's kernels compute, for short-lived data: gradients, copies of
- * parameters. On the host it comes from the session's pool. On a device the module keeps one
- * reference to each block that it has made; a block without other references is idle and is
- * reused.
+ * Memory of a module for short-lived data that its kernels use: gradients, copies of parameters.
+ * Host memory comes from the session's pool. On a device the module keeps one reference to each
+ * block that it has allocated; a block without other references is idle and is reused.
  */
 #include "common/engine/module_int.h"
 
@@ -24,15 +23,16 @@ void clv_module_discharge(const clv_module *m, clv_pool *pool, size_t bytes) {
   if (m->o.account) clv_account_discharge(m->o.account, CLV_QUOTA_BYTES, bytes);
 }
 
-/* The account for tensors; NULL on a device, where blocks are charged. */
-static clv_account *account_of(const clv_module *m) {
+/* Returns the account that tensors of the module are charged to; NULL for a module on a device,
+ * where blocks are charged instead. */
+static clv_account *get_tensor_account(const clv_module *m) {
   return m->o.backend->memory ? NULL : m->o.account;
 }
 
-clv_code clv_module_tensor(const clv_module *m, clv_pool *pool, clv_dtype dtype,
-                           const clv_shape *shape, uint64_t *charged, clv_tensor **ret,
-                           clv_err *err) {
-  clv_account *device = account_of(m);
+clv_code clv_module_alloc_tensor(const clv_module *m, clv_pool *pool, clv_dtype dtype,
+                                 const clv_shape *shape, uint64_t *charged, clv_tensor **ret,
+                                 clv_err *err) {
+  clv_account *device = get_tensor_account(m);
   size_t bytes;
   CLV_TRY(clv_shape_bytes(shape, dtype, &bytes, err));
   if (device && clv_account_charge(device, CLV_QUOTA_BYTES, bytes, err) != CLV_OK)
@@ -55,14 +55,14 @@ typedef struct device_block {
   void *data;
 } device_block;
 
-static void release(void *owner) {
+static void free_device_block(void *owner) {
   device_block *b = owner;
   clv_backend_give(b->backend, b->data);
   clv_backend_drop(b->backend);
   free(b);
 }
 
-static clv_tensor *idle_block(const clv_module *m, size_t bytes) {
+static clv_tensor *find_idle_block(const clv_module *m, size_t bytes) {
   for (size_t i = 0; i < m->n_blocks; i++) {
     clv_tensor *t = m->blocks[i];
     if (t->bytes == bytes && __atomic_load_n(&t->refs, __ATOMIC_ACQUIRE) == 1)
@@ -71,30 +71,32 @@ static clv_tensor *idle_block(const clv_module *m, size_t bytes) {
   return NULL;
 }
 
-static clv_code ensure_capacity(clv_module *m, clv_err *err) {
+static clv_code ensure_block_capacity(clv_module *m, clv_err *err) {
   if (m->n_blocks < m->cap_blocks) return CLV_OK;
   size_t cap = m->cap_blocks ? 2 * m->cap_blocks : 16;
   clv_tensor **more = realloc(m->blocks, cap * sizeof *more);
-  if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (!more)
+    return clv_fail(err, CLV_EXHAUSTED, "out of memory for %zu blocks of module %u", cap,
+                    m->o.index);
   m->blocks = more;
   m->cap_blocks = cap;
   return CLV_OK;
 }
 
-static clv_code wrap(device_block *b, size_t bytes, clv_tensor **ret, clv_err *err) {
+static clv_code alloc_wrapped(device_block *b, size_t bytes, clv_tensor **ret, clv_err *err) {
   clv_shape shape = CLV_SHAPE((int64_t)bytes);
   CLV_TRY(clv_backend_take(b->backend, bytes, &b->data, err));
-  clv_code code = clv_tensor_wrap(CLV_U8, &shape, b->data, release, b, ret, err);
+  clv_code code = clv_tensor_wrap(CLV_U8, &shape, b->data, free_device_block, b, ret, err);
   if (code != CLV_OK) clv_backend_give(b->backend, b->data);
   return code;
 }
 
 static clv_code new_block(clv_module *m, size_t bytes, clv_tensor **ret, clv_err *err) {
   device_block *b;
-  CLV_TRY(ensure_capacity(m, err));
+  CLV_TRY(ensure_block_capacity(m, err));
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
   b->backend = clv_backend_hold(m->o.backend);
-  clv_code code = wrap(b, bytes, &m->blocks[m->n_blocks], err);
+  clv_code code = alloc_wrapped(b, bytes, &m->blocks[m->n_blocks], err);
   if (code != CLV_OK) {
     clv_backend_drop(b->backend);
     free(b);
@@ -104,12 +106,12 @@ static clv_code new_block(clv_module *m, size_t bytes, clv_tensor **ret, clv_err
   return CLV_OK;
 }
 
-clv_code clv_module_block(clv_module *m, size_t bytes, uint64_t *charged, clv_tensor **ret,
-                          clv_err *err) {
+clv_code clv_module_alloc_block(clv_module *m, size_t bytes, uint64_t *charged, clv_tensor **ret,
+                                clv_err *err) {
   clv_shape shape = CLV_SHAPE((int64_t)bytes);
   if (!m->o.backend->memory)
-    return clv_module_tensor(m, m->pool, CLV_U8, &shape, charged, ret, err);
-  *ret = idle_block(m, bytes);
+    return clv_module_alloc_tensor(m, m->pool, CLV_U8, &shape, charged, ret, err);
+  *ret = find_idle_block(m, bytes);
   if (*ret) return CLV_OK;
   CLV_TRY(clv_module_charge(m, m->pool, bytes, err));
   m->charged += bytes;
@@ -120,16 +122,16 @@ clv_code clv_module_block(clv_module *m, size_t bytes, uint64_t *charged, clv_te
   return code;
 }
 
-static void release_block(void *block) { clv_tensor_unref(block); }
+static void unref_block(void *block) { clv_tensor_unref(block); }
 
-clv_code clv_module_device_tensor(clv_module *m, clv_dtype dtype, const clv_shape *shape,
-                                  clv_tensor **ret, clv_err *err) {
+clv_code clv_module_alloc_device_tensor(clv_module *m, clv_dtype dtype, const clv_shape *shape,
+                                        clv_tensor **ret, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *block = NULL;
   uint64_t charged = 0;
   size_t bytes;
   CLV_TRY(clv_shape_bytes(shape, dtype, &bytes, err));
-  CLV_TRY(clv_module_block(m, bytes, &charged, &block, err));
-  CLV_TRY(clv_tensor_wrap(dtype, shape, block->data, release_block, block, ret, err));
+  CLV_TRY(clv_module_alloc_block(m, bytes, &charged, &block, err));
+  CLV_TRY(clv_tensor_wrap(dtype, shape, block->data, unref_block, block, ret, err));
   block = NULL;
   (*ret)->home = m->o.backend;
   return CLV_OK;
@@ -173,10 +175,10 @@ void clv_module_copy(clv_module *m, void *dst, const void *src, size_t bytes) {
 clv_code clv_module_finish(clv_module *m, clv_err *err) {
   clv_err why;
   if (clv_backend_finish(m->o.backend, &why) != CLV_OK) record_device_error(m, &why);
-  return clv_module_check(m, err);
+  return clv_module_check_device(m, err);
 }
 
-clv_code clv_module_check(const clv_module *m, clv_err *err) {
+clv_code clv_module_check_device(const clv_module *m, clv_err *err) {
   if (m->device_error.code == CLV_OK) return CLV_OK;
   if (err) *err = m->device_error;
   return m->device_error.code;

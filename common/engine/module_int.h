@@ -7,68 +7,73 @@
 
 #include "common/engine/engine.h"
 
-/* Most plans of a module, and most idle ones of a graph whose inputs have sizes of their own. Such
- * a graph may see many sizes, and each plan has its memory. */
+/* MAX_PLANS: most plans of a module. KEPT_PLANS: most idle plans of a graph whose inputs have batch
+ * sizes of their own; such a graph may see many sizes, and each plan holds memory. */
 enum { MAX_PLANS = 32, KEPT_PLANS = 4 };
 
 typedef struct clv_module_plan {
-  /* N of each input; the same for all, unless the graph joins batches */
+  /* batch size of each input; the same for all inputs, unless the graph joins batches */
   int64_t batch[CLV_MAX_INPUTS];
   bool training;
-  uint32_t input_grads;         /* bit i: computes the gradient of input i */
-  clv_plan *plan;               /* NULL: unused entry */
-  uint32_t calls, calls_in_use; /* calls made; calls in use */
+  uint32_t input_grads; /* bit i: computes the gradient of input i */
+  clv_plan *plan;       /* the plan; NULL: the entry is unused */
+  /* calls: number of clv_calls made for this plan; calls_in_use: number in use */
+  uint32_t calls, calls_in_use;
   bool is_charged;
   size_t bytes;         /* bytes of the plan */
   size_t charged_bytes; /* bytes of the plan charged to the pool */
-  uint64_t last_used;   /* value of plan_uses at its last use */
+  uint64_t last_used;   /* value of clv_module.n_plan_uses when the plan was last used */
 } clv_module_plan;
 
 struct clv_module {
-  clv_module_options o; /* options; the lists are not kept */
+  clv_module_options o; /* options given to clv_module_new, without its lists */
   char name[CLV_WIRE_NAME + 1], device[CLV_WIRE_NAME + 1];
   clv_graph *graph;
   clv_params *params;
   int n_inputs;
   clv_dtype in_dtype[CLV_MAX_INPUTS];
 
-  /* In memory of the backend, as are moments and blocks of clv_module_block. */
-  void *block; /* parameters, then buffers */
+  /* The memory from here on is the backend's, as are the moments and the blocks of
+   * clv_module_alloc_block. */
+  void *block; /* block with the parameters, followed by the buffers */
   /* [params->n] tensors of shared parameters, each with a reference; NULL: none */
   clv_tensor **shared_params;
-  const void **shared_data;   /* [params->n] data of these tensors, for plans */
+  const void **shared_data;   /* [params->n] memory of the tensors in shared_params, for plans */
   void *saved_buffers;        /* saved copy of the buffers, restored when a step is discarded */
   clv_optim *optim;           /* NULL: no trainable parameters */
   clv_recorder *recorder;     /* NULL: the backend does not record */
   uint64_t version;           /* version of the parameters, for weight caches of plans */
   size_t bytes, charged;      /* bytes of the module; bytes charged to the pool */
   uint64_t charged_on_device; /* bytes of the snapshot charged to the device */
-  uint32_t n_learning;        /* number of trainable, not frozen parameters */
-  clv_extent *learning;       /* their extents in the block */
-  double *sums;               /* sums of squares of their gradients, for planned steps */
+  uint32_t n_learning;        /* number of parameters that are trainable and not frozen */
+  /* [n_learning] extents of the trained parameters in `block` */
+  clv_extent *learning_extents;
+  /* [n_learning] sums of squares of the gradients of trained parameters, for planned steps */
+  double *sums;
 
   /* [params->n_ties] owner of each tied parameter; the module itself if it owns the parameter */
   clv_module **owners;
-  uint32_t pins; /* modules tied to this one; atomic */
+  uint32_t pins; /* number of modules that are tied to this module; atomic */
 
   clv_module_plan plans[MAX_PLANS];
   int n_plans;
-  uint64_t plan_uses;
+  uint64_t n_plan_uses;
   clv_tensor *snapshot;   /* parameters and moments from before the last revertible APPLY */
   int64_t snapshot_steps; /* optimiser step count of the snapshot */
-  clv_tensor **blocks;    /* blocks made by clv_module_block, each with a reference */
+  clv_tensor **blocks;    /* blocks made by clv_module_alloc_block, each with a reference */
   size_t n_blocks, cap_blocks;
   /* Error of a device during a change of the module's state. The state is unknown then, so no work
-   * of the module runs. code CLV_OK: none. */
+   * of the module runs. code CLV_OK: no error. */
   clv_err device_error;
 
-  bool *withheld;                     /* [params->n]; NULL: none */
-  char withheld_reason[CLV_ERR_TEXT]; /* reason why its parameters are withheld */
+  /* [params->n] parameter i is withheld; NULL: none is */
+  bool *withheld_params;
+  char withheld_reason[CLV_ERR_TEXT]; /* reason why the withheld parameters are withheld */
 
-  uint32_t n_old_weights; /* copies of old parameters in memory */
+  uint32_t n_old_weights; /* number of copies of old parameters in memory */
   uint64_t steps;         /* optimiser steps; atomic */
   clv_module_counts counts;
-  clv_pool *pool; /* pool of its session; NULL before it is added to a node */
+  clv_pool *pool; /* pool of the module's session; NULL before the module is added to a node */
 };
 
 /* ---- ties (module_tie.c) --------------------------------------------------------------------- */
@@ -79,11 +84,13 @@ clv_code clv_module_resolve_ties(clv_module *m, const clv_module_options *o,
 void clv_module_unpin_owners(clv_module *m);
 /* True if m has a parameter of `owner`, another module. */
 bool clv_module_is_tied_to(const clv_module *m, const clv_module *owner);
-/* True if one of its tied parameters is trainable. */
+/* True if one of the module's tied parameters is trainable. */
 bool clv_module_has_trainable_ties(const clv_module *m);
-/* Version of all parameters that the module reads, tied ones included. */
+/* Returns the version of all parameters that the module reads, including tied parameters of other
+ * modules. */
 uint64_t clv_module_version(const clv_module *m);
-/* Adds the gradient of tie `i` to the owner's gradients (`owner`), and zeroes it. */
+/* Adds the gradient of tie `i` to the gradients of the parameter's owner, and zeroes it. gradients,
+ * owner: gradient blocks of m and of the owner. */
 clv_code clv_module_add_tied_gradient(const clv_module *m, int i, void *gradients, void *owner,
                                       clv_err *err) CLV_USE_RESULT;
 
@@ -94,62 +101,64 @@ static inline void clv_counter_add(uint64_t *counter, uint64_t by) {
   __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED);
 }
 
-/* Returns the plan for batch sizes (N of each input) and a set of input gradients; makes it if
- * missing. */
+/* Returns the plan for the batch size of each input and for the set of input gradients; makes the
+ * plan if it is missing. */
 clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
                              uint32_t input_grads, clv_module_plan **ret,
                              clv_err *err) CLV_USE_RESULT;
 /* Allocates a tensor from the session's pool. If the module's device is host memory, also charges
  * the device's account and adds the bytes to *charged, until clv_module_uncharge_tensors sets that
  * to 0. */
-clv_code clv_module_tensor(const clv_module *m, clv_pool *pool, clv_dtype dtype,
-                           const clv_shape *shape, uint64_t *charged, clv_tensor **ret,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_module_alloc_tensor(const clv_module *m, clv_pool *pool, clv_dtype dtype,
+                                 const clv_shape *shape, uint64_t *charged, clv_tensor **ret,
+                                 clv_err *err) CLV_USE_RESULT;
 void clv_module_uncharge_tensors(const clv_module *m, uint64_t *charged);
 
-/* Takes a call of a plan. Charges memory that is new to the session's quota. */
+/* Takes an idle clv_call of a plan, or makes one and charges it to the session's quota. */
 clv_code clv_module_call_get(clv_module *m, clv_module_plan *p, clv_call **ret,
                              clv_err *err) CLV_USE_RESULT;
 void clv_module_call_put(clv_module_plan *p, clv_call *call);
 
 /* Allocates `bytes` of the memory in which the module's kernels compute, as a CLV_U8 tensor. Not
  * initialised. On a device the block is cached for reuse after the last reference is dropped.
- * Always charged; *charged as for clv_module_tensor. */
-clv_code clv_module_block(clv_module *m, size_t bytes, uint64_t *charged, clv_tensor **ret,
-                          clv_err *err) CLV_USE_RESULT;
+ * Always charged; *charged as for clv_module_alloc_tensor. */
+clv_code clv_module_alloc_block(clv_module *m, size_t bytes, uint64_t *charged, clv_tensor **ret,
+                                clv_err *err) CLV_USE_RESULT;
 void clv_module_blocks_done(clv_module *m);
-/* Allocates a tensor in memory of the module's device; its `home` is the backend. */
-clv_code clv_module_device_tensor(clv_module *m, clv_dtype dtype, const clv_shape *shape,
-                                  clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
+/* Allocates a tensor in memory of the module's device; tensor->home is the module's backend. */
+clv_code clv_module_alloc_device_tensor(clv_module *m, clv_dtype dtype, const clv_shape *shape,
+                                        clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* True if m can read tensors of module `from` without a copy through host memory. */
 bool clv_module_can_copy_from(const clv_module *m, const clv_module *from);
-/* Counts the bytes of t, made by module `from`, that m receives. */
+/* Counts the bytes of tensor t, which module `from` made, as received by module m. */
 void clv_module_count_transfer(clv_module *m, const clv_module *from, const clv_tensor *t);
 
-/* Copies within that memory, and waits. An error is recorded in the module's device_error. */
+/* Copies within memory of the module's backend, and waits for the copy. An error is recorded in the
+ * module's device_error. */
 void clv_module_copy(clv_module *m, void *dst, const void *src, size_t bytes);
 
-/* Waits for the device. An error is recorded in the module's device_error, and returned. */
+/* Waits for the device. Returns an error of the device, and records it in the module's
+ * device_error. */
 clv_code clv_module_finish(clv_module *m, clv_err *err) CLV_USE_RESULT;
-clv_code clv_module_check(const clv_module *m, clv_err *err) CLV_USE_RESULT;
+clv_code clv_module_check_device(const clv_module *m, clv_err *err) CLV_USE_RESULT;
 
-/* Charges or discharges the session's quotas and the device's account. */
+/* Charge `bytes` to the session's pool and to the device's account, or discharge them. */
 clv_code clv_module_charge(const clv_module *m, clv_pool *pool, size_t bytes,
                            clv_err *err) CLV_USE_RESULT;
 void clv_module_discharge(const clv_module *m, clv_pool *pool, size_t bytes);
 
-/* Allocate, take and restore a snapshot of parameters, moments and step count. */
+/* Allocate, fill and restore the snapshot of parameters, moments and step count. */
 clv_code clv_module_prepare_snapshot(clv_module *m, clv_err *err) CLV_USE_RESULT;
 void clv_module_take_snapshot(clv_module *m);
 void clv_module_restore_snapshot(clv_module *m);
 
-/* Save and restore running statistics. */
+/* Save and restore the running statistics (buffers) of the module. */
 void clv_module_save_buffers(clv_module *m);
 void clv_module_restore_buffers(clv_module *m);
 
 size_t clv_module_buffer_bytes(const clv_module *m);
 
-/* CLV_INTERNAL: a shared parameter has no tensor. */
+/* Checks that every shared parameter has a tensor; else CLV_INTERNAL. */
 clv_code clv_module_check_complete(const clv_module *m, clv_err *err) CLV_USE_RESULT;
 
 /* Sets the pool of the session that the module belongs to. */

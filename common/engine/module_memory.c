@@ -9,7 +9,8 @@ size_t clv_module_buffer_bytes(const clv_module *m) {
   return m->params->total_bytes - m->params->buffer_offset;
 }
 
-/* Charges memory that is about to be allocated, or that a library has just allocated. */
+/* Charges `bytes` that are about to be allocated, or that a library has just allocated, to the pool
+ * given at creation, if any, and adds them to m->bytes. */
 static clv_code charge_memory(clv_module *m, size_t bytes, clv_err *err) {
   if (m->o.pool && clv_module_charge(m, m->o.pool, bytes, err) != CLV_OK)
     return clv_err_prefix(err, "module %u", m->o.index);
@@ -41,20 +42,21 @@ static clv_code mark_shared(clv_module *m, const clv_module_options *o, clv_err 
   return clv_alloc((size_t)m->params->n, sizeof(void *), &m->shared_data, err);
 }
 
-static clv_code find_learning(clv_module *m, clv_err *err) {
-  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *m->learning, &m->learning, err));
+static clv_code find_learning_extents(clv_module *m, clv_err *err) {
+  CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *m->learning_extents, &m->learning_extents, err));
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *m->sums, &m->sums, err));
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
     if (p->trainable && !p->frozen)
-      m->learning[m->n_learning++] = (clv_extent){p->offset / sizeof(float), p->n};
+      m->learning_extents[m->n_learning++] = (clv_extent){p->offset / sizeof(float), p->n};
   }
   return CLV_OK;
 }
 
-/* Assigns the parameters of group `number`. of: [params->n] group of each parameter; 0: none. */
-static clv_code mark_group(const clv_module *m, const clv_module_group *g, uint8_t number,
-                           uint8_t *of, clv_err *err) {
+/* Assigns the parameters of group g, whose number is `number`. of: [params->n] receives the group
+ * of each parameter; 0: not assigned yet. */
+static clv_code assign_group(const clv_module *m, const clv_module_group *g, uint8_t number,
+                             uint8_t *of, clv_err *err) {
   for (uint32_t i = 0; i < g->n_params; i++) {
     const clv_param *p = clv_params_find(m->params, g->params[i]);
     if (!p)
@@ -71,14 +73,14 @@ static clv_code mark_group(const clv_module *m, const clv_module_group *g, uint8
   return CLV_OK;
 }
 
-/* Finds the spans of trainable parameters, with their groups. */
+/* Lists the spans of the trained parameters, each with its group. */
 static clv_code find_spans(const clv_module *m, const clv_module_options *o, clv_optim_span *spans,
                            size_t *ret_n, clv_err *err) {
   CLV_AUTO(clv_freep) uint8_t *of = NULL;
   size_t n = 0;
   CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *of, &of, err));
   for (uint32_t i = 0; i < o->n_groups; i++)
-    CLV_TRY(mark_group(m, &o->groups[i], (uint8_t)(i + 1), of, err));
+    CLV_TRY(assign_group(m, &o->groups[i], (uint8_t)(i + 1), of, err));
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
     if (p->trainable && !p->frozen && (of[i] || !o->group0_is_frozen))
@@ -111,8 +113,8 @@ static size_t moment_bytes(const clv_module *m, const clv_module_options *o) {
   return (size_t)clv_optim_count_moments(moments) * m->params->trainable_bytes;
 }
 
-/* Charges everything that is known from shapes before allocating any of it, so that a module over
- * the quota costs the host nothing. */
+/* Charges all memory whose size is known from shapes, before any of it is allocated, so that a
+ * module over the quota costs the host nothing. */
 static clv_code charge_ahead(clv_module *m, const clv_module_options *o, clv_err *err) {
   size_t state = m->params->total_bytes + m->params->shared_bytes;
   if (state > SIZE_MAX / 8)
@@ -129,7 +131,8 @@ static clv_code alloc_memory(clv_module *m, clv_err *err) {
   return clv_backend_fill(b, m->saved_buffers, 0, clv_module_buffer_bytes(m), err);
 }
 
-/* Initialises parameters on the host, and copies them to a device if the module is on one. */
+/* Initialises the parameters in host memory, and copies them to the device if the module is on
+ * one. */
 static clv_code init_params(clv_module *m, const clv_cancel_hook *waiter, clv_err *err) {
   const clv_backend *b = m->o.backend;
   CLV_AUTO(clv_freep) void *drawn = NULL;
@@ -164,7 +167,7 @@ static void discharge_record(void *user, size_t bytes) {
   if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), bytes);
 }
 
-static clv_code open_records(clv_module *m, clv_err *err) {
+static clv_code open_recorder(clv_module *m, clv_err *err) {
   const clv_record_account account = {m, charge_record, discharge_record};
   CLV_TRY(clv_recorder_new(m->o.backend, &m->recorder, err));
   clv_recorder_charge(m->recorder, &account);
@@ -173,8 +176,8 @@ static clv_code open_records(clv_module *m, clv_err *err) {
 
 /* ---- shared parameters ----------------------------------------------------------------------- */
 
-/* True if the module's kernels can read the tensor in its memory. */
-static bool is_copyable_without_host(const clv_module *m, const clv_tensor *t) {
+/* True if the module's kernels can read the tensor where it is stored, without a copy. */
+static bool can_read_in_place(const clv_module *m, const clv_tensor *t) {
   const clv_backend *b = m->o.backend;
   return b->memory ? t->home && strcmp(t->home->device, b->device) == 0 : !t->home;
 }
@@ -183,7 +186,7 @@ clv_code clv_module_set_shared_param(clv_module *m, const char *param, clv_tenso
                                      clv_err *err) {
   const clv_param *p = clv_params_find(m->params, param);
   if (!p || !p->is_shared || t->dtype != p->dtype || !clv_shape_equal(&t->shape, &p->shape) ||
-      !is_copyable_without_host(m, t))
+      !can_read_in_place(m, t))
     return clv_fail(err, CLV_INVALID,
                     "module %u: the shared tensor for '%s' has another type, shape or device than "
                     "the parameter",
@@ -215,8 +218,8 @@ static void release_shared_params(clv_module *m) {
   free(m->shared_data);
 }
 
-static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err *err) {
-  CLV_TRY(open_records(m, err));
+static clv_code fill_module(clv_module *m, const clv_module_options *o, clv_err *err) {
+  CLV_TRY(open_recorder(m, err));
   CLV_TRY(count_inputs(m, err));
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   CLV_TRY(mark_frozen(m, o, err));
@@ -224,7 +227,7 @@ static clv_code module_fill(clv_module *m, const clv_module_options *o, clv_err 
   if (o->is_frozen_for_good && o->frozen_bf16) clv_params_frozen_to_bf16(m->graph, m->params);
   if (o->is_frozen_for_good) clv_params_fix_frozen(m->params);
   CLV_TRY(clv_module_resolve_ties(m, o, err));
-  CLV_TRY(find_learning(m, err));
+  CLV_TRY(find_learning_extents(m, err));
   CLV_TRY(charge_ahead(m, o, err));
   CLV_TRY(alloc_memory(m, err));
   CLV_TRY(init_params(m, o->waiter, err));
@@ -241,7 +244,8 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
     return code;
   }
   m->o = *o;
-  m->o.frozen = m->o.shared_params = NULL; /* lists of the caller, not kept */
+  /* these lists belong to the caller, and are not used after this call */
+  m->o.frozen = m->o.shared_params = NULL;
   m->o.groups = NULL;
   m->o.waiter = NULL;
   m->o.ties = NULL;
@@ -252,7 +256,7 @@ clv_code clv_module_new(const clv_module_options *o, clv_module **ret, clv_err *
   m->graph = o->graph;
   m->o.backend = NULL;
   code = clv_backend_branch(o->backend, &m->o.backend, err);
-  if (code == CLV_OK) code = module_fill(m, o, err);
+  if (code == CLV_OK) code = fill_module(m, o, err);
   if (code != CLV_OK) {
     clv_module_free(m);
     return code;
@@ -272,9 +276,9 @@ void clv_module_free(clv_module *m) {
   if (m->block) clv_backend_give(m->o.backend, m->block);
   if (m->saved_buffers) clv_backend_give(m->o.backend, m->saved_buffers);
   release_shared_params(m);
-  free(m->withheld);
+  free(m->withheld_params);
   if (m->params) clv_module_unpin_owners(m);
-  free(m->learning);
+  free(m->learning_extents);
   free(m->sums);
   clv_params_free(m->params);
   clv_graph_free(m->graph);
@@ -316,7 +320,8 @@ size_t clv_module_bytes(const clv_module *m) { return m->bytes; }
 
 static clv_code reserve_value(const clv_module *m, const clv_node *n, clv_pool *pool,
                               clv_err *err) {
-  uint32_t most = CLV_MIN(2 * m->o.in_flight + 2, 64u); /* later growth is rare */
+  /* a step seldom needs more tensors than this */
+  uint32_t most = CLV_MIN(2 * m->o.in_flight + 2, 64u);
   return clv_pool_reserve(pool, n->dtype, &n->shape, most, err);
 }
 
@@ -332,7 +337,8 @@ clv_code clv_module_reserve(const clv_module *m, clv_pool *pool, clv_err *err) {
 
 static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bool training,
                           uint32_t input_grads, clv_plan **ret, clv_err *err) {
-  bool alone = m->o.in_flight <= 1; /* no work of another call can come between */
+  /* no work of another call can run between a call's forward and backward */
+  bool alone = m->o.in_flight <= 1;
   clv_plan_options po = {.backend = m->o.backend,
                          .dtype = CLV_F32,
                          .batch = batch[0],
@@ -347,11 +353,12 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
   for (int i = 0; i < m->n_inputs; i++) po.need_input_grad[i] = training && (input_grads >> i & 1);
   memcpy(po.batches, batch, sizeof po.batches);
   clv_plan *plan;
-  m->o.backend->set_threads(m->o.threads); /* the library fixes its thread count at planning */
+  /* the kernel library fixes its thread count when a plan is made */
+  m->o.backend->set_threads(m->o.threads);
   CLV_TRY(clv_plan_new(m->graph, m->params, &po, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
   size_t bytes = info->call_bytes + info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
-  if (m->pool) { /* charged by clv_module_call_get */
+  if (m->pool) { /* clv_module_call_get charges the plan later */
     m->bytes += bytes;
   } else if (charge_memory(m, bytes, err) != CLV_OK) {
     clv_plan_free(plan);
@@ -361,10 +368,12 @@ static clv_code make_plan(clv_module *m, const int64_t batch[CLV_MAX_INPUTS], bo
   return CLV_OK;
 }
 
-/* Allocates as many calls as can be in flight, so that no step has to allocate one. */
+/* Allocates the clv_calls of a plan for `n` calls in flight, so that no step has to allocate
+ * one. */
 static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err *err) {
   clv_call *call[CLV_WIRE_CONTRIBUTIONS];
-  size_t each = clv_plan_get_info(plan)->call_bytes; /* one call is charged with the plan */
+  /* the first call is charged together with the plan */
+  size_t each = clv_plan_get_info(plan)->call_bytes;
   if (charge_memory(m, (n - 1) * each, err) != CLV_OK)
     return clv_err_prefix(err, "%u call%s in flight", n, CLV_S(n));
   clv_code code = CLV_OK;
@@ -377,7 +386,7 @@ static clv_code prepare_calls(clv_module *m, clv_plan *plan, uint32_t n, clv_err
   return code;
 }
 
-/* Frees a plan of which no call is in use. */
+/* Frees a plan none of whose calls is in use. */
 static void free_plan(clv_module *m, clv_module_plan *p) {
   clv_plan_free(p->plan);
   if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), p->charged_bytes);
@@ -386,8 +395,8 @@ static void free_plan(clv_module *m, clv_module_plan *p) {
   *p = (clv_module_plan){0};
 }
 
-/* Returns an unused entry. If there is none, or enough idle plans are kept, frees the least
- * recently used idle plan. */
+/* Returns an unused entry of the module's plans. If there is none, or KEPT_PLANS plans are idle,
+ * frees the least recently used idle plan first. */
 static clv_code find_plan_entry(clv_module *m, clv_module_plan **ret, clv_err *err) {
   clv_module_plan *oldest = NULL, *empty = NULL;
   int idle = 0;
@@ -418,17 +427,18 @@ clv_code clv_module_plan_for(clv_module *m, const int64_t batch[CLV_MAX_INPUTS],
     clv_module_plan *p = &m->plans[i];
     bool sizes = memcmp(p->batch, batch, (size_t)m->n_inputs * sizeof *batch) == 0;
     if (!p->plan || !sizes || p->training != training || p->input_grads != input_grads) continue;
-    p->last_used = ++m->plan_uses;
+    p->last_used = ++m->n_plan_uses;
     *ret = p;
     return CLV_OK;
   }
   CLV_TRY(find_plan_entry(m, &place, err));
   size_t bytes = m->bytes, charged = m->charged;
   clv_module_plan made = {
-      .training = training, .input_grads = input_grads, .last_used = ++m->plan_uses};
+      .training = training, .input_grads = input_grads, .last_used = ++m->n_plan_uses};
   memcpy(made.batch, batch, sizeof made.batch);
   CLV_TRY(make_plan(m, batch, training, input_grads, &made.plan, err));
-  if (!m->pool) { /* made with the module: clv_node_add_module charges its bytes */
+  /* the plan is made during clv_module_new: clv_node_add_module charges its bytes */
+  if (!m->pool) {
     made.is_charged = true;
     made.calls = training ? CLV_MAX(m->o.in_flight, 1u) : 1;
     clv_code code = prepare_calls(m, made.plan, made.calls, err);
@@ -474,11 +484,11 @@ void clv_module_call_put(clv_module_plan *p, clv_call *call) {
 clv_code clv_module_prepare_snapshot(clv_module *m, clv_err *err) {
   if (m->snapshot || !m->optim || m->o.has_no_revert) return CLV_OK;
   size_t blocks = 1 + (size_t)clv_optim_n_moments(m->optim);
-  return clv_module_block(m, blocks * m->params->trainable_bytes, &m->charged_on_device,
-                          &m->snapshot, err);
+  return clv_module_alloc_block(m, blocks * m->params->trainable_bytes, &m->charged_on_device,
+                                &m->snapshot, err);
 }
 
-/* Copies parameters, moments and the step count to or from the snapshot. */
+/* Copies parameters, moments and the step count to the snapshot (save), or back from it. */
 static void copy_state(clv_module *m, bool save) {
   size_t bytes = m->params->trainable_bytes;
   char *at = m->snapshot->data;

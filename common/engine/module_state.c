@@ -11,7 +11,7 @@
 
 static bool has_moments(const clv_param *p) { return p->trainable && !p->fixed; }
 
-static uint32_t n_with_moments(const clv_module *m) {
+static uint32_t count_params_with_moments(const clv_module *m) {
   uint32_t n = 0;
   for (int i = 0; i < m->params->n; i++) n += has_moments(&m->params->list[i]);
   return n;
@@ -20,10 +20,10 @@ static uint32_t n_with_moments(const clv_module *m) {
 uint32_t clv_module_state_count(const clv_module *m, clv_state_kind what) {
   if (what == CLV_STATE_WEIGHTS) return (uint32_t)m->params->n;
   if (what != CLV_STATE_OPTIMIZER || !m->optim) return 0;
-  return (uint32_t)clv_optim_n_moments(m->optim) * n_with_moments(m) + 1;
+  return (uint32_t)clv_optim_n_moments(m->optim) * count_params_with_moments(m) + 1;
 }
 
-static void weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
+static void fill_weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
   const clv_param *p = &m->params->list[index];
   *ret = (clv_state_item){
       .dtype = p->dtype,
@@ -32,11 +32,11 @@ static void weight_item(clv_module *m, uint32_t index, clv_state_item *ret) {
       .data = p->is_shared ? m->shared_params[index]->data : (char *)m->block + p->offset,
       .backend = m->o.backend,
       .is_shared = p->is_shared,
-      .is_withheld = m->withheld && m->withheld[index]};
+      .is_withheld = m->withheld_params && m->withheld_params[index]};
   snprintf(ret->name, sizeof ret->name, "%s", p->name);
 }
 
-static void moment_of(clv_module *m, const clv_param *p, int moment, clv_state_item *ret) {
+static void fill_moment_item(clv_module *m, const clv_param *p, int moment, clv_state_item *ret) {
   *ret = (clv_state_item){.dtype = CLV_F32,
                           .shape = p->shape,
                           .bytes = p->bytes,
@@ -45,17 +45,18 @@ static void moment_of(clv_module *m, const clv_param *p, int moment, clv_state_i
   snprintf(ret->name, sizeof ret->name, "%s.%s", p->name, clv_optim_moment_name(m->optim, moment));
 }
 
-static void moment_item(clv_module *m, uint32_t index, clv_state_item *ret) {
-  uint32_t moment = index / n_with_moments(m), which = index % n_with_moments(m);
+static void find_moment_item(clv_module *m, uint32_t index, clv_state_item *ret) {
+  uint32_t moment = index / count_params_with_moments(m),
+           which = index % count_params_with_moments(m);
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
     if (!has_moments(p) || which-- != 0) continue;
-    moment_of(m, p, (int)moment, ret);
+    fill_moment_item(m, p, (int)moment, ret);
     return;
   }
 }
 
-static void step_item(clv_module *m, clv_state_item *ret) {
+static void fill_step_item(clv_module *m, clv_state_item *ret) {
   *ret = (clv_state_item){
       .name = "step", .dtype = CLV_I64, .bytes = 8, .data = clv_optim_step_count(m->optim)};
 }
@@ -65,17 +66,17 @@ bool clv_module_state_item(clv_module *m, clv_state_kind what, uint32_t index,
   uint32_t n = clv_module_state_count(m, what);
   if (index >= n) return false;
   if (what == CLV_STATE_WEIGHTS)
-    weight_item(m, index, ret);
+    fill_weight_item(m, index, ret);
   else if (index + 1 < n)
-    moment_item(m, index, ret);
+    find_moment_item(m, index, ret);
   else
-    step_item(m, ret);
+    fill_step_item(m, ret);
   return true;
 }
 
 /* ---- finding an item by name ----------------------------------------------------------------- */
 
-static const clv_param *param_called(const clv_module *m, const char *name, size_t len) {
+static const clv_param *find_param(const clv_module *m, const char *name, size_t len) {
   for (int i = 0; i < m->params->n; i++) {
     const clv_param *p = &m->params->list[i];
     if (strncmp(p->name, name, len) == 0 && !p->name[len]) return p;
@@ -83,13 +84,13 @@ static const clv_param *param_called(const clv_module *m, const char *name, size
   return NULL;
 }
 
-/* "PARAMETER.MOMENT" */
+/* Finds a moment by its name, "PARAMETER.MOMENT". */
 static bool find_moment(clv_module *m, const char *name, clv_state_item *ret) {
   const char *dot = strrchr(name, '.');
-  const clv_param *p = dot ? param_called(m, name, (size_t)(dot - name)) : NULL;
+  const clv_param *p = dot ? find_param(m, name, (size_t)(dot - name)) : NULL;
   for (int k = 0; p && has_moments(p) && k < clv_optim_n_moments(m->optim); k++) {
     if (strcmp(dot + 1, clv_optim_moment_name(m->optim, k)) != 0) continue;
-    moment_of(m, p, k, ret);
+    fill_moment_item(m, p, k, ret);
     return true;
   }
   return false;
@@ -97,10 +98,10 @@ static bool find_moment(clv_module *m, const char *name, clv_state_item *ret) {
 
 static bool find_item(clv_module *m, clv_state_kind what, const char *name, clv_state_item *ret) {
   const clv_param *p = what == CLV_STATE_WEIGHTS ? clv_params_find(m->params, name) : NULL;
-  if (p) weight_item(m, (uint32_t)(p - m->params->list), ret);
+  if (p) fill_weight_item(m, (uint32_t)(p - m->params->list), ret);
   if (what != CLV_STATE_OPTIMIZER || !m->optim) return p;
   if (strcmp(name, "step") != 0) return find_moment(m, name, ret);
-  step_item(m, ret);
+  fill_step_item(m, ret);
   return true;
 }
 
@@ -115,9 +116,9 @@ clv_code clv_module_state_find(clv_module *m, clv_state_kind what, const char *n
 clv_code clv_module_withhold(clv_module *m, const char *param, const char *why, clv_err *err) {
   const clv_param *p = clv_params_find(m->params, param);
   if (!p) return clv_fail(err, CLV_NOT_FOUND, "module %u has no '%s'", m->o.index, param);
-  if (!m->withheld)
-    CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *m->withheld, &m->withheld, err));
-  m->withheld[p - m->params->list] = true;
+  if (!m->withheld_params)
+    CLV_TRY(clv_alloc((size_t)m->params->n, sizeof *m->withheld_params, &m->withheld_params, err));
+  m->withheld_params[p - m->params->list] = true;
   snprintf(m->withheld_reason, sizeof m->withheld_reason, "%s", why);
   return CLV_OK;
 }
@@ -175,24 +176,25 @@ clv_code clv_state_item_set(const clv_state_item *item, clv_dtype dtype, const c
   return item->backend ? clv_backend_finish(item->backend, err) : CLV_OK;
 }
 
-/* Updates the step counter or the version after a write. */
-static void note_written(clv_module *m, clv_state_kind what, const char *name) {
+/* Updates the module's step counter, or the version of its parameters, after a write of state. */
+static void update_versions(clv_module *m, clv_state_kind what, const char *name) {
   if (what == CLV_STATE_OPTIMIZER && strcmp(name, "step") == 0)
     __atomic_store_n(&m->steps, (uint64_t)CLV_MAX(*clv_optim_step_count(m->optim), 0),
                      __ATOMIC_RELAXED);
   m->version += what == CLV_STATE_WEIGHTS;
 }
 
-/* A complete write ends withholding, because the writer knows the numbers. */
+/* Ends the withholding of a parameter that was written completely, because the writer knows its
+ * numbers. */
 static void end_withholding(clv_module *m, const char *name) {
   const clv_param *p = clv_params_find(m->params, name);
-  if (p && m->withheld) m->withheld[p - m->params->list] = false;
+  if (p && m->withheld_params) m->withheld_params[p - m->params->list] = false;
 }
 
 void clv_module_note_state_written(clv_module *m, clv_state_kind what, const char *name,
                                    bool whole) {
   if (whole && what == CLV_STATE_WEIGHTS) end_withholding(m, name);
-  note_written(m, what, name);
+  update_versions(m, what, name);
 }
 
 clv_code clv_module_state_set(clv_module *m, clv_state_kind what, const char *name, clv_dtype dtype,

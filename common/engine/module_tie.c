@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Ties: a parameter that a module shares with another module, or that its own graph has twice. It
- * has one set of values, one optimiser and one name. Each module that reads it sums a gradient of
- * its own, in the order of its calls; at the end of a backward pass these are added to the
- * owner's, in the order of modules and nodes. So the bits do not depend on where the network is
- * cut.
+ * Tied parameters: a parameter that a module shares with another module, or that its own graph uses
+ * twice. A tied parameter has one set of values, one optimiser and one name. Each module that reads
+ * the parameter sums a gradient of its own, in the order of its calls. At the end of a backward
+ * pass these gradients are added to the owner's, in the order of modules and graph nodes. So
+ * results are the same to the bit wherever the network is cut.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,20 +13,21 @@
 
 /* ---- finding owners -------------------------------------------------------------------------- */
 
-static const char *node_of(const clv_module *m, const clv_tie *t) {
+static const char *get_node_name(const clv_module *m, const clv_tie *t) {
   return m->graph->nodes[t->param.node].name;
 }
 
 static clv_module *find_given_owner(const clv_module *m, const clv_module_options *o,
                                     const clv_tie *t) {
   for (uint32_t i = 0; i < o->n_ties; i++)
-    if (strcmp(o->ties[i].node, node_of(m, t)) == 0) return o->ties[i].of;
+    if (strcmp(o->ties[i].node, get_node_name(m, t)) == 0) return o->ties[i].of;
   return NULL;
 }
 
-/* Checks that both modules are on one device, so in one memory and one number format. */
-static clv_code check_place(const clv_module *m, const clv_module *owner, const clv_tie *t,
-                            clv_err *err) {
+/* Checks that the module and the owner of a tied parameter are on the same device, so that both can
+ * read the parameter in one memory. */
+static clv_code check_same_device(const clv_module *m, const clv_module *owner, const clv_tie *t,
+                                  clv_err *err) {
   if (strcmp(m->device, owner->device) == 0) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "module %u is on device %s, and '%s' is a parameter of module %u on %s: tied "
@@ -42,7 +43,7 @@ static clv_code resolve_from_owner(clv_module *m, clv_tie *t, const clv_module *
     return clv_fail(err, CLV_NOT_FOUND,
                     "module %u has no parameter of '%s' that fits '%s' of module %u",
                     owner->o.index, name, t->param.name, m->o.index);
-  CLV_TRY(check_place(m, owner, t, err));
+  CLV_TRY(check_same_device(m, owner, t, err));
   t->param.owner_data =
       of->is_shared ? owner->shared_params[of->index]->data : (char *)owner->block + of->offset;
   t->param.offset = of->offset;
@@ -60,7 +61,7 @@ clv_code clv_module_resolve_ties(clv_module *m, const clv_module_options *o, clv
     if (!owner)
       return clv_fail(err, CLV_INVALID,
                       "module %u: '%s' is tied to '%s', which is in no module of this node",
-                      m->o.index, node_of(m, t), m->graph->nodes[t->param.node].tied);
+                      m->o.index, get_node_name(m, t), m->graph->nodes[t->param.node].tied);
     if (t->owner_index < 0) CLV_TRY(resolve_from_owner(m, t, owner, err));
     m->owners[i] = owner;
     if (owner != m) __atomic_add_fetch(&owner->pins, 1, __ATOMIC_RELAXED);

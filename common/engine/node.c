@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 /* A loopback round trip takes 70 us if both ends poll and 180 us if both sleep. Over a real network
- * the answer seldom comes so soon, so polling ends after this time. */
+ * an answer seldom comes so soon, so a thread polls for at most SPIN_US. */
 enum { SPIN_US = 200 };
 
 clv_code clv_node_new(const clv_node_options *o, clv_session_node **ret, clv_err *err) {
@@ -37,11 +37,11 @@ void clv_node_free(clv_session_node *n) {
   clv_node_end_devices(n);
   clv_node_drop_file(n, NULL);
   clv_inbox_done(&n->inbox);
-  /* freed first, so that contexts report nothing to it */
+  /* freed first, so that contexts do not report kept values to n->references */
   clv_rrefs_free(clv_steal(&n->references));
-  /* before the modules, because its calls belong to their plans */
+  /* freed before the modules, because calls of contexts belong to the modules' plans */
   clv_contexts_free(n->contexts);
-  /* so that they can be freed in any order */
+  /* unpinned first, so that modules can be freed in any order */
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
     if (n->modules[i]) clv_module_unpin_owners(n->modules[i]);
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) clv_module_free(n->modules[i]);
@@ -72,55 +72,56 @@ static bool wait_by_callback(clv_session_node *n, uint64_t until_ns) {
   return more;
 }
 
-/* Sleeps with nothing locked. Releases the share of the cores first, unless a device computes,
- * whose time counts as well. False: no event will ever come. */
+/* Sleeps with nothing locked. Releases the share of the cores first, unless work runs on a device,
+ * whose time is charged to the share. False: no event will ever come. */
 static bool sleep_until(clv_session_node *n, uint64_t now, uint64_t until_ns) {
   until_ns = CLV_MIN(until_ns, clv_rrefs_due_ns(n->references));
   clv_node_flush(n);
-  if (!clv_inbox_has_work_out(&n->inbox)) clv_share_release(n->o.share);
+  if (!clv_inbox_has_running_work(&n->inbox)) clv_share_release(n->o.share);
   if (n->o.wait) return wait_by_callback(n, until_ns);
   clv_inbox_wait(&n->inbox, now, until_ns);
   return true;
 }
 
-static bool is_any(const clv_inbox_item *i) { return i->packet || i->ended; }
+static bool has_item(const clv_inbox_item *i) { return i->packet || i->ended_work; }
 
 /* Waits for the next packet or end of work, and handles due timers of references meanwhile. False:
- * stopped, interrupted, or past the deadline. *ret_waker: the packet that ended the sleep. */
-static bool next_item(clv_session_node *n, uint64_t now, uint64_t deadline_ns, clv_inbox_item *ret,
-                      const clv_packet **ret_waker) {
+ * stopped, interrupted, or past the deadline. *ret_waker: the packet that ended the last sleep,
+ * still queued; NULL: none. */
+static bool wait_for_next_item(clv_session_node *n, uint64_t now, uint64_t deadline_ns,
+                               clv_inbox_item *ret, const clv_packet **ret_waker) {
   for (bool first = true, more = true;; first = false) {
     tick_if_due(n, now);
     bool over = !clv_inbox_take(&n->inbox, ret) || !more || (!first && now >= deadline_ns);
-    if (over || is_any(ret)) return is_any(ret);
+    if (over || has_item(ret)) return has_item(ret);
     more = sleep_until(n, now, deadline_ns);
     *ret_waker = clv_inbox_newest(&n->inbox);
     now = now_ns(n);
   }
 }
 
-/* As next_item, and counts the wait as idle time unless a device computes for the node. */
-static bool wait_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_item *ret) {
+/* As wait_for_next_item; counts the wait as idle time, unless work runs on a device. */
+static bool wait_for_item(clv_session_node *n, uint64_t deadline_ns, clv_inbox_item *ret) {
   uint64_t begin = now_ns(n);
   const clv_packet *waker = NULL;
-  bool out = clv_inbox_has_work_out(&n->inbox);
+  bool out = clv_inbox_has_running_work(&n->inbox);
   __atomic_store_n(&n->idle_since, out ? 0 : begin, __ATOMIC_RELAXED);
   if (!out) clv_share_yield(n->o.share);
-  bool any = next_item(n, begin, deadline_ns, ret, &waker);
+  bool any = wait_for_next_item(n, begin, deadline_ns, ret, &waker);
   if (!any) clv_node_flush(n);
   if (!any) clv_share_release(n->o.share);
   uint64_t slept = now_ns(n) - begin, idle = out ? 0 : slept;
   n->slept_while_working_ns += slept - idle;
-  /* before the sum, because clv_node_idle_ns reads both */
+  /* cleared before idle_ns grows, because clv_node_idle_ns reads both */
   __atomic_store_n(&n->idle_since, 0, __ATOMIC_RELEASE);
   __atomic_store_n(&n->idle_ns, n->idle_ns + idle, __ATOMIC_RELEASE);
   if (any && waker && waker->from) clv_link_count_wait(waker->from, idle);
   return any;
 }
 
-static void handle(clv_session_node *n, const clv_inbox_item *i) {
-  if (i->ended)
-    clv_node_handle_work_end(n, i->ended);
+static void handle_item(clv_session_node *n, const clv_inbox_item *i) {
+  if (i->ended_work)
+    clv_node_handle_work_end(n, i->ended_work);
   else
     clv_node_handle(n, i->packet);
 }
@@ -129,7 +130,8 @@ bool clv_node_poll(clv_session_node *n) {
   bool any = false;
   clv_inbox_set_coalescing(&n->inbox, false);
   tick_if_due(n, now_ns(n));
-  for (clv_inbox_item i; clv_inbox_take(&n->inbox, &i) && is_any(&i); any = true) handle(n, &i);
+  for (clv_inbox_item i; clv_inbox_take(&n->inbox, &i) && has_item(&i); any = true)
+    handle_item(n, &i);
   clv_node_flush(n);
   clv_inbox_set_coalescing(&n->inbox, true);
   return any;
@@ -147,11 +149,11 @@ void clv_node_last_failure(clv_session_node *n, clv_node_failure *ret) {
 
 void clv_node_run(clv_session_node *n) {
   __atomic_store_n(&n->began_ns, now_ns(n), __ATOMIC_RELAXED);
-  for (clv_inbox_item i; wait_item(n, UINT64_MAX, &i);) handle(n, &i);
+  for (clv_inbox_item i; wait_for_item(n, UINT64_MAX, &i);) handle_item(n, &i);
 }
 
 bool clv_node_run_until(clv_session_node *n, uint64_t deadline_ns) {
-  for (clv_inbox_item i; wait_item(n, deadline_ns, &i);) handle(n, &i);
+  for (clv_inbox_item i; wait_for_item(n, deadline_ns, &i);) handle_item(n, &i);
   return clv_inbox_is_interrupted(&n->inbox);
 }
 

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * VALUEs of caches: the rows of a VALUE are stored in a cache, or the VALUE is filled with stored
- * rows. Afterwards the engine handles it as any other VALUE, or as a failed one.
+ * rows. Afterwards the engine handles the VALUE as any other, or as a failed one.
  */
 #include <string.h>
 
 #include "common/engine/node_int.h"
 
-/* Replaces the tensors of a packet. */
-static void replace(clv_packet *p, clv_tensor *t) {
+/* Replaces the tensors of a packet by t; t NULL: by none. Takes the reference to t. */
+static void replace_tensors(clv_packet *p, clv_tensor *t) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) p->tensor[i] = clv_tensor_unref(p->tensor[i]);
   p->frame.n_tensors = t != NULL;
   p->tensor[0] = t;
 }
 
-static clv_code keep(const clv_row_caches *c, clv_packet *p, clv_err *err) {
+static clv_code store_cached_rows(const clv_row_caches *c, clv_packet *p, clv_err *err) {
   CLV_TRY(c->put(c->user, &p->frame.cached, p->tensor[1]->data, p->tensor[0], err));
   p->tensor[1] = clv_tensor_unref(p->tensor[1]);
   p->frame.n_tensors = 1;
@@ -30,7 +30,7 @@ static clv_code load_cached_rows(clv_session_node *n, clv_packet *p, clv_err *er
   CLV_TRY(c->form(c->user, &p->frame.cached, rows->n, &dtype, &shape, err));
   CLV_TRY(clv_pool_tensor(n->o.pool, dtype, &shape, &t, err));
   CLV_TRY(c->get(c->user, &p->frame.cached, rows->data, t, err));
-  replace(p, clv_steal(&t));
+  replace_tensors(p, clv_steal(&t));
   return CLV_OK;
 }
 
@@ -39,8 +39,10 @@ static clv_code handle_cached(clv_session_node *n, clv_packet *p, clv_err *err) 
     return clv_fail(err, CLV_UNIMPLEMENTED,
                     "this worker has no caches: its worker.yaml has no state_dir");
   clv_node_flush(n);
-  clv_share_release(n->o.share); /* releases the cores while it waits for the disk */
-  return p->frame.n_tensors == 2 ? keep(&n->o.caches, p, err) : load_cached_rows(n, p, err);
+  /* frees the cores for other sessions while this thread waits for the disk */
+  clv_share_release(n->o.share);
+  return p->frame.n_tensors == 2 ? store_cached_rows(&n->o.caches, p, err)
+                                 : load_cached_rows(n, p, err);
 }
 
 clv_code clv_node_on_cached(clv_session_node *n, clv_packet *p, clv_err *err) {
@@ -50,7 +52,7 @@ clv_code clv_node_on_cached(clv_session_node *n, clv_packet *p, clv_err *err) {
   bool failed = p->frame.has_failure || handle_cached(n, p, &why) != CLV_OK;
   p->frame.has_cached = false;
   if (!failed || p->frame.has_failure) return CLV_OK;
-  replace(p, NULL);
+  replace_tensors(p, NULL);
   p->frame.has_failure = true;
   clv_frame_set_failure(&p->frame, why.code, why.text, "cache");
   return CLV_OK;

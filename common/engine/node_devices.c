@@ -22,7 +22,7 @@ static clv_work *next_work(clv_device_thread *t) {
   return w;
 }
 
-static void *run(void *user) {
+static void *run_thread(void *user) {
   clv_device_thread *t = user;
   for (clv_work *w; (w = next_work(t)) != NULL;) t->compute(t->node, w);
   return NULL;
@@ -39,9 +39,9 @@ static void post_work(clv_device_thread *t, clv_work *w) {
 }
 
 static void thread_init(clv_device_thread *t, clv_session_node *n,
-                        void (*compute)(clv_session_node *n, clv_work *w)) {
+                        void (*compute_on_device)(clv_session_node *n, clv_work *w)) {
   t->node = n;
-  t->compute = compute;
+  t->compute = compute_on_device;
   t->end = &t->first;
   pthread_mutex_init(&t->lock, NULL);
   pthread_cond_init(&t->changed, NULL);
@@ -49,7 +49,7 @@ static void thread_init(clv_device_thread *t, clv_session_node *n,
 
 static clv_code thread_start(clv_device_thread *t, clv_err *err) {
   pthread_mutex_lock(&t->lock);
-  bool began = t->is_started || pthread_create(&t->thread, NULL, run, t) == 0;
+  bool began = t->is_started || pthread_create(&t->thread, NULL, run_thread, t) == 0;
   t->is_started = began;
   pthread_mutex_unlock(&t->lock);
   return began ? CLV_OK
@@ -68,12 +68,13 @@ static void thread_end(clv_device_thread *t) {
 
 /* ---- computing ------------------------------------------------------------------------------- */
 
-static void compute(clv_session_node *n, clv_work *w) {
+static void compute_on_device(clv_session_node *n, clv_work *w) {
   clv_err why;
-  pthread_mutex_lock(&n->computing);
-  w->begin_ns = clv_clock_now(&n->o.clock); /* it may have waited for other work */
+  pthread_mutex_lock(&n->compute_lock);
+  /* set again, because the work may have waited for other work */
+  w->begin_ns = clv_clock_now(&n->o.clock);
   clv_code code = clv_work_compute(w, &why);
-  pthread_mutex_unlock(&n->computing);
+  pthread_mutex_unlock(&n->compute_lock);
   clv_node_work_ended(n, w, code, &why);
 }
 
@@ -81,14 +82,15 @@ void clv_node_post_device_work(clv_session_node *n, clv_work *w) { post_work(&n-
 
 /* ---- copying --------------------------------------------------------------------------------- */
 
-/* The entry of a device's branch, or an unused one; NULL: full. Caller holds copies.lock. */
-static const clv_backend **copier_of(clv_session_node *n, const clv_backend *device) {
+/* Returns the entry of n->copiers that has the branch of a device, or the first unused entry; NULL:
+ * all entries belong to other devices. Caller holds copies.lock. */
+static const clv_backend **find_copier(clv_session_node *n, const clv_backend *device) {
   for (size_t i = 0; i < MAX_NODE_DEVICES; i++)
     if (!n->copiers[i] || strcmp(n->copiers[i]->device, device->device) == 0) return &n->copiers[i];
   return NULL;
 }
 
-/* Makes a branch, and charges its host memory to the session. */
+/* Makes a branch of a device's backend, and charges the branch's host memory to the session. */
 static clv_code make_branch(clv_session_node *n, const clv_backend *device, const clv_backend **ret,
                             clv_err *err) {
   size_t bytes = device->branch_bytes;
@@ -99,10 +101,11 @@ static clv_code make_branch(clv_session_node *n, const clv_backend *device, cons
   return code;
 }
 
-/* Makes a branch for a device, because two threads must not use one backend. */
+/* Makes a branch of a device's backend for the copy thread, unless there is one, because two
+ * threads must not use one backend. */
 static clv_code open_copier(clv_session_node *n, const clv_backend *device, clv_err *err) {
   pthread_mutex_lock(&n->copies.lock);
-  const clv_backend **at = copier_of(n, device);
+  const clv_backend **at = find_copier(n, device);
   clv_code code = CLV_OK;
   if (!at)
     code = clv_fail(err, CLV_EXHAUSTED, "a session has at most %d devices", MAX_NODE_DEVICES);
@@ -112,11 +115,11 @@ static clv_code open_copier(clv_session_node *n, const clv_backend *device, clv_
   return code;
 }
 
-static void copy(clv_session_node *n, clv_work *w) {
+static void copy_to_host(clv_session_node *n, clv_work *w) {
   clv_copy *k = clv_work_copy(w);
   clv_err why;
   pthread_mutex_lock(&n->copies.lock);
-  const clv_backend **by = copier_of(n, k->from->home);
+  const clv_backend **by = find_copier(n, k->from->home);
   k->copier = by ? *by : NULL;
   pthread_mutex_unlock(&n->copies.lock);
   clv_code code = clv_work_compute(w, &why);
@@ -131,10 +134,10 @@ void clv_node_post_copies(clv_session_node *n) {
 /* ---- starting and ending both threads -------------------------------------------------------- */
 
 void clv_node_init_devices(clv_session_node *n, clv_contexts_env *env) {
-  thread_init(&n->devices, n, compute);
-  thread_init(&n->copies, n, copy);
-  pthread_mutex_init(&n->computing, NULL);
-  if (!env->executor && !n->o.wait) env->computing = &n->computing;
+  thread_init(&n->devices, n, compute_on_device);
+  thread_init(&n->copies, n, copy_to_host);
+  pthread_mutex_init(&n->compute_lock, NULL);
+  if (!env->executor && !n->o.wait) env->compute_lock = &n->compute_lock;
 }
 
 clv_code clv_node_start_devices(clv_session_node *n, const clv_backend *device, clv_err *err) {
@@ -150,5 +153,5 @@ void clv_node_end_devices(clv_session_node *n) {
     clv_pool_discharge(n->o.pool, n->copiers[i]->branch_bytes);
     clv_backend_drop(n->copiers[i]);
   }
-  pthread_mutex_destroy(&n->computing);
+  pthread_mutex_destroy(&n->compute_lock);
 }

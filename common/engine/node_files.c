@@ -2,8 +2,8 @@
  *
  * Saving a module's state to a file of the node, and loading it. A file is read completely and
  * checked against the module before any item is written. State on a device is transferred as work
- * of the module, after which the frame is handled a second time: then a state to be saved is in
- * host memory, and a loaded one on the device.
+ * of the module, after which the frame is handled a second time: by then a state to be saved is in
+ * host memory, and a loaded state is on the device.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,17 +17,19 @@ enum { SLACK_BYTES = 64 << 10 };
 
 typedef struct whole_state {
   clv_state_item *items;    /* [n] */
-  clv_weights_tensor *list; /* [n] views of items, or of copies */
-  /* [n] host copies of items on a device, to be saved; NULL: not on a device */
+  clv_weights_tensor *list; /* [n] views of `items`, or of `copies` */
+  /* [n] copies in host memory of items on a device that are to be saved; NULL: the items are in
+   * host memory */
   clv_tensor **copies;
   uint32_t n;
 } whole_state;
 
-/* State between the two handlings of a frame for a module on a device. */
+/* Data kept between the first and the second handling of a frame for a module on a device. */
 struct clv_node_file {
   const clv_packet *request;
   whole_state s;
-  clv_weights_file *file; /* file being loaded, and the bytes charged for it */
+  /* file: the file to be loaded, NULL for a save; charged: bytes charged for the file */
+  clv_weights_file *file;
   size_t charged;
 };
 
@@ -38,8 +40,9 @@ static void whole_state_done(whole_state *s) {
   free(s->list);
 }
 
-/* Lists the items of a file: all but shared and withheld ones. */
-static clv_code state_of(clv_module *m, clv_state_kind what, whole_state *ret, clv_err *err) {
+/* Lists the items of a module's state that a file has: all but shared and withheld ones. */
+static clv_code list_state_items(clv_module *m, clv_state_kind what, whole_state *ret,
+                                 clv_err *err) {
   uint32_t all = clv_module_state_count(m, what);
   CLV_TRY(clv_alloc(all, sizeof *ret->items, &ret->items, err));
   CLV_TRY(clv_alloc(all, sizeof *ret->list, &ret->list, err));
@@ -52,9 +55,9 @@ static clv_code state_of(clv_module *m, clv_state_kind what, whole_state *ret, c
   return CLV_OK;
 }
 
-/* Finds the entry of each item in a file. */
-static clv_code match(const whole_state *s, const clv_weights_file *file,
-                      const clv_weights_entry ***ret, clv_err *err) {
+/* Finds the entry in a file of each item of s. */
+static clv_code match_items(const whole_state *s, const clv_weights_file *file,
+                            const clv_weights_entry ***ret, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
   CLV_TRY(clv_alloc(s->n, sizeof **ret, ret, err));
   CLV_TRY(clv_alloc(s->n, sizeof *want, &want, err));
@@ -63,22 +66,23 @@ static clv_code match(const whole_state *s, const clv_weights_file *file,
   return clv_weights_match(file, want, s->n, 0, *ret, err);
 }
 
-static void note_will_be_written(clv_session_node *n, const clv_frame *f) {
+static void forget_saved_buffers(clv_session_node *n, const clv_frame *f) {
   if (f->state.what == CLV_STATE_WEIGHTS) clv_contexts_note_state_written(n->contexts, f->module);
 }
 
 static clv_code write_items(clv_session_node *n, const clv_frame *f, const whole_state *s,
                             const clv_weights_file *file, clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  CLV_TRY(match(s, file, &found, err));
-  note_will_be_written(n, f);
+  CLV_TRY(match_items(s, file, &found, err));
+  forget_saved_buffers(n, f);
   for (uint32_t i = 0; i < s->n; i++)
     CLV_TRY(clv_module_state_set(n->modules[f->module], f->state.what, s->items[i].name,
                                  s->items[i].dtype, &s->items[i].shape, found[i]->data, err));
   return CLV_OK;
 }
 
-/* Opens a file. The caller closes it and discharges *ret_charged bytes. */
+/* Opens the file that a STATE_LOAD names. The caller closes it and discharges *ret_charged
+ * bytes. */
 static clv_code open_file(clv_session_node *n, const clv_frame *f, const whole_state *s,
                           clv_weights_file **ret, size_t *ret_charged, clv_err *err) {
   const clv_state_files *files = &n->o.files;
@@ -94,24 +98,24 @@ static clv_code open_file(clv_session_node *n, const clv_frame *f, const whole_s
   return code;
 }
 
-static void note_file(const clv_weights_file *file, clv_frame *ret) {
+static void report_file(const clv_weights_file *file, clv_frame *ret) {
   ret->state.bytes = clv_weights_bytes(file);
   ret->state.sha256 = *clv_weights_digest(file);
 }
 
-static clv_code load(clv_session_node *n, const clv_frame *f, const whole_state *s, clv_frame *ret,
-                     clv_err *err) {
+static clv_code load_file(clv_session_node *n, const clv_frame *f, const whole_state *s,
+                          clv_frame *ret, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *file = NULL;
   size_t charged;
   CLV_TRY(open_file(n, f, s, &file, &charged, err));
   clv_code code = write_items(n, f, s, file, err);
-  if (code == CLV_OK) note_file(file, ret);
+  if (code == CLV_OK) report_file(file, ret);
   clv_pool_discharge(n->o.pool, charged);
   return code;
 }
 
-static clv_code save(clv_session_node *n, const clv_frame *f, const whole_state *s, clv_frame *ret,
-                     clv_err *err) {
+static clv_code save_file(clv_session_node *n, const clv_frame *f, const whole_state *s,
+                          clv_frame *ret, clv_err *err) {
   const clv_state_files *files = &n->o.files;
   return files->save(files->user, f->state.name, s->list, s->n, &ret->state.sha256,
                      &ret->state.bytes, err);
@@ -129,7 +133,7 @@ void clv_node_drop_file(clv_session_node *n, const clv_packet *p) {
   n->file = NULL;
 }
 
-/* Allocates host memory for the state to be saved. */
+/* Allocates copies in host memory for the state to be saved. host: receives the address of each. */
 static clv_code alloc_copies(clv_pool *pool, whole_state *s, void **host, clv_err *err) {
   CLV_TRY(clv_alloc(s->n, sizeof *s->copies, &s->copies, err));
   for (uint32_t i = 0; i < s->n; i++) {
@@ -140,14 +144,15 @@ static clv_code alloc_copies(clv_pool *pool, whole_state *s, void **host, clv_er
   return CLV_OK;
 }
 
-/* Opens the file to be loaded. */
+/* Opens the file to be loaded into a module on a device. host: receives the address of each item's
+ * data in the file. */
 static clv_code open_source_file(clv_session_node *n, const clv_frame *f, struct clv_node_file *to,
                                  void **host, clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(open_file(n, f, &to->s, &to->file, &to->charged, err));
-  CLV_TRY(match(&to->s, to->file, &found, err));
+  CLV_TRY(match_items(&to->s, to->file, &found, err));
   for (uint32_t i = 0; i < to->s.n; i++) host[i] = (void *)(uintptr_t)found[i]->data;
-  note_will_be_written(n, f);
+  forget_saved_buffers(n, f);
   return CLV_OK;
 }
 
@@ -159,14 +164,14 @@ static void transfer_done(clv_state_transfer *t) {
 static clv_code start_transfer(clv_session_node *n, clv_module *m, clv_packet *p, clv_err *err) {
   CLV_AUTO(transfer_done) clv_state_transfer t = {.request = p, .requeue_when_done = true};
   whole_state *s = &n->file->s;
-  t.writes = p->frame.kind == CLV_STATE_LOAD;
-  CLV_TRY(state_of(m, p->frame.state.what, s, err));
+  t.is_write = p->frame.kind == CLV_STATE_LOAD;
+  CLV_TRY(list_state_items(m, p->frame.state.what, s, err));
   t.n = s->n;
   CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.items, &t.items, err));
   CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.host, &t.host, err));
   if (s->n) memcpy(t.items, s->items, s->n * sizeof *t.items);
-  CLV_TRY(t.writes ? open_source_file(n, &p->frame, n->file, t.host, err)
-                   : alloc_copies(n->o.pool, s, t.host, err));
+  CLV_TRY(t.is_write ? open_source_file(n, &p->frame, n->file, t.host, err)
+                     : alloc_copies(n->o.pool, s, t.host, err));
   CLV_TRY(clv_contexts_transfer_state(n->contexts, &t, err));
   t = (clv_state_transfer){0};
   return CLV_OK;
@@ -186,24 +191,24 @@ static clv_code finish_file(clv_session_node *n, const clv_packet *p, clv_frame 
                             clv_err *err) {
   clv_code code = CLV_OK;
   if (n->file->file)
-    note_file(n->file->file, ret);
+    report_file(n->file->file, ret);
   else
-    code = save(n, &p->frame, &n->file->s, ret, err);
+    code = save_file(n, &p->frame, &n->file->s, ret, err);
   clv_node_drop_file(n, p);
   return code;
 }
 
 /* ---- the frame ------------------------------------------------------------------------------- */
 
-static clv_code on_host(clv_session_node *n, clv_module *m, const clv_frame *f, clv_frame *ret,
-                        clv_err *err) {
+static clv_code handle_on_host(clv_session_node *n, clv_module *m, const clv_frame *f,
+                               clv_frame *ret, clv_err *err) {
   CLV_AUTO(whole_state_done) whole_state s = {0};
-  CLV_TRY(state_of(m, f->state.what, &s, err));
-  return f->kind == CLV_STATE_LOAD ? load(n, f, &s, ret, err) : save(n, f, &s, ret, err);
+  CLV_TRY(list_state_items(m, f->state.what, &s, err));
+  return f->kind == CLV_STATE_LOAD ? load_file(n, f, &s, ret, err) : save_file(n, f, &s, ret, err);
 }
 
-clv_code clv_node_on_file(clv_session_node *n, clv_module *m, clv_packet *p, clv_frame *ret,
-                          bool *ret_kept, clv_err *err) {
+clv_code clv_node_on_state_file(clv_session_node *n, clv_module *m, clv_packet *p, clv_frame *ret,
+                                bool *ret_kept, clv_err *err) {
   const clv_state_files *files = &n->o.files;
   const clv_frame *f = &p->frame;
   if (!files->save)
@@ -212,8 +217,10 @@ clv_code clv_node_on_file(clv_session_node *n, clv_module *m, clv_packet *p, clv
   ret->state.what = f->state.what;
   memcpy(ret->state.name, f->state.name, sizeof ret->state.name);
   clv_node_flush(n);
-  clv_share_release(n->o.share); /* releases the cores while it waits for the disk */
+  /* frees the cores for other sessions while this thread waits for the disk */
+  clv_share_release(n->o.share);
   if (f->kind == CLV_STATE_REMOVE) return files->remove(files->user, f->state.name, err);
   if (n->file && n->file->request == p) return finish_file(n, p, ret, err);
-  return m->o.backend->memory ? begin_file(n, m, p, ret_kept, err) : on_host(n, m, f, ret, err);
+  return m->o.backend->memory ? begin_file(n, m, p, ret_kept, err)
+                              : handle_on_host(n, m, f, ret, err);
 }

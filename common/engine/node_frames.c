@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Handling packets and ends of work at a node: most frames are for the engine, some read or write
- * state, some are for references. Results of the engine are sent.
+ * Handling packets and ends of work at a node: most frames are for the engine of contexts, some
+ * read or write state, some are for references. Then the results of the engine are sent.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,9 +11,9 @@
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
-static clv_code new_answer(clv_session_node *n, const clv_frame *to, clv_frame_kind kind,
-                           clv_tensor *tensor, const clv_frame *state, clv_packet **ret,
-                           clv_err *err) {
+static clv_code make_answer(clv_session_node *n, const clv_frame *to, clv_frame_kind kind,
+                            clv_tensor *tensor, const clv_frame *state, clv_packet **ret,
+                            clv_err *err) {
   clv_packet *p;
   CLV_TRY(clv_packet_new(n->o.pool, kind, &p, err));
   p->frame.context = to->context;
@@ -27,32 +27,33 @@ static clv_code new_answer(clv_session_node *n, const clv_frame *to, clv_frame_k
   return CLV_OK;
 }
 
-static clv_code answer(clv_session_node *n, const clv_frame *to, clv_frame_kind kind,
-                       const clv_frame *state, clv_err *err) {
+static clv_code send_answer(clv_session_node *n, const clv_frame *to, clv_frame_kind kind,
+                            const clv_frame *state, clv_err *err) {
   clv_packet *p;
-  CLV_TRY(new_answer(n, to, kind, NULL, state, &p, err));
+  CLV_TRY(make_answer(n, to, kind, NULL, state, &p, err));
   return clv_node_send_to_program(n, p, err);
 }
 
-static clv_code local_module(clv_session_node *n, const clv_frame *f, clv_module **ret,
-                             clv_err *err) {
+static clv_code find_module(clv_session_node *n, const clv_frame *f, clv_module **ret,
+                            clv_err *err) {
   *ret = clv_contexts_module_of_frame(n->contexts, f);
   if (*ret) return CLV_OK;
   return clv_fail(err, CLV_NOT_FOUND, "module %u (generation %u) is not loaded at this node",
                   f->module, f->generation);
 }
 
-static bool state_item(clv_session_node *n, clv_module *m, const clv_frame *f, uint32_t index,
-                       clv_state_item *ret) {
+static bool get_state_item(clv_session_node *n, clv_module *m, const clv_frame *f, uint32_t index,
+                           clv_state_item *ret) {
   if (f->state.what != CLV_STATE_GRADIENTS)
     return clv_module_state_item(m, f->state.what, index, ret);
   return clv_contexts_gradient_item(n->contexts, f->context, f->module, index, ret);
 }
 
-/* Makes an answer with a copy of the item, because the state may change before it is sent. */
-static clv_code item_answer(clv_session_node *n, const clv_module *m, const clv_frame *to,
-                            const clv_state_item *item, const clv_state_transfer *r,
-                            clv_packet **ret, clv_err *err) {
+/* Makes an answer with memory for a copy of the item, because the state may change before the
+ * answer is sent. */
+static clv_code make_item_answer(clv_session_node *n, const clv_module *m, const clv_frame *to,
+                                 const clv_state_item *item, const clv_state_transfer *r,
+                                 clv_packet **ret, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   CLV_TRY(clv_pool_tensor(n->o.pool, item->dtype, &item->shape, &t, err));
   clv_frame state = {.state = {.what = to->state.what,
@@ -62,10 +63,11 @@ static clv_code item_answer(clv_session_node *n, const clv_module *m, const clv_
                                .length = to->state.length}};
   snprintf(state.state.name, sizeof state.state.name, "%s", item->name);
   snprintf(state.state.device, sizeof state.state.device, "%s", clv_module_device(m));
-  return new_answer(n, to, CLV_STATE_ITEM, t, &state, ret, err);
+  return make_answer(n, to, CLV_STATE_ITEM, t, &state, ret, err);
 }
 
-/* Longest piece of state: a longer one could exceed the receiver's window and never be sent. */
+/* Longest piece of state in bytes: a longer piece could exceed the receiver's window and never be
+ * sent. */
 enum { LONGEST_PIECE = 16 << 20 };
 
 static clv_code find_piece(clv_module *m, const clv_frame *f, clv_state_transfer *r, clv_err *err) {
@@ -80,16 +82,17 @@ static clv_code find_piece(clv_module *m, const clv_frame *f, clv_state_transfer
   return clv_state_item_part(&item, f->state.offset, f->state.length, r->items, err);
 }
 
-/* Lists the items that a STATE_GET reads: a piece of one, or all that are not withheld. */
+/* Lists the items that a STATE_GET reads: a piece of one item, or all items that are not
+ * withheld. */
 static clv_code find_items(clv_session_node *n, clv_module *m, const clv_frame *f,
                            clv_state_transfer *r, clv_err *err) {
   clv_state_item item;
   uint32_t count = 0;
   if (f->state.length) return find_piece(m, f, r, err);
-  while (state_item(n, m, f, count, &item)) count++;
+  while (get_state_item(n, m, f, count, &item)) count++;
   CLV_TRY(clv_alloc(CLV_MAX(count, 1u), sizeof *r->items, &r->items, err));
   for (uint32_t i = 0; i < count; i++)
-    if (state_item(n, m, f, i, &item) && !item.is_withheld) r->items[r->n++] = item;
+    if (get_state_item(n, m, f, i, &item) && !item.is_withheld) r->items[r->n++] = item;
   return CLV_OK;
 }
 
@@ -99,11 +102,11 @@ static clv_code add_answers(clv_session_node *n, const clv_module *m, const clv_
   clv_packet *p;
   CLV_TRY(clv_alloc(CLV_MAX(r->n, 1u), sizeof *r->host, &r->host, err));
   for (uint32_t i = 0; i < r->n; i++) {
-    CLV_TRY(item_answer(n, m, f, &r->items[i], r, &p, err));
+    CLV_TRY(make_item_answer(n, m, f, &r->items[i], r, &p, err));
     r->host[i] = p->tensor[0]->data;
     clv_packet_list_add(&r->answers, p);
   }
-  CLV_TRY(new_answer(n, f, CLV_STATE_DONE, NULL, &done, &p, err));
+  CLV_TRY(make_answer(n, f, CLV_STATE_DONE, NULL, &done, &p, err));
   clv_packet_list_add(&r->answers, p);
   return CLV_OK;
 }
@@ -115,10 +118,9 @@ static void transfer_done(clv_state_transfer *r) {
   free(r->host);
 }
 
-static clv_code answer_done(clv_session_node *n, const clv_frame *to, uint32_t count,
-                            clv_err *err) {
+static clv_code send_done(clv_session_node *n, const clv_frame *to, uint32_t count, clv_err *err) {
   clv_frame done = {.state = {.what = to->state.what, .count = count}};
-  return answer(n, to, CLV_STATE_DONE, &done, err);
+  return send_answer(n, to, CLV_STATE_DONE, &done, err);
 }
 
 /* Sends the items of a module in host memory one after the other. */
@@ -126,15 +128,16 @@ static clv_code send_items(clv_session_node *n, const clv_module *m, const clv_f
                            const clv_state_transfer *r, clv_err *err) {
   for (uint32_t i = 0; i < r->n; i++) {
     CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
-    CLV_TRY(item_answer(n, m, f, &r->items[i], r, &p, err));
+    CLV_TRY(make_item_answer(n, m, f, &r->items[i], r, &p, err));
     CLV_TRY(clv_state_item_get(&r->items[i], p->tensor[0]->data, err));
     CLV_TRY(clv_node_send_to_program(n, clv_steal(&p), err));
   }
-  return answer_done(n, f, r->n, err);
+  return send_done(n, f, r->n, err);
 }
 
-/* Starts a transfer. Takes everything in *r. */
-static clv_code transfer(clv_session_node *n, clv_state_transfer *r, bool *ret_kept, clv_err *err) {
+/* Starts a transfer of state as work of the module. Takes everything in *r. */
+static clv_code start_transfer(clv_session_node *n, clv_state_transfer *r, bool *ret_kept,
+                               clv_err *err) {
   CLV_TRY(clv_contexts_transfer_state(n->contexts, r, err));
   *r = (clv_state_transfer){0};
   *ret_kept = true;
@@ -144,16 +147,16 @@ static clv_code transfer(clv_session_node *n, clv_state_transfer *r, bool *ret_k
 static clv_code on_state_get(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
   CLV_AUTO(transfer_done) clv_state_transfer r = {.request = p};
   clv_module *m;
-  CLV_TRY(local_module(n, &p->frame, &m, err));
+  CLV_TRY(find_module(n, &p->frame, &m, err));
   CLV_TRY(find_items(n, m, &p->frame, &r, err));
   if (!m->o.backend->memory) return send_items(n, m, &p->frame, &r, err);
   CLV_TRY(add_answers(n, m, &p->frame, &r, err));
-  return transfer(n, &r, ret_kept, err);
+  return start_transfer(n, &r, ret_kept, err);
 }
 
-/* Finds the item that a STATE_PUT writes to a module on a device. */
-static clv_code find_put(clv_session_node *n, clv_module *m, const clv_packet *p,
-                         clv_state_item *ret, clv_err *err) {
+/* Finds the item, or the piece of it, that a STATE_PUT writes, for a module on a device. */
+static clv_code find_written_item(clv_session_node *n, clv_module *m, const clv_packet *p,
+                                  clv_state_item *ret, clv_err *err) {
   const clv_frame *f = &p->frame;
   const clv_tensor *t = p->tensor[0];
   clv_state_item whole;
@@ -170,20 +173,20 @@ static clv_code find_put(clv_session_node *n, clv_module *m, const clv_packet *p
 
 static clv_code put_as_work(clv_session_node *n, clv_module *m, clv_packet *p, bool last,
                             bool *ret_kept, clv_err *err) {
-  CLV_AUTO(transfer_done) clv_state_transfer r = {.request = p, .n = 1, .writes = true};
+  CLV_AUTO(transfer_done) clv_state_transfer r = {.request = p, .n = 1, .is_write = true};
   const clv_frame *f = &p->frame;
   const clv_frame done = {.state = {.what = f->state.what, .count = f->state.count}};
-  clv_packet *said;
+  clv_packet *answer_packet;
   CLV_TRY(clv_alloc(1, sizeof *r.items, &r.items, err));
   CLV_TRY(clv_alloc(1, sizeof *r.host, &r.host, err));
-  CLV_TRY(find_put(n, m, p, r.items, err));
+  CLV_TRY(find_written_item(n, m, p, r.items, err));
   r.host[0] = p->tensor[0]->data;
   if (last) {
-    CLV_TRY(new_answer(n, f, CLV_STATE_DONE, NULL, &done, &said, err));
-    clv_packet_list_add(&r.answers, said);
+    CLV_TRY(make_answer(n, f, CLV_STATE_DONE, NULL, &done, &answer_packet, err));
+    clv_packet_list_add(&r.answers, answer_packet);
   }
   if (f->state.what != CLV_STATE_GRADIENTS) clv_contexts_note_state_written(n->contexts, f->module);
-  return transfer(n, &r, ret_kept, err);
+  return start_transfer(n, &r, ret_kept, err);
 }
 
 static clv_code set_state_item(clv_session_node *n, clv_module *m, const clv_packet *p,
@@ -205,35 +208,36 @@ static clv_code set_state_item(clv_session_node *n, clv_module *m, const clv_pac
 static clv_code on_state_put(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
   clv_module *m;
   const clv_frame *f = &p->frame;
-  CLV_TRY(local_module(n, f, &m, err));
-  /* A large item comes in chunks on other lanes and may arrive after the last one. A refused
-   * item counts as received. */
+  CLV_TRY(find_module(n, f, &m, err));
+  /* A large item comes in chunks on other lanes, and may be complete after the last item of the
+   * STATE_PUT. A refused item counts as received. */
   uint32_t *got = &n->puts[f->module][f->state.what];
   bool last = ++*got >= f->state.count;
   if (last) *got = 0;
   if (p->is_over_quota) return clv_fail(err, f->failure.code, "%s", f->failure.text);
   if (m->o.backend->memory) return put_as_work(n, m, p, last, ret_kept, err);
   CLV_TRY(set_state_item(n, m, p, err));
-  return last ? answer_done(n, f, f->state.count, err) : CLV_OK;
+  return last ? send_done(n, f, f->state.count, err) : CLV_OK;
 }
 
 static clv_code on_unload(clv_session_node *n, clv_packet *p, clv_err *err) {
   clv_module *m;
-  CLV_TRY(local_module(n, &p->frame, &m, err));
+  CLV_TRY(find_module(n, &p->frame, &m, err));
   CLV_TRY(clv_node_remove_module(n, p->frame.module, err));
-  return answer(n, &p->frame, CLV_UNLOADED, &(clv_frame){0}, err);
+  return send_answer(n, &p->frame, CLV_UNLOADED, &(clv_frame){0}, err);
 }
 
 static clv_code on_state_file(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
   clv_module *m;
   clv_frame done = {0};
-  CLV_TRY(local_module(n, &p->frame, &m, err));
-  CLV_TRY(clv_node_on_file(n, m, p, &done, ret_kept, err));
+  CLV_TRY(find_module(n, &p->frame, &m, err));
+  CLV_TRY(clv_node_on_state_file(n, m, p, &done, ret_kept, err));
   if (*ret_kept) return CLV_OK;
-  return answer(n, &p->frame, CLV_STATE_FILE, &done, err);
+  return send_answer(n, &p->frame, CLV_STATE_FILE, &done, err);
 }
 
-static clv_code state_frame(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
+static clv_code handle_state_frame(clv_session_node *n, clv_packet *p, bool *ret_kept,
+                                   clv_err *err) {
   if (p->frame.kind >= CLV_STATE_SAVE) return on_state_file(n, p, ret_kept, err);
   if (p->frame.kind == CLV_UNLOAD) return on_unload(n, p, err);
   if (p->frame.kind == CLV_STATE_GET) return on_state_get(n, p, ret_kept, err);
@@ -242,18 +246,18 @@ static clv_code state_frame(clv_session_node *n, clv_packet *p, bool *ret_kept, 
 
 /* ---- results of the engine ------------------------------------------------------------------- */
 
-static void run_state(clv_session_node *n, clv_packet *p) {
-  const clv_request c = clv_node_request(&p->frame);
+static void handle_released_frame(clv_session_node *n, clv_packet *p) {
+  const clv_request c = clv_node_request_of_frame(&p->frame);
   bool kept = false;
   clv_err err;
-  if (state_frame(n, p, &kept, &err) != CLV_OK) clv_node_refuse(n, &err, &c);
+  if (handle_state_frame(n, p, &kept, &err) != CLV_OK) clv_node_refuse(n, &err, &c);
   if (!kept) clv_packet_free(p);
 }
 
-/* Handles a STATE_ frame or UNLOAD that the engine has released. */
-static void refuse_packet(clv_session_node *n, clv_packet *p) {
+/* Answers a packet that the engine has refused. */
+static void report_refusal(clv_session_node *n, clv_packet *p) {
   CLV_AUTO(clv_packet_freep) clv_packet *mine = p;
-  const clv_request c = clv_node_request(&mine->frame);
+  const clv_request c = clv_node_request_of_frame(&mine->frame);
   clv_node_drop_file(n, p);
   clv_err err = {.code = p->frame.failure.code};
   snprintf(err.text, sizeof err.text, "%s", p->frame.failure.text);
@@ -270,15 +274,15 @@ static void take_results(clv_session_node *n) {
   clv_node_post_copies(n);
   while (clv_contexts_take_result(n->contexts, &r)) {
     if (r.kind == CLV_RESULT_SEND) clv_node_send(n, r.packet);
-    if (r.kind == CLV_RESULT_STATE) run_state(n, r.packet);
-    if (r.kind == CLV_RESULT_REFUSED) refuse_packet(n, r.packet);
-    if (r.kind == CLV_RESULT_KEPT) clv_node_on_kept_value(n, r.ref, r.tensor, r.failed);
+    if (r.kind == CLV_RESULT_STATE) handle_released_frame(n, r.packet);
+    if (r.kind == CLV_RESULT_REFUSED) report_refusal(n, r.packet);
+    if (r.kind == CLV_RESULT_KEPT) clv_node_on_kept_value(n, r.ref, r.tensor, r.failure);
     clv_result_done(n->contexts, &r);
   }
 }
 
-/* Flushes links before work that takes longer than sending a message, so that queued packets are
- * not delayed by it. */
+/* Links are flushed before work that is likely to take longer than this, so that it does not delay
+ * queued packets. */
 enum { LONG_WORK_NS = 50000 };
 
 static bool run_one(clv_session_node *n, clv_code *ret, clv_err *err) {
@@ -289,7 +293,7 @@ static bool run_one(clv_session_node *n, clv_code *ret, clv_err *err) {
   return any;
 }
 
-/* Takes results and runs ready work until there is none. Returns the first error. */
+/* Takes results and runs ready work until there is none of either. Returns the first error. */
 static clv_code run_engine(clv_session_node *n, clv_err *err) {
   clv_code code, first = CLV_OK;
   clv_err why;
@@ -315,8 +319,9 @@ static clv_code handle_context_frame(clv_session_node *n, clv_packet *p, bool *r
   return code == CLV_OK ? ran : code;
 }
 
-/* Handles a REF_ frame. It may ask the engine for a value, so the engine runs after it. */
-static clv_code reference(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
+/* Handles a REF_ frame. The frame may ask the engine for a value, so the engine runs afterwards. */
+static clv_code handle_reference_frame(clv_session_node *n, clv_packet *p, bool *ret_kept,
+                                       clv_err *err) {
   clv_err why;
   clv_code code = clv_node_on_reference(n, p, ret_kept, err);
   clv_code ran = run_engine(n, &why);
@@ -324,8 +329,8 @@ static clv_code reference(clv_session_node *n, clv_packet *p, bool *ret_kept, cl
   return code == CLV_OK ? ran : code;
 }
 
-/* Finishes work with its result, and frees the failure. */
-static clv_code finish(clv_session_node *n, clv_work *w, clv_err *err) {
+/* Passes the result of ended work to the engine, and frees w->failure. */
+static clv_code finish_work(clv_session_node *n, clv_work *w, clv_err *err) {
   clv_err *why = clv_steal(&w->failure), unsaid;
   if (w->code != CLV_OK && !why) (void)!clv_fail(&unsaid, w->code, "work has failed");
   clv_code code = clv_contexts_finish_work(n->contexts, w, w->code, why ? why : &unsaid, err);
@@ -333,9 +338,9 @@ static clv_code finish(clv_session_node *n, clv_work *w, clv_err *err) {
   return code;
 }
 
-/* Refunds share time that the thread slept while the device computed, so that only the device's
- * time is charged. */
-static void charge_device(clv_session_node *n, const clv_work *w) {
+/* Refunds the share the time that the thread slept beyond the device's computing time, so that only
+ * the device's time is charged. */
+static void refund_slept_time(clv_session_node *n, const clv_work *w) {
   if (w->kind == WORK_COPY) return;
   uint64_t slept = n->slept_while_working_ns;
   n->slept_while_working_ns = 0;
@@ -343,24 +348,25 @@ static void charge_device(clv_session_node *n, const clv_work *w) {
 }
 
 void clv_node_handle_work_end(clv_session_node *n, clv_work *w) {
-  charge_device(n, w);
+  refund_slept_time(n, w);
   const clv_request c = {.kind = CLV_CALL, .context = w->ctx ? w->ctx->id : 0, .module = w->module};
   clv_err why, err;
-  clv_code code = finish(n, w, &err), ran = run_engine(n, &why);
+  clv_code code = finish_work(n, w, &err), ran = run_engine(n, &why);
   if (code != CLV_OK) clv_node_refuse(n, &err, &c);
   if (ran != CLV_OK) clv_node_refuse(n, &why, &c);
 }
 
 void clv_node_drain_work(clv_session_node *n) {
   clv_err ignored;
-  while (n->o.wait && clv_inbox_has_work_out(&n->inbox))
+  while (n->o.wait && clv_inbox_has_running_work(&n->inbox))
     if (!n->o.wait(n->o.wait_user, UINT64_MAX)) break;
   clv_inbox_wait_for_work(&n->inbox);
   for (clv_work *w; (w = clv_inbox_take_ended_work(&n->inbox)) != NULL;)
-    (void)!finish(n, w, &ignored);
+    (void)!finish_work(n, w, &ignored);
 }
 
-static clv_code value(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err) {
+static clv_code handle_value_frame(clv_session_node *n, clv_packet *p, bool *ret_kept,
+                                   clv_err *err) {
   if (p->frame.has_cached) CLV_TRY(clv_node_on_cached(n, p, err));
   return handle_context_frame(n, p, ret_kept, err);
 }
@@ -369,11 +375,11 @@ static clv_code value(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_er
  * arrives here. */
 static const struct {
   clv_code (*handle)(clv_session_node *n, clv_packet *p, bool *ret_kept, clv_err *err);
-  bool peers; /* workers may send it to each other */
+  bool is_sent_by_workers; /* workers may send this kind to each other */
 } handlers[CLV_FRAME_KINDS] = {
     [CLV_CALL] = {handle_context_frame, false},
     [CLV_DELIVER] = {handle_context_frame, false},
-    [CLV_VALUE] = {value, true},
+    [CLV_VALUE] = {handle_value_frame, true},
     [CLV_DROP] = {handle_context_frame, false},
     [CLV_SPARE] = {handle_context_frame, false},
     [CLV_PREPARE] = {handle_context_frame, false},
@@ -388,31 +394,32 @@ static const struct {
     [CLV_STATE_SAVE] = {handle_context_frame, false},
     [CLV_STATE_LOAD] = {handle_context_frame, false},
     [CLV_STATE_REMOVE] = {handle_context_frame, false},
-    [CLV_REF_KEEP] = {reference, false},
-    [CLV_REF_USE] = {reference, false},
-    [CLV_REF_FORK] = {reference, true},
-    [CLV_REF_ACCEPT] = {reference, false},
-    [CLV_REF_DELETE] = {reference, true},
-    [CLV_REF_FETCH] = {reference, true},
-    [CLV_REF_VALUE] = {reference, true},
-    [CLV_REF_RENEW] = {reference, true},
-    [CLV_REF_ACK] = {reference, true},
+    [CLV_REF_KEEP] = {handle_reference_frame, false},
+    [CLV_REF_USE] = {handle_reference_frame, false},
+    [CLV_REF_FORK] = {handle_reference_frame, true},
+    [CLV_REF_ACCEPT] = {handle_reference_frame, false},
+    [CLV_REF_DELETE] = {handle_reference_frame, true},
+    [CLV_REF_FETCH] = {handle_reference_frame, true},
+    [CLV_REF_VALUE] = {handle_reference_frame, true},
+    [CLV_REF_RENEW] = {handle_reference_frame, true},
+    [CLV_REF_ACK] = {handle_reference_frame, true},
 };
 
-/* Checks that the sender may send this kind: workers send each other values, gradients and messages
- * of references; everything else only the master sends. */
+/* Checks that the sender of a packet may send frames of this kind: workers send each other values,
+ * gradients and messages of references; everything else only the master sends. */
 static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
   if (!handlers[kind].handle)
     return clv_fail(err, CLV_UNIMPLEMENTED, "a node does not handle %s", clv_frame_kind_name(kind));
-  if (n->o.on_program || !p->from || handlers[kind].peers || clv_node_is_master(n, p->from))
+  if (n->o.on_program || !p->from || handlers[kind].is_sent_by_workers ||
+      clv_node_is_master(n, p->from))
     return CLV_OK;
   return clv_fail(err, CLV_DENIED, "%s may not be sent by worker '%s', only by the master",
                   clv_frame_kind_name(kind), clv_link_peer(p->from));
 }
 
 void clv_node_handle(clv_session_node *n, clv_packet *p) {
-  const clv_request c = clv_node_request(&p->frame);
+  const clv_request c = clv_node_request_of_frame(&p->frame);
   bool kept = false;
   clv_err err;
   clv_code code = check_sender(n, p, &err);

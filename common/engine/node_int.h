@@ -13,7 +13,7 @@ typedef struct clv_device_thread {
   clv_session_node *node;
   void (*compute)(clv_session_node *n, clv_work *w);
   pthread_t thread;
-  bool is_started, is_stopping; /* under `lock`, as is the list of work */
+  bool is_started, is_stopping; /* guarded by `lock`, as is the list of work */
   clv_work *first, **end;
   pthread_mutex_t lock;
   pthread_cond_t changed;
@@ -25,33 +25,36 @@ struct clv_session_node {
   clv_node_options o;
   pthread_mutex_t lock;
   clv_inbox inbox;
-  uint64_t began_ns; /* start of clv_node_run; 0: not started */
-  /* idle time, and start of the wait in progress (0: working); written by the compute thread
-   * alone */
+  uint64_t began_ns; /* time at which clv_node_run began; 0: it has not begun */
+  /* idle_ns: total idle time; idle_since: start of the wait in progress, 0: the thread works.
+   * Written by the compute thread alone */
   uint64_t idle_ns, idle_since;
 
-  /* NULL: not loaded; under the inbox's lock, as is next_generation */
+  /* module of each index; NULL: not loaded. Guarded by the inbox's lock, as is next_generation */
   clv_module *modules[CLV_MODULE_ALL];
   uint64_t next_generation[CLV_MODULE_ALL]; /* lowest generation that may be loaded at an index */
-  clv_module_counts unloaded_counts;        /* counters of unloaded modules */
-  /* items received of the STATE_PUT in progress */
+  clv_module_counts unloaded_counts;        /* sums of the counters of unloaded modules */
+  /* number of items received of the STATE_PUT in progress, by module and kind of state */
   uint32_t puts[CLV_MODULE_ALL][CLV_STATE_GRADIENTS + 1];
   uint64_t next_message;
-  /* time slept while work ran, since the last end of work; compute thread only */
+  /* time that the compute thread slept while work ran, since the last end of work */
   uint64_t slept_while_working_ns;
   uint64_t work_ns; /* recent duration of a piece of work; written by the compute thread alone */
   clv_contexts *contexts;
-  clv_executor executor; /* counts running work and starts it with o.executor */
-  /* file of the STATE_SAVE or STATE_LOAD that will be handled a second time; or NULL */
+  /* executor given to the engine: counts running work and starts it with o.executor */
+  clv_executor executor;
+  /* file of the STATE_SAVE or STATE_LOAD that will be handled a second time; NULL: none */
   struct clv_node_file *file;
-  clv_device_thread devices, copies; /* devices: computes; copies: copies to host memory */
-  pthread_mutex_t computing;         /* held while the device thread computes */
-  const clv_backend *copiers[MAX_NODE_DEVICES]; /* one branch for each device; under copies.lock */
+  clv_device_thread devices, copies; /* devices: the device thread; copies: the copy thread */
+  pthread_mutex_t compute_lock;      /* lock that the device thread holds while it computes */
+  /* one branch of the backend for each device; guarded by copies.lock */
+  const clv_backend *copiers[MAX_NODE_DEVICES];
   clv_rrefs *references;
   /* counters of references; written by the compute thread alone */
   clv_reference_counts reference_counts;
 
-  clv_link *master; /* link to the master, at a worker; under `lock`, as are failure and peers */
+  /* at a worker, the link to the master; guarded by `lock`, as are failure and peers */
+  clv_link *master;
   clv_node_failure failure;
   clv_link *peers[MAX_NAMES];
   char peer_names[MAX_NAMES][CLV_WIRE_NAME + 1];
@@ -65,26 +68,27 @@ typedef struct clv_request {
   uint32_t module;
 } clv_request;
 
-/* node_links.c. */
-clv_request clv_node_request(const clv_frame *f);
-/* true if the link is the present master's */
+/* node_links.c. Returns the fields of f that an answer needs. */
+clv_request clv_node_request_of_frame(const clv_frame *f);
+/* true if `link` is the node's link to the master */
 bool clv_node_is_master(clv_session_node *n, const clv_link *link);
-/* a new reference, or NULL: no such link */
+/* Returns a new reference to the link of worker `name`; NULL: no such link. */
 clv_link *clv_node_link_to(clv_session_node *n, const char *name);
-/* Sends a packet to the program, or from a worker to the master. Takes it. A packet that cannot be
- * sent is an error, unless the link has ended. */
+/* Sends a packet to the program, or from a worker to the master. Takes the packet. A packet that
+ * cannot be sent is an error, unless the link has ended. */
 clv_code clv_node_send_to_program(clv_session_node *n, clv_packet *p, clv_err *err) CLV_USE_RESULT;
-/* Sends a packet to the worker that frame.to names, or to the master, which forwards it. Takes it.
- * A tensor that may not be sent fails its context. */
+/* Sends a packet to the worker that frame.to names, or to the master, which forwards it. Takes the
+ * packet. A tensor that may not be sent fails its context. */
 void clv_node_send(clv_session_node *n, clv_packet *p);
 /* Flushes all links. Called before the compute thread waits or computes. */
 void clv_node_flush(clv_session_node *n);
-const clv_executor *clv_node_executor(clv_session_node *n); /* NULL: the node computes itself */
+/* NULL: the node has no executor and computes itself */
+const clv_executor *clv_node_executor(clv_session_node *n);
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop);
 void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request *c);
 
-/* node_devices.c. The threads are used without an executor of the program, and if the node sleeps
- * itself. */
+/* node_devices.c. The device thread and the copy thread are used if the program has no executor and
+ * no clv_node_options.wait. */
 void clv_node_init_devices(clv_session_node *n, clv_contexts_env *env);
 void clv_node_post_device_work(clv_session_node *n, clv_work *w);
 void clv_node_post_copies(clv_session_node *n);
@@ -96,9 +100,9 @@ void clv_node_end_devices(clv_session_node *n); /* call when no work runs */
 /* node_files.c. Handles STATE_SAVE, STATE_LOAD or STATE_REMOVE. ret->state: the answer. BLOCKS for
  * the disk, not for a device: if the module is on one, *ret_kept is set, and p is handled a second
  * time after the transfer. */
-clv_code clv_node_on_file(clv_session_node *n, clv_module *m, clv_packet *p, clv_frame *ret,
-                          bool *ret_kept, clv_err *err) CLV_USE_RESULT;
-/* Frees the file that waits for the second part of p, or (NULL) of any packet. */
+clv_code clv_node_on_state_file(clv_session_node *n, clv_module *m, clv_packet *p, clv_frame *ret,
+                                bool *ret_kept, clv_err *err) CLV_USE_RESULT;
+/* Frees the file that waits until p is handled a second time; p NULL: until any packet is. */
 void clv_node_drop_file(clv_session_node *n, const clv_packet *p);
 
 /* node_caches.c. Fills a VALUE from a cache, or stores its rows there; a failure becomes the
@@ -109,7 +113,7 @@ clv_code clv_node_on_cached(clv_session_node *n, clv_packet *p, clv_err *err) CL
  * uses it. */
 clv_code clv_node_remove_module(clv_session_node *n, uint32_t index, clv_err *err) CLV_USE_RESULT;
 
-/* node_frames.c. Handles a packet, and answers if it is refused. Takes it. */
+/* node_frames.c. Handles a packet; sends an ERROR if it is refused. Takes the packet. */
 void clv_node_handle(clv_session_node *n, clv_packet *p);
 /* Handles the end of work: sends its results and starts work that is ready. */
 void clv_node_handle_work_end(clv_session_node *n, clv_work *w);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sending packets of a node: to itself, to its program or its master, to other workers over their
- * links; and posting ends of work. Links post packets from rpc's queue threads.
+ * Sends packets of a node: to itself, to its program or its master, to other workers over their
+ * links. Posts packets and ended work to the inbox; links do that from gRPC's queue threads.
  */
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,8 @@ clv_module *clv_node_module(clv_session_node *n, uint32_t module) {
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-/* Replaces *place by a new reference to `link` and returns the old link. Caller holds the lock. */
+/* Sets *place to a new reference to `link`, or to NULL if `link` is NULL, and returns the old link.
+ * Caller holds the lock. */
 static clv_link *swap_link(clv_link **place, clv_link *link) {
   clv_link *old = *place;
   *place = link ? clv_link_ref(link) : NULL;
@@ -65,19 +66,20 @@ void clv_node_remove_peers(clv_session_node *n) {
 
 /* ---- executors ------------------------------------------------------------------------------- */
 
-static void start(void *user, clv_work *w) {
+static void start_counted_work(void *user, clv_work *w) {
   clv_session_node *n = user;
   clv_inbox_begin_work(&n->inbox, w);
   n->o.executor.start(n->o.executor.user, w);
 }
 
 const clv_executor *clv_node_executor(clv_session_node *n) {
-  n->executor = (clv_executor){n, start};
+  n->executor = (clv_executor){n, start_counted_work};
   return n->o.executor.start ? &n->executor : NULL;
 }
 
-/* Copies a failure. Failures are rare, so work records have no space for one. */
-static clv_err *copy_of(const clv_err *why) {
+/* Allocates a copy of a failure; NULL: no memory. Failures are rare, so work records have no space
+ * for them. */
+static clv_err *copy_failure(const clv_err *why) {
   clv_err *copy, ignored;
   if (clv_alloc(1, sizeof *copy, &copy, &ignored) != CLV_OK) return NULL;
   *copy = *why;
@@ -86,7 +88,7 @@ static clv_err *copy_of(const clv_err *why) {
 
 void clv_node_work_ended(clv_session_node *n, clv_work *w, clv_code code, const clv_err *why) {
   w->code = code;
-  w->failure = code != CLV_OK && why ? copy_of(why) : NULL;
+  w->failure = code != CLV_OK && why ? copy_failure(why) : NULL;
   clv_inbox_post_ended_work(&n->inbox, w);
 }
 
@@ -94,22 +96,22 @@ void clv_node_work_ended(clv_session_node *n, clv_work *w, clv_code code, const 
 
 /* Posts a packet. The posting thread decides whether the packet must wake the compute thread. */
 void clv_node_post(clv_session_node *n, clv_packet *p) {
-  bool waits =
-      clv_inbox_begin_post(&n->inbox) && clv_contexts_can_wait(n->contexts, n->inbox.kinds, p);
+  bool waits = clv_inbox_begin_post(&n->inbox) &&
+               clv_contexts_packet_can_wait(n->contexts, n->inbox.queued_kinds, p);
   clv_inbox_end_post(&n->inbox, p, waits ? CLV_MAX(clv_clock_now(&n->o.clock), 1) : 0);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* A new reference to the present link in *place, or NULL. */
-static clv_link *hold(clv_session_node *n, clv_link *const *place) {
+/* Returns a new reference to the link in *place; NULL: there is none. */
+static clv_link *ref_link(clv_session_node *n, clv_link *const *place) {
   pthread_mutex_lock(&n->lock);
   clv_link *link = *place ? clv_link_ref(*place) : NULL;
   pthread_mutex_unlock(&n->lock);
   return link;
 }
 
-/* A new reference to the link of a worker; NULL: unknown name. */
+/* Returns a new reference to the link of a worker; NULL: no worker of that name has a link. */
 clv_link *clv_node_link_to(clv_session_node *n, const char *name) {
   clv_link *found = NULL;
   pthread_mutex_lock(&n->lock);
@@ -119,9 +121,9 @@ clv_link *clv_node_link_to(clv_session_node *n, const char *name) {
   return found;
 }
 
-/* Records a failure for status. Every node that a failed value reaches reports it, so only failures
- * sent to the master are counted. */
-static void note_failure(clv_session_node *n, const clv_frame *f) {
+/* Records a failure for status. Every node that a failed value reaches reports the failure, so only
+ * failures that are sent to the master are counted. */
+static void record_failure(clv_session_node *n, const clv_frame *f) {
   if (!clv_frame_is_failure(f)) return;
   pthread_mutex_lock(&n->lock);
   n->failure.count++;
@@ -131,15 +133,15 @@ static void note_failure(clv_session_node *n, const clv_frame *f) {
   pthread_mutex_unlock(&n->lock);
 }
 
-/* Sends to the program, or to the master. A link that has ended reports that itself; without a link
- * the session is ending. */
+/* Sends a packet to the program, or to the master. Not an error: a link that has ended, because it
+ * reports that itself; no link at all, because the session is ending then. */
 clv_code clv_node_send_to_program(clv_session_node *n, clv_packet *p, clv_err *err) {
   if (n->o.on_program) {
     n->o.on_program(n->o.user, p);
     return CLV_OK;
   }
-  note_failure(n, &p->frame);
-  CLV_AUTO(clv_link_unrefp) clv_link *master = hold(n, &n->master);
+  record_failure(n, &p->frame);
+  CLV_AUTO(clv_link_unrefp) clv_link *master = ref_link(n, &n->master);
   if (!master) {
     clv_packet_free(p);
     return CLV_OK;
@@ -148,14 +150,14 @@ clv_code clv_node_send_to_program(clv_session_node *n, clv_packet *p, clv_err *e
   return code == CLV_UNAVAILABLE ? CLV_OK : code;
 }
 
-clv_request clv_node_request(const clv_frame *f) {
+clv_request clv_node_request_of_frame(const clv_frame *f) {
   return (clv_request){
       .kind = f->kind, .context = f->context, .message = f->message, .module = f->module};
 }
 
 /* Sends a failure. kind: ERROR refuses one message, ABORT ends its context. */
-static void report(clv_session_node *n, clv_frame_kind kind, const clv_err *why,
-                   const clv_request *c, const char *hop) {
+static void send_failure(clv_session_node *n, clv_frame_kind kind, const clv_err *why,
+                         const clv_request *c, const char *hop) {
   clv_packet *p;
   clv_err ignored;
   if (clv_packet_new(n->o.pool, kind, &p, &ignored) != CLV_OK) return;
@@ -165,12 +167,13 @@ static void report(clv_session_node *n, clv_frame_kind kind, const clv_err *why,
   p->frame.reply_to = c->message;
   clv_frame_set_failure(&p->frame, why->code, why->text, hop);
   memcpy(p->frame.failure.element, why->element, sizeof why->element);
-  (void)!clv_node_send_to_program(n, p, &ignored); /* a failure of this packet cannot be reported */
+  /* a failure to send the report cannot be reported */
+  (void)!clv_node_send_to_program(n, p, &ignored);
 }
 
 void clv_node_abort(clv_session_node *n, uint64_t id, const clv_err *why, const char *hop) {
   const clv_request c = {.kind = CLV_ABORT, .context = id};
-  report(n, CLV_ABORT, why, &c, hop);
+  send_failure(n, CLV_ABORT, why, &c, hop);
 }
 
 void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request *c) {
@@ -179,17 +182,17 @@ void clv_node_refuse(clv_session_node *n, const clv_err *why, const clv_request 
                    c->kind == CLV_STATE_PUT || c->kind == CLV_UNLOAD ||
                    (c->kind >= CLV_STATE_SAVE && c->kind <= CLV_STATE_REMOVE);
   if (of_module && c->module != CLV_MODULE_ALL) snprintf(hop, sizeof hop, "module %u", c->module);
-  report(n, CLV_ERROR, why, c, hop);
+  send_failure(n, CLV_ERROR, why, c, hop);
 }
 
-/* Sends to the named worker, or to the master, which forwards it. If the packet may not be sent, or
- * the link has ended, the context fails at this node and ABORT is sent. An ABORT that cannot be
- * sent causes no other. */
+/* Sends a packet to the worker that it names, or to the master, which forwards it. If the packet
+ * may not be sent, or the link has ended, its context fails at this node and ABORT is sent; not if
+ * the packet is itself an ABORT. */
 void clv_node_send(clv_session_node *n, clv_packet *p) {
   clv_err err;
   p->is_coalesced = true;
   clv_code code = CLV_OK;
-  const clv_request c = clv_node_request(&p->frame);
+  const clv_request c = clv_node_request_of_frame(&p->frame);
   CLV_AUTO(clv_link_unrefp)
   clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
   if (link) {
@@ -203,7 +206,7 @@ void clv_node_send(clv_session_node *n, clv_packet *p) {
   }
   if (code == CLV_OK || c.kind == CLV_ABORT) return;
   if (clv_contexts_fail_context(n->contexts, c.context, c.module, &err)) return;
-  report(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
+  send_failure(n, CLV_ABORT, &err, &c, clv_frame_kind_name(c.kind));
 }
 
 void clv_node_flush(clv_session_node *n) {

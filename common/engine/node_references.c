@@ -2,8 +2,9 @@
  *
  * References that outlive their context, at a node: connects the state machine of reference.h with
  * frames, the engine of contexts and, at the master, the program. A frame, a kept value or a tick
- * is an input; afterwards all results are taken. Nodes are numbered as their names in the session;
- * 0 is the master. A worker does not know its own name, so its number is the one after the last.
+ * is an input of that state machine; after each input all its results are taken. The number of a
+ * node is the index of its name in the session; 0 is the master. A worker does not know its own
+ * name, so it uses MAX_NAMES as its number.
  */
 #include <stdio.h>
 #include <string.h>
@@ -12,11 +13,11 @@
 
 enum { FIRST_RETRY_MS = 100 };
 
-static uint64_t now_of(const clv_session_node *n) { return clv_clock_now(&n->o.clock); }
+static uint64_t get_now(const clv_session_node *n) { return clv_clock_now(&n->o.clock); }
 
 static bool is_master(const clv_session_node *n) { return n->o.on_program != NULL; }
 
-static uint32_t self_of(const clv_session_node *n) { return is_master(n) ? 0 : MAX_NAMES; }
+static uint32_t get_own_number(const clv_session_node *n) { return is_master(n) ? 0 : MAX_NAMES; }
 
 static const clv_frame_kind frame_kinds[CLV_RREF_KINDS] = {
     [CLV_RREF_ACK] = CLV_REF_ACK,       [CLV_RREF_KEEP] = CLV_REF_KEEP,
@@ -26,7 +27,7 @@ static const clv_frame_kind frame_kinds[CLV_RREF_KINDS] = {
     [CLV_RREF_VALUE] = CLV_REF_VALUE,
 };
 
-static clv_rref_kind kind_of(clv_frame_kind kind) {
+static clv_rref_kind get_rref_kind(clv_frame_kind kind) {
   clv_rref_kind i = 0;
   while (frame_kinds[i] != kind) i++;
   return i;
@@ -37,7 +38,7 @@ static void set_failure(clv_packet *p, const clv_rref_failure *why) {
   clv_frame_set_failure(&p->frame, why->code, why->text, why->hop);
 }
 
-static clv_rref_failure failure_of(const clv_err *why) {
+static clv_rref_failure make_failure(const clv_err *why) {
   clv_rref_failure f = {.code = why->code};
   snprintf(f.text, sizeof f.text, "%.*s", CLV_WIRE_TEXT, why->text);
   return f;
@@ -45,34 +46,34 @@ static clv_rref_failure failure_of(const clv_err *why) {
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* Sends to the named worker, or to the master, which forwards it. */
-static clv_code send_over(clv_session_node *n, clv_packet *p, clv_err *err) {
+/* Sends a packet to the worker that it names, or to the master, which forwards it. */
+static clv_code send_on_link(clv_session_node *n, clv_packet *p, clv_err *err) {
   CLV_AUTO(clv_link_unrefp)
   clv_link *link = p->frame.to[0] ? clv_node_link_to(n, p->frame.to) : NULL;
   if (link) return clv_link_send(link, p, err);
   if (!is_master(n)) return clv_node_send_to_program(n, p, err);
-  clv_packet_free(p); /* for a worker that is lost */
+  clv_packet_free(p); /* the worker is lost: the packet is dropped */
   return CLV_OK;
 }
 
-/* Sends a packet. A value that cannot be sent becomes a failure for the node that asked for it. A
- * link that has ended reports that itself. */
+/* Sends a packet. If a VALUE may not be sent, a failure is sent instead to the node that asked for
+ * it. Does nothing about a link that has ended, because the link reports that itself. */
 static void send_packet(clv_session_node *n, clv_packet *p) {
   clv_err err;
-  clv_packet *instead;
+  clv_packet *failure_packet;
   clv_frame frame = p->frame;
-  if (send_over(n, p, &err) == CLV_OK || err.code == CLV_UNAVAILABLE) return;
+  if (send_on_link(n, p, &err) == CLV_OK || err.code == CLV_UNAVAILABLE) return;
   if (frame.kind != CLV_REF_VALUE || !frame.n_tensors) return;
-  clv_rref_failure why = failure_of(&err);
-  if (clv_packet_new(n->o.pool, CLV_REF_VALUE, &instead, &err) != CLV_OK) return;
-  instead->frame.reference = frame.reference;
-  memcpy(instead->frame.to, frame.to, sizeof frame.to);
-  set_failure(instead, &why);
-  (void)!send_over(n, instead, &err);
+  clv_rref_failure why = make_failure(&err);
+  if (clv_packet_new(n->o.pool, CLV_REF_VALUE, &failure_packet, &err) != CLV_OK) return;
+  failure_packet->frame.reference = frame.reference;
+  memcpy(failure_packet->frame.to, frame.to, sizeof frame.to);
+  set_failure(failure_packet, &why);
+  (void)!send_on_link(n, failure_packet, &err);
 }
 
-static void set_reference(clv_session_node *n, uint32_t to, const clv_rref_message *m,
-                          clv_frame *f) {
+static void fill_reference_frame(clv_session_node *n, uint32_t to, const clv_rref_message *m,
+                                 clv_frame *f) {
   memcpy(f->to, n->contexts->names[to], sizeof f->to);
   f->reference.ref = m->ref;
   f->reference.fork = m->fork;
@@ -90,9 +91,9 @@ static void set_reference(clv_session_node *n, uint32_t to, const clv_rref_messa
 static void on_send(clv_session_node *n, const clv_rref_result *r) {
   const clv_rref_message *m = &r->message;
   clv_packet *p;
-  clv_err ignored; /* without memory the message counts as lost; it is sent again later */
+  clv_err ignored; /* without memory the message counts as lost, and is sent again later */
   if (clv_packet_new(n->o.pool, frame_kinds[m->kind], &p, &ignored) != CLV_OK) return;
-  set_reference(n, r->to, m, &p->frame);
+  fill_reference_frame(n, r->to, m, &p->frame);
   if (m->failure) set_failure(p, m->failure);
   if (m->tensor) clv_packet_add(p, m->tensor);
   send_packet(n, p);
@@ -100,18 +101,19 @@ static void on_send(clv_session_node *n, const clv_rref_result *r) {
 
 /* ---- other results --------------------------------------------------------------------------- */
 
-/* Sets a failure. A lease expiry names the silent owner. */
-static void set_failure_of(clv_session_node *n, clv_packet *p, const clv_rref_use *u,
-                           const clv_rref_failure *why) {
+/* Sets the failure of a packet. The text for an expired lease begins with the name of the silent
+ * owner. */
+static void set_owner_failure(clv_session_node *n, clv_packet *p, const clv_rref_use *u,
+                              const clv_rref_failure *why) {
   clv_rref_failure at = *why;
   if (why->is_lease_expiry && u->owner < MAX_NAMES)
     snprintf(at.text, sizeof at.text, "'%s': %.200s", n->contexts->names[u->owner], why->text);
   set_failure(p, &at);
 }
 
-/* Sends a report to the program of this process. */
-static void report(clv_session_node *n, clv_frame_kind kind, const clv_rref_use *u,
-                   clv_tensor *tensor, const clv_rref_failure *why) {
+/* Sends a report about a reference to the program of this process; does nothing at a worker. */
+static void send_report(clv_session_node *n, clv_frame_kind kind, const clv_rref_use *u,
+                        clv_tensor *tensor, const clv_rref_failure *why) {
   clv_packet *p;
   clv_err err;
   if (!is_master(n)) return;
@@ -121,7 +123,7 @@ static void report(clv_session_node *n, clv_frame_kind kind, const clv_rref_use 
   }
   p->frame.reference.ref = u->ref;
   p->frame.reference.fork = u->fork;
-  if (why) set_failure_of(n, p, u, why);
+  if (why) set_owner_failure(n, p, u, why);
   if (tensor) clv_packet_add(p, tensor);
   n->o.on_program(n->o.user, p);
 }
@@ -138,9 +140,9 @@ static void deliver(clv_session_node *n, const clv_rref_use *u, clv_tensor *tens
   }
   p->frame.context = u->context;
   p->frame.message = u->value;
-  if (why) set_failure_of(n, p, u, why);
+  if (why) set_owner_failure(n, p, u, why);
   if (tensor) clv_packet_add(p, tensor);
-  if (u->node == self_of(n)) {
+  if (u->node == get_own_number(n)) {
     clv_node_post(n, p);
     return;
   }
@@ -152,15 +154,15 @@ static void on_create(clv_session_node *n, const clv_rref_result *r) {
   const clv_rref_use *u = &r->handle;
   clv_err err;
   if (clv_contexts_keep_value(n->contexts, u->ref, u->context, u->value, &err) == CLV_OK) return;
-  clv_rref_failure why = failure_of(&err);
-  clv_rrefs_settle(n->references, u->ref, NULL, &why, now_of(n));
+  clv_rref_failure why = make_failure(&err);
+  clv_rrefs_settle(n->references, u->ref, NULL, &why, get_now(n));
 }
 
 /* Fetches a reference that was passed to this node, because a call here waits for its value. */
 static void on_used(clv_session_node *n, const clv_rref_result *r) {
   clv_err err;
-  if (clv_rrefs_fetch(n->references, r->handle.fork, now_of(n), &err) == CLV_OK) return;
-  clv_rref_failure why = failure_of(&err);
+  if (clv_rrefs_fetch(n->references, r->handle.fork, get_now(n), &err) == CLV_OK) return;
+  clv_rref_failure why = make_failure(&err);
   deliver(n, &r->handle, NULL, &why);
 }
 
@@ -168,15 +170,15 @@ static void on_fetched(clv_session_node *n, const clv_rref_result *r) {
   const clv_rref_use *u = &r->handle;
   clv_err ignored;
   if (!u->context) {
-    report(n, CLV_REF_VALUE, u, r->tensor, r->failure);
+    send_report(n, CLV_REF_VALUE, u, r->tensor, r->failure);
     return;
   }
   deliver(n, u, r->tensor, r->failure);
-  (void)!clv_rrefs_release(n->references, u->fork, now_of(n), &ignored);
+  (void)!clv_rrefs_release(n->references, u->fork, get_now(n), &ignored);
 }
 
 static void on_joined(clv_session_node *n, const clv_rref_result *r) {
-  report(n, CLV_REF_ACK, &r->handle, NULL, r->failure);
+  send_report(n, CLV_REF_ACK, &r->handle, NULL, r->failure);
 }
 
 static void on_unused(clv_session_node *n, const clv_rref_result *r) {
@@ -184,11 +186,11 @@ static void on_unused(clv_session_node *n, const clv_rref_result *r) {
 }
 
 static void on_freed(clv_session_node *n, const clv_rref_result *r) {
-  report(n, CLV_REF_DELETE, &r->handle, NULL, NULL);
+  send_report(n, CLV_REF_DELETE, &r->handle, NULL, NULL);
 }
 
-/* Takes all results, including those that handling a result causes. A value kept meanwhile arrives
- * later as a result of the engine. */
+/* Takes and handles all results, including those that handling a result causes. A value that the
+ * engine is asked to keep arrives later, through clv_node_on_kept_value. */
 static void take_reference_results(clv_session_node *n) {
   static void (*const on[CLV_RREF_RESULTS])(clv_session_node *, const clv_rref_result *) = {
       [CLV_RREF_RESULT_SEND] = on_send,     [CLV_RREF_RESULT_CREATE] = on_create,
@@ -208,7 +210,7 @@ void clv_node_on_kept_value(clv_session_node *n, uint64_t ref, clv_tensor *tenso
     memcpy(why.text, failed->text, sizeof why.text);
     memcpy(why.hop, failed->hop, sizeof why.hop);
   }
-  clv_rrefs_settle(n->references, ref, tensor, failed ? &why : NULL, now_of(n));
+  clv_rrefs_settle(n->references, ref, tensor, failed ? &why : NULL, get_now(n));
   take_reference_results(n);
 }
 
@@ -216,7 +218,7 @@ clv_code clv_node_init_references(clv_session_node *n, clv_err *err) {
   uint32_t lease_ms = n->o.reference_lease_ms ? n->o.reference_lease_ms : CLV_WIRE_REF_LEASE;
   clv_rrefs_options o = {.pool = n->o.pool,
                          .n_nodes = MAX_NAMES + 1,
-                         .self = self_of(n),
+                         .self = get_own_number(n),
                          .lease_ns = (uint64_t)lease_ms * 1000000u,
                          .retry_ns = (uint64_t)FIRST_RETRY_MS * 1000000u};
   return clv_rrefs_new(&o, &n->references, err);
@@ -224,52 +226,53 @@ clv_code clv_node_init_references(clv_session_node *n, clv_err *err) {
 
 /* ---- requests of the program ----------------------------------------------------------------- */
 
-static clv_code keep(clv_session_node *n, const clv_packet *p, clv_err *err) {
+static clv_code handle_keep_request(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   uint32_t owner;
   clv_rref_new_ids b = {f->reference.ref, f->reference.fork, f->reference.key};
-  if (f->n_tensors) return clv_rrefs_own(n->references, &b, p->tensor[0], now_of(n), err);
+  if (f->n_tensors) return clv_rrefs_own(n->references, &b, p->tensor[0], get_now(n), err);
   CLV_TRY(clv_contexts_index_of_name(n->contexts, f->to, &owner, err));
-  return clv_rrefs_keep(n->references, &b, owner, f->context, f->message, now_of(n), err);
+  return clv_rrefs_keep(n->references, &b, owner, f->context, f->message, get_now(n), err);
 }
 
-static clv_code pass(clv_session_node *n, const clv_packet *p, clv_err *err) {
+static clv_code handle_pass_request(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   clv_rref_pass_args what = {.child = f->reply_to, .context = f->context, .value = f->message};
   CLV_TRY(clv_contexts_index_of_name(n->contexts, f->to, &what.to, err));
-  return clv_rrefs_pass(n->references, f->reference.fork, &what, now_of(n), err);
+  return clv_rrefs_pass(n->references, f->reference.fork, &what, get_now(n), err);
 }
 
-static void use_failed(clv_session_node *n, const clv_frame *f, const clv_rref_failure *why) {
+static void deliver_use_failure(clv_session_node *n, const clv_frame *f,
+                                const clv_rref_failure *why) {
   clv_err ignored;
   clv_rref_use u = {.context = f->context, .value = f->message};
   if (clv_contexts_index_of_name(n->contexts, f->to, &u.node, &ignored) == CLV_OK)
     deliver(n, &u, NULL, why);
 }
 
-/* Handles a request of the program. Its failure is the answer. */
+/* Handles a request of the program. If the request fails, the failure is reported as its answer. */
 static void apply_program_request(clv_session_node *n, const clv_packet *p) {
   const clv_frame *f = &p->frame;
   clv_rref_use u = {.ref = f->reference.ref, .fork = f->reference.fork};
-  uint64_t now = now_of(n);
+  uint64_t now = get_now(n);
   clv_code code = CLV_OK;
   clv_err err = {0};
-  if (f->kind == CLV_REF_KEEP) code = keep(n, p, &err);
-  if (f->kind == CLV_REF_USE) code = pass(n, p, &err);
+  if (f->kind == CLV_REF_KEEP) code = handle_keep_request(n, p, &err);
+  if (f->kind == CLV_REF_USE) code = handle_pass_request(n, p, &err);
   if (f->kind == CLV_REF_FETCH) code = clv_rrefs_fetch(n->references, u.fork, now, &err);
   if (f->kind == CLV_REF_DELETE) code = clv_rrefs_release(n->references, u.fork, now, &err);
   if (code == CLV_OK) return;
-  clv_rref_failure why = failure_of(&err);
-  if (f->kind == CLV_REF_KEEP) report(n, CLV_REF_ACK, &u, NULL, &why);
-  if (f->kind == CLV_REF_FETCH) report(n, CLV_REF_VALUE, &u, NULL, &why);
-  if (f->kind == CLV_REF_USE) use_failed(n, f, &why);
+  clv_rref_failure why = make_failure(&err);
+  if (f->kind == CLV_REF_KEEP) send_report(n, CLV_REF_ACK, &u, NULL, &why);
+  if (f->kind == CLV_REF_FETCH) send_report(n, CLV_REF_VALUE, &u, NULL, &why);
+  if (f->kind == CLV_REF_USE) deliver_use_failure(n, f, &why);
 }
 
 /* ---- messages of other nodes ----------------------------------------------------------------- */
 
-/* Returns the sender of a message. The master names the sender of messages it forwards; other links
- * have one sender. */
-static clv_code sender_of(clv_session_node *n, const clv_packet *p, uint32_t *ret, clv_err *err) {
+/* Returns the number of the node that sent a message. In messages that the master forwards the
+ * frame names the sender; else it is the peer of the link. */
+static clv_code get_sender(clv_session_node *n, const clv_packet *p, uint32_t *ret, clv_err *err) {
   clv_frame_kind kind = p->frame.kind;
   bool by_master = !is_master(n) && clv_node_is_master(n, p->from);
   bool of_master = by_master && (kind == CLV_REF_KEEP || kind == CLV_REF_USE);
@@ -277,18 +280,18 @@ static clv_code sender_of(clv_session_node *n, const clv_packet *p, uint32_t *re
   return clv_contexts_index_of_name(n->contexts, name, ret, err);
 }
 
-static clv_code owner_of(clv_session_node *n, const clv_frame *f, uint32_t *ret, clv_err *err) {
-  *ret = self_of(n);
+static clv_code get_owner(clv_session_node *n, const clv_frame *f, uint32_t *ret, clv_err *err) {
+  *ret = get_own_number(n);
   return f->reference.is_for_owner
              ? CLV_OK
              : clv_contexts_index_of_name(n->contexts, f->reference.node, ret, err);
 }
 
-static clv_code handle(clv_session_node *n, const clv_packet *p, clv_err *err) {
+static clv_code handle_message(clv_session_node *n, const clv_packet *p, clv_err *err) {
   const clv_frame *f = &p->frame;
   clv_rref_failure why = {0};
   uint32_t from;
-  clv_rref_message m = {.kind = kind_of(f->kind),
+  clv_rref_message m = {.kind = get_rref_kind(f->kind),
                         .number = f->reference.number,
                         .ref = f->reference.ref,
                         .fork = f->reference.fork,
@@ -297,19 +300,19 @@ static clv_code handle(clv_session_node *n, const clv_packet *p, clv_err *err) {
                         .context = f->context,
                         .value = f->message,
                         .tensor = f->n_tensors ? p->tensor[0] : NULL};
-  CLV_TRY(sender_of(n, p, &from, err));
-  if (f->kind == CLV_REF_USE) CLV_TRY(owner_of(n, f, &m.owner, err));
+  CLV_TRY(get_sender(n, p, &from, err));
+  if (f->kind == CLV_REF_USE) CLV_TRY(get_owner(n, f, &m.owner, err));
   if (f->has_failure) {
     why.code = f->failure.code;
     memcpy(why.text, f->failure.text, sizeof why.text);
     memcpy(why.hop, f->failure.hop, sizeof why.hop);
     m.failure = &why;
   }
-  clv_rrefs_receive(n->references, from, &m, now_of(n));
+  clv_rrefs_receive(n->references, from, &m, get_now(n));
   return CLV_OK;
 }
 
-static void count(clv_session_node *n) {
+static void publish_counts(clv_session_node *n) {
   clv_rref_counts c;
   clv_rrefs_count(n->references, &c);
   __atomic_store_n(&n->reference_counts.owned, c.owned, __ATOMIC_RELAXED);
@@ -317,8 +320,7 @@ static void count(clv_session_node *n) {
   __atomic_store_n(&n->reference_counts.pending, c.unacknowledged, __ATOMIC_RELAXED);
 }
 
-/* True for kinds that only the master starts. A worker's message of such a kind is ignored at the
- * master. */
+/* True for frame kinds that the master does not accept from a worker: it ignores such frames. */
 static bool is_started_by_master(clv_frame_kind kind) {
   return kind == CLV_REF_KEEP || kind == CLV_REF_USE || kind == CLV_REF_FORK;
 }
@@ -330,14 +332,14 @@ clv_code clv_node_on_reference(clv_session_node *n, clv_packet *p, bool *ret_kep
   if (!p->from)
     apply_program_request(n, p);
   else if (!is_master(n) || !is_started_by_master(kind))
-    code = handle(n, p, err);
+    code = handle_message(n, p, err);
   take_reference_results(n);
-  count(n);
+  publish_counts(n);
   return code;
 }
 
 void clv_node_tick(clv_session_node *n) {
-  clv_rrefs_tick(n->references, now_of(n));
+  clv_rrefs_tick(n->references, get_now(n));
   take_reference_results(n);
-  count(n);
+  publish_counts(n);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where the time of the compute thread went. Any thread may ask while it runs.
+ * Reports how the compute thread spent its time. Any thread may call this while the compute thread
+ * runs.
  */
 #include "common/engine/node_int.h"
 
-/* A wait that ends during the read counts once, or for a moment not at all. */
+/* If a wait ends while this reads, the wait is counted once, or is missing until the next read. */
 uint64_t clv_node_idle_ns(const clv_session_node *n) {
   uint64_t since, before, now = clv_clock_now(&n->o.clock);
   do {

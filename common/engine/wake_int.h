@@ -12,9 +12,9 @@
 /* The bit of a frame kind in a set of kinds. */
 #define CLV_KIND_BIT(kind) ((uint64_t)1 << (kind))
 
-/* True if the packet can wait for another one: no work would run for it, neither now nor with one
- * of the kinds `queued`, and no peer waits for its answer. Only reads the engine. Any thread, while
- * no packet is handled. */
-bool clv_contexts_can_wait(clv_contexts *e, uint64_t queued, const clv_packet *p);
+/* True if the packet can wait for a later packet: it would make no work ready, neither alone nor
+ * together with a queued packet of a kind in `queued`, and no peer waits for its answer. Only reads
+ * the engine. Any thread, while no packet is handled. */
+bool clv_contexts_packet_can_wait(clv_contexts *e, uint64_t queued, const clv_packet *p);
 
 #endif

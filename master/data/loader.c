@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The loader: one thread fills two slots in turn, and the consumer takes them in turn, so the order
- * of batches does not depend on timing. Only the state of a slot is shared, under the lock:
+ * The loader: one thread fills two slots in turn, and the consumer, which calls clv_loader_next,
+ * takes them in turn, so the order of batches does not depend on timing. Both threads use the state
+ * of a slot, under the lock; everything else in a slot belongs to one of them at a time:
  *
- * EMPTY: the slot belongs to the thread, which fills it and then sets READY. READY: the batch is
- * complete. clv_loader_next waits for this state and sets IN_USE. IN_USE: the consumer reads the
- * batch. The next clv_loader_next sets EMPTY.
- *
+ *   EMPTY   Holds: no batch. The slot belongs to the loader's thread, which fills it without the
+ *           lock. Entered: at first, and from IN_USE by the clv_loader_next after the one that
+ *           returned the batch. Left: for READY when the thread has filled the slot.
+ *   READY   Holds: a complete batch, or the error of filling it. Entered: from EMPTY. Left: for
+ *           IN_USE when clv_loader_next returns the batch or the error.
+ *   IN_USE  Holds: the batch that the consumer reads. Entered: from READY. Left: for EMPTY with the
+ *           next clv_loader_next.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -18,8 +22,8 @@
 typedef enum slot_state { SLOT_EMPTY, SLOT_READY, SLOT_IN_USE } slot_state;
 
 typedef struct slot {
-  slot_state state; /* under the lock */
-  clv_batch batch;  /* used by the thread while EMPTY, by the consumer afterwards */
+  slot_state state; /* guarded by the lock */
+  clv_batch batch;  /* belongs to the thread in state EMPTY, to the consumer afterwards */
   uint32_t *index;
   clv_code code; /* result of filling the slot */
   clv_err err;
@@ -31,11 +35,13 @@ struct clv_loader {
   uint64_t seed;
   bool is_evaluation;
   slot slots[2];
-  unsigned next_out; /* slot that the consumer takes next */
+  /* index of the slot that clv_loader_next returns next; used only by the consumer */
+  unsigned next_out;
   pthread_mutex_t lock;
   pthread_cond_t state_changed;
   pthread_t thread;
-  bool running, stop; /* stop: the thread must end; under the lock */
+  /* running: the thread was started; stop: the thread shall end, guarded by the lock */
+  bool running, stop;
 };
 
 static void set_rows(clv_tensor *t, size_t n) {
@@ -95,7 +101,8 @@ static clv_code make_slot(clv_loader *l, slot *s, size_t most, clv_err *err) {
   return clv_tensor_new(clv_dataset_y_dtype(l->ds), &y, &b->y, err);
 }
 
-/* Starts the thread with all signals blocked, so that other threads handle them, such as Ctrl-C. */
+/* Starts the thread with all signals blocked, so that signals such as Ctrl-C are delivered to the
+ * program's own threads. */
 static clv_code start_thread(clv_loader *l, clv_err *err) {
   sigset_t all, before;
   sigfillset(&all);

@@ -2,8 +2,7 @@
  *
  * Parses the output of `pdfinfo` and of `pdftotext -bbox`: lines, and <page width height> elements
  * with <word xMin yMin xMax yMax> elements, whose text is escaped as in XML. Ignores everything
- * else. Words come from the PDF and are untrusted; tags are written by the program.
- *
+ * else. Words come from the PDF and are untrusted; tags come from pdftotext.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,13 +12,14 @@
 
 typedef struct printed {
   const char *label, *at, *begin, *end;
-  const clv_bytes *turned; /* from clv_rotations_parse, or NULL */
+  const clv_bytes *turned; /* result of clv_rotations_parse; NULL: no page is rotated */
 } printed;
 
 /* ---- rotation of pages ----------------------------------------------------------------------- */
 
-/* Parses "Page    3 rot:   90". Metadata such as the title may look the same, but come before. */
-static bool take_rotation(const char *line, size_t *ret_page, long *ret_degrees) {
+/* Parses "Page 3 rot: 90". Metadata such as the title may look the same, but pdfinfo prints it
+ * before the rotations. */
+static bool read_rotation(const char *line, size_t *ret_page, long *ret_degrees) {
   char *rest;
   if (strncmp(line, "Page ", 5) != 0) return false;
   long page = strtol(line + 5, &rest, 10);
@@ -31,7 +31,7 @@ static bool take_rotation(const char *line, size_t *ret_page, long *ret_degrees)
 
 enum { UPRIGHT, TURNED, ASKEW };
 
-/* Refuses rotations that are not a multiple of 90, because pdftotext rounds them and boxes are
+/* Refuses rotations that are not a multiple of 90, because pdftotext rounds them, which makes boxes
  * wrong. */
 static clv_code check_rotations(const char *label, const clv_bytes *turned, clv_err *err) {
   for (size_t i = 0; i < turned->len; i++)
@@ -51,7 +51,7 @@ clv_code clv_rotations_parse(const char *text, size_t len, const char *label, cl
   long degrees;
   for (const char *at = text, *stop; at < end; at = stop + 1) {
     stop = memchr(at, '\n', (size_t)(end - at));
-    if (take_rotation(at, &page, &degrees)) {
+    if (read_rotation(at, &page, &degrees)) {
       while (ret->len <= page && !ret->failed) clv_bytes_add(ret, "", 1);
       if (!ret->failed) ret->data[page] = degrees % 90 ? ASKEW : degrees % 180 ? TURNED : UPRIGHT;
     }
@@ -61,7 +61,7 @@ clv_code clv_rotations_parse(const char *text, size_t len, const char *label, cl
   return check_rotations(label, ret, err);
 }
 
-static bool is_turned(const printed *r, size_t page) {
+static bool is_rotated(const printed *r, size_t page) {
   return r->turned && page < r->turned->len && r->turned->data[page];
 }
 
@@ -74,17 +74,18 @@ static clv_code fail_here(const printed *r, clv_err *err, const char *what) {
                   line, what);
 }
 
-static bool begins(const char *at, const char *end, const char *word) {
+static bool begins_with(const char *at, const char *end, const char *word) {
   size_t n = strlen(word);
   return (size_t)(end - at) >= n && memcmp(at, word, n) == 0;
 }
 
 /* Reads name="12.5" within a tag. The number may be infinite or NaN. */
-static bool attribute(const char *tag, const char *end, const char *name, double *ret) {
+static bool read_attribute(const char *tag, const char *end, const char *name, double *ret) {
   char number[40];
   size_t n = strlen(name);
   for (const char *p = tag; p < end; p++) {
-    if (*p != ' ' || !begins(p + 1, end, name) || !begins(p + 1 + n, end, "=\"")) continue;
+    if (*p != ' ' || !begins_with(p + 1, end, name) || !begins_with(p + 1 + n, end, "=\""))
+      continue;
     const char *from = p + 3 + n, *stop = memchr(from, '"', (size_t)(end - from));
     if (!stop || stop == from || (size_t)(stop - from) >= sizeof number) return false;
     memcpy(number, from, (size_t)(stop - from));
@@ -97,11 +98,11 @@ static bool attribute(const char *tag, const char *end, const char *name, double
 }
 
 /* Appends the character of an XML entity, or '&' if there is none. */
-static const char *entity(const char *at, const char *end, clv_bytes *out) {
+static const char *decode_entity(const char *at, const char *end, clv_bytes *out) {
   static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&apos;", "&#39;"};
   static const char chars[] = "&<>\"''";
   for (size_t i = 0; i < CLV_COUNT(names); i++)
-    if (begins(at, end, names[i])) {
+    if (begins_with(at, end, names[i])) {
       clv_bytes_add(out, &chars[i], 1);
       return at + strlen(names[i]);
     }
@@ -118,7 +119,7 @@ static void unescape(const char *at, const char *end, clv_bytes *out) {
     size_t n = clv_utf8(at, (size_t)(end - at), &c);
     if (!n) clv_bytes_add(out, "\xef\xbf\xbd", 3);
     if (n && *at == '&') {
-      at = entity(at, end, out);
+      at = decode_entity(at, end, out);
       continue;
     }
     if (n && !clv_is_control(c)) clv_bytes_add(out, at, n);
@@ -126,13 +127,14 @@ static void unescape(const char *at, const char *end, clv_bytes *out) {
   }
 }
 
-static clv_code take_page(printed *r, const char *stop, clv_document_builder *g, double page[2],
+static clv_code read_page(printed *r, const char *stop, clv_document_builder *g, double page[2],
                           clv_err *err) {
-  if (!attribute(r->at, stop, "width", &page[0]) || !attribute(r->at, stop, "height", &page[1]))
+  if (!read_attribute(r->at, stop, "width", &page[0]) ||
+      !read_attribute(r->at, stop, "height", &page[1]))
     return fail_here(r, err, "a page without a width and a height");
   if (g->n_pages == CLV_MAX_PAGES)
     return clv_fail(err, CLV_EXHAUSTED, "%.200s: more than %d pages", r->label, CLV_MAX_PAGES);
-  if (is_turned(r, g->n_pages)) {
+  if (is_rotated(r, g->n_pages)) {
     double width = page[0];
     page[0] = page[1];
     page[1] = width;
@@ -141,16 +143,16 @@ static clv_code take_page(printed *r, const char *stop, clv_document_builder *g,
   return CLV_OK;
 }
 
-static clv_code take_word(printed *r, const char **stop, clv_document_builder *g,
+static clv_code read_word(printed *r, const char **stop, clv_document_builder *g,
                           const double page[2], clv_bytes *text, clv_err *err) {
   static const char *const names[] = {"xMin", "yMin", "xMax", "yMax"};
   double box[4];
   for (int i = 0; i < 4; i++)
-    if (!attribute(r->at, *stop, names[i], &box[i]))
+    if (!read_attribute(r->at, *stop, names[i], &box[i]))
       return fail_here(r, err, "a word without its box");
   if (!g->n_pages) return fail_here(r, err, "a word on no page");
   const char *from = *stop + 1, *close = memchr(from, '<', (size_t)(r->end - from));
-  if (!close || !begins(close, r->end, "</word>"))
+  if (!close || !begins_with(close, r->end, "</word>"))
     return fail_here(r, err, "a word without an end");
   unescape(from, close, text);
   *stop = close;
@@ -158,13 +160,13 @@ static clv_code take_word(printed *r, const char **stop, clv_document_builder *g
   return code == CLV_OK ? CLV_OK : clv_err_prefix(err, "%.200s", r->label);
 }
 
-static clv_code take_tags(printed *r, clv_document_builder *g, clv_bytes *text, clv_err *err) {
+static clv_code read_tags(printed *r, clv_document_builder *g, clv_bytes *text, clv_err *err) {
   double page[2] = {0};
   while ((r->at = memchr(r->at, '<', (size_t)(r->end - r->at)))) {
     const char *stop = memchr(r->at, '>', (size_t)(r->end - r->at));
     if (!stop) return fail_here(r, err, "a tag without an end");
-    if (begins(r->at, r->end, "<page ")) CLV_TRY(take_page(r, stop, g, page, err));
-    if (begins(r->at, r->end, "<word ")) CLV_TRY(take_word(r, &stop, g, page, text, err));
+    if (begins_with(r->at, r->end, "<page ")) CLV_TRY(read_page(r, stop, g, page, err));
+    if (begins_with(r->at, r->end, "<word ")) CLV_TRY(read_word(r, &stop, g, page, text, err));
     r->at = stop;
   }
   return CLV_OK;
@@ -175,6 +177,6 @@ clv_code clv_bbox_parse(const char *text, size_t len, const char *label, const c
   CLV_AUTO(clv_document_builder_done) clv_document_builder g = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes word = {0};
   printed r = {.label = label, .at = text, .begin = text, .end = text + len, .turned = turned};
-  if (len) CLV_TRY(take_tags(&r, &g, &word, err));
+  if (len) CLV_TRY(read_tags(&r, &g, &word, err));
   return clv_document_builder_take(&g, ret, err);
 }

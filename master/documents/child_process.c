@@ -4,7 +4,6 @@
  * group, limits that the kernel enforces, no network if it may have its own network namespace, and
  * no descriptors except the file and two pipes. Between fork and exec it makes only system calls.
  * clv_child_process_run is the main function; read.c calls it.
- *
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -22,18 +21,20 @@
 
 enum { MAX_MESSAGES = 4096, FILE_FD = 3, CANNOT_START = 127, READ_BYTES = 65536 };
 
-/* First byte on the child's standard error, written before exec: without network, or with it. */
+/* Mark that the child writes to its standard error before exec: 'A' if it has no network, 'S' if it
+ * has. */
 static const char no_network_mark = 'A', network_mark = 'S';
 
 typedef struct running {
   pid_t pid;
-  int out, errors;     /* pipes from its standard output, from its standard error; -1: closed */
-  clv_bytes messages;  /* end of its standard error */
-  bool had_no_network; /* as its mark says */
-  bool has_mark;       /* the mark has been read */
+  /* ends of the pipes from the child's standard output and standard error; -1: closed */
+  int out, errors;
+  clv_bytes messages;  /* last bytes of the child's standard error */
+  bool had_no_network; /* the child had no network, as its mark says */
+  bool has_mark;       /* the child's mark has been read */
 } running;
 
-static clv_child_limits limits_of(const clv_child_process *c) {
+static clv_child_limits get_limits(const clv_child_process *c) {
   clv_child_limits l = c->limits ? *c->limits : (clv_child_limits){0};
   if (!l.seconds) l.seconds = CLV_CHILD_SECONDS;
   if (!l.memory) l.memory = CLV_CHILD_MEMORY;
@@ -43,17 +44,17 @@ static clv_child_limits limits_of(const clv_child_process *c) {
 
 /* ---- in the child ---------------------------------------------------------------------------- */
 
-static void limit(int what, rlim_t soft, rlim_t hard) {
+static void set_limit(int what, rlim_t soft, rlim_t hard) {
   if (setrlimit((__rlimit_resource_t)what, &(struct rlimit){soft, hard}) != 0) _exit(CANNOT_START);
 }
 
 static void set_limits(const clv_child_limits *l) {
-  limit(RLIMIT_CPU, l->seconds, l->seconds + 1);
-  limit(RLIMIT_AS, l->memory, l->memory);
-  limit(RLIMIT_FSIZE, 0, 0); /* no writes to files; does not apply to pipes */
-  limit(RLIMIT_CORE, 0, 0);
-  limit(RLIMIT_NOFILE, 64, 64);
-  limit(RLIMIT_STACK, 64 << 20, 64 << 20);
+  set_limit(RLIMIT_CPU, l->seconds, l->seconds + 1);
+  set_limit(RLIMIT_AS, l->memory, l->memory);
+  set_limit(RLIMIT_FSIZE, 0, 0); /* the child cannot write to files; pipes are not affected */
+  set_limit(RLIMIT_CORE, 0, 0);
+  set_limit(RLIMIT_NOFILE, 64, 64);
+  set_limit(RLIMIT_STACK, 64 << 20, 64 << 20);
 }
 
 static _Noreturn void exec_program(const clv_child_process *c, const char *const *paths, int out,
@@ -77,7 +78,7 @@ static _Noreturn void exec_program(const clv_child_process *c, const char *const
 
 /* ---- in the parent --------------------------------------------------------------------------- */
 
-static void end_running(running *r) {
+static void end_child(running *r) {
   if (r->pid > 0) {
     kill(-r->pid, SIGKILL);
     kill(r->pid, SIGKILL);
@@ -89,8 +90,8 @@ static void end_running(running *r) {
   clv_bytes_done(&r->messages);
 }
 
-/* Makes a pipe whose write end, the child's, is above FILE_FD, so that dup2 in the child closes
- * none. */
+/* Makes a pipe. Its write end, which the child gets, is a descriptor above FILE_FD, so that dup2 in
+ * the child does not close it. */
 static clv_code make_pipe(int ends[2], clv_err *err) {
   int made[2];
   if (pipe2(made, O_CLOEXEC) != 0) return clv_fail(err, CLV_EXHAUSTED, "pipe: %s", strerror(errno));
@@ -102,8 +103,8 @@ static clv_code make_pipe(int ends[2], clv_err *err) {
   return clv_fail(err, CLV_EXHAUSTED, "pipe: %s", strerror(errno));
 }
 
-static clv_code start(const clv_child_process *c, const clv_child_limits *l, running *r,
-                      clv_err *err) {
+static clv_code start_child(const clv_child_process *c, const clv_child_limits *l, running *r,
+                            clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes usual = {0}, other = {0};
   int out[2], errors[2];
   clv_bytes_printf(&usual, "/usr/bin/%s", c->args[0]);
@@ -127,7 +128,7 @@ static clv_code start(const clv_child_process *c, const clv_child_limits *l, run
   return clv_fail(err, CLV_EXHAUSTED, "%s: cannot start a process: %s", c->label, strerror(errno));
 }
 
-/* Keeps the last messages of the child. The first byte is the mark. */
+/* Keeps the last messages of the child. The first byte of all is the mark. */
 static void keep_messages(running *r, const char *data, size_t n) {
   if (n && !r->has_mark) {
     r->had_no_network = data[0] == no_network_mark;
@@ -139,8 +140,8 @@ static void keep_messages(running *r, const char *data, size_t n) {
   clv_bytes_add(&r->messages, data, CLV_MIN(n, (size_t)MAX_MESSAGES));
 }
 
-/* Reads once from a readable pipe, and closes it at its end. */
-static void take_piece(running *r, int *fd, clv_bytes *out) {
+/* Reads once from a readable pipe, and closes the pipe at its end. */
+static void read_piece(running *r, int *fd, clv_bytes *out) {
   char piece[READ_BYTES];
   ssize_t n = read(*fd, piece, sizeof piece);
   if (n < 0 && errno == EINTR) return;
@@ -162,8 +163,8 @@ static clv_code read_pipes(const clv_child_process *c, const clv_child_limits *l
                       l->seconds);
     int n = poll(fds, 2, (int)CLV_MIN((until - now) / 1000000 + 1, (uint64_t)1000));
     if (n <= 0) continue;
-    if (fds[0].revents) take_piece(r, &r->out, out);
-    if (fds[1].revents) take_piece(r, &r->errors, NULL);
+    if (fds[0].revents) read_piece(r, &r->out, out);
+    if (fds[1].revents) read_piece(r, &r->errors, NULL);
     if (out->failed || out->len > l->output)
       return clv_fail(err, CLV_EXHAUSTED, "%s: %s prints more than %llu bytes", c->label,
                       c->args[0], (unsigned long long)l->output);
@@ -171,7 +172,7 @@ static clv_code read_pipes(const clv_child_process *c, const clv_child_limits *l
   return CLV_OK;
 }
 
-/* Last line of the child's messages, printable. */
+/* Returns the last line of the child's messages, made printable. */
 static const char *last_line(running *r) {
   char *text = r->messages.len ? r->messages.data : NULL;
   while (text && r->messages.len && text[r->messages.len - 1] == '\n')
@@ -213,19 +214,19 @@ static clv_code wait_for_end(const clv_child_process *c, const clv_child_limits 
                       l->seconds);
     poll(NULL, 0, 1);
   }
-  kill(-r->pid, SIGKILL); /* ends all processes left in its group */
+  kill(-r->pid, SIGKILL); /* ends all processes that are left in the child's process group */
   r->pid = 0;
   return check_status(c, l, r, status, err);
 }
 
 clv_code clv_child_process_run(const clv_child_process *c, clv_bytes *ret, bool *ret_no_network,
                                clv_err *err) {
-  clv_child_limits l = limits_of(c);
+  clv_child_limits l = get_limits(c);
   running r = {.out = -1, .errors = -1};
-  clv_code code = start(c, &l, &r, err);
+  clv_code code = start_child(c, &l, &r, err);
   if (code == CLV_OK) code = read_pipes(c, &l, &r, ret, err);
   if (code == CLV_OK) code = wait_for_end(c, &l, &r, err);
   *ret_no_network = r.had_no_network;
-  end_running(&r);
+  end_child(&r);
   return code;
 }

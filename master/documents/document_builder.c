@@ -15,10 +15,10 @@ void clv_document_builder_done(clv_document_builder *g) {
   *g = (clv_document_builder){0};
 }
 
-/* Coordinate as in LayoutLM: the integer part of 1000 * (x / width). */
-static uint16_t place(double at, double whole) {
+/* Returns a coordinate as in LayoutLM: the integer part of 1000 * at / whole. */
+static uint16_t to_thousandth(double at, double whole) {
   double share = whole > 0 ? CLV_BOX_MAX * (at / whole) : 0;
-  if (!(share > 0)) return 0; /* also for NaN */
+  if (!(share > 0)) return 0; /* true for NaN, too */
   return share < CLV_BOX_MAX ? (uint16_t)share : CLV_BOX_MAX;
 }
 
@@ -40,7 +40,7 @@ clv_code clv_document_builder_add(clv_document_builder *g, const clv_bytes *text
   CLV_TRY(make_room(g, err));
   struct clv_built_word *w = &g->words[g->n_words++];
   *w = (struct clv_built_word){.offset = g->text.len, .page = g->n_pages - 1};
-  for (int i = 0; i < 4; i++) w->box[i] = place(box[i], page[i % 2]);
+  for (int i = 0; i < 4; i++) w->box[i] = to_thousandth(box[i], page[i % 2]);
   for (int i = 0; i < 2; i++)
     if (w->box[i] > w->box[i + 2]) {
       uint16_t low = w->box[i + 2];
@@ -58,7 +58,7 @@ typedef struct kept {
   clv_page_word *words;
 } kept;
 
-static clv_code keep(clv_document_builder *g, clv_document *d, clv_err *err) {
+static clv_code move_to_document(clv_document_builder *g, clv_document *d, clv_err *err) {
   kept *k = d->own;
   CLV_TRY(clv_alloc(g->n_words, sizeof *k->words, &k->words, err));
   CLV_TRY(clv_alloc(g->n_pages, sizeof *d->pages, &d->pages, err));
@@ -76,7 +76,7 @@ static clv_code keep(clv_document_builder *g, clv_document *d, clv_err *err) {
 clv_code clv_document_builder_take(clv_document_builder *g, clv_document *ret, clv_err *err) {
   clv_document d = {0};
   CLV_TRY(clv_alloc(1, sizeof(kept), &d.own, err));
-  clv_code code = keep(g, &d, err);
+  clv_code code = move_to_document(g, &d, err);
   if (code == CLV_OK)
     *ret = d;
   else

@@ -2,12 +2,12 @@
  *
  * documents: reads words and their boxes from PDFs (pdftotext) and from images of pages
  * (tesseract), and cuts pages into windows of tokens. A child process parses each file. It has
- * limits of time, memory and output, receives only the one file, has no network if the kernel
- * permits that, and is killed with its process group. Its output is parsed as untrusted data.
- * master/data and the command `words` call this folder.
+ * limits of time, memory and output, can read only that file, has no network if Linux permits that,
+ * and is killed with its process group. Its output is parsed as untrusted data. master/data and the
+ * command `words` call this folder.
  *
- * Threads: one at a time for a document. Children are waited for by process id.
- *
+ * Threads: only one thread at a time may use a document. Children are waited for by process id, so
+ * other children of the program are not affected. *
  */
 #ifndef CLEAVE_DOCUMENTS_H
 #define CLEAVE_DOCUMENTS_H
@@ -23,29 +23,31 @@ extern "C" {
 enum { CLV_CHILD_SECONDS = 60, CLV_CHILD_MEMORY = 1 << 30, CLV_CHILD_OUTPUT = 64 << 20 };
 
 typedef struct clv_child_limits {
-  uint32_t seconds;        /* of processor time, and of wall time; 0: CLV_CHILD_SECONDS */
-  uint64_t memory, output; /* bytes; 0: CLV_CHILD_MEMORY, CLV_CHILD_OUTPUT */
+  /* most seconds of processor time, and most seconds of wall time; 0: CLV_CHILD_SECONDS */
+  uint32_t seconds;
+  /* most bytes of memory, of output; 0: CLV_CHILD_MEMORY, CLV_CHILD_OUTPUT */
+  uint64_t memory, output;
 } clv_child_limits;
 
-enum { CLV_BOX_MAX = 1000, CLV_MAX_PAGES = 10000, CLV_MAX_WORDS = 1 << 20 /* per file */ };
+enum { CLV_BOX_MAX = 1000, CLV_MAX_PAGES = 10000, CLV_MAX_WORDS = 1 << 20 /* most per file */ };
 
 /* A word and its box as in LayoutLM: thousandths of the page's width and height, from the upper
  * left corner. */
 typedef struct clv_page_word {
-  const char *text; /* UTF-8, not empty */
+  const char *text; /* text of the word in UTF-8, not empty */
   uint16_t x0, y0, x1, y1;
 } clv_page_word;
 
 typedef struct clv_page {
-  clv_page_word *words; /* [n] */
+  clv_page_word *words; /* [n] words of the page */
   size_t n;
 } clv_page;
 
 typedef struct clv_document {
-  clv_page *pages; /* [n] */
+  clv_page *pages; /* [n] pages of the document */
   size_t n;
-  bool had_no_network; /* the children that read it had no network */
-  void *own;           /* memory of words and texts */
+  bool had_no_network; /* the child processes that read the document had no network */
+  void *own;           /* memory of words and texts, freed by clv_document_done */
 } clv_document;
 
 void clv_document_done(clv_document *d);
@@ -59,8 +61,9 @@ clv_code clv_document_read(const char *path, const clv_child_limits *limits, clv
 
 /* A file found by clv_documents_walk. */
 typedef struct clv_found_file {
-  const char *path, *name; /* name: path relative to the folder */
-  size_t class_bytes;      /* length of the first folder in `name`; 0: none */
+  const char *path, *name; /* path of the file; name: path relative to the folder of the walk */
+  /* length of the first folder's name in `name`; 0: the file is in no sub-folder */
+  size_t class_bytes;
 } clv_found_file;
 typedef clv_code clv_file_fn(void *user, const clv_found_file *file, clv_err *err);
 /* Calls each() for every file below a folder, sorted by name, or for `path` itself if it is a file.
@@ -69,7 +72,8 @@ clv_code clv_documents_walk(const char *path, clv_file_fn *each, void *user,
                             clv_err *err) CLV_USE_RESULT;
 
 /* Parses the output of `pdfinfo -f 1 -l N`. ret[i] is 1 if page i is rotated by 90 or 270 degrees,
- * else 0 or past the end. CLV_INVALID: a rotation is not a multiple of 90. */
+ * else 0; pages past the end of ret are not rotated. CLV_INVALID: a rotation is not a multiple of
+ * 90. */
 clv_code clv_rotations_parse(const char *text, size_t len, const char *label, clv_bytes *ret,
                              clv_err *err) CLV_USE_RESULT;
 
@@ -88,20 +92,22 @@ void clv_page_write_json(clv_bytes *out, const clv_page *page);
 
 enum { CLV_LABEL_IGNORED = -100 };
 
-/* How a long page is cut: windows of `width` tokens; the next window repeats `stride` of them. */
+/* How a long page is cut: windows of `width` tokens; the next window repeats the last `stride` of
+ * them. */
 typedef struct clv_window_options {
   size_t width, stride;
-  int32_t first, last, pad; /* tokens; -1: none */
+  /* tokens before and after the tokens of a window, and token of pads; -1: none */
+  int32_t first, last, pad;
 } clv_window_options;
 
 /* The windows of a page. */
 typedef struct clv_windows {
   size_t n, width;
-  size_t words_without_tokens; /* words for which the tokenizer returns no token */
-  int32_t *ids, *labels;       /* [n, width] */
-  int32_t *boxes;              /* [n, width, 4] */
+  size_t words_without_tokens; /* number of words for which the tokenizer returned no token */
+  int32_t *ids, *labels;       /* [n, width] token ids; labels */
+  int32_t *boxes;              /* [n, width, 4] box of each token */
   int32_t *words;              /* [n, width] index of the word of each token; -1: none */
-  int32_t *lengths;            /* [n] tokens of each window before the pads */
+  int32_t *lengths;            /* [n] number of tokens of each window before the pads */
 } clv_windows;
 
 void clv_windows_done(clv_windows *w);

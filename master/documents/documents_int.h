@@ -2,7 +2,6 @@
  *
  * Shared by the readers of documents: child processes with limits (child_process.c), and the
  * builder of a document (document_builder.c). Private to master/documents.
- *
  */
 #ifndef CLEAVE_DOCUMENTS_INT_H
 #define CLEAVE_DOCUMENTS_INT_H
@@ -15,7 +14,7 @@
 #define CLV_CHILD_FILE "/dev/fd/3"
 
 typedef struct clv_child_process {
-  const char *const *args; /* program in /usr/bin or /bin, its arguments, NULL */
+  const char *const *args; /* name of the program in /usr/bin or /bin, its arguments, NULL */
   int file;                /* descriptor of the file, which the child reads as CLV_CHILD_FILE */
   const char *label;       /* name of the file, for messages */
   const clv_child_limits *limits;
@@ -29,7 +28,7 @@ clv_code clv_child_process_run(const clv_child_process *c, clv_bytes *ret, bool 
 /* ---- building (document_builder.c) ----------------------------------------------------------- */
 
 typedef struct clv_document_builder {
-  clv_bytes text; /* texts of all words, each with its NUL */
+  clv_bytes text; /* texts of all words, each with a NUL at its end */
   struct clv_built_word {
     size_t offset, page;
     uint16_t box[4];

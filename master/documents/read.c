@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * clv_document_read: chooses the program that reads a document by its first bytes. Tesseract treats
- * a file that is not an image as a list of further files to read, so it gets only files that begin
- * like an image.
- *
+ * a file that is not an image as a list of further files to read, so tesseract gets only files that
+ * begin like an image.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,14 +12,14 @@
 
 #include "master/documents/documents_int.h"
 
-enum { LEADING = 1024 /* bytes that may precede the header of a PDF, as its readers allow */ };
+enum { LEADING = 1024 /* most bytes that may precede the header of a PDF, as PDF readers allow */ };
 
 typedef clv_code parse_fn(const char *text, size_t len, const char *label, const clv_bytes *turned,
                           clv_document *ret, clv_err *err);
 
 typedef struct kind {
   const char *magic;
-  size_t leading;               /* bytes that may precede the magic */
+  size_t leading;               /* most bytes that may precede the magic */
   const char *const *rotations; /* command that prints the rotation of pages; NULL: no rotation */
   const char *const *args;      /* command that prints the words */
   parse_fn *parse;

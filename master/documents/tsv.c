@@ -2,7 +2,6 @@
  *
  * Parses the tsv output of tesseract: a header, then rows of twelve columns. Rows of level 1 are
  * pages, rows of level 5 are words.
- *
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +15,7 @@ typedef struct tsv_row {
   size_t len[COLUMNS];
 } tsv_row;
 
-static bool cut(const char *line, size_t len, tsv_row *ret) {
+static bool split_row(const char *line, size_t len, tsv_row *ret) {
   for (int i = 0; i < COLUMNS; i++) {
     const char *tab = i < COLUMNS - 1 ? memchr(line, '\t', len) : line + len;
     if (!tab) return false;
@@ -28,7 +27,7 @@ static bool cut(const char *line, size_t len, tsv_row *ret) {
   return true;
 }
 
-static bool number(const tsv_row *c, int i, double *ret) {
+static bool parse_number(const tsv_row *c, int i, double *ret) {
   char text[16], *rest;
   if (!c->len[i] || c->len[i] >= sizeof text) return false;
   memcpy(text, c->at[i], c->len[i]);
@@ -37,7 +36,7 @@ static bool number(const tsv_row *c, int i, double *ret) {
   return !*rest;
 }
 
-static void clean(const char *at, size_t len, clv_bytes *out) {
+static void copy_clean_text(const char *at, size_t len, clv_bytes *out) {
   out->len = 0;
   clv_bytes_add(out, "", 0);
   for (size_t i = 0, n; i < len; i += CLV_MAX(n, (size_t)1)) {
@@ -47,11 +46,11 @@ static void clean(const char *at, size_t len, clv_bytes *out) {
   }
 }
 
-static clv_code take_row(clv_document_builder *g, const tsv_row *c, double page[2], clv_bytes *text,
+static clv_code read_row(clv_document_builder *g, const tsv_row *c, double page[2], clv_bytes *text,
                          bool *ret_good, clv_err *err) {
   double level, at[4];
-  *ret_good = number(c, LEVEL, &level);
-  for (int i = 0; i < 4; i++) *ret_good = *ret_good && number(c, LEFT + i, &at[i]);
+  *ret_good = parse_number(c, LEVEL, &level);
+  for (int i = 0; i < 4; i++) *ret_good = *ret_good && parse_number(c, LEFT + i, &at[i]);
   if (!*ret_good) return CLV_OK;
   if (level == PAGE) {
     page[0] = at[2];
@@ -60,12 +59,12 @@ static clv_code take_row(clv_document_builder *g, const tsv_row *c, double page[
   }
   if (level != WORD) return CLV_OK;
   *ret_good = g->n_pages > 0;
-  clean(c->at[TEXT], c->len[TEXT], text);
+  copy_clean_text(c->at[TEXT], c->len[TEXT], text);
   const double box[] = {at[0], at[1], at[0] + at[2], at[1] + at[3]};
   return *ret_good ? clv_document_builder_add(g, text, box, page, err) : CLV_OK;
 }
 
-static clv_code take_rows(clv_document_builder *g, const char *text, size_t len, const char *label,
+static clv_code read_rows(clv_document_builder *g, const char *text, size_t len, const char *label,
                           clv_bytes *word, clv_err *err) {
   double page[2] = {0};
   size_t line = 1;
@@ -74,9 +73,9 @@ static clv_code take_rows(clv_document_builder *g, const char *text, size_t len,
     tsv_row c;
     bool good = true;
     n = stop ? (size_t)(stop - text) - at : len - at;
-    if (line == 1 || !n) continue; /* the header */
-    good = cut(text + at, n, &c) && g->n_pages <= CLV_MAX_PAGES;
-    clv_code code = good ? take_row(g, &c, page, word, &good, err) : CLV_OK;
+    if (line == 1 || !n) continue; /* the first line is the header */
+    good = split_row(text + at, n, &c) && g->n_pages <= CLV_MAX_PAGES;
+    clv_code code = good ? read_row(g, &c, page, word, &good, err) : CLV_OK;
     if (code != CLV_OK) return clv_err_prefix(err, "%.200s", label);
     if (!good)
       return clv_fail(err, CLV_DATA_LOSS, "%.200s: line %zu of what tesseract prints is no row",
@@ -89,6 +88,6 @@ clv_code clv_tsv_parse(const char *text, size_t len, const char *label, clv_docu
                        clv_err *err) {
   CLV_AUTO(clv_document_builder_done) clv_document_builder g = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes word = {0};
-  CLV_TRY(take_rows(&g, text, len, label, &word, err));
+  CLV_TRY(read_rows(&g, text, len, label, &word, err));
   return clv_document_builder_take(&g, ret, err);
 }

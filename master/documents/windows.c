@@ -7,7 +7,7 @@
 
 #include "master/documents/documents.h"
 
-/* The tokens of a page, and the word of each. */
+/* The tokens of a page, and the word that each belongs to. */
 typedef struct pieces {
   clv_ids ids, words;
   size_t words_without_tokens;
@@ -33,8 +33,8 @@ void clv_windows_done(clv_windows *w) {
   *w = (clv_windows){0};
 }
 
-static void put(clv_windows *w, size_t at, int32_t id, int32_t word, int32_t label,
-                const int32_t box[4]) {
+static void put_token(clv_windows *w, size_t at, int32_t id, int32_t word, int32_t label,
+                      const int32_t box[4]) {
   w->ids[at] = id;
   w->words[at] = word;
   w->labels[at] = label;
@@ -48,7 +48,7 @@ static void put_piece(clv_windows *w, size_t at, const clv_page *page, const int
   const clv_page_word *of = &page->words[word];
   const int32_t box[] = {of->x0, of->y0, of->x1, of->y1};
   bool first = i == 0 || p->words.at[i - 1] != word;
-  put(w, at, p->ids.at[i], word, labels && first ? labels[word] : CLV_LABEL_IGNORED, box);
+  put_token(w, at, p->ids.at[i], word, labels && first ? labels[word] : CLV_LABEL_IGNORED, box);
 }
 
 /* Range of tokens that a window labels. */
@@ -56,7 +56,7 @@ typedef struct owned {
   size_t from, to;
 } owned;
 
-static owned owned_by(size_t row, size_t rows, size_t step, size_t stride) {
+static owned get_labelled_range(size_t row, size_t rows, size_t step, size_t stride) {
   return (owned){row ? row * step + stride / 2 : 0,
                  row + 1 < rows ? (row + 1) * step + stride / 2 : SIZE_MAX};
 }
@@ -66,12 +66,12 @@ static void fill_row(clv_windows *w, size_t row, const clv_page *page, const int
                      owned mine) {
   static const int32_t none[4], whole[] = {CLV_BOX_MAX, CLV_BOX_MAX, CLV_BOX_MAX, CLV_BOX_MAX};
   size_t at = row * o->width, end = at + o->width;
-  if (o->first >= 0) put(w, at++, o->first, -1, CLV_LABEL_IGNORED, none);
+  if (o->first >= 0) put_token(w, at++, o->first, -1, CLV_LABEL_IGNORED, none);
   for (size_t i = from; i < from + n; i++)
     put_piece(w, at++, page, i >= mine.from && i < mine.to ? labels : NULL, p, i);
-  if (o->last >= 0) put(w, at++, o->last, -1, CLV_LABEL_IGNORED, whole);
+  if (o->last >= 0) put_token(w, at++, o->last, -1, CLV_LABEL_IGNORED, whole);
   w->lengths[row] = (int32_t)(at - row * o->width);
-  while (at < end) put(w, at++, o->pad, -1, CLV_LABEL_IGNORED, none);
+  while (at < end) put_token(w, at++, o->pad, -1, CLV_LABEL_IGNORED, none);
 }
 
 static clv_code make_rows(const clv_page *page, const int32_t *labels, const pieces *p,
@@ -89,7 +89,7 @@ static clv_code make_rows(const clv_page *page, const int32_t *labels, const pie
   CLV_TRY(clv_alloc(w->n, sizeof(int32_t), &w->lengths, err));
   for (size_t i = 0; i < w->n; i++)
     fill_row(w, i, page, labels, p, o, i * step, CLV_MIN(room, all - i * step),
-             owned_by(i, w->n, step, o->stride));
+             get_labelled_range(i, w->n, step, o->stride));
   return CLV_OK;
 }
 

@@ -10,7 +10,8 @@
 #include "master/history/history.h"
 
 #define CLV_RUN_LOCK_FILE "run.lock"
-#define CLV_RUNS_FOLDER "runs" /* where run folders are, unless said otherwise */
+/* folder of run folders, unless the session file names another one */
+#define CLV_RUNS_FOLDER "runs"
 /* Text for CLV_STATE_DIED in tables and logs. */
 #define CLV_DIED_TEXT \
   "its process is gone and left no word: killed, its machine went down, or its disk was full"
@@ -23,8 +24,8 @@ void clv_process_describe_self(clv_run_attempt *ret);
 uint64_t clv_process_start_time(long pid);
 
 /* Locks a run folder. The lock lasts until the caller closes *ret_fd. CLV_PRECONDITION: process
- * *ret_pid holds it (0: a process in another PID namespace). CLV_NOT_FOUND: the folder has been
- * removed. */
+ * *ret_pid holds the lock (0: a process in another PID namespace). CLV_NOT_FOUND: the folder has
+ * been removed. */
 clv_code clv_run_folder_lock(const char *run_dir, int *ret_fd, long *ret_pid,
                              clv_err *err) CLV_USE_RESULT;
 /* Returns true if another process holds the lock; *ret_pid is that process. Do not call this in a
@@ -46,20 +47,20 @@ bool clv_is_run_file(const char *name); /* returns true if files of a run have t
  * the move until clv_run_folder_commit_move. If this process is killed at any point before that,
  * the next process that locks the folder undoes the move with clv_run_folder_undo_move. */
 clv_code clv_run_folder_move_aside(const char *run_dir, char **ret, clv_err *err) CLV_USE_RESULT;
-/* Moves the files back, after deleting those of the run that did not start. Does nothing if
- * there is no note. */
+/* Moves the files back, after deleting the files of the new run, which did not start. Does nothing
+ * if run_dir has no note. */
 clv_code clv_run_folder_undo_move(const char *run_dir, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_folder_commit_move(const char *run_dir, clv_err *err) CLV_USE_RESULT;
 
-/* Both delete the files of a run. _remove also deletes run.lock, and the folder if it is then
- * empty. */
+/* Both delete the files of a run in a folder. clv_run_folder_remove also deletes run.lock, and the
+ * folder if it is then empty. */
 clv_code clv_run_folder_clear(const char *folder, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_folder_remove(const char *run_dir, clv_err *err) CLV_USE_RESULT;
 
-/* The note of a move. */
+/* The note in a run folder that records a move of its files. */
 typedef struct clv_move_note {
-  unsigned number;  /* of the target folder: 1 for NAME.1 */
-  bool is_complete; /* all files have been moved */
+  unsigned number;  /* number of the target folder: 1 for NAME.1 */
+  bool is_complete; /* all files of the run have been moved */
 } clv_move_note;
 /* Parses a note of `len` bytes, followed by a NUL. CLV_DATA_LOSS: the text is not a note. */
 clv_code clv_move_note_parse(const char *text, size_t len, const char *label, clv_move_note *ret,
@@ -67,13 +68,30 @@ clv_code clv_move_note_parse(const char *text, size_t len, const char *label, cl
 
 /* ---- state of a run, for other processes (run_entry.c) --------------------------------------- */
 
+/* State of a run. clv_run_entry_read determines it from the kernel lock on the run folder and from
+ * run.json. The state itself is not stored, so it changes when the lock or run.json change.
+ *
+ *   RUNNING      Holds: another process has the lock. Entered: when `train` starts an attempt.
+ *                Left: when that process releases the lock or dies.
+ *   FINISHED, FAILED, INTERRUPTED, STOPPED
+ *                Holds: the lock is free, and the last attempt in run.json has this end. Entered:
+ *                when the process that trains records the end. Left: for RUNNING with
+ *                `train --resume`.
+ *   DIED         Holds: the lock is free, but run.json has no end of the last attempt. Entered:
+ *                when the process was killed, or its machine or disk failed. Left: for RUNNING with
+ *                `train --resume`.
+ *   ELSEWHERE    Holds: run.json has no end of the last attempt, which a process of another host
+ *                began, so its lock cannot be seen here. Left: when that process records an end.
+ *   DAMAGED      Holds: the lock is free; run.json exists, but cannot be read.
+ *   UNRECORDED   Holds: the lock is free; the folder has files of a run, perhaps of an older
+ *                version, but no run.json. */
 typedef enum clv_run_state {
   CLV_STATE_RUNNING,
   CLV_STATE_FINISHED,
   CLV_STATE_FAILED,
   CLV_STATE_INTERRUPTED,
   CLV_STATE_STOPPED,
-  CLV_STATE_RECOVERED, /* of no run's last attempt, unless run.json was edited */
+  CLV_STATE_RECOVERED, /* never the last attempt, unless run.json was edited */
   CLV_STATE_DIED,      /* ended without recording why: killed, or its machine went down */
   CLV_STATE_ELSEWHERE, /* recorded as running, by a process of another host */
   CLV_STATE_DAMAGED,   /* its record cannot be read */
@@ -86,19 +104,21 @@ typedef struct clv_run_entry {
   char *folder;
   const char *name; /* last component of `folder` */
   clv_run_state state;
-  clv_run_record record; /* run.json; no attempts: there is none */
-  clv_err read_error;    /* DAMAGED: why run.json could not be read */
-  long holder;           /* RUNNING: process id; 0: in another PID namespace */
-  uint64_t step;         /* latest known, as loss and accuracy; may be newer than the record's */
+  clv_run_record record; /* contents of run.json; without attempts if there is no run.json */
+  clv_err read_error;    /* in state DAMAGED: why run.json could not be read */
+  /* in state RUNNING: id of the process that trains; 0: it is in another PID namespace */
+  long holder;
+  /* last step that is known, and its loss and accuracy; may be newer than the record */
+  uint64_t step;
   double loss, accuracy; /* NaN: not known */
 } clv_run_entry;
 
-/* Reads the state of the run in `folder`. CLV_NOT_FOUND: it is not the folder of a run. */
+/* Reads the state of a run. CLV_NOT_FOUND: `folder` is not the folder of a run. */
 clv_code clv_run_entry_read(const char *folder, clv_run_entry *ret, clv_err *err) CLV_USE_RESULT;
 void clv_run_entry_done(clv_run_entry *e);
-/* Returns the last attempt; NULL without a record. */
+/* Returns the last attempt of a run; NULL: the run has no record. */
 const clv_run_attempt *clv_run_entry_last_attempt(const clv_run_entry *e);
-/* Returns the exit code for a command that waited for this run, which has ended. */
+/* Returns the exit code for a command that waited for a run, which has ended. */
 int clv_run_entry_exit_code(const clv_run_entry *e);
 /* Returns the folder of a run by its name or path. The caller frees it. */
 clv_code clv_run_entry_find_folder(const char *run, char **ret_folder, clv_err *err) CLV_USE_RESULT;

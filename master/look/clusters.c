@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Reads groups of labels (clv_look_label_groups). Gradients of one class have similar directions,
- * so as many clusters as there are classes show which records share a label. An observer who knows
- * one label of each cluster then knows all labels.
+ * so as many clusters as there are classes show which records share a label. Someone who knows one
+ * label of each cluster then knows all labels.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -12,22 +12,22 @@
 
 enum {
   MOST_CLUSTERS = 64,
-  MOST_WIDTH = 256, /* most values of a gradient to compare */
+  MOST_WIDTH = 256, /* most values of a gradient that are compared */
   STARTS = 4,
-  TRIED = 3, /* gradients to try; the best begins a cluster */
+  TRIED = 3, /* number of gradients tried as the start of a cluster, of which the best is taken */
   ROUNDS = 10,
 };
 
 typedef struct cluster_set {
   const clv_look_gradients *g;
   size_t width, k;
-  float *rows;   /* [n][width] of length 1; zeros if the gradient is zero */
-  float *center; /* [k][width] of length 1 */
-  float *like;   /* [n_fit] with the center that it is most like */
-  float *next;   /* [n_fit] the same with one more center */
-  uint16_t *at;  /* [n] cluster; k: none */
+  float *rows;   /* [n][width] gradients scaled to length 1; zeros for a gradient of zeros */
+  float *center; /* [k][width] centers of the clusters, of length 1 */
+  float *like;   /* [n_fit] similarity of each gradient to the most similar center */
+  float *next;   /* [n_fit] as `like`, if one more center is added */
+  uint16_t *at;  /* [n] cluster of each gradient; k: none */
   uint16_t *class;
-  uint32_t drawn; /* numbers so far */
+  uint32_t drawn; /* number of random numbers drawn so far */
 } cluster_set;
 
 static void set_done(cluster_set *s) {
@@ -39,7 +39,7 @@ static void set_done(cluster_set *s) {
   free(s->class);
 }
 
-static float *row_of(const cluster_set *s, size_t i) { return s->rows + i * s->width; }
+static float *get_row(const cluster_set *s, size_t i) { return s->rows + i * s->width; }
 
 static bool make_unit(float *v, size_t n) {
   double squares = 0;
@@ -59,27 +59,27 @@ static clv_code set_new(const clv_look_gradients *g, cluster_set *s, clv_err *er
   CLV_TRY(clv_alloc(g->n_fit, sizeof *s->next, &s->next, err));
   s->k = CLV_MIN(look_number_classes(g, 0, s->class), (size_t)MOST_CLUSTERS);
   for (size_t i = 0; i < g->n; i++) {
-    for (size_t k = 0; k < s->width; k++) row_of(s, i)[k] = g->values[i * g->width + k * step];
-    s->at[i] = make_unit(row_of(s, i), s->width) ? 0 : UINT16_MAX;
+    for (size_t k = 0; k < s->width; k++) get_row(s, i)[k] = g->values[i * g->width + k * step];
+    s->at[i] = make_unit(get_row(s, i), s->width) ? 0 : UINT16_MAX;
   }
   return clv_alloc(CLV_MAX(s->k, (size_t)1) * s->width, sizeof *s->center, &s->center, err);
 }
 
 /* ---- beginning ------------------------------------------------------------------------------- */
 
-static float below(cluster_set *s, float most) {
+static float draw_below(cluster_set *s, float most) {
   const clv_rng_key key = {.seed = 2, .layer = s->drawn++};
   float ret;
   clv_rng_uniform(&key, 0, 1, &ret, 1);
   return ret * most;
 }
 
-/* Chooses a gradient of the first half; one is more probable if it is less similar to all centers.
- * */
+/* Draws a gradient of the first half. A gradient that is less similar to all centers is more
+ * probable. */
 static size_t draw_row(cluster_set *s) {
   float all = 0;
   for (size_t i = 0; i < s->g->n_fit; i++) all += s->at[i] == UINT16_MAX ? 0 : 1 - s->like[i];
-  float left = below(s, all);
+  float left = draw_below(s, all);
   size_t ret = 0;
   for (size_t i = 0; i < s->g->n_fit && left >= 0; i++) {
     if (s->at[i] == UINT16_MAX) continue;
@@ -89,11 +89,12 @@ static size_t draw_row(cluster_set *s) {
   return ret;
 }
 
-/* Total similarity of all gradients to their centers, if the row were a center too. */
+/* Returns the total similarity of all gradients to their most similar centers, if row `row` were a
+ * center, too. */
 static double try_center(cluster_set *s, size_t row, float *like) {
   double sum = 0;
   for (size_t i = 0; i < s->g->n_fit; i++) {
-    float c = look_dot(row_of(s, i), row_of(s, row), s->width);
+    float c = look_dot(get_row(s, i), get_row(s, row), s->width);
     like[i] = CLV_MAX(s->like[i], CLV_MIN(c, 1.f));
     sum += (double)like[i];
   }
@@ -111,21 +112,21 @@ static void seed_centers(cluster_set *s) {
       if (sum > best) best = sum, row = one;
     }
     try_center(s, row, s->like);
-    memcpy(s->center + k * s->width, row_of(s, row), s->width * sizeof *s->center);
+    memcpy(s->center + k * s->width, get_row(s, row), s->width * sizeof *s->center);
   }
 }
 
 /* ---- moving ---------------------------------------------------------------------------------- */
 
 /* Assigns each gradient to the nearest center. Returns true if any assignment has changed. */
-static bool assign(cluster_set *s, size_t n) {
+static bool assign_clusters(cluster_set *s, size_t n) {
   bool moved = false;
   for (size_t i = 0; i < n; i++) {
     float best = -2;
     size_t at = 0;
     if (s->at[i] == UINT16_MAX) continue;
     for (size_t k = 0; k < s->k; k++) {
-      float c = look_dot(row_of(s, i), s->center + k * s->width, s->width);
+      float c = look_dot(get_row(s, i), s->center + k * s->width, s->width);
       if (c > best) best = c, at = k;
     }
     moved |= s->at[i] != at;
@@ -140,7 +141,7 @@ static void move_centers(cluster_set *s) {
   memset(s->center, 0, s->k * s->width * sizeof *s->center);
   for (size_t i = 0; i < s->g->n_fit; i++)
     for (size_t k = 0; s->at[i] != UINT16_MAX && k < s->width; k++)
-      s->center[s->at[i] * s->width + k] += row_of(s, i)[k];
+      s->center[s->at[i] * s->width + k] += get_row(s, i)[k];
   for (size_t k = 0; k < s->k; k++) make_unit(s->center + k * s->width, s->width);
 }
 
@@ -162,9 +163,9 @@ clv_code clv_look_label_groups(const clv_look_gradients *g, clv_look_reading *re
   CLV_TRY(look_groups_new(CLV_LOOK_MAX_CLASSES, &groups, err));
   for (int start = 0; start < STARTS && s.k > 1; start++) {
     seed_centers(&s);
-    for (int round = 0; round < ROUNDS && (assign(&s, g->n_fit) || !round); round++)
+    for (int round = 0; round < ROUNDS && (assign_clusters(&s, g->n_fit) || !round); round++)
       move_centers(&s);
-    assign(&s, g->n);
+    assign_clusters(&s, g->n);
     look_score found = score_clusters(&s, &groups);
     if (found.fit <= best) continue;
     best = found.fit;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads features (clv_look_features_read): is a value that leaves one feature of the record, only
- * scaled? A sum of many features can be nearly that, by the sizes of features and factors, which
- * the rules over the graph cannot see.
+ * Reads features (clv_look_features_read): is a value that a worker receives one feature of the
+ * record, only scaled? A sum of many features can be close to a single one, depending on the sizes
+ * of features and factors, which the analysis of the graph (master/reach) does not see.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -13,11 +13,12 @@
 enum {
   MOST_FEATURES = 256,
   MOST_VALUES = 512,
-  SUMS = 8, /* random sums per value, to measure chance */
+  SUMS = 8, /* number of random sums for each value, to measure correlation by chance */
   LEAST_SUMS = 64,
-  LEAST_SPREAD = 4, /* fewest effective records of a column in a pair */
-  LEAST_TOLD = 4,   /* fewest records of the second half */
-  FULL_HALF = 32,   /* records of a half whose correlations count in full */
+  /* fewest records that a column must effectively depend on to count in the best pair */
+  LEAST_SPREAD = 4,
+  LEAST_TOLD = 4, /* fewest records that the second half must have */
+  FULL_HALF = 32, /* number of records of a half from which on correlations count in full */
 };
 /* Up to FREE, a correlation by chance takes nothing from a figure. From RARE on, single values
  * count nothing, and at most MOST is subtracted for most values. */
@@ -28,7 +29,7 @@ static const float LEAST_SIZE = .25f;
 /* Columns of n records each. Each half of a column has mean 0 and length 1. */
 typedef struct column_list {
   float *values;
-  bool *spread; /* [n] the column depends on more than a few records */
+  bool *spread; /* [n] true: the column depends on more than a few records */
   size_t n;
 } column_list;
 
@@ -56,7 +57,7 @@ static clv_code list_new(column_list *l, size_t n, size_t n_records, clv_err *er
 
 /* ---- columns --------------------------------------------------------------------------------- */
 
-/* Scales the column to mean 0 and length 1. False: it is constant. */
+/* Scales a column to mean 0 and length 1. False: the column is constant. */
 static bool make_unit(float *v, size_t n) {
   double mean = 0, squares = 0;
   for (size_t i = 0; i < n; i++) mean += (double)v[i] / (double)n;
@@ -77,7 +78,7 @@ static bool make_units(float *v, clv_look_split half) {
   return make_unit(v, half.n_fit) && make_unit(v + half.n_fit, half.n - half.n_fit);
 }
 
-/* Keeps the column after the last one, if it is not constant in either half. */
+/* Appends the column that stands after the last one, if it is constant in neither half. */
 static bool end_column(column_list *l, clv_look_split half) {
   float *v = l->values + l->n * half.n;
   if (!make_units(v, half)) return false;
@@ -97,13 +98,13 @@ typedef struct sized_column {
   double variance;
 } sized_column;
 
-static int by_variance(const void *a, const void *b) {
+static int compare_by_variance(const void *a, const void *b) {
   const sized_column *x = a, *y = b;
   if (x->variance != y->variance) return x->variance > y->variance ? -1 : 1;
   return x->at < y->at ? -1 : x->at > y->at;
 }
 
-static double variance_of(const clv_look_features *f, size_t at, size_t n) {
+static double compute_variance(const clv_look_features *f, size_t at, size_t n) {
   double mean = 0, squares = 0;
   for (size_t i = 0; i < n; i++) mean += (double)f->features[i * f->record + at] / (double)n;
   for (size_t i = 0; i < n; i++) {
@@ -113,16 +114,16 @@ static double variance_of(const clv_look_features *f, size_t at, size_t n) {
   return isfinite(squares) ? squares : 0;
 }
 
-/* Takes the features. If there are too many, half are the largest ones, and the rest are taken at
- * even steps. */
-static clv_code take_features(feature_reading *r, clv_err *err) {
+/* Takes the features. If there are too many, takes the largest for one half of the list, and the
+ * others at even steps. */
+static clv_code list_features(feature_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) sized_column *sized = NULL;
   const clv_look_features *f = r->f;
   size_t n = f->n_features, kept = CLV_MIN(n, (size_t)MOST_FEATURES), half = kept / 2;
   CLV_TRY(clv_alloc(n, sizeof *sized, &sized, err));
   CLV_TRY(list_new(&r->features, kept, r->half.n, err));
-  for (size_t k = 0; k < n; k++) sized[k] = (sized_column){k, variance_of(f, k, r->half.n)};
-  qsort(sized, n, sizeof *sized, by_variance);
+  for (size_t k = 0; k < n; k++) sized[k] = (sized_column){k, compute_variance(f, k, r->half.n)};
+  qsort(sized, n, sizeof *sized, compare_by_variance);
   for (size_t k = 0; k < kept; k++) {
     size_t at = k < half ? k : half + (k - half) * (n - half) / (kept - half);
     if (add_column(f->features, f->record, sized[at].at, r->half, &r->features))
@@ -131,7 +132,7 @@ static clv_code take_features(feature_reading *r, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code take_values(feature_reading *r, clv_err *err) {
+static clv_code list_values(feature_reading *r, clv_err *err) {
   const clv_look_features *f = r->f;
   size_t n = f->n_values, kept = CLV_MIN(n, (size_t)MOST_VALUES);
   CLV_TRY(list_new(&r->values, kept, r->half.n, err));
@@ -162,14 +163,14 @@ static clv_code make_sums(const feature_reading *r, column_list *ret, clv_err *e
 
 /* ---- correlations ---------------------------------------------------------------------------- */
 
-/* Column of the other list that is most similar in the first half. */
+/* The column of the other list that is most similar to a column in the first half. */
 typedef struct likeness {
   double fit;
   size_t other;
 } likeness;
 
-/* Absolute correlations of the second half: of the best pair, and the medians of the best ones of
- * each feature and of each value. */
+/* Absolute correlations in the second half: that of the best pair, and the medians over features
+ * and over values of the correlation with the best partner. */
 typedef struct reading_figures {
   double pair, features, values;
 } reading_figures;
@@ -181,18 +182,19 @@ static double correlation(const feature_reading *r, const column_list *values, s
                                values->values + value * r->half.n + skip, n));
 }
 
-static int ascending(const void *a, const void *b) {
+static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return x < y ? -1 : x > y;
 }
 
-static double median(double *list, size_t n) {
+static double compute_median(double *list, size_t n) {
   if (!n) return 0;
-  qsort(list, n, sizeof *list, ascending);
+  qsort(list, n, sizeof *list, compare_doubles);
   return list[(n - 1) / 2];
 }
 
-/* Returns the second half's figure of the best pair. */
+/* Finds for each feature and each value the most similar partner. Returns the correlation of the
+ * best pair in the second half. */
 static double find_likest(const feature_reading *r, const column_list *values, likeness *of_feature,
                           likeness *of_value) {
   likeness best = {0};
@@ -208,22 +210,22 @@ static double find_likest(const feature_reading *r, const column_list *values, l
   return best.fit > 0 ? correlation(r, values, feature, best.other, false) : 0;
 }
 
-static reading_figures figures_of(const feature_reading *r, const column_list *values) {
+static reading_figures compute_figures(const feature_reading *r, const column_list *values) {
   likeness of_feature[MOST_FEATURES] = {0}, of_value[MOST_VALUES] = {0};
   double found[MOST_VALUES];
   reading_figures ret = {.pair = find_likest(r, values, of_feature, of_value)};
   for (size_t f = 0; values->n && f < r->features.n; f++)
     found[f] = correlation(r, values, f, of_feature[f].other, false);
-  ret.features = median(found, values->n ? r->features.n : 0);
+  ret.features = compute_median(found, values->n ? r->features.n : 0);
   for (size_t v = 0; r->features.n && v < values->n; v++)
     found[v] = correlation(r, values, of_value[v].other, v, false);
-  ret.values = median(found, r->features.n ? values->n : 0);
+  ret.values = compute_median(found, r->features.n ? values->n : 0);
   return ret;
 }
 
-/* Lowers the figure of a half with few records by two standard deviations of chance, as far as they
- * exceed those of a full half. */
-static double certain_part(double r, size_t n) {
+/* Lowers a correlation of a half with few records: by two standard deviations of chance, less those
+ * of a half with FULL_HALF records. */
+static double lower_by_chance(double r, size_t n) {
   if (n >= FULL_HALF) return r;
   double less = 2 / sqrt((double)n - 3) - 2 / sqrt(FULL_HALF - 3);
   return tanh(CLV_MAX(atanh(CLV_MIN(r, 1 - 1e-12)) - less, 0.0));
@@ -240,20 +242,20 @@ static void keep_better(double figure, const char *by, clv_look_reading *ret) {
 clv_code clv_look_features_read(const clv_look_features *f, clv_look_split half,
                                 clv_look_reading *ret, clv_err *err) {
   CLV_AUTO(reading_done) feature_reading r = {.f = f, .half = half};
-  CLV_AUTO(reading_done) feature_reading chance = {0}; /* has only values */
+  CLV_AUTO(reading_done) feature_reading chance = {0}; /* only the member `values` is filled */
   size_t told = half.n - half.n_fit;
   *ret = (clv_look_reading){.by = ""};
   if (!f->n_features || !f->n_values || half.n_fit < 2 || told < LEAST_TOLD) return CLV_OK;
-  CLV_TRY(take_features(&r, err));
-  CLV_TRY(take_values(&r, err));
+  CLV_TRY(list_features(&r, err));
+  CLV_TRY(list_values(&r, err));
   CLV_TRY(make_sums(&r, &chance.values, err));
-  reading_figures is = figures_of(&r, &r.values), sum = figures_of(&r, &chance.values);
-  keep_better(excess_over_chance(certain_part(is.values, told), CLV_MIN(sum.values, MOST)),
+  reading_figures is = compute_figures(&r, &r.values), sum = compute_figures(&r, &chance.values);
+  keep_better(excess_over_chance(lower_by_chance(is.values, told), CLV_MIN(sum.values, MOST)),
               "most values", ret);
   if (sum.features <= RARE)
-    keep_better(excess_over_chance(certain_part(is.features, told), sum.features),
+    keep_better(excess_over_chance(lower_by_chance(is.features, told), sum.features),
                 "a value for most", ret);
   if (sum.pair <= RARE)
-    keep_better(excess_over_chance(certain_part(is.pair, told), sum.pair), "one value", ret);
+    keep_better(excess_over_chance(lower_by_chance(is.pair, told), sum.pair), "one value", ret);
   return CLV_OK;
 }

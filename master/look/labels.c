@@ -10,10 +10,10 @@
 #include "master/look/look_int.h"
 
 enum {
-  MOST_SIGNS = 32768, /* most signs to try, of all columns together */
-  SIGNS = 4096,       /* most signs to try of one column */
+  MOST_SIGNS = 32768, /* most values whose signs are tried, for all columns together */
+  SIGNS = 4096,       /* most values whose signs are tried, for one column */
   ROUNDS = 8,         /* rounds of clustering */
-  CUTS = 64,          /* lengths to try as the end of a group */
+  CUTS = 64,          /* number of lengths that are tried as the end of a group */
   OUTPUTS = LOOK_MAX_GROUPS,
 };
 
@@ -21,11 +21,12 @@ typedef struct label_reading {
   const clv_look_gradients *g;
   size_t column;
   look_groups groups;
-  uint16_t *class;       /* [n] class numbers of the labels; LOOK_NO_CLASS: not counted */
-  double *length;        /* [n] */
-  uint8_t *side;         /* [n] which of two clusters; 2: it has no direction */
-  double best;           /* figure of the first half so far */
-  clv_look_reading read; /* of the column */
+  /* [n] class number of each label; LOOK_NO_CLASS: the label is not counted */
+  uint16_t *class;
+  double *length;        /* [n] length of each gradient */
+  uint8_t *side;         /* [n] cluster of each gradient, 0 or 1; 2: the gradient is zero */
+  double best;           /* best figure of the first half so far */
+  clv_look_reading read; /* result for the column */
 } label_reading;
 
 static void reading_done(label_reading *r) {
@@ -35,7 +36,7 @@ static void reading_done(label_reading *r) {
   free(r->side);
 }
 
-static const float *row_of(const label_reading *r, size_t i) {
+static const float *get_row(const label_reading *r, size_t i) {
   return r->g->values + i * r->g->width;
 }
 
@@ -57,7 +58,7 @@ size_t look_number_classes(const clv_look_gradients *g, size_t column, uint16_t 
   return n;
 }
 
-static double length_of(const float *v, size_t n) {
+static double compute_length(const float *v, size_t n) {
   double sum = 0;
   for (size_t i = 0; i < n; i++) sum += (double)v[i] * (double)v[i];
   return sqrt(sum);
@@ -69,16 +70,16 @@ static clv_code reading_new(const clv_look_gradients *g, label_reading *r, clv_e
   CLV_TRY(clv_alloc(g->n, sizeof *r->length, &r->length, err));
   CLV_TRY(clv_alloc(g->n, sizeof *r->side, &r->side, err));
   CLV_TRY(look_groups_new(CLV_LOOK_MAX_CLASSES, &r->groups, err));
-  for (size_t i = 0; i < g->n; i++) r->length[i] = length_of(row_of(r, i), g->width);
+  for (size_t i = 0; i < g->n; i++) r->length[i] = compute_length(get_row(r, i), g->width);
   return CLV_OK;
 }
 
-static void add(label_reading *r, size_t i, size_t group) {
+static void add_to_group(label_reading *r, size_t i, size_t group) {
   if (r->class[i] != LOOK_NO_CLASS)
     look_groups_add(&r->groups, i < r->g->n_fit, group, r->class[i]);
 }
 
-static double take(label_reading *r, const char *by) {
+static double score_groups(label_reading *r, const char *by) {
   look_score s = look_groups_score(&r->groups);
   if (s.fit > r->best || !*r->read.by) {
     r->best = s.fit;
@@ -89,25 +90,25 @@ static double take(label_reading *r, const char *by) {
 
 /* ---- readers --------------------------------------------------------------------------------- */
 
-static size_t sign_of(float v) { return v > 0 ? 2 : v < 0; }
+static size_t get_sign_group(float v) { return v > 0 ? 2 : v < 0; }
 
 static void read_signs(label_reading *r) {
   size_t width = r->g->width, most = CLV_MIN((size_t)SIGNS, MOST_SIGNS / r->g->n_columns);
   size_t step = CLV_MAX(width / CLV_MAX(most, (size_t)1), (size_t)1);
   for (size_t k = 0; k < width; k += step) {
     look_groups_clear(&r->groups, 3);
-    for (size_t i = 0; i < r->g->n; i++) add(r, i, sign_of(row_of(r, i)[k]));
-    take(r, "sign");
+    for (size_t i = 0; i < r->g->n; i++) add_to_group(r, i, get_sign_group(get_row(r, i)[k]));
+    score_groups(r, "sign");
   }
 }
 
 static void read_zeros(label_reading *r) {
   look_groups_clear(&r->groups, 2);
-  for (size_t i = 0; i < r->g->n; i++) add(r, i, r->length[i] > 0);
-  take(r, "zeros");
+  for (size_t i = 0; i < r->g->n; i++) add_to_group(r, i, r->length[i] > 0);
+  score_groups(r, "zeros");
 }
 
-static size_t group_of_length(double length, const double *ends, size_t n_ends) {
+static size_t find_length_group(double length, const double *ends, size_t n_ends) {
   size_t group = 0;
   for (size_t k = 0; k < n_ends; k++) group += length > ends[k];
   return group;
@@ -115,16 +116,18 @@ static size_t group_of_length(double length, const double *ends, size_t n_ends) 
 
 static double try_lengths(label_reading *r, const double *ends, size_t n_ends) {
   look_groups_clear(&r->groups, n_ends + 1);
-  for (size_t i = 0; i < r->g->n; i++) add(r, i, group_of_length(r->length[i], ends, n_ends));
+  for (size_t i = 0; i < r->g->n; i++)
+    add_to_group(r, i, find_length_group(r->length[i], ends, n_ends));
   return look_groups_score(&r->groups).fit;
 }
 
-static int ascending(const void *a, const void *b) {
+static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return x < y ? -1 : x > y;
 }
 
-/* Finds the lengths that end groups of the first half best, one after the other. */
+/* Finds, one after the other, the lengths at which to end groups so that the groups read the first
+ * half best. */
 static clv_code read_lengths(label_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) double *sorted = NULL;
   size_t n = r->g->n_fit;
@@ -133,7 +136,7 @@ static clv_code read_lengths(label_reading *r, clv_err *err) {
   double ends[CLV_LOOK_MAX_LENGTHS];
   CLV_TRY(clv_alloc(n, sizeof *sorted, &sorted, err));
   memcpy(sorted, r->length, n * sizeof *sorted);
-  qsort(sorted, n, sizeof *sorted, ascending);
+  qsort(sorted, n, sizeof *sorted, compare_doubles);
   for (size_t k = 0; k < n_ends; k++) {
     double best = -1, end = 0;
     for (size_t c = 1; c < CUTS; c++) {
@@ -145,14 +148,15 @@ static clv_code read_lengths(label_reading *r, clv_err *err) {
     ends[k] = end;
   }
   try_lengths(r, ends, n_ends);
-  take(r, "length");
+  score_groups(r, "length");
   return CLV_OK;
 }
 
-/* Cosine of the angle between the gradient and `to`, times the length of `to`. */
+/* Returns the cosine of the angle between gradient i and the vector `to`, times the length of
+ * `to`. */
 static double cosine(const label_reading *r, size_t i, const float *to) {
   if (!(r->length[i] > 0)) return 0;
-  return (double)look_dot(row_of(r, i), to, r->g->width) / r->length[i];
+  return (double)look_dot(get_row(r, i), to, r->g->width) / r->length[i];
 }
 
 /* Starts the two clusters: at a gradient of the first half, and at the one least similar to it. */
@@ -160,33 +164,34 @@ static void begin_clusters(const label_reading *r, float *at) {
   size_t first = 0, width = r->g->width, other = 0;
   double least = 2;
   while (first + 1 < r->g->n_fit && !(r->length[first] > 0)) first++;
-  memcpy(at, row_of(r, first), width * sizeof *at);
+  memcpy(at, get_row(r, first), width * sizeof *at);
   for (size_t i = 0; i < r->g->n_fit; i++) {
     double c = cosine(r, i, at) / CLV_MAX(r->length[first], 1e-300);
     if (r->length[i] > 0 && c < least) least = c, other = i;
   }
-  memcpy(at + width, row_of(r, other), width * sizeof *at);
+  memcpy(at + width, get_row(r, other), width * sizeof *at);
 }
 
-/* Scales a sum to length 1. */
+/* Scales a vector to length 1. */
 static void normalize(float *at, size_t width) {
-  double length = length_of(at, width);
+  double length = compute_length(at, width);
   for (size_t k = 0; length > 0 && k < width; k++) at[k] = (float)((double)at[k] / length);
 }
 
-static size_t nearer(const label_reading *r, size_t i, const float *at) {
+static size_t nearer_cluster(const label_reading *r, size_t i, const float *at) {
   if (!(r->length[i] > 0)) return 2;
   return cosine(r, i, at + r->g->width) > cosine(r, i, at);
 }
 
-/* Assigns gradients to the clusters. Returns true if one of the first half has changed sides. */
+/* Assigns each gradient to the nearer cluster. Returns true if a gradient of the first half has
+ * changed its cluster. */
 static bool move_clusters(const label_reading *r, const float *at, float *next, uint8_t *side) {
   size_t width = r->g->width;
   bool moved = false;
   memset(next, 0, 2 * width * sizeof *next);
   for (size_t i = 0; i < r->g->n_fit; i++) {
-    uint8_t now = (uint8_t)nearer(r, i, at);
-    const float *v = row_of(r, i), scale = now < 2 ? (float)(1 / r->length[i]) : 0.f;
+    uint8_t now = (uint8_t)nearer_cluster(r, i, at);
+    const float *v = get_row(r, i), scale = now < 2 ? (float)(1 / r->length[i]) : 0.f;
     moved |= side[i] != now;
     side[i] = now;
     for (size_t k = 0; now < 2 && k < width; k++) next[now * width + k] += v[k] * scale;
@@ -194,7 +199,7 @@ static bool move_clusters(const label_reading *r, const float *at, float *next, 
   return moved;
 }
 
-/* Computes the side of each gradient, which is the same for all columns. */
+/* Computes the cluster of each gradient, which does not depend on the column of labels. */
 static clv_code find_clusters(label_reading *r, clv_err *err) {
   CLV_AUTO(clv_freep) float *at = NULL, *next = NULL;
   size_t width = r->g->width;
@@ -210,14 +215,14 @@ static clv_code find_clusters(label_reading *r, clv_err *err) {
   }
   normalize(at, width);
   normalize(at + width, width);
-  for (size_t i = 0; i < r->g->n; i++) r->side[i] = (uint8_t)nearer(r, i, at);
+  for (size_t i = 0; i < r->g->n; i++) r->side[i] = (uint8_t)nearer_cluster(r, i, at);
   return CLV_OK;
 }
 
 static void read_clusters(label_reading *r) {
   look_groups_clear(&r->groups, 3);
-  for (size_t i = 0; i < r->g->n; i++) add(r, i, r->side[i]);
-  take(r, "two clusters");
+  for (size_t i = 0; i < r->g->n; i++) add_to_group(r, i, r->side[i]);
+  score_groups(r, "two clusters");
 }
 
 /* Reads gradients of outputs: the class is the output with the least gradient. */
@@ -226,13 +231,13 @@ static void read_outputs(label_reading *r) {
   if (!r->g->of_outputs || width > OUTPUTS) return;
   look_groups_clear(&r->groups, width);
   for (size_t i = 0; i < r->g->n; i++) {
-    const float *v = row_of(r, i);
+    const float *v = get_row(r, i);
     size_t least = 0;
     for (size_t k = 1; k < width; k++)
       if (v[k] < v[least]) least = k;
-    add(r, i, least);
+    add_to_group(r, i, least);
   }
-  take(r, "the one negative value");
+  score_groups(r, "the one negative value");
 }
 
 static clv_code read_column(label_reading *r, size_t column, clv_err *err) {

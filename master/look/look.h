@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * look: readers that measure how well an observer of the tensors that leave can infer records,
- * tokens, labels and features. Each reader learns from one half of the samples and reports how well
- * it reads the other half. Readers are pure functions of numbers: they use no random seed, no files
- * and no network. master/plan/look_front.c and look_head.c call them.
+ * look: readers that measure how well a worker can infer records, tokens, labels and features from
+ * the tensors that it receives. Each reader learns from one half of the samples and reports how
+ * well it reads the other half. Readers are pure functions of numbers: they use no random seed, no
+ * files and no network. master/plan/look_front.c and look_head.c call them.
  *
  * Threads: the functions have no state.
  */
@@ -19,47 +19,47 @@ enum {
   CLV_LOOK_MAX_CLASSES = 256, /* most classes; samples of further classes are not counted */
 };
 
-/* Result of a reader: 0 is no better than a guess, 1 is everything. */
+/* Result of a reader: how well it reads, and by which method. */
 typedef struct clv_look_reading {
-  double figure;  /* 0..1 */
-  const char *by; /* method that read the first half best, static text; "": no method applies */
+  double figure;  /* 0: no better than a guess; 1: everything is read */
+  const char *by; /* method that read the first half best (static text); "": no method applies */
 } clv_look_reading;
 
 /* View of the values of a record as a grid of places with a vector each. The value of record r,
  * place (i, k) and channel c is values[r record + first + i row + k column + c channel]. */
 typedef struct clv_look_view {
   const float *values;
-  size_t record; /* values from one record to the next */
+  size_t record; /* distance between records, in values */
   size_t first, row, column, channel;
-  size_t n_rows, n_columns, n_channels; /* n_rows * n_columns places */
+  size_t n_rows, n_columns, n_channels; /* the grid has n_rows * n_columns places */
 } clv_look_view;
 
 /* ---- views (views.c) ------------------------------------------------------------------------- */
 
-/* One tensor per record, row-major from values[r record + first] on. */
+/* A tensor for each record; that of record r is row-major from values[r record + first] on. */
 typedef struct clv_look_tensor {
   const float *values;
   size_t record, first;
-  clv_shape shape; /* without N */
+  clv_shape shape; /* shape of one record's tensor, without the batch */
 } clv_look_tensor;
 
 enum { CLV_LOOK_MAX_VIEWS = 8 }; /* most views of one tensor */
 
-/* Makes the view of a record as an image [C, H, W] or a signal [C, L]. false: the record is
- * neither, or has fewer than CLV_LOOK_MIN_PLACES places. */
+/* Makes the view of a record as an image [C, H, W] or a signal [C, L]. false: the record is neither
+ * of these, or has fewer than CLV_LOOK_MIN_PLACES places. */
 bool clv_look_record_view(const clv_look_tensor *t, clv_look_view *ret);
-/* Makes the views of a tensor as channels over a grid like that of the records. Returns their
- * number. */
+/* Makes the views of a tensor as channels over a grid like that of the records. Returns the number
+ * of views. */
 size_t clv_look_grid_views(const clv_look_tensor *t, const clv_look_view *records,
                            clv_look_view ret[CLV_LOOK_MAX_VIEWS]);
 /* Makes the views of a tensor as vectors of the places of a sequence. One view has the full tensor
- * as its only vector. Returns their number. */
+ * as its only vector. Returns the number of views. */
 size_t clv_look_sequence_views(const clv_look_tensor *t, size_t n_tokens,
                                clv_look_view ret[CLV_LOOK_MAX_VIEWS]);
 
 /* ---- readers --------------------------------------------------------------------------------- */
 
-/* n records; readers learn from the first n_fit and report on the others. */
+/* How n records are split: readers learn from the first n_fit, and report on the others. */
 typedef struct clv_look_split {
   size_t n, n_fit;
 } clv_look_split;
@@ -71,7 +71,7 @@ typedef struct clv_look_split {
 clv_code clv_look_pixels(const clv_look_view *views, size_t n_views, const clv_look_view *records,
                          clv_look_split half, clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Tokens of the records: [n][n_tokens]; negative: the place is padding. */
+/* Tokens of the records: [n][n_tokens]; a negative token is padding. */
 typedef struct clv_look_tokens {
   const int64_t *token;
   size_t n_tokens;
@@ -84,14 +84,16 @@ typedef struct clv_look_tokens {
 clv_code clv_look_nearest(const clv_look_view *views, size_t n_views, const clv_look_tokens *tokens,
                           clv_look_split half, clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Gradients [n][width] with their labels and lengths; readers learn from the first n_fit. */
+/* Gradients [n][width] with their labels; readers learn from the first n_fit, and report on the
+ * others. */
 typedef struct clv_look_gradients {
   const float *values;
-  const int64_t *label; /* [n_columns][n]; negative: no label, the gradient is not counted */
+  /* [n_columns][n] label of each gradient; negative: it has none and is not counted */
+  const int64_t *label;
   size_t n, n_fit, width;
-  size_t n_columns;        /* labels of a gradient; each column is read by itself */
+  size_t n_columns;        /* number of labels of a gradient; each column is read separately */
   const size_t *n_lengths; /* [n_columns] number of groups of lengths, 2..CLV_LOOK_MAX_LENGTHS */
-  bool of_outputs;         /* gradients of the model's outputs: no layer is after them */
+  bool of_outputs;         /* the gradients are those of the model's outputs */
 } clv_look_gradients;
 
 /* Reads labels by the sign of one value, by the length of the gradient, by zeros, and by two
@@ -106,18 +108,18 @@ clv_code clv_look_labels(const clv_look_gradients *g, clv_look_reading *ret,
 clv_code clv_look_label_groups(const clv_look_gradients *g, clv_look_reading *ret,
                                clv_err *err) CLV_USE_RESULT;
 
-/* Features of records, and the values that leave for the same records. */
+/* Features of records, and the values that a worker receives for the same records. */
 typedef struct clv_look_features {
   const float *features;
-  size_t record, n_features; /* record: features from one record to the next */
+  size_t record, n_features; /* record: distance between records, in features */
   const float *values;
-  size_t row, n_values; /* row: values from one record to the next */
+  size_t row, n_values; /* row: distance between records, in values */
 } clv_look_features;
 
 /* Reads features: the figure is the absolute correlation of values with one feature each. It is
  * that of most values, of the best values of most features, or of the best pair, less the
- * correlation that random sums of equally large features have by chance. Compares at most 256
- * features with 512 values. */
+ * correlation that random sums of equally large features have by chance. At most 256 features are
+ * compared with at most 512 values. */
 clv_code clv_look_features_read(const clv_look_features *f, clv_look_split half,
                                 clv_look_reading *ret, clv_err *err) CLV_USE_RESULT;
 

@@ -10,14 +10,14 @@
 /* Returns (hits - base) / (1 - base) in 0..1; 0 if base is 1. */
 double look_skill_score(double hits, double base);
 
-/* Value of a view at a record, place and channel. */
+/* Returns the value of a view at a record, place and channel. */
 static inline float look_value(const clv_look_view *v, size_t record, size_t place,
                                size_t channel) {
   return v->values[record * v->record + v->first + place / v->n_columns * v->row +
                    place % v->n_columns * v->column + channel * v->channel];
 }
 
-/* Dot product and squared distance of two vectors of n values. */
+/* Return the dot product and the squared distance of two vectors of n values. */
 float look_dot(const float *a, const float *b, size_t n);
 float look_distance(const float *a, const float *b, size_t n);
 
@@ -29,14 +29,14 @@ enum { LOOK_MAX_GROUPS = CLV_LOOK_MAX_CLASSES, LOOK_NO_CLASS = UINT16_MAX };
  * Returns the number of classes. */
 size_t look_number_classes(const clv_look_gradients *g, size_t column, uint16_t *ret);
 
-/* Counts of each class among the samples of each group, for both halves. */
+/* Counts how many samples of each class are in each group, for both halves. */
 typedef struct look_groups {
   size_t n_groups, n_classes;
-  uint32_t *count; /* [2][LOOK_MAX_GROUPS][n_classes] */
+  uint32_t *count; /* [2][LOOK_MAX_GROUPS][n_classes] number of samples, by half, group and class */
 } look_groups;
 
 typedef struct look_score {
-  double fit, report; /* figures of both halves */
+  double fit, report; /* fit: figure of the first half; report: figure of the second half */
 } look_score;
 
 clv_code look_groups_new(size_t n_classes, look_groups *ret, clv_err *err) CLV_USE_RESULT;

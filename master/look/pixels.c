@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads pictures (clv_look_pixels): is a channel that leaves the record, only smaller? The mean
- * record is subtracted first; otherwise any channel would resemble any record.
+ * Reads pictures (clv_look_pixels): is a channel that a worker receives the picture of the record,
+ * only smaller? The mean record is subtracted first; otherwise any channel would resemble any
+ * record.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -16,8 +17,9 @@ typedef struct grid {
   const clv_look_view *view, *records;
   clv_look_split half;
   size_t n_places, n_like;
-  float *like;    /* [n_like][n][n_places]: records averaged to the grid, less their mean */
-  float *channel; /* [n][n_places]: the same of one channel */
+  /* [n_like][n][n_places] pictures of the records averaged to the grid, less the mean record */
+  float *like;
+  float *channel; /* [n][n_places] one channel of the view, less its mean over records */
 } grid;
 
 static void grid_done(grid *g) {
@@ -25,19 +27,21 @@ static void grid_done(grid *g) {
   free(g->channel);
 }
 
-/* Range from..to of `n` places that place `at` of `of` covers; at least one. */
-static void span(size_t at, size_t of, size_t n, size_t *from, size_t *to) {
+/* Returns the range from..to of the `n` places of a record that place `at` of the `of` places of
+ * the grid covers; at least one. */
+static void get_covered_range(size_t at, size_t of, size_t n, size_t *from, size_t *to) {
   *from = at * n / of;
   *to = CLV_MAX((at + 1) * n / of, *from + 1);
 }
 
-/* Mean of a record over a place of the grid; like 0: mean of all channels. */
+/* Returns the mean of a record over a place of the grid, for picture `like`: 0: over all channels;
+ * else of channel like - 1. */
 static float record_mean(const grid *g, size_t record, size_t place, size_t like) {
   const clv_look_view *r = g->records;
   size_t y0, y1, x0, x1, c0 = like ? like - 1 : 0, c1 = like ? like : r->n_channels;
   double sum = 0;
-  span(place / g->view->n_columns, g->view->n_rows, r->n_rows, &y0, &y1);
-  span(place % g->view->n_columns, g->view->n_columns, r->n_columns, &x0, &x1);
+  get_covered_range(place / g->view->n_columns, g->view->n_rows, r->n_rows, &y0, &y1);
+  get_covered_range(place % g->view->n_columns, g->view->n_columns, r->n_columns, &x0, &x1);
   for (size_t c = c0; c < c1; c++)
     for (size_t y = y0; y < y1; y++)
       for (size_t x = x0; x < x1; x++)
@@ -46,7 +50,7 @@ static float record_mean(const grid *g, size_t record, size_t place, size_t like
 }
 
 /* Subtracts the mean over the records of the first half from all records. */
-static void center(const grid *g, float *map) {
+static void subtract_mean_record(const grid *g, float *map) {
   for (size_t p = 0; p < g->n_places; p++) {
     double mean = 0;
     for (size_t r = 0; r < g->half.n_fit; r++) mean += (double)map[r * g->n_places + p];
@@ -55,7 +59,7 @@ static void center(const grid *g, float *map) {
   }
 }
 
-static double correlation(const grid *g, size_t like, size_t from, size_t to) {
+static double compute_correlation(const grid *g, size_t like, size_t from, size_t to) {
   const float *x = g->like + like * g->half.n * g->n_places, *y = g->channel;
   double xx = 0, yy = 0, xy = 0;
   for (size_t i = from * g->n_places; i < to * g->n_places; i++) {
@@ -78,7 +82,7 @@ static clv_code grid_new(const clv_look_view *view, const clv_look_view *records
   for (size_t like = 0; like < g->n_like; like++) {
     for (size_t i = 0; i < map; i++)
       g->like[like * map + i] = record_mean(g, i / g->n_places, i % g->n_places, like);
-    center(g, g->like + like * map);
+    subtract_mean_record(g, g->like + like * map);
   }
   return CLV_OK;
 }
@@ -87,12 +91,12 @@ static void look_at_channel(const grid *g, size_t c, double *best, clv_look_read
   for (size_t r = 0; r < g->half.n; r++)
     for (size_t p = 0; p < g->n_places; p++)
       g->channel[r * g->n_places + p] = look_value(g->view, r, p, c);
-  center(g, g->channel);
+  subtract_mean_record(g, g->channel);
   for (size_t like = 0; like < g->n_like; like++) {
-    double fit = correlation(g, like, 0, g->half.n_fit);
+    double fit = compute_correlation(g, like, 0, g->half.n_fit);
     if (fit <= *best) continue;
     *best = fit;
-    ret->figure = correlation(g, like, g->half.n_fit, g->half.n);
+    ret->figure = compute_correlation(g, like, g->half.n_fit, g->half.n);
   }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Scores groups of samples: each group is answered with one class.
+ * Scores groups of samples: the answer for each group is one class.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +12,9 @@ double look_skill_score(double hits, double base) {
   return (hits - base) / (1 - base);
 }
 
-enum { LANES = 16 }; /* parallel sums, which the compiler keeps in one register */
+enum { LANES = 16 }; /* number of parallel sums, which the compiler keeps in vector registers */
 
-static float sum_of(const float *lanes) {
+static float sum_lanes(const float *lanes) {
   float sum = 0;
   for (size_t k = 0; k < LANES; k++) sum += lanes[k];
   return sum;
@@ -26,7 +26,7 @@ float look_dot(const float *a, const float *b, size_t n) {
   for (; i + LANES <= n; i += LANES)
     for (size_t k = 0; k < LANES; k++) sum[k] += a[i + k] * b[i + k];
   for (; i < n; i++) sum[0] += a[i] * b[i];
-  return sum_of(sum);
+  return sum_lanes(sum);
 }
 
 float look_distance(const float *a, const float *b, size_t n) {
@@ -35,7 +35,7 @@ float look_distance(const float *a, const float *b, size_t n) {
   for (; i + LANES <= n; i += LANES)
     for (size_t k = 0; k < LANES; k++) sum[k] += (a[i + k] - b[i + k]) * (a[i + k] - b[i + k]);
   for (; i < n; i++) sum[0] += (a[i] - b[i]) * (a[i] - b[i]);
-  return sum_of(sum);
+  return sum_lanes(sum);
 }
 
 clv_code look_groups_new(size_t n_classes, look_groups *ret, clv_err *err) {
@@ -55,11 +55,11 @@ void look_groups_clear(look_groups *g, size_t n_groups) {
            n_groups * g->n_classes * sizeof *g->count);
 }
 
-static const uint32_t *row_of(const look_groups *g, size_t half, size_t group) {
+static const uint32_t *get_counts(const look_groups *g, size_t half, size_t group) {
   return g->count + (half * LOOK_MAX_GROUPS + group) * g->n_classes;
 }
 
-static size_t commonest(const uint32_t *count, size_t n) {
+static size_t find_commonest(const uint32_t *count, size_t n) {
   size_t best = 0;
   for (size_t i = 1; i < n; i++)
     if (count[i] > count[best]) best = i;
@@ -70,13 +70,13 @@ static double score_half(const look_groups *g, size_t half) {
   uint32_t whole[CLV_LOOK_MAX_CLASSES] = {0};
   uint64_t hits = 0, n = 0;
   for (size_t k = 0; k < g->n_groups; k++) {
-    const uint32_t *row = row_of(g, half, k);
-    hits += row[commonest(row_of(g, 0, k), g->n_classes)];
+    const uint32_t *row = get_counts(g, half, k);
+    hits += row[find_commonest(get_counts(g, 0, k), g->n_classes)];
     for (size_t c = 0; c < g->n_classes; c++) whole[c] += row[c];
   }
   for (size_t c = 0; c < g->n_classes; c++) n += whole[c];
   if (!n) return 0;
-  double base = (double)whole[commonest(whole, g->n_classes)] / (double)n;
+  double base = (double)whole[find_commonest(whole, g->n_classes)] / (double)n;
   return look_skill_score((double)hits / (double)n, base);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads tokens (clv_look_nearest). An observer who knows the tokens of some records answers with
- * those of the nearest vector. The best view of the values, and the best way to compare vectors,
- * are chosen within the first half.
+ * Reads tokens (clv_look_nearest). Someone who knows the tokens of some records can answer with the
+ * tokens of the nearest known vector. The best view of the values, and the best way to compare
+ * vectors, are chosen within the first half.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -11,12 +11,12 @@
 #include "master/look/look_int.h"
 
 enum {
-  MOST_ITEMS = 768,  /* most places of each half to compare */
-  MOST_WIDTH = 1024, /* most values of a vector to compare */
+  MOST_ITEMS = 768,  /* most places of each half that are compared */
+  MOST_WIDTH = 1024, /* most values of a vector that are compared */
 };
 
-/* How vectors are compared: with those of all places or of the same place, unchanged or less the
- * mean vector of their place. */
+/* With which vectors a vector is compared: of all places, of all places less the mean vector of
+ * their place, or of the same place. */
 typedef enum compare_way { ALL_PLACES, ALL_LESS_MEAN, SAME_PLACE, WAYS } compare_way;
 
 /* One place of one record, with the tokens that it covers. */
@@ -27,17 +27,22 @@ typedef struct token_place {
 typedef struct dictionary {
   const clv_look_view *view;
   const clv_look_tokens *tokens;
-  size_t n_places, width, step; /* step: channels from one compared value to the next */
+  /* width: compared values of a vector; step: distance between these, in channels */
+  size_t n_places, width, step;
   size_t n_records;
-  float *vectors, *means;     /* [n_records][n_places][width]; [n_places][width] */
-  token_place *known, *asked; /* [n_records * n_places], learned from and looked up */
+  /* vectors: [n_records][n_places][width]; means: [n_places][width] mean vector of each place */
+  float *vectors, *means;
+  /* [n_records * n_places] known: places that are learned from; asked: places that are looked up */
+  token_place *known, *asked;
   size_t n_known, n_asked;
-  size_t from, to;     /* records that are learned from */
-  int64_t *vocabulary; /* tokens of the known items, ascending */
+  size_t from, to;     /* range of the records that are learned from */
+  int64_t *vocabulary; /* tokens of the known places, ascending */
   size_t n_vocabulary;
-  int64_t *guess; /* [n_tokens] the commonest token of each place, of the known records */
-  uint32_t *hits, *guessed, *count; /* [n_tokens + 1]: by place of the record; the last: of all */
-  int64_t *answers;                 /* [n_records * n_tokens] tokens that were asked for */
+  int64_t *guess; /* [n_tokens] commonest token of each place among the known records */
+  /* [n_tokens + 1] for each place of a record, and at the end for all places: right answers, right
+   * guesses without a vector, tokens asked for */
+  uint32_t *hits, *guessed, *count;
+  int64_t *answers; /* [n_records * n_tokens] true tokens of the places asked for */
 } dictionary;
 
 static void dictionary_done(dictionary *d) {
@@ -75,14 +80,14 @@ static clv_code dictionary_new(const clv_look_view *v, const clv_look_tokens *to
 
 /* ---- vectors --------------------------------------------------------------------------------- */
 
-static float *vector_of(const dictionary *d, token_place at) {
+static float *get_vector(const dictionary *d, token_place at) {
   return d->vectors + (at.record * d->n_places + at.place) * d->width;
 }
 
-static void take_vectors(dictionary *d) {
+static void copy_vectors(dictionary *d) {
   for (uint32_t r = 0; r < d->n_records; r++)
     for (uint32_t p = 0; p < d->n_places; p++) {
-      float *to = vector_of(d, (token_place){r, p});
+      float *to = get_vector(d, (token_place){r, p});
       for (size_t k = 0; k < d->width; k++) to[k] = look_value(d->view, r, p, k * d->step);
     }
 }
@@ -94,35 +99,36 @@ static void subtract_means(dictionary *d, size_t n) {
     memset(mean, 0, d->width * sizeof *mean);
     for (uint32_t r = 0; r < n; r++)
       for (size_t k = 0; k < d->width; k++)
-        mean[k] += vector_of(d, (token_place){r, p})[k] / (float)n;
+        mean[k] += get_vector(d, (token_place){r, p})[k] / (float)n;
     for (uint32_t r = 0; r < d->n_records; r++)
-      for (size_t k = 0; k < d->width; k++) vector_of(d, (token_place){r, p})[k] -= mean[k];
+      for (size_t k = 0; k < d->width; k++) get_vector(d, (token_place){r, p})[k] -= mean[k];
   }
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* Range from..to of the tokens that a place covers; a place of an upsampled sequence may cover
- * none. */
-static void covered(const dictionary *d, uint32_t place, size_t *from, size_t *to) {
+/* Returns the range from..to of the tokens that a place covers; a place of an upsampled sequence
+ * may cover none. */
+static void get_covered_tokens(const dictionary *d, uint32_t place, size_t *from, size_t *to) {
   size_t n = d->tokens->n_tokens;
   *from = (place * n + d->n_places - 1) / d->n_places;
   *to = ((place + 1) * n + d->n_places - 1) / d->n_places;
 }
 
-static int64_t token_at(const dictionary *d, uint32_t record, size_t at) {
+static int64_t get_token(const dictionary *d, uint32_t record, size_t at) {
   return d->tokens->token[record * d->tokens->n_tokens + at];
 }
 
 static bool has_token(const dictionary *d, token_place at) {
   size_t from, to;
   bool any = false;
-  covered(d, at.place, &from, &to);
-  for (size_t s = from; s < to; s++) any |= token_at(d, at.record, s) >= 0;
+  get_covered_tokens(d, at.place, &from, &to);
+  for (size_t s = from; s < to; s++) any |= get_token(d, at.record, s) >= 0;
   return any;
 }
 
-/* Lists places of records from..to that have a token; at most `most` of them, evenly spread. */
+/* Lists the places of records from..to that have a token; if there are more than `most`, evenly
+ * spread ones. */
 static size_t list_items(const dictionary *d, size_t from, size_t to, size_t most,
                          token_place *ret) {
   size_t all = 0, n = 0, kept = 0;
@@ -137,7 +143,7 @@ static size_t list_items(const dictionary *d, size_t from, size_t to, size_t mos
   return kept;
 }
 
-static int by_token(const void *a, const void *b) {
+static int compare_tokens(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
   return x < y ? -1 : x > y;
 }
@@ -145,17 +151,17 @@ static int by_token(const void *a, const void *b) {
 static void list_vocabulary(dictionary *d) {
   size_t n = 0, from, to;
   for (size_t i = 0; i < d->n_known; i++) {
-    covered(d, d->known[i].place, &from, &to);
+    get_covered_tokens(d, d->known[i].place, &from, &to);
     for (size_t s = from; s < to; s++)
-      if (token_at(d, d->known[i].record, s) >= 0)
-        d->vocabulary[n++] = token_at(d, d->known[i].record, s);
+      if (get_token(d, d->known[i].record, s) >= 0)
+        d->vocabulary[n++] = get_token(d, d->known[i].record, s);
   }
-  qsort(d->vocabulary, n, sizeof *d->vocabulary, by_token);
+  qsort(d->vocabulary, n, sizeof *d->vocabulary, compare_tokens);
   d->n_vocabulary = n;
 }
 
-static bool is_known(const dictionary *d, int64_t token) {
-  return bsearch(&token, d->vocabulary, d->n_vocabulary, sizeof token, by_token) != NULL;
+static bool is_token_known(const dictionary *d, int64_t token) {
+  return bsearch(&token, d->vocabulary, d->n_vocabulary, sizeof token, compare_tokens) != NULL;
 }
 
 /* ---- looking up ------------------------------------------------------------------------------ */
@@ -165,29 +171,31 @@ typedef struct nearest_place {
   token_place at;
 } nearest_place;
 
-static void consider(const dictionary *d, token_place at, token_place known, nearest_place *best) {
-  float far = look_distance(vector_of(d, at), vector_of(d, known), d->width);
+static void keep_if_nearer(const dictionary *d, token_place at, token_place known,
+                           nearest_place *best) {
+  float far = look_distance(get_vector(d, at), get_vector(d, known), d->width);
   if (far < best->far) *best = (nearest_place){far, known};
 }
 
-static token_place nearest(const dictionary *d, token_place at, bool same_place) {
+static token_place find_nearest(const dictionary *d, token_place at, bool same_place) {
   nearest_place best = {INFINITY, d->known[0]};
   for (uint32_t r = (uint32_t)d->from; same_place && r < d->to; r++)
     if (has_token(d, (token_place){r, at.place}))
-      consider(d, at, (token_place){r, at.place}, &best);
-  for (size_t i = 0; !same_place && i < d->n_known; i++) consider(d, at, d->known[i], &best);
+      keep_if_nearer(d, at, (token_place){r, at.place}, &best);
+  for (size_t i = 0; !same_place && i < d->n_known; i++) keep_if_nearer(d, at, d->known[i], &best);
   return best.at;
 }
 
-/* Answers the tokens of a place with those of the nearest vector. */
-static size_t compare(dictionary *d, token_place at, token_place found, int64_t *answers) {
+/* Answers the tokens of place `at` with those of the known place `found`, and counts the right
+ * answers. */
+static size_t answer_place(dictionary *d, token_place at, token_place found, int64_t *answers) {
   size_t from, to, other, end, n = 0, all = d->tokens->n_tokens;
-  covered(d, at.place, &from, &to);
-  covered(d, found.place, &other, &end);
+  get_covered_tokens(d, at.place, &from, &to);
+  get_covered_tokens(d, found.place, &other, &end);
   for (size_t s = from; s < to; s++, other++) {
-    int64_t token = token_at(d, at.record, s);
-    if (token < 0 || !is_known(d, token)) continue;
-    bool hit = other < end && token_at(d, found.record, other) == token;
+    int64_t token = get_token(d, at.record, s);
+    if (token < 0 || !is_token_known(d, token)) continue;
+    bool hit = other < end && get_token(d, found.record, other) == token;
     bool guessed = d->guess[s] == token;
     d->count[s]++, d->count[all]++;
     d->hits[s] += hit, d->hits[all] += hit;
@@ -198,9 +206,9 @@ static size_t compare(dictionary *d, token_place at, token_place found, int64_t 
 }
 
 /* Sorts the list. Returns the number of times that its commonest value occurs. */
-static size_t commonest(int64_t *list, size_t n, int64_t *ret) {
+static size_t find_commonest(int64_t *list, size_t n, int64_t *ret) {
   size_t most = 0;
-  qsort(list, n, sizeof *list, by_token);
+  qsort(list, n, sizeof *list, compare_tokens);
   for (size_t i = 0, run = 0; i < n; i++) {
     run = i && list[i] == list[i - 1] ? run + 1 : 1;
     if (run > most) most = run, *ret = list[i];
@@ -214,44 +222,46 @@ static void make_guesses(dictionary *d) {
     size_t n = 0;
     d->guess[s] = -1;
     for (size_t r = d->from; r < d->to; r++)
-      if (token_at(d, (uint32_t)r, s) >= 0) d->answers[n++] = token_at(d, (uint32_t)r, s);
-    commonest(d->answers, n, &d->guess[s]);
+      if (get_token(d, (uint32_t)r, s) >= 0) d->answers[n++] = get_token(d, (uint32_t)r, s);
+    find_commonest(d->answers, n, &d->guess[s]);
   }
 }
 
-/* Share of right answers without any vector: the commonest token of all, or that of each place. */
-static double base_of(const dictionary *d, size_t place, int64_t *list, size_t n) {
+/* Returns the share of right answers without any vector, by the commonest token of all places or of
+ * each place. */
+static double compute_base(const dictionary *d, size_t place, int64_t *list, size_t n) {
   int64_t unused;
   uint32_t count = d->count[place];
-  size_t hits = CLV_MAX(commonest(list, n, &unused), (size_t)d->guessed[place]);
+  size_t hits = CLV_MAX(find_commonest(list, n, &unused), (size_t)d->guessed[place]);
   return count ? (double)hits / count : 1;
 }
 
-/* The figure of all places, and that of the best one. */
+/* The figure over all places, and the figure of the best place. */
 typedef struct lookup {
   double all, best;
   size_t place;
 } lookup;
 
-static double base_of_place(const dictionary *d, size_t s, int64_t *list) {
+static double compute_base_of_place(const dictionary *d, size_t s, int64_t *list) {
   size_t n = 0;
   for (size_t i = 0; i < d->n_asked; i++) {
     size_t from, to;
-    covered(d, d->asked[i].place, &from, &to);
-    int64_t token = s >= from && s < to ? token_at(d, d->asked[i].record, s) : -1;
-    if (token >= 0 && is_known(d, token)) list[n++] = token;
+    get_covered_tokens(d, d->asked[i].place, &from, &to);
+    int64_t token = s >= from && s < to ? get_token(d, d->asked[i].record, s) : -1;
+    if (token >= 0 && is_token_known(d, token)) list[n++] = token;
   }
-  return base_of(d, s, list, n);
+  return compute_base(d, s, list, n);
 }
 
-/* The figure of a place, less two standard deviations of chance. */
-static double figure_of_place(const dictionary *d, size_t s) {
-  double n = d->count[s], base = base_of_place(d, s, d->answers);
+/* Returns the figure of a place, less two standard deviations of chance. */
+static double compute_figure_of_place(const dictionary *d, size_t s) {
+  double n = d->count[s], base = compute_base_of_place(d, s, d->answers);
   if (n < 8 || base >= 1) return 0;
   return look_skill_score(d->hits[s] / n - 2 * sqrt(base * (1 - base) / n), base);
 }
 
-static lookup look_up(dictionary *d, size_t from, size_t middle, size_t to, compare_way how) {
+static lookup look_up_places(dictionary *d, size_t from, size_t middle, size_t to,
+                             compare_way how) {
   size_t most = how == SAME_PLACE ? d->n_records * d->n_places : (size_t)MOST_ITEMS, n = 0;
   size_t all = d->tokens->n_tokens;
   lookup ret = {0};
@@ -265,33 +275,34 @@ static lookup look_up(dictionary *d, size_t from, size_t middle, size_t to, comp
   make_guesses(d);
   list_vocabulary(d);
   for (size_t i = 0; d->n_known && i < d->n_asked; i++)
-    n += compare(d, d->asked[i], nearest(d, d->asked[i], how == SAME_PLACE), d->answers + n);
+    n += answer_place(d, d->asked[i], find_nearest(d, d->asked[i], how == SAME_PLACE),
+                      d->answers + n);
   if (!d->count[all]) return ret;
   double share = (double)d->hits[all] / d->count[all];
-  ret.all = look_skill_score(share, base_of(d, all, d->answers, n));
+  ret.all = look_skill_score(share, compute_base(d, all, d->answers, n));
   return ret;
 }
 
-static void best_place(const dictionary *d, lookup *ret) {
+static void find_best_place(const dictionary *d, lookup *ret) {
   for (size_t s = 0; s < d->tokens->n_tokens; s++) {
-    double figure = figure_of_place(d, s);
+    double figure = compute_figure_of_place(d, s);
     if (figure > ret->best) ret->best = figure, ret->place = s;
   }
 }
 
-/* Tries a way to compare. The way that is best within the first half gives the figure of the second
- * half. */
+/* Tries a way to compare. If it is the best so far within the first half, its figure of the second
+ * half becomes the result. */
 static void try_way(dictionary *d, compare_way how, clv_look_split half, double *best,
                     clv_look_reading *ret) {
-  take_vectors(d);
+  copy_vectors(d);
   if (how == ALL_LESS_MEAN) subtract_means(d, half.n_fit);
-  lookup fit = look_up(d, 0, half.n_fit / 2, half.n_fit, how);
-  best_place(d, &fit);
+  lookup fit = look_up_places(d, 0, half.n_fit / 2, half.n_fit, how);
+  find_best_place(d, &fit);
   double chosen = CLV_MAX(fit.all, fit.best);
   if (chosen <= *best && *ret->by) return;
   *best = chosen;
-  lookup report = look_up(d, 0, half.n_fit, half.n, how);
-  double of_place = fit.best > 0 ? figure_of_place(d, fit.place) : 0;
+  lookup report = look_up_places(d, 0, half.n_fit, half.n, how);
+  double of_place = fit.best > 0 ? compute_figure_of_place(d, fit.place) : 0;
   *ret = (clv_look_reading){CLV_MAX(report.all, of_place), "the nearest vector"};
 }
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Follows records forwards: which places a record has, and of which places each value is made
- * (clv_reach_forward, clv_reach_returned).
+ * Follows records forwards: finds which places a record has, and from which places each value is
+ * made (clv_reach_forward, clv_reach_returned).
  *
  * No attribute of a graph says whether a record of floats is [N, channels, places...] or [N,
- * places..., channels]. A convolution implies the former. Otherwise both are tried, and the
- * findings of both count.
+ * places..., channels]. A convolution implies that channels come first. Without one both are tried,
+ * and the worse result counts.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,9 +18,9 @@ static void walk_done(reach_walk *w) {
     free(w->values[p]);
   }
   reach_pool_done(&w->pool);
-  free(w->origin);
+  free(w->origin_node);
   free(w->factor);
-  free(w->found);
+  free(w->results);
 }
 
 /* ---- places ---------------------------------------------------------------------------------- */
@@ -29,9 +29,9 @@ static bool is_input(const reach_walk *w, int k) { return w->g->nodes[k].op == C
 static bool is_known(const reach_walk *w, int k) { return w->known && w->known[k]; }
 static bool is_sequence(const reach_walk *w, int k) { return w->g->nodes[k].dtype == CLV_I64; }
 
-/* Axis of channels; 0: there is none. A shape with a single place has no channels: its values are
- * the places, as those of a table, or of a sequence with one feature. */
-static int channels_of(const reach_walk *w, const clv_shape *s) {
+/* Returns the axis of channels of a shape; 0: there is none. A shape with a single place has no
+ * channels: its values are the places, as in a table. */
+static int find_channel_axis(const reach_walk *w, const clv_shape *s) {
   int axis = w->channels_last ? s->rank - 1 : 1;
   int64_t n = 1;
   for (int i = 1; i < s->rank; i++) n = CLV_MAX(n, i == axis ? 1 : s->dim[i]);
@@ -39,9 +39,9 @@ static int channels_of(const reach_walk *w, const clv_shape *s) {
 }
 
 /* Returns the node that reshapes flat values [N, n] to a shape with places, if no node before it
- * moves or mixes the values; -1: there is none. *ret_all becomes false if another reader uses the
+ * moves or mixes the values; -1: there is none. Sets *ret_all to false if another node reads the
  * flat values. */
-static int form_of(const clv_graph *g, int k, bool *ret_all) {
+static int find_reshaping_node(const clv_graph *g, int k, bool *ret_all) {
   int found = -1;
   for (int m = k + 1; m < g->n_nodes; m++)
     for (int i = 0; i < g->nodes[m].n_in; i++) {
@@ -50,82 +50,82 @@ static int form_of(const clv_graph *g, int k, bool *ret_all) {
       bool stays = clv_op_def_of(n->op)->mixes == CLV_MIXES_NOTHING && n->shape.rank == 2 &&
                    n->shape.dim[1] == g->nodes[k].shape.dim[1];
       int form = n->op == CLV_OP_RESHAPE && n->shape.rank > 2 ? m : -1;
-      if (form < 0 && stays) form = form_of(g, m, ret_all);
+      if (form < 0 && stays) form = find_reshaping_node(g, m, ret_all);
       if (form < 0) *ret_all = false;
       if (found < 0) found = form;
     }
   return found;
 }
 
-/* Returns the node whose shape gives the places of an input: the input itself, if it is not flat.
- * */
-static int shaped_by(const clv_graph *g, int k, bool *ret_all) {
+/* Returns the node whose shape gives the places of an input: the input itself if it is not flat,
+ * else the node that reshapes it. */
+static int find_shape_node(const clv_graph *g, int k, bool *ret_all) {
   const clv_node *n = &g->nodes[k];
   bool flat = n->op == CLV_OP_INPUT && n->dtype != CLV_I64 && n->shape.rank == 2;
-  int form = flat ? form_of(g, k, ret_all) : -1;
+  int form = flat ? find_reshaping_node(g, k, ret_all) : -1;
   return form < 0 ? k : form;
 }
 
-static int64_t count_of(const clv_shape *s, int channels) {
+static int64_t count_shape_places(const clv_shape *s, int channels) {
   int64_t n = 1;
   for (int i = 1; i < s->rank; i++)
     if (i != channels) n *= s->dim[i];
   return n;
 }
 
-static clv_shape shape_of_places(const reach_walk *w, int k) {
+static clv_shape get_place_shape(const reach_walk *w, int k) {
   bool all;
-  return reach_shape(w->g, w->lays_out ? shaped_by(w->g, k, &all) : k);
+  return reach_shape(w->g, w->uses_reshaped_form ? find_shape_node(w->g, k, &all) : k);
 }
 
-/* Number of places of an input. Integers have one place for each index of the first dimension after
- * the batch. */
-static int64_t places_of(const reach_walk *w, int k) {
-  clv_shape s = shape_of_places(w, k);
+/* Returns the number of places of an input. An input of integers has one place for each index of
+ * the first dimension after the batch. */
+static int64_t count_input_places(const reach_walk *w, int k) {
+  clv_shape s = get_place_shape(w, k);
   if (is_sequence(w, k)) return s.rank > 1 ? s.dim[1] : 1;
-  return count_of(&s, channels_of(w, &s));
+  return count_shape_places(&s, find_channel_axis(w, &s));
 }
 
 /* True if the input has data of tokens, such as their boxes, which belong to the places of the
  * tokens. */
-static bool is_of_tokens(const reach_walk *w, int k) {
-  clv_shape s = shape_of_places(w, k);
+static bool has_token_places(const reach_walk *w, int k) {
+  clv_shape s = get_place_shape(w, k);
   if (is_sequence(w, k)) return s.rank > 1 && s.dim[1] == w->tokens;
-  return w->channels_last && s.rank == 3 && channels_of(w, &s) && s.dim[1] == w->tokens;
+  return w->channels_last && s.rank == 3 && find_channel_axis(w, &s) && s.dim[1] == w->tokens;
 }
 
 static void find_tokens(reach_walk *w) {
   w->tokens = -1;
   for (int k = 0; k < w->g->n_nodes && w->tokens < 0; k++)
     if (is_input(w, k) && is_sequence(w, k) && !clv_graph_length_limit(w->g, k))
-      w->tokens = w->g->nodes[k].shape.rank > 1 ? places_of(w, k) : -1;
+      w->tokens = w->g->nodes[k].shape.rank > 1 ? count_input_places(w, k) : -1;
 }
 
-static bool starts_places(const reach_walk *w, int k) {
+static bool has_own_places(const reach_walk *w, int k) {
   return is_input(w, k) && !clv_graph_length_limit(w->g, k) && !is_known(w, k) &&
-         !(is_of_tokens(w, k) && w->tokens_at >= 0);
+         !(has_token_places(w, k) && w->tokens_at >= 0);
 }
 
 static int64_t count_places(reach_walk *w) {
   int64_t n = 0;
   w->tokens_at = -1;
   for (int k = 0; k < w->g->n_nodes; k++) {
-    if (!starts_places(w, k)) continue;
-    if (is_of_tokens(w, k)) w->tokens_at = n;
-    n += places_of(w, k);
+    if (!has_own_places(w, k)) continue;
+    if (has_token_places(w, k)) w->tokens_at = n;
+    n += count_input_places(w, k);
   }
   return n;
 }
 
-/* Sets the stored extents of an input: those of the places, but 1 for the channels. */
+/* Sets the stored extents of an input: the extents of its places, but 1 for the channels. */
 static clv_code fill_shape(reach_walk *w, int k, int64_t first, reach_value *ret, clv_err *err) {
-  *ret = (reach_value){.shape = shape_of_places(w, k)};
+  *ret = (reach_value){.shape = get_place_shape(w, k)};
   if (w->pool.is_over_budget)
     return reach_value_fill(ret, &ret->shape, reach_make_element(REACH_FULL, REACH_UNMIXED), err);
-  int channels = is_sequence(w, k) ? -1 : channels_of(w, &ret->shape);
+  int channels = is_sequence(w, k) ? -1 : find_channel_axis(w, &ret->shape);
   for (int i = 0; i < CLV_MAX_RANK; i++) {
     bool is_place = i && i < ret->shape.rank && (channels < 0 ? i == 1 : i != channels);
-    ret->kept[i] = is_place ? ret->shape.dim[i] : 1;
+    ret->stored_extents[i] = is_place ? ret->shape.dim[i] : 1;
   }
   CLV_TRY(reach_value_alloc(ret, err));
   for (size_t i = 0, n = reach_value_count(ret); i < n; i++) {
@@ -159,8 +159,8 @@ static clv_code fill_inputs(reach_walk *w, clv_err *err) {
       CLV_TRY(reach_value_fill(v, &shape, REACH_CONSTANT, err));
       continue;
     }
-    CLV_TRY(fill_places(w, k, is_of_tokens(w, k) ? w->tokens_at : next, v, err));
-    if (!is_of_tokens(w, k) || w->tokens_at == next) next += places_of(w, k);
+    CLV_TRY(fill_places(w, k, has_token_places(w, k) ? w->tokens_at : next, v, err));
+    if (!has_token_places(w, k) || w->tokens_at == next) next += count_input_places(w, k);
   }
   return w->pool.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
@@ -169,40 +169,40 @@ static clv_code fill_inputs(reach_walk *w, clv_err *err) {
 
 static void find_origin(reach_walk *w, int k) {
   const clv_node *n = &w->g->nodes[k];
-  w->origin[k] = k;
+  w->origin_node[k] = k;
   w->factor[k] = 1;
   if (n->op != CLV_OP_SCALE && n->op != CLV_OP_ADD) return;
-  int of = w->origin[n->in[0]];
+  int of = w->origin_node[n->in[0]];
   double factor = w->factor[n->in[0]];
   if (n->op == CLV_OP_SCALE) factor *= n->attrs.factor;
-  if (n->op == CLV_OP_ADD && w->origin[n->in[1]] != of) return;
+  if (n->op == CLV_OP_ADD && w->origin_node[n->in[1]] != of) return;
   if (n->op == CLV_OP_ADD) factor += w->factor[n->in[1]];
-  w->origin[k] = of;
+  w->origin_node[k] = of;
   w->factor[k] = factor;
 }
 
 /* ---- a node ---------------------------------------------------------------------------------- */
 
-/* Marks elements of an embedding at the master. The embedding of a token has the place of the
- * token, and hides nothing; its features are different functions of the token. At a worker it
- * counts as the token itself. */
+/* Marks elements of an embedding at the master. The embedding of a token has the token's place, and
+ * hides nothing; its features are different functions of the token. An embedding at a worker counts
+ * as the token itself. */
 static void mark_tokens(const reach_walk *w, int k, reach_value *v) {
   const clv_op_def *def = clv_op_def_of(w->g->nodes[k].op);
   int last = v->shape.rank - 1;
   if (!def->takes_row_numbers || w->layers[k] == CLV_REACH_AT_WORKER) return;
-  v->siblings = v->shape.dim[last] > 1 ? last : 0;
+  v->sibling_axis = v->shape.dim[last] > 1 ? last : 0;
   for (size_t i = 0; i < reach_value_count(v); i++)
     if (reach_is_path(v->element[i])) v->element[i] |= REACH_TOKEN;
 }
 
-static void no_path_is_constant(reach_value *v) {
+static void replace_absent_by_constant(reach_value *v) {
   for (size_t i = 0; i < reach_value_count(v); i++)
     if (v->element[i] == REACH_ABSENT) v->element[i] = REACH_CONSTANT;
 }
 
-/* Element of a value that is the same for every record; REACH_ABSENT: the value depends on the
- * record. */
-static reach_element constant_of(const reach_walk *w, int k) {
+/* Returns the element of a value that is the same for every record; REACH_ABSENT: the value depends
+ * on the record. */
+static reach_element get_constant(const reach_walk *w, int k) {
   bool constant = reach_is_constant(w->g, k);
   if (is_known(w, k)) return REACH_CONSTANT;
   if (w->factor[k] == 0 || (constant && w->g->nodes[k].op == CLV_OP_LOG_SOFTMAX))
@@ -210,30 +210,30 @@ static reach_element constant_of(const reach_walk *w, int k) {
   return constant ? REACH_CONSTANT : REACH_ABSENT;
 }
 
-/* False if the scores of attention have no effect: the mean of a value that is the same for all
- * keys is that value. */
-static bool scores_count(const reach_walk *w, int k, int p) {
+/* False if node k is attention whose values are the same for all keys: their mean does not depend
+ * on the scores. */
+static bool has_effective_scores(const reach_walk *w, int k, int p) {
   const clv_node *n = &w->g->nodes[k];
   if (n->op != CLV_OP_ATTENTION) return true;
   const reach_value *v = &w->values[p][n->in[2]];
-  return v->kept[1] > 1 || reach_is_path(v->element[0]);
+  return v->stored_extents[1] > 1 || reach_is_path(v->element[0]);
 }
 
 static clv_code make_value(reach_walk *w, int k, int p, clv_err *err) {
   const clv_node *n = &w->g->nodes[k];
   reach_value *ret = &w->values[p][k];
-  clv_reach *found = &w->found[k];
+  clv_reach *found = &w->results[k];
   clv_shape shape = reach_shape(w->g, k);
-  reach_element constant = constant_of(w, k);
+  reach_element constant = get_constant(w, k);
   if (constant != REACH_ABSENT) return reach_value_fill(ret, &shape, constant, err);
   for (int i = 0; i < n->n_in; i++) {
     reach_relation relation;
     reach_step s = reach_step_of(w->g, k, i, &w->pool, w->layers, &relation);
     reach_value share = {0};
     if (relation.none && n->n_in > 1 && !reach_op_of(n->op)->product) continue;
-    if (i < 2 && !scores_count(w, k, p)) continue;
+    if (i < 2 && !has_effective_scores(w, k, p)) continue;
     s.from = &w->values[p][n->in[i]];
-    s.widest = p == REACH_WIDE;
+    s.is_widest = p == REACH_WIDE;
     CLV_TRY(reach_propagate(&s, &share, err));
     found->sums &= s.sums;
     found->sums_none &= s.sums_none;
@@ -244,39 +244,42 @@ static clv_code make_value(reach_walk *w, int k, int p, clv_err *err) {
     CLV_TRY(code);
   }
   if (!ret->element) return reach_value_fill(ret, &shape, REACH_CONSTANT, err);
-  no_path_is_constant(ret);
+  replace_absent_by_constant(ret);
   mark_tokens(w, k, ret);
   return CLV_OK;
 }
 
 static bool are_alike(const reach_value *a, const reach_value *b) {
-  bool same = a->siblings == b->siblings && a->dropped == b->dropped && a->copies == b->copies &&
-              memcmp(a->kept, b->kept, (size_t)a->shape.rank * sizeof *a->kept) == 0;
+  bool same = a->sibling_axis == b->sibling_axis && a->dropout_rate == b->dropout_rate &&
+              a->n_copies == b->n_copies &&
+              memcmp(a->stored_extents, b->stored_extents,
+                     (size_t)a->shape.rank * sizeof *a->stored_extents) == 0;
   return same && memcmp(a->element, b->element, reach_value_count(a) * sizeof *a->element) == 0;
 }
 
-/* The profiles of a value are equal until several paths meet. */
-static bool is_one(const reach_walk *w, int k) {
+/* True if all profiles of the value of node k are equal, because no two paths meet in it or before
+ * it. */
+static bool has_one_profile(const reach_walk *w, int k) {
   const clv_node *n = &w->g->nodes[k];
   bool one = n->n_in < 2 || n->op == CLV_OP_CONCAT;
   for (int i = 0; i < n->n_in; i++)
-    for (int p = 1; p < REACH_PROFILES; p++) one &= w->values[p][n->in[i]].borrowed;
+    for (int p = 1; p < REACH_PROFILES; p++) one &= w->values[p][n->in[i]].is_borrowed;
   return one;
 }
 
-static void borrow(reach_walk *w, int k, int p) {
+static void share_first_profile(reach_walk *w, int k, int p) {
   w->values[p][k] = w->values[0][k];
-  w->values[p][k].borrowed = true;
+  w->values[p][k].is_borrowed = true;
 }
 
 static clv_code make_profiles(reach_walk *w, int k, clv_err *err) {
-  bool input = is_input(w, k), one = input || is_one(w, k);
+  bool input = is_input(w, k), one = input || has_one_profile(w, k);
   if (!input) CLV_TRY(make_value(w, k, 0, err));
   for (int p = 1; p < REACH_PROFILES; p++) {
     if (!one) CLV_TRY(make_value(w, k, p, err));
     bool same = one || are_alike(&w->values[0][k], &w->values[p][k]);
     if (!one && same) reach_value_done(&w->values[p][k]);
-    if (same) borrow(w, k, p);
+    if (same) share_first_profile(w, k, p);
   }
   return CLV_OK;
 }
@@ -286,18 +289,18 @@ static clv_code walk_nodes(reach_walk *w, clv_err *err) {
     bool input = is_input(w, k);
     find_origin(w, k);
     if (!input && w->g->nodes[k].layer > w->last) continue;
-    w->found[k].sums = w->found[k].sums_none = true;
+    w->results[k].sums = w->results[k].sums_none = true;
     CLV_TRY(make_profiles(w, k, err));
     for (int p = 0; p < REACH_PROFILES; p++)
-      reach_summarize(&w->pool, &w->values[p][k], &w->found[k]);
+      reach_summarize(&w->pool, &w->values[p][k], &w->results[k]);
   }
   return CLV_OK;
 }
 
 /* ---- findings -------------------------------------------------------------------------------- */
 
-/* Merges two results: the worse one counts, and `least` and `places` are those of the smaller
- * share. */
+/* Merges the result `other` into `to`: of each finding the worse one is kept; `least` and `places`
+ * are taken from the result with the smaller share. */
 static void merge_result(clv_reach *to, const clv_reach *other) {
   bool first = !to->places;
   double share = (double)other->least / (double)other->places;
@@ -316,28 +319,28 @@ static void merge_result(clv_reach *to, const clv_reach *other) {
   if (less) to->places = other->places;
 }
 
-static clv_code read_as(const reach_walk *as, clv_reach *ret, clv_err *err) {
+static clv_code walk_under_assumption(const reach_walk *as, clv_reach *ret, clv_err *err) {
   size_t n = (size_t)as->g->n_nodes;
   CLV_AUTO(walk_done) reach_walk w = *as;
   for (int p = 0; p < REACH_PROFILES; p++)
     CLV_TRY(clv_alloc(n, sizeof *w.values[p], &w.values[p], err));
-  CLV_TRY(clv_alloc(n, sizeof *w.origin, &w.origin, err));
+  CLV_TRY(clv_alloc(n, sizeof *w.origin_node, &w.origin_node, err));
   CLV_TRY(clv_alloc(n, sizeof *w.factor, &w.factor, err));
-  CLV_TRY(clv_alloc(n, sizeof *w.found, &w.found, err));
+  CLV_TRY(clv_alloc(n, sizeof *w.results, &w.results, err));
   find_tokens(&w);
   CLV_TRY(reach_pool_init(&w.pool, count_places(&w), err));
   CLV_TRY(fill_inputs(&w, err));
   CLV_TRY(walk_nodes(&w, err));
-  if (w.returns) CLV_TRY(reach_walk_back(&w, err));
-  for (size_t k = 0; k < n; k++) merge_result(&ret[k], &w.found[k]);
+  if (w.follows_returned) CLV_TRY(reach_walk_back(&w, err));
+  for (size_t k = 0; k < n; k++) merge_result(&ret[k], &w.results[k]);
   return CLV_OK;
 }
 
 /* ---- readings -------------------------------------------------------------------------------- */
 
-/* True if all readers of the value, behind ops that treat each element by itself, imply that its
- * channels are there. */
-static bool channels_come(const clv_graph *g, int k, reach_channels where) {
+/* True if every reader of the value of node k implies that the channels are at `where`. Looks
+ * behind readers that treat each element by itself. */
+static bool are_channels_at(const clv_graph *g, int k, reach_channels where) {
   bool any = false;
   for (int m = k + 1; m < g->n_nodes; m++)
     for (int i = 0; i < g->nodes[m].n_in; i++) {
@@ -345,51 +348,51 @@ static bool channels_come(const clv_graph *g, int k, reach_channels where) {
       if (g->nodes[m].in[i] != k) continue;
       bool says = op->channels == where && reach_groups_of(&g->nodes[m]) == 1;
       bool passes = op->channels == REACH_CHANNELS_EACH;
-      if (!says && !(passes && channels_come(g, m, where))) return false;
+      if (!says && !(passes && are_channels_at(g, m, where))) return false;
       any = true;
     }
   return any;
 }
 
-/* Assumptions to try. last, first: the channels of some input may be last, or first. formed: each
- * flat input that has a reshaping reader is read only in the reshaped form. */
+/* Assumptions to try. last, first: the channels of some input may be last, may be first. formed:
+ * every flat input that a node reshapes is read only in that reshaped form. */
 typedef struct reach_readings {
   bool last, first, formed;
 } reach_readings;
 
-static reach_readings readings_of(const clv_graph *g) {
+static reach_readings list_assumptions(const clv_graph *g) {
   reach_readings ret = {.formed = true};
   bool any = false;
   for (int k = 0; k < g->n_nodes; k++) {
     if (g->nodes[k].op != CLV_OP_INPUT || g->nodes[k].dtype == CLV_I64) continue;
     bool forms = true;
-    int by = shaped_by(g, k, &forms);
+    int by = find_shape_node(g, k, &forms);
     ret.formed &= by == k || forms;
     if (g->nodes[by].shape.rank < 3) continue;
-    ret.last |= !channels_come(g, by, REACH_CHANNELS_FIRST);
-    ret.first |= !channels_come(g, by, REACH_CHANNELS_LAST);
+    ret.last |= !are_channels_at(g, by, REACH_CHANNELS_FIRST);
+    ret.first |= !are_channels_at(g, by, REACH_CHANNELS_LAST);
     any = true;
   }
   ret.first |= !any;
   return ret;
 }
 
-/* Tries all assumptions. The worst result of each node counts. */
-static clv_code read_all(const reach_walk *as, clv_reach *ret, clv_err *err) {
-  const reach_readings r = readings_of(as->g);
+/* Walks the graph under each assumption; for each node the worst result is kept. */
+static clv_code walk_under_all(const reach_walk *as, clv_reach *ret, clv_err *err) {
+  const reach_readings r = list_assumptions(as->g);
   reach_walk w = *as;
   memset(ret, 0, (size_t)w.g->n_nodes * sizeof *ret);
-  w.lays_out = true;
-  if (r.first) CLV_TRY(read_as(&w, ret, err));
+  w.uses_reshaped_form = true;
+  if (r.first) CLV_TRY(walk_under_assumption(&w, ret, err));
   w.channels_last = true;
-  if (r.last || !r.first) CLV_TRY(read_as(&w, ret, err));
-  w.lays_out = w.channels_last = false;
-  return r.formed ? CLV_OK : read_as(&w, ret, err);
+  if (r.last || !r.first) CLV_TRY(walk_under_assumption(&w, ret, err));
+  w.uses_reshaped_form = w.channels_last = false;
+  return r.formed ? CLV_OK : walk_under_assumption(&w, ret, err);
 }
 
 clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
                            clv_reach *ret, clv_err *err) {
-  return read_all(&(reach_walk){.g = g, .layers = layers, .last = last}, ret, err);
+  return walk_under_all(&(reach_walk){.g = g, .layers = layers, .last = last}, ret, err);
 }
 
 clv_code clv_reach_returned(const clv_graph *g, const clv_reach_layer *layers, const bool *known,
@@ -399,6 +402,6 @@ clv_code clv_reach_returned(const clv_graph *g, const clv_reach_layer *layers, c
                         .known = known,
                         .last = UINT32_MAX,
                         .back_to = first,
-                        .returns = true};
-  return read_all(&w, ret, err);
+                        .follows_returned = true};
+  return walk_under_all(&w, ret, err);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Facts of a node for one record: its shape, the site of its op, its steps, and the summary of its
- * elements.
+ * Describes a node for one record: its shape, the shapes and attributes of its op, its steps, and
+ * the summary of its elements.
  */
 #include "master/reach/reach_int.h"
 
@@ -22,7 +22,8 @@ void reach_op_site(const clv_graph *g, int node, clv_op_site *ret) {
   }
 }
 
-/* Axis of channels: 1 for convolutions, the last one for all other ops. */
+/* Sets the number of sums that the layer makes of the same places, and their axis: axis 1 for
+ * convolutions, the last axis for all other ops. */
 static void set_width(const clv_graph *g, int k, int node, reach_step *s) {
   const clv_node *n = &g->nodes[k];
   clv_shape shape = reach_shape(g, node);
@@ -47,15 +48,16 @@ reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
   reach_step s = {.pool = pool,
                   .relation = relation,
                   .to = out,
-                  .weighs = def->mixes != CLV_MIXES_NOTHING,
+                  .has_weights = def->mixes != CLV_MIXES_NOTHING,
                   .layer = layers[k],
-                  .drops = n->op == CLV_OP_DROPOUT ? n->attrs.p : 0,
-                  .drops_keys = n->op == CLV_OP_ATTENTION && i == 2 ? n->attrs.p : 0,
+                  .op_dropout_rate = n->op == CLV_OP_DROPOUT ? n->attrs.p : 0,
+                  .key_dropout_rate = n->op == CLV_OP_ATTENTION && i == 2 ? n->attrs.p : 0,
                   .sums = true,
                   .sums_none = true};
-  s.constant = s.weighs ? n->attrs.bias
-                        : n->op == CLV_OP_POSITIONS || (def->slots && !def->takes_row_numbers) ||
-                              (def->elementwise && !def->zero_stays);
+  s.constant = s.has_weights
+                   ? n->attrs.bias
+                   : n->op == CLV_OP_POSITIONS || (def->slots && !def->takes_row_numbers) ||
+                         (def->elementwise && !def->zero_stays);
   set_width(g, k, k, &s);
   return s;
 }

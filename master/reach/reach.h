@@ -30,32 +30,41 @@
 
 /* Knowledge of a layer's weights that a worker can have. */
 typedef enum clv_reach_layer {
-  CLV_REACH_AT_WORKER, /* a worker has the layer: it hides nothing, and does not count as mixing */
-  CLV_REACH_KNOWN,     /* a worker can know the initial weights */
-  CLV_REACH_SECRET,    /* no worker can know the initial weights */
+  /* a worker has the layer, so the layer hides nothing and does not count as mixing */
+  CLV_REACH_AT_WORKER,
+  CLV_REACH_KNOWN,  /* a worker can know the initial weights */
+  CLV_REACH_SECRET, /* no worker can know the initial weights */
 } clv_reach_layer;
 
-/* Summary of those elements of a value, or of its gradient, that depend on any place. */
+/* Summary of the elements of a value, or of its gradient, that depend on places of the record. */
 typedef struct clv_reach {
   bool is_unmixed,
-      is_unmixed_token;      /* some path has no layer that mixes two places; _token: the path goes
+      is_unmixed_token; /* some path has no layer that mixes two places; _token: the path goes
                               * through an embedding at the master */
-  bool known;                /* on some path known weights mix, and no secret ones */
-  bool narrow, narrow_token; /* mixed, but made of fewer than half of the places */
-  int64_t least, places;     /* fewest places of an element; places of a record */
-  bool sums;                 /* layer with weights: each output sums at least two places */
-  bool sums_none;            /* layer with weights: no output sums two places */
-  bool thinned;              /* dropout leaves some outputs with a single place too often */
-  bool is_over_budget;       /* the budget ran out: the value may be wider and better hidden */
-  int reader;                /* clv_reach_returned: node whose derivative reads the worst share; -1:
-                              * the loss */
+  /* on some path a layer with known weights mixes places, and no layer with secret weights does */
+  bool known;
+  /* some mixed element is made of fewer than half of the places; _token: on a path through an
+   * embedding at the master */
+  bool narrow, narrow_token;
+  /* least: fewest places that an element is made of; places: number of places of a record */
+  int64_t least, places;
+  bool sums;      /* for a layer with weights: each output sums at least two places */
+  bool sums_none; /* for a layer with weights: no output sums two places */
+  bool thinned;   /* dropout too often leaves some output with a single place */
+  /* the budget of memory or work ran out, so the value may be wider and better hidden than
+   * reported */
+  bool is_over_budget;
+  /* in results of clv_reach_returned: node whose derivative reads the worst share; -1: the loss */
+  int reader;
 } clv_reach;
 
-/* Follows the records forwards, up to the values of layer `last`. layers, ret: [g->n_nodes]. */
+/* Follows the records forwards, up to the values of layer `last`. layers: [g->n_nodes] what workers
+ * know of each node's weights; ret: [g->n_nodes]. */
 clv_code clv_reach_forward(const clv_graph *g, const clv_reach_layer *layers, uint32_t last,
                            clv_reach *ret, clv_err *err) CLV_USE_RESULT;
 /* Follows the records in gradients, back to the values of layers 0..`first` and of inputs. known:
- * [n_nodes] values that the receiver of a gradient knows, which show it nothing new. */
+ * [n_nodes] true: the receiver of a gradient knows the node's value, so that it learns nothing new
+ * from it. */
 clv_code clv_reach_returned(const clv_graph *g, const clv_reach_layer *layers, const bool *known,
                             uint32_t first, clv_reach *ret, clv_err *err) CLV_USE_RESULT;
 /* Follows the labels in gradients, back to the values of layers 0..`first` and of inputs.

@@ -14,37 +14,42 @@
 
 /* ---- sets of places (sets.c) ----------------------------------------------------------------- */
 
-enum { REACH_EMPTY = 0, REACH_FULL = 1 };    /* numbers of sets */
-enum { REACH_MAX_WORK = 200 * 1000 * 1000 }; /* of one analysis: a few seconds */
+/* numbers of the empty set and of the set of all places */
+enum { REACH_EMPTY = 0, REACH_FULL = 1 };
+/* budget of work of one analysis, which takes a few seconds */
+enum { REACH_MAX_WORK = 200 * 1000 * 1000 };
 
 typedef struct reach_span {
-  int32_t from, to; /* places from..to - 1 */
+  int32_t from, to; /* the places from..to - 1 */
 } reach_span;
 
 typedef struct reach_set {
-  uint32_t at, n; /* index of its first span, number of spans */
-  int32_t count;  /* number of places */
+  uint32_t at, n; /* at: index of the set's first span; n: number of its spans */
+  int32_t count;  /* number of places in the set */
 } reach_set;
 
-/* Sets of places, named by number. Equal sets have the same number. */
+/* Sets of places, each with a number. Equal sets have the same number. */
 typedef struct reach_pool {
   int64_t places;
   reach_span *spans;
   reach_set *sets;
-  uint32_t *table; /* [1 << table_bits] numbers by hash, 0: none */
+  uint32_t *table; /* [1 << table_bits] hash table of set numbers; 0: empty entry */
   uint64_t *bits;  /* bitmap of the set under construction */
   size_t n_spans, cap_spans, n_sets, cap_sets, lowest, highest;
   int table_bits;
-  uint64_t work;       /* elements read so far, and words of sets */
-  bool is_over_budget; /* the budget is used up: reach_give_up makes all later values */
-  bool failed;         /* out of memory */
+  uint64_t work;       /* work done so far: elements and words of sets that were read */
+  bool is_over_budget; /* the budget is used up, so reach_give_up makes all later values */
+  bool failed;         /* an allocation has failed */
 } reach_pool;
 
 clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) CLV_USE_RESULT;
 void reach_pool_done(reach_pool *p);
-void reach_pool_add(reach_pool *p, uint32_t set); /* adds to the set under construction */
-void reach_pool_add_run(reach_pool *p, int64_t from, int64_t n); /* adds n places */
-uint32_t reach_pool_take(reach_pool *p); /* ends the set, returns its number */
+/* adds the places of a set to the set under construction */
+void reach_pool_add(reach_pool *p, uint32_t set);
+/* adds n places from `from` to the set under construction */
+void reach_pool_add_run(reach_pool *p, int64_t from, int64_t n);
+/* ends the set under construction and returns its number */
+uint32_t reach_pool_take(reach_pool *p);
 /* Charges work to the budget. false: the budget is used up. */
 static inline bool reach_charge_work(reach_pool *p, size_t work) {
   p->work += work;
@@ -57,8 +62,9 @@ static inline int32_t reach_set_count(const reach_pool *p, uint32_t set) {
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
-/* Description of an element in 32 bits: its set of places, and how the paths that it sums have
- * mixed them: not at all (UNMIXED), by known weights (MIXED), by secret weights (HIDDEN). */
+/* Description of an element in 32 bits: the number of its set of places, and how the paths that the
+ * element sums have mixed these places: not at all (UNMIXED), by known weights (MIXED), by secret
+ * weights (HIDDEN). */
 typedef uint32_t reach_element;
 enum {
   REACH_UNMIXED = 1,
@@ -70,7 +76,7 @@ enum {
   REACH_FLAGS = 31,
   REACH_SET_SHIFT = 5,
 };
-#define REACH_ABSENT UINT32_MAX /* there is no such path */
+#define REACH_ABSENT UINT32_MAX /* element without any path */
 
 static inline uint32_t reach_set_of(reach_element e) { return e >> REACH_SET_SHIFT; }
 static inline bool reach_is_path(reach_element e) { return e != REACH_ABSENT && reach_set_of(e); }
@@ -82,40 +88,45 @@ static inline reach_element reach_make_element(uint32_t set, unsigned flags) {
 
 /* ---- values (values.c) ----------------------------------------------------------------------- */
 
-/* The elements of a value, N = 1. An axis along which all elements are equal is stored once. */
+/* The elements of a value of one record (N = 1). Along an axis where all elements are equal only
+ * one is stored. */
 typedef struct reach_value {
   clv_shape shape;
-  int64_t kept[CLV_MAX_RANK]; /* extents of `element`: those of shape, or 1 */
-  reach_element *element;     /* NULL: the value has no elements yet */
-  bool borrowed;              /* another value owns `element` */
-  int siblings; /* axis along which mixed elements with the same places are different sums; 0: no
-                 * such axis is known */
-  /* Dropout since the last secret layer that mixed: its rate, 0 to 1, and the number of elements of
-   * a place that it leaves out independently. */
-  double dropped;
-  int64_t copies;
+  /* stored extents: as in `shape`, or 1 along an axis where all elements are equal */
+  int64_t stored_extents[CLV_MAX_RANK];
+  reach_element *element; /* NULL: the value has no elements yet */
+  bool is_borrowed;       /* another value owns `element` */
+  /* axis along which mixed elements with the same places are different sums of these places; 0: no
+   * such axis is known */
+  int sibling_axis;
+  /* Dropout since the last secret layer that mixed places. dropped: rate, 0 to 1; copies: number of
+   * elements of a place that dropout drops independently. */
+  double dropout_rate;
+  int64_t n_copies;
 } reach_value;
 
-/* Returns the rate of two dropouts in sequence. */
+/* Returns the total rate of two dropouts in sequence. */
 static inline double reach_dropped_twice(double a, double b) { return 1 - (1 - a) * (1 - b); }
 
 size_t reach_value_count(const reach_value *v);
-/* Allocates the elements of v by v->kept. */
+/* Allocates the elements of v, as many as v->stored_extents says. */
 clv_code reach_value_alloc(reach_value *v, clv_err *err) CLV_USE_RESULT;
 void reach_value_done(reach_value *v);
-/* Makes a value of the shape, all elements of which are e. */
+/* Makes a value of a shape whose elements are all e. */
 clv_code reach_value_fill(reach_value *v, const clv_shape *shape, reach_element e,
                           clv_err *err) CLV_USE_RESULT;
 void reach_value_steps(const reach_value *v, int64_t ret[CLV_MAX_RANK]);
-/* Advances the index within `extents`; false: it was the last one. */
+/* Advances an index within `extents`; false: it was the last index. */
 bool reach_next_index(int64_t *index, const int64_t *extents, int rank);
 size_t reach_offset(const int64_t *index, const int64_t *steps, int rank);
-void reach_compress(reach_value *v); /* stores axes with equal elements once */
+/* along each axis where all elements are equal, keeps only one */
+void reach_compress(reach_value *v);
 /* Makes ret from the elements of `from`, in row-major order under another shape. */
 clv_code reach_reshape(reach_pool *p, const reach_value *from, const clv_shape *shape,
                        reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
-/* Kind of path that a profile keeps, of several paths to an element. */
+/* Which of several paths to an element a profile keeps: the most exposed, the narrowest or the
+ * widest. */
 typedef enum reach_profile {
   REACH_EXPOSED,
   REACH_NARROW,
@@ -124,16 +135,16 @@ typedef enum reach_profile {
 } reach_profile;
 
 /* Merges the paths of `other` into `to`, which may have no elements yet. Consumes `other`. product:
- * an element is zero if it is zero in either value. */
+ * the values are multiplied, so an element is zero if it is zero in either. */
 clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_value *to,
                      reach_value *other, clv_err *err) CLV_USE_RESULT;
-/* Returns the element that a profile keeps. */
+/* Returns which of the elements a and b a profile keeps. */
 reach_element reach_choose_path(const reach_pool *p, reach_profile profile, reach_element a,
                                 reach_element b);
 
 /* ---- relations (relations.c) ----------------------------------------------------------------- */
 
-/* How output o along one axis depends on input i along another. */
+/* How index o along an axis of the output depends on index i along an axis of the input. */
 typedef enum reach_kind {
   REACH_SAME,              /* i = o */
   REACH_SHIFT,             /* i = o + a */
@@ -141,22 +152,24 @@ typedef enum reach_kind {
   REACH_TRANSPOSED_WINDOW, /* o = i stride - pad + u dilation */
   REACH_CAUSAL,            /* i <= o */
   REACH_BLOCKS,            /* o / a = i / b */
-  REACH_HEADS,             /* heads of a values; b heads of the output for one of the input */
-  REACH_FIXED,             /* i = a, for all outputs */
+  /* a: values of a head; b: number of heads of the output for each head of the input */
+  REACH_HEADS,
+  REACH_FIXED, /* i = a, for all outputs */
 } reach_kind;
 
 typedef struct reach_axis {
   reach_kind kind;
-  int out, in; /* axes */
+  int out, in; /* axis of the output, axis of the input */
   int64_t a, b;
   int64_t kernel, stride, pad, dilation;
 } reach_axis;
 
-/* Axes by which an output depends on an input. Along an axis of the output that is in no entry all
- * elements are equal; an axis of the input that is in no entry is summed. */
+/* How an output depends on an input, axis by axis. Along an output axis that no entry names all
+ * elements are equal; an input axis that no entry names is summed. */
 typedef struct reach_relation {
-  bool none;     /* no output depends on the input */
-  bool reshapes; /* the elements keep their row-major order; n is 0 */
+  bool none; /* no output depends on the input */
+  /* the op only changes the shape: elements keep their row-major order, and n is 0 */
+  bool reshapes;
   int n;
   reach_axis axis[2 * CLV_MAX_RANK];
 } reach_relation;
@@ -164,105 +177,114 @@ typedef struct reach_relation {
 /* Position of a record's channels, as an op that reads the record implies it. */
 typedef enum reach_channels {
   REACH_CHANNELS_ANY,
-  REACH_CHANNELS_EACH,  /* no position: the op reads each element by itself */
+  REACH_CHANNELS_EACH,  /* the op reads each element by itself, so it implies no position */
   REACH_CHANNELS_FIRST, /* [N, channels, places...], if the op has one group */
   REACH_CHANNELS_LAST,  /* [N, steps, channels] */
 } reach_channels;
 
-/* Table row of an op. */
+/* Row of the table of ops. */
 typedef struct reach_op {
   void (*relate)(const clv_op_site *site, const clv_shape *out, int input, reach_relation *ret);
   /* True if the derivative by input `to` depends on input `of`. A derivative that reads the op's
    * output depends on all inputs of that output. */
   bool (*reads)(int to, int of);
-  /* Relation of the gradient of input `to` to the other one of two inputs; NULL: that of the
-   * output. */
+  /* For an op with two inputs: how the gradient of input `to` depends on the other input; NULL: as
+   * on the gradient of the output. */
   void (*back)(const clv_op_site *site, int to, reach_relation *ret);
-  /* Relation of the non-zero elements of the input's gradient to the output's gradient; NULL:
-   * relate describes it. */
+  /* How the non-zero elements of the input's gradient depend on the output's gradient; NULL: as
+   * `relate` says. */
   void (*spread)(const clv_op_site *site, reach_relation *ret);
   reach_channels channels;
-  bool product; /* a zero in one input makes the output zero */
-  /* Number of values that the op normalizes together: with one value its output is a constant.
-   * NULL: the op does not normalize. */
+  bool product; /* the op multiplies its inputs: a zero in one makes the output zero */
+  /* Returns the number of values that the op normalizes together; if that is 1 the output is a
+   * constant. NULL: the op does not normalize. */
   int64_t (*normalizes)(const clv_op_site *site);
 } reach_op;
 
-const reach_op *reach_op_of(clv_op op); /* NULL for inputs */
+const reach_op *reach_op_of(clv_op op); /* row of an op; NULL: the op is an input of the graph */
 
 /* ---- one step (propagate.c) ------------------------------------------------------------------ */
 
 typedef struct reach_step {
   reach_pool *pool;
   const reach_relation *relation;
-  bool back;   /* from the output's gradient to the input's */
-  bool labels; /* places are outputs of the model */
+  bool is_backward; /* the step is backwards: from the output's gradient to an input's gradient */
+  bool places_are_outputs; /* the places are outputs of the model (clv_reach_backward) */
   const reach_value *from;
-  /* `from` before reach_drop_uniform_columns; NULL: nothing was dropped */
+  /* source before reach_drop_uniform_columns changed `from`; NULL: nothing was dropped */
   const reach_value *whole;
-  clv_shape to;      /* shape of the result */
-  bool widest;       /* profile REACH_WIDE, which ignores hidden elements */
-  bool weighs;       /* the op sums with weights */
-  bool constant;     /* the layer has a bias, so an empty sum is a constant, not zero */
-  double drops;      /* rate of a dropout op; 0: the op is no dropout */
-  double drops_keys; /* rate at which attention leaves out values of keys */
-  bool scalar;       /* the model has one output: `several` says whether the layer sums */
+  clv_shape to;            /* shape of the result */
+  bool is_widest;          /* the profile is REACH_WIDE, which ignores hidden elements */
+  bool has_weights;        /* the op sums with weights */
+  bool constant;           /* an empty sum is a constant, not zero, because the layer has a bias */
+  double op_dropout_rate;  /* dropout rate of the op; 0: the op is no dropout */
+  double key_dropout_rate; /* rate at which attention drops values of keys */
+  bool has_one_output;     /* the model has one output, so `several` says whether the layer sums */
   bool several;
-  clv_reach_layer layer; /* weighs: knowledge of its weights */
-  int64_t width;         /* weighs: number of different sums of the same places */
-  int width_axis;        /* axis of these sums */
-  bool thinned;          /* result: dropout leaves an output with a single place too often */
-  bool sums, sums_none;  /* results, weighs: as of clv_reach */
+  clv_reach_layer layer; /* if has_weights: what workers know of the layer's weights */
+  /* if has_weights: number of different sums that the layer makes of the same places */
+  int64_t width;
+  int width_axis;       /* axis along which the `width` sums of the same places are */
+  bool thinned;         /* result: dropout too often leaves an output with a single place */
+  bool sums, sums_none; /* results, if has_weights: as in clv_reach */
 } reach_step;
 
-/* Makes the elements that an input adds to an output, or (back) that the gradient of an output adds
- * to that of an input. */
+/* Computes the elements that an input contributes to an output, or (is_backward) that the gradient
+ * of an output contributes to the gradient of an input. */
 clv_code reach_propagate(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
-/* Makes a value without following places: each element is as exposed and as narrow as the worst
- * element of the source. */
+/* Makes the result without following places: each element is as exposed and as narrow as the worst
+ * element of the source. Used when the budget is used up. */
 clv_code reach_give_up(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- columns (uniform_columns.c) ------------------------------------------------------------- */
 
-/* Makes a copy of the source of a layer without the places of columns that are the same at each of
- * its positions. ret has no elements if there are no such columns. */
+/* Makes a copy of a layer's source without the places of columns that are the same at all positions
+ * of the layer. ret has no elements if there are no such columns, or no others. */
 clv_code reach_drop_uniform_columns(reach_step *s, reach_value *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- from the records, and back (returned.c) ------------------------------------------------- */
 
-/* State of a walk of the graph, for one assumption about the position of the records' channels. */
+/* State of a walk through the graph, for one assumption about the position of the records'
+ * channels. */
 typedef struct reach_walk {
   const clv_graph *g;
   const clv_reach_layer *layers;
-  const bool *known;      /* [n_nodes] values that count as constants; NULL: no value */
-  uint32_t last, back_to; /* last layer to analyze; last layer that gradients do not pass */
-  bool returns;           /* `found` is that of gradients */
+  /* [n_nodes] true: the node's value counts as a constant; NULL: no value does */
+  const bool *known;
+  /* last: last layer to analyse; back_to: gradients are followed back to its values */
+  uint32_t last, back_to;
+  bool follows_returned; /* the results are those of gradients */
   bool channels_last;
-  bool lays_out; /* a flat record has the places of the shape that the graph gives it */
+  /* a flat record has the places of the shape to which the graph reshapes it */
+  bool uses_reshaped_form;
   reach_pool pool;
-  int64_t places, tokens, tokens_at;   /* tokens: places of sequences; -1: no sequences */
-  reach_value *values[REACH_PROFILES]; /* [n_nodes] */
-  int *origin;                         /* [n_nodes] node of which the value is a multiple */
-  double *factor;                      /* [n_nodes] factor of that multiple */
-  clv_reach *found;                    /* [n_nodes] results of this walk */
+  /* places: number of places of a record; tokens: number of places of sequences, -1: no sequences;
+   * tokens_at: first place of sequences */
+  int64_t places, tokens, tokens_at;
+  reach_value *values[REACH_PROFILES]; /* [n_nodes] elements of each node's value */
+  /* [n_nodes] node of whose value the node's value is a multiple */
+  int *origin_node;
+  double *factor;     /* [n_nodes] factor of that multiple */
+  clv_reach *results; /* [n_nodes] results of this walk */
 } reach_walk;
 
-/* Replaces w->found by the results of gradients. Call it after the walk forwards. */
+/* Replaces w->results by the results of gradients. Call it after the forward walk. */
 clv_code reach_walk_back(reach_walk *w, clv_err *err) CLV_USE_RESULT;
 
 /* ---- all directions (forward.c) ------------------------------------------------------------- */
 
 static inline int64_t reach_groups_of(const clv_node *n) { return CLV_MAX(n->attrs.groups, 1); }
-clv_shape reach_shape(const clv_graph *g, int node); /* shape of its value, for one record */
-void reach_op_site(const clv_graph *g, int node, clv_op_site *ret); /* with shapes of one record */
+clv_shape reach_shape(const clv_graph *g, int node); /* shape of a node's value, for one record */
+/* describes a node's op, with shapes of one record */
+void reach_op_site(const clv_graph *g, int node, clv_op_site *ret);
 void reach_summarize(const reach_pool *p, const reach_value *v, clv_reach *ret);
-/* True if node k normalizes one value alone, so that its output is a constant. */
+/* True if node k normalizes a single value, so that its output is a constant. */
 bool reach_is_constant(const clv_graph *g, int k);
 /* Returns the step from input i of node k to its output; the caller sets `from`. */
 reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
                          const clv_reach_layer *layers, reach_relation *relation);
-/* Turns the step of node k to the backward direction: its sums are those of the inputs' gradients.
- * */
+/* Turns a step of node k into the backward step: its sums are then those of the inputs'
+ * gradients. */
 void reach_step_reverse(const clv_graph *g, int k, reach_step *s);
 
 #endif

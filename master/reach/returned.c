@@ -3,7 +3,8 @@
  * Follows records in gradients (reach_walk_back). A gradient is made of the gradient after it and
  * of what derivatives read: the other factor of a product, the sign of the input of relu, the
  * position of the maximum of a window. The receiver of a gradient learns nothing new from values
- * that it knows. What remains is what the layers behind it have read of the records by themselves.
+ * that it knows. So the result shows what later layers have read from the records through other
+ * paths.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,8 +13,9 @@
 
 typedef struct walk_returned {
   reach_walk *w;
-  reach_value *grads[REACH_PROFILES]; /* [n_nodes] */
-  int *worst;                         /* [n_nodes] badness of the worst share so far */
+  reach_value *grads[REACH_PROFILES]; /* [n_nodes] gradient of each node */
+  /* [n_nodes] badness of the worst share of each gradient so far */
+  int *worst;
 } walk_returned;
 
 static void walk_returned_done(walk_returned *r) {
@@ -32,14 +34,14 @@ static int badness(const reach_pool *p, const reach_value *v) {
   return r.known ? 2 : r.narrow;
 }
 
-/* Adds a share to the gradient of node `to`; consumes the share. reader: as in clv_reach. Of
- * equally bad readers the one next to the value is kept. */
+/* Adds a share to the gradient of node `to`; consumes the share. reader: as in clv_reach. next: the
+ * reader reads the value of `to` directly; it then replaces an equally bad reader. */
 static clv_code add_share(walk_returned *r, int to, int p, int reader, bool next,
                           reach_value *share, clv_err *err) {
   int bad = badness(&r->w->pool, share);
   if (bad && bad >= r->worst[to] + !next) {
     r->worst[to] = bad;
-    r->w->found[to].reader = reader;
+    r->w->results[to].reader = reader;
   }
   for (size_t i = 0; i < reach_value_count(share); i++)
     if (share->element[i] == REACH_ABSENT) share->element[i] = REACH_NOTHING;
@@ -51,8 +53,9 @@ static clv_code add_share(walk_returned *r, int to, int p, int reader, bool next
 /* A node during the walk backwards. */
 typedef struct back_node {
   int k, p;
-  reach_value grad;   /* gradient of its output */
-  reach_value active; /* REACH_NOTHING where the gradient is 0: the derivative has no effect */
+  reach_value grad; /* gradient of the node's output */
+  /* elements of the gradient; REACH_NOTHING where it is 0, so that the derivative has no effect */
+  reach_value active;
 } back_node;
 
 static void back_node_done(back_node *b) {
@@ -68,7 +71,8 @@ static clv_code copy_value(const reach_value *from, reach_value *ret, clv_err *e
   return CLV_OK;
 }
 
-/* Opens a node. A norm gives a gradient to all elements that it normalizes together. */
+/* Prepares a node. If its op normalizes, all elements that it normalizes together get a
+ * gradient. */
 static clv_code open_node(walk_returned *r, back_node *b, clv_err *err) {
   const clv_graph *g = r->w->g;
   const reach_op *op = reach_op_of(g->nodes[b->k].op);
@@ -90,7 +94,8 @@ static clv_code open_node(walk_returned *r, back_node *b, clv_err *err) {
   return code;
 }
 
-/* Adds the share of `from`, elements at the output of a node, to the gradient of its input i. */
+/* Adds the share that `from`, elements at the output of a node, has in the gradient of the node's
+ * input i. */
 static clv_code add_input_share(walk_returned *r, const back_node *b, int i, int reader,
                                 const reach_value *from, clv_err *err) {
   const clv_graph *g = r->w->g;
@@ -100,8 +105,8 @@ static clv_code add_input_share(walk_returned *r, const back_node *b, int i, int
   reach_value share = {0};
   if (relation.none) return CLV_OK;
   s.from = from;
-  s.back = true;
-  s.widest = b->p == REACH_WIDE;
+  s.is_backward = true;
+  s.is_widest = b->p == REACH_WIDE;
   s.to = reach_shape(g, to);
   s.constant = false;
   reach_step_reverse(g, b->k, &s);
@@ -109,14 +114,14 @@ static clv_code add_input_share(walk_returned *r, const back_node *b, int i, int
   return add_share(r, to, b->p, reader, reader == b->k, &share, err);
 }
 
-static bool has_nothing(const reach_value *v) {
+static bool is_nothing(const reach_value *v) {
   for (size_t i = 0; i < reach_value_count(v); i++)
     if (v->element[i] == REACH_NOTHING) return true;
   return false;
 }
 
-/* Adds the other factor by the op's own relation. If part of the gradient is 0, this relation does
- * not say which addends remain, so each element may be alone. */
+/* Adds the other factor of a product by the op's own backward relation. If part of the gradient is
+ * 0, that relation does not say which addends remain, so each element counts as a sum of one. */
 static clv_code read_directly(walk_returned *r, const back_node *b, int i, reach_step *s,
                               clv_err *err) {
   const clv_graph *g = r->w->g;
@@ -128,19 +133,18 @@ static clv_code read_directly(walk_returned *r, const back_node *b, int i, reach
   reach_op_of(g->nodes[b->k].op)->back(&site, i, &between);
   s->relation = &between;
   s->to = reach_shape(g, to);
-  CLV_TRY(has_nothing(&b->active) ? reach_give_up(s, &share, err)
-                                  : reach_propagate(s, &share, err));
+  CLV_TRY(is_nothing(&b->active) ? reach_give_up(s, &share, err) : reach_propagate(s, &share, err));
   return add_share(r, to, b->p, b->k, true, &share, err);
 }
 
-/* Adds to the gradient of input i what its derivative reads of input `of`. */
+/* Adds to the gradient of input i the elements of input `of` that the derivative reads. */
 static clv_code read_factor(walk_returned *r, const back_node *b, int i, int of, clv_err *err) {
   const clv_graph *g = r->w->g;
   reach_relation relation;
   reach_step s = reach_step_of(g, b->k, of, &r->w->pool, r->w->layers, &relation);
   reach_value share = {0}, active = {0};
   s.from = &r->w->values[b->p][g->nodes[b->k].in[of]];
-  s.widest = b->p == REACH_WIDE;
+  s.is_widest = b->p == REACH_WIDE;
   if (reach_op_of(g->nodes[b->k].op)->back) return read_directly(r, b, i, &s, err);
   if (relation.none) return CLV_OK;
   CLV_TRY(reach_propagate(&s, &share, err));
@@ -161,15 +165,15 @@ static clv_code walk_node(walk_returned *r, int k, int p, clv_err *err) {
   CLV_TRY(open_node(r, &b, err));
   for (int i = 0; i < n->n_in; i++) {
     if (g->nodes[n->in[i]].dtype == CLV_I64) continue;
-    CLV_TRY(add_input_share(r, &b, i, r->w->found[k].reader, &b.grad, err));
+    CLV_TRY(add_input_share(r, &b, i, r->w->results[k].reader, &b.grad, err));
     for (int of = 0; of < n->n_in; of++)
       if (reach_op_of(n->op)->reads(i, of)) CLV_TRY(read_factor(r, &b, i, of, err));
   }
   return CLV_OK;
 }
 
-/* Starts at the output. The derivative of the loss reads the output, and is not 0 where the output
- * is. */
+/* Starts at the model's output. The derivative of the loss reads the output, and is not 0 where the
+ * output has elements. */
 static clv_code begin_at_output(walk_returned *r, clv_err *err) {
   reach_walk *w = r->w;
   int k = w->g->output;
@@ -189,13 +193,13 @@ clv_code reach_walk_back(reach_walk *w, clv_err *err) {
   for (int p = 0; p < REACH_PROFILES; p++)
     CLV_TRY(clv_alloc(n, sizeof *r.grads[p], &r.grads[p], err));
   CLV_TRY(clv_alloc(n, sizeof *r.worst, &r.worst, err));
-  for (size_t k = 0; k < n; k++) w->found[k] = (clv_reach){.reader = -1};
+  for (size_t k = 0; k < n; k++) w->results[k] = (clv_reach){.reader = -1};
   CLV_TRY(begin_at_output(&r, err));
   for (int k = (int)n; k-- > 0;) {
     bool passes = w->g->nodes[k].op != CLV_OP_INPUT && w->g->nodes[k].layer > w->back_to;
     for (int p = 0; p < REACH_PROFILES; p++) {
       if (!r.grads[p][k].element) continue;
-      reach_summarize(&w->pool, &r.grads[p][k], &w->found[k]);
+      reach_summarize(&w->pool, &r.grads[p][k], &w->results[k]);
       if (passes) CLV_TRY(walk_node(&r, k, p, err));
       reach_value_done(&r.grads[p][k]);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Sets of places: sorted runs; equal sets are stored once. To make a union, the sets are painted
- * into a bitmap, and its runs are read back.
+ * Sets of places, stored as sorted runs; equal sets are stored once. A union is made by setting the
+ * bits of all its sets in a bitmap, whose runs are then read.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,16 +10,17 @@
 
 enum {
   MAX_PLACES = 1 << 22,
-  MAX_BYTES = 256 << 20, /* of runs and sets */
+  MAX_BYTES = 256 << 20, /* most memory of runs and sets */
   FIRST_BITS = 12,
 };
 
-static size_t bytes_of(const reach_pool *p) {
+static size_t used_bytes(const reach_pool *p) {
   return p->n_spans * sizeof *p->spans + p->n_sets * sizeof *p->sets;
 }
 
-/* Doubles an array for at least one more element; false: the pool has failed. */
-static bool grow(reach_pool *p, void *array, size_t n, size_t *cap, size_t element) {
+/* Doubles an array, so that it has room for one more element; false: out of memory, and the pool is
+ * marked as failed. */
+static bool grow_array(reach_pool *p, void *array, size_t n, size_t *cap, size_t element) {
   void **at = array;
   if (n < *cap) return true;
   size_t more = CLV_MAX(2 * *cap, (size_t)64);
@@ -43,12 +44,12 @@ static uint64_t hash_of(const reach_span *spans, size_t n) {
   return h;
 }
 
-static bool same(const reach_pool *p, uint32_t set, const reach_span *spans, size_t n) {
+static bool is_same_set(const reach_pool *p, uint32_t set, const reach_span *spans, size_t n) {
   const reach_set *s = &p->sets[set];
   return s->n == n && memcmp(p->spans + s->at, spans, n * sizeof *spans) == 0;
 }
 
-static void place(reach_pool *p, uint32_t set) {
+static void add_to_table(reach_pool *p, uint32_t set) {
   const reach_set *s = &p->sets[set];
   size_t mask = ((size_t)1 << p->table_bits) - 1, at = hash_of(p->spans + s->at, s->n) & mask;
   while (p->table[at]) at = (at + 1) & mask;
@@ -66,22 +67,23 @@ static void rehash(reach_pool *p) {
   free(p->table);
   p->table = grown;
   p->table_bits++;
-  for (uint32_t i = 1; i < p->n_sets; i++) place(p, i);
+  for (uint32_t i = 1; i < p->n_sets; i++) add_to_table(p, i);
 }
 
-/* Returns the set of the last n spans. If it exists already, the spans are removed again. */
-static uint32_t intern(reach_pool *p, size_t n, int32_t count) {
+/* Returns the set of the last n spans. If the same set exists already, the spans are removed and
+ * its number is returned. */
+static uint32_t find_or_add_set(reach_pool *p, size_t n, int32_t count) {
   size_t first = p->n_spans - n, mask = ((size_t)1 << p->table_bits) - 1;
   for (size_t at = hash_of(p->spans + first, n) & mask; p->table[at]; at = (at + 1) & mask)
-    if (same(p, p->table[at], p->spans + first, n)) {
+    if (is_same_set(p, p->table[at], p->spans + first, n)) {
       p->n_spans = first;
       return p->table[at];
     }
-  if (!grow(p, &p->sets, p->n_sets, &p->cap_sets, sizeof *p->sets)) return REACH_EMPTY;
+  if (!grow_array(p, &p->sets, p->n_sets, &p->cap_sets, sizeof *p->sets)) return REACH_EMPTY;
   p->sets[p->n_sets] = (reach_set){(uint32_t)first, (uint32_t)n, count};
-  place(p, (uint32_t)p->n_sets++);
+  add_to_table(p, (uint32_t)p->n_sets++);
   rehash(p);
-  p->is_over_budget |= bytes_of(p) > MAX_BYTES;
+  p->is_over_budget |= used_bytes(p) > MAX_BYTES;
   return (uint32_t)p->n_sets - 1;
 }
 
@@ -91,11 +93,11 @@ clv_code reach_pool_init(reach_pool *p, int64_t places, clv_err *err) {
   p->lowest = SIZE_MAX;
   CLV_TRY(clv_alloc((size_t)1 << FIRST_BITS, sizeof *p->table, &p->table, err));
   CLV_TRY(clv_alloc((size_t)p->places / 64 + 1, sizeof *p->bits, &p->bits, err));
-  if (!grow(p, &p->sets, 0, &p->cap_sets, sizeof *p->sets))
+  if (!grow_array(p, &p->sets, 0, &p->cap_sets, sizeof *p->sets))
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   p->sets[p->n_sets++] = (reach_set){0};
   reach_pool_add_run(p, 0, p->places);
-  (void)reach_pool_take(p); /* REACH_FULL */
+  (void)reach_pool_take(p); /* makes the set REACH_FULL */
   return p->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
@@ -131,7 +133,7 @@ void reach_pool_add(reach_pool *p, uint32_t set) {
   }
 }
 
-/* Index of the first bit in from..to - 1 that is `value`; `to`: none is. */
+/* Returns the index of the first bit in from..to - 1 that is `value`; `to`: there is none. */
 static int64_t find_bit(const reach_pool *p, int64_t from, int64_t to, bool value) {
   while (from < to) {
     uint64_t word = (value ? p->bits[from / 64] : ~p->bits[from / 64]) >> from % 64;
@@ -148,7 +150,7 @@ uint32_t reach_pool_take(reach_pool *p) {
   int64_t to = CLV_MIN((int64_t)(p->highest + 1) * 64, p->places);
   for (int64_t at = find_bit(p, (int64_t)p->lowest * 64, to, true); at < to; n++) {
     int64_t end = find_bit(p, at, to, false);
-    if (!grow(p, &p->spans, p->n_spans, &p->cap_spans, sizeof *p->spans)) break;
+    if (!grow_array(p, &p->spans, p->n_spans, &p->cap_spans, sizeof *p->spans)) break;
     p->spans[p->n_spans++] = (reach_span){(int32_t)at, (int32_t)end};
     count += (int32_t)(end - at);
     at = find_bit(p, end, to, true);
@@ -157,5 +159,5 @@ uint32_t reach_pool_take(reach_pool *p) {
   memset(p->bits + p->lowest, 0, (p->highest - p->lowest + 1) * sizeof *p->bits);
   p->lowest = SIZE_MAX;
   p->highest = 0;
-  return p->failed ? REACH_EMPTY : intern(p, n, count);
+  return p->failed ? REACH_EMPTY : find_or_add_set(p, n, count);
 }

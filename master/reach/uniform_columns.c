@@ -16,9 +16,10 @@
 
 #include "master/reach/reach_int.h"
 
-/* Distance along an axis: one weight reads the indexes that differ by a multiple of it, at several
- * positions. 0: the axis has no positions, and each index has a weight of its own. */
-static int64_t distance_of(const reach_step *s, int axis) {
+/* Returns the distance between positions along an axis: one weight reads the indexes that differ
+ * by a multiple of that distance. 0: the axis has no positions, so each index has a weight of
+ * its own. */
+static int64_t get_distance(const reach_step *s, int axis) {
   for (int i = 0; i < s->relation->n; i++) {
     const reach_axis *a = &s->relation->axis[i];
     if (a->in != axis || a->kind == REACH_BLOCKS || a->kind == REACH_FIXED) continue;
@@ -36,48 +37,48 @@ typedef struct reach_columns {
 static size_t count_columns(const reach_step *s, reach_columns *ret) {
   size_t n = 1;
   for (int i = 0; i < s->from->shape.rank; i++) {
-    int64_t kept = s->from->kept[i];
-    ret->distance[i] = distance_of(s, i);
+    int64_t kept = s->from->stored_extents[i];
+    ret->distance[i] = get_distance(s, i);
     ret->extent[i] = ret->distance[i] ? CLV_MIN(ret->distance[i], kept) : kept;
     n *= (size_t)ret->extent[i];
   }
   return n;
 }
 
-static size_t column_of(const reach_columns *c, const int64_t *index, int rank) {
+static size_t get_column(const reach_columns *c, const int64_t *index, int rank) {
   int64_t at = 0;
   for (int i = 0; i < rank; i++)
     at = at * c->extent[i] + (c->distance[i] ? index[i] % c->extent[i] : index[i]);
   return (size_t)at;
 }
 
-/* Number of elements, at different positions of a column, for which a stored element stands. */
-static int64_t copies_of(const reach_step *s, const reach_columns *c) {
+/* Returns for how many elements, at different positions of a column, a stored element stands. */
+static int64_t count_copies(const reach_step *s, const reach_columns *c) {
   int64_t n = 1;
   for (int i = 0; i < s->from->shape.rank; i++)
-    if (c->distance[i] && s->from->kept[i] == 1)
+    if (c->distance[i] && s->from->stored_extents[i] == 1)
       n *= (s->from->shape.dim[i] - 1) / c->distance[i] + 1;
   return n;
 }
 
 typedef struct reach_column {
-  uint32_t set; /* set of its last element with places */
-  int64_t n;    /* number of elements with places */
+  uint32_t set; /* set of the column's last element with places */
+  int64_t n;    /* number of the column's elements with places */
   bool varies;
 } reach_column;
 
 static void scan_columns(const reach_step *s, const reach_columns *c, size_t n_columns,
                          reach_column *all) {
-  int64_t index[CLV_MAX_RANK] = {0}, copies = copies_of(s, c);
+  int64_t index[CLV_MAX_RANK] = {0}, copies = count_copies(s, c);
   for (size_t i = 0, n = reach_value_count(s->from); i < n; i++) {
-    reach_column *own = &all[column_of(c, index, s->from->shape.rank)];
+    reach_column *own = &all[get_column(c, index, s->from->shape.rank)];
     reach_element e = s->from->element[i];
     if (reach_is_path(e)) {
       own->varies |= own->n && reach_set_of(e) != own->set;
       own->set = reach_set_of(e);
       own->n += copies;
     }
-    reach_next_index(index, s->from->kept, s->from->shape.rank);
+    reach_next_index(index, s->from->stored_extents, s->from->shape.rank);
   }
   for (size_t i = 0; i < n_columns; i++) all[i].varies |= all[i].n < 2;
 }
@@ -91,32 +92,32 @@ static uint64_t *list_keys(const reach_step *s, const reach_columns *c) {
   int64_t index[CLV_MAX_RANK] = {0};
   uint64_t *keys = calloc(n, sizeof *keys);
   for (size_t i = 0; keys && i < n; i++) {
-    keys[i] = (uint64_t)column_of(c, index, s->from->shape.rank) << 32 |
+    keys[i] = (uint64_t)get_column(c, index, s->from->shape.rank) << 32 |
               reach_set_of(s->from->element[i]);
-    reach_next_index(index, s->from->kept, s->from->shape.rank);
+    reach_next_index(index, s->from->stored_extents, s->from->shape.rank);
   }
   return keys;
 }
 
-static int by_number(const void *a, const void *b) {
+static int compare_keys(const void *a, const void *b) {
   uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
   return x < y ? -1 : x > y;
 }
 
-/* Moves keys that occur at least twice to the beginning of the list, sorted. Returns their number.
- * */
+/* Moves the keys that occur at least twice to the beginning of the list, sorted, each once. Returns
+ * their number. */
 static size_t keep_repeated(uint64_t *keys, size_t n) {
   size_t kept = 0;
-  qsort(keys, n, sizeof *keys, by_number);
+  qsort(keys, n, sizeof *keys, compare_keys);
   for (size_t i = 1; i < n; i++)
     if (keys[i] == keys[i - 1] && (!kept || keys[kept - 1] != keys[i])) keys[kept++] = keys[i];
   return kept;
 }
 
 typedef struct reach_repeats {
-  uint64_t *keys; /* [n] sorted */
+  uint64_t *keys; /* [n] sorted keys (list_keys) that occur at least twice */
   size_t n;
-  bool full_too; /* elements of all places are left out as well */
+  bool includes_full; /* elements whose set is REACH_FULL are left out as well */
 } reach_repeats;
 
 static void reach_repeats_done(reach_repeats *r) { free(r->keys); }
@@ -127,34 +128,35 @@ static clv_code find_repeats(const reach_step *s, const reach_columns *c, reach_
   unsigned flags = 0;
   for (size_t i = 0; i < n; i++) flags |= s->from->element[i] & REACH_KINDS;
   if (!(flags & (REACH_UNMIXED | REACH_MIXED)) || !reach_charge_work(s->pool, 4 * n)) return CLV_OK;
-  ret->full_too = flags & REACH_UNMIXED;
+  ret->includes_full = flags & REACH_UNMIXED;
   ret->keys = list_keys(s, c);
   if (!ret->keys) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   ret->n = keep_repeated(ret->keys, n);
   return CLV_OK;
 }
 
-static bool repeats(const reach_repeats *r, size_t column, uint32_t set) {
+static bool is_repeated(const reach_repeats *r, size_t column, uint32_t set) {
   uint64_t key = (uint64_t)column << 32 | set;
-  if (!r->n || (set == REACH_FULL && !r->full_too)) return false;
-  return bsearch(&key, r->keys, r->n, sizeof key, by_number) != NULL;
+  if (!r->n || (set == REACH_FULL && !r->includes_full)) return false;
+  return bsearch(&key, r->keys, r->n, sizeof key, compare_keys) != NULL;
 }
 
 /* Removes the places of uniform columns. The kinds (REACH_KINDS) stay, since places that known
- * weights have mixed stay known. *ret_any: an element with places was left out; *ret_left: one
- * remains. */
-static void leave_out(const reach_step *s, const reach_columns *c, const reach_column *all,
-                      const reach_repeats *r, reach_value *ret, bool *ret_any, bool *ret_left) {
+ * weights have mixed stay known. *ret_any: an element with places was left out; *ret_left: an
+ * element with places remains. */
+static void remove_uniform(const reach_step *s, const reach_columns *c, const reach_column *all,
+                           const reach_repeats *r, reach_value *ret, bool *ret_any,
+                           bool *ret_left) {
   int64_t index[CLV_MAX_RANK] = {0};
   *ret_any = *ret_left = false;
   for (size_t i = 0, n = reach_value_count(ret); i < n; i++) {
     reach_element e = s->from->element[i];
-    size_t column = column_of(c, index, ret->shape.rank);
-    bool out = reach_is_path(e) && (!all[column].varies || repeats(r, column, reach_set_of(e)));
+    size_t column = get_column(c, index, ret->shape.rank);
+    bool out = reach_is_path(e) && (!all[column].varies || is_repeated(r, column, reach_set_of(e)));
     ret->element[i] = out ? reach_make_element(REACH_EMPTY, e & REACH_FLAGS) : e;
     *ret_any |= out;
     *ret_left |= reach_is_path(e) && !out;
-    reach_next_index(index, ret->kept, ret->shape.rank);
+    reach_next_index(index, ret->stored_extents, ret->shape.rank);
   }
 }
 
@@ -168,12 +170,12 @@ clv_code reach_drop_uniform_columns(reach_step *s, reach_value *ret, clv_err *er
   scan_columns(s, &c, n, all);
   CLV_TRY(find_repeats(s, &c, &repeated, err));
   *ret = (reach_value){.shape = s->from->shape,
-                       .siblings = s->from->siblings,
-                       .dropped = s->from->dropped,
-                       .copies = s->from->copies};
-  memcpy(ret->kept, s->from->kept, sizeof ret->kept);
+                       .sibling_axis = s->from->sibling_axis,
+                       .dropout_rate = s->from->dropout_rate,
+                       .n_copies = s->from->n_copies};
+  memcpy(ret->stored_extents, s->from->stored_extents, sizeof ret->stored_extents);
   CLV_TRY(reach_value_alloc(ret, err));
-  leave_out(s, &c, all, &repeated, ret, &any, &left);
+  remove_uniform(s, &c, all, &repeated, ret, &any, &left);
   (void)reach_charge_work(s->pool, 2 * reach_value_count(ret));
   if (!any || !left) reach_value_done(ret);
   return CLV_OK;

@@ -8,28 +8,29 @@
 
 #include "master/reach/reach_int.h"
 
-enum { MAX_ELEMENTS = 1 << 23 }; /* of a value; a larger value is stored as one element */
+/* most elements of a value; a larger value is stored as one element */
+enum { MAX_ELEMENTS = 1 << 23 };
 
 size_t reach_value_count(const reach_value *v) {
   size_t n = 1;
-  for (int i = 0; i < v->shape.rank; i++) n *= (size_t)v->kept[i];
+  for (int i = 0; i < v->shape.rank; i++) n *= (size_t)v->stored_extents[i];
   return n;
 }
 
 clv_code reach_value_alloc(reach_value *v, clv_err *err) {
-  v->borrowed = false;
+  v->is_borrowed = false;
   return clv_alloc(reach_value_count(v), sizeof *v->element, &v->element, err);
 }
 
 void reach_value_done(reach_value *v) {
-  if (!v->borrowed) free(v->element);
+  if (!v->is_borrowed) free(v->element);
   *v = (reach_value){0};
 }
 
 clv_code reach_value_fill(reach_value *v, const clv_shape *shape, reach_element e, clv_err *err) {
   clv_shape own = *shape;
   *v = (reach_value){.shape = own};
-  for (int i = 0; i < CLV_MAX_RANK; i++) v->kept[i] = 1;
+  for (int i = 0; i < CLV_MAX_RANK; i++) v->stored_extents[i] = 1;
   CLV_TRY(reach_value_alloc(v, err));
   v->element[0] = e;
   return CLV_OK;
@@ -37,7 +38,8 @@ clv_code reach_value_fill(reach_value *v, const clv_shape *shape, reach_element 
 
 void reach_value_steps(const reach_value *v, int64_t ret[CLV_MAX_RANK]) {
   int64_t step = 1;
-  for (int i = v->shape.rank; i-- > 0; step *= v->kept[i]) ret[i] = v->kept[i] > 1 ? step : 0;
+  for (int i = v->shape.rank; i-- > 0; step *= v->stored_extents[i])
+    ret[i] = v->stored_extents[i] > 1 ? step : 0;
 }
 
 bool reach_next_index(int64_t *index, const int64_t *extents, int rank) {
@@ -54,46 +56,46 @@ size_t reach_offset(const int64_t *index, const int64_t *steps, int rank) {
 
 /* ---- alike ----------------------------------------------------------------------------------- */
 
-static void around(const reach_value *v, int axis, size_t *outer, size_t *inner) {
+static void get_outer_and_inner(const reach_value *v, int axis, size_t *outer, size_t *inner) {
   *outer = *inner = 1;
-  for (int i = 0; i < axis; i++) *outer *= (size_t)v->kept[i];
-  for (int i = axis + 1; i < v->shape.rank; i++) *inner *= (size_t)v->kept[i];
+  for (int i = 0; i < axis; i++) *outer *= (size_t)v->stored_extents[i];
+  for (int i = axis + 1; i < v->shape.rank; i++) *inner *= (size_t)v->stored_extents[i];
 }
 
-static bool alike(const reach_value *v, int axis) {
-  size_t outer, inner, n = (size_t)v->kept[axis];
-  around(v, axis, &outer, &inner);
+static bool is_uniform_along(const reach_value *v, int axis) {
+  size_t outer, inner, n = (size_t)v->stored_extents[axis];
+  get_outer_and_inner(v, axis, &outer, &inner);
   for (size_t o = 0; o < outer; o++)
     for (size_t i = inner; i < n * inner; i++)
       if (v->element[o * n * inner + i] != v->element[o * n * inner + i - inner]) return false;
   return true;
 }
 
-static void keep_first(reach_value *v, int axis) {
-  size_t outer, inner, n = (size_t)v->kept[axis];
-  around(v, axis, &outer, &inner);
+static void keep_first_along(reach_value *v, int axis) {
+  size_t outer, inner, n = (size_t)v->stored_extents[axis];
+  get_outer_and_inner(v, axis, &outer, &inner);
   for (size_t o = 1; o < outer; o++)
     memmove(v->element + o * inner, v->element + o * n * inner, inner * sizeof *v->element);
-  v->kept[axis] = 1;
+  v->stored_extents[axis] = 1;
 }
 
 void reach_compress(reach_value *v) {
-  for (int i = 0; i < v->shape.rank && !v->borrowed; i++)
-    if (v->kept[i] > 1 && alike(v, i)) keep_first(v, i);
+  for (int i = 0; i < v->shape.rank && !v->is_borrowed; i++)
+    if (v->stored_extents[i] > 1 && is_uniform_along(v, i)) keep_first_along(v, i);
 }
 
 /* ---- another shape --------------------------------------------------------------------------- */
 
-/* Replaces all elements by the most exposed and narrowest one. */
-static reach_element worst_of(const reach_pool *p, const reach_value *v) {
-  reach_element worst = REACH_ABSENT;
+/* Returns the most exposed element of v; of equally exposed ones the narrowest. */
+static reach_element get_worst(const reach_pool *p, const reach_value *v) {
+  reach_element worst_element = REACH_ABSENT;
   for (size_t i = 0; i < reach_value_count(v); i++)
-    worst = reach_choose_path(p, REACH_EXPOSED, worst, v->element[i]);
-  return worst;
+    worst_element = reach_choose_path(p, REACH_EXPOSED, worst_element, v->element[i]);
+  return worst_element;
 }
 
-static int siblings_in(const reach_value *from, const clv_shape *shape) {
-  int s = from->siblings, last = from->shape.rank - 1;
+static int map_sibling_axis(const reach_value *from, const clv_shape *shape) {
+  int s = from->sibling_axis, last = from->shape.rank - 1;
   if (shape->rank == 2 && s) return 1;
   if (s == 1 && shape->dim[1] == from->shape.dim[1]) return 1;
   return s == last && shape->dim[shape->rank - 1] == from->shape.dim[last] ? shape->rank - 1 : 0;
@@ -113,12 +115,12 @@ clv_code reach_reshape(reach_pool *p, const reach_value *from, const clv_shape *
   int64_t index[CLV_MAX_RANK] = {0}, steps[CLV_MAX_RANK];
   bool one = reach_value_count(from) == 1;
   if (one || is_large(shape)) {
-    CLV_TRY(reach_value_fill(ret, shape, worst_of(p, from), err));
-    ret->siblings = siblings_in(from, shape);
+    CLV_TRY(reach_value_fill(ret, shape, get_worst(p, from), err));
+    ret->sibling_axis = map_sibling_axis(from, shape);
     return CLV_OK;
   }
-  *ret = (reach_value){.shape = *shape, .siblings = siblings_in(from, shape)};
-  memcpy(ret->kept, shape->dim, sizeof ret->kept);
+  *ret = (reach_value){.shape = *shape, .sibling_axis = map_sibling_axis(from, shape)};
+  memcpy(ret->stored_extents, shape->dim, sizeof ret->stored_extents);
   CLV_TRY(reach_value_alloc(ret, err));
   reach_value_steps(from, steps);
   for (size_t i = 0; i < reach_value_count(ret); i++) {
@@ -132,22 +134,22 @@ clv_code reach_reshape(reach_pool *p, const reach_value *from, const clv_shape *
 
 /* ---- several paths --------------------------------------------------------------------------- */
 
-/* The worst kind of the element's paths is the lowest bit. */
-static int64_t level(reach_element e) {
+/* Returns how exposed an element is. The lowest bit of its kinds is the most exposed kind of its
+ * paths. */
+static int64_t get_exposure(reach_element e) {
   uint32_t kinds = e & REACH_KINDS;
   return kinds & (~kinds + 1);
 }
 
 static bool is_worse(const reach_pool *p, reach_profile profile, reach_element a, reach_element b) {
-  int64_t exposed = level(a) - level(b);
+  int64_t exposed = get_exposure(a) - get_exposure(b);
   int64_t count =
       (int64_t)reach_set_count(p, reach_set_of(a)) - reach_set_count(p, reach_set_of(b));
   int64_t first = profile == REACH_EXPOSED ? exposed : profile == REACH_NARROW ? count : -count;
   return first ? first < 0 : exposed + count < 0;
 }
 
-/* Chooses between constants and paths: a constant is no path if there is another one, but constants
- * alone are a path. */
+/* Chooses between two elements. A constant is chosen only if neither element has places. */
 reach_element reach_choose_path(const reach_pool *p, reach_profile profile, reach_element a,
                                 reach_element b) {
   if (a == REACH_ABSENT || b == REACH_ABSENT) return a == REACH_ABSENT ? b : a;
@@ -162,18 +164,18 @@ static reach_element merge_elements(const reach_pool *p, reach_profile profile, 
   return product && zero ? REACH_NOTHING : reach_choose_path(p, profile, a, b);
 }
 
-/* True if any element has places. The merge of a constant and another value has the siblings of the
- * other value. */
+/* True if any element of v has places. (If one of two merged values has none, the result takes
+ * `siblings` from the other value.) */
 static bool has_path(const reach_value *v) {
   for (size_t i = 0; i < reach_value_count(v); i++)
     if (reach_is_path(v->element[i])) return true;
   return false;
 }
 
-static int siblings_of(const reach_value *a, const reach_value *b) {
-  if (!has_path(a)) return b->siblings;
-  if (!has_path(b)) return a->siblings;
-  return a->siblings == b->siblings ? a->siblings : 0;
+static int merge_sibling_axes(const reach_value *a, const reach_value *b) {
+  if (!has_path(a)) return b->sibling_axis;
+  if (!has_path(b)) return a->sibling_axis;
+  return a->sibling_axis == b->sibling_axis ? a->sibling_axis : 0;
 }
 
 clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_value *to,
@@ -185,12 +187,13 @@ clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_v
     *other = (reach_value){0};
     return CLV_OK;
   }
-  made.siblings = siblings_of(to, other);
-  made.dropped = CLV_MAX(to->dropped, other->dropped);
-  made.copies = to->dropped <= 0      ? other->copies
-                : other->dropped <= 0 ? to->copies
-                                      : CLV_MIN(to->copies, other->copies);
-  for (int i = 0; i < made.shape.rank; i++) made.kept[i] = CLV_MAX(to->kept[i], other->kept[i]);
+  made.sibling_axis = merge_sibling_axes(to, other);
+  made.dropout_rate = CLV_MAX(to->dropout_rate, other->dropout_rate);
+  made.n_copies = to->dropout_rate <= 0      ? other->n_copies
+                  : other->dropout_rate <= 0 ? to->n_copies
+                                             : CLV_MIN(to->n_copies, other->n_copies);
+  for (int i = 0; i < made.shape.rank; i++)
+    made.stored_extents[i] = CLV_MAX(to->stored_extents[i], other->stored_extents[i]);
   CLV_TRY(reach_value_alloc(&made, err));
   reach_value_steps(to, a);
   reach_value_steps(other, b);
@@ -198,7 +201,7 @@ clv_code reach_merge(reach_pool *p, reach_profile profile, bool product, reach_v
     made.element[i] =
         merge_elements(p, profile, product, to->element[reach_offset(index, a, made.shape.rank)],
                        other->element[reach_offset(index, b, made.shape.rank)]);
-    reach_next_index(index, made.kept, made.shape.rank);
+    reach_next_index(index, made.stored_extents, made.shape.rank);
   }
   (void)reach_charge_work(p, reach_value_count(&made));
   reach_value_done(to);

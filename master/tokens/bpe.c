@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Byte-level BPE. Each byte of a piece begins as a token. The neighbouring pair that comes first in
- * the list of merges, the leftmost among equals, is joined, until no pair is in the list. A heap
- * holds the pairs, so a piece of n bytes takes O(n log n) steps for any contents.
- *
+ * Byte-level BPE. Each byte of a piece starts as a token. Then the pair of neighbours that comes
+ * first in the list of merges is joined, the leftmost among equals, until no pair of neighbours is
+ * in the list. A heap holds the pairs, so a piece of n bytes takes O(n log n) steps for any
+ * contents.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -36,52 +36,54 @@ const clv_merge *clv_merge_find(const clv_tokenizer *t, int32_t left, int32_t ri
 
 enum { NONE = -1 };
 
-/* A token of the piece. It is removed when it is joined to its left neighbour. */
+/* A token of the piece. A symbol is removed when it is joined to its left neighbour. */
 typedef struct symbol {
-  int32_t id; /* NONE: removed */
+  int32_t id; /* token id; NONE: the symbol was removed */
   int64_t before, after;
 } symbol;
 
 typedef struct pair {
   uint32_t rank;
-  int32_t id; /* id of the joined token */
-  int64_t at; /* index of the left symbol */
+  int32_t id; /* token id of the joined pair */
+  int64_t at; /* index of the pair's left symbol */
 } pair;
 
-/* Scratch memory, reused for each piece. */
+/* Scratch memory of clv_bpe_encode, reused for each piece. */
 typedef struct work {
   symbol *symbols;
   pair *heap;
-  size_t room, n, waiting; /* capacity and number of symbols; pairs in the heap */
+  /* room, n: capacity and number of symbols; waiting: number of pairs in the heap */
+  size_t room, n, waiting;
 } work;
 
-static bool sooner(const pair *a, const pair *b) {
+static bool comes_before(const pair *a, const pair *b) {
   return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
-static void push(work *w, pair p) {
+static void push_pair(work *w, pair p) {
   size_t i = w->waiting++;
-  for (; i && sooner(&p, &w->heap[(i - 1) / 2]); i = (i - 1) / 2) w->heap[i] = w->heap[(i - 1) / 2];
+  for (; i && comes_before(&p, &w->heap[(i - 1) / 2]); i = (i - 1) / 2)
+    w->heap[i] = w->heap[(i - 1) / 2];
   w->heap[i] = p;
 }
 
-static pair pop(work *w) {
+static pair pop_pair(work *w) {
   pair top = w->heap[0], last = w->heap[--w->waiting];
   size_t i = 0;
   for (size_t k; (k = 2 * i + 1) < w->waiting; i = k) {
-    if (k + 1 < w->waiting && sooner(&w->heap[k + 1], &w->heap[k])) k++;
-    if (!sooner(&w->heap[k], &last)) break;
+    if (k + 1 < w->waiting && comes_before(&w->heap[k + 1], &w->heap[k])) k++;
+    if (!comes_before(&w->heap[k], &last)) break;
     w->heap[i] = w->heap[k];
   }
   w->heap[i] = last;
   return top;
 }
 
-static void consider(const clv_tokenizer *t, work *w, int64_t left) {
+static void push_if_mergeable(const clv_tokenizer *t, work *w, int64_t left) {
   if (left == NONE || w->symbols[left].after == NONE) return;
   const symbol *a = &w->symbols[left], *b = &w->symbols[a->after];
   const clv_merge *m = clv_merge_find(t, a->id, b->id);
-  if (m) push(w, (pair){m->rank, m->id, left});
+  if (m) push_pair(w, (pair){m->rank, m->id, left});
 }
 
 /* True if a pair from the heap still exists: neither of its symbols has been joined since. */
@@ -92,14 +94,14 @@ static bool is_current(const clv_tokenizer *t, const work *w, const pair *p) {
   return m && m->id == p->id;
 }
 
-static void join(const clv_tokenizer *t, work *w, const pair *p) {
+static void join_pair(const clv_tokenizer *t, work *w, const pair *p) {
   symbol *a = &w->symbols[p->at], *b = &w->symbols[a->after];
   a->id = p->id;
   a->after = b->after;
   b->id = NONE;
   if (a->after != NONE) w->symbols[a->after].before = p->at;
-  consider(t, w, a->before);
-  consider(t, w, p->at);
+  push_if_mergeable(t, w, a->before);
+  push_if_mergeable(t, w, p->at);
 }
 
 /* ---- a piece --------------------------------------------------------------------------------- */
@@ -112,8 +114,8 @@ static clv_code make_room(work *w, size_t n, clv_err *err) {
   w->heap = NULL;
   w->room = 0;
   CLV_TRY(clv_alloc(n, sizeof *w->symbols, &w->symbols, err));
-  CLV_TRY(
-      clv_alloc(n, 3 * sizeof *w->heap, &w->heap, err)); /* each join pushes at most two pairs */
+  /* the heap needs room for 3 n pairs, because each join pushes at most two */
+  CLV_TRY(clv_alloc(n, 3 * sizeof *w->heap, &w->heap, err));
   w->room = n;
   return CLV_OK;
 }
@@ -124,22 +126,23 @@ static clv_code add_merged(const clv_tokenizer *t, work *w, const char *piece, s
   w->n = n;
   w->waiting = 0;
   for (size_t i = 0; i < n; i++)
-    w->symbols[i] = (symbol){t->of_byte[(unsigned char)piece[i]], (int64_t)i - 1,
+    w->symbols[i] = (symbol){t->byte_tokens[(unsigned char)piece[i]], (int64_t)i - 1,
                              i + 1 < n ? (int64_t)i + 1 : NONE};
-  for (size_t i = 0; i < n; i++) consider(t, w, (int64_t)i);
+  for (size_t i = 0; i < n; i++) push_if_mergeable(t, w, (int64_t)i);
   while (w->waiting) {
-    pair p = pop(w);
-    if (is_current(t, w, &p)) join(t, w, &p);
+    pair p = pop_pair(w);
+    if (is_current(t, w, &p)) join_pair(t, w, &p);
   }
   for (int64_t i = 0; i != NONE; i = w->symbols[i].after)
     CLV_TRY(clv_ids_add(out, w->symbols[i].id, err));
   return CLV_OK;
 }
 
-/* Token that equals the complete piece; NULL: none, or whole_first is false. */
+/* Returns the token that equals the complete piece; NULL: there is none, or prefers_whole_piece is
+ * false. */
 static const clv_vocab_entry *find_whole(const clv_tokenizer *t, const char *piece, size_t n) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  if (!t->whole_first || n > CLV_TOKENS_MAX_TOKEN) return NULL;
+  if (!t->prefers_whole_piece || n > CLV_TOKENS_MAX_TOKEN) return NULL;
   for (size_t i = 0; i < n; i++) clv_codepoint_to_utf8(clv_byte_char((unsigned char)piece[i]), &b);
   return b.failed ? NULL : clv_vocab_find(&t->vocab, b.data, b.len);
 }
@@ -158,7 +161,7 @@ clv_code clv_bpe_encode(const clv_tokenizer *t, const char *text, size_t len, cl
                         clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes spaced = {0};
   work w = {0};
-  if (t->prefix_space && text[0] != ' ') {
+  if (t->adds_prefix_space && text[0] != ' ') {
     clv_bytes_puts(&spaced, " ");
     clv_bytes_add(&spaced, text, len);
     if (spaced.failed) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", len);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Classes of characters and normal forms, from the tables of utf8proc. Its functions for complete
- * texts sort marks in quadratic time, so a text of many marks would take hours. This file sorts
- * them itself.
- *
+ * Classes of characters and normal forms, from the tables of utf8proc. The functions of utf8proc
+ * for complete texts sort combining marks in quadratic time, so a text of many marks would take
+ * hours. This file sorts marks itself.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,38 +10,40 @@
 
 #include "master/tokens/tokens_int.h"
 
-static utf8proc_category_t category(uint32_t c) { return utf8proc_category((utf8proc_int32_t)c); }
+static utf8proc_category_t get_category(uint32_t c) {
+  return utf8proc_category((utf8proc_int32_t)c);
+}
 
 bool clv_char_is_space(uint32_t c) {
   if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r');
-  utf8proc_category_t k = category(c);
+  utf8proc_category_t k = get_category(c);
   return c == 0x85 || (k >= UTF8PROC_CATEGORY_ZS && k <= UTF8PROC_CATEGORY_ZP);
 }
 
 bool clv_char_is_letter(uint32_t c) {
-  utf8proc_category_t k = category(c);
+  utf8proc_category_t k = get_category(c);
   return k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO;
 }
 
 bool clv_char_is_number(uint32_t c) {
-  utf8proc_category_t k = category(c);
+  utf8proc_category_t k = get_category(c);
   return k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO;
 }
 
 bool clv_char_is_punctuation(uint32_t c) {
-  utf8proc_category_t k = category(c);
+  utf8proc_category_t k = get_category(c);
   bool ascii =
       c < 0x7f && c > ' ' && !(c >= '0' && c <= '9') && !((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
   return ascii || (k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO);
 }
 
 bool clv_char_is_control(uint32_t c) {
-  utf8proc_category_t k = category(c);
+  utf8proc_category_t k = get_category(c);
   if (c == '\t' || c == '\n' || c == '\r') return false;
   return k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
 }
 
-bool clv_char_is_mark(uint32_t c) { return category(c) == UTF8PROC_CATEGORY_MN; }
+bool clv_char_is_mark(uint32_t c) { return get_category(c) == UTF8PROC_CATEGORY_MN; }
 
 bool clv_char_is_cjk(uint32_t c) {
   static const uint32_t ranges[][2] = {{0x4e00, 0x9fff},   {0x3400, 0x4dbf},   {0x20000, 0x2a6df},
@@ -53,7 +54,7 @@ bool clv_char_is_cjk(uint32_t c) {
   return false;
 }
 
-/* Only U+0130 becomes two code points. */
+/* U+0130 is the only character whose lower case has two code points. */
 size_t clv_codepoint_lower(uint32_t c, uint32_t ret[2]) {
   ret[0] = c == 0x130 ? 'i' : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
   ret[1] = 0x307;
@@ -98,15 +99,15 @@ void clv_codepoint_to_utf8(uint32_t c, clv_bytes *out) {
 
 /* ---- normal forms ---------------------------------------------------------------------------- */
 
-static int combining(int32_t c) { return utf8proc_get_property(c)->combining_class; }
+static int get_combining_class(int32_t c) { return utf8proc_get_property(c)->combining_class; }
 
-/* A mark with its class and position, for a stable sort. */
+/* A combining mark with its class and position, for a stable sort. */
 typedef struct clv_combining_mark {
   int32_t class, point;
   size_t place;
 } clv_combining_mark;
 
-static int by_class(const void *a, const void *b) {
+static int compare_marks(const void *a, const void *b) {
   const clv_combining_mark *x = a, *y = b;
   if (x->class != y->class) return x->class < y->class ? -1 : 1;
   return x->place < y->place ? -1 : 1;
@@ -115,15 +116,16 @@ static int by_class(const void *a, const void *b) {
 static clv_code sort_run(int32_t *at, size_t n, clv_err *err) {
   CLV_AUTO(clv_freep) clv_combining_mark *marks = NULL;
   CLV_TRY(clv_alloc(n, sizeof *marks, &marks, err));
-  for (size_t i = 0; i < n; i++) marks[i] = (clv_combining_mark){combining(at[i]), at[i], i};
-  qsort(marks, n, sizeof *marks, by_class);
+  for (size_t i = 0; i < n; i++)
+    marks[i] = (clv_combining_mark){get_combining_class(at[i]), at[i], i};
+  qsort(marks, n, sizeof *marks, compare_marks);
   for (size_t i = 0; i < n; i++) at[i] = marks[i].point;
   return CLV_OK;
 }
 
 static clv_code sort_marks(clv_codepoints *p, clv_err *err) {
   for (size_t i = 0, n; i < p->n; i += CLV_MAX(n, (size_t)1)) {
-    for (n = 0; i + n < p->n && combining(p->at[i + n]) > 0;) n++;
+    for (n = 0; i + n < p->n && get_combining_class(p->at[i + n]) > 0;) n++;
     if (n > 1) CLV_TRY(sort_run(p->at + i, n, err));
   }
   return CLV_OK;
@@ -152,7 +154,9 @@ clv_code clv_codepoints_compose(clv_codepoints *p, clv_err *err) {
   CLV_TRY(clv_codepoints_decompose(p, err));
   utf8proc_ssize_t n =
       utf8proc_normalize_utf32(p->at, (utf8proc_ssize_t)p->n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-  if (n < 0) return clv_fail(err, CLV_INTERNAL, "a text cannot be composed");
+  if (n < 0)
+    return clv_fail(err, CLV_INTERNAL, "a text of %zu characters cannot be brought to NFC: %s",
+                    p->n, utf8proc_errmsg(n));
   p->n = (size_t)n;
   return CLV_OK;
 }

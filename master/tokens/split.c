@@ -4,7 +4,8 @@
  * Alternatives are tried in the order of the pattern, and each matches as much as it can.
  * GPT-2: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  * Llama 3: (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
- *          ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+; Qwen2 has \p{N} in its third place.
+ *          ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+ * Qwen2: as Llama 3, but the third alternative is \p{N}.
  */
 #include "master/tokens/tokens_int.h"
 
@@ -13,8 +14,9 @@ typedef struct clv_cursor_text {
   size_t len;
 } clv_cursor_text;
 
-/* Returns the character at `at`; *ret_next is the start of the next. At the end: 0 and `at`. */
-static uint32_t point_at(const clv_cursor_text *c, size_t at, size_t *ret_next) {
+/* Returns the character at `at`; *ret_next is the start of the next character. At the end of the
+ * text returns 0, and *ret_next is `at`. */
+static uint32_t decode_at(const clv_cursor_text *c, size_t at, size_t *ret_next) {
   uint32_t point = 0;
   *ret_next = at;
   if (at < c->len) *ret_next += clv_utf8(c->text + at, c->len - at, &point);
@@ -27,27 +29,28 @@ static bool is_other(uint32_t c) {
 
 static bool is_line_end(uint32_t c) { return c == '\r' || c == '\n'; }
 
-/* Returns the end of the run of at most `most` characters of a kind that begins at `at`. */
-static size_t run(const clv_cursor_text *c, size_t at, bool (*of)(uint32_t), size_t most) {
-  for (size_t next; most-- && at < c->len && of(point_at(c, at, &next)); at = next) {
+/* Returns the end of the run of characters for which of() is true that begins at `at`; at most
+ * `most` characters. */
+static size_t end_of_run(const clv_cursor_text *c, size_t at, bool (*of)(uint32_t), size_t most) {
+  for (size_t next; most-- && at < c->len && of(decode_at(c, at, &next)); at = next) {
   }
   return at;
 }
 
-static bool folds_to(uint32_t c, char letter, bool any_case) {
+static bool matches_letter(uint32_t c, char letter, bool any_case) {
   if (c == (uint32_t)letter) return true;
   if (!any_case) return false;
   return c == (uint32_t)(letter - 'a' + 'A') || (letter == 's' && c == 0x17f);
 }
 
-/* End of a contraction such as 's; 0: there is none. */
-static size_t contraction(const clv_cursor_text *c, size_t from, bool any_case) {
+/* Returns the end of a contraction such as 's at `from`; 0: there is none. */
+static size_t end_of_contraction(const clv_cursor_text *c, size_t from, bool any_case) {
   static const char *const endings[] = {"s", "t", "re", "ve", "m", "ll", "d"};
   if (c->text[from] != '\'') return 0;
   for (size_t i = 0; i < CLV_COUNT(endings); i++) {
     size_t at = from + 1, next = at;
     const char *e = endings[i];
-    while (*e && at < c->len && folds_to(point_at(c, at, &next), *e, any_case)) {
+    while (*e && at < c->len && matches_letter(decode_at(c, at, &next), *e, any_case)) {
       at = next;
       e++;
     }
@@ -57,51 +60,52 @@ static size_t contraction(const clv_cursor_text *c, size_t from, bool any_case) 
 }
 
 /* Matches \s+(?!\S), else \s+: the last space belongs to the next piece. */
-static size_t spaces(const clv_cursor_text *c, size_t from) {
-  size_t end = run(c, from, clv_char_is_space, SIZE_MAX), last = from;
+static size_t end_of_spaces(const clv_cursor_text *c, size_t from) {
+  size_t end = end_of_run(c, from, clv_char_is_space, SIZE_MAX), last = from;
   for (size_t next = from; next < end;) {
     last = next;
-    point_at(c, last, &next);
+    decode_at(c, last, &next);
   }
   return end == c->len || last == from ? end : last;
 }
 
-static size_t gpt2(const clv_cursor_text *c, size_t from) {
+static size_t end_of_gpt2_piece(const clv_cursor_text *c, size_t from) {
   static bool (*const kinds[])(uint32_t) = {clv_char_is_letter, clv_char_is_number, is_other};
-  size_t end = contraction(c, from, false), at = from + (c->text[from] == ' ');
+  size_t end = end_of_contraction(c, from, false), at = from + (c->text[from] == ' ');
   for (size_t i = 0; !end && i < CLV_COUNT(kinds); i++) {
-    size_t after = run(c, at, kinds[i], SIZE_MAX);
+    size_t after = end_of_run(c, at, kinds[i], SIZE_MAX);
     if (after > at) end = after;
   }
-  return end ? end : spaces(c, from);
+  return end ? end : end_of_spaces(c, from);
 }
 
 /* Matches \s*[\r\n]+, up to the last line end of the white space; 0: there is none. */
-static size_t lines(const clv_cursor_text *c, size_t from) {
-  size_t end = run(c, from, clv_char_is_space, SIZE_MAX);
+static size_t end_of_lines(const clv_cursor_text *c, size_t from) {
+  size_t end = end_of_run(c, from, clv_char_is_space, SIZE_MAX);
   while (end > from && !is_line_end((unsigned char)c->text[end - 1])) end--;
   return end > from ? end : 0;
 }
 
-static size_t words(const clv_cursor_text *c, size_t from) {
+static size_t end_of_words(const clv_cursor_text *c, size_t from) {
   size_t at = from;
-  uint32_t first = point_at(c, from, &at);
+  uint32_t first = decode_at(c, from, &at);
   if (is_line_end(first) || clv_char_is_number(first)) return 0;
-  if (clv_char_is_letter(first)) return run(c, from, clv_char_is_letter, SIZE_MAX);
-  size_t end = run(c, at, clv_char_is_letter, SIZE_MAX);
+  if (clv_char_is_letter(first)) return end_of_run(c, from, clv_char_is_letter, SIZE_MAX);
+  size_t end = end_of_run(c, at, clv_char_is_letter, SIZE_MAX);
   return end > at ? end : 0;
 }
 
-static size_t llama3(const clv_cursor_text *c, size_t from, size_t digits) {
-  size_t end = contraction(c, from, true), at = from + (c->text[from] == ' ');
-  if (end || (end = words(c, from))) return end;
-  if ((end = run(c, from, clv_char_is_number, digits)) > from) return end;
-  if ((end = run(c, at, is_other, SIZE_MAX)) > at) return run(c, end, is_line_end, SIZE_MAX);
-  return (end = lines(c, from)) ? end : spaces(c, from);
+static size_t end_of_llama3_piece(const clv_cursor_text *c, size_t from, size_t digits) {
+  size_t end = end_of_contraction(c, from, true), at = from + (c->text[from] == ' ');
+  if (end || (end = end_of_words(c, from))) return end;
+  if ((end = end_of_run(c, from, clv_char_is_number, digits)) > from) return end;
+  if ((end = end_of_run(c, at, is_other, SIZE_MAX)) > at)
+    return end_of_run(c, end, is_line_end, SIZE_MAX);
+  return (end = end_of_lines(c, from)) ? end : end_of_spaces(c, from);
 }
 
 size_t clv_split_piece_end(clv_token_pattern pattern, const char *text, size_t len, size_t from) {
   const clv_cursor_text c = {text, len};
-  if (pattern == CLV_TOKEN_PATTERN_GPT2) return gpt2(&c, from);
-  return llama3(&c, from, pattern == CLV_TOKEN_PATTERN_LLAMA3 ? 3 : 1);
+  if (pattern == CLV_TOKEN_PATTERN_GPT2) return end_of_gpt2_piece(&c, from);
+  return end_of_llama3_piece(&c, from, pattern == CLV_TOKEN_PATTERN_LLAMA3 ? 3 : 1);
 }

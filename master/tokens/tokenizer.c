@@ -2,19 +2,19 @@
  *
  * The steps that all tokenizers share. clv_tokenizer_encode cuts a text at added tokens, first in
  * the original text, then in the normalised text, and encodes the parts in between.
- *
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/tokens/tokens_int.h"
 
-/* Function that encodes the text between added tokens, for cut_at. */
+/* Function that encodes the text between added tokens, for encode_between_added. */
 typedef clv_code (*clv_encode_between)(const clv_tokenizer *t, const char *text, size_t len,
                                        clv_ids *out, clv_err *err);
 
-static clv_code cut_at(const clv_tokenizer *t, const clv_vocab *added, clv_encode_between between,
-                       const char *text, size_t len, clv_ids *out, clv_err *err) {
+static clv_code encode_between_added(const clv_tokenizer *t, const clv_vocab *added,
+                                     clv_encode_between between, const char *text, size_t len,
+                                     clv_ids *out, clv_err *err) {
   clv_added_token_match hit;
   size_t from = 0;
   for (; clv_added_token_find(added, text, len, from, &hit); from = hit.end) {
@@ -26,10 +26,10 @@ static clv_code cut_at(const clv_tokenizer *t, const clv_vocab *added, clv_encod
 
 static clv_code encode_normalised(const clv_tokenizer *t, const char *text, size_t len,
                                   clv_ids *out, clv_err *err) {
-  return cut_at(t, &t->normalised, t->encode, text, len, out, err);
+  return encode_between_added(t, &t->normalised_added, t->encode, text, len, out, err);
 }
 
-static clv_code composed(const char *text, size_t len, clv_bytes *ret, clv_err *err) {
+static clv_code compose_nfc(const char *text, size_t len, clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_codepoints_done) clv_codepoints p = {0};
   CLV_TRY(clv_codepoints_from_utf8(&p, text, len, err));
   CLV_TRY(clv_codepoints_compose(&p, err));
@@ -42,7 +42,7 @@ static clv_code encode_raw(const clv_tokenizer *t, const char *text, size_t len,
                            clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
   if (!t->compose) return encode_normalised(t, text, len, out, err);
-  CLV_TRY(composed(text, len, &b, err));
+  CLV_TRY(compose_nfc(text, len, &b, err));
   return encode_normalised(t, b.data, b.len, out, err);
 }
 
@@ -58,11 +58,11 @@ static clv_code check_utf8(const char *text, size_t len, clv_err *err) {
 clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
                               clv_err *err) {
   CLV_TRY(check_utf8(text, len, err));
-  return cut_at(t, &t->raw, encode_raw, text, len, out, err);
+  return encode_between_added(t, &t->raw_added, encode_raw, text, len, out, err);
 }
 
 int32_t clv_tokenizer_token_id(const clv_tokenizer *t, const char *token) {
-  const clv_vocab *all[] = {&t->vocab, &t->raw, &t->normalised};
+  const clv_vocab *all[] = {&t->vocab, &t->raw_added, &t->normalised_added};
   for (size_t i = 0; i < CLV_COUNT(all); i++) {
     const clv_vocab_entry *e = clv_vocab_find(all[i], token, strlen(token));
     if (e) return e->id;
@@ -75,7 +75,7 @@ clv_tokenizer_ends clv_tokenizer_ends_of(const clv_tokenizer *t) {
 }
 
 int32_t clv_tokenizer_vocab_size(const clv_tokenizer *t) {
-  const clv_vocab *all[] = {&t->vocab, &t->raw, &t->normalised};
+  const clv_vocab *all[] = {&t->vocab, &t->raw_added, &t->normalised_added};
   int32_t most = -1;
   for (size_t i = 0; i < CLV_COUNT(all); i++)
     if (all[i]->n) most = CLV_MAX(most, all[i]->most);

@@ -15,8 +15,8 @@ clv_code clv_tokenizer_new(clv_tokenizer **ret, clv_err *err) {
 void clv_tokenizer_free(clv_tokenizer *t) {
   if (!t) return;
   clv_vocab_done(&t->vocab);
-  clv_vocab_done(&t->raw);
-  clv_vocab_done(&t->normalised);
+  clv_vocab_done(&t->raw_added);
+  clv_vocab_done(&t->normalised_added);
   free(t->merges);
   free(t);
 }

@@ -7,7 +7,6 @@
  *
  * Files are untrusted: all sizes have limits, and errors name line and column. Ownership: a
  * tokenizer copies what it needs. Threads: it does not change, so many threads may use it.
- *
  */
 #ifndef CLEAVE_TOKENS_H
 #define CLEAVE_TOKENS_H
@@ -19,13 +18,13 @@ extern "C" {
 #endif
 
 enum {
-  CLV_TOKENS_MAX_FILE = 64 << 20, /* bytes */
-  CLV_TOKENS_MAX_TOKEN = 1024,    /* bytes */
-  CLV_TOKENS_MAX_ID = 4 << 20,    /* token ids are below it */
+  CLV_TOKENS_MAX_FILE = 64 << 20, /* most bytes of a tokenizer file */
+  CLV_TOKENS_MAX_TOKEN = 1024,    /* most bytes of a token */
+  CLV_TOKENS_MAX_ID = 4 << 20,    /* token ids are below this number */
 };
 
 typedef enum clv_accents {
-  CLV_ACCENTS_AUTO = 0, /* strip accents if the text is converted to lower case */
+  CLV_ACCENTS_AUTO = 0, /* strip accents if and only if the text is converted to lower case */
   CLV_ACCENTS_KEEP,
   CLV_ACCENTS_STRIP,
 } clv_accents;
@@ -38,11 +37,12 @@ typedef struct clv_tokenizer_options {
 
 typedef struct clv_tokenizer clv_tokenizer;
 
-/* Opens a tokenizer: *.json is byte-level BPE, any other name a WordPiece list with one piece a
- * line. All errors name the file; CLV_INVALID and CLV_EXHAUSTED also line and column. */
+/* Opens a tokenizer: *.json is byte-level BPE, any other name is a WordPiece vocabulary with one
+ * piece a line. All errors name the file; CLV_INVALID and CLV_EXHAUSTED also line and column. */
 clv_code clv_tokenizer_open(const char *path, const clv_tokenizer_options *options,
                             clv_tokenizer **ret, clv_err *err) CLV_USE_RESULT;
-/* As clv_tokenizer_open, but from memory. `label` replaces the file name in messages. */
+/* As clv_tokenizer_open, but the contents of the file are in memory. `label` replaces the file name
+ * in messages. */
 clv_code clv_wordpiece_parse(const char *text, size_t len, const char *label,
                              const clv_tokenizer_options *options, clv_tokenizer **ret,
                              clv_err *err) CLV_USE_RESULT;
@@ -60,21 +60,22 @@ typedef struct clv_ids {
 void clv_ids_done(clv_ids *ids);
 clv_code clv_ids_add(clv_ids *ids, int32_t id, clv_err *err) CLV_USE_RESULT;
 
-/* Appends the tokens of a text, without first and last tokens. CLV_INVALID: the text is not
+/* Appends the tokens of a text, without those of clv_tokenizer_ends. CLV_INVALID: the text is not
  * UTF-8; the message names the byte. */
 clv_code clv_tokenizer_encode(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
                               clv_err *err) CLV_USE_RESULT;
 
-/* Id of a token by its text; -1: there is no such token. */
+/* Returns the id of the token with this text; -1: there is no such token. */
 int32_t clv_tokenizer_token_id(const clv_tokenizer *t, const char *token);
 /* Settings of a tokenizer.json for the ends of a text (post_processor, padding, truncation). */
 typedef struct clv_tokenizer_ends {
   int32_t before, after; /* tokens before and after a text; -1: none */
-  int32_t filler;        /* token of pads; -1: not given */
-  int64_t most;          /* most tokens of a text with its ends; 0: no limit */
+  int32_t filler;        /* token that pads a row; -1: not given */
+  /* most tokens of a text including those before and after it; 0: no limit */
+  int64_t most;
 } clv_tokenizer_ends;
 clv_tokenizer_ends clv_tokenizer_ends_of(const clv_tokenizer *t);
-/* One more than the largest token id. */
+/* Returns one more than the largest token id. */
 int32_t clv_tokenizer_vocab_size(const clv_tokenizer *t);
 
 #ifdef __cplusplus

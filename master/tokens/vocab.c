@@ -14,10 +14,11 @@ void clv_vocab_done(clv_vocab *v) {
   *v = (clv_vocab){0};
 }
 
-static clv_code grow(clv_vocab *v, clv_err *err) {
+static clv_code grow_entries(clv_vocab *v, clv_err *err) {
   size_t cap = v->cap ? 2 * v->cap : 1024, bytes;
   void *more = clv_mul_size(cap, sizeof *v->entries, &bytes) ? realloc(v->entries, bytes) : NULL;
-  if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu tokens", cap);
+  if (!more)
+    return clv_fail(err, CLV_EXHAUSTED, "out of memory for %zu tokens of the vocabulary", cap);
   v->entries = more;
   v->cap = cap;
   return CLV_OK;
@@ -25,29 +26,33 @@ static clv_code grow(clv_vocab *v, clv_err *err) {
 
 clv_code clv_vocab_add(clv_vocab *v, const char *text, size_t len, int32_t id, uint32_t place,
                        uint8_t flags, clv_err *err) {
-  if (v->n == v->cap) CLV_TRY(grow(v, err));
+  if (v->n == v->cap) CLV_TRY(grow_entries(v, err));
   v->most = CLV_MAX(v->n ? v->most : -1, id);
   v->entries[v->n++] = (clv_vocab_entry){(uint32_t)v->text.len, (uint32_t)len, id, place, flags};
   clv_bytes_add(&v->text, text, len);
-  if (v->text.failed || v->text.len > UINT32_MAX)
-    return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu tokens", v->n);
+  if (v->text.len > UINT32_MAX)
+    return clv_fail(err, CLV_EXHAUSTED, "the texts of %zu tokens have %zu bytes, the limit is %u",
+                    v->n, v->text.len, UINT32_MAX);
+  if (v->text.failed)
+    return clv_fail(err, CLV_EXHAUSTED, "out of memory for %zu tokens of the vocabulary", v->n);
   return CLV_OK;
 }
 
-static int compare(const char *a, size_t a_len, const char *b, size_t b_len) {
+static int compare_texts(const char *a, size_t a_len, const char *b, size_t b_len) {
   int c = memcmp(a, b, CLV_MIN(a_len, b_len));
   return c ? c : (a_len > b_len) - (a_len < b_len);
 }
 
-static int by_text(const void *a, const void *b, void *text) {
+static int compare_entries(const void *a, const void *b, void *text) {
   const clv_vocab_entry *x = a, *y = b;
-  return compare((const char *)text + x->offset, x->len, (const char *)text + y->offset, y->len);
+  return compare_texts((const char *)text + x->offset, x->len, (const char *)text + y->offset,
+                       y->len);
 }
 
 bool clv_vocab_sort(clv_vocab *v, clv_vocab_entry ret_twice[2]) {
-  if (v->n) qsort_r(v->entries, v->n, sizeof *v->entries, by_text, v->text.data);
+  if (v->n) qsort_r(v->entries, v->n, sizeof *v->entries, compare_entries, v->text.data);
   for (size_t i = 1; i < v->n; i++)
-    if (by_text(&v->entries[i - 1], &v->entries[i], v->text.data) == 0) {
+    if (compare_entries(&v->entries[i - 1], &v->entries[i], v->text.data) == 0) {
       const clv_vocab_entry *a = &v->entries[i - 1], *b = &v->entries[i];
       ret_twice[0] = a->place < b->place ? *a : *b;
       ret_twice[1] = a->place < b->place ? *b : *a;
@@ -60,7 +65,7 @@ const clv_vocab_entry *clv_vocab_find(const clv_vocab *v, const char *text, size
   size_t low = 0, high = v->n;
   while (low < high) {
     const clv_vocab_entry *e = &v->entries[low + (high - low) / 2];
-    int c = compare(v->text.data + e->offset, e->len, text, len);
+    int c = compare_texts(v->text.data + e->offset, e->len, text, len);
     if (c == 0) return e;
     if (c < 0)
       low = (size_t)(e - v->entries) + 1;
@@ -74,18 +79,19 @@ const clv_vocab_entry *clv_vocab_find(const clv_vocab *v, const char *text, size
 
 clv_vocab_walk clv_vocab_walk_begin(const clv_vocab *v) { return (clv_vocab_walk){.high = v->n}; }
 
-/* Byte of a token after the prefix; -1: the token ends there. */
-static int byte_at(const clv_vocab *v, size_t i, uint32_t depth) {
+/* Returns the byte of entry i behind a prefix of `depth` bytes; -1: the token ends there. */
+static int get_byte_after_prefix(const clv_vocab *v, size_t i, uint32_t depth) {
   const clv_vocab_entry *e = &v->entries[i];
   return depth < e->len ? (unsigned char)v->text.data[e->offset + depth] : -1;
 }
 
-/* First entry of low..high whose next byte is at least `least`. */
-static size_t first_from(const clv_vocab *v, const clv_vocab_walk *w, int least) {
+/* Returns the first entry of low..high whose byte behind the prefix is at least `least`; high:
+ * there is none. */
+static size_t find_first_entry(const clv_vocab *v, const clv_vocab_walk *w, int least) {
   size_t low = w->low, high = w->high;
   while (low < high) {
     size_t mid = low + (high - low) / 2;
-    if (byte_at(v, mid, w->depth) < least)
+    if (get_byte_after_prefix(v, mid, w->depth) < least)
       low = mid + 1;
     else
       high = mid;
@@ -95,7 +101,7 @@ static size_t first_from(const clv_vocab *v, const clv_vocab_walk *w, int least)
 
 bool clv_vocab_walk_step(const clv_vocab *v, clv_vocab_walk *w, char byte) {
   int b = (unsigned char)byte;
-  *w = (clv_vocab_walk){first_from(v, w, b), first_from(v, w, b + 1), w->depth + 1};
+  *w = (clv_vocab_walk){find_first_entry(v, w, b), find_first_entry(v, w, b + 1), w->depth + 1};
   return w->low < w->high;
 }
 

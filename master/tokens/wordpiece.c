@@ -3,13 +3,12 @@
  * BERT's tokenizer. It cleans the text, cuts it into words at white space and punctuation, and cuts
  * each word into the longest pieces of the vocabulary. Pieces within a word begin with "##".
  * Source: BertNormalizer, BertPreTokenizer and WordPiece of Hugging Face's tokenizers.
- *
  */
 #include <string.h>
 
 #include "master/tokens/tokens_int.h"
 
-enum { MAX_WORD = 100 }; /* characters; longer ones are unknown */
+enum { MAX_WORD = 100 }; /* most characters of a word; longer words are unknown */
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
@@ -45,24 +44,25 @@ static clv_code add_lines(clv_tokenizer *t, const char *text, size_t len, const 
                   twice[1].place, twice[0].place);
 }
 
-/* Adds BERT's special tokens that the vocabulary has. They are found in the original text. */
+/* Adds those special tokens of BERT that the vocabulary has to the tokens that are found in the
+ * original text. */
 static clv_code add_special(clv_tokenizer *t, clv_err *err) {
   static const char *const names[] = {"[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"};
   clv_vocab_entry twice[2];
   for (size_t i = 0; i < CLV_COUNT(names); i++) {
     size_t n = strlen(names[i]);
     const clv_vocab_entry *e = clv_vocab_find(&t->vocab, names[i], n);
-    if (e) CLV_TRY(clv_vocab_add(&t->raw, names[i], n, e->id, 0, 0, err));
+    if (e) CLV_TRY(clv_vocab_add(&t->raw_added, names[i], n, e->id, 0, 0, err));
   }
-  clv_vocab_sort(&t->raw, twice);
+  clv_vocab_sort(&t->raw_added, twice);
   return CLV_OK;
 }
 
 /* ---- a word ---------------------------------------------------------------------------------- */
 
 /* Finds the longest piece at the beginning of `word`. */
-static const clv_vocab_entry *longest(const clv_tokenizer *t, clv_vocab_walk w, const char *word,
-                                      size_t len, size_t *ret_len) {
+static const clv_vocab_entry *find_longest_piece(const clv_tokenizer *t, clv_vocab_walk w,
+                                                 const char *word, size_t len, size_t *ret_len) {
   const clv_vocab_entry *best = NULL;
   for (size_t i = 0; i < len && clv_vocab_walk_step(&t->vocab, &w, word[i]); i++) {
     const clv_vocab_entry *e = clv_vocab_walk_token(&t->vocab, &w);
@@ -80,9 +80,9 @@ static clv_code add_word(const clv_tokenizer *t, const clv_bytes *word, size_t c
   if (characters > MAX_WORD) return clv_ids_add(out, t->unknown, err);
   for (size_t at = 0; at < word->len; at += n) {
     clv_vocab_walk from = at ? t->after_hashes : clv_vocab_walk_begin(&t->vocab);
-    const clv_vocab_entry *e = longest(t, from, word->data + at, word->len - at, &n);
+    const clv_vocab_entry *e = find_longest_piece(t, from, word->data + at, word->len - at, &n);
     if (!e) {
-      out->n = before; /* if a part is unknown, the complete word is unknown */
+      out->n = before; /* if any part of a word is unknown, the complete word is unknown */
       return clv_ids_add(out, t->unknown, err);
     }
     CLV_TRY(clv_ids_add(out, e->id, err));
@@ -92,7 +92,7 @@ static clv_code add_word(const clv_tokenizer *t, const clv_bytes *word, size_t c
 
 /* ---- a text ---------------------------------------------------------------------------------- */
 
-static clv_code add_clean(clv_codepoints *p, uint32_t c, clv_err *err) {
+static clv_code add_cleaned(clv_codepoints *p, uint32_t c, clv_err *err) {
   bool alone = clv_char_is_cjk(c);
   if (c == 0 || c == 0xfffd || clv_char_is_control(c)) return CLV_OK;
   if (alone) CLV_TRY(clv_codepoints_add(p, ' ', err));
@@ -100,11 +100,11 @@ static clv_code add_clean(clv_codepoints *p, uint32_t c, clv_err *err) {
   return alone ? clv_codepoints_add(p, ' ', err) : CLV_OK;
 }
 
-static clv_code clean(const char *text, size_t len, clv_codepoints *p, clv_err *err) {
+static clv_code clean_text(const char *text, size_t len, clv_codepoints *p, clv_err *err) {
   for (size_t i = 0, n; i < len; i += n) {
     uint32_t c = 0;
     n = CLV_MAX(clv_utf8(text + i, len - i, &c), (size_t)1);
-    CLV_TRY(add_clean(p, c, err));
+    CLV_TRY(add_cleaned(p, c, err));
   }
   return CLV_OK;
 }
@@ -116,7 +116,7 @@ static void strip_marks(clv_codepoints *p) {
   p->n = n;
 }
 
-/* The current word. */
+/* The word that is being collected. */
 typedef struct clv_word {
   clv_bytes text;
   size_t characters;
@@ -129,8 +129,8 @@ static clv_code end_word(const clv_tokenizer *t, clv_word *w, clv_ids *out, clv_
   return CLV_OK;
 }
 
-static clv_code take_point(const clv_tokenizer *t, clv_word *w, uint32_t c, clv_ids *out,
-                           clv_err *err) {
+static clv_code add_code_point(const clv_tokenizer *t, clv_word *w, uint32_t c, clv_ids *out,
+                               clv_err *err) {
   bool alone = clv_char_is_punctuation(c), space = clv_char_is_space(c);
   if (alone || space) CLV_TRY(end_word(t, w, out, err));
   if (!space) {
@@ -140,26 +140,26 @@ static clv_code take_point(const clv_tokenizer *t, clv_word *w, uint32_t c, clv_
   return alone ? end_word(t, w, out, err) : CLV_OK;
 }
 
-static clv_code words(const clv_tokenizer *t, const clv_codepoints *p, clv_word *w, clv_ids *out,
-                      clv_err *err) {
+static clv_code encode_words(const clv_tokenizer *t, const clv_codepoints *p, clv_word *w,
+                             clv_ids *out, clv_err *err) {
   for (size_t i = 0; i < p->n; i++) {
     uint32_t c[2] = {(uint32_t)p->at[i]};
     size_t n = t->lower ? clv_codepoint_lower(c[0], c) : 1;
-    for (size_t k = 0; k < n; k++) CLV_TRY(take_point(t, w, c[k], out, err));
+    for (size_t k = 0; k < n; k++) CLV_TRY(add_code_point(t, w, c[k], out, err));
   }
   return end_word(t, w, out, err);
 }
 
-static clv_code encode(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
-                       clv_err *err) {
+static clv_code encode_text(const clv_tokenizer *t, const char *text, size_t len, clv_ids *out,
+                            clv_err *err) {
   CLV_AUTO(clv_codepoints_done) clv_codepoints p = {0};
   clv_word w = {0};
-  CLV_TRY(clean(text, len, &p, err));
+  CLV_TRY(clean_text(text, len, &p, err));
   if (t->strip) {
     CLV_TRY(clv_codepoints_decompose(&p, err));
     strip_marks(&p);
   }
-  clv_code code = words(t, &p, &w, out, err);
+  clv_code code = encode_words(t, &p, &w, out, err);
   clv_bytes_done(&w.text);
   return code;
 }
@@ -201,7 +201,7 @@ clv_code clv_wordpiece_parse(const char *text, size_t len, const char *label,
   t->after_hashes = clv_vocab_walk_begin(&t->vocab);
   clv_vocab_walk_step(&t->vocab, &t->after_hashes, '#');
   clv_vocab_walk_step(&t->vocab, &t->after_hashes, '#');
-  t->encode = encode;
+  t->encode = encode_text;
   CLV_TRY(add_special(t, err));
   *ret = clv_steal(&t);
   return CLV_OK;

@@ -435,8 +435,8 @@ static void check_nothing_is_left(play *p) {
       &e->values,    &e->calls,   &e->deliveries, &e->contributions,
       &e->gradients, &e->changes, &e->entries,    &e->backward_queue_slab,
       &e->steps,     &e->weights, &e->copies,     &e->transfers};
-  NEVER(e->n_open || e->n_work || e->ready || e->ready_changes || e->waiting_changes ||
-        e->deferred_frames.first);
+  NEVER(e->n_open || e->n_work || e->ready_lists || e->ready_changes || e->waiting_changes ||
+        e->held_frames.first);
   NEVER(e->counts.calls_waiting);
   for (size_t i = 0; i < CLV_COUNT(empty); i++) {
     if (empty[i]->n_used)

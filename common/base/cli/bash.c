@@ -11,7 +11,7 @@
 
 #include "common/base/cli/cli_int.h"
 
-/* @ is replaced by the program's name in function names. */
+/* Shell functions of the script. In their names @ is replaced by the program's name. */
 static const char functions[] =
     "@_words() { mapfile -t COMPREPLY < <(compgen -W \"$1\" -- \"$2\"); }\n"
     "@_files() {\n"
@@ -65,7 +65,7 @@ static const char functions[] =
     "  @_offer \"${args[n - skip]-$rest}\" \"$cur\"\n"
     "}\n";
 
-static void identifier(clv_bytes *out, const char *name) {
+static void make_identifier(clv_bytes *out, const char *name) {
   clv_bytes_puts(out, "_");
   for (; *name; name++) clv_bytes_printf(out, "%c", *name == '-' ? '_' : *name);
 }
@@ -73,12 +73,13 @@ static void identifier(clv_bytes *out, const char *name) {
 static void add_functions(const clv_cli *cli, clv_bytes *out) {
   for (const char *p = functions; *p; p++)
     if (*p == '@' && p[1] != ']')
-      identifier(out, cli->name);
+      make_identifier(out, cli->name);
     else
       clv_bytes_add(out, p, 1);
 }
 
-/* 'files.yaml', 'folders', 'words bash zsh', 'keys a= b=c', '' */
+/* Writes what completion offers for an argument: 'files.yaml', 'folders', 'words bash zsh', 'keys
+ * a= b=c' or ''. */
 static void add_offer(const clv_cli_arg *arg, clv_bytes *out) {
   clv_bytes_puts(out, "'");
   if (arg->offer == CLV_COMPLETE_FILES) clv_bytes_printf(out, "files%s", arg->suffix);
@@ -93,9 +94,10 @@ static void add_offer(const clv_cli_arg *arg, clv_bytes *out) {
   clv_bytes_puts(out, "'");
 }
 
-/* Sets `value`. Fails for options without a value. */
+/* Writes a function that sets `value` to what completion offers for an option's value, and fails
+ * for options without a value. */
 static void add_values(const clv_cli *cli, clv_bytes *out) {
-  identifier(out, cli->name);
+  make_identifier(out, cli->name);
   clv_bytes_puts(out, "_value() {\n  case $1 in\n");
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
@@ -135,7 +137,8 @@ static void add_command(const clv_cli *cli, const clv_cli_command *c, clv_bytes 
   clv_bytes_puts(out, " ;;\n");
 }
 
-/* Writes the second words of the group whose first command is i. */
+/* Writes a case for a group of commands, whose first command is number i: it offers their second
+ * words. */
 static void add_group(const clv_cli *cli, size_t i, clv_bytes *out) {
   const clv_cli_command *first = clv_cli_command_at(cli, i);
   int n = (int)clv_cli_first_word(first);
@@ -151,7 +154,7 @@ static void add_group(const clv_cli *cli, size_t i, clv_bytes *out) {
 
 static void add_commands(const clv_cli *cli, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes words = {0};
-  identifier(out, cli->name);
+  make_identifier(out, cli->name);
   clv_bytes_puts(out, "_command() {\n  case $path in\n");
   for (size_t i = 0; i < clv_cli_n_commands(cli); i++) {
     const clv_cli_command *c = clv_cli_command_at(cli, i);
@@ -173,6 +176,6 @@ void clv_cli_bash(const clv_cli *cli, clv_bytes *out) {
   add_commands(cli, out);
   add_functions(cli, out);
   clv_bytes_puts(out, "complete -F ");
-  identifier(out, cli->name);
+  make_identifier(out, cli->name);
   clv_bytes_printf(out, " %s\n", cli->name);
 }

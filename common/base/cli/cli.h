@@ -40,27 +40,29 @@ typedef enum clv_exit_code {
 
 typedef struct clv_exit_row {
   clv_exit_code code;
-  bool links_to_docs; /* the message that ends the program names the section of EXIT-CODES.md */
-  bool worker;        /* cleave-worker may end with it too */
-  const char *doc;    /* a few words */
+  bool links_to_docs; /* the last message of the program names the section of EXIT-CODES.md */
+  bool worker;        /* cleave-worker may end with this code, too; false: only cleave-master */
+  const char *doc;    /* meaning of the code, in a few words */
 } clv_exit_row;
 
 extern const clv_exit_row clv_exit_rows[];
 extern const size_t clv_exit_n_rows;
 
-/* Reports on standard error why the program ends (clv_notice, event "failed"), and where the code
- * is documented. Returns the code. */
+/* Reports on standard error why the program ends (clv_notice, event "failed"), and in which section
+ * of EXIT-CODES.md its exit code is described. Returns the code. */
 int clv_exit_report(clv_exit_code code, const clv_err *err);
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
 typedef enum clv_cli_kind {
-  CLV_CLI_FLAG,   /* bool */
-  CLV_CLI_NUMBER, /* uint64_t, from `min` to `max` */
-  CLV_CLI_REAL,   /* double, from `low` to `high` */
-  CLV_CLI_TEXT,   /* const char *; NULL: not given; the last one counts */
-  CLV_CLI_CHOICE, /* int: 1 + the index into `choices`; 0: not given */
-  CLV_CLI_TEXTS,  /* clv_cli_list: may be repeated, at most `max` times (0: CLV_CLI_LIST) */
+  CLV_CLI_FLAG,   /* stored as bool: true if the option is given */
+  CLV_CLI_NUMBER, /* stored as uint64_t, from `min` to `max` */
+  CLV_CLI_REAL,   /* stored as double, from `low` to `high` */
+  /* stored as const char *; NULL: not given; if the option is repeated, the last value counts */
+  CLV_CLI_TEXT,
+  CLV_CLI_CHOICE, /* stored as int: 1 + the index into `choices`; 0: not given */
+  /* stored as clv_cli_list: the option may be repeated, at most `max` times (0: CLV_CLI_LIST) */
+  CLV_CLI_TEXTS,
 } clv_cli_kind;
 
 enum { CLV_CLI_WORDS = 64, CLV_CLI_LIST = 256, CLV_CLI_OPTIONS = 128, CLV_CLI_NAME = 48 };
@@ -71,63 +73,70 @@ typedef struct clv_cli_list {
 } clv_cli_list;
 
 typedef struct clv_cli_option {
-  const char *name; /* long form, without its dashes */
-  char key;         /* short form; 0: none */
-  bool required;    /* by the commands that it belongs to */
+  const char *name; /* long form of the option, without its dashes */
+  char key;         /* letter of the short form; 0: none */
+  bool required;    /* the commands that the option belongs to require it */
   clv_cli_kind kind;
-  const char *arg; /* FILE, N: name of the value in help; selects what completion offers (below) */
-  /* commands it belongs to, as "train, certs issue"; "certs": all that begin so; NULL: all */
+  /* name of the value in help, such as FILE or N; selects what completion offers, as in
+   * clv_cli_command.args */
+  const char *arg;
+  /* commands that the option belongs to: "train, certs issue"; "certs" means all that begin with
+   * certs; NULL: all commands */
   const char *commands;
-  size_t offset;              /* in the struct of the program's arguments */
-  uint64_t min, max;          /* NUMBER (max 0: no limit), TEXTS */
-  double low, high;           /* REAL */
-  const char *const *choices; /* CHOICE, NULL-terminated */
+  size_t offset;              /* offset of the value in the struct of the program's arguments */
+  uint64_t min, max;          /* for NUMBER (max 0: no limit) and TEXTS */
+  double low, high;           /* for REAL */
+  const char *const *choices; /* for CHOICE: the allowed words, NULL-terminated */
   /* Writes, for an option KEY=VALUE, the words to offer ("a.b=" or "c=value"), separated by spaces;
    * NULL: no words. */
   void (*keys)(clv_bytes *out);
-  const char *doc; /* a few words, no capital, no full stop */
+  const char *doc; /* help text: a few words, no capital, no full stop */
 } clv_cli_option;
 
 typedef struct clv_cli_command {
-  const char *name; /* two words where commands share the first: "certs issue" */
+  /* name of the command; two words if several commands share the first: "certs issue" */
+  const char *name;
   /* Words after the command: "SESSION.yaml"; "[NAME]" is optional; "NAME..." is one or more;
-   * "bash|zsh" is one of these. Completion offers files for names that end in .yaml or .pem or are
-   * FILE or PATH, and folders for DIR and RUN. */
+   * "bash|zsh" is one of these words. Completion offers files for names that end in .yaml or .pem
+   * or are FILE or PATH, and folders for DIR and RUN. */
   const char *args;
-  const char *doc;  /* one line, no full stop */
+  const char *doc;  /* one line of help, no full stop */
   const char *more; /* paragraphs for help and the manual, separated by empty lines; NULL: none */
   int (*run)(void *args);
 } clv_cli_command;
 
-/* A further manual page of the program. */
+/* A manual page of the program besides its own, such as that of a file format. */
 typedef struct clv_cli_page {
-  const char *name; /* "cleave-session.yaml" */
+  const char *name; /* name of the page: "cleave-session.yaml" */
   unsigned section;
   clv_code (*write)(clv_bytes *out, clv_err *err);
 } clv_cli_page;
 
 typedef struct clv_cli {
-  const char *name, *doc; /* "cleave-master", and a line for NAME */
-  const char *about;      /* paragraphs for DESCRIPTION, separated by empty lines */
-  bool worker;            /* selects the exit codes */
+  /* name of the program, "cleave-master", and a line for the section NAME */
+  const char *name, *doc;
+  const char *about; /* paragraphs for the section DESCRIPTION, separated by empty lines */
+  /* the program is cleave-worker: the manual lists only exit codes of workers */
+  bool worker;
   const clv_cli_command *commands;
   size_t n_commands;
   const clv_cli_option *options;
   size_t n_options;
   const clv_cli_page *pages;
   size_t n_pages;
-  const char *see_also; /* roff: "cleave-worker(1), ..." */
+  const char *see_also; /* section SEE ALSO, as roff text: "cleave-worker(1), ..." */
 } clv_cli;
 
 /* Parsed line. The struct of a program's arguments begins with it. */
 typedef struct clv_cli_line {
   const clv_cli *cli;
   const clv_cli_command *command;
-  const char *group; /* without a command: the first word that several commands share, or NULL */
-  const char *words[CLV_CLI_WORDS]; /* words after the command */
+  /* if no command was given: the word that was, if several commands begin with it; else NULL */
+  const char *group;
+  const char *words[CLV_CLI_WORDS]; /* the words after the command */
   size_t n_words;
   bool help, version, verbose;
-  int log_format; /* 0: not given; else one of CLV_LOG_AS_ */
+  int log_format; /* value of --log-format: 0: not given; else one of CLV_LOG_AS_ */
 } clv_cli_line;
 
 enum { CLV_LOG_AS_TEXT = 1, CLV_LOG_AS_JSON = 2 };
@@ -143,10 +152,12 @@ clv_code clv_cli_parse(const clv_cli *cli, int argc, char *const *argv, void *ar
  * Returns the exit code. Adds the commands `completion` and `man` to every program. */
 int clv_cli_main(const clv_cli *cli, int argc, char *const *argv, void *args);
 
-/* Reports a wrong use that the tables cannot detect, and where help is. Returns CLV_EXIT_USAGE. */
+/* Reports a wrong use that the tables cannot detect, and names the --help to read. Returns
+ * CLV_EXIT_USAGE. */
 int clv_cli_usage(const clv_cli_line *line, const char *fmt, ...) CLV_PRINTF(2, 3);
 
-/* True for a JSON log; --log-format overrides log.json of the file. */
+/* True if log lines are to be JSON. --log-format overrides in_file, the setting log.json of the
+ * program's file. */
 bool clv_cli_is_log_json(const clv_cli_line *line, bool in_file);
 
 /* Appends the --help text of the line's command, its group or the program. */

@@ -13,11 +13,11 @@ const clv_cli_option *clv_cli_option_at(const clv_cli *cli, size_t i);
 size_t clv_cli_n_commands(const clv_cli *cli);
 const clv_cli_command *clv_cli_command_at(const clv_cli *cli, size_t i);
 
-/* True if the command accepts the option; command NULL: if all commands do. */
+/* True if the command accepts the option; command NULL: true if all commands accept it. */
 bool clv_cli_option_applies(const clv_cli_option *option, const clv_cli_command *command);
 
-/* First word of a command's name: its length; true if a second word follows; true if it is
- * `word`. */
+/* About the first word of a command's name: its length; whether a second word follows; whether it
+ * is `word`. */
 size_t clv_cli_first_word(const clv_cli_command *command);
 bool clv_cli_is_grouped(const clv_cli_command *command);
 bool clv_cli_starts_with(const clv_cli_command *command, const char *word);
@@ -29,39 +29,42 @@ bool clv_cli_starts_group(const clv_cli *cli, size_t i);
 
 typedef enum clv_cli_completion {
   CLV_COMPLETE_NOTHING,
-  CLV_COMPLETE_FILES, /* with names that end in `suffix` */
+  CLV_COMPLETE_FILES, /* offer files whose names end in `suffix` */
   CLV_COMPLETE_FOLDERS,
-  CLV_COMPLETE_WORDS, /* the words of `name`, separated by '|' */
-  CLV_COMPLETE_KEYS,  /* the words that `keys` writes */
+  CLV_COMPLETE_WORDS, /* offer the words in `name`, which '|' separates */
+  CLV_COMPLETE_KEYS,  /* offer the words that the option's `keys` writes */
 } clv_cli_completion;
 
 typedef struct clv_cli_arg {
   char name[CLV_CLI_NAME];
   bool optional, repeated;
   clv_cli_completion offer;
-  const char *suffix; /* ".yaml"; "": any */
+  const char *suffix; /* end of the file names to offer, such as ".yaml"; "": any */
   void (*keys)(clv_bytes *out);
 } clv_cli_arg;
 
-/* Reads the next argument of "SESSION.yaml [NAME]" and advances *at. False: the end. */
+/* Reads the next argument of a text such as "SESSION.yaml [NAME]" and advances *at. False: there is
+ * none. */
 bool clv_cli_next_arg(const char **at, clv_cli_arg *ret);
 
-/* Describes the value of an option: choices joined by '|', or `arg`. */
+/* Describes the value of an option: its choices joined by '|', or its `arg`. */
 void clv_cli_value_of(const clv_cli_option *option, clv_cli_arg *ret);
 
-/* Appends "-v, --verbose" or "    --trace=FILE". */
+/* Appends the forms of an option: "-v, --verbose" or " --trace=FILE". */
 void clv_cli_option_forms(const clv_cli_option *option, clv_bytes *out);
 
-/* Appends "Takes it." for "takes it". */
+/* Appends a text with a capital and a full stop: "Takes it." for "takes it". */
 void clv_cli_capitalize(const char *text, clv_bytes *out);
 
-/* Reads the next paragraph of a text. False: the end. */
+/* Reads the next paragraph of a text and advances *at. False: there is none. */
 bool clv_cli_paragraph(const char **at, clv_bytes *ret);
 
 /* ---- documents made from the rows, appended to *out ------------------------------------------ */
 
-void clv_cli_man(const clv_cli *cli, clv_bytes *out);  /* man(7) text */
-void clv_cli_bash(const clv_cli *cli, clv_bytes *out); /* completion scripts */
+/* Appends the manual page of the program, as man(7) text. */
+void clv_cli_man(const clv_cli *cli, clv_bytes *out);
+/* Append the completion script of the program for bash, for zsh. */
+void clv_cli_bash(const clv_cli *cli, clv_bytes *out);
 void clv_cli_zsh(const clv_cli *cli, clv_bytes *out);
 
 /* ---- the commands of every program (main.c) -------------------------------------------------- */

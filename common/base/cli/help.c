@@ -8,8 +8,8 @@
 
 enum { LEFT = 28, WIDTH = 90 };
 
-/* Writes text from column `column` on, broken between words. */
-static void wrap(clv_bytes *out, const char *text, size_t column) {
+/* Writes text in lines that begin at column `column`, broken between words. */
+static void write_wrapped(clv_bytes *out, const char *text, size_t column) {
   size_t width = WIDTH - column;
   while (*text) {
     size_t n = strcspn(text, "\n");
@@ -26,21 +26,21 @@ static void wrap(clv_bytes *out, const char *text, size_t column) {
   clv_bytes_puts(out, "\n");
 }
 
-static void row(clv_bytes *out, const char *left, const char *doc) {
+static void write_row(clv_bytes *out, const char *left, const char *doc) {
   clv_bytes_printf(out, "  %-*s", LEFT - 2, left);
   if (strlen(left) > LEFT - 4) clv_bytes_printf(out, "\n%*s", LEFT, "");
-  wrap(out, doc, LEFT);
+  write_wrapped(out, doc, LEFT);
 }
 
-static void paragraphs(clv_bytes *out, const char *text) {
+static void write_paragraphs(clv_bytes *out, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes one = {0};
   while (clv_cli_paragraph(&text, &one)) {
-    wrap(out, one.data, 0);
+    write_wrapped(out, one.data, 0);
     clv_bytes_puts(out, "\n");
   }
 }
 
-static void option_row(clv_bytes *out, const clv_cli_option *o) {
+static void write_option_row(clv_bytes *out, const clv_cli_option *o) {
   CLV_AUTO(clv_bytes_done) clv_bytes left = {0}, doc = {0};
   if (!o->key) clv_bytes_puts(&left, "    ");
   clv_cli_option_forms(o, &left);
@@ -51,50 +51,50 @@ static void option_row(clv_bytes *out, const clv_cli_option *o) {
     clv_bytes_printf(&doc, " (%s)", all.name);
   }
   if (o->required) clv_bytes_puts(&doc, " (required)");
-  row(out, left.data, doc.data);
+  write_row(out, left.data, doc.data);
 }
 
-/* Writes the options of the command alone; NULL: those of all commands. */
-static void option_rows(const clv_cli *cli, const clv_cli_command *command, clv_bytes *out) {
+/* Writes the options that belong to this command; NULL: those that belong to all commands. */
+static void write_option_rows(const clv_cli *cli, const clv_cli_command *command, clv_bytes *out) {
   bool any = false;
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
     if ((command && !o->commands) || !clv_cli_option_applies(o, command)) continue;
     if (!any) clv_bytes_puts(out, command ? "Options:\n" : "Options of every command:\n");
     any = true;
-    option_row(out, o);
+    write_option_row(out, o);
   }
   if (any) clv_bytes_puts(out, "\n");
 }
 
-static void synopsis(const clv_cli *cli, const clv_cli_command *c, clv_bytes *out) {
+static void write_synopsis(const clv_cli *cli, const clv_cli_command *c, clv_bytes *out) {
   clv_bytes_printf(out, "%s %s [OPTION...]%s%s\n", cli->name, c->name, c->args ? " " : "",
                    c->args ? c->args : "");
 }
 
-static void command_help(const clv_cli *cli, const clv_cli_command *c, clv_bytes *out) {
+static void write_command_help(const clv_cli *cli, const clv_cli_command *c, clv_bytes *out) {
   clv_bytes_puts(out, "Usage: ");
-  synopsis(cli, c, out);
+  write_synopsis(cli, c, out);
   clv_bytes_puts(out, "\n");
   clv_cli_capitalize(c->doc, out);
   clv_bytes_puts(out, "\n\n");
-  paragraphs(out, c->more);
-  option_rows(cli, c, out);
-  option_rows(cli, NULL, out);
+  write_paragraphs(out, c->more);
+  write_option_rows(cli, c, out);
+  write_option_rows(cli, NULL, out);
 }
 
-static void command_rows(const clv_cli *cli, const char *group, clv_bytes *out) {
+static void write_command_rows(const clv_cli *cli, const char *group, clv_bytes *out) {
   clv_bytes_puts(out, "Commands:\n");
   for (size_t i = 0; i < clv_cli_n_commands(cli); i++) {
     const clv_cli_command *c = clv_cli_command_at(cli, i);
     CLV_AUTO(clv_bytes_done) clv_bytes left = {0};
     if (group && !clv_cli_starts_with(c, group)) continue;
     clv_bytes_printf(&left, "%s%s%s", c->name, c->args ? " " : "", c->args ? c->args : "");
-    row(out, left.data, c->doc);
+    write_row(out, left.data, c->doc);
   }
 }
 
-static void exit_rows(const clv_cli *cli, clv_bytes *out) {
+static void write_exit_rows(const clv_cli *cli, clv_bytes *out) {
   clv_bytes_puts(out, "Exit codes (EXIT-CODES.md says what to do):\n");
   for (size_t i = 0; i < clv_exit_n_rows; i++) {
     const clv_exit_row *e = &clv_exit_rows[i];
@@ -105,15 +105,15 @@ static void exit_rows(const clv_cli *cli, clv_bytes *out) {
 void clv_cli_help(const clv_cli_line *line, clv_bytes *out) {
   const clv_cli *cli = line->cli;
   if (line->command) {
-    command_help(cli, line->command, out);
+    write_command_help(cli, line->command, out);
     return;
   }
   clv_bytes_printf(out, "Usage: %s %s%sCOMMAND [OPTION...]\n\n", cli->name,
                    line->group ? line->group : "", line->group ? " " : "");
-  if (!line->group) paragraphs(out, cli->about);
-  command_rows(cli, line->group, out);
+  if (!line->group) write_paragraphs(out, cli->about);
+  write_command_rows(cli, line->group, out);
   clv_bytes_printf(out, "\n`%s COMMAND --help` lists the options of a command.\n\n", cli->name);
   if (line->group) return;
-  option_rows(cli, NULL, out);
-  exit_rows(cli, out);
+  write_option_rows(cli, NULL, out);
+  write_exit_rows(cli, out);
 }

@@ -56,15 +56,15 @@ static int check_stdout_written(int outcome) {
 }
 
 /* Opens /dev/null for closed standard streams. Otherwise the first file or connection would get the
- * number of such a stream, and printed text would go into it. Opened for the other direction, so
- * that printing fails. */
+ * number of such a stream, and printed text would go into it. A stream for output is opened for
+ * reading and the reverse, so that using it fails. */
 static void fill_standard_streams(void) {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0) return;
 }
 
-/* Prevents core files and access by other processes of this user, because memory holds keys,
- * records and weights. Called before everything else, so before any key is in memory. */
+/* Prevents core files, and access to memory by other processes of this user, because memory holds
+ * keys, records and weights. Called first, before any key is in memory. */
 static void forbid_core_dumps(void) {
   setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
   prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);

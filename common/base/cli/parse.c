@@ -13,18 +13,18 @@
 
 typedef struct parser {
   const clv_cli *cli;
-  int argc, at; /* argv[at] is read next */
+  int argc, at; /* argv[at] is the argument to read next */
   char *const *argv;
-  char *args; /* the program's struct; NULL: values are not stored */
+  char *args; /* struct of the program's arguments; NULL: values are not stored */
   clv_cli_line *line;
-  const clv_cli_command *command; /* NULL: not known yet */
+  const clv_cli_command *command; /* command of the line; NULL: not known yet */
   bool seen[CLV_CLI_OPTIONS];
-  bool only_words; /* after -- */
+  bool only_words; /* `--` was read: all further arguments are words */
 } parser;
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static clv_code take_number(const clv_cli_option *o, uint64_t *at, const char *text, clv_err *err) {
+static clv_code read_number(const clv_cli_option *o, uint64_t *at, const char *text, clv_err *err) {
   char *end;
   uint64_t max = o->max ? o->max : UINT64_MAX;
   errno = 0;
@@ -38,7 +38,7 @@ static clv_code take_number(const clv_cli_option *o, uint64_t *at, const char *t
   return CLV_OK;
 }
 
-static clv_code take_real(const clv_cli_option *o, double *at, const char *text, clv_err *err) {
+static clv_code read_real(const clv_cli_option *o, double *at, const char *text, clv_err *err) {
   char *end;
   double v = strtod(text, &end);
   bool plain = end != text && !*end && strspn(text, "0123456789.") == strlen(text);
@@ -52,7 +52,7 @@ static clv_code take_real(const clv_cli_option *o, double *at, const char *text,
   return CLV_OK;
 }
 
-static clv_code take_choice(const clv_cli_option *o, int *at, const char *text, clv_err *err) {
+static clv_code read_choice(const clv_cli_option *o, int *at, const char *text, clv_err *err) {
   size_t n = 0;
   for (; o->choices[n]; n++)
     if (strcmp(o->choices[n], text) == 0) {
@@ -66,7 +66,7 @@ static clv_code take_choice(const clv_cli_option *o, int *at, const char *text, 
                   near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-static clv_code take_text(const clv_cli_option *o, clv_cli_list *list, const char *text,
+static clv_code read_text(const clv_cli_option *o, clv_cli_list *list, const char *text,
                           clv_err *err) {
   size_t max = o->max && o->max < CLV_CLI_LIST ? (size_t)o->max : CLV_CLI_LIST;
   if (list->n == max)
@@ -75,7 +75,7 @@ static clv_code take_text(const clv_cli_option *o, clv_cli_list *list, const cha
   return CLV_OK;
 }
 
-static clv_code take_value(parser *p, size_t index, const char *text, clv_err *err) {
+static clv_code read_value(parser *p, size_t index, const char *text, clv_err *err) {
   const clv_cli_option *o = clv_cli_option_at(p->cli, index);
   if (!p->args) return CLV_OK;
   void *at = p->args + o->offset;
@@ -85,13 +85,13 @@ static clv_code take_value(parser *p, size_t index, const char *text, clv_err *e
       *(bool *)at = true;
       return CLV_OK;
     case CLV_CLI_NUMBER:
-      return take_number(o, at, text, err);
+      return read_number(o, at, text, err);
     case CLV_CLI_REAL:
-      return take_real(o, at, text, err);
+      return read_real(o, at, text, err);
     case CLV_CLI_CHOICE:
-      return take_choice(o, at, text, err);
+      return read_choice(o, at, text, err);
     case CLV_CLI_TEXTS:
-      return take_text(o, at, text, err);
+      return read_text(o, at, text, err);
     default:
       *(const char **)at = text;
       return CLV_OK;
@@ -112,7 +112,7 @@ static clv_code fail_unknown(const parser *p, const char *name, clv_err *err) {
 }
 
 /* Counts the options that start with `name` of n bytes, and returns the first two. An exact match
- * is the only one. Restricted to those of the command, unless it is NULL. */
+ * counts as the only one. command not NULL: counts only options of that command. */
 static size_t count_options_with_prefix(const clv_cli *cli, const clv_cli_command *of,
                                         const char *name, size_t n, size_t found[2]) {
   size_t count = 0;
@@ -129,8 +129,8 @@ static size_t count_options_with_prefix(const clv_cli *cli, const clv_cli_comman
   return count;
 }
 
-/* Returns the option that `name` of n bytes means, full or shortened; those of the command come
- * first. */
+/* Finds the option that `name` of n bytes means, full or shortened. Options of the command are
+ * preferred. */
 static clv_code find_long(const parser *p, const char *name, size_t n, size_t *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t found[2] = {0, 0},
@@ -155,7 +155,7 @@ static clv_code next_value(parser *p, const clv_cli_option *o, const char **ret,
   return CLV_OK;
 }
 
-static clv_code take_long(parser *p, const char *word, clv_err *err) {
+static clv_code read_long(parser *p, const char *word, clv_err *err) {
   size_t n = strcspn(word, "="), index = 0;
   const char *value = word[n] ? word + n + 1 : NULL;
   CLV_TRY(find_long(p, word, n, &index, err));
@@ -163,7 +163,7 @@ static clv_code take_long(parser *p, const char *word, clv_err *err) {
   if (o->kind == CLV_CLI_FLAG && value)
     return clv_fail(err, CLV_INVALID, "--%s takes no value", o->name);
   if (o->kind != CLV_CLI_FLAG && !value) CLV_TRY(next_value(p, o, &value, err));
-  return take_value(p, index, value ? value : "", err);
+  return read_value(p, index, value ? value : "", err);
 }
 
 static bool find_short(const parser *p, char key, size_t *ret) {
@@ -176,7 +176,7 @@ static bool find_short(const parser *p, char key, size_t *ret) {
 }
 
 /* Parses "-vn", "-sKEY=VALUE" or "-s" "KEY=VALUE". */
-static clv_code take_short(parser *p, const char *letters, clv_err *err) {
+static clv_code read_short(parser *p, const char *letters, clv_err *err) {
   for (; *letters; letters++) {
     size_t index = 0;
     if (!find_short(p, *letters, &index))
@@ -184,24 +184,24 @@ static clv_code take_short(parser *p, const char *letters, clv_err *err) {
                       letters[1] ? "; long options start with two dashes" : "");
     const clv_cli_option *o = clv_cli_option_at(p->cli, index);
     if (o->kind == CLV_CLI_FLAG) {
-      CLV_TRY(take_value(p, index, "", err));
+      CLV_TRY(read_value(p, index, "", err));
       continue;
     }
     const char *value = letters + 1;
     if (!*value) CLV_TRY(next_value(p, o, &value, err));
-    return take_value(p, index, value, err);
+    return read_value(p, index, value, err);
   }
   return CLV_OK;
 }
 
-static clv_code take_word(parser *p, clv_err *err) {
+static clv_code read_word(parser *p, clv_err *err) {
   const char *word = p->argv[p->at++];
   if (!p->only_words && strcmp(word, "--") == 0) {
     p->only_words = true;
     return CLV_OK;
   }
-  if (!p->only_words && strncmp(word, "--", 2) == 0) return take_long(p, word + 2, err);
-  if (!p->only_words && word[0] == '-' && word[1]) return take_short(p, word + 1, err);
+  if (!p->only_words && strncmp(word, "--", 2) == 0) return read_long(p, word + 2, err);
+  if (!p->only_words && word[0] == '-' && word[1]) return read_short(p, word + 1, err);
   if (p->line->n_words == CLV_CLI_WORDS)
     return clv_fail(err, CLV_INVALID, "more than %d words", CLV_CLI_WORDS);
   p->line->words[p->line->n_words++] = word;
@@ -210,13 +210,13 @@ static clv_code take_word(parser *p, clv_err *err) {
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-static void drop_words(clv_cli_line *line, size_t n) {
+static void remove_words(clv_cli_line *line, size_t n) {
   line->n_words -= n;
   memmove(line->words, line->words + n, line->n_words * sizeof line->words[0]);
 }
 
-/* Returns how many words are the command's name; 0: another command. */
-static size_t matches(const clv_cli_command *c, const clv_cli_line *line) {
+/* Returns how many words of the line are the name of command c; 0: the line has another command. */
+static size_t count_matching_words(const clv_cli_command *c, const clv_cli_line *line) {
   size_t n = clv_cli_first_word(c);
   if (!clv_cli_starts_with(c, line->words[0])) return 0;
   if (!c->name[n]) return 1;
@@ -224,8 +224,8 @@ static size_t matches(const clv_cli_command *c, const clv_cli_line *line) {
 }
 
 /* Lists the first words of all commands, or the second words of a group, each once. */
-static size_t candidates(const clv_cli *cli, const char *group,
-                         char words[CLV_CLI_OPTIONS][CLV_CLI_NAME]) {
+static size_t list_candidates(const clv_cli *cli, const char *group,
+                              char words[CLV_CLI_OPTIONS][CLV_CLI_NAME]) {
   size_t n = 0;
   for (size_t i = 0; i < clv_cli_n_commands(cli) && n < CLV_CLI_OPTIONS; i++) {
     const clv_cli_command *c = clv_cli_command_at(cli, i);
@@ -244,7 +244,7 @@ static clv_code fail_command(const clv_cli *cli, const clv_cli_line *line, clv_e
   char words[CLV_CLI_OPTIONS][CLV_CLI_NAME];
   const char *names[CLV_CLI_OPTIONS], *wrong = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
-  size_t n = candidates(cli, line->group, words), at = line->group ? 1 : 0;
+  size_t n = list_candidates(cli, line->group, words), at = line->group ? 1 : 0;
   if (line->n_words > at) wrong = line->words[at];
   for (size_t i = 0; i < n; i++) {
     names[i] = words[i];
@@ -265,12 +265,12 @@ static clv_code fail_command(const clv_cli *cli, const clv_cli_line *line, clv_e
 static clv_code find_command(const clv_cli *cli, clv_cli_line *line, clv_err *err) {
   for (size_t i = 0; i < clv_cli_n_commands(cli) && line->n_words; i++) {
     const clv_cli_command *c = clv_cli_command_at(cli, i);
-    size_t n = matches(c, line);
+    size_t n = count_matching_words(c, line);
     if (clv_cli_is_grouped(c) && clv_cli_starts_with(c, line->words[0]))
       line->group = line->words[0];
     if (!n) continue;
     line->command = c;
-    drop_words(line, n);
+    remove_words(line, n);
     return CLV_OK;
   }
   return fail_command(cli, line, err);
@@ -336,22 +336,23 @@ static clv_code check_line(const parser *p, clv_err *err) {
   return check_choices(p, err);
 }
 
-/* Reads the words ahead, because the command may follow options that depend on it. */
-static const clv_cli_command *look_ahead(const clv_cli *cli, int argc, char *const *argv) {
+/* Finds the command before the options are parsed, because the meaning of an option depends on the
+ * command, which may follow it. */
+static const clv_cli_command *find_command_ahead(const clv_cli *cli, int argc, char *const *argv) {
   clv_cli_line line = {.cli = cli};
   parser p = {.cli = cli, .argc = argc, .at = 1, .argv = argv, .line = &line};
   clv_err ignored;
-  while (p.at < argc) take_word(&p, &ignored);
+  while (p.at < argc) read_word(&p, &ignored);
   find_command(cli, &line, &ignored);
   return line.command;
 }
 
-/* Stores the first error in *err. */
+/* Reads all arguments. Stores the first error in *err and reads on. */
 static clv_code read_words(parser *p, clv_err *err) {
   clv_code code = CLV_OK;
   clv_err later;
   while (p->at < p->argc) {
-    clv_code now = take_word(p, code == CLV_OK ? err : &later);
+    clv_code now = read_word(p, code == CLV_OK ? err : &later);
     if (code == CLV_OK) code = now;
   }
   return code;
@@ -367,7 +368,7 @@ clv_code clv_cli_parse(const clv_cli *cli, int argc, char *const *argv, void *ar
     return clv_fail(err, CLV_INTERNAL, "more than %d rows in a table", CLV_CLI_OPTIONS);
   parser p = {.cli = cli, .argc = argc, .at = 1, .argv = argv, .args = args, .line = args};
   clv_err ignored;
-  p.command = look_ahead(cli, argc, argv);
+  p.command = find_command_ahead(cli, argc, argv);
   p.line->cli = cli;
   clv_code code = read_words(&p, err);
   clv_code found = find_command(cli, p.line, code == CLV_OK ? err : &ignored);

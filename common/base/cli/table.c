@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rows that every program has, and access to rows.
+ * The options and commands that every program has, and access to the rows of the tables.
  */
 #include <ctype.h>
 #include <string.h>

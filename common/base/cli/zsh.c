@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The completion script of zsh, for its _arguments.
+ * Writes the completion script of zsh, which uses zsh's function _arguments.
  */
 #include <string.h>
 
 #include "common/base/cli/cli_int.h"
 
-/* Writes a sentence inside '...' and [...], escaped. */
-static void quoted(clv_bytes *out, const char *text) {
+/* Writes a sentence escaped for '...' and [...]. */
+static void write_quoted(clv_bytes *out, const char *text) {
   for (; *text; text++) {
     if (*text == '\'')
       clv_bytes_puts(out, "'\\''");
@@ -18,10 +18,10 @@ static void quoted(clv_bytes *out, const char *text) {
   }
 }
 
-/* ":SESSION.yaml:_files -g "*.yaml"" */
+/* Writes an argument with its completion, such as ":SESSION.yaml:_files -g "*.yaml"". */
 static void add_action(const clv_cli_arg *arg, clv_bytes *out) {
   clv_bytes_puts(out, ":");
-  quoted(out, arg->name);
+  write_quoted(out, arg->name);
   clv_bytes_puts(out, ":");
   if (arg->offer == CLV_COMPLETE_FILES && *arg->suffix)
     clv_bytes_printf(out, "_files -g \"*%s\"", arg->suffix);
@@ -39,13 +39,13 @@ static void add_action(const clv_cli_arg *arg, clv_bytes *out) {
   clv_bytes_puts(out, ")");
 }
 
-/* Writes one form of an option, as one word of _arguments. */
+/* Writes one form of an option, as one argument of _arguments. */
 static void add_form(const clv_cli_option *o, const char *form, clv_bytes *out) {
   clv_bytes_printf(out, " '%s%s%s[", o->kind == CLV_CLI_TEXTS ? "*" : "", form,
                    o->kind == CLV_CLI_FLAG ? ""
                    : form[1] == '-'        ? "="
                                            : "+");
-  quoted(out, o->doc);
+  write_quoted(out, o->doc);
   clv_bytes_puts(out, "]");
   if (o->kind != CLV_CLI_FLAG) {
     clv_cli_arg value;
@@ -63,7 +63,7 @@ static void add_option(const clv_cli_option *o, clv_bytes *out) {
   if (o->key) add_form(o, key, out);
 }
 
-/* Writes the options of a command and those of all commands; NULL: only the latter. */
+/* Writes the options of command c and those of all commands; c NULL: only those of all commands. */
 static void add_options(const clv_cli *cli, const clv_cli_command *c, clv_bytes *out) {
   for (size_t i = 0; i < clv_cli_n_options(cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(cli, i);
@@ -86,10 +86,10 @@ static void add_arguments(const clv_cli *cli, const clv_cli_command *c, clv_byte
   }
 }
 
-/* Writes _describe with a list of "name:sentence". */
+/* Writes an item "name:sentence" of a list for _describe. */
 static void add_described(const char *name, const char *doc, clv_bytes *out) {
   clv_bytes_printf(out, " '%s:", name);
-  quoted(out, doc);
+  write_quoted(out, doc);
   clv_bytes_puts(out, "'");
 }
 
@@ -148,7 +148,7 @@ void clv_cli_zsh(const clv_cli *cli, clv_bytes *out) {
     add_arguments(cli, c, out);
     clv_bytes_puts(out, " ;;\n");
   }
-  /* Loaded from a folder of fpath, the file is the function at its first call; else it is
+  /* A file in a folder of fpath is the body of the function at its first call; any other file is
    * sourced. */
   clv_bytes_printf(
       out, "  esac\n}\nif [[ $funcstack[1] == _%s ]]; then _%s \"$@\"; else compdef _%s %s; fi\n",

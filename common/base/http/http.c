@@ -21,9 +21,10 @@
 enum {
   MAX_CONNECTIONS = 64,
   USUAL_REQUEST_MS = 5000,
-  MEMORY_BYTES = 8192, /* of a connection: request line and headers */
-  POLL_MS = 100,       /* how late a connection is cut, and how long closing may take */
-  HASTE = 10,          /* divides the time limit when half of the connections are in use */
+  MEMORY_BYTES = 8192, /* bytes of a connection for its request line and headers */
+  /* most delay until a late connection is cut, and most time that closing takes */
+  POLL_MS = 100,
+  HASTE = 10, /* divisor of the time limit when half of the connections are in use */
 };
 
 typedef struct guest {
@@ -38,13 +39,13 @@ struct clv_http {
   pthread_t thread;
   bool running;
   _Atomic bool stop;
-  guest guests[MAX_CONNECTIONS]; /* used by the thread alone */
+  guest guests[MAX_CONNECTIONS]; /* open connections; used only by the port's thread */
 };
 
 /* ---- one request ----------------------------------------------------------------------------- */
 
 /* Makes a response that takes over the body's memory. */
-static struct MHD_Response *respond(clv_bytes *body) {
+static struct MHD_Response *make_response(clv_bytes *body) {
   if (!body->len)
     return MHD_create_response_from_buffer(0, (char *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
   struct MHD_Response *r =
@@ -55,7 +56,7 @@ static struct MHD_Response *respond(clv_bytes *body) {
 
 static enum MHD_Result answer(struct MHD_Connection *c, unsigned status, const char *type,
                               clv_bytes *body) {
-  struct MHD_Response *r = respond(body);
+  struct MHD_Response *r = make_response(body);
   if (!r) return MHD_NO;
   MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
   MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
@@ -67,7 +68,7 @@ static enum MHD_Result answer(struct MHD_Connection *c, unsigned status, const c
   return sent;
 }
 
-static enum MHD_Result refuse(struct MHD_Connection *c, unsigned status, const char *text) {
+static enum MHD_Result answer_error(struct MHD_Connection *c, unsigned status, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes body = {0};
   clv_bytes_puts(&body, text);
   return answer(c, status, CLV_HTTP_TEXT, &body);
@@ -77,21 +78,21 @@ static enum MHD_Result show(const clv_http *h, const clv_http_page *page,
                             struct MHD_Connection *c) {
   CLV_AUTO(clv_bytes_done) clv_bytes body = {0};
   unsigned status = page->write(h->o.user, &body);
-  if (body.failed) return refuse(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
+  if (body.failed) return answer_error(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
   return answer(c, status, page->type, &body);
 }
 
-/* Answers as soon as the headers are received, because no page reads a body. */
+/* Answers a request as soon as its headers are received, because no page reads a body. */
 static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const char *path,
                                   const char *method, const char *version, const char *upload,
                                   size_t *upload_len, void **state) {
   const clv_http *h = user;
   (void)version, (void)upload, (void)upload_len, (void)state;
   if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-    return refuse(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n");
+    return answer_error(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n");
   for (size_t i = 0; i < h->o.n_pages; i++)
     if (strcmp(h->o.pages[i].path, path) == 0) return show(h, &h->o.pages[i], c);
-  return refuse(c, MHD_HTTP_NOT_FOUND, "no such page\n");
+  return answer_error(c, MHD_HTTP_NOT_FOUND, "no such page\n");
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -131,7 +132,7 @@ static void cut_late(clv_http *h) {
   }
 }
 
-static void *serve(void *arg) {
+static void *run_port(void *arg) {
   clv_http *h = arg;
   while (!atomic_load_explicit(&h->stop, memory_order_relaxed)) {
     if (MHD_run_wait(h->daemon, POLL_MS) != MHD_YES) usleep(1000 * POLL_MS);
@@ -143,8 +144,8 @@ static void *serve(void *arg) {
 /* ---- addresses ------------------------------------------------------------------------------- */
 
 /* Splits "[::1]:9101" into "::1" and "9101". */
-static clv_code split(const char *listen, char *host, size_t len, const char **ret_port,
-                      clv_err *err) {
+static clv_code split_address(const char *listen, char *host, size_t len, const char **ret_port,
+                              clv_err *err) {
   const char *colon = strrchr(listen, ':');
   size_t n = colon ? (size_t)(colon - listen) : 0;
   bool brackets = n >= 2 && listen[0] == '[' && listen[n - 1] == ']';
@@ -161,7 +162,7 @@ bool clv_http_is_loopback(const char *listen) {
   const char *port;
   struct in_addr v4;
   struct in6_addr v6;
-  if (split(listen, host, sizeof host, &port, NULL) != CLV_OK) return false;
+  if (split_address(listen, host, sizeof host, &port, NULL) != CLV_OK) return false;
   if (inet_pton(AF_INET, host, &v4) == 1) return ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET;
   if (inet_pton(AF_INET6, host, &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6);
   return strcmp(host, "localhost") == 0;
@@ -176,7 +177,7 @@ static clv_code bind_to(const char *listen_address, int *ret_fd, unsigned *ret_p
   const char *port;
   struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
   struct addrinfo *found;
-  CLV_TRY(split(listen_address, host, sizeof host, &port, err));
+  CLV_TRY(split_address(listen_address, host, sizeof host, &port, err));
   int problem = getaddrinfo(host, port, &hints, &found);
   if (problem != 0)
     return clv_fail(err, CLV_UNAVAILABLE, "cannot listen on '%s': %s", listen_address,
@@ -201,7 +202,7 @@ static clv_code bind_to(const char *listen_address, int *ret_fd, unsigned *ret_p
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
-static clv_code start(clv_http *h, clv_err *err) {
+static clv_code start_daemon(clv_http *h, clv_err *err) {
   int fd;
   CLV_TRY(bind_to(h->o.listen, &fd, &h->port, err));
   h->daemon = MHD_start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, on_request, h,
@@ -214,7 +215,7 @@ static clv_code start(clv_http *h, clv_err *err) {
     close(fd);
     return clv_fail(err, CLV_INTERNAL, "the page server for '%s' did not start", h->o.listen);
   }
-  h->running = pthread_create(&h->thread, NULL, serve, h) == 0;
+  h->running = pthread_create(&h->thread, NULL, run_port, h) == 0;
   return h->running ? CLV_OK : clv_fail(err, CLV_EXHAUSTED, "no thread for '%s'", h->o.listen);
 }
 
@@ -226,7 +227,7 @@ clv_code clv_http_open(const clv_http_options *options, clv_http **ret, clv_err 
   h->o.connections = CLV_MIN(h->o.connections, (unsigned)MAX_CONNECTIONS);
   if (!h->o.request_ms) h->o.request_ms = USUAL_REQUEST_MS;
   for (size_t i = 0; i < CLV_COUNT(h->guests); i++) h->guests[i].fd = -1;
-  clv_code code = start(h, err);
+  clv_code code = start_daemon(h, err);
   if (code != CLV_OK) {
     clv_http_close(h);
     return code;

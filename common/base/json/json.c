@@ -21,7 +21,8 @@ clv_code clv_json_fail(const clv_json *j, size_t at, clv_err *err, const char *f
   for (size_t i = 0; i < at && i < j->len; i++) {
     bool end = j->text[i] == '\n';
     line += end;
-    column = end ? 1 : column + ((j->text[i] & 0xc0) != 0x80); /* characters, not bytes */
+    /* columns count characters, not bytes */
+    column = end ? 1 : column + ((j->text[i] & 0xc0) != 0x80);
   }
   va_start(args, fmt);
   vsnprintf(text, sizeof text, fmt, args);
@@ -42,7 +43,7 @@ static int next_byte(clv_json *j) {
   return j->at < j->len ? (unsigned char)j->text[j->at] : -1;
 }
 
-static bool take_word(clv_json *j, const char *word) {
+static bool read_word(clv_json *j, const char *word) {
   size_t n = strlen(word);
   skip_space(j);
   if (j->len - j->at < n || memcmp(j->text + j->at, word, n) != 0) return false;
@@ -70,7 +71,7 @@ clv_code clv_json_peek(clv_json *j, clv_json_kind *ret, clv_err *err) {
   return clv_json_fail(j, j->at, err, "no JSON value begins here");
 }
 
-static clv_code expect(clv_json *j, clv_json_kind wanted, clv_err *err) {
+static clv_code expect_kind(clv_json *j, clv_json_kind wanted, clv_err *err) {
   clv_json_kind found;
   CLV_TRY(clv_json_peek(j, &found, err));
   if (found == wanted) return CLV_OK;
@@ -89,7 +90,7 @@ static void add_point(clv_bytes *b, uint32_t c) {
   clv_bytes_add(b, out, n);
 }
 
-static bool hex4(const clv_json *j, size_t at, uint32_t *ret) {
+static bool parse_hex4(const clv_json *j, size_t at, uint32_t *ret) {
   uint8_t bytes[2];
   char digits[5] = "";
   if (j->len < 4 || at > j->len - 4) return false;
@@ -100,14 +101,14 @@ static bool hex4(const clv_json *j, size_t at, uint32_t *ret) {
 }
 
 /* Reads the code point after "\u": one unit, or a surrogate pair. */
-static clv_code take_unicode(clv_json *j, clv_bytes *ret, clv_err *err) {
+static clv_code read_unicode(clv_json *j, clv_bytes *ret, clv_err *err) {
   uint32_t high, low;
   size_t from = j->at - 2;
-  if (!hex4(j, j->at, &high)) return clv_json_fail(j, from, err, "\\u needs four digits");
+  if (!parse_hex4(j, j->at, &high)) return clv_json_fail(j, from, err, "\\u needs four digits");
   j->at += 4;
   if (high >= 0xd800 && high < 0xe000) {
     bool pair = high < 0xdc00 && j->len - j->at >= 6 && memcmp(j->text + j->at, "\\u", 2) == 0 &&
-                hex4(j, j->at + 2, &low) && low >= 0xdc00 && low < 0xe000;
+                parse_hex4(j, j->at + 2, &low) && low >= 0xdc00 && low < 0xe000;
     if (!pair) return clv_json_fail(j, from, err, "half a surrogate pair is no character");
     j->at += 6;
     high = 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
@@ -116,20 +117,20 @@ static clv_code take_unicode(clv_json *j, clv_bytes *ret, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code take_escape(clv_json *j, clv_bytes *ret, clv_err *err) {
+static clv_code read_escape(clv_json *j, clv_bytes *ret, clv_err *err) {
   static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
   char c = j->len - j->at > 1 ? j->text[j->at + 1] : '\0';
   const char *found = c ? strchr(from, c) : NULL;
   if (!found && c != 'u') return clv_json_fail(j, j->at, err, "an unknown escape");
   j->at += 2;
-  if (c == 'u') return take_unicode(j, ret, err);
+  if (c == 'u') return read_unicode(j, ret, err);
   clv_bytes_add(ret, &to[found - from], 1);
   return CLV_OK;
 }
 
 /* Appends the text up to the next quote or backslash. Fails on a byte that is not UTF-8 and on a
  * control character. */
-static clv_code take_unescaped_text(clv_json *j, clv_bytes *ret, clv_err *err) {
+static clv_code read_unescaped_text(clv_json *j, clv_bytes *ret, clv_err *err) {
   size_t from = j->at;
   while (j->at < j->len && j->text[j->at] != '"' && j->text[j->at] != '\\') {
     uint32_t point;
@@ -143,12 +144,12 @@ static clv_code take_unescaped_text(clv_json *j, clv_bytes *ret, clv_err *err) {
 }
 
 clv_code clv_json_text(clv_json *j, clv_bytes *ret, clv_err *err) {
-  CLV_TRY(expect(j, CLV_JSON_TEXT, err));
+  CLV_TRY(expect_kind(j, CLV_JSON_TEXT, err));
   size_t from = j->at++;
   ret->len = 0;
   clv_bytes_add(ret, "", 0);
   while (j->at < j->len && j->text[j->at] != '"')
-    CLV_TRY(j->text[j->at] == '\\' ? take_escape(j, ret, err) : take_unescaped_text(j, ret, err));
+    CLV_TRY(j->text[j->at] == '\\' ? read_escape(j, ret, err) : read_unescaped_text(j, ret, err));
   if (j->at == j->len) return clv_json_fail(j, from, err, "this text is not terminated");
   j->at++;
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "no memory for a text of JSON") : CLV_OK;
@@ -185,10 +186,10 @@ static size_t number_length(const clv_json *j, size_t at, bool *ret_whole) {
   return at - begin;
 }
 
-enum { MAX_NUMBER = 63 }; /* characters */
+enum { MAX_NUMBER = 63 }; /* most characters of a number */
 
-static clv_code take_number(clv_json *j, char text[MAX_NUMBER + 1], bool *ret_whole, clv_err *err) {
-  CLV_TRY(expect(j, CLV_JSON_NUMERAL, err));
+static clv_code read_number(clv_json *j, char text[MAX_NUMBER + 1], bool *ret_whole, clv_err *err) {
+  CLV_TRY(expect_kind(j, CLV_JSON_NUMERAL, err));
   size_t n = number_length(j, j->at, ret_whole);
   if (!n || n > MAX_NUMBER) return clv_json_fail(j, j->at, err, "a number is not valid");
   memcpy(text, j->text + j->at, n);
@@ -202,7 +203,7 @@ clv_code clv_json_integer(clv_json *j, int64_t low, int64_t high, int64_t *ret, 
   bool whole;
   skip_space(j);
   size_t from = j->at;
-  CLV_TRY(take_number(j, text, &whole, err));
+  CLV_TRY(read_number(j, text, &whole, err));
   errno = 0;
   long long value = whole ? strtoll(text, NULL, 10) : 0;
   if (!whole || errno || value < low || value > high)
@@ -217,24 +218,24 @@ clv_code clv_json_real(clv_json *j, double *ret, clv_err *err) {
   bool whole;
   skip_space(j);
   size_t from = j->at;
-  CLV_TRY(take_number(j, text, &whole, err));
+  CLV_TRY(read_number(j, text, &whole, err));
   *ret = strtod(text, NULL);
   return isfinite(*ret) ? CLV_OK : clv_json_fail(j, from, err, "%s is too large", text);
 }
 
 clv_code clv_json_bool(clv_json *j, bool *ret, clv_err *err) {
-  CLV_TRY(expect(j, CLV_JSON_BOOL, err));
-  *ret = take_word(j, "true");
-  if (*ret || take_word(j, "false")) return CLV_OK;
+  CLV_TRY(expect_kind(j, CLV_JSON_BOOL, err));
+  *ret = read_word(j, "true");
+  if (*ret || read_word(j, "false")) return CLV_OK;
   return clv_json_fail(j, j->at, err, "neither true nor false");
 }
 
-bool clv_json_skip_null(clv_json *j) { return take_word(j, "null"); }
+bool clv_json_skip_null(clv_json *j) { return read_word(j, "null"); }
 
 /* ---- lists and objects ----------------------------------------------------------------------- */
 
 clv_code clv_json_open(clv_json *j, clv_json_kind kind, clv_err *err) {
-  CLV_TRY(expect(j, kind, err));
+  CLV_TRY(expect_kind(j, kind, err));
   if (j->depth == CLV_JSON_DEPTH)
     return clv_json_fail(j, j->at, err, "more than %d nested lists and objects", CLV_JSON_DEPTH);
   j->at++;
@@ -290,7 +291,7 @@ static clv_code skip_scalar(clv_json *j, clv_json_kind kind, clv_err *err) {
   return clv_json_skip_null(j) ? CLV_OK : clv_json_fail(j, j->at, err, "no JSON value begins here");
 }
 
-/* Recursion is bounded by CLV_JSON_DEPTH. */
+/* Recursive; the depth is bounded by CLV_JSON_DEPTH. */
 clv_code clv_json_skip(clv_json *j, clv_err *err) {
   clv_json_kind kind;
   CLV_TRY(clv_json_peek(j, &kind, err));

@@ -12,7 +12,7 @@
 struct clv_metrics_out {
   clv_bytes *text;
   const clv_metric *row;
-  bool begun; /* HELP and TYPE of the row are written */
+  bool is_header_written; /* HELP and TYPE of the row have been written */
 };
 
 /* ---- text ------------------------------------------------------------------------------------ */
@@ -48,10 +48,10 @@ static void put_escaped(clv_bytes *b, const char *text, size_t most, bool quotes
   }
 }
 
-static void begin(clv_metrics_out *o) {
+static void write_header_once(clv_metrics_out *o) {
   static const char *const kinds[] = {"counter", "gauge", "histogram"};
-  if (o->begun) return;
-  o->begun = true;
+  if (o->is_header_written) return;
+  o->is_header_written = true;
   clv_bytes_printf(o->text, "# HELP %s ", o->row->name);
   put_escaped(o->text, o->row->help, SIZE_MAX, false);
   clv_bytes_printf(o->text, "\n# TYPE %s %s\n", o->row->name, kinds[o->row->kind]);
@@ -61,7 +61,7 @@ static void begin(clv_metrics_out *o) {
 static void put_sample(clv_metrics_out *o, const char *suffix, const clv_metric_label *labels,
                        size_t n, const double *bound, double value) {
   clv_bytes *b = o->text;
-  begin(o);
+  write_header_once(o);
   clv_bytes_printf(b, "%s%s", o->row->name, suffix);
   for (size_t i = 0; i < n; i++) {
     clv_bytes_printf(b, "%s%s=\"", i ? "," : "{", labels[i].name);
@@ -111,7 +111,7 @@ static void write_row(const clv_metric *row, const void *numbers, clv_bytes *ret
     clv_metric_sample(&o, *(const double *)((const char *)numbers + row->at), NULL, 0);
 }
 
-/* Writes the row's samples once more under its old name. */
+/* Writes the samples of a row a second time, under the row's old name. */
 static void write_old_row(const clv_metric *row, const void *numbers, clv_bytes *ret) {
   char help[160];
   clv_metric old = *row;

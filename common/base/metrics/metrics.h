@@ -8,7 +8,7 @@
  * from configurations and fixed lists, never from a peer, because Prometheus keeps a series for
  * each value.
  *
- * Threads: none of its own; one thread for each clv_metrics_out and each histogram.
+ * Threads: starts none. Only one thread at a time may use a clv_metrics_out or a histogram.
  */
 #ifndef CLEAVE_METRICS_H
 #define CLEAVE_METRICS_H
@@ -20,25 +20,28 @@
 
 typedef enum clv_metric_kind { CLV_COUNTER, CLV_GAUGE, CLV_HISTOGRAM } clv_metric_kind;
 
-/* Receives the samples of one metric. */
+/* Output of one metric, to which its write() adds samples. */
 typedef struct clv_metrics_out clv_metrics_out;
 
 typedef struct clv_metric {
   const char *name;
   clv_metric_kind kind;
-  const char *unit; /* "seconds", "bytes", or "" for counts */
-  const char *help; /* one sentence */
-  size_t at;        /* offset of a double in the numbers; unused if `write` is set */
+  const char *unit; /* unit: "seconds", "bytes", or "" for counts */
+  const char *help; /* meaning of the metric, in one sentence */
+  /* offset of a double in `numbers` of clv_metrics_write; unused if `write` is set */
+  size_t at;
   void (*write)(clv_metrics_out *out, const void *numbers);
-  const char *was; /* name in the version before, written as a second metric; NULL: none */
+  /* name of the metric in the previous version, written as a second metric; NULL: none */
+  const char *was;
 } clv_metric;
 
 /* Appends HELP, TYPE and samples of each row. Leaves out a row whose `write` writes nothing. */
 void clv_metrics_write(const clv_metric *table, size_t n, const void *numbers, clv_bytes *ret);
 
 typedef struct clv_metric_label {
-  const char *name;  /* static */
-  const char *value; /* any text; it is escaped and cut to CLV_METRIC_LABEL bytes */
+  const char *name; /* name of the label; static text */
+  /* value of the label: any text, which is escaped and cut to CLV_METRIC_LABEL bytes */
+  const char *value;
 } clv_metric_label;
 
 enum { CLV_METRIC_LABEL = 256 };
@@ -54,7 +57,7 @@ enum { CLV_HISTOGRAM_BOUNDS = 16 };
 typedef struct clv_histogram {
   const double *bounds; /* [n_bounds] ascending; the last bucket ends at infinity */
   uint32_t n_bounds;
-  uint64_t counts[CLV_HISTOGRAM_BOUNDS + 1]; /* of each bucket, not cumulative */
+  uint64_t counts[CLV_HISTOGRAM_BOUNDS + 1]; /* number of values in each bucket, not cumulative */
   double sum;
 } clv_histogram;
 
@@ -64,9 +67,10 @@ void clv_metric_histogram(clv_metrics_out *out, const clv_histogram *h,
 
 /* ---- this process ---------------------------------------------------------------------------- */
 
-/* Memory, processor time, descriptors and start, under the names that Prometheus' own libraries
- * use, and cleave_build_info. What the system doesn't tell is left out. */
+/* Appends metrics of this process (memory, CPU time, descriptors, start time) under the names that
+ * Prometheus' own libraries use, and cleave_build_info. Leaves out numbers that the system does not
+ * report. */
 void clv_metrics_process(const char *program, clv_bytes *ret);
-uint64_t clv_metrics_resident(void); /* bytes of memory; 0: not known */
+uint64_t clv_metrics_resident(void); /* bytes of resident memory of this process; 0: not known */
 
 #endif

@@ -15,21 +15,22 @@
 
 typedef struct process {
   const char *program;
-  bool known; /* /proc is readable */
+  bool is_readable; /* the numbers of /proc could be read */
   double cpu_s, resident_bytes, virtual_bytes, age_s, start_s, threads, fds, max_fds;
 } process;
 
 /* ---- readings of the system ------------------------------------------------------------------ */
 
-/* Reads CPU time from the system's clocks, because /proc may show no system files
+/* Returns a time in seconds from a system clock, and not from /proc, which may show no system files
  * (ProcSubset=pid). */
-static double seconds_of(clockid_t clock) {
+static double read_clock_seconds(clockid_t clock) {
   struct timespec t = {0};
   clock_gettime(clock, &t);
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Counts fields from the end of the program's name, which may contain any character. */
+/* Reads /proc/self/stat. Counts its fields from the end of the program's name, which may contain
+ * any character. */
 static bool read_stat(process *p) {
   char text[1024];
   unsigned long long user, system, threads, start, size, pages;
@@ -47,19 +48,19 @@ static bool read_stat(process *p) {
   double tick = (double)sysconf(_SC_CLK_TCK);
   p->cpu_s = (double)(user + system) / tick;
   p->threads = (double)threads;
-  p->age_s = seconds_of(CLOCK_BOOTTIME) - (double)start / tick;
+  p->age_s = read_clock_seconds(CLOCK_BOOTTIME) - (double)start / tick;
   p->virtual_bytes = (double)size;
   p->resident_bytes = (double)pages * (double)sysconf(_SC_PAGESIZE);
   return true;
 }
 
-static double open_fds(void) {
+static double count_open_files(void) {
   double n = 0;
   DIR *dir = opendir("/proc/self/fd");
   if (!dir) return 0;
   for (const struct dirent *e; (e = readdir(dir)) != NULL;) n += e->d_name[0] != '.';
   closedir(dir);
-  return n - 1; /* without the descriptor of the folder itself */
+  return n - 1; /* minus the descriptor of the folder /proc/self/fd itself */
 }
 
 uint64_t clv_metrics_resident(void) {
@@ -67,13 +68,13 @@ uint64_t clv_metrics_resident(void) {
   return read_stat(&p) ? (uint64_t)p.resident_bytes : 0;
 }
 
-/* Computed once: the system's clock may be set, and a changed start time would look like a
- * restart. */
+/* Start time of the process. Computed only once, because the system's clock may be set, and a
+ * changed start time would look like a restart. */
 static double started_s;
 
 static void look_up_start(void) {
   process p = {0};
-  if (read_stat(&p)) started_s = floor(seconds_of(CLOCK_REALTIME) - p.age_s);
+  if (read_stat(&p)) started_s = floor(read_clock_seconds(CLOCK_REALTIME) - p.age_s);
 }
 
 static process read_process(const char *program) {
@@ -81,9 +82,9 @@ static process read_process(const char *program) {
   process p = {.program = program};
   struct rlimit files;
   pthread_once(&once, look_up_start);
-  p.known = read_stat(&p);
+  p.is_readable = read_stat(&p);
   p.start_s = started_s;
-  p.fds = open_fds();
+  p.fds = count_open_files();
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) p.max_fds = (double)files.rlim_cur;
   return p;
 }
@@ -125,5 +126,5 @@ static const clv_metric from_stat[] = {
 void clv_metrics_process(const char *program, clv_bytes *ret) {
   const process p = read_process(program);
   clv_metrics_write(about, CLV_COUNT(about), &p, ret);
-  if (p.known) clv_metrics_write(from_stat, CLV_COUNT(from_stat), &p, ret);
+  if (p.is_readable) clv_metrics_write(from_stat, CLV_COUNT(from_stat), &p, ret);
 }

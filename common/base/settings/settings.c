@@ -16,7 +16,7 @@ static const clv_optimizer_row rows[] = {
 #undef CLV_OPTIMIZER
 };
 
-/* Offset of a number in clv_optim_config, and its range. */
+/* For each setting that is a number: its offset in clv_optim_config, and its range. */
 static const struct {
   const char *name;
   size_t offset;
@@ -46,7 +46,7 @@ double clv_optim_setting_value(const clv_optim_config *c, clv_optim_setting sett
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
 
-/* NaN is outside every range. */
+/* Checks that a setting is within its range. NaN is outside every range. */
 static clv_code check_range(const clv_optim_config *c, clv_optim_setting setting, clv_err *err) {
   double value = clv_optim_setting_value(c, setting), low = settings[setting].low,
          high = settings[setting].high;
@@ -57,7 +57,7 @@ static clv_code check_range(const clv_optim_config *c, clv_optim_setting setting
                   settings[setting].name, value, low, high, closed ? "" : ", excluded");
 }
 
-static clv_code no_such_kind(clv_optim_kind kind, clv_err *err) {
+static clv_code fail_unknown_kind(clv_optim_kind kind, clv_err *err) {
   char names[256];
   size_t n = 0;
   for (int i = 0; i < CLV_OPTIM_COUNT; i++)
@@ -67,7 +67,7 @@ static clv_code no_such_kind(clv_optim_kind kind, clv_err *err) {
 
 clv_code clv_optim_check(const clv_optim_config *c, clv_err *err) {
   const clv_optimizer_row *row = clv_optimizer_row_of(c->kind);
-  if (!row) return no_such_kind(c->kind, err);
+  if (!row) return fail_unknown_kind(c->kind, err);
   CLV_TRY(check_range(c, CLV_OPTIM_SET_lr, err));
   for (int i = 0; i < CLV_OPTIM_SETTINGS; i++)
     if (row->reads >> i & 1) CLV_TRY(check_range(c, (clv_optim_setting)i, err));

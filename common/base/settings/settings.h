@@ -23,8 +23,8 @@ typedef enum clv_optim_kind {
   CLV_OPTIM_COUNT
 } clv_optim_kind;
 
-/* Names of the settings in every struct that has them. Numbers with their range from LOW to HIGH;
- * CLOSED: HIGH is allowed too. */
+/* List of the settings that are numbers: the member's name, which is the same in every struct, and
+ * its range from LOW to HIGH. CLOSED: HIGH is allowed, too. */
 #define CLV_OPTIM_NUMBERS(X)                       \
   X(lr, 0, INFINITY, false)                        \
   X(weight_decay, 0, INFINITY, false)              \
@@ -56,10 +56,11 @@ typedef enum clv_optim_kind {
 
 typedef struct clv_optim_config {
   clv_optim_kind kind;
-  double lr;           /* base learning rate; a step gets the rate in force */
-  double weight_decay; /* adamw: decays the weights; others: added to the gradient */
-  double momentum;     /* sgd, rmsprop; 0: none */
-  double beta1, beta2; /* adam, adamw, adamax */
+  double lr; /* base learning rate; a step receives the rate that the schedule gives */
+  /* adamw: factor of weight decay; other kinds: L2 term added to the gradient */
+  double weight_decay;
+  double momentum;     /* momentum of sgd and rmsprop; 0: none */
+  double beta1, beta2; /* decay of the first and second moment, in adam, adamw and adamax */
   double alpha;        /* rmsprop: decay of the average of squares */
   double lr_decay;     /* adagrad: step t = 1, 2, ... uses lr / (1 + (t - 1) lr_decay) */
   double initial_accumulator_value; /* adagrad: initial sum of squares */
@@ -79,20 +80,22 @@ enum { CLV_OPTIM_MAX_MOMENTS = 3 };
 
 typedef struct clv_optimizer_row {
   const char *name; /* name in session files */
-  uint32_t reads;   /* set of settings that it reads besides lr */
+  uint32_t reads;   /* set of the settings that the optimiser reads besides lr */
   clv_optim_config defaults;
   struct {
-    const char *name;  /* PyTorch's name; NULL: no such moment */
-    uint32_t unless_0; /* set with one setting: the moment exists unless it is 0; empty: always */
+    const char *name; /* name of the moment in PyTorch; NULL: the optimiser has no such moment */
+    /* the moment exists unless the one setting in this set is 0; empty set: always */
+    uint32_t unless_0;
   } moments[CLV_OPTIM_MAX_MOMENTS];
 } clv_optimizer_row;
 
-/* NULL: no such kind. */
+/* Returns the row of a kind; NULL: there is no such kind. */
 const clv_optimizer_row *clv_optimizer_row_of(clv_optim_kind kind);
 const char *clv_optim_setting_name(clv_optim_setting setting);
 double clv_optim_setting_value(const clv_optim_config *c, clv_optim_setting setting);
 
-/* CLV_INVALID: no such kind, or a setting that it reads is out of range; the text quotes it. */
+/* Checks a kind and its settings. CLV_INVALID: there is no such kind, or a setting that the kind
+ * reads is out of range; the message quotes it. */
 clv_code clv_optim_check(const clv_optim_config *c, clv_err *err) CLV_USE_RESULT;
 
 /* Sets each setting with a default other than 0 to its default, if all of these are 0. */
@@ -114,10 +117,11 @@ typedef enum clv_data_format {
 
 /* Keys of `data` that only some formats accept, as bits of a set. */
 enum {
-  CLV_KEY_INPUTS = 1,    /* data.inputs */
-  CLV_KEY_OBJECTIVE = 2, /* data.objective, other than labels */
-  CLV_KEY_GROUP = 4,     /* data.validation.group */
-  CLV_KEY_IMAGES = 8,    /* the keys of data.images; the next three likewise */
+  CLV_KEY_INPUTS = 1,    /* key data.inputs */
+  CLV_KEY_OBJECTIVE = 2, /* key data.objective with another value than labels */
+  CLV_KEY_GROUP = 4,     /* key data.validation.group */
+  /* all keys of data.images; the next three are for the keys of the section that they name */
+  CLV_KEY_IMAGES = 8,
   CLV_KEY_TEXT = 16,
   CLV_KEY_DOCUMENTS = 32,
   CLV_KEY_TOKENIZER = 64,
@@ -125,16 +129,22 @@ enum {
 enum { CLV_FORMAT_INPUTS = 3 };
 
 typedef struct clv_format_row {
-  const char *name;     /* value of data.format in session files */
-  const char *set;      /* contents of data.train, for messages */
-  bool has_arrays;      /* a set has a file for each input and one of labels; else it is one path */
+  const char *name; /* value of data.format in session files */
+  const char *set;  /* description of what data.train names, for messages */
+  /* a data set has a file for each input and a file of labels; false: it is a single path */
+  bool has_arrays;
   bool needs_tokenizer; /* data.tokenizer.file is required */
-  uint32_t takes;       /* set of CLV_KEY_... that it accepts; the others are refused */
-  /* Allowed names of data.inputs, and the default ones; both end with NULL. No names: any. */
+  /* set of the keys (CLV_KEY_...) that the format accepts; other keys are refused */
+  uint32_t takes;
+  /* inputs: allowed names in data.inputs; given: the default names; both end with NULL. No names:
+   * any name is allowed. */
   const char *inputs[CLV_FORMAT_INPUTS + 1], *given[CLV_FORMAT_INPUTS + 1];
-  const char *group;      /* contents of data.validation.group; NULL: the key is refused, because */
-  const char *grouped_by; /* the records are grouped by these */
-  const char *classes;    /* source of class names; NULL: classes are numbers */
+  /* description of what data.validation.group names; NULL: the key is refused */
+  const char *group;
+  /* what the format itself groups records by, for the message that refuses the key */
+  const char *grouped_by;
+  /* description of where class names come from; NULL: classes are numbers */
+  const char *classes;
   const char *class_list; /* key that may list the class names in order; NULL: none */
 } clv_format_row;
 

@@ -133,7 +133,8 @@ clv_code clv_tensor_wrap(clv_dtype dtype, const clv_shape *shape, void *data,
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   *s = (clv_storage){.refs = 1, .bytes = bytes, .data = data, .release = release, .owner = owner};
   clv_code code = tensor_over(s, data, dtype, shape, bytes, ret, err);
-  if (code != CLV_OK) free(s); /* after a failure the caller keeps its memory */
+  /* free, not storage_unref, because after a failure the memory stays the caller's */
+  if (code != CLV_OK) free(s);
   return code;
 }
 

@@ -3,8 +3,8 @@
  * tensor: data types, shapes and reference-counted row-major tensors in host memory.
  *
  * A tensor holds a reference to a storage. Several tensors may view one storage, as the parameters
- * of a module view its parameter block. Reference counts are atomic. The elements are not guarded:
- * a thread that writes them must be their only user.
+ * of a module view its parameter block. Reference counts are atomic. No lock guards the elements: a
+ * thread that writes them must be their only user.
  */
 #ifndef CLEAVE_TENSOR_H
 #define CLEAVE_TENSOR_H
@@ -26,7 +26,7 @@ typedef enum clv_dtype {
 } clv_dtype;
 
 size_t clv_dtype_size(clv_dtype dtype);      /* bytes per element; 0 for an unknown value */
-const char *clv_dtype_name(clv_dtype dtype); /* "f32"; "?" for an unknown value */
+const char *clv_dtype_name(clv_dtype dtype); /* name such as "f32"; "?" for an unknown value */
 bool clv_dtype_parse(const char *name, clv_dtype *ret);
 
 /* Convert between bf16, the upper half of an f32, and f32. clv_bf16_of rounds to nearest even; NaN
@@ -64,12 +64,12 @@ typedef struct clv_storage clv_storage;
 typedef struct clv_tensor {
   clv_dtype dtype;
   clv_shape shape;
-  size_t n;     /* elements */
-  size_t bytes; /* n * element size */
+  size_t n;     /* number of elements */
+  size_t bytes; /* n * size of an element */
   void *data;   /* row-major, 64-byte aligned when made by clv_tensor_new */
   /* device backend that owns `data`, which the host cannot access; NULL: host memory */
   const struct clv_backend *home;
-  /* private */
+  /* storage that owns `data`; only tensor.c uses it */
   clv_storage *storage;
   int refs;
 } clv_tensor;
@@ -89,8 +89,8 @@ clv_code clv_tensor_view(clv_tensor *base, size_t offset_bytes, clv_dtype dtype,
                          const clv_shape *shape, clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 
 clv_tensor *clv_tensor_ref(clv_tensor *t);
-clv_tensor *clv_tensor_unref(clv_tensor *t); /* NULL is allowed; returns NULL */
-void clv_tensor_unrefp(clv_tensor **t);      /* for CLV_AUTO */
+clv_tensor *clv_tensor_unref(clv_tensor *t); /* drops a reference; NULL is allowed; returns NULL */
+void clv_tensor_unrefp(clv_tensor **t);      /* clv_tensor_unref for CLV_AUTO */
 
 #ifdef __cplusplus
 }

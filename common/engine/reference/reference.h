@@ -39,16 +39,17 @@
 #define RREF_NO_NODE UINT32_MAX
 
 typedef enum clv_rref_kind {
-  CLV_RREF_ACK,  /* acknowledges message `number` */
-  CLV_RREF_KEEP, /* to the owner: make an entry of value `value` of `context` */
-  CLV_RREF_USE,  /* to the node that a handle is passed to */
-  CLV_RREF_FORK, /* to the owner: the sender has a handle */
-  /* to the node that passed it: the owner knows the handle, or it will not be used */
+  CLV_RREF_ACK,  /* acknowledges the message with number `number` */
+  CLV_RREF_KEEP, /* to the owner: make an entry for value `value` of context `context` */
+  CLV_RREF_USE,  /* to the node that a handle is passed to: the handle */
+  CLV_RREF_FORK, /* to the owner: the sender has a handle, so add its fork */
+  /* to the node that passed a handle on: the owner has answered for the handle */
   CLV_RREF_ACCEPT,
   CLV_RREF_DELETE, /* to the owner: the sender has dropped the handle */
-  CLV_RREF_RENEW,  /* to a node that holds something for the sender: renews the lease */
-  CLV_RREF_FETCH,  /* to the owner: send VALUE when it exists */
-  CLV_RREF_VALUE,  /* to a user; not numbered */
+  /* to a node with which the sender has handles or children: renews the sender's lease */
+  CLV_RREF_RENEW,
+  CLV_RREF_FETCH, /* to the owner: send VALUE when the value exists */
+  CLV_RREF_VALUE, /* to a user: the value or its failure; not numbered, not acknowledged */
   CLV_RREF_KINDS
 } clv_rref_kind;
 
@@ -61,26 +62,31 @@ typedef struct clv_rref_failure {
 
 typedef struct clv_rref_message {
   clv_rref_kind kind;
-  uint64_t number; /* from 1 */
+  uint64_t number; /* number of the message, from 1; 0: not numbered (VALUE) */
   uint64_t ref, fork;
-  uint64_t key;                    /* KEEP, USE, FORK */
-  uint32_t owner;                  /* USE */
-  bool is_before_join;             /* FETCH, USE: the owner may not know the fork yet */
-  uint64_t context, value;         /* KEEP: the value to keep; USE: the value that it becomes */
-  clv_tensor *tensor;              /* VALUE: the tensor, or NULL and a failure */
-  const clv_rref_failure *failure; /* why there is no value; for ACK: why the message was refused */
+  uint64_t key;        /* random key of the reference; in KEEP, USE, FORK */
+  uint32_t owner;      /* number of the owner's node; in USE */
+  bool is_before_join; /* the owner may not know the fork yet; in FETCH and USE */
+  /* KEEP: the value to keep; USE: the value that the handle becomes at the receiver; 0 and 0:
+   * none */
+  uint64_t context, value;
+  clv_tensor *tensor; /* VALUE: the tensor, or NULL and a failure */
+  /* VALUE: why there is no value; ACK: why the acknowledged message was refused; NULL: no
+   * failure */
+  const clv_rref_failure *failure;
 } clv_rref_message;
 
-/* A handle, and the value of a context that it becomes; 0 and 0: none. */
+/* A handle, and the value of a context that the handle becomes; context and value are 0: none. */
 typedef struct clv_rref_use {
   uint64_t ref, fork;
-  uint32_t owner, node; /* node: the node that has the handle */
+  uint32_t owner, node; /* owner: node of the value; node: node that has the handle */
   uint64_t context, value;
 } clv_rref_use;
 
 typedef struct clv_rrefs_options {
-  clv_pool *pool;         /* caller-owned; outlives the table */
-  uint32_t n_nodes, self; /* nodes are 0..n_nodes - 1 */
+  /* memory quota of the records; the caller owns the pool, which outlives the table */
+  clv_pool *pool;
+  uint32_t n_nodes, self; /* nodes are numbered 0..n_nodes - 1; self: number of this node */
   uint64_t lease_ns, retry_ns;
 } clv_rrefs_options;
 
@@ -88,39 +94,46 @@ typedef struct clv_rrefs clv_rrefs;
 
 clv_code clv_rrefs_new(const clv_rrefs_options *options, clv_rrefs **ret,
                        clv_err *err) CLV_USE_RESULT;
-void clv_rrefs_free(clv_rrefs *t); /* also frees results that were not taken; NULL is allowed */
+/* frees the table and the results that were not taken; NULL is allowed */
+void clv_rrefs_free(clv_rrefs *t);
 
 /* ---- results --------------------------------------------------------------------------------- */
 
 typedef enum clv_rref_result_kind {
-  CLV_RREF_RESULT_SEND,   /* send `message` to node `to`, another node */
-  CLV_RREF_RESULT_CREATE, /* a reference needs the value: call clv_rrefs_settle, now or later */
-  CLV_RREF_RESULT_USED,   /* `handle` was passed to this node */
-  /* the owner answered for a handle created here; no failure: the value is kept */
+  CLV_RREF_RESULT_SEND, /* send `message` to node `to`, another node */
+  /* a reference of this node needs the value of handle.context: the caller calls clv_rrefs_settle,
+   * now or later */
+  CLV_RREF_RESULT_CREATE,
+  CLV_RREF_RESULT_USED, /* `handle` was passed to this node */
+  /* the owner answered for a handle that was created here; failure NULL: the owner keeps the
+   * value */
   CLV_RREF_RESULT_JOINED,
-  CLV_RREF_RESULT_FETCHED, /* `handle` fetched the tensor or the failure */
-  CLV_RREF_RESULT_UNUSED,  /* `handle` was passed on and did not arrive: the failure */
-  CLV_RREF_RESULT_FREED,   /* the entry of handle.ref was freed, because it has no forks */
+  CLV_RREF_RESULT_FETCHED, /* the value that `handle` fetched: `tensor` or `failure` */
+  /* `handle` was passed to its node, which will not use it; `failure`: why */
+  CLV_RREF_RESULT_UNUSED,
+  CLV_RREF_RESULT_FREED, /* the entry of handle.ref was freed, because it has no forks */
   CLV_RREF_RESULTS
 } clv_rref_result_kind;
 
 typedef struct clv_rref_result {
   clv_rref_result_kind kind;
-  uint32_t to;              /* SEND */
-  clv_rref_message message; /* SEND */
-  clv_rref_use handle;      /* the others; CREATE: ref, context and value; FREED: ref */
-  clv_tensor *tensor;       /* FETCHED */
+  uint32_t to;              /* in SEND: receiver */
+  clv_rref_message message; /* in SEND: the message */
+  /* in all other results; CREATE fills ref, context and value, FREED only ref */
+  clv_rref_use handle;
+  clv_tensor *tensor; /* in FETCHED: the value, or NULL */
   const clv_rref_failure *failure;
 } clv_rref_result;
 
-/* Takes the oldest result; false: none. Inputs may be called between two calls: the next calls
- * return their results too. Tensor and failure of a message are valid until an input or the next
- * call; those of other results until the next call. */
+/* Takes the oldest result; false: none. Input functions may be called between two calls; the next
+ * calls return their results too. Tensor and failure of a SEND are valid until the next call of an
+ * input function or of clv_rrefs_next; those of other results until the next clv_rrefs_next. */
 bool clv_rrefs_next(clv_rrefs *t, clv_rref_result *ret);
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-/* Ids of a new reference and its first handle; none may be in use. */
+/* Ids of a new reference and of the fork of its first handle, and the random key. The ids must not
+ * be in use. */
 typedef struct clv_rref_new_ids {
   uint64_t ref, fork, key;
 } clv_rref_new_ids;
@@ -129,35 +142,36 @@ typedef struct clv_rref_new_ids {
  * CLV_EXHAUSTED: too many references, or no memory. Result: JOINED. */
 clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor, uint64_t now_ns,
                        clv_err *err) CLV_USE_RESULT;
-/* Makes a reference to a value of a context at `owner`, which may be this node. Result: JOINED.
- * Errors as clv_rrefs_own. */
+/* Makes a reference to a value of a context at node `owner`, which may be this node. Result:
+ * JOINED. Fails as clv_rrefs_own does. */
 clv_code clv_rrefs_keep(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner, uint64_t context,
                         uint64_t value, uint64_t now_ns, clv_err *err) CLV_USE_RESULT;
 /* Settles an entry with a tensor (takes a new reference), or (tensor NULL) with a copy of `why`.
- * Does nothing if it is settled already or freed. */
+ * Does nothing if the entry is settled already or freed. */
 void clv_rrefs_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor, const clv_rref_failure *why,
                       uint64_t now_ns);
-/* A handle for another node; child: its fork. */
+/* Arguments for passing a handle to node `to`. child: fork of the new handle. */
 typedef struct clv_rref_pass_args {
   uint64_t child;
   uint32_t to;
-  uint64_t context, value; /* value that the handle becomes there */
+  uint64_t context, value; /* value of a context that the new handle becomes at node `to` */
 } clv_rref_pass_args;
 
-/* Passes a handle on. CLV_NOT_FOUND: no handle `fork`, or it was released; other codes: why the
- * handle failed. Also for fetch and release. */
+/* Passes a handle on. CLV_NOT_FOUND: there is no handle `fork`, or it was released; other codes:
+ * why the handle failed. clv_rrefs_fetch and clv_rrefs_release fail in the same cases. */
 clv_code clv_rrefs_pass(clv_rrefs *t, uint64_t fork, const clv_rref_pass_args *what,
                         uint64_t now_ns, clv_err *err) CLV_USE_RESULT;
-/* Fetches the value. Result: FETCHED, once, unless the handle is released first. */
+/* Asks the owner for the value of a handle. Result: FETCHED, once, unless the handle is released
+ * first. */
 clv_code clv_rrefs_fetch(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) CLV_USE_RESULT;
 clv_code clv_rrefs_release(clv_rrefs *t, uint64_t fork, uint64_t now_ns,
                            clv_err *err) CLV_USE_RESULT;
 
-/* Handles a message of any content. Ignores or refuses one that is impossible or not allowed from
- * `from`. */
+/* Handles a message of any content. Ignores or refuses a message that is impossible or that node
+ * `from` may not send. */
 void clv_rrefs_receive(clv_rrefs *t, uint32_t from, const clv_rref_message *m, uint64_t now_ns);
 
-/* Time of the next clv_rrefs_tick; UINT64_MAX: no timer runs. */
+/* Returns the time at which clv_rrefs_tick must be called next; UINT64_MAX: no timer runs. */
 uint64_t clv_rrefs_due_ns(const clv_rrefs *t);
 void clv_rrefs_tick(clv_rrefs *t, uint64_t now_ns);
 

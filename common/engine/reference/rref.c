@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inputs of a node's references: requests of the node, messages of other nodes, and time. An
- * input ends when no message of this node to itself is left.
+ * The inputs of a node's references: requests of the node, messages of other nodes, and time. Each
+ * input function returns after it has handled all messages of this node to itself.
  */
 #include "common/engine/reference/rref_int.h"
 
 #include <stdlib.h>
 
-enum { RENEWALS = 3, CHECKS = 6 /* parts of a lease */ };
+enum { RENEWALS = 3, CHECKS = 6 /* divisors of a lease */ };
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
@@ -85,12 +85,12 @@ uint64_t clv_rrefs_due_ns(const clv_rrefs *t) { return t->due; }
 /* ---- messages -------------------------------------------------------------------------------- */
 
 static void on_ack(clv_rrefs *t, clv_rref_peer *p, const clv_rref_message *m) {
-  clv_rref_post *post = clv_rref_post_acked(t, p, m->number);
+  clv_rref_post *post = clv_rref_end_acked_post(t, p, m->number);
   clv_code code = m->failure ? m->failure->code : CLV_OK;
   if (!post) return;
   if (post != &p->renew)
     clv_rref_on_ack(t, post, code);
-  else if (code != CLV_OK) /* the owner has dropped this node */
+  else if (code != CLV_OK) /* the owner has dropped the forks of this node */
     clv_rref_handles_fail_unknown(t, p, p->renewed_ns);
 }
 
@@ -102,107 +102,107 @@ static numbered_handler *const numbered[CLV_RREF_KINDS] = {
     [CLV_RREF_FETCH] = clv_rref_on_fetch,
 };
 
-static void handle(clv_rrefs *t, clv_rref_peer *p, const clv_rref_message *m) {
+static void handle_message(clv_rrefs *t, clv_rref_peer *p, const clv_rref_message *m) {
   p->heard_ns = t->now;
   if (m->kind == CLV_RREF_ACK) {
     on_ack(t, p, m);
   } else if (m->kind == CLV_RREF_VALUE) {
     clv_rref_on_value(t, p->node, m);
-  } else if (m->kind < CLV_RREF_KINDS && clv_rref_is_new(t, p, m->number)) {
+  } else if (m->kind < CLV_RREF_KINDS && clv_rref_is_new_message(t, p, m->number)) {
     int answer = numbered[m->kind](t, p->node, m);
     if (answer != RREF_PARKED) clv_rref_queue_ack(t, p->node, m->number, (clv_code)answer);
   }
 }
 
-/* Every input calls begin first and end last. */
-static void begin(clv_rrefs *t, uint64_t now_ns) { t->now = CLV_MAX(t->now, now_ns); }
+/* Every input function calls begin first and end last. */
+static void begin_input(clv_rrefs *t, uint64_t now_ns) { t->now = CLV_MAX(t->now, now_ns); }
 
-static void end(clv_rrefs *t) {
+static void end_input(clv_rrefs *t) {
   clv_rref_message m;
-  while (clv_rref_next_to_self(t, &m)) handle(t, &t->peers[t->o.self], &m);
+  while (clv_rref_next_to_self(t, &m)) handle_message(t, &t->peers[t->o.self], &m);
 }
 
 void clv_rrefs_receive(clv_rrefs *t, uint32_t from, const clv_rref_message *m, uint64_t now_ns) {
   if (from >= t->o.n_nodes) return;
-  begin(t, now_ns);
-  handle(t, &t->peers[from], m);
-  end(t);
+  begin_input(t, now_ns);
+  handle_message(t, &t->peers[from], m);
+  end_input(t);
 }
 
 /* ---- requests of the node -------------------------------------------------------------------- */
 
-/* Makes an entry and its handle at once, without a KEEP to this node itself, which could arrive
- * later. */
+/* Makes an entry and its handle together. No KEEP is sent to this node itself, because it would be
+ * handled after the next message. */
 static clv_code make_owned(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
                            clv_err *err) {
   clv_rref_fork *f = NULL;
-  CLV_TRY(clv_rref_entry_own(t, b, tensor, &f, err));
-  clv_code code = clv_rref_handle_own(t, b, err);
+  CLV_TRY(clv_rref_entry_new_owned(t, b, tensor, &f, err));
+  clv_code code = clv_rref_handle_new_owned(t, b, err);
   if (code != CLV_OK) clv_rref_entry_undo(t, f);
   return code;
 }
 
 clv_code clv_rrefs_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor, uint64_t now_ns,
                        clv_err *err) {
-  begin(t, now_ns);
+  begin_input(t, now_ns);
   clv_code code = make_owned(t, b, tensor, err);
-  end(t);
+  end_input(t);
   return code;
 }
 
 clv_code clv_rrefs_keep(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner, uint64_t context,
                         uint64_t value, uint64_t now_ns, clv_err *err) {
-  begin(t, now_ns);
-  clv_code code = clv_rref_handle_keep(t, b, owner, context, value, err);
-  end(t);
+  begin_input(t, now_ns);
+  clv_code code = clv_rref_handle_new_kept(t, b, owner, context, value, err);
+  end_input(t);
   return code;
 }
 
 void clv_rrefs_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor, const clv_rref_failure *why,
                       uint64_t now_ns) {
-  begin(t, now_ns);
+  begin_input(t, now_ns);
   clv_rref_entry_settle(t, ref, tensor, why);
-  end(t);
+  end_input(t);
 }
 
-static clv_code handle_input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
-                             const clv_rref_pass_args *what, uint64_t now_ns, clv_err *err) {
-  begin(t, now_ns);
-  clv_code code = clv_rref_handle_input(t, fork, event, what, err);
-  end(t);
+static clv_code apply_request(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
+                              const clv_rref_pass_args *what, uint64_t now_ns, clv_err *err) {
+  begin_input(t, now_ns);
+  clv_code code = clv_rref_handle_request(t, fork, event, what, err);
+  end_input(t);
   return code;
 }
 
 clv_code clv_rrefs_pass(clv_rrefs *t, uint64_t fork, const clv_rref_pass_args *what,
                         uint64_t now_ns, clv_err *err) {
-  return handle_input(t, fork, RREF_PASS, what, now_ns, err);
+  return apply_request(t, fork, RREF_PASS, what, now_ns, err);
 }
 
 clv_code clv_rrefs_fetch(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) {
-  return handle_input(t, fork, RREF_FETCH, NULL, now_ns, err);
+  return apply_request(t, fork, RREF_FETCH, NULL, now_ns, err);
 }
 
 clv_code clv_rrefs_release(clv_rrefs *t, uint64_t fork, uint64_t now_ns, clv_err *err) {
-  return handle_input(t, fork, RREF_RELEASE, NULL, now_ns, err);
+  return apply_request(t, fork, RREF_RELEASE, NULL, now_ns, err);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* Handles an expired lease: drops the peer's forks, its parked messages, our handles on its values
- * and our outbox to it. */
+/* Handles an expired lease: frees the peer's forks and its parked messages, fails this node's
+ * handles on the peer's values, and cancels the messages to the peer. */
 static void drop_lost_peer(clv_rrefs *t, clv_rref_peer *p) {
   clv_rref_handles_fail_lost(t, p);
-  clv_rref_parked_drop(t, p->node);
+  clv_rref_parked_drop_of_node(t, p->node);
   clv_rref_forks_drop_lost(t, p);
   while (!clv_rref_list_is_empty(
-      &p->outbox)) { /* what is left concerns the peer alone: ACCEPT, RENEW */
+      &p->outbox)) { /* the posts that are left concern only the peer: ACCEPT, RENEW */
     clv_rref_post *post = RREF_OF(clv_rref_post, at, p->outbox.next);
     clv_rref_post_cancel(t, post);
     if (post != &p->renew) clv_rref_on_ack(t, post, CLV_UNAVAILABLE);
   }
 }
 
-static void renew(clv_rrefs *t, clv_rref_peer *p) {
+static void renew_if_due(clv_rrefs *t, clv_rref_peer *p) {
   bool owes = !clv_rref_list_is_empty(&p->handles) || !clv_rref_list_is_empty(&p->children);
   if (!owes || clv_rref_post_is_active(&p->renew) ||
       t->now < p->renewed_ns + t->o.lease_ns / RENEWALS)
@@ -211,25 +211,27 @@ static void renew(clv_rrefs *t, clv_rref_peer *p) {
   clv_rref_post_new(t, &p->renew, CLV_RREF_RENEW, p->node);
 }
 
-/* Does the periodic work for a peer. overdue_ns: delay of this tick. */
+/* Does the periodic work for a peer: checks its lease, renews ours, sends unacknowledged messages
+ * again. overdue_ns: delay of this tick. */
 static void tick_peer(clv_rrefs *t, clv_rref_peer *p, uint64_t overdue_ns) {
   if (!clv_rref_peer_has_lease(p)) return;
   if (p->node != t->o.self) {
-    /* Messages may have arrived while this node was busy, and still wait. */
+    /* Messages of the peer may have arrived while this node was busy, and are not handled yet: so
+     * the delay of the tick is not counted as silence. */
     p->heard_ns = CLV_MIN(t->now, p->heard_ns + overdue_ns);
     if (t->now - p->heard_ns > t->o.lease_ns) drop_lost_peer(t, p);
-    renew(t, p);
+    renew_if_due(t, p);
   }
   clv_rref_posts_resend(t, p);
-  if (clv_rref_peer_has_lease(p)) clv_rref_tick_by(t, t->now + t->o.lease_ns / CHECKS);
+  if (clv_rref_peer_has_lease(p)) clv_rref_schedule_tick(t, t->now + t->o.lease_ns / CHECKS);
 }
 
 void clv_rrefs_tick(clv_rrefs *t, uint64_t now_ns) {
-  begin(t, now_ns);
+  begin_input(t, now_ns);
   uint64_t overdue_ns = t->now - CLV_MIN(t->due, t->now);
   t->due = UINT64_MAX;
   for (uint32_t i = 0; i < t->o.n_nodes; i++) tick_peer(t, &t->peers[i], overdue_ns);
   clv_rref_fetches_resend(t);
   clv_rref_parked_expire(t);
-  end(t);
+  end_input(t);
 }

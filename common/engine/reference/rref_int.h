@@ -20,8 +20,8 @@
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-/* results: queued results that are made from the record; is_dropped: freed after the last of
- * them. */
+/* Head of every record. results: number of queued results that will be made from the record;
+ * is_dropped: the record was removed from its map, and is freed after the last of these results. */
 typedef struct clv_rref_record {
   struct clv_rref_record *next;
   uint64_t id;
@@ -30,25 +30,25 @@ typedef struct clv_rref_record {
 } clv_rref_record;
 
 typedef struct clv_rref_map {
-  clv_rref_record **buckets; /* [cap], a power of two, or 0 */
+  clv_rref_record **buckets; /* [cap] chains of records; cap is a power of two, or 0 */
   uint32_t cap, n;
 } clv_rref_map;
 
-/* Link of a circular list; next is NULL if not in a list. */
+/* Head or member of a circular list; next is NULL if a member is in no list. */
 typedef struct clv_rref_list {
   struct clv_rref_list *prev, *next;
 } clv_rref_list;
 
 #define RREF_OF(type, member, pointer) ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
-/* Kind of record from which a result, or a message to this node itself, is made. */
+/* Record and purpose from which a result, or a message to this node itself, is made. */
 typedef enum clv_rref_source {
   RREF_FROM_POST,
-  RREF_FROM_PEER, /* ACK */
-  RREF_FROM_FORK, /* VALUE */
-  RREF_CREATE,    /* of an entry, as RREF_FREED */
+  RREF_FROM_PEER, /* ACK to a peer */
+  RREF_FROM_FORK, /* VALUE to the node of a fork */
+  RREF_CREATE,    /* CREATE result, made from an entry, as is RREF_FREED */
   RREF_FREED,
-  RREF_USED, /* of a handle, as RREF_JOIN_RESULT and RREF_FETCHED */
+  RREF_USED, /* USED result, made from a handle, as are RREF_JOIN_RESULT and RREF_FETCHED */
   RREF_JOIN_RESULT,
   RREF_FETCHED,
   RREF_FORK_UNUSED,
@@ -64,10 +64,12 @@ typedef struct clv_rref_queue_entry {
 
 /* A numbered message that is not acknowledged, embedded in the record that it is made from. */
 typedef struct clv_rref_post {
-  clv_rref_list at; /* in its receiver's outbox, by ascending number */
+  clv_rref_list at; /* link in the outbox of the receiving peer, by ascending number */
   clv_rref_queue_entry out;
   clv_rref_kind kind;
-  bool of_fork; /* USE sent by the owner itself: the record is a fork; else a child */
+  /* a USE that the owner itself sends, so the post is in a fork record; else a USE is in a child
+   * record */
+  bool is_from_owner;
   uint8_t state;
   uint32_t to;
   uint64_t number, due_ns, wait_ns;
@@ -75,9 +77,9 @@ typedef struct clv_rref_post {
 
 typedef struct clv_rref_entry {
   clv_rref_record record;
-  uint64_t key, context, value; /* id and context of the value */
-  clv_tensor *tensor;           /* the value; NULL and `failed` NULL: not settled */
-  clv_rref_failure *failed;
+  uint64_t key, context, value; /* id and context of the value that the entry keeps */
+  clv_tensor *tensor;           /* the value; tensor and failed both NULL: not settled */
+  clv_rref_failure *failure;
   clv_rref_list forks;
   clv_rref_queue_entry create, freed;
 } clv_rref_entry;
@@ -87,24 +89,27 @@ typedef struct clv_rref_fork {
   clv_rref_entry *entry;
   uint32_t node;
   clv_rref_list of_entry, of_peer;
-  clv_rref_post use; /* the USE, if the owner itself passed it */
+  clv_rref_post use; /* post of the USE, if the owner itself passed the handle */
   clv_rref_queue_entry answer, unused;
   uint64_t context, value;
 } clv_rref_fork;
 
 typedef struct clv_rref_handle {
-  clv_rref_record record; /* record.id is its fork */
+  clv_rref_record record; /* record.id is the id of the handle's fork */
   uint64_t ref, key;
-  /* parent: node that receives ACCEPT when the owner has answered, or RREF_NO_NODE */
+  /* parent: node that passed the handle and receives ACCEPT when the owner has answered;
+   * RREF_NO_NODE: none */
   uint32_t owner, parent;
   bool wants_value, is_created_here;
   uint64_t context, value, joined_ns;
-  uint64_t fetch_ns; /* time to repeat a FETCH that the owner has acknowledged */
+  uint64_t fetch_ns; /* time at which FETCH is sent again, although the owner has acknowledged it */
   clv_rref_list of_peer, fetching, children;
   clv_rref_post join_post, fetch_post, accept_post, delete_post;
-  const clv_rref_failure *failed; /* why the owner refused it, or NULL */
+  /* why the owner refused the handle; NULL: the handle has not failed */
+  const clv_rref_failure *failure;
   clv_rref_queue_entry report, fetched;
-  clv_tensor *tensor; /* value that `fetched` reports; NULL: `fetch_failure` */
+  /* value that the result `fetched` reports; NULL: the result reports fetch_failure */
+  clv_tensor *tensor;
   clv_rref_failure *fetch_failure;
 } clv_rref_handle;
 
@@ -118,7 +123,8 @@ typedef struct clv_rref_child {
   uint32_t owner;
 } clv_rref_child;
 
-/* A message that arrived before the record it names, or that names none. */
+/* A message that names an unknown record. It waits for a lease, because the record may still be
+ * created. */
 typedef struct clv_rref_parked {
   clv_rref_list at;
   clv_rref_kind kind;
@@ -130,9 +136,10 @@ typedef struct clv_rref_peer {
   uint32_t node;
   uint64_t heard_ns, renewed_ns;
   uint64_t last_number;         /* last number posted to the peer */
-  uint64_t highest;             /* highest number received from the peer */
-  uint64_t ack_first, ack_last; /* range of numbers for which an ACK is owed */
-  /* answers to the last numbers: 0: none; else 1 + code, with ACK_OWED */
+  uint64_t highest_number;      /* highest number received from the peer */
+  uint64_t ack_first, ack_last; /* range of received numbers, some of which still need an ACK */
+  /* answer to each of the last numbers received, at number % CLV_WIRE_REF_WINDOW; 0: not answered;
+   * else 1 + code, plus ACK_OWED while an ACK must be sent */
   uint8_t answers[CLV_WIRE_REF_WINDOW];
   clv_rref_list outbox, forks, handles, children;
   clv_rref_post renew;
@@ -146,65 +153,72 @@ struct clv_rrefs {
   uint64_t now, due;
   clv_slab entry_slab, fork_slab, handle_slab, child_slab, parked_slab;
   clv_rref_map entries, forks, handles, children;
-  clv_rref_peer *peers; /* [o.n_nodes]; indexed by node */
+  clv_rref_peer *peers; /* [o.n_nodes] peer of each node number */
   clv_rref_list fetching, parked;
-  clv_rref_list results, to_self; /* queues in order of arrival */
-  clv_tensor *last_tensor;        /* tensor and failure of the last result taken */
+  /* results for the caller, and messages to this node itself, both in order of queueing */
+  clv_rref_list results, to_self;
+  /* tensor and failure of the last FETCHED result, freed by the next clv_rrefs_next */
+  clv_tensor *last_tensor;
   clv_rref_failure *last_failure;
   uint32_t n_posts;
-  clv_rref_visits *visits; /* for tests; NULL: not counted */
+  clv_rref_visits *visits; /* number of uses of each table cell, for tests; NULL: not counted */
 };
 
 /* ---- rref_record.c --------------------------------------------------------------------------- */
 
 void clv_rref_list_init(clv_rref_list *r);
 bool clv_rref_list_is_empty(const clv_rref_list *r);
-void clv_rref_list_add(clv_rref_list *r, clv_rref_list *place); /* at the end of the list */
-void clv_rref_list_remove(clv_rref_list *place);                /* from its list, if it is in one */
+/* appends a member at the end of the list */
+void clv_rref_list_add(clv_rref_list *r, clv_rref_list *place);
+/* removes a member from its list, if it is in one */
+void clv_rref_list_remove(clv_rref_list *place);
 
-void *clv_rref_record_find(const clv_rref_map *map, uint64_t id); /* NULL: no such record */
+/* finds a record by id; NULL: there is none */
+void *clv_rref_record_find(const clv_rref_map *map, uint64_t id);
 clv_code clv_rref_record_new(clv_rrefs *t, clv_slab *s, clv_rref_map *map, uint64_t id,
                              void *ret_pp, clv_err *err) CLV_USE_RESULT;
-/* Removes a record from its map. It is freed now, or after the last result made from it is
- * taken. */
+/* Removes a record from its map. The record is freed at once, or after the last queued result that
+ * is made from it. */
 void clv_rref_record_drop(clv_slab *s, clv_rref_map *map, void *record);
-/* call after each result made from the record */
+/* Call after each result that was made from the record. */
 void clv_rref_record_result_taken(clv_slab *s, void *record);
 
-/* Appends to the queue, unless already queued. A message to this node itself is added to the other
- * queue; a report belongs to a record. */
+/* Append an entry to the queue of results, unless it is queued already. A message to this node
+ * itself goes to the queue t->to_self. clv_rref_queue_report also counts the result in its
+ * record. */
 void clv_rref_queue_message(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_source source,
                             uint32_t to);
 void clv_rref_queue_report(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_source source,
                            clv_rref_record *of);
-/* removes a queued report; does nothing if not queued */
+/* Removes a report from the queue of results; does nothing if it is not queued. */
 void clv_rref_unqueue_report(clv_rref_queue_entry *out, clv_rref_record *of);
 
-void clv_rref_tick_by(clv_rrefs *t, uint64_t at_ns);
-const clv_rref_failure *clv_rref_refusal(clv_code code); /* same text for every peer */
-/* Copies a failure. Without memory returns a static one that says so. */
+void clv_rref_schedule_tick(clv_rrefs *t, uint64_t at_ns);
+/* returns the failure for a code; its text is the same for every peer */
+const clv_rref_failure *clv_rref_failure_of_code(clv_code code);
+/* Copies a failure. If there is no memory, returns a static failure that says so. */
 clv_rref_failure *clv_rref_failure_copy(const clv_rref_failure *why);
 void clv_rref_failure_free(clv_rref_failure *copy);
 
 /* ---- rref_tables.c ----------------------------------------------------------------------------
  *
- * Each machine is a table: state x event -> next state and actions, in their order. What stands in
- * no cell cannot happen; it does nothing and is CLV_INTERNAL. The first state of each is that of
- * a record which is not there, or not yet. */
+ * Each state machine is a table: a cell for a state and an event gives the next state, and the
+ * actions in their order. An event without a cell is impossible: it does nothing, and returns
+ * CLV_INTERNAL. The first state of each machine stands for a record that does not exist. */
 
 typedef enum clv_rref_entry_state {
   RREF_ENTRY_NONE,
-  RREF_ENTRY_EXPECTED, /* the value is not settled */
+  RREF_ENTRY_EXPECTED, /* the entry waits for its value */
   RREF_ENTRY_VALUE,
-  RREF_ENTRY_FAILURE, /* the value has failed */
+  RREF_ENTRY_FAILURE, /* the entry holds the failure of its value */
   RREF_ENTRY_STATES
 } clv_rref_entry_state;
 
 typedef enum clv_rref_entry_event {
   RREF_ENTRY_KEPT,      /* KEEP arrived */
-  RREF_ENTRY_OWNED,     /* this node made the reference with its value */
-  RREF_ENTRY_SETTLED,   /* the value exists */
-  RREF_ENTRY_FAILED,    /* the value failed */
+  RREF_ENTRY_OWNED,     /* this node made a reference to a tensor (clv_rrefs_own) */
+  RREF_ENTRY_SETTLED,   /* the value exists now */
+  RREF_ENTRY_FAILED,    /* the value has failed now */
   RREF_ENTRY_FORKED,    /* FORK arrived, with the right key if there is an entry */
   RREF_ENTRY_WRONG_KEY, /* FORK arrived with a wrong key */
   RREF_ENTRY_UNUSED,    /* the last fork was freed */
@@ -213,64 +227,68 @@ typedef enum clv_rref_entry_event {
 
 typedef enum clv_rref_fork_state {
   RREF_FORK_NONE,
-  RREF_FORK_OFFERED, /* USE is not acknowledged */
+  RREF_FORK_OFFERED, /* the owner passed the handle, and its USE is not acknowledged */
   RREF_FORK_OFFERED_ASKED,
-  RREF_FORK_KNOWN, /* its user knows it */
-  RREF_FORK_ASKED, /* its user waits for the value */
+  RREF_FORK_KNOWN, /* the fork's user has the handle */
+  RREF_FORK_ASKED, /* the fork's user has the handle and waits for the value */
   RREF_FORK_STATES
 } clv_rref_fork_state;
 
 typedef enum clv_rref_fork_event {
   RREF_FORK_ADDED,  /* KEEP or FORK arrived */
-  RREF_FORK_PASSED, /* the owner itself passed it */
+  RREF_FORK_PASSED, /* the owner itself passed the handle to another node */
   RREF_FORK_FETCH,  /* FETCH arrived; the value or its failure exists */
-  /* FETCH arrived from a node that does not know whether the fork exists */
+  /* FETCH arrived for an unknown fork, from a node whose FORK may not have arrived yet */
   RREF_FORK_FETCH_EARLY,
   RREF_FORK_FETCH_PENDING, /* FETCH arrived; the value is not settled */
   RREF_FORK_SETTLED,
   RREF_FORK_USE_ACKED,   /* USE was acknowledged */
   RREF_FORK_USE_REFUSED, /* USE was refused */
   RREF_FORK_DELETED,     /* DELETE arrived */
-  RREF_FORK_LOST,        /* its user's lease expired */
+  RREF_FORK_LOST,        /* the lease of the fork's user expired */
   RREF_FORK_EVENTS
 } clv_rref_fork_event;
 
 typedef enum clv_rref_handle_state {
   RREF_NONE,
-  RREF_JOINING, /* the owner has not answered */
+  RREF_JOINING, /* KEEP or FORK was sent, and the owner has not answered */
   RREF_JOINED,
-  RREF_FAILED,           /* the owner does not know the handle */
-  RREF_JOINING_RELEASED, /* released, and the owner has not answered */
-  RREF_JOINED_RELEASED,  /* released; waits for its children */
-  RREF_LEAVING,          /* DELETE is not acknowledged */
-  RREF_ENDED,            /* the owner has no fork of it; waits for its children and its ACCEPT */
+  RREF_FAILED,           /* the owner refused or forgot the handle, or is lost */
+  RREF_JOINING_RELEASED, /* the handle was released before the owner answered */
+  /* the handle was released, and waits for its children before DELETE is sent */
+  RREF_JOINED_RELEASED,
+  RREF_LEAVING, /* DELETE was sent and is not acknowledged */
+  /* the owner has no fork of the handle; the record waits for its children and for the
+   * acknowledgement of its ACCEPT */
+  RREF_ENDED,
   RREF_HANDLE_STATES
 } clv_rref_handle_state;
 
 typedef enum clv_rref_handle_event {
-  RREF_KEPT,                /* this node made it with KEEP */
-  RREF_OWNED,               /* this node made it as the owner */
+  RREF_KEPT,                /* this node made the handle, with KEEP to the owner */
+  RREF_OWNED,               /* this node, which is the owner, made the handle */
   RREF_RECEIVED,            /* USE arrived from a node that is not the owner */
   RREF_RECEIVED_FROM_OWNER, /* USE arrived from the owner, which has added the fork */
-  RREF_PASS,                /* this node passes it on */
+  RREF_PASS,                /* this node passes the handle on */
   RREF_FETCH,               /* this node fetches the value */
-  RREF_RELEASE,             /* this node releases it */
+  RREF_RELEASE,             /* this node releases the handle */
   RREF_JOIN_ACKED,          /* KEEP or FORK was acknowledged */
   RREF_JOIN_REFUSED,        /* KEEP or FORK was refused */
   RREF_FETCH_ACKED,         /* FETCH was acknowledged */
   RREF_FETCH_REFUSED,       /* FETCH was refused */
-  RREF_VALUE_CAME,          /* the value or its failure arrived, and is wanted */
+  RREF_VALUE_CAME,          /* the value or its failure arrived, and a FETCH waits for it */
   RREF_DELETE_ACKED,        /* DELETE was acknowledged */
-  RREF_CHILDLESS,           /* has no children; may still owe ACCEPT */
-  RREF_NO_WAITERS,          /* has no children and owes no ACCEPT */
-  RREF_OWNER_FORGOT,        /* a RENEW that was sent after the owner's answer was refused */
-  RREF_OWNER_LOST,          /* the owner's lease expired */
+  RREF_CHILDLESS,           /* the handle has no children; its ACCEPT is not acknowledged */
+  RREF_NO_WAITERS,          /* the handle has no children and no ACCEPT that is not acknowledged */
+  /* the owner refused a RENEW that was sent after it had answered for the handle */
+  RREF_OWNER_FORGOT,
+  RREF_OWNER_LOST, /* the owner's lease expired */
   RREF_HANDLE_EVENTS
 } clv_rref_handle_event;
 
 typedef enum clv_rref_child_state {
   RREF_CHILD_NONE,
-  RREF_CHILD_OFFERED, /* USE is not acknowledged */
+  RREF_CHILD_OFFERED, /* the child's USE is not acknowledged */
   RREF_CHILD_TAKEN,   /* USE was acknowledged, ACCEPT has not arrived */
   RREF_CHILD_STATES
 } clv_rref_child_state;
@@ -280,22 +298,22 @@ typedef enum clv_rref_child_event {
   RREF_CHILD_USE_ACKED,   /* USE was acknowledged */
   RREF_CHILD_USE_REFUSED, /* USE was refused */
   RREF_CHILD_ACCEPTED,    /* ACCEPT arrived */
-  RREF_CHILD_LOST,        /* its receiver's lease expired */
+  RREF_CHILD_LOST,        /* the lease of the child's receiver expired */
   RREF_CHILD_EVENTS
 } clv_rref_child_event;
 
 typedef enum clv_rref_post_state {
   RREF_POST_NONE,
-  RREF_POST_BEHIND, /* behind the window, not sent */
+  RREF_POST_BEHIND, /* the message is behind the window, so it is not sent yet */
   RREF_POST_SENT,
   RREF_POST_STATES
 } clv_rref_post_state;
 
 typedef enum clv_rref_post_event {
-  RREF_POST_POSTED,      /* posted within the window */
-  RREF_POST_OVER_WINDOW, /* posted, behind the window */
-  RREF_POST_IN_WINDOW,   /* the window has reached it */
-  RREF_POST_DUE,         /* not acknowledged in time */
+  RREF_POST_POSTED,      /* the message was posted, and is within the window */
+  RREF_POST_OVER_WINDOW, /* the message was posted, but is behind the window */
+  RREF_POST_IN_WINDOW,   /* the window has reached the message */
+  RREF_POST_DUE,         /* the message was not acknowledged in time */
   RREF_POST_ACKED,
   RREF_POST_CANCELLED,
   RREF_POST_EVENTS
@@ -316,24 +334,24 @@ typedef enum clv_rref_action {
   RREF_SEND_FORK,
   RREF_SEND_USE,
   RREF_SEND_FETCH,
-  RREF_SEND_ACCEPT, /* if `parent` waits for it */
+  RREF_SEND_ACCEPT, /* sends ACCEPT to handle->parent, if there is one */
   RREF_SEND_DELETE,
-  RREF_ADD_CHILD, /* or a fork, if this node is the owner */
+  RREF_ADD_CHILD, /* adds a child, or a fork if this node is the owner */
   RREF_NOTE_JOINED,
-  RREF_CANCEL_OWNER_POSTS, /* cancels all messages to the owner */
-  RREF_CANCEL_FETCH,       /* stops waiting for the value */
+  RREF_CANCEL_OWNER_POSTS, /* cancels all unacknowledged messages to the owner */
+  RREF_CANCEL_FETCH,       /* stops waiting for the value of a FETCH */
   RREF_REFETCH_SOON,
   RREF_REFETCH_LATER,
   RREF_REPORT_CREATE,
   RREF_REPORT_FREED,
   RREF_REPORT_USED,
-  RREF_REPORT_JOINED,  /* if it was created here */
-  RREF_REPORT_FAILURE, /* if the value is wanted */
+  RREF_REPORT_JOINED,  /* reports JOINED, if the handle was created here */
+  RREF_REPORT_FAILURE, /* reports the failure as FETCHED, if a FETCH waits */
   RREF_REPORT_VALUE,
   RREF_REPORT_UNUSED,
   RREF_TRANSMIT,
   RREF_UNLINK,
-  RREF_CHECK, /* raises CHILDLESS or NO_WAITERS if true */
+  RREF_CHECK, /* applies the event CHILDLESS or NO_WAITERS, if its condition holds */
   RREF_FREE,
   RREF_ACTIONS
 } clv_rref_action;
@@ -341,12 +359,12 @@ typedef enum clv_rref_action {
 typedef enum clv_rref_rule {
   RREF_IMPOSSIBLE,
   RREF_DO,
-  RREF_REFUSE,           /* with `code` */
-  RREF_REFUSE_AS_FAILED, /* with the failure of the handle */
+  RREF_REFUSE,           /* refuses the event with the cell's `code` */
+  RREF_REFUSE_AS_FAILED, /* refuses the event with the failure of the handle */
 } clv_rref_rule;
 
 typedef struct clv_rref_cell {
-  uint8_t rule, next, code, actions[5]; /* RREF_END after the last, if there are fewer */
+  uint8_t rule, next_state, code, actions[5]; /* RREF_END after the last, if there are fewer */
 } clv_rref_cell;
 
 typedef enum clv_rref_machine {
@@ -368,56 +386,63 @@ const clv_rref_cell *clv_rref_cell_of(clv_rref_machine m, uint8_t state, uint8_t
 uint8_t clv_rref_n_states(clv_rref_machine m);
 uint8_t clv_rref_n_events(clv_rref_machine m);
 
-/* Arguments and results of an event. */
+/* Arguments of an event for its actions, and results of the actions. */
 typedef struct clv_rref_event_args {
-  clv_code code; /* code of an answer */
+  clv_code code; /* code of the answer that caused the event */
   clv_tensor *tensor;
   const clv_rref_failure *failure;
-  const clv_rref_message *message; /* FORK, FETCH */
+  const clv_rref_message *message; /* the message, for FORK and FETCH */
   uint32_t from;
   const clv_rref_pass_args *passing;
-  /* results: the cell refused; the message was parked, so the answer follows later */
+  /* results. refused: the cell refused the event; parked: the message waits, so its answer follows
+   * later */
   bool refused, parked;
   clv_err *err;
 } clv_rref_event_args;
 
 typedef clv_code clv_rref_action_fn(clv_rrefs *t, void *record, clv_rref_event_args *given);
 
-/* Applies an event to a record, or to none: `state` is then the first state. Calls the cell's
- * actions from `doers`; the record may be freed afterwards. Returns the code of a refusal, or of
- * the first action that fails, which is the last one called. */
+/* Applies an event to a record; record NULL: to a record that does not exist, whose *state is
+ * the first state. Calls the functions in `doers` for the cell's actions, which may free the
+ * record. Returns the code of a refusal, or of the first action that fails, which is the last
+ * one called. */
 clv_code clv_rref_on_event(clv_rrefs *t, clv_rref_machine m, clv_rref_action_fn *const *doers,
                            void *record, uint8_t *state, uint8_t event, clv_rref_event_args *given);
 
 /* ---- rref_post.c ----------------------------------------------------------------------------- */
 
-/* Call before recording anything that depends on a peer: starts its lease. */
+/* Starts the lease of a peer, if it has none. Call before creating a record that depends on the
+ * peer. */
 void clv_rref_peer_start_lease(clv_rrefs *t, clv_rref_peer *p);
 bool clv_rref_peer_has_lease(const clv_rref_peer *p);
 void clv_rref_post_new(clv_rrefs *t, clv_rref_post *post, clv_rref_kind kind, uint32_t to);
-void clv_rref_post_cancel(clv_rrefs *t, clv_rref_post *post); /* does nothing if not active */
+/* cancels a message; does nothing if it is not active */
+void clv_rref_post_cancel(clv_rrefs *t, clv_rref_post *post);
 bool clv_rref_post_is_active(const clv_rref_post *post);
-/* Ends the post of that number after the peer acknowledged it, and returns it; NULL: no such
+/* Ends the post whose number the peer has acknowledged, and returns it; NULL: there is no such
  * post. */
-clv_rref_post *clv_rref_post_acked(clv_rrefs *t, clv_rref_peer *p, uint64_t number);
-void clv_rref_posts_resend(clv_rrefs *t, clv_rref_peer *p); /* resends those that are due */
-/* False: the message was handled already, or is older than the window. */
-bool clv_rref_is_new(clv_rrefs *t, clv_rref_peer *p, uint64_t number);
+clv_rref_post *clv_rref_end_acked_post(clv_rrefs *t, clv_rref_peer *p, uint64_t number);
+/* sends the posts to a peer again that are due */
+void clv_rref_posts_resend(clv_rrefs *t, clv_rref_peer *p);
+/* True if a received message is to be handled. False: it was handled already, or its number is
+ * older than the window. */
+bool clv_rref_is_new_message(clv_rrefs *t, clv_rref_peer *p, uint64_t number);
 void clv_rref_queue_ack(clv_rrefs *t, uint32_t to, uint64_t number, clv_code code);
-/* The next number for which an ACK is owed, and its answer. False: none. */
+/* Takes the next number that needs an ACK, with its answer. False: there is none. */
 bool clv_rref_next_ack(clv_rref_peer *p, uint64_t *ret_number, clv_code *ret_code);
 
 /* ---- rref_owner.c ---------------------------------------------------------------------------- */
 
-enum { RREF_PARKED = 100 }; /* in place of a code: the answer follows later */
+/* returned in place of a clv_code: the message was parked, so its answer follows later */
+enum { RREF_PARKED = 100 };
 
-/* Makes an entry of this node, with its fork. Reports nothing. */
-clv_code clv_rref_entry_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
-                            clv_rref_fork **ret, clv_err *err) CLV_USE_RESULT;
-void clv_rref_entry_undo(clv_rrefs *t, clv_rref_fork *f); /* undoes clv_rref_entry_own */
+/* Makes an entry of this node for `tensor`, with its first fork. Queues no result. */
+clv_code clv_rref_entry_new_owned(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
+                                  clv_rref_fork **ret, clv_err *err) CLV_USE_RESULT;
+void clv_rref_entry_undo(clv_rrefs *t, clv_rref_fork *f); /* undoes clv_rref_entry_new_owned */
 void clv_rref_entry_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor,
                            const clv_rref_failure *why);
-/* Makes a fork of the entry for the node that it is passed to. */
+/* Makes a fork of an entry of this node for the node what->to, and sends that node USE. */
 clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_pass_args *what,
                             clv_err *err) CLV_USE_RESULT;
 void clv_rref_fork_on_event(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
@@ -427,37 +452,42 @@ int clv_rref_on_fork(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
 int clv_rref_on_delete(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
 int clv_rref_on_renew(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
 int clv_rref_on_fetch(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
-/* frees messages parked for a lease */
+/* refuses and frees the messages that have been parked for a lease */
 void clv_rref_parked_expire(clv_rrefs *t);
-void clv_rref_parked_drop(clv_rrefs *t, uint32_t node);        /* frees all of a node */
-void clv_rref_forks_drop_lost(clv_rrefs *t, clv_rref_peer *p); /* frees all of a node */
-void clv_rref_entry_clear(clv_rref_entry *e); /* frees what it holds, when the table is freed */
+/* frees all parked messages of a node */
+void clv_rref_parked_drop_of_node(clv_rrefs *t, uint32_t node);
+void clv_rref_forks_drop_lost(clv_rrefs *t, clv_rref_peer *p); /* frees all forks of a lost peer */
+void clv_rref_entry_clear(clv_rref_entry *e); /* frees the value or failure of an entry */
 
 /* ---- rref_user.c ----------------------------------------------------------------------------- */
 
-/* Makes a handle for an entry of this node, or for a KEEP. */
-clv_code clv_rref_handle_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_err *err) CLV_USE_RESULT;
-clv_code clv_rref_handle_keep(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner,
-                              uint64_t context, uint64_t value, clv_err *err) CLV_USE_RESULT;
-/* PASS, FETCH or RELEASE. */
-clv_code clv_rref_handle_input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
-                               const clv_rref_pass_args *what, clv_err *err) CLV_USE_RESULT;
-/* Handles the answer to a post of a record. */
+/* Make a handle: clv_rref_handle_new_owned for an entry of this node, clv_rref_handle_new_kept for
+ * a value at `owner`, which is sent KEEP. */
+clv_code clv_rref_handle_new_owned(clv_rrefs *t, const clv_rref_new_ids *b,
+                                   clv_err *err) CLV_USE_RESULT;
+clv_code clv_rref_handle_new_kept(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner,
+                                  uint64_t context, uint64_t value, clv_err *err) CLV_USE_RESULT;
+/* Applies a request of this node to a handle. event: RREF_PASS, RREF_FETCH or RREF_RELEASE; what:
+ * arguments of RREF_PASS. */
+clv_code clv_rref_handle_request(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
+                                 const clv_rref_pass_args *what, clv_err *err) CLV_USE_RESULT;
+/* Handles the acknowledgement of a numbered message; code: the receiver's answer. */
 void clv_rref_on_ack(clv_rrefs *t, clv_rref_post *post, clv_code code);
 int clv_rref_on_use(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
 int clv_rref_on_accept(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
 void clv_rref_on_value(clv_rrefs *t, uint32_t from, const clv_rref_message *m);
-void clv_rref_fetches_resend(clv_rrefs *t); /* resends due FETCHes */
-/* Fails the handles that the owner had answered before `before_ns`, after it refused a RENEW. */
+void clv_rref_fetches_resend(clv_rrefs *t); /* sends the FETCHes again that are due */
+/* Fails the handles for which owner p answered before the time `before_ns`. Called after p refused
+ * the RENEW sent at that time. */
 void clv_rref_handles_fail_unknown(clv_rrefs *t, clv_rref_peer *p, uint64_t before_ns);
-/* fails all handles of a lost owner, and all children passed to it */
+/* Fails all handles whose owner is the lost peer p, and all children passed to p. */
 void clv_rref_handles_fail_lost(clv_rrefs *t, clv_rref_peer *p);
-void clv_rref_handle_clear(clv_rref_handle *h); /* frees what it holds, when the table is freed */
+void clv_rref_handle_clear(clv_rref_handle *h); /* frees the fetched value or failure of a handle */
 
 /* ---- rref_result.c --------------------------------------------------------------------------- */
 
-/* Takes the next message to this node itself; false: none. Valid until the next call, as in
- * results. */
+/* Takes the next message from this node to itself; false: there is none. The message is valid until
+ * the next call. */
 bool clv_rref_next_to_self(clv_rrefs *t, clv_rref_message *ret);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The owner's side: entries, their forks, and parked messages.
+ * The owner's side of references (reference.h): entries, which hold the values of this node, their
+ * forks, one for each handle of any node, and parked messages.
  */
 #include "common/engine/reference/rref_int.h"
 
@@ -13,9 +14,9 @@ static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event ev
 
 void clv_rref_entry_clear(clv_rref_entry *e) {
   clv_tensor_unref(e->tensor);
-  clv_rref_failure_free(e->failed);
+  clv_rref_failure_free(e->failure);
   e->tensor = NULL;
-  e->failed = NULL;
+  e->failure = NULL;
 }
 
 static clv_code free_entry(clv_rrefs *t, void *record, clv_rref_event_args *given) {
@@ -26,7 +27,7 @@ static clv_code free_entry(clv_rrefs *t, void *record, clv_rref_event_args *give
   return CLV_OK;
 }
 
-static clv_code entry_new(clv_rrefs *t, uint64_t ref, uint64_t key, clv_rref_entry **ret,
+static clv_code new_entry(clv_rrefs *t, uint64_t ref, uint64_t key, clv_rref_entry **ret,
                           clv_err *err) {
   CLV_TRY(clv_rref_record_new(t, &t->entry_slab, &t->entries, ref, ret, err));
   (*ret)->key = key;
@@ -34,14 +35,14 @@ static clv_code entry_new(clv_rrefs *t, uint64_t ref, uint64_t key, clv_rref_ent
   return CLV_OK;
 }
 
-/* Makes a fork. The caller applies its first event. */
-static clv_code fork_new(clv_rrefs *t, clv_rref_entry *e, uint64_t id, uint32_t node,
+/* Makes a fork of entry e for a node. The caller applies its first event. */
+static clv_code new_fork(clv_rrefs *t, clv_rref_entry *e, uint64_t id, uint32_t node,
                          clv_rref_fork **ret, clv_err *err) {
   CLV_TRY(clv_rref_record_new(t, &t->fork_slab, &t->forks, id, ret, err));
   clv_rref_fork *f = *ret;
   f->entry = e;
   f->node = node;
-  f->use.of_fork = true;
+  f->use.is_from_owner = true;
   clv_rref_peer_start_lease(t, &t->peers[node]);
   clv_rref_list_add(&e->forks, &f->of_entry);
   clv_rref_list_add(&t->peers[node].forks, &f->of_peer);
@@ -63,13 +64,13 @@ static clv_code free_fork(clv_rrefs *t, void *record, clv_rref_event_args *given
   return clv_rref_list_is_empty(&e->forks) ? step_entry(t, e, RREF_ENTRY_UNUSED, given) : CLV_OK;
 }
 
-/* The fork of that id, if it belongs to the node and the reference; else NULL. */
-static clv_rref_fork *fork_of(const clv_rrefs *t, uint32_t node, uint64_t ref, uint64_t id) {
+/* Returns the fork of that id; NULL: there is none, or it belongs to another node or reference. */
+static clv_rref_fork *find_fork(const clv_rrefs *t, uint32_t node, uint64_t ref, uint64_t id) {
   clv_rref_fork *f = clv_rref_record_find(&t->forks, id);
   return f && f->node == node && f->entry->record.id == ref ? f : NULL;
 }
 
-static bool is_settled(const clv_rref_entry *e) { return e->tensor || e->failed; }
+static bool is_settled(const clv_rref_entry *e) { return e->tensor || e->failure; }
 
 /* ---- parked messages ------------------------------------------------------------------------- */
 
@@ -81,8 +82,8 @@ static bool is_parked(const clv_rrefs *t, uint32_t from, const clv_rref_message 
   return false;
 }
 
-/* Parks a message. Without memory nothing is parked, and the sender sends it again. */
-static clv_code park(clv_rrefs *t, void *record, clv_rref_event_args *given) {
+/* Parks a message. If there is no memory, the message is dropped, and its sender sends it again. */
+static clv_code park_message(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   const clv_rref_message *m = given->message;
   clv_rref_parked *k;
   clv_err ignored;
@@ -98,11 +99,11 @@ static clv_code park(clv_rrefs *t, void *record, clv_rref_event_args *given) {
                          .key = m->key,
                          .until_ns = t->now + t->o.lease_ns};
   clv_rref_list_add(&t->parked, &k->at);
-  clv_rref_tick_by(t, k->until_ns);
+  clv_rref_schedule_tick(t, k->until_ns);
   return CLV_OK;
 }
 
-static clv_rref_parked unpark(clv_rrefs *t, clv_rref_parked *k) {
+static clv_rref_parked remove_parked(clv_rrefs *t, clv_rref_parked *k) {
   clv_rref_parked copy = *k;
   clv_rref_list_remove(&k->at);
   clv_slab_recycle(&t->parked_slab, k);
@@ -114,7 +115,7 @@ static void answer_fetch(clv_rrefs *t, clv_rref_fork *f) {
   (void)step_fork(t, f, is_settled(f->entry) ? RREF_FORK_FETCH : RREF_FORK_FETCH_PENDING, &none);
 }
 
-/* Handles a parked FETCH of a fork that has just been added. */
+/* Handles the parked FETCH of a fork that has just been added, if there is one. */
 static clv_code unpark_fetch(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = record;
   (void)given;
@@ -122,14 +123,14 @@ static clv_code unpark_fetch(clv_rrefs *t, void *record, clv_rref_event_args *gi
     clv_rref_parked *k = RREF_OF(clv_rref_parked, at, r);
     bool same = k->fork == f->record.id && k->ref == f->entry->record.id;
     if (k->kind != CLV_RREF_FETCH || k->from != f->node || !same) continue;
-    clv_rref_queue_ack(t, f->node, unpark(t, k).number, CLV_OK);
+    clv_rref_queue_ack(t, f->node, remove_parked(t, k).number, CLV_OK);
     answer_fetch(t, f);
     break;
   }
   return CLV_OK;
 }
 
-static clv_code fork_answer(clv_rrefs *t, clv_rref_entry *e, uint32_t from, uint64_t id) {
+static clv_code add_parked_fork(clv_rrefs *t, clv_rref_entry *e, uint32_t from, uint64_t id) {
   clv_rref_event_args given = {.from = from};
   clv_rref_message m = {.fork = id};
   given.message = &m;
@@ -143,9 +144,10 @@ static clv_code unpark_forks(clv_rrefs *t, void *record, clv_rref_event_args *gi
     clv_rref_parked *k = RREF_OF(clv_rref_parked, at, r);
     r = r->next;
     if (k->kind != CLV_RREF_FORK || k->ref != e->record.id || k->key != e->key) continue;
-    clv_rref_parked was = unpark(t, k);
-    clv_rref_queue_ack(t, was.from, was.number, fork_answer(t, e, was.from, was.fork));
-    r = t->parked.next; /* its parked FETCH may be removed as well */
+    clv_rref_parked was = remove_parked(t, k);
+    clv_rref_queue_ack(t, was.from, was.number, add_parked_fork(t, e, was.from, was.fork));
+    /* starts again, because the fork's parked FETCH may have been removed as well */
+    r = t->parked.next;
   }
   return CLV_OK;
 }
@@ -154,30 +156,31 @@ void clv_rref_parked_expire(clv_rrefs *t) {
   while (!clv_rref_list_is_empty(&t->parked)) {
     clv_rref_parked *k = RREF_OF(clv_rref_parked, at, t->parked.next);
     if (k->until_ns > t->now) {
-      clv_rref_tick_by(t, k->until_ns);
+      clv_rref_schedule_tick(t, k->until_ns);
       return;
     }
-    clv_rref_parked was = unpark(t, k);
+    clv_rref_parked was = remove_parked(t, k);
     clv_rref_queue_ack(t, was.from, was.number, CLV_NOT_FOUND);
   }
 }
 
-void clv_rref_parked_drop(clv_rrefs *t, uint32_t node) {
+void clv_rref_parked_drop_of_node(clv_rrefs *t, uint32_t node) {
   for (clv_rref_list *r = t->parked.next, *next; r != &t->parked; r = next) {
     next = r->next;
     clv_rref_parked *k = RREF_OF(clv_rref_parked, at, r);
-    if (k->from == node) (void)unpark(t, k);
+    if (k->from == node) (void)remove_parked(t, k);
   }
 }
 
 /* ---- entries --------------------------------------------------------------------------------- */
 
-/* Adds a fork. An id in use is CLV_NOT_FOUND, as if the reference did not exist. */
+/* Adds the fork that a KEEP or FORK message names. CLV_NOT_FOUND if the fork id is in use, as if
+ * the reference did not exist. */
 static clv_code add_fork(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_fork *f = clv_rref_record_find(&t->forks, given->message->fork);
   clv_err why;
   if (f && step_fork(t, f, RREF_FORK_ADDED, given) != CLV_OK) return CLV_NOT_FOUND;
-  clv_code code = fork_new(t, record, given->message->fork, given->from, &f, &why);
+  clv_code code = new_fork(t, record, given->message->fork, given->from, &f, &why);
   if (code != CLV_OK) return code == CLV_EXISTS ? CLV_NOT_FOUND : code;
   return step_fork(t, f, RREF_FORK_ADDED, given);
 }
@@ -190,7 +193,7 @@ static clv_code store_value(clv_rrefs *t, void *record, clv_rref_event_args *giv
 
 static clv_code store_failure(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   (void)t;
-  ((clv_rref_entry *)record)->failed = clv_rref_failure_copy(given->failure);
+  ((clv_rref_entry *)record)->failure = clv_rref_failure_copy(given->failure);
   return CLV_OK;
 }
 
@@ -211,13 +214,14 @@ static clv_code report_create(clv_rrefs *t, void *record, clv_rref_event_args *g
 static clv_code report_freed(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_entry *e = record;
   (void)given;
-  clv_rref_unqueue_report(&e->create, &e->record); /* no fork needs the value any more */
+  /* the value need not be created any more, because no fork is left */
+  clv_rref_unqueue_report(&e->create, &e->record);
   clv_rref_queue_report(t, &e->freed, RREF_FREED, &e->record);
   return CLV_OK;
 }
 
 static clv_rref_action_fn *const entry_doers[RREF_ACTIONS] = {
-    [RREF_PARK] = park,
+    [RREF_PARK] = park_message,
     [RREF_ADD_FORK] = add_fork,
     [RREF_STORE_VALUE] = store_value,
     [RREF_STORE_FAILURE] = store_failure,
@@ -242,15 +246,16 @@ void clv_rref_entry_settle(clv_rrefs *t, uint64_t ref, clv_tensor *tensor,
                    tensor ? RREF_ENTRY_SETTLED : RREF_ENTRY_FAILED, &given);
 }
 
-/* Makes an entry and its first fork, for a KEEP or for this node itself. */
-static clv_code begin_entry(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t node,
-                            clv_rref_entry_event event, clv_rref_event_args *given,
-                            clv_rref_fork **ret, clv_err *err) {
+/* Makes an entry and its first fork, for a KEEP or for this node itself. CLV_EXISTS: an id is in
+ * use; the state table refuses the event for an entry that exists. */
+static clv_code new_entry_with_fork(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t node,
+                                    clv_rref_entry_event event, clv_rref_event_args *given,
+                                    clv_rref_fork **ret, clv_err *err) {
   clv_rref_entry *e = clv_rref_record_find(&t->entries, b->ref);
   if (e && step_entry(t, e, event, given) != CLV_OK)
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)b->ref);
-  CLV_TRY(entry_new(t, b->ref, b->key, &e, err));
-  clv_code code = fork_new(t, e, b->fork, node, ret, err);
+  CLV_TRY(new_entry(t, b->ref, b->key, &e, err));
+  clv_code code = new_fork(t, e, b->fork, node, ret, err);
   if (code != CLV_OK) {
     (void)free_entry(t, e, given);
     return code;
@@ -259,10 +264,10 @@ static clv_code begin_entry(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t no
   return step_entry(t, e, event, given);
 }
 
-clv_code clv_rref_entry_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
-                            clv_rref_fork **ret, clv_err *err) {
+clv_code clv_rref_entry_new_owned(clv_rrefs *t, const clv_rref_new_ids *b, clv_tensor *tensor,
+                                  clv_rref_fork **ret, clv_err *err) {
   clv_rref_event_args given = {.tensor = tensor};
-  return begin_entry(t, b, t->o.self, RREF_ENTRY_OWNED, &given, ret, err);
+  return new_entry_with_fork(t, b, t->o.self, RREF_ENTRY_OWNED, &given, ret, err);
 }
 
 void clv_rref_entry_undo(clv_rrefs *t, clv_rref_fork *f) {
@@ -296,12 +301,9 @@ static clv_code report_unused(clv_rrefs *t, void *record, clv_rref_event_args *g
 }
 
 static clv_rref_action_fn *const fork_doers[RREF_ACTIONS] = {
-    [RREF_PARK] = park,
-    [RREF_UNPARK_FETCH] = unpark_fetch,
-    [RREF_SEND_VALUE] = send_value,
-    [RREF_SEND_USE] = send_use,
-    [RREF_REPORT_UNUSED] = report_unused,
-    [RREF_FREE] = free_fork,
+    [RREF_PARK] = park_message,           [RREF_UNPARK_FETCH] = unpark_fetch,
+    [RREF_SEND_VALUE] = send_value,       [RREF_SEND_USE] = send_use,
+    [RREF_REPORT_UNUSED] = report_unused, [RREF_FREE] = free_fork,
 };
 
 static clv_code step_fork(clv_rrefs *t, clv_rref_fork *f, clv_rref_fork_event event,
@@ -325,7 +327,7 @@ clv_code clv_rref_fork_pass(clv_rrefs *t, uint64_t ref, const clv_rref_pass_args
   if (!e) return clv_fail(err, CLV_NOT_FOUND, "reference %llu is gone", (unsigned long long)ref);
   if (f && step_fork(t, f, RREF_FORK_PASSED, &given) != CLV_OK)
     return clv_fail(err, CLV_EXISTS, "id %llu is taken", (unsigned long long)what->child);
-  CLV_TRY(fork_new(t, e, what->child, what->to, &f, err));
+  CLV_TRY(new_fork(t, e, what->child, what->to, &f, err));
   f->context = what->context;
   f->value = what->value;
   return step_fork(t, f, RREF_FORK_PASSED, &given);
@@ -344,7 +346,7 @@ int clv_rref_on_keep(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_rref_new_ids b = {m->ref, m->fork, m->key};
   clv_rref_fork *f;
   clv_err why;
-  clv_code code = begin_entry(t, &b, from, RREF_ENTRY_KEPT, &given, &f, &why);
+  clv_code code = new_entry_with_fork(t, &b, from, RREF_ENTRY_KEPT, &given, &f, &why);
   if (code != CLV_OK) return code;
   f->entry->context = m->context;
   f->entry->value = m->value;
@@ -360,11 +362,12 @@ int clv_rref_on_fork(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
 }
 
 int clv_rref_on_delete(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
-  clv_rref_fork_on_event(t, fork_of(t, from, m->ref, m->fork), RREF_FORK_DELETED, CLV_OK);
+  clv_rref_fork_on_event(t, find_fork(t, from, m->ref, m->fork), RREF_FORK_DELETED, CLV_OK);
   return CLV_OK;
 }
 
-/* Refuses a RENEW from a node that has no forks here, which tells that node. */
+/* Answers a RENEW. CLV_NOT_FOUND: the sender has no forks here, so it must fail its handles of this
+ * node's values. */
 int clv_rref_on_renew(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   (void)m;
   return clv_rref_list_is_empty(&t->peers[from].forks) ? CLV_NOT_FOUND : CLV_OK;
@@ -372,7 +375,7 @@ int clv_rref_on_renew(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
 
 int clv_rref_on_fetch(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_rref_event_args given = {.from = from, .message = m};
-  clv_rref_fork *f = fork_of(t, from, m->ref, m->fork);
+  clv_rref_fork *f = find_fork(t, from, m->ref, m->fork);
   clv_rref_fork_event event = f && !is_settled(f->entry) ? RREF_FORK_FETCH_PENDING
                               : !f && m->is_before_join  ? RREF_FORK_FETCH_EARLY
                                                          : RREF_FORK_FETCH;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Numbered messages: sent until they are acknowledged, handled once. A sender has at most a window
- * of unacknowledged numbers per receiver, counted from the oldest. So a receiver that remembers
- * its answers for one window knows every message that can still arrive: older ones were
- * acknowledged, and their sender knows that.
+ * of unacknowledged numbers per receiver, counted from the oldest. So a receiver needs to remember
+ * only its answers for one window: older messages were acknowledged, and their sender has received
+ * the acknowledgement.
  */
 #include "common/engine/reference/rref_int.h"
 
-enum { CHECKS = 6, LONGEST_WAIT = 60 /* parts of a lease */, ACK_OWED = 0x80 };
+enum { CHECKS = 6, LONGEST_WAIT = 60 /* divisors of a lease */, ACK_OWED = 0x80 };
 
 /* ---- leases ---------------------------------------------------------------------------------- */
 
@@ -20,12 +20,12 @@ void clv_rref_peer_start_lease(clv_rrefs *t, clv_rref_peer *p) {
   if (clv_rref_peer_has_lease(p)) return;
   p->heard_ns = t->now;
   p->renewed_ns = t->now;
-  if (p->node != t->o.self) clv_rref_tick_by(t, t->now + t->o.lease_ns / CHECKS);
+  if (p->node != t->o.self) clv_rref_schedule_tick(t, t->now + t->o.lease_ns / CHECKS);
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static uint64_t longest_wait(const clv_rrefs *t) {
+static uint64_t get_longest_wait(const clv_rrefs *t) {
   return CLV_MAX(t->o.retry_ns, t->o.lease_ns / LONGEST_WAIT);
 }
 
@@ -35,8 +35,8 @@ static clv_code transmit(clv_rrefs *t, void *record, clv_rref_event_args *given)
   clv_rref_post *post = record;
   (void)given;
   post->due_ns = t->now + post->wait_ns;
-  post->wait_ns = CLV_MIN(2 * post->wait_ns, longest_wait(t));
-  clv_rref_tick_by(t, post->due_ns);
+  post->wait_ns = CLV_MIN(2 * post->wait_ns, get_longest_wait(t));
+  clv_rref_schedule_tick(t, post->due_ns);
   clv_rref_queue_message(t, &post->out, RREF_FROM_POST, post->to);
   return CLV_OK;
 }
@@ -53,28 +53,28 @@ static clv_code unlink_post(clv_rrefs *t, void *record, clv_rref_event_args *giv
 static clv_rref_action_fn *const doers[RREF_ACTIONS] = {
     [RREF_TRANSMIT] = transmit, [RREF_UNLINK] = unlink_post};
 
-static void step(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event event) {
+static void apply_event(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event event) {
   clv_rref_event_args none = {0};
   (void)clv_rref_on_event(t, RREF_POSTS, doers, post, &post->state, event, &none);
 }
 
-static uint64_t oldest_of(const clv_rref_peer *p) {
+static uint64_t get_oldest_number(const clv_rref_peer *p) {
   return RREF_OF(clv_rref_post, at, p->outbox.next)->number;
 }
 
-/* Sends the messages within the window that were not sent; with `due`, also those not acknowledged
- * in time. */
+/* Sends the messages to a peer that are within the window and were not sent. due: also sends again
+ * those that were not acknowledged in time. */
 static void send_window(clv_rrefs *t, clv_rref_peer *p, bool due) {
   if (clv_rref_list_is_empty(&p->outbox)) return;
-  uint64_t first = oldest_of(p);
+  uint64_t first = get_oldest_number(p);
   for (clv_rref_list *r = p->outbox.next; r != &p->outbox; r = r->next) {
     clv_rref_post *post = RREF_OF(clv_rref_post, at, r);
     if (post->number >= first + CLV_WIRE_REF_WINDOW) return;
     if (post->state == RREF_POST_BEHIND)
-      step(t, post, RREF_POST_IN_WINDOW);
+      apply_event(t, post, RREF_POST_IN_WINDOW);
     else if (due && post->due_ns <= t->now)
-      step(t, post, RREF_POST_DUE);
-    clv_rref_tick_by(t, post->due_ns);
+      apply_event(t, post, RREF_POST_DUE);
+    clv_rref_schedule_tick(t, post->due_ns);
   }
 }
 
@@ -83,23 +83,23 @@ void clv_rref_posts_resend(clv_rrefs *t, clv_rref_peer *p) { send_window(t, p, t
 void clv_rref_post_new(clv_rrefs *t, clv_rref_post *post, clv_rref_kind kind, uint32_t to) {
   clv_rref_peer *p = &t->peers[to];
   clv_rref_peer_start_lease(t, p);
-  bool of_fork = post->of_fork;
+  bool of_fork = post->is_from_owner;
   *post = (clv_rref_post){.kind = kind,
                           .to = to,
-                          .of_fork = of_fork,
+                          .is_from_owner = of_fork,
                           .number = ++p->last_number,
                           .wait_ns = t->o.retry_ns};
   clv_rref_list_add(&p->outbox, &post->at);
   t->n_posts++;
-  bool room = post->number < oldest_of(p) + CLV_WIRE_REF_WINDOW;
-  step(t, post, room ? RREF_POST_POSTED : RREF_POST_OVER_WINDOW);
+  bool room = post->number < get_oldest_number(p) + CLV_WIRE_REF_WINDOW;
+  apply_event(t, post, room ? RREF_POST_POSTED : RREF_POST_OVER_WINDOW);
 }
 
-/* Ends a post. If it was the oldest, the window advances. */
+/* Ends a post with event `how`. If the post was the oldest of its peer, the window advances. */
 static void end_post(clv_rrefs *t, clv_rref_post *post, clv_rref_post_event how) {
   clv_rref_peer *p = &t->peers[post->to];
   bool oldest = p->outbox.next == &post->at;
-  step(t, post, how);
+  apply_event(t, post, how);
   if (oldest) send_window(t, p, false);
 }
 
@@ -107,7 +107,7 @@ void clv_rref_post_cancel(clv_rrefs *t, clv_rref_post *post) {
   end_post(t, post, RREF_POST_CANCELLED);
 }
 
-clv_rref_post *clv_rref_post_acked(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
+clv_rref_post *clv_rref_end_acked_post(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
   clv_rref_list *r = p->outbox.next;
   while (r != &p->outbox && RREF_OF(clv_rref_post, at, r)->number < number) r = r->next;
   if (r == &p->outbox) return NULL;
@@ -119,7 +119,7 @@ clv_rref_post *clv_rref_post_acked(clv_rrefs *t, clv_rref_peer *p, uint64_t numb
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static uint8_t *answer_to(clv_rref_peer *p, uint64_t number) {
+static uint8_t *get_answer(clv_rref_peer *p, uint64_t number) {
   return &p->answers[number % CLV_WIRE_REF_WINDOW];
 }
 
@@ -127,31 +127,32 @@ static bool has_ack_owed(const clv_rref_peer *p) {
   return p->ack_first && p->ack_first <= p->ack_last;
 }
 
-static void acknowledge(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
+static void owe_ack(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
   bool first = !has_ack_owed(p);
-  *answer_to(p, number) |= ACK_OWED;
+  *get_answer(p, number) |= ACK_OWED;
   p->ack_first = first ? number : CLV_MIN(p->ack_first, number);
   p->ack_last = first ? number : CLV_MAX(p->ack_last, number);
   clv_rref_queue_message(t, &p->ack, RREF_FROM_PEER, p->node);
 }
 
 static bool has_left_window(const clv_rref_peer *p, uint64_t number) {
-  return number < p->highest && p->highest - number >= CLV_WIRE_REF_WINDOW;
+  return number < p->highest_number && p->highest_number - number >= CLV_WIRE_REF_WINDOW;
 }
 
 void clv_rref_queue_ack(clv_rrefs *t, uint32_t to, uint64_t number, clv_code code) {
-  if (has_left_window(&t->peers[to], number)) return; /* its sender no longer waits for it */
-  *answer_to(&t->peers[to], number) = (uint8_t)(1 + code);
-  acknowledge(t, &t->peers[to], number);
+  /* the sender no longer waits for this answer */
+  if (has_left_window(&t->peers[to], number)) return;
+  *get_answer(&t->peers[to], number) = (uint8_t)(1 + code);
+  owe_ack(t, &t->peers[to], number);
 }
 
 bool clv_rref_next_ack(clv_rref_peer *p, uint64_t *ret_number, clv_code *ret_code) {
-  /* the sender knows the answers of numbers that left the window */
-  bool many = p->highest >= CLV_WIRE_REF_WINDOW;
-  if (many) p->ack_first = CLV_MAX(p->ack_first, p->highest - CLV_WIRE_REF_WINDOW + 1);
+  /* the sender has the answers for numbers that have left the window, so these are skipped */
+  bool many = p->highest_number >= CLV_WIRE_REF_WINDOW;
+  if (many) p->ack_first = CLV_MAX(p->ack_first, p->highest_number - CLV_WIRE_REF_WINDOW + 1);
   while (has_ack_owed(p)) {
     uint64_t number = p->ack_first++;
-    uint8_t *answer = answer_to(p, number);
+    uint8_t *answer = get_answer(p, number);
     if (!(*answer & ACK_OWED)) continue;
     *answer &= (uint8_t)~ACK_OWED;
     *ret_number = number;
@@ -161,17 +162,18 @@ bool clv_rref_next_ack(clv_rref_peer *p, uint64_t *ret_number, clv_code *ret_cod
   return false;
 }
 
-/* Advances the window to a number, and clears the answers of new numbers. */
-static void advance(clv_rref_peer *p, uint64_t number) {
-  uint64_t new = CLV_MIN(number - p->highest, (uint64_t)CLV_WIRE_REF_WINDOW);
-  for (uint64_t i = 0; i < new; i++) *answer_to(p, number - i) = 0;
-  p->highest = number;
+/* Advances the window of received numbers to `number`, and clears the answers of the numbers that
+ * enter it. */
+static void advance_window(clv_rref_peer *p, uint64_t number) {
+  uint64_t new = CLV_MIN(number - p->highest_number, (uint64_t)CLV_WIRE_REF_WINDOW);
+  for (uint64_t i = 0; i < new; i++) *get_answer(p, number - i) = 0;
+  p->highest_number = number;
 }
 
-bool clv_rref_is_new(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
+bool clv_rref_is_new_message(clv_rrefs *t, clv_rref_peer *p, uint64_t number) {
   if (!number || has_left_window(p, number)) return false;
-  if (number > p->highest) advance(p, number);
-  bool answered = *answer_to(p, number);
-  if (answered) acknowledge(t, p, number);
+  if (number > p->highest_number) advance_window(p, number);
+  bool answered = *get_answer(p, number);
+  if (answered) owe_ack(t, p, number);
   return !answered;
 }

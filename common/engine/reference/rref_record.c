@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Containers of records: maps by id, circular lists, and the queue of results. A record from which
- * results are still to be made stays allocated after its removal from the map.
+ * Containers of records: maps by id, circular lists, and the queue of results. A record with queued
+ * results stays allocated after its removal from the map, until the results are taken.
  */
 #include "common/engine/reference/rref_int.h"
 
@@ -30,24 +30,24 @@ void clv_rref_list_remove(clv_rref_list *place) {
   place->prev = place->next = NULL;
 }
 
-static clv_rref_record **bucket_of(const clv_rref_map *map, uint64_t id) {
+static clv_rref_record **get_bucket(const clv_rref_map *map, uint64_t id) {
   return &map->buckets[(uint32_t)((id * 0x9e3779b97f4a7c15u) >> 32) & (map->cap - 1)];
 }
 
 void *clv_rref_record_find(const clv_rref_map *map, uint64_t id) {
-  clv_rref_record *r = map->cap ? *bucket_of(map, id) : NULL;
+  clv_rref_record *r = map->cap ? *get_bucket(map, id) : NULL;
   while (r && r->id != id) r = r->next;
   return r;
 }
 
-/* Grows a map. Without memory for more buckets its chains become longer. */
+/* Doubles the buckets of a map. Fails without memory; the map then works on, with longer chains. */
 static clv_code grow_map(clv_rref_map *map, clv_err *err) {
   clv_rref_map wider = {.cap = map->cap ? 2 * map->cap : FEW_BUCKETS, .n = map->n};
   CLV_TRY(clv_alloc(wider.cap, sizeof *wider.buckets, &wider.buckets, err));
   for (uint32_t i = 0; i < map->cap; i++) {
     for (clv_rref_record *r = map->buckets[i], *next; r; r = next) {
       next = r->next;
-      clv_rref_record **to = bucket_of(&wider, r->id);
+      clv_rref_record **to = get_bucket(&wider, r->id);
       r->next = *to;
       *to = r;
     }
@@ -66,7 +66,7 @@ clv_code clv_rref_record_new(clv_rrefs *t, clv_slab *s, clv_rref_map *map, uint6
   if (!map->cap) CLV_TRY(grow_map(map, err));
   CLV_TRY(clv_slab_alloc(t->o.pool, s, &r, err));
   if (map->n >= map->cap) (void)!grow_map(map, &ignored);
-  clv_rref_record **bucket = bucket_of(map, id);
+  clv_rref_record **bucket = get_bucket(map, id);
   r->id = id;
   r->next = *bucket;
   *bucket = r;
@@ -76,7 +76,7 @@ clv_code clv_rref_record_new(clv_rrefs *t, clv_slab *s, clv_rref_map *map, uint6
 }
 
 void clv_rref_record_drop(clv_slab *s, clv_rref_map *map, void *record) {
-  clv_rref_record *r = record, **at = bucket_of(map, r->id);
+  clv_rref_record *r = record, **at = get_bucket(map, r->id);
   while (*at != r) at = &(*at)->next;
   *at = r->next;
   map->n--;
@@ -86,25 +86,25 @@ void clv_rref_record_drop(clv_slab *s, clv_rref_map *map, void *record) {
 
 /* ---- the queue of results -------------------------------------------------------------------- */
 
-static bool queued(const clv_rref_queue_entry *out) { return out->at.next != NULL; }
+static bool is_queued(const clv_rref_queue_entry *out) { return out->at.next != NULL; }
 
 void clv_rref_queue_message(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_source source,
                             uint32_t to) {
-  if (queued(out)) return;
+  if (is_queued(out)) return;
   out->source = source;
   clv_rref_list_add(to == t->o.self ? &t->to_self : &t->results, &out->at);
 }
 
 void clv_rref_queue_report(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_source source,
                            clv_rref_record *of) {
-  if (queued(out)) return;
+  if (is_queued(out)) return;
   out->source = source;
   clv_rref_list_add(&t->results, &out->at);
   of->results++;
 }
 
 void clv_rref_unqueue_report(clv_rref_queue_entry *out, clv_rref_record *of) {
-  if (!queued(out)) return;
+  if (!is_queued(out)) return;
   clv_rref_list_remove(&out->at);
   of->results--;
 }
@@ -116,7 +116,7 @@ void clv_rref_record_result_taken(clv_slab *s, void *record) {
 
 /* ---- time and failures ----------------------------------------------------------------------- */
 
-void clv_rref_tick_by(clv_rrefs *t, uint64_t at_ns) { t->due = CLV_MIN(t->due, at_ns); }
+void clv_rref_schedule_tick(clv_rrefs *t, uint64_t at_ns) { t->due = CLV_MIN(t->due, at_ns); }
 
 static const clv_rref_failure no_memory = {
     CLV_EXHAUSTED, "no memory left in the session for the text of an error", "", false};
@@ -133,14 +133,15 @@ void clv_rref_failure_free(clv_rref_failure *copy) {
   if (copy != &no_memory) free(copy);
 }
 
-const clv_rref_failure *clv_rref_refusal(clv_code code) {
+const clv_rref_failure *clv_rref_failure_of_code(clv_code code) {
   static const clv_rref_failure refusals[] = {
       {.code = CLV_NOT_FOUND,
-       .text = "no such reference, not yours, or let go when you were silent for a lease"},
+       .text = "no such reference; or it belongs to another node, or was freed because this node "
+               "was silent for a lease"},
       {.code = CLV_EXISTS, .text = "a reference of this id exists"},
       {.code = CLV_EXHAUSTED, .text = "too many references, or no memory left in the session"},
       {.code = CLV_UNAVAILABLE,
-       .text = "the reference's owner has not been heard of for a lease",
+       .text = "the owner of the reference has sent nothing for a lease",
        .is_lease_expiry = true},
   };
   for (size_t i = 0; i < CLV_COUNT(refusals); i++)

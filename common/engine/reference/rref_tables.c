@@ -8,11 +8,11 @@
 #include "common/engine/reference/rref_int.h"
 
 /* clang-format off */
-#define DO(state, ...) {.rule = RREF_DO, .next = RREF_##state, .actions = {__VA_ARGS__}}
-#define STAY(state) {.rule = RREF_DO, .next = RREF_##state}
+#define DO(state, ...) {.rule = RREF_DO, .next_state = RREF_##state, .actions = {__VA_ARGS__}}
+#define STAY(state) {.rule = RREF_DO, .next_state = RREF_##state}
 #define REFUSE(code_) {.rule = RREF_REFUSE, .code = CLV_##code_}
 #define REFUSE_AS_FAILED {.rule = RREF_REFUSE_AS_FAILED}
-/* Rows that several states share. */
+/* Cells that several states share. */
 #define REFUSE_NEW_ENTRY [RREF_ENTRY_KEPT] = REFUSE(EXISTS), [RREF_ENTRY_OWNED] = REFUSE(EXISTS)
 #define REFUSE_NEW_FORK [RREF_FORK_ADDED] = REFUSE(EXISTS), [RREF_FORK_PASSED] = REFUSE(EXISTS)
 #define REFUSE_NEW_HANDLE [RREF_KEPT] = REFUSE(EXISTS), [RREF_OWNED] = REFUSE(EXISTS), \
@@ -22,6 +22,17 @@
 
 /* ---- the owner's side ------------------------------------------------------------------------ */
 
+/* An entry at the owner.
+ *
+ *   NONE      Holds: nothing, because the reference is unknown here or its entry was freed. FORK is
+ *             parked. Left: for EXPECTED with KEEP; for VALUE when this node makes a reference to a
+ *             tensor.
+ *   EXPECTED  Holds: forks; the value is not settled. Entered: from NONE. Left: for VALUE or
+ *             FAILURE when the value is settled; for NONE when the last fork is freed.
+ *   VALUE     Holds: forks and the tensor. Entered: from NONE and EXPECTED. Left: for NONE when the
+ *             last fork is freed.
+ *   FAILURE   Holds: forks and the failure of the value. Entered: from EXPECTED. Left: for NONE
+ *             when the last fork is freed. */
 static const clv_rref_cell entries[RREF_ENTRY_STATES][RREF_ENTRY_EVENTS] = {
   [RREF_ENTRY_NONE] = {
     [RREF_ENTRY_KEPT]    = DO(ENTRY_EXPECTED, RREF_UNPARK_FORKS, RREF_REPORT_CREATE),
@@ -56,6 +67,23 @@ static const clv_rref_cell entries[RREF_ENTRY_STATES][RREF_ENTRY_EVENTS] = {
   },
 };
 
+/* A fork, the owner's record of one handle. The user is the node that has the handle.
+ *
+ *   NONE           Holds: nothing. FETCH is parked if the user's FORK may still arrive, else it is
+ *                  refused. Left: for KNOWN when KEEP or FORK arrives; for OFFERED when the owner
+ *                  itself passes a handle.
+ *   OFFERED        Holds: a USE that is not acknowledged. FETCH is answered with VALUE. Entered:
+ *                  from NONE and OFFERED_ASKED. Left: for OFFERED_ASKED with a FETCH before the
+ *                  value is settled; for KNOWN when USE is acknowledged; for NONE when USE is
+ *                  refused, DELETE arrives or the user's lease expires.
+ *   OFFERED_ASKED  Holds: as OFFERED, and the user waits for VALUE. Entered: from OFFERED. Left:
+ *                  for OFFERED when the value is settled; for ASKED when USE is acknowledged; for
+ *                  NONE as OFFERED.
+ *   KNOWN          Holds: nothing more; the user has the handle. FETCH is answered with VALUE.
+ *                  Entered: from NONE, OFFERED and ASKED. Left: for ASKED with a FETCH before the
+ *                  value is settled; for NONE when DELETE arrives or the user's lease expires.
+ *   ASKED          Holds: as KNOWN, and the user waits for VALUE. Entered: from KNOWN and
+ *                  OFFERED_ASKED. Left: for KNOWN when the value is settled; for NONE as KNOWN. */
 static const clv_rref_cell forks[RREF_FORK_STATES][RREF_FORK_EVENTS] = {
   [RREF_FORK_NONE] = {
     [RREF_FORK_ADDED]    = DO(FORK_KNOWN, RREF_UNPARK_FETCH),
@@ -102,6 +130,31 @@ static const clv_rref_cell forks[RREF_FORK_STATES][RREF_FORK_EVENTS] = {
 
 /* ---- the user's side ------------------------------------------------------------------------- */
 
+/* A handle at its user.
+ *
+ *   NONE             Holds: nothing; requests are refused. Left: for JOINING when this node makes a
+ *                    reference with KEEP, or when USE arrives from a node that is not the owner;
+ *                    for JOINED when this node is the owner, or when USE arrives from the owner.
+ *   JOINING          Holds: a KEEP or FORK that is not acknowledged. The handle can be passed on
+ *                    and fetched already. Entered: from NONE. Left: for JOINED when the owner
+ *                    agrees; for FAILED when it refuses or its lease expires; for JOINING_RELEASED
+ *                    with a release.
+ *   JOINED           Holds: a fork at the owner. Entered: from NONE and JOINING. Left: for
+ *                    JOINED_RELEASED with a release; for FAILED when the owner has forgotten the
+ *                    handle or its lease expires.
+ *   FAILED           Holds: the failure, with which requests other than a release are refused.
+ *                    Entered: from JOINING and JOINED. Left: for ENDED with a release.
+ *   JOINING_RELEASED Holds: a KEEP or FORK that is not acknowledged; requests are refused, here and
+ *                    in all states below. Entered: from JOINING. Left: for JOINED_RELEASED when the
+ *                    owner agrees; for ENDED when it refuses or its lease expires.
+ *   JOINED_RELEASED  Holds: a fork at the owner, and children. Entered: from JOINED and
+ *                    JOINING_RELEASED. Left: for LEAVING when there are no children; for ENDED when
+ *                    the owner has forgotten the handle or its lease expires.
+ *   LEAVING          Holds: a DELETE that is not acknowledged. Entered: from JOINED_RELEASED. Left:
+ *                    for ENDED when DELETE is acknowledged or the owner's lease expires.
+ *   ENDED            Holds: children and an ACCEPT that is not acknowledged, or one of these; the
+ *                    owner has no fork. Entered: from FAILED, JOINING_RELEASED, JOINED_RELEASED and
+ *                    LEAVING. Left: for NONE when there is neither; the record is freed then. */
 static const clv_rref_cell handles[RREF_HANDLE_STATES][RREF_HANDLE_EVENTS] = {
   [RREF_NONE] = {
     [RREF_KEPT]         = DO(JOINING, RREF_SEND_KEEP),
@@ -180,6 +233,15 @@ static const clv_rref_cell handles[RREF_HANDLE_STATES][RREF_HANDLE_EVENTS] = {
   },
 };
 
+/* A child: a handle that this node passed to another node, the receiver.
+ *
+ *   NONE     Holds: nothing. Left: for OFFERED when the handle is passed.
+ *   OFFERED  Holds: a USE that is not acknowledged. Entered: from NONE. Left: for TAKEN when USE is
+ *            acknowledged; for NONE when ACCEPT arrives, USE is refused or the receiver's lease
+ *            expires. The last two are reported as UNUSED.
+ *   TAKEN    Holds: nothing more; the receiver asks the owner to add its fork. Entered: from
+ *            OFFERED. Left: for NONE when ACCEPT arrives, or when the receiver's lease expires,
+ *            which is reported as UNUSED. */
 static const clv_rref_cell children[RREF_CHILD_STATES][RREF_CHILD_EVENTS] = {
   [RREF_CHILD_NONE] = {
     [RREF_CHILD_PASSED]      = DO(CHILD_OFFERED, RREF_SEND_USE),
@@ -201,6 +263,14 @@ static const clv_rref_cell children[RREF_CHILD_STATES][RREF_CHILD_EVENTS] = {
 
 /* ---- a numbered message at its sender -------------------------------------------------------- */
 
+/* A post: a numbered message.
+ *
+ *   NONE    Holds: nothing; the message is not posted, or has ended. Left: when the message is
+ *           posted, for SENT if its number is within the window, else for BEHIND.
+ *   BEHIND  Holds: a place in the outbox. Entered: from NONE. Left: for SENT when the window
+ *           reaches the number; for NONE when the message is cancelled.
+ *   SENT    Holds: a place in the outbox, and the time at which the message is sent again. Entered:
+ *           from NONE and BEHIND. Left: for NONE when the message is acknowledged or cancelled. */
 static const clv_rref_cell posts[RREF_POST_STATES][RREF_POST_EVENTS] = {
   [RREF_POST_NONE] = {
     [RREF_POST_POSTED]    = DO(POST_SENT, RREF_TRANSMIT),
@@ -253,7 +323,7 @@ clv_code clv_rref_on_event(clv_rrefs *t, clv_rref_machine m, clv_rref_action_fn 
   clv_code code = CLV_OK;
   if (t->visits) t->visits->n[m][*state][event]++;
   if (cell->rule != RREF_DO) return refuse(cell, given);
-  *state = cell->next;
+  *state = cell->next_state;
   for (size_t i = 0; i < CLV_COUNT(cell->actions) && cell->actions[i] && code == CLV_OK; i++)
     code = doers[cell->actions[i]](t, record, given);
   return code;

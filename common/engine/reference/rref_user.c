@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The user's side: handles, and their children, which are handles that were passed on.
+ * The user's side of references (reference.h): handles, and their children, which are handles that
+ * this node passed on and that the owner does not know yet.
  */
 #include "common/engine/reference/rref_int.h"
 
-enum { FETCHES_PER_LEASE = 6 }; /* FETCHes per lease for a value that the owner has promised */
+/* number of FETCHes sent per lease for a value that the owner has promised */
+enum { FETCHES_PER_LEASE = 6 };
 
 static clv_code step_handle(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
                             clv_rref_event_args *given);
@@ -66,10 +68,11 @@ static clv_code note_joined(clv_rrefs *t, void *record, clv_rref_event_args *giv
   return CLV_OK;
 }
 
-/* Cancels posts to an owner that does not know the handle, and records the failure. */
+/* Cancels all messages to the owner, which does not know the handle or is lost, and records the
+ * failure. */
 static clv_code cancel_owner_posts(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
-  h->failed = clv_rref_refusal(given->code);
+  h->failure = clv_rref_failure_of_code(given->code);
   clv_rref_post_cancel(t, &h->join_post);
   clv_rref_post_cancel(t, &h->fetch_post);
   clv_rref_post_cancel(t, &h->delete_post);
@@ -96,7 +99,7 @@ static clv_code refetch_soon(clv_rrefs *t, void *record, clv_rref_event_args *gi
   clv_rref_handle *h = record;
   (void)given;
   h->fetch_ns = t->now + t->o.retry_ns;
-  clv_rref_tick_by(t, h->fetch_ns);
+  clv_rref_schedule_tick(t, h->fetch_ns);
   return CLV_OK;
 }
 
@@ -104,7 +107,7 @@ static clv_code refetch_later(clv_rrefs *t, void *record, clv_rref_event_args *g
   clv_rref_handle *h = record;
   (void)given;
   h->fetch_ns = t->now + t->o.lease_ns / FETCHES_PER_LEASE;
-  clv_rref_tick_by(t, h->fetch_ns);
+  clv_rref_schedule_tick(t, h->fetch_ns);
   return CLV_OK;
 }
 
@@ -123,7 +126,8 @@ static clv_code report_joined(clv_rrefs *t, void *record, clv_rref_event_args *g
   return CLV_OK;
 }
 
-/* Reports a fetched value. Replaces one that was not taken yet, which was the same value. */
+/* Queues the FETCHED result of a handle. It replaces a FETCHED result that was not taken yet, which
+ * has the same value. */
 static clv_code report_value(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   cancel_fetch_wait(t, h);
@@ -137,11 +141,11 @@ static clv_code report_value(clv_rrefs *t, void *record, clv_rref_event_args *gi
 }
 
 static clv_code report_failure(clv_rrefs *t, void *record, clv_rref_event_args *given) {
-  clv_rref_event_args why = {.failure = clv_rref_refusal(given->code)};
+  clv_rref_event_args why = {.failure = clv_rref_failure_of_code(given->code)};
   return ((clv_rref_handle *)record)->wants_value ? report_value(t, record, &why) : CLV_OK;
 }
 
-static clv_code check_handle(clv_rrefs *t, void *record, clv_rref_event_args *given) {
+static clv_code check_waiters(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   clv_rref_handle *h = record;
   if (!clv_rref_list_is_empty(&h->children)) return CLV_OK;
   return step_handle(
@@ -158,7 +162,7 @@ static clv_code free_handle(clv_rrefs *t, void *record, clv_rref_event_args *giv
 
 /* ---- children -------------------------------------------------------------------------------- */
 
-static clv_code child_new(clv_rrefs *t, clv_rref_handle *h, const clv_rref_pass_args *what,
+static clv_code new_child(clv_rrefs *t, clv_rref_handle *h, const clv_rref_pass_args *what,
                           clv_rref_child **ret, clv_err *err) {
   clv_rref_child *c;
   CLV_TRY(clv_rref_record_new(t, &t->child_slab, &t->children, what->child, &c, err));
@@ -175,7 +179,7 @@ static clv_code child_new(clv_rrefs *t, clv_rref_handle *h, const clv_rref_pass_
   return CLV_OK;
 }
 
-/* Makes a child; if this node is the owner, adds the fork at once instead. */
+/* Makes a child of the handle. If this node is the owner, adds the fork at once instead. */
 static clv_code add_child(clv_rrefs *t, void *record, clv_rref_event_args *given) {
   const clv_rref_pass_args *what = given->passing;
   const clv_rref_handle *h = record;
@@ -185,7 +189,7 @@ static clv_code add_child(clv_rrefs *t, void *record, clv_rref_event_args *given
     return clv_rref_fork_pass(t, h->ref, what, given->err);
   if (c && step_child(t, c, RREF_CHILD_PASSED, &none) != CLV_OK)
     return clv_fail(given->err, CLV_EXISTS, "id %llu is taken", (unsigned long long)what->child);
-  CLV_TRY(child_new(t, record, what, &c, given->err));
+  CLV_TRY(new_child(t, record, what, &c, given->err));
   return step_child(t, c, RREF_CHILD_PASSED, &none);
 }
 
@@ -210,7 +214,7 @@ static clv_code free_child(clv_rrefs *t, void *record, clv_rref_event_args *give
   clv_rref_list_remove(&c->of_parent);
   clv_rref_list_remove(&c->of_peer);
   clv_rref_record_drop(&t->child_slab, &t->children, c);
-  return check_handle(t, h, given);
+  return check_waiters(t, h, given);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -231,7 +235,7 @@ static clv_rref_action_fn *const handle_doers[RREF_ACTIONS] = {
     [RREF_REPORT_JOINED] = report_joined,
     [RREF_REPORT_FAILURE] = report_failure,
     [RREF_REPORT_VALUE] = report_value,
-    [RREF_CHECK] = check_handle,
+    [RREF_CHECK] = check_waiters,
     [RREF_FREE] = free_handle,
 };
 
@@ -252,22 +256,23 @@ static clv_code step_child(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event
                            given);
 }
 
-static void handle_event(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
-                         clv_code code) {
+static void apply_handle_event(clv_rrefs *t, clv_rref_handle *h, clv_rref_handle_event event,
+                               clv_code code) {
   clv_rref_event_args given = {.code = code};
   (void)step_handle(t, h, event, &given);
 }
 
-static void child_event(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event event,
-                        clv_code code) {
+static void apply_child_event(clv_rrefs *t, clv_rref_child *c, clv_rref_child_event event,
+                              clv_code code) {
   clv_rref_event_args given = {.code = code};
   (void)step_child(t, c, event, &given);
 }
 
 /* ---- new handles ----------------------------------------------------------------------------- */
 
-/* Makes a handle from a message, and applies its first event. */
-static clv_code handle_new(clv_rrefs *t, const clv_rref_message *m, uint32_t parent,
+/* Makes a handle with the ids of a message, and applies its first event. CLV_EXISTS: the id is in
+ * use. */
+static clv_code new_handle(clv_rrefs *t, const clv_rref_message *m, uint32_t parent,
                            clv_rref_handle_event event, clv_err *err) {
   clv_rref_event_args given = {0};
   clv_rref_handle *h = clv_rref_record_find(&t->handles, m->fork);
@@ -287,56 +292,56 @@ static clv_code handle_new(clv_rrefs *t, const clv_rref_message *m, uint32_t par
   return step_handle(t, h, event, &given);
 }
 
-clv_code clv_rref_handle_own(clv_rrefs *t, const clv_rref_new_ids *b, clv_err *err) {
+clv_code clv_rref_handle_new_owned(clv_rrefs *t, const clv_rref_new_ids *b, clv_err *err) {
   clv_rref_message m = {.ref = b->ref, .fork = b->fork, .key = b->key, .owner = t->o.self};
-  return handle_new(t, &m, RREF_NO_NODE, RREF_OWNED, err);
+  return new_handle(t, &m, RREF_NO_NODE, RREF_OWNED, err);
 }
 
-clv_code clv_rref_handle_keep(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner,
-                              uint64_t context, uint64_t value, clv_err *err) {
+clv_code clv_rref_handle_new_kept(clv_rrefs *t, const clv_rref_new_ids *b, uint32_t owner,
+                                  uint64_t context, uint64_t value, clv_err *err) {
   clv_rref_message m = {.ref = b->ref,
                         .fork = b->fork,
                         .key = b->key,
                         .owner = owner,
                         .context = context,
                         .value = value};
-  return handle_new(t, &m, RREF_NO_NODE, RREF_KEPT, err);
+  return new_handle(t, &m, RREF_NO_NODE, RREF_KEPT, err);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
 static void join_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
-  handle_event(t, RREF_OF(clv_rref_handle, join_post, post),
-               code == CLV_OK ? RREF_JOIN_ACKED : RREF_JOIN_REFUSED, code);
+  apply_handle_event(t, RREF_OF(clv_rref_handle, join_post, post),
+                     code == CLV_OK ? RREF_JOIN_ACKED : RREF_JOIN_REFUSED, code);
 }
 
 static void accept_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
   clv_rref_event_args given = {.code = code};
-  (void)check_handle(t, RREF_OF(clv_rref_handle, accept_post, post), &given);
+  (void)check_waiters(t, RREF_OF(clv_rref_handle, accept_post, post), &given);
 }
 
-static void leave_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
-  handle_event(t, RREF_OF(clv_rref_handle, delete_post, post), RREF_DELETE_ACKED, code);
+static void delete_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
+  apply_handle_event(t, RREF_OF(clv_rref_handle, delete_post, post), RREF_DELETE_ACKED, code);
 }
 
 static void fetch_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
-  handle_event(t, RREF_OF(clv_rref_handle, fetch_post, post),
-               code == CLV_OK ? RREF_FETCH_ACKED : RREF_FETCH_REFUSED, code);
+  apply_handle_event(t, RREF_OF(clv_rref_handle, fetch_post, post),
+                     code == CLV_OK ? RREF_FETCH_ACKED : RREF_FETCH_REFUSED, code);
 }
 
 static void use_answered(clv_rrefs *t, clv_rref_post *post, clv_code code) {
-  if (post->of_fork)
+  if (post->is_from_owner)
     clv_rref_fork_on_event(t, RREF_OF(clv_rref_fork, use, post),
                            code == CLV_OK ? RREF_FORK_USE_ACKED : RREF_FORK_USE_REFUSED, code);
   else
-    child_event(t, RREF_OF(clv_rref_child, use, post),
-                code == CLV_OK ? RREF_CHILD_USE_ACKED : RREF_CHILD_USE_REFUSED, code);
+    apply_child_event(t, RREF_OF(clv_rref_child, use, post),
+                      code == CLV_OK ? RREF_CHILD_USE_ACKED : RREF_CHILD_USE_REFUSED, code);
 }
 
 void clv_rref_on_ack(clv_rrefs *t, clv_rref_post *post, clv_code code) {
   static void (*const answered[CLV_RREF_KINDS])(clv_rrefs *, clv_rref_post *, clv_code) = {
       [CLV_RREF_KEEP] = join_answered,     [CLV_RREF_FORK] = join_answered,
-      [CLV_RREF_ACCEPT] = accept_answered, [CLV_RREF_DELETE] = leave_answered,
+      [CLV_RREF_ACCEPT] = accept_answered, [CLV_RREF_DELETE] = delete_answered,
       [CLV_RREF_USE] = use_answered,       [CLV_RREF_FETCH] = fetch_answered,
   };
   answered[post->kind](t, post, code);
@@ -348,14 +353,14 @@ int clv_rref_on_use(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_err why;
   if (m->owner >= t->o.n_nodes) return CLV_NOT_FOUND;
   bool of_owner = m->owner == from && !m->is_before_join;
-  return handle_new(t, m, of_owner ? RREF_NO_NODE : from,
+  return new_handle(t, m, of_owner ? RREF_NO_NODE : from,
                     of_owner ? RREF_RECEIVED_FROM_OWNER : RREF_RECEIVED, &why);
 }
 
 int clv_rref_on_accept(clv_rrefs *t, uint32_t from, const clv_rref_message *m) {
   clv_rref_child *c = clv_rref_record_find(&t->children, m->fork);
   bool theirs = c && c->use.to == from && c->ref == m->ref;
-  child_event(t, theirs ? c : NULL, RREF_CHILD_ACCEPTED, CLV_OK);
+  apply_child_event(t, theirs ? c : NULL, RREF_CHILD_ACCEPTED, CLV_OK);
   return CLV_OK;
 }
 
@@ -376,7 +381,7 @@ void clv_rref_fetches_resend(clv_rrefs *t) {
     if (h->fetch_ns <= t->now)
       clv_rref_post_new(t, &h->fetch_post, CLV_RREF_FETCH, h->owner);
     else
-      clv_rref_tick_by(t, h->fetch_ns);
+      clv_rref_schedule_tick(t, h->fetch_ns);
   }
 }
 
@@ -384,30 +389,30 @@ void clv_rref_handles_fail_unknown(clv_rrefs *t, clv_rref_peer *p, uint64_t befo
   for (clv_rref_list *r = p->handles.next, *next; r != &p->handles; r = next) {
     next = r->next;
     clv_rref_handle *h = RREF_OF(clv_rref_handle, of_peer, r);
-    if (h->joined_ns < before_ns) handle_event(t, h, RREF_OWNER_FORGOT, CLV_NOT_FOUND);
+    if (h->joined_ns < before_ns) apply_handle_event(t, h, RREF_OWNER_FORGOT, CLV_NOT_FOUND);
   }
 }
 
 void clv_rref_handles_fail_lost(clv_rrefs *t, clv_rref_peer *p) {
   for (clv_rref_list *r = p->handles.next, *next; r != &p->handles; r = next) {
     next = r->next;
-    handle_event(t, RREF_OF(clv_rref_handle, of_peer, r), RREF_OWNER_LOST, CLV_UNAVAILABLE);
+    apply_handle_event(t, RREF_OF(clv_rref_handle, of_peer, r), RREF_OWNER_LOST, CLV_UNAVAILABLE);
   }
   while (!clv_rref_list_is_empty(&p->children))
-    child_event(t, RREF_OF(clv_rref_child, of_peer, p->children.next), RREF_CHILD_LOST,
-                CLV_UNAVAILABLE);
+    apply_child_event(t, RREF_OF(clv_rref_child, of_peer, p->children.next), RREF_CHILD_LOST,
+                      CLV_UNAVAILABLE);
 }
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
-clv_code clv_rref_handle_input(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
-                               const clv_rref_pass_args *what, clv_err *err) {
+clv_code clv_rref_handle_request(clv_rrefs *t, uint64_t fork, clv_rref_handle_event event,
+                                 const clv_rref_pass_args *what, clv_err *err) {
   clv_rref_event_args given = {.passing = what, .err = err};
   clv_rref_handle *h = clv_rref_record_find(&t->handles, fork);
   bool failed = h && h->record.state == RREF_FAILED;
   clv_code code = step_handle(t, h, event, &given);
   if (!given.refused) return code;
-  return failed ? clv_fail(err, h->failed->code, "%s", h->failed->text)
+  return failed ? clv_fail(err, h->failure->code, "%s", h->failure->text)
                 : clv_fail(err, CLV_NOT_FOUND, "handle %llu is not here, or was released",
                            (unsigned long long)fork);
 }

@@ -30,7 +30,9 @@ static void find_reachable(const clv_graph *g, node_properties *nodes) {
 }
 
 /* True if at least one backend may compute the op's input and weight gradients in one kernel. */
-static bool can_be_fused(const clv_op_def *def) { return def->fused_grads || def->uses_batch_statistics; }
+static bool can_be_fused(const clv_op_def *def) {
+  return def->fused_grads || def->uses_batch_statistics;
+}
 
 /* True if backward of node i reads the node's parameters: to compute input gradients, or because
  * one kernel computes input and weight gradients. Also sets needs_grad of the node. */

@@ -149,8 +149,7 @@ static void invalid_worker_values_are_located(void **state) {
       "allow:\n  - {identity: \"spiffe://acme/master\", role: master}\n", "",
       "/etc/cleave/w.yaml:1:1: missing key 'allow': Identities that may call, each given "
       "by the one URI in the caller's certificate. Every other caller is refused. For example: "
-      "`allow: "
-      "[{identity: spiffe://example.net/master, role: master}]`");
+      "`allow: [{identity: spiffe://example.net/master, role: master}]`");
   refused_worker("allow:\n  - {identity: \"spiffe://acme/master\", role: master}\n", "allow: []\n",
                  "/etc/cleave/w.yaml:2:8: 'allow' must be a list of at least 1 entries, got 0");
   refused_worker(

@@ -291,13 +291,13 @@ static void failed_device_alloc_is_not_charged(void **state) {
   begin(&w, &h);
   size_t before = clv_pool_bytes(w.pool);
   far.fail_take = 1;
-  assert_int_equal(clv_module_block(w.modules[0], 5000, &charged, &t, &err), CLV_EXHAUSTED);
+  assert_int_equal(clv_module_alloc_block(w.modules[0], 5000, &charged, &t, &err), CLV_EXHAUSTED);
   assert_int_equal(clv_pool_bytes(w.pool), before);
-  assert_ok(clv_module_block(w.modules[0], 5000, &charged, &t, &err));
+  assert_ok(clv_module_alloc_block(w.modules[0], 5000, &charged, &t, &err));
   assert_int_equal(clv_pool_bytes(w.pool), before + 5000);
   void *was = t->data;
   clv_tensor_unref(t);
-  assert_ok(clv_module_block(w.modules[0], 5000, &charged, &t, &err)); /* the same again */
+  assert_ok(clv_module_alloc_block(w.modules[0], 5000, &charged, &t, &err)); /* the same again */
   assert_ptr_equal(t->data, was);
   assert_int_equal(clv_pool_bytes(w.pool), before + 5000);
   clv_tensor_unref(t);

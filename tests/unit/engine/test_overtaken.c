@@ -153,10 +153,10 @@ static void packet_with_a_waiter_is_not_deferred(void **state) {
   give(&w, call_of(&w, 2, 31, 1, 0, x));
   assert_ok(clv_packet_end_context(w.pool, 1, 70, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.25f, true);
-  assert_false(clv_contexts_can_wait(w.contexts, 0, p));
+  assert_false(clv_contexts_packet_can_wait(w.contexts, 0, p));
   give(&w, p);
   assert_ok(clv_packet_apply(w.pool, 2, 90, 1, 1, 0.5f, false, &p, &err));
-  assert_false(clv_contexts_can_wait(w.contexts, 0, p));
+  assert_false(clv_contexts_packet_can_wait(w.contexts, 0, p));
   give(&w, p);
   clv_tensor_unref(x);
   engine_end(&w);

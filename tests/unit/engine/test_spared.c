@@ -22,8 +22,8 @@ static void on_result(engine *w, clv_result *r) {
   const clv_frame *f = r->packet ? &r->packet->frame : NULL;
   if (r->kind == CLV_RESULT_KEPT) {
     h->kept++;
-    h->failed = r->failed ? r->failed->code : CLV_OK;
-    if (r->failed) snprintf(h->text, sizeof h->text, "%s", r->failed->text);
+    h->failed = r->failure ? r->failure->code : CLV_OK;
+    if (r->failure) snprintf(h->text, sizeof h->text, "%s", r->failure->text);
     if (r->tensor) h->first = *(const float *)r->tensor->data;
   }
   h->values += f && f->kind == CLV_VALUE;

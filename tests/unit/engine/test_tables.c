@@ -37,7 +37,7 @@ static void on_result(engine *w, clv_result *r) {
   const clv_frame *f = r->packet ? &r->packet->frame : NULL;
   if (!f) {
     fprintf(all->log, "  kept %llu %s\n", (unsigned long long)r->ref,
-            r->failed ? r->failed->text : "is here");
+            r->failure ? r->failure->text : "is here");
     return;
   }
   fprintf(all->log, "  %s %llu", clv_frame_kind_name(f->kind), (unsigned long long)f->context);
@@ -66,10 +66,10 @@ static void show(engine *w, clv_frame_kind kind, uint64_t context, uint64_t id) 
           c ? passes[c->pass] : "", late);
   for (const clv_value *v = c ? c->values : NULL; v; v = v->next)
     fprintf(log, "; %llu %s%s%s", (unsigned long long)v->id, values[v->state],
-            v->producer ? " " : "", v->producer ? calls[v->producer->progress] : "");
+            v->producer ? " " : "", v->producer ? calls[v->producer->call_state] : "");
   fprintf(log, "; steps");
   for (uint32_t i = 0; i < TEST_MODULES; i++)
-    fprintf(log, " %llu", (unsigned long long)w->contexts->queues[i].revertible_context);
+    fprintf(log, " %llu", (unsigned long long)w->contexts->queues[i].revertible_context_id);
   fprintf(log, "\n");
 }
 
@@ -297,7 +297,7 @@ static void refused_ends(engine *w, uint64_t c) {
     if (kept) keep(w, c, 13);
     prepare(w, c, 1, 11, VOTE);
     end_with_step(w, c);
-    assert_null(w->contexts->ready);
+    assert_null(w->contexts->ready_lists);
     assert_int_equal(w->contexts->n_work, 0);
     call(w, c + 50, 12, 0); /* takes the records that were given back */
     end(w, c + 50);
@@ -514,7 +514,7 @@ static bool is_right(const walk *all, clv_state_machine machine, uint32_t state,
   const clv_table *table = clv_table_of(machine);
   clv_action action = table->cells[state][fact].action;
   uint32_t i = clv_table_index(machine, state, fact);
-  bool there = action != CELL_IMPOSSIBLE, moves = table->cells[state][fact].next != state;
+  bool there = action != CELL_IMPOSSIBLE, moves = table->cells[state][fact].next_state != state;
   bool stays = action == CELL_IGNORE || action == CELL_COUNT || action == CELL_REPEAT;
   const char *wrong = stays && moves                           ? "what changes nothing moves"
                       : there && !all->met[i]                  ? "no program meets it"
@@ -614,11 +614,11 @@ static void mistake(clv_contexts *e, clv_context *c, clv_state_machine machine) 
   if (machine == MACHINE_PASS) (void)clv_pass_on_event(e, c, PASS_DONE);
   if (machine == MACHINE_STEP) (void)clv_step_on_event(e, MODULE, c->id, STEP_REVERTED);
   if (machine == MACHINE_WORK) clv_work_note_end(e, &k->work);
-  assert_int_equal(k->progress, CALL_FORWARD_DONE);
+  assert_int_equal(k->call_state, CALL_FORWARD_DONE);
   assert_int_equal(k->work.state, WORK_IDLE);
   assert_int_equal(e->n_work, 0);
   assert_int_equal(c->pass, PASS_NONE);
-  assert_int_equal(e->queues[MODULE].revertible_context, 0);
+  assert_int_equal(e->queues[MODULE].revertible_context_id, 0);
 }
 
 static void impossible_event_fails_context(void **state) {

@@ -586,11 +586,11 @@ static void late_acknowledgment_is_dropped(void **state) {
   (void)state;
   node_init(&n);
   clv_rref_peer *p = &n.t->peers[OTHER];
-  assert_true(clv_rref_is_new(n.t, p, 1));
-  assert_true(clv_rref_is_new(n.t, p, 1 + CLV_WIRE_REF_WINDOW));
+  assert_true(clv_rref_is_new_message(n.t, p, 1));
+  assert_true(clv_rref_is_new_message(n.t, p, 1 + CLV_WIRE_REF_WINDOW));
   clv_rref_queue_ack(n.t, OTHER, 1, CLV_NOT_FOUND);
   assert_false(clv_rref_next_ack(p, &number, &code));
-  assert_true(clv_rref_is_new(n.t, p, 1 + CLV_WIRE_REF_WINDOW));
+  assert_true(clv_rref_is_new_message(n.t, p, 1 + CLV_WIRE_REF_WINDOW));
   node_done(&n);
 }
 
