@@ -228,7 +228,7 @@ def slurm_script_requeues_an_interrupted_job():
     with open(os.path.join(tools, "scontrol"), "w") as f:
         f.write(f"#!/bin/sh\necho \"$@\" >> {tools}/told\n")
     os.chmod(os.path.join(tools, "scontrol"), 0o755)
-    env = {**os.environ, "PATH": f"{tools}:{BIN}:{os.environ['PATH']}", "SESSION": session, "SLURM_JOB_ID": "17"}
+    env = {**os.environ, "PATH": f"{tools}:{os.path.abspath(BIN)}:{os.environ['PATH']}", "SESSION": session, "SLURM_JOB_ID": "17"}
     first = subprocess.Popen(["sh", script], cwd=cluster.dir, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     until(lambda: os.path.exists(os.path.join(cluster.dir, "runs/queued/checkpoint-75/MANIFEST.json")), 30)
     first.send_signal(signal.SIGINT)
