@@ -166,7 +166,8 @@ soak-mixed: deps-test
 
 # KILL_SEED=17 replays the kills, but not their moments.
 KILLS ?= 1000
-##+ soak-kill        KILLS (1000) of masters and workers of five networks: the same bits, and how long a recovery takes
+##+ soak-kill        KILLS (1000) of masters and workers of five networks: the same bits, and how
+#long a recovery takes
 soak-kill: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/kill_soak.py $(KILLS) $(KILL_SEED)

@@ -35,11 +35,11 @@ static bool is_loss(clv_run *r, const clv_err *err) {
 }
 
 /* Returns true if a later try to connect may succeed. A worker that restarts is missing; one that
- * has not yet freed the earlier session may lack memory; and without its network a name does not
- * resolve. */
+ * has not yet freed the earlier session may lack memory or say that the session is open; and
+ * without its network a name does not resolve. */
 static bool may_pass(const clv_err *err) {
   return err->code == CLV_UNAVAILABLE || err->code == CLV_DEADLINE || err->code == CLV_EXHAUSTED ||
-         err->code == CLV_NOT_FOUND;
+         err->code == CLV_EXISTS || err->code == CLV_NOT_FOUND;
 }
 
 /* Checks that the policy of the host permits the weights and moments that a recovery sends. A run

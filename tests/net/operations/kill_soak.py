@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Random kills of a run's master, of its workers and of both, while it trains and while it recovers:
-weights, moments and the loss log are those of a run that nobody killed, and the egress table is the
-same.
+"""Random kills of a run's master, of its workers and of both, while it trains and while it
+recovers: weights, moments and the loss log are those of a run that nobody killed, and the egress
+table is the same.
 
 usage: kill_soak.py KILLS [SEED]     KILLS in all, over the networks in turn; SEED: of the kills
 """
