@@ -107,7 +107,8 @@ typedef struct clv_narrowest_element {
 typedef struct clv_stage_plan {
   clv_graph *graph;   /* graph of a micro-batch; over packed sequences if the session packs */
   clv_params *params; /* parameters; frozen ones are marked */
-  int worker;         /* index into the session's workers, -1 = master */
+  int worker;         /* that computes it: index into the session's workers, -1 = master */
+  int planned_worker; /* that the session names; `worker` is a spare of it after a loss */
   uint32_t n_leaves;  /* model inputs that the stage reads, after the value that crosses the cut */
   uint32_t leaf[CLV_MAX_INPUTS]; /* [n_leaves] indexes into the blueprint's inputs */
   bool input_needs_grad;         /* backward computes the gradient of its input */
@@ -154,7 +155,8 @@ typedef struct clv_blueprint {
   uint32_t micro_batches, max_micro;
   clv_egress_row *egress; /* [n_egress] rows of the egress table */
   size_t n_egress;
-  bool *worker_used;     /* [config->n_workers] */
+  /* [config->n_workers] the worker has a stage, or is a spare of one that has */
+  bool *worker_used;
   bool caches;           /* the worker of stage 1 keeps the outputs of stage 0 */
   clv_policy *policy;    /* caller-owned; limits what may leave. NULL: no policy */
   char **known;          /* [whole->n_nodes] why a worker can know a layer of the master ("was at
@@ -206,6 +208,10 @@ clv_code clv_blueprint_draw_schedule(const clv_blueprint *b, bool json, clv_byte
  * "policy". */
 void clv_blueprint_describe_egress(const clv_blueprint *b, bool json, clv_bytes *out);
 
+/* Returns true if the row's worker has the stage that the tensor is for. The rows of a spare are
+ * not in use until it has taken the place of a lost worker, and those of the lost worker are no
+ * longer then. */
+bool clv_blueprint_is_row_in_use(const clv_blueprint *b, const clv_egress_row *r);
 /* Appends the egress table as stable text. A resumed run compares it with the table that it began
  * with. The text omits findings of the look, whose figures change while weights learn. */
 void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);

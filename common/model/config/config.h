@@ -212,6 +212,10 @@ typedef struct clv_remote_spec {
   clv_config_pos pos;
   char *name, *address; /* address: "host:port" */
   char *identity;       /* URI that its certificate must contain */
+  /* Session only: workers that take its place if it is lost, in this order. */
+  clv_config_pos spares_pos;
+  clv_text_list spares;
+  size_t in_use; /* worker that computes its stages now: 0: itself; k: spares.items[k - 1] */
 } clv_remote_spec;
 
 typedef struct clv_lora_config {
@@ -444,6 +448,7 @@ typedef struct clv_session_config {
     clv_recovery_switch use;
     uint64_t attempts;                  /* recoveries in a row without a newer checkpoint */
     uint64_t wait_ms, give_up_after_ms; /* longest pause between two tries; time for all tries */
+    uint64_t replace_after_ms;          /* time for all tries with the same workers */
   } recovery;
   struct {
     char *dir;
@@ -576,6 +581,9 @@ clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
 clv_code clv_policy_config_parse(const char *path, const char *text, size_t len,
                                  clv_policy_config **ret_config, clv_err *err) CLV_USE_RESULT;
 
+/* Returns the worker that computes the stages of `worker`: itself or a spare in its place; -1, the
+ * master, for -1. Both are indices into c->workers. */
+int clv_session_worker_in_use(const clv_session_config *c, int worker);
 void clv_session_config_free(clv_session_config *config); /* takes NULL, as the other _free */
 void clv_worker_config_free(clv_worker_config *config);
 void clv_session_config_freep(clv_session_config **config); /* for CLV_AUTO */

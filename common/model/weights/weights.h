@@ -396,8 +396,8 @@ clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spare
 bool clv_checkpoint_has_any(const char *run_dir);
 /* True if a checkpoint folder of run_dir has a manifest. The checkpoint may be damaged. */
 bool clv_checkpoint_has_manifest(const char *run_dir);
-/* Returns the number of steps written to ret_steps [most]: those of the checkpoint folders,
- * complete or not, newest first. */
+/* Returns the number of steps written to ret_steps [most]: those of the checkpoint folders with a
+ * manifest, newest first. Their checkpoints may be damaged. */
 size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most);
 /* Deletes every checkpoint of run_dir, for a run that starts over. Other files stay. */
 clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) CLV_USE_RESULT;
