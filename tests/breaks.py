@@ -58,7 +58,7 @@ of("master/plan/privacy.c", "tests/unit/plan/test_plan_graphs",
 of("common/model/graph/reads.c", "tests/unit/plan/test_plan_graphs",
    what_is_also_a_length_is_no_record=("int64_t clv_graph_length_limit", "return 0;", "continue;"))
 of("master/plan/blueprint.c", "tests/unit/plan/test_plan_graphs",
-   inputs_of_later_stages_are_not_told=("static void add_input_rows", "s->worker < 0", "s->worker < 0 || i"),
+   inputs_of_later_stages_are_not_told=("static void add_input_rows", "s->planned_worker < 0", "s->planned_worker < 0 || i"),
    values_that_cross_are_told_as_one=("static void append_crossing_values", "r->n_values < 2", "r->n_values"))
 # ---- losses --------------------------------------------------------------------------------------
 of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",

@@ -26,6 +26,8 @@ of("master/run/run_open.c", "tests/unit/run/test_train",
    a_rewound_run_begins_its_order_anew=("static clv_code open_loader(", ".start = l->cursor", ".start = {0}"),
    a_rewound_run_keeps_its_counters=("static clv_code find_start_position(", "r->steps = (clv_run_steps){", "(void)(clv_run_steps){"),
    later_lines_stay_in_the_records=("static clv_code open_reporter(", ".keep_step = step", ".keep_step = step + 99"))
+of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint",
+   unfinished_checkpoints_are_listed=("size_t clv_checkpoint_steps(", "if (has_manifest_file(run_dir, l.steps[i]))", ""))
 RECOVERY = "tests/net/operations/test_recovery.py"
 of("master/run/run_recover.c", RECOVERY,
    losses_in_a_row_are_not_counted=("static clv_code count_loss(", "c->in_a_row = c->saved_at == saved ? c->in_a_row + 1 : 1;", "c->in_a_row = 1;"),

@@ -164,6 +164,14 @@ soak-mixed: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(foreach p,api_faults api_kept random_programs,$(OUT)/net/$(p))
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/mixed_soak.py $(SOAK_SECONDS) $(SOAK_SEED)
 
+# KILL_SEED=17 replays the kills, but not their moments.
+KILLS ?= 1000
+##+ soak-kill        KILLS (1000) of masters and workers of five networks: the same bits, and how
+#long a recovery takes
+soak-kill: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/kill_soak.py $(KILLS) $(KILL_SEED)
+
 ATTACK_SECONDS ?= 6
 NOISE_SECONDS ?= 75
 ##+ attacks          floods beside a training run: its bits, its rate, the log; pauses

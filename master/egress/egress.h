@@ -354,6 +354,7 @@ typedef struct clv_egress_row {
   uint64_t bytes_per_step; /* bytes of all micro-batches of a full step; WEIGHTS: of one push */
   int64_t places;          /* most positions of a packed sequence, as in clv_node; 0: not packed */
   bool relayed;            /* the master receives the value from another worker and forwards it */
+  bool is_for_spare;       /* `worker` gets the tensor only in place of a worker that was lost */
   /* hiding layers at the master on the shortest path, as clv_policy_tensor */
   uint32_t layers_at_home;
 } clv_egress_row;

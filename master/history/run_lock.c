@@ -143,8 +143,11 @@ static clv_run_attempt *current(clv_run_lock *c) {
   return &c->record.attempts[c->record.n_attempts - 1];
 }
 
+/* Writes the record, unless it is another process's by now. */
 static void write_or_warn(clv_run_lock *c) {
   clv_err err;
+  clv_code code = clv_run_lock_check_newest(c, &err);
+  if (code == CLV_ABORTED) return; /* the next checkpoint fails with this error */
   if (clv_run_record_write(c->dir, &c->record, &err) == CLV_OK) return;
   if (!c->warned) clv_notify(c->notice, "cannot write the record of the run: %s", err.text);
   c->warned = true;

@@ -137,7 +137,8 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     clv_params_fix_frozen(s->params);
     s->first_layer = first[i];
     s->last_layer = last[i];
-    s->worker = spec->worker;
+    s->planned_worker = spec->worker;
+    s->worker = clv_session_worker_in_use(c, spec->worker);
     s->input_needs_grad = learned;
     s->has_backward = learned || s->n_learning;
     learned |= s->n_learning > 0;
@@ -172,7 +173,8 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
     return clv_session_fail_at(c, c->loss.pos, err, "loss %s needs %s labels, the data have %s",
                                loss_op_name(c), clv_dtype_name(want), clv_dtype_name(label_dtype));
   CLV_TRY(clv_params_of(s->graph, &s->params, err));
-  s->worker = c->loss.worker;
+  s->planned_worker = c->loss.worker;
+  s->worker = clv_session_worker_in_use(c, c->loss.worker);
   s->input_needs_grad = s->has_backward = true;
   return CLV_OK;
 }
@@ -236,7 +238,7 @@ static const clv_node *output_node(const clv_stage_plan *s) {
 /* True if stage i sends its output to the next stage, and receives the gradient of the output,
  * through the master's process. */
 static bool is_sent_via_master(const clv_blueprint *b, uint32_t i) {
-  int from = b->stages[i].worker, to = b->stages[i + 1].worker;
+  int from = b->stages[i].planned_worker, to = b->stages[i + 1].planned_worker;
   return from < 0 || to < 0 || (from != to && !b->stages[i].direct);
 }
 
@@ -254,9 +256,9 @@ static void format_crossing(const clv_blueprint *b, uint32_t i, char *buf, size_
 static void add_cache_rows(clv_blueprint *b) {
   const char *name = b->config->stages[0].name;
   const clv_node numbers = {.dtype = CLV_I64, .shape = CLV_SHAPE(b->micro_size)};
-  add_row(b, CLV_EGRESS_CACHED, 0, 0, b->stages[1].worker, output_node(&b->stages[0]), false,
-          "CACHED activation of stage '%.40s', once", name);
-  add_row(b, CLV_EGRESS_CACHED, 0, 1, b->stages[1].worker, &numbers, false,
+  add_row(b, CLV_EGRESS_CACHED, 0, 0, b->stages[1].planned_worker, output_node(&b->stages[0]),
+          false, "CACHED activation of stage '%.40s', once", name);
+  add_row(b, CLV_EGRESS_CACHED, 0, 1, b->stages[1].planned_worker, &numbers, false,
           "CACHED: numbers of its records");
 }
 
@@ -268,14 +270,15 @@ static void add_hop_rows(clv_blueprint *b, uint32_t i) {
   if (!is_sent_via_master(b, i)) return;
   if (b->has_cache && i == 0) add_cache_rows(b);
   format_crossing(b, i, what, sizeof what);
-  if (to->worker >= 0)
-    add_row(b, CLV_EGRESS_ACTIVATION, i, 0, to->worker, output_node(from), from->worker >= 0,
+  if (to->planned_worker >= 0)
+    add_row(b, CLV_EGRESS_ACTIVATION, i, 0, to->planned_worker, output_node(from),
+            from->planned_worker >= 0,
             b->has_cache && i == 0 ? "activation of stage '%.40s' (test, eval)%.0s"
                                    : "activation of stage '%.40s' (%s)",
             name, what);
-  if (from->worker >= 0 && to->input_needs_grad)
-    add_row(b, CLV_EGRESS_GRADIENT, i, 0, from->worker, output_node(from), to->worker >= 0,
-            "gradient for stage '%.40s' (%s)", name, what);
+  if (from->planned_worker >= 0 && to->input_needs_grad)
+    add_row(b, CLV_EGRESS_GRADIENT, i, 0, from->planned_worker, output_node(from),
+            to->planned_worker >= 0, "gradient for stage '%.40s' (%s)", name, what);
   while (first < b->n_egress) b->egress[first++].n_values = clv_blueprint_cut_values(b, i, NULL);
 }
 
@@ -283,12 +286,12 @@ static void add_hop_rows(clv_blueprint *b, uint32_t i) {
 static void add_input_rows(clv_blueprint *b, uint32_t i) {
   const clv_stage_plan *s = &b->stages[i];
   bool named = b->inputs.n > 1 || strcmp(b->inputs.list[0].name, "input") != 0;
-  if (s->worker < 0) return;
+  if (s->planned_worker < 0) return;
   for (uint32_t k = 0; k < s->n_model_inputs; k++) {
     uint32_t input = k + (i > 0);
     const clv_node *n = &s->graph->nodes[input];
     bool lengths = clv_privacy_input_findings(b, i, input) == CLV_FINDING_MIXED;
-    add_row(b, CLV_EGRESS_INPUT, i, input, s->worker, n, false,
+    add_row(b, CLV_EGRESS_INPUT, i, input, s->planned_worker, n, false,
             named ? "%s '%.40s'%s%.40s" : "%s%.0s%s%.40s", lengths ? "LENGTHS" : "RAW INPUT",
             n->name, i ? ", for stage " : "", i ? b->config->stages[i].name : "");
   }
@@ -318,7 +321,7 @@ static uint64_t optimizer_bytes(const clv_blueprint *b, uint32_t i) {
 
 static void add_state_rows(clv_blueprint *b, uint32_t i) {
   const char *name = b->config->stages[i].name;
-  int worker = b->stages[i].worker;
+  int worker = b->stages[i].planned_worker;
   uint64_t bytes = optimizer_bytes(b, i);
   if (worker < 0) return;
   add_row(b, CLV_EGRESS_WEIGHTS, i, 0, worker, NULL, false,
@@ -332,19 +335,48 @@ static void add_state_rows(clv_blueprint *b, uint32_t i) {
   b->egress[b->n_egress - 1].bytes_per_step = bytes;
 }
 
+/* Adds the rows of a worker again for each of its spares, which get the same tensors in its
+ * place. */
+static void add_spare_rows(clv_blueprint *b) {
+  const clv_session_config *c = b->config;
+  size_t n = b->n_egress;
+  for (size_t k = 0; k < n; k++) {
+    const clv_remote_spec *w = &c->workers[b->egress[k].worker];
+    for (size_t i = 0; i < w->spares.n; i++) {
+      clv_egress_row *r = &b->egress[b->n_egress++];
+      *r = b->egress[k];
+      r->is_for_spare = true;
+      for (size_t j = 0; j < c->n_workers; j++)
+        if (strcmp(c->workers[j].name, w->spares.items[i]) == 0) r->worker = (int)j;
+    }
+  }
+}
+
+static size_t most_spares(const clv_session_config *c) {
+  size_t most = 0;
+  for (size_t i = 0; i < c->n_workers; i++) most = CLV_MAX(most, c->workers[i].spares.n);
+  return most;
+}
+
+bool clv_blueprint_is_row_in_use(const clv_blueprint *b, const clv_egress_row *r) {
+  bool next = r->kind == CLV_EGRESS_ACTIVATION || r->kind == CLV_EGRESS_CACHED;
+  return b->stages[r->stage + next].worker == r->worker;
+}
+
 clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) {
   const clv_stage_plan *loss = &b->stages[b->n_stages];
   size_t n_rows = 4 * (size_t)b->n_stages + 8;
   free(b->egress);
   b->n_egress = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) n_rows += b->stages[i].n_model_inputs;
-  CLV_TRY(clv_alloc(n_rows, sizeof *b->egress, &b->egress, err));
+  CLV_TRY(clv_alloc(n_rows * (1 + most_spares(b->config)), sizeof *b->egress, &b->egress, err));
   for (uint32_t i = 0; i < b->n_stages; i++) add_input_rows(b, i);
   for (uint32_t i = 0; i < b->n_stages; i++) add_hop_rows(b, i);
-  if (loss->worker >= 0)
-    add_row(b, CLV_EGRESS_LABELS, b->n_stages, 1, loss->worker, &loss->graph->nodes[1], false,
-            "LABELS");
+  if (loss->planned_worker >= 0)
+    add_row(b, CLV_EGRESS_LABELS, b->n_stages, 1, loss->planned_worker, &loss->graph->nodes[1],
+            false, "LABELS");
   for (uint32_t i = 0; i < b->n_stages; i++) add_state_rows(b, i);
+  add_spare_rows(b);
   return CLV_OK;
 }
 
@@ -394,6 +426,13 @@ bool clv_blueprint_is_bf16(const clv_blueprint *b) {
          clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK;
 }
 
+/* Marks the workers that may get a tensor: those of the stages, and their spares. */
+static void mark_used_workers(clv_blueprint *b) {
+  for (uint32_t i = 0; i <= b->n_stages; i++)
+    if (b->stages[i].planned_worker >= 0) b->worker_used[b->stages[i].planned_worker] = true;
+  for (size_t k = 0; k < b->n_egress; k++) b->worker_used[b->egress[k].worker] = true;
+}
+
 static clv_code fill_blueprint(clv_blueprint *b, clv_dtype label_dtype, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof *b->stages, &b->stages, err));
@@ -403,14 +442,14 @@ static clv_code fill_blueprint(clv_blueprint *b, clv_dtype label_dtype, clv_err 
   set_batch_sizes(b);
   CLV_TRY(make_stages(b, err));
   CLV_TRY(make_loss(b, label_dtype, err));
-  for (uint32_t i = 0; i <= b->n_stages; i++)
-    if (b->stages[i].worker >= 0) b->worker_used[b->stages[i].worker] = true;
   clv_adapters_find_sources(b);
   CLV_TRY(clv_privacy_analyze(b, err));
   CLV_TRY(clv_privacy_check(b, err));
   CLV_TRY(clv_cache_check(b, err));
   b->has_cache = b->config->stages[0].cache;
-  return clv_blueprint_make_table(b, err);
+  CLV_TRY(clv_blueprint_make_table(b, err));
+  mark_used_workers(b);
+  return CLV_OK;
 }
 
 clv_code clv_blueprint_new_of_inputs(const clv_session_config *config,
@@ -497,12 +536,13 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
                            ? ""
                            : clv_findings_words(r->findings & ~r->look_findings, words);
     append_row_name(b, r, out);
-    clv_bytes_printf(out, " | %s | %s | %llu | %s %s%s%s%s\n",
+    clv_bytes_printf(out, " | %s | %s | %llu | %s %s%s%s%s%s\n",
                      r->kind == CLV_EGRESS_WEIGHTS
                          ? "parameters"
                          : clv_shape_format(&r->shape, shape, sizeof shape),
                      clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step, w->name,
-                     w->identity, r->relayed ? " (relayed)" : "", *word ? " | " : "", word);
+                     w->identity, r->is_for_spare ? " (spare)" : "", r->relayed ? " (relayed)" : "",
+                     *word ? " | " : "", word);
     append_crossing_values(b, r, out);
   }
 }

@@ -254,14 +254,14 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
     bool state = clv_egress_is_state(r->kind);
     bool silent = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS || r->relayed;
     const char *word = silent ? "" : clv_findings_words(r->findings, words);
-    clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s (%s)%s%s%s", r->name,
+    clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s%s (%s)%s%s%s", r->name,
                      r->kind == CLV_EGRESS_STATE ? "moments"
                      : state                     ? "parameters"
                                                  : clv_shape_format(&r->shape, shape, sizeof shape),
                      clv_dtype_name(r->dtype),
                      clv_format_size(r->bytes_per_step, size, sizeof size),
-                     state ? " once  " : "/step", w->name, w->identity,
-                     r->relayed ? ", relayed" : "", *word ? ", " : "", word);
+                     state ? " once  " : "/step", r->is_for_spare ? "spare " : "", w->name,
+                     w->identity, r->relayed ? ", relayed" : "", *word ? ", " : "", word);
     clv_lengths_append_expected(b, r->places, r->bytes_per_step, out);
     clv_bytes_puts(out, "\n");
     text_crossing_values(b, r, out);
@@ -352,10 +352,11 @@ static void json_egress(const clv_blueprint *b, clv_bytes *out) {
     clv_bytes_printf(
         out,
         "],\"dtype\":\"%s\",\"bytes_per_step\":%llu,\"expected_bytes_per_step\":%llu,"
-        "\"relayed\":%s,\"shows\":\"%s\"",
+        "\"relayed\":%s,\"spare\":%s,\"shows\":\"%s\"",
         clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step,
         (unsigned long long)clv_lengths_expected_bytes(b, r->places, r->bytes_per_step),
-        r->relayed ? "true" : "false", clv_findings_words(r->findings, words));
+        r->relayed ? "true" : "false", r->is_for_spare ? "true" : "false",
+        clv_findings_words(r->findings, words));
     json_crossing_values(b, r, out);
     clv_bytes_puts(out, "}");
   }

@@ -110,7 +110,9 @@ typedef struct clv_narrowest_element {
 typedef struct clv_stage_plan {
   clv_graph *graph;   /* graph of a micro-batch; of packed sequences if the session packs */
   clv_params *params; /* parameters of the stage; frozen ones are marked */
-  int worker;         /* index into the session's workers; -1: the master */
+  /* index into the session's workers of the one that computes the stage; -1: the master */
+  int worker;
+  int planned_worker; /* worker that the session names; `worker` is its spare after a loss */
   /* number of model inputs that the stage reads, besides the value that crosses the cut */
   uint32_t n_model_inputs;
   uint32_t model_inputs[CLV_MAX_INPUTS]; /* [n_model_inputs] indexes in the blueprint's inputs */
@@ -166,7 +168,9 @@ typedef struct clv_blueprint {
   uint32_t micro_batches, max_micro;
   clv_egress_row *egress; /* [n_egress] rows of the egress table */
   size_t n_egress;
-  bool *worker_used;     /* [config->n_workers] true if a stage or the loss is at the worker */
+  /* [config->n_workers] true if the worker has a stage or the loss, or is a spare of one that
+   * has */
+  bool *worker_used;
   bool has_cache;        /* the worker of stage 1 stores the outputs of stage 0 */
   clv_policy *policy;    /* limits what may be sent; NULL: no policy */
   char **known;          /* [whole->n_nodes] reason why a worker can know a layer of the master
@@ -219,6 +223,10 @@ clv_code clv_blueprint_draw_schedule(const clv_blueprint *b, bool json, clv_byte
  * and "policy". */
 void clv_blueprint_describe_egress(const clv_blueprint *b, bool json, clv_bytes *out);
 
+/* Returns true if the row's worker has the stage that the tensor is for. The rows of a spare are
+ * not in use until it has taken the place of a lost worker, and those of the lost worker are no
+ * longer then. */
+bool clv_blueprint_is_row_in_use(const clv_blueprint *b, const clv_egress_row *r);
 /* Appends the egress table as text that does not change between releases. A resumed run compares it
  * with the table that the run began with. The text omits findings of the look, whose figures change
  * while weights learn. */

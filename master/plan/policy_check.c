@@ -94,7 +94,7 @@ static clv_code check_workers(const clv_blueprint *b, clv_err *err) {
 static double epoch_bytes(const clv_blueprint *b, const clv_egress_row *r,
                           const clv_planned_sends *s) {
   double sample = (double)r->bytes_per_step / (double)b->config->train.batch;
-  if (!is_sent(b, r, s)) return 0;
+  if (!is_sent(b, r, s) || r->is_for_spare) return 0;
   if (clv_egress_is_state(r->kind)) return (double)r->bytes_per_step;
   return sample * (double)(s->trained + (is_sent_in_evaluation(r) ? s->evaluated : 0));
 }

@@ -65,6 +65,7 @@ typedef struct clv_run_steps {
 /* The recovery of a training from the loss of a worker (run_recover.c). */
 typedef struct clv_run_recovery {
   uint64_t lost_ns;    /* monotonic time of the loss; 0: the run trains */
+  uint64_t tried_ns;   /* monotonic time since which the present workers are tried */
   uint64_t step;       /* last step before the loss */
   uint64_t saved_at;   /* step of the newest checkpoint at the last loss */
   uint64_t in_a_row;   /* losses since a checkpoint was written */

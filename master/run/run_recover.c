@@ -35,11 +35,11 @@ static bool is_loss(clv_run *r, const clv_err *err) {
 }
 
 /* Returns true if a later try to connect may succeed. A worker that restarts is missing; one that
- * has not yet freed the earlier session may lack memory; and without its network a name does not
- * resolve. */
+ * has not yet freed the earlier session may lack memory or say that the session is open; and
+ * without its network a name does not resolve. */
 static bool may_pass(const clv_err *err) {
   return err->code == CLV_UNAVAILABLE || err->code == CLV_DEADLINE || err->code == CLV_EXHAUSTED ||
-         err->code == CLV_NOT_FOUND;
+         err->code == CLV_EXISTS || err->code == CLV_NOT_FOUND;
 }
 
 /* Checks that the policy of the host permits the weights and moments that a recovery sends. A run
@@ -186,13 +186,52 @@ static clv_code fail_given_up(const clv_run *r, uint64_t tries, clv_err *err) {
   return fail_final(err, text);
 }
 
+/* ---- spares ---------------------------------------------------------------------------------- */
+
+/* Returns the worker of the session in whose place `name` computes now, or which is `name`; NULL:
+ * none of them has a spare. */
+static clv_remote_spec *replaceable(const clv_run *r, const char *name) {
+  for (size_t i = 0; i < r->config->n_workers; i++) {
+    clv_remote_spec *w = &r->config->workers[i];
+    int in_use = clv_session_worker_in_use(r->config, (int)i);
+    if (w->spares.n && strcmp(r->config->workers[in_use].name, name) == 0) return w;
+  }
+  return NULL;
+}
+
+static void print_replaced(const clv_run *r, const char *lost, const char *spare) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, members = {0};
+  clv_bytes_printf(
+      &text,
+      "replaced: worker '%s' could not be reached for %.0f s (recovery.replace_after), "
+      "and '%s' takes its place",
+      lost, seconds_since(r->recovery.tried_ns), spare);
+  clv_bytes_printf(&members, ",\"worker\":\"%s\",\"spare\":\"%s\"", lost, spare);
+  if (!text.failed && !members.failed) print_event(r, "replaced", members.data, text.data);
+}
+
+/* Gives the stages of the worker that cannot be reached to its next spare, if it was tried long
+ * enough. After the last spare comes the worker itself again. */
+static clv_code replace(clv_run *r, const char *lost, clv_err *err) {
+  clv_remote_spec *w = replaceable(r, lost);
+  double limit = (double)r->config->recovery.replace_after_ms / 1e3;
+  if (!w || seconds_since(r->recovery.tried_ns) < limit) return CLV_OK;
+  w->in_use = (w->in_use + 1) % (w->spares.n + 1);
+  print_replaced(r, lost, w->in_use ? w->spares.items[w->in_use - 1] : w->name);
+  r->recovery.tried_ns = clv_now_ns();
+  return clv_run_make_blueprint(r, err);
+}
+
 /* Tries until the session is open or `recovery` gives up. */
 static clv_code open_again(clv_run *r, clv_err *err) {
   uint64_t pause = FIRST_PAUSE_MS, limit = r->config->recovery.give_up_after_ms;
+  char lost[CLEAVE_NAME + 1];
+  r->recovery.tried_ns = r->recovery.lost_ns;
   for (uint64_t tries = 1;; tries++) {
     clv_code code = open_session(r, err);
     if (code == CLV_OK) return CLV_OK;
     clv_exit_code exit = clv_run_connect_exit_code(r, err);
+    snprintf(lost, sizeof lost, "%s", r->trainer ? clv_trainer_lost_worker(r->trainer) : "");
     close_session(r);
     if (!may_pass(err)) {
       r->recovery.code = exit;
@@ -201,6 +240,7 @@ static clv_code open_again(clv_run *r, clv_err *err) {
     if (seconds_since(r->recovery.lost_ns) * 1e3 >= (double)limit)
       return fail_given_up(r, tries, err);
     print_try(r, tries, err);
+    CLV_TRY(replace(r, lost, err));
     pause_for(r, pause);
     pause = CLV_MIN(2 * pause, r->config->recovery.wait_ms);
     if (!is_interrupted(r)) continue;

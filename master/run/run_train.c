@@ -312,10 +312,11 @@ static clv_exit_code fail_training(clv_run *r, const clv_err *err) {
   return code;
 }
 
-/* Waits for the workers of a run of --resume if they cannot be reached. */
+/* Waits for the workers of a run of --resume if they cannot be reached, or are lost meanwhile. */
 static clv_code connect_and_restore(clv_run *r, clv_err *err) {
-  if (clv_run_open_trainer(r, err) != CLV_OK) return clv_run_wait_for_workers(r, err);
-  return clv_run_restore(r, err);
+  clv_code code = clv_run_open_trainer(r, err);
+  if (code == CLV_OK) code = clv_run_restore(r, err);
+  return code == CLV_OK ? CLV_OK : clv_run_wait_for_workers(r, err);
 }
 
 static clv_exit_code train(clv_run *r, clv_err *err) {

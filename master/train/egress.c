@@ -133,6 +133,7 @@ static bool is_cached_row_sent(const clv_egress_row *r, clv_cache_use use) {
 /* Returns true if tensors of the row leave for the present batch. Labels and gradients leave only
  * in training. */
 static bool is_sent_in_batch(const clv_trainer *t, const clv_egress_row *r, bool training) {
+  if (!clv_blueprint_is_row_in_use(t->b, r)) return false;
   if (r->kind == CLV_EGRESS_CACHED) return is_cached_row_sent(r, t->cache.use);
   bool kept = t->cache.use != CLV_CACHE_NONE && r->stage == 0;
   if (r->kind == CLV_EGRESS_ACTIVATION && kept) return false;

@@ -167,6 +167,13 @@ void clv_trainer_on_notice(void *trainer, const char *text) {
   pthread_mutex_unlock(&t->notes_lock);
 }
 
+/* Returns true if a stage or the loss is at the worker. */
+static bool has_stage(const clv_blueprint *b, int worker) {
+  for (uint32_t i = 0; i <= b->n_stages; i++)
+    if (b->stages[i].worker == worker) return true;
+  return false;
+}
+
 static clv_code connect(clv_trainer *t, clv_err *err) {
   const clv_session_config *c = t->config;
   CLV_AUTO(clv_freep) const char **names = NULL;
@@ -179,7 +186,7 @@ static clv_code connect(clv_trainer *t, clv_err *err) {
                       .on_notice = clv_trainer_on_notice,
                       .user = t};
   for (size_t i = 0; i < c->n_workers; i++)
-    if (t->b->worker_used[i]) names[o.n_workers++] = c->workers[i].name;
+    if (has_stage(t->b, (int)i)) names[o.n_workers++] = c->workers[i].name;
   CLV_TRY_API(cleave_open_config(c, &o, &t->runtime, CLV_API_ERROR));
   return CLV_OK;
 }
@@ -217,13 +224,8 @@ clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, clv
   t->use = use;
   t->egress = (clv_trainer_egress){.record = record, .random = use == CLV_TRAINER_TRIAL};
   pthread_mutex_init(&t->notes_lock, NULL);
-  clv_code code = fill(t, err);
-  if (code != CLV_OK) {
-    clv_trainer_close(t);
-    return code;
-  }
   *ret = t;
-  return CLV_OK;
+  return fill(t, err);
 }
 
 void clv_trainer_close(clv_trainer *t) {

@@ -43,7 +43,9 @@ typedef enum clv_trainer_use {
 } clv_trainer_use;
 
 /* Connects to the workers, opens the session and loads all stages. BLOCKS. `record` gets the
- * allowances of all tensors that leave and must outlive the trainer; NULL: no tensor may leave. */
+ * allowances of all tensors that leave and must outlive the trainer; NULL: no tensor may leave.
+ * After a failure *ret is NULL, or a trainer that can only be asked for the worker that was lost
+ * and closed; the caller closes it. */
 clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, clv_trainer_use use,
                           clv_trainer **ret, clv_err *err) CLV_USE_RESULT;
 /* Closes the session at the master and all workers, and frees the trainer. NULL is allowed. */

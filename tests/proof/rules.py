@@ -167,6 +167,11 @@ def soak_mixed(lines):
     return f"{seconds} s, seed {m[2]}, {'nothing grows' if m[1] == 'ok' else 'FAILED'}", m[1] == "ok"
 
 
+def soak_kill(lines):
+    m = last(r"^(\d+ kills in \d+ runs of \d+ networks, \d+ recoveries, .*? differ) \(seed \d+\)$", lines)
+    return m[1], bool(every(r"^ok killed_runs_change_no_bit", lines))
+
+
 def bench(lines):
     m = last(r"^(\d+) of (\d+) targets met", lines)
     missed = every(r"^(missed strictly|not judged): .*", lines)
@@ -215,6 +220,7 @@ PROOFS = (
           20),
     Proof("soak-mixed", "nothing grows", soak_mixed, ("tests/net",), {"SOAK_SECONDS": "7200"},
           {"SOAK_SECONDS": "300"}, 125),
+    Proof("soak-kill", "no bit differs", soak_kill, ("tests/net",), {"KILLS": "1000"}, {"KILLS": "60"}, 15),
     Proof("attacks", NONE_FAILED, oks, ("tests/net",), {"ATTACK_SECONDS": "6", "NOISE_SECONDS": "75"},
           {"ATTACK_SECONDS": "2", "NOISE_SECONDS": "5"}, 6),
     Proof("bench", "all targets met", bench, BENCH, {"STRICT": "1"}, {"STRICT": "", "BENCH_ARGS": "mlp"}, 60,

@@ -215,6 +215,10 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "soak": ("ok 100000_steps_leave_nothing_behind", "not ok 100000_steps_leave_nothing_behind w1: RSS 1 -> 9"),
     "soak-mixed": ("seed 17, 7200 s\nok mixed_sessions_leave_nothing_behind (seed 17)",
                    "seed 17, 7200 s\nnot ok mixed_sessions_leave_nothing_behind (seed 17)"),
+    "soak-kill": ("1000 kills in 70 runs of 5 networks, 150 recoveries, median 0.7 s, 99 of 100 within 1.1 s, 0 differ (seed 8)\n"
+                  "ok killed_runs_change_no_bit (900.1s)",
+                  "1000 kills in 70 runs of 5 networks, 150 recoveries, median 0.7 s, 99 of 100 within 1.1 s, 1 differ (seed 8)\n"
+                  "not ok killed_runs_change_no_bit (AssertionError: ['cnn-3'])"),
     "token-parity": ("bert: 435 texts, 20000000 bytes, 5000000 tokens, 0 texts differ",
                      "bert: 435 texts, 20000000 bytes, 5000000 tokens, 3 texts differ"),
     "look-proof": ("a key is needed for records: 40 of 200 (20 %)\na key is needed for labels: 72 of 200 (36 %)\n"

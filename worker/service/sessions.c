@@ -68,6 +68,7 @@ static void close_links(clv_session *s) {
     clv_node_remove_peers(s->node);
   }
   pthread_mutex_unlock(&s->lock);
+  for (uint32_t i = 0; i < n; i++) clv_link_begin_close(links[i]);
   for (uint32_t i = 0; i < n; i++) {
     clv_link_close(links[i]);
     clv_link_unref(links[i]);

@@ -197,8 +197,8 @@ typedef enum clv_best_metric {
   CLV_BEST_LOSS,     /* validation.loss */
   CLV_BEST_ACCURACY, /* validation.accuracy */
 } clv_best_metric;
-/* Whether the smallest or the largest value of checkpoint.best is the best. AUTO: smallest loss,
- * largest accuracy. */
+/* checkpoint.mode: the smallest or the largest value is the best. AUTO: smallest loss, largest
+ * accuracy. */
 typedef enum clv_best_mode { CLV_BEST_AUTO, CLV_BEST_MIN, CLV_BEST_MAX } clv_best_mode;
 
 typedef struct clv_tls_config {
@@ -218,6 +218,10 @@ typedef struct clv_remote_spec {
   clv_config_pos pos;
   char *name, *address; /* address: "host:port" */
   char *identity;       /* URI that the certificate of this worker or peer must contain */
+  /* Session only: workers that take the place of this one if it is lost, in this order. */
+  clv_config_pos spares_pos;
+  clv_text_list spares;
+  size_t in_use; /* worker that computes the stages now. 0: this one; k: spares.items[k - 1] */
 } clv_remote_spec;
 
 typedef struct clv_lora_config {
@@ -472,6 +476,7 @@ typedef struct clv_session_config {
     clv_recovery_switch use;
     uint64_t attempts;                  /* recoveries in a row without a newer checkpoint */
     uint64_t wait_ms, give_up_after_ms; /* longest pause between two tries; time for all tries */
+    uint64_t replace_after_ms;          /* time for all tries with the same workers */
   } recovery;
   struct {
     char *dir;
@@ -616,6 +621,9 @@ clv_code clv_worker_config_parse(const char *path, const char *text, size_t len,
 clv_code clv_policy_config_parse(const char *path, const char *text, size_t len,
                                  clv_policy_config **ret_config, clv_err *err) CLV_USE_RESULT;
 
+/* Returns the worker that computes the stages of `worker`: itself or a spare in its place; -1, the
+ * master, for -1. Both are indices into c->workers. */
+int clv_session_worker_in_use(const clv_session_config *c, int worker);
 /* frees a config and all its memory; takes NULL, as every _free function here */
 void clv_session_config_free(clv_session_config *config);
 void clv_worker_config_free(clv_worker_config *config);

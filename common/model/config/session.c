@@ -51,6 +51,48 @@ static clv_code check_workers(const clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
+static int worker_named(const clv_session_config *c, const char *name) {
+  for (size_t i = 0; i < c->n_workers; i++)
+    if (strcmp(c->workers[i].name, name) == 0) return (int)i;
+  return -1;
+}
+
+int clv_session_worker_in_use(const clv_session_config *c, int worker) {
+  if (worker < 0 || !c->workers[worker].in_use) return worker;
+  return worker_named(c, c->workers[worker].spares.items[c->workers[worker].in_use - 1]);
+}
+
+static bool has_stage(const clv_session_config *c, int worker) {
+  for (size_t i = 0; i < c->n_stages; i++)
+    if (c->stages[i].worker == worker) return true;
+  return c->loss.worker == worker;
+}
+
+/* Checks the spares of each worker. Needs the workers of the stages. */
+static clv_code check_spares(const clv_session_config *c, clv_err *err) {
+  for (size_t i = 0; i < c->n_workers; i++) {
+    const clv_remote_spec *w = &c->workers[i];
+    for (size_t k = 0; k < w->spares.n; k++) {
+      const char *name = w->spares.items[k];
+      int spare = worker_named(c, name);
+      if (spare < 0)
+        return fail_at(c, w->spares_pos, err,
+                       "workers.%s.spares: '%s' is not in `workers`: add its address and identity "
+                       "there",
+                       w->name, name);
+      if (has_stage(c, spare))
+        return fail_at(c, w->spares_pos, err,
+                       "workers.%s.spares: '%s' has a stage of its own: name a worker without one",
+                       w->name, name);
+      for (size_t j = 0; j < k; j++)
+        if (strcmp(w->spares.items[j], name) == 0)
+          return fail_at(c, w->spares_pos, err, "workers.%s.spares: '%s' is there twice", w->name,
+                         name);
+    }
+  }
+  return CLV_OK;
+}
+
 static clv_code check_tls_for_worker(const clv_session_config *c, clv_config_pos pos,
                                      const char *what, const char *at, clv_err *err) {
   if (c->tls.ca) return CLV_OK;
@@ -597,6 +639,7 @@ static clv_code complete_config(clv_session_config *c, clv_err *err) {
   for (size_t i = 0; i < c->n_stages; i++) CLV_TRY(check_stage(c, i, err));
   CLV_TRY(check_layers(c, err));
   CLV_TRY(check_loss(c, err));
+  CLV_TRY(check_spares(c, err));
   CLV_TRY(check_train(c, err));
   CLV_TRY(check_best(c, err));
   drop_tensorboard_if_off(c);

@@ -360,8 +360,9 @@ bool clv_checkpoint_has_manifest(const char *run_dir) {
 size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most) {
   CLV_AUTO(steps_done) step_list l = {0};
   if (list_steps(run_dir, &l, NULL) != CLV_OK) return 0;
-  size_t n = CLV_MIN(l.n, most);
-  if (n) memcpy(ret_steps, l.steps, n * sizeof *ret_steps);
+  size_t n = 0;
+  for (size_t i = 0; i < l.n && n < most; i++)
+    if (has_manifest_file(run_dir, l.steps[i])) ret_steps[n++] = l.steps[i];
   return n;
 }
 

@@ -418,8 +418,8 @@ bool clv_checkpoint_has_any(const char *run_dir);
 /* True if at least one checkpoint folder of run_dir has a manifest. That checkpoint may be damaged.
  */
 bool clv_checkpoint_has_manifest(const char *run_dir);
-/* Writes the steps of all checkpoint folders, complete or not, newest first, to ret_steps [most].
- * Returns the number of steps written, at most `most`. */
+/* Writes the steps of all checkpoint folders with a manifest, newest first, to ret_steps [most]. A
+ * checkpoint of these may be damaged. Returns the number of steps written, at most `most`. */
 size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most);
 /* Deletes all checkpoints of run_dir, for a run that starts again. Leaves other files. */
 clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) CLV_USE_RESULT;

@@ -136,11 +136,15 @@ static void end_lanes(clv_link *l) {
     clv_frame_writer_cancel(l->writer, CLV_CANCELLED, "closed");
 }
 
+void clv_link_begin_close(clv_link *l) {
+  if (l) clv_link_end(l, CLV_OK, "closed");
+}
+
 /* Cancels the lanes of a peer that keeps sending after our half close, because no lane may run when
  * the caller frees the runtime. */
 void clv_link_close(clv_link *l) {
   if (!l) return;
-  clv_link_end(l, CLV_OK, "closed");
+  clv_link_begin_close(l);
   if (!l->clock.now_ns) end_lanes(l);
   clv_link_hang_up(l);
 }

@@ -281,6 +281,9 @@ void clv_link_unrefp(clv_link **link);
  * have ended, at most CLOSE_TIMEOUT_MS + CANCEL_TIMEOUT_MS; does not block if the link has a
  * caller's clock. NULL is allowed. */
 void clv_link_close(clv_link *link);
+/* Begins to end every lane, and returns at once. Call clv_link_close afterwards: several links
+ * whose peers do not answer then end in the time of one. NULL is allowed. */
+void clv_link_begin_close(clv_link *link);
 
 /* Takes the packet and sends it; never blocks. Large packets, and those over the credit, are queued
  * in order with their tensors and sent by a thread of the transport. An ABORT without tensors

@@ -1,7 +1,7 @@
 """Recovery: a run that loses a worker, or its master, goes on by itself. It ends with the weights
 and the losses of a run that lost nothing, its record marks the attempts, and what it cannot recover
 from ends it with the reason."""
-import os, signal, subprocess, sys, time, urllib.request
+import os, re, signal, subprocess, sys, time, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
@@ -18,11 +18,11 @@ BODY = (IMAGE_DATA + "stages:\n"
 
 
 class Run:
-    """A `train` in its own process. set: values of keys."""
+    """A `train` in its own process. written: a session file, instead of BODY."""
 
-    def __init__(self, name, *args, body=BODY, **options):
+    def __init__(self, name, *args, written=None, **options):
         self.name, self.dir = name, os.path.join(cluster.dir, "runs", name)
-        self.session = cluster.session(name, body)
+        self.session = written or cluster.session(name, BODY)
         self.process = subprocess.Popen([*cluster.near, MASTER, "train", self.session, *args], cwd=cluster.dir, text=True,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, **options)
 
@@ -178,20 +178,46 @@ def master_whose_run_was_taken_over_writes_nothing_more():
     """Two hosts that share a folder may both have its lock: the one with the lower epoch ends at
     its next checkpoint."""
     run = Run("stolen", "--set", "train.max_steps=100000").at(75)
-    path = os.path.join(run.dir, "run.json")
-    run.process.send_signal(signal.SIGSTOP)
-    with open(path) as f:
-        text = f.read()
-    run_epoch = json.loads(text)["epoch"]
-    with open(path + ".new", "w") as f:
-        f.write(text.replace(f'"epoch": {run_epoch}', f'"epoch": {run_epoch + 1}', 1))
-    os.rename(path + ".new", path)
-    kept = sorted(os.listdir(run.dir))
-    run.process.send_signal(signal.SIGCONT)
+    path, stolen = os.path.join(run.dir, "run.json"), run.record()["epoch"] + 1
+    while run.process.poll() is None:  # it may write its record once more, if it was about to
+        with open(path) as f:
+            text = f.read()
+        if json.loads(text)["epoch"] < stolen:
+            with open(path + ".new", "w") as f:
+                f.write(text.replace(f'"epoch": {stolen - 1}', f'"epoch": {stolen}', 1))
+            os.rename(path + ".new", path)
+        time.sleep(0.05)
     run.ends(1)
+    assert run.record()["epoch"] == stolen, run.record()
     assert "another process trains there" in run.err, run.err
-    assert [f for f in sorted(os.listdir(run.dir)) if f.startswith("checkpoint-")] == \
-        [f for f in kept if f.startswith("checkpoint-")]
+
+
+@suite.test
+def spare_takes_the_place_of_a_worker_that_stays_away():
+    """It gets the weights that the table has listed for it from the begin; and after it, the worker
+    again."""
+    three = cluster.session("spared", BODY.replace("recovery: {", "recovery: {replace_after: 300ms, "))
+    with open(three) as f:
+        text = f.read()
+    with open(three, "w") as f:
+        f.write(re.sub(r"(w2: \{.*)\}\n", r"\1, spares: [w3]}\n", text, count=1))
+    plan = run_tool("plan", three)
+    assert "to spare w3 (spiffe://test/w3)" in plan.stdout, plan.stdout + plan.stderr
+    run = Run("spared", written=three).at(75)
+    killed(1)
+    until(lambda: run.events("recovered"), 30)
+    assert [(e["worker"], e["spare"]) for e in run.events("replaced")] == [("w2", "w3")], run.events("replaced")
+    killed(2)
+    cluster.restart(1)
+    assert run.ends().result() == undisturbed()
+    assert run.events("replaced")[-1]["spare"] == "w2", run.events("replaced")
+    rows = [(e["kind"], e["to"]) for e in run.lines("egress.jsonl") if e["event"] == "allow"]
+    assert {to for kind, to in rows if kind == "weights"} == {"w1", "w2", "w3"}, rows
+    assert len({e["table_sha256"] for e in run.lines("egress.jsonl") if e["event"] == "attempt"}) == 1
+    cluster.restart(2)
+    for spares, why in (("[w4]", "'w4' is not in `workers`"), ("[w1]", "'w1' has a stage of its own"), ("[w3, w3]", "is there twice")):
+        wrong = run_tool("plan", three, "--set", f"workers.w2.spares={spares}")
+        assert wrong.returncode == 3 and why in wrong.stderr, wrong
 
 
 @suite.test
@@ -228,7 +254,7 @@ def slurm_script_requeues_an_interrupted_job():
     with open(os.path.join(tools, "scontrol"), "w") as f:
         f.write(f"#!/bin/sh\necho \"$@\" >> {tools}/told\n")
     os.chmod(os.path.join(tools, "scontrol"), 0o755)
-    env = {**os.environ, "PATH": f"{tools}:{BIN}:{os.environ['PATH']}", "SESSION": session, "SLURM_JOB_ID": "17"}
+    env = {**os.environ, "PATH": f"{tools}:{os.path.abspath(BIN)}:{os.environ['PATH']}", "SESSION": session, "SLURM_JOB_ID": "17"}
     first = subprocess.Popen(["sh", script], cwd=cluster.dir, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     until(lambda: os.path.exists(os.path.join(cluster.dir, "runs/queued/checkpoint-75/MANIFEST.json")), 30)
     first.send_signal(signal.SIGINT)
@@ -241,7 +267,7 @@ def slurm_script_requeues_an_interrupted_job():
     assert run.ends().result() == undisturbed()
 
 
-with Cluster(2) as cluster:
+with Cluster(3) as cluster:
     os.mkdir(os.path.join(cluster.dir, "data"))
     synthetic_images(os.path.join(cluster.dir, "data"), n=512, n_test=16, side=8)
     suite.main()

@@ -202,6 +202,9 @@ static void unfinished_checkpoint_is_skipped(void **state) {
   assert_int_equal(latest_step(run, &reasons), 10);
   assert_non_null(strstr(reasons.data, "checkpoint-11 refused: "));
   assert_non_null(strstr(reasons.data, "never finished"));
+  uint64_t steps[3];
+  assert_int_equal(clv_checkpoint_steps(run, steps, CLV_COUNT(steps)), 2);
+  assert_true(steps[0] == 10 && steps[1] == 9);
   /* Going on over the remains works; a complete one is not written over. */
   assert_ok(write_checkpoint(run, 11, &err), &err);
   assert_false(exists(run, "checkpoint-11/x"));
