@@ -48,10 +48,10 @@ of("master/plan/row_digests.c", "tests/unit/plan/test_rows",
    columns_have_no_digests=("static void add_part(", "at < end && at < columns->n", "at < end && at < 0 * columns->n"),
    short_rows_need_no_others=("static clv_code digest_line(", "l->n >= LONG", "l->n > 0"))
 of("master/plan/public_rows.c", "tests/unit/plan/test_rows",
-   waves_are_secret=("static size_t count_numbers(const float *v, size_t n, double tolerance, float *room) {", "if (is_wave(v, n, tolerance)) return 3;", ""),
+   waves_are_secret=("", "if (is_wave(from, part, tolerance)) return 3;", ""),
    products_are_secret=("static size_t count_factors(", "width <= n / 2", "width < 2"),
    orthogonal_signs_are_secret=("static bool are_orthogonal(", "f->n_signs == ENOUGH_SIGNS", "f->n_signs > ENOUGH_SIGNS"),
-   ratios_are_secret=("static size_t count_numbers(const float *v, size_t n, double tolerance, float *room) {", "if (is_geometric(v, n, tolerance)) return 2;", ""),
+   ratios_are_secret=("", "if (is_geometric(from, part, tolerance)) return 2;", ""),
    neighbours_alone_make_a_wave=("static bool is_wave(", "n / 4, n / 3}", "1, 1}"),
    transforms_with_factors_of_columns_are_secret=("bool clv_row_forms_are_public(", "c->long_simple >= ENOUGH", "c->long_simple > f->columns"),
    rows_of_three_values_are_public=("void clv_row_forms_add(", "|| f->columns < SHORTEST", ""))
