@@ -155,8 +155,12 @@ static void rows_without_values_have_no_digests(void **state) {
   s = sampled(v, CLV_F32, M * N / 3, 3, CLV_ROW_MARKS, 4000); /* three values a row */
   assert_int_equal(names_of(&s, false).n, 0);
   clv_weights_sample_done(&s);
+  s = sampled(v, CLV_F32, M * N / 4, 4, CLV_ROW_MARKS, 4000); /* four are little evidence */
+  assert_int_equal(clv_row_points(&names_of(&s, false).list[0]), 1);
+  clv_weights_sample_done(&s);
   s = sampled(v, CLV_F32, 1, M * N, CLV_ROW_MARKS, 4000);
   assert_int_equal(names_of(&s, false).n, 1);
+  assert_int_equal(clv_row_points(&names_of(&s, false).list[0]), CLV_ROW_POINTS);
   assert_int_equal(names_of(&s, true).n, 0);
   clv_weights_sample_done(&s);
 }
@@ -236,7 +240,7 @@ static double running_sum(size_t n, size_t i, size_t j) {
 }
 static double running_mean(size_t n, size_t i, size_t j) {
   (void)n;
-  return j <= i && j + 4 > i ? 0.25 : 0;
+  return j <= i && j + 3 > i ? 0.25 : 0;
 }
 static double difference(size_t n, size_t i, size_t j) {
   (void)n;
@@ -244,7 +248,7 @@ static double difference(size_t n, size_t i, size_t j) {
 }
 static double decay(size_t n, size_t i, size_t j) {
   (void)n;
-  return j <= i ? pow(0.8, (double)(i - j)) : 0;
+  return j <= i ? pow(0.6, (double)(i - j)) : 0;
 }
 static double plane(size_t n, size_t i, size_t j) { /* two dimensions */
   size_t side = (size_t)lround(sqrt((double)n));
@@ -345,6 +349,22 @@ static void drawn_and_trained_rows_are_not_public(void **state) {
     }
 }
 
+/* Sums of four slow waves: their neighbours nearly obey the rule of one wave. */
+static void smooth_rows_are_not_public(void **state) {
+  (void)state;
+  static float v[M * BIG];
+  float factor[8 * M];
+  draw(12, factor, 8 * M);
+  for (size_t i = 0; i < (size_t)M * BIG; i++) {
+    const float *of = factor + 8 * (i / BIG);
+    for (int k = 0; k < 4; k++) {
+      double angle = 2 * M_PI * (k + 1) * (double)(i % BIG) / BIG;
+      v[i] += of[2 * k] * (float)cos(angle) + of[2 * k + 1] * (float)sin(angle);
+    }
+  }
+  assert_false(is_public(v, M, BIG));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(factors_and_signs_of_rows_do_not_hide_them),
@@ -357,6 +377,7 @@ int main(void) {
       cmocka_unit_test(factors_of_columns_do_not_hide_a_transform),
       cmocka_unit_test(permuted_hadamard_rows_are_public),
       cmocka_unit_test(drawn_and_trained_rows_are_not_public),
+      cmocka_unit_test(smooth_rows_are_not_public),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
