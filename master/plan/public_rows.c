@@ -97,23 +97,22 @@ static bool is_wave(const float *v, size_t n, double tolerance) {
 }
 
 /* Takes the row as a matrix with `width` columns. If it is a product, p gets its column
- * [n / width], and *ret_q points at its row, which is a part of v. */
-static bool is_product(const float *v, size_t n, size_t width, double tolerance, float *p,
-                       const float **ret_q) {
-  double most = 0, all = 0, rest = 0;
-  for (size_t a = 0; a < n; a += width) {
-    double squares = squares_of(v + a, width);
-    if (squares > most) *ret_q = v + a;
-    most = fmax(most, squares);
-    all += squares;
-  }
+ * [n / width], and *ret_q points at its row, which is a part of v. all: squares of the row. */
+static bool is_product(const float *v, size_t n, size_t width, double all, double tolerance,
+                       float *p, const float **ret_q) {
+  double mean = all / (double)(n / width), own = 0, rest = 0;
+  size_t at = 0;
+  while (at < n && (own = squares_of(v + at, width)) < mean * (1 - 1e-9)) at += width;
+  if (at == n) return false;
+  *ret_q = v + at;
   for (size_t a = 0; a < n; a += width) {
     double both = 0;
-    for (size_t b = 0; b < width; b++) both += (double)v[a + b] * (double)(*ret_q)[b];
-    p[a / width] = (float)(both / most);
-    rest += both * both / most;
+    for (size_t b = 0; b < width; b++) both += (double)v[a + b] * (double)v[at + b];
+    p[a / width] = (float)(both / own);
+    rest += squares_of(v + a, width) - both * both / own;
+    if (rest > tolerance * tolerance * all) return false;
   }
-  return most > 0 && all - rest <= tolerance * tolerance * all;
+  return true;
 }
 
 /* Removes zeros at both ends. */
@@ -126,10 +125,11 @@ static size_t count_numbers(const float *v, size_t n, double tolerance, float *r
 
 /* As count_numbers, if the row is a product. Else returns n. */
 static size_t count_factors(const float *v, size_t n, double tolerance, float *room) {
+  const double all = squares_of(v, n);
   for (size_t width = 2; width <= n / 2; width++) {
     const float *q = v;
     size_t height = n / width;
-    if (n % width || !is_product(v, n, width, tolerance, room, &q)) continue;
+    if (n % width || !is_product(v, n, width, all, tolerance, room, &q)) continue;
     return count_numbers(room, height, tolerance, room + height) +
            count_numbers(q, width, tolerance, room + height) - 1;
   }
