@@ -2,8 +2,9 @@
  *
  * Layers of the master whose weights a worker knows from an earlier session, or some of whose rows.
  * clv_ledger_name_of_key, clv_ledger_name_of_param, clv_weights_sample_digest and
- * clv_weights_sample_rows make the names that the ledger keeps. The trainer adds tensors under these names before it sends them to
- * workers. clv_blueprint_read_ledger looks up the master's layers.
+ * clv_weights_sample_rows make the names that the ledger keeps. The trainer adds tensors under
+ * these names before it sends them to workers. clv_blueprint_read_ledger looks up the master's
+ * layers.
  */
 #include <stdio.h>
 #include <stdlib.h>
