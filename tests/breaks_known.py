@@ -11,7 +11,7 @@ of("master/plan/known_layers.c", KNOWN,
    secret_files_are_not_looked_up=("static clv_code recall_files(", "if (home && !spec->weights_secret) return CLV_OK;", "if (home && spec) return CLV_OK;"))
 of("master/train/state.c", KNOWN,
    weights_that_were_trained_there_are_not_noted=("static clv_code save_state(", "CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));", ""),
-   weights_that_are_given_are_not_noted=("static clv_code note_source(", "return clv_trainer_note_values(t, stage, samples, n, err);", "return CLV_OK;"))
+   weights_that_are_given_are_not_noted=("static clv_code note_source(", "if (code == CLV_OK) code = clv_trainer_note_values(t, stage, samples, n, err);", ""))
 of("master/train/modules.c", KNOWN,
    what_never_left_is_noted=("static clv_code fill(", "CLV_TRY(clv_trainer_check_ledger(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))
 of("master/train/ledger_notes.c", KNOWN,
@@ -34,3 +34,28 @@ of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger",
    lines_go_to_a_file_that_is_gone=("static clv_code open_for_adding(", "while (is_replaced(f)) {", "while (is_replaced(f) && !f->path.data) {"))
 of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
    compacting_keeps_all=("clv_code clv_ledger_compact(", "if (!i || !has_same_mark(", "if (!i || has_same_mark("))
+of("master/plan/known_layers.c", KNOWN,
+   rows_that_a_worker_had_are_secret=("static clv_code recall_sample(", "return recall_rows(r, k, s, err);", "return CLV_OK;"),
+   rows_that_a_worker_begins_with_are_secret=("static clv_code recall_sample(", "CLV_TRY(add_given_rows(r, s, err));", ""))
+of("master/train/ledger_notes.c", KNOWN,
+   rows_at_a_worker_are_not_noted=("static clv_code add_sample(", "k < rows.n", "k < 0 * rows.n"))
+of("master/plan/plain_weights.c", KNOWN,
+   transforms_that_anybody_knows_are_secret=("static clv_code examine(", "clv_row_forms_are_public(forms) ? PUBLIC : NULL", "NULL"))
+of("master/plan/row_digests.c", "tests/unit/plan/test_rows",
+   a_factor_makes_another_row=("static clv_code digest_line(", "/ sqrt(l->squares)", ""),
+   a_sign_makes_another_row=("static clv_code digest_line(", "(int32_t)(fabs(l->sum[k])", "(int32_t)((l->sum[k])"),
+   rows_of_one_value_have_digests=("static clv_code digest_line(", "l->n >= SHORTEST && l->squares * l->squares >= LEAST_VALUES * l->fourths", "l->n > 0"),
+   columns_have_no_digests=("static void add_part(", "at < end && at < columns->n", "at < end && at < 0 * columns->n"),
+   short_rows_need_no_others=("static clv_code digest_line(", "l->n >= LONG", "l->n > 0"))
+of("master/plan/public_rows.c", "tests/unit/plan/test_rows",
+   waves_are_secret=("", "if (is_wave(from, part, tolerance)) return 3;", ""),
+   products_are_secret=("static size_t count_factors(", "width <= n / 2", "width < 2"),
+   orthogonal_signs_are_secret=("static bool are_orthogonal(", "f->n_signs == ENOUGH_SIGNS", "f->n_signs > ENOUGH_SIGNS"),
+   ratios_are_secret=("", "if (is_geometric(from, part, tolerance)) return 2;", ""),
+   neighbours_alone_make_a_wave=("static bool is_wave(", "n / 4, n / 3}", "1, 1}"),
+   transforms_with_factors_of_columns_are_secret=("bool clv_row_forms_are_public(", "c->long_simple >= ENOUGH", "c->long_simple > f->columns"),
+   rows_of_three_values_are_public=("void clv_row_forms_add(", "|| f->columns < SHORTEST", ""))
+of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
+   each_row_has_a_line=("static clv_code put_items(", "item->kind == CLV_LEDGER_ROW && items[*i].kind == CLV_LEDGER_ROW", "item->kind > CLV_LEDGER_ROW"),
+   a_line_has_one_row=("static clv_code parse_marks(", "l->n == first ||", "l->n == first &&"),
+   rows_are_never_too_many=("static bool is_kept(", "return !shift ||", "return shift ||"))

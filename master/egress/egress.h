@@ -420,12 +420,16 @@ enum {
   CLV_LEDGER_MARK_BYTES = 16,      /* bytes of the keyed digest in a line */
   CLV_LEDGER_DATE_BYTES = 11,      /* "2026-11-28" with the NUL */
   CLV_LEDGER_MAX_IDENTITY = 2048,  /* bytes of an identity, NUL not counted */
+  CLV_LEDGER_ROW_BYTES = 8,        /* bytes of the keyed digest of a row */
+  CLV_LEDGER_MAX_ROWS = 1 << 20,   /* rows in the file; a file with more is compacted */
+  CLV_LEDGER_KEPT_ROWS = 1 << 19,  /* rows that a compacted file has at most */
 };
 
 typedef enum clv_ledger_kind {
   CLV_LEDGER_KEY = 1, /* key of a layer, from which initial values and dropout are drawn */
   CLV_LEDGER_RUN,     /* a parameter of a run, with whatever values it has learned since */
   CLV_LEDGER_WEIGHTS, /* values of a tensor */
+  CLV_LEDGER_ROW,     /* values of a row or column of a tensor, but for a factor */
   CLV_LEDGER_KINDS
 } clv_ledger_kind;
 
@@ -453,7 +457,8 @@ clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_l
                           size_t *ret_whole, clv_err *err) CLV_USE_RESULT;
 void clv_ledger_free(clv_ledger *l); /* NULL is allowed */
 void clv_ledger_freep(clv_ledger **l);
-size_t clv_ledger_count(const clv_ledger *l); /* number of lines, without the head line */
+size_t clv_ledger_count(const clv_ledger *l);      /* number of items, each row by itself */
+size_t clv_ledger_count_rows(const clv_ledger *l); /* those that are rows */
 /* Finds the first entry of an item. *ret_found false: no worker has received the item. */
 clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
                          clv_ledger_entry *ret, bool *ret_found, clv_err *err) CLV_USE_RESULT;
@@ -461,8 +466,9 @@ clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sh
  * long or has control characters. */
 clv_code clv_ledger_format_new(const clv_ledger *l, const clv_ledger_item *items, size_t n,
                                clv_bytes *out, clv_err *err) CLV_USE_RESULT;
-/* Formats a ledger with the same results of clv_ledger_find: the first line of each kind and
- * mark. */
+/* Formats a ledger with the first line of each kind and mark, so clv_ledger_find has the same
+ * results. Only of more than CLV_LEDGER_KEPT_ROWS rows it leaves out a half, three quarters and so
+ * on, chosen by their marks: a tensor then keeps fewer rows that tell it. */
 clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 /* Adds new items to the file and returns when the disk has them. Errors as of clv_ledger_open, and
  * CLV_PRECONDITION: the file cannot be written or locked, or is full. */

@@ -4,7 +4,8 @@
  * each key or tensor that must be secret. clv_ledger_format_new formats the lines that the file
  * lacks, and clv_ledger_compact the lines that a full file must keep; ledger_file.c writes both. A
  * line is "KIND MARK DATE IDENTITY". MARK is the first half of an HMAC-SHA256, in hex, under the
- * salt in the file's first line, so the same key has different marks on two hosts.
+ * salt in the file's first line, so the same key has different marks on two hosts. A line "rows
+ * MARKS DATE IDENTITY" has the first quarters of several, without anything between them.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -17,16 +18,18 @@
 #define HEAD "cleave ledger 1 "
 enum { HEX = 64, HEAD_LEN = sizeof HEAD - 1 + HEX, DATE_LEN = CLV_LEDGER_DATE_BYTES - 1 };
 
-static const char *const kind_names[] = {
-    [CLV_LEDGER_KEY] = "key", [CLV_LEDGER_RUN] = "run", [CLV_LEDGER_WEIGHTS] = "weights"};
+static const char *const kind_names[] = {[CLV_LEDGER_KEY] = "key",
+                                         [CLV_LEDGER_RUN] = "run",
+                                         [CLV_LEDGER_WEIGHTS] = "weights",
+                                         [CLV_LEDGER_ROW] = "rows"};
 
-/* A line in memory. */
+/* A line in memory, or one mark of a line of rows. */
 typedef struct ledger_line {
   clv_ledger_kind kind;
-  uint8_t mark[CLV_LEDGER_MARK_BYTES];
-  size_t number;        /* number of the line in the file, from 0 */
-  const char *date;     /* DATE_LEN bytes in `text` of the ledger, no NUL */
-  const char *identity; /* identity_len bytes in `text` of the ledger, no NUL */
+  uint8_t mark[CLV_LEDGER_MARK_BYTES]; /* of a row the first bytes, the others are 0 */
+  size_t number;                       /* number of the line's first mark in the file, from 0 */
+  const char *date;                    /* DATE_LEN bytes in `text` of the ledger, no NUL */
+  const char *identity;                /* identity_len bytes in `text` of the ledger, no NUL */
   size_t identity_len;
 } ledger_line;
 
@@ -35,8 +38,12 @@ struct clv_ledger {
   clv_sha256 salt;
   bool is_new;        /* the file has no head line yet; clv_ledger_parse has drawn a new salt */
   ledger_line *lines; /* [n] sorted by kind, mark and number */
-  size_t n, cap;
+  size_t n, cap, n_rows;
 };
+
+static size_t mark_bytes(clv_ledger_kind kind) {
+  return kind == CLV_LEDGER_ROW ? CLV_LEDGER_ROW_BYTES : CLV_LEDGER_MARK_BYTES;
+}
 
 void clv_ledger_free(clv_ledger *l) {
   if (!l) return;
@@ -63,13 +70,13 @@ static bool parse_kind(const char **p, const char *end, clv_ledger_kind *ret) {
   return false;
 }
 
-static bool parse_mark(const char **p, const char *end, uint8_t ret[CLV_LEDGER_MARK_BYTES]) {
+static bool parse_mark(const char **p, const char *end, size_t bytes, uint8_t *ret) {
   char hex[2 * CLV_LEDGER_MARK_BYTES + 1];
-  if ((size_t)(end - *p) < sizeof hex || (*p)[sizeof hex - 1] != ' ') return false;
-  memcpy(hex, *p, sizeof hex - 1);
-  hex[sizeof hex - 1] = '\0';
-  *p += sizeof hex;
-  return clv_hex_parse(hex, ret, CLV_LEDGER_MARK_BYTES);
+  if ((size_t)(end - *p) <= 2 * bytes) return false;
+  memcpy(hex, *p, 2 * bytes);
+  hex[2 * bytes] = '\0';
+  *p += 2 * bytes;
+  return clv_hex_parse(hex, ret, bytes);
 }
 
 static bool parse_date(const char **p, const char *end, const char **ret) {
@@ -109,17 +116,37 @@ static clv_code parse_head(clv_ledger *l, const char *line, size_t len, clv_err 
   return clv_fail(err, CLV_DATA_LOSS, "this is not the head line of a ledger of version 1");
 }
 
+/* Adds a line in memory for each mark, and advances *p past them and a space. *ret_fits false: the
+ * text has no such marks. */
+static clv_code parse_marks(clv_ledger *l, const char **p, const char *end, bool *ret_fits,
+                            clv_err *err) {
+  clv_ledger_kind kind;
+  const size_t first = l->n;
+  *ret_fits = parse_kind(p, end, &kind);
+  while (*ret_fits && (l->n == first || (kind == CLV_LEDGER_ROW && **p != ' '))) {
+    CLV_TRY(grow_lines(l, err));
+    l->lines[l->n] = (ledger_line){.kind = kind, .number = first};
+    *ret_fits = parse_mark(p, end, mark_bytes(kind), l->lines[l->n].mark);
+    l->n++;
+    l->n_rows += kind == CLV_LEDGER_ROW;
+  }
+  if (*ret_fits) *ret_fits = *(*p)++ == ' ';
+  return CLV_OK;
+}
+
 static clv_code parse_line(clv_ledger *l, const char *line, size_t len, clv_err *err) {
-  const char *p = line, *end = line + len;
+  const char *p = line, *end = line + len, *date;
+  size_t i = l->n;
+  bool fits;
   if (line == l->text.data) return parse_head(l, line, len, err);
-  CLV_TRY(grow_lines(l, err));
-  ledger_line *to = &l->lines[l->n];
-  if (!parse_kind(&p, end, &to->kind) || !parse_mark(&p, end, to->mark) ||
-      !parse_date(&p, end, &to->date) || !is_identity(p, (size_t)(end - p)))
+  CLV_TRY(parse_marks(l, &p, end, &fits, err));
+  if (!fits || !parse_date(&p, end, &date) || !is_identity(p, (size_t)(end - p)))
     return clv_fail(err, CLV_DATA_LOSS, "this is not a line of a ledger (KIND MARK DATE IDENTITY)");
-  to->identity = p;
-  to->identity_len = (size_t)(end - p);
-  to->number = l->n++;
+  for (; i < l->n; i++) {
+    l->lines[i].date = date;
+    l->lines[i].identity = p;
+    l->lines[i].identity_len = (size_t)(end - p);
+  }
   return CLV_OK;
 }
 
@@ -171,6 +198,8 @@ clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_l
 
 size_t clv_ledger_count(const clv_ledger *l) { return l->n; }
 
+size_t clv_ledger_count_rows(const clv_ledger *l) { return l->n_rows; }
+
 static clv_code compute_mark(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
                              ledger_line *ret, clv_err *err) {
   clv_sha256 digest;
@@ -178,7 +207,7 @@ static clv_code compute_mark(const clv_ledger *l, clv_ledger_kind kind, const cl
   memcpy(text + 1, of, sizeof *of);
   CLV_TRY(clv_hmac_sha256(&l->salt, text, sizeof text, &digest, err));
   *ret = (ledger_line){.kind = kind};
-  memcpy(ret->mark, &digest, sizeof ret->mark);
+  memcpy(ret->mark, &digest, mark_bytes(kind));
   return CLV_OK;
 }
 
@@ -228,12 +257,23 @@ static void put_head(const clv_ledger *l, clv_bytes *out) {
   clv_bytes_printf(out, HEAD "%s\n", hex);
 }
 
-static void put_line(const ledger_line *line, clv_bytes *out) {
+static void put_mark(const ledger_line *line, clv_bytes *out) {
   char hex[2 * CLV_LEDGER_MARK_BYTES + 1];
-  clv_hex(line->mark, sizeof line->mark, hex);
-  clv_bytes_printf(out, "%s %s %.*s ", kind_names[line->kind], hex, DATE_LEN, line->date);
+  clv_hex(line->mark, mark_bytes(line->kind), hex);
+  clv_bytes_puts(out, hex);
+}
+
+/* Ends a line behind its marks. */
+static void put_end(const ledger_line *line, clv_bytes *out) {
+  clv_bytes_printf(out, " %.*s ", DATE_LEN, line->date);
   clv_bytes_add(out, line->identity, line->identity_len);
   clv_bytes_puts(out, "\n");
+}
+
+static void put_line(const ledger_line *line, clv_bytes *out) {
+  clv_bytes_printf(out, "%s ", kind_names[line->kind]);
+  put_mark(line, out);
+  put_end(line, out);
 }
 
 static void format_today(char text[CLV_LEDGER_DATE_BYTES]) {
@@ -243,36 +283,83 @@ static void format_today(char text[CLV_LEDGER_DATE_BYTES]) {
   if (gmtime_r(&now, &tm)) (void)strftime(text, CLV_LEDGER_DATE_BYTES, "%Y-%m-%d", &tm);
 }
 
-static clv_code put_item(const clv_ledger *l, const clv_ledger_item *item, clv_bytes *out,
-                         clv_err *err) {
-  ledger_line line;
+/* Formats one item, or the rows of one identity that stand together, as one line. Advances *i past
+ * them. */
+static clv_code put_items(const clv_ledger *l, const clv_ledger_item *items, size_t n, size_t *i,
+                          clv_bytes *out, clv_err *err) {
+  const clv_ledger_item *item = &items[*i];
   char date[CLV_LEDGER_DATE_BYTES];
   size_t len = strlen(item->identity);
+  bool any = false;
+  ledger_line line;
   if (!is_identity(item->identity, len))
     return clv_fail(err, CLV_INVALID,
                     "a worker's identity has %zu bytes or control characters: the ledger takes 1 "
                     "to %d bytes without these",
                     len, CLV_LEDGER_MAX_IDENTITY);
-  CLV_TRY(compute_mark(l, item->kind, &item->of, &line, err));
-  if (has_line(l, &line, item->identity)) return CLV_OK;
   format_today(date);
+  do {
+    CLV_TRY(compute_mark(l, item->kind, &items[*i].of, &line, err));
+    if (has_line(l, &line, item->identity)) continue;
+    if (!any) clv_bytes_printf(out, "%s ", kind_names[line.kind]);
+    put_mark(&line, out);
+    any = true;
+  } while (++*i < n && item->kind == CLV_LEDGER_ROW && items[*i].kind == CLV_LEDGER_ROW &&
+           strcmp(items[*i].identity, item->identity) == 0);
   line.date = date;
   line.identity = item->identity;
   line.identity_len = len;
-  put_line(&line, out);
+  if (any) put_end(&line, out);
   return CLV_OK;
 }
 
 clv_code clv_ledger_format_new(const clv_ledger *l, const clv_ledger_item *items, size_t n,
                                clv_bytes *out, clv_err *err) {
   if (l->is_new) put_head(l, out);
-  for (size_t i = 0; i < n; i++) CLV_TRY(put_item(l, &items[i], out, err));
+  for (size_t i = 0; i < n;) CLV_TRY(put_items(l, items, n, &i, out, err));
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+static int by_place(const void *a, const void *b) {
+  const ledger_line *x = *(const ledger_line *const *)a, *y = *(const ledger_line *const *)b;
+  if (x->number != y->number) return x->number < y->number ? -1 : 1;
+  return memcmp(x->mark, y->mark, sizeof x->mark);
+}
+
+/* True if a compacted file has the row. Of too many rows it has those whose mark begins with zeros.
+ */
+static bool is_kept(const clv_ledger *l, const ledger_line *line) {
+  uint32_t head = 0;
+  int shift = 0;
+  while (l->n_rows >> shift > CLV_LEDGER_KEPT_ROWS) shift++;
+  for (int i = 0; i < 4; i++) head = head << 8 | line->mark[i];
+  return !shift || head >> (32 - shift) == 0;
+}
+
+/* Formats the rows of each line together, as in the file. */
+static clv_code put_rows(const clv_ledger *l, clv_bytes *out, clv_err *err) {
+  CLV_AUTO(clv_freep) const ledger_line **kept = NULL;
+  size_t n = 0;
+  CLV_TRY(clv_alloc(l->n_rows, sizeof *kept, &kept, err));
+  for (size_t i = 0; i < l->n; i++) {
+    const ledger_line *line = &l->lines[i];
+    bool repeats = i && has_same_mark(&line[-1], line);
+    if (line->kind == CLV_LEDGER_ROW && !repeats && is_kept(l, line)) kept[n++] = line;
+  }
+  if (n) qsort(kept, n, sizeof *kept, by_place);
+  for (size_t i = 0; i < n; i++) {
+    if (!i || kept[i]->number != kept[i - 1]->number)
+      clv_bytes_printf(out, "%s ", kind_names[CLV_LEDGER_ROW]);
+    put_mark(kept[i], out);
+    if (i + 1 == n || kept[i + 1]->number != kept[i]->number) put_end(kept[i], out);
+  }
+  return CLV_OK;
 }
 
 clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) {
   if (!l->is_new) put_head(l, out);
-  for (size_t i = 0; i < l->n; i++)
+  for (size_t i = 0; i < l->n && l->lines[i].kind != CLV_LEDGER_ROW; i++)
     if (!i || !has_same_mark(&l->lines[i - 1], &l->lines[i])) put_line(&l->lines[i], out);
+  if (l->n_rows) CLV_TRY(put_rows(l, out, err));
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }

@@ -221,7 +221,8 @@ static clv_code add_items(const clv_ledger_item *items, size_t n, clv_err *err) 
   CLV_TRY(parse_file(&f, &l, &whole, err));
   CLV_TRY(clv_ledger_format_new(l, items, n, &lines, err));
   if (!lines.len) return CLV_OK;
-  bool fits = whole + lines.len <= CLV_LEDGER_MAX_BYTES;
+  bool fits =
+      whole + lines.len <= CLV_LEDGER_MAX_BYTES && clv_ledger_count_rows(l) <= CLV_LEDGER_MAX_ROWS;
   return fits ? append_lines(&f, whole, &lines, err) : rewrite_compacted(&f, l, &lines, err);
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Layers of the master whose weights a worker knows from an earlier session.
- * clv_ledger_name_of_key, clv_ledger_name_of_param and clv_weights_sample_digest make the names
- * that the ledger keeps. The trainer adds tensors under these names before it sends them to
- * workers. clv_blueprint_read_ledger looks up the master's layers.
+ * Layers of the master whose weights a worker knows from an earlier session, or some of whose rows.
+ * clv_ledger_name_of_key, clv_ledger_name_of_param, clv_weights_sample_digest and
+ * clv_weights_sample_rows make the names that the ledger keeps. The trainer adds tensors under
+ * these names before it sends them to workers. clv_blueprint_read_ledger looks up the master's
+ * layers.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,9 +45,14 @@ typedef struct recall {
   clv_ledger_entry found;
   clv_sha256 *given; /* [n_given] ledger names of the tensors that workers' stages begin with */
   size_t n_given, room;
+  clv_sha256 *rows; /* [n_rows] names of their rows and columns, ascending */
+  size_t n_rows;
 } recall;
 
-static void recall_done(recall *r) { free(r->given); }
+static void recall_done(recall *r) {
+  free(r->given);
+  free(r->rows);
+}
 
 /* Sets known[k] of the full model's node k to the reason why a worker knows it, if the ledger has
  * an entry named `of`. before, behind: words around the worker's identity in the reason. An earlier
@@ -122,6 +128,69 @@ static clv_code recall_form(recall *r, int k, const clv_weights_moments *f, clv_
   return CLV_OK;
 }
 
+static int by_name(const void *a, const void *b) { return memcmp(a, b, sizeof(clv_sha256)); }
+
+/* Adds the names of rows and columns of a tensor that a worker's stage begins with. */
+static clv_code add_given_rows(recall *r, const clv_weights_sample *s, clv_err *err) {
+  for (int columns = 0; columns < 2; columns++) {
+    clv_row_names names;
+    CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
+    if (!names.n) continue;
+    clv_sha256 *more = reallocarray(r->rows, r->n_rows + names.n, sizeof *more);
+    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    r->rows = more;
+    memcpy(r->rows + r->n_rows, names.list, names.n * sizeof *names.list);
+    r->n_rows += names.n;
+  }
+  return CLV_OK;
+}
+
+/* Rows of a tensor that a worker had, and what they are worth. */
+typedef struct row_hits {
+  size_t n, points;
+} row_hits;
+
+static void add_hit(row_hits *h, const clv_sha256 *row) {
+  h->n++;
+  h->points += clv_row_points(row);
+}
+
+/* Notes node k as known if enough of these rows or columns were at a worker. One row with 8 values
+ * is enough: the worker knows which sum of the record that output is. */
+static clv_code look_up_rows(recall *r, int k, const clv_row_names *names, const char *noun,
+                             clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  row_hits given = {0}, found = {0};
+  for (size_t i = 0; i < names->n; i++) {
+    const clv_sha256 *row = &names->list[i];
+    bool is_there = false;
+    if (r->n_rows && bsearch(row, r->rows, r->n_rows, sizeof *r->rows, by_name))
+      add_hit(&given, row);
+    if (clv_ledger_count_rows(r->ledger))
+      CLV_TRY(clv_ledger_find(r->ledger, CLV_LEDGER_ROW, row, &r->found, &is_there, err));
+    if (is_there) add_hit(&found, row);
+  }
+  if (found.points >= CLV_ROW_POINTS)
+    clv_bytes_printf(&text,
+                     "has %zu of %zu %s that were, times a factor, at '%.100s' in an earlier "
+                     "session (%s)",
+                     found.n, names->n, noun, r->found.identity, r->found.date);
+  else if (given.points >= CLV_ROW_POINTS)
+    clv_bytes_printf(&text, "has %zu of %zu %s that a worker begins with, times a factor", given.n,
+                     names->n, noun);
+  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return text.len ? clv_strdup(text.data, &r->b->known[k], err) : CLV_OK;
+}
+
+static clv_code recall_rows(recall *r, int k, const clv_weights_sample *s, clv_err *err) {
+  for (int columns = 0; columns < 2; columns++) {
+    clv_row_names names;
+    CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
+    if (!r->b->known[k]) CLV_TRY(look_up_rows(r, k, &names, columns ? "columns" : "rows", err));
+  }
+  return CLV_OK;
+}
+
 /* Adds the names of a tensor that a worker's stage begins with, because that worker knows it in
  * this session. */
 static clv_code add_given_names(recall *r, const clv_weights_sample *s, clv_err *err) {
@@ -142,19 +211,40 @@ static clv_code recall_sample(recall *r, uint32_t stage, const clv_param *p,
   clv_weights_moments f;
   clv_sha256 of;
   int k = node_of(r->b, &r->b->stages[stage], p);
-  if (r->b->stages[stage].worker >= 0) return add_given_names(r, s, err);
+  if (r->b->stages[stage].worker >= 0) {
+    CLV_TRY(add_given_rows(r, s, err));
+    return add_given_names(r, s, err);
+  }
   if (k < 0) return CLV_OK;
   CLV_TRY(clv_weights_sample_digest(s, &of, err));
   CLV_TRY(look_up(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were", " in an earlier session",
                   err));
   for (int all = 0; all < 2; all++)
     if (clv_weights_sample_moments(s, all, &f)) CLV_TRY(recall_form(r, k, &f, err));
-  return CLV_OK;
+  return recall_rows(r, k, s, err);
 }
 
 /* ---- weights of secret files ----------------------------------------------------------------- */
 
 typedef clv_code source_read(void *user, size_t first, size_t n, void *dst, clv_err *err);
+
+/* A sample for one tensor after the other. */
+typedef struct sampler {
+  clv_weights_sample now;
+  size_t max_rows;
+} sampler;
+
+static void sampler_freep(sampler **s) {
+  if (*s) clv_weights_sample_done(&(*s)->now);
+  free(*s);
+}
+
+static bool begin(sampler *s, clv_dtype dtype, const clv_shape *shape) {
+  clv_weights_sample_done(&s->now);
+  bool begins = clv_weights_sample_begin(&s->now, dtype, shape);
+  s->now.max_rows = s->max_rows;
+  return begins;
+}
 
 static clv_code read_all(clv_weights_sample *s, source_read *read, void *user, clv_err *err) {
   size_t size = clv_dtype_size(s->dtype);
@@ -192,7 +282,7 @@ static clv_code read_folder(void *user, size_t first, size_t n, void *dst, clv_e
 
 /* Looks up the tensors of a stage's file. It ignores a file that cannot be read: the function that
  * opens the file for the session refuses it, before anything is sent. */
-static clv_code recall_file(recall *r, uint32_t stage, clv_weights_sample *s, clv_err *err) {
+static clv_code recall_file(recall *r, uint32_t stage, sampler *s, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
@@ -201,14 +291,14 @@ static clv_code recall_file(recall *r, uint32_t stage, clv_weights_sample *s, cl
   if (clv_stage_file_open(r->b, stage, &f, &found, &notes, &ignored) != CLV_OK) return CLV_OK;
   for (int i = 0; i < params->n; i++) {
     const clv_weights_entry *e = found[i];
-    if (!e || !clv_weights_sample_begin(s, e->dtype, &e->shape)) continue;
-    CLV_TRY(read_all(s, read_file, &(file_source){f, e}, err));
-    CLV_TRY(recall_sample(r, stage, &params->list[i], s, err));
+    if (!e || !begin(s, e->dtype, &e->shape)) continue;
+    CLV_TRY(read_all(&s->now, read_file, &(file_source){f, e}, err));
+    CLV_TRY(recall_sample(r, stage, &params->list[i], &s->now, err));
   }
   return CLV_OK;
 }
 
-static clv_code recall_folder(recall *r, uint32_t stage, clv_weights_sample *s, clv_err *err) {
+static clv_code recall_folder(recall *r, uint32_t stage, sampler *s, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_stage_folder_done) clv_stage_folder f = {0};
   clv_err ignored;
@@ -216,21 +306,21 @@ static clv_code recall_folder(recall *r, uint32_t stage, clv_weights_sample *s, 
   for (size_t i = 0; i < f.n; i++) {
     const clv_weights_want *w = &f.want[i];
     const clv_param *p = clv_params_find(r->b->stages[stage].params, w->name);
-    if (!p || f.found[i] == CLV_WEIGHTS_NONE || !clv_weights_sample_begin(s, w->dtype, &w->shape))
-      continue;
-    CLV_TRY(read_all(s, read_folder, &(folder_source){&f, i}, err));
-    CLV_TRY(recall_sample(r, stage, p, s, err));
+    if (!p || f.found[i] == CLV_WEIGHTS_NONE || !begin(s, w->dtype, &w->shape)) continue;
+    CLV_TRY(read_all(&s->now, read_folder, &(folder_source){&f, i}, err));
+    CLV_TRY(recall_sample(r, stage, p, &s->now, err));
   }
   return CLV_OK;
 }
 
 static clv_code recall_files(recall *r, uint32_t stage, clv_err *err) {
   const clv_stage_spec *spec = &r->b->config->stages[stage];
-  CLV_AUTO(clv_freep) clv_weights_sample *s = NULL;
+  CLV_AUTO(sampler_freep) sampler *s = NULL;
   bool home = r->b->stages[stage].worker < 0;
   /* a layer whose weights are not secret counts as known anyway */
   if (home && !spec->weights_secret) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
+  s->max_rows = home ? CLV_ROW_QUESTIONS : CLV_ROW_MARKS;
   if (spec->weights_file) CLV_TRY(recall_file(r, stage, s, err));
   return spec->weights_folder ? recall_folder(r, stage, s, err) : CLV_OK;
 }
@@ -277,6 +367,7 @@ clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run, clv_
   CLV_TRY(clv_alloc((size_t)b->whole->n_nodes, sizeof *b->known, &b->known, err));
   for (uint32_t i = 0; has_secret_files(b) && i < b->n_stages; i++)
     if (b->stages[i].worker >= 0) CLV_TRY(recall_files(&r, i, err));
+  if (r.n_rows) qsort(r.rows, r.n_rows, sizeof *r.rows, by_name);
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].worker < 0) CLV_TRY(recall_stage(&r, run, i, err));
   CLV_TRY(clv_blueprint_find_plain_weights(b, err));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Finds weights of secret files that mix nothing, whatever their shape: an identity, a permutation,
- * one number everywhere. clv_blueprint_find_plain_weights reads the files of the master's layers,
+ * one number everywhere. It also finds transforms that anybody knows (public_rows.c).
+ * clv_blueprint_find_plain_weights reads the files of the master's layers,
  * and notes such layers in b->known, as known_layers.c notes those that a worker knows.
  */
 #include <math.h>
@@ -16,6 +17,9 @@ static const double LEAST_VALUES = 1.1;
 enum { CHUNK = 65536 }; /* values to read at once */
 
 static const char PLAIN[] = "has values in its file that pass single inputs on, or one sum alone";
+static const char PUBLIC[] =
+    "has rows in its file that follow from a few numbers, as those of a cosine transform: anybody "
+    "may know them";
 
 typedef struct rows {
   double least;      /* effective values of the row with the fewest, except rows of zeros */
@@ -53,8 +57,10 @@ static clv_code read_values(const source *s, uint64_t first, float *dst, size_t 
                                        &s->folder->want[s->at], (size_t)first, n, dst, err);
 }
 
-static clv_code is_plain(const source *s, const clv_param *p, bool *ret, clv_err *err) {
+/* *ret_why: why the weights hide nothing, or NULL. */
+static clv_code examine(const source *s, const clv_param *p, const char **ret_why, clv_err *err) {
   CLV_AUTO(clv_freep) float *chunk = NULL;
+  CLV_AUTO(clv_row_forms_freep) clv_row_forms *forms = NULL;
   uint64_t n = 1;
   for (int d = 0; d < p->shape.rank; d++) n *= (uint64_t)p->shape.dim[d];
   rows r = {.least = INFINITY,
@@ -62,12 +68,15 @@ static clv_code is_plain(const source *s, const clv_param *p, bool *ret, clv_err
             .high = -INFINITY,
             .n_row = (size_t)(n / (uint64_t)p->shape.dim[0])};
   CLV_TRY(clv_alloc(CHUNK, sizeof *chunk, &chunk, err));
+  CLV_TRY(clv_row_forms_new((size_t)p->shape.dim[0], r.n_row, &forms, err));
   for (uint64_t first = 0; first < n; first += CHUNK) {
     size_t part = (size_t)CLV_MIN(n - first, (uint64_t)CHUNK);
     CLV_TRY(read_values(s, first, chunk, part, err));
     take(&r, chunk, part);
+    clv_row_forms_add(forms, chunk, part);
   }
-  *ret = r.n_row > 1 && n > r.n_row && (r.least < LEAST_VALUES || r.low == r.high);
+  bool plain = r.n_row > 1 && n > r.n_row && (r.least < LEAST_VALUES || r.low == r.high);
+  *ret_why = plain ? PLAIN : clv_row_forms_are_public(forms) ? PUBLIC : NULL;
   return CLV_OK;
 }
 
@@ -76,14 +85,14 @@ static clv_code is_plain(const source *s, const clv_param *p, bool *ret, clv_err
 static clv_code note_if_plain(clv_blueprint *b, uint32_t stage, const clv_param *p, const source *s,
                               clv_err *err) {
   const char *name = b->stages[stage].graph->nodes[p->node].name;
-  bool plain;
+  const char *why;
   if (p->shape.rank < 2 || p->dtype != CLV_F32) return CLV_OK;
   for (int k = 0; k < b->whole->n_nodes; k++) {
     const clv_op_def *def = clv_op_def_of(b->whole->nodes[k].op);
     if (b->known[k] || !def || def->mixes == CLV_MIXES_NOTHING) continue;
     if (strcmp(b->whole->nodes[k].name, name) != 0) continue;
-    CLV_TRY(is_plain(s, p, &plain, err));
-    return plain ? clv_strdup(PLAIN, &b->known[k], err) : CLV_OK;
+    CLV_TRY(examine(s, p, &why, err));
+    return why ? clv_strdup(why, &b->known[k], err) : CLV_OK;
   }
   return CLV_OK;
 }

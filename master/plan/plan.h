@@ -295,14 +295,16 @@ typedef struct clv_weights_spread {
 typedef struct clv_weights_sample {
   clv_dtype dtype;
   clv_shape shape;
-  size_t count;              /* values of the tensor */
-  size_t parts, part;        /* number of sampled runs; values in each run */
-  clv_weights_spread spread; /* sums over all values, if the sample has several parts */
+  size_t count;                 /* values of the tensor */
+  size_t parts, part;           /* number of sampled runs; values in each run */
+  clv_weights_spread spread;    /* sums over all values, if the sample has several parts */
+  struct clv_row_digests *rows; /* digests of rows and columns; NULL: no value was added yet */
+  size_t max_rows;              /* digests of rows, and of columns, at most */
   char values[CLV_SAMPLE_PARTS * CLV_SAMPLE_PART * sizeof(float)];
 } clv_weights_sample;
 
-/* Begins a sample. false: the tensor can hide nothing, since its rank is below 2 or its type is no
- * float. */
+/* Begins a sample; free it with clv_weights_sample_done. false: the tensor can hide nothing, since
+ * its rank is below 2 or its type is no float, and there is nothing to free. */
 bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_shape *shape);
 /* Adds bytes of the tensor, from byte `offset` on. The caller adds each byte once, in any order. */
 void clv_weights_sample_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len);
@@ -329,6 +331,32 @@ enum { CLV_SAMPLE_NAMES = 3 };
 /* Returns the names under which the ledger stores a tensor that a worker has received. */
 clv_code clv_weights_sample_names(const clv_weights_sample *s, clv_sha256 ret[CLV_SAMPLE_NAMES],
                                   size_t *ret_n, clv_err *err) CLV_USE_RESULT;
+/* ---- rows that a worker had (row_digests.c) -------------------------------------------------- */
+
+enum {
+  CLV_ROW_MARKS = 128, /* digests that the ledger keeps of the rows of a tensor, of its columns */
+  CLV_ROW_QUESTIONS = 4096, /* digests of rows, and of columns, that are looked up */
+  CLV_ROW_POINTS = 4        /* points of equal rows by which a layer counts as known */
+};
+
+typedef struct clv_row_digests clv_row_digests;
+
+/* Names of rows or columns in the ledger. */
+typedef struct clv_row_names {
+  const clv_sha256 *list; /* [n], ascending, distinct; owned by the sample */
+  size_t n;
+} clv_row_names;
+
+/* Returns the digests of a sample that has all values; n is 0 before that. CLV_EXHAUSTED: there was
+ * no memory for them. */
+clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_row_names *ret,
+                                 clv_err *err) CLV_USE_RESULT;
+/* Returns how many points an equal row is worth: CLV_ROW_POINTS, or 1 for a short one, which may be
+ * equal by chance. */
+size_t clv_row_points(const clv_sha256 *name);
+/* Frees the digests of a sample. A sample of zeros is allowed. */
+void clv_weights_sample_done(clv_weights_sample *s);
+
 /* Digest of the moments. Bit i of `beside` takes the cell next to that of mean i, for values that
  * rounding moved there. *ret_near false: one of these means is too far from its next cell. */
 clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned beside, clv_sha256 *ret,

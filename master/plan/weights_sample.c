@@ -40,6 +40,8 @@ bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_
   s->parts = whole ? 1 : CLV_SAMPLE_PARTS;
   s->part = whole ? n : CLV_SAMPLE_PART;
   s->spread = (clv_weights_spread){0};
+  s->rows = NULL;
+  s->max_rows = CLV_ROW_MARKS;
   return true;
 }
 
@@ -106,6 +108,7 @@ static bool is_whole(const clv_weights_sample *s) {
 void clv_weights_sample_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len) {
   size_t size = clv_dtype_size(s->dtype);
   if (s->parts > 1 && offset % size == 0) take_all(s, data, len / size);
+  clv_row_digests_add(s, offset, data, len);
   for (size_t i = 0; i < s->parts; i++) {
     uint64_t begin = (uint64_t)first_of(s, i) * size, end = begin + s->part * size;
     uint64_t from = CLV_MAX(begin, offset), to = CLV_MIN(end, offset + len);

@@ -27,8 +27,8 @@ typedef struct export {
   clv_weights_tensor *list; /* [n], with names and merged values in `made` */
   size_t n, n_made;
   void **made;
-  clv_ledger_item *known; /* [n_known] merged tensors of stages that are at workers */
-  size_t n_known;
+  clv_ledger_item *known; /* [n_known] names of merged tensors of stages that are at workers */
+  size_t n_known, cap_known;
 }
 export;
 
@@ -64,7 +64,6 @@ static clv_code read_all(export *x, clv_err *err) {
     most += clv_weights_count(x->model[i]);
   }
   CLV_TRY(clv_alloc(2 * most, sizeof *x->list, &x->list, err));
-  CLV_TRY(clv_alloc(CLV_SAMPLE_NAMES * most, sizeof *x->known, &x->known, err));
   return clv_alloc(4 * most, sizeof(void *), &x->made, err);
 }
 
@@ -305,24 +304,53 @@ static bool is_turned(const export *x, uint32_t stage, const char *weight) {
          says_turned(c->stages[stage].layers, c->stages[stage].n_layers, weight);
 }
 
+static clv_code add_known(export *x, clv_ledger_kind kind, const clv_sha256 *list, size_t n,
+                          const char *identity, clv_err *err) {
+  if (x->n_known + n > x->cap_known) {
+    size_t cap = 2 * (x->n_known + n);
+    clv_ledger_item *more = reallocarray(x->known, cap, sizeof *more);
+    if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    x->known = more;
+    x->cap_known = cap;
+  }
+  for (size_t i = 0; i < n; i++)
+    x->known[x->n_known++] = (clv_ledger_item){kind, list[i], identity};
+  return CLV_OK;
+}
+
+static clv_code add_names(export *x, const clv_weights_sample *s, const char *identity,
+                          clv_err *err) {
+  clv_sha256 of[CLV_SAMPLE_NAMES];
+  clv_row_names rows;
+  size_t n_of;
+  CLV_TRY(clv_weights_sample_names(s, of, &n_of, err));
+  CLV_TRY(add_known(x, CLV_LEDGER_WEIGHTS, of, n_of, identity, err));
+  for (int columns = 0; columns < 2; columns++) {
+    CLV_TRY(clv_weights_sample_rows(s, columns, &rows, err));
+    CLV_TRY(add_known(x, CLV_LEDGER_ROW, rows.list, rows.n, identity, err));
+  }
+  return CLV_OK;
+}
+
+static void sample_freep(clv_weights_sample **s) {
+  if (*s) clv_weights_sample_done(*s);
+  free(*s);
+}
+
 /* Notes a merged tensor for the ledger. A worker that has both halves and the base can compute the
  * same sum, so the sum is not secret. */
 static clv_code note_merged(export *x, uint32_t stage, const clv_shape *shape, const float *sum,
                             clv_err *err) {
   int worker = x->config->stages[stage].worker;
-  CLV_AUTO(clv_freep) clv_weights_sample *s = NULL;
+  CLV_AUTO(sample_freep) clv_weights_sample *s = NULL;
   const char *identity = worker < 0 ? NULL : x->config->workers[worker].identity;
-  clv_sha256 of[CLV_SAMPLE_NAMES];
-  size_t bytes, n_of;
+  size_t bytes;
   if (!identity) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   CLV_TRY(clv_shape_bytes(shape, CLV_F32, &bytes, err));
   if (!clv_weights_sample_begin(s, CLV_F32, shape)) return CLV_OK;
   clv_weights_sample_add(s, 0, sum, bytes);
-  CLV_TRY(clv_weights_sample_names(s, of, &n_of, err));
-  for (size_t k = 0; k < n_of; k++)
-    x->known[x->n_known++] = (clv_ledger_item){CLV_LEDGER_WEIGHTS, of[k], identity};
-  return CLV_OK;
+  return add_names(x, s, identity, err);
 }
 
 static clv_code merge(export *x, uint32_t stage, const clv_weights_entry *w,

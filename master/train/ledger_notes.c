@@ -99,16 +99,31 @@ clv_code clv_trainer_new_samples(const clv_trainer *t, uint32_t stage, cleave_st
   return CLV_OK;
 }
 
+void clv_trainer_free_samples(clv_weights_sample *samples, size_t n) {
+  for (size_t i = 0; samples && i < n; i++) clv_weights_sample_done(&samples[i]);
+  free(samples);
+}
+
+static clv_code add_sample(note *o, const clv_trainer *t, uint32_t stage,
+                           const clv_weights_sample *s, clv_err *err) {
+  clv_sha256 of[CLV_SAMPLE_NAMES];
+  clv_row_names rows;
+  size_t n_of;
+  CLV_TRY(clv_weights_sample_names(s, of, &n_of, err));
+  for (size_t k = 0; k < n_of; k++) CLV_TRY(add(o, t, stage, CLV_LEDGER_WEIGHTS, &of[k], err));
+  for (int columns = 0; columns < 2; columns++) {
+    CLV_TRY(clv_weights_sample_rows(s, columns, &rows, err));
+    for (size_t k = 0; k < rows.n; k++)
+      CLV_TRY(add(o, t, stage, CLV_LEDGER_ROW, &rows.list[k], err));
+  }
+  return CLV_OK;
+}
+
 clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
                                  const clv_weights_sample *samples, size_t n, clv_err *err) {
   CLV_AUTO(note_done) note o = {0};
-  clv_sha256 of[CLV_SAMPLE_NAMES];
-  size_t n_of;
   if (samples) CLV_TRY(add_params(&o, t, stage, err));
-  for (size_t i = 0; samples && i < n; i++) {
-    if (!samples[i].parts) continue;
-    CLV_TRY(clv_weights_sample_names(&samples[i], of, &n_of, err));
-    for (size_t k = 0; k < n_of; k++) CLV_TRY(add(&o, t, stage, CLV_LEDGER_WEIGHTS, &of[k], err));
-  }
+  for (size_t i = 0; samples && i < n; i++)
+    if (samples[i].parts) CLV_TRY(add_sample(&o, t, stage, &samples[i], err));
   return clv_ledger_add(o.items, o.n, err);
 }

@@ -26,9 +26,9 @@ typedef struct state_reader {
 
 static void state_reader_done(state_reader *s) {
   cleave_state_list_done(&s->all);
+  clv_trainer_free_samples(s->samples, s->n);
   free(s->list);
   free(s->items);
-  free(s->samples);
   clv_weights_writer_free(s->file);
 }
 
@@ -201,11 +201,14 @@ static clv_code sample_item(clv_weights_sample *s, cleave_piece_move *give, stat
 static clv_code note_source(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                             const clv_weights_want *items, size_t n, cleave_piece_move *give,
                             state_source *s, clv_err *err) {
-  CLV_AUTO(clv_freep) clv_weights_sample *samples = NULL;
+  clv_weights_sample *samples;
   CLV_TRY(clv_trainer_new_samples(t, stage, kind, items, n, &samples, err));
-  for (size_t i = 0; samples && i < n; i++)
-    if (samples[i].parts) CLV_TRY(sample_item(&samples[i], give, s, i, err));
-  return clv_trainer_note_values(t, stage, samples, n, err);
+  clv_code code = CLV_OK;
+  for (size_t i = 0; samples && i < n && code == CLV_OK; i++)
+    if (samples[i].parts) code = sample_item(&samples[i], give, s, i, err);
+  if (code == CLV_OK) code = clv_trainer_note_values(t, stage, samples, n, err);
+  clv_trainer_free_samples(samples, n);
+  return code;
 }
 
 static clv_code put_items(clv_trainer *t, uint32_t stage, cleave_state_kind kind,

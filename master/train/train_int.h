@@ -263,10 +263,12 @@ clv_code clv_trainer_check_ledger(const clv_trainer *t, clv_err *err) CLV_USE_RE
  * from them. Returns when the disk has the lines. Errors as of clv_ledger_add. */
 clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *err) CLV_USE_RESULT;
 /* Makes samples of n pieces of state that a stage gets or returns. The caller fills them while the
- * bytes pass, hands them to clv_trainer_note_values and frees *ret. *ret NULL: nothing to note. */
+ * bytes pass, hands them to clv_trainer_note_values and then to clv_trainer_free_samples. *ret
+ * NULL: nothing to note. */
 clv_code clv_trainer_new_samples(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                                  const clv_weights_want *items, size_t n, clv_weights_sample **ret,
                                  clv_err *err) CLV_USE_RESULT;
+void clv_trainer_free_samples(clv_weights_sample *samples, size_t n); /* NULL is allowed */
 clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
                                  const clv_weights_sample *samples, size_t n,
                                  clv_err *err) CLV_USE_RESULT;

@@ -25,25 +25,32 @@ static void compact(const clv_ledger *l, const clv_sha256 *of, const clv_ledger_
   NEVER(clv_ledger_compact(l, &text, NULL) != CLV_OK);
   CLV_AUTO(clv_ledger_freep) clv_ledger *small = parsed(&text);
   NEVER(!small || clv_ledger_count(small) > clv_ledger_count(l));
-  NEVER(clv_ledger_find(small, CLV_LEDGER_RUN, of, &found, &is_there, NULL) != CLV_OK || !is_there);
-  NEVER(strcmp(found.identity, e->identity) != 0 || strcmp(found.date, e->date) != 0);
+  for (clv_ledger_kind kind = CLV_LEDGER_RUN; kind <= CLV_LEDGER_ROW; kind += 2) {
+    NEVER(clv_ledger_find(small, kind, of, &found, &is_there, NULL) != CLV_OK || !is_there);
+    NEVER(strcmp(found.identity, e->identity) != 0 || strcmp(found.date, e->date) != 0);
+  }
   NEVER(clv_ledger_compact(small, &more, NULL) != CLV_OK || more.len != text.len);
 }
 
 static void add(const clv_ledger *l, clv_bytes *text, size_t whole) {
-  static const clv_sha256 some = {{7}};
-  const clv_ledger_item item = {CLV_LEDGER_RUN, some, "spiffe://acme/w1"};
+  static const clv_sha256 some = {{7}}, other = {{8}};
+  static const char w1[] = "spiffe://acme/w1";
+  const clv_ledger_item item[] = {
+      {CLV_LEDGER_RUN, some, w1}, {CLV_LEDGER_ROW, some, w1}, {CLV_LEDGER_ROW, other, w1}};
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0}, more = {0};
   clv_ledger_entry e = {0};
   bool found = false;
-  NEVER(clv_ledger_format_new(l, &item, 1, &lines, NULL) != CLV_OK);
+  NEVER(clv_ledger_format_new(l, item, 3, &lines, NULL) != CLV_OK);
   text->len = whole;
   clv_bytes_add(text, lines.data, lines.len);
   CLV_AUTO(clv_ledger_freep) clv_ledger *again = parsed(text);
-  NEVER(!again || clv_ledger_count(again) != clv_ledger_count(l) + 1);
-  NEVER(clv_ledger_find(again, item.kind, &some, &e, &found, NULL) != CLV_OK || !found);
-  NEVER(strcmp(e.identity, item.identity) != 0 || strlen(e.date) != 10);
-  NEVER(clv_ledger_format_new(again, &item, 1, &more, NULL) != CLV_OK || more.len);
+  NEVER(!again || clv_ledger_count(again) != clv_ledger_count(l) + 3);
+  NEVER(clv_ledger_count_rows(again) != clv_ledger_count_rows(l) + 2);
+  for (int i = 0; i < 3; i++) {
+    NEVER(clv_ledger_find(again, item[i].kind, &item[i].of, &e, &found, NULL) != CLV_OK || !found);
+    NEVER(strcmp(e.identity, w1) != 0 || strlen(e.date) != 10);
+  }
+  NEVER(clv_ledger_format_new(again, item, 3, &more, NULL) != CLV_OK || more.len);
   compact(again, &some, &e);
 }
 

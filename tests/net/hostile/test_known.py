@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Layers at home whose keys or weights a worker had in an earlier session: the ledger of keys finds
 them, and they hide nothing."""
-import json, os, random, re, shutil, struct, sys
+import json, math, os, random, re, shutil, struct, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
@@ -71,10 +71,12 @@ def layer_whose_key_a_worker_had_counts_as_known():
     well("train", "other", at="master", seed=OTHER)
 
 
-def secret_file(name, rows):
-    """A file of layer a's weights alone, in rows."""
+def secret_file(name, rows, layer="a", biases=None, **others):
+    """A file of the weights of a layer, in rows, and of other layers. biases: None, one a row."""
     path = os.path.join(cluster.dir, name + ".safetensors")
-    parts = {"a.weight": ([len(rows), len(rows[0])], sum(rows, [])), "a.bias": ([len(rows)], [0.0] * len(rows))}
+    parts = {}
+    for of, w in {layer: rows, **others}.items():
+        parts |= {of + ".weight": ([len(w), len(w[0])], sum(w, [])), of + ".bias": ([biases or len(w)], [0.0] * (biases or len(w)))}
     head, data = {}, b""
     for key, (shape, values) in parts.items():
         more = struct.pack(f"<{len(values)}f", *values)
@@ -100,11 +102,25 @@ def secret_weights_that_mix_no_inputs_are_refused():
 
 
 @suite.test
+def secret_weights_that_anybody_knows_are_refused():
+    """Hadamard, cosine, sums: also with a factor of each row, in another order, beside others."""
+    r = random.Random(4)
+    kinds = {"hadamard": lambda i, k: -1.0 if bin(i & k).count("1") % 2 else 1.0,
+             "cosine": lambda i, k: math.cos(math.pi * i * (k + 0.5) / 16), "sums": lambda i, k: float(k <= i + 3)}
+    for name, of in kinds.items():
+        rows = [[of(i, k) for k in range(16)] for i in range(16)]
+        mixed = [[f * v for v in row] for row, f in ((row, r.uniform(-2, 2)) for row in r.sample(rows, 16))]
+        beside = mixed[:6] + [[r.uniform(-1, 1) for _ in range(16)] for _ in range(10)]
+        for form, w in (("plain", rows), ("mixed", mixed), ("beside", beside)):
+            refused("check", name, at="master", weights=secret_file(f"{name}-{form}", w), says="has rows in its file that follow from a few numbers")
+
+
+@suite.test
 def weights_also_sent_to_a_worker_are_not_secret():
     """In the same session, before the ledger has them."""
     r = random.Random(5)
     rows = [[r.uniform(-1, 1) for _ in range(16)] for _ in range(16)]
-    for name, change in (("same", rows), ("twice", [[2 * v for v in row] for row in rows]), ("other", [[r.uniform(-1, 1) for _ in row] for row in rows])):
+    for name, change in (("same", rows), ("twice", [[2 * v for v in row] for row in rows]), ("factors", [[(1 + i) * v for v in row] for i, row in enumerate(rows)]), ("other", [[r.uniform(-1, 1) for _ in row] for row in rows])):
         theirs = secret_file("theirs", rows).replace("secret: true", "secret: false")
         text = body("master", weights=secret_file("own-" + name, change)).replace(
             "layers: [{op: scale, factor: 1}]", theirs + "layers: [{op: linear, out: 16, name: b}]")
@@ -116,7 +132,7 @@ def weights_also_sent_to_a_worker_are_not_secret():
         if name == "other":
             assert done.returncode == 0, done.stderr
         else:
-            assert done.returncode == 3 and "has weights that a worker begins with" in done.stderr, (name, done.stderr)
+            assert done.returncode == 3 and ("rows" if name == "factors" else "has weights") + " that a worker begins with" in done.stderr, (name, done.stderr)
 
 
 @suite.test
@@ -240,6 +256,29 @@ def weights_a_worker_had_in_an_earlier_run_are_not_secret():
 
 
 @suite.test
+def rows_a_worker_had_are_not_secret():
+    """With a factor of each row or column, beside others, in two layers, rounded; new rows are."""
+    r, wide = random.Random(8), "{op: linear, out: 32, name: a}"
+    well("train", "rows", at="w1", more=RAW, layer=wide)
+    of = os.path.join(cluster.dir, "runs/rows/checkpoint-2/model-00001-of-00003.safetensors")
+    rows = []
+    rewritten(of, "as-it-is", lambda w: rows.extend(w) or w)
+    assert len(rows) == 32
+    fresh = lambda n, m=16: [[r.gauss(0, 0.2) for _ in range(m)] for _ in range(n)]
+    times = lambda w: [[f * v for v in row] for row, f in ((row, r.choice((-1, 1)) * r.uniform(0.5, 2)) for row in w)]
+    turned = lambda w: [list(row) for row in zip(*w)]
+    for name, w, says in (("factors", times(rows), "rows"), ("signs", [[-v for v in row] if i % 3 else row for i, row in enumerate(rows)], "rows"),
+                          ("columns", turned(times(turned(rows))), "columns"), ("beside", fresh(6) + times(rows[4:20]) + fresh(2), "rows"),
+                          ("one", fresh(9) + times(rows[7:8]), "rows"), ("f16", [[struct.unpack("<e", struct.pack("<e", v))[0] for v in row] for row in times(rows)], "rows"), ("turned", times(turned(rows)), "rows")):
+        out = 32 if name == "turned" else len(w)
+        layer = f"{{op: linear, out: {out}, transposed: {str(name == 'turned').lower()}, name: a}}"
+        refused("check", "rows-" + name, at="master", layer=layer, weights=secret_file("rows-" + name, w, biases=out), says=f" {says} that were, times a factor, at 'spiffe://test/w1' in an earlier session (20")
+    parts = "{op: linear, out: 16, name: p}, {op: linear, out: 16, name: q, from: [input]}, {op: concat, dim: 1, from: [p, q], name: a}"
+    refused("check", "parts", at="master", layer=parts, weights=secret_file("parts", rows[:16], layer="p", q=rows[16:]), says="rows that were, times a factor")
+    well("check", "others", at="master", layer=wide, weights=secret_file("others", fresh(32)))
+
+
+@suite.test
 def unwritable_ledger_stops_the_run_before_connecting():
     """Who cannot write it down is told before anybody is dialled; what stays at home needs none."""
     blocked = os.path.join(cluster.dir, "blocked")
@@ -263,7 +302,7 @@ def unwritable_ledger_stops_the_run_before_connecting():
     assert run(MASTER, "train", home, cwd=cluster.dir, env={"XDG_STATE_HOME": blocked}).returncode == 0
     with open(os.path.join(os.environ["XDG_STATE_HOME"], "cleave/keys.ledger")) as f:
         lines = f.read().splitlines()
-    assert all(re.fullmatch(r"(key|run|weights) [0-9a-f]{32} \d{4}-\d\d-\d\d spiffe://test/w1", l) for l in lines[1:]), lines
+    assert all(re.fullmatch(r"((key|run|weights) [0-9a-f]{32}|rows ([0-9a-f]{16})+) \d{4}-\d\d-\d\d spiffe://test/w1", l) for l in lines[1:]), lines
     assert len(set(lines)) == len(lines)
 
 

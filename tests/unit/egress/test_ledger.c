@@ -153,6 +153,11 @@ static void damaged_ledger_line_is_located(void **state) {
       "key 00112233445566778899aabbccddeeff 2026-11-2 a\n",
       "key 00112233445566778899aabbccddeeff 2026/11/28 a\n",
       "key 00112233445566778899aabbccddeeff 2026-11-28 a\033[2J\n",
+      "rows 00112233445566778 2026-11-28 a\n", /* not whole marks */
+      "rows 0011223344556677001122334455667g 2026-11-28 a\n",
+      "rows  2026-11-28 a\n",
+      "rows 0011223344556677\n",
+      "rows 0011223344556677 2026-11-28 \n",
       "key\n",
       "\n"};
   char text[400];
@@ -314,6 +319,55 @@ static void a_ledger_that_is_full_is_named(void **state) {
   assert_int_equal(before.st_size, after.st_size);
 }
 
+static void rows_share_a_line(void **state) {
+  (void)state;
+  clv_ledger_item items[8];
+  clv_ledger_entry e;
+  clv_err err = {0};
+  begin();
+  for (uint32_t i = 0; i < 8; i++) items[i] = item(CLV_LEDGER_ROW, i, i < 6 ? W1 : W2);
+  items[3].kind = CLV_LEDGER_WEIGHTS; /* rows 0-2, weights 3, rows 4-5, rows 6-7 of another */
+  assert_ok(clv_ledger_add(items, CLV_COUNT(items), &err), &err);
+  assert_int_equal(lines(), 1 + 4);
+  for (uint32_t i = 0; i < 8; i++) {
+    assert_int_equal(knows(CLV_LEDGER_ROW, i, &e), i != 3);
+    if (i != 3) assert_string_equal(e.identity, i < 6 ? W1 : W2);
+  }
+  items[0] = item(CLV_LEDGER_ROW, 100, W1);
+  assert_ok(clv_ledger_add(items, CLV_COUNT(items), &err), &err); /* one is new */
+  assert_int_equal(lines(), 1 + 5);
+  assert_true(knows(CLV_LEDGER_ROW, 100, &e));
+  assert_false(knows(CLV_LEDGER_KEY, 100, &e));
+}
+
+/* More rows than a file may have, 64 a line, most of them twice. */
+static void too_many_rows_are_thinned(void **state) {
+  (void)state;
+  enum { EACH = 64, LINES = CLV_LEDGER_MAX_ROWS / EACH + 1 };
+  CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
+  clv_ledger_entry e;
+  clv_err err = {0};
+  begin();
+  add(item(CLV_LEDGER_ROW, 1, W1));
+  add(item(CLV_LEDGER_KEY, 2, W1));
+  FILE *f = fopen(path(), "ab");
+  for (uint32_t i = 0; i < LINES; i++) {
+    fputs("rows ", f);
+    for (uint32_t k = 0; k < EACH; k++) {
+      const clv_sha256 d = digest(i % (LINES / 3 * 2) * EACH + k);
+      for (int b = 0; b < CLV_LEDGER_ROW_BYTES; b++) fprintf(f, "%02x", d.bytes[b]);
+    }
+    fputs(" 2026-11-28 spiffe://acme/w3\n", f);
+  }
+  assert_int_equal(fclose(f), 0);
+  add(item(CLV_LEDGER_KEY, 3, W2));
+  assert_ok(clv_ledger_open(&l, &err), &err);
+  size_t n = clv_ledger_count_rows(l), all = LINES / 3 * 2 * EACH;
+  if (n < all / 4 - 4000 || n > all / 4 + 4000) fail_msg("%zu rows of %zu", n, all);
+  assert_int_equal(clv_ledger_count(l), n + 2);
+  assert_true(knows(CLV_LEDGER_KEY, 2, &e) && knows(CLV_LEDGER_KEY, 3, &e));
+}
+
 static void who_waited_adds_to_the_file_that_is_there(void **state) {
   (void)state;
   int status;
@@ -353,6 +407,8 @@ int main(void) {
       cmocka_unit_test(add_waits_for_the_file_lock),
       cmocka_unit_test(a_full_file_is_compacted),
       cmocka_unit_test(a_ledger_that_is_full_is_named),
+      cmocka_unit_test(rows_share_a_line),
+      cmocka_unit_test(too_many_rows_are_thinned),
       cmocka_unit_test(who_waited_adds_to_the_file_that_is_there),
   };
   return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);

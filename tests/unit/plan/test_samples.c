@@ -28,6 +28,7 @@ static clv_sha256 digest_of(clv_dtype dtype, const clv_shape *shape, const void 
   for (size_t at = 0; at < bytes; at += piece)
     clv_weights_sample_add(&s, at, (const char *)data + at, CLV_MIN(piece, bytes - at));
   assert_int_equal(clv_weights_sample_digest(&s, &d, NULL), CLV_OK);
+  clv_weights_sample_done(&s);
   return d;
 }
 
@@ -75,6 +76,7 @@ static clv_weights_moments form_of(const float *v, size_t rows, size_t columns, 
   assert_true(clv_weights_sample_begin(&s, CLV_F32, &shape));
   clv_weights_sample_add(&s, 0, v, rows * columns * sizeof *v);
   assert_true(clv_weights_sample_moments(&s, all, &ret));
+  clv_weights_sample_done(&s);
   return ret;
 }
 
@@ -163,10 +165,12 @@ static void a_tensor_that_is_not_whole_has_no_form(void **state) {
   assert_false(clv_weights_sample_moments(&s, true, &other));
   clv_weights_sample_add(&s, 0, v, 4000);
   assert_true(clv_weights_sample_moments(&s, true, &other) && same_form(&own, &other));
+  clv_weights_sample_done(&s);
   assert_true(clv_weights_sample_begin(&s, CLV_F32, &CLV_SHAPE(SIDE, SIDE)));
   clv_weights_sample_add(&s, 0, v, SIDE * SIDE * sizeof *v);
   /* the form of the sample is that of all */
   assert_false(clv_weights_sample_moments(&s, true, &other));
+  clv_weights_sample_done(&s);
 }
 
 static void independent_random_weights_are_not_confused(void **state) {

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Finds weights that are no secret because their rows follow from a few numbers, whatever a
+ * factor of each row and whatever their order: transforms that anybody knows. plain_weights.c
+ * calls clv_row_forms_add with the values of a secret file, then clv_row_forms_are_public.
+ *
+ * The least numbers that a row needs, without the zeros at its ends, are counted by three rules:
+ *
+ * - A row whose values are powers of one ratio needs 2: a constant, alternating signs, a running
+ *   sum or mean (its support), a difference of neighbours, a decay.
+ * - A wave of any frequency and phase needs 3: a row of a cosine, sine, Fourier or Hartley
+ *   transform. For each lag s the values v obey v[j + s] + v[j - s] = c v[j] with one number c.
+ *   Large lags are asked, too, because neighbours of any smooth row nearly obey it. The two
+ *   values at the ends are not asked, because transforms weight these.
+ * - A row that is the product of a column p and a row q, read as a matrix, needs the numbers of p
+ *   and those of q, less one: Walsh functions (Hadamard and Haar) and transforms of two
+ *   dimensions. Here zeros at the ends may be part of the matrix.
+ *
+ * Rows of values of one size, with any signs, are simple as well if eight of them are orthogonal:
+ * those of any Hadamard matrix, whatever the order of its columns.
+ *
+ * A row of 8 values and more is simple if it needs at most a third of them (4 of less than 12), 3
+ * and the logarithm of their number, and half of those that are not 0; a shorter one if it needs
+ * one less than it has. The tensor is public if two rows of 8 values are simple (of one row this
+ * one), or half of all rows that are not 0. The worker then knows which sums of the record these
+ * outputs are. It is public, too, if half of its columns are simple, since the factors may be
+ * those of columns.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "master/plan/plan_int.h"
+
+enum {
+  MAX_ROW = 4096,   /* values of a row that are looked at, the first ones */
+  MAX_COLUMNS = 64, /* columns that are looked at, the first ones */
+  LONG = 8,         /* values of a row by which two simple ones are no chance */
+  SHORTEST = 4,     /* values of a row; with fewer every row is simple */
+  ENOUGH_LONG = 2,
+  ENOUGH_SIGNS = 8,
+  ENOUGH = 3
+};
+static const double TOLERANCE = 0.05, TOLERANCE_SHORT = 0.005; /* of the norm */
+
+/* ---- numbers of a row ------------------------------------------------------------------------ */
+
+/* True if left = c right for one number c, but for a part `tolerance` of left. sums: of left^2,
+ * right^2 and left * right. */
+static bool is_multiple(double left, double right, double both, double tolerance) {
+  double rest = right > 0 ? left - both * both / right : left;
+  return rest <= tolerance * tolerance * left;
+}
+
+static bool has_ratio(const float *v, size_t n, size_t lag, double tolerance) {
+  double left = 0, right = 0, both = 0;
+  for (size_t j = 0; j + lag < n; j++) {
+    double x = (double)v[j], y = (double)v[j + lag];
+    left += y * y;
+    right += x * x;
+    both += x * y;
+  }
+  return is_multiple(left, right, both, tolerance);
+}
+
+static bool is_geometric(const float *v, size_t n, double tolerance) {
+  return n > 1 && has_ratio(v, n, 1, tolerance) && has_ratio(v, n, n / 2, tolerance) &&
+         (n < LONG || has_ratio(v, n, n / 4, tolerance));
+}
+
+static bool has_cosine(const float *v, size_t n, size_t lag, double tolerance) {
+  double left = 0, right = 0, both = 0, outer = 0;
+  for (size_t j = lag; j + lag < n; j++) {
+    double x = (double)v[j], a = (double)v[j - lag], b = (double)v[j + lag];
+    outer += a * a + b * b;
+    left += (a + b) * (a + b);
+    right += x * x;
+    both += (a + b) * x;
+  }
+  double rest = right > 0 ? left - both * both / right : left;
+  return rest <= tolerance * tolerance * (outer + right);
+}
+
+static double squares_of(const float *v, size_t n) {
+  double sum = 0;
+  for (size_t i = 0; i < n; i++) sum += (double)v[i] * (double)v[i];
+  return sum;
+}
+
+static bool is_wave(const float *v, size_t n, double tolerance) {
+  double all = squares_of(v, n);
+  if (n > LONG + 1) v++, n -= 2;
+  const size_t lags[] = {1, 2, n / 4, n / 3};
+  if (n < 4 || squares_of(v, n) < all / 2) return false;
+  for (size_t i = 0; i < CLV_COUNT(lags); i++)
+    if (lags[i] && 2 * lags[i] < n && !has_cosine(v, n, lags[i], tolerance)) return false;
+  return true;
+}
+
+/* Takes the row as a matrix with `width` columns. If it is a product, p gets its column
+ * [n / width], and *ret_q points at its row, which is a part of v. all: squares of the row. */
+static bool is_product(const float *v, size_t n, size_t width, double all, double tolerance,
+                       float *p, const float **ret_q) {
+  double mean = all / (double)(n / width), own = 0, rest = 0;
+  size_t at = 0;
+  while (at < n && (own = squares_of(v + at, width)) < mean * (1 - 1e-9)) at += width;
+  if (at == n) return false;
+  *ret_q = v + at;
+  for (size_t a = 0; a < n; a += width) {
+    double both = 0;
+    for (size_t b = 0; b < width; b++) both += (double)v[a + b] * (double)v[at + b];
+    p[a / width] = (float)(both / own);
+    rest += squares_of(v + a, width) - both * both / own;
+    if (rest > tolerance * tolerance * all) return false;
+  }
+  return true;
+}
+
+/* Removes zeros at both ends. */
+static void trim(const float **v, size_t *n) {
+  while (*n && (*v)[0] == 0) ++*v, --*n;
+  while (*n && (*v)[*n - 1] == 0) --*n;
+}
+
+static size_t count_numbers(const float *v, size_t n, double tolerance, float *room);
+
+/* As count_numbers, if the row is a product. Else returns n. */
+static size_t count_factors(const float *v, size_t n, double tolerance, float *room) {
+  const double all = squares_of(v, n);
+  for (size_t width = 2; width <= n / 2; width++) {
+    const float *q = v;
+    size_t height = n / width;
+    if (n % width || !is_product(v, n, width, all, tolerance, room, &q)) continue;
+    return count_numbers(room, height, tolerance, room + height) +
+           count_numbers(q, width, tolerance, room + height) - 1;
+  }
+  return n;
+}
+
+/* Fewest numbers found that the row follows from. room: memory of n values for factors. A factor is
+ * at most half as long as the row, and the room behind it is for its own factors. */
+static size_t count_numbers(const float *v, size_t n, double tolerance, float *room) {
+  const float *from = v;
+  size_t part = n;
+  trim(&from, &part);
+  if (part <= 2) return part;
+  if (is_geometric(from, part, tolerance)) return 2;
+  if (is_wave(from, part, tolerance)) return 3;
+  size_t numbers = count_factors(from, part, tolerance, room);
+  return part == n ? numbers : CLV_MIN(numbers, count_factors(v, n, tolerance, room));
+}
+
+/* ---- rows of a tensor ------------------------------------------------------------------------ */
+
+typedef struct tally {
+  size_t any, simple, long_simple; /* rows that are not 0; simple ones; those of LONG values */
+} tally;
+
+struct clv_row_forms {
+  size_t rows, columns; /* of the tensor */
+  size_t at;            /* values so far */
+  float *row;           /* [MAX_ROW] */
+  float *columns_of;    /* [MAX_COLUMNS][MAX_ROW] */
+  float *room;          /* [2 * MAX_ROW] for factors */
+  tally of_rows, of_columns;
+  float *signs; /* [ENOUGH_SIGNS][MAX_ROW] first rows of values of one size, divided by it */
+  size_t n_signs;
+};
+
+void clv_row_forms_freep(clv_row_forms **f) {
+  if (!*f) return;
+  free((*f)->row);
+  free((*f)->columns_of);
+  free((*f)->room);
+  free((*f)->signs);
+  free(*f);
+}
+
+clv_code clv_row_forms_new(size_t rows, size_t columns, clv_row_forms **ret, clv_err *err) {
+  CLV_AUTO(clv_row_forms_freep) clv_row_forms *f = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
+  *f = (clv_row_forms){.rows = rows, .columns = columns};
+  CLV_TRY(clv_alloc(MAX_ROW, sizeof *f->row, &f->row, err));
+  CLV_TRY(clv_alloc((size_t)MAX_COLUMNS * MAX_ROW, sizeof *f->columns_of, &f->columns_of, err));
+  CLV_TRY(clv_alloc(2 * (size_t)MAX_ROW, sizeof *f->room, &f->room, err));
+  CLV_TRY(clv_alloc((size_t)ENOUGH_SIGNS * MAX_ROW, sizeof *f->signs, &f->signs, err));
+  *ret = clv_steal(&f);
+  return CLV_OK;
+}
+
+/* Keeps the row if its values have one size. */
+static void keep_signs(clv_row_forms *f, size_t n) {
+  double size = sqrt(squares_of(f->row, n) / (double)n);
+  bool same = n >= LONG && size > 0 && f->n_signs < ENOUGH_SIGNS;
+  for (size_t i = 0; same && i < n; i++)
+    same = fabs(fabs((double)f->row[i]) / size - 1) < TOLERANCE;
+  if (!same) return;
+  float *to = f->signs + f->n_signs++ * MAX_ROW;
+  for (size_t i = 0; i < n; i++) to[i] = copysignf(1, f->row[i]);
+}
+
+static bool are_orthogonal(const clv_row_forms *f, size_t n) {
+  for (size_t i = 0; i < f->n_signs; i++)
+    for (size_t k = 0; k < i; k++) {
+      double both = 0;
+      for (size_t j = 0; j < n; j++)
+        both += (double)(f->signs[i * MAX_ROW + j] * f->signs[k * MAX_ROW + j]);
+      if (both != 0) return false;
+    }
+  return f->n_signs == ENOUGH_SIGNS;
+}
+
+static void count_row(tally *t, const float *v, size_t n, float *room) {
+  const float *from = v;
+  size_t most = 2, length = n, values = 0;
+  trim(&from, &length);
+  if (!length) return;
+  for (size_t i = 0; i < length; i++) values += from[i] != 0;
+  double tolerance = length < LONG ? TOLERANCE_SHORT : TOLERANCE;
+  if (length >= 4) most = 3;
+  if (length >= LONG)
+    most = CLV_MAX((size_t)4, CLV_MIN(length / 3, 3 + (size_t)log2((double)length)));
+  size_t numbers = count_numbers(v, n, tolerance, room);
+  bool simple = numbers <= most && (length < LONG || numbers <= CLV_MAX(values / 2, (size_t)2));
+  t->any++;
+  t->simple += simple;
+  t->long_simple += simple && length >= LONG && values >= LONG / 2;
+}
+
+void clv_row_forms_add(clv_row_forms *f, const float *values, size_t n) {
+  const size_t length = CLV_MIN(f->columns, (size_t)MAX_ROW);
+  for (size_t i = 0; i < n; i++, f->at++) {
+    size_t row = f->at / f->columns, column = f->at % f->columns;
+    if (column < MAX_ROW) f->row[column] = values[i];
+    if (column < MAX_COLUMNS && row < MAX_ROW) f->columns_of[column * MAX_ROW + row] = values[i];
+    if (column + 1 < f->columns || f->columns < SHORTEST) continue;
+    count_row(&f->of_rows, f->row, length, f->room);
+    keep_signs(f, length);
+  }
+}
+
+bool clv_row_forms_are_public(clv_row_forms *f) {
+  const tally *r = &f->of_rows, *c = &f->of_columns;
+  f->of_columns = (tally){0};
+  for (size_t k = 0; k < CLV_MIN(f->columns, (size_t)MAX_COLUMNS); k++)
+    count_row(&f->of_columns, f->columns_of + k * MAX_ROW, CLV_MIN(f->rows, (size_t)MAX_ROW),
+              f->room);
+  return (r->any && r->long_simple >= CLV_MIN(r->any, (size_t)ENOUGH_LONG)) ||
+         (r->simple >= ENOUGH && 2 * r->simple >= r->any) ||
+         (c->long_simple >= ENOUGH && 2 * c->long_simple >= c->any) ||
+         are_orthogonal(f, CLV_MIN(f->columns, (size_t)MAX_ROW));
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Digests of the rows and columns of a tensor for the ledger. A layer may have rows of a worker's
+ * tensor beside new ones, or each row times a factor of its own. Then the digests of the rows
+ * still agree, in any order and with either sign.
+ *
+ * clv_weights_sample_add hands all values to clv_row_digests_add. Of a row that function keeps 16
+ * sums: the values times fixed random factors. A row with more than 256 values counts by 256 of
+ * them, evenly spaced. After the last value the sums are divided by the row's norm, taken without
+ * sign, and rounded down to cells of a tenth. The digest is made of these cells. Rounding to bf16
+ * or f16 moves a sum by less than a hundredth of a cell, so at least nine of ten rows of a
+ * rounded copy keep their digest. By estimate two different rows of eight values have the same
+ * cells once in 2^38 pairs, and rows of 32 values once in 2^70.
+ *
+ * The ledger keeps the 128 smallest digests of the rows of a tensor and of its columns. The
+ * choice follows from the digests, so a copy of the rows in another tensor has the same ones. A
+ * row that is 0, or of which fewer than four values count, says nothing and has no digest. Chance
+ * repeats the digests of rows with 4 to 7 values that are not 0, so four of them must agree. The
+ * last byte of a digest tells which they are.
+ */
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/plan/plan_int.h"
+
+enum {
+  SUMS = 16,
+  POINTS = 256,        /* values of a row at most that its digest is made of */
+  MAX_LINES = 1 << 17, /* rows and columns at most that have digests */
+  LONG = 8,            /* values that are not 0, from which on a row counts in full */
+  SHORTEST = 4         /* values that are not 0; rows with fewer have no digests */
+};
+static const double CELL = 0.1;
+/* Fewest effective values of a row, (sum of squares)^2 / (sum of 4th powers). */
+static const double LEAST_VALUES = 2;
+
+/* Sums of one row or column. */
+typedef struct line {
+  double sum[SUMS], squares, fourths;
+  size_t n; /* values that are not 0 */
+} line;
+
+/* All rows of a tensor, or all columns. */
+typedef struct axis {
+  size_t n, length;    /* lines; values of each */
+  line *lines;         /* [n], NULL after the last value was added */
+  clv_sha256 *digests; /* [n_digests], ascending and distinct */
+  size_t n_digests;
+} axis;
+
+struct clv_row_digests {
+  axis of[2];    /* rows, columns */
+  size_t added;  /* values so far */
+  clv_code code; /* not CLV_OK: memory or a digest has failed */
+};
+
+void clv_row_digests_free(clv_row_digests *d) {
+  for (int i = 0; d && i < 2; i++) {
+    free(d->of[i].lines);
+    free(d->of[i].digests);
+  }
+  free(d);
+}
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+
+static float factors[POINTS][SUMS];
+static pthread_once_t factors_once = PTHREAD_ONCE_INIT;
+
+static void make_factors(void) {
+  const clv_rng_key key = {.seed = 0x726f7773};
+  const float bound = sqrtf(3); /* for a variance of 1 */
+  clv_rng_uniform(&key, -bound, bound, &factors[0][0], (size_t)POINTS * SUMS);
+}
+
+static size_t points_of(const axis *a) { return CLV_MIN(a->length, (size_t)POINTS); }
+
+/* Place in the line of its point i. */
+static size_t place_of(const axis *a, size_t i) {
+  return a->length <= POINTS ? i : i * a->length / POINTS;
+}
+
+/* First point at or behind a place. */
+static size_t point_from(const axis *a, size_t place) {
+  return a->length <= POINTS ? place : (place * POINTS + a->length - 1) / a->length;
+}
+
+static float value_of(clv_dtype dtype, const char *data, size_t i) {
+  uint16_t half;
+  float wide;
+  if (dtype == CLV_BF16) {
+    memcpy(&half, data + 2 * i, sizeof half);
+    wide = clv_bf16_value(half);
+  } else {
+    memcpy(&wide, data + 4 * i, sizeof wide);
+  }
+  return isfinite(wide) ? wide : 0;
+}
+
+static void add_value(line *to, size_t point, float value) {
+  const double v = (double)value, square = v * v;
+  for (int k = 0; k < SUMS; k++) to->sum[k] += v * (double)factors[point][k];
+  to->squares += square;
+  to->fourths += square * square;
+  to->n += value != 0;
+}
+
+/* Adds the values [first, first + n) of a row to the sums of the row and of the columns. */
+static void add_part(clv_row_digests *d, clv_dtype dtype, size_t row, size_t first,
+                     const char *data, size_t n) {
+  const axis *rows = &d->of[0], *columns = &d->of[1];
+  size_t end = first + n, i = point_from(rows, first), at;
+  for (; row < rows->n && i < points_of(rows) && (at = place_of(rows, i)) < end; i++)
+    add_value(&rows->lines[row], i, value_of(dtype, data, at - first));
+  i = point_from(columns, row);
+  if (i >= points_of(columns) || place_of(columns, i) != row) return;
+  for (at = first; at < end && at < columns->n; at++)
+    add_value(&columns->lines[at], i, value_of(dtype, data, at - first));
+}
+
+/* ---- digests --------------------------------------------------------------------------------- */
+
+static int by_digest(const void *a, const void *b) { return memcmp(a, b, sizeof(clv_sha256)); }
+
+size_t clv_row_points(const clv_sha256 *name) {
+  return name->bytes[sizeof name->bytes - 1] ? CLV_ROW_POINTS : 1;
+}
+
+/* *ret_any false: the line is 0, or says nothing because few values count. */
+static clv_code digest_line(const line *l, clv_sha256 *ret, bool *ret_any, clv_err *err) {
+  struct {
+    char kind[8];
+    int32_t cell[SUMS];
+  } of = {.kind = "row"};
+  *ret_any = l->n >= SHORTEST && l->squares * l->squares >= LEAST_VALUES * l->fourths;
+  if (!*ret_any) return CLV_OK;
+  for (int k = 0; k < SUMS; k++) of.cell[k] = (int32_t)(fabs(l->sum[k]) / sqrt(l->squares) / CELL);
+  CLV_TRY(clv_sha256_of(&of, sizeof of, ret, err));
+  ret->bytes[sizeof ret->bytes - 1] = l->n >= LONG;
+  return CLV_OK;
+}
+
+/* Makes the digests of all lines and keeps the `most` smallest. */
+static clv_code make_digests(axis *a, size_t most, clv_err *err) {
+  size_t n = 0, kept = 0;
+  bool any;
+  CLV_TRY(clv_alloc(a->n, sizeof *a->digests, &a->digests, err));
+  for (size_t i = 0; i < a->n; i++) {
+    CLV_TRY(digest_line(&a->lines[i], &a->digests[n], &any, err));
+    n += any;
+  }
+  if (n) qsort(a->digests, n, sizeof *a->digests, by_digest);
+  for (size_t i = 0; i < n && kept < most; i++)
+    if (!kept || by_digest(&a->digests[kept - 1], &a->digests[i]) != 0)
+      a->digests[kept++] = a->digests[i];
+  a->n_digests = kept;
+  free(a->lines);
+  a->lines = NULL;
+  clv_sha256 *less = realloc(a->digests, CLV_MAX(kept, (size_t)1) * sizeof *less);
+  if (less) a->digests = less;
+  return CLV_OK;
+}
+
+static clv_code begin(const clv_weights_sample *s, clv_row_digests **ret, clv_err *err) {
+  size_t rows = (size_t)s->shape.dim[0], columns = s->count / rows;
+  pthread_once(&factors_once, make_factors);
+  CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
+  (*ret)->of[0] = (axis){.n = CLV_MIN(rows, (size_t)MAX_LINES), .length = columns};
+  (*ret)->of[1] = (axis){.n = CLV_MIN(columns, (size_t)MAX_LINES), .length = rows};
+  for (int i = 0; i < 2; i++) {
+    axis *a = &(*ret)->of[i];
+    CLV_TRY(clv_alloc(a->n, sizeof *a->lines, &a->lines, err));
+  }
+  return CLV_OK;
+}
+
+void clv_row_digests_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len) {
+  size_t size = clv_dtype_size(s->dtype), at = (size_t)(offset / size), n = len / size;
+  clv_err ignored;
+  if (offset % size || at + n > s->count) return; /* never complete */
+  if (!s->rows && begin(s, &s->rows, &ignored) != CLV_OK && s->rows) s->rows->code = CLV_EXHAUSTED;
+  clv_row_digests *d = s->rows;
+  if (!d || d->code != CLV_OK || d->added >= s->count) return;
+  for (size_t i = 0, length = d->of[0].length, part; i < n; i += part) {
+    size_t first = (at + i) % length;
+    part = CLV_MIN(n - i, length - first);
+    add_part(d, s->dtype, (at + i) / length, first, (const char *)data + i * size, part);
+  }
+  d->added += n;
+  for (int i = 0; d->added == s->count && d->code == CLV_OK && i < 2; i++)
+    d->code = make_digests(&d->of[i], s->max_rows, &ignored);
+}
+
+clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_row_names *ret,
+                                 clv_err *err) {
+  const clv_row_digests *d = s->rows;
+  *ret = (clv_row_names){0};
+  if (d && d->code != CLV_OK) return clv_fail(err, d->code, "no digests of rows: out of memory");
+  if (!d || d->added != s->count) return CLV_OK;
+  const axis *a = &d->of[columns];
+  *ret = (clv_row_names){a->digests, a->n_digests};
+  return CLV_OK;
+}
+
+void clv_weights_sample_done(clv_weights_sample *s) {
+  clv_row_digests_free(s->rows);
+  s->rows = NULL;
+}
