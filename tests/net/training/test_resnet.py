@@ -50,7 +50,7 @@ def every_cut_gives_the_same_bits():
         assert not different and their_losses == losses, (tag, different[:3])
 
 
-@suite.test
+@suite.long
 def state_dict_loads_with_the_same_bits_in_any_placement():
     """The run's own checkpoint as one file for all stages: trained on from it, wherever they
     are."""
