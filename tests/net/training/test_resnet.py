@@ -43,7 +43,7 @@ def every_cut_gives_the_same_bits():
     assert len(want) == 122 and len(losses) == STEPS
     counted = want["layer3.0.downsample.1.num_batches_tracked"][2]
     assert int.from_bytes(counted, "little") == 2 * STEPS
-    for tag in CUTS if LONG else ("three_nodes",):
+    for tag in list(CUTS)[1:] if LONG else ("three_nodes",):
         found, their_losses = trained(tag, CUTS[tag])
         assert found.keys() == want.keys(), found.keys() ^ want.keys()
         different = [n for n in want if found[n] != want[n]]
