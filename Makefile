@@ -70,8 +70,9 @@ OP_SRCS := $(shell sed -n 's|^OP([0-9]*, *[A-Z0-9_]*, *\([a-z0-9_]*\)).*|kernels
 OPS_OBJS := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(OP_SRCS),$(wildcard kernels/ops/*.c))) \
             $(foreach bits,f32 f64,$(OP_SRCS:%.c=$(OUT)/%.$(bits).o))
 # a folder's link closure, highest layer first
-closure = $(foreach f,$(call reverse,$(FOLDERS)),$(if $(filter $(f),$(call expand,$(1))),$(f)))
+closure = $(filter $(call expand,$(1)),$(HIGHEST_FIRST))
 reverse = $(if $(1),$(call reverse,$(wordlist 2,$(words $(1)),$(1))) $(firstword $(1)))
+HIGHEST_FIRST := $(call reverse,$(FOLDERS))
 expand = $(call behind,$(sort $(1) $(USES_$(1)) $(foreach u,$(USES_$(1)),$(USES_$(u))) $(foreach u,$(USES_$(1)),$(foreach w,$(USES_$(u)),$(USES_$(w))))))
 behind = $(1) $(foreach f,$(1),$(BEHIND_$(f)))
 libs_for = $(foreach f,$(call closure,$(1)),$(call lib_of,$(f)))
@@ -243,4 +244,7 @@ compile_commands.json: FORCE
 print-commands:
 	$(foreach s,$(C_FILES),$(info $(s) $(if $(filter $(s),$(PUBLIC_SOURCES)),$(public_compile) -Imaster/api -c $(s),$(call compile,$(s)))))@:
 
+# What needs no file to be up to date does not ask for what files are made of.
+ifneq ($(filter-out help help-all print-layers print-commands report clean,$(or $(MAKECMDGOALS),all)),)
 -include $(shell find $(OUT) -name '*.d' 2>/dev/null)
+endif

@@ -31,7 +31,7 @@ $(call layer, common/base/cli)
 $(call layer, common/base/metrics)
 
 # a port that serves a few texts: bounded connections, memory, time
-$(call layer, common/base/http,, microhttpd $(SOCKETS), -lmicrohttpd)
+$(call layer, common/base/http,, microhttpd $(SOCKETS))
 
 # JSON text pulled value by value: bounded, located errors
 $(call layer, common/base/json)

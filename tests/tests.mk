@@ -41,7 +41,7 @@ unit-%: $$(UNIT_OF_$$*)
 	$(Q)tests/run-tests --out $(OUT) $(UNIT_OF_$*)
 
 # Tests over both sides in one process: linked with everything.
-ALL_LIBS = $(foreach f,$(call reverse,$(FOLDERS)),$(call lib_of,$(f)))
+ALL_LIBS = $(foreach f,$(HIGHEST_FIRST),$(call lib_of,$(f)))
 ALL_LDLIBS = $(sort $(foreach f,$(FOLDERS),$(LIBS_$(f)))) -lm
 $(OUT)/e2e/test_hot_path: E2E_LDFLAGS := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc
 # A row for each function of the headers that lets go of something, and for each argument of the

@@ -39,6 +39,7 @@ def put_back(before):
 def run(folder, command):
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
     env["CLEAVE_TEST_BIN"] = os.path.join(folder, "build/release")
+    env["PYTHONDONTWRITEBYTECODE"] = "1"  # what is planted next may have the same size and second
     done = subprocess.run([sys.executable, *command], cwd=folder, env=env, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True)
     return done.returncode, done.stdout

@@ -195,7 +195,7 @@ def killed(name, program="steps"):
     assert known()[name]["result"] == "interrupted", known()
 
 
-@suite.test
+@suite.long
 def next_run_repeats_the_piece_that_was_killed():
     forget()
     pieces("machine")

@@ -21,13 +21,13 @@ static void closed(clv_backend *b) {
 }
 
 /* Thread sanitizer is slow, most where warps meet: there rows of keys take two warps in the first
- * comparison alone, and one of 8 cuts is made, each time other ones. `make test` makes one of 4. */
-static int cut_every(void) { return CLV_THREAD_SANITIZED ? 8 : is_long() ? 1 : 4; }
+ * comparison alone, and one of 8 cuts is made, each time other ones. `make test` makes one of 6. */
+static int cut_every(void) { return CLV_THREAD_SANITIZED ? 8 : is_long() ? 1 : 6; }
 static const batch *usual(void) { return CLV_THREAD_SANITIZED ? &narrow : &wide; }
 
 static void packed_results_equal_padded_results(void **state) {
   (void)state;
-  for (int how = 0; how < 8; how += is_long() ? 1 : 3) {
+  for (int how = 0; how < 8; how += is_long() ? 1 : 5) {
     clv_backend *b = opened((uint64_t)how);
     rig_options o = {.backend = b, .evaluation = how % 4 == 3, .bf16 = how & 1};
     for (int of = 0; of < FAMILIES; of++)

@@ -276,7 +276,7 @@ static void each_graph_replay_draws_new_random_numbers(void **state) {
 static void failed_capture_falls_back_to_single_launches(void **state) {
   (void)state;
   outcome *want = in_parts(false), *all = trained(&(clv_sim_options){0}, true, false);
-  for (uint64_t k = 0; k < (CLV_THREAD_SANITIZED ? 3 : 12); k++) {
+  for (uint64_t k = 0; k < (CLV_THREAD_SANITIZED ? 3 : 12); k += !k || is_long() ? 1 : 5) {
     clv_sim_options o = {.seed = k, .no_graphs = !k, .fail_capture = k};
     outcome *got = trained(&o, true, false);
     check_same(want, got, "not recorded");
@@ -519,7 +519,7 @@ static void lost_device_returns_unavailable(void **state) {
   int tried = 0, failed = 0;
   (void)state;
   if (!simulated()) skip(); /* another device is not lost when a test wants it */
-  for (uint64_t at = 1; at < 60; at += is_long() ? 1 : 3, tried++) {
+  for (uint64_t at = 1; at < 60; at += is_long() ? 1 : 6, tried++) {
     clv_code code = lost_at(at);
     assert_true(code == CLV_OK || code == CLV_UNAVAILABLE);
     failed += code != CLV_OK;

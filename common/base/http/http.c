@@ -3,8 +3,12 @@
  * The daemon of libmicrohttpd without its threads: a thread of this folder calls MHD_run_wait, so
  * that it can also cut connections that take too long. The library's time-out restarts with every
  * byte, so a client that sends a byte every few seconds would never reach it.
+ *
+ * The library is loaded when the first port opens. It brings GnuTLS and eight more libraries, on
+ * which a program without a port would spend a fifth of its start.
  */
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
@@ -42,14 +46,50 @@ struct clv_http {
   guest guests[MAX_CONNECTIONS]; /* open connections; used only by the port's thread */
 };
 
+/* ---- the library ----------------------------------------------------------------------------- */
+
+#define LIBRARY "libmicrohttpd.so.12"
+#define FUNCTIONS(F)             \
+  F(start_daemon)                \
+  F(stop_daemon)                 \
+  F(run_wait)                    \
+  F(get_connection_info)         \
+  F(create_response_from_buffer) \
+  F(add_response_header)         \
+  F(queue_response)              \
+  F(destroy_response)
+
+#define FIELD(name) __typeof__(MHD_##name) *name;
+static struct {
+  pthread_once_t once;
+  bool loaded;
+  FUNCTIONS(FIELD)
+} mhd = {.once = PTHREAD_ONCE_INIT};
+
+#define FIND(name) ok &= (*(void **)&mhd.name = dlsym(library, "MHD_" #name)) != NULL;
+static void load(void) {
+  void *library = dlopen(LIBRARY, RTLD_LAZY | RTLD_LOCAL);
+  bool ok = library != NULL;
+  if (!ok) return;
+  FUNCTIONS(FIND)
+  mhd.loaded = ok;
+}
+
+/* Loads the library once. What it could not load stays so for the life of the process. */
+static clv_code load_library(clv_err *err) {
+  pthread_once(&mhd.once, load);
+  if (mhd.loaded) return CLV_OK;
+  return clv_fail(err, CLV_UNAVAILABLE, LIBRARY " does not load: install libmicrohttpd");
+}
+
 /* ---- one request ----------------------------------------------------------------------------- */
 
 /* Makes a response that takes over the body's memory. */
 static struct MHD_Response *make_response(clv_bytes *body) {
   if (!body->len)
-    return MHD_create_response_from_buffer(0, (char *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
+    return mhd.create_response_from_buffer(0, (char *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);
   struct MHD_Response *r =
-      MHD_create_response_from_buffer(body->len, body->data, MHD_RESPMEM_MUST_FREE);
+      mhd.create_response_from_buffer(body->len, body->data, MHD_RESPMEM_MUST_FREE);
   if (r) *body = (clv_bytes){0};
   return r;
 }
@@ -58,13 +98,13 @@ static enum MHD_Result answer(struct MHD_Connection *c, unsigned status, const c
                               clv_bytes *body) {
   struct MHD_Response *r = make_response(body);
   if (!r) return MHD_NO;
-  MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
-  MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
-  MHD_add_response_header(r, "X-Content-Type-Options", "nosniff");
+  mhd.add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+  mhd.add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
+  mhd.add_response_header(r, "X-Content-Type-Options", "nosniff");
   if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
-    MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
-  enum MHD_Result sent = MHD_queue_response(c, status, r);
-  MHD_destroy_response(r);
+    mhd.add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+  enum MHD_Result sent = mhd.queue_response(c, status, r);
+  mhd.destroy_response(r);
   return sent;
 }
 
@@ -99,7 +139,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const ch
 
 static void arrived(clv_http *h, struct MHD_Connection *c, void **ret_guest) {
   const union MHD_ConnectionInfo *info =
-      MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+      mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
   for (size_t i = 0; info && i < CLV_COUNT(h->guests); i++) {
     guest *g = &h->guests[i];
     if (g->fd >= 0) continue;
@@ -135,7 +175,7 @@ static void cut_late(clv_http *h) {
 static void *run_port(void *arg) {
   clv_http *h = arg;
   while (!atomic_load_explicit(&h->stop, memory_order_relaxed)) {
-    if (MHD_run_wait(h->daemon, POLL_MS) != MHD_YES) usleep(1000 * POLL_MS);
+    if (mhd.run_wait(h->daemon, POLL_MS) != MHD_YES) usleep(1000 * POLL_MS);
     cut_late(h);
   }
   return NULL;
@@ -204,8 +244,9 @@ static clv_code bind_to(const char *listen_address, int *ret_fd, unsigned *ret_p
 
 static clv_code start_daemon(clv_http *h, clv_err *err) {
   int fd;
+  CLV_TRY(load_library(err));
   CLV_TRY(bind_to(h->o.listen, &fd, &h->port, err));
-  h->daemon = MHD_start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, on_request, h,
+  h->daemon = mhd.start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, on_request, h,
                                MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
                                h->o.connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                                (size_t)MEMORY_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
@@ -248,7 +289,7 @@ void clv_http_close(clv_http *h) {
   if (!h) return;
   atomic_store(&h->stop, true);
   if (h->running) pthread_join(h->thread, NULL);
-  if (h->daemon) MHD_stop_daemon(h->daemon); /* closes the listening socket too */
+  if (h->daemon) mhd.stop_daemon(h->daemon); /* closes the listening socket too */
   free(h);
 }
 

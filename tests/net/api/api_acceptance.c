@@ -3,7 +3,8 @@
  * Acceptance tests of the C API that no other program here covers; each name says which it is.
  *   api_acceptance SESSION.yaml A B         shapes of graph; prints a digest as api_program does
  *   api_acceptance SESSION.yaml A B PID     faults: PID is B's process
- *   api_acceptance SESSION.yaml A B hold    fills A and B, says `holding` and waits to be killed
+ *   api_acceptance SESSION.yaml A B hold N  fills A and B with N MiB each, says `holding` and waits
+ *                                           to be killed
  */
 #include <pthread.h>
 #include <signal.h>
@@ -312,15 +313,15 @@ static bool item_6_a_worker_killed_in_backward_is_told_before_the_deadline(pid_t
 
 /* ---- to be killed ---------------------------------------------------------------------------- */
 
-/* 100 contexts, in each of them 1 MiB of values at A and as much at B. */
-static bool hold(void) {
-  enum { CONTEXTS = 100, WIDE = 64 << 10 };
+/* N contexts, in each of them 1 MiB of values at A and as much at B. */
+static bool hold(int n_contexts) {
+  enum { WIDE = 64 << 10 };
   cleave_module *a, *b;
   cleave_tensor out = {0};
   static float numbers[4 * WIDE];
   DO(load("held a", at_a, "[{op: tanh}]", WIDE, &a));
   DO(load("held b", at_b, "[{op: tanh}]", WIDE, &b));
-  for (int i = 0; i < CONTEXTS; i++) {
+  for (int i = 0; i < n_contexts; i++) {
     cleave_context c;
     cleave_reference x, h, y;
     DO(open_context(&c));
@@ -356,8 +357,8 @@ int main(int argc, char **argv) {
     said(false, "open");
     return 1;
   }
-  if (argc > 4 && strcmp(argv[4], "hold") == 0) {
-    if (!hold()) said(false, "hold");
+  if (argc > 5 && strcmp(argv[4], "hold") == 0) {
+    if (!hold(atoi(argv[5]))) said(false, "hold");
   } else if (argc > 4) {
     pid_t pid = (pid_t)atol(argv[4]);
     for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)

@@ -9,7 +9,7 @@ from cluster import BIN, LONG, run
 
 FAULTS, RANDOM = ways.program("api_faults"), ways.program("random_programs")
 EXAMPLE = os.path.join(BIN, "seeds", "example")
-COUNT = os.environ.get("CLEAVE_TEST_PROGRAMS", "300" if LONG else "60")
+COUNT = os.environ.get("CLEAVE_TEST_PROGRAMS", "300" if LONG else "30")
 
 
 def example(name, *session):
@@ -24,7 +24,7 @@ def the_rest(c):
     plain, direct = c.session("plain", ""), c.session("direct", ways.DIRECT)
     runs = (("direct", RANDOM, direct, "w1", "w2", "1", COUNT),
             ("via_master", RANDOM, plain, "master", "w2", "100001", COUNT),
-            ("many", FAULTS, plain, "w1", "w2", "0", "3000" if LONG else "1000"),
+            ("many", FAULTS, plain, "w1", "w2", "0", "3000" if LONG else "400"),
             ("faults", FAULTS, plain, "w1", "w2", str(c.workers[1].process.pid)))
     for name, *command in runs:
         done = run(*command, timeout=300)

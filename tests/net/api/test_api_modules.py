@@ -9,7 +9,7 @@ import ways
 from cluster import LONG, MASTER, SANITIZED, SLOW, Cluster, chosen, run
 
 PROGRAM = ways.program("api_modules")
-LOADS = "960" if LONG else "480"
+LOADS = "960" if LONG else "240"
 PLACEMENTS = chosen({"one_worker": ["w1", "w1", "10000" if LONG else LOADS], "two_workers": ["w1", "w2", LOADS],
                      "half_and_half": ["w1", "master", LOADS], "at_home": ["master", "master", LOADS]},
                     "one_worker", "half_and_half")

@@ -18,7 +18,9 @@ PLACEMENTS = {
     "via_master": ("transfer: via_master\n", ["w2", "w1", "via_master"]),
     "one_worker": ("", ["w1", "w1", "via_master"]),
 }
-SHORT = {("two_workers", "threads"), ("via_master", "single")}  # of `make test`
+# Of `make test`.
+SHORT = {PIPELINE: {("two_workers", "threads"), ("at_home", "single")},
+         RUNTIME: {("via_master", "single"), ("at_home", "threads")}}
 cluster, wanted, failed = None, sys.argv[1:], 0
 
 
@@ -41,7 +43,7 @@ def placements():
         digests = {}
         for name, (body, where) in PLACEMENTS.items():
             for driving in ("threads", "single"):
-                if not LONG and (name, driving) not in SHORT:
+                if not LONG and (name, driving) not in SHORT[path]:
                     continue
                 title = name if driving == "threads" else f"{name}_single"
                 digests[title] = program(path, title, body, *where, driving=driving)
@@ -49,7 +51,8 @@ def placements():
 
 
 def options():
-    for name, body in (("options_direct", "transfer: direct\n"), ("options_via", "transfer: via_master\n")):
+    ways_of = {"options_direct": "transfer: direct\n", "options_via": "transfer: via_master\n"}
+    for name, body in chosen(ways_of, "options_direct").items():
         program(RUNTIME, name, body, "w2" if name.endswith("via") else "w1", "w2", name[8:], "options")
 
 
@@ -155,7 +158,7 @@ def windows():
     watch = [pyclient.Caller(port, cluster.certs, name="watch") for port in cluster.ports]
     for w in watch:
         w.hello()
-    for width in (0, 1, 2):
+    for width in (0, 1, 2) if LONG else (1,):
         try:
             counts_of_a_window(watch, width)
             said(True, f"a_window_of_{width}_is_kept_at_the_worker")

@@ -75,9 +75,10 @@ def seed004_copies_between_devices_without_the_host():
 
     def check(went):
         digests = set()
-        for places, expected in (("w1/cuda:0 w1/cuda:1", {"device": 2 * scores, "peer": 2 * hidden, "host": 0}),
-                                 ("w1/cuda:1 w1/cuda:0", {"device": 2 * scores, "peer": 2 * hidden, "host": 0}),
-                                 ("w1/cuda:1 w1/cuda:1", {"device": 2 * (scores + hidden), "peer": 0, "host": 0})):
+        ways = {"w1/cuda:0 w1/cuda:1": {"device": 2 * scores, "peer": 2 * hidden, "host": 0},
+                "w1/cuda:1 w1/cuda:0": {"device": 2 * scores, "peer": 2 * hidden, "host": 0},
+                "w1/cuda:1 w1/cuda:1": {"device": 2 * (scores + hidden), "peer": 0, "host": 0}}
+        for places, expected in chosen(ways, "w1/cuda:1 w1/cuda:0", "w1/cuda:1 w1/cuda:1").items():
             lines, by_way = went("seed004_spanning_backward", places)
             assert by_way == expected, (places, by_way)
             assert f"gradient of 2.bias: at w1 on {places.split('/')[-1]}" in lines, lines

@@ -10,7 +10,7 @@ suite = Suite()
 @suite.test
 def a_thousand_contexts_at_once_equal_the_serial_run_bitwise():
     r = random.Random(12)
-    n = 1000
+    n = 1000 if LONG else 300
     xs, dys = [raw(randoms(r, N, D)) for _ in range(n)], [raw(randoms(r, N, D)) for _ in range(n)]
 
     def go(w, first, width):

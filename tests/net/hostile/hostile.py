@@ -11,12 +11,15 @@ INVALID, NONE, EXISTS, MORE, FAILED, ABORTED, UNIMPLEMENTED, LOST = (
     pyclient.MISSING or getattr(grpc.StatusCode, code) for code in (
         "INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "RESOURCE_EXHAUSTED",
         "FAILED_PRECONDITION", "ABORTED", "UNIMPLEMENTED", "DATA_LOSS"))
+TESTING = {"CLEAVE_TEST_OPS": "1"}  # the op that waits
 the.pace = 0.0  # seconds before each look at an answer
 
+# Between attacks a step is one of 60 a second: its bits count, and the cores are the attacks'.
+PACED = "" if LONG else ", {op: wait, forward_ms: 8}"
 HONEST = """
 data: {format: npy, root: data, train: [train-x.npy, train-y.npy], test: [test-x.npy, test-y.npy]}
 stages:
-  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 128}, {op: relu}]}
+  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 128}, {op: relu}%s]}
   - {name: b, at: w1, layers: [{op: linear, out: 256}, {op: relu}, {op: dropout, p: 0.3},
                                {op: linear, out: 10}]}
 loss: {kind: cross_entropy}
@@ -27,17 +30,21 @@ train: {epochs: 1000000, batch: 64, seed: 5eed5eed5eed5eed5eed5eed5eed5eed, opti
 
 
 class Honest:
-    """A training run in a process of its own; the time at which each of its steps was told."""
+    """A training run in a process of its own; the time at which each of its steps was told. pace:
+    PACED, or "" for as many steps as there can be."""
+
+    def __init__(self, pace=PACED):
+        self.pace = pace
 
     def __enter__(self):
-        session = the.cluster.session("honest", HONEST)
+        session = the.cluster.session("honest", HONEST % self.pace)
         self.process = subprocess.Popen([MASTER, "train", session, "--fresh"], cwd=the.cluster.dir,
                                         text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        stdin=subprocess.DEVNULL)
+                                        stdin=subprocess.DEVNULL, env=dict(os.environ, **TESTING))
         self.times = []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
-        self.until(50)
+        self.until(10 if self.pace else 50)
         return self
 
     def _read(self):
@@ -79,9 +86,9 @@ def worker_log():
     return workers[0].text() if workers else ""
 
 
-def undisturbed(steps):
-    session = the.cluster.session("quiet", HONEST)
-    done = the.cluster.train(session, "--max-steps", str(steps), "--fresh", timeout=300)
+def undisturbed(steps, pace=PACED):
+    session = the.cluster.session("quiet", HONEST % pace.replace("8", "0"))
+    done = the.cluster.train(session, "--max-steps", str(steps), "--fresh", timeout=300, env=TESTING)
     assert done.returncode == 0, done.stderr
     return checkpoint_tensors(os.path.join(the.cluster.dir, "runs", "quiet"), steps)
 

@@ -8,6 +8,8 @@ import test_hostile_lanes as lanes
 import test_hostile_unary as unary
 
 suite = Suite()
+LEAST = 0.65  # of the quiet rate
+WANTED = 0.9 if LONG else LEAST
 ATTACKS_AT_PACE = [
     lanes.first_frame_is_not_attach, unary.out_of_order_unary, programs.call_before_load_module,
     lanes.bad_chunks, lanes.wrong_attach, programs.calls_out_of_order,
@@ -56,7 +58,7 @@ def attacker(port, certs):
 def rates():
     """Median step time under attack and in peace, in turns within one run."""
     quiet, busy, attacks = [], [], 0
-    with Honest() as honest, Foe() as foe:
+    with Foe() as foe, Honest(pace="") as honest:
         foe.attack(0.5)
         for _ in range(8 if LONG else 4):
             begin = time.monotonic()
@@ -80,12 +82,12 @@ def honest_run_keeps_its_rate_and_bits_under_attack():
     for _ in range(3):  # noise of the machine is repeated, not averaged away
         ratio, attacks, steps, weights = rates()
         seen.append(round(ratio, 3))
-        if ratio >= 0.9:
+        if ratio >= WANTED:
             break
-    assert weights == undisturbed(steps)
-    assert max(seen) >= 0.65, seen
-    if max(seen) < 0.9:  # the attacker shares its cores here: not the daemon's doing alone
-        return (f"rates under attack were {seen} of the quiet ones, 0.9 is wanted; "
+    assert weights == undisturbed(steps, pace="")
+    assert max(seen) >= LEAST, seen
+    if max(seen) < WANTED:  # the attacker shares its cores here: not the daemon's doing alone
+        return (f"rates under attack were {seen} of the quiet ones, {WANTED} is wanted; "
                 f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     print(f"# rate under attack {seen} of the undisturbed one, {attacks} attacks")
 

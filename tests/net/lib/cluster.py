@@ -106,9 +106,10 @@ class Worker:
         return self.process.returncode
 
 
-# The certificates that a suite has made: CLV_TEST_CERTS is tests/run-tests' folder for them.
-CERTS = os.environ.get("CLV_TEST_CERTS") or tempfile.mkdtemp(prefix="cleave-certs-")
-if "CLV_TEST_CERTS" not in os.environ:
+# The certificates that a suite has made: CLV_TEST_ONCE is tests/run-tests' folder for what is made
+# once.
+CERTS = os.environ.get("CLV_TEST_ONCE") or tempfile.mkdtemp(prefix="cleave-certs-")
+if "CLV_TEST_ONCE" not in os.environ:
     atexit.register(shutil.rmtree, CERTS, True)
 
 

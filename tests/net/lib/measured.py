@@ -16,8 +16,10 @@ class Measured(Cluster):
         return super().worker_config(i, f'metrics: {{listen: "127.0.0.1:{self.pages[i]}"}}\n{self.extra}{extra}')
 
 
-def body(steps, port=None, more=""):
-    return (IMAGE_DATA + "stages:\n  - {name: a, at: master, layers: [{op: conv2d, out: 4, kernel: 3}, {op: relu}]}\n"
+def body(steps, port=None, more="", pace_ms=0):
+    """pace_ms: for which each micro-batch waits at the master, where CLEAVE_TEST_OPS is 1."""
+    wait = f", {{op: wait, forward_ms: {pace_ms}}}" if pace_ms else ""
+    return (IMAGE_DATA + f"stages:\n  - {{name: a, at: master, layers: [{{op: conv2d, out: 4, kernel: 3}}, {{op: relu}}{wait}]}}\n"
             "  - {name: b, at: w1, layers: [{op: conv2d, out: 4, kernel: 3}, {op: relu}]}\n"
             "  - {name: c, at: w2, layers: [{op: flatten}, {op: linear, out: 10}]}\n"
             "loss: {kind: cross_entropy}\ntransfer: direct\n"

@@ -1,31 +1,43 @@
 """A client of the worker protocol that shares no code with Cleave: Debian's python3-grpcio, and
-messages that the stock generator makes from the shipped .proto file when a test starts."""
-import array, atexit, functools, importlib, os, queue, shutil, socket, struct, sys, tempfile, threading
+messages that the stock generator makes from the shipped .proto file when the first test of a suite
+starts."""
+import array, atexit, fcntl, functools, importlib.util, os, queue, shutil, socket, struct, sys, tempfile, threading
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SLOW = float(os.environ.get("CLV_TEST_SLOW", "1"))
 MISSING = None
 try:
     import grpc
-    from grpc_tools import protoc
+    if importlib.util.find_spec("grpc_tools") is None:
+        raise ImportError("there is no grpc_tools")
 except ImportError as e:
     MISSING = f"python3-grpcio and python3-grpc-tools are needed ({e})"
 
 
-def generate():
-    """cleave_pb2 from proto/, in a folder that goes with the process."""
-    out = tempfile.mkdtemp(prefix="cleave-proto-")
-    atexit.register(shutil.rmtree, out, True)
+def generate(out):
+    from grpc_tools import protoc
     proto = os.path.join(ROOT, "proto")
     args = ["protoc", f"-I{proto}", f"--python_out={out}", f"--grpc_python_out={out}",
             os.path.join(proto, "cleave/v1/cleave.proto")]
     assert protoc.main(args) == 0, "the stock generator refuses cleave.proto"
+
+
+def messages():
+    """cleave_pb2 from proto/, in the folder of a suite (CLV_TEST_ONCE), or in one that goes with
+    the process."""
+    out = os.environ.get("CLV_TEST_ONCE") or tempfile.mkdtemp(prefix="cleave-proto-")
+    if "CLV_TEST_ONCE" not in os.environ:
+        atexit.register(shutil.rmtree, out, True)
+    with open(os.path.join(out, "proto.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not os.path.exists(os.path.join(out, "cleave")):
+            generate(out)
     sys.path.insert(0, out)
     return importlib.import_module("cleave.v1.cleave_pb2"), importlib.import_module("cleave.v1.cleave_pb2_grpc")
 
 
 if MISSING is None:
-    pb, pb_grpc = generate()
+    pb, pb_grpc = messages()
 
 F32, F64, I64 = 1, 2, 3
 INPUT, LINEAR, CONV, RELU, ADD, BATCHNORM, CROSS_ENTROPY, EMBEDDING, WAIT = 0, 1, 2, 6, 12, 16, 17, 22, 29

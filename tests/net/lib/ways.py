@@ -11,7 +11,7 @@ PLACEMENTS = chosen({"at_home": (DIRECT, "master", "master"), "half_and_half": (
 # Where it matters whether workers reach each other.
 LINKED = chosen({"at_home": ("", "master", "master"), "half_and_half": (DIRECT, "master", "w1"),
                  "two_workers": (DIRECT, "w1", "w2"), "via_master": (VIA_MASTER, "w2", "w1"),
-                 "one_worker": ("", "w1", "w1")}, "half_and_half", "two_workers")
+                 "one_worker": ("", "w1", "w1")}, "at_home", "two_workers")
 
 
 def program(name):

@@ -14,6 +14,7 @@ suite = Suite()
 cluster = prometheus = None
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 RULES, TEST_RULES = "deploy/prometheus/alerts.yaml", "tests/net/operations/alerts_test.yaml"
+ENDLESS = 1000000
 ME, OTHER = 'identity="spiffe://test/master"', 'identity="spiffe://test/other"'
 
 
@@ -22,11 +23,13 @@ def counters(found):
 
 
 class Training(Running):
-    """A run in the background, with a page port."""
+    """A run in the background, with a page port. What goes on until it is ended leaves the cores to
+    others, unless its pace is looked at."""
 
-    def __init__(self, name, steps, more="", set=(), port=None):
+    def __init__(self, name, steps, more="", set=(), port=None, pace_ms=None):
         self.name, self.port = name, port or free_port()
-        session = cluster.session(name, body(steps, self.port, more))
+        pace_ms = (4 if steps == ENDLESS else 0) if pace_ms is None else pace_ms
+        session = cluster.session(name, body(steps, self.port, more, pace_ms))
         sets = [word for s in set for word in ("--set", s)]
         super().__init__([MASTER, "train", session, *sets], cwd=cluster.dir)
 
@@ -203,7 +206,7 @@ def small_step_takes_two_messages_each_way_and_two_wakeups():
 
 @suite.test
 def counters_never_fall_when_a_session_is_cut_off():
-    with Training("cut", 1000000, set=[waiting(150)]) as run:
+    with Training("cut", ENDLESS, set=[waiting(150)]) as run:
         run.wait_for_step(1)
         seen = [numbers(cluster.pages[0])]
         run.process.kill()
@@ -216,7 +219,7 @@ def counters_never_fall_when_a_session_is_cut_off():
 
 @suite.test
 def status_matches_the_metrics():
-    with Training("same", 1000000) as run, Caller(cluster.ports[0], cluster.certs, "watch") as c:
+    with Training("same", ENDLESS) as run, Caller(cluster.ports[0], cluster.certs, "watch") as c:
         run.wait_for_step(3)
         before = numbers(cluster.pages[0])
         run.process.send_signal(signal.SIGSTOP)
@@ -243,7 +246,7 @@ def status_matches_the_metrics():
 
 
 def phases_of(name, steps, **options):
-    with Training(name, 1000000, "checkpoint: {every_steps: 1000000}\n", **options) as run:
+    with Training(name, ENDLESS, "checkpoint: {every_steps: 1000000}\n", pace_ms=0, **options) as run:
         # what it waits for has been seen by then
         first, m = run.wait_for_step(6), run.wait_for_step(6 + steps)
         run.process.send_signal(signal.SIGINT)
@@ -400,7 +403,7 @@ def metrics_port_serves_only_three_pages():
 
 @suite.test
 def a_draining_worker_is_not_ready():
-    with Training("drained", 1000000) as run:
+    with Training("drained", ENDLESS) as run:
         run.wait_for_step(2)
         worker, page = cluster.workers[1], cluster.pages[1]
         worker.kill(signal.SIGTERM)
@@ -428,13 +431,15 @@ def metrics_port_is_closed_by_default():
     if not os.access(f"/proc/{cluster.workers[0].process.pid}/fd", os.R_OK):
         return "only root may see the descriptors of a process that cannot be dumped"
     assert listening(cluster.workers[0].process.pid) == {cluster.ports[0], cluster.pages[0]}
-    with Training("listens", 1000000) as run:
+    with Training("listens", ENDLESS) as run:
         run.wait_for_step(1)
         assert listening(run.process.pid) == {run.port}
-    session = cluster.session("silent", body(1000000))
+    session = cluster.session("silent", body(ENDLESS))
     with Running([MASTER, "train", session], cwd=cluster.dir) as run:
         until(lambda: os.path.exists(os.path.join(cluster.dir, "runs", "silent", "egress.jsonl")))
         assert not listening(run.process.pid)
+        with open(f"/proc/{run.process.pid}/maps") as f:
+            assert "libmicrohttpd" not in f.read()
 
 
 @suite.test
@@ -460,7 +465,7 @@ def public_metrics_address_gives_a_warning():
 def exposed():
     """Every metric that has a HELP line, workers' and a master's, under the names of its samples,
     with the labels that it has in Prometheus."""
-    with Training("names", 1000000, "checkpoint: {every_steps: 1}\n") as run:
+    with Training("names", ENDLESS, "checkpoint: {every_steps: 1}\n") as run:
         late = {"cleave_master_checkpoint_step", 'cleave_master_link_round_trip_seconds{worker="w1"}'}
         until(lambda: late <= set(run.numbers()))
         texts = [get(p)[1] for p in (*cluster.pages, run.port)]
@@ -517,7 +522,7 @@ def alerts_and_dashboard_use_existing_metrics():
 @suite.test
 def a_prometheus_scrapes_workers_and_a_master():
     p = prometheus
-    with Training("scraped", 1000000, port=p.master) as run:
+    with Training("scraped", ENDLESS, port=p.master) as run:
         run.wait_for_step(20)
         for port in (*cluster.pages, run.port):
             done = promtool("check", "metrics", text=get(port)[1])

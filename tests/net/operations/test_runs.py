@@ -335,7 +335,7 @@ def log_follower_waits_for_the_record_of_a_kill():
     assert recorded("word")["state"] == "stopped" and log.returncode == 130 and not err, (log.returncode, err)
 
 
-@suite.test
+@suite.long
 def killed_run_reports_its_last_step():
     with Training("far") as run:
         done = tool("stop", "far", "--now", "--json")

@@ -219,7 +219,7 @@ def pipedream_matches_its_instruction_list():
 
 @suite.test
 def pipedream_2bw_matches_its_list_and_keeps_two_versions():
-    for momentum, micro in ((0.0, 4), (0.9, 4), (0.0, 5)) if LONG else ((0.9, 4), (0.0, 5)):
+    for momentum, micro in ((0.0, 4), (0.9, 4), (0.0, 5)) if LONG else ((0.9, 5),):
         stages, trace = compare(f"2bw{int(10 * momentum)}-{micro}", "pipedream-2bw", micro, 4, 3, momentum)
         assert all(s.staleness == 1 and s.versions == 2 for s in stages), [(s.staleness, s.versions) for s in stages]
         assert trace
@@ -277,7 +277,7 @@ def trained_in_rounds(tag, checkpoint, *options):
 def rounds_end_only_at_flush_every_and_epoch_end():
     """Checkpoints wait for the end of a round, and the weights do not depend on them."""
     wanted = {500: [30], 1: [5, 10, 12, 17, 22, 24, 29, 30], 7: [10, 17, 22, 29, 30], 12: [12, 24, 30]}
-    for every, steps in wanted.items():
+    for every, steps in chosen(wanted, 500, 7).items():
         trained_in_rounds(f"every{every}", every)
         assert saved(f"every{every}") == steps, (every, saved(f"every{every}"))
         assert weights_of(f"every{every}") == weights_of("every500"), every
@@ -286,7 +286,7 @@ def rounds_end_only_at_flush_every_and_epoch_end():
 @suite.test
 def interrupt_waits_for_the_end_of_a_round():
     trained_in_rounds("undisturbed", 500)
-    for at, end in ((3, 5), (11, 12), (13, 17)):
+    for at, end in ((3, 5), (11, 12), (13, 17)) if LONG else ((11, 12),):
         trained_in_rounds(f"stop{at}", 500, "--max-steps", str(at))
         assert saved(f"stop{at}") == [end], (at, saved(f"stop{at}"))
         trained_in_rounds(f"stop{at}", 500, "--resume")

@@ -159,7 +159,7 @@ def number_of(tag):
         return int(re.search(r"micro_batches: (\d+)", f.read()).group(1))
 
 
-@suite.test
+@suite.long
 def auto_micro_batches_are_chosen_once():
     """Trained with auto, by the number that was chosen, and with a break in between: the same
     bits."""

@@ -103,7 +103,7 @@ def near(one, other):
 def equal_batches_give_the_same_bits_as_without_cache():
     """Losses, validations and weights, in both shapes; dropout of the front is off, and that of
     the rest is as it was."""
-    for tail in (False, True):
+    for tail in (False, True) if LONG else (True,):
         plain = cluster.trained(f"plain{tail}", body(False, tail=tail), steps(3))
         cached = cluster.trained(f"cached{tail}", body(True, 0.5, tail=tail), steps(3))
         same(plain, cached)

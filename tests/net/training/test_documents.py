@@ -94,7 +94,12 @@ def pdf_over_a_time_or_memory_limit_is_stopped():
     refused("hangs.pdf", "pdftotext takes (longer|more) than 1 s", "--seconds", "1")
     pdfs.bomb(path("explodes.pdf"), b"1 0 0 1 60 700 Tm (ab ) Tj ", 2000000)
     refused("explodes.pdf", "pdftotext ends with signal 6 .it may have 128 MiB of memory", "--memory", "128", "--seconds", "20")
-    with open(path("huge.png"), "wb") as f:  # 60000 x 60000 points of one colour
+
+
+@suite.long
+def image_over_a_memory_limit_is_stopped():
+    """60000 x 60000 points of one colour."""
+    with open(path("huge.png"), "wb") as f:
         import struct, zlib
         chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         packer = zlib.compressobj(1)

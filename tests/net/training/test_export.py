@@ -127,7 +127,7 @@ def near(ours, theirs, limit):
     assert far <= limit, far
 
 
-@suite.test
+@suite.long
 def exported_sequence_model_trains_and_loads_back():
     import numpy as np, torch
     torch.set_num_threads(1)
@@ -172,9 +172,15 @@ def export_keeps_tensor_names_and_settings():
         done = export(cluster.dir, "bare", "--weights", weights, script=script)
         assert done.returncode == 0 and "{op: lstm, out: 4, bias: false}" in done.stdout, done.stdout + done.stderr
         assert set(safetensors(weights)) == {"0.weight_ih_l0", "0.weight_hh_l0"}
-        done = export(cluster.dir, "gru", "--weights", weights + ".none", "--ops", OPS)
+
+
+@suite.long
+def a_refused_model_leaves_no_file():
+    with Cluster(0) as cluster:
+        weights = os.path.join(cluster.dir, "none.safetensors")
+        done = export(cluster.dir, "gru", "--weights", weights, "--ops", OPS)
         assert done.returncode == 1 and "layer '1': GRU is not supported" in done.stderr, done.stderr
-        assert not os.path.exists(weights + ".none")
+        assert not os.path.exists(weights)
 
 
 @suite.test

@@ -84,7 +84,7 @@ def every_cut_over_one_worker_gives_the_same_bits():
     every_cut(1)
 
 
-@suite.test
+@suite.long
 def every_cut_over_two_workers_gives_the_same_bits():
     every_cut(2)
 

@@ -43,14 +43,14 @@ def every_cut_gives_the_same_bits():
     assert len(want) == 122 and len(losses) == STEPS
     counted = want["layer3.0.downsample.1.num_batches_tracked"][2]
     assert int.from_bytes(counted, "little") == 2 * STEPS
-    for tag in CUTS if LONG else ("three_nodes",):
+    for tag in list(CUTS)[1:] if LONG else ("three_nodes",):
         found, their_losses = trained(tag, CUTS[tag])
         assert found.keys() == want.keys(), found.keys() ^ want.keys()
         different = [n for n in want if found[n] != want[n]]
         assert not different and their_losses == losses, (tag, different[:3])
 
 
-@suite.test
+@suite.long
 def state_dict_loads_with_the_same_bits_in_any_placement():
     """The run's own checkpoint as one file for all stages: trained on from it, wherever they
     are."""

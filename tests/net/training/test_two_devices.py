@@ -85,7 +85,7 @@ def each_device_is_charged_for_its_own_modules():
         c.trained("small", body(BOTH), STEPS)
 
 
-@suite.test
+@suite.long
 def out_of_memory_on_one_device_fails_only_its_session():
     with two_devices(CLV_SIM_MEMORY=str(3 << 20)) as (c, _), concurrent.futures.ThreadPoolExecutor() as beside:
         other = beside.submit(c.trained, "beside", body(FIRST, steps=12), 12)

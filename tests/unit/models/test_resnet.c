@@ -330,12 +330,13 @@ static void check_ends(const trial *t, int from, int step, bool own_weights) {
   check_cuts(t, ranges, stages, own_weights);
 }
 
-/* Long stages; each boundary is an end of one of them in one of three sessions. */
+/* Long stages; each boundary is an end of one of them in one of three sessions, of which
+ * `make test` takes the first. */
 static void cuts_at_every_third_boundary_keep_the_bits(void **state) {
   (void)state;
   trial t;
   trial_open(&t, 0);
-  for (int from = 0; from < 3; from++) check_ends(&t, from, 3, from == 0);
+  for (int from = 0; from < (is_long() ? 3 : 1); from++) check_ends(&t, from, 3, from == 0);
   trial_close(&t);
 }
 
