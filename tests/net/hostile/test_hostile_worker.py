@@ -387,7 +387,8 @@ def stopped_worker_times_out_and_resume_gives_same_bits():
     assert count < steps, "the run was over before the worker stopped"
     assert SANITIZED or peak - before <= MIB + 3 * MIB, (before, peak)
     if process.returncode != 0:
-        assert LONG and process.returncode == 6 and "w1" in errors, (process.returncode, errors)
+        # limits.step_timeout and limits.peer_timeout are both 60 s: either may end the run
+        assert LONG and process.returncode in (5, 6) and "w1" in errors, (process.returncode, errors)
         again = liar.cluster.train(session, "--resume")
         assert again.returncode == 0, again.stderr
     runs = os.path.join(liar.cluster.dir, "runs")
