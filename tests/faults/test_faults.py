@@ -34,7 +34,7 @@ def in_cluster(plan, work, workers=2):
     net.MASTER, net.WORKER = (os.path.join(folder, "cleave-" + which) for which in ("master", "worker"))
     env = {} if plan is None else {"CLEAVE_TEST_FAULTS": plan}
     done = []
-    with Cluster(workers, env=env) as c:
+    with Cluster(workers, limits="cpu_devices: 2\n", env=env) as c:
         os.mkdir(os.path.join(c.dir, "data"))
         synthetic_images(os.path.join(c.dir, "data"), n=128, n_test=64)
         found = work(c, env, done)
