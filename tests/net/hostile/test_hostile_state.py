@@ -31,7 +31,7 @@ def state_that_differs_from_the_plan_is_refused():
         "another stage's": items(name="1.weight"),
         "no such": items(name="step"),
         "short": items(dims=[3]),
-        "long": items(dims=[1 << 18]),
+        "long": items(dims=[1 << 15]),
         "dtype": items(dims=[CLASSES], dtype=I64, name="3.bias"),
         "index": items(index=0),
         "count": items(index=1, count=2),
