@@ -53,7 +53,7 @@ int clv_cmd_egress(void *args) {
     return ended(err.code, CLV_EXIT_OK, &err);
   clv_code code = read_record(folder, &book, &err);
   if (code == CLV_OK)
-    code = clv_egress_page(&book, folder, a->run.json ? CLV_EGRESS_JSON : form, &page, &err);
+    code = clv_egress_write_page(&book, folder, a->run.json ? CLV_EGRESS_JSON : form, &page, &err);
   if (code == CLV_OK) fputs(page.data, stdout);
   return ended(code, CLV_EXIT_OK, &err);
 }

@@ -103,18 +103,18 @@ of("master/reach/propagate.c", "tests/unit/plan/test_privacy", one_place_is_seve
 of("master/plan/look.c", "tests/unit/plan/test_look",
    what_the_look_found_is_not_refused=("", "clv_privacy_forbidden_findings(b->config, certain)", "clv_privacy_forbidden_findings(b->config, certain & 0)"))
 of("master/egress/gate.c", "tests/unit/egress/test_gate",
-   the_gate_asks_no_privacy=("cleave_status clv_gate_may_send(", "if ((status = ask_privacy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
-   the_gate_asks_no_policy=("cleave_status clv_gate_may_send(", "if ((status = ask_policy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
-   a_tensor_of_any_form_leaves=("static const clv_egress_row *find_row(", "&& matches_form_of(g, &g->rows[k], s)", ""),
+   the_gate_asks_no_privacy=("cleave_status clv_gate_may_send(", "if ((status = check_privacy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
+   the_gate_asks_no_policy=("cleave_status clv_gate_may_send(", "if ((status = check_policy(g, r, s, error)) != CLEAVE_OK) return status;", ""),
+   a_tensor_of_any_form_leaves=("static const clv_egress_row *find_row(", "&& has_same_type_and_shape(g, &g->rows[k], s)", ""),
    state_that_nobody_expects_leaves=("static clv_egress_flow *find_state_flow(", "|| strcmp(f->name, s->name) != 0", ""))
 of("master/egress/table_row.c", "tests/unit/egress/test_gate",
-   tokens_are_recorded_as_activations=("clv_egress_kind clv_egress_record_kind(", "shows & CLV_FINDING_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION", "CLV_EGRESS_ACTIVATION"))
+   tokens_are_recorded_as_activations=("clv_egress_kind clv_egress_record_kind(", "findings & CLV_FINDING_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION", "CLV_EGRESS_ACTIVATION"))
 of("master/api/core/secrets.c", "tests/unit/api/test_secrets",
    secret_weights_may_be_there=first("clv_code cleave_secrets_check(", "for (size_t i = 0; h->n_artifacts", RET_OK))
 of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    pictures_are_permitted=first("static clv_code check_findings(", "for (size_t i = 0; i < CLV_COUNT(permit_keys); i++) {", "shows &= ~(clv_findings)CLV_FINDING_PICTURE;"),
    bytes_have_no_limit=("", "if (bytes > limit || sent > limit - bytes) return false;", ""),
-   any_figure_is_permitted=first("", "if (limit >= 1 || (r->figure", RET_OK))
+   any_figure_is_permitted=first("", "if (limit >= 1 || (r->share", RET_OK))
 of("master/egress/policy_file.c", "tests/unit/egress/test_egress_policy",
    anybody_may_own_a_policy=first("static bool is_writable_by_root_only(", "return st->st_uid == 0", "return true;"),
    root_needs_no_signature=("", "if (!signed_only) return CLV_OK;", RET_OK))

@@ -4,11 +4,11 @@ from breaks import of
 
 KNOWN = "tests/net/hostile/test_known.py"
 of("master/plan/known_layers.c", KNOWN,
-   keys_that_workers_had_are_forgotten=("static clv_code recall_param(", 'return look_up(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);', "return CLV_OK;"),
-   what_a_run_gave_away_is_forgotten=("static clv_code recall_param(", "if (run) {", "if (!r) {"),
-   what_a_worker_begins_with_is_secret=("static clv_code add_given_names(", "r->n_given += n;", ""),
-   other_forms_are_secret=("static clv_code recall_sample(", "all < 2", "all < 0"),
-   secret_files_are_not_looked_up=("static clv_code recall_files(", "if (home && !spec->weights_secret) return CLV_OK;", "if (home && spec) return CLV_OK;"))
+   keys_that_workers_had_are_forgotten=("static clv_code look_up_param(", 'return look_up_name(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);', "return CLV_OK;"),
+   what_a_run_gave_away_is_forgotten=("static clv_code look_up_param(", "if (run) {", "if (!r) {"),
+   what_a_worker_begins_with_is_secret=("static clv_code add_given_names(", "r->n_worker_names += n;", ""),
+   other_forms_are_secret=("static clv_code look_up_sample(", "all < 2", "all < 0"),
+   secret_files_are_not_looked_up=("static clv_code look_up_stage_files(", "if (is_at_master && !spec->weights_secret) return CLV_OK;", "if (is_at_master && spec) return CLV_OK;"))
 of("master/train/state.c", KNOWN,
    weights_that_were_trained_there_are_not_noted=("static clv_code save_state(", "CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));", ""),
    weights_that_are_given_are_not_noted=("static clv_code note_source(", "if (code == CLV_OK) code = clv_trainer_note_values(t, stage, samples, n, err);", ""))
@@ -17,11 +17,11 @@ of("master/train/modules.c", KNOWN,
 of("master/train/ledger_notes.c", KNOWN,
    trials_are_noted=("static bool is_noted(", "return t->use != CLV_TRAINER_TRIAL /* its seed is forgotten */ &&", "return"))
 of("master/plan/weights_sample.c", "tests/unit/plan/test_samples",
-   a_tensor_is_named_by_its_front=("static size_t first_of(", "part * (s->count - s->part) / (s->parts - 1)", "part * s->part"),
-   a_factor_makes_another_spread=("static bool form_of_all(", "angle = atan2(z[1], z[0]);", "angle = 0;"),
-   a_piece_of_a_tensor_has_its_form=("static bool is_whole(", "s->spread.n == s->count", "s->spread.n"))
+   a_tensor_is_named_by_its_front=("static size_t first_value_of_part(", "part * (s->count - s->part) / (s->parts - 1)", "part * s->part"),
+   a_factor_makes_another_spread=("static bool compute_full_moments(", "angle = atan2(z[1], z[0]);", "angle = 0;"),
+   a_piece_of_a_tensor_has_its_form=("static bool has_all_values(", "s->spread.n == s->count", "s->spread.n"))
 of("master/plan/known_layers.c", KNOWN,
-   the_order_of_many_weights_hides_them=("static clv_code recall_sample(", "all < 2", "all < 1"))
+   the_order_of_many_weights_hides_them=("static clv_code look_up_sample(", "all < 2", "all < 1"))
 of("master/plan/label_order.c", "tests/unit/plan/test_samples",
    periods_are_no_order=("clv_label_order clv_label_order_compute(", "return is_significant(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};", "return (clv_label_order){0};"),
    few_blocks_are_chance=("clv_label_order clv_label_order_compute(", "has_few_blocks(&next, s.n_classes, n) ? FEW_SIGMAS : NEXT_SIGMAS", "2 * NEXT_SIGMAS"))
@@ -30,32 +30,32 @@ of("master/data/labels.c", KNOWN,
 of("master/egress/ledger_file.c", "tests/unit/egress/test_ledger",
    two_may_add_at_once=("static clv_code open_and_lock(", "return lock_file(f, err);", "return f->fd < 0 ? lock_file(f, err) : CLV_OK;"),
    a_cut_line_stays=("static clv_code append_lines(", "if (ftruncate(f->fd, (off_t)at) != 0)", "if (!at)"),
-   a_full_ledger_is_not_compacted=("static clv_code add_items(", "return fits ? append_lines(&f, whole, &lines, err) : rewrite_compacted(&f, l, &lines, err);", 'return fits ? append_lines(&f, whole, &lines, err) : fail_file(&f, "written", "it is full", err);'),
+   a_full_ledger_is_not_compacted=("static clv_code add_items(", "return fits ? append_lines(&f, complete_bytes, &lines, err) : replace_by_compacted_file(&f, l, &lines, err);", 'return fits ? append_lines(&f, complete_bytes, &lines, err) : fail_ledger(&f, "written", "it is full", err);'),
    lines_go_to_a_file_that_is_gone=("static clv_code open_for_adding(", "while (is_replaced(f)) {", "while (is_replaced(f) && !f->path.data) {"))
 of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
-   compacting_keeps_all=("clv_code clv_ledger_compact(", "if (!i || !has_same_mark(", "if (!i || has_same_mark("))
+   compacting_keeps_all=("clv_code clv_ledger_compact(", "if (!i || !has_same_digest(", "if (!i || has_same_digest("))
 of("master/plan/known_layers.c", KNOWN,
-   rows_that_a_worker_had_are_secret=("static clv_code recall_sample(", "return recall_rows(r, k, s, err);", "return CLV_OK;"),
-   rows_that_a_worker_begins_with_are_secret=("static clv_code recall_sample(", "CLV_TRY(add_given_rows(r, s, err));", ""))
+   rows_that_a_worker_had_are_secret=("static clv_code look_up_sample(", "return look_up_sample_rows(r, k, s, err);", "return CLV_OK;"),
+   rows_that_a_worker_begins_with_are_secret=("static clv_code look_up_sample(", "CLV_TRY(add_given_rows(r, s, err));", ""))
 of("master/train/ledger_notes.c", KNOWN,
    rows_at_a_worker_are_not_noted=("static clv_code add_sample(", "k < rows.n", "k < 0 * rows.n"))
 of("master/plan/plain_weights.c", KNOWN,
-   transforms_that_anybody_knows_are_secret=("static clv_code examine(", "clv_row_forms_are_public(forms) ? PUBLIC : NULL", "NULL"))
+   transforms_that_anybody_knows_are_secret=("static clv_code find_why_not_hiding(", "clv_row_forms_are_public(forms) ? PUBLIC : NULL", "NULL"))
 of("master/plan/row_digests.c", "tests/unit/plan/test_rows",
-   a_factor_makes_another_row=("static clv_code digest_line(", "/ sqrt(l->squares)", ""),
-   a_sign_makes_another_row=("static clv_code digest_line(", "(int32_t)(fabs(l->sum[k])", "(int32_t)((l->sum[k])"),
-   rows_of_one_value_have_digests=("static clv_code digest_line(", "l->n >= SHORTEST && l->squares * l->squares >= LEAST_VALUES * l->fourths", "l->n > 0"),
+   a_factor_makes_another_row=("static clv_code compute_line_digest(", "/ sqrt(l->squares)", ""),
+   a_sign_makes_another_row=("static clv_code compute_line_digest(", "(int32_t)(fabs(l->sum[k])", "(int32_t)((l->sum[k])"),
+   rows_of_one_value_have_digests=("static clv_code compute_line_digest(", "l->n >= MIN_VALUES && l->squares * l->squares >= LEAST_VALUES * l->fourths", "l->n > 0"),
    columns_have_no_digests=("static void add_part(", "at < end && at < columns->n", "at < end && at < 0 * columns->n"),
-   short_rows_need_no_others=("static clv_code digest_line(", "l->n >= LONG", "l->n > 0"))
+   short_rows_need_no_others=("static clv_code compute_line_digest(", "l->n >= LONG_VALUES", "l->n > 0"))
 of("master/plan/public_rows.c", "tests/unit/plan/test_rows",
    waves_are_secret=("", "if (is_wave(from, part, tolerance)) return 3;", ""),
-   products_are_secret=("static size_t count_factors(", "width <= n / 2", "width < 2"),
+   products_are_secret=("static size_t count_product_numbers(", "width <= n / 2", "width < 2"),
    orthogonal_signs_are_secret=("static bool are_orthogonal(", "f->n_signs == ENOUGH_SIGNS", "f->n_signs > ENOUGH_SIGNS"),
    ratios_are_secret=("", "if (is_geometric(from, part, tolerance)) return 2;", ""),
    neighbours_alone_make_a_wave=("static bool is_wave(", "n / 4, n / 3}", "1, 1}"),
    transforms_with_factors_of_columns_are_secret=("bool clv_row_forms_are_public(", "c->long_simple >= ENOUGH", "c->long_simple > f->columns"),
-   rows_of_three_values_are_public=("void clv_row_forms_add(", "|| f->columns < SHORTEST", ""))
+   rows_of_three_values_are_public=("void clv_row_forms_add(", "|| f->columns < MIN_VALUES", ""))
 of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
    each_row_has_a_line=("static clv_code put_items(", "item->kind == CLV_LEDGER_ROW && items[*i].kind == CLV_LEDGER_ROW", "item->kind > CLV_LEDGER_ROW"),
-   a_line_has_one_row=("static clv_code parse_marks(", "l->n == first ||", "l->n == first &&"),
-   rows_are_never_too_many=("static bool is_kept(", "return !shift ||", "return shift ||"))
+   a_line_has_one_row=("static clv_code parse_digests(", "l->n == first ||", "l->n == first &&"),
+   rows_are_never_too_many=("static bool is_in_compacted_file(", "return !shift ||", "return shift ||"))

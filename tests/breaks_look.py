@@ -18,7 +18,7 @@ of("master/plan/look.c", "tests/net/operations/test_look.py",
    workers_in_a_row_hide_labels=("static bool worker_gets_gradient(", "i > stage && i >", "i == stage + 1 && i >"))
 of("master/plan/look_head.c", "tests/net/operations/test_look.py",
    numbers_are_one_class=("static size_t classify_numbers(", "label[i] += numeric_labels_of", "label[i] += 0 * numeric_labels_of"),
-   constant_numbers_come_first=("static int compare_variance(", "x->variance > y->variance ? -1 : 1", "x->variance < y->variance ? -1 : 1"))
+   constant_numbers_come_first=("static int compare_by_variance(", "x->variance > y->variance ? -1 : 1", "x->variance < y->variance ? -1 : 1"))
 of("master/plan/look_text.c", "tests/net/operations/test_look.py",
    every_loss_ignores_a_label=("static void describe_loss(", "if (ignores && ignored >= 0)", "if (ignored >= 0)"))
 of("master/look/features.c", "tests/unit/look/test_readers",
@@ -34,7 +34,7 @@ of("master/plan/look_part.c", "tests/net/operations/test_look.py",
 of("master/look/labels.c", "tests/unit/look/test_readers",
    the_first_column_alone_is_read=("clv_code clv_look_labels(", "CLV_TRY(read_column(&r, k, err));", "CLV_TRY(read_column(&r, 0, err));"))
 of("master/plan/look_front.c", "tests/net/operations/test_look.py",
-   all_records_repeat=("static bool number_repeats(", "return different <= n / 2;", "return true;"),
+   all_records_repeat=("static bool number_repeated_tokens(", "return different <= n / 2;", "return true;"),
    vectors_were_not_looked_at=("static void set_not_read(", "if (why)", "if (why && code == CLV_OK)"))
 of("master/plan/privacy.c", "tests/net/operations/test_egress.py",
    a_worker_sends_on_what_it_was_sent=("static clv_code find_hop_findings(", "v->worker_layers_mix = true;", ""))

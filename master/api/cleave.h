@@ -294,7 +294,9 @@ CLEAVE_API cleave_status cleave_open_text(const char *path, const char *text,
 typedef struct cleave_leaks {
   uint32_t contexts, references, futures, modules, optimizers, kept;
   char text
-      [1024]; /* a line for each: kind, and the module or context that made it; truncated if long */
+      /* a line for each open handle: its kind, and the module or context that made it; truncated if
+       * too long */
+      [1024];
 } cleave_leaks;
 
 /* BLOCKS. Ends every context, waits until the workers have freed them, closes the sessions and

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * egress: decides which tensors leave the master (gate, policy, ledger) and records what left
- * (the record DIR/egress.jsonl).
+ * egress: decides which tensors may leave the master (gate, policy, ledger) and records the tensors
+ * that left it (the record DIR/egress.jsonl).
  *
  * The record is a write-ahead log. Before the first byte of a tensor is sent, an *allowance* is on
  * the disk. It names the receiver, the tensor and the largest number of bytes. Afterwards a line
- * *settles* the allowance with the bytes that were sent. An allowance without such a line counts in
- * full, so the record never reports fewer bytes than left, even after a crash of the process or the
- * machine.
+ * *settles* the allowance with the bytes that were sent. An allowance that no line settles counts
+ * in full, so the record never reports fewer bytes than left, even after a crash of the process or
+ * the machine.
  *
  * The master calls clv_egress_open when a command begins, clv_egress_flow_new for each kind of
- * tensor, clv_egress_expect and clv_egress_write_ahead before each step, clv_egress_charge before
- * each tensor and clv_egress_close at the end. clv_egress_read and clv_egress_page show a record.
+ * tensor, clv_egress_set_step_bytes and clv_egress_write_ahead before each step, clv_egress_charge
+ * before each tensor and clv_egress_close at the end. clv_egress_read and clv_egress_write_page
+ * show a record.
  *
  * The file has one JSON object per line. The keys of each event are in the order of the table in
  * record_line.c. Each line names its attempt, because commands that run at the same time write
@@ -29,40 +30,46 @@
 #include "master/api/api.h"
 
 #define CLV_EGRESS_FILE "egress.jsonl"
-#define CLV_EGRESS_MASTER "master" /* as `from`; workers have their names */
+#define CLV_EGRESS_MASTER \
+  "master" /* the master's name in the field `from` of a line; a worker has its own name there */
 
 enum {
   CLV_EGRESS_VERSION = 1,
-  CLV_EGRESS_MAX_NAME = 128,       /* bytes of a name, without NUL */
-  CLV_EGRESS_MAX_TEXT = 256,       /* bytes of a path or an identity, without NUL */
-  CLV_EGRESS_MAX_LINE = 8192,      /* bytes of a line, without its newline */
-  CLV_EGRESS_MAX_ROWS = 65536,     /* attempts, rows, hops or open allowances of a summary */
-  CLV_EGRESS_MAX_STEPS = 64,       /* most steps that one allowance covers */
-  CLV_EGRESS_ALLOWANCE_MS = 10000, /* age at which the rest of an allowance is taken back */
+  CLV_EGRESS_MAX_NAME = 128,   /* bytes of a name, without NUL */
+  CLV_EGRESS_MAX_TEXT = 256,   /* bytes of a path or an identity, without NUL */
+  CLV_EGRESS_MAX_LINE = 8192,  /* bytes of a line, without its newline */
+  CLV_EGRESS_MAX_ROWS = 65536, /* most attempts, rows, hops or open allowances in a summary */
+  CLV_EGRESS_MAX_STEPS = 64,   /* most steps that one allowance covers */
+  CLV_EGRESS_ALLOWANCE_MS =
+      10000, /* age at which the record takes back the unused bytes of an allowance */
 };
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
 typedef enum clv_egress_event {
   CLV_EGRESS_ATTEMPT = 1, /* a command began */
-  CLV_EGRESS_ALLOW,       /* an allowance: bytes that may leave from now on */
-  CLV_EGRESS_SETTLE,      /* the bytes that left under an allowance */
-  CLV_EGRESS_HOP,         /* bytes that a worker reports to have sent to another worker */
-  CLV_EGRESS_LOOK,        /* result of the look at a few records, before any allowance */
-  CLV_EGRESS_END,         /* the command ended normally; every allowance is settled */
+  CLV_EGRESS_ALLOW,  /* an allowance: most bytes of a tensor that may leave from this line on */
+  CLV_EGRESS_SETTLE, /* the bytes that left under an allowance */
+  CLV_EGRESS_HOP,    /* direct transfer: bytes that one worker reports to have sent to another */
+  /* result of the look, which tries to reconstruct a few records from the tensors that would
+   * leave */
+  CLV_EGRESS_LOOK,
+  CLV_EGRESS_END, /* the command ended normally; every allowance is settled */
   CLV_EGRESS_EVENTS
 } clv_egress_event;
 
 typedef enum clv_egress_kind {
-  CLV_EGRESS_INPUT = 1, /* "input": records, unchanged or changed only by layers that do not mix */
-  CLV_EGRESS_TOKENS,    /* "tokens": one vector per token; used in the record, never in a row */
+  CLV_EGRESS_INPUT =
+      1, /* "input": records, unchanged or changed only by layers that do not mix their elements */
+  /* "tokens": one vector per token; lines of the record use it, rows of the egress table never */
+  CLV_EGRESS_TOKENS,
   CLV_EGRESS_LABELS,
   CLV_EGRESS_ACTIVATION,
   CLV_EGRESS_GRADIENT,
   CLV_EGRESS_WEIGHTS, /* parameters and buffers, by name */
   CLV_EGRESS_STATE,   /* state of an optimiser, by name */
   CLV_EGRESS_FAILURE, /* report of a failed context, sent to the workers */
-  CLV_EGRESS_CACHED,  /* activation rows that the worker stores on its disk, and their numbers */
+  CLV_EGRESS_CACHED,  /* activation rows that the worker stores on its disk, and the row numbers */
   CLV_EGRESS_KINDS
 } clv_egress_kind;
 
@@ -71,18 +78,21 @@ const char *clv_egress_kind_name(clv_egress_kind kind);
 /* Returns true for WEIGHTS and STATE, which are sent by name and have no samples. */
 bool clv_egress_is_state(clv_egress_kind kind);
 
-/* Identifies a row of the record. Allowances belong to one row if all fields are equal. */
+/* Key of a row of the record. Allowances whose keys are equal in all fields belong to one row. */
 typedef struct clv_egress_key {
-  /* sender: "master", or a worker whose direct sends the master planned and no gate checked */
+  /* sender: "master", or a worker that sends directly to another worker, past the gate */
   char from[CLV_EGRESS_MAX_NAME + 1];
-  /* name and identity of the receiving worker */
+  /* name and identity of the worker that receives the tensor */
   char to[CLV_EGRESS_MAX_NAME + 1], identity[CLV_EGRESS_MAX_TEXT + 1];
   uint64_t kind;                       /* clv_egress_kind */
   char stage[CLV_EGRESS_MAX_NAME + 1]; /* stage that the input, output or state belongs to */
-  char name[CLV_EGRESS_MAX_NAME + 1];  /* name of WEIGHTS and STATE; "" for other kinds */
+  char name[CLV_EGRESS_MAX_NAME + 1]; /* name of a tensor of WEIGHTS or STATE; "" for other kinds */
   char dtype[8];
-  clv_shape shape; /* shape of a sample, without the batch; WEIGHTS and STATE: of the tensor */
-  bool random;     /* holds random numbers in place of records (trials of micro_batches: auto) */
+  clv_shape
+      shape; /* shape of a sample, without the batch; WEIGHTS and STATE: shape of the tensor */
+  bool
+      /* the tensor has random numbers in place of records (trials of micro_batches: auto) */
+      has_random_values;
 } clv_egress_key;
 
 typedef struct clv_egress_line {
@@ -98,25 +108,26 @@ typedef struct clv_egress_line {
       char policy[CLV_EGRESS_MAX_TEXT + 1], policy_sha256[65];
       char approver[CLV_EGRESS_MAX_TEXT + 1]; /* signer of the policy; "": not signed */
       char table_sha256[65];                  /* digest of egress.table when the attempt begins */
-      uint64_t cut; /* bytes of a truncated last line that the attempt removed; 0: none */
-    } begun;
+      uint64_t removed_bytes; /* bytes of a truncated last line that the attempt removed; 0: none */
+    } start;
     struct {
       uint64_t id; /* number of the allowance in its attempt, from 1 */
-      clv_egress_key what;
-      uint64_t bytes; /* most bytes that may leave under the allowance */
-      char until[32]; /* time at which unused bytes are taken back at the latest */
+      clv_egress_key key;
+      uint64_t bytes;      /* most bytes that may leave under the allowance */
+      char expires_at[32]; /* time at which the record takes back unused bytes at the latest */
     } allow;
     struct {
       uint64_t id, tensors, bytes;
     } settle;
     struct {
       char from[CLV_EGRESS_MAX_NAME + 1], to[CLV_EGRESS_MAX_NAME + 1];
-      uint64_t bytes; /* bytes of the messages with all that they carry */
-      char by[16];    /* "worker": the number is the sending worker's own report */
+      uint64_t bytes; /* bytes of all messages that the sending worker sent to the receiving one */
+      char by[16];    /* "worker": the sending worker has reported `bytes` itself */
     } hop;
     struct {
       uint64_t records; /* number of records that the look read */
-      /* "0.82", "not applicable", "not looked at"; the last two are "" in records before 0.9 */
+      /* result of each reader: "0.82", "not applicable" or "not looked at". Records before 0.9 have
+       * no features and groups; these are "" then */
       char pixels[16], tokens[16], labels[16], features[16], groups[16];
     } look;
     struct {
@@ -127,7 +138,7 @@ typedef struct clv_egress_line {
 } clv_egress_line;
 
 /* Parses one line, without its newline. Accepts a line only if clv_egress_line_format would write
- * the same bytes. CLV_DATA_LOSS: the text names the wrong part. */
+ * the same bytes. CLV_DATA_LOSS: the line is invalid; the message names the wrong field. */
 clv_code clv_egress_line_parse(const char *text, size_t len, clv_egress_line *ret,
                                clv_err *err) CLV_USE_RESULT;
 /* Appends a line with its newline to `out`. */
@@ -135,27 +146,29 @@ void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out);
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* The record of one command. */
+/* Writer of the record for one command. */
 typedef struct clv_egress_record clv_egress_record;
-/* The tensors of one row and their credit: the bytes that may still leave. Owned by the record. */
+/* Flow: the tensors of one row of the record, and their credit, the bytes that may still leave.
+ * Owned by the record. */
 typedef struct clv_egress_flow clv_egress_flow;
 
-/* Opens or creates the file, removes a truncated last line, appends an attempt with about->begun
- * and starts the thread that writes allowances ahead. CLV_DATA_LOSS: the file is no valid record.
- * On failure *ret is not set. */
+/* Opens or creates the file, removes a truncated last line, appends an ATTEMPT line with
+ * about->start and starts the thread that writes allowances ahead. CLV_DATA_LOSS: the file is no
+ * valid record. On failure *ret is not set. */
 clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egress_record **ret,
                          clv_err *err) CLV_USE_RESULT;
-/* Settles all allowances, writes the END line and frees the record, also when it fails. The caller
- * must have stopped all calls of clv_egress_charge. NULL is allowed. */
+/* Settles all allowances, writes the END line and frees the record, even if writing fails. The
+ * caller must have stopped all calls of clv_egress_charge. NULL is allowed. */
 clv_code clv_egress_close(clv_egress_record *r, uint64_t exit_code, clv_err *err);
 
-/* Makes a flow for a row. once: each clv_egress_expect announces one tensor, and no allowance
- * follows by itself. Otherwise the record's thread writes the next allowance as credit is used. */
-clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *what, bool once,
+/* Makes a flow for a row. has_one_tensor: each clv_egress_set_step_bytes announces one tensor, and
+ * clv_egress_write_ahead writes its allowance. Otherwise the record's thread also writes the next
+ * allowance whenever half of one is used. */
+clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *key, bool has_one_tensor,
                              clv_egress_flow **ret, clv_err *err) CLV_USE_RESULT;
-/* Sets the bytes of one unit of the flow: of a step, of a batch of an evaluation, or of the one
- * tensor. If the credit is smaller, the next clv_egress_write_ahead writes an allowance. */
-void clv_egress_expect(clv_egress_flow *f, uint64_t step_bytes);
+/* Sets the bytes that the flow needs for one step, one batch of an evaluation, or its one tensor.
+ * If the credit is smaller, the next clv_egress_write_ahead writes an allowance. */
+void clv_egress_set_step_bytes(clv_egress_flow *f, uint64_t step_bytes);
 /* Writes allowances for all flows that need credit. BLOCKS for a write and an fdatasync. */
 clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) CLV_USE_RESULT;
 
@@ -165,33 +178,39 @@ clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) CLV_USE_RESU
  * error the record cannot be written any more, and the caller must not send the tensor. */
 clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
-/* Records a LOOK, the result of the look. Call before the first allowance. */
-void clv_egress_record_look(clv_egress_record *r, const clv_egress_line *look);
+/* Appends a LOOK line to the record. Call before the first allowance. */
+void clv_egress_note_look(clv_egress_record *r, const clv_egress_line *look);
 
-/* Records a HOP: the bytes, messages included, that worker `from` reports to have sent to `to`. */
-void clv_egress_record_hop(clv_egress_record *r, const char *from, const char *to, uint64_t bytes);
+/* Appends a HOP line to the record: worker `from` reports to have sent `bytes` directly to worker
+ * `to`. */
+void clv_egress_note_direct_transfer(clv_egress_record *r, const char *from, const char *to,
+                                     uint64_t bytes);
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct clv_egress_attempt {
-  clv_egress_line begun;
-  bool has_look;                 /* `look` is set */
-  clv_egress_line look;          /* the LOOK of the attempt */
-  bool has_ended;                /* `end` is set; false: the command runs or was killed */
-  clv_egress_line end;           /* the END of the attempt */
-  uint64_t bytes;                /* bytes that left the master: settled plus unsettled_bytes */
-  uint64_t unsettled_bytes;      /* bytes of allowances without a SETTLE, counted in full */
-  uint64_t tensors;              /* tensors of the settled allowances */
-  uint64_t last_id, n_unsettled; /* number of the last allowance; allowances without a SETTLE */
+  clv_egress_line start_line;
+  bool has_look;            /* `look` is set */
+  clv_egress_line look;     /* the LOOK of the attempt */
+  bool has_ended;           /* `end` is set; false: the command runs or was killed */
+  clv_egress_line end;      /* the END of the attempt */
+  uint64_t bytes;           /* bytes that left the master: settled plus unsettled_bytes */
+  uint64_t unsettled_bytes; /* bytes of allowances without a SETTLE, counted in full */
+  uint64_t tensors;         /* tensors of the settled allowances */
+  uint64_t last_id,
+      /* last_id: number of the last allowance; n_open_allowances: number of allowances without a
+       * SETTLE */
+      n_open_allowances;
 } clv_egress_attempt;
 
-/* One kind of tensor of one attempt. */
+/* Sums over all allowances of one attempt that have the same key. */
 typedef struct clv_egress_row_sum {
   size_t attempt; /* index in `attempts` of the summary */
-  clv_egress_key what;
-  uint64_t tensors, settled; /* tensors and bytes that left under settled allowances */
-  uint64_t unsettled;        /* bytes of allowances without a SETTLE, which may have left as well */
-  char first[32], last[32];  /* times of the first allowance and of the last line of the row */
+  clv_egress_key key;
+  uint64_t tensors, settled_bytes; /* tensors and bytes that left under settled allowances */
+  uint64_t
+      unsettled_bytes; /* bytes of allowances without a SETTLE: some of these may have left, too */
+  char first[32], last[32]; /* times of the first allowance and of the last line of the row */
 } clv_egress_row_sum;
 
 typedef struct clv_egress_hop_sum {
@@ -204,13 +223,15 @@ typedef struct clv_egress_summary {
   clv_egress_row_sum *rows; /* in the order of their first allowance */
   clv_egress_hop_sum *hops;
   size_t n_attempts, n_rows, n_hops;
-  uint64_t total;         /* bytes that left the master in all attempts */
-  size_t complete_bytes;  /* bytes of the complete lines at the begin of the file */
-  size_t truncated_bytes; /* bytes of a truncated line behind them; 0: none */
+  uint64_t total_bytes;  /* bytes that left the master in all attempts */
+  size_t complete_bytes; /* bytes of the complete lines at the beginning of the file */
+  size_t
+      /* bytes of a truncated last line, behind the complete lines; 0: there is none */
+      truncated_bytes;
 } clv_egress_summary;
 
-/* Reads and checks the record at `path`. CLV_NOT_FOUND: no such file; CLV_DATA_LOSS: the text names
- * path and line. Free *ret with clv_egress_summary_done. */
+/* Reads and checks the record at `path`. CLV_NOT_FOUND: no such file; CLV_DATA_LOSS: a line is
+ * invalid; the message names path and line. Free *ret with clv_egress_summary_done. */
 clv_code clv_egress_read(const char *path, clv_egress_summary *ret, clv_err *err) CLV_USE_RESULT;
 /* As clv_egress_read, but reads `len` bytes at `data`. Errors name `label` as the path. */
 clv_code clv_egress_read_text(const void *data, size_t len, const char *label,
@@ -229,8 +250,8 @@ typedef enum clv_egress_format {
  * worker, when and under which policy. Formats: text for a terminal, a single HTML file without
  * links, or one JSON object per line. `run` is the run's name in the report. The record may come
  * from an untrusted source: its texts are escaped and shown without control characters. */
-clv_code clv_egress_page(const clv_egress_summary *b, const char *run, clv_egress_format form,
-                         clv_bytes *out, clv_err *err) CLV_USE_RESULT;
+clv_code clv_egress_write_page(const clv_egress_summary *b, const char *run, clv_egress_format form,
+                               clv_bytes *out, clv_err *err) CLV_USE_RESULT;
 
 /* ---- findings: what a tensor shows (findings.c) ---------------------------------------------- */
 
@@ -238,26 +259,29 @@ clv_code clv_egress_page(const clv_egress_summary *b, const char *run, clv_egres
  * that knows the session file. Each finding is one bit; a worse finding has the greater number.
  * Plan, gate, policy and record use this type. master/plan/privacy.c says which layers hide. */
 typedef enum clv_finding {
-  CLV_FINDING_MIXED = 0,            /* no finding; this is no proof that the tensor is safe */
-  CLV_FINDING_PICTURE = 1,          /* each element depends on fewer than half of the positions */
-  CLV_FINDING_FRONT_KNOWN = 2,      /* on some path only layers with known weights mix */
+  CLV_FINDING_MIXED = 0, /* no finding; this is no proof that the tensor is safe */
+  CLV_FINDING_PICTURE =
+      1, /* each element depends on fewer than half of the positions of a record */
+  CLV_FINDING_FRONT_KNOWN =
+      /* on some path from the records only layers whose weights a worker may know mix elements */
+  2,
   CLV_FINDING_TOKENS = 4,           /* one vector per token */
-  CLV_FINDING_RAW_INPUT = 8,        /* on some path no layer mixes */
+  CLV_FINDING_RAW_INPUT = 8,        /* on some path from the records no layer mixes elements */
   CLV_FINDING_LABELS_READABLE = 16, /* a gradient from which a worker can compute a label */
   CLV_FINDING_LABELS = 32,          /* the labels themselves */
 } clv_finding;
 
 /* A set of findings. Of two sets the one with the worse finding is the greater number. */
 typedef unsigned clv_findings;
-enum { CLV_FINDINGS_TEXT = 80 }; /* bytes of the words of a set, with NUL */
+enum { CLV_FINDINGS_TEXT = 80 }; /* most bytes of clv_findings_words, with NUL */
 
 /* Formats the words of a set, the worst first: "RAW INPUT, PICTURE"; "" for the empty set. Returns
  * buf. */
 const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]);
 /* Returns the worst finding of a set; CLV_FINDING_MIXED for the empty set. */
 clv_finding clv_findings_worst(clv_findings f);
-/* Returns the findings of `f` that `privacy` in the session file does not permit; 0: all are
- * permitted. */
+/* Returns those findings of `f` that `privacy` in the session file does not permit; 0: it permits
+ * all. */
 clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_findings f);
 
 /* ---- the policy ------------------------------------------------------------------------------ */
@@ -278,9 +302,9 @@ typedef struct clv_policy_tensor {
   const char *name; /* name in messages */
   clv_egress_kind kind;
   clv_findings findings; /* findings of the tensor */
-  /* hiding layers at the master on the path with the fewest, from the records or the labels;
-   * CLV_POLICY_NO_PATH: the tensor depends on neither */
-  uint32_t layers_at_home;
+  /* number of hiding layers at the master between the records or labels and the tensor, on the path
+   * with the fewest; CLV_POLICY_NO_PATH: the tensor depends on neither */
+  uint32_t n_hiding_layers;
   const char *worker, *identity; /* name and identity of the receiver */
   clv_dtype dtype;
   clv_shape shape; /* shape with the batch dimension, except WEIGHTS and STATE, which have none */
@@ -309,76 +333,80 @@ clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t
  * exceeds it. p NULL permits everything. */
 clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
-/* The share of pixels, tokens, labels, features or label groups that the look could reconstruct
- * from what leaves. */
+/* Result of one reader of the look: the share of pixels, tokens, labels, features or label groups
+ * that it reconstructed from the tensors that leave. */
 typedef struct clv_policy_reading {
-  int reader;      /* 0 pixels, 1 tokens, 2 labels, 3 features, 4 label groups */
-  double figure;   /* 0..1; negative: the look did not run this reader */
-  const char *why; /* reason why the reader did not run; used if `figure` is negative */
+  int reader; /* 0 pixels, 1 tokens, 2 labels, 3 features, 4 label groups */
+  double
+      /* share that the reader could reconstruct, 0..1; negative: the look did not run the reader */
+      share;
+  const char *why_not_run; /* reason why the reader did not run; used if `share` is negative */
 } clv_policy_reading;
 /* Checks a reading against max_read. CLV_INVALID: the reading exceeds the limit, or there is a
  * limit and the reader did not run. p NULL permits everything. */
 clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading *r,
                                   clv_err *err) CLV_USE_RESULT;
-/* Returns max_read of a reader: the largest permitted figure; 1 without a limit or a policy. */
+/* Returns the policy's max_read for a reader, the largest permitted share; 1: there is no limit or
+ * no policy. */
 double clv_policy_max_read(const clv_policy *p, int reader);
 
-/* Begins an epoch. `bytes` of it have been sent before (a resumed epoch); 0: none. */
+/* Begins an epoch. bytes: number of bytes that an earlier attempt has sent in the same epoch; 0:
+ * none. */
 void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes);
-/* Checks a tensor that is about to be sent and adds its bytes to those of the epoch. The bytes of a
+/* Checks a tensor before it is sent and adds its bytes to the sum of the epoch. The bytes of a
  * refused tensor are not added. Any thread may call it. */
 clv_code clv_policy_charge(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
                            clv_err *err) CLV_USE_RESULT;
-/* Returns true if clv_policy_charge has refused a tensor. The command then reports an error of the
- * configuration. */
+/* Returns true if clv_policy_charge has refused a tensor. The command then exits with the code of a
+ * configuration error. */
 bool clv_policy_has_refused(const clv_policy *p);
 
 /* ---- rows of the egress table (table_row.c) -------------------------------------------------- */
 
 #define CLV_LOSS_NAME "(loss)" /* name of the loss module; no stage may have this name */
 
-/* One tensor that the master sends, per micro-batch. The blueprint sets kind and findings; plan,
- * policy, gate and record read them from here. */
+/* Row of the egress table: a tensor that the master sends for each micro-batch. The blueprint sets
+ * kind and findings; plan, policy, gate and record read both. */
 typedef struct clv_egress_row {
   char name[160]; /* "activation of stage 'a' (layer 2)" */
   /* INPUT, LABELS, ACTIVATION, GRADIENT, WEIGHTS (also for optimiser state) or CACHED */
   clv_egress_kind kind;
   clv_findings findings;      /* all findings of the tensor */
-  clv_findings look_findings; /* those in `findings` that only the look has found */
-  uint32_t stage;             /* index of the module in the session; n_stages: the loss */
+  clv_findings look_findings; /* findings in `findings` that the look alone has found */
+  uint32_t stage;             /* index of the stage in the session; n_stages: the loss */
   uint32_t input;    /* INPUT, LABELS: index of the module's input; CACHED: 1 for row numbers */
-  uint32_t n_values; /* values that cross the cut together */
+  uint32_t n_values; /* number of values that cross the cut together in this tensor */
   int worker;        /* index of the receiver in the session's workers */
   clv_dtype dtype;
   clv_shape shape;         /* dim 0 is the largest micro-batch; WEIGHTS: [] */
   uint64_t bytes_per_step; /* bytes of all micro-batches of a full step; WEIGHTS: of one push */
-  int64_t places;          /* most positions of a packed sequence, as in clv_node; 0: not packed */
-  bool relayed;            /* the master receives the value from another worker and forwards it */
+  int64_t max_positions;   /* most positions of a packed sequence; 0: not packed */
+  bool is_relayed;         /* the master receives the value from another worker and forwards it */
   bool is_for_spare;       /* `worker` gets the tensor only in place of a worker that was lost */
-  /* hiding layers at the master on the shortest path, as clv_policy_tensor */
-  uint32_t layers_at_home;
+  /* number of hiding layers at the master on the shortest path, as in clv_policy_tensor */
+  uint32_t n_hiding_layers;
 } clv_egress_row;
 
 /* Returns the kind under which the record counts a tensor of a row. An activation that shows RAW
  * INPUT counts as "input", one that shows TOKENS as "tokens". Policies match the row's kind. */
-clv_egress_kind clv_egress_record_kind(clv_egress_kind kind, clv_findings shows);
-/* Returns the row in the form that the policy checks. The row and the session own its texts. */
+clv_egress_kind clv_egress_record_kind(clv_egress_kind kind, clv_findings findings);
+/* Returns the row as a clv_policy_tensor, whose texts belong to the row and the session. */
 clv_policy_tensor clv_egress_row_tensor(const clv_session_config *c, const clv_egress_row *r);
 
 /* ---- the gate (gate.c) ----------------------------------------------------------------------- */
 
-/* The record's flow of the tensors of a row, and their sizes. */
+/* Flow of a row of the egress table, and the sizes of its tensors. */
 typedef struct clv_row_flow {
-  clv_egress_flow *flow; /* NULL for WEIGHTS, because each piece of state has its own flow */
-  uint64_t sample_bytes; /* bytes of a sample; of packed sequences the largest number */
-  uint64_t place_bytes;  /* bytes per position of packed sequences; 0: not packed */
+  clv_egress_flow *flow;   /* NULL for WEIGHTS, because each piece of state has its own flow */
+  uint64_t sample_bytes;   /* bytes of a sample; packed sequences: bytes of the longest one */
+  uint64_t position_bytes; /* bytes per position of packed sequences; 0: not packed */
 } clv_row_flow;
 
-/* The record's flow of one piece of a stage's state. */
+/* Flow of one piece of a stage's state: a parameter, a buffer or an optimiser's tensor. */
 typedef struct clv_state_flow {
   clv_egress_flow *flow;
   uint32_t stage;
-  bool optimizer; /* the piece is state of the optimiser, not a parameter or buffer */
+  bool is_optimizer_state; /* the piece is state of the optimiser, not a parameter or buffer */
   char name[CLV_EGRESS_MAX_NAME + 1];
 } clv_state_flow;
 
@@ -389,35 +417,36 @@ typedef struct clv_gate {
   const clv_egress_row *rows; /* [n_rows] the egress table */
   size_t n_rows;
   clv_row_flow *flows; /* [n_rows] */
-  /* [config->n_workers] the flow of failure reports to each worker; NULL, or an element NULL: the
-   * gate refuses these reports */
-  clv_egress_flow **failures;
-  clv_state_flow *states; /* [n_states] the pieces of state that may be sent */
-  /* next_state: index at which the search begins (pieces have an order) */
-  size_t n_states, next_state;
+  /* [config->n_workers] flow of the failure reports to each worker. The gate refuses reports to a
+   * worker whose element is NULL, and all reports if the array is NULL */
+  clv_egress_flow **failure_flows;
+  clv_state_flow *state_flows; /* [n_state_flows] the pieces of state that may be sent */
+  /* next_state_flow: index at which the gate begins its search, because pieces are sent in order */
+  size_t n_state_flows, next_state_flow;
   int64_t max_samples; /* most samples of a tensor */
-  /* findings of the look that it reports only for information; the gate ignores them */
-  clv_findings uncertain;
+  /* findings that the look is not certain of and `plan` only prints; the gate ignores these */
+  clv_findings uncertain_findings;
   clv_policy *policy; /* NULL: no policy */
 } clv_gate;
 
 /* Decides whether a tensor may leave the master. Callback of cleave_options.may_send, whose user is
  * the clv_gate. In order: finds the row of the tensor, compares dtype and shape, checks the
  * findings against the session's privacy, asks the policy, takes the bytes from the record's
- * allowance. Returns CLEAVE_OK if all agree. CLEAVE_DENIED: one of the checks refused, error->text
- * has the reason. Other codes: the record cannot be written. Any thread may call it. */
+ * allowance. Returns CLEAVE_OK if all checks pass. CLEAVE_DENIED: one of the checks refused the
+ * tensor; error->text has the reason. Other codes: the record cannot be written. Any thread may
+ * call it. */
 cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_error *error);
 
 /* ---- the ledger (ledger.c, ledger_file.c) ----------------------------------------------------
  *
  * The ledger lists the layer keys and weights that a worker has received, over all sessions and
- * runs of this user on this host. It is a file of keyed digests with mode 0600. Its folder is the
- * first that is set of $STATE_DIRECTORY (its first path), $XDG_STATE_HOME/cleave and
+ * runs of this user on this host. The ledger is a file of keyed digests with mode 0600. Its folder
+ * is the first of these that is set: $STATE_DIRECTORY (its first path), $XDG_STATE_HOME/cleave and
  * $HOME/.local/state/cleave. */
 
 enum {
   CLV_LEDGER_MAX_BYTES = 64 << 20, /* largest size of the file */
-  CLV_LEDGER_MARK_BYTES = 16,      /* bytes of the keyed digest in a line */
+  CLV_LEDGER_DIGEST_BYTES = 16,    /* bytes of the keyed digest in a line */
   CLV_LEDGER_DATE_BYTES = 11,      /* "2026-11-28" with the NUL */
   CLV_LEDGER_MAX_IDENTITY = 2048,  /* bytes of an identity, NUL not counted */
   CLV_LEDGER_ROW_BYTES = 8,        /* bytes of the keyed digest of a row */
@@ -427,25 +456,27 @@ enum {
 
 typedef enum clv_ledger_kind {
   CLV_LEDGER_KEY = 1, /* key of a layer, from which initial values and dropout are drawn */
-  CLV_LEDGER_RUN,     /* a parameter of a run, with whatever values it has learned since */
+  /* name of a parameter in a run; stands for all values that the parameter learns in the run */
+  CLV_LEDGER_RUN,
   CLV_LEDGER_WEIGHTS, /* values of a tensor */
-  CLV_LEDGER_ROW,     /* values of a row or column of a tensor, but for a factor */
+  CLV_LEDGER_ROW,     /* values of a row or column of a tensor, up to a constant factor */
   CLV_LEDGER_KINDS
 } clv_ledger_kind;
 
 /* A key or tensor that is about to be sent to a worker. */
 typedef struct clv_ledger_item {
   clv_ledger_kind kind;
-  clv_sha256 of;        /* digest that names the key, parameter or tensor */
+  clv_sha256 of;        /* digest of the key, of the parameter's name, or of the values */
   const char *identity; /* identity of the worker; caller-owned */
 } clv_ledger_item;
 
-/* An entry of the ledger: the worker that received an item first, and the date. */
+/* Result of a search: identity of the worker that received the item first, and the date. */
 typedef struct clv_ledger_entry {
   char identity[CLV_LEDGER_MAX_IDENTITY + 1], date[CLV_LEDGER_DATE_BYTES];
 } clv_ledger_entry;
 
-typedef struct clv_ledger clv_ledger; /* contents of the file when it was read */
+typedef struct clv_ledger
+    clv_ledger; /* contents of the ledger's file at the time when it was read */
 
 /* Reads the ledger. A missing file reads as an empty ledger. CLV_PRECONDITION: the file cannot be
  * read; CLV_INVALID: other users may write to it; CLV_DATA_LOSS: it is damaged. The text names the
@@ -457,20 +488,23 @@ clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_l
                           size_t *ret_whole, clv_err *err) CLV_USE_RESULT;
 void clv_ledger_free(clv_ledger *l); /* NULL is allowed */
 void clv_ledger_freep(clv_ledger **l);
-size_t clv_ledger_count(const clv_ledger *l);      /* number of items, each row by itself */
-size_t clv_ledger_count_rows(const clv_ledger *l); /* those that are rows */
-/* Finds the first entry of an item. *ret_found false: no worker has received the item. */
+size_t clv_ledger_count(const clv_ledger *l);      /* number of items, rows included */
+size_t clv_ledger_count_rows(const clv_ledger *l); /* number of rows among the items */
+/* Finds the worker that received an item first. *ret_found false: no worker has received the
+ * item. */
 clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
                          clv_ledger_entry *ret, bool *ret_found, clv_err *err) CLV_USE_RESULT;
-/* Formats lines for the items that the ledger does not have yet. CLV_INVALID: an identity is too
+/* Formats lines for those items that the ledger does not have yet. CLV_INVALID: an identity is too
  * long or has control characters. */
-clv_code clv_ledger_format_new(const clv_ledger *l, const clv_ledger_item *items, size_t n,
-                               clv_bytes *out, clv_err *err) CLV_USE_RESULT;
-/* Formats a ledger with the first line of each kind and mark, so clv_ledger_find has the same
- * results. Only of more than CLV_LEDGER_KEPT_ROWS rows it leaves out a half, three quarters and so
- * on, chosen by their marks: a tensor then keeps fewer rows that tell it. */
+clv_code clv_ledger_format_new_lines(const clv_ledger *l, const clv_ledger_item *items, size_t n,
+                                     clv_bytes *out, clv_err *err) CLV_USE_RESULT;
+/* Formats a compacted ledger: of the lines with the same kind and digest only the first, so that
+ * clv_ledger_find has the same results. If the ledger has more than CLV_LEDGER_KEPT_ROWS rows, the
+ * compacted one omits a half, three quarters and so on of them, chosen by their digests. Fewer rows
+ * of a tensor can then be recognised. */
 clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) CLV_USE_RESULT;
-/* Adds new items to the file and returns when the disk has them. Errors as of clv_ledger_open, and
+/* Appends lines for new items to the file and returns when they are on the disk. Errors as of
+ * clv_ledger_open, and
  * CLV_PRECONDITION: the file cannot be written or locked, or is full. */
 clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) CLV_USE_RESULT;
 /* Checks that lines can be added, and creates a missing file with its head line. Errors as of

@@ -11,38 +11,42 @@
 #include "common/model/config/config.h"
 #include "master/egress/egress.h"
 
-/* Returns true if both keys belong to one row. */
+/* Returns true if all fields of both keys are equal. */
 bool egress_is_same_key(const clv_egress_key *a, const clv_egress_key *b);
 
 /* Calls fn with each complete line, without its newline. An error of fn stops the loop and is
  * prefixed with `label` and the line number. *ret_whole: bytes of the complete lines. */
 typedef clv_code egress_line_fn(void *user, const char *line, size_t len, clv_err *err);
-clv_code egress_each_line(const char *text, size_t len, const char *label, egress_line_fn *fn,
-                          void *user, size_t *ret_whole, clv_err *err) CLV_USE_RESULT;
+clv_code egress_for_each_line(const char *text, size_t len, const char *label, egress_line_fn *fn,
+                              void *user, size_t *ret_whole, clv_err *err) CLV_USE_RESULT;
 
-/* Takes old allowances back and writes the next ones. The record's thread calls it each time it
- * wakes. Returns the clv_now_ns time at which the thread must wake again. */
-uint64_t egress_tick(clv_egress_record *r);
+/* Takes back the unused bytes of old allowances and writes the allowances that flows need. The
+ * record's thread calls it each time it wakes. Returns the clv_now_ns time at which the thread must
+ * wake again. */
+uint64_t egress_renew_allowances(clv_egress_record *r);
 
 /* Reads the present contents of the file. A run may append lines at the same time. */
 clv_code egress_read_file(int fd, const char *path, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- page (page.c; page_formats.c writes it) ------------------------------------------------- */
 
-/* A line of the page. Rows of weights that differ only by name share one line. */
+/* A line of the page. All rows of weights that differ only by name are joined to one line. */
 typedef struct egress_page_row {
-  size_t attempt;                       /* index in `attempts` of the summary */
-  const clv_egress_key *what;           /* key of the first row of the line */
-  uint64_t n_rows;                      /* number of rows in the line */
-  uint64_t tensors, settled, unsettled; /* sums, as in clv_egress_row_sum */
-  const char *first, *last;             /* earliest and latest time */
+  size_t attempt;            /* index in `attempts` of the summary */
+  const clv_egress_key *key; /* key of the first row that was joined to the line */
+  uint64_t n_rows;           /* number of rows that were joined to the line */
+  uint64_t tensors, settled_bytes,
+      unsettled_bytes;      /* sums over these rows, as in clv_egress_row_sum */
+  const char *first, *last; /* earliest and latest time of these rows */
 } egress_page_row;
 
-enum { EGRESS_MAX_RECEIVERS = 256 }; /* workers with a line of their own */
+enum {
+  EGRESS_MAX_RECEIVERS = 256
+}; /* most receivers that the page lists; the others share one line */
 
 typedef struct egress_receiver {
   const char *name, *identity;
-  uint64_t settled, unsettled; /* bytes, as in clv_egress_row_sum */
+  uint64_t settled_bytes, unsettled_bytes; /* bytes, as in clv_egress_row_sum */
 } egress_receiver;
 
 typedef struct egress_page {
@@ -51,19 +55,20 @@ typedef struct egress_page {
   egress_page_row *rows;           /* [n_rows] sorted by attempt */
   const clv_egress_hop_sum **hops; /* [summary->n_hops] sorted by attempt */
   size_t n_rows, n_receivers;
-  egress_receiver receivers[EGRESS_MAX_RECEIVERS + 1]; /* the last one: the sum of all others */
+  egress_receiver receivers[EGRESS_MAX_RECEIVERS +
+                            1]; /* last element: the sum of the receivers that are not listed */
 } egress_page;
 
-/* Format the texts that all forms of the page share (page_texts.c), without escapes. */
+/* Format texts that the page has in every format (page_texts.c). The caller escapes them. */
 void egress_format_tensor_name(const egress_page_row *r, clv_bytes *out);
-void egress_format_bytes(uint64_t settled, uint64_t unsettled, clv_bytes *out);
+void egress_format_bytes(uint64_t settled_bytes, uint64_t unsettled_bytes, clv_bytes *out);
 void egress_format_time(const clv_egress_attempt *a, clv_bytes *out);
 void egress_format_policy(const clv_egress_attempt *a, clv_bytes *out);
 void egress_format_look(const clv_egress_attempt *a, clv_bytes *out);
 
-void egress_page_text(const egress_page *p, clv_bytes *out);
-void egress_page_html(const egress_page *p, clv_bytes *out);
-void egress_page_json(const egress_page *p, clv_bytes *out);
+void egress_write_text_page(const egress_page *p, clv_bytes *out);
+void egress_write_html_page(const egress_page *p, clv_bytes *out);
+void egress_write_json_page(const egress_page *p, clv_bytes *out);
 
 /* ---- policy ---------------------------------------------------------------------------------- */
 

@@ -10,7 +10,7 @@
 #include "master/egress/egress.h"
 
 typedef struct finding_row {
-  clv_finding shows;
+  clv_finding finding;
   const char *word;
 } finding_row;
 
@@ -23,7 +23,7 @@ const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]) {
   buf[0] = '\0';
   for (size_t i = 0; i < CLV_COUNT(findings); i++) {
     size_t len = strlen(buf);
-    if (f & findings[i].shows)
+    if (f & findings[i].finding)
       snprintf(buf + len, CLV_FINDINGS_TEXT - len, "%s%s", len ? ", " : "", findings[i].word);
   }
   return buf;
@@ -31,12 +31,13 @@ const char *clv_findings_words(clv_findings f, char buf[CLV_FINDINGS_TEXT]) {
 
 clv_finding clv_findings_worst(clv_findings f) {
   for (size_t i = 0; i < CLV_COUNT(findings); i++)
-    if (f & findings[i].shows) return findings[i].shows;
+    if (f & findings[i].finding) return findings[i].finding;
   return CLV_FINDING_MIXED;
 }
 
-/* Every session permits PICTURE; only a policy can forbid it. A session that permits
- * tokens_readable also permits FRONT KNOWN for tensors that show TOKENS, as `plan` prints. */
+/* Every session permits PICTURE; only a policy can forbid it. A session with
+ * privacy.tokens_readable also permits FRONT_KNOWN for a tensor that shows TOKENS; `plan` tells the
+ * user so. */
 clv_findings clv_privacy_forbidden_findings(const clv_session_config *c, clv_findings f) {
   clv_findings permitted = CLV_FINDING_PICTURE;
   if (c->privacy.front_known) permitted |= CLV_FINDING_FRONT_KNOWN;

@@ -12,12 +12,12 @@
 
 #include "master/egress/egress.h"
 
-/* The row kind for each kind of sending of libcleave. Inputs of the loss have kind LABELS instead
- * (is_row_of). */
+/* Kind of the row for each cleave_sending_kind. An input of the loss has kind LABELS instead of
+ * INPUT (is_row_of_sending). */
 static const struct {
   clv_egress_kind kind;
-  const char *text; /* description in messages */
-  bool has_input;   /* the rows of one module differ by input index */
+  const char *text;     /* description in messages */
+  bool has_input_index; /* a module has one row for each of its inputs */
 } sendings[] = {[CLEAVE_SENDING_LEAF] = {CLV_EGRESS_INPUT, "an input of", true},
                 [CLEAVE_SENDING_VALUE] = {CLV_EGRESS_ACTIVATION, "the output of", false},
                 [CLEAVE_SENDING_GRADIENT] = {CLV_EGRESS_GRADIENT, "a gradient for", false},
@@ -37,48 +37,50 @@ static int find_stage(const clv_session_config *c, const char *module) {
 }
 
 /* Returns true if the row has the sending's kind, stage, input and receiver. */
-static bool is_row_of(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s,
-                      int stage) {
+static bool is_row_of_sending(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s,
+                              int stage) {
   clv_egress_kind kind = sendings[s->kind].kind;
   if (kind == CLV_EGRESS_INPUT && stage == (int)g->config->n_stages) kind = CLV_EGRESS_LABELS;
   return r->kind == kind && (int)r->stage == stage &&
-         (!sendings[s->kind].has_input || r->input == s->input) &&
+         (!sendings[s->kind].has_input_index || r->input == s->input) &&
          strcmp(g->config->workers[r->worker].name, s->worker) == 0;
 }
 
-/* Returns true if dtype and shape of the tensor agree with the row, for any batch size up to the
- * largest. A WEIGHTS row has neither; find_state_flow matches its pieces by name. */
-static bool matches_form_of(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s) {
+/* Returns true if dtype and shape of the tensor agree with the row; the batch may be smaller than
+ * the row's. A WEIGHTS row has no dtype and shape: find_state_flow finds its pieces by name. */
+static bool has_same_type_and_shape(const clv_gate *g, const clv_egress_row *r,
+                                    const cleave_sending *s) {
   if (r->kind == CLV_EGRESS_WEIGHTS) return true;
   if ((int)r->dtype != (int)s->dtype || r->shape.rank != s->rank) return false;
   for (int i = 1; i < s->rank; i++)
     if (r->shape.dim[i] != s->shape[i]) return false;
-  return s->rank == 0 || s->shape[0] <= g->max_samples * CLV_MAX(r->places, 1);
+  return s->rank == 0 || s->shape[0] <= g->max_samples * CLV_MAX(r->max_positions, 1);
 }
 
 static const clv_egress_row *find_row(const clv_gate *g, const cleave_sending *s, int stage) {
   for (size_t k = 0; k < g->n_rows; k++)
-    if (is_row_of(g, &g->rows[k], s, stage) && matches_form_of(g, &g->rows[k], s))
+    if (is_row_of_sending(g, &g->rows[k], s, stage) && has_same_type_and_shape(g, &g->rows[k], s))
       return &g->rows[k];
   return NULL;
 }
 
-/* Returns the flow of a piece of state; NULL: this piece was not expected. The search begins at the
- * piece found last, because a large piece is sent in several parts. */
+/* Returns the flow of a piece of state; NULL: the trainer has not announced the piece. The search
+ * begins at the piece that was found last, because a large piece is sent in several parts. */
 static clv_egress_flow *find_state_flow(clv_gate *g, const cleave_sending *s, int stage) {
-  for (size_t i = 0; i < g->n_states; i++) {
-    size_t at = (g->next_state + i) % g->n_states;
-    clv_state_flow *f = &g->states[at];
-    if ((int)f->stage != stage || f->optimizer != s->optimizer || strcmp(f->name, s->name) != 0)
+  for (size_t i = 0; i < g->n_state_flows; i++) {
+    size_t at = (g->next_state_flow + i) % g->n_state_flows;
+    clv_state_flow *f = &g->state_flows[at];
+    if ((int)f->stage != stage || f->is_optimizer_state != s->optimizer ||
+        strcmp(f->name, s->name) != 0)
       continue;
-    g->next_state = at;
+    g->next_state_flow = at;
     return f->flow;
   }
   return NULL;
 }
 
-/* Refuses a tensor that matches no row, or a piece of state that was not expected. */
-static cleave_status deny_unknown(const cleave_sending *s, cleave_error *error) {
+/* Refuses a tensor that matches no row, or a piece of state that the trainer has not announced. */
+static cleave_status deny_unplanned(const cleave_sending *s, cleave_error *error) {
   clv_shape shape = {.rank = s->rank};
   char text[160];
   memcpy(shape.dim, s->shape, sizeof shape.dim);
@@ -91,12 +93,12 @@ static cleave_status deny_unknown(const cleave_sending *s, cleave_error *error) 
 
 /* ---- ask the session's privacy, ask the policy ----------------------------------------------- */
 
-/* Refuses a tensor with findings that the session's privacy does not permit. Findings that only the
- * look has made, and that it reports for information alone (g->uncertain), do not count. */
-static cleave_status ask_privacy(const clv_gate *g, const clv_egress_row *r,
-                                 const cleave_sending *s, cleave_error *error) {
+/* Refuses a tensor with findings that the session's privacy does not permit. Findings that the
+ * look alone has made and is not certain of (g->uncertain_findings) do not count. */
+static cleave_status check_privacy(const clv_gate *g, const clv_egress_row *r,
+                                   const cleave_sending *s, cleave_error *error) {
   char words[CLV_FINDINGS_TEXT];
-  clv_findings printed_only = r->look_findings & g->uncertain;
+  clv_findings printed_only = r->look_findings & g->uncertain_findings;
   clv_findings forbidden = clv_privacy_forbidden_findings(g->config, r->findings & ~printed_only);
   if (!forbidden) return CLEAVE_OK;
   snprintf(error->text, sizeof error->text,
@@ -106,9 +108,10 @@ static cleave_status ask_privacy(const clv_gate *g, const clv_egress_row *r,
   return deny(error);
 }
 
-/* Asks the policy for the tensor with its actual dtype, shape and bytes, not those of the row. */
-static cleave_status ask_policy(const clv_gate *g, const clv_egress_row *r, const cleave_sending *s,
-                                cleave_error *error) {
+/* Asks the policy whether the tensor may be sent, with its actual dtype, shape and bytes instead of
+ * those of the row. */
+static cleave_status check_policy(const clv_gate *g, const clv_egress_row *r,
+                                  const cleave_sending *s, cleave_error *error) {
   clv_policy_tensor t = clv_egress_row_tensor(g->config, r);
   clv_err why;
   t.dtype = (clv_dtype)s->dtype;
@@ -131,12 +134,14 @@ static cleave_status charge_allowance(clv_egress_flow *f, const cleave_sending *
   return error->status;
 }
 
-/* Decides on the report of a failure to a worker. Such a report is an error code and the place of
- * the error. It has no row in the table, so the gate only records its bytes. */
-static cleave_status send_failure(const clv_gate *g, const cleave_sending *s, cleave_error *error) {
-  for (size_t i = 0; g->failures && i < g->config->n_workers; i++)
-    if (strcmp(g->config->workers[i].name, s->worker) == 0 && g->failures[i])
-      return charge_allowance(g->failures[i], s, error);
+/* Takes the bytes of a failure report from the flow of its receiver. A report has an error code and
+ * names the failed module or call, and no row of the egress table. Refuses the report if its
+ * receiver has no flow. */
+static cleave_status charge_failure_report(const clv_gate *g, const cleave_sending *s,
+                                           cleave_error *error) {
+  for (size_t i = 0; g->failure_flows && i < g->config->n_workers; i++)
+    if (strcmp(g->config->workers[i].name, s->worker) == 0 && g->failure_flows[i])
+      return charge_allowance(g->failure_flows[i], s, error);
   snprintf(error->text, sizeof error->text, "egress refused: no record of failures for %s",
            s->worker);
   return deny(error);
@@ -148,13 +153,13 @@ cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_erro
   clv_gate *g = gate;
   int stage = find_stage(g->config, s->module);
   cleave_status status;
-  if (s->kind == CLEAVE_SENDING_FAILURE) return send_failure(g, s, error);
+  if (s->kind == CLEAVE_SENDING_FAILURE) return charge_failure_report(g, s, error);
   const clv_egress_row *r = find_row(g, s, stage);
-  if (!r) return deny_unknown(s, error);
+  if (!r) return deny_unplanned(s, error);
   clv_egress_flow *f =
       r->kind == CLV_EGRESS_WEIGHTS ? find_state_flow(g, s, stage) : g->flows[r - g->rows].flow;
-  if ((status = ask_privacy(g, r, s, error)) != CLEAVE_OK) return status;
-  if (!f) return deny_unknown(s, error);
-  if ((status = ask_policy(g, r, s, error)) != CLEAVE_OK) return status;
+  if ((status = check_privacy(g, r, s, error)) != CLEAVE_OK) return status;
+  if (!f) return deny_unplanned(s, error);
+  if ((status = check_policy(g, r, s, error)) != CLEAVE_OK) return status;
   return charge_allowance(f, s, error);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The lines of a ledger. Call clv_ledger_parse with the bytes of a file, then clv_ledger_find for
- * each key or tensor that must be secret. clv_ledger_format_new formats the lines that the file
- * lacks, and clv_ledger_compact the lines that a full file must keep; ledger_file.c writes both. A
- * line is "KIND MARK DATE IDENTITY". MARK is the first half of an HMAC-SHA256, in hex, under the
- * salt in the file's first line, so the same key has different marks on two hosts. A line "rows
- * MARKS DATE IDENTITY" has the first quarters of several, without anything between them.
+ * each key or tensor that must be secret. clv_ledger_format_new_lines formats the lines that the
+ * file lacks, and clv_ledger_compact the lines that a full file must keep; ledger_file.c writes
+ * both. A line is "KIND MARK DATE IDENTITY". MARK is the digest of an item: the first half of an
+ * HMAC-SHA256, in hex, under the salt in the file's first line, so the same key has different
+ * digests on two hosts. A line "rows MARKS DATE IDENTITY" has the digests of several rows, each the
+ * first quarter of an HMAC-SHA256, with nothing between them.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -23,13 +24,15 @@ static const char *const kind_names[] = {[CLV_LEDGER_KEY] = "key",
                                          [CLV_LEDGER_WEIGHTS] = "weights",
                                          [CLV_LEDGER_ROW] = "rows"};
 
-/* A line in memory, or one mark of a line of rows. */
+/* A digest of a line of the file, with the date and identity of the line. A line "rows" yields one
+ * entry for each digest. */
 typedef struct ledger_line {
   clv_ledger_kind kind;
-  uint8_t mark[CLV_LEDGER_MARK_BYTES]; /* of a row the first bytes, the others are 0 */
-  size_t number;                       /* number of the line's first mark in the file, from 0 */
-  const char *date;                    /* DATE_LEN bytes in `text` of the ledger, no NUL */
-  const char *identity;                /* identity_len bytes in `text` of the ledger, no NUL */
+  uint8_t digest
+      [CLV_LEDGER_DIGEST_BYTES]; /* a row has CLV_LEDGER_ROW_BYTES of these; the others are 0 */
+  size_t first_index;   /* index, in the order of the file, of the first digest on the same line */
+  const char *date;     /* DATE_LEN bytes in `text` of the ledger, no NUL */
+  const char *identity; /* identity_len bytes in `text` of the ledger, no NUL */
   size_t identity_len;
 } ledger_line;
 
@@ -37,12 +40,12 @@ struct clv_ledger {
   clv_bytes text;
   clv_sha256 salt;
   bool is_new;        /* the file has no head line yet; clv_ledger_parse has drawn a new salt */
-  ledger_line *lines; /* [n] sorted by kind, mark and number */
+  ledger_line *lines; /* [n] sorted by kind, digest and first_index */
   size_t n, cap, n_rows;
 };
 
-static size_t mark_bytes(clv_ledger_kind kind) {
-  return kind == CLV_LEDGER_ROW ? CLV_LEDGER_ROW_BYTES : CLV_LEDGER_MARK_BYTES;
+static size_t digest_bytes(clv_ledger_kind kind) {
+  return kind == CLV_LEDGER_ROW ? CLV_LEDGER_ROW_BYTES : CLV_LEDGER_DIGEST_BYTES;
 }
 
 void clv_ledger_free(clv_ledger *l) {
@@ -70,8 +73,8 @@ static bool parse_kind(const char **p, const char *end, clv_ledger_kind *ret) {
   return false;
 }
 
-static bool parse_mark(const char **p, const char *end, size_t bytes, uint8_t *ret) {
-  char hex[2 * CLV_LEDGER_MARK_BYTES + 1];
+static bool parse_digest(const char **p, const char *end, size_t bytes, uint8_t *ret) {
+  char hex[2 * CLV_LEDGER_DIGEST_BYTES + 1];
   if ((size_t)(end - *p) <= 2 * bytes) return false;
   memcpy(hex, *p, 2 * bytes);
   hex[2 * bytes] = '\0';
@@ -89,16 +92,16 @@ static bool parse_date(const char **p, const char *end, const char **ret) {
   return true;
 }
 
-/* Returns true if the text may be an identity: 1 to CLV_LEDGER_MAX_IDENTITY bytes without control
- * characters, because commands print it. */
-static bool is_identity(const char *text, size_t len) {
+/* Returns true if the text is valid as an identity: 1 to CLV_LEDGER_MAX_IDENTITY bytes without
+ * control characters, because commands print it. */
+static bool is_valid_identity(const char *text, size_t len) {
   for (size_t i = 0; i < len; i++)
     if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f) return false;
   return len >= 1 && len <= CLV_LEDGER_MAX_IDENTITY;
 }
 
-/* Makes sure that `lines` can hold one more. */
-static clv_code grow_lines(clv_ledger *l, clv_err *err) {
+/* Grows l->lines if it is full, so that one more entry fits. */
+static clv_code reserve_line(clv_ledger *l, clv_err *err) {
   size_t cap = l->cap ? 2 * l->cap : 64;
   if (l->n < l->cap) return CLV_OK;
   ledger_line *more = realloc(l->lines, cap * sizeof *more);
@@ -108,7 +111,7 @@ static clv_code grow_lines(clv_ledger *l, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code parse_head(clv_ledger *l, const char *line, size_t len, clv_err *err) {
+static clv_code parse_head_line(clv_ledger *l, const char *line, size_t len, clv_err *err) {
   char hex[HEX + 1] = "";
   bool fits = len == HEAD_LEN && memcmp(line, HEAD, sizeof HEAD - 1) == 0;
   if (fits) memcpy(hex, line + sizeof HEAD - 1, HEX);
@@ -116,17 +119,18 @@ static clv_code parse_head(clv_ledger *l, const char *line, size_t len, clv_err 
   return clv_fail(err, CLV_DATA_LOSS, "this is not the head line of a ledger of version 1");
 }
 
-/* Adds a line in memory for each mark, and advances *p past them and a space. *ret_fits false: the
- * text has no such marks. */
-static clv_code parse_marks(clv_ledger *l, const char **p, const char *end, bool *ret_fits,
-                            clv_err *err) {
+/* Parses the kind and the digests of a line, adds an entry to l->lines for each digest, and
+ * advances *p past the digests and a space. *ret_fits false: the text does not begin with a kind
+ * and its digests. */
+static clv_code parse_digests(clv_ledger *l, const char **p, const char *end, bool *ret_fits,
+                              clv_err *err) {
   clv_ledger_kind kind;
   const size_t first = l->n;
   *ret_fits = parse_kind(p, end, &kind);
   while (*ret_fits && (l->n == first || (kind == CLV_LEDGER_ROW && **p != ' '))) {
-    CLV_TRY(grow_lines(l, err));
-    l->lines[l->n] = (ledger_line){.kind = kind, .number = first};
-    *ret_fits = parse_mark(p, end, mark_bytes(kind), l->lines[l->n].mark);
+    CLV_TRY(reserve_line(l, err));
+    l->lines[l->n] = (ledger_line){.kind = kind, .first_index = first};
+    *ret_fits = parse_digest(p, end, digest_bytes(kind), l->lines[l->n].digest);
     l->n++;
     l->n_rows += kind == CLV_LEDGER_ROW;
   }
@@ -138,9 +142,9 @@ static clv_code parse_line(clv_ledger *l, const char *line, size_t len, clv_err 
   const char *p = line, *end = line + len, *date;
   size_t i = l->n;
   bool fits;
-  if (line == l->text.data) return parse_head(l, line, len, err);
-  CLV_TRY(parse_marks(l, &p, end, &fits, err));
-  if (!fits || !parse_date(&p, end, &date) || !is_identity(p, (size_t)(end - p)))
+  if (line == l->text.data) return parse_head_line(l, line, len, err);
+  CLV_TRY(parse_digests(l, &p, end, &fits, err));
+  if (!fits || !parse_date(&p, end, &date) || !is_valid_identity(p, (size_t)(end - p)))
     return clv_fail(err, CLV_DATA_LOSS, "this is not a line of a ledger (KIND MARK DATE IDENTITY)");
   for (; i < l->n; i++) {
     l->lines[i].date = date;
@@ -169,12 +173,12 @@ static clv_code parse_lines(clv_ledger *l, const char *label, size_t *ret_whole,
   return CLV_OK;
 }
 
-static int compare_by_mark(const void *a, const void *b) {
+static int compare_by_digest(const void *a, const void *b) {
   const ledger_line *x = a, *y = b;
   if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
-  int order = memcmp(x->mark, y->mark, sizeof x->mark);
+  int order = memcmp(x->digest, y->digest, sizeof x->digest);
   if (order) return order;
-  return x->number < y->number ? -1 : x->number > y->number;
+  return x->first_index < y->first_index ? -1 : x->first_index > y->first_index;
 }
 
 clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_ledger **ret,
@@ -189,7 +193,7 @@ clv_code clv_ledger_parse(const char *text, size_t len, const char *label, clv_l
   CLV_TRY(parse_lines(l, label, ret_whole, err));
   if (!*ret_whole) CLV_TRY(clv_random_bytes(&l->salt, sizeof l->salt, err));
   l->is_new = !*ret_whole;
-  if (l->n) qsort(l->lines, l->n, sizeof *l->lines, compare_by_mark);
+  if (l->n) qsort(l->lines, l->n, sizeof *l->lines, compare_by_digest);
   *ret = clv_steal(&l);
   return CLV_OK;
 }
@@ -200,39 +204,39 @@ size_t clv_ledger_count(const clv_ledger *l) { return l->n; }
 
 size_t clv_ledger_count_rows(const clv_ledger *l) { return l->n_rows; }
 
-static clv_code compute_mark(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
-                             ledger_line *ret, clv_err *err) {
+static clv_code compute_line_digest(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
+                                    ledger_line *ret, clv_err *err) {
   clv_sha256 digest;
   uint8_t text[1 + sizeof *of] = {(uint8_t)kind};
   memcpy(text + 1, of, sizeof *of);
   CLV_TRY(clv_hmac_sha256(&l->salt, text, sizeof text, &digest, err));
   *ret = (ledger_line){.kind = kind};
-  memcpy(ret->mark, &digest, mark_bytes(kind));
+  memcpy(ret->digest, &digest, digest_bytes(kind));
   return CLV_OK;
 }
 
-static bool has_same_mark(const ledger_line *a, const ledger_line *b) {
-  return a->kind == b->kind && memcmp(a->mark, b->mark, sizeof a->mark) == 0;
+static bool has_same_digest(const ledger_line *a, const ledger_line *b) {
+  return a->kind == b->kind && memcmp(a->digest, b->digest, sizeof a->digest) == 0;
 }
 
-/* Returns the first line with kind and mark of `like`; NULL: none. */
-static const ledger_line *find_first(const clv_ledger *l, const ledger_line *like) {
+/* Returns the first entry with the kind and digest of `like`; NULL: there is none. */
+static const ledger_line *find_first_line(const clv_ledger *l, const ledger_line *like) {
   size_t low = 0, high = l->n;
   while (low < high) {
     size_t mid = low + (high - low) / 2;
-    if (compare_by_mark(&l->lines[mid], like) < 0)
+    if (compare_by_digest(&l->lines[mid], like) < 0)
       low = mid + 1;
     else
       high = mid;
   }
-  return low < l->n && has_same_mark(&l->lines[low], like) ? &l->lines[low] : NULL;
+  return low < l->n && has_same_digest(&l->lines[low], like) ? &l->lines[low] : NULL;
 }
 
 clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sha256 *of,
                          clv_ledger_entry *ret, bool *ret_found, clv_err *err) {
   ledger_line like;
-  CLV_TRY(compute_mark(l, kind, of, &like, err));
-  const ledger_line *line = find_first(l, &like);
+  CLV_TRY(compute_line_digest(l, kind, of, &like, err));
+  const ledger_line *line = find_first_line(l, &like);
   *ret_found = line != NULL;
   if (!line) return CLV_OK;
   snprintf(ret->date, sizeof ret->date, "%.*s", DATE_LEN, line->date);
@@ -242,29 +246,30 @@ clv_code clv_ledger_find(const clv_ledger *l, clv_ledger_kind kind, const clv_sh
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* Returns true if the ledger has a line with kind and mark of `like` for this identity. */
-static bool has_line(const clv_ledger *l, const ledger_line *like, const char *identity) {
-  const ledger_line *line = find_first(l, like);
+/* Returns true if the ledger has an entry with the kind and digest of `like` for this identity. */
+static bool has_line_for_identity(const clv_ledger *l, const ledger_line *like,
+                                  const char *identity) {
+  const ledger_line *line = find_first_line(l, like);
   size_t len = strlen(identity);
-  for (; line && line < l->lines + l->n && has_same_mark(line, like); line++)
+  for (; line && line < l->lines + l->n && has_same_digest(line, like); line++)
     if (line->identity_len == len && memcmp(line->identity, identity, len) == 0) return true;
   return false;
 }
 
-static void put_head(const clv_ledger *l, clv_bytes *out) {
+static void put_head_line(const clv_ledger *l, clv_bytes *out) {
   char hex[HEX + 1];
   clv_sha256_hex(&l->salt, hex);
   clv_bytes_printf(out, HEAD "%s\n", hex);
 }
 
-static void put_mark(const ledger_line *line, clv_bytes *out) {
-  char hex[2 * CLV_LEDGER_MARK_BYTES + 1];
-  clv_hex(line->mark, mark_bytes(line->kind), hex);
+static void put_digest(const ledger_line *line, clv_bytes *out) {
+  char hex[2 * CLV_LEDGER_DIGEST_BYTES + 1];
+  clv_hex(line->digest, digest_bytes(line->kind), hex);
   clv_bytes_puts(out, hex);
 }
 
-/* Ends a line behind its marks. */
-static void put_end(const ledger_line *line, clv_bytes *out) {
+/* Appends the date, the identity and the newline of a line. */
+static void put_date_and_identity(const ledger_line *line, clv_bytes *out) {
   clv_bytes_printf(out, " %.*s ", DATE_LEN, line->date);
   clv_bytes_add(out, line->identity, line->identity_len);
   clv_bytes_puts(out, "\n");
@@ -272,8 +277,8 @@ static void put_end(const ledger_line *line, clv_bytes *out) {
 
 static void put_line(const ledger_line *line, clv_bytes *out) {
   clv_bytes_printf(out, "%s ", kind_names[line->kind]);
-  put_mark(line, out);
-  put_end(line, out);
+  put_digest(line, out);
+  put_date_and_identity(line, out);
 }
 
 static void format_today(char text[CLV_LEDGER_DATE_BYTES]) {
@@ -283,8 +288,8 @@ static void format_today(char text[CLV_LEDGER_DATE_BYTES]) {
   if (gmtime_r(&now, &tm)) (void)strftime(text, CLV_LEDGER_DATE_BYTES, "%Y-%m-%d", &tm);
 }
 
-/* Formats one item, or the rows of one identity that stand together, as one line. Advances *i past
- * them. */
+/* Formats item *i as a line, or, if it is a row, this row and the rows of the same identity that
+ * follow it. Advances *i past the formatted items. */
 static clv_code put_items(const clv_ledger *l, const clv_ledger_item *items, size_t n, size_t *i,
                           clv_bytes *out, clv_err *err) {
   const clv_ledger_item *item = &items[*i];
@@ -292,74 +297,75 @@ static clv_code put_items(const clv_ledger *l, const clv_ledger_item *items, siz
   size_t len = strlen(item->identity);
   bool any = false;
   ledger_line line;
-  if (!is_identity(item->identity, len))
+  if (!is_valid_identity(item->identity, len))
     return clv_fail(err, CLV_INVALID,
                     "a worker's identity has %zu bytes or control characters: the ledger takes 1 "
                     "to %d bytes without these",
                     len, CLV_LEDGER_MAX_IDENTITY);
   format_today(date);
   do {
-    CLV_TRY(compute_mark(l, item->kind, &items[*i].of, &line, err));
-    if (has_line(l, &line, item->identity)) continue;
+    CLV_TRY(compute_line_digest(l, item->kind, &items[*i].of, &line, err));
+    if (has_line_for_identity(l, &line, item->identity)) continue;
     if (!any) clv_bytes_printf(out, "%s ", kind_names[line.kind]);
-    put_mark(&line, out);
+    put_digest(&line, out);
     any = true;
   } while (++*i < n && item->kind == CLV_LEDGER_ROW && items[*i].kind == CLV_LEDGER_ROW &&
            strcmp(items[*i].identity, item->identity) == 0);
   line.date = date;
   line.identity = item->identity;
   line.identity_len = len;
-  if (any) put_end(&line, out);
+  if (any) put_date_and_identity(&line, out);
   return CLV_OK;
 }
 
-clv_code clv_ledger_format_new(const clv_ledger *l, const clv_ledger_item *items, size_t n,
-                               clv_bytes *out, clv_err *err) {
-  if (l->is_new) put_head(l, out);
+clv_code clv_ledger_format_new_lines(const clv_ledger *l, const clv_ledger_item *items, size_t n,
+                                     clv_bytes *out, clv_err *err) {
+  if (l->is_new) put_head_line(l, out);
   for (size_t i = 0; i < n;) CLV_TRY(put_items(l, items, n, &i, out, err));
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-static int by_place(const void *a, const void *b) {
+static int compare_by_file_order(const void *a, const void *b) {
   const ledger_line *x = *(const ledger_line *const *)a, *y = *(const ledger_line *const *)b;
-  if (x->number != y->number) return x->number < y->number ? -1 : 1;
-  return memcmp(x->mark, y->mark, sizeof x->mark);
+  if (x->first_index != y->first_index) return x->first_index < y->first_index ? -1 : 1;
+  return memcmp(x->digest, y->digest, sizeof x->digest);
 }
 
-/* True if a compacted file has the row. Of too many rows it has those whose mark begins with zeros.
- */
-static bool is_kept(const clv_ledger *l, const ledger_line *line) {
+/* Returns true if a compacted file has the row. If the ledger has too many rows, a compacted file
+ * has only those whose digests begin with enough zero bits. */
+static bool is_in_compacted_file(const clv_ledger *l, const ledger_line *line) {
   uint32_t head = 0;
   int shift = 0;
   while (l->n_rows >> shift > CLV_LEDGER_KEPT_ROWS) shift++;
-  for (int i = 0; i < 4; i++) head = head << 8 | line->mark[i];
+  for (int i = 0; i < 4; i++) head = head << 8 | line->digest[i];
   return !shift || head >> (32 - shift) == 0;
 }
 
-/* Formats the rows of each line together, as in the file. */
+/* Formats the entries of kind ROW. Entries that the file had on one line stay on one line. */
 static clv_code put_rows(const clv_ledger *l, clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_freep) const ledger_line **kept = NULL;
   size_t n = 0;
   CLV_TRY(clv_alloc(l->n_rows, sizeof *kept, &kept, err));
   for (size_t i = 0; i < l->n; i++) {
     const ledger_line *line = &l->lines[i];
-    bool repeats = i && has_same_mark(&line[-1], line);
-    if (line->kind == CLV_LEDGER_ROW && !repeats && is_kept(l, line)) kept[n++] = line;
+    bool repeats = i && has_same_digest(&line[-1], line);
+    if (line->kind == CLV_LEDGER_ROW && !repeats && is_in_compacted_file(l, line)) kept[n++] = line;
   }
-  if (n) qsort(kept, n, sizeof *kept, by_place);
+  if (n) qsort(kept, n, sizeof *kept, compare_by_file_order);
   for (size_t i = 0; i < n; i++) {
-    if (!i || kept[i]->number != kept[i - 1]->number)
+    if (!i || kept[i]->first_index != kept[i - 1]->first_index)
       clv_bytes_printf(out, "%s ", kind_names[CLV_LEDGER_ROW]);
-    put_mark(kept[i], out);
-    if (i + 1 == n || kept[i + 1]->number != kept[i]->number) put_end(kept[i], out);
+    put_digest(kept[i], out);
+    if (i + 1 == n || kept[i + 1]->first_index != kept[i]->first_index)
+      put_date_and_identity(kept[i], out);
   }
   return CLV_OK;
 }
 
 clv_code clv_ledger_compact(const clv_ledger *l, clv_bytes *out, clv_err *err) {
-  if (!l->is_new) put_head(l, out);
+  if (!l->is_new) put_head_line(l, out);
   for (size_t i = 0; i < l->n && l->lines[i].kind != CLV_LEDGER_ROW; i++)
-    if (!i || !has_same_mark(&l->lines[i - 1], &l->lines[i])) put_line(&l->lines[i], out);
+    if (!i || !has_same_digest(&l->lines[i - 1], &l->lines[i])) put_line(&l->lines[i], out);
   if (l->n_rows) CLV_TRY(put_rows(l, out, err));
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }

@@ -2,8 +2,9 @@
  *
  * The file of the ledger: finds, reads, locks and extends it. clv_ledger_open reads the file for
  * the plan of a command. clv_ledger_add locks the file, reads it, appends new lines and waits for
- * the disk. The trainer calls it before it sends a key or a tensor, so the line of each is on the
- * disk first. clv_ledger_add replaces a full file by a compacted one. It removes a truncated last
+ * the disk. The trainer calls it before it sends a key or a tensor, so that the line of each key or
+ * tensor is on the disk first. clv_ledger_add replaces a full file by a compacted one. It removes a
+ * truncated last
  * line: the command that wrote it had not sent anything under that line.
  */
 #include <errno.h>
@@ -23,32 +24,34 @@ enum { LOCK_MS = 10000, LOCK_STEP_MS = 20 };
 
 /* ---- where ----------------------------------------------------------------------------------- */
 
-/* Takes the folder of a service, which systemd's StateDirectory= sets; the first one of several. */
-static bool folder_of_service(clv_bytes *ret) {
+/* Appends the folder that systemd gives a service with StateDirectory=, the first one if there are
+ * several. Returns false if there is none. */
+static bool find_service_folder(clv_bytes *ret) {
   const char *list = getenv("STATE_DIRECTORY");
   if (!list || list[0] != '/') return false;
   clv_bytes_add(ret, list, strcspn(list, ":"));
   return true;
 }
 
-static bool folder_of_variable(const char *name, const char *within, clv_bytes *ret) {
+static bool find_variable_folder(const char *name, const char *subfolder, clv_bytes *ret) {
   const char *folder = getenv(name);
-  if (!folder || folder[0] != '/') return false; /* XDG: relative paths are ignored */
-  clv_bytes_printf(ret, "%s%s", folder, within);
+  if (!folder || folder[0] != '/')
+    return false; /* the XDG specification says to ignore relative paths */
+  clv_bytes_printf(ret, "%s%s", folder, subfolder);
   return true;
 }
 
-static bool folder_of_user(const char *within, clv_bytes *ret) {
+static bool find_user_folder(const char *subfolder, clv_bytes *ret) {
   const struct passwd *user = getpwuid(geteuid());
   if (!user || !user->pw_dir || user->pw_dir[0] != '/' || !user->pw_dir[1]) return false;
-  clv_bytes_printf(ret, "%s%s", user->pw_dir, within);
+  clv_bytes_printf(ret, "%s%s", user->pw_dir, subfolder);
   return true;
 }
 
 static clv_code find_folder(clv_bytes *ret, clv_err *err) {
-  static const char within[] = "/.local/state/cleave";
-  if (!folder_of_service(ret) && !folder_of_variable("XDG_STATE_HOME", "/cleave", ret) &&
-      !folder_of_variable("HOME", within, ret) && !folder_of_user(within, ret))
+  static const char subfolder[] = "/.local/state/cleave";
+  if (!find_service_folder(ret) && !find_variable_folder("XDG_STATE_HOME", "/cleave", ret) &&
+      !find_variable_folder("HOME", subfolder, ret) && !find_user_folder(subfolder, ret))
     return clv_fail(err, CLV_PRECONDITION,
                     "there is no folder for the ledger of keys: set XDG_STATE_HOME to one that "
                     "stays, since neither HOME nor STATE_DIRECTORY names any");
@@ -76,7 +79,7 @@ static clv_code find_file(ledger_file *f, clv_err *err) {
   return f->path.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-static clv_code fail_file(const ledger_file *f, const char *what, const char *why, clv_err *err) {
+static clv_code fail_ledger(const ledger_file *f, const char *what, const char *why, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION,
                   "the ledger of keys %s cannot be %s: %s; it keeps which layers workers know: set "
                   "XDG_STATE_HOME to a folder that stays and that you may write to",
@@ -86,7 +89,7 @@ static clv_code fail_file(const ledger_file *f, const char *what, const char *wh
 /* Refuses a file that another user owns or may write to, because that user could remove lines. */
 static clv_code check_owner(const ledger_file *f, clv_err *err) {
   struct stat st;
-  if (fstat(f->fd, &st) != 0) return fail_file(f, "read", strerror(errno), err);
+  if (fstat(f->fd, &st) != 0) return fail_ledger(f, "read", strerror(errno), err);
   if (S_ISREG(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & (S_IWGRP | S_IWOTH)))
     return CLV_OK;
   return clv_fail(
@@ -102,7 +105,7 @@ static clv_code read_file(ledger_file *f, clv_err *err) {
   for (;;) {
     ssize_t n = pread(f->fd, part, sizeof part, (off_t)f->text.len);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail_file(f, "read", strerror(errno), err);
+    if (n < 0) return fail_ledger(f, "read", strerror(errno), err);
     if (n == 0 || f->text.len > CLV_LEDGER_MAX_BYTES) break;
     clv_bytes_add(&f->text, part, (size_t)n);
     if (f->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -123,13 +126,13 @@ static clv_code parse_file(const ledger_file *f, clv_ledger **ret, size_t *ret_w
 
 clv_code clv_ledger_open(clv_ledger **ret, clv_err *err) {
   CLV_AUTO(file_done) ledger_file f = {.fd = -1};
-  size_t whole;
+  size_t complete_bytes;
   CLV_TRY(find_file(&f, err));
   f.fd = open(f.path.data, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (f.fd < 0 && errno != ENOENT && errno != ENOTDIR)
-    return fail_file(&f, "read", strerror(errno), err);
+    return fail_ledger(&f, "read", strerror(errno), err);
   if (f.fd >= 0) CLV_TRY(read_file(&f, err));
-  return parse_file(&f, ret, &whole, err);
+  return parse_file(&f, ret, &complete_bytes, err);
 }
 
 /* ---- adding ---------------------------------------------------------------------------------- */
@@ -138,17 +141,19 @@ static clv_code make_folder(const ledger_file *f, clv_err *err) {
   struct stat st;
   clv_err why;
   if (stat(f->folder.data, &st) == 0) return CLV_OK;
-  if (clv_mkdirs(f->folder.data, &why) != CLV_OK) return fail_file(f, "written", why.text, err);
-  return chmod(f->folder.data, 0700) == 0 ? CLV_OK : fail_file(f, "written", strerror(errno), err);
+  if (clv_mkdirs(f->folder.data, &why) != CLV_OK) return fail_ledger(f, "written", why.text, err);
+  return chmod(f->folder.data, 0700) == 0 ? CLV_OK
+                                          : fail_ledger(f, "written", strerror(errno), err);
 }
 
 /* Waits LOCK_MS for the lock at most. Then it fails, because a stopped process that holds the lock
  * would otherwise block all others without any message. */
 static clv_code lock_file(const ledger_file *f, clv_err *err) {
   for (int waited = 0; flock(f->fd, LOCK_EX | LOCK_NB) != 0; waited += LOCK_STEP_MS) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return fail_file(f, "locked", strerror(errno), err);
+    if (errno != EWOULDBLOCK && errno != EINTR)
+      return fail_ledger(f, "locked", strerror(errno), err);
     if (waited >= LOCK_MS)
-      return fail_file(f, "locked", "another process has held it for 10 s", err);
+      return fail_ledger(f, "locked", "another process has held it for 10 s", err);
     usleep(LOCK_STEP_MS * 1000);
   }
   return CLV_OK;
@@ -157,7 +162,7 @@ static clv_code lock_file(const ledger_file *f, clv_err *err) {
 static clv_code open_and_lock(ledger_file *f, clv_err *err) {
   f->is_new_file = access(f->path.data, F_OK) != 0;
   f->fd = open(f->path.data, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
-  if (f->fd < 0) return fail_file(f, "written", strerror(errno), err);
+  if (f->fd < 0) return fail_ledger(f, "written", strerror(errno), err);
   return lock_file(f, err);
 }
 
@@ -183,20 +188,20 @@ static clv_code open_for_adding(ledger_file *f, clv_err *err) {
 
 static clv_code append_lines(const ledger_file *f, size_t at, const clv_bytes *lines,
                              clv_err *err) {
-  if (ftruncate(f->fd, (off_t)at) != 0) return fail_file(f, "written", strerror(errno), err);
+  if (ftruncate(f->fd, (off_t)at) != 0) return fail_ledger(f, "written", strerror(errno), err);
   for (size_t put = 0; put < lines->len;) {
     ssize_t n = pwrite(f->fd, lines->data + put, lines->len - put, (off_t)(at + put));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail_file(f, "written", strerror(errno), err);
+    if (n < 0) return fail_ledger(f, "written", strerror(errno), err);
     put += (size_t)n;
   }
-  if (fsync(f->fd) != 0) return fail_file(f, "written", strerror(errno), err);
+  if (fsync(f->fd) != 0) return fail_ledger(f, "written", strerror(errno), err);
   return f->is_new_file ? clv_file_sync_folder(f->path.data, err) : CLV_OK;
 }
 
-/* Replaces a full file by a compacted one with the new lines. */
-static clv_code rewrite_compacted(const ledger_file *f, const clv_ledger *l, const clv_bytes *lines,
-                                  clv_err *err) {
+/* Replaces a full file by a compacted one, to which the new lines are appended. */
+static clv_code replace_by_compacted_file(const ledger_file *f, const clv_ledger *l,
+                                          const clv_bytes *lines, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes all = {0};
   clv_err why;
   CLV_TRY(clv_ledger_compact(l, &all, err));
@@ -209,21 +214,22 @@ static clv_code rewrite_compacted(const ledger_file *f, const clv_ledger *l, con
                     "now count as secret then",
                     f->path.data, clv_ledger_count(l), CLV_LEDGER_MAX_BYTES >> 20);
   if (clv_file_write_durable(f->path.data, all.data, all.len, 0600, &why) == CLV_OK) return CLV_OK;
-  return fail_file(f, "written", why.text, err);
+  return fail_ledger(f, "written", why.text, err);
 }
 
 static clv_code add_items(const clv_ledger_item *items, size_t n, clv_err *err) {
   CLV_AUTO(file_done) ledger_file f = {.fd = -1};
   CLV_AUTO(clv_ledger_freep) clv_ledger *l = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0};
-  size_t whole;
+  size_t complete_bytes;
   CLV_TRY(open_for_adding(&f, err));
-  CLV_TRY(parse_file(&f, &l, &whole, err));
-  CLV_TRY(clv_ledger_format_new(l, items, n, &lines, err));
+  CLV_TRY(parse_file(&f, &l, &complete_bytes, err));
+  CLV_TRY(clv_ledger_format_new_lines(l, items, n, &lines, err));
   if (!lines.len) return CLV_OK;
-  bool fits =
-      whole + lines.len <= CLV_LEDGER_MAX_BYTES && clv_ledger_count_rows(l) <= CLV_LEDGER_MAX_ROWS;
-  return fits ? append_lines(&f, whole, &lines, err) : rewrite_compacted(&f, l, &lines, err);
+  bool fits = complete_bytes + lines.len <= CLV_LEDGER_MAX_BYTES &&
+              clv_ledger_count_rows(l) <= CLV_LEDGER_MAX_ROWS;
+  return fits ? append_lines(&f, complete_bytes, &lines, err)
+              : replace_by_compacted_file(&f, l, &lines, err);
 }
 
 clv_code clv_ledger_add(const clv_ledger_item *items, size_t n, clv_err *err) {

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prepares the page of a record: clv_egress_page joins the rows of weights to lines, sums up the
- * bytes of each receiver and sorts by attempt; page_formats.c writes the result. The record may
- * come from an untrusted source and be as long as the limits permit, so joining the rows takes time
- * linear in the length.
+ * Prepares the page of a record: clv_egress_write_page joins rows of weights to one line, sums up
+ * the bytes of each receiver and sorts the lines by attempt; page_formats.c writes the result. The
+ * record may come from an untrusted source and be as long as the limits permit, so joining the rows
+ * takes time linear in the length.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "master/egress/egress_int.h"
 
-/* A row joins one of the last NEAR_ROWS lines only. That suffices, because the rows of one push
- * follow each other. */
-enum { NEAR_ROWS = 64 };
+/* number of last lines that are searched for one that a row can join. Few suffice, because the rows
+ * of one push of weights follow each other. */
+enum { RECENT_LINES = 64 };
 
 static void page_done(egress_page *p) {
   free(p->rows);
@@ -21,21 +21,22 @@ static void page_done(egress_page *p) {
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* Returns true if the row differs from those of the line at most by its name. */
+/* Returns true if the row is of weights or state and differs from the rows of the line at most by
+ * name, dtype and shape. */
 static bool is_row_of_line(const egress_page_row *s, const clv_egress_row_sum *r) {
-  const clv_egress_key *a = s->what, *b = &r->what;
-  return s->attempt == r->attempt && a->kind == b->kind && a->random == b->random &&
+  const clv_egress_key *a = s->key, *b = &r->key;
+  return s->attempt == r->attempt && a->kind == b->kind &&
+         a->has_random_values == b->has_random_values &&
          clv_egress_is_state((clv_egress_kind)b->kind) && strcmp(a->to, b->to) == 0 &&
          strcmp(a->stage, b->stage) == 0 && strcmp(a->from, b->from) == 0;
 }
 
 static egress_page_row *find_or_add_line(egress_page *p, const clv_egress_row_sum *r) {
-  size_t from = p->n_rows > NEAR_ROWS ? p->n_rows - NEAR_ROWS : 0;
+  size_t from = p->n_rows > RECENT_LINES ? p->n_rows - RECENT_LINES : 0;
   for (size_t i = p->n_rows; i-- > from;)
     if (is_row_of_line(&p->rows[i], r)) return &p->rows[i];
   egress_page_row *s = &p->rows[p->n_rows++];
-  *s = (egress_page_row){
-      .attempt = r->attempt, .what = &r->what, .first = r->first, .last = r->last};
+  *s = (egress_page_row){.attempt = r->attempt, .key = &r->key, .first = r->first, .last = r->last};
   return s;
 }
 
@@ -49,7 +50,7 @@ static egress_receiver *find_or_add_receiver(egress_page *p, const clv_egress_ke
     return end;
   }
   p->receivers[EGRESS_MAX_RECEIVERS] =
-      (egress_receiver){"others", "", end->settled, end->unsettled};
+      (egress_receiver){"others", "", end->settled_bytes, end->unsettled_bytes};
   return &p->receivers[EGRESS_MAX_RECEIVERS];
 }
 
@@ -57,21 +58,21 @@ static void add_row(egress_page *p, const clv_egress_row_sum *r) {
   egress_page_row *s = find_or_add_line(p, r);
   s->n_rows++;
   s->tensors += r->tensors;
-  s->settled += r->settled;
-  s->unsettled += r->unsettled;
+  s->settled_bytes += r->settled_bytes;
+  s->unsettled_bytes += r->unsettled_bytes;
   if (strcmp(r->first, s->first) < 0) s->first = r->first;
   if (strcmp(r->last, s->last) > 0) s->last = r->last;
-  if (strcmp(r->what.from, CLV_EGRESS_MASTER) != 0) return;
-  egress_receiver *receiver = find_or_add_receiver(p, &r->what);
-  receiver->settled += r->settled;
-  receiver->unsettled += r->unsettled;
+  if (strcmp(r->key.from, CLV_EGRESS_MASTER) != 0) return;
+  egress_receiver *receiver = find_or_add_receiver(p, &r->key);
+  receiver->settled_bytes += r->settled_bytes;
+  receiver->unsettled_bytes += r->unsettled_bytes;
 }
 
-/* Sorts by attempt, then by the order of the summary. */
+/* Compares lines by attempt, then by their order in the summary. */
 static int compare_rows(const void *a, const void *b) {
   const egress_page_row *x = a, *y = b;
   if (x->attempt != y->attempt) return x->attempt < y->attempt ? -1 : 1;
-  return x->what < y->what ? -1 : 1;
+  return x->key < y->key ? -1 : 1;
 }
 
 static int compare_hops(const void *a, const void *b) {
@@ -94,12 +95,12 @@ static clv_code fill_page(egress_page *p, clv_err *err) {
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-clv_code clv_egress_page(const clv_egress_summary *b, const char *run, clv_egress_format form,
-                         clv_bytes *out, clv_err *err) {
+clv_code clv_egress_write_page(const clv_egress_summary *b, const char *run, clv_egress_format form,
+                               clv_bytes *out, clv_err *err) {
   static void (*const forms[])(const egress_page *, clv_bytes *) = {
-      [CLV_EGRESS_PLAIN_TEXT] = egress_page_text,
-      [CLV_EGRESS_HTML] = egress_page_html,
-      [CLV_EGRESS_JSON] = egress_page_json};
+      [CLV_EGRESS_PLAIN_TEXT] = egress_write_text_page,
+      [CLV_EGRESS_HTML] = egress_write_html_page,
+      [CLV_EGRESS_JSON] = egress_write_json_page};
   CLV_AUTO(page_done) egress_page p = {.summary = b, .run = run};
   CLV_TRY(fill_page(&p, err));
   forms[form](&p, out);

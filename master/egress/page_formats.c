@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes the page of a record as text, HTML or JSON: egress_page_text, egress_page_html and
- * egress_page_json, which clv_egress_page calls. The record may come from an untrusted source, so
- * every text of it passes through plain, escaped or clv_bytes_json.
+ * Writes the page of a record as text, HTML or JSON: egress_write_text_page, egress_write_html_page
+ * and egress_write_json_page, which clv_egress_write_page calls. The record may come from an
+ * untrusted source, so every text of the record passes through put_plain_text, put_html_escaped or
+ * clv_bytes_json.
  */
 #include <string.h>
 
@@ -15,7 +16,7 @@ static bool can_alter_display(uint32_t c) {
          (c >= 0x2066 && c <= 0x2069) || c == 0xfeff;
 }
 
-static void put_plain(clv_bytes *out, const char *text) {
+static void put_plain_text(clv_bytes *out, const char *text) {
   uint32_t point = 0;
   for (size_t n; *text; text += n) {
     size_t len = clv_utf8(text, SIZE_MAX, &point);
@@ -27,9 +28,9 @@ static void put_plain(clv_bytes *out, const char *text) {
   }
 }
 
-static void put_escaped(clv_bytes *out, const char *text) {
+static void put_html_escaped(clv_bytes *out, const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes clean = {0};
-  put_plain(&clean, text);
+  put_plain_text(&clean, text);
   for (const char *p = clean.data; p && *p; p++) {
     const char *name = *p == '<'    ? "&lt;"
                        : *p == '>'  ? "&gt;"
@@ -46,16 +47,17 @@ static void put_escaped(clv_bytes *out, const char *text) {
 
 typedef void put_fn(clv_bytes *out, const char *text);
 
-/* Appends the text in *said to `out` through `put`, and frees *said. */
+/* Appends *text to `out` through `put`, and frees *text. */
 static void put_and_free(clv_bytes *text, put_fn *put, clv_bytes *out) {
   put(out, text->data ? text->data : "");
   out->failed |= text->failed;
   clv_bytes_done(text);
 }
 
-static void put_bytes(uint64_t settled, uint64_t unsettled, put_fn *put, clv_bytes *out) {
+static void put_bytes(uint64_t settled_bytes, uint64_t unsettled_bytes, put_fn *put,
+                      clv_bytes *out) {
   clv_bytes text = {0};
-  egress_format_bytes(settled, unsettled, &text);
+  egress_format_bytes(settled_bytes, unsettled_bytes, &text);
   put_and_free(&text, put, out);
 }
 
@@ -85,18 +87,18 @@ static void put_look(const clv_egress_attempt *a, put_fn *put, clv_bytes *out) {
 
 static void format_row_shape(const egress_page_row *r, char text[160]) {
   text[0] = '\0';
-  if (r->n_rows == 1 && r->what->kind != CLV_EGRESS_FAILURE)
-    clv_shape_format(&r->what->shape, text, 160);
+  if (r->n_rows == 1 && r->key->kind != CLV_EGRESS_FAILURE)
+    clv_shape_format(&r->key->shape, text, 160);
 }
 
-static uint64_t sum_unsettled(const clv_egress_summary *b) {
-  uint64_t unsettled = 0;
-  for (size_t i = 0; i < b->n_attempts; i++) unsettled += b->attempts[i].unsettled_bytes;
-  return unsettled;
+static uint64_t sum_unsettled_bytes(const clv_egress_summary *b) {
+  uint64_t unsettled_bytes = 0;
+  for (size_t i = 0; i < b->n_attempts; i++) unsettled_bytes += b->attempts[i].unsettled_bytes;
+  return unsettled_bytes;
 }
 
-static const char *session_of(const clv_egress_summary *b) {
-  return b->n_attempts ? b->attempts[b->n_attempts - 1].begun.begun.session : "";
+static const char *last_session_name(const clv_egress_summary *b) {
+  return b->n_attempts ? b->attempts[b->n_attempts - 1].start_line.start.session : "";
 }
 
 static const egress_receiver *receiver_at(const egress_page *p, size_t i) {
@@ -111,21 +113,22 @@ static size_t count_receivers(const egress_page *p) {
 
 static void put_text_head(const egress_page *p, clv_bytes *out) {
   const clv_egress_summary *b = p->summary;
-  uint64_t unsettled = sum_unsettled(b);
+  uint64_t unsettled_bytes = sum_unsettled_bytes(b);
   clv_bytes_puts(out, "what left in ");
-  put_plain(out, p->run);
+  put_plain_text(out, p->run);
   clv_bytes_puts(out, " (session ");
-  put_plain(out, session_of(b));
+  put_plain_text(out, last_session_name(b));
   clv_bytes_puts(out, ")\nin all: ");
-  put_bytes(b->total - unsettled, unsettled, put_plain, out);
+  put_bytes(b->total_bytes - unsettled_bytes, unsettled_bytes, put_plain_text, out);
   clv_bytes_printf(out, ", in %zu command%s\n", b->n_attempts, CLV_S(b->n_attempts));
   for (size_t i = 0; i < count_receivers(p); i++) {
     clv_bytes_puts(out, "  to ");
-    put_plain(out, receiver_at(p, i)->name);
+    put_plain_text(out, receiver_at(p, i)->name);
     clv_bytes_puts(out, " (");
-    put_plain(out, receiver_at(p, i)->identity);
+    put_plain_text(out, receiver_at(p, i)->identity);
     clv_bytes_puts(out, "): ");
-    put_bytes(receiver_at(p, i)->settled, receiver_at(p, i)->unsettled, put_plain, out);
+    put_bytes(receiver_at(p, i)->settled_bytes, receiver_at(p, i)->unsettled_bytes, put_plain_text,
+              out);
     clv_bytes_puts(out, "\n");
   }
   if (b->truncated_bytes)
@@ -137,45 +140,45 @@ static void put_text_row(const egress_page_row *r, clv_bytes *out) {
   char shape[160];
   format_row_shape(r, shape);
   clv_bytes_puts(out, "   ");
-  put_tensor_name(r, put_plain, out);
+  put_tensor_name(r, put_plain_text, out);
   if (shape[0]) clv_bytes_printf(out, " %s ", shape);
-  if (shape[0]) put_plain(out, r->what->dtype);
+  if (shape[0]) put_plain_text(out, r->key->dtype);
   clv_bytes_puts(out, " to ");
-  put_plain(out, r->what->to);
+  put_plain_text(out, r->key->to);
   clv_bytes_printf(out, ": %llu tensor%s, ", (unsigned long long)r->tensors, CLV_S(r->tensors));
-  put_bytes(r->settled, r->unsettled, put_plain, out);
+  put_bytes(r->settled_bytes, r->unsettled_bytes, put_plain_text, out);
   clv_bytes_puts(out, "; ");
-  put_plain(out, r->first);
+  put_plain_text(out, r->first);
   clv_bytes_puts(out, " to ");
-  put_plain(out, r->last);
+  put_plain_text(out, r->last);
   clv_bytes_puts(out, "\n");
 }
 
 static void put_text_hop(const clv_egress_line *l, clv_bytes *out) {
   clv_bytes_puts(out, "   as reported by the worker: ");
-  put_plain(out, l->hop.from);
+  put_plain_text(out, l->hop.from);
   clv_bytes_puts(out, " sent ");
-  put_plain(out, l->hop.to);
+  put_plain_text(out, l->hop.to);
   clv_bytes_puts(out, " ");
-  put_bytes(l->hop.bytes, 0, put_plain, out);
+  put_bytes(l->hop.bytes, 0, put_plain_text, out);
   clv_bytes_puts(out, "\n");
 }
 
 static void put_text_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) {
   clv_bytes_printf(out, "\n%zu  ", i + 1);
-  put_plain(out, a->begun.begun.command);
+  put_plain_text(out, a->start_line.start.command);
   clv_bytes_puts(out, ": ");
-  put_time(a, put_plain, out);
+  put_time(a, put_plain_text, out);
   clv_bytes_puts(out, "\n   ");
-  put_policy(a, put_plain, out);
+  put_policy(a, put_plain_text, out);
   clv_bytes_puts(out, "\n   ");
-  put_look(a, put_plain, out);
+  put_look(a, put_plain_text, out);
   clv_bytes_puts(out, "\n   left: ");
-  put_bytes(a->bytes - a->unsettled_bytes, a->unsettled_bytes, put_plain, out);
+  put_bytes(a->bytes - a->unsettled_bytes, a->unsettled_bytes, put_plain_text, out);
   clv_bytes_puts(out, "\n");
 }
 
-void egress_page_text(const egress_page *p, clv_bytes *out) {
+void egress_write_text_page(const egress_page *p, clv_bytes *out) {
   const clv_egress_summary *b = p->summary;
   put_text_head(p, out);
   for (size_t i = 0, row = 0, hop = 0; i < b->n_attempts; i++) {
@@ -200,7 +203,7 @@ static const char html_begin[] =
 
 static void put_html_cell(clv_bytes *out, const char *text) {
   clv_bytes_puts(out, "<td>");
-  put_escaped(out, text);
+  put_html_escaped(out, text);
   clv_bytes_puts(out, "</td>");
 }
 
@@ -211,7 +214,8 @@ static void put_html_receivers(const egress_page *p, clv_bytes *out) {
     put_html_cell(out, receiver_at(p, i)->name);
     put_html_cell(out, receiver_at(p, i)->identity);
     clv_bytes_puts(out, "<td>");
-    put_bytes(receiver_at(p, i)->settled, receiver_at(p, i)->unsettled, put_escaped, out);
+    put_bytes(receiver_at(p, i)->settled_bytes, receiver_at(p, i)->unsettled_bytes,
+              put_html_escaped, out);
     clv_bytes_puts(out, "</td></tr>\n");
   }
   clv_bytes_puts(out, "</table>\n");
@@ -219,14 +223,14 @@ static void put_html_receivers(const egress_page *p, clv_bytes *out) {
 
 static void put_html_head(const egress_page *p, clv_bytes *out) {
   const clv_egress_summary *b = p->summary;
-  uint64_t unsettled = sum_unsettled(b);
+  uint64_t unsettled_bytes = sum_unsettled_bytes(b);
   clv_bytes_puts(out, html_begin);
   clv_bytes_puts(out, "<h1>What left in ");
-  put_escaped(out, p->run);
+  put_html_escaped(out, p->run);
   clv_bytes_puts(out, "</h1>\n<p>Session ");
-  put_escaped(out, session_of(b));
+  put_html_escaped(out, last_session_name(b));
   clv_bytes_puts(out, ". In all: ");
-  put_bytes(b->total - unsettled, unsettled, put_escaped, out);
+  put_bytes(b->total_bytes - unsettled_bytes, unsettled_bytes, put_html_escaped, out);
   clv_bytes_printf(out, ", in %zu command%s.</p>\n", b->n_attempts, CLV_S(b->n_attempts));
   if (b->truncated_bytes)
     clv_bytes_printf(out,
@@ -239,14 +243,14 @@ static void put_html_head(const egress_page *p, clv_bytes *out) {
 static void put_html_row(const egress_page_row *r, clv_bytes *out) {
   char shape[160];
   format_row_shape(r, shape);
-  clv_bytes_puts(out, r->unsettled ? "<tr class=\"open\"><td>" : "<tr><td>");
-  put_tensor_name(r, put_escaped, out);
+  clv_bytes_puts(out, r->unsettled_bytes ? "<tr class=\"open\"><td>" : "<tr><td>");
+  put_tensor_name(r, put_html_escaped, out);
   clv_bytes_puts(out, "</td>");
   put_html_cell(out, shape);
-  put_html_cell(out, r->what->dtype);
-  put_html_cell(out, r->what->to);
+  put_html_cell(out, r->key->dtype);
+  put_html_cell(out, r->key->to);
   clv_bytes_printf(out, "<td>%llu</td><td>", (unsigned long long)r->tensors);
-  put_bytes(r->settled, r->unsettled, put_escaped, out);
+  put_bytes(r->settled_bytes, r->unsettled_bytes, put_html_escaped, out);
   clv_bytes_puts(out, "</td>");
   put_html_cell(out, r->first);
   put_html_cell(out, r->last);
@@ -255,31 +259,31 @@ static void put_html_row(const egress_page_row *r, clv_bytes *out) {
 
 static void put_html_hop(const clv_egress_line *l, clv_bytes *out) {
   clv_bytes_puts(out, "<p>As reported by the worker: ");
-  put_escaped(out, l->hop.from);
+  put_html_escaped(out, l->hop.from);
   clv_bytes_puts(out, " sent ");
-  put_escaped(out, l->hop.to);
+  put_html_escaped(out, l->hop.to);
   clv_bytes_puts(out, " ");
-  put_bytes(l->hop.bytes, 0, put_escaped, out);
+  put_bytes(l->hop.bytes, 0, put_html_escaped, out);
   clv_bytes_puts(out, ".</p>\n");
 }
 
 static void put_html_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) {
   clv_bytes_printf(out, "<h2>%zu. ", i + 1);
-  put_escaped(out, a->begun.begun.command);
+  put_html_escaped(out, a->start_line.start.command);
   clv_bytes_puts(out, "</h2>\n<p>");
-  put_time(a, put_escaped, out);
+  put_time(a, put_html_escaped, out);
   clv_bytes_puts(out, ".<br>By ");
-  put_policy(a, put_escaped, out);
+  put_policy(a, put_html_escaped, out);
   clv_bytes_puts(out, ".<br>");
-  put_look(a, put_escaped, out);
+  put_look(a, put_html_escaped, out);
   clv_bytes_puts(out, ".<br>Left: ");
-  put_bytes(a->bytes - a->unsettled_bytes, a->unsettled_bytes, put_escaped, out);
+  put_bytes(a->bytes - a->unsettled_bytes, a->unsettled_bytes, put_html_escaped, out);
   clv_bytes_puts(out,
                  ".</p>\n<table><tr><th>what</th><th>shape of a sample</th><th>type</th>"
                  "<th>to</th><th>tensors</th><th>left</th><th>first</th><th>last</th></tr>\n");
 }
 
-void egress_page_html(const egress_page *p, clv_bytes *out) {
+void egress_write_html_page(const egress_page *p, clv_bytes *out) {
   const clv_egress_summary *b = p->summary;
   put_html_head(p, out);
   for (size_t i = 0, row = 0, hop = 0; i < b->n_attempts; i++) {
@@ -305,14 +309,14 @@ static void put_json_number(clv_bytes *out, const char *name, uint64_t value) {
 
 static void put_json_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *out) {
   clv_bytes_printf(out, "{\"event\":\"attempt\",\"attempt\":%zu", i + 1);
-  put_json_text(out, "command", a->begun.begun.command);
-  put_json_text(out, "session", a->begun.begun.session);
-  put_json_text(out, "begin", a->begun.at);
+  put_json_text(out, "command", a->start_line.start.command);
+  put_json_text(out, "session", a->start_line.start.session);
+  put_json_text(out, "begin", a->start_line.at);
   put_json_text(out, "end", a->has_ended ? a->end.at : "");
   if (a->has_ended) put_json_number(out, "code", a->end.end.code);
-  put_json_text(out, "policy", a->begun.begun.policy);
-  put_json_text(out, "policy_sha256", a->begun.begun.policy_sha256);
-  put_json_text(out, "approver", a->begun.begun.approver);
+  put_json_text(out, "policy", a->start_line.start.policy);
+  put_json_text(out, "policy_sha256", a->start_line.start.policy_sha256);
+  put_json_text(out, "approver", a->start_line.start.approver);
   if (a->has_look) {
     put_json_number(out, "looked_at", a->look.look.records);
     put_json_text(out, "pixels", a->look.look.pixels);
@@ -328,20 +332,20 @@ static void put_json_attempt(const clv_egress_attempt *a, size_t i, clv_bytes *o
 
 static void put_json_row(const clv_egress_row_sum *r, clv_bytes *out) {
   clv_bytes_printf(out, "{\"event\":\"row\",\"attempt\":%zu", r->attempt + 1);
-  put_json_text(out, "from", r->what.from);
-  put_json_text(out, "to", r->what.to);
-  put_json_text(out, "identity", r->what.identity);
-  put_json_text(out, "kind", clv_egress_kind_name((clv_egress_kind)r->what.kind));
-  put_json_text(out, "stage", r->what.stage);
-  put_json_text(out, "name", r->what.name);
-  put_json_text(out, "dtype", r->what.dtype);
+  put_json_text(out, "from", r->key.from);
+  put_json_text(out, "to", r->key.to);
+  put_json_text(out, "identity", r->key.identity);
+  put_json_text(out, "kind", clv_egress_kind_name((clv_egress_kind)r->key.kind));
+  put_json_text(out, "stage", r->key.stage);
+  put_json_text(out, "name", r->key.name);
+  put_json_text(out, "dtype", r->key.dtype);
   clv_bytes_puts(out, ",\"shape\":[");
-  for (int d = 0; d < r->what.shape.rank; d++)
-    clv_bytes_printf(out, "%s%lld", d ? "," : "", (long long)r->what.shape.dim[d]);
-  clv_bytes_printf(out, "],\"random\":%s", r->what.random ? "true" : "false");
+  for (int d = 0; d < r->key.shape.rank; d++)
+    clv_bytes_printf(out, "%s%lld", d ? "," : "", (long long)r->key.shape.dim[d]);
+  clv_bytes_printf(out, "],\"random\":%s", r->key.has_random_values ? "true" : "false");
   put_json_number(out, "tensors", r->tensors);
-  put_json_number(out, "bytes", r->settled + r->unsettled);
-  put_json_number(out, "open", r->unsettled);
+  put_json_number(out, "bytes", r->settled_bytes + r->unsettled_bytes);
+  put_json_number(out, "open", r->unsettled_bytes);
   put_json_text(out, "first", r->first);
   put_json_text(out, "last", r->last);
   clv_bytes_puts(out, "}\n");
@@ -356,15 +360,15 @@ static void put_json_hop(const clv_egress_hop_sum *h, clv_bytes *out) {
   clv_bytes_puts(out, "}\n");
 }
 
-void egress_page_json(const egress_page *p, clv_bytes *out) {
+void egress_write_json_page(const egress_page *p, clv_bytes *out) {
   const clv_egress_summary *b = p->summary;
   for (size_t i = 0; i < b->n_attempts; i++) put_json_attempt(&b->attempts[i], i, out);
   for (size_t i = 0; i < b->n_rows; i++) put_json_row(&b->rows[i], out);
   for (size_t i = 0; i < b->n_hops; i++) put_json_hop(&b->hops[i], out);
   clv_bytes_puts(out, "{\"event\":\"total\"");
   put_json_text(out, "run", p->run);
-  put_json_number(out, "bytes", b->total);
-  put_json_number(out, "open", sum_unsettled(b));
+  put_json_number(out, "bytes", b->total_bytes);
+  put_json_number(out, "open", sum_unsettled_bytes(b));
   put_json_number(out, "cut", b->truncated_bytes);
   clv_bytes_puts(out, "}\n");
 }

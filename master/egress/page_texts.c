@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Texts that all forms of a page share. page_formats.c calls each function and escapes its text.
+ * Texts that a page has in every format (text, HTML, JSON). page_formats.c calls each function and
+ * escapes the returned text.
  */
 #include <string.h>
 
 #include "master/egress/egress_int.h"
 
 void egress_format_tensor_name(const egress_page_row *r, clv_bytes *out) {
-  const clv_egress_key *w = r->what;
+  const clv_egress_key *w = r->key;
   bool others = strcmp(w->from, CLV_EGRESS_MASTER) != 0;
   clv_bytes_printf(out, "%s%s", others ? "planned: " : "",
                    clv_egress_kind_name((clv_egress_kind)w->kind));
@@ -17,7 +18,7 @@ void egress_format_tensor_name(const egress_page_row *r, clv_bytes *out) {
     clv_bytes_printf(out, " of stage '%s'", w->stage);
   if (r->n_rows > 1) clv_bytes_printf(out, ", %llu names", (unsigned long long)r->n_rows);
   if (r->n_rows == 1 && w->name[0]) clv_bytes_printf(out, ": %s", w->name);
-  if (w->random) clv_bytes_puts(out, " (a trial with random numbers)");
+  if (w->has_random_values) clv_bytes_puts(out, " (a trial with random numbers)");
   if (others) clv_bytes_printf(out, ", sent by %s", w->from);
 }
 
@@ -27,34 +28,34 @@ static void put_size(uint64_t bytes, clv_bytes *out) {
                    (unsigned long long)bytes);
 }
 
-/* unsettled: bytes of allowances without a SETTLE. The record cannot say how many of them left, so
- * the sum is an upper limit. */
-void egress_format_bytes(uint64_t settled, uint64_t unsettled, clv_bytes *out) {
-  if (unsettled) clv_bytes_puts(out, "at most ");
-  put_size(settled + unsettled, out);
-  if (!unsettled) return;
+/* unsettled_bytes: bytes of allowances without a SETTLE. The record cannot say how many of these
+ * bytes left, so the printed sum is an upper limit. */
+void egress_format_bytes(uint64_t settled_bytes, uint64_t unsettled_bytes, clv_bytes *out) {
+  if (unsettled_bytes) clv_bytes_puts(out, "at most ");
+  put_size(settled_bytes + unsettled_bytes, out);
+  if (!unsettled_bytes) return;
   clv_bytes_puts(out, ", of which ");
-  put_size(unsettled, out);
+  put_size(unsettled_bytes, out);
   clv_bytes_puts(out, " was allowed and not settled");
 }
 
 void egress_format_time(const clv_egress_attempt *a, clv_bytes *out) {
   if (a->has_ended)
-    clv_bytes_printf(out, "%s to %s, ended with code %llu", a->begun.at, a->end.at,
+    clv_bytes_printf(out, "%s to %s, ended with code %llu", a->start_line.at, a->end.at,
                      (unsigned long long)a->end.end.code);
   else
-    clv_bytes_printf(out, "since %s; it goes on, or was cut off", a->begun.at);
+    clv_bytes_printf(out, "since %s; it goes on, or was cut off", a->start_line.at);
 }
 
 void egress_format_policy(const clv_egress_attempt *a, clv_bytes *out) {
-  if (!a->begun.begun.policy[0])
+  if (!a->start_line.start.policy[0])
     clv_bytes_puts(out, "no policy: `privacy` in the session file decided");
-  else if (!a->begun.begun.approver[0])
-    clv_bytes_printf(out, "policy %s, sha256 %s, not signed", a->begun.begun.policy,
-                     a->begun.begun.policy_sha256);
+  else if (!a->start_line.start.approver[0])
+    clv_bytes_printf(out, "policy %s, sha256 %s, not signed", a->start_line.start.policy,
+                     a->start_line.start.policy_sha256);
   else
-    clv_bytes_printf(out, "policy %s, sha256 %s, signed by %s", a->begun.begun.policy,
-                     a->begun.begun.policy_sha256, a->begun.begun.approver);
+    clv_bytes_printf(out, "policy %s, sha256 %s, signed by %s", a->start_line.start.policy,
+                     a->start_line.start.policy_sha256, a->start_line.start.approver);
 }
 
 void egress_format_look(const clv_egress_attempt *a, clv_bytes *out) {

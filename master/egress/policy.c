@@ -25,9 +25,9 @@ static clv_code check_worker(const clv_policy_config *c, const clv_policy_tensor
                             t->identity, t->worker, t->name);
 }
 
-/* Returns the word under `kinds` for a kind; NULL for records, labels and failures. `allow` has
- * the keys of records and labels. */
-static const char *kind_word(clv_egress_kind kind) {
+/* Returns the word that permits a kind in the policy's list `kinds`. NULL: the list does not decide
+ * on this kind; keys under `allow` permit records and labels, and failures need no permission. */
+static const char *word_in_kinds_list(clv_egress_kind kind) {
   static const char *const kinds[CLV_EGRESS_KINDS] = {
       [CLV_EGRESS_TOKENS] = "activation", [CLV_EGRESS_ACTIVATION] = "activation",
       [CLV_EGRESS_GRADIENT] = "gradient", [CLV_EGRESS_WEIGHTS] = "weights",
@@ -37,7 +37,7 @@ static const char *kind_word(clv_egress_kind kind) {
 }
 
 static clv_code check_kind(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
-  const char *kind = kind_word(t->kind);
+  const char *kind = word_in_kinds_list(t->kind);
   if (!kind || list_contains(&c->kinds, kind)) return CLV_OK;
   return clv_policy_fail_at(
       c, c->kinds_pos, err,
@@ -48,9 +48,10 @@ static clv_code check_kind(const clv_policy_config *c, const clv_policy_tensor *
 
 /* The keys that permit findings, the worst finding first. */
 static const struct {
-  clv_finding shows;
+  clv_finding finding;
   const char *key;
-  size_t given, pos; /* offsets in clv_policy_config of the key's value and position */
+  size_t value_offset,
+      pos_offset; /* offsets in clv_policy_config of the key's value and position */
 } permit_keys[] = {
 #define AT(member) offsetof(clv_policy_config, member)
     {CLV_FINDING_LABELS, "allow.labels", AT(allow.labels), AT(allow.labels_pos)},
@@ -64,8 +65,8 @@ static const struct {
 #undef AT
 };
 
-/* Returns the findings that the policy must permit. allow.tokens also permits FRONT KNOWN of a
- * tensor that shows TOKENS. */
+/* Returns the findings of a tensor that the policy must permit. FRONT_KNOWN is not among these if
+ * the tensor shows TOKENS, because allow.tokens permits both. */
 static clv_findings findings_to_permit(const clv_policy_tensor *t) {
   if (t->kind == CLV_EGRESS_INPUT) return CLV_FINDING_RAW_INPUT;
   if (t->kind == CLV_EGRESS_LABELS) return CLV_FINDING_LABELS;
@@ -76,11 +77,11 @@ static clv_findings findings_to_permit(const clv_policy_tensor *t) {
 /* Refuses a tensor unless the policy permits each of its findings. */
 static clv_code check_findings(const clv_policy_config *c, const clv_policy_tensor *t,
                                clv_err *err) {
-  clv_findings shows = findings_to_permit(t);
+  clv_findings found = findings_to_permit(t);
   for (size_t i = 0; i < CLV_COUNT(permit_keys); i++) {
-    bool given = *(const bool *)((const char *)c + permit_keys[i].given);
-    clv_config_pos pos = *(const clv_config_pos *)((const char *)c + permit_keys[i].pos);
-    if (given || !(shows & permit_keys[i].shows)) continue;
+    bool given = *(const bool *)((const char *)c + permit_keys[i].value_offset);
+    clv_config_pos pos = *(const clv_config_pos *)((const char *)c + permit_keys[i].pos_offset);
+    if (given || !(found & permit_keys[i].finding)) continue;
     return clv_policy_fail_at(c, pos.line ? pos : c->allow.pos, err,
                               "the policy does not permit %s to %s: %s is not true; keep more "
                               "layers at the master, or ask for %s: true",
@@ -90,13 +91,13 @@ static clv_code check_findings(const clv_policy_config *c, const clv_policy_tens
 }
 
 static clv_code check_layers(const clv_policy_config *c, const clv_policy_tensor *t, clv_err *err) {
-  if (t->layers_at_home >= c->min_layers_at_home) return CLV_OK;
+  if (t->n_hiding_layers >= c->min_layers_at_home) return CLV_OK;
   return clv_policy_fail_at(
       c, c->min_layers_pos, err,
       "%s to %s has %u hiding layer%s at the master on its shortest path, and "
       "min_layers_at_home is %llu: keep more layers at the master, or ask for "
       "another limit",
-      t->name, t->worker, t->layers_at_home, CLV_S(t->layers_at_home),
+      t->name, t->worker, t->n_hiding_layers, CLV_S(t->n_hiding_layers),
       (unsigned long long)c->min_layers_at_home);
 }
 
@@ -107,7 +108,7 @@ static clv_code check_dtype(const clv_policy_config *c, const clv_policy_tensor 
                             clv_dtype_name(t->dtype), t->name, t->worker, clv_dtype_name(t->dtype));
 }
 
-static const char *format_limit(const clv_policy_config *c, char *text, size_t size) {
+static const char *format_largest_shape(const clv_policy_config *c, char *text, size_t size) {
   size_t len = 0;
   text[0] = '\0';
   for (size_t i = 0; i < c->largest_shape.n && len < size; i++)
@@ -126,7 +127,7 @@ static clv_code check_shape(const clv_policy_config *c, const clv_policy_tensor 
                             "%s to %s is %s, and largest_shape is [%s]: make batches or the layer "
                             "smaller, or ask for a larger shape",
                             t->name, t->worker, clv_shape_format(&t->shape, shape, sizeof shape),
-                            format_limit(c, limit, sizeof limit));
+                            format_largest_shape(c, limit, sizeof limit));
 }
 
 /* WEIGHTS and STATE skip the checks of hiding layers, dtype and shape: a layer has tensors of
@@ -147,7 +148,7 @@ clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t
 
 static const struct {
   const char *name;
-  size_t pos; /* offset in clv_policy_config of the position of max_read's key */
+  size_t pos_offset; /* offset in clv_policy_config of the position of max_read's key */
 } readers[] = {{"pixels", offsetof(clv_policy_config, pixels_pos)},
                {"tokens", offsetof(clv_policy_config, tokens_pos)},
                {"labels", offsetof(clv_policy_config, labels_pos)},
@@ -158,9 +159,9 @@ double clv_policy_max_read(const clv_policy *p, int reader) {
   return p ? p->config->max_read[reader] : 1;
 }
 
-/* Returns the number of decimals, 2 to 6, with which a figure above its limit is also printed above
- * it. */
-static int digits_above_limit(double figure, double limit) {
+/* Returns the number of decimals, 2 to 6, to print a share with, so that a share above its limit is
+ * printed as a number above the limit. */
+static int n_decimals_above_limit(double figure, double limit) {
   char text[32];
   int digits = 2;
   for (; digits < 6; digits++) {
@@ -173,19 +174,20 @@ static int digits_above_limit(double figure, double limit) {
 clv_code clv_policy_check_reading(const clv_policy *p, const clv_policy_reading *r, clv_err *err) {
   double limit = clv_policy_max_read(p, r->reader);
   const char *name = readers[r->reader].name;
-  if (limit >= 1 || (r->figure >= 0 && r->figure <= limit)) return CLV_OK;
-  clv_config_pos pos = *(const clv_config_pos *)((const char *)p->config + readers[r->reader].pos);
-  if (r->figure < 0)
+  if (limit >= 1 || (r->share >= 0 && r->share <= limit)) return CLV_OK;
+  clv_config_pos pos =
+      *(const clv_config_pos *)((const char *)p->config + readers[r->reader].pos_offset);
+  if (r->share < 0)
     return clv_policy_fail_at(
         p->config, pos, err,
         "the policy limits how many %s can be read (max_read.%s: %g), and the "
         "look did not measure that: %s; ask for a policy without that limit",
-        name, name, limit, r->why);
+        name, name, limit, r->why_not_run);
   return clv_policy_fail_at(
       p->config, pos, err,
       "%s: the look read %.*f of them from what leaves, and the policy permits %g "
       "(max_read.%s): keep more layers at the master, or ask for another limit",
-      name, digits_above_limit(r->figure, limit), r->figure, limit, name);
+      name, n_decimals_above_limit(r->share, limit), r->share, limit, name);
 }
 
 /* ---- bytes of an epoch ----------------------------------------------------------------------- */
@@ -205,9 +207,9 @@ void clv_policy_begin_epoch(clv_policy *p, uint64_t bytes) {
   if (p) __atomic_store_n(&p->sent_bytes, bytes, __ATOMIC_SEQ_CST);
 }
 
-/* Adds all bytes of a tensor or none, so that the sum of the permitted tensors never exceeds the
- * limit. */
-static bool count_bytes(clv_policy *p, uint64_t bytes) {
+/* Adds the bytes of a tensor to those of the epoch. Returns false, and adds nothing, if the sum
+ * would exceed bytes_per_epoch. */
+static bool add_epoch_bytes(clv_policy *p, uint64_t bytes) {
   uint64_t limit = p->config->bytes_per_epoch,
            sent = __atomic_load_n(&p->sent_bytes, __ATOMIC_SEQ_CST);
   do {
@@ -221,11 +223,11 @@ bool clv_policy_has_refused(const clv_policy *p) {
   return p && __atomic_load_n(&p->has_refused, __ATOMIC_SEQ_CST);
 }
 
-static clv_code check_and_count(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
-                                clv_err *err) {
+static clv_code check_and_add_bytes(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
+                                    clv_err *err) {
   char limit[24];
   CLV_TRY(clv_policy_check_tensor(p, t, err));
-  if (count_bytes(p, bytes)) return CLV_OK;
+  if (add_epoch_bytes(p, bytes)) return CLV_OK;
   return clv_policy_fail_at(p->config, p->config->bytes_pos, err,
                             "the policy permits %s (%llu bytes) in an epoch, and %s would exceed "
                             "that; ask for a larger bytes_per_epoch",
@@ -235,7 +237,7 @@ static clv_code check_and_count(clv_policy *p, const clv_policy_tensor *t, uint6
 
 clv_code clv_policy_charge(clv_policy *p, const clv_policy_tensor *t, uint64_t bytes,
                            clv_err *err) {
-  clv_code code = p ? check_and_count(p, t, bytes, err) : CLV_OK;
+  clv_code code = p ? check_and_add_bytes(p, t, bytes, err) : CLV_OK;
   if (code != CLV_OK) __atomic_store_n(&p->has_refused, true, __ATOMIC_SEQ_CST);
   return code;
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Writes allowances ahead and settles them. A flow has credit: bytes that allowances on the disk
- * cover. clv_egress_charge takes bytes from the credit with one atomic exchange. When half of an
- * allowance is used, the record's thread writes the next one, for all flows in one write and one
- * fdatasync, and raises the credit afterwards. A caller that finds too little credit writes the
- * allowance itself. After ten seconds the thread takes the rest of an allowance back and settles
- * it.
+ * Writes allowances before their tensors are sent, and settles them. A flow has credit: bytes that
+ * allowances on the disk cover. clv_egress_charge takes bytes from the credit with one atomic
+ * exchange. When half of an allowance is used, the record's thread writes the next one, for all
+ * flows in one write and one fdatasync, and raises the credit afterwards. A caller that finds too
+ * little credit writes the allowance itself. After ten seconds the thread takes back the unused
+ * bytes of an allowance and settles it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,36 +23,38 @@
 #include "master/egress/egress_int.h"
 
 enum {
-  /* unsettled allowances of a flow at most: two in steady work, more when an evaluation changes the
-   * bytes of a step */
-  MAX_UNSETTLED = 8,
-  FAST_USE_MS = 2500, /* an allowance used up in less time is followed by a larger one */
-  SLOW_USE_MS = 5000, /* an allowance used up in more time is followed by a smaller one */
+  /* most open allowances (those without a SETTLE) of a flow. A flow has two while it trains, and
+   * more when an evaluation changes the bytes of a step */
+  MAX_OPEN_ALLOWANCES = 8,
+  FAST_USE_MS = 2500, /* if an allowance is used up in less time, the next one is larger */
+  SLOW_USE_MS = 5000, /* if an allowance is used up in more time, the next one is smaller */
 };
 
 /* An allowance without a SETTLE. */
-typedef struct unsettled_grant {
-  uint64_t id, bytes, at_ns; /* at_ns: clv_now_ns when its line was formatted */
-} unsettled_grant;
+typedef struct open_allowance {
+  uint64_t id, bytes, formatted_ns; /* formatted_ns: clv_now_ns when its line was formatted */
+} open_allowance;
 
 struct clv_egress_flow {
   clv_egress_record *record;
-  clv_egress_key what;
+  clv_egress_key key;
   bool has_one_tensor; /* the flow has one tensor: no further allowance is requested */
-  uint64_t credit;     /* credit: bytes that may still leave; atomic */
+  uint64_t credit; /* bytes that allowances on the disk cover and that were not yet sent; atomic */
   uint64_t
       refill_below; /* credit below which the next allowance is requested; 0: no request; atomic */
   uint64_t tensors; /* number of tensors charged; atomic */
   uint64_t step_bytes;  /* bytes of a step; atomic */
-  bool needs_allowance; /* an allowance is to be written; atomic */
+  bool needs_allowance; /* the next write_ahead must write an allowance; atomic */
   /* The fields below are under the record's lock. */
   uint64_t bytes_awaited;   /* bytes that a blocked clv_egress_charge waits for; 0: none waits */
   uint64_t bytes_unwritten; /* bytes of an allowance whose line is not on the disk yet; 0: none */
   uint64_t allowance_steps; /* steps that the last allowance covered; 0: no allowance yet */
-  uint64_t granted, settled, settled_tensors; /* sums over all allowances */
-  /* [n_unsettled] unsettled allowances, the oldest first */
-  unsettled_grant unsettled[MAX_UNSETTLED];
-  size_t n_unsettled;
+  uint64_t granted_bytes, settled_bytes,
+      /* bytes of all allowances; bytes and tensors that were sent under settled ones */
+      settled_tensors;
+  /* [n_open_allowances] allowances without a SETTLE, the oldest first */
+  open_allowance open_allowances[MAX_OPEN_ALLOWANCES];
+  size_t n_open_allowances;
   clv_egress_flow *next;
 };
 
@@ -64,8 +66,9 @@ struct clv_egress_record {
   pthread_mutex_t lock;
   clv_egress_flow *flows, **last_flow;
   clv_bytes lines; /* formatted lines, not yet written */
-  clv_err failure; /* first failure to write; after it all charges without credit fail */
-  sem_t wake;
+  clv_err
+      first_failure; /* first failure to write; all later charges fail that need a new allowance */
+  sem_t wake_thread;
   bool is_ending, has_thread;
   pthread_t thread;
 };
@@ -95,8 +98,8 @@ static clv_code check_not_removed(const clv_egress_record *r, clv_err *err) {
 }
 
 /* Finds the end of the last complete line, where the next line begins. Removes a truncated line
- * behind it, which a command leaves when it is killed while it writes. */
-static clv_code find_end(const clv_egress_record *r, off_t *ret, clv_err *err) {
+ * behind that; a command leaves such a line if it is killed while it writes. */
+static clv_code find_append_offset(const clv_egress_record *r, off_t *ret, clv_err *err) {
   char tail[CLV_EGRESS_MAX_LINE + 1];
   off_t end = lseek(r->fd, 0, SEEK_END), from = CLV_MAX(end - (off_t)sizeof tail, (off_t)0);
   ssize_t n = end < 0 ? -1 : pread(r->fd, tail, (size_t)(end - from), from);
@@ -116,7 +119,7 @@ static clv_code write_lines(clv_egress_record *r, clv_err *err) {
   off_t end;
   size_t done = 0;
   CLV_TRY(check_not_removed(r, err));
-  CLV_TRY(find_end(r, &end, err));
+  CLV_TRY(find_append_offset(r, &end, err));
   while (end >= 0 && done < r->lines.len) {
     ssize_t n = write(fd, r->lines.data + done, r->lines.len - done);
     if (n < 0 && errno == EINTR) continue;
@@ -129,17 +132,18 @@ static clv_code write_lines(clv_egress_record *r, clv_err *err) {
   return err->code;
 }
 
-/* Writes r->lines; durable: waits for the disk. Caller holds the record's lock. The first failure
- * is kept and every later call returns it, because the contents of the disk are unknown then. */
+/* Writes r->lines to the file; durable: waits until they are on the disk. Caller holds the record's
+ * lock. Stores the first failure in r->first_failure, and every later call returns it, because the
+ * contents of the disk are unknown then. */
 static clv_code flush_lines(clv_egress_record *r, bool durable, clv_err *err) {
-  if (r->failure.code == CLV_OK && r->lines.failed)
-    clv_fail(&r->failure, CLV_EXHAUSTED, "%s: out of memory", r->path);
-  if (r->failure.code == CLV_OK) (void)!write_lines(r, &r->failure);
-  if (r->failure.code == CLV_OK && durable && fdatasync(r->fd) != 0)
-    clv_fail(&r->failure, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
+  if (r->first_failure.code == CLV_OK && r->lines.failed)
+    clv_fail(&r->first_failure, CLV_EXHAUSTED, "%s: out of memory", r->path);
+  if (r->first_failure.code == CLV_OK) (void)!write_lines(r, &r->first_failure);
+  if (r->first_failure.code == CLV_OK && durable && fdatasync(r->fd) != 0)
+    clv_fail(&r->first_failure, CLV_PRECONDITION, "%s: %s", r->path, strerror(errno));
   r->lines.len = 0;
-  if (r->failure.code != CLV_OK && err) *err = r->failure;
-  return r->failure.code;
+  if (r->first_failure.code != CLV_OK && err) *err = r->first_failure;
+  return r->first_failure.code;
 }
 
 static void format_line(clv_egress_record *r, clv_egress_line *l) {
@@ -153,76 +157,84 @@ static void format_line(clv_egress_record *r, clv_egress_line *l) {
 static uint64_t load_atomic(const uint64_t *v) { return __atomic_load_n(v, __ATOMIC_SEQ_CST); }
 static void store_atomic(uint64_t *v, uint64_t to) { __atomic_store_n(v, to, __ATOMIC_SEQ_CST); }
 
-/* Settles the oldest open allowance: `bytes` left under it. */
-static void settle_oldest(clv_egress_flow *f, uint64_t bytes) {
+/* Settles the oldest open allowance. bytes: number of bytes that were sent under it. */
+static void settle_oldest_allowance(clv_egress_flow *f, uint64_t bytes) {
   clv_egress_line l = {.event = CLV_EGRESS_SETTLE};
   uint64_t tensors = load_atomic(&f->tensors);
-  l.settle.id = f->unsettled[0].id;
+  l.settle.id = f->open_allowances[0].id;
   l.settle.bytes = bytes;
   l.settle.tensors = tensors - f->settled_tensors;
   format_line(f->record, &l);
   f->settled_tensors = tensors;
-  f->settled += bytes;
-  f->n_unsettled--;
-  memmove(f->unsettled, f->unsettled + 1, f->n_unsettled * sizeof *f->unsettled);
+  f->settled_bytes += bytes;
+  f->n_open_allowances--;
+  memmove(f->open_allowances, f->open_allowances + 1,
+          f->n_open_allowances * sizeof *f->open_allowances);
 }
 
-/* Settles the allowances that are used up. */
-static void settle_used(clv_egress_flow *f) {
-  uint64_t taken = f->granted - load_atomic(&f->credit);
-  while (f->n_unsettled && f->settled + f->unsettled[0].bytes <= taken)
-    settle_oldest(f, f->unsettled[0].bytes);
+/* Settles the open allowances of a flow whose bytes are used up. */
+static void settle_used_allowances(clv_egress_flow *f) {
+  uint64_t taken = f->granted_bytes - load_atomic(&f->credit);
+  while (f->n_open_allowances && f->settled_bytes + f->open_allowances[0].bytes <= taken)
+    settle_oldest_allowance(f, f->open_allowances[0].bytes);
 }
 
 /* Takes the flow's credit back and settles all its allowances with the bytes that were used. */
-static void take_back(clv_egress_flow *f) {
+static void take_back_credit(clv_egress_flow *f) {
   store_atomic(&f->refill_below, 0);
-  f->granted -= __atomic_exchange_n(&f->credit, 0, __ATOMIC_SEQ_CST);
-  while (f->n_unsettled) settle_oldest(f, CLV_MIN(f->unsettled[0].bytes, f->granted - f->settled));
+  f->granted_bytes -= __atomic_exchange_n(&f->credit, 0, __ATOMIC_SEQ_CST);
+  while (f->n_open_allowances)
+    settle_oldest_allowance(
+        f, CLV_MIN(f->open_allowances[0].bytes, f->granted_bytes - f->settled_bytes));
 }
 
 /* Returns the number of steps that the next allowance covers, so that an allowance lasts a few
  * seconds. */
 static uint64_t next_allowance_steps(const clv_egress_flow *f, uint64_t now) {
   uint64_t age_ms =
-      f->n_unsettled ? (now - f->unsettled[f->n_unsettled - 1].at_ns) / 1000000u : SLOW_USE_MS;
+      f->n_open_allowances
+          ? (now - f->open_allowances[f->n_open_allowances - 1].formatted_ns) / 1000000u
+          : SLOW_USE_MS;
   if (f->has_one_tensor) return 1;
   if (!f->allowance_steps) return 4;
   if (age_ms < FAST_USE_MS) return CLV_MIN(2 * f->allowance_steps, (uint64_t)CLV_EGRESS_MAX_STEPS);
   return age_ms < SLOW_USE_MS ? f->allowance_steps : CLV_MAX(f->allowance_steps / 2, 1u);
 }
 
-/* Formats the next allowance of a flow. give_credit follows when its line is on the disk. */
+/* Formats the next allowance of a flow. The caller calls give_credit when the line is on the
+ * disk. */
 static void format_allowance(clv_egress_flow *f, uint64_t now) {
   clv_egress_record *r = f->record;
   clv_egress_line l = {.event = CLV_EGRESS_ALLOW};
   f->allowance_steps = next_allowance_steps(f, now);
   l.allow.id = ++r->last_id;
-  l.allow.what = f->what;
+  l.allow.key = f->key;
   l.allow.bytes = CLV_MAX(f->allowance_steps * load_atomic(&f->step_bytes), f->bytes_awaited);
-  clv_time_text(clv_wall_ms() + CLV_EGRESS_ALLOWANCE_MS, l.allow.until);
+  clv_time_text(clv_wall_ms() + CLV_EGRESS_ALLOWANCE_MS, l.allow.expires_at);
   format_line(r, &l);
-  f->unsettled[f->n_unsettled++] = (unsettled_grant){l.allow.id, l.allow.bytes, now};
+  f->open_allowances[f->n_open_allowances++] = (open_allowance){l.allow.id, l.allow.bytes, now};
   f->bytes_unwritten = l.allow.bytes;
 }
 
-/* Raises the credit by the allowance whose line is on the disk now. */
+/* Raises the credit of a flow by its allowance of bytes_unwritten, whose line is on the disk
+ * now. */
 static void give_credit(clv_egress_flow *f) {
   uint64_t bytes = f->bytes_unwritten;
   if (!bytes) return;
   f->bytes_unwritten = 0;
-  f->granted += bytes;
+  f->granted_bytes += bytes;
   store_atomic(&f->refill_below, f->has_one_tensor ? 0 : bytes / 2);
   __atomic_fetch_add(&f->credit, bytes, __ATOMIC_SEQ_CST);
 }
 
 static bool needs_allowance(const clv_egress_flow *f) {
   bool needs = __atomic_load_n(&f->needs_allowance, __ATOMIC_SEQ_CST);
-  return (needs || f->bytes_awaited > load_atomic(&f->credit)) && f->n_unsettled < MAX_UNSETTLED;
+  return (needs || f->bytes_awaited > load_atomic(&f->credit)) &&
+         f->n_open_allowances < MAX_OPEN_ALLOWANCES;
 }
 
 /* Formats an allowance for each flow that needs one. Returns true if there was any. */
-static bool allow_needed(clv_egress_record *r) {
+static bool format_needed_allowances(clv_egress_record *r) {
   uint64_t now = clv_now_ns();
   bool any = false;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
@@ -234,12 +246,12 @@ static bool allow_needed(clv_egress_record *r) {
   return any;
 }
 
-/* Writes the allowances that are needed, and with them the SETTLE lines of used-up ones. Caller
- * holds the record's lock. */
+/* Writes the allowances that flows need, together with SETTLE lines for allowances that are used
+ * up. Caller holds the record's lock. */
 static clv_code write_ahead(clv_egress_record *r, clv_err *err) {
-  bool any = allow_needed(r);
-  if (!any && r->failure.code == CLV_OK) return CLV_OK;
-  for (clv_egress_flow *f = r->flows; f; f = f->next) settle_used(f);
+  bool any = format_needed_allowances(r);
+  if (!any && r->first_failure.code == CLV_OK) return CLV_OK;
+  for (clv_egress_flow *f = r->flows; f; f = f->next) settle_used_allowances(f);
   CLV_TRY(flush_lines(r, any, err));
   for (clv_egress_flow *f = r->flows; f; f = f->next) give_credit(f);
   return CLV_OK;
@@ -254,7 +266,8 @@ clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) {
 
 /* ---- taking ---------------------------------------------------------------------------------- */
 
-/* Takes bytes from the credit. Returns false, and takes none, if the credit is too small. */
+/* Takes bytes from the credit of a flow. Returns false, and takes nothing, if the credit is too
+ * small. */
 static bool take_credit(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_left) {
   uint64_t left = load_atomic(&f->credit);
   do {
@@ -265,15 +278,15 @@ static bool take_credit(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_left) 
   return true;
 }
 
-/* Takes bytes, and writes allowances until the credit suffices. */
-static clv_code charge_and_write(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
+/* Writes allowances until the credit of the flow suffices, and takes the bytes from it. */
+static clv_code charge_with_new_allowances(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
   clv_egress_record *r = f->record;
   clv_code code = CLV_OK;
   uint64_t left;
   pthread_mutex_lock(&r->lock);
   while (code == CLV_OK && !take_credit(f, bytes, &left)) {
     f->bytes_awaited = bytes;
-    if (f->n_unsettled == MAX_UNSETTLED) take_back(f);
+    if (f->n_open_allowances == MAX_OPEN_ALLOWANCES) take_back_credit(f);
     code = write_ahead(r, err);
   }
   f->bytes_awaited = 0;
@@ -284,24 +297,24 @@ static clv_code charge_and_write(clv_egress_flow *f, uint64_t bytes, clv_err *er
 clv_code clv_egress_charge(clv_egress_flow *f, uint64_t bytes, clv_err *err) {
   uint64_t left;
   __atomic_fetch_add(&f->tensors, 1, __ATOMIC_SEQ_CST);
-  if (!take_credit(f, bytes, &left)) return charge_and_write(f, bytes, err);
+  if (!take_credit(f, bytes, &left)) return charge_with_new_allowances(f, bytes, err);
   if (left >= load_atomic(&f->refill_below) ||
       !__atomic_exchange_n(&f->refill_below, 0, __ATOMIC_SEQ_CST))
     return CLV_OK;
   __atomic_store_n(&f->needs_allowance, true, __ATOMIC_SEQ_CST);
-  sem_post(&f->record->wake);
+  sem_post(&f->record->wake_thread);
   return CLV_OK;
 }
 
 /* ---- flows ----------------------------------------------------------------------------------- */
 
-clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *what, bool once,
+clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *key, bool has_one_tensor,
                              clv_egress_flow **ret, clv_err *err) {
   clv_egress_flow *f;
   CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
   f->record = r;
-  f->what = *what;
-  f->has_one_tensor = once;
+  f->key = *key;
+  f->has_one_tensor = has_one_tensor;
   pthread_mutex_lock(&r->lock);
   *r->last_flow = f;
   r->last_flow = &f->next;
@@ -310,7 +323,7 @@ clv_code clv_egress_flow_new(clv_egress_record *r, const clv_egress_key *what, b
   return CLV_OK;
 }
 
-void clv_egress_expect(clv_egress_flow *f, uint64_t step_bytes) {
+void clv_egress_set_step_bytes(clv_egress_flow *f, uint64_t step_bytes) {
   store_atomic(&f->step_bytes, step_bytes);
   if (load_atomic(&f->credit) < step_bytes)
     __atomic_store_n(&f->needs_allowance, true, __ATOMIC_SEQ_CST);
@@ -318,20 +331,21 @@ void clv_egress_expect(clv_egress_flow *f, uint64_t step_bytes) {
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Takes back the allowances that are CLV_EGRESS_ALLOWANCE_MS old. Returns the clv_now_ns time at
- * which the next one will be. */
+/* Takes back the credit of each flow that has an allowance of age CLV_EGRESS_ALLOWANCE_MS. Returns
+ * the clv_now_ns time at which the next allowance reaches that age. */
 static uint64_t take_back_old(clv_egress_record *r) {
   const uint64_t period = (uint64_t)CLV_EGRESS_ALLOWANCE_MS * 1000000u;
   uint64_t now = clv_now_ns(), next = now + period;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
-    if (f->n_unsettled && now - f->unsettled[0].at_ns >= period) take_back(f);
-    if (f->n_unsettled) next = CLV_MIN(next, f->unsettled[0].at_ns + period);
+    if (f->n_open_allowances && now - f->open_allowances[0].formatted_ns >= period)
+      take_back_credit(f);
+    if (f->n_open_allowances) next = CLV_MIN(next, f->open_allowances[0].formatted_ns + period);
   }
   return next;
 }
 
-uint64_t egress_tick(clv_egress_record *r) {
-  clv_err ignored; /* r->failure keeps it; clv_egress_charge returns it */
+uint64_t egress_renew_allowances(clv_egress_record *r) {
+  clv_err ignored; /* r->first_failure keeps it; clv_egress_charge returns it */
   pthread_mutex_lock(&r->lock);
   uint64_t next = take_back_old(r);
   if (write_ahead(r, &ignored) == CLV_OK && r->lines.len) (void)!flush_lines(r, false, &ignored);
@@ -342,9 +356,9 @@ uint64_t egress_tick(clv_egress_record *r) {
 static void *run_write_thread(void *user) {
   clv_egress_record *r = user;
   while (!__atomic_load_n(&r->is_ending, __ATOMIC_SEQ_CST)) {
-    uint64_t next = egress_tick(r);
+    uint64_t next = egress_renew_allowances(r);
     struct timespec at = {(time_t)(next / 1000000000u), (long)(next % 1000000000u)};
-    while (sem_clockwait(&r->wake, CLOCK_MONOTONIC, &at) != 0 && errno == EINTR) continue;
+    while (sem_clockwait(&r->wake_thread, CLOCK_MONOTONIC, &at) != 0 && errno == EINTR) continue;
   }
   return NULL;
 }
@@ -362,7 +376,7 @@ static clv_code start_thread(clv_egress_record *r, clv_err *err) {
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-static clv_code count_attempt(void *user, const char *line, size_t len, clv_err *err) {
+static clv_code note_attempt_number(void *user, const char *line, size_t len, clv_err *err) {
   uint64_t *last = user;
   clv_egress_line l;
   CLV_TRY(clv_egress_line_parse(line, len, &l, err));
@@ -378,12 +392,12 @@ static clv_code open_file(clv_egress_record *r, clv_err *err) {
 
 /* Checks the existing lines, removes a truncated last line (*ret_cut: its bytes) and sets the
  * number of the new attempt. Caller holds the file's lock. */
-static clv_code scan_existing(clv_egress_record *r, uint64_t *ret_cut, clv_err *err) {
+static clv_code scan_existing_lines(clv_egress_record *r, uint64_t *ret_cut, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t whole;
   CLV_TRY(egress_read_file(r->fd, r->path, &text, err));
-  if (egress_each_line(text.data ? text.data : "", text.len, r->path, count_attempt, &r->attempt,
-                       &whole, err) != CLV_OK)
+  if (egress_for_each_line(text.data ? text.data : "", text.len, r->path, note_attempt_number,
+                           &r->attempt, &whole, err) != CLV_OK)
     return clv_err_prefix(err,
                           "the existing record cannot be read (move the file away to begin a new "
                           "record)");
@@ -395,20 +409,20 @@ static clv_code scan_existing(clv_egress_record *r, uint64_t *ret_cut, clv_err *
 }
 
 /* Writes the ATTEMPT line. Holds the file's lock from the scan to the write, so that no other
- * command takes the same number; flush_lines ends the lock. */
+ * command takes the same number of an attempt; write_lines releases the lock. */
 static clv_code write_attempt(clv_egress_record *r, clv_egress_line *l, clv_err *err) {
   CLV_AUTO(unlock_file) int fd = -1;
   CLV_TRY(lock_file(r, err));
   fd = r->fd;
-  CLV_TRY(scan_existing(r, &l->begun.cut, err));
+  CLV_TRY(scan_existing_lines(r, &l->start.removed_bytes, err));
   format_line(r, l);
   return flush_lines(r, true, err);
 }
 
-static clv_code begin(clv_egress_record *r, const clv_egress_line *about, clv_err *err) {
+static clv_code begin_attempt(clv_egress_record *r, const clv_egress_line *about, clv_err *err) {
   clv_egress_line l = *about;
   l.event = CLV_EGRESS_ATTEMPT;
-  l.begun.version = CLV_EGRESS_VERSION;
+  l.start.version = CLV_EGRESS_VERSION;
   CLV_TRY(write_attempt(r, &l, err));
   CLV_TRY(clv_file_sync_folder(r->path, err));
   return start_thread(r, err);
@@ -421,7 +435,7 @@ static void record_free(clv_egress_record *r) {
   }
   if (r->fd >= 0) close(r->fd);
   clv_bytes_done(&r->lines);
-  sem_destroy(&r->wake);
+  sem_destroy(&r->wake_thread);
   pthread_mutex_destroy(&r->lock);
   free(r);
 }
@@ -436,10 +450,10 @@ clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egr
   CLV_TRY(clv_alloc(1, sizeof *r, &r, err));
   memcpy(r->path, path, strlen(path) + 1);
   pthread_mutex_init(&r->lock, NULL);
-  sem_init(&r->wake, 0, 0);
+  sem_init(&r->wake_thread, 0, 0);
   r->last_flow = &r->flows;
   clv_code code = open_file(r, err);
-  if (code == CLV_OK) code = begin(r, about, err);
+  if (code == CLV_OK) code = begin_attempt(r, about, err);
   if (code == CLV_OK)
     *ret = r;
   else
@@ -447,7 +461,8 @@ clv_code clv_egress_open(const char *path, const clv_egress_line *about, clv_egr
   return code;
 }
 
-void clv_egress_record_hop(clv_egress_record *r, const char *from, const char *to, uint64_t bytes) {
+void clv_egress_note_direct_transfer(clv_egress_record *r, const char *from, const char *to,
+                                     uint64_t bytes) {
   clv_egress_line l = {.event = CLV_EGRESS_HOP};
   snprintf(l.hop.from, sizeof l.hop.from, "%s", from);
   snprintf(l.hop.to, sizeof l.hop.to, "%s", to);
@@ -458,7 +473,7 @@ void clv_egress_record_hop(clv_egress_record *r, const char *from, const char *t
   pthread_mutex_unlock(&r->lock);
 }
 
-void clv_egress_record_look(clv_egress_record *r, const clv_egress_line *look) {
+void clv_egress_note_look(clv_egress_record *r, const clv_egress_line *look) {
   clv_egress_line l = *look;
   l.event = CLV_EGRESS_LOOK;
   pthread_mutex_lock(&r->lock);
@@ -470,10 +485,10 @@ static void format_end(clv_egress_record *r, uint64_t code) {
   clv_egress_line l = {.event = CLV_EGRESS_END};
   l.end.code = code;
   for (clv_egress_flow *f = r->flows; f; f = f->next) {
-    take_back(f);
-    if (strcmp(f->what.from, CLV_EGRESS_MASTER) != 0) continue;
+    take_back_credit(f);
+    if (strcmp(f->key.from, CLV_EGRESS_MASTER) != 0) continue;
     l.end.tensors += f->settled_tensors;
-    l.end.bytes += f->settled;
+    l.end.bytes += f->settled_bytes;
   }
   format_line(r, &l);
 }
@@ -481,7 +496,7 @@ static void format_end(clv_egress_record *r, uint64_t code) {
 clv_code clv_egress_close(clv_egress_record *r, uint64_t exit_code, clv_err *err) {
   if (!r) return CLV_OK;
   __atomic_store_n(&r->is_ending, true, __ATOMIC_SEQ_CST);
-  sem_post(&r->wake);
+  sem_post(&r->wake_thread);
   pthread_join(r->thread, NULL);
   format_end(r, exit_code);
   clv_code code = flush_lines(r, true, err);

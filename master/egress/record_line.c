@@ -11,53 +11,58 @@
 
 #include "master/egress/egress_int.h"
 
-typedef enum line_field_kind { WHOLE, TEXT, FLAG, SHAPE, KIND } line_field_kind;
+typedef enum line_field_kind { WHOLE_NUMBER, TEXT, FLAG, SHAPE, KIND } line_field_kind;
 
 typedef struct line_field {
   const char *key;
   line_field_kind kind;
   size_t offset, size; /* offset in clv_egress_line; size: bytes of a TEXT with its NUL */
-  bool is_optional;    /* a TEXT that older records lack; "" is not written */
+  bool is_optional; /* a TEXT that older records lack; the formatter omits the field if it is "" */
 } line_field;
 
 #define AT(member) .offset = offsetof(clv_egress_line, member)
 #define TEXT_AT(member) .kind = TEXT, AT(member), .size = sizeof(((clv_egress_line *)NULL)->member)
 
-static const line_field head_fields[] = {{"at", TEXT_AT(at)}, {"attempt", WHOLE, AT(attempt)}};
+static const line_field head_fields[] = {{"at", TEXT_AT(at)},
+                                         {"attempt", WHOLE_NUMBER, AT(attempt)}};
 static const line_field attempt_fields[] = {
-    {"version", WHOLE, AT(begun.version)}, {"command", TEXT_AT(begun.command)},
-    {"session", TEXT_AT(begun.session)},   {"run", TEXT_AT(begun.run)},
-    {"policy", TEXT_AT(begun.policy)},     {"policy_sha256", TEXT_AT(begun.policy_sha256)},
-    {"approver", TEXT_AT(begun.approver)}, {"table_sha256", TEXT_AT(begun.table_sha256)},
-    {"cut", WHOLE, AT(begun.cut)},
+    {"version", WHOLE_NUMBER, AT(start.version)},
+    {"command", TEXT_AT(start.command)},
+    {"session", TEXT_AT(start.session)},
+    {"run", TEXT_AT(start.run)},
+    {"policy", TEXT_AT(start.policy)},
+    {"policy_sha256", TEXT_AT(start.policy_sha256)},
+    {"approver", TEXT_AT(start.approver)},
+    {"table_sha256", TEXT_AT(start.table_sha256)},
+    {"cut", WHOLE_NUMBER, AT(start.removed_bytes)},
 };
 static const line_field allow_fields[] = {
-    {"id", WHOLE, AT(allow.id)},
-    {"from", TEXT_AT(allow.what.from)},
-    {"to", TEXT_AT(allow.what.to)},
-    {"identity", TEXT_AT(allow.what.identity)},
-    {"kind", KIND, AT(allow.what.kind)},
-    {"stage", TEXT_AT(allow.what.stage)},
-    {"name", TEXT_AT(allow.what.name)},
-    {"dtype", TEXT_AT(allow.what.dtype)},
-    {"shape", SHAPE, AT(allow.what.shape)},
-    {"random", FLAG, AT(allow.what.random)},
-    {"bytes", WHOLE, AT(allow.bytes)},
-    {"until", TEXT_AT(allow.until)},
+    {"id", WHOLE_NUMBER, AT(allow.id)},
+    {"from", TEXT_AT(allow.key.from)},
+    {"to", TEXT_AT(allow.key.to)},
+    {"identity", TEXT_AT(allow.key.identity)},
+    {"kind", KIND, AT(allow.key.kind)},
+    {"stage", TEXT_AT(allow.key.stage)},
+    {"name", TEXT_AT(allow.key.name)},
+    {"dtype", TEXT_AT(allow.key.dtype)},
+    {"shape", SHAPE, AT(allow.key.shape)},
+    {"random", FLAG, AT(allow.key.has_random_values)},
+    {"bytes", WHOLE_NUMBER, AT(allow.bytes)},
+    {"until", TEXT_AT(allow.expires_at)},
 };
 static const line_field settle_fields[] = {
-    {"id", WHOLE, AT(settle.id)},
-    {"tensors", WHOLE, AT(settle.tensors)},
-    {"bytes", WHOLE, AT(settle.bytes)},
+    {"id", WHOLE_NUMBER, AT(settle.id)},
+    {"tensors", WHOLE_NUMBER, AT(settle.tensors)},
+    {"bytes", WHOLE_NUMBER, AT(settle.bytes)},
 };
 static const line_field hop_fields[] = {
     {"from", TEXT_AT(hop.from)},
     {"to", TEXT_AT(hop.to)},
-    {"bytes", WHOLE, AT(hop.bytes)},
+    {"bytes", WHOLE_NUMBER, AT(hop.bytes)},
     {"by", TEXT_AT(hop.by)},
 };
 static const line_field look_fields[] = {
-    {"records", WHOLE, AT(look.records)},
+    {"records", WHOLE_NUMBER, AT(look.records)},
     {"pixels", TEXT_AT(look.pixels)},
     {"tokens", TEXT_AT(look.tokens)},
     {"labels", TEXT_AT(look.labels)},
@@ -65,9 +70,9 @@ static const line_field look_fields[] = {
     {"groups", TEXT_AT(look.groups), .is_optional = true},
 };
 static const line_field end_fields[] = {
-    {"code", WHOLE, AT(end.code)},
-    {"tensors", WHOLE, AT(end.tensors)},
-    {"bytes", WHOLE, AT(end.bytes)},
+    {"code", WHOLE_NUMBER, AT(end.code)},
+    {"tensors", WHOLE_NUMBER, AT(end.tensors)},
+    {"bytes", WHOLE_NUMBER, AT(end.bytes)},
 };
 
 static const struct {
@@ -123,7 +128,7 @@ static void put_field(clv_bytes *out, const line_field *f, const void *line) {
   if (f->kind == SHAPE) put_shape(out, at);
   if (f->kind == FLAG) clv_bytes_puts(out, *(const bool *)at ? "true" : "false");
   if (f->kind == KIND) clv_bytes_printf(out, "\"%s\"", kind_names[*(const uint64_t *)at]);
-  if (f->kind == WHOLE)
+  if (f->kind == WHOLE_NUMBER)
     clv_bytes_printf(out, "%" PRIu64, CLV_MIN(*(const uint64_t *)at, (uint64_t)INT64_MAX));
 }
 
@@ -136,7 +141,7 @@ void clv_egress_line_format(const clv_egress_line *l, clv_bytes *out) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* The rest of a line, not yet parsed. */
+/* The part of a line that is not yet parsed. */
 typedef struct cursor {
   const char *at, *end;
 } cursor;
@@ -148,7 +153,7 @@ static bool skip_text(cursor *c, const char *text) {
   return true;
 }
 
-static bool parse_whole(cursor *c, uint64_t *ret) {
+static bool parse_whole_number(cursor *c, uint64_t *ret) {
   const char *start = c->at;
   uint64_t v = 0;
   for (; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++) {
@@ -177,7 +182,8 @@ static bool parse_shape(cursor *c, clv_shape *ret) {
   ret->rank = 0;
   if (!skip_text(c, "[")) return false;
   while (!skip_text(c, "]")) {
-    if (ret->rank == CLV_MAX_RANK || (ret->rank && !skip_text(c, ",")) || !parse_whole(c, &v))
+    if (ret->rank == CLV_MAX_RANK || (ret->rank && !skip_text(c, ",")) ||
+        !parse_whole_number(c, &v))
       return false;
     ret->dim[ret->rank++] = (int64_t)v;
   }
@@ -197,7 +203,7 @@ static bool parse_value(cursor *c, const line_field *f, void *line) {
   if (f->kind == TEXT) return parse_text(c, at, f->size);
   if (f->kind == SHAPE) return parse_shape(c, at);
   if (f->kind == KIND) return parse_kind(c, at);
-  if (f->kind == WHOLE) return parse_whole(c, at);
+  if (f->kind == WHOLE_NUMBER) return parse_whole_number(c, at);
   *(bool *)at = skip_text(c, "true");
   return *(bool *)at || skip_text(c, "false");
 }

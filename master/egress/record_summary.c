@@ -2,7 +2,8 @@
  *
  * Reads a record and sums it up: clv_egress_read and clv_egress_read_text, for the page and for
  * `egress`. The lines must be consistent: attempts and allowances have numbers without a gap, a
- * SETTLE follows its allowance and has no more bytes than that, an END has the sums of its attempt.
+ * SETTLE follows its allowance and has no more bytes than the allowance, an END has the sums of its
+ * attempt.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,15 +18,15 @@
 enum { FILE_BYTES = 1 << 30 };
 
 /* An allowance without a SETTLE so far. */
-typedef struct unsettled_allowance {
+typedef struct open_allowance_sum {
   uint64_t attempt, id, bytes;
   size_t row; /* index in `rows` of the summary */
-} unsettled_allowance;
+} open_allowance_sum;
 
 typedef struct record_reader {
   clv_egress_summary summary;
-  unsettled_allowance *unsettled;
-  size_t n_unsettled, cap_unsettled, cap_attempts, cap_rows, cap_hops;
+  open_allowance_sum *open_allowances;
+  size_t n_open_allowances, cap_open_allowances, cap_attempts, cap_rows, cap_hops;
 } record_reader;
 
 void clv_egress_summary_done(clv_egress_summary *b) {
@@ -38,18 +39,19 @@ void clv_egress_summary_done(clv_egress_summary *b) {
 
 static void reader_done(record_reader *r) {
   clv_egress_summary_done(&r->summary);
-  free(r->unsettled);
+  free(r->open_allowances);
 }
 
 bool egress_is_same_key(const clv_egress_key *a, const clv_egress_key *b) {
-  return a->kind == b->kind && a->random == b->random && strcmp(a->name, b->name) == 0 &&
-         strcmp(a->stage, b->stage) == 0 && strcmp(a->to, b->to) == 0 &&
-         strcmp(a->from, b->from) == 0 && strcmp(a->identity, b->identity) == 0 &&
-         strcmp(a->dtype, b->dtype) == 0 && clv_shape_equal(&a->shape, &b->shape);
+  return a->kind == b->kind && a->has_random_values == b->has_random_values &&
+         strcmp(a->name, b->name) == 0 && strcmp(a->stage, b->stage) == 0 &&
+         strcmp(a->to, b->to) == 0 && strcmp(a->from, b->from) == 0 &&
+         strcmp(a->identity, b->identity) == 0 && strcmp(a->dtype, b->dtype) == 0 &&
+         clv_shape_equal(&a->shape, &b->shape);
 }
 
-/* Makes sure that a list of n elements can hold one more. */
-static clv_code grow(void *list_pp, size_t n, size_t *cap, size_t size, clv_err *err) {
+/* Grows a list of n elements if it is full, so that one more element fits. */
+static clv_code reserve_element(void *list_pp, size_t n, size_t *cap, size_t size, clv_err *err) {
   void **list = list_pp;
   if (n < *cap) return CLV_OK;
   if (n >= CLV_EGRESS_MAX_ROWS)
@@ -72,7 +74,7 @@ static clv_code add_checked(uint64_t *sum, uint64_t more, clv_err *err) {
 }
 
 static bool is_from_master(const clv_egress_row_sum *row) {
-  return strcmp(row->what.from, CLV_EGRESS_MASTER) == 0;
+  return strcmp(row->key.from, CLV_EGRESS_MASTER) == 0;
 }
 
 static clv_egress_attempt *attempt_of(const record_reader *r, const clv_egress_line *l) {
@@ -81,17 +83,17 @@ static clv_egress_attempt *attempt_of(const record_reader *r, const clv_egress_l
 
 /* ---- one line -------------------------------------------------------------------------------- */
 
-static clv_code on_attempt(record_reader *r, const clv_egress_line *l, clv_err *err) {
+static clv_code add_attempt(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_summary *b = &r->summary;
-  if (l->begun.version != CLV_EGRESS_VERSION)
+  if (l->start.version != CLV_EGRESS_VERSION)
     return clv_fail(err, CLV_DATA_LOSS,
                     "the record has version %llu, this program reads version %d",
-                    (unsigned long long)l->begun.version, CLV_EGRESS_VERSION);
+                    (unsigned long long)l->start.version, CLV_EGRESS_VERSION);
   if (l->attempt != b->n_attempts + 1)
     return clv_fail(err, CLV_DATA_LOSS, "attempt %llu after %zu", (unsigned long long)l->attempt,
                     b->n_attempts);
-  CLV_TRY(grow(&b->attempts, b->n_attempts, &r->cap_attempts, sizeof *b->attempts, err));
-  b->attempts[b->n_attempts++] = (clv_egress_attempt){.begun = *l};
+  CLV_TRY(reserve_element(&b->attempts, b->n_attempts, &r->cap_attempts, sizeof *b->attempts, err));
+  b->attempts[b->n_attempts++] = (clv_egress_attempt){.start_line = *l};
   return CLV_OK;
 }
 
@@ -99,79 +101,81 @@ static clv_code find_row(record_reader *r, const clv_egress_line *l, size_t *ret
   clv_egress_summary *b = &r->summary;
   size_t attempt = l->attempt - 1;
   for (*ret = 0; *ret < b->n_rows; ++*ret)
-    if (b->rows[*ret].attempt == attempt && egress_is_same_key(&b->rows[*ret].what, &l->allow.what))
+    if (b->rows[*ret].attempt == attempt && egress_is_same_key(&b->rows[*ret].key, &l->allow.key))
       return CLV_OK;
-  CLV_TRY(grow(&b->rows, b->n_rows, &r->cap_rows, sizeof *b->rows, err));
-  b->rows[b->n_rows] = (clv_egress_row_sum){.attempt = attempt, .what = l->allow.what};
+  CLV_TRY(reserve_element(&b->rows, b->n_rows, &r->cap_rows, sizeof *b->rows, err));
+  b->rows[b->n_rows] = (clv_egress_row_sum){.attempt = attempt, .key = l->allow.key};
   memcpy(b->rows[b->n_rows++].first, l->at, sizeof l->at);
   return CLV_OK;
 }
 
-static clv_code on_allow(record_reader *r, const clv_egress_line *l, clv_err *err) {
+static clv_code add_allowance(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = attempt_of(r, l);
   size_t at;
   if (l->allow.id != a->last_id + 1)
     return clv_fail(err, CLV_DATA_LOSS, "allowance %llu after %llu",
                     (unsigned long long)l->allow.id, (unsigned long long)a->last_id);
   CLV_TRY(find_row(r, l, &at, err));
-  CLV_TRY(grow(&r->unsettled, r->n_unsettled, &r->cap_unsettled, sizeof *r->unsettled, err));
+  CLV_TRY(reserve_element(&r->open_allowances, r->n_open_allowances, &r->cap_open_allowances,
+                          sizeof *r->open_allowances, err));
   clv_egress_row_sum *row = &r->summary.rows[at];
-  CLV_TRY(add_checked(&row->unsettled, l->allow.bytes, err));
+  CLV_TRY(add_checked(&row->unsettled_bytes, l->allow.bytes, err));
   if (is_from_master(row)) {
-    CLV_TRY(add_checked(&r->summary.total, l->allow.bytes, err));
+    CLV_TRY(add_checked(&r->summary.total_bytes, l->allow.bytes, err));
     a->unsettled_bytes += l->allow.bytes; /* never more than the total */
     a->bytes += l->allow.bytes;
   }
   memcpy(row->last, l->at, sizeof l->at);
-  r->unsettled[r->n_unsettled++] =
-      (unsettled_allowance){l->attempt, l->allow.id, l->allow.bytes, at};
+  r->open_allowances[r->n_open_allowances++] =
+      (open_allowance_sum){l->attempt, l->allow.id, l->allow.bytes, at};
   a->last_id = l->allow.id;
-  a->n_unsettled++;
+  a->n_open_allowances++;
   return CLV_OK;
 }
 
-/* Finds the allowance of a SETTLE and removes it from the list. Searches from the end, because a
- * settled allowance is usually a recent one. */
-static clv_code remove_unsettled(record_reader *r, const clv_egress_line *l,
-                                 unsettled_allowance *ret, clv_err *err) {
-  size_t i = r->n_unsettled;
-  while (i && (r->unsettled[i - 1].id != l->settle.id || r->unsettled[i - 1].attempt != l->attempt))
+/* Finds the open allowance that a SETTLE names and removes it from r->open_allowances. Searches
+ * from the end, because a SETTLE usually names a recent allowance. */
+static clv_code remove_open_allowance(record_reader *r, const clv_egress_line *l,
+                                      open_allowance_sum *ret, clv_err *err) {
+  size_t i = r->n_open_allowances;
+  while (i && (r->open_allowances[i - 1].id != l->settle.id ||
+               r->open_allowances[i - 1].attempt != l->attempt))
     i--;
-  if (!i || l->settle.bytes > r->unsettled[i - 1].bytes)
+  if (!i || l->settle.bytes > r->open_allowances[i - 1].bytes)
     return clv_fail(
         err, CLV_DATA_LOSS,
         "allowance %llu is settled, but was not allowed, was settled before or is smaller",
         (unsigned long long)l->settle.id);
-  *ret = r->unsettled[i - 1];
-  r->unsettled[i - 1] = r->unsettled[--r->n_unsettled];
+  *ret = r->open_allowances[i - 1];
+  r->open_allowances[i - 1] = r->open_allowances[--r->n_open_allowances];
   return CLV_OK;
 }
 
-static clv_code on_settle(record_reader *r, const clv_egress_line *l, clv_err *err) {
+static clv_code settle_allowance(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = attempt_of(r, l);
-  unsettled_allowance o = {0};
-  CLV_TRY(remove_unsettled(r, l, &o, err));
+  open_allowance_sum o = {0};
+  CLV_TRY(remove_open_allowance(r, l, &o, err));
   clv_egress_row_sum *row = &r->summary.rows[o.row];
   CLV_TRY(add_checked(&row->tensors, l->settle.tensors, err));
-  CLV_TRY(add_checked(&row->settled, l->settle.bytes, err));
-  row->unsettled -= o.bytes;
+  CLV_TRY(add_checked(&row->settled_bytes, l->settle.bytes, err));
+  row->unsettled_bytes -= o.bytes;
   memcpy(row->last, l->at, sizeof l->at);
-  a->n_unsettled--;
+  a->n_open_allowances--;
   if (!is_from_master(row)) return CLV_OK;
   a->unsettled_bytes -= o.bytes;
   a->bytes -= o.bytes - l->settle.bytes;
-  r->summary.total -= o.bytes - l->settle.bytes;
+  r->summary.total_bytes -= o.bytes - l->settle.bytes;
   return add_checked(&a->tensors, l->settle.tensors, err);
 }
 
-static clv_code on_hop(record_reader *r, const clv_egress_line *l, clv_err *err) {
+static clv_code add_hop(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_summary *b = &r->summary;
-  CLV_TRY(grow(&b->hops, b->n_hops, &r->cap_hops, sizeof *b->hops, err));
+  CLV_TRY(reserve_element(&b->hops, b->n_hops, &r->cap_hops, sizeof *b->hops, err));
   b->hops[b->n_hops++] = (clv_egress_hop_sum){.attempt = l->attempt - 1, .line = *l};
   return CLV_OK;
 }
 
-static clv_code on_look(record_reader *r, const clv_egress_line *l, clv_err *err) {
+static clv_code set_look(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = attempt_of(r, l);
   if (a->has_look)
     return clv_fail(err, CLV_DATA_LOSS, "attempt %llu has a second look",
@@ -181,9 +185,9 @@ static clv_code on_look(record_reader *r, const clv_egress_line *l, clv_err *err
   return CLV_OK;
 }
 
-static clv_code on_end(record_reader *r, const clv_egress_line *l, clv_err *err) {
+static clv_code set_end(record_reader *r, const clv_egress_line *l, clv_err *err) {
   clv_egress_attempt *a = attempt_of(r, l);
-  if (a->n_unsettled || l->end.bytes != a->bytes || l->end.tensors != a->tensors)
+  if (a->n_open_allowances || l->end.bytes != a->bytes || l->end.tensors != a->tensors)
     return clv_fail(err, CLV_DATA_LOSS,
                     "the sums of the end differ from those of the lines before");
   a->has_ended = true;
@@ -191,11 +195,11 @@ static clv_code on_end(record_reader *r, const clv_egress_line *l, clv_err *err)
   return CLV_OK;
 }
 
-static clv_code on_line(void *user, const char *text, size_t len, clv_err *err) {
+static clv_code handle_line(void *user, const char *text, size_t len, clv_err *err) {
   static clv_code (*const on[])(record_reader *, const clv_egress_line *, clv_err *) = {
-      [CLV_EGRESS_ATTEMPT] = on_attempt, [CLV_EGRESS_ALLOW] = on_allow,
-      [CLV_EGRESS_SETTLE] = on_settle,   [CLV_EGRESS_HOP] = on_hop,
-      [CLV_EGRESS_LOOK] = on_look,       [CLV_EGRESS_END] = on_end,
+      [CLV_EGRESS_ATTEMPT] = add_attempt,     [CLV_EGRESS_ALLOW] = add_allowance,
+      [CLV_EGRESS_SETTLE] = settle_allowance, [CLV_EGRESS_HOP] = add_hop,
+      [CLV_EGRESS_LOOK] = set_look,           [CLV_EGRESS_END] = set_end,
   };
   record_reader *r = user;
   clv_egress_line l;
@@ -211,16 +215,16 @@ static clv_code on_line(void *user, const char *text, size_t len, clv_err *err) 
 
 /* Returns true for a truncated line: it has no newline, or it has a NUL, because after a crash of
  * the machine a file may have its new length but not yet its bytes. */
-static bool is_truncated(const char *line, size_t left, size_t *ret_len) {
+static bool is_truncated_line(const char *line, size_t left, size_t *ret_len) {
   const char *end = memchr(line, '\n', left);
   *ret_len = end ? (size_t)(end - line) : left;
   return !end || memchr(line, '\0', *ret_len);
 }
 
-clv_code egress_each_line(const char *text, size_t len, const char *label, egress_line_fn *fn,
-                          void *user, size_t *ret_whole, clv_err *err) {
+clv_code egress_for_each_line(const char *text, size_t len, const char *label, egress_line_fn *fn,
+                              void *user, size_t *ret_whole, clv_err *err) {
   size_t at = 0, n;
-  for (uint64_t number = 1; at < len && !is_truncated(text + at, len - at, &n);
+  for (uint64_t number = 1; at < len && !is_truncated_line(text + at, len - at, &n);
        number++, at += n + 1)
     if (fn(user, text + at, n, err) != CLV_OK)
       return clv_err_prefix(err, "%s:%llu", label, (unsigned long long)number);
@@ -231,7 +235,7 @@ clv_code egress_each_line(const char *text, size_t len, const char *label, egres
 clv_code clv_egress_read_text(const void *data, size_t len, const char *label,
                               clv_egress_summary *ret, clv_err *err) {
   CLV_AUTO(reader_done) record_reader r = {0};
-  CLV_TRY(egress_each_line(data, len, label, on_line, &r, &r.summary.complete_bytes, err));
+  CLV_TRY(egress_for_each_line(data, len, label, handle_line, &r, &r.summary.complete_bytes, err));
   r.summary.truncated_bytes = len - r.summary.complete_bytes;
   *ret = r.summary;
   r.summary = (clv_egress_summary){0};

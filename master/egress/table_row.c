@@ -2,7 +2,7 @@
  *
  * Rows of the egress table. clv_egress_record_kind returns the kind under which the record counts a
  * row; clv_egress_row_tensor returns the row in the form that a policy checks. The plan, the gate
- * and the trainer call them.
+ * and the trainer call both.
  */
 #include "master/egress/egress.h"
 
@@ -10,10 +10,10 @@ bool clv_egress_is_state(clv_egress_kind kind) {
   return kind == CLV_EGRESS_WEIGHTS || kind == CLV_EGRESS_STATE;
 }
 
-clv_egress_kind clv_egress_record_kind(clv_egress_kind kind, clv_findings shows) {
+clv_egress_kind clv_egress_record_kind(clv_egress_kind kind, clv_findings findings) {
   if (kind != CLV_EGRESS_ACTIVATION) return kind;
-  if (shows & CLV_FINDING_RAW_INPUT) return CLV_EGRESS_INPUT;
-  return shows & CLV_FINDING_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION;
+  if (findings & CLV_FINDING_RAW_INPUT) return CLV_EGRESS_INPUT;
+  return findings & CLV_FINDING_TOKENS ? CLV_EGRESS_TOKENS : CLV_EGRESS_ACTIVATION;
 }
 
 clv_policy_tensor clv_egress_row_tensor(const clv_session_config *c, const clv_egress_row *r) {
@@ -21,7 +21,7 @@ clv_policy_tensor clv_egress_row_tensor(const clv_session_config *c, const clv_e
   return (clv_policy_tensor){.name = r->name,
                              .kind = r->kind,
                              .findings = r->findings,
-                             .layers_at_home = r->layers_at_home,
+                             .n_hiding_layers = r->n_hiding_layers,
                              .worker = w->name,
                              .identity = w->identity,
                              .dtype = r->dtype,

@@ -157,7 +157,7 @@ static clv_code check_extra_tensors(const clv_blueprint *b, const adapter_file *
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   CLV_AUTO(clv_freep) prefixed *names = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
-  CLV_TRY(clv_params_of(b->whole, &all, err));
+  CLV_TRY(clv_params_of(b->full_graph, &all, err));
   CLV_TRY(clv_alloc((size_t)all->n, sizeof *names, &names, err));
   CLV_TRY(clv_alloc((size_t)all->n, sizeof *known, &known, err));
   for (int i = 0; i < all->n; i++) known[i].name = name_in_file(a, all->list[i].name, names[i]);

@@ -22,11 +22,11 @@ static clv_code add_adapters(clv_blueprint *b, uint32_t i, uint32_t first, uint3
   clv_lora lora = lora_options_of(&s->lora);
   clv_graph *adapted_graph;
   clv_err why;
-  if (clv_graph_lora(b->whole, first, last, &lora, &adapted_graph, &why) != CLV_OK)
+  if (clv_graph_lora(b->full_graph, first, last, &lora, &adapted_graph, &why) != CLV_OK)
     return clv_session_fail_at(b->config, s->lora.targets_pos, err, "stage '%s': lora.targets: %s",
                                s->name, why.text);
-  clv_graph_free(b->whole);
-  b->whole = adapted_graph;
+  clv_graph_free(b->full_graph);
+  b->full_graph = adapted_graph;
   return CLV_OK;
 }
 

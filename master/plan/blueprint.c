@@ -31,10 +31,10 @@ void clv_blueprint_free(clv_blueprint *b) {
   }
   free(b->stages);
   free(b->egress);
-  free(b->worker_used);
-  for (int k = 0; b->known && k < b->whole->n_nodes; k++) free(b->known[k]);
-  free(b->known);
-  clv_graph_free(b->whole);
+  free(b->is_worker_used);
+  for (int k = 0; b->why_known && k < b->full_graph->n_nodes; k++) free(b->why_known[k]);
+  free(b->why_known);
+  clv_graph_free(b->full_graph);
   free(b);
 }
 
@@ -79,7 +79,7 @@ static bool is_worker_to_worker(const clv_blueprint *b, uint32_t i) {
 
 /* True if a stage at one of the two workers sends its output directly to a stage at the other. The
  * workers then have a link, and all tensors between them use this link. */
-static bool are_linked(const clv_blueprint *b, int one, int other) {
+static bool are_at_linked_workers(const clv_blueprint *b, int one, int other) {
   for (uint32_t i = 0; i + 1 < b->n_stages; i++) {
     int from = b->stages[i].worker, to = b->stages[i + 1].worker;
     bool pair = (from == one && to == other) || (from == other && to == one);
@@ -101,14 +101,14 @@ static void find_model_inputs(const clv_blueprint *b, bool behind_cut, clv_stage
 static clv_code make_packed_graph(clv_blueprint *b, clv_graph **ret, clv_err *err) {
   const clv_session_config *c = b->config;
   clv_err why;
-  if (clv_graph_pack(b->whole, ret, &why) != CLV_OK)
+  if (clv_graph_pack(b->full_graph, ret, &why) != CLV_OK)
     return clv_session_fail_at(c, c->data.packed_pos, err,
                                "data.packed: %s (text and documents have an input lengths, which "
                                "data.inputs names, and a model by hf reads it)",
                                why.text);
   for (int k = 0; k < (int)b->inputs.n; k++)
-    if (clv_graph_length_limit(b->whole, k)) b->lengths_input = k;
-  b->max_positions = clv_graph_length_limit(b->whole, b->lengths_input);
+    if (clv_graph_length_limit(b->full_graph, k)) b->lengths_input = k;
+  b->max_positions = clv_graph_length_limit(b->full_graph, b->lengths_input);
   return CLV_OK;
 }
 
@@ -117,7 +117,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   uint32_t first[CLV_MAX_STAGES], last[CLV_MAX_STAGES];
   const clv_model_inputs inputs = inputs_of_batch(&b->inputs, b->micro_size);
   CLV_AUTO(clv_graph_freep) clv_graph *packed = NULL;
-  CLV_TRY(clv_model_graph_of_inputs(c, &inputs, &b->whole, first, last, err));
+  CLV_TRY(clv_model_graph_of_inputs(c, &inputs, &b->full_graph, first, last, err));
   CLV_TRY(clv_adapters_add_to_graph(b, first, last, err));
   if (c->data.packed) CLV_TRY(make_packed_graph(b, &packed, err));
   CLV_TRY(clv_inputs_check(b, err));
@@ -127,7 +127,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     const clv_stage_spec *spec = &c->stages[i];
-    CLV_TRY(clv_graph_slice(packed ? packed : b->whole, first[i], last[i], &s->graph, err));
+    CLV_TRY(clv_graph_slice(packed ? packed : b->full_graph, first[i], last[i], &s->graph, err));
     find_model_inputs(b, i > 0, s);
     CLV_TRY(clv_params_of(s->graph, &s->params, err));
     CLV_TRY(clv_adapters_check(b, i, err));
@@ -145,8 +145,9 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   }
   CLV_TRY(clv_ties_apply(b, err));
   for (uint32_t i = 0; i + 1 < b->n_stages; i++)
-    b->stages[i].direct =
-        is_worker_to_worker(b, i) && are_linked(b, b->stages[i].worker, b->stages[i + 1].worker);
+    b->stages[i].sends_directly =
+        is_worker_to_worker(b, i) &&
+        are_at_linked_workers(b, b->stages[i].worker, b->stages[i + 1].worker);
   if (!learned)
     return clv_session_fail_at(c, c->train.freeze_pos, err,
                                "nothing learns: every parameter is frozen");
@@ -213,10 +214,10 @@ static void add_row(clv_blueprint *b, clv_egress_kind kind, uint32_t stage, uint
                         .stage = stage,
                         .input = input,
                         .worker = worker,
-                        .relayed = relayed,
+                        .is_relayed = relayed,
                         .findings = findings_of_row(b, kind, stage, input),
                         .dtype = CLV_F32};
-  r->layers_at_home = hiding_layers_before(b, r);
+  r->n_hiding_layers = hiding_layers_before(b, r);
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(r->name, sizeof r->name, fmt, ap);
@@ -225,9 +226,9 @@ static void add_row(clv_blueprint *b, clv_egress_kind kind, uint32_t stage, uint
   size_t bytes = 0;
   r->dtype = value->dtype;
   r->shape = value->shape;
-  r->places = value->max_positions;
+  r->max_positions = value->max_positions;
   clv_shape step = value->shape;
-  if (step.rank) step.dim[0] = (int64_t)b->config->train.batch * CLV_MAX(r->places, 1);
+  if (step.rank) step.dim[0] = (int64_t)b->config->train.batch * CLV_MAX(r->max_positions, 1);
   if (clv_shape_bytes(&step, r->dtype, &bytes, NULL) == CLV_OK) r->bytes_per_step = bytes;
 }
 
@@ -239,7 +240,7 @@ static const clv_node *output_node(const clv_stage_plan *s) {
  * through the master's process. */
 static bool is_sent_via_master(const clv_blueprint *b, uint32_t i) {
   int from = b->stages[i].planned_worker, to = b->stages[i + 1].planned_worker;
-  return from < 0 || to < 0 || (from != to && !b->stages[i].direct);
+  return from < 0 || to < 0 || (from != to && !b->stages[i].sends_directly);
 }
 
 /* Appends "layer 3", or "3 values" if several values cross the cut behind stage i. */
@@ -352,7 +353,7 @@ static void add_spare_rows(clv_blueprint *b) {
   }
 }
 
-static size_t most_spares(const clv_session_config *c) {
+static size_t max_spares(const clv_session_config *c) {
   size_t most = 0;
   for (size_t i = 0; i < c->n_workers; i++) most = CLV_MAX(most, c->workers[i].spares.n);
   return most;
@@ -369,7 +370,7 @@ clv_code clv_blueprint_make_table(clv_blueprint *b, clv_err *err) {
   free(b->egress);
   b->n_egress = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) n_rows += b->stages[i].n_model_inputs;
-  CLV_TRY(clv_alloc(n_rows * (1 + most_spares(b->config)), sizeof *b->egress, &b->egress, err));
+  CLV_TRY(clv_alloc(n_rows * (1 + max_spares(b->config)), sizeof *b->egress, &b->egress, err));
   for (uint32_t i = 0; i < b->n_stages; i++) add_input_rows(b, i);
   for (uint32_t i = 0; i < b->n_stages; i++) add_hop_rows(b, i);
   if (loss->planned_worker >= 0)
@@ -429,14 +430,14 @@ bool clv_blueprint_is_bf16(const clv_blueprint *b) {
 /* Marks the workers that may get a tensor: those of the stages, and their spares. */
 static void mark_used_workers(clv_blueprint *b) {
   for (uint32_t i = 0; i <= b->n_stages; i++)
-    if (b->stages[i].planned_worker >= 0) b->worker_used[b->stages[i].planned_worker] = true;
-  for (size_t k = 0; k < b->n_egress; k++) b->worker_used[b->egress[k].worker] = true;
+    if (b->stages[i].planned_worker >= 0) b->is_worker_used[b->stages[i].planned_worker] = true;
+  for (size_t k = 0; k < b->n_egress; k++) b->is_worker_used[b->egress[k].worker] = true;
 }
 
 static clv_code fill_blueprint(clv_blueprint *b, clv_dtype label_dtype, clv_err *err) {
   const clv_session_config *c = b->config;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof *b->stages, &b->stages, err));
-  CLV_TRY(clv_alloc(c->n_workers, sizeof *b->worker_used, &b->worker_used, err));
+  CLV_TRY(clv_alloc(c->n_workers, sizeof *b->is_worker_used, &b->is_worker_used, err));
   CLV_TRY(check_dtype(c, err));
   CLV_TRY(check_tf32(c, err));
   set_batch_sizes(b);
@@ -496,8 +497,8 @@ clv_code clv_blueprint_new_of_data(const clv_session_config *config, const clv_d
 uint32_t clv_blueprint_cut_values(const clv_blueprint *b, uint32_t stage,
                                   const clv_node *ret[CLV_MAX_NODES]) {
   int nodes[CLV_MAX_NODES];
-  int n = clv_graph_crossing_nodes(b->whole, b->stages[stage].last_layer, nodes);
-  for (int i = 0; ret && i < n; i++) ret[i] = &b->whole->nodes[nodes[i]];
+  int n = clv_graph_crossing_nodes(b->full_graph, b->stages[stage].last_layer, nodes);
+  for (int i = 0; ret && i < n; i++) ret[i] = &b->full_graph->nodes[nodes[i]];
   return (uint32_t)n;
 }
 
@@ -541,8 +542,8 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
                          ? "parameters"
                          : clv_shape_format(&r->shape, shape, sizeof shape),
                      clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step, w->name,
-                     w->identity, r->is_for_spare ? " (spare)" : "", r->relayed ? " (relayed)" : "",
-                     *word ? " | " : "", word);
+                     w->identity, r->is_for_spare ? " (spare)" : "",
+                     r->is_relayed ? " (relayed)" : "", *word ? " | " : "", word);
     append_crossing_values(b, r, out);
   }
 }

@@ -32,7 +32,8 @@ static const char *why_not_cacheable(const clv_blueprint *b) {
            "not cached";
   if (b->lengths_input >= 0)
     return "data.packed is true: packed sequences have not one row for each record";
-  if (out->shape.rank < 1 || out->shape.dim[0] != b->micro_size || b->whole->has_per_input_batches)
+  if (out->shape.rank < 1 || out->shape.dim[0] != b->micro_size ||
+      b->full_graph->has_per_input_batches)
     return "its output has not one row for each record";
   if (clv_pipeline_steps_in_round(b->config) > 1)
     return "pipeline.schedule is an asynchronous one, whose batches wait for their round";

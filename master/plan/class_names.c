@@ -18,7 +18,7 @@ static bool is_default_name(const char *name, const char *class) {
 
 /* Returns the output that has the name of the class; l->n: no output has it. Prefers the same
  * spelling, then ignores case and accepts the default name. */
-static size_t output_named(const clv_hf_labels *l, const char *class) {
+static size_t find_output_named(const clv_hf_labels *l, const char *class) {
   for (size_t i = 0; i < l->n; i++)
     if (strcmp(l->names[i], class) == 0) return i;
   for (size_t i = 0; i < l->n; i++)
@@ -42,7 +42,7 @@ static bool are_head_names(const clv_hf_labels *l, const clv_dataset *ds, size_t
   size_t n = clv_dataset_class_count(ds);
   *ret_first = n;
   for (size_t i = n; i-- > 0;) {
-    size_t output = output_named(l, clv_dataset_class_name(ds, i));
+    size_t output = find_output_named(l, clv_dataset_class_name(ds, i));
     if (output == l->n) return false;
     if (output != i) *ret_first = i;
   }
@@ -53,7 +53,7 @@ static clv_code refuse_order(const clv_blueprint *b, const clv_hf_labels *l, con
                              size_t at, const char *key, clv_config_pos pos, clv_err *err) {
   char class[80], name[80];
   const char *list = clv_format_row_of(b->config->data.format)->class_list;
-  size_t output = output_named(l, clv_dataset_class_name(ds, at));
+  size_t output = find_output_named(l, clv_dataset_class_name(ds, at));
   clv_text_truncate(clv_dataset_class_name(ds, at), class, sizeof class);
   clv_text_truncate(l->names[at], name, sizeof name);
   return clv_session_fail_at(
@@ -70,7 +70,7 @@ static clv_code refuse_order(const clv_blueprint *b, const clv_hf_labels *l, con
 
 clv_code clv_class_names_check(const clv_blueprint *b, const clv_dataset *ds, const char *key,
                                clv_config_pos pos, clv_err *err) {
-  const clv_node *last = &b->whole->nodes[b->whole->output];
+  const clv_node *last = &b->full_graph->nodes[b->full_graph->output];
   CLV_AUTO(clv_hf_labels_done) clv_hf_labels l = {0};
   size_t first, n = clv_dataset_class_count(ds);
   if (!n || !b->config->model.hf || !has_trained_head(b)) return CLV_OK;

@@ -24,7 +24,7 @@ static const char *records_file(const data_set *s, size_t k) {
 static const char *labels_file(const data_set *s) { return s->files->items[s->files->n - 1]; }
 
 static const clv_node *last_layer(const clv_blueprint *b) {
-  return &b->whole->nodes[b->whole->output];
+  return &b->full_graph->nodes[b->full_graph->output];
 }
 
 /* Formats the shape of one record: the shape without its first dimension. */
@@ -100,7 +100,7 @@ bool clv_is_number_name(const char *name) {
   return n && !name[n];
 }
 
-const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c) {
+const clv_attr_spec *clv_plan_find_labels_attr(const clv_session_config *c) {
   for (size_t i = 0; c->model.hf && i < c->model.n_attrs; i++)
     if (strcmp(c->model.attrs[i].key, "labels") == 0) return &c->model.attrs[i];
   return NULL;
@@ -109,7 +109,7 @@ const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c) {
 /* Refuses a head that has outputs for which the data have no class. If the labels are numbers, the
  * data may lack the highest classes, so the scan only notes it (note_labels in run_data.c). */
 static clv_code check_head_size(const clv_blueprint *b, const data_set *s, clv_err *err) {
-  const clv_attr_spec *a = clv_plan_head_labels(b->config);
+  const clv_attr_spec *a = clv_plan_find_labels_attr(b->config);
   size_t n = clv_dataset_class_count(s->ds), numbers = 0;
   char first[100], last[100];
   while (numbers < n && clv_is_number_name(clv_dataset_class_name(s->ds, numbers))) numbers++;
@@ -153,7 +153,7 @@ static clv_code check_probabilities(const clv_blueprint *b, const data_set *s, c
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
 static bool reads_input(const clv_blueprint *b, const clv_node *node, const char *input) {
-  const clv_node *from = &b->whole->nodes[node->in[0]];
+  const clv_node *from = &b->full_graph->nodes[node->in[0]];
   return from->op == CLV_OP_INPUT && strcmp(from->name, input) == 0;
 }
 
@@ -214,8 +214,8 @@ static clv_code check_embedding_rows(const clv_blueprint *b, const data_set *s, 
 static clv_code check_embeddings(const clv_blueprint *b, const data_set *s, size_t k,
                                  clv_err *err) {
   const char *input = clv_dataset_input(s->ds, k, 1).name;
-  for (int i = 0; i < b->whole->n_nodes; i++) {
-    const clv_node *node = &b->whole->nodes[i];
+  for (int i = 0; i < b->full_graph->n_nodes; i++) {
+    const clv_node *node = &b->full_graph->nodes[i];
     if (node->op != CLV_OP_EMBEDDING || !reads_input(b, node, input)) continue;
     if (always_reads_row_0(node)) continue;
     if (is_token_input(input)) CLV_TRY(check_tokenizer(b, s, node, err));
@@ -227,9 +227,10 @@ static clv_code check_embeddings(const clv_blueprint *b, const data_set *s, size
 /* ---- lengths --------------------------------------------------------------------------------- */
 
 static int64_t sequence_limit_of(const clv_blueprint *b, const char *input) {
-  for (int i = 0; i < b->whole->n_nodes; i++)
-    if (b->whole->nodes[i].op == CLV_OP_INPUT && strcmp(b->whole->nodes[i].name, input) == 0)
-      return clv_graph_length_limit(b->whole, i);
+  for (int i = 0; i < b->full_graph->n_nodes; i++)
+    if (b->full_graph->nodes[i].op == CLV_OP_INPUT &&
+        strcmp(b->full_graph->nodes[i].name, input) == 0)
+      return clv_graph_length_limit(b->full_graph, i);
   return 0;
 }
 
@@ -337,8 +338,8 @@ static clv_code check_set(const clv_blueprint *b, const data_set *s, clv_err *er
  * reason. */
 static clv_code check_trainable(const clv_blueprint *b, size_t records, clv_err *err) {
   CLV_AUTO(clv_graph_freep) clv_graph *g = NULL;
-  CLV_TRY(clv_graph_slice(b->whole, b->stages[0].first_layer, b->stages[b->n_stages - 1].last_layer,
-                          &g, err));
+  CLV_TRY(clv_graph_slice(b->full_graph, b->stages[0].first_layer,
+                          b->stages[b->n_stages - 1].last_layer, &g, err));
   CLV_TRY(clv_graph_set_batch(g, (int64_t)records, err));
   return clv_graph_check_training(g, err);
 }

@@ -15,7 +15,7 @@ static const char *node_name_of(const clv_blueprint *b, uint32_t i) {
 
 /* Prints the frozen parameters. For a stage with adapters it prints the learning ones instead,
  * since nearly all others are frozen. */
-static void text_frozen_params(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
+static void append_text_frozen_params(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
   bool adapters = b->config->stages[i].lora.targets.n > 0;
   for (int k = 0; k < s->params->n; k++) {
@@ -28,8 +28,8 @@ static void text_frozen_params(const clv_blueprint *b, uint32_t i, clv_bytes *ou
 /* ---- layers ---------------------------------------------------------------------------------- */
 
 static const char *name_without_prefix(const clv_blueprint *b, const clv_node *n) {
-  size_t len = strlen(b->whole->prefix);
-  return n->name + (strncmp(n->name, b->whole->prefix, len) == 0 ? len : 0);
+  size_t len = strlen(b->full_graph->prefix);
+  return n->name + (strncmp(n->name, b->full_graph->prefix, len) == 0 ? len : 0);
 }
 
 /* Returns the length of the part of a layer name that names its block: up to the first numeric part
@@ -60,8 +60,8 @@ static int block_end(const clv_blueprint *b, const clv_graph *g, int k) {
 }
 
 /* Prints one line for layers k to end - 1. */
-static void text_block(const clv_blueprint *b, const clv_graph *g, const clv_stage_usage *f, int k,
-                       int end, clv_bytes *out) {
+static void append_text_block(const clv_blueprint *b, const clv_graph *g, const clv_stage_usage *f,
+                              int k, int end, clv_bytes *out) {
   const clv_node *first = &g->nodes[k], *last = &g->nodes[end - 1];
   char shape[160], range[24], name[CLV_NAME_MAX];
   bool uses_ref_kernel = false;
@@ -74,8 +74,8 @@ static void text_block(const clv_blueprint *b, const clv_graph *g, const clv_sta
                    uses_ref_kernel ? "  ref" : "");
 }
 
-static void text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
-                        clv_bytes *out) {
+static void append_text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
+                               clv_bytes *out) {
   const clv_graph *g = b->stages[i].graph;
   char shape[160];
   for (int k = 0, end; k < g->n_nodes; k = end) {
@@ -84,7 +84,7 @@ static void text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_usag
     if (n->op == CLV_OP_INPUT || n->layer == CLV_GLUE_LAYER) continue;
     end = block_end(b, g, k);
     if (end > k + 1)
-      text_block(b, g, f, k, end, out);
+      append_text_block(b, g, f, k, end, out);
     else
       clv_bytes_printf(out, "    %3u %-14s %-22s %s%s\n", n->layer, clv_op_name(n->op), n->name,
                        clv_shape_format(&n->shape, shape, sizeof shape),
@@ -93,7 +93,7 @@ static void text_layers(const clv_blueprint *b, uint32_t i, const clv_stage_usag
 }
 
 /* Prints the source of the initial weights, if the weights do not start from the seed. */
-static void text_weights(const clv_stage_spec *s, clv_bytes *out) {
+static void append_text_weights(const clv_stage_spec *s, clv_bytes *out) {
   const char *from = s->weights_folder ? s->weights_folder : s->weights_file;
   if (s->weights_artifact)
     clv_bytes_printf(out, "    begins with artifact '%s' of its worker", s->weights_artifact);
@@ -107,7 +107,7 @@ static void text_weights(const clv_stage_spec *s, clv_bytes *out) {
   clv_bytes_puts(out, "\n");
 }
 
-static void text_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
+static void append_text_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   const clv_params *p = b->stages[i].params;
   for (int k = 0; k < p->n_ties; k++) {
     uint32_t of;
@@ -118,7 +118,7 @@ static void text_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   }
 }
 
-static void json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
+static void append_json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
   const clv_params *p = b->stages[i].params;
   clv_bytes_puts(out, ",\"ties\":[");
   for (int k = 0; k < p->n_ties; k++) {
@@ -140,7 +140,7 @@ static void json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out) {
 
 /* Prints the device. Results are bit-identical only on devices of this kind, and the printed memory
  * is for this kind. */
-static void text_device(const char *device, const clv_stage_usage *f, clv_bytes *out) {
+static void append_text_device(const char *device, const clv_stage_usage *f, clv_bytes *out) {
   char workspace[24];
   if (!f->on_device) return;
   clv_bytes_printf(
@@ -154,13 +154,13 @@ static void text_device(const char *device, const clv_stage_usage *f, clv_bytes 
 static const char *transfer_text(const clv_blueprint *b, uint32_t i) {
   const clv_stage_plan *s = &b->stages[i], *next = s + 1;
   if (s->worker == next->worker) return "same process";
-  if (s->direct) return "direct";
+  if (s->sends_directly) return "direct";
   return s->worker >= 0 && next->worker >= 0 ? "via the master" : "master <-> worker";
 }
 
 /* Prints the findings of a direct transfer between workers, which has no row in the egress
  * table. */
-static void text_hop(const clv_stage_plan *s, clv_bytes *out) {
+static void append_text_hop(const clv_stage_plan *s, clv_bytes *out) {
   char value[CLV_FINDINGS_TEXT], back[CLV_FINDINGS_TEXT];
   clv_findings_words(s->hop_findings, value);
   clv_findings_words(s->gradient_findings, back);
@@ -168,20 +168,20 @@ static void text_hop(const clv_stage_plan *s, clv_bytes *out) {
   if (*back && s[1].input_needs_grad) clv_bytes_printf(out, "%s %s", *value ? "," : ":", back);
 }
 
-static void text_cut(const clv_blueprint *b, uint32_t i, size_t bytes, int64_t places,
-                     clv_bytes *out) {
+static void append_text_cut(const clv_blueprint *b, uint32_t i, size_t bytes, int64_t places,
+                            clv_bytes *out) {
   char per_step[24];
   clv_bytes_printf(out, "    -> %s: %s a step each way",
                    i + 1 < b->n_stages ? b->config->stages[i + 1].name : "loss",
                    clv_format_size(bytes, per_step, sizeof per_step));
   clv_lengths_append_expected(b, places, bytes, out);
   clv_bytes_printf(out, ", %s", transfer_text(b, i));
-  if (b->stages[i].direct) text_hop(&b->stages[i], out);
+  if (b->stages[i].sends_directly) append_text_hop(&b->stages[i], out);
   clv_bytes_puts(out, "\n");
 }
 
-static void text_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
-                       clv_bytes *out) {
+static void append_text_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
+                              clv_bytes *out) {
   const clv_stage_plan *s = &b->stages[i];
   char w[24], m[24];
   size_t cut = 0;
@@ -194,23 +194,23 @@ static void text_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage
       b->config->stages[i].name, node_name_of(b, i), s->first_layer, s->last_layer, f->parameters,
       clv_format_size(f->weights, w, sizeof w), clv_format_size(f->memory, m, sizeof m),
       f->reorders);
-  text_device(clv_stage_device(b, i), f, out);
-  text_weights(&b->config->stages[i], out);
-  text_layers(b, i, f, out);
-  text_frozen_params(b, i, out);
-  text_ties(b, i, out);
+  append_text_device(clv_stage_device(b, i), f, out);
+  append_text_weights(&b->config->stages[i], out);
+  append_text_layers(b, i, f, out);
+  append_text_frozen_params(b, i, out);
+  append_text_ties(b, i, out);
   if (i + 1 < b->n_stages || b->stages[b->n_stages].worker >= 0)
-    text_cut(b, i, cut, last->max_positions, out);
+    append_text_cut(b, i, cut, last->max_positions, out);
 }
 
-static void text_tf32(const clv_blueprint *b, clv_bytes *out) {
+static void append_text_tf32(const clv_blueprint *b, clv_bytes *out) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->config->stages[i].tf32)
       clv_bytes_printf(out, "stage '%s' may round factors to tf32, on a device that can\n",
                        b->config->stages[i].name);
 }
 
-static void text_policy(const clv_policy *p, clv_bytes *out) {
+static void append_text_policy(const clv_policy *p, clv_bytes *out) {
   const char *approver = clv_policy_approver(p);
   if (!p)
     clv_bytes_puts(out, "no policy: `privacy` in the session file decides\n");
@@ -219,7 +219,7 @@ static void text_policy(const clv_policy *p, clv_bytes *out) {
                      clv_policy_sha256(p), approver[0] ? "signed by " : "not signed", approver);
 }
 
-static void json_policy(const clv_policy *p, clv_bytes *out) {
+static void append_json_policy(const clv_policy *p, clv_bytes *out) {
   if (!p) {
     clv_bytes_puts(out, "null");
     return;
@@ -232,7 +232,8 @@ static void json_policy(const clv_policy *p, clv_bytes *out) {
 }
 
 /* Prints a line for each value that crosses a cut, if several values cross it together. */
-static void text_crossing_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
+static void append_text_crossing_values(const clv_blueprint *b, const clv_egress_row *r,
+                                        clv_bytes *out) {
   const clv_node *crossing[CLV_MAX_NODES];
   char shape[160], of[96];
   if (r->n_values < 2) return;
@@ -244,7 +245,7 @@ static void text_crossing_values(const clv_blueprint *b, const clv_egress_row *r
   }
 }
 
-static void text_egress(const clv_blueprint *b, clv_bytes *out) {
+static void append_text_egress(const clv_blueprint *b, clv_bytes *out) {
   char shape[160], size[24], words[CLV_FINDINGS_TEXT];
   clv_bytes_puts(out, "leaves the private network:\n");
   if (!b->n_egress) clv_bytes_puts(out, "  nothing: every stage runs on the master\n");
@@ -252,7 +253,7 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
     const clv_egress_row *r = &b->egress[i];
     const clv_remote_spec *w = &b->config->workers[r->worker];
     bool state = clv_egress_is_state(r->kind);
-    bool silent = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS || r->relayed;
+    bool silent = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS || r->is_relayed;
     const char *word = silent ? "" : clv_findings_words(r->findings, words);
     clv_bytes_printf(out, "  %-48s %-18s %-4s %10s%s  to %s%s (%s)%s%s%s", r->name,
                      r->kind == CLV_EGRESS_STATE ? "moments"
@@ -261,30 +262,30 @@ static void text_egress(const clv_blueprint *b, clv_bytes *out) {
                      clv_dtype_name(r->dtype),
                      clv_format_size(r->bytes_per_step, size, sizeof size),
                      state ? " once  " : "/step", r->is_for_spare ? "spare " : "", w->name,
-                     w->identity, r->relayed ? ", relayed" : "", *word ? ", " : "", word);
-    clv_lengths_append_expected(b, r->places, r->bytes_per_step, out);
+                     w->identity, r->is_relayed ? ", relayed" : "", *word ? ", " : "", word);
+    clv_lengths_append_expected(b, r->max_positions, r->bytes_per_step, out);
     clv_bytes_puts(out, "\n");
-    text_crossing_values(b, r, out);
+    append_text_crossing_values(b, r, out);
   }
   clv_privacy_describe(b, false, out);
   clv_look_describe(b, out);
   clv_known_layers_describe(b, false, out);
   clv_label_order_describe(b, false, out);
   clv_cache_describe(b, false, out);
-  text_policy(b->policy, out);
+  append_text_policy(b->policy, out);
 }
 
 /* Appends the layers that the reference kernel computes, under `key`. */
-static void json_ref_layers(const char *key, const clv_graph *g, const clv_stage_usage *f,
-                            clv_bytes *out) {
+static void append_json_ref_layers(const char *key, const clv_graph *g, const clv_stage_usage *f,
+                                   clv_bytes *out) {
   clv_bytes_printf(out, ",\"%s\":[", key);
   for (int k = 0, n = 0; k < g->n_nodes; k++)
     if (f->uses_ref_kernel[k]) clv_bytes_printf(out, "%s%u", n++ ? "," : "", g->nodes[k].layer);
   clv_bytes_puts(out, "]");
 }
 
-static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
-                       clv_bytes *out) {
+static void append_json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
+                              clv_bytes *out) {
   char shows[CLV_FINDINGS_TEXT];
   clv_bytes_printf(out, "%s{\"name\":", i ? "," : "");
   clv_bytes_json(out, b->config->stages[i].name);
@@ -298,31 +299,34 @@ static void json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage
   else
     clv_bytes_puts(out, "null");
   clv_bytes_printf(out, ",\"tf32\":%s", b->config->stages[i].tf32 ? "true" : "false");
-  clv_bytes_printf(out,
-                   ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"
-                   "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"
-                   "\"cache_bytes\":%zu,\"value_bytes\":%zu,\"kept_bytes\":%zu,"
-                   "\"evaluation_bytes\":%zu,"
-                   "\"memory_bytes\":%zu,\"library_workspace_bytes\":%zu,\"borrowed_bytes\":%zu,"
-                   "\"reorders_per_step\":%d,\"direct\":%s,\"direct_shows\":\"%s\"",
-                   b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights,
-                   f->optimizer, f->activations, f->scratch, f->cache, f->values, f->resident,
-                   f->evaluation, f->memory, f->max_workspace, f->max_workspace, f->reorders,
-                   b->stages[i].direct ? "true" : "false",
-                   clv_findings_words(
-                       b->stages[i].direct ? b->stages[i].hop_findings : CLV_FINDING_MIXED, shows));
-  json_ref_layers("fallback_layers", b->stages[i].graph, f, out);
-  json_ref_layers("ref_layers", b->stages[i].graph, f, out); /* name of the list before 0.9 */
-  json_ties(b, i, out);
+  clv_bytes_printf(
+      out,
+      ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"
+      "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"
+      "\"cache_bytes\":%zu,\"value_bytes\":%zu,\"kept_bytes\":%zu,"
+      "\"evaluation_bytes\":%zu,"
+      "\"memory_bytes\":%zu,\"library_workspace_bytes\":%zu,\"borrowed_bytes\":%zu,"
+      "\"reorders_per_step\":%d,\"direct\":%s,\"direct_shows\":\"%s\"",
+      b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights, f->optimizer,
+      f->activations, f->scratch, f->cache, f->values, f->resident, f->evaluation, f->memory,
+      f->max_workspace, f->max_workspace, f->reorders,
+      b->stages[i].sends_directly ? "true" : "false",
+      clv_findings_words(
+          b->stages[i].sends_directly ? b->stages[i].hop_findings : CLV_FINDING_MIXED, shows));
+  append_json_ref_layers("fallback_layers", b->stages[i].graph, f, out);
+  append_json_ref_layers("ref_layers", b->stages[i].graph, f,
+                         out); /* name of the list before 0.9 */
+  append_json_ties(b, i, out);
   clv_bytes_puts(out, "}");
 }
 
-static void json_shape(const clv_shape *shape, clv_bytes *out) {
+static void append_json_shape(const clv_shape *shape, clv_bytes *out) {
   for (int d = 0; d < shape->rank; d++)
     clv_bytes_printf(out, "%s%lld", d ? "," : "", (long long)shape->dim[d]);
 }
 
-static void json_crossing_values(const clv_blueprint *b, const clv_egress_row *r, clv_bytes *out) {
+static void append_json_crossing_values(const clv_blueprint *b, const clv_egress_row *r,
+                                        clv_bytes *out) {
   const clv_node *crossing[CLV_MAX_NODES];
   if (r->n_values < 2) return;
   clv_blueprint_cut_values(b, r->stage, crossing);
@@ -331,13 +335,13 @@ static void json_crossing_values(const clv_blueprint *b, const clv_egress_row *r
                      crossing[k]->layer);
     clv_bytes_json(out, crossing[k]->name);
     clv_bytes_puts(out, ",\"shape\":[");
-    json_shape(&crossing[k]->shape, out);
+    append_json_shape(&crossing[k]->shape, out);
     clv_bytes_puts(out, "]}");
   }
   clv_bytes_puts(out, "]");
 }
 
-static void json_egress(const clv_blueprint *b, clv_bytes *out) {
+static void append_json_egress(const clv_blueprint *b, clv_bytes *out) {
   char words[CLV_FINDINGS_TEXT];
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
@@ -348,42 +352,42 @@ static void json_egress(const clv_blueprint *b, clv_bytes *out) {
     clv_bytes_puts(out, ",\"identity\":");
     clv_bytes_json(out, b->config->workers[r->worker].identity);
     clv_bytes_puts(out, ",\"shape\":[");
-    json_shape(&r->shape, out);
+    append_json_shape(&r->shape, out);
     clv_bytes_printf(
         out,
         "],\"dtype\":\"%s\",\"bytes_per_step\":%llu,\"expected_bytes_per_step\":%llu,"
         "\"relayed\":%s,\"spare\":%s,\"shows\":\"%s\"",
         clv_dtype_name(r->dtype), (unsigned long long)r->bytes_per_step,
-        (unsigned long long)clv_lengths_expected_bytes(b, r->places, r->bytes_per_step),
-        r->relayed ? "true" : "false", r->is_for_spare ? "true" : "false",
+        (unsigned long long)clv_lengths_expected_bytes(b, r->max_positions, r->bytes_per_step),
+        r->is_relayed ? "true" : "false", r->is_for_spare ? "true" : "false",
         clv_findings_words(r->findings, words));
-    json_crossing_values(b, r, out);
+    append_json_crossing_values(b, r, out);
     clv_bytes_puts(out, "}");
   }
 }
 
 void clv_blueprint_describe_egress(const clv_blueprint *b, bool json, clv_bytes *out) {
   if (!json) {
-    text_egress(b, out);
+    append_text_egress(b, out);
     return;
   }
   clv_bytes_puts(out, "\"egress\":[");
-  json_egress(b, out);
+  append_json_egress(b, out);
   clv_bytes_puts(out, "],\"policy\":");
-  json_policy(b->policy, out);
+  append_json_policy(b->policy, out);
 }
 
-static void json_seed(const clv_blueprint *b, clv_bytes *out) {
+static void append_json_seed(const clv_blueprint *b, clv_bytes *out) {
   const clv_seed *seed = &b->config->train.seed;
   const char *word = seed->guessable ? "guessable" : seed->given ? "given" : "drawn";
   clv_bytes_printf(out, ",\"seed\":\"%s\"", word);
 }
 
 /* Appends what becomes of a run that loses a worker. */
-static void text_recovery(const clv_blueprint *b, clv_bytes *out) {
+static void append_text_recovery(const clv_blueprint *b, clv_bytes *out) {
   const clv_session_config *c = b->config;
   bool any = false;
-  for (size_t i = 0; i < c->n_workers; i++) any |= b->worker_used[i];
+  for (size_t i = 0; i < c->n_workers; i++) any |= b->is_worker_used[i];
   if (!any) return;
   if (c->recovery.use == CLV_RECOVERY_OFF)
     clv_bytes_puts(out, "a lost worker ends the run (recovery: off)\n");
@@ -395,7 +399,7 @@ static void text_recovery(const clv_blueprint *b, clv_bytes *out) {
                      (unsigned long long)c->checkpoint.every_steps);
 }
 
-static void json_recovery(const clv_blueprint *b, clv_bytes *out) {
+static void append_json_recovery(const clv_blueprint *b, clv_bytes *out) {
   const clv_session_config *c = b->config;
   if (c->recovery.use == CLV_RECOVERY_OFF)
     clv_bytes_puts(out, ",\"recovery\":null");
@@ -407,7 +411,7 @@ static void json_recovery(const clv_blueprint *b, clv_bytes *out) {
 }
 
 /* Appends the members of the JSON object that follow the list of stages. */
-static void json_after_stages(const clv_blueprint *b, clv_bytes *out) {
+static void append_json_after_stages(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_puts(out, "],");
   clv_blueprint_describe_egress(b, true, out);
   clv_bytes_puts(out, ",\"privacy\":");
@@ -416,11 +420,11 @@ static void json_after_stages(const clv_blueprint *b, clv_bytes *out) {
   clv_known_layers_describe(b, true, out);
   clv_bytes_puts(out, ",\"labels_by_order\":");
   clv_label_order_describe(b, true, out);
-  clv_look_json(b, out);
+  clv_look_describe_json(b, out);
   clv_bytes_puts(out, ",\"cache\":");
   clv_cache_describe(b, true, out);
-  json_recovery(b, out);
-  json_seed(b, out);
+  append_json_recovery(b, out);
+  append_json_seed(b, out);
   clv_bytes_puts(out, "}\n");
 }
 
@@ -448,14 +452,14 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     clv_stage_usage f;
     CLV_TRY(clv_stage_usage_compute(b, i, CLV_MAX(l->report.live[i], 1u),
                                     CLV_MAX(l->report.versions[i], 1u), &f, err));
-    (json ? json_stage : text_stage)(b, i, &f, out);
+    (json ? append_json_stage : append_text_stage)(b, i, &f, out);
   }
   if (json) {
-    json_after_stages(b, out);
+    append_json_after_stages(b, out);
   } else {
-    text_tf32(b, out);
+    append_text_tf32(b, out);
     clv_blueprint_describe_egress(b, false, out);
-    text_recovery(b, out);
+    append_text_recovery(b, out);
   }
   return CLV_OK;
 }

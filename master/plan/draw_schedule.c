@@ -17,7 +17,8 @@ static clv_code make_drawn_schedule(const clv_blueprint *b, clv_placed_schedule 
                                  clv_pipeline_first_window(b->config), NULL, ret, err);
 }
 
-static void text_memory(const clv_blueprint *b, const clv_placed_schedule *l, clv_bytes *out) {
+static void append_text_memory(const clv_blueprint *b, const clv_placed_schedule *l,
+                               clv_bytes *out) {
   clv_bytes_printf(out, "%-16s %14s %10s %10s\n", "stage", "micro-batches", "versions",
                    "staleness");
   for (uint32_t i = 0; i < b->n_stages; i++)
@@ -30,8 +31,8 @@ static void text_memory(const clv_blueprint *b, const clv_placed_schedule *l, cl
       "it is applied to\n");
 }
 
-static clv_code text_bubble(const clv_placed_schedule *l, const clv_sched_costs *costs,
-                            clv_bytes *out, clv_err *err) {
+static clv_code append_text_bubble(const clv_placed_schedule *l, const clv_sched_costs *costs,
+                                   clv_bytes *out, clv_err *err) {
   clv_sched_run simulated;
   CLV_TRY(clv_sched_simulate(l->sched, costs, false, &simulated, err));
   clv_bytes_printf(out, "bubble %.1f %% with equal stages and free links\n",
@@ -40,7 +41,8 @@ static clv_code text_bubble(const clv_placed_schedule *l, const clv_sched_costs 
   return CLV_OK;
 }
 
-static void json_schedule(const clv_blueprint *b, const clv_placed_schedule *l, clv_bytes *out) {
+static void append_json_schedule(const clv_blueprint *b, const clv_placed_schedule *l,
+                                 clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_sched_format(l->sched, &text);
   clv_bytes_printf(out, "{\"schedule\":\"%s\",\"micro_batches\":%u,\"bubble\":%.6f,\"stages\":[",
@@ -66,13 +68,13 @@ clv_code clv_blueprint_draw_schedule(const clv_blueprint *b, bool json, clv_byte
   CLV_TRY(make_drawn_schedule(b, &l, err));
   clv_sched_format(l->sched, ret_text);
   if (json) {
-    json_schedule(b, l, out);
+    append_json_schedule(b, l, out);
     return CLV_OK;
   }
-  clv_pipeline_ranks(b, &shape, names);
+  clv_pipeline_find_ranks(b, &shape, names);
   clv_pipeline_default_costs(b, &costs);
   CLV_TRY(clv_sched_draw(l->sched, &costs, false, COLUMNS, names, out, err));
   clv_bytes_puts(out, "\n");
-  text_memory(b, l, out);
-  return text_bubble(l, &costs, out, err);
+  append_text_memory(b, l, out);
+  return append_text_bubble(l, &costs, out, err);
 }

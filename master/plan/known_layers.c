@@ -14,9 +14,9 @@
 
 /* ---- names in the ledger --------------------------------------------------------------------- */
 
-/* True if the node is not the first one of its layer, but for example an adapter. Such a node has a
- * key of its own, so its name is part of the ledger's name. */
-static bool is_further(const clv_graph *g, int k) {
+/* True if the node is not the first node of its layer, but for example an adapter. Such a node has
+ * its own key, so its name is part of the key's name in the ledger. */
+static bool is_not_first_of_layer(const clv_graph *g, int k) {
   const clv_node *n = &g->nodes[k];
   return k > 0 && n[-1].op != CLV_OP_INPUT && n[-1].layer == n->layer;
 }
@@ -25,7 +25,8 @@ clv_code clv_ledger_name_of_key(const clv_session_config *c, const clv_graph *g,
                                 clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes of = {0};
   clv_bytes_add(&of, &c->train.seed.key, sizeof c->train.seed.key);
-  clv_bytes_printf(&of, " %u %s", g->nodes[k].layer, is_further(g, k) ? g->nodes[k].name : "");
+  clv_bytes_printf(&of, " %u %s", g->nodes[k].layer,
+                   is_not_first_of_layer(g, k) ? g->nodes[k].name : "");
   if (of.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_code code = clv_sha256_of(of.data, of.len, ret, err);
   explicit_bzero(of.data, of.len);
@@ -39,113 +40,118 @@ clv_code clv_ledger_name_of_param(const clv_sha256 *run, const char *name, clv_s
 
 /* ---- looking up ------------------------------------------------------------------------------ */
 
-typedef struct recall {
+typedef struct ledger_search {
   clv_blueprint *b;
   const clv_ledger *ledger;
-  clv_ledger_entry found;
-  clv_sha256 *given; /* [n_given] ledger names of the tensors that workers' stages begin with */
-  size_t n_given, room;
-  clv_sha256 *rows; /* [n_rows] names of their rows and columns, ascending */
-  size_t n_rows;
-} recall;
+  clv_ledger_entry found_entry;
+  clv_sha256 *
+      /* [n_worker_names] ledger names of the tensors with which the stages of workers begin */
+      worker_names;
+  size_t n_worker_names, worker_names_cap;
+  clv_sha256
+      *worker_rows; /* [n_worker_rows] names of the rows and columns of these tensors, ascending */
+  size_t n_worker_rows;
+} ledger_search;
 
-static void recall_done(recall *r) {
-  free(r->given);
-  free(r->rows);
+static void ledger_search_done(ledger_search *r) {
+  free(r->worker_names);
+  free(r->worker_rows);
 }
 
 /* Sets known[k] of the full model's node k to the reason why a worker knows it, if the ledger has
  * an entry named `of`. before, behind: words around the worker's identity in the reason. An earlier
  * reason stays. */
-static clv_code look_up(recall *r, int k, clv_ledger_kind kind, const clv_sha256 *of,
-                        const char *before, const char *behind, clv_err *err) {
+static clv_code look_up_name(ledger_search *r, int k, clv_ledger_kind kind, const clv_sha256 *of,
+                             const char *before, const char *behind, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   bool there;
-  if (r->b->known[k]) return CLV_OK;
-  for (size_t i = 0; kind == CLV_LEDGER_WEIGHTS && i < r->n_given; i++)
-    if (memcmp(&r->given[i], of, sizeof *of) == 0)
-      return clv_strdup("has weights that a worker begins with", &r->b->known[k], err);
-  CLV_TRY(clv_ledger_find(r->ledger, kind, of, &r->found, &there, err));
+  if (r->b->why_known[k]) return CLV_OK;
+  for (size_t i = 0; kind == CLV_LEDGER_WEIGHTS && i < r->n_worker_names; i++)
+    if (memcmp(&r->worker_names[i], of, sizeof *of) == 0)
+      return clv_strdup("has weights that a worker begins with", &r->b->why_known[k], err);
+  CLV_TRY(clv_ledger_find(r->ledger, kind, of, &r->found_entry, &there, err));
   if (!there) return CLV_OK;
-  clv_bytes_printf(&text, "%s at '%.100s'%s (%s)", before, r->found.identity, behind,
-                   r->found.date);
+  clv_bytes_printf(&text, "%s at '%.100s'%s (%s)", before, r->found_entry.identity, behind,
+                   r->found_entry.date);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_strdup(text.data, &r->b->known[k], err);
+  return clv_strdup(text.data, &r->b->why_known[k], err);
 }
 
-static int node_named(const clv_graph *g, const char *name) {
+static int find_node(const clv_graph *g, const char *name) {
   for (int k = 0; k < g->n_nodes; k++)
     if (strcmp(g->nodes[k].name, name) == 0) return k;
   return -1;
 }
 
 /* Returns the full model's node that has the parameter of a stage. */
-static int node_of(const clv_blueprint *b, const clv_stage_plan *s, const clv_param *p) {
-  return node_named(b->whole, s->graph->nodes[p->node].name);
+static int find_full_model_node(const clv_blueprint *b, const clv_stage_plan *s,
+                                const clv_param *p) {
+  return find_node(b->full_graph, s->graph->nodes[p->node].name);
 }
 
-static bool is_fresh(const clv_stage_spec *spec, const clv_param *p) {
+static bool is_drawn_by_weights_new(const clv_stage_spec *spec, const clv_param *p) {
   return clv_weights_is_fresh(p->name, (const char *const *)spec->weights_new.items,
                               spec->weights_new.n);
 }
 
 /* True if the initial values of the parameter are drawn with the key of its layer. */
-static bool is_drawn(const clv_stage_spec *s, const clv_param *p) {
+static bool is_drawn_from_key(const clv_stage_spec *s, const clv_param *p) {
   if (clv_lora_is_adapter(p->name)) return !s->lora.from;
-  return !(clv_stage_has_master_weights(s) || s->weights_artifact) || is_fresh(s, p);
+  return !(clv_stage_has_master_weights(s) || s->weights_artifact) || is_drawn_by_weights_new(s, p);
 }
 
 /* Looks up a parameter of a master's stage under its name in this run, and under the key of its
  * layer. */
-static clv_code recall_param(recall *r, const clv_sha256 *run, uint32_t stage, const clv_param *p,
-                             clv_err *err) {
+static clv_code look_up_param(ledger_search *r, const clv_sha256 *run, uint32_t stage,
+                              const clv_param *p, clv_err *err) {
   const clv_session_config *c = r->b->config;
-  int k = node_of(r->b, &r->b->stages[stage], p);
+  int k = find_full_model_node(r->b, &r->b->stages[stage], p);
   clv_sha256 of;
   if (k < 0 || p->shape.rank < 2) return CLV_OK;
   if (run) {
     CLV_TRY(clv_ledger_name_of_param(run, p->name, &of, err));
-    CLV_TRY(look_up(r, k, CLV_LEDGER_RUN, &of, "was", " earlier in this run", err));
+    CLV_TRY(look_up_name(r, k, CLV_LEDGER_RUN, &of, "was", " earlier in this run", err));
   }
-  if (!is_drawn(&c->stages[stage], p) || !(c->train.seed.given || c->train.seed.drawn))
+  if (!is_drawn_from_key(&c->stages[stage], p) || !(c->train.seed.given || c->train.seed.drawn))
     return CLV_OK;
-  CLV_TRY(clv_ledger_name_of_key(c, r->b->whole, k, &of, err));
-  return look_up(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);
+  CLV_TRY(clv_ledger_name_of_key(c, r->b->full_graph, k, &of, err));
+  return look_up_name(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);
 }
 
 /* Looks up weights that a worker received in another scale, type or order. */
-static clv_code recall_form(recall *r, int k, const clv_weights_moments *f, clv_err *err) {
+static clv_code look_up_moments(ledger_search *r, int k, const clv_weights_moments *f,
+                                clv_err *err) {
   for (unsigned beside = 0; beside < 1u << CLV_SPREAD_MEANS; beside++) {
     clv_sha256 of;
     bool near;
     CLV_TRY(clv_weights_moments_digest(f, beside, &of, &near, err));
     if (near)
-      CLV_TRY(look_up(r, k, CLV_LEDGER_WEIGHTS, &of,
-                      "has weights that are scaled, rounded or "
-                      "reordered ones",
-                      " in an earlier session", err));
+      CLV_TRY(look_up_name(r, k, CLV_LEDGER_WEIGHTS, &of,
+                           "has weights that are scaled, rounded or "
+                           "reordered ones",
+                           " in an earlier session", err));
   }
   return CLV_OK;
 }
 
-static int by_name(const void *a, const void *b) { return memcmp(a, b, sizeof(clv_sha256)); }
+static int compare_names(const void *a, const void *b) { return memcmp(a, b, sizeof(clv_sha256)); }
 
 /* Adds the names of rows and columns of a tensor that a worker's stage begins with. */
-static clv_code add_given_rows(recall *r, const clv_weights_sample *s, clv_err *err) {
+static clv_code add_given_rows(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
   for (int columns = 0; columns < 2; columns++) {
     clv_row_names names;
     CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
     if (!names.n) continue;
-    clv_sha256 *more = reallocarray(r->rows, r->n_rows + names.n, sizeof *more);
+    clv_sha256 *more = reallocarray(r->worker_rows, r->n_worker_rows + names.n, sizeof *more);
     if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    r->rows = more;
-    memcpy(r->rows + r->n_rows, names.list, names.n * sizeof *names.list);
-    r->n_rows += names.n;
+    r->worker_rows = more;
+    memcpy(r->worker_rows + r->n_worker_rows, names.list, names.n * sizeof *names.list);
+    r->n_worker_rows += names.n;
   }
   return CLV_OK;
 }
 
-/* Rows of a tensor that a worker had, and what they are worth. */
+/* Number of a tensor's rows that a worker has received, and the sum of their clv_row_points. */
 typedef struct row_hits {
   size_t n, points;
 } row_hits;
@@ -155,98 +161,102 @@ static void add_hit(row_hits *h, const clv_sha256 *row) {
   h->points += clv_row_points(row);
 }
 
-/* Notes node k as known if enough of these rows or columns were at a worker. One row with 8 values
- * is enough: the worker knows which sum of the record that output is. */
-static clv_code look_up_rows(recall *r, int k, const clv_row_names *names, const char *noun,
-                             clv_err *err) {
+/* Sets why_known[k] of node k if a worker has received enough of these rows or columns. One row
+ * with 8 values is enough, because the worker then knows which sum of the record that output is. */
+static clv_code count_found_rows(ledger_search *r, int k, const clv_row_names *names,
+                                 const char *noun, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   row_hits given = {0}, found = {0};
   for (size_t i = 0; i < names->n; i++) {
     const clv_sha256 *row = &names->list[i];
     bool is_there = false;
-    if (r->n_rows && bsearch(row, r->rows, r->n_rows, sizeof *r->rows, by_name))
+    if (r->n_worker_rows &&
+        bsearch(row, r->worker_rows, r->n_worker_rows, sizeof *r->worker_rows, compare_names))
       add_hit(&given, row);
     if (clv_ledger_count_rows(r->ledger))
-      CLV_TRY(clv_ledger_find(r->ledger, CLV_LEDGER_ROW, row, &r->found, &is_there, err));
+      CLV_TRY(clv_ledger_find(r->ledger, CLV_LEDGER_ROW, row, &r->found_entry, &is_there, err));
     if (is_there) add_hit(&found, row);
   }
   if (found.points >= CLV_ROW_POINTS)
     clv_bytes_printf(&text,
                      "has %zu of %zu %s that were, times a factor, at '%.100s' in an earlier "
                      "session (%s)",
-                     found.n, names->n, noun, r->found.identity, r->found.date);
+                     found.n, names->n, noun, r->found_entry.identity, r->found_entry.date);
   else if (given.points >= CLV_ROW_POINTS)
     clv_bytes_printf(&text, "has %zu of %zu %s that a worker begins with, times a factor", given.n,
                      names->n, noun);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return text.len ? clv_strdup(text.data, &r->b->known[k], err) : CLV_OK;
+  return text.len ? clv_strdup(text.data, &r->b->why_known[k], err) : CLV_OK;
 }
 
-static clv_code recall_rows(recall *r, int k, const clv_weights_sample *s, clv_err *err) {
+static clv_code look_up_sample_rows(ledger_search *r, int k, const clv_weights_sample *s,
+                                    clv_err *err) {
   for (int columns = 0; columns < 2; columns++) {
     clv_row_names names;
     CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
-    if (!r->b->known[k]) CLV_TRY(look_up_rows(r, k, &names, columns ? "columns" : "rows", err));
+    if (!r->b->why_known[k])
+      CLV_TRY(count_found_rows(r, k, &names, columns ? "columns" : "rows", err));
   }
   return CLV_OK;
 }
 
 /* Adds the names of a tensor that a worker's stage begins with, because that worker knows it in
  * this session. */
-static clv_code add_given_names(recall *r, const clv_weights_sample *s, clv_err *err) {
-  size_t n, room = r->n_given + CLV_SAMPLE_NAMES;
-  if (room > r->room) {
-    clv_sha256 *more = reallocarray(r->given, 2 * room, sizeof *more);
+static clv_code add_given_names(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
+  size_t n, room = r->n_worker_names + CLV_SAMPLE_NAMES;
+  if (room > r->worker_names_cap) {
+    clv_sha256 *more = reallocarray(r->worker_names, 2 * room, sizeof *more);
     if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    r->given = more;
-    r->room = 2 * room;
+    r->worker_names = more;
+    r->worker_names_cap = 2 * room;
   }
-  CLV_TRY(clv_weights_sample_names(s, r->given + r->n_given, &n, err));
-  r->n_given += n;
+  CLV_TRY(clv_weights_sample_names(s, r->worker_names + r->n_worker_names, &n, err));
+  r->n_worker_names += n;
   return CLV_OK;
 }
 
-static clv_code recall_sample(recall *r, uint32_t stage, const clv_param *p,
-                              const clv_weights_sample *s, clv_err *err) {
+static clv_code look_up_sample(ledger_search *r, uint32_t stage, const clv_param *p,
+                               const clv_weights_sample *s, clv_err *err) {
   clv_weights_moments f;
   clv_sha256 of;
-  int k = node_of(r->b, &r->b->stages[stage], p);
+  int k = find_full_model_node(r->b, &r->b->stages[stage], p);
   if (r->b->stages[stage].worker >= 0) {
     CLV_TRY(add_given_rows(r, s, err));
     return add_given_names(r, s, err);
   }
   if (k < 0) return CLV_OK;
   CLV_TRY(clv_weights_sample_digest(s, &of, err));
-  CLV_TRY(look_up(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were", " in an earlier session",
-                  err));
+  CLV_TRY(look_up_name(r, k, CLV_LEDGER_WEIGHTS, &of, "has weights that were",
+                       " in an earlier session", err));
   for (int all = 0; all < 2; all++)
-    if (clv_weights_sample_moments(s, all, &f)) CLV_TRY(recall_form(r, k, &f, err));
-  return recall_rows(r, k, s, err);
+    if (clv_weights_sample_moments(s, all, &f)) CLV_TRY(look_up_moments(r, k, &f, err));
+  return look_up_sample_rows(r, k, s, err);
 }
 
 /* ---- weights of secret files ----------------------------------------------------------------- */
 
-typedef clv_code source_read(void *user, size_t first, size_t n, void *dst, clv_err *err);
+typedef clv_code read_values_fn(void *user, size_t first, size_t n, void *dst, clv_err *err);
 
-/* A sample for one tensor after the other. */
+/* A sample that begin_sample reuses for one tensor after the other. */
 typedef struct sampler {
-  clv_weights_sample now;
+  clv_weights_sample sample;
   size_t max_rows;
 } sampler;
 
 static void sampler_freep(sampler **s) {
-  if (*s) clv_weights_sample_done(&(*s)->now);
+  if (*s) clv_weights_sample_done(&(*s)->sample);
   free(*s);
 }
 
-static bool begin(sampler *s, clv_dtype dtype, const clv_shape *shape) {
-  clv_weights_sample_done(&s->now);
-  bool begins = clv_weights_sample_begin(&s->now, dtype, shape);
-  s->now.max_rows = s->max_rows;
+static bool begin_sample(sampler *s, clv_dtype dtype, const clv_shape *shape) {
+  clv_weights_sample_done(&s->sample);
+  bool begins = clv_weights_sample_begin(&s->sample, dtype, shape);
+  s->sample.max_rows = s->max_rows;
   return begins;
 }
 
-static clv_code read_all(clv_weights_sample *s, source_read *read, void *user, clv_err *err) {
+static clv_code sample_all_values(clv_weights_sample *s, read_values_fn *read, void *user,
+                                  clv_err *err) {
   size_t size = clv_dtype_size(s->dtype);
   CLV_AUTO(clv_freep) char *chunk = NULL;
   CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
@@ -263,7 +273,7 @@ typedef struct file_source {
   const clv_weights_entry *entry;
 } file_source;
 
-static clv_code read_file(void *user, size_t first, size_t n, void *dst, clv_err *err) {
+static clv_code read_file_values(void *user, size_t first, size_t n, void *dst, clv_err *err) {
   const file_source *s = user;
   return clv_weights_read_range_as(s->file, s->entry, s->entry->dtype, first, dst, n, err);
 }
@@ -273,7 +283,7 @@ typedef struct folder_source {
   size_t at; /* index in the folder's lists */
 } folder_source;
 
-static clv_code read_folder(void *user, size_t first, size_t n, void *dst, clv_err *err) {
+static clv_code read_folder_values(void *user, size_t first, size_t n, void *dst, clv_err *err) {
   const folder_source *s = user;
   const clv_stage_folder *f = s->folder;
   return clv_weights_folder_read_range(f->folder, f->found[s->at], &f->want[s->at], first, n, dst,
@@ -282,7 +292,7 @@ static clv_code read_folder(void *user, size_t first, size_t n, void *dst, clv_e
 
 /* Looks up the tensors of a stage's file. It ignores a file that cannot be read: the function that
  * opens the file for the session refuses it, before anything is sent. */
-static clv_code recall_file(recall *r, uint32_t stage, sampler *s, clv_err *err) {
+static clv_code look_up_file(ledger_search *r, uint32_t stage, sampler *s, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
@@ -291,14 +301,14 @@ static clv_code recall_file(recall *r, uint32_t stage, sampler *s, clv_err *err)
   if (clv_stage_file_open(r->b, stage, &f, &found, &notes, &ignored) != CLV_OK) return CLV_OK;
   for (int i = 0; i < params->n; i++) {
     const clv_weights_entry *e = found[i];
-    if (!e || !begin(s, e->dtype, &e->shape)) continue;
-    CLV_TRY(read_all(&s->now, read_file, &(file_source){f, e}, err));
-    CLV_TRY(recall_sample(r, stage, &params->list[i], &s->now, err));
+    if (!e || !begin_sample(s, e->dtype, &e->shape)) continue;
+    CLV_TRY(sample_all_values(&s->sample, read_file_values, &(file_source){f, e}, err));
+    CLV_TRY(look_up_sample(r, stage, &params->list[i], &s->sample, err));
   }
   return CLV_OK;
 }
 
-static clv_code recall_folder(recall *r, uint32_t stage, sampler *s, clv_err *err) {
+static clv_code look_up_folder(ledger_search *r, uint32_t stage, sampler *s, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_stage_folder_done) clv_stage_folder f = {0};
   clv_err ignored;
@@ -306,49 +316,49 @@ static clv_code recall_folder(recall *r, uint32_t stage, sampler *s, clv_err *er
   for (size_t i = 0; i < f.n; i++) {
     const clv_weights_want *w = &f.want[i];
     const clv_param *p = clv_params_find(r->b->stages[stage].params, w->name);
-    if (!p || f.found[i] == CLV_WEIGHTS_NONE || !begin(s, w->dtype, &w->shape)) continue;
-    CLV_TRY(read_all(&s->now, read_folder, &(folder_source){&f, i}, err));
-    CLV_TRY(recall_sample(r, stage, p, &s->now, err));
+    if (!p || f.found[i] == CLV_WEIGHTS_NONE || !begin_sample(s, w->dtype, &w->shape)) continue;
+    CLV_TRY(sample_all_values(&s->sample, read_folder_values, &(folder_source){&f, i}, err));
+    CLV_TRY(look_up_sample(r, stage, p, &s->sample, err));
   }
   return CLV_OK;
 }
 
-static clv_code recall_files(recall *r, uint32_t stage, clv_err *err) {
+static clv_code look_up_stage_files(ledger_search *r, uint32_t stage, clv_err *err) {
   const clv_stage_spec *spec = &r->b->config->stages[stage];
   CLV_AUTO(sampler_freep) sampler *s = NULL;
-  bool home = r->b->stages[stage].worker < 0;
+  bool is_at_master = r->b->stages[stage].worker < 0;
   /* a layer whose weights are not secret counts as known anyway */
-  if (home && !spec->weights_secret) return CLV_OK;
+  if (is_at_master && !spec->weights_secret) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
-  s->max_rows = home ? CLV_ROW_QUESTIONS : CLV_ROW_MARKS;
-  if (spec->weights_file) CLV_TRY(recall_file(r, stage, s, err));
-  return spec->weights_folder ? recall_folder(r, stage, s, err) : CLV_OK;
+  s->max_rows = is_at_master ? CLV_ROW_MAX_LOOKED_UP : CLV_ROW_MAX_KEPT;
+  if (spec->weights_file) CLV_TRY(look_up_file(r, stage, s, err));
+  return spec->weights_folder ? look_up_folder(r, stage, s, err) : CLV_OK;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- all stages ------------------------------------------------------------------------------ */
 
-static clv_code recall_stage(recall *r, const clv_sha256 *run, uint32_t i, clv_err *err) {
+static clv_code look_up_stage(ledger_search *r, const clv_sha256 *run, uint32_t i, clv_err *err) {
   const clv_stage_plan *s = &r->b->stages[i];
   bool any = clv_ledger_count(r->ledger) > 0;
   for (int k = 0; any && k < s->params->n; k++)
-    CLV_TRY(recall_param(r, run, i, &s->params->list[k], err));
-  return recall_files(r, i, err);
+    CLV_TRY(look_up_param(r, run, i, &s->params->list[k], err));
+  return look_up_stage_files(r, i, err);
 }
 
 /* Marks a tied layer as known if the layer that owns its weights is known. */
-static clv_code recall_ties(clv_blueprint *b, clv_err *err) {
-  for (int k = 0; k < b->whole->n_nodes; k++) {
-    const char *tied = b->whole->nodes[k].tied;
-    int owner = tied[0] ? node_named(b->whole, tied) : -1;
-    if (owner >= 0 && b->known[owner] && !b->known[k])
-      CLV_TRY(clv_strdup(b->known[owner], &b->known[k], err));
+static clv_code copy_reasons_of_owners(clv_blueprint *b, clv_err *err) {
+  for (int k = 0; k < b->full_graph->n_nodes; k++) {
+    const char *tied = b->full_graph->nodes[k].tied;
+    int owner = tied[0] ? find_node(b->full_graph, tied) : -1;
+    if (owner >= 0 && b->why_known[owner] && !b->why_known[k])
+      CLV_TRY(clv_strdup(b->why_known[owner], &b->why_known[k], err));
   }
   return CLV_OK;
 }
 
 static bool uses_workers(const clv_blueprint *b) {
   for (size_t i = 0; i < b->config->n_workers; i++)
-    if (b->worker_used[i]) return true;
+    if (b->is_worker_used[i]) return true;
   return false;
 }
 
@@ -363,15 +373,15 @@ clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run, clv_
   CLV_AUTO(clv_ledger_freep) clv_ledger *ledger = NULL;
   if (!uses_workers(b)) return CLV_OK;
   CLV_TRY(clv_ledger_open(&ledger, err));
-  CLV_AUTO(recall_done) recall r = {.b = b, .ledger = ledger};
-  CLV_TRY(clv_alloc((size_t)b->whole->n_nodes, sizeof *b->known, &b->known, err));
+  CLV_AUTO(ledger_search_done) ledger_search r = {.b = b, .ledger = ledger};
+  CLV_TRY(clv_alloc((size_t)b->full_graph->n_nodes, sizeof *b->why_known, &b->why_known, err));
   for (uint32_t i = 0; has_secret_files(b) && i < b->n_stages; i++)
-    if (b->stages[i].worker >= 0) CLV_TRY(recall_files(&r, i, err));
-  if (r.n_rows) qsort(r.rows, r.n_rows, sizeof *r.rows, by_name);
+    if (b->stages[i].worker >= 0) CLV_TRY(look_up_stage_files(&r, i, err));
+  if (r.n_worker_rows) qsort(r.worker_rows, r.n_worker_rows, sizeof *r.worker_rows, compare_names);
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if (b->stages[i].worker < 0) CLV_TRY(recall_stage(&r, run, i, err));
+    if (b->stages[i].worker < 0) CLV_TRY(look_up_stage(&r, run, i, err));
   CLV_TRY(clv_blueprint_find_plain_weights(b, err));
-  CLV_TRY(recall_ties(b, err));
+  CLV_TRY(copy_reasons_of_owners(b, err));
   CLV_TRY(clv_privacy_analyze(b, err));
   return clv_blueprint_make_table(b, err);
 }
@@ -379,16 +389,16 @@ clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run, clv_
 void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   const char *between = "";
   if (json) clv_bytes_puts(out, "[");
-  for (int k = 0; b->known && k < b->whole->n_nodes; k++) {
-    const clv_node *n = &b->whole->nodes[k];
-    if (!b->known[k]) continue;
+  for (int k = 0; b->why_known && k < b->full_graph->n_nodes; k++) {
+    const clv_node *n = &b->full_graph->nodes[k];
+    if (!b->why_known[k]) continue;
     if (!json)
-      clv_bytes_printf(out, "known: layer %u '%.64s' %s\n", n->layer, n->name, b->known[k]);
+      clv_bytes_printf(out, "known: layer %u '%.64s' %s\n", n->layer, n->name, b->why_known[k]);
     if (!json) continue;
     clv_bytes_printf(out, "%s{\"layer\":%u,\"name\":", between, n->layer);
     clv_bytes_json(out, n->name);
     clv_bytes_puts(out, ",\"why\":");
-    clv_bytes_json(out, b->known[k]);
+    clv_bytes_json(out, b->why_known[k]);
     clv_bytes_puts(out, "}");
     between = ",";
   }

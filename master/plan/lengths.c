@@ -9,7 +9,7 @@
 static bool sends_lengths(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (uint32_t k = 0; b->stages[i].worker >= 0 && k < b->stages[i].n_model_inputs; k++)
-      if (clv_graph_length_limit(b->whole, (int)b->stages[i].model_inputs[k])) return true;
+      if (clv_graph_length_limit(b->full_graph, (int)b->stages[i].model_inputs[k])) return true;
   return false;
 }
 
@@ -60,7 +60,7 @@ void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out) {
                    "how many places a micro-batch has\n");
 }
 
-const char *clv_lengths_json(const clv_blueprint *b, bool any) {
+const char *clv_lengths_describe_json(const clv_blueprint *b, bool any) {
   static const char *const facts[] = {"", "\"lengths\":\"leave\",", "\"places\":\"show\",",
                                       "\"lengths\":\"leave\",\"places\":\"show\","};
   return facts[sends_lengths(b) + 2 * (any && b->lengths_input >= 0)];

@@ -31,7 +31,7 @@ double clv_look_limit(clv_look_reader reader) { return readers[reader].limit; }
 
 static bool uses_workers(const clv_blueprint *b) {
   bool any = false;
-  for (size_t i = 0; i < b->config->n_workers; i++) any |= b->worker_used[i];
+  for (size_t i = 0; i < b->config->n_workers; i++) any |= b->is_worker_used[i];
   return any;
 }
 

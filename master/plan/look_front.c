@@ -25,7 +25,7 @@ typedef struct look_tensors {
                        * input */
   float *values;      /* [records][width] */
   uint64_t run_ns;    /* time that run_all_records took for all records */
-  int64_t *exchanged_tokens; /* tokens of the records that run_exchanged has made */
+  int64_t *exchanged_tokens; /* tokens of the records that run_exchanged_tokens has made */
 } look_tensors;
 
 static void tensors_done(look_tensors *f) {
@@ -50,7 +50,7 @@ static bool is_input_sent(const clv_blueprint *b, uint32_t k) {
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (uint32_t j = 0; b->stages[i].worker >= 0 && j < b->stages[i].n_model_inputs; j++)
       any |= b->stages[i].model_inputs[j] == k;
-  return any && !clv_graph_length_limit(b->whole, (int)k);
+  return any && !clv_graph_length_limit(b->full_graph, (int)k);
 }
 
 static clv_shape record_shape(const clv_shape *s) {
@@ -256,8 +256,8 @@ static size_t list_possible_shapes(const look_tensors *f, size_t tensor, clv_sha
   const clv_shape flat = f->tensors[tensor].shape;
   size_t n = 0;
   ret[n++] = flat;
-  for (int i = 0; flat.rank == 1 && i < f->b->whole->n_nodes && n < SHAPES; i++) {
-    const clv_shape s = record_shape(&f->b->whole->nodes[i].shape);
+  for (int i = 0; flat.rank == 1 && i < f->b->full_graph->n_nodes && n < SHAPES; i++) {
+    const clv_shape s = record_shape(&f->b->full_graph->nodes[i].shape);
     size_t values, k = 0;
     if (s.rank < 2 || clv_shape_numel(&s, &values, NULL) != CLV_OK) continue;
     while (k < n && !clv_shape_equal(&ret[k], &s)) k++;
@@ -324,7 +324,7 @@ static void read_pixels(look_tensors *f, clv_look_result *ret) {
 static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens, size_t *columns) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++) {
     const clv_shape s = record_shape(&f->b->inputs.list[k].shape);
-    if (f->b->inputs.list[k].dtype != CLV_I64 || clv_graph_length_limit(f->b->whole, (int)k))
+    if (f->b->inputs.list[k].dtype != CLV_I64 || clv_graph_length_limit(f->b->full_graph, (int)k))
       continue;
     *ret = k;
     *n_tokens = s.rank ? (size_t)s.dim[0] : 1;
@@ -336,7 +336,7 @@ static bool find_tokens(const look_tensors *f, uint32_t *ret, size_t *n_tokens, 
 
 static int64_t length_of_record(const look_tensors *f, size_t record) {
   for (uint32_t k = 0; k < f->b->inputs.n; k++)
-    if (clv_graph_length_limit(f->b->whole, (int)k))
+    if (clv_graph_length_limit(f->b->full_graph, (int)k))
       return ((const int64_t *)f->r->sample->x[k]->data)[record];
   return INT64_MAX;
 }
@@ -366,7 +366,7 @@ static bool find_flat_input(const look_tensors *f, clv_look_tensor *ret) {
 
 /* Gives equal numbers to records that are equal bit by bit. False: most records differ from all
  * others. */
-static bool number_repeats(const look_tensors *f, int64_t ret[CLV_LOOK_MAX_RECORDS]) {
+static bool number_repeated_tokens(const look_tensors *f, int64_t ret[CLV_LOOK_MAX_RECORDS]) {
   size_t n = f->r->sample->split.n, different = 0;
   clv_look_tensor t;
   if (!find_flat_input(f, &t)) return false;
@@ -378,7 +378,8 @@ static bool number_repeats(const look_tensors *f, int64_t ret[CLV_LOOK_MAX_RECOR
   return different <= n / 2;
 }
 
-static void read_nearest(const look_tensors *f, const clv_look_tokens *t, clv_look_result *ret) {
+static void read_nearest_tokens(const look_tensors *f, const clv_look_tokens *t,
+                                clv_look_result *ret) {
   CLV_AUTO(views_done) look_views v = {0};
   clv_look_reading reading;
   clv_err err;
@@ -387,11 +388,11 @@ static void read_nearest(const look_tensors *f, const clv_look_tokens *t, clv_lo
   set_result(ret, code, &reading, &err);
 }
 
-static void read_repeats(const look_tensors *f, clv_look_result *ret) {
+static void read_repeated_tokens(const look_tensors *f, clv_look_result *ret) {
   int64_t tokens[CLV_LOOK_MAX_RECORDS];
   const clv_look_tokens t = {tokens, 1};
-  if (!number_repeats(f, tokens)) return; /* why_no_tokens has set the reason */
-  read_nearest(f, &t, ret);
+  if (!number_repeated_tokens(f, tokens)) return; /* why_no_tokens has set the reason */
+  read_nearest_tokens(f, &t, ret);
   if (ret->state == CLV_LOOK_READ) ret->by = "the nearest vector (records repeat)";
 }
 
@@ -401,13 +402,13 @@ static void read_tokens(look_tensors *f, clv_look_result *ret) {
   uint32_t input;
   clv_err err;
   if (!find_tokens(f, &input, &n_tokens, &columns)) {
-    read_repeats(f, ret);
+    read_repeated_tokens(f, ret);
     return;
   }
   clv_code code = list_tokens(f, input, n_tokens, columns, &tokens, &err);
   const clv_look_tokens t = {tokens, n_tokens};
   if (code == CLV_OK)
-    read_nearest(f, &t, ret);
+    read_nearest_tokens(f, &t, ret);
   else
     clv_look_set_skipped(ret, &err);
 }
@@ -424,7 +425,7 @@ static const char *why_no_tokens(const look_tensors *f) {
   if (clv_look_choose_records(f->r, CLV_LOOK_MAX_RECORDS, &choose_err) != CLV_OK &&
       !f->r->sample->split.n)
     return NULL;
-  return number_repeats(f, tokens) ? NULL : "records have no tokens";
+  return number_repeated_tokens(f, tokens) ? NULL : "records have no tokens";
 }
 
 /* ---- features -------------------------------------------------------------------------------- */
@@ -477,7 +478,7 @@ static bool is_worse(const clv_look_result *a, const clv_look_result *b) {
 }
 
 /* Returns a number below n that depends only on `draw`. */
-static size_t random_below(uint64_t draw, size_t n) {
+static size_t draw_below(uint64_t draw, size_t n) {
   uint64_t h = (draw + 1) * UINT64_C(0x9e3779b97f4a7c15);
   h = (h ^ h >> 31) * UINT64_C(0xbf58476d1ce4e5b9);
   return (size_t)((h ^ h >> 29) % n);
@@ -488,7 +489,7 @@ static size_t random_below(uint64_t draw, size_t n) {
 static void exchange_tokens(const look_tensors *f, int64_t *x, size_t r, size_t n, size_t n_tokens,
                             size_t columns) {
   for (size_t s = 0; s < n_tokens; s++) {
-    size_t from = random_below(r * n_tokens + s, n);
+    size_t from = draw_below(r * n_tokens + s, n);
     bool pads = (int64_t)s >= CLV_MIN(length_of_record(f, r), length_of_record(f, from));
     if (!pads) x[(r * n_tokens + s) * columns] = x[(from * n_tokens + s) * columns];
   }
@@ -498,8 +499,8 @@ static void exchange_tokens(const look_tensors *f, int64_t *x, size_t r, size_t 
  * large vocabulary few records have the same token at a place, so the tokens of most records are
  * replaced by those of a quarter of the records. A reader of one place then reads only what the
  * vector says about its own token, and nothing about the tokens beside it. */
-static clv_code run_exchanged(look_tensors *f, uint32_t input, size_t n_tokens, size_t columns,
-                              clv_err *err) {
+static clv_code run_exchanged_tokens(look_tensors *f, uint32_t input, size_t n_tokens,
+                                     size_t columns, clv_err *err) {
   clv_tensor *x = f->r->sample->x[input];
   clv_look_split half = f->r->sample->split;
   CLV_AUTO(clv_freep) int64_t *own = NULL;
@@ -517,16 +518,16 @@ static clv_code run_exchanged(look_tensors *f, uint32_t input, size_t n_tokens, 
 }
 
 /* Reads tokens of records with exchanged tokens. Call it last, because it replaces f->values. */
-static void read_exchanged(look_tensors *f, clv_look_result *ret) {
+static void read_exchanged_tokens(look_tensors *f, clv_look_result *ret) {
   size_t n_tokens, columns;
   uint32_t input;
   clv_err err;
   if (!find_tokens(f, &input, &n_tokens, &columns) || is_input_sent(f->b, input)) return;
-  clv_code code = run_exchanged(f, input, n_tokens, columns, &err);
+  clv_code code = run_exchanged_tokens(f, input, n_tokens, columns, &err);
   const clv_look_tokens t = {f->exchanged_tokens, n_tokens};
   clv_look_result one = {0};
   if (code == CLV_OK)
-    read_nearest(f, &t, &one);
+    read_nearest_tokens(f, &t, &one);
   else
     clv_look_set_skipped(&one, &err);
   one.findings = CLV_FINDING_TOKENS;
@@ -543,7 +544,7 @@ static void read_features(look_tensors *f, clv_look_result *ret) {
       *ret = one;
     if (one.state != CLV_LOOK_READ) return;
   }
-  read_exchanged(f, ret);
+  read_exchanged_tokens(f, ret);
 }
 
 static clv_code prepare_and_run(look_tensors *f, clv_err *err) {
@@ -552,8 +553,8 @@ static clv_code prepare_and_run(look_tensors *f, clv_err *err) {
   return make_values(f, err);
 }
 
-/* Sets the result of a reader that did not run. why: there is nothing to read. Any other failure
- * means that the reader could not look. */
+/* Sets the result of a reader that did not run. why: reason why there is nothing to read; NULL:
+ * there is, and an error in `code` and `err` kept the reader from looking. */
 static void set_not_read(clv_look_result *ret, const char *why, clv_code code, const clv_err *err) {
   if (why)
     set_nothing_to_read(ret, why);

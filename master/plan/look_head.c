@@ -96,7 +96,7 @@ static clv_code make_layers(look_gradients *h, clv_err *err) {
 }
 
 static clv_shape prediction_shape(const look_gradients *h) {
-  const clv_graph *g = h->b->whole;
+  const clv_graph *g = h->b->full_graph;
   return g->nodes[g->output].shape;
 }
 
@@ -323,7 +323,7 @@ static double variance_of(const look_gradients *h, size_t at) {
   return squares / n - sum / n * (sum / n);
 }
 
-static int compare_variance(const void *a, const void *b) {
+static int compare_by_variance(const void *a, const void *b) {
   const number_column *x = a, *y = b;
   if (x->variance != y->variance) return x->variance > y->variance ? -1 : 1;
   return x->at < y->at ? -1 : x->at > y->at;
@@ -340,7 +340,7 @@ static clv_code choose_columns(const look_gradients *h, number_column **ret, siz
     double variance = variance_of(h, k);
     if (variance > 0) (*ret)[n++] = (number_column){k, variance};
   }
-  if (n > 0) qsort(*ret, n, sizeof **ret, compare_variance);
+  if (n > 0) qsort(*ret, n, sizeof **ret, compare_by_variance);
   size_t half = COLUMNS / 2, rest = n - CLV_MIN(n, half);
   for (size_t k = 0; rest > half && k < half; k++)
     (*ret)[half + k] = (*ret)[half + k * rest / half];

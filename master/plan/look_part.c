@@ -145,7 +145,7 @@ clv_code clv_look_part_new(const clv_look_weights *w, uint32_t first, uint32_t l
                            clv_look_part *ret, clv_err *err) {
   CLV_AUTO(clv_look_part_done) clv_look_part p = {.first = first, .last = last};
   const clv_blueprint *b = w->b;
-  CLV_TRY(clv_graph_slice(b->whole, b->stages[first].first_layer, b->stages[last].last_layer,
+  CLV_TRY(clv_graph_slice(b->full_graph, b->stages[first].first_layer, b->stages[last].last_layer,
                           &p.graph, err));
   CLV_TRY(refuse_wait_layers(p.graph, err));
   CLV_TRY(clv_layer_keys(w->seed, "", CLEAVE_SESSION_NETWORK, p.graph, err));

@@ -15,13 +15,13 @@ typedef struct look_record {
   bool is_in_second_half;       /* the half whose figure counts; readers learn from the other */
 } look_record;
 
-static int compare_class(const void *a, const void *b) {
+static int compare_by_class(const void *a, const void *b) {
   const look_record *x = a, *y = b;
   if (x->class != y->class) return x->class < y->class ? -1 : 1;
   return x->order < y->order ? -1 : x->order > y->order;
 }
 
-static int compare_rank(const void *a, const void *b) {
+static int compare_by_rank(const void *a, const void *b) {
   const look_record *x = a, *y = b;
   if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
   return x->order < y->order ? -1 : x->order > y->order;
@@ -73,14 +73,14 @@ static clv_code number_classes(const clv_look_options *o, look_record *pool, siz
  * of the classes go to the two halves in turn as well. */
 static void rank_records(look_record *pool, size_t n) {
   uint32_t class = 0;
-  qsort(pool, n, sizeof *pool, compare_class);
+  qsort(pool, n, sizeof *pool, compare_by_class);
   for (size_t i = 0; i < n; i++) {
     bool same = i && pool[i].class == pool[i - 1].class;
     class += i && !same;
     pool[i].rank = same ? pool[i - 1].rank + 1 : 0;
     pool[i].is_in_second_half = (pool[i].rank + class) & 1;
   }
-  qsort(pool, n, sizeof *pool, compare_rank);
+  qsort(pool, n, sizeof *pool, compare_by_rank);
 }
 
 static void split_halves(const look_record *pool, size_t most, uint32_t *index,

@@ -92,7 +92,7 @@ void clv_look_describe(const clv_blueprint *b, clv_bytes *out) {
   describe_loss(b, out);
 }
 
-static void json_result(const clv_look *look, clv_look_reader k, clv_bytes *out) {
+static void append_json_result(const clv_look *look, clv_look_reader k, clv_bytes *out) {
   const clv_look_result *r = &look->of[k];
   clv_bytes_printf(out, ",\"%s\":{\"state\":\"%s\"", clv_look_name(k), states[r->state]);
   if (r->state == CLV_LOOK_READ)
@@ -105,7 +105,7 @@ static void json_result(const clv_look *look, clv_look_reader k, clv_bytes *out)
   }
 }
 
-void clv_look_json(const clv_blueprint *b, clv_bytes *out) {
+void clv_look_describe_json(const clv_blueprint *b, clv_bytes *out) {
   const clv_look *look = &b->look;
   clv_bytes_puts(out, ",\"look\":");
   if (!look->has_run) {
@@ -114,6 +114,6 @@ void clv_look_json(const clv_blueprint *b, clv_bytes *out) {
   }
   clv_bytes_printf(out, "{\"records\":%u,\"draws\":%u,\"seconds\":%.3f", look->records, look->draws,
                    look->seconds);
-  for (int k = 0; k < CLV_LOOK_READERS; k++) json_result(look, (clv_look_reader)k, out);
+  for (int k = 0; k < CLV_LOOK_READERS; k++) append_json_result(look, (clv_look_reader)k, out);
   clv_bytes_puts(out, "}");
 }

@@ -3,7 +3,7 @@
  * Finds weights of secret files that mix nothing, whatever their shape: an identity, a permutation,
  * one number everywhere. It also finds transforms that anybody knows (public_rows.c).
  * clv_blueprint_find_plain_weights reads the files of the master's layers,
- * and notes such layers in b->known, as known_layers.c notes those that a worker knows.
+ * and notes the reason in b->why_known, as known_layers.c does for layers that a worker knows.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,23 +21,27 @@ static const char PUBLIC[] =
     "has rows in its file that follow from a few numbers, as those of a cosine transform: anybody "
     "may know them";
 
-typedef struct rows {
-  double least;      /* effective values of the row with the fewest, except rows of zeros */
-  float low, high;   /* smallest and largest of all values */
-  size_t row, n_row; /* values of the current row so far; values of each row */
+typedef struct row_statistics {
+  double
+      /* effective values of the row with the fewest; rows of zeros do not count */
+      fewest_effective;
+  float low, high; /* smallest and largest of all values */
+  size_t n_in_row,
+      row_length; /* number of values added of the current row; number of values of each row */
   double squares, fourths;
-} rows;
+} row_statistics;
 
-static void take(rows *r, const float *values, size_t n) {
+static void add_values(row_statistics *r, const float *values, size_t n) {
   for (size_t i = 0; i < n; i++) {
     double square = (double)values[i] * (double)values[i];
     r->low = fminf(r->low, values[i]);
     r->high = fmaxf(r->high, values[i]);
     r->squares += square;
     r->fourths += square * square;
-    if (++r->row < r->n_row) continue;
-    if (r->fourths > 0) r->least = fmin(r->least, r->squares * r->squares / r->fourths);
-    r->row = 0;
+    if (++r->n_in_row < r->row_length) continue;
+    if (r->fourths > 0)
+      r->fewest_effective = fmin(r->fewest_effective, r->squares * r->squares / r->fourths);
+    r->n_in_row = 0;
     r->squares = r->fourths = 0;
   }
 }
@@ -58,48 +62,50 @@ static clv_code read_values(const source *s, uint64_t first, float *dst, size_t 
 }
 
 /* *ret_why: why the weights hide nothing, or NULL. */
-static clv_code examine(const source *s, const clv_param *p, const char **ret_why, clv_err *err) {
+static clv_code find_why_not_hiding(const source *s, const clv_param *p, const char **ret_why,
+                                    clv_err *err) {
   CLV_AUTO(clv_freep) float *chunk = NULL;
   CLV_AUTO(clv_row_forms_freep) clv_row_forms *forms = NULL;
   uint64_t n = 1;
   for (int d = 0; d < p->shape.rank; d++) n *= (uint64_t)p->shape.dim[d];
-  rows r = {.least = INFINITY,
-            .low = INFINITY,
-            .high = -INFINITY,
-            .n_row = (size_t)(n / (uint64_t)p->shape.dim[0])};
+  row_statistics r = {.fewest_effective = INFINITY,
+                      .low = INFINITY,
+                      .high = -INFINITY,
+                      .row_length = (size_t)(n / (uint64_t)p->shape.dim[0])};
   CLV_TRY(clv_alloc(CHUNK, sizeof *chunk, &chunk, err));
-  CLV_TRY(clv_row_forms_new((size_t)p->shape.dim[0], r.n_row, &forms, err));
+  CLV_TRY(clv_row_forms_new((size_t)p->shape.dim[0], r.row_length, &forms, err));
   for (uint64_t first = 0; first < n; first += CHUNK) {
     size_t part = (size_t)CLV_MIN(n - first, (uint64_t)CHUNK);
     CLV_TRY(read_values(s, first, chunk, part, err));
-    take(&r, chunk, part);
+    add_values(&r, chunk, part);
     clv_row_forms_add(forms, chunk, part);
   }
-  bool plain = r.n_row > 1 && n > r.n_row && (r.least < LEAST_VALUES || r.low == r.high);
+  bool plain = r.row_length > 1 && n > r.row_length &&
+               (r.fewest_effective < LEAST_VALUES || r.low == r.high);
   *ret_why = plain ? PLAIN : clv_row_forms_are_public(forms) ? PUBLIC : NULL;
   return CLV_OK;
 }
 
 /* Marks the layer of a parameter as known if the op of the layer mixes by weights, but these values
  * do not mix. */
-static clv_code note_if_plain(clv_blueprint *b, uint32_t stage, const clv_param *p, const source *s,
-                              clv_err *err) {
+static clv_code note_if_not_hiding(clv_blueprint *b, uint32_t stage, const clv_param *p,
+                                   const source *s, clv_err *err) {
   const char *name = b->stages[stage].graph->nodes[p->node].name;
   const char *why;
   if (p->shape.rank < 2 || p->dtype != CLV_F32) return CLV_OK;
-  for (int k = 0; k < b->whole->n_nodes; k++) {
-    const clv_op_def *def = clv_op_def_of(b->whole->nodes[k].op);
-    if (b->known[k] || !def || def->mixes == CLV_MIXES_NOTHING) continue;
-    if (strcmp(b->whole->nodes[k].name, name) != 0) continue;
-    CLV_TRY(examine(s, p, &why, err));
-    return why ? clv_strdup(why, &b->known[k], err) : CLV_OK;
+  for (int k = 0; k < b->full_graph->n_nodes; k++) {
+    const clv_op_def *def = clv_op_def_of(b->full_graph->nodes[k].op);
+    if (b->why_known[k] || !def || def->mixes == CLV_MIXES_NOTHING) continue;
+    if (strcmp(b->full_graph->nodes[k].name, name) != 0) continue;
+    CLV_TRY(find_why_not_hiding(s, p, &why, err));
+    return why ? clv_strdup(why, &b->why_known[k], err) : CLV_OK;
   }
   return CLV_OK;
 }
 
 /* Checks the parameters in the file of a stage. Ignores a file that cannot be read, because
  * clv_stage_file_open refuses it for the session. */
-static clv_code of_file(clv_blueprint *b, uint32_t stage, clv_err *err) {
+static clv_code check_stage_file(clv_blueprint *b, uint32_t stage, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
@@ -108,12 +114,12 @@ static clv_code of_file(clv_blueprint *b, uint32_t stage, clv_err *err) {
   if (clv_stage_file_open(b, stage, &f, &found, &notes, &ignored) != CLV_OK) return CLV_OK;
   for (int i = 0; i < params->n; i++)
     if (found[i])
-      CLV_TRY(
-          note_if_plain(b, stage, &params->list[i], &(source){.file = f, .entry = found[i]}, err));
+      CLV_TRY(note_if_not_hiding(b, stage, &params->list[i],
+                                 &(source){.file = f, .entry = found[i]}, err));
   return CLV_OK;
 }
 
-static clv_code of_folder(clv_blueprint *b, uint32_t stage, clv_err *err) {
+static clv_code check_stage_folder(clv_blueprint *b, uint32_t stage, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_stage_folder_done) clv_stage_folder f = {0};
   clv_err ignored;
@@ -121,7 +127,7 @@ static clv_code of_folder(clv_blueprint *b, uint32_t stage, clv_err *err) {
   for (size_t i = 0; i < f.n; i++) {
     const clv_param *p = clv_params_find(b->stages[stage].params, f.want[i].name);
     if (p && f.found[i] != CLV_WEIGHTS_NONE)
-      CLV_TRY(note_if_plain(b, stage, p, &(source){.folder = &f, .at = i}, err));
+      CLV_TRY(note_if_not_hiding(b, stage, p, &(source){.folder = &f, .at = i}, err));
   }
   return CLV_OK;
 }
@@ -130,8 +136,8 @@ clv_code clv_blueprint_find_plain_weights(clv_blueprint *b, clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     const clv_stage_spec *spec = &b->config->stages[i];
     if (b->stages[i].worker >= 0 || !spec->weights_secret) continue;
-    if (spec->weights_file) CLV_TRY(of_file(b, i, err));
-    if (spec->weights_folder) CLV_TRY(of_folder(b, i, err));
+    if (spec->weights_file) CLV_TRY(check_stage_file(b, i, err));
+    if (spec->weights_folder) CLV_TRY(check_stage_folder(b, i, err));
   }
   return CLV_OK;
 }

@@ -120,7 +120,7 @@ typedef struct clv_stage_plan {
   bool has_backward;                     /* the stage has learning parameters or input_needs_grad */
   uint32_t n_learning;                   /* number of learning parameters */
   uint32_t first_layer, last_layer;
-  bool direct;                  /* the stage's worker sends the output straight to the next stage's
+  bool sends_directly;          /* the stage's worker sends the output straight to the next stage's
                                   * worker */
   clv_findings output_findings; /* findings of records in the stage's output */
   /* narrowest element of the output, for CLV_FINDING_PICTURE */
@@ -155,7 +155,7 @@ typedef struct clv_label_order {
  * caller-owned. */
 typedef struct clv_blueprint {
   const clv_session_config *config;
-  clv_graph *whole;              /* graph of the full model; never packed */
+  clv_graph *full_graph;         /* graph of the full model; never packed */
   uint32_t n_stages;             /* stages of the model; the loss is stage n_stages */
   clv_stage_plan *stages;        /* [n_stages + 1], the loss last */
   clv_model_inputs inputs;       /* shapes and types of the inputs of one record (N = 1) */
@@ -170,10 +170,10 @@ typedef struct clv_blueprint {
   size_t n_egress;
   /* [config->n_workers] true if the worker has a stage or the loss, or is a spare of one that
    * has */
-  bool *worker_used;
+  bool *is_worker_used;
   bool has_cache;        /* the worker of stage 1 stores the outputs of stage 0 */
   clv_policy *policy;    /* limits what may be sent; NULL: no policy */
-  char **known;          /* [whole->n_nodes] reason why a worker can know a layer of the master
+  char **why_known;      /* [full_graph->n_nodes] reason why a worker can know a layer of the master
                           * ("was at ..."); NULL: no worker can. The array is NULL until the ledger
                           * was read */
   const clv_sha256 *run; /* secret of the run, from which the ledger derives names of parameters;
@@ -249,7 +249,7 @@ typedef enum clv_command_kind {
 } clv_command_kind;
 
 typedef struct clv_run_data clv_run_data;
-clv_planned_sends clv_sends_of(const clv_run_data *d, clv_command_kind command);
+clv_planned_sends clv_planned_sends_of(const clv_run_data *d, clv_command_kind command);
 
 /* Checks every row, every worker and the bytes of an epoch against b->policy. CLV_INVALID: the
  * policy forbids something; the message names it and the line of the policy. */
@@ -334,9 +334,11 @@ clv_code clv_weights_sample_names(const clv_weights_sample *s, clv_sha256 ret[CL
 /* ---- rows that a worker had (row_digests.c) -------------------------------------------------- */
 
 enum {
-  CLV_ROW_MARKS = 128, /* digests that the ledger keeps of the rows of a tensor, of its columns */
-  CLV_ROW_QUESTIONS = 4096, /* digests of rows, and of columns, that are looked up */
-  CLV_ROW_POINTS = 4        /* points of equal rows by which a layer counts as known */
+  CLV_ROW_MAX_KEPT =
+      128, /* most digests that the ledger stores of the rows of a tensor, and of its columns */
+  CLV_ROW_MAX_LOOKED_UP =
+      4096,          /* most digests of a tensor's rows, and of its columns, that are looked up */
+  CLV_ROW_POINTS = 4 /* points of equal rows by which a layer counts as known */
 };
 
 typedef struct clv_row_digests clv_row_digests;
@@ -357,8 +359,9 @@ size_t clv_row_points(const clv_sha256 *name);
 /* Frees the digests of a sample. A sample of zeros is allowed. */
 void clv_weights_sample_done(clv_weights_sample *s);
 
-/* Digest of the moments. Bit i of `beside` takes the cell next to that of mean i, for values that
- * rounding moved there. *ret_near false: one of these means is too far from its next cell. */
+/* Computes the digest of the moments. If bit i of `beside` is set, mean i counts in its
+ * neighbouring cell, where rounding may have moved it. *ret_near false: one of these means is too
+ * far from its neighbouring cell. */
 clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned beside, clv_sha256 *ret,
                                     bool *ret_near, clv_err *err) CLV_USE_RESULT;
 
@@ -449,7 +452,7 @@ const char *clv_look_name(clv_look_reader reader);
 double clv_look_limit(clv_look_reader reader);
 /* Append the results of b->look: as lines, or as a comma and JSON's member "look". */
 void clv_look_describe(const clv_blueprint *b, clv_bytes *out);
-void clv_look_json(const clv_blueprint *b, clv_bytes *out);
+void clv_look_describe_json(const clv_blueprint *b, clv_bytes *out);
 /* Write the result of one reader ("0.82", "not applicable" or "not looked at"), and the results of
  * all readers in one line. */
 enum { CLV_LOOK_RESULT_TEXT = 16 };
@@ -486,8 +489,8 @@ void clv_placed_schedule_freep(clv_placed_schedule **l);
 
 /* Returns the number of ranks (nodes that compute). Fills the stages and their ranks in shape, all
  * but n_micro and n_accumulate, and names[n_ranks]. */
-uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
-                            const char *names[CLV_SCHED_RANKS]);
+uint32_t clv_pipeline_find_ranks(const clv_blueprint *b, clv_sched_shape *shape,
+                                 const char *names[CLV_SCHED_RANKS]);
 void clv_pipeline_default_costs(const clv_blueprint *b, clv_sched_costs *ret);
 uint32_t clv_pipeline_steps_in_round(const clv_session_config *c); /* optimiser steps of a round */
 /* window before anything is measured; 0: the schedule chooses */
@@ -536,8 +539,8 @@ void clv_stage_folder_done(clv_stage_folder *f); /* frees and zeroes */
  * of a tensor that the model lacks. */
 clv_code clv_stage_folder_open(const clv_blueprint *b, uint32_t stage, clv_stage_folder *ret,
                                clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
-/* True if weights.new names the parameter. */
-bool clv_stage_is_new(const clv_stage_spec *spec, const char *parameter);
+/* True if the stage's weights.new names the parameter, so that it starts from the seed. */
+bool clv_stage_param_is_new(const clv_stage_spec *spec, const char *parameter);
 /* Checks the entries of weights.new. CLV_INVALID: no parameter of the stage begins with an
  * entry. */
 clv_code clv_stage_check_new(const clv_blueprint *b, uint32_t stage, clv_err *err) CLV_USE_RESULT;

@@ -34,7 +34,7 @@ void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out);
 /* Append which lengths of sequences are sent, and whether sizes show them (lengths.c). any: some
  * tensor made of records is sent. The JSON text ends with a comma, unless it is empty. */
 void clv_lengths_describe(const clv_blueprint *b, bool any, clv_bytes *out);
-const char *clv_lengths_json(const clv_blueprint *b, bool any);
+const char *clv_lengths_describe_json(const clv_blueprint *b, bool any);
 /* _expected_bytes scales the bytes of a step from full sequences to the mean length of data.train.
  * places: positions of a full sequence; 0: the bytes do not depend on lengths. _append_expected
  * appends ", about 3.1 MiB of data.train" if the mean length is known. */
@@ -52,7 +52,7 @@ size_t clv_blueprint_moment_count(const clv_blueprint *b);
 
 /* Returns the attribute `labels` of model.hf; NULL: the session has no model.hf, or this has no
  * such attribute. */
-const clv_attr_spec *clv_plan_head_labels(const clv_session_config *c);
+const clv_attr_spec *clv_plan_find_labels_attr(const clv_session_config *c);
 /* True if the name of a class is a whole number, such as "10" or "007". */
 bool clv_is_number_name(const char *name);
 
@@ -89,7 +89,7 @@ bool clv_is_param_frozen_by_lora(const clv_lora_config *l, const char *param);
 void clv_adapters_find_sources(clv_blueprint *b);
 
 /* Finds layers of the master whose secret weights do not mix, such as an identity, and marks them
- * in b->known (plain_weights.c). */
+ * in b->why_known (plain_weights.c). */
 clv_code clv_blueprint_find_plain_weights(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
 /* Adds values of a sample to the digests of its rows (row_digests.c). */

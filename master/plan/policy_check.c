@@ -39,7 +39,7 @@ static clv_code check_row(const clv_blueprint *b, const clv_egress_row *r,
   if (s->trained || clv_egress_is_state(r->kind))
     CLV_TRY(clv_policy_check_tensor(b->policy, &t, err));
   if (!s->evaluated || !is_sent_in_evaluation(r)) return CLV_OK;
-  t.shape.dim[0] = b->eval_size * CLV_MAX(r->places, 1);
+  t.shape.dim[0] = b->eval_size * CLV_MAX(r->max_positions, 1);
   return clv_policy_check_tensor(b->policy, &t, err);
 }
 
@@ -52,9 +52,9 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
                       .worker = back ? from->worker : to->worker,
                       .dtype = out->dtype,
                       .shape = out->shape,
-                      .places = out->max_positions,
+                      .max_positions = out->max_positions,
                       .findings = back ? from->gradient_findings : from->hop_findings,
-                      .layers_at_home = back ? from->head_layers : from->front_layers};
+                      .n_hiding_layers = back ? from->head_layers : from->front_layers};
   clv_findings_words(r.findings, words);
   snprintf(r.name, sizeof r.name, "direct %s %s stage '%s'",
            r.findings ? words : clv_egress_kind_name(r.kind), back ? "for" : "of",
@@ -66,7 +66,7 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
  * were named by the findings of the stage, so a policy that permits these findings permits the hop
  * too. */
 static clv_code check_hop(const clv_blueprint *b, uint32_t i, bool back, clv_err *err) {
-  if (!b->stages[i].direct || (back && !b->stages[i + 1].input_needs_grad)) return CLV_OK;
+  if (!b->stages[i].sends_directly || (back && !b->stages[i + 1].input_needs_grad)) return CLV_OK;
   clv_egress_row r = clv_blueprint_hop_row(b, i, back);
   clv_policy_tensor t = clv_egress_row_tensor(b->config, &r);
   if (!back) t.findings = b->stages[i].output_findings;
@@ -82,7 +82,7 @@ static clv_code check_workers(const clv_blueprint *b, clv_err *err) {
                                  .kind = CLV_EGRESS_FAILURE,
                                  .worker = b->config->workers[i].name,
                                  .identity = b->config->workers[i].identity};
-    if (b->worker_used[i]) CLV_TRY(clv_policy_check_tensor(b->policy, &t, err));
+    if (b->is_worker_used[i]) CLV_TRY(clv_policy_check_tensor(b->policy, &t, err));
   }
   return CLV_OK;
 }
@@ -104,14 +104,14 @@ static clv_code check_readings(const clv_blueprint *b, clv_err *err) {
     const clv_look_result *found = &b->look.of[k];
     const clv_policy_reading r = {
         .reader = k,
-        .figure = found->state == CLV_LOOK_NOT_LOOKED_AT ? -1 : found->figure,
-        .why = found->why};
+        .share = found->state == CLV_LOOK_NOT_LOOKED_AT ? -1 : found->figure,
+        .why_not_run = found->why};
     CLV_TRY(clv_policy_check_reading(b->policy, &r, err));
   }
   return CLV_OK;
 }
 
-clv_planned_sends clv_sends_of(const clv_run_data *d, clv_command_kind command) {
+clv_planned_sends clv_planned_sends_of(const clv_run_data *d, clv_command_kind command) {
   bool evaluates = command == CLV_EVALUATES, begins = command == CLV_BEGINS;
   uint64_t test = d->test && (evaluates || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
   return (clv_planned_sends){.sends_weights = !begins,

@@ -61,7 +61,7 @@ const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool
   if (drawn && b->config->train.seed.guessable)
     return "has weights from a train.seed that can be tried out (leave it out)";
   if (has_transposed_twin(v, k)) return "has the transposed weights of another layer at the master";
-  if (b->known && b->known[k]) return b->known[k];
+  if (b->why_known && b->why_known[k]) return b->why_known[k];
   if (labels && v->of[k].frozen) return "is frozen";
   return NULL;
 }
@@ -278,7 +278,7 @@ clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_at_master, clv_pr
   clv_privacy_view *v;
   CLV_TRY(clv_alloc(1, sizeof *v, &v, err));
   v->b = b;
-  v->g = b->whole;
+  v->g = b->full_graph;
   v->all_at_master = all_at_master;
   find_layer_facts(v);
   find_last_uses(v);
@@ -309,8 +309,8 @@ bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last) {
 
 bool clv_privacy_has_vector_per_place(const clv_blueprint *b, uint32_t stage) {
   uint32_t last = b->stages[stage].last_layer;
-  const clv_node *nodes = b->whole->nodes;
-  for (int k = 0; k < b->whole->n_nodes; k++)
+  const clv_node *nodes = b->full_graph->nodes;
+  for (int k = 0; k < b->full_graph->n_nodes; k++)
     for (int i = 0; nodes[k].layer > last && i < nodes[k].n_in; i++) {
       const clv_node *sent = &nodes[nodes[k].in[i]];
       if (sent->op != CLV_OP_INPUT && sent->layer <= last && sent->shape.rank > 2) return true;
@@ -335,7 +335,7 @@ typedef struct cut_facts {
   clv_narrowest_element narrowest_picture, picture_returned;
 } cut_facts;
 
-static void take_narrower(const clv_reach *r, clv_narrowest_element *to) {
+static void keep_narrower_element(const clv_reach *r, clv_narrowest_element *to) {
   bool less = (double)r->least * (double)to->places < (double)to->least * (double)r->places;
   if (r->narrow && (!to->places || less)) *to = (clv_narrowest_element){r->least, r->places};
 }
@@ -350,8 +350,8 @@ static cut_facts facts_of_cut(const clv_privacy_view *v, uint32_t last) {
     f.front = CLV_MIN(f.front, v->n_front_layers[k]);
     f.head = CLV_MIN(f.head, v->n_head_layers[k]);
     if (g->is_unmixed || g->known) f.gradient = CLV_FINDING_LABELS_READABLE;
-    take_narrower(r, &f.narrowest_picture);
-    take_narrower(&v->returned_reach[k], &f.picture_returned);
+    keep_narrower_element(r, &f.narrowest_picture);
+    keep_narrower_element(&v->returned_reach[k], &f.picture_returned);
   }
   if (!f.gradient) f.head = CLV_MAX(f.head, 1);
   return f;
@@ -378,14 +378,14 @@ static clv_code find_hop_findings(clv_blueprint *b, clv_err *err) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     s->hop_findings = s->output_findings;
-    any |= s->direct && (s->output_findings & (CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS));
+    any |= s->sends_directly && (s->output_findings & (CLV_FINDING_RAW_INPUT | CLV_FINDING_TOKENS));
   }
   if (!any) return CLV_OK;
   CLV_TRY(clv_privacy_view_new(b, false, &v, err));
   v->worker_layers_mix = true;
   CLV_TRY(follow_records(v, err));
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if (b->stages[i].direct)
+    if (b->stages[i].sends_directly)
       b->stages[i].hop_findings = facts_of_cut(v, b->stages[i].last_layer).findings;
   return CLV_OK;
 }
@@ -410,7 +410,7 @@ clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) {
 /* leaf[] has no entry for the value that crosses the cut, which is input 0 of all stages but the
  * first. */
 clv_findings clv_privacy_input_findings(const clv_blueprint *b, uint32_t stage, uint32_t input) {
-  return findings_of_input(b->whole, (int)b->stages[stage].model_inputs[input - (stage > 0)]);
+  return findings_of_input(b->full_graph, (int)b->stages[stage].model_inputs[input - (stage > 0)]);
 }
 
 bool clv_privacy_findings_of_inputs(const clv_blueprint *b, uint32_t i, clv_findings *ret) {

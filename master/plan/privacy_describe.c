@@ -43,7 +43,7 @@ static uint32_t find_thinnest_head(const clv_blueprint *b) {
 }
 
 static bool has_single_output(const clv_blueprint *b) {
-  const clv_shape *out = &b->whole->nodes[b->whole->output].shape;
+  const clv_shape *out = &b->full_graph->nodes[b->full_graph->output].shape;
   int64_t n = 1;
   for (int i = 1; i < out->rank; i++) n *= out->dim[i];
   return n == 1;
@@ -55,7 +55,7 @@ static const char *label_exposure(const clv_blueprint *b, uint32_t at) {
   return b->stages[at].gradient_findings & CLV_FINDING_LABELS_READABLE ? "readable" : "inferable";
 }
 
-static void text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *out) {
+static void append_text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *out) {
   const char *which = label_exposure(b, at);
   clv_bytes_puts(out, "labels: ");
   if (strcmp(which, "leave") == 0)
@@ -116,7 +116,7 @@ static bool is_vector_per_token_sent(const clv_blueprint *b) {
 /* Prints how many tokens can be read from their vectors. tests/seeds/seed000.py measures the first
  * figure of each line, at the first step, where most can be read; the other figures are published
  * ones. */
-static void text_tokens(const clv_blueprint *b, clv_bytes *out) {
+static void append_text_tokens(const clv_blueprint *b, clv_bytes *out) {
   bool each = is_vector_per_token_sent(b);
   clv_bytes_printf(
       out,
@@ -142,7 +142,7 @@ static clv_narrowest_element narrowest_picture_of(const clv_blueprint *b) {
   return found;
 }
 
-static void text_picture(const clv_blueprint *b, clv_bytes *out) {
+static void append_text_picture(const clv_blueprint *b, clv_bytes *out) {
   clv_narrowest_element s = narrowest_picture_of(b);
   if (!s.places)
     clv_bytes_puts(out, "records: PICTURE: a channel of what is sent looks like the record\n");
@@ -154,7 +154,7 @@ static void text_picture(const clv_blueprint *b, clv_bytes *out) {
         (long long)s.least, (long long)s.places);
 }
 
-static void text_mixed(bool any, clv_bytes *out) {
+static void append_text_mixed(bool any, clv_bytes *out) {
   clv_bytes_printf(
       out, "records: %s\n",
       any ? "MIXED: not sent; each value is made of half of a record's places or more, by layers "
@@ -163,16 +163,17 @@ static void text_mixed(bool any, clv_bytes *out) {
 }
 
 /* Prints the findings of records, the worst one first. */
-static void text_records(const clv_blueprint *b, bool any, clv_findings findings, clv_bytes *out) {
+static void append_text_records(const clv_blueprint *b, bool any, clv_findings findings,
+                                clv_bytes *out) {
   if (findings & CLV_FINDING_RAW_INPUT)
     clv_bytes_puts(out, "records: RAW INPUT LEAVES (privacy.raw_input_leaves)\n");
-  if (findings & CLV_FINDING_TOKENS) text_tokens(b, out);
+  if (findings & CLV_FINDING_TOKENS) append_text_tokens(b, out);
   if (findings & CLV_FINDING_FRONT_KNOWN)
     clv_bytes_puts(out,
                    "records: FRONT KNOWN: on some path only known weights have mixed what is sent "
                    "(privacy.front_known)\n");
-  if (findings & CLV_FINDING_PICTURE) text_picture(b, out);
-  if (!findings) text_mixed(any, out);
+  if (findings & CLV_FINDING_PICTURE) append_text_picture(b, out);
+  if (!findings) append_text_mixed(any, out);
 }
 
 /* Appends the findings as JSON: `records` is the worst finding in one word, for scripts; `findings`
@@ -195,8 +196,8 @@ static void findings_json(bool any, clv_findings findings, clv_bytes *out) {
   clv_bytes_puts(out, "],");
 }
 
-static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_findings findings,
-                         clv_bytes *out) {
+static void append_json_privacy(const clv_blueprint *b, uint32_t at, bool any,
+                                clv_findings findings, clv_bytes *out) {
   const char *which = label_exposure(b, at);
   bool head = strcmp(which, "inferable") == 0;
   clv_bytes_printf(out, "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,", which,
@@ -209,7 +210,7 @@ static void json_privacy(const clv_blueprint *b, uint32_t at, bool any, clv_find
                      (long long)narrowest_picture_of(b).places);
   if (findings & CLV_FINDING_TOKENS)
     clv_bytes_printf(out, "\"front\":\"%s\",", is_token_front_known(b) ? "known" : "secret");
-  clv_bytes_printf(out, "%s\"seed_guessable\":%s}", clv_lengths_json(b, any),
+  clv_bytes_printf(out, "%s\"seed_guessable\":%s}", clv_lengths_describe_json(b, any),
                    b->config->train.seed.guessable ? "true" : "false");
 }
 
@@ -218,11 +219,11 @@ void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   bool any = find_record_findings(b, &findings);
   uint32_t at = find_thinnest_head(b);
   if (json) {
-    json_privacy(b, at, any, findings, out);
+    append_json_privacy(b, at, any, findings, out);
     return;
   }
-  text_labels(b, at, out);
-  text_records(b, any, findings, out);
+  append_text_labels(b, at, out);
+  append_text_records(b, any, findings, out);
   clv_lengths_describe(b, any, out);
   if (any && b->config->train.seed.guessable)
     clv_bytes_puts(out,

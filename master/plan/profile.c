@@ -40,7 +40,7 @@ static void bench_done(bench *m) {
 
 /* Copies the full model for n samples, and freezes the parameters that the session freezes. */
 static clv_code copy_model(const clv_blueprint *b, int64_t n, bench *m, clv_err *err) {
-  CLV_TRY(clv_graph_slice(b->whole, 0, b->stages[b->n_stages - 1].last_layer, &m->graph, err));
+  CLV_TRY(clv_graph_slice(b->full_graph, 0, b->stages[b->n_stages - 1].last_layer, &m->graph, err));
   CLV_TRY(clv_graph_set_batch(m->graph, n, err));
   CLV_TRY(clv_params_of(m->graph, &m->params, err));
   for (uint32_t s = 0; s < b->n_stages; s++)
@@ -118,7 +118,7 @@ static int compare_doubles(const void *a, const void *b) {
 }
 
 /* Returns the median of n numbers that are `stride` doubles apart. */
-static double median(const double *first, size_t stride, size_t n) {
+static double compute_median(const double *first, size_t stride, size_t n) {
   double list[MOST_REPETITIONS];
   for (size_t i = 0; i < n; i++) list[i] = first[i * stride];
   qsort(list, n, sizeof *list, compare_doubles);
@@ -130,9 +130,9 @@ static void keep_medians(const bench *m, size_t n, clv_plan_times *ret) {
   for (int i = 0; i < m->graph->n_nodes; i++) {
     clv_plan_times *t = &ret[m->graph->nodes[i].layer];
     if (m->graph->nodes[i].op == CLV_OP_INPUT) t = &ret[0];
-    t->forward += median(&m->times[i].forward, stride, n);
-    t->input += median(&m->times[i].input, stride, n);
-    t->weight += median(&m->times[i].weight, stride, n);
+    t->forward += compute_median(&m->times[i].forward, stride, n);
+    t->input += compute_median(&m->times[i].input, stride, n);
+    t->weight += compute_median(&m->times[i].weight, stride, n);
   }
 }
 

@@ -34,8 +34,8 @@
 enum {
   MAX_ROW = 4096,   /* values of a row that are looked at, the first ones */
   MAX_COLUMNS = 64, /* columns that are looked at, the first ones */
-  LONG = 8,         /* values of a row by which two simple ones are no chance */
-  SHORTEST = 4,     /* values of a row; with fewer every row is simple */
+  LONG_VALUES = 8,  /* fewest values of a long row: two long rows are not simple by chance */
+  MIN_VALUES = 4,   /* fewest values of a row that is counted; every shorter row is simple */
   ENOUGH_LONG = 2,
   ENOUGH_SIGNS = 8,
   ENOUGH = 3
@@ -51,7 +51,7 @@ static bool is_multiple(double left, double right, double both, double tolerance
   return rest <= tolerance * tolerance * left;
 }
 
-static bool has_ratio(const float *v, size_t n, size_t lag, double tolerance) {
+static bool has_constant_ratio(const float *v, size_t n, size_t lag, double tolerance) {
   double left = 0, right = 0, both = 0;
   for (size_t j = 0; j + lag < n; j++) {
     double x = (double)v[j], y = (double)v[j + lag];
@@ -63,11 +63,12 @@ static bool has_ratio(const float *v, size_t n, size_t lag, double tolerance) {
 }
 
 static bool is_geometric(const float *v, size_t n, double tolerance) {
-  return n > 1 && has_ratio(v, n, 1, tolerance) && has_ratio(v, n, n / 2, tolerance) &&
-         (n < LONG || has_ratio(v, n, n / 4, tolerance));
+  return n > 1 && has_constant_ratio(v, n, 1, tolerance) &&
+         has_constant_ratio(v, n, n / 2, tolerance) &&
+         (n < LONG_VALUES || has_constant_ratio(v, n, n / 4, tolerance));
 }
 
-static bool has_cosine(const float *v, size_t n, size_t lag, double tolerance) {
+static bool has_cosine_recurrence(const float *v, size_t n, size_t lag, double tolerance) {
   double left = 0, right = 0, both = 0, outer = 0;
   for (size_t j = lag; j + lag < n; j++) {
     double x = (double)v[j], a = (double)v[j - lag], b = (double)v[j + lag];
@@ -80,19 +81,20 @@ static bool has_cosine(const float *v, size_t n, size_t lag, double tolerance) {
   return rest <= tolerance * tolerance * (outer + right);
 }
 
-static double squares_of(const float *v, size_t n) {
+static double sum_squares(const float *v, size_t n) {
   double sum = 0;
   for (size_t i = 0; i < n; i++) sum += (double)v[i] * (double)v[i];
   return sum;
 }
 
 static bool is_wave(const float *v, size_t n, double tolerance) {
-  double all = squares_of(v, n);
-  if (n > LONG + 1) v++, n -= 2;
+  double all = sum_squares(v, n);
+  if (n > LONG_VALUES + 1) v++, n -= 2;
   const size_t lags[] = {1, 2, n / 4, n / 3};
-  if (n < 4 || squares_of(v, n) < all / 2) return false;
+  if (n < 4 || sum_squares(v, n) < all / 2) return false;
   for (size_t i = 0; i < CLV_COUNT(lags); i++)
-    if (lags[i] && 2 * lags[i] < n && !has_cosine(v, n, lags[i], tolerance)) return false;
+    if (lags[i] && 2 * lags[i] < n && !has_cosine_recurrence(v, n, lags[i], tolerance))
+      return false;
   return true;
 }
 
@@ -102,65 +104,69 @@ static bool is_product(const float *v, size_t n, size_t width, double all, doubl
                        float *p, const float **ret_q) {
   double mean = all / (double)(n / width), own = 0, rest = 0;
   size_t at = 0;
-  while (at < n && (own = squares_of(v + at, width)) < mean * (1 - 1e-9)) at += width;
+  while (at < n && (own = sum_squares(v + at, width)) < mean * (1 - 1e-9)) at += width;
   if (at == n) return false;
   *ret_q = v + at;
   for (size_t a = 0; a < n; a += width) {
     double both = 0;
     for (size_t b = 0; b < width; b++) both += (double)v[a + b] * (double)v[at + b];
     p[a / width] = (float)(both / own);
-    rest += squares_of(v + a, width) - both * both / own;
+    rest += sum_squares(v + a, width) - both * both / own;
     if (rest > tolerance * tolerance * all) return false;
   }
   return true;
 }
 
 /* Removes zeros at both ends. */
-static void trim(const float **v, size_t *n) {
+static void skip_zeros_at_ends(const float **v, size_t *n) {
   while (*n && (*v)[0] == 0) ++*v, --*n;
   while (*n && (*v)[*n - 1] == 0) --*n;
 }
 
-static size_t count_numbers(const float *v, size_t n, double tolerance, float *room);
+static size_t count_numbers(const float *v, size_t n, double tolerance, float *scratch);
 
-/* As count_numbers, if the row is a product. Else returns n. */
-static size_t count_factors(const float *v, size_t n, double tolerance, float *room) {
-  const double all = squares_of(v, n);
+/* Returns how many numbers the row needs as a product of a column p and a row q; n: the row is no
+ * product. */
+static size_t count_product_numbers(const float *v, size_t n, double tolerance, float *scratch) {
+  const double all = sum_squares(v, n);
   for (size_t width = 2; width <= n / 2; width++) {
     const float *q = v;
     size_t height = n / width;
-    if (n % width || !is_product(v, n, width, all, tolerance, room, &q)) continue;
-    return count_numbers(room, height, tolerance, room + height) +
-           count_numbers(q, width, tolerance, room + height) - 1;
+    if (n % width || !is_product(v, n, width, all, tolerance, scratch, &q)) continue;
+    return count_numbers(scratch, height, tolerance, scratch + height) +
+           count_numbers(q, width, tolerance, scratch + height) - 1;
   }
   return n;
 }
 
-/* Fewest numbers found that the row follows from. room: memory of n values for factors. A factor is
- * at most half as long as the row, and the room behind it is for its own factors. */
-static size_t count_numbers(const float *v, size_t n, double tolerance, float *room) {
+/* Returns the fewest numbers that the row follows from, as far as the forms at the head of this
+ * file tell. scratch: memory of n values for the column p of a product. p is at most half as long
+ * as the row, so the scratch behind p has room for the factors of p. */
+static size_t count_numbers(const float *v, size_t n, double tolerance, float *scratch) {
   const float *from = v;
   size_t part = n;
-  trim(&from, &part);
+  skip_zeros_at_ends(&from, &part);
   if (part <= 2) return part;
   if (is_geometric(from, part, tolerance)) return 2;
   if (is_wave(from, part, tolerance)) return 3;
-  size_t numbers = count_factors(from, part, tolerance, room);
-  return part == n ? numbers : CLV_MIN(numbers, count_factors(v, n, tolerance, room));
+  size_t numbers = count_product_numbers(from, part, tolerance, scratch);
+  return part == n ? numbers : CLV_MIN(numbers, count_product_numbers(v, n, tolerance, scratch));
 }
 
 /* ---- rows of a tensor ------------------------------------------------------------------------ */
 
 typedef struct tally {
-  size_t any, simple, long_simple; /* rows that are not 0; simple ones; those of LONG values */
+  size_t any, simple,
+      /* rows that are not 0; simple rows; simple rows with LONG_VALUES values or more */
+      long_simple;
 } tally;
 
 struct clv_row_forms {
   size_t rows, columns; /* of the tensor */
-  size_t at;            /* values so far */
+  size_t at;            /* number of values added so far */
   float *row;           /* [MAX_ROW] */
   float *columns_of;    /* [MAX_COLUMNS][MAX_ROW] */
-  float *room;          /* [2 * MAX_ROW] for factors */
+  float *scratch;       /* [2 * MAX_ROW] scratch of count_numbers */
   tally of_rows, of_columns;
   float *signs; /* [ENOUGH_SIGNS][MAX_ROW] first rows of values of one size, divided by it */
   size_t n_signs;
@@ -170,7 +176,7 @@ void clv_row_forms_freep(clv_row_forms **f) {
   if (!*f) return;
   free((*f)->row);
   free((*f)->columns_of);
-  free((*f)->room);
+  free((*f)->scratch);
   free((*f)->signs);
   free(*f);
 }
@@ -181,16 +187,16 @@ clv_code clv_row_forms_new(size_t rows, size_t columns, clv_row_forms **ret, clv
   *f = (clv_row_forms){.rows = rows, .columns = columns};
   CLV_TRY(clv_alloc(MAX_ROW, sizeof *f->row, &f->row, err));
   CLV_TRY(clv_alloc((size_t)MAX_COLUMNS * MAX_ROW, sizeof *f->columns_of, &f->columns_of, err));
-  CLV_TRY(clv_alloc(2 * (size_t)MAX_ROW, sizeof *f->room, &f->room, err));
+  CLV_TRY(clv_alloc(2 * (size_t)MAX_ROW, sizeof *f->scratch, &f->scratch, err));
   CLV_TRY(clv_alloc((size_t)ENOUGH_SIGNS * MAX_ROW, sizeof *f->signs, &f->signs, err));
   *ret = clv_steal(&f);
   return CLV_OK;
 }
 
 /* Keeps the row if its values have one size. */
-static void keep_signs(clv_row_forms *f, size_t n) {
-  double size = sqrt(squares_of(f->row, n) / (double)n);
-  bool same = n >= LONG && size > 0 && f->n_signs < ENOUGH_SIGNS;
+static void store_signs(clv_row_forms *f, size_t n) {
+  double size = sqrt(sum_squares(f->row, n) / (double)n);
+  bool same = n >= LONG_VALUES && size > 0 && f->n_signs < ENOUGH_SIGNS;
   for (size_t i = 0; same && i < n; i++)
     same = fabs(fabs((double)f->row[i]) / size - 1) < TOLERANCE;
   if (!same) return;
@@ -209,21 +215,22 @@ static bool are_orthogonal(const clv_row_forms *f, size_t n) {
   return f->n_signs == ENOUGH_SIGNS;
 }
 
-static void count_row(tally *t, const float *v, size_t n, float *room) {
+static void count_row_in_tally(tally *t, const float *v, size_t n, float *scratch) {
   const float *from = v;
   size_t most = 2, length = n, values = 0;
-  trim(&from, &length);
+  skip_zeros_at_ends(&from, &length);
   if (!length) return;
   for (size_t i = 0; i < length; i++) values += from[i] != 0;
-  double tolerance = length < LONG ? TOLERANCE_SHORT : TOLERANCE;
+  double tolerance = length < LONG_VALUES ? TOLERANCE_SHORT : TOLERANCE;
   if (length >= 4) most = 3;
-  if (length >= LONG)
+  if (length >= LONG_VALUES)
     most = CLV_MAX((size_t)4, CLV_MIN(length / 3, 3 + (size_t)log2((double)length)));
-  size_t numbers = count_numbers(v, n, tolerance, room);
-  bool simple = numbers <= most && (length < LONG || numbers <= CLV_MAX(values / 2, (size_t)2));
+  size_t numbers = count_numbers(v, n, tolerance, scratch);
+  bool simple =
+      numbers <= most && (length < LONG_VALUES || numbers <= CLV_MAX(values / 2, (size_t)2));
   t->any++;
   t->simple += simple;
-  t->long_simple += simple && length >= LONG && values >= LONG / 2;
+  t->long_simple += simple && length >= LONG_VALUES && values >= LONG_VALUES / 2;
 }
 
 void clv_row_forms_add(clv_row_forms *f, const float *values, size_t n) {
@@ -232,9 +239,9 @@ void clv_row_forms_add(clv_row_forms *f, const float *values, size_t n) {
     size_t row = f->at / f->columns, column = f->at % f->columns;
     if (column < MAX_ROW) f->row[column] = values[i];
     if (column < MAX_COLUMNS && row < MAX_ROW) f->columns_of[column * MAX_ROW + row] = values[i];
-    if (column + 1 < f->columns || f->columns < SHORTEST) continue;
-    count_row(&f->of_rows, f->row, length, f->room);
-    keep_signs(f, length);
+    if (column + 1 < f->columns || f->columns < MIN_VALUES) continue;
+    count_row_in_tally(&f->of_rows, f->row, length, f->scratch);
+    store_signs(f, length);
   }
 }
 
@@ -242,8 +249,8 @@ bool clv_row_forms_are_public(clv_row_forms *f) {
   const tally *r = &f->of_rows, *c = &f->of_columns;
   f->of_columns = (tally){0};
   for (size_t k = 0; k < CLV_MIN(f->columns, (size_t)MAX_COLUMNS); k++)
-    count_row(&f->of_columns, f->columns_of + k * MAX_ROW, CLV_MIN(f->rows, (size_t)MAX_ROW),
-              f->room);
+    count_row_in_tally(&f->of_columns, f->columns_of + k * MAX_ROW,
+                       CLV_MIN(f->rows, (size_t)MAX_ROW), f->scratch);
   return (r->any && r->long_simple >= CLV_MIN(r->any, (size_t)ENOUGH_LONG)) ||
          (r->simple >= ENOUGH && 2 * r->simple >= r->any) ||
          (c->long_simple >= ENOUGH && 2 * c->long_simple >= c->any) ||

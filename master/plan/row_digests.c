@@ -29,8 +29,8 @@ enum {
   SUMS = 16,
   POINTS = 256,        /* values of a row at most that its digest is made of */
   MAX_LINES = 1 << 17, /* rows and columns at most that have digests */
-  LONG = 8,            /* values that are not 0, from which on a row counts in full */
-  SHORTEST = 4         /* values that are not 0; rows with fewer have no digests */
+  LONG_VALUES = 8,     /* a row with this many values that are not 0 counts in full */
+  MIN_VALUES = 4       /* fewest values that are not 0 of a row with a digest */
 };
 static const double CELL = 0.1;
 /* Fewest effective values of a row, (sum of squares)^2 / (sum of 4th powers). */
@@ -51,9 +51,9 @@ typedef struct axis {
 } axis;
 
 struct clv_row_digests {
-  axis of[2];    /* rows, columns */
-  size_t added;  /* values so far */
-  clv_code code; /* not CLV_OK: memory or a digest has failed */
+  axis of[2];     /* rows, columns */
+  size_t n_added; /* number of values added so far */
+  clv_code code;  /* not CLV_OK: memory or a digest has failed */
 };
 
 void clv_row_digests_free(clv_row_digests *d) {
@@ -75,16 +75,16 @@ static void make_factors(void) {
   clv_rng_uniform(&key, -bound, bound, &factors[0][0], (size_t)POINTS * SUMS);
 }
 
-static size_t points_of(const axis *a) { return CLV_MIN(a->length, (size_t)POINTS); }
+static size_t point_count(const axis *a) { return CLV_MIN(a->length, (size_t)POINTS); }
 
-/* Place in the line of its point i. */
-static size_t place_of(const axis *a, size_t i) {
+/* Returns the index in a line of the value that is its point i. */
+static size_t index_of_point(const axis *a, size_t i) {
   return a->length <= POINTS ? i : i * a->length / POINTS;
 }
 
-/* First point at or behind a place. */
-static size_t point_from(const axis *a, size_t place) {
-  return a->length <= POINTS ? place : (place * POINTS + a->length - 1) / a->length;
+/* Returns the first point of a line whose index_of_point is `index` or more. */
+static size_t first_point_from(const axis *a, size_t index) {
+  return a->length <= POINTS ? index : (index * POINTS + a->length - 1) / a->length;
 }
 
 static float value_of(clv_dtype dtype, const char *data, size_t i) {
@@ -111,49 +111,53 @@ static void add_value(line *to, size_t point, float value) {
 static void add_part(clv_row_digests *d, clv_dtype dtype, size_t row, size_t first,
                      const char *data, size_t n) {
   const axis *rows = &d->of[0], *columns = &d->of[1];
-  size_t end = first + n, i = point_from(rows, first), at;
-  for (; row < rows->n && i < points_of(rows) && (at = place_of(rows, i)) < end; i++)
+  size_t end = first + n, i = first_point_from(rows, first), at;
+  for (; row < rows->n && i < point_count(rows) && (at = index_of_point(rows, i)) < end; i++)
     add_value(&rows->lines[row], i, value_of(dtype, data, at - first));
-  i = point_from(columns, row);
-  if (i >= points_of(columns) || place_of(columns, i) != row) return;
+  i = first_point_from(columns, row);
+  if (i >= point_count(columns) || index_of_point(columns, i) != row) return;
   for (at = first; at < end && at < columns->n; at++)
     add_value(&columns->lines[at], i, value_of(dtype, data, at - first));
 }
 
 /* ---- digests --------------------------------------------------------------------------------- */
 
-static int by_digest(const void *a, const void *b) { return memcmp(a, b, sizeof(clv_sha256)); }
+static int compare_digests(const void *a, const void *b) {
+  return memcmp(a, b, sizeof(clv_sha256));
+}
 
 size_t clv_row_points(const clv_sha256 *name) {
   return name->bytes[sizeof name->bytes - 1] ? CLV_ROW_POINTS : 1;
 }
 
-/* *ret_any false: the line is 0, or says nothing because few values count. */
-static clv_code digest_line(const line *l, clv_sha256 *ret, bool *ret_any, clv_err *err) {
+/* Computes the digest of a row or column. *ret_has_digest false: the line has none, because too few
+ * of its values count. */
+static clv_code compute_line_digest(const line *l, clv_sha256 *ret, bool *ret_has_digest,
+                                    clv_err *err) {
   struct {
     char kind[8];
     int32_t cell[SUMS];
   } of = {.kind = "row"};
-  *ret_any = l->n >= SHORTEST && l->squares * l->squares >= LEAST_VALUES * l->fourths;
-  if (!*ret_any) return CLV_OK;
+  *ret_has_digest = l->n >= MIN_VALUES && l->squares * l->squares >= LEAST_VALUES * l->fourths;
+  if (!*ret_has_digest) return CLV_OK;
   for (int k = 0; k < SUMS; k++) of.cell[k] = (int32_t)(fabs(l->sum[k]) / sqrt(l->squares) / CELL);
   CLV_TRY(clv_sha256_of(&of, sizeof of, ret, err));
-  ret->bytes[sizeof ret->bytes - 1] = l->n >= LONG;
+  ret->bytes[sizeof ret->bytes - 1] = l->n >= LONG_VALUES;
   return CLV_OK;
 }
 
 /* Makes the digests of all lines and keeps the `most` smallest. */
 static clv_code make_digests(axis *a, size_t most, clv_err *err) {
   size_t n = 0, kept = 0;
-  bool any;
+  bool has_digest;
   CLV_TRY(clv_alloc(a->n, sizeof *a->digests, &a->digests, err));
   for (size_t i = 0; i < a->n; i++) {
-    CLV_TRY(digest_line(&a->lines[i], &a->digests[n], &any, err));
-    n += any;
+    CLV_TRY(compute_line_digest(&a->lines[i], &a->digests[n], &has_digest, err));
+    n += has_digest;
   }
-  if (n) qsort(a->digests, n, sizeof *a->digests, by_digest);
+  if (n) qsort(a->digests, n, sizeof *a->digests, compare_digests);
   for (size_t i = 0; i < n && kept < most; i++)
-    if (!kept || by_digest(&a->digests[kept - 1], &a->digests[i]) != 0)
+    if (!kept || compare_digests(&a->digests[kept - 1], &a->digests[i]) != 0)
       a->digests[kept++] = a->digests[i];
   a->n_digests = kept;
   free(a->lines);
@@ -163,7 +167,7 @@ static clv_code make_digests(axis *a, size_t most, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code begin(const clv_weights_sample *s, clv_row_digests **ret, clv_err *err) {
+static clv_code begin_digests(const clv_weights_sample *s, clv_row_digests **ret, clv_err *err) {
   size_t rows = (size_t)s->shape.dim[0], columns = s->count / rows;
   pthread_once(&factors_once, make_factors);
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
@@ -180,16 +184,17 @@ void clv_row_digests_add(clv_weights_sample *s, uint64_t offset, const void *dat
   size_t size = clv_dtype_size(s->dtype), at = (size_t)(offset / size), n = len / size;
   clv_err ignored;
   if (offset % size || at + n > s->count) return; /* never complete */
-  if (!s->rows && begin(s, &s->rows, &ignored) != CLV_OK && s->rows) s->rows->code = CLV_EXHAUSTED;
+  if (!s->rows && begin_digests(s, &s->rows, &ignored) != CLV_OK && s->rows)
+    s->rows->code = CLV_EXHAUSTED;
   clv_row_digests *d = s->rows;
-  if (!d || d->code != CLV_OK || d->added >= s->count) return;
+  if (!d || d->code != CLV_OK || d->n_added >= s->count) return;
   for (size_t i = 0, length = d->of[0].length, part; i < n; i += part) {
     size_t first = (at + i) % length;
     part = CLV_MIN(n - i, length - first);
     add_part(d, s->dtype, (at + i) / length, first, (const char *)data + i * size, part);
   }
-  d->added += n;
-  for (int i = 0; d->added == s->count && d->code == CLV_OK && i < 2; i++)
+  d->n_added += n;
+  for (int i = 0; d->n_added == s->count && d->code == CLV_OK && i < 2; i++)
     d->code = make_digests(&d->of[i], s->max_rows, &ignored);
 }
 
@@ -198,7 +203,7 @@ clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_
   const clv_row_digests *d = s->rows;
   *ret = (clv_row_names){0};
   if (d && d->code != CLV_OK) return clv_fail(err, d->code, "no digests of rows: out of memory");
-  if (!d || d->added != s->count) return CLV_OK;
+  if (!d || d->n_added != s->count) return CLV_OK;
   const axis *a = &d->of[columns];
   *ret = (clv_row_names){a->digests, a->n_digests};
   return CLV_OK;

@@ -78,18 +78,19 @@ typedef struct set_files {
   const char *key; /* key of the session file, for messages */
   const clv_text_list *files;
   clv_config_pos pos;
-  uint64_t limit;  /* most records to use; 0: all */
-  bool unlabelled; /* read no labels, and limit to the first records */
-  bool grouped;    /* read the groups of the records */
+  uint64_t limit;    /* most records to use; 0: all */
+  bool skips_labels; /* read no labels, and limit to the first records */
+  bool reads_groups; /* read the groups of the records */
 } set_files;
 
 static set_files train_files(const clv_session_config *c) {
   const clv_data_config *d = &c->data;
-  return (set_files){.key = "data.train",
-                     .files = &d->train,
-                     .pos = d->train_pos,
-                     .limit = d->limit_train,
-                     .grouped = d->validation_by == CLV_BY_GROUP && d->validation_fraction > 0};
+  return (set_files){
+      .key = "data.train",
+      .files = &d->train,
+      .pos = d->train_pos,
+      .limit = d->limit_train,
+      .reads_groups = d->validation_by == CLV_BY_GROUP && d->validation_fraction > 0};
 }
 
 static set_files test_files(const clv_session_config *c, bool unlabelled) {
@@ -98,7 +99,7 @@ static set_files test_files(const clv_session_config *c, bool unlabelled) {
                      .files = &d->test,
                      .pos = d->test_pos,
                      .limit = d->limit_test,
-                     .unlabelled = unlabelled};
+                     .skips_labels = unlabelled};
 }
 
 clv_code clv_run_data_derive_seed(const clv_session_config *c, uint64_t *ret, clv_err *err) {
@@ -108,8 +109,8 @@ clv_code clv_run_data_derive_seed(const clv_session_config *c, uint64_t *ret, cl
   return CLV_OK;
 }
 
-static bool limits_to_first(const clv_session_config *c, const set_files *s) {
-  return s->unlabelled || c->data.limit_by == CLV_BY_END;
+static bool uses_first_records_only(const clv_session_config *c, const set_files *s) {
+  return s->skips_labels || c->data.limit_by == CLV_BY_END;
 }
 
 static clv_code read_records(const clv_session_config *c, const set_files *s,
@@ -120,7 +121,7 @@ static clv_code read_records(const clv_session_config *c, const set_files *s,
   if (c->data.broken == CLV_BROKEN_REFUSE)
     CLV_TRY(clv_plan_refuse_broken(clv_dataset_broken(ds), err));
   CLV_TRY(clv_run_data_derive_seed(c, &seed, err));
-  if (!limits_to_first(c, s))
+  if (!uses_first_records_only(c, s))
     CLV_TRY(clv_dataset_limit(ds, s->limit, splits[c->data.limit_by], seed, err));
   *ret = clv_steal(&ds);
   return CLV_OK;
@@ -142,8 +143,8 @@ static clv_code check_root(const clv_session_config *c, const set_files *s, clv_
 
 /* Fails with the error of a set. The program exits with 3 if keys contradict each other, with 7 if
  * the data are at fault. */
-static clv_code fail_set(const clv_session_config *c, const set_files *s, const clv_err *why,
-                         clv_err *err) {
+static clv_code fail_data_set(const clv_session_config *c, const set_files *s, const clv_err *why,
+                              clv_err *err) {
   clv_session_fail_at(c, s->pos, err, "%s: %s", s->key, why->text);
   if (why->code == CLV_PRECONDITION) return CLV_INVALID;
   if (err) err->code = CLV_DATA_LOSS;
@@ -169,14 +170,14 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
                            .names = (const char *const *)c->data.inputs.items,
                            .named_paths = (const char *const *)files->items,
                            .labels_path = clv_format_row_of(c->data.format)->has_arrays &&
-                                                  files->n > n_inputs && !s->unlabelled
+                                                  files->n > n_inputs && !s->skips_labels
                                               ? files->items[n_inputs]
                                               : NULL,
-                           .unlabelled = s->unlabelled,
+                           .unlabelled = s->skips_labels,
                            .skips_broken = true,
                            .keeps_rank_3 = clv_model_takes_sequences(c),
-                           .limit = limits_to_first(c, s) ? s->limit : 0,
-                           .grouped = s->grouped,
+                           .limit = uses_first_records_only(c, s) ? s->limit : 0,
+                           .grouped = s->reads_groups,
                            .group = c->data.validation_group,
                            .scale = (float)c->data.scale,
                            .mean = mean,
@@ -191,8 +192,8 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
                            .objective = objectives[c->data.objective],
                            .ignored = &ignored,
                            .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
-  if (s->grouped) o.text.group = c->data.validation_group;
-  return read_records(c, s, &o, ret, &why) == CLV_OK ? CLV_OK : fail_set(c, s, &why, err);
+  if (s->reads_groups) o.text.group = c->data.validation_group;
+  return read_records(c, s, &o, ret, &why) == CLV_OK ? CLV_OK : fail_data_set(c, s, &why, err);
 }
 
 static clv_code split_train(const clv_session_config *c, clv_run_data *d, clv_err *err) {
@@ -273,7 +274,7 @@ static void note_one_class(const char *set, const clv_dataset *ds, const clv_sub
 }
 
 /* True if the number `one` is less than `other`. Both are texts of digits. */
-static bool is_number_before(const char *one, const char *other) {
+static bool is_smaller_number(const char *one, const char *other) {
   one += strspn(one, "0");
   other += strspn(other, "0");
   size_t n = strlen(one), m = strlen(other);
@@ -287,7 +288,7 @@ static void note_class_order(const clv_session_config *c, const clv_dataset *ds,
   for (size_t i = 0; i < n; i++) {
     if (!clv_is_number_name(clv_dataset_class_name(ds, i))) return;
     if (!first && i &&
-        is_number_before(clv_dataset_class_name(ds, i), clv_dataset_class_name(ds, i - 1)))
+        is_smaller_number(clv_dataset_class_name(ds, i), clv_dataset_class_name(ds, i - 1)))
       first = i;
   }
   if (!first) return;
@@ -400,7 +401,7 @@ static void note_pages(const clv_session_config *c, const clv_dataset *ds, const
 static void note_labels(const clv_session_config *c, const clv_dataset *ds, const scan_words *w,
                         clv_bytes *notes) {
   int64_t low, high;
-  const clv_attr_spec *a = clv_plan_head_labels(c);
+  const clv_attr_spec *a = clv_plan_find_labels_attr(c);
   if (!a || clv_dataset_class_count(ds) || !clv_dataset_label_range(ds, &low, &high)) return;
   if (high + 1 < a->integer)
     clv_bytes_printf(notes,

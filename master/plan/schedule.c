@@ -15,8 +15,8 @@ _Static_assert((int)CLV_PIPE_CUSTOM == CLV_SCHED_CUSTOM && (int)CLV_PIPE_ZB_H1 =
 
 /* ---- the pipeline of a blueprint ------------------------------------------------------------- */
 
-uint32_t clv_pipeline_ranks(const clv_blueprint *b, clv_sched_shape *shape,
-                            const char *names[CLV_SCHED_RANKS]) {
+uint32_t clv_pipeline_find_ranks(const clv_blueprint *b, clv_sched_shape *shape,
+                                 const char *names[CLV_SCHED_RANKS]) {
   uint16_t rank_of[CLV_SCHED_RANKS] = {0};
   uint32_t n = 0;
   for (int worker = -1; worker < (int)b->config->n_workers; worker++) {
@@ -117,7 +117,7 @@ static clv_code fill_schedule(const clv_blueprint *b, const clv_sched_costs *cos
   bool whole = l->n_micro == b->micro_batches * l->n_steps;
   if (!whole && (o.kind == CLV_SCHED_INTERLEAVED || o.kind == CLV_SCHED_CUSTOM))
     o.kind = CLV_SCHED_1F1B; /* for the short last batch of an epoch */
-  clv_pipeline_ranks(b, &o.shape, names);
+  clv_pipeline_find_ranks(b, &o.shape, names);
   o.shape.n_micro = l->n_micro;
   if (o.kind == CLV_SCHED_PIPEDREAM_2BW) o.shape.n_accumulate = l->n_micro / l->n_steps;
   clv_pipeline_default_costs(b, &default_costs);
@@ -140,7 +140,7 @@ static void name_ranks(const clv_blueprint *b, clv_err *err) {
   clv_sched_shape shape;
   const char *names[CLV_SCHED_RANKS];
   size_t at = strlen(err->text);
-  uint32_t n = clv_pipeline_ranks(b, &shape, names);
+  uint32_t n = clv_pipeline_find_ranks(b, &shape, names);
   for (uint32_t i = 0; i < n && at < sizeof err->text; i++)
     at += (size_t)snprintf(err->text + at, sizeof err->text - at, "%s%u is %s",
                            i ? ", " : " (rank ", i, names[i]);

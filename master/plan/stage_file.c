@@ -13,8 +13,9 @@
 /* Lists the tensors that a stage needs. fresh: adapters may be missing from the file and then start
  * from the seed. Otherwise tensors that checkpoints omit may be missing
  * (clv_is_param_checkpointed). */
-static clv_code wants_of(const clv_params *params, bool fresh, const clv_stage_spec *spec,
-                         clv_weights_want **ret, clv_err *err) {
+static clv_code list_wanted_tensors(const clv_params *params, bool fresh,
+                                    const clv_stage_spec *spec, clv_weights_want **ret,
+                                    clv_err *err) {
   clv_weights_want *want;
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *want, &want, err));
   for (int i = 0; i < params->n; i++) {
@@ -31,8 +32,8 @@ clv_code clv_stage_match_weights(const clv_blueprint *b, uint32_t stage, const c
   const clv_params *params = b->stages[stage].params;
   CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  CLV_TRY(
-      wants_of(params, flags & CLV_WEIGHTS_ALLOW_NO_COUNTS, &b->config->stages[stage], &want, err));
+  CLV_TRY(list_wanted_tensors(params, flags & CLV_WEIGHTS_ALLOW_NO_COUNTS,
+                              &b->config->stages[stage], &want, err));
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *found, &found, err));
   CLV_TRY(clv_weights_match(f, want, (size_t)params->n, flags, found, err));
   *ret = clv_steal(&found);
@@ -41,8 +42,8 @@ clv_code clv_stage_match_weights(const clv_blueprint *b, uint32_t stage, const c
 
 /* Lists the tensors of the full model. A tied tensor is listed under its own name as well, because
  * old files have it. */
-static clv_code known_of(const clv_params *all, clv_weights_want **ret, size_t *ret_n,
-                         clv_err *err) {
+static clv_code list_model_tensors(const clv_params *all, clv_weights_want **ret, size_t *ret_n,
+                                   clv_err *err) {
   clv_weights_want *known;
   size_t n = (size_t)all->n;
   *ret_n = n + (size_t)all->n_ties;
@@ -60,15 +61,15 @@ static clv_code known_of(const clv_params *all, clv_weights_want **ret, size_t *
 enum { PART_VALUES = 1 << 18 };
 
 /* Two tied tensors, of a file or of a folder. */
-typedef struct two_tensors {
+typedef struct tied_pair {
   const clv_weights_file *file;
   const clv_weights_entry *entry[2];
   clv_weights_folder *folder;
   size_t found[2];
   clv_weights_want want[2];
-} two_tensors;
+} tied_pair;
 
-static clv_code read_part(const two_tensors *t, int which, size_t first, size_t n, void *dst,
+static clv_code read_part(const tied_pair *t, int which, size_t first, size_t n, void *dst,
                           clv_err *err) {
   if (t->file) return clv_weights_read_range(t->file, t->entry[which], first * 4, dst, n * 4, err);
   return clv_weights_folder_read_range(t->folder, t->found[which], &t->want[which], first, n, dst,
@@ -76,7 +77,7 @@ static clv_code read_part(const two_tensors *t, int which, size_t first, size_t 
 }
 
 /* Checks that two tied tensors have the same values. The first one is the owner's. */
-static clv_code check_same(const two_tensors *t, clv_err *err) {
+static clv_code check_same_values(const tied_pair *t, clv_err *err) {
   CLV_AUTO(clv_freep) char *parts = NULL;
   size_t n, bytes = (size_t)PART_VALUES * 4;
   CLV_TRY(clv_shape_numel(&t->want[0].shape, &n, err));
@@ -93,7 +94,7 @@ static clv_code check_same(const two_tensors *t, clv_err *err) {
   return CLV_OK;
 }
 
-static void two_of(const clv_params *all, int tie, two_tensors *t) {
+static void fill_tied_pair(const clv_params *all, int tie, tied_pair *t) {
   const clv_param *p[] = {&all->list[all->ties[tie].owner_index], &all->ties[tie].param};
   for (int i = 0; i < 2; i++)
     t->want[i] = (clv_weights_want){p[i]->name, p[i]->dtype, p[i]->shape, true};
@@ -101,38 +102,39 @@ static void two_of(const clv_params *all, int tie, two_tensors *t) {
 
 static clv_code check_ties_of_file(const clv_params *all, const clv_weights_file *f, clv_err *err) {
   for (int i = 0; i < all->n_ties; i++) {
-    two_tensors t = {.file = f};
-    two_of(all, i, &t);
+    tied_pair t = {.file = f};
+    fill_tied_pair(all, i, &t);
     bool both = true;
     for (int k = 0; k < 2; k++) {
       const clv_weights_entry *e = t.entry[k] = clv_weights_find(f, t.want[k].name);
       both &= e && e->dtype == CLV_F32 && clv_shape_equal(&e->shape, &t.want[k].shape);
     }
-    if (both) CLV_TRY(check_same(&t, err));
+    if (both) CLV_TRY(check_same_values(&t, err));
   }
   return CLV_OK;
 }
 
 static clv_code check_ties_of_folder(const clv_params *all, clv_weights_folder *f, clv_err *err) {
   for (int i = 0; i < all->n_ties; i++) {
-    two_tensors t = {.folder = f};
-    two_of(all, i, &t);
+    tied_pair t = {.folder = f};
+    fill_tied_pair(all, i, &t);
     CLV_TRY(clv_weights_folder_match(f, t.want, 2, NULL, 0, t.found, err));
     if (t.found[0] == CLV_WEIGHTS_NONE || t.found[1] == CLV_WEIGHTS_NONE) continue;
     for (int k = 0; k < 2; k++) CLV_TRY(clv_weights_folder_check(f, t.found[k], &t.want[k], err));
-    CLV_TRY(check_same(&t, err));
+    CLV_TRY(check_same_values(&t, err));
   }
   return CLV_OK;
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static clv_code check_strangers(const clv_blueprint *b, const clv_weights_file *f, clv_err *err) {
+static clv_code check_no_unknown_tensor(const clv_blueprint *b, const clv_weights_file *f,
+                                        clv_err *err) {
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
   size_t n;
-  CLV_TRY(clv_params_of(b->whole, &all, err));
-  CLV_TRY(known_of(all, &known, &n, err));
+  CLV_TRY(clv_params_of(b->full_graph, &all, err));
+  CLV_TRY(list_model_tensors(all, &known, &n, err));
   CLV_TRY(clv_weights_check_no_extra(f, known, n, err));
   return check_ties_of_file(all, f, err);
 }
@@ -173,7 +175,7 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
   clv_err why;
   clv_code code = clv_weights_open_lazy(spec->weights_file, &f, &why);
   if (code == CLV_OK) code = check_digest(spec, f, &why);
-  if (code == CLV_OK) code = check_strangers(b, f, &why);
+  if (code == CLV_OK) code = check_no_unknown_tensor(b, f, &why);
   if (code == CLV_OK)
     code = clv_stage_match_weights(
         b, stage, f,
@@ -200,7 +202,7 @@ void clv_stage_folder_done(clv_stage_folder *f) {
   *f = (clv_stage_folder){0};
 }
 
-static clv_code check_listed(void *user, const char *name, int fd, clv_err *err) {
+static clv_code check_listed_file(void *user, const char *name, int fd, clv_err *err) {
   return clv_artifact_check(user, name, fd, err);
 }
 
@@ -215,12 +217,12 @@ static clv_code open_folder(const clv_stage_spec *spec, clv_stage_folder *f, clv
     if (memcmp(&want, &found, sizeof want) != 0)
       return clv_fail(err, CLV_DATA_LOSS, "%s/%s has another SHA-256 than the session says", path,
                       CLV_ARTIFACT_NAME);
-    guard = (clv_weights_guard){check_listed, &f->manifest};
+    guard = (clv_weights_guard){check_listed_file, &f->manifest};
   }
   return clv_weights_folder_open(path, path, guard, &f->folder, err);
 }
 
-bool clv_stage_is_new(const clv_stage_spec *spec, const char *parameter) {
+bool clv_stage_param_is_new(const clv_stage_spec *spec, const char *parameter) {
   return clv_weights_is_fresh(parameter, (const char *const *)spec->weights_new.items,
                               spec->weights_new.n);
 }
@@ -237,7 +239,8 @@ static clv_code match_folder(const clv_stage_spec *spec, clv_stage_folder *f, cl
 }
 
 /* Appends a line with the parameters that start from the seed. */
-static void note_fresh(const clv_stage_spec *spec, const clv_stage_folder *f, clv_bytes *notes) {
+static void note_params_from_seed(const clv_stage_spec *spec, const clv_stage_folder *f,
+                                  clv_bytes *notes) {
   size_t n = 0;
   for (size_t i = 0; i < f->n; i++) {
     if (f->found[i] != CLV_WEIGHTS_NONE || clv_lora_is_adapter(f->want[i].name)) continue;
@@ -258,14 +261,14 @@ static bool has_noted_folder(const clv_session_config *c, uint32_t stage) {
   return false;
 }
 
-static clv_code note_left(const clv_blueprint *b, const clv_stage_spec *spec,
-                          const clv_stage_folder *f, clv_bytes *notes, clv_err *err) {
+static clv_code note_unused_tensors(const clv_blueprint *b, const clv_stage_spec *spec,
+                                    const clv_stage_folder *f, clv_bytes *notes, clv_err *err) {
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
   CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes names = {0};
   size_t n, n_known;
-  CLV_TRY(clv_params_of(b->whole, &all, err));
-  CLV_TRY(known_of(all, &known, &n_known, err));
+  CLV_TRY(clv_params_of(b->full_graph, &all, err));
+  CLV_TRY(list_model_tensors(all, &known, &n_known, err));
   CLV_TRY(clv_weights_folder_unmatched(f->folder, known, n_known, &names, &n, err));
   CLV_TRY(check_ties_of_folder(all, f->folder, err));
   if (n)
@@ -280,10 +283,11 @@ clv_code clv_stage_folder_open(const clv_blueprint *b, uint32_t stage, clv_stage
   CLV_AUTO(clv_stage_folder_done) clv_stage_folder f = {.n = (size_t)b->stages[stage].params->n};
   clv_err why;
   clv_code code = open_folder(spec, &f, &why);
-  if (code == CLV_OK) code = wants_of(b->stages[stage].params, true, NULL, &f.want, &why);
+  if (code == CLV_OK)
+    code = list_wanted_tensors(b->stages[stage].params, true, NULL, &f.want, &why);
   if (code == CLV_OK) code = match_folder(spec, &f, &why);
   if (code == CLV_OK && !has_noted_folder(b->config, stage))
-    code = note_left(b, spec, &f, notes, &why);
+    code = note_unused_tensors(b, spec, &f, notes, &why);
   if (code != CLV_OK) {
     clv_session_fail_at(b->config, spec->weights_pos, err, "stage '%s': %s%s", spec->name, why.text,
                         strstr(why.text, "missing tensors")
@@ -292,7 +296,7 @@ clv_code clv_stage_folder_open(const clv_blueprint *b, uint32_t stage, clv_stage
     if (err) err->code = CLV_DATA_LOSS;
     return CLV_DATA_LOSS;
   }
-  note_fresh(spec, &f, notes);
+  note_params_from_seed(spec, &f, notes);
   *ret = f;
   f = (clv_stage_folder){0};
   return CLV_OK;

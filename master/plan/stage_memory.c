@@ -26,7 +26,7 @@ const char *clv_stage_device(const clv_blueprint *b, uint32_t stage) {
 static bool is_shared_with_worker(const clv_blueprint *b, uint32_t i, const clv_param *p) {
   const clv_stage_spec *s = &b->config->stages[i];
   return s->weights_artifact && p->fixed && !clv_lora_is_adapter(p->name) &&
-         !clv_stage_is_new(s, p->name);
+         !clv_stage_param_is_new(s, p->name);
 }
 
 static bool has_shared_weights(const clv_blueprint *b, uint32_t i) {

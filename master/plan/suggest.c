@@ -58,7 +58,7 @@ static void sum_layers(const clv_cut_search *c, uint32_t profile, uint32_t choic
 }
 
 /* Measures the layers once for each number of threads that a stage uses. */
-static clv_code time_layers(clv_cut_search *c, clv_err *err) {
+static clv_code measure_layer_times(clv_cut_search *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
     int threads = (int)c->b->config->stages[s].threads;
     uint32_t p = 0;
@@ -91,8 +91,8 @@ static clv_code make_running_sums(clv_cut_search *c, clv_err *err) {
 
 /* Computes the time that a tensor takes between two nodes (worker index; -1: the master). Unless it
  * is sent directly, a tensor between two workers is sent over two links, one after the other. */
-static void tensor_times(const clv_cut_search *c, int from, int to, bool direct, double bytes,
-                         double *latency, double *serialise) {
+static void compute_tensor_times(const clv_cut_search *c, int from, int to, bool direct,
+                                 double bytes, double *latency, double *serialise) {
   const clv_links *l = c->links;
   int low = CLV_MIN(from, to), high = CLV_MAX(from, to);
   *latency = *serialise = 0;
@@ -125,8 +125,9 @@ static void fill_costs(const void *user, const uint32_t *last, uint32_t choice,
     if (c->b->config->stages[s].recompute) ret->input[s] += t[FORWARD];
     ret->weight[s] = t[WEIGHT];
     ret->step[s] = 0;
-    tensor_times(c, stage->worker, stage[1].worker, stage->direct,
-                 c->bytes[last[s]] / c->micros[choice], &ret->latency[s], &ret->serialise_f[s]);
+    compute_tensor_times(c, stage->worker, stage[1].worker, stage->sends_directly,
+                         c->bytes[last[s]] / c->micros[choice], &ret->latency[s],
+                         &ret->serialise_f[s]);
     ret->serialise_b[s] = ret->serialise_f[s];
   }
   ret->forward[n] = ret->input[n] = ret->weight[n] = ret->step[n] = 0;
@@ -146,7 +147,7 @@ static void set_schedule(clv_cut_search *c) {
     clv_bytes_printf(&c->notes, "times are those of 1f1b, not of %s\n", clv_pipeline_name(kind));
   kind = has ? kind : CLV_PIPE_1F1B;
   c->cuts.kind = (clv_sched_kind)kind;
-  clv_pipeline_ranks(c->b, &c->cuts.shape, names);
+  clv_pipeline_find_ranks(c->b, &c->cuts.shape, names);
   c->cuts.computes_window =
       kind == CLV_PIPE_1F1B && (config->pipeline.window == CLV_WINDOW_AUTO || !has);
   if (kind == CLV_PIPE_1F1B || kind == CLV_PIPE_ZB_H1)
@@ -280,7 +281,7 @@ static clv_code add_plan(clv_cut_search *c, const clv_sched_split *split, clv_er
   return CLV_OK;
 }
 
-static clv_code find_best(clv_cut_search *c, clv_err *err) {
+static clv_code find_best_plans(clv_cut_search *c, clv_err *err) {
   clv_sched_split best[MAX_SUGGESTIONS];
   clv_code code =
       clv_sched_search_cuts(&c->cuts, MAX_SUGGESTIONS, best, &c->n_best, &c->search, err);
@@ -300,7 +301,7 @@ static clv_code find_best(clv_cut_search *c, clv_err *err) {
   return c->n_best ? CLV_OK : CLV_INVALID; /* no plan is left: err has the reason of the last one */
 }
 
-static clv_code suggest(clv_cut_search *c, clv_err *err) {
+static clv_code find_and_print_plans(clv_cut_search *c, clv_err *err) {
   const clv_blueprint *b = c->b;
   c->cuts.n_layers = b->stages[b->n_stages - 1].last_layer + 1;
   if (b->n_stages < 2)
@@ -308,17 +309,17 @@ static clv_code suggest(clv_cut_search *c, clv_err *err) {
                                "there is nothing to cut: the session has one stage; write a stage "
                                "for each node, in their order, with any layers");
   CLV_TRY(clv_cut_search_find_places(c, err));
-  CLV_TRY(time_layers(c, err));
+  CLV_TRY(measure_layer_times(c, err));
   CLV_TRY(make_running_sums(c, err));
   set_schedule(c);
   CLV_TRY(evaluate_session_cuts(c, err));
-  return find_best(c, err);
+  return find_best_plans(c, err);
 }
 
 clv_code clv_suggest_cuts(const clv_blueprint *b, const clv_links *links, bool json, clv_bytes *out,
                           clv_err *err) {
   CLV_AUTO(cut_search_done) clv_cut_search c = {.b = b, .links = links};
-  CLV_TRY(suggest(&c, err));
+  CLV_TRY(find_and_print_plans(&c, err));
   clv_cut_search_print(&c, json, out);
   return CLV_OK;
 }

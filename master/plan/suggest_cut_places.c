@@ -51,7 +51,7 @@ static bool cut_belongs_after_next(const clv_graph *g, uint32_t layer) {
 
 static clv_code find_free_places(clv_cut_search *c, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *last = NULL;
-  const clv_graph *g = c->b->whole;
+  const clv_graph *g = c->b->full_graph;
   uint32_t n = c->cuts.n_layers;
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *last, &last, err));
   CLV_TRY(clv_alloc(n, sizeof *c->places, &c->places, err));

@@ -13,7 +13,7 @@ static const char *node_name_of(const clv_cut_search *c, uint32_t s) {
 }
 
 static const char *layer_name(const clv_cut_search *c, uint32_t layer) {
-  const clv_graph *g = c->b->whole;
+  const clv_graph *g = c->b->full_graph;
   for (int i = 0; i < g->n_nodes; i++)
     if (g->nodes[i].op != CLV_OP_INPUT && g->nodes[i].layer == layer) {
       size_t digits = strspn(g->nodes[i].name, "0123456789");
@@ -24,7 +24,8 @@ static const char *layer_name(const clv_cut_search *c, uint32_t layer) {
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-static void text_stage(const clv_cut_search *c, const clv_cut_plan *w, uint32_t s, clv_bytes *out) {
+static void append_text_stage(const clv_cut_search *c, const clv_cut_plan *w, uint32_t s,
+                              clv_bytes *out) {
   char memory[24], bytes[24], layers[64], name[25];
   const clv_cut_stage *stage = &w->stages[s];
   snprintf(layers, sizeof layers, "%u..%u (%s)", stage->first, stage->last,
@@ -39,8 +40,8 @@ static void text_stage(const clv_cut_search *c, const clv_cut_plan *w, uint32_t 
   clv_bytes_puts(out, "\n");
 }
 
-static void text_plan(const clv_cut_search *c, const char *title, const clv_cut_plan *w,
-                      clv_bytes *out) {
+static void append_text_plan(const clv_cut_search *c, const char *title, const clv_cut_plan *w,
+                             clv_bytes *out) {
   clv_bytes_printf(out, "%s: %.1f ms a step", title, 1e3 * w->split.seconds);
   if (w != &c->now)
     clv_bytes_printf(out, " (%.2f of now)", w->split.seconds / c->now.split.seconds);
@@ -48,10 +49,10 @@ static void text_plan(const clv_cut_search *c, const char *title, const clv_cut_
                    w->split.n_micro, w->split.n_micro > 1 ? "es" : "");
   if (w->split.window) clv_bytes_printf(out, ", window %u", w->split.window);
   clv_bytes_puts(out, "\n");
-  for (uint32_t s = 0; s < c->b->n_stages; s++) text_stage(c, w, s, out);
+  for (uint32_t s = 0; s < c->b->n_stages; s++) append_text_stage(c, w, s, out);
 }
 
-static void text_sizes(const clv_cut_search *c, clv_bytes *out) {
+static void append_text_sizes(const clv_cut_search *c, clv_bytes *out) {
   const clv_profile *p = c->profile[0];
   clv_bytes_printf(out, "layers timed on this machine with %d thread%s", p->threads,
                    p->threads > 1 ? "s" : "");
@@ -78,7 +79,7 @@ static void warn_of_earlier_cut(const clv_cut_search *c, clv_bytes *out) {
 /* Warns if micro-batches change and the model has batch norm, whose statistics are those of a
  * micro-batch. */
 static void warn_of_batch_norm(const clv_cut_search *c, clv_bytes *out) {
-  const clv_graph *g = c->b->whole;
+  const clv_graph *g = c->b->full_graph;
   uint32_t now = c->now.split.n_micro, then = c->best[0].split.n_micro;
   double batch = (double)c->b->config->train.batch;
   bool has = false;
@@ -93,7 +94,7 @@ static void warn_of_batch_norm(const clv_cut_search *c, clv_bytes *out) {
 
 static void print_text(const clv_cut_search *c, clv_bytes *out) {
   char title[24];
-  text_sizes(c, out);
+  append_text_sizes(c, out);
   if (c->links->notes.len)
     clv_bytes_printf(out, "links: %s; nothing was sent\n", c->links->notes.data);
   if (c->notes.len) clv_bytes_puts(out, c->notes.data);
@@ -103,10 +104,10 @@ static void print_text(const clv_cut_search *c, clv_bytes *out) {
                    c->cuts.n_places, (unsigned long long)c->search.n_possible,
                    (unsigned long long)c->search.n_simulated,
                    c->search.is_optimal ? "the others cannot be better" : "too many to be sure");
-  text_plan(c, "as it is", &c->now, out);
+  append_text_plan(c, "as it is", &c->now, out);
   for (uint32_t i = 0; i < c->n_best; i++) {
     snprintf(title, sizeof title, "%u", i + 1);
-    text_plan(c, title, &c->best[i], out);
+    append_text_plan(c, title, &c->best[i], out);
   }
   warn_of_earlier_cut(c, out);
   warn_of_batch_norm(c, out);
@@ -116,7 +117,7 @@ static void print_text(const clv_cut_search *c, clv_bytes *out) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void json_plan(const clv_cut_search *c, const clv_cut_plan *w, clv_bytes *out) {
+static void append_json_plan(const clv_cut_search *c, const clv_cut_plan *w, clv_bytes *out) {
   clv_bytes_printf(
       out, "{\"step_s\":%.9f,\"bubble\":%.6f,\"micro_batches\":%u,\"window\":%u,\"stages\":[",
       w->split.seconds, w->split.bubble, w->split.n_micro, w->split.window);
@@ -146,11 +147,11 @@ static void print_json(const clv_cut_search *c, clv_bytes *out) {
       out, ",\"places\":%u,\"possible\":%llu,\"simulated\":%llu,\"complete\":%s,\"now\":",
       c->cuts.n_places, (unsigned long long)c->search.n_possible,
       (unsigned long long)c->search.n_simulated, c->search.is_optimal ? "true" : "false");
-  json_plan(c, &c->now, out);
+  append_json_plan(c, &c->now, out);
   clv_bytes_puts(out, ",\"best\":[");
   for (uint32_t i = 0; i < c->n_best; i++) {
     clv_bytes_puts(out, i ? "," : "");
-    json_plan(c, &c->best[i], out);
+    append_json_plan(c, &c->best[i], out);
   }
   clv_bytes_puts(out, "]}\n");
 }

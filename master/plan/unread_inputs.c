@@ -22,9 +22,9 @@ static size_t list_names(const clv_blueprint *b, const char *names[MOST_NAMES]) 
   static const char *const more[] = {"ids", "lengths", "boxes"};
   int family = clv_model_family(b->config);
   size_t n = 0, here, take = family < 0 || family == CLV_HF_VIT ? 0 : 2;
-  for (int i = 0; i < b->whole->n_nodes && n < CLV_DATA_MAX_INPUTS; i++)
-    if (b->whole->nodes[i].op == CLV_OP_INPUT && is_read(b->whole, i))
-      names[n++] = b->whole->nodes[i].name;
+  for (int i = 0; i < b->full_graph->n_nodes && n < CLV_DATA_MAX_INPUTS; i++)
+    if (b->full_graph->nodes[i].op == CLV_OP_INPUT && is_read(b->full_graph, i))
+      names[n++] = b->full_graph->nodes[i].name;
   here = n;
   if (family == CLV_HF_LAYOUTLM) take = CLV_COUNT(more);
   for (size_t i = here > 0; i < take; i++) {
@@ -56,8 +56,8 @@ clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) {
   const clv_data_config *d = &b->config->data;
   /* names that the format itself gives may stay unread */
   bool named = d->inputs.n && !clv_format_row_of(d->format)->given[0];
-  for (int i = 0; named && i < b->whole->n_nodes; i++)
-    if (b->whole->nodes[i].op == CLV_OP_INPUT && !is_read(b->whole, i))
-      return refuse_unread(b, b->whole->nodes[i].name, err);
+  for (int i = 0; named && i < b->full_graph->n_nodes; i++)
+    if (b->full_graph->nodes[i].op == CLV_OP_INPUT && !is_read(b->full_graph, i))
+      return refuse_unread(b, b->full_graph->nodes[i].name, err);
   return CLV_OK;
 }

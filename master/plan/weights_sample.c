@@ -15,7 +15,7 @@
  *   z_k = sum of |v|^(i k w)   and   s_k = sum of sign(v) |v|^(i k w),   k = 1, 2, 3,
  *
  * in one pass and in any order. A factor turns z_k by an angle, and z_2 and z_3 by two and three
- * times the angle of z_1. The moments are these sums after z_1 is turned back to be real.
+ * times the angle of z_1. The moments are these sums after z_1 is rotated back to be real.
  *
  * The means are rounded down to cells of a third of the deviation that such a mean has between two
  * draws of weights. With eight means, one pair of draws in some 10^7 has the same cells. Rounding
@@ -41,16 +41,16 @@ bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_
   s->part = whole ? n : CLV_SAMPLE_PART;
   s->spread = (clv_weights_spread){0};
   s->rows = NULL;
-  s->max_rows = CLV_ROW_MARKS;
+  s->max_rows = CLV_ROW_MAX_KEPT;
   return true;
 }
 
 /* Returns the index of the first value of a part. */
-static size_t first_of(const clv_weights_sample *s, size_t part) {
+static size_t first_value_of_part(const clv_weights_sample *s, size_t part) {
   return s->parts == 1 ? 0 : part * (s->count - s->part) / (s->parts - 1);
 }
 
-static void *room_of(clv_weights_sample *s, size_t part) {
+static void *part_address(clv_weights_sample *s, size_t part) {
   return s->values + part * s->part * clv_dtype_size(s->dtype);
 }
 
@@ -62,29 +62,29 @@ enum { MAGNITUDES = 1 << 15 };
 /* |v|^(i w) for each value v of bf16; 0 for 0 and for values that are not finite. All values are
  * rounded to bf16 before they are summed, so that a rounded copy has the same sums as its
  * original. */
-static double turned[MAGNITUDES][2];
-static pthread_once_t turned_once = PTHREAD_ONCE_INIT;
+static double powers[MAGNITUDES][2];
+static pthread_once_t powers_once = PTHREAD_ONCE_INIT;
 
-static void make_turned(void) {
+static void make_powers(void) {
   for (uint16_t i = 0; i < MAGNITUDES; i++) {
     float v = clv_bf16_value(i);
     if (!isnormal(v)) continue;
-    turned[i][0] = cos(TURN * log((double)v));
-    turned[i][1] = sin(TURN * log((double)v));
+    powers[i][0] = cos(TURN * log((double)v));
+    powers[i][1] = sin(TURN * log((double)v));
   }
 }
 
-static void take_value(clv_weights_spread *s, uint16_t half) {
-  const double *of = turned[half & (MAGNITUDES - 1)], sign = half & MAGNITUDES ? -1 : 1;
+static void add_to_spread(clv_weights_spread *s, uint16_t half) {
+  const double *of = powers[half & (MAGNITUDES - 1)], sign = half & MAGNITUDES ? -1 : 1;
   double re = of[0], im = of[1], re2 = re * re - im * im, im2 = 2 * re * im;
   const double z[CLV_SPREAD_SUMS] = {re, im, re2, im2, re2 * re - im2 * im, re2 * im + im2 * re};
   for (int k = 0; k < CLV_SPREAD_SUMS; k++) s->all[k] += z[k];
   for (int k = 0; k < CLV_SPREAD_SUMS; k++) s->by_sign[k] += sign * z[k];
 }
 
-static void take_all(clv_weights_sample *s, const char *data, size_t n) {
+static void add_all_to_spread(clv_weights_sample *s, const char *data, size_t n) {
   clv_weights_spread spread = s->spread;
-  pthread_once(&turned_once, make_turned);
+  pthread_once(&powers_once, make_powers);
   for (size_t i = 0; i < n; i++) {
     float wide;
     uint16_t half;
@@ -93,7 +93,7 @@ static void take_all(clv_weights_sample *s, const char *data, size_t n) {
       memcpy(&wide, data + 4 * i, sizeof wide);
       half = clv_bf16_of(wide);
     }
-    take_value(&spread, half);
+    add_to_spread(&spread, half);
   }
   spread.n += n;
   s->spread = spread;
@@ -101,19 +101,19 @@ static void take_all(clv_weights_sample *s, const char *data, size_t n) {
 
 /* True if all values of the tensor were added. If a chunk ends within a value, the values are not
  * counted in full, so the tensor has no moments of all values. */
-static bool is_whole(const clv_weights_sample *s) {
+static bool has_all_values(const clv_weights_sample *s) {
   return s->parts > 1 && s->spread.n == s->count;
 }
 
 void clv_weights_sample_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len) {
   size_t size = clv_dtype_size(s->dtype);
-  if (s->parts > 1 && offset % size == 0) take_all(s, data, len / size);
+  if (s->parts > 1 && offset % size == 0) add_all_to_spread(s, data, len / size);
   clv_row_digests_add(s, offset, data, len);
   for (size_t i = 0; i < s->parts; i++) {
-    uint64_t begin = (uint64_t)first_of(s, i) * size, end = begin + s->part * size;
+    uint64_t begin = (uint64_t)first_value_of_part(s, i) * size, end = begin + s->part * size;
     uint64_t from = CLV_MAX(begin, offset), to = CLV_MIN(end, offset + len);
     if (from >= to) continue;
-    memcpy((char *)room_of(s, i) + (from - begin), (const char *)data + (from - offset),
+    memcpy((char *)part_address(s, i) + (from - begin), (const char *)data + (from - offset),
            (size_t)(to - from));
   }
 }
@@ -156,7 +156,7 @@ static double value_at(const clv_weights_sample *s, size_t i) {
 
 /* Computes the moments of the sample. Values of the opposite sign have negated sines, so the sines
  * count without their sign. */
-static bool form_of_sample(const clv_weights_sample *s, clv_weights_moments *ret) {
+static bool compute_sample_moments(const clv_weights_sample *s, clv_weights_moments *ret) {
   size_t n = s->parts * s->part;
   double squares = 0, scale;
   *ret = (clv_weights_moments){.kind = "form", .count = s->count};
@@ -173,27 +173,27 @@ static bool form_of_sample(const clv_weights_sample *s, clv_weights_moments *ret
   return true;
 }
 
-/* Turns z_k back by k times the angle of z_1. */
-static void turn_back(const double *z, int k, double angle, double ret[2]) {
+/* Rotates z_k back by k times the angle of z_1. */
+static void rotate_back(const double *z, int k, double angle, double ret[2]) {
   double c = cos(k * angle), s = sin(k * angle);
   ret[0] = z[2 * k - 2] * c + z[2 * k - 1] * s;
   ret[1] = z[2 * k - 1] * c - z[2 * k - 2] * s;
 }
 
-static bool form_of_all(const clv_weights_sample *s, clv_weights_moments *ret) {
+static bool compute_full_moments(const clv_weights_sample *s, clv_weights_moments *ret) {
   const double *z = s->spread.all, *sign = s->spread.by_sign, angle = atan2(z[1], z[0]);
   double cell = fmax(CELL * sqrt((double)s->count), LEAST_CELL * (double)s->count);
   *ret = (clv_weights_moments){.kind = "spread", .count = s->count, .mean = {hypot(z[0], z[1])}};
-  if (!is_whole(s) || ret->mean[0] <= 0) return false;
-  turn_back(z, 2, angle, &ret->mean[1]);
-  turn_back(z, 3, angle, &ret->mean[3]);
+  if (!has_all_values(s) || ret->mean[0] <= 0) return false;
+  rotate_back(z, 2, angle, &ret->mean[1]);
+  rotate_back(z, 3, angle, &ret->mean[3]);
   for (int k = 0; k < 3; k++) ret->mean[5 + k] = hypot(sign[2 * k], sign[2 * k + 1]);
   for (int k = 0; k < CLV_SPREAD_MEANS; k++) ret->mean[k] /= cell;
   return true;
 }
 
 bool clv_weights_sample_moments(const clv_weights_sample *s, bool all, clv_weights_moments *ret) {
-  return all ? form_of_all(s, ret) : form_of_sample(s, ret);
+  return all ? compute_full_moments(s, ret) : compute_sample_moments(s, ret);
 }
 
 clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned beside, clv_sha256 *ret,

@@ -123,7 +123,7 @@ static void print_checked(const clv_run *r, const char *sets) {
   if (seen < all)
     snprintf(looked, sizeof looked, "%zu of %zu training records were looked at", seen, all);
   CLV_AUTO(clv_bytes_done) clv_bytes look = {0};
-  (r->o->json ? clv_look_json : clv_look_describe)(r->blueprint, &look);
+  (r->o->json ? clv_look_describe_json : clv_look_describe)(r->blueprint, &look);
   if (!r->o->json) printf("%s%s", sets, look.data ? look.data : "");
   if (r->o->json)
     printf("{\"ok\":true,\"stages\":%u,\"records\":%zu,\"validation\":%zu,\"left_out\":%llu%s%s}\n",
@@ -141,7 +141,7 @@ static void print_checked(const clv_run *r, const char *sets) {
 /* Returns true if the session has a stage or the loss at a worker. */
 static bool uses_workers(const clv_run *r) {
   bool any = false;
-  for (size_t i = 0; i < r->config->n_workers; i++) any |= r->blueprint->worker_used[i];
+  for (size_t i = 0; i < r->config->n_workers; i++) any |= r->blueprint->is_worker_used[i];
   return any;
 }
 

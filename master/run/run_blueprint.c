@@ -7,8 +7,8 @@
 /* Returns the sends to plan for. A run that ends early sends less; the gate counts the actual
  * bytes. */
 static clv_planned_sends sends_of(const clv_run *r) {
-  if (r->sends == RUN_EVALUATES) return clv_sends_of(&r->data, CLV_EVALUATES);
-  return clv_sends_of(&r->data, r->o->resume ? CLV_RESUMES : CLV_BEGINS);
+  if (r->sends == RUN_EVALUATES) return clv_planned_sends_of(&r->data, CLV_EVALUATES);
+  return clv_planned_sends_of(&r->data, r->o->resume ? CLV_RESUMES : CLV_BEGINS);
 }
 
 /* Finds the layers at the master whose weights a worker knows from an earlier session: they hide
@@ -34,7 +34,7 @@ void clv_run_print_later(const clv_run *r) {
   } later[] = {{CLV_RESUMES, "train --resume"}, {CLV_EVALUATES, "eval and predict"}};
   for (size_t i = 0; i < CLV_COUNT(later); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-    const clv_planned_sends sends = clv_sends_of(&r->data, later[i].kind);
+    const clv_planned_sends sends = clv_planned_sends_of(&r->data, later[i].kind);
     clv_err why;
     if (later[i].kind == CLV_EVALUATES && !r->data.test) continue;
     if (clv_blueprint_check_policy(r->blueprint, &sends, &why) == CLV_OK) continue;

@@ -95,20 +95,20 @@ static void record_look(const clv_run *r) {
   clv_look_result_text(&look->of[CLV_LOOK_LABELS], l.look.labels);
   clv_look_result_text(&look->of[CLV_LOOK_FEATURES], l.look.features);
   clv_look_result_text(&look->of[CLV_LOOK_GROUPS], l.look.groups);
-  clv_egress_record_look(r->record, &l);
+  clv_egress_note_look(r->record, &l);
 }
 
 clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_egress_line about = {0};
-  snprintf(about.begun.command, sizeof about.begun.command, "%s", command);
-  put_path(about.begun.session, sizeof about.begun.session, r->config->name);
-  put_path(about.begun.run, sizeof about.begun.run, r->dir.data);
-  put_path(about.begun.policy, sizeof about.begun.policy, clv_policy_path(r->policy));
-  put_path(about.begun.policy_sha256, sizeof about.begun.policy_sha256,
+  snprintf(about.start.command, sizeof about.start.command, "%s", command);
+  put_path(about.start.session, sizeof about.start.session, r->config->name);
+  put_path(about.start.run, sizeof about.start.run, r->dir.data);
+  put_path(about.start.policy, sizeof about.start.policy, clv_policy_path(r->policy));
+  put_path(about.start.policy_sha256, sizeof about.start.policy_sha256,
            clv_policy_sha256(r->policy));
-  put_path(about.begun.approver, sizeof about.begun.approver, clv_policy_approver(r->policy));
-  CLV_TRY(digest_table(r, about.begun.table_sha256, err));
+  put_path(about.start.approver, sizeof about.start.approver, clv_policy_approver(r->policy));
+  CLV_TRY(digest_table(r, about.start.table_sha256, err));
   clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, r->dir.data);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_egress_open(path.data, &about, &r->record, err));
@@ -129,7 +129,7 @@ void clv_run_drop_record(clv_run *r) {
   if (!r->record) return;
   clv_run_close_record(r, r->code);
   clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, r->dir.data);
-  if (!path.failed && clv_egress_read(path.data, &book, NULL) == CLV_OK && !book.total)
+  if (!path.failed && clv_egress_read(path.data, &book, NULL) == CLV_OK && !book.total_bytes)
     unlink(path.data);
 }
 

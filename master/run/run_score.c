@@ -32,7 +32,7 @@ static clv_score_outputs outputs_of(clv_loss_kind kind) {
 
 clv_code clv_run_score_new(clv_run *r, clv_err *err) {
   const clv_session_config *c = r->config;
-  const clv_graph *last = r->blueprint->whole;
+  const clv_graph *last = r->blueprint->full_graph;
   const clv_shape *out = &last->nodes[last->output].shape;
   int64_t width = out->rank ? out->dim[out->rank - 1] : 1;
   clv_score_options o = {.wanted = wanted(c),

@@ -36,7 +36,7 @@ static clv_code measure(clv_dtype dtype, const clv_shape *batch, int64_t places,
   memcpy(what->shape.dim, batch->dim + 1, (size_t)what->shape.rank * sizeof *batch->dim);
   snprintf(what->dtype, sizeof what->dtype, "%s", clv_dtype_name(dtype));
   CLV_TRY(clv_shape_bytes(&what->shape, dtype, &bytes, err));
-  ret->place_bytes = places ? bytes : 0;
+  ret->position_bytes = places ? bytes : 0;
   ret->sample_bytes = bytes * (uint64_t)CLV_MAX(places, 1);
   return CLV_OK;
 }
@@ -55,14 +55,14 @@ static void name_cached(const clv_trainer *t, const clv_egress_row *r, clv_egres
 
 static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_row_flow *ret, clv_err *err) {
   clv_egress_key what = {.kind = clv_egress_record_kind(r->kind, r->findings),
-                         .random = t->egress.random};
+                         .has_random_values = t->egress.random};
   if (clv_egress_is_state(r->kind)) return CLV_OK;
   set_ends(t, -1, r->worker, &what);
   name_stage(t, r->stage, &what);
   if (r->kind == CLV_EGRESS_INPUT && t->b->inputs.n > 1)
     snprintf(what.name, sizeof what.name, "%s", t->b->stages[r->stage].graph->nodes[r->input].name);
   if (r->kind == CLV_EGRESS_CACHED) name_cached(t, r, &what);
-  CLV_TRY(measure(r->dtype, &r->shape, r->places, &what, ret, err));
+  CLV_TRY(measure(r->dtype, &r->shape, r->max_positions, &what, ret, err));
   return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);
 }
 
@@ -72,21 +72,22 @@ static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, clv_row_flow
                          clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[stage];
   char words[CLV_FINDINGS_TEXT];
-  if (!s->direct || (back && !s[1].input_needs_grad)) return CLV_OK;
+  if (!s->sends_directly || (back && !s[1].input_needs_grad)) return CLV_OK;
   clv_egress_row r = clv_blueprint_hop_row(t->b, stage, back);
   clv_egress_key what = {.kind = clv_egress_record_kind(r.kind, r.findings),
-                         .random = t->egress.random};
+                         .has_random_values = t->egress.random};
   set_ends(t, s[back].worker, r.worker, &what);
   name_stage(t, stage, &what);
   snprintf(what.name, sizeof what.name, "%s", clv_findings_words(r.findings, words));
-  CLV_TRY(measure(r.dtype, &r.shape, r.places, &what, ret, err));
+  CLV_TRY(measure(r.dtype, &r.shape, r.max_positions, &what, ret, err));
   return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);
 }
 
 static clv_code make_failure(clv_trainer *t, size_t worker, clv_err *err) {
   clv_egress_key what = {.kind = CLV_EGRESS_FAILURE};
   set_ends(t, -1, (int)worker, &what);
-  return clv_egress_flow_new(t->egress.record, &what, false, &t->egress.gate.failures[worker], err);
+  return clv_egress_flow_new(t->egress.record, &what, false, &t->egress.gate.failure_flows[worker],
+                             err);
 }
 
 clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) {
@@ -97,9 +98,9 @@ clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) {
                   .rows = t->b->egress,
                   .n_rows = t->b->n_egress,
                   .max_samples = CLV_MAX(t->b->micro_size, t->b->eval_size),
-                  .uncertain = t->b->look.uncertain_findings,
+                  .uncertain_findings = t->b->look.uncertain_findings,
                   .policy = t->b->policy};
-  CLV_TRY(clv_alloc(t->config->n_workers, sizeof *g->failures, &g->failures, err));
+  CLV_TRY(clv_alloc(t->config->n_workers, sizeof *g->failure_flows, &g->failure_flows, err));
   CLV_TRY(clv_alloc(t->b->n_egress, sizeof *g->flows, &g->flows, err));
   CLV_TRY(clv_alloc(2 * (size_t)n, sizeof *e->hops, &e->hops, err));
   if (!e->record) return CLV_OK;
@@ -111,9 +112,9 @@ clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) {
 }
 
 void clv_trainer_drop_flows(clv_trainer *t) {
-  free(t->egress.gate.failures);
+  free(t->egress.gate.failure_flows);
   free(t->egress.gate.flows);
-  free(t->egress.gate.states);
+  free(t->egress.gate.state_flows);
   free(t->egress.hops);
 }
 
@@ -147,17 +148,17 @@ clv_code clv_trainer_expect(clv_trainer *t, uint64_t samples, bool training, clv
   if (!e->record || e->samples == what) return CLV_OK;
   for (size_t k = 0; k < b->n_egress; k++)
     if (e->gate.flows[k].flow && is_sent_in_batch(t, &b->egress[k], training))
-      clv_egress_expect(e->gate.flows[k].flow, samples * e->gate.flows[k].sample_bytes);
+      clv_egress_set_step_bytes(e->gate.flows[k].flow, samples * e->gate.flows[k].sample_bytes);
   for (uint32_t i = 0; i < 2 * b->n_stages; i++)
     if (e->hops[i].flow && (training || i % 2 == 0))
-      clv_egress_expect(e->hops[i].flow, samples * e->hops[i].sample_bytes);
+      clv_egress_set_step_bytes(e->hops[i].flow, samples * e->hops[i].sample_bytes);
   CLV_TRY(clv_egress_write_ahead(e->record, err));
   e->samples = what;
   return CLV_OK;
 }
 
 static uint64_t bytes_of(const clv_row_flow *f, uint64_t samples, uint64_t places) {
-  return f->place_bytes ? places * f->place_bytes : samples * f->sample_bytes;
+  return f->position_bytes ? places * f->position_bytes : samples * f->sample_bytes;
 }
 
 clv_code clv_trainer_charge_hop(clv_trainer *t, uint32_t stage, uint64_t samples, uint64_t places,
@@ -175,7 +176,7 @@ clv_code clv_trainer_charge_hop(clv_trainer *t, uint32_t stage, uint64_t samples
 static bool sends_directly(const clv_trainer *t, const char *from, const char *to) {
   for (uint32_t i = 0; i + 1 < t->b->n_stages; i++) {
     const clv_stage_plan *s = &t->b->stages[i];
-    if (!s->direct) continue;
+    if (!s->sends_directly) continue;
     const char *one = t->config->workers[s->worker].name,
                *other = t->config->workers[s[1].worker].name;
     if ((strcmp(one, from) == 0 && strcmp(other, to) == 0) ||
@@ -187,7 +188,8 @@ static bool sends_directly(const clv_trainer *t, const char *from, const char *t
 
 static void on_link(void *user, const char *worker, const char *peer, uint64_t bytes) {
   clv_trainer *t = user;
-  if (sends_directly(t, worker, peer)) clv_egress_record_hop(t->egress.record, worker, peer, bytes);
+  if (sends_directly(t, worker, peer))
+    clv_egress_note_direct_transfer(t->egress.record, worker, peer, bytes);
 }
 
 void clv_trainer_report_hops(clv_trainer *t) {
@@ -215,7 +217,7 @@ static clv_code make_state_flow(clv_trainer *t, uint32_t stage, cleave_state_kin
   name_stage(t, stage, &what);
   snprintf(what.name, sizeof what.name, "%s", item->name);
   snprintf(what.dtype, sizeof what.dtype, "%s", clv_dtype_name(item->dtype));
-  *ret = (clv_state_flow){.stage = stage, .optimizer = optimizer};
+  *ret = (clv_state_flow){.stage = stage, .is_optimizer_state = optimizer};
   memcpy(ret->name, what.name, sizeof ret->name);
   return clv_egress_flow_new(t->egress.record, &what, true, &ret->flow, err);
 }
@@ -224,17 +226,17 @@ clv_code clv_trainer_expect_state(clv_trainer *t, uint32_t stage, cleave_state_k
                                   const clv_weights_want *items, size_t n, clv_err *err) {
   clv_gate *g = &t->egress.gate;
   if (!t->egress.record || t->b->stages[stage].worker < 0) return CLV_OK;
-  clv_state_flow *grown = reallocarray(g->states, g->n_states + n + 1, sizeof *grown);
+  clv_state_flow *grown = reallocarray(g->state_flows, g->n_state_flows + n + 1, sizeof *grown);
   if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  g->states = grown;
-  g->next_state = g->n_states;
+  g->state_flows = grown;
+  g->next_state_flow = g->n_state_flows;
   for (size_t i = 0; i < n; i++) {
-    clv_state_flow *f = &g->states[g->n_states];
+    clv_state_flow *f = &g->state_flows[g->n_state_flows];
     size_t bytes;
     CLV_TRY(clv_shape_bytes(&items[i].shape, items[i].dtype, &bytes, err));
     CLV_TRY(make_state_flow(t, stage, kind, &items[i], f, err));
-    g->n_states++;
-    clv_egress_expect(f->flow, bytes);
+    g->n_state_flows++;
+    clv_egress_set_step_bytes(f->flow, bytes);
   }
   return clv_egress_write_ahead(t->egress.record, err);
 }

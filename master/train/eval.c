@@ -298,7 +298,7 @@ static clv_code all_rows(evaluation *e, clv_step_result *ret, clv_err *err) {
 
 /* Allocates the outputs of all rows, or of one batch if those are too large. */
 static clv_code make_outputs(evaluation *e, bool predicts, clv_err *err) {
-  const clv_graph *whole = e->t->b->whole;
+  const clv_graph *whole = e->t->b->full_graph;
   const clv_node *out = &whole->nodes[whole->output];
   size_t row = sizeof(float), bytes;
   for (int i = 1; i < out->shape.rank; i++) row *= (size_t)out->shape.dim[i];

@@ -180,7 +180,7 @@ static bool estimate_link(const passage *p, uint32_t n, double known, double *re
  * link, whose time the master does not know. */
 static double known_latency(const clv_trainer *t, uint32_t stage, const double *round_trip) {
   int from = t->b->stages[stage].worker, to = t->b->stages[stage + 1].worker;
-  if (from >= 0 && to >= 0 && t->b->stages[stage].direct) return -1;
+  if (from >= 0 && to >= 0 && t->b->stages[stage].sends_directly) return -1;
   return ((from >= 0 ? round_trip[from] : 0) + (to >= 0 ? round_trip[to] : 0)) / 2;
 }
 

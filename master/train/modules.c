@@ -16,7 +16,7 @@
 static size_t direct_of(const clv_trainer *t, uint32_t i, const char *names[2]) {
   const clv_blueprint *b = t->b;
   size_t n = 0;
-  if (i < b->n_stages && b->stages[i].direct)
+  if (i < b->n_stages && b->stages[i].sends_directly)
     names[n++] = t->config->workers[b->stages[i + 1].worker].name;
   return n;
 }
@@ -94,7 +94,7 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
   for (int k = 0; k < s->params->n; k++)
     if (s->params->list[k].frozen) frozen[o.n_frozen++] = s->params->list[k].name;
   for (int k = 0; o.artifact && k < s->params->n; k++)
-    if (clv_stage_is_new(spec, s->params->list[k].name))
+    if (clv_stage_param_is_new(spec, s->params->list[k].name))
       fresh[o.n_initialized++] = s->params->list[k].name;
   clv_sha256 digest;
   if (o.artifact && (!o.artifact_sha256 || !clv_sha256_parse(o.artifact_sha256, &digest)))

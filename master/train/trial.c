@@ -61,8 +61,8 @@ static clv_code random_tensor(const clv_node *n, int64_t batch, int64_t whole, c
 static clv_code random_batch(const clv_blueprint *b, int64_t n, clv_batch *ret, clv_err *err) {
   const clv_node *labels = &b->stages[b->n_stages].graph->nodes[1];
   for (size_t k = 0; k < b->inputs.n; k++, ret->n_inputs++)
-    CLV_TRY(random_tensor(&b->whole->nodes[k], n, clv_graph_length_limit(b->whole, (int)k),
-                          &ret->inputs[k], err));
+    CLV_TRY(random_tensor(&b->full_graph->nodes[k], n,
+                          clv_graph_length_limit(b->full_graph, (int)k), &ret->inputs[k], err));
   ret->n = (size_t)n;
   return random_tensor(labels, n, 0, &ret->y, err);
 }
@@ -152,7 +152,7 @@ static clv_code predict(const choice *c, uint32_t micros, double *ret, clv_err *
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   clv_sched_costs costs;
   costs_at(c, (double)config->train.batch / micros, &costs);
-  clv_pipeline_ranks(c->b, &o.shape, names);
+  clv_pipeline_find_ranks(c->b, &o.shape, names);
   o.shape.n_micro = micros;
   o.shape.n_accumulate = 0;
   o.costs = &costs;

@@ -251,8 +251,8 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
 /* Checks a training against the policy, then its resume. later: the refusal of the resume. */
 static clv_code compare_policy(clv_blueprint *b, const clv_run_data *data, clv_bytes *later,
                                clv_err *err) {
-  const clv_planned_sends now = clv_sends_of(data, CLV_BEGINS),
-                          then = clv_sends_of(data, CLV_RESUMES);
+  const clv_planned_sends now = clv_planned_sends_of(data, CLV_BEGINS),
+                          then = clv_planned_sends_of(data, CLV_RESUMES);
   clv_err why;
   CLV_TRY(clv_blueprint_read_ledger(b, NULL, err));
   CLV_TRY(clv_blueprint_check_policy(b, &now, err));

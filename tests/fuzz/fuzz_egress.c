@@ -29,16 +29,16 @@ static void check_sums(const clv_egress_summary *b) {
     if (b->attempts[i].unsettled_bytes > b->attempts[i].bytes) abort();
   }
   for (size_t i = 0; i < b->n_rows; i++)
-    if (strcmp(b->rows[i].what.from, CLV_EGRESS_MASTER) == 0)
-      rows += b->rows[i].settled + b->rows[i].unsettled;
-  if (total != b->total || rows != total) abort();
+    if (strcmp(b->rows[i].key.from, CLV_EGRESS_MASTER) == 0)
+      rows += b->rows[i].settled_bytes + b->rows[i].unsettled_bytes;
+  if (total != b->total_bytes || rows != total) abort();
 }
 
 /* No tags of others in HTML, and no character that a terminal obeys. */
 static void check_page(const clv_egress_summary *b, clv_egress_format form) {
   CLV_AUTO(clv_bytes_done) clv_bytes page = {0};
   clv_err err;
-  if (clv_egress_page(b, "runs/x", form, &page, &err) != CLV_OK) abort();
+  if (clv_egress_write_page(b, "runs/x", form, &page, &err) != CLV_OK) abort();
   if (strlen(page.data) != page.len) abort();
   if (form == CLV_EGRESS_HTML && strstr(page.data, "<script")) abort();
   for (const char *p = page.data; *p; p++)

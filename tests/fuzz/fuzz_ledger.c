@@ -40,7 +40,7 @@ static void add(const clv_ledger *l, clv_bytes *text, size_t whole) {
   CLV_AUTO(clv_bytes_done) clv_bytes lines = {0}, more = {0};
   clv_ledger_entry e = {0};
   bool found = false;
-  NEVER(clv_ledger_format_new(l, item, 3, &lines, NULL) != CLV_OK);
+  NEVER(clv_ledger_format_new_lines(l, item, 3, &lines, NULL) != CLV_OK);
   text->len = whole;
   clv_bytes_add(text, lines.data, lines.len);
   CLV_AUTO(clv_ledger_freep) clv_ledger *again = parsed(text);
@@ -50,7 +50,7 @@ static void add(const clv_ledger *l, clv_bytes *text, size_t whole) {
     NEVER(clv_ledger_find(again, item[i].kind, &item[i].of, &e, &found, NULL) != CLV_OK || !found);
     NEVER(strcmp(e.identity, w1) != 0 || strlen(e.date) != 10);
   }
-  NEVER(clv_ledger_format_new(again, item, 3, &more, NULL) != CLV_OK || more.len);
+  NEVER(clv_ledger_format_new_lines(again, item, 3, &more, NULL) != CLV_OK || more.len);
   compact(again, &some, &e);
 }
 

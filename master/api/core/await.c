@@ -33,7 +33,7 @@ static bool advance_future(cleave_runtime *rt, api_future *f) {
 /* Advances the futures until one ends. Returns true if one has ended: other futures may have waited
  * for it, so the caller starts again with the first. *ret_due: when to call it again. */
 static bool advance_all(cleave_runtime *rt, uint64_t *ret_due) {
-  *ret_due = api_decision_advance(rt);
+  *ret_due = api_step_decision_advance(rt);
   for (api_future *f = rt->futures_state->first, *next; f; f = next) {
     next = f->next;
     if (advance_future(rt, f)) return true;

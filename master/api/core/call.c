@@ -208,9 +208,9 @@ static cleave_status add_args(clv_packet *p, const api_value *v, uint32_t *ret_g
 /* Options of a call beside its inputs. */
 typedef struct call_mode {
   uint64_t runs_after;
-  bool has_delivery;                  /* the node sends the value without a request */
-  bool for_program;                   /* to the program */
-  uint32_t deliver_to;                /* else to the node with this index */
+  bool has_delivery;   /* the node sends the value without a request */
+  bool for_program;    /* the program receives the delivery */
+  uint32_t deliver_to; /* receiver of the delivery if for_program is false: index of a node */
   const cleave_call_options *options; /* options of the program; NULL: none */
 } call_mode;
 

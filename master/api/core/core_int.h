@@ -352,8 +352,8 @@ typedef struct api_state_request {
   api_state_item *items; /* [count] receives the items; NULL: items are not stored */
   uint32_t n_received, count;
   bool is_for_file;
-  uint64_t bytes;               /* size of the file, as its node reports */
-  clv_sha256 sha256;            /* digest of the file */
+  uint64_t bytes;               /* size of the state file, as its node reports */
+  clv_sha256 sha256;            /* digest of the state file, as its node reports */
   char device[API_DEVICE_NAME]; /* device that computed `found_tensor`, as its node reports */
   bool answered, failed;
   bool may_have_fewer; /* `count` is a maximum; the answer gives the number */
@@ -456,7 +456,7 @@ struct cleave_runtime {
   clv_session_config *own_config; /* NULL: the caller owns `config` */
   cleave_status (*may_send)(void *user, const cleave_sending *what, cleave_error *error);
   void (*on_event)(void *user, cleave_context context, const cleave_event *event);
-  clv_notifier notice; /* the program's on_notice */
+  clv_notifier on_notice; /* cleave_options.on_notice of the program, with its user */
   /* limits log lines that workers cause; it reports to api_on_suppressed_logs */
   clv_log_limiter worker_log_limiter;
   /* the last redacted failures: number n is at n % API_MAX_REDACTED */
@@ -660,7 +660,7 @@ void api_on_step_answered(cleave_runtime *rt, api_context *c);
 cleave_status api_check_no_pending_backward(const cleave_runtime *rt, cleave_error *error);
 /* With the lock: reverts the pending step if it has failed or its deadline has passed. Returns when
  * to call it again, monotonic ns. */
-uint64_t api_decision_advance(cleave_runtime *rt);
+uint64_t api_step_decision_advance(cleave_runtime *rt);
 /* With the lock: waits until no step is pending. A failed one has been reverted by then, and its
  * context has the error. */
 cleave_status api_await_decision(cleave_runtime *rt, uint64_t until_ns, cleave_error *error);

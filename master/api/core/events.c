@@ -226,7 +226,7 @@ static void record_broken_link(cleave_runtime *rt, const api_peer *from, const c
 
 void api_on_suppressed_logs(void *user, const clv_log_entry *e) {
   const cleave_runtime *rt = user;
-  clv_notify(rt->notice, "worker '%s': %llu more %s were left out", e->who,
+  clv_notify(rt->on_notice, "worker '%s': %llu more %s were left out", e->who,
              (unsigned long long)e->left_out, e->what);
 }
 
@@ -236,7 +236,7 @@ static void notify_unrequested(cleave_runtime *rt, const api_peer *from, const c
   const clv_log_source source = {.who = from->name, .what = "complaints"};
   if (clv_log_limiter_pass(&rt->worker_log_limiter, CLV_LOG_WARN, "notice", &source,
                            api_now(rt) / 1000000u))
-    clv_notify(rt->notice, "worker '%s': %s", from->name, text);
+    clv_notify(rt->on_notice, "worker '%s': %s", from->name, text);
 }
 
 static bool on_abort(cleave_runtime *rt, api_peer *from, clv_packet *p) {

@@ -195,7 +195,7 @@ bool api_has_waiter_in_context(const cleave_runtime *rt, const api_context *c) {
   return any;
 }
 
-static api_future *find_first_in(const cleave_runtime *rt, const api_context *c) {
+static api_future *find_first_in_context(const cleave_runtime *rt, const api_context *c) {
   api_future *f = rt->futures_state->first;
   while (f && f->context != c) f = f->next;
   return f;
@@ -204,7 +204,7 @@ static api_future *find_first_in(const cleave_runtime *rt, const api_context *c)
 void api_futures_end_in_context(cleave_runtime *rt, api_context *c) {
   cleave_error why;
   api_fail(&why, CLV_CANCELLED, "context %s was closed", c->name);
-  for (api_future *f; (f = find_first_in(rt, c)) != NULL;)
+  for (api_future *f; (f = find_first_in_context(rt, c)) != NULL;)
     api_future_finish(rt, f, c->failed ? &c->failure : &why);
 }
 

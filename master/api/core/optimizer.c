@@ -213,9 +213,9 @@ static void end_revert(cleave_runtime *rt, api_context *c) {
   api_wake(rt);
 }
 
-/* Advances the pending decision. The function that needs the answers to APPLY first waits for
- * them. */
-uint64_t api_decision_advance(cleave_runtime *rt) {
+/* Advances the decision whether the pending step is kept or reverted. The function that needs the
+ * answers to APPLY first waits for them. */
+uint64_t api_step_decision_advance(cleave_runtime *rt) {
   api_context *c = rt->undecided_context;
   if (!c) return UINT64_MAX;
   if (!rt->is_reverting && (c->failed || api_is_expired(rt, c->decision_deadline_ns)))
@@ -227,13 +227,13 @@ uint64_t api_decision_advance(cleave_runtime *rt) {
 }
 
 cleave_status api_await_decision(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
-  uint64_t due = api_decision_advance(rt);
+  uint64_t due = api_step_decision_advance(rt);
   while (rt->undecided_context) {
     if (api_is_expired(rt, until_ns))
       return api_fail(error, CLV_DEADLINE, "the step of context %s was not decided in time",
                       rt->undecided_context->name);
     (void)api_sleep(rt, CLV_MIN(due, until_ns));
-    due = api_decision_advance(rt);
+    due = api_step_decision_advance(rt);
   }
   return CLEAVE_OK;
 }

@@ -23,7 +23,7 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
                         .runtime = rt->rpc,
                         .user = rt,
                         .on_program = api_on_program_packet,
-                        .notice = rt->notice,
+                        .notice = rt->on_notice,
                         .clock = rt->platform.clock,
                         .executor = rt->platform.executor,
                         .wait = rt->platform.wait,
@@ -111,7 +111,7 @@ static cleave_status fill_runtime(cleave_runtime *rt, const cleave_options *o,
   rt->single_thread = o->single_thread;
   rt->may_send = o->may_send;
   rt->on_event = o->on_event;
-  rt->notice = (clv_notifier){o->on_notice, o->user};
+  rt->on_notice = (clv_notifier){o->on_notice, o->user};
   rt->user = o->user;
   if (rt->n_peers > 1) PASS(api_connect(rt, error));
   return start_node(rt, error);

@@ -75,12 +75,12 @@ static void compare_processors(const api_peer *p, const char *isa, const char *l
   const char *ours = clv_backend_libraries(clv_backend_cpu());
   if (strcmp(isa, our_isa) != 0)
     clv_notify(
-        p->runtime->notice,
+        p->runtime->on_notice,
         "worker %s computes with %s, this master with %s: results will not be bit-identical to "
         "another placement (cap both with DNNL_MAX_CPU_ISA)",
         p->name, isa, our_isa);
   else if (libraries[0] && strcmp(libraries, ours) != 0)
-    clv_notify(p->runtime->notice,
+    clv_notify(p->runtime->on_notice,
                "worker %s computes with %s, this master with %s: results will not be "
                "bit-identical to another placement",
                p->name, libraries, ours);
@@ -98,13 +98,13 @@ static void compare_builds(const api_peer *p, const clv_wire_hello_reply *h) {
   if (processor)
     compare_processors(p, their_isa, at < 0 ? "" : h->kinds[at].libraries);
   else
-    clv_notify(p->runtime->notice,
+    clv_notify(p->runtime->on_notice,
                "worker %s computes on %s (%s, %s): results are bit-identical to other placements "
                "on such devices, and near those of processors",
                p->name, p->device, kind, their_isa);
   int64_t skew = (int64_t)(theirs->unix_ms - clv_wall_ms());
   if (skew > 60000 || skew < -60000)
-    clv_notify(p->runtime->notice, "the clock of worker %s differs by %lld s", p->name,
+    clv_notify(p->runtime->on_notice, "the clock of worker %s differs by %lld s", p->name,
                (long long)(skew / 1000));
 }
 

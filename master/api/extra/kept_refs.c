@@ -70,7 +70,7 @@ static void release_if_unused(cleave_runtime *rt, api_kept_ref *k) {
   if (clv_packet_ref_release(rt->pool, &k->ids, &p, &err) == CLV_OK)
     (void)send_to_own_node(rt, p);
   else
-    clv_notify(rt->notice, "kept reference %llu stays: %s", (unsigned long long)k->ids.ref,
+    clv_notify(rt->on_notice, "kept reference %llu stays: %s", (unsigned long long)k->ids.ref,
                err.text);
   free_ref_if_unused(rt, k);
 }

@@ -190,7 +190,7 @@ cleave_status cleave_parallel_load(cleave_runtime *runtime, const cleave_paralle
     return status;
   }
   LOCKED(runtime);
-  api_attach(runtime, &p->attachment, free_attached);
+  api_attach(runtime, &p->runtime_attachment, free_attached);
   *ret_parallel = p;
   return CLEAVE_OK;
 }
@@ -278,7 +278,7 @@ size_t cleave_parallel_text(const cleave_parallel *parallel, char *ret_text, siz
 
 static void detach_chain(cleave_parallel *p) {
   LOCKED(p->runtime);
-  api_detach(p->runtime, &p->attachment);
+  api_detach(p->runtime, &p->runtime_attachment);
 }
 
 cleave_status cleave_parallel_release(cleave_runtime *runtime, cleave_parallel *parallel,

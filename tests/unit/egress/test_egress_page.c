@@ -18,24 +18,24 @@ static clv_egress_line line(clv_egress_event event, uint64_t attempt, int second
 static clv_egress_line begun(uint64_t attempt, int second, const char *command,
                              const char *approver) {
   clv_egress_line l = line(CLV_EGRESS_ATTEMPT, attempt, second);
-  l.begun.version = CLV_EGRESS_VERSION;
-  snprintf(l.begun.command, sizeof l.begun.command, "%s", command);
-  snprintf(l.begun.session, sizeof l.begun.session, "demo");
-  snprintf(l.begun.run, sizeof l.begun.run, "runs/demo");
+  l.start.version = CLV_EGRESS_VERSION;
+  snprintf(l.start.command, sizeof l.start.command, "%s", command);
+  snprintf(l.start.session, sizeof l.start.session, "demo");
+  snprintf(l.start.run, sizeof l.start.run, "runs/demo");
   if (!approver) return l;
-  snprintf(l.begun.policy, sizeof l.begun.policy, "/etc/cleave/egress.policy.yaml");
-  memset(l.begun.policy_sha256, 'a', 64);
-  snprintf(l.begun.approver, sizeof l.begun.approver, "%s", approver);
+  snprintf(l.start.policy, sizeof l.start.policy, "/etc/cleave/egress.policy.yaml");
+  memset(l.start.policy_sha256, 'a', 64);
+  snprintf(l.start.approver, sizeof l.start.approver, "%s", approver);
   return l;
 }
 
 static clv_egress_line allow(uint64_t attempt, uint64_t id, clv_egress_kind kind, const char *stage,
                              const char *name, uint64_t bytes) {
   clv_egress_line l = line(CLV_EGRESS_ALLOW, attempt, 5);
-  clv_egress_key *w = &l.allow.what;
+  clv_egress_key *w = &l.allow.key;
   l.allow.id = id;
   l.allow.bytes = bytes;
-  snprintf(l.allow.until, sizeof l.allow.until, "2026-11-22T19:00:15.000Z");
+  snprintf(l.allow.expires_at, sizeof l.allow.expires_at, "2026-11-22T19:00:15.000Z");
   snprintf(w->from, sizeof w->from, "master");
   snprintf(w->to, sizeof w->to, "w1");
   snprintf(w->identity, sizeof w->identity, "spiffe://acme/w1");
@@ -67,7 +67,7 @@ static clv_bytes page_of(const clv_bytes *text, clv_egress_format form) {
   clv_bytes page = {0};
   clv_err err;
   assert_ok(clv_egress_read_text(text->data, text->len, "egress.jsonl", &b, &err), &err);
-  assert_ok(clv_egress_page(&b, "runs/demo", form, &page, &err), &err);
+  assert_ok(clv_egress_write_page(&b, "runs/demo", form, &page, &err), &err);
   return page;
 }
 
@@ -100,8 +100,8 @@ static void what_a_worker_is_told_of_a_failure(void **state) {
   clv_bytes t = {0};
   clv_egress_line a = allow(1, 1, CLV_EGRESS_FAILURE, "", "", 32);
   const clv_egress_line b = begun(1, 1, "train", NULL);
-  a.allow.what.dtype[0] = '\0';
-  a.allow.what.shape.rank = 0;
+  a.allow.key.dtype[0] = '\0';
+  a.allow.key.shape.rank = 0;
   add(&t, &b);
   add(&t, &a);
   clv_bytes page = page_of(&t, CLV_EGRESS_PLAIN_TEXT);
@@ -157,9 +157,9 @@ static clv_bytes hostile(void) {
   clv_bytes t = {0};
   clv_egress_line b = begun(1, 1, "train", evil);
   clv_egress_line a = allow(1, 1, CLV_EGRESS_WEIGHTS, evil, evil, 10);
-  snprintf(b.begun.session, sizeof b.begun.session, "%s", evil);
-  snprintf(a.allow.what.identity, sizeof a.allow.what.identity, "%s", evil);
-  snprintf(a.allow.what.to, sizeof a.allow.what.to, "%s", evil);
+  snprintf(b.start.session, sizeof b.start.session, "%s", evil);
+  snprintf(a.allow.key.identity, sizeof a.allow.key.identity, "%s", evil);
+  snprintf(a.allow.key.to, sizeof a.allow.key.to, "%s", evil);
   add(&t, &b);
   add(&t, &a);
   return t;
@@ -172,8 +172,8 @@ static void hostile_text_is_escaped_in_html_and_terminal(void **state) {
   clv_err err;
   if (clv_egress_read_text(t.data, t.len, "egress.jsonl", &b, &err) == CLV_OK) {
     static const char run[] = "runs/<b>\n2  eval: all is well\x1b[2J";
-    assert_ok(clv_egress_page(&b, run, CLV_EGRESS_HTML, &html, &err), &err);
-    assert_ok(clv_egress_page(&b, run, CLV_EGRESS_PLAIN_TEXT, &text, &err), &err);
+    assert_ok(clv_egress_write_page(&b, run, CLV_EGRESS_HTML, &html, &err), &err);
+    assert_ok(clv_egress_write_page(&b, run, CLV_EGRESS_PLAIN_TEXT, &text, &err), &err);
     assert_null(strstr(html.data, "<script"));
     assert_null(strstr(html.data, "<img"));
     assert_null(strstr(html.data, "<b>"));

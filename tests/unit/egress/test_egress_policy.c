@@ -266,19 +266,19 @@ static void picture_and_layer_limits_are_enforced_when_set(void **state) {
   t.findings = 0;
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
   p->config->min_layers_at_home = 2;
-  t.layers_at_home = 1;
+  t.n_hiding_layers = 1;
   assert_int_equal(clv_policy_check_tensor(p, &t, &err), CLV_INVALID);
   assert_non_null(strstr(err.text,
                          "has 1 hiding layer at the master on its shortest path, and "
                          "min_layers_at_home is 2"));
-  t.layers_at_home = 2;
+  t.n_hiding_layers = 2;
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
 }
 
 static void readable_share_above_max_read_is_denied(void **state) {
   (void)state;
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
-  clv_policy_reading r = {.reader = 1, .figure = .9, .why = "it is too large"};
+  clv_policy_reading r = {.reader = 1, .share = .9, .why_not_run = "it is too large"};
   clv_err err = {0};
   assert_ok(clv_policy_check_reading(NULL, &r, &err), &err);
   assert_ok(clv_policy_check_reading(p, &r, &err), &err);
@@ -288,15 +288,15 @@ static void readable_share_above_max_read_is_denied(void **state) {
   assert_says(&err,
               "tokens: the look read 0.90 of them from what leaves, and the policy permits 0.2 "
               "(max_read.tok");
-  r.figure = .2001;
+  r.share = .2001;
   assert_int_equal(clv_policy_check_reading(p, &r, &err), CLV_INVALID);
   assert_says(&err,
               "tokens: the look read 0.2001 of them from what leaves, and the policy permits 0.2 "
               "(max_read.");
-  r.figure = -1;
+  r.share = -1;
   assert_int_equal(clv_policy_check_reading(p, &r, &err), CLV_INVALID);
   assert_says(&err, "(max_read.tokens: 0.2), and the look did not measure that: it is too large");
-  r.figure = .2;
+  r.share = .2;
   assert_ok(clv_policy_check_reading(p, &r, &err), &err);
 }
 

@@ -38,10 +38,10 @@ static void ended_attempt_counts_settled_bytes(void **state) {
   assert_true(b.attempts[0].has_ended);
   assert_int_equal(b.attempts[0].bytes, 67);
   assert_int_equal(b.n_rows, 1); /* both allowances are of one kind of tensor */
-  assert_int_equal(b.rows[0].settled, 67);
+  assert_int_equal(b.rows[0].settled_bytes, 67);
   assert_int_equal(b.rows[0].tensors, 2);
   assert_string_equal(b.rows[0].last, "2026-11-22T19:00:02.000Z");
-  assert_int_equal(b.total, 67);
+  assert_int_equal(b.total_bytes, 67);
   assert_int_equal(b.attempts[0].last_id, 2);
 }
 
@@ -82,7 +82,7 @@ static void unsettled_allowance_counts_in_full(void **state) {
   assert_int_equal(b.attempts[0].unsettled_bytes, 0);
   assert_int_equal(b.attempts[1].unsettled_bytes, 5);
   assert_false(b.attempts[0].has_ended);
-  assert_int_equal(b.total, 75);
+  assert_int_equal(b.total_bytes, 75);
   assert_int_equal(b.n_rows, 2); /* rows are of an attempt */
 }
 
@@ -96,8 +96,8 @@ static void worker_hops_are_not_in_the_master_total(void **state) {
                                          "\"bytes\":77,\"by\":\"worker\"}\n" END("1", "0", "0"),
                 &b, &err),
       &err);
-  assert_int_equal(b.total, 0);
-  assert_int_equal(b.rows[0].settled, 60);
+  assert_int_equal(b.total_bytes, 0);
+  assert_int_equal(b.rows[0].settled_bytes, 60);
   assert_int_equal(b.n_hops, 1);
   assert_int_equal(b.hops[0].line.hop.bytes, 77);
 }

@@ -46,13 +46,13 @@ static uint64_t total_on_disk(void) {
   pthread_mutex_lock(&disk_lock);
   assert_ok(clv_egress_read_text(disk.data, disk.len, "disk", &b, &err), &err);
   pthread_mutex_unlock(&disk_lock);
-  return b.total;
+  return b.total_bytes;
 }
 
 /* ---- records --------------------------------------------------------------------------------- */
 
 static const clv_egress_line about = {
-    .begun = {.command = "train", .session = "s", .run = "runs/s"}};
+    .start = {.command = "train", .session = "s", .run = "runs/s"}};
 static const clv_egress_key activation = {.from = CLV_EGRESS_MASTER,
                                           .to = "w1",
                                           .identity = "spiffe://w1",
@@ -72,7 +72,7 @@ static clv_egress_flow *flow_of(clv_egress_record *r, const clv_egress_key *what
   clv_egress_flow *f = NULL;
   clv_err err;
   assert_ok(clv_egress_flow_new(r, what, false, &f, &err), &err);
-  clv_egress_expect(f, unit);
+  clv_egress_set_step_bytes(f, unit);
   return f;
 }
 
@@ -107,9 +107,9 @@ static void charged_bytes_are_on_disk_first(void **state) {
   }
   close_record(r);
   read_record("ahead", &b);
-  assert_int_equal(b.total, taken);
+  assert_int_equal(b.total_bytes, taken);
   assert_int_equal(b.rows[0].tensors, 1000);
-  assert_int_equal(b.rows[0].unsettled, 0);
+  assert_int_equal(b.rows[0].unsettled_bytes, 0);
   assert_true(b.attempts[0].has_ended);
   assert_int_equal(total_on_disk(), taken); /* the end is, too */
 }
@@ -136,7 +136,7 @@ static void allowance_covers_at_most_64_steps(void **state) {
   }
   close_record(r);
   read_record("most", &b);
-  assert_int_equal(b.total, 200000);
+  assert_int_equal(b.total_bytes, 200000);
 }
 
 static void charge_keeps_failing_after_a_disk_error(void **state) {
@@ -177,9 +177,9 @@ static void expired_allowance_is_settled(void **state) {
   clv_egress_flow *f = flow_of(r, &activation, 100);
   take(f, 100);
   ahead_ns += (uint64_t)CLV_EGRESS_ALLOWANCE_MS * 1000000u;
-  egress_tick(r);
+  egress_renew_allowances(r);
   read_record("old", &b);
-  assert_int_equal(b.total, 100);
+  assert_int_equal(b.total_bytes, 100);
   assert_int_equal(b.attempts[0].unsettled_bytes, 0);
   take(f, 100); /* under another one */
   assert_true(total_on_disk() > 100);
@@ -198,7 +198,7 @@ static void one_time_tensors_share_one_fdatasync(void **state) {
     what.kind = CLV_EGRESS_WEIGHTS;
     snprintf(what.name, sizeof what.name, "%d.weight\"\n\x9b", i);
     assert_ok(clv_egress_flow_new(r, &what, true, &f[i], &err), &err);
-    clv_egress_expect(f[i], (uint64_t)i + 1);
+    clv_egress_set_step_bytes(f[i], (uint64_t)i + 1);
   }
   assert_ok(clv_egress_write_ahead(r, &err), &err);
   for (int i = 0; i < 20; i++) take(f[i], (uint64_t)i + 1);
@@ -207,8 +207,8 @@ static void one_time_tensors_share_one_fdatasync(void **state) {
   close_record(r);
   read_record("once", &b);
   assert_int_equal(b.n_rows, 20);
-  assert_int_equal(b.total, 210);
-  assert_string_equal(b.rows[3].what.name, "3.weight\"??");
+  assert_int_equal(b.total_bytes, 210);
+  assert_string_equal(b.rows[3].key.name, "3.weight\"??");
 }
 
 static void next_attempt_appends_after_a_truncated_line(void **state) {
@@ -225,8 +225,8 @@ static void next_attempt_appends_after_a_truncated_line(void **state) {
   close_record(r);
   read_record("again", &b);
   assert_int_equal(b.n_attempts, 2);
-  assert_int_equal(b.total, 67);
-  assert_int_equal(b.attempts[1].begun.begun.cut, 20);
+  assert_int_equal(b.total_bytes, 67);
+  assert_int_equal(b.attempts[1].start_line.start.removed_bytes, 20);
 }
 
 /* Blocks that the disk never got read as zeros, with whole lines behind them. */
@@ -245,9 +245,9 @@ static void zero_blocks_after_a_crash_are_truncated(void **state) {
   close_record(r);
   read_record("fallen", &b);
   assert_int_equal(b.n_attempts, 2);
-  assert_int_equal(b.total, 67);
+  assert_int_equal(b.total_bytes, 67);
   assert_int_equal(b.truncated_bytes, 0);
-  assert_int_equal(b.attempts[1].begun.begun.cut, sizeof left - 1);
+  assert_int_equal(b.attempts[1].start_line.start.removed_bytes, sizeof left - 1);
 }
 
 /* Of another command, which was killed while it wrote. */
@@ -261,7 +261,7 @@ static void partial_line_of_another_process_is_not_extended(void **state) {
   take(flow_of(r, &activation, 100), 60);
   close_record(r);
   read_record("half", &b);
-  assert_int_equal(b.total, 60);
+  assert_int_equal(b.total_bytes, 60);
   assert_true(b.attempts[0].has_ended);
 }
 
@@ -311,7 +311,7 @@ static void concurrent_charges_sum_exactly(void **state) {
   close_record(r);
   close_record(other);
   read_record("threads", &b);
-  assert_int_equal(b.total, sum);
+  assert_int_equal(b.total_bytes, sum);
   assert_int_equal(b.attempts[0].tensors + b.attempts[1].tensors, 80000);
 }
 
@@ -359,7 +359,7 @@ static void kill_never_loses_charged_bytes(void **state) {
     all += taken_until_killed("killed", sum, i * 311);
     read_record("killed", &b);
     assert_int_equal(b.n_attempts, i + 1);
-    assert_true(b.total >= all);
+    assert_true(b.total_bytes >= all);
     assert_true(b.attempts[i].unsettled_bytes <=
                 50 * CLV_EGRESS_MAX_STEPS * 3 / 2 + 50 * CLV_EGRESS_MAX_STEPS);
   }

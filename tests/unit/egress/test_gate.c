@@ -101,7 +101,7 @@ static void fill(sent *s, const shown_case *c) {
                       .stage = loss ? 2 : 0,
                       .dtype = CLV_F32,
                       .shape = CLV_SHAPE(4, 3),
-                      .layers_at_home = CLV_POLICY_NO_PATH},
+                      .n_hiding_layers = CLV_POLICY_NO_PATH},
               .what = {.kind = c->sending,
                        .module = loss ? CLV_LOSS_NAME : "front",
                        .worker = "w1",
@@ -118,13 +118,13 @@ static void read_word(const char *path, sent *s) {
   assert_ok(clv_egress_read(path, &book, &err), &err);
   s->recorded[0] = '\0';
   for (size_t i = 0; i < book.n_rows; i++)
-    if (book.rows[i].settled)
+    if (book.rows[i].settled_bytes)
       snprintf(s->recorded, sizeof s->recorded, "%s",
-               clv_egress_kind_name((clv_egress_kind)book.rows[i].what.kind));
+               clv_egress_kind_name((clv_egress_kind)book.rows[i].key.kind));
 }
 
 static cleave_status send_through(sent *s) {
-  const clv_egress_line about = {.begun = {.command = "train", .session = "s", .run = "runs/s"}};
+  const clv_egress_line about = {.start = {.command = "train", .session = "s", .run = "runs/s"}};
   clv_egress_key what = {.from = CLV_EGRESS_MASTER,
                          .to = "w1",
                          .identity = "spiffe://w1",
@@ -139,7 +139,7 @@ static cleave_status send_through(sent *s) {
   unlink(path);
   assert_ok(clv_egress_open(path, &about, &record, &err), &err);
   assert_ok(clv_egress_flow_new(record, &what, false, &flow, &err), &err);
-  clv_egress_expect(flow, 48);
+  clv_egress_set_step_bytes(flow, 48);
   clv_row_flow flows[] = {{.flow = flow}};
   clv_state_flow state = {.flow = flow, .name = "weight"};
   clv_egress_flow *failures[] = {flow};
@@ -147,9 +147,9 @@ static cleave_status send_through(sent *s) {
                    .rows = &s->row,
                    .n_rows = 1,
                    .flows = flows,
-                   .states = &state,
-                   .n_states = 1,
-                   .failures = failures,
+                   .state_flows = &state,
+                   .n_state_flows = 1,
+                   .failure_flows = failures,
                    .max_samples = 4,
                    .policy = s->policy};
   cleave_status status = clv_gate_may_send(&gate, &s->what, &s->error);
@@ -234,10 +234,10 @@ static void uncertain_finding_needs_no_session_key(void **state) {
                    .n_rows = 1,
                    .flows = flows,
                    .max_samples = 4,
-                   .uncertain = CLV_FINDING_TOKENS};
+                   .uncertain_findings = CLV_FINDING_TOKENS};
   assert_int_equal(clv_gate_may_send(&gate, &s.what, &s.error), CLEAVE_DENIED);
   assert_non_null(strstr(s.error.text, "is not in the plan's table")); /* no flow, and no finding */
-  gate.uncertain = 0;
+  gate.uncertain_findings = 0;
   assert_int_equal(clv_gate_may_send(&gate, &s.what, &s.error), CLEAVE_DENIED);
   assert_non_null(strstr(s.error.text, "would show TOKENS"));
 }

@@ -416,33 +416,36 @@ static void each_addend_is_checked_as_its_own_path(void **state) {
     int x, y, z;
     clv_err err;
     b.stages = stages;
-    assert_int_equal(clv_graph_new(&b.whole, &err), CLV_OK);
-    assert_int_equal(clv_graph_add_input(b.whole, "input", CLV_F32, &in, &x, &err), CLV_OK);
-    assert_int_equal(clv_graph_add(b.whole, CLV_OP_CONV2D, &conv, "", 0, &x, 1, &y, &err), CLV_OK);
-    assert_int_equal(clv_graph_add(b.whole, CLV_OP_ADD, &(clv_attrs){0}, "", 1,
+    assert_int_equal(clv_graph_new(&b.full_graph, &err), CLV_OK);
+    assert_int_equal(clv_graph_add_input(b.full_graph, "input", CLV_F32, &in, &x, &err), CLV_OK);
+    assert_int_equal(clv_graph_add(b.full_graph, CLV_OP_CONV2D, &conv, "", 0, &x, 1, &y, &err),
+                     CLV_OK);
+    assert_int_equal(clv_graph_add(b.full_graph, CLV_OP_ADD, &(clv_attrs){0}, "", 1,
                                    (int[]){y, around ? y : x}, 2, &z, &err),
                      CLV_OK);
     stages[0].last_layer = 1;
-    stages[0].graph = b.whole;
-    assert_int_equal(clv_params_of(b.whole, &stages[0].params, &err), CLV_OK);
+    stages[0].graph = b.full_graph;
+    assert_int_equal(clv_params_of(b.full_graph, &stages[0].params, &err), CLV_OK);
     assert_int_equal(clv_privacy_analyze(&b, &err), CLV_OK);
     assert_string_equal(clv_findings_words(stages[0].output_findings, text), want[around]);
     assert_int_equal(clv_privacy_findings_of_cuts(&b, cuts, heads, &err), CLV_OK);
     assert_int_equal(cuts[0],
                      around ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT | CLV_FINDING_PICTURE);
     clv_params_free(stages[0].params);
-    clv_graph_free(b.whole);
+    clv_graph_free(b.full_graph);
   }
 }
 
 /* Makes the ledger know node `name` of the model. */
 static void know(clv_blueprint *b, const char *name) {
   clv_err err;
-  assert_int_equal(clv_alloc((size_t)b->whole->n_nodes, sizeof *b->known, &b->known, &err), CLV_OK);
-  for (int k = 0; k < b->whole->n_nodes; k++)
-    if (strcmp(b->whole->nodes[k].name, name) == 0)
+  assert_int_equal(
+      clv_alloc((size_t)b->full_graph->n_nodes, sizeof *b->why_known, &b->why_known, &err), CLV_OK);
+  for (int k = 0; k < b->full_graph->n_nodes; k++)
+    if (strcmp(b->full_graph->nodes[k].name, name) == 0)
       assert_int_equal(
-          clv_strdup("was at 'spiffe://t/w1' in an earlier session", &b->known[k], &err), CLV_OK);
+          clv_strdup("was at 'spiffe://t/w1' in an earlier session", &b->why_known[k], &err),
+          CLV_OK);
   assert_int_equal(clv_privacy_analyze(b, &err), CLV_OK);
   assert_int_equal(clv_blueprint_make_table(b, &err), CLV_OK);
 }
@@ -458,14 +461,14 @@ static void layer_once_sent_to_a_worker_is_no_longer_secret(void **state) {
     clv_session_config *c = session(permitted ? ALL : "", "", stages);
     CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, &image);
     assert_int_equal(b->egress[0].findings, PICTURE);
-    assert_int_equal(b->egress[0].layers_at_home, 1);
+    assert_int_equal(b->egress[0].n_hiding_layers, 1);
     know(b, "0");
     clv_code code = clv_blueprint_check_privacy(b, &err);
     assert_int_equal(code, permitted ? CLV_OK : CLV_INVALID);
     if (!permitted) assert_non_null(strstr(err.text, "0 was at 'spiffe://t/w1' in an earlier"));
     if (!permitted) continue;
     assert_int_equal(b->egress[0].findings, KNOWN | PICTURE);
-    assert_int_equal(b->egress[0].layers_at_home, 0);
+    assert_int_equal(b->egress[0].n_hiding_layers, 0);
   }
 }
 

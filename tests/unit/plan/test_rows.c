@@ -59,8 +59,8 @@ static size_t points_of(clv_row_names a, clv_row_names b) {
 /* Rows (or columns) of `asked` that are among the rows and columns kept of `known`. */
 static size_t found(const float *known, size_t rows, size_t columns, const void *asked,
                     clv_dtype dtype, size_t m, size_t n, bool by_columns) {
-  clv_weights_sample a = sampled(known, CLV_F32, rows, columns, CLV_ROW_MARKS, 4000);
-  clv_weights_sample b = sampled(asked, dtype, m, n, CLV_ROW_QUESTIONS, 1 << 20);
+  clv_weights_sample a = sampled(known, CLV_F32, rows, columns, CLV_ROW_MAX_KEPT, 4000);
+  clv_weights_sample b = sampled(asked, dtype, m, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
   clv_row_names names = names_of(&b, by_columns);
   size_t ret = common(names, names_of(&a, false)) + common(names, names_of(&a, true));
   clv_weights_sample_done(&a);
@@ -90,10 +90,10 @@ static void rounded_rows_keep_their_digests(void **state) {
   draw(3, v, BIG * BIG);
   for (size_t i = 0; i < BIG * BIG; i++) half[i] = clv_bf16_of(1.7F * v[i]);
   size_t n = found(v, BIG, BIG, half, CLV_BF16, BIG, BIG, false);
-  if (n < CLV_ROW_MARKS * 8 / 10) fail_msg("%zu rows of %d", n, CLV_ROW_MARKS);
+  if (n < CLV_ROW_MAX_KEPT * 8 / 10) fail_msg("%zu rows of %d", n, CLV_ROW_MAX_KEPT);
   for (size_t i = 0; i < BIG * BIG; i++) w[i] = roundf(127 * v[i]) / 127; /* 8 bits */
   n = found(v, BIG, BIG, w, CLV_F32, BIG, BIG, false);
-  if (n < CLV_ROW_MARKS / 10) fail_msg("%zu rows of 8 bits of %d", n, CLV_ROW_MARKS);
+  if (n < CLV_ROW_MAX_KEPT / 10) fail_msg("%zu rows of 8 bits of %d", n, CLV_ROW_MAX_KEPT);
 }
 
 static void rows_are_found_beside_others_and_in_parts(void **state) {
@@ -101,7 +101,7 @@ static void rows_are_found_beside_others_and_in_parts(void **state) {
   static float v[BIG * N], w[(BIG + M) * N];
   draw(4, v, BIG * N);
   draw(5, w, (BIG + M) * N);
-  memcpy(w + 7 * N, v, M * N * sizeof *v); /* M rows of BIG, of which CLV_ROW_MARKS are kept */
+  memcpy(w + 7 * N, v, M * N * sizeof *v); /* M rows of BIG, of which CLV_ROW_MAX_KEPT are kept */
   size_t n = found(v, BIG, N, w, CLV_F32, BIG + M, N, false);
   assert_true(n >= 4 && n <= M);
   assert_true(found(v, BIG, N, v + 60 * N, CLV_F32, 20, N, false) >= 2);
@@ -127,8 +127,8 @@ static void independent_rows_are_not_confused(void **state) {
         v[j] = fabsf(v[j]) > 0.46F ? v[j] : 0;
         w[j] = fabsf(w[j]) > 0.46F ? w[j] : 0;
       }
-      clv_weights_sample a = sampled(v, CLV_F32, BIG, n, CLV_ROW_QUESTIONS, 1 << 20);
-      clv_weights_sample b = sampled(w, CLV_F32, BIG, n, CLV_ROW_QUESTIONS, 1 << 20);
+      clv_weights_sample a = sampled(v, CLV_F32, BIG, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
+      clv_weights_sample b = sampled(w, CLV_F32, BIG, n, CLV_ROW_MAX_LOOKED_UP, 1 << 20);
       for (int columns = 0; columns < 2; columns++) {
         clv_row_names x = names_of(&a, columns), y = names_of(&b, columns);
         size_t points = points_of(x, y);
@@ -148,17 +148,17 @@ static void rows_without_values_have_no_digests(void **state) {
   static float v[M * N];
   for (size_t i = 0; i < M; i++) v[i * N + i % N] = 1; /* one value a row */
   v[0] = 0, v[5] = NAN, v[6] = INFINITY;
-  clv_weights_sample s = sampled(v, CLV_F32, M, N, CLV_ROW_MARKS, 4000);
+  clv_weights_sample s = sampled(v, CLV_F32, M, N, CLV_ROW_MAX_KEPT, 4000);
   assert_int_equal(names_of(&s, false).n, 0);
   clv_weights_sample_done(&s);
   draw(6, v, M * N);
-  s = sampled(v, CLV_F32, M * N / 3, 3, CLV_ROW_MARKS, 4000); /* three values a row */
+  s = sampled(v, CLV_F32, M * N / 3, 3, CLV_ROW_MAX_KEPT, 4000); /* three values a row */
   assert_int_equal(names_of(&s, false).n, 0);
   clv_weights_sample_done(&s);
-  s = sampled(v, CLV_F32, M * N / 4, 4, CLV_ROW_MARKS, 4000); /* four are little evidence */
+  s = sampled(v, CLV_F32, M * N / 4, 4, CLV_ROW_MAX_KEPT, 4000); /* four are little evidence */
   assert_int_equal(clv_row_points(&names_of(&s, false).list[0]), 1);
   clv_weights_sample_done(&s);
-  s = sampled(v, CLV_F32, 1, M * N, CLV_ROW_MARKS, 4000);
+  s = sampled(v, CLV_F32, 1, M * N, CLV_ROW_MAX_KEPT, 4000);
   assert_int_equal(names_of(&s, false).n, 1);
   assert_int_equal(clv_row_points(&names_of(&s, false).list[0]), CLV_ROW_POINTS);
   assert_int_equal(names_of(&s, true).n, 0);
@@ -169,17 +169,17 @@ static void digests_do_not_depend_on_pieces(void **state) {
   (void)state;
   static float v[BIG * BIG];
   draw(7, v, BIG * BIG);
-  clv_weights_sample a = sampled(v, CLV_F32, BIG, BIG, CLV_ROW_MARKS, sizeof v);
+  clv_weights_sample a = sampled(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, sizeof v);
   for (size_t piece = 4; piece < sizeof v; piece = 5 * piece + 4) {
-    clv_weights_sample b = sampled(v, CLV_F32, BIG, BIG, CLV_ROW_MARKS, piece);
+    clv_weights_sample b = sampled(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, piece);
     for (int columns = 0; columns < 2; columns++) {
       clv_row_names x = names_of(&a, columns), y = names_of(&b, columns);
-      assert_true(x.n == CLV_ROW_MARKS && y.n == x.n && common(x, y) == x.n);
+      assert_true(x.n == CLV_ROW_MAX_KEPT && y.n == x.n && common(x, y) == x.n);
     }
     clv_weights_sample_done(&b);
   }
   clv_weights_sample_done(&a);
-  clv_weights_sample c = sampled(v, CLV_F32, BIG, BIG, CLV_ROW_MARKS, 6); /* within values */
+  clv_weights_sample c = sampled(v, CLV_F32, BIG, BIG, CLV_ROW_MAX_KEPT, 6); /* within values */
   assert_int_equal(names_of(&c, false).n, 0);
   clv_weights_sample_done(&c);
 }
