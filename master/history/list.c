@@ -84,7 +84,7 @@ static const char *const titles[COLUMNS] = {"RUN",  "STATE",    "BEGAN", "TOOK",
 typedef char row[COLUMNS][CELL];
 
 static void format_time(uint64_t ms, char *text, size_t len) {
-  time_t seconds = (time_t)CLV_MIN(ms / 1000, (uint64_t)253402300799); /* the year 9999 */
+  time_t seconds = (time_t)CLV_MIN(ms / 1000, (uint64_t)253402300799); /* end of year 9999 */
   struct tm tm;
   if (!ms || !localtime_r(&seconds, &tm) || !strftime(text, len, "%Y-%m-%d %H:%M", &tm))
     snprintf(text, len, "-");
@@ -276,7 +276,7 @@ static clv_code print_json(const entries *l, clv_err *err) {
 clv_code clv_history_list(const char *folder, bool json, clv_err *err) {
   CLV_AUTO(entries_done) entries l = {0};
   const char *given = folder ? folder : CLV_RUNS_FOLDER;
-  CLV_TRY(add_run(&l, given, err)); /* `given` may be the folder of one run */
+  CLV_TRY(add_run(&l, given, err)); /* one run, if `given` is its folder */
   if (!l.n) CLV_TRY(add_runs_below(&l, given, err));
   if (l.n) qsort(l.items, l.n, sizeof *l.items, compare_newest_first);
   if (json) return print_json(&l, err);

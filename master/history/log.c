@@ -18,15 +18,16 @@
 enum {
   MAX_READ_BYTES = 16384, /* bytes read and printed at a time */
   POLL_MS = 100,
-  GRACE_POLLS = 10, /* after a death: `stop --now` records the end only after it has killed */
+  /* polls after the process ended without a record, because `stop --now` kills before it records */
+  GRACE_POLLS = 10,
 };
 
 typedef struct log_tail {
   clv_bytes path;
-  int fd;              /* -1: not there yet */
-  off_t n_printed;     /* bytes */
-  bool was_alive;      /* at an earlier poll */
-  unsigned dead_polls; /* since the run died, if was_alive */
+  int fd;              /* descriptor of the log; -1: the file does not exist yet */
+  off_t n_printed;     /* number of bytes that were printed */
+  bool was_alive;      /* the run was alive at an earlier poll */
+  unsigned dead_polls; /* number of polls since the run died; counted only if was_alive */
 } log_tail;
 
 static void log_tail_done(log_tail *t) {
@@ -80,7 +81,7 @@ static clv_code print_new_bytes(log_tail *t, clv_err *err) {
   return CLV_OK;
 }
 
-/* Logs how the run ended, if the last line of its log cannot say so. */
+/* Logs how the run ended, if the run could not write that to its log itself. */
 static void log_outcome(const clv_run_entry *e) {
   static const char *const texts[] = {
       [CLV_STATE_DIED] = CLV_DIED_TEXT,
@@ -126,7 +127,7 @@ static clv_code follow_run(log_tail *t, const char *folder, int *ret_exit, clv_e
   }
 }
 
-/* Explains a missing log: the folder is not a run's, or the run has printed nothing. */
+/* Fails for a missing log: the folder has no run, or the run has printed nothing. */
 static clv_code fail_missing_log(const char *folder, const log_tail *t, clv_err *err) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
   CLV_TRY(clv_run_entry_read(folder, &e, err));

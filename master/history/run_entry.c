@@ -46,7 +46,8 @@ int clv_run_entry_exit_code(const clv_run_entry *e) {
 
 /* ---- the last line written ------------------------------------------------------------------- */
 
-/* Reads the last complete line of a file. False: there is none of less than TAIL bytes. */
+/* Reads the last complete line of a file. Returns false if the file has no complete line or the
+ * line is longer than TAIL bytes. */
 static bool read_last_line(const char *path, char line[TAIL + 1]) {
   CLV_AUTO(clv_fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat st;
@@ -96,7 +97,9 @@ static void read_progress(clv_run_entry *e) {
 static clv_run_state state_by_record(const clv_run_attempt *a, bool held) {
   clv_run_attempt here = {0};
   if (held) return CLV_STATE_RUNNING;
-  if (a->status != CLV_RUN_RUNNING) return (clv_run_state)a->status; /* both enums begin alike */
+  if (a->status != CLV_RUN_RUNNING)
+    return (clv_run_state)
+        a->status; /* clv_run_status and clv_run_state have the same first values */
   clv_process_describe_self(&here);
   bool ours = strcmp(a->boot_id, here.boot_id) == 0 || strcmp(a->host, here.host) == 0;
   return ours ? CLV_STATE_DIED : CLV_STATE_ELSEWHERE;

@@ -11,7 +11,8 @@
 
 #include "master/history/history_int.h"
 
-enum { MAX_LOCK_TRIES = 8 }; /* to lock a folder that its previous holder may be removing */
+/* tries to lock a folder, which its previous holder may be removing */
+enum { MAX_LOCK_TRIES = 8 };
 
 struct clv_run_lock {
   char *dir;
@@ -125,7 +126,8 @@ const char *clv_run_lock_moved_folder(const clv_run_lock *c) {
   return c->keeps_earlier ? c->moved_to_folder : NULL;
 }
 
-/* Hands the folder over to the new run: the move can no longer be undone. */
+/* Completes the move of the earlier run, which can then not be undone. Deletes that run unless it
+ * is worth keeping. */
 static clv_code commit_move(clv_run_lock *c, clv_err *err) {
   if (!c->moved_to_folder) return CLV_OK;
   CLV_TRY(clv_run_folder_commit_move(c->dir, err));
@@ -143,11 +145,11 @@ static clv_run_attempt *current_attempt(clv_run_lock *c) {
   return &c->record.attempts[c->record.n_attempts - 1];
 }
 
-/* Writes the record, unless it is another process's by now. */
+/* Writes run.json, unless another process has begun an attempt there. Reports the first failure. */
 static void write_or_warn(clv_run_lock *c) {
   clv_err err;
   clv_code code = clv_run_lock_check_newest(c, &err);
-  if (code == CLV_ABORTED) return; /* the next checkpoint fails with this error */
+  if (code == CLV_ABORTED) return; /* not reported: the next checkpoint fails with this error */
   if (clv_run_record_write(c->dir, &c->record, &err) == CLV_OK) return;
   if (!c->has_warned) clv_notify(c->notice, "cannot write the record of the run: %s", err.text);
   c->has_warned = true;
@@ -195,7 +197,7 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
   clv_process_describe_self(a);
   if (run->resume && c->record.n_checkpoints)
     a->from_step = a->step =
-        c->record.checkpoints[0]; /* the step that remains if this attempt fails before it starts */
+        c->record.checkpoints[0]; /* recorded step if this attempt fails before it starts */
   a->began_ms = clv_wall_ms();
   c->has_begun = true;
   return clv_run_record_write(c->dir, &c->record, err);

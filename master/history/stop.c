@@ -109,7 +109,7 @@ static clv_code record_kill(const char *folder, long pid, clv_err *err) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry dead = {0};
   long other_pid;
   CLV_TRY(clv_run_entry_read(folder, &dead,
-                             err)); /* its step is that of the last line in metrics.jsonl */
+                             err)); /* takes the step from the last line of metrics.jsonl */
   if (clv_run_folder_lock(folder, &lock, &other_pid, err) != CLV_OK) return CLV_OK;
   CLV_TRY(clv_run_record_read(folder, &record, err));
   clv_run_attempt *a = &record.attempts[record.n_attempts - 1];

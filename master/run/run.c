@@ -23,7 +23,8 @@ void clv_run_done(clv_run *r) {
   clv_bytes_done(&r->dir);
   clv_bytes_done(&r->changes);
   clv_journal_close(r->journal);
-  clv_run_lock_free(r->lock); /* last, so that the next holder of the lock finds complete files */
+  clv_run_lock_free(
+      r->lock); /* released last, so that the next process with the lock finds complete files */
 }
 
 /* ---- blueprint ------------------------------------------------------------------------------- */
@@ -65,7 +66,7 @@ static clv_exit_code exit_code_of_failed_ask(clv_code code) {
   return code == CLV_NOT_FOUND ? CLV_EXIT_CONFIG : CLV_EXIT_CONNECT;
 }
 
-/* With --ask, asks the workers for their devices before it computes memory and time for them. */
+/* With --ask, plan asks the workers for their devices, and computes memory and time with these. */
 clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o, .describes_only = !o->suggest_cuts};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, kinds = {0};
@@ -90,7 +91,7 @@ clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_optio
   return CLV_EXIT_OK;
 }
 
-/* " in 10 classes", for folders of images. */
+/* Writes " in 10 classes" to `text` for folders of images, "" for other data. Returns `text`. */
 static const char *format_classes(const clv_run *r, char *text, size_t len) {
   size_t n = clv_dataset_class_count(r->data.train);
   text[0] = '\0';
@@ -177,8 +178,8 @@ clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_opti
 
 /* ---- evaluation ------------------------------------------------------------------------------ */
 
-/* Compares the egress table with that of the run whose weights are used, and opens the run's
- * record. */
+/* Compares the egress table with the table of the run that trained the weights, and opens that
+ * run's egress record. */
 static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
   if (!uses_workers(r)) return CLV_OK;
   CLV_TRY(clv_run_resolve_micro_batches(r, true, err));
@@ -211,7 +212,7 @@ static clv_code check_changed_files(clv_run *r, clv_err *err) {
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_run_compare_files(r, err));
-  r->changes.len = 0; /* printed before */
+  r->changes.len = 0; /* clv_run_compare_files has printed these changes */
   return clv_run_warn_changed_keys(r, err);
 }
 

@@ -39,8 +39,8 @@ static void print_finished_run(clv_run *r, uint64_t step) {
   if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
 }
 
-/* Fails if no step is left only because the data have fewer records now: such a run does not count
- * as finished. */
+/* Fails if the run has no step left to train because the data have fewer records now. Such a run
+ * does not count as finished. */
 static clv_code check_steps_left(const clv_run *r, uint64_t step, uint64_t session_steps,
                                  clv_err *err) {
   size_t records = r->data.train_rows.n;
@@ -71,7 +71,7 @@ clv_code clv_run_check_done(clv_run *r, bool *ret, clv_err *err) {
 
 /* ---- the start of --resume ------------------------------------------------------------------- */
 
-/* Returns the error of a run that had checkpoints that are missing now. Starting at step 1 would
+/* Fails because the run had checkpoints, and they are missing now. Starting at step 1 would
  * silently repeat work that may have taken days. */
 static clv_code fail_missing_checkpoints(const clv_run *r, clv_err *err) {
   return clv_fail(err, CLV_NOT_FOUND,

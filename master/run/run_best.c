@@ -21,7 +21,7 @@ static void format_best_line(const clv_best_checkpoint *b, char line[MAX_LINE]) 
            (unsigned long long)b->step);
 }
 
-/* Accepts the line only as clv_run_write_best writes it. */
+/* Accepts a line only in the exact form that clv_run_write_best writes. */
 clv_code clv_best_checkpoint_parse(const char *text, size_t len, const char *label,
                                    clv_best_checkpoint *ret, clv_err *err) {
   char rewritten[MAX_LINE];
@@ -88,8 +88,8 @@ static clv_code load_best(const clv_run *r, clv_best_checkpoint *ret, clv_err *e
   return CLV_OK;
 }
 
-/* If the best checkpoint of a resumed run is damaged or missing, the run has none and finds the
- * next best one. */
+/* If the best checkpoint of a resumed run is damaged or missing, the run starts without a best
+ * checkpoint, and the next evaluation sets it. */
 void clv_run_read_best(clv_run *r) {
   clv_err err;
   r->best_checkpoint = (clv_best_checkpoint){.step = CLV_CHECKPOINT_NONE};

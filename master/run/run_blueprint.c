@@ -4,15 +4,15 @@
  */
 #include "master/run/run_int.h"
 
-/* Returns the sends to plan for. A run that ends early sends less; the gate counts the actual
- * bytes. */
+/* Returns what the command will send if it runs to its end. The policy is checked against this; the
+ * gate counts the bytes that are actually sent. */
 static clv_planned_sends list_planned_sends(const clv_run *r) {
   if (r->purpose == RUN_EVALUATES) return clv_sends_of(&r->data, CLV_EVALUATES);
   return clv_sends_of(&r->data, r->o->resume ? CLV_RESUMES : CLV_BEGINS);
 }
 
-/* Finds the layers at the master whose weights a worker knows from an earlier session: they hide
- * nothing in this one. */
+/* Finds the layers at the master whose weights a worker knows from an earlier session. Such layers
+ * hide nothing in this session. */
 static clv_code find_known_layers(clv_run *r, clv_err *err) {
   clv_blueprint *b = r->blueprint;
   CLV_TRY(clv_run_find_key(r, err));

@@ -14,9 +14,9 @@ static clv_code add_file_stamps(const clv_session_config *c, clv_bytes *lines, c
   return CLV_OK;
 }
 
-/* Derives the secret of the cache. The rows depend on the session, its files, the run (whose
- * checkpoints have the front's weights) and the CPU with its libraries. If one of these changes,
- * the secret changes, and the rows of an earlier attempt are not used. */
+/* Derives the secret of the cache from all that the cached rows depend on: the session, its files,
+ * the secret of the run, the CPU and its libraries. If one of these changes, the secret changes,
+ * and the run does not use the rows of an earlier attempt. */
 static clv_code derive_cache_secret(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes about = {0}, lines = {0};
   const clv_backend *cpu = clv_backend_cpu();

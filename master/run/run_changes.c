@@ -43,7 +43,7 @@ static void add_key_change(clv_run *r, const char *key, size_t key_len, const ch
 }
 
 /* Adds a change for each key of `one` that `other` lacks or has with another value. backwards:
- * `one` is the present session, and only keys that `other` lacks are added. */
+ * `one` is the present session and `other` the earlier one; adds only keys that `other` lacks. */
 static void compare_key_lines(clv_run *r, const clv_bytes *one, const clv_bytes *other,
                               bool backwards) {
   for (const char *at = one->data; at && *at; at = strchr(at, '\n') + 1) {
@@ -124,7 +124,8 @@ static clv_code print_all_changes(const clv_run *r, clv_err *err) {
 
 /* ---- the session of the last attempt --------------------------------------------------------- */
 
-/* Sets the keys of the rules by which earlier versions chose records without having the keys. */
+/* Sets data.validation.by and data.limit_by of an earlier version's session to the present values,
+ * because that version had no such keys. */
 static void set_old_rules(const clv_run *r, clv_session_config *then) {
   if (!r->is_of_old_version) return;
   then->data.validation_by = r->config->data.validation_by;
@@ -145,8 +146,8 @@ static clv_code compare_keys(clv_run *r, clv_session_config *then, clv_err *err)
   return CLV_OK;
 }
 
-/* Loads the session of the last attempt. *ret NULL: the file cannot be read, for the reason in
- * `why`. */
+/* Loads the session of the last attempt. If the file cannot be read, sets *ret to NULL and `why` to
+ * the reason. */
 static clv_code load_last_session(const clv_run *r, clv_session_config **ret, clv_err *why,
                                   clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
@@ -205,8 +206,8 @@ static int find_missing_moment(const clv_optim_config *one, const clv_optim_conf
   return -1;
 }
 
-/* Refuses an optimiser with other moments. A change from adam to adamw is permitted, because both
- * have the same moments. */
+/* Refuses an optimiser that has other moments than the last attempt's. Permits a change from adam
+ * to adamw, because both have the same moments. */
 static clv_code check_optimizer(const clv_run *r, const clv_session_config *last, clv_err *err) {
   clv_optim_config then = optimizer_config_of(last), now = optimizer_config_of(r->config);
   const clv_optimizer_row *old = clv_optimizer_row_of(then.kind),
@@ -236,7 +237,7 @@ clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *last = NULL;
   clv_err why;
   CLV_TRY(load_last_session(r, &last, &why, err));
-  if (!last) return CLV_OK; /* loading the checkpoint fails if something does not fit */
+  if (!last) return CLV_OK; /* not compared here: loading the checkpoint fails if it does not fit */
   CLV_TRY(check_stages(r, last, err));
   return check_optimizer(r, last, err);
 }

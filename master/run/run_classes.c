@@ -87,7 +87,7 @@ clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   CLV_TRY(append_classes_path(dir, &path, err));
   clv_code code = clv_file_read(path.data, MAX_BYTES, &text, err);
-  if (code == CLV_NOT_FOUND) return CLV_OK; /* classes without names */
+  if (code == CLV_NOT_FOUND) return CLV_OK; /* a run whose classes have no names writes no file */
   CLV_TRY(code);
   return clv_classes_parse(text.data, text.len, path.data, ret, err);
 }

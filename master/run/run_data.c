@@ -80,7 +80,7 @@ typedef struct digested_set {
   const char *name; /* "train", "validation", "test" */
   const clv_dataset *ds;
   const clv_subset *rows;
-  bool has_only_rows; /* the set has the records of another one: only its rows get a digest */
+  bool has_only_rows; /* another set has the same records, so only the rows get a digest */
 } digested_set;
 
 enum { SETS = 3 };
@@ -180,8 +180,9 @@ static clv_code compute_file_digest(const clv_session_config *c, const model_fil
   return CLV_OK;
 }
 
-/* Computes the digests of the model's files. They come before those of the sets, because a message
- * has room for few parts and a change of a set may follow from a changed file. */
+/* Computes the digests of the model's files. Call before the digests of the sets are computed:
+ * messages name the first CHANGES_SHOWN changes, and a changed file may be why a set has
+ * changed. */
 static clv_code compute_file_digests(const clv_session_config *c, clv_data_digests *ret,
                                      clv_err *err) {
   ret->n = 0;
@@ -235,8 +236,8 @@ static bool has_set(const clv_data_digests *parts, const char *name) {
   return false;
 }
 
-/* Returns true if the part differs. A part of a set without any digest before, such as an added
- * test set, has not changed. */
+/* Returns true if a part differs from `then`. A part does not count as changed if `then` has no
+ * part of its set, for example because the user has added a test set. */
 static bool has_changed(const clv_data_digests *then, const clv_data_digest *now) {
   const clv_data_digest *old = find_digest(then, now->name);
   if (has_suffix(now->name, ".stamp")) return false;
@@ -265,8 +266,8 @@ static void add_change(clv_run *r, const clv_data_digest *old, const clv_data_di
   if (!name.failed) clv_run_add_change(r, name.data, before, after);
 }
 
-/* Returns true for changed rows of a set whose records have changed as well, which need no message
- * of their own. */
+/* Returns true if `now` are the rows of a set whose records have changed as well. The message then
+ * names only the records. */
 static bool is_due_to_changed_records(const clv_run *r, const clv_data_digests *then,
                                       const clv_data_digest *now) {
   bool test = strncmp(now->name, "test.", 5) == 0;
@@ -287,7 +288,7 @@ static void describe_change(const clv_run *r, const clv_data_digest *old,
                      (unsigned long long)now->records);
 }
 
-/* Appends the first changed parts to `text`, and returns the number of all. */
+/* Appends the first CHANGES_SHOWN changed parts to `text`. Returns the number of changed parts. */
 static size_t list_changes(clv_run *r, const clv_data_digests *then, clv_bytes *text) {
   size_t n = 0;
   for (size_t i = 0; i < r->data_digests.n; i++) {
@@ -320,9 +321,9 @@ static clv_code compare_digests(clv_run *r, const clv_data_digests *then, clv_er
 
 /* ---- runs of earlier versions ---------------------------------------------------------------- */
 
-/* Fails if the session chooses other records than versions up to 0.7 did. These took the validation
- * records from the end of arrays, or at random from other data, and limited a set to its first
- * records. */
+/* Fails if the session chooses other records than versions up to 0.7 did. Those versions took the
+ * validation records from the end of arrays, or at random from data in other formats, and limited a
+ * set to its first records. */
 static clv_code check_old_rules(const clv_run *r, clv_err *err) {
   const clv_data_config *d = &r->config->data;
   bool arrays = clv_format_row_of(d->format)->has_arrays;
@@ -373,14 +374,14 @@ clv_code clv_run_compare_data(clv_run *r, clv_err *err) {
   return compare_digests(r, &then, err);
 }
 
-/* Returns true if `then` lacks a part of `now`, as for a run of an earlier version. */
+/* Returns true if `then` lacks a part of `now`, because an earlier version wrote `then`. */
 static bool lacks_any_digest(const clv_data_digests *then, const clv_data_digests *now) {
   for (size_t i = 0; i < now->n; i++)
     if (!find_digest(then, now->list[i].name)) return true;
   return false;
 }
 
-/* Warns of files that are not known or not the same, with which `eval` and `predict` continue. */
+/* Warns of files whose digest the run does not have, or that have changed and were accepted. */
 static void warn_of_files(const clv_run *r, const clv_data_digests *then, const char *changes) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   if (lacks_any_digest(then, &r->data_digests))
@@ -419,7 +420,8 @@ clv_code clv_run_compare_files(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Adds a note that the file's digest is not known, or fails without `accept`. */
+/* Adds a note that the run has no digest of config.json. Fails if data.digest cannot be read and
+ * `accept` is false. */
 static clv_code handle_missing_digest(const char *dir, const clv_session_config *c, clv_code code,
                                       const clv_err *why, bool accept, clv_bytes *notes,
                                       clv_err *err) {
@@ -467,6 +469,6 @@ clv_code clv_run_write_data_digests(clv_run *r, clv_err *err) {
     append_digest_line(&r->data_digests.list[i], &text);
   clv_bytes_printf(&path, "%s/" CLV_RUN_DATA_FILE, r->dir.data);
   if (text.failed || path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  /* Readable by the owner only: a reader could guess few labels by trying all. */
+  /* Mode 0600: others could find a small set of labels by comparing the digests of all guesses. */
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }

@@ -16,7 +16,8 @@ typedef struct set {
   const clv_subset *rows;
 } set;
 
-/* Begins a member that is an object, after a comma unless it is the first. */
+/* Begins a JSON member whose value is an object. Writes a comma before it unless it is the
+ * first. */
 static void begin_member(clv_bytes *out, const char *key) {
   bool first = !out->len || out->data[out->len - 1] == '{';
   clv_bytes_printf(out, "%s\"%s\":{", first ? "" : ",", key);

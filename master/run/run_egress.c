@@ -18,8 +18,8 @@ clv_code clv_run_write_file(const clv_run *r, const char *name, const clv_bytes 
   return clv_file_write_durable(path.data, text->data ? text->data : "", text->len, 0644, err);
 }
 
-/* Reads egress.table of the run. A table that cannot be read counts as different, so that damaging
- * it does not avoid the question. Only a folder without checkpoints may lack it. */
+/* Reads egress.table of the run. Fails if the table cannot be read, so that a user cannot avoid
+ * --accept-egress by damaging the file. Only a folder without checkpoints may lack the table. */
 static clv_code read_table(const char *dir, clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_err why;
@@ -81,7 +81,8 @@ static clv_code compute_table_digest(const clv_run *r, char hex[65], clv_err *er
   return CLV_OK;
 }
 
-/* Copies a path. Of a path that is too long it keeps the end, which is more specific. */
+/* Copies a path. If it has more than size - 1 characters, copies the last ones, which are more
+ * specific than the first. */
 static void copy_path_end(char *to, size_t size, const char *path) {
   size_t len = strlen(path);
   snprintf(to, size, "%s", len < size ? path : path + len - (size - 1));
@@ -136,7 +137,8 @@ void clv_run_drop_record(clv_run *r) {
 
 /* ---- the number of micro-batches ------------------------------------------------------------- */
 
-/* Chooses the number by trial steps, which the record has as a separate attempt. */
+/* Chooses the number of micro-batches by trial steps, which are a separate attempt in the egress
+ * record. */
 static clv_code choose_micro_batches_by_trials(clv_run *r, uint64_t *ret, clv_err *err) {
   CLV_TRY(clv_run_open_record(r, "trial", err));
   clv_code code = clv_choose_micro_batches(r->blueprint, r->egress_record,

@@ -22,7 +22,8 @@ typedef struct export {
   const clv_checkpoint *c;
   clv_session_config *session;
   uint32_t n_stages;
-  int family; /* family of model.hf, for the names in peft's files; -1: the names of the session */
+  /* family of model.hf, which decides the names in peft's files; -1: as in the session */
+  int family;
   clv_weights_file **stage_files; /* [n_stages] */
   clv_weights_tensor *tensors;    /* [n], with names and merged values in `made` */
   size_t n, n_allocated;
@@ -81,7 +82,7 @@ static float read_value(const clv_weights_entry *e, size_t i) {
   return v;
 }
 
-/* Adds a tensor to the list. A base stored in bf16 is written in f32, as config.json says. */
+/* Adds a bf16 tensor to the list as f32, which is the type that config.json says. */
 static clv_code add_tensor_as_f32(export *x, const clv_weights_entry *e, const char *name,
                                   clv_err *err) {
   size_t n;
@@ -94,7 +95,8 @@ static clv_code add_tensor_as_f32(export *x, const clv_weights_entry *e, const c
   return CLV_OK;
 }
 
-/* Adds a tensor to the list under the name that peft uses, which has a prefix. */
+/* Adds a tensor to the list. With a prefix, under `prefix` and the name that peft uses; with "",
+ * under its own name. */
 static clv_code add_tensor(export *x, const clv_weights_entry *e, const char *prefix,
                            clv_err *err) {
   char peft_name[CLV_PEFT_PARAM];
@@ -146,8 +148,9 @@ static void add_name(names *s, const char *name) {
   s->list[s->n++] = name;
 }
 
-/* Finds the module in full training that has a parameter: one that `lora.train` names, or in a
- * stage without adapters the parameter's own module. *ret NULL: the parameter was not trained. */
+/* Finds the module that contains a parameter and was trained without an adapter: a module that
+ * `lora.train` names, or, in a stage without adapters, the parameter's own module. *ret NULL: the
+ * parameter was not trained. */
 static clv_code find_module(export *x, uint32_t stage, const char *param, const char **ret,
                             clv_err *err) {
   const clv_stage_spec *s = &x->session->stages[stage];
@@ -234,7 +237,7 @@ static clv_code write_peft_config(const char *folder, const clv_bytes *text, clv
   return clv_file_write_durable((const char *)path.data, text->data, text->len, 0644, err);
 }
 
-/* Guesses the family without config.json: only the names of ViT can be recognised. */
+/* Guesses the family from the names of parameters if config.json is missing: CLV_HF_VIT, or -1. */
 static int guess_family(const export *x) {
   for (uint32_t i = 0; x->session->model.hf && i < x->n_stages; i++)
     for (size_t k = 0; k < clv_weights_count(x->stage_files[i]); k++)
@@ -252,7 +255,8 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
   size_t most = 0;
   CLV_TRY(open_all_tensors(&x, err));
   x.family = clv_model_family(x.session);
-  if (x.family >= 0) CLV_TRY(compare_model_config(&x, accept, err)); /* the names depend on it */
+  if (x.family >= 0)
+    CLV_TRY(compare_model_config(&x, accept, err)); /* names in peft's files depend on the family */
   if (x.family < 0) x.family = guess_family(&x);
   for (uint32_t i = 0; i < x.n_stages; i++) most += clv_weights_count(x.stage_files[i]);
   CLV_TRY(clv_alloc(most, sizeof(char *), &targets.list, err));
@@ -298,8 +302,8 @@ static bool is_declared_transposed(const clv_layer_spec *l, size_t n, const char
   return false;
 }
 
-/* Returns true if the weight is stored as [in, out]: a layer of the session file says so, in a
- * model of model.hf the names of GPT-2 do. */
+/* Returns true if the weight is stored as [in, out]: a layer of the session file is `transposed`,
+ * or the weight of a model.hf has a name of GPT-2. */
 static bool is_stored_transposed(const export *x, uint32_t stage, const char *weight) {
   static const char *const stored[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
   const clv_session_config *c = x->session;
@@ -342,8 +346,8 @@ static void sample_freep(clv_weights_sample **s) {
   free(*s);
 }
 
-/* Notes a merged tensor for the ledger. A worker that has both halves and the base can compute the
- * same sum, so the sum is not secret. */
+/* Adds a merged tensor to the items for the ledger. A worker that has both halves of the adapter
+ * and the base can compute the same sum, so the sum is not secret. */
 static clv_code note_merged_tensor(export *x, uint32_t stage, const clv_shape *shape,
                                    const float *sum, clv_err *err) {
   int worker = x->session->stages[stage].worker;
@@ -376,7 +380,7 @@ static clv_code merge_adapter(export *x, uint32_t stage, const clv_weights_entry
   return note_merged_tensor(x, stage, &w->shape, sum, err);
 }
 
-/* Returns the half of the adapter of a weight: "NAME.lora_A.weight" for "NAME.weight"; NULL: the
+/* Returns one half of a weight's adapter, such as "NAME.lora_A.weight" for "NAME.weight"; NULL: the
  * weight has no adapter. */
 static const clv_weights_entry *find_adapter_half(const clv_weights_file *f, const char *weight,
                                                   const char *half) {

@@ -370,7 +370,7 @@ clv_code clv_classes_parse(const char *text, size_t len, const char *label, clv_
 /* Reads the class names of the run in `dir`; ret->n 0: the run has no such file. */
 clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) CLV_USE_RESULT;
 /* Compares class names `c` with those of `d`, which errors call `label`. CLV_DATA_LOSS: they
- * differ; err names the first class that differs. */
+ * differ; err names the difference and where the names come from. */
 clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const clv_dataset *d,
                                  const char *label, clv_err *err) CLV_USE_RESULT;
 /* Writes the class names of the training images into the run folder. A resumed run must have the

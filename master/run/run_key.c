@@ -22,7 +22,8 @@ static clv_code read_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* A missing secret matters to a run that goes on and whose seed followed from it. */
+/* Draws a secret, or fails if a resumed run with checkpoints derives its seed from the missing
+ * one. */
 static clv_code handle_missing_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   const char *dir = r->config->checkpoint.dir;
   if (!r->o->resume || r->config->train.seed.given || !clv_checkpoint_has_any(dir))
@@ -50,7 +51,7 @@ clv_code clv_run_resolve_key(clv_run *r, bool again, clv_err *err) {
                         &seed->key, err);
 }
 
-/* A folder without a key has no run whose layers a worker could know. */
+/* Leaves r->has_secret false if the folder has no key: then no worker knows layers of its run. */
 clv_code clv_run_find_key(clv_run *r, clv_err *err) {
   if (r->has_secret || !clv_checkpoint_has_any(r->config->checkpoint.dir)) return CLV_OK;
   clv_code code = read_key(r, &r->secret, err);

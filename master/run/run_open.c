@@ -12,7 +12,8 @@
 
 /* ---- the run folder -------------------------------------------------------------------------- */
 
-/* Journal errors go to standard error, since the journal itself has failed. */
+/* Callback for errors of the journal. Prints them only to standard error, because the journal
+ * itself has failed. */
 static void print_to_stderr_only(void *user, const char *text) {
   (void)user;
   clv_notice(CLV_LOG_WARN, "notice", "%s", text);
@@ -36,7 +37,8 @@ static clv_code lock_resumed_run(clv_run *r, clv_err *err) {
   return r->o->resume && is_there ? lock_run_dir(r, err) : CLV_OK;
 }
 
-/* Decides whether the run is done, resumes or begins, and begins its journal and run.json. */
+/* Decides whether the run is finished, resumes or begins. Unless it is finished, begins its journal
+ * and run.json. */
 static clv_code begin_run(clv_run *r, clv_err *err) {
   const clv_run_lock_info what = {.name = r->config->name,
                                   .session = r->config->file,
@@ -139,7 +141,7 @@ clv_exit_code clv_run_open(clv_run *r, clv_err *err) {
   if (!r->o->resume) code = clv_run_check_identity(r, false, err);
   if (code != CLV_EXIT_OK) return code;
   if (make_run_dir(r, err) != CLV_OK) return clv_run_fail_setup(r, err);
-  if (r->is_finished) return CLV_EXIT_OK; /* without a connection to any worker */
+  if (r->is_finished) return CLV_EXIT_OK; /* a finished run connects to no worker */
   if ((code = clv_run_check_identity(r, false, err)) != CLV_EXIT_OK) return code;
   if ((r->o->trace || r->o->profile) &&
       clv_profiler_new(r->o->trace, r->o->profile, &r->profiler, err) != CLV_OK)
@@ -210,7 +212,8 @@ static clv_code find_start_position(clv_run *r, clv_err *err) {
     clv_run_print_notes(r, "checkpoint", notes.data);
     if (code != CLV_OK) return code;
   }
-  /* If other data were accepted, the position may be behind their end: then the epoch is over. */
+  /* If the user accepted shorter data, the position may be behind their end: begin the next
+   * epoch. */
   if (r->has_other_data && at.cursor.index >= r->data.train_rows.n)
     at.cursor = (clv_cursor){at.cursor.epoch + 1, 0};
   r->steps = (clv_run_steps){.cursor = at.cursor,
@@ -220,7 +223,7 @@ static clv_code find_start_position(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Opens the loader at the position, and sets the number of steps. */
+/* Opens the loader at l->cursor, and sets the number of steps of session and attempt. */
 static clv_code open_loader(clv_run *r, clv_err *err) {
   const clv_train_config *t = &r->config->train;
   clv_run_steps *l = &r->steps;

@@ -18,7 +18,8 @@ static size_t last_dimension(const clv_tensor *t) {
   return (size_t)t->shape.dim[t->shape.rank - 1];
 }
 
-/* Returns true for outputs [windows, classes], or [windows, S, classes] for labels of words. */
+/* Returns true if outputs have a shape from which page lines can be made: [windows, classes], or
+ * [windows, S, classes] for labels of words. */
 static bool has_page_outputs(const clv_predictions *r) {
   const clv_shape *s = &r->outputs->shape;
   size_t positions = 0;
@@ -27,8 +28,8 @@ static bool has_page_outputs(const clv_predictions *r) {
   return s->rank == 2 || (size_t)s->dim[1] == positions;
 }
 
-/* Counts the pages whose rows are all there: rows are in the order of records, and a limit keeps
- * the first records. */
+/* Counts the pages that have outputs. Rows are in the order of records, and a limit on the records
+ * takes the first ones, so the pages without outputs are the last ones. */
 size_t clv_predictions_page_count(const clv_predictions *r) {
   size_t n = 0, pages = clv_dataset_kept_page_count(r->data),
          rows = (size_t)r->outputs->shape.dim[0];

@@ -24,7 +24,9 @@ static const float *row_outputs(const clv_predictions *r, size_t row) {
   return (const float *)r->outputs->data + row * outputs_per_row(r);
 }
 
-/* Returns true if a class follows from the outputs: classes by number, or one binary output. */
+/* Returns true if each row of outputs predicts one class: an output per class, or one binary
+ * output.
+ */
 static bool has_predicted_class(const clv_predictions *r) {
   if (r->loss == CLV_LOSS_MSE || r->outputs->shape.rank != 2 || !outputs_per_row(r)) return false;
   bool binary = r->loss == CLV_LOSS_BCE || r->loss == CLV_LOSS_BCE_WITH_LOGITS;
@@ -172,7 +174,7 @@ static clv_code write_text_file(const clv_predictions *r, const lines *l, const 
   return code;
 }
 
-/* NumPy's format 1.0: magic, version, header length, a Python dict, then the values. */
+/* Writes NumPy's format 1.0: magic, version, header length, a Python dict, then the values. */
 static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes header = {0}, file = {0};
   clv_bytes_puts(&header, "{'descr': '<f4', 'fortran_order': False, 'shape': (");

@@ -8,8 +8,8 @@
 
 #include "master/run/run_int.h"
 
-/* Prints a message and adds it to the journal of the run. code: exit code of the command; 0: the
- * message does not end it. */
+/* Adds a message to the journal of the run, if it has one. code: exit code of the command; 0: the
+ * message does not end the command. */
 static void add_to_journal(const clv_run *r, clv_log_level level, const char *event, int code,
                            const char *message) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0}, line = {0};
@@ -54,8 +54,8 @@ void clv_run_print_notices(const clv_run *r) {
 
 /* ---- exit codes ------------------------------------------------------------------------------ */
 
-/* Returns true if the error follows from an interrupt: a cancelled call, or a worker that the
- * master no longer waited for. */
+/* Returns true if the user's interrupt caused the error: a call was cancelled, or the master
+ * stopped waiting for a worker. */
 static bool was_interrupted(const clv_err *err) {
   return clv_interrupted_ms() && (err->code == CLV_CANCELLED || err->code == CLV_UNAVAILABLE);
 }

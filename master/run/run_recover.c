@@ -24,8 +24,8 @@ static bool is_interrupted(const clv_run *r) {
   return clv_interrupted_ms() || (r->o->interrupted && *r->o->interrupted);
 }
 
-/* Returns true if the failure is the loss of a worker or of its link. Damaged data count once,
- * because a line that damages them again would never end. */
+/* Returns true if a worker or its link was lost. Data damaged in transit count as such only the
+ * first time, because a line that damages data again and again would never let the run end. */
 static bool is_worker_loss(clv_run *r, const clv_err *err) {
   if (is_interrupted(r)) return false;
   if (err->code == CLV_UNAVAILABLE)
@@ -35,16 +35,16 @@ static bool is_worker_loss(clv_run *r, const clv_err *err) {
   return err->code == CLV_DEADLINE;
 }
 
-/* Returns true if a later try to connect may succeed. A worker that restarts is missing; one that
- * has not yet freed the earlier session may lack memory or say that the session is open; and
- * without its network a name does not resolve. */
+/* Returns true if a later try to connect may succeed. UNAVAILABLE, DEADLINE: the worker restarts.
+ * EXHAUSTED, EXISTS: the worker has not yet freed the earlier session. NOT_FOUND: its name does not
+ * resolve while the network is down. */
 static bool may_be_temporary(const clv_err *err) {
   return err->code == CLV_UNAVAILABLE || err->code == CLV_DEADLINE || err->code == CLV_EXHAUSTED ||
          err->code == CLV_EXISTS || err->code == CLV_NOT_FOUND;
 }
 
 /* Checks that the policy of the host permits the weights and moments that a recovery sends. A run
- * without a checkpoint begins with the weights that it began with. */
+ * without a checkpoint sends only the initial weights, which the policy has permitted already. */
 static clv_code check_policy_permits_resume(const clv_run *r, clv_err *err) {
   const clv_planned_sends sends = clv_sends_of(&r->data, CLV_RESUMES);
   return clv_checkpoint_has_manifest(r->dir.data)
@@ -58,12 +58,12 @@ static uint64_t find_newest_checkpoint_step(const clv_run *r) {
   return clv_checkpoint_steps(r->dir.data, &step, 1) ? step : 0;
 }
 
-/* Prefixes the failure with why it ends the run. */
+/* Puts the reason why a failure ends the run in front of its text. Returns the failure's code. */
 static clv_code prefix_reason(clv_err *err, const char *why) {
   return clv_err_prefix(err, "%s", why);
 }
 
-/* Counts the loss. Fails if the run is not to recover from it. */
+/* Counts the lost worker. Fails if the failure is of another kind, or the run must not recover. */
 static clv_code count_lost_worker(clv_run *r, clv_err *err) {
   clv_run_recovery *c = &r->recovery;
   char text[160];
@@ -146,7 +146,8 @@ static void print_recovered(const clv_run *r) {
 void clv_run_write_failed_schedule(const clv_run *r, const clv_err *why) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err ignored;
-  if (why->code != CLV_DEADLINE && why->code != CLV_INTERNAL) return; /* not the schedule's fault */
+  if (why->code != CLV_DEADLINE && why->code != CLV_INTERNAL)
+    return; /* the schedule cannot have caused other failures */
   clv_trainer_schedule_text(r->trainer, &text);
   if (!text.len || clv_run_write_file(r, "schedule.failed", &text, &ignored) != CLV_OK) return;
   text.len = 0;
@@ -164,8 +165,8 @@ static void close_session(clv_run *r) {
   clv_trainer_close(clv_steal(&r->trainer));
 }
 
-/* Opens a trainer with a higher epoch, in an attempt of the egress record, and restores the newest
- * checkpoint. */
+/* Raises the epoch of the run, begins an attempt in the egress record, opens a trainer and restores
+ * the newest checkpoint. */
 static clv_code open_session(clv_run *r, clv_err *err) {
   CLV_TRY(clv_run_lock_raise_epoch(r->lock, err));
   clv_run_set_attempt_id(r);
@@ -177,7 +178,7 @@ static clv_code open_session(clv_run *r, clv_err *err) {
   return code;
 }
 
-/* Waits for the pause, or until the user interrupts it. */
+/* Waits `ms` milliseconds, or until the user interrupts the run. */
 static void pause_for(const clv_run *r, uint64_t ms) {
   const struct timespec poll = {.tv_nsec = POLL_MS * 1000000L};
   uint64_t end = clv_now_ns() + ms * 1000000;
@@ -193,8 +194,8 @@ static clv_code fail_gave_up(const clv_run *r, uint64_t tries, clv_err *err) {
 
 /* ---- spares ---------------------------------------------------------------------------------- */
 
-/* Returns the worker of the session in whose place `name` computes now, or which is `name`; NULL:
- * none of them has a spare. */
+/* Returns the worker of the session whose stages are at `name` now: the worker `name` itself, or
+ * one that has `name` as spare. NULL: that worker has no spare. */
 static clv_remote_spec *find_worker_with_spare(const clv_run *r, const char *name) {
   for (size_t i = 0; i < r->config->n_workers; i++) {
     clv_remote_spec *w = &r->config->workers[i];
@@ -215,8 +216,8 @@ static void print_replaced_worker(const clv_run *r, const char *lost, const char
   if (!text.failed && !members.failed) print_event(r, "replaced", members.data, text.data);
 }
 
-/* Gives the stages of the worker that cannot be reached to its next spare, if it was tried long
- * enough. After the last spare comes the worker itself again. */
+/* Gives the stages of a worker that cannot be reached to its next spare, if the master has tried
+ * the worker for recovery.replace_after. After the last spare it uses the worker itself again. */
 static clv_code use_next_spare(clv_run *r, const char *lost, clv_err *err) {
   clv_remote_spec *w = find_worker_with_spare(r, lost);
   double limit = (double)r->config->recovery.replace_after_ms / 1e3;
@@ -227,7 +228,7 @@ static clv_code use_next_spare(clv_run *r, const char *lost, clv_err *err) {
   return clv_run_make_blueprint(r, err);
 }
 
-/* Tries until the session is open or `recovery` gives up. */
+/* Tries to open the session until that succeeds or recovery.give_up_after has passed. */
 static clv_code retry_until_open(clv_run *r, clv_err *err) {
   uint64_t pause = FIRST_PAUSE_MS, limit = r->config->recovery.give_up_after_ms;
   char lost[CLEAVE_NAME + 1];

@@ -57,8 +57,8 @@ static clv_code record_evaluation(clv_run *r, const char *what, const clv_step_r
   return clv_reporter_evaluation(r->reporter, &evaluation, err);
 }
 
-/* Prints an evaluation with the present step and epoch. last: the test of the finished run, whose
- * text names neither. */
+/* Prints an evaluation with the present step and epoch. last: it is the test of the finished run,
+ * and the printed text omits step and epoch. */
 static void print_evaluation(clv_run *r, const char *what, const clv_step_result *e, uint64_t epoch,
                              bool last) {
   char when[64] = "", json[64];
@@ -68,7 +68,8 @@ static void print_evaluation(clv_run *r, const char *what, const clv_step_result
   clv_run_print_eval(r, what, e, when, json);
 }
 
-/* Evaluates the validation records, and keeps the checkpoint of this step if it is the best. */
+/* Evaluates the validation records. If the result is the best so far, saves a checkpoint and
+ * records it as the best. */
 static clv_code validate_and_keep_best(clv_run *r, uint64_t epoch, clv_err *err) {
   clv_step_result e;
   clv_best_checkpoint best;
@@ -197,7 +198,8 @@ static bool is_stopped(const clv_run *r) {
   return r->o->interrupted && *r->o->interrupted == CLV_ASKED_TO_STOP;
 }
 
-/* Without a trainer the run was recovering. */
+/* Prints the step after which the user interrupted the run. Without a trainer, a recovery was in
+ * progress, and the step is that of the newest checkpoint. */
 static clv_exit_code print_interrupted(clv_run *r) {
   char text[512];
   const char *json = is_stopped(r) ? "{\"event\":\"stopped\"}" : "{\"event\":\"interrupted\"}";
@@ -315,7 +317,8 @@ static clv_exit_code fail_training(clv_run *r, const clv_err *err) {
   return code;
 }
 
-/* Waits for the workers of a run of --resume if they cannot be reached, or are lost meanwhile. */
+/* Connects to the workers and restores the checkpoint. If a worker of a run of --resume cannot be
+ * reached or is lost meanwhile, waits for the workers. */
 static clv_code connect_and_restore(clv_run *r, clv_err *err) {
   clv_code code = clv_run_open_trainer(r, err);
   if (code == CLV_OK) code = clv_run_restore(r, err);

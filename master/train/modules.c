@@ -73,30 +73,26 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_freep) const char **frozen = NULL, **fresh = NULL;
   CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *frozen, &frozen, err));
   CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *fresh, &fresh, err));
-  cleave_module_options o = {
-      .size = sizeof o,
-      .name = spec->name,
-      .at = node_name_of(t, s->worker),
-      .device = spec->device,
-      .copies_inputs =
-          /* the session file has chosen the devices, so inputs are copied between them without
-           * asking */
-      true,
-      .threads = (uint32_t)spec->threads,
-      .in_flight = max_live_micro_batches(t, i),
-      .seed = CLEAVE_SESSION_NETWORK,
-      .bf16 = t->config->train.dtype == CLV_COMPUTE_BF16,
-      .tf32 = spec->tf32,
-      .frozen = frozen,
-      .frozen_is_final = true,
-      .frozen_bf16 = spec->lora.base == CLV_COMPUTE_BF16,
-      .direct_to = receivers,
-      .n_direct_to = list_direct_receivers(t, i, receivers),
-      .initialized = fresh,
-      .ties = ties,
-      .n_ties = n_ties,
-      .artifact = spec->weights_artifact,
-      .artifact_sha256 = spec->weights_sha256};
+  cleave_module_options o = {.size = sizeof o,
+                             .name = spec->name,
+                             .at = node_name_of(t, s->worker),
+                             .device = spec->device,
+                             .copies_inputs = true, /* the session file has chosen devices */
+                             .threads = (uint32_t)spec->threads,
+                             .in_flight = max_live_micro_batches(t, i),
+                             .seed = CLEAVE_SESSION_NETWORK,
+                             .bf16 = t->config->train.dtype == CLV_COMPUTE_BF16,
+                             .tf32 = spec->tf32,
+                             .frozen = frozen,
+                             .frozen_is_final = true,
+                             .frozen_bf16 = spec->lora.base == CLV_COMPUTE_BF16,
+                             .direct_to = receivers,
+                             .n_direct_to = list_direct_receivers(t, i, receivers),
+                             .initialized = fresh,
+                             .ties = ties,
+                             .n_ties = n_ties,
+                             .artifact = spec->weights_artifact,
+                             .artifact_sha256 = spec->weights_sha256};
   for (int k = 0; k < s->params->n; k++)
     if (s->params->list[k].frozen) frozen[o.n_frozen++] = s->params->list[k].name;
   for (int k = 0; o.artifact && k < s->params->n; k++)

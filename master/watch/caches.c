@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-/* Connection data for the questions to the workers. */
+/* Configuration, identity and runtime for calls to the workers. */
 typedef struct cache_client {
   const clv_session_config *config;
   const clv_run_options *o;

@@ -58,7 +58,7 @@ static void check_expiry(doctor *d, const char *subject, int64_t not_after) {
                "certificate valid for %lld more day%s", (long long)days, CLV_S(days));
 }
 
-/* Checks the revocation list. An expired list is not ignored: every peer is refused then. */
+/* Checks the revocation list. If the list has expired, the master refuses every peer. */
 static void check_revocation_list(doctor *d, const clv_tls_identity *id) {
   static const char fix[] = "sign the list again: cleave-master certs revoke";
   clv_err err;
@@ -256,7 +256,8 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
   clv_rpc_runtime_free(runtime);
 }
 
-/* Checks a training against the policy, then its resume. later: the refusal of the resume. */
+/* Checks the tensors of `train` against the policy, then those of `train --resume`. later: receives
+ * the reason if the policy refuses only `train --resume`. */
 static clv_code check_policy_permits(clv_blueprint *b, const clv_run_data *data, clv_bytes *later,
                                      clv_err *err) {
   const clv_planned_sends now = clv_sends_of(data, CLV_BEGINS),

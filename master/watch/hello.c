@@ -117,7 +117,7 @@ clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out, clv
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   CLV_TRY(clv_tls_floor_install(err));
   if (c->n_workers && open_identity(&c->tls, &id, err) != CLV_OK)
-    return err->code = CLV_UNAUTHENTICATED; /* a missing file is no missing device */
+    return err->code = CLV_UNAUTHENTICATED; /* NOT_FOUND would mean a missing device */
   CLV_TRY(clv_rpc_runtime_new(&ro, &runtime, err));
   for (int node = -1; node < (int)c->n_workers; node++)
     CLV_TRY(query_node(b, node, runtime, id, json, out, err));

@@ -27,14 +27,14 @@ typedef struct step_numbers {
   double phase_s[PHASES], steps[OUTCOMES], samples;
   double step, target_steps, loss, learning_rate, gradient_norm, micro_batches, window;
   double checkpoints, checkpoint_s, checkpoint_wall_s, checkpoint_step;
-  /* recovering: 1 from a loss until the run trains again */
+  /* recovering: 1 from when a worker is lost until the run trains again */
   double recoveries, recovery_s, recovering;
 } step_numbers;
 
 struct clv_run_metrics {
   const char *session;
   clv_http *http;
-  pthread_mutex_t lock; /* guards the rest */
+  pthread_mutex_t lock; /* protects all fields below except in_use */
   step_numbers numbers;
   clv_trainer *trainer;       /* NULL: not connected, or closed */
   double wait_shares[PHASES]; /* shares of the waiting time by cause, of the last measured step */
@@ -131,7 +131,7 @@ void clv_run_metrics_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t took
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* The numbers of one scrape. */
+/* Values that one scrape returns, copied while the locks are held. */
 typedef struct scrape {
   step_numbers numbers;
   const char *session;
@@ -189,7 +189,7 @@ static void put_pending(clv_metrics_out *out, const void *n) {
   put_for_each_direction(out, n, LINK(pending_in), LINK(pending_out));
 }
 
-/* Writes a sample for each worker that has been measured. */
+/* Writes a sample for each worker whose link has a measured value. */
 static void put_for_each_worker(clv_metrics_out *out, const scrape *n, size_t at) {
   cleave_link_status l;
   for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++) {

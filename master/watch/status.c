@@ -18,7 +18,7 @@
 
 enum {
   ASK_MS = 5000, /* time limit of an answer */
-  ROUNDS = 3,    /* rounds of one report: the first starts link measurements, two are compared */
+  ROUNDS = 3,    /* rounds of one report: round 1 starts link measurements, 2 and 3 are compared */
   FIRST_FRAME_MS = 100,
 };
 
@@ -29,9 +29,9 @@ typedef struct watched_worker {
   bool is_started;
   clv_rpc_channel *channel; /* used by the thread only; NULL: not connected */
   unsigned rounds;          /* number of rounds so far; used by the thread only */
-  /* The results below are protected by the lock. */
+  /* status->lock protects the fields below. */
   bool asked, failed, refused;
-  uint32_t n_replies; /* 0 to 2 */
+  uint32_t n_replies; /* number of valid replies: 0: none; 1: `now`; 2: `before` and `now` */
   clv_wire_status_reply before, now;
   char error[CLV_ERR_TEXT], fix[CLV_TLS_URI_LEN + 100];
 } watched_worker;
@@ -82,7 +82,7 @@ static clv_code request_status(watched_worker *w, clv_wire_status_reply *ret, cl
   return clv_wire_status_reply_decode(&(clv_piece){reply.data, reply.len}, 1, ret, err);
 }
 
-/* Writes the remedy for an error. */
+/* Writes to `dst` what the user can do against an error. */
 static void write_remedy(const watched_worker *w, const clv_err *why, char *dst, size_t len) {
   const char *file = w->status->config->file;
   switch (why->code) {
@@ -263,7 +263,7 @@ static void show_repeatedly(status *s, clv_screen *screen) {
     if (live || begun) show_report(s, screen);
     uint64_t pause = begun ? s->interval_ns : FIRST_FRAME_MS * 1000000u;
     struct timespec nap = {(time_t)(pause / 1000000000u), (long)(pause % 1000000000u)};
-    nanosleep(&nap, NULL); /* a signal ends it */
+    nanosleep(&nap, NULL); /* a signal ends the sleep */
   }
 }
 

@@ -87,7 +87,7 @@ static clv_status_link make_link_status(const clv_wire_link_status *now,
                                         double thread_ns, double idle) {
   double receiving = difference(now->receiving_ns, before->receiving_ns);
   double sending = difference(now->sending_ns, before->sending_ns);
-  /* Numbers of the peer cover the time between its last two answers; 0 after its first answer. */
+  /* The peer's numbers cover the time between the peer's last two answers; 0 after one answer. */
   double asked = before->measured_ns ? difference(now->measured_ns, before->measured_ns) : 0;
   return (clv_status_link){
       .peer = now->peer,
