@@ -67,15 +67,15 @@ of("kernels/ops/cross_entropy.c", "tests/ops/test_golden",
    smoothing_forgets_the_weights=("static double position_loss(", "total_weight += class_weight(s, c) * (over - x[c]);", "total_weight += over - x[c];"),
    gradients_forget_the_smoothing=("static void row_gradient(", "if (e != 0)", "if (false)"))
 of("master/train/steps.c", "tests/net/training/test_places.py",
-   micro_batches_share_by_records=("static float share_of(", "own > 0 ? own", "own > all ? own"))
+   micro_batches_share_by_records=("static float compute_share(", "own > 0 ? own", "own > all ? own"))
 of("master/train/batch_weight.c", "tests/unit/train/test_accuracy",
-   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "judged += !clv_trainer_is_ignored(t, label[i]);", "judged += t && label[i] != INT64_MIN;"),
-   places_weigh_alike=("double clv_trainer_batch_weight(", "weight_of(&t->config->loss.weight, label[i])", "weight_of(&t->config->loss.weight, -1)"))
+   ignored_places_are_judged=("size_t clv_trainer_count_labelled(", "labelled += !clv_trainer_is_ignored(t, label[i]);", "labelled += t && label[i] != INT64_MIN;"),
+   places_weigh_alike=("double clv_trainer_batch_weight(", "class_weight_of(&t->config->loss.weight, label[i])", "class_weight_of(&t->config->loss.weight, -1)"))
 of("common/model/models/loss.c", "tests/net/training/test_places.py",
    a_session_keeps_its_weights=("clv_code clv_session_loss_graph(", "if (weights)", "if (false)"))
 of("master/train/optimizer.c", "tests/net/training/test_habits.py",
-   normalisations_decay=("static bool decays(", "p->shape.rank > 1 && !normalises(g->nodes[p->node].op)", "p->shape.rank > 1 || normalises(g->nodes[p->node].op)"),
-   nothing_is_left_out=("static size_t split_group(", "if (side) ret[n].weight_decay = 0;", ";"))
+   normalisations_decay=("static bool has_weight_decay(", "p->shape.rank > 1 && !is_normalisation(g->nodes[p->node].op)", "p->shape.rank > 1 || is_normalisation(g->nodes[p->node].op)"),
+   nothing_is_left_out=("static size_t make_group_per_list(", "if (side) ret[n].weight_decay = 0;", ";"))
 of("common/model/optim/schedule.c", "tests/unit/optim/test_schedule",
    no_rate_is_zero=("double clv_lr_at(", "if (step < warmup && schedule->from_zero) return", "if (!warmup && schedule->from_zero) return"))
 of("common/model/config/session.c", "tests/net/training/test_habits.py",
@@ -89,8 +89,8 @@ of("master/score/auc.c", "tests/unit/score/test_score",
 of("master/train/eval.c", "tests/net/training/test_places.py",
    some_records_are_not_scored=("static clv_code add_scores(", "n * per_row,", "n * per_row / 2,"))
 of("master/train/eval.c", "tests/net/hostile/test_order.py",
-   records_are_evaluated_as_they_stand=("static clv_code draw_order(", "clv_rng_permutation(&stream, e->place, n);", "for (uint32_t i = 0; stream.seed && i < n; i++) e->place[i] = i;"),
-   answers_stay_in_the_sent_order=("static void put_rows(", "e->collects ? e->place[s->at + i] : i", "e->collects ? s->at + i : i"))
+   records_are_evaluated_as_they_stand=("static clv_code draw_order(", "clv_rng_permutation(&stream, e->row_of_sent, n);", "for (uint32_t i = 0; stream.seed && i < n; i++) e->row_of_sent[i] = i;"),
+   answers_stay_in_the_sent_order=("static void store_rows(", "e->collects_all_rows ? e->row_of_sent[s->at + i] : i", "e->collects_all_rows ? s->at + i : i"))
 of("common/model/graph/attrs.c", "tests/unit/graph/test_ops",
    weights_may_be_below_zero=("static clv_code set_weights(", "if (!(x >= row->low && x <= row->high))", "if (false)"))
 
@@ -145,8 +145,8 @@ of("common/model/weights/peft.c", "tests/unit/weights/test_peft",
    keys_of_others_are_skipped=("static clv_code read_pair(", "if (is_off) return CLV_OK;", "return CLV_OK;"),
    a_start_changes_the_base_in_silence=("static clv_code read_init_method(", "== 0) return CLV_OK;", "!= 0) return CLV_OK;"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
-   merged_weights_are_not_scaled=("static void add_product(", "value_at(w, (size_t)at) + scale * sum", "value_at(w, (size_t)at) + sum * (scale > 0)"),
-   a_square_weight_lies_as_others_do=("static clv_code merge(", "scale, turned, sum", "scale, turned && in != out, sum"),
+   merged_weights_are_not_scaled=("static void add_product(", "read_value(w, (size_t)at) + scale * sum", "read_value(w, (size_t)at) + sum * (scale > 0)"),
+   a_square_weight_lies_as_others_do=("static clv_code merge_adapter(", "scale, is_transposed, sum", "scale, is_transposed && in != out, sum"),
    a_head_stays_behind=("static clv_code find_module(", "i < s->lora.train.n && !*ret", "i < s->lora.train.n && !*ret && !x"),
    a_missing_base_is_no_matter=("static clv_code merge_stage(", "merged == adapters", "merged <= adapters"))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py",
@@ -240,7 +240,7 @@ of("common/engine/module_state.c", BASES_NET,
    a_base_is_written=("clv_code clv_state_item_check(", "if (item->is_shared)", "if (false)"),
    a_piece_opens_the_rest=("clv_code clv_module_state_set_part(", "CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));", "if (item.is_withheld) m->withheld_params[clv_params_find(m->params, name) - m->params->list] = false; CLV_TRY(clv_state_item_set(&part, part.dtype, &part.shape, data, err));"))
 of("master/run/run_export.c", "tests/net/training/test_lora.py",
-   a_part_is_exported_as_a_whole=("static clv_code check_whole(", "if (!left) return CLV_OK;", "return CLV_OK;"))
+   a_part_is_exported_as_a_whole=("static clv_code check_no_stage_missing(", "if (!left) return CLV_OK;", "return CLV_OK;"))
 
 # ---- bases in bf16 -------------------------------------------------------------------------------
 NARROW = "tests/unit/graph/test_narrow"
@@ -277,7 +277,7 @@ of("master/data/objective.c", "tests/unit/data/test_objective",
    each_epoch_hides_the_same=("void clv_objective_mask(", "draw ? draw->epoch : UINT64_MAX", "draw ? 0 : UINT64_MAX"),
    a_record_may_hide_nothing=("void clv_objective_mask(", "drawn ? places : draw_one_position(ds, &key, labels, places)", "drawn ? places : draw_one_position(ds, &key, labels, places) + places"))
 of("master/run/run_classes.c", "tests/unit/run/test_records",
-   a_class_may_come_twice=("static clv_code each_once(", "strcmp(sorted[i - 1], sorted[i]) == 0", "strcmp(sorted[i - 1], sorted[i]) > 0"))
+   a_class_may_come_twice=("static clv_code check_names_unique(", "strcmp(sorted[i - 1], sorted[i]) == 0", "strcmp(sorted[i - 1], sorted[i]) > 0"))
 PAGES = "tests/unit/data/test_pages"
 of("master/data/page_lines.c", PAGES,
    a_box_may_end_before_it_begins=("static clv_code read_box(", "box[0] <= box[2] && box[1] <= box[3]", "box[0] <= CLV_BOX_MAX"),
@@ -739,7 +739,7 @@ of("worker/service/methods.c", TWO,
 of("master/watch/hello.c", TWO,
    every_stage_computes_on_the_first_device=("static clv_code add_stage(", "h->devices[at], h->kinds[at]", "h->devices[at], h->kinds[0]"))
 of("master/watch/doctor.c", TWO,
-   only_the_first_device_counts=("static bool is_used(", "clv_wire_device_of(h, s->device) == at", "at == 0"))
+   only_the_first_device_counts=("static bool is_device_used(", "clv_wire_device_of(h, s->device) == at", "at == 0"))
 of("common/net/wire/hello.c", "tests/unit/wire/test_session",
    an_older_worker_says_nothing_of_its_first_device=("static clv_wire_device_kind kind_by_name(", "strcmp(m->devices[0], name) == 0 ||", ""))
 of("master/api/core/module.c", CUDA,
@@ -792,7 +792,7 @@ of("common/model/hf/gpt2.c", HF_GRAPH,
 of("common/model/hf/encoder.c", HF_GRAPH,
    blocks_drop_nothing=("static clv_code add_residual_norm(", 'CLV_TRY(clv_hf_dropout(b, "dropout", b->c->hidden_dropout, x, err));', ""))
 of("master/run/run_export.c", HF_SPLIT,
-   a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf(", "CLV_TRY(take_bias_of_head(&x, err));", "(void)take_bias_of_head;"))
+   a_masked_head_has_one_name_of_its_bias=("clv_code clv_export_hf(", "CLV_TRY(add_bias_of_head(&x, err));", "(void)take_bias_of_head;"))
 of("common/model/models/hf.c", HF_SPLIT,
    lengths_are_not_read=("clv_code clv_hf_model_layers(", 'find_input(g, "lengths", -1)', "-1"))
 

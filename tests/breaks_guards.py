@@ -132,20 +132,20 @@ of("master/egress/record_line.c", "tests/unit/egress/test_egress_read",
 # ---- runs ----------------------------------------------------------------------------------------
 of("master/plan/data_check.c", "tests/unit/plan/test_data_fits",
    any_data_fit=first("", "if (d->train && d->test) CLV_TRY(check_same_shapes(", "if (b) return CLV_OK;"))
-of("master/history/run_folder.c", "tests/unit/history/test_folder", a_move_leaves_no_note=("", "CLV_TRY(make_beside(run_dir, &m.number, &aside, err)); CLV_TRY(write_note(run_dir, &m, err));", "CLV_TRY(make_beside(run_dir, &m.number, &aside, err));"))
+of("master/history/run_folder.c", "tests/unit/history/test_folder", a_move_leaves_no_note=("", "CLV_TRY(make_folder_beside(run_dir, &m.number, &aside, err)); CLV_TRY(write_note(run_dir, &m, err));", "CLV_TRY(make_folder_beside(run_dir, &m.number, &aside, err));"))
 of("master/history/run_lock.c", "tests/unit/history/test_folder",
    fresh_deletes_a_finished_run=first("", "c->keeps_earlier = is_worth_keeping(c);", "return clv_run_folder_clear(c->dir, err);"),
-   a_refused_run_takes_the_place=first("", "if (c->made_room) CLV_TRY(clv_run_folder_undo_move(c->dir, err));", RET_OK))
+   a_refused_run_takes_the_place=first("", "if (c->has_made_room) CLV_TRY(clv_run_folder_undo_move(c->dir, err));", RET_OK))
 of("master/history/folder_lock.c", "tests/unit/history/test_folder", a_lock_that_is_gone_holds=first("", "return fstat(fd, &st) != 0 || st.st_nlink == 0;", "return false;"))
 of("master/run/run_begin.c", "tests/unit/run/test_begin",
    a_finished_run_begins_again=first("", "bool finished = clv_run_lock_is_finished(r->lock);", RET_OK),
-   a_lost_checkpoint_is_not_missed=("", "if (clv_run_lock_has_checkpoint(r->lock)) return fail_lost(r, err);", ""))
+   a_lost_checkpoint_is_not_missed=("", "if (clv_run_lock_has_checkpoint(r->lock)) return fail_missing_checkpoints(r, err);", ""))
 of("master/run/run_egress.c", "tests/unit/run/test_begin",
    a_lost_table_is_an_empty_one=first("", "if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_has_any(dir))) return code;", "if (code != CLV_OK) return CLV_NOT_FOUND;"))
 of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint",
    the_best_is_pruned=first("", "for (size_t i = 0; i < l.n; i++) { CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL; bool wanted", "spared = CLV_CHECKPOINT_NONE;"))
 of("master/run/run_best.c", "tests/unit/run/test_best", infinity_is_best=("", "if (!isfinite(now->value)) return false;", ""))
-of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_are_none=first("static clv_code fail_line(", "return clv_fail", RET_OK))
+of("master/run/run_classes.c", "tests/unit/run/test_records", damaged_classes_are_none=first("static clv_code fail_damaged_line(", "return clv_fail", RET_OK))
 of("master/plan/policy_check.c", "tests/unit/plan/test_hops",
    hops_are_named_by_their_stage=("clv_egress_row clv_blueprint_hop_row(", "from->gradient_findings : from->hop_findings", "from->gradient_findings : from->output_findings"),
    hops_need_no_policy=("static clv_code check_hop(", "t.findings = r.findings; return clv_policy_check_tensor(b->policy, &t, err);", "return CLV_OK;"))

@@ -11,11 +11,11 @@ of("master/plan/known_layers.c", KNOWN,
    secret_files_are_not_looked_up=("static clv_code look_up_stage_files(", "if (is_at_master && !spec->weights_secret) return CLV_OK;", "if (is_at_master && spec) return CLV_OK;"))
 of("master/train/state.c", KNOWN,
    weights_that_were_trained_there_are_not_noted=("static clv_code save_state(", "CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));", ""),
-   weights_that_are_given_are_not_noted=("static clv_code note_source(", "if (code == CLV_OK) code = clv_trainer_note_values(t, stage, samples, n, err);", ""))
+   weights_that_are_given_are_not_noted=("static clv_code note_values_in_ledger(", "if (code == CLV_OK) code = clv_trainer_note_values(t, stage, samples, n, err);", ""))
 of("master/train/modules.c", KNOWN,
-   what_never_left_is_noted=("static clv_code fill(", "CLV_TRY(clv_trainer_check_ledger(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))
+   what_never_left_is_noted=("static clv_code prepare_trainer(", "CLV_TRY(clv_trainer_check_ledger(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))
 of("master/train/ledger_notes.c", KNOWN,
-   trials_are_noted=("static bool is_noted(", "return t->use != CLV_TRAINER_TRIAL /* its seed is forgotten */ &&", "return"))
+   trials_are_noted=("static bool is_in_ledger(", "return t->use != CLV_TRAINER_TRIAL /* a trial's seed is discarded */ &&", "return"))
 of("master/plan/weights_sample.c", "tests/unit/plan/test_samples",
    a_tensor_is_named_by_its_front=("static size_t first_value_of_part(", "part * (s->count - s->part) / (s->parts - 1)", "part * s->part"),
    a_factor_makes_another_spread=("static bool compute_full_moments(", "angle = atan2(z[1], z[0]);", "angle = 0;"),

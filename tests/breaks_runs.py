@@ -10,9 +10,9 @@ of("master/data/split.c", SPLIT,
    a_fraction_may_be_none=("clv_code clv_subset_split(", "if (fraction > 0 && !d.n_to_draw) d.n_to_draw = 1;", ""))
 of("master/data/keep_records.c", SPLIT, labels_stay_where_they_were=("clv_code clv_dataset_keep(", "keep_rows(ds->labels, kept);", ""))
 of("master/run/run_data.c", RESUMED,
-   other_data_go_on=("static clv_code compare(clv_run", "if (!n || r->o->accept_data)", "if (n < 99)"),
-   touched_images_are_others=("static clv_code digest_part(", "if (!labels && same_files)", "if (!labels && !same_files && old)"),
-   other_tokenizers_are_not_noticed=("static clv_code digest_files(", "i < CLV_COUNT(model_files)", "i < 1"),
+   other_data_go_on=("static clv_code compare_digests(clv_run", "if (!n || r->o->accept_data)", "if (n < 99)"),
+   touched_images_are_others=("static clv_code compute_part_digest(", "if (!labels && same_files)", "if (!labels && !same_files && old)"),
+   other_tokenizers_are_not_noticed=("static clv_code compute_file_digests(", "i < CLV_COUNT(model_files)", "i < 1"),
    predict_takes_any_tokenizer=("clv_code clv_run_compare_files(", "if (r->has_other_data && !r->o->accept_data)", "if (false)"),
    old_runs_choose_anew=("static clv_code check_old_rules(", "(!held && !limited) ||", "true ||"))
 of("master/run/run_data.c", "tests/net/training/test_hf.py",
@@ -30,21 +30,21 @@ of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint
    unfinished_checkpoints_are_listed=("size_t clv_checkpoint_steps(", "if (has_manifest_file(run_dir, l.steps[i]))", ""))
 RECOVERY = "tests/net/operations/test_recovery.py"
 of("master/run/run_recover.c", RECOVERY,
-   losses_in_a_row_are_not_counted=("static clv_code count_loss(", "c->in_a_row = c->saved_at == saved ? c->in_a_row + 1 : 1;", "c->in_a_row = 1;"),
+   losses_in_a_row_are_not_counted=("static clv_code count_lost_worker(", "c->losses_since_checkpoint = c->checkpoint_at_last_loss == saved ? c->losses_since_checkpoint + 1 : 1;", "c->losses_since_checkpoint = 1;"),
    a_recovery_has_the_epoch_of_before=("static clv_code open_session(", "CLV_TRY(clv_run_lock_raise_epoch(r->lock, err));", ""),
-   a_recovered_run_begins_anew=("static clv_code open_session(", "r->resumed = clv_checkpoint_has_manifest(r->dir.data);", "r->resumed = false;"),
-   an_interrupt_does_not_end_the_wait=("static clv_code open_again(", "if (!is_interrupted(r)) continue;", "continue;"))
+   a_recovered_run_begins_anew=("static clv_code open_session(", "r->is_resumed = clv_checkpoint_has_manifest(r->dir.data);", "r->is_resumed = false;"),
+   an_interrupt_does_not_end_the_wait=("static clv_code retry_until_open(", "if (!is_interrupted(r)) continue;", "continue;"))
 of("master/run/run_recover.c", "tests/net/operations/test_approval.py",
-   a_recovery_asks_no_policy=("static clv_code count_loss(", "if (check_policy(r, &why) != CLV_OK) {", "if (false) {"))
+   a_recovery_asks_no_policy=("static clv_code count_lost_worker(", "if (check_policy_permits_resume(r, &why) != CLV_OK) {", "if (false) {"))
 of("master/run/run_train.c", RECOVERY,
-   a_master_that_lost_its_run_goes_on_writing=("static clv_code save(", "CLV_TRY(clv_run_lock_check_newest(r->lock, err));", ""))
+   a_master_that_lost_its_run_goes_on_writing=("static clv_code save_checkpoint(", "CLV_TRY(clv_run_lock_check_newest(r->lock, err));", ""))
 of("master/history/run_lock.c", RECOVERY,
    a_recovered_attempt_says_what_it_lost=("void clv_run_lock_note_recovered(", "a->text[0] = '\\0';", ""))
 of("master/watch/metrics.c", RECOVERY,
-   a_recovered_run_recovers_on=("void clv_run_metrics_recovered(", "m->reported.recovering = 0;", ""))
-of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_left(", "step < session_steps", "true"))
+   a_recovered_run_recovers_on=("void clv_run_metrics_recovered(", "m->numbers.recovering = 0;", ""))
+of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_steps_left(", "step < session_steps", "true"))
 of("master/run/run_changes.c", RESUMED,
-   keys_that_came_are_not_told=("static void compare_lines(", "if (backwards && !now)", "if (false)"),
+   keys_that_came_are_not_told=("static void compare_key_lines(", "if (backwards && !now)", "if (false)"),
    another_length_is_not_told=("static void compare_length(", "if (before == after)", "if (before)"),
    an_optimiser_without_state_is_taken=("static clv_code check_optimizer(", "if (moment < 0)", "if (moment < 99)"))
 of("master/history/run_lock.c", RESUMED,

@@ -23,7 +23,7 @@ FALLBACK = "tests/unit/cpu/test_fallback"
 of("kernels/cpu/backend.c", FALLBACK, amx_that_is_refused_has_its_name=("const char *clv_cpu_isa_name(", "&& !amx_ready", "&& false"))
 BF16 = "tests/net/training/test_bf16.py"
 of("master/api/core/workers.c", BF16, libraries_of_another_kind_are_not_told=("static void compare_processors(", "strcmp(libraries, ours) != 0", "false"))
-of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=("static void compare_machines(", "i < CLV_COUNT(said)", "i < 1"))
+of("master/train/state.c", BF16, a_run_goes_on_with_other_libraries_in_silence=("static void note_different_machine(", "i < CLV_COUNT(compared)", "i < 1"))
 
 # ---- blocks that backward computes again ---------------------------------------------------------
 RECOMPUTE, READS, BLOCKS = "tests/unit/graph/test_recompute", "tests/unit/graph/test_reads", "tests/net/training/test_recompute_blocks.py"
@@ -83,7 +83,7 @@ of("common/engine/module_memory.c", "tests/unit/engine/test_charge",
 of("master/train/packed.c", SESSIONS + " packed_losses_match_padded_losses",
    rows_of_no_sequence_have_a_label=("clv_code clv_trainer_pack_targets(", "(int64_t)t->config->loss.ignore_index", "0"))
 of("master/train/packed.c", SESSIONS + " packed_predictions_match_padded_predictions",
-   answers_stay_packed=("static void move_places(", "unpack ? place : packed", "unpack ? padded : packed"))
+   answers_stay_packed=("static void copy_positions(", "unpack ? place : packed", "unpack ? padded : packed"))
 of("master/train/packed.c", SESSIONS + " shorter_sequences_send_fewer_bytes",
    as_many_rows_as_padded=("clv_code clv_trainer_select_sequences(", "(used + unit - 1) / unit * unit", "most"))
 of("master/plan/lengths.c", SESSIONS + " plan_says_that_lengths_are_visible",
@@ -128,10 +128,10 @@ of("kernels/cuda/last.cu", CUDA_OPS + " last", a_device_takes_the_last_place_for
 # ---- a frozen front with a cache -----------------------------------------------------------------
 CACHE = "tests/net/training/test_cache.py"
 of("master/train/front_cache.c", CACHE,
-   rows_are_sent_in_every_epoch=("clv_code clv_trainer_front_leaf(", "bool kept = has_all(t, index, s->n);", "bool kept = !s->n;"),
-   rows_are_those_of_the_first_records=("clv_code clv_trainer_front_leaf(", "c->rows[i] = c->number[index[i]];", "c->rows[i] = (int64_t)(s->start + i);"),
-   numbers_of_rows_are_places=("static clv_code draw_numbers(", "clv_rng_permutation(&stream, c->number, (size_t)c->to.records);", "for (uint32_t i = 0; stream.seed && i < c->to.records; i++) c->number[i] = i;"),
-   the_front_has_dropout=("static clv_code compute(", ".evaluation = true", ".evaluation = false"),
+   rows_are_sent_in_every_epoch=("clv_code clv_trainer_front_leaf(", "bool kept = are_all_rows_sent(t, index, s->n);", "bool kept = !s->n;"),
+   rows_are_those_of_the_first_records=("clv_code clv_trainer_front_leaf(", "c->batch_numbers[i] = c->record_number[index[i]];", "c->batch_numbers[i] = (int64_t)(s->start + i);"),
+   numbers_of_rows_are_places=("static clv_code draw_numbers(", "clv_rng_permutation(&stream, c->record_number, (size_t)c->to.records);", "for (uint32_t i = 0; stream.seed && i < c->to.records; i++) c->record_number[i] = i;"),
+   the_front_has_dropout=("static clv_code compute_front_output(", ".evaluation = true", ".evaluation = false"),
    the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.to, END_MS, ret_rows, err);", "(void)END_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,
    a_front_that_learns_is_cached=("static const char *why_output_changes(", 'return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
@@ -143,10 +143,10 @@ of("master/api/core/cached_rows.c", CACHE,
 of("master/api/core/may_send.c", CACHE,
    numbers_are_rows=("static clv_code describe_value(", "ret->input = tensor + 1 == f->n_tensors;", ";"))
 of("master/run/run_cache.c", CACHE,
-   other_records_have_the_same_rows=("static clv_code add_files(", "CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));", "if (!lines) return clv_fail(err, CLV_INVALID, \" \");"))
+   other_records_have_the_same_rows=("static clv_code add_file_stamps(", "CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));", "if (!lines) return clv_fail(err, CLV_INVALID, \" \");"))
 of("master/train/front_cache.c", CACHE,
-   some_rows_are_all=("static const char *worker_with_all_rows(", "|| rows != c->to.records", "|| !rows"),
-   a_resumed_run_sends_all_again=("static const char *worker_with_all_rows(", "if (t->use != CLV_TRAINER_RESUMES) return NULL;", "if (t->use != CLV_TRAINER_BEGINS) return NULL;"))
+   some_rows_are_all=("static const char *find_worker_with_all_rows(", "|| rows != c->to.records", "|| !rows"),
+   a_resumed_run_sends_all_again=("static const char *find_worker_with_all_rows(", "if (t->use != CLV_TRAINER_RESUMES) return NULL;", "if (t->use != CLV_TRAINER_BEGINS) return NULL;"))
 CACHED = "tests/unit/plan/test_cached"
 of("master/plan/cache.c", CACHED,
    pictures_may_be_cut_at_random=("static const char *why_output_changes(", "d->images.train_crop != CLV_TRAIN_CROP_CENTER", "false"),
@@ -220,10 +220,10 @@ of("master/data/page_lines.c", OF_PAGES, other_members_of_a_page_are_lost=("stat
 of("master/data/pages.c", OF_DOCUMENTS,
    a_page_left_out_adds_a_class=("static clv_code number_words(", "CLV_TRY(clv_check_class_name(p->labels[i], strlen(p->labels[i]), err));", ";"))
 of("master/run/run_pages.c", OF_DOCUMENTS,
-   every_page_has_the_first_pages_rows=("static rows_of_page rows_for(", "row_from(r, p->first), row_from(r, p->first + p->windows)", "0, p->windows"),
-   a_page_is_its_first_window=("static void put_of_page(", "row < rows.end", "row < rows.begin"),
-   a_words_label_is_that_of_its_token_in_the_first_window=("static void find_outputs(", "+ row * n * classes", "+ rows.begin * n * classes"))
-of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_other(", "in.st_ino == out.st_ino", "!in.st_ino"))
-of("master/run/run_export.c", OF_DOCUMENTS, an_export_has_no_names_of_classes=("static clv_code put_config(", "classes.n && classes.n == labels_of(m)", "!classes.n"))
+   every_page_has_the_first_pages_rows=("static rows_of_page find_rows_of_page(", "find_first_row(r, p->first), find_first_row(r, p->first + p->windows)", "0, p->windows"),
+   a_page_is_its_first_window=("static void append_page_label(", "row < rows.end", "row < rows.begin"),
+   a_words_label_is_that_of_its_token_in_the_first_window=("static void find_outputs_of_words(", "+ row * n * classes", "+ rows.begin * n * classes"))
+of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_output_is_no_input(", "in.st_ino == out.st_ino", "!in.st_ino"))
+of("master/run/run_export.c", OF_DOCUMENTS, an_export_has_no_names_of_classes=("static clv_code write_hf_config(", "classes.n && classes.n == count_labels(m)", "!classes.n"))
 of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *find_refusal(", "if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_place(b, stage)) return &text_refusal;", ""))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor_of_stage(", "!(asks && clv_lora_is_adapter(params->list[i].name))", "!clv_lora_is_adapter(params->list[i].name)"))

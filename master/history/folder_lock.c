@@ -59,7 +59,7 @@ static clv_code open_lock(const char *run_dir, int flags, int *ret, clv_err *err
                   strerror(errno));
 }
 
-static bool is_held(int fd, long *ret_pid) {
+static bool is_locked_by_other(int fd, long *ret_pid) {
   struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
   *ret_pid = 0;
   if (fcntl(fd, F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return false;
@@ -68,7 +68,7 @@ static bool is_held(int fd, long *ret_pid) {
 }
 
 /* True if the previous holder has deleted run.lock, and perhaps the folder. */
-static bool is_gone(int fd) {
+static bool is_lock_file_deleted(int fd) {
   struct stat st;
   return fstat(fd, &st) != 0 || st.st_nlink == 0;
 }
@@ -84,10 +84,10 @@ clv_code clv_run_folder_lock(const char *run_dir, int *ret_fd, long *ret_pid, cl
                              " cannot be locked: %s; put run.dir on a file system that has locks",
                              run_dir, strerror(errno));
     if (!taken) return code;
-    is_held(fd, ret_pid);
+    is_locked_by_other(fd, ret_pid);
     return clv_fail(err, CLV_PRECONDITION, "%s is in use by another process", run_dir);
   }
-  if (is_gone(fd)) return clv_fail(err, CLV_NOT_FOUND, "%s was removed", run_dir);
+  if (is_lock_file_deleted(fd)) return clv_fail(err, CLV_NOT_FOUND, "%s was removed", run_dir);
   *ret_fd = fd;
   fd = -1;
   return CLV_OK;
@@ -96,5 +96,5 @@ clv_code clv_run_folder_lock(const char *run_dir, int *ret_fd, long *ret_pid, cl
 bool clv_run_folder_is_locked(const char *run_dir, long *ret_pid) {
   CLV_AUTO(clv_fd_closep) int fd = -1;
   *ret_pid = 0;
-  return open_lock(run_dir, O_RDONLY, &fd, NULL) == CLV_OK && is_held(fd, ret_pid);
+  return open_lock(run_dir, O_RDONLY, &fd, NULL) == CLV_OK && is_locked_by_other(fd, ret_pid);
 }

@@ -29,9 +29,9 @@ typedef struct clv_run_lock clv_run_lock;
 
 /* Files of a run folder, besides the record, the logs and the checkpoints. */
 #define CLV_RUN_CLASSES_FILE "classes"      /* names of the classes, a line each, in their order */
-#define CLV_RUN_BEST_FILE "checkpoint.best" /* which checkpoint is the best, and by what */
+#define CLV_RUN_BEST_FILE "checkpoint.best" /* step, metric and value of the best checkpoint */
 #define CLV_RUN_DATA_FILE "data.digest"     /* digests of the training records and labels */
-/* what resumed attempts found changed, before and after */
+/* changes of session and data that resumed attempts found, with the old and the new value */
 #define CLV_RUN_CHANGES_FILE "changes.jsonl"
 
 /* Creates the folder if needed, locks it, and moves back the files that a killed `--fresh` had
@@ -62,12 +62,12 @@ typedef struct clv_run_lock_info {
 /* Records that an attempt begins. Warns of a damaged record of earlier attempts and replaces it. */
 clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run,
                             clv_err *err) CLV_USE_RESULT;
-/* Ends the attempt as recovered, and records that another one begins in this process. code, lost:
- * exit code and text of the failure that it recovers from. CLV_ABORTED: as of
+/* Ends the attempt as recovered, and records that another attempt begins in this process. code,
+ * lost: exit code and text of the failure that the run recovers from. CLV_ABORTED: see
  * clv_run_lock_check_newest. */
 clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *lost,
                                   clv_err *err) CLV_USE_RESULT;
-/* Raises the epoch, so that workers accept this session in place of the one they have. */
+/* Raises the epoch, so that workers replace the session that they still have by a new one. */
 clv_code clv_run_lock_raise_epoch(clv_run_lock *c, clv_err *err) CLV_USE_RESULT;
 /* Records that the attempt trains again, from `step`. */
 void clv_run_lock_note_recovered(clv_run_lock *c, uint64_t step);
@@ -78,7 +78,7 @@ clv_code clv_run_lock_check_newest(const clv_run_lock *c, clv_err *err) CLV_USE_
 /* Returns what the master sends to workers for the attempt that has begun: the session id and the
  * epoch of this attempt. */
 void clv_run_lock_attempt_id(const clv_run_lock *c, uint8_t ret_session[16], uint64_t *ret_epoch);
-/* Records `read`: what the user was shown of the tensors that will be sent. */
+/* Records `read`, the summary of what the look found in the tensors that will be sent. */
 void clv_run_lock_note_look(clv_run_lock *c, const char *read);
 /* Records the first step, the number of steps and the digest of the session. From here on a record
  * that cannot be written causes a notice, not an error, so that it never ends a run. A NULL lock is

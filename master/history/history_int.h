@@ -107,7 +107,7 @@ typedef struct clv_run_entry {
   clv_run_record record; /* contents of run.json; without attempts if there is no run.json */
   clv_err read_error;    /* in state DAMAGED: why run.json could not be read */
   /* in state RUNNING: id of the process that trains; 0: it is in another PID namespace */
-  long holder;
+  long holder_pid;
   /* last step that is known, and its loss and accuracy; may be newer than the record */
   uint64_t step;
   double loss, accuracy; /* NaN: not known */

@@ -62,14 +62,15 @@ static clv_code add_runs_below(entries *l, const char *folder, clv_err *err) {
 }
 
 /* Returns when the last attempt of a run began; 0: it has none. */
-static uint64_t began_ms(const clv_run_entry *e) {
+static uint64_t last_attempt_began_ms(const clv_run_entry *e) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   return a ? a->began_ms : 0;
 }
 
 static int compare_newest_first(const void *a, const void *b) {
   const clv_run_entry *x = a, *y = b;
-  if (began_ms(x) != began_ms(y)) return began_ms(x) < began_ms(y) ? 1 : -1;
+  if (last_attempt_began_ms(x) != last_attempt_began_ms(y))
+    return last_attempt_began_ms(x) < last_attempt_began_ms(y) ? 1 : -1;
   return strcmp(x->name, y->name);
 }
 
@@ -83,7 +84,7 @@ static const char *const titles[COLUMNS] = {"RUN",  "STATE",    "BEGAN", "TOOK",
 typedef char row[COLUMNS][CELL];
 
 static void format_time(uint64_t ms, char *text, size_t len) {
-  time_t seconds = (time_t)CLV_MIN(ms / 1000, (uint64_t)253402300799); /* the year 9999 */
+  time_t seconds = (time_t)CLV_MIN(ms / 1000, (uint64_t)253402300799); /* end of year 9999 */
   struct tm tm;
   if (!ms || !localtime_r(&seconds, &tm) || !strftime(text, len, "%Y-%m-%d %H:%M", &tm))
     snprintf(text, len, "-");
@@ -117,11 +118,11 @@ static void format_best(const clv_run_best *b, char *text, size_t len) {
     snprintf(text, len, "-");
 }
 
-static void format_where(const clv_run_entry *e, const clv_run_attempt *a, char *text, size_t len) {
+static void format_host(const clv_run_entry *e, const clv_run_attempt *a, char *text, size_t len) {
   clv_run_attempt here = {0};
   clv_process_describe_self(&here);
-  if (e->state == CLV_STATE_RUNNING && e->holder)
-    snprintf(text, len, "process %ld", e->holder);
+  if (e->state == CLV_STATE_RUNNING && e->holder_pid)
+    snprintf(text, len, "process %ld", e->holder_pid);
   else if (a && strcmp(a->host, here.host) != 0)
     clv_text_truncate(a->host, text, len);
   else
@@ -130,7 +131,7 @@ static void format_where(const clv_run_entry *e, const clv_run_attempt *a, char 
 
 /* Returns the end of an attempt in ms; now for a running one; 0 for one that died, because its end
  * is unknown. */
-static uint64_t end_ms(const clv_run_entry *e, const clv_run_attempt *a) {
+static uint64_t attempt_ended_ms(const clv_run_entry *e, const clv_run_attempt *a) {
   if (e->state == CLV_STATE_RUNNING) return clv_wall_ms();
   return a->ended_ms;
 }
@@ -143,12 +144,13 @@ static void fill_row(const clv_run_entry *e, row r) {
   snprintf(r[STATE], CELL, "%s", clv_run_state_name(e->state));
   format_number(e->loss, r[LOSS], CELL);
   format_number(e->accuracy, r[ACCURACY], CELL);
-  format_where(e, a, r[WHERE], CELL);
+  format_host(e, a, r[WHERE], CELL);
   if (a || e->step) snprintf(r[STEP], CELL, "%" PRIu64, e->step);
   if (!a) return;
   if (a->total_steps) snprintf(r[STEP], CELL, "%" PRIu64 "/%" PRIu64, e->step, a->total_steps);
   format_time(a->began_ms, r[BEGAN], CELL);
-  if (end_ms(e, a) > a->began_ms) format_duration(end_ms(e, a) - a->began_ms, r[TOOK], CELL);
+  if (attempt_ended_ms(e, a) > a->began_ms)
+    format_duration(attempt_ended_ms(e, a) - a->began_ms, r[TOOK], CELL);
   format_best(&e->record.best, r[BEST], CELL);
 }
 
@@ -167,7 +169,7 @@ static void print_row(row r, const int width[COLUMNS]) {
 }
 
 /* Prints why a run did not end well, and the checkpoint that it can resume from. */
-static void print_why(const clv_run_entry *e) {
+static void print_reason(const clv_run_entry *e) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   if (e->state == CLV_STATE_FAILED && a)
@@ -204,45 +206,45 @@ static clv_code print_table(const entries *l, clv_err *err) {
   print_row(head, width);
   for (size_t i = 0; i < l->n; i++) {
     print_row(rows[i], width);
-    print_why(&l->items[i]);
+    print_reason(&l->items[i]);
   }
   return CLV_OK;
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void put_text(clv_bytes *out, const char *key, const char *text) {
+static void append_text(clv_bytes *out, const char *key, const char *text) {
   clv_bytes_printf(out, ",\"%s\":", key);
   clv_run_record_text(out, text);
 }
 
-static void put_whole(clv_bytes *out, const char *key, uint64_t v) {
+static void append_integer(clv_bytes *out, const char *key, uint64_t v) {
   clv_bytes_printf(out, ",\"%s\":%" PRIu64, key, v);
 }
 
-static void put_real(clv_bytes *out, const char *key, double v) {
+static void append_number(clv_bytes *out, const char *key, double v) {
   char digits[CLV_JSON_NUMBER];
   clv_bytes_printf(out, ",\"%s\":%s", key, clv_json_number(v, 9, digits));
 }
 
-static void put_attempt(clv_bytes *out, const clv_run_entry *e, const clv_run_attempt *a) {
+static void append_attempt(clv_bytes *out, const clv_run_entry *e, const clv_run_attempt *a) {
   const clv_run_best *b = &e->record.best;
-  put_text(out, "session", e->record.session);
-  put_text(out, "config_sha256", e->record.config_sha256);
-  put_whole(out, "attempts", e->record.n_earlier + e->record.n_attempts);
-  put_whole(out, "code", a->code);
-  put_text(out, "text", a->text);
-  put_whole(out, "began_ms", a->began_ms);
-  put_whole(out, "ended_ms", a->ended_ms);
-  put_text(out, "host", a->host);
-  put_whole(out, "pid", a->pid);
-  put_whole(out, "total_steps", a->total_steps);
+  append_text(out, "session", e->record.session);
+  append_text(out, "config_sha256", e->record.config_sha256);
+  append_integer(out, "attempts", e->record.n_earlier + e->record.n_attempts);
+  append_integer(out, "code", a->code);
+  append_text(out, "text", a->text);
+  append_integer(out, "began_ms", a->began_ms);
+  append_integer(out, "ended_ms", a->ended_ms);
+  append_text(out, "host", a->host);
+  append_integer(out, "pid", a->pid);
+  append_integer(out, "total_steps", a->total_steps);
   if (b->what[0]) {
     clv_bytes_puts(out, ",\"best\":{\"what\":");
     clv_bytes_json(out, b->what);
-    put_whole(out, "step", b->step);
-    put_real(out, "loss", b->loss);
-    put_real(out, "accuracy", b->accuracy);
+    append_integer(out, "step", b->step);
+    append_number(out, "loss", b->loss);
+    append_number(out, "accuracy", b->accuracy);
     clv_bytes_puts(out, "}");
   }
   clv_bytes_puts(out, ",\"checkpoints\":[");
@@ -257,13 +259,13 @@ static clv_code print_json(const entries *l, clv_err *err) {
     const clv_run_entry *e = &l->items[i];
     clv_bytes_puts(&out, "{\"name\":");
     clv_run_record_text(&out, e->name);
-    put_text(&out, "folder", e->folder);
-    put_text(&out, "state", clv_run_state_name(e->state));
-    if (e->state == CLV_STATE_DAMAGED) put_text(&out, "why", e->read_error.text);
-    put_whole(&out, "step", e->step);
-    put_real(&out, "loss", e->loss);
-    put_real(&out, "accuracy", e->accuracy);
-    if (clv_run_entry_last_attempt(e)) put_attempt(&out, e, clv_run_entry_last_attempt(e));
+    append_text(&out, "folder", e->folder);
+    append_text(&out, "state", clv_run_state_name(e->state));
+    if (e->state == CLV_STATE_DAMAGED) append_text(&out, "why", e->read_error.text);
+    append_integer(&out, "step", e->step);
+    append_number(&out, "loss", e->loss);
+    append_number(&out, "accuracy", e->accuracy);
+    if (clv_run_entry_last_attempt(e)) append_attempt(&out, e, clv_run_entry_last_attempt(e));
     clv_bytes_puts(&out, "}");
     if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     puts(out.data);
@@ -274,7 +276,7 @@ static clv_code print_json(const entries *l, clv_err *err) {
 clv_code clv_history_list(const char *folder, bool json, clv_err *err) {
   CLV_AUTO(entries_done) entries l = {0};
   const char *given = folder ? folder : CLV_RUNS_FOLDER;
-  CLV_TRY(add_run(&l, given, err)); /* `given` may be the folder of one run */
+  CLV_TRY(add_run(&l, given, err)); /* one run, if `given` is its folder */
   if (!l.n) CLV_TRY(add_runs_below(&l, given, err));
   if (l.n) qsort(l.items, l.n, sizeof *l.items, compare_newest_first);
   if (json) return print_json(&l, err);

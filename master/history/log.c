@@ -16,25 +16,26 @@
 #include "master/report/report.h"
 
 enum {
-  PART = 16384, /* bytes read and printed at a time */
+  MAX_READ_BYTES = 16384, /* bytes read and printed at a time */
   POLL_MS = 100,
-  GRACE_POLLS = 10, /* after a death: `stop --now` records the end only after it has killed */
+  /* polls after the process ended without a record, because `stop --now` kills before it records */
+  GRACE_POLLS = 10,
 };
 
-typedef struct tail {
+typedef struct log_tail {
   clv_bytes path;
-  int fd;              /* -1: not there yet */
-  off_t n_printed;     /* bytes */
-  bool was_alive;      /* at an earlier poll */
-  unsigned dead_polls; /* since the run died, if was_alive */
-} tail;
+  int fd;              /* descriptor of the log; -1: the file does not exist yet */
+  off_t n_printed;     /* number of bytes that were printed */
+  bool was_alive;      /* the run was alive at an earlier poll */
+  unsigned dead_polls; /* number of polls since the run died; counted only if was_alive */
+} log_tail;
 
-static void tail_done(tail *t) {
+static void log_tail_done(log_tail *t) {
   clv_fd_closep(&t->fd);
   clv_bytes_done(&t->path);
 }
 
-static clv_code open_tail(tail *t, clv_err *err) {
+static clv_code open_tail(log_tail *t, clv_err *err) {
   struct stat st;
   if (t->fd >= 0) return CLV_OK;
   t->fd = open(t->path.data, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -55,24 +56,24 @@ static size_t count_whole_characters(const char *text, size_t n) {
   return len > back && back < n ? n - back : n;
 }
 
-static void print_part(char *part, size_t n) {
+static void print_chunk(char *chunk, size_t n) {
   for (size_t i = 0; i < n; i++)
-    if (!part[i]) part[i] = '?';
-  part[n] = '\0';
-  clv_print_sanitized(part);
+    if (!chunk[i]) chunk[i] = '?';
+  chunk[n] = '\0';
+  clv_print_sanitized(chunk);
 }
 
 /* Prints the bytes added since the last call. If the file has become shorter, a new run has started
  * in the folder: prints it from its beginning. */
-static clv_code print_new(tail *t, clv_err *err) {
-  char part[PART + 1];
+static clv_code print_new_bytes(log_tail *t, clv_err *err) {
+  char chunk[MAX_READ_BYTES + 1];
   struct stat st;
   CLV_TRY(open_tail(t, err));
   if (fstat(t->fd, &st) == 0 && st.st_size < t->n_printed) t->n_printed = 0;
   ssize_t n;
-  while ((n = pread(t->fd, part, PART, t->n_printed)) > 0) {
-    size_t n_whole = count_whole_characters(part, (size_t)n);
-    print_part(part, n_whole);
+  while ((n = pread(t->fd, chunk, MAX_READ_BYTES, t->n_printed)) > 0) {
+    size_t n_whole = count_whole_characters(chunk, (size_t)n);
+    print_chunk(chunk, n_whole);
     t->n_printed += (off_t)n_whole;
   }
   if (n < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", t->path.data, strerror(errno));
@@ -80,7 +81,7 @@ static clv_code print_new(tail *t, clv_err *err) {
   return CLV_OK;
 }
 
-/* Logs how the run ended, if the last line of its log cannot say so. */
+/* Logs how the run ended, if the run could not write that to its log itself. */
 static void log_outcome(const clv_run_entry *e) {
   static const char *const texts[] = {
       [CLV_STATE_DIED] = CLV_DIED_TEXT,
@@ -93,7 +94,7 @@ static void log_outcome(const clv_run_entry *e) {
 
 /* Returns true if the run has ended. A run that died between two polls counts as ended only after
  * GRACE_POLLS more. */
-static bool is_over(tail *t, const clv_run_entry *e) {
+static bool has_run_ended(log_tail *t, const clv_run_entry *e) {
   if (e->state == CLV_STATE_RUNNING || e->state == CLV_STATE_ELSEWHERE) {
     t->was_alive = true;
     return false;
@@ -102,11 +103,12 @@ static bool is_over(tail *t, const clv_run_entry *e) {
 }
 
 /* Checks whether the run is alive before it reads the log, so that no last line is missed. */
-static clv_code poll_run(tail *t, const char *folder, bool *ret_over, int *ret_exit, clv_err *err) {
+static clv_code poll_run(log_tail *t, const char *folder, bool *ret_over, int *ret_exit,
+                         clv_err *err) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
   CLV_TRY(clv_run_entry_read(folder, &e, err));
-  *ret_over = is_over(t, &e);
-  clv_code code = print_new(t, err);
+  *ret_over = has_run_ended(t, &e);
+  clv_code code = print_new_bytes(t, err);
   if (code == CLV_NOT_FOUND && !*ret_over) return CLV_OK; /* the run has printed nothing yet */
   CLV_TRY(code);
   if (!*ret_over) return CLV_OK;
@@ -115,18 +117,18 @@ static clv_code poll_run(tail *t, const char *folder, bool *ret_over, int *ret_e
   return CLV_OK;
 }
 
-static clv_code follow_run(tail *t, const char *folder, int *ret_exit, clv_err *err) {
+static clv_code follow_run(log_tail *t, const char *folder, int *ret_exit, clv_err *err) {
   const struct timespec pause = {.tv_nsec = POLL_MS * 1000000};
-  bool over;
+  bool has_ended;
   for (;;) {
-    CLV_TRY(poll_run(t, folder, &over, ret_exit, err));
-    if (over || ferror(stdout)) return CLV_OK;
+    CLV_TRY(poll_run(t, folder, &has_ended, ret_exit, err));
+    if (has_ended || ferror(stdout)) return CLV_OK;
     nanosleep(&pause, NULL);
   }
 }
 
-/* Explains a missing log: the folder is not a run's, or the run has printed nothing. */
-static clv_code fail_no_log(const char *folder, const tail *t, clv_err *err) {
+/* Fails for a missing log: the folder has no run, or the run has printed nothing. */
+static clv_code fail_missing_log(const char *folder, const log_tail *t, clv_err *err) {
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = {0};
   CLV_TRY(clv_run_entry_read(folder, &e, err));
   return clv_fail(err, CLV_NOT_FOUND,
@@ -135,13 +137,13 @@ static clv_code fail_no_log(const char *folder, const tail *t, clv_err *err) {
 }
 
 clv_code clv_history_log(const char *run, bool follow, bool json, int *ret_exit, clv_err *err) {
-  CLV_AUTO(tail_done) tail t = {.fd = -1};
+  CLV_AUTO(log_tail_done) log_tail t = {.fd = -1};
   CLV_AUTO(clv_freep) char *folder = NULL;
   CLV_TRY(clv_run_entry_find_folder(run, &folder, err));
   clv_bytes_printf(&t.path, "%s/%s", folder, json ? CLV_JOURNAL_JSON : CLV_JOURNAL_TEXT);
   if (t.path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   *ret_exit = 0;
   if (follow) return follow_run(&t, folder, ret_exit, err);
-  clv_code code = print_new(&t, err);
-  return code == CLV_NOT_FOUND ? fail_no_log(folder, &t, err) : code;
+  clv_code code = print_new_bytes(&t, err);
+  return code == CLV_NOT_FOUND ? fail_missing_log(folder, &t, err) : code;
 }

@@ -46,8 +46,9 @@ int clv_run_entry_exit_code(const clv_run_entry *e) {
 
 /* ---- the last line written ------------------------------------------------------------------- */
 
-/* Reads the last complete line of a file. False: there is none of less than TAIL bytes. */
-static bool last_line(const char *path, char line[TAIL + 1]) {
+/* Reads the last complete line of a file. Returns false if the file has no complete line or the
+ * line is longer than TAIL bytes. */
+static bool read_last_line(const char *path, char line[TAIL + 1]) {
   CLV_AUTO(clv_fd_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   struct stat st;
   if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) return false;
@@ -62,7 +63,7 @@ static bool last_line(const char *path, char line[TAIL + 1]) {
   return true;
 }
 
-static double number_in(const char *line, const char *key) {
+static double parse_number_member(const char *line, const char *key) {
   const char *at = strstr(line, key);
   char *end;
   if (!at) return NAN;
@@ -83,20 +84,22 @@ static void read_progress(clv_run_entry *e) {
   bool under_way = e->state == CLV_STATE_RUNNING || e->state == CLV_STATE_DIED;
   if (a && (!under_way || !a->total_steps)) return;
   clv_bytes_printf(&path, "%s/metrics.jsonl", e->folder);
-  if (path.failed || !last_line(path.data, line)) return;
-  double step = number_in(line, "\"step\":");
+  if (path.failed || !read_last_line(path.data, line)) return;
+  double step = parse_number_member(line, "\"step\":");
   if (!(step >= (double)e->step && step < 1e15)) return;
   e->step = (uint64_t)step;
-  e->loss = number_in(line, "\"loss\":");
-  e->accuracy = number_in(line, "\"accuracy\":");
+  e->loss = parse_number_member(line, "\"loss\":");
+  e->accuracy = parse_number_member(line, "\"accuracy\":");
 }
 
 /* ---- the state ------------------------------------------------------------------------------- */
 
-static clv_run_state state_of(const clv_run_attempt *a, bool held) {
+static clv_run_state state_by_record(const clv_run_attempt *a, bool held) {
   clv_run_attempt here = {0};
   if (held) return CLV_STATE_RUNNING;
-  if (a->status != CLV_RUN_RUNNING) return (clv_run_state)a->status; /* both enums begin alike */
+  if (a->status != CLV_RUN_RUNNING)
+    return (clv_run_state)
+        a->status; /* clv_run_status and clv_run_state have the same first values */
   clv_process_describe_self(&here);
   bool ours = strcmp(a->boot_id, here.boot_id) == 0 || strcmp(a->host, here.host) == 0;
   return ours ? CLV_STATE_DIED : CLV_STATE_ELSEWHERE;
@@ -129,10 +132,10 @@ static clv_code set_state_without_record(clv_run_entry *e, clv_code code, bool h
 
 /* Reads the lock before the record: a run that ends in between has then recorded its end. */
 static clv_code read_entry(clv_run_entry *e, clv_err *err) {
-  bool held = clv_run_folder_is_locked(e->folder, &e->holder);
+  bool held = clv_run_folder_is_locked(e->folder, &e->holder_pid);
   clv_code code = clv_run_record_read(e->folder, &e->record, &e->read_error);
   if (code == CLV_OK)
-    e->state = state_of(clv_run_entry_last_attempt(e), held);
+    e->state = state_by_record(clv_run_entry_last_attempt(e), held);
   else
     CLV_TRY(set_state_without_record(e, code, held, err));
   read_progress(e);
@@ -157,13 +160,13 @@ clv_code clv_run_entry_read(const char *folder, clv_run_entry *ret, clv_err *err
 /* ---- by name --------------------------------------------------------------------------------- */
 
 /* True if a name can be suggested: printable and not hidden. */
-static bool is_name(const char *text) {
+static bool can_be_suggested(const char *text) {
   for (const char *p = text; *p; p++)
     if (iscntrl((unsigned char)*p)) return false;
   return text[0] != '.';
 }
 
-static clv_code unknown_run(const char *run, clv_err *err) {
+static clv_code fail_unknown_run(const char *run, clv_err *err) {
   char *names[MAX_NAMES];
   size_t n = 0;
   DIR *dir = opendir(CLV_RUNS_FOLDER);
@@ -173,7 +176,7 @@ static clv_code unknown_run(const char *run, clv_err *err) {
                     ": change to the folder where it was trained, or give the run's folder",
                     run);
   for (struct dirent *d; n < MAX_NAMES && (d = readdir(dir));)
-    if (is_name(d->d_name) && (names[n] = strdup(d->d_name)) != NULL) n++;
+    if (can_be_suggested(d->d_name) && (names[n] = strdup(d->d_name)) != NULL) n++;
   closedir(dir);
   const char *near = clv_did_you_mean(run, (const char *const *)names, n);
   clv_fail(err, CLV_NOT_FOUND, "no run '%.100s' in " CLV_RUNS_FOLDER "%s%.100s%s", run,
@@ -195,7 +198,7 @@ clv_code clv_run_entry_find_folder(const char *run, char **ret_folder, clv_err *
                     "there is no folder '%.200s': give the name of a run as in "
                     "`cleave-master runs`, or its folder",
                     run);
-  return unknown_run(run, err);
+  return fail_unknown_run(run, err);
 }
 
 clv_code clv_history_find(const char *run, char **ret_folder, clv_err *err) {

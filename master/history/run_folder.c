@@ -103,12 +103,12 @@ static void format_note(const clv_move_note *m, char text[MAX_NOTE]) {
 /* Accepts only the exact bytes that format_note writes. */
 clv_code clv_move_note_parse(const char *text, size_t len, const char *label, clv_move_note *ret,
                              clv_err *err) {
-  char again[MAX_NOTE];
+  char rewritten[MAX_NOTE];
   unsigned long number = isdigit((unsigned char)text[0]) ? strtoul(text, NULL, 10) : 0;
   for (int complete = 0; complete < 2 && number && number <= MAX_NUMBER; complete++) {
     clv_move_note m = {.number = (unsigned)number, .is_complete = complete};
-    format_note(&m, again);
-    if (len != strlen(again) || memcmp(text, again, len) != 0) continue;
+    format_note(&m, rewritten);
+    if (len != strlen(rewritten) || memcmp(text, rewritten, len) != 0) continue;
     *ret = m;
     return CLV_OK;
   }
@@ -146,7 +146,7 @@ static clv_code remove_file(const char *folder, const char *name, clv_err *err) 
 /* ---- moving ---------------------------------------------------------------------------------- */
 
 /* Path of NAME.number beside the run folder, after symbolic links. */
-static clv_code beside(const char *run_dir, unsigned number, char **ret, clv_err *err) {
+static clv_code path_beside(const char *run_dir, unsigned number, char **ret, clv_err *err) {
   CLV_AUTO(clv_freep) char *real = realpath(run_dir, NULL);
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   if (!real) return fail_errno(run_dir, err);
@@ -175,10 +175,11 @@ static clv_code move_names(const char *from, const char *to, clv_err *err) {
   return sync_folder(from, err);
 }
 
-static clv_code make_beside(const char *run_dir, unsigned *ret_number, char **ret, clv_err *err) {
+static clv_code make_folder_beside(const char *run_dir, unsigned *ret_number, char **ret,
+                                   clv_err *err) {
   for (unsigned number = 1; number <= MAX_NUMBER; number++) {
     CLV_AUTO(clv_freep) char *path = NULL;
-    CLV_TRY(beside(run_dir, number, &path, err));
+    CLV_TRY(path_beside(run_dir, number, &path, err));
     if (mkdir(path, 0755) == 0) {
       *ret_number = number;
       *ret = clv_steal(&path);
@@ -196,7 +197,7 @@ clv_code clv_run_folder_move_aside(const char *run_dir, char **ret, clv_err *err
   clv_move_note m = {0};
   CLV_TRY(list_names(run_dir, &l, err));
   if (!l.n) return CLV_OK;
-  CLV_TRY(make_beside(run_dir, &m.number, &aside, err));
+  CLV_TRY(make_folder_beside(run_dir, &m.number, &aside, err));
   CLV_TRY(write_note(run_dir, &m, err));
   CLV_TRY(move_names(run_dir, aside, err));
   m.is_complete = true;
@@ -231,7 +232,7 @@ clv_code clv_run_folder_clear(const char *folder, clv_err *err) {
 
 /* Deletes the files of the run that did not start. Then marks the move as incomplete, so that files
  * in the folder count as those of the earlier run from now on. */
-static clv_code clear_new(const char *run_dir, clv_move_note *m, clv_err *err) {
+static clv_code delete_new_files(const char *run_dir, clv_move_note *m, clv_err *err) {
   if (!m->is_complete) return CLV_OK;
   CLV_TRY(clv_run_folder_clear(run_dir, err));
   m->is_complete = false;
@@ -244,9 +245,9 @@ clv_code clv_run_folder_undo_move(const char *run_dir, clv_err *err) {
   struct stat st;
   clv_code code = read_note(run_dir, &m, err);
   if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
-  CLV_TRY(beside(run_dir, m.number, &aside, err));
+  CLV_TRY(path_beside(run_dir, m.number, &aside, err));
   if (lstat(aside, &st) == 0) {
-    CLV_TRY(clear_new(run_dir, &m, err));
+    CLV_TRY(delete_new_files(run_dir, &m, err));
     CLV_TRY(move_names(aside, run_dir, err));
     if (rmdir(aside) != 0 && errno != ENOTEMPTY && errno != EEXIST) return fail_errno(aside, err);
   }

@@ -11,31 +11,32 @@
 
 #include "master/history/history_int.h"
 
-enum { TRIES = 8 }; /* to lock a folder that its previous holder may be removing */
+/* tries to lock a folder, which its previous holder may be removing */
+enum { MAX_LOCK_TRIES = 8 };
 
 struct clv_run_lock {
   char *dir;
-  int lock;           /* descriptor of run.lock; the lock lasts until it is closed */
-  bool made_folder;   /* this process created `dir` */
-  bool begun;         /* clv_run_lock_begin has recorded the attempt */
-  bool started;       /* clv_run_lock_note_start was called */
-  bool warned;        /* a failed write of the record was reported */
-  bool made_room;     /* clv_run_lock_make_room was called */
-  char *moved_to;     /* folder with the files of the earlier run; NULL: none were moved */
-  bool keeps_earlier; /* the earlier run stays in moved_to; false: deleted at the start */
+  int lock;              /* descriptor of run.lock; the lock lasts until it is closed */
+  bool has_made_folder;  /* this process created `dir` */
+  bool has_begun;        /* clv_run_lock_begin has recorded the attempt */
+  bool has_started;      /* clv_run_lock_note_start was called */
+  bool has_warned;       /* a failed write of the record was reported */
+  bool has_made_room;    /* clv_run_lock_make_room was called */
+  char *moved_to_folder; /* folder with the files of the earlier run; NULL: none were moved */
+  bool keeps_earlier;    /* the earlier run stays in moved_to; false: deleted at the start */
   clv_run_record record;
   clv_notifier notice;
 };
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static void record_path(const char *run_dir, clv_bytes *ret) {
+static void append_record_path(const char *run_dir, clv_bytes *ret) {
   clv_bytes_printf(ret, "%s/run.json", run_dir);
 }
 
 clv_code clv_run_record_read(const char *run_dir, clv_run_record *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  record_path(run_dir, &path);
+  append_record_path(run_dir, &path);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_file_read(path.data, CLV_RECORD_MAX_BYTES, &text, err));
   return clv_run_record_parse(text.data, text.len, path.data, ret, err);
@@ -43,7 +44,7 @@ clv_code clv_run_record_read(const char *run_dir, clv_run_record *ret, clv_err *
 
 clv_code clv_run_record_write(const char *run_dir, const clv_run_record *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  record_path(run_dir, &path);
+  append_record_path(run_dir, &path);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_run_record_format(r, &text, err));
   return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
@@ -55,7 +56,7 @@ void clv_run_lock_free(clv_run_lock *c) {
   if (!c) return;
   clv_fd_closep(&c->lock);
   clv_run_record_done(&c->record);
-  free(c->moved_to);
+  free(c->moved_to_folder);
   free(c->dir);
   free(c);
 }
@@ -71,9 +72,9 @@ static clv_code fail_in_use(const char *run_dir, long pid, clv_err *err) {
                   who, run_dir, run_dir, run_dir);
 }
 
-static clv_code take(clv_run_lock *c, clv_err *err) {
+static clv_code lock_folder(clv_run_lock *c, clv_err *err) {
   long pid = 0;
-  c->made_folder = access(c->dir, F_OK) != 0;
+  c->has_made_folder = access(c->dir, F_OK) != 0;
   if (clv_mkdirs(c->dir, err) != CLV_OK) return clv_err_prefix(err, "run.dir");
   clv_code code = clv_run_folder_lock(c->dir, &c->lock, &pid, err);
   return code == CLV_PRECONDITION ? fail_in_use(c->dir, pid, err) : code;
@@ -85,7 +86,7 @@ clv_code clv_run_lock_new(const char *run_dir, clv_run_lock **ret, clv_err *err)
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->lock = -1;
   CLV_TRY(clv_strdup(run_dir, &c->dir, err));
-  for (int i = 0; i < TRIES && code == CLV_NOT_FOUND; i++) code = take(c, err);
+  for (int i = 0; i < MAX_LOCK_TRIES && code == CLV_NOT_FOUND; i++) code = lock_folder(c, err);
   CLV_TRY(code);
   CLV_TRY(clv_run_folder_undo_move(run_dir, err));
   *ret = clv_steal(&c);
@@ -117,40 +118,41 @@ static bool is_worth_keeping(const clv_run_lock *c) {
 
 clv_code clv_run_lock_make_room(clv_run_lock *c, clv_err *err) {
   c->keeps_earlier = is_worth_keeping(c);
-  c->made_room = true;
-  return clv_run_folder_move_aside(c->dir, &c->moved_to, err);
+  c->has_made_room = true;
+  return clv_run_folder_move_aside(c->dir, &c->moved_to_folder, err);
 }
 
 const char *clv_run_lock_moved_folder(const clv_run_lock *c) {
-  return c->keeps_earlier ? c->moved_to : NULL;
+  return c->keeps_earlier ? c->moved_to_folder : NULL;
 }
 
-/* Hands the folder over to the new run: the move can no longer be undone. */
-static clv_code settle(clv_run_lock *c, clv_err *err) {
-  if (!c->moved_to) return CLV_OK;
+/* Completes the move of the earlier run, which can then not be undone. Deletes that run unless it
+ * is worth keeping. */
+static clv_code commit_move(clv_run_lock *c, clv_err *err) {
+  if (!c->moved_to_folder) return CLV_OK;
   CLV_TRY(clv_run_folder_commit_move(c->dir, err));
   if (c->keeps_earlier) return CLV_OK;
-  CLV_TRY(clv_run_folder_remove(c->moved_to, err));
+  CLV_TRY(clv_run_folder_remove(c->moved_to_folder, err));
   return CLV_OK;
 }
 
-static clv_code undo(const clv_run_lock *c, clv_err *err) {
-  if (c->made_room) CLV_TRY(clv_run_folder_undo_move(c->dir, err));
-  return c->made_folder ? clv_run_folder_remove(c->dir, err) : CLV_OK;
+static clv_code undo_begin(const clv_run_lock *c, clv_err *err) {
+  if (c->has_made_room) CLV_TRY(clv_run_folder_undo_move(c->dir, err));
+  return c->has_made_folder ? clv_run_folder_remove(c->dir, err) : CLV_OK;
 }
 
-static clv_run_attempt *current(clv_run_lock *c) {
+static clv_run_attempt *current_attempt(clv_run_lock *c) {
   return &c->record.attempts[c->record.n_attempts - 1];
 }
 
-/* Writes the record, unless it is another process's by now. */
+/* Writes run.json, unless another process has begun an attempt there. Reports the first failure. */
 static void write_or_warn(clv_run_lock *c) {
   clv_err err;
   clv_code code = clv_run_lock_check_newest(c, &err);
-  if (code == CLV_ABORTED) return; /* the next checkpoint fails with this error */
+  if (code == CLV_ABORTED) return; /* not reported: the next checkpoint fails with this error */
   if (clv_run_record_write(c->dir, &c->record, &err) == CLV_OK) return;
-  if (!c->warned) clv_notify(c->notice, "cannot write the record of the run: %s", err.text);
-  c->warned = true;
+  if (!c->has_warned) clv_notify(c->notice, "cannot write the record of the run: %s", err.text);
+  c->has_warned = true;
 }
 
 static void list_checkpoints(clv_run_lock *c) {
@@ -171,7 +173,7 @@ static void load_earlier_attempts(clv_run_lock *c, bool resume) {
 
 /* Sets the session id and the epoch: all attempts of a run share the id, each has a higher
  * epoch. */
-static clv_code next_epoch(clv_run_record *r, clv_err *err) {
+static clv_code set_next_epoch(clv_run_record *r, clv_err *err) {
   uint8_t id[16];
   if (!r->epoch || r->epoch >= INT64_MAX || !clv_hex_parse(r->id, id, sizeof id)) {
     CLV_TRY(clv_random_bytes(id, sizeof id, err));
@@ -187,7 +189,7 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
   CLV_AUTO(clv_freep) char *absolute = realpath(run->session, NULL);
   c->notice = run->notice;
   load_earlier_attempts(c, run->resume);
-  CLV_TRY(next_epoch(&c->record, err));
+  CLV_TRY(set_next_epoch(&c->record, err));
   CLV_TRY(clv_run_record_add(&c->record, &a, err));
   snprintf(c->record.name, sizeof c->record.name, "%s", run->name);
   snprintf(c->record.session, sizeof c->record.session, "%s", absolute ? absolute : run->session);
@@ -195,9 +197,9 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
   clv_process_describe_self(a);
   if (run->resume && c->record.n_checkpoints)
     a->from_step = a->step =
-        c->record.checkpoints[0]; /* the step that remains if this attempt fails before it starts */
+        c->record.checkpoints[0]; /* recorded step if this attempt fails before it starts */
   a->began_ms = clv_wall_ms();
-  c->begun = true;
+  c->has_begun = true;
   return clv_run_record_write(c->dir, &c->record, err);
 }
 
@@ -213,12 +215,12 @@ clv_code clv_run_lock_check_newest(const clv_run_lock *c, clv_err *err) {
 
 clv_code clv_run_lock_raise_epoch(clv_run_lock *c, clv_err *err) {
   CLV_TRY(clv_run_lock_check_newest(c, err));
-  CLV_TRY(next_epoch(&c->record, err));
+  CLV_TRY(set_next_epoch(&c->record, err));
   return clv_run_record_write(c->dir, &c->record, err);
 }
 
 clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *lost, clv_err *err) {
-  clv_run_attempt *a = current(c);
+  clv_run_attempt *a = current_attempt(c);
   CLV_TRY(clv_run_lock_check_newest(c, err));
   a->status = CLV_RUN_RECOVERED;
   a->code = code;
@@ -237,8 +239,8 @@ clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *lo
 }
 
 void clv_run_lock_note_recovered(clv_run_lock *c, uint64_t step) {
-  if (!c || !c->begun) return;
-  clv_run_attempt *a = current(c);
+  if (!c || !c->has_begun) return;
+  clv_run_attempt *a = current_attempt(c);
   a->text[0] = '\0';
   a->from_step = a->step = step;
   list_checkpoints(c);
@@ -250,8 +252,8 @@ void clv_run_lock_attempt_id(const clv_run_lock *c, uint8_t ret_session[16], uin
 }
 
 void clv_run_lock_note_look(clv_run_lock *c, const char *read) {
-  if (!c || !c->begun) return;
-  clv_run_attempt *a = current(c);
+  if (!c || !c->has_begun) return;
+  clv_run_attempt *a = current_attempt(c);
   snprintf(a->look, sizeof a->look, "%s", read);
   write_or_warn(c);
 }
@@ -259,10 +261,10 @@ void clv_run_lock_note_look(clv_run_lock *c, const char *read) {
 void clv_run_lock_note_start(clv_run_lock *c, uint64_t step, uint64_t total_steps,
                              const clv_sha256 *config) {
   clv_err err;
-  if (!c || !c->begun) return;
-  clv_run_attempt *a = current(c);
-  c->started = true;
-  if (settle(c, &err) != CLV_OK)
+  if (!c || !c->has_begun) return;
+  clv_run_attempt *a = current_attempt(c);
+  c->has_started = true;
+  if (commit_move(c, &err) != CLV_OK)
     clv_notify(c->notice, "cannot remove the earlier run: %s", err.text);
   a->from_step = a->step = step;
   a->total_steps = total_steps;
@@ -272,8 +274,8 @@ void clv_run_lock_note_start(clv_run_lock *c, uint64_t step, uint64_t total_step
 }
 
 void clv_run_lock_note_step(clv_run_lock *c, uint64_t step, double loss, double accuracy) {
-  if (!c || !c->begun) return;
-  clv_run_attempt *a = current(c);
+  if (!c || !c->has_begun) return;
+  clv_run_attempt *a = current_attempt(c);
   a->step = step;
   a->loss = loss;
   a->accuracy = accuracy;
@@ -289,26 +291,26 @@ static bool is_better(const clv_run_best *now, const clv_run_best *then) {
 /* A test uses other records than validations, so the two are not compared: a test is the best
  * evaluation only of a run without validations. */
 void clv_run_lock_note_evaluation(clv_run_lock *c, const clv_run_best *e) {
-  if (!c || !c->begun) return;
+  if (!c || !c->has_begun) return;
   clv_run_best *best = &c->record.best;
   bool other = best->what[0] && strcmp(best->what, e->what) != 0;
   if (other ? strcmp(e->what, "validation") == 0 : is_better(e, best)) *best = *e;
 }
 
 void clv_run_lock_note_checkpoint(clv_run_lock *c) {
-  if (!c || !c->begun) return;
+  if (!c || !c->has_begun) return;
   list_checkpoints(c);
   write_or_warn(c);
 }
 
 void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, const char *text) {
   clv_err err;
-  if (c && !c->started && (c->made_folder || c->made_room)) {
-    if (undo(c, &err) != CLV_OK) clv_notify(c->notice, "%s", err.text);
+  if (c && !c->has_started && (c->has_made_folder || c->has_made_room)) {
+    if (undo_begin(c, &err) != CLV_OK) clv_notify(c->notice, "%s", err.text);
     return;
   }
-  if (!c || !c->begun) return;
-  clv_run_attempt *a = current(c);
+  if (!c || !c->has_begun) return;
+  clv_run_attempt *a = current_attempt(c);
   a->status = status;
   a->code = code;
   a->ended_ms = clv_wall_ms();

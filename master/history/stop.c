@@ -21,7 +21,7 @@ bool clv_is_stop_request(const siginfo_t *info) {
   return info->si_code == SI_QUEUE && info->si_value.sival_int == STOP_VALUE;
 }
 
-static clv_code send(int process, bool now, clv_err *err) {
+static clv_code send_signal(int process, bool now, clv_err *err) {
   siginfo_t request = {.si_code = SI_QUEUE};
   request.si_signo = now ? SIGKILL : SIGINT;
   request.si_pid = getpid();
@@ -37,7 +37,7 @@ static clv_code send(int process, bool now, clv_err *err) {
 
 /* ---- which process --------------------------------------------------------------------------- */
 
-static clv_code not_running(const clv_run_entry *e, clv_err *err) {
+static clv_code fail_not_running(const clv_run_entry *e, clv_err *err) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   if (e->state == CLV_STATE_ELSEWHERE)
     return clv_fail(err, CLV_UNAVAILABLE, "%s runs on host '%s': stop it there", e->folder,
@@ -51,23 +51,24 @@ static clv_code check_holder(const clv_run_entry *e, clv_err *err) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   clv_run_attempt here = {0};
   clv_process_describe_self(&here);
-  if (e->state != CLV_STATE_RUNNING) return not_running(e, err);
+  if (e->state != CLV_STATE_RUNNING) return fail_not_running(e, err);
   if (a && strcmp(a->boot_id, here.boot_id) != 0)
     return clv_fail(err, CLV_UNAVAILABLE, "%s runs on host '%s': stop it there", e->folder,
                     a->host);
-  if (!e->holder)
+  if (!e->holder_pid)
     return clv_fail(
         err, CLV_UNAVAILABLE,
         "%s runs in a process that cannot be seen from here (a container?): stop it from "
         "where it was started",
         e->folder);
-  if (a && a->pid == (uint64_t)e->holder && a->pid_start == clv_process_start_time(e->holder))
+  if (a && a->pid == (uint64_t)e->holder_pid &&
+      a->pid_start == clv_process_start_time(e->holder_pid))
     return CLV_OK;
   return clv_fail(
       err, CLV_PRECONDITION,
       "%s is locked by process %ld, which is not the one in its record (%s): inspect that process "
       "before you end it with kill -INT %ld",
-      e->folder, e->holder, a ? "another process" : e->read_error.text, e->holder);
+      e->folder, e->holder_pid, a ? "another process" : e->read_error.text, e->holder_pid);
 }
 
 /* Opens a descriptor of the holder, then checks the lock again: if the holder is the same, the
@@ -77,16 +78,16 @@ static clv_code open_holder(const char *folder, long *ret_pid, int *ret, clv_err
   CLV_AUTO(clv_fd_closep) int process = -1;
   CLV_TRY(clv_run_entry_read(folder, &first, err));
   CLV_TRY(check_holder(&first, err));
-  process = pidfd_open((pid_t)first.holder, 0);
+  process = pidfd_open((pid_t)first.holder_pid, 0);
   if (process < 0 && errno != ESRCH)
     return clv_fail(err, CLV_UNAVAILABLE, "process %ld cannot be opened: %s; kill -INT %ld ends it",
-                    first.holder, strerror(errno), first.holder);
+                    first.holder_pid, strerror(errno), first.holder_pid);
   CLV_TRY(clv_run_entry_read(folder, &again, err));
   CLV_TRY(check_holder(&again, err));
-  if (again.holder != first.holder || process < 0)
+  if (again.holder_pid != first.holder_pid || process < 0)
     return clv_fail(err, CLV_ABORTED, "%s: another process has just taken over the run: try again",
                     folder);
-  *ret_pid = first.holder;
+  *ret_pid = first.holder_pid;
   *ret = process;
   process = -1;
   return CLV_OK;
@@ -102,14 +103,14 @@ static void await_end(const char *folder, long pid) {
 
 /* Records the end of a killed process, which could not do so itself. Does nothing if another
  * process has already resumed the run. */
-static clv_code note_kill(const char *folder, long pid, clv_err *err) {
+static clv_code record_kill(const char *folder, long pid, clv_err *err) {
   CLV_AUTO(clv_fd_closep) int lock = -1;
   CLV_AUTO(clv_run_record_done) clv_run_record record = {0};
   CLV_AUTO(clv_run_entry_done) clv_run_entry dead = {0};
-  long other;
+  long other_pid;
   CLV_TRY(clv_run_entry_read(folder, &dead,
-                             err)); /* its step is that of the last line in metrics.jsonl */
-  if (clv_run_folder_lock(folder, &lock, &other, err) != CLV_OK) return CLV_OK;
+                             err)); /* takes the step from the last line of metrics.jsonl */
+  if (clv_run_folder_lock(folder, &lock, &other_pid, err) != CLV_OK) return CLV_OK;
   CLV_TRY(clv_run_record_read(folder, &record, err));
   clv_run_attempt *a = &record.attempts[record.n_attempts - 1];
   if (a->pid != (uint64_t)pid || a->status != CLV_RUN_RUNNING) return CLV_OK;
@@ -123,7 +124,7 @@ static clv_code note_kill(const char *folder, long pid, clv_err *err) {
   return clv_run_record_write(folder, &record, err);
 }
 
-static void report(const clv_run_entry *e, bool json) {
+static void print_result(const clv_run_entry *e, bool json) {
   const clv_run_attempt *a = clv_run_entry_last_attempt(e);
   if (json) {
     CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
@@ -152,15 +153,15 @@ clv_code clv_history_stop(const char *run, bool now, bool json, int *ret_exit, c
   long pid = 0;
   CLV_TRY(clv_run_entry_find_folder(run, &folder, err));
   CLV_TRY(open_holder(folder, &pid, &process, err));
-  CLV_TRY(send(process, now, err));
+  CLV_TRY(send_signal(process, now, err));
   if (!json && !now) {
     printf("asked process %ld to end after a checkpoint\n", pid);
     fflush(stdout);
   }
   await_end(folder, pid);
-  if (now) CLV_TRY(note_kill(folder, pid, err));
+  if (now) CLV_TRY(record_kill(folder, pid, err));
   CLV_TRY(clv_run_entry_read(folder, &e, err));
-  report(&e, json);
+  print_result(&e, json);
   bool fine = e.state == CLV_STATE_STOPPED || e.state == CLV_STATE_FINISHED ||
               e.state == CLV_STATE_INTERRUPTED;
   *ret_exit = fine ? 0 : clv_run_entry_exit_code(&e);

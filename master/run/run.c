@@ -12,9 +12,9 @@ void clv_run_done(clv_run *r) {
   clv_loader_free(r->steps.loader);
   clv_reporter_close(r->reporter);
   clv_run_metrics_close(r->metrics);
-  if (r->trainer) clv_trainer_report_hops(r->trainer);
+  if (r->trainer) clv_trainer_record_direct_bytes(r->trainer);
   clv_trainer_close(r->trainer);
-  clv_run_close_record(r, r->code);
+  clv_run_close_record(r, r->exit_code);
   clv_profiler_free(r->profiler);
   clv_blueprint_free(r->blueprint);
   clv_score_free(r->score);
@@ -23,14 +23,15 @@ void clv_run_done(clv_run *r) {
   clv_bytes_done(&r->dir);
   clv_bytes_done(&r->changes);
   clv_journal_close(r->journal);
-  clv_run_lock_free(r->lock); /* last, so that the next holder of the lock finds complete files */
+  clv_run_lock_free(
+      r->lock); /* released last, so that the next process with the lock finds complete files */
 }
 
 /* ---- blueprint ------------------------------------------------------------------------------- */
 
 clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scope, clv_err *err) {
   bool chosen = r->config->pipeline.micro_batches != CLV_MICRO_AUTO;
-  r->sends = need_train ? RUN_TRAINS : RUN_EVALUATES;
+  r->purpose = need_train ? RUN_TRAINS : RUN_EVALUATES;
   if (need_train) clv_run_metrics_warn(r->config);
   CLV_TRY(clv_policy_find(&r->policy, err));
   CLV_TRY(clv_run_data_open(r->config, need_train, &r->data, err));
@@ -42,13 +43,13 @@ clv_code clv_run_open_blueprint(clv_run *r, bool need_train, clv_scan_scope scop
   return need_train && chosen ? clv_pipeline_check(r->blueprint, err) : CLV_OK;
 }
 
-static clv_code draw(const clv_run *r, clv_bytes *out, clv_err *err) {
+static clv_code draw_schedule(const clv_run *r, clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_blueprint_draw_schedule(r->blueprint, r->o->json, out, &text, err));
   return r->o->out ? clv_file_write_durable(r->o->out, text.data, text.len, 0644, err) : CLV_OK;
 }
 
-static clv_exit_code suggest(clv_run *r) {
+static clv_exit_code suggest_cuts(clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_links_freep) clv_links *links = NULL;
   clv_err err;
@@ -61,35 +62,36 @@ static clv_exit_code suggest(clv_run *r) {
   return CLV_EXIT_OK;
 }
 
-static clv_exit_code unasked_exit(clv_code code) {
+static clv_exit_code exit_code_of_failed_ask(clv_code code) {
   return code == CLV_NOT_FOUND ? CLV_EXIT_CONFIG : CLV_EXIT_CONNECT;
 }
 
-/* With --ask, asks the workers for their devices before it computes memory and time for them. */
+/* With --ask, plan asks the workers for their devices, and computes memory and time with these. */
 clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o, .describes_only = !o->suggest_cuts};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, kinds = {0};
   clv_err err, unanswered;
   clv_code asked = CLV_OK;
-  if (o->suggest_cuts) return suggest(&r);
+  if (o->suggest_cuts) return suggest_cuts(&r);
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_NOTHING, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
-  if (!o->schedule && clv_run_look_ahead(&r, &err) != CLV_OK)
+  if (!o->schedule && clv_run_look_in_plan(&r, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   if (o->ask) asked = clv_query_device_kinds(r.blueprint, o->json, &kinds, &unanswered);
-  clv_code code = o->schedule ? draw(&r, &text, &err)
+  clv_code code = o->schedule ? draw_schedule(&r, &text, &err)
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
   if (code != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   fputs(text.data, stdout);
   if (clv_blueprint_check_privacy(r.blueprint, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
-  if (asked != CLV_OK) return (clv_exit_code)clv_exit_report(unasked_exit(asked), &unanswered);
+  if (asked != CLV_OK)
+    return (clv_exit_code)clv_exit_report(exit_code_of_failed_ask(asked), &unanswered);
   fputs(kinds.data ? kinds.data : "", stdout);
   clv_run_print_later(&r);
   return CLV_EXIT_OK;
 }
 
-/* " in 10 classes", for folders of images. */
+/* Writes " in 10 classes" to `text` for folders of images, "" for other data. Returns `text`. */
 static const char *format_classes(const clv_run *r, char *text, size_t len) {
   size_t n = clv_dataset_class_count(r->data.train);
   text[0] = '\0';
@@ -97,7 +99,7 @@ static const char *format_classes(const clv_run *r, char *text, size_t len) {
   return text;
 }
 
-static clv_code check_weights(const clv_run *r, clv_err *err) {
+static clv_code check_weight_files(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   for (size_t i = 0; i < r->config->n_stages; i++) {
     CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL, *adapters = NULL;
@@ -116,7 +118,7 @@ static clv_code check_weights(const clv_run *r, clv_err *err) {
 }
 
 /* Prints the result of check. sets: text of clv_run_describe_sets. */
-static void print_checked(const clv_run *r, const char *sets) {
+static void print_check_result(const clv_run *r, const char *sets) {
   char classes[48], looked[80] = "all of them were looked at";
   size_t all = clv_dataset_count(r->data.train), seen = clv_run_scan_limit(r, all);
   size_t samples = r->data.train_rows.n + r->data.validation_rows.n;
@@ -127,8 +129,8 @@ static void print_checked(const clv_run *r, const char *sets) {
   if (!r->o->json) printf("%s%s", sets, look.data ? look.data : "");
   if (r->o->json)
     printf("{\"ok\":true,\"stages\":%u,\"records\":%zu,\"validation\":%zu,\"left_out\":%llu%s%s}\n",
-           r->blueprint->n_stages, all, r->data.validation_rows.n, (unsigned long long)r->left_out,
-           sets, look.data);
+           r->blueprint->n_stages, all, r->data.validation_rows.n,
+           (unsigned long long)r->n_left_out, sets, look.data);
   else
     printf("%s is in order: %u stage%s, %zu training sample%s%s; %s, nothing was sent anywhere\n",
            r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), samples,
@@ -161,23 +163,23 @@ clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_opti
   clv_err err;
   if (clv_run_open_blueprint(&r, true, CLV_SCAN_IMAGES, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
-  if (check_weights(&r, &err) != CLV_OK) return clv_run_fail(&r, CLV_EXIT_DATA, &err);
-  if (clv_run_look_ahead(&r, &err) != CLV_OK)
+  if (check_weight_files(&r, &err) != CLV_OK) return clv_run_fail(&r, CLV_EXIT_DATA, &err);
+  if (clv_run_look_in_plan(&r, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   clv_exit_code code = clv_run_check_identity(&r, true, &err);
   if (code != CLV_EXIT_OK) return code;
   CLV_AUTO(clv_bytes_done) clv_bytes sets = {0};
   if (clv_run_describe_sets(&r, o->json, &sets, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_FAILED, &err);
-  print_checked(&r, sets.data ? sets.data : "");
+  print_check_result(&r, sets.data ? sets.data : "");
   clv_run_print_later(&r);
   return CLV_EXIT_OK;
 }
 
 /* ---- evaluation ------------------------------------------------------------------------------ */
 
-/* Compares the egress table with that of the run whose weights are used, and opens the run's
- * record. */
+/* Compares the egress table with the table of the run that trained the weights, and opens that
+ * run's egress record. */
 static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
   if (!uses_workers(r)) return CLV_OK;
   CLV_TRY(clv_run_resolve_micro_batches(r, true, err));
@@ -185,7 +187,7 @@ static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
   return clv_run_open_record(r, command, err);
 }
 
-static clv_code open_trained(clv_run *r, const char *command, clv_err *err) {
+static clv_code open_checkpoint_for_evaluation(clv_run *r, const char *command, clv_err *err) {
   clv_train_position at;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
@@ -193,23 +195,24 @@ static clv_code open_trained(clv_run *r, const char *command, clv_err *err) {
   if (code == CLV_OK) code = clv_run_look(r, c, err);
   if (code == CLV_OK) code = open_record(r, command, err);
   if (code == CLV_OK)
-    code = clv_trainer_open(r->blueprint, r->record, CLV_TRAINER_EVALUATES, &r->trainer, err);
+    code =
+        clv_trainer_open(r->blueprint, r->egress_record, CLV_TRAINER_EVALUATES, &r->trainer, err);
   if (code == CLV_OK) clv_run_print_notices(r);
   if (code == CLV_OK) code = clv_trainer_restore_from(r->trainer, c, &at, &notes, err);
   clv_run_print_notes(r, "checkpoint", notes.data);
   return code;
 }
 
-static clv_exit_code untrained_exit(const clv_run *r, const clv_err *err) {
+static clv_exit_code exit_code_of_failed_open(const clv_run *r, const clv_err *err) {
   bool nothing = err->code == CLV_NOT_FOUND || err->code == CLV_DATA_LOSS;
   return nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit_code(r, err);
 }
 
-static clv_code check_files(clv_run *r, clv_err *err) {
+static clv_code check_changed_files(clv_run *r, clv_err *err) {
   clv_bytes_printf(&r->dir, "%s", r->config->checkpoint.dir);
   if (r->dir.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_run_compare_files(r, err));
-  r->changes.len = 0; /* printed before */
+  r->changes.len = 0; /* clv_run_compare_files has printed these changes */
   return clv_run_warn_changed_keys(r, err);
 }
 
@@ -218,9 +221,10 @@ clv_exit_code clv_run_eval_checkpoint(clv_run *r, const char *command, clv_step_
   clv_err err;
   clv_exit_code code = clv_run_check_identity(r, false, &err);
   if (code != CLV_EXIT_OK) return code;
-  if (check_files(r, &err) != CLV_OK) return clv_run_fail(r, clv_run_setup_exit_code(&err), &err);
-  if (open_trained(r, command, &err) != CLV_OK)
-    return clv_run_fail(r, untrained_exit(r, &err), &err);
+  if (check_changed_files(r, &err) != CLV_OK)
+    return clv_run_fail(r, clv_run_setup_exit_code(&err), &err);
+  if (open_checkpoint_for_evaluation(r, command, &err) != CLV_OK)
+    return clv_run_fail(r, exit_code_of_failed_open(r, &err), &err);
   if (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, ret, predictions,
                        &err) != CLV_OK)
     return clv_run_fail(r, clv_run_exit_code(r, &err), &err);
@@ -236,7 +240,7 @@ clv_exit_code clv_run_check_has_test(const clv_run *r) {
   return clv_run_fail(r, CLV_EXIT_CONFIG, &err);
 }
 
-static void print_test(clv_run *r, const clv_step_result *e) {
+static void print_test_result(clv_run *r, const clv_step_result *e) {
   char when[64] = "", json[64];
   unsigned long long step = clv_trainer_step_count(r->trainer);
   if (r->o->checkpoint) snprintf(when, sizeof when, ", step %llu", step);
@@ -259,14 +263,14 @@ clv_exit_code clv_run_eval(const clv_session_config *config, const clv_run_optio
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   clv_step_result e;
   clv_err err;
-  clv_exit_code code = r.code = clv_run_check_has_test(&r);
+  clv_exit_code code = r.exit_code = clv_run_check_has_test(&r);
   if (code != CLV_EXIT_OK) return code;
   if (clv_run_resolve_key(&r, true, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_CHECKPOINT, &err);
   if (clv_run_open_blueprint(&r, false, CLV_SCAN_VALUES, &err) != CLV_OK ||
       check_labels(&r, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
-  code = r.code = clv_run_eval_checkpoint(&r, "eval", &e, NULL);
-  if (code == CLV_EXIT_OK) print_test(&r, &e);
+  code = r.exit_code = clv_run_eval_checkpoint(&r, "eval", &e, NULL);
+  if (code == CLV_EXIT_OK) print_test_result(&r, &e);
   return code;
 }

@@ -25,7 +25,7 @@ static clv_code count_steps(const clv_run *r, uint64_t *ret, uint64_t *ret_sessi
   return CLV_OK;
 }
 
-static void print_done(clv_run *r, uint64_t step) {
+static void print_finished_run(clv_run *r, uint64_t step) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_bytes_printf(&text,
                    "the run in %s is finished after step %llu, and no file was changed; a larger "
@@ -39,18 +39,19 @@ static void print_done(clv_run *r, uint64_t step) {
   if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
 }
 
-/* Fails if no step is left only because the data have fewer records now: such a run does not count
- * as finished. */
-static clv_code check_left(const clv_run *r, uint64_t step, uint64_t session_steps, clv_err *err) {
+/* Fails if the run has no step left to train because the data have fewer records now. Such a run
+ * does not count as finished. */
+static clv_code check_steps_left(const clv_run *r, uint64_t step, uint64_t session_steps,
+                                 clv_err *err) {
   size_t records = r->data.train_rows.n;
-  if (!r->has_other_data || records >= r->records_before || step < session_steps) return CLV_OK;
+  if (!r->has_other_data || records >= r->n_records_at_begin || step < session_steps) return CLV_OK;
   return clv_fail(err, CLV_INVALID,
                   "the run in %s has done %llu steps, and train.epochs: %llu over the present %zu "
                   "records (%llu before) has only %llu: no step is left to "
                   "train; raise train.epochs",
                   r->dir.data, (unsigned long long)step,
                   (unsigned long long)r->config->train.epochs, records,
-                  (unsigned long long)r->records_before, (unsigned long long)session_steps);
+                  (unsigned long long)r->n_records_at_begin, (unsigned long long)session_steps);
 }
 
 clv_code clv_run_check_done(clv_run *r, bool *ret, clv_err *err) {
@@ -62,17 +63,17 @@ clv_code clv_run_check_done(clv_run *r, bool *ret, clv_err *err) {
   /* Without a readable checkpoint the run trains again. */
   if (clv_checkpoint_load_latest(r->dir.data, &c, NULL, NULL) != CLV_OK) return CLV_OK;
   uint64_t step = clv_checkpoint_manifest(c)->step;
-  CLV_TRY(check_left(r, step, session_steps, err));
+  CLV_TRY(check_steps_left(r, step, session_steps, err));
   *ret = finished && step >= wanted;
-  if (*ret) print_done(r, step);
+  if (*ret) print_finished_run(r, step);
   return CLV_OK;
 }
 
 /* ---- the start of --resume ------------------------------------------------------------------- */
 
-/* Returns the error of a run that had checkpoints that are missing now. Starting at step 1 would
+/* Fails because the run had checkpoints, and they are missing now. Starting at step 1 would
  * silently repeat work that may have taken days. */
-static clv_code fail_lost(const clv_run *r, clv_err *err) {
+static clv_code fail_missing_checkpoints(const clv_run *r, clv_err *err) {
   return clv_fail(err, CLV_NOT_FOUND,
                   "run folder %s: no usable checkpoint, though run.json lists some: restore them, "
                   "or start over with --fresh",
@@ -81,15 +82,15 @@ static clv_code fail_lost(const clv_run *r, clv_err *err) {
 
 clv_code clv_run_find_start(clv_run *r, clv_err *err) {
   if (!r->o->resume) return CLV_OK;
-  r->resumed = clv_checkpoint_has_manifest(r->dir.data);
-  if (r->resumed) return clv_run_refuse_changes(r, err);
-  if (clv_run_lock_has_checkpoint(r->lock)) return fail_lost(r, err);
+  r->is_resumed = clv_checkpoint_has_manifest(r->dir.data);
+  if (r->is_resumed) return clv_run_refuse_changes(r, err);
+  if (clv_run_lock_has_checkpoint(r->lock)) return fail_missing_checkpoints(r, err);
   return clv_checkpoint_clear(r->dir.data, err); /* files of an incomplete first checkpoint */
 }
 
 void clv_run_print_start(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
-  if (!r->o->resume || r->resumed) return;
+  if (!r->o->resume || r->is_resumed) return;
   clv_bytes_printf(&text, "%s has no checkpoint yet: the run begins at step 1", r->dir.data);
   clv_bytes_puts(&json, "{\"event\":\"begins\",\"message\":");
   clv_bytes_json(&json, text.data ? text.data : "");
@@ -98,7 +99,7 @@ void clv_run_print_start(const clv_run *r) {
     clv_report_notice(r->journal, clv_run_has_json_output(r), text.data, json.data);
 }
 
-void clv_run_print_held_back(const clv_run *r) {
+void clv_run_print_validation_split(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_run_data_describe_held_back(r->config, &r->data, &text);
   if (!text.len) return;
@@ -112,7 +113,7 @@ void clv_run_print_held_back(const clv_run *r) {
 
 bool clv_run_has_stored_session(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  if (r->resumed) return true;
+  if (r->is_resumed) return true;
   clv_bytes_printf(&path, "%s/session.effective.yaml", r->dir.data);
   return r->o->resume && !path.failed && access(path.data, F_OK) == 0;
 }

@@ -16,15 +16,15 @@ enum { MAX_LINE = 160 };
 
 /* ---- the line -------------------------------------------------------------------------------- */
 
-static void format_line(const clv_best_checkpoint *b, char line[MAX_LINE]) {
+static void format_best_line(const clv_best_checkpoint *b, char line[MAX_LINE]) {
   snprintf(line, MAX_LINE, "%s %.17g step %llu\n", clv_best_name(b->metric), b->value,
            (unsigned long long)b->step);
 }
 
-/* Accepts the line only as clv_run_write_best writes it. */
+/* Accepts a line only in the exact form that clv_run_write_best writes. */
 clv_code clv_best_checkpoint_parse(const char *text, size_t len, const char *label,
                                    clv_best_checkpoint *ret, clv_err *err) {
-  char again[MAX_LINE];
+  char rewritten[MAX_LINE];
   clv_best_metric metric = CLV_BEST_NONE;
   for (int i = CLV_BEST_LOSS; i <= CLV_BEST_ACCURACY; i++) {
     size_t n = strlen(clv_best_name((clv_best_metric)i));
@@ -35,9 +35,9 @@ clv_code clv_best_checkpoint_parse(const char *text, size_t len, const char *lab
   clv_best_checkpoint b = {.metric = metric, .value = strtod(value, &end)};
   if (strncmp(end, " step ", 6) == 0 && isdigit((unsigned char)end[6]))
     b.step = strtoull(end + 6, NULL, 10);
-  format_line(&b, again);
-  if (metric == CLV_BEST_NONE || !isfinite(b.value) || b.step > INT64_MAX || len != strlen(again) ||
-      memcmp(text, again, len) != 0)
+  format_best_line(&b, rewritten);
+  if (metric == CLV_BEST_NONE || !isfinite(b.value) || b.step > INT64_MAX ||
+      len != strlen(rewritten) || memcmp(text, rewritten, len) != 0)
     return clv_fail(err, CLV_DATA_LOSS,
                     "%s is damaged: expected one line, such as validation.loss 0.25 step 120",
                     label);
@@ -45,56 +45,56 @@ clv_code clv_best_checkpoint_parse(const char *text, size_t len, const char *lab
   return CLV_OK;
 }
 
-static void path_in(const char *dir, clv_bytes *ret) {
+static void append_best_path(const char *dir, clv_bytes *ret) {
   clv_bytes_printf(ret, "%s/" CLV_RUN_BEST_FILE, dir);
 }
 
-static clv_code read_line(const char *dir, clv_best_checkpoint *ret, clv_err *err) {
+static clv_code read_best_file(const char *dir, clv_best_checkpoint *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  path_in(dir, &path);
+  append_best_path(dir, &path);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_file_read(path.data, MAX_LINE, &text, err));
   return clv_best_checkpoint_parse(text.data ? text.data : "", text.len, path.data, ret, err);
 }
 
-static clv_code write_line(const char *dir, const clv_best_checkpoint *b, clv_err *err) {
+static clv_code write_best_file(const char *dir, const clv_best_checkpoint *b, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char line[MAX_LINE];
-  format_line(b, line);
-  path_in(dir, &path);
+  format_best_line(b, line);
+  append_best_path(dir, &path);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_file_write_durable(path.data, line, strlen(line), 0644, err);
 }
 
 /* ---- while training -------------------------------------------------------------------------- */
 
-static void forget(const clv_run *r) {
+static void delete_best_file(const clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  path_in(r->dir.data, &path);
+  append_best_path(r->dir.data, &path);
   if (!path.failed) (void)!unlink(path.data);
 }
 
-static clv_code read_best(const clv_run *r, clv_best_checkpoint *ret, clv_err *err) {
+static clv_code load_best(const clv_run *r, clv_best_checkpoint *ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   clv_best_checkpoint b;
-  clv_code code = read_line(r->dir.data, &b, err);
+  clv_code code = read_best_file(r->dir.data, &b, err);
   if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
   CLV_TRY(clv_checkpoint_load_step(r->dir.data, b.step, &c, err));
   bool other = r->config->checkpoint.best && r->config->checkpoint.best != b.metric;
   if (other)
-    forget(r);
+    delete_best_file(r);
   else
     *ret = b;
   return CLV_OK;
 }
 
-/* If the best checkpoint of a resumed run is damaged or missing, the run has none and finds the
- * next best one. */
+/* If the best checkpoint of a resumed run is damaged or missing, the run starts without a best
+ * checkpoint, and the next evaluation sets it. */
 void clv_run_read_best(clv_run *r) {
   clv_err err;
-  r->best = (clv_best_checkpoint){.step = CLV_CHECKPOINT_NONE};
-  if (!r->resumed) forget(r);
-  if (!r->resumed || read_best(r, &r->best, &err) == CLV_OK) return;
+  r->best_checkpoint = (clv_best_checkpoint){.step = CLV_CHECKPOINT_NONE};
+  if (!r->is_resumed) delete_best_file(r);
+  if (!r->is_resumed || load_best(r, &r->best_checkpoint, &err) == CLV_OK) return;
   clv_err_prefix(&err, "the best checkpoint cannot be used, and the run looks for a new one");
   clv_run_warn(r, CLV_LOG_WARN, "notice", err.text);
 }
@@ -112,28 +112,28 @@ bool clv_run_is_best(const clv_run *r, const clv_step_result *e, clv_best_checkp
   if (!b.metric || !e->samples) return false;
   b.value = b.metric == CLV_BEST_LOSS ? e->loss : clv_step_accuracy(e);
   *ret = b;
-  return clv_is_better_checkpoint(&b, &r->best, r->config->checkpoint.mode);
+  return clv_is_better_checkpoint(&b, &r->best_checkpoint, r->config->checkpoint.mode);
 }
 
 clv_code clv_run_write_best(clv_run *r, const clv_best_checkpoint *b, clv_err *err) {
-  CLV_TRY(write_line(r->dir.data, b, err));
-  r->best = *b;
+  CLV_TRY(write_best_file(r->dir.data, b, err));
+  r->best_checkpoint = *b;
   return CLV_OK;
 }
 
 /* ---- choosing one ---------------------------------------------------------------------------- */
 
 bool clv_is_checkpoint_name(const char *text) {
-  char again[24];
+  char rewritten[24];
   if (!text || strcmp(text, "latest") == 0 || strcmp(text, "best") == 0) return true;
   unsigned long long step = strtoull(text, NULL, 10);
-  snprintf(again, sizeof again, "%llu", step);
-  return step <= INT64_MAX && strcmp(text, again) == 0;
+  snprintf(rewritten, sizeof rewritten, "%llu", step);
+  return step <= INT64_MAX && strcmp(text, rewritten) == 0;
 }
 
 static clv_code open_best(const char *dir, clv_checkpoint **ret, clv_err *err) {
   clv_best_checkpoint b;
-  clv_code code = read_line(dir, &b, err);
+  clv_code code = read_best_file(dir, &b, err);
   if (code == CLV_NOT_FOUND)
     return clv_fail(err, CLV_NOT_FOUND,
                     "run folder %s: no checkpoint was kept as the best; checkpoint.best in the "

@@ -4,16 +4,16 @@
  */
 #include "master/run/run_int.h"
 
-/* Returns the sends to plan for. A run that ends early sends less; the gate counts the actual
- * bytes. */
-static clv_planned_sends sends_of(const clv_run *r) {
-  if (r->sends == RUN_EVALUATES) return clv_planned_sends_of(&r->data, CLV_EVALUATES);
+/* Returns what the command will send if it runs to its end. The policy is checked against this; the
+ * gate counts the bytes that are actually sent. */
+static clv_planned_sends list_planned_sends(const clv_run *r) {
+  if (r->purpose == RUN_EVALUATES) return clv_planned_sends_of(&r->data, CLV_EVALUATES);
   return clv_planned_sends_of(&r->data, r->o->resume ? CLV_RESUMES : CLV_BEGINS);
 }
 
-/* Finds the layers at the master whose weights a worker knows from an earlier session: they hide
- * nothing in this one. */
-static clv_code recall(clv_run *r, clv_err *err) {
+/* Finds the layers at the master whose weights a worker knows from an earlier session. Such layers
+ * hide nothing in this session. */
+static clv_code find_known_layers(clv_run *r, clv_err *err) {
   clv_blueprint *b = r->blueprint;
   CLV_TRY(clv_run_find_key(r, err));
   b->run = r->has_secret ? &r->secret : NULL;
@@ -21,7 +21,7 @@ static clv_code recall(clv_run *r, clv_err *err) {
 }
 
 clv_code clv_run_check_policy(clv_run *r, clv_err *err) {
-  const clv_planned_sends sends = sends_of(r);
+  const clv_planned_sends sends = list_planned_sends(r);
   if (r->look.has_run) clv_blueprint_add_look(r->blueprint, &r->look);
   if (!r->describes_only) CLV_TRY(clv_blueprint_check_privacy(r->blueprint, err));
   return clv_blueprint_check_policy(r->blueprint, &sends, err);
@@ -52,7 +52,7 @@ clv_code clv_run_make_blueprint(clv_run *r, clv_err *err) {
   clv_blueprint_freep(&r->blueprint);
   CLV_TRY(clv_blueprint_new_of_data(r->config, d, &r->blueprint, err));
   r->blueprint->policy = r->policy;
-  CLV_TRY(recall(r, err));
+  CLV_TRY(find_known_layers(r, err));
   CLV_TRY(clv_run_data_find_label_order(&r->data, r->blueprint, err));
   return clv_run_check_policy(r, err);
 }

@@ -7,17 +7,17 @@
 
 #include "master/run/run_int.h"
 
-static clv_code add_files(const clv_session_config *c, clv_bytes *lines, clv_err *err) {
+static clv_code add_file_stamps(const clv_session_config *c, clv_bytes *lines, clv_err *err) {
   for (size_t i = 0; i < c->data.train.n; i++)
     CLV_TRY(clv_data_stamp(c->data.train.items[i], lines, err));
   if (c->data.tokenizer.file) CLV_TRY(clv_data_stamp(c->data.tokenizer.file, lines, err));
   return CLV_OK;
 }
 
-/* Derives the secret of the cache. The rows depend on the session, its files, the run (whose
- * checkpoints have the front's weights) and the CPU with its libraries. If one of these changes,
- * the secret changes, and the rows of an earlier attempt are not used. */
-static clv_code secret_of(const clv_run *r, clv_sha256 *ret, clv_err *err) {
+/* Derives the secret of the cache from all that the cached rows depend on: the session, its files,
+ * the secret of the run, the CPU and its libraries. If one of these changes, the secret changes,
+ * and the run does not use the rows of an earlier attempt. */
+static clv_code derive_cache_secret(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes about = {0}, lines = {0};
   const clv_backend *cpu = clv_backend_cpu();
   clv_sha256 session;
@@ -25,7 +25,7 @@ static clv_code secret_of(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   CLV_TRY(clv_run_public_session(r->config, &about, &session, err));
   clv_sha256_hex(&session, hex);
   clv_bytes_printf(&lines, "%s\n%s\n%s\n", hex, clv_backend_isa(cpu), clv_backend_libraries(cpu));
-  CLV_TRY(add_files(r->config, &lines, err));
+  CLV_TRY(add_file_stamps(r->config, &lines, err));
   if (lines.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_hmac_sha256(&r->secret, lines.data, lines.len, ret, err);
 }
@@ -33,17 +33,17 @@ static clv_code secret_of(const clv_run *r, clv_sha256 *ret, clv_err *err) {
 clv_code clv_run_cache_begin(clv_run *r, clv_err *err) {
   clv_sha256 secret;
   const char *worker;
-  uint64_t dropped;
+  uint64_t n_deleted;
   char text[200];
   if (!r->blueprint->has_cache) return CLV_OK;
-  CLV_TRY(secret_of(r, &secret, err));
-  CLV_TRY(clv_trainer_begin_cache(r->trainer, r->data.train, &secret, &worker, &dropped, err));
-  if (dropped) {
+  CLV_TRY(derive_cache_secret(r, &secret, err));
+  CLV_TRY(clv_trainer_begin_cache(r->trainer, r->data.train, &secret, &worker, &n_deleted, err));
+  if (n_deleted) {
     snprintf(
         text, sizeof text,
         "the worker has deleted %llu cached rows of version 0.7, which it kept by their positions "
         "in the files: all rows are sent again",
-        (unsigned long long)dropped);
+        (unsigned long long)n_deleted);
     clv_run_warn(r, CLV_LOG_WARN, "cache", text);
   }
   if (!worker) return CLV_OK;

@@ -21,8 +21,8 @@ void clv_run_add_change(clv_run *r, const char *key, const char *before, const c
 
 /* Returns the value of a key in lines of "key: value"; NULL: no such key. *ret_len: bytes of the
  * value. */
-static const char *value_of(const clv_bytes *lines, const char *key, size_t key_len,
-                            size_t *ret_len) {
+static const char *find_value(const clv_bytes *lines, const char *key, size_t key_len,
+                              size_t *ret_len) {
   for (const char *at = lines->data; at && *at; at = strchr(at, '\n') + 1) {
     if (strncmp(at, key, key_len) != 0 || strncmp(at + key_len, ": ", 2) != 0) continue;
     *ret_len = strcspn(at + key_len + 2, "\n");
@@ -31,8 +31,8 @@ static const char *value_of(const clv_bytes *lines, const char *key, size_t key_
   return NULL;
 }
 
-static void add_key(clv_run *r, const char *key, size_t key_len, const char *before,
-                    size_t before_len, const char *after, size_t after_len) {
+static void add_key_change(clv_run *r, const char *key, size_t key_len, const char *before,
+                           size_t before_len, const char *after, size_t after_len) {
   static const char none[] = "not given";
   CLV_AUTO(clv_bytes_done) clv_bytes k = {0}, b = {0}, a = {0};
   clv_bytes_printf(&k, "%.*s", (int)key_len, key);
@@ -43,21 +43,21 @@ static void add_key(clv_run *r, const char *key, size_t key_len, const char *bef
 }
 
 /* Adds a change for each key of `one` that `other` lacks or has with another value. backwards:
- * `one` is the present session, and only keys that `other` lacks are added. */
-static void compare_lines(clv_run *r, const clv_bytes *one, const clv_bytes *other,
-                          bool backwards) {
+ * `one` is the present session and `other` the earlier one; adds only keys that `other` lacks. */
+static void compare_key_lines(clv_run *r, const clv_bytes *one, const clv_bytes *other,
+                              bool backwards) {
   for (const char *at = one->data; at && *at; at = strchr(at, '\n') + 1) {
     size_t key = strcspn(at, ":"), len = strcspn(at + key + 2, "\n"), n = 0;
-    const char *value = at + key + 2, *now = value_of(other, at, key, &n);
-    if (backwards && !now) add_key(r, at, key, NULL, 0, value, len);
+    const char *value = at + key + 2, *now = find_value(other, at, key, &n);
+    if (backwards && !now) add_key_change(r, at, key, NULL, 0, value, len);
     if (backwards || (now && n == len && memcmp(now, value, n) == 0)) continue;
-    add_key(r, at, key, value, len, now, n);
+    add_key_change(r, at, key, value, len, now, n);
   }
 }
 
 /* ---- the length of the run ------------------------------------------------------------------- */
 
-static uint64_t steps_of(const clv_train_config *t, uint64_t records) {
+static uint64_t count_steps_of_run(const clv_train_config *t, uint64_t records) {
   uint64_t per_epoch = records / t->batch + (!t->drop_last && records % t->batch != 0);
   uint64_t steps = t->epochs * per_epoch;
   return t->max_steps ? CLV_MIN(steps, t->max_steps) : steps;
@@ -66,8 +66,8 @@ static uint64_t steps_of(const clv_train_config *t, uint64_t records) {
 /* Adds a change if the length of the run differs. The schedule of the learning rate then ends at
  * another step, unless the session sets train.schedule.total_steps. */
 static void compare_length(clv_run *r, const clv_session_config *then, uint64_t records) {
-  unsigned long long before = steps_of(&then->train, records);
-  unsigned long long after = steps_of(&r->config->train, r->data.train_rows.n);
+  unsigned long long before = count_steps_of_run(&then->train, records);
+  unsigned long long after = count_steps_of_run(&r->config->train, r->data.train_rows.n);
   const clv_lr_config *s = &r->config->train.schedule;
   bool follows = (s->kind == CLV_LR_COSINE || s->kind == CLV_LR_LINEAR) && !s->total_steps;
   char old[24], new[24], key[128];
@@ -82,7 +82,7 @@ static void compare_length(clv_run *r, const clv_session_config *then, uint64_t 
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-static clv_code keep_line(const clv_run *r, const clv_bytes *line, clv_err *err) {
+static clv_code append_to_changes_file(const clv_run *r, const clv_bytes *line, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/" CLV_RUN_CHANGES_FILE, r->dir.data);
   if (path.failed || line->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -97,7 +97,7 @@ static clv_code print_change(const clv_run *r, const char *key, const char *befo
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0}, line = {0};
   clv_bytes_printf(&text, "changed since the last attempt: %s: %s -> %s", key, before, after);
   clv_bytes_printf(&json, "{\"event\":\"changed\",\"attempt\":%llu,\"key\":",
-                   (unsigned long long)r->own.attempt.epoch);
+                   (unsigned long long)r->effective_config.attempt.epoch);
   clv_bytes_json(&json, key);
   clv_bytes_puts(&json, ",\"before\":");
   clv_bytes_json(&json, before);
@@ -108,10 +108,10 @@ static clv_code print_change(const clv_run *r, const char *key, const char *befo
   clv_report_json(&line, CLV_LOG_INFO, NULL, json.data);
   clv_bytes_puts(&line, "\n");
   clv_report_notice(r->journal, clv_run_has_json_output(r), text.data, json.data);
-  return keep_line(r, &line, err);
+  return append_to_changes_file(r, &line, err);
 }
 
-static clv_code print_all(const clv_run *r, clv_err *err) {
+static clv_code print_all_changes(const clv_run *r, clv_err *err) {
   const char *at = r->changes.data, *end = at + r->changes.len;
   if (r->changes.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   while (at && at < end) {
@@ -124,7 +124,8 @@ static clv_code print_all(const clv_run *r, clv_err *err) {
 
 /* ---- the session of the last attempt --------------------------------------------------------- */
 
-/* Sets the keys of the rules by which earlier versions chose records without having the keys. */
+/* Sets data.validation.by and data.limit_by of an earlier version's session to the present values,
+ * because that version had no such keys. */
 static void set_old_rules(const clv_run *r, clv_session_config *then) {
   if (!r->is_of_old_version) return;
   then->data.validation_by = r->config->data.validation_by;
@@ -137,17 +138,18 @@ static clv_code compare_keys(clv_run *r, clv_session_config *then, clv_err *err)
   set_old_rules(r, then);
   CLV_TRY(clv_session_config_list(then, &before, err));
   CLV_TRY(clv_session_config_list(r->config, &after, err));
-  compare_lines(r, &before, &after, false);
-  compare_lines(r, &after, &before, true);
+  compare_key_lines(r, &before, &after, false);
+  compare_key_lines(r, &after, &before, true);
   if (seed->given && old->given && memcmp(&seed->key, &old->key, sizeof seed->key) != 0)
     clv_run_add_change(r, "train.seed", "(secret)", "another one");
-  compare_length(r, then, r->records_before ? r->records_before : r->data.train_rows.n);
+  compare_length(r, then, r->n_records_at_begin ? r->n_records_at_begin : r->data.train_rows.n);
   return CLV_OK;
 }
 
-/* Loads the session of the last attempt. *ret NULL: the file cannot be read, for the reason in
- * `why`. */
-static clv_code load_last(const clv_run *r, clv_session_config **ret, clv_err *why, clv_err *err) {
+/* Loads the session of the last attempt. If the file cannot be read, sets *ret to NULL and `why` to
+ * the reason. */
+static clv_code load_last_session(const clv_run *r, clv_session_config **ret, clv_err *why,
+                                  clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/session.effective.yaml", r->dir.data);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -159,29 +161,29 @@ clv_code clv_run_print_changes(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err why;
-  if (!r->resumed) return CLV_OK;
-  CLV_TRY(load_last(r, &then, &why, err));
+  if (!r->is_resumed) return CLV_OK;
+  CLV_TRY(load_last_session(r, &then, &why, err));
   if (then) {
     CLV_TRY(compare_keys(r, then, err));
-    return print_all(r, err);
+    return print_all_changes(r, err);
   }
   clv_bytes_printf(&text, "which keys have changed since the last attempt is not known: %s",
                    why.text);
   if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "changed", text.data);
-  return print_all(r, err);
+  return print_all_changes(r, err);
 }
 
 /* ---- keys that a checkpoint is bound to ------------------------------------------------------ */
 
-static clv_code fail_bound(const clv_run *r, const char *key, const char *before, const char *after,
-                           clv_err *err) {
+static clv_code fail_changed_key(const clv_run *r, const char *key, const char *before,
+                                 const char *after, clv_err *err) {
   return clv_fail(err, CLV_INVALID,
                   "%s is %s, but the checkpoints of %s were written with %s: set it back to %s, or "
                   "start over with --fresh",
                   key, after, r->dir.data, before, before);
 }
 
-static clv_optim_config optimizer_of(const clv_session_config *c) {
+static clv_optim_config optimizer_config_of(const clv_session_config *c) {
   clv_optim_config o = {.kind = c->train.optimizer.kind};
   CLV_OPTIM_COPY(&o, &c->train.optimizer);
   return o;
@@ -204,23 +206,23 @@ static int find_missing_moment(const clv_optim_config *one, const clv_optim_conf
   return -1;
 }
 
-/* Refuses an optimiser with other moments. A change from adam to adamw is permitted, because both
- * have the same moments. */
+/* Refuses an optimiser that has other moments than the last attempt's. Permits a change from adam
+ * to adamw, because both have the same moments. */
 static clv_code check_optimizer(const clv_run *r, const clv_session_config *last, clv_err *err) {
-  clv_optim_config then = optimizer_of(last), now = optimizer_of(r->config);
+  clv_optim_config then = optimizer_config_of(last), now = optimizer_config_of(r->config);
   const clv_optimizer_row *old = clv_optimizer_row_of(then.kind),
                           *new = clv_optimizer_row_of(now.kind);
   char key[64], before[32], after[32];
   int more = find_missing_moment(&then, &now),
       moment = more < 0 ? find_missing_moment(&now, &then) : more;
   if (moment < 0) return CLV_OK;
-  if (old != new) return fail_bound(r, "train.optimizer.kind", old->name, new->name, err);
+  if (old != new) return fail_changed_key(r, "train.optimizer.kind", old->name, new->name, err);
   uint32_t settings = new->moments[moment].unless_0;
   clv_optim_setting of = (clv_optim_setting)__builtin_ctz(settings);
   snprintf(key, sizeof key, "train.optimizer.%s", clv_optim_setting_name(of));
   snprintf(before, sizeof before, "%g", clv_optim_setting_value(&then, of));
   snprintf(after, sizeof after, "%g", clv_optim_setting_value(&now, of));
-  return fail_bound(r, key, before, after, err);
+  return fail_changed_key(r, key, before, after, err);
 }
 
 static clv_code check_stages(const clv_run *r, const clv_session_config *last, clv_err *err) {
@@ -228,21 +230,21 @@ static clv_code check_stages(const clv_run *r, const clv_session_config *last, c
   if (last->n_stages == r->config->n_stages) return CLV_OK;
   snprintf(before, sizeof before, "a list of %zu", last->n_stages);
   snprintf(after, sizeof after, "a list of %zu", r->config->n_stages);
-  return fail_bound(r, "stages", before, after, err);
+  return fail_changed_key(r, "stages", before, after, err);
 }
 
 clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *last = NULL;
   clv_err why;
-  CLV_TRY(load_last(r, &last, &why, err));
-  if (!last) return CLV_OK; /* loading the checkpoint fails if something does not fit */
+  CLV_TRY(load_last_session(r, &last, &why, err));
+  if (!last) return CLV_OK; /* not compared here: loading the checkpoint fails if it does not fit */
   CLV_TRY(check_stages(r, last, err));
   return check_optimizer(r, last, err);
 }
 
 /* ---- trained weights ------------------------------------------------------------------------- */
 
-static void warn_of_each(const clv_run *r) {
+static void warn_of_each_change(const clv_run *r) {
   const char *at = r->changes.data, *end = at + r->changes.len;
   while (at && at < end) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -259,13 +261,13 @@ clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0};
   clv_err why;
-  CLV_TRY(load_last(r, &then, &why, err));
+  CLV_TRY(load_last_session(r, &then, &why, err));
   if (!then) return CLV_OK; /* the folder has only checkpoints, no session */
   CLV_TRY(clv_session_config_list(then, &before, err));
   CLV_TRY(clv_session_config_list(r->config, &after, err));
-  compare_lines(r, &before, &after, false);
-  compare_lines(r, &after, &before, true);
+  compare_key_lines(r, &before, &after, false);
+  compare_key_lines(r, &after, &before, true);
   if (r->changes.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  warn_of_each(r);
+  warn_of_each_change(r);
   return CLV_OK;
 }

@@ -24,14 +24,14 @@ enum { MAX_BYTES = 1 << 16, PART_TEXT = 80, CHANGES_SHOWN = 3 };
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static void format_part(const clv_data_digest *p, clv_bytes *out) {
+static void append_digest_line(const clv_data_digest *p, clv_bytes *out) {
   char hex[65];
   clv_sha256_hex(&p->digest, hex);
   clv_bytes_printf(out, "%s %llu %s\n", p->name, (unsigned long long)p->records, hex);
 }
 
 /* Parses a line without its newline. Accepts only the form that format_part writes. */
-static bool parse_part(const char *line, size_t len, clv_data_digest *ret) {
+static bool parse_digest_line(const char *line, size_t len, clv_data_digest *ret) {
   CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
   size_t n = strcspn(line, " \n");
   if (!n || n >= sizeof ret->name || line[n] != ' ' || len < 66 + n) return false;
@@ -40,7 +40,7 @@ static bool parse_part(const char *line, size_t len, clv_data_digest *ret) {
   char hex[65] = "";
   memcpy(hex, line + len - 64, 64);
   if (!clv_sha256_parse(hex, &ret->digest)) return false;
-  format_part(ret, &again);
+  append_digest_line(ret, &again);
   return !again.failed && again.len == len + 1 && memcmp(again.data, line, len) == 0;
 }
 
@@ -50,7 +50,7 @@ clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
   for (size_t at = 0; at < len; parts.n++) {
     const char *stop = memchr(text + at, '\n', len - at);
     if (!stop || parts.n == CLV_MAX_DATA_DIGESTS ||
-        !parse_part(text + at, (size_t)(stop - text) - at, &parts.list[parts.n]))
+        !parse_digest_line(text + at, (size_t)(stop - text) - at, &parts.list[parts.n]))
       return clv_fail(err, CLV_DATA_LOSS, "%s is damaged: line %zu is not a data digest", label,
                       parts.n + 1);
     at = (size_t)(stop - text) + 1;
@@ -60,7 +60,7 @@ clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
   return CLV_OK;
 }
 
-static const clv_data_digest *find(const clv_data_digests *parts, const char *name) {
+static const clv_data_digest *find_digest(const clv_data_digests *parts, const char *name) {
   for (size_t i = 0; i < parts->n; i++)
     if (strcmp(parts->list[i].name, name) == 0) return &parts->list[i];
   return NULL;
@@ -80,12 +80,12 @@ typedef struct digested_set {
   const char *name; /* "train", "validation", "test" */
   const clv_dataset *ds;
   const clv_subset *rows;
-  bool rows_alone; /* the set has the records of another one: only its rows get a digest */
+  bool has_only_rows; /* another set has the same records, so only the rows get a digest */
 } digested_set;
 
 enum { SETS = 3 };
 
-static size_t list_sets(const clv_run *r, digested_set sets[SETS]) {
+static size_t list_digested_sets(const clv_run *r, digested_set sets[SETS]) {
   size_t n = 0;
   const clv_run_data *d = &r->data;
   sets[n++] = (digested_set){"train", d->train, &d->train_rows, false};
@@ -95,8 +95,8 @@ static size_t list_sets(const clv_run *r, digested_set sets[SETS]) {
   return n;
 }
 
-static clv_data_digest *add_part(clv_data_digests *to, const digested_set *s, const char *kind,
-                                 const char *of, uint64_t records) {
+static clv_data_digest *append_digest(clv_data_digests *to, const digested_set *s, const char *kind,
+                                      const char *of, uint64_t records) {
   clv_data_digest *p = &to->list[to->n++];
   p->records = records;
   snprintf(p->name, sizeof p->name, "%s.%s%s", s->name, kind, of);
@@ -104,42 +104,44 @@ static clv_data_digest *add_part(clv_data_digests *to, const digested_set *s, co
 }
 
 /* Tells the user that the images are read for their digest, which takes time. */
-static void print_wait(const digested_set *s) {
+static void print_digest_notice(const digested_set *s) {
   if (isatty(STDERR_FILENO))
     clv_notice(CLV_LOG_INFO, "digest", "data.%s: computing the digest of %zu images", s->name,
                clv_dataset_count(s->ds));
 }
 
-static clv_code digest_part(const digested_set *s, size_t k, const clv_data_digest *stamp,
-                            const clv_data_digests *then, clv_data_digests *now, clv_err *err) {
+static clv_code compute_part_digest(const digested_set *s, size_t k, const clv_data_digest *stamp,
+                                    const clv_data_digests *then, clv_data_digests *now,
+                                    clv_err *err) {
   bool labels =
       strcmp(clv_dataset_part_name(s->ds, k), "labels") == 0 && k >= clv_dataset_input_count(s->ds);
   clv_data_digest *p =
-      add_part(now, s, labels ? "labels" : "input.", labels ? "" : clv_dataset_part_name(s->ds, k),
-               clv_dataset_count(s->ds));
-  const clv_data_digest *old = find(then, p->name), *seen = stamp ? find(then, stamp->name) : NULL;
+      append_digest(now, s, labels ? "labels" : "input.",
+                    labels ? "" : clv_dataset_part_name(s->ds, k), clv_dataset_count(s->ds));
+  const clv_data_digest *old = find_digest(then, p->name),
+                        *seen = stamp ? find_digest(then, stamp->name) : NULL;
   bool same_files = old && seen && memcmp(&seen->digest, &stamp->digest, sizeof seen->digest) == 0;
   if (!labels && same_files) {
     p->digest = old->digest;
     return CLV_OK;
   }
-  if (stamp && !labels) print_wait(s);
+  if (stamp && !labels) print_digest_notice(s);
   return clv_dataset_digest(s->ds, k, &p->digest, err);
 }
 
-static clv_code digest_set(const digested_set *s, const clv_data_digests *then,
-                           clv_data_digests *now, clv_err *err) {
-  static const clv_sha256 none;
+static clv_code compute_set_digests(const digested_set *s, const clv_data_digests *then,
+                                    clv_data_digests *now, clv_err *err) {
+  static const clv_sha256 no_stamp;
   clv_sha256 of;
   clv_data_digest *stamp = NULL;
   CLV_TRY(clv_dataset_stamp(s->ds, &of, err));
-  if (memcmp(&of, &none, sizeof of) != 0 && !s->rows_alone) {
-    stamp = add_part(now, s, "stamp", "", clv_dataset_count(s->ds));
+  if (memcmp(&of, &no_stamp, sizeof of) != 0 && !s->has_only_rows) {
+    stamp = append_digest(now, s, "stamp", "", clv_dataset_count(s->ds));
     stamp->digest = of;
   }
-  for (size_t k = 0; k < clv_dataset_part_count(s->ds) && !s->rows_alone; k++)
-    CLV_TRY(digest_part(s, k, stamp, then, now, err));
-  clv_data_digest *rows = add_part(now, s, "rows", "", s->rows->n);
+  for (size_t k = 0; k < clv_dataset_part_count(s->ds) && !s->has_only_rows; k++)
+    CLV_TRY(compute_part_digest(s, k, stamp, then, now, err));
+  clv_data_digest *rows = append_digest(now, s, "rows", "", s->rows->n);
   return clv_subset_digest(s->ds, s->rows, &rows->digest, err);
 }
 
@@ -147,75 +149,78 @@ static clv_code digest_set(const digested_set *s, const clv_data_digests *then,
 typedef struct model_file {
   const char *part, *name; /* name of the line in data.digest; name in messages */
   /* returns the path of the file or of its folder; NULL: the session has none */
-  const char *(*given)(const clv_session_config *c);
-  const char *in_folder; /* name of the file; "": `given` is the file */
+  const char *(*path_of)(const clv_session_config *c);
+  const char *in_folder; /* name of the file; "": path_of returns the path of the file itself */
 } model_file;
 
-static const char *given_model(const clv_session_config *c) { return c->model.hf; }
-static const char *given_tokenizer(const clv_session_config *c) { return c->data.tokenizer.file; }
+static const char *model_folder(const clv_session_config *c) { return c->model.hf; }
+static const char *tokenizer_file(const clv_session_config *c) { return c->data.tokenizer.file; }
 
 static const model_file model_files[CLV_DATA_FILES] = {
-    {"model.config", "config.json of model.hf", given_model, "/config.json"},
-    {"tokenizer.file", "data.tokenizer.file", given_tokenizer, ""}};
+    {"model.config", "config.json of model.hf", model_folder, "/config.json"},
+    {"tokenizer.file", "data.tokenizer.file", tokenizer_file, ""}};
 
-static const model_file *find_file(const char *part) {
+static const model_file *find_model_file(const char *part) {
   for (size_t i = 0; i < CLV_COUNT(model_files); i++)
     if (strcmp(model_files[i].part, part) == 0) return &model_files[i];
   return NULL;
 }
 
-static clv_code digest_file(const clv_session_config *c, const model_file *f, clv_data_digests *ret,
-                            clv_err *err) {
+static clv_code compute_file_digest(const clv_session_config *c, const model_file *f,
+                                    clv_data_digests *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_data_digest *p = &ret->list[ret->n];
-  if (!f->given(c)) return CLV_OK;
+  if (!f->path_of(c)) return CLV_OK;
   *p = (clv_data_digest){.records = 1};
   snprintf(p->name, sizeof p->name, "%s", f->part);
-  clv_bytes_printf(&path, "%s%s", f->given(c), f->in_folder);
+  clv_bytes_printf(&path, "%s%s", f->path_of(c), f->in_folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(clv_sha256_file(path.data, &p->digest, err));
   ret->n++;
   return CLV_OK;
 }
 
-/* Computes the digests of the model's files. They come before those of the sets, because a message
- * has room for few parts and a change of a set may follow from a changed file. */
-static clv_code digest_files(const clv_session_config *c, clv_data_digests *ret, clv_err *err) {
+/* Computes the digests of the model's files. Call before the digests of the sets are computed:
+ * messages name the first CHANGES_SHOWN changes, and a changed file may be why a set has
+ * changed. */
+static clv_code compute_file_digests(const clv_session_config *c, clv_data_digests *ret,
+                                     clv_err *err) {
   ret->n = 0;
   for (size_t i = 0; i < CLV_COUNT(model_files); i++)
-    CLV_TRY(digest_file(c, &model_files[i], ret, err));
+    CLV_TRY(compute_file_digest(c, &model_files[i], ret, err));
   return CLV_OK;
 }
 
-static clv_code digest_data(clv_run *r, const clv_data_digests *then, clv_err *err) {
+static clv_code compute_data_digests(clv_run *r, const clv_data_digests *then, clv_err *err) {
   digested_set sets[SETS];
-  size_t n = list_sets(r, sets);
-  CLV_TRY(digest_files(r->config, &r->parts, err));
-  for (size_t i = 0; i < n; i++) CLV_TRY(digest_set(&sets[i], then, &r->parts, err));
+  size_t n = list_digested_sets(r, sets);
+  CLV_TRY(compute_file_digests(r->config, &r->data_digests, err));
+  for (size_t i = 0; i < n; i++)
+    CLV_TRY(compute_set_digests(&sets[i], then, &r->data_digests, err));
   return CLV_OK;
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-static bool ends_in(const char *name, const char *ending) {
+static bool has_suffix(const char *name, const char *ending) {
   size_t n = strlen(name), k = strlen(ending);
   return n > k && strcmp(name + n - k, ending) == 0;
 }
 
 /* Appends the name of a part for messages, such as "labels of data.train (y.npy)". */
-static void name_part(const clv_run *r, const clv_data_digest *p, clv_bytes *out) {
+static void append_part_name(const clv_run *r, const clv_data_digest *p, clv_bytes *out) {
   digested_set sets[SETS];
-  size_t n = list_sets(r, sets), len = strcspn(p->name, ".");
+  size_t n = list_digested_sets(r, sets), len = strcspn(p->name, ".");
   const char *part = p->name + len + 1;
-  const model_file *file = find_file(p->name);
+  const model_file *file = find_model_file(p->name);
   if (file) {
-    clv_bytes_printf(out, "%s (%s)", file->name, file->given(r->config));
+    clv_bytes_printf(out, "%s (%s)", file->name, file->path_of(r->config));
     return;
   }
   if (strncmp(part, "input.", 6) == 0) part += 6;
   if (strcmp(part, "rows") == 0) part = "choice of records";
   clv_bytes_printf(out, "%s of data.%.*s", part, (int)len, p->name);
-  for (size_t i = 0; i < n && !ends_in(p->name, ".rows"); i++)
+  for (size_t i = 0; i < n && !has_suffix(p->name, ".rows"); i++)
     for (size_t k = 0;
          k < clv_dataset_part_count(sets[i].ds) && strncmp(sets[i].name, p->name, len) == 0; k++)
       if (strcmp(part, clv_dataset_part_name(sets[i].ds, k)) == 0) {
@@ -231,18 +236,19 @@ static bool has_set(const clv_data_digests *parts, const char *name) {
   return false;
 }
 
-/* Returns true if the part differs. A part of a set without any digest before, such as an added
- * test set, has not changed. */
+/* Returns true if a part differs from `then`. A part does not count as changed if `then` has no
+ * part of its set, for example because the user has added a test set. */
 static bool has_changed(const clv_data_digests *then, const clv_data_digest *now) {
-  const clv_data_digest *old = find(then, now->name);
-  if (ends_in(now->name, ".stamp")) return false;
+  const clv_data_digest *old = find_digest(then, now->name);
+  if (has_suffix(now->name, ".stamp")) return false;
   if (!old) return has_set(then, now->name);
   return old->records != now->records || memcmp(&old->digest, &now->digest, sizeof old->digest);
 }
 
 /* Formats a part as "50 records, digest 3f5c9a01b2c3". The digest is keyed by the secret of the
  * run, so that a reader of the log cannot find the labels by trying. */
-static void put_part(const clv_run *r, const clv_data_digest *p, char text[PART_TEXT]) {
+static void format_part_for_message(const clv_run *r, const clv_data_digest *p,
+                                    char text[PART_TEXT]) {
   char hex[65];
   clv_sha256 keyed = {{0}};
   (void)!clv_hmac_sha256(&r->secret, &p->digest, sizeof p->digest, &keyed, NULL);
@@ -253,40 +259,40 @@ static void put_part(const clv_run *r, const clv_data_digest *p, char text[PART_
 static void add_change(clv_run *r, const clv_data_digest *old, const clv_data_digest *now) {
   CLV_AUTO(clv_bytes_done) clv_bytes name = {0};
   char before[PART_TEXT] = "none", after[PART_TEXT];
-  if (old) put_part(r, old, before);
-  put_part(r, now, after);
-  name_part(r, now, &name);
+  if (old) format_part_for_message(r, old, before);
+  format_part_for_message(r, now, after);
+  append_part_name(r, now, &name);
   r->changes.failed |= name.failed;
   if (!name.failed) clv_run_add_change(r, name.data, before, after);
 }
 
-/* Returns true for changed rows of a set whose records have changed as well, which need no message
- * of their own. */
+/* Returns true if `now` are the rows of a set whose records have changed as well. The message then
+ * names only the records. */
 static bool is_due_to_changed_records(const clv_run *r, const clv_data_digests *then,
                                       const clv_data_digest *now) {
   bool test = strncmp(now->name, "test.", 5) == 0;
-  if (!ends_in(now->name, ".rows")) return false;
-  for (size_t i = 0; i < r->parts.n; i++) {
-    const clv_data_digest *p = &r->parts.list[i];
+  if (!has_suffix(now->name, ".rows")) return false;
+  for (size_t i = 0; i < r->data_digests.n; i++) {
+    const clv_data_digest *p = &r->data_digests.list[i];
     bool same_set = test == (strncmp(p->name, "test.", 5) == 0);
-    if (same_set && !ends_in(p->name, ".rows") && has_changed(then, p)) return true;
+    if (same_set && !has_suffix(p->name, ".rows") && has_changed(then, p)) return true;
   }
   return false;
 }
 
 static void describe_change(const clv_run *r, const clv_data_digest *old,
                             const clv_data_digest *now, clv_bytes *text) {
-  name_part(r, now, text);
+  append_part_name(r, now, text);
   if (old && old->records != now->records)
     clv_bytes_printf(text, ", %llu then and %llu now", (unsigned long long)old->records,
                      (unsigned long long)now->records);
 }
 
-/* Appends the first changed parts to `text`, and returns the number of all. */
+/* Appends the first CHANGES_SHOWN changed parts to `text`. Returns the number of changed parts. */
 static size_t list_changes(clv_run *r, const clv_data_digests *then, clv_bytes *text) {
   size_t n = 0;
-  for (size_t i = 0; i < r->parts.n; i++) {
-    const clv_data_digest *now = &r->parts.list[i], *old = find(then, now->name);
+  for (size_t i = 0; i < r->data_digests.n; i++) {
+    const clv_data_digest *now = &r->data_digests.list[i], *old = find_digest(then, now->name);
     if (!has_changed(then, now) || is_due_to_changed_records(r, then, now)) continue;
     if (n < CHANGES_SHOWN) {
       clv_bytes_puts(text, n ? "; " : "");
@@ -299,11 +305,11 @@ static size_t list_changes(clv_run *r, const clv_data_digests *then, clv_bytes *
   return n;
 }
 
-static clv_code compare(clv_run *r, const clv_data_digests *then, clv_err *err) {
+static clv_code compare_digests(clv_run *r, const clv_data_digests *then, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t n = list_changes(r, then, &text);
-  const clv_data_digest *rows = find(then, "train.rows");
-  r->records_before = rows ? rows->records : 0;
+  const clv_data_digest *rows = find_digest(then, "train.rows");
+  r->n_records_at_begin = rows ? rows->records : 0;
   r->has_other_data = n > 0;
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (!n || r->o->accept_data) return CLV_OK;
@@ -315,9 +321,9 @@ static clv_code compare(clv_run *r, const clv_data_digests *then, clv_err *err) 
 
 /* ---- runs of earlier versions ---------------------------------------------------------------- */
 
-/* Fails if the session chooses other records than versions up to 0.7 did. These took the validation
- * records from the end of arrays, or at random from other data, and limited a set to its first
- * records. */
+/* Fails if the session chooses other records than versions up to 0.7 did. Those versions took the
+ * validation records from the end of arrays, or at random from data in other formats, and limited a
+ * set to its first records. */
 static clv_code check_old_rules(const clv_run *r, clv_err *err) {
   const clv_data_config *d = &r->config->data;
   bool arrays = clv_format_row_of(d->format)->has_arrays;
@@ -337,7 +343,7 @@ static clv_code check_old_rules(const clv_run *r, clv_err *err) {
       held && limited ? " and " : "", limited ? "data.limit_by: first" : "");
 }
 
-static clv_code compare_old(clv_run *r, clv_err *err) {
+static clv_code warn_of_missing_digests(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(check_old_rules(r, err));
   r->is_of_old_version = true;
@@ -357,28 +363,28 @@ clv_code clv_run_compare_data(clv_run *r, clv_err *err) {
   clv_err why;
   if (!r->o->resume || !clv_checkpoint_has_manifest(r->dir.data)) return CLV_OK;
   clv_code code = read_digests(r->dir.data, &then, &why);
-  if (code == CLV_NOT_FOUND) return compare_old(r, err);
+  if (code == CLV_NOT_FOUND) return warn_of_missing_digests(r, err);
   if (code != CLV_OK && !r->o->accept_data)
     return clv_fail(
         err, CLV_DATA_LOSS,
         "%s: the data that the run began with are not known; pass --accept-data to continue "
         "with the present ones",
         why.text);
-  CLV_TRY(digest_data(r, &then, err));
-  return compare(r, &then, err);
+  CLV_TRY(compute_data_digests(r, &then, err));
+  return compare_digests(r, &then, err);
 }
 
-/* Returns true if `then` lacks a part of `now`, as for a run of an earlier version. */
-static bool has_unknown(const clv_data_digests *then, const clv_data_digests *now) {
+/* Returns true if `then` lacks a part of `now`, because an earlier version wrote `then`. */
+static bool lacks_any_digest(const clv_data_digests *then, const clv_data_digests *now) {
   for (size_t i = 0; i < now->n; i++)
-    if (!find(then, now->list[i].name)) return true;
+    if (!find_digest(then, now->list[i].name)) return true;
   return false;
 }
 
-/* Warns of files that are not known or not the same, with which `eval` and `predict` continue. */
+/* Warns of files whose digest the run does not have, or that have changed and were accepted. */
 static void warn_of_files(const clv_run *r, const clv_data_digests *then, const char *changes) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  if (has_unknown(then, &r->parts))
+  if (lacks_any_digest(then, &r->data_digests))
     clv_bytes_printf(
         &text,
         "%s has no digest of the files of model.hf and data.tokenizer, so it cannot be "
@@ -394,8 +400,8 @@ clv_code clv_run_compare_files(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_data_digests then = {0};
   clv_err why;
-  CLV_TRY(digest_files(r->config, &r->parts, err));
-  if (!r->parts.n || !clv_checkpoint_has_manifest(r->dir.data)) return CLV_OK;
+  CLV_TRY(compute_file_digests(r->config, &r->data_digests, err));
+  if (!r->data_digests.n || !clv_checkpoint_has_manifest(r->dir.data)) return CLV_OK;
   clv_code code = read_digests(r->dir.data, &then, &why);
   if (code != CLV_OK && code != CLV_NOT_FOUND && !r->o->accept_data)
     return clv_fail(
@@ -414,9 +420,11 @@ clv_code clv_run_compare_files(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Adds a note that the file's digest is not known, or fails without `accept`. */
-static clv_code no_digest(const char *dir, const clv_session_config *c, clv_code code,
-                          const clv_err *why, bool accept, clv_bytes *notes, clv_err *err) {
+/* Adds a note that the run has no digest of config.json. Fails if data.digest cannot be read and
+ * `accept` is false. */
+static clv_code handle_missing_digest(const char *dir, const clv_session_config *c, clv_code code,
+                                      const clv_err *why, bool accept, clv_bytes *notes,
+                                      clv_err *err) {
   if (code != CLV_OK && code != CLV_NOT_FOUND && !accept)
     return clv_fail(
         err, CLV_DATA_LOSS,
@@ -433,14 +441,14 @@ static clv_code no_digest(const char *dir, const clv_session_config *c, clv_code
 
 clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bool accept,
                                 clv_bytes *notes, clv_err *err) {
-  const model_file *f = find_file("model.config");
+  const model_file *f = find_model_file("model.config");
   clv_data_digests now = {0}, then = {0};
   clv_err why;
-  if (!f->given(c)) return CLV_OK;
-  CLV_TRY(digest_file(c, f, &now, err));
+  if (!f->path_of(c)) return CLV_OK;
+  CLV_TRY(compute_file_digest(c, f, &now, err));
   clv_code code = read_digests(dir, &then, &why);
-  const clv_data_digest *was = find(&then, f->part);
-  if (!was) return no_digest(dir, c, code, &why, accept, notes, err);
+  const clv_data_digest *was = find_digest(&then, f->part);
+  if (!was) return handle_missing_digest(dir, c, code, &why, accept, notes, err);
   if (memcmp(&now.list[0].digest, &was->digest, sizeof was->digest) == 0) return CLV_OK;
   if (!accept)
     return clv_fail(
@@ -454,12 +462,13 @@ clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bo
 }
 
 clv_code clv_run_write_data_digests(clv_run *r, clv_err *err) {
-  static const clv_data_digests nothing;
+  static const clv_data_digests no_digests;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
-  if (!r->parts.n) CLV_TRY(digest_data(r, &nothing, err));
-  for (size_t i = 0; i < r->parts.n; i++) format_part(&r->parts.list[i], &text);
+  if (!r->data_digests.n) CLV_TRY(compute_data_digests(r, &no_digests, err));
+  for (size_t i = 0; i < r->data_digests.n; i++)
+    append_digest_line(&r->data_digests.list[i], &text);
   clv_bytes_printf(&path, "%s/" CLV_RUN_DATA_FILE, r->dir.data);
   if (text.failed || path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  /* Readable by the owner only: a reader could guess few labels by trying all. */
+  /* Mode 0600: others could find a small set of labels by comparing the digests of all guesses. */
   return clv_file_write_durable(path.data, text.data, text.len, 0600, err);
 }

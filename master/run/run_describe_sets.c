@@ -16,15 +16,16 @@ typedef struct set {
   const clv_subset *rows;
 } set;
 
-/* Begins a member that is an object, after a comma unless it is the first. */
-static void put_key(clv_bytes *out, const char *key) {
+/* Begins a JSON member whose value is an object. Writes a comma before it unless it is the
+ * first. */
+static void begin_member(clv_bytes *out, const char *key) {
   bool first = !out->len || out->data[out->len - 1] == '{';
   clv_bytes_printf(out, "%s\"%s\":{", first ? "" : ",", key);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-static void put_levels(const set *s, const clv_value_levels *f, clv_bytes *out) {
+static void append_levels(const set *s, const clv_value_levels *f, clv_bytes *out) {
   char levels[48] = "", of[64] = "";
   if (f->n_levels)
     snprintf(levels, sizeof levels, ", %zu level%s", f->n_levels, CLV_S(f->n_levels));
@@ -35,7 +36,7 @@ static void put_levels(const set *s, const clv_value_levels *f, clv_bytes *out) 
 }
 
 /* Appends a number, or null if JSON cannot represent it. */
-static void put_number(clv_bytes *out, const char *name, double value) {
+static void append_json_number(clv_bytes *out, const char *name, double value) {
   clv_bytes_printf(out, "\"%s\":", name);
   if (isfinite(value))
     clv_bytes_printf(out, "%.9g,", value);
@@ -43,10 +44,10 @@ static void put_number(clv_bytes *out, const char *name, double value) {
     clv_bytes_puts(out, "null,");
 }
 
-static void put_levels_json(const set *s, const clv_value_levels *f, clv_bytes *out) {
-  put_key(out, s->key);
-  put_number(out, "low", f->low);
-  put_number(out, "high", f->high);
+static void append_levels_json(const set *s, const clv_value_levels *f, clv_bytes *out) {
+  begin_member(out, s->key);
+  append_json_number(out, "low", f->low);
+  append_json_number(out, "high", f->high);
   if (f->n_levels) clv_bytes_printf(out, "\"levels\":%zu,", f->n_levels);
   if (f->image_bits) clv_bytes_printf(out, "\"bits\":%u,", f->image_bits);
   clv_bytes_printf(out, "\"looked_at\":%zu}", f->records);
@@ -55,20 +56,20 @@ static void put_levels_json(const set *s, const clv_value_levels *f, clv_bytes *
 static clv_code describe_levels(const set *s, bool json, clv_bytes *out, clv_err *err) {
   clv_value_levels f;
   CLV_TRY(clv_dataset_value_levels(s->ds, SAMPLE, &f, err));
-  if (f.records) (json ? put_levels_json : put_levels)(s, &f, out);
+  if (f.records) (json ? append_levels_json : append_levels)(s, &f, out);
   return CLV_OK;
 }
 
 /* ---- classes --------------------------------------------------------------------------------- */
 
-static size_t classes_of(const clv_dataset *ds) {
+static size_t count_classes(const clv_dataset *ds) {
   int64_t low, high;
   size_t named = clv_dataset_class_count(ds);
   if (named) return named;
   return clv_dataset_label_range(ds, &low, &high) && high < 1 << 20 ? (size_t)high + 1 : 0;
 }
 
-static void put_class(clv_bytes *out, const clv_dataset *ds, size_t class, size_t n) {
+static void append_class(clv_bytes *out, const clv_dataset *ds, size_t class, size_t n) {
   clv_bytes_puts(out, class ? ", " : "");
   if (clv_dataset_class_count(ds))
     clv_bytes_printf(out, "'%s' %zu", clv_dataset_class_name(ds, class), n);
@@ -76,7 +77,7 @@ static void put_class(clv_bytes *out, const clv_dataset *ds, size_t class, size_
     clv_bytes_printf(out, "class %zu: %zu", class, n);
 }
 
-static void put_rest(clv_bytes *out, const size_t *counts, size_t n) {
+static void append_rest_of_classes(clv_bytes *out, const size_t *counts, size_t n) {
   size_t least = SIZE_MAX, most = 0, none = 0;
   for (size_t i = SHOWN; i < n; i++) {
     least = CLV_MIN(least, counts[i]);
@@ -87,11 +88,11 @@ static void put_rest(clv_bytes *out, const size_t *counts, size_t n) {
   if (none) clv_bytes_printf(out, ", %zu of them without any", none);
 }
 
-static void put_classes(const set *s, const size_t *counts, size_t n, clv_bytes *out) {
+static void append_classes(const set *s, const size_t *counts, size_t n, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   if (!n || !s->rows->n) return;
-  for (size_t i = 0; i < CLV_MIN(n, (size_t)SHOWN); i++) put_class(&line, s->ds, i, counts[i]);
-  if (n > SHOWN) put_rest(&line, counts, n);
+  for (size_t i = 0; i < CLV_MIN(n, (size_t)SHOWN); i++) append_class(&line, s->ds, i, counts[i]);
+  if (n > SHOWN) append_rest_of_classes(&line, counts, n);
   if (!line.failed) clv_text_to_printable(line.data);
   out->failed |= line.failed;
   clv_bytes_printf(out, "%s: %zu record%s: %s\n", s->what, s->rows->n, CLV_S(s->rows->n),
@@ -99,8 +100,8 @@ static void put_classes(const set *s, const size_t *counts, size_t n, clv_bytes 
 }
 
 /* Appends all classes in the order of their numbers. */
-static void put_classes_json(const set *s, const size_t *counts, size_t n, clv_bytes *out) {
-  put_key(out, s->what);
+static void append_classes_json(const set *s, const size_t *counts, size_t n, clv_bytes *out) {
+  begin_member(out, s->what);
   clv_bytes_printf(out, "\"records\":%zu,\"classes\":", s->rows->n);
   clv_bytes_puts(out, n ? "[" : "null");
   for (size_t i = 0; i < n; i++) {
@@ -117,13 +118,13 @@ static void put_classes_json(const set *s, const size_t *counts, size_t n, clv_b
 
 static clv_code describe_classes(const set *s, bool json, clv_bytes *out, clv_err *err) {
   CLV_AUTO(clv_freep) size_t *counts = NULL;
-  size_t n = clv_dataset_record_class(s->ds, 0) == -1 ? 0 : classes_of(s->ds);
+  size_t n = clv_dataset_record_class(s->ds, 0) == -1 ? 0 : count_classes(s->ds);
   CLV_TRY(clv_alloc(n + 1, sizeof *counts, &counts, err));
   for (size_t i = 0; i < s->rows->n; i++) {
     int64_t class = clv_dataset_record_class(s->ds, s->rows->index[i]);
     if (class >= 0 && (uint64_t) class < n) counts[class]++;
   }
-  (json ? put_classes_json : put_classes)(s, counts, n, out);
+  (json ? append_classes_json : append_classes)(s, counts, n, out);
   return CLV_OK;
 }
 

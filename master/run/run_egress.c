@@ -18,8 +18,8 @@ clv_code clv_run_write_file(const clv_run *r, const char *name, const clv_bytes 
   return clv_file_write_durable(path.data, text->data ? text->data : "", text->len, 0644, err);
 }
 
-/* Reads egress.table of the run. A table that cannot be read counts as different, so that damaging
- * it does not avoid the question. Only a folder without checkpoints may lack it. */
+/* Reads egress.table of the run. Fails if the table cannot be read, so that a user cannot avoid
+ * --accept-egress by damaging the file. Only a folder without checkpoints may lack the table. */
 static clv_code read_table(const char *dir, clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_err why;
@@ -41,7 +41,7 @@ static bool has_row(const char *table, const char *row, size_t len) {
 }
 
 /* Returns the first row of `table` that `other` lacks; *ret_len 0: none. */
-static const char *other_row(const char *table, const char *other, size_t *ret_len) {
+static const char *find_row_missing_in(const char *table, const char *other, size_t *ret_len) {
   for (const char *at = table; *at; at += *ret_len, at += *at == '\n')
     if ((*ret_len = strcspn(at, "\n")) && !has_row(other, at, *ret_len)) return at;
   *ret_len = 0;
@@ -58,7 +58,8 @@ clv_code clv_run_compare_table(const clv_run *r, clv_err *err) {
   const char *table = now.data ? now.data : "";
   if (strcmp(then.data, table) == 0) return CLV_OK;
   size_t n_new, n_old;
-  const char *new = other_row(table, then.data, &n_new), *old = other_row(then.data, table, &n_old);
+  const char *new = find_row_missing_in(table, then.data, &n_new),
+             *old = find_row_missing_in(then.data, table, &n_old);
   return clv_fail(err, CLV_INVALID,
                   "the tensors that leave have changed since this run began (%s/egress.table)%s"
                   "%.*s%s%.*s; compare with `cleave-master plan`, then pass --accept-egress to go "
@@ -70,7 +71,7 @@ clv_code clv_run_compare_table(const clv_run *r, clv_err *err) {
                   (int)CLV_MIN(n_old, 120u), old);
 }
 
-static clv_code digest_table(const clv_run *r, char hex[65], clv_err *err) {
+static clv_code compute_table_digest(const clv_run *r, char hex[65], clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes table = {0};
   clv_sha256 digest;
   clv_blueprint_egress_text(r->blueprint, &table);
@@ -80,13 +81,14 @@ static clv_code digest_table(const clv_run *r, char hex[65], clv_err *err) {
   return CLV_OK;
 }
 
-/* Copies a path. Of a path that is too long it keeps the end, which is more specific. */
-static void put_path(char *to, size_t size, const char *path) {
+/* Copies a path. If it has more than size - 1 characters, copies the last ones, which are more
+ * specific than the first. */
+static void copy_path_end(char *to, size_t size, const char *path) {
   size_t len = strlen(path);
   snprintf(to, size, "%s", len < size ? path : path + len - (size - 1));
 }
 
-static void record_look(const clv_run *r) {
+static void add_look_to_record(const clv_run *r) {
   const clv_look *look = &r->look;
   clv_egress_line l = {.look.records = look->records};
   if (!look->has_run) return;
@@ -95,51 +97,52 @@ static void record_look(const clv_run *r) {
   clv_look_result_text(&look->of[CLV_LOOK_LABELS], l.look.labels);
   clv_look_result_text(&look->of[CLV_LOOK_FEATURES], l.look.features);
   clv_look_result_text(&look->of[CLV_LOOK_GROUPS], l.look.groups);
-  clv_egress_note_look(r->record, &l);
+  clv_egress_note_look(r->egress_record, &l);
 }
 
 clv_code clv_run_open_record(clv_run *r, const char *command, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_egress_line about = {0};
   snprintf(about.start.command, sizeof about.start.command, "%s", command);
-  put_path(about.start.session, sizeof about.start.session, r->config->name);
-  put_path(about.start.run, sizeof about.start.run, r->dir.data);
-  put_path(about.start.policy, sizeof about.start.policy, clv_policy_path(r->policy));
-  put_path(about.start.policy_sha256, sizeof about.start.policy_sha256,
-           clv_policy_sha256(r->policy));
-  put_path(about.start.approver, sizeof about.start.approver, clv_policy_approver(r->policy));
-  CLV_TRY(digest_table(r, about.start.table_sha256, err));
+  copy_path_end(about.start.session, sizeof about.start.session, r->config->name);
+  copy_path_end(about.start.run, sizeof about.start.run, r->dir.data);
+  copy_path_end(about.start.policy, sizeof about.start.policy, clv_policy_path(r->policy));
+  copy_path_end(about.start.policy_sha256, sizeof about.start.policy_sha256,
+                clv_policy_sha256(r->policy));
+  copy_path_end(about.start.approver, sizeof about.start.approver, clv_policy_approver(r->policy));
+  CLV_TRY(compute_table_digest(r, about.start.table_sha256, err));
   clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, r->dir.data);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(clv_egress_open(path.data, &about, &r->record, err));
-  record_look(r);
+  CLV_TRY(clv_egress_open(path.data, &about, &r->egress_record, err));
+  add_look_to_record(r);
   return CLV_OK;
 }
 
 void clv_run_close_record(clv_run *r, clv_exit_code code) {
   clv_err err;
-  if (clv_egress_close(clv_steal(&r->record), (uint64_t)code, &err) != CLV_OK)
+  if (clv_egress_close(clv_steal(&r->egress_record), (uint64_t)code, &err) != CLV_OK)
     clv_run_warn(r, CLV_LOG_ERROR, "egress", err.text);
 }
 
 void clv_run_drop_record(clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  CLV_AUTO(clv_egress_summary_done) clv_egress_summary book = {0};
+  CLV_AUTO(clv_egress_summary_done) clv_egress_summary summary = {0};
   clv_trainer_close(clv_steal(&r->trainer));
-  if (!r->record) return;
-  clv_run_close_record(r, r->code);
+  if (!r->egress_record) return;
+  clv_run_close_record(r, r->exit_code);
   clv_bytes_printf(&path, "%s/" CLV_EGRESS_FILE, r->dir.data);
-  if (!path.failed && clv_egress_read(path.data, &book, NULL) == CLV_OK && !book.total_bytes)
+  if (!path.failed && clv_egress_read(path.data, &summary, NULL) == CLV_OK && !summary.total_bytes)
     unlink(path.data);
 }
 
 /* ---- the number of micro-batches ------------------------------------------------------------- */
 
-/* Chooses the number by trial steps, which the record has as a separate attempt. */
-static clv_code try_micro_batches(clv_run *r, uint64_t *ret, clv_err *err) {
+/* Chooses the number of micro-batches by trial steps, which are a separate attempt in the egress
+ * record. */
+static clv_code choose_micro_batches_by_trials(clv_run *r, uint64_t *ret, clv_err *err) {
   CLV_TRY(clv_run_open_record(r, "trial", err));
-  clv_code code = clv_choose_micro_batches(r->blueprint, r->record, clv_run_has_json_output(r),
-                                           r->journal, ret, err);
+  clv_code code = clv_choose_micro_batches(r->blueprint, r->egress_record,
+                                           clv_run_has_json_output(r), r->journal, ret, err);
   clv_run_close_record(r, code == CLV_OK ? CLV_EXIT_OK : clv_run_connect_exit_code(r, err));
   return code;
 }
@@ -147,8 +150,9 @@ static clv_code try_micro_batches(clv_run *r, uint64_t *ret, clv_err *err) {
 clv_code clv_run_resolve_micro_batches(clv_run *r, bool recall, clv_err *err) {
   uint64_t m;
   if (r->config->pipeline.micro_batches != CLV_MICRO_AUTO) return CLV_OK;
-  CLV_TRY(recall ? clv_read_micro_batches(r->dir.data, &m, err) : try_micro_batches(r, &m, err));
-  r->own.pipeline.micro_batches = m;
+  CLV_TRY(recall ? clv_read_micro_batches(r->dir.data, &m, err)
+                 : choose_micro_batches_by_trials(r, &m, err));
+  r->effective_config.pipeline.micro_batches = m;
   CLV_TRY(clv_run_make_blueprint(r, err));
   return clv_pipeline_check(r->blueprint, err);
 }

@@ -20,26 +20,28 @@ enum { MAX_SESSION = 16 << 20 };
 /* A checkpoint with all its tensors, and the tensors to write. */
 typedef struct export {
   const clv_checkpoint *c;
-  clv_session_config *config;
+  clv_session_config *session;
   uint32_t n_stages;
-  int family; /* family of model.hf, for the names in peft's files; -1: the names of the session */
-  clv_weights_file **model; /* [n_stages] */
-  clv_weights_tensor *list; /* [n], with names and merged values in `made` */
-  size_t n, n_made;
-  void **made;
-  clv_ledger_item *known; /* [n_known] names of merged tensors of stages that are at workers */
-  size_t n_known, cap_known;
+  /* family of model.hf, which decides the names in peft's files; -1: as in the session */
+  int family;
+  clv_weights_file **stage_files; /* [n_stages] */
+  clv_weights_tensor *tensors;    /* [n], with names and merged values in `made` */
+  size_t n, n_allocated;
+  void **allocated;
+  clv_ledger_item
+      *ledger_items; /* [n_ledger_items] names of merged tensors of stages that are at workers */
+  size_t n_ledger_items, cap_ledger_items;
 }
 export;
 
 static void export_done(export *x) {
-  for (uint32_t i = 0; x->model && i < x->n_stages; i++) clv_weights_close(x->model[i]);
-  for (size_t i = 0; i < x->n_made; i++) free(x->made[i]);
-  clv_session_config_free(x->config);
-  free(x->model);
-  free(x->list);
-  free(x->made);
-  free(x->known);
+  for (uint32_t i = 0; x->stage_files && i < x->n_stages; i++) clv_weights_close(x->stage_files[i]);
+  for (size_t i = 0; i < x->n_allocated; i++) free(x->allocated[i]);
+  clv_session_config_free(x->session);
+  free(x->stage_files);
+  free(x->tensors);
+  free(x->allocated);
+  free(x->ledger_items);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -48,27 +50,27 @@ static clv_code read_session(export *x, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_checkpoint_read_file(x->c, session_file, &text, err));
   if (text.len > MAX_SESSION) return clv_fail(err, CLV_DATA_LOSS, "%s is too large", session_file);
-  CLV_TRY(clv_session_config_parse(session_file, text.data, text.len, NULL, &x->config, err));
-  if (x->config->n_stages == x->n_stages) return CLV_OK;
+  CLV_TRY(clv_session_config_parse(session_file, text.data, text.len, NULL, &x->session, err));
+  if (x->session->n_stages == x->n_stages) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "%s has %zu stages, the checkpoint %u", session_file,
-                  x->config->n_stages, x->n_stages);
+                  x->session->n_stages, x->n_stages);
 }
 
-static clv_code read_all(export *x, clv_err *err) {
+static clv_code open_all_tensors(export *x, clv_err *err) {
   size_t most = 0;
   x->n_stages = clv_checkpoint_manifest(x->c)->stages;
   CLV_TRY(read_session(x, err));
-  CLV_TRY(clv_alloc(x->n_stages, sizeof(clv_weights_file *), &x->model, err));
+  CLV_TRY(clv_alloc(x->n_stages, sizeof(clv_weights_file *), &x->stage_files, err));
   for (uint32_t i = 0; i < x->n_stages; i++) {
-    CLV_TRY(clv_checkpoint_open_model(x->c, i, &x->model[i], err));
-    most += clv_weights_count(x->model[i]);
+    CLV_TRY(clv_checkpoint_open_model(x->c, i, &x->stage_files[i], err));
+    most += clv_weights_count(x->stage_files[i]);
   }
-  CLV_TRY(clv_alloc(2 * most, sizeof *x->list, &x->list, err));
-  return clv_alloc(4 * most, sizeof(void *), &x->made, err);
+  CLV_TRY(clv_alloc(2 * most, sizeof *x->tensors, &x->tensors, err));
+  return clv_alloc(4 * most, sizeof(void *), &x->allocated, err);
 }
 
 /* Value i of a tensor, which may be unaligned. */
-static float value_at(const clv_weights_entry *e, size_t i) {
+static float read_value(const clv_weights_entry *e, size_t i) {
   const char *at = (const char *)e->data + i * clv_dtype_size(e->dtype);
   uint16_t half;
   float v;
@@ -80,49 +82,52 @@ static float value_at(const clv_weights_entry *e, size_t i) {
   return v;
 }
 
-/* Adds a tensor to the list. A base stored in bf16 is written in f32, as config.json says. */
-static clv_code take_wide(export *x, const clv_weights_entry *e, const char *name, clv_err *err) {
+/* Adds a bf16 tensor to the list as f32, which is the type that config.json says. */
+static clv_code add_tensor_as_f32(export *x, const clv_weights_entry *e, const char *name,
+                                  clv_err *err) {
   size_t n;
   float *wide;
   CLV_TRY(clv_shape_numel(&e->shape, &n, err));
   CLV_TRY(clv_alloc(n, sizeof *wide, &wide, err));
-  x->made[x->n_made++] = wide;
-  for (size_t i = 0; i < n; i++) wide[i] = value_at(e, i);
-  x->list[x->n++] = (clv_weights_tensor){name, CLV_F32, e->shape, wide};
+  x->allocated[x->n_allocated++] = wide;
+  for (size_t i = 0; i < n; i++) wide[i] = read_value(e, i);
+  x->tensors[x->n++] = (clv_weights_tensor){name, CLV_F32, e->shape, wide};
   return CLV_OK;
 }
 
-/* Adds a tensor to the list under the name that peft uses, which has a prefix. */
-static clv_code take(export *x, const clv_weights_entry *e, const char *prefix, clv_err *err) {
-  char own[CLV_PEFT_PARAM];
-  const char *known = *prefix ? clv_model_peft_name(x->family, e->name, own) : e->name;
+/* Adds a tensor to the list. With a prefix, under `prefix` and the name that peft uses; with "",
+ * under its own name. */
+static clv_code add_tensor(export *x, const clv_weights_entry *e, const char *prefix,
+                           clv_err *err) {
+  char peft_name[CLV_PEFT_PARAM];
+  const char *known = *prefix ? clv_model_peft_name(x->family, e->name, peft_name) : e->name;
   size_t len = strlen(prefix) + strlen(known) + 1;
   char *name;
   CLV_TRY(clv_alloc(len, 1, &name, err));
   snprintf(name, len, "%s%s", prefix, known);
-  x->made[x->n_made++] = name;
-  if (e->dtype == CLV_BF16) return take_wide(x, e, name, err);
-  x->list[x->n++] = (clv_weights_tensor){name, e->dtype, e->shape, e->data};
+  x->allocated[x->n_allocated++] = name;
+  if (e->dtype == CLV_BF16) return add_tensor_as_f32(x, e, name, err);
+  x->tensors[x->n++] = (clv_weights_tensor){name, e->dtype, e->shape, e->data};
   return CLV_OK;
 }
 
-static bool ends(const char *name, const char *with) {
+static bool has_suffix(const char *name, const char *with) {
   size_t n = strlen(name), len = strlen(with);
   return n > len && strcmp(name + n - len, with) == 0;
 }
 
-static double scale_of(const clv_lora_config *l) {
+static double adapter_scale(const clv_lora_config *l) {
   return l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
 }
 
 /* Checks that config.json of model.hf is the one that the run of the checkpoint has read. */
-static clv_code compare_config(const export *x, bool accept, clv_err *err) {
+static clv_code compare_model_config(const export *x, bool accept, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes run = {0}, notes = {0};
   CLV_AUTO(clv_freep) char *dir = NULL;
   clv_bytes_printf(&run, "%s/..", clv_checkpoint_path(x->c));
   if (run.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   dir = realpath(run.data, NULL);
-  CLV_TRY(clv_run_compare_config(dir ? dir : run.data, x->config, accept, &notes, err));
+  CLV_TRY(clv_run_compare_config(dir ? dir : run.data, x->session, accept, &notes, err));
   if (notes.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (notes.len) clv_notice(CLV_LOG_WARN, "data", "%s", (const char *)notes.data);
   return CLV_OK;
@@ -143,98 +148,100 @@ static void add_name(names *s, const char *name) {
   s->list[s->n++] = name;
 }
 
-/* Finds the module in full training that has a parameter: one that `lora.train` names, or in a
- * stage without adapters the parameter's own module. *ret NULL: the parameter was not trained. */
+/* Finds the module that contains a parameter and was trained without an adapter: a module that
+ * `lora.train` names, or, in a stage without adapters, the parameter's own module. *ret NULL: the
+ * parameter was not trained. */
 static clv_code find_module(export *x, uint32_t stage, const char *param, const char **ret,
                             clv_err *err) {
-  const clv_stage_spec *s = &x->config->stages[stage];
-  const clv_text_list *frozen = &x->config->train.freeze;
-  char *own;
+  const clv_stage_spec *s = &x->session->stages[stage];
+  const clv_text_list *frozen = &x->session->train.freeze;
+  char *peft_name;
   *ret = NULL;
   for (size_t i = 0; i < frozen->n; i++)
     if (fnmatch(frozen->items[i], param, 0) == 0) return CLV_OK;
   for (size_t i = 0; i < s->lora.train.n && !*ret; i++)
     if (clv_lora_is_inside(param, s->lora.train.items[i])) *ret = s->lora.train.items[i];
   if (*ret || s->lora.targets.n || s->freeze) return CLV_OK;
-  CLV_TRY(clv_strdup(param, &own, err));
-  x->made[x->n_made++] = own;
-  char *dot = strrchr(own, '.');
+  CLV_TRY(clv_strdup(param, &peft_name, err));
+  x->allocated[x->n_allocated++] = peft_name;
+  char *dot = strrchr(peft_name, '.');
   if (dot) *dot = '\0';
-  *ret = own;
+  *ret = peft_name;
   return CLV_OK;
 }
 
 /* Adds a module to the list, under the name that peft uses. */
 static clv_code add_module(export *x, names *saved, const char *module, clv_err *err) {
-  char own[CLV_PEFT_PARAM], *name;
-  CLV_TRY(clv_strdup(clv_model_peft_name(x->family, module, own), &name, err));
-  x->made[x->n_made++] = name;
+  char peft_name[CLV_PEFT_PARAM], *name;
+  CLV_TRY(clv_strdup(clv_model_peft_name(x->family, module, peft_name), &name, err));
+  x->allocated[x->n_allocated++] = name;
   add_name(saved, name);
   return CLV_OK;
 }
 
 /* Adds an entry for a layer whose rank or alpha differs from the first stage with adapters. */
-static clv_code note_layer(clv_peft *p, const clv_lora_config *l, const char *layer, clv_err *err) {
-  double root = p->rslora ? sqrt((double)l->r) : (double)l->r, alpha = scale_of(l) * root;
+static clv_code add_layer_exception(clv_peft *p, const clv_lora_config *l, const char *layer,
+                                    clv_err *err) {
+  double root = p->rslora ? sqrt((double)l->r) : (double)l->r, alpha = adapter_scale(l) * root;
   int64_t r = (int64_t)l->r;
   if (r == p->r && alpha == p->alpha) return CLV_OK;
   return clv_peft_add(p, layer, r == p->r ? 0 : r, alpha == p->alpha ? 0 : alpha, err);
 }
 
-static clv_code take_adapter(export *x, const clv_lora_config *l, const clv_weights_entry *e,
-                             clv_peft *p, names *targets, clv_err *err) {
-  CLV_TRY(take(x, e, CLV_PEFT_PREFIX, err));
-  if (!ends(e->name, half_a)) return CLV_OK;
+static clv_code add_adapter(export *x, const clv_lora_config *l, const clv_weights_entry *e,
+                            clv_peft *p, names *targets, clv_err *err) {
+  CLV_TRY(add_tensor(x, e, CLV_PEFT_PREFIX, err));
+  if (!has_suffix(e->name, half_a)) return CLV_OK;
   char *layer;
-  char own[CLV_PEFT_PARAM];
-  CLV_TRY(clv_strdup(clv_model_peft_name(x->family, e->name, own), &layer, err));
-  x->made[x->n_made++] = layer;
+  char peft_name[CLV_PEFT_PARAM];
+  CLV_TRY(clv_strdup(clv_model_peft_name(x->family, e->name, peft_name), &layer, err));
+  x->allocated[x->n_allocated++] = layer;
   layer[strlen(layer) - (sizeof half_a - 1)] = '\0';
   targets->list[targets->n++] = layer;
-  return note_layer(p, l, layer, err);
+  return add_layer_exception(p, l, layer, err);
 }
 
-static clv_code take_stage(export *x, uint32_t i, clv_peft *p, names *targets, names *saved,
-                           clv_err *err) {
-  const clv_lora_config *l = &x->config->stages[i].lora;
-  const clv_weights_entry *e = clv_weights_entries(x->model[i]);
+static clv_code add_stage_for_peft(export *x, uint32_t i, clv_peft *p, names *targets, names *saved,
+                                   clv_err *err) {
+  const clv_lora_config *l = &x->session->stages[i].lora;
+  const clv_weights_entry *e = clv_weights_entries(x->stage_files[i]);
   const char *module;
   if (l->targets.n && !targets->n)
     *p = (clv_peft){
         .r = (int64_t)l->r, .alpha = l->alpha, .dropout = l->dropout, .rslora = l->rslora};
-  for (size_t k = 0; k < clv_weights_count(x->model[i]); k++) {
+  for (size_t k = 0; k < clv_weights_count(x->stage_files[i]); k++) {
     if (clv_lora_is_adapter(e[k].name)) {
-      CLV_TRY(take_adapter(x, l, &e[k], p, targets, err));
+      CLV_TRY(add_adapter(x, l, &e[k], p, targets, err));
       continue;
     }
     CLV_TRY(find_module(x, i, e[k].name, &module, err));
     if (!module) continue;
     CLV_TRY(add_module(x, saved, module, err));
-    CLV_TRY(take(x, &e[k], CLV_PEFT_PREFIX, err));
+    CLV_TRY(add_tensor(x, &e[k], CLV_PEFT_PREFIX, err));
   }
   return CLV_OK;
 }
 
-static clv_code write_into(const export *x, const char *folder, const char *name, clv_err *err) {
+static clv_code write_tensors(const export *x, const char *folder, const char *name, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_TRY(clv_mkdirs(folder, err));
   clv_bytes_printf(&path, "%s/%s", folder, name);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_weights_write((const char *)path.data, x->list, x->n, NULL, 0, NULL, NULL, err);
+  return clv_weights_write((const char *)path.data, x->tensors, x->n, NULL, 0, NULL, NULL, err);
 }
 
-static clv_code write_config(const char *folder, const clv_bytes *text, clv_err *err) {
+static clv_code write_peft_config(const char *folder, const clv_bytes *text, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/" CLV_PEFT_CONFIG, folder);
   if (path.failed || text->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_file_write_durable((const char *)path.data, text->data, text->len, 0644, err);
 }
 
-/* Guesses the family without config.json: only the names of ViT can be recognised. */
-static int family_by_names(const export *x) {
-  for (uint32_t i = 0; x->config->model.hf && i < x->n_stages; i++)
-    for (size_t k = 0; k < clv_weights_count(x->model[i]); k++)
-      if (strstr(clv_weights_entries(x->model[i])[k].name, ".attention.attention."))
+/* Guesses the family from the names of parameters if config.json is missing: CLV_HF_VIT, or -1. */
+static int guess_family(const export *x) {
+  for (uint32_t i = 0; x->session->model.hf && i < x->n_stages; i++)
+    for (size_t k = 0; k < clv_weights_count(x->stage_files[i]); k++)
+      if (strstr(clv_weights_entries(x->stage_files[i])[k].name, ".attention.attention."))
         return CLV_HF_VIT;
   return -1;
 }
@@ -246,35 +253,37 @@ clv_code clv_export_adapters(const clv_checkpoint *c, const char *folder, bool a
   CLV_AUTO(names_done) names targets = {0}, saved = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   size_t most = 0;
-  CLV_TRY(read_all(&x, err));
-  x.family = clv_model_family(x.config);
-  if (x.family >= 0) CLV_TRY(compare_config(&x, accept, err)); /* the names depend on it */
-  if (x.family < 0) x.family = family_by_names(&x);
-  for (uint32_t i = 0; i < x.n_stages; i++) most += clv_weights_count(x.model[i]);
+  CLV_TRY(open_all_tensors(&x, err));
+  x.family = clv_model_family(x.session);
+  if (x.family >= 0)
+    CLV_TRY(compare_model_config(&x, accept, err)); /* names in peft's files depend on the family */
+  if (x.family < 0) x.family = guess_family(&x);
+  for (uint32_t i = 0; i < x.n_stages; i++) most += clv_weights_count(x.stage_files[i]);
   CLV_TRY(clv_alloc(most, sizeof(char *), &targets.list, err));
   CLV_TRY(clv_alloc(most, sizeof(char *), &saved.list, err));
-  for (uint32_t i = 0; i < x.n_stages; i++) CLV_TRY(take_stage(&x, i, &p, &targets, &saved, err));
+  for (uint32_t i = 0; i < x.n_stages; i++)
+    CLV_TRY(add_stage_for_peft(&x, i, &p, &targets, &saved, err));
   if (!targets.n)
     return clv_fail(err, CLV_PRECONDITION, "%s has no adapters: no stage of its session has `lora`",
                     clv_checkpoint_path(c));
-  CLV_TRY(write_into(&x, folder, CLV_PEFT_WEIGHTS, err));
+  CLV_TRY(write_tensors(&x, folder, CLV_PEFT_WEIGHTS, err));
   clv_peft_write(&p, NULL, targets.list, targets.n, saved.list, saved.n, &text);
-  return write_config(folder, &text, err);
+  return write_peft_config(folder, &text, err);
 }
 
 /* ---- merged ---------------------------------------------------------------------------------- */
 
 /* Computes w[o][i] + scale sum_k b[o][k] a[k][i], with w stored as [out, in] or [in, out]. */
 static void add_product(const clv_weights_entry *w, const clv_weights_entry *a,
-                        const clv_weights_entry *b, double scale, bool turned, float *ret) {
+                        const clv_weights_entry *b, double scale, bool is_transposed, float *ret) {
   int64_t r = a->shape.dim[0], in = a->shape.dim[1], out = b->shape.dim[0];
   for (int64_t o = 0; o < out; o++)
     for (int64_t i = 0; i < in; i++) {
-      int64_t at = turned ? i * out + o : o * in + i;
+      int64_t at = is_transposed ? i * out + o : o * in + i;
       double sum = 0;
       for (int64_t k = 0; k < r; k++)
-        sum += (double)value_at(b, (size_t)(o * r + k)) * value_at(a, (size_t)(k * in + i));
-      ret[at] = (float)(value_at(w, (size_t)at) + scale * sum);
+        sum += (double)read_value(b, (size_t)(o * r + k)) * read_value(a, (size_t)(k * in + i));
+      ret[at] = (float)(read_value(w, (size_t)at) + scale * sum);
     }
 }
 
@@ -282,7 +291,7 @@ static bool is_matrix(const clv_weights_entry *e) {
   return e && (e->dtype == CLV_F32 || e->dtype == CLV_BF16) && e->shape.rank == 2;
 }
 
-static bool says_turned(const clv_layer_spec *l, size_t n, const char *weight) {
+static bool is_declared_transposed(const clv_layer_spec *l, size_t n, const char *weight) {
   for (size_t i = 0; i < n; i++) {
     size_t len = l[i].name ? strlen(l[i].name) : 0;
     if (!len || strncmp(l[i].name, weight, len) != 0 || strcmp(weight + len, ".weight") != 0)
@@ -293,41 +302,41 @@ static bool says_turned(const clv_layer_spec *l, size_t n, const char *weight) {
   return false;
 }
 
-/* Returns true if the weight is stored as [in, out]: a layer of the session file says so, in a
- * model of model.hf the names of GPT-2 do. */
-static bool is_turned(const export *x, uint32_t stage, const char *weight) {
+/* Returns true if the weight is stored as [in, out]: a layer of the session file is `transposed`,
+ * or the weight of a model.hf has a name of GPT-2. */
+static bool is_stored_transposed(const export *x, uint32_t stage, const char *weight) {
   static const char *const stored[] = {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"};
-  const clv_session_config *c = x->config;
+  const clv_session_config *c = x->session;
   for (size_t i = 0; c->model.hf && i < CLV_COUNT(stored); i++)
-    if (ends(weight, stored[i])) return true;
-  return says_turned(c->model.layers, c->model.n_layers, weight) ||
-         says_turned(c->stages[stage].layers, c->stages[stage].n_layers, weight);
+    if (has_suffix(weight, stored[i])) return true;
+  return is_declared_transposed(c->model.layers, c->model.n_layers, weight) ||
+         is_declared_transposed(c->stages[stage].layers, c->stages[stage].n_layers, weight);
 }
 
-static clv_code add_known(export *x, clv_ledger_kind kind, const clv_sha256 *list, size_t n,
-                          const char *identity, clv_err *err) {
-  if (x->n_known + n > x->cap_known) {
-    size_t cap = 2 * (x->n_known + n);
-    clv_ledger_item *more = reallocarray(x->known, cap, sizeof *more);
+static clv_code add_ledger_items(export *x, clv_ledger_kind kind, const clv_sha256 *list, size_t n,
+                                 const char *identity, clv_err *err) {
+  if (x->n_ledger_items + n > x->cap_ledger_items) {
+    size_t cap = 2 * (x->n_ledger_items + n);
+    clv_ledger_item *more = reallocarray(x->ledger_items, cap, sizeof *more);
     if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    x->known = more;
-    x->cap_known = cap;
+    x->ledger_items = more;
+    x->cap_ledger_items = cap;
   }
   for (size_t i = 0; i < n; i++)
-    x->known[x->n_known++] = (clv_ledger_item){kind, list[i], identity};
+    x->ledger_items[x->n_ledger_items++] = (clv_ledger_item){kind, list[i], identity};
   return CLV_OK;
 }
 
-static clv_code add_names(export *x, const clv_weights_sample *s, const char *identity,
-                          clv_err *err) {
+static clv_code add_value_names(export *x, const clv_weights_sample *s, const char *identity,
+                                clv_err *err) {
   clv_sha256 of[CLV_SAMPLE_NAMES];
   clv_row_names rows;
-  size_t n_of;
-  CLV_TRY(clv_weights_sample_names(s, of, &n_of, err));
-  CLV_TRY(add_known(x, CLV_LEDGER_WEIGHTS, of, n_of, identity, err));
+  size_t n_names;
+  CLV_TRY(clv_weights_sample_names(s, of, &n_names, err));
+  CLV_TRY(add_ledger_items(x, CLV_LEDGER_WEIGHTS, of, n_names, identity, err));
   for (int columns = 0; columns < 2; columns++) {
     CLV_TRY(clv_weights_sample_rows(s, columns, &rows, err));
-    CLV_TRY(add_known(x, CLV_LEDGER_ROW, rows.list, rows.n, identity, err));
+    CLV_TRY(add_ledger_items(x, CLV_LEDGER_ROW, rows.list, rows.n, identity, err));
   }
   return CLV_OK;
 }
@@ -337,52 +346,54 @@ static void sample_freep(clv_weights_sample **s) {
   free(*s);
 }
 
-/* Notes a merged tensor for the ledger. A worker that has both halves and the base can compute the
- * same sum, so the sum is not secret. */
-static clv_code note_merged(export *x, uint32_t stage, const clv_shape *shape, const float *sum,
-                            clv_err *err) {
-  int worker = x->config->stages[stage].worker;
+/* Adds a merged tensor to the items for the ledger. A worker that has both halves of the adapter
+ * and the base can compute the same sum, so the sum is not secret. */
+static clv_code note_merged_tensor(export *x, uint32_t stage, const clv_shape *shape,
+                                   const float *sum, clv_err *err) {
+  int worker = x->session->stages[stage].worker;
   CLV_AUTO(sample_freep) clv_weights_sample *s = NULL;
-  const char *identity = worker < 0 ? NULL : x->config->workers[worker].identity;
+  const char *identity = worker < 0 ? NULL : x->session->workers[worker].identity;
   size_t bytes;
   if (!identity) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   CLV_TRY(clv_shape_bytes(shape, CLV_F32, &bytes, err));
   if (!clv_weights_sample_begin(s, CLV_F32, shape)) return CLV_OK;
   clv_weights_sample_add(s, 0, sum, bytes);
-  return add_names(x, s, identity, err);
+  return add_value_names(x, s, identity, err);
 }
 
-static clv_code merge(export *x, uint32_t stage, const clv_weights_entry *w,
-                      const clv_weights_entry *a, const clv_weights_entry *b, clv_err *err) {
-  double scale = scale_of(&x->config->stages[stage].lora);
-  bool turned = is_turned(x, stage, w->name);
+static clv_code merge_adapter(export *x, uint32_t stage, const clv_weights_entry *w,
+                              const clv_weights_entry *a, const clv_weights_entry *b,
+                              clv_err *err) {
+  double scale = adapter_scale(&x->session->stages[stage].lora);
+  bool is_transposed = is_stored_transposed(x, stage, w->name);
   bool fits = is_matrix(w) && is_matrix(a) && is_matrix(b) && a->shape.dim[0] == b->shape.dim[1];
   int64_t out = fits ? b->shape.dim[0] : 0, in = fits ? a->shape.dim[1] : 0;
-  clv_shape want = turned ? CLV_SHAPE(in, out) : CLV_SHAPE(out, in);
+  clv_shape want = is_transposed ? CLV_SHAPE(in, out) : CLV_SHAPE(out, in);
   float *sum;
   if (!fits || !clv_shape_equal(&w->shape, &want))
     return clv_fail(err, CLV_DATA_LOSS, "'%s' does not fit its adapter", w->name);
   CLV_TRY(clv_alloc((size_t)out * (size_t)in, sizeof *sum, &sum, err));
-  x->made[x->n_made++] = sum;
-  add_product(w, a, b, scale, turned, sum);
-  x->list[x->n++] = (clv_weights_tensor){w->name, CLV_F32, w->shape, sum};
-  return note_merged(x, stage, &w->shape, sum, err);
+  x->allocated[x->n_allocated++] = sum;
+  add_product(w, a, b, scale, is_transposed, sum);
+  x->tensors[x->n++] = (clv_weights_tensor){w->name, CLV_F32, w->shape, sum};
+  return note_merged_tensor(x, stage, &w->shape, sum, err);
 }
 
-/* Returns the half of the adapter of a weight: "NAME.lora_A.weight" for "NAME.weight"; NULL: the
+/* Returns one half of a weight's adapter, such as "NAME.lora_A.weight" for "NAME.weight"; NULL: the
  * weight has no adapter. */
-static const clv_weights_entry *half_of(const clv_weights_file *f, const char *weight,
-                                        const char *half) {
+static const clv_weights_entry *find_adapter_half(const clv_weights_file *f, const char *weight,
+                                                  const char *half) {
   static const char suffix[] = ".weight";
   char name[CLV_WEIGHTS_MAX_NAME + 32];
-  if (!ends(weight, suffix)) return NULL;
+  if (!has_suffix(weight, suffix)) return NULL;
   snprintf(name, sizeof name, "%.*s%s", (int)(strlen(weight) - (sizeof suffix - 1)), weight, half);
   return clv_weights_find(f, name);
 }
 
-static clv_code no_base(const export *x, uint32_t stage, const char *adapter, clv_err *err) {
-  const clv_stage_spec *s = &x->config->stages[stage];
+static clv_code fail_without_base(const export *x, uint32_t stage, const char *adapter,
+                                  clv_err *err) {
+  const clv_stage_spec *s = &x->session->stages[stage];
   return clv_fail(
       err, CLV_PRECONDITION,
       "the checkpoint has no weights for '%.120s' to be added to: stage '%s' takes them "
@@ -392,27 +403,28 @@ static clv_code no_base(const export *x, uint32_t stage, const char *adapter, cl
 }
 
 static clv_code merge_stage(export *x, uint32_t i, clv_err *err) {
-  const clv_weights_file *f = x->model[i];
+  const clv_weights_file *f = x->stage_files[i];
   size_t merged = 0, adapters = 0;
   const char *last = "";
   for (size_t k = 0; k < clv_weights_count(f); k++) {
     const clv_weights_entry *e = &clv_weights_entries(f)[k];
-    const clv_weights_entry *a = half_of(f, e->name, half_a), *b = half_of(f, e->name, half_b);
+    const clv_weights_entry *a = find_adapter_half(f, e->name, half_a),
+                            *b = find_adapter_half(f, e->name, half_b);
     bool adapter = clv_lora_is_adapter(e->name);
     if (adapter) last = e->name;
-    adapters += adapter && ends(e->name, half_a);
+    adapters += adapter && has_suffix(e->name, half_a);
     if (adapter) continue;
     merged += a && b;
     if (a && b)
-      CLV_TRY(merge(x, i, e, a, b, err));
+      CLV_TRY(merge_adapter(x, i, e, a, b, err));
     else
-      CLV_TRY(take(x, e, "", err));
+      CLV_TRY(add_tensor(x, e, "", err));
   }
-  return merged == adapters ? CLV_OK : no_base(x, i, last, err);
+  return merged == adapters ? CLV_OK : fail_without_base(x, i, last, err);
 }
 
 /* Fails if the checkpoint lacks weights of the network. */
-static clv_code check_whole(const export *x, clv_err *err) {
+static clv_code check_no_stage_missing(const export *x, clv_err *err) {
   const char *left = clv_trainer_state_get(clv_checkpoint_state(x->c), CLV_STAGES_LEFT);
   if (!left) return CLV_OK;
   return clv_fail(
@@ -425,22 +437,22 @@ static clv_code check_whole(const export *x, clv_err *err) {
 
 static clv_code merge_all(export *x, clv_err *err) {
   for (uint32_t i = 0; i < x->n_stages; i++) CLV_TRY(merge_stage(x, i, err));
-  CLV_TRY(check_whole(x, err));
-  return clv_ledger_add(x->known, x->n_known, err);
+  CLV_TRY(check_no_stage_missing(x, err));
+  return clv_ledger_add(x->ledger_items, x->n_ledger_items, err);
 }
 
 clv_code clv_export_merged(const clv_checkpoint *c, const char *folder, clv_err *err) {
   CLV_AUTO(export_done) export x = {.c = c};
-  CLV_TRY(read_all(&x, err));
+  CLV_TRY(open_all_tensors(&x, err));
   CLV_TRY(merge_all(&x, err));
-  return write_into(&x, folder, "model.safetensors", err);
+  return write_tensors(&x, folder, "model.safetensors", err);
 }
 
 /* ---- for transformers ------------------------------------------------------------------------ */
 
 enum { MAX_CONFIG = 1 << 20 };
 
-static size_t labels_of(const clv_model_config *m) {
+static size_t count_labels(const clv_model_config *m) {
   for (size_t i = 0; i < m->n_attrs; i++)
     if (strcmp(m->attrs[i].key, "labels") == 0) return (size_t)m->attrs[i].integer;
   return 0;
@@ -455,10 +467,10 @@ static clv_code read_classes(const export *x, clv_classes *ret, clv_err *err) {
   return clv_classes_read(run.data, ret, err);
 }
 
-static clv_code put_config(const export *x, const char *folder, clv_err *err) {
+static clv_code write_hf_config(const export *x, const char *folder, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes from = {0}, to = {0}, text = {0}, out = {0};
   CLV_AUTO(clv_classes_done) clv_classes classes = {0};
-  const clv_model_config *m = &x->config->model;
+  const clv_model_config *m = &x->session->model;
   clv_hf_config model;
   clv_bytes_printf(&from, "%s/config.json", m->hf);
   clv_bytes_printf(&to, "%s/config.json", folder);
@@ -467,39 +479,39 @@ static clv_code put_config(const export *x, const char *folder, clv_err *err) {
   CLV_TRY(clv_file_read((const char *)from.data, MAX_CONFIG, &text, err));
   const char *class = clv_hf_class(model.family, (clv_hf_head)(m->head - CLV_HEAD_NONE));
   CLV_TRY(read_classes(x, &classes, err));
-  const char *const *known = classes.n && classes.n == labels_of(m) ? classes.names : NULL;
-  CLV_TRY(clv_weights_make_config(text.data, text.len, (const char *)from.data, class, labels_of(m),
-                                  known, &out, err));
+  const char *const *known = classes.n && classes.n == count_labels(m) ? classes.names : NULL;
+  CLV_TRY(clv_weights_make_config(text.data, text.len, (const char *)from.data, class,
+                                  count_labels(m), known, &out, err));
   return clv_file_write_durable((const char *)to.data, out.data, out.len, 0644, err);
 }
 
 /* Adds the bias of the token decoder a second time, as a parameter of the head, because
  * transformers has both and requires both in a folder. */
-static clv_code take_bias_of_head(export *x, clv_err *err) {
+static clv_code add_bias_of_head(export *x, clv_err *err) {
   static const char inner[] = ".decoder.bias";
   for (size_t i = 0, n = x->n; i < n; i++) {
-    clv_weights_tensor t = x->list[i];
-    if (!ends(t.name, inner)) continue;
+    clv_weights_tensor t = x->tensors[i];
+    if (!has_suffix(t.name, inner)) continue;
     size_t before = strlen(t.name) - strlen(inner);
     char *name;
     CLV_TRY(clv_strdup(t.name, &name, err));
-    x->made[x->n_made++] = name;
+    x->allocated[x->n_allocated++] = name;
     strcpy(name + before, ".bias");
-    x->list[x->n++] = (clv_weights_tensor){name, t.dtype, t.shape, t.data};
+    x->tensors[x->n++] = (clv_weights_tensor){name, t.dtype, t.shape, t.data};
   }
   return CLV_OK;
 }
 
 clv_code clv_export_hf(const clv_checkpoint *c, const char *folder, bool accept, clv_err *err) {
   CLV_AUTO(export_done) export x = {.c = c};
-  CLV_TRY(read_all(&x, err));
-  if (!x.config->model.hf)
+  CLV_TRY(open_all_tensors(&x, err));
+  if (!x.session->model.hf)
     return clv_fail(err, CLV_PRECONDITION,
                     "the session's model is not by config.json (model.hf), so there is none to go "
                     "with its weights; the files of the checkpoint are safetensors as they are");
-  CLV_TRY(compare_config(&x, accept, err));
+  CLV_TRY(compare_model_config(&x, accept, err));
   CLV_TRY(merge_all(&x, err));
-  CLV_TRY(take_bias_of_head(&x, err));
-  CLV_TRY(write_into(&x, folder, "model.safetensors", err));
-  return put_config(&x, folder, err);
+  CLV_TRY(add_bias_of_head(&x, err));
+  CLV_TRY(write_tensors(&x, folder, "model.safetensors", err));
+  return write_hf_config(&x, folder, err);
 }

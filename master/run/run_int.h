@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Functions that the commands share. run.c has plan, check and eval, run_predict.c has predict,
- * run_train.c trains, run_open.c opens a run for it, and run_recover.c recovers from the loss of a
- * worker. run_begin.c decides
- * whether a run begins, resumes or is finished; run_best.c chooses checkpoints; run_egress.c opens
- * the record and the egress table; run_look.c measures what the sent tensors show; run_scan.c
- * checks the values of records; run_print.c prints; run_public_session.c writes the session without
- * confidential keys; run_cache.c begins and ends the cache of a frozen front at a worker.
+ * run_train.c trains, run_open.c opens a run that trains, and run_recover.c recovers after a worker
+ * was lost. run_begin.c decides whether a run begins, resumes or is finished; run_best.c chooses
+ * checkpoints; run_egress.c compares the egress table and opens the egress record; run_look.c
+ * measures what the sent tensors show; run_scan.c checks the values of records; run_print.c prints;
+ * run_public_session.c writes the session without confidential keys; run_cache.c begins and ends
+ * the cache of a frozen front at a worker.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -16,13 +16,14 @@
 #include "master/report/report.h"
 #include "master/watch/watch.h"
 
-/* The kind of command; the policy checks other tensors for each. */
+/* The purpose of a command. It decides which tensors the policy checks. */
 typedef enum run_purpose {
   RUN_TRAINS,    /* train; also plan and check, which check the tensors that train would send */
   RUN_EVALUATES, /* eval, predict */
 } run_purpose;
 
-/* The checkpoint that is kept in addition to the newest ones, and the value of its validation. */
+/* The best checkpoint, which a run keeps in addition to the newest ones, and its validation
+ * value. */
 typedef struct clv_best_checkpoint {
   clv_best_metric metric;
   double value;
@@ -52,40 +53,46 @@ typedef struct clv_run_steps {
   clv_loader *loader;     /* loads the records from `cursor` on */
   clv_cursor cursor;      /* position behind the records of the last complete round */
   uint64_t session_steps; /* number of steps of the session */
-  uint64_t total;         /* step at which this attempt stops; --max-steps may lower it */
-  uint64_t saved_at;      /* step of the newest checkpoint; UINT64_MAX: none */
-  uint64_t first, taken;  /* steps restored; steps since then that changed the weights */
-  uint64_t done;          /* all steps of the run, with those restored */
-  uint64_t skipped;       /* number of last consecutive steps that changed no weight */
-  /* all steps of the run that changed no weight, by the cause */
+  uint64_t stop_step;     /* step at which this attempt stops; --max-steps may lower it */
+  uint64_t saved_step;    /* step of the newest checkpoint; UINT64_MAX: none */
+  /* step of the restored checkpoint; number of steps after it that changed the weights */
+  uint64_t first, taken;
+  uint64_t n_done;           /* number of steps of the run, including those before a resume */
+  uint64_t skipped_in_a_row; /* number of last consecutive steps that changed no weight */
+  /* steps of the run that changed no weight, because the loss or a gradient was not finite */
   uint64_t bad_losses, bad_gradients;
-  uint64_t epoch; /* epoch of the batch before */
+  uint64_t last_epoch; /* epoch of the last batch that was trained */
 } clv_run_steps;
 
-/* The recovery of a training from the loss of a worker (run_recover.c). */
+/* The recovery of a training after a worker was lost (run_recover.c). */
 typedef struct clv_run_recovery {
-  uint64_t lost_ns;    /* monotonic time of the loss; 0: the run trains */
-  uint64_t tried_ns;   /* monotonic time since which the present workers are tried */
-  uint64_t step;       /* last step before the loss */
-  uint64_t saved_at;   /* step of the newest checkpoint at the last loss */
-  uint64_t in_a_row;   /* losses since a checkpoint was written */
-  bool had_damage;     /* data were damaged in transit once */
-  clv_exit_code code;  /* exit code if the run cannot recover */
-  uint64_t printed_ns; /* monotonic time of the last line on tries; 0: none */
+  uint64_t
+      /* monotonic time when the worker was lost; 0: no recovery is in progress */
+      worker_lost_at_ns;
+  uint64_t tried_since_ns; /* monotonic time since which the master tries the present workers */
+  uint64_t last_step;      /* last step before the worker was lost */
+  uint64_t checkpoint_at_last_loss; /* step of the newest checkpoint when a worker was last lost */
+  uint64_t
+      /* how often a worker was lost since the newest checkpoint was written */
+      losses_since_checkpoint;
+  bool has_had_damage;     /* data were damaged in transit before; the next time ends the run */
+  clv_exit_code exit_code; /* exit code if the run cannot recover */
+  uint64_t printed_at_ns;  /* monotonic time of the last printed line about a failed try; 0: none */
 } clv_run_recovery;
 
 typedef struct clv_run {
-  run_purpose sends;
+  run_purpose purpose;
   const clv_session_config *config;
-  clv_session_config own; /* copy with the seed, the attempt and the number of micro-batches set */
-  clv_sha256 secret;      /* secret of the run, see clv_run_resolve_key */
-  bool has_secret;        /* `secret` is set */
-  bool describes_only;    /* `plan`: describes the tensors that privacy forbids before it fails */
+  clv_session_config
+      effective_config; /* copy with the seed, the attempt and the number of micro-batches set */
+  clv_sha256 secret;    /* secret of the run, see clv_run_resolve_key */
+  bool has_secret;      /* `secret` is set */
+  bool describes_only;  /* `plan`: describes the tensors that privacy forbids before it fails */
   const clv_run_options *o;
   clv_run_data data;
-  uint64_t left_out; /* records left out because they have values that are not finite */
+  uint64_t n_left_out; /* records left out because they have values that are not finite */
   clv_blueprint *blueprint;
-  clv_look look;      /* results of the look; every blueprint of the run gets its findings */
+  clv_look look;      /* results of the look, which every blueprint of the run gets */
   clv_policy *policy; /* policy of this host; NULL: none */
   clv_trainer *trainer;
   clv_run_steps steps;
@@ -95,24 +102,25 @@ typedef struct clv_run {
   clv_reporter *reporter;
   clv_run_metrics *metrics;
   clv_bytes dir;
-  clv_egress_record *record; /* egress record in `dir`; NULL: not open */
-  clv_exit_code code;        /* exit code of the command */
-  clv_run_lock *lock;        /* lock of `dir`; only `train` has one, else NULL */
-  clv_journal *journal;      /* journal in `dir`; only `train` has one, else NULL */
-  clv_best_checkpoint best;  /* best so far; step CLV_CHECKPOINT_NONE: none */
-  clv_data_digests parts;    /* digests of the present data; n = 0: not computed yet */
-  uint64_t records_before;   /* training records when the run began; 0: not known */
-  clv_bytes changes;         /* key, old and new value of each change, each with a NUL */
-  bool has_other_data;       /* the data differ from those at the begin and were accepted */
-  bool is_of_old_version;    /* a version without digests began the run */
-  bool done;                 /* the run was finished before; the command does nothing */
-  bool resumed;              /* the run continues from a checkpoint */
-  bool started;              /* this attempt has begun to write the run's files */
+  clv_egress_record *egress_record;    /* egress record in `dir`; NULL: not open */
+  clv_exit_code exit_code;             /* exit code of the command */
+  clv_run_lock *lock;                  /* lock of `dir`; only `train` has one, else NULL */
+  clv_journal *journal;                /* journal in `dir`; only `train` has one, else NULL */
+  clv_best_checkpoint best_checkpoint; /* its step is CLV_CHECKPOINT_NONE if the run has none */
+  clv_data_digests data_digests;       /* digests of the present data; n = 0: not computed yet */
+  uint64_t n_records_at_begin; /* number of training records when the run began; 0: not known */
+  clv_bytes changes;           /* key, old and new value of each change, each with a NUL */
+  bool has_other_data;    /* the data have changed since the run began, and the user accepts it */
+  bool is_of_old_version; /* a version without digests began the run */
+  bool is_finished;       /* the run was finished before; the command does nothing */
+  bool is_resumed;        /* the run continues from a checkpoint */
+  bool has_started;       /* this attempt has begun to write the run's files */
 } clv_run;
 
 void clv_run_done(clv_run *r);
 
-/* The records that are read and checked before anything is computed: none, all but images, all. */
+/* The records that a command reads and checks before it computes: CLV_SCAN_NOTHING: none;
+ * CLV_SCAN_VALUES: all except images; CLV_SCAN_IMAGES: all. */
 typedef enum clv_scan_scope { CLV_SCAN_NOTHING, CLV_SCAN_VALUES, CLV_SCAN_IMAGES } clv_scan_scope;
 
 /* Opens the policy and the data and makes the blueprint. need_train: also checks that the pipeline
@@ -136,32 +144,33 @@ void clv_run_print_later(const clv_run *r);
 /* ---- the begin of a training (run_open.c) ---------------------------------------------------- */
 
 /* Reads data and session, locks the run folder, takes the look and opens the record. Prints its own
- * errors. r->done: the run is finished, and there is nothing to do. To open a run again in this
- * process, call clv_run_done and begin with another clv_run. */
+ * errors. r->is_finished: the run is finished, and there is nothing to do. To open a run again in
+ * this process, call clv_run_done and begin with another clv_run. */
 clv_exit_code clv_run_open(clv_run *r, clv_err *err);
-/* Opens the port for metrics, unless it is open, and a trainer with its workers. BLOCKS. */
+/* Opens the metrics port, unless it is open, and a trainer, which connects to its workers.
+ * BLOCKS. */
 clv_code clv_run_open_trainer(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Loads the newest checkpoint into the trainer, if the run has one to resume from, and sets the
- * counters and the order of the records from it. A later call rewinds the run to the newest
- * checkpoint and drops the lines of later steps from the run's files. */
+/* Loads the newest checkpoint, if the run resumes, into the trainer, the counters and the loader. A
+ * second call rewinds the run to the newest checkpoint and drops the lines of later steps from the
+ * run's files. */
 clv_code clv_run_restore(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Sets the session id and the epoch that the master sends to workers. */
-void clv_run_identify(clv_run *r);
+void clv_run_set_attempt_id(clv_run *r);
 /* Prints why the run cannot begin. Returns the exit code. */
 clv_exit_code clv_run_fail_setup(const clv_run *r, const clv_err *err);
 
 /* ---- the loop (run_train.c) ------------------------------------------------------------------ */
 
-/* Takes steps until the end, --max-steps or an interrupt, and saves the last one. */
+/* Takes steps until the end, --max-steps or an interrupt. Then saves a checkpoint. */
 clv_code clv_run_loop(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- recovery (run_recover.c) ---------------------------------------------------------------- */
 
-/* Recovers from the failure `err` of the loop or the last evaluation, if it is the loss of a
- * worker: closes the trainer, connects again until `recovery` gives up, and restores the newest
- * checkpoint. Prints each step of that. BLOCKS. CLV_OK: the loop can go on. On a failure err says
- * why the run ends, r->recovery.code is its exit code, and there may be no trainer. CLV_CANCELLED:
- * the user has interrupted it. */
+/* Recovers from the failure `err` of the loop or the last evaluation if a worker was lost: closes
+ * the trainer, tries to connect until recovery.give_up_after, and restores the newest checkpoint.
+ * Prints its progress. BLOCKS. CLV_OK: the loop can continue. On a failure err says why the run
+ * ends, r->recovery.exit_code is the exit code, and r->trainer may be NULL. CLV_CANCELLED: the user
+ * has interrupted the recovery. */
 clv_code clv_run_recover(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* As clv_run_recover, for a run of --resume whose workers cannot be reached at its start. */
 clv_code clv_run_wait_for_workers(clv_run *r, clv_err *err) CLV_USE_RESULT;
@@ -175,16 +184,18 @@ void clv_run_write_failed_schedule(const clv_run *r, const clv_err *why);
  * of a checkpoint, and measures how much of the records they show. Sends nothing. CLV_INVALID:
  * session or policy do not permit the result. */
 clv_code clv_run_look(clv_run *r, const clv_checkpoint *c, clv_err *err) CLV_USE_RESULT;
-/* As clv_run_look, but with secrets drawn for this look only, because the run has none yet. */
-clv_code clv_run_look_ahead(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* As clv_run_look, with the initial weights of a run that begins or the newest checkpoint of one
- * that resumes. */
+/* As clv_run_look, but with secrets drawn for this look only, because `plan` and `check` have no
+ * run with secrets. */
+clv_code clv_run_look_in_plan(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* As clv_run_look, with the newest checkpoint if the run resumes, otherwise with the initial
+ * weights. */
 clv_code clv_run_look_at_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the secret of a run (run_key.c) --------------------------------------------------------- */
 
-/* Sets the secret of the run: reads that of the existing run (again: --resume, eval, predict) or
- * draws a new one. Without train.seed, derives the seed from it. Call before the data is read.
+/* Sets the secret of the run. again: reads the secret of the existing run (--resume, eval,
+ * predict); otherwise draws one. Without train.seed, derives the seed from it. Call before the data
+ * is read.
  * CLV_NOT_FOUND: the run has checkpoints, but no secret and no seed. */
 clv_code clv_run_resolve_key(clv_run *r, bool again, clv_err *err) CLV_USE_RESULT;
 /* Sets the secret of the run that --resume would continue, if the folder has checkpoints and a key.
@@ -200,22 +211,23 @@ clv_code clv_run_write_key(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_describe_sets(const clv_run *r, bool json, clv_bytes *out,
                                clv_err *err) CLV_USE_RESULT;
 
-/* ---- on trained weights (run.c) -------------------------------------------------------------- */
+/* ---- evaluation of a checkpoint (run.c) ------------------------------------------------------ */
 
 /* Loads the checkpoint of --checkpoint and evaluates data.test. Needs the data and the blueprint.
  * predictions: as in clv_trainer_eval. Prints its own errors. */
 clv_exit_code clv_run_eval_checkpoint(clv_run *r, const char *command, clv_step_result *ret,
                                       clv_tensor **predictions);
-clv_exit_code clv_run_check_has_test(const clv_run *r);
+clv_exit_code clv_run_check_has_test(const clv_run *r); /* prints an error without data.test */
 
 /* ---- printing (run_print.c) ------------------------------------------------------------------ */
 
-/* Prints an error that ends the command, also to the journal if the run has one. r may be NULL.
+/* Prints an error that ends the command. Adds it to the journal if the run has one. r may be NULL.
  * Returns `code`. */
 clv_exit_code clv_run_fail(const clv_run *r, clv_exit_code code, const clv_err *err);
-/* Prints a message that does not end the command, also to the journal. */
+/* Prints a message that does not end the command, and adds it to the journal. */
 void clv_run_warn(const clv_run *r, clv_log_level level, const char *event, const char *message);
-/* Prints each line of `notes` as clv_run_warn does, such as checkpoints that were refused. */
+/* Prints each line of `notes` with clv_run_warn. `notes` lists, for example, refused
+ * checkpoints. */
 void clv_run_print_notes(const clv_run *r, const char *event, char *notes);
 /* Prints the trainer's notices since the last call. */
 void clv_run_print_notices(const clv_run *r);
@@ -248,8 +260,8 @@ bool clv_run_has_accuracy(const clv_run *r);    /* a prediction can be right or 
  * list. Prints the error and returns CLV_EXIT_CONNECT if not. always: checks even if the session
  * has no stage at a worker. */
 clv_exit_code clv_run_check_identity(const clv_run *r, bool always, clv_err *err);
-/* Return the exit code of a failure: before the master connects; while it connects, when
- * CLV_INTERNAL may also be an error that a worker reports of itself; while it computes. */
+/* Each of these functions returns the exit code of a failure: _setup_exit_code of a failure before
+ * the master connects, _connect_exit_code while it connects, _exit_code while it computes. */
 clv_exit_code clv_run_setup_exit_code(const clv_err *err);
 clv_exit_code clv_run_connect_exit_code(const clv_run *r, const clv_err *err);
 clv_exit_code clv_run_exit_code(const clv_run *r, const clv_err *err);
@@ -269,20 +281,22 @@ void clv_run_close_record(clv_run *r, clv_exit_code code);
 /* Deletes the record of an attempt that did not start, if no earlier attempt has sent anything. */
 void clv_run_drop_record(clv_run *r);
 /* Replaces micro_batches: auto by a number. recall: reads the number that the run's first attempt
- * has chosen, otherwise chooses one. */
+ * has chosen; otherwise chooses the number by trial steps. */
 clv_code clv_run_resolve_micro_batches(clv_run *r, bool recall, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the state of the run folder (run_begin.c) ----------------------------------------------- */
 
-/* Sets *ret to true, and prints it, if --resume finds that the run has done its last step. Writes
+/* Sets *ret to true if --resume finds that the run has done its last step, and prints that. Writes
  * no file. */
 clv_code clv_run_check_done(clv_run *r, bool *ret, clv_err *err) CLV_USE_RESULT;
-/* Sets r->resumed: true if --resume continues from a checkpoint, false if the run never had one and
- * begins. CLV_NOT_FOUND: the run had a checkpoint, which is missing now. Deletes incomplete
- * checkpoints. */
+/* Sets r->is_resumed: true if --resume continues from a checkpoint, false if the run never had a
+ * checkpoint and begins. CLV_NOT_FOUND: the run had a checkpoint, which is missing now. Deletes
+ * incomplete checkpoints. */
 clv_code clv_run_find_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
-void clv_run_print_start(const clv_run *r);     /* prints that the run begins, or nothing */
-void clv_run_print_held_back(const clv_run *r); /* prints the number of validation records */
+/* Prints that a run of --resume begins at step 1, if it has no checkpoint yet. */
+void clv_run_print_start(const clv_run *r);
+/* Prints how many training records the session sets aside for validation. */
+void clv_run_print_validation_split(const clv_run *r);
 /* Returns true if the choices of the run's first attempt (its stored session) are binding. */
 bool clv_run_has_stored_session(const clv_run *r);
 /* Prints where --fresh has moved the folder of the finished run, if it has. */
@@ -290,12 +304,12 @@ void clv_run_print_moved_folder(const clv_run *r);
 
 /* ---- changes since the last attempt (run_data.c, run_changes.c) ------------------------------ */
 
-/* Parses data.digest: `len` bytes of text and a NUL. CLV_DATA_LOSS: the text names label and
- * line. */
+/* Parses the text of data.digest: `len` bytes and a NUL. CLV_DATA_LOSS: the file is damaged; err
+ * names `label` and the line. */
 clv_code clv_data_digests_parse(const char *text, size_t len, const char *label,
                                 clv_data_digests *ret, clv_err *err) CLV_USE_RESULT;
 /* Compares the data with those that a resumed run began with, by their digests. CLV_DATA_LOSS: they
- * differ and the user has not accepted other data; the text names the part. */
+ * differ and the user has not accepted other data; err names the part. */
 clv_code clv_run_compare_data(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Compares the files of model.hf and data.tokenizer with those that the run began with. For `eval`
  * and `predict`, which have other records. CLV_DATA_LOSS: a file differs and the user has not
@@ -308,24 +322,24 @@ clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bo
                                 clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 /* Writes data.digest. */
 clv_code clv_run_write_data_digests(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Adds a change to r->changes for clv_run_print_changes. */
+/* Adds a change to r->changes, which clv_run_print_changes prints. */
 void clv_run_add_change(clv_run *r, const char *key, const char *before, const char *after);
 /* Compares the session with that of the last attempt, session.effective.yaml. Prints all changes,
  * and adds them to changes.jsonl. */
 clv_code clv_run_print_changes(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Refuses changes after which no checkpoint fits. CLV_INVALID: the number of stages or the moments
- * of the optimiser differ from the last attempt; the text names the key and both values. */
+ * of the optimiser differ from the last attempt; err names the key and both values. */
 clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Warns of each changed key that affects how a record becomes numbers, such as
  * data.tokenizer.lower_case. For `eval` and `predict`. */
 clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) CLV_USE_RESULT;
 
-/* ---- which checkpoint (run_best.c) ----------------------------------------------------------- */
+/* ---- choice of a checkpoint (run_best.c) ----------------------------------------------------- */
 
-/* Sets r->best: reads the best checkpoint of a resumed run, or sets none. */
+/* Sets r->best_checkpoint to the best checkpoint of a resumed run, or to none. */
 void clv_run_read_best(clv_run *r);
-/* Returns true if the evaluation of this step is better than all before. The caller then writes the
- * checkpoint and calls clv_run_write_best with *ret. */
+/* Returns true if this evaluation is better than all earlier ones of the run. The caller then
+ * writes the checkpoint and calls clv_run_write_best with *ret. */
 bool clv_run_is_best(const clv_run *r, const clv_step_result *e, clv_best_checkpoint *ret);
 clv_code clv_run_write_best(clv_run *r, const clv_best_checkpoint *b, clv_err *err) CLV_USE_RESULT;
 /* Returns true if `now` is better than `then`. A value that is not finite is never better. */
@@ -349,14 +363,14 @@ typedef struct clv_classes {
 } clv_classes;
 
 void clv_classes_done(clv_classes *c); /* frees and zeroes */
-/* Parses a file of class names: `len` arbitrary bytes. CLV_DATA_LOSS: the text names label and
- * line. */
+/* Parses a file of class names; `text` may have any bytes. CLV_DATA_LOSS: the file is damaged; err
+ * names `label` and the line. */
 clv_code clv_classes_parse(const char *text, size_t len, const char *label, clv_classes *ret,
                            clv_err *err) CLV_USE_RESULT;
 /* Reads the class names of the run in `dir`; ret->n 0: the run has no such file. */
 clv_code clv_classes_read(const char *dir, clv_classes *ret, clv_err *err) CLV_USE_RESULT;
 /* Compares class names `c` with those of `d`, which errors call `label`. CLV_DATA_LOSS: they
- * differ; the text names the sources of both. */
+ * differ; err names the difference and where the names come from. */
 clv_code clv_run_compare_classes(const clv_run *r, const clv_classes *c, const clv_dataset *d,
                                  const char *label, clv_err *err) CLV_USE_RESULT;
 /* Writes the class names of the training images into the run folder. A resumed run must have the
@@ -392,10 +406,12 @@ void clv_predictions_write_page(clv_bytes *out, const clv_predictions *r, size_t
 
 /* ---- the cache of a frozen front (run_cache.c) ----------------------------------------------- */
 
-/* Begins the cache of a session that has one: the worker keeps rows from now on, or still has those
- * of an earlier attempt. Call after the trainer has restored its checkpoint. */
+/* Begins the cache of a session whose front is cached: from now on the worker keeps rows. Prints if
+ * it still has the rows of an earlier attempt. Call after the trainer has restored its
+ * checkpoint. */
 clv_code clv_run_cache_begin(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Asks the worker to delete the cache, however the run ended, and prints the result. */
+/* Asks the worker to delete the cache, and prints the result. Call after a run has ended or
+ * failed. */
 void clv_run_cache_end(clv_run *r);
 
 /* ---- the public session (run_public_session.c) ----------------------------------------------- */

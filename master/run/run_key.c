@@ -7,14 +7,14 @@
 
 #include "master/run/run_int.h"
 
-static clv_code key_path(const clv_run *r, clv_bytes *ret, clv_err *err) {
+static clv_code append_key_path(const clv_run *r, clv_bytes *ret, clv_err *err) {
   clv_bytes_printf(ret, "%s/run.key", r->config->checkpoint.dir);
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
 static clv_code read_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
-  CLV_TRY(key_path(r, &path, err));
+  CLV_TRY(append_key_path(r, &path, err));
   CLV_TRY(clv_file_read(path.data, 256, &text, err));
   if (text.len && text.data[text.len - 1] == '\n') text.data[--text.len] = '\0';
   if (!text.len || !clv_sha256_parse(text.data, ret))
@@ -22,8 +22,9 @@ static clv_code read_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   return CLV_OK;
 }
 
-/* A missing secret matters to a run that goes on and whose seed followed from it. */
-static clv_code no_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
+/* Draws a secret, or fails if a resumed run with checkpoints derives its seed from the missing
+ * one. */
+static clv_code handle_missing_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
   const char *dir = r->config->checkpoint.dir;
   if (!r->o->resume || r->config->train.seed.given || !clv_checkpoint_has_any(dir))
     return clv_random_bytes(ret, sizeof *ret, err);
@@ -34,23 +35,23 @@ static clv_code no_key(const clv_run *r, clv_sha256 *ret, clv_err *err) {
 }
 
 clv_code clv_run_resolve_key(clv_run *r, bool again, clv_err *err) {
-  clv_err missing;
-  clv_code code = again ? read_key(r, &r->secret, &missing) : CLV_NOT_FOUND;
+  clv_err read_error;
+  clv_code code = again ? read_key(r, &r->secret, &read_error) : CLV_NOT_FOUND;
   if (code == CLV_NOT_FOUND)
-    CLV_TRY(no_key(r, &r->secret, err));
+    CLV_TRY(handle_missing_key(r, &r->secret, err));
   else if (code != CLV_OK)
-    return clv_fail(err, code, "%s", missing.text);
+    return clv_fail(err, code, "%s", read_error.text);
   r->has_secret = true;
-  r->own = *r->config;
-  r->config = &r->own;
-  clv_seed *seed = &r->own.train.seed;
+  r->effective_config = *r->config;
+  r->config = &r->effective_config;
+  clv_seed *seed = &r->effective_config.train.seed;
   if (seed->given) return CLV_OK;
   seed->drawn = true;
   return clv_key_derive("cleave seed of a run", &(clv_key){{0}}, &r->secret, sizeof r->secret,
                         &seed->key, err);
 }
 
-/* A folder without a key has no run whose layers a worker could know. */
+/* Leaves r->has_secret false if the folder has no key: then no worker knows layers of its run. */
 clv_code clv_run_find_key(clv_run *r, clv_err *err) {
   if (r->has_secret || !clv_checkpoint_has_any(r->config->checkpoint.dir)) return CLV_OK;
   clv_code code = read_key(r, &r->secret, err);
@@ -61,7 +62,7 @@ clv_code clv_run_find_key(clv_run *r, clv_err *err) {
 clv_code clv_run_write_key(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char text[66];
-  CLV_TRY(key_path(r, &path, err));
+  CLV_TRY(append_key_path(r, &path, err));
   clv_sha256_hex(&r->secret, text);
   text[64] = '\n';
   clv_code code = clv_file_write_durable(path.data, text, 65, 0600, err);

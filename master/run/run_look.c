@@ -5,8 +5,8 @@
  */
 #include "master/run/run_int.h"
 
-static clv_code look(clv_run *r, const clv_checkpoint *c, bool preview, clv_err *err) {
-  bool evaluates = r->sends == RUN_EVALUATES;
+static clv_code take_look(clv_run *r, const clv_checkpoint *c, bool preview, clv_err *err) {
+  bool evaluates = r->purpose == RUN_EVALUATES;
   const clv_run_data *d = &r->data;
   const clv_look_options o = {.data = evaluates ? d->test : d->train,
                               .rows = evaluates ? &d->test_rows : &d->train_rows,
@@ -21,13 +21,13 @@ static clv_code look(clv_run *r, const clv_checkpoint *c, bool preview, clv_err 
 }
 
 clv_code clv_run_look(clv_run *r, const clv_checkpoint *c, clv_err *err) {
-  return look(r, c, false, err);
+  return take_look(r, c, false, err);
 }
 
-clv_code clv_run_look_ahead(clv_run *r, clv_err *err) { return look(r, NULL, true, err); }
+clv_code clv_run_look_in_plan(clv_run *r, clv_err *err) { return take_look(r, NULL, true, err); }
 
 clv_code clv_run_look_at_start(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
-  if (r->resumed) CLV_TRY(clv_checkpoint_load_latest(r->dir.data, &c, NULL, err));
-  return look(r, c, false, err);
+  if (r->is_resumed) CLV_TRY(clv_checkpoint_load_latest(r->dir.data, &c, NULL, err));
+  return take_look(r, c, false, err);
 }

@@ -12,7 +12,8 @@
 
 /* ---- the run folder -------------------------------------------------------------------------- */
 
-/* Journal errors go to standard error, since the journal itself has failed. */
+/* Callback for errors of the journal. Prints them only to standard error, because the journal
+ * itself has failed. */
 static void print_to_stderr_only(void *user, const char *text) {
   (void)user;
   clv_notice(CLV_LOG_WARN, "notice", "%s", text);
@@ -36,7 +37,8 @@ static clv_code lock_resumed_run(clv_run *r, clv_err *err) {
   return r->o->resume && is_there ? lock_run_dir(r, err) : CLV_OK;
 }
 
-/* Decides whether the run is done, resumes or begins, and begins its journal and run.json. */
+/* Decides whether the run is finished, resumes or begins. Unless it is finished, begins its journal
+ * and run.json. */
 static clv_code begin_run(clv_run *r, clv_err *err) {
   const clv_run_lock_info what = {.name = r->config->name,
                                   .session = r->config->file,
@@ -50,8 +52,8 @@ static clv_code begin_run(clv_run *r, clv_err *err) {
                     "another run",
                     r->dir.data);
   CLV_TRY(clv_run_compare_data(r, err));
-  CLV_TRY(clv_run_check_done(r, &r->done, err));
-  if (r->done) return CLV_OK;
+  CLV_TRY(clv_run_check_done(r, &r->is_finished, err));
+  if (r->is_finished) return CLV_OK;
   CLV_TRY(clv_run_find_start(r, err));
   if (r->o->fresh && !r->o->resume) CLV_TRY(clv_run_lock_make_room(r->lock, err));
   CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, stderr_notifier, &r->journal, err));
@@ -60,7 +62,7 @@ static clv_code begin_run(clv_run *r, clv_err *err) {
 }
 
 /* Prints the egress table, also to the journal, before anything is sent. */
-static clv_code print_egress(const clv_run *r, clv_err *err) {
+static clv_code print_egress_table(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_blueprint_describe_egress(r->blueprint, false, &text);
   clv_bytes_puts(&json, "{\"event\":\"egress\",");
@@ -72,30 +74,33 @@ static clv_code print_egress(const clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
-void clv_run_identify(clv_run *r) {
-  clv_run_lock_attempt_id(r->lock, r->own.attempt.session, &r->own.attempt.epoch);
+void clv_run_set_attempt_id(clv_run *r) {
+  clv_run_lock_attempt_id(r->lock, r->effective_config.attempt.session,
+                          &r->effective_config.attempt.epoch);
 }
 
 /* Prepares the run folder: lock, look, micro-batches, egress table, session, digests and record. */
 static clv_code make_run_dir(clv_run *r, clv_err *err) {
   CLV_TRY(begin_run(r, err));
-  if (r->done) return CLV_OK;
+  if (r->is_finished) return CLV_OK;
   bool recalls = clv_run_has_stored_session(r);
   bool tries = r->config->pipeline.micro_batches == CLV_MICRO_AUTO && !recalls;
   clv_run_print_start(r);
-  clv_run_print_held_back(r);
+  clv_run_print_validation_split(r);
   CLV_TRY(clv_run_look_at_start(r, err));
-  if (tries) CLV_TRY(print_egress(r, err)); /* the trials send random numbers under this table */
+  if (tries)
+    CLV_TRY(print_egress_table(r, err)); /* the trials send random numbers under this table */
   CLV_TRY(clv_run_resolve_micro_batches(r, recalls, err));
   CLV_TRY(clv_run_write_classes(r, err));
   if (r->o->resume) CLV_TRY(clv_run_compare_table(r, err));
-  CLV_TRY(print_egress(r, err));
+  CLV_TRY(print_egress_table(r, err));
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, table = {0};
   clv_blueprint_egress_text(r->blueprint, &table);
   CLV_TRY(clv_session_config_write(r->config, &config, err));
   CLV_TRY(clv_run_write_file(r, "egress.table", &table, err));
-  clv_run_identify(r); /* the trials before it used separate sessions */
-  CLV_TRY(clv_hmac_sha256(&r->secret, config.data, config.len, &r->own.attempt.config_digest, err));
+  clv_run_set_attempt_id(r); /* the trials before it used separate sessions */
+  CLV_TRY(clv_hmac_sha256(&r->secret, config.data, config.len,
+                          &r->effective_config.attempt.config_digest, err));
   CLV_TRY(clv_run_print_changes(r, err));
   CLV_TRY(clv_run_write_data_digests(r, err));
   CLV_TRY(clv_run_write_file(r, "session.effective.yaml", &config, err));
@@ -112,16 +117,16 @@ clv_exit_code clv_run_fail_setup(const clv_run *r, const clv_err *err) {
   bool nothing = r->o->resume && err->code == CLV_NOT_FOUND;
   clv_exit_code code =
       clv_run_fail(r, nothing ? CLV_EXIT_CHECKPOINT : clv_run_connect_exit_code(r, err), err);
-  if (r->resumed && is_worker_failure(err))
+  if (r->is_resumed && is_worker_failure(err))
     clv_run_warn(r, CLV_LOG_ERROR, "checkpoint",
                  "no step was taken, and the checkpoints are unchanged: train --resume continues "
                  "from the newest");
   return code;
 }
 clv_code clv_run_open_trainer(clv_run *r, clv_err *err) {
-  clv_trainer_use use = r->resumed ? CLV_TRAINER_RESUMES : CLV_TRAINER_BEGINS;
+  clv_trainer_use use = r->is_resumed ? CLV_TRAINER_RESUMES : CLV_TRAINER_BEGINS;
   if (!r->metrics) CLV_TRY(clv_run_metrics_open(r->config, &r->metrics, err));
-  CLV_TRY(clv_trainer_open(r->blueprint, r->record, use, &r->trainer, err));
+  CLV_TRY(clv_trainer_open(r->blueprint, r->egress_record, use, &r->trainer, err));
   clv_run_print_notices(r);
   if (r->profiler) clv_profiler_attach(r->profiler, r->trainer);
   return CLV_OK;
@@ -136,7 +141,7 @@ clv_exit_code clv_run_open(clv_run *r, clv_err *err) {
   if (!r->o->resume) code = clv_run_check_identity(r, false, err);
   if (code != CLV_EXIT_OK) return code;
   if (make_run_dir(r, err) != CLV_OK) return clv_run_fail_setup(r, err);
-  if (r->done) return CLV_EXIT_OK; /* without a connection to any worker */
+  if (r->is_finished) return CLV_EXIT_OK; /* a finished run connects to no worker */
   if ((code = clv_run_check_identity(r, false, err)) != CLV_EXIT_OK) return code;
   if ((r->o->trace || r->o->profile) &&
       clv_profiler_new(r->o->trace, r->o->profile, &r->profiler, err) != CLV_OK)
@@ -147,14 +152,14 @@ clv_exit_code clv_run_open(clv_run *r, clv_err *err) {
 
 /* Returns the steps of the session. --max-steps is not part of it: the option ends an attempt early
  * but does not change the run. */
-static uint64_t session_length(const clv_run *r, const clv_loader *loader) {
+static uint64_t count_session_steps(const clv_run *r, const clv_loader *loader) {
   const clv_train_config *c = &r->config->train;
   uint64_t total = c->epochs * clv_loader_per_epoch(loader);
   return c->max_steps ? CLV_MIN(total, c->max_steps) : total;
 }
 /* Returns the last step of the round that contains step `step`, from 1. Each epoch begins a new
  * round. */
-static uint64_t round_end(const clv_run *r, uint64_t step) {
+static uint64_t find_round_end(const clv_run *r, uint64_t step) {
   uint64_t round = clv_pipeline_steps_in_round(r->config),
            per_epoch = clv_loader_per_epoch(r->steps.loader);
   if (!step || !per_epoch) return step;
@@ -180,7 +185,7 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
   CLV_TRY(clv_run_events_folder(r->config, &events, err));
   clv_report_options o = {.run_dir = r->dir.data,
                           .keep_step = step,
-                          .resumed = r->resumed,
+                          .resumed = r->is_resumed,
                           .steps_per_line = r->config->log.every,
                           .prints_json = clv_run_has_json_output(r),
                           .journal = r->journal,
@@ -189,11 +194,11 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
                           .session_text = about.data};
   clv_reporter_close(clv_steal(&r->reporter));
   CLV_TRY(clv_reporter_open(&o, &r->reporter, err));
-  if (r->started) return CLV_OK;
-  r->started = true;
-  clv_run_lock_note_start(r->lock, step, r->steps.total, &digest);
+  if (r->has_started) return CLV_OK;
+  r->has_started = true;
+  clv_run_lock_note_start(r->lock, step, r->steps.stop_step, &digest);
   clv_run_print_moved_folder(r);
-  if (r->resumed && step < r->steps.total) print_first_step(r, step);
+  if (r->is_resumed && step < r->steps.stop_step) print_first_step(r, step);
   return CLV_OK;
 }
 
@@ -202,22 +207,23 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
 static clv_code find_start_position(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_train_position at = {0};
-  if (r->resumed) {
+  if (r->is_resumed) {
     clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &at, &notes, err);
     clv_run_print_notes(r, "checkpoint", notes.data);
     if (code != CLV_OK) return code;
   }
-  /* If other data were accepted, the position may be behind their end: then the epoch is over. */
+  /* If the user accepted shorter data, the position may be behind their end: begin the next
+   * epoch. */
   if (r->has_other_data && at.cursor.index >= r->data.train_rows.n)
     at.cursor = (clv_cursor){at.cursor.epoch + 1, 0};
   r->steps = (clv_run_steps){.cursor = at.cursor,
-                             .skipped = at.skipped,
+                             .skipped_in_a_row = at.skipped,
                              .bad_losses = at.bad_losses,
                              .bad_gradients = at.bad_gradients};
   return CLV_OK;
 }
 
-/* Opens the loader at the position, and sets the number of steps. */
+/* Opens the loader at l->cursor, and sets the number of steps of session and attempt. */
 static clv_code open_loader(clv_run *r, clv_err *err) {
   const clv_train_config *t = &r->config->train;
   clv_run_steps *l = &r->steps;
@@ -231,24 +237,24 @@ static clv_code open_loader(clv_run *r, clv_err *err) {
                             .epochs = t->epochs,
                             .start = l->cursor};
   CLV_TRY(clv_loader_new(r->data.train, &bo, &l->loader, err));
-  l->session_steps = l->total = session_length(r, l->loader);
+  l->session_steps = l->stop_step = count_session_steps(r, l->loader);
   clv_trainer_set_length(r->trainer, l->session_steps);
-  if (r->o->max_steps) l->total = CLV_MIN(l->session_steps, round_end(r, r->o->max_steps));
+  if (r->o->max_steps) l->stop_step = CLV_MIN(l->session_steps, find_round_end(r, r->o->max_steps));
   return CLV_OK;
 }
 
 clv_code clv_run_restore(clv_run *r, clv_err *err) {
   clv_run_steps *l = &r->steps;
   bool again = l->loader != NULL;
-  r->resumed |= again;
+  r->is_resumed |= again;
   clv_loader_free(clv_steal(&l->loader));
   CLV_TRY(find_start_position(r, err));
   if (!again) CLV_TRY(clv_run_cache_begin(r, err));
   clv_run_read_best(r);
-  l->first = l->done = clv_trainer_step_count(r->trainer);
-  l->epoch = l->cursor.epoch - (l->cursor.epoch && !l->cursor.index);
-  l->saved_at = r->resumed ? l->first : UINT64_MAX;
+  l->first = l->n_done = clv_trainer_step_count(r->trainer);
+  l->last_epoch = l->cursor.epoch - (l->cursor.epoch && !l->cursor.index);
+  l->saved_step = r->is_resumed ? l->first : UINT64_MAX;
   CLV_TRY(open_loader(r, err));
-  clv_run_metrics_attach(r->metrics, r->trainer, l->total);
+  clv_run_metrics_attach(r->metrics, r->trainer, l->stop_step);
   return open_reporter(r, err);
 }

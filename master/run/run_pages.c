@@ -14,23 +14,26 @@ static bool has_classes(clv_loss_kind loss) {
   return loss == CLV_LOSS_CROSS_ENTROPY || loss == CLV_LOSS_NLL;
 }
 
-static size_t last_extent(const clv_tensor *t) { return (size_t)t->shape.dim[t->shape.rank - 1]; }
-
-/* Returns true for outputs [windows, classes], or [windows, S, classes] for labels of words. */
-static bool fits(const clv_predictions *r) {
-  const clv_shape *s = &r->outputs->shape;
-  size_t places = 0;
-  if (s->rank < 2 || s->rank > 3 || !r->outputs->n) return false;
-  if (s->rank == 3) (void)clv_dataset_token_words(r->data, r->index[0], &places);
-  return s->rank == 2 || (size_t)s->dim[1] == places;
+static size_t last_dimension(const clv_tensor *t) {
+  return (size_t)t->shape.dim[t->shape.rank - 1];
 }
 
-/* Counts the pages whose rows are all there: rows are in the order of records, and a limit keeps
- * the first records. */
+/* Returns true if outputs have a shape from which page lines can be made: [windows, classes], or
+ * [windows, S, classes] for labels of words. */
+static bool has_page_outputs(const clv_predictions *r) {
+  const clv_shape *s = &r->outputs->shape;
+  size_t positions = 0;
+  if (s->rank < 2 || s->rank > 3 || !r->outputs->n) return false;
+  if (s->rank == 3) (void)clv_dataset_token_words(r->data, r->index[0], &positions);
+  return s->rank == 2 || (size_t)s->dim[1] == positions;
+}
+
+/* Counts the pages that have outputs. Rows are in the order of records, and a limit on the records
+ * takes the first ones, so the pages without outputs are the last ones. */
 size_t clv_predictions_page_count(const clv_predictions *r) {
   size_t n = 0, pages = clv_dataset_kept_page_count(r->data),
          rows = (size_t)r->outputs->shape.dim[0];
-  if (!pages || !has_classes(r->loss) || !fits(r)) return 0;
+  if (!pages || !has_classes(r->loss) || !has_page_outputs(r)) return 0;
   while (n < pages && clv_dataset_kept_page(r->data, n)->first <= r->index[rows - 1]) n++;
   return n;
 }
@@ -39,7 +42,7 @@ typedef struct rows_of_page {
   size_t begin, end;
 } rows_of_page;
 
-static size_t row_from(const clv_predictions *r, size_t record) {
+static size_t find_first_row(const clv_predictions *r, size_t record) {
   size_t low = 0, high = (size_t)r->outputs->shape.dim[0];
   while (low < high) {
     size_t middle = low + (high - low) / 2;
@@ -51,29 +54,29 @@ static size_t row_from(const clv_predictions *r, size_t record) {
   return low;
 }
 
-static rows_of_page rows_for(const clv_predictions *r, const clv_kept_page *p) {
-  return (rows_of_page){row_from(r, p->first), row_from(r, p->first + p->windows)};
+static rows_of_page find_rows_of_page(const clv_predictions *r, const clv_kept_page *p) {
+  return (rows_of_page){find_first_row(r, p->first), find_first_row(r, p->first + p->windows)};
 }
 
 /* ---- a label --------------------------------------------------------------------------------- */
 
 /* Returns the probability of class k: exp(x_k) / sum_j exp(x_j), or exp(x_k) for nll, whose outputs
  * are logarithms. */
-static double probability(const clv_predictions *r, const float *x, size_t k) {
+static double compute_probability(const clv_predictions *r, const float *x, size_t k) {
   double sum = 0;
   if (r->loss == CLV_LOSS_NLL) return exp((double)x[k]);
-  for (size_t j = 0; j < last_extent(r->outputs); j++) sum += exp((double)x[j] - (double)x[k]);
+  for (size_t j = 0; j < last_dimension(r->outputs); j++) sum += exp((double)x[j] - (double)x[k]);
   return 1 / sum;
 }
 
-static void put_label(clv_bytes *out, const clv_predictions *r, size_t class) {
+static void append_label(clv_bytes *out, const clv_predictions *r, size_t class) {
   if (class < r->classes->n)
     clv_bytes_json(out, r->classes->names[class]);
   else
     clv_bytes_printf(out, "\"%zu\"", class);
 }
 
-static void put_probability(clv_bytes *out, double p) {
+static void append_probability(clv_bytes *out, double p) {
   char number[CLV_JSON_NUMBER];
   clv_bytes_puts(out, clv_json_number(p, 6, number));
 }
@@ -82,9 +85,10 @@ static void put_probability(clv_bytes *out, double p) {
 
 /* Finds the outputs of the token that labels each word. ret: [p->n], NULL for a word without such a
  * token. */
-static void find_outputs(const clv_predictions *r, const clv_kept_page *p, const float **ret) {
-  rows_of_page rows = rows_for(r, p);
-  size_t n, classes = last_extent(r->outputs);
+static void find_outputs_of_words(const clv_predictions *r, const clv_kept_page *p,
+                                  const float **ret) {
+  rows_of_page rows = find_rows_of_page(r, p);
+  size_t n, classes = last_dimension(r->outputs);
   for (size_t i = 0; i < p->n; i++) ret[i] = NULL;
   for (size_t row = rows.begin; row < rows.end; row++) {
     const int32_t *word = clv_dataset_token_words(r->data, r->index[row], &n);
@@ -94,40 +98,41 @@ static void find_outputs(const clv_predictions *r, const clv_kept_page *p, const
   }
 }
 
-static void put_words_labels(clv_bytes *out, const clv_predictions *r, const clv_kept_page *p,
-                             const float *const *x) {
-  size_t classes = last_extent(r->outputs);
+static void append_word_labels(clv_bytes *out, const clv_predictions *r, const clv_kept_page *p,
+                               const float *const *x) {
+  size_t classes = last_dimension(r->outputs);
   clv_bytes_puts(out, ",\"labels\":[");
   for (size_t i = 0; i < p->n; i++) {
     if (i) clv_bytes_puts(out, ",");
     if (x[i])
-      put_label(out, r, clv_argmax_row(x[i], classes));
+      append_label(out, r, clv_argmax_row(x[i], classes));
     else
       clv_bytes_puts(out, "null");
   }
   clv_bytes_puts(out, "],\"probabilities\":[");
   for (size_t i = 0; i < p->n; i++) {
     if (i) clv_bytes_puts(out, ",");
-    put_probability(out, x[i] ? probability(r, x[i], clv_argmax_row(x[i], classes)) : (double)NAN);
+    append_probability(
+        out, x[i] ? compute_probability(r, x[i], clv_argmax_row(x[i], classes)) : (double)NAN);
   }
   clv_bytes_puts(out, "]");
 }
 
-static void put_word_probabilities(clv_bytes *out, const clv_predictions *r,
-                                   const clv_kept_page *p) {
+static void append_word_probabilities(clv_bytes *out, const clv_predictions *r,
+                                      const clv_kept_page *p) {
   CLV_AUTO(clv_freep) const float **x = NULL;
   out->failed |= clv_alloc(p->n, sizeof *x, &x, NULL) != CLV_OK;
   if (out->failed) return;
-  find_outputs(r, p, x);
-  put_words_labels(out, r, p, x);
+  find_outputs_of_words(r, p, x);
+  append_word_labels(out, r, p, x);
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
-static void put_of_page(clv_bytes *out, const clv_predictions *r, const clv_kept_page *p) {
+static void append_page_label(clv_bytes *out, const clv_predictions *r, const clv_kept_page *p) {
   CLV_AUTO(clv_freep) float *mean = NULL;
-  rows_of_page rows = rows_for(r, p);
-  size_t classes = last_extent(r->outputs);
+  rows_of_page rows = find_rows_of_page(r, p);
+  size_t classes = last_dimension(r->outputs);
   out->failed |= clv_alloc(classes, sizeof *mean, &mean, NULL) != CLV_OK;
   if (out->failed) return;
   for (size_t k = 0; k < classes; k++) {
@@ -138,9 +143,9 @@ static void put_of_page(clv_bytes *out, const clv_predictions *r, const clv_kept
   }
   size_t class = clv_argmax_row(mean, classes);
   clv_bytes_puts(out, ",\"label\":");
-  put_label(out, r, class);
+  append_label(out, r, class);
   clv_bytes_puts(out, ",\"probability\":");
-  put_probability(out, probability(r, mean, class));
+  append_probability(out, compute_probability(r, mean, class));
 }
 
 void clv_predictions_write_page(clv_bytes *out, const clv_predictions *r, size_t page) {
@@ -148,8 +153,8 @@ void clv_predictions_write_page(clv_bytes *out, const clv_predictions *r, size_t
   clv_bytes_printf(out, "{%s%s", p->other_members, p->other_members[0] ? "," : "");
   clv_page_write_json(out, &(clv_page){p->words, p->n});
   if (r->outputs->shape.rank == 3)
-    put_word_probabilities(out, r, p);
+    append_word_probabilities(out, r, p);
   else
-    put_of_page(out, r, p);
+    append_page_label(out, r, p);
   clv_bytes_puts(out, "}\n");
 }

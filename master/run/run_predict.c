@@ -12,7 +12,7 @@
 #include "master/run/run_int.h"
 
 static clv_code open_inputs(clv_run *r, clv_err *err) {
-  r->sends = RUN_EVALUATES;
+  r->purpose = RUN_EVALUATES;
   CLV_TRY(clv_policy_find(&r->policy, err));
   CLV_TRY(clv_run_data_open_inputs(r->config, &r->data, err));
   CLV_TRY(clv_run_scan_data(r, false, err));
@@ -20,8 +20,9 @@ static clv_code open_inputs(clv_run *r, clv_err *err) {
   return clv_run_data_check_fit(&r->data, r->blueprint, err);
 }
 
-/* Returns the format of --format, else that of the file's extension, else NumPy's. */
-static clv_predictions_format format_of(const clv_run_options *o) {
+/* Returns the format that --format names; without --format, the format of the extension of
+ * --output; otherwise NumPy's format. */
+static clv_predictions_format choose_format(const clv_run_options *o) {
   const char *dot = o->out ? strrchr(o->out, '.') : NULL;
   if (o->format) return (clv_predictions_format)(o->format - 1);
   if (dot && strcmp(dot, ".csv") == 0) return CLV_PREDICTIONS_CSV;
@@ -29,7 +30,8 @@ static clv_predictions_format format_of(const clv_run_options *o) {
 }
 
 /* Fails if --output is a file of the records, which the predictions would overwrite. */
-static clv_code check_other(const clv_session_config *c, const clv_run_options *o, clv_err *err) {
+static clv_code check_output_is_no_input(const clv_session_config *c, const clv_run_options *o,
+                                         clv_err *err) {
   struct stat out, in;
   const clv_text_list *lists[] = {&c->data.train, &c->data.test};
   if (!o->out || stat(o->out, &out) != 0) return CLV_OK;
@@ -43,7 +45,7 @@ static clv_code check_other(const clv_session_config *c, const clv_run_options *
 }
 
 /* Fails, before any record is sent, if the predictions could not be written. */
-static clv_code check_folder(const clv_run_options *o, clv_err *err) {
+static clv_code check_output_folder(const clv_run_options *o, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes folder = {0};
   const char *slash = o->out ? strrchr(o->out, '/') : NULL;
   if (slash) clv_bytes_add(&folder, o->out, (size_t)(slash - o->out) + 1);
@@ -54,13 +56,13 @@ static clv_code check_folder(const clv_run_options *o, clv_err *err) {
                   strerror(errno));
 }
 
-static clv_code write_records(clv_run *r, const clv_tensor *outputs, clv_err *err) {
+static clv_code write_predictions(clv_run *r, const clv_tensor *outputs, clv_err *err) {
   static const char *const standard[] = {[CLV_PREDICTIONS_NPY] = "predictions.npy",
                                          [CLV_PREDICTIONS_CSV] = "predictions.csv",
                                          [CLV_PREDICTIONS_JSONL] = "predictions.jsonl"};
   CLV_AUTO(clv_classes_done) clv_classes classes = {0};
   char shape[160];
-  clv_predictions_format format = format_of(r->o);
+  clv_predictions_format format = choose_format(r->o);
   const char *path = r->o->out ? r->o->out : standard[format];
   CLV_TRY(clv_classes_read(r->config->checkpoint.dir, &classes, err));
   const clv_predictions records = {.outputs = outputs,
@@ -79,17 +81,17 @@ static clv_code write_records(clv_run *r, const clv_tensor *outputs, clv_err *er
 clv_exit_code clv_run_predict(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *outputs = NULL;
-  clv_step_result unused;
+  clv_step_result ignored_result;
   clv_err err;
-  clv_exit_code code = r.code = clv_run_check_has_test(&r);
+  clv_exit_code code = r.exit_code = clv_run_check_has_test(&r);
   if (code != CLV_EXIT_OK) return code;
-  if (check_other(config, o, &err) != CLV_OK || check_folder(o, &err) != CLV_OK)
+  if (check_output_is_no_input(config, o, &err) != CLV_OK || check_output_folder(o, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_FAILED, &err);
   if (clv_run_resolve_key(&r, true, &err) != CLV_OK)
     return clv_run_fail(&r, CLV_EXIT_CHECKPOINT, &err);
   if (open_inputs(&r, &err) != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
-  code = r.code = clv_run_eval_checkpoint(&r, "predict", &unused, &outputs);
+  code = r.exit_code = clv_run_eval_checkpoint(&r, "predict", &ignored_result, &outputs);
   if (code != CLV_EXIT_OK) return code;
-  if (write_records(&r, outputs, &err) == CLV_OK) return CLV_EXIT_OK;
+  if (write_predictions(&r, outputs, &err) == CLV_OK) return CLV_EXIT_OK;
   return clv_run_fail(&r, err.code == CLV_DATA_LOSS ? CLV_EXIT_DATA : CLV_EXIT_FAILED, &err);
 }

@@ -13,42 +13,44 @@
 
 /* ---- ids and classes ------------------------------------------------------------------------- */
 
-static size_t rows_of(const clv_predictions *r) { return (size_t)r->outputs->shape.dim[0]; }
+static size_t count_rows(const clv_predictions *r) { return (size_t)r->outputs->shape.dim[0]; }
 
-static size_t width_of(const clv_predictions *r) {
-  size_t rows = rows_of(r);
+static size_t outputs_per_row(const clv_predictions *r) {
+  size_t rows = count_rows(r);
   return rows ? r->outputs->n / rows : 0;
 }
 
-static const float *outputs_of(const clv_predictions *r, size_t row) {
-  return (const float *)r->outputs->data + row * width_of(r);
+static const float *row_outputs(const clv_predictions *r, size_t row) {
+  return (const float *)r->outputs->data + row * outputs_per_row(r);
 }
 
-/* Returns true if a class follows from the outputs: classes by number, or one binary output. */
-static bool has_class(const clv_predictions *r) {
-  if (r->loss == CLV_LOSS_MSE || r->outputs->shape.rank != 2 || !width_of(r)) return false;
+/* Returns true if each row of outputs predicts one class: an output per class, or one binary
+ * output.
+ */
+static bool has_predicted_class(const clv_predictions *r) {
+  if (r->loss == CLV_LOSS_MSE || r->outputs->shape.rank != 2 || !outputs_per_row(r)) return false;
   bool binary = r->loss == CLV_LOSS_BCE || r->loss == CLV_LOSS_BCE_WITH_LOGITS;
-  return !binary || width_of(r) == 1;
+  return !binary || outputs_per_row(r) == 1;
 }
 
-static size_t class_of(const clv_predictions *r, size_t row) {
-  const float *output = outputs_of(r, row);
-  if (width_of(r) == 1 && r->loss != CLV_LOSS_CROSS_ENTROPY && r->loss != CLV_LOSS_NLL)
+static size_t predicted_class(const clv_predictions *r, size_t row) {
+  const float *output = row_outputs(r, row);
+  if (outputs_per_row(r) == 1 && r->loss != CLV_LOSS_CROSS_ENTROPY && r->loss != CLV_LOSS_NLL)
     return clv_is_positive(r->loss, output[0]);
-  return clv_argmax_row(output, width_of(r));
+  return clv_argmax_row(output, outputs_per_row(r));
 }
 
-static const char *name_of(const clv_predictions *r, size_t class) {
+static const char *class_name(const clv_predictions *r, size_t class) {
   return class < r->classes->n ? r->classes->names[class] : NULL;
 }
 
-static const char *file_of(const clv_predictions *r, size_t row) {
+static const char *image_path_of(const clv_predictions *r, size_t row) {
   return clv_dataset_image_path(r->data, r->index[row]);
 }
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
-static void csv_text(clv_bytes *out, const char *text) {
+static void append_csv_text(clv_bytes *out, const char *text) {
   if (!text[strcspn(text, ",\"\r\n")]) {
     clv_bytes_puts(out, text);
     return;
@@ -61,63 +63,63 @@ static void csv_text(clv_bytes *out, const char *text) {
   clv_bytes_puts(out, "\"");
 }
 
-static void csv_head(clv_bytes *out, const clv_predictions *r) {
-  clv_bytes_puts(out, has_class(r) ? "id,class" : "id");
-  if (has_class(r) && r->classes->n) clv_bytes_puts(out, ",name");
-  for (size_t k = 0; k < width_of(r); k++) {
+static void append_csv_header(clv_bytes *out, const clv_predictions *r) {
+  clv_bytes_puts(out, has_predicted_class(r) ? "id,class" : "id");
+  if (has_predicted_class(r) && r->classes->n) clv_bytes_puts(out, ",name");
+  for (size_t k = 0; k < outputs_per_row(r); k++) {
     CLV_AUTO(clv_bytes_done) clv_bytes column = {0};
-    if (has_class(r) && width_of(r) > 1 && name_of(r, k))
-      clv_bytes_printf(&column, "output_%s", name_of(r, k));
+    if (has_predicted_class(r) && outputs_per_row(r) > 1 && class_name(r, k))
+      clv_bytes_printf(&column, "output_%s", class_name(r, k));
     else
       clv_bytes_printf(&column, "output_%zu", k);
     clv_bytes_puts(out, ",");
-    csv_text(out, column.data ? column.data : "");
+    append_csv_text(out, column.data ? column.data : "");
   }
   clv_bytes_puts(out, "\n");
 }
 
-static void csv_record(clv_bytes *out, const clv_predictions *r, size_t row) {
-  const char *file = file_of(r, row);
+static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t row) {
+  const char *file = image_path_of(r, row);
   if (file)
-    csv_text(out, file);
+    append_csv_text(out, file);
   else
     clv_bytes_printf(out, "%u", r->index[row]);
-  if (has_class(r)) clv_bytes_printf(out, ",%zu", class_of(r, row));
-  if (has_class(r) && r->classes->n) {
-    const char *name = name_of(r, class_of(r, row));
+  if (has_predicted_class(r)) clv_bytes_printf(out, ",%zu", predicted_class(r, row));
+  if (has_predicted_class(r) && r->classes->n) {
+    const char *name = class_name(r, predicted_class(r, row));
     clv_bytes_puts(out, ",");
-    csv_text(out, name ? name : "");
+    append_csv_text(out, name ? name : "");
   }
   char number[CLV_JSON_NUMBER];
-  for (size_t k = 0; k < width_of(r); k++)
-    clv_bytes_printf(out, ",%s", clv_format_number("%.9g", (double)outputs_of(r, row)[k], number));
+  for (size_t k = 0; k < outputs_per_row(r); k++)
+    clv_bytes_printf(out, ",%s", clv_format_number("%.9g", (double)row_outputs(r, row)[k], number));
   clv_bytes_puts(out, "\n");
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void json_id(clv_bytes *out, const clv_predictions *r, size_t row) {
-  const char *file = file_of(r, row);
+static void append_json_id(clv_bytes *out, const clv_predictions *r, size_t row) {
+  const char *file = image_path_of(r, row);
   if (file)
     clv_bytes_json(out, file);
   else
     clv_bytes_printf(out, "%u", r->index[row]);
 }
 
-static void json_record(clv_bytes *out, const clv_predictions *r, size_t row) {
+static void append_json_record(clv_bytes *out, const clv_predictions *r, size_t row) {
   char number[CLV_JSON_NUMBER];
   clv_bytes_puts(out, "{\"id\":");
-  json_id(out, r, row);
-  if (has_class(r)) {
-    const char *name = name_of(r, class_of(r, row));
-    clv_bytes_printf(out, ",\"class\":%zu", class_of(r, row));
+  append_json_id(out, r, row);
+  if (has_predicted_class(r)) {
+    const char *name = class_name(r, predicted_class(r, row));
+    clv_bytes_printf(out, ",\"class\":%zu", predicted_class(r, row));
     if (name) clv_bytes_puts(out, ",\"name\":");
     if (name) clv_bytes_json(out, name);
   }
   clv_bytes_puts(out, ",\"outputs\":[");
-  for (size_t k = 0; k < width_of(r); k++)
+  for (size_t k = 0; k < outputs_per_row(r); k++)
     clv_bytes_printf(out, "%s%s", k ? "," : "",
-                     clv_json_number((double)outputs_of(r, row)[k], 9, number));
+                     clv_json_number((double)row_outputs(r, row)[k], 9, number));
   clv_bytes_puts(out, "]}\n");
 }
 
@@ -131,7 +133,7 @@ static clv_code fail_file(const char *path, clv_err *err) {
   return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path, strerror(errno));
 }
 
-static clv_code put_line(FILE *f, clv_bytes *line, const char *path, clv_err *err) {
+static clv_code write_and_clear_line(FILE *f, clv_bytes *line, const char *path, clv_err *err) {
   if (line->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   size_t n = line->len;
   line->len = 0;
@@ -142,9 +144,9 @@ typedef void record_writer(clv_bytes *out, const clv_predictions *r, size_t row)
 
 /* The lines of a file of predictions. */
 typedef struct lines {
-  record_writer *write; /* writes the line of a record or page */
-  size_t n;             /* number of lines without the head */
-  bool head;            /* the file begins with a line of column names */
+  record_writer *write_line; /* writes the line of a record or page */
+  size_t n;                  /* number of lines without the head */
+  bool has_header;           /* the file begins with a line of column names */
 } lines;
 
 static clv_code write_lines(const clv_predictions *r, const lines *l, const char *path,
@@ -152,17 +154,17 @@ static clv_code write_lines(const clv_predictions *r, const lines *l, const char
   CLV_AUTO(file_closep) FILE *f = fopen(path, "we");
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   if (!f) return fail_file(path, err);
-  if (l->head) csv_head(&line, r);
+  if (l->has_header) append_csv_header(&line, r);
   for (size_t i = 0; i < l->n; i++) {
-    l->write(&line, r, i);
-    CLV_TRY(put_line(f, &line, path, err));
+    l->write_line(&line, r, i);
+    CLV_TRY(write_and_clear_line(f, &line, path, err));
   }
   return fflush(f) == 0 && fsync(fileno(f)) == 0 ? CLV_OK : fail_file(path, err);
 }
 
 /* Writes through a temporary file, so that `path` is complete or unchanged. */
-static clv_code write_text(const clv_predictions *r, const lines *l, const char *path,
-                           clv_err *err) {
+static clv_code write_text_file(const clv_predictions *r, const lines *l, const char *path,
+                                clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes part = {0};
   clv_bytes_printf(&part, "%s.tmp", path);
   if (part.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
@@ -172,7 +174,7 @@ static clv_code write_text(const clv_predictions *r, const lines *l, const char 
   return code;
 }
 
-/* NumPy's format 1.0: magic, version, header length, a Python dict, then the values. */
+/* Writes NumPy's format 1.0: magic, version, header length, a Python dict, then the values. */
 static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes header = {0}, file = {0};
   clv_bytes_puts(&header, "{'descr': '<f4', 'fortran_order': False, 'shape': (");
@@ -191,13 +193,13 @@ static clv_code write_npy(const char *path, const clv_tensor *t, clv_err *err) {
 }
 
 /* Writes PATH.json for a NumPy file: the ids of the records and the names of the classes. */
-static clv_code write_names(const clv_predictions *r, const char *npy, clv_err *err) {
+static clv_code write_names_file(const clv_predictions *r, const char *npy, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   clv_bytes_printf(&path, "%s.json", npy);
   clv_bytes_puts(&text, "{\"ids\":[");
-  for (size_t row = 0; row < rows_of(r); row++) {
+  for (size_t row = 0; row < count_rows(r); row++) {
     if (row) clv_bytes_puts(&text, ",");
-    json_id(&text, r, row);
+    append_json_id(&text, r, row);
   }
   clv_bytes_puts(&text, "],\"classes\":[");
   for (size_t i = 0; i < r->classes->n; i++) {
@@ -211,12 +213,13 @@ static clv_code write_names(const clv_predictions *r, const char *npy, clv_err *
 
 clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format format,
                                const char *path, clv_err *err) {
-  size_t rows = rows_of(r), pages = clv_predictions_page_count(r);
-  const lines csv = {csv_record, rows, true}, json = {json_record, rows, false},
+  size_t rows = count_rows(r), pages = clv_predictions_page_count(r);
+  const lines csv = {append_csv_record, rows, true}, json = {append_json_record, rows, false},
               of_pages = {clv_predictions_write_page, pages, false};
-  if (format == CLV_PREDICTIONS_CSV) return write_text(r, &csv, path, err);
-  if (format == CLV_PREDICTIONS_JSONL) return write_text(r, pages ? &of_pages : &json, path, err);
+  if (format == CLV_PREDICTIONS_CSV) return write_text_file(r, &csv, path, err);
+  if (format == CLV_PREDICTIONS_JSONL)
+    return write_text_file(r, pages ? &of_pages : &json, path, err);
   CLV_TRY(write_npy(path, r->outputs, err));
-  bool names = r->classes->n || (rows && file_of(r, 0));
-  return names ? write_names(r, path, err) : CLV_OK;
+  bool names = r->classes->n || (rows && image_path_of(r, 0));
+  return names ? write_names_file(r, path, err) : CLV_OK;
 }

@@ -8,9 +8,9 @@
 
 #include "master/run/run_int.h"
 
-/* Prints a message and adds it to the journal of the run. code: exit code of the command; 0: the
- * message does not end it. */
-static void keep_complaint(const clv_run *r, clv_log_level level, const char *event, int code,
+/* Adds a message to the journal of the run, if it has one. code: exit code of the command; 0: the
+ * message does not end the command. */
+static void add_to_journal(const clv_run *r, clv_log_level level, const char *event, int code,
                            const char *message) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0}, line = {0};
   if (!r || !r->journal) return;
@@ -25,7 +25,7 @@ static void keep_complaint(const clv_run *r, clv_log_level level, const char *ev
 }
 
 clv_exit_code clv_run_fail(const clv_run *r, clv_exit_code code, const clv_err *err) {
-  keep_complaint(r, CLV_LOG_ERROR, "failed", code, err->text);
+  add_to_journal(r, CLV_LOG_ERROR, "failed", code, err->text);
   fflush(stdout);
   clv_exit_report(code, err);
   return code;
@@ -33,7 +33,7 @@ clv_exit_code clv_run_fail(const clv_run *r, clv_exit_code code, const clv_err *
 
 void clv_run_warn(const clv_run *r, clv_log_level level, const char *event, const char *message) {
   clv_notice(level, event, "%s", message);
-  keep_complaint(r, level, event, 0, message);
+  add_to_journal(r, level, event, 0, message);
 }
 
 void clv_run_print_notes(const clv_run *r, const char *event, char *notes) {
@@ -54,8 +54,8 @@ void clv_run_print_notices(const clv_run *r) {
 
 /* ---- exit codes ------------------------------------------------------------------------------ */
 
-/* Returns true if the error follows from an interrupt: a cancelled call, or a worker that the
- * master no longer waited for. */
+/* Returns true if the user's interrupt caused the error: a call was cancelled, or the master
+ * stopped waiting for a worker. */
 static bool was_interrupted(const clv_err *err) {
   return clv_interrupted_ms() && (err->code == CLV_CANCELLED || err->code == CLV_UNAVAILABLE);
 }
@@ -120,21 +120,23 @@ void clv_run_print_eval(clv_run *r, const char *what, const clv_step_result *e, 
                         const char *json_when) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   char number[CLV_JSON_NUMBER], loss[CLV_JSON_NUMBER];
-  char places[48] = "", judged[48] = "";
+  char positions[48] = "", positions_json[48] = "";
   double share = e->labelled ? clv_step_accuracy(e) : 0;
   unsigned long long samples = e->samples;
   if (e->labelled != e->samples) {
-    snprintf(places, sizeof places, ", %llu places", (unsigned long long)e->labelled);
-    snprintf(judged, sizeof judged, ",\"places\":%llu", (unsigned long long)e->labelled);
+    snprintf(positions, sizeof positions, ", %llu places", (unsigned long long)e->labelled);
+    snprintf(positions_json, sizeof positions_json, ",\"places\":%llu",
+             (unsigned long long)e->labelled);
   }
   if (clv_run_has_accuracy(r))
     clv_bytes_printf(&text, "%s accuracy %.2f %%  (loss %s, %llu samples%s%s)", what, 100 * share,
-                     clv_format_number("%.4f", e->loss, loss), samples, places, when);
+                     clv_format_number("%.4f", e->loss, loss), samples, positions, when);
   else
     clv_bytes_printf(&text, "%s loss %s  (%llu samples%s)", what,
                      clv_format_number("%.6f", e->loss, loss), samples, when);
   clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"loss\":%s,\"accuracy\":%.6f,\"samples\":%llu%s",
-                   what, json_when, clv_json_number(e->loss, 9, number), share, samples, judged);
+                   what, json_when, clv_json_number(e->loss, 9, number), share, samples,
+                   positions_json);
   clv_run_add_scores(r, strcmp(what, "test") == 0, &text, &json);
   if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
 }

@@ -24,27 +24,28 @@ static bool is_interrupted(const clv_run *r) {
   return clv_interrupted_ms() || (r->o->interrupted && *r->o->interrupted);
 }
 
-/* Returns true if the failure is the loss of a worker or of its link. Damaged data count once,
- * because a line that damages them again would never end. */
-static bool is_loss(clv_run *r, const clv_err *err) {
+/* Returns true if a worker or its link was lost. Data damaged in transit count as such only the
+ * first time, because a line that damages data again and again would never let the run end. */
+static bool is_worker_loss(clv_run *r, const clv_err *err) {
   if (is_interrupted(r)) return false;
   if (err->code == CLV_UNAVAILABLE)
     return !r->trainer || strcmp(clv_trainer_lost_worker(r->trainer), "master") != 0;
-  if (err->code == CLV_DATA_LOSS && !r->recovery.had_damage) return r->recovery.had_damage = true;
+  if (err->code == CLV_DATA_LOSS && !r->recovery.has_had_damage)
+    return r->recovery.has_had_damage = true;
   return err->code == CLV_DEADLINE;
 }
 
-/* Returns true if a later try to connect may succeed. A worker that restarts is missing; one that
- * has not yet freed the earlier session may lack memory or say that the session is open; and
- * without its network a name does not resolve. */
-static bool may_pass(const clv_err *err) {
+/* Returns true if a later try to connect may succeed. UNAVAILABLE, DEADLINE: the worker restarts.
+ * EXHAUSTED, EXISTS: the worker has not yet freed the earlier session. NOT_FOUND: its name does not
+ * resolve while the network is down. */
+static bool may_be_temporary(const clv_err *err) {
   return err->code == CLV_UNAVAILABLE || err->code == CLV_DEADLINE || err->code == CLV_EXHAUSTED ||
          err->code == CLV_EXISTS || err->code == CLV_NOT_FOUND;
 }
 
 /* Checks that the policy of the host permits the weights and moments that a recovery sends. A run
- * without a checkpoint begins with the weights that it began with. */
-static clv_code check_policy(const clv_run *r, clv_err *err) {
+ * without a checkpoint sends only the initial weights, which the policy has permitted already. */
+static clv_code check_policy_permits_resume(const clv_run *r, clv_err *err) {
   const clv_planned_sends sends = clv_planned_sends_of(&r->data, CLV_RESUMES);
   return clv_checkpoint_has_manifest(r->dir.data)
              ? clv_blueprint_check_policy(r->blueprint, &sends, err)
@@ -52,21 +53,23 @@ static clv_code check_policy(const clv_run *r, clv_err *err) {
 }
 
 /* Returns the step of the newest checkpoint; 0: the run has none. */
-static uint64_t newest_checkpoint(const clv_run *r) {
+static uint64_t find_newest_checkpoint_step(const clv_run *r) {
   uint64_t step;
   return clv_checkpoint_steps(r->dir.data, &step, 1) ? step : 0;
 }
 
-/* Prefixes the failure with why it ends the run. */
-static clv_code fail_final(clv_err *err, const char *why) { return clv_err_prefix(err, "%s", why); }
+/* Puts the reason why a failure ends the run in front of its text. Returns the failure's code. */
+static clv_code prefix_reason(clv_err *err, const char *why) {
+  return clv_err_prefix(err, "%s", why);
+}
 
-/* Counts the loss. Fails if the run is not to recover from it. */
-static clv_code count_loss(clv_run *r, clv_err *err) {
+/* Counts the lost worker. Fails if the failure is of another kind, or the run must not recover. */
+static clv_code count_lost_worker(clv_run *r, clv_err *err) {
   clv_run_recovery *c = &r->recovery;
   char text[160];
   clv_err why;
-  if (r->config->recovery.use == CLV_RECOVERY_OFF || !is_loss(r, err)) return err->code;
-  if (check_policy(r, &why) != CLV_OK) {
+  if (r->config->recovery.use == CLV_RECOVERY_OFF || !is_worker_loss(r, err)) return err->code;
+  if (check_policy_permits_resume(r, &why) != CLV_OK) {
     char lost[CLV_ERR_TEXT];
     snprintf(lost, sizeof lost, "%s", err->text);
     return clv_fail(err, err->code,
@@ -74,14 +77,15 @@ static clv_code count_loss(clv_run *r, clv_err *err) {
                     "sent again: %.300s",
                     lost, why.text);
   }
-  uint64_t saved = newest_checkpoint(r);
-  c->in_a_row = c->saved_at == saved ? c->in_a_row + 1 : 1;
-  c->saved_at = saved;
-  if (c->in_a_row <= r->config->recovery.attempts) return CLV_OK;
+  uint64_t saved = find_newest_checkpoint_step(r);
+  c->losses_since_checkpoint =
+      c->checkpoint_at_last_loss == saved ? c->losses_since_checkpoint + 1 : 1;
+  c->checkpoint_at_last_loss = saved;
+  if (c->losses_since_checkpoint <= r->config->recovery.attempts) return CLV_OK;
   snprintf(text, sizeof text,
            "%llu losses in a row without a newer checkpoint, which is recovery.attempts",
-           (unsigned long long)c->in_a_row - 1);
-  return fail_final(err, text);
+           (unsigned long long)c->losses_since_checkpoint - 1);
+  return prefix_reason(err, text);
 }
 
 /* ---- printing -------------------------------------------------------------------------------- */
@@ -99,23 +103,24 @@ static void print_event(const clv_run *r, const char *event, const char *members
 
 static double seconds_since(uint64_t ns) { return (double)(clv_now_ns() - ns) * 1e-9; }
 
-static void print_loss(const clv_run *r, const clv_err *err) {
+static void print_lost_worker(const clv_run *r, const clv_err *err) {
   char text[CLV_ERR_TEXT + 160], members[120], from[80] = "its beginning";
-  uint64_t saved = r->recovery.saved_at;
+  uint64_t saved = r->recovery.checkpoint_at_last_loss;
   if (saved) snprintf(from, sizeof from, "the checkpoint of step %llu", (unsigned long long)saved);
   snprintf(text, sizeof text, "lost: %s; the run recovers and goes on from %s", err->text, from);
   snprintf(members, sizeof members, ",\"step\":%llu,\"checkpoint\":%llu",
-           (unsigned long long)r->recovery.step, (unsigned long long)saved);
+           (unsigned long long)r->recovery.last_step, (unsigned long long)saved);
   print_event(r, "lost", members, text);
 }
 
 /* Prints that a try has failed: the first time, and once a minute. */
-static void print_try(clv_run *r, uint64_t tries, const clv_err *err) {
+static void print_failed_try(clv_run *r, uint64_t tries, const clv_err *err) {
   clv_run_recovery *c = &r->recovery;
   char text[CLV_ERR_TEXT + 160], members[80];
-  double left = (double)r->config->recovery.give_up_after_ms / 1e3 - seconds_since(c->lost_ns);
-  if (c->printed_ns && seconds_since(c->printed_ns) < PRINT_S) return;
-  c->printed_ns = clv_now_ns();
+  double left =
+      (double)r->config->recovery.give_up_after_ms / 1e3 - seconds_since(c->worker_lost_at_ns);
+  if (c->printed_at_ns && seconds_since(c->printed_at_ns) < PRINT_S) return;
+  c->printed_at_ns = clv_now_ns();
   snprintf(text, sizeof text,
            "not recovered yet: %s; it is tried for another %.0f s (recovery.give_up_after)",
            err->text, CLV_MAX(left, 0));
@@ -126,8 +131,8 @@ static void print_try(clv_run *r, uint64_t tries, const clv_err *err) {
 
 static void print_recovered(const clv_run *r) {
   char text[200], members[120], steps[80] = "no step is taken again";
-  unsigned long long from = clv_trainer_step_count(r->trainer), step = r->recovery.step;
-  double took = seconds_since(r->recovery.lost_ns);
+  unsigned long long from = clv_trainer_step_count(r->trainer), step = r->recovery.last_step;
+  double took = seconds_since(r->recovery.worker_lost_at_ns);
   if (step > from)
     snprintf(steps, sizeof steps,
              step == from + 1 ? "step %llu is taken again" : "steps %llu to %llu are taken again",
@@ -141,7 +146,8 @@ static void print_recovered(const clv_run *r) {
 void clv_run_write_failed_schedule(const clv_run *r, const clv_err *why) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_err ignored;
-  if (why->code != CLV_DEADLINE && why->code != CLV_INTERNAL) return; /* not the schedule's fault */
+  if (why->code != CLV_DEADLINE && why->code != CLV_INTERNAL)
+    return; /* the schedule cannot have caused other failures */
   clv_trainer_schedule_text(r->trainer, &text);
   if (!text.len || clv_run_write_file(r, "schedule.failed", &text, &ignored) != CLV_OK) return;
   text.len = 0;
@@ -159,38 +165,38 @@ static void close_session(clv_run *r) {
   clv_trainer_close(clv_steal(&r->trainer));
 }
 
-/* Opens a trainer with a higher epoch, in an attempt of the egress record, and restores the newest
- * checkpoint. */
+/* Raises the epoch of the run, begins an attempt in the egress record, opens a trainer and restores
+ * the newest checkpoint. */
 static clv_code open_session(clv_run *r, clv_err *err) {
   CLV_TRY(clv_run_lock_raise_epoch(r->lock, err));
-  clv_run_identify(r);
-  r->resumed = clv_checkpoint_has_manifest(r->dir.data);
+  clv_run_set_attempt_id(r);
+  r->is_resumed = clv_checkpoint_has_manifest(r->dir.data);
   clv_policy_begin_epoch(r->policy, 0);
-  if (!r->record) CLV_TRY(clv_run_open_record(r, "train", err));
+  if (!r->egress_record) CLV_TRY(clv_run_open_record(r, "train", err));
   clv_code code = clv_run_open_trainer(r, err);
   if (code == CLV_OK) code = clv_run_restore(r, err);
   return code;
 }
 
-/* Waits for the pause, or until the user interrupts it. */
+/* Waits `ms` milliseconds, or until the user interrupts the run. */
 static void pause_for(const clv_run *r, uint64_t ms) {
   const struct timespec poll = {.tv_nsec = POLL_MS * 1000000L};
   uint64_t end = clv_now_ns() + ms * 1000000;
   while (clv_now_ns() < end && !is_interrupted(r)) nanosleep(&poll, NULL);
 }
 
-static clv_code fail_given_up(const clv_run *r, uint64_t tries, clv_err *err) {
+static clv_code fail_gave_up(const clv_run *r, uint64_t tries, clv_err *err) {
   char text[160];
   snprintf(text, sizeof text, "given up after %.0f s (recovery.give_up_after) and %llu tries",
            (double)r->config->recovery.give_up_after_ms / 1e3, (unsigned long long)tries);
-  return fail_final(err, text);
+  return prefix_reason(err, text);
 }
 
 /* ---- spares ---------------------------------------------------------------------------------- */
 
-/* Returns the worker of the session in whose place `name` computes now, or which is `name`; NULL:
- * none of them has a spare. */
-static clv_remote_spec *replaceable(const clv_run *r, const char *name) {
+/* Returns the worker of the session whose stages are at `name` now: the worker `name` itself, or
+ * one that has `name` as spare. NULL: that worker has no spare. */
+static clv_remote_spec *find_worker_with_spare(const clv_run *r, const char *name) {
   for (size_t i = 0; i < r->config->n_workers; i++) {
     clv_remote_spec *w = &r->config->workers[i];
     int in_use = clv_session_worker_in_use(r->config, (int)i);
@@ -199,92 +205,93 @@ static clv_remote_spec *replaceable(const clv_run *r, const char *name) {
   return NULL;
 }
 
-static void print_replaced(const clv_run *r, const char *lost, const char *spare) {
+static void print_replaced_worker(const clv_run *r, const char *lost, const char *spare) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, members = {0};
   clv_bytes_printf(
       &text,
       "replaced: worker '%s' could not be reached for %.0f s (recovery.replace_after), "
       "and '%s' takes its place",
-      lost, seconds_since(r->recovery.tried_ns), spare);
+      lost, seconds_since(r->recovery.tried_since_ns), spare);
   clv_bytes_printf(&members, ",\"worker\":\"%s\",\"spare\":\"%s\"", lost, spare);
   if (!text.failed && !members.failed) print_event(r, "replaced", members.data, text.data);
 }
 
-/* Gives the stages of the worker that cannot be reached to its next spare, if it was tried long
- * enough. After the last spare comes the worker itself again. */
-static clv_code replace(clv_run *r, const char *lost, clv_err *err) {
-  clv_remote_spec *w = replaceable(r, lost);
+/* Gives the stages of a worker that cannot be reached to its next spare, if the master has tried
+ * the worker for recovery.replace_after. After the last spare it uses the worker itself again. */
+static clv_code use_next_spare(clv_run *r, const char *lost, clv_err *err) {
+  clv_remote_spec *w = find_worker_with_spare(r, lost);
   double limit = (double)r->config->recovery.replace_after_ms / 1e3;
-  if (!w || seconds_since(r->recovery.tried_ns) < limit) return CLV_OK;
+  if (!w || seconds_since(r->recovery.tried_since_ns) < limit) return CLV_OK;
   w->in_use = (w->in_use + 1) % (w->spares.n + 1);
-  print_replaced(r, lost, w->in_use ? w->spares.items[w->in_use - 1] : w->name);
-  r->recovery.tried_ns = clv_now_ns();
+  print_replaced_worker(r, lost, w->in_use ? w->spares.items[w->in_use - 1] : w->name);
+  r->recovery.tried_since_ns = clv_now_ns();
   return clv_run_make_blueprint(r, err);
 }
 
-/* Tries until the session is open or `recovery` gives up. */
-static clv_code open_again(clv_run *r, clv_err *err) {
+/* Tries to open the session until that succeeds or recovery.give_up_after has passed. */
+static clv_code retry_until_open(clv_run *r, clv_err *err) {
   uint64_t pause = FIRST_PAUSE_MS, limit = r->config->recovery.give_up_after_ms;
   char lost[CLEAVE_NAME + 1];
-  r->recovery.tried_ns = r->recovery.lost_ns;
+  r->recovery.tried_since_ns = r->recovery.worker_lost_at_ns;
   for (uint64_t tries = 1;; tries++) {
     clv_code code = open_session(r, err);
     if (code == CLV_OK) return CLV_OK;
     clv_exit_code exit = clv_run_connect_exit_code(r, err);
     snprintf(lost, sizeof lost, "%s", r->trainer ? clv_trainer_lost_worker(r->trainer) : "");
     close_session(r);
-    if (!may_pass(err)) {
-      r->recovery.code = exit;
+    if (!may_be_temporary(err)) {
+      r->recovery.exit_code = exit;
       return code;
     }
-    if (seconds_since(r->recovery.lost_ns) * 1e3 >= (double)limit)
-      return fail_given_up(r, tries, err);
-    print_try(r, tries, err);
-    CLV_TRY(replace(r, lost, err));
+    if (seconds_since(r->recovery.worker_lost_at_ns) * 1e3 >= (double)limit)
+      return fail_gave_up(r, tries, err);
+    print_failed_try(r, tries, err);
+    CLV_TRY(use_next_spare(r, lost, err));
     pause_for(r, pause);
     pause = CLV_MIN(2 * pause, r->config->recovery.wait_ms);
     if (!is_interrupted(r)) continue;
-    r->recovery.code = CLV_EXIT_INTERRUPTED;
+    r->recovery.exit_code = CLV_EXIT_INTERRUPTED;
     return clv_fail(err, CLV_CANCELLED, "interrupted while it waited for its workers");
   }
 }
 
-static clv_code begin(clv_run *r, const clv_err *lost, clv_err *err) {
+static clv_code begin_recovery(clv_run *r, const clv_err *lost, clv_err *err) {
   char text[CLV_ERR_TEXT];
   snprintf(text, sizeof text, "%s", lost->text);
-  r->recovery.lost_ns = clv_now_ns();
-  r->recovery.printed_ns = 0;
+  r->recovery.worker_lost_at_ns = clv_now_ns();
+  r->recovery.printed_at_ns = 0;
   close_session(r);
-  clv_run_close_record(r, r->recovery.code);
-  return r->started ? clv_run_lock_begin_again(r->lock, r->recovery.code, text, err) : CLV_OK;
+  clv_run_close_record(r, r->recovery.exit_code);
+  return r->has_started ? clv_run_lock_begin_again(r->lock, r->recovery.exit_code, text, err)
+                        : CLV_OK;
 }
 
 clv_code clv_run_recover(clv_run *r, clv_err *err) {
-  r->recovery.code = clv_run_exit_code(r, err);
-  CLV_TRY(count_loss(r, err));
-  r->recovery.step = clv_trainer_step_count(r->trainer);
-  print_loss(r, err);
+  r->recovery.exit_code = clv_run_exit_code(r, err);
+  CLV_TRY(count_lost_worker(r, err));
+  r->recovery.last_step = clv_trainer_step_count(r->trainer);
+  print_lost_worker(r, err);
   clv_run_write_failed_schedule(r, err);
   clv_run_metrics_lost(r->metrics);
   const clv_err lost = *err;
-  CLV_TRY(begin(r, &lost, err));
-  CLV_TRY(open_again(r, err));
+  CLV_TRY(begin_recovery(r, &lost, err));
+  CLV_TRY(retry_until_open(r, err));
   clv_run_lock_note_recovered(r->lock, clv_trainer_step_count(r->trainer));
   print_recovered(r);
-  clv_run_metrics_recovered(r->metrics, clv_now_ns() - r->recovery.lost_ns);
-  r->recovery.lost_ns = 0;
+  clv_run_metrics_recovered(r->metrics, clv_now_ns() - r->recovery.worker_lost_at_ns);
+  r->recovery.worker_lost_at_ns = 0;
   return CLV_OK;
 }
 
 clv_code clv_run_wait_for_workers(clv_run *r, clv_err *err) {
   if (r->config->recovery.use == CLV_RECOVERY_OFF || !r->o->resume || is_interrupted(r) ||
-      !may_pass(err))
+      !may_be_temporary(err))
     return err->code;
-  r->recovery.lost_ns = clv_now_ns();
+  r->recovery.worker_lost_at_ns = clv_now_ns();
   close_session(r);
-  print_try(r, 1, err);
+  print_failed_try(r, 1, err);
   pause_for(r, FIRST_PAUSE_MS);
-  CLV_TRY(open_again(r, err));
-  r->recovery.lost_ns = 0;
+  CLV_TRY(retry_until_open(r, err));
+  r->recovery.worker_lost_at_ns = 0;
   return CLV_OK;
 }

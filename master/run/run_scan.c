@@ -11,12 +11,12 @@ enum { SAMPLE = 1000 };                          /* records of each file with --
 static const uint64_t PROGRESS_NS = 1000000000u; /* time between two lines of progress */
 
 /* Progress lines, printed once a second if standard error is a terminal. */
-typedef struct waiting {
+typedef struct scan_progress {
   uint64_t next_ns; /* time of the next line */
-} waiting;
+} scan_progress;
 
 static void show_progress(void *user, const char *key, size_t done, size_t all) {
-  waiting *w = user;
+  scan_progress *w = user;
   uint64_t now = clv_now_ns();
   if (now < w->next_ns || !isatty(STDERR_FILENO)) return;
   w->next_ns = now + PROGRESS_NS;
@@ -30,12 +30,12 @@ size_t clv_run_scan_limit(const clv_run *r, size_t all) {
 
 clv_code clv_run_scan_data(clv_run *r, bool decode, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
-  waiting w = {clv_now_ns() + PROGRESS_NS};
+  scan_progress w = {clv_now_ns() + PROGRESS_NS};
   const clv_run_scan o = {.max_records = r->o->quick ? SAMPLE : 0,
                           .decode = decode,
                           .progress = show_progress,
                           .user = &w};
-  CLV_TRY(clv_run_data_scan(r->config, &r->data, &o, &r->left_out, &notes, err));
+  CLV_TRY(clv_run_data_scan(r->config, &r->data, &o, &r->n_left_out, &notes, err));
   clv_run_print_notes(r, "data", notes.data);
   return CLV_OK;
 }

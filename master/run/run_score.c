@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-static unsigned wanted(const clv_session_config *c) {
+static unsigned wanted_scores(const clv_session_config *c) {
   static const struct {
     const char *name;
     unsigned bit;
@@ -21,7 +21,7 @@ static unsigned wanted(const clv_session_config *c) {
   return set;
 }
 
-static clv_score_outputs outputs_of(clv_loss_kind kind) {
+static clv_score_outputs kind_of_outputs(clv_loss_kind kind) {
   static const clv_score_outputs list[CLV_LOSS_COUNT] = {
       [CLV_LOSS_CROSS_ENTROPY] = CLV_SCORE_LOGITS,
       [CLV_LOSS_NLL] = CLV_SCORE_LOG_PROBABILITIES,
@@ -35,8 +35,8 @@ clv_code clv_run_score_new(clv_run *r, clv_err *err) {
   const clv_graph *last = r->blueprint->full_graph;
   const clv_shape *out = &last->nodes[last->output].shape;
   int64_t width = out->rank ? out->dim[out->rank - 1] : 1;
-  clv_score_options o = {.wanted = wanted(c),
-                         .outputs = outputs_of(c->loss.kind),
+  clv_score_options o = {.wanted = wanted_scores(c),
+                         .outputs = kind_of_outputs(c->loss.kind),
                          .classes = (size_t)width,
                          .has_ignored = c->loss.kind == CLV_LOSS_CROSS_ENTROPY,
                          .ignored_label = (int64_t)c->loss.ignore_index};

@@ -17,24 +17,24 @@ enum { MAX_SKIPPED_STEPS = 20 };
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-static clv_code save(clv_run *r, clv_err *err) {
-  if (r->steps.saved_at == clv_trainer_step_count(r->trainer)) return CLV_OK;
+static clv_code save_checkpoint(clv_run *r, clv_err *err) {
+  if (r->steps.saved_step == clv_trainer_step_count(r->trainer)) return CLV_OK;
   uint64_t begin = clv_now_ns();
   const clv_train_position at = {.cursor = r->steps.cursor,
-                                 .skipped = r->steps.skipped,
+                                 .skipped = r->steps.skipped_in_a_row,
                                  .bad_losses = r->steps.bad_losses,
                                  .bad_gradients = r->steps.bad_gradients};
   CLV_TRY(clv_run_lock_check_newest(r->lock, err));
-  CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, &at, r->best.step, err));
-  r->steps.saved_at = clv_trainer_step_count(r->trainer);
+  CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, &at, r->best_checkpoint.step, err));
+  r->steps.saved_step = clv_trainer_step_count(r->trainer);
   clv_run_lock_note_checkpoint(r->lock);
-  clv_run_metrics_checkpoint(r->metrics, r->steps.saved_at, clv_now_ns() - begin);
+  clv_run_metrics_checkpoint(r->metrics, r->steps.saved_step, clv_now_ns() - begin);
   return CLV_OK;
 }
 
 /* Writes the result of an evaluation to evaluations.jsonl, the event files and run.json. */
-static clv_code note_eval(clv_run *r, const char *what, const clv_step_result *e, uint64_t epoch,
-                          clv_err *err) {
+static clv_code record_evaluation(clv_run *r, const char *what, const clv_step_result *e,
+                                  uint64_t epoch, clv_err *err) {
   CLV_AUTO(clv_run_scores_done) clv_run_scores scores;
   bool known = clv_run_has_accuracy(r);
   double accuracy = known ? clv_step_accuracy(e) : NAN;
@@ -57,10 +57,10 @@ static clv_code note_eval(clv_run *r, const char *what, const clv_step_result *e
   return clv_reporter_evaluation(r->reporter, &evaluation, err);
 }
 
-/* Prints an evaluation with the present step and epoch. last: the test of the finished run, whose
- * text names neither. */
-static void print_eval(clv_run *r, const char *what, const clv_step_result *e, uint64_t epoch,
-                       bool last) {
+/* Prints an evaluation with the present step and epoch. last: it is the test of the finished run,
+ * and the printed text omits step and epoch. */
+static void print_evaluation(clv_run *r, const char *what, const clv_step_result *e, uint64_t epoch,
+                             bool last) {
   char when[64] = "", json[64];
   unsigned long long step = clv_trainer_step_count(r->trainer), of = epoch;
   if (!last) snprintf(when, sizeof when, ", step %llu, epoch %llu", step, of + 1);
@@ -68,23 +68,24 @@ static void print_eval(clv_run *r, const char *what, const clv_step_result *e, u
   clv_run_print_eval(r, what, e, when, json);
 }
 
-/* Evaluates the validation records, and keeps the checkpoint of this step if it is the best. */
-static clv_code validate(clv_run *r, uint64_t epoch, clv_err *err) {
+/* Evaluates the validation records. If the result is the best so far, saves a checkpoint and
+ * records it as the best. */
+static clv_code validate_and_keep_best(clv_run *r, uint64_t epoch, clv_err *err) {
   clv_step_result e;
   clv_best_checkpoint best;
   if (!r->data.validation_rows.n) return CLV_OK;
   CLV_TRY(clv_trainer_eval(r->trainer, r->data.train, &r->data.validation_rows, r->score, &e, NULL,
                            err));
-  print_eval(r, "validation", &e, epoch, false);
-  CLV_TRY(note_eval(r, "validation", &e, epoch, err));
+  print_evaluation(r, "validation", &e, epoch, false);
+  CLV_TRY(record_evaluation(r, "validation", &e, epoch, err));
   if (!clv_run_is_best(r, &e, &best)) return CLV_OK;
-  CLV_TRY(save(r, err));
+  CLV_TRY(save_checkpoint(r, err));
   return clv_run_write_best(r, &best, err);
 }
 
 static void count_step(clv_run_steps *l, const clv_step_result *s) {
-  l->done++;
-  l->skipped = s->applied ? 0 : l->skipped + 1;
+  l->n_done++;
+  l->skipped_in_a_row = s->applied ? 0 : l->skipped_in_a_row + 1;
   if (s->applied)
     l->taken++;
   else if (isfinite(s->loss))
@@ -97,7 +98,7 @@ static void count_step(clv_run_steps *l, const clv_step_result *s) {
 static clv_code report_step(clv_run *r, uint64_t epoch, uint64_t step, const clv_step_result *s,
                             const uint64_t bytes[2], clv_err *err) {
   clv_progress p = {.step = step,
-                    .total_steps = r->steps.total,
+                    .total_steps = r->steps.stop_step,
                     .epoch = epoch,
                     .loss = s->loss,
                     .accuracy = clv_run_has_accuracy(r) && r->config->loss.worker < 0 && s->labelled
@@ -118,7 +119,7 @@ static clv_code report_step(clv_run *r, uint64_t epoch, uint64_t step, const clv
   return clv_reporter_step(r->reporter, &p, err);
 }
 
-static void print_notice(clv_run *r) {
+static void print_schedule_notice(clv_run *r) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   const char *text = clv_trainer_take_notice(r->trainer);
   if (!text) return;
@@ -137,7 +138,7 @@ static bool must_flush(const clv_run *r, const clv_batch *batch) {
 }
 
 /* Takes a step and reports it. The steps of a round are reported with equal shares of the bytes. */
-static clv_code one_step(clv_run *r, const clv_batch *batch, clv_err *err) {
+static clv_code take_step(clv_run *r, const clv_batch *batch, clv_err *err) {
   const clv_step_result *results;
   uint32_t done;
   uint64_t before = clv_trainer_step_count(r->trainer), from[2], to[2];
@@ -149,9 +150,9 @@ static clv_code one_step(clv_run *r, const clv_batch *batch, clv_err *err) {
     CLV_TRY(report_step(r, batch->at.epoch, before + i + 1, &results[i], bytes, err));
   }
   if (done && !clv_trainer_n_held(r->trainer)) r->steps.cursor = batch->next;
-  print_notice(r);
+  print_schedule_notice(r);
   clv_run_print_notices(r);
-  if (r->steps.skipped < MAX_SKIPPED_STEPS) return CLV_OK;
+  if (r->steps.skipped_in_a_row < MAX_SKIPPED_STEPS) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
                   "diverged: the gradients of the last %d steps were not finite; lower "
                   "train.optimizer.lr, which is %g, or set train.clip_grad_norm",
@@ -163,27 +164,27 @@ static clv_code one_step(clv_run *r, const clv_batch *batch, clv_err *err) {
 static clv_code end_round(clv_run *r, uint64_t before, bool epoch_ends, clv_err *err) {
   uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
   /* Before save, because a run that stops between the two would resume without this validation. */
-  if (epoch_ends) CLV_TRY(validate(r, r->steps.epoch, err));
-  return every && step / every != before / every ? save(r, err) : CLV_OK;
+  if (epoch_ends) CLV_TRY(validate_and_keep_best(r, r->steps.last_epoch, err));
+  return every && step / every != before / every ? save_checkpoint(r, err) : CLV_OK;
 }
 
 clv_code clv_run_loop(clv_run *r, clv_err *err) {
   uint64_t before;
-  while ((before = clv_trainer_step_count(r->trainer)) < r->steps.total) {
+  while ((before = clv_trainer_step_count(r->trainer)) < r->steps.stop_step) {
     clv_batch batch;
     CLV_TRY(clv_loader_next(r->steps.loader, &batch, err));
     if (!batch.n) break;
-    if (batch.at.epoch != r->steps.epoch) clv_policy_begin_epoch(r->policy, 0);
-    CLV_TRY(one_step(r, &batch, err));
-    r->steps.epoch = batch.at.epoch;
+    if (batch.at.epoch != r->steps.last_epoch) clv_policy_begin_epoch(r->policy, 0);
+    CLV_TRY(take_step(r, &batch, err));
+    r->steps.last_epoch = batch.at.epoch;
     if (clv_trainer_n_held(r->trainer)) continue;
     CLV_TRY(end_round(r, before, batch.is_last, err));
     if (r->o->interrupted && *r->o->interrupted) break;
   }
-  return save(r, err);
+  return save_checkpoint(r, err);
 }
 
-static clv_code finish_observing(clv_run *r, clv_err *err) {
+static clv_code finish_profile(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   if (!r->profiler) return CLV_OK;
   if (r->o->profile) {
@@ -197,11 +198,13 @@ static bool is_stopped(const clv_run *r) {
   return r->o->interrupted && *r->o->interrupted == CLV_ASKED_TO_STOP;
 }
 
-/* Without a trainer the run was recovering. */
+/* Prints the step after which the user interrupted the run. Without a trainer, a recovery was in
+ * progress, and the step is that of the newest checkpoint. */
 static clv_exit_code print_interrupted(clv_run *r) {
   char text[512];
   const char *json = is_stopped(r) ? "{\"event\":\"stopped\"}" : "{\"event\":\"interrupted\"}";
-  uint64_t step = r->trainer ? clv_trainer_step_count(r->trainer) : r->recovery.saved_at;
+  uint64_t step =
+      r->trainer ? clv_trainer_step_count(r->trainer) : r->recovery.checkpoint_at_last_loss;
   snprintf(text, sizeof text, "%s after step %llu; --resume goes on from %s",
            is_stopped(r) ? "stopped" : "interrupted", (unsigned long long)step, r->dir.data);
   if (r->reporter)
@@ -212,32 +215,32 @@ static clv_exit_code print_interrupted(clv_run *r) {
 }
 
 /* Prints how many records were left out and how many steps were skipped. */
-static void print_left_out(clv_run *r) {
+static void print_skipped_records_and_steps(clv_run *r) {
   char text[200], json[160];
   uint64_t skipped = r->steps.bad_losses + r->steps.bad_gradients;
-  if (r->left_out) {
+  if (r->n_left_out) {
     snprintf(text, sizeof text,
              "%llu record%s were left out (data.non_finite: skip, data.broken: skip)",
-             (unsigned long long)r->left_out, CLV_S(r->left_out));
+             (unsigned long long)r->n_left_out, CLV_S(r->n_left_out));
     snprintf(json, sizeof json, "{\"event\":\"left_out\",\"records\":%llu}",
-             (unsigned long long)r->left_out);
+             (unsigned long long)r->n_left_out);
     clv_reporter_notice(r->reporter, text, json);
   }
   if (!skipped) return;
   snprintf(text, sizeof text,
            "%llu of %llu steps were skipped and changed no weight: %llu had a loss that was not "
            "finite, %llu a gradient",
-           (unsigned long long)skipped, (unsigned long long)r->steps.done,
+           (unsigned long long)skipped, (unsigned long long)r->steps.n_done,
            (unsigned long long)r->steps.bad_losses, (unsigned long long)r->steps.bad_gradients);
   snprintf(json, sizeof json,
            "{\"event\":\"skipped\",\"steps\":%llu,\"of\":%llu,\"loss\":%llu,\"gradient\":%llu}",
-           (unsigned long long)skipped, (unsigned long long)r->steps.done,
+           (unsigned long long)skipped, (unsigned long long)r->steps.n_done,
            (unsigned long long)r->steps.bad_losses, (unsigned long long)r->steps.bad_gradients);
   clv_reporter_notice(r->reporter, text, json);
 }
 
 /* Fails if no step of the run has changed the weights. */
-static clv_code check_learned(const clv_run_steps *l, clv_err *err) {
+static clv_code check_weights_changed(const clv_run_steps *l, clv_err *err) {
   uint64_t skipped = l->bad_losses + l->bad_gradients;
   if (l->first || l->taken || !skipped) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
@@ -249,10 +252,10 @@ static clv_code check_learned(const clv_run_steps *l, clv_err *err) {
 
 /* Prints how the user can continue after a failure. The weights in the checkpoints of a diverged
  * run may already be too large. */
-static void print_usable(const clv_run *r, clv_exit_code code) {
+static void print_how_to_continue(const clv_run *r, clv_exit_code code) {
   char text[300];
-  unsigned long long step = r->steps.saved_at;
-  if (code == CLV_EXIT_DIVERGED && r->steps.saved_at == UINT64_MAX)
+  unsigned long long step = r->steps.saved_step;
+  if (code == CLV_EXIT_DIVERGED && r->steps.saved_step == UINT64_MAX)
     snprintf(text, sizeof text,
              "there is no checkpoint yet: after that change, train --fresh starts over");
   else if (code == CLV_EXIT_DIVERGED)
@@ -261,10 +264,10 @@ static void print_usable(const clv_run *r, clv_exit_code code) {
              "from it; if it diverges again, its weights are too large already, and train --fresh "
              "starts over",
              step);
-  else if (r->steps.saved_at == UINT64_MAX)
+  else if (r->steps.saved_step == UINT64_MAX)
     snprintf(text, sizeof text,
              "there is no checkpoint yet: train --resume starts again at step 1");
-  else if (step < r->steps.total)
+  else if (step < r->steps.stop_step)
     snprintf(text, sizeof text,
              "the checkpoint of step %llu is complete: train --resume goes on from it", step);
   else
@@ -275,69 +278,72 @@ static void print_usable(const clv_run *r, clv_exit_code code) {
   clv_run_warn(r, CLV_LOG_ERROR, "checkpoint", text);
 }
 
-static clv_exit_code fail_finish(const clv_run *r, clv_exit_code code, const clv_err *err) {
+static clv_exit_code fail_after_training(const clv_run *r, clv_exit_code code, const clv_err *err) {
   clv_run_fail(r, code, err);
-  print_usable(r, code);
+  print_how_to_continue(r, code);
   return code;
 }
 
-static clv_exit_code finish(clv_run *r, clv_err *err) {
+static clv_exit_code finish_training(clv_run *r, clv_err *err) {
   char text[512];
-  print_left_out(r);
-  if (finish_observing(r, err) != CLV_OK) return fail_finish(r, CLV_EXIT_FAILED, err);
+  print_skipped_records_and_steps(r);
+  if (finish_profile(r, err) != CLV_OK) return fail_after_training(r, CLV_EXIT_FAILED, err);
   if (r->o->interrupted && *r->o->interrupted) return print_interrupted(r);
-  if (check_learned(&r->steps, err) != CLV_OK) return clv_run_fail(r, CLV_EXIT_DIVERGED, err);
+  if (check_weights_changed(&r->steps, err) != CLV_OK)
+    return clv_run_fail(r, CLV_EXIT_DIVERGED, err);
   snprintf(text, sizeof text, "run files in %s", r->dir.data);
   clv_reporter_notice(r->reporter, text, NULL);
   if (r->data.test && clv_dataset_has_labels(r->data.test)) {
     clv_step_result e;
     while (clv_trainer_eval(r->trainer, r->data.test, &r->data.test_rows, r->score, &e, NULL,
                             err) != CLV_OK)
-      if (clv_run_recover(r, err) != CLV_OK) return fail_finish(r, r->recovery.code, err);
-    print_eval(r, "test", &e, r->steps.epoch, true);
-    if (note_eval(r, "test", &e, r->steps.epoch, err) != CLV_OK)
-      return fail_finish(r, CLV_EXIT_FAILED, err);
+      if (clv_run_recover(r, err) != CLV_OK)
+        return fail_after_training(r, r->recovery.exit_code, err);
+    print_evaluation(r, "test", &e, r->steps.last_epoch, true);
+    if (record_evaluation(r, "test", &e, r->steps.last_epoch, err) != CLV_OK)
+      return fail_after_training(r, CLV_EXIT_FAILED, err);
   }
   return CLV_EXIT_OK;
 }
 
 static clv_exit_code fail_training(clv_run *r, const clv_err *err) {
-  clv_exit_code code = r->recovery.code;
+  clv_exit_code code = r->recovery.exit_code;
   if (code == CLV_EXIT_INTERRUPTED && !r->trainer) return print_interrupted(r);
-  print_left_out(r);
+  print_skipped_records_and_steps(r);
   clv_reporter_close(clv_steal(&r->reporter));
   clv_run_fail(r, code, err);
   if (r->trainer) clv_run_write_failed_schedule(r, err);
-  print_usable(r, code);
+  print_how_to_continue(r, code);
   return code;
 }
 
-/* Waits for the workers of a run of --resume if they cannot be reached, or are lost meanwhile. */
+/* Connects to the workers and restores the checkpoint. If a worker of a run of --resume cannot be
+ * reached or is lost meanwhile, waits for the workers. */
 static clv_code connect_and_restore(clv_run *r, clv_err *err) {
   clv_code code = clv_run_open_trainer(r, err);
   if (code == CLV_OK) code = clv_run_restore(r, err);
   return code == CLV_OK ? CLV_OK : clv_run_wait_for_workers(r, err);
 }
 
-static clv_exit_code train(clv_run *r, clv_err *err) {
+static clv_exit_code run_training(clv_run *r, clv_err *err) {
   clv_exit_code code = clv_run_open(r, err);
-  if (code != CLV_EXIT_OK || r->done) return code;
+  if (code != CLV_EXIT_OK || r->is_finished) return code;
   if (connect_and_restore(r, err) != CLV_OK) return clv_run_fail_setup(r, err);
   while (clv_run_loop(r, err) != CLV_OK)
     if (clv_run_recover(r, err) != CLV_OK) return fail_training(r, err);
-  return finish(r, err);
+  return finish_training(r, err);
 }
 
 clv_exit_code clv_run_train(const clv_session_config *config, const clv_run_options *o) {
   CLV_AUTO(clv_run_done) clv_run r = {.config = config, .o = o};
   clv_err err;
-  clv_exit_code code = r.code = train(&r, &err);
+  clv_exit_code code = r.exit_code = run_training(&r, &err);
   clv_run_cache_end(&r);
   clv_run_status status = code == CLV_EXIT_OK            ? CLV_RUN_FINISHED
                           : code != CLV_EXIT_INTERRUPTED ? CLV_RUN_FAILED
                           : is_stopped(&r)               ? CLV_RUN_STOPPED
                                                          : CLV_RUN_INTERRUPTED;
-  if (!r.started) clv_run_drop_record(&r);
+  if (!r.has_started) clv_run_drop_record(&r);
   clv_run_lock_end(r.lock, status, code, status == CLV_RUN_FAILED ? err.text : "");
   return code;
 }

@@ -30,8 +30,8 @@ size_t clv_count_correct_binary(clv_loss_kind loss, const float *output, const f
 
 bool clv_trainer_has_accuracy(const clv_trainer *t) { return t->config->loss.kind != CLV_LOSS_MSE; }
 
-static size_t count_classes(const clv_trainer *t, const float *output, const int64_t *labels,
-                            size_t places, size_t width) {
+static size_t count_correct_classes(const clv_trainer *t, const float *output,
+                                    const int64_t *labels, size_t places, size_t width) {
   size_t right = 0;
   for (size_t i = 0; i < places; i++)
     right += !clv_trainer_is_ignored(t, labels[i]) &&
@@ -44,9 +44,10 @@ size_t clv_trainer_count_correct(const clv_trainer *t, const cleave_tensor *pred
   size_t width = cleave_tensor_count(prediction) / n;
   size_t per_row = labels->n / (size_t)labels->shape.dim[0];
   if (labels->dtype == CLV_I64)
-    return count_classes(t, prediction->data, (const int64_t *)labels->data + start * per_row,
-                         n * per_row, width / per_row);
-  /* never reached: the loss refuses such labels */
+    return count_correct_classes(t, prediction->data,
+                                 (const int64_t *)labels->data + start * per_row, n * per_row,
+                                 width / per_row);
+  /* never reached: the loss refuses labels of another size than the prediction */
   if (labels->n != width * (size_t)labels->shape.dim[0]) return 0;
   return clv_count_correct_binary(t->config->loss.kind, prediction->data,
                                   (const float *)labels->data + start * width, n, width);

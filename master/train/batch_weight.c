@@ -17,13 +17,14 @@ bool clv_trainer_is_ignored(const clv_trainer *t, int64_t label) {
          (double)label == t->config->loss.ignore_index;
 }
 
-/* Returns the weight of a label; 1 for a label outside the classes, which the loss refuses. */
-static double weight_of(const clv_number_list *weight, int64_t label) {
+/* Returns the class weight of a label; 1 for a label that is no class (the loss refuses it). */
+static double class_weight_of(const clv_number_list *weight, int64_t label) {
   bool known = label >= 0 && (uint64_t)label < weight->n;
   return known ? (double)(float)weight->items[label] : 1;
 }
 
-static const int64_t *labels_from(const clv_tensor *labels, size_t start, size_t n, size_t *ret) {
+static const int64_t *find_labels_of_rows(const clv_tensor *labels, size_t start, size_t n,
+                                          size_t *ret) {
   size_t per_row = labels->n / (size_t)labels->shape.dim[0];
   *ret = n * per_row;
   return (const int64_t *)labels->data + start * per_row;
@@ -31,20 +32,21 @@ static const int64_t *labels_from(const clv_tensor *labels, size_t start, size_t
 
 double clv_trainer_batch_weight(const clv_trainer *t, const clv_tensor *labels, size_t start,
                                 size_t n) {
-  size_t places;
+  size_t positions;
   double sum = 0;
   if (labels->dtype != CLV_I64) return (double)n;
-  const int64_t *label = labels_from(labels, start, n, &places);
-  for (size_t i = 0; i < places; i++)
-    if (!clv_trainer_is_ignored(t, label[i])) sum += weight_of(&t->config->loss.weight, label[i]);
+  const int64_t *label = find_labels_of_rows(labels, start, n, &positions);
+  for (size_t i = 0; i < positions; i++)
+    if (!clv_trainer_is_ignored(t, label[i]))
+      sum += class_weight_of(&t->config->loss.weight, label[i]);
   return sum;
 }
 
 size_t clv_trainer_count_labelled(const clv_trainer *t, const clv_tensor *labels, size_t start,
                                   size_t n) {
-  size_t places, judged = 0;
+  size_t positions, labelled = 0;
   if (labels->dtype != CLV_I64) return n;
-  const int64_t *label = labels_from(labels, start, n, &places);
-  for (size_t i = 0; i < places; i++) judged += !clv_trainer_is_ignored(t, label[i]);
-  return judged;
+  const int64_t *label = find_labels_of_rows(labels, start, n, &positions);
+  for (size_t i = 0; i < positions; i++) labelled += !clv_trainer_is_ignored(t, label[i]);
+  return labelled;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The trainer's part of egress. clv_trainer_make_flows gives the gate (master/egress/gate.c) the
- * rows of the egress table, each with a flow of the record. clv_trainer_expect writes allowances
- * ahead before each step or batch, clv_trainer_expect_state before pieces of state, which have one
- * flow each. Tensors that workers send to each other are recorded as planned, with
- * clv_trainer_charge_hop.
+ * rows of the egress table, each with a flow of the record. clv_trainer_allow_batch writes
+ * allowances ahead before each step or batch, clv_trainer_allow_state before pieces of state, which
+ * have one flow each. Tensors that workers send to each other are recorded as planned, with
+ * clv_trainer_charge_direct.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 /* ---- flows ----------------------------------------------------------------------------------- */
 
-static void set_ends(const clv_trainer *t, int from, int to, clv_egress_key *ret) {
+static void set_sender_and_receiver(const clv_trainer *t, int from, int to, clv_egress_key *ret) {
   const clv_remote_spec *w = &t->config->workers[to];
   snprintf(ret->from, sizeof ret->from, "%s",
            from < 0 ? CLV_EGRESS_MASTER : t->config->workers[from].name);
@@ -22,15 +22,15 @@ static void set_ends(const clv_trainer *t, int from, int to, clv_egress_key *ret
   snprintf(ret->identity, sizeof ret->identity, "%s", w->identity);
 }
 
-static void name_stage(const clv_trainer *t, uint32_t stage, clv_egress_key *ret) {
+static void set_stage_name(const clv_trainer *t, uint32_t stage, clv_egress_key *ret) {
   snprintf(ret->stage, sizeof ret->stage, "%s",
            stage == t->b->n_stages ? CLV_LOSS_NAME : t->config->stages[stage].name);
 }
 
-/* Sets dtype and shape of a sample and the bytes of a sample. For packed sequences (places > 0) the
- * shape is that of a position, and a sample has `places` positions at most. */
-static clv_code measure(clv_dtype dtype, const clv_shape *batch, int64_t places,
-                        clv_egress_key *what, clv_row_flow *ret, clv_err *err) {
+/* Sets dtype, shape and bytes of one sample of a batch. For packed sequences (places > 0) sets the
+ * shape and the bytes of one position instead; `places` is the largest number of positions. */
+static clv_code measure_sample(clv_dtype dtype, const clv_shape *batch, int64_t places,
+                               clv_egress_key *what, clv_row_flow *ret, clv_err *err) {
   size_t bytes;
   what->shape.rank = CLV_MAX(batch->rank - 1, 0);
   memcpy(what->shape.dim, batch->dim + 1, (size_t)what->shape.rank * sizeof *batch->dim);
@@ -41,9 +41,10 @@ static clv_code measure(clv_dtype dtype, const clv_shape *batch, int64_t places,
   return CLV_OK;
 }
 
-/* Sets the name of a row of cached activations: how long the worker keeps them, and what they
- * show. */
-static void name_cached(const clv_trainer *t, const clv_egress_row *r, clv_egress_key *what) {
+/* Sets the name of a row of the egress record for cached activations: how long the worker keeps the
+ * activations, and what an observer learns from them. */
+static void set_name_of_cached_row(const clv_trainer *t, const clv_egress_row *r,
+                                   clv_egress_key *what) {
   char words[CLV_FINDINGS_TEXT];
   if (r->input)
     snprintf(what->name, sizeof what->name, "numbers of records");
@@ -53,39 +54,40 @@ static void name_cached(const clv_trainer *t, const clv_egress_row *r, clv_egres
              r->findings ? ", " : "", clv_findings_words(r->findings, words));
 }
 
-static clv_code make_row(clv_trainer *t, const clv_egress_row *r, clv_row_flow *ret, clv_err *err) {
+static clv_code make_row_flow(clv_trainer *t, const clv_egress_row *r, clv_row_flow *ret,
+                              clv_err *err) {
   clv_egress_key what = {.kind = clv_egress_record_kind(r->kind, r->findings),
-                         .has_random_values = t->egress.random};
+                         .has_random_values = t->egress.has_random_values};
   if (clv_egress_is_state(r->kind)) return CLV_OK;
-  set_ends(t, -1, r->worker, &what);
-  name_stage(t, r->stage, &what);
+  set_sender_and_receiver(t, -1, r->worker, &what);
+  set_stage_name(t, r->stage, &what);
   if (r->kind == CLV_EGRESS_INPUT && t->b->inputs.n > 1)
     snprintf(what.name, sizeof what.name, "%s", t->b->stages[r->stage].graph->nodes[r->input].name);
-  if (r->kind == CLV_EGRESS_CACHED) name_cached(t, r, &what);
-  CLV_TRY(measure(r->dtype, &r->shape, r->max_positions, &what, ret, err));
+  if (r->kind == CLV_EGRESS_CACHED) set_name_of_cached_row(t, r, &what);
+  CLV_TRY(measure_sample(r->dtype, &r->shape, r->max_positions, &what, ret, err));
   return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);
 }
 
-/* Makes the flow of the value that a worker sends directly to the worker of the next stage; back:
- * of the gradient that it receives. */
-static clv_code make_hop(clv_trainer *t, uint32_t stage, bool back, clv_row_flow *ret,
-                         clv_err *err) {
+/* Makes the flow of the value that a worker sends directly to the worker of the next stage. back:
+ * makes the flow of the value's gradient instead, which the next worker sends. */
+static clv_code make_direct_flow(clv_trainer *t, uint32_t stage, bool back, clv_row_flow *ret,
+                                 clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[stage];
   char words[CLV_FINDINGS_TEXT];
   if (!s->sends_directly || (back && !s[1].input_needs_grad)) return CLV_OK;
   clv_egress_row r = clv_blueprint_hop_row(t->b, stage, back);
   clv_egress_key what = {.kind = clv_egress_record_kind(r.kind, r.findings),
-                         .has_random_values = t->egress.random};
-  set_ends(t, s[back].worker, r.worker, &what);
-  name_stage(t, stage, &what);
+                         .has_random_values = t->egress.has_random_values};
+  set_sender_and_receiver(t, s[back].worker, r.worker, &what);
+  set_stage_name(t, stage, &what);
   snprintf(what.name, sizeof what.name, "%s", clv_findings_words(r.findings, words));
-  CLV_TRY(measure(r.dtype, &r.shape, r.max_positions, &what, ret, err));
+  CLV_TRY(measure_sample(r.dtype, &r.shape, r.max_positions, &what, ret, err));
   return clv_egress_flow_new(t->egress.record, &what, false, &ret->flow, err);
 }
 
-static clv_code make_failure(clv_trainer *t, size_t worker, clv_err *err) {
+static clv_code make_failure_flow(clv_trainer *t, size_t worker, clv_err *err) {
   clv_egress_key what = {.kind = CLV_EGRESS_FAILURE};
-  set_ends(t, -1, (int)worker, &what);
+  set_sender_and_receiver(t, -1, (int)worker, &what);
   return clv_egress_flow_new(t->egress.record, &what, false, &t->egress.gate.failure_flows[worker],
                              err);
 }
@@ -102,12 +104,13 @@ clv_code clv_trainer_make_flows(clv_trainer *t, clv_err *err) {
                   .policy = t->b->policy};
   CLV_TRY(clv_alloc(t->config->n_workers, sizeof *g->failure_flows, &g->failure_flows, err));
   CLV_TRY(clv_alloc(t->b->n_egress, sizeof *g->flows, &g->flows, err));
-  CLV_TRY(clv_alloc(2 * (size_t)n, sizeof *e->hops, &e->hops, err));
+  CLV_TRY(clv_alloc(2 * (size_t)n, sizeof *e->direct_flows, &e->direct_flows, err));
   if (!e->record) return CLV_OK;
-  for (size_t i = 0; i < t->config->n_workers; i++) CLV_TRY(make_failure(t, i, err));
+  for (size_t i = 0; i < t->config->n_workers; i++) CLV_TRY(make_failure_flow(t, i, err));
   for (size_t k = 0; k < t->b->n_egress; k++)
-    CLV_TRY(make_row(t, &t->b->egress[k], &g->flows[k], err));
-  for (uint32_t i = 0; i < 2 * n; i++) CLV_TRY(make_hop(t, i / 2, i % 2, &e->hops[i], err));
+    CLV_TRY(make_row_flow(t, &t->b->egress[k], &g->flows[k], err));
+  for (uint32_t i = 0; i < 2 * n; i++)
+    CLV_TRY(make_direct_flow(t, i / 2, i % 2, &e->direct_flows[i], err));
   return CLV_OK;
 }
 
@@ -115,7 +118,7 @@ void clv_trainer_drop_flows(clv_trainer *t) {
   free(t->egress.gate.failure_flows);
   free(t->egress.gate.flows);
   free(t->egress.gate.state_flows);
-  free(t->egress.hops);
+  free(t->egress.direct_flows);
 }
 
 cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_error *error) {
@@ -125,14 +128,14 @@ cleave_status clv_trainer_may_send(void *user, const cleave_sending *s, cleave_e
 
 /* ---- ahead ----------------------------------------------------------------------------------- */
 
-/* Returns true if a CACHED row is sent for the present batch: the record numbers with both uses of
- * the cache, the activation rows only if the worker does not keep them yet. */
+/* Returns true if the tensor of a CACHED row is sent for the present batch. Record numbers are sent
+ * whenever the cache is used; activations only with CLV_CACHE_ROWS. */
 static bool is_cached_row_sent(const clv_egress_row *r, clv_cache_use use) {
   return r->input ? use != CLV_CACHE_NONE : use == CLV_CACHE_ROWS;
 }
 
-/* Returns true if tensors of the row leave for the present batch. Labels and gradients leave only
- * in training. */
+/* Returns true if the master sends tensors of the row for the present batch. It sends labels and
+ * gradients only in training. */
 static bool is_sent_in_batch(const clv_trainer *t, const clv_egress_row *r, bool training) {
   if (!clv_blueprint_is_row_in_use(t->b, r)) return false;
   if (r->kind == CLV_EGRESS_CACHED) return is_cached_row_sent(r, t->cache.use);
@@ -141,32 +144,33 @@ static bool is_sent_in_batch(const clv_trainer *t, const clv_egress_row *r, bool
   return training || r->kind == CLV_EGRESS_ACTIVATION || r->kind == CLV_EGRESS_INPUT;
 }
 
-clv_code clv_trainer_expect(clv_trainer *t, uint64_t samples, bool training, clv_err *err) {
+clv_code clv_trainer_allow_batch(clv_trainer *t, uint64_t samples, bool training, clv_err *err) {
   clv_trainer_egress *e = &t->egress;
   const clv_blueprint *b = t->b;
   uint64_t what = 8 * samples + 2 * (uint64_t)t->cache.use + training;
-  if (!e->record || e->samples == what) return CLV_OK;
+  if (!e->record || e->allowed_batch == what) return CLV_OK;
   for (size_t k = 0; k < b->n_egress; k++)
     if (e->gate.flows[k].flow && is_sent_in_batch(t, &b->egress[k], training))
       clv_egress_set_step_bytes(e->gate.flows[k].flow, samples * e->gate.flows[k].sample_bytes);
   for (uint32_t i = 0; i < 2 * b->n_stages; i++)
-    if (e->hops[i].flow && (training || i % 2 == 0))
-      clv_egress_set_step_bytes(e->hops[i].flow, samples * e->hops[i].sample_bytes);
+    if (e->direct_flows[i].flow && (training || i % 2 == 0))
+      clv_egress_set_step_bytes(e->direct_flows[i].flow, samples * e->direct_flows[i].sample_bytes);
   CLV_TRY(clv_egress_write_ahead(e->record, err));
-  e->samples = what;
+  e->allowed_batch = what;
   return CLV_OK;
 }
 
-static uint64_t bytes_of(const clv_row_flow *f, uint64_t samples, uint64_t places) {
+static uint64_t count_flow_bytes(const clv_row_flow *f, uint64_t samples, uint64_t places) {
   return f->position_bytes ? places * f->position_bytes : samples * f->sample_bytes;
 }
 
-clv_code clv_trainer_charge_hop(clv_trainer *t, uint32_t stage, uint64_t samples, uint64_t places,
-                                bool training, clv_err *err) {
-  const clv_row_flow *there = &t->egress.hops[2 * stage], *back = there + 1;
-  if (there->flow) CLV_TRY(clv_egress_charge(there->flow, bytes_of(there, samples, places), err));
+clv_code clv_trainer_charge_direct(clv_trainer *t, uint32_t stage, uint64_t samples,
+                                   uint64_t places, bool training, clv_err *err) {
+  const clv_row_flow *there = &t->egress.direct_flows[2 * stage], *back = there + 1;
+  if (there->flow)
+    CLV_TRY(clv_egress_charge(there->flow, count_flow_bytes(there, samples, places), err));
   if (!training || !back->flow) return CLV_OK;
-  return clv_egress_charge(back->flow, bytes_of(back, samples, places), err);
+  return clv_egress_charge(back->flow, count_flow_bytes(back, samples, places), err);
 }
 
 /* ---- reports of workers ---------------------------------------------------------------------- */
@@ -186,22 +190,22 @@ static bool sends_directly(const clv_trainer *t, const char *from, const char *t
   return false;
 }
 
-static void on_link(void *user, const char *worker, const char *peer, uint64_t bytes) {
+static void note_sent_bytes(void *user, const char *worker, const char *peer, uint64_t bytes) {
   clv_trainer *t = user;
   if (sends_directly(t, worker, peer))
     clv_egress_note_direct_transfer(t->egress.record, worker, peer, bytes);
 }
 
-void clv_trainer_report_hops(clv_trainer *t) {
+void clv_trainer_record_direct_bytes(clv_trainer *t) {
   enum { ASK_MS = 2000 };
   const char *name;
   clv_err err;
   bool any = false;
-  for (uint32_t i = 0; t->egress.hops && i < t->b->n_stages; i++)
-    any |= t->egress.hops[2 * i].flow != NULL;
+  for (uint32_t i = 0; t->egress.direct_flows && i < t->b->n_stages; i++)
+    any |= t->egress.direct_flows[2 * i].flow != NULL;
   for (uint32_t i = 1; any && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
-    if (strcmp(name, t->lost) != 0 &&
-        cleave_ask_links(t->runtime, i, ASK_MS, on_link, t, &err) != CLV_OK)
+    if (strcmp(name, t->lost_worker) != 0 &&
+        cleave_ask_links(t->runtime, i, ASK_MS, note_sent_bytes, t, &err) != CLV_OK)
       clv_log(CLV_LOG_DEBUG, "worker '%s' does not report the bytes that it sent: %s", name,
               err.text);
 }
@@ -213,8 +217,8 @@ static clv_code make_state_flow(clv_trainer *t, uint32_t stage, cleave_state_kin
   bool optimizer = kind == CLEAVE_STATE_OPTIMIZER;
   clv_egress_key what = {.kind = optimizer ? CLV_EGRESS_STATE : CLV_EGRESS_WEIGHTS,
                          .shape = item->shape};
-  set_ends(t, -1, t->b->stages[stage].worker, &what);
-  name_stage(t, stage, &what);
+  set_sender_and_receiver(t, -1, t->b->stages[stage].worker, &what);
+  set_stage_name(t, stage, &what);
   snprintf(what.name, sizeof what.name, "%s", item->name);
   snprintf(what.dtype, sizeof what.dtype, "%s", clv_dtype_name(item->dtype));
   *ret = (clv_state_flow){.stage = stage, .is_optimizer_state = optimizer};
@@ -222,8 +226,8 @@ static clv_code make_state_flow(clv_trainer *t, uint32_t stage, cleave_state_kin
   return clv_egress_flow_new(t->egress.record, &what, true, &ret->flow, err);
 }
 
-clv_code clv_trainer_expect_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                                  const clv_weights_want *items, size_t n, clv_err *err) {
+clv_code clv_trainer_allow_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                                 const clv_weights_want *items, size_t n, clv_err *err) {
   clv_gate *g = &t->egress.gate;
   if (!t->egress.record || t->b->stages[stage].worker < 0) return CLV_OK;
   clv_state_flow *grown = reallocarray(g->state_flows, g->n_state_flows + n + 1, sizeof *grown);

@@ -7,14 +7,14 @@
 
 #include "master/train/train_int.h"
 
-/* Returns true if libcleave itself says that the connection failed at `hop`. The same word in a
- * worker's report means another connection. */
-static bool hop_is(const cleave_error *why, const char *hop) {
-  return !why->reported && strcmp(why->place, hop) == 0;
+/* Returns true if the connection of the master failed at `operation`: "connect", "attach" or
+ * "link". In an error that a worker reports, the same word means a connection of that worker. */
+static bool is_failure_at(const cleave_error *why, const char *operation) {
+  return !why->reported && strcmp(why->place, operation) == 0;
 }
 
-/* Writes the reason, with the name of the worker in front unless the reason has it. */
-static void put_reason(const cleave_error *why, clv_err *err) {
+/* Writes the reason to `err`. Puts the worker's name in front unless the reason contains it. */
+static void write_reason(const cleave_error *why, clv_err *err) {
   bool at_worker = why->node[0] && strcmp(why->node, "master") != 0;
   clv_code code = (clv_code)why->status;
   if (at_worker && why->reported && cleave_is_passed_on(why))
@@ -24,12 +24,12 @@ static void put_reason(const cleave_error *why, clv_err *err) {
              why->place[0] ? " for " : "", why->place, why->text);
   else if (at_worker && !strstr(why->text, why->node))
     clv_fail(err, code, "worker '%s': %s", why->node, why->text);
-  else /* the master lacked a worker's value: the reason is the worker's report */
+  else /* the error is the master's own, or the text names the worker */
     clv_fail(err, cleave_is_passed_on(why) ? CLV_INTERNAL : code, "%s", why->text);
 }
 
-/* Appends the limit that was exceeded, if libcleave does not name it. */
-static void put_limit(const clv_trainer *t, clv_err *err) {
+/* Appends limits.step_timeout to a timeout, unless the text names a limit already. */
+static void append_limit(const clv_trainer *t, clv_err *err) {
   size_t len = strlen(err->text);
   if (strstr(err->text, "limits.")) return;
   snprintf(err->text + len, sizeof err->text - len,
@@ -37,16 +37,18 @@ static void put_limit(const clv_trainer *t, clv_err *err) {
            (double)t->config->limits.step_timeout_ms / 1e3);
 }
 
-/* The code of an error that a worker reports does not decide the exit code of the program. */
+/* Returns CLV_INTERNAL for an error that a worker reports, so that the worker's code does not
+ * decide the exit code of the program. */
 clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *why, clv_err *err) {
   clv_err text;
-  bool connecting = hop_is(why, "connect") || hop_is(why, "attach");
-  put_reason(why, &text);
-  if (connecting || hop_is(why, "link")) snprintf(t->lost, sizeof t->lost, "%s", why->node);
-  if (text.code == CLV_DEADLINE && !connecting && !why->reported) put_limit(t, &text);
-  if (hop_is(why, "link") && text.code != CLV_BAD_ANSWER) text.code = CLV_UNAVAILABLE;
+  bool connecting = is_failure_at(why, "connect") || is_failure_at(why, "attach");
+  write_reason(why, &text);
+  if (connecting || is_failure_at(why, "link"))
+    snprintf(t->lost_worker, sizeof t->lost_worker, "%s", why->node);
+  if (text.code == CLV_DEADLINE && !connecting && !why->reported) append_limit(t, &text);
+  if (is_failure_at(why, "link") && text.code != CLV_BAD_ANSWER) text.code = CLV_UNAVAILABLE;
   if (t->activity)
-    clv_err_prefix(&text, "%s %llu", t->activity, (unsigned long long)t->activity_step);
+    clv_err_prefix(&text, "%s %llu", t->activity, (unsigned long long)t->step_of_activity);
   if (err) *err = text;
   return text.code;
 }

@@ -10,55 +10,57 @@
 
 #include "master/train/train_int.h"
 
-/* Rows stored by number and rows stored by position have different keys, so that a row is never
- * used for another record. */
-static const char *const keys_of[] = {"cleave cache by number", "cleave cache"};
-enum { BY_NUMBER, BY_PLACE }; /* BY_PLACE: as versions up to 0.7 sent them */
+/* First part of the text that the cache's key is derived from, by how the rows are identified. The
+ * keys differ, so that a row is never used for another record. */
+static const char *const key_texts[] = {"cleave cache by number", "cleave cache"};
+/* Identity of a row in the cache: a drawn number, or, up to version 0.7, the record's position in
+ * the files. */
+enum { BY_NUMBER, BY_POSITION };
 
-static clv_code key_of(const clv_trainer *t, const clv_sha256 *secret, int form, clv_sha256 *ret,
-                       clv_err *err) {
+static clv_code derive_cache_key(const clv_trainer *t, const clv_sha256 *secret, int form,
+                                 clv_sha256 *ret, clv_err *err) {
   const clv_graph *g = t->b->stages[0].graph;
   char shape[160], text[320];
   int n =
-      snprintf(text, sizeof text, "%s of %llu records, %s %s", keys_of[form],
+      snprintf(text, sizeof text, "%s of %llu records, %s %s", key_texts[form],
                (unsigned long long)t->cache.to.records, clv_dtype_name(g->nodes[g->output].dtype),
                clv_shape_format(&g->nodes[g->output].shape, shape, sizeof shape));
   return clv_hmac_sha256(secret, text, (size_t)n, ret, err);
 }
 
-/* Draws the number of each record. The numbers follow from the secret of the run, so a resumed run
- * finds its rows again. A worker cannot infer from them the position of a record in the files,
- * where records of a class may be neighbours. */
+/* Draws the number of each record. The numbers are derived from the secret of the run, so a resumed
+ * run finds its rows in the cache. A worker cannot infer the position of a record in the files from
+ * its number. Positions would show labels, because records of a class may be neighbours. */
 static clv_code draw_numbers(clv_trainer *t, const clv_sha256 *secret, clv_err *err) {
   static const char text[] = "cleave numbers of cached rows";
   clv_trainer_cache_rows *c = &t->cache;
   clv_sha256 digest;
   clv_key key;
-  CLV_TRY(clv_alloc((size_t)c->to.records, sizeof *c->number, &c->number, err));
+  CLV_TRY(clv_alloc((size_t)c->to.records, sizeof *c->record_number, &c->record_number, err));
   CLV_TRY(clv_hmac_sha256(secret, text, sizeof text - 1, &digest, err));
   memcpy(&key, &digest, sizeof key);
   const clv_rng_key stream = clv_rng_key_of(&key);
-  clv_rng_permutation(&stream, c->number, (size_t)c->to.records);
+  clv_rng_permutation(&stream, c->record_number, (size_t)c->to.records);
   return CLV_OK;
 }
 
 /* Asks the worker to delete the rows of an attempt of version 0.7 or earlier, whose numbers are
  * positions in the files. */
-static clv_code drop_old_rows(clv_trainer *t, const clv_sha256 *secret, uint64_t *ret_rows,
-                              clv_err *err) {
+static clv_code delete_old_rows(clv_trainer *t, const clv_sha256 *secret, uint64_t *ret_rows,
+                                clv_err *err) {
   enum { DROP_MS = 3000 };
   cleave_cached old = t->cache.to;
   clv_err ignored;
   if (t->use != CLV_TRAINER_RESUMES) return CLV_OK;
-  CLV_TRY(key_of(t, secret, BY_PLACE, &old.key, err));
+  CLV_TRY(derive_cache_key(t, secret, BY_POSITION, &old.key, err));
   if (cleave_cache_end(&old, DROP_MS, ret_rows, &ignored) != CLV_OK) *ret_rows = 0;
   return CLV_OK;
 }
 
-/* Returns the name of the worker if it has the rows of all records; else NULL. It asks for all rows
- * only, because otherwise the worker would have to answer for each record. An attempt that has
- * finished its first epoch has left all rows. Without an answer the trainer sends the rows. */
-static const char *worker_with_all_rows(clv_trainer *t) {
+/* Returns the name of the worker if its cache has the rows of all records, which is so after an
+ * attempt finished its first epoch. NULL: some row is missing, or the worker did not answer; then
+ * the trainer sends all rows. */
+static const char *find_worker_with_all_rows(clv_trainer *t) {
   enum { ASK_MS = 3000 };
   clv_trainer_cache_rows *c = &t->cache;
   uint64_t rows;
@@ -66,7 +68,7 @@ static const char *worker_with_all_rows(clv_trainer *t) {
   if (t->use != CLV_TRAINER_RESUMES) return NULL;
   if (cleave_cache_count(&c->to, ASK_MS, &rows, &ignored) != CLV_OK || rows != c->to.records)
     return NULL;
-  memset(c->kept, true, (size_t)c->to.records * sizeof *c->kept);
+  memset(c->is_row_sent, true, (size_t)c->to.records * sizeof *c->is_row_sent);
   return cleave_module_node(t->modules[1]);
 }
 
@@ -81,10 +83,10 @@ clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const 
                           .records = clv_dataset_count(data),
                           .keep_s = t->config->stages[0].cache_ttl_ms / 1000,
                           .n = 1};
-  CLV_TRY(key_of(t, secret, BY_NUMBER, &c->to.key, err));
+  CLV_TRY(derive_cache_key(t, secret, BY_NUMBER, &c->to.key, err));
   size_t most = (size_t)CLV_MAX(t->b->micro_size, t->b->eval_size);
-  CLV_TRY(clv_alloc((size_t)c->to.records, sizeof *c->kept, &c->kept, err));
-  CLV_TRY(clv_alloc(most, sizeof *c->rows, &c->rows, err));
+  CLV_TRY(clv_alloc((size_t)c->to.records, sizeof *c->is_row_sent, &c->is_row_sent, err));
+  CLV_TRY(clv_alloc(most, sizeof *c->batch_numbers, &c->batch_numbers, err));
   CLV_TRY(draw_numbers(t, secret, err));
   clv_err why;
   cleave_error refused;
@@ -92,9 +94,9 @@ clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const 
     (void)clv_trainer_convert_error(t, &refused, &why);
     return clv_session_fail_at(t->config, t->config->stages[0].cache_pos, err, "%s", why.text);
   }
-  CLV_TRY(drop_old_rows(t, secret, ret_dropped, err));
+  CLV_TRY(delete_old_rows(t, secret, ret_dropped, err));
   c->data = data;
-  *ret_worker = worker_with_all_rows(t);
+  *ret_worker = find_worker_with_all_rows(t);
   return CLV_OK;
 }
 
@@ -109,20 +111,20 @@ clv_code clv_trainer_end_cache(clv_trainer *t, const char **ret_worker, uint64_t
   return cleave_cache_end(&t->cache.to, END_MS, ret_rows, err);
 }
 
-static bool has_all(const clv_trainer *t, const uint32_t *index, size_t n) {
+static bool are_all_rows_sent(const clv_trainer *t, const uint32_t *index, size_t n) {
   for (size_t i = 0; i < n; i++)
-    if (!t->cache.kept[index[i]]) return false;
+    if (!t->cache.is_row_sent[index[i]]) return false;
   return true;
 }
 
 void clv_trainer_choose_cache_use(clv_trainer *t, const uint32_t *index, size_t n) {
   if (!t->cache.data) return;
-  t->cache.use = has_all(t, index, n) ? CLV_CACHE_NUMBERS : CLV_CACHE_ROWS;
+  t->cache.use = are_all_rows_sent(t, index, n) ? CLV_CACHE_NUMBERS : CLV_CACHE_ROWS;
 }
 
-/* Computes the front's output for a batch into t->fetched. */
-static clv_code compute(clv_trainer *t, clv_tensor *const *x, const clv_sequences *s,
-                        clv_err *err) {
+/* Computes the front's output for a batch into t->fetched_value. */
+static clv_code compute_front_output(clv_trainer *t, clv_tensor *const *x, const clv_sequences *s,
+                                     clv_err *err) {
   cleave_context_options o = {.size = sizeof o, .evaluation = true};
   cleave_reference in[CLV_MAX_INPUTS], out;
   cleave_context context;
@@ -130,7 +132,7 @@ static clv_code compute(clv_trainer *t, clv_tensor *const *x, const clv_sequence
   CLV_TRY_API(cleave_context_open(t->runtime, &o, &context, CLV_API_ERROR));
   CLV_TRY(clv_trainer_stage_inputs(t, context, 0, x, s, in, &n_in, err));
   CLV_TRY_API(cleave_call(t->runtime, context, t->modules[0], in, n_in, &out, CLV_API_ERROR));
-  CLV_TRY_API(cleave_to_here(t->runtime, out, 0, &t->fetched, CLV_API_ERROR));
+  CLV_TRY_API(cleave_to_here(t->runtime, out, 0, &t->fetched_value, CLV_API_ERROR));
   CLV_TRY_API(cleave_context_end(t->runtime, context, CLV_API_ERROR));
   return CLV_OK;
 }
@@ -139,13 +141,13 @@ clv_code clv_trainer_front_leaf(clv_trainer *t, cleave_context context, const ui
                                 clv_tensor *const *x, const clv_sequences *s, cleave_reference *ret,
                                 clv_err *err) {
   clv_trainer_cache_rows *c = &t->cache;
-  bool kept = has_all(t, index, s->n);
-  for (size_t i = 0; i < s->n; i++) c->rows[i] = c->number[index[i]];
-  c->to.rows = c->rows;
+  bool kept = are_all_rows_sent(t, index, s->n);
+  for (size_t i = 0; i < s->n; i++) c->batch_numbers[i] = c->record_number[index[i]];
+  c->to.rows = c->batch_numbers;
   c->to.n = s->n;
-  if (!kept) CLV_TRY(compute(t, x, s, err));
-  CLV_TRY_API(cleave_leaf_cached(t->runtime, context, &c->to, kept ? NULL : &t->fetched, ret,
+  if (!kept) CLV_TRY(compute_front_output(t, x, s, err));
+  CLV_TRY_API(cleave_leaf_cached(t->runtime, context, &c->to, kept ? NULL : &t->fetched_value, ret,
                                  CLV_API_ERROR));
-  for (size_t i = 0; i < s->n; i++) c->kept[index[i]] = true;
+  for (size_t i = 0; i < s->n; i++) c->is_row_sent[index[i]] = true;
   return CLV_OK;
 }

@@ -11,16 +11,16 @@
 
 #include "master/train/train_int.h"
 
-/* Items of one stage, for the identity of its worker. */
-typedef struct note {
+/* Ledger items of one stage, which name the identity of the stage's worker. */
+typedef struct ledger_note {
   clv_ledger_item *items;
   size_t n, cap;
-} note;
+} ledger_note;
 
-static void note_done(note *o) { free(o->items); }
+static void ledger_note_done(ledger_note *o) { free(o->items); }
 
-static clv_code add(note *o, const clv_trainer *t, uint32_t stage, clv_ledger_kind kind,
-                    const clv_sha256 *of, clv_err *err) {
+static clv_code add_item(ledger_note *o, const clv_trainer *t, uint32_t stage, clv_ledger_kind kind,
+                         const clv_sha256 *of, clv_err *err) {
   const clv_session_config *c = t->config;
   if (o->n == o->cap) {
     size_t cap = o->cap ? 2 * o->cap : 64;
@@ -35,17 +35,17 @@ static clv_code add(note *o, const clv_trainer *t, uint32_t stage, clv_ledger_ki
 
 /* ---- keys and parameters --------------------------------------------------------------------- */
 
-static clv_code add_param(note *o, const clv_trainer *t, uint32_t stage, const char *name,
+static clv_code add_param(ledger_note *o, const clv_trainer *t, uint32_t stage, const char *name,
                           clv_err *err) {
   clv_sha256 of;
   if (!t->b->run) return CLV_OK;
   CLV_TRY(clv_ledger_name_of_param(t->b->run, name, &of, err));
-  return add(o, t, stage, CLV_LEDGER_RUN, &of, err);
+  return add_item(o, t, stage, CLV_LEDGER_RUN, &of, err);
 }
 
-/* Adds the parameters of a stage, and those of other stages that its layers are tied to, because
- * the worker has their values as well. */
-static clv_code add_params(note *o, const clv_trainer *t, uint32_t stage, clv_err *err) {
+/* Adds the parameters of a stage, and the parameters of other stages that layers of this stage are
+ * tied to, because the worker has the values of both. */
+static clv_code add_params(ledger_note *o, const clv_trainer *t, uint32_t stage, clv_err *err) {
   const clv_params *p = t->b->stages[stage].params;
   const char *weight;
   uint32_t of;
@@ -57,30 +57,31 @@ static clv_code add_params(note *o, const clv_trainer *t, uint32_t stage, clv_er
   return CLV_OK;
 }
 
-static clv_code add_keys(note *o, const clv_trainer *t, uint32_t stage, clv_err *err) {
+static clv_code add_keys(ledger_note *o, const clv_trainer *t, uint32_t stage, clv_err *err) {
   const clv_graph *g = t->b->stages[stage].graph;
   clv_sha256 of;
   for (int k = 0; k < g->n_nodes; k++) {
     if (g->nodes[k].op == CLV_OP_INPUT) continue;
     CLV_TRY(clv_ledger_name_of_key(t->config, g, k, &of, err));
-    CLV_TRY(add(o, t, stage, CLV_LEDGER_KEY, &of, err));
+    CLV_TRY(add_item(o, t, stage, CLV_LEDGER_KEY, &of, err));
   }
   return CLV_OK;
 }
 
-static bool is_noted(const clv_trainer *t, uint32_t stage) {
-  return t->use != CLV_TRAINER_TRIAL /* its seed is forgotten */ && t->b->stages[stage].worker >= 0;
+static bool is_in_ledger(const clv_trainer *t, uint32_t stage) {
+  return t->use != CLV_TRAINER_TRIAL /* a trial's seed is discarded */ &&
+         t->b->stages[stage].worker >= 0;
 }
 
 clv_code clv_trainer_check_ledger(const clv_trainer *t, clv_err *err) {
   bool any = false;
-  for (uint32_t i = 0; i < t->b->n_stages; i++) any |= is_noted(t, i);
+  for (uint32_t i = 0; i < t->b->n_stages; i++) any |= is_in_ledger(t, i);
   return any ? clv_ledger_check_writable(err) : CLV_OK;
 }
 
 clv_code clv_trainer_note_keys(const clv_trainer *t, uint32_t stage, clv_err *err) {
-  CLV_AUTO(note_done) note o = {0};
-  if (!is_noted(t, stage)) return CLV_OK;
+  CLV_AUTO(ledger_note_done) ledger_note o = {0};
+  if (!is_in_ledger(t, stage)) return CLV_OK;
   CLV_TRY(add_keys(&o, t, stage, err));
   if (t->use == CLV_TRAINER_BEGINS) CLV_TRY(add_params(&o, t, stage, err));
   return clv_ledger_add(o.items, o.n, err);
@@ -92,9 +93,10 @@ clv_code clv_trainer_new_samples(const clv_trainer *t, uint32_t stage, cleave_st
                                  const clv_weights_want *items, size_t n, clv_weights_sample **ret,
                                  clv_err *err) {
   *ret = NULL;
-  if (!is_noted(t, stage) || kind != CLEAVE_STATE_WEIGHTS) return CLV_OK;
+  if (!is_in_ledger(t, stage) || kind != CLEAVE_STATE_WEIGHTS) return CLV_OK;
   CLV_TRY(clv_alloc(n, sizeof **ret, ret, err));
-  for (size_t i = 0; i < n; i++) /* no parts: not noted */
+  /* a sample that cannot begin has no parts, and the ledger gets no line for its tensor */
+  for (size_t i = 0; i < n; i++)
     (void)clv_weights_sample_begin(&(*ret)[i], items[i].dtype, &items[i].shape);
   return CLV_OK;
 }
@@ -104,24 +106,25 @@ void clv_trainer_free_samples(clv_weights_sample *samples, size_t n) {
   free(samples);
 }
 
-static clv_code add_sample(note *o, const clv_trainer *t, uint32_t stage,
+static clv_code add_sample(ledger_note *o, const clv_trainer *t, uint32_t stage,
                            const clv_weights_sample *s, clv_err *err) {
   clv_sha256 of[CLV_SAMPLE_NAMES];
   clv_row_names rows;
-  size_t n_of;
-  CLV_TRY(clv_weights_sample_names(s, of, &n_of, err));
-  for (size_t k = 0; k < n_of; k++) CLV_TRY(add(o, t, stage, CLV_LEDGER_WEIGHTS, &of[k], err));
+  size_t n_names;
+  CLV_TRY(clv_weights_sample_names(s, of, &n_names, err));
+  for (size_t k = 0; k < n_names; k++)
+    CLV_TRY(add_item(o, t, stage, CLV_LEDGER_WEIGHTS, &of[k], err));
   for (int columns = 0; columns < 2; columns++) {
     CLV_TRY(clv_weights_sample_rows(s, columns, &rows, err));
     for (size_t k = 0; k < rows.n; k++)
-      CLV_TRY(add(o, t, stage, CLV_LEDGER_ROW, &rows.list[k], err));
+      CLV_TRY(add_item(o, t, stage, CLV_LEDGER_ROW, &rows.list[k], err));
   }
   return CLV_OK;
 }
 
 clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
                                  const clv_weights_sample *samples, size_t n, clv_err *err) {
-  CLV_AUTO(note_done) note o = {0};
+  CLV_AUTO(ledger_note_done) ledger_note o = {0};
   if (samples) CLV_TRY(add_params(&o, t, stage, err));
   for (size_t i = 0; samples && i < n; i++)
     if (samples[i].parts) CLV_TRY(add_sample(&o, t, stage, &samples[i], err));

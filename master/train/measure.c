@@ -21,26 +21,27 @@ enum {
   EVERY_STEPS = 16,
   SAMPLE_MS = 200, /* least time between two steps that are measured only for on_waits */
 };
-static const double UNUSUAL = 0.25, WORTH = 0.02, SLACK = 0.1, SLACK_S = 0.001;
+static const double UNUSUAL_SHARE = 0.25, MIN_GAIN = 0.02, SLACK = 0.1, SLACK_S = 0.001;
 
-/* ---- when ------------------------------------------------------------------------------------ */
+/* ---- choice of steps ------------------------------------------------------------------------- */
 
 bool clv_sampler_begin(clv_trainer *t) {
   clv_sampler *w = &t->sampler;
   w->n_events = 0;
   bool due = w->on_waits && clv_now_ns() >= w->next_measure_ns;
-  return w->sink || ((w->is_window_auto || due) && t->committed >= w->next_step);
+  return w->sink || ((w->is_window_auto || due) && t->committed_steps >= w->next_measured_step);
 }
 
-static void plan_next(clv_sampler *w, uint64_t committed) {
-  w->next_step = committed + (committed < FIRST_STEPS ? 0 : EVERY_STEPS);
+static void plan_next_measurement(clv_sampler *w, uint64_t committed) {
+  w->next_measured_step = committed + (committed < FIRST_STEPS ? 0 : EVERY_STEPS);
 }
 
-/* Requests a measurement after a step that took clearly longer or shorter than usual. */
-static void compare(clv_sampler *w, uint64_t committed, double seconds) {
-  bool unusual = w->usual_s > 0 && fabs(seconds - w->usual_s) > UNUSUAL * w->usual_s;
-  if (unusual && committed > FIRST_STEPS) w->next_step = committed;
-  w->usual_s = w->usual_s > 0 ? 0.8 * w->usual_s + 0.2 * seconds : seconds;
+/* Makes the next step a measured one if this step took clearly longer or shorter than usual. */
+static void detect_unusual_step(clv_sampler *w, uint64_t committed, double seconds) {
+  bool unusual =
+      w->usual_step_s > 0 && fabs(seconds - w->usual_step_s) > UNUSUAL_SHARE * w->usual_step_s;
+  if (unusual && committed > FIRST_STEPS) w->next_measured_step = committed;
+  w->usual_step_s = w->usual_step_s > 0 ? 0.8 * w->usual_step_s + 0.2 * seconds : seconds;
 }
 
 void clv_trainer_set_on_waits(clv_trainer *t, clv_waits_fn *fn, void *user) {
@@ -67,7 +68,7 @@ void clv_sampler_done(clv_sampler *w) {
   if (w) free(w->events);
 }
 
-static int by_id(const void *key, const void *item) {
+static int compare_reference_id(const void *key, const void *item) {
   uint64_t a = *(const uint64_t *)key, b = ((const cleave_reference *)item)->id;
   return a < b ? -1 : a > b;
 }
@@ -81,8 +82,8 @@ bool clv_sampler_locate(const clv_trainer *t, const clv_placed_schedule *l, cons
       if (t->modules[*ret_stage] == e->module) return true;
     return false;
   }
-  const cleave_reference *r =
-      bsearch(&e->reference.id, t->references, (size_t)l->n_micro * stages, sizeof *r, by_id);
+  const cleave_reference *r = bsearch(&e->reference.id, t->references, (size_t)l->n_micro * stages,
+                                      sizeof *r, compare_reference_id);
   if (!r) return false;
   *ret_stage = (uint32_t)(r - t->references) % stages;
   *ret_micro = (uint32_t)(r - t->references) / stages;
@@ -96,19 +97,19 @@ typedef struct samples {
   size_t n;
 } samples;
 
-static int ascending(const void *a, const void *b) {
+static int compare_doubles(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return x < y ? -1 : x > y;
 }
 
-static double median(samples *s) {
+static double compute_median(samples *s) {
   if (!s->n) return 0;
-  qsort(s->list, s->n, sizeof *s->list, ascending);
+  qsort(s->list, s->n, sizeof *s->list, compare_doubles);
   return s->list[s->n / 2];
 }
 
-static double time_of(const clv_trainer *t, const clv_placed_schedule *l, cleave_event_kind kind,
-                      uint32_t stage, samples *s) {
+static double median_event_seconds(const clv_trainer *t, const clv_placed_schedule *l,
+                                   cleave_event_kind kind, uint32_t stage, samples *s) {
   const clv_sampler *w = &t->sampler;
   uint32_t at, k;
   s->n = 0;
@@ -116,29 +117,29 @@ static double time_of(const clv_trainer *t, const clv_placed_schedule *l, cleave
     if (w->events[i].kind == kind && clv_sampler_locate(t, l, &w->events[i], &at, &k) &&
         at == stage && w->events[i].end_ns >= w->events[i].begin_ns)
       s->list[s->n++] = (double)(w->events[i].end_ns - w->events[i].begin_ns) * 1e-9;
-  return median(s);
+  return compute_median(s);
 }
 
-static void stage_times(const clv_trainer *t, const clv_placed_schedule *l, clv_sched_costs *c,
-                        samples *s) {
+static void measure_stage_times(const clv_trainer *t, const clv_placed_schedule *l,
+                                clv_sched_costs *c, samples *s) {
   for (uint32_t i = 0; i <= t->b->n_stages; i++) {
-    c->forward[i] = time_of(t, l, CLEAVE_EVENT_FORWARD, i, s);
-    double whole = time_of(t, l, CLEAVE_EVENT_BACKWARD, i, s);
-    c->input[i] = whole / 2 + time_of(t, l, CLEAVE_EVENT_BACKWARD_INPUT, i, s);
-    c->weight[i] = whole / 2 + time_of(t, l, CLEAVE_EVENT_BACKWARD_WEIGHT, i, s);
-    c->step[i] = time_of(t, l, CLEAVE_EVENT_STEP, i, s);
+    c->forward[i] = median_event_seconds(t, l, CLEAVE_EVENT_FORWARD, i, s);
+    double whole = median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD, i, s);
+    c->input[i] = whole / 2 + median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD_INPUT, i, s);
+    c->weight[i] = whole / 2 + median_event_seconds(t, l, CLEAVE_EVENT_BACKWARD_WEIGHT, i, s);
+    c->step[i] = median_event_seconds(t, l, CLEAVE_EVENT_STEP, i, s);
   }
 }
 
 /* ---- edges ----------------------------------------------------------------------------------- */
 
-/* Times at which the tensor of a micro-batch was sent and received; 0: no event. */
-typedef struct passage {
+/* Times in seconds at which the tensor of a micro-batch was sent and received; 0: no event. */
+typedef struct transfer {
   double out, in;
-} passage;
+} transfer;
 
-static void passages_of(const clv_trainer *t, const clv_placed_schedule *l, uint32_t stage,
-                        bool forward, passage *list) {
+static void read_transfers(const clv_trainer *t, const clv_placed_schedule *l, uint32_t stage,
+                           bool forward, transfer *list) {
   cleave_event_kind out = forward ? CLEAVE_EVENT_VALUE_OUT : CLEAVE_EVENT_GRADIENT_OUT;
   cleave_event_kind in = forward ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
   memset(list, 0, l->n_micro * sizeof *list);
@@ -151,16 +152,16 @@ static void passages_of(const clv_trainer *t, const clv_placed_schedule *l, uint
   }
 }
 
-/* Returns true if the tensor took clearly longer than the quickest one and arrived after the one
- * before, so that it has queued behind that. */
-static bool has_queued(const passage *p, const passage *before, double quickest) {
+/* Returns true if the tensor waited on the link behind the tensor `before`: it was sent before that
+ * tensor arrived, arrived after it, and took clearly longer than the quickest tensor. */
+static bool has_queued(const transfer *p, const transfer *before, double quickest) {
   bool seen = before->in > 0 && p->out > 0 && p->out < before->in && p->in > before->in;
   return seen && p->in - p->out > (1 + SLACK) * quickest + SLACK_S;
 }
 
 /* Estimates the latency of a link and the transfer time of a tensor from n passages. known: latency
  * to use if no tensor has queued; < 0: not known. Returns false if no tensor crossed the link. */
-static bool estimate_link(const passage *p, uint32_t n, double known, double *ret_latency,
+static bool estimate_link(const transfer *p, uint32_t n, double known, double *ret_latency,
                           double *ret_serialise, samples *s) {
   double quickest = INFINITY;
   s->n = 0;
@@ -171,33 +172,35 @@ static bool estimate_link(const passage *p, uint32_t n, double known, double *re
   for (uint32_t k = 1; k < n; k++)
     if (has_queued(&p[k], &p[k - 1], quickest)) s->list[s->n++] = p[k].in - p[k - 1].in;
   double rest = known >= 0 ? fmax(quickest - known, 0) : 0;
-  *ret_serialise = s->n ? fmin(median(s), quickest) : rest;
+  *ret_serialise = s->n ? fmin(compute_median(s), quickest) : rest;
   *ret_latency = quickest - *ret_serialise;
   return true;
 }
 
-/* Returns half the sum of the round-trip times of the links between two stages; < 0 for a direct
- * link, whose time the master does not know. */
-static double known_latency(const clv_trainer *t, uint32_t stage, const double *round_trip) {
+/* Returns half the sum of the round-trip times of the links from the master to the workers of a
+ * stage and of the next stage; < 0 for a direct link, whose time the master does not know. */
+static double half_round_trip(const clv_trainer *t, uint32_t stage, const double *round_trip) {
   int from = t->b->stages[stage].worker, to = t->b->stages[stage + 1].worker;
   if (from >= 0 && to >= 0 && t->b->stages[stage].sends_directly) return -1;
   return ((from >= 0 ? round_trip[from] : 0) + (to >= 0 ? round_trip[to] : 0)) / 2;
 }
 
-static void edge_times(const clv_trainer *t, const clv_placed_schedule *l, const double *round_trip,
-                       passage *passages, clv_sched_costs *c, samples *s) {
+static void estimate_edge_times(const clv_trainer *t, const clv_placed_schedule *l,
+                                const double *round_trip, transfer *transfers, clv_sched_costs *c,
+                                samples *s) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
-    double back = 0, known = known_latency(t, i, round_trip);
-    passages_of(t, l, i, true, passages);
-    estimate_link(passages, l->n_micro, known, &c->latency[i], &c->serialise_f[i], s);
-    passages_of(t, l, i, false, passages);
-    if (estimate_link(passages, l->n_micro, known, &back, &c->serialise_b[i], s))
+    double back = 0, known = half_round_trip(t, i, round_trip);
+    read_transfers(t, l, i, true, transfers);
+    estimate_link(transfers, l->n_micro, known, &c->latency[i], &c->serialise_f[i], s);
+    read_transfers(t, l, i, false, transfers);
+    if (estimate_link(transfers, l->n_micro, known, &back, &c->serialise_b[i], s))
       c->latency[i] = fmin(c->latency[i], back);
   }
 }
 
-/* Pings all workers. round_trip: receives [n_workers] seconds; NULL: not wanted. */
-static clv_code ping_all(clv_trainer *t, double *round_trip, clv_err *err) {
+/* Measures the links to all workers. round_trip: [n_workers] receives the round-trip times in
+ * seconds; NULL: not wanted. */
+static clv_code ping_all_workers(clv_trainer *t, double *round_trip, clv_err *err) {
   const char *name;
   for (uint32_t node = 1; (name = cleave_node_name(t->runtime, node)) != NULL; node++) {
     cleave_link_measure m;
@@ -211,23 +214,23 @@ static clv_code ping_all(clv_trainer *t, double *round_trip, clv_err *err) {
 clv_code clv_sampler_measure(clv_trainer *t, const clv_placed_schedule *l, clv_sched_costs *ret,
                              clv_err *err) {
   CLV_AUTO(clv_freep) double *list = NULL, *round_trip = NULL;
-  CLV_AUTO(clv_freep) passage *passages = NULL;
+  CLV_AUTO(clv_freep) transfer *transfers = NULL;
   size_t most = CLV_MAX(t->sampler.n_events, (size_t)l->n_micro);
   CLV_TRY(clv_alloc(most + 1, sizeof *list, &list, err));
   CLV_TRY(clv_alloc(t->config->n_workers + 1, sizeof *round_trip, &round_trip, err));
-  CLV_TRY(clv_alloc(l->n_micro, sizeof *passages, &passages, err));
+  CLV_TRY(clv_alloc(l->n_micro, sizeof *transfers, &transfers, err));
   samples s = {.list = list};
   *ret = (clv_sched_costs){.input_first = true};
-  CLV_TRY(ping_all(t, round_trip, err));
-  stage_times(t, l, ret, &s);
-  edge_times(t, l, round_trip, passages, ret, &s);
+  CLV_TRY(ping_all_workers(t, round_trip, err));
+  measure_stage_times(t, l, ret, &s);
+  estimate_edge_times(t, l, round_trip, transfers, ret, &s);
   return CLV_OK;
 }
 
 /* ---- the window ------------------------------------------------------------------------------ */
 
-static clv_code seconds_with(const clv_placed_schedule *l, uint32_t window,
-                             const clv_sched_costs *c, double *ret, clv_err *err) {
+static clv_code simulate_step_seconds(const clv_placed_schedule *l, uint32_t window,
+                                      const clv_sched_costs *c, double *ret, clv_err *err) {
   clv_sched_options o = {
       .kind = CLV_SCHED_1F1B, .shape = l->sched->shape, .window = window, .costs = c};
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
@@ -235,17 +238,17 @@ static clv_code seconds_with(const clv_placed_schedule *l, uint32_t window,
   return clv_sched_seconds(s, c, ret, err);
 }
 
-/* Returns the edge with the longest round trip of a micro-batch. */
-static uint32_t slowest_edge(const clv_trainer *t, const clv_sched_costs *c) {
+/* Returns the edge on which the value of a micro-batch takes longest: latency and transfer. */
+static uint32_t find_slowest_edge(const clv_trainer *t, const clv_sched_costs *c) {
   uint32_t worst = 0;
   for (uint32_t i = 1; i < t->b->n_stages; i++)
     if (c->latency[i] + c->serialise_f[i] > c->latency[worst] + c->serialise_f[worst]) worst = i;
   return worst;
 }
 
-static void notice_window(clv_trainer *t, uint32_t window, double now_s, double then_s,
-                          const clv_sched_costs *c) {
-  uint32_t edge = slowest_edge(t, c);
+static void set_window_notice(clv_trainer *t, uint32_t window, double now_s, double then_s,
+                              const clv_sched_costs *c) {
+  uint32_t edge = find_slowest_edge(t, c);
   const char *next = edge + 1 < t->b->n_stages ? t->config->stages[edge + 1].name : "the loss";
   char was[32] = "";
   if (t->window) snprintf(was, sizeof was, " (was %u)", t->window);
@@ -264,13 +267,13 @@ static clv_code choose_window(clv_trainer *t, const clv_placed_schedule *l,
   CLV_TRY(clv_sched_window(&l->sched->shape, c, &window, err));
   window = CLV_MIN(window, l->n_micro);
   if (window == t->window) return CLV_OK;
-  CLV_TRY(seconds_with(l, window, c, &better, err));
+  CLV_TRY(simulate_step_seconds(l, window, c, &better, err));
   CLV_TRY(clv_sched_seconds(l->sched, c, &as_is, err));
-  if (better > (1 - WORTH) * as_is) return CLV_OK;
-  notice_window(t, window, better, as_is, c);
+  if (better > (1 - MIN_GAIN) * as_is) return CLV_OK;
+  set_window_notice(t, window, better, as_is, c);
   t->window = window;
   t->costs = *c;
-  t->costs_known = true;
+  t->has_costs = true;
   clv_trainer_forget_schedules(t);
   return CLV_OK;
 }
@@ -284,19 +287,20 @@ static void report_waits(clv_trainer *t, const clv_placed_schedule *l) {
 clv_code clv_sampler_end(clv_trainer *t, const clv_placed_schedule *l, bool measured,
                          double seconds, clv_err *err) {
   clv_sampler *w = &t->sampler;
-  bool enough = t->committed > WARM_STEPS && l->n_micro > 1;
+  bool enough = t->committed_steps > WARM_STEPS && l->n_micro > 1;
   if (!measured) {
-    compare(w, t->committed, seconds);
+    detect_unusual_step(w, t->committed_steps, seconds);
     return CLV_OK;
   }
   if (w->sink) w->sink(w->sink_user, t, l);
   if (w->on_waits) report_waits(t, l);
   w->next_measure_ns = clv_now_ns() + (uint64_t)SAMPLE_MS * 1000000u;
-  if (!(w->is_window_auto || w->on_waits) || t->committed < w->next_step) return CLV_OK;
-  plan_next(w, t->committed);
+  if (!(w->is_window_auto || w->on_waits) || t->committed_steps < w->next_measured_step)
+    return CLV_OK;
+  plan_next_measurement(w, t->committed_steps);
   clv_sched_costs c;
-  /* only to keep the clocks' offsets up to date */
-  if (!w->is_window_auto || !enough) return ping_all(t, NULL, err);
+  /* measures the links only to keep the clocks' offsets up to date */
+  if (!w->is_window_auto || !enough) return ping_all_workers(t, NULL, err);
   CLV_TRY(clv_sampler_measure(t, l, &c, err));
   clv_err why; /* event times come from the workers; impossible times must not end the run */
   if (choose_window(t, l, &c, &why) != CLV_OK)

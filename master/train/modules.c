@@ -12,8 +12,9 @@
 
 /* ---- modules --------------------------------------------------------------------------------- */
 
-/* Returns the workers that exchange tensors with the stage's worker directly, 0 to 2 names. */
-static size_t direct_of(const clv_trainer *t, uint32_t i, const char *names[2]) {
+/* Lists the worker to which the stage's worker sends its value directly. Returns their number, 0 or
+ * 1. */
+static size_t list_direct_receivers(const clv_trainer *t, uint32_t i, const char *names[2]) {
   const clv_blueprint *b = t->b;
   size_t n = 0;
   if (i < b->n_stages && b->stages[i].sends_directly)
@@ -21,7 +22,7 @@ static size_t direct_of(const clv_trainer *t, uint32_t i, const char *names[2]) 
   return n;
 }
 
-static const char *place_of(const clv_trainer *t, int worker) {
+static const char *node_name_of(const clv_trainer *t, int worker) {
   return worker < 0 ? "master" : t->config->workers[worker].name;
 }
 
@@ -35,14 +36,15 @@ static clv_code load_graph(clv_trainer *t, const cleave_module_options *o, const
   return status == CLEAVE_OK ? CLV_OK : clv_trainer_convert_error(t, &why, err);
 }
 
-/* Returns the most micro-batches that a stage keeps at the same time in the first schedule. */
-static uint32_t live_of(const clv_trainer *t, uint32_t stage) {
+/* Returns the largest number of micro-batches that a stage keeps at the same time, by the first
+ * placed schedule. */
+static uint32_t max_live_micro_batches(const clv_trainer *t, uint32_t stage) {
   return CLV_MAX(t->n_schedules ? t->schedules[0]->report.live[stage] : 1u, 1u);
 }
 
-/* Makes the list of weights that layers of the stage share with stages before it. */
-static clv_code ties_of(const clv_trainer *t, uint32_t i, cleave_tie **ret, size_t *ret_n,
-                        clv_err *err) {
+/* Makes the list of weights that layers of the stage share with earlier stages. */
+static clv_code list_ties(const clv_trainer *t, uint32_t i, cleave_tie **ret, size_t *ret_n,
+                          clv_err *err) {
   const clv_params *p = t->b->stages[i].params;
   uint32_t of;
   CLV_TRY(clv_alloc((size_t)p->n_ties, sizeof **ret, ret, err));
@@ -56,7 +58,7 @@ static clv_code ties_of(const clv_trainer *t, uint32_t i, cleave_tie **ret, size
   return CLV_OK;
 }
 
-static clv_code at_tf32(const clv_trainer *t, const clv_stage_spec *spec, clv_err *err) {
+static clv_code fail_at_tf32(const clv_trainer *t, const clv_stage_spec *spec, clv_err *err) {
   clv_err why = *err;
   return clv_session_fail_at(t->config, spec->tf32_pos, err, "%s", why.text);
 }
@@ -64,28 +66,28 @@ static clv_code at_tf32(const clv_trainer *t, const clv_stage_spec *spec, clv_er
 static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
   const clv_stage_plan *s = &t->b->stages[i];
   const clv_stage_spec *spec = &t->config->stages[i];
-  const char *direct[2];
+  const char *receivers[2];
   CLV_AUTO(clv_freep) cleave_tie *ties = NULL;
   size_t n_ties;
-  CLV_TRY(ties_of(t, i, &ties, &n_ties, err));
+  CLV_TRY(list_ties(t, i, &ties, &n_ties, err));
   CLV_AUTO(clv_freep) const char **frozen = NULL, **fresh = NULL;
   CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *frozen, &frozen, err));
   CLV_TRY(clv_alloc((size_t)s->params->n, sizeof *fresh, &fresh, err));
   cleave_module_options o = {.size = sizeof o,
                              .name = spec->name,
-                             .at = place_of(t, s->worker),
+                             .at = node_name_of(t, s->worker),
                              .device = spec->device,
-                             .copies_inputs = true, /* the file says where values go */
+                             .copies_inputs = true, /* the session file has chosen devices */
                              .threads = (uint32_t)spec->threads,
-                             .in_flight = live_of(t, i),
+                             .in_flight = max_live_micro_batches(t, i),
                              .seed = CLEAVE_SESSION_NETWORK,
                              .bf16 = t->config->train.dtype == CLV_COMPUTE_BF16,
                              .tf32 = spec->tf32,
                              .frozen = frozen,
                              .frozen_is_final = true,
                              .frozen_bf16 = spec->lora.base == CLV_COMPUTE_BF16,
-                             .direct_to = direct,
-                             .n_direct_to = direct_of(t, i, direct),
+                             .direct_to = receivers,
+                             .n_direct_to = list_direct_receivers(t, i, receivers),
                              .initialized = fresh,
                              .ties = ties,
                              .n_ties = n_ties,
@@ -101,16 +103,16 @@ static clv_code load_stage(clv_trainer *t, uint32_t i, clv_err *err) {
     return clv_session_fail_at(t->config, spec->weights_pos, err,
                                "stage '%s': an artifact needs its sha256", spec->name);
   clv_code code = load_graph(t, &o, s->graph, &t->modules[i], err);
-  return code == CLV_PRECONDITION && spec->tf32 ? at_tf32(t, spec, err) : code;
+  return code == CLV_PRECONDITION && spec->tf32 ? fail_at_tf32(t, spec, err) : code;
 }
 
 clv_code clv_trainer_load_loss(clv_trainer *t, const char *name, int worker, cleave_module **ret,
                                clv_err *err) {
   cleave_module_options o = {.size = sizeof o,
                              .name = name,
-                             .at = place_of(t, worker),
+                             .at = node_name_of(t, worker),
                              .copies_inputs = true,
-                             .in_flight = live_of(t, t->b->n_stages)};
+                             .in_flight = max_live_micro_batches(t, t->b->n_stages)};
   return load_graph(t, &o, t->b->stages[t->b->n_stages].graph, ret, err);
 }
 
@@ -119,8 +121,8 @@ static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
   CLV_AUTO(clv_freep) cleave_module **learning = NULL;
   CLV_AUTO(clv_trainer_decay_lists_done) clv_trainer_decay_lists sides = {0};
   CLV_TRY(clv_alloc(t->b->n_stages, sizeof(cleave_module *), &learning, err));
-  /* final: nodes keep no copies to revert a step, because after a failure the run resumes from its
-   * checkpoint. */
+  /* no_rollback: nodes keep no copies to revert a step, because after a failure the run resumes
+   * from its checkpoint. */
   cleave_group groups[2], g = {.modules = learning,
                                .kind = (cleave_optimizer_kind)c->kind,
                                .schedule = clv_trainer_make_schedule(t->config, 0),
@@ -139,8 +141,9 @@ static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
 
 void clv_trainer_set_length(clv_trainer *t, uint64_t steps) {
   cleave_schedule s = clv_trainer_make_schedule(t->config, steps);
-  (void)cleave_optimizer_set_schedule(t->runtime, t->optimizer, &s,
-                                      NULL); /* as at the beginning, checked */
+  (void)cleave_optimizer_set_schedule(
+      t->runtime, t->optimizer, &s,
+      NULL); /* cleave_optimizer_new has accepted this schedule with length 0 */
 }
 
 static clv_code load_modules(clv_trainer *t, clv_err *err) {
@@ -168,13 +171,13 @@ void clv_trainer_on_notice(void *trainer, const char *text) {
 }
 
 /* Returns true if a stage or the loss is at the worker. */
-static bool has_stage(const clv_blueprint *b, int worker) {
+static bool worker_has_stage(const clv_blueprint *b, int worker) {
   for (uint32_t i = 0; i <= b->n_stages; i++)
     if (b->stages[i].worker == worker) return true;
   return false;
 }
 
-static clv_code connect(clv_trainer *t, clv_err *err) {
+static clv_code connect_workers(clv_trainer *t, clv_err *err) {
   const clv_session_config *c = t->config;
   CLV_AUTO(clv_freep) const char **names = NULL;
   CLV_TRY(clv_alloc(c->n_workers + 1, sizeof *names, &names, err));
@@ -186,32 +189,32 @@ static clv_code connect(clv_trainer *t, clv_err *err) {
                       .on_notice = clv_trainer_on_notice,
                       .user = t};
   for (size_t i = 0; i < c->n_workers; i++)
-    if (has_stage(t->b, (int)i)) names[o.n_workers++] = c->workers[i].name;
+    if (worker_has_stage(t->b, (int)i)) names[o.n_workers++] = c->workers[i].name;
   CLV_TRY_API(cleave_open_config(c, &o, &t->runtime, CLV_API_ERROR));
   return CLV_OK;
 }
 
-static clv_code fill(clv_trainer *t, clv_err *err) {
+static clv_code prepare_trainer(clv_trainer *t, clv_err *err) {
   const clv_blueprint *b = t->b;
   const clv_placed_schedule *first;
   t->round = clv_pipeline_steps_in_round(t->config);
   size_t most = (size_t)b->max_micro * t->round;
   CLV_TRY(clv_alloc(b->n_stages + 1, sizeof(cleave_module *), &t->modules, err));
-  CLV_TRY(clv_alloc(most, sizeof *t->micros, &t->micros, err));
+  CLV_TRY(clv_alloc(most, sizeof *t->micro_batches, &t->micro_batches, err));
   CLV_TRY(clv_alloc(b->max_micro, sizeof *t->sizes, &t->sizes, err));
   CLV_TRY(clv_alloc(most, sizeof *t->losses, &t->losses, err));
-  CLV_TRY(clv_alloc(most, sizeof *t->shares, &t->shares, err));
+  CLV_TRY(clv_alloc(most, sizeof *t->loss_shares, &t->loss_shares, err));
   CLV_TRY(clv_alloc(most * (b->n_stages + 1), sizeof *t->references, &t->references, err));
-  CLV_TRY(clv_alloc(t->round, sizeof *t->held, &t->held, err));
+  CLV_TRY(clv_alloc(t->round, sizeof *t->held_batches, &t->held_batches, err));
   CLV_TRY(clv_alloc(2 * t->round, sizeof *t->results, &t->results, err));
   t->window = clv_pipeline_first_window(t->config);
-  t->sampler.next_step = 1; /* not step 0, in which nodes make plans */
+  t->sampler.next_measured_step = 1; /* nodes make plans in step 0, so its times do not count */
   t->sampler.is_window_auto = t->config->pipeline.schedule == CLV_PIPE_1F1B &&
                               t->config->pipeline.window == CLV_WINDOW_AUTO && b->micro_batches > 1;
   CLV_TRY(clv_trainer_placed_schedule(t, b->micro_batches * t->round, t->round, &first, err));
   CLV_TRY(clv_trainer_make_flows(t, err));
   CLV_TRY(clv_trainer_check_ledger(t, err));
-  CLV_TRY(connect(t, err));
+  CLV_TRY(connect_workers(t, err));
   return load_modules(t, err);
 }
 
@@ -222,10 +225,10 @@ clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, clv
   t->b = b;
   t->config = b->config;
   t->use = use;
-  t->egress = (clv_trainer_egress){.record = record, .random = use == CLV_TRAINER_TRIAL};
+  t->egress = (clv_trainer_egress){.record = record, .has_random_values = use == CLV_TRAINER_TRIAL};
   pthread_mutex_init(&t->notes_lock, NULL);
   *ret = t;
-  return fill(t, err);
+  return prepare_trainer(t, err);
 }
 
 void clv_trainer_close(clv_trainer *t) {
@@ -233,7 +236,7 @@ void clv_trainer_close(clv_trainer *t) {
   cleave_error why;
   if (cleave_close(t->runtime, 3000, NULL, &why) != CLEAVE_OK)
     clv_log(CLV_LOG_DEBUG, "closing the session: %s", why.text);
-  cleave_tensor_free(&t->fetched);
+  cleave_tensor_free(&t->fetched_value);
   clv_trainer_drop_flows(t);
   clv_trainer_drop_held_batches(t);
   clv_trainer_forget_schedules(t);
@@ -241,17 +244,17 @@ void clv_trainer_close(clv_trainer *t) {
   clv_bytes_done(&t->notes);
   pthread_mutex_destroy(&t->notes_lock);
   free(t->pack_buffer);
-  free(t->cache.kept);
-  free(t->cache.number);
-  free(t->cache.rows);
-  free(t->held);
+  free(t->cache.is_row_sent);
+  free(t->cache.record_number);
+  free(t->cache.batch_numbers);
+  free(t->held_batches);
   free(t->results);
   free(t->references);
   free(t->modules);
-  free(t->micros);
+  free(t->micro_batches);
   free(t->sizes);
   free(t->losses);
-  free(t->shares);
+  free(t->loss_shares);
   free(t);
 }
 
@@ -264,10 +267,10 @@ void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_up, uint64_t *ret_down) {
 
 void clv_trainer_set_activity(clv_trainer *t, const char *what, uint64_t step) {
   t->activity = what;
-  t->activity_step = step;
+  t->step_of_activity = step;
 }
 
-const char *clv_trainer_lost_worker(clv_trainer *t) { return t->lost; }
+const char *clv_trainer_lost_worker(clv_trainer *t) { return t->lost_worker; }
 uint32_t clv_trainer_n_held(const clv_trainer *t) { return t->n_held; }
 
 void clv_trainer_take_notes(clv_trainer *t, clv_bytes *ret) {
@@ -286,7 +289,7 @@ const char *clv_trainer_take_notice(clv_trainer *t) {
 void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out) {
   if (t->n_schedules) clv_sched_format(t->schedules[0]->sched, out);
 }
-uint64_t clv_trainer_step_count(const clv_trainer *t) { return t->committed; }
+uint64_t clv_trainer_step_count(const clv_trainer *t) { return t->committed_steps; }
 
 uint32_t clv_trainer_micro_batches(const clv_trainer *t) { return t->b->micro_batches; }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The optimiser of a session: one group, or two where biases and normalisations do not decay.
+ * The optimiser of a session: one group, or two if biases and normalisations have no weight decay.
  */
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ cleave_schedule clv_trainer_make_schedule(const clv_session_config *c, uint64_t 
 }
 
 /* Returns true for a normalisation: an op with the attribute eps. */
-static bool normalises(clv_op op) {
+static bool is_normalisation(clv_op op) {
   for (const clv_attr_row *row = clv_op_def_of(op)->attrs; row->key; row++)
     if (row->key == CLV_ATTR_EPS) return true;
   return false;
@@ -29,8 +29,8 @@ static bool normalises(clv_op op) {
 
 /* Returns true if the parameter has weight decay: weights have at least two dimensions, biases
  * one. */
-static bool decays(const clv_graph *g, const clv_param *p) {
-  return p->shape.rank > 1 && !normalises(g->nodes[p->node].op);
+static bool has_weight_decay(const clv_graph *g, const clv_param *p) {
+  return p->shape.rank > 1 && !is_normalisation(g->nodes[p->node].op);
 }
 
 void clv_trainer_decay_lists_done(clv_trainer_decay_lists *s) {
@@ -39,7 +39,8 @@ void clv_trainer_decay_lists_done(clv_trainer_decay_lists *s) {
   free(s->names[1]);
 }
 
-static clv_code sort_sides(const clv_blueprint *b, clv_trainer_decay_lists *ret, clv_err *err) {
+static clv_code list_params_by_decay(const clv_blueprint *b, clv_trainer_decay_lists *ret,
+                                     clv_err *err) {
   size_t all = 0;
   for (uint32_t i = 0; i < b->n_stages; i++) all += (size_t)b->stages[i].params->n;
   for (int side = 0; side < 2; side++)
@@ -47,15 +48,15 @@ static clv_code sort_sides(const clv_blueprint *b, clv_trainer_decay_lists *ret,
   for (uint32_t i = 0; i < b->n_stages; i++)
     for (int k = 0; k < b->stages[i].params->n; k++) {
       const clv_param *p = &b->stages[i].params->list[k];
-      int side = decays(b->stages[i].graph, p) ? 0 : 1;
+      int side = has_weight_decay(b->stages[i].graph, p) ? 0 : 1;
       if (p->trainable && !p->frozen) ret->names[side][ret->n[side]++] = p->name;
     }
   return CLV_OK;
 }
 
-/* Copies `one` to a group for each side that has parameters, and returns their number. */
-static size_t split_group(const cleave_group *one, const clv_trainer_decay_lists *s,
-                          cleave_group ret[2]) {
+/* Copies the group `one` for each list that has parameters. Returns the number of copies. */
+static size_t make_group_per_list(const cleave_group *one, const clv_trainer_decay_lists *s,
+                                  cleave_group ret[2]) {
   size_t n = 0;
   for (int side = 0; side < 2; side++) {
     if (!s->n[side]) continue;
@@ -76,7 +77,7 @@ clv_code clv_trainer_make_groups(const clv_blueprint *b, const cleave_group *one
   ret[0] = *one;
   *ret_n = 1;
   if (!split) return CLV_OK;
-  CLV_TRY(sort_sides(b, sides, err));
-  *ret_n = split_group(one, sides, ret);
+  CLV_TRY(list_params_by_decay(b, sides, err));
+  *ret_n = make_group_per_list(one, sides, ret);
   return CLV_OK;
 }

@@ -34,17 +34,18 @@ clv_code clv_trainer_select_sequences(const clv_trainer *t, clv_tensor *const *x
   return CLV_OK;
 }
 
-/* Grows t->pack_buffer to the tensor and fills it: i64 with `rest`, other dtypes with 0. */
-static clv_code make_room(clv_trainer *t, cleave_tensor *of, int64_t rest, clv_err *err) {
+/* Makes t->pack_buffer large enough for the tensor `of` and sets of->data to it. Fills the tensor:
+ * i64 with `rest`, other dtypes with 0. */
+static clv_code resize_pack_buffer(clv_trainer *t, cleave_tensor *of, int64_t rest, clv_err *err) {
   size_t n = cleave_tensor_count(of), bytes;
   CLV_TRY(clv_mul_size(n, clv_dtype_size((clv_dtype)of->dtype), &bytes)
               ? CLV_OK
               : clv_fail(err, CLV_EXHAUSTED, "a part of %zu values", n));
-  if (bytes > t->pack_bytes) {
+  if (bytes > t->pack_buffer_bytes) {
     void *more = realloc(t->pack_buffer, bytes);
     if (!more) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu bytes", bytes);
     t->pack_buffer = more;
-    t->pack_bytes = bytes;
+    t->pack_buffer_bytes = bytes;
   }
   of->data = t->pack_buffer;
   memset(of->data, 0, bytes);
@@ -52,9 +53,10 @@ static clv_code make_room(clv_trainer *t, cleave_tensor *of, int64_t rest, clv_e
   return CLV_OK;
 }
 
-/* Between [n, S, ...] and [T, ...], of `width` bytes a place. */
-static void move_places(const clv_trainer *t, const clv_sequences *s, char *padded, char *packed,
-                        size_t width, bool unpack) {
+/* Copies the positions of sequences between a padded tensor [n, S, ...] and a packed one [T, ...].
+ * width: bytes of a position; unpack: copies from packed to padded. */
+static void copy_positions(const clv_trainer *t, const clv_sequences *s, char *padded, char *packed,
+                           size_t width, bool unpack) {
   for (size_t i = 0; i < s->n; i++) {
     size_t bytes = (size_t)s->lengths[i] * width;
     char *place = padded + i * (size_t)t->b->max_positions * width;
@@ -64,15 +66,15 @@ static void move_places(const clv_trainer *t, const clv_sequences *s, char *padd
 }
 
 clv_code clv_trainer_pack_rows(clv_trainer *t, const clv_sequences *s, const clv_tensor *batch,
-                               bool by_place, int64_t rest, cleave_tensor *ret, clv_err *err) {
+                               bool by_position, int64_t rest, cleave_tensor *ret, clv_err *err) {
   cleave_tensor rows = clv_batch_rows(batch, s->start, s->n), part = rows;
-  if (by_place) {
+  if (by_position) {
     part.rank--;
     memmove(part.shape + 1, part.shape + 2, (size_t)(part.rank - 1) * sizeof *part.shape);
     part.shape[0] = s->rows;
-    CLV_TRY(make_room(t, &part, rest, err));
+    CLV_TRY(resize_pack_buffer(t, &part, rest, err));
     size_t places = (size_t)(batch->shape.dim[0] * t->b->max_positions);
-    move_places(t, s, rows.data, part.data, batch->bytes / places, false);
+    copy_positions(t, s, rows.data, part.data, batch->bytes / places, false);
   }
   *ret = part;
   return CLV_OK;
@@ -80,8 +82,9 @@ clv_code clv_trainer_pack_rows(clv_trainer *t, const clv_sequences *s, const clv
 
 clv_code clv_trainer_pack_targets(clv_trainer *t, const clv_sequences *s, const clv_tensor *y,
                                   cleave_tensor *ret, clv_err *err) {
-  bool by_place = t->b->stages[t->b->n_stages].graph->nodes[1].max_positions;
-  return clv_trainer_pack_rows(t, s, y, by_place, (int64_t)t->config->loss.ignore_index, ret, err);
+  bool by_position = t->b->stages[t->b->n_stages].graph->nodes[1].max_positions;
+  return clv_trainer_pack_rows(t, s, y, by_position, (int64_t)t->config->loss.ignore_index, ret,
+                               err);
 }
 
 clv_code clv_trainer_unpack_output(clv_trainer *t, const clv_sequences *s,
@@ -94,8 +97,8 @@ clv_code clv_trainer_unpack_output(clv_trainer *t, const clv_sequences *s,
     padded.shape[0] = (int64_t)s->n;
     padded.shape[1] = t->b->max_positions;
     padded.capacity = 0;
-    CLV_TRY(make_room(t, &padded, 0, err));
-    move_places(t, s, padded.data, output->data, width, true);
+    CLV_TRY(resize_pack_buffer(t, &padded, 0, err));
+    copy_positions(t, s, padded.data, output->data, width, true);
   }
   *ret = padded;
   return CLV_OK;

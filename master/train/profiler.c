@@ -13,10 +13,10 @@
 
 enum {
   WARM_ROUNDS = 1,
-  MOST_EVENTS = 8192, /* larger rounds are not searched for the causes of the master's waits */
+  MAX_WAIT_EVENTS = 8192, /* in a round with more events the causes of waits are not computed */
 };
 
-/* Sums over rounds, seconds. */
+/* Seconds that a node computed or waited, by cause; summed over rounds. */
 typedef struct node_times {
   double busy, network, peer, own;
 } node_times;
@@ -28,26 +28,26 @@ typedef struct stage_times {
 
 struct clv_profiler {
   clv_trace *trace;
-  bool profile;
-  uint32_t rounds;
-  double seconds;
-  node_times node[CLV_SCHED_RANKS + 1];
-  stage_times stage[CLV_SCHED_STAGES];
-  bool named;
+  bool has_profile;
+  uint32_t n_rounds; /* rounds with events so far */
+  double profiled_s; /* duration of the profiled rounds, which are all except the first */
+  node_times times_of_node[CLV_SCHED_RANKS + 1];
+  stage_times times_of_stage[CLV_SCHED_STAGES];
+  bool has_named_nodes;
 };
 
 /* ---- one round's events ---------------------------------------------------------------------- */
 
-static bool computes(const cleave_event *e) { return e->kind <= CLEAVE_EVENT_STEP; }
+static bool is_computation(const cleave_event *e) { return e->kind <= CLEAVE_EVENT_STEP; }
 
-static int by_node_and_time(const void *a, const void *b) {
+static int compare_node_and_time(const void *a, const void *b) {
   const cleave_event *x = a, *y = b;
   if (x->node != y->node) return x->node < y->node ? -1 : 1;
   return x->begin_ns < y->begin_ns ? -1 : x->begin_ns > y->begin_ns;
 }
 
-/* Returns the arrival at another node of the tensor that `out` has sent; NULL: no such event. */
-static const cleave_event *arrival_of(const clv_sampler *w, const cleave_event *out) {
+/* Returns the event of another node that received the tensor of the event `out`; NULL: none. */
+static const cleave_event *find_arrival(const clv_sampler *w, const cleave_event *out) {
   cleave_event_kind in =
       out->kind == CLEAVE_EVENT_VALUE_OUT ? CLEAVE_EVENT_VALUE_IN : CLEAVE_EVENT_GRADIENT_IN;
   for (size_t i = 0; i < w->n_events; i++) {
@@ -71,13 +71,13 @@ static const struct {
     [CLEAVE_EVENT_GRADIENT_OUT] = {"gradient ", "gradient"},
 };
 
-static void trace_event(clv_trace *trace, const clv_trainer *t, const clv_placed_schedule *l,
-                        const cleave_event *e) {
+static void write_trace_event(clv_trace *trace, const clv_trainer *t, const clv_placed_schedule *l,
+                              const cleave_event *e) {
   char name[96];
   clv_trace_slice s = {.name = name,
                        .phase = kinds[e->kind].phase,
                        .node = e->node,
-                       .step = t->committed,
+                       .step = t->committed_steps,
                        .begin_ns = e->begin_ns,
                        .end_ns = e->end_ns,
                        .bytes = e->bytes,
@@ -85,36 +85,37 @@ static void trace_event(clv_trace *trace, const clv_trainer *t, const clv_placed
   if (!kinds[e->kind].letter || !clv_sampler_locate(t, l, e, &s.stage, &s.micro_batch)) return;
   const char *stage = s.stage < t->b->n_stages ? t->config->stages[s.stage].name : "loss";
   snprintf(name, sizeof name, "%s%u %s", kinds[e->kind].letter, s.micro_batch, stage);
-  if (computes(e)) {
+  if (is_computation(e)) {
     clv_trace_compute(trace, &s);
     return;
   }
-  const cleave_event *in = arrival_of(&t->sampler, e);
+  const cleave_event *in = find_arrival(&t->sampler, e);
   if (!in) return;
   s.end_ns = in->begin_ns;
   clv_trace_transfer(trace, &s);
 }
 
-static void trace_round(clv_profiler *o, const clv_trainer *t, const clv_placed_schedule *l) {
+static void write_trace_round(clv_profiler *o, const clv_trainer *t, const clv_placed_schedule *l) {
   const char *name;
-  for (uint32_t i = 0; !o->named && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
+  for (uint32_t i = 0; !o->has_named_nodes && (name = cleave_node_name(t->runtime, i)) != NULL; i++)
     clv_trace_node(o->trace, i, name);
-  o->named = true;
+  o->has_named_nodes = true;
   for (size_t i = 0; i < t->sampler.n_events; i++)
-    trace_event(o->trace, t, l, &t->sampler.events[i]);
+    write_trace_event(o->trace, t, l, &t->sampler.events[i]);
 }
 
 /* ---- profile --------------------------------------------------------------------------------- */
 
-static double overlap(uint64_t a, uint64_t b, uint64_t from, uint64_t to) {
+static double overlap_seconds(uint64_t a, uint64_t b, uint64_t from, uint64_t to) {
   uint64_t low = CLV_MAX(a, from), high = CLV_MIN(b, to);
   return high > low ? (double)(high - low) * 1e-9 : 0;
 }
 
-/* Returns the sending of the tensor that `e` needed: the value of the stage before it, or the
- * gradient of its own output. NULL: no tensor of another node. */
-static const cleave_event *awaited(const clv_trainer *t, const cleave_event *e, uint32_t stage,
-                                   uint32_t micro_batch) {
+/* Returns the event that sent the tensor which the computation `e` needed: for a forward the value
+ * of the stage before, for a backward the gradient of the stage's output. NULL: the tensor came
+ * from the same node. */
+static const cleave_event *find_awaited_send(const clv_trainer *t, const cleave_event *e,
+                                             uint32_t stage, uint32_t micro_batch) {
   uint32_t stages = t->b->n_stages + 1;
   bool forward = e->kind == CLEAVE_EVENT_FORWARD;
   if (e->kind > CLEAVE_EVENT_BACKWARD_INPUT || (forward && !stage)) return NULL;
@@ -127,21 +128,22 @@ static const cleave_event *awaited(const clv_trainer *t, const cleave_event *e, 
   return NULL;
 }
 
-static void add_gap(node_times *n, const clv_trainer *t, const clv_placed_schedule *l,
-                    uint64_t from, const cleave_event *e) {
+static void add_idle_time(node_times *n, const clv_trainer *t, const clv_placed_schedule *l,
+                          uint64_t from, const cleave_event *e) {
   uint32_t stage, micro_batch;
   const cleave_event *out = NULL, *in = NULL;
-  double gap = overlap(from, e->begin_ns, from, e->begin_ns);
-  if (clv_sampler_locate(t, l, e, &stage, &micro_batch)) out = awaited(t, e, stage, micro_batch);
-  if (out) in = arrival_of(&t->sampler, out);
-  double network = in ? overlap(from, e->begin_ns, out->begin_ns, in->begin_ns) : 0;
-  double peer = out ? overlap(from, e->begin_ns, 0, out->begin_ns) : 0;
+  double gap = overlap_seconds(from, e->begin_ns, from, e->begin_ns);
+  if (clv_sampler_locate(t, l, e, &stage, &micro_batch))
+    out = find_awaited_send(t, e, stage, micro_batch);
+  if (out) in = find_arrival(&t->sampler, out);
+  double network = in ? overlap_seconds(from, e->begin_ns, out->begin_ns, in->begin_ns) : 0;
+  double peer = out ? overlap_seconds(from, e->begin_ns, 0, out->begin_ns) : 0;
   n->network += network;
   n->peer += peer;
   n->own += gap - network - peer;
 }
 
-static void add_stage(stage_times *s, const cleave_event *e) {
+static void add_stage_time(stage_times *s, const cleave_event *e) {
   double seconds = (double)(e->end_ns - e->begin_ns) * 1e-9;
   bool forward = e->kind == CLEAVE_EVENT_FORWARD;
   *(forward ? &s->forward : &s->backward) += seconds;
@@ -149,73 +151,75 @@ static void add_stage(stage_times *s, const cleave_event *e) {
   s->backwards += e->kind == CLEAVE_EVENT_BACKWARD || e->kind == CLEAVE_EVENT_BACKWARD_INPUT;
 }
 
-/* From the first thing that is computed anywhere to the last. */
-static void span_of(const clv_sampler *w, uint64_t *ret_begin, uint64_t *ret_end) {
+/* Returns the begin of the first computation of the round at any node, and the end of the last. */
+static void find_round_span(const clv_sampler *w, uint64_t *ret_begin, uint64_t *ret_end) {
   *ret_begin = UINT64_MAX;
   *ret_end = 0;
   for (size_t i = 0; i < w->n_events; i++) {
-    if (!computes(&w->events[i])) continue;
+    if (!is_computation(&w->events[i])) continue;
     *ret_begin = CLV_MIN(*ret_begin, w->events[i].begin_ns);
     *ret_end = CLV_MAX(*ret_end, w->events[i].end_ns);
   }
 }
 
-static void profile_round(clv_profiler *o, clv_trainer *t, const clv_placed_schedule *l) {
+static void add_round_to_profile(clv_profiler *o, clv_trainer *t, const clv_placed_schedule *l) {
   clv_sampler *w = &t->sampler;
   uint64_t begin, end, last = 0;
   uint32_t stage, micro_batch, node = UINT32_MAX;
-  span_of(w, &begin, &end);
-  if (begin >= end || o->rounds++ < WARM_ROUNDS) return;
-  o->seconds += (double)(end - begin) * 1e-9;
-  qsort(w->events, w->n_events, sizeof *w->events, by_node_and_time);
+  find_round_span(w, &begin, &end);
+  if (begin >= end || o->n_rounds++ < WARM_ROUNDS) return;
+  o->profiled_s += (double)(end - begin) * 1e-9;
+  qsort(w->events, w->n_events, sizeof *w->events, compare_node_and_time);
   for (size_t i = 0; i < w->n_events; i++) {
     const cleave_event *e = &w->events[i];
-    if (!computes(e) || e->node > CLV_SCHED_RANKS) continue;
-    node_times *n = &o->node[e->node];
+    if (!is_computation(e) || e->node > CLV_SCHED_RANKS) continue;
+    node_times *n = &o->times_of_node[e->node];
     if (e->node != node) last = begin;
     node = e->node;
-    if (e->begin_ns > last) add_gap(n, t, l, last, e);
+    if (e->begin_ns > last) add_idle_time(n, t, l, last, e);
     n->busy += (double)(e->end_ns - e->begin_ns) * 1e-9;
     last = CLV_MAX(last, e->end_ns);
     if (e->kind != CLEAVE_EVENT_STEP && clv_sampler_locate(t, l, e, &stage, &micro_batch))
-      add_stage(&o->stage[stage], e);
+      add_stage_time(&o->times_of_stage[stage], e);
   }
 }
 
-/* ---- what the master waits for --------------------------------------------------------------- */
+/* ---- waits of the master --------------------------------------------------------------------- */
 
-static int by_time(const void *a, const void *b) {
+static int compare_time(const void *a, const void *b) {
   const cleave_event *x = a, *y = b;
   return x->begin_ns < y->begin_ns ? -1 : x->begin_ns > y->begin_ns;
 }
 
-/* Returns the seconds in [from, to) in which at least one other node computed. The events are in
- * the order of time. */
-static double seconds_computed_elsewhere(const clv_sampler *w, uint64_t from, uint64_t to) {
+/* Returns the seconds in [from, to) in which at least one node other than the master computed. The
+ * events must be sorted by time. */
+static double sum_seconds_computed_elsewhere(const clv_sampler *w, uint64_t from, uint64_t to) {
   double seconds = 0;
   for (size_t i = 0; i < w->n_events && w->events[i].begin_ns < to; i++) {
     const cleave_event *e = &w->events[i];
-    if (e->node == 0 || !computes(e)) continue;
-    seconds += overlap(e->begin_ns, e->end_ns, from, to);
+    if (e->node == 0 || !is_computation(e)) continue;
+    seconds += overlap_seconds(e->begin_ns, e->end_ns, from, to);
     from = CLV_MAX(from, CLV_MIN(e->end_ns, to));
   }
   return seconds;
 }
 
-/* Adds the wait before `e` to its causes. Until the needed tensor is sent, either another node
- * computes (peer), or a tensor is in flight to a node that will compute (network). */
+/* Adds the wait of the master before the computation `e` to *ret, by cause. While the tensor that
+ * `e` needs has not been sent, either another node computes (peer), or a tensor is in flight to a
+ * node that will compute (network). */
 static void add_wait(const clv_trainer *t, const clv_placed_schedule *l, uint64_t from,
                      const cleave_event *e, clv_waits *ret) {
   uint32_t stage, micro_batch;
   const cleave_event *out = NULL, *in = NULL;
   uint64_t to = e->begin_ns;
-  if (clv_sampler_locate(t, l, e, &stage, &micro_batch)) out = awaited(t, e, stage, micro_batch);
-  if (out) in = arrival_of(&t->sampler, out);
-  double gap = overlap(from, to, from, to);
-  double travels = in ? overlap(from, to, out->begin_ns, in->begin_ns) : 0;
-  double made = out ? overlap(from, to, 0, out->begin_ns) : 0;
+  if (clv_sampler_locate(t, l, e, &stage, &micro_batch))
+    out = find_awaited_send(t, e, stage, micro_batch);
+  if (out) in = find_arrival(&t->sampler, out);
+  double gap = overlap_seconds(from, to, from, to);
+  double travels = in ? overlap_seconds(from, to, out->begin_ns, in->begin_ns) : 0;
+  double made = out ? overlap_seconds(from, to, 0, out->begin_ns) : 0;
   double computed =
-      made > 0 ? seconds_computed_elsewhere(&t->sampler, from, CLV_MIN(to, out->begin_ns)) : 0;
+      made > 0 ? sum_seconds_computed_elsewhere(&t->sampler, from, CLV_MIN(to, out->begin_ns)) : 0;
   ret->peer += computed;
   ret->network += travels + made - computed;
   ret->own += gap - travels - made;
@@ -225,32 +229,32 @@ void clv_sampler_sum_waits(clv_trainer *t, const clv_placed_schedule *l, clv_wai
   clv_sampler *w = &t->sampler;
   uint64_t begin, end, last;
   *ret = (clv_waits){0};
-  if (w->n_events > MOST_EVENTS) return;
-  span_of(w, &begin, &end);
+  if (w->n_events > MAX_WAIT_EVENTS) return;
+  find_round_span(w, &begin, &end);
   last = begin;
-  qsort(w->events, w->n_events, sizeof *w->events, by_time);
+  qsort(w->events, w->n_events, sizeof *w->events, compare_time);
   for (size_t i = 0; i < w->n_events; i++) {
     const cleave_event *e = &w->events[i];
-    if (e->node != 0 || !computes(e)) continue;
+    if (e->node != 0 || !is_computation(e)) continue;
     if (e->begin_ns > last) add_wait(t, l, last, e, ret);
     last = CLV_MAX(last, e->end_ns);
   }
   if (last >= end) return;
-  double computed = seconds_computed_elsewhere(w, last, end);
+  double computed = sum_seconds_computed_elsewhere(w, last, end);
   ret->peer += computed;
-  ret->network += overlap(last, end, last, end) - computed;
+  ret->network += overlap_seconds(last, end, last, end) - computed;
 }
 
-static void profile_sampled(void *user, clv_trainer *t, const clv_placed_schedule *l) {
+static void on_sampled_round(void *user, clv_trainer *t, const clv_placed_schedule *l) {
   clv_profiler *o = user;
-  if (o->trace) trace_round(o, t, l);
-  if (o->profile) profile_round(o, t, l);
+  if (o->trace) write_trace_round(o, t, l);
+  if (o->has_profile) add_round_to_profile(o, t, l);
 }
 
 /* ---- as text --------------------------------------------------------------------------------- */
 
 /* Returns true if the node has a stage of the model. A node with the loss alone does not count. */
-static bool has_stage(const clv_trainer *t, const char *node) {
+static bool node_has_stage(const clv_trainer *t, const char *node) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     int worker = t->b->stages[i].worker;
     if (strcmp(worker < 0 ? "master" : t->config->workers[worker].name, node) == 0) return true;
@@ -259,7 +263,7 @@ static bool has_stage(const clv_trainer *t, const char *node) {
 }
 
 /* Returns the largest number of stages at a node. */
-static uint32_t per_rank(const clv_trainer *t) {
+static uint32_t max_stages_per_node(const clv_trainer *t) {
   uint32_t most = 1;
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     uint32_t n = 0;
@@ -270,10 +274,10 @@ static uint32_t per_rank(const clv_trainer *t) {
   return most;
 }
 
-static void text_stages(const clv_profiler *o, const clv_trainer *t, clv_bytes *out) {
+static void append_stage_lines(const clv_profiler *o, const clv_trainer *t, clv_bytes *out) {
   clv_bytes_printf(out, "%-16s %-12s %12s %12s\n", "stage", "at", "forward", "backward");
   for (uint32_t i = 0; i <= t->b->n_stages; i++) {
-    const stage_times *s = &o->stage[i];
+    const stage_times *s = &o->times_of_stage[i];
     int worker = t->b->stages[i].worker;
     clv_bytes_printf(out, "%-16s %-12s %9.2f ms %9.2f ms   a micro-batch\n",
                      i < t->b->n_stages ? t->config->stages[i].name : "loss",
@@ -285,45 +289,45 @@ static void text_stages(const clv_profiler *o, const clv_trainer *t, clv_bytes *
 
 void clv_profiler_text(const clv_profiler *o, const clv_trainer *t, clv_bytes *out) {
   const char *name;
-  uint32_t rounds = o->rounds - CLV_MIN(o->rounds, (uint32_t)WARM_ROUNDS), ranks = 0;
+  uint32_t rounds = o->n_rounds - CLV_MIN(o->n_rounds, (uint32_t)WARM_ROUNDS), ranks = 0;
   double busy = 0;
   if (!rounds) {
     clv_bytes_puts(out, "profile: nothing measured (the first step does not count)\n");
     return;
   }
-  text_stages(o, t, out);
+  append_stage_lines(o, t, out);
   clv_bytes_printf(out, "%-16s %8s %8s %8s %8s   of %.1f ms a round, %u rounds\n", "node", "busy",
-                   "network", "peer", "own", 1e3 * o->seconds / rounds, rounds);
+                   "network", "peer", "own", 1e3 * o->profiled_s / rounds, rounds);
   for (uint32_t i = 0; (name = cleave_node_name(t->runtime, i)) != NULL; i++) {
-    const node_times *n = &o->node[i];
+    const node_times *n = &o->times_of_node[i];
     if (n->busy <= 0) continue;
-    ranks += has_stage(t, name);
-    busy += has_stage(t, name) ? n->busy : 0;
-    double rest = o->seconds - n->busy - n->network - n->peer;
+    ranks += node_has_stage(t, name);
+    busy += node_has_stage(t, name) ? n->busy : 0;
+    double rest = o->profiled_s - n->busy - n->network - n->peer;
     clv_bytes_printf(out, "%-16s %7.1f%% %7.1f%% %7.1f%% %7.1f%%\n", name,
-                     100 * n->busy / o->seconds, 100 * n->network / o->seconds,
-                     100 * n->peer / o->seconds, 100 * rest / o->seconds);
+                     100 * n->busy / o->profiled_s, 100 * n->network / o->profiled_s,
+                     100 * n->peer / o->profiled_s, 100 * rest / o->profiled_s);
   }
   clv_sched_kind kind = (clv_sched_kind)t->config->pipeline.schedule;
   clv_bytes_printf(out, "bubble %.1f %% of what %u nodes could compute",
-                   100 * (1 - busy / (o->seconds * ranks)), ranks);
+                   100 * (1 - busy / (o->profiled_s * ranks)), ranks);
   if (kind != CLV_SCHED_CUSTOM)
     clv_bytes_printf(out,
                      "; for equal stages and free links %.1f %% (textbook, which sends a backward "
                      "whole: %.1f %%)",
-                     100 * clv_sched_bubble_formula(kind, ranks, per_rank(t),
+                     100 * clv_sched_bubble_formula(kind, ranks, max_stages_per_node(t),
                                                     t->b->micro_batches * t->round, true),
-                     100 * clv_sched_bubble_formula(kind, ranks, per_rank(t),
+                     100 * clv_sched_bubble_formula(kind, ranks, max_stages_per_node(t),
                                                     t->b->micro_batches * t->round, false));
   clv_bytes_puts(out, "\n");
 }
 
-/* ---- life ------------------------------------------------------------------------------------ */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 clv_code clv_profiler_new(const char *trace, bool profile, clv_profiler **ret, clv_err *err) {
   clv_profiler *o;
   CLV_TRY(clv_alloc(1, sizeof *o, &o, err));
-  o->profile = profile;
+  o->has_profile = profile;
   clv_code code = trace ? clv_trace_open(trace, &o->trace, err) : CLV_OK;
   if (code != CLV_OK) {
     clv_profiler_free(o);
@@ -334,7 +338,7 @@ clv_code clv_profiler_new(const char *trace, bool profile, clv_profiler **ret, c
 }
 
 void clv_profiler_attach(clv_profiler *o, clv_trainer *t) {
-  t->sampler.sink = profile_sampled;
+  t->sampler.sink = on_sampled_round;
   t->sampler.sink_user = o;
 }
 
@@ -345,6 +349,6 @@ clv_code clv_profiler_finish(clv_profiler *o, clv_err *err) {
 void clv_profiler_free(clv_profiler *o) {
   clv_err ignored;
   if (!o) return;
-  (void)!clv_trace_close(o->trace, &ignored); /* what an interrupted run has is worth reading */
+  (void)!clv_trace_close(o->trace, &ignored); /* makes the trace of an interrupted run readable */
   free(o);
 }

@@ -21,7 +21,7 @@ clv_code clv_trainer_placed_schedule(clv_trainer *t, uint32_t n_micro, uint32_t 
     return CLV_OK;
   }
   CLV_TRY(clv_placed_schedule_new(t->b, n_micro, n_steps, t->window,
-                                  t->costs_known ? &t->costs : NULL, &l, err));
+                                  t->has_costs ? &t->costs : NULL, &l, err));
   if (t->n_schedules == KEPT_SCHEDULES) clv_placed_schedule_free(t->schedules[--t->n_schedules]);
   memmove(t->schedules + 1, t->schedules, t->n_schedules * sizeof(clv_placed_schedule *));
   t->schedules[0] = l;

@@ -14,9 +14,10 @@ clv_code clv_trainer_stage_inputs(clv_trainer *t, cleave_context context, uint32
   const clv_stage_plan *s = &t->b->stages[stage];
   *n = stage > 0;
   for (uint32_t k = 0; k < s->n_model_inputs; k++) {
-    bool by_place = s->graph->nodes[*n].max_positions; /* inputs come first in a graph */
+    bool by_position =
+        s->graph->nodes[*n].max_positions; /* the first nodes of a graph are its inputs */
     cleave_tensor leaf;
-    CLV_TRY(clv_trainer_pack_rows(t, of, x[s->model_inputs[k]], by_place, 0, &leaf, err));
+    CLV_TRY(clv_trainer_pack_rows(t, of, x[s->model_inputs[k]], by_position, 0, &leaf, err));
     CLV_TRY_API(cleave_leaf(t->runtime, context, &leaf, false, &in[(*n)++], CLV_API_ERROR));
   }
   return CLV_OK;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state of all stages. clv_trainer_save fetches it into a checkpoint, clv_trainer_restore sends
- * that of a checkpoint to the stages, and clv_trainer_push_files sends the weights of the session's
- * files. State passes through the master piece by piece, so the master never holds that of a whole
- * stage in memory.
+ * The state of all stages. clv_trainer_save fetches the state into a checkpoint,
+ * clv_trainer_restore sends the state in a checkpoint to the stages, and clv_trainer_push_files
+ * sends the weights of the session's files. State passes through the master piece by piece, so the
+ * master never has the state of a complete stage in memory.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,18 +16,18 @@
 
 /* The state of a stage while it is written to a checkpoint. */
 typedef struct state_reader {
-  cleave_state_list all;
-  clv_weights_tensor *list; /* [n] tensors of the file */
-  clv_weights_want *items;  /* [n] the items of `all` that are written */
+  cleave_state_list listed;
+  clv_weights_tensor *tensors; /* [n] tensors of the file */
+  clv_weights_want *items;     /* [n] the items of `listed` that are written to the file */
   size_t n;
-  clv_weights_sample *samples; /* [n] for the ledger; NULL: the stage is at the master */
+  clv_weights_sample *samples; /* [n] samples for the ledger; NULL: the ledger needs none */
   clv_weights_writer *file;
 } state_reader;
 
 static void state_reader_done(state_reader *s) {
-  cleave_state_list_done(&s->all);
+  cleave_state_list_done(&s->listed);
   clv_trainer_free_samples(s->samples, s->n);
-  free(s->list);
+  free(s->tensors);
   free(s->items);
   clv_weights_writer_free(s->file);
 }
@@ -42,20 +42,20 @@ static bool is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_state_k
 
 static clv_code list_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind, state_reader *s,
                            clv_err *err) {
-  CLV_TRY_API(cleave_state_list_of(t->modules[stage], kind, &s->all, CLV_API_ERROR));
-  CLV_TRY(clv_alloc(s->all.n, sizeof *s->list, &s->list, err));
-  CLV_TRY(clv_alloc(s->all.n, sizeof *s->items, &s->items, err));
-  for (size_t i = 0; i < s->all.n; i++) {
-    const clv_weights_want *w = &s->all.items[i];
+  CLV_TRY_API(cleave_state_list_of(t->modules[stage], kind, &s->listed, CLV_API_ERROR));
+  CLV_TRY(clv_alloc(s->listed.n, sizeof *s->tensors, &s->tensors, err));
+  CLV_TRY(clv_alloc(s->listed.n, sizeof *s->items, &s->items, err));
+  for (size_t i = 0; i < s->listed.n; i++) {
+    const clv_weights_want *w = &s->listed.items[i];
     if (!is_checkpointed(t, stage, kind, w->name)) continue;
-    s->list[s->n] = (clv_weights_tensor){w->name, w->dtype, w->shape, NULL};
+    s->tensors[s->n] = (clv_weights_tensor){w->name, w->dtype, w->shape, NULL};
     s->items[s->n++] = *w;
   }
   return CLV_OK;
 }
 
-static clv_code take_piece(void *user, size_t item, uint64_t offset, void *data, size_t length,
-                           clv_err *err) {
+static clv_code on_piece_received(void *user, size_t item, uint64_t offset, void *data,
+                                  size_t length, clv_err *err) {
   const state_reader *s = user;
   if (s->samples && s->samples[item].parts)
     clv_weights_sample_add(&s->samples[item], offset, data, length);
@@ -68,10 +68,10 @@ static clv_code save_state(clv_trainer *t, uint32_t i, bool optimizer, clv_check
   cleave_state_kind kind = optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
   CLV_TRY(list_state(t, i, kind, &s, err));
   CLV_TRY(clv_trainer_new_samples(t, i, kind, s.items, s.n, &s.samples, err));
-  CLV_TRY(clv_checkpoint_begin_part(w, i, optimizer, s.list, s.n, &s.file, err));
+  CLV_TRY(clv_checkpoint_begin_part(w, i, optimizer, s.tensors, s.n, &s.file, err));
   if (s.n)
-    CLV_TRY_API(cleave_state_take(t->runtime, t->modules[i], kind, s.items, s.n, take_piece, &s,
-                                  CLV_API_ERROR));
+    CLV_TRY_API(cleave_state_take(t->runtime, t->modules[i], kind, s.items, s.n, on_piece_received,
+                                  &s, CLV_API_ERROR));
   CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));
   return clv_checkpoint_end_part(w, clv_steal(&s.file), err);
 }
@@ -81,7 +81,7 @@ static clv_code save_stage(clv_trainer *t, uint32_t i, clv_checkpoint_writer *w,
   return save_state(t, i, true, w, err);
 }
 
-/* Lists the stages with weights that the checkpoint lacks, so that export can say so. */
+/* Lists the stages of which the checkpoint lacks weights. Export prints this list. */
 static clv_code list_incomplete_stages(const clv_trainer *t, clv_bytes *ret, clv_err *err) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     const clv_params *params = t->b->stages[i].params;
@@ -93,16 +93,17 @@ static clv_code list_incomplete_stages(const clv_trainer *t, clv_bytes *ret, clv
   return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
-/* Extra key of a checkpoint: how many steps changed no weight, as three numbers. Checkpoints of
- * runs without such steps lack it. */
+/* Extra key of a checkpoint, with three numbers: the last consecutive steps that changed no weight,
+ * all steps whose loss was not finite, all steps with a gradient that was not finite. A checkpoint
+ * lacks the key if the last two numbers are 0. */
 static const char skipped_key[] = "skipped_steps";
 
-static void format_skipped(const clv_train_position *at, char text[80]) {
+static void format_skipped_steps(const clv_train_position *at, char text[80]) {
   snprintf(text, 80, "%llu %llu %llu", (unsigned long long)at->skipped,
            (unsigned long long)at->bad_losses, (unsigned long long)at->bad_gradients);
 }
 
-/* Reads the position of a checkpoint. Counts that are no numbers are 0. */
+/* Reads the position of a checkpoint. Counts that are missing or malformed become 0. */
 static void read_position(const clv_trainer_state *s, clv_train_position *ret) {
   const char *text = clv_trainer_state_get(s, skipped_key);
   unsigned long long n[3];
@@ -114,10 +115,10 @@ static void read_position(const clv_trainer_state *s, clv_train_position *ret) {
 }
 
 /* Adds trainer_state.json. left: the stages that list_incomplete_stages has found, or "". */
-static clv_code add_state(const clv_trainer *t, clv_checkpoint_writer *w,
-                          const clv_train_position *at, const char *left, clv_err *err) {
+static clv_code add_trainer_state(const clv_trainer *t, clv_checkpoint_writer *w,
+                                  const clv_train_position *at, const char *left, clv_err *err) {
   char skipped[80];
-  format_skipped(at, skipped);
+  format_skipped_steps(at, skipped);
   clv_kv extra[4] = {{"isa", clv_backend_isa(clv_backend_cpu())},
                      {"libraries", clv_backend_libraries(clv_backend_cpu())}};
   size_t n = 2;
@@ -125,7 +126,7 @@ static clv_code add_state(const clv_trainer *t, clv_checkpoint_writer *w,
   if (at->bad_losses || at->bad_gradients) extra[n++] = (clv_kv){skipped_key, skipped};
   clv_trainer_state state = {.epoch = at->cursor.epoch,
                              .index = at->cursor.index,
-                             .global_step = t->committed,
+                             .global_step = t->committed_steps,
                              .max_steps = t->config->train.max_steps,
                              .extra = extra,
                              .n_extra = n};
@@ -138,8 +139,8 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, const clv_train_p
   CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, left = {0};
   clv_sha256 digest;
   char hex[65];
-  clv_trainer_set_activity(t, "checkpoint of step", t->committed);
-  clv_code code = clv_checkpoint_begin(run_dir, t->committed, t->b->n_stages, &w, err);
+  clv_trainer_set_activity(t, "checkpoint of step", t->committed_steps);
+  clv_code code = clv_checkpoint_begin(run_dir, t->committed_steps, t->b->n_stages, &w, err);
   if (code == CLV_EXISTS) return CLV_OK; /* the checkpoint of this step exists already */
   CLV_TRY(code);
   for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(save_stage(t, i, w, err));
@@ -148,7 +149,7 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, const clv_train_p
   clv_sha256_hex(&digest, hex);
   CLV_TRY(clv_checkpoint_add_file(w, "session.effective.yaml", config.data, config.len, err));
   CLV_TRY(list_incomplete_stages(t, &left, err));
-  CLV_TRY(add_state(t, w, at, left.len ? left.data : "", err));
+  CLV_TRY(add_trainer_state(t, w, at, left.len ? left.data : "", err));
   CLV_TRY(clv_checkpoint_commit(w, hex, CLV_WIRE_PROTOCOL, NULL, err));
   return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, keep_step, err);
 }
@@ -160,7 +161,7 @@ typedef struct state_source {
   const clv_weights_file *file;
   const clv_weights_entry *const *entries; /* [n] entries of `file` */
   const clv_stage_folder *folder;          /* set if `file` is NULL */
-  const size_t *found;                     /* [n] indices of the tensors in `folder` */
+  const size_t *indices;                   /* [n] indices of the tensors in `folder` */
   const clv_weights_want *items;           /* [n] the pieces to send */
 } state_source;
 
@@ -180,8 +181,8 @@ static clv_code read_from_folder(void *user, size_t item, uint64_t offset, void 
   const clv_weights_want *w = &s->items[item];
   size_t size = clv_dtype_size(w->dtype);
   CLV_TRY(clv_interrupt_check(err));
-  return clv_weights_folder_read_range(s->folder->folder, s->found[item], w, (size_t)offset / size,
-                                       length / size, data, err);
+  return clv_weights_folder_read_range(s->folder->folder, s->indices[item], w,
+                                       (size_t)offset / size, length / size, data, err);
 }
 
 static clv_code sample_item(clv_weights_sample *s, cleave_piece_move *give, state_source *from,
@@ -197,10 +198,11 @@ static clv_code sample_item(clv_weights_sample *s, cleave_piece_move *give, stat
   return CLV_OK;
 }
 
-/* Adds the values to the ledger before they are sent. Reads them one more time for that. */
-static clv_code note_source(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                            const clv_weights_want *items, size_t n, cleave_piece_move *give,
-                            state_source *s, clv_err *err) {
+/* Adds the values to the ledger before they are sent. For that it reads the values one more
+ * time. */
+static clv_code note_values_in_ledger(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                                      const clv_weights_want *items, size_t n,
+                                      cleave_piece_move *give, state_source *s, clv_err *err) {
   clv_weights_sample *samples;
   CLV_TRY(clv_trainer_new_samples(t, stage, kind, items, n, &samples, err));
   clv_code code = CLV_OK;
@@ -211,22 +213,23 @@ static clv_code note_source(const clv_trainer *t, uint32_t stage, cleave_state_k
   return code;
 }
 
-static clv_code put_items(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                          const clv_weights_want *items, size_t n, cleave_piece_move *give,
-                          state_source *s, clv_err *err) {
+static clv_code send_items(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                           const clv_weights_want *items, size_t n, cleave_piece_move *give,
+                           state_source *s, clv_err *err) {
   s->items = items;
-  if (n) CLV_TRY(clv_trainer_expect_state(t, stage, kind, items, n, err));
-  CLV_TRY(note_source(t, stage, kind, items, n, give, s, err));
+  if (n) CLV_TRY(clv_trainer_allow_state(t, stage, kind, items, n, err));
+  CLV_TRY(note_values_in_ledger(t, stage, kind, items, n, give, s, err));
   if (!n) return CLV_OK;
   CLV_TRY_API(
       cleave_state_give(t->runtime, t->modules[stage], kind, items, n, give, s, CLV_API_ERROR));
   return CLV_OK;
 }
 
-/* Sends entries of a file to a stage. names: their names there; NULL: the names in the file. */
-static clv_code put_set(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                        const clv_weights_file *f, const clv_weights_entry *const *entries,
-                        const char *const *names, size_t n, clv_err *err) {
+/* Sends entries of a file to a stage. names: names of the entries at the stage; NULL: the names in
+ * the file. */
+static clv_code send_entries(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                             const clv_weights_file *f, const clv_weights_entry *const *entries,
+                             const char *const *names, size_t n, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_want *items = NULL;
   state_source s = {.file = f, .entries = entries};
   CLV_TRY(clv_alloc(n, sizeof *items, &items, err));
@@ -237,26 +240,28 @@ static clv_code put_set(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
     items[i] =
         (clv_weights_want){name, narrow ? CLV_BF16 : entries[i]->dtype, entries[i]->shape, false};
   }
-  return put_items(t, stage, kind, items, n, read_from_file, &s, err);
+  return send_items(t, stage, kind, items, n, read_from_file, &s, err);
 }
 
-/* Sends the parameters that were found in the file. found: [params], NULL where it has none. */
-static clv_code put_found(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
-                          const clv_weights_entry **found, clv_err *err) {
+/* Sends the parameters that the file has. found: [params] the entry of each parameter; NULL: the
+ * file has none. */
+static clv_code send_found_params(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
+                                  const clv_weights_entry **found, clv_err *err) {
   size_t n = 0;
   for (int k = 0; k < t->b->stages[stage].params->n; k++)
     if (found[k]) found[n++] = found[k];
-  return put_set(t, stage, CLEAVE_STATE_WEIGHTS, f, found, NULL, n, err);
+  return send_entries(t, stage, CLEAVE_STATE_WEIGHTS, f, found, NULL, n, err);
 }
 
-static clv_code put_weights(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
-                            clv_err *err) {
+static clv_code send_weights(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
+                             clv_err *err) {
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_stage_match_weights(t->b, stage, f, 0, &found, err));
-  for (int k = 0; k < t->b->stages[stage].params->n; k++) /* checkpoints of earlier versions */
+  /* checkpoints of earlier versions also have parameters that need not be restored */
+  for (int k = 0; k < t->b->stages[stage].params->n; k++)
     if (!is_checkpointed(t, stage, CLEAVE_STATE_WEIGHTS, t->b->stages[stage].params->list[k].name))
       found[k] = NULL;
-  return put_found(t, stage, f, found, err);
+  return send_found_params(t, stage, f, found, err);
 }
 
 /* Returns true for a moment of a fixed parameter. Checkpoints before version 0.7 have such moments.
@@ -271,10 +276,10 @@ static bool is_moment_of_fixed(const clv_params *params, const char *name) {
   return false;
 }
 
-/* Sends the optimiser's state of a stage. Fails if the file has not as many tensors as the
- * optimiser, because then it belongs to another run. */
-static clv_code put_optimizer(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
-                              clv_err *err) {
+/* Sends the optimiser's state of a stage. Fails if the file and the optimiser have different
+ * numbers of tensors, because then the file belongs to another run. */
+static clv_code send_optimizer_state(clv_trainer *t, uint32_t stage, const clv_weights_file *f,
+                                     clv_err *err) {
   size_t n = 0, all = clv_weights_count(f),
          want = cleave_state_count(t->modules[stage], CLEAVE_STATE_OPTIMIZER);
   CLV_AUTO(clv_freep) const clv_weights_entry **items = NULL;
@@ -289,16 +294,16 @@ static clv_code put_optimizer(clv_trainer *t, uint32_t stage, const clv_weights_
         "the optimiser's file has %zu tensors, and train.optimizer with the layers that "
         "learn needs %zu",
         n, want);
-  return put_set(t, stage, CLEAVE_STATE_OPTIMIZER, f, items, NULL, n, err);
+  return send_entries(t, stage, CLEAVE_STATE_OPTIMIZER, f, items, NULL, n, err);
 }
 
 static clv_code restore_stage(clv_trainer *t, uint32_t i, const clv_checkpoint *c, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL;
   CLV_TRY(clv_checkpoint_open_model_lazy(c, i, &model, err));
-  CLV_TRY(put_weights(t, i, model, err));
+  CLV_TRY(send_weights(t, i, model, err));
   if (!t->b->stages[i].n_learning || !t->optimizer) return CLV_OK;
   CLV_TRY(clv_checkpoint_open_optimizer_lazy(c, i, &optimizer, err));
-  return put_optimizer(t, i, optimizer, err);
+  return send_optimizer_state(t, i, optimizer, err);
 }
 
 clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_train_position *ret,
@@ -308,17 +313,17 @@ clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_train_posi
   return clv_trainer_restore_from(t, c, ret, notes, err);
 }
 
-static void compare_machines(const clv_trainer_state *s, clv_bytes *notes) {
+static void note_different_machine(const clv_trainer_state *s, clv_bytes *notes) {
   const clv_backend *cpu = clv_backend_cpu();
   const struct {
     const char *then, *now;
-  } said[] = {{clv_trainer_state_get(s, "isa"), clv_backend_isa(cpu)},
-              {clv_trainer_state_get(s, "libraries"), clv_backend_libraries(cpu)}};
-  for (size_t i = 0; i < CLV_COUNT(said); i++)
-    if (said[i].then && strcmp(said[i].then, said[i].now) != 0)
+  } compared[] = {{clv_trainer_state_get(s, "isa"), clv_backend_isa(cpu)},
+                  {clv_trainer_state_get(s, "libraries"), clv_backend_libraries(cpu)}};
+  for (size_t i = 0; i < CLV_COUNT(compared); i++)
+    if (compared[i].then && strcmp(compared[i].then, compared[i].now) != 0)
       clv_bytes_printf(
           notes, "the checkpoint was computed with %s, this machine has %s: not bit-identical\n",
-          said[i].then, said[i].now);
+          compared[i].then, compared[i].now);
 }
 
 clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
@@ -328,9 +333,9 @@ clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_t
   if (m->stages != t->b->n_stages)
     return clv_fail(err, CLV_INVALID, "%s has %u stages, the session %u", clv_checkpoint_path(c),
                     m->stages, t->b->n_stages);
-  compare_machines(s, notes);
-  clv_trainer_drop_held_batches(t); /* they follow the checkpoint and are read again */
-  t->committed = m->step;
+  note_different_machine(s, notes);
+  clv_trainer_drop_held_batches(t); /* the loader reads these batches again */
+  t->committed_steps = m->step;
   if (t->optimizer)
     CLV_TRY_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_API_ERROR));
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
@@ -349,7 +354,7 @@ static clv_code push_file(clv_trainer *t, uint32_t i, clv_err *err) {
   clv_code code = clv_stage_file_open(t->b, i, &f, &found, &notes, err);
   if (notes.len) clv_trainer_on_notice(t, notes.data);
   CLV_TRY(code);
-  return put_found(t, i, f, found, err); /* counters that the file lacks stay 0 */
+  return send_found_params(t, i, f, found, err); /* counters that the file lacks stay 0 */
 }
 
 static clv_code push_adapters(clv_trainer *t, uint32_t i, clv_err *err) {
@@ -365,10 +370,10 @@ static clv_code push_adapters(clv_trainer *t, uint32_t i, clv_err *err) {
     names[n] = params->list[k].name;
     found[n++] = found[k];
   }
-  return put_set(t, i, CLEAVE_STATE_WEIGHTS, f, found, names, n, err);
+  return send_entries(t, i, CLEAVE_STATE_WEIGHTS, f, found, names, n, err);
 }
 
-/* Sends the tensors that were found in the folder, piece by piece. */
+/* Sends the tensors that the folder has for this stage, piece by piece. */
 static clv_code push_tensors(clv_trainer *t, uint32_t stage, const clv_stage_folder *f,
                              clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_want *items = NULL;
@@ -382,8 +387,8 @@ static clv_code push_tensors(clv_trainer *t, uint32_t stage, const clv_stage_fol
     items[n] = f->want[i];
     found[n++] = f->found[i];
   }
-  s.found = found;
-  return put_items(t, stage, CLEAVE_STATE_WEIGHTS, items, n, read_from_folder, &s, err);
+  s.indices = found;
+  return send_items(t, stage, CLEAVE_STATE_WEIGHTS, items, n, read_from_folder, &s, err);
 }
 
 static clv_code push_folder(clv_trainer *t, uint32_t i, clv_err *err) {

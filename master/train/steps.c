@@ -21,35 +21,36 @@ typedef struct round_group {
   uint32_t n_batches, n_micro;
   const clv_placed_schedule *l;
   cleave_context context;
-  clv_step_result *results; /* [n_batches] */
+  clv_step_result *results; /* [n_batches] results of the steps */
 } round_group;
 
-static uint32_t cut(clv_trainer *t, size_t rows) {
+static uint32_t count_micro_batches(clv_trainer *t, size_t rows) {
   return (uint32_t)clv_chunk_sizes(rows, t->b->micro_batches, t->sizes);
 }
 
-/* Returns the share of a micro-batch in `all`, the weight of its batch. A micro-batch of weight 0
- * has loss and gradient 0, so any positive share is right. */
-static float share_of(const clv_trainer *t, const clv_held_batch *b, size_t at, size_t n,
-                      double all) {
+/* Returns the weight of a micro-batch divided by `all`, the weight of its batch. A micro-batch of
+ * weight 0 has loss and gradient 0, so any positive share is right. */
+static float compute_share(const clv_trainer *t, const clv_held_batch *b, size_t at, size_t n,
+                           double all) {
   double own = clv_trainer_batch_weight(t, b->y, at, n);
   return CLV_MAX((float)(own > 0 ? own / all : (double)n / (double)b->n), FLT_MIN);
 }
 
-static void cut_all(clv_trainer *t, round_group *r) {
+static void cut_batches(clv_trainer *t, round_group *r) {
   for (uint32_t i = 0; i < r->n_batches; i++) {
-    uint32_t n = cut(t, r->batches[i].n);
+    uint32_t n = count_micro_batches(t, r->batches[i].n);
     double all = clv_trainer_batch_weight(t, r->batches[i].y, 0, r->batches[i].n);
     size_t at = 0;
     for (uint32_t k = 0; k < n; at += t->sizes[k++]) {
-      t->micros[r->n_micro] = (clv_micro_batch){.start = at, .size = t->sizes[k], .batch = i};
-      t->shares[r->n_micro++] = share_of(t, &r->batches[i], at, t->sizes[k], all);
+      t->micro_batches[r->n_micro] =
+          (clv_micro_batch){.start = at, .size = t->sizes[k], .batch = i};
+      t->loss_shares[r->n_micro++] = compute_share(t, &r->batches[i], at, t->sizes[k], all);
     }
   }
 }
 
-static cleave_call_options call_options_of(const clv_trainer *t, const clv_placed_schedule *l,
-                                           uint32_t stage, uint32_t k) {
+static cleave_call_options make_call_options(const clv_trainer *t, const clv_placed_schedule *l,
+                                             uint32_t stage, uint32_t k) {
   const clv_call_positions *positions = &l->positions[stage * l->n_micro + k];
   bool loss = stage == t->b->n_stages;
   return (cleave_call_options){
@@ -65,7 +66,7 @@ static cleave_call_options call_options_of(const clv_trainer *t, const clv_place
 
 /* Calls all stages and the loss for micro-batch k. */
 static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv_err *err) {
-  const clv_micro_batch *m = &t->micros[k];
+  const clv_micro_batch *m = &t->micro_batches[k];
   uint32_t n = t->b->n_stages;
   const clv_held_batch *batch = &r->batches[m->batch];
   cleave_reference *refs = &t->references[k * (n + 1)], in[CLV_MAX_INPUTS];
@@ -73,7 +74,7 @@ static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv
   cleave_tensor y;
   CLV_TRY(clv_trainer_select_sequences(t, batch->x, m->start, m->size, &of, err));
   for (uint32_t i = 0, n_in = 2; i <= n; i++) {
-    cleave_call_options o = call_options_of(t, r->l, i, k);
+    cleave_call_options o = make_call_options(t, r->l, i, k);
     if (i == 0 && t->cache.data) {
       CLV_TRY(clv_trainer_front_leaf(t, r->context, batch->index + m->start, batch->x, &of,
                                      &refs[0], err));
@@ -81,7 +82,7 @@ static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv
       continue;
     }
     if (i < n) CLV_TRY(clv_trainer_stage_inputs(t, r->context, i, batch->x, &of, in, &n_in, err));
-    if (i < n) CLV_TRY(clv_trainer_charge_hop(t, i, m->size, (uint64_t)of.rows, true, err));
+    if (i < n) CLV_TRY(clv_trainer_charge_direct(t, i, m->size, (uint64_t)of.rows, true, err));
     if (i == n) CLV_TRY(clv_trainer_pack_targets(t, &of, batch->y, &y, err));
     if (i == n) CLV_TRY_API(cleave_leaf(t->runtime, r->context, &y, false, &in[1], CLV_API_ERROR));
     CLV_TRY_API(cleave_call_with(t->runtime, r->context, t->modules[i], in, i == n ? 2 : n_in, &o,
@@ -93,7 +94,7 @@ static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv
 }
 
 /* Plans the optimiser steps that each stage takes by itself in an asynchronous round. */
-static clv_code plan_steps(clv_trainer *t, const round_group *r, clv_err *err) {
+static clv_code plan_optimizer_steps(clv_trainer *t, const round_group *r, clv_err *err) {
   bool keep = t->config->pipeline.schedule == CLV_PIPE_PIPEDREAM_2BW;
   for (uint32_t s = 0; s < t->b->n_stages; s++)
     for (uint32_t i = 0; i < r->n_batches; i++) {
@@ -105,65 +106,66 @@ static clv_code plan_steps(clv_trainer *t, const round_group *r, clv_err *err) {
   return CLV_OK;
 }
 
-/* Collects the losses, which arrive with the backward, and the predictions if the loss is at the
- * master. */
-static clv_code collect(clv_trainer *t, const round_group *r, clv_err *err) {
+/* Waits for the loss of each micro-batch. If the loss is at the master, also fetches the
+ * predictions and counts the right ones. */
+static clv_code collect_losses(clv_trainer *t, const round_group *r, clv_err *err) {
   uint32_t n = t->b->n_stages;
   bool counted = clv_trainer_has_accuracy(t) && t->b->stages[n].worker < 0;
   for (uint32_t k = 0; k < r->n_micro; k++) {
-    const clv_micro_batch *m = &t->micros[k];
+    const clv_micro_batch *m = &t->micro_batches[k];
     clv_step_result *result = &r->results[m->batch];
-    CLV_TRY_API(cleave_to_here(t->runtime, t->losses[k], 0, &t->fetched, CLV_API_ERROR));
-    result->loss += *(const float *)t->fetched.data * (double)t->shares[k];
+    CLV_TRY_API(cleave_to_here(t->runtime, t->losses[k], 0, &t->fetched_value, CLV_API_ERROR));
+    result->loss += *(const float *)t->fetched_value.data * (double)t->loss_shares[k];
     if (!counted) continue;
-    CLV_TRY_API(cleave_to_here(t->runtime, t->references[k * (n + 1) + n - 1], 0, &t->fetched,
+    CLV_TRY_API(cleave_to_here(t->runtime, t->references[k * (n + 1) + n - 1], 0, &t->fetched_value,
                                CLV_API_ERROR));
     const clv_held_batch *batch = &r->batches[m->batch];
     clv_sequences of;
     cleave_tensor output;
     CLV_TRY(clv_trainer_select_sequences(t, batch->x, m->start, m->size, &of, err));
-    CLV_TRY(clv_trainer_unpack_output(t, &of, &t->fetched, &output, err));
+    CLV_TRY(clv_trainer_unpack_output(t, &of, &t->fetched_value, &output, err));
     result->correct += clv_trainer_count_correct(t, &output, batch->y, m->start, m->size);
   }
   return CLV_OK;
 }
 
-static clv_code decide(clv_trainer *t, const round_group *r, clv_err *err) {
-  cleave_step_result stepped;
-  CLV_TRY_API(cleave_step(t->runtime, t->optimizer, r->context, 0, &stepped, CLV_API_ERROR));
-  r->results[0].applied = stepped.applied;
-  r->results[0].grad_norm = stepped.norm;
-  r->results[0].lr = stepped.lr;
+static clv_code take_optimizer_step(clv_trainer *t, const round_group *r, clv_err *err) {
+  cleave_step_result step_result;
+  CLV_TRY_API(cleave_step(t->runtime, t->optimizer, r->context, 0, &step_result, CLV_API_ERROR));
+  r->results[0].applied = step_result.applied;
+  r->results[0].grad_norm = step_result.norm;
+  r->results[0].lr = step_result.lr;
   return CLV_OK;
 }
 
-/* Returns the time limit of a round: that of its steps, or less once the usual time is known, so
- * that a stall is detected sooner. */
-static uint64_t timeout_of(const clv_trainer *t, const round_group *r) {
-  uint64_t each = t->config->limits.step_timeout_ms, usual = (uint64_t)(1e3 * t->sampler.usual_s);
+/* Returns the time limit of a round in ms: limits.step_timeout for each step, or less if the usual
+ * time of a step is known, so that a stall is detected sooner. */
+static uint64_t round_timeout_ms(const clv_trainer *t, const round_group *r) {
+  uint64_t each = t->config->limits.step_timeout_ms,
+           usual = (uint64_t)(1e3 * t->sampler.usual_step_s);
   return usual ? CLV_MIN(each * r->n_batches, each + 4 * usual) : each * r->n_batches;
 }
 
-static clv_code in_context(clv_trainer *t, round_group *r, clv_err *err) {
+static clv_code run_in_context(clv_trainer *t, round_group *r, clv_err *err) {
   bool async = t->round > 1;
-  uint64_t timeout = async ? timeout_of(t, r) : 0;
+  uint64_t timeout = async ? round_timeout_ms(t, r) : 0;
   for (uint32_t k = 0; k < r->n_micro; k++) CLV_TRY(call_micro(t, r, k, err));
-  if (async) CLV_TRY(plan_steps(t, r, err));
+  if (async) CLV_TRY(plan_optimizer_steps(t, r, err));
   const cleave_backward_options o = {
-      .size = sizeof o, .weights = t->shares, .deadline_ms = timeout};
+      .size = sizeof o, .weights = t->loss_shares, .deadline_ms = timeout};
   CLV_TRY_API(
       cleave_backward_with(t->runtime, r->context, t->losses, r->n_micro, &o, CLV_API_ERROR));
-  CLV_TRY(collect(t, r, err));
-  return async ? CLV_OK : decide(t, r, err);
+  CLV_TRY(collect_losses(t, r, err));
+  return async ? CLV_OK : take_optimizer_step(t, r, err);
 }
 
 static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
   uint64_t begin = clv_now_ns();
   cleave_link_totals before, after;
-  clv_trainer_set_activity(t, "step", t->committed + 1);
+  clv_trainer_set_activity(t, "step", t->committed_steps + 1);
   clv_trainer_choose_cache_use(t, r->batches[0].index, r->batches[0].n);
-  CLV_TRY(clv_trainer_expect(t, t->config->train.batch, true, err));
-  cut_all(t, r);
+  CLV_TRY(clv_trainer_allow_batch(t, t->config->train.batch, true, err));
+  cut_batches(t, r);
   for (uint32_t i = 0; i < r->n_batches; i++)
     r->results[i] = (clv_step_result){
         .samples = r->batches[i].n,
@@ -171,17 +173,18 @@ static clv_code run_round(clv_trainer *t, round_group *r, clv_err *err) {
         .applied = true};
   CLV_TRY(clv_trainer_placed_schedule(t, r->n_micro, r->n_batches, &r->l, err));
   cleave_context_options o = {
-      .size = sizeof o, .step = t->committed + 1, .events = clv_sampler_begin(t)};
+      .size = sizeof o, .step = t->committed_steps + 1, .events = clv_sampler_begin(t)};
   cleave_get_link_totals(t->runtime, &before);
   CLV_TRY_API(cleave_context_open(t->runtime, &o, &r->context, CLV_API_ERROR));
-  CLV_TRY(in_context(t, r, err));
-  if (o.events) /* closing the context fetches the events */
+  CLV_TRY(run_in_context(t, r, err));
+  if (o.events) /* cleave_context_close fetches the events; cleave_context_end does not */
     CLV_TRY_API(cleave_context_close(t->runtime, r->context, 0, CLV_API_ERROR));
   else
     CLV_TRY_API(cleave_context_end(t->runtime, r->context, CLV_API_ERROR));
-  t->committed += r->n_batches;
+  t->committed_steps += r->n_batches;
   if (t->round > 1)
-    CLV_TRY_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, t->committed, CLV_API_ERROR));
+    CLV_TRY_API(
+        cleave_optimizer_set_steps(t->runtime, t->optimizer, t->committed_steps, CLV_API_ERROR));
   cleave_get_link_totals(t->runtime, &after);
   uint64_t now = clv_now_ns();
   for (uint32_t i = 0; i < r->n_batches; i++) {
@@ -199,29 +202,30 @@ static clv_code copy_tensor(const clv_tensor *from, clv_tensor **ret, clv_err *e
   return CLV_OK;
 }
 
-static void drop(clv_held_batch *h) {
+static void drop_held_batch(clv_held_batch *h) {
   for (size_t k = 0; k < CLV_MAX_INPUTS; k++) clv_tensor_unref(h->x[k]);
   clv_tensor_unref(h->y);
   *h = (clv_held_batch){0};
 }
 
 static clv_code hold_batch(clv_trainer *t, const clv_batch *batch, clv_err *err) {
-  clv_held_batch *h = &t->held[t->n_held];
+  clv_held_batch *h = &t->held_batches[t->n_held];
   clv_code code = copy_tensor(batch->y, &h->y, err);
   for (size_t k = 0; code == CLV_OK && k < t->b->inputs.n; k++)
     code = copy_tensor(clv_batch_input(batch, k), &h->x[k], err);
-  if (code != CLV_OK) return drop(h), code;
+  if (code != CLV_OK) return drop_held_batch(h), code;
   h->n = batch->n;
   t->n_held++;
   return CLV_OK;
 }
 
 void clv_trainer_drop_held_batches(clv_trainer *t) {
-  while (t->n_held) drop(&t->held[--t->n_held]);
+  while (t->n_held) drop_held_batch(&t->held_batches[--t->n_held]);
 }
 
-static clv_code run_held(clv_trainer *t, uint32_t *n_done, clv_err *err) {
-  round_group r = {.batches = t->held, .n_batches = t->n_held, .results = t->results + *n_done};
+static clv_code run_held_batches(clv_trainer *t, uint32_t *n_done, clv_err *err) {
+  round_group r = {
+      .batches = t->held_batches, .n_batches = t->n_held, .results = t->results + *n_done};
   if (!t->n_held) return CLV_OK;
   clv_code code = run_round(t, &r, err);
   *n_done += t->n_held;
@@ -236,16 +240,17 @@ clv_code clv_trainer_step(clv_trainer *t, const clv_batch *batch, bool flush, ui
   *ret_results = t->results;
   if (!batch->n || !batch->y) return clv_fail(err, CLV_INVALID, "an empty batch or no labels");
   if (t->round == 1) {
-    clv_held_batch lent = {.y = batch->y, .index = batch->index, .n = batch->n};
-    for (size_t k = 0; k < t->b->inputs.n; k++) lent.x[k] = clv_batch_input(batch, k);
-    round_group r = {.batches = &lent, .n_batches = 1, .results = t->results};
+    clv_held_batch present_batch = {.y = batch->y, .index = batch->index, .n = batch->n};
+    for (size_t k = 0; k < t->b->inputs.n; k++) present_batch.x[k] = clv_batch_input(batch, k);
+    round_group r = {.batches = &present_batch, .n_batches = 1, .results = t->results};
     *ret_done = 1;
     return run_round(t, &r, err);
   }
-  /* A batch with fewer micro-batches than the held ones begins a new round. */
-  if (t->n_held && cut(t, batch->n) != cut(t, t->held[0].n)) CLV_TRY(run_held(t, &done, err));
+  /* All batches of a round have the same number of micro-batches. */
+  if (t->n_held && count_micro_batches(t, batch->n) != count_micro_batches(t, t->held_batches[0].n))
+    CLV_TRY(run_held_batches(t, &done, err));
   CLV_TRY(hold_batch(t, batch, err));
-  if (flush || t->n_held == t->round) CLV_TRY(run_held(t, &done, err));
+  if (flush || t->n_held == t->round) CLV_TRY(run_held_batches(t, &done, err));
   *ret_done = done;
   return CLV_OK;
 }

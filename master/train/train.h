@@ -25,7 +25,9 @@ typedef struct clv_step_result {
   /* right predictions among `labelled`; 0 for losses without classes and, in training, for a loss
    * at a worker */
   uint64_t correct;
-  uint64_t samples, labelled; /* labelled: the samples, or their positions that are not ignored */
+  /* labelled: number of samples, or, if samples have a label per position, of positions whose label
+   * is not ignored */
+  uint64_t samples, labelled;
   double grad_norm, lr;
   bool applied;     /* false: a loss or gradient was not finite, and no weight was changed */
   uint64_t wait_ns; /* time the master waited for packets */
@@ -44,8 +46,8 @@ typedef enum clv_trainer_use {
 
 /* Connects to the workers, opens the session and loads all stages. BLOCKS. `record` gets the
  * allowances of all tensors that leave and must outlive the trainer; NULL: no tensor may leave.
- * After a failure *ret is NULL, or a trainer that can only be asked for the worker that was lost
- * and closed; the caller closes it. */
+ * After a failure *ret is NULL, or a trainer with which the caller may only call
+ * clv_trainer_lost_worker and clv_trainer_close. */
 clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, clv_trainer_use use,
                           clv_trainer **ret, clv_err *err) CLV_USE_RESULT;
 /* Closes the session at the master and all workers, and frees the trainer. NULL is allowed. */
@@ -54,8 +56,8 @@ void clv_trainer_close(clv_trainer *t);
 uint64_t clv_trainer_step_count(const clv_trainer *t); /* committed steps */
 
 /* Sets the length of the complete run in steps, including steps before a resume. Cosine and linear
- * schedules end there unless the session sets train.schedule.total_steps. Before the call they stay
- * at their start. */
+ * schedules of the learning rate end there unless the session sets train.schedule.total_steps.
+ * Before this call their rate is that of the first step. */
 void clv_trainer_set_length(clv_trainer *t, uint64_t steps);
 
 /* Begins the cache of a session whose first stage is frozen and cached; does nothing for other
@@ -63,7 +65,7 @@ void clv_trainer_set_length(clv_trainer *t, uint64_t steps);
  * of `data`, which must outlive the trainer. The cache's key is derived from `secret`, a digest of
  * the run, its records and the front's weights. If the worker still has the rows of all records
  * under that key, the master sends none of them again and *ret_worker is the worker's name; else
- * NULL. *ret_dropped: number of rows of an attempt of version 0.7 that the worker has deleted.
+ * NULL. *ret_dropped: number of rows of a version 0.7 attempt that the worker has now deleted.
  * CLV_INVALID: the worker has no cache. */
 clv_code clv_trainer_begin_cache(clv_trainer *t, const clv_dataset *data, const clv_sha256 *secret,
                                  const char **ret_worker, uint64_t *ret_dropped,
@@ -84,7 +86,7 @@ uint32_t clv_trainer_n_held(const clv_trainer *t); /* number of batches held for
 
 /* Appends the notices for the user since the last call to *ret, one per line. */
 void clv_trainer_take_notes(clv_trainer *t, clv_bytes *ret);
-/* Returns the change of the schedule since the last call ("window 4: ..."); NULL: no change. */
+/* Returns a notice ("window 4: ...") if the schedule has changed since the last call; else NULL. */
 const char *clv_trainer_take_notice(clv_trainer *t);
 /* Appends the present schedule as text; appends nothing before the first step. */
 void clv_trainer_schedule_text(const clv_trainer *t, clv_bytes *out);
@@ -94,7 +96,8 @@ size_t clv_argmax_row(const float *output, size_t classes);
 /* Returns true if an output of a binary loss is above the threshold: 0 for bce_with_logits, 0.5 for
  * bce, whose outputs are probabilities. */
 bool clv_is_positive(clv_loss_kind loss, float output);
-/* Counts the rows of `width` outputs in which every output is on the side of its label. n: rows. */
+/* Counts the right rows among n rows of `width` outputs of a binary loss. A row is right if each of
+ * its outputs is positive exactly if its label is. */
 size_t clv_count_correct_binary(clv_loss_kind loss, const float *output, const float *labels,
                                 size_t n, size_t width);
 
@@ -105,30 +108,30 @@ clv_code clv_trainer_eval(clv_trainer *t, const clv_dataset *data, const clv_sub
                           clv_score *score, clv_step_result *ret, clv_tensor **predictions,
                           clv_err *err) CLV_USE_RESULT;
 
-/* The state of the loop that a checkpoint keeps beside that of the stages. The end of a diverging
- * run follows from the counts, so that it does not depend on where the run was resumed. */
+/* The state of the training loop, which a checkpoint has in addition to the state of the stages. A
+ * run ends as diverged by these counts, so a resume does not change the step at which it ends. */
 typedef struct clv_train_position {
-  clv_cursor cursor;                  /* position in the data from which training continues */
-  uint64_t skipped;                   /* number of last consecutive steps that changed no weight */
-  uint64_t bad_losses, bad_gradients; /* all steps that changed no weight, by the cause */
+  clv_cursor cursor; /* position in the data from which training continues */
+  uint64_t skipped;  /* number of last consecutive steps that changed no weight */
+  /* steps of the run that changed no weight, because the loss or a gradient was not finite */
+  uint64_t bad_losses, bad_gradients;
 } clv_train_position;
 
 /* Writes a checkpoint of all stages under run_dir and deletes older checkpoints as the session
  * says, except that of step `keep_step` (CLV_CHECKPOINT_NONE: no exception). */
 clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, const clv_train_position *at,
                           uint64_t keep_step, clv_err *err) CLV_USE_RESULT;
-/* Loads the newest complete checkpoint. `notes` gets a line for each checkpoint that was refused,
- * and other remarks. */
+/* Loads the newest complete checkpoint. Appends to `notes` a line for each newer checkpoint that
+ * it cannot use, and a line if another CPU computed the checkpoint. */
 clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_train_position *ret,
                              clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 /* As clv_trainer_restore, but loads checkpoint `c`. */
 clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
                                   clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 
-/* Asks each worker for the bytes that it has sent to other workers, and adds the answers to the
- * record. A worker that does not answer adds nothing. BLOCKS for one call to each worker at
- * most. */
-void clv_trainer_report_hops(clv_trainer *t);
+/* Asks each worker how many bytes it has sent to other workers, and adds the answers to the egress
+ * record. Ignores workers that do not answer. BLOCKS for one call to each worker at most. */
+void clv_trainer_record_direct_bytes(clv_trainer *t);
 
 /* Returns the bytes sent and received over all links of the master. */
 void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_up, uint64_t *ret_down);
@@ -152,9 +155,9 @@ void clv_profiler_free(clv_profiler *o);
 
 /* The time that the master's node waited in a round, in seconds, by cause. All 0: not measured. */
 typedef struct clv_waits {
-  double network; /* a tensor was in flight, to the master or to the node that it waited for */
+  double network; /* a tensor was in flight, to the master or to a node that will compute */
   double peer;    /* another node computed */
-  double own;     /* neither */
+  double own;     /* no tensor was in flight and no other node computed */
 } clv_waits;
 /* Callback with the waits of a round. The trainer calls it about every 16th round, at most a few
  * times a second. fn NULL: no callback. */

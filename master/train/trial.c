@@ -16,8 +16,8 @@
 #include "master/train/train_int.h"
 
 enum { TRIALS = 3, TRIAL_STEPS = 4 };
-static const uint64_t trial_micros[TRIALS] = {1, 4, 16};
-static const double AS_GOOD = 1.02;
+static const uint64_t trial_micro_batches[TRIALS] = {1, 4, 16};
+static const double MAX_SLOWDOWN = 1.02;
 
 /* ---- a trial --------------------------------------------------------------------------------- */
 
@@ -27,8 +27,8 @@ typedef struct trial {
   clv_blueprint *blueprint;
   clv_trainer *trainer;
   clv_batch batch;
-  clv_sched_costs costs; /* of the quickest step */
-  double seconds;
+  clv_sched_costs quickest_costs; /* costs of the quickest step */
+  double quickest_s;              /* duration of the quickest step */
   clv_code code;
   clv_err err;
 } trial;
@@ -40,9 +40,10 @@ static void trial_done(trial *t) {
   clv_tensor_unref(t->batch.y);
 }
 
-/* Makes a tensor of random numbers. An i64 tensor (tokens, classes) is filled with `whole`. */
-static clv_code random_tensor(const clv_node *n, int64_t batch, int64_t whole, clv_tensor **ret,
-                              clv_err *err) {
+/* Makes a tensor of random numbers; an i64 tensor (tokens, classes) has `whole` in every
+ * element. */
+static clv_code make_random_tensor(const clv_node *n, int64_t batch, int64_t whole,
+                                   clv_tensor **ret, clv_err *err) {
   clv_shape shape = n->shape;
   const clv_rng_key key = {.layer = 1};
   shape.dim[0] = batch;
@@ -58,33 +59,34 @@ static clv_code random_tensor(const clv_node *n, int64_t batch, int64_t whole, c
 }
 
 /* Makes a batch of random numbers, with sequences of the largest length. */
-static clv_code random_batch(const clv_blueprint *b, int64_t n, clv_batch *ret, clv_err *err) {
+static clv_code make_random_batch(const clv_blueprint *b, int64_t n, clv_batch *ret, clv_err *err) {
   const clv_node *labels = &b->stages[b->n_stages].graph->nodes[1];
   for (size_t k = 0; k < b->inputs.n; k++, ret->n_inputs++)
-    CLV_TRY(random_tensor(&b->full_graph->nodes[k], n,
-                          clv_graph_length_limit(b->full_graph, (int)k), &ret->inputs[k], err));
+    CLV_TRY(make_random_tensor(&b->full_graph->nodes[k], n,
+                               clv_graph_length_limit(b->full_graph, (int)k), &ret->inputs[k],
+                               err));
   ret->n = (size_t)n;
-  return random_tensor(labels, n, 0, &ret->y, err);
+  return make_random_tensor(labels, n, 0, &ret->y, err);
 }
 
-/* Keeps the costs of the quickest step. The trainer calls it after each step. The first step does
- * not count, because nodes make plans in it. */
-static void on_step(void *user, clv_trainer *trainer, const clv_placed_schedule *l) {
+/* Callback of the trainer after each step: stores the costs of the quickest step. The first step
+ * does not count, because nodes make plans in it. */
+static void on_measured_step(void *user, clv_trainer *trainer, const clv_placed_schedule *l) {
   trial *t = user;
   clv_sched_costs costs;
   double seconds;
   clv_err why;
-  if (trainer->committed < 2 || t->code != CLV_OK) return;
+  if (trainer->committed_steps < 2 || t->code != CLV_OK) return;
   t->code = clv_sampler_measure(t->trainer, l, &costs, &t->err);
   if (t->code != CLV_OK) return;
   /* Event times come from the workers; a step with impossible times does not count. */
-  if (clv_sched_seconds(l->sched, &costs, &seconds, &why) != CLV_OK || seconds >= t->seconds)
+  if (clv_sched_seconds(l->sched, &costs, &seconds, &why) != CLV_OK || seconds >= t->quickest_s)
     return;
-  t->seconds = seconds;
-  t->costs = costs;
+  t->quickest_s = seconds;
+  t->quickest_costs = costs;
 }
 
-static clv_code steps(trial *t, clv_err *err) {
+static clv_code take_trial_steps(trial *t, clv_err *err) {
   const clv_step_result *results;
   uint32_t done;
   for (int i = 0; i < TRIAL_STEPS; i++) {
@@ -98,36 +100,36 @@ static clv_code run_trial(const clv_blueprint *b, clv_egress_record *record, uin
                           trial *t, clv_err *err) {
   const clv_stage_plan *loss = &b->stages[b->n_stages];
   int64_t batch = (int64_t)b->config->train.batch;
-  t->seconds = INFINITY;
+  t->quickest_s = INFINITY;
   t->config = *b->config;
   t->config.pipeline.micro_batches = micros;
   CLV_TRY(clv_random_bytes(&t->config.train.seed.key, sizeof(clv_key), err));
-  t->config.pipeline.window = CLV_WINDOW_TEXTBOOK;         /* sampled here, not by the trainer */
-  if (t->config.pipeline.schedule == CLV_PIPE_INTERLEAVED) /* needs multiples of the nodes */
+  t->config.pipeline.window = CLV_WINDOW_TEXTBOOK; /* on_measured_step measures, not the trainer */
+  if (t->config.pipeline.schedule ==
+      CLV_PIPE_INTERLEAVED) /* its micro-batches are multiples of the nodes */
     t->config.pipeline.schedule = CLV_PIPE_1F1B;
   CLV_TRY(clv_blueprint_new_of_inputs(&t->config, &b->inputs, loss->graph->nodes[1].dtype,
                                       &t->blueprint, err));
   t->blueprint->policy = b->policy;
-  CLV_TRY(random_batch(b, batch, &t->batch, err));
+  CLV_TRY(make_random_batch(b, batch, &t->batch, err));
   CLV_TRY(clv_trainer_open(t->blueprint, record, CLV_TRAINER_TRIAL, &t->trainer, err));
-  t->trainer->sampler.sink = on_step;
+  t->trainer->sampler.sink = on_measured_step;
   t->trainer->sampler.sink_user = t;
-  return steps(t, err);
+  return take_trial_steps(t, err);
 }
 
 /* ---- the choice ------------------------------------------------------------------------------ */
 
 typedef struct choice {
   const clv_blueprint *b;
-  uint32_t n; /* trials */
+  uint32_t n; /* number of trials with a measured step */
   uint64_t micros[TRIALS];
   int64_t size[TRIALS];   /* samples of a micro-batch, descending */
-  clv_sched_costs *costs; /* [n] */
+  clv_sched_costs *costs; /* [n] costs of the quickest step of each trial */
 } choice;
 
-/* Interpolates the costs of a micro-batch of `samples`. The time of a tensor on a link is
- * proportional to them. */
-static void costs_at(const choice *c, double samples, clv_sched_costs *ret) {
+/* Interpolates between the trials the costs of a micro-batch of `samples` samples. */
+static void interpolate_costs(const choice *c, double samples, clv_sched_costs *ret) {
   static const size_t fields[] = {
       offsetof(clv_sched_costs, forward),     offsetof(clv_sched_costs, input),
       offsetof(clv_sched_costs, weight),      offsetof(clv_sched_costs, latency),
@@ -144,14 +146,14 @@ static void costs_at(const choice *c, double samples, clv_sched_costs *ret) {
     }
 }
 
-static clv_code predict(const choice *c, uint32_t micros, double *ret, clv_err *err) {
+static clv_code predict_step_seconds(const choice *c, uint32_t micros, double *ret, clv_err *err) {
   const clv_session_config *config = c->b->config;
   const char *names[CLV_SCHED_RANKS];
   clv_sched_options o = {.kind = (clv_sched_kind)config->pipeline.schedule,
                          .window = clv_pipeline_first_window(config)};
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
   clv_sched_costs costs;
-  costs_at(c, (double)config->train.batch / micros, &costs);
+  interpolate_costs(c, (double)config->train.batch / micros, &costs);
   clv_pipeline_find_ranks(c->b, &o.shape, names);
   o.shape.n_micro = micros;
   o.shape.n_accumulate = 0;
@@ -162,13 +164,13 @@ static clv_code predict(const choice *c, uint32_t micros, double *ret, clv_err *
   return clv_sched_seconds(s, &costs, ret, err);
 }
 
-typedef struct voice {
+typedef struct choice_output {
   bool json;
   clv_journal *journal;
-} voice;
+} choice_output;
 
 static void print_choice(const choice *c, uint64_t micros, double seconds, double one_s,
-                         const voice *v) {
+                         const choice_output *v) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, json = {0};
   clv_bytes_printf(&json,
                    "{\"event\":\"micro_batches\",\"micro_batches\":%llu,\"step_s\":%.6f,"
@@ -187,7 +189,8 @@ static void print_choice(const choice *c, uint64_t micros, double seconds, doubl
   clv_journal_add(v->journal, text.data, json.data);
 }
 
-static clv_code choose(const choice *c, const voice *v, uint64_t *ret, clv_err *err) {
+static clv_code choose_number(const choice *c, const choice_output *v, uint64_t *ret,
+                              clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *micros = NULL;
   CLV_AUTO(clv_freep) double *seconds = NULL;
   uint32_t n, i = 0;
@@ -196,11 +199,11 @@ static clv_code choose(const choice *c, const voice *v, uint64_t *ret, clv_err *
       clv_micro_batch_choices(c->b->config->train.batch, c->size[c->n - 1], 0, &micros, &n, err));
   CLV_TRY(clv_alloc(n, sizeof *seconds, &seconds, err));
   for (uint32_t k = 0; k < n; k++) {
-    clv_err why; /* does not fit the schedule */
-    if (predict(c, micros[k], &seconds[k], &why) != CLV_OK) seconds[k] = INFINITY;
+    clv_err why; /* ignored: the schedule cannot have this number of micro-batches */
+    if (predict_step_seconds(c, micros[k], &seconds[k], &why) != CLV_OK) seconds[k] = INFINITY;
     best = fmin(best, seconds[k]);
   }
-  while (i + 1 < n && !(seconds[i] <= AS_GOOD * best)) i++;
+  while (i + 1 < n && !(seconds[i] <= MAX_SLOWDOWN * best)) i++;
   *ret = micros[i];
   print_choice(c, micros[i], seconds[i], seconds[0], v);
   return CLV_OK;
@@ -215,20 +218,20 @@ clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *rec
   c.costs = costs;
   for (int i = 0; i < TRIALS; i++) {
     CLV_AUTO(trial_done) trial t = {0};
-    uint64_t m = trial_micros[i];
+    uint64_t m = trial_micro_batches[i];
     if (!clv_can_cut_batch(b->config->train.batch, m, m > 1 ? 2 : 1, sizes))
-      break; /* batch norm needs two */
+      break; /* batch norm needs at least two rows in each micro-batch */
     if (run_trial(b, record, m, &t, err) != CLV_OK)
       return clv_err_prefix(err, "trial for micro_batches: auto");
-    if (isinf(t.seconds)) continue;
-    costs[c.n] = t.costs;
+    if (isinf(t.quickest_s)) continue;
+    costs[c.n] = t.quickest_costs;
     c.micros[c.n] = m;
     c.size[c.n++] = (int64_t)((b->config->train.batch + m - 1) / m);
   }
   if (!c.n)
     return clv_fail(err, CLV_UNAVAILABLE,
                     "micro_batches: auto: no trial step could be timed; give a number");
-  return choose(&c, &(voice){json, journal}, ret, err);
+  return choose_number(&c, &(choice_output){json, journal}, ret, err);
 }
 
 clv_code clv_read_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) {

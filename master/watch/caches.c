@@ -6,20 +6,20 @@
 
 #include <stdio.h>
 
-/* Connection data for the questions to the workers. */
-typedef struct asker {
+/* Configuration, identity and runtime for calls to the workers. */
+typedef struct cache_client {
   const clv_session_config *config;
   const clv_run_options *o;
   clv_tls_identity *id;
   clv_rpc_runtime *runtime;
-} asker;
+} cache_client;
 
-static void asker_done(asker *a) {
+static void cache_client_done(cache_client *a) {
   clv_rpc_runtime_free(a->runtime);
   clv_tls_identity_free(a->id);
 }
 
-static clv_code open_runtime(asker *a, clv_err *err) {
+static clv_code open_runtime(cache_client *a, clv_err *err) {
   const clv_tls_config *t = &a->config->tls;
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   CLV_TRY(clv_tls_floor_install(err));
@@ -30,8 +30,8 @@ static clv_code open_runtime(asker *a, clv_err *err) {
 }
 
 /* Asks a worker for its caches of this identity, or to delete them. */
-static clv_code call_cached(const asker *a, const clv_remote_spec *w, clv_wire_cached_reply *ret,
-                            clv_err *err) {
+static clv_code call_cache_method(const cache_client *a, const clv_remote_spec *w,
+                                  clv_wire_cached_reply *ret, clv_err *err) {
   CLV_AUTO(clv_rpc_channel_freep) clv_rpc_channel *channel = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   const clv_wire_cached_request q = {.all = true, .remove = a->o->delete_caches};
@@ -46,8 +46,8 @@ static clv_code call_cached(const asker *a, const clv_remote_spec *w, clv_wire_c
   return clv_wire_cached_reply_decode(&(clv_piece){reply.data, reply.len}, 1, ret, err);
 }
 
-static void put_json(const char *worker, const clv_wire_cache_status *s, bool deleted,
-                     clv_bytes *out) {
+static void append_json(const char *worker, const clv_wire_cache_status *s, bool deleted,
+                        clv_bytes *out) {
   char key[65];
   clv_sha256_hex(&s->key, key);
   clv_bytes_puts(out, "{\"worker\":");
@@ -61,8 +61,8 @@ static void put_json(const char *worker, const clv_wire_cache_status *s, bool de
                    deleted ? "true" : "false");
 }
 
-static void put_text(const char *worker, const clv_wire_cache_status *s, bool deleted,
-                     clv_bytes *out) {
+static void append_text_line(const char *worker, const clv_wire_cache_status *s, bool deleted,
+                             clv_bytes *out) {
   char key[65], disk[24];
   clv_sha256_hex(&s->key, key);
   clv_bytes_printf(out, "%s  cache %.16s  %llu of %llu rows  %s  unused for %llu s", worker, key,
@@ -77,18 +77,20 @@ static void put_text(const char *worker, const clv_wire_cache_status *s, bool de
 }
 
 /* Appends a line for each cache of a worker. */
-static clv_code show_worker(const asker *a, const clv_remote_spec *w, clv_bytes *out,
+static clv_code show_worker(const cache_client *a, const clv_remote_spec *w, clv_bytes *out,
                             clv_err *err) {
   CLV_AUTO(clv_wire_done) clv_wire_cached_reply reply = {0};
-  if (call_cached(a, w, &reply, err) != CLV_OK) return clv_err_prefix(err, "worker %s", w->name);
+  if (call_cache_method(a, w, &reply, err) != CLV_OK)
+    return clv_err_prefix(err, "worker %s", w->name);
   for (uint32_t i = 0; i < reply.n_caches; i++)
-    (a->o->json ? put_json : put_text)(w->name, &reply.caches[i], a->o->delete_caches, out);
+    (a->o->json ? append_json : append_text_line)(w->name, &reply.caches[i], a->o->delete_caches,
+                                                  out);
   if (!reply.n_caches && !a->o->json) clv_bytes_printf(out, "%s  no cache\n", w->name);
   return CLV_OK;
 }
 
 clv_exit_code clv_show_caches(const clv_session_config *config, const clv_run_options *o) {
-  CLV_AUTO(asker_done) asker a = {.config = config, .o = o};
+  CLV_AUTO(cache_client_done) cache_client a = {.config = config, .o = o};
   clv_exit_code result = CLV_EXIT_OK;
   clv_err err;
   if (config->n_workers && open_runtime(&a, &err) != CLV_OK)

@@ -17,16 +17,16 @@ typedef struct doctor {
   const clv_session_config *config;
   bool json;
   int findings;
-  clv_exit_code worst;
+  clv_exit_code exit_code;
 } doctor;
 
 /* Prints the result of a check as a line, with `fix` if it failed; NULL: no fix is known. The exit
  * code of the command is that of the first failed check. */
-static void report(doctor *d, bool ok, clv_exit_code exit_code, const char *subject,
-                   const char *fix, const char *fmt, ...) CLV_PRINTF(6, 7);
+static void report_check(doctor *d, bool ok, clv_exit_code exit_code, const char *subject,
+                         const char *fix, const char *fmt, ...) CLV_PRINTF(6, 7);
 
-static void report(doctor *d, bool ok, clv_exit_code exit_code, const char *subject,
-                   const char *fix, const char *fmt, ...) {
+static void report_check(doctor *d, bool ok, clv_exit_code exit_code, const char *subject,
+                         const char *fix, const char *fmt, ...) {
   char text[700];
   va_list ap;
   va_start(ap, fmt);
@@ -34,7 +34,7 @@ static void report(doctor *d, bool ok, clv_exit_code exit_code, const char *subj
   va_end(ap);
   if (!ok) {
     d->findings++;
-    if (d->worst == CLV_EXIT_OK) d->worst = exit_code;
+    if (d->exit_code == CLV_EXIT_OK) d->exit_code = exit_code;
   }
   if (d->json) {
     CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
@@ -53,22 +53,23 @@ static void report(doctor *d, bool ok, clv_exit_code exit_code, const char *subj
 
 static void check_expiry(doctor *d, const char *subject, int64_t not_after) {
   int64_t days = (not_after - (int64_t)(clv_wall_ms() / 1000)) / 86400;
-  report(d, days >= 7, CLV_EXIT_CONNECT, subject, "issue a new one: cleave-master certs issue",
-         "certificate valid for %lld more day%s", (long long)days, CLV_S(days));
+  report_check(d, days >= 7, CLV_EXIT_CONNECT, subject,
+               "issue a new one: cleave-master certs issue",
+               "certificate valid for %lld more day%s", (long long)days, CLV_S(days));
 }
 
-/* Checks the revocation list. An expired list is not ignored: every peer is refused then. */
-static void check_list(doctor *d, const clv_tls_identity *id) {
+/* Checks the revocation list. If the list has expired, the master refuses every peer. */
+static void check_revocation_list(doctor *d, const clv_tls_identity *id) {
   static const char fix[] = "sign the list again: cleave-master certs revoke";
   clv_err err;
   if (!d->config->tls.crl) return;
   clv_code code = clv_tls_revocation_load(d->config->tls.crl, id, &err);
   int64_t left = code == CLV_OK ? clv_tls_revocation_expiry() - (int64_t)(clv_wall_ms() / 1000) : 0;
   if (code != CLV_OK)
-    report(d, false, CLV_EXIT_CONNECT, "revoked certificates", fix, "%s", err.text);
+    report_check(d, false, CLV_EXIT_CONNECT, "revoked certificates", fix, "%s", err.text);
   else
-    report(d, left >= CLV_TLS_CRL_WARN_S, CLV_EXIT_CONNECT, "revoked certificates", fix,
-           "the list holds for %lld more days", (long long)left / 86400);
+    report_check(d, left >= CLV_TLS_CRL_WARN_S, CLV_EXIT_CONNECT, "revoked certificates", fix,
+                 "the list holds for %lld more days", (long long)left / 86400);
 }
 
 /* Connects to a worker and reports the first step that fails: address, connection, TLS, identity.
@@ -79,21 +80,23 @@ static bool probe_worker(doctor *d, const clv_remote_spec *w, const clv_tls_iden
   clv_tls_probe_result p;
   clv_err err;
   if (!clv_tls_split_address(w->address, host, &port)) {
-    report(d, false, CLV_EXIT_CONFIG, w->name, "write host:port", "'%s' is no address", w->address);
+    report_check(d, false, CLV_EXIT_CONFIG, w->name, "write host:port", "'%s' is no address",
+                 w->address);
     return false;
   }
   if (clv_tls_probe(host, port, id, w->identity, (uint32_t)d->config->limits.connect_timeout_ms, &p,
                     &err) != CLV_OK) {
-    report(d, false, CLV_EXIT_CONNECT, w->name, NULL, "%s", err.text);
+    report_check(d, false, CLV_EXIT_CONNECT, w->name, NULL, "%s", err.text);
     return false;
   }
   if (!p.ok) {
-    report(d, false, CLV_EXIT_CONNECT, w->name, p.fix, "%s: %s%s%s", clv_tls_step_name(p.step),
-           p.reason, p.clock_hint[0] ? "; " : "", p.clock_hint);
+    report_check(d, false, CLV_EXIT_CONNECT, w->name, p.fix, "%s: %s%s%s",
+                 clv_tls_step_name(p.step), p.reason, p.clock_hint[0] ? "; " : "", p.clock_hint);
     return false;
   }
-  report(d, true, CLV_EXIT_OK, w->name, NULL, "%s %s %s as %s, connect %.1f ms, handshake %.1f ms",
-         p.address, p.protocol, p.cipher, p.peer_uri, p.connect_ms, p.handshake_ms);
+  report_check(d, true, CLV_EXIT_OK, w->name, NULL,
+               "%s %s %s as %s, connect %.1f ms, handshake %.1f ms", p.address, p.protocol,
+               p.cipher, p.peer_uri, p.connect_ms, p.handshake_ms);
   check_expiry(d, w->name, p.peer_not_after);
   return true;
 }
@@ -111,24 +114,25 @@ static void check_artifacts(doctor *d, int worker, const clv_wire_hello_reply *h
       same = s->weights_sha256 && clv_sha256_parse(s->weights_sha256, &want) &&
              memcmp(&want, &h->artifacts[k].sha256, sizeof want) == 0;
     }
-    report(d, same, CLV_EXIT_DATA, h->worker,
-           named ? "copy the worker's sha256 into the session, or the right file to the worker"
-                 : "list it under artifacts in worker.yaml and restart the worker",
-           "artifact '%s' for stage '%s' %s", s->weights_artifact, s->name,
-           same    ? "is there"
-           : named ? "has another SHA-256"
-                   : "is not offered");
+    report_check(d, same, CLV_EXIT_DATA, h->worker,
+                 named
+                     ? "copy the worker's sha256 into the session, or the right file to the worker"
+                     : "list it under artifacts in worker.yaml and restart the worker",
+                 "artifact '%s' for stage '%s' %s", s->weights_artifact, s->name,
+                 same    ? "is there"
+                 : named ? "has another SHA-256"
+                         : "is not offered");
   }
 }
 
 /* Checks that the worker does not offer a weight file that the session declares secret. */
-static void check_secrets(doctor *d, const clv_wire_hello_reply *h) {
+static void check_secret_weights(doctor *d, const clv_wire_hello_reply *h) {
   bool any = false;
   clv_err err = {.text = "has none of the session's secret files"};
   for (size_t i = 0; i < d->config->n_stages; i++) any |= d->config->stages[i].weights_secret;
   if (!any) return;
   bool ok = cleave_secrets_check(d->config, h, &err) == CLV_OK;
-  report(d, ok, CLV_EXIT_DATA, h->worker, NULL, "%s", err.text);
+  report_check(d, ok, CLV_EXIT_DATA, h->worker, NULL, "%s", err.text);
 }
 
 /* Checks that the worker has the device of each of its stages. */
@@ -140,10 +144,10 @@ static void check_devices(doctor *d, int worker, const clv_wire_hello_reply *h) 
     const clv_stage_spec *s = &d->config->stages[i];
     if (s->worker != worker) continue;
     if (clv_wire_device_of(h, s->device) < 0)
-      report(d, false, CLV_EXIT_CONFIG, d->config->workers[worker].name,
-             "name one of these as the stage's device, or place it elsewhere",
-             "no device '%s' for stage '%s'; it has: %s", s->device, s->name,
-             has.len ? has.data : "none");
+      report_check(d, false, CLV_EXIT_CONFIG, d->config->workers[worker].name,
+                   "name one of these as the stage's device, or place it elsewhere",
+                   "no device '%s' for stage '%s'; it has: %s", s->device, s->name,
+                   has.len ? has.data : "none");
   }
 }
 
@@ -155,8 +159,9 @@ static void check_timeouts(doctor *d, const char *name, const clv_wire_hello_rep
   char more[64] = "";
   if (theirs && theirs != ours)
     snprintf(more, sizeof more, ": ours is %g s, the worker's %g s", ours / 1e3, theirs / 1e3);
-  report(d, true, CLV_EXIT_OK, name, NULL, "is given up after %g s of silence (peer_timeout)%s",
-         clv_shorter_timeout(ours, theirs) / 1e3, more);
+  report_check(d, true, CLV_EXIT_OK, name, NULL,
+               "is given up after %g s of silence (peer_timeout)%s",
+               clv_shorter_timeout(ours, theirs) / 1e3, more);
 }
 
 /* Compares the CPU libraries of a worker with ours. A worker that does not name its libraries is
@@ -165,16 +170,17 @@ static void check_libraries(doctor *d, const char *worker, const char *theirs) {
   const char *ours = clv_backend_libraries(clv_backend_cpu());
   bool same = strcmp(theirs, ours) == 0;
   if (theirs[0])
-    report(d, same, CLV_EXIT_FAILED, worker,
-           "results still agree, but not to the bit; install the same versions on both sides",
-           same ? "computes with %s, as this master" : "computes with %s, this master with %s",
-           theirs, ours);
+    report_check(
+        d, same, CLV_EXIT_FAILED, worker,
+        "results still agree, but not to the bit; install the same versions on both sides",
+        same ? "computes with %s, as this master" : "computes with %s, this master with %s", theirs,
+        ours);
 }
 
 /* Returns true if stages of the session run on device `at` of the worker; *out: their names. If the
  * session has no stage at the worker, the worker's default device counts as used. */
-static bool is_used(const doctor *d, int worker, const clv_wire_hello_reply *h, int at,
-                    clv_bytes *out) {
+static bool is_device_used(const doctor *d, int worker, const clv_wire_hello_reply *h, int at,
+                           clv_bytes *out) {
   int n = 0;
   for (size_t i = 0; i < d->config->n_stages; i++) {
     const clv_stage_spec *s = &d->config->stages[i];
@@ -188,25 +194,26 @@ static bool is_used(const doctor *d, int worker, const clv_wire_hello_reply *h, 
 
 /* Reports the kind of each used device. Results are bit-identical only between devices of one
  * kind. */
-static void check_kinds(doctor *d, int worker, const clv_wire_hello_reply *h) {
+static void check_device_kinds(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const char *ours = clv_backend_isa(clv_backend_cpu()), *name = d->config->workers[worker].name;
   for (int i = 0; i < (int)h->n_devices; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes stages = {0};
     const clv_wire_device_kind *k = &h->kinds[i];
-    if (!is_used(d, worker, h, i, &stages)) continue;
+    if (!is_device_used(d, worker, h, i, &stages)) continue;
     if (stages.len)
-      report(d, true, CLV_EXIT_OK, name, NULL, "stages on %s: %s", h->devices[i], stages.data);
+      report_check(d, true, CLV_EXIT_OK, name, NULL, "stages on %s: %s", h->devices[i],
+                   stages.data);
     if (strcmp(k->kind, "cpu") != 0) {
-      report(d, true, CLV_EXIT_OK, name, NULL,
-             "computes on %s: %s, %s, %s; its bits are those of such devices", h->devices[i],
-             k->kind, k->isa[0] ? k->isa : "it does not say which",
-             k->libraries[0] ? k->libraries : "no libraries");
+      report_check(d, true, CLV_EXIT_OK, name, NULL,
+                   "computes on %s: %s, %s, %s; its bits are those of such devices", h->devices[i],
+                   k->kind, k->isa[0] ? k->isa : "it does not say which",
+                   k->libraries[0] ? k->libraries : "no libraries");
       continue;
     }
-    report(d, !k->isa[0] || strcmp(k->isa, ours) == 0, CLV_EXIT_FAILED, name,
-           "results still agree, but not to the bit; DNNL_MAX_CPU_ISA caps both sides",
-           "computes with %s, this master with %s", k->isa[0] ? k->isa : "it does not say what",
-           ours);
+    report_check(d, !k->isa[0] || strcmp(k->isa, ours) == 0, CLV_EXIT_FAILED, name,
+                 "results still agree, but not to the bit; DNNL_MAX_CPU_ISA caps both sides",
+                 "computes with %s, this master with %s",
+                 k->isa[0] ? k->isa : "it does not say what", ours);
     check_libraries(d, name, k->libraries);
   }
 }
@@ -214,16 +221,16 @@ static void check_kinds(doctor *d, int worker, const clv_wire_hello_reply *h) {
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const clv_remote_spec *w = &d->config->workers[worker];
   int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
-  report(d, h->about.protocol == CLV_WIRE_PROTOCOL, CLV_EXIT_CONNECT, w->name,
-         "run the same release on both sides", "%s, protocol %u, %u core%s", h->about.software,
-         h->about.protocol, h->cores, CLV_S(h->cores));
-  check_kinds(d, worker, h);
-  report(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name, "run NTP on both machines",
-         "clocks differ by %lld ms", (long long)skew);
+  report_check(d, h->about.protocol == CLV_WIRE_PROTOCOL, CLV_EXIT_CONNECT, w->name,
+               "run the same release on both sides", "%s, protocol %u, %u core%s",
+               h->about.software, h->about.protocol, h->cores, CLV_S(h->cores));
+  check_device_kinds(d, worker, h);
+  report_check(d, skew < 60000 && skew > -60000, CLV_EXIT_CONNECT, w->name,
+               "run NTP on both machines", "clocks differ by %lld ms", (long long)skew);
   check_timeouts(d, w->name, h);
   check_devices(d, worker, h);
   check_artifacts(d, worker, h);
-  check_secrets(d, h);
+  check_secret_weights(d, h);
 }
 
 static void check_workers(doctor *d, const clv_tls_identity *id) {
@@ -231,7 +238,7 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
   clv_rpc_runtime *runtime;
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   if (clv_rpc_runtime_new(&ro, &runtime, &err) != CLV_OK) {
-    report(d, false, CLV_EXIT_FAILED, "gRPC", NULL, "%s", err.text);
+    report_check(d, false, CLV_EXIT_FAILED, "gRPC", NULL, "%s", err.text);
     return;
   }
   for (size_t i = 0; i < d->config->n_workers; i++) {
@@ -241,16 +248,18 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
     if (clv_watch_call_hello(d->config, runtime, w, id, &h, &err) == CLV_OK)
       report_hello(d, (int)i, &h);
     else
-      report(d, false, CLV_EXIT_CONNECT, w->name,
-             err.code == CLV_DENIED ? "add this master's identity to `allow` in worker.yaml" : NULL,
-             "HELLO: %s", err.text);
+      report_check(
+          d, false, CLV_EXIT_CONNECT, w->name,
+          err.code == CLV_DENIED ? "add this master's identity to `allow` in worker.yaml" : NULL,
+          "HELLO: %s", err.text);
   }
   clv_rpc_runtime_free(runtime);
 }
 
-/* Checks a training against the policy, then its resume. later: the refusal of the resume. */
-static clv_code compare_policy(clv_blueprint *b, const clv_run_data *data, clv_bytes *later,
-                               clv_err *err) {
+/* Checks the tensors of `train` against the policy, then those of `train --resume`. later: receives
+ * the reason if the policy refuses only `train --resume`. */
+static clv_code check_policy_permits(clv_blueprint *b, const clv_run_data *data, clv_bytes *later,
+                                     clv_err *err) {
   const clv_planned_sends now = clv_planned_sends_of(data, CLV_BEGINS),
                           then = clv_planned_sends_of(data, CLV_RESUMES);
   clv_err why;
@@ -270,19 +279,19 @@ static void check_policy(doctor *d, clv_blueprint *b, const clv_run_data *data) 
   clv_code code = clv_policy_find(&p, &err);
   if (code == CLV_OK && p && b) {
     b->policy = p;
-    code = compare_policy(b, data, &later, &err);
+    code = check_policy_permits(b, data, &later, &err);
     b->policy = NULL;
   }
   if (code != CLV_OK)
-    report(d, false, CLV_EXIT_CONFIG, "policy", NULL, "%s", err.text);
+    report_check(d, false, CLV_EXIT_CONFIG, "policy", NULL, "%s", err.text);
   else if (!p)
-    report(d, true, CLV_EXIT_OK, "policy", NULL,
-           "none on this host: `privacy` in the session file decides");
+    report_check(d, true, CLV_EXIT_OK, "policy", NULL,
+                 "none on this host: `privacy` in the session file decides");
   else
-    report(d, true, CLV_EXIT_OK, "policy", NULL, "%s %s%s", clv_policy_path(p),
-           b ? "permits this training (`check` compares max_read)"
-             : "is in order, and was not compared: the session cannot be used",
-           later.len ? later.data : "");
+    report_check(d, true, CLV_EXIT_OK, "policy", NULL, "%s %s%s", clv_policy_path(p),
+                 b ? "permits this training (`check` compares max_read)"
+                   : "is in order, and was not compared: the session cannot be used",
+                 later.len ? later.data : "");
 }
 
 clv_exit_code clv_run_doctor(const clv_session_config *config, const clv_run_options *o) {
@@ -292,12 +301,12 @@ clv_exit_code clv_run_doctor(const clv_session_config *config, const clv_run_opt
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = NULL;
   CLV_AUTO(clv_tls_identity_freep) clv_tls_identity *id = NULL;
   clv_code code = clv_run_data_open(config, true, &data, &err);
-  report(&d, code == CLV_OK, CLV_EXIT_DATA, "data", NULL, "%s",
-         code == CLV_OK ? "readable" : err.text);
+  report_check(&d, code == CLV_OK, CLV_EXIT_DATA, "data", NULL, "%s",
+               code == CLV_OK ? "readable" : err.text);
   if (code == CLV_OK) {
     code = clv_blueprint_new_of_data(config, data.train, &b, &err);
-    report(&d, code == CLV_OK, CLV_EXIT_CONFIG, "model", NULL, "%s",
-           code == CLV_OK ? "shapes fit" : err.text);
+    report_check(&d, code == CLV_OK, CLV_EXIT_CONFIG, "model", NULL, "%s",
+                 code == CLV_OK ? "shapes fit" : err.text);
   }
   check_policy(&d, b, &data);
   clv_run_data_done(&data);
@@ -306,15 +315,15 @@ clv_exit_code clv_run_doctor(const clv_session_config *config, const clv_run_opt
     if (code == CLV_OK)
       code = clv_tls_identity_load(config->tls.ca, config->tls.cert, config->tls.key, &id, &err);
     if (code == CLV_OK) code = clv_tls_identity_require(id, CLV_TLS_CLIENT, &err);
-    report(&d, code == CLV_OK, CLV_EXIT_CONNECT, "our certificate", NULL, "%s",
-           code == CLV_OK ? id->uri : err.text);
+    report_check(&d, code == CLV_OK, CLV_EXIT_CONNECT, "our certificate", NULL, "%s",
+                 code == CLV_OK ? id->uri : err.text);
     if (code == CLV_OK) {
       check_expiry(&d, "our certificate", id->not_after);
-      check_list(&d, id);
+      check_revocation_list(&d, id);
       check_workers(&d, id);
     }
   }
   if (!o->json)
     printf(d.findings ? "%d problem%s found\n" : "all in order\n", d.findings, CLV_S(d.findings));
-  return d.worst;
+  return d.exit_code;
 }

@@ -33,18 +33,18 @@ clv_code clv_watch_call_hello(const clv_session_config *config, clv_rpc_runtime 
 /* ---- devices of stages ----------------------------------------------------------------------- */
 
 /* A stage and its device, as the node reports it. */
-typedef struct asked_stage {
+typedef struct stage_device {
   const char *stage, *node, *device;
   clv_wire_device_kind kind;
-} asked_stage;
+} stage_device;
 
-static void write_text(const asked_stage *s, clv_bytes *out) {
+static void write_text(const stage_device *s, clv_bytes *out) {
   clv_bytes_printf(out, "stage '%s' computes on %s of %s: %s%s%s%s%s\n", s->stage, s->device,
                    s->node, s->kind.kind, s->kind.isa[0] ? ", " : "", s->kind.isa,
                    s->kind.libraries[0] ? ", " : "", s->kind.libraries);
 }
 
-static void write_json(const asked_stage *s, clv_bytes *out) {
+static void write_json(const stage_device *s, clv_bytes *out) {
   const struct {
     const char *key, *value;
   } members[] = {{"{\"stage\":", s->stage},   {",\"node\":", s->node},
@@ -64,15 +64,15 @@ static clv_code add_stage(clv_blueprint *b, uint32_t i, const char *node,
   if (at < 0)
     return clv_fail(err, CLV_NOT_FOUND, "worker %s has no device '%s' for stage '%s'", node,
                     s->device, s->name);
-  const asked_stage stage = {s->name, node, h->devices[at], h->kinds[at]};
+  const stage_device stage = {s->name, node, h->devices[at], h->kinds[at]};
   clv_blueprint_set_device(b, i, h->devices[at]);
   (json ? write_json : write_text)(&stage, out);
   return CLV_OK;
 }
 
 /* Fails if the worker behind a cached front has no cache. */
-static clv_code check_cache(const clv_session_config *c, int node, const clv_wire_hello_reply *h,
-                            clv_err *err) {
+static clv_code check_worker_has_cache(const clv_session_config *c, int node,
+                                       const clv_wire_hello_reply *h, clv_err *err) {
   if (!c->stages[0].cache || c->n_stages < 2 || c->stages[1].worker != node) return CLV_OK;
   for (uint32_t i = 0; i < h->about.n_capabilities; i++)
     if (strcmp(h->about.capabilities[i], CLV_CAPABILITY_CACHED) == 0) return CLV_OK;
@@ -84,8 +84,8 @@ static clv_code check_cache(const clv_session_config *c, int node, const clv_wir
 }
 
 /* Adds the devices of the stages of one node. node -1: the master, which needs no call. */
-static clv_code ask_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
-                         const clv_tls_identity *id, bool json, clv_bytes *out, clv_err *err) {
+static clv_code query_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
+                           const clv_tls_identity *id, bool json, clv_bytes *out, clv_err *err) {
   const clv_session_config *c = b->config;
   const clv_backend *cpu = clv_backend_cpu();
   const char *device = cpu->device, *name = node < 0 ? "master" : c->workers[node].name;
@@ -97,7 +97,7 @@ static clv_code ask_node(clv_blueprint *b, int node, clv_rpc_runtime *runtime,
     if (c->stages[i].worker != node) continue;
     if (!asked && clv_watch_call_hello(c, runtime, &c->workers[node], id, &h, err) != CLV_OK)
       return clv_err_prefix(err, "worker %s", name);
-    if (!asked && node >= 0) CLV_TRY(check_cache(c, node, &h, err));
+    if (!asked && node >= 0) CLV_TRY(check_worker_has_cache(c, node, &h, err));
     asked = true;
     CLV_TRY(add_stage(b, i, name, &h, json, out, err));
   }
@@ -117,9 +117,9 @@ clv_code clv_query_device_kinds(clv_blueprint *b, bool json, clv_bytes *out, clv
   clv_rpc_runtime_options ro = {.queue_threads = 2};
   CLV_TRY(clv_tls_floor_install(err));
   if (c->n_workers && open_identity(&c->tls, &id, err) != CLV_OK)
-    return err->code = CLV_UNAUTHENTICATED; /* a missing file is no missing device */
+    return err->code = CLV_UNAUTHENTICATED; /* NOT_FOUND would mean a missing device */
   CLV_TRY(clv_rpc_runtime_new(&ro, &runtime, err));
   for (int node = -1; node < (int)c->n_workers; node++)
-    CLV_TRY(ask_node(b, node, runtime, id, json, out, err));
+    CLV_TRY(query_node(b, node, runtime, id, json, out, err));
   return CLV_OK;
 }

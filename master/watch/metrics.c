@@ -22,22 +22,22 @@ enum { APPLIED, SKIPPED, OUTCOMES };
 enum { COMPUTE, NETWORK, PEER, OTHER, PHASES };
 
 /* Numbers that the training thread stores. */
-typedef struct reported {
+typedef struct step_numbers {
   clv_histogram step_s;
   double phase_s[PHASES], steps[OUTCOMES], samples;
   double step, target_steps, loss, learning_rate, gradient_norm, micro_batches, window;
   double checkpoints, checkpoint_s, checkpoint_wall_s, checkpoint_step;
-  /* recovering: 1 from a loss until the run trains again */
+  /* recovering: 1 from when a worker is lost until the run trains again */
   double recoveries, recovery_s, recovering;
-} reported;
+} step_numbers;
 
 struct clv_run_metrics {
   const char *session;
   clv_http *http;
-  pthread_mutex_t lock; /* guards the rest */
-  reported reported;
-  clv_trainer *trainer;   /* NULL: not connected, or closed */
-  double share[PHASES];   /* shares of the waiting time by cause, of the last measured step */
+  pthread_mutex_t lock; /* protects all fields below except in_use */
+  step_numbers numbers;
+  clv_trainer *trainer;       /* NULL: not connected, or closed */
+  double wait_shares[PHASES]; /* shares of the waiting time by cause, of the last measured step */
   pthread_mutex_t in_use; /* held while a scrape uses the trainer's runtime; taken before `lock` */
 };
 
@@ -48,18 +48,18 @@ _Static_assert(CLV_COUNT(step_bounds) <= CLV_HISTOGRAM_BOUNDS, "buckets");
 /* ---- reports of the training thread ---------------------------------------------------------- */
 
 /* Adds the time of a step to its phases. Caller holds the lock. */
-static void add_phases(clv_run_metrics *m, const clv_step_result *s) {
+static void add_phase_times(clv_run_metrics *m, const clv_step_result *s) {
   double wait = (double)CLV_MIN(s->wait_ns, s->step_ns) * 1e-9;
-  m->reported.phase_s[COMPUTE] += (double)s->step_ns * 1e-9 - wait;
-  for (int i = NETWORK; i < PHASES; i++) m->reported.phase_s[i] += wait * m->share[i];
+  m->numbers.phase_s[COMPUTE] += (double)s->step_ns * 1e-9 - wait;
+  for (int i = NETWORK; i < PHASES; i++) m->numbers.phase_s[i] += wait * m->wait_shares[i];
 }
 
 void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
-  reported *t = &m->reported;
+  step_numbers *t = &m->numbers;
   clv_histogram_add(&t->step_s, (double)s->step_ns * 1e-9);
-  add_phases(m, s);
+  add_phase_times(m, s);
   t->steps[s->applied ? APPLIED : SKIPPED]++;
   t->samples += (double)s->samples;
   t->step = (double)step;
@@ -72,24 +72,24 @@ void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_resu
 }
 
 /* Callback of clv_trainer_set_on_waits: stores the shares of the causes. */
-static void note_waits(void *user, const clv_waits *w) {
+static void on_waits(void *user, const clv_waits *w) {
   clv_run_metrics *m = user;
   double all = w->network + w->peer + w->own;
   if (all <= 0) return;
   pthread_mutex_lock(&m->lock);
-  m->share[NETWORK] = w->network / all;
-  m->share[PEER] = w->peer / all;
-  m->share[OTHER] = w->own / all;
+  m->wait_shares[NETWORK] = w->network / all;
+  m->wait_shares[PEER] = w->peer / all;
+  m->wait_shares[OTHER] = w->own / all;
   pthread_mutex_unlock(&m->lock);
 }
 
 void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_steps) {
   if (!m) return;
-  clv_trainer_set_on_waits(t, note_waits, m);
+  clv_trainer_set_on_waits(t, on_waits, m);
   pthread_mutex_lock(&m->lock);
   m->trainer = t;
-  m->reported.step = (double)clv_trainer_step_count(t);
-  m->reported.target_steps = (double)target_steps;
+  m->numbers.step = (double)clv_trainer_step_count(t);
+  m->numbers.target_steps = (double)target_steps;
   pthread_mutex_unlock(&m->lock);
 }
 
@@ -106,67 +106,68 @@ void clv_run_metrics_detach(clv_run_metrics *m) {
 void clv_run_metrics_lost(clv_run_metrics *m) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
-  m->reported.recovering = 1;
+  m->numbers.recovering = 1;
   pthread_mutex_unlock(&m->lock);
 }
 
 void clv_run_metrics_recovered(clv_run_metrics *m, uint64_t took_ns) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
-  m->reported.recovering = 0;
-  m->reported.recoveries++;
-  m->reported.recovery_s = (double)took_ns * 1e-9;
+  m->numbers.recovering = 0;
+  m->numbers.recoveries++;
+  m->numbers.recovery_s = (double)took_ns * 1e-9;
   pthread_mutex_unlock(&m->lock);
 }
 
 void clv_run_metrics_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t took_ns) {
   if (!m) return;
   pthread_mutex_lock(&m->lock);
-  m->reported.checkpoints++;
-  m->reported.checkpoint_s = (double)took_ns * 1e-9;
-  m->reported.checkpoint_wall_s = (double)clv_wall_ms() / 1e3;
-  m->reported.checkpoint_step = (double)step;
+  m->numbers.checkpoints++;
+  m->numbers.checkpoint_s = (double)took_ns * 1e-9;
+  m->numbers.checkpoint_wall_s = (double)clv_wall_ms() / 1e3;
+  m->numbers.checkpoint_step = (double)step;
   pthread_mutex_unlock(&m->lock);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* The numbers of one scrape. */
-typedef struct numbers {
-  reported reported;
+/* Values that one scrape returns, copied while the locks are held. */
+typedef struct scrape {
+  step_numbers numbers;
   const char *session;
   cleave_runtime *runtime; /* NULL: not connected */
   cleave_holding held;
   clv_tls_handshakes handshakes;
   double contexts, values, memory;
-} numbers;
+} scrape;
 
 static void put_session(clv_metrics_out *out, const void *numbers_of) {
-  const numbers *n = numbers_of;
+  const scrape *n = numbers_of;
   clv_metric_sample(out, 1, &(clv_metric_label){"session", n->session}, 1);
 }
 
 static void put_steps(clv_metrics_out *out, const void *numbers_of) {
   static const char *const results[OUTCOMES] = {"applied", "skipped"};
-  const numbers *n = numbers_of;
+  const scrape *n = numbers_of;
   for (int i = 0; i < OUTCOMES; i++)
-    clv_metric_sample(out, n->reported.steps[i], &(clv_metric_label){"result", results[i]}, 1);
+    clv_metric_sample(out, n->numbers.steps[i], &(clv_metric_label){"result", results[i]}, 1);
 }
 
 static void put_step_seconds(clv_metrics_out *out, const void *numbers_of) {
-  clv_metric_histogram(out, &((const numbers *)numbers_of)->reported.step_s, NULL, 0);
+  clv_metric_histogram(out, &((const scrape *)numbers_of)->numbers.step_s, NULL, 0);
 }
 
 static void put_phases(clv_metrics_out *out, const void *numbers_of) {
   static const char *const phases[PHASES] = {"compute", "network", "peer", "other"};
-  const numbers *n = numbers_of;
+  const scrape *n = numbers_of;
   for (int i = 0; i < PHASES; i++)
-    clv_metric_sample(out, n->reported.phase_s[i], &(clv_metric_label){"phase", phases[i]}, 1);
+    clv_metric_sample(out, n->numbers.phase_s[i], &(clv_metric_label){"phase", phases[i]}, 1);
 }
 
 /* Writes two samples for each worker's link. in_at, out_at: offsets of uint64_t fields in
  * cleave_link_status. */
-static void by_direction(clv_metrics_out *out, const numbers *n, size_t in_at, size_t out_at) {
+static void put_for_each_direction(clv_metrics_out *out, const scrape *n, size_t in_at,
+                                   size_t out_at) {
   cleave_link_status l;
   for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++)
     for (int in = 1; in >= 0; in--) {
@@ -179,17 +180,17 @@ static void by_direction(clv_metrics_out *out, const numbers *n, size_t in_at, s
 #define LINK(member) offsetof(cleave_link_status, member)
 
 static void put_bytes(clv_metrics_out *out, const void *n) {
-  by_direction(out, n, LINK(bytes_in), LINK(bytes_out));
+  put_for_each_direction(out, n, LINK(bytes_in), LINK(bytes_out));
 }
 static void put_packets(clv_metrics_out *out, const void *n) {
-  by_direction(out, n, LINK(packets_in), LINK(packets_out));
+  put_for_each_direction(out, n, LINK(packets_in), LINK(packets_out));
 }
 static void put_pending(clv_metrics_out *out, const void *n) {
-  by_direction(out, n, LINK(pending_in), LINK(pending_out));
+  put_for_each_direction(out, n, LINK(pending_in), LINK(pending_out));
 }
 
-/* Writes a sample for each worker that has been measured. */
-static void by_worker(clv_metrics_out *out, const numbers *n, size_t at) {
+/* Writes a sample for each worker whose link has a measured value. */
+static void put_for_each_worker(clv_metrics_out *out, const scrape *n, size_t at) {
   cleave_link_status l;
   for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++) {
     double value = *(const double *)((const char *)&l + at);
@@ -198,55 +199,55 @@ static void by_worker(clv_metrics_out *out, const numbers *n, size_t at) {
 }
 
 static void put_round_trips(clv_metrics_out *out, const void *numbers_of) {
-  by_worker(out, numbers_of, LINK(round_trip_s));
+  put_for_each_worker(out, numbers_of, LINK(round_trip_s));
 }
 
 static void put_silences(clv_metrics_out *out, const void *numbers_of) {
-  by_worker(out, numbers_of, LINK(silent_s));
+  put_for_each_worker(out, numbers_of, LINK(silent_s));
 }
 
 static void put_failures(clv_metrics_out *out, const void *numbers_of) {
-  const numbers *n = numbers_of;
+  const scrape *n = numbers_of;
   for (int i = 0; i < CLV_TLS_FAILURES; i++)
     clv_metric_sample(out, (double)n->handshakes.failed[i],
                       &(clv_metric_label){"reason", clv_tls_failure_reason((clv_tls_failure)i)}, 1);
 }
 
 static void put_certificate_end(clv_metrics_out *out, const void *numbers_of) {
-  const numbers *n = numbers_of;
+  const scrape *n = numbers_of;
   if (n->held.certificate_end) clv_metric_sample(out, (double)n->held.certificate_end, NULL, 0);
 }
 
 /* Writes a metric of the last checkpoint; writes nothing before the first one. */
-static void put_checkpoint_value(clv_metrics_out *out, const numbers *n, double value) {
-  if (n->reported.checkpoints > 0) clv_metric_sample(out, value, NULL, 0);
+static void put_checkpoint_value(clv_metrics_out *out, const scrape *n, double value) {
+  if (n->numbers.checkpoints > 0) clv_metric_sample(out, value, NULL, 0);
 }
 static void put_checkpoint_time(clv_metrics_out *out, const void *n) {
-  put_checkpoint_value(out, n, ((const numbers *)n)->reported.checkpoint_wall_s);
+  put_checkpoint_value(out, n, ((const scrape *)n)->numbers.checkpoint_wall_s);
 }
 static void put_checkpoint_seconds(clv_metrics_out *out, const void *n) {
-  put_checkpoint_value(out, n, ((const numbers *)n)->reported.checkpoint_s);
+  put_checkpoint_value(out, n, ((const scrape *)n)->numbers.checkpoint_s);
 }
 static void put_checkpoint_step(clv_metrics_out *out, const void *n) {
-  put_checkpoint_value(out, n, ((const numbers *)n)->reported.checkpoint_step);
+  put_checkpoint_value(out, n, ((const scrape *)n)->numbers.checkpoint_step);
 }
 
 /* Writes a metric of the last step; writes nothing before the first one. */
-static void put_step_value(clv_metrics_out *out, const numbers *n, double value) {
-  if (n->reported.steps[APPLIED] + n->reported.steps[SKIPPED] > 0)
+static void put_step_value(clv_metrics_out *out, const scrape *n, double value) {
+  if (n->numbers.steps[APPLIED] + n->numbers.steps[SKIPPED] > 0)
     clv_metric_sample(out, value, NULL, 0);
 }
 static void put_loss(clv_metrics_out *out, const void *n) {
-  put_step_value(out, n, ((const numbers *)n)->reported.loss);
+  put_step_value(out, n, ((const scrape *)n)->numbers.loss);
 }
 static void put_norm(clv_metrics_out *out, const void *n) {
-  put_step_value(out, n, ((const numbers *)n)->reported.gradient_norm);
+  put_step_value(out, n, ((const scrape *)n)->numbers.gradient_norm);
 }
 static void put_rate(clv_metrics_out *out, const void *n) {
-  put_step_value(out, n, ((const numbers *)n)->reported.learning_rate);
+  put_step_value(out, n, ((const scrape *)n)->numbers.learning_rate);
 }
 
-#define AT(member) offsetof(numbers, member)
+#define AT(member) offsetof(scrape, member)
 
 /* clang-format off */
 static const clv_metric table[] = {
@@ -254,14 +255,14 @@ static const clv_metric table[] = {
      .help = "1, with the name of the session as a label.", .write = put_session},
     {.name = "cleave_master_step", .kind = CLV_GAUGE, .unit = "",
      .help = "The last step that is done, those of an earlier run " "included.",
-     .at = AT(reported.step)},
+     .at = AT(numbers.step)},
     {.name = "cleave_master_target_steps", .kind = CLV_GAUGE, .unit = "",
-     .help = "The step with which the run ends.", .at = AT(reported.target_steps)},
+     .help = "The step with which the run ends.", .at = AT(numbers.target_steps)},
     {.name = "cleave_master_steps_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Steps since this process began: applied, or skipped because a gradient was not finite.",
      .write = put_steps},
     {.name = "cleave_master_samples_total", .kind = CLV_COUNTER, .unit = "",
-     .help = "Records that were trained on.", .at = AT(reported.samples)},
+     .help = "Records that were trained on.", .at = AT(numbers.samples)},
     {.name = "cleave_master_step_seconds", .kind = CLV_HISTOGRAM, .unit = "seconds",
      .help = "Time of a step.", .write = put_step_seconds},
     {.name = "cleave_master_step_phase_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
@@ -274,10 +275,10 @@ static const clv_metric table[] = {
     {.name = "cleave_master_gradient_norm", .kind = CLV_GAUGE, .unit = "",
      .help = "Norm of all gradients of the last step, before clipping.", .write = put_norm},
     {.name = "cleave_master_micro_batches", .kind = CLV_GAUGE, .unit = "",
-     .help = "Parts that a batch is cut into.", .at = AT(reported.micro_batches)},
+     .help = "Parts that a batch is cut into.", .at = AT(numbers.micro_batches)},
     {.name = "cleave_master_pipeline_window", .was = "cleave_master_window", .kind = CLV_GAUGE, .unit = "",
      .help = "Micro-batches in flight, at most; 0: the schedule has " "no window.",
-     .at = AT(reported.window)},
+     .at = AT(numbers.window)},
 
     {.name = "cleave_master_link_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
      .help = "Bytes of messages with each worker, framing included, TLS not.", .write = put_bytes},
@@ -305,7 +306,7 @@ static const clv_metric table[] = {
     {.name = "cleave_master_memory_bytes", .kind = CLV_GAUGE, .unit = "bytes",
      .help = "Memory of the session here: tensors, and stages at the master.", .at = AT(memory)},
     {.name = "cleave_master_checkpoints_total", .kind = CLV_COUNTER, .unit = "",
-     .help = "Checkpoints that were written.", .at = AT(reported.checkpoints)},
+     .help = "Checkpoints that were written.", .at = AT(numbers.checkpoints)},
     {.name = "cleave_master_checkpoint_timestamp_seconds", .kind = CLV_GAUGE, .unit = "seconds",
      .help = "When the last checkpoint was complete; seconds since 1970.",
      .write = put_checkpoint_time},
@@ -315,13 +316,13 @@ static const clv_metric table[] = {
      .help = "The step of the last checkpoint.", .write = put_checkpoint_step},
     {.name = "cleave_master_recovering", .kind = CLV_GAUGE, .unit = "",
      .help = "1 from the loss of a worker until the run trains again, else 0.",
-     .at = AT(reported.recovering)},
+     .at = AT(numbers.recovering)},
     {.name = "cleave_master_recoveries_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Losses of workers from which this process has recovered.",
-     .at = AT(reported.recoveries)},
+     .at = AT(numbers.recoveries)},
     {.name = "cleave_master_recovery_seconds", .kind = CLV_GAUGE, .unit = "seconds",
      .help = "Time from the last loss until the run trained again; 0: none was lost.",
-     .at = AT(reported.recovery_s)},
+     .at = AT(numbers.recovery_s)},
 };
 /* clang-format on */
 
@@ -329,11 +330,11 @@ static const clv_metric table[] = {
 
 /* Answers a scrape. The trainer stays valid meanwhile: clv_run_metrics_detach waits for `in_use`,
  * and clv_run_metrics_close for the port. */
-static unsigned show_metrics(void *user, clv_bytes *out) {
+static unsigned answer_scrape(void *user, clv_bytes *out) {
   clv_run_metrics *m = user;
   pthread_mutex_lock(&m->in_use);
   pthread_mutex_lock(&m->lock);
-  numbers n = {.reported = m->reported, .session = m->session};
+  scrape n = {.numbers = m->numbers, .session = m->session};
   if (m->trainer) n.runtime = clv_trainer_runtime(m->trainer);
   pthread_mutex_unlock(&m->lock);
   if (n.runtime) cleave_inspect(n.runtime, &n.held);
@@ -349,9 +350,9 @@ static unsigned show_metrics(void *user, clv_bytes *out) {
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-static clv_code start(const clv_session_config *c, clv_run_metrics *m, clv_err *err) {
+static clv_code open_port(const clv_session_config *c, clv_run_metrics *m, clv_err *err) {
   static const clv_http_page pages[] = {
-      {.path = "/metrics", .type = CLV_METRICS_TYPE, .write = show_metrics},
+      {.path = "/metrics", .type = CLV_METRICS_TYPE, .write = answer_scrape},
       {.path = "/healthz", .type = CLV_HTTP_TEXT, .write = clv_http_health},
   };
   clv_http_options o = {
@@ -366,12 +367,12 @@ clv_code clv_run_metrics_open(const clv_session_config *c, clv_run_metrics **ret
   if (!c->metrics.listen) return CLV_OK;
   CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
   m->session = c->name;
-  m->share[OTHER] = 1;
-  m->reported.step_s.bounds = step_bounds;
-  m->reported.step_s.n_bounds = CLV_COUNT(step_bounds);
+  m->wait_shares[OTHER] = 1;
+  m->numbers.step_s.bounds = step_bounds;
+  m->numbers.step_s.n_bounds = CLV_COUNT(step_bounds);
   pthread_mutex_init(&m->lock, NULL);
   pthread_mutex_init(&m->in_use, NULL);
-  clv_code code = start(c, m, err);
+  clv_code code = open_port(c, m, err);
   if (code != CLV_OK) {
     clv_run_metrics_close(m);
     return code;

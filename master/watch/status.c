@@ -18,23 +18,23 @@
 
 enum {
   ASK_MS = 5000, /* time limit of an answer */
-  ROUNDS = 3,    /* rounds of one report: the first starts link measurements, two are compared */
+  ROUNDS = 3,    /* rounds of one report: round 1 starts link measurements, 2 and 3 are compared */
   FIRST_FRAME_MS = 100,
 };
 
-typedef struct watched {
+typedef struct watched_worker {
   struct status *status;
   uint32_t index;
   pthread_t thread;
-  bool started;
+  bool is_started;
   clv_rpc_channel *channel; /* used by the thread only; NULL: not connected */
   unsigned rounds;          /* number of rounds so far; used by the thread only */
-  /* The results below are protected by the lock. */
+  /* status->lock protects the fields below. */
   bool asked, failed, refused;
-  uint32_t n_replies; /* 0 to 2 */
+  uint32_t n_replies; /* number of valid replies: 0: none; 1: `now`; 2: `before` and `now` */
   clv_wire_status_reply before, now;
   char error[CLV_ERR_TEXT], fix[CLV_TLS_URI_LEN + 100];
-} watched;
+} watched_worker;
 
 typedef struct status {
   const clv_session_config *config;
@@ -43,30 +43,30 @@ typedef struct status {
   clv_rpc_runtime *runtime;
   uint64_t interval_ns;
   pthread_mutex_t lock;
-  pthread_cond_t stopped; /* wakes the sleeping threads when `stop` is set */
-  bool stop;
-  watched *workers; /* [config->n_workers] */
+  pthread_cond_t stop_condition; /* wakes the sleeping threads when `stop` is set */
+  bool is_stopping;
+  watched_worker *workers; /* [config->n_workers] */
 } status;
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-static const clv_remote_spec *spec_of(const watched *w) {
+static const clv_remote_spec *worker_spec_of(const watched_worker *w) {
   return &w->status->config->workers[w->index];
 }
 
-static clv_code connect_to(watched *w, unsigned ms, clv_err *err) {
+static clv_code connect_to(watched_worker *w, unsigned ms, clv_err *err) {
   const clv_tls_identity *id = w->status->identity;
   if (w->channel) return CLV_OK;
-  clv_rpc_channel_options o = {.target = spec_of(w)->address,
-                               .expected_uri = spec_of(w)->identity,
+  clv_rpc_channel_options o = {.target = worker_spec_of(w)->address,
+                               .expected_uri = worker_spec_of(w)->identity,
                                .pem = {id->ca_pem, id->cert_pem, id->key_pem}};
   CLV_TRY(clv_rpc_channel_new(w->status->runtime, &o, &w->channel, err));
   if (clv_rpc_channel_connect(w->channel, ms, err) == CLV_OK) return CLV_OK;
-  clv_tls_explain_refusal(spec_of(w)->address, id, ms, err);
+  clv_tls_explain_refusal(worker_spec_of(w)->address, id, ms, err);
   return err->code;
 }
 
-static clv_code ask(watched *w, clv_wire_status_reply *ret, clv_err *err) {
+static clv_code request_status(watched_worker *w, clv_wire_status_reply *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, reply = {0};
   const clv_wire_status_request q = {.all = true};
   uint64_t limit = w->status->config->limits.connect_timeout_ms;
@@ -76,14 +76,14 @@ static clv_code ask(watched *w, clv_wire_status_reply *ret, clv_err *err) {
   clv_code code =
       clv_rpc_call(w->channel, CLV_METHOD_STATUS, request.data, request.len, ms, &reply, err);
   if (code == CLV_DEADLINE)
-    return clv_fail(err, code, "%s: connected, but no answer within %.1f s", spec_of(w)->address,
-                    ms / 1e3);
+    return clv_fail(err, code, "%s: connected, but no answer within %.1f s",
+                    worker_spec_of(w)->address, ms / 1e3);
   CLV_TRY(code);
   return clv_wire_status_reply_decode(&(clv_piece){reply.data, reply.len}, 1, ret, err);
 }
 
-/* Writes the remedy for an error. */
-static void fix_for(const watched *w, const clv_err *why, char *dst, size_t len) {
+/* Writes to `dst` what the user can do against an error. */
+static void write_remedy(const watched_worker *w, const clv_err *why, char *dst, size_t len) {
   const char *file = w->status->config->file;
   switch (why->code) {
     case CLV_DENIED:
@@ -102,10 +102,11 @@ static void fix_for(const watched *w, const clv_err *why, char *dst, size_t len)
       snprintf(dst, len,
                "workers.%s has another address or identity than that worker, or one of the two "
                "certificates has expired or is of another CA: `cleave-master doctor %s` says which",
-               spec_of(w)->name, file);
+               worker_spec_of(w)->name, file);
       return;
     case CLV_NOT_FOUND:
-      snprintf(dst, len, "correct the host in workers.%s.address of %s", spec_of(w)->name, file);
+      snprintf(dst, len, "correct the host in workers.%s.address of %s", worker_spec_of(w)->name,
+               file);
       return;
     case CLV_DEADLINE:
       snprintf(dst, len,
@@ -119,19 +120,19 @@ static void fix_for(const watched *w, const clv_err *why, char *dst, size_t len)
   }
 }
 
-static void found_nothing(watched *w, const clv_err *why) {
+static void store_failure(watched_worker *w, const clv_err *why) {
   pthread_mutex_lock(&w->status->lock);
   clv_wire_done(&w->before);
   clv_wire_done(&w->now);
   w->n_replies = 0;
   w->asked = w->failed = true;
   snprintf(w->error, sizeof w->error, "%s", why->text);
-  fix_for(w, why, w->fix, sizeof w->fix);
+  write_remedy(w, why, w->fix, sizeof w->fix);
   w->refused = why->code == CLV_DENIED || why->code == CLV_EXHAUSTED;
   pthread_mutex_unlock(&w->status->lock);
 }
 
-static void found(watched *w, const clv_wire_status_reply *reply) {
+static void store_reply(watched_worker *w, const clv_wire_status_reply *reply) {
   pthread_mutex_lock(&w->status->lock);
   clv_wire_done(&w->before);
   w->before = w->now;
@@ -142,15 +143,15 @@ static void found(watched *w, const clv_wire_status_reply *reply) {
   pthread_mutex_unlock(&w->status->lock);
 }
 
-static bool ask_once(watched *w) {
+static bool ask_once(watched_worker *w) {
   clv_wire_status_reply reply = {0};
   clv_err err;
-  if (ask(w, &reply, &err) == CLV_OK) {
-    found(w, &reply);
+  if (request_status(w, &reply, &err) == CLV_OK) {
+    store_reply(w, &reply);
     return true;
   }
   clv_rpc_channel_freep(&w->channel); /* the next round connects again */
-  found_nothing(w, &err);
+  store_failure(w, &err);
   return false;
 }
 
@@ -158,16 +159,17 @@ static bool ask_once(watched *w) {
 static bool sleep_until(status *s, uint64_t at_ns) {
   struct timespec at = {(time_t)(at_ns / 1000000000u), (long)(at_ns % 1000000000u)};
   pthread_mutex_lock(&s->lock);
-  while (!s->stop && clv_now_ns() < at_ns) pthread_cond_timedwait(&s->stopped, &s->lock, &at);
-  bool go_on = !s->stop;
+  while (!s->is_stopping && clv_now_ns() < at_ns)
+    pthread_cond_timedwait(&s->stop_condition, &s->lock, &at);
+  bool go_on = !s->is_stopping;
   pthread_mutex_unlock(&s->lock);
   return go_on;
 }
 
 /* Asks a worker in rounds; runs on its thread. The first question only makes the worker's links
  * measure each other, so the next one follows soon. */
-static void *watch(void *user) {
-  watched *w = user;
+static void *watch_worker(void *user) {
+  watched_worker *w = user;
   status *s = w->status;
   bool once = !s->o->watch;
   for (uint64_t next = clv_now_ns();;) {
@@ -186,9 +188,10 @@ static void *watch(void *user) {
  * answers. */
 static clv_code make_view(status *s, clv_status_view *l, clv_status_buffers *memory, clv_err *err) {
   for (uint32_t i = 0; i < l->n_workers; i++) {
-    watched *w = &s->workers[i];
+    watched_worker *w = &s->workers[i];
     clv_status_worker *to = &l->workers[i];
-    *to = (clv_status_worker){.name = spec_of(w)->name, .address = spec_of(w)->address};
+    *to =
+        (clv_status_worker){.name = worker_spec_of(w)->name, .address = worker_spec_of(w)->address};
     if (w->n_replies)
       CLV_TRY(clv_status_compare(s->config, i, w->n_replies > 1 ? &w->before : NULL, &w->now,
                                  &memory[i], to, err));
@@ -200,7 +203,7 @@ static clv_code make_view(status *s, clv_status_view *l, clv_status_buffers *mem
   return CLV_OK;
 }
 
-static void show(status *s, clv_screen *screen) {
+static void show_report(status *s, clv_screen *screen) {
   CLV_AUTO(clv_freep) clv_status_worker *workers = NULL;
   CLV_AUTO(clv_freep) clv_status_buffers *memory = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, brief = {0};
@@ -241,7 +244,7 @@ static uint32_t count_missing(status *s) {
 }
 
 /* Returns true if each worker has failed or answered `replies` times. */
-static bool all_have(status *s, uint32_t replies) {
+static bool have_all_replied(status *s, uint32_t replies) {
   bool all = true;
   pthread_mutex_lock(&s->lock);
   for (uint32_t i = 0; i < s->config->n_workers; i++)
@@ -256,11 +259,11 @@ static bool all_have(status *s, uint32_t replies) {
 static void show_repeatedly(status *s, clv_screen *screen) {
   bool live = screen && clv_screen_is_terminal(screen), begun = false;
   while (!*s->o->interrupted && !ferror(stdout)) {
-    begun |= all_have(s, live ? 1 : 2);
-    if (live || begun) show(s, screen);
+    begun |= have_all_replied(s, live ? 1 : 2);
+    if (live || begun) show_report(s, screen);
     uint64_t pause = begun ? s->interval_ns : FIRST_FRAME_MS * 1000000u;
     struct timespec nap = {(time_t)(pause / 1000000000u), (long)(pause % 1000000000u)};
-    nanosleep(&nap, NULL); /* a signal ends it */
+    nanosleep(&nap, NULL); /* a signal ends the sleep */
   }
 }
 
@@ -276,26 +279,26 @@ static clv_code open_status(status *s, clv_err *err) {
   CLV_TRY(clv_alloc(s->config->n_workers, sizeof *s->workers, &s->workers, err));
   CLV_TRY(clv_rpc_runtime_new(&ro, &s->runtime, err));
   for (uint32_t i = 0; i < s->config->n_workers; i++) {
-    watched *w = &s->workers[i];
-    *w = (watched){.status = s, .index = i};
-    if (pthread_create(&w->thread, NULL, watch, w) != 0)
-      return clv_fail(err, CLV_EXHAUSTED, "no thread to ask worker '%s'", spec_of(w)->name);
-    w->started = true;
+    watched_worker *w = &s->workers[i];
+    *w = (watched_worker){.status = s, .index = i};
+    if (pthread_create(&w->thread, NULL, watch_worker, w) != 0)
+      return clv_fail(err, CLV_EXHAUSTED, "no thread to ask worker '%s'", worker_spec_of(w)->name);
+    w->is_started = true;
   }
   return CLV_OK;
 }
 
-static void join(status *s) {
+static void join_threads(status *s) {
   for (uint32_t i = 0; s->workers && i < s->config->n_workers; i++)
-    if (s->workers[i].started) pthread_join(s->workers[i].thread, NULL);
+    if (s->workers[i].is_started) pthread_join(s->workers[i].thread, NULL);
 }
 
 static void close_status(status *s) {
   pthread_mutex_lock(&s->lock);
-  s->stop = true;
-  pthread_cond_broadcast(&s->stopped);
+  s->is_stopping = true;
+  pthread_cond_broadcast(&s->stop_condition);
   pthread_mutex_unlock(&s->lock);
-  join(s);
+  join_threads(s);
   for (uint32_t i = 0; s->workers && i < s->config->n_workers; i++) {
     clv_wire_done(&s->workers[i].before);
     clv_wire_done(&s->workers[i].now);
@@ -304,11 +307,11 @@ static void close_status(status *s) {
   clv_rpc_runtime_free(s->runtime);
   clv_tls_identity_free(s->identity);
   free(s->workers);
-  pthread_cond_destroy(&s->stopped);
+  pthread_cond_destroy(&s->stop_condition);
   pthread_mutex_destroy(&s->lock);
 }
 
-static clv_exit_code run(status *s) {
+static clv_exit_code run_status(status *s) {
   clv_screen *screen = NULL;
   clv_err err;
   if (!s->o->json && clv_screen_open(s->o->watch, &screen, &err) != CLV_OK) {
@@ -318,27 +321,27 @@ static clv_exit_code run(status *s) {
   if (s->o->watch) {
     show_repeatedly(s, screen);
   } else {
-    join(s);
-    for (uint32_t i = 0; i < s->config->n_workers; i++) s->workers[i].started = false;
-    show(s, screen);
+    join_threads(s);
+    for (uint32_t i = 0; i < s->config->n_workers; i++) s->workers[i].is_started = false;
+    show_report(s, screen);
   }
   clv_screen_close(screen);
   return count_missing(s) ? CLV_EXIT_CONNECT : CLV_EXIT_OK;
 }
 
-static void init(status *s) {
+static void init_status(status *s) {
   pthread_condattr_t monotonic;
   pthread_mutex_init(&s->lock, NULL);
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&s->stopped, &monotonic);
+  pthread_cond_init(&s->stop_condition, &monotonic);
   pthread_condattr_destroy(&monotonic);
 }
 
 clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_options *o) {
   double interval = o->interval_s > 0 ? o->interval_s : 1;
   status s = {.config = config, .o = o, .interval_ns = (uint64_t)(interval * 1e9)};
-  sigset_t ours, before;
+  sigset_t blocked_signals, before;
   clv_err err;
   if (!config->n_workers) {
     puts("this session has no workers to ask");
@@ -348,16 +351,16 @@ clv_exit_code clv_show_status(const clv_session_config *config, const clv_run_op
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
   }
-  init(&s);
-  sigemptyset(&ours); /* only this thread, which sleeps, handles Ctrl-C */
-  sigaddset(&ours, SIGINT);
-  sigaddset(&ours, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &ours, &before);
+  init_status(&s);
+  sigemptyset(&blocked_signals); /* only this thread, which sleeps, handles Ctrl-C */
+  sigaddset(&blocked_signals, SIGINT);
+  sigaddset(&blocked_signals, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &blocked_signals, &before);
   clv_code code = open_status(&s, &err);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   clv_exit_code result = CLV_EXIT_CONNECT;
   if (code == CLV_OK)
-    result = run(&s);
+    result = run_status(&s);
   else
     clv_exit_report(result, &err);
   close_status(&s);

@@ -6,7 +6,7 @@
 #include "common/net/wire/wire.h"
 #include "master/report/report.h"
 
-/* The memory behind the sessions of a clv_status_worker. Start with {0}. */
+/* Arrays that the sessions and devices of a clv_status_worker refer to. Start with {0}. */
 typedef struct clv_status_buffers {
   clv_status_session *sessions;
   clv_status_module *modules;

@@ -10,44 +10,44 @@
 #include "master/train/train.h"
 #include "master/watch/status_int.h"
 
-static double grown(uint64_t now, uint64_t before) {
+static double difference(uint64_t now, uint64_t before) {
   return now > before ? (double)(now - before) : 0;
 }
 
-static double part(double of, double whole) { return whole > 0 ? of / whole : 0; }
+static double quotient(double of, double whole) { return whole > 0 ? of / whole : 0; }
 
-static double share(double of, double whole) { return CLV_MIN(part(of, whole), 1.0); }
+static double share_of_whole(double of, double whole) { return CLV_MIN(quotient(of, whole), 1.0); }
 
-static clv_status_last_error last_error_of(const clv_wire_last_error *t) {
+static clv_status_last_error make_last_error(const clv_wire_last_error *t) {
   return (clv_status_last_error){t->text, (double)t->age_ms / 1e3};
 }
 
 /* ---- a session ------------------------------------------------------------------------------- */
 
-static const clv_wire_session_status *earlier_session(const clv_wire_status_reply *before,
-                                                      const clv_wire_session_status *s) {
-  static const clv_wire_session_status beginning;
+static const clv_wire_session_status *find_earlier_session(const clv_wire_status_reply *before,
+                                                           const clv_wire_session_status *s) {
+  static const clv_wire_session_status all_zero;
   for (uint32_t i = 0; before && i < before->n_sessions; i++) {
     const clv_wire_session_status *b = &before->sessions[i];
     if (memcmp(&b->session, &s->session, sizeof b->session) == 0 && b->epoch == s->epoch) return b;
   }
-  return &beginning;
+  return &all_zero;
 }
 
-static const clv_wire_module_status *earlier_module(const clv_wire_session_status *before,
-                                                    uint32_t module) {
-  static const clv_wire_module_status beginning;
+static const clv_wire_module_status *find_earlier_module(const clv_wire_session_status *before,
+                                                         uint32_t module) {
+  static const clv_wire_module_status all_zero;
   for (uint32_t i = 0; i < before->n_modules; i++)
     if (before->modules[i].module == module) return &before->modules[i];
-  return &beginning;
+  return &all_zero;
 }
 
-static const clv_wire_link_status *earlier_link(const clv_wire_session_status *before,
-                                                const char *peer) {
-  static const clv_wire_link_status beginning;
+static const clv_wire_link_status *find_earlier_link(const clv_wire_session_status *before,
+                                                     const char *peer) {
+  static const clv_wire_link_status all_zero;
   for (uint32_t i = 0; i < before->n_links; i++)
     if (strcmp(before->links[i].peer, peer) == 0) return &before->links[i];
-  return &beginning;
+  return &all_zero;
 }
 
 /* Returns the name of the stage that a module belongs to. The modules of a run by this session file
@@ -62,12 +62,13 @@ static const char *stage_name(const clv_session_config *c, uint32_t worker, cons
   return at == (int)worker && (!said[0] || strcmp(said, name) == 0) ? name : NULL;
 }
 
-static clv_status_module module_of(const clv_wire_module_status *now,
-                                   const clv_wire_module_status *before, double seconds,
-                                   double thread_ns, const char *stage) {
+static clv_status_module make_module_status(const clv_wire_module_status *now,
+                                            const clv_wire_module_status *before, double seconds,
+                                            double thread_ns, const char *stage) {
   const char *name = stage ? stage : now->name[0] ? now->name : NULL;
-  double calls = grown(now->forwards, before->forwards) + grown(now->backwards, before->backwards) +
-                 grown(now->evals, before->evals);
+  double calls = difference(now->forwards, before->forwards) +
+                 difference(now->backwards, before->backwards) +
+                 difference(now->evals, before->evals);
   return (clv_status_module){
       .index = now->module,
       .name = name,
@@ -77,22 +78,23 @@ static clv_status_module module_of(const clv_wire_module_status *now,
       .forwards = now->forwards,
       .backwards = now->backwards,
       .evals = now->evals,
-      .calls_per_s = part(calls, seconds),
-      .computing = share(grown(now->compute_ns, before->compute_ns), thread_ns)};
+      .calls_per_s = quotient(calls, seconds),
+      .computing = share_of_whole(difference(now->compute_ns, before->compute_ns), thread_ns)};
 }
 
-static clv_status_link link_of(const clv_wire_link_status *now, const clv_wire_link_status *before,
-                               double seconds, double thread_ns, double idle) {
-  double receiving = grown(now->receiving_ns, before->receiving_ns);
-  double sending = grown(now->sending_ns, before->sending_ns);
-  /* Numbers of the peer cover the time between its last two answers; 0 after its first answer. */
-  double asked = before->measured_ns ? grown(now->measured_ns, before->measured_ns) : 0;
+static clv_status_link make_link_status(const clv_wire_link_status *now,
+                                        const clv_wire_link_status *before, double seconds,
+                                        double thread_ns, double idle) {
+  double receiving = difference(now->receiving_ns, before->receiving_ns);
+  double sending = difference(now->sending_ns, before->sending_ns);
+  /* The peer's numbers cover the time between the peer's last two answers; 0 after one answer. */
+  double asked = before->measured_ns ? difference(now->measured_ns, before->measured_ns) : 0;
   return (clv_status_link){
       .peer = now->peer,
       .bytes_in = now->bytes_in,
       .bytes_out = now->bytes_out,
-      .in_per_s = part(grown(now->bytes_in, before->bytes_in), seconds),
-      .out_per_s = part(grown(now->bytes_out, before->bytes_out), seconds),
+      .in_per_s = quotient(difference(now->bytes_in, before->bytes_in), seconds),
+      .out_per_s = quotient(difference(now->bytes_out, before->bytes_out), seconds),
       .round_trip_s = (double)now->round_trip_us / 1e6,
       .frames_in = now->frames_in,
       .frames_out = now->frames_out,
@@ -100,28 +102,32 @@ static clv_status_link link_of(const clv_wire_link_status *now, const clv_wire_l
       .tensors_out = now->tensors_out,
       .missing_in = now->missing_bytes_in,
       .missing_out = now->missing_bytes_out,
-      .receiving = share(receiving, seconds * 1e9),
-      .sending = share(sending, asked),
-      .link_in_per_s = part(grown(now->received_bytes, before->received_bytes), receiving / 1e9),
+      .receiving = share_of_whole(receiving, seconds * 1e9),
+      .sending = share_of_whole(sending, asked),
+      .link_in_per_s =
+          quotient(difference(now->received_bytes, before->received_bytes), receiving / 1e9),
       .link_out_per_s =
-          asked > 0 ? part(grown(now->sent_bytes, before->sent_bytes), sending / 1e9) : 0,
+          asked > 0 ? quotient(difference(now->sent_bytes, before->sent_bytes), sending / 1e9) : 0,
       /* A wait is counted when it ends, so it may include time before the earlier answer: limit it
        * to the idle time. */
-      .waiting_share = CLV_MIN(share(grown(now->awaited_ns, before->awaited_ns), thread_ns), idle),
-      .awaits_per_s = part(grown(now->awaits, before->awaits), seconds)};
+      .waiting_share =
+          CLV_MIN(share_of_whole(difference(now->awaited_ns, before->awaited_ns), thread_ns), idle),
+      .awaits_per_s = quotient(difference(now->awaits, before->awaits), seconds)};
 }
 
-static void times(const clv_wire_session_status *now, const clv_wire_session_status *before,
-                  clv_status_session *ret, double *ret_ns) {
-  double busy = grown(now->busy_ns, before->busy_ns), idle = grown(now->idle_ns, before->idle_ns);
-  double for_cores = grown(now->share_wait_ns, before->share_wait_ns);
+static void set_time_shares(const clv_wire_session_status *now,
+                            const clv_wire_session_status *before, clv_status_session *ret,
+                            double *ret_ns) {
+  double busy = difference(now->busy_ns, before->busy_ns),
+         idle = difference(now->idle_ns, before->idle_ns);
+  double for_cores = difference(now->share_wait_ns, before->share_wait_ns);
   *ret_ns = busy + idle + for_cores;
-  ret->busy = share(busy, *ret_ns);
-  ret->idle = share(idle, *ret_ns);
-  ret->waiting_for_cores = share(for_cores, *ret_ns);
+  ret->busy = share_of_whole(busy, *ret_ns);
+  ret->idle = share_of_whole(idle, *ret_ns);
+  ret->waiting_for_cores = share_of_whole(for_cores, *ret_ns);
 }
 
-static void hex(const clv_wire_id *id, char dst[33]) {
+static void format_id(const clv_wire_id *id, char dst[33]) {
   for (size_t i = 0; i < sizeof id->bytes; i++) snprintf(dst + 2 * i, 3, "%02x", id->bytes[i]);
 }
 
@@ -131,7 +137,7 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
   double age = (double)now->age_ms / 1e3, seconds = before->name ? over_s : age, thread_ns;
   ret->name = now->name;
   ret->identity = now->identity;
-  hex(&now->session, ret->id);
+  format_id(&now->session, ret->id);
   ret->epoch = now->epoch;
   ret->age_s = age;
   ret->attached = now->attached;
@@ -146,23 +152,25 @@ static void fill_session(const clv_session_config *c, uint32_t worker,
   ret->bytes_out = now->bytes_out;
   ret->memory = now->memory_bytes;
   ret->memory_limit = now->memory_limit;
-  ret->last_error = last_error_of(&now->last_error);
-  times(now, before, ret, &thread_ns);
+  ret->last_error = make_last_error(&now->last_error);
+  set_time_shares(now, before, ret, &thread_ns);
   for (uint32_t i = 0; i < now->n_modules; i++) {
     const clv_wire_module_status *s = &now->modules[i];
-    ret->modules[ret->n_modules++] = module_of(s, earlier_module(before, s->module), seconds,
-                                               thread_ns, stage_name(c, worker, now->name, s));
+    ret->modules[ret->n_modules++] =
+        make_module_status(s, find_earlier_module(before, s->module), seconds, thread_ns,
+                           stage_name(c, worker, now->name, s));
   }
   for (uint32_t i = 0; i < now->n_links; i++) {
     const clv_wire_link_status *l = &now->links[i];
     ret->links[ret->n_links++] =
-        link_of(l, earlier_link(before, l->peer), seconds, thread_ns, ret->idle);
+        make_link_status(l, find_earlier_link(before, l->peer), seconds, thread_ns, ret->idle);
   }
 }
 
 /* ---- a worker -------------------------------------------------------------------------------- */
 
-static clv_code take_memory(const clv_wire_status_reply *now, clv_status_buffers *m, clv_err *err) {
+static clv_code allocate_buffers(const clv_wire_status_reply *now, clv_status_buffers *m,
+                                 clv_err *err) {
   size_t modules = 0, links = 0;
   for (uint32_t i = 0; i < now->n_sessions; i++) {
     modules += now->sessions[i].n_modules;
@@ -201,7 +209,7 @@ static void fill_worker(const clv_remote_spec *spec, const clv_wire_status_reply
   ret->has_certificate = now->certificate_ends != 0;
   ret->certificate_days =
       ((double)now->certificate_ends - (double)now->about.unix_ms / 1e3) / 86400;
-  ret->last_error = last_error_of(&now->last_error);
+  ret->last_error = make_last_error(&now->last_error);
 }
 
 clv_code clv_status_compare(const clv_session_config *c, uint32_t worker,
@@ -209,11 +217,11 @@ clv_code clv_status_compare(const clv_session_config *c, uint32_t worker,
                             clv_status_buffers *m, clv_status_worker *ret, clv_err *err) {
   clv_status_module *modules;
   clv_status_link *links;
-  CLV_TRY(take_memory(now, m, err));
+  CLV_TRY(allocate_buffers(now, m, err));
   bool same =
       before && memcmp(&before->incarnation, &now->incarnation, sizeof now->incarnation) == 0;
   double over =
-      same ? grown(now->uptime_ms, before->uptime_ms) / 1e3 : (double)now->uptime_ms / 1e3;
+      same ? difference(now->uptime_ms, before->uptime_ms) / 1e3 : (double)now->uptime_ms / 1e3;
   modules = m->modules;
   links = m->links;
   fill_worker(&c->workers[worker], now, ret);
@@ -229,7 +237,8 @@ clv_code clv_status_compare(const clv_session_config *c, uint32_t worker,
     const clv_wire_session_status *s = &now->sessions[i];
     m->sessions[i].modules = modules;
     m->sessions[i].links = links;
-    fill_session(c, worker, s, earlier_session(same ? before : NULL, s), over, &m->sessions[i]);
+    fill_session(c, worker, s, find_earlier_session(same ? before : NULL, s), over,
+                 &m->sessions[i]);
     modules += s->n_modules;
     links += s->n_links;
   }

@@ -31,12 +31,13 @@ typedef struct clv_run_metrics clv_run_metrics;
  * accept and ignore. */
 clv_code clv_run_metrics_open(const clv_session_config *config, clv_run_metrics **ret,
                               clv_err *err) CLV_USE_RESULT;
-void clv_run_metrics_close(clv_run_metrics *m); /* before the trainer is closed */
+void clv_run_metrics_close(clv_run_metrics *m); /* call before the trainer is closed */
 void clv_run_metrics_attach(clv_run_metrics *m, clv_trainer *t, uint64_t target_steps);
 /* Forgets the trainer, which may then be closed. Waits for a scrape that uses it. */
 void clv_run_metrics_detach(clv_run_metrics *m);
 void clv_run_metrics_lost(clv_run_metrics *m); /* a worker was lost, and the run recovers */
-void clv_run_metrics_recovered(clv_run_metrics *m, uint64_t took_ns); /* since the loss */
+/* The run trains again, took_ns after a worker was lost. */
+void clv_run_metrics_recovered(clv_run_metrics *m, uint64_t took_ns);
 void clv_run_metrics_step(clv_run_metrics *m, uint64_t step, const clv_step_result *s);
 void clv_run_metrics_checkpoint(clv_run_metrics *m, uint64_t step, uint64_t took_ns);
 /* Warns on standard error if other machines can read the port. */

@@ -97,7 +97,7 @@ static void second_trainer_of_a_folder_is_refused(void **state) {
   assert_says(&err, "cleave-master stop runs/one");
   CLV_AUTO(clv_run_entry_done) clv_run_entry e = look("runs/one");
   assert_int_equal(e.state, CLV_STATE_RUNNING);
-  assert_int_equal(e.holder, c.pid);
+  assert_int_equal(e.holder_pid, c.pid);
   assert_int_equal(clv_run_entry_last_attempt(&e)->pid_start, clv_process_start_time(c.pid));
   end(c, 0);
   assert_ok(clv_run_lock_new("runs/one", &second, &err), &err);

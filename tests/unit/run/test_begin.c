@@ -51,10 +51,10 @@ static bool is_done(uint64_t epochs, uint64_t max_steps, const clv_run_options *
   r.data.train_rows = (clv_subset){index, ROWS};
   clv_bytes_puts(&r.dir, "run");
   assert_ok(clv_run_lock_new("run", &r.lock, &err), &err);
-  assert_ok(clv_run_check_done(&r, &r.done, &err), &err);
+  assert_ok(clv_run_check_done(&r, &r.is_finished, &err), &err);
   clv_run_lock_free(r.lock);
   clv_bytes_done(&r.dir);
-  return r.done;
+  return r.is_finished;
 }
 
 static void resume_of_a_finished_run_changes_nothing(void **state) {
@@ -95,7 +95,7 @@ static clv_code find_start(bool *ret_on, clv_err *err) {
   clv_bytes_puts(&r.dir, "run");
   assert_ok(clv_run_lock_new("run", &r.lock, err), err);
   clv_code code = clv_run_find_start(&r, err);
-  *ret_on = r.resumed;
+  *ret_on = r.is_resumed;
   clv_run_lock_free(r.lock);
   clv_bytes_done(&r.dir);
   return code;

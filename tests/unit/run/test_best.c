@@ -92,12 +92,12 @@ static void best_file_line_is_parsed_strictly(void **state) {
 /* What a run that goes on takes for its best. */
 static clv_best_checkpoint recalled(clv_best_metric metric, bool resume) {
   clv_session_config config = {.name = "run"};
-  clv_run r = {.config = &config, .resumed = resume};
+  clv_run r = {.config = &config, .is_resumed = resume};
   config.checkpoint.best = metric;
   clv_bytes_puts(&r.dir, "run");
   clv_run_read_best(&r);
   clv_bytes_done(&r.dir);
-  return r.best;
+  return r.best_checkpoint;
 }
 
 static void resumed_run_restores_its_best(void **state) {

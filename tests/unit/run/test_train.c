@@ -63,7 +63,7 @@ static void restore(clv_run *r, uint64_t step) {
 
 static void loop_to(clv_run *r, uint64_t step) {
   clv_err err = {0};
-  r->steps.total = step;
+  r->steps.stop_step = step;
   assert_ok(clv_run_loop(r, &err), &err);
   assert_int_equal(clv_trainer_step_count(r->trainer), step);
 }
