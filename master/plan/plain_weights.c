@@ -89,7 +89,7 @@ static clv_code note_if_plain(clv_blueprint *b, uint32_t stage, const clv_param 
   if (p->shape.rank < 2 || p->dtype != CLV_F32) return CLV_OK;
   for (int k = 0; k < b->whole->n_nodes; k++) {
     const clv_op_def *def = clv_op_def_of(b->whole->nodes[k].op);
-    if (b->known[k] || !def || def->mixes == CLV_MIXES_NOTHING) continue;
+    if (b->known[k] || !def || def->mixing == CLV_MIXES_NOTHING) continue;
     if (strcmp(b->whole->nodes[k].name, name) != 0) continue;
     CLV_TRY(examine(s, p, &why, err));
     return why ? clv_strdup(why, &b->known[k], err) : CLV_OK;
