@@ -53,7 +53,7 @@ static cuda_chain some_chain(void) {
   return (cuda_chain){.n = 3,
                       .op = {CLV_OP_RELU, CLV_OP_SCALE, CLV_OP_DROPOUT},
                       .by = {0, 2, clv_gpu_dropout_factor(0.5)},
-                      .draws = true,
+                      .has_dropout = true,
                       .limit = clv_gpu_dropout_threshold(0.5),
                       .stream = some_stream()};
 }
