@@ -151,7 +151,7 @@ CPU_INLINE void backward_1(const pool_job *j, size_t p, bool two) {
   POOL_RANGE(way##_range_16_PLAIN, way##_16_PLAIN, CPU_TARGET_PLAIN) \
   POOL_RANGE(way##_range_16_256, way##_16_256, CPU_TARGET_256)       \
   POOL_RANGE(way##_range_16_512, way##_16_512, CPU_TARGET_512)       \
-  /* functions by channel block (1, 8, 16) and clv_cpu_width() */              \
+  /* functions by channel block (1, 8, 16) and clv_cpu_width() */    \
   static clv_cpu_range_fn *const way##_ranges[3][3] = {              \
       {way##_range_1, way##_range_1, way##_range_1},                 \
       {way##_range_8_PLAIN, way##_range_8_256, way##_range_8_512},   \

@@ -126,7 +126,7 @@ static inline cuda_kernel *gpu_kernel_of(clv_kernel *base) { return (cuda_kernel
  * the row does not say so. */
 typedef struct cuda_op {
   clv_ref_fn *forward, *backward_input, *backward_weight;
-  clv_ref_fn *refresh;      /* converts the weights, for kernels whose `open` sets cache_bytes */
+  clv_ref_fn *refresh; /* converts the weights, for kernels whose `open` sets cache_bytes */
   /* the op supports bf16 factors, or channels last: see the fields of cuda_kernel */
   bool bf16, channels_last;
   clv_code (*open)(cuda_kernel *k, clv_err *err);

@@ -25,8 +25,8 @@ typedef struct worker_numbers {
   clv_worker_settings *settings;
   const clv_worker_config *config; /* the configuration of `settings` */
   clv_service_snapshot snapshot;
-  holding *usage;         /* usage of each identity, [n_allow] */
-  clv_work_counts *work;  /* work for each identity, [n_allow] */
+  holding *usage;        /* usage of each identity, [n_allow] */
+  clv_work_counts *work; /* work for each identity, [n_allow] */
   /* bytes sent and received on each edge, [CLV_EDGES]; `link_loads` has the same length */
   clv_edge_counts *edges;
   load *link_loads;
