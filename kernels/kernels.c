@@ -23,14 +23,14 @@ size_t clv_layout_numel(const clv_shape *shape, int layout) {
   return n;
 }
 
-int clv_axis_of(const clv_attrs *attrs, const clv_shape *in) {
+int clv_axis_index(const clv_attrs *attrs, const clv_shape *in) {
   int64_t axis = attrs->dim < 0 ? attrs->dim + in->rank : attrs->dim;
   return axis >= 0 && axis < in->rank ? (int)axis : -1;
 }
 
-clv_axis clv_axis_around(const clv_attrs *attrs, const clv_shape *shape) {
+clv_axis clv_axis_extents(const clv_attrs *attrs, const clv_shape *shape) {
   clv_axis s = {1, 1, 1};
-  int axis = clv_axis_of(attrs, shape);
+  int axis = clv_axis_index(attrs, shape);
   for (int i = 0; i < shape->rank; i++) {
     size_t *part = i < axis ? &s.outer : i == axis ? &s.extent : &s.inner;
     *part *= (size_t)shape->dim[i];
@@ -38,7 +38,7 @@ clv_axis clv_axis_around(const clv_attrs *attrs, const clv_shape *shape) {
   return s;
 }
 
-void clv_strides(const clv_shape *in, const clv_shape *order, size_t ret[CLV_MAX_RANK]) {
+void clv_permuted_strides(const clv_shape *in, const clv_shape *order, size_t ret[CLV_MAX_RANK]) {
   size_t step[CLV_MAX_RANK] = {0}, all = 1;
   for (int d = in->rank; d-- > 0; all *= (size_t)in->dim[d]) step[d] = all;
   ret[0] = step[0];
@@ -52,7 +52,7 @@ clv_matmul clv_matmul_of(const clv_node_desc *d) {
   return s;
 }
 
-bool clv_broadcasts(const clv_node_desc *d) {
+bool clv_has_broadcast_input(const clv_node_desc *d) {
   bool alike = true;
   for (int i = 0; i < d->n_in && d->n_in > 1; i++)
     alike = alike && clv_shape_equal(&d->in[i], &d->out);
@@ -100,7 +100,7 @@ clv_broadcast clv_broadcast_of(const clv_node_desc *d) {
   return broadcast_in_order(d, row_major);
 }
 
-clv_broadcast clv_broadcast_last(const clv_node_desc *d) {
+clv_broadcast clv_broadcast_channels_last(const clv_node_desc *d) {
   static const int channels_last[] = {0, 2, 3, 1};
   return broadcast_in_order(d, channels_last);
 }
@@ -221,7 +221,7 @@ clv_code clv_backend_copy(const clv_backend *b, void *dst, const void *src, size
   return CLV_OK;
 }
 
-bool clv_backend_reaches(const clv_backend *b, const clv_backend *from) {
+bool clv_backend_can_copy_from(const clv_backend *b, const clv_backend *from) {
   return b->memory && b->memory->copy_from && from->memory && strcmp(b->name, from->name) == 0;
 }
 

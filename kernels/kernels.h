@@ -92,7 +92,7 @@ typedef struct clv_attrs {
 
 enum { CLV_MAX_IN = 8, CLV_MAX_PARAMS = 32, CLV_LSTM_LAYERS = 8 };
 
-/* Value of slice.stop that means the end of the dimension. */
+/* Value of the attribute `stop` of slice that means the end of the dimension. */
 enum { CLV_TO_END = INT32_MAX };
 
 /* Parameter slots that several ops have under the same name. The rows in kernels/ops say which op
@@ -117,17 +117,19 @@ size_t clv_layout_numel(const clv_shape *shape, int layout);
 enum { CLV_LAYOUT_BF16 = 0x100 };
 
 /* Layout flag, set together with CLV_LAYOUT_BF16 and block 1: channels last, [N, H, W, C]. */
-enum { CLV_LAYOUT_LAST = 0x200 };
+enum { CLV_LAYOUT_CHANNELS_LAST = 0x200 };
 
 static inline int clv_layout_block(int layout) {
-  return layout & ~(CLV_LAYOUT_BF16 | CLV_LAYOUT_LAST);
+  return layout & ~(CLV_LAYOUT_BF16 | CLV_LAYOUT_CHANNELS_LAST);
 }
 static inline int clv_layout_f32(int layout) { return layout & ~CLV_LAYOUT_BF16; }
-static inline bool clv_layout_is_last(int layout) { return layout & CLV_LAYOUT_LAST; }
+static inline bool clv_layout_is_channels_last(int layout) {
+  return layout & CLV_LAYOUT_CHANNELS_LAST;
+}
 static inline bool clv_layout_is_bf16(int layout) { return layout & CLV_LAYOUT_BF16; }
 
 /* Returns the index of the dimension attrs->dim of `in`; -1 if `in` has no such dimension. */
-int clv_axis_of(const clv_attrs *attrs, const clv_shape *in);
+int clv_axis_index(const clv_attrs *attrs, const clv_shape *in);
 
 /* Returns the first index of the slice that attrs describes, along an axis of `extent` values.
  * *ret_stop: index after the slice's last value. The caller checks both against the extent. */
@@ -200,7 +202,7 @@ clv_heads clv_heads_of(const clv_node_desc *d);
 /* Returns the number of rows before sequence n. Packed sequences are stored one after another: [T,
  * ...] in place of [N, S, ...], with lengths [N]. Rows after the last sequence belong to no
  * sequence. */
-static inline int64_t clv_packed_before(const int64_t *lengths, int64_t n) {
+static inline int64_t clv_packed_rows_before(const int64_t *lengths, int64_t n) {
   int64_t rows = 0;
   for (int64_t i = 0; i < n; i++) rows += lengths[i];
   return rows;
@@ -237,11 +239,11 @@ static inline int64_t clv_heads_visible_keys(const clv_attrs *attrs, int64_t i, 
   return attrs->causal && i + 1 < length ? i + 1 : length;
 }
 
-/* clv_strides computes the strides of a permuted output (order is clv_attrs.order): the distance in
- * the input, in values, between neighbours along each dimension of the output. clv_strides_at
- * returns the index in the input of the output's value i. */
-void clv_strides(const clv_shape *in, const clv_shape *order, size_t ret[CLV_MAX_RANK]);
-static inline size_t clv_strides_at(const clv_shape *out, const size_t *step, size_t i) {
+/* clv_permuted_strides computes the strides of a permuted output (order is clv_attrs.order): the
+ * distance in the input, in values, between neighbours along each dimension of the output.
+ * clv_permuted_index returns the index in the input of the output's value i. */
+void clv_permuted_strides(const clv_shape *in, const clv_shape *order, size_t ret[CLV_MAX_RANK]);
+static inline size_t clv_permuted_index(const clv_shape *out, const size_t *step, size_t i) {
   size_t at = 0;
   for (int d = out->rank; d-- > 0; i /= (size_t)out->dim[d])
     at += i % (size_t)out->dim[d] * step[d];
@@ -258,16 +260,16 @@ typedef struct clv_broadcast {
 } clv_broadcast;
 clv_broadcast clv_broadcast_of(const clv_node_desc *d);
 /* As clv_broadcast_of, but for tensors of rank 4 with channels last: dimensions n, h, w, c. */
-clv_broadcast clv_broadcast_last(const clv_node_desc *d);
+clv_broadcast clv_broadcast_channels_last(const clv_node_desc *d);
 /* True if an op of several inputs has an input whose shape differs from the output's. */
-bool clv_broadcasts(const clv_node_desc *d);
+bool clv_has_broadcast_input(const clv_node_desc *d);
 
 /* Extents of a tensor seen as [outer, extent, inner], with the dimension attrs->dim in the middle.
  */
 typedef struct clv_axis {
   size_t outer, extent, inner;
 } clv_axis;
-clv_axis clv_axis_around(const clv_attrs *attrs, const clv_shape *shape);
+clv_axis clv_axis_extents(const clv_attrs *attrs, const clv_shape *shape);
 
 /* A tail is a following add or relu that a kernel computes as well. With CLV_TAIL_RELU the output
  * is relu(op(in[0])), with both tails relu(op(in[0]) + in[1]), and n_in is 2. The result has the
@@ -287,8 +289,8 @@ enum {
   CLV_SAVE_IN3 = 1u << 4
 };
 
-/* Returns the flag CLV_SAVE_IN* of input i; 0 for inputs that have no such flag. */
-static inline unsigned clv_save_in(int i) {
+/* Returns the flag CLV_SAVE_IN* of input i; 0 if input i has no such flag. */
+static inline unsigned clv_save_flag_of_input(int i) {
   return i < 2 ? 1u << i : i < 4 ? (unsigned)CLV_SAVE_IN2 << (i - 2) : 0u;
 }
 
@@ -312,7 +314,7 @@ typedef struct clv_kernel_args {
   const void *dout;
   void *din[CLV_MAX_IN]; /* gradients of the inputs, overwritten; NULL where need_dx is false */
   void *dparam[CLV_MAX_PARAMS]; /* gradients of the trainable slots; of batchnorm: slots 0 and 1 */
-  bool accumulate;              /* add to dparam instead of overwriting it */
+  bool accumulate;              /* the kernel adds to dparam instead of overwriting it */
   clv_rng_key key;              /* key of random numbers; key.layer is already (layer << 4) */
   /* Step and micro-batch of the key, in the backend's memory, for kernels with reads_rng_position.
    * NULL: `key` holds them. */
@@ -353,7 +355,8 @@ struct clv_kernel {
   unsigned din_in_place; /* bit i: din[i] may be the same memory as dout, for one i at a time */
   /* the kernel draws random numbers at args->rng_position, unless that is NULL */
   bool reads_rng_position;
-  int reorders_refresh, reorders_forward, reorders_backward; /* library reorders per call */
+  /* number of reorders that a library does in one call of each function */
+  int reorders_refresh, reorders_forward, reorders_backward;
   const char *impl; /* static text for `plan --verbose`: "jit:avx512_core", "ref" */
 };
 
@@ -366,12 +369,12 @@ typedef struct clv_step_args {
   bool nesterov;      /* sgd: Nesterov momentum */
   float grad_scale;   /* factor applied to every gradient first */
   float weight_decay, momentum, eps;
-  /* step size: the rate, with the optimiser's correction, such as lr / (1 - beta1^t) of adam */
-  float rate;
+  /* learning rate with the optimiser's correction, such as lr / (1 - beta1^t) of adam */
+  float step_size;
   float weight_factor; /* adamw: 1 - lr weight_decay, factor of the parameter */
   /* used: adam, adamw: both; adamax: decay[0], decay[1], one_minus_decay[0]; rmsprop: [0] */
   float decay[2], one_minus_decay[2];
-  float bias2_sqrt; /* adam, adamw: sqrt(1 - beta2^t) */
+  float bias2_sqrt; /* sqrt(1 - beta2^t), for adam and adamw */
 } clv_step_args;
 
 /* A range of a block of values: n values from index `at` on. */
@@ -557,7 +560,7 @@ clv_code clv_backend_copy(const clv_backend *b, void *dst, const void *src, size
                           clv_err *err) CLV_USE_RESULT;
 /* True if b can copy from the memory of `from` without passing through host memory; from may be
  * b. */
-bool clv_backend_reaches(const clv_backend *b, const clv_backend *from);
+bool clv_backend_can_copy_from(const clv_backend *b, const clv_backend *from);
 /* Copies from the memory of `from`, which b must reach, or from host memory if `from` is NULL. */
 clv_code clv_backend_copy_from(const clv_backend *b, void *dst, const clv_backend *from,
                                const void *src, size_t bytes, clv_err *err) CLV_USE_RESULT;
@@ -588,10 +591,11 @@ typedef struct clv_record_key {
 } clv_record_key;
 
 typedef struct clv_record_counts {
-  uint64_t made, replays; /* records made; runs done by replaying a record */
-  uint64_t refused;       /* number of keys whose work could not be recorded */
+  uint64_t records_made, replays; /* replays: runs done by replaying a record */
+  /* number of keys whose work the backend or the account has refused to record */
+  uint64_t keys_refused;
   /* runs that issued their launches one by one: not recorded yet, or impossible to record */
-  uint64_t in_parts;
+  uint64_t launched_singly;
   uint64_t bytes; /* device memory that the stored records occupy */
 } clv_record_counts;
 
@@ -608,10 +612,10 @@ typedef struct clv_record_account {
 clv_code clv_recorder_new(const clv_backend *b, clv_recorder **ret, clv_err *err) CLV_USE_RESULT;
 /* Sets the account, which is copied; call it before the first run. Without an account nothing is
  * charged. r may be NULL. */
-void clv_recorder_charge(clv_recorder *r, const clv_record_account *account);
+void clv_recorder_set_account(clv_recorder *r, const clv_record_account *account);
 void clv_recorder_free(clv_recorder *r); /* takes NULL */
 /* Frees the records of `owner`; call it before the owner is freed. r may be NULL. */
-void clv_recorder_forget(clv_recorder *r, const void *owner);
+void clv_recorder_free_records_of(clv_recorder *r, const void *owner);
 void clv_recorder_count(const clv_recorder *r, clv_record_counts *ret); /* takes NULL */
 
 /* Runs the work that the callback `issue` issues, or replays its record without calling `issue`. */

@@ -39,7 +39,7 @@ clv_code clv_recorder_new(const clv_backend *b, clv_recorder **ret, clv_err *err
   return CLV_OK;
 }
 
-void clv_recorder_charge(clv_recorder *r, const clv_record_account *account) {
+void clv_recorder_set_account(clv_recorder *r, const clv_record_account *account) {
   if (r) r->account = *account;
 }
 
@@ -57,7 +57,7 @@ static void free_slot(clv_recorder *r, record_slot *k) {
   *k = (record_slot){0};
 }
 
-void clv_recorder_forget(clv_recorder *r, const void *owner) {
+void clv_recorder_free_records_of(clv_recorder *r, const void *owner) {
   for (int i = 0; r && i < CLV_RECORDS; i++)
     if (r->slots[i].is_used && r->slots[i].key.owner == owner) free_slot(r, &r->slots[i]);
 }
@@ -72,11 +72,12 @@ void clv_recorder_count(const clv_recorder *r, clv_record_counts *ret) {
   *ret = (clv_record_counts){0};
   if (!r) return;
   const clv_record_counts *c = &r->counts;
-  *ret = (clv_record_counts){.made = __atomic_load_n(&c->made, __ATOMIC_RELAXED),
-                             .replays = __atomic_load_n(&c->replays, __ATOMIC_RELAXED),
-                             .refused = __atomic_load_n(&c->refused, __ATOMIC_RELAXED),
-                             .in_parts = __atomic_load_n(&c->in_parts, __ATOMIC_RELAXED),
-                             .bytes = __atomic_load_n(&c->bytes, __ATOMIC_RELAXED)};
+  *ret =
+      (clv_record_counts){.records_made = __atomic_load_n(&c->records_made, __ATOMIC_RELAXED),
+                          .replays = __atomic_load_n(&c->replays, __ATOMIC_RELAXED),
+                          .keys_refused = __atomic_load_n(&c->keys_refused, __ATOMIC_RELAXED),
+                          .launched_singly = __atomic_load_n(&c->launched_singly, __ATOMIC_RELAXED),
+                          .bytes = __atomic_load_n(&c->bytes, __ATOMIC_RELAXED)};
 }
 
 /* Returns the slot of the key, or evicts the least recently used record and returns its slot. */
@@ -123,7 +124,7 @@ static clv_code record_work(clv_recorder *r, record_slot *k,
 /* Marks the work of slot k as impossible to record: from now on it is issued launch by launch. */
 static void mark_refused(clv_recorder *r, record_slot *k, const clv_err *why) {
   free_record(r, k);
-  add_to(&r->counts.refused, 1);
+  add_to(&r->counts.keys_refused, 1);
   k->is_refused = true;
   clv_log(CLV_LOG_DEBUG, "%s: repeated work is not recorded: %s", r->backend->device, why->text);
 }
@@ -135,7 +136,7 @@ static void make_record(clv_recorder *r, record_slot *k,
     mark_refused(r, k, &why);
     return;
   }
-  add_to(&r->counts.made, 1);
+  add_to(&r->counts.records_made, 1);
   clv_log(CLV_LOG_DEBUG, "%s: repeated work is recorded: about %zu bytes", r->backend->device,
           k->bytes);
 }
@@ -162,6 +163,6 @@ clv_code clv_recorder_run(clv_recorder *r, const clv_record_key *key,
   k->last_run = ++r->runs;
   if (was_used && !k->record && !k->is_refused) make_record(r, k, issue, user);
   if (k->record && replay(r, k)) return CLV_OK;
-  add_to(&r->counts.in_parts, 1);
+  add_to(&r->counts.launched_singly, 1);
   return issue(user, err);
 }

@@ -138,7 +138,7 @@ static void text_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
   put_params(op, def, "", ", ", out);
   clv_bytes_puts(out, "\n   kernels        ");
   put_backends(op, "", ", ", out);
-  clv_bytes_printf(out, "\n   torch.nn       %s%s%s\n", clv_op_torch_words(def),
+  clv_bytes_printf(out, "\n   torch.nn       %s%s%s\n", clv_op_torch_text(def),
                    def->torch_needs ? " with " : "", def->torch_needs ? def->torch_needs : "");
 }
 

@@ -249,7 +249,7 @@ of("kernels/cpu/linear.c", NARROW,
    sums_begin_anew_with_each_part=("static clv_code multiply_by_w(", "first ? 1 : 0", "0"),
    a_bias_is_left_out_of_narrow_layers=("static clv_code bf16_weight_forward(", "if (k->k.d.attrs.bias)", "if (false)"))
 of("kernels/cpu/linear_bf16.c", NARROW,
-   narrow_weights_are_read_as_f32=("static cpu_pairs_factor weight_factor(", "is_bf16 = k->k.d.bf16_weight;", "is_bf16 = false;"))
+   narrow_weights_are_read_as_f32=("static cpu_pairs_factor make_weight_factor(", "is_bf16 = k->k.d.bf16_weight;", "is_bf16 = false;"))
 of("common/model/graph/params.c", NARROW,
    weights_that_learn_are_narrow=("void clv_params_frozen_to_bf16(", "!q->frozen ||", ""),
    narrow_weights_take_as_much=("void clv_params_frozen_to_bf16(", "q->bytes = q->n * clv_dtype_size(CLV_BF16);", ";"))
@@ -685,7 +685,7 @@ RECORDING = "tests/gpu/test_recording"
 of("kernels/recorder.c", RECORDING,
    what_is_recorded_is_never_paid_back=("static void free_record(", "if (r->account.discharge)", "if (false)"))
 of("common/engine/module_memory.c", "tests/gpu/test_node",
-   records_are_nobodys_bytes=("static clv_code open_recorder(", "clv_recorder_charge(m->recorder, &account);", "(void)account;"))
+   records_are_nobodys_bytes=("static clv_code open_recorder(", "clv_recorder_set_account(m->recorder, &account);", "(void)account;"))
 of("kernels/cuda/staging.c", "tests/gpu/test_node",
    a_copy_is_waited_for_twice=("static clv_code wait_for_slot(", "slot->is_busy = false;", ";"))
 of("kernels/cuda/staging.c", "tests/gpu/test_backend",
@@ -727,7 +727,7 @@ of("common/model/graph/plan_chain.c", "tests/gpu/test_together",
 of("common/model/graph/plan_run.c", "tests/gpu/test_together",
    a_chain_draws_what_its_last_op_would=("static clv_kernel_args make_kernel_args(", "q->rng_node", "s->node"))
 of("kernels/cuda/chain.c", "tests/gpu/test_together",
-   a_chain_goes_on_behind_a_sum_it_needs=("bool clv_gpu_chains(", "find_last_reader(links, n, &needy) < sum", "true"))
+   a_chain_goes_on_behind_a_sum_it_needs=("bool clv_gpu_has_chain(", "find_last_reader(links, n, &needy) < sum", "true"))
 of("kernels/cuda/conv.cu", "tests/gpu/test_together",
    a_bias_has_no_relu_behind_it=("static __global__ void add_bias(", "relu && value <= 0 ? 0 : value", "value"))
 of("kernels/cuda/batchnorm.cu", "tests/gpu/test_together",
@@ -749,7 +749,7 @@ of("master/ops.c", "tests/net/operations/test_cli.py",
    ops_forget_what_cuda_has=("static bool cuda_has(", "return has[op];", "return has[op] && op < 3;"))
 TYPES = "tests/gpu/test_cuda_types"
 of("kernels/cuda/products.c", TYPES + " linear",
-   products_do_not_round_to_tf32=("clv_code clv_gpu_new_product(", "own.math = gpu_math(k)", "own.math = CLV_CUDA_F32"))
+   products_do_not_round_to_tf32=("clv_code clv_gpu_new_product(", "own.math = gpu_math_of(k)", "own.math = CLV_CUDA_F32"))
 of("kernels/cuda/backend.c", "tests/gpu/test_backend",
    an_old_device_takes_tf32=("static clv_code check_capability(", "capability >= 80", "capability >= 70"))
 PLANS = "tests/gpu/test_cuda_bf16"

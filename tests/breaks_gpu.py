@@ -50,7 +50,7 @@ of("kernels/cuda/conv2d.c", "tests/gpu/test_cuda_types conv1d",
    rows_of_a_bf16_session_are_f32=("CLV_CUDA_OP(conv1d)", ".bf16 = true", ".bf16 = false"),
    rounded_columns_are_read_as_f32=("static const void *factor_address(", "k->bf16 ? sizeof(cuda_bf16) : sizeof(float)", "sizeof(float)"))
 of("kernels/kernels.c", "tests/gpu/test_cuda_types mul",
-   channels_that_lie_last_are_stepped_as_first=("clv_broadcast clv_broadcast_last", "{0, 2, 3, 1}", "{0, 1, 2, 3}"))
+   channels_that_lie_last_are_stepped_as_first=("clv_broadcast clv_broadcast_channels_last", "{0, 2, 3, 1}", "{0, 1, 2, 3}"))
 of("kernels/cuda/broadcast.cu", "tests/gpu/test_cuda_types mul",
    factors_that_stand_for_several_are_read_as_f32=("double term_at(", "value_of(other, f.other_bf16, beside)", "value_of(other, false, beside)"))
 of("kernels/cuda/broadcast.c", "tests/gpu/test_cuda_bf16",

@@ -13,8 +13,8 @@ of("kernels/cpu/permute.c", "tests/ops/test_pair permute",
 of("kernels/cpu/softmax.c", "tests/ops/test_pair softmax",
    the_last_values_of_a_row_are_not_summed=("CPU_INLINE void row_exp_sum_body", "for (size_t l = 0; i + l < n; l++)", "for (size_t l = 0; i + l + 1 < n; l++)"))
 of("kernels/cpu/classes.c", "tests/ops/test_pair cross_entropy",
-   a_label_is_not_smoothed=("static void backward_place(", "smooth * (of * k->weight_sum - class_weight(k, label))", "smooth * (of * k->weight_sum)"),
-   places_that_do_not_count_have_a_gradient=("static void backward_places", "memset(dx, 0, j->k->classes * sizeof *dx);", "memset(dx, 63, j->k->classes * sizeof *dx);"))
+   a_label_is_not_smoothed=("static void backward_at_position(", "smooth * (of * k->weight_sum - class_weight(k, label))", "smooth * (of * k->weight_sum)"),
+   places_that_do_not_count_have_a_gradient=("static void backward_positions", "memset(dx, 0, j->k->classes * sizeof *dx);", "memset(dx, 63, j->k->classes * sizeof *dx);"))
 of("kernels/kernels.c", "tests/ops/test_golden mul",
    what_stands_for_several_is_stepped=("static clv_broadcast broadcast_in_order(", "d->in[j].dim[axis] == 1 && axis ? 0 : all[j]", "all[j]"))
 of("kernels/ops/broadcast_int.h", "tests/ops/test_refusals add",
@@ -47,7 +47,7 @@ of("kernels/cpu/signals.c", SIGNALS,
    a_team_of_the_program_takes_signals=("sigset_t clv_cpu_hold_signals(", "if (n > n_holding)", "if (n_holding < 0)"),
    signals_are_held_for_good=("void clv_cpu_release_signals(", "SIG_SETMASK", "SIG_BLOCK"))
 of("kernels/cpu/threads.c", SIGNALS, a_team_of_loops_takes_signals=("void clv_cpu_parallel(", HELD, ""))
-of("kernels/cpu/gemm.c", SIGNALS, a_product_takes_signals=("clv_code clv_cpu_gemm_within(", HELD, ""))
+of("kernels/cpu/gemm.c", SIGNALS, a_product_takes_signals=("clv_code clv_cpu_gemm_strided(", HELD, ""))
 of("kernels/cpu/dnnl.c", SIGNALS, a_primitive_takes_signals=("clv_code clv_cpu_prim_run(", HELD, ""))
 of("kernels/cpu/conv_choice.c", "tests/ops/test_pair conv2d",
    dilation_is_not_asked_for=("static clv_code describe_tensors(", "s->dilation[i] - 1", "0"))

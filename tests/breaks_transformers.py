@@ -8,7 +8,7 @@ of("kernels/cpu/linear.c", PLANS, a_linear_of_a_bf16_session_is_f32=("static clv
 of("kernels/cpu/linear_bf16.c", PLANS,
    a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", ".accumulate = a->accumulate", ".accumulate = false"),
    the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "address_at(a->cache, k->backward_offset)", "address_at(a->cache, 0)"),
-   weights_stored_transposed_are_taken_as_they_lie=("static cpu_pairs_factor weight_factor(", ".is_transposed = transpose != t", ".is_transposed = transpose"),
+   weights_stored_transposed_are_taken_as_they_lie=("static cpu_pairs_factor make_weight_factor(", ".is_transposed = transpose != t", ".is_transposed = transpose"),
    a_bias_is_left_out_in_bf16=("static clv_code linear_forward(", "k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL", "NULL"))
 of("kernels/cpu/pairs.c", PLANS,
    blocks_at_an_edge_write_behind_it=("static void multiply_block(", "i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n", "false"),
@@ -62,8 +62,8 @@ of("kernels/cpu/dropout.c", PACKED,
    every_sequence_draws_the_same=("static void draw_sequences(", "first = n * j->padded", "first = 0"))
 of("kernels/cpu/attention.c", PACKED,
    rows_of_no_sequence_are_what_lies_there=("static clv_code run_heads(", "zero_unused_rows(k, a, fn == backward_parts);", ""),
-   sequences_meet_the_next_ones_keys=("static head make_head(", "e.q = e.key = clv_packed_before(lengths, n);", "e.q = clv_packed_before(lengths, n); e.key = 0;"))
-of("kernels/ops/attention.c", PACKED, sequences_begin_where_they_would_padded=("static clv_code enter_sample(", "s->q = s->key = clv_packed_before(lengths, n);", "s->q = s->key = n * *ret;"))
+   sequences_meet_the_next_ones_keys=("static head make_head(", "e.q = e.key = clv_packed_rows_before(lengths, n);", "e.q = clv_packed_rows_before(lengths, n); e.key = 0;"))
+of("kernels/ops/attention.c", PACKED, sequences_begin_where_they_would_padded=("static clv_code select_sample(", "s->q = s->key = clv_packed_rows_before(lengths, n);", "s->q = s->key = n * *ret;"))
 of("kernels/ops/last.c", PACKED, the_first_place_is_the_last=("static clv_code find_step(", "k->d.attrs.first ? first : first + length - 1", "first + length - 1"))
 of("kernels/cpu/rotary.c", PACKED, steps_are_counted_through_all_sequences=("static void rotate_sequences(", "j->k->table + t * 2 * half", "j->k->table + (i / j->k->heads) % j->k->steps * 2 * half"))
 of("kernels/cpu/positions.c", PACKED, places_have_the_gradient_of_the_first_sequence=("static void sum_packed(", "dy += values;", ""))
@@ -115,8 +115,8 @@ of("common/model/models/hf.c", SESSIONS + " layers_without_packing_support_are_n
 of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code check_columns(", "minus <= 0", "minus <= 1"))
 of("kernels/cuda/moves.c", CUDA_OPS + " embedding", the_first_row_has_no_gradient_before_it=("static clv_code first_row_backward(", "if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));", "(void)bytes;"))
 of("kernels/cuda/packed.cu", CUDA_PACKED,
-   a_device_counts_a_length_that_is_refused=("static __global__ void find_begins(", "gpu_refuse(f, n);", "(void)f;"),
-   a_device_takes_more_places_than_rows=("static __global__ void find_begins(", "static_cast<size_t>(length) > p.rows - row)", "false)"))
+   a_device_counts_a_length_that_is_refused=("static __global__ void compute_first_rows(", "gpu_refuse(f, n);", "(void)f;"),
+   a_device_takes_more_places_than_rows=("static __global__ void compute_first_rows(", "static_cast<size_t>(length) > p.rows - row)", "false)"))
 of("kernels/cuda/packed_int.cuh", CUDA_OPS + " rotary", rows_of_no_sequence_are_left_on_a_device=("static __global__ void gpu_places_kernel(", "f.rest(rest + i);", "(void)i;"))
 of("kernels/cuda/attention.cu", CUDA_OPS + " attention",
    pads_are_what_lies_there=("static __global__ void by_heads(", "y[i] = find_index(t, place, h, &at) ? gpu_as<D>(x[at + d]) : gpu_as<D>(0);", "if (find_index(t, place, h, &at)) y[i] = gpu_as<D>(x[at + d]);"),
@@ -164,8 +164,8 @@ of("worker/service/caches.c", CACHE,
 of("common/engine/node_caches.c", CACHE,
    what_is_kept_is_not_the_value=("static clv_code load_cached_rows(", "replace_tensors(p, clv_steal(&t));", "memset(t->data, 0, t->bytes); replace_tensors(p, clv_steal(&t));"))
 of("worker/store/caches.c", "tests/unit/store/test_caches",
-   a_damaged_row_is_given=("static clv_code get_row(", "if (m.crc32c == make_mark(f, row, data).crc32c) return CLV_OK;", "return CLV_OK;"),
-   a_damaged_row_stays=("static clv_code get_row(", "CLV_TRY(write_at(f, mark_offset(f, row), &gone, sizeof gone, err));", "(void)gone;"),
+   a_damaged_row_is_given=("static clv_code get_row(", "if (m.crc32c == compute_row_mark(f, row, data).crc32c) return CLV_OK;", "return CLV_OK;"),
+   a_damaged_row_stays=("static clv_code get_row(", "CLV_TRY(write_at(f, row_mark_offset(f, row), &gone, sizeof gone, err));", "(void)gone;"),
    nothing_expires=("static bool has_expired(", "return unused >= f->head.keep_s;", "return unused > INT64_MAX;"),
    an_expired_cache_is_used_until_it_is_swept=("static clv_code open_cache(", "if (theirs && !has_expired(f, now_s())) return CLV_OK;", "if (theirs) return CLV_OK;"),
    a_sweep_leaves_what_has_expired=("static bool sweep_file(", "bool keep = code == CLV_OK ? !has_expired(&f, at_s) : code != CLV_DATA_LOSS;", "bool keep = code != CLV_DATA_LOSS;"),

@@ -38,7 +38,9 @@ static int system_accept(int listener, struct sockaddr *addr, socklen_t *len, in
 static int open_spare_descriptor(void) { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 
 /* Opens the spare descriptor before main, while descriptors are available. */
-__attribute__((constructor)) static void hold_spare(void) { spare = open_spare_descriptor(); }
+__attribute__((constructor)) static void open_spare_at_start(void) {
+  spare = open_spare_descriptor();
+}
 
 /* Returns the highest descriptor that is accepted. The kernel assigns the lowest free number, so a
  * higher one means that many descriptors are open. */

@@ -15,16 +15,18 @@
 
 #include "worker/admission_int.h"
 
-/* an identity with fewer connections may use the last eighth: those of a session, and a few more */
+/* an identity with fewer connections than FEW, which are enough for a session, may also use the
+ * last eighth of all connections */
 enum { FEW = 8 };
 enum { CUT_S = 10 };
 
-/* An identity that is or was in `allow`. Its index is the holder in common/net/tls. */
+/* An identity that is or was in `allow`. Its index in `holders` is the number that common/net/tls
+ * calls holder (ret_holder of decide_admission). */
 typedef struct holder {
   char *identity;
   bool is_listed;
   uint64_t quota, held;
-  uint64_t cut_until_ns; /* end of the refusal after a flood, monotonic; 0: none */
+  uint64_t refused_until_ns; /* end of the refusal after a flood, monotonic; 0: none */
 } holder;
 
 typedef struct refusal {
@@ -73,11 +75,11 @@ static void update_quotas(const clv_worker_config *c) {
 
 /* Returns the number of connections for identified callers. The others are reserved for
  * handshakes. */
-static uint64_t places_for_identified(void) { return places - places / 8; }
+static uint64_t connections_for_identified(void) { return places - places / 8; }
 
 static clv_tls_decision decide_by_quota(const holder *h) {
-  uint64_t most = places_for_identified();
-  if (clv_now_ns() < h->cut_until_ns) return CLV_TLS_FLOODED;
+  uint64_t most = connections_for_identified();
+  if (clv_now_ns() < h->refused_until_ns) return CLV_TLS_FLOODED;
   if (h->held >= h->quota) return CLV_TLS_OVER_QUOTA;
   if (h->held >= FEW) most -= most / 8;
   return held < most ? CLV_TLS_ADMIT : CLV_TLS_FULL;
@@ -163,7 +165,7 @@ static void on_flood(void *user, size_t i, const char *address, const char *what
   (void)user;
   snprintf(reason, sizeof reason, "its connection was cut: it sent %s", what);
   pthread_mutex_lock(&lock);
-  holders[i].cut_until_ns = clv_now_ns() + CUT_S * 1000000000ull;
+  holders[i].refused_until_ns = clv_now_ns() + CUT_S * 1000000000ull;
   log_refusal(holders[i].identity, address, reason);
   pthread_mutex_unlock(&lock);
 }

@@ -64,8 +64,8 @@ static void limit_privileges(void) {
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }
 
-static void log_facts(const clv_worker_config *c, const clv_tls_identity *id,
-                      const char *memory_limit, const clv_service *service) {
+static void log_settings(const clv_worker_config *c, const clv_tls_identity *id,
+                         const char *memory_limit, const clv_service *service) {
   const clv_backend *b = clv_service_backend(service);
   char expiry[32], memory[32];
   int days = clv_tls_identity_days_left(id);
@@ -153,7 +153,7 @@ static int run_service(const clv_worker_arguments *a, const clv_worker_config *c
   if (clv_service_open(c, &others, id, runtime, &service, &err) != CLV_OK)
     return clv_exit_report(CLV_EXIT_CONNECT, &err);
   clv_metrics_endpoint_set_ready(*endpoint, service);
-  log_facts(c, id, memory_limit, service);
+  log_settings(c, id, memory_limit, service);
   clv_sd_notify_ready(clv_service_port(service));
   serve_until_stopped(a, service, c);
   clv_metrics_endpoint_closep(endpoint);

@@ -24,7 +24,7 @@ static clv_code get_host_copy(clv_contexts *e, clv_value *v, clv_tensor **ret, c
  * NULL: a copy to host memory is in progress. */
 static clv_code get_tensor_for_module(clv_contexts *e, clv_value *v, const clv_module *m,
                                       clv_tensor **ret, clv_err *err) {
-  bool reads = !m || !v->tensor->home || clv_backend_reaches(m->o.backend, v->tensor->home);
+  bool reads = !m || !v->tensor->home || clv_backend_can_copy_from(m->o.backend, v->tensor->home);
   if (!reads) return get_host_copy(e, v, ret, err);
   *ret = v->tensor;
   return CLV_OK;

@@ -138,7 +138,7 @@ clv_code clv_module_alloc_device_tensor(clv_module *m, clv_dtype dtype, const cl
 }
 
 bool clv_module_can_copy_from(const clv_module *m, const clv_module *from) {
-  return clv_backend_reaches(m->o.backend, from->o.backend);
+  return clv_backend_can_copy_from(m->o.backend, from->o.backend);
 }
 
 void clv_module_count_transfer(clv_module *m, const clv_module *from, const clv_tensor *t) {

@@ -170,7 +170,7 @@ static void discharge_record(void *user, size_t bytes) {
 static clv_code open_recorder(clv_module *m, clv_err *err) {
   const clv_record_account account = {m, charge_record, discharge_record};
   CLV_TRY(clv_recorder_new(m->o.backend, &m->recorder, err));
-  clv_recorder_charge(m->recorder, &account);
+  clv_recorder_set_account(m->recorder, &account);
   return CLV_OK;
 }
 
@@ -308,7 +308,7 @@ void clv_module_count(const clv_module *m, clv_module_counts *ret) {
                              .stepped = __atomic_load_n(&c->stepped, __ATOMIC_RELAXED),
                              .compute_ns = __atomic_load_n(&c->compute_ns, __ATOMIC_RELAXED),
                              .replays = r.replays,
-                             .not_recorded = r.refused,
+                             .not_recorded = r.keys_refused,
                              .most_versions = __atomic_load_n(&c->most_versions, __ATOMIC_RELAXED)};
 }
 

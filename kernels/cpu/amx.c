@@ -46,11 +46,11 @@ TARGET static void end(void) { _tile_release(); }
 TARGET static void block(const cpu_pairs_block *p) {
   enum { ROW = PAIRS_WIDE * sizeof(uint16_t) };
   const uint16_t *a = p->a, *b = p->b;
-  size_t rows = p->init_row * sizeof *p->init, step = p->c_row * sizeof *p->c;
+  size_t rows = p->init_stride * sizeof *p->init, step = p->c_row_stride * sizeof *p->c;
   _tile_loadd(0, p->init, rows);
   _tile_loadd(1, p->init + PAIRS_SIDE, rows);
-  _tile_loadd(2, p->init + PAIRS_SIDE * p->init_row, rows);
-  _tile_loadd(3, p->init + PAIRS_SIDE * p->init_row + PAIRS_SIDE, rows);
+  _tile_loadd(2, p->init + PAIRS_SIDE * p->init_stride, rows);
+  _tile_loadd(3, p->init + PAIRS_SIDE * p->init_stride + PAIRS_SIDE, rows);
   for (size_t k = 0; k < p->tiles; k++, a += PAIRS_TILE, b += PAIRS_TILE) {
     _tile_loadd(4, a, ROW);
     _tile_loadd(6, b, ROW);
@@ -63,8 +63,8 @@ TARGET static void block(const cpu_pairs_block *p) {
   }
   _tile_stored(0, p->c, step);
   _tile_stored(1, p->c + PAIRS_SIDE, step);
-  _tile_stored(2, p->c + PAIRS_SIDE * p->c_row, step);
-  _tile_stored(3, p->c + PAIRS_SIDE * p->c_row + PAIRS_SIDE, step);
+  _tile_stored(2, p->c + PAIRS_SIDE * p->c_row_stride, step);
+  _tile_stored(3, p->c + PAIRS_SIDE * p->c_row_stride + PAIRS_SIDE, step);
 }
 
 const cpu_pairs_impl *clv_cpu_pairs_amx(void) {

@@ -112,7 +112,7 @@ static void apply_dropout(const head *e, int64_t i, size_t n, const float *x, fl
                           float *other) {
   const attention_kernel *k = e->j->k;
   float kept = (float)(1 / (1 - k->k.d.attrs.p));
-  uint32_t word[CPU_WORDS], limit = clv_cpu_dropout_limit(k->k.d.attrs.p);
+  uint32_t word[CPU_WORDS], limit = clv_cpu_dropout_threshold(k->k.d.attrs.p);
   clv_rng_stream row =
       clv_rng_stream_row(&e->j->stream, (uint32_t)(e->n * k->x.heads + e->h), (uint32_t)i);
   for (size_t at = 0; at < n; at += CPU_WORDS) {
@@ -215,12 +215,12 @@ static void multiply_transposed(const head *e, tile t, const float *x, const flo
                              .n = t.keys,
                              .k = (size_t)k->x.width,
                              .a = x,
-                             .a_row = (size_t)k->x.width,
-                             .a_column = 1,
+                             .a_row_stride = (size_t)k->x.width,
+                             .a_column_stride = 1,
                              .b = transposed,
-                             .b_row = k->score_stride,
+                             .b_row_stride = k->score_stride,
                              .c = ret,
-                             .c_row = k->score_stride});
+                             .c_row_stride = k->score_stride});
 }
 
 /* Computes the tile's rows of ret = weights [rows][keys] times x [keys][width]. */
@@ -231,12 +231,12 @@ static void multiply_over_keys(const head *e, tile t, const float *weights, cons
                              .n = (size_t)k->x.width,
                              .k = t.keys,
                              .a = weights,
-                             .a_row = k->score_stride,
-                             .a_column = 1,
+                             .a_row_stride = k->score_stride,
+                             .a_column_stride = 1,
                              .b = x,
-                             .b_row = (size_t)k->x.width,
+                             .b_row_stride = (size_t)k->x.width,
                              .c = ret + query_index(e, t.i),
-                             .c_row = query_row_size(k)});
+                             .c_row_stride = query_row_size(k)});
 }
 
 /* Computes ret [keys][width] = weights^T [keys][rows] times x [rows][width]; with `add` adds the
@@ -248,12 +248,12 @@ static void multiply_over_rows(const head *e, tile t, const float *weights, cons
                              .n = (size_t)k->x.width,
                              .k = t.rows,
                              .a = weights,
-                             .a_row = 1,
-                             .a_column = k->score_stride,
+                             .a_row_stride = 1,
+                             .a_column_stride = k->score_stride,
                              .b = x,
-                             .b_row = (size_t)k->x.width,
+                             .b_row_stride = (size_t)k->x.width,
                              .c = ret,
-                             .c_row = (size_t)k->x.width,
+                             .c_row_stride = (size_t)k->x.width,
                              .accumulate = add});
 }
 
@@ -307,7 +307,7 @@ static void forward_head(const head *e) {
 /* ---- backward -------------------------------------------------------------------------------- */
 
 typedef struct back_scratch {
-  float *keys, *values;            /* both transposed */
+  float *keys, *values;            /* keys and values, both transposed */
   float *untransposed_keys;        /* keys as stored */
   float *dkeys, *dvalues;          /* gradients of keys and values */
   float *p, *dropped, *dp, *q, *d; /* buffers of one tile; d: gradients of the outputs */
@@ -411,7 +411,7 @@ static head make_head(const heads_job *j, size_t item, int64_t heads, int64_t gr
             .scratch = (float *)j->a->scratch + part * j->k->scratch_floats};
   if (!j->k->k.d.attrs.packed) return e;
   e.t = e.steps = length;
-  e.q = e.key = clv_packed_before(lengths, n);
+  e.q = e.key = clv_packed_rows_before(lengths, n);
   return e;
 }
 
@@ -419,7 +419,7 @@ static head make_head(const heads_job *j, size_t item, int64_t heads, int64_t gr
  * gradients. */
 static void zero_unused_rows(const attention_kernel *k, const clv_kernel_args *a, bool back) {
   const clv_node_desc *d = &k->k.d;
-  int64_t used = d->attrs.packed ? clv_packed_before(a->in[3], k->x.n) : d->in[0].dim[0];
+  int64_t used = d->attrs.packed ? clv_packed_rows_before(a->in[3], k->x.n) : d->in[0].dim[0];
   for (int i = 0; i < (back ? 3 : 1); i++) {
     float *x = back ? a->din[i] : a->out;
     size_t row = (size_t)d->in[i].dim[1];
@@ -438,7 +438,7 @@ static clv_code check_lengths(const attention_kernel *k, const clv_kernel_args *
   return CLV_OK;
 }
 
-/* Computes the heads of parts [begin, end). */
+/* Computes the heads of shares [begin, end); each thread computes one share. */
 static void forward_parts(void *arg, size_t begin, size_t end) {
   const heads_job *j = arg;
   size_t parts = (size_t)j->k->n_parts;
@@ -458,7 +458,7 @@ static void backward_parts(void *arg, size_t begin, size_t end) {
 }
 
 static clv_code run_heads(clv_kernel *base, const clv_kernel_args *a, int64_t heads,
-                          clv_cpu_range *fn, clv_err *err) {
+                          clv_cpu_range_fn *fn, clv_err *err) {
   const attention_kernel *k = (const attention_kernel *)base;
   heads_job j = {k, a, clv_rng_stream_of(&a->key), (size_t)(k->x.n * heads)};
   size_t work = clv_layout_numel(&k->k.d.in[0], 1) * (size_t)k->x.s;
@@ -490,7 +490,8 @@ static clv_code attention_prepare(const clv_node_desc *d, clv_kernel **ret, clv_
   k->has_dropout = d->training && d->attrs.p > 0;
   k->k.base.forward = attention_forward;
   k->k.base.backward_input = k->k.has_backward ? attention_backward : NULL;
-  for (int i = 0; k->k.has_backward && i < d->n_in; i++) k->k.base.saves |= clv_save_in(i);
+  for (int i = 0; k->k.has_backward && i < d->n_in; i++)
+    k->k.base.saves |= clv_save_flag_of_input(i);
   size_t rows = clv_layout_numel(&d->in[0], 1) / width; /* number of rows of all heads */
   k->k.base.saved_bytes = k->k.has_backward ? rows * 2 * sizeof(float) : 0;
   k->k.base.scratch_bytes = (size_t)k->n_parts * k->scratch_floats * sizeof(float);

@@ -83,7 +83,8 @@ static clv_window pool_window(const cpu_kernel *k) {
   return s;
 }
 
-static void compute_means(const cpu_kernel *k, const void *x, void *y, clv_cpu_range *const fn[3]) {
+static void compute_means(const cpu_kernel *k, const void *x, void *y,
+                          clv_cpu_range_fn *const fn[3]) {
   int b = k->base.in_block[0];
   mean_job j = {pool_window(k), x, y};
   size_t planes = (size_t)j.s.n * (size_t)((j.s.c + b - 1) / b);
@@ -91,14 +92,14 @@ static void compute_means(const cpu_kernel *k, const void *x, void *y, clv_cpu_r
 }
 
 static clv_code mean_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  static clv_cpu_range *const fn[3] = {forward_1, forward_8, forward_16};
+  static clv_cpu_range_fn *const fn[3] = {forward_1, forward_8, forward_16};
   (void)err;
   compute_means((const cpu_kernel *)base, a->in[0], a->out, fn);
   return CLV_OK;
 }
 
 static clv_code mean_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  static clv_cpu_range *const fn[3] = {backward_1, backward_8, backward_16};
+  static clv_cpu_range_fn *const fn[3] = {backward_1, backward_8, backward_16};
   (void)err;
   compute_means((const cpu_kernel *)base, a->dout, a->din[0], fn);
   return CLV_OK;

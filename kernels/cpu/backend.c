@@ -167,7 +167,7 @@ const clv_backend *clv_backend_cpu(void) {
       .libraries = cpu_libraries,
       .check_bf16 = clv_cpu_check_bf16,
       .reorder_count = clv_cpu_reorder_count,
-      .trim = clv_cpu_trim,
+      .trim = clv_cpu_trim_cache,
   };
   return &backend;
 }

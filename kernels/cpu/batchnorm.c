@@ -32,7 +32,7 @@ typedef struct norm_job {
   clv_norm_gate gate;
 } norm_job;
 
-/* Numbers of the channels of one block; those of padding channels are 0. */
+/* Statistics, parameters and gradient sums of one block's channels; 0 for padding channels. */
 typedef struct norm_block {
   double mean[NORM_BLOCK], inverse[NORM_BLOCK], bias_sum[NORM_BLOCK], weight_sum[NORM_BLOCK];
   float weight[NORM_BLOCK], bias[NORM_BLOCK];
@@ -128,7 +128,8 @@ static void compute_statistics(const norm_job *j, size_t block, double *ret_mean
   }
   spread_to_lanes(first, j->b, shift);
   for (norm_walk w = {0}; next_piece(j, block, &w, &p);)
-    clv_cpu_norm_moments(read_piece(j->a->in[0], j->x_bf16, p, buffer), p.n, j->b, shift, &sums);
+    clv_cpu_norm_add_moments(read_piece(j->a->in[0], j->x_bf16, p, buffer), p.n, j->b, shift,
+                             &sums);
   fold_lanes(sums.first, j->b, sum);
   fold_lanes(sums.second, j->b, ret_squares);
   for (size_t l = 0; l < j->b; l++) {
@@ -179,8 +180,8 @@ static clv_norm_affine block_affine(const norm_job *j, const norm_block *v) {
   return f;
 }
 
-/* Returns the address of the bits of a piece, which are stored after the saved statistics of all
- * blocks. */
+/* Returns the address of a piece's gate bits (clv_cpu_norm_pack_gates), which are stored after the
+ * saved statistics of all blocks. */
 static uint8_t *find_marks(const norm_job *j, norm_piece p) {
   return (uint8_t *)((double *)j->a->saved + 2 * j->blocks * j->b) + p.at / 8;
 }
@@ -287,7 +288,7 @@ static void compute_gradients(const norm_job *j, size_t block, norm_block *v) {
   for (norm_walk w = {0}; next_piece(j, block, &w, &piece);) {
     clv_norm_plane p = make_plane(j, piece, buffer);
     p.y = read_gates(j, piece, gates);
-    clv_cpu_norm_gradients(&p, &lanes, &sums);
+    clv_cpu_norm_add_gradients(&p, &lanes, &sums);
   }
   fold_lanes(sums.first, j->b, v->bias_sum);
   fold_lanes(sums.second, j->b, v->weight_sum);
@@ -312,7 +313,8 @@ static void write_input_gradient(const norm_job *j, size_t block, const norm_blo
   for (norm_walk w = {0}; next_piece(j, block, &w, &piece);) {
     clv_norm_plane p = make_plane(j, piece, buffer);
     float *dx = j->dx_bf16 ? result : find_piece(j->a->din[0], piece);
-    /* compute_gradients has written the gradient that passes to the gradient of the added input */
+    /* p.g, the gradient of the added input, already has the part of dy that passes the gate:
+     * compute_gradients wrote it */
     if (p.g) {
       p.dy = p.g;
       p.gate = NORM_OPEN;

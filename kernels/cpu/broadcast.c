@@ -56,10 +56,10 @@ CPU_INLINE void rows_of(const float *restrict x, const float *restrict z, bool p
   for (size_t i = 0; i < n; i++) y[i] = product ? x[i] * z[i] : x[i] + z[i];
 }
 
-/* Adds one number to each value of a row, or multiplies by it. The operands may be exchanged,
- * because this changes no bit. */
-CPU_INLINE void row_and_one(const float *restrict x, float z, bool product, size_t n,
-                            float *restrict y) {
+/* Adds the number z to each value of a row, or multiplies each value by z. The operands may be
+ * exchanged, because this changes no bit. */
+CPU_INLINE void row_with_number_body(const float *restrict x, float z, bool product, size_t n,
+                                     float *restrict y) {
   for (size_t i = 0; i < n; i++) y[i] = product ? x[i] * z : x[i] + z;
 }
 
@@ -69,9 +69,9 @@ CPU_INLINE void combine_body(row_values x, row_values z, bool product, size_t n,
   else if (x.step && z.step)
     rows_of(x.x, z.x, false, n, y);
   else if (product)
-    row_and_one(x.step ? x.x : z.x, x.step ? *z.x : *x.x, true, n, y);
+    row_with_number_body(x.step ? x.x : z.x, x.step ? *z.x : *x.x, true, n, y);
   else
-    row_and_one(x.step ? x.x : z.x, x.step ? *z.x : *x.x, false, n, y);
+    row_with_number_body(x.step ? x.x : z.x, x.step ? *z.x : *x.x, false, n, y);
 }
 
 /* Adds dy, or dy times the other input, to `sum`, value by value. */
@@ -144,7 +144,7 @@ static void forward_samples(void *arg, size_t begin, size_t end) {
 }
 
 /* Computes the gradient of an input that is not broadcast. */
-static void pass_gradients(void *arg, size_t begin, size_t end) {
+static void copy_gradients(void *arg, size_t begin, size_t end) {
   const broadcast_job *j = arg;
   const broadcast_kernel *k = j->k;
   size_t n = k->v.n[k->v.rank - 1];
@@ -181,7 +181,7 @@ static void sum_gradients(void *arg, size_t begin, size_t end) {
   }
 }
 
-static void run_samples(const broadcast_kernel *k, broadcast_job *j, clv_cpu_range *fn) {
+static void run_samples(const broadcast_kernel *k, broadcast_job *j, clv_cpu_range_fn *fn) {
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, k->k.n_out), k->v.n[0], fn, j);
 }
 
@@ -198,7 +198,7 @@ static clv_code broadcast_backward(clv_kernel *base, const clv_kernel_args *a, c
   for (int i = 0; i < 2; i++)
     if (a->din[i])
       run_samples(k, &(broadcast_job){k, a, i},
-                  k->n_values[i] == k->k.n_out ? pass_gradients : sum_gradients);
+                  k->n_values[i] == k->k.n_out ? copy_gradients : sum_gradients);
   return CLV_OK;
 }
 

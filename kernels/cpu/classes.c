@@ -21,9 +21,9 @@ typedef struct class_kernel {
 
 /* Numbers saved for each position: its largest value, its sum of exponentials, its term of the
  * loss. */
-typedef struct class_place {
+typedef struct class_position {
   double top, sum, term;
-} class_place;
+} class_position;
 
 typedef struct class_job {
   const class_kernel *k;
@@ -47,8 +47,8 @@ static clv_code check_labels(const class_kernel *k, const int64_t *labels, doubl
   *ret = 0;
   for (size_t i = 0; i < k->n_positions; i++) {
     if (!is_counted(k, labels[i])) continue;
-    CLV_TRY(clv_check_place_label(labels, (int64_t)i, (int64_t)k->per_sample, (int64_t)k->classes,
-                                  &label, err));
+    CLV_TRY(clv_check_position_label(labels, (int64_t)i, (int64_t)k->per_sample,
+                                     (int64_t)k->classes, &label, err));
     *ret += class_weight(k, (size_t)label);
   }
   return CLV_OK;
@@ -99,7 +99,8 @@ CPU_CLONES(smooth_back,
 
 /* ---- cross_entropy --------------------------------------------------------------------------- */
 
-static double loss_term(const class_kernel *k, const float *x, size_t label, const class_place *p) {
+static double loss_term(const class_kernel *k, const float *x, size_t label,
+                        const class_position *p) {
   double e = k->k.d.attrs.label_smoothing, over = log(p->sum) + p->top, total_weight;
   double one = class_weight(k, label) * (over - x[label]);
   if (e == 0) return one;
@@ -107,13 +108,13 @@ static double loss_term(const class_kernel *k, const float *x, size_t label, con
   return (1 - e) * one + e / (double)k->classes * total_weight;
 }
 
-static void forward_places(void *arg, size_t begin, size_t end) {
+static void forward_positions(void *arg, size_t begin, size_t end) {
   const class_job *j = arg;
   const int64_t *labels = j->a->in[1];
-  class_place *places = j->a->saved;
+  class_position *places = j->a->saved;
   for (size_t i = begin; i < end; i++) {
     const float *x = (const float *)j->a->in[0] + i * j->k->classes;
-    class_place p = {0};
+    class_position p = {0};
     if (is_counted(j->k, labels[i])) {
       p.top = clv_cpu_row_max(x, j->k->classes);
       p.sum = clv_cpu_row_exp_sum(x, j->k->classes, p.top);
@@ -126,19 +127,19 @@ static void forward_places(void *arg, size_t begin, size_t end) {
 static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const class_kernel *k = (const class_kernel *)base;
   class_job j = {k, a, 0};
-  const class_place *places = a->saved;
+  const class_position *places = a->saved;
   double total_weight, sum = 0;
   CLV_TRY(check_labels(k, a->in[1], &total_weight, err));
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 8 * k->k.n_in), k->n_positions,
-                   forward_places, &j);
+                   forward_positions, &j);
   for (size_t i = 0; i < k->n_positions; i++) sum += places[i].term;
   *(float *)a->out = total_weight == 0 ? 0 : (float)(sum / total_weight);
   return CLV_OK;
 }
 
-static void backward_place(const class_job *j, size_t i, size_t label, float *dx) {
+static void backward_at_position(const class_job *j, size_t i, size_t label, float *dx) {
   const class_kernel *k = j->k;
-  const class_place *p = (const class_place *)j->a->saved + i;
+  const class_position *p = (const class_position *)j->a->saved + i;
   const float *x = (const float *)j->a->in[0] + i * k->classes;
   double e = k->k.d.attrs.label_smoothing, one = (1 - e) * class_weight(k, label),
          smooth = e / (double)k->classes, inverse = 1 / p->sum;
@@ -153,13 +154,13 @@ static void backward_place(const class_job *j, size_t i, size_t label, float *dx
   dx[label] = (float)(of * j->gradient_scale);
 }
 
-static void backward_places(void *arg, size_t begin, size_t end) {
+static void backward_positions(void *arg, size_t begin, size_t end) {
   const class_job *j = arg;
   const int64_t *labels = j->a->in[1];
   for (size_t i = begin; i < end; i++) {
     float *dx = (float *)j->a->din[0] + i * j->k->classes;
     if (is_counted(j->k, labels[i]))
-      backward_place(j, i, (size_t)labels[i], dx);
+      backward_at_position(j, i, (size_t)labels[i], dx);
     else
       memset(dx, 0, j->k->classes * sizeof *dx);
   }
@@ -176,7 +177,7 @@ static clv_code cross_entropy_backward(clv_kernel *base, const clv_kernel_args *
   }
   j.gradient_scale = *(const float *)a->dout / total_weight;
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 8 * k->k.n_in), k->n_positions,
-                   backward_places, &j);
+                   backward_positions, &j);
   return CLV_OK;
 }
 
@@ -228,7 +229,7 @@ static clv_code cross_entropy_prepare(const clv_node_desc *d, clv_kernel **ret, 
   k->k.base.forward = cross_entropy_forward;
   k->k.base.backward_input = d->need_dx[0] ? cross_entropy_backward : NULL;
   k->k.base.saves = d->need_dx[0] ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;
-  k->k.base.saved_bytes = k->n_positions * sizeof(class_place);
+  k->k.base.saved_bytes = k->n_positions * sizeof(class_position);
   *ret = &k->k.base;
   return CLV_OK;
 }

@@ -22,7 +22,7 @@ typedef struct conv_kernel {
   /* reorders of weights and their gradient; not made where the formats are equal */
   cpu_prim to_forward, to_backward, from_gradient;
   /* conv_weights.c packs or unpacks the tiles instead of these reorders */
-  bool front_tiles, back_tiles, gradient_tiles;
+  bool front_is_tiled, back_is_tiled, gradient_is_tiled;
   bool back_is_c_major;    /* the weight copy for x from y has its tiles ordered [C/16][K/16] */
   bool backward_is_cached; /* the pass that computes x reads its weights from the cache */
   size_t backward_offset;  /* offset of these weights in the cache, in floats */
@@ -47,7 +47,7 @@ static bool primitives_add_bias(const conv_kernel *k) {
 /* ---- weights --------------------------------------------------------------------------------- */
 
 static const float *forward_weight(const conv_kernel *k, const clv_kernel_args *a) {
-  return k->to_forward.primitive || k->front_tiles ? a->cache : a->param[CLV_SLOT_WEIGHT];
+  return k->to_forward.primitive || k->front_is_tiled ? a->cache : a->param[CLV_SLOT_WEIGHT];
 }
 
 static const float *backward_weight(const conv_kernel *k, const clv_kernel_args *a) {
@@ -67,13 +67,13 @@ static cpu_weight_tiles describe_tiles(const conv_kernel *k, void *plain) {
                             .taps = k->s.kernel[0] * k->s.kernel[1],
                             .threads = k->k.threads,
                             .bf16 = k->bf16,
-                            .plain = plain};
+                            .row_major = plain};
 }
 
 static void pack_tiles(const conv_kernel *k, const clv_kernel_args *a, bool front, bool back) {
   cpu_weight_tiles w = describe_tiles(k, a->param[CLV_SLOT_WEIGHT]);
-  w.front = front && k->front_tiles ? a->cache : NULL;
-  w.back = back && k->back_tiles ? (float *)a->cache + k->backward_offset : NULL;
+  w.front = front && k->front_is_tiled ? a->cache : NULL;
+  w.back = back && k->back_is_tiled ? (float *)a->cache + k->backward_offset : NULL;
   w.back_is_c_major = k->back_is_c_major;
   if (w.front) clv_cpu_count_reorder();
   if (w.back) clv_cpu_count_reorder();
@@ -83,7 +83,7 @@ static void pack_tiles(const conv_kernel *k, const clv_kernel_args *a, bool fron
 static void unpack_tiles(const conv_kernel *k, float *tiles, float *plain, bool adds) {
   cpu_weight_tiles w = describe_tiles(k, plain);
   w.front = tiles;
-  w.unpack_adds = adds;
+  w.adds_when_unpacked = adds;
   clv_cpu_count_reorder();
   clv_cpu_weight_unpack(&w);
 }
@@ -91,7 +91,7 @@ static void unpack_tiles(const conv_kernel *k, float *tiles, float *plain, bool 
 static clv_code conv_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   conv_kernel *k = (conv_kernel *)base;
   const void *w = a->param[CLV_SLOT_WEIGHT];
-  bool apart = k->back_tiles || k->to_backward.primitive;
+  bool apart = k->back_is_tiled || k->to_backward.primitive;
   unsigned first = k->is_transposed ? CLV_FOR_BACKWARD : CLV_FOR_FORWARD;
   unsigned second = CLV_FOR_FORWARD + CLV_FOR_BACKWARD - first;
   bool front = a->refresh_for & first || !apart, back = a->refresh_for & second;
@@ -150,7 +150,7 @@ static clv_code run_own_weight_grad(const conv_kernel *k, const clv_kernel_args 
  * first. */
 static clv_code compute_weight_grad(conv_kernel *k, const clv_kernel_args *a, const void *x,
                                     const void *y, clv_err *err) {
-  bool bias = primitives_add_bias(k), tiles = k->gradient_tiles;
+  bool bias = primitives_add_bias(k), tiles = k->gradient_is_tiled;
   bool reorders = tiles || k->from_gradient.primitive;
   if (k->own_weight_grad) return run_own_weight_grad(k, a, x, y);
   float *scratch = a->scratch, *w = a->dparam[CLV_SLOT_WEIGHT], *b = a->dparam[CLV_SLOT_BIAS];
@@ -211,7 +211,7 @@ static void bias_gradient(const conv_kernel *k, const float *dx, float *db, bool
   for (size_t block = 0; block < blocks; block++) {
     clv_norm_sums s = {0};
     for (size_t n = 0; n < (size_t)k->s.n; n++)
-      clv_cpu_norm_moments(dx + (n * blocks + block) * plane, plane, b, zero, &s);
+      clv_cpu_norm_add_moments(dx + (n * blocks + block) * plane, plane, b, zero, &s);
     for (size_t l = 0, c = block * b; l < b && c < (size_t)k->s.c; l++, c++) {
       const double *lane = &s.first[l];
       float sum = (float)((lane[0] + lane[2 * b]) + (lane[b] + lane[3 * b]));
@@ -282,16 +282,16 @@ static clv_code make_caches(conv_kernel *k, const clv_conv_choice *c, const clv_
   const weight_tags t = k->bf16 ? paired_tags : plain_tags;
   clv_kernel *base = &k->k.base;
   if (!dnnl_memory_desc_equal(forward, plain)) {
-    k->front_tiles = is_tiled(k, forward, t.type, t.front);
-    if (!k->front_tiles) CLV_TRY(clv_cpu_prim_reorder(&k->to_forward, plain, forward, err));
+    k->front_is_tiled = is_tiled(k, forward, t.type, t.front);
+    if (!k->front_is_tiled) CLV_TRY(clv_cpu_prim_reorder(&k->to_forward, plain, forward, err));
     base->cache_bytes = clv_align_up(dnnl_memory_desc_get_size(forward), 64);
     base->reorders_refresh++;
   }
   k->backward_is_cached = !dnnl_memory_desc_equal(data, plain);
   if (needs_x(k) && k->backward_is_cached && !dnnl_memory_desc_equal(data, forward)) {
     k->back_is_c_major = is_tiled(k, data, t.type, t.back_is_c_major);
-    k->back_tiles = k->back_is_c_major || is_tiled(k, data, t.type, t.back);
-    if (!k->back_tiles) CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, plain, data, err));
+    k->back_is_tiled = k->back_is_c_major || is_tiled(k, data, t.type, t.back);
+    if (!k->back_is_tiled) CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, plain, data, err));
     k->backward_offset = base->cache_bytes / sizeof(float);
     base->cache_bytes += clv_align_up(dnnl_memory_desc_get_size(data), 64);
     base->reorders_refresh++;
@@ -337,8 +337,8 @@ static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c,
   const dnnl_memory_desc_t *dw =
       dnnl_primitive_desc_query_md(c->weight, dnnl_query_diff_weights_md, 0);
   if (!dnnl_memory_desc_equal(dw, &m->plain_weight)) {
-    k->gradient_tiles = is_tiled(k, dw, dnnl_f32, dnnl_OIhw16i16o);
-    if (!k->gradient_tiles)
+    k->gradient_is_tiled = is_tiled(k, dw, dnnl_f32, dnnl_OIhw16i16o);
+    if (!k->gradient_is_tiled)
       CLV_TRY(clv_cpu_prim_reorder(&k->from_gradient, dw, &m->plain_weight, err));
     k->k.base.reorders_backward++;
     /* the size in bytes for now; lay_out_scratch replaces it by the offset */
@@ -378,7 +378,7 @@ static void lay_out_scratch(conv_kernel *k) {
   k->k.base.scratch_bytes = floats * sizeof(float);
 }
 
-static void set_functions(conv_kernel *k) {
+static void choose_functions(conv_kernel *k) {
   clv_kernel *b = &k->k.base;
   bool t = k->is_transposed;
   b->free = conv_free;
@@ -394,7 +394,7 @@ static clv_code make_kernel(conv_kernel *k, const clv_conv_choice *c, const clv_
   k->is_transposed = clv_is_conv_transpose(k->k.d.op);
   k->x_block = c->src;
   k->y_block = c->dst;
-  set_functions(k);
+  choose_functions(k);
   k->bf16 = c->bf16;
   if (c->bf16)
     k->k.base.din_block[0] = c->src;
@@ -420,7 +420,7 @@ static clv_code conv_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *
   clv_conv_request what = {.s = clv_window_of(d),
                            .groups = d->attrs.groups,
                            .bias = d->attrs.bias && !transposed,
-                           .bf16 = d->bf16 && clv_op_def_of(d->op)->bf16_in,
+                           .bf16 = d->bf16 && clv_op_def_of(d->op)->computes_in_bf16,
                            .allows_blocks = d->in[0].rank == 4};
   dnnl_primitive_attr_t attr;
   clv_conv_choice c = {0};

@@ -99,7 +99,7 @@ static clv_code query_library(const clv_window *s, const clv_conv_mds *m,
       "conv2d weight gradient", err);
 }
 
-static bool is_fast(const_dnnl_primitive_desc_t pd) {
+static bool is_fast_impl(const_dnnl_primitive_desc_t pd) {
   const char *impl = "ref";
   dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&impl);
   return strncmp(impl, "ref", 3) != 0;
@@ -120,8 +120,8 @@ clv_code clv_cpu_conv_choose(const clv_conv_request *what, dnnl_primitive_attr_t
     CLV_TRY(describe_tensors(what, c, ret_mds, err));
     code = query_library(&what->s, ret_mds, attr, c, err);
     bool last = i + 1 == CLV_COUNT(choices);
-    bool fast = code == CLV_OK && is_fast(c->forward) && is_fast(c->data) &&
-                (c->has_few_channels || is_fast(c->weight));
+    bool fast = code == CLV_OK && is_fast_impl(c->forward) && is_fast_impl(c->data) &&
+                (c->has_few_channels || is_fast_impl(c->weight));
     if (fast || (last && code == CLV_OK)) {
       *ret = *c;
       return CLV_OK;

@@ -115,7 +115,8 @@ static void compute_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *
   }
 }
 
-/* Computes parts [begin, end): each thread's part of scratch serves every `threads`-th pair. */
+/* Computes shares [begin, end) of the weight gradient, one for each thread: every `threads`-th pair
+ * of an output block and an input channel. Share i uses part i of scratch. */
 static void run_parts(void *arg, size_t begin, size_t end) {
   const cpu_weight_job *j = arg;
   size_t pairs = (size_t)((j->s.k + j->block - 1) / j->block * j->s.c);

@@ -86,7 +86,7 @@ TRANSPOSE(512, CPU_TARGET_512)
 /* The functions of one vector width. */
 typedef struct tile_fns {
   void (*pack)(const float *plain, size_t row, size_t taps, float *tile);
-  void (*unpack)(const float *tile, size_t row, size_t taps, bool unpack_adds, float *plain);
+  void (*unpack)(const float *tile, size_t row, size_t taps, bool adds_when_unpacked, float *plain);
   void (*transpose)(const float *tile, size_t taps, float *turned);
 } tile_fns;
 
@@ -118,7 +118,7 @@ static tile_job make_job(const cpu_weight_tiles *w) {
 
 static void pack_tile(const tile_job *j, size_t kb, size_t cb) {
   const cpu_weight_tiles *w = j->w;
-  const float *plain = w->plain + kb * T * j->row + cb * T * j->taps;
+  const float *plain = w->row_major + kb * T * j->row + cb * T * j->taps;
   float *front = w->front;
   size_t size = T * T * j->taps, c_major = (cb * j->kb + kb) * size,
          k_major = (kb * j->cb + cb) * size;
@@ -141,7 +141,7 @@ static void pack_pairs(const tile_job *j, size_t kb, size_t cb) {
   uint16_t *front = w->front, *back = w->back;
   size_t size = T * T * j->taps, c_major = (cb * j->kb + kb) * size,
          k_major = (kb * j->cb + cb) * size;
-  j->fn->pack(w->plain + kb * T * j->row + cb * T * j->taps, j->row, j->taps, tile);
+  j->fn->pack(w->row_major + kb * T * j->row + cb * T * j->taps, j->row, j->taps, tile);
   if (front) clv_cpu_pair_rows(tile, T * j->taps, front + k_major);
   if (!back) return;
   j->fn->transpose(tile, j->taps, turned);
@@ -159,7 +159,8 @@ static void unpack_rows(void *arg, size_t begin, size_t end) {
   for (size_t kb = begin; kb < end; kb++)
     for (size_t cb = 0; cb < j->cb; cb++)
       j->fn->unpack((const float *)j->w->front + (kb * j->cb + cb) * T * T * j->taps, j->row,
-                    j->taps, j->w->unpack_adds, j->w->plain + kb * T * j->row + cb * T * j->taps);
+                    j->taps, j->w->adds_when_unpacked,
+                    j->w->row_major + kb * T * j->row + cb * T * j->taps);
 }
 
 static int choose_threads(const tile_job *j) {

@@ -125,7 +125,7 @@ static void store_block(const cpu_weight_job *j, size_t cb, size_t kb, const flo
   }
 }
 
-/* Computes the weight gradients between input block cb and pairs [begin, end) of output blocks. */
+/* Computes the weight gradients of input block cb and of pairs [begin, end) of output blocks. */
 static void run_input_block(const cpu_weight_job *j, size_t cb, size_t begin, size_t end,
                             const wide_scratch *p) {
   const clv_window *s = &j->s;
@@ -139,8 +139,8 @@ static void run_input_block(const cpu_weight_job *j, size_t cb, size_t begin, si
   for (size_t kb = first; kb < last; kb++) store_block(j, cb, kb, p->sums + kb * block_size(s));
 }
 
-/* Computes parts [begin, end): each thread's part of scratch serves a range of the pairs (input
- * block, pair of output blocks). */
+/* Computes shares [begin, end) of the weight gradient, one for each thread: a range of the
+ * combinations of an input block and two output blocks. Share i uses part i of scratch. */
 static void run_parts(void *arg, size_t begin, size_t end) {
   const cpu_weight_job *j = arg;
   size_t pairs = (count_blocks(j->s.k) + 1) / 2, all = count_blocks(j->s.c) * pairs;

@@ -67,8 +67,8 @@ void clv_cpu_zero_padding(const clv_shape *shape, int block, float *x);
 
 /* ---- bf16 ------------------------------------------------------------------------------------ */
 
-/* Fails with CLV_PRECONDITION if conv2d and linear cannot compute in bf16; the text says what is
- * missing. Depends on the environment variable DNNL_MAX_CPU_ISA. */
+/* Fails with CLV_PRECONDITION if conv2d and linear cannot compute in bf16; the error says what
+ * the processor lacks. Depends on the environment variable DNNL_MAX_CPU_ISA. */
 clv_code clv_cpu_check_bf16(const clv_backend *b, clv_err *err) CLV_USE_RESULT;
 
 /* Convert n values between f32 and bf16. Rounding is to nearest even; NaN stays NaN. */
@@ -92,14 +92,14 @@ int clv_cpu_get_threads(void);
 
 /* Calls fn on [0, n), divided into `threads` contiguous ranges, on the libgomp team of the calling
  * thread. */
-typedef void clv_cpu_range(void *arg, size_t begin, size_t end);
-void clv_cpu_parallel(int threads, size_t n, clv_cpu_range *fn, void *arg);
+typedef void clv_cpu_range_fn(void *arg, size_t begin, size_t end);
+void clv_cpu_parallel(int threads, size_t n, clv_cpu_range_fn *fn, void *arg);
 
 /* Returns the number of threads that `work` element operations are worth, at most `threads`. */
 int clv_cpu_useful_threads(int threads, size_t work);
 
 enum { CPU_PLAIN, CPU_AVX2, CPU_AVX512 };
-int clv_cpu_width(void); /* returns the widest of these that the processor supports */
+int clv_cpu_width(void); /* returns the widest of these vector widths that the processor supports */
 
 #define CPU_INLINE static inline __attribute__((always_inline))
 
@@ -153,8 +153,8 @@ clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float b
 
 /* As clv_cpu_gemm, but always with oneDNN, and with A and C inside wider matrices, whose rows are
  * lda and ldc values apart. */
-clv_code clv_cpu_gemm_within(const cpu_gemm *g, const float *a, int64_t lda, const float *b,
-                             float beta, float *c, int64_t ldc, clv_err *err) CLV_USE_RESULT;
+clv_code clv_cpu_gemm_strided(const cpu_gemm *g, const float *a, int64_t lda, const float *b,
+                              float beta, float *c, int64_t ldc, clv_err *err) CLV_USE_RESULT;
 
 /* Returns true if OpenBLAS is loaded and limited to one thread. The first call loads it, so that a
  * process without layers does not. Returns false if the host lacks OpenBLAS. */

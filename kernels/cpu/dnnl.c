@@ -33,7 +33,7 @@ static void create_engine(void) { cpu.status = dnnl_engine_create(&cpu.engine, d
 
 /* Empties oneDNN's cache, which holds the last 1,024 primitives of the process with their generated
  * code. */
-void clv_cpu_trim(const clv_backend *b) {
+void clv_cpu_trim_cache(const clv_backend *b) {
   int capacity = 0;
   (void)b;
   if (dnnl_get_primitive_cache_capacity(&capacity) != dnnl_success) return;
@@ -99,7 +99,8 @@ clv_code clv_cpu_prim_reorder(cpu_prim *p, const dnnl_memory_desc_t *src,
   return code;
 }
 
-/* Runs p. Passes a pointer to oneDNN only if it changed, because oneDNN then zeroes the padding. */
+/* Runs p. Passes a pointer to oneDNN only if the pointer has changed, because setting a pointer
+ * makes oneDNN zero the padding. */
 clv_code clv_cpu_prim_run(cpu_prim *p, dnnl_stream_t stream, const void *const *pointers,
                           clv_err *err) {
   CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();

@@ -34,7 +34,7 @@ clv_code clv_cpu_dnnl_check(dnnl_status_t status, const char *what, clv_err *err
 clv_code clv_cpu_engine(dnnl_engine_t *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Frees oneDNN's cached primitives: the `trim` function of the backend. */
-void clv_cpu_trim(const clv_backend *b);
+void clv_cpu_trim_cache(const clv_backend *b);
 
 /* Makes primitive attributes with which the caller provides the scratchpad. */
 clv_code clv_cpu_dnnl_attr(dnnl_primitive_attr_t *ret, clv_err *err) CLV_USE_RESULT;

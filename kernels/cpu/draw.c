@@ -15,7 +15,7 @@
 enum { ROUNDS = 10 };
 static const uint32_t factor[2] = {0xD2511F53u, 0xCD9E8D57u}, raise[2] = {0x9E3779B9u, 0xBB67AE85u};
 
-uint32_t clv_cpu_dropout_limit(double p) {
+uint32_t clv_cpu_dropout_threshold(double p) {
   uint32_t limit = (uint32_t)(p * 0x1p24);
   return (double)limit * 0x1p-24 < p ? limit + 1 : limit;
 }

@@ -16,6 +16,6 @@ void clv_cpu_random_words(const clv_rng_stream *s, uint32_t first, uint32_t ret[
 /* Returns the limit of a dropout with probability p: a value is kept exactly if the top 24 bits of
  * its random word, as a number, are at least the limit (that is, at least p as a fraction of 2^24).
  */
-uint32_t clv_cpu_dropout_limit(double p);
+uint32_t clv_cpu_dropout_threshold(double p);
 
 #endif

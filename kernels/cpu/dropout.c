@@ -41,7 +41,7 @@ static void draw_mask(void *arg, size_t begin, size_t end) {
 static void draw_sequences(void *arg, size_t begin, size_t end) {
   const mask_job *j = arg;
   uint32_t words[CPU_WORDS];
-  uint8_t *mask = j->mask + (size_t)clv_packed_before(j->lengths, (int64_t)begin) * j->row;
+  uint8_t *mask = j->mask + (size_t)clv_packed_rows_before(j->lengths, (int64_t)begin) * j->row;
   for (size_t n = begin; n < end; n++) {
     size_t values = (size_t)j->lengths[n] * j->row, first = n * j->padded;
     for (size_t at = 0, now; at < values; at += now, mask += now) {
@@ -61,7 +61,7 @@ static clv_code draw_packed(const cpu_kernel *k, const clv_kernel_args *a, mask_
   j->row = (size_t)d->in[0].dim[1];
   j->padded = (size_t)d->attrs.packed * j->row;
   CLV_TRY(clv_check_packed(j->lengths, n, d->attrs.packed, d->in[0].dim[0], err));
-  size_t used = (size_t)clv_packed_before(j->lengths, n) * j->row;
+  size_t used = (size_t)clv_packed_rows_before(j->lengths, n) * j->row;
   memset(j->mask + used, 0, j->n - used);
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, j->n * 2), (size_t)n, draw_sequences, j);
   return CLV_OK;
@@ -110,7 +110,7 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
   mask_job j = {.stream = clv_rng_stream_of(&a->key),
                 .mask = a->saved,
                 .n = n,
-                .limit = clv_cpu_dropout_limit(k->d.attrs.p)};
+                .limit = clv_cpu_dropout_threshold(k->d.attrs.p)};
   if (k->d.attrs.packed)
     CLV_TRY(draw_packed(k, a, &j, err));
   else

@@ -95,8 +95,8 @@ const char *clv_cpu_blas_version(void) {
   return blas.version;
 }
 
-clv_code clv_cpu_gemm_within(const cpu_gemm *g, const float *a, int64_t lda, const float *b,
-                             float beta, float *c, int64_t ldc, clv_err *err) {
+clv_code clv_cpu_gemm_strided(const cpu_gemm *g, const float *a, int64_t lda, const float *b,
+                              float beta, float *c, int64_t ldc, clv_err *err) {
   int64_t ldb = g->b_t ? g->k : g->n;
   CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();
   return clv_cpu_dnnl_check(dnnl_sgemm(g->a_t ? 'T' : 'N', g->b_t ? 'T' : 'N', g->m, g->n, g->k, 1,
@@ -113,7 +113,7 @@ clv_code clv_cpu_gemm(const cpu_gemm *g, const float *a, const float *b, float b
                a, (blasint)lda, b, (blasint)ldb, beta, c, (blasint)g->n);
     return CLV_OK;
   }
-  return clv_cpu_gemm_within(g, a, lda, b, beta, c, g->n, err);
+  return clv_cpu_gemm_strided(g, a, lda, b, beta, c, g->n, err);
 }
 
 /* clv_cpu_column_sums adds ROWS rows at a time, and then their sums: this rounds less than one long

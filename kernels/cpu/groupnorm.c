@@ -58,7 +58,7 @@ static void plane_moments(const group_kernel *k, const float *x, double *ret) {
   double shift[NORM_LANES], count = (double)k->image;
   for (size_t l = 0; l < NORM_SPREAD * k->b; l++)
     shift[l] = isfinite(x[l % k->b]) ? x[l % k->b] : 0;
-  clv_cpu_norm_moments(x, k->image * k->b, k->b, shift, &sums);
+  clv_cpu_norm_add_moments(x, k->image * k->b, k->b, shift, &sums);
   fold_lanes(sums.first, k->b, ret);
   fold_lanes(sums.second, k->b, ret + 1);
   for (size_t l = 0; l < k->b; l++) {
@@ -80,7 +80,7 @@ static void group_moments(const group_kernel *k, const double *channel, double r
   ret[1] = 1 / sqrt(squares / k->group_size + k->k.d.attrs.eps);
 }
 
-/* Returns the numbers of a block's channels for forward; those of padding channels are 0. The mean
+/* Returns the coefficients of a block's channels for forward; 0 for padding channels. The mean
  * is split in two: if it is large, x - mean is exact, and the shift has the digits that do not fit
  * in a float. */
 static clv_norm_affine forward_affine(const group_job *j, size_t n, size_t block) {
@@ -117,7 +117,7 @@ static void forward_samples(void *arg, size_t begin, size_t end) {
   }
 }
 
-static void run_samples(const group_kernel *k, const clv_kernel_args *a, clv_cpu_range *fn) {
+static void run_samples(const group_kernel *k, const clv_kernel_args *a, clv_cpu_range_fn *fn) {
   group_job j = {k, a};
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 2 * k->k.n_in), k->n, fn, &j);
 }
@@ -145,7 +145,7 @@ static void plane_gradients(const group_job *j, size_t n, size_t block, double *
     size_t c = block * k->b + l % k->b;
     lanes.mean[l] = c < k->c ? saved_moments(j, n)[c / k->per_group * 2] : 0;
   }
-  clv_cpu_norm_gradients(&p, &lanes, &sums);
+  clv_cpu_norm_add_gradients(&p, &lanes, &sums);
   fold_lanes(sums.first, k->b, ret);
   fold_lanes(sums.second, k->b, ret + 1);
 }
@@ -169,7 +169,7 @@ static void compute_group_totals(const group_job *j, size_t n) {
   }
 }
 
-/* Returns the numbers of a block's channels for backward: dx = dy scale - common - (x - mean)
+/* Returns the coefficients of a block's channels for backward: dx = dy scale - common - (x - mean)
  * slope. */
 static clv_norm_affine backward_affine(const group_job *j, size_t n, size_t block) {
   const group_kernel *k = j->k;

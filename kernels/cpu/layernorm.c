@@ -68,27 +68,27 @@ CPU_INLINE void row_back_sums_body(const float *x, const float *dy, const float 
   *with_x = fold(q);
 }
 
-/* Numbers of a row. The mean is split in two: if it is large, x - high is exact, and low has the
- * digits that do not fit in a float. */
-typedef struct row_numbers {
+/* Coefficients of a row. The mean is split in two: if it is large, x - high is exact, and low has
+ * the digits that do not fit in a float. */
+typedef struct row_coefficients {
   float high, low, inverse, common, slope;
-} row_numbers;
+} row_coefficients;
 
-static row_numbers make_row_numbers(double mean, double inverse) {
-  return (row_numbers){
+static row_coefficients make_row_coefficients(double mean, double inverse) {
+  return (row_coefficients){
       .high = (float)mean, .low = (float)(mean - (float)mean), .inverse = (float)inverse};
 }
 
-CPU_INLINE void row_scale_body(const float *x, size_t n, const row_numbers *v, const float *w,
+CPU_INLINE void row_scale_body(const float *x, size_t n, const row_coefficients *v, const float *w,
                                const float *b, float *y) {
-  row_numbers u = *v;
+  row_coefficients u = *v;
   for (size_t i = 0; i < n; i++) y[i] = ((x[i] - u.high) - u.low) * u.inverse * w[i] + b[i];
 }
 
 /* Computes dx = inverse (g - common - (x - mean) slope), where g = dy w. */
 CPU_INLINE void row_back_body(const float *x, const float *dy, const float *w, size_t n,
-                              const row_numbers *v, float *dx) {
-  row_numbers u = *v;
+                              const row_coefficients *v, float *dx) {
+  row_coefficients u = *v;
   for (size_t i = 0; i < n; i++)
     dx[i] = (dy[i] * w[i] - u.common - ((x[i] - u.high) - u.low) * u.slope) * u.inverse;
 }
@@ -100,12 +100,12 @@ CPU_CLONES(row_back_sums,
             double *with_x),
            (x, dy, w, n, mean, sum, with_x))
 CPU_CLONES(row_scale,
-           (const float *restrict x, size_t n, const row_numbers *v, const float *restrict w,
+           (const float *restrict x, size_t n, const row_coefficients *v, const float *restrict w,
             const float *restrict b, float *restrict y),
            (x, n, v, w, b, y))
 CPU_CLONES(row_back,
            (const float *restrict x, const float *restrict dy, const float *restrict w, size_t n,
-            const row_numbers *v, float *restrict dx),
+            const row_coefficients *v, float *restrict dx),
            (x, dy, w, n, v, dx))
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -128,7 +128,7 @@ static void forward_rows(void *arg, size_t begin, size_t end) {
   for (size_t r = begin; r < end; r++) {
     const float *x = (const float *)j->a->in[0] + r * width;
     compute_moments(j->k, x, &mean, &inverse);
-    row_numbers v = make_row_numbers(mean, inverse);
+    row_coefficients v = make_row_coefficients(mean, inverse);
     row_scale(x, width, &v, j->a->param[CLV_SLOT_WEIGHT], j->a->param[CLV_SLOT_BIAS],
               (float *)j->a->out + r * width);
     if (!j->k->k.has_backward) continue;
@@ -160,7 +160,7 @@ static void backward_rows(void *arg, size_t begin, size_t end) {
     const float *dy = (const float *)j->a->dout + r * width;
     double mean = saved[2 * r], inverse = saved[2 * r + 1];
     row_back_sums(x, dy, w, width, mean, &sum, &with_x);
-    row_numbers v = make_row_numbers(mean, inverse);
+    row_coefficients v = make_row_coefficients(mean, inverse);
     v.common = (float)(sum / n);
     v.slope = (float)(with_x * inverse * inverse / n);
     row_back(x, dy, w, width, &v, (float *)j->a->din[0] + r * width);
@@ -192,7 +192,7 @@ CPU_CLONES(column_sums,
             size_t rows, size_t step, size_t n, double *restrict bias, double *restrict weight),
            (x, dy, saved, rows, step, n, bias, weight))
 
-static void store_columns(float *dst, const double *src, size_t n, bool accumulate) {
+static void store_column_sums(float *dst, const double *src, size_t n, bool accumulate) {
   for (size_t i = 0; i < n; i++) dst[i] = accumulate ? dst[i] + (float)src[i] : (float)src[i];
 }
 
@@ -204,8 +204,8 @@ static void backward_columns(void *arg, size_t begin, size_t end) {
     size_t at = block * COLUMNS, n = CLV_MIN(j->k->width - at, COLUMNS);
     column_sums((const float *)a->in[0] + at, (const float *)a->dout + at, a->saved, j->k->rows,
                 j->k->width, n, bias, weight);
-    store_columns((float *)a->dparam[CLV_SLOT_WEIGHT] + at, weight, n, a->accumulate);
-    store_columns((float *)a->dparam[CLV_SLOT_BIAS] + at, bias, n, a->accumulate);
+    store_column_sums((float *)a->dparam[CLV_SLOT_WEIGHT] + at, weight, n, a->accumulate);
+    store_column_sums((float *)a->dparam[CLV_SLOT_BIAS] + at, bias, n, a->accumulate);
   }
 }
 

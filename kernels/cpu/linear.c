@@ -69,8 +69,8 @@ static clv_code multiply_by_w_transposed(const bf16_weight_kernel *k, const clv_
   for (int64_t first = 0; first < k->w_rows; first += k->w_rows_at_once) {
     int64_t n = CLV_MIN(k->w_rows - first, k->w_rows_at_once);
     const cpu_gemm g = {.m = k->rows, .n = n, .k = k->w_columns, .b_t = true};
-    CLV_TRY(clv_cpu_gemm_within(&g, x, k->w_columns, widen_rows(k, a, first, n), 0, y + first,
-                                k->w_rows, err));
+    CLV_TRY(clv_cpu_gemm_strided(&g, x, k->w_columns, widen_rows(k, a, first, n), 0, y + first,
+                                 k->w_rows, err));
   }
   return CLV_OK;
 }
@@ -81,8 +81,8 @@ static clv_code multiply_by_w(const bf16_weight_kernel *k, const clv_kernel_args
   for (int64_t first = 0; first < k->w_rows; first += k->w_rows_at_once) {
     int64_t n = CLV_MIN(k->w_rows - first, k->w_rows_at_once);
     const cpu_gemm g = {.m = k->rows, .n = k->w_columns, .k = n};
-    CLV_TRY(clv_cpu_gemm_within(&g, x + first, k->w_rows, widen_rows(k, a, first, n), first ? 1 : 0,
-                                y, k->w_columns, err));
+    CLV_TRY(clv_cpu_gemm_strided(&g, x + first, k->w_rows, widen_rows(k, a, first, n),
+                                 first ? 1 : 0, y, k->w_columns, err));
   }
   return CLV_OK;
 }

@@ -13,8 +13,8 @@
 typedef struct linear_bf16 {
   cpu_kernel k;
   size_t rows, in, out;
-  size_t backward_offset; /* offset in the cache of the weights packed for backward, in bytes */
-  size_t right_offset;    /* offset in scratch of the right factor of dW's product, in bytes */
+  size_t backward_offset;     /* offset in the cache of the weights packed for backward, in bytes */
+  size_t right_factor_offset; /* offset in scratch of the right factor of dW's product, in bytes */
 } linear_bf16;
 
 static uint16_t *address_at(void *memory, size_t bytes) {
@@ -22,8 +22,8 @@ static uint16_t *address_at(void *memory, size_t bytes) {
 }
 
 /* Returns W as a right factor of a product. W is [out][in], or [in][out] if stored transposed. */
-static cpu_pairs_factor weight_factor(const linear_bf16 *k, const clv_kernel_args *a,
-                                      bool transpose) {
+static cpu_pairs_factor make_weight_factor(const linear_bf16 *k, const clv_kernel_args *a,
+                                           bool transpose) {
   bool t = k->k.d.attrs.transposed, is_bf16 = k->k.d.bf16_weight;
   const void *w = a->param[CLV_SLOT_WEIGHT];
   return (cpu_pairs_factor){.x = is_bf16 ? NULL : w,
@@ -36,7 +36,8 @@ static cpu_pairs_factor weight_factor(const linear_bf16 *k, const clv_kernel_arg
 
 static clv_code linear_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const linear_bf16 *k = (const linear_bf16 *)base;
-  const cpu_pairs_factor forward = weight_factor(k, a, true), backward = weight_factor(k, a, false);
+  const cpu_pairs_factor forward = make_weight_factor(k, a, true),
+                         backward = make_weight_factor(k, a, false);
   (void)err;
   if (a->refresh_for & CLV_FOR_FORWARD)
     clv_cpu_pairs_pack(k->k.threads, &forward, address_at(a->cache, 0));
@@ -50,7 +51,7 @@ static clv_code linear_refresh(clv_kernel *base, const clv_kernel_args *a, clv_e
 static void multiply_by_weights(const linear_bf16 *k, const clv_kernel_args *a, const float *x,
                                 size_t columns, const cpu_pairs_product *p) {
   cpu_pairs_product product = *p;
-  product.left = (cpu_pairs_factor){.x = x, .rows = k->rows, .columns = columns};
+  product.left_factor = (cpu_pairs_factor){.x = x, .rows = k->rows, .columns = columns};
   product.m = k->rows;
   product.k = columns;
   product.scratch = address_at(a->scratch, 0);
@@ -63,7 +64,7 @@ static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
   multiply_by_weights(
       k, a, a->in[0], k->in,
       &(cpu_pairs_product){.n = k->out,
-                           .right = address_at(a->cache, 0),
+                           .right_packed = address_at(a->cache, 0),
                            .bias = k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL,
                            .c = a->out});
   return CLV_OK;
@@ -75,7 +76,7 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
   multiply_by_weights(
       k, a, a->dout, k->out,
       &(cpu_pairs_product){
-          .n = k->in, .right = address_at(a->cache, k->backward_offset), .c = a->din[0]});
+          .n = k->in, .right_packed = address_at(a->cache, k->backward_offset), .c = a->din[0]});
   return CLV_OK;
 }
 
@@ -84,15 +85,15 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
   bool t = k->k.d.attrs.transposed;
   const cpu_pairs_factor x = {a->in[0], k->rows, k->in, !t, t, NULL};
   const cpu_pairs_factor dy = {a->dout, k->rows, k->out, t, !t, NULL};
-  uint16_t *right = address_at(a->scratch, k->right_offset);
+  uint16_t *right = address_at(a->scratch, k->right_factor_offset);
   float *bias = k->k.d.attrs.bias ? a->dparam[CLV_SLOT_BIAS] : NULL;
   (void)err;
   clv_cpu_pairs_pack(k->k.threads, t ? &dy : &x, right);
-  clv_cpu_pairs_multiply(k->k.threads, &(cpu_pairs_product){.left = t ? x : dy,
+  clv_cpu_pairs_multiply(k->k.threads, &(cpu_pairs_product){.left_factor = t ? x : dy,
                                                             .m = t ? k->in : k->out,
                                                             .n = t ? k->out : k->in,
                                                             .k = k->rows,
-                                                            .right = right,
+                                                            .right_packed = right,
                                                             .scratch = address_at(a->scratch, 0),
                                                             .c = a->dparam[CLV_SLOT_WEIGHT],
                                                             .accumulate = a->accumulate,
@@ -115,7 +116,7 @@ static void lay_out_buffers(linear_bf16 *k) {
     scratch = CLV_MAX(scratch, clv_cpu_pairs_scratch_bytes(threads, t ? k->in : k->out, k->rows));
     right = clv_cpu_pairs_bytes(t ? k->out : k->in, k->rows);
   }
-  k->right_offset = scratch;
+  k->right_factor_offset = scratch;
   base->scratch_bytes = scratch + right;
 }
 

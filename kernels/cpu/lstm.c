@@ -130,7 +130,7 @@ static void run_rows_back(void *arg, size_t begin, size_t end) {
               j->dc + n * h, j->dgates + n * GATES * h, h);
 }
 
-static void run_step(const lstm_kernel *k, step_job *j, clv_cpu_range *rows) {
+static void run_step(const lstm_kernel *k, step_job *j, clv_cpu_range_fn *rows) {
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, k->n * k->h * 32), k->n, rows, j);
 }
 
@@ -209,7 +209,7 @@ typedef struct backward_buffers {
   float *dx;      /* gradient of a layer's input, [T, N, F or H] */
   float *x;       /* input of the first layer, [T, N, F] */
   float *dh, *dc; /* gradients of h and c of one step, [N, H] */
-  float *zeros;   /* [H] */
+  float *zeros;   /* [H] zeros */
   float *sums;    /* sum of both biases, [4H] */
 } backward_buffers;
 

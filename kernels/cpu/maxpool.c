@@ -130,7 +130,7 @@ CPU_INLINE void backward_1(const pool_job *j, size_t p, bool two) {
   }
 }
 
-/* Defines `name`, a clv_cpu_range that calls `one` on the planes [begin, end) of the job. */
+/* Defines `name`, a clv_cpu_range_fn that calls `one` on the planes [begin, end) of the job. */
 #define POOL_RANGE(name, one, TARGET)                                               \
   TARGET static void name(void *arg, size_t begin, size_t end) {                    \
     const pool_job *j = arg;                                                        \
@@ -151,8 +151,8 @@ CPU_INLINE void backward_1(const pool_job *j, size_t p, bool two) {
   POOL_RANGE(way##_range_16_PLAIN, way##_16_PLAIN, CPU_TARGET_PLAIN) \
   POOL_RANGE(way##_range_16_256, way##_16_256, CPU_TARGET_256)       \
   POOL_RANGE(way##_range_16_512, way##_16_512, CPU_TARGET_512)       \
-  /* by channel block (1, 8, 16) and clv_cpu_width() */              \
-  static clv_cpu_range *const way##_ranges[3][3] = {                 \
+  /* functions by channel block (1, 8, 16) and clv_cpu_width() */    \
+  static clv_cpu_range_fn *const way##_ranges[3][3] = {              \
       {way##_range_1, way##_range_1, way##_range_1},                 \
       {way##_range_8_PLAIN, way##_range_8_256, way##_range_8_512},   \
       {way##_range_16_PLAIN, way##_range_16_256, way##_range_16_512}};
@@ -160,7 +160,7 @@ CPU_INLINE void backward_1(const pool_job *j, size_t p, bool two) {
 POOL_RANGES(forward)
 POOL_RANGES(backward)
 
-static void run_planes(const cpu_kernel *k, pool_job *j, clv_cpu_range *const fn[3][3]) {
+static void run_planes(const cpu_kernel *k, pool_job *j, clv_cpu_range_fn *const fn[3][3]) {
   int b = k->base.in_block[0];
   size_t planes = (size_t)j->s.n * (size_t)((j->s.c + b - 1) / b);
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), planes,

@@ -26,7 +26,7 @@ static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
 
 static clv_code mul_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   clv_kernel *k;
-  if (clv_broadcasts(d)) return clv_cpu_broadcast(d, ret, err);
+  if (clv_has_broadcast_input(d)) return clv_cpu_broadcast(d, ret, err);
   CLV_TRY(clv_cpu_pointwise(d, mul, NULL, 1, &k, err));
   k->backward_input = ((cpu_kernel *)k)->has_backward ? mul_backward : NULL;
   k->saves = ((cpu_kernel *)k)->has_backward ? CLV_SAVE_IN0 | CLV_SAVE_IN1 : 0;

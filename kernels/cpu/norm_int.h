@@ -20,16 +20,16 @@ typedef struct clv_norm_sums {
   double first[NORM_LANES], second[NORM_LANES];
 } clv_norm_sums;
 
-/* Adds the moments of n values: first += x - shift, second += (x - shift)^2. shift: [NORM_SPREAD *
- * b]. */
-void clv_cpu_norm_moments(const float *x, size_t n, size_t b, const double *shift,
-                          clv_norm_sums *sums);
+/* Adds value i to sum number l = i % (NORM_SPREAD * b): first[l] += x[i] - shift[l], second[l] +=
+ * (x[i] - shift[l])^2. n: number of values of x. */
+void clv_cpu_norm_add_moments(const float *x, size_t n, size_t b, const double *shift,
+                              clv_norm_sums *sums);
 
-/* Numbers of the formulas of clv_cpu_norm_apply and clv_cpu_norm_backward, for each channel of a
- * block. */
+/* Coefficients in the formulas of clv_cpu_norm_apply and clv_cpu_norm_backward, one of each for
+ * each channel of a block. */
 typedef struct clv_norm_affine {
   float mean[NORM_BLOCK], scale[NORM_BLOCK], shift[NORM_BLOCK];
-  float common[NORM_BLOCK], slope[NORM_BLOCK]; /* of clv_cpu_norm_backward */
+  float common[NORM_BLOCK], slope[NORM_BLOCK]; /* read only by clv_cpu_norm_backward */
 } clv_norm_affine;
 
 /* Computes y = (x - mean) scale + shift, plus `other` unless NULL; with `relu`, results not above 0
@@ -60,16 +60,18 @@ typedef struct clv_norm_plane {
   clv_norm_gate gate;
 } clv_norm_plane;
 
-/* Numbers of the channels for clv_cpu_norm_gradients, repeated over the NORM_SPREAD * b lanes. */
+/* Coefficients of the channels for clv_cpu_norm_add_gradients, repeated over the NORM_SPREAD * b
+ * lanes. */
 typedef struct clv_norm_lanes {
   double mean[NORM_LANES];
-  /* center is clv_norm_affine.mean; scale and shift are its too */
+  /* mean, scale and shift of clv_norm_affine */
   float center[NORM_LANES], scale[NORM_LANES], shift[NORM_LANES];
 } clv_norm_lanes;
 
 /* Adds the sums of the gradients: first += g, second += g (x - mean), where g is dy if it passes
  * the gate, else 0. */
-void clv_cpu_norm_gradients(const clv_norm_plane *p, const clv_norm_lanes *v, clv_norm_sums *sums);
+void clv_cpu_norm_add_gradients(const clv_norm_plane *p, const clv_norm_lanes *v,
+                                clv_norm_sums *sums);
 
 /* Computes dx = (g - common - (x - mean) slope) scale, where g is dy if it passes the gate, else 0.
  * dx may be dy. */

@@ -125,19 +125,20 @@ CPU_CLONES(moments, (const float *x, size_t n, size_t b, const double *shift, cl
 CPU_CLONES(gradients, (const clv_norm_plane *p, const clv_norm_lanes *v, clv_norm_sums *sums),
            (p, v, sums))
 
-void clv_cpu_norm_moments(const float *x, size_t n, size_t b, const double *shift,
-                          clv_norm_sums *sums) {
+void clv_cpu_norm_add_moments(const float *x, size_t n, size_t b, const double *shift,
+                              clv_norm_sums *sums) {
   moments(x, n, b, shift, sums);
 }
 
-void clv_cpu_norm_gradients(const clv_norm_plane *p, const clv_norm_lanes *v, clv_norm_sums *sums) {
+void clv_cpu_norm_add_gradients(const clv_norm_plane *p, const clv_norm_lanes *v,
+                                clv_norm_sums *sums) {
   gradients(p, v, sums);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Computes clv_cpu_norm_apply for one block size. Uses a local copy of the numbers, so that the
- * compiler knows that no store changes them. */
+/* Computes clv_cpu_norm_apply for one block size. Uses a local copy of the coefficients, so
+ * that the compiler knows that no store changes them. */
 CPU_INLINE void apply_of(const float *x, const float *other, size_t n, size_t b,
                          const clv_norm_affine *given, float *y, bool adds, bool relu) {
   clv_norm_affine v = *given;

@@ -233,11 +233,11 @@ static void multiply_edge_block(const pairs_part *t, cpu_pairs_block *b, size_t 
   const cpu_pairs_product *p = t->p;
   float sums[PAIRS_BLOCK][PAIRS_BLOCK] = {{0}};
   size_t columns = CLV_MIN(p->n - j, (size_t)PAIRS_BLOCK);
-  bool given = b->init_row || p->bias;
+  bool given = b->init_stride || p->bias;
   for (size_t r = 0; given && r < b->rows; r++)
-    memcpy(sums[r], b->init + r * b->init_row, columns * sizeof **sums);
+    memcpy(sums[r], b->init + r * b->init_stride, columns * sizeof **sums);
   b->init = b->c = sums[0];
-  b->init_row = b->c_row = PAIRS_BLOCK;
+  b->init_stride = b->c_row_stride = PAIRS_BLOCK;
   t->impl->block(b);
   for (size_t r = 0; r < b->rows; r++)
     memcpy(p->c + (i + r) * p->n + j, sums[r], columns * sizeof **sums);
@@ -248,14 +248,14 @@ static void multiply_block(const pairs_part *t, const uint16_t *a, size_t i, siz
   const cpu_pairs_product *p = t->p;
   size_t strip = count_tiles(p->k) * PAIRS_TILE;
   cpu_pairs_block b = {.a = a,
-                       .b = p->right + j / PAIRS_SIDE * strip + t->first * PAIRS_TILE,
+                       .b = p->right_packed + j / PAIRS_SIDE * strip + t->first * PAIRS_TILE,
                        .a_strip = (t->last - t->first) * PAIRS_TILE,
                        .b_strip = strip,
                        .tiles = t->last - t->first,
                        .c = p->c + i * p->n + j,
-                       .c_row = p->n,
+                       .c_row_stride = p->n,
                        .rows = CLV_MIN(p->m - i, (size_t)PAIRS_BLOCK)};
-  b.init = initial_sums(t, i, j, &b.init_row);
+  b.init = initial_sums(t, i, j, &b.init_stride);
   if (i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n)
     multiply_edge_block(t, &b, i, j);
   else
@@ -277,9 +277,9 @@ TARGET static void multiply_part(const pairs_part *t) {
     size_t at = i - t->begin;
     uint16_t *to = t->scratch + at * STRIPS * strip;
     if (t->p->sums)
-      pack_block(&t->p->left, i, t->first, t->last, to, sums + at * PAIRS_BLOCK);
+      pack_block(&t->p->left_factor, i, t->first, t->last, to, sums + at * PAIRS_BLOCK);
     else
-      pack_block(&t->p->left, i, t->first, t->last, to, NULL);
+      pack_block(&t->p->left_factor, i, t->first, t->last, to, NULL);
   }
   if (t->p->sums && t->last == count_tiles(t->p->k)) store_sums(t, sums);
   for (size_t j = 0; j < t->p->n; j += PAIRS_BLOCK)

@@ -31,9 +31,9 @@ void clv_cpu_pairs_pack(int threads, const cpu_pairs_factor *right, uint16_t *re
  * left right. The left factor is packed during the product, in `scratch`, a buffer of
  * clv_cpu_pairs_scratch_bytes(threads, m, k) bytes. */
 typedef struct cpu_pairs_product {
-  cpu_pairs_factor left;
+  cpu_pairs_factor left_factor;
   size_t m, n, k;
-  const uint16_t *right; /* right factor, packed by clv_cpu_pairs_pack */
+  const uint16_t *right_packed; /* made by clv_cpu_pairs_pack */
   uint16_t *scratch;
   const float *bias; /* NULL: no bias; not read with `accumulate` */
   float *c;
@@ -52,15 +52,15 @@ void clv_cpu_pairs_multiply(int threads, const cpu_pairs_product *p);
 enum { PAIRS_SIDE = 16, PAIRS_WIDE = 32, PAIRS_TILE = PAIRS_SIDE * PAIRS_WIDE, PAIRS_BLOCK = 32 };
 
 /* Arguments of one block of 32 x 32 sums. The sums start with the values at `init`, whose rows are
- * `init_row` floats apart (0: all rows start with the same row), and are stored in c. Each factor
- * is two strips of `tiles` tiles, a_strip and b_strip values apart. */
+ * `init_stride` floats apart (0: all rows start with the same row), and are stored in c. Each
+ * factor is two strips of `tiles` tiles, a_strip and b_strip values apart. */
 typedef struct cpu_pairs_block {
   const uint16_t *a, *b;
   size_t a_strip, b_strip, tiles;
   const float *init;
-  size_t init_row;
+  size_t init_stride;
   float *c;
-  size_t c_row;
+  size_t c_row_stride;
   size_t rows; /* number of rows that are needed; the others may be computed too */
 } cpu_pairs_block;
 

@@ -71,7 +71,8 @@ typedef struct permute_job {
   size_t n_row_tiles;
 } permute_job;
 
-/* Computes the addresses of item number `at`; items count the dimensions that no item covers. */
+/* Computes where item number `at` begins in src and dst. An item covers the last dimension and
+ * covered_dim; `at` is the row-major index over the other dimensions. */
 static void find_addresses(const permute_job *j, size_t at, const float **ret_src,
                            float **ret_dst) {
   const permute_walk *w = j->w;
@@ -144,7 +145,7 @@ static clv_code permute_prepare(const clv_node_desc *d, clv_kernel **ret, clv_er
   permute_kernel *k;
   size_t there[CLV_MAX_RANK], back[CLV_MAX_RANK];
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
-  clv_strides(&d->in[0], &d->attrs.order, there);
+  clv_permuted_strides(&d->in[0], &d->attrs.order, there);
   backward_strides(d, back);
   k->forward = make_walk(&d->out, there);
   k->backward = make_walk(&d->in[0], back);

@@ -3,13 +3,13 @@
 
 typedef struct pointwise_kernel {
   cpu_kernel k;
-  cpu_map *map, *back;
-  int cost_loads; /* cost of one element, in loads from memory */
+  cpu_map_fn *map, *back;
+  int cost_in_loads; /* cost of one element, in loads from memory */
   bool zero_stays;
 } pointwise_kernel;
 
 typedef struct map_job {
-  cpu_map *fn;
+  cpu_map_fn *fn;
   const float *x, *z;
   float *y;
 } map_job;
@@ -20,7 +20,7 @@ static void run_map(void *arg, size_t begin, size_t end) {
 }
 
 static void map_all(const pointwise_kernel *k, map_job job) {
-  int threads = clv_cpu_useful_threads(k->k.threads, k->k.n_in * (size_t)k->cost_loads);
+  int threads = clv_cpu_useful_threads(k->k.threads, k->k.n_in * (size_t)k->cost_in_loads);
   clv_cpu_parallel(threads, k->k.n_in, run_map, &job);
 }
 
@@ -40,7 +40,7 @@ static clv_code map_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   return CLV_OK;
 }
 
-clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map *map, cpu_map *back, int cost,
+clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map_fn *map, cpu_map_fn *back, int cost,
                            clv_kernel **ret, clv_err *err) {
   const clv_op_def *row = clv_op_def_of(d->op);
   pointwise_kernel *k;
@@ -48,7 +48,7 @@ clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map *map, cpu_map *back, 
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, block, block, &k, err));
   k->map = map;
   k->back = back;
-  k->cost_loads = cost;
+  k->cost_in_loads = cost;
   k->zero_stays = row->zero_stays;
   k->k.base.forward = map_forward;
   k->k.base.backward_input = d->need_dx[0] ? map_backward : NULL;

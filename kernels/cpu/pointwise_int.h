@@ -9,9 +9,9 @@
 #include "kernels/cpu/math_int.h"
 
 /* Computes y[i] from x[i], and from z[i] if the op has a second input. */
-typedef void cpu_map(const float *x, const float *z, float *y, size_t n);
+typedef void cpu_map_fn(const float *x, const float *z, float *y, size_t n);
 
-/* MAP(name, expression) defines a cpu_map called `name`, which computes `expression` of x and
+/* MAP(name, expression) defines a cpu_map_fn called `name`, which computes `expression` of x and
  * zs[i]. In a backward map x is the saved value and zs[i] the gradient of the output. */
 #define MAP(name, expression)                                                          \
   CPU_INLINE void name##_body(const float *xs, const float *zs, float *ys, size_t n) { \
@@ -27,7 +27,7 @@ typedef void cpu_map(const float *x, const float *z, float *y, size_t n);
 /* Makes a kernel for an op of one or two inputs: forward is `map`, backward_input is `back` (NULL:
  * the caller sets it). The op's row says which values are saved, and if forward may run in place.
  * cost: cost of one element, in loads from memory. */
-clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map *map, cpu_map *back, int cost,
+clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map_fn *map, cpu_map_fn *back, int cost,
                            clv_kernel **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Prepares add and mul with broadcast inputs (clv_broadcast). */

@@ -40,7 +40,7 @@ static void add_samples(void *arg, size_t begin, size_t end) {
 
 static void add_sequences(void *arg, size_t begin, size_t end) {
   const positions_job *j = arg;
-  size_t at = (size_t)clv_packed_before(j->lengths, (int64_t)begin) * j->features;
+  size_t at = (size_t)clv_packed_rows_before(j->lengths, (int64_t)begin) * j->features;
   for (size_t i = begin, n; i < end; i++, at += n) {
     n = (size_t)j->lengths[i] * j->features;
     sum(j->x + at, j->w, j->y + at, n);
@@ -55,7 +55,7 @@ static clv_code add_packed(const cpu_kernel *k, const clv_kernel_args *a, positi
   j->lengths = a->in[1];
   j->features = count_features(k);
   CLV_TRY(clv_check_packed(j->lengths, n, d->attrs.packed, d->in[0].dim[0], err));
-  size_t used = (size_t)clv_packed_before(j->lengths, n) * j->features;
+  size_t used = (size_t)clv_packed_rows_before(j->lengths, n) * j->features;
   if (j->y != j->x) memcpy(j->y + used, j->x + used, (k->n_in - used) * sizeof *j->y);
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), (size_t)n, add_sequences, j);
   return CLV_OK;

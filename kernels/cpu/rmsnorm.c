@@ -52,7 +52,7 @@ CPU_INLINE void scale_row_body(const float *x, size_t n, float inverse, const fl
   for (size_t i = 0; i < n; i++) y[i] = x[i] * inverse * w[i];
 }
 
-/* Computes dx = dy w inverse - x slope. */
+/* Computes dx = dy w inverse - x slope of a row. slope: inverse^3 mean(dy w x). */
 CPU_INLINE void back_row_body(const float *x, const float *dy, const float *w, size_t n,
                               float inverse, float slope, float *dx) {
   for (size_t i = 0; i < n; i++) dx[i] = dy[i] * w[i] * inverse - x[i] * slope;
@@ -130,7 +130,8 @@ static void backward_columns(void *arg, size_t begin, size_t end) {
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-static void run_parts(clv_kernel *base, const clv_kernel_args *a, size_t parts, clv_cpu_range *fn) {
+static void run_parts(clv_kernel *base, const clv_kernel_args *a, size_t parts,
+                      clv_cpu_range_fn *fn) {
   const rmsnorm_kernel *k = (const rmsnorm_kernel *)base;
   rms_job j = {k, a};
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, 4 * k->k.n_in), parts, fn, &j);

@@ -49,7 +49,7 @@ static void rotate_heads(void *arg, size_t begin, size_t end) {
 /* Rotates packed sequences [begin, end). */
 static void rotate_sequences(void *arg, size_t begin, size_t end) {
   const rotary_job *j = arg;
-  size_t half = j->k->half, i = (size_t)clv_packed_before(j->lengths, (int64_t)begin);
+  size_t half = j->k->half, i = (size_t)clv_packed_rows_before(j->lengths, (int64_t)begin);
   i *= j->k->heads;
   for (size_t n = begin; n < end; n++)
     for (size_t t = 0; t < (size_t)j->lengths[n]; t++) {
@@ -64,7 +64,7 @@ static clv_code run_packed(rotary_job *j, clv_err *err) {
   const cpu_kernel *k = &j->k->k;
   int64_t n = k->d.in[1].dim[0];
   CLV_TRY(clv_check_packed(j->lengths, n, k->d.attrs.packed, k->d.in[0].dim[0], err));
-  size_t used = (size_t)(clv_packed_before(j->lengths, n) * k->d.in[0].dim[1]);
+  size_t used = (size_t)(clv_packed_rows_before(j->lengths, n) * k->d.in[0].dim[1]);
   memset(j->y + used, 0, (k->n_in - used) * sizeof *j->y);
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, 2 * k->n_in), (size_t)n, rotate_sequences, j);
   return CLV_OK;

@@ -70,7 +70,7 @@ static void mean_blocks(void *arg, size_t begin, size_t end) {
   }
 }
 
-static void mean_back_blocks(void *arg, size_t begin, size_t end) {
+static void mean_backward_blocks(void *arg, size_t begin, size_t end) {
   const select_job *j = arg;
   const clv_axis *s = &j->k->in[0];
   for (size_t o = begin; o < end; o++) {
@@ -83,7 +83,7 @@ static void mean_back_blocks(void *arg, size_t begin, size_t end) {
   }
 }
 
-static clv_code run_blocks(const select_kernel *k, const clv_kernel_args *a, clv_cpu_range *fn) {
+static clv_code run_blocks(const select_kernel *k, const clv_kernel_args *a, clv_cpu_range_fn *fn) {
   select_job j = {k, a};
   clv_cpu_parallel(clv_cpu_useful_threads(k->k.threads, k->k.n_in), k->in[0].outer, fn, &j);
   return CLV_OK;
@@ -96,7 +96,7 @@ static clv_code mean_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
 
 static clv_code mean_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
-  return run_blocks((const select_kernel *)base, a, mean_back_blocks);
+  return run_blocks((const select_kernel *)base, a, mean_backward_blocks);
 }
 
 /* ---- concat and slice: copies of runs -------------------------------------------------------- */
@@ -155,7 +155,7 @@ static clv_code new_select_kernel(const clv_node_desc *d, kernel_fn *forward, ke
                                   const char *impl, select_kernel **ret, clv_err *err) {
   select_kernel *k;
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
-  for (int i = 0; i < d->n_in; i++) k->in[i] = clv_axis_around(&d->attrs, &d->in[i]);
+  for (int i = 0; i < d->n_in; i++) k->in[i] = clv_axis_extents(&d->attrs, &d->in[i]);
   k->k.base.forward = forward;
   k->k.base.backward_input = k->k.has_backward ? backward : NULL;
   k->k.base.impl = impl;
@@ -173,7 +173,7 @@ static clv_code mean_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *
 static clv_code concat_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err *err) {
   select_kernel *k;
   CLV_TRY(new_select_kernel(d, concat_forward, concat_backward, "copy", &k, err));
-  k->out = clv_axis_around(&d->attrs, &d->out);
+  k->out = clv_axis_extents(&d->attrs, &d->out);
   *ret = &k->k.base;
   return CLV_OK;
 }
@@ -182,7 +182,7 @@ static clv_code slice_prepare(const clv_node_desc *d, clv_kernel **ret, clv_err 
   select_kernel *k;
   int64_t stop;
   CLV_TRY(new_select_kernel(d, slice_forward, slice_backward, "copy", &k, err));
-  k->out = clv_axis_around(&d->attrs, &d->out);
+  k->out = clv_axis_extents(&d->attrs, &d->out);
   k->slice_start =
       (size_t)clv_slice_start(&d->attrs, (int64_t)k->in[0].extent, &stop) * k->in[0].inner;
   *ret = &k->k.base;

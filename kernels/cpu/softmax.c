@@ -129,7 +129,7 @@ static void backward_rows(void *arg, size_t begin, size_t end) {
   }
 }
 
-static void run_rows(clv_kernel *base, const clv_kernel_args *a, clv_cpu_range *fn) {
+static void run_rows(clv_kernel *base, const clv_kernel_args *a, clv_cpu_range_fn *fn) {
   const cpu_kernel *k = (const cpu_kernel *)base;
   softmax_job j = {a, (size_t)k->d.in[0].dim[k->d.in[0].rank - 1], k->d.op == CLV_OP_LOG_SOFTMAX};
   size_t rows = j.width ? k->n_in / j.width : 0;

@@ -32,7 +32,7 @@ void clv_cpu_set_threads(int n) {
 int clv_cpu_get_threads(void) { return omp_get_max_threads(); }
 
 typedef struct parallel_job {
-  clv_cpu_range *fn;
+  clv_cpu_range_fn *fn;
   void *arg;
   size_t n;
   int threads;
@@ -48,7 +48,7 @@ static void run_part(void *arg) {
   HANDS_OVER(arg);
 }
 
-void clv_cpu_parallel(int threads, size_t n, clv_cpu_range *fn, void *arg) {
+void clv_cpu_parallel(int threads, size_t n, clv_cpu_range_fn *fn, void *arg) {
   if (threads <= 1 || n <= 1) {
     fn(arg, 0, n);
     return;

@@ -21,27 +21,27 @@ TARGET_512 INLINE void tile_512(const cpu_tiles *t, size_t i, size_t j, int rows
   size_t left = t->n - j;
   __mmask16 low = (__mmask16)(left >= 16 ? 0xFFFF : (1u << left) - 1);
   __mmask16 high = (__mmask16)(left >= 32 ? 0xFFFF : left > 16 ? (1u << (left - 16)) - 1 : 0);
-  const float *a = t->a + i * t->a_row, *b = t->b + j;
-  float *c = t->c + i * t->c_row + j;
+  const float *a = t->a + i * t->a_row_stride, *b = t->b + j;
+  float *c = t->c + i * t->c_row_stride + j;
   __m512 sum[ROWS_512][2];
   for (int r = 0; r < rows; r++) {
-    const float *from = c + (size_t)r * t->c_row;
+    const float *from = c + (size_t)r * t->c_row_stride;
     sum[r][0] = t->accumulate ? _mm512_maskz_loadu_ps(low, from) : _mm512_setzero_ps();
     sum[r][1] = t->accumulate ? _mm512_maskz_loadu_ps(high, from + 16) : _mm512_setzero_ps();
     _mm_prefetch(from, _MM_HINT_T0);
     _mm_prefetch(from + COLUMNS_512 - 1, _MM_HINT_T0);
   }
-  for (size_t l = 0; l < t->k; l++, a += t->a_column, b += t->b_row) {
+  for (size_t l = 0; l < t->k; l++, a += t->a_column_stride, b += t->b_row_stride) {
     __m512 b0 = _mm512_maskz_loadu_ps(low, b), b1 = _mm512_maskz_loadu_ps(high, b + 16);
     for (int r = 0; r < rows; r++) {
-      __m512 x = _mm512_set1_ps(a[(size_t)r * t->a_row]);
+      __m512 x = _mm512_set1_ps(a[(size_t)r * t->a_row_stride]);
       sum[r][0] = _mm512_fmadd_ps(x, b0, sum[r][0]);
       sum[r][1] = _mm512_fmadd_ps(x, b1, sum[r][1]);
     }
   }
   for (int r = 0; r < rows; r++) {
-    _mm512_mask_storeu_ps(c + (size_t)r * t->c_row, low, sum[r][0]);
-    _mm512_mask_storeu_ps(c + (size_t)r * t->c_row + 16, high, sum[r][1]);
+    _mm512_mask_storeu_ps(c + (size_t)r * t->c_row_stride, low, sum[r][0]);
+    _mm512_mask_storeu_ps(c + (size_t)r * t->c_row_stride + 16, high, sum[r][1]);
   }
 }
 
@@ -87,19 +87,20 @@ TARGET_256 INLINE void store_256(float *x, const columns_256 *at, const __m256 y
 
 TARGET_256 INLINE void tile_256(const cpu_tiles *t, size_t i, size_t j, int rows,
                                 const columns_256 *at) {
-  const float *a = t->a + i * t->a_row, *b = t->b + j;
-  float *c = t->c + i * t->c_row + j;
+  const float *a = t->a + i * t->a_row_stride, *b = t->b + j;
+  float *c = t->c + i * t->c_row_stride + j;
   __m256 sum[ROWS_256][2] = {0}, y[2];
-  for (int r = 0; r < rows && t->accumulate; r++) load_256(c + (size_t)r * t->c_row, at, sum[r]);
-  for (size_t l = 0; l < t->k; l++, a += t->a_column, b += t->b_row) {
+  for (int r = 0; r < rows && t->accumulate; r++)
+    load_256(c + (size_t)r * t->c_row_stride, at, sum[r]);
+  for (size_t l = 0; l < t->k; l++, a += t->a_column_stride, b += t->b_row_stride) {
     load_256(b, at, y);
     for (int r = 0; r < rows; r++) {
-      __m256 x = _mm256_set1_ps(a[(size_t)r * t->a_row]);
+      __m256 x = _mm256_set1_ps(a[(size_t)r * t->a_row_stride]);
       sum[r][0] = _mm256_fmadd_ps(x, y[0], sum[r][0]);
       sum[r][1] = _mm256_fmadd_ps(x, y[1], sum[r][1]);
     }
   }
-  for (int r = 0; r < rows; r++) store_256(c + (size_t)r * t->c_row, at, sum[r]);
+  for (int r = 0; r < rows; r++) store_256(c + (size_t)r * t->c_row_stride, at, sum[r]);
 }
 
 /* Computes all rows of one tile column. Tiles of four rows are as fast as tiles of six, but tiles
@@ -124,9 +125,10 @@ TARGET_256 static void tiles_256(const cpu_tiles *t) {
 static void tiles_plain(const cpu_tiles *t) {
   for (size_t i = 0; i < t->m; i++)
     for (size_t j = 0; j < t->n; j++) {
-      float *c = t->c + i * t->c_row + j, sum = t->accumulate ? *c : 0;
+      float *c = t->c + i * t->c_row_stride + j, sum = t->accumulate ? *c : 0;
       for (size_t l = 0; l < t->k; l++)
-        sum = fmaf(t->a[i * t->a_row + l * t->a_column], t->b[l * t->b_row + j], sum);
+        sum = fmaf(t->a[i * t->a_row_stride + l * t->a_column_stride],
+                   t->b[l * t->b_row_stride + j], sum);
       *c = sum;
     }
 }

@@ -9,16 +9,16 @@
 
 #include "kernels/cpu/cpu_int.h"
 
-/* A product C[m][n] = A B, or C += A B. A(i, l) is a[i * a_row + l * a_column]; B is row-major
- * [k][n], C row-major [m][n], with rows b_row and c_row values apart. */
+/* A product C[m][n] = A B, or C += A B. A(i, l) is a[i * a_row_stride + l * a_column_stride]; B is
+ * row-major [k][n], C row-major [m][n], with rows b_row_stride and c_row_stride values apart. */
 typedef struct cpu_tiles {
   size_t m, n, k;
   const float *a;
-  size_t a_row, a_column;
+  size_t a_row_stride, a_column_stride;
   const float *b;
-  size_t b_row;
+  size_t b_row_stride;
   float *c;
-  size_t c_row;
+  size_t c_row_stride;
   bool accumulate;
 } cpu_tiles;
 

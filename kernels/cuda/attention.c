@@ -19,19 +19,19 @@
  * index, one for a smaller last tile. */
 enum { WITH_KEYS = 0, OVER_KEYS = 2, OVER_ROWS = 4 };
 
-typedef struct heads_site {
+typedef struct heads_extents {
   clv_heads x;
   /* shared: heads of keys of all samples; all: query rows of one such head; rows: rows of a tile */
   size_t shared, all, rows;
   size_t q, k; /* number of values of the queries and of the keys, rounded up to a multiple of 64 */
   size_t tile_floats;
   cuda_packed p;
-} heads_site;
+} heads_extents;
 
 static size_t align_floats(int64_t n) { return clv_align_up((size_t)n, 64); }
 
-static heads_site make_site(const cuda_kernel *k) {
-  heads_site v = {.x = clv_heads_of(&k->r.d)};
+static heads_extents describe_heads(const cuda_kernel *k) {
+  heads_extents v = {.x = clv_heads_of(&k->r.d)};
   v.shared = (size_t)(v.x.n * v.x.kv_heads);
   v.all = (size_t)(v.x.group * v.x.t);
   size_t row = v.shared * (size_t)v.x.s * sizeof(float);
@@ -69,8 +69,8 @@ static cuda_weights take_weights(const cuda_kernel *k, size_t n, uintptr_t *at) 
 }
 
 /* Returns the buffers, laid out from address `at` on. *ret_forward: end of the buffers that forward
- * uses; *ret_all: end of all. */
-static heads_buffers lay_out_buffers(const cuda_kernel *k, const heads_site *v, uintptr_t at,
+ * uses; *ret_all: end of all buffers. */
+static heads_buffers lay_out_buffers(const cuda_kernel *k, const heads_extents *v, uintptr_t at,
                                      uintptr_t *ret_forward, uintptr_t *ret_all) {
   size_t size = factor_size(k);
   heads_buffers m = {.first_rows = take_buffer(&at, gpu_packed_bytes(k))};
@@ -88,13 +88,13 @@ static heads_buffers lay_out_buffers(const cuda_kernel *k, const heads_site *v, 
   return m;
 }
 
-static heads_buffers find_buffers(const cuda_kernel *k, const heads_site *v,
+static heads_buffers find_buffers(const cuda_kernel *k, const heads_extents *v,
                                   const clv_kernel_args *a) {
   uintptr_t forward, all;
   return lay_out_buffers(k, v, (uintptr_t)gpu_scratch(k, a), &forward, &all);
 }
 
-static size_t count_buffer_bytes(const cuda_kernel *k, const heads_site *v) {
+static size_t count_buffer_bytes(const cuda_kernel *k, const heads_extents *v) {
   uintptr_t forward, all;
   (void)lay_out_buffers(k, v, 0, &forward, &all);
   return k->r.has_backward ? all : forward;
@@ -105,7 +105,7 @@ static char *factor_address(const cuda_kernel *k, void *factor, size_t i) {
   return (char *)factor + i * factor_size(k);
 }
 
-static cuda_heads describe_tile(const cuda_kernel *k, const heads_site *v,
+static cuda_heads describe_tile(const cuda_kernel *k, const heads_extents *v,
                                 const clv_kernel_args *a) {
   double p = k->r.d.training ? k->r.d.attrs.p : 0;
   clv_rng_key key = a->key;
@@ -121,7 +121,7 @@ static cuda_heads describe_tile(const cuda_kernel *k, const heads_site *v,
                       .group = (size_t)x->group,
                       .scale = (float)x->scale,
                       .causal = k->r.d.attrs.causal,
-                      .dropout_limit = limit + ((double)limit * 0x1p-24 < p),
+                      .dropout_threshold = limit + ((double)limit * 0x1p-24 < p),
                       .dropout_factor = (float)(1 / (1 - p)),
                       .stream = clv_rng_stream_of(&key),
                       .rng_position = a->rng_position,
@@ -132,74 +132,75 @@ static cuda_heads describe_tile(const cuda_kernel *k, const heads_site *v,
 
 /* Returns the lengths of padded sequences, or NULL. For packed sequences describe_tile passes their
  * first rows instead. */
-static const int64_t *lengths_of(const cuda_kernel *k, const clv_kernel_args *a) {
+static const int64_t *padded_lengths(const cuda_kernel *k, const clv_kernel_args *a) {
   return k->r.d.n_in > 3 && !k->r.d.attrs.packed ? a->in[3] : NULL;
 }
 
 /* Starts a call: lays out scratch, and computes the first rows of packed sequences. */
-static clv_code begin_call(const cuda_kernel *k, const clv_kernel_args *a, heads_site *v,
+static clv_code begin_call(const cuda_kernel *k, const clv_kernel_args *a, heads_extents *v,
                            heads_buffers *ret, clv_err *err) {
-  *v = make_site(k);
+  *v = describe_heads(k);
   *ret = find_buffers(k, v, a);
-  return k->r.d.attrs.packed ? clv_gpu_find_packed(k, a, ret->first_rows, &v->p, err) : CLV_OK;
+  return k->r.d.attrs.packed ? clv_gpu_find_first_rows(k, a, ret->first_rows, &v->p, err) : CLV_OK;
 }
 
-static cuda_by_heads describe_queries(const heads_site *v) {
+static cuda_by_heads describe_queries(const heads_extents *v) {
   const clv_heads *x = &v->x;
   return (cuda_by_heads){(size_t)x->n, (size_t)x->t, (size_t)x->heads, (size_t)x->width, v->p};
 }
 
-static cuda_by_heads describe_keys(const heads_site *v) {
+static cuda_by_heads describe_keys(const heads_extents *v) {
   const clv_heads *x = &v->x;
   return (cuda_by_heads){(size_t)x->n, (size_t)x->s, (size_t)x->kv_heads, (size_t)x->width, v->p};
 }
 
-static clv_code queries_to_heads(const cuda_kernel *k, const heads_site *v, const float *x, void *y,
-                                 clv_err *err) {
+static clv_code queries_to_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
+                                 void *y, clv_err *err) {
   cuda_by_heads t = describe_queries(v);
   return clv_gpu_to_heads(k->gpu, &t, x, y, k->bf16, err);
 }
 
-static clv_code keys_to_heads(const cuda_kernel *k, const heads_site *v, const float *x, void *y,
+static clv_code keys_to_heads(const cuda_kernel *k, const heads_extents *v, const float *x, void *y,
                               clv_err *err) {
   cuda_by_heads t = describe_keys(v);
   return clv_gpu_to_heads(k->gpu, &t, x, y, k->bf16, err);
 }
 
-static clv_code queries_from_heads(const cuda_kernel *k, const heads_site *v, const float *x,
+static clv_code queries_from_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
                                    float *y, clv_err *err) {
   cuda_by_heads t = describe_queries(v);
   return clv_gpu_from_heads(k->gpu, &t, x, y, err);
 }
 
-static clv_code keys_from_heads(const cuda_kernel *k, const heads_site *v, const float *x, float *y,
-                                clv_err *err) {
+static clv_code keys_from_heads(const cuda_kernel *k, const heads_extents *v, const float *x,
+                                float *y, clv_err *err) {
   cuda_by_heads t = describe_keys(v);
   return clv_gpu_from_heads(k->gpu, &t, x, y, err);
 }
 
 /* Computes product `which` for the tile that begins at row `first`. */
-static clv_code multiply_tile(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a,
-                              int which, size_t first, const cuda_factors *f, clv_err *err) {
+static clv_code multiply_tile(const cuda_kernel *k, const heads_extents *v,
+                              const clv_kernel_args *a, int which, size_t first,
+                              const cuda_factors *f, clv_err *err) {
   return clv_gpu_multiply(k, which + (first + v->rows > v->all), f, a, err);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static clv_code forward_tile(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a,
+static clv_code forward_tile(const cuda_kernel *k, const heads_extents *v, const clv_kernel_args *a,
                              const heads_buffers *m, cuda_heads *h, clv_err *err) {
   size_t at = h->first * h->width;
   cuda_factors scores = {.a = m->k, .b = factor_address(k, m->q, at), .d = m->weights.x};
   cuda_factors out = {.a = m->v, .b = m->weights.operand, .d = (float *)m->out + at};
   CLV_TRY(multiply_tile(k, v, a, WITH_KEYS, h->first, &scores, err));
-  CLV_TRY(clv_gpu_attention_softmax(k->gpu, h, &m->weights, lengths_of(k, a),
+  CLV_TRY(clv_gpu_attention_softmax(k->gpu, h, &m->weights, padded_lengths(k, a),
                                     k->r.has_backward ? a->saved : NULL, err));
   return multiply_tile(k, v, a, OVER_KEYS, h->first, &out, err);
 }
 
 static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  heads_site v;
+  heads_extents v;
   heads_buffers m;
   CLV_TRY(begin_call(k, a, &v, &m, err));
   cuda_heads h = describe_tile(k, &v, a);
@@ -210,14 +211,15 @@ static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, cl
     h.rows = CLV_MIN(v.rows, v.all - h.first);
     CLV_TRY(forward_tile(k, &v, a, &m, &h, err));
   }
-  if (lengths_of(k, a)) CLV_TRY(clv_gpu_note_bad_length(k->gpu, &h, lengths_of(k, a), err));
+  if (padded_lengths(k, a)) CLV_TRY(clv_gpu_note_bad_length(k->gpu, &h, padded_lengths(k, a), err));
   return queries_from_heads(k, &v, m.out, a->out, err);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-static clv_code backward_tile(const cuda_kernel *k, const heads_site *v, const clv_kernel_args *a,
-                              const heads_buffers *m, cuda_heads *h, clv_err *err) {
+static clv_code backward_tile(const cuda_kernel *k, const heads_extents *v,
+                              const clv_kernel_args *a, const heads_buffers *m, cuda_heads *h,
+                              clv_err *err) {
   size_t at = h->first * h->width;
   float beta = h->first ? 1 : 0;
   const void *query = factor_address(k, m->q, at), *dout = factor_address(k, m->out, at);
@@ -228,7 +230,7 @@ static clv_code backward_tile(const cuda_kernel *k, const heads_site *v, const c
   cuda_factors dv = {.a = dout, .b = m->weights.operand, .beta = beta, .d = m->dv};
   CLV_TRY(multiply_tile(k, v, a, WITH_KEYS, h->first, &scores, err));
   CLV_TRY(multiply_tile(k, v, a, WITH_KEYS, h->first, &back, err));
-  CLV_TRY(clv_gpu_attention_softmax_back(k->gpu, h, &m->weights, &m->back, lengths_of(k, a),
+  CLV_TRY(clv_gpu_attention_softmax_back(k->gpu, h, &m->weights, &m->back, padded_lengths(k, a),
                                          a->saved, err));
   if (a->din[0]) CLV_TRY(multiply_tile(k, v, a, OVER_KEYS, h->first, &dq, err));
   if (a->din[1]) CLV_TRY(multiply_tile(k, v, a, OVER_ROWS, h->first, &dk, err));
@@ -238,7 +240,7 @@ static clv_code backward_tile(const cuda_kernel *k, const heads_site *v, const c
 /* Stores the output's gradient in the buffer in which forward stores the output. */
 static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  heads_site v;
+  heads_extents v;
   heads_buffers m;
   CLV_TRY(begin_call(k, a, &v, &m, err));
   cuda_heads h = describe_tile(k, &v, a);
@@ -258,7 +260,7 @@ static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, c
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
 /* Makes the products for tiles of `rows` rows. last: 1 for the smaller last tile, else 0. */
-static clv_code open_products(cuda_kernel *k, const heads_site *v, size_t rows, int last,
+static clv_code open_products(cuda_kernel *k, const heads_extents *v, size_t rows, int last,
                               clv_err *err) {
   int64_t w = v->x.width, s = v->x.s, r = (int64_t)rows, batch = (int64_t)v->shared;
   int64_t key = s * w, query = (int64_t)v->all * w, tile = r * s;
@@ -277,7 +279,7 @@ static clv_code open_products(cuda_kernel *k, const heads_site *v, size_t rows, 
 }
 
 static clv_code attention_open(cuda_kernel *k, clv_err *err) {
-  heads_site v = make_site(k);
+  heads_extents v = describe_heads(k);
   size_t last = v.rows ? v.all % v.rows : 0;
   CLV_TRY(open_products(k, &v, v.rows, 0, err));
   if (last) CLV_TRY(open_products(k, &v, last, 1, err));

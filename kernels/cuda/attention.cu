@@ -73,7 +73,7 @@ static __device__ inline size_t length_of(const cuda_heads &h, const int64_t *le
   return length < 0 || static_cast<size_t>(length) > h.s ? 0 : static_cast<size_t>(length);
 }
 
-/* Changes the row to one of packed sequences; a pad attends to no key. */
+/* Converts the row's indices to those of packed sequences; a row that is a pad attends to no key. */
 static __device__ inline void pack_row(const cuda_heads &h, cuda_row *row) {
   size_t begin = static_cast<size_t>(h.first_rows[row->sample]);
   size_t length = static_cast<size_t>(h.first_rows[row->sample + 1]) - begin;
@@ -110,9 +110,9 @@ struct cuda_four {
 
 static __device__ inline cuda_four four_of(const cuda_heads &h, const clv_rng_stream &s, size_t b) {
   cuda_four f = {{1, 1, 1, 1}};
-  if (!h.dropout_limit) return f;
+  if (!h.dropout_threshold) return f;
   philox4x32_ctr_t word = words_of(s, nullptr, b);
-  for (int i = 0; i < 4; i++) f.of[i] = word.v[i] >> 8 >= h.dropout_limit ? h.dropout_factor : 0;
+  for (int i = 0; i < 4; i++) f.of[i] = word.v[i] >> 8 >= h.dropout_threshold ? h.dropout_factor : 0;
   return f;
 }
 

@@ -57,13 +57,13 @@ static void fill_kernel(cuda_kernel *k, const clv_op_def *row, const cuda_op *op
   b->out_block = b->in_block[0];
   b->saves = (dx ? row->saves_dx : 0) | (dw ? row->saves_dw : 0);
   b->saved_bytes = k->r.has_backward && row->saved_bytes ? row->saved_bytes(&k->r) : 0;
-  b->in_place = row->in_place && !clv_broadcasts(d);
+  b->in_place = row->in_place && !clv_has_broadcast_input(d);
   b->impl = "cuda";
 }
 
 static clv_code cuda_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
                              clv_err *err) {
-  const clv_op_def *row = clv_op_def_in(d->op, d->dtype);
+  const clv_op_def *row = clv_op_def_of_dtype(d->op, d->dtype);
   cuda_kernel *k;
   size_t n_in, n_out;
   if (d->n_links) return clv_gpu_chain_prepare(b, d, ret, err);
@@ -241,7 +241,7 @@ static void name_backend(clv_gpu *g) {
                              .prepare = cuda_prepare,
                              .has = cuda_has,
                              .tails = cuda_tails,
-                             .chains = clv_gpu_chains,
+                             .chains = clv_gpu_has_chain,
                              .reorder = cuda_reorder,
                              .add = cuda_add,
                              .sum_squares = clv_gpu_sum_squares,

@@ -11,12 +11,12 @@
 #include "kernels/cuda/batchnorm_int.h"
 #include "kernels/cuda/pointwise_int.h"
 
-static cuda_batchnorm make_batchnorm(const cuda_kernel *k) {
+static cuda_batchnorm describe_batchnorm(const cuda_kernel *k) {
   const int64_t *dim = k->r.d.in[0].dim;
   size_t n = (size_t)dim[0], channels = (size_t)dim[1];
   size_t inner = n && channels ? k->r.n_in / n / channels : 1;
   return (cuda_batchnorm){
-      .sums = (k->channels_last ? gpu_sums_last : gpu_sums_of)(n, channels, inner),
+      .sums = (k->channels_last ? gpu_sums_channels_last : gpu_sums_of)(n, channels, inner),
       .channels_last = k->channels_last,
       .is_training = k->r.d.training,
       .eps = k->r.d.attrs.eps,
@@ -30,7 +30,7 @@ static void *find_totals(const cuda_batchnorm *b, const clv_kernel_args *a) {
 
 static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_batchnorm b = make_batchnorm(k);
+  cuda_batchnorm b = describe_batchnorm(k);
   double *saved = k->r.has_backward ? a->saved : find_totals(&b, a);
   if (b.is_training)
     CLV_TRY(clv_gpu_batch_moments(k->gpu, &b, a->in[0], a->scratch, saved, a->param[CLV_SLOT_MEAN],
@@ -42,7 +42,7 @@ static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
                            saved, a->in[1], a->out, err);
 }
 
-static cuda_gradient make_gradient(const cuda_kernel *k, const clv_kernel_args *a) {
+static cuda_gradient describe_gradient(const cuda_kernel *k, const clv_kernel_args *a) {
   unsigned tail = k->r.d.tail;
   return (cuda_gradient){.gate = tail & CLV_TAIL_ADD ? GPU_BY_Y
                                  : tail              ? GPU_BY_X
@@ -57,8 +57,8 @@ static cuda_gradient make_gradient(const cuda_kernel *k, const clv_kernel_args *
 
 static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  cuda_batchnorm b = make_batchnorm(k);
-  cuda_gradient from = make_gradient(k, a);
+  cuda_batchnorm b = describe_batchnorm(k);
+  cuda_gradient from = describe_gradient(k, a);
   void *passed = k->r.d.tail & CLV_TAIL_ADD ? a->din[1] : NULL;
   bool dw = k->r.d.need_dw;
   if (dw || (b.is_training && a->din[0]))
@@ -77,7 +77,7 @@ static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
 }
 
 static clv_code batchnorm_open(cuda_kernel *k, clv_err *err) {
-  cuda_batchnorm b = make_batchnorm(k);
+  cuda_batchnorm b = describe_batchnorm(k);
   (void)err;
   k->r.base.scratch_bytes = gpu_parts_bytes(&b.sums) + b.sums.channels * sizeof(cuda_pair);
   if (k->r.has_backward && k->r.d.tail & CLV_TAIL_ADD) k->r.base.saves |= CLV_SAVE_OUT;

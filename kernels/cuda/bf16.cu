@@ -27,7 +27,7 @@ static __global__ void move_values(cuda_move m, bool turn, bool last, const S *s
 template <typename S, typename D>
 static clv_code launch_move(clv_gpu *g, const cuda_move *m, const void *src, void *dst,
                             clv_err *err) {
-  bool last = clv_layout_is_last(m->to), turn = last != clv_layout_is_last(m->from);
+  bool last = clv_layout_is_channels_last(m->to), turn = last != clv_layout_is_channels_last(m->from);
   return gpu_launch(g, gpu_blocks(m->n * m->channels * m->inner), GPU_BLOCK, err,
                     (move_values<S, D>), *m, turn, last, gpu_read<S>(src), gpu_written<D>(dst));
 }

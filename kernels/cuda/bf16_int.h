@@ -35,7 +35,7 @@ clv_code clv_gpu_prepare_factor(const cuda_kernel *k, const float *x, size_t n, 
 /* Returns the bytes of `room` in clv_gpu_prepare_factor, a multiple of 256; 0 if nothing is
  * rounded. */
 static inline size_t gpu_factor_bytes(const cuda_kernel *k, size_t n) {
-  return gpu_math(k) == CLV_CUDA_BF16 ? clv_align_up(n * sizeof(cuda_bf16), 256) : 0;
+  return gpu_math_of(k) == CLV_CUDA_BF16 ? clv_align_up(n * sizeof(cuda_bf16), 256) : 0;
 }
 
 #ifdef __cplusplus

@@ -8,13 +8,13 @@
  * layouts, so its block is 1. */
 clv_code clv_gpu_broadcast_open(cuda_kernel *k, clv_err *err) {
   (void)err;
-  for (int i = 0; i < 2 && k->channels_last && clv_broadcasts(&k->r.d); i++)
+  for (int i = 0; i < 2 && k->channels_last && clv_has_broadcast_input(&k->r.d); i++)
     if (k->r.d.in[i].dim[2] * k->r.d.in[i].dim[3] == 1) k->r.base.in_block[i] = 1;
   return CLV_OK;
 }
 
-static clv_broadcast make_broadcast(const cuda_kernel *k) {
-  return k->channels_last ? clv_broadcast_last(&k->r.d) : clv_broadcast_of(&k->r.d);
+static clv_broadcast describe_broadcast(const cuda_kernel *k) {
+  return k->channels_last ? clv_broadcast_channels_last(&k->r.d) : clv_broadcast_of(&k->r.d);
 }
 
 static cuda_bf16_flags make_bf16_flags(const cuda_kernel *k) {
@@ -24,7 +24,7 @@ static cuda_bf16_flags make_bf16_flags(const cuda_kernel *k) {
 }
 
 clv_code clv_gpu_broadcast_forward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  clv_broadcast v = make_broadcast(k);
+  clv_broadcast v = describe_broadcast(k);
   cuda_bf16_flags flags = make_bf16_flags(k);
   return clv_gpu_broadcast(k->gpu, &v, &flags, k->r.d.op == CLV_OP_MUL, a->in[0], a->in[1], a->out,
                            k->r.n_out, err);
@@ -34,12 +34,13 @@ clv_code clv_gpu_broadcast_forward(const cuda_kernel *k, const clv_kernel_args *
  * the output, and there are many values or few terms in each. */
 enum { ENOUGH_VALUES = 4096, FEW_TERMS = 32 };
 
-static cuda_fold make_fold(const clv_broadcast *v, const cuda_bf16_flags *flags, int input) {
-  cuda_fold f = {.values = 1,
-                 .terms = 1,
-                 .dx_bf16 = flags->in[input],
-                 .other_bf16 = flags->in[1 - input],
-                 .dy_bf16 = flags->out};
+static cuda_broadcast_sum describe_broadcast_sum(const clv_broadcast *v,
+                                                 const cuda_bf16_flags *flags, int input) {
+  cuda_broadcast_sum f = {.values = 1,
+                          .terms = 1,
+                          .dx_bf16 = flags->in[input],
+                          .other_bf16 = flags->in[1 - input],
+                          .dy_bf16 = flags->out};
   size_t out = 1;
   for (int i = 0; i < v->rank; i++) out *= v->n[i];
   for (int i = 0; i < v->rank; i++) {
@@ -51,19 +52,19 @@ static cuda_fold make_fold(const clv_broadcast *v, const cuda_bf16_flags *flags,
     (kept ? f.other : f.summed_other)[to] = v->step[1 - input][i];
     *(kept ? &f.values : &f.terms) *= v->n[i];
   }
-  f.per_thread = f.terms == 1 || (v->step[input][v->rank - 1] &&
-                                  (f.values >= ENOUGH_VALUES || f.terms <= FEW_TERMS));
+  f.has_thread_per_value = f.terms == 1 || (v->step[input][v->rank - 1] &&
+                                            (f.values >= ENOUGH_VALUES || f.terms <= FEW_TERMS));
   return f;
 }
 
 clv_code clv_gpu_broadcast_backward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  clv_broadcast v = make_broadcast(k);
+  clv_broadcast v = describe_broadcast(k);
   cuda_bf16_flags flags = make_bf16_flags(k);
   for (int i = 0; i < 2; i++) {
-    cuda_fold f = make_fold(&v, &flags, i);
+    cuda_broadcast_sum f = describe_broadcast_sum(&v, &flags, i);
     if (!a->din[i]) continue;
-    CLV_TRY(clv_gpu_fold(k->gpu, &f, a->dout, k->r.d.op == CLV_OP_MUL ? a->in[1 - i] : NULL,
-                         a->din[i], err));
+    CLV_TRY(clv_gpu_sum_broadcast(k->gpu, &f, a->dout,
+                                  k->r.d.op == CLV_OP_MUL ? a->in[1 - i] : NULL, a->din[i], err));
   }
   return CLV_OK;
 }

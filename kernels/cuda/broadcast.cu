@@ -37,7 +37,7 @@ clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, const cuda_bf16_f
 
 /* Computes the index, in the output and in the other input, of the first term of the gradient of
  * the input's value e. */
-static __device__ inline void value_at(const cuda_fold &f, size_t e, size_t *out, size_t *other) {
+static __device__ inline void value_at(const cuda_broadcast_sum &f, size_t e, size_t *out, size_t *other) {
   *out = *other = 0;
   for (int i = f.rank; i-- > 0; e /= f.n[i]) {
     *out += e % f.n[i] * f.out[i];
@@ -45,8 +45,9 @@ static __device__ inline void value_at(const cuda_fold &f, size_t e, size_t *out
   }
 }
 
-/* Returns term t of the sum for the value whose first term has indices `out` and `beside`. */
-static __device__ inline double term_at(const cuda_fold &f, const void *dy, const void *other,
+/* Returns term t of the sum for the value whose first term has index `out` in the output and
+ * index `beside` in the other input. */
+static __device__ inline double term_at(const cuda_broadcast_sum &f, const void *dy, const void *other,
                                         size_t out, size_t beside, size_t t) {
   for (int i = f.n_summed; i-- > 0; t /= f.summed[i]) {
     out += t % f.summed[i] * f.summed_out[i];
@@ -56,7 +57,7 @@ static __device__ inline double term_at(const cuda_fold &f, const void *dy, cons
   return other ? value * static_cast<double>(value_of(other, f.other_bf16, beside)) : value;
 }
 
-static __global__ void fold_alone(cuda_fold f, const void *dy, const void *other, void *dx) {
+static __global__ void fold_alone(cuda_broadcast_sum f, const void *dy, const void *other, void *dx) {
   GPU_FOR(e, f.values) {
     size_t out, beside;
     double sum = 0;
@@ -66,7 +67,7 @@ static __global__ void fold_alone(cuda_fold f, const void *dy, const void *other
   }
 }
 
-static __global__ void fold_blocks(cuda_fold f, const void *dy, const void *other, void *dx) {
+static __global__ void fold_blocks(cuda_broadcast_sum f, const void *dy, const void *other, void *dx) {
   GPU_ROWS(e, f.values) {
     size_t out, beside;
     double sum = 0;
@@ -77,9 +78,9 @@ static __global__ void fold_blocks(cuda_fold f, const void *dy, const void *othe
   }
 }
 
-clv_code clv_gpu_fold(clv_gpu *g, const cuda_fold *f, const void *dy, const void *other, void *dx,
+clv_code clv_gpu_sum_broadcast(clv_gpu *g, const cuda_broadcast_sum *f, const void *dy, const void *other, void *dx,
                       clv_err *err) {
-  if (f->per_thread)
+  if (f->has_thread_per_value)
     return gpu_launch(g, gpu_blocks(f->values), GPU_BLOCK, err, fold_alone, *f, dy, other, dx);
   return gpu_launch(g, gpu_blocks_of_rows(f->values), gpu_row_threads(f->terms), err, fold_blocks,
                     *f, dy, other, dx);

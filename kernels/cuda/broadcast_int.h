@@ -26,24 +26,24 @@ clv_code clv_gpu_broadcast(clv_gpu *g, const clv_broadcast *v, const cuda_bf16_f
 
 /* How the gradient of an input is summed over the dimensions in which the input is broadcast.
  * `rank` dimensions are the input's own and `n_summed` are summed; out and other are their steps in
- * the output and in the other input. A block of threads computes one value, or with `per_thread` a
- * thread does. */
-typedef struct cuda_fold {
+ * the output and in the other input. A block of threads computes one value, or with
+ * `has_thread_per_value` a thread does. */
+typedef struct cuda_broadcast_sum {
   int rank, n_summed;
   size_t n[CLV_MAX_RANK], out[CLV_MAX_RANK], other[CLV_MAX_RANK];
   size_t summed[CLV_MAX_RANK], summed_out[CLV_MAX_RANK], summed_other[CLV_MAX_RANK];
   /* values: number of the input's values; terms: number of terms summed for each */
   size_t values, terms;
-  bool per_thread;
+  bool has_thread_per_value;
   bool dx_bf16, other_bf16, dy_bf16; /* which of dx, the other input and dy are bf16 */
-} cuda_fold;
+} cuda_broadcast_sum;
 
 /* Computes dx = sum of dy, or of dy * other if `other` is not NULL. Sums are double. */
-clv_code clv_gpu_fold(clv_gpu *g, const cuda_fold *f, const void *dy, const void *other, void *dx,
-                      clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_sum_broadcast(clv_gpu *g, const cuda_broadcast_sum *f, const void *dy,
+                               const void *other, void *dx, clv_err *err) CLV_USE_RESULT;
 
-/* Kernels of add and mul for inputs whose shapes differ (clv_broadcasts). clv_gpu_broadcast_open is
- * called for every add and mul. */
+/* Kernels of add and mul for inputs whose shapes differ (clv_has_broadcast_input).
+ * clv_gpu_broadcast_open is called for every add and mul. */
 clv_code clv_gpu_broadcast_open(cuda_kernel *k, clv_err *err) CLV_USE_RESULT;
 clv_code clv_gpu_broadcast_forward(const cuda_kernel *k, const clv_kernel_args *a,
                                    clv_err *err) CLV_USE_RESULT;

@@ -13,7 +13,7 @@ typedef enum link_needs { NEEDS_NOTHING, NEEDS_IN, NEEDS_OUT } link_needs;
 
 static const struct {
   clv_op op;
-  link_needs backward_needs;
+  link_needs value_backward_reads;
 } chainable[] = {
     {CLV_OP_RELU, NEEDS_OUT},      {CLV_OP_SIGMOID, NEEDS_OUT},  {CLV_OP_TANH, NEEDS_OUT},
     {CLV_OP_GELU, NEEDS_IN},       {CLV_OP_GELU_TANH, NEEDS_IN}, {CLV_OP_SILU, NEEDS_IN},
@@ -32,7 +32,7 @@ static int find_last_reader(const clv_chain_link *links, int n, int *ret_n) {
   int last = -1;
   *ret_n = 0;
   for (int i = 0; i < n; i++)
-    if (chainable[find_op(links[i].op)].backward_needs != NEEDS_NOTHING) {
+    if (chainable[find_op(links[i].op)].value_backward_reads != NEEDS_NOTHING) {
       last = i;
       ++*ret_n;
     }
@@ -40,11 +40,11 @@ static int find_last_reader(const clv_chain_link *links, int n, int *ret_n) {
 }
 
 /* Returns which values a chain's backward reads (CLV_SAVE_*): nothing, the output, or the input. */
-static unsigned find_saved(const clv_chain_link *links, int n) {
+static unsigned find_values_for_backward(const clv_chain_link *links, int n) {
   int needy, last = find_last_reader(links, n, &needy);
   if (last < 0) return 0;
-  bool out =
-      needy == 1 && last == n - 1 && chainable[find_op(links[last].op)].backward_needs == NEEDS_OUT;
+  bool out = needy == 1 && last == n - 1 &&
+             chainable[find_op(links[last].op)].value_backward_reads == NEEDS_OUT;
   return out ? CLV_SAVE_OUT : CLV_SAVE_IN0;
 }
 
@@ -57,14 +57,15 @@ static int count_ops(const clv_chain_link *links, int n, clv_op op) {
 /* Returns true if a kernel can compute the chain. False for chains whose backward reads a value
  * after the sum, unless that value is the output alone, because recomputing it would need both
  * inputs of the sum, more than separate kernels save. */
-bool clv_gpu_chains(const clv_chain_link *links, int n) {
+bool clv_gpu_has_chain(const clv_chain_link *links, int n) {
   int needy, sum = n;
   for (int i = 0; i < n; i++) {
     if (find_op(links[i].op) < 0) return false;
     if (links[i].op == CLV_OP_ADD) sum = i;
   }
   if (count_ops(links, n, CLV_OP_ADD) > 1 || count_ops(links, n, CLV_OP_DROPOUT) > 1) return false;
-  return find_last_reader(links, n, &needy) < sum || find_saved(links, n) == CLV_SAVE_OUT;
+  return find_last_reader(links, n, &needy) < sum ||
+         find_values_for_backward(links, n) == CLV_SAVE_OUT;
 }
 
 static cuda_chain make_chain(const cuda_kernel *k, const clv_kernel_args *a) {
@@ -78,8 +79,8 @@ static cuda_chain make_chain(const cuda_kernel *k, const clv_kernel_args *a) {
     c.op[i] = (int)d->link[i].op;
     c.by[i] = drops ? clv_gpu_dropout_factor(d->link[i].number) : (float)d->link[i].number;
     if (!drops) continue;
-    c.draws = true;
-    c.limit = clv_gpu_dropout_limit(d->link[i].number);
+    c.has_dropout = true;
+    c.limit = clv_gpu_dropout_threshold(d->link[i].number);
   }
   return c;
 }
@@ -111,7 +112,7 @@ static bool can_chain(const clv_node_desc *d, size_t n) {
   if (d->bf16 && d->out.rank == 4) return false;
   for (int i = 0; i < d->n_in; i++)
     if (d->offered_block[i] != 1 || !clv_shape_equal(&d->in[i], &d->out)) return false;
-  return d->dtype == CLV_F32 && n / 4 <= UINT32_MAX && clv_gpu_chains(d->link, d->n_links);
+  return d->dtype == CLV_F32 && n / 4 <= UINT32_MAX && clv_gpu_has_chain(d->link, d->n_links);
 }
 
 clv_code clv_gpu_chain_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
@@ -123,15 +124,16 @@ clv_code clv_gpu_chain_prepare(const clv_backend *b, const clv_node_desc *d, clv
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   *k = (cuda_kernel){.r = {.d = *d, .n_in = n, .n_out = n}, .gpu = b->private_data};
   k->r.has_backward = d->need_dx[0] || d->need_dx[1];
-  k->r.base = (clv_kernel){.forward = chain_forward,
-                           .backward_input = k->r.has_backward ? chain_backward : NULL,
-                           .free = chain_free,
-                           .out_block = 1,
-                           .saves = k->r.has_backward ? find_saved(d->link, d->n_links) : 0,
-                           .in_place = true,
-                           .din_in_place = (1u << d->n_in) - 1,
-                           .reads_rng_position = count_ops(d->link, d->n_links, CLV_OP_DROPOUT) > 0,
-                           .impl = "cuda"};
+  k->r.base =
+      (clv_kernel){.forward = chain_forward,
+                   .backward_input = k->r.has_backward ? chain_backward : NULL,
+                   .free = chain_free,
+                   .out_block = 1,
+                   .saves = k->r.has_backward ? find_values_for_backward(d->link, d->n_links) : 0,
+                   .in_place = true,
+                   .din_in_place = (1u << d->n_in) - 1,
+                   .reads_rng_position = count_ops(d->link, d->n_links, CLV_OP_DROPOUT) > 0,
+                   .impl = "cuda"};
   for (int i = 0; i < CLV_MAX_IN; i++) k->r.base.in_block[i] = 1;
   *ret = &k->r.base;
   return CLV_OK;

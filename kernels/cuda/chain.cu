@@ -71,7 +71,7 @@ static __device__ inline float factor_of(const cuda_chain &c, int j, bool keep) 
 
 static __device__ inline philox4x32_ctr_t drawn(const cuda_chain &c, size_t b) {
   philox4x32_ctr_t none = {};
-  return c.draws ? words_of(c.stream, c.rng_position, b) : none;
+  return c.has_dropout ? words_of(c.stream, c.rng_position, b) : none;
 }
 
 static __device__ inline bool is_kept(const cuda_chain &c, uint32_t word) {

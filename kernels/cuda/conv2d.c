@@ -11,16 +11,16 @@
 
 enum { COLUMN_BYTES = 64 << 20 };
 
-typedef struct conv2d_site {
+typedef struct conv2d_extents {
   clv_window s;
   int64_t groups, c, k;   /* c, k: input and output channels of one group */
   int64_t taps, image;    /* taps: taps of a window; image: values of one channel of an output */
   int64_t samples, parts; /* samples: samples at a time; parts: number of such parts of the batch */
   size_t column_bytes;
-} conv2d_site;
+} conv2d_extents;
 
-static conv2d_site make_site(const cuda_kernel *k) {
-  conv2d_site v = {.s = clv_window_of(&k->r.d), .groups = k->r.d.attrs.groups};
+static conv2d_extents describe_conv(const cuda_kernel *k) {
+  conv2d_extents v = {.s = clv_window_of(&k->r.d), .groups = k->r.d.attrs.groups};
   v.c = v.s.c / v.groups;
   v.k = v.s.k / v.groups;
   v.taps = v.s.kernel[0] * v.s.kernel[1];
@@ -40,11 +40,13 @@ typedef struct conv_buffers {
   cuda_bf16 *y, *w;
 } conv_buffers;
 
-static size_t count_outputs(const conv2d_site *v) { return (size_t)(v->s.n * v->s.k * v->image); }
-static size_t count_weights(const conv2d_site *v) { return (size_t)(v->s.k * v->c * v->taps); }
+static size_t count_outputs(const conv2d_extents *v) {
+  return (size_t)(v->s.n * v->s.k * v->image);
+}
+static size_t count_weights(const conv2d_extents *v) { return (size_t)(v->s.k * v->c * v->taps); }
 
 static conv_buffers find_buffers(const cuda_kernel *k, const clv_kernel_args *a,
-                                 const conv2d_site *v) {
+                                 const conv2d_extents *v) {
   conv_buffers r = {.columns = gpu_scratch(k, a)};
   char *at = r.columns + clv_align_up(v->column_bytes, 256);
   r.y = (cuda_bf16 *)at;
@@ -52,7 +54,7 @@ static conv_buffers find_buffers(const cuda_kernel *k, const clv_kernel_args *a,
   return r;
 }
 
-static size_t count_buffer_bytes(const cuda_kernel *k, const conv2d_site *v) {
+static size_t count_buffer_bytes(const cuda_kernel *k, const conv2d_extents *v) {
   return clv_align_up(v->column_bytes, 256) + gpu_factor_bytes(k, count_outputs(v)) +
          gpu_factor_bytes(k, count_weights(v));
 }
@@ -62,19 +64,19 @@ static const void *factor_address(const cuda_kernel *k, const void *factor, size
   return (const char *)factor + i * (k->bf16 ? sizeof(cuda_bf16) : sizeof(float));
 }
 
-static clv_code prepare_outputs(const cuda_kernel *k, const conv2d_site *v, cuda_conv_operands e,
+static clv_code prepare_outputs(const cuda_kernel *k, const conv2d_extents *v, cuda_conv_operands e,
                                 const conv_buffers *r, const void **ret, clv_err *err) {
   return clv_gpu_prepare_factor(k, e.y, count_outputs(v), r->y, ret, err);
 }
 static clv_code prepare_weights(const cuda_kernel *k, const clv_kernel_args *a,
-                                const conv2d_site *v, const conv_buffers *r, const void **ret,
+                                const conv2d_extents *v, const conv_buffers *r, const void **ret,
                                 clv_err *err) {
   return clv_gpu_prepare_factor(k, a->param[CLV_SLOT_WEIGHT], count_weights(v), r->w, ret, err);
 }
 
 /* ---- im2col ---------------------------------------------------------------------------------- */
 
-static cuda_columns make_columns(const conv2d_site *v) {
+static cuda_columns make_columns(const conv2d_extents *v) {
   return (cuda_columns){.window = v->s,
                         .samples = (size_t)v->samples,
                         .channels = (size_t)v->c,
@@ -83,18 +85,18 @@ static cuda_columns make_columns(const conv2d_site *v) {
 
 /* Return the index of the first value of part `part` of the samples, in channel group `group`: of
  * the inputs, of the outputs, and of the weights. */
-static size_t input_index(const conv2d_site *v, int64_t part, int64_t group) {
+static size_t input_index(const conv2d_extents *v, int64_t part, int64_t group) {
   return (size_t)((part * v->samples * v->s.c + group * v->c) * v->s.h * v->s.w);
 }
-static size_t output_index(const conv2d_site *v, int64_t part, int64_t group) {
+static size_t output_index(const conv2d_extents *v, int64_t part, int64_t group) {
   return (size_t)((part * v->samples * v->s.k + group * v->k) * v->image);
 }
-static size_t weights_index(const conv2d_site *v, int64_t group) {
+static size_t weights_index(const conv2d_extents *v, int64_t group) {
   return (size_t)(group * v->k * v->c * v->taps);
 }
 
 static clv_code forward_by_columns(const cuda_kernel *k, const clv_kernel_args *a,
-                                   const conv2d_site *v, cuda_conv_operands e, clv_err *err) {
+                                   const conv2d_extents *v, cuda_conv_operands e, clv_err *err) {
   cuda_columns c = make_columns(v);
   conv_buffers r = find_buffers(k, a, v);
   const void *w;
@@ -112,7 +114,7 @@ static clv_code forward_by_columns(const cuda_kernel *k, const clv_kernel_args *
 }
 
 static clv_code input_grad_by_columns(const cuda_kernel *k, const clv_kernel_args *a,
-                                      const conv2d_site *v, cuda_conv_operands e, clv_err *err) {
+                                      const conv2d_extents *v, cuda_conv_operands e, clv_err *err) {
   cuda_columns c = make_columns(v);
   conv_buffers r = find_buffers(k, a, v);
   float *columns = (float *)(void *)r.columns;
@@ -134,7 +136,8 @@ static clv_code input_grad_by_columns(const cuda_kernel *k, const clv_kernel_arg
 /* Computes the weight gradient by im2col. Adds the samples one after the other, so that the order
  * of the sum does not depend on the batch. */
 static clv_code weight_grad_by_columns(const cuda_kernel *k, const clv_kernel_args *a,
-                                       const conv2d_site *v, cuda_conv_operands e, clv_err *err) {
+                                       const conv2d_extents *v, cuda_conv_operands e,
+                                       clv_err *err) {
   cuda_columns c = make_columns(v);
   conv_buffers r = find_buffers(k, a, v);
   size_t of_sample = (size_t)(v->c * v->taps * v->image);
@@ -156,7 +159,7 @@ static clv_code weight_grad_by_columns(const cuda_kernel *k, const clv_kernel_ar
   return CLV_OK;
 }
 
-static clv_code open_columns(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pass,
+static clv_code open_columns(cuda_kernel *k, const conv2d_extents *v, clv_cuda_pass pass,
                              clv_err *err) {
   int64_t wide = v->c * v->taps, in = wide * v->image, out = v->s.k * v->image;
   const clv_cuda_matmul_desc products[] = {
@@ -193,7 +196,7 @@ static clv_code open_columns(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass
 
 /* ---- a pass ---------------------------------------------------------------------------------- */
 
-typedef clv_code columns_fn(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_site *v,
+typedef clv_code columns_fn(const cuda_kernel *k, const clv_kernel_args *a, const conv2d_extents *v,
                             cuda_conv_operands e, clv_err *err);
 
 static columns_fn *const columns_fns[] = {[CLV_CUDA_FORWARD] = forward_by_columns,
@@ -203,7 +206,7 @@ static columns_fn *const columns_fns[] = {[CLV_CUDA_FORWARD] = forward_by_column
 /* Computes a pass; the pass determines whether x, y or the weights' gradient is written. */
 static clv_code run_pass(const cuda_kernel *k, const clv_kernel_args *a, clv_cuda_pass pass,
                          const void *x, const void *y, clv_err *err) {
-  conv2d_site v = make_site(k);
+  conv2d_extents v = describe_conv(k);
   cuda_conv_operands e = {(void *)(uintptr_t)x, (void *)(uintptr_t)y};
   bool weight = pass == CLV_CUDA_GRAD_WEIGHT;
   if (k->channels_last) return clv_gpu_conv_last_pass(k, a, pass, e, err);
@@ -236,7 +239,7 @@ static clv_code add_bias(const cuda_kernel *k, const clv_kernel_args *a, clv_err
 
 static cuda_sums bias_sums(const cuda_kernel *k) {
   conv_output o = output_extents(k);
-  return k->channels_last ? gpu_sums_last(o.n, o.channels, o.inner)
+  return k->channels_last ? gpu_sums_channels_last(o.n, o.channels, o.inner)
                           : gpu_sums_of(o.n, o.channels, o.inner);
 }
 
@@ -285,9 +288,10 @@ static clv_code transpose_backward_weight(clv_kernel *base, const clv_kernel_arg
 
 /* ---- preparing ------------------------------------------------------------------------------- */
 
-static clv_code open_pass(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pass,
+static clv_code open_pass(cuda_kernel *k, const conv2d_extents *v, clv_cuda_pass pass,
                           bool *ret_written, clv_err *err) {
-  clv_cuda_conv_desc d = {.pass = pass, .window = v->s, .groups = v->groups, .math = gpu_math(k)};
+  clv_cuda_conv_desc d = {
+      .pass = pass, .window = v->s, .groups = v->groups, .math = gpu_math_of(k)};
   size_t workspace = 0;
   *ret_written |= k->bf16; /* in bf16 uses im2col, because cuDNN would round its output */
   if (k->bf16) return open_columns(k, v, pass, err);
@@ -299,7 +303,7 @@ static clv_code open_pass(cuda_kernel *k, const conv2d_site *v, clv_cuda_pass pa
 }
 
 static clv_code open_row_major(cuda_kernel *k, const cuda_passes *p, clv_err *err) {
-  conv2d_site v = make_site(k);
+  conv2d_extents v = describe_conv(k);
   bool written = false;
   for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)
     if (p->is_wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &written, err));

@@ -22,7 +22,7 @@ typedef struct last_site {
   size_t dw_bytes, bf16_bytes, f32_bytes;
 } last_site;
 
-static void size_parts(const cuda_kernel *k, last_site *v) {
+static void compute_part_sizes(const cuda_kernel *k, last_site *v) {
   size_t wide = v->c * v->taps, n = (size_t)v->s.n, all = (size_t)v->s.k;
   v->samples = CLV_MIN(COLUMN_BYTES / CLV_MAX(wide * v->image * sizeof(float), (size_t)1), n);
   v->samples = CLV_MAX(v->samples, (size_t)1);
@@ -34,14 +34,14 @@ static void size_parts(const cuda_kernel *k, last_site *v) {
   v->dw_bytes = k->r.d.need_dw ? clv_align_up(v->weights * sizeof(float), 256) : 0;
 }
 
-static last_site make_site(const cuda_kernel *k) {
+static last_site describe_conv(const cuda_kernel *k) {
   last_site v = {.s = clv_window_of(&k->r.d), .groups = (size_t)k->r.d.attrs.groups};
   v.c = (size_t)v.s.c / v.groups;
   v.k = (size_t)v.s.k / v.groups;
   v.taps = (size_t)(v.s.kernel[0] * v.s.kernel[1]);
   v.image = (size_t)(v.s.oh * v.s.ow);
   v.weights = (size_t)v.s.k * v.c * v.taps;
-  size_parts(k, &v);
+  compute_part_sizes(k, &v);
   return v;
 }
 
@@ -162,7 +162,7 @@ static clv_code open_columns(cuda_kernel *k, const last_site *v, clv_cuda_pass p
 
 clv_code clv_gpu_conv_last_refresh(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  last_site v = make_site(k);
+  last_site v = describe_conv(k);
   cuda_move m = {
       .n = (size_t)v.s.k, .channels = v.c, .inner = v.taps, .from = 1, .to = GPU_CHANNELS_LAST};
   return clv_gpu_move_layout(k->gpu, &m, a->param[CLV_SLOT_WEIGHT], a->cache, err);
@@ -172,18 +172,19 @@ clv_code clv_gpu_conv_last_refresh(clv_kernel *base, const clv_kernel_args *a, c
  * wrote it in bf16, a product in f32. */
 static clv_code store_weight_grad(const cuda_kernel *k, const clv_kernel_args *a,
                                   const last_site *v, clv_err *err) {
-  cuda_move m = {.n = (size_t)v->s.k,
-                 .channels = v->c,
-                 .inner = v->taps,
-                 .from = k->conv[CLV_CUDA_GRAD_WEIGHT] ? GPU_CHANNELS_LAST : CLV_LAYOUT_LAST | 1,
-                 .to = 1,
-                 .accumulate = a->accumulate};
+  cuda_move m = {
+      .n = (size_t)v->s.k,
+      .channels = v->c,
+      .inner = v->taps,
+      .from = k->conv[CLV_CUDA_GRAD_WEIGHT] ? GPU_CHANNELS_LAST : CLV_LAYOUT_CHANNELS_LAST | 1,
+      .to = 1,
+      .accumulate = a->accumulate};
   return clv_gpu_move_layout(k->gpu, &m, gpu_scratch(k, a), a->dparam[CLV_SLOT_WEIGHT], err);
 }
 
 clv_code clv_gpu_conv_last_pass(const cuda_kernel *k, const clv_kernel_args *a, clv_cuda_pass pass,
                                 cuda_conv_operands e, clv_err *err) {
-  last_site v = make_site(k);
+  last_site v = describe_conv(k);
   CLV_TRY(run_pass(k, a, &v, pass, e, err));
   return pass == CLV_CUDA_GRAD_WEIGHT ? store_weight_grad(k, a, &v, err) : CLV_OK;
 }
@@ -203,7 +204,7 @@ static clv_code open_pass(cuda_kernel *k, const last_site *v, clv_cuda_pass pass
 }
 
 clv_code clv_gpu_conv_last_open(cuda_kernel *k, const cuda_passes *p, clv_err *err) {
-  last_site v = make_site(k);
+  last_site v = describe_conv(k);
   bool columns = false;
   for (clv_cuda_pass pass = CLV_CUDA_FORWARD; pass <= CLV_CUDA_GRAD_WEIGHT; pass++)
     if (p->is_wanted[pass]) CLV_TRY(open_pass(k, &v, pass, &columns, err));

@@ -256,7 +256,7 @@ static __device__ inline void gpu_put(float *dst, double value, bool accumulate)
 
 /* ---- refused values -------------------------------------------------------------------------- */
 
-/* Marks the value at `place` as refused. Any thread may call it. */
+/* Marks the value at index `place` as refused. Any thread may call this function. */
 static __device__ inline void gpu_refuse(clv_gpu_fault *f, size_t place) {
   atomicMax(&f->place, ~(unsigned long long)place);
 }

@@ -89,14 +89,14 @@ typedef struct clv_gpu {
       is_recording; /* the stream is being captured: no waiting and no copies to or from the host */
   clv_cuda_info info;
   char name[16], isa[16]; /* "cuda:0", "sm_90" */
-  clv_backend backend;    /* its private_data points to this struct */
+  clv_backend backend;    /* the backend's private_data points to this struct */
 } clv_gpu;
 
 /* ---- kernels (backend.c, products.c) --------------------------------------------------------- */
 
 typedef uint16_t cuda_bf16; /* a bf16 number, the upper half of an f32 */
 
-enum { GPU_CHANNELS_LAST = CLV_LAYOUT_LAST | CLV_LAYOUT_BF16 | 1 };
+enum { GPU_CHANNELS_LAST = CLV_LAYOUT_CHANNELS_LAST | CLV_LAYOUT_BF16 | 1 };
 
 enum { GPU_PRODUCTS = 12 };
 
@@ -126,8 +126,9 @@ static inline cuda_kernel *gpu_kernel_of(clv_kernel *base) { return (cuda_kernel
  * the row does not say so. */
 typedef struct cuda_op {
   clv_ref_fn *forward, *backward_input, *backward_weight;
-  clv_ref_fn *refresh;      /* converts the weights, for kernels whose `open` sets cache_bytes */
-  bool bf16, channels_last; /* the op supports what cuda_kernel says of these fields */
+  clv_ref_fn *refresh; /* converts the weights, for kernels whose `open` sets cache_bytes */
+  /* the op supports bf16 factors, or channels last: see the fields of cuda_kernel */
+  bool bf16, channels_last;
   clv_code (*open)(cuda_kernel *k, clv_err *err);
   unsigned tails;
   bool fused_grads;
@@ -141,7 +142,7 @@ typedef struct cuda_op {
   const cuda_op clv_gpu_op_##name
 
 /* Returns the arithmetic of the kernel's products and convolutions. */
-static inline clv_cuda_math gpu_math(const cuda_kernel *k) {
+static inline clv_cuda_math gpu_math_of(const cuda_kernel *k) {
   return k->bf16 ? CLV_CUDA_BF16 : k->r.d.tf32 ? CLV_CUDA_TF32 : CLV_CUDA_F32;
 }
 
@@ -176,8 +177,8 @@ typedef struct cuda_sums {
 
 enum { GPU_MOST_SLABS = 64, GPU_SLAB = 1024, GPU_MOST_SLABS_LAST = 256, GPU_SLAB_LAST = 128 };
 
-static inline cuda_sums gpu_sums_by(size_t n, size_t channels, size_t inner, size_t slab,
-                                    size_t most) {
+static inline cuda_sums gpu_sums_in_slabs(size_t n, size_t channels, size_t inner, size_t slab,
+                                          size_t most) {
   size_t values = n * inner, slabs = (values + slab - 1) / slab;
   cuda_sums s = {n, channels, inner, slabs < 1 ? 1 : CLV_MIN(slabs, most), 0};
   s.per_slab = (values + s.slabs - 1) / s.slabs;
@@ -185,13 +186,13 @@ static inline cuda_sums gpu_sums_by(size_t n, size_t channels, size_t inner, siz
 }
 
 static inline cuda_sums gpu_sums_of(size_t n, size_t channels, size_t inner) {
-  return gpu_sums_by(n, channels, inner, GPU_SLAB, GPU_MOST_SLABS);
+  return gpu_sums_in_slabs(n, channels, inner, GPU_SLAB, GPU_MOST_SLABS);
 }
 
 /* As gpu_sums_of, but for values in GPU_CHANNELS_LAST, where a channel has many values, and
  * channels are usually few. */
-static inline cuda_sums gpu_sums_last(size_t n, size_t channels, size_t inner) {
-  return gpu_sums_by(n * inner, channels, 1, GPU_SLAB_LAST, GPU_MOST_SLABS_LAST);
+static inline cuda_sums gpu_sums_channels_last(size_t n, size_t channels, size_t inner) {
+  return gpu_sums_in_slabs(n * inner, channels, 1, GPU_SLAB_LAST, GPU_MOST_SLABS_LAST);
 }
 
 /* Two sums computed in one pass. */

@@ -5,23 +5,23 @@
 #include "kernels/cuda/moves_int.h"
 
 /* Describes packed sequences, of each of which the kernel copies one row. */
-static clv_code describe_ends(const cuda_kernel *k, const clv_kernel_args *a, cuda_ends *ret,
-                              clv_err *err) {
+static clv_code describe_last_packed(const cuda_kernel *k, const clv_kernel_args *a,
+                                     cuda_last_packed *ret, clv_err *err) {
   ret->takes_first = k->r.d.attrs.first;
   ret->features = (size_t)k->r.d.in[0].dim[1];
-  return clv_gpu_find_packed(k, a, a->scratch, &ret->p, err);
+  return clv_gpu_find_first_rows(k, a, a->scratch, &ret->p, err);
 }
 
 static clv_code packed_forward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  cuda_ends e;
-  CLV_TRY(describe_ends(k, a, &e, err));
-  return clv_gpu_ends(k->gpu, &e, a->in[0], a->out, err);
+  cuda_last_packed e;
+  CLV_TRY(describe_last_packed(k, a, &e, err));
+  return clv_gpu_last_packed(k->gpu, &e, a->in[0], a->out, err);
 }
 
 static clv_code packed_backward(const cuda_kernel *k, const clv_kernel_args *a, clv_err *err) {
-  cuda_ends e;
-  CLV_TRY(describe_ends(k, a, &e, err));
-  return clv_gpu_ends_back(k->gpu, &e, a->dout, a->din[0], err);
+  cuda_last_packed e;
+  CLV_TRY(describe_last_packed(k, a, &e, err));
+  return clv_gpu_last_packed_back(k->gpu, &e, a->dout, a->din[0], err);
 }
 
 static cuda_last describe_last(const cuda_kernel *k, const clv_kernel_args *a) {

@@ -47,31 +47,31 @@ clv_code clv_gpu_last_back(clv_gpu *g, const cuda_last *l, const float *dy, cons
 
 /* Writes to *ret the row of sequence n's last (or first) position; returns false if the sequence is
  * empty. */
-static __device__ inline bool end_of(const cuda_ends &e, size_t n, size_t *ret) {
+static __device__ inline bool end_of(const cuda_last_packed &e, size_t n, size_t *ret) {
   int64_t begin = e.p.first_rows[n], end = e.p.first_rows[n + 1];
   *ret = static_cast<size_t>(e.takes_first ? begin : end - 1);
   return end > begin;
 }
 
-static __global__ void take_ends(cuda_ends e, const float *x, float *y) {
+static __global__ void take_ends(cuda_last_packed e, const float *x, float *y) {
   GPU_FOR(i, e.p.n * e.features) {
     size_t row;
     y[i] = end_of(e, i / e.features, &row) ? x[row * e.features + i % e.features] : 0;
   }
 }
 
-clv_code clv_gpu_ends(clv_gpu *g, const cuda_ends *e, const float *x, float *y, clv_err *err) {
+clv_code clv_gpu_last_packed(clv_gpu *g, const cuda_last_packed *e, const float *x, float *y, clv_err *err) {
   return gpu_launch(g, gpu_blocks(e->p.n * e->features), GPU_BLOCK, err, take_ends, *e, x, y);
 }
 
-static __global__ void put_ends(cuda_ends e, const float *dy, float *dx) {
+static __global__ void put_ends(cuda_last_packed e, const float *dy, float *dx) {
   GPU_FOR(i, e.p.n * e.features) {
     size_t row;
     if (end_of(e, i / e.features, &row)) dx[row * e.features + i % e.features] = dy[i];
   }
 }
 
-clv_code clv_gpu_ends_back(clv_gpu *g, const cuda_ends *e, const float *dy, float *dx,
+clv_code clv_gpu_last_packed_back(clv_gpu *g, const cuda_last_packed *e, const float *dy, float *dx,
                            clv_err *err) {
   CLV_TRY(g->vendor->fill(g->stream, dx, 0, e->p.rows * e->features * sizeof *dx, err));
   return gpu_launch(g, gpu_blocks(e->p.n * e->features), GPU_BLOCK, err, put_ends, *e, dy, dx);

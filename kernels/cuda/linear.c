@@ -79,8 +79,8 @@ static const void *weight_operand(const cuda_kernel *k, const clv_kernel_args *a
   return k->r.base.cache_bytes ? a->cache : a->param[CLV_SLOT_WEIGHT];
 }
 
-/* Returns the operands of the product with W's rows from `first` on. *f has those of the full
- * product. */
+/* Returns the operands of the product with W's rows from `first` on. *f has the operands of the
+ * full product. */
 static cuda_factors factors_of_part(bool rows, const cuda_factors *f, float *wide, int64_t first,
                                     bool last) {
   cuda_factors part = *f;

@@ -325,8 +325,8 @@ static clv_code cudnn_backward_weights(const cuda_kernel *k, const clv_kernel_ar
   return clv_gpu_lstm_unpack(k->gpu, &p, args->dweights, a->accumulate, err);
 }
 
-/* Computes the gradients with cuDNN. Those of the weights are first in scratch, and so is the
- * gradient of the input if the caller does not need it. */
+/* Computes the gradients with cuDNN. The gradients of the weights are first written to scratch,
+ * and so is the gradient of the input if the caller does not need it. */
 static clv_code cudnn_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   clv_cuda_lstm_args args = cudnn_args(k, a);

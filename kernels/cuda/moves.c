@@ -5,11 +5,12 @@
 
 static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  clv_axis all = clv_axis_around(&k->r.d.attrs, &k->r.d.out);
+  clv_axis all = clv_axis_extents(&k->r.d.attrs, &k->r.d.out);
   size_t at = 0, stride = all.extent * all.inner;
   for (int i = 0; i < k->r.d.n_in; i++) {
-    size_t run = clv_axis_around(&k->r.d.attrs, &k->r.d.in[i]).extent * all.inner;
-    CLV_TRY(clv_gpu_move(k->gpu, a->in[i], run, (float *)a->out + at, stride, all.outer, run, err));
+    size_t run = clv_axis_extents(&k->r.d.attrs, &k->r.d.in[i]).extent * all.inner;
+    CLV_TRY(clv_gpu_copy_runs(k->gpu, a->in[i], run, (float *)a->out + at, stride, all.outer, run,
+                              err));
     at += run;
   }
   return CLV_OK;
@@ -17,13 +18,13 @@ static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
 
 static clv_code concat_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  clv_axis all = clv_axis_around(&k->r.d.attrs, &k->r.d.out);
+  clv_axis all = clv_axis_extents(&k->r.d.attrs, &k->r.d.out);
   size_t at = 0, stride = all.extent * all.inner;
   for (int i = 0; i < k->r.d.n_in; i++) {
-    size_t run = clv_axis_around(&k->r.d.attrs, &k->r.d.in[i]).extent * all.inner;
+    size_t run = clv_axis_extents(&k->r.d.attrs, &k->r.d.in[i]).extent * all.inner;
     if (a->din[i])
-      CLV_TRY(clv_gpu_move(k->gpu, (const float *)a->dout + at, stride, a->din[i], run, all.outer,
-                           run, err));
+      CLV_TRY(clv_gpu_copy_runs(k->gpu, (const float *)a->dout + at, stride, a->din[i], run,
+                                all.outer, run, err));
     at += run;
   }
   return CLV_OK;
@@ -43,19 +44,19 @@ static size_t slice_offset(const cuda_kernel *k, const clv_axis *s, size_t *ret_
 
 static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  clv_axis s = clv_axis_around(&k->r.d.attrs, &k->r.d.in[0]);
+  clv_axis s = clv_axis_extents(&k->r.d.attrs, &k->r.d.in[0]);
   size_t run, at = slice_offset(k, &s, &run);
-  return clv_gpu_move(k->gpu, (const float *)a->in[0] + at, s.extent * s.inner, a->out, run,
-                      s.outer, run, err);
+  return clv_gpu_copy_runs(k->gpu, (const float *)a->in[0] + at, s.extent * s.inner, a->out, run,
+                           s.outer, run, err);
 }
 
 static clv_code slice_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  clv_axis s = clv_axis_around(&k->r.d.attrs, &k->r.d.in[0]);
+  clv_axis s = clv_axis_extents(&k->r.d.attrs, &k->r.d.in[0]);
   size_t run, at = slice_offset(k, &s, &run);
   CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, a->din[0], 0, k->r.n_in * sizeof(float), err));
-  return clv_gpu_move(k->gpu, a->dout, run, (float *)a->din[0] + at, s.extent * s.inner, s.outer,
-                      run, err);
+  return clv_gpu_copy_runs(k->gpu, a->dout, run, (float *)a->din[0] + at, s.extent * s.inner,
+                           s.outer, run, err);
 }
 
 CLV_CUDA_OP(slice) = {.forward = slice_forward, .backward_input = slice_backward};
@@ -79,13 +80,13 @@ static bool is_always_first_row(const clv_row_numbers *l) {
   return l->minus == l->column && l->padding != 0;
 }
 
-static cuda_sums first_row_sums(const clv_row_numbers *l, size_t out) {
+static cuda_sums sums_of_first_row(const clv_row_numbers *l, size_t out) {
   return gpu_sums_of(l->n, out, 1);
 }
 
 static clv_code first_row_backward(const cuda_kernel *k, const cuda_lookup *l,
                                    const clv_kernel_args *a, clv_err *err) {
-  cuda_sums s = first_row_sums(&l->l, l->out);
+  cuda_sums s = sums_of_first_row(&l->l, l->out);
   float *dw = a->dparam[CLV_SLOT_WEIGHT];
   size_t bytes = (size_t)l->l.rows * l->out * sizeof *dw;
   if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));
@@ -103,13 +104,14 @@ static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_arg
 
 static clv_code embedding_open(cuda_kernel *k, clv_err *err) {
   clv_row_numbers l = clv_row_numbers_of(&k->r.d);
-  cuda_sums s = first_row_sums(&l, (size_t)k->r.d.attrs.out);
+  cuda_sums s = sums_of_first_row(&l, (size_t)k->r.d.attrs.out);
   if (l.n > UINT32_MAX)
     return clv_fail(
         err, CLV_EXHAUSTED,
         "embedding of %zu row numbers, a device supports at most %u: use a smaller batch", l.n,
         UINT32_MAX);
-  size_t bytes = is_always_first_row(&l) ? gpu_parts_bytes(&s) : gpu_keys(l.n) * sizeof(uint64_t);
+  size_t bytes =
+      is_always_first_row(&l) ? gpu_parts_bytes(&s) : gpu_count_keys(l.n) * sizeof(uint64_t);
   k->r.base.scratch_bytes = k->r.d.need_dw ? bytes : 0;
   return CLV_OK;
 }

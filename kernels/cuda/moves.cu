@@ -7,7 +7,7 @@ static __global__ void move(const float *src, size_t from_stride, float *dst, si
   GPU_FOR(i, outer * run) dst[i / run * to_stride + i % run] = src[i / run * from_stride + i % run];
 }
 
-clv_code clv_gpu_move(clv_gpu *g, const float *src, size_t from_stride, float *dst,
+clv_code clv_gpu_copy_runs(clv_gpu *g, const float *src, size_t from_stride, float *dst,
                       size_t to_stride, size_t outer, size_t run, clv_err *err) {
   return gpu_launch(g, gpu_blocks(outer * run), GPU_BLOCK, err, move, src, from_stride, dst,
                     to_stride, outer, run);
@@ -108,7 +108,7 @@ static clv_code sort(clv_gpu *g, uint64_t *keys, size_t n, clv_err *err) {
 clv_code clv_gpu_lookup_back(clv_gpu *g, const cuda_lookup *t, const int64_t *value,
                              const float *dy, uint64_t *keys, float *dtable, bool accumulate,
                              clv_err *err) {
-  size_t n = gpu_keys(t->l.n), bytes = static_cast<size_t>(t->l.rows) * t->out * sizeof(float);
+  size_t n = gpu_count_keys(t->l.n), bytes = static_cast<size_t>(t->l.rows) * t->out * sizeof(float);
   if (!accumulate) CLV_TRY(g->vendor->fill(g->stream, dtable, 0, bytes, err));
   CLV_TRY(gpu_launch(g, gpu_blocks(n), GPU_BLOCK, err, make_keys, *t, value, keys, n));
   CLV_TRY(sort(g, keys, n, err));

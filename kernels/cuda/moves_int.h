@@ -13,8 +13,8 @@ extern "C" {
 
 /* Copies dst[o][i] = src[o][i] for `outer` runs of `run` values; runs start to_stride values apart
  * in dst, from_stride in src. */
-clv_code clv_gpu_move(clv_gpu *g, const float *src, size_t from_stride, float *dst,
-                      size_t to_stride, size_t outer, size_t run, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_copy_runs(clv_gpu *g, const float *src, size_t from_stride, float *dst,
+                           size_t to_stride, size_t outer, size_t run, clv_err *err) CLV_USE_RESULT;
 
 /* A lookup of row numbers (see clv_row_numbers) in a table [rows, out]. */
 typedef struct cuda_lookup {
@@ -29,9 +29,9 @@ clv_code clv_gpu_lookup(clv_gpu *g, const cuda_lookup *l, const int64_t *value, 
                         float *y, clv_err *err) CLV_USE_RESULT;
 
 /* Computes the gradient of the table: adds the gradients of each row in the order of their
- * positions. Other rows become zero unless `accumulate`. keys: scratch of gpu_keys(n) values, which
- * the launcher sorts. */
-static inline size_t gpu_keys(size_t n) {
+ * positions. Other rows become zero unless `accumulate`. keys: scratch of gpu_count_keys(n) values,
+ * which the launcher sorts. */
+static inline size_t gpu_count_keys(size_t n) {
   size_t keys = 1;
   while (keys < n) keys *= 2;
   return keys;
@@ -54,16 +54,16 @@ clv_code clv_gpu_last_back(clv_gpu *g, const cuda_last *l, const float *dy, cons
 
 /* The op `last` over packed sequences: the last position of each sequence, or the first with
  * `takes_first`. An empty sequence gives zeros. */
-typedef struct cuda_ends {
+typedef struct cuda_last_packed {
   cuda_packed p;
   size_t features;
   bool takes_first;
-} cuda_ends;
+} cuda_last_packed;
 
-clv_code clv_gpu_ends(clv_gpu *g, const cuda_ends *e, const float *x, float *y,
-                      clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_ends_back(clv_gpu *g, const cuda_ends *e, const float *dy, float *dx,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_last_packed(clv_gpu *g, const cuda_last_packed *e, const float *x, float *y,
+                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_last_packed_back(clv_gpu *g, const cuda_last_packed *e, const float *dy, float *dx,
+                                  clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

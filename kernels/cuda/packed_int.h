@@ -28,8 +28,8 @@ static inline size_t gpu_packed_bytes(const cuda_kernel *k) {
 
 /* Computes the first rows of the sequences, in `room`, from the lengths in the op's last input. A
  * refused length counts as 0. */
-clv_code clv_gpu_find_packed(const cuda_kernel *k, const clv_kernel_args *a, void *room,
-                             cuda_packed *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_find_first_rows(const cuda_kernel *k, const clv_kernel_args *a, void *room,
+                                 cuda_packed *ret, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

@@ -6,7 +6,7 @@
 static clv_code run_permutation(const cuda_kernel *k, const void *from, void *to, bool back,
                                 clv_err *err) {
   cuda_order o = {.out = k->r.d.out, .n = k->r.n_out};
-  clv_strides(&k->r.d.in[0], &k->r.d.attrs.order, o.step);
+  clv_permuted_strides(&k->r.d.in[0], &k->r.d.attrs.order, o.step);
   return clv_gpu_permute(k->gpu, &o, from, to, back, err);
 }
 
@@ -34,7 +34,7 @@ static clv_code run_rotation(const cuda_kernel *k, const clv_kernel_args *a, con
                    .sign = sign};
   cuda_packed p;
   if (!k->r.d.attrs.packed) return clv_gpu_rotate(k->gpu, &r, x, y, err);
-  CLV_TRY(clv_gpu_find_packed(k, a, a->scratch, &p, err));
+  CLV_TRY(clv_gpu_find_first_rows(k, a, a->scratch, &p, err));
   return clv_gpu_rotate_packed(k->gpu, &p, &r, x, y, err);
 }
 

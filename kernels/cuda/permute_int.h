@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 /* A permutation: output shape, number of values, and the strides in the input of the output's
- * dimensions (clv_strides). */
+ * dimensions (clv_permuted_strides). */
 typedef struct cuda_order {
   clv_shape out;
   size_t n, step[CLV_MAX_RANK];

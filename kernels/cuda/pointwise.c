@@ -82,29 +82,29 @@ static clv_code copy_values(const cuda_kernel *k, const void *from, void *to, cl
                               err);
 }
 
-static clv_code pass_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code identity_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   return copy_values(gpu_kernel_of(base), a->in[0], a->out, err);
 }
 
-static clv_code pass_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static clv_code identity_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   for (int i = 0; i < k->r.d.n_in; i++) CLV_TRY(copy_values(k, a->dout, a->din[i], err));
   return CLV_OK;
 }
 
-CLV_CUDA_OP(flatten) = {.forward = pass_forward, .backward_input = pass_backward};
-CLV_CUDA_OP(reshape) = {.forward = pass_forward, .backward_input = pass_backward};
+CLV_CUDA_OP(flatten) = {.forward = identity_forward, .backward_input = identity_backward};
+CLV_CUDA_OP(reshape) = {.forward = identity_forward, .backward_input = identity_backward};
 
 static clv_code add_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  if (clv_broadcasts(&k->r.d)) return clv_gpu_broadcast_forward(k, a, err);
+  if (clv_has_broadcast_input(&k->r.d)) return clv_gpu_broadcast_forward(k, a, err);
   return clv_gpu_add(k->gpu, k->channels_last, a->in[0], a->in[1], a->out, k->r.n_in, 0, err);
 }
 
 static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  return clv_broadcasts(&k->r.d) ? clv_gpu_broadcast_backward(k, a, err)
-                                 : pass_backward(base, a, err);
+  return clv_has_broadcast_input(&k->r.d) ? clv_gpu_broadcast_backward(k, a, err)
+                                          : identity_backward(base, a, err);
 }
 
 CLV_CUDA_OP(add) = {.forward = add_forward,
@@ -114,13 +114,13 @@ CLV_CUDA_OP(add) = {.forward = add_forward,
 
 static clv_code mul_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  if (clv_broadcasts(&k->r.d)) return clv_gpu_broadcast_forward(k, a, err);
+  if (clv_has_broadcast_input(&k->r.d)) return clv_gpu_broadcast_forward(k, a, err);
   return clv_gpu_mul(k->gpu, k->channels_last, a->in[0], a->in[1], a->out, k->r.n_in, 0, err);
 }
 
 static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  if (clv_broadcasts(&k->r.d)) return clv_gpu_broadcast_backward(k, a, err);
+  if (clv_has_broadcast_input(&k->r.d)) return clv_gpu_broadcast_backward(k, a, err);
   for (int i = 0; i < 2; i++)
     if (a->din[i])
       CLV_TRY(clv_gpu_mul(k->gpu, k->channels_last, a->dout, a->in[1 - i], a->din[i], k->r.n_in, 0,
@@ -143,7 +143,7 @@ float clv_gpu_dropout_factor(double p) { return (float)(p < 1 ? 1 / (1 - p) : 0)
 
 /* Returns the smallest number of 24 bits that keeps a value: u = word / 2^24 >= p exactly if the
  * word's upper 24 bits are at least this number. */
-uint32_t clv_gpu_dropout_limit(double p) {
+uint32_t clv_gpu_dropout_threshold(double p) {
   uint32_t limit = (uint32_t)(p * 0x1p24);
   return limit + ((double)limit * 0x1p-24 < p);
 }
@@ -161,30 +161,30 @@ static cuda_dropout_shape describe_dropout(const cuda_kernel *k) {
 static clv_code draw_packed(const cuda_kernel *k, const clv_kernel_args *a,
                             const clv_rng_stream *stream, clv_err *err) {
   cuda_packed p;
-  CLV_TRY(clv_gpu_find_packed(k, a, a->scratch, &p, err));
+  CLV_TRY(clv_gpu_find_first_rows(k, a, a->scratch, &p, err));
   return clv_gpu_dropout_packed(k->gpu, &p, (size_t)k->r.d.in[0].dim[1], a->in[0], a->out, a->saved,
-                                stream, a->rng_position, clv_gpu_dropout_limit(k->r.d.attrs.p),
+                                stream, a->rng_position, clv_gpu_dropout_threshold(k->r.d.attrs.p),
                                 clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
 
 static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  if (!k->r.d.training) return pass_forward(base, a, err);
+  if (!k->r.d.training) return identity_forward(base, a, err);
   clv_rng_key key = a->key;
   if (a->rng_position) key.step = key.micro_batch = 0;
   clv_rng_stream stream = clv_rng_stream_of(&key);
   cuda_dropout_shape at = describe_dropout(k);
   if (k->r.d.attrs.packed) return draw_packed(k, a, &stream, err);
   return clv_gpu_dropout(k->gpu, &at, a->in[0], a->out, a->saved, &stream, a->rng_position,
-                         clv_gpu_dropout_limit(k->r.d.attrs.p),
+                         clv_gpu_dropout_threshold(k->r.d.attrs.p),
                          clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
 
 static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  if (!k->r.d.training) return pass_backward(base, a, err);
-  return clv_gpu_mask(k->gpu, k->channels_last, a->dout, a->saved, a->din[0], k->r.n_in,
-                      clv_gpu_dropout_factor(k->r.d.attrs.p), err);
+  if (!k->r.d.training) return identity_backward(base, a, err);
+  return clv_gpu_apply_mask(k->gpu, k->channels_last, a->dout, a->saved, a->din[0], k->r.n_in,
+                            clv_gpu_dropout_factor(k->r.d.attrs.p), err);
 }
 
 /* Sets the sizes of the buffers. The mask is saved even if nothing is trained. */

@@ -162,7 +162,7 @@ static clv_code launch_mask(clv_gpu *g, const void *dy, const uint8_t *mask, voi
                     gpu_written<T>(dx), n, factor);
 }
 
-clv_code clv_gpu_mask(clv_gpu *g, bool last, const void *dy, const uint8_t *mask, void *dx,
+clv_code clv_gpu_apply_mask(clv_gpu *g, bool last, const void *dy, const uint8_t *mask, void *dx,
                       size_t n, float factor, clv_err *err) {
   return GPU_BY_TYPE(last, launch_mask, g, dy, mask, dx, n, factor, err);
 }

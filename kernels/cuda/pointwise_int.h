@@ -14,9 +14,9 @@ extern "C" {
 /* Computes y[i] from x[i], from z[i] if the op has a second input (else z is NULL), and from the
  * number `by`, a factor that only some ops read. y may be x or z. last: all are in
  * GPU_CHANNELS_LAST. */
-typedef clv_code cuda_map(clv_gpu *g, bool last, const void *x, const void *z, void *y, size_t n,
-                          float by, clv_err *err);
-cuda_map clv_gpu_relu, clv_gpu_relu_back, clv_gpu_sigmoid, clv_gpu_sigmoid_back, clv_gpu_tanh,
+typedef clv_code cuda_map_fn(clv_gpu *g, bool last, const void *x, const void *z, void *y, size_t n,
+                             float by, clv_err *err);
+cuda_map_fn clv_gpu_relu, clv_gpu_relu_back, clv_gpu_sigmoid, clv_gpu_sigmoid_back, clv_gpu_tanh,
     clv_gpu_tanh_back, clv_gpu_gelu, clv_gpu_gelu_back, clv_gpu_gelu_tanh, clv_gpu_gelu_tanh_back,
     clv_gpu_silu, clv_gpu_silu_back, clv_gpu_leaky_relu, clv_gpu_leaky_relu_back, clv_gpu_scale,
     clv_gpu_add, clv_gpu_mul;
@@ -41,17 +41,17 @@ clv_code clv_gpu_dropout_packed(clv_gpu *g, const cuda_packed *p, size_t width, 
                                 float *y, uint8_t *mask, const clv_rng_stream *stream,
                                 const clv_rng_position *rng_position, uint32_t limit, float factor,
                                 clv_err *err) CLV_USE_RESULT;
-clv_code clv_gpu_mask(clv_gpu *g, bool last, const void *dy, const uint8_t *mask, void *dx,
-                      size_t n, float factor, clv_err *err) CLV_USE_RESULT;
+clv_code clv_gpu_apply_mask(clv_gpu *g, bool last, const void *dy, const uint8_t *mask, void *dx,
+                            size_t n, float factor, clv_err *err) CLV_USE_RESULT;
 
 /* ---- chains ---------------------------------------------------------------------------------- */
 
 /* A chain of ops. by: for each op, the factor of a scale or of a dropout. limit, stream and
- * rng_position: as in clv_gpu_dropout; read only if `draws`. */
+ * rng_position: as in clv_gpu_dropout; read only if `has_dropout`. */
 typedef struct cuda_chain {
   int n, op[CLV_MAX_LINKS];
   float by[CLV_MAX_LINKS];
-  bool draws;
+  bool has_dropout;
   uint32_t limit;
   clv_rng_stream stream;
   const clv_rng_position *rng_position;
@@ -73,10 +73,10 @@ clv_code clv_gpu_chain_back(clv_gpu *g, const cuda_chain *c, const cuda_chain_ba
 /* Return the factor of the kept values, and the limit of the random numbers, of a dropout with
  * probability p. */
 float clv_gpu_dropout_factor(double p);
-uint32_t clv_gpu_dropout_limit(double p);
+uint32_t clv_gpu_dropout_threshold(double p);
 
-/* clv_gpu_chain_prepare makes the kernel of a chain; clv_gpu_chains returns true if it can. */
-bool clv_gpu_chains(const clv_chain_link *links, int n);
+/* clv_gpu_chain_prepare makes the kernel of a chain; clv_gpu_has_chain returns true if it can. */
+bool clv_gpu_has_chain(const clv_chain_link *links, int n);
 clv_code clv_gpu_chain_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
                                clv_err *err) CLV_USE_RESULT;
 

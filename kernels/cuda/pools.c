@@ -36,23 +36,23 @@ CLV_CUDA_OP(avgpool) = {
 
 /* ---- means ----------------------------------------------------------------------------------- */
 
-static clv_axis mean_axis(const cuda_kernel *k) {
+static clv_axis describe_mean_axis(const cuda_kernel *k) {
   size_t image = k->r.n_out ? k->r.n_in / k->r.n_out : 1;
   if (k->channels_last)
     return (clv_axis){(size_t)k->r.d.in[0].dim[0], image, (size_t)k->r.d.in[0].dim[1]};
   if (k->r.d.op == CLV_OP_GLOBALAVGPOOL) return (clv_axis){k->r.n_out, image, 1};
-  return clv_axis_around(&k->r.d.attrs, &k->r.d.in[0]);
+  return clv_axis_extents(&k->r.d.attrs, &k->r.d.in[0]);
 }
 
 static clv_code mean_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  clv_axis s = mean_axis(k);
+  clv_axis s = describe_mean_axis(k);
   return clv_gpu_mean(k->gpu, k->channels_last, &s, a->in[0], a->out, err);
 }
 
 static clv_code mean_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  clv_axis s = mean_axis(k);
+  clv_axis s = describe_mean_axis(k);
   return clv_gpu_mean_back(k->gpu, k->channels_last, &s, a->dout, a->din[0], err);
 }
 

@@ -16,7 +16,7 @@ static size_t outputs_of(const clv_window *s) {
   return images_of(s) * static_cast<size_t>(s->oh * s->ow);
 }
 
-/* The positions begin to end - 1, or the windows begin to end - 1. */
+/* A range of positions or of windows, from begin to end - 1. */
 struct span {
   int64_t begin, end;
 };

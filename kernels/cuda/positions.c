@@ -15,7 +15,7 @@ static size_t row_width(const cuda_kernel *k) {
 static clv_code packed_forward(const cuda_kernel *k, const clv_kernel_args *a, const float *w,
                                clv_err *err) {
   cuda_packed p;
-  CLV_TRY(clv_gpu_find_packed(k, a, a->scratch, &p, err));
+  CLV_TRY(clv_gpu_find_first_rows(k, a, a->scratch, &p, err));
   return clv_gpu_add_rows_packed(k->gpu, &p, a->in[0], w, a->out, row_width(k), err);
 }
 
@@ -41,7 +41,7 @@ static cuda_sums describe_sums(const cuda_kernel *k) {
 static clv_code packed_backward(const cuda_kernel *k, const clv_kernel_args *a, float *dw,
                                 clv_err *err) {
   cuda_packed p;
-  CLV_TRY(clv_gpu_find_packed(k, a, a->scratch, &p, err));
+  CLV_TRY(clv_gpu_find_first_rows(k, a, a->scratch, &p, err));
   return clv_gpu_sum_rows_packed(k->gpu, &p, a->dout, dw, row_width(k), err);
 }
 

@@ -1,51 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/moves_int.h"
 
-typedef struct prepend_site {
+typedef struct prepend_extents {
   size_t samples, features, run; /* run: number of values of one sample of x */
-} prepend_site;
+} prepend_extents;
 
-static prepend_site make_site(const cuda_kernel *k) {
+static prepend_extents describe_prepend(const cuda_kernel *k) {
   const int64_t *dim = k->r.d.in[0].dim;
-  return (prepend_site){(size_t)dim[0], (size_t)dim[2], (size_t)(dim[1] * dim[2])};
+  return (prepend_extents){(size_t)dim[0], (size_t)dim[2], (size_t)(dim[1] * dim[2])};
 }
 
 /* Returns the bytes of the gradients of the prepended token, gathered from all samples. */
-static size_t gathered_bytes(const prepend_site *s) {
+static size_t gathered_bytes(const prepend_extents *s) {
   return clv_align_up(s->samples * s->features * sizeof(float), sizeof(double));
 }
 
 static clv_code prepend_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  prepend_site s = make_site(k);
+  prepend_extents s = describe_prepend(k);
   size_t stride = s.run + s.features;
-  CLV_TRY(clv_gpu_move(k->gpu, a->param[CLV_SLOT_WEIGHT], 0, a->out, stride, s.samples, s.features,
-                       err));
-  return clv_gpu_move(k->gpu, a->in[0], s.run, (float *)a->out + s.features, stride, s.samples,
-                      s.run, err);
+  CLV_TRY(clv_gpu_copy_runs(k->gpu, a->param[CLV_SLOT_WEIGHT], 0, a->out, stride, s.samples,
+                            s.features, err));
+  return clv_gpu_copy_runs(k->gpu, a->in[0], s.run, (float *)a->out + s.features, stride, s.samples,
+                           s.run, err);
 }
 
 static clv_code prepend_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  prepend_site s = make_site(k);
-  return clv_gpu_move(k->gpu, (const float *)a->dout + s.features, s.run + s.features, a->din[0],
-                      s.run, s.samples, s.run, err);
+  prepend_extents s = describe_prepend(k);
+  return clv_gpu_copy_runs(k->gpu, (const float *)a->dout + s.features, s.run + s.features,
+                           a->din[0], s.run, s.samples, s.run, err);
 }
 
 static clv_code prepend_backward_weight(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
-  prepend_site s = make_site(k);
+  prepend_extents s = describe_prepend(k);
   cuda_sums sums = gpu_sums_of(s.samples, s.features, 1);
   float *first = a->scratch;
   void *parts = (char *)a->scratch + gathered_bytes(&s);
-  CLV_TRY(clv_gpu_move(k->gpu, a->dout, s.run + s.features, first, s.features, s.samples,
-                       s.features, err));
+  CLV_TRY(clv_gpu_copy_runs(k->gpu, a->dout, s.run + s.features, first, s.features, s.samples,
+                            s.features, err));
   return clv_gpu_channel_sums(k->gpu, &sums, false, first, parts, a->dparam[CLV_SLOT_WEIGHT],
                               a->accumulate, err);
 }
 
 static clv_code prepend_open(cuda_kernel *k, clv_err *err) {
-  prepend_site s = make_site(k);
+  prepend_extents s = describe_prepend(k);
   cuda_sums sums = gpu_sums_of(s.samples, s.features, 1);
   (void)err;
   k->r.base.scratch_bytes = k->r.d.need_dw ? gathered_bytes(&s) + gpu_parts_bytes(&sums) : 0;

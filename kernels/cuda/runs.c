@@ -16,15 +16,15 @@ static bool is_table_of(const cuda_runs *t, const clv_extent *runs, size_t n) {
   return true;
 }
 
-static void table_done(clv_gpu *g, cuda_runs *t) {
+static void free_run_table(clv_gpu *g, cuda_runs *t) {
   clv_backend_give(&g->backend, t->run);
   clv_backend_give(&g->backend, t->sums);
   free(t->host);
   *t = (cuda_runs){0};
 }
 
-static clv_code table_fill(clv_gpu *g, cuda_runs *t, const clv_extent *runs, size_t n,
-                           clv_err *err) {
+static clv_code fill_run_table(clv_gpu *g, cuda_runs *t, const clv_extent *runs, size_t n,
+                               clv_err *err) {
   CLV_AUTO(clv_freep) cuda_run *list = NULL;
   CLV_TRY(clv_alloc(n, sizeof *list, &list, err));
   CLV_TRY(clv_alloc(n, sizeof *t->host, &t->host, err));
@@ -50,9 +50,9 @@ clv_code clv_gpu_find_runs(clv_gpu *g, const clv_extent *runs, size_t n, const c
     if (g->runs[i].last_used < t->last_used) t = &g->runs[i];
   }
   if (!is_table_of(t, runs, n)) {
-    table_done(g, t);
-    clv_code code = table_fill(g, t, runs, n, err);
-    if (code != CLV_OK) table_done(g, t);
+    free_run_table(g, t);
+    clv_code code = fill_run_table(g, t, runs, n, err);
+    if (code != CLV_OK) free_run_table(g, t);
     CLV_TRY(code);
   }
   t->last_used = ++g->tables_used;
@@ -61,7 +61,7 @@ clv_code clv_gpu_find_runs(clv_gpu *g, const clv_extent *runs, size_t n, const c
 }
 
 void clv_gpu_runs_done(clv_gpu *g) {
-  for (int i = 0; i < GPU_TABLES; i++) table_done(g, &g->runs[i]);
+  for (int i = 0; i < GPU_TABLES; i++) free_run_table(g, &g->runs[i]);
 }
 
 clv_code clv_gpu_sum_squares(const clv_backend *b, const float *x, const clv_extent *runs,

@@ -30,7 +30,7 @@ typedef struct clv_device_info {
 /* Store of convolution plans that outlive a process. The key of a plan is a text that describes the
  * convolution and the device. Both functions may be called from any thread. */
 typedef struct clv_plan_store {
-  bool (*find)(const char *what, clv_bytes *ret); /* false: no such plan */
+  bool (*find)(const char *what, clv_bytes *ret); /* returns false if no plan has this key */
   void (*keep)(const char *what, const char *text, size_t n);
 } clv_plan_store;
 
@@ -64,9 +64,10 @@ typedef struct clv_cuda_options {
   const char *file;
   /* folders of NVIDIA's libraries, separated by colons; NULL or "": the system's */
   const char *folders;
-  const char *plans;     /* folder for plans, created if necessary; NULL: none */
-  bool all_reasons;      /* without a device, report all that is missing, not only the first */
-  clv_notifier notifier; /* for notices about plans; valid as long as the process */
+  const char *plans; /* folder for plans, created if necessary; NULL: none */
+  /* on a host without a device, the error lists all reasons, not only the first */
+  bool all_reasons;
+  clv_notifier notifier; /* receives notices about plans; must be valid as long as the process */
 } clv_cuda_options;
 
 /* Loads the library, once for the life of the process, and fails unless there is a device. Only the
@@ -80,7 +81,7 @@ clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret,
 /* Returns a store that keeps plans as files in the folder `path`, at most a few thousand. Returns
  * NULL if the folder cannot be used. `notifier` receives the reason, and a notice of each plan that
  * cannot be read or written. */
-const clv_plan_store *clv_plan_files(const char *path, clv_notifier notifier);
+const clv_plan_store *clv_plan_store_in_folder(const char *path, clv_notifier notifier);
 
 /* Checks `data`, the n bytes of a plan's file, which must belong to the plan with digest `of`.
  * *ret: the plan's text, inside data. */

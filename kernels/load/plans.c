@@ -160,7 +160,7 @@ static size_t count_files(int folder) {
   return n;
 }
 
-const clv_plan_store *clv_plan_files(const char *path, clv_notifier notifier) {
+const clv_plan_store *clv_plan_store_in_folder(const char *path, clv_notifier notifier) {
   static const clv_plan_store store = {.find = find_plan, .keep = store_plan};
   struct stat s;
   folder_state.notifier = notifier;

@@ -9,7 +9,7 @@ BROADCAST(add, x + z)
 
 static clv_code add_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  if (!clv_broadcasts(&k->d)) return pass_backward(base, a, err);
+  if (!clv_has_broadcast_input(&k->d)) return identity_backward(base, a, err);
   for (int j = 0; j < 2; j++)
     if (a->din[j]) broadcast_gradient(k, a, j, NULL);
   return CLV_OK;
@@ -23,7 +23,7 @@ CLV_OP_ROW(add) = {
     .torch_module = "",
     .no_torch_module = "torch.add is a function",
     .n_in = 2,
-    .packs = CLV_PACKS_POSITIONS,
+    .packing = CLV_PACKS_POSITIONS,
     .shape = add_shape,
     .elementwise = true,
     .zero_stays = true,

@@ -57,33 +57,33 @@ static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
 
 /* State of the loops over samples. x.t and x.s are the numbers of queries and keys of the current
  * sample, whose queries start at row q and whose keys at row `key`. */
-typedef struct site {
+typedef struct loop_state {
   const clv_ref_kernel *k;
   const clv_kernel_args *a;
   clv_heads x;
   clv_rng_stream stream;
   int64_t q, key;
-} site;
+} loop_state;
 
-static site make_site(clv_kernel *base, const clv_kernel_args *a) {
+static loop_state start_loops(clv_kernel *base, const clv_kernel_args *a) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  return (site){k, a, clv_heads_of(&k->d), clv_rng_stream_of(&a->key), 0, 0};
+  return (loop_state){k, a, clv_heads_of(&k->d), clv_rng_stream_of(&a->key), 0, 0};
 }
 
 /* Returns the index of the first value of row i of head h in a tensor [rows, heads * width]. */
-static size_t value_index(const site *s, int64_t i, int64_t heads, int64_t h) {
+static size_t value_index(const loop_state *s, int64_t i, int64_t heads, int64_t h) {
   return (size_t)((i * heads + h) * s->x.width);
 }
 
 /* Makes sample n the current sample. *ret: number of the sample's valid keys. */
-static clv_code enter_sample(site *s, int64_t n, int64_t *ret, clv_err *err) {
+static clv_code select_sample(loop_state *s, int64_t n, int64_t *ret, clv_err *err) {
   const int64_t *lengths = s->k->d.n_in < 4 ? NULL : s->a->in[3];
   int64_t most = clv_heads_of(&s->k->d).s;
   *ret = most;
   if (lengths) CLV_TRY(clv_check_length(lengths, n, most, ret, err));
   if (s->k->d.attrs.packed) {
     s->x.t = s->x.s = *ret;
-    s->q = s->key = clv_packed_before(lengths, n);
+    s->q = s->key = clv_packed_rows_before(lengths, n);
   } else {
     s->q = n * s->x.t;
     s->key = n * s->x.s;
@@ -93,11 +93,11 @@ static clv_code enter_sample(site *s, int64_t n, int64_t *ret, clv_err *err) {
 
 /* For packed sequences: checks the lengths, and zeroes the rows of each x after the last sequence.
  */
-static clv_code zero_unused_rows(const site *s, REAL *const x[3], clv_err *err) {
+static clv_code zero_unused_rows(const loop_state *s, REAL *const x[3], clv_err *err) {
   const clv_node_desc *d = &s->k->d;
   if (!d->attrs.packed) return CLV_OK;
   CLV_TRY(clv_check_packed(s->a->in[3], s->x.n, d->attrs.packed, d->in[0].dim[0], err));
-  int64_t used = clv_packed_before(s->a->in[3], s->x.n);
+  int64_t used = clv_packed_rows_before(s->a->in[3], s->x.n);
   for (int i = 0; i < 3; i++) {
     size_t row = (size_t)d->in[i].dim[1];
     if (x[i])
@@ -106,26 +106,27 @@ static clv_code zero_unused_rows(const site *s, REAL *const x[3], clv_err *err) 
   return CLV_OK;
 }
 
-static double dot(const REAL *x, const REAL *y, int64_t n) {
+static double dot_product(const REAL *x, const REAL *y, int64_t n) {
   double sum = 0;
   for (int64_t i = 0; i < n; i++) sum += (double)x[i] * y[i];
   return sum;
 }
 
 /* Computes the scores of query i of head h for the keys it attends to, and returns their number. */
-static int64_t compute_scores(const site *s, int64_t h, int64_t i, int64_t length, double *ret) {
+static int64_t compute_scores(const loop_state *s, int64_t h, int64_t i, int64_t length,
+                              double *ret) {
   int64_t n_keys = clv_heads_visible_keys(&s->k->d.attrs, i, length);
   const REAL *q = (const REAL *)s->a->in[0] + value_index(s, s->q + i, s->x.heads, h);
   for (int64_t j = 0; j < n_keys; j++)
-    ret[j] = s->x.scale * dot(q,
-                              (const REAL *)s->a->in[1] +
-                                  value_index(s, s->key + j, s->x.kv_heads, h / s->x.group),
-                              s->x.width);
+    ret[j] = s->x.scale * dot_product(q,
+                                      (const REAL *)s->a->in[1] +
+                                          value_index(s, s->key + j, s->x.kv_heads, h / s->x.group),
+                                      s->x.width);
   return n_keys;
 }
 
 /* Returns log sum exp of n values; -inf for n = 0. */
-static double log_sum(const double *x, int64_t n) {
+static double log_sum_exp(const double *x, int64_t n) {
   double top = -INFINITY, sum = 0;
   for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
   for (int64_t i = 0; i < n; i++) sum += exp(x[i] - top);
@@ -133,7 +134,7 @@ static double log_sum(const double *x, int64_t n) {
 }
 
 /* Writes the dropout factors of query i's weights: 0 or 1 / (1 - p). */
-static void draw_factors(const site *s, int64_t n, int64_t h, int64_t i, int64_t n_keys,
+static void draw_factors(const loop_state *s, int64_t n, int64_t h, int64_t i, int64_t n_keys,
                          double *ret) {
   double p = s->k->d.attrs.p;
   uint32_t word[4] = {0};
@@ -148,8 +149,8 @@ static void fill_ones(int64_t n, double *ret) {
   for (int64_t j = 0; j < n; j++) ret[j] = 1;
 }
 
-static void draw_or_keep(const site *s, int64_t n, int64_t h, int64_t i, int64_t n_keys,
-                         double *ret) {
+static void fill_dropout_factors(const loop_state *s, int64_t n, int64_t h, int64_t i,
+                                 int64_t n_keys, double *ret) {
   bool drops = s->k->d.training && s->k->d.attrs.p > 0;
   if (drops)
     draw_factors(s, n, h, i, n_keys, ret);
@@ -158,18 +159,18 @@ static void draw_or_keep(const site *s, int64_t n, int64_t h, int64_t i, int64_t
 }
 
 /* Returns the address of the saved log sum exp of row i of head h. */
-static double *saved_log_sum(const site *s, int64_t h, int64_t i) {
+static double *saved_log_sum(const loop_state *s, int64_t h, int64_t i) {
   return (double *)s->a->saved + s->q * s->x.heads + h * s->x.t + i;
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
 /* Computes output row i of head h. Scratch holds the scores, then the dropout factors. */
-static void forward_row(const site *s, int64_t n, int64_t h, int64_t i, int64_t length) {
+static void forward_row(const loop_state *s, int64_t n, int64_t h, int64_t i, int64_t length) {
   double *score = s->a->scratch, *factor = score + s->x.s;
   int64_t n_keys = compute_scores(s, h, i, length, score);
-  double sum = log_sum(score, n_keys);
-  draw_or_keep(s, n, h, i, n_keys, factor);
+  double sum = log_sum_exp(score, n_keys);
+  fill_dropout_factors(s, n, h, i, n_keys, factor);
   REAL *out = (REAL *)s->a->out + value_index(s, s->q + i, s->x.heads, h);
   const REAL *v = (const REAL *)s->a->in[2] + value_index(s, s->key, s->x.kv_heads, h / s->x.group);
   for (int64_t d = 0; d < s->x.width; d++) {
@@ -182,11 +183,11 @@ static void forward_row(const site *s, int64_t n, int64_t h, int64_t i, int64_t 
 }
 
 static clv_code attention_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  site s = make_site(base, a);
+  loop_state s = start_loops(base, a);
   int64_t length;
   CLV_TRY(zero_unused_rows(&s, (REAL *const[3]){a->out, NULL, NULL}, err));
   for (int64_t n = 0; n < s.x.n; n++) {
-    CLV_TRY(enter_sample(&s, n, &length, err));
+    CLV_TRY(select_sample(&s, n, &length, err));
     for (int64_t h = 0; h < s.x.heads; h++)
       for (int64_t i = 0; i < s.x.t; i++) forward_row(&s, n, h, i, length);
   }
@@ -204,7 +205,8 @@ typedef struct sums {
  * dropout factors M: dv_j += P_j M_j dout, dP_j = M_j dout v_j, dS_j = P_j (dP_j - sum_j P_j dP_j),
  * dq += dS_j k_j scale, dk_j += dS_j q scale. Scratch holds the scores, the factors, then dP.
  * Source: Dao et al., 2022. */
-static void backward_row(const site *s, int64_t n, int64_t h, int64_t i, int64_t length, sums to) {
+static void backward_row(const loop_state *s, int64_t n, int64_t h, int64_t i, int64_t length,
+                         sums to) {
   double *score = s->a->scratch, *factor = score + s->x.s, *dp = factor + s->x.s, mean = 0;
   int64_t n_keys = compute_scores(s, h, i, length, score), width = s->x.width;
   int64_t step = s->x.kv_heads * width;
@@ -213,10 +215,10 @@ static void backward_row(const site *s, int64_t n, int64_t h, int64_t i, int64_t
   const REAL *q = (const REAL *)s->a->in[0] + at, *dy = (const REAL *)s->a->dout + at;
   const REAL *k = (const REAL *)s->a->in[1] + of, *v = (const REAL *)s->a->in[2] + of;
   const double sum = *saved_log_sum(s, h, i);
-  draw_or_keep(s, n, h, i, n_keys, factor);
+  fill_dropout_factors(s, n, h, i, n_keys, factor);
   for (int64_t j = 0; j < n_keys; j++) {
     score[j] = exp(score[j] - sum);
-    dp[j] = factor[j] * dot(dy, v + j * step, width);
+    dp[j] = factor[j] * dot_product(dy, v + j * step, width);
     mean += score[j] * dp[j];
   }
   for (int64_t j = 0; j < n_keys; j++) {
@@ -235,7 +237,7 @@ static void backward_row(const site *s, int64_t n, int64_t h, int64_t i, int64_t
   }
 }
 
-static void store_sums(const site *s, int64_t g, int input, const double *from) {
+static void store_sums(const loop_state *s, int64_t g, int input, const double *from) {
   REAL *to = s->a->din[input];
   for (int64_t j = 0; to && j < s->x.s; j++)
     for (int64_t d = 0; d < s->x.width; d++)
@@ -243,14 +245,14 @@ static void store_sums(const site *s, int64_t g, int input, const double *from) 
 }
 
 static clv_code attention_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  site s = make_site(base, a);
+  loop_state s = start_loops(base, a);
   size_t each = (size_t)(s.x.s * s.x.width);
   double *rows = a->scratch;
   sums to = {rows + 3 * s.x.s, rows + 3 * s.x.s + each};
   int64_t length;
   CLV_TRY(zero_unused_rows(&s, (REAL *const[3]){a->din[0], a->din[1], a->din[2]}, err));
   for (int64_t n = 0; n < s.x.n; n++) {
-    CLV_TRY(enter_sample(&s, n, &length, err));
+    CLV_TRY(select_sample(&s, n, &length, err));
     for (int64_t g = 0; g < s.x.kv_heads; g++) {
       memset(to.dk, 0, 2 * each * sizeof *to.dk);
       for (int64_t h = g * s.x.group; h < (g + 1) * s.x.group; h++)
@@ -297,7 +299,7 @@ CLV_OP_ROW(attention) = {
     .n_in = 3,
     .max_in = 4,
     .takes_lengths = true,
-    .packs = CLV_PACKS_LENGTHS,
+    .packing = CLV_PACKS_LENGTHS,
     .attrs = {{.key = CLV_ATTR_HEADS, .is_required = true, .low = 1, .high = 65536},
               {.key = CLV_ATTR_KV_HEADS, .low = 0, .high = 65536},
               {.key = CLV_ATTR_CAUSAL, .low = 0, .high = 1},

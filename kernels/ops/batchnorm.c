@@ -11,7 +11,7 @@ static clv_code batchnorm_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
   if (s->in[0].rank != 2 && s->in[0].rank != 4)
     return clv_fail(err, CLV_INVALID, "batchnorm needs rank 2 [N, C] or 4 [N, C, H, W], got %s",
                     clv_shape_format(&s->in[0], text, sizeof text));
-  return clv_same_shape(s, ret, err);
+  return clv_shape_of_input(s, ret, err);
 }
 
 static int batchnorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
@@ -42,19 +42,19 @@ static clv_code check_value_count(const clv_node_desc *d, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "batchnorm in training needs more than one value per channel");
 }
 
-typedef struct norm_site {
+typedef struct norm_extents {
   int64_t n, c, inner; /* batch, channels, and values of one channel in one sample */
   double count;        /* values of one channel in the batch */
-} norm_site;
+} norm_extents;
 
-static norm_site make_site(const clv_ref_kernel *k) {
-  norm_site s = {k->d.in[0].dim[0], k->d.in[0].dim[1], 1, 0};
+static norm_extents compute_extents(const clv_ref_kernel *k) {
+  norm_extents s = {k->d.in[0].dim[0], k->d.in[0].dim[1], 1, 0};
   for (int i = 2; i < k->d.in[0].rank; i++) s.inner *= k->d.in[0].dim[i];
   s.count = (double)(s.n * s.inner);
   return s;
 }
 
-static void compute_statistics(const norm_site *s, const REAL *x, int64_t c, double *ret_mean,
+static void compute_statistics(const norm_extents *s, const REAL *x, int64_t c, double *ret_mean,
                                double *ret_square_sum) {
   double sum = 0, squares = 0;
   for (int64_t n = 0; n < s->n; n++)
@@ -72,8 +72,8 @@ static void compute_statistics(const norm_site *s, const REAL *x, int64_t c, dou
 /* Computes mean and biased variance of channel c. In training they are those of the batch, and the
  * running statistics are updated (with the unbiased variance); otherwise they are the running
  * statistics. */
-static void compute_moments(const clv_ref_kernel *k, const clv_kernel_args *a, const norm_site *s,
-                            int64_t c, double *ret_mean, double *ret_var) {
+static void compute_moments(const clv_ref_kernel *k, const clv_kernel_args *a,
+                            const norm_extents *s, int64_t c, double *ret_mean, double *ret_var) {
   REAL *running_mean = a->param[CLV_SLOT_MEAN], *running_var = a->param[CLV_SLOT_VAR];
   double m = k->d.attrs.momentum, squares;
   if (!k->d.training) {
@@ -89,7 +89,7 @@ static void compute_moments(const clv_ref_kernel *k, const clv_kernel_args *a, c
 
 static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  norm_site s = make_site(k);
+  norm_extents s = compute_extents(k);
   const REAL *x = a->in[0], *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
   REAL *y = a->out;
   double *saved = a->saved, mean, var;
@@ -115,7 +115,7 @@ static size_t batchnorm_saved_bytes(const clv_ref_kernel *k) {
 
 /* Computes sum dy and sum dy (x - mean) / sqrt(var + eps) over channel c, which are the gradients
  * of bias and weight. */
-static void compute_gradients(const norm_site *s, const clv_kernel_args *a, int64_t c,
+static void compute_gradients(const norm_extents *s, const clv_kernel_args *a, int64_t c,
                               double *ret_bias, double *ret_weight) {
   const REAL *x = a->in[0], *dy = a->dout;
   const double *saved = a->saved;
@@ -135,7 +135,7 @@ static void compute_gradients(const norm_site *s, const clv_kernel_args *a, int6
  * w inverse dy. */
 static clv_code batchnorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  norm_site s = make_site(k);
+  norm_extents s = compute_extents(k);
   const REAL *x = a->in[0], *dy = a->dout, *w = a->param[CLV_SLOT_WEIGHT];
   const double *saved = a->saved;
   REAL *dx = a->din[0];
@@ -154,14 +154,14 @@ static clv_code batchnorm_backward_input(clv_kernel *base, const clv_kernel_args
 
 static clv_code batchnorm_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
-  norm_site s = make_site((const clv_ref_kernel *)base);
+  norm_extents s = compute_extents((const clv_ref_kernel *)base);
   REAL *dw = a->dparam[CLV_SLOT_WEIGHT], *db = a->dparam[CLV_SLOT_BIAS];
   double bias, weight;
   (void)err;
   for (int64_t c = 0; c < s.c; c++) {
     compute_gradients(&s, a, c, &bias, &weight);
-    put(&dw[c], weight, a->accumulate);
-    put(&db[c], bias, a->accumulate);
+    store_or_add(&dw[c], weight, a->accumulate);
+    store_or_add(&db[c], bias, a->accumulate);
   }
   return CLV_OK;
 }
@@ -178,10 +178,10 @@ CLV_OP_ROW(batchnorm) = {
     .attrs = {EPS_ATTR, {.key = CLV_ATTR_MOMENTUM, .default_value = 0.1, .low = 0, .high = 1}},
     .shape = batchnorm_shape,
     .slots = batchnorm_slots,
-    .most_params = 5,
+    .max_params = 5,
     .takes_tails = true,
     .uses_batch_statistics = true,
-    .bf16_out = true,
+    .may_output_bf16 = true,
     .check_training = check_batchnorm_training,
     .check_kernel = check_value_count,
     .forward = batchnorm_forward,

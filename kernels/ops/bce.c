@@ -2,7 +2,7 @@
 #include "kernels/ops/loss_int.h"
 
 static clv_code bce_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  return same_loss_shape("bce", s, ret, err);
+  return equal_inputs_loss_shape("bce", s, ret, err);
 }
 
 /* As in PyTorch, both logarithms are clamped at -100, and the denominator of the prediction's

@@ -2,7 +2,7 @@
 #include "kernels/ops/loss_int.h"
 
 static clv_code bce_with_logits_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  return same_loss_shape("bce_with_logits", s, ret, err);
+  return equal_inputs_loss_shape("bce_with_logits", s, ret, err);
 }
 
 /* Returns max(x, 0) - x t + log(1 + exp(-|x|)), which does not overflow, because exp is taken of

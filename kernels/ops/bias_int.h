@@ -14,7 +14,7 @@ static inline void bias_gradient(const REAL *dy, int64_t batch, int64_t channels
     double sum = 0;
     for (int64_t n = 0; n < batch; n++)
       for (int64_t i = 0; i < inner; i++) sum += dy[(n * channels + c) * inner + i];
-    put(&db[c], sum, accumulate);
+    store_or_add(&db[c], sum, accumulate);
   }
 }
 

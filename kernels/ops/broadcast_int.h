@@ -35,7 +35,7 @@ static inline void broadcast_indices(const clv_broadcast *v, size_t o, size_t re
 
 static inline size_t broadcast_scratch_bytes(const clv_ref_kernel *k) {
   size_t n = 0;
-  for (int i = 0; i < 2 && k->has_backward && clv_broadcasts(&k->d); i++)
+  for (int i = 0; i < 2 && k->has_backward && clv_has_broadcast_input(&k->d); i++)
     n = CLV_MAX(n, clv_layout_numel(&k->d.in[i], 1));
   return n * sizeof(double);
 }
@@ -64,7 +64,7 @@ static inline void broadcast_gradient(const clv_ref_kernel *k, const clv_kernel_
     const REAL *xs = a->in[0], *zs = a->in[1];                                               \
     REAL *ys = a->out;                                                                       \
     (void)err;                                                                               \
-    bool alike = !clv_broadcasts(&k->d);                                                     \
+    bool alike = !clv_has_broadcast_input(&k->d);                                            \
     for (size_t o = 0; o < k->n_out; o++) {                                                  \
       size_t at[2] = {o, o};                                                                 \
       if (!alike) broadcast_indices(&v, o, at);                                              \

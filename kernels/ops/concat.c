@@ -23,11 +23,11 @@ static clv_code concat_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
  * it. */
 static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  clv_axis all = clv_axis_around(&k->d.attrs, &k->d.out);
+  clv_axis all = clv_axis_extents(&k->d.attrs, &k->d.out);
   size_t at = 0;
   (void)err;
   for (int i = 0; i < k->d.n_in; i++) {
-    size_t run = clv_axis_around(&k->d.attrs, &k->d.in[i]).extent * all.inner;
+    size_t run = clv_axis_extents(&k->d.attrs, &k->d.in[i]).extent * all.inner;
     for (size_t o = 0; o < all.outer; o++)
       memcpy((REAL *)a->out + o * all.extent * all.inner + at, (const REAL *)a->in[i] + o * run,
              run * sizeof(REAL));
@@ -38,11 +38,11 @@ static clv_code concat_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
 
 static clv_code concat_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  clv_axis all = clv_axis_around(&k->d.attrs, &k->d.out);
+  clv_axis all = clv_axis_extents(&k->d.attrs, &k->d.out);
   size_t at = 0;
   (void)err;
   for (int i = 0; i < k->d.n_in; i++) {
-    size_t run = clv_axis_around(&k->d.attrs, &k->d.in[i]).extent * all.inner;
+    size_t run = clv_axis_extents(&k->d.attrs, &k->d.in[i]).extent * all.inner;
     for (size_t o = 0; a->din[i] && o < all.outer; o++)
       memcpy((REAL *)a->din[i] + o * run, (const REAL *)a->dout + o * all.extent * all.inner + at,
              run * sizeof(REAL));
@@ -61,7 +61,7 @@ CLV_OP_ROW(concat) = {
     .n_in = 2,
     .max_in = CLV_MAX_IN,
     .attrs = {DIM_ATTR(.default_value = 1)},
-    .packs = CLV_PACKS_POSITIONS,
+    .packing = CLV_PACKS_POSITIONS,
     .shape = concat_shape,
     .forward = concat_forward,
     .backward_input = concat_backward,

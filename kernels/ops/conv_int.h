@@ -108,13 +108,13 @@ static inline int conv_slots(const clv_op_site *s, int places, int64_t to, int64
 
 /* ---- loops ----------------------------------------------------------------------------------- */
 
-typedef struct ops_conv_site {
+typedef struct ops_conv_extents {
   clv_window s;
   int64_t c_group, k_group; /* input and output channels of one group */
-} ops_conv_site;
+} ops_conv_extents;
 
-static inline ops_conv_site make_conv_site(const clv_ref_kernel *k) {
-  ops_conv_site v = {.s = clv_window_of(&k->d)};
+static inline ops_conv_extents make_conv_extents(const clv_ref_kernel *k) {
+  ops_conv_extents v = {.s = clv_window_of(&k->d)};
   v.c_group = v.s.c / k->d.attrs.groups;
   v.k_group = v.s.k / k->d.attrs.groups;
   return v;
@@ -137,7 +137,7 @@ static inline double sum_window(const clv_window *s, const REAL *x, const REAL *
 }
 
 /* Computes y from x; b: bias of each channel of y, or NULL. */
-static inline void conv_y_from_x(const ops_conv_site *v, const REAL *x, const REAL *w,
+static inline void conv_y_from_x(const ops_conv_extents *v, const REAL *x, const REAL *w,
                                  const REAL *b, REAL *y) {
   const clv_window *s = &v->s;
   int64_t taps = s->kernel[0] * s->kernel[1], image = s->oh * s->ow;
@@ -171,7 +171,7 @@ static inline double sum_covering_windows(const clv_window *s, const REAL *y, co
 }
 
 /* Computes x from y; b: bias of each channel of x, or NULL. */
-static inline void conv_x_from_y(const ops_conv_site *v, const REAL *y, const REAL *w,
+static inline void conv_x_from_y(const ops_conv_extents *v, const REAL *y, const REAL *w,
                                  const REAL *b, REAL *x) {
   const clv_window *s = &v->s;
   int64_t taps = s->kernel[0] * s->kernel[1], image = s->h * s->w;
@@ -204,8 +204,8 @@ static inline double sum_tap(const clv_window *s, const REAL *x, const REAL *y, 
   return sum;
 }
 
-static inline void conv_weight_grad(const ops_conv_site *v, const REAL *x, const REAL *y, REAL *dw,
-                                    bool accumulate) {
+static inline void conv_weight_grad(const ops_conv_extents *v, const REAL *x, const REAL *y,
+                                    REAL *dw, bool accumulate) {
   const clv_window *s = &v->s;
   int64_t taps = s->kernel[0] * s->kernel[1], image = s->oh * s->ow;
   for (int64_t kc = 0; kc < s->k * v->c_group; kc++) {
@@ -215,7 +215,7 @@ static inline void conv_weight_grad(const ops_conv_site *v, const REAL *x, const
       for (int64_t n = 0; n < s->n; n++)
         sum += sum_tap(s, x + (n * s->c + c) * s->h * s->w, y + (n * s->k + k) * image,
                        t / s->kernel[1], t % s->kernel[1]);
-      put(&dw[kc * taps + t], sum, accumulate);
+      store_or_add(&dw[kc * taps + t], sum, accumulate);
     }
   }
 }
@@ -224,7 +224,7 @@ static inline void conv_weight_grad(const ops_conv_site *v, const REAL *x, const
 
 static inline clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  ops_conv_site v = make_conv_site(k);
+  ops_conv_extents v = make_conv_extents(k);
   (void)err;
   conv_y_from_x(&v, a->in[0], a->param[CLV_SLOT_WEIGHT],
                 k->d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL, a->out);
@@ -233,7 +233,7 @@ static inline clv_code conv_forward(clv_kernel *base, const clv_kernel_args *a, 
 
 static inline clv_code conv_backward_input(clv_kernel *base, const clv_kernel_args *a,
                                            clv_err *err) {
-  ops_conv_site v = make_conv_site((const clv_ref_kernel *)base);
+  ops_conv_extents v = make_conv_extents((const clv_ref_kernel *)base);
   (void)err;
   conv_x_from_y(&v, a->dout, a->param[CLV_SLOT_WEIGHT], NULL, a->din[0]);
   return CLV_OK;
@@ -242,7 +242,7 @@ static inline clv_code conv_backward_input(clv_kernel *base, const clv_kernel_ar
 static inline clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                             clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  ops_conv_site v = make_conv_site(k);
+  ops_conv_extents v = make_conv_extents(k);
   (void)err;
   conv_weight_grad(&v, a->in[0], a->dout, a->dparam[CLV_SLOT_WEIGHT], a->accumulate);
   if (k->d.attrs.bias)
@@ -253,7 +253,7 @@ static inline clv_code conv_backward_weight(clv_kernel *base, const clv_kernel_a
 static inline clv_code conv_transpose_forward(clv_kernel *base, const clv_kernel_args *a,
                                               clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  ops_conv_site v = make_conv_site(k);
+  ops_conv_extents v = make_conv_extents(k);
   (void)err;
   conv_x_from_y(&v, a->in[0], a->param[CLV_SLOT_WEIGHT],
                 k->d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL, a->out);
@@ -262,7 +262,7 @@ static inline clv_code conv_transpose_forward(clv_kernel *base, const clv_kernel
 
 static inline clv_code conv_transpose_backward_input(clv_kernel *base, const clv_kernel_args *a,
                                                      clv_err *err) {
-  ops_conv_site v = make_conv_site((const clv_ref_kernel *)base);
+  ops_conv_extents v = make_conv_extents((const clv_ref_kernel *)base);
   (void)err;
   conv_y_from_x(&v, a->dout, a->param[CLV_SLOT_WEIGHT], NULL, a->din[0]);
   return CLV_OK;
@@ -271,7 +271,7 @@ static inline clv_code conv_transpose_backward_input(clv_kernel *base, const clv
 static inline clv_code conv_transpose_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                                       clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  ops_conv_site v = make_conv_site(k);
+  ops_conv_extents v = make_conv_extents(k);
   (void)err;
   conv_weight_grad(&v, a->dout, a->in[0], a->dparam[CLV_SLOT_WEIGHT], a->accumulate);
   if (k->d.attrs.bias)

@@ -42,17 +42,17 @@ static clv_code cross_entropy_shape(const clv_op_site *s, clv_shape *ret, clv_er
 }
 
 /* Numbers that are the same for all positions. */
-typedef struct site {
+typedef struct loss_constants {
   int64_t n_positions, per_sample, classes;
   double smoothing_share;     /* label smoothing divided by the number of classes */
   const float *class_weights; /* weights of the classes; NULL: all are 1 */
   double weight_sum;          /* sum of the class weights, or the number of classes */
-} site;
+} loss_constants;
 
-static site make_site(const clv_ref_kernel *k) {
+static loss_constants make_loss_constants(const clv_ref_kernel *k) {
   const clv_attrs *t = &k->d.attrs;
   const clv_shape *x = &k->d.in[0];
-  site s = {.per_sample = x->rank == 3 ? x->dim[1] : 1, .classes = row_length(k)};
+  loss_constants s = {.per_sample = x->rank == 3 ? x->dim[1] : 1, .classes = row_length(k)};
   s.n_positions = x->dim[0] * s.per_sample;
   s.smoothing_share = t->label_smoothing / (double)s.classes;
   s.class_weights = t->class_weights.n ? t->class_weights.of : NULL;
@@ -63,22 +63,22 @@ static site make_site(const clv_ref_kernel *k) {
   return s;
 }
 
-static double class_weight(const site *s, int64_t c) {
+static double class_weight(const loss_constants *s, int64_t c) {
   return s->class_weights ? (double)s->class_weights[c] : 1;
 }
 
 /* Writes the label of position i to *ret; -1 if the label is ignore_index. */
-static clv_code read_label(const clv_ref_kernel *k, const site *s, const int64_t *labels, int64_t i,
-                           int64_t *ret, clv_err *err) {
+static clv_code read_label(const clv_ref_kernel *k, const loss_constants *s, const int64_t *labels,
+                           int64_t i, int64_t *ret, clv_err *err) {
   *ret = -1;
   if (labels[i] == k->d.attrs.ignore_index) return CLV_OK;
-  return clv_check_place_label(labels, i, s->per_sample, s->classes, ret, err);
+  return clv_check_position_label(labels, i, s->per_sample, s->classes, ret, err);
 }
 
 /* Computes the total weight of the positions whose label is not ignore_index. Fails for any other
  * label outside the classes. */
-static clv_code sum_counted_weights(const clv_ref_kernel *k, const site *s, const int64_t *labels,
-                                    double *ret, clv_err *err) {
+static clv_code sum_counted_weights(const clv_ref_kernel *k, const loss_constants *s,
+                                    const int64_t *labels, double *ret, clv_err *err) {
   int64_t label;
   *ret = 0;
   for (int64_t i = 0; i < s->n_positions; i++) {
@@ -88,7 +88,8 @@ static clv_code sum_counted_weights(const clv_ref_kernel *k, const site *s, cons
   return CLV_OK;
 }
 
-static double position_loss(const clv_attrs *t, const site *s, const REAL *x, int64_t label) {
+static double position_loss(const clv_attrs *t, const loss_constants *s, const REAL *x,
+                            int64_t label) {
   double top = row_max(x, s->classes), over = log(row_exp_sum(x, s->classes, top)) + top;
   double one = class_weight(s, label) * (over - x[label]), total_weight = 0;
   if (t->label_smoothing == 0) return one;
@@ -98,7 +99,7 @@ static double position_loss(const clv_attrs *t, const site *s, const REAL *x, in
 
 static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  site s = make_site(k);
+  loss_constants s = make_loss_constants(k);
   double sum = 0, total_weight;
   int64_t label;
   CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));
@@ -113,7 +114,7 @@ static clv_code cross_entropy_forward(clv_kernel *base, const clv_kernel_args *a
 
 /* Computes dx of a position: with p = softmax(x), e = label_smoothing and C classes, dx_c = share
  * ((1 - e) w_target (p_c - (c == target)) + e / C (p_c sum_j w_j - w_c)). */
-static void row_gradient(const clv_attrs *t, const site *s, const REAL *x, int64_t label,
+static void row_gradient(const clv_attrs *t, const loss_constants *s, const REAL *x, int64_t label,
                          double share, REAL *dx) {
   double top = row_max(x, s->classes), sum = row_exp_sum(x, s->classes, top),
          e = t->label_smoothing;
@@ -127,7 +128,7 @@ static void row_gradient(const clv_attrs *t, const site *s, const REAL *x, int64
 
 static clv_code cross_entropy_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  site s = make_site(k);
+  loss_constants s = make_loss_constants(k);
   double total_weight;
   int64_t label;
   CLV_TRY(sum_counted_weights(k, &s, a->in[1], &total_weight, err));

@@ -9,7 +9,7 @@ static REAL dropout_scale(const clv_ref_kernel *k) {
 
 static clv_code dropout_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   CLV_TRY(clv_check_packed_shapes("dropout", s, 1, err));
-  return clv_same_shape(s, ret, err);
+  return clv_shape_of_input(s, ret, err);
 }
 
 /* Drops some of n elements from index `at` on. `first` is the first element's index in the
@@ -50,7 +50,7 @@ static clv_code drop_packed(const clv_ref_kernel *k, const clv_kernel_args *a, c
 
 static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  if (!k->d.training) return pass_forward(base, a, err);
+  if (!k->d.training) return identity_forward(base, a, err);
   if (k->d.attrs.packed) return drop_packed(k, a, err);
   drop_values(k, a, 0, k->n_in, 0);
   return CLV_OK;
@@ -63,7 +63,7 @@ static clv_code dropout_backward(clv_kernel *base, const clv_kernel_args *a, clv
   const uint8_t *mask = a->saved;
   const REAL *dy = a->dout;
   REAL *dx = a->din[0], scale = dropout_scale(k);
-  if (!k->d.training) return pass_backward(base, a, err);
+  if (!k->d.training) return identity_backward(base, a, err);
   for (size_t i = 0; i < k->n_in; i++) dx[i] = dy[i] * (mask[i] ? scale : 0);
   return CLV_OK;
 }
@@ -87,7 +87,7 @@ CLV_OP_ROW(dropout) = {
     .n_in = 1,
     .max_in = 2,
     .takes_lengths = true,
-    .packs = CLV_PACKS_LENGTHS,
+    .packing = CLV_PACKS_LENGTHS,
     .attrs = {{.key = CLV_ATTR_P, .default_value = 0.5, .low = 0, .high = 1}, PACKED_ATTR},
     .shape = dropout_shape,
     .is_identity_in_eval = true,

@@ -88,7 +88,7 @@ static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_arg
     if (row == l.padding) continue;
     while (clv_row_number_at(&l, a->in[0], first) != row) first++;
     for (size_t o = 0; first == i && o < out; o++)
-      put(&dw[(size_t)row * out + o], row_sum(&l, a, i, out, o), true);
+      store_or_add(&dw[(size_t)row * out + o], row_sum(&l, a, i, out, o), true);
   }
   return CLV_OK;
 }
@@ -112,10 +112,10 @@ CLV_OP_ROW(embedding) = {
          {.key = CLV_ATTR_COLUMN, .default_value = -1, .low = -1, .high = CLV_EXTENT_MAX},
          {.key = CLV_ATTR_MINUS, .default_value = -1, .low = -1, .high = CLV_EXTENT_MAX},
          {.key = CLV_ATTR_PADDING_IDX, .default_value = -1, .low = -1, .high = CLV_EXTENT_MAX}},
-    .packs = CLV_PACKS_POSITIONS,
+    .packing = CLV_PACKS_POSITIONS,
     .shape = embedding_shape,
     .slots = embedding_slots,
-    .most_params = 1,
+    .max_params = 1,
     .takes_row_numbers = true,
     .forward = embedding_forward,
     .backward_weight = embedding_backward_weight,

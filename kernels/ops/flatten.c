@@ -24,7 +24,7 @@ CLV_OP_ROW(flatten) = {
     .n_in = 1,
     .shape = flatten_shape,
     .is_alias = true,
-    .forward = pass_forward,
-    .backward_input = pass_backward,
+    .forward = identity_forward,
+    .backward_input = identity_backward,
     .in_place = true,
 };

@@ -16,7 +16,7 @@ static clv_code groupnorm_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
     return clv_fail(err, CLV_INVALID,
                     "groupnorm: the channels of %s do not divide into %lld groups",
                     clv_shape_format(in, text, sizeof text), (long long)s->attrs->groups);
-  return clv_same_shape(s, ret, err);
+  return clv_shape_of_input(s, ret, err);
 }
 
 static int groupnorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
@@ -28,13 +28,13 @@ static int groupnorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
 
 /* Extents. rows: number of groups of all samples; channels: channels of one group; inner: values of
  * one channel of a sample. */
-typedef struct group_site {
+typedef struct group_extents {
   size_t rows, groups, channels, inner;
-} group_site;
+} group_extents;
 
-static group_site make_site(const clv_ref_kernel *k) {
+static group_extents compute_extents(const clv_ref_kernel *k) {
   const clv_shape *in = &k->d.in[0];
-  group_site s = {.groups = (size_t)k->d.attrs.groups, .inner = 1};
+  group_extents s = {.groups = (size_t)k->d.attrs.groups, .inner = 1};
   for (int i = 2; i < in->rank; i++) s.inner *= (size_t)in->dim[i];
   s.rows = (size_t)in->dim[0] * s.groups;
   s.channels = (size_t)in->dim[1] / s.groups;
@@ -42,11 +42,11 @@ static group_site make_site(const clv_ref_kernel *k) {
 }
 
 static size_t groupnorm_saved_bytes(const clv_ref_kernel *k) {
-  return make_site(k).rows * 2 * sizeof(double);
+  return compute_extents(k).rows * 2 * sizeof(double);
 }
 
 /* Returns the channel of value i of row r. */
-static size_t channel_index(const group_site *s, size_t r, size_t i) {
+static size_t channel_index(const group_extents *s, size_t r, size_t i) {
   return r % s->groups * s->channels + i / s->inner;
 }
 
@@ -61,7 +61,7 @@ static void compute_statistics(const REAL *x, size_t width, double eps, double r
 static clv_code groupnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *w = a->param[CLV_SLOT_WEIGHT], *b = a->param[CLV_SLOT_BIAS];
-  group_site s = make_site(k);
+  group_extents s = compute_extents(k);
   size_t width = s.channels * s.inner;
   (void)err;
   for (size_t r = 0; r < s.rows; r++) {
@@ -81,7 +81,7 @@ static clv_code groupnorm_forward(clv_kernel *base, const clv_kernel_args *a, cl
 static clv_code groupnorm_backward_input(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   const REAL *w = a->param[CLV_SLOT_WEIGHT];
-  group_site s = make_site(k);
+  group_extents s = compute_extents(k);
   size_t width = s.channels * s.inner;
   (void)err;
   for (size_t r = 0; r < s.rows; r++) {
@@ -104,7 +104,7 @@ static clv_code groupnorm_backward_input(clv_kernel *base, const clv_kernel_args
 static clv_code groupnorm_backward_weight(clv_kernel *base, const clv_kernel_args *a,
                                           clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  group_site s = make_site(k);
+  group_extents s = compute_extents(k);
   size_t width = s.channels * s.inner;
   (void)err;
   for (size_t c = 0; c < s.groups * s.channels; c++) {
@@ -118,8 +118,8 @@ static clv_code groupnorm_backward_weight(clv_kernel *base, const clv_kernel_arg
         weight += dy[i] * ((x[i] - of[0]) * of[1]);
       }
     }
-    put((REAL *)a->dparam[CLV_SLOT_WEIGHT] + c, weight, a->accumulate);
-    put((REAL *)a->dparam[CLV_SLOT_BIAS] + c, bias, a->accumulate);
+    store_or_add((REAL *)a->dparam[CLV_SLOT_WEIGHT] + c, weight, a->accumulate);
+    store_or_add((REAL *)a->dparam[CLV_SLOT_BIAS] + c, bias, a->accumulate);
   }
   return CLV_OK;
 }
@@ -136,7 +136,7 @@ CLV_OP_ROW(groupnorm) = {
               EPS_ATTR},
     .shape = groupnorm_shape,
     .slots = groupnorm_slots,
-    .most_params = 2,
+    .max_params = 2,
     .forward = groupnorm_forward,
     .backward_input = groupnorm_backward_input,
     .backward_weight = groupnorm_backward_weight,

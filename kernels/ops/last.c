@@ -32,7 +32,7 @@ static clv_code find_step(const clv_ref_kernel *k, const clv_kernel_args *a, int
   int64_t packed = k->d.attrs.packed, steps = packed ? packed : in->dim[1], length;
   if (packed) CLV_TRY(clv_check_packed(a->in[1], n + 1, packed, in->dim[0], err));
   CLV_TRY(clv_check_length(a->in[1], n, steps, &length, err));
-  int64_t first = packed ? clv_packed_before(a->in[1], n) : n * steps;
+  int64_t first = packed ? clv_packed_rows_before(a->in[1], n) : n * steps;
   int64_t at = k->d.attrs.first ? first : first + length - 1;
   *ret = length ? at * in->dim[in->rank - 1] : -1;
   return CLV_OK;
@@ -75,7 +75,7 @@ CLV_OP_ROW(last) = {
     .n_in = 2,
     .max_in = 2,
     .takes_lengths = true,
-    .packs = CLV_PACKS_SEQUENCES,
+    .packing = CLV_PACKS_SEQUENCES,
     .attrs = {PACKED_ATTR, {.key = CLV_ATTR_FIRST, .low = 0, .high = 1}},
     .shape = last_shape,
     .forward = last_forward,

@@ -7,7 +7,7 @@
 
 static clv_code layernorm_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   CLV_TRY(clv_check_trailing_dims("layernorm", s, err));
-  return clv_same_shape(s, ret, err);
+  return clv_shape_of_input(s, ret, err);
 }
 
 static int layernorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
@@ -90,8 +90,8 @@ static clv_code layernorm_backward_weight(clv_kernel *base, const clv_kernel_arg
       bias += dy[r * width + i];
       weight += dy[r * width + i] * ((x[r * width + i] - saved[2 * r]) * saved[2 * r + 1]);
     }
-    put(&dw[i], weight, a->accumulate);
-    put(&db[i], bias, a->accumulate);
+    store_or_add(&dw[i], weight, a->accumulate);
+    store_or_add(&db[i], bias, a->accumulate);
   }
   return CLV_OK;
 }
@@ -105,10 +105,10 @@ CLV_OP_ROW(layernorm) = {
     .torch_needs = "elementwise_affine=True",
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_SHAPE, .low = 1, .high = CLV_EXTENT_MAX}, EPS_ATTR},
-    .packs = CLV_PACKS_POSITIONS,
+    .packing = CLV_PACKS_POSITIONS,
     .shape = layernorm_shape,
     .slots = layernorm_slots,
-    .most_params = 2,
+    .max_params = 2,
     .forward = layernorm_forward,
     .backward_input = layernorm_backward_input,
     .backward_weight = layernorm_backward_weight,

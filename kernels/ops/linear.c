@@ -7,7 +7,7 @@
 static clv_code linear_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   const clv_shape *in = &s->in[0];
   char text[160];
-  if (in->rank < 2) /* the first extent is the batch, so a rank of 1 has no features */
+  if (in->rank < 2) /* the first extent is the batch, so an input of rank 1 has no features */
     return clv_fail(err, CLV_INVALID, "linear needs rank 2 or more ([N, ..., F]), got %s",
                     clv_shape_format(in, text, sizeof text));
   *ret = *in;
@@ -99,7 +99,7 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
     for (int64_t f = 0; f < features; f++) {
       double sum = 0;
       for (int64_t n = 0; n < batch; n++) sum += (double)dy[n * out + o] * x[n * features + f];
-      put(&dw[weight_index(k, features, o, f)], sum, a->accumulate);
+      store_or_add(&dw[weight_index(k, features, o, f)], sum, a->accumulate);
     }
   if (k->d.attrs.bias) bias_gradient(dy, batch, out, 1, a->dparam[CLV_SLOT_BIAS], a->accumulate);
   return CLV_OK;
@@ -112,17 +112,17 @@ CLV_OP_ROW(linear) = {
         "(torch.nn.functional.linear)",
     .torch_module = "Linear(out=out_features, bias=bias)",
     .n_in = 1,
-    .mixes = CLV_MIXES_LAST,
+    .mixing = CLV_MIXES_LAST,
     .count_mixed = count_linear_inputs,
     .attrs = {OUT_ATTR,
               BIAS_ATTR,
               INIT_ZERO_ATTR,
               INIT_STD_ATTR,
               {.key = CLV_ATTR_TRANSPOSED, .low = 0, .high = 1}},
-    .packs = CLV_PACKS_POSITIONS,
+    .packing = CLV_PACKS_POSITIONS,
     .shape = linear_shape,
     .slots = linear_slots,
-    .most_params = 2,
+    .max_params = 2,
     .forward = linear_forward,
     .backward_input = linear_backward_input,
     .backward_weight = linear_backward_weight,

@@ -41,7 +41,7 @@ CLV_OP_ROW(log_softmax) = {
     .torch_module = "LogSoftmax()",
     .torch_needs = "dim=-1",
     .n_in = 1,
-    .packs = CLV_PACKS_POSITIONS,
+    .packing = CLV_PACKS_POSITIONS,
     .shape = log_softmax_shape,
     .forward = log_softmax_forward,
     .backward_input = log_softmax_backward,

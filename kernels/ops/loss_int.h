@@ -30,8 +30,8 @@ static inline clv_code class_loss_shape(const char *op, const clv_op_site *s, cl
 
 /* ---- targets shaped as the prediction -------------------------------------------------------- */
 
-static inline clv_code same_loss_shape(const char *op, const clv_op_site *s, clv_shape *ret,
-                                       clv_err *err) {
+static inline clv_code equal_inputs_loss_shape(const char *op, const clv_op_site *s, clv_shape *ret,
+                                               clv_err *err) {
   char a[160], b[160];
   if (!clv_shape_equal(&s->in[0], &s->in[1]))
     return clv_fail(err, CLV_INVALID, "%s needs targets shaped as the predictions %s, got %s", op,

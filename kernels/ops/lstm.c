@@ -38,21 +38,21 @@ static int lstm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
 
 enum { GATE_I, GATE_F, GATE_G, GATE_O, CELL, HIDDEN, LSTM_ROWS };
 
-typedef struct lstm_site {
+typedef struct lstm_sizes {
   int64_t n, t, f, h; /* batch, steps, input features, hidden size */
   int layers, slots;  /* slots: parameter slots of one layer, 4 with bias, else 2 */
   REAL *rows;
-} lstm_site;
+} lstm_sizes;
 
-static lstm_site make_lstm_site(const clv_ref_kernel *k, const clv_kernel_args *a) {
+static lstm_sizes make_lstm_sizes(const clv_ref_kernel *k, const clv_kernel_args *a) {
   const int64_t *dim = k->d.in[0].dim;
-  return (lstm_site){dim[0],
-                     dim[1],
-                     dim[2],
-                     k->d.attrs.out,
-                     (int)k->d.attrs.layers,
-                     k->d.attrs.bias ? 4 : 2,
-                     k->has_backward ? a->saved : a->scratch};
+  return (lstm_sizes){dim[0],
+                      dim[1],
+                      dim[2],
+                      k->d.attrs.out,
+                      (int)k->d.attrs.layers,
+                      k->d.attrs.bias ? 4 : 2,
+                      k->has_backward ? a->saved : a->scratch};
 }
 
 static size_t lstm_rows_bytes(const clv_ref_kernel *k) {
@@ -68,24 +68,24 @@ static size_t lstm_scratch_bytes(const clv_ref_kernel *k) {
                          : lstm_rows_bytes(k);
 }
 
-static REAL *lstm_row(const lstm_site *s, int layer, int64_t n, int64_t t, int row) {
+static REAL *lstm_row(const lstm_sizes *s, int layer, int64_t n, int64_t t, int row) {
   return s->rows + ((((int64_t)layer * s->n + n) * s->t + t) * LSTM_ROWS + row) * s->h;
 }
 
 /* Returns the input of layer `layer` for sample n at step t. *ret_width: number of its values. */
-static const REAL *lstm_input(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+static const REAL *lstm_input(const lstm_sizes *s, const clv_kernel_args *a, int layer, int64_t n,
                               int64_t t, int64_t *ret_width) {
   *ret_width = layer ? s->h : s->f;
   return layer ? lstm_row(s, layer - 1, n, t, HIDDEN)
                : (const REAL *)a->in[0] + (n * s->t + t) * s->f;
 }
 
-static const REAL *lstm_param(const lstm_site *s, const clv_kernel_args *a, int layer, int which) {
+static const REAL *lstm_param(const lstm_sizes *s, const clv_kernel_args *a, int layer, int which) {
   return which < s->slots ? a->param[layer * s->slots + which] : NULL;
 }
 
 /* Returns the value of a gate of unit j before its sigmoid or tanh. */
-static double lstm_gate_sum(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+static double lstm_gate_sum(const lstm_sizes *s, const clv_kernel_args *a, int layer, int64_t n,
                             int64_t t, int gate, int64_t j) {
   const REAL *w_in = lstm_param(s, a, layer, 0), *w_h = lstm_param(s, a, layer, 1);
   const REAL *b_in = lstm_param(s, a, layer, 2), *b_h = lstm_param(s, a, layer, 3);
@@ -98,7 +98,7 @@ static double lstm_gate_sum(const lstm_site *s, const clv_kernel_args *a, int la
   return sum;
 }
 
-static void run_lstm_step(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+static void run_lstm_step(const lstm_sizes *s, const clv_kernel_args *a, int layer, int64_t n,
                           int64_t t) {
   REAL *row = lstm_row(s, layer, n, t, 0);
   for (int64_t j = 0; j < s->h; j++) {
@@ -115,7 +115,7 @@ static void run_lstm_step(const lstm_site *s, const clv_kernel_args *a, int laye
 }
 
 static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  lstm_site s = make_lstm_site((const clv_ref_kernel *)base, a);
+  lstm_sizes s = make_lstm_sizes((const clv_ref_kernel *)base, a);
   REAL *y = a->out;
   (void)err;
   for (int layer = 0; layer < s.layers; layer++)
@@ -129,7 +129,7 @@ static clv_code lstm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err
 /* Computes the gradients of step t's gates from those of step t + 1. outside: gradient of h from
  * outside the layer. dc [H]: holds the gradient of c_t from step t + 1 at the call, and that of
  * c_(t-1) on return. */
-static void run_lstm_step_back(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t n,
+static void run_lstm_step_back(const lstm_sizes *s, const clv_kernel_args *a, int layer, int64_t n,
                                int64_t t, const REAL *outside, REAL *dgates, REAL *dc) {
   const REAL *row = lstm_row(s, layer, n, t, 0), *w_h = lstm_param(s, a, layer, 1);
   REAL *d = dgates + (n * s->t + t) * 4 * s->h;
@@ -151,7 +151,7 @@ static void run_lstm_step_back(const lstm_site *s, const clv_kernel_args *a, int
 
 /* Returns factor q of the sums that make a step's gates: first the values of the input, then h of
  * the step before, then 1 for the biases. */
-static double lstm_factor(const lstm_site *s, const clv_kernel_args *a, int layer, int64_t nt,
+static double lstm_factor(const lstm_sizes *s, const clv_kernel_args *a, int layer, int64_t nt,
                           int64_t q) {
   int64_t n = nt / s->t, t = nt % s->t, width;
   const REAL *x = lstm_input(s, a, layer, n, t, &width);
@@ -162,7 +162,7 @@ static double lstm_factor(const lstm_site *s, const clv_kernel_args *a, int laye
 
 /* Computes the gradients of a layer's parameters: dW_ih = dgates^T x, dW_hh = dgates^T h of the
  * step before. The gradient of both biases is the sum of dgates. */
-static void lstm_weights_back(const lstm_site *s, const clv_kernel_args *a, int layer,
+static void lstm_weights_back(const lstm_sizes *s, const clv_kernel_args *a, int layer,
                               const REAL *dgates) {
   void *const *d = &a->dparam[layer * s->slots];
   int64_t width = layer ? s->h : s->f;
@@ -172,16 +172,16 @@ static void lstm_weights_back(const lstm_site *s, const clv_kernel_args *a, int 
       for (int64_t nt = 0; nt < s->n * s->t; nt++)
         sum += dgates[nt * 4 * s->h + r] * lstm_factor(s, a, layer, nt, q);
       if (q < width)
-        put((REAL *)d[0] + r * width + q, sum, a->accumulate);
+        store_or_add((REAL *)d[0] + r * width + q, sum, a->accumulate);
       else if (q < width + s->h)
-        put((REAL *)d[1] + r * s->h + q - width, sum, a->accumulate);
+        store_or_add((REAL *)d[1] + r * s->h + q - width, sum, a->accumulate);
       else
-        for (int b = 2; b < s->slots; b++) put((REAL *)d[b] + r, sum, a->accumulate);
+        for (int b = 2; b < s->slots; b++) store_or_add((REAL *)d[b] + r, sum, a->accumulate);
     }
 }
 
 /* Computes dx = dgates W_ih, over all steps. */
-static void lstm_input_back(const lstm_site *s, const clv_kernel_args *a, int layer,
+static void lstm_input_back(const lstm_sizes *s, const clv_kernel_args *a, int layer,
                             const REAL *dgates, REAL *dx) {
   const REAL *w_in = lstm_param(s, a, layer, 0);
   int64_t width = layer ? s->h : s->f;
@@ -196,7 +196,7 @@ static void lstm_input_back(const lstm_site *s, const clv_kernel_args *a, int la
 
 static clv_code lstm_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  lstm_site s = make_lstm_site(k, a);
+  lstm_sizes s = make_lstm_sizes(k, a);
   REAL *dgates = a->scratch, *dx = dgates + 4 * k->n_out, *dc = dx + k->n_out;
   (void)err;
   for (int layer = s.layers - 1; layer >= 0; layer--) {
@@ -220,13 +220,13 @@ CLV_OP_ROW(lstm) = {
     .torch_module = "LSTM(out=hidden_size, layers=num_layers, bias=bias)",
     .torch_needs = "batch_first=True, bidirectional=False, proj_size=0, dropout=0.0",
     .n_in = 1,
-    .mixes = CLV_MIXES_ALL,
+    .mixing = CLV_MIXES_ALL,
     .attrs = {{.key = CLV_ATTR_OUT, .is_required = true, .low = 1, .high = CLV_EXTENT_MAX / 4},
               {.key = CLV_ATTR_LAYERS, .default_value = 1, .low = 1, .high = CLV_LSTM_LAYERS},
               BIAS_ATTR},
     .shape = lstm_shape,
     .slots = lstm_slots,
-    .most_params = 4 * CLV_LSTM_LAYERS,
+    .max_params = 4 * CLV_LSTM_LAYERS,
     .forward = lstm_forward,
     .backward_input = lstm_backward,
     .saves_dw = CLV_SAVE_IN0,

@@ -5,9 +5,10 @@ static clv_code maxpool_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
   return pool_shape("maxpool", s, ret, err);
 }
 
-/* Computes max pooling of one plane as torch.nn.functional.max_pool2d does on a CPU: taps in scan
- * order; a tap becomes the maximum if it is larger than the maximum so far, or NaN; padding never
- * does. argmax[o] receives the maximum's index in the plane; NULL: not wanted. */
+/* Computes max pooling of one plane as torch.nn.functional.max_pool2d does on a CPU: goes over
+ * the taps in row-major order. A tap becomes the maximum if it is larger than the maximum so far,
+ * or NaN. Padding never becomes the maximum. argmax[o] receives the maximum's index in the plane;
+ * NULL: not wanted. */
 static void maxpool_plane(const clv_window *s, const REAL *x, REAL *y, int64_t *argmax) {
   for (int64_t o = 0; o < s->oh * s->ow; o++) {
     int64_t h0 = o / s->ow * s->stride[0] - s->pad[0], w0 = o % s->ow * s->stride[1] - s->pad[1];

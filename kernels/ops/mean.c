@@ -12,7 +12,7 @@ static clv_code mean_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
 
 static clv_code axis_mean_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  clv_axis s = clv_axis_around(&k->d.attrs, &k->d.in[0]);
+  clv_axis s = clv_axis_extents(&k->d.attrs, &k->d.in[0]);
   const REAL *x = a->in[0];
   REAL *y = a->out;
   (void)err;
@@ -27,7 +27,7 @@ static clv_code axis_mean_forward(clv_kernel *base, const clv_kernel_args *a, cl
 
 static clv_code axis_mean_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  clv_axis s = clv_axis_around(&k->d.attrs, &k->d.in[0]);
+  clv_axis s = clv_axis_extents(&k->d.attrs, &k->d.in[0]);
   const REAL *dy = a->dout;
   REAL *dx = a->din[0];
   (void)err;

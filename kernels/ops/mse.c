@@ -2,7 +2,7 @@
 #include "kernels/ops/loss_int.h"
 
 static clv_code mse_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
-  return same_loss_shape("mse", s, ret, err);
+  return equal_inputs_loss_shape("mse", s, ret, err);
 }
 
 static double mse_term(double x, double t) { return (x - t) * (x - t); }

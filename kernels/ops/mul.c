@@ -14,7 +14,7 @@ static clv_code mul_backward(clv_kernel *base, const clv_kernel_args *a, clv_err
   for (int i = 0; i < 2; i++) {
     const REAL *other = a->in[1 - i];
     REAL *dx = a->din[i];
-    if (dx && clv_broadcasts(&k->d)) {
+    if (dx && clv_has_broadcast_input(&k->d)) {
       broadcast_gradient(k, a, i, other);
       continue;
     }
@@ -31,7 +31,7 @@ CLV_OP_ROW(mul) = {
     .torch_module = "",
     .no_torch_module = "torch.mul is a function",
     .n_in = 2,
-    .packs = CLV_PACKS_POSITIONS,
+    .packing = CLV_PACKS_POSITIONS,
     .shape = mul_shape,
     .elementwise = true,
     .zero_stays = true,

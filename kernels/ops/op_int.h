@@ -35,7 +35,7 @@
 
 enum { SAVE_BOTH_IN = CLV_SAVE_IN0 | CLV_SAVE_IN1 };
 
-static inline void put(REAL *dst, double value, bool accumulate) {
+static inline void store_or_add(REAL *dst, double value, bool accumulate) {
   *dst = accumulate ? *dst + (REAL)value : (REAL)value;
 }
 

@@ -113,9 +113,9 @@ typedef enum clv_init {
 typedef struct clv_slot {
   const char *suffix; /* name of the parameter after the node's name: "weight" */
   clv_shape shape;
-  bool bare;      /* the parameter is named as the node, without the suffix */
-  bool is_buffer; /* a buffer as in PyTorch, which is not trained */
-  bool is_i64;    /* type i64; false: the node's dtype */
+  bool is_named_as_node; /* the parameter is named as the node, without the suffix */
+  bool is_buffer;        /* a buffer as in PyTorch, which is not trained */
+  bool is_i64;           /* type i64; false: the node's dtype */
   clv_init init;
   double bound;     /* number that CLV_INIT_UNIFORM and CLV_INIT_NORMAL use */
   int64_t zero_row; /* 1 + index of the row that is initialised with 0; 0: no such row */
@@ -126,8 +126,9 @@ typedef struct clv_slot {
  * master/plan/privacy.c uses this. */
 typedef enum clv_mixing {
   CLV_MIXES_NOTHING,
-  CLV_MIXES_LAST, /* inputs along the last dimension, each position of a sequence separately */
-  CLV_MIXES_ALL,  /* inputs of several positions */
+  /* sums inputs along the last dimension, for each position of a sequence separately */
+  CLV_MIXES_LAST,
+  CLV_MIXES_ALL, /* sums inputs of several positions */
 } clv_mixing;
 
 /* Behaviour of an op if the sequences of its input are packed one after another: see
@@ -171,20 +172,20 @@ typedef struct clv_op_def {
   clv_attr_row attrs[12]; /* a key of 0 ends the list */
   clv_code (*shape)(const clv_op_site *site, clv_shape *ret, clv_err *err);
   /* slots writes the parameter slots in order and returns their number; NULL: no parameters.
-   * most_params: the largest number for any attributes. Adding a node with more parameters fails.
+   * max_params: the largest number for any attributes. Adding a node with more parameters fails.
    */
   int (*slots)(const clv_op_site *site, clv_slot ret[CLV_MAX_PARAMS]);
-  int most_params;
+  int max_params;
 
   bool is_loss;
-  bool takes_labels;      /* input 1 is i64 class indices; all other inputs are floats */
-  bool takes_row_numbers; /* input 0 is i64 row numbers; the output has the graph's dtype */
+  bool takes_labels;      /* input 1 has i64 class indices; all other inputs have floats */
+  bool takes_row_numbers; /* input 0 has i64 row numbers; the output has the graph's dtype */
   bool takes_lengths; /* input max_in - 1, if given, is i64: number of valid steps of each sample */
-  clv_packing packs;
+  clv_packing packing;
   /* How well the op hides its inputs from a node that does not know slot 0; see
    * master/plan/privacy.c. count_mixed returns the largest number of inputs that are summed in one
    * output; NULL: the number of values in one row of a slot's shape. */
-  clv_mixing mixes;
+  clv_mixing mixing;
   int64_t (*count_mixed)(const clv_op_site *site);
   bool is_alias; /* the output is the input's row-major memory, with another shape */
   bool is_identity_in_eval;
@@ -197,8 +198,10 @@ typedef struct clv_op_def {
   bool zero_stays;
   bool takes_tails;           /* a kernel may also compute the CLV_TAIL_* ops that follow it */
   bool uses_batch_statistics; /* in training a sample's output depends on the other samples */
-  bool bf16_in;               /* computes in bf16 if the plan does */
-  bool bf16_out; /* may round its output to bf16 if all kernels that read it compute in bf16 */
+  bool computes_in_bf16;      /* computes in bf16 if the plan does */
+  bool
+      /* may round its output to bf16 if all kernels that read it compute in bf16 */
+      may_output_bf16;
 
   /* Fails if the op cannot be trained with these arguments; NULL: it always can. */
   clv_code (*check_training)(const clv_op_site *site, clv_err *err);
@@ -222,20 +225,21 @@ typedef struct clv_op_def {
 const clv_op_def *clv_op_def_of(clv_op op);
 /* Returns the text of the torch.nn module that equals the op, or the reason why there is none;
  * never NULL. */
-const char *clv_op_torch_words(const clv_op_def *def);
+const char *clv_op_torch_text(const clv_op_def *def);
 
 /* Returns the row of an op whose loops compute in `dtype`, f32 or f64; NULL for other dtypes and
  * unknown numbers. */
-const clv_op_def *clv_op_def_in(clv_op op, clv_dtype dtype);
+const clv_op_def *clv_op_def_of_dtype(clv_op op, clv_dtype dtype);
 
 /* Finds an op by its name in a session file ("conv2d"); the error suggests similar names ("did you
  * mean"). */
 clv_code clv_op_find(const char *name, clv_op *ret, clv_err *err) CLV_USE_RESULT;
-const char *clv_op_name(clv_op op); /* Returns the op's name; "?" for unknown numbers. */
+const char *clv_op_name(clv_op op); /* Returns the op's name; "?" if `op` is no op's number. */
 /* formula of the op, and the PyTorch function whose numbers it matches */
 const char *clv_op_doc(clv_op op);
 bool clv_op_is_loss(clv_op op);
-int clv_op_n_inputs(clv_op op); /* Returns the smallest number of inputs; 0 for unknown numbers. */
+/* Returns the smallest number of inputs; 0 if `op` is no op's number. */
+int clv_op_n_inputs(clv_op op);
 
 /* Returns a text that describes the i64 numbers of input i, such as "i64 row numbers"; NULL if the
  * input holds floats. */
@@ -245,7 +249,8 @@ const char *clv_op_int_input_text(const clv_op_def *def, int i);
  * for an op that mixes nothing. */
 int64_t clv_op_fan_in(clv_op op, const clv_op_site *site);
 
-/* Returns the largest number of parameters and buffers of a node; 0 for unknown numbers. */
+/* Returns how many parameters and buffers a node of the op has at most; 0 if `op` is no op's
+ * number. */
 int clv_op_max_params(clv_op op);
 
 /* ---- functions for rows ---------------------------------------------------------------------- */
@@ -255,7 +260,7 @@ int clv_op_max_params(clv_op op);
  */
 clv_code clv_check_rank(const char *op, const clv_shape *in, int rank, const char *layout,
                         const char *hint, clv_err *err) CLV_USE_RESULT;
-clv_code clv_same_shape(const clv_op_site *site, clv_shape *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_shape_of_input(const clv_op_site *site, clv_shape *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Writes the output extents of a convolution or pool over H x W, or over L, to ret[2], rounded down
  * as with PyTorch's ceil_mode=False. Fails if the window does not fit the input. */
@@ -306,8 +311,8 @@ clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int6
                          clv_err *err) CLV_USE_RESULT;
 /* As clv_check_label, but for samples of `places` positions: i counts positions over all samples,
  * and the error names the sample and the position. */
-clv_code clv_check_place_label(const int64_t *labels, int64_t i, int64_t places, int64_t classes,
-                               int64_t *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_check_position_label(const int64_t *labels, int64_t i, int64_t places, int64_t classes,
+                                  int64_t *ret, clv_err *err) CLV_USE_RESULT;
 
 #ifdef __cplusplus
 }

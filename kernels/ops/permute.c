@@ -24,9 +24,9 @@ static clv_code permute_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
  * at(i) is the index in the input of the output's value i. */
 static void permute_values(const clv_ref_kernel *k, const REAL *from, REAL *to, bool back) {
   size_t step[CLV_MAX_RANK];
-  clv_strides(&k->d.in[0], &k->d.attrs.order, step);
+  clv_permuted_strides(&k->d.in[0], &k->d.attrs.order, step);
   for (size_t i = 0; i < k->n_out; i++) {
-    size_t at = clv_strides_at(&k->d.out, step, i);
+    size_t at = clv_permuted_index(&k->d.out, step, i);
     to[back ? at : i] = from[back ? i : at];
   }
 }

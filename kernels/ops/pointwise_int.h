@@ -38,7 +38,7 @@
 
 /* Copies dout to the gradient of each input: backward of add, flatten and reshape, and of dropout
  * outside training. */
-static inline clv_code pass_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static inline clv_code identity_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
   (void)err;
   for (int i = 0; i < k->d.n_in; i++)
@@ -46,7 +46,7 @@ static inline clv_code pass_backward(clv_kernel *base, const clv_kernel_args *a,
   return CLV_OK;
 }
 
-static inline clv_code pass_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
+static inline clv_code identity_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   (void)err;
   memmove(a->out, a->in[0], ((const clv_ref_kernel *)base)->n_in * sizeof(REAL));
   return CLV_OK;

@@ -19,14 +19,14 @@ static clv_code positions_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
                     (long long)a->rows, clv_shape_format(in, text, sizeof text),
                     (long long)a->offset, (long long)(steps + a->offset - 1),
                     (long long)CLV_MAX(a->rows - a->offset, 0));
-  return clv_same_shape(s, ret, err);
+  return clv_shape_of_input(s, ret, err);
 }
 
 static int positions_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   int64_t rows = s->attrs->rows, features = s->in[0].dim[s->in[0].rank - 1];
   ret[CLV_SLOT_WEIGHT] =
       (clv_slot){.suffix = "weight",
-                 .bare = s->attrs->bare,
+                 .is_named_as_node = s->attrs->bare,
                  .shape = s->attrs->bare ? CLV_SHAPE(1, rows, features) : CLV_SHAPE(rows, features),
                  .init = CLV_INIT_NORMAL,
                  .bound = s->attrs->init_std};
@@ -90,7 +90,7 @@ static clv_code positions_backward_weight(clv_kernel *base, const clv_kernel_arg
   for (size_t j = 0; j < extent; j++) {
     double sum = k->d.attrs.packed ? sum_packed_gradients(k, a, j) : 0;
     for (size_t i = j; !k->d.attrs.packed && i < k->n_in; i += extent) sum += dy[i];
-    put(&dw[before + j], sum, true);
+    store_or_add(&dw[before + j], sum, true);
   }
   return CLV_OK;
 }
@@ -105,7 +105,7 @@ CLV_OP_ROW(positions) = {
     .n_in = 1,
     .max_in = 2,
     .takes_lengths = true,
-    .packs = CLV_PACKS_LENGTHS,
+    .packing = CLV_PACKS_LENGTHS,
     .attrs = {{.key = CLV_ATTR_ROWS, .is_required = true, .low = 1, .high = CLV_EXTENT_MAX},
               {.key = CLV_ATTR_OFFSET, .low = 0, .high = CLV_EXTENT_MAX},
               INIT_STD_ATTR,
@@ -113,9 +113,9 @@ CLV_OP_ROW(positions) = {
               PACKED_ATTR},
     .shape = positions_shape,
     .slots = positions_slots,
-    .most_params = 1,
+    .max_params = 1,
     .forward = positions_forward,
-    .backward_input = pass_backward,
+    .backward_input = identity_backward,
     .backward_weight = positions_backward_weight,
     .saves_dw = CLV_SAVE_IN1,
     .in_place = true,

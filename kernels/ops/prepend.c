@@ -13,7 +13,7 @@ static clv_code prepend_shape(const clv_op_site *s, clv_shape *ret, clv_err *err
 
 static int prepend_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
   ret[CLV_SLOT_WEIGHT] = (clv_slot){.suffix = "weight",
-                                    .bare = true,
+                                    .is_named_as_node = true,
                                     .shape = CLV_SHAPE(1, 1, s->in[0].dim[2]),
                                     .init = CLV_INIT_NORMAL,
                                     .bound = s->attrs->init_std};
@@ -53,7 +53,7 @@ static clv_code prepend_backward_weight(clv_kernel *base, const clv_kernel_args 
   for (int64_t f = 0; f < features; f++) {
     double sum = 0;
     for (int64_t n = 0; n < samples; n++) sum += dy[n * k->d.out.dim[1] * features + f];
-    put(&dw[f], sum, a->accumulate);
+    store_or_add(&dw[f], sum, a->accumulate);
   }
   return CLV_OK;
 }
@@ -69,7 +69,7 @@ CLV_OP_ROW(prepend) = {
     .attrs = {INIT_STD_ATTR},
     .shape = prepend_shape,
     .slots = prepend_slots,
-    .most_params = 1,
+    .max_params = 1,
     .forward = prepend_forward,
     .backward_input = prepend_backward_input,
     .backward_weight = prepend_backward_weight,

@@ -44,10 +44,10 @@ CLV_OP_ROW(reshape) = {
     .torch_needs = "dim=1",
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_SHAPE, .is_required = true, .low = -1, .high = CLV_EXTENT_MAX}},
-    .packs = CLV_PACKS_POSITIONS,
+    .packing = CLV_PACKS_POSITIONS,
     .shape = reshape_shape,
     .is_alias = true,
-    .forward = pass_forward,
-    .backward_input = pass_backward,
+    .forward = identity_forward,
+    .backward_input = identity_backward,
     .in_place = true,
 };

@@ -9,7 +9,7 @@
 
 static clv_code rmsnorm_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   CLV_TRY(clv_check_trailing_dims("rmsnorm", s, err));
-  return clv_same_shape(s, ret, err);
+  return clv_shape_of_input(s, ret, err);
 }
 
 static int rmsnorm_slots(const clv_op_site *s, clv_slot ret[CLV_MAX_PARAMS]) {
@@ -77,7 +77,7 @@ static clv_code rmsnorm_backward_weight(clv_kernel *base, const clv_kernel_args 
     double sum = 0;
     for (size_t r = 0; r < k->n_in / width; r++)
       sum += dy[r * width + i] * (x[r * width + i] * saved[r]);
-    put(&dw[i], sum, a->accumulate);
+    store_or_add(&dw[i], sum, a->accumulate);
   }
   return CLV_OK;
 }
@@ -92,10 +92,10 @@ CLV_OP_ROW(rmsnorm) = {
     .n_in = 1,
     .attrs = {{.key = CLV_ATTR_SHAPE, .low = 1, .high = CLV_EXTENT_MAX},
               {.key = CLV_ATTR_EPS, .default_value = FLT_EPSILON, .low = 1e-30, .high = 1}},
-    .packs = CLV_PACKS_POSITIONS,
+    .packing = CLV_PACKS_POSITIONS,
     .shape = rmsnorm_shape,
     .slots = rmsnorm_slots,
-    .most_params = 1,
+    .max_params = 1,
     .forward = rmsnorm_forward,
     .backward_input = rmsnorm_backward_input,
     .backward_weight = rmsnorm_backward_weight,

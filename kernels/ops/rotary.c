@@ -15,7 +15,7 @@ static clv_code rotary_shape(const clv_op_site *s, clv_shape *ret, clv_err *err)
     return clv_fail(err, CLV_INVALID,
                     "rotary: %lld values do not divide into %lld heads of even width",
                     (long long)values, (long long)heads);
-  return clv_same_shape(s, ret, err);
+  return clv_shape_of_input(s, ret, err);
 }
 
 static void rotate_values(const clv_ref_kernel *k, const REAL *x, REAL *y, size_t n, double sign) {
@@ -69,7 +69,7 @@ CLV_OP_ROW(rotary) = {
     .n_in = 1,
     .max_in = 2,
     .takes_lengths = true,
-    .packs = CLV_PACKS_LENGTHS,
+    .packing = CLV_PACKS_LENGTHS,
     .attrs = {{.key = CLV_ATTR_HEADS, .is_required = true, .low = 1, .high = 65536},
               {.key = CLV_ATTR_BASE, .default_value = 10000, .low = 1, .high = 1e12},
               PACKED_ATTR},

@@ -15,7 +15,7 @@ clv_code clv_check_rank(const char *op, const clv_shape *in, int rank, const cha
                   clv_shape_format(in, text, sizeof text), hint);
 }
 
-clv_code clv_same_shape(const clv_op_site *site, clv_shape *ret, clv_err *err) {
+clv_code clv_shape_of_input(const clv_op_site *site, clv_shape *ret, clv_err *err) {
   (void)err;
   *ret = site->in[0];
   return CLV_OK;
@@ -78,8 +78,8 @@ clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int6
   return CLV_OK;
 }
 
-clv_code clv_check_place_label(const int64_t *labels, int64_t i, int64_t places, int64_t classes,
-                               int64_t *ret, clv_err *err) {
+clv_code clv_check_position_label(const int64_t *labels, int64_t i, int64_t places, int64_t classes,
+                                  int64_t *ret, clv_err *err) {
   if (places == 1 || (labels[i] >= 0 && labels[i] < classes))
     return clv_check_label(labels, i, classes, ret, err);
   clv_fail(err, CLV_INVALID, "the label of sample %lld, place %lld, is outside 0..%lld",
@@ -127,7 +127,7 @@ clv_code clv_check_packed_shapes(const char *op, const clv_op_site *s, int lengt
 
 clv_code clv_find_dim(const char *op, const clv_op_site *s, int *ret, clv_err *err) {
   char text[160];
-  *ret = clv_axis_of(s->attrs, &s->in[0]);
+  *ret = clv_axis_index(s->attrs, &s->in[0]);
   if (*ret >= 0) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%s: dim %lld is not a dimension of %s", op,
                   (long long)s->attrs->dim, clv_shape_format(&s->in[0], text, sizeof text));

@@ -28,7 +28,7 @@ static size_t slice_offset(const clv_ref_kernel *k, const clv_axis *s, size_t *r
 
 static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  clv_axis s = clv_axis_around(&k->d.attrs, &k->d.in[0]);
+  clv_axis s = clv_axis_extents(&k->d.attrs, &k->d.in[0]);
   size_t run, at = slice_offset(k, &s, &run);
   (void)err;
   for (size_t o = 0; o < s.outer; o++)
@@ -39,7 +39,7 @@ static clv_code slice_forward(clv_kernel *base, const clv_kernel_args *a, clv_er
 
 static clv_code slice_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const clv_ref_kernel *k = (const clv_ref_kernel *)base;
-  clv_axis s = clv_axis_around(&k->d.attrs, &k->d.in[0]);
+  clv_axis s = clv_axis_extents(&k->d.attrs, &k->d.in[0]);
   size_t run, at = slice_offset(k, &s, &run);
   (void)err;
   memset(a->din[0], 0, k->n_in * sizeof(REAL));
@@ -63,7 +63,7 @@ CLV_OP_ROW(slice) = {
                .default_value = CLV_TO_END,
                .low = -CLV_EXTENT_MAX,
                .high = CLV_EXTENT_MAX}},
-    .packs = CLV_PACKS_POSITIONS,
+    .packing = CLV_PACKS_POSITIONS,
     .shape = slice_shape,
     .forward = slice_forward,
     .backward_input = slice_backward,

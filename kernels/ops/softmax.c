@@ -41,7 +41,7 @@ CLV_OP_ROW(softmax) = {
     .torch_module = "Softmax()",
     .torch_needs = "dim=-1",
     .n_in = 1,
-    .packs = CLV_PACKS_POSITIONS,
+    .packing = CLV_PACKS_POSITIONS,
     .shape = softmax_shape,
     .forward = softmax_forward,
     .backward_input = softmax_backward,

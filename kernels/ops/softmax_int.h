@@ -14,7 +14,7 @@ static inline clv_code last_dim_shape(const char *op, const clv_op_site *s, clv_
   if (s->in[0].rank < 2)
     return clv_fail(err, CLV_INVALID, "%s needs rank 2 or more ([N, ..., classes]), got %s", op,
                     clv_shape_format(&s->in[0], text, sizeof text));
-  return clv_same_shape(s, ret, err);
+  return clv_shape_of_input(s, ret, err);
 }
 
 static inline int64_t row_length(const clv_ref_kernel *k) {

@@ -26,14 +26,14 @@ static const struct {
 #undef OP
 };
 
-const clv_op_def *clv_op_def_in(clv_op op, clv_dtype dtype) {
+const clv_op_def *clv_op_def_of_dtype(clv_op op, clv_dtype dtype) {
   if (op <= CLV_OP_INPUT || op >= CLV_OP_COUNT) return NULL;
   return dtype == CLV_F32 ? rows[op].f32 : dtype == CLV_F64 ? rows[op].f64 : NULL;
 }
 
-const clv_op_def *clv_op_def_of(clv_op op) { return clv_op_def_in(op, CLV_F32); }
+const clv_op_def *clv_op_def_of(clv_op op) { return clv_op_def_of_dtype(op, CLV_F32); }
 
-const char *clv_op_torch_words(const clv_op_def *def) {
+const char *clv_op_torch_text(const clv_op_def *def) {
   if (def->torch_module && *def->torch_module) return def->torch_module;
   return def->no_torch_module ? def->no_torch_module : "none";
 }
@@ -102,7 +102,7 @@ int64_t clv_op_fan_in(clv_op op, const clv_op_site *site) {
   const clv_op_def *def = clv_op_def_of(op);
   clv_slot slots[CLV_MAX_PARAMS] = {0};
   int64_t largest = 0;
-  if (!def || def->mixes == CLV_MIXES_NOTHING) return 0;
+  if (!def || def->mixing == CLV_MIXES_NOTHING) return 0;
   if (def->count_mixed) return def->count_mixed(site);
   for (int i = 0, n = def->slots(site, slots); i < n; i++) {
     const clv_shape *shape = &slots[i].shape;
@@ -115,5 +115,5 @@ int64_t clv_op_fan_in(clv_op op, const clv_op_site *site) {
 
 int clv_op_max_params(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
-  return def && def->slots ? def->most_params : 0;
+  return def && def->slots ? def->max_params : 0;
 }

@@ -56,7 +56,7 @@ static clv_code wait_backward_weight(clv_kernel *base, const clv_kernel_args *a,
   double sum = 0;
   (void)err;
   for (size_t i = 0; i < k->n_in; i++) sum += (double)x[i] * dy[i];
-  put(dw, sum, a->accumulate);
+  store_or_add(dw, sum, a->accumulate);
   sleep_until(end);
   return CLV_OK;
 }
@@ -74,9 +74,9 @@ CLV_OP_ROW(wait) = {
     .n_in = 1,
     .attrs = {MS_ATTR(CLV_ATTR_FORWARD_MS), MS_ATTR(CLV_ATTR_INPUT_MS),
               MS_ATTR(CLV_ATTR_WEIGHT_MS)},
-    .shape = clv_same_shape,
+    .shape = clv_shape_of_input,
     .slots = wait_slots,
-    .most_params = 1,
+    .max_params = 1,
     .is_test_only = true,
     .forward = wait_forward,
     .backward_input = wait_backward_input,

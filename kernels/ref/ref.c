@@ -25,13 +25,13 @@ static void fill_kernel(clv_ref_kernel *k, const clv_op_def *op) {
   b->saves = (dx ? op->saves_dx : 0) | (dw ? op->saves_dw : 0);
   b->saved_bytes = k->has_backward && op->saved_bytes ? op->saved_bytes(k) : 0;
   b->scratch_bytes = op->scratch_bytes ? op->scratch_bytes(k) : 0;
-  b->in_place = op->in_place && !clv_broadcasts(&k->d);
+  b->in_place = op->in_place && !clv_has_broadcast_input(&k->d);
   b->impl = "ref";
 }
 
 static clv_code ref_prepare(const clv_backend *b, const clv_node_desc *d, clv_kernel **ret,
                             clv_err *err) {
-  const clv_op_def *op = clv_op_def_in(d->op, d->dtype);
+  const clv_op_def *op = clv_op_def_of_dtype(d->op, d->dtype);
   size_t n_in, n_out;
   clv_ref_kernel *k;
   (void)b;

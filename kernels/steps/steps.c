@@ -10,7 +10,7 @@
 static float one_minus_beta(float beta) { return (float)(round((1 - (double)beta) * 1e7) / 1e7); }
 
 static void prepare_sgd(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
-  a->rate = (float)lr;
+  a->step_size = (float)lr;
   a->momentum = (float)c->momentum;
   a->nesterov = c->nesterov;
   a->is_first_step = step == 1;
@@ -22,7 +22,7 @@ static void prepare_adam(const clv_optim_config *c, int64_t step, double lr, clv
   a->decay[0] = (float)c->beta1;
   a->decay[1] = (float)c->beta2;
   for (int i = 0; i < 2; i++) a->one_minus_decay[i] = one_minus_beta(a->decay[i]);
-  a->rate = (float)((double)(float)lr / bias1);
+  a->step_size = (float)((double)(float)lr / bias1);
 }
 
 static void prepare_adamw(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
@@ -31,19 +31,19 @@ static void prepare_adamw(const clv_optim_config *c, int64_t step, double lr, cl
 }
 
 static void prepare_adagrad(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
-  a->rate = (float)(lr / (1 + (double)(step - 1) * c->lr_decay));
+  a->step_size = (float)(lr / (1 + (double)(step - 1) * c->lr_decay));
 }
 
 static void prepare_rmsprop(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
   (void)step;
-  a->rate = (float)lr;
+  a->step_size = (float)lr;
   a->momentum = (float)c->momentum;
   a->decay[0] = (float)c->alpha;
   a->one_minus_decay[0] = (float)(1 - c->alpha);
 }
 
 static void prepare_adamax(const clv_optim_config *c, int64_t step, double lr, clv_step_args *a) {
-  a->rate = (float)(lr / (1 - pow(c->beta1, (double)step)));
+  a->step_size = (float)(lr / (1 - pow(c->beta1, (double)step)));
   a->decay[0] = (float)c->beta1;
   a->decay[1] = (float)c->beta2;
   a->one_minus_decay[0] = (float)(1 - c->beta1);

@@ -51,7 +51,7 @@ CLV_STEP_FORMULA(sgd) {
     m0[i] = a->is_first_step ? d : a->momentum * m0[i] + d;
     d = a->nesterov ? fmaf(a->momentum, m0[i], d) : m0[i];
   }
-  p[i] = fmaf(-a->rate, d, p[i]);
+  p[i] = fmaf(-a->step_size, d, p[i]);
 }
 
 /* Updates both averages from the gradient d and returns the new parameter, for Adam and AdamW. */
@@ -59,7 +59,7 @@ CLV_STEP_INLINE float clv_step_averages(const clv_step_args *a, float p, float d
                                         float *v) {
   *m = fmaf(a->one_minus_decay[0], d, a->decay[0] * *m);
   *v = fmaf(a->one_minus_decay[1] * d, d, a->decay[1] * *v);
-  return p - a->rate * *m / (sqrtf(*v) / a->bias2_sqrt + a->eps);
+  return p - a->step_size * *m / (sqrtf(*v) / a->bias2_sqrt + a->eps);
 }
 
 CLV_STEP_FORMULA(adam) {
@@ -74,7 +74,7 @@ CLV_STEP_FORMULA(adamw) {
 CLV_STEP_FORMULA(adagrad) {
   float d = clv_step_gradient(a, p[i], g[i]);
   m0[i] = fmaf(d, d, m0[i]);
-  p[i] = p[i] - a->rate * d / (sqrtf(m0[i]) + a->eps);
+  p[i] = p[i] - a->step_size * d / (sqrtf(m0[i]) + a->eps);
 }
 
 CLV_STEP_FORMULA(rmsprop) {
@@ -88,9 +88,9 @@ CLV_STEP_FORMULA(rmsprop) {
   float average = sqrtf(square) + a->eps;
   if (m1) {
     m1[i] = a->momentum * m1[i] + d / average;
-    p[i] = fmaf(-a->rate, m1[i], p[i]);
+    p[i] = fmaf(-a->step_size, m1[i], p[i]);
   } else {
-    p[i] = p[i] - a->rate * d / average;
+    p[i] = p[i] - a->step_size * d / average;
   }
 }
 
@@ -99,7 +99,7 @@ CLV_STEP_FORMULA(adamax) {
   float faded = a->decay[1] * m1[i], now = fabsf(d) + a->eps;
   m0[i] = fmaf(a->one_minus_decay[0], d, a->decay[0] * m0[i]);
   m1[i] = faded > now ? faded : now;
-  p[i] = p[i] - a->rate * m0[i] / m1[i];
+  p[i] = p[i] - a->step_size * m0[i] / m1[i];
 }
 
 #ifdef __cplusplus

@@ -95,7 +95,7 @@ static clv_code note_if_not_hiding(clv_blueprint *b, uint32_t stage, const clv_p
   if (p->shape.rank < 2 || p->dtype != CLV_F32) return CLV_OK;
   for (int k = 0; k < b->full_graph->n_nodes; k++) {
     const clv_op_def *def = clv_op_def_of(b->full_graph->nodes[k].op);
-    if (b->why_known[k] || !def || def->mixes == CLV_MIXES_NOTHING) continue;
+    if (b->why_known[k] || !def || def->mixing == CLV_MIXES_NOTHING) continue;
     if (strcmp(b->full_graph->nodes[k].name, name) != 0) continue;
     CLV_TRY(find_why_not_hiding(s, p, &why, err));
     return why ? clv_strdup(why, &b->why_known[k], err) : CLV_OK;

@@ -29,7 +29,7 @@ bool clv_privacy_is_at_master(const clv_privacy_view *v, int k) {
 
 bool clv_privacy_is_mixing(const clv_privacy_view *v, int k) {
   return !clv_privacy_is_input(v, k) && clv_privacy_is_at_master(v, k) &&
-         clv_op_def_of(v->g->nodes[k].op)->mixes != CLV_MIXES_NOTHING;
+         clv_op_def_of(v->g->nodes[k].op)->mixing != CLV_MIXES_NOTHING;
 }
 
 /* True if the master also has the transposed weights of the layer, because another layer is tied to

@@ -92,7 +92,7 @@ static void append_mixing_ops(clv_bytes *out) {
   const char *last = NULL;
   for (int op = 0, n = 0; op < CLV_OP_COUNT; op++) {
     const clv_op_def *def = clv_op_def_of((clv_op)op);
-    if (!def || def->mixes == CLV_MIXES_NOTHING) continue;
+    if (!def || def->mixing == CLV_MIXES_NOTHING) continue;
     if (last) clv_bytes_printf(out, "%s%s", n++ ? ", " : "", last);
     last = def->name;
   }

@@ -47,7 +47,7 @@ static int find_reshaping_node(const clv_graph *g, int k, bool *ret_all) {
     for (int i = 0; i < g->nodes[m].n_in; i++) {
       const clv_node *n = &g->nodes[m];
       if (n->in[i] != k) continue;
-      bool stays = clv_op_def_of(n->op)->mixes == CLV_MIXES_NOTHING && n->shape.rank == 2 &&
+      bool stays = clv_op_def_of(n->op)->mixing == CLV_MIXES_NOTHING && n->shape.rank == 2 &&
                    n->shape.dim[1] == g->nodes[k].shape.dim[1];
       int form = n->op == CLV_OP_RESHAPE && n->shape.rank > 2 ? m : -1;
       if (form < 0 && stays) form = find_reshaping_node(g, m, ret_all);

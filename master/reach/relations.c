@@ -75,7 +75,7 @@ static void relate_permuted(const clv_op_site *s, const clv_shape *out, int inpu
  * meet in an element. */
 static void relate_joined(const clv_op_site *s, const clv_shape *out, int input,
                           reach_relation *r) {
-  int axis = clv_axis_of(s->attrs, out);
+  int axis = clv_axis_index(s->attrs, out);
   int64_t before = 0;
   for (int i = 0; i < input; i++) before += s->in[i].dim[axis];
   for (int i = 1; i < out->rank; i++) {
@@ -88,7 +88,7 @@ static void relate_joined(const clv_op_site *s, const clv_shape *out, int input,
 
 static void relate_sliced(const clv_op_site *s, const clv_shape *out, int input,
                           reach_relation *r) {
-  int axis = clv_axis_of(s->attrs, out);
+  int axis = clv_axis_index(s->attrs, out);
   int64_t stop, start = clv_slice_start(s->attrs, s->in[0].dim[axis], &stop);
   (void)input;
   for (int i = 1; i < out->rank; i++) {
@@ -179,7 +179,7 @@ static void relate_pooled_whole(const clv_op_site *s, const clv_shape *out, int 
 
 static void relate_averaged(const clv_op_site *s, const clv_shape *out, int input,
                             reach_relation *r) {
-  int axis = clv_axis_of(s->attrs, &s->in[0]);
+  int axis = clv_axis_index(s->attrs, &s->in[0]);
   (void)input;
   for (int i = 1; i < out->rank; i++) add_same(r, i, i < axis ? i : i + 1);
 }

@@ -28,7 +28,7 @@ clv_code clv_trainer_select_sequences(const clv_trainer *t, clv_tensor *const *x
   int64_t most = (int64_t)n * t->b->max_positions,
           unit = (most + CLV_PACKED_SIZES - 1) / CLV_PACKED_SIZES;
   CLV_TRY(clv_check_packed(lengths, (int64_t)n, t->b->max_positions, most, err));
-  int64_t used = CLV_MAX(clv_packed_before(lengths, (int64_t)n), 1);
+  int64_t used = CLV_MAX(clv_packed_rows_before(lengths, (int64_t)n), 1);
   ret->lengths = lengths;
   ret->rows = CLV_MIN((used + unit - 1) / unit * unit, most);
   return CLV_OK;

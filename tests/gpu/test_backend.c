@@ -105,9 +105,9 @@ static void copied_between(int second, uint64_t seed) {
   void *sum;
   must(clv_cuda_open(v, 0, &of, &err), &err);
   must(clv_cuda_open(v, second, &to, &err), &err);
-  assert_true(clv_backend_reaches(to, of) && clv_backend_reaches(of, of));
-  assert_false(clv_backend_reaches(to, clv_backend_cpu()));
-  assert_false(clv_backend_reaches(clv_backend_cpu(), clv_backend_cpu()));
+  assert_true(clv_backend_can_copy_from(to, of) && clv_backend_can_copy_from(of, of));
+  assert_false(clv_backend_can_copy_from(to, clv_backend_cpu()));
+  assert_false(clv_backend_can_copy_from(clv_backend_cpu(), clv_backend_cpu()));
   float *x = drawn(1, N), *back = take(N * sizeof *back);
   void *p = put(of, x, N * sizeof *x), *q = put(to, x, N * sizeof *x);
   must(to->memory->take(to, N * sizeof *x, &sum, &err), &err);

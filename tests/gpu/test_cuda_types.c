@@ -343,7 +343,7 @@ static void test_op(clv_op op) {
   static const kind f32 = {"f32", {0}, 1e-5, 1e-5};
   if (op == CLV_OP_ATTENTION) check_all_tiles(&f32);
   if (op == CLV_OP_ATTENTION) check_all_tiles(&bf16);
-  if (clv_op_def_of(op)->mixes != CLV_MIXES_NOTHING) check_all(op, &tf32, false);
+  if (clv_op_def_of(op)->mixing != CLV_MIXES_NOTHING) check_all(op, &tf32, false);
   if (does) check_all(op, &bf16, does & WRITES);
   if (op != CLV_OP_LINEAR) return;
   check_narrow_weights(op, &f32);

@@ -670,7 +670,8 @@ static void session_is_charged_for_recorded_graphs(void **state) {
   for (uint32_t i = 0; i < MODULES; i++) {
     clv_module *m = clv_node_module(w.node, i);
     recorded += bytes_of_records(m);
-    for (int k = 0; k < m->n_plans; k++) clv_recorder_forget(m->recorder, m->plans[k].plan);
+    for (int k = 0; k < m->n_plans; k++)
+      clv_recorder_free_records_of(m->recorder, m->plans[k].plan);
     assert_int_equal(bytes_of_records(m), 0);
   }
   assert_true(recorded >= MODULES * 1024);

@@ -213,22 +213,22 @@ static void check_same(const outcome *a, const outcome *b, const char *when) {
   if (memcmp(a->block, b->block, a->bytes)) fail_msg("%s: the parameters differ", when);
 }
 
-static outcome *in_parts(bool waits) { return trained(&(clv_sim_options){0}, false, waits); }
+static outcome *launched_singly(bool waits) { return trained(&(clv_sim_options){0}, false, waits); }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
 static void graph_replays_give_the_same_bits(void **state) {
   (void)state;
-  outcome *want = in_parts(false);
+  outcome *want = launched_singly(false);
   assert_int_equal(want->device.captures + want->device.graph_launches, 0);
   for (uint64_t seed = 0; seed < (!is_long() || CLV_THREAD_SANITIZED ? 2 : 6); seed++) {
     outcome *got = trained(&(clv_sim_options){.seed = seed}, true, false);
     check_same(want, got, "recorded");
-    assert_true(got->counts.made >= 12 && got->counts.made == got->device.captures);
-    assert_true(got->counts.replays > got->counts.in_parts);
+    assert_true(got->counts.records_made >= 12 && got->counts.records_made == got->device.captures);
+    assert_true(got->counts.replays > got->counts.launched_singly);
     assert_int_equal(got->counts.replays, got->device.graph_launches);
-    assert_int_equal(got->counts.refused, 0);
-    assert_true(got->counts.bytes >= 1024 * got->counts.made);
+    assert_int_equal(got->counts.keys_refused, 0);
+    assert_true(got->counts.bytes >= 1024 * got->counts.records_made);
     outcome_free(got);
   }
   outcome_free(want);
@@ -236,10 +236,10 @@ static void graph_replays_give_the_same_bits(void **state) {
 
 static void recompute_with_graphs_gives_the_same_bits(void **state) {
   (void)state;
-  outcome *want = in_parts(false);
+  outcome *want = launched_singly(false);
   outcome *got = trained_with(&(clv_sim_options){0}, true, false, ALL_DRAW | AGAIN);
   check_same(want, got, "computed again");
-  assert_true(got->counts.replays > got->counts.in_parts);
+  assert_true(got->counts.replays > got->counts.launched_singly);
   outcome_free(got);
   outcome_free(want);
 }
@@ -275,12 +275,12 @@ static void each_graph_replay_draws_new_random_numbers(void **state) {
 
 static void failed_capture_falls_back_to_single_launches(void **state) {
   (void)state;
-  outcome *want = in_parts(false), *all = trained(&(clv_sim_options){0}, true, false);
+  outcome *want = launched_singly(false), *all = trained(&(clv_sim_options){0}, true, false);
   for (uint64_t k = 0; k < (CLV_THREAD_SANITIZED ? 3 : 12); k += !k || is_long() ? 1 : 5) {
     clv_sim_options o = {.seed = k, .no_graphs = !k, .fail_capture = k};
     outcome *got = trained(&o, true, false);
     check_same(want, got, "not recorded");
-    assert_int_equal(got->counts.refused, k ? 1 : all->counts.made);
+    assert_int_equal(got->counts.keys_refused, k ? 1 : all->counts.records_made);
     assert_true(k ? got->counts.replays > 0 : got->counts.replays == 0);
     outcome_free(got);
   }
@@ -290,9 +290,9 @@ static void failed_capture_falls_back_to_single_launches(void **state) {
 
 static void work_that_waits_on_the_host_is_not_captured(void **state) {
   (void)state;
-  outcome *want = in_parts(true), *got = trained(&(clv_sim_options){0}, true, true);
+  outcome *want = launched_singly(true), *got = trained(&(clv_sim_options){0}, true, true);
   check_same(want, got, "waiting");
-  assert_true(got->counts.refused > 0);
+  assert_true(got->counts.keys_refused > 0);
   outcome_free(want);
   outcome_free(got);
 }
@@ -367,10 +367,10 @@ static void library_call_that_fails_in_capture_runs_uncaptured(void **state) {
   may_be_captured = false;
   run_lstm(&v, got, &parts);
   assert_memory_equal(want, got, sizeof want);
-  assert_int_equal(all.refused, 0);
+  assert_int_equal(all.keys_refused, 0);
   assert_int_equal(all.replays, TURNS - 1);
-  assert_int_equal(parts.refused, 1);
-  assert_int_equal(parts.in_parts, TURNS);
+  assert_int_equal(parts.keys_refused, 1);
+  assert_int_equal(parts.launched_singly, TURNS);
 }
 
 /* ---- records alone --------------------------------------------------------------------------- */
@@ -410,7 +410,7 @@ static void full_graph_cache_evicts_the_least_recently_used(void **state) {
     assert_ok(clv_recorder_run(r, &key, ask, &w, err));
   }
   clv_recorder_count(r, &c);
-  assert_int_equal(c.made, 1);
+  assert_int_equal(c.records_made, 1);
   assert_int_equal(c.replays, 3 * CLV_RECORDS);
   for (uintptr_t i = 0; i < 3 * (CLV_RECORDS + 1); i++) {
     const clv_record_key key = {.owner = b, .kind = 1 + i % (CLV_RECORDS + 1)};
@@ -440,9 +440,9 @@ static void work_with_host_copies_is_not_captured(void **state) {
   }
   assert_ok(b->memory->finish(b, &layer, err)); /* that it could not be recorded is no failure */
   clv_recorder_count(r, &c);
-  assert_int_equal(c.made, 0);
-  assert_int_equal(c.refused, 1);
-  assert_int_equal(c.in_parts, 4);
+  assert_int_equal(c.records_made, 0);
+  assert_int_equal(c.keys_refused, 1);
+  assert_int_equal(c.launched_singly, 4);
   clv_recorder_free(r);
   clv_backend_give(b, w.at);
   clv_cuda_close(b);
@@ -477,7 +477,7 @@ static void graph_over_the_memory_quota_is_not_kept(void **state) {
   if (!simulated()) skip(); /* what another takes is known only afterwards */
   assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, err));
   assert_ok(clv_recorder_new(b, &r, err));
-  clv_recorder_charge(r, &account);
+  clv_recorder_set_account(r, &account);
   work w = {.b = b};
   assert_ok(clv_backend_take(b, 64, &w.at, err));
   for (w.byte = 1; w.byte <= 12; w.byte++) {
@@ -485,8 +485,8 @@ static void graph_over_the_memory_quota_is_not_kept(void **state) {
     assert_ok(clv_recorder_run(r, &key, ask, &w, err));
   }
   clv_recorder_count(r, &c);
-  assert_int_equal(c.made, 2);
-  assert_int_equal(c.refused, 1);
+  assert_int_equal(c.records_made, 2);
+  assert_int_equal(c.keys_refused, 1);
   assert_int_equal(p.spent, c.bytes);
   assert_int_equal(p.spent, 2 * each);
   clv_recorder_free(r);

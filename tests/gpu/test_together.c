@@ -236,7 +236,8 @@ static void optimise(const clv_backend *b, const rig *r) {
     if (r->params->list[i].trainable)
       runs[n++] = (clv_extent){r->params->list[i].offset / 4, r->params->list[i].bytes / 4};
   assert_ok(clv_backend_take(b, values * sizeof(float), &p, err));
-  b->step(b, &(clv_step_args){.rate = 1}, p, p, (float *const[CLV_OPTIM_MAX_MOMENTS]){0}, runs, n);
+  b->step(b, &(clv_step_args){.step_size = 1}, p, p, (float *const[CLV_OPTIM_MAX_MOMENTS]){0}, runs,
+          n);
   clv_backend_give(b, p);
 }
 

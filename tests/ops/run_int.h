@@ -247,7 +247,7 @@ static inline void *laid_out(const execution *e, const clv_shape *shape, const v
   clv_err err;
   if (row && block == 1)
     memcpy(p, row, bytes);
-  else if (row && clv_layout_is_last(block))
+  else if (row && clv_layout_is_channels_last(block))
     put_last(shape, row, p);
   else if (row)
     must(e->o->backend->reorder(e->o->backend, shape, e->o->dtype, row, 1, p, block, &err), &err);
@@ -267,7 +267,7 @@ static inline void last_back(const execution *e, const clv_shape *shape, const v
 /* From a layout to doubles; the channel padding must be zero. */
 static inline void take_back(const execution *e, const clv_shape *shape, const void *p, int block,
                              double *v) {
-  if (clv_layout_is_last(block)) {
+  if (clv_layout_is_channels_last(block)) {
     last_back(e, shape, p, v);
     return;
   }
@@ -384,7 +384,7 @@ static inline void backward(execution *e, const clv_kernel_args *from, values *s
   clv_kernel *k = e->k;
   clv_kernel_args a = *from;
   for (int i = 0; i < e->d.n_in; i++)
-    if (!(k->saves & clv_save_in(i))) a.in[i] = NULL;
+    if (!(k->saves & clv_save_flag_of_input(i))) a.in[i] = NULL;
   if (!(k->saves & CLV_SAVE_OUT)) a.out = NULL;
   backward_buffers(e, s, &a);
   a.scratch = room(e, k->scratch_bytes);

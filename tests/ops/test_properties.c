@@ -98,7 +98,7 @@ static void check_samples(const op_case *c, const clv_op_def *def) {
   copy_given(&s, &plain);
   change_first_sample(c, &s);
   output_of(c, c->d.training, &s);
-  bool ends = def->packs == CLV_PACKS_SEQUENCES;
+  bool ends = def->packing == CLV_PACKS_SEQUENCES;
   for (size_t j = s.n[V_OUT] / (size_t)c->d.out.dim[0] * (ends ? 1 : rows_of_first(c));
        j < s.n[V_OUT]; j++)
     meet = meet || !same(s.v[V_OUT][j], plain.v[V_OUT][j]);
@@ -133,7 +133,7 @@ static void test_op(clv_op op) {
     const op_case *c = &cases[i];
     if (c->d.op != op || !c->small) continue;
     if (def->elementwise) check_zero(c, def);
-    if (def->elementwise && !clv_broadcasts(&c->d)) check_elementwise(c);
+    if (def->elementwise && !clv_has_broadcast_input(&c->d)) check_elementwise(c);
     if (def->is_alias || def->is_identity_in_eval) check_identity(c, def);
     if (def->is_loss != (c->d.out.rank == 0)) fail_msg("%s: a loss is a scalar", c->name);
     check_samples(c, def);

@@ -18,8 +18,8 @@ typedef struct artifact_load {
   const clv_backend *shared_backend;
   clv_module *module;
   uint32_t n;
-  clv_weights_want *wanted; /* [n] parameters and buffers of the module */
-  size_t *found_index;      /* [n] indices of these tensors in the artifact */
+  clv_weights_want *wanted_tensors; /* [n] parameters and buffers of the module */
+  size_t *found_index;              /* [n] index in the artifact of each tensor in wanted_tensors */
 } artifact_load;
 
 enum { PART_BYTES = CLV_BASE_CHUNK_BYTES };
@@ -33,18 +33,19 @@ static bool is_shared_param(const artifact_load *f, uint32_t i) {
 }
 
 static void artifact_load_done(artifact_load *f) {
-  free(f->wanted);
+  free(f->wanted_tensors);
   free(f->found_index);
 }
 
 static clv_code list_wanted_tensors(artifact_load *f, clv_err *err) {
   const clv_params *params = clv_module_params(f->module);
   f->n = (uint32_t)params->n;
-  CLV_TRY(clv_alloc(f->n, sizeof *f->wanted, &f->wanted, err));
+  CLV_TRY(clv_alloc(f->n, sizeof *f->wanted_tensors, &f->wanted_tensors, err));
   CLV_TRY(clv_alloc(f->n, sizeof *f->found_index, &f->found_index, err));
   for (uint32_t i = 0; i < f->n; i++) {
     const clv_param *p = &params->list[i];
-    f->wanted[i] = (clv_weights_want){p->name, p->dtype, p->shape, clv_lora_is_adapter(p->name)};
+    f->wanted_tensors[i] =
+        (clv_weights_want){p->name, p->dtype, p->shape, clv_lora_is_adapter(p->name)};
   }
   return CLV_OK;
 }
@@ -53,7 +54,7 @@ static clv_code list_wanted_tensors(artifact_load *f, clv_err *err) {
 
 static clv_code copy_tensor(const artifact_load *f, uint32_t i, clv_weights_folder *from, void *buf,
                             clv_err *err) {
-  const clv_weights_want *w = &f->wanted[i];
+  const clv_weights_want *w = &f->wanted_tensors[i];
   size_t size = clv_dtype_size(w->dtype), at_once = PART_BYTES / size, n;
   CLV_TRY(clv_shape_numel(&w->shape, &n, err));
   for (size_t first = 0; first < n; first += at_once) {
@@ -72,7 +73,7 @@ static clv_code copy_tensors(const artifact_load *f, clv_weights_folder *from, c
   uint32_t n_counts = 0;
   CLV_TRY(clv_alloc_aligned(PART_BYTES, &buf, err));
   for (uint32_t i = 0; i < f->n; i++) {
-    const clv_weights_want *w = &f->wanted[i];
+    const clv_weights_want *w = &f->wanted_tensors[i];
     if (is_shared_param(f, i)) continue;
     if (f->found_index[i] != CLV_WEIGHTS_NONE)
       CLV_TRY(copy_tensor(f, i, from, buf, err));
@@ -99,8 +100,8 @@ typedef struct shared_source {
 static clv_code read_shared_tensor(void *user, size_t first, size_t n, void *to, clv_err *err) {
   const shared_source *l = user;
   const artifact_load *f = l->f;
-  return clv_weights_folder_read_range(l->from, f->found_index[l->i], &f->wanted[l->i], first, n,
-                                       to, err);
+  return clv_weights_folder_read_range(l->from, f->found_index[l->i], &f->wanted_tensors[l->i],
+                                       first, n, to, err);
 }
 
 /* Shares a tensor with the module. Modules of other identities share it too only if
@@ -109,7 +110,7 @@ static clv_code share_tensor(const artifact_load *f, const clv_artifact_spec *sp
                              clv_weights_folder *from, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   shared_source l = {f, from, i};
-  const clv_weights_want *w = &f->wanted[i];
+  const clv_weights_want *w = &f->wanted_tensors[i];
   const clv_base_key key = {.owner = spec->shared ? "" : f->s->owner,
                             .artifact = f->r->artifact.sha256,
                             .name = w->name,
@@ -144,7 +145,7 @@ static clv_code check_not_trainable(const artifact_load *f, const clv_artifact_s
           err, CLV_DENIED,
           "'%s' of artifact '%s' would learn, and could then be read: freeze it, or ask "
           "for artifacts.%s.readable: trained in the worker's worker.yaml",
-          f->wanted[i].name, spec->name, spec->name);
+          f->wanted_tensors[i].name, spec->name, spec->name);
   return CLV_OK;
 }
 
@@ -157,19 +158,19 @@ static clv_code withhold_frozen(const artifact_load *f, const clv_artifact_spec 
            spec->name, spec->name);
   for (uint32_t i = 0; i < f->n && spec->readable != CLV_READ_ALL; i++)
     if (is_param_of_artifact(f, i) && param_of(f, i)->frozen)
-      CLV_TRY(clv_module_withhold(f->module, f->wanted[i].name, why, err));
+      CLV_TRY(clv_module_withhold(f->module, f->wanted_tensors[i].name, why, err));
   return CLV_OK;
 }
 
 static clv_code load_into_module(artifact_load *f, clv_err *err) {
-  CLV_AUTO(clv_stored_closep) clv_stored_artifact *a = NULL;
+  CLV_AUTO(clv_stored_artifact_closep) clv_stored_artifact *a = NULL;
   const clv_wire_load_request *r = f->r;
   CLV_TRY(clv_store_open(f->s->settings->config, r->artifact.name, &r->artifact.sha256, f->waiter,
                          &a, err));
-  const clv_artifact_spec *spec = clv_stored_spec(a);
-  clv_weights_folder *from = clv_stored_weights(a);
-  clv_code code =
-      clv_weights_folder_match(from, f->wanted, f->n, r->fresh, r->n_fresh, f->found_index, err);
+  const clv_artifact_spec *spec = clv_stored_artifact_spec(a);
+  clv_weights_folder *from = clv_stored_artifact_weights(a);
+  clv_code code = clv_weights_folder_match(from, f->wanted_tensors, f->n, r->fresh, r->n_fresh,
+                                           f->found_index, err);
   /* the artifact has no such tensor */
   if (code == CLV_INVALID && err) return err->code = CLV_NOT_FOUND;
   CLV_TRY(code);

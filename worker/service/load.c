@@ -105,7 +105,8 @@ static clv_code load_one_module(clv_session *s, const clv_wire_load_request *r,
                                 clv_bytes *ret, clv_err *err) {
   clv_module *module;
   const clv_device *device;
-  CLV_TRY(clv_cancel_hook_check(waiter, err)); /* the load may have waited for another one */
+  /* this load may have waited for another load, and its caller may have left meanwhile */
+  CLV_TRY(clv_cancel_hook_check(waiter, err));
   CLV_TRY(check_slot(s, r, err));
   CLV_TRY(clv_service_find_device(s->service, r->device, &device, err));
   clv_device theirs = *device;
@@ -126,6 +127,6 @@ clv_code clv_session_load(clv_session *s, const clv_wire_load_request *r, const 
   pthread_mutex_lock(&s->loading_lock);
   clv_code code = load_one_module(s, r, &waiter, reply, ret, err);
   pthread_mutex_unlock(&s->loading_lock);
-  if (code == CLV_OK) clv_session_note_threads(s, CLV_MAX(r->threads, 1u));
+  if (code == CLV_OK) clv_session_record_threads(s, CLV_MAX(r->threads, 1u));
   return code;
 }

@@ -155,7 +155,7 @@ static clv_code pin_owners(const clv_wire_load_request *r, clv_session_node *nod
 
 /* ---- the module ------------------------------------------------------------------------------ */
 
-static void put_groups(const clv_wire_load_request *r, clv_module_group *groups) {
+static void decode_groups(const clv_wire_load_request *r, clv_module_group *groups) {
   for (uint32_t i = 0; i < r->n_groups; i++)
     groups[i] = (clv_module_group){optimizer_of(&r->groups[i].optimizer), r->groups[i].params,
                                    r->groups[i].n_params};
@@ -174,7 +174,7 @@ clv_code clv_load_make_module(const clv_wire_load_request *r, const clv_device *
   CLV_TRY(build_graph(r, &graph, err));
   CLV_TRY(list_shared(r, &lent, &n_lent, err));
   CLV_TRY(pin_owners(r, node, &ties, err));
-  put_groups(r, groups);
+  decode_groups(r, groups);
   clv_module_options o = {.index = r->module,
                           .generation = r->generation,
                           .name = r->name,

@@ -23,5 +23,6 @@ uint64_t clv_service_credit(clv_service *s, const char *uri) {
   const clv_member *m = clv_service_member(s, uri);
   uint64_t bytes = m ? m->credit : 0;
   pthread_mutex_unlock(&s->lock);
-  return bytes ? bytes : clv_wire_limits_default().credit_bytes; /* 0: no Hello has set it */
+  /* 0: no Hello has set the window */
+  return bytes ? bytes : clv_wire_limits_default().credit_bytes;
 }

@@ -20,7 +20,7 @@ static uint32_t list_libraries(const clv_service *v, clv_wire_library *ret) {
   return n;
 }
 
-enum { CAPABILITIES = 9 }; /* capabilities of a worker, at most */
+enum { CAPABILITIES = 9 }; /* largest number of capabilities that a worker reports */
 
 /* Lists the capabilities. Files of state need a state_dir; caches need a quota of the identity
  * too. */
@@ -34,7 +34,7 @@ static uint32_t list_capabilities(const clv_service *v, const clv_worker_setting
   ret[n++] = CLV_CAPABILITY_STATE_PIECES;
   ret[n++] = CLV_CAPABILITY_TIES;
   ret[n++] = CLV_CAPABILITY_FROZEN_BF16;
-  if (v->states) ret[n++] = CLV_CAPABILITY_STATE_FILES;
+  if (v->state_files) ret[n++] = CLV_CAPABILITY_STATE_FILES;
   if (clv_service_has_caches_for(v, now, uri)) ret[n++] = CLV_CAPABILITY_CACHED;
   return n;
 }
@@ -153,7 +153,7 @@ static clv_code on_load(void *user, const clv_rpc_peer *peer, const clv_iov *req
 /* ---- status and health ----------------------------------------------------------------------- */
 
 /* Encodes a status reply. Omits sessions that do not fit into a message. */
-static clv_code encode_what_fits(clv_wire_status_reply *r, clv_bytes *reply, clv_err *err) {
+static clv_code encode_fitting_sessions(clv_wire_status_reply *r, clv_bytes *reply, clv_err *err) {
   clv_code code = clv_wire_status_reply_encode(r, reply, err);
   while (code == CLV_EXHAUSTED && r->n_sessions) {
     r->left_out += r->n_sessions - r->n_sessions / 2;
@@ -172,7 +172,7 @@ static clv_code on_status(void *user, const clv_rpc_peer *peer, const clv_iov *r
   CLV_TRY(clv_wire_status_request_decode(pieces_of(request), n, &r, err));
   CLV_TRY(clv_service_snapshot_take(v, peer->uri, r.all ? NULL : &r.session, &now, err));
   if (!r.all && !now.status.n_sessions) return clv_fail(err, CLV_NOT_FOUND, "no such session");
-  return encode_what_fits(&now.status, reply, err);
+  return encode_fitting_sessions(&now.status, reply, err);
 }
 
 static clv_code on_health(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,

@@ -25,9 +25,10 @@ typedef struct worker_numbers {
   clv_worker_settings *settings;
   const clv_worker_config *config; /* the configuration of `settings` */
   clv_service_snapshot snapshot;
-  holding *usage;         /* usage of each identity, [n_allow] */
-  clv_work_counts *work;  /* work for each identity, [n_allow] */
-  clv_edge_counts *edges; /* bytes of each edge, [CLV_EDGES]; `link_loads` has the same length */
+  holding *usage;        /* usage of each identity, [n_allow] */
+  clv_work_counts *work; /* work for each identity, [n_allow] */
+  /* bytes sent and received on each edge, [CLV_EDGES]; `link_loads` has the same length */
+  clv_edge_counts *edges;
   load *link_loads;
   uint64_t refused[REFUSALS];
   double uptime_s, ready, session_limit, memory_limit, session_memory_limit, shed;
@@ -46,7 +47,7 @@ static void numbers_done(worker_numbers *n) {
   free(n->link_loads);
 }
 
-static clv_code numbers_init(worker_numbers *n, clv_service *v, clv_err *err) {
+static clv_code init_numbers(worker_numbers *n, clv_service *v, clv_err *err) {
   n->service = v;
   n->settings = clv_service_settings(v);
   const clv_worker_config *c = n->config = n->settings->config;
@@ -58,8 +59,8 @@ static clv_code numbers_init(worker_numbers *n, clv_service *v, clv_err *err) {
 
 static void add_open_session(worker_numbers *n, clv_session *s) {
   const clv_allow_spec *a = clv_settings_allowed(n->settings, s->owner);
-  clv_work_counts gone = {0}; /* receives the work for an identity that is not in `allow` */
-  clv_session_add_work(s, n->config, a ? &n->work[a - n->config->allow] : &gone, n->edges);
+  clv_work_counts of_unlisted = {0}; /* receives the work for an identity that is not in `allow` */
+  clv_session_add_work(s, n->config, a ? &n->work[a - n->config->allow] : &of_unlisted, n->edges);
 }
 
 /* Gathers counters: the totals plus those of the sessions in the table, all under the lock. A
@@ -442,7 +443,7 @@ static const clv_metric table[] = {
 void clv_service_metrics(clv_service *s, uint64_t shed, clv_bytes *ret) {
   CLV_AUTO(numbers_done) worker_numbers n = {0};
   clv_err err;
-  if (numbers_init(&n, s, &err) != CLV_OK || gather_numbers(s, shed, &n, &err) != CLV_OK) {
+  if (init_numbers(&n, s, &err) != CLV_OK || gather_numbers(s, shed, &n, &err) != CLV_OK) {
     clv_log(CLV_LOG_WARN, "no metrics: %s", err.text);
     ret->failed = true;
     return;

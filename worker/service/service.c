@@ -101,7 +101,7 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_backends *o
   if (code == CLV_OK) code = clv_bases_new(&s->bases, err);
   if (code == CLV_OK) code = clv_epochs_open(config->state_dir, &s->epochs, err);
   if (code == CLV_OK && config->state_dir)
-    code = clv_states_open(config->state_dir, &s->states, err);
+    code = clv_states_open(config->state_dir, &s->state_files, err);
   if (code == CLV_OK && config->state_dir)
     code = clv_caches_open(config->state_dir, &s->caches, err);
   if (code == CLV_OK) code = start_server(s, err);
@@ -253,7 +253,7 @@ void clv_service_close(clv_service *s) {
   clv_settings_done(s);
   clv_service_close_accounts(s);
   clv_epochs_free(s->epochs);
-  clv_states_free(s->states);
+  clv_states_free(s->state_files);
   clv_bases_free(s->bases);
   clv_caches_free(s->caches);
   pthread_mutex_destroy(&s->lock);

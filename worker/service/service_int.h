@@ -98,10 +98,10 @@ struct clv_session {
   clv_last_error last_error; /* last error, apart from those that the node records; under `lock` */
   /* the session is being closed, or the next tick closes it because the master's link has ended */
   bool is_closing;
-  /* work that the service's totals already include; edges_in_totals likewise; both under the
+  /* work that the service's totals already include; edge_counts_in_totals likewise; both under the
    * service's lock */
   clv_work_counts counts_in_totals;
-  clv_edge_counts *edges_in_totals;
+  clv_edge_counts *edge_counts_in_totals;
   char abort_text[CLV_ERR_TEXT];
   /* an identity of the session is no longer allowed; for clv_service_tick alone, as are the fields
    * below */
@@ -138,9 +138,9 @@ struct clv_service {
   size_t n_members;
   clv_fair_scheduler *scheduler;
   clv_epochs *epochs;
-  clv_states *states; /* files of state; NULL: worker.yaml has no state_dir */
-  clv_caches *caches; /* caches of rows; NULL: worker.yaml has no state_dir */
-  clv_bases *bases;   /* shared tensors of all sessions */
+  clv_states *state_files; /* files of state; NULL: worker.yaml has no state_dir */
+  clv_caches *caches;      /* caches of rows; NULL: worker.yaml has no state_dir */
+  clv_bases *bases;        /* shared tensors of all sessions */
   /* time of the last eviction of expired caches; for clv_service_tick alone */
   uint64_t caches_swept_ms;
   uint64_t cached_in, cached_out; /* bytes of rows stored in and read from caches; atomic */
@@ -191,8 +191,9 @@ const clv_allow_spec *clv_settings_allowed(const clv_worker_settings *s, const c
 /* Return the member or the edge of a name; NULL: none. Caller holds the service's lock. */
 clv_member *clv_service_member(clv_service *s, const char *uri);
 clv_edge_total *clv_service_edge(clv_service *s, const char *peer);
-/* Makes members and edges for all names in `c`, so that clv_settings_swap cannot fail. Caller holds
- * the service's lock, unless the service is being opened. */
+/* Makes a member for each identity in `allow` of `c`, and an edge for each peer in `c`, unless they
+ * exist, so that clv_settings_swap cannot fail. Caller holds the service's lock, unless the service
+ * is being opened. */
 clv_code clv_settings_prepare(clv_service *s, const clv_worker_config *c,
                               clv_err *err) CLV_USE_RESULT;
 /* Makes `next` the newest settings, and takes the caller's reference. */
@@ -242,7 +243,7 @@ void clv_session_unref(clv_session *s);
 void clv_session_unrefp(clv_session **s);
 void clv_session_get_counts(clv_session *s, clv_wire_close_reply *ret);
 /* Records that a module with `threads` threads has been loaded. */
-void clv_session_note_threads(clv_session *s, unsigned threads);
+void clv_session_record_threads(clv_session *s, unsigned threads);
 /* Closes a session: removes it from the table, joins its thread, closes its links, logs one audit
  * line. BLOCKS. */
 void clv_session_close(clv_session *s, const char *reason);
@@ -275,7 +276,7 @@ void clv_session_keep_last_error(clv_session *s, const char *reason);
 size_t clv_edge_index(const clv_worker_config *c, const char *peer);
 clv_refusal clv_refusal_of(clv_code code);
 clv_code clv_session_count_totals_init(clv_session *s, clv_err *err) CLV_USE_RESULT;
-/* Adds the session's counters to the totals, as far as they are not included yet. Caller holds the
+/* Adds to the totals what the session's counters have grown since the last call. Caller holds the
  * service's lock. */
 void clv_session_count_totals(clv_session *s);
 /* Adds the session's counters that are not in the totals yet to *w and edges [CLV_EDGES(c)]. */
@@ -327,8 +328,9 @@ typedef struct clv_service_snapshot {
   /* the reply to Status; its texts are valid as long as the snapshot */
   clv_wire_status_reply status;
   clv_rpc_server_counts calls;
-  clv_tls_handshakes callers, peers;  /* handshakes with callers, and with dialled peers */
-  struct clv_snapshot_memory *memory; /* private */
+  clv_tls_handshakes callers, peers; /* handshakes with callers, and with dialled peers */
+  /* memory that the texts and arrays of `status` use; private to snapshot.c */
+  struct clv_snapshot_memory *memory;
 } clv_service_snapshot;
 
 /* Takes a snapshot. viewer: identity that will read it. An observer sees all sessions, another
@@ -337,6 +339,7 @@ typedef struct clv_service_snapshot {
  * snapshot. */
 clv_code clv_service_snapshot_take(clv_service *s, const char *viewer, const clv_wire_id *only,
                                    clv_service_snapshot *ret, clv_err *err) CLV_USE_RESULT;
-void clv_service_snapshot_done(clv_service_snapshot *snapshot); /* for CLV_AUTO; {0} is allowed */
+/* frees the snapshot, for CLV_AUTO; {0} is allowed */
+void clv_service_snapshot_done(clv_service_snapshot *snapshot);
 
 #endif

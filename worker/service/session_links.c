@@ -11,7 +11,7 @@
 enum { PEER_TIMEOUT_MS = 10000 };
 
 /* Refuses a frame that arrives before the first LoadModule, when there is no compute thread. */
-static void refuse_early(clv_session *s, clv_link *link, const clv_frame *request) {
+static void refuse_early_frame(clv_session *s, clv_link *link, const clv_frame *request) {
   clv_packet *p;
   clv_err err;
   if (clv_packet_new(s->pool, CLV_ERROR, &p, &err) != CLV_OK) return;
@@ -31,7 +31,7 @@ static void on_packet(void *user, clv_link *link, clv_packet *p) {
     clv_node_post(node, p);
     return;
   }
-  if (!gone) refuse_early(s, link, &p->frame);
+  if (!gone) refuse_early_frame(s, link, &p->frame);
   clv_packet_free(p);
 }
 
@@ -200,7 +200,8 @@ static clv_code dial_peer_link(clv_session *s, const clv_remote_spec *peer, cons
                                clv_link **ret, clv_err *err) {
   clv_service *v = s->service;
   clv_link_options o =
-      make_link_options(s, peer->name, 0, on_peer_closed); /* ATTACHED sets the window */
+      /* 0: the frame ATTACHED sets the receive window */
+      make_link_options(s, peer->name, 0, on_peer_closed);
   clv_link_dial d = {.address = peer->address,
                      .identity = peer->identity,
                      .pem = *pem,

@@ -18,7 +18,7 @@ void clv_session_unref(clv_session *s) {
   clv_share_free(s->share);
   for (uint32_t i = 0; i < s->n_peers; i++) free(s->peers[i]);
   free(s->peers);
-  free(s->edges_in_totals);
+  free(s->edge_counts_in_totals);
   clv_pool_unref(s->pool);
   for (int i = 0; i < MAX_DEVICES; i++) clv_account_unref(s->device_accounts[i]);
   clv_settings_unref(s->settings);
@@ -78,17 +78,17 @@ static void close_links(clv_session *s) {
 /* Lets queue threads poll if each session's threads leave them a core. The sum over sessions does
  * not matter: rpc polls only while no session computes, and an idle session must not cost the
  * others latency. Caller holds the service's lock. */
-static void update_spin(clv_service *v) {
+static void update_queue_polling(clv_service *v) {
   unsigned threads = 0;
   for (uint32_t i = 0; i < v->n_sessions; i++)
     threads = CLV_MAX(threads, v->sessions[i]->max_module_threads);
   clv_rpc_runtime_set_spin(v->runtime, threads ? clv_spin_us(threads) : 0);
 }
 
-void clv_session_note_threads(clv_session *s, unsigned threads) {
+void clv_session_record_threads(clv_session *s, unsigned threads) {
   pthread_mutex_lock(&s->service->lock);
   s->max_module_threads = CLV_MAX(s->max_module_threads, threads);
-  update_spin(s->service);
+  update_queue_polling(s->service);
   pthread_mutex_unlock(&s->service->lock);
 }
 
@@ -103,7 +103,7 @@ void clv_session_close(clv_session *s, const char *reason) {
     clv_session_count_totals(s);
     mine = true;
   }
-  update_spin(v);
+  update_queue_polling(v);
   pthread_mutex_unlock(&v->lock);
   if (!mine) return; /* another thread is closing it */
   clv_account_discharge(s->member->account, CLV_QUOTA_SESSIONS, 1);
@@ -276,7 +276,7 @@ clv_code clv_session_open(clv_service *v, const char *uri, const clv_wire_open_r
                   "open session=%s identity=%s attempt=%llu reason=\"%s\"", s->name, uri,
                   (unsigned long long)s->epoch,
                   changed ? "ok, its configuration is not that of the attempt before" : "ok");
-  s = NULL; /* owned by the table */
+  s = NULL; /* the table owns the session from now on */
   return CLV_OK;
 }
 

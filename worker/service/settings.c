@@ -113,7 +113,8 @@ static clv_code add_edge(clv_service *v, const char *peer, clv_err *err) {
 /* ---- outward --------------------------------------------------------------------------------- */
 
 clv_code clv_settings_prepare(clv_service *v, const clv_worker_config *c, clv_err *err) {
-  if (!v->n_edges) CLV_TRY(add_edge(v, "", err)); /* edge of the links to the master */
+  /* the edge "" has the counters of the links to the master */
+  if (!v->n_edges) CLV_TRY(add_edge(v, "", err));
   for (size_t i = 0; i < c->n_peers; i++)
     if (!clv_service_edge(v, c->peers[i].name)) CLV_TRY(add_edge(v, c->peers[i].name, err));
   for (size_t i = 0; i < c->n_allow; i++)

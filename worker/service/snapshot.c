@@ -142,8 +142,8 @@ static void fill_node(clv_session_node *node, clv_wire_session_status *out) {
   out->share_wait_ns = t.share_ns;
 }
 
-/* Fills a session. out->modules and out->links are allocated; a node exists as long as its
- * session. */
+/* Fills a session. The caller has allocated out->modules and out->links. The node is read without
+ * the session's lock, because the node exists as long as the session. */
 static void fill_session(clv_session *s, uint64_t now, module_texts *texts, clv_last_error *t,
                          clv_wire_session_status *out) {
   held_link links[MAX_LINKS];
@@ -187,7 +187,8 @@ static clv_code fill_sessions(memory *m, uint64_t now, clv_err *err) {
 
 /* ---- the worker ------------------------------------------------------------------------------ */
 
-/* Collects the sessions that the viewer may see. The viewer must not learn even that others exist.
+/* Collects the sessions that the viewer may see. The viewer must not learn that other sessions
+ * exist.
  * Takes the service's lock. */
 static void collect_sessions(clv_service *v, const clv_allow_spec *viewer, const char *uri,
                              const clv_wire_id *only, memory *m, clv_wire_status_reply *out) {

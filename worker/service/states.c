@@ -35,7 +35,7 @@ static uint64_t quota_of(const clv_session *s) {
 static clv_code save_file(void *user, const char *name, const clv_weights_tensor *list, size_t n,
                           clv_sha256 *ret_digest, uint64_t *ret_bytes, clv_err *err) {
   const clv_session *s = user;
-  clv_code code = clv_states_save(s->service->states, s->owner, quota_of(s), name, list, n,
+  clv_code code = clv_states_save(s->service->state_files, s->owner, quota_of(s), name, list, n,
                                   ret_digest, ret_bytes, err);
   return finish_request(s, "save", name, code, err);
 }
@@ -43,17 +43,18 @@ static clv_code save_file(void *user, const char *name, const clv_weights_tensor
 static clv_code open_file(void *user, const char *name, size_t max_bytes, clv_weights_file **ret,
                           clv_err *err) {
   const clv_session *s = user;
-  clv_code code = clv_states_open_file(s->service->states, s->owner, name, max_bytes, ret, err);
+  clv_code code =
+      clv_states_open_file(s->service->state_files, s->owner, name, max_bytes, ret, err);
   return finish_request(s, "load", name, code, err);
 }
 
 static clv_code remove_file(void *user, const char *name, clv_err *err) {
   const clv_session *s = user;
-  clv_code code = clv_states_remove(s->service->states, s->owner, name, err);
+  clv_code code = clv_states_remove(s->service->state_files, s->owner, name, err);
   return finish_request(s, "remove", name, code, err);
 }
 
 clv_state_files clv_session_files(clv_session *s) {
-  if (!s->service->states) return (clv_state_files){0};
+  if (!s->service->state_files) return (clv_state_files){0};
   return (clv_state_files){s, save_file, open_file, remove_file};
 }

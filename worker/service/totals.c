@@ -66,18 +66,18 @@ static void add_increase(uint64_t *total, uint64_t now, uint64_t *known) {
 void clv_session_count_totals(clv_session *s) {
   const clv_worker_config *c = s->settings->config;
   size_t n = CLV_EDGES(c);
-  clv_edge_counts *edges = s->edges_in_totals + n; /* scratch: the second half of the array */
+  clv_edge_counts *edges = s->edge_counts_in_totals + n; /* scratch: the second half of the array */
   clv_work_counts w = {0};
   memset(edges, 0, n * sizeof *edges);
   clv_session_add_work(s, c, &w, edges);
   for (size_t i = 0; i + 1 < n; i++) {
     clv_edge_total *e = clv_service_edge(s->service, i ? c->peers[i - 1].name : "");
-    add_increase(&e->ended_counts.in, edges[i].in, &s->edges_in_totals[i].in);
-    add_increase(&e->ended_counts.out, edges[i].out, &s->edges_in_totals[i].out);
+    add_increase(&e->ended_counts.in, edges[i].in, &s->edge_counts_in_totals[i].in);
+    add_increase(&e->ended_counts.out, edges[i].out, &s->edge_counts_in_totals[i].out);
     add_increase(&e->ended_counts.messages_in, edges[i].messages_in,
-                 &s->edges_in_totals[i].messages_in);
+                 &s->edge_counts_in_totals[i].messages_in);
     add_increase(&e->ended_counts.messages_out, edges[i].messages_out,
-                 &s->edges_in_totals[i].messages_out);
+                 &s->edge_counts_in_totals[i].messages_out);
   }
   clv_work_counts *total = &s->member->ended_counts;
   add_increase(&total->forwards, w.forwards, &s->counts_in_totals.forwards);
@@ -95,8 +95,8 @@ void clv_session_count_totals(clv_session *s) {
 }
 
 clv_code clv_session_count_totals_init(clv_session *s, clv_err *err) {
-  return clv_alloc(2 * CLV_EDGES(s->settings->config), sizeof *s->edges_in_totals,
-                   &s->edges_in_totals, err);
+  return clv_alloc(2 * CLV_EDGES(s->settings->config), sizeof *s->edge_counts_in_totals,
+                   &s->edge_counts_in_totals, err);
 }
 
 clv_refusal clv_refusal_of(clv_code code) {

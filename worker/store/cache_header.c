@@ -12,7 +12,7 @@ typedef struct head_bytes {
   clv_sha256 key, owner;
   uint64_t records, keep_s, rank;
   int64_t dim[CLV_MAX_RANK];
-  uint32_t crc32c, zero; /* crc32c: of the fields before it */
+  uint32_t crc32c, zero; /* crc32c: checksum of the fields before this field */
 } head_bytes;
 
 _Static_assert(sizeof(head_bytes) <= CLV_CACHE_HEADER_BYTES, "a head holds it");

@@ -178,7 +178,7 @@ static clv_code make_cache(const clv_state_folder *o, file *f, clv_err *err) {
   clv_code code = write_new_file(f, path.data, err);
   if (code == CLV_OK) return CLV_OK;
   unlink(f->path.data);
-  (void)rmdir(o->dir.data); /* fails unless the folder is empty */
+  (void)rmdir(o->dir.data); /* rmdir fails unless the folder is empty */
   return code;
 }
 
@@ -235,12 +235,12 @@ typedef struct mark {
 
 _Static_assert(sizeof(mark) == CLV_CACHE_MARK_BYTES, "as it lies in the file");
 
-static mark make_mark(const file *f, int64_t row, const void *data) {
+static mark compute_row_mark(const file *f, int64_t row, const void *data) {
   uint32_t crc = clv_crc32c(0, &row, sizeof row);
   return (mark){1, clv_crc32c(crc, data, (size_t)f->head.row_bytes)};
 }
 
-static uint64_t mark_offset(const file *f, int64_t row) {
+static uint64_t row_mark_offset(const file *f, int64_t row) {
   return f->head.marks_at + CLV_CACHE_MARK_BYTES * (uint64_t)row;
 }
 
@@ -258,20 +258,20 @@ static clv_code check_rows(const clv_cache *c, const int64_t *rows, size_t n, cl
 }
 
 static clv_code put_row(const file *f, int64_t row, const void *data, clv_err *err) {
-  mark m = make_mark(f, row, data);
+  mark m = compute_row_mark(f, row, data);
   CLV_TRY(write_at(f, row_offset(f, row), data, (size_t)f->head.row_bytes, err));
-  return write_at(f, mark_offset(f, row), &m, sizeof m, err);
+  return write_at(f, row_mark_offset(f, row), &m, sizeof m, err);
 }
 
 static clv_code get_row(const file *f, int64_t row, int64_t sample, void *data, clv_err *err) {
   mark m, gone = {0};
-  CLV_TRY(read_at(f, mark_offset(f, row), &m, sizeof m, err));
+  CLV_TRY(read_at(f, row_mark_offset(f, row), &m, sizeof m, err));
   if (m.there != 1)
     return clv_fail(err, CLV_NOT_FOUND, "the row of sample %lld is not in the cache",
                     (long long)sample);
   CLV_TRY(read_at(f, row_offset(f, row), data, (size_t)f->head.row_bytes, err));
-  if (m.crc32c == make_mark(f, row, data).crc32c) return CLV_OK;
-  CLV_TRY(write_at(f, mark_offset(f, row), &gone, sizeof gone, err));
+  if (m.crc32c == compute_row_mark(f, row, data).crc32c) return CLV_OK;
+  CLV_TRY(write_at(f, row_mark_offset(f, row), &gone, sizeof gone, err));
   return clv_fail(
       err, CLV_DATA_LOSS,
       "the row of sample %lld is damaged in the cache (its CRC does not fit) and was dropped",
@@ -330,7 +330,7 @@ static clv_code count_rows(const file *f, uint64_t *ret, clv_err *err) {
   *ret = 0;
   for (uint64_t at = 0; at < f->head.records; at += CLV_COUNT(marks)) {
     size_t n = (size_t)CLV_MIN(f->head.records - at, (uint64_t)CLV_COUNT(marks));
-    CLV_TRY(read_at(f, mark_offset(f, (int64_t)at), marks, n * sizeof *marks, err));
+    CLV_TRY(read_at(f, row_mark_offset(f, (int64_t)at), marks, n * sizeof *marks, err));
     for (size_t i = 0; i < n; i++) *ret += marks[i].there == 1;
   }
   return CLV_OK;
@@ -369,7 +369,7 @@ clv_code clv_caches_list(clv_caches *c, const char *identity, const clv_sha256 *
   CLV_TRY(clv_state_folder_begin(&c->folders, identity, &o, err));
   CLV_AUTO(clv_folder_files_done) clv_folder_files files = clv_folder_files_in(o.dir.data);
   while (clv_folder_files_next(&files)) list_file(&l, files.path.data, files.name);
-  if (remove) (void)rmdir(o.dir.data); /* fails unless the folder is empty */
+  if (remove) (void)rmdir(o.dir.data); /* rmdir fails unless the folder is empty */
   *ret_n = l.n;
   return CLV_OK;
 }
@@ -388,10 +388,10 @@ static bool sweep_file(const char *path, const char *name, int64_t at_s) {
 static uint32_t sweep_folder(clv_caches *c, const char *name, int64_t at_s) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   uint32_t removed = 0;
-  if (!clv_state_folder_named(&c->folders, name, &o)) return 0;
+  if (!clv_state_folder_begin_named(&c->folders, name, &o)) return 0;
   CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(o.dir.data);
   while (clv_folder_files_next(&f)) removed += sweep_file(f.path.data, f.name, at_s);
-  (void)rmdir(o.dir.data); /* fails unless the folder is empty */
+  (void)rmdir(o.dir.data); /* rmdir fails unless the folder is empty */
   return removed;
 }
 

@@ -72,7 +72,7 @@ clv_code clv_state_folder_begin(clv_state_folders *f, const char *identity, clv_
   return CLV_OK;
 }
 
-bool clv_state_folder_named(clv_state_folders *f, const char *name, clv_state_folder *ret) {
+bool clv_state_folder_begin_named(clv_state_folders *f, const char *name, clv_state_folder *ret) {
   if (!clv_sha256_parse(name, &ret->identity)) return false;
   clv_bytes_printf(&ret->dir, "%s/%s", f->dir, name);
   if (ret->dir.failed) return false;

@@ -35,8 +35,9 @@ clv_code clv_state_folder_begin(clv_state_folders *f, const char *identity, clv_
                                 clv_err *err) CLV_USE_RESULT;
 void clv_state_folder_done(clv_state_folder *f);
 
-/* Locks the folder `name` of STATE_DIR/KIND. False: it is no folder of an identity. */
-bool clv_state_folder_named(clv_state_folders *f, const char *name, clv_state_folder *ret);
+/* Locks the folder `name` of STATE_DIR/KIND. Returns false if `name` is not the folder of an
+ * identity. */
+bool clv_state_folder_begin_named(clv_state_folders *f, const char *name, clv_state_folder *ret);
 
 /* Iterates over the files of a folder, except names that begin with a dot. */
 typedef struct clv_folder_files {
@@ -48,7 +49,7 @@ typedef struct clv_folder_files {
 
 /* Returns an iterator over the folder `of`, whose path must outlive the iterator. */
 clv_folder_files clv_folder_files_in(const char *of);
-bool clv_folder_files_next(clv_folder_files *f); /* false: no more files */
+bool clv_folder_files_next(clv_folder_files *f); /* returns false after the last file */
 void clv_folder_files_done(clv_folder_files *f);
 
 bool clv_name_ends_with(const char *name, const char *end);

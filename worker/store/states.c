@@ -129,7 +129,7 @@ clv_code clv_states_remove(clv_states *s, const char *identity, const char *name
 /* Deletes an unfinished file of a process that was killed. */
 static void remove_unfinished(clv_states *s, const char *name) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
-  if (!clv_state_folder_named(&s->folders, name, &o)) return;
+  if (!clv_state_folder_begin_named(&s->folders, name, &o)) return;
   CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(o.dir.data);
   while (clv_folder_files_next(&f))
     if (clv_name_ends_with(f.name, ".tmp")) unlink(f.path.data);

@@ -12,23 +12,23 @@
 /* ---- known digests --------------------------------------------------------------------------- */
 
 /* Identifies a version of a file: fields that change with every write. */
-typedef struct known_file {
+typedef struct hashed_file {
   dev_t dev;
   ino_t ino;
   off_t bytes;
   struct timespec mtime, ctime;
   clv_sha256 sha256;
-} known_file;
+} hashed_file;
 
-enum { KNOWN = 256, SETTLED_MS = 2000 };
+enum { REMEMBERED_FILES = 256, SETTLED_MS = 2000 };
 
 /* Digests known to the process, so that each file is hashed once for all sessions. */
-static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
-static known_file known[KNOWN];
-static size_t n_known; /* entries ever added; the oldest is replaced */
+static pthread_mutex_t hashed_files_lock = PTHREAD_MUTEX_INITIALIZER;
+static hashed_file remembered[REMEMBERED_FILES];
+static size_t n_remembered; /* number of entries ever added; a new entry replaces the oldest */
 
-static known_file file_version(const struct stat *st) {
-  known_file k;
+static hashed_file file_version(const struct stat *st) {
+  hashed_file k;
   memset(&k, 0, sizeof k);
   k.dev = st->st_dev;
   k.ino = st->st_ino;
@@ -42,39 +42,39 @@ static bool is_same_time(const struct timespec *a, const struct timespec *b) {
   return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-static bool is_same_version(const known_file *a, const known_file *b) {
+static bool is_same_version(const hashed_file *a, const hashed_file *b) {
   return a->dev == b->dev && a->ino == b->ino && a->bytes == b->bytes &&
          is_same_time(&a->mtime, &b->mtime) && is_same_time(&a->ctime, &b->ctime);
 }
 
-static bool lookup_known_file(known_file *k) {
+static bool find_hashed_file(hashed_file *k) {
   bool found = false;
-  pthread_mutex_lock(&known_lock);
-  for (size_t i = 0; i < CLV_MIN(n_known, (size_t)KNOWN) && !found; i++) {
-    found = is_same_version(&known[i], k);
-    if (found) k->sha256 = known[i].sha256;
+  pthread_mutex_lock(&hashed_files_lock);
+  for (size_t i = 0; i < CLV_MIN(n_remembered, (size_t)REMEMBERED_FILES) && !found; i++) {
+    found = is_same_version(&remembered[i], k);
+    if (found) k->sha256 = remembered[i].sha256;
   }
-  pthread_mutex_unlock(&known_lock);
+  pthread_mutex_unlock(&hashed_files_lock);
   return found;
 }
 
 /* Remembers a digest, unless the file was written so recently that another write could have the
  * same timestamp. */
-static void remember_file(const known_file *k) {
+static void remember_file(const hashed_file *k) {
   uint64_t changed = (uint64_t)k->ctime.tv_sec * 1000;
   if (clv_wall_ms() < changed + SETTLED_MS) return;
-  pthread_mutex_lock(&known_lock);
-  known[n_known++ % KNOWN] = *k;
-  pthread_mutex_unlock(&known_lock);
+  pthread_mutex_lock(&hashed_files_lock);
+  remembered[n_remembered++ % REMEMBERED_FILES] = *k;
+  pthread_mutex_unlock(&hashed_files_lock);
 }
 
 static clv_code digest_of(int fd, const clv_cancel_hook *waiter, const char *label, clv_sha256 *ret,
                           uint64_t *ret_bytes, clv_err *err) {
   struct stat st;
   if (fstat(fd, &st) != 0) return clv_fail(err, CLV_DATA_LOSS, "%s: cannot be read", label);
-  known_file k = file_version(&st);
+  hashed_file k = file_version(&st);
   *ret_bytes = (uint64_t)st.st_size;
-  if (!lookup_known_file(&k)) {
+  if (!find_hashed_file(&k)) {
     CLV_TRY(clv_sha256_fd(fd, *ret_bytes, waiter, label, &k.sha256, err));
     clv_log(CLV_LOG_DEBUG, "hashed %s", label);
     remember_file(&k);
@@ -94,20 +94,20 @@ struct clv_stored_artifact {
   clv_weights_folder *folder;
 };
 
-void clv_stored_close(clv_stored_artifact *a) {
+void clv_stored_artifact_close(clv_stored_artifact *a) {
   if (!a) return;
   clv_weights_folder_close(a->folder);
   clv_manifest_done(&a->manifest);
   free(a);
 }
 
-void clv_stored_closep(clv_stored_artifact **a) {
-  clv_stored_close(*a);
+void clv_stored_artifact_closep(clv_stored_artifact **a) {
+  clv_stored_artifact_close(*a);
   *a = NULL;
 }
 
-clv_weights_folder *clv_stored_weights(const clv_stored_artifact *a) { return a->folder; }
-const clv_artifact_spec *clv_stored_spec(const clv_stored_artifact *a) { return a->spec; }
+clv_weights_folder *clv_stored_artifact_weights(const clv_stored_artifact *a) { return a->folder; }
+const clv_artifact_spec *clv_stored_artifact_spec(const clv_stored_artifact *a) { return a->spec; }
 
 /* Checks the digest of a file: against the manifest for a file of a folder, else against
  * worker.yaml. */
@@ -157,7 +157,7 @@ static clv_code open_folder(clv_stored_artifact *a, clv_err *err) {
 
 static clv_code open_spec(const clv_worker_config *config, const clv_artifact_spec *spec,
                           const clv_cancel_hook *waiter, clv_stored_artifact **ret, clv_err *err) {
-  CLV_AUTO(clv_stored_closep) clv_stored_artifact *a = NULL;
+  CLV_AUTO(clv_stored_artifact_closep) clv_stored_artifact *a = NULL;
   clv_err why;
   CLV_TRY(clv_alloc(1, sizeof *a, &a, err));
   a->spec = spec;
@@ -180,7 +180,7 @@ static clv_code open_spec(const clv_worker_config *config, const clv_artifact_sp
 
 clv_code clv_store_check(const clv_worker_config *config, clv_err *err) {
   for (size_t i = 0; i < config->n_artifacts; i++) {
-    CLV_AUTO(clv_stored_closep) clv_stored_artifact *a = NULL;
+    CLV_AUTO(clv_stored_artifact_closep) clv_stored_artifact *a = NULL;
     CLV_TRY(open_spec(config, &config->artifacts[i], NULL, &a, err));
   }
   return CLV_OK;
@@ -189,7 +189,7 @@ clv_code clv_store_check(const clv_worker_config *config, clv_err *err) {
 clv_code clv_store_open(const clv_worker_config *config, const char *name, const clv_sha256 *want,
                         const clv_cancel_hook *waiter, clv_stored_artifact **ret, clv_err *err) {
   for (size_t i = 0; i < config->n_artifacts; i++) {
-    CLV_AUTO(clv_stored_closep) clv_stored_artifact *a = NULL;
+    CLV_AUTO(clv_stored_artifact_closep) clv_stored_artifact *a = NULL;
     clv_err why;
     if (strcmp(config->artifacts[i].name, name) != 0) continue;
     clv_code code = open_spec(config, &config->artifacts[i], waiter, &a, &why);

@@ -30,12 +30,13 @@ typedef struct clv_stored_artifact clv_stored_artifact;
 clv_code clv_store_open(const clv_worker_config *config, const char *name, const clv_sha256 *want,
                         const clv_cancel_hook *waiter, clv_stored_artifact **ret,
                         clv_err *err) CLV_USE_RESULT;
-void clv_stored_close(clv_stored_artifact *a); /* NULL is allowed */
-void clv_stored_closep(clv_stored_artifact **a);
-clv_weights_folder *clv_stored_weights(const clv_stored_artifact *a); /* the artifact owns it */
+void clv_stored_artifact_close(clv_stored_artifact *a); /* NULL is allowed */
+void clv_stored_artifact_closep(clv_stored_artifact **a);
+clv_weights_folder *clv_stored_artifact_weights(
+    const clv_stored_artifact *a); /* returns the artifact's tensors, which the artifact owns */
 
 /* Returns the artifact's entry in worker.yaml, which the config owns. */
-const clv_artifact_spec *clv_stored_spec(const clv_stored_artifact *a);
+const clv_artifact_spec *clv_stored_artifact_spec(const clv_stored_artifact *a);
 
 /* Tensors of artifacts in memory, each shared by all modules that use it: in read-only pages of the
  * host, or in memory of a device, which is zeroed before it is freed. */

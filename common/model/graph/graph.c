@@ -102,9 +102,9 @@ static clv_code infer_shape(const clv_graph *g, clv_node *node, clv_err *err) {
   clv_dtype dtype = def->takes_row_numbers ? g->dtype : site.in_dtype[0];
   CLV_TRY(clv_check_value("the output", &shape, dtype, err));
   int n = def->slots ? def->slots(&site, slots) : 0;
-  if (n > def->most_params)
+  if (n > def->max_params)
     return clv_fail(err, CLV_INTERNAL, "%s has %d parameters, its row says %d at most", def->name,
-                    n, def->most_params);
+                    n, def->max_params);
   for (int i = 0; i < n; i++) {
     CLV_TRY(check_slot(def, &site, &slots[i], err));
     CLV_TRY(clv_check_value(slots[i].suffix, &slots[i].shape, dtype, err));
@@ -190,7 +190,7 @@ static clv_code check_and_add(clv_graph *g, const clv_op_def *def, clv_node *nod
   CLV_TRY(infer_shape(g, node, err));
   CLV_TRY(append_node(g, node, ret_node, err));
   g->has_per_input_batches |=
-      node->op == CLV_OP_CONCAT && clv_axis_of(&node->attrs, &node->shape) == 0;
+      node->op == CLV_OP_CONCAT && clv_axis_index(&node->attrs, &node->shape) == 0;
   g->has_per_input_batches |= node->attrs.packed > 0;
   return CLV_OK;
 }

@@ -81,7 +81,7 @@ static clv_code adjust_dim_attrs(const packer *p, const clv_node *n, clv_attrs *
     return fail_not_packable(n, "it would work along their positions", err);
   }
   if (!has_attr(def, CLV_ATTR_DIM)) return CLV_OK;
-  int axis = clv_axis_of(&n->attrs, in);
+  int axis = clv_axis_index(&n->attrs, in);
   if (axis < 2) return fail_not_packable(n, "it would work along their positions", err);
   attrs->dim = axis - 1;
   return CLV_OK;
@@ -110,7 +110,7 @@ static clv_code add_lengths_input(const packer *p, const clv_node *n, clv_attrs 
 
 static clv_code pack_node(const packer *p, const clv_node *n, clv_attrs *attrs, int in[CLV_MAX_IN],
                           int *n_in, clv_err *err) {
-  switch (clv_op_def_of(n->op)->packs) {
+  switch (clv_op_def_of(n->op)->packing) {
     case CLV_PACKS_POSITIONS:
       CLV_TRY(check_all_packed(p, n, n->n_in, err));
       return adjust_dim_attrs(p, n, attrs, err);
@@ -128,7 +128,7 @@ static bool is_first_position_slice(const packer *p, int i) {
   const clv_node *n = &p->from->nodes[i];
   int64_t stop;
   if (n->op != CLV_OP_SLICE || !is_packed(p, n->in[0])) return false;
-  if (clv_axis_of(&n->attrs, shape_of(p, n->in[0])) != 1) return false;
+  if (clv_axis_index(&n->attrs, shape_of(p, n->in[0])) != 1) return false;
   for (int k = i + 1; k < p->from->n_nodes; k++)
     for (int j = 0; j < p->from->nodes[k].n_in; j++)
       if (p->from->nodes[k].in[j] == i && p->from->nodes[k].op != CLV_OP_FLATTEN) return false;
@@ -159,7 +159,7 @@ static clv_code add_node(packer *p, int i, clv_err *err) {
   made->recompute = n->recompute;
   memcpy(made->tied, n->tied, sizeof made->tied);
   made->tied_outside = n->tied_outside;
-  made->max_positions = any && clv_op_def_of(n->op)->packs != CLV_PACKS_SEQUENCES ? p->steps : 0;
+  made->max_positions = any && clv_op_def_of(n->op)->packing != CLV_PACKS_SEQUENCES ? p->steps : 0;
   return CLV_OK;
 }
 

@@ -28,8 +28,8 @@ static clv_code describe_slot(const clv_node *node, int index, int slot, const c
                      .shape = s->shape,
                      .dtype = s->is_i64 ? CLV_I64 : node->dtype,
                      .trainable = !s->is_buffer};
-  snprintf(ret->name, sizeof ret->name, "%s%s%s", node->name, s->bare ? "" : ".",
-           s->bare ? "" : s->suffix);
+  snprintf(ret->name, sizeof ret->name, "%s%s%s", node->name, s->is_named_as_node ? "" : ".",
+           s->is_named_as_node ? "" : s->suffix);
   CLV_TRY(clv_shape_numel(&s->shape, &ret->n, err));
   return clv_shape_bytes(&s->shape, ret->dtype, &ret->bytes, err);
 }

@@ -79,8 +79,8 @@ clv_code clv_plan_value_buf(clv_plan *p, int node, int block, int *ret, clv_err 
  * block size both differ. *ret_block: the layout after the first step. */
 static bool needs_middle_layout(int from, int to, int *ret_block) {
   *ret_block = clv_layout_f32(clv_layout_is_bf16(from) ? from : to);
-  return clv_layout_is_bf16(from) != clv_layout_is_bf16(to) && !clv_layout_is_last(from | to) &&
-         clv_layout_block(from) != clv_layout_block(to);
+  return clv_layout_is_bf16(from) != clv_layout_is_bf16(to) &&
+         !clv_layout_is_channels_last(from | to) && clv_layout_block(from) != clv_layout_block(to);
 }
 
 clv_code clv_plan_convert_layout(clv_plan *p, int node, clv_plan_layout_buf from,
@@ -350,7 +350,7 @@ clv_code clv_plan_new(const clv_graph *g, const clv_params *params, const clv_pl
 
 clv_plan *clv_plan_free(clv_plan *p) {
   if (!p) return NULL;
-  clv_recorder_forget(p->options.records, p);
+  clv_recorder_free_records_of(p->options.records, p);
   for (clv_call *c = p->calls, *next; c; c = next) {
     next = c->next;
     clv_backend_give(p->backend, c->block);

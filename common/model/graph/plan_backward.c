@@ -39,7 +39,7 @@ static clv_code convert_to_new_buf(clv_plan *p, int node, clv_plan_layout_buf *r
 /* True if the sum of a node's two gradients may be computed in bf16. An f32 sum would also be
  * rounded to bf16 once, so the bits are equal. */
 static bool can_add_in_bf16(const clv_plan *p, int node, int block) {
-  return clv_layout_is_last(block) && clv_layout_is_bf16(block) &&
+  return clv_layout_is_channels_last(block) && clv_layout_is_bf16(block) &&
          block == clv_plan_grad_block(p, node) && clv_plan_n_readers(p, node) == 2;
 }
 
@@ -108,7 +108,7 @@ static clv_code bind_saved_values(clv_plan *p, int node, clv_plan_step *s, unsig
   if (recompute) CLV_TRY(write_recompute_step(p, node, &s->recomputed_in0, err));
   if (saves & CLV_SAVE_IN0 && !recompute) clv_plan_extend_lifetime(p, q->in[0]);
   for (int i = 1; i < q->n_src; i++)
-    if (saves & clv_save_in(i)) clv_plan_extend_lifetime(p, q->in[i]);
+    if (saves & clv_save_flag_of_input(i)) clv_plan_extend_lifetime(p, q->in[i]);
   if (saves & CLV_SAVE_OUT) clv_plan_extend_lifetime(p, q->value_bufs[0].buf);
   clv_plan_extend_lifetime(p, s->recomputed_in0);
   clv_plan_extend_lifetime(p, q->saved);

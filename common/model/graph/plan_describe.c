@@ -17,7 +17,7 @@ static const char *space_name(int space, char *buf, size_t len) {
 
 static void print_block(int layout, clv_bytes *out) {
   clv_bytes_printf(out, "%d%s%s", clv_layout_block(layout),
-                   clv_layout_is_last(layout) ? " last" : "",
+                   clv_layout_is_channels_last(layout) ? " last" : "",
                    clv_layout_is_bf16(layout) ? " bf16" : "");
 }
 

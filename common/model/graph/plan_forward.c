@@ -83,7 +83,7 @@ static clv_code prepare_kernel(clv_plan *p, int node, clv_err *err) {
   /* find_preferred_output_block for an earlier node has prepared the kernel */
   if (q->kernel) return CLV_OK;
   describe_node(p, node, &d);
-  if (d.bf16 && clv_op_def_of(d.op)->bf16_out)
+  if (d.bf16 && clv_op_def_of(d.op)->may_output_bf16)
     CLV_TRY(find_preferred_output_block(p, node, &d.wanted_out, err));
   bool empty = clv_plan_has_empty_input(&d);
   clv_code code = empty ? clv_plan_empty_kernel(&d, p->backend, &q->kernel, err)
@@ -115,7 +115,7 @@ static clv_code find_preferred_output_block(clv_plan *p, int node, int *ret, clv
     for (int j = 0; j < g->nodes[i].n_in; j++) {
       if (g->nodes[i].in[j] != node) continue;
       readers++;
-      if (!clv_op_def_of(g->nodes[i].op)->bf16_in) continue;
+      if (!clv_op_def_of(g->nodes[i].op)->computes_in_bf16) continue;
       CLV_TRY(prepare_kernel(p, i, err));
       if (!wanted) wanted = p->nodes[i].kernel->in_block[0];
       agree += wanted == p->nodes[i].kernel->in_block[0];

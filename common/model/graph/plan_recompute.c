@@ -42,7 +42,7 @@ unsigned clv_plan_reads_saved(const clv_plan *p, int node) {
 static void mark_inputs(const clv_plan *p, int node, unsigned saves, bool all, bool *needed) {
   const clv_plan_node *q = &p->nodes[node];
   for (int k = 0; k < q->n_src; k++)
-    if (all || saves & clv_save_in(k)) needed[q->src[k]] = true;
+    if (all || saves & clv_save_flag_of_input(k)) needed[q->src[k]] = true;
 }
 
 void clv_plan_find_recomputed(const clv_plan *p, int top, bool *needed) {

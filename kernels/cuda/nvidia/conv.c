@@ -17,7 +17,7 @@
  * by which an engine is chosen. A stored plan made under another version is not used. */
 enum { MOST_ENGINES = 64, ENGINES_VERSION = 1 };
 
-/* A device of this host, or a device that is only described. */
+/* A device of this host, or a device that this host lacks, which is only described. */
 typedef struct device_of {
   int device;
   const char *json; /* description of the device; NULL: device number `device` of this host */
@@ -88,7 +88,7 @@ static bool engine_fits(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t engi
 static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool rounded, clv_err *err) {
   cudnnBackendDescriptor_t engine = NULL;
   int64_t n = 0;
-  CLV_TRY(clv_nvidia_make(cudnn, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine, err));
+  CLV_TRY(clv_nvidia_make_descriptor(cudnn, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine, err));
   cudnnStatus_t answer = cudnn->cudnnBackendGetAttribute(
       c->config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine);
   if (answer == CUDNN_STATUS_SUCCESS)
@@ -104,14 +104,14 @@ static clv_code read_notes(const nvidia_cudnn *cudnn, engine_row *c, bool rounde
 static clv_code device_properties(const nvidia_cudnn *cudnn, device_of of,
                                   cudnnBackendDescriptor_t *ret, clv_err *err) {
   int32_t id = of.device;
-  CLV_TRY(clv_nvidia_make(cudnn, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, ret, err));
+  CLV_TRY(clv_nvidia_make_descriptor(cudnn, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, ret, err));
   if (of.json)
-    CLV_TRY(clv_nvidia_set(cudnn, *ret, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-                           (int64_t)strlen(of.json), of.json, err));
+    CLV_TRY(clv_nvidia_set_attribute(cudnn, *ret, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+                                     CUDNN_TYPE_CHAR, (int64_t)strlen(of.json), of.json, err));
   else
-    CLV_TRY(clv_nvidia_set(cudnn, *ret, CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, 1, &id,
-                           err));
-  return clv_nvidia_finish(cudnn, *ret, err);
+    CLV_TRY(clv_nvidia_set_attribute(cudnn, *ret, CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32,
+                                     1, &id, err));
+  return clv_nvidia_finish_descriptor(cudnn, *ret, err);
 }
 
 /* State of the choice of one engine; make_new_plan destroys its members. */
@@ -125,14 +125,15 @@ typedef struct engine_choice {
 
 static clv_code make_heuristic(engine_choice *c, cudnnBackendHeurMode_t mode, clv_err *err) {
   const cudnnBackendAttributeType_t part = CUDNN_TYPE_BACKEND_DESCRIPTOR;
-  CLV_TRY(clv_nvidia_make(c->cudnn, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &c->heuristic, err));
-  CLV_TRY(clv_nvidia_set(c->cudnn, c->heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, part, 1,
-                         &c->graph, err));
-  CLV_TRY(clv_nvidia_set(c->cudnn, c->heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE,
-                         1, &mode, err));
-  CLV_TRY(clv_nvidia_set(c->cudnn, c->heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, part, 1,
-                         &c->device, err));
-  return clv_nvidia_finish(c->cudnn, c->heuristic, err);
+  CLV_TRY(clv_nvidia_make_descriptor(c->cudnn, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &c->heuristic,
+                                     err));
+  CLV_TRY(clv_nvidia_set_attribute(c->cudnn, c->heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
+                                   part, 1, &c->graph, err));
+  CLV_TRY(clv_nvidia_set_attribute(c->cudnn, c->heuristic, CUDNN_ATTR_ENGINEHEUR_MODE,
+                                   CUDNN_TYPE_HEUR_MODE, 1, &mode, err));
+  CLV_TRY(clv_nvidia_set_attribute(c->cudnn, c->heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, part,
+                                   1, &c->device, err));
+  return clv_nvidia_finish_descriptor(c->cudnn, c->heuristic, err);
 }
 
 static void free_candidates(engine_choice *c) {
@@ -149,7 +150,8 @@ static clv_code query_engines(engine_choice *c, cudnnBackendHeurMode_t mode, clv
   free_candidates(c);
   CLV_TRY(make_heuristic(c, mode, err));
   for (int i = 0; i < MOST_ENGINES; i++) {
-    CLV_TRY(clv_nvidia_make(c->cudnn, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[i], err));
+    CLV_TRY(
+        clv_nvidia_make_descriptor(c->cudnn, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[i], err));
     c->candidates[i].config = configs[i];
   }
   cudnnStatus_t answer = c->cudnn->cudnnBackendGetAttribute(
@@ -169,12 +171,12 @@ static clv_code make_plan(const engine_choice *c, cudnnBackendDescriptor_t confi
   const nvidia_cudnn *cudnn = c->cudnn;
   const cudnnBackendAttributeType_t part = CUDNN_TYPE_BACKEND_DESCRIPTOR;
   int64_t n = 0;
-  CLV_TRY(clv_nvidia_make(cudnn, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, ret, err));
-  CLV_TRY(
-      clv_nvidia_set(cudnn, *ret, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, part, 1, &config, err));
-  CLV_TRY(
-      clv_nvidia_set(cudnn, *ret, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, part, 1, &c->device, err));
-  CLV_TRY(clv_nvidia_finish(cudnn, *ret, err));
+  CLV_TRY(clv_nvidia_make_descriptor(cudnn, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, ret, err));
+  CLV_TRY(clv_nvidia_set_attribute(cudnn, *ret, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, part, 1,
+                                   &config, err));
+  CLV_TRY(clv_nvidia_set_attribute(cudnn, *ret, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, part, 1,
+                                   &c->device, err));
+  CLV_TRY(clv_nvidia_finish_descriptor(cudnn, *ret, err));
   cudnnStatus_t answer = cudnn->cudnnBackendGetAttribute(
       *ret, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, ret_workspace);
   if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;
@@ -233,7 +235,7 @@ static clv_code make_new_plan(const nvidia_cudnn *cudnn, device_of of, const clv
 
 static const clv_plan_store *store;
 
-void clv_nvidia_keep_plans(const clv_plan_store *s) { store = s; }
+void clv_nvidia_set_plan_store(const clv_plan_store *s) { store = s; }
 
 static clv_code name_device(device_of of, clv_bytes *ret, clv_err *err) {
   clv_cuda_info info;
@@ -268,10 +270,11 @@ static clv_code load_plan(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t de
                           clv_err *err) {
   const cudnnBackendAttributeType_t part = CUDNN_TYPE_BACKEND_DESCRIPTOR;
   int64_t n = 0;
-  CLV_TRY(clv_nvidia_set(cudnn, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, part, 1, &device, err));
-  CLV_TRY(clv_nvidia_set(cudnn, plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
-                         CUDNN_TYPE_CHAR, (int64_t)text->len, text->data, err));
-  CLV_TRY(clv_nvidia_finish(cudnn, plan, err));
+  CLV_TRY(clv_nvidia_set_attribute(cudnn, plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, part, 1,
+                                   &device, err));
+  CLV_TRY(clv_nvidia_set_attribute(cudnn, plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                                   CUDNN_TYPE_CHAR, (int64_t)text->len, text->data, err));
+  CLV_TRY(clv_nvidia_finish_descriptor(cudnn, plan, err));
   cudnnStatus_t answer = cudnn->cudnnBackendGetAttribute(
       plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, ret);
   if (answer == CUDNN_STATUS_SUCCESS && *ret >= 0 && *ret <= CLV_CUDA_CONV_MAX_WORKSPACE)
@@ -287,7 +290,7 @@ static cudnnBackendDescriptor_t plan_from_text(const nvidia_cudnn *cudnn, device
   clv_err err;
   clv_code code = device_properties(cudnn, of, &device, &err);
   if (code == CLV_OK)
-    code = clv_nvidia_make(cudnn, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan, &err);
+    code = clv_nvidia_make_descriptor(cudnn, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan, &err);
   if (code == CLV_OK) code = load_plan(cudnn, device, text, plan, &workspace, &err);
   if (device) cudnn->cudnnBackendDestroyDescriptor(device);
   if (code != CLV_OK && plan) cudnn->cudnnBackendDestroyDescriptor(plan);
@@ -408,15 +411,16 @@ void clv_nvidia_conv_free(clv_cuda_conv *c) {
 static clv_code make_pack(const nvidia_cudnn *cudnn, conv_variant *variant, void *const pointers[3],
                           void *workspace, clv_err *err) {
   static const int64_t ids[3] = {GRAPH_X, GRAPH_W, GRAPH_Y};
-  CLV_TRY(
-      clv_nvidia_make(cudnn, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &variant->variant_pack, err));
-  CLV_TRY(clv_nvidia_set(cudnn, variant->variant_pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
-                         CUDNN_TYPE_INT64, 3, ids, err));
-  CLV_TRY(clv_nvidia_set(cudnn, variant->variant_pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
-                         CUDNN_TYPE_VOID_PTR, 3, pointers, err));
-  CLV_TRY(clv_nvidia_set(cudnn, variant->variant_pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
-                         CUDNN_TYPE_VOID_PTR, 1, &workspace, err));
-  return clv_nvidia_finish(cudnn, variant->variant_pack, err);
+  CLV_TRY(clv_nvidia_make_descriptor(cudnn, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
+                                     &variant->variant_pack, err));
+  CLV_TRY(clv_nvidia_set_attribute(cudnn, variant->variant_pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
+                                   CUDNN_TYPE_INT64, 3, ids, err));
+  CLV_TRY(clv_nvidia_set_attribute(cudnn, variant->variant_pack,
+                                   CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3,
+                                   pointers, err));
+  CLV_TRY(clv_nvidia_set_attribute(cudnn, variant->variant_pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
+                                   CUDNN_TYPE_VOID_PTR, 1, &workspace, err));
+  return clv_nvidia_finish_descriptor(cudnn, variant->variant_pack, err);
 }
 
 /* Makes the variant pack of a call's pointers, unless the last call had the same pointers, as is

@@ -48,7 +48,7 @@ static const meaning meanings[] = {
 /* For each device, the error that made it unusable; cudaSuccess: the device is usable. */
 static _Atomic(int) fatal_error[NVIDIA_DEVICES];
 
-static const meaning *meaning_of(cudaError_t answer) {
+static const meaning *find_error_meaning(cudaError_t answer) {
   static const meaning other = {.code = CLV_INTERNAL};
   for (size_t i = 0; i < CLV_COUNT(meanings); i++)
     if (meanings[i].error == answer) return &meanings[i];
@@ -64,7 +64,7 @@ clv_code clv_nvidia_fail_text_at(const char *where, const char *call, int device
 
 clv_code clv_nvidia_fail_at(const char *where, const char *call, int device, cudaError_t answer,
                             clv_err *err) {
-  const meaning *m = meaning_of(answer);
+  const meaning *m = find_error_meaning(answer);
   if (m->marks_lost && device >= 0 && device < NVIDIA_DEVICES)
     atomic_store(&fatal_error[device], (int)answer);
   cudaGetLastError(); /* clears the error, so that the next call does not report it again */

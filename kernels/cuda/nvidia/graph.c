@@ -26,22 +26,24 @@ clv_code clv_nvidia_dnn_fail(const nvidia_cudnn *cudnn, const char *call, cudnnS
                   part ? "a part of cuDNN is missing, damaged or of another version: " : "", why);
 }
 
-clv_code clv_nvidia_make(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
-                         cudnnBackendDescriptor_t *ret, clv_err *err) {
+clv_code clv_nvidia_make_descriptor(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
+                                    cudnnBackendDescriptor_t *ret, clv_err *err) {
   cudnnStatus_t answer = cudnn->cudnnBackendCreateDescriptor(type, ret);
   if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;
   return clv_nvidia_dnn_fail(cudnn, "cudnnBackendCreateDescriptor", answer, err);
 }
 
-clv_code clv_nvidia_set(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t of,
-                        cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                        int64_t n, const void *values, clv_err *err) {
+clv_code clv_nvidia_set_attribute(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t of,
+                                  cudnnBackendAttributeName_t name,
+                                  cudnnBackendAttributeType_t type, int64_t n, const void *values,
+                                  clv_err *err) {
   cudnnStatus_t answer = cudnn->cudnnBackendSetAttribute(of, name, type, n, values);
   if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;
   return clv_nvidia_dnn_fail(cudnn, "cudnnBackendSetAttribute", answer, err);
 }
 
-clv_code clv_nvidia_finish(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t of, clv_err *err) {
+clv_code clv_nvidia_finish_descriptor(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t of,
+                                      clv_err *err) {
   cudnnStatus_t answer = cudnn->cudnnBackendFinalize(of);
   if (answer == CUDNN_STATUS_SUCCESS) return CLV_OK;
   return clv_nvidia_dnn_fail(cudnn, "cudnnBackendFinalize", answer, err);
@@ -59,11 +61,12 @@ static clv_code make_with(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_
                           const attribute *rows, size_t n, cudnnBackendDescriptor_t *ret,
                           clv_err *err) {
   cudnnBackendDescriptor_t made = NULL;
-  CLV_TRY(clv_nvidia_make(cudnn, type, &made, err));
+  CLV_TRY(clv_nvidia_make_descriptor(cudnn, type, &made, err));
   clv_code code = CLV_OK;
   for (size_t i = 0; i < n && code == CLV_OK; i++)
-    code = clv_nvidia_set(cudnn, made, rows[i].name, rows[i].type, rows[i].n, rows[i].values, err);
-  if (code == CLV_OK) code = clv_nvidia_finish(cudnn, made, err);
+    code = clv_nvidia_set_attribute(cudnn, made, rows[i].name, rows[i].type, rows[i].n,
+                                    rows[i].values, err);
+  if (code == CLV_OK) code = clv_nvidia_finish_descriptor(cudnn, made, err);
   if (code == CLV_OK)
     *ret = made;
   else

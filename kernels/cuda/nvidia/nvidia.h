@@ -35,7 +35,7 @@ clv_code clv_nvidia_device_json(int device, const char *device_json, clv_bytes *
 
 /* Sets the store that keeps plans; call it before any other function. NULL: plans are not stored.
  */
-void clv_nvidia_keep_plans(const clv_plan_store *store);
+void clv_nvidia_set_plan_store(const clv_plan_store *store);
 
 /* Makes and frees the plan of a convolution on the described device; device_json NULL: on device 0.
  */

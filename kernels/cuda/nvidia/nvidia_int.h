@@ -121,13 +121,14 @@ enum { CONV_ALIGNMENT = 16 };
 clv_code clv_nvidia_conv_graph(const nvidia_cudnn *cudnn, const clv_cuda_conv_desc *d, float beta,
                                cudnnBackendDescriptor_t *ret, clv_err *err) CLV_USE_RESULT;
 /* These functions make a cuDNN descriptor, set its attributes one by one, and finalise it. */
-clv_code clv_nvidia_make(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
-                         cudnnBackendDescriptor_t *ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_nvidia_set(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t of,
-                        cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                        int64_t n, const void *values, clv_err *err) CLV_USE_RESULT;
-clv_code clv_nvidia_finish(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t of,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_nvidia_make_descriptor(const nvidia_cudnn *cudnn, cudnnBackendDescriptorType_t type,
+                                    cudnnBackendDescriptor_t *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_nvidia_set_attribute(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t of,
+                                  cudnnBackendAttributeName_t name,
+                                  cudnnBackendAttributeType_t type, int64_t n, const void *values,
+                                  clv_err *err) CLV_USE_RESULT;
+clv_code clv_nvidia_finish_descriptor(const nvidia_cudnn *cudnn, cudnnBackendDescriptor_t of,
+                                      clv_err *err) CLV_USE_RESULT;
 clv_code clv_nvidia_dnn_fail(const nvidia_cudnn *cudnn, const char *call, cudnnStatus_t answer,
                              clv_err *err);
 

@@ -11,8 +11,8 @@
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
-/* A device that this process uses; -1: none yet. Page-locked memory is allocated in the device's
- * context, so that no other device is initialised for it. */
+/* Number of a device that this process uses; -1: it uses none yet. Page-locked memory is allocated
+ * in the device's context, so that no other device is initialised for it. */
 static _Atomic(int) device_in_use = -1;
 
 clv_code clv_nvidia_set_device(int device, clv_err *err) {

@@ -156,7 +156,7 @@ clv_code clv_nvidia_capture_begin(clv_cuda_stream *s, clv_err *err) {
   return CLV_OK;
 }
 
-/* Held while a graph is made, so that each graph's memory is counted once. */
+/* Mutex that is held while a graph is made, so that each graph's memory is counted once. */
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
 static clv_code instantiate(clv_cuda_stream *s, clv_cuda_graph *g, cudaGraph_t captured,

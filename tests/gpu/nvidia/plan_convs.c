@@ -164,7 +164,7 @@ int main(int argc, char **argv) {
   }
   printf("%s\n", known.data);
   const clv_plan_store store = {.find = find_plan, .keep = keep_plan};
-  clv_nvidia_keep_plans(&store);
+  clv_nvidia_set_plan_store(&store);
   double made = plan_resnet50();
   size_t here_already = n_found;
   quiet = true;

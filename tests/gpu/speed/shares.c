@@ -42,19 +42,19 @@ static clv_code draw(bench *m, clv_err *err) {
   const cuda_dropout_shape at = {.n = m->n, .channels = 1, .inner = 1};
   clv_rng_stream s = some_stream();
   return clv_gpu_dropout(m->g, &at, m->x, m->y, (uint8_t *)m->mask, &s, NULL,
-                         clv_gpu_dropout_limit(0.5), clv_gpu_dropout_factor(0.5), err);
+                         clv_gpu_dropout_threshold(0.5), clv_gpu_dropout_factor(0.5), err);
 }
 
 static clv_code mask(bench *m, clv_err *err) {
-  return clv_gpu_mask(m->g, false, m->x, (uint8_t *)m->mask, m->y, m->n, 2, err);
+  return clv_gpu_apply_mask(m->g, false, m->x, (uint8_t *)m->mask, m->y, m->n, 2, err);
 }
 
 static cuda_chain some_chain(void) {
   return (cuda_chain){.n = 3,
                       .op = {CLV_OP_RELU, CLV_OP_SCALE, CLV_OP_DROPOUT},
                       .by = {0, 2, clv_gpu_dropout_factor(0.5)},
-                      .draws = true,
-                      .limit = clv_gpu_dropout_limit(0.5),
+                      .has_dropout = true,
+                      .limit = clv_gpu_dropout_threshold(0.5),
                       .stream = some_stream()};
 }
 
@@ -128,7 +128,7 @@ static clv_code mse_back(bench *m, clv_err *err) {
 /* ---- images ---------------------------------------------------------------------------------- */
 
 static cuda_batchnorm batchnorm_of(const bench *m, bool last) {
-  cuda_sums s = last ? gpu_sums_last(m->samples, m->channels, m->inner)
+  cuda_sums s = last ? gpu_sums_channels_last(m->samples, m->channels, m->inner)
                      : gpu_sums_of(m->samples, m->channels, m->inner);
   return (cuda_batchnorm){.sums = s,
                           .is_training = true,
@@ -285,7 +285,7 @@ static clv_code lookup_back(bench *m, clv_err *err) {
 
 /* The first half of each row. */
 static clv_code slice(bench *m, clv_err *err) {
-  return clv_gpu_move(m->g, m->x, m->width, m->y, m->width / 2, m->rows, m->width / 2, err);
+  return clv_gpu_copy_runs(m->g, m->x, m->width, m->y, m->width / 2, m->rows, m->width / 2, err);
 }
 
 /* ---- the optimiser --------------------------------------------------------------------------- */
@@ -295,7 +295,7 @@ static clv_code optimise(bench *m, clv_optim_kind kind, clv_err *err) {
                            .grad_scale = 1,
                            .momentum = 0.9f,
                            .eps = 1e-8f,
-                           .rate = 1e-6f,
+                           .step_size = 1e-6f,
                            .decay = {0.9f, 0.999f},
                            .one_minus_decay = {0.1f, 0.001f},
                            .bias2_sqrt = 1};

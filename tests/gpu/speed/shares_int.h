@@ -32,7 +32,7 @@ typedef struct kernel {
   const char *name;
   double bytes;
   act *f;
-  cuda_map *map;
+  cuda_map_fn *map;
   bool two, last;
 } kernel;
 

@@ -54,7 +54,7 @@ static clv_code groupnorm_weights(bench *m, clv_err *err) {
 /* Rows of features, as a linear layer has them; or all values in bf16 as one channel. */
 static cuda_batchnorm columns_of(const bench *m, bool alone) {
   return (cuda_batchnorm){
-      .sums = alone ? gpu_sums_last(m->n, 1, 1) : gpu_sums_of(m->rows, m->width, 1),
+      .sums = alone ? gpu_sums_channels_last(m->n, 1, 1) : gpu_sums_of(m->rows, m->width, 1),
       .is_training = true,
       .channels_last = alone,
       .eps = 1e-5,
@@ -112,11 +112,11 @@ static clv_code draw_last(bench *m, clv_err *err) {
       .n = m->n, .channels = m->channels, .inner = m->inner, .channels_last = true};
   clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 1});
   return clv_gpu_dropout(m->g, &at, m->x, m->y, (uint8_t *)m->mask, &s, NULL,
-                         clv_gpu_dropout_limit(0.5), clv_gpu_dropout_factor(0.5), err);
+                         clv_gpu_dropout_threshold(0.5), clv_gpu_dropout_factor(0.5), err);
 }
 
 static clv_code mask_last(bench *m, clv_err *err) {
-  return clv_gpu_mask(m->g, true, m->x, (uint8_t *)m->mask, m->y, m->n, 2, err);
+  return clv_gpu_apply_mask(m->g, true, m->x, (uint8_t *)m->mask, m->y, m->n, 2, err);
 }
 
 /* ---- columns of convolutions ----------------------------------------------------------------- */
@@ -200,20 +200,20 @@ static clv_code rotary_packed(bench *m, clv_err *err) {
 }
 
 static clv_code ends(bench *m, clv_err *err) {
-  const cuda_ends e = {packed_of(m, false), m->width, false};
-  return clv_gpu_ends(m->g, &e, m->x, m->y, err);
+  const cuda_last_packed e = {packed_of(m, false), m->width, false};
+  return clv_gpu_last_packed(m->g, &e, m->x, m->y, err);
 }
 
 static clv_code ends_back(bench *m, clv_err *err) {
-  const cuda_ends e = {packed_of(m, false), m->width, false};
-  return clv_gpu_ends_back(m->g, &e, m->x, m->y, err);
+  const cuda_last_packed e = {packed_of(m, false), m->width, false};
+  return clv_gpu_last_packed_back(m->g, &e, m->x, m->y, err);
 }
 
 static clv_code draw_packed(bench *m, clv_err *err) {
   cuda_packed p = packed_of(m, true);
   clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 1});
   return clv_gpu_dropout_packed(m->g, &p, m->width, m->x, m->y, (uint8_t *)m->mask, &s, NULL,
-                                clv_gpu_dropout_limit(0.5), clv_gpu_dropout_factor(0.5), err);
+                                clv_gpu_dropout_threshold(0.5), clv_gpu_dropout_factor(0.5), err);
 }
 
 static clv_code to_heads(bench *m, clv_err *err) {
@@ -291,7 +291,7 @@ static clv_code moved(bench *m, int from, int to, clv_err *err) {
 }
 
 static clv_code to_last_f32(bench *m, clv_err *err) {
-  return moved(m, 1, CLV_LAYOUT_LAST | 1, err);
+  return moved(m, 1, CLV_LAYOUT_CHANNELS_LAST | 1, err);
 }
 
 static clv_code added_bf16(bench *m, clv_err *err) {
@@ -299,18 +299,18 @@ static clv_code added_bf16(bench *m, clv_err *err) {
 }
 
 /* One of a row's values for all rows, summed over these. */
-static cuda_fold fold_of(const bench *m, bool per_thread) {
-  return (cuda_fold){.rank = 1,
-                     .n_summed = 1,
-                     .n = {m->width},
-                     .out = {1},
-                     .other = {1},
-                     .summed = {m->rows},
-                     .summed_out = {m->width},
-                     .summed_other = {m->width},
-                     .values = m->width,
-                     .terms = m->rows,
-                     .per_thread = per_thread};
+static cuda_broadcast_sum fold_of(const bench *m, bool has_thread_per_value) {
+  return (cuda_broadcast_sum){.rank = 1,
+                              .n_summed = 1,
+                              .n = {m->width},
+                              .out = {1},
+                              .other = {1},
+                              .summed = {m->rows},
+                              .summed_out = {m->width},
+                              .summed_other = {m->width},
+                              .values = m->width,
+                              .terms = m->rows,
+                              .has_thread_per_value = has_thread_per_value};
 }
 
 /* A row for all rows. */
@@ -320,13 +320,13 @@ static clv_code broadcast(bench *m, clv_err *err) {
 }
 
 static clv_code fold_alone(bench *m, clv_err *err) {
-  const cuda_fold f = fold_of(m, true);
-  return clv_gpu_fold(m->g, &f, m->x, NULL, m->y, err);
+  const cuda_broadcast_sum f = fold_of(m, true);
+  return clv_gpu_sum_broadcast(m->g, &f, m->x, NULL, m->y, err);
 }
 
 static clv_code fold_blocks(bench *m, clv_err *err) {
-  const cuda_fold f = fold_of(m, false);
-  return clv_gpu_fold(m->g, &f, m->x, NULL, m->y, err);
+  const cuda_broadcast_sum f = fold_of(m, false);
+  return clv_gpu_sum_broadcast(m->g, &f, m->x, NULL, m->y, err);
 }
 
 /* Dropout comes behind what reads the mask as zeros. */

@@ -149,7 +149,7 @@ static void check_tiles(cpu_weight_tiles w) {
   float *plain = floats_new(n), *front = floats_new(n), *back = floats_new(n);
   bool want_front = w.front, want_back = w.back;
   draw(plain, n, 1);
-  w.plain = plain;
+  w.row_major = plain;
   w.front = want_front ? front : NULL;
   w.back = want_back ? back : NULL;
   clv_cpu_weight_pack(&w);
@@ -160,10 +160,10 @@ static void check_tiles(cpu_weight_tiles w) {
   }
   if (want_front) {
     float *sum = floats_new(n);
-    w.plain = sum;
+    w.row_major = sum;
     clv_cpu_weight_unpack(&w);
     assert_memory_equal(sum, plain, n * sizeof *sum);
-    w.unpack_adds = true;
+    w.adds_when_unpacked = true;
     clv_cpu_weight_unpack(&w);
     for (size_t i = 0; i < n; i++) assert_true(sum[i] == plain[i] + plain[i]);
     free(sum);

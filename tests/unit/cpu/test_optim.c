@@ -28,7 +28,7 @@ static void sgd_one(const clv_step_args *a, float *p, float g, float *m) {
     *m = a->is_first_step ? d : a->momentum * *m + d;
     d = a->nesterov ? fmaf(a->momentum, *m, d) : *m;
   }
-  *p = fmaf(-a->rate, d, *p);
+  *p = fmaf(-a->step_size, d, *p);
 }
 
 static void test_sgd_matches_the_scalar_formula(void **state) {
@@ -36,7 +36,7 @@ static void test_sgd_matches_the_scalar_formula(void **state) {
   for (int variant = 0; variant < 16; variant++)
     for (size_t n = N - 8; n <= N; n++) {
       clv_step_args a = {.kind = CLV_OPTIM_SGD,
-                         .rate = 0.07f,
+                         .step_size = 0.07f,
                          .grad_scale = 0.3f,
                          .momentum = 0.9f,
                          .weight_decay = variant & 1 ? 0.01f : 0,

@@ -41,12 +41,12 @@ static void check_product(size_t m, size_t n, size_t k, bool by_columns, bool ad
                                .n = n,
                                .k = k,
                                .a = a,
-                               .a_row = by_columns ? 1 : MOST,
-                               .a_column = by_columns ? MOST : 1,
+                               .a_row_stride = by_columns ? 1 : MOST,
+                               .a_column_stride = by_columns ? MOST : 1,
                                .b = b,
-                               .b_row = MOST,
+                               .b_row_stride = MOST,
                                .c = c[width],
-                               .c_row = MOST,
+                               .c_row_stride = MOST,
                                .accumulate = add});
     assert_memory_equal(c[CPU_PLAIN], c[width], sizeof c[0]);
   }

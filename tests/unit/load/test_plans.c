@@ -30,7 +30,7 @@ static const clv_plan_store *fresh(void) {
   snprintf(folder, sizeof folder, "%s/plans", scratch);
   snprintf(command, sizeof command, "rm -rf %s", folder);
   assert_int_equal(system(command), 0);
-  const clv_plan_store *s = clv_plan_files(folder, told);
+  const clv_plan_store *s = clv_plan_store_in_folder(folder, told);
   assert_non_null(s);
   assert_ok(clv_sha256_of(what, strlen(what), &of, &err), &err);
   clv_sha256_hex(&of, hex);
@@ -56,7 +56,7 @@ static void stored_plan_is_found_again(void **state) {
   assert_int_equal(s.st_mode & 0777, 0700);
   assert_int_equal(stat(file, &s), 0);
   assert_int_equal(s.st_mode & 0777, 0600);
-  assert_true(found(clv_plan_files(folder, told)));
+  assert_true(found(clv_plan_store_in_folder(folder, told)));
   clv_bytes other = {0};
   assert_false(store->find("another convolution", &other));
 }
@@ -114,10 +114,10 @@ static void insecure_plan_folder_is_not_used(void **state) {
   (void)state;
   fresh();
   assert_int_equal(chmod(folder, 0770), 0);
-  assert_null(clv_plan_files(folder, told));
+  assert_null(clv_plan_store_in_folder(folder, told));
   assert_int_equal(chmod(folder, 0700), 0);
-  assert_null(clv_plan_files(file, told));
-  assert_null(clv_plan_files("/proc/no/such/folder", told));
+  assert_null(clv_plan_store_in_folder(file, told));
+  assert_null(clv_plan_store_in_folder("/proc/no/such/folder", told));
 }
 
 static void oversized_plan_is_not_stored(void **state) {

@@ -31,7 +31,7 @@ static void test_every_op_is_found_by_its_name(void **state) {
     clv_op found;
     clv_err err;
     assert_string_equal(def->name, list[i].name);
-    assert_string_equal(clv_op_def_in((clv_op)list[i].number, CLV_F64)->name, list[i].name);
+    assert_string_equal(clv_op_def_of_dtype((clv_op)list[i].number, CLV_F64)->name, list[i].name);
     assert_int_equal(clv_op_find(def->name, &found, &err), CLV_OK);
     assert_int_equal(found, list[i].number);
   }
@@ -56,8 +56,8 @@ static void test_every_op_has_the_functions_it_needs(void **state) {
     if (!def->shape || !def->forward) fail_msg("%s has no shape rule or no forward", def->name);
     if (!def->backward_input != def->takes_row_numbers)
       fail_msg("%s: a gradient of integers, or none of floats", def->name);
-    if (!def->slots != !def->most_params)
-      fail_msg("%s: most_params is said exactly where there are slots", def->name);
+    if (!def->slots != !def->max_params)
+      fail_msg("%s: max_params is said exactly where there are slots", def->name);
     if (def->slots && !(def->fused_grads || def->backward_weight))
       fail_msg("%s has parameters without a gradient", def->name);
     if (def->n_in < 1 || CLV_MAX(def->n_in, def->max_in) > CLV_MAX_IN)
@@ -69,10 +69,10 @@ static void test_torch_words(void **state) {
   (void)state;
   const clv_op_def none = {0}, empty = {.torch_module = "", .no_torch_module = "why"},
                    reason = {.no_torch_module = "why"}, module = {.torch_module = "ReLU()"};
-  assert_string_equal(clv_op_torch_words(&none), "none");
-  assert_string_equal(clv_op_torch_words(&empty), "why");
-  assert_string_equal(clv_op_torch_words(&reason), "why");
-  assert_string_equal(clv_op_torch_words(&module), "ReLU()");
+  assert_string_equal(clv_op_torch_text(&none), "none");
+  assert_string_equal(clv_op_torch_text(&empty), "why");
+  assert_string_equal(clv_op_torch_text(&reason), "why");
+  assert_string_equal(clv_op_torch_text(&module), "ReLU()");
 }
 
 enum { N = 5 };
@@ -133,7 +133,7 @@ static void test_mixing_ops_start_with_random_weights(void **state) {
     clv_attrs attrs = {.out = 3, .kernel = {1, 1}, .stride = {1, 1}, .groups = 1, .layers = 1};
     clv_op_site site = {.attrs = &attrs, .n_in = 1, .in = {CLV_SHAPE(2, 3, 4, 5)}};
     clv_slot slots[CLV_MAX_PARAMS];
-    if (def->mixes == CLV_MIXES_NOTHING) continue;
+    if (def->mixing == CLV_MIXES_NOTHING) continue;
     if (!def->slots) fail_msg("%s mixes by no weights", def->name);
     assert_true(def->slots(&site, slots) > 0);
     if (slots[0].init == CLV_INIT_ZERO || slots[0].init == CLV_INIT_ONE)
@@ -146,7 +146,7 @@ static void test_unknown_op_numbers_have_no_row(void **state) {
   assert_null(clv_op_def_of(CLV_OP_INPUT));
   assert_null(clv_op_def_of(CLV_OP_COUNT));
   assert_null(clv_op_def_of((clv_op)-1));
-  assert_null(clv_op_def_in(CLV_OP_LINEAR, CLV_I64));
+  assert_null(clv_op_def_of_dtype(CLV_OP_LINEAR, CLV_I64));
   assert_string_equal(clv_op_name(CLV_OP_INPUT), "input");
   assert_string_equal(clv_op_name(CLV_OP_COUNT), "?");
   assert_int_equal(clv_op_max_params(CLV_OP_COUNT), 0);

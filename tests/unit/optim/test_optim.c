@@ -21,7 +21,7 @@ static void sgd(const clv_step_args *a, value *v) {
     *m = (float)(a->is_first_step ? v->d : (double)a->momentum * *m + v->d);
     v->d = a->nesterov ? v->d + (double)a->momentum * *m : *m;
   }
-  v->p -= a->rate * v->d;
+  v->p -= a->step_size * v->d;
 }
 
 static void average(float *m, double keep, double take, double d) {
@@ -31,12 +31,12 @@ static void average(float *m, double keep, double take, double d) {
 static void adam(const clv_step_args *a, value *v) {
   average(v->m[0], 1 - (double)a->one_minus_decay[0], a->one_minus_decay[0], v->d);
   average(v->m[1], 1 - (double)a->one_minus_decay[1], a->one_minus_decay[1], v->d * v->d);
-  v->p -= a->rate * *v->m[0] / (sqrt(*v->m[1]) / a->bias2_sqrt + a->eps);
+  v->p -= a->step_size * *v->m[0] / (sqrt(*v->m[1]) / a->bias2_sqrt + a->eps);
 }
 
 static void adagrad(const clv_step_args *a, value *v) {
   average(v->m[0], 1, 1, v->d * v->d);
-  v->p -= a->rate * v->d / (sqrt(*v->m[0]) + a->eps);
+  v->p -= a->step_size * v->d / (sqrt(*v->m[0]) + a->eps);
 }
 
 static void rmsprop(const clv_step_args *a, value *v) {
@@ -45,13 +45,13 @@ static void rmsprop(const clv_step_args *a, value *v) {
   double mean = v->m[2] ? *v->m[2] : 0;
   double step = v->d / (sqrt(*v->m[0] - mean * mean) + a->eps);
   if (v->m[1]) average(v->m[1], a->momentum, 1, step);
-  v->p -= a->rate * (v->m[1] ? *v->m[1] : step);
+  v->p -= a->step_size * (v->m[1] ? *v->m[1] : step);
 }
 
 static void adamax(const clv_step_args *a, value *v) {
   average(v->m[0], a->decay[0], a->one_minus_decay[0], v->d);
   *v->m[1] = (float)fmax((double)a->decay[1] * *v->m[1], fabs(v->d) + a->eps);
-  v->p -= a->rate * *v->m[0] / *v->m[1];
+  v->p -= a->step_size * *v->m[0] / *v->m[1];
 }
 
 static void formula_run(const clv_step_args *a, float *p, const float *g,
