@@ -75,4 +75,4 @@ of("master/data/format_arrays.c", "tests/unit/data/test_inputs",
 of("common/model/config/session.c", "tests/unit/config/test_errors",
    keys_of_other_formats_do_nothing=("static clv_code check_data(", "CLV_TRY(check_sections(c, err));", ""))
 of("common/base/http/http.c", "tests/unit/http/test_http",
-   the_page_servers_library_is_not_loaded=("static clv_code start(", "CLV_TRY(load_library(err));", ""))
+   the_page_servers_library_is_not_loaded=("static clv_code start_daemon(", "CLV_TRY(load_library(err));", ""))

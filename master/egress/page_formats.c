@@ -2,7 +2,7 @@
  *
  * Writes the page of a record as text, HTML or JSON: egress_page_text, egress_page_html and
  * egress_page_json, which clv_egress_page calls. The record may come from an untrusted source, so
- * every text of it passes through plain, escaped or clv_bytes_json.
+ * every text of it passes through plain, escaped or clv_bytes_add_json.
  */
 #include <string.h>
 
@@ -296,7 +296,7 @@ void egress_page_html(const egress_page *p, clv_bytes *out) {
 
 static void put_json_text(clv_bytes *out, const char *name, const char *value) {
   clv_bytes_printf(out, ",\"%s\":", name);
-  clv_bytes_json(out, value);
+  clv_bytes_add_json(out, value);
 }
 
 static void put_json_number(clv_bytes *out, const char *name, uint64_t value) {

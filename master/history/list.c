@@ -239,7 +239,7 @@ static void put_attempt(clv_bytes *out, const clv_run_entry *e, const clv_run_at
   put_whole(out, "total_steps", a->total_steps);
   if (b->what[0]) {
     clv_bytes_puts(out, ",\"best\":{\"what\":");
-    clv_bytes_json(out, b->what);
+    clv_bytes_add_json(out, b->what);
     put_whole(out, "step", b->step);
     put_real(out, "loss", b->loss);
     put_real(out, "accuracy", b->accuracy);

@@ -34,7 +34,7 @@ static void print_done(clv_run *r, uint64_t step) {
                    r->dir.data, (unsigned long long)step);
   clv_bytes_printf(&json,
                    "{\"event\":\"finished\",\"step\":%llu,\"message\":", (unsigned long long)step);
-  clv_bytes_json(&json, text.data ? text.data : "");
+  clv_bytes_add_json(&json, text.data ? text.data : "");
   clv_bytes_puts(&json, "}");
   if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
 }
@@ -92,7 +92,7 @@ void clv_run_print_start(const clv_run *r) {
   if (!r->o->resume || r->resumed) return;
   clv_bytes_printf(&text, "%s has no checkpoint yet: the run begins at step 1", r->dir.data);
   clv_bytes_puts(&json, "{\"event\":\"begins\",\"message\":");
-  clv_bytes_json(&json, text.data ? text.data : "");
+  clv_bytes_add_json(&json, text.data ? text.data : "");
   clv_bytes_puts(&json, "}");
   if (!text.failed && !json.failed)
     clv_report_notice(r->journal, clv_run_has_json_output(r), text.data, json.data);
@@ -104,7 +104,7 @@ void clv_run_print_held_back(const clv_run *r) {
   if (!text.len) return;
   clv_bytes_printf(&json, "{\"event\":\"split\",\"training\":%zu,\"validation\":%zu,\"message\":",
                    r->data.train_rows.n, r->data.validation_rows.n);
-  clv_bytes_json(&json, text.data ? text.data : "");
+  clv_bytes_add_json(&json, text.data ? text.data : "");
   clv_bytes_puts(&json, "}");
   if (!text.failed && !json.failed)
     clv_report_notice(r->journal, clv_run_has_json_output(r), text.data, json.data);

@@ -99,7 +99,7 @@ static void csv_record(clv_bytes *out, const clv_predictions *r, size_t row) {
 static void json_id(clv_bytes *out, const clv_predictions *r, size_t row) {
   const char *file = file_of(r, row);
   if (file)
-    clv_bytes_json(out, file);
+    clv_bytes_add_json(out, file);
   else
     clv_bytes_printf(out, "%u", r->index[row]);
 }
@@ -112,7 +112,7 @@ static void json_record(clv_bytes *out, const clv_predictions *r, size_t row) {
     const char *name = name_of(r, class_of(r, row));
     clv_bytes_printf(out, ",\"class\":%zu", class_of(r, row));
     if (name) clv_bytes_puts(out, ",\"name\":");
-    if (name) clv_bytes_json(out, name);
+    if (name) clv_bytes_add_json(out, name);
   }
   clv_bytes_puts(out, ",\"outputs\":[");
   for (size_t k = 0; k < width_of(r); k++)
@@ -202,7 +202,7 @@ static clv_code write_names(const clv_predictions *r, const char *npy, clv_err *
   clv_bytes_puts(&text, "],\"classes\":[");
   for (size_t i = 0; i < r->classes->n; i++) {
     if (i) clv_bytes_puts(&text, ",");
-    clv_bytes_json(&text, r->classes->names[i]);
+    clv_bytes_add_json(&text, r->classes->names[i]);
   }
   clv_bytes_puts(&text, "]}\n");
   if (path.failed || text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
