@@ -171,7 +171,7 @@ clv_code clv_check_rows(const clv_row_numbers *l, const int64_t *value, clv_err 
     if (row >= 0 && row < l->rows) continue;
     clv_fail(err, CLV_INVALID, "row number of sample %zu, place %zu, is outside 0..%lld",
              i / l->per_sample, i % l->per_sample, (long long)l->rows - 1);
-    return clv_err_element(err, "%lld", (long long)row);
+    return clv_err_set_offending_value(err, "%lld", (long long)row);
   }
   return CLV_OK;
 }

@@ -12,7 +12,7 @@ static void print_artifact(const char *folder, const char *hex, bool json) {
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
   if (json) {
     clv_bytes_puts(&out, "{\"folder\":");
-    clv_bytes_json(&out, folder);
+    clv_bytes_add_json(&out, folder);
     clv_bytes_printf(&out, ",\"sha256\":\"%s\"}\n", hex);
   } else {
     clv_bytes_printf(

@@ -17,30 +17,30 @@ static void keys(clv_bytes *out) { clv_config_keys(CLV_CONFIG_SESSION, out); }
 static const clv_cli_command commands[] = {
     {.name = "train", .args = "SESSION.yaml", .run = clv_cmd_train,
      .doc = "train the session's network; its files are in runs/NAME",
-     .more = "Ctrl-C finishes the step and writes a checkpoint; --resume continues from it with equal bits."},
+     .paragraphs = "Ctrl-C finishes the step and writes a checkpoint; --resume continues from it with equal bits."},
     {.name = "eval", .args = "SESSION.yaml", .run = clv_cmd_eval,
      .doc = "loss and accuracy of a checkpoint on the test data"},
     {.name = "predict", .args = "SESSION.yaml", .run = clv_cmd_predict,
      .doc = "outputs of a checkpoint for the records of data.test, with class names if the run has them",
-     .more = "Labels are not read. A CSV or JSON lines file has the image's path or the record's number, the "
+     .paragraphs = "Labels are not read. A CSV or JSON lines file has the image's path or the record's number, the "
              "class, its name and the outputs of each record; the names for a NumPy file are in FILE.json."},
     {.name = "plan", .args = "SESSION.yaml", .run = clv_cmd_plan,
      .doc = "show which stage runs where, the memory it needs, and the tensors that leave the master",
-     .more = "Sends no tensor. With --ask it asks each worker for its devices and libraries, and computes memory "
+     .paragraphs = "Sends no tensor. With --ask it asks each worker for its devices and libraries, and computes memory "
              "for these. With --suggest-cuts it times the layers on this machine and simulates ways "
              "to cut the model over the links of --link."},
     {.name = "check", .args = "SESSION.yaml", .run = clv_cmd_check,
      .doc = "check the session file, the shapes and all records; nothing is sent",
-     .more = "Reads each record, images too, and names one with a value that is not finite. "
+     .paragraphs = "Reads each record, images too, and names one with a value that is not finite. "
              "--quick reads 1,000 records of each file."},
     {.name = "doctor", .args = "SESSION.yaml", .run = clv_cmd_doctor,
      .doc = "test the connection to each worker: names, TCP, TLS, identity, clocks, versions, artifacts"},
     {.name = "status", .args = "SESSION.yaml", .run = clv_cmd_status,
      .doc = "show sessions, memory and load of every worker of a session file, and why a run is slow",
-     .more = "Exits with 4 if a worker does not answer."},
+     .paragraphs = "Exits with 4 if a worker does not answer."},
     {.name = "cache", .args = "SESSION.yaml", .run = clv_cmd_cache,
      .doc = "list the outputs of frozen fronts that the workers of a session file keep on their disks",
-     .more = "Lists the caches of all sessions of this identity. A run deletes its cache when it ends; --delete is "
+     .paragraphs = "Lists the caches of all sessions of this identity. A run deletes its cache when it ends; --delete is "
              "for the caches of runs that were killed."},
     {.name = "runs", .args = "[FOLDER]", .run = clv_cmd_runs,
      .doc = "list the runs in a folder (default: runs), and how each ended"},
@@ -48,10 +48,10 @@ static const clv_cli_command commands[] = {
      .doc = "print the journal of a run: the lines that it printed"},
     {.name = "egress", .args = "RUN", .run = clv_cmd_egress,
      .doc = "report the tensors that left in a run: to which worker, when, how much, by which policy",
-     .more = "With --html it prints one page without links, to print or to send."},
+     .paragraphs = "With --html it prints one page without links, to print or to send."},
     {.name = "export", .args = "RUN", .run = clv_cmd_export,
      .doc = "write the trained weights of a run for other programs",
-     .more = "--adapters writes a folder that peft opens; --merge writes weights with the adapters merged; "
+     .paragraphs = "--adapters writes a folder that peft opens; --merge writes weights with the adapters merged; "
              "--hf also writes config.json, so that from_pretrained opens the folder."},
     {.name = "stop", .args = "RUN", .run = clv_cmd_stop,
      .doc = "end a run after a checkpoint, and say how it ended"},
@@ -61,22 +61,22 @@ static const clv_cli_command commands[] = {
      .doc = "make a key and its certificate, for a master or a worker"},
     {.name = "certs revoke", .args = "[NAME]", .run = clv_cmd_certs_revoke,
      .doc = "add a certificate to the revocation list DIR/crl.pem and sign the list again",
-     .more = "Without NAME it only signs the list again, with a later expiry. Set tls.crl on both sides to the list."},
+     .paragraphs = "Without NAME it only signs the list again, with a later expiry. Set tls.crl on both sides to the list."},
     {.name = "certs show", .args = "FILE.pem", .run = clv_cmd_certs_show,
      .doc = "show names, identity and validity of certificates"},
     {.name = "words", .args = "PATH", .run = clv_cmd_words,
      .doc = "words and boxes of PDFs and images of pages, as JSON lines",
-     .more = "PATH is a file or a folder; the name of a subfolder is the class of its files. A separate process, pdftotext "
+     .paragraphs = "PATH is a file or a folder; the name of a subfolder is the class of its files. A separate process, pdftotext "
              "or tesseract, reads each file under limits. With --tokenizer a line is a window of tokens."},
     {.name = "artifact", .args = "FOLDER", .run = clv_cmd_artifact,
      .doc = "write FOLDER/ARTIFACT.json: the files of a folder of pretrained weights, with digests",
-     .more = "FOLDER has model.safetensors, or model.safetensors.index.json and its files. Copy the printed lines "
+     .paragraphs = "FOLDER has model.safetensors, or model.safetensors.index.json and its files. Copy the printed lines "
              "into worker.yaml and session.yaml. Equal files have equal digests on every machine."},
     {.name = "ops", .args = "[NAME]", .run = clv_cmd_ops,
      .doc = "list the operations for layers, or describe one, with its attributes"},
     {.name = "init", .run = clv_cmd_init,
      .doc = "write a working session.yaml and worker.yaml into this folder, with certificates",
-     .more = "The data are Fashion-MNIST if Debian's dataset-fashion-mnist is installed, "
+     .paragraphs = "The data are Fashion-MNIST if Debian's dataset-fashion-mnist is installed, "
              "else synthetic."},
 };
 

@@ -49,15 +49,15 @@ static void describe_attr(const clv_op_def *def, const clv_attr_row *row, clv_by
 
 static void json_attr(const clv_op_def *def, const clv_attr_row *row, clv_bytes *out) {
   clv_bytes_printf(out, "{\"key\":%d,\"name\":", (int)row->key);
-  clv_bytes_json(out, clv_attr_name(row->key));
+  clv_bytes_add_json(out, clv_attr_name(row->key));
   clv_bytes_puts(out, ",\"type\":");
-  clv_bytes_json(out, clv_attr_type(row->key));
+  clv_bytes_add_json(out, clv_attr_type(row->key));
   clv_bytes_printf(out, ",\"required\":%s,\"default\":", row->is_required ? "true" : "false");
   size_t before = out->len;
   put_default(def, row, out);
   if (out->len == before) clv_bytes_puts(out, "null");
   clv_bytes_printf(out, ",\"low\":%.17g,\"high\":%.17g,\"doc\":", row->low, row->high);
-  clv_bytes_json(out, clv_attr_doc(row->key));
+  clv_bytes_add_json(out, clv_attr_doc(row->key));
   clv_bytes_puts(out, "}");
 }
 
@@ -144,7 +144,7 @@ static void text_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
 
 static void json_text(clv_bytes *out, const char *key, const char *text) {
   clv_bytes_printf(out, ",\"%s\":", key);
-  clv_bytes_json(out, text ? text : "");
+  clv_bytes_add_json(out, text ? text : "");
 }
 
 static void json_flag(clv_bytes *out, const char *key, bool on) {
@@ -183,20 +183,20 @@ static void json_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
 
 static void man_line(clv_bytes *out, const char *before, const clv_bytes *text) {
   clv_bytes_puts(out, before);
-  if (!text->failed && text->len) clv_bytes_roff(out, text->data);
+  if (!text->failed && text->len) clv_bytes_add_roff(out, text->data);
   clv_bytes_puts(out, ".\n");
 }
 
 static void man_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
   clv_bytes_puts(out, ".SS ");
-  clv_bytes_roff(out, def->name);
+  clv_bytes_add_roff(out, def->name);
   clv_bytes_puts(out, "\n");
-  clv_bytes_roff(out, def->doc);
+  clv_bytes_add_roff(out, def->doc);
   clv_bytes_puts(out, ".\n");
   for (const clv_attr_row *row = def->attrs; row->key; row++) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
     clv_bytes_puts(out, ".TP\n\\fB");
-    clv_bytes_roff(out, clv_attr_name(row->key));
+    clv_bytes_add_roff(out, clv_attr_name(row->key));
     describe_attr(def, row, &text);
     man_line(out, "\\fR\n", &text);
   }

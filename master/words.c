@@ -37,12 +37,12 @@ static void put_list(clv_bytes *out, const char *key, const int32_t *at, size_t 
 static void put_head(clv_bytes *out, const clv_found_file *f, size_t page) {
   CLV_AUTO(clv_bytes_done) clv_bytes class = {0};
   clv_bytes_puts(out, "{\"file\":");
-  clv_bytes_json(out, f->name);
+  clv_bytes_add_json(out, f->name);
   clv_bytes_printf(out, ",\"page\":%zu", page + 1);
   if (!f->class_bytes) return;
   clv_bytes_add(&class, f->name, f->class_bytes);
   clv_bytes_puts(out, ",\"label\":");
-  if (!class.failed) clv_bytes_json(out, class.data);
+  if (!class.failed) clv_bytes_add_json(out, class.data);
 }
 
 static clv_code put_windows(clv_bytes *out, const printing *p, const clv_found_file *f,

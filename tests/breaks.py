@@ -25,16 +25,16 @@ def of(path, test, **edits):
 # ---- shares of the cores -------------------------------------------------------------------------
 of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler",
    a_tenant_starts_with_what_it_saved=("static void activate_share", "of->virtual_ns = CLV_MAX(of->virtual_ns, least_tenant_time(s->scheduler));", ";"),
-   threads_are_charged_as_one=("static void charge", "threads = spent * s->n_held;", "threads = spent;"),
+   threads_are_charged_as_one=("static void charge", "threads = spent * s->n_threads_held;", "threads = spent;"),
    a_share_starts_with_what_it_saved=("static void activate_share", "s->virtual_ns = CLV_MAX(s->virtual_ns, least_share_time(of));", ";"),
    the_last_to_ask_is_first=("static clv_share *first_waiting_of_tenant", "s->request_number < first->request_number", "s->request_number > first->request_number"),
    the_last_tenant_to_ask_is_first=("static clv_share *first_waiting_share", "s->request_number < first->request_number", "s->request_number > first->request_number"),
    weights_do_not_count=("static void charge", "(threads + s->owner->weight - 1) / s->owner->weight", "threads"),
-   small_ones_overtake=("static void start_waiting_shares", "s->n_wanted <= t->free", "t->free"),
+   small_ones_overtake=("static void start_waiting_shares", "s->n_threads_wanted <= t->n_free", "t->n_free"),
    a_slice_has_no_length=("static bool has_used_slice", "|| now - s->slice_start_ns < s->scheduler->o.slice_ns", ""),
    a_stopped_share_waits=("static void wait", "s->is_waiting && !s->is_stopped", "s->is_waiting"),
    a_credit_has_no_limit=("void clv_share_refund", "ns = CLV_MIN(ns, now - s->slice_start_ns - s->refunded_ns);", ""),
-   a_credit_is_not_the_tenants=("void clv_share_refund", "subtract_to_zero(s->owner->virtual_ns, ns * s->n_held / s->owner->weight)", "s->owner->time"))
+   a_credit_is_not_the_tenants=("void clv_share_refund", "subtract_to_zero(s->owner->virtual_ns, ns * s->n_threads_held / s->owner->weight)", "s->owner->time"))
 
 # ---- layers that name what they read -------------------------------------------------------------
 of("common/model/models/from.c", "tests/unit/models/test_models",
@@ -311,7 +311,7 @@ of("common/base/json/json.c", "tests/unit/json/test_json",
 
 # ---- sums of chunks ------------------------------------------------------------------------------
 of("common/net/link/crc.c", "tests/unit/link/test_crc",
-   a_chunk_counts_wherever_it_is=("uint32_t clv_crc32c_shift", "crc = multiply(crc, powers[k % POWERS]);", "crc = multiply(crc, powers[0]);"))
+   a_chunk_counts_wherever_it_is=("uint32_t clv_crc32c_shift", "crc = multiply_polynomials(crc, powers[k % POWERS]);", "crc = multiply_polynomials(crc, powers[0]);"))
 
 # ---- references ----------------------------------------------------------------------------------
 PROGRAMS, CELLS = "faults/references --runs 3000", "tests/unit/reference/test_tables"
@@ -421,8 +421,8 @@ of("common/engine/context_step.c", OVERTAKEN,
 of("common/engine/context_forward.c", OVERTAKEN,
    statistics_are_kept_of_a_call_without_memory=("static clv_code prepare(", "CLV_TRY(clv_call_prepare_forward(e, c, err));\n  request_buffer_save(e, c);", "request_buffer_save(e, c);\n  CLV_TRY(clv_call_prepare_forward(e, c, err));"))
 of("common/engine/context_wake.c", OVERTAKEN,
-   an_end_rests_while_a_call_waits=("static bool can_end_wait", "if (e->counts.calls_waiting) return false;", ""),
-   an_answer_rests=("static bool can_apply_wait", "c && c->gradients && can_steps_wait(", "c && can_steps_wait("))
+   an_end_rests_while_a_call_waits=("static bool can_end_frame_wait", "if (e->counts.calls_waiting) return false;", ""),
+   an_answer_rests=("static bool can_apply_frame_wait", "c && c->gradients && can_steps_wait(", "c && can_steps_wait("))
 of("common/engine/context_table.c", ENGINE_CELLS,
    a_context_that_ends_has_work=("[CONTEXT_CLOSING] = {", "[CONTEXT_WORK_READY] = DO(IGNORE, CONTEXT_CLOSING)", "[CONTEXT_WORK_READY] = RECORD(CONTEXT_CLOSING)"),
    a_failed_context_takes_gradients=("[CONTEXT_FAILED] = {", "[CONTEXT_GRADIENT] = DO(IGNORE, CONTEXT_FAILED)", "[CONTEXT_GRADIENT] = RECORD(CONTEXT_FAILED)"),
@@ -461,7 +461,7 @@ of("common/engine/context_pass.c", ENGINE_CELLS,
 of("common/engine/context_order.c", ENGINE_CELLS,
    a_position_runs_before_it_is_due=("bool clv_order_is_due", "p->position == ctx->positions_done + 1", "p->position > ctx->positions_done"))
 of("common/engine/context_wake.c", WAKES,
-   a_fact_that_makes_nothing_ready_wakes=("static bool can_gradient_wait", "return !v || !v->producer || !v->producer->is_in_pass;", "return false;"),
+   a_fact_that_makes_nothing_ready_wakes=("static bool can_gradient_frame_wait", "return !v || !v->producer || !v->producer->is_in_pass;", "return false;"),
    facts_that_meet_do_not_wake=("static const uint64_t kinds_ready_together", "[CLV_PREPARE] = CLV_KIND_BIT(CLV_GRADIENT)", "[CLV_PREPARE] = 0"))
 of("common/engine/node_links.c", "tests/unit/engine/test_master",
    what_cannot_leave_fails_elsewhere_alone=("void clv_node_send(", "if (clv_contexts_fail_context(n->contexts, c.context, c.module, &err)) return;", "if (code == CLV_OK) return;"))
@@ -531,7 +531,7 @@ of("common/engine/node.c", SIMULATED,
    what_is_enclosed_stays_when_a_node_waits=("bool clv_node_poll", "clv_node_flush(n);", ""))
 of("common/net/link/send_queue.c", SIMULATED,
    what_has_waited_waits_for_the_next=("static void append_packet(", "p->is_coalesced = false;", ""),
-   credit_is_not_given_back=("void clv_send_queue_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
+   credit_is_not_given_back=("void clv_send_queue_add_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
 of("master/api/core/send.c", SIMULATED,
    a_failure_of_a_context_is_told_to_nobody=("void api_context_notify", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))
 of("master/api/core/links.c", SIMULATED,
@@ -741,7 +741,7 @@ of("master/watch/hello.c", TWO,
 of("master/watch/doctor.c", TWO,
    only_the_first_device_counts=("static bool is_device_used(", "clv_wire_device_of(h, s->device) == at", "at == 0"))
 of("common/net/wire/hello.c", "tests/unit/wire/test_session",
-   an_older_worker_says_nothing_of_its_first_device=("static clv_wire_device_kind kind_by_name(", "strcmp(m->devices[0], name) == 0 ||", ""))
+   an_older_worker_says_nothing_of_its_first_device=("static clv_wire_device_kind derive_device_kind(", "strcmp(m->devices[0], name) == 0 ||", ""))
 of("master/api/core/module.c", CUDA,
    cuda_without_a_number_is_no_device=("static void resolve_device(", 'strcmp(m->device, "cuda") == 0 && cuda', "false"),
    tf32_on_a_processor_is_taken=("static clv_code check_tf32(", "!m->tf32 ||", "!m->tf32 || m ||"))

@@ -82,7 +82,7 @@ of("worker/service/artifact.c", DEVICE_BASES_NET,
 of("common/engine/module_memory.c", DEVICE_BASES_NET,
    what_a_device_lends_costs_nothing=("static clv_code charge_ahead(", "m->params->total_bytes + m->params->shared_bytes", "m->params->total_bytes"))
 of("common/engine/module_memory.c", "tests/unit/engine/test_far",
-   a_base_may_lie_anywhere=("static bool can_read_in_place(", "t->home && strcmp(t->home->device, b->device) == 0", "t != NULL"),
+   a_base_may_lie_anywhere=("static bool can_read_in_place(", "t->device && strcmp(t->device->device, b->device) == 0", "t != NULL"),
    a_base_goes_while_it_is_read=("static void release_shared_params(", "(void)!clv_backend_finish(m->o.backend, &why);", "(void)why;"))
 of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py planned_adapter_memory_matches_the_charge",
    a_lent_base_is_planned_with_a_copy=("static bool has_shared_weights(", "return true;", "continue;"))

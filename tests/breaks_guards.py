@@ -42,22 +42,22 @@ of("common/net/tls/signed.c", "tests/unit/tls/test_signed",
 
 # ---- what peers and files say, and what they may take --------------------------------------------
 of("common/base/log_limit.c", "tests/unit/base/test_log_limit",
-   lines_are_never_too_many=first("static bool is_over_limit(", "return e->passed", "return false;"))
+   lines_are_never_too_many=first("static bool is_over_limit(", "return e->n_written", "return false;"))
 of("common/base/digest.c", "tests/unit/base/test_base",
    a_key_can_be_read_backwards=first("", "if (code == CLV_OK) memcpy(ret->bytes, digest.bytes, sizeof ret->bytes);", "memcpy(digest.bytes, seed, sizeof *seed);"))
 of("common/base/memory.c", "tests/unit/engine/test_charge",
-   a_caller_who_left_is_waited_for=first("", "if (!waiter || !waiter->gone(waiter->user)) return CLV_OK;", "waiter = NULL;"))
+   a_caller_who_left_is_waited_for=first("", "if (!waiter || !waiter->should_stop(waiter->user)) return CLV_OK;", "waiter = NULL;"))
 of("common/net/wire/scan.c", "tests/unit/wire/test_unary",
    messages_take_any_memory=[("static clv_code check_budget(", "s->n_fields > CLV_SCAN_FIELDS", "false"),
                              ("static clv_code check_budget(", "s->bytes > 2 * message_bytes + CLV_SCAN_BUDGET", "false"),
                              ("", "pieces, n_pieces, CLV_WIRE_UNARY_MAX, err", "pieces, n_pieces, SIZE_MAX, err", "common/net/wire/unary.c")])
 of("common/net/wire/failure.c", "tests/unit/wire/test_failure",
-   a_failure_keeps_its_text_abroad=first("", "rebuild_place(f->failure.hop, place);", "what = f->failure.text;"))
+   a_failure_keeps_its_text_abroad=first("", "rebuild_failed_op(f->failure.hop, failed_op);", "what = f->failure.text;"))
 of("common/net/wire/module.c", "tests/unit/wire/test_unary",
    any_number_of_keys_is_taken=("static clv_code get_keys(", "from->keys.len != m->graph.n_nodes * sizeof *m->keys", "!from"))
 of("common/net/fair/account.c", "tests/unit/fair/test_account", quotas_have_no_end=first("", "do {", "most = 0;"))
 of("common/net/fair/scheduler.c", "tests/unit/fair/test_scheduler", cores_are_not_shared=first("", "if (!s) return true;", "s = NULL;"))
-of("common/net/rpc/ends.c", "tests/unit/rpc/test_stream", damage_is_any_end=("", '{"Stream removed", END_DAMAGED},', ""))
+of("common/net/rpc/end_texts.c", "tests/unit/rpc/test_stream", damage_is_any_end=("", '{"Stream removed", END_DAMAGED},', ""))
 of("common/model/config/worker.c", "tests/unit/config/test_worker",
    a_lease_ends_before_its_caller=first("static clv_code check_lease(", "if (c->limits.lease_ms", RET_OK))
 of("worker/store/epochs.c", "tests/unit/store/test_epochs",
@@ -69,7 +69,7 @@ of("master/data/scan.c", "tests/unit/data/test_scan",
 of("common/net/link/pace.c", "tests/unit/link/test_load", nothing_is_settled=first("static void assume_received(", "memcpy(", "return;"))
 of("common/net/link/link_state.c", "tests/unit/link/test_tables", a_link_ends_again=("", "if (!n.is_first_end) return;", ""))
 of("common/net/link/send_queue.c", "tests/unit/link/test_tables",
-   an_abort_waits=("", "if (urgent) return NOW;", ""),
+   an_abort_waits=("", "if (urgent) return SEND_NOW;", ""),
    small_frames_overtake=first("", "bool later = bytes > d->credit_left", "queued = false;"))
 of("common/net/link/recv_window.c", "tests/unit/link/test_tables",
    packets_wait_without_end=first("", "r->n_packets += !flood;", "flood = false;"),

@@ -13,7 +13,7 @@ def rules(path, **edits):
 CHECK_HEAD, CHECK_COMMIT, CHECK_NEEDED, CHECK_REFERENCE, TAKE_TARGETS = (
     f"static clv_code {name}(" for name in ("check_head", "check_commit", "check_needed", "check_reference", "record_targets"))
 rules("common/net/wire/frame_check.c",
-   r5_2_a_body_of_another_kind=("static clv_code check_bodies(", "if ((bodies & bit) && !((rule->needs | rule->may) & bit))", "if (false)"),
+   r5_2_a_body_of_another_kind=("static clv_code check_bodies(", "if ((bodies & bit) && !((rule->required_bodies | rule->allowed_bodies) & bit))", "if (false)"),
    r5_5_a_flag_that_is_none=(CHECK_HEAD, "if (f->flags & ~flags)", "if (false)"),
    r5_6_a_flag_of_another_kind=(CHECK_HEAD, "if (f->flags && f->kind != CLV_CALL)", "if (false)"),
    r5_7_a_worker_where_none_is_named=(CHECK_HEAD, "if (f->to[0] && (!rule->may_name_worker || unsaid))", "if (unsaid && f->to[0])"),
@@ -30,7 +30,7 @@ rules("common/net/wire/frame_check.c",
    r5_22_positions_that_do_not_ascend=("static clv_code check_positions(", "(!input || (position && position < input))", "true"),
    r5_23_a_position_of_a_step_not_taken=(CHECK_COMMIT, "if (f->commit.position && !f->commit.apply)", "if (false)"),
    r5_24_a_reference_of_id_0=(CHECK_REFERENCE, "if (about && (!f->reference.ref || !f->reference.fork))", "if (false && about)"),
-   r5_26_early_where_it_means_nothing=(CHECK_REFERENCE, "(f->reference.early && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||", ""),
+   r5_26_early_where_it_means_nothing=(CHECK_REFERENCE, "(f->reference.owner_lacks_fork && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||", ""),
    r5_27_a_gradient_of_order_4096=("static clv_code check_by_rule(", "if (f->kind == CLV_GRADIENT && f->order >= CLV_WIRE_CONTRIBUTIONS)", "if (false)"),
    r5_28_an_item_behind_the_last=("static clv_code check_state(", "|| (item && f->state.index >= f->state.count)", ""))
 rules("common/net/wire/session.c",

@@ -22,7 +22,7 @@ NONE = {
     "clv_pass_call_done": "an event of a call",
     "clv_call_dependency_done": "an event of a call",
     "clv_history_stop": "a command, too",
-    "clv_packet_ref_release": "makes the packet of a handle, which has a number",
+    "clv_packet_new_ref_release": "makes the packet of a handle, which has a number",
     "clv_rrefs_release": "a handle by its number",
     "cleave_context_close": "the context is a handle by value, and 0 is an error by its number",
     "cleave_future_release": "a handle by value, as above",

@@ -25,7 +25,7 @@
 
 static _Atomic uint64_t sheds;
 
-uint64_t clv_accept_guard_sheds(void) { return sheds + clv_tls_accepted_sheds(); }
+uint64_t clv_accept_guard_sheds(void) { return sheds + clv_tls_accepted_shed_count(); }
 
 /* guards `spare`; held while connections are shed */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

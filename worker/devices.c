@@ -49,10 +49,10 @@ static void print_cpu(bool json) {
 static void print_json(int device, const clv_device_info *info) {
   CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
   clv_bytes_printf(&line, "{\"device\":\"cuda:%d\",\"name\":", device);
-  clv_bytes_json(&line, info->name);
+  clv_bytes_add_json(&line, info->name);
   clv_bytes_printf(&line, ",\"memory_bytes\":%zu,\"capability\":\"%d.%d\",\"libraries\":",
                    info->memory_bytes, info->capability / 10, info->capability % 10);
-  clv_bytes_json(&line, info->libraries);
+  clv_bytes_add_json(&line, info->libraries);
   if (line.data) printf("%s}\n", line.data);
 }
 
@@ -66,7 +66,7 @@ static void print_device(int device, const clv_device_info *info) {
 /* Prints why the host has no device, or why `device` cannot be used. */
 static void print_missing_device(bool json, const char *device, const char *why) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_bytes_json(&text, why);
+  clv_bytes_add_json(&text, why);
   if (json && text.data)
     printf("{\"device\":\"%s\",\"missing\":%s}\n", device, text.data);
   else

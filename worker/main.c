@@ -13,13 +13,13 @@ static void keys(clv_bytes *out) { clv_config_keys(CLV_CONFIG_WORKER, out); }
 /* clang-format off */
 static const clv_cli_command commands[] = {
     {.name = "serve", .run = clv_cmd_serve, .doc = "run the daemon until SIGTERM",
-     .more = "SIGHUP reads the configuration and the certificate files again. SIGTERM refuses new sessions, waits "
+     .paragraphs = "SIGHUP reads the configuration and the certificate files again. SIGTERM refuses new sessions, waits "
              "for the open ones up to drain_timeout and exits. Under systemd (Type=notify) it reports "
              "readiness, reloads, its end, open sessions and watchdog keep-alives."},
     {.name = "check", .run = clv_cmd_check,
      .doc = "check the configuration, its certificates and artifacts"},
     {.name = "devices", .args = "[WORKER.yaml]", .run = clv_cmd_devices, .doc = "list the devices that modules can compute on",
-     .more = "Processor and NVIDIA devices, with memory, capability and libraries, or why there is no device. "
+     .paragraphs = "Processor and NVIDIA devices, with memory, capability and libraries, or why there is no device. "
              "The libraries are searched as the configuration's keys under cuda say."},
 };
 

@@ -53,7 +53,7 @@ static void format_memory_limit(const clv_worker_config *c, char *ret, size_t le
   snprintf(ret, len, "%s", size);
   if (!c->memory_limit_is_computed) return;
   clv_host_memory_read("", &host);
-  snprintf(ret, len, "%s (four fifths of %s, %s)", size, host.of,
+  snprintf(ret, len, "%s (four fifths of %s, %s)", size, host.source,
            clv_format_size(host.bytes, all, sizeof all));
 }
 

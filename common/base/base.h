@@ -47,17 +47,19 @@ typedef enum clv_code {
 /* Returns the lower-case name of a code ("not found"); "unknown" for values outside the list. */
 const char *clv_code_name(clv_code code);
 
-enum { CLV_ERR_TEXT = 480, CLV_ERR_PLACE = 64, CLV_ERR_ELEMENT = 32 };
+enum { CLV_ERR_TEXT = 480, CLV_ERR_OP = 64, CLV_ERR_VALUE = 32 };
 
 /* A failure, on the caller's stack. `text` quotes the offending setting, shape or size and the
- * limit. Errors may be sent to peers, so `text` never contains an element of a tensor; `element`
- * does, for the user of this process. Never allocates, so it works without memory. */
+ * limit. Errors may be sent to peers, so `text` never contains an element of a tensor.
+ * `offending_value` does, for the user of this process. Never allocates, so it works without
+ * memory. */
 typedef struct clv_err {
   clv_code code;
   const char *where; /* "file:line" of the code that failed; static */
   char text[CLV_ERR_TEXT];
-  char place[CLV_ERR_PLACE];     /* op that failed: "layer 3 (embedding), forward"; "": unknown */
-  char element[CLV_ERR_ELEMENT]; /* offending element, "987654"; "": none */
+  char failed_op[CLV_ERR_OP]; /* op that failed: "layer 3 (embedding), forward"; "": unknown */
+  /* offending element of a tensor, "987654"; "": none */
+  char offending_value[CLV_ERR_VALUE];
 } clv_err;
 
 #define CLV_STR2(x) #x
@@ -71,8 +73,9 @@ clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char 
     CLV_PRINTF(4, 5);
 #define clv_fail(err, code, ...) clv_fail_at(CLV_HERE, (err), (code), __VA_ARGS__)
 
-/* Adds the offending element to an error that has just been filled. Returns the error's code. */
-clv_code clv_err_element(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
+/* Stores the offending element of a tensor in an error that has just been filled. Returns the
+ * error's code. */
+clv_code clv_err_set_offending_value(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
 
 /* Puts "prefix: " before the text, for the context of a caller. Returns err's code (CLV_INTERNAL if
  * err is NULL). */
@@ -123,19 +126,19 @@ size_t clv_align_up(size_t n, size_t alignment_pow2);
  * caller frees it with free(). CLV_EXHAUSTED: out of memory, or the size overflows. */
 clv_code clv_alloc(size_t n, size_t size, void *ret_pp, clv_err *err) CLV_USE_RESULT;
 
-/* Cancellation hook of a long operation. The operation polls gone() and returns CLV_CANCELLED when
- * the caller has left. */
+/* Cancellation hook of a long operation. The operation polls should_stop() and returns
+ * CLV_CANCELLED when the caller has left. */
 typedef struct clv_cancel_hook {
   /* true: the operation shall stop, because a deadline has passed or the caller has left */
-  bool (*gone)(void *user);
+  bool (*should_stop)(void *user);
   void *user;
 } clv_cancel_hook;
 
-/* Returns CLV_CANCELLED if waiter->gone() returns true. waiter NULL: never. */
+/* Returns CLV_CANCELLED if waiter->should_stop() returns true. waiter NULL: never. */
 clv_code clv_cancel_hook_check(const clv_cancel_hook *waiter, clv_err *err) CLV_USE_RESULT;
 
 /* Sets a large block to 0, and polls the cancellation hook `waiter` in between. CLV_CANCELLED:
- * waiter->gone() returned true. */
+ * waiter->should_stop() returned true. */
 clv_code clv_zero_cancellable(const clv_cancel_hook *waiter, void *at, size_t bytes,
                               clv_err *err) CLV_USE_RESULT;
 
@@ -143,7 +146,7 @@ clv_code clv_zero_cancellable(const clv_cancel_hook *waiter, void *at, size_t by
 typedef struct clv_host_memory {
   uint64_t bytes; /* bytes that this process may use; 0: unknown */
   /* source of the limit, for messages: "this host's memory", "the control group's memory.max" */
-  char of[64];
+  char source[64];
 } clv_host_memory;
 
 /* Reads the limit. root: "", or in tests a folder that replaces /. */
@@ -174,9 +177,9 @@ void clv_bytes_add(clv_bytes *b, const void *data, size_t len);
 void clv_bytes_puts(clv_bytes *b, const char *text);
 void clv_bytes_printf(clv_bytes *b, const char *fmt, ...) CLV_PRINTF(2, 3);
 /* Appends a quoted, escaped JSON string. Bytes that are not UTF-8 become U+FFFD. */
-void clv_bytes_json(clv_bytes *b, const char *text);
+void clv_bytes_add_json(clv_bytes *b, const char *text);
 /* Appends text of a manual page, with roff's control characters escaped. */
-void clv_bytes_roff(clv_bytes *b, const char *text);
+void clv_bytes_add_roff(clv_bytes *b, const char *text);
 
 /* Reads a whole file into *ret, replacing its contents. CLV_EXHAUSTED: the file has more than
  * max_bytes; CLV_NOT_FOUND: there is no such file; CLV_INVALID: not a regular file. */
@@ -265,32 +268,34 @@ void clv_log_event(clv_log_level level, const char *event, const char *fmt, ...)
  * and the kind of event (`what`, static text such as "denied calls"). */
 typedef struct clv_log_source {
   const char *who, *what;
-  /* number of lines that the source may write in its first minute; 0: ten. In later minutes it may
-   * write ten. */
+  /* number of lines that the source may write in a minute; 0: ten. In the minute after one in which
+   * lines were dropped, the source may write ten. */
   unsigned burst;
 } clv_log_source;
 
-/* As clv_log_event, for lines that a peer causes: writes at most source->burst lines a minute for
- * each source. Further lines are dropped and counted; when the minute is over, a line reports how
- * many. `event`: static text; "log": the line has no event name. Call clv_log_limited_tick
- * regularly, so that this report does not wait for the next line. Thread-safe. */
+/* As clv_log_event, for lines that a peer causes: writes a limited number of lines a minute for
+ * each source (clv_log_source.burst). Further lines are dropped and counted; when the minute is
+ * over, a line reports how many. `event`: static text; "log": the line has no event name. Call
+ * clv_log_limited_tick regularly, so that this report does not wait for the next line.
+ * Thread-safe. */
 void clv_log_limited(clv_log_level level, const char *event, const clv_log_source *source,
                      const char *fmt, ...) CLV_PRINTF(4, 5);
 void clv_log_limited_tick(void);
 
-/* State of the rate limiter for one source. began_ms: start of its minute; passed, left_out: lines
- * written and dropped in the minute. */
+/* State of the rate limiter for one source. began_ms: start of its minute; n_written, n_dropped:
+ * lines written and dropped in the minute. */
 typedef struct clv_log_entry {
-  uint64_t hash, began_ms, left_out;
-  unsigned passed;
-  bool is_used, is_limited;
+  uint64_t hash, began_ms, n_dropped;
+  unsigned n_written;
+  bool is_used;
+  bool had_drops; /* lines were dropped in the minute before */
   clv_log_level level;
   const char *event, *what;
   char who[128];
 } clv_log_entry;
 
 typedef struct clv_log_limiter {
-  void (*left_out)(void *user, const clv_log_entry *entry);
+  void (*report_dropped)(void *user, const clv_log_entry *entry);
   void *user;
   clv_log_entry entries[256];
 } clv_log_limiter;
@@ -360,7 +365,7 @@ typedef struct clv_sha256 {
 
 clv_code clv_sha256_of(const void *data, size_t len, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 /* As clv_sha256_of, for large data: polls the cancellation hook `waiter` in between. CLV_CANCELLED:
- * waiter->gone() returned true. */
+ * waiter->should_stop() returned true. */
 clv_code clv_sha256_cancellable(const clv_cancel_hook *waiter, const void *data, size_t len,
                                 clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;

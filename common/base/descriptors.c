@@ -7,7 +7,7 @@
 
 #include "common/base/base.h"
 
-enum { PLENTY = 4096 }; /* a limit above this many files is not checked */
+enum { UNCHECKED_LIMIT = 4096 }; /* a limit above this many files is not checked */
 
 void clv_open_files_raise(void) {
   struct rlimit files;
@@ -19,7 +19,7 @@ void clv_open_files_raise(void) {
 clv_code clv_open_files_check(unsigned n, clv_err *err) {
   struct rlimit files;
   unsigned open = 0;
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur > PLENTY) return CLV_OK;
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur > UNCHECKED_LIMIT) return CLV_OK;
   unsigned limit = (unsigned)files.rlim_cur;
   for (unsigned fd = 0; fd < limit; fd++) open += fcntl((int)fd, F_GETFD) != -1;
   if (limit - open >= n) return CLV_OK;

@@ -23,17 +23,17 @@ static void close_file(FILE **f) {
   if (*f) fclose(*f);
 }
 
-enum { DIGEST_AT_ONCE = 16 << 20 };
+enum { DIGEST_PIECE = 16 << 20 };
 
 clv_code clv_sha256_cancellable(const clv_cancel_hook *waiter, const void *data, size_t len,
                                 clv_sha256 *ret, clv_err *err) {
-  if (len <= DIGEST_AT_ONCE) return clv_sha256_of(data, len, ret, err);
+  if (len <= DIGEST_PIECE) return clv_sha256_of(data, len, ret, err);
   CLV_AUTO(free_md) EVP_MD_CTX *ctx = EVP_MD_CTX_new();
   bool ok = ctx && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1;
-  for (size_t done = 0; ok && done < len; done += DIGEST_AT_ONCE) {
+  for (size_t done = 0; ok && done < len; done += DIGEST_PIECE) {
     CLV_TRY(clv_cancel_hook_check(waiter, err));
     ok = EVP_DigestUpdate(ctx, (const char *)data + done,
-                          CLV_MIN(len - done, (size_t)DIGEST_AT_ONCE)) == 1;
+                          CLV_MIN(len - done, (size_t)DIGEST_PIECE)) == 1;
   }
   if (ok && EVP_DigestFinal_ex(ctx, ret->bytes, NULL) == 1) return CLV_OK;
   return clv_fail(err, CLV_INTERNAL, "SHA-256 is not available in libcrypto");
@@ -69,7 +69,7 @@ static clv_code digest_fd(EVP_MD_CTX *ctx, int fd, uint64_t bytes, const clv_can
     if (EVP_DigestUpdate(ctx, buf, (size_t)n) != 1)
       return clv_fail(err, CLV_INTERNAL, "%s: SHA-256 failed in libcrypto", label);
     at += (uint64_t)n;
-    if (waiter && at % DIGEST_AT_ONCE < sizeof buf) CLV_TRY(clv_cancel_hook_check(waiter, err));
+    if (waiter && at % DIGEST_PIECE < sizeof buf) CLV_TRY(clv_cancel_hook_check(waiter, err));
   }
   return CLV_OK;
 }

@@ -40,15 +40,15 @@ clv_code clv_fail_at(const char *where, clv_err *err, clv_code code, const char 
   memcpy(err->text, text, sizeof text);
   err->code = code;
   err->where = where;
-  err->place[0] = err->element[0] = '\0';
+  err->failed_op[0] = err->offending_value[0] = '\0';
   return code;
 }
 
-clv_code clv_err_element(clv_err *err, const char *fmt, ...) {
+clv_code clv_err_set_offending_value(clv_err *err, const char *fmt, ...) {
   if (!err) return CLV_INTERNAL;
   va_list ap;
   va_start(ap, fmt);
-  vsnprintf(err->element, sizeof err->element, fmt, ap);
+  vsnprintf(err->offending_value, sizeof err->offending_value, fmt, ap);
   va_end(ap);
   return err->code;
 }

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE = 4096 };
+enum { MAX_LINE = 4096 };
 
 static void close_file(FILE **f) {
   if (*f) fclose(*f);
@@ -43,7 +43,7 @@ static void find_least_cgroup_limit(const char *root, const char *mount, const c
     snprintf(path, sizeof path, "%s/sys/fs/cgroup%s%s/%s", root, mount, group, file);
     if (read_number(path, &most) && (most < ret->bytes || !ret->bytes)) {
       *ret = (clv_host_memory){.bytes = most};
-      snprintf(ret->of, sizeof ret->of, "the control group's %s", file);
+      snprintf(ret->source, sizeof ret->source, "the control group's %s", file);
     }
     char *slash = strrchr(group, '/');
     if (!slash) return;
@@ -65,8 +65,8 @@ static void read_line(const char *root, char *line, clv_host_memory *ret) {
 }
 
 void clv_host_memory_read(const char *root, clv_host_memory *ret) {
-  char path[PATH_MAX], line[LINE];
-  *ret = (clv_host_memory){.bytes = read_ram_bytes(root), .of = "this host's memory"};
+  char path[PATH_MAX], line[MAX_LINE];
+  *ret = (clv_host_memory){.bytes = read_ram_bytes(root), .source = "this host's memory"};
   snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
   CLV_AUTO(close_file) FILE *f = fopen(path, "re");
   while (f && fgets(line, sizeof line, f)) read_line(root, line, ret);

@@ -58,9 +58,9 @@ static void add_json(clv_bytes *line, clv_log_level level, const char *event, co
   char stamp[32];
   clv_bytes_printf(line, "{\"time\":\"%s\",\"level\":\"%s\",\"event\":",
                    clv_time_text(clv_wall_ms(), stamp), levels[level].name);
-  clv_bytes_json(line, event);
+  clv_bytes_add_json(line, event);
   clv_bytes_puts(line, ",\"message\":");
-  clv_bytes_json(line, text);
+  clv_bytes_add_json(line, text);
   clv_bytes_puts(line, "}\n");
 }
 
@@ -94,12 +94,12 @@ static void log_line(clv_log_level level, const char *event, const char *shown, 
   write_line(level, event, start, text);
 }
 
-static bool is_wanted(clv_log_level level) {
+static bool is_level_enabled(clv_log_level level) {
   return (int)level <= atomic_load_explicit(&log_level, memory_order_relaxed);
 }
 
 void clv_log(clv_log_level level, const char *fmt, ...) {
-  if (!is_wanted(level)) return;
+  if (!is_level_enabled(level)) return;
   va_list ap;
   va_start(ap, fmt);
   log_line(level, "log", "", fmt, ap);
@@ -107,7 +107,7 @@ void clv_log(clv_log_level level, const char *fmt, ...) {
 }
 
 void clv_log_event(clv_log_level level, const char *event, const char *fmt, ...) {
-  if (!is_wanted(level)) return;
+  if (!is_level_enabled(level)) return;
   va_list ap;
   va_start(ap, fmt);
   log_line(level, event, event, fmt, ap);

@@ -3,7 +3,7 @@
  * Rate limit of log lines that peers cause. A peer that can cause one line can cause a million. So
  * each source (a peer and a kind of event) may write a number of lines a minute. Further lines are
  * counted, and the count is logged when the minute is over. A source that had lines dropped gets
- * TEN lines in the next minute, regardless of its burst.
+ * DEFAULT_BURST lines in the next minute, regardless of its burst.
  *
  * The table is bounded. When it is full, the source whose minute began first is dropped and its
  * count is logged, so no line is dropped unreported.
@@ -14,7 +14,7 @@
 
 #include "common/base/base.h"
 
-enum { MINUTE_MS = 60000, TEN = 10 };
+enum { MINUTE_MS = 60000, DEFAULT_BURST = 10 };
 
 /* Returns an FNV-1a hash of a source. It distinguishes sources whose texts are longer than the copy
  * in an entry. */
@@ -31,11 +31,11 @@ static bool is_entry_of_source(const clv_log_entry *e, uint64_t hash, const clv_
          strcmp(e->what, s->what) == 0;
 }
 
-static void report_left_out(const clv_log_limiter *l, clv_log_entry *e) {
-  if (e->left_out) l->left_out(l->user, e);
-  e->is_limited = e->left_out > 0;
-  e->left_out = 0;
-  e->passed = 0;
+static void end_minute(const clv_log_limiter *l, clv_log_entry *e) {
+  if (e->n_dropped) l->report_dropped(l->user, e);
+  e->had_drops = e->n_dropped > 0;
+  e->n_dropped = 0;
+  e->n_written = 0;
 }
 
 /* Returns a free entry, or the one whose minute began first, after reporting it. */
@@ -45,7 +45,7 @@ static clv_log_entry *take_entry(clv_log_limiter *l) {
     if (!l->entries[i].is_used) return &l->entries[i];
     if (l->entries[i].began_ms < first->began_ms) first = &l->entries[i];
   }
-  report_left_out(l, first);
+  end_minute(l, first);
   return first;
 }
 
@@ -60,12 +60,12 @@ static clv_log_entry *find_entry(clv_log_limiter *l, const clv_log_source *s, ui
 }
 
 static void begin_minute(const clv_log_limiter *l, clv_log_entry *e, uint64_t now_ms) {
-  report_left_out(l, e);
+  end_minute(l, e);
   e->began_ms = now_ms;
 }
 
 static bool is_over_limit(const clv_log_entry *e, unsigned burst) {
-  return e->passed >= (e->is_limited || !burst ? TEN : burst);
+  return e->n_written >= (e->had_drops || !burst ? DEFAULT_BURST : burst);
 }
 
 bool clv_log_limiter_pass(clv_log_limiter *l, clv_log_level level, const char *event,
@@ -75,10 +75,10 @@ bool clv_log_limiter_pass(clv_log_limiter *l, clv_log_level level, const char *e
   e->level = level;
   e->event = event;
   if (is_over_limit(e, s->burst)) {
-    e->left_out++;
+    e->n_dropped++;
     return false;
   }
-  e->passed++;
+  e->n_written++;
   return true;
 }
 
@@ -86,7 +86,7 @@ void clv_log_limiter_tick(clv_log_limiter *l, uint64_t now_ms) {
   for (size_t i = 0; i < CLV_COUNT(l->entries); i++) {
     clv_log_entry *e = &l->entries[i];
     if (!e->is_used || now_ms - e->began_ms < MINUTE_MS) continue;
-    bool quiet = e->passed == 0 && !e->left_out;
+    bool quiet = e->n_written == 0 && !e->n_dropped;
     begin_minute(l, e, now_ms);
     if (quiet) e->is_used = false;
   }
@@ -106,15 +106,15 @@ static char *format_count(uint64_t n, char buf[32]) {
   return buf;
 }
 
-static void log_left_out(void *user, const clv_log_entry *e) {
+static void log_dropped(void *user, const clv_log_entry *e) {
   char count[32];
   (void)user;
   clv_log_event(e->level, e->event, "... and %s more like it in the last minute: %s of %s",
-                format_count(e->left_out, count), e->what, e->who);
+                format_count(e->n_dropped, count), e->what, e->who);
 }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static clv_log_limiter limiter = {.left_out = log_left_out};
+static clv_log_limiter limiter = {.report_dropped = log_dropped};
 
 void clv_log_limited(clv_log_level level, const char *event, const clv_log_source *s,
                      const char *fmt, ...) {

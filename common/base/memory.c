@@ -43,10 +43,10 @@ clv_code clv_alloc(size_t n, size_t size, void *ret_pp, clv_err *err) {
  * end, and with small pages they wait for address translations. Only whole large pages are
  * requested, so no more memory is resident than is used. If the system refuses, small pages
  * remain. */
-enum { LARGE_PAGE = 2 << 20, WORTH_LARGE_PAGES = 2 * LARGE_PAGE };
+enum { LARGE_PAGE = 2 << 20, MIN_BYTES_ON_LARGE_PAGES = 2 * LARGE_PAGE };
 
 clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) {
-  size_t padded, unit = bytes < WORTH_LARGE_PAGES ? 64 : LARGE_PAGE;
+  size_t padded, unit = bytes < MIN_BYTES_ON_LARGE_PAGES ? 64 : LARGE_PAGE;
   if (!clv_add_size(bytes, 2 * unit, &padded))
     return clv_fail(err, CLV_EXHAUSTED, "%zu bytes overflow", bytes);
   void *p = aligned_alloc(unit, clv_align_up(bytes ? bytes : 1, unit));
@@ -58,16 +58,16 @@ clv_code clv_alloc_aligned(size_t bytes, void *ret_pp, clv_err *err) {
 }
 
 clv_code clv_cancel_hook_check(const clv_cancel_hook *waiter, clv_err *err) {
-  if (!waiter || !waiter->gone(waiter->user)) return CLV_OK;
+  if (!waiter || !waiter->should_stop(waiter->user)) return CLV_OK;
   return clv_fail(err, CLV_CANCELLED, "the caller has left, or its deadline has passed");
 }
 
-enum { ZERO_AT_ONCE = 64 << 20 };
+enum { ZERO_PIECE = 64 << 20 };
 
 clv_code clv_zero_cancellable(const clv_cancel_hook *waiter, void *at, size_t bytes, clv_err *err) {
-  for (size_t done = 0; done < bytes; done += ZERO_AT_ONCE) {
+  for (size_t done = 0; done < bytes; done += ZERO_PIECE) {
     CLV_TRY(clv_cancel_hook_check(waiter, err));
-    memset((char *)at + done, 0, CLV_MIN(bytes - done, (size_t)ZERO_AT_ONCE));
+    memset((char *)at + done, 0, CLV_MIN(bytes - done, (size_t)ZERO_PIECE));
   }
   return CLV_OK;
 }
@@ -137,7 +137,7 @@ static size_t utf8_len(const unsigned char *p) {
   return clv_utf8(p, SIZE_MAX, &point);
 }
 
-void clv_bytes_json(clv_bytes *b, const char *text) {
+void clv_bytes_add_json(clv_bytes *b, const char *text) {
   clv_bytes_add(b, "\"", 1);
   for (const unsigned char *p = (const unsigned char *)text; *p;) {
     size_t n = utf8_len(p);

@@ -156,7 +156,7 @@ char *clv_format_size(uint64_t bytes, char *buf, size_t len) {
 /* Escapes text for roff, where a line that begins with a dot or an apostrophe is a request, and a
  * backslash begins an escape. A plain '-' would be a hyphen, but text copied from a manual must
  * keep its dashes. */
-void clv_bytes_roff(clv_bytes *b, const char *text) {
+void clv_bytes_add_roff(clv_bytes *b, const char *text) {
   for (const char *p = text; *p; p++) {
     bool line_start = p == text || p[-1] == '\n';
     if (line_start && (*p == '.' || *p == '\'')) clv_bytes_puts(b, "\\&");

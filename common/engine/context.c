@@ -52,27 +52,27 @@ clv_shared_err *clv_shared_err_new(clv_contexts *e, const clv_err *why, const ch
   c->code = why->code;
   memcpy(c->text, text.failure.text, sizeof c->text);
   memcpy(c->hop, text.failure.hop, sizeof c->hop);
-  memcpy(c->element, why->element, sizeof c->element);
+  memcpy(c->offending_value, why->offending_value, sizeof c->offending_value);
   return c;
 }
 
 clv_shared_err *clv_shared_err_new_in_module(clv_contexts *e, const clv_err *why, uint32_t module) {
   char hop[CLV_WIRE_NAME + 1];
-  snprintf(hop, sizeof hop, "module %u%s%s", module, why->place[0] ? ", " : "", why->place);
+  snprintf(hop, sizeof hop, "module %u%s%s", module, why->failed_op[0] ? ", " : "", why->failed_op);
   return clv_shared_err_new(e, why, hop);
 }
 
 clv_shared_err *clv_shared_err_from_frame(clv_contexts *e, const clv_frame *f) {
   clv_err why = {.code = f->failure.code};
   snprintf(why.text, sizeof why.text, "%s", f->failure.text);
-  /* failure.element is empty if the frame came from another process */
-  memcpy(why.element, f->failure.element, sizeof why.element);
+  /* failure.offending_value is empty if the frame came from another process */
+  memcpy(why.offending_value, f->failure.offending_value, sizeof why.offending_value);
   return clv_shared_err_new(e, &why, f->failure.hop);
 }
 
 void clv_shared_err_to_frame(const clv_shared_err *why, clv_frame *f) {
   clv_frame_set_failure(f, why->code, why->text, why->hop);
-  memcpy(f->failure.element, why->element, sizeof f->failure.element);
+  memcpy(f->failure.offending_value, why->offending_value, sizeof f->failure.offending_value);
 }
 
 clv_shared_err *clv_shared_err_ref(clv_shared_err *c) {

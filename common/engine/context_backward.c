@@ -69,7 +69,7 @@ static clv_code prepare_sum(clv_contexts *e, clv_context_call *c, clv_err *err) 
     if (!has_gradient_in_phase(c, k)) continue;
     CLV_TRY(check_gradient(c, k->tensor, err));
     only = k->tensor;
-    on_device |= only->home != NULL;
+    on_device |= only->device != NULL;
     n++;
   }
   if (on_device && (c->dout || n > 1)) return prepare_device_sum(c, err);
@@ -88,7 +88,7 @@ static clv_code sum_on_device(clv_context_call *c, clv_err *err) {
   for (const clv_contribution *k = c->gradients_to_sum; k; k = k->next) {
     if (!has_gradient_in_phase(c, k)) continue;
     void *to = begun ? c->addend_buffer->data : sum->data;
-    CLV_TRY(clv_backend_copy_from(b, to, k->tensor->home, k->tensor->data, sum->bytes, err));
+    CLV_TRY(clv_backend_copy_from(b, to, k->tensor->device, k->tensor->data, sum->bytes, err));
     if (begun) b->add(b, CLV_F32, sum->data, to, sum->n);
     begun = true;
   }
@@ -120,7 +120,7 @@ static clv_code send_gradient(clv_contexts *e, clv_context *ctx, const clv_gradi
   clv_value *v = clv_context_find_value(e, ctx, t->value);
   clv_copy *copy = NULL;
   if (v && v->producer) return clv_pass_add_gradient(e, v, ctx->phase, t->order, din, err);
-  if (din && din->home) CLV_TRY(clv_copy_start(e, din, &copy, err));
+  if (din && din->device) CLV_TRY(clv_copy_start(e, din, &copy, err));
   clv_packet *p;
   CLV_TRY(clv_outbox_new_packet(e, CLV_GRADIENT, ctx, t->value, t->name, &p, err));
   p->frame.phase = ctx->phase;
@@ -282,13 +282,13 @@ static clv_code prepare_input_part(clv_contexts *e, clv_work *w, bool *ret_compu
 static clv_code compute_input_part(clv_work *w, clv_err *err) {
   clv_context_call *c = clv_work_call(w);
   void *to[CLV_MAX_INPUTS] = {0};
-  clv_plan_memories homes = {.dout = c->dout->home};
+  clv_plan_memories homes = {.dout = c->dout->device};
   CLV_TRY(add_contributions(c, err));
   if (c->is_recompute) CLV_TRY(recompute_forward(c, err));
   CLV_TRY(refresh_weights(c, err));
   for (uint32_t i = 0; i < c->n_in; i++) {
     to[i] = c->dins[i] ? c->dins[i]->data : NULL;
-    homes.din[i] = c->dins[i] ? c->dins[i]->home : NULL;
+    homes.din[i] = c->dins[i] ? c->dins[i]->device : NULL;
   }
   clv_plan_call_set_memories(c->state, &homes);
   return clv_plan_backward_input(c->plan->plan, c->state, clv_call_param_block(c), c->dout->data,

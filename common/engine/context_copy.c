@@ -88,7 +88,7 @@ clv_code clv_copy_compute(clv_work *w, clv_err *err) {
   const clv_copy *k = clv_work_copy(w);
   const clv_copy_progress to = {.report = report_progress, .user = k->device_copy};
   clv_err why;
-  clv_code code = clv_backend_get_in_pieces(k->copier ? k->copier : k->from->home, k->to->data,
+  clv_code code = clv_backend_get_in_pieces(k->copier ? k->copier : k->from->device, k->to->data,
                                             k->from->data, k->from->bytes, &to, &why);
   if (code == CLV_OK) return CLV_OK;
   clv_device_copy_fail(k->device_copy, &why);

@@ -107,10 +107,10 @@ static void copy_buffers_from_old_weights(const clv_context_call *c) {
 
 clv_code clv_call_run_forward(clv_context_call *c, clv_err *err) {
   const void *in[CLV_MAX_INPUTS] = {0};
-  clv_plan_memories homes = {.out = c->result->home};
+  clv_plan_memories homes = {.out = c->result->device};
   for (uint32_t i = 0; i < c->n_in; i++) {
     in[i] = c->in[i]->data;
-    homes.in[i] = c->in[i]->home;
+    homes.in[i] = c->in[i]->device;
   }
   clv_plan_call_set_memories(c->state, &homes);
   clv_rng_key key = {.step = c->step, .micro_batch = c->micro_batch};
@@ -119,7 +119,7 @@ clv_code clv_call_run_forward(clv_context_call *c, clv_err *err) {
                            c->result->data, &key, err));
   copy_buffers_from_old_weights(c);
   if (!c->host_result) return CLV_OK;
-  return clv_backend_get(c->result->home, c->host_result->data, c->result->data, c->result->bytes,
+  return clv_backend_get(c->result->device, c->host_result->data, c->result->data, c->result->bytes,
                          err);
 }
 

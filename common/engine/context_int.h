@@ -196,7 +196,7 @@ extern clv_shared_err clv_shared_err_context_ended;
 /* Makes a reason with a copy of *why; hop: name of the node or module that failed. If there is no
  * memory, returns a static reason that says so. */
 clv_shared_err *clv_shared_err_new(clv_contexts *e, const clv_err *why, const char *hop);
-/* as clv_shared_err_new, with `hop` naming the module, and the op from why->place */
+/* as clv_shared_err_new, with `hop` naming the module, and the op from why->failed_op */
 clv_shared_err *clv_shared_err_new_in_module(clv_contexts *e, const clv_err *why, uint32_t module);
 /* Makes a reason from the failure that a frame carries. */
 clv_shared_err *clv_shared_err_from_frame(clv_contexts *e, const clv_frame *f);

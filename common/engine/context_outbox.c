@@ -44,7 +44,7 @@ void clv_outbox_add_state_frame(clv_contexts *e, clv_packet *p) {
 
 void clv_outbox_refuse(clv_contexts *e, clv_packet *p, const clv_err *why) {
   clv_frame_set_failure(&p->frame, why->code, why->text, "");
-  memcpy(p->frame.failure.element, why->element, sizeof why->element);
+  memcpy(p->frame.failure.offending_value, why->offending_value, sizeof why->offending_value);
   clv_packet_list_add(&e->refused, p);
 }
 

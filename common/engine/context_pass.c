@@ -221,11 +221,11 @@ static clv_code begin_phase(clv_contexts *e, clv_context *ctx, const clv_frame *
     return clv_fail(err, cell->code, "PREPARE of phase %u, but phase %u %s", f->phase, ctx->phase,
                     cell->text);
   if (cell->action != CELL_BEGIN) return CLV_OK;
-  uint64_t next = (uint64_t)ctx->phase + 1 + f->backward.skipped;
+  uint64_t next = (uint64_t)ctx->phase + 1 + f->backward.skipped_phases;
   if (f->phase != next)
     return clv_fail(err, CLV_PRECONDITION,
                     "PREPARE of phase %u; the next, with %u skipped, is %llu", f->phase,
-                    f->backward.skipped, (unsigned long long)next);
+                    f->backward.skipped_phases, (unsigned long long)next);
   ctx->phase = f->phase;
   ctx->prepare_number = ++e->n_events;
   return CLV_OK;

@@ -28,7 +28,7 @@ enum {
 typedef struct clv_shared_err {
   uint32_t refs;
   clv_code code;
-  char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1], element[CLV_ERR_ELEMENT];
+  char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1], offending_value[CLV_ERR_VALUE];
 } clv_shared_err;
 
 typedef struct clv_context_call clv_context_call;

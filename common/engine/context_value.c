@@ -11,9 +11,9 @@
 /* Returns the tensor of a value in host memory. For a value on a device, starts a copy if there is
  * none. *ret NULL: the copy is in progress. */
 static clv_code get_host_copy(clv_contexts *e, clv_value *v, clv_tensor **ret, clv_err *err) {
-  *ret = v->tensor->home ? v->host_copy : v->tensor;
+  *ret = v->tensor->device ? v->host_copy : v->tensor;
   if (v->copy) *ret = NULL;
-  if (!v->tensor->home || v->host_copy) return CLV_OK;
+  if (!v->tensor->device || v->host_copy) return CLV_OK;
   CLV_TRY(clv_copy_start(e, v->tensor, &v->copy, err));
   v->copy->value = v;
   v->host_copy = clv_tensor_ref(v->copy->to);
@@ -24,7 +24,8 @@ static clv_code get_host_copy(clv_contexts *e, clv_value *v, clv_tensor **ret, c
  * NULL: a copy to host memory is in progress. */
 static clv_code get_tensor_for_module(clv_contexts *e, clv_value *v, const clv_module *m,
                                       clv_tensor **ret, clv_err *err) {
-  bool reads = !m || !v->tensor->home || clv_backend_can_copy_from(m->o.backend, v->tensor->home);
+  bool reads =
+      !m || !v->tensor->device || clv_backend_can_copy_from(m->o.backend, v->tensor->device);
   if (!reads) return get_host_copy(e, v, ret, err);
   *ret = v->tensor;
   return CLV_OK;
@@ -40,7 +41,7 @@ static void fill_value(const clv_value *v, clv_packet *p) {
     clv_shared_err_to_frame(v->failure, &p->frame);
     return;
   }
-  clv_packet_add_copied(p, v->tensor->home ? v->host_copy : v->tensor,
+  clv_packet_add_copied(p, v->tensor->device ? v->host_copy : v->tensor,
                         v->copy ? v->copy->device_copy : NULL);
 }
 

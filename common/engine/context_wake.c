@@ -30,7 +30,7 @@ _Static_assert((int)CLV_FRAME_KINDS <= 64, "a bit for each kind");
 typedef bool wait_predicate(clv_contexts *e, const clv_context *c, const clv_packet *p);
 
 /* True for a CALL that lacks an input, unless a DROP or PREPARE of its context waits for CALLs. */
-static bool can_call_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+static bool can_call_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_frame *f = &p->frame;
   bool missing = p->is_announcement;
   for (uint32_t i = 0; i < f->call.n_args && !p->is_announcement; i++) {
@@ -41,24 +41,24 @@ static bool can_call_wait(clv_contexts *e, const clv_context *c, const clv_packe
   return missing && !(c && c->deferred_frames);
 }
 
-static bool can_deliver_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+static bool can_deliver_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message) : NULL;
   return !v || !(v->tensor || v->failure);
 }
 
-static bool can_value_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+static bool can_value_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message) : NULL;
   return !v || (!v->uses && !v->deliveries);
 }
 
-static bool can_drop_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+static bool can_drop_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   (void)e, (void)c, (void)p;
   return true;
 }
 
 /* True if no backward of the calls in a PREPARE can start yet: none has failed or received a
  * gradient, and each that has run needs a gradient. */
-static bool can_prepare_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+static bool can_prepare_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_frame *f = &p->frame;
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
     const clv_needed *n = &f->backward.calls[i];
@@ -71,7 +71,7 @@ static bool can_prepare_wait(clv_contexts *e, const clv_context *c, const clv_pa
 }
 
 /* True if the call that a GRADIENT is for has not arrived, or is in no backward pass. */
-static bool can_gradient_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+static bool can_gradient_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   const clv_value *v = c ? clv_context_find_value(e, c, p->frame.message) : NULL;
   return !v || !v->producer || !v->producer->is_in_pass;
 }
@@ -91,25 +91,25 @@ static bool can_steps_wait(const clv_context *c, const clv_frame *f, uint32_t mo
 
 /* True for an APPLY that makes steps which can wait. An APPLY without a step wakes the thread,
  * because the master waits for its answer. */
-static bool can_apply_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+static bool can_apply_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   (void)e;
   return c && c->gradients && can_steps_wait(c, &p->frame, p->frame.module);
 }
 
-/* True for an END_CONTEXT that makes a step which can wait, of a context without a trace: the
- * master does not wait for the answer to such a frame. False while any call waits, because the end
- * of the context may let that call run. */
-static bool can_end_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
+/* True if an END_CONTEXT can wait: its step can wait, and the context has no trace, so the master
+ * does not wait for the answer. False while any call waits, because the end of the context may let
+ * that call run. */
+static bool can_end_frame_wait(clv_contexts *e, const clv_context *c, const clv_packet *p) {
   if (e->counts.calls_waiting) return false;
   return c && p->frame.has_commit && !c->trace && can_steps_wait(c, &p->frame, CLV_MODULE_ALL);
 }
 
 static wait_predicate *const wait_predicates[CLV_FRAME_KINDS] = {
-    [CLV_CALL] = can_call_wait,       [CLV_DELIVER] = can_deliver_wait,
-    [CLV_VALUE] = can_value_wait,     [CLV_DROP] = can_drop_wait,
-    [CLV_PREPARE] = can_prepare_wait, [CLV_GRADIENT] = can_gradient_wait,
-    [CLV_APPLY] = can_apply_wait,     [CLV_END_CONTEXT] = can_end_wait,
-    [CLV_SPARE] = can_drop_wait,
+    [CLV_CALL] = can_call_frame_wait,       [CLV_DELIVER] = can_deliver_frame_wait,
+    [CLV_VALUE] = can_value_frame_wait,     [CLV_DROP] = can_drop_frame_wait,
+    [CLV_PREPARE] = can_prepare_frame_wait, [CLV_GRADIENT] = can_gradient_frame_wait,
+    [CLV_APPLY] = can_apply_frame_wait,     [CLV_END_CONTEXT] = can_end_frame_wait,
+    [CLV_SPARE] = can_drop_frame_wait,
 };
 
 static size_t get_tensor_bytes(const clv_packet *p) {

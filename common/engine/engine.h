@@ -51,7 +51,8 @@ enum {
 
 /* ---- modules as data ------------------------------------------------------------------------- */
 
-/* The memory behind a LoadModule's graph. Start with {0}; the graph must outlive it. */
+/* Arrays that a clv_wire_load_request made from a graph points into. Start with {0}. The clv_graph
+ * must outlive it. */
 typedef struct clv_module_message {
   clv_wire_node *nodes; /* nodes, inputs, attrs, values and keys have n_nodes elements each */
   uint32_t (*inputs)[CLV_MAX_IN];

@@ -133,7 +133,7 @@ clv_code clv_module_alloc_device_tensor(clv_module *m, clv_dtype dtype, const cl
   CLV_TRY(clv_module_alloc_block(m, bytes, &charged, &block, err));
   CLV_TRY(clv_tensor_wrap(dtype, shape, block->data, unref_block, block, ret, err));
   block = NULL;
-  (*ret)->home = m->o.backend;
+  (*ret)->device = m->o.backend;
   return CLV_OK;
 }
 
@@ -145,9 +145,9 @@ void clv_module_count_transfer(clv_module *m, const clv_module *from, const clv_
   const clv_backend *to = m->o.backend, *of = from->o.backend;
   bool stays = strcmp(to->device, of->device) == 0;
   if (!to->memory || !of->memory) return;
-  clv_counter_add(!t->home ? &m->counts.host_bytes
-                  : stays  ? &m->counts.device_bytes
-                           : &m->counts.peer_bytes,
+  clv_counter_add(!t->device ? &m->counts.host_bytes
+                  : stays    ? &m->counts.device_bytes
+                             : &m->counts.peer_bytes,
                   t->bytes);
 }
 

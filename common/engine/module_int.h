@@ -125,7 +125,7 @@ void clv_module_call_put(clv_module_plan *p, clv_call *call);
 clv_code clv_module_alloc_block(clv_module *m, size_t bytes, uint64_t *charged, clv_tensor **ret,
                                 clv_err *err) CLV_USE_RESULT;
 void clv_module_blocks_done(clv_module *m);
-/* Allocates a tensor in memory of the module's device; tensor->home is the module's backend. */
+/* Allocates a tensor in memory of the module's device; tensor->device is the module's backend. */
 clv_code clv_module_alloc_device_tensor(clv_module *m, clv_dtype dtype, const clv_shape *shape,
                                         clv_tensor **ret, clv_err *err) CLV_USE_RESULT;
 /* True if m can read tensors of module `from` without a copy through host memory. */

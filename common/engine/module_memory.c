@@ -179,7 +179,7 @@ static clv_code open_recorder(clv_module *m, clv_err *err) {
 /* True if the module's kernels can read the tensor where it is stored, without a copy. */
 static bool can_read_in_place(const clv_module *m, const clv_tensor *t) {
   const clv_backend *b = m->o.backend;
-  return b->memory ? t->home && strcmp(t->home->device, b->device) == 0 : !t->home;
+  return b->memory ? t->device && strcmp(t->device->device, b->device) == 0 : !t->device;
 }
 
 clv_code clv_module_set_shared_param(clv_module *m, const char *param, clv_tensor *t,

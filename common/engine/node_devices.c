@@ -119,7 +119,7 @@ static void copy_to_host(clv_session_node *n, clv_work *w) {
   clv_copy *k = clv_work_copy(w);
   clv_err why;
   pthread_mutex_lock(&n->copies.lock);
-  const clv_backend **by = find_copier(n, k->from->home);
+  const clv_backend **by = find_copier(n, k->from->device);
   k->copier = by ? *by : NULL;
   pthread_mutex_unlock(&n->copies.lock);
   clv_code code = clv_work_compute(w, &why);

@@ -159,15 +159,15 @@ static clv_code find_written_item(clv_session_node *n, clv_module *m, const clv_
                                   clv_state_item *ret, clv_err *err) {
   const clv_frame *f = &p->frame;
   const clv_tensor *t = p->tensor[0];
-  clv_state_item whole;
+  clv_state_item complete_item;
   if (f->state.what == CLV_STATE_GRADIENTS)
-    CLV_TRY(clv_contexts_find_gradient_item(n->contexts, f, &whole, err));
+    CLV_TRY(clv_contexts_find_gradient_item(n->contexts, f, &complete_item, err));
   else
-    CLV_TRY(clv_module_state_find(m, f->state.what, f->state.name, &whole, err));
-  *ret = whole;
+    CLV_TRY(clv_module_state_find(m, f->state.what, f->state.name, &complete_item, err));
+  *ret = complete_item;
   if (!f->state.length || f->state.what == CLV_STATE_GRADIENTS)
     return clv_state_item_check(ret, t->dtype, &t->shape, err);
-  CLV_TRY(clv_state_item_part(&whole, f->state.offset, f->state.length, ret, err));
+  CLV_TRY(clv_state_item_part(&complete_item, f->state.offset, f->state.length, ret, err));
   return clv_state_item_check(ret, CLV_U8, &CLV_SHAPE((int64_t)t->bytes), err);
 }
 
@@ -261,7 +261,7 @@ static void report_refusal(clv_session_node *n, clv_packet *p) {
   clv_node_drop_file(n, p);
   clv_err err = {.code = p->frame.failure.code};
   snprintf(err.text, sizeof err.text, "%s", p->frame.failure.text);
-  memcpy(err.element, p->frame.failure.element, sizeof err.element);
+  memcpy(err.offending_value, p->frame.failure.offending_value, sizeof err.offending_value);
   clv_node_refuse(n, &err, &c);
 }
 

@@ -166,7 +166,7 @@ static void send_failure(clv_session_node *n, clv_frame_kind kind, const clv_err
   p->frame.module = c->module;
   p->frame.reply_to = c->message;
   clv_frame_set_failure(&p->frame, why->code, why->text, hop);
-  memcpy(p->frame.failure.element, why->element, sizeof why->element);
+  memcpy(p->frame.failure.offending_value, why->offending_value, sizeof why->offending_value);
   /* a failure to send the report cannot be reported */
   (void)!clv_node_send_to_program(n, p, &ignored);
 }

@@ -79,7 +79,7 @@ static void fill_reference_frame(clv_session_node *n, uint32_t to, const clv_rre
   f->reference.fork = m->fork;
   f->reference.key = m->key;
   f->reference.number = m->number;
-  f->reference.early = m->is_before_join;
+  f->reference.owner_lacks_fork = m->is_before_join;
   f->context = m->context;
   f->message = m->value;
   if (m->kind != CLV_RREF_USE) return;
@@ -296,7 +296,7 @@ static clv_code handle_message(clv_session_node *n, const clv_packet *p, clv_err
                         .ref = f->reference.ref,
                         .fork = f->reference.fork,
                         .key = f->reference.key,
-                        .is_before_join = f->reference.early,
+                        .is_before_join = f->reference.owner_lacks_fork,
                         .context = f->context,
                         .value = f->message,
                         .tensor = f->n_tensors ? p->tensor[0] : NULL};

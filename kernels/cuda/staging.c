@@ -110,7 +110,7 @@ static clv_code refuse_label(const clv_gpu_fault *f, clv_err *err) {
   else
     clv_fail(err, CLV_INVALID, "the label of sample %llu is outside 0..%lld", at,
              (long long)f->limit - 1);
-  return clv_err_element(err, "%lld", (long long)f->int_value);
+  return clv_err_set_offending_value(err, "%lld", (long long)f->int_value);
 }
 
 static clv_code refuse_row(const clv_gpu_fault *f, clv_err *err) {
@@ -118,7 +118,7 @@ static clv_code refuse_row(const clv_gpu_fault *f, clv_err *err) {
   clv_fail(err, CLV_INVALID, "row number of sample %llu, place %llu, is outside 0..%lld",
            (unsigned long long)f->at / per_sample, (unsigned long long)f->at % per_sample,
            (long long)f->limit - 1);
-  return clv_err_element(err, "%lld", (long long)f->int_value);
+  return clv_err_set_offending_value(err, "%lld", (long long)f->int_value);
 }
 
 /* Makes the error of a refused length. A length within its range was refused because the packed
@@ -130,7 +130,7 @@ static clv_code refuse_length(const clv_gpu_fault *f, clv_err *err) {
   else
     clv_fail(err, CLV_INVALID, "the length of sample %llu is outside 0..%lld",
              (unsigned long long)f->at, (long long)f->limit);
-  return clv_err_element(err, "%lld", (long long)f->int_value);
+  return clv_err_set_offending_value(err, "%lld", (long long)f->int_value);
 }
 
 static clv_code refuse_prediction(const clv_gpu_fault *f, clv_err *err) {
@@ -138,7 +138,7 @@ static clv_code refuse_prediction(const clv_gpu_fault *f, clv_err *err) {
            "bce: prediction %llu is outside 0..1; put a sigmoid before the loss or use "
            "bce_with_logits",
            (unsigned long long)f->at);
-  return clv_err_element(err, "%g", f->value);
+  return clv_err_set_offending_value(err, "%g", f->value);
 }
 
 static clv_code report_fault(const clv_gpu_fault *f, clv_err *err) {

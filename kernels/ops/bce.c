@@ -31,7 +31,7 @@ MEAN_LOSS(bce) {
                "bce: prediction %zu is outside 0..1; put a sigmoid before the loss or use "
                "bce_with_logits",
                i);
-      return clv_err_element(err, "%g", (double)x[i]);
+      return clv_err_set_offending_value(err, "%g", (double)x[i]);
     }
   return mean_forward(k, a, bce_term);
 }

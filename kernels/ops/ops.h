@@ -293,7 +293,7 @@ clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dty
 clv_code clv_check_no_empty(const char *op, const clv_shape *in, clv_err *err) CLV_USE_RESULT;
 
 /* Writes the length of sample i to *ret. CLV_INVALID: the length is outside 0..steps;
- * clv_err_element has it. */
+ * clv_err_set_offending_value has it. */
 clv_code clv_check_length(const int64_t *lengths, int64_t i, int64_t steps, int64_t *ret,
                           clv_err *err) CLV_USE_RESULT;
 
@@ -306,7 +306,7 @@ clv_code clv_check_packed_shapes(const char *op, const clv_op_site *site, int le
                                  clv_err *err) CLV_USE_RESULT;
 
 /* Writes the label of sample i to *ret. CLV_INVALID: the label is outside 0..classes-1;
- * clv_err_element has it. */
+ * clv_err_set_offending_value has it. */
 clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int64_t *ret,
                          clv_err *err) CLV_USE_RESULT;
 /* As clv_check_label, but for samples of `places` positions: i counts positions over all samples,

@@ -72,7 +72,7 @@ clv_code clv_check_label(const int64_t *labels, int64_t i, int64_t classes, int6
   if (labels[i] < 0 || labels[i] >= classes) {
     clv_fail(err, CLV_INVALID, "the label of sample %lld is outside 0..%lld", (long long)i,
              (long long)classes - 1);
-    return clv_err_element(err, "%lld", (long long)labels[i]);
+    return clv_err_set_offending_value(err, "%lld", (long long)labels[i]);
   }
   *ret = labels[i];
   return CLV_OK;
@@ -84,7 +84,7 @@ clv_code clv_check_position_label(const int64_t *labels, int64_t i, int64_t plac
     return clv_check_label(labels, i, classes, ret, err);
   clv_fail(err, CLV_INVALID, "the label of sample %lld, place %lld, is outside 0..%lld",
            (long long)(i / places), (long long)(i % places), (long long)classes - 1);
-  return clv_err_element(err, "%lld", (long long)labels[i]);
+  return clv_err_set_offending_value(err, "%lld", (long long)labels[i]);
 }
 
 clv_code clv_check_length(const int64_t *lengths, int64_t i, int64_t steps, int64_t *ret,
@@ -92,7 +92,7 @@ clv_code clv_check_length(const int64_t *lengths, int64_t i, int64_t steps, int6
   if (lengths[i] < 0 || lengths[i] > steps) {
     clv_fail(err, CLV_INVALID, "the length of sample %lld is outside 0..%lld", (long long)i,
              (long long)steps);
-    return clv_err_element(err, "%lld", (long long)lengths[i]);
+    return clv_err_set_offending_value(err, "%lld", (long long)lengths[i]);
   }
   *ret = lengths[i];
   return CLV_OK;
@@ -107,7 +107,7 @@ clv_code clv_check_packed(const int64_t *lengths, int64_t n, int64_t steps, int6
     if (all <= rows) continue;
     clv_fail(err, CLV_INVALID, "the lengths up to sample %lld add up to more than %lld rows",
              (long long)i, (long long)rows);
-    return clv_err_element(err, "%lld", (long long)length);
+    return clv_err_set_offending_value(err, "%lld", (long long)length);
   }
   return CLV_OK;
 }

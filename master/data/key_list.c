@@ -36,7 +36,7 @@ const char *clv_key_list_of_object(const clv_json *object, clv_key_list *ret) {
   for (size_t n = 0; code == CLV_OK; n++) {
     code = clv_json_next(&j, CLV_JSON_OBJECT, n, &more, NULL);
     if (code != CLV_OK || !more) break;
-    code = clv_json_key(&j, &key, NULL);
+    code = clv_json_read_key(&j, &key, NULL);
     if (code == CLV_OK) clv_key_list_add(ret, key.data);
     if (code == CLV_OK) code = clv_json_skip(&j, NULL);
   }

@@ -268,7 +268,7 @@ static clv_code format_file_and_page(clv_bytes *out, const clv_found_file *f, si
                                      clv_err *err) {
   out->len = 0;
   clv_bytes_puts(out, "\"file\":");
-  clv_bytes_json(out, f->name);
+  clv_bytes_add_json(out, f->name);
   clv_bytes_printf(out, ",\"page\":%zu", page + 1);
   return out->failed ? clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its name", f->path) : CLV_OK;
 }

@@ -8,7 +8,7 @@ void clv_page_write_json(clv_bytes *out, const clv_page *page) {
   clv_bytes_puts(out, "\"words\":[");
   for (size_t i = 0; i < page->n; i++) {
     if (i) clv_bytes_puts(out, ",");
-    clv_bytes_json(out, page->words[i].text);
+    clv_bytes_add_json(out, page->words[i].text);
   }
   clv_bytes_puts(out, "],\"boxes\":[");
   for (size_t i = 0; i < page->n; i++) {

@@ -3,7 +3,7 @@
  * Writes the page of a record as text, HTML or JSON: egress_write_text_page, egress_write_html_page
  * and egress_write_json_page, which clv_egress_write_page calls. The record may come from an
  * untrusted source, so every text of the record passes through put_plain_text, put_html_escaped or
- * clv_bytes_json.
+ * clv_bytes_add_json.
  */
 #include <string.h>
 
@@ -300,7 +300,7 @@ void egress_write_html_page(const egress_page *p, clv_bytes *out) {
 
 static void put_json_text(clv_bytes *out, const char *name, const char *value) {
   clv_bytes_printf(out, ",\"%s\":", name);
-  clv_bytes_json(out, value);
+  clv_bytes_add_json(out, value);
 }
 
 static void put_json_number(clv_bytes *out, const char *name, uint64_t value) {

@@ -111,7 +111,7 @@ static void put_text(clv_bytes *out, const char *text, size_t size) {
     len += shown ? n : 1;
   }
   clean[len] = '\0';
-  clv_bytes_json(out, clean);
+  clv_bytes_add_json(out, clean);
 }
 
 static void put_shape(clv_bytes *out, const clv_shape *s) {

@@ -241,7 +241,7 @@ static void append_attempt(clv_bytes *out, const clv_run_entry *e, const clv_run
   append_integer(out, "total_steps", a->total_steps);
   if (b->what[0]) {
     clv_bytes_puts(out, ",\"best\":{\"what\":");
-    clv_bytes_json(out, b->what);
+    clv_bytes_add_json(out, b->what);
     append_integer(out, "step", b->step);
     append_number(out, "loss", b->loss);
     append_number(out, "accuracy", b->accuracy);

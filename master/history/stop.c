@@ -129,7 +129,7 @@ static void print_result(const clv_run_entry *e, bool json) {
   if (json) {
     CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
     clv_bytes_puts(&out, "{\"event\":\"stop\",\"folder\":");
-    clv_bytes_json(&out, e->folder);
+    clv_bytes_add_json(&out, e->folder);
     clv_bytes_printf(&out, ",\"state\":\"%s\",\"step\":%" PRIu64 "}", clv_run_state_name(e->state),
                      e->step);
     if (!out.failed) puts(out.data);

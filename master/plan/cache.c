@@ -74,9 +74,9 @@ void clv_cache_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   bool dropout = has_op(g, CLV_OP_DROPOUT), statistics = has_op(g, CLV_OP_BATCHNORM);
   if (json) {
     clv_bytes_puts(out, "{\"stage\":");
-    clv_bytes_json(out, s->name);
+    clv_bytes_add_json(out, s->name);
     clv_bytes_puts(out, ",\"worker\":");
-    clv_bytes_json(out, worker);
+    clv_bytes_add_json(out, worker);
     clv_bytes_printf(out, ",\"keep_s\":%llu,\"dropout_off\":%s}", keep_s,
                      dropout ? "true" : "false");
     return;

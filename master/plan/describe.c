@@ -126,13 +126,13 @@ static void append_json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out)
     const char *weight = "";
     (void)clv_stage_tie_owner(b, i, k, &of, &weight);
     clv_bytes_puts(out, k ? ",{\"weight\":" : "{\"weight\":");
-    clv_bytes_json(out, p->ties[k].param.name);
+    clv_bytes_add_json(out, p->ties[k].param.name);
     clv_bytes_puts(out, ",\"owner_weight\":");
-    clv_bytes_json(out, weight);
+    clv_bytes_add_json(out, weight);
     clv_bytes_puts(out, ",\"of\":"); /* name of `owner_weight` before 0.9 */
-    clv_bytes_json(out, weight);
+    clv_bytes_add_json(out, weight);
     clv_bytes_puts(out, ",\"stage\":");
-    clv_bytes_json(out, b->config->stages[of].name);
+    clv_bytes_add_json(out, b->config->stages[of].name);
     clv_bytes_puts(out, "}");
   }
   clv_bytes_puts(out, "]");
@@ -225,9 +225,9 @@ static void append_json_policy(const clv_policy *p, clv_bytes *out) {
     return;
   }
   clv_bytes_puts(out, "{\"path\":");
-  clv_bytes_json(out, clv_policy_path(p));
+  clv_bytes_add_json(out, clv_policy_path(p));
   clv_bytes_printf(out, ",\"sha256\":\"%s\",\"approver\":", clv_policy_sha256(p));
-  clv_bytes_json(out, clv_policy_approver(p));
+  clv_bytes_add_json(out, clv_policy_approver(p));
   clv_bytes_puts(out, "}");
 }
 
@@ -288,14 +288,14 @@ static void append_json_stage(const clv_blueprint *b, uint32_t i, const clv_stag
                               clv_bytes *out) {
   char shows[CLV_FINDINGS_TEXT];
   clv_bytes_printf(out, "%s{\"name\":", i ? "," : "");
-  clv_bytes_json(out, b->config->stages[i].name);
+  clv_bytes_add_json(out, b->config->stages[i].name);
   clv_bytes_puts(out, ",\"at\":");
-  clv_bytes_json(out, node_name_of(b, i));
+  clv_bytes_add_json(out, node_name_of(b, i));
   clv_bytes_puts(out, ",\"device\":");
-  clv_bytes_json(out, b->config->stages[i].device);
+  clv_bytes_add_json(out, b->config->stages[i].device);
   clv_bytes_puts(out, ",\"computes_on\":");
   if (b->stages[i].device[0])
-    clv_bytes_json(out, b->stages[i].device);
+    clv_bytes_add_json(out, b->stages[i].device);
   else
     clv_bytes_puts(out, "null");
   clv_bytes_printf(out, ",\"tf32\":%s", b->config->stages[i].tf32 ? "true" : "false");
@@ -333,7 +333,7 @@ static void append_json_crossing_values(const clv_blueprint *b, const clv_egress
   for (uint32_t k = 0; k < r->n_values; k++) {
     clv_bytes_printf(out, "%s{\"layer\":%u,\"name\":", k ? "," : ",\"values\":[",
                      crossing[k]->layer);
-    clv_bytes_json(out, crossing[k]->name);
+    clv_bytes_add_json(out, crossing[k]->name);
     clv_bytes_puts(out, ",\"shape\":[");
     append_json_shape(&crossing[k]->shape, out);
     clv_bytes_puts(out, "]}");
@@ -346,11 +346,11 @@ static void append_json_egress(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     clv_bytes_printf(out, "%s{\"tensor\":", i ? "," : "");
-    clv_bytes_json(out, r->name);
+    clv_bytes_add_json(out, r->name);
     clv_bytes_puts(out, ",\"to\":");
-    clv_bytes_json(out, b->config->workers[r->worker].name);
+    clv_bytes_add_json(out, b->config->workers[r->worker].name);
     clv_bytes_puts(out, ",\"identity\":");
-    clv_bytes_json(out, b->config->workers[r->worker].identity);
+    clv_bytes_add_json(out, b->config->workers[r->worker].identity);
     clv_bytes_puts(out, ",\"shape\":[");
     append_json_shape(&r->shape, out);
     clv_bytes_printf(
@@ -436,7 +436,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
                                   NULL, &l, err));
   if (json) {
     clv_bytes_puts(out, "{\"session\":");
-    clv_bytes_json(out, c->name);
+    clv_bytes_add_json(out, c->name);
     clv_bytes_printf(out, ",\"batch\":%llu,\"micro_batches\":%u,\"dtype\":\"%s\",\"stages\":[",
                      (unsigned long long)c->train.batch, b->micro_batches,
                      clv_compute_name(c->train.dtype));

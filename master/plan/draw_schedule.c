@@ -49,13 +49,13 @@ static void append_json_schedule(const clv_blueprint *b, const clv_placed_schedu
                    clv_sched_name(l->sched->kind), l->n_micro, l->report.bubble);
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_bytes_printf(out, "%s{\"name\":", i ? "," : "");
-    clv_bytes_json(out, b->config->stages[i].name);
+    clv_bytes_add_json(out, b->config->stages[i].name);
     clv_bytes_printf(
         out, ",\"live_micro_batches\":%u,\"live\":%u,\"versions\":%u,\"staleness\":%u}",
         l->report.live[i], l->report.live[i], l->report.versions[i], l->report.staleness[i]);
   }
   clv_bytes_puts(out, "],\"text\":");
-  clv_bytes_json(out, text.data);
+  clv_bytes_add_json(out, text.data);
   clv_bytes_puts(out, "}\n");
 }
 

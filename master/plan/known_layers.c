@@ -396,9 +396,9 @@ void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out
       clv_bytes_printf(out, "known: layer %u '%.64s' %s\n", n->layer, n->name, b->why_known[k]);
     if (!json) continue;
     clv_bytes_printf(out, "%s{\"layer\":%u,\"name\":", between, n->layer);
-    clv_bytes_json(out, n->name);
+    clv_bytes_add_json(out, n->name);
     clv_bytes_puts(out, ",\"why\":");
-    clv_bytes_json(out, b->why_known[k]);
+    clv_bytes_add_json(out, b->why_known[k]);
     clv_bytes_puts(out, "}");
     between = ",";
   }

@@ -100,7 +100,7 @@ static void append_json_result(const clv_look *look, clv_look_reader k, clv_byte
                      clv_look_limit(k), r->by);
   else {
     clv_bytes_puts(out, ",\"why\":");
-    clv_bytes_json(out, r->why);
+    clv_bytes_add_json(out, r->why);
     clv_bytes_puts(out, "}");
   }
 }

@@ -124,9 +124,9 @@ static void append_json_plan(const clv_cut_search *c, const clv_cut_plan *w, clv
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
     const clv_cut_stage *stage = &w->stages[s];
     clv_bytes_printf(out, "%s{\"name\":", s ? "," : "");
-    clv_bytes_json(out, c->b->config->stages[s].name);
+    clv_bytes_add_json(out, c->b->config->stages[s].name);
     clv_bytes_puts(out, ",\"at\":");
-    clv_bytes_json(out, node_name_of(c, s));
+    clv_bytes_add_json(out, node_name_of(c, s));
     clv_bytes_printf(out,
                      ",\"layers\":[%u,%u],\"busy_s\":%.9f,\"memory_bytes\":%zu,\"cut_bytes\":%.0f,"
                      "\"link_s\":%.9f}",
@@ -134,15 +134,15 @@ static void append_json_plan(const clv_cut_search *c, const clv_cut_plan *w, clv
                      stage->edge_s);
   }
   clv_bytes_puts(out, "],\"yaml\":");
-  clv_bytes_json(out, w->yaml.data);
+  clv_bytes_add_json(out, w->yaml.data);
   clv_bytes_puts(out, "}");
 }
 
 static void print_json(const clv_cut_search *c, clv_bytes *out) {
   clv_bytes_puts(out, "{\"session\":");
-  clv_bytes_json(out, c->b->config->name);
+  clv_bytes_add_json(out, c->b->config->name);
   clv_bytes_puts(out, ",\"links\":");
-  clv_bytes_json(out, c->links->notes.len ? c->links->notes.data : "");
+  clv_bytes_add_json(out, c->links->notes.len ? c->links->notes.data : "");
   clv_bytes_printf(
       out, ",\"places\":%u,\"possible\":%llu,\"simulated\":%llu,\"complete\":%s,\"now\":",
       c->cuts.n_places, (unsigned long long)c->search.n_possible,

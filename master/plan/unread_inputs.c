@@ -55,7 +55,7 @@ static clv_code refuse_unread(const clv_blueprint *b, const char *input, clv_err
 clv_code clv_inputs_check(const clv_blueprint *b, clv_err *err) {
   const clv_data_config *d = &b->config->data;
   /* names that the format itself gives may stay unread */
-  bool named = d->inputs.n && !clv_format_row_of(d->format)->given[0];
+  bool named = d->inputs.n && !clv_format_row_of(d->format)->default_inputs[0];
   for (int i = 0; named && i < b->full_graph->n_nodes; i++)
     if (b->full_graph->nodes[i].op == CLV_OP_INPUT && !is_read(b->full_graph, i))
       return refuse_unread(b, b->full_graph->nodes[i].name, err);

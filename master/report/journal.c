@@ -70,7 +70,7 @@ void clv_report_json(clv_bytes *out, clv_log_level level, const char *text, cons
     return;
   }
   clv_bytes_puts(out, "\"event\":\"note\",\"message\":");
-  clv_bytes_json(out, text);
+  clv_bytes_add_json(out, text);
   clv_bytes_puts(out, "}");
 }
 

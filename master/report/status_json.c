@@ -12,7 +12,7 @@ typedef unsigned long long ull;
 
 static void put_text(clv_bytes *out, const char *key, const char *value) {
   clv_bytes_printf(out, ",\"%s\":", key);
-  clv_bytes_json(out, value ? value : "");
+  clv_bytes_add_json(out, value ? value : "");
 }
 
 static void put_text_or_null(clv_bytes *out, const char *key, const char *value) {
@@ -54,7 +54,7 @@ static void put_last_error(clv_bytes *out, const clv_status_last_error *t) {
     return;
   }
   clv_bytes_puts(out, ",\"last_error\":{\"text\":");
-  clv_bytes_json(out, t->text);
+  clv_bytes_add_json(out, t->text);
   put_number(out, "age_s", t->age_s);
   clv_bytes_puts(out, "}");
 }
@@ -75,7 +75,7 @@ static void put_module(clv_bytes *out, const clv_status_module *m) {
 
 static void put_link(clv_bytes *out, const clv_status_link *l) {
   clv_bytes_puts(out, "{\"peer\":");
-  clv_bytes_json(out, l->peer[0] ? l->peer : "master");
+  clv_bytes_add_json(out, l->peer[0] ? l->peer : "master");
   put_number(out, "round_trip_ms", l->round_trip_s > 0 ? 1e3 * l->round_trip_s : NAN);
   put_count(out, "bytes_in", l->bytes_in);
   put_count(out, "bytes_out", l->bytes_out);
@@ -101,7 +101,7 @@ static void put_session(clv_bytes *out, const clv_status_view *view, const clv_s
   CLV_AUTO(clv_bytes_done) clv_bytes diagnosis = {0};
   clv_status_diagnosis(view, w, s, &diagnosis);
   clv_bytes_puts(out, "{\"session\":");
-  clv_bytes_json(out, s->name);
+  clv_bytes_add_json(out, s->name);
   put_text(out, "id", s->id);
   put_text(out, "identity", s->identity);
   put_count(out, "epoch", s->epoch);
@@ -140,7 +140,7 @@ static void put_devices(clv_bytes *out, const clv_status_worker *w) {
   clv_bytes_puts(out, ",\"devices\":[");
   for (uint32_t i = 0; i < w->n_devices; i++) {
     clv_bytes_puts(out, i ? ",{\"device\":" : "{\"device\":");
-    clv_bytes_json(out, w->devices[i].name);
+    clv_bytes_add_json(out, w->devices[i].name);
     put_text(out, "kind", w->devices[i].kind);
     put_text(out, "isa", w->devices[i].isa);
     put_count(out, "total_bytes", w->devices[i].memory_total);
@@ -180,7 +180,7 @@ static void put_numbers(clv_bytes *out, const clv_status_worker *w) {
 static void put_worker(clv_bytes *out, const clv_status_view *view, const clv_status_worker *w) {
   bool ok = w->asked && !w->error;
   clv_bytes_puts(out, "{\"worker\":");
-  clv_bytes_json(out, w->name);
+  clv_bytes_add_json(out, w->name);
   put_text(out, "address", w->address);
   put_boolean(out, "ok", ok);
   put_text(out, "error", ok ? "" : w->error ? w->error : "it has not answered yet");

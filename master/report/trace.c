@@ -60,7 +60,7 @@ static double to_microseconds(clv_trace *t, uint64_t ns) {
 
 static void begin_event(clv_trace *t, const char *name, char phase, uint32_t node, double ts) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_bytes_json(&text, name);
+  clv_bytes_add_json(&text, name);
   fprintf(t->file, "%s\n{\"name\":%s,\"ph\":\"%c\",\"pid\":%u,\"tid\":0,\"ts\":%.3f",
           t->has_events ? "," : "", text.data, phase, node, ts);
   t->has_events = true;
@@ -68,7 +68,7 @@ static void begin_event(clv_trace *t, const char *name, char phase, uint32_t nod
 
 void clv_trace_node(clv_trace *t, uint32_t node, const char *name) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_bytes_json(&text, name);
+  clv_bytes_add_json(&text, name);
   begin_event(t, "process_name", 'M', node, 0);
   fprintf(t->file, ",\"args\":{\"name\":%s}}", text.data);
 }

@@ -34,7 +34,7 @@ static void print_finished_run(clv_run *r, uint64_t step) {
                    r->dir.data, (unsigned long long)step);
   clv_bytes_printf(&json,
                    "{\"event\":\"finished\",\"step\":%llu,\"message\":", (unsigned long long)step);
-  clv_bytes_json(&json, text.data ? text.data : "");
+  clv_bytes_add_json(&json, text.data ? text.data : "");
   clv_bytes_puts(&json, "}");
   if (!text.failed && !json.failed) clv_run_print_line(r, text.data, json.data);
 }
@@ -93,7 +93,7 @@ void clv_run_print_start(const clv_run *r) {
   if (!r->o->resume || r->is_resumed) return;
   clv_bytes_printf(&text, "%s has no checkpoint yet: the run begins at step 1", r->dir.data);
   clv_bytes_puts(&json, "{\"event\":\"begins\",\"message\":");
-  clv_bytes_json(&json, text.data ? text.data : "");
+  clv_bytes_add_json(&json, text.data ? text.data : "");
   clv_bytes_puts(&json, "}");
   if (!text.failed && !json.failed)
     clv_report_notice(r->journal, clv_run_has_json_output(r), text.data, json.data);
@@ -105,7 +105,7 @@ void clv_run_print_validation_split(const clv_run *r) {
   if (!text.len) return;
   clv_bytes_printf(&json, "{\"event\":\"split\",\"training\":%zu,\"validation\":%zu,\"message\":",
                    r->data.train_rows.n, r->data.validation_rows.n);
-  clv_bytes_json(&json, text.data ? text.data : "");
+  clv_bytes_add_json(&json, text.data ? text.data : "");
   clv_bytes_puts(&json, "}");
   if (!text.failed && !json.failed)
     clv_report_notice(r->journal, clv_run_has_json_output(r), text.data, json.data);

@@ -98,11 +98,11 @@ static clv_code print_change(const clv_run *r, const char *key, const char *befo
   clv_bytes_printf(&text, "changed since the last attempt: %s: %s -> %s", key, before, after);
   clv_bytes_printf(&json, "{\"event\":\"changed\",\"attempt\":%llu,\"key\":",
                    (unsigned long long)r->effective_config.attempt.epoch);
-  clv_bytes_json(&json, key);
+  clv_bytes_add_json(&json, key);
   clv_bytes_puts(&json, ",\"before\":");
-  clv_bytes_json(&json, before);
+  clv_bytes_add_json(&json, before);
   clv_bytes_puts(&json, ",\"after\":");
-  clv_bytes_json(&json, after);
+  clv_bytes_add_json(&json, after);
   clv_bytes_puts(&json, "}");
   if (text.failed || json.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   clv_report_json(&line, CLV_LOG_INFO, NULL, json.data);
@@ -217,7 +217,7 @@ static clv_code check_optimizer(const clv_run *r, const clv_session_config *last
       moment = more < 0 ? find_missing_moment(&now, &then) : more;
   if (moment < 0) return CLV_OK;
   if (old != new) return fail_changed_key(r, "train.optimizer.kind", old->name, new->name, err);
-  uint32_t settings = new->moments[moment].unless_0;
+  uint32_t settings = new->moments[moment].absent_if_0;
   clv_optim_setting of = (clv_optim_setting)__builtin_ctz(settings);
   snprintf(key, sizeof key, "train.optimizer.%s", clv_optim_setting_name(of));
   snprintf(before, sizeof before, "%g", clv_optim_setting_value(&then, of));

@@ -108,7 +108,7 @@ static void append_classes_json(const set *s, const size_t *counts, size_t n, cl
     clv_bytes_puts(out, i ? ",{" : "{");
     if (clv_dataset_class_count(s->ds)) {
       clv_bytes_puts(out, "\"name\":");
-      clv_bytes_json(out, clv_dataset_class_name(s->ds, i));
+      clv_bytes_add_json(out, clv_dataset_class_name(s->ds, i));
       clv_bytes_puts(out, ",");
     }
     clv_bytes_printf(out, "\"records\":%zu}", counts[i]);

@@ -71,7 +71,7 @@ static double compute_probability(const clv_predictions *r, const float *x, size
 
 static void append_label(clv_bytes *out, const clv_predictions *r, size_t class) {
   if (class < r->classes->n)
-    clv_bytes_json(out, r->classes->names[class]);
+    clv_bytes_add_json(out, r->classes->names[class]);
   else
     clv_bytes_printf(out, "\"%zu\"", class);
 }

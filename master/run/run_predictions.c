@@ -101,7 +101,7 @@ static void append_csv_record(clv_bytes *out, const clv_predictions *r, size_t r
 static void append_json_id(clv_bytes *out, const clv_predictions *r, size_t row) {
   const char *file = image_path_of(r, row);
   if (file)
-    clv_bytes_json(out, file);
+    clv_bytes_add_json(out, file);
   else
     clv_bytes_printf(out, "%u", r->index[row]);
 }
@@ -114,7 +114,7 @@ static void append_json_record(clv_bytes *out, const clv_predictions *r, size_t 
     const char *name = class_name(r, predicted_class(r, row));
     clv_bytes_printf(out, ",\"class\":%zu", predicted_class(r, row));
     if (name) clv_bytes_puts(out, ",\"name\":");
-    if (name) clv_bytes_json(out, name);
+    if (name) clv_bytes_add_json(out, name);
   }
   clv_bytes_puts(out, ",\"outputs\":[");
   for (size_t k = 0; k < outputs_per_row(r); k++)
@@ -204,7 +204,7 @@ static clv_code write_names_file(const clv_predictions *r, const char *npy, clv_
   clv_bytes_puts(&text, "],\"classes\":[");
   for (size_t i = 0; i < r->classes->n; i++) {
     if (i) clv_bytes_puts(&text, ",");
-    clv_bytes_json(&text, r->classes->names[i]);
+    clv_bytes_add_json(&text, r->classes->names[i]);
   }
   clv_bytes_puts(&text, "]}\n");
   if (path.failed || text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");

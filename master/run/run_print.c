@@ -18,7 +18,7 @@ static void add_to_journal(const clv_run *r, clv_log_level level, const char *ev
   clv_bytes_printf(&json, "{\"event\":\"%s\",", event);
   if (code) clv_bytes_printf(&json, "\"code\":%d,", code);
   clv_bytes_puts(&json, "\"message\":");
-  clv_bytes_json(&json, message);
+  clv_bytes_add_json(&json, message);
   clv_bytes_puts(&json, "}");
   if (!json.failed) clv_report_json(&line, level, NULL, json.data);
   if (!text.failed && !line.failed && line.len) clv_journal_add(r->journal, text.data, line.data);

@@ -96,7 +96,7 @@ static void print_event(const clv_run *r, const char *event, const char *members
                         const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"message\":", event, members);
-  clv_bytes_json(&json, text);
+  clv_bytes_add_json(&json, text);
   clv_bytes_puts(&json, "}");
   if (!json.failed) clv_report_notice(r->journal, clv_run_has_json_output(r), text, json.data);
 }

@@ -124,7 +124,7 @@ static void print_schedule_notice(clv_run *r) {
   const char *text = clv_trainer_take_notice(r->trainer);
   if (!text) return;
   clv_bytes_puts(&json, "{\"event\":\"window\",\"message\":");
-  clv_bytes_json(&json, text);
+  clv_bytes_add_json(&json, text);
   clv_bytes_puts(&json, "}");
   clv_reporter_notice(r->reporter, text, json.data);
 }

@@ -98,7 +98,7 @@ static void json_number(clv_bytes *out, const char *key, double v) {
 static void json_class(const clv_scores *s, size_t c, const char *name, clv_bytes *out) {
   const clv_class_score *k = &s->classes[c];
   clv_bytes_puts(out, "{\"name\":");
-  clv_bytes_json(out, name);
+  clv_bytes_add_json(out, name);
   const double values[] = {k->precision, k->recall, k->f1, k->auc};
   static const char *const keys[] = {"precision", "recall", "f1", "auc"};
   for (size_t i = 0; i < CLV_COUNT(keys) - !(s->wanted & CLV_SCORE_AUC); i++) {

@@ -35,7 +35,7 @@ static clv_code refuse_key(reading *r, size_t at, clv_err *err) {
   if (clv_json_skip_null(&r->j)) return CLV_OK;
   clv_json from = r->j;
   from.at = at;
-  CLV_TRY(clv_json_key(&from, &r->text, err));
+  CLV_TRY(clv_json_read_key(&from, &r->text, err));
   return clv_json_fail(&r->j, at, err, "the key '%.80s' is not known here", r->text.data);
 }
 
@@ -96,7 +96,7 @@ static clv_code check_empty(reading *r, const char *what, clv_err *err) {
 static clv_code read_token(reading *r, clv_err *err) {
   int64_t id;
   uint32_t place = (uint32_t)r->j.at;
-  CLV_TRY(clv_json_key(&r->j, &r->text, err));
+  CLV_TRY(clv_json_read_key(&r->j, &r->text, err));
   if (!r->text.len || r->text.len > CLV_TOKENS_MAX_TOKEN)
     return clv_json_fail(&r->j, place, err, "a token has %zu bytes, expected 1 to %d", r->text.len,
                          CLV_TOKENS_MAX_TOKEN);

@@ -127,7 +127,7 @@ static clv_code find_special(clv_json j, const clv_bytes *name, int32_t *ret, cl
   for (size_t n = 0; more; n++) {
     CLV_TRY(clv_json_next(&j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) break;
-    CLV_TRY(clv_json_key(&j, &key, err));
+    CLV_TRY(clv_json_read_key(&j, &key, err));
     bool meant = key.len == name->len && memcmp(key.data, name->data, key.len) == 0, inner = true;
     uint32_t seen = 0;
     CLV_TRY(clv_json_open(&j, CLV_JSON_OBJECT, err));

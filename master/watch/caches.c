@@ -51,7 +51,7 @@ static void append_json(const char *worker, const clv_wire_cache_status *s, bool
   char key[65];
   clv_sha256_hex(&s->key, key);
   clv_bytes_puts(out, "{\"worker\":");
-  clv_bytes_json(out, worker);
+  clv_bytes_add_json(out, worker);
   clv_bytes_printf(out,
                    ",\"key\":\"%s\",\"records\":%llu,\"rows\":%llu,\"row_bytes\":%llu,"
                    "\"disk_bytes\":%llu,\"unused_s\":%llu,\"expires_s\":%llu,\"deleted\":%s}\n",

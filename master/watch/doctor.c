@@ -39,11 +39,11 @@ static void report_check(doctor *d, bool ok, clv_exit_code exit_code, const char
   if (d->json) {
     CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
     clv_bytes_printf(&line, "{\"ok\":%s,\"subject\":", ok ? "true" : "false");
-    clv_bytes_json(&line, subject);
+    clv_bytes_add_json(&line, subject);
     clv_bytes_puts(&line, ",\"text\":");
-    clv_bytes_json(&line, text);
+    clv_bytes_add_json(&line, text);
     clv_bytes_puts(&line, ",\"fix\":");
-    clv_bytes_json(&line, ok || !fix ? "" : fix);
+    clv_bytes_add_json(&line, ok || !fix ? "" : fix);
     printf("%s}\n", line.data);
     return;
   }

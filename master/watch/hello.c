@@ -52,7 +52,7 @@ static void write_json(const stage_device *s, clv_bytes *out) {
                  {",\"isa\":", s->kind.isa},  {",\"libraries\":", s->kind.libraries}};
   for (size_t i = 0; i < CLV_COUNT(members); i++) {
     clv_bytes_puts(out, members[i].key);
-    clv_bytes_json(out, members[i].value);
+    clv_bytes_add_json(out, members[i].value);
   }
   clv_bytes_puts(out, "}\n");
 }

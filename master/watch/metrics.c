@@ -276,7 +276,7 @@ static const clv_metric table[] = {
      .help = "Norm of all gradients of the last step, before clipping.", .write = put_norm},
     {.name = "cleave_master_micro_batches", .kind = CLV_GAUGE, .unit = "",
      .help = "Parts that a batch is cut into.", .at = AT(numbers.micro_batches)},
-    {.name = "cleave_master_pipeline_window", .was = "cleave_master_window", .kind = CLV_GAUGE, .unit = "",
+    {.name = "cleave_master_pipeline_window", .old_name = "cleave_master_window", .kind = CLV_GAUGE, .unit = "",
      .help = "Micro-batches in flight, at most; 0: the schedule has " "no window.",
      .at = AT(numbers.window)},
 

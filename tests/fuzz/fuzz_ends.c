@@ -221,8 +221,8 @@ static void send_prepare(play *p) {
   const clv_context *ctx = context_of(p, f.context);
   uint32_t last = ctx ? ctx->phase : 0;
   bool same = ctx && ctx->pass == PASS_COLLECTING;
-  f.backward.skipped = one_in(p, 8);
-  f.phase = same ? last : last + 1 + f.backward.skipped;
+  f.backward.skipped_phases = one_in(p, 8);
+  f.phase = same ? last : last + 1 + f.backward.skipped_phases;
   f.step = draw_calls(p, f.context);
   f.backward.retain = one_in(p, 4);
   f.backward.vote = !one_in(p, 4);

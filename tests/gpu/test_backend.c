@@ -392,7 +392,7 @@ static void invalid_values_give_the_error_text_of_the_ref_backend(void **state) 
     assert_int_equal(layer == -1, code == CLV_OK);
     if (code != CLV_OK) {
       assert_string_equal(got.text, want.text);
-      assert_string_equal(got.element, want.element);
+      assert_string_equal(got.offending_value, want.offending_value);
       finished(b); /* it is said once */
     }
     closed(b);

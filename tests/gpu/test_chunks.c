@@ -239,7 +239,7 @@ static void post_call(world *w, uint32_t context, bool learns) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(w, learns ? COLUMNS : FEW);
-  assert_ok(clv_packet_call(w->pool, context, 10, 0, learns, &p, &err));
+  assert_ok(clv_packet_new_call(w->pool, context, 10, 0, learns, &p, &err));
   assert_ok(clv_packet_add_arg(p, 0, learns, x, &err));
   assert_ok(clv_packet_add_delivery(p, w->at.to, &err));
   clv_node_post(w->node, p);
@@ -261,11 +261,11 @@ static void post_backward(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = numbers(w, FEW);
-  assert_ok(clv_packet_prepare(w->pool, context, 1, 1, false, false, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(w->pool, context, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, 10, 1, 0, &err));
   assert_ok(clv_packet_add_target(p, 0, 5, w->at.to, 0, &err));
   clv_node_post(w->node, p);
-  assert_ok(clv_packet_gradient(w->pool, context, 1, 10, 0, "", dy, &p, &err));
+  assert_ok(clv_packet_new_gradient(w->pool, context, 1, 10, 0, "", dy, &p, &err));
   clv_node_post(w->node, p);
 }
 

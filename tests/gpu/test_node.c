@@ -146,7 +146,7 @@ static void post_calls(world *w, uint32_t context) {
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(w, context);
   for (uint32_t i = 0; i < MODULES; i++) {
-    assert_ok(clv_packet_call(w->pool, context, called(i), i, true, &p, &err));
+    assert_ok(clv_packet_new_call(w->pool, context, called(i), i, true, &p, &err));
     assert_ok(clv_packet_add_arg(p, i ? called(i - 1) : LEAF, true, i ? NULL : x, &err));
     if (i == MODULES - 1) assert_ok(clv_packet_add_delivery(p, "", &err));
     clv_node_post(w->node, p);
@@ -158,20 +158,20 @@ static void post_backward(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = numbers(w, 1);
-  assert_ok(clv_packet_prepare(w->pool, context, 1, MODULES, false, true, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(w->pool, context, 1, MODULES, false, true, false, &p, &err));
   for (uint32_t i = MODULES; i-- > 0;) {
     assert_ok(clv_packet_add_needed_call(p, called(i), 1, 0, &err));
     if (i) assert_ok(clv_packet_add_target(p, 0, called(i - 1), "", 0, &err));
   }
   clv_node_post(w->node, p);
-  assert_ok(clv_packet_gradient(w->pool, context, 1, called(MODULES - 1), 0, "", dy, &p, &err));
+  assert_ok(clv_packet_new_gradient(w->pool, context, 1, called(MODULES - 1), 0, "", dy, &p, &err));
   clv_node_post(w->node, p);
 }
 
 static void post_end(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_end_context(w->pool, context, context, &p, &err));
+  assert_ok(clv_packet_new_end_context(w->pool, context, context, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.1f, true);
   clv_node_post(w->node, p);
 }
@@ -206,7 +206,7 @@ static void wait_for_steps(world *w) {
   clv_packet *p;
   uint32_t before = w->answers[CLV_STATE_DONE];
   for (uint32_t i = 0; i < MODULES; i++) {
-    assert_ok(clv_packet_state_get(w->pool, 0, 80 + i, i, CLV_STATE_WEIGHTS, &p, &err));
+    assert_ok(clv_packet_new_state_get(w->pool, 0, 80 + i, i, CLV_STATE_WEIGHTS, &p, &err));
     clv_node_post(w->node, p);
   }
   wait_for(w, CLV_STATE_DONE, before + MODULES);
@@ -247,7 +247,7 @@ static void read_state(world *w, uint32_t context, clv_state_kind what) {
   clv_err err = {0};
   clv_packet *p;
   uint32_t before = w->answers[CLV_STATE_DONE];
-  assert_ok(clv_packet_state_get(w->pool, context, 90, 0, what, &p, &err));
+  assert_ok(clv_packet_new_state_get(w->pool, context, 90, 0, what, &p, &err));
   clv_node_post(w->node, p);
   wait_for(w, CLV_STATE_DONE, before + 1);
 }
@@ -274,7 +274,7 @@ static void device_state_is_read_asynchronously(void **state) {
     clv_state_item item;
     assert_true(clv_module_state_item(clv_node_module(w.node, 0), CLV_STATE_WEIGHTS, 0, &item));
     size_t length = item.bytes / 2;
-    assert_ok(clv_packet_state_get(w.pool, 0, 91, 0, CLV_STATE_WEIGHTS, &p, &err));
+    assert_ok(clv_packet_new_state_get(w.pool, 0, 91, 0, CLV_STATE_WEIGHTS, &p, &err));
     snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", item.name);
     p->frame.state.offset = half * length;
     p->frame.state.length = length;
@@ -300,7 +300,7 @@ static void late_deliver_copies_without_blocking_the_node(void **state) {
   post_calls(&w, 1);
   wait_for(&w, CLV_VALUE, 1);
   for (uint32_t i = 1; i <= 2; i++) {
-    assert_ok(clv_packet_deliver(w.pool, 1, called(0), "", &p, &err));
+    assert_ok(clv_packet_new_deliver(w.pool, 1, called(0), "", &p, &err));
     clv_node_post(w.node, p);
     wait_for(&w, CLV_VALUE, 1 + i);
   }
@@ -467,7 +467,7 @@ static void aborted_context_restores_device_running_statistics(void **state) {
   begin_with(&w, clv_sim_vendor(&(clv_sim_options){.seed = 3}), NULL, images_normed());
   double before = read_sum(&w, 0, CLV_STATE_WEIGHTS);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(&w, 40);
-  assert_ok(clv_packet_call(w.pool, 1, called(0), 0, true, &p, &err));
+  assert_ok(clv_packet_new_call(w.pool, 1, called(0), 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, LEAF, false, x, &err));
   assert_ok(clv_packet_add_delivery(p, "", &err));
   clv_node_post(w.node, p);
@@ -597,20 +597,20 @@ static void trace_rows_show_the_device_time(void **state) {
   clv_vendor v = held_up();
   begin_on(&w, &v, NULL);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(&w, 1);
-  assert_ok(clv_packet_call(w.pool, 1, called(0), 0, true, &p, &err));
+  assert_ok(clv_packet_new_call(w.pool, 1, called(0), 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, LEAF, false, x, &err));
   clv_packet_set_positions(p, 1, 2, 3, false);
   p->frame.flags |= CLV_FLAG_TRACE;
   clv_node_post(w.node, p);
-  assert_ok(clv_packet_planned_step(w.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));
+  assert_ok(clv_packet_new_planned_step(w.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));
   clv_node_post(w.node, p);
-  assert_ok(clv_packet_prepare(w.pool, 1, 1, 1, false, false, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(w.pool, 1, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, called(0), 1, 0, &err));
   clv_node_post(w.node, p);
-  assert_ok(clv_packet_gradient(w.pool, 1, 1, called(0), 0, "", x, &p, &err));
+  assert_ok(clv_packet_new_gradient(w.pool, 1, 1, called(0), 0, "", x, &p, &err));
   clv_node_post(w.node, p);
   wait_for(&w, CLV_FINISHED, 1);
-  assert_ok(clv_packet_end_context(w.pool, 1, 1, &p, &err));
+  assert_ok(clv_packet_new_end_context(w.pool, 1, 1, &p, &err));
   clv_node_post(w.node, p);
   wait_for(&w, CLV_ENDED, 1);
   end(&w);

@@ -268,8 +268,9 @@ static void check_labels(const clv_backend *b, clv_op op, int64_t wrong) {
   char value[32];
   snprintf(value, sizeof value, "%lld", (long long)wrong);
   assert_int_equal(k->forward(k, &a, &err), CLV_INVALID);
-  if (strstr(err.text, value) || !strstr(err.text, "0..9") || strcmp(err.element, value) != 0)
-    fail_msg("%s: %s (%s)", clv_op_name(op), err.text, err.element);
+  if (strstr(err.text, value) || !strstr(err.text, "0..9") ||
+      strcmp(err.offending_value, value) != 0)
+    fail_msg("%s: %s (%s)", clv_op_name(op), err.text, err.offending_value);
   free(a.saved);
   free(a.scratch);
   k->free(k);
@@ -306,8 +307,9 @@ static void check_lengths(const clv_backend *b, int64_t wrong) {
   char value[32];
   snprintf(value, sizeof value, "%lld", (long long)wrong);
   assert_int_equal(k->forward(k, &a, &err), CLV_INVALID);
-  if (strcmp(err.text, "the length of sample 1 is outside 0..3") || strcmp(err.element, value) != 0)
-    fail_msg("%s (%s)", err.text, err.element);
+  if (strcmp(err.text, "the length of sample 1 is outside 0..3") ||
+      strcmp(err.offending_value, value) != 0)
+    fail_msg("%s (%s)", err.text, err.offending_value);
   free(a.saved);
   free(a.scratch);
   k->free(k);
@@ -326,7 +328,7 @@ static void test_bce_refuses_predictions_out_of_range(void **state) {
   (void)state;
   assert_int_equal(k->forward(k, &a, &err), CLV_INVALID);
   assert_non_null(strstr(err.text, "prediction 1 is outside 0..1"));
-  assert_string_equal(err.element, "1.0001");
+  assert_string_equal(err.offending_value, "1.0001");
   x[1] = NAN;
   assert_int_equal(k->forward(k, &a, &err), CLV_OK);
   assert_true(isnan(loss));

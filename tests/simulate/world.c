@@ -272,7 +272,7 @@ static void intruding_call(const sim_worker *k, const cleave_module *m, uint64_t
   clv_err err;
   must(clv_pool_tensor(k->pool, CLV_F32, &CLV_SHAPE(INTRUDER_ROWS, INTRUDER_COLUMNS), &x, &err));
   for (size_t i = 0; i < x->n; i++) ((float *)x->data)[i] = 1;
-  must(clv_packet_call(k->pool, context, id, m->index, true, &p, &err));
+  must(clv_packet_new_call(k->pool, context, id, m->index, true, &p, &err));
   must(clv_packet_add_arg(p, 0, true, x, &err));
   p->frame.generation = m->generation;
   p->frame.call.runs_after = after;
@@ -282,10 +282,10 @@ static void intruding_call(const sim_worker *k, const cleave_module *m, uint64_t
 static void intruding_end(const sim_worker *k, uint64_t context, uint64_t first, bool votes) {
   clv_packet *p;
   clv_err err;
-  must(clv_packet_prepare(k->pool, context, 1, 0, false, votes, false, &p, &err));
+  must(clv_packet_new_prepare(k->pool, context, 1, 0, false, votes, false, &p, &err));
   must(clv_packet_add_needed_call(p, first, 1, 0, &err));
   clv_node_post(k->node, p);
-  must(clv_packet_end_context(k->pool, context, intruders, &p, &err));
+  must(clv_packet_new_end_context(k->pool, context, intruders, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.5f, true);
   clv_node_post(k->node, p);
 }

@@ -241,7 +241,7 @@ static void put_handshake_failure(clv_metrics_out *out, const char *side, const 
  * first call. */
 static void put_failures(clv_metrics_out *out, const void *numbers_of) {
   const worker_numbers *n = numbers_of;
-  put_handshake_failure(out, "caller", "wrong_identity", n->snapshot.calls.unauthenticated);
+  put_handshake_failure(out, "caller", "wrong_identity", n->snapshot.calls.calls_unauthenticated);
   for (int i = 0; i < CLV_TLS_FAILURES; i++) {
     const char *reason = clv_tls_failure_reason((clv_tls_failure)i);
     put_handshake_failure(out, "caller", reason, n->snapshot.callers.failed[i]);
@@ -255,8 +255,8 @@ static void put_by_reason(clv_metrics_out *out, const char *reason, uint64_t cou
 
 static void put_refused_calls(clv_metrics_out *out, const void *numbers_of) {
   const worker_numbers *n = numbers_of;
-  put_by_reason(out, "not_allowed", n->snapshot.calls.denied);
-  put_by_reason(out, "too_many", n->snapshot.calls.refused_by_limit);
+  put_by_reason(out, "not_allowed", n->snapshot.calls.calls_denied);
+  put_by_reason(out, "too_many", n->snapshot.calls.calls_refused);
 }
 
 static void put_refused_sessions(clv_metrics_out *out, const void *numbers_of) {
@@ -383,13 +383,13 @@ static const clv_metric table[] = {
      .help = "Backwards of calls.", .write = put_backwards},
     {.name = "cleave_worker_compute_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
      .help = "Time in forwards and backwards.", .write = put_compute},
-    {.name = "cleave_worker_cuda_graph_launches_total", .was = "cleave_worker_graph_launches_total", .kind = CLV_COUNTER, .unit = "",
+    {.name = "cleave_worker_cuda_graph_launches_total", .old_name = "cleave_worker_graph_launches_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Forwards and parts of backwards that were launched on a device as one CUDA graph.",
      .write = put_replays},
-    {.name = "cleave_worker_cuda_graph_fallbacks_total", .was = "cleave_worker_graph_refusals_total", .kind = CLV_COUNTER, .unit = "",
+    {.name = "cleave_worker_cuda_graph_fallbacks_total", .old_name = "cleave_worker_graph_refusals_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Repeated device work that could not be captured as a CUDA graph and is launched kernel by kernel.",
      .write = put_not_recorded},
-    {.name = "cleave_worker_device_copy_bytes_total", .was = "cleave_worker_moved_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
+    {.name = "cleave_worker_device_copy_bytes_total", .old_name = "cleave_worker_moved_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
      .help = "Bytes of values and gradients copied between modules on devices: within a device, "
              "from a peer device, or through the host.",
      .write = put_moved_bytes},
@@ -399,10 +399,10 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_input_wait_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
      .help = "Time in which sessions with a module had nothing to do but wait for what comes.",
      .write = put_idle},
-    {.name = "cleave_worker_core_wait_seconds_total", .was = "cleave_worker_turn_wait_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
+    {.name = "cleave_worker_core_wait_seconds_total", .old_name = "cleave_worker_turn_wait_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
      .help = "Time in which sessions had something to compute and waited for cores that others used.",
      .write = put_share},
-    {.name = "cleave_worker_thread_wakeups_total", .was = "cleave_worker_wakes_total", .kind = CLV_COUNTER, .unit = "",
+    {.name = "cleave_worker_thread_wakeups_total", .old_name = "cleave_worker_wakes_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Times that a compute thread fell asleep and was woken.", .write = put_wakes},
 
     {.name = "cleave_worker_connections", .kind = CLV_GAUGE, .unit = "",
@@ -424,7 +424,7 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_refused_calls_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Calls that were refused: the identity or its role is not allowed, too many at once.",
      .write = put_refused_calls},
-    {.name = "cleave_worker_identity_bans_total", .was = "cleave_worker_cut_identities_total", .kind = CLV_COUNTER, .unit = "",
+    {.name = "cleave_worker_identity_bans_total", .old_name = "cleave_worker_cut_identities_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Times that an identity was banned for a while because it wasted too many calls in a second.", .at = AT(cut)},
     {.name = "cleave_worker_refused_sessions_total", .kind = CLV_COUNTER, .unit = "",
      .help = "Sessions that were not opened: draining, one of that id exists, quota.",

@@ -65,8 +65,8 @@ static clv_code start_server(clv_service *s, clv_err *err) {
                               .n_stream_methods = CLV_COUNT(streams),
                               .on_stream = on_stream,
                               .connection = clv_tls_accepted_connection,
-                              .took_call = clv_tls_accepted_on_call,
-                              .took_message = clv_tls_accepted_on_message,
+                              .on_call_delivered = clv_tls_accepted_on_call,
+                              .on_message_delivered = clv_tls_accepted_on_message,
                               .memory_limit = clv_service_transport_memory(c),
                               .max_calls_per_peer = (unsigned)c->limits.concurrent_calls,
                               .handshake_ms = (unsigned)c->limits.handshake_timeout_ms};
@@ -170,11 +170,11 @@ static void log_refused_without_identity(clv_service *s) {
   clv_rpc_server_counts c;
   clv_rpc_server_count(s->server, &c);
   const clv_log_source source = {.who = "?", .what = "calls without an identity"};
-  if (c.unauthenticated > s->n_refused_without_identity)
+  if (c.calls_unauthenticated > s->n_refused_without_identity)
     clv_log_limited(CLV_LOG_WARN, "audit", &source,
                     "deny identity=? calls=%llu reason=\"a certificate without exactly one URI\"",
-                    (unsigned long long)(c.unauthenticated - s->n_refused_without_identity));
-  s->n_refused_without_identity = c.unauthenticated;
+                    (unsigned long long)(c.calls_unauthenticated - s->n_refused_without_identity));
+  s->n_refused_without_identity = c.calls_unauthenticated;
 }
 
 /* Returns memory of ended sessions to the system, because malloc keeps it for threads that may not

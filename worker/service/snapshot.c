@@ -217,7 +217,7 @@ static void fill_process(clv_service *v, const clv_worker_settings *at, clv_serv
   out->memory_limit = clv_settings_memory(at);
   out->connections = clv_rpc_server_connections(v->server);
   out->max_connections = (uint32_t)at->config->limits.connections;
-  out->handshake_failures = now->calls.unauthenticated;
+  out->handshake_failures = now->calls.calls_unauthenticated;
   for (size_t i = 0; i < CLV_TLS_FAILURES; i++)
     out->handshake_failures += now->callers.failed[i] + now->peers.failed[i];
 }

@@ -240,7 +240,7 @@ static void release_base(void *owner) {
 
 static clv_code make_tensor(base *x, clv_tensor **ret, clv_err *err) {
   CLV_TRY(clv_tensor_wrap(x->dtype, &x->shape, x->at, release_base, x, ret, err));
-  (*ret)->home = x->backend;
+  (*ret)->device = x->backend;
   return CLV_OK;
 }
 

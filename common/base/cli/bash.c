@@ -82,14 +82,14 @@ static void add_functions(const clv_cli *cli, clv_bytes *out) {
  * a= b=c' or ''. */
 static void add_offer(const clv_cli_arg *arg, clv_bytes *out) {
   clv_bytes_puts(out, "'");
-  if (arg->offer == CLV_COMPLETE_FILES) clv_bytes_printf(out, "files%s", arg->suffix);
-  if (arg->offer == CLV_COMPLETE_FOLDERS) clv_bytes_puts(out, "folders");
-  if (arg->offer == CLV_COMPLETE_WORDS) clv_bytes_puts(out, "words ");
-  if (arg->offer == CLV_COMPLETE_KEYS) {
+  if (arg->completion == CLV_COMPLETE_FILES) clv_bytes_printf(out, "files%s", arg->suffix);
+  if (arg->completion == CLV_COMPLETE_FOLDERS) clv_bytes_puts(out, "folders");
+  if (arg->completion == CLV_COMPLETE_WORDS) clv_bytes_puts(out, "words ");
+  if (arg->completion == CLV_COMPLETE_KEYS) {
     clv_bytes_puts(out, "keys");
     arg->keys(out);
   }
-  for (const char *p = arg->name; arg->offer == CLV_COMPLETE_WORDS && *p; p++)
+  for (const char *p = arg->name; arg->completion == CLV_COMPLETE_WORDS && *p; p++)
     clv_bytes_printf(out, "%c", *p == '|' ? ' ' : *p);
   clv_bytes_puts(out, "'");
 }
@@ -128,7 +128,7 @@ static void add_command(const clv_cli *cli, const clv_cli_command *c, clv_bytes 
   clv_bytes_printf(out, "    '%s '*) skip=%d args=(", c->name, clv_cli_is_grouped(c) ? 2 : 1);
   CLV_AUTO(clv_bytes_done) clv_bytes rest = {0};
   while (clv_cli_next_arg(&at, &arg)) {
-    if (arg.repeated) add_offer(&arg, &rest);
+    if (arg.is_repeated) add_offer(&arg, &rest);
     add_offer(&arg, out);
     clv_bytes_puts(out, " ");
   }

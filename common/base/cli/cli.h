@@ -40,9 +40,9 @@ typedef enum clv_exit_code {
 
 typedef struct clv_exit_row {
   clv_exit_code code;
-  bool links_to_docs; /* the last message of the program names the section of EXIT-CODES.md */
-  bool worker;        /* cleave-worker may end with this code, too; false: only cleave-master */
-  const char *doc;    /* meaning of the code, in a few words */
+  bool links_to_docs;  /* the last message of the program names the section of EXIT-CODES.md */
+  bool used_by_worker; /* cleave-worker may end with this code, too; false: only cleave-master */
+  const char *doc;     /* meaning of the code, in a few words */
 } clv_exit_row;
 
 extern const clv_exit_row clv_exit_rows[];
@@ -100,8 +100,9 @@ typedef struct clv_cli_command {
    * "bash|zsh" is one of these words. Completion offers files for names that end in .yaml or .pem
    * or are FILE or PATH, and folders for DIR and RUN. */
   const char *args;
-  const char *doc;  /* one line of help, no full stop */
-  const char *more; /* paragraphs for help and the manual, separated by empty lines; NULL: none */
+  const char *doc; /* one line of help, no full stop */
+  const char
+      *paragraphs; /* paragraphs for help and the manual, separated by empty lines; NULL: none */
   int (*run)(void *args);
 } clv_cli_command;
 
@@ -131,7 +132,8 @@ typedef struct clv_cli {
 typedef struct clv_cli_line {
   const clv_cli *cli;
   const clv_cli_command *command;
-  /* if no command was given: the word that was, if several commands begin with it; else NULL */
+  /* word that begins several commands, if the line has that word and not the rest of a command;
+   * else NULL */
   const char *group;
   const char *words[CLV_CLI_WORDS]; /* the words after the command */
   size_t n_words;

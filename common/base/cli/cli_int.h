@@ -37,8 +37,8 @@ typedef enum clv_cli_completion {
 
 typedef struct clv_cli_arg {
   char name[CLV_CLI_NAME];
-  bool optional, repeated;
-  clv_cli_completion offer;
+  bool is_optional, is_repeated;
+  clv_cli_completion completion;
   const char *suffix; /* end of the file names to offer, such as ".yaml"; "": any */
   void (*keys)(clv_bytes *out);
 } clv_cli_arg;

@@ -6,17 +6,17 @@
 
 /* clang-format off */
 const clv_exit_row clv_exit_rows[] = {
-    {.code = CLV_EXIT_OK, .worker = true, .doc = "done"},
-    {.code = CLV_EXIT_FAILED, .worker = true, .doc = "the command failed; the message says why"},
-    {.code = CLV_EXIT_USAGE, .worker = true, .doc = "wrong usage"},
-    {.code = CLV_EXIT_CONFIG, .worker = true,
+    {.code = CLV_EXIT_OK, .used_by_worker = true, .doc = "done"},
+    {.code = CLV_EXIT_FAILED, .used_by_worker = true, .doc = "the command failed; the message says why"},
+    {.code = CLV_EXIT_USAGE, .used_by_worker = true, .doc = "wrong usage"},
+    {.code = CLV_EXIT_CONFIG, .used_by_worker = true,
      .doc = "a configuration file is wrong (file:line:column in the message)"},
-    {.code = CLV_EXIT_CONNECT, .links_to_docs = true, .worker = true,
+    {.code = CLV_EXIT_CONNECT, .links_to_docs = true, .used_by_worker = true,
      .doc = "address, connection, TLS or authorisation"},
     {.code = CLV_EXIT_TIMEOUT, .links_to_docs = true, .doc = "something took too long"},
     {.code = CLV_EXIT_WORKER_LOST, .links_to_docs = true,
      .doc = "a worker was lost; the named checkpoint is usable"},
-    {.code = CLV_EXIT_DATA, .links_to_docs = true, .worker = true,
+    {.code = CLV_EXIT_DATA, .links_to_docs = true, .used_by_worker = true,
      .doc = "data, weights or artifacts are missing or damaged"},
     {.code = CLV_EXIT_CHECKPOINT, .links_to_docs = true, .doc = "no usable checkpoint"},
     {.code = CLV_EXIT_DIVERGED, .links_to_docs = true,

@@ -6,11 +6,11 @@
 
 #include "common/base/cli/cli_int.h"
 
-enum { LEFT = 28, WIDTH = 90 };
+enum { DOC_COLUMN = 28, LINE_WIDTH = 90 };
 
 /* Writes text in lines that begin at column `column`, broken between words. */
 static void write_wrapped(clv_bytes *out, const char *text, size_t column) {
-  size_t width = WIDTH - column;
+  size_t width = LINE_WIDTH - column;
   while (*text) {
     size_t n = strcspn(text, "\n");
     if (n > width) {
@@ -27,9 +27,9 @@ static void write_wrapped(clv_bytes *out, const char *text, size_t column) {
 }
 
 static void write_row(clv_bytes *out, const char *left, const char *doc) {
-  clv_bytes_printf(out, "  %-*s", LEFT - 2, left);
-  if (strlen(left) > LEFT - 4) clv_bytes_printf(out, "\n%*s", LEFT, "");
-  write_wrapped(out, doc, LEFT);
+  clv_bytes_printf(out, "  %-*s", DOC_COLUMN - 2, left);
+  if (strlen(left) > DOC_COLUMN - 4) clv_bytes_printf(out, "\n%*s", DOC_COLUMN, "");
+  write_wrapped(out, doc, DOC_COLUMN);
 }
 
 static void write_paragraphs(clv_bytes *out, const char *text) {
@@ -78,7 +78,7 @@ static void write_command_help(const clv_cli *cli, const clv_cli_command *c, clv
   clv_bytes_puts(out, "\n");
   clv_cli_capitalize(c->doc, out);
   clv_bytes_puts(out, "\n\n");
-  write_paragraphs(out, c->more);
+  write_paragraphs(out, c->paragraphs);
   write_option_rows(cli, c, out);
   write_option_rows(cli, NULL, out);
 }
@@ -98,7 +98,7 @@ static void write_exit_rows(const clv_cli *cli, clv_bytes *out) {
   clv_bytes_puts(out, "Exit codes (EXIT-CODES.md says what to do):\n");
   for (size_t i = 0; i < clv_exit_n_rows; i++) {
     const clv_exit_row *e = &clv_exit_rows[i];
-    if (!cli->worker || e->worker) clv_bytes_printf(out, "  %3d  %s\n", e->code, e->doc);
+    if (!cli->worker || e->used_by_worker) clv_bytes_printf(out, "  %3d  %s\n", e->code, e->doc);
   }
 }
 

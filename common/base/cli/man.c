@@ -13,12 +13,12 @@ static void write_heading(clv_bytes *out, const char *name) {
 
 static void write_bold(clv_bytes *out, const char *text) {
   clv_bytes_puts(out, "\\fB");
-  clv_bytes_roff(out, text);
+  clv_bytes_add_roff(out, text);
   clv_bytes_puts(out, "\\fR");
 }
 
 static void write_text_line(clv_bytes *out, const char *text) {
-  clv_bytes_roff(out, text);
+  clv_bytes_add_roff(out, text);
   clv_bytes_puts(out, "\n");
 }
 
@@ -37,17 +37,17 @@ static void write_paragraphs(clv_bytes *out, const char *text) {
 }
 
 static void write_option(const clv_cli_option *o, clv_bytes *out) {
-  clv_cli_arg all;
+  clv_cli_arg value;
   clv_bytes_puts(out, ".TP\n");
   if (o->key) clv_bytes_printf(out, "\\fB\\-%c\\fR, ", o->key);
   clv_bytes_puts(out, "\\fB\\-\\-");
-  clv_bytes_roff(out, o->name);
+  clv_bytes_add_roff(out, o->name);
   clv_bytes_puts(out, "\\fR");
   if (o->arg) clv_bytes_printf(out, "=\\fI%s\\fR", o->arg);
   clv_bytes_puts(out, "\n");
   write_sentence(out, o->doc);
-  clv_cli_value_of(o, &all);
-  if (o->kind == CLV_CLI_CHOICE) clv_bytes_printf(out, "One of %s.\n", all.name);
+  clv_cli_value_of(o, &value);
+  if (o->kind == CLV_CLI_CHOICE) clv_bytes_printf(out, "One of %s.\n", value.name);
   if (o->kind == CLV_CLI_TEXTS) clv_bytes_puts(out, "May be repeated.\n");
   if (o->required) clv_bytes_puts(out, "Required.\n");
 }
@@ -67,7 +67,7 @@ static void write_synopsis(const clv_cli *cli, const clv_cli_command *c, clv_byt
   clv_bytes_puts(out, " [\\fIOPTION\\fR...]");
   if (c->args) {
     clv_bytes_puts(out, " \\fI");
-    clv_bytes_roff(out, c->args);
+    clv_bytes_add_roff(out, c->args);
     clv_bytes_puts(out, "\\fR");
   }
   clv_bytes_puts(out, "\n");
@@ -86,12 +86,12 @@ static void write_commands(const clv_cli *cli, clv_bytes *out) {
   for (size_t i = 0; i < clv_cli_n_commands(cli); i++) {
     const clv_cli_command *c = clv_cli_command_at(cli, i);
     clv_bytes_puts(out, ".SS ");
-    clv_bytes_roff(out, c->name);
+    clv_bytes_add_roff(out, c->name);
     clv_bytes_puts(out, "\n");
     write_sentence(out, c->doc);
-    if (c->more) {
+    if (c->paragraphs) {
       clv_bytes_puts(out, ".PP\n");
-      write_paragraphs(out, c->more);
+      write_paragraphs(out, c->paragraphs);
     }
     write_options(cli, c, out);
   }
@@ -101,7 +101,7 @@ static void write_exit_codes(const clv_cli *cli, clv_bytes *out) {
   write_heading(out, "EXIT STATUS");
   for (size_t i = 0; i < clv_exit_n_rows; i++) {
     const clv_exit_row *e = &clv_exit_rows[i];
-    if (cli->worker && !e->worker) continue;
+    if (cli->worker && !e->used_by_worker) continue;
     clv_bytes_printf(out, ".TP\n\\fB%d\\fR\n", e->code);
     write_sentence(out, e->doc);
   }
@@ -125,10 +125,10 @@ void clv_cli_man(const clv_cli *cli, clv_bytes *out) {
   for (const char *p = cli->name; *p; p++)
     clv_bytes_printf(&title, "%c", toupper((unsigned char)*p));
   clv_bytes_puts(out, ".TH ");
-  clv_bytes_roff(out, title.data ? title.data : "");
+  clv_bytes_add_roff(out, title.data ? title.data : "");
   clv_bytes_printf(out, " 1 \"\" \"Cleave %s\" \"Cleave\"\n", CLV_VERSION);
   write_heading(out, "NAME");
-  clv_bytes_roff(out, cli->name);
+  clv_bytes_add_roff(out, cli->name);
   clv_bytes_puts(out, " \\- ");
   write_text_line(out, cli->doc);
   write_synopses(cli, out);

@@ -13,13 +13,13 @@
 
 typedef struct parser {
   const clv_cli *cli;
-  int argc, at; /* argv[at] is the argument to read next */
+  int argc, next_arg; /* argv[next_arg] is the argument to read next */
   char *const *argv;
   char *args; /* struct of the program's arguments; NULL: values are not stored */
   clv_cli_line *line;
   const clv_cli_command *command; /* command of the line; NULL: not known yet */
-  bool seen[CLV_CLI_OPTIONS];
-  bool only_words; /* `--` was read: all further arguments are words */
+  bool is_given[CLV_CLI_OPTIONS];
+  bool options_ended; /* `--` was read: all further arguments are words */
 } parser;
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -79,7 +79,7 @@ static clv_code read_value(parser *p, size_t index, const char *text, clv_err *e
   const clv_cli_option *o = clv_cli_option_at(p->cli, index);
   if (!p->args) return CLV_OK;
   void *at = p->args + o->offset;
-  p->seen[index] = true;
+  p->is_given[index] = true;
   switch (o->kind) {
     case CLV_CLI_FLAG:
       *(bool *)at = true;
@@ -149,9 +149,9 @@ static clv_code find_long(const parser *p, const char *name, size_t n, size_t *r
 }
 
 static clv_code next_value(parser *p, const clv_cli_option *o, const char **ret, clv_err *err) {
-  if (p->at >= p->argc)
+  if (p->next_arg >= p->argc)
     return clv_fail(err, CLV_INVALID, "--%s needs a value: --%s=%s", o->name, o->name, o->arg);
-  *ret = p->argv[p->at++];
+  *ret = p->argv[p->next_arg++];
   return CLV_OK;
 }
 
@@ -195,13 +195,13 @@ static clv_code read_short(parser *p, const char *letters, clv_err *err) {
 }
 
 static clv_code read_word(parser *p, clv_err *err) {
-  const char *word = p->argv[p->at++];
-  if (!p->only_words && strcmp(word, "--") == 0) {
-    p->only_words = true;
+  const char *word = p->argv[p->next_arg++];
+  if (!p->options_ended && strcmp(word, "--") == 0) {
+    p->options_ended = true;
     return CLV_OK;
   }
-  if (!p->only_words && strncmp(word, "--", 2) == 0) return read_long(p, word + 2, err);
-  if (!p->only_words && word[0] == '-' && word[1]) return read_short(p, word + 1, err);
+  if (!p->options_ended && strncmp(word, "--", 2) == 0) return read_long(p, word + 2, err);
+  if (!p->options_ended && word[0] == '-' && word[1]) return read_short(p, word + 1, err);
   if (p->line->n_words == CLV_CLI_WORDS)
     return clv_fail(err, CLV_INVALID, "more than %d words", CLV_CLI_WORDS);
   p->line->words[p->line->n_words++] = word;
@@ -283,10 +283,10 @@ static clv_code check_options(const parser *p, clv_err *err) {
   for (size_t i = 0; i < clv_cli_n_options(p->cli); i++) {
     const clv_cli_option *o = clv_cli_option_at(p->cli, i);
     bool belongs = clv_cli_option_applies(o, c);
-    if (p->seen[i] && !belongs)
+    if (p->is_given[i] && !belongs)
       return clv_fail(err, CLV_INVALID, "--%s does not belong to %s but to %s", o->name, c->name,
                       o->commands);
-    if (!p->seen[i] && belongs && o->required)
+    if (!p->is_given[i] && belongs && o->required)
       return clv_fail(err, CLV_INVALID, "%s needs --%s%s%s", c->name, o->name, o->arg ? "=" : "",
                       o->arg ? o->arg : "");
   }
@@ -299,8 +299,8 @@ static clv_code check_words(const parser *p, clv_err *err) {
   clv_cli_arg arg;
   size_t least = 0, most = 0;
   while (clv_cli_next_arg(&at, &arg)) {
-    least += !arg.optional;
-    most = arg.repeated ? CLV_CLI_WORDS : most + 1;
+    least += !arg.is_optional;
+    most = arg.is_repeated ? CLV_CLI_WORDS : most + 1;
   }
   if (p->line->n_words < least)
     return clv_fail(err, CLV_INVALID, "%s: an argument is missing: %s %s %s", c->name, p->cli->name,
@@ -317,7 +317,7 @@ static clv_code check_choices(const parser *p, clv_err *err) {
   clv_cli_arg arg;
   for (size_t i = 0; i < p->line->n_words && clv_cli_next_arg(&at, &arg); i++) {
     const char *word = p->line->words[i], *found = NULL;
-    if (arg.offer != CLV_COMPLETE_WORDS) continue;
+    if (arg.completion != CLV_COMPLETE_WORDS) continue;
     for (const char *one = arg.name; *one && !found; one += strspn(one, "|")) {
       size_t n = strcspn(one, "|");
       if (strlen(word) == n && strncmp(word, one, n) == 0) found = one;
@@ -340,9 +340,9 @@ static clv_code check_line(const parser *p, clv_err *err) {
  * command, which may follow it. */
 static const clv_cli_command *find_command_ahead(const clv_cli *cli, int argc, char *const *argv) {
   clv_cli_line line = {.cli = cli};
-  parser p = {.cli = cli, .argc = argc, .at = 1, .argv = argv, .line = &line};
+  parser p = {.cli = cli, .argc = argc, .next_arg = 1, .argv = argv, .line = &line};
   clv_err ignored;
-  while (p.at < argc) read_word(&p, &ignored);
+  while (p.next_arg < argc) read_word(&p, &ignored);
   find_command(cli, &line, &ignored);
   return line.command;
 }
@@ -351,7 +351,7 @@ static const clv_cli_command *find_command_ahead(const clv_cli *cli, int argc, c
 static clv_code read_words(parser *p, clv_err *err) {
   clv_code code = CLV_OK;
   clv_err later;
-  while (p->at < p->argc) {
+  while (p->next_arg < p->argc) {
     clv_code now = read_word(p, code == CLV_OK ? err : &later);
     if (code == CLV_OK) code = now;
   }
@@ -366,7 +366,7 @@ static bool asks_for_help(const clv_cli_line *line) {
 clv_code clv_cli_parse(const clv_cli *cli, int argc, char *const *argv, void *args, clv_err *err) {
   if (clv_cli_n_options(cli) > CLV_CLI_OPTIONS || clv_cli_n_commands(cli) > CLV_CLI_OPTIONS)
     return clv_fail(err, CLV_INTERNAL, "more than %d rows in a table", CLV_CLI_OPTIONS);
-  parser p = {.cli = cli, .argc = argc, .at = 1, .argv = argv, .args = args, .line = args};
+  parser p = {.cli = cli, .argc = argc, .next_arg = 1, .argv = argv, .args = args, .line = args};
   clv_err ignored;
   p.command = find_command_ahead(cli, argc, argv);
   p.line->cli = cli;

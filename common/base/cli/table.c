@@ -25,7 +25,7 @@ static const clv_cli_option own_options[] = {
 static const clv_cli_command own_commands[] = {
     {.name = "completion", .args = "bash|zsh", .run = clv_cli_run_completion,
      .doc = "print the completion script of a shell",
-     .more = "For one shell: source <(PROGRAM completion bash), or zsh (after compinit). `make install` puts both in place for all."},
+     .paragraphs = "For one shell: source <(PROGRAM completion bash), or zsh (after compinit). `make install` puts both in place for all."},
     {.name = "man", .args = "[PAGE]", .run = clv_cli_run_man,
      .doc = "print a manual page as man(7) text: this program's or that of PAGE"},
 };
@@ -82,25 +82,25 @@ bool clv_cli_option_applies(const clv_cli_option *option, const clv_cli_command 
 
 static const struct {
   const char *ending;
-  clv_cli_completion offer;
+  clv_cli_completion completion;
   const char *suffix;
 } offers[] = {
-    {.ending = ".yaml", .offer = CLV_COMPLETE_FILES, .suffix = ".yaml"},
-    {.ending = ".pem", .offer = CLV_COMPLETE_FILES, .suffix = ".pem"},
-    {.ending = "FILE", .offer = CLV_COMPLETE_FILES, .suffix = ""},
-    {.ending = "PATH", .offer = CLV_COMPLETE_FILES, .suffix = ""},
-    {.ending = "DIR", .offer = CLV_COMPLETE_FOLDERS, .suffix = ""},
-    {.ending = "RUN", .offer = CLV_COMPLETE_FOLDERS, .suffix = ""},
+    {.ending = ".yaml", .completion = CLV_COMPLETE_FILES, .suffix = ".yaml"},
+    {.ending = ".pem", .completion = CLV_COMPLETE_FILES, .suffix = ".pem"},
+    {.ending = "FILE", .completion = CLV_COMPLETE_FILES, .suffix = ""},
+    {.ending = "PATH", .completion = CLV_COMPLETE_FILES, .suffix = ""},
+    {.ending = "DIR", .completion = CLV_COMPLETE_FOLDERS, .suffix = ""},
+    {.ending = "RUN", .completion = CLV_COMPLETE_FOLDERS, .suffix = ""},
 };
 
 static void find_offer(clv_cli_arg *arg) {
   size_t len = strlen(arg->name);
-  arg->offer = strchr(arg->name, '|') ? CLV_COMPLETE_WORDS : CLV_COMPLETE_NOTHING;
+  arg->completion = strchr(arg->name, '|') ? CLV_COMPLETE_WORDS : CLV_COMPLETE_NOTHING;
   arg->suffix = "";
   for (size_t i = 0; i < CLV_COUNT(offers); i++) {
     size_t n = strlen(offers[i].ending);
     if (n > len || strcmp(arg->name + len - n, offers[i].ending) != 0) continue;
-    arg->offer = offers[i].offer;
+    arg->completion = offers[i].completion;
     arg->suffix = offers[i].suffix;
   }
 }
@@ -110,10 +110,10 @@ bool clv_cli_next_arg(const char **at, clv_cli_arg *ret) {
   size_t n = strcspn(start, " ");
   if (n == 0) return false;
   *at = start + n;
-  *ret = (clv_cli_arg){.optional = *start == '['};
-  if (ret->optional) start++, n -= CLV_MIN(n, (size_t)2);
-  ret->repeated = n > 3 && memcmp(start + n - 3, "...", 3) == 0;
-  if (ret->repeated) n -= 3;
+  *ret = (clv_cli_arg){.is_optional = *start == '['};
+  if (ret->is_optional) start++, n -= CLV_MIN(n, (size_t)2);
+  ret->is_repeated = n > 3 && memcmp(start + n - 3, "...", 3) == 0;
+  if (ret->is_repeated) n -= 3;
   memcpy(ret->name, start, CLV_MIN(n, sizeof ret->name - 1));
   find_offer(ret);
   return true;
@@ -130,13 +130,13 @@ void clv_cli_value_of(const clv_cli_option *option, clv_cli_arg *ret) {
     used += strlen(*choices);
   }
   if (used) {
-    ret->offer = CLV_COMPLETE_WORDS;
+    ret->completion = CLV_COMPLETE_WORDS;
     return;
   }
   strncpy(ret->name, option->arg ? option->arg : "", sizeof ret->name - 1);
   find_offer(ret);
   ret->keys = option->keys;
-  if (ret->keys) ret->offer = CLV_COMPLETE_KEYS;
+  if (ret->keys) ret->completion = CLV_COMPLETE_KEYS;
 }
 
 void clv_cli_option_forms(const clv_cli_option *option, clv_bytes *out) {

@@ -23,17 +23,17 @@ static void add_action(const clv_cli_arg *arg, clv_bytes *out) {
   clv_bytes_puts(out, ":");
   write_quoted(out, arg->name);
   clv_bytes_puts(out, ":");
-  if (arg->offer == CLV_COMPLETE_FILES && *arg->suffix)
+  if (arg->completion == CLV_COMPLETE_FILES && *arg->suffix)
     clv_bytes_printf(out, "_files -g \"*%s\"", arg->suffix);
-  else if (arg->offer == CLV_COMPLETE_FILES)
+  else if (arg->completion == CLV_COMPLETE_FILES)
     clv_bytes_puts(out, "_files");
-  else if (arg->offer == CLV_COMPLETE_FOLDERS)
+  else if (arg->completion == CLV_COMPLETE_FOLDERS)
     clv_bytes_puts(out, "_files -/");
-  if (arg->offer == CLV_COMPLETE_KEYS) {
+  if (arg->completion == CLV_COMPLETE_KEYS) {
     clv_bytes_puts(out, "compadd -S \"\" --");
     arg->keys(out);
   }
-  if (arg->offer != CLV_COMPLETE_WORDS) return;
+  if (arg->completion != CLV_COMPLETE_WORDS) return;
   clv_bytes_puts(out, "(");
   for (const char *p = arg->name; *p; p++) clv_bytes_printf(out, "%c", *p == '|' ? ' ' : *p);
   clv_bytes_puts(out, ")");
@@ -77,10 +77,10 @@ static void add_arguments(const clv_cli *cli, const clv_cli_command *c, clv_byte
   clv_bytes_puts(out, "_arguments -s");
   add_options(cli, c, out);
   for (int i = 1; clv_cli_next_arg(&at, &arg); i++) {
-    if (arg.repeated)
+    if (arg.is_repeated)
       clv_bytes_puts(out, " '*");
     else
-      clv_bytes_printf(out, " '%d%s", i, arg.optional ? ":" : "");
+      clv_bytes_printf(out, " '%d%s", i, arg.is_optional ? ":" : "");
     add_action(&arg, out);
     clv_bytes_puts(out, "'");
   }

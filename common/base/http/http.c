@@ -28,22 +28,22 @@ enum {
   MEMORY_BYTES = 8192, /* bytes of a connection for its request line and headers */
   /* most delay until a late connection is cut, and most time that closing takes */
   POLL_MS = 100,
-  HASTE = 10, /* divisor of the time limit when half of the connections are in use */
+  LOAD_DIVISOR = 10, /* divisor of the time limit when half of the connections are in use */
 };
 
-typedef struct guest {
+typedef struct connection {
   int fd; /* -1: free entry */
   uint64_t since_ns;
-} guest;
+} connection;
 
 struct clv_http {
-  clv_http_options o;
+  clv_http_options options;
   struct MHD_Daemon *daemon;
   unsigned port;
   pthread_t thread;
-  bool running;
-  _Atomic bool stop;
-  guest guests[MAX_CONNECTIONS]; /* open connections; used only by the port's thread */
+  bool is_running;
+  _Atomic bool is_stopping;
+  connection open_connections[MAX_CONNECTIONS]; /* used only by the port's thread */
 };
 
 /* ---- the library ----------------------------------------------------------------------------- */
@@ -61,24 +61,24 @@ struct clv_http {
 
 #define FIELD(name) __typeof__(MHD_##name) *name;
 static struct {
-  pthread_once_t once;
-  bool loaded;
+  pthread_once_t load_once;
+  bool is_loaded;
   FUNCTIONS(FIELD)
-} mhd = {.once = PTHREAD_ONCE_INIT};
+} mhd = {.load_once = PTHREAD_ONCE_INIT};
 
 #define FIND(name) ok &= (*(void **)&mhd.name = dlsym(library, "MHD_" #name)) != NULL;
-static void load(void) {
+static void find_functions(void) {
   void *library = dlopen(LIBRARY, RTLD_LAZY | RTLD_LOCAL);
   bool ok = library != NULL;
   if (!ok) return;
   FUNCTIONS(FIND)
-  mhd.loaded = ok;
+  mhd.is_loaded = ok;
 }
 
 /* Loads the library once. What it could not load stays so for the life of the process. */
 static clv_code load_library(clv_err *err) {
-  pthread_once(&mhd.once, load);
-  if (mhd.loaded) return CLV_OK;
+  pthread_once(&mhd.load_once, find_functions);
+  if (mhd.is_loaded) return CLV_OK;
   return clv_fail(err, CLV_UNAVAILABLE, LIBRARY " does not load: install libmicrohttpd");
 }
 
@@ -114,10 +114,10 @@ static enum MHD_Result answer_error(struct MHD_Connection *c, unsigned status, c
   return answer(c, status, CLV_HTTP_TEXT, &body);
 }
 
-static enum MHD_Result show(const clv_http *h, const clv_http_page *page,
-                            struct MHD_Connection *c) {
+static enum MHD_Result answer_page(const clv_http *h, const clv_http_page *page,
+                                   struct MHD_Connection *c) {
   CLV_AUTO(clv_bytes_done) clv_bytes body = {0};
-  unsigned status = page->write(h->o.user, &body);
+  unsigned status = page->write(h->options.user, &body);
   if (body.failed) return answer_error(c, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
   return answer(c, status, page->type, &body);
 }
@@ -130,21 +130,21 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *c, const ch
   (void)version, (void)upload, (void)upload_len, (void)state;
   if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
     return answer_error(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n");
-  for (size_t i = 0; i < h->o.n_pages; i++)
-    if (strcmp(h->o.pages[i].path, path) == 0) return show(h, &h->o.pages[i], c);
+  for (size_t i = 0; i < h->options.n_pages; i++)
+    if (strcmp(h->options.pages[i].path, path) == 0) return answer_page(h, &h->options.pages[i], c);
   return answer_error(c, MHD_HTTP_NOT_FOUND, "no such page\n");
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static void arrived(clv_http *h, struct MHD_Connection *c, void **ret_guest) {
+static void add_connection(clv_http *h, struct MHD_Connection *c, void **ret_connection) {
   const union MHD_ConnectionInfo *info =
       mhd.get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
-  for (size_t i = 0; info && i < CLV_COUNT(h->guests); i++) {
-    guest *g = &h->guests[i];
+  for (size_t i = 0; info && i < CLV_COUNT(h->open_connections); i++) {
+    connection *g = &h->open_connections[i];
     if (g->fd >= 0) continue;
-    *g = (guest){.fd = info->connect_fd, .since_ns = clv_now_ns()};
-    *ret_guest = g;
+    *g = (connection){.fd = info->connect_fd, .since_ns = clv_now_ns()};
+    *ret_connection = g;
     return;
   }
 }
@@ -152,31 +152,32 @@ static void arrived(clv_http *h, struct MHD_Connection *c, void **ret_guest) {
 static void on_connection(void *user, struct MHD_Connection *c, void **context,
                           enum MHD_ConnectionNotificationCode what) {
   if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-    arrived(user, c, context);
+    add_connection(user, c, context);
     return;
   }
-  guest *g = *context;
+  connection *g = *context;
   if (g) g->fd = -1;
 }
 
 /* Shuts connections over their time limit; the library then closes them. Under load the limit is a
  * tenth, so that a scraper, which needs milliseconds, is served. */
-static void cut_late(clv_http *h) {
+static void cut_late_connections(clv_http *h) {
   unsigned taken = 0;
-  for (size_t i = 0; i < CLV_COUNT(h->guests); i++) taken += h->guests[i].fd >= 0;
-  unsigned ms = h->o.request_ms / (2 * taken > h->o.connections ? HASTE : 1);
+  for (size_t i = 0; i < CLV_COUNT(h->open_connections); i++)
+    taken += h->open_connections[i].fd >= 0;
+  unsigned ms = h->options.request_ms / (2 * taken > h->options.connections ? LOAD_DIVISOR : 1);
   uint64_t now = clv_now_ns();
-  for (size_t i = 0; i < CLV_COUNT(h->guests); i++) {
-    const guest *g = &h->guests[i];
+  for (size_t i = 0; i < CLV_COUNT(h->open_connections); i++) {
+    const connection *g = &h->open_connections[i];
     if (g->fd >= 0 && now - g->since_ns > UINT64_C(1000000) * ms) shutdown(g->fd, SHUT_RDWR);
   }
 }
 
 static void *run_port(void *arg) {
   clv_http *h = arg;
-  while (!atomic_load_explicit(&h->stop, memory_order_relaxed)) {
+  while (!atomic_load_explicit(&h->is_stopping, memory_order_relaxed)) {
     if (mhd.run_wait(h->daemon, POLL_MS) != MHD_YES) usleep(1000 * POLL_MS);
-    cut_late(h);
+    cut_late_connections(h);
   }
   return NULL;
 }
@@ -212,7 +213,8 @@ static void close_fdp(int *fd) {
   if (*fd >= 0) close(*fd);
 }
 
-static clv_code bind_to(const char *listen_address, int *ret_fd, unsigned *ret_port, clv_err *err) {
+static clv_code bind_port(const char *listen_address, int *ret_fd, unsigned *ret_port,
+                          clv_err *err) {
   char host[256];
   const char *port;
   struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
@@ -245,29 +247,30 @@ static clv_code bind_to(const char *listen_address, int *ret_fd, unsigned *ret_p
 static clv_code start_daemon(clv_http *h, clv_err *err) {
   int fd;
   CLV_TRY(load_library(err));
-  CLV_TRY(bind_to(h->o.listen, &fd, &h->port, err));
+  CLV_TRY(bind_port(h->options.listen, &fd, &h->port, err));
   h->daemon = mhd.start_daemon(MHD_USE_EPOLL, 0, NULL, NULL, on_request, h,
                                MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-                               h->o.connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                               h->options.connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                                (size_t)MEMORY_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
-                               h->o.request_ms / 1000 + 1, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+                               h->options.request_ms / 1000 + 1, MHD_OPTION_STRICT_FOR_CLIENT, 1,
                                MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_END);
   if (!h->daemon) {
     close(fd);
-    return clv_fail(err, CLV_INTERNAL, "the page server for '%s' did not start", h->o.listen);
+    return clv_fail(err, CLV_INTERNAL, "the page server for '%s' did not start", h->options.listen);
   }
-  h->running = pthread_create(&h->thread, NULL, run_port, h) == 0;
-  return h->running ? CLV_OK : clv_fail(err, CLV_EXHAUSTED, "no thread for '%s'", h->o.listen);
+  h->is_running = pthread_create(&h->thread, NULL, run_port, h) == 0;
+  return h->is_running ? CLV_OK
+                       : clv_fail(err, CLV_EXHAUSTED, "no thread for '%s'", h->options.listen);
 }
 
 clv_code clv_http_open(const clv_http_options *options, clv_http **ret, clv_err *err) {
   clv_http *h;
   CLV_TRY(clv_alloc(1, sizeof *h, &h, err));
-  h->o = *options;
-  if (!h->o.connections) h->o.connections = MAX_CONNECTIONS;
-  h->o.connections = CLV_MIN(h->o.connections, (unsigned)MAX_CONNECTIONS);
-  if (!h->o.request_ms) h->o.request_ms = USUAL_REQUEST_MS;
-  for (size_t i = 0; i < CLV_COUNT(h->guests); i++) h->guests[i].fd = -1;
+  h->options = *options;
+  if (!h->options.connections) h->options.connections = MAX_CONNECTIONS;
+  h->options.connections = CLV_MIN(h->options.connections, (unsigned)MAX_CONNECTIONS);
+  if (!h->options.request_ms) h->options.request_ms = USUAL_REQUEST_MS;
+  for (size_t i = 0; i < CLV_COUNT(h->open_connections); i++) h->open_connections[i].fd = -1;
   clv_code code = start_daemon(h, err);
   if (code != CLV_OK) {
     clv_http_close(h);
@@ -287,8 +290,8 @@ unsigned clv_http_port(const clv_http *h) { return h->port; }
 
 void clv_http_close(clv_http *h) {
   if (!h) return;
-  atomic_store(&h->stop, true);
-  if (h->running) pthread_join(h->thread, NULL);
+  atomic_store(&h->is_stopping, true);
+  if (h->is_running) pthread_join(h->thread, NULL);
   if (h->daemon) mhd.stop_daemon(h->daemon); /* closes the listening socket too */
   free(h);
 }

@@ -257,7 +257,7 @@ clv_code clv_json_next(clv_json *j, clv_json_kind kind, size_t n, bool *ret_more
   return CLV_OK;
 }
 
-clv_code clv_json_key(clv_json *j, clv_bytes *ret, clv_err *err) {
+clv_code clv_json_read_key(clv_json *j, clv_bytes *ret, clv_err *err) {
   CLV_TRY(clv_json_text(j, ret, err));
   if (next_byte(j) != ':') return clv_json_fail(j, j->at, err, "':' is expected here");
   j->at++;
@@ -269,7 +269,7 @@ clv_code clv_json_find_key(clv_json *j, const char *const *names, size_t n, uint
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
   skip_space(j);
   size_t from = j->at;
-  CLV_TRY(clv_json_key(j, &key, err));
+  CLV_TRY(clv_json_read_key(j, &key, err));
   *ret = -1;
   for (size_t i = 0; i < n; i++)
     if (strlen(names[i]) == key.len && memcmp(names[i], key.data, key.len) == 0) *ret = (int)i;
@@ -304,7 +304,7 @@ static clv_code skip_inside(clv_json *j, clv_json_kind kind, clv_err *err) {
   CLV_TRY(clv_json_open(j, kind, err));
   for (size_t n = 0; more; n++) {
     CLV_TRY(clv_json_next(j, kind, n, &more, err));
-    if (more && kind == CLV_JSON_OBJECT) CLV_TRY(clv_json_key(j, &key, err));
+    if (more && kind == CLV_JSON_OBJECT) CLV_TRY(clv_json_read_key(j, &key, err));
     if (more) CLV_TRY(clv_json_skip(j, err));
   }
   return CLV_OK;

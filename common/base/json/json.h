@@ -57,11 +57,11 @@ clv_code clv_json_skip(clv_json *j, clv_err *err) CLV_USE_RESULT;
 
 /* Open a list or an object, and advance to its next element: for (size_t n = 0;; n++) {
  * clv_json_next(j, kind, n, &more, err); if (!more) break; ...read a value... }. In an object, call
- * clv_json_key first in each round. */
+ * clv_json_read_key first in each round. */
 clv_code clv_json_open(clv_json *j, clv_json_kind kind, clv_err *err) CLV_USE_RESULT;
 clv_code clv_json_next(clv_json *j, clv_json_kind kind, size_t n, bool *ret_more,
                        clv_err *err) CLV_USE_RESULT;
-clv_code clv_json_key(clv_json *j, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_json_read_key(clv_json *j, clv_bytes *ret, clv_err *err) CLV_USE_RESULT;
 
 /* Checks that only white space follows the last value. */
 clv_code clv_json_end(clv_json *j, clv_err *err) CLV_USE_RESULT;

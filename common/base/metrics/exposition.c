@@ -116,7 +116,7 @@ static void write_old_row(const clv_metric *row, const void *numbers, clv_bytes 
   char help[160];
   clv_metric old = *row;
   snprintf(help, sizeof help, "Old name of %s; the next version leaves it out.", row->name);
-  old.name = row->was;
+  old.name = row->old_name;
   old.help = help;
   write_row(&old, numbers, ret);
 }
@@ -124,6 +124,6 @@ static void write_old_row(const clv_metric *row, const void *numbers, clv_bytes 
 void clv_metrics_write(const clv_metric *table, size_t n, const void *numbers, clv_bytes *ret) {
   for (size_t i = 0; i < n; i++) {
     write_row(&table[i], numbers, ret);
-    if (table[i].was) write_old_row(&table[i], numbers, ret);
+    if (table[i].old_name) write_old_row(&table[i], numbers, ret);
   }
 }

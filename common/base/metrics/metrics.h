@@ -32,7 +32,7 @@ typedef struct clv_metric {
   size_t at;
   void (*write)(clv_metrics_out *out, const void *numbers);
   /* name of the metric in the previous version, written as a second metric; NULL: none */
-  const char *was;
+  const char *old_name;
 } clv_metric;
 
 /* Appends HELP, TYPE and samples of each row. Leaves out a row whose `write` writes nothing. */

@@ -8,11 +8,11 @@
 
 static const clv_format_row rows[] = {
     [CLV_FORMAT_AUTO] = {.name = ""},
-#define CLV_ARRAY_FORMAT(NAME, text, doc, set_doc)                \
-  [CLV_FORMAT_##NAME] = {.name = #text,                           \
-                         .set = "two files, records and labels",  \
-                         .has_arrays = true,                      \
-                         .takes = CLV_KEY_INPUTS | CLV_KEY_GROUP, \
+#define CLV_ARRAY_FORMAT(NAME, text, doc, set_doc)                        \
+  [CLV_FORMAT_##NAME] = {.name = #text,                                   \
+                         .train_names = "two files, records and labels",  \
+                         .has_arrays = true,                              \
+                         .accepted_keys = CLV_KEY_INPUTS | CLV_KEY_GROUP, \
                          .group = "a file with a whole number per record"},
 #define CLV_DATA_FORMAT(NAME, text, doc, set_doc, ...) \
   [CLV_FORMAT_##NAME] = {.name = #text, __VA_ARGS__},
@@ -36,6 +36,6 @@ void clv_format_names(uint32_t key, char *buf, size_t len) {
   const char *names[CLV_FORMAT_COUNT + 1] = {NULL};
   size_t n = 0;
   for (int i = 0; i < CLV_FORMAT_COUNT; i++)
-    if (rows[i].takes & key) names[n++] = rows[i].name;
+    if (rows[i].accepted_keys & key) names[n++] = rows[i].name;
   clv_list_names(names, buf, len);
 }

@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #define READS(setting) (1u << CLV_OPTIM_SET_##setting)
-#define UNLESS_0(setting) (1u << CLV_OPTIM_SET_##setting)
+#define ABSENT_IF_0(setting) (1u << CLV_OPTIM_SET_##setting)
 static const clv_optimizer_row rows[] = {
 #define CLV_OPTIMIZER(NAME, text, ...) [CLV_OPTIM_##NAME] = {.name = #text, __VA_ARGS__},
 #include "common/base/settings/optimizers.def"
@@ -21,16 +21,16 @@ static const struct {
   const char *name;
   size_t offset;
   double low, high;
-  bool flag, closed;
+  bool is_flag, includes_high;
 } settings[] = {
 #define NUMBER(n, low_, high_, closed_)                           \
   [CLV_OPTIM_SET_##n] = {.name = #n,                              \
                          .offset = offsetof(clv_optim_config, n), \
                          .low = low_,                             \
                          .high = high_,                           \
-                         .closed = closed_},
+                         .includes_high = closed_},
 #define FLAG(n) \
-  [CLV_OPTIM_SET_##n] = {.name = #n, .offset = offsetof(clv_optim_config, n), .flag = true},
+  [CLV_OPTIM_SET_##n] = {.name = #n, .offset = offsetof(clv_optim_config, n), .is_flag = true},
     CLV_OPTIM_NUMBERS(NUMBER) CLV_OPTIM_FLAGS(FLAG)};
 
 const clv_optimizer_row *clv_optimizer_row_of(clv_optim_kind kind) {
@@ -41,7 +41,7 @@ const char *clv_optim_setting_name(clv_optim_setting setting) { return settings[
 
 double clv_optim_setting_value(const clv_optim_config *c, clv_optim_setting setting) {
   const char *at = (const char *)c + settings[setting].offset;
-  return settings[setting].flag ? *(const bool *)at : *(const double *)(const void *)at;
+  return settings[setting].is_flag ? *(const bool *)at : *(const double *)(const void *)at;
 }
 
 /* ---- ranges ---------------------------------------------------------------------------------- */
@@ -50,11 +50,12 @@ double clv_optim_setting_value(const clv_optim_config *c, clv_optim_setting sett
 static clv_code check_range(const clv_optim_config *c, clv_optim_setting setting, clv_err *err) {
   double value = clv_optim_setting_value(c, setting), low = settings[setting].low,
          high = settings[setting].high;
-  bool closed = settings[setting].closed;
-  if (settings[setting].flag || (value >= low && (value < high || (closed && value == high))))
+  bool includes_high = settings[setting].includes_high;
+  if (settings[setting].is_flag ||
+      (value >= low && (value < high || (includes_high && value == high))))
     return CLV_OK;
   return clv_fail(err, CLV_INVALID, "optimizer %s is %g; it must be from %g up to %g%s",
-                  settings[setting].name, value, low, high, closed ? "" : ", excluded");
+                  settings[setting].name, value, low, high, includes_high ? "" : ", excluded");
 }
 
 static clv_code fail_unknown_kind(clv_optim_kind kind, clv_err *err) {
@@ -70,8 +71,8 @@ clv_code clv_optim_check(const clv_optim_config *c, clv_err *err) {
   if (!row) return fail_unknown_kind(c->kind, err);
   CLV_TRY(check_range(c, CLV_OPTIM_SET_lr, err));
   for (int i = 0; i < CLV_OPTIM_SETTINGS; i++)
-    if (row->reads >> i & 1) CLV_TRY(check_range(c, (clv_optim_setting)i, err));
-  if ((row->reads & READS(nesterov)) && c->nesterov && c->momentum == 0)
+    if (row->settings >> i & 1) CLV_TRY(check_range(c, (clv_optim_setting)i, err));
+  if ((row->settings & READS(nesterov)) && c->nesterov && c->momentum == 0)
     return clv_fail(err, CLV_INVALID, "optimizer nesterov needs momentum above 0");
   return CLV_OK;
 }
@@ -95,9 +96,9 @@ uint32_t clv_optim_moments_of(const clv_optim_config *c) {
   const clv_optimizer_row *row = clv_optimizer_row_of(c->kind);
   uint32_t set = 0;
   for (uint32_t i = 0; row && i < CLV_OPTIM_MAX_MOMENTS; i++) {
-    bool there = row->moments[i].name && !row->moments[i].unless_0;
+    bool there = row->moments[i].name && !row->moments[i].absent_if_0;
     for (int k = 0; k < CLV_OPTIM_SETTINGS; k++)
-      if (row->moments[i].unless_0 >> k & 1)
+      if (row->moments[i].absent_if_0 >> k & 1)
         there = clv_optim_setting_value(c, (clv_optim_setting)k) != 0;
     set |= (uint32_t)there << i;
   }

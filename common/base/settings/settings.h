@@ -79,13 +79,13 @@ typedef enum clv_optim_setting {
 enum { CLV_OPTIM_MAX_MOMENTS = 3 };
 
 typedef struct clv_optimizer_row {
-  const char *name; /* name in session files */
-  uint32_t reads;   /* set of the settings that the optimiser reads besides lr */
+  const char *name;  /* name in session files */
+  uint32_t settings; /* set of the settings that the optimiser reads besides lr */
   clv_optim_config defaults;
   struct {
     const char *name; /* name of the moment in PyTorch; NULL: the optimiser has no such moment */
-    /* the moment exists unless the one setting in this set is 0; empty set: always */
-    uint32_t unless_0;
+    /* the moment is absent if the one setting in this set is 0; empty set: never absent */
+    uint32_t absent_if_0;
   } moments[CLV_OPTIM_MAX_MOMENTS];
 } clv_optimizer_row;
 
@@ -101,8 +101,8 @@ clv_code clv_optim_check(const clv_optim_config *c, clv_err *err) CLV_USE_RESULT
 /* Sets each setting with a default other than 0 to its default, if all of these are 0. */
 void clv_optim_set_defaults(clv_optim_config *c);
 
-/* Returns the moments that these settings need: bit i for moments[i] of the kind's row. The moments
- * of an optimiser are the union over its groups. */
+/* Returns the moments that these settings need: bit i for moments[i] of the clv_optimizer_row of
+ * c->kind. An optimiser needs the moments of all its groups. */
 uint32_t clv_optim_moments_of(const clv_optim_config *c);
 int clv_optim_count_moments(uint32_t moments);
 
@@ -130,15 +130,17 @@ enum { CLV_FORMAT_INPUTS = 3 };
 
 typedef struct clv_format_row {
   const char *name; /* value of data.format in session files */
-  const char *set;  /* description of what data.train names, for messages */
+  /* description of what data.train must name, such as "two files, records and labels"; for
+   * messages */
+  const char *train_names;
   /* a data set has a file for each input and a file of labels; false: it is a single path */
   bool has_arrays;
   bool needs_tokenizer; /* data.tokenizer.file is required */
   /* set of the keys (CLV_KEY_...) that the format accepts; other keys are refused */
-  uint32_t takes;
-  /* inputs: allowed names in data.inputs; given: the default names; both end with NULL. No names:
-   * any name is allowed. */
-  const char *inputs[CLV_FORMAT_INPUTS + 1], *given[CLV_FORMAT_INPUTS + 1];
+  uint32_t accepted_keys;
+  /* inputs: allowed names in data.inputs; default_inputs: the names without data.inputs; both end
+   * with NULL. No names: any name is allowed. */
+  const char *inputs[CLV_FORMAT_INPUTS + 1], *default_inputs[CLV_FORMAT_INPUTS + 1];
   /* description of what data.validation.group names; NULL: the key is refused */
   const char *group;
   /* what the format itself groups records by, for the message that refuses the key */

@@ -109,8 +109,9 @@ static void storage_unref(clv_storage *s) {
   free(s);
 }
 
-static clv_code tensor_over(clv_storage *s, void *data, clv_dtype dtype, const clv_shape *shape,
-                            size_t bytes, clv_tensor **ret, clv_err *err) {
+static clv_code make_view_of_storage(clv_storage *s, void *data, clv_dtype dtype,
+                                     const clv_shape *shape, size_t bytes, clv_tensor **ret,
+                                     clv_err *err) {
   clv_tensor *t;
   CLV_TRY(clv_alloc(1, sizeof *t, &t, err));
   *t = (clv_tensor){.dtype = dtype,
@@ -132,7 +133,7 @@ clv_code clv_tensor_wrap(clv_dtype dtype, const clv_shape *shape, void *data,
   clv_storage *s;
   CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
   *s = (clv_storage){.refs = 1, .bytes = bytes, .data = data, .release = release, .owner = owner};
-  clv_code code = tensor_over(s, data, dtype, shape, bytes, ret, err);
+  clv_code code = make_view_of_storage(s, data, dtype, shape, bytes, ret, err);
   /* free, not storage_unref, because after a failure the memory stays the caller's */
   if (code != CLV_OK) free(s);
   return code;
@@ -158,8 +159,8 @@ clv_code clv_tensor_view(clv_tensor *base, size_t offset_bytes, clv_dtype dtype,
     return clv_fail(err, CLV_RANGE,
                     "a view of %zu bytes at offset %zu exceeds its storage of %zu bytes", bytes,
                     start, base->storage->bytes);
-  CLV_TRY(tensor_over(base->storage, (char *)base->storage->data + start, dtype, shape, bytes, ret,
-                      err));
+  CLV_TRY(make_view_of_storage(base->storage, (char *)base->storage->data + start, dtype, shape,
+                               bytes, ret, err));
   storage_ref(base->storage);
   return CLV_OK;
 }

@@ -68,7 +68,7 @@ typedef struct clv_tensor {
   size_t bytes; /* n * size of an element */
   void *data;   /* row-major, 64-byte aligned when made by clv_tensor_new */
   /* device backend that owns `data`, which the host cannot access; NULL: host memory */
-  const struct clv_backend *home;
+  const struct clv_backend *device;
   /* storage that owns `data`; only tensor.c uses it */
   clv_storage *storage;
   int refs;

@@ -113,7 +113,7 @@ bool clv_rref_next_to_self(clv_rrefs *t, clv_rref_message *ret) {
 
 /* Describes a handle. A handle that was created here stands for no value of a context at this node:
  * its context and value are those of its KEEP, so they are left out. */
-static clv_rref_use make_use(const clv_rrefs *t, const clv_rref_handle *h) {
+static clv_rref_use describe_handle(const clv_rrefs *t, const clv_rref_handle *h) {
   clv_rref_use u = {.ref = h->ref, .fork = h->record.id, .owner = h->owner, .node = t->o.self};
   if (h->is_created_here) return u;
   u.context = h->context;
@@ -138,14 +138,14 @@ static void report_freed(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_resul
 static void report_used(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
   clv_rref_handle *h = RREF_OF(clv_rref_handle, report, out);
   ret->kind = CLV_RREF_RESULT_USED;
-  ret->handle = make_use(t, h);
+  ret->handle = describe_handle(t, h);
   clv_rref_record_result_taken(&t->handle_slab, h);
 }
 
 static void report_joined(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
   clv_rref_handle *h = RREF_OF(clv_rref_handle, report, out);
   ret->kind = CLV_RREF_RESULT_JOINED;
-  ret->handle = make_use(t, h);
+  ret->handle = describe_handle(t, h);
   if (out->code != CLV_OK) ret->failure = clv_rref_failure_of_code(out->code);
   clv_rref_record_result_taken(&t->handle_slab, h);
 }
@@ -154,7 +154,7 @@ static void report_joined(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_resu
 static void report_fetched(clv_rrefs *t, clv_rref_queue_entry *out, clv_rref_result *ret) {
   clv_rref_handle *h = RREF_OF(clv_rref_handle, fetched, out);
   ret->kind = CLV_RREF_RESULT_FETCHED;
-  ret->handle = make_use(t, h);
+  ret->handle = describe_handle(t, h);
   ret->tensor = t->last_tensor = h->tensor;
   ret->failure = t->last_failure = h->fetch_failure;
   h->tensor = NULL;

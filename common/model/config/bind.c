@@ -58,7 +58,7 @@ static clv_code bind_bool(const clv_binder *b, const binding *s, clv_err *err) {
 }
 
 static bool read_word_for_number(const binding *s, uint64_t *ret) {
-  const char *const *names = clv_row_has_words(s->row) ? s->row->names : NULL;
+  const char *const *names = clv_row_allows_names(s->row) ? s->row->names : NULL;
   for (uint64_t i = 0; names && names[i]; i++) {
     if (strcmp(names[i], s->node->text) != 0) continue;
     *ret = -i;

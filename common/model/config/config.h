@@ -573,7 +573,7 @@ typedef struct clv_worker_config {
 /* Policy for tensors that a master may send. Neither the environment nor --set overrides it. */
 typedef struct clv_policy_config {
   char *file;
-  clv_text_list overrides; /* always empty */
+  clv_text_list overrides; /* empty, as nothing overrides a policy; clv_config_build needs a list */
   uint64_t version;        /* 1 */
   clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos, pictures_pos,
       min_layers_pos, max_read_pos, pixels_pos, tokens_pos, labels_pos, features_pos, groups_pos;

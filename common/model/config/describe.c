@@ -138,7 +138,7 @@ static void write_json_map(const json *j, const char *prefix);
 
 static void write_json_text(const json *j, const char *name, const char *text) {
   clv_bytes_printf(j->out, ",\"%s\":", name);
-  clv_bytes_json(j->out, text);
+  clv_bytes_add_json(j->out, text);
 }
 
 static void write_json_number(const json *j, const char *name, double value) {
@@ -168,7 +168,7 @@ static void write_json_enum(const json *j, const clv_row *row) {
   for (const char *const *name = row->names; *name; name++) {
     if (!**name) continue;
     clv_bytes_puts(j->out, comma);
-    clv_bytes_json(j->out, *name);
+    clv_bytes_add_json(j->out, *name);
     comma = ",";
   }
   clv_bytes_puts(j->out, "]");
@@ -253,7 +253,7 @@ static void write_json_row(const json *j, const clv_row *row) {
 static size_t write_json_property(const json *j, size_t i, const char *key) {
   const clv_row *row = &j->schema->rows[i];
   bool two = clv_row_has_second_form(j->schema, row);
-  clv_bytes_json(j->out, key);
+  clv_bytes_add_json(j->out, key);
   clv_bytes_puts(j->out, two ? ":{\"anyOf\":[" : ":");
   write_json_row(j, row);
   if (two) {
@@ -266,7 +266,7 @@ static size_t write_json_property(const json *j, size_t i, const char *key) {
 
 /* Writes a property for the old name of a key, so that editors show it as deprecated. */
 static void write_json_old_property(const json *j, const clv_row *row) {
-  clv_bytes_json(j->out, row->old_name);
+  clv_bytes_add_json(j->out, row->old_name);
   clv_bytes_puts(j->out, ":{\"deprecated\":true");
   write_json_text(j, "description", "Name before 0.9 of the key below.");
   clv_bytes_puts(j->out, "},");
@@ -279,7 +279,7 @@ static void write_json_required(const json *j, const char *prefix) {
     const char *key = clv_row_key(&j->schema->rows[i], prefix);
     if (!key || !j->schema->rows[i].required) continue;
     clv_bytes_puts(j->out, comma);
-    clv_bytes_json(j->out, key);
+    clv_bytes_add_json(j->out, key);
     comma = ",";
   }
   clv_bytes_puts(j->out, "]");

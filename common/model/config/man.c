@@ -29,7 +29,7 @@ static void write_sentence(clv_bytes *out, const char *text) {
   clv_bytes_puts(&one, text);
   if (one.failed || one.len == 0) return;
   one.data[0] = (char)toupper((unsigned char)one.data[0]);
-  clv_bytes_roff(out, one.data);
+  clv_bytes_add_roff(out, one.data);
   clv_bytes_puts(out, one.data[one.len - 1] == '.' ? "\n" : ".\n");
 }
 
@@ -41,7 +41,7 @@ static void write_key(const clv_row *row, clv_bytes *out) {
   write_shown_path(&path, row->path);
   if (path.failed) return;
   clv_bytes_puts(out, ".TP\n\\fB");
-  clv_bytes_roff(out, path.data);
+  clv_bytes_add_roff(out, path.data);
   clv_bytes_puts(out, row->required ? "\\fR (required)\n" : "\\fR\n");
   write_sentence(out, row->doc);
   clv_row_describe_expected(row, expected, sizeof expected);
@@ -49,7 +49,7 @@ static void write_key(const clv_row *row, clv_bytes *out) {
   if (row->old_name) clv_bytes_printf(out, "Called\n\\fB%s\\fR before 0.9.\n", row->old_name);
   if (!row->default_text) return;
   clv_bytes_puts(out, "Default:\n\\fB");
-  clv_bytes_roff(out, row->default_text);
+  clv_bytes_add_roff(out, row->default_text);
   clv_bytes_puts(out, "\\fR.\n");
 }
 

@@ -265,12 +265,12 @@ const char *clv_format_pattern(clv_text_format format) { return formats[format].
 
 /* ---- descriptions of values ------------------------------------------------------------------ */
 
-bool clv_row_has_words(const clv_row *row) {
+bool clv_row_allows_names(const clv_row *row) {
   return (row->kind == CLV_ROW_INT || row->kind == CLV_ROW_SIZE) && row->names;
 }
 
 const char *clv_row_word(const clv_row *row, uint64_t value) {
-  const char *const *names = clv_row_has_words(row) ? row->names : NULL;
+  const char *const *names = clv_row_allows_names(row) ? row->names : NULL;
   for (uint64_t i = 0; names && names[i]; i++)
     if (value == -i) return names[i];
   return NULL;

@@ -141,7 +141,7 @@ const char *clv_format_pattern(clv_text_format format);
 /* Returns the word that the value of an INT or SIZE row stores, such as "auto"; NULL: the value is
  * a number. */
 const char *clv_row_word(const clv_row *row, uint64_t value);
-bool clv_row_has_words(const clv_row *row);
+bool clv_row_allows_names(const clv_row *row);
 
 /* Writes which values a row accepts, for messages and docs: "a whole number from 1 to 256". */
 void clv_row_describe_expected(const clv_row *row, char *buf, size_t len);

@@ -311,7 +311,7 @@ static clv_code check_settings_of_kind(const clv_session_config *c, const clv_op
                           1u << CLV_OPTIM_SET_beta2 | 1u << CLV_OPTIM_SET_eps;
   for (int i = 0; i < CLV_OPTIM_SETTINGS; i++) {
     clv_optim_setting setting = (clv_optim_setting)i;
-    if ((clv_optimizer_row_of(o->kind)->reads | shared) >> i & 1) continue;
+    if ((clv_optimizer_row_of(o->kind)->settings | shared) >> i & 1) continue;
     if (clv_optim_setting_value(o, setting) != clv_optim_setting_value(&unset, setting))
       return fail_at(c, c->train.optimizer.pos, err, "%s has no train.optimizer.%s",
                      clv_optimizer_row_of(o->kind)->name, clv_optim_setting_name(setting));
@@ -402,8 +402,8 @@ static clv_code set_input_names(clv_session_config *c, clv_err *err) {
     return fail_at(c, d->inputs_pos, err, "data.inputs: there is no '%s'; there are %s",
                    d->inputs.items[i], names);
   }
-  for (size_t i = 0, given = d->inputs.n; !given && f->given[i]; i++)
-    CLV_TRY(clv_text_list_add(&d->inputs, f->given[i], err));
+  for (size_t i = 0, given = d->inputs.n; !given && f->default_inputs[i]; i++)
+    CLV_TRY(clv_text_list_add(&d->inputs, f->default_inputs[i], err));
   return CLV_OK;
 }
 
@@ -435,7 +435,7 @@ static clv_code check_no_normalisation(const clv_session_config *c, clv_err *err
 static clv_code check_inputs(clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
   CLV_TRY(set_input_names(c, err));
-  if (d->inputs.n && !(format_of(c)->takes & CLV_KEY_INPUTS))
+  if (d->inputs.n && !(format_of(c)->accepted_keys & CLV_KEY_INPUTS))
     return fail_at(c, d->inputs_pos, err, "data.inputs does not go with data.format %s",
                    format_of(c)->name);
   CLV_TRY(check_no_normalisation(c, err));
@@ -458,7 +458,7 @@ static clv_code check_files(const clv_session_config *c, const char *key,
                    "'%s' must name %zu files, one per name of data.inputs and then the labels, got "
                    "%zu",
                    key, inputs + 1, files->n);
-  return fail_at(c, pos, err, "'%s' must name %s, got %zu%s", key, f->set, files->n,
+  return fail_at(c, pos, err, "'%s' must name %s, got %zu%s", key, f->train_names, files->n,
                  f->has_arrays ? "" : " names");
 }
 
@@ -466,7 +466,7 @@ static clv_code check_text(const clv_session_config *c, clv_err *err) {
   const clv_data_config *d = &c->data;
   const clv_format_row *f = format_of(c);
   char formats[80];
-  if (d->objective != CLV_LABELS_OF_FILES && !(f->takes & CLV_KEY_OBJECTIVE)) {
+  if (d->objective != CLV_LABELS_OF_FILES && !(f->accepted_keys & CLV_KEY_OBJECTIVE)) {
     clv_format_names(CLV_KEY_OBJECTIVE, formats, sizeof formats);
     return fail_at(c, d->objective_pos, err, "data.objective goes with the formats %s", formats);
   }
@@ -519,7 +519,8 @@ static clv_code check_groups(clv_session_config *c, clv_err *err) {
   if (d->validation_group && d->validation_by != CLV_BY_GROUP)
     return fail_at(c, d->group_pos, err,
                    "data.validation.group goes with data.validation.by: group");
-  if (d->validation_group && !(f->takes & CLV_KEY_GROUP)) return fail_group_unsupported(c, err);
+  if (d->validation_group && !(f->accepted_keys & CLV_KEY_GROUP))
+    return fail_group_unsupported(c, err);
   if (d->validation_by == CLV_BY_GROUP && f->group && !d->validation_group)
     return fail_at(c, d->group_pos, err,
                    "data.validation.by: group needs data.validation.group, %s", f->group);
@@ -570,7 +571,7 @@ static clv_code check_sections(const clv_session_config *c, clv_err *err) {
   for (char *line = lines.data, *end; line && (end = strchr(line, '\n')) != NULL; line = end + 1) {
     *end = '\0';
     for (size_t i = 0; i < CLV_COUNT(sections); i++) {
-      if (format_of(c)->takes & sections[i].key ||
+      if (format_of(c)->accepted_keys & sections[i].key ||
           strncmp(line, sections[i].prefix, strlen(sections[i].prefix)) != 0 ||
           has_line(&usual, line))
         continue;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 typedef struct empty_kernel {
-  clv_kernel base; /* first member, so that a clv_kernel pointer can be cast */
+  clv_kernel kernel; /* first member, so that a clv_kernel pointer can be cast */
   const clv_backend *backend;
   clv_node_desc d;
   size_t n_out;
@@ -18,8 +18,8 @@ typedef struct empty_kernel {
 
 static void free_kernel(clv_kernel *k) { free(k); }
 
-static clv_code write_nan_output(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const empty_kernel *k = (const empty_kernel *)base;
+static clv_code write_nan_output(clv_kernel *kernel, const clv_kernel_args *a, clv_err *err) {
+  const empty_kernel *k = (const empty_kernel *)kernel;
   const float single = NAN;
   const double twice = NAN;
   bool wide = k->d.dtype == CLV_F64;
@@ -30,13 +30,13 @@ static clv_code write_nan_output(clv_kernel *base, const clv_kernel_args *a, clv
   return CLV_OK;
 }
 
-static clv_code skip_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  (void)base, (void)a, (void)err;
+static clv_code skip_backward(clv_kernel *kernel, const clv_kernel_args *a, clv_err *err) {
+  (void)kernel, (void)a, (void)err;
   return CLV_OK;
 }
 
-static clv_code zero_weight_gradients(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
-  const empty_kernel *k = (const empty_kernel *)base;
+static clv_code zero_weight_gradients(clv_kernel *kernel, const clv_kernel_args *a, clv_err *err) {
+  const empty_kernel *k = (const empty_kernel *)kernel;
   for (int i = 0; i < k->d.n_params && !a->accumulate; i++) {
     size_t bytes;
     CLV_TRY(clv_shape_bytes(&k->d.param[i], k->d.dtype, &bytes, err));
@@ -69,13 +69,13 @@ clv_code clv_plan_empty_kernel(const clv_node_desc *d, const clv_backend *backen
   k->backend = backend;
   k->d = *d;
   k->n_out = n_out;
-  k->base = (clv_kernel){.forward = write_nan_output,
-                         .backward_input = skip_backward,
-                         .backward_weight = d->need_dw ? zero_weight_gradients : NULL,
-                         .free = free_kernel,
-                         .out_block = 1,
-                         .impl = "nothing"};
-  for (int i = 0; i < CLV_MAX_IN; i++) k->base.in_block[i] = 1;
-  *ret = &k->base;
+  k->kernel = (clv_kernel){.forward = write_nan_output,
+                           .backward_input = skip_backward,
+                           .backward_weight = d->need_dw ? zero_weight_gradients : NULL,
+                           .free = free_kernel,
+                           .out_block = 1,
+                           .impl = "nothing"};
+  for (int i = 0; i < CLV_MAX_IN; i++) k->kernel.in_block[i] = 1;
+  *ret = &k->kernel;
   return CLV_OK;
 }

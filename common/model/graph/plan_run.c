@@ -162,12 +162,12 @@ static clv_code run_step_timed(clv_plan *p, const clv_plan_frame *f, const clv_p
   return code;
 }
 
-/* Adds layer, op and verb of the step that failed to the text of an error, and sets err->place.
+/* Adds layer, op and verb of the step that failed to the text of an error, and sets err->failed_op.
  * Returns the error's code. */
 static clv_code add_error_place(const clv_plan *p, const clv_plan_step *s, clv_err *err) {
   const clv_node *n = &p->graph->nodes[s->node];
   if (err)
-    snprintf(err->place, sizeof err->place, "layer %" PRIu32 " (%s), %s", n->layer,
+    snprintf(err->failed_op, sizeof err->failed_op, "layer %" PRIu32 " (%s), %s", n->layer,
              clv_op_name(n->op), s->verb);
   return clv_err_prefix(err, "layer %s (%s), %s", n->name, clv_op_name(n->op), s->verb);
 }

@@ -165,7 +165,7 @@ static clv_code read_labels(hf_text *r, const row *at, clv_err *err) {
   for (bool more = true; more; n += more) {
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, (size_t)n, &more, err));
     if (!more) break;
-    CLV_TRY(clv_json_key(&r->j, &key, err));
+    CLV_TRY(clv_json_read_key(&r->j, &key, err));
     CLV_TRY(clv_json_skip(&r->j, err));
   }
   if (n < 1 || n > MAX_LABELS)
@@ -451,7 +451,7 @@ static clv_code read_pair(hf_text *r, const row *list, size_t n, unsigned family
                           bool seen[MAX_ROWS], clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0};
   size_t from = value_offset(r);
-  CLV_TRY(clv_json_key(&r->j, &key, err));
+  CLV_TRY(clv_json_read_key(&r->j, &key, err));
   int i = key.len ? find_row(list, n, family, &key) : -1;
   if (i < 0) return skip_unknown_key(r, from, &key, err);
   if (seen[i]) return clv_json_fail(&r->j, from, err, "'%s' stands here twice", list[i].key);

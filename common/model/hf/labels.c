@@ -43,7 +43,7 @@ static clv_code read_pair(clv_json *j, bool by_number, clv_hf_labels *to, clv_er
   CLV_AUTO(clv_bytes_done) clv_bytes key = {0}, text = {0};
   int64_t number;
   clv_json_kind kind;
-  CLV_TRY(clv_json_key(j, &key, err));
+  CLV_TRY(clv_json_read_key(j, &key, err));
   CLV_TRY(clv_json_peek(j, &kind, err));
   if (kind != (by_number ? CLV_JSON_TEXT : CLV_JSON_NUMERAL)) return clv_json_skip(j, err);
   if (by_number) {
@@ -90,7 +90,7 @@ clv_code clv_hf_labels_parse(const char *label, const char *text, size_t len, cl
   for (size_t k = 0; more; k++) {
     CLV_TRY(clv_json_next(&j, CLV_JSON_OBJECT, k, &more, err));
     if (!more) break;
-    CLV_TRY(clv_json_key(&j, &key, err));
+    CLV_TRY(clv_json_read_key(&j, &key, err));
     const char *name = key.len ? key.data : "";
     if (strcmp(name, "id2label") == 0)
       CLV_TRY(read_names(&j, true, &numbered, err));

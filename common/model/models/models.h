@@ -72,7 +72,8 @@ clv_code clv_model_check(const clv_session_config *config, clv_err *err) CLV_USE
 
 /* How transformers treats padding for the model of `model.hf`. */
 typedef struct clv_model_padding {
-  /* number of the padding token; -1: none; -2: a number that no token has */
+  /* number of the padding token; -1: the config names none; -2: it names a negative number, so no
+   * token is padding */
   int64_t token;
   bool skips_padding_positions; /* positions count only tokens that are no padding */
   bool scores_last_token; /* the head classifies a sequence by its last token that is no padding */

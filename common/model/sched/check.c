@@ -53,7 +53,7 @@ static size_t cell_index(const checker *c, uint32_t stage, uint32_t micro) {
   return (size_t)stage * c->s->shape.n_micro + micro;
 }
 
-static bool has_moved(const checker *c, uint32_t stage, uint32_t micro, clv_instr_kind kind) {
+static bool has_transferred(const checker *c, uint32_t stage, uint32_t micro, clv_instr_kind kind) {
   return c->transfers_done[cell_index(c, stage, micro)] >> (kind - CLV_INSTR_SEND_F) & 1;
 }
 
@@ -134,7 +134,8 @@ static clv_code check_forward(checker *c, stage_state *st) {
   const clv_instr *i = c->instr;
   uint32_t s = i->stage, k = i->micro;
   CLV_TRY(check_in_order(c, "F", st->f));
-  if (s > 0 && is_cross_rank_edge(&c->s->shape, s - 1) && !has_moved(c, s, k, CLV_INSTR_RECV_F))
+  if (s > 0 && is_cross_rank_edge(&c->s->shape, s - 1) &&
+      !has_transferred(c, s, k, CLV_INSTR_RECV_F))
     return fail_rule(c, "its input was not received before (rf%u)", k);
   if (s > 0 && !is_cross_rank_edge(&c->s->shape, s - 1) && c->stage[s - 1].f <= k)
     return fail_rule(c, "F%u of stage %u has to come first", k, s - 1);
@@ -151,7 +152,7 @@ static clv_code check_gradient_available(const checker *c, const stage_state *st
   uint32_t s = c->instr->stage, k = c->instr->micro;
   if (st->f <= k) return fail_rule(c, "F%u has to come first", k);
   if (s + 1 == c->s->shape.n_stages) return CLV_OK;
-  if (is_cross_rank_edge(&c->s->shape, s) && !has_moved(c, s, k, CLV_INSTR_RECV_B))
+  if (is_cross_rank_edge(&c->s->shape, s) && !has_transferred(c, s, k, CLV_INSTR_RECV_B))
     return fail_rule(c, "its gradient was not received before (rb%u)", k);
   if (!is_cross_rank_edge(&c->s->shape, s) && c->stage[s + 1].i <= k)
     return fail_rule(c, "the gradient of micro-batch %u of stage %u has to come first", k, s + 1);
@@ -186,7 +187,7 @@ static clv_code check_backward(checker *c, stage_state *st) {
   return check_weight(c, st);
 }
 
-static clv_code check_move(checker *c, stage_state *st) {
+static clv_code check_send_or_receive(checker *c, stage_state *st) {
   const clv_instr *i = c->instr;
   const clv_sched_shape *shape = &c->s->shape;
   bool back = i->kind == CLV_INSTR_SEND_B || i->kind == CLV_INSTR_RECV_B;
@@ -194,7 +195,7 @@ static clv_code check_move(checker *c, stage_state *st) {
   bool crosses = (i->stage > 0 || !above) && (back ? has_cross_rank_gradient : is_cross_rank_edge)(
                                                  shape, i->stage - (uint32_t)above);
   if (!crosses) return fail_rule(c, "nothing crosses between ranks there");
-  if (has_moved(c, i->stage, i->micro, i->kind)) return fail_rule(c, "has run before");
+  if (has_transferred(c, i->stage, i->micro, i->kind)) return fail_rule(c, "has run before");
   if (i->kind == CLV_INSTR_SEND_F && st->f <= i->micro)
     return fail_rule(c, "F%u has to come first", i->micro);
   if (i->kind == CLV_INSTR_SEND_B && st->i <= i->micro)
@@ -220,10 +221,14 @@ static clv_code check_step(checker *c, stage_state *st) {
 
 static clv_code check_instr(checker *c) {
   static clv_code (*const rules[CLV_INSTR_KINDS])(checker *, stage_state *) = {
-      [CLV_INSTR_FORWARD] = check_forward, [CLV_INSTR_BACKWARD] = check_backward,
-      [CLV_INSTR_INPUT] = check_input,     [CLV_INSTR_WEIGHT] = check_weight,
-      [CLV_INSTR_SEND_F] = check_move,     [CLV_INSTR_RECV_F] = check_move,
-      [CLV_INSTR_SEND_B] = check_move,     [CLV_INSTR_RECV_B] = check_move,
+      [CLV_INSTR_FORWARD] = check_forward,
+      [CLV_INSTR_BACKWARD] = check_backward,
+      [CLV_INSTR_INPUT] = check_input,
+      [CLV_INSTR_WEIGHT] = check_weight,
+      [CLV_INSTR_SEND_F] = check_send_or_receive,
+      [CLV_INSTR_RECV_F] = check_send_or_receive,
+      [CLV_INSTR_SEND_B] = check_send_or_receive,
+      [CLV_INSTR_RECV_B] = check_send_or_receive,
       [CLV_INSTR_STEP] = check_step,
   };
   const clv_instr *i = c->instr;
@@ -247,7 +252,7 @@ static clv_code check_count(const checker *c, uint32_t s, clv_instr_kind kind, u
   uint32_t missing = done, rank = c->s->shape.rank[s];
   if (done >= want) return CLV_OK;
   if (kind >= CLV_INSTR_SEND_F && kind <= CLV_INSTR_RECV_B)
-    for (missing = 0; has_moved(c, s, missing, kind);) missing++;
+    for (missing = 0; has_transferred(c, s, missing, kind);) missing++;
   return clv_fail(c->err, CLV_INVALID,
                   "rank %u, instruction %u (the end): %s%u of stage %u is missing", rank,
                   c->s->n[rank], clv_instr_names[kind], missing, s);

@@ -68,7 +68,8 @@ double clv_sched_links_send(sched_links *l, const clv_sched_shape *shape, const 
 double clv_sched_cost(const clv_sched_costs *c, clv_instr_kind kind, uint32_t stage);
 
 /* Runs the instructions of all ranks in simulated time. Fails if ranks wait for each other forever.
- * The first part of clv_sched_check must have checked each list. c NULL: nothing takes time. ret
+ * Call it only for a schedule whose lists of instructions clv_sched_check has passed one by one
+ * (check_rank in check.c). c NULL: nothing takes time. ret
  * NULL: only checks that all instructions run. */
 clv_code clv_sched_walk(const clv_sched *s, const clv_sched_costs *c, bool spans,
                         clv_sched_run *ret, clv_err *err) CLV_USE_RESULT;
@@ -81,7 +82,8 @@ clv_code clv_sched_walk(const clv_sched *s, const clv_sched_costs *c, bool spans
 typedef struct sched_policy {
   /* [stage] maximum micro-batches between F and the input gradient */
   uint32_t limit[CLV_SCHED_STAGES];
-  /* with splits_backward: maximum micro-batches between F and W at any stage; 0: no limit */
+  /* if splits_backward: maximum micro-batches of a stage whose forward has run and whose weight
+   * gradient has not; 0: no limit */
   uint32_t max_held;
   uint32_t micros_per_step; /* see clv_sched_micros_per_step */
   /* for interleaved: number of ranks in the circular order; else 0 */

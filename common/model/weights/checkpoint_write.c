@@ -244,7 +244,7 @@ static clv_code add_index(clv_checkpoint_writer *w, clv_err *err) {
       return clv_fail(err, CLV_INVALID, "tensor '%.100s' is in stage %u and in stage %u",
                       w->placements[i].name, w->placements[i - 1].stage, w->placements[i].stage);
     clv_bytes_puts(&out, i ? ",\n    " : "\n    ");
-    clv_bytes_json(&out, w->placements[i].name);
+    clv_bytes_add_json(&out, w->placements[i].name);
     clv_bytes_printf(&out, ": \"%s\"",
                      clv_stage_file_name("model", w->placements[i].stage, w->stages, file));
   }

@@ -112,7 +112,7 @@ static clv_code read_pattern(peft_reader *r, bool rank, clv_err *err) {
     CLV_TRY(clv_json_next(&r->j, CLV_JSON_OBJECT, n, &more, err));
     if (!more) return CLV_OK;
     size_t at = r->j.at;
-    CLV_TRY(clv_json_key(&r->j, &name, err));
+    CLV_TRY(clv_json_read_key(&r->j, &name, err));
     CLV_TRY(check_name(r, at, &name, err));
     CLV_TRY(rank ? read_rank(r, &value, err) : read_alpha(r, &alpha, err));
     if (clv_peft_add(r->p, (const char *)name.data, value, alpha, err) != CLV_OK)
@@ -275,7 +275,7 @@ static clv_code read_pair(peft_reader *r, bool seen[CLV_COUNT(keys)], clv_err *e
   const char *text;
   bool is_off;
   size_t at = r->j.at;
-  CLV_TRY(clv_json_key(&r->j, &name, err));
+  CLV_TRY(clv_json_read_key(&r->j, &name, err));
   text = name.len ? (const char *)name.data : "";
   for (size_t i = 0; i < CLV_COUNT(keys); i++) {
     if (strlen(text) != name.len || strcmp(keys[i].name, text) != 0) continue;
@@ -324,7 +324,7 @@ static void put_names(const char *key, const char *const *list, size_t n, clv_by
   if (!n) clv_bytes_puts(out, strcmp(key, "modules_to_save") == 0 ? "null" : "[]");
   for (size_t i = 0; i < n; i++) {
     clv_bytes_puts(out, i ? ",\n    " : "[\n    ");
-    clv_bytes_json(out, list[i]);
+    clv_bytes_add_json(out, list[i]);
   }
   clv_bytes_puts(out, n ? "\n  ],\n" : ",\n");
 }
@@ -336,7 +336,7 @@ static void put_patterns(const clv_peft *p, bool rank, clv_bytes *out) {
     const clv_peft_pattern *q = &p->patterns[i];
     if (rank ? !q->r : q->alpha == 0) continue;
     clv_bytes_printf(out, "%s\n    ", between);
-    clv_bytes_json(out, q->name);
+    clv_bytes_add_json(out, q->name);
     clv_bytes_printf(out, ": %.17g", rank ? (double)q->r : q->alpha);
     between = ",";
   }
@@ -347,7 +347,7 @@ void clv_peft_write(const clv_peft *p, const char *base, const char *const *targ
                     size_t n_targets, const char *const *saved, size_t n_saved, clv_bytes *out) {
   clv_bytes_puts(out, "{\n  \"base_model_name_or_path\": ");
   if (base)
-    clv_bytes_json(out, base);
+    clv_bytes_add_json(out, base);
   else
     clv_bytes_puts(out, "null");
   clv_bytes_puts(out,

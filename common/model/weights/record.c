@@ -105,7 +105,7 @@ void clv_run_record_text(clv_bytes *out, const char *text) {
   clv_bytes_puts(&clean, "");
   append_printable(&clean, text);
   out->failed |= clean.failed;
-  if (!clean.failed) clv_bytes_json(out, clean.data);
+  if (!clean.failed) clv_bytes_add_json(out, clean.data);
 }
 
 static void add_real(clv_bytes *out, double v) {

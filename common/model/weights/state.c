@@ -59,9 +59,9 @@ clv_code clv_state_format(const clv_trainer_state *s, clv_bytes *ret, clv_err *e
   for (size_t i = 0; i < s->n_extra; i++) {
     CLV_TRY(check_extra(s, i, err));
     clv_bytes_puts(&out, i ? ",\n    " : "\n    ");
-    clv_bytes_json(&out, s->extra[i].key);
+    clv_bytes_add_json(&out, s->extra[i].key);
     clv_bytes_puts(&out, ": ");
-    clv_bytes_json(&out, s->extra[i].value);
+    clv_bytes_add_json(&out, s->extra[i].value);
   }
   clv_bytes_puts(&out, s->n_extra ? "\n  }\n}\n" : "}\n}\n");
   if (out.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");

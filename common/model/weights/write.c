@@ -77,9 +77,9 @@ static clv_code add_metadata(clv_bytes *h, const clv_kv *meta, size_t n, clv_err
       return clv_fail(err, CLV_INVALID, "metadata '%.64s' is %s", meta[i].key,
                       repeated ? "given twice" : "not UTF-8");
     clv_bytes_puts(h, ",");
-    clv_bytes_json(h, meta[i].key);
+    clv_bytes_add_json(h, meta[i].key);
     clv_bytes_puts(h, ":");
-    clv_bytes_json(h, meta[i].value);
+    clv_bytes_add_json(h, meta[i].value);
   }
   clv_bytes_puts(h, "}");
   return CLV_OK;
@@ -87,7 +87,7 @@ static clv_code add_metadata(clv_bytes *h, const clv_kv *meta, size_t n, clv_err
 
 static void add_entry(clv_bytes *h, const item *it, size_t *at) {
   clv_bytes_puts(h, ",");
-  clv_bytes_json(h, it->t->name);
+  clv_bytes_add_json(h, it->t->name);
   clv_bytes_printf(h, ":{\"dtype\":\"%s\",\"shape\":[", it->type->name);
   for (int d = 0; d < it->t->shape.rank; d++)
     clv_bytes_printf(h, "%s%lld", d ? "," : "", (long long)it->t->shape.dim[d]);

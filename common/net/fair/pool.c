@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RECORDS_KEPT = 256 };
+enum { MAX_FREE_RECORDS = 256 };
 
 /* Makes malloc keep freed blocks below 2 MiB, because the transport reads into buffers of up to
  * 1 MiB. Larger blocks are tensors of pools, which are allocated once. */
@@ -250,7 +250,7 @@ void *clv_pool_record_alloc(clv_pool *p) {
 
 void clv_pool_record_recycle(clv_pool *p, void *record) {
   pthread_mutex_lock(&p->lock);
-  bool keep = p->n_free_records < RECORDS_KEPT;
+  bool keep = p->n_free_records < MAX_FREE_RECORDS;
   if (keep) {
     clv_free_list_push(&p->free_records, record, malloc_usable_size(record));
     p->n_free_records++;

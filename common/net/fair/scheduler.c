@@ -30,8 +30,8 @@ typedef struct tenant {
 struct clv_fair_scheduler {
   pthread_mutex_t lock;
   clv_fair_scheduler_options o;
-  unsigned free_cores; /* cores that no share holds */
-  uint32_t n_waiting;  /* number of waiting shares; read without the lock */
+  unsigned n_free_cores; /* cores that no share holds */
+  uint32_t n_waiting;    /* number of waiting shares; read without the lock */
   /* idle_start_ns: virtual time at which a tenant starts when no other is active; n_requests:
    * number of requests so far */
   uint64_t idle_start_ns, n_requests;
@@ -43,8 +43,8 @@ struct clv_share {
   tenant *owner;
   clv_share *next, **prev_next;
   pthread_cond_t on_scheduled;
-  /* threads; n_held is read by the share's own thread without the lock */
-  unsigned n_held, n_wanted;
+  /* threads; n_threads_held is read by the share's own thread without the lock */
+  unsigned n_threads_held, n_threads_wanted;
   bool is_active, is_waiting, is_stopped;
   uint64_t virtual_ns;       /* virtual time among the shares of its tenant */
   uint64_t request_number;   /* number of its last request; orders shares with equal times */
@@ -91,7 +91,7 @@ static void deactivate_share(clv_share *s) {
 }
 
 static void charge_share(clv_share *s, uint64_t now) {
-  uint64_t spent = now - s->charged_until_ns, threads = spent * s->n_held;
+  uint64_t spent = now - s->charged_until_ns, threads = spent * s->n_threads_held;
   s->charged_until_ns = now;
   s->counts.computed_ns += spent;
   s->virtual_ns += threads;
@@ -102,7 +102,7 @@ static void charge_share(clv_share *s, uint64_t now) {
 static void update_charges(clv_fair_scheduler *t, uint64_t now) {
   for (size_t i = 0; i < t->o.n_tenants; i++)
     for (clv_share *s = t->tenants[i]->shares; s; s = s->next)
-      if (s->n_held) charge_share(s, now);
+      if (s->n_threads_held) charge_share(s, now);
 }
 
 /* ---- scheduling ------------------------------------------------------------------------------ */
@@ -133,8 +133,8 @@ static clv_share *first_waiting_share(const clv_fair_scheduler *t) {
 static void start_slice(clv_share *s, uint64_t now) {
   s->is_waiting = false;
   __atomic_fetch_sub(&s->scheduler->n_waiting, 1, __ATOMIC_RELAXED);
-  s->n_held = s->n_wanted;
-  s->scheduler->free_cores -= s->n_held;
+  s->n_threads_held = s->n_threads_wanted;
+  s->scheduler->n_free_cores -= s->n_threads_held;
   s->counts.waited_ns += now - s->charged_until_ns;
   s->counts.slices++;
   s->slice_start_ns = s->charged_until_ns = now;
@@ -144,15 +144,16 @@ static void start_slice(clv_share *s, uint64_t now) {
 /* Starts waiting shares strictly in order. A share that needs many threads blocks those behind
  * it. */
 static void start_waiting_shares(clv_fair_scheduler *t, uint64_t now) {
-  for (clv_share *s; (s = first_waiting_share(t)) != NULL && s->n_wanted <= t->free_cores;) {
+  for (clv_share *s;
+       (s = first_waiting_share(t)) != NULL && s->n_threads_wanted <= t->n_free_cores;) {
     start_slice(s, now);
     pthread_cond_signal(&s->on_scheduled);
   }
 }
 
 static void end_slice(clv_share *s, uint64_t now) {
-  s->scheduler->free_cores += s->n_held;
-  s->n_held = 0;
+  s->scheduler->n_free_cores += s->n_threads_held;
+  s->n_threads_held = 0;
   start_waiting_shares(s->scheduler, now);
 }
 
@@ -177,7 +178,7 @@ static bool has_waiting_share(const clv_fair_scheduler *t) {
 static void wait_until_scheduled(clv_share *s, unsigned threads, uint64_t now) {
   clv_fair_scheduler *t = s->scheduler;
   activate_share(s);
-  s->n_wanted = threads;
+  s->n_threads_wanted = threads;
   s->request_number = ++t->n_requests;
   s->charged_until_ns = now;
   s->is_waiting = true;
@@ -196,14 +197,14 @@ bool clv_share_take(clv_share *s, unsigned threads) {
   if (!s) return true;
   clv_fair_scheduler *t = s->scheduler;
   threads = CLV_MAX(1u, CLV_MIN(threads, t->o.cores));
-  if (s->n_held == threads && !has_waiting_share(t) && !is_stopped(s)) return true;
+  if (s->n_threads_held == threads && !has_waiting_share(t) && !is_stopped(s)) return true;
   pthread_mutex_lock(&t->lock);
   uint64_t now = now_ns(t);
   update_charges(t, now);
-  bool keep = s->n_held == threads && !s->is_stopped && !has_used_slice(s, now);
-  if (!keep && s->n_held) end_slice(s, now);
+  bool keep = s->n_threads_held == threads && !s->is_stopped && !has_used_slice(s, now);
+  if (!keep && s->n_threads_held) end_slice(s, now);
   if (!keep && !s->is_stopped) wait_until_scheduled(s, threads, now);
-  bool is_scheduled = s->n_held;
+  bool is_scheduled = s->n_threads_held;
   if (!is_scheduled) deactivate_share(s);
   pthread_mutex_unlock(&t->lock);
   return is_scheduled;
@@ -223,19 +224,19 @@ static void lock_and_end_slice(clv_share *s, bool only_if_over) {
 
 bool clv_share_would_block(const clv_share *s) {
   if (!s || has_waiting_share(s->scheduler)) return s;
-  if (s->n_held) return false;
+  if (s->n_threads_held) return false;
   pthread_mutex_lock(&s->scheduler->lock);
-  bool are_cores_taken = s->scheduler->free_cores < s->n_wanted;
+  bool are_cores_taken = s->scheduler->n_free_cores < s->n_threads_wanted;
   pthread_mutex_unlock(&s->scheduler->lock);
   return are_cores_taken;
 }
 
 void clv_share_yield(clv_share *s) {
-  if (s && s->n_held && has_waiting_share(s->scheduler)) lock_and_end_slice(s, true);
+  if (s && s->n_threads_held && has_waiting_share(s->scheduler)) lock_and_end_slice(s, true);
 }
 
 void clv_share_release(clv_share *s) {
-  if (s && s->n_held) lock_and_end_slice(s, false);
+  if (s && s->n_threads_held) lock_and_end_slice(s, false);
 }
 
 static uint64_t subtract_to_zero(uint64_t time, uint64_t by) { return time - CLV_MIN(time, by); }
@@ -243,7 +244,7 @@ static uint64_t subtract_to_zero(uint64_t time, uint64_t by) { return time - CLV
 /* Refunds at most what was charged: the tenant's part of a charge is rounded up, and that of a
  * refund is rounded down. */
 void clv_share_refund(clv_share *s, uint64_t ns) {
-  if (!s || !s->n_held || !ns) return;
+  if (!s || !s->n_threads_held || !ns) return;
   clv_fair_scheduler *t = s->scheduler;
   pthread_mutex_lock(&t->lock);
   uint64_t now = now_ns(t);
@@ -251,8 +252,9 @@ void clv_share_refund(clv_share *s, uint64_t ns) {
   ns = CLV_MIN(ns, now - s->slice_start_ns - s->refunded_ns);
   s->refunded_ns += ns;
   s->counts.computed_ns -= ns;
-  s->virtual_ns = subtract_to_zero(s->virtual_ns, ns * s->n_held);
-  s->owner->virtual_ns = subtract_to_zero(s->owner->virtual_ns, ns * s->n_held / s->owner->weight);
+  s->virtual_ns = subtract_to_zero(s->virtual_ns, ns * s->n_threads_held);
+  s->owner->virtual_ns =
+      subtract_to_zero(s->owner->virtual_ns, ns * s->n_threads_held / s->owner->weight);
   pthread_mutex_unlock(&t->lock);
 }
 
@@ -269,7 +271,7 @@ void clv_share_stop(clv_share *s) {
 void clv_share_count(clv_share *s, clv_share_counts *ret) {
   pthread_mutex_lock(&s->scheduler->lock);
   uint64_t now = now_ns(s->scheduler);
-  if (s->n_held) charge_share(s, now);
+  if (s->n_threads_held) charge_share(s, now);
   *ret = s->counts;
   if (s->is_waiting) ret->waited_ns += now - s->charged_until_ns;
   pthread_mutex_unlock(&s->scheduler->lock);
@@ -285,7 +287,7 @@ clv_code clv_fair_scheduler_new(const clv_fair_scheduler_options *o, clv_fair_sc
   t->o = *o;
   t->o.weights = NULL;
   t->o.n_tenants = 0;
-  t->free_cores = o->cores;
+  t->n_free_cores = o->cores;
   pthread_mutex_init(&t->lock, NULL);
   size_t added;
   clv_code code = CLV_OK;

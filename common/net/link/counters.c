@@ -37,8 +37,8 @@ void clv_link_measure_load(clv_link *l, clv_link_load *ret) {
   pthread_mutex_lock(&l->recv_window->lock);
   ret->frames_in = l->recv_window->n_packets;
   pthread_mutex_unlock(&l->recv_window->lock);
-  clv_reassembly_load(&l->reassembly, ret);
-  clv_send_queue_load(l->send_queue, ret);
+  clv_reassembly_add_load(&l->reassembly, ret);
+  clv_send_queue_add_load(l->send_queue, ret);
 }
 
 void clv_link_count_wait(clv_link *l, uint64_t ns) {
@@ -93,7 +93,7 @@ clv_code clv_link_ping(clv_link *l, unsigned timeout_ms, uint64_t *ret_ns, clv_e
   return CLV_OK;
 }
 
-clv_frame clv_link_pong(clv_link *l, const clv_frame *ping) {
+clv_frame clv_link_make_pong(clv_link *l, const clv_frame *ping) {
   clv_frame pong = {
       .kind = CLV_PONG, .message = ping->message, .reply_to = ping->message, .has_measure = true};
   clv_reassembly_measure(&l->reassembly, &pong.measure.received_bytes, &pong.measure.receiving_ns);

@@ -19,7 +19,7 @@ static const uint32_t powers[POWERS] = {
     0xd289cabe, 0xe94ca9bc, 0x05b74f3f, 0xa51e1f42, 0x40000000, 0x20000000, 0x08000000,
 };
 
-static uint32_t multiply(uint32_t a, uint32_t b) {
+static uint32_t multiply_polynomials(uint32_t a, uint32_t b) {
   uint32_t product = 0;
   for (; a; a <<= 1) {
     if (a & 0x80000000u) product ^= b;
@@ -30,6 +30,6 @@ static uint32_t multiply(uint32_t a, uint32_t b) {
 
 uint32_t clv_crc32c_shift(uint32_t crc, uint64_t bytes) {
   for (unsigned k = 0; bytes; k++, bytes >>= 1)
-    if (bytes & 1) crc = multiply(crc, powers[k % POWERS]);
+    if (bytes & 1) crc = multiply_polynomials(crc, powers[k % POWERS]);
   return crc;
 }

@@ -32,7 +32,7 @@ static clv_bytes take_head_buffer(clv_frame_writer *o) {
 
 static void return_head_buffer(clv_frame_writer *o, clv_bytes b) {
   pthread_mutex_lock(&o->lock);
-  bool keep = o->n_head_buffers < KEPT_HEADS;
+  bool keep = o->n_head_buffers < MAX_HEAD_BUFFERS;
   if (keep) o->head_buffers[o->n_head_buffers++] = b;
   pthread_mutex_unlock(&o->lock);
   if (!keep) clv_bytes_done(&b);

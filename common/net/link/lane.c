@@ -67,20 +67,20 @@ static clv_code on_chunk(const lane_frame *m, clv_err *err) {
 
 static clv_code on_credit(const lane_frame *m, clv_err *err) {
   (void)err;
-  clv_send_queue_credit(m->link->send_queue, m->f->credit.bytes);
+  clv_send_queue_add_credit(m->link->send_queue, m->f->credit.bytes);
   return CLV_OK;
 }
 
 /* Answers a PING. Ignores CLV_UNAVAILABLE, because a closing or broken link reports its own end. */
 static clv_code on_ping(const lane_frame *m, clv_err *err) {
-  clv_frame pong = clv_link_pong(m->link, m->f);
+  clv_frame pong = clv_link_make_pong(m->link, m->f);
   clv_code code = clv_frame_writer_send_plain(m->link->writer, &pong, err);
   return code == CLV_UNAVAILABLE ? CLV_OK : code;
 }
 
 static clv_code on_pong(const lane_frame *m, clv_err *err) {
   if (m->f->reply_to & PROBE_BIT)
-    return clv_send_queue_pong(m->link->send_queue, m->f->reply_to, err);
+    return clv_send_queue_handle_pong(m->link->send_queue, m->f->reply_to, err);
   return clv_link_note_pong(m->link, m->f, err);
 }
 
@@ -93,7 +93,8 @@ static clv_code mark_attached(clv_link *l, clv_lane *ln, clv_err *err) {
 }
 
 static clv_code on_attached(const lane_frame *m, clv_err *err) {
-  if (m->lane->index == 0) clv_send_queue_grant(m->link->send_queue, m->f->attached.credit_bytes);
+  if (m->lane->index == 0)
+    clv_send_queue_set_credit(m->link->send_queue, m->f->attached.credit_bytes);
   return mark_attached(m->link, m->lane, err);
 }
 

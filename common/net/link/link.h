@@ -89,8 +89,8 @@ clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t in_flight, clv_err *err)
 
 /* Makes a CALL. training: the node keeps the tensors that backward needs, and uses dropout and
  * batch statistics. */
-clv_code clv_packet_call(clv_pool *pool, uint64_t context, uint64_t call, uint32_t module,
-                         bool training, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_call(clv_pool *pool, uint64_t context, uint64_t call, uint32_t module,
+                             bool training, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* Adds the next argument of a CALL: the tensor `here`, or, if that is NULL, the value of that id,
  * which the node has or will receive. CLV_EXHAUSTED: more than CLV_WIRE_ARGS arguments. */
 clv_code clv_packet_add_arg(clv_packet *call, uint64_t value, bool needs_grad, clv_tensor *here,
@@ -98,29 +98,30 @@ clv_code clv_packet_add_arg(clv_packet *call, uint64_t value, bool needs_grad, c
 /* Makes the node deliver the CALL's value to `to` as soon as it is computed. */
 clv_code clv_packet_add_delivery(clv_packet *call, const char *to, clv_err *err) CLV_USE_RESULT;
 
-clv_code clv_packet_deliver(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
-                            clv_packet **ret, clv_err *err) CLV_USE_RESULT;
-clv_code clv_packet_value(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
-                          clv_tensor *t, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_deliver(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
+                                clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_value(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
+                              clv_tensor *t, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* Makes a DROP of up to CLV_WIRE_UPSTREAM values. calls: number of CALLs of this context sent to
  * that node so far. The node receives all of them before it drops the values, because later frames
  * may overtake a CALL in chunks. 0: it waits for none. */
-clv_code clv_packet_drop(clv_pool *pool, uint64_t context, uint64_t calls, const uint64_t *values,
-                         uint32_t n, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_drop(clv_pool *pool, uint64_t context, uint64_t calls,
+                             const uint64_t *values, uint32_t n, clv_packet **ret,
+                             clv_err *err) CLV_USE_RESULT;
 
 /* Makes a SPARE, which is sent before END_CONTEXT and names values of this node that a kept value
  * of another node needs. */
-clv_code clv_packet_spare(clv_pool *pool, uint64_t context, const uint64_t *values, uint32_t n,
-                          clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_spare(clv_pool *pool, uint64_t context, const uint64_t *values, uint32_t n,
+                              clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Makes a PREPARE, for a backward pass. phase: 1 for the first backward pass of the context, then
  * 2, ... calls: the node first waits for that many CALLs of the context, up to the last one that
  * the frame names. more: other PREPAREs of this phase follow with the same flags, because a frame
- * holds CLV_WIRE_NEEDED calls, CLV_WIRE_TARGETS targets and CLV_WIRE_HOPS names. The backward of a
- * module's calls runs in the order in which the frame names the calls. */
-clv_code clv_packet_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
-                            bool retain, bool vote, bool more, clv_packet **ret,
-                            clv_err *err) CLV_USE_RESULT;
+ * holds CLV_WIRE_NEEDED calls, CLV_WIRE_TARGETS targets and CLV_WIRE_PREPARE_PEERS names. The
+ * backward of a module's calls runs in the order in which the frame names the calls. */
+clv_code clv_packet_new_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
+                                bool retain, bool vote, bool more, clv_packet **ret,
+                                clv_err *err) CLV_USE_RESULT;
 /* clv_packet_add_needed_call adds a call to a PREPARE; clv_packet_add_target adds a destination of
  * a gradient of the call added last. root: start value of the call's gradient; 0: the call is not a
  * root. CLV_EXHAUSTED: the frame is full. */
@@ -130,9 +131,9 @@ clv_code clv_packet_add_target(clv_packet *prepare, uint32_t slot, uint64_t valu
                                uint32_t order, clv_err *err) CLV_USE_RESULT;
 /* Makes a GRADIENT of a value, its contribution number `order`. t NULL: the value has no
  * gradient. */
-clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t value,
-                             uint32_t order, const char *to, clv_tensor *t, clv_packet **ret,
-                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_gradient(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t value,
+                                 uint32_t order, const char *to, clv_tensor *t, clv_packet **ret,
+                                 clv_err *err) CLV_USE_RESULT;
 
 /* Sets the positions of a call in the execution order of its context at this node. Positions begin
  * at 1 and are unique. They are: forward, backward (0: none), gradients of parameters (0: computed
@@ -141,29 +142,29 @@ void clv_packet_set_positions(clv_packet *call, uint32_t position, uint32_t inpu
                               uint32_t weight_position, bool old_weights);
 
 enum { CLV_MODULE_ALL = 255 };
-/* Makes an APPLY as clv_packet_apply, for one module, at its position in the execution order of the
- * context. The node answers with FINISHED of the backward pass, and not with APPLIED. keep: the
+/* Makes an APPLY as clv_packet_new_apply, for one module, at its position in the execution order of
+ * the context. The node answers with FINISHED of the backward pass, and not with APPLIED. keep: the
  * node saves the weights before the step, for calls with `old_weights`. */
-clv_code clv_packet_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
-                                 uint32_t module, uint32_t position, bool keep, float lr,
-                                 clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
+                                     uint32_t module, uint32_t position, bool keep, float lr,
+                                     clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* Makes an APPLY for one module or CLV_MODULE_ALL. message: id to which the answer APPLIED replies.
  * lr: learning rate of parameter group 0. apply false: the node drops the gradients of the
  * context. */
-clv_code clv_packet_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
-                          float scale, float lr, bool apply, clv_packet **ret,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
+                              float scale, float lr, bool apply, clv_packet **ret,
+                              clv_err *err) CLV_USE_RESULT;
 /* Sets the learning rates of parameter groups 1..n of an APPLY. CLV_EXHAUSTED: more than
  * CLV_WIRE_GROUPS groups. */
 clv_code clv_packet_set_group_lrs(clv_packet *apply, const float *lrs, uint32_t n,
                                   clv_err *err) CLV_USE_RESULT;
-clv_code clv_packet_revert(clv_pool *pool, uint64_t context, uint64_t message, clv_packet **ret,
-                           clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_revert(clv_pool *pool, uint64_t context, uint64_t message, clv_packet **ret,
+                               clv_err *err) CLV_USE_RESULT;
 /* Adds the decision on the step to END_CONTEXT, for all modules with gradients in the context, each
- * with one parameter group. As clv_packet_apply, but ENDED is the only answer. */
+ * with one parameter group. As clv_packet_new_apply, but ENDED is the only answer. */
 void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool apply);
-clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t message,
-                                clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_end_context(clv_pool *pool, uint64_t context, uint64_t message,
+                                    clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* References that outlive their context (PROTOCOL.md 12). The program posts these packets to its
  * own node and never sends them. It chooses new ids and draws `key` at random. The node answers
  * through on_program: REF_ACK when the owner has acknowledged a handle that was made here,
@@ -175,23 +176,24 @@ typedef struct clv_ref_ids {
 
 /* Makes a reference to a value of a context at node `owner`, or to the tensor `own` of this process
  * (context 0). */
-clv_code clv_packet_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char *owner,
-                             uint64_t context, uint64_t value, clv_tensor *own, clv_packet **ret,
-                             clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char *owner,
+                                 uint64_t context, uint64_t value, clv_tensor *own,
+                                 clv_packet **ret, clv_err *err) CLV_USE_RESULT;
 /* Binds value `value` of a context at node `to` to the reference that the program holds by the
  * handle `ids->fork`. child: a new id, for the handle of that node. */
-clv_code clv_packet_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t child, const char *to,
-                            uint64_t context, uint64_t value, clv_packet **ret,
-                            clv_err *err) CLV_USE_RESULT;
-clv_code clv_packet_ref_fetch(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
-                              clv_err *err) CLV_USE_RESULT;
-clv_code clv_packet_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
+clv_code clv_packet_new_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t child,
+                                const char *to, uint64_t context, uint64_t value, clv_packet **ret,
                                 clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_ref_fetch(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
+                                  clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
+                                    clv_err *err) CLV_USE_RESULT;
 
 /* Makes a STATE_GET. what: the part of the module's state to read; context: the context whose
  * gradients are read for CLV_STATE_GRADIENTS, else 0. */
-clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
-                              clv_state_kind what, clv_packet **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_packet_new_state_get(clv_pool *pool, uint64_t context, uint64_t message,
+                                  uint32_t module, clv_state_kind what, clv_packet **ret,
+                                  clv_err *err) CLV_USE_RESULT;
 
 /* ---- links ----------------------------------------------------------------------------------- */
 

@@ -41,10 +41,10 @@ enum {
   MAX_PARTIAL = 512,
   /* separate ranges of bytes of one tensor in transfer; its chunks may arrive in any order */
   MAX_SPANS = 512,
-  KEPT_SPANS = 64, /* spans that a table entry allocates at first, and keeps for later tensors */
-  /* number of table entries whose spans are allocated with the link */
+  INITIAL_SPANS = 64, /* spans that a table entry allocates at first, and keeps for later tensors */
+  /* number of entries of the reassembly table whose spans are allocated when the link is made */
   PREALLOC_PARTIAL = 32,
-  KEPT_HEADS = 16,
+  MAX_HEAD_BUFFERS = 16,
   PREALLOC_HEADS = 6,
   HEAD_BYTES = 512, /* encoded size of most frames, without payload */
   /* Limit of the packets received from a peer and not freed yet: several times those of one
@@ -96,7 +96,7 @@ typedef struct clv_frame_writer {
   bool is_shut, is_broken;
   clv_code code; /* why the writer is shut, with `text` */
   char text[CLV_ERR_TEXT];
-  clv_bytes head_buffers[KEPT_HEADS]; /* free buffers for encoded frames */
+  clv_bytes head_buffers[MAX_HEAD_BUFFERS]; /* free buffers for encoded frames */
   size_t n_head_buffers;
   uint32_t n_unsent; /* messages on lane 0 that the transport has not accepted; atomic */
   uint64_t bytes_out, messages_out; /* sent so far; atomic */
@@ -220,11 +220,12 @@ typedef struct clv_chunk_send {
   uint64_t probe_before, probe_after;
 } clv_chunk_send;
 
-/* A PING sent after chunks. Its PONG reports that the peer has received the first `until` bytes of
- * the lane. */
+/* A PING sent after chunks. Its PONG reports that the peer has received the first
+ * `reported_bytes` bytes of the lane. */
 typedef struct clv_probe {
-  uint64_t number, until, at; /* number: id of the PING; at: time of sending, ns */
-  uint64_t in_flight;         /* bytes of chunks in flight when the PING was sent */
+  uint64_t number;                  /* id of the PING */
+  uint64_t reported_bytes, sent_ns; /* sent_ns: time of sending */
+  uint64_t in_flight;               /* bytes of chunks in flight when the PING was sent */
   uint32_t lane;
 } clv_probe;
 
@@ -240,8 +241,8 @@ typedef struct clv_pace {
   /* window to restore after the round trip was measured with a closed window; 0: the window is not
    * closed */
   uint64_t saved_window;
-  uint64_t sent[MAX_LANES], probed[MAX_LANES], reported[MAX_LANES];
-  /* value of `sent` when the last pause ended: these bytes are assumed to be received */
+  uint64_t sent_bytes[MAX_LANES], probed_bytes[MAX_LANES], reported_bytes[MAX_LANES];
+  /* value of `sent_bytes` when the last pause ended: these bytes are assumed to be received */
   uint64_t assumed_received[MAX_LANES];
   clv_probe probes[MAX_PROBES];
   uint32_t n_probes;
@@ -258,7 +259,8 @@ clv_code clv_pace_queue(clv_pace *p, const clv_chunk *c, clv_err *err) CLV_USE_R
  * none, or the window is full. */
 bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret);
 /* Handles the PONG to a probe. CLV_INVALID: no such probe is open. */
-clv_code clv_pace_report(clv_pace *p, uint64_t number, uint64_t now, clv_err *err) CLV_USE_RESULT;
+clv_code clv_pace_handle_pong(clv_pace *p, uint64_t number, uint64_t now,
+                              clv_err *err) CLV_USE_RESULT;
 /* Returns the bytes of chunks in flight, as far as open probes will report them. */
 uint64_t clv_pace_in_flight(const clv_pace *p);
 
@@ -292,20 +294,21 @@ void clv_send_queue_unref(clv_send_queue *d); /* NULL is allowed */
 
 /* Set the number of lanes, and the credit that the peer grants when it attaches. */
 void clv_send_queue_set_lanes(clv_send_queue *d, uint32_t n_lanes);
-void clv_send_queue_grant(clv_send_queue *d, uint64_t credit);
+void clv_send_queue_set_credit(clv_send_queue *d, uint64_t credit);
 /* As clv_link_send: takes the packet, sends it now, queues it or refuses it. */
 clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) CLV_USE_RESULT;
 /* Adds `bytes` of credit and starts the job that sends packets which waited for it. */
-void clv_send_queue_credit(clv_send_queue *d, uint64_t bytes);
+void clv_send_queue_add_credit(clv_send_queue *d, uint64_t bytes);
 /* Handles the PONG to a probe and starts the job that sends chunks which waited for it. */
-clv_code clv_send_queue_pong(clv_send_queue *d, uint64_t number, clv_err *err) CLV_USE_RESULT;
+clv_code clv_send_queue_handle_pong(clv_send_queue *d, uint64_t number,
+                                    clv_err *err) CLV_USE_RESULT;
 /* Resumes sending after the device copy that d->copy_waiter waited for has advanced or failed.
  * Consumes the reference of d->copy_waiter. */
 void clv_send_queue_resume(clv_send_queue *d);
 /* Stops sending and drops the packets and chunks that wait. */
 void clv_send_queue_end(clv_send_queue *d);
 /* Adds the bytes and frames that wait or are in flight to *load. */
-void clv_send_queue_load(clv_send_queue *d, clv_link_load *load);
+void clv_send_queue_add_load(clv_send_queue *d, clv_link_load *load);
 
 /* ---- reassembly.c ---------------------------------------------------------------------------- */
 
@@ -316,8 +319,8 @@ typedef struct clv_span {
 
 /* A tensor of which a part was received. */
 typedef struct clv_partial_tensor {
-  /* claimed: bytes of received chunks; received: bytes of these that are copied */
-  uint64_t transfer, total, claimed, received;
+  /* claimed_bytes: bytes of received chunks; copied_bytes: bytes of these that are copied */
+  uint64_t transfer, total_bytes, claimed_bytes, copied_bytes;
   clv_tensor *tensor; /* NULL: the tensor is over the quota, so its bytes are dropped */
   clv_packet *packet;
   uint32_t slot, crc32c;
@@ -379,7 +382,7 @@ clv_code clv_reassembly_add_packet(clv_reassembly *a, clv_packet *p, const clv_p
 /* Returns the bytes of tensors received in chunks, and the time in which at least one tensor was in
  * transfer. */
 void clv_reassembly_measure(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *ret_ns);
-void clv_reassembly_load(clv_reassembly *a, clv_link_load *load);
+void clv_reassembly_add_load(clv_reassembly *a, clv_link_load *load);
 
 /* ---- link_state.c ---------------------------------------------------------------------------- */
 
@@ -450,7 +453,7 @@ bool clv_link_wait(clv_link *l, uint64_t deadline_ns);
 /* ---- counters.c ------------------------------------------------------------------------------ */
 
 /* Returns the PONG to a PING of the peer, with the receive counters and the clock of this side. */
-clv_frame clv_link_pong(clv_link *l, const clv_frame *ping);
+clv_frame clv_link_make_pong(clv_link *l, const clv_frame *ping);
 /* Handles a PONG. CLV_INVALID: it answers no open PING. */
 clv_code clv_link_note_pong(clv_link *l, const clv_frame *pong, clv_err *err) CLV_USE_RESULT;
 

@@ -59,20 +59,20 @@ clv_code clv_pace_queue(clv_pace *p, const clv_chunk *c, clv_err *err) {
 static uint64_t add_probe(clv_pace *p, uint32_t index, uint64_t now) {
   if (p->n_probes == MAX_PROBES) return 0;
   uint64_t number = PROBE_BIT | ++p->last_probe_number;
-  p->probes[p->n_probes++] = (clv_probe){number, p->sent[index], now, p->in_flight, index};
+  p->probes[p->n_probes++] = (clv_probe){number, p->sent_bytes[index], now, p->in_flight, index};
   return number;
 }
 
 /* Assumes that all bytes sent so far are received. Called after a pause without open probes: the
  * last chunks of a transfer have no probe behind them, so no PONG reports them. */
 static void assume_received(clv_pace *p) {
-  memcpy(p->assumed_received, p->sent, sizeof p->assumed_received);
+  memcpy(p->assumed_received, p->sent_bytes, sizeof p->assumed_received);
 }
 
 uint64_t clv_pace_in_flight(const clv_pace *p) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; p->n_probes && i < MAX_LANES; i++)
-    bytes += p->sent[i] - CLV_MAX(p->assumed_received[i], p->reported[i]);
+    bytes += p->sent_bytes[i] - CLV_MAX(p->assumed_received[i], p->reported_bytes[i]);
   return bytes;
 }
 
@@ -93,11 +93,12 @@ bool clv_pace_next(clv_pace *p, uint64_t now, clv_chunk_send *ret) {
   /* on lane 0, where no chunk of this link is in front of the PING */
   if (!p->n_probes && bulk) ret->probe_before = add_probe(p, 0, now);
   p->in_flight += len;
-  p->sent[i] += len;
+  p->sent_bytes[i] += len;
   ret->index = i;
-  if (!full && (p->sent[i] - p->probed[i]) * 8 * CLV_MAX(bulk, 1u) < p->window) return true;
+  if (!full && (p->sent_bytes[i] - p->probed_bytes[i]) * 8 * CLV_MAX(bulk, 1u) < p->window)
+    return true;
   ret->probe_after = add_probe(p, i, now);
-  if (ret->probe_after) p->probed[i] = p->sent[i];
+  if (ret->probe_after) p->probed_bytes[i] = p->sent_bytes[i];
   return true;
 }
 
@@ -126,9 +127,9 @@ static void close_window(clv_pace *p, uint64_t now) {
  * window grows only up to these bytes, because a smaller load does not show that a larger window is
  * good. */
 static void adjust_window(clv_pace *p, uint64_t now, const clv_probe *b) {
-  uint64_t took = CLV_MAX(now - b->at, UINT64_C(1)), saved_window = p->saved_window;
+  uint64_t took = CLV_MAX(now - b->sent_ns, UINT64_C(1)), saved_window = p->saved_window;
   if (update_min_rtt(p, now, took) && !saved_window) close_window(p, now);
-  if (b->at < p->window_changed_ns)
+  if (b->sent_ns < p->window_changed_ns)
     /* the probe was sent before the last change of the window, so it does not show the effect */
     return;
   double want = (double)(CLV_MIN(p->min_rtt_ns, p->prev_min_rtt_ns) + QUEUE_NS);
@@ -146,12 +147,12 @@ static void adjust_window(clv_pace *p, uint64_t now, const clv_probe *b) {
 
 /* Removes the bytes that a probe reports from those in flight. */
 static void subtract_reported(clv_pace *p, const clv_probe *b) {
-  if (b->until <= p->reported[b->lane]) return;
-  p->in_flight -= b->until - p->reported[b->lane];
-  p->reported[b->lane] = b->until;
+  if (b->reported_bytes <= p->reported_bytes[b->lane]) return;
+  p->in_flight -= b->reported_bytes - p->reported_bytes[b->lane];
+  p->reported_bytes[b->lane] = b->reported_bytes;
 }
 
-clv_code clv_pace_report(clv_pace *p, uint64_t number, uint64_t now, clv_err *err) {
+clv_code clv_pace_handle_pong(clv_pace *p, uint64_t number, uint64_t now, clv_err *err) {
   uint32_t at = 0;
   while (at < p->n_probes && p->probes[at].number != number) at++;
   if (at == p->n_probes)
@@ -164,6 +165,6 @@ clv_code clv_pace_report(clv_pace *p, uint64_t number, uint64_t now, clv_err *er
   if (b.lane || p->n_lanes < 2)
     adjust_window(p, now, &b);
   else
-    (void)update_min_rtt(p, now, now - b.at);
+    (void)update_min_rtt(p, now, now - b.sent_ns);
   return CLV_OK;
 }

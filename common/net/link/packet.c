@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RESERVED = 256 };
+enum { MAX_RESERVED_PACKETS = 256 };
 
 /* Preallocates packets for `n` messages in flight, so that a step allocates none. */
 static clv_code reserve_packets(clv_pool *p, size_t n, clv_err *err) {
@@ -28,7 +28,7 @@ static clv_code reserve_packets(clv_pool *p, size_t n, clv_err *err) {
 }
 
 clv_code clv_pool_reserve_packets(clv_pool *p, uint32_t in_flight, clv_err *err) {
-  return reserve_packets(p, CLV_MIN((size_t)MOST_RESERVED, 16 + 8 * (size_t)in_flight), err);
+  return reserve_packets(p, CLV_MIN((size_t)MAX_RESERVED_PACKETS, 16 + 8 * (size_t)in_flight), err);
 }
 
 clv_code clv_packet_new(clv_pool *pool, clv_frame_kind kind, clv_packet **ret, clv_err *err) {

@@ -27,8 +27,8 @@ static clv_code new_packet_to_node(clv_pool *pool, clv_frame_kind kind, uint64_t
   return CLV_OK;
 }
 
-clv_code clv_packet_call(clv_pool *pool, uint64_t context, uint64_t call, uint32_t module,
-                         bool training, clv_packet **ret, clv_err *err) {
+clv_code clv_packet_new_call(clv_pool *pool, uint64_t context, uint64_t call, uint32_t module,
+                             bool training, clv_packet **ret, clv_err *err) {
   CLV_TRY(new_context_packet(pool, CLV_CALL, context, call, ret, err));
   (*ret)->frame.module = module;
   (*ret)->frame.flags = training ? CLV_FLAG_TRAINING : 0;
@@ -54,13 +54,13 @@ clv_code clv_packet_add_delivery(clv_packet *call, const char *to, clv_err *err)
   return CLV_OK;
 }
 
-clv_code clv_packet_deliver(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
-                            clv_packet **ret, clv_err *err) {
+clv_code clv_packet_new_deliver(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
+                                clv_packet **ret, clv_err *err) {
   return new_packet_to_node(pool, CLV_DELIVER, context, value, to, ret, err);
 }
 
-clv_code clv_packet_value(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
-                          clv_tensor *t, clv_packet **ret, clv_err *err) {
+clv_code clv_packet_new_value(clv_pool *pool, uint64_t context, uint64_t value, const char *to,
+                              clv_tensor *t, clv_packet **ret, clv_err *err) {
   CLV_TRY(new_packet_to_node(pool, CLV_VALUE, context, value, to, ret, err));
   clv_packet_add(*ret, t);
   return CLV_OK;
@@ -78,20 +78,20 @@ static clv_code new_packet_of_values(clv_pool *pool, clv_frame_kind kind, uint64
   return CLV_OK;
 }
 
-clv_code clv_packet_drop(clv_pool *pool, uint64_t context, uint64_t calls, const uint64_t *values,
-                         uint32_t n, clv_packet **ret, clv_err *err) {
+clv_code clv_packet_new_drop(clv_pool *pool, uint64_t context, uint64_t calls,
+                             const uint64_t *values, uint32_t n, clv_packet **ret, clv_err *err) {
   CLV_TRY(new_packet_of_values(pool, CLV_DROP, context, values, n, ret, err));
   (*ret)->frame.step = calls;
   return CLV_OK;
 }
 
-clv_code clv_packet_spare(clv_pool *pool, uint64_t context, const uint64_t *values, uint32_t n,
-                          clv_packet **ret, clv_err *err) {
+clv_code clv_packet_new_spare(clv_pool *pool, uint64_t context, const uint64_t *values, uint32_t n,
+                              clv_packet **ret, clv_err *err) {
   return new_packet_of_values(pool, CLV_SPARE, context, values, n, ret, err);
 }
 
-clv_code clv_packet_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
-                            bool retain, bool vote, bool more, clv_packet **ret, clv_err *err) {
+clv_code clv_packet_new_prepare(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t calls,
+                                bool retain, bool vote, bool more, clv_packet **ret, clv_err *err) {
   CLV_TRY(new_context_packet(pool, CLV_PREPARE, context, 0, ret, err));
   (*ret)->frame.phase = phase;
   (*ret)->frame.step = calls;
@@ -118,9 +118,9 @@ static clv_code find_or_add_name(clv_frame *f, const char *to, uint32_t *ret, cl
   *ret = 0;
   if (!to[0]) return CLV_OK;
   while (i < f->backward.n_peers && strcmp(f->backward.peers[i], to) != 0) i++;
-  if (i == CLV_WIRE_HOPS || strlen(to) > CLV_WIRE_NAME)
-    return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d names of %d bytes", CLV_WIRE_HOPS,
-                    CLV_WIRE_NAME);
+  if (i == CLV_WIRE_PREPARE_PEERS || strlen(to) > CLV_WIRE_NAME)
+    return clv_fail(err, CLV_EXHAUSTED, "a PREPARE has at most %d names of %d bytes",
+                    CLV_WIRE_PREPARE_PEERS, CLV_WIRE_NAME);
   if (i == f->backward.n_peers)
     snprintf(f->backward.peers[f->backward.n_peers++], CLV_WIRE_NAME + 1, "%s", to);
   *ret = i + 1;
@@ -142,9 +142,9 @@ clv_code clv_packet_add_target(clv_packet *prepare, uint32_t slot, uint64_t valu
   return CLV_OK;
 }
 
-clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t value,
-                             uint32_t order, const char *to, clv_tensor *t, clv_packet **ret,
-                             clv_err *err) {
+clv_code clv_packet_new_gradient(clv_pool *pool, uint64_t context, uint32_t phase, uint64_t value,
+                                 uint32_t order, const char *to, clv_tensor *t, clv_packet **ret,
+                                 clv_err *err) {
   CLV_TRY(new_packet_to_node(pool, CLV_GRADIENT, context, value, to, ret, err));
   (*ret)->frame.phase = phase;
   (*ret)->frame.order = order;
@@ -152,8 +152,8 @@ clv_code clv_packet_gradient(clv_pool *pool, uint64_t context, uint32_t phase, u
   return CLV_OK;
 }
 
-clv_code clv_packet_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
-                          float scale, float lr, bool apply, clv_packet **ret, clv_err *err) {
+clv_code clv_packet_new_apply(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
+                              float scale, float lr, bool apply, clv_packet **ret, clv_err *err) {
   CLV_TRY(new_context_packet(pool, CLV_APPLY, context, message, ret, err));
   (*ret)->frame.module = module;
   (*ret)->frame.commit.scale = scale;
@@ -162,10 +162,10 @@ clv_code clv_packet_apply(clv_pool *pool, uint64_t context, uint64_t message, ui
   return CLV_OK;
 }
 
-clv_code clv_packet_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
-                                 uint32_t module, uint32_t position, bool keep, float lr,
-                                 clv_packet **ret, clv_err *err) {
-  CLV_TRY(clv_packet_apply(pool, context, message, module, 1, lr, true, ret, err));
+clv_code clv_packet_new_planned_step(clv_pool *pool, uint64_t context, uint64_t message,
+                                     uint32_t module, uint32_t position, bool keep, float lr,
+                                     clv_packet **ret, clv_err *err) {
+  CLV_TRY(clv_packet_new_apply(pool, context, message, module, 1, lr, true, ret, err));
   (*ret)->frame.commit.position = position;
   (*ret)->frame.commit.saves_weights = keep;
   return CLV_OK;
@@ -189,8 +189,8 @@ clv_code clv_packet_set_group_lrs(clv_packet *apply, const float *lrs, uint32_t 
   return CLV_OK;
 }
 
-clv_code clv_packet_revert(clv_pool *pool, uint64_t context, uint64_t message, clv_packet **ret,
-                           clv_err *err) {
+clv_code clv_packet_new_revert(clv_pool *pool, uint64_t context, uint64_t message, clv_packet **ret,
+                               clv_err *err) {
   return new_context_packet(pool, CLV_REVERT, context, message, ret, err);
 }
 
@@ -202,8 +202,8 @@ void clv_packet_set_end_commit(clv_packet *end, float scale, float lr, bool appl
   f->commit.apply = apply;
 }
 
-clv_code clv_packet_end_context(clv_pool *pool, uint64_t context, uint64_t message,
-                                clv_packet **ret, clv_err *err) {
+clv_code clv_packet_new_end_context(clv_pool *pool, uint64_t context, uint64_t message,
+                                    clv_packet **ret, clv_err *err) {
   return new_context_packet(pool, CLV_END_CONTEXT, context, message, ret, err);
 }
 
@@ -218,9 +218,9 @@ static clv_code new_packet_of_ref(clv_pool *pool, clv_frame_kind kind, const clv
   return CLV_OK;
 }
 
-clv_code clv_packet_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char *owner,
-                             uint64_t context, uint64_t value, clv_tensor *own, clv_packet **ret,
-                             clv_err *err) {
+clv_code clv_packet_new_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char *owner,
+                                 uint64_t context, uint64_t value, clv_tensor *own,
+                                 clv_packet **ret, clv_err *err) {
   CLV_TRY(new_packet_of_ref(pool, CLV_REF_KEEP, ids, ret, err));
   snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", owner);
   (*ret)->frame.context = context;
@@ -229,8 +229,9 @@ clv_code clv_packet_ref_keep(clv_pool *pool, const clv_ref_ids *ids, const char 
   return CLV_OK;
 }
 
-clv_code clv_packet_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t child, const char *to,
-                            uint64_t context, uint64_t value, clv_packet **ret, clv_err *err) {
+clv_code clv_packet_new_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t child,
+                                const char *to, uint64_t context, uint64_t value, clv_packet **ret,
+                                clv_err *err) {
   CLV_TRY(new_packet_of_ref(pool, CLV_REF_USE, ids, ret, err));
   snprintf((*ret)->frame.to, sizeof(*ret)->frame.to, "%s", to);
   (*ret)->frame.reply_to = child;
@@ -239,18 +240,19 @@ clv_code clv_packet_ref_use(clv_pool *pool, const clv_ref_ids *ids, uint64_t chi
   return CLV_OK;
 }
 
-clv_code clv_packet_ref_fetch(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
-                              clv_err *err) {
+clv_code clv_packet_new_ref_fetch(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
+                                  clv_err *err) {
   return new_packet_of_ref(pool, CLV_REF_FETCH, ids, ret, err);
 }
 
-clv_code clv_packet_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
-                                clv_err *err) {
+clv_code clv_packet_new_ref_release(clv_pool *pool, const clv_ref_ids *ids, clv_packet **ret,
+                                    clv_err *err) {
   return new_packet_of_ref(pool, CLV_REF_DELETE, ids, ret, err);
 }
 
-clv_code clv_packet_state_get(clv_pool *pool, uint64_t context, uint64_t message, uint32_t module,
-                              clv_state_kind what, clv_packet **ret, clv_err *err) {
+clv_code clv_packet_new_state_get(clv_pool *pool, uint64_t context, uint64_t message,
+                                  uint32_t module, clv_state_kind what, clv_packet **ret,
+                                  clv_err *err) {
   CLV_TRY(new_context_packet(pool, CLV_STATE_GET, context, message, ret, err));
   (*ret)->frame.module = module;
   (*ret)->frame.state.what = what;

@@ -37,8 +37,8 @@ clv_code clv_reassembly_init(clv_reassembly *a, const clv_link_options *o, clv_l
   a->quota_fails_packet = o->quota_fails_packet;
   /* Preallocated, so that the first step with many tensors in transfer allocates no spans. */
   for (int i = 0; i < PREALLOC_PARTIAL; i++) {
-    CLV_TRY(clv_alloc(KEPT_SPANS, sizeof(clv_span), &a->partial[i].spans, err));
-    a->partial[i].cap_spans = KEPT_SPANS;
+    CLV_TRY(clv_alloc(INITIAL_SPANS, sizeof(clv_span), &a->partial[i].spans, err));
+    a->partial[i].cap_spans = INITIAL_SPANS;
   }
   return CLV_OK;
 }
@@ -87,7 +87,7 @@ static clv_partial_tensor *find_partial(clv_reassembly *a, uint64_t transfer) {
 
 static clv_partial_tensor_state transfer_state(const clv_partial_tensor *e) {
   if (!e) return CLV_PARTIAL_NONE;
-  bool all = e->claimed == e->total;
+  bool all = e->claimed_bytes == e->total_bytes;
   if (e->packet) return all ? CLV_PARTIAL_COMPLETE : CLV_PARTIAL_HEADED;
   return all ? CLV_PARTIAL_BYTES : CLV_PARTIAL_HEADLESS;
 }
@@ -122,7 +122,7 @@ static clv_code add_partial(clv_reassembly *a, uint64_t transfer, uint64_t total
   if (!a->n_partial) a->receiving_since_ns = clv_clock_now(&a->clock);
   clv_partial_tensor *e = &a->partial[a->n_partial++];
   *e = (clv_partial_tensor){.transfer = transfer,
-                            .total = total,
+                            .total_bytes = total,
                             .tensor = t,
                             .spans = e->spans,
                             .cap_spans = e->cap_spans};
@@ -134,7 +134,7 @@ static clv_code add_partial(clv_reassembly *a, uint64_t transfer, uint64_t total
 typedef struct partial_event_args {
   clv_reassembly *a;
   clv_partial_tensor *e; /* table entry of the transfer; NULL: none yet */
-  uint64_t transfer, total;
+  uint64_t transfer, total_bytes;
   clv_packet *packet; /* for HEAD: the packet whose tensor `slot` has this transfer */
   uint32_t slot;
   uint64_t from, to; /* for CHUNK: its bytes [from, to) */
@@ -148,7 +148,7 @@ static clv_code insert_span(clv_partial_tensor *e, size_t at, clv_span s, clv_er
                     "the chunks of transfer %llu form more than %d separate ranges, the limit",
                     (unsigned long long)e->transfer, MAX_SPANS);
   if (e->n_spans == e->cap_spans) {
-    size_t cap = e->cap_spans ? 2 * e->cap_spans : KEPT_SPANS;
+    size_t cap = e->cap_spans ? 2 * e->cap_spans : INITIAL_SPANS;
     clv_span *more = realloc(e->spans, cap * sizeof *more);
     if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     e->spans = more;
@@ -189,7 +189,7 @@ static clv_code claim_span(clv_partial_tensor *e, uint64_t from, uint64_t to, cl
 
 static clv_code claim_chunk(partial_event_args *n, clv_err *err) {
   CLV_TRY(claim_span(n->e, n->from, n->to, err));
-  n->e->claimed += n->to - n->from;
+  n->e->claimed_bytes += n->to - n->from;
   return CLV_OK;
 }
 
@@ -208,12 +208,12 @@ static clv_code set_head(partial_event_args *n, clv_err *err) {
 }
 
 static clv_code begin_with_chunk(partial_event_args *n, clv_err *err) {
-  CLV_TRY(add_partial(n->a, n->transfer, n->total, &n->e, err));
+  CLV_TRY(add_partial(n->a, n->transfer, n->total_bytes, &n->e, err));
   return claim_chunk(n, err);
 }
 
 static clv_code begin_with_head(partial_event_args *n, clv_err *err) {
-  CLV_TRY(add_partial(n->a, n->transfer, n->total, &n->e, err));
+  CLV_TRY(add_partial(n->a, n->transfer, n->total_bytes, &n->e, err));
   return set_head(n, err);
 }
 
@@ -242,10 +242,10 @@ static partial_action *const actions[CLV_PARTIAL_STATES][CLV_PARTIAL_EVENTS] = {
 /* Runs the action for an event. The caller holds the lock. */
 static clv_code run_event(clv_partial_tensor_event event, partial_event_args *n, clv_err *err) {
   n->e = find_partial(n->a, n->transfer);
-  if (n->e && n->e->total != n->total)
+  if (n->e && n->e->total_bytes != n->total_bytes)
     return clv_fail(err, CLV_INVALID, "transfer %llu states %llu bytes, then %llu",
-                    (unsigned long long)n->transfer, (unsigned long long)n->e->total,
-                    (unsigned long long)n->total);
+                    (unsigned long long)n->transfer, (unsigned long long)n->e->total_bytes,
+                    (unsigned long long)n->total_bytes);
   return actions[transfer_state(n->e)][event](n, err);
 }
 
@@ -270,7 +270,8 @@ static bool has_all_tensors(const clv_packet *p) {
 /* True if all bytes of the packet's tensors are received. The caller holds the lock. */
 static bool has_all_bytes(const clv_reassembly *a, const clv_packet *p) {
   for (size_t i = 0; i < a->n_partial; i++)
-    if (a->partial[i].packet == p && a->partial[i].received < a->partial[i].total) return false;
+    if (a->partial[i].packet == p && a->partial[i].copied_bytes < a->partial[i].total_bytes)
+      return false;
   return true;
 }
 
@@ -332,7 +333,7 @@ static clv_packet *add_received_bytes(clv_reassembly *a, uint64_t transfer, uint
                                       uint32_t crc) {
   pthread_mutex_lock(&a->lock);
   clv_partial_tensor *e = find_partial(a, transfer);
-  e->received += bytes;
+  e->copied_bytes += bytes;
   e->crc32c ^= crc;
   clv_packet *complete = take_if_complete(a, e->packet);
   pthread_mutex_unlock(&a->lock);
@@ -343,7 +344,7 @@ clv_code clv_reassembly_add_chunk(clv_reassembly *a, const clv_frame *f, const c
                                   const clv_payload *payload, clv_packet **ret, clv_err *err) {
   partial_event_args n = {.a = a,
                           .transfer = f->chunk.transfer,
-                          .total = f->chunk.total,
+                          .total_bytes = f->chunk.total,
                           .from = f->chunk.offset,
                           .to = f->chunk.offset + payload->len};
   pthread_mutex_lock(&a->lock);
@@ -411,7 +412,7 @@ static clv_code add_tensors(clv_reassembly *a, clv_packet *p, clv_err *err) {
   for (uint32_t i = 0; i < p->frame.n_tensors && code == CLV_OK; i++) {
     partial_event_args n = {.a = a,
                             .transfer = p->frame.tensors[i].transfer,
-                            .total = p->frame.tensors[i].bytes,
+                            .total_bytes = p->frame.tensors[i].bytes,
                             .packet = p,
                             .slot = i};
     code = run_event(CLV_PARTIAL_HEAD, &n, err);
@@ -487,10 +488,10 @@ void clv_reassembly_measure(clv_reassembly *a, uint64_t *ret_bytes, uint64_t *re
   pthread_mutex_unlock(&a->lock);
 }
 
-void clv_reassembly_load(clv_reassembly *a, clv_link_load *load) {
+void clv_reassembly_add_load(clv_reassembly *a, clv_link_load *load) {
   pthread_mutex_lock(&a->lock);
   load->tensors_in += a->n_partial;
   for (size_t i = 0; i < a->n_partial; i++)
-    load->bytes_in += a->partial[i].total - a->partial[i].received;
+    load->bytes_in += a->partial[i].total_bytes - a->partial[i].copied_bytes;
   pthread_mutex_unlock(&a->lock);
 }

@@ -79,7 +79,7 @@ void clv_send_queue_set_lanes(clv_send_queue *d, uint32_t n_lanes) {
   pthread_mutex_unlock(&d->lock);
 }
 
-void clv_send_queue_grant(clv_send_queue *d, uint64_t credit) {
+void clv_send_queue_set_credit(clv_send_queue *d, uint64_t credit) {
   pthread_mutex_lock(&d->lock);
   d->credit_left = d->credit_full = credit;
   pthread_mutex_unlock(&d->lock);
@@ -161,10 +161,10 @@ static void start_send_job(clv_send_queue *d) {
   if (!clv_frame_writer_defer(d->writer, &d->send_job)) run_send_job(&d->send_job);
 }
 
-clv_code clv_send_queue_pong(clv_send_queue *d, uint64_t number, clv_err *err) {
+clv_code clv_send_queue_handle_pong(clv_send_queue *d, uint64_t number, clv_err *err) {
   uint64_t now = clv_clock_now(&d->clock);
   pthread_mutex_lock(&d->lock);
-  clv_code code = clv_pace_report(&d->pace, number, now, err);
+  clv_code code = clv_pace_handle_pong(&d->pace, number, now, err);
   pthread_mutex_unlock(&d->lock);
   CLV_TRY(code);
   start_send_job(d);
@@ -351,28 +351,28 @@ static void start_drain_job(clv_send_queue *d) {
   if (!clv_frame_writer_defer(d->writer, &d->drain_job)) run_drain_job(&d->drain_job);
 }
 
-void clv_send_queue_credit(clv_send_queue *d, uint64_t bytes) {
+void clv_send_queue_add_credit(clv_send_queue *d, uint64_t bytes) {
   pthread_mutex_lock(&d->lock);
   d->credit_left = CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));
   pthread_mutex_unlock(&d->lock);
   start_drain_job(d);
 }
 
-typedef enum send_decision { NOW, WAITS, ENDED, TOO_LARGE } send_decision;
+typedef enum send_decision { SEND_NOW, SEND_QUEUED, SEND_ENDED, SEND_TOO_LARGE } send_decision;
 
 /* Decides whether a packet is sent now, is queued or is refused. The caller holds the lock. */
 static send_decision decide_send(clv_send_queue *d, const clv_packet *p, uint64_t bytes) {
   /* an ABORT overtakes the packets of its context */
   bool urgent = p->frame.kind == CLV_ABORT && !bytes;
-  if (d->has_ended) return ENDED;
+  if (d->has_ended) return SEND_ENDED;
   /* The receiver may keep the credit of one inline frame unreturned (recv_window.c, grant). */
   if (bytes > d->credit_full ||
       (bytes > CLV_WIRE_INLINE_MAX && bytes > d->credit_full - CLV_WIRE_INLINE_MAX))
-    return TOO_LARGE;
-  if (urgent) return NOW;
+    return SEND_TOO_LARGE;
+  if (urgent) return SEND_NOW;
   bool queued = d->first || d->is_draining || d->partially_sent;
   bool later = bytes > d->credit_left || bytes >= DEFERRED_BYTES || has_pending_copy(p);
-  return queued || later ? WAITS : NOW;
+  return queued || later ? SEND_QUEUED : SEND_NOW;
 }
 
 /* Queues a packet. Clears is_coalesced, because no caller flushes when the job sends the packet. */
@@ -384,7 +384,7 @@ static void append_packet(clv_send_queue *d, clv_packet *p) {
 }
 
 static clv_code refuse_packet(clv_send_queue *d, send_decision why, uint64_t bytes, clv_err *err) {
-  if (why == ENDED) return clv_frame_writer_refuse(d->writer, err);
+  if (why == SEND_ENDED) return clv_frame_writer_refuse(d->writer, err);
   return clv_fail(err, CLV_EXHAUSTED,
                   "a message with %llu bytes of tensors exceeds the credit of %llu bytes that %s "
                   "grants; raise limits.receive_window there",
@@ -395,11 +395,11 @@ clv_code clv_send_queue_send(clv_send_queue *d, clv_packet *p, clv_err *err) {
   uint64_t bytes = bytes_of_tensors(p);
   pthread_mutex_lock(&d->lock);
   send_decision what = decide_send(d, p, bytes);
-  if (what == WAITS) append_packet(d, p);
-  if (what == NOW) d->credit_left -= bytes;
+  if (what == SEND_QUEUED) append_packet(d, p);
+  if (what == SEND_NOW) d->credit_left -= bytes;
   pthread_mutex_unlock(&d->lock);
-  if (what == NOW) return send_now(d, p, err);
-  if (what == WAITS) {
+  if (what == SEND_NOW) return send_now(d, p, err);
+  if (what == SEND_QUEUED) {
     start_drain_job(d);
     return CLV_OK;
   }
@@ -436,7 +436,7 @@ static void add_chunk_load(const clv_pace *p, clv_link_load *load) {
   load->bytes_out += clv_pace_in_flight(p);
 }
 
-void clv_send_queue_load(clv_send_queue *d, clv_link_load *load) {
+void clv_send_queue_add_load(clv_send_queue *d, clv_link_load *load) {
   load->frames_out += __atomic_load_n(&d->writer->n_unsent, __ATOMIC_RELAXED);
   pthread_mutex_lock(&d->lock);
   add_packet_load(d, load);

@@ -19,7 +19,7 @@
 
 /* ---- PEM text -------------------------------------------------------------------------------- */
 
-static void wipe_free(char *text) {
+static void wipe_and_free(char *text) {
   if (text) explicit_bzero(text, strlen(text));
   free(text);
 }
@@ -27,7 +27,7 @@ static void wipe_free(char *text) {
 void rpc_pem_done(rpc_pem *pem) {
   free(pem->ca);
   free(pem->cert);
-  wipe_free(pem->key);
+  wipe_and_free(pem->key);
   *pem = (rpc_pem){0};
 }
 
@@ -242,7 +242,7 @@ static void verify_destruct(void *user_data) {
   rpc_identity_unref(user_data);
 }
 
-static clv_code identity_new(const char *expected_uri, rpc_identity **ret_identity, clv_err *err) {
+static clv_code new_identity(const char *expected_uri, rpc_identity **ret_identity, clv_err *err) {
   rpc_identity *identity = NULL;
   CLV_TRY(clv_alloc(1, sizeof(*identity), &identity, err));
   atomic_init(&identity->refs, 1);
@@ -266,7 +266,7 @@ clv_code rpc_client_credentials(const rpc_pem *pem, const char *expected_uri,
                                 grpc_channel_credentials **ret_credentials,
                                 rpc_identity **ret_identity, clv_err *err) {
   rpc_identity *identity = NULL;
-  CLV_TRY(identity_new(expected_uri, &identity, err));
+  CLV_TRY(new_identity(expected_uri, &identity, err));
   grpc_tls_identity_pairs *pairs = grpc_tls_identity_pairs_create();
   grpc_tls_identity_pairs_add_pair(pairs, pem->key, pem->cert);
   grpc_tls_certificate_provider *provider =

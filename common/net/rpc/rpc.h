@@ -245,11 +245,11 @@ typedef struct clv_rpc_server_options {
   clv_code (*authorize)(void *user, const clv_rpc_peer *peer, const char *method, clv_err *err);
 
   /* Optional; set all three or none. `connection` returns the program's number of the connection
-   * that carries a call; took_call and took_message report that gRPC has delivered a call, or a
-   * message of it. Called on queue threads. */
+   * that carries a call; on_call_delivered and on_message_delivered report that gRPC has delivered
+   * a call, or a message of it. Called on queue threads. */
   uint64_t (*connection)(const char *address);
-  void (*took_call)(uint64_t connection);
-  void (*took_message)(uint64_t connection, size_t bytes);
+  void (*on_call_delivered)(uint64_t connection);
+  void (*on_message_delivered)(uint64_t connection, size_t bytes);
 
   const clv_rpc_unary *unary_methods; /* [n_unary_methods]; must outlive the server */
   size_t n_unary_methods;
@@ -292,7 +292,7 @@ clv_code clv_rpc_server_reload(clv_rpc_server *server, const clv_rpc_pem *pem,
 
 typedef struct clv_rpc_server_counts {
   /* totals since the start of the server */
-  uint64_t calls, denied, unauthenticated, refused_by_limit, cut_peers;
+  uint64_t calls, calls_denied, calls_unauthenticated, calls_refused, cut_peers;
   unsigned active_calls; /* calls in progress now */
 } clv_rpc_server_counts;
 

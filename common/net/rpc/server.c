@@ -211,9 +211,9 @@ clv_code clv_rpc_server_reload(clv_rpc_server *server, const clv_rpc_pem *pem, c
 void clv_rpc_server_count(clv_rpc_server *server, clv_rpc_server_counts *ret_counts) {
   *ret_counts = (clv_rpc_server_counts){
       .calls = atomic_load(&server->calls),
-      .denied = atomic_load(&server->denied),
-      .unauthenticated = atomic_load(&server->unauthenticated),
-      .refused_by_limit = atomic_load(&server->refused_by_limit),
+      .calls_denied = atomic_load(&server->calls_denied),
+      .calls_unauthenticated = atomic_load(&server->calls_unauthenticated),
+      .calls_refused = atomic_load(&server->calls_refused),
       .active_calls = atomic_load(&server->active_calls),
   };
   pthread_mutex_lock(&server->peers.lock);

@@ -160,14 +160,15 @@ static clv_code queue_handler(incoming *in, clv_err *err) {
   rpc_admission admission = rpc_peers_begin_handling(&server->peers, in->peer_entry, &in->job);
   if (admission == RPC_LATER) return CLV_OK;
   if (admission == RPC_NOW && rpc_pool_add_job(&server->pool, &in->job)) return CLV_OK;
-  atomic_fetch_add(&server->refused_by_limit, 1);
+  atomic_fetch_add(&server->calls_refused, 1);
   return clv_fail(err, CLV_EXHAUSTED,
                   "too many requests of this identity are waiting: try again later");
 }
 
 static void report_message(void *arg, size_t bytes) {
   const incoming *in = arg;
-  if (in->server->options.took_message) in->server->options.took_message(in->connection, bytes);
+  if (in->server->options.on_message_delivered)
+    in->server->options.on_message_delivered(in->connection, bytes);
 }
 
 static void on_request(rpc_tag *tag, bool ok) {
@@ -220,20 +221,20 @@ static clv_code check_call(incoming *in, rpc_refusal *ret_refusal, clv_err *err)
   clv_rpc_server *server = in->server;
   clv_code code = rpc_peer_uri(in->call, &in->uri, err);
   if (code != CLV_OK) {
-    atomic_fetch_add(&server->unauthenticated, 1);
+    atomic_fetch_add(&server->calls_unauthenticated, 1);
     return code;
   }
   in->peer = (clv_rpc_peer){in->uri, in->address, &in->is_cancelled};
   code = rpc_peers_begin_call(&server->peers, in->uri, &in->peer_entry, ret_refusal, err);
   if (code != CLV_OK) {
-    atomic_fetch_add(&server->refused_by_limit, 1);
+    atomic_fetch_add(&server->calls_refused, 1);
     return code;
   }
   code = server->options.authorize
              ? server->options.authorize(server->options.user, &in->peer, in->method, err)
              : clv_fail(err, CLV_DENIED,
                         "the server has no list of allowed peers, so every call is denied");
-  if (code != CLV_OK) atomic_fetch_add(&server->denied, 1);
+  if (code != CLV_OK) atomic_fetch_add(&server->calls_denied, 1);
   return code;
 }
 
@@ -259,7 +260,7 @@ static clv_code new_incoming(clv_rpc_server *server, grpc_call *call, grpc_slice
   in->address = grpc_call_get_peer(call);
   if (server->options.connection) {
     in->connection = server->options.connection(in->address);
-    server->options.took_call(in->connection);
+    server->options.on_call_delivered(in->connection);
   }
   rpc_copy_printable(in->method, GRPC_SLICE_START_PTR(method), GRPC_SLICE_LENGTH(method));
   in->close_tag.run = on_close;

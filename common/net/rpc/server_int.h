@@ -16,7 +16,7 @@ struct clv_rpc_server {
   grpc_server *grpc;
   unsigned port;
   rpc_tag shutdown_tag;
-  atomic_uint_fast64_t calls, denied, unauthenticated, refused_by_limit;
+  atomic_uint_fast64_t calls, calls_denied, calls_unauthenticated, calls_refused;
   atomic_uint active_calls;
   pthread_mutex_t lock; /* guards the fields below */
   pthread_cond_t state_changed;

@@ -25,12 +25,12 @@
 
 #include "common/net/tls/tls_int.h"
 
-enum { MAX_HASH = 256, MAX_PLACES = 65535, SPARE_ENTRIES = 64 };
+enum { MAX_HASH = 256, MAX_CONNECTIONS = 65535, SPARE_ENTRIES = 64 };
 /* entries of the table, enough for connections that are being closed too */
-enum { TABLE = 2 * MAX_PLACES + SPARE_ENTRIES };
+enum { TABLE_ENTRIES = 2 * MAX_CONNECTIONS + SPARE_ENTRIES };
 
 typedef union address {
-  struct sockaddr any;
+  struct sockaddr generic;
   struct sockaddr_in v4;
   struct sockaddr_in6 v6;
 } address;
@@ -54,11 +54,11 @@ typedef struct entry {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static clv_tls_admission admission; /* callbacks of the program; decide NULL: no admission */
-static entry *entries;              /* [TABLE]; memory is touched only when used */
+static entry *entries;              /* [TABLE_ENTRIES]; memory is touched only when used */
 static size_t n_entries;            /* entries[0] to entries[n_entries - 1] have been used */
 static size_t n_live;               /* entries neither free nor shut */
 /* bytes received and not delivered, of all connections that are not shut */
-static uint64_t unread;
+static uint64_t total_unread;
 static _Atomic uint64_t n_shed, n_floods;
 static int ex_data_index = -1;
 static _Thread_local int next_fd = -1;
@@ -68,16 +68,16 @@ static _Thread_local int next_fd = -1;
 /* Returns a hash of the host: of its IPv4 address, or of the first half of its IPv6 address. */
 static size_t hash_of_host(const address *from) {
   const struct in6_addr *in6 = &from->v6.sin6_addr;
-  if (from->any.sa_family == AF_INET) return clv_crc32c(0, &from->v4.sin_addr, 4) % MAX_HASH;
-  if (from->any.sa_family != AF_INET6) return 0;
+  if (from->generic.sa_family == AF_INET) return clv_crc32c(0, &from->v4.sin_addr, 4) % MAX_HASH;
+  if (from->generic.sa_family != AF_INET6) return 0;
   if (IN6_IS_ADDR_V4MAPPED(in6)) return clv_crc32c(0, &in6->s6_addr[12], 4) % MAX_HASH;
   return clv_crc32c(0, in6, 8) % MAX_HASH;
 }
 
 static const char *address_text(const address *from, char buf[INET6_ADDRSTRLEN]) {
   const struct in6_addr *in6 = &from->v6.sin6_addr;
-  if (from->any.sa_family == AF_INET) return inet_ntop(AF_INET, &from->v4.sin_addr, buf, 16);
-  if (from->any.sa_family != AF_INET6) return "?";
+  if (from->generic.sa_family == AF_INET) return inet_ntop(AF_INET, &from->v4.sin_addr, buf, 16);
+  if (from->generic.sa_family != AF_INET6) return "?";
   if (IN6_IS_ADDR_V4MAPPED(in6)) return inet_ntop(AF_INET, &in6->s6_addr[12], buf, 16);
   return inet_ntop(AF_INET6, in6, buf, INET6_ADDRSTRLEN);
 }
@@ -85,7 +85,7 @@ static const char *address_text(const address *from, char buf[INET6_ADDRSTRLEN])
 static address read_peer_address(int fd) {
   address from = {.v6 = {0}};
   socklen_t len = sizeof from;
-  (void)getpeername(fd, &from.any, &len);
+  (void)getpeername(fd, &from.generic, &len);
   return from;
 }
 
@@ -94,8 +94,8 @@ static address read_peer_address(int fd) {
 static void shut_connection(entry *e) {
   if (!e->is_shut) n_live--;
   e->is_shut = true;
-  unread -= e->frames.unread;
-  e->frames.unread = 0;
+  total_unread -= e->frames.unread_bytes;
+  e->frames.unread_bytes = 0;
   if (e->fd < 0) return;
   address now = read_peer_address(e->fd);
   if (memcmp(&now, &e->peer_address, sizeof now) == 0) shutdown(e->fd, SHUT_RDWR);
@@ -130,7 +130,7 @@ static entry *find_victim(void) {
 static void report_shed_connection(const address *from) {
   char text[INET6_ADDRSTRLEN];
   n_shed++;
-  admission.shed(admission.user, address_text(from, text));
+  admission.on_shed(admission.user, address_text(from, text));
 }
 
 /* Makes room for the connection `fd`. False: all connections are in use and none is in its
@@ -175,7 +175,7 @@ unsigned clv_tls_accepted_recheck(void) {
   return n_ended;
 }
 
-uint64_t clv_tls_accepted_sheds(void) { return n_shed; }
+uint64_t clv_tls_accepted_shed_count(void) { return n_shed; }
 
 /* ---- the certificate ------------------------------------------------------------------------- */
 
@@ -322,8 +322,8 @@ static void cut_flooding_connection(entry *e, const char *what) {
   n_floods++;
   shut_connection(e);
   discard_received(e->fd);
-  if (e->is_counted && admission.flood)
-    admission.flood(admission.user, e->holder, address_text(&e->peer_address, from), what);
+  if (e->is_counted && admission.on_flood)
+    admission.on_flood(admission.user, e->holder, address_text(&e->peer_address, from), what);
 }
 
 /* Returns the connection with the most unread bytes, of the holder with the most unread bytes.
@@ -333,22 +333,24 @@ static entry *find_largest_unread(void) {
   entry *found = NULL;
   for (size_t i = 0; i < n_entries; i++)
     if (entries[i].is_used && entries[i].is_counted)
-      most = CLV_MAX(most, sums[entries[i].holder % MAX_HASH] += entries[i].frames.unread);
+      most = CLV_MAX(most, sums[entries[i].holder % MAX_HASH] += entries[i].frames.unread_bytes);
   for (size_t i = 0; i < n_entries; i++) {
     entry *e = &entries[i];
     if (!e->is_used || !e->is_counted || e->is_shut || sums[e->holder % MAX_HASH] != most) continue;
-    if (!found || e->frames.unread > found->frames.unread) found = e;
+    if (!found || e->frames.unread_bytes > found->frames.unread_bytes) found = e;
   }
   return found;
 }
 
 /* Charges received frames, and ends connections that exceed a limit. The caller holds the lock. */
 static void add_frames(entry *e, const void *data, size_t n) {
-  uint64_t before = e->frames.unread;
+  uint64_t before = e->frames.unread_bytes;
   const char *excess = clv_tls_frames_add(&e->frames, data, n, clv_now_ns());
-  unread = unread - before + e->frames.unread;
+  total_unread = total_unread - before + e->frames.unread_bytes;
   if (excess) cut_flooding_connection(e, excess);
-  e = admission.unread && unread > admission.unread ? find_largest_unread() : NULL;
+  e = admission.max_unread_bytes && total_unread > admission.max_unread_bytes
+          ? find_largest_unread()
+          : NULL;
   if (e) cut_flooding_connection(e, "data of messages that do not end");
 }
 
@@ -389,11 +391,11 @@ static bool parse_address(const char *text, struct in6_addr *ret_host, in_port_t
 static bool has_peer_address(const entry *e, const struct in6_addr *host, in_port_t port) {
   struct in6_addr mapped = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
   if (!e->is_used || e->is_shut) return false;
-  if (e->peer_address.any.sa_family == AF_INET6)
+  if (e->peer_address.generic.sa_family == AF_INET6)
     return e->peer_address.v6.sin6_port == port &&
            memcmp(&e->peer_address.v6.sin6_addr, host, 16) == 0;
   memcpy(&mapped.s6_addr[12], &e->peer_address.v4.sin_addr, 4);
-  return e->peer_address.any.sa_family == AF_INET && e->peer_address.v4.sin_port == port &&
+  return e->peer_address.generic.sa_family == AF_INET && e->peer_address.v4.sin_port == port &&
          memcmp(&mapped, host, 16) == 0;
 }
 
@@ -427,20 +429,20 @@ void clv_tls_accepted_on_call(uint64_t connection) {
 void clv_tls_accepted_on_message(uint64_t connection, size_t bytes) {
   pthread_mutex_lock(&lock);
   entry *e = find_entry(connection);
-  uint64_t before = e ? e->frames.unread : 0;
+  uint64_t before = e ? e->frames.unread_bytes : 0;
   if (e) clv_tls_frames_credit_message(&e->frames, bytes);
-  unread -= e ? before - e->frames.unread : 0;
+  total_unread -= e ? before - e->frames.unread_bytes : 0;
   pthread_mutex_unlock(&lock);
 }
 
-uint64_t clv_tls_accepted_floods(void) { return n_floods; }
+uint64_t clv_tls_accepted_flood_count(void) { return n_floods; }
 
 /* ---- callbacks of OpenSSL -------------------------------------------------------------------- */
 
 static entry *find_unused_entry(void) {
   for (size_t i = 0; i < n_entries; i++)
     if (!entries[i].is_used) return &entries[i];
-  return n_entries < TABLE ? &entries[n_entries++] : NULL;
+  return n_entries < TABLE_ENTRIES ? &entries[n_entries++] : NULL;
 }
 
 static entry *take_entry(int fd) {
@@ -481,7 +483,7 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
   pthread_mutex_lock(&lock);
   if (e->is_counted && admission.decide) admission.leave(admission.user, e->holder);
   if (!e->is_shut) n_live--;
-  unread -= e->frames.unread;
+  total_unread -= e->frames.unread_bytes;
   free_serial(e);
   e->is_used = false;
   pthread_mutex_unlock(&lock);
@@ -490,7 +492,7 @@ static void on_ssl_free(void *parent, void *ptr, CRYPTO_EX_DATA *ad, int index, 
 /* ---- public functions ------------------------------------------------------------------------ */
 
 static void register_callbacks(void) {
-  entries = calloc(TABLE, sizeof *entries);
+  entries = calloc(TABLE_ENTRIES, sizeof *entries);
   if (entries)
     ex_data_index =
         CRYPTO_get_ex_new_index(CRYPTO_EX_INDEX_SSL, 0, NULL, on_ssl_new, NULL, on_ssl_free);
@@ -505,9 +507,9 @@ clv_code clv_tls_accepted_install(clv_err *err) {
 }
 
 clv_code clv_tls_accepted_open(const clv_tls_admission *a, clv_err *err) {
-  if (a->max_connections < 1 || a->max_connections > MAX_PLACES)
+  if (a->max_connections < 1 || a->max_connections > MAX_CONNECTIONS)
     return clv_fail(err, CLV_INVALID, "max_connections is %llu, must be 1 to %d",
-                    (unsigned long long)a->max_connections, MAX_PLACES);
+                    (unsigned long long)a->max_connections, MAX_CONNECTIONS);
   CLV_TRY(clv_tls_accepted_install(err));
   pthread_mutex_lock(&lock);
   admission = *a;

@@ -12,7 +12,7 @@
 
 #include "common/net/tls/tls_int.h"
 
-enum { CLOCKS_S = 300 }; /* seconds that the issuer's clock may be ahead */
+enum { CLOCK_SKEW_S = 300 }; /* seconds that the issuer's clock may be ahead */
 
 typedef struct list {
   char issuer[CLV_TLS_ISSUER_LEN];
@@ -92,7 +92,7 @@ static clv_code check_list(const clv_tls_crl *c, X509_CRL *crl, const STACK_OF(X
       !clv_tls_asn1_seconds(X509_CRL_get0_nextUpdate(crl), &ret->expires_s))
     return clv_fail(err, CLV_INVALID, "%s: the list of %.200s has no end of validity (nextUpdate)",
                     c->path, ret->issuer);
-  if (valid_from_s > clv_tls_now() + CLOCKS_S)
+  if (valid_from_s > clv_tls_now() + CLOCK_SKEW_S)
     return clv_fail(err, CLV_PRECONDITION,
                     "%s: the list of %.200s begins in the future: compare the clocks", c->path,
                     ret->issuer);

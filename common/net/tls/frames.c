@@ -11,7 +11,12 @@
 
 #include "common/net/tls/tls_int.h"
 
-enum { PREFACE = 24, HEAD = CLV_TLS_FRAME_HEAD, SMALL = 1024, BLOCK_MOST = 64 << 10 };
+enum {
+  PREFACE = 24,
+  FRAME_HEADER_BYTES = CLV_TLS_FRAME_HEAD,
+  SMALL_FRAME_BYTES = 1024,
+  MAX_HEADER_BLOCK = 64 << 10
+};
 /* unread bytes written off per second, because calls that end early leave some */
 enum { UNREAD_LEAKS_PER_S = 64 << 10 };
 
@@ -21,7 +26,7 @@ enum { CONTINUATION = 9, END_HEADERS = 4 };
 /* Limits of the buckets. An honest client has at most 128 requests in flight, pieces below 1 KiB of
  * messages that wait to be read, and a few other frames a second. */
 static const struct {
-  uint32_t most, leaks_per_s;
+  uint32_t limit, leaks_per_s;
   const char *text;
 } buckets[CLV_TLS_BUCKETS] = {
     [CLV_TLS_REQUESTS] = {256, 20, "requests that are no calls"},
@@ -36,7 +41,7 @@ static void leak_buckets(clv_tls_frames *f, uint64_t now_ns) {
   uint64_t s = (now_ns - f->leaked_until_ns) / 1000000000u;
   if (s == 0) return;
   f->leaked_until_ns += s * 1000000000u;
-  f->unread -= CLV_MIN(s * UNREAD_LEAKS_PER_S, f->unread);
+  f->unread_bytes -= CLV_MIN(s * UNREAD_LEAKS_PER_S, f->unread_bytes);
   for (int i = 0; i < CLV_TLS_BUCKETS; i++) {
     uint64_t out = CLV_MIN(s, 1u << 20) * buckets[i].leaks_per_s;
     f->bucket_level[i] -= (uint32_t)CLV_MIN(out, f->bucket_level[i]);
@@ -45,7 +50,7 @@ static void leak_buckets(clv_tls_frames *f, uint64_t now_ns) {
 
 static const char *charge_bucket(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t amount) {
   f->bucket_level[bucket] += amount;
-  return f->bucket_level[bucket] > buckets[bucket].most ? buckets[bucket].text : NULL;
+  return f->bucket_level[bucket] > buckets[bucket].limit ? buckets[bucket].text : NULL;
 }
 
 void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t amount) {
@@ -56,17 +61,18 @@ void clv_tls_frames_credit(clv_tls_frames *f, clv_tls_bucket bucket, uint32_t am
  * frames are small: its last one, the empty frame that ends a stream, and one cut by a window. */
 void clv_tls_frames_credit_message(clv_tls_frames *f, size_t bytes) {
   clv_tls_frames_credit(f, CLV_TLS_SMALL_DATA, 3);
-  f->unread -= CLV_MIN((uint64_t)bytes + 5, f->unread);
+  f->unread_bytes -= CLV_MIN((uint64_t)bytes + 5, f->unread_bytes);
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-/* Charges HEADERS and CONTINUATION. The bytes of a header block count until it ends. */
+/* Charges a HEADERS or CONTINUATION frame. Refuses a header block whose frames have more than
+ * MAX_HEADER_BLOCK bytes together. */
 static const char *charge_headers(clv_tls_frames *f, unsigned type, unsigned flags, uint32_t stream,
                                   uint32_t len) {
   if (type == HEADERS) f->block_bytes = 0;
   f->block_bytes += len;
-  if (f->block_bytes > BLOCK_MOST) return "a block of headers above 64 KiB";
+  if (f->block_bytes > MAX_HEADER_BLOCK) return "a block of headers above 64 KiB";
   if (flags & END_HEADERS) f->block_bytes = 0;
   if (type != HEADERS || stream <= f->last_stream) return charge_bucket(f, CLV_TLS_CONTROL, 1);
   f->last_stream = stream;
@@ -81,8 +87,8 @@ static const char *charge_frame(clv_tls_frames *f) {
   unsigned type = h[3];
   f->bytes_to_skip = len;
   if (type == HEADERS || type == CONTINUATION) return charge_headers(f, type, h[4], stream, len);
-  if (type == DATA) f->unread += len;
-  if (type == DATA) return len < SMALL ? charge_bucket(f, CLV_TLS_SMALL_DATA, 1) : NULL;
+  if (type == DATA) f->unread_bytes += len;
+  if (type == DATA) return len < SMALL_FRAME_BYTES ? charge_bucket(f, CLV_TLS_SMALL_DATA, 1) : NULL;
   if (type == WINDOW_UPDATE) return charge_bucket(f, CLV_TLS_WINDOWS, 1);
   return charge_bucket(f, CLV_TLS_CONTROL, 1 + len / 256);
 }
@@ -97,7 +103,7 @@ const char *clv_tls_frames_add(clv_tls_frames *f, const uint8_t *data, size_t le
   leak_buckets(f, now_ns);
   while (len > 0 && !excess) {
     size_t n = f->bytes_to_skip ? CLV_MIN(len, f->bytes_to_skip)
-                                : CLV_MIN(len, (size_t)(HEAD - f->n_header));
+                                : CLV_MIN(len, (size_t)(FRAME_HEADER_BYTES - f->n_header));
     if (f->bytes_to_skip) {
       f->bytes_to_skip -= (uint32_t)n;
     } else {
@@ -106,7 +112,7 @@ const char *clv_tls_frames_add(clv_tls_frames *f, const uint8_t *data, size_t le
     }
     data += n;
     len -= n;
-    if (f->n_header < HEAD) continue;
+    if (f->n_header < FRAME_HEADER_BYTES) continue;
     f->n_header = 0;
     excess = charge_frame(f);
   }

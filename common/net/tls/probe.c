@@ -25,7 +25,7 @@ typedef struct prober {
   SSL_CTX *ctx;
   SSL *ssl;
   BIO *in, *out;    /* owned by ssl */
-  bool eof;         /* the peer closed the TCP connection */
+  bool has_eof;     /* the peer closed the TCP connection */
   X509 *peer;       /* the peer's leaf, verified or not */
   int verify_error; /* X509_V_OK, or the first error of the peer's chain */
   int alert;        /* the fatal alert received; -1: none */
@@ -146,12 +146,12 @@ static outcome run_steps(prober *p, int (*step)(prober *), uint64_t deadline_ns)
     int state = rc == 1 ? SSL_ERROR_NONE : SSL_get_error(p->ssl, rc);
     send_output(p, deadline_ns);
     if (rc == 1) return DONE;
-    if (p->eof) return CLOSED;
+    if (p->has_eof) return CLOSED;
     if (state != SSL_ERROR_WANT_READ) return state == SSL_ERROR_ZERO_RETURN ? CLOSED : FAILED;
     char data[4096];
     int n = clv_tls_recv(&p->socket, data, sizeof data, deadline_ns);
     if (n < 0) return TIMED_OUT;
-    p->eof = n == 0;
+    p->has_eof = n == 0;
     if (n > 0 && BIO_write(p->in, data, n) != n) return FAILED;
   }
 }

@@ -12,7 +12,7 @@
 
 #include "common/net/tls/tls_int.h"
 
-enum { SEEN = 256 };
+enum { MAX_DIALLED = 256 };
 
 /* Certificate that an identity last showed when it was dialled. */
 typedef struct dialled_peer {
@@ -22,7 +22,7 @@ typedef struct dialled_peer {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static clv_tls_crl *crl; /* the list in force; NULL: certificates are not checked */
-static dialled_peer dialled[SEEN];
+static dialled_peer dialled[MAX_DIALLED];
 static size_t n_dialled, next_dialled;
 
 /* ---- the list -------------------------------------------------------------------------------- */
@@ -97,9 +97,9 @@ static dialled_peer *find_or_add_dialled(const char *uri) {
   char *copy = strdup(uri);
   if (!copy) return NULL;
   dialled_peer *s = &dialled[next_dialled];
-  if (n_dialled == SEEN) free(s->uri);
+  if (n_dialled == MAX_DIALLED) free(s->uri);
   n_dialled = CLV_MAX(n_dialled, next_dialled + 1);
-  next_dialled = (next_dialled + 1) % SEEN;
+  next_dialled = (next_dialled + 1) % MAX_DIALLED;
   s->uri = copy;
   return s;
 }

@@ -52,7 +52,7 @@ static clv_code name_to_text(const X509_NAME *name, char **ret_text, clv_err *er
 static void add_item(clv_bytes *list, bool json, const char *text) {
   if (list->len) clv_bytes_puts(list, json ? "," : ", ");
   if (json)
-    clv_bytes_json(list, text);
+    clv_bytes_add_json(list, text);
   else
     clv_bytes_puts(list, text);
 }
@@ -184,12 +184,12 @@ static void print_text(clv_bytes *out, const facts *f) {
 
 static void print_json(clv_bytes *out, const facts *f) {
   clv_bytes_puts(out, "{\"subject\":");
-  clv_bytes_json(out, f->subject);
+  clv_bytes_add_json(out, f->subject);
   clv_bytes_puts(out, ",\"issuer\":");
-  clv_bytes_json(out, f->issuer);
+  clv_bytes_add_json(out, f->issuer);
   clv_bytes_printf(out, ",\"ca\":%s,\"identity\":", f->is_ca ? "true" : "false");
   if (f->identity[0])
-    clv_bytes_json(out, f->identity);
+    clv_bytes_add_json(out, f->identity);
   else
     clv_bytes_puts(out, "null");
   clv_bytes_printf(out, ",\"uri\":[%s],\"dns\":[%s],\"ip\":[%s],\"usage\":[%s]",
@@ -198,7 +198,7 @@ static void print_json(clv_bytes *out, const facts *f) {
   clv_bytes_printf(out, ",\"not_before\":%" PRId64 ",\"not_after\":%" PRId64, f->from, f->until);
   clv_bytes_printf(out, ",\"days_left\":%" PRId64 ",\"state\":\"%s\",\"key\":",
                    clv_tls_days_until(f->until), validity_text(f, clv_tls_now()));
-  clv_bytes_json(out, f->key);
+  clv_bytes_add_json(out, f->key);
   clv_bytes_printf(out, ",\"serial\":\"%s\",\"sha256\":\"%s\"}", f->serial, f->fingerprint);
 }
 

@@ -110,7 +110,7 @@ typedef struct clv_tls_admission {
   uint64_t max_connections; /* connections at once, handshakes included: 1 to 65535 */
   /* Limit of the bytes of messages that are incomplete or wait to be read, over all connections; 0:
    * none. Above it, the holder with the most of them loses its largest connection. */
-  uint64_t unread;
+  uint64_t max_unread_bytes;
   /* Decides on a certificate that is valid, before its key is proved. On CLV_TLS_ADMIT *ret_holder
    * is the program's number for the identity that the connection counts against. Other decisions
    * fail the handshake with an alert: handshake_failure (NOT_ALLOWED), certificate_revoked,
@@ -122,10 +122,10 @@ typedef struct clv_tls_admission {
   void (*leave)(void *user, size_t holder);
   /* Reports that a connection of the holder was cut, because it sent too many frames that belong to
    * no call. `what`: static text. The program should refuse the holder for a while. */
-  void (*flood)(void *user, size_t holder, const char *address, const char *what);
+  void (*on_flood)(void *user, size_t holder, const char *address, const char *what);
   /* Reports that a connection from this address was closed or not accepted, because all connections
    * are in use. */
-  void (*shed)(void *user, const char *address);
+  void (*on_shed)(void *user, const char *address);
 } clv_tls_admission;
 
 /* Checks the connections that this process accepts from now on, and disables TLS session
@@ -152,11 +152,11 @@ void clv_tls_accepted_on_call(uint64_t connection);
 /* call when gRPC has delivered a message of the connection */
 void clv_tls_accepted_on_message(uint64_t connection, size_t bytes);
 /* connections ended because they exceeded a limit of frames or unread bytes */
-uint64_t clv_tls_accepted_floods(void);
+uint64_t clv_tls_accepted_flood_count(void);
 /* Ends connections whose certificate is revoked by now. Returns the number of them. */
 unsigned clv_tls_accepted_recheck(void);
 /* connections closed or not accepted because all were in use */
-uint64_t clv_tls_accepted_sheds(void);
+uint64_t clv_tls_accepted_shed_count(void);
 
 /* ---- identities ------------------------------------------------------------------------------ */
 

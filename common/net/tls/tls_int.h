@@ -114,10 +114,10 @@ enum { CLV_TLS_FRAME_HEAD = 9 };
 
 /* Kinds of frames with a leaky bucket of their own. */
 typedef enum clv_tls_bucket {
-  CLV_TLS_REQUESTS,   /* new streams; a call that gRPC delivers is credited */
+  CLV_TLS_REQUESTS,   /* new streams; one is taken back for each call that gRPC delivers */
   CLV_TLS_CONTROL,    /* SETTINGS, PING, RST_STREAM, PRIORITY, CONTINUATION and unknown types */
-  CLV_TLS_WINDOWS,    /* WINDOW_UPDATE; bytes that this side sends are credited */
-  CLV_TLS_SMALL_DATA, /* DATA below 1 KiB; messages that gRPC delivers are credited */
+  CLV_TLS_WINDOWS,    /* WINDOW_UPDATE; some are taken back for each record that this side sends */
+  CLV_TLS_SMALL_DATA, /* DATA below 1 KiB; 3 are taken back for each message that gRPC delivers */
   CLV_TLS_BUCKETS
 } clv_tls_bucket;
 
@@ -129,7 +129,7 @@ typedef struct clv_tls_frames {
   uint32_t block_bytes;   /* bytes of the header block in progress */
   uint32_t last_stream;   /* highest id of a stream opened so far */
   uint32_t bucket_level[CLV_TLS_BUCKETS];
-  uint64_t unread; /* bytes of DATA minus those of messages that gRPC has delivered */
+  uint64_t unread_bytes; /* bytes of DATA minus those of messages that gRPC has delivered */
   uint64_t leaked_until_ns;
 } clv_tls_frames;
 

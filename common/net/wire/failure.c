@@ -31,7 +31,7 @@ static void copy_text(char *dst, size_t limit, const char *text) {
 void clv_frame_set_failure(clv_frame *frame, clv_code code, const char *text, const char *hop) {
   /* CLV_BAD_ANSWER is never sent */
   frame->failure.code = code > CLV_UNAUTHENTICATED ? CLV_ABORTED : code;
-  frame->failure.element[0] = '\0';
+  frame->failure.offending_value[0] = '\0';
   copy_text(frame->failure.text, CLV_WIRE_TEXT, text);
   copy_text(frame->failure.hop, CLV_WIRE_NAME, hop);
 }
@@ -41,7 +41,7 @@ bool clv_frame_is_failure(const clv_frame *f) {
 }
 
 /* Rebuilds the place from a hop: reads only numbers and words that this program writes. */
-static void rebuild_place(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
+static void rebuild_failed_op(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
   unsigned module, layer;
   char op[32], verb[32];
   int n = sscanf(hop, "module %u, layer %u (%31[a-z0-9_]), %31[a-z_]", &module, &layer, op, verb);
@@ -54,11 +54,11 @@ static void rebuild_place(const char *hop, char ret[CLV_WIRE_NAME + 1]) {
 }
 
 void clv_frame_redact_failure(clv_frame *f, uint64_t step, uint64_t number) {
-  char place[CLV_WIRE_NAME + 1], at[40] = "", which[48] = "", text[CLV_ERR_TEXT];
+  char failed_op[CLV_WIRE_NAME + 1], at[40] = "", which[48] = "", text[CLV_ERR_TEXT];
   const char *what = clv_code_name(f->failure.code);
-  rebuild_place(f->failure.hop, place);
+  rebuild_failed_op(f->failure.hop, failed_op);
   if (step) snprintf(at, sizeof at, ", step %" PRIu64, step);
   if (number) snprintf(which, sizeof which, " (failure %" PRIu64 " of the master)", number);
-  snprintf(text, sizeof text, "%s%s%s%s%s", what, place[0] ? " at " : "", place, at, which);
-  clv_frame_set_failure(f, f->failure.code, text, place);
+  snprintf(text, sizeof text, "%s%s%s%s%s", what, failed_op[0] ? " at " : "", failed_op, at, which);
+  clv_frame_set_failure(f, f->failure.code, text, failed_op);
 }

@@ -10,34 +10,37 @@
 /* Required and optional parts of a frame of each kind. */
 typedef struct kind_rule {
   const char *name;
-  unsigned needs, may; /* bits of the bodies that must, and that may be present */
+  unsigned required_bodies,
+      allowed_bodies; /* bits of the bodies that must, and that may be present */
   bool needs_context, needs_id, may_name_worker;
   uint32_t min_tensors, max_tensors;
 } kind_rule;
 
 static const kind_rule rules[CLV_FRAME_KINDS] = {
-    [CLV_ATTACH] = {.name = "ATTACH", .needs = BODY_ATTACH},
-    [CLV_ATTACHED] = {.name = "ATTACHED", .needs = BODY_ATTACHED},
-    [CLV_ABORT] = {.name = "ABORT", .needs = BODY_FAILURE},
-    [CLV_CREDIT] = {.name = "CREDIT", .needs = BODY_CREDIT},
-    [CLV_CHUNK] = {.name = "CHUNK", .needs = BODY_CHUNK},
-    [CLV_ERROR] = {.name = "ERROR", .needs = BODY_FAILURE},
-    [CLV_STATE_GET] = {.name = "STATE_GET", .needs = BODY_STATE},
+    [CLV_ATTACH] = {.name = "ATTACH", .required_bodies = BODY_ATTACH},
+    [CLV_ATTACHED] = {.name = "ATTACHED", .required_bodies = BODY_ATTACHED},
+    [CLV_ABORT] = {.name = "ABORT", .required_bodies = BODY_FAILURE},
+    [CLV_CREDIT] = {.name = "CREDIT", .required_bodies = BODY_CREDIT},
+    [CLV_CHUNK] = {.name = "CHUNK", .required_bodies = BODY_CHUNK},
+    [CLV_ERROR] = {.name = "ERROR", .required_bodies = BODY_FAILURE},
+    [CLV_STATE_GET] = {.name = "STATE_GET", .required_bodies = BODY_STATE},
     [CLV_STATE_ITEM] = {.name = "STATE_ITEM",
-                        .needs = BODY_STATE,
+                        .required_bodies = BODY_STATE,
                         .min_tensors = 1,
                         .max_tensors = 1},
     [CLV_STATE_PUT] = {.name = "STATE_PUT",
-                       .needs = BODY_STATE,
+                       .required_bodies = BODY_STATE,
                        .min_tensors = 1,
                        .max_tensors = 1},
-    [CLV_STATE_DONE] = {.name = "STATE_DONE", .needs = BODY_STATE},
+    [CLV_STATE_DONE] = {.name = "STATE_DONE", .required_bodies = BODY_STATE},
     [CLV_PING] = {.name = "PING"},
-    [CLV_PONG] = {.name = "PONG", .may = BODY_MEASURE},
-    [CLV_END_CONTEXT] = {.name = "END_CONTEXT", .may = BODY_COMMIT, .needs_context = true},
+    [CLV_PONG] = {.name = "PONG", .allowed_bodies = BODY_MEASURE},
+    [CLV_END_CONTEXT] = {.name = "END_CONTEXT",
+                         .allowed_bodies = BODY_COMMIT,
+                         .needs_context = true},
     [CLV_ENDED] = {.name = "ENDED", .needs_context = true, .max_tensors = 1},
     [CLV_CALL] = {.name = "CALL",
-                  .needs = BODY_CALL,
+                  .required_bodies = BODY_CALL,
                   .needs_context = true,
                   .max_tensors = CLV_WIRE_ARGS,
                   .needs_id = true,
@@ -47,55 +50,68 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
                      .needs_id = true,
                      .may_name_worker = true},
     [CLV_VALUE] = {.name = "VALUE",
-                   .may = BODY_FAILURE | BODY_CACHED,
+                   .allowed_bodies = BODY_FAILURE | BODY_CACHED,
                    .needs_context = true,
                    .max_tensors = 2, /* 2 only with `cached` */
                    .needs_id = true,
                    .may_name_worker = true},
     [CLV_DROP] = {.name = "DROP", .needs_context = true},
     [CLV_SPARE] = {.name = "SPARE", .needs_context = true},
-    [CLV_PREPARE] = {.name = "PREPARE", .needs = BODY_BACKWARD, .needs_context = true},
+    [CLV_PREPARE] = {.name = "PREPARE", .required_bodies = BODY_BACKWARD, .needs_context = true},
     [CLV_GRADIENT] = {.name = "GRADIENT",
                       .needs_context = true,
                       .max_tensors = 1,
                       .needs_id = true,
                       .may_name_worker = true},
     [CLV_FINISHED] = {.name = "FINISHED",
-                      .may = BODY_VOTE,
+                      .allowed_bodies = BODY_VOTE,
                       .needs_context = true,
                       .max_tensors = 1},
-    [CLV_APPLY] = {.name = "APPLY", .needs = BODY_COMMIT, .needs_context = true, .needs_id = true},
+    [CLV_APPLY] = {.name = "APPLY",
+                   .required_bodies = BODY_COMMIT,
+                   .needs_context = true,
+                   .needs_id = true},
     [CLV_APPLIED] = {.name = "APPLIED", .needs_context = true},
     [CLV_REVERT] = {.name = "REVERT", .needs_context = true, .needs_id = true},
     [CLV_UNLOAD] = {.name = "UNLOAD", .needs_id = true},
     [CLV_UNLOADED] = {.name = "UNLOADED"},
-    [CLV_STATE_SAVE] = {.name = "STATE_SAVE", .needs = BODY_STATE, .needs_id = true},
-    [CLV_STATE_LOAD] = {.name = "STATE_LOAD", .needs = BODY_STATE, .needs_id = true},
-    [CLV_STATE_REMOVE] = {.name = "STATE_REMOVE", .needs = BODY_STATE, .needs_id = true},
-    [CLV_STATE_FILE] = {.name = "STATE_FILE", .needs = BODY_STATE},
+    [CLV_STATE_SAVE] = {.name = "STATE_SAVE", .required_bodies = BODY_STATE, .needs_id = true},
+    [CLV_STATE_LOAD] = {.name = "STATE_LOAD", .required_bodies = BODY_STATE, .needs_id = true},
+    [CLV_STATE_REMOVE] = {.name = "STATE_REMOVE", .required_bodies = BODY_STATE, .needs_id = true},
+    [CLV_STATE_FILE] = {.name = "STATE_FILE", .required_bodies = BODY_STATE},
     [CLV_REF_KEEP] = {.name = "REF_KEEP",
-                      .needs = BODY_REFERENCE,
+                      .required_bodies = BODY_REFERENCE,
                       .needs_context = true,
                       .needs_id = true,
                       .may_name_worker = true},
     [CLV_REF_USE] = {.name = "REF_USE",
-                     .needs = BODY_REFERENCE,
+                     .required_bodies = BODY_REFERENCE,
                      .needs_context = true,
                      .needs_id = true,
                      .may_name_worker = true},
-    [CLV_REF_FORK] = {.name = "REF_FORK", .needs = BODY_REFERENCE, .may_name_worker = true},
-    [CLV_REF_ACCEPT] = {.name = "REF_ACCEPT", .needs = BODY_REFERENCE, .may_name_worker = true},
-    [CLV_REF_DELETE] = {.name = "REF_DELETE", .needs = BODY_REFERENCE, .may_name_worker = true},
-    [CLV_REF_FETCH] = {.name = "REF_FETCH", .needs = BODY_REFERENCE, .may_name_worker = true},
+    [CLV_REF_FORK] = {.name = "REF_FORK",
+                      .required_bodies = BODY_REFERENCE,
+                      .may_name_worker = true},
+    [CLV_REF_ACCEPT] = {.name = "REF_ACCEPT",
+                        .required_bodies = BODY_REFERENCE,
+                        .may_name_worker = true},
+    [CLV_REF_DELETE] = {.name = "REF_DELETE",
+                        .required_bodies = BODY_REFERENCE,
+                        .may_name_worker = true},
+    [CLV_REF_FETCH] = {.name = "REF_FETCH",
+                       .required_bodies = BODY_REFERENCE,
+                       .may_name_worker = true},
     [CLV_REF_VALUE] = {.name = "REF_VALUE",
-                       .needs = BODY_REFERENCE,
-                       .may = BODY_FAILURE,
+                       .required_bodies = BODY_REFERENCE,
+                       .allowed_bodies = BODY_FAILURE,
                        .max_tensors = 1,
                        .may_name_worker = true},
-    [CLV_REF_RENEW] = {.name = "REF_RENEW", .needs = BODY_REFERENCE, .may_name_worker = true},
+    [CLV_REF_RENEW] = {.name = "REF_RENEW",
+                       .required_bodies = BODY_REFERENCE,
+                       .may_name_worker = true},
     [CLV_REF_ACK] = {.name = "REF_ACK",
-                     .needs = BODY_REFERENCE,
-                     .may = BODY_FAILURE,
+                     .required_bodies = BODY_REFERENCE,
+                     .allowed_bodies = BODY_FAILURE,
                      .may_name_worker = true},
 };
 
@@ -112,11 +128,11 @@ unsigned clv_frame_bodies(const clv_frame *f) {
   unsigned has = (f->has_commit ? BODY_COMMIT : 0u) | (f->has_vote ? BODY_VOTE : 0u) |
                  (f->has_failure ? BODY_FAILURE : 0u) | (f->has_measure ? BODY_MEASURE : 0u) |
                  (f->has_cached ? BODY_CACHED : 0u);
-  return rules[f->kind].needs | (rules[f->kind].may & has);
+  return rules[f->kind].required_bodies | (rules[f->kind].allowed_bodies & has);
 }
 
 void clv_frame_set_body_flags(clv_frame *f, unsigned bodies) {
-  unsigned optional = rules[f->kind].may & bodies;
+  unsigned optional = rules[f->kind].allowed_bodies & bodies;
   f->has_commit = optional & BODY_COMMIT;
   f->has_vote = optional & BODY_VOTE;
   f->has_failure = optional & BODY_FAILURE;
@@ -297,10 +313,10 @@ static clv_code check_backward(const clv_frame *f, size_t payload_len, clv_err *
   (void)payload_len;
   uint32_t first = 0;
   if (f->backward.n_calls > CLV_WIRE_NEEDED || f->backward.n_targets > CLV_WIRE_TARGETS ||
-      f->backward.n_peers > CLV_WIRE_HOPS)
+      f->backward.n_peers > CLV_WIRE_PREPARE_PEERS)
     return clv_fail(err, CLV_INVALID, "%u calls, %u targets and %u peers; at most %d, %d and %d",
                     f->backward.n_calls, f->backward.n_targets, f->backward.n_peers,
-                    CLV_WIRE_NEEDED, CLV_WIRE_TARGETS, CLV_WIRE_HOPS);
+                    CLV_WIRE_NEEDED, CLV_WIRE_TARGETS, CLV_WIRE_PREPARE_PEERS);
   if (!f->phase) return clv_fail(err, CLV_INVALID, "phase 0; the first is 1");
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
     if (f->backward.calls[i].n_targets > f->backward.n_targets - first)
@@ -328,7 +344,7 @@ static clv_code check_reference(const clv_frame *f, size_t payload_len, clv_err 
   if (about && (!f->reference.ref || !f->reference.fork))
     return clv_fail(err, CLV_INVALID, "reference %llx with fork %llx: an id of 0",
                     (unsigned long long)f->reference.ref, (unsigned long long)f->reference.fork);
-  if ((f->reference.early && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||
+  if ((f->reference.owner_lacks_fork && f->kind != CLV_REF_FETCH && f->kind != CLV_REF_USE) ||
       (f->reference.is_for_owner && f->kind != CLV_REF_USE))
     return clv_fail(err, CLV_INVALID, "`early` or `yours` does not belong here");
   return clv_text_check(f->reference.node, strlen(f->reference.node), "reference.node", err);
@@ -375,9 +391,9 @@ static clv_code check_bodies(const clv_frame *f, const kind_rule *rule, unsigned
   for (unsigned i = 0; i < N_BODIES; i++) {
     unsigned bit = 1u << i;
     const char *name = clv_frame_fields[BODY_FIRST + i].name;
-    if ((rule->needs & bit) && !(bodies & bit))
+    if ((rule->required_bodies & bit) && !(bodies & bit))
       return clv_fail(err, CLV_INVALID, "`%s` is missing", name);
-    if ((bodies & bit) && !((rule->needs | rule->may) & bit))
+    if ((bodies & bit) && !((rule->required_bodies | rule->allowed_bodies) & bit))
       return clv_fail(err, CLV_INVALID, "`%s` does not belong here", name);
     if ((bodies & bit) && body_checks[i]) CLV_TRY(body_checks[i](f, payload_len, err));
   }

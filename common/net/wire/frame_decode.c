@@ -23,58 +23,58 @@ typedef struct decoder {
 
 /* ---- single values: stored at `place` ------------------------------------------------------ */
 
-static clv_code read_u32(decoder *d, const clv_field *f, void *place, clv_err *err) {
+static clv_code read_u32(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   uint64_t value;
   CLV_TRY(clv_cursor_varint(&d->at, &value, err));
   if (value > UINT32_MAX)
     return clv_fail(err, CLV_INVALID, "%s of %llu has more than 32 bits", f->name,
                     (unsigned long long)value);
   uint32_t narrow = (uint32_t)value;
-  memcpy(place, &narrow, sizeof narrow);
+  memcpy(dst, &narrow, sizeof narrow);
   return CLV_OK;
 }
 
-static clv_code read_u64(decoder *d, const clv_field *f, void *place, clv_err *err) {
+static clv_code read_u64(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
-  return clv_cursor_varint(&d->at, place, err);
+  return clv_cursor_varint(&d->at, dst, err);
 }
 
-static clv_code read_bool(decoder *d, const clv_field *f, void *place, clv_err *err) {
+static clv_code read_bool(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint64_t value;
   CLV_TRY(clv_cursor_varint(&d->at, &value, err));
-  *(bool *)place = value != 0;
+  *(bool *)dst = value != 0;
   return CLV_OK;
 }
 
-static clv_code read_fixed32(decoder *d, const clv_field *f, void *place, clv_err *err) {
+static clv_code read_fixed32(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint64_t value;
   CLV_TRY(clv_cursor_fixed(&d->at, 4, &value, err));
   uint32_t narrow = (uint32_t)value;
-  memcpy(place, &narrow, sizeof narrow); /* also copies a float's bits */
+  memcpy(dst, &narrow, sizeof narrow); /* also copies a float's bits */
   return CLV_OK;
 }
 
-static clv_code read_fixed64(decoder *d, const clv_field *f, void *place, clv_err *err) {
+static clv_code read_fixed64(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint64_t value;
   CLV_TRY(clv_cursor_fixed(&d->at, 8, &value, err));
-  memcpy(place, &value, sizeof value);
+  memcpy(dst, &value, sizeof value);
   return CLV_OK;
 }
 
-static clv_code read_bytes(decoder *d, const clv_field *f, void *place, clv_err *err) {
+static clv_code read_bytes(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   size_t len;
   CLV_TRY(clv_cursor_len(&d->at, &len, err));
   if (len != f->size && len != 0)
     return clv_fail(err, CLV_INVALID, "%s of %zu bytes; it must have %zu", f->name, len, f->size);
-  memset(place, 0, f->size);
-  return clv_cursor_copy(&d->at, len, place, err);
+  memset(dst, 0, f->size);
+  return clv_cursor_copy(&d->at, len, dst, err);
 }
 
-static clv_code read_text(decoder *d, const clv_field *f, void *place, clv_err *err) {
-  char *text = place;
+static clv_code read_text(decoder *d, const clv_field *f, void *dst, clv_err *err) {
+  char *text = dst;
   size_t len;
   CLV_TRY(clv_cursor_len(&d->at, &len, err));
   if (len >= f->size)
@@ -87,8 +87,8 @@ static clv_code read_text(decoder *d, const clv_field *f, void *place, clv_err *
 
 /* ---- lists --------------------------------------------------------------------------------- */
 
-static clv_code add_dim(decoder *d, void *place, clv_err *err) {
-  clv_shape *shape = place;
+static clv_code add_dim(decoder *d, void *dst, clv_err *err) {
+  clv_shape *shape = dst;
   uint64_t dim;
   CLV_TRY(clv_cursor_varint(&d->at, &dim, err));
   if (shape->rank == CLV_MAX_RANK)
@@ -106,8 +106,8 @@ static clv_code refuse_beside_backward(const decoder *d, clv_err *err) {
   return clv_fail(err, CLV_INVALID, "`backward` together with upstream ids or tensors");
 }
 
-static clv_code add_upstream(decoder *d, void *place, clv_err *err) {
-  uint64_t *ids = place;
+static clv_code add_upstream(decoder *d, void *dst, clv_err *err) {
+  uint64_t *ids = dst;
   CLV_TRY(refuse_beside_backward(d, err));
   if (d->frame.n_upstream == CLV_WIRE_UPSTREAM)
     return clv_fail(err, CLV_INVALID, "more than %d upstream ids", CLV_WIRE_UPSTREAM);
@@ -116,8 +116,8 @@ static clv_code add_upstream(decoder *d, void *place, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code add_learning_rate(decoder *d, void *place, clv_err *err) {
-  float *rates = place;
+static clv_code add_learning_rate(decoder *d, void *dst, clv_err *err) {
+  float *rates = dst;
   uint64_t bits;
   if (d->frame.commit.n_more_lrs == CLV_WIRE_GROUPS)
     return clv_fail(err, CLV_INVALID, "more than %d learning rates beside the first",
@@ -128,14 +128,14 @@ static clv_code add_learning_rate(decoder *d, void *place, clv_err *err) {
   return CLV_OK;
 }
 
-typedef clv_code (*add_function)(decoder *d, void *place, clv_err *err);
+typedef clv_code (*add_function)(decoder *d, void *dst, clv_err *err);
 
 /* Reads the packed form: one length, then elements to its end. */
-static clv_code read_packed(decoder *d, add_function add, void *place, clv_err *err) {
+static clv_code read_packed(decoder *d, add_function add, void *dst, clv_err *err) {
   size_t len, outer = d->at.end;
   CLV_TRY(clv_cursor_len(&d->at, &len, err));
   d->at.end = d->at.pos + len;
-  while (d->at.pos < d->at.end) CLV_TRY(add(d, place, err));
+  while (d->at.pos < d->at.end) CLV_TRY(add(d, dst, err));
   d->at.end = outer;
   return CLV_OK;
 }
@@ -155,8 +155,8 @@ static clv_code read_nested(decoder *d, const clv_field *fields, size_t n_fields
   return CLV_OK;
 }
 
-static clv_code read_body(decoder *d, const clv_field *f, void *place, clv_err *err) {
-  (void)place; /* the tables of bodies hold offsets in the frame */
+static clv_code read_body(decoder *d, const clv_field *f, void *dst, clv_err *err) {
+  (void)dst; /* the tables of bodies hold offsets in the frame */
   unsigned index = (unsigned)__builtin_ctz((unsigned)f->size);
   d->found_bodies |= (unsigned)f->size;
   if (d->frame.n_upstream || d->frame.n_tensors) CLV_TRY(refuse_beside_backward(d, err));
@@ -165,9 +165,9 @@ static clv_code read_body(decoder *d, const clv_field *f, void *place, clv_err *
   return code;
 }
 
-static clv_code read_tensor(decoder *d, const clv_field *f, void *place, clv_err *err) {
+static clv_code read_tensor(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
-  clv_tensor_head *heads = place;
+  clv_tensor_head *heads = dst;
   uint32_t index = d->frame.n_tensors;
   CLV_TRY(refuse_beside_backward(d, err));
   if (index == CLV_WIRE_TENSORS)
@@ -179,9 +179,9 @@ static clv_code read_tensor(decoder *d, const clv_field *f, void *place, clv_err
   return code;
 }
 
-static clv_code read_payload(decoder *d, const clv_field *f, void *place, clv_err *err) {
+static clv_code read_payload(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
-  (void)place;
+  (void)dst;
   size_t len;
   if (d->has_payload) return clv_fail(err, CLV_INVALID, "more than one payload");
   CLV_TRY(clv_cursor_len(&d->at, &len, err));
@@ -194,9 +194,9 @@ static clv_code read_payload(decoder *d, const clv_field *f, void *place, clv_er
 }
 
 /* Stores only the position of a preceding frame. clv_frame_decode_bundled decodes it later. */
-static clv_code read_preceding_frame(decoder *d, const clv_field *f, void *place, clv_err *err) {
+static clv_code read_preceding_frame(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   size_t len;
-  (void)f, (void)place;
+  (void)f, (void)dst;
   CLV_TRY(clv_cursor_len(&d->at, &len, err));
   if (!d->preceding) return clv_fail(err, CLV_INVALID, "a bundled frame contains another frame");
   if (d->preceding->n == CLV_WIRE_BUNDLED)
@@ -216,33 +216,33 @@ static clv_code take_next_index(uint32_t *n, uint32_t limit, const char *what, u
   return CLV_OK;
 }
 
-static clv_code read_arg(decoder *d, const clv_field *f, void *place, clv_err *err) {
+static clv_code read_arg(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint32_t i = 0;
   CLV_TRY(take_next_index(&d->frame.call.n_args, CLV_WIRE_ARGS, "arguments", &i, err));
-  return read_nested(d, clv_arg_fields, ARG_FIELDS, (clv_arg *)place + i, err);
+  return read_nested(d, clv_arg_fields, ARG_FIELDS, (clv_arg *)dst + i, err);
 }
 
-static clv_code read_peer(decoder *d, const clv_field *f, void *place, clv_err *err) {
-  (void)place;
+static clv_code read_peer(decoder *d, const clv_field *f, void *dst, clv_err *err) {
+  (void)dst;
   const clv_field text = {f->name, FIELD_TEXT, 0, CLV_WIRE_NAME + 1};
   uint32_t i = 0;
-  CLV_TRY(take_next_index(&d->frame.backward.n_peers, CLV_WIRE_HOPS, "peers", &i, err));
+  CLV_TRY(take_next_index(&d->frame.backward.n_peers, CLV_WIRE_PREPARE_PEERS, "peers", &i, err));
   return read_text(d, &text, d->frame.backward.peers[i], err);
 }
 
-static clv_code read_needed(decoder *d, const clv_field *f, void *place, clv_err *err) {
+static clv_code read_needed(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint32_t i = 0;
   CLV_TRY(take_next_index(&d->frame.backward.n_calls, CLV_WIRE_NEEDED, "calls", &i, err));
-  return read_nested(d, clv_needed_fields, NEEDED_FIELDS, (clv_needed *)place + i, err);
+  return read_nested(d, clv_needed_fields, NEEDED_FIELDS, (clv_needed *)dst + i, err);
 }
 
-static clv_code read_target(decoder *d, const clv_field *f, void *place, clv_err *err) {
+static clv_code read_target(decoder *d, const clv_field *f, void *dst, clv_err *err) {
   (void)f;
   uint32_t i = 0;
   CLV_TRY(take_next_index(&d->frame.backward.n_targets, CLV_WIRE_TARGETS, "targets", &i, err));
-  ((clv_needed *)place)->n_targets++;
+  ((clv_needed *)dst)->n_targets++;
   return read_nested(d, clv_target_fields, TARGET_FIELDS, &d->frame.backward.targets[i], err);
 }
 
@@ -250,7 +250,7 @@ static clv_code read_target(decoder *d, const clv_field *f, void *place, clv_err
 
 typedef struct field_reader {
   clv_wire_type type;
-  clv_code (*read)(decoder *d, const clv_field *f, void *place, clv_err *err);
+  clv_code (*read)(decoder *d, const clv_field *f, void *dst, clv_err *err);
   clv_wire_type element_type; /* for lists of numbers: the type of one element */
   add_function add;
 } field_reader;
@@ -280,11 +280,11 @@ static const field_reader readers[FIELD_TYPES] = {
 static clv_code read_field(decoder *d, const clv_field *f, clv_wire_type type, void *base,
                            clv_err *err) {
   const field_reader *r = &readers[f->type];
-  void *place = (char *)base + f->offset;
+  void *dst = (char *)base + f->offset;
   d->has_own_frame |= f->type != FIELD_BUNDLED;
-  if (r->add && type == r->element_type) return r->add(d, place, err);
+  if (r->add && type == r->element_type) return r->add(d, dst, err);
   if (type != r->type) return clv_fail(err, CLV_INVALID, "%s has wire type %d", f->name, (int)type);
-  return r->add ? read_packed(d, r->add, place, err) : r->read(d, f, place, err);
+  return r->add ? read_packed(d, r->add, dst, err) : r->read(d, f, dst, err);
 }
 
 static clv_code read_message(decoder *d, const clv_field *fields, size_t n_fields, void *base,

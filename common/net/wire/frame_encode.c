@@ -15,7 +15,7 @@ enum {
   /* A backward is larger than any other body. No frame has more than three of the others. */
   PLAIN_BODY_MAX = 8 * SCALAR_MAX + CLV_WIRE_TEXT + CLV_WIRE_NAME + 2 * CLV_WIRE_ID_BYTES +
                    CLV_WIRE_ARGS * 3 * SCALAR_MAX,
-  BODY_MAX = 2 * PLAIN_BODY_MAX + CLV_WIRE_HOPS * (CLV_WIRE_NAME + SCALAR_MAX) +
+  BODY_MAX = 2 * PLAIN_BODY_MAX + CLV_WIRE_PREPARE_PEERS * (CLV_WIRE_NAME + SCALAR_MAX) +
              (CLV_WIRE_NEEDED + CLV_WIRE_TARGETS) * 5 * SCALAR_MAX,
   ENCODED_MAX = 16 * SCALAR_MAX + CLV_WIRE_NAME + CLV_WIRE_UPSTREAM * 8 +
                 CLV_WIRE_TENSORS * TENSOR_MAX + BODY_MAX,
@@ -57,51 +57,51 @@ static uint8_t *end_nested(uint8_t *start, uint8_t *p) {
 
 /* ---- one function for each field type; zero values are omitted ----------------------------- */
 
-typedef struct place {
+typedef struct field_source {
   const clv_field *f;
   size_t number;
   const char *struct_base; /* the struct that has the field: clv_frame or clv_tensor_head */
-} place;
+} field_source;
 
-static uint8_t *write_u32(uint8_t *p, const place *at) {
+static uint8_t *write_u32(uint8_t *p, const field_source *at) {
   uint32_t value;
   memcpy(&value, at->struct_base + at->f->offset, sizeof value);
   return value ? put_varint(put_tag(p, at->number, WIRE_VARINT), value) : p;
 }
 
-static uint8_t *write_u64(uint8_t *p, const place *at) {
+static uint8_t *write_u64(uint8_t *p, const field_source *at) {
   uint64_t value;
   memcpy(&value, at->struct_base + at->f->offset, sizeof value);
   return value ? put_varint(put_tag(p, at->number, WIRE_VARINT), value) : p;
 }
 
-static uint8_t *write_bool(uint8_t *p, const place *at) {
+static uint8_t *write_bool(uint8_t *p, const field_source *at) {
   bool value = *(const bool *)(at->struct_base + at->f->offset);
   return value ? put_varint(put_tag(p, at->number, WIRE_VARINT), 1) : p;
 }
 
-static uint8_t *write_fixed32(uint8_t *p, const place *at) {
+static uint8_t *write_fixed32(uint8_t *p, const field_source *at) {
   uint32_t bits;
   memcpy(&bits, at->struct_base + at->f->offset, sizeof bits);
   return bits ? put_fixed(put_tag(p, at->number, WIRE_32), bits, 4) : p;
 }
 
-static uint8_t *write_fixed64(uint8_t *p, const place *at) {
+static uint8_t *write_fixed64(uint8_t *p, const field_source *at) {
   uint64_t bits;
   memcpy(&bits, at->struct_base + at->f->offset, sizeof bits);
   return bits ? put_fixed(put_tag(p, at->number, WIRE_64), bits, 8) : p;
 }
 
-static uint8_t *write_bytes(uint8_t *p, const place *at) {
+static uint8_t *write_bytes(uint8_t *p, const field_source *at) {
   return put_bytes(p, at->number, at->struct_base + at->f->offset, at->f->size);
 }
 
-static uint8_t *write_text(uint8_t *p, const place *at) {
+static uint8_t *write_text(uint8_t *p, const field_source *at) {
   const char *text = at->struct_base + at->f->offset;
   return put_bytes(p, at->number, text, strnlen(text, at->f->size - 1));
 }
 
-static uint8_t *write_dims(uint8_t *p, const place *at) {
+static uint8_t *write_dims(uint8_t *p, const field_source *at) {
   const clv_shape *shape = (const clv_shape *)(const void *)(at->struct_base + at->f->offset);
   if (!shape->rank) return p;
   uint8_t *start = begin_nested(p, at->number);
@@ -110,7 +110,7 @@ static uint8_t *write_dims(uint8_t *p, const place *at) {
   return end_nested(start, p);
 }
 
-static uint8_t *write_upstream(uint8_t *p, const place *at) {
+static uint8_t *write_upstream(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   if (!f->n_upstream) return p;
   p = put_varint(put_tag(p, at->number, WIRE_LEN), (uint64_t)f->n_upstream * 8);
@@ -121,7 +121,7 @@ static uint8_t *write_upstream(uint8_t *p, const place *at) {
 static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_fields,
                              const void *base);
 
-static uint8_t *write_tensors(uint8_t *p, const place *at) {
+static uint8_t *write_tensors(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   for (uint32_t i = 0; i < f->n_tensors; i++) {
     uint8_t *start = begin_nested(p, at->number);
@@ -130,7 +130,7 @@ static uint8_t *write_tensors(uint8_t *p, const place *at) {
   return p;
 }
 
-static uint8_t *write_body(uint8_t *p, const place *at) {
+static uint8_t *write_body(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   if (!(clv_frame_bodies(f) & at->f->size)) return p;
   unsigned index = (unsigned)__builtin_ctz((unsigned)at->f->size);
@@ -138,7 +138,7 @@ static uint8_t *write_body(uint8_t *p, const place *at) {
   return end_nested(start, write_fields(start, clv_body_fields[index], BODY_FIELDS, f));
 }
 
-static uint8_t *write_args(uint8_t *p, const place *at) {
+static uint8_t *write_args(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   for (uint32_t i = 0; i < f->call.n_args; i++) {
     uint8_t *start = begin_nested(p, at->number);
@@ -147,7 +147,7 @@ static uint8_t *write_args(uint8_t *p, const place *at) {
   return p;
 }
 
-static uint8_t *write_peers(uint8_t *p, const place *at) {
+static uint8_t *write_peers(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   for (uint32_t i = 0; i < f->backward.n_peers; i++)
     p = put_bytes(p, at->number, f->backward.peers[i],
@@ -156,7 +156,7 @@ static uint8_t *write_peers(uint8_t *p, const place *at) {
 }
 
 /* Writes a needed call with its targets, which follow those of the calls before it. */
-static uint8_t *write_needed(uint8_t *p, const place *at) {
+static uint8_t *write_needed(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   uint32_t target = 0;
   for (uint32_t i = 0; i < f->backward.n_calls; i++) {
@@ -173,7 +173,7 @@ static uint8_t *write_needed(uint8_t *p, const place *at) {
   return p;
 }
 
-static uint8_t *write_rates(uint8_t *p, const place *at) {
+static uint8_t *write_rates(uint8_t *p, const field_source *at) {
   const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
   if (!f->commit.n_more_lrs) return p;
   p = put_varint(put_tag(p, at->number, WIRE_LEN), (uint64_t)f->commit.n_more_lrs * 4);
@@ -185,7 +185,7 @@ static uint8_t *write_rates(uint8_t *p, const place *at) {
   return p;
 }
 
-typedef uint8_t *(*writer)(uint8_t *p, const place *at);
+typedef uint8_t *(*writer)(uint8_t *p, const field_source *at);
 static const writer writers[FIELD_TYPES] = {
     [FIELD_U32] = write_u32,           [FIELD_U64] = write_u64,
     [FIELD_BOOL] = write_bool,         [FIELD_FIXED32] = write_fixed32,
@@ -200,7 +200,7 @@ static const writer writers[FIELD_TYPES] = {
 static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_fields,
                              const void *base) {
   for (size_t i = 1; i < n_fields; i++) {
-    place at = {&fields[i], i, base};
+    field_source at = {&fields[i], i, base};
     if (writers[fields[i].type]) p = writers[fields[i].type](p, &at);
   }
   return p;

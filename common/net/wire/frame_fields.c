@@ -153,7 +153,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [3] = {.name = "more", .type = FIELD_BOOL, .offset = AT(backward.more)},
         [4] = {.name = "peers", .type = FIELD_PEERS, .offset = AT(backward.peers)},
         [5] = {.name = "calls", .type = FIELD_NEEDED, .offset = AT(backward.calls)},
-        [7] = {.name = "skipped", .type = FIELD_U32, .offset = AT(backward.skipped)},
+        [7] = {.name = "skipped", .type = FIELD_U32, .offset = AT(backward.skipped_phases)},
     },
     /* none: field 26 of a Frame is `to`, no body */
     {[1] = {.name = NULL, .type = FIELD_UNKNOWN}},
@@ -169,7 +169,7 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
         [2] = {.name = "fork", .type = FIELD_FIXED64, .offset = AT(reference.fork)},
         [3] = {.name = "key", .type = FIELD_FIXED64, .offset = AT(reference.key)},
         [4] = {.name = "number", .type = FIELD_U64, .offset = AT(reference.number)},
-        [5] = {.name = "early", .type = FIELD_BOOL, .offset = AT(reference.early)},
+        [5] = {.name = "early", .type = FIELD_BOOL, .offset = AT(reference.owner_lacks_fork)},
         [6] = {.name = "yours", .type = FIELD_BOOL, .offset = AT(reference.is_for_owner)},
         [7] = {.name = "node",
                .type = FIELD_TEXT,

@@ -110,7 +110,7 @@ clv_code clv_artifact_get(const Cleave__V1__Artifact *artifact, clv_wire_artifac
 
 bool clv_wire_is_cpu(const char *device) { return strncmp(device, "cpu", 3) == 0; }
 
-static bool means(const char *name, const char *device) {
+static bool selects_device(const char *name, const char *device) {
   if (!name || !name[0] || strcmp(name, "auto") == 0) return !clv_wire_is_cpu(device);
   if (strcmp(name, "cuda") == 0) return strncmp(device, "cuda:", 5) == 0;
   return strcmp(name, device) == 0;
@@ -119,7 +119,7 @@ static bool means(const char *name, const char *device) {
 int clv_wire_device_of(const clv_wire_hello_reply *h, const char *name) {
   bool any = !name || !name[0] || strcmp(name, "auto") == 0;
   for (uint32_t i = 0; i < h->n_devices; i++)
-    if (means(name, h->devices[i])) return (int)i;
+    if (selects_device(name, h->devices[i])) return (int)i;
   return any && h->n_devices ? 0 : -1;
 }
 
@@ -222,7 +222,7 @@ static const char *library_of(const clv_wire_about *a, const char *name) {
 
 /* Derives the kind of a device of an older worker, which reports only the instruction set of its
  * first device. */
-static clv_wire_device_kind kind_by_name(const clv_wire_hello_reply *m, const char *name) {
+static clv_wire_device_kind derive_device_kind(const clv_wire_hello_reply *m, const char *name) {
   bool processor = clv_wire_is_cpu(name);
   bool first = strcmp(m->devices[0], name) == 0 || (processor && clv_wire_is_cpu(m->devices[0]));
   return (clv_wire_device_kind){.kind = processor                        ? "cpu"
@@ -243,7 +243,7 @@ static clv_code get_kinds(const Cleave__V1__HelloReply *from, clv_wire_hello_rep
     CLV_TRY(clv_get_name(from->devices[i], "name of a device", err));
     if (k) CLV_TRY(clv_get_name(k->kind, "kind of device", err));
     m->kinds[i] = k ? (clv_wire_device_kind){k->kind, k->isa, k->libraries}
-                    : kind_by_name(m, from->devices[i]);
+                    : derive_device_kind(m, from->devices[i]);
   }
   return CLV_OK;
 }

@@ -27,8 +27,8 @@ enum {
   FILE_MESSAGE = 4,
   FILE_ENUM = 5,
   FILE_SERVICE = 6,
-  PART_FIRST = 2, /* fields or methods or values; nested messages; nested enums */
-  PART_LAST = 4,
+  MEMBER_FIRST = 2, /* fields or methods or values; nested messages; nested enums */
+  MEMBER_LAST = 4,
   SERVICES_MAX = 16,
 };
 
@@ -79,12 +79,12 @@ static const char *text_after(const char *text, text_range prefix) {
   return text[prefix.len] == '.' ? text + prefix.len + 1 : NULL;
 }
 
-static bool has_part(text_range definition, const char *name) {
-  text_range part;
+static bool has_member(text_range definition, const char *name) {
+  text_range member;
   uint32_t number;
-  while (read_next_field(&definition, &number, &part))
-    if (number >= PART_FIRST && number <= PART_LAST &&
-        is_equal(first_field_value(part, ANY_NAME), name))
+  while (read_next_field(&definition, &number, &member))
+    if (number >= MEMBER_FIRST && number <= MEMBER_LAST &&
+        is_equal(first_field_value(member, ANY_NAME), name))
       return true;
   return false;
 }
@@ -97,8 +97,8 @@ static bool declares_symbol(text_range file, const char *symbol) {
   if (!local || !*local) return false;
   while (read_next_field(&rest, &number, &definition)) {
     if (number < FILE_MESSAGE || number > FILE_SERVICE) continue;
-    const char *part = text_after(local, first_field_value(definition, ANY_NAME));
-    if (part && (!*part || has_part(definition, part))) return true;
+    const char *member = text_after(local, first_field_value(definition, ANY_NAME));
+    if (member && (!*member || has_member(definition, member))) return true;
   }
   return false;
 }

@@ -7,10 +7,13 @@
 #include "common/net/wire/unary_int.h"
 
 enum {
-  ALIGN = 16,             /* clv_wire_mem_alloc rounds every size up to this */
-  PLAIN_EXTRA = 32,       /* a clv_wire_spec contains its dimensions, a TensorSpec points to them */
-  SCRATCH_PER_FIELD = 96, /* two 48-byte records: the scratch doubles when it is full */
-  SCRATCH_FREE = 16,      /* fields of a message that need no scratch */
+  ALIGN = 16,       /* clv_wire_mem_alloc rounds every size up to this */
+  PLAIN_EXTRA = 32, /* a clv_wire_spec contains its dimensions, a TensorSpec points to them */
+  SCRATCH_PER_FIELD =
+      /* a record has 48 bytes, and the array of records may be half empty, as it doubles when
+       * full */
+  96,
+  SCRATCH_FREE = 16, /* fields of a message that need no scratch */
 };
 
 typedef struct level {

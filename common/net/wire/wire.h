@@ -56,11 +56,11 @@ enum {
   CLV_WIRE_SESSIONS = 256, /* sessions in one Status reply */
   /* links of a session in a Status reply: 1 to its master, 16 each way to workers */
   CLV_WIRE_LINKS = 33,
-  CLV_WIRE_ARGS = 8,     /* arguments of one CALL */
-  CLV_WIRE_NEEDED = 16,  /* calls of one PREPARE */
-  CLV_WIRE_TARGETS = 32, /* targets of one PREPARE */
-  CLV_WIRE_HOPS = 8,     /* names of one PREPARE */
-  CLV_WIRE_GROUPS = 15,  /* parameter groups besides group 0; their rates in one Commit */
+  CLV_WIRE_ARGS = 8,          /* arguments of one CALL */
+  CLV_WIRE_NEEDED = 16,       /* calls of one PREPARE */
+  CLV_WIRE_TARGETS = 32,      /* targets of one PREPARE */
+  CLV_WIRE_PREPARE_PEERS = 8, /* nodes that one PREPARE names as destinations of gradients */
+  CLV_WIRE_GROUPS = 15,       /* parameter groups besides group 0; their rates in one Commit */
   /* per session at a node: references owned, their users, references used */
   CLV_WIRE_REFS = 65536,
   CLV_WIRE_REF_PARKED = 4096, /* messages kept about references that the node does not know yet */
@@ -275,8 +275,8 @@ typedef struct clv_frame {
   struct {
     clv_code code;
     char text[CLV_WIRE_TEXT + 1], hop[CLV_WIRE_NAME + 1];
-    char element[CLV_ERR_ELEMENT]; /* clv_err.element; not sent */
-  } failure;                       /* of ABORT, ERROR, VALUE; see clv_frame_set_failure */
+    char offending_value[CLV_ERR_VALUE]; /* clv_err.offending_value; not sent */
+  } failure;                             /* of ABORT, ERROR, VALUE; see clv_frame_set_failure */
   struct {
     clv_state_kind what;
     uint32_t index, count;
@@ -303,8 +303,8 @@ typedef struct clv_frame {
     uint64_t ref, fork, key;
     /* counted by the sender for each receiver; REF_ACK: the number acknowledged */
     uint64_t number;
-    bool early;        /* REF_USE, REF_FETCH: the owner does not know the fork yet */
-    bool is_for_owner; /* REF_USE: the receiver is the owner */
+    bool owner_lacks_fork; /* REF_USE, REF_FETCH: the owner does not know the fork yet */
+    bool is_for_owner;     /* REF_USE: the receiver is the owner */
     /* REF_USE: name of the owner; in a frame that the master forwards: name of its sender */
     char node[CLV_WIRE_NAME + 1];
   } reference;            /* of REF_* */
@@ -319,11 +319,11 @@ typedef struct clv_frame {
     };
     struct {
       bool retain, vote, more;
-      uint32_t skipped; /* phases without this node since its last PREPARE */
+      uint32_t skipped_phases; /* phases without this node since its last PREPARE */
       uint32_t n_calls, n_targets, n_peers;
       clv_needed calls[CLV_WIRE_NEEDED];
       clv_target targets[CLV_WIRE_TARGETS];
-      char peers[CLV_WIRE_HOPS][CLV_WIRE_NAME + 1];
+      char peers[CLV_WIRE_PREPARE_PEERS][CLV_WIRE_NAME + 1];
     } backward; /* PREPARE, which has neither upstream ids nor tensors */
   };
 } clv_frame;

@@ -201,7 +201,7 @@ typedef struct prepare_message {
 static cleave_status send_prepare(prepare_message *p, bool more, cleave_error *error) {
   if (!p->packet) return CLEAVE_OK;
   p->packet->frame.backward.more = more;
-  p->packet->frame.backward.skipped = p->n_skipped_passes;
+  p->packet->frame.backward.skipped_phases = p->n_skipped_passes;
   return api_send_buffered(p->rt, p->node, clv_steal(&p->packet), error);
 }
 
@@ -209,15 +209,15 @@ static bool has_room_for_call(const prepare_message *p, const api_value *v) {
   const clv_frame *f = &p->packet->frame;
   return f->backward.n_calls < CLV_WIRE_NEEDED &&
          f->backward.n_targets + v->n_args <= CLV_WIRE_TARGETS &&
-         f->backward.n_peers + v->n_args <= CLV_WIRE_HOPS;
+         f->backward.n_peers + v->n_args <= CLV_WIRE_PREPARE_PEERS;
 }
 
 static cleave_status add_call_to_prepare(prepare_message *p, const api_value *v,
                                          cleave_error *error) {
   if (p->packet && !has_room_for_call(p, v)) PASS(send_prepare(p, true, error));
   if (!p->packet)
-    TRY(clv_packet_prepare(p->rt->pool, p->c->id, p->c->last_pass, 0, p->retain, p->needs_vote,
-                           false, &p->packet, &err));
+    TRY(clv_packet_new_prepare(p->rt->pool, p->c->id, p->c->last_pass, 0, p->retain, p->needs_vote,
+                               false, &p->packet, &err));
   p->packet->frame.step = CLV_MAX(
       p->packet->frame.step, v->call_number); /* the node waits for the calls up to this number */
   TRY(clv_packet_add_needed_call(p->packet, v->id, v->n_contributions, v->root_weight, &err));
@@ -261,8 +261,8 @@ static cleave_status send_given_gradients(cleave_runtime *rt, const api_context 
     const api_value *v = api_id_table_get(&rt->values, s->roots[i].id);
     clv_packet *p;
     if (!given_gradient_of(s, i)) continue;
-    TRY(clv_packet_gradient(rt->pool, c->id, c->last_pass, v->id, 0, "", given_gradient_of(s, i),
-                            &p, &err));
+    TRY(clv_packet_new_gradient(rt->pool, c->id, c->last_pass, v->id, 0, "",
+                                given_gradient_of(s, i), &p, &err));
     PASS(api_send(rt, v->module->node, p, error));
   }
   return CLEAVE_OK;
@@ -408,8 +408,8 @@ void api_backward_deadline_error(cleave_runtime *rt, const api_future *f, cleave
 static cleave_status request_vote(cleave_runtime *rt, api_context *c, uint32_t node,
                                   cleave_error *error) {
   prepare_message p = begin_prepare(rt, c, node, false);
-  TRY(clv_packet_prepare(rt->pool, c->id, c->last_pass, 0, false, p.needs_vote, false, &p.packet,
-                         &err));
+  TRY(clv_packet_new_prepare(rt->pool, c->id, c->last_pass, 0, false, p.needs_vote, false,
+                             &p.packet, &err));
   return send_prepare(&p, false, error);
 }
 

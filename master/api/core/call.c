@@ -172,7 +172,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
     v->master_node_waits |= node == 0;
   }
   if (v->local_tensor && for_node) { /* the value is in this process, so it is sent from here */
-    TRY(clv_packet_value(rt->pool, v->context->id, v->id, to, v->local_tensor, &p, &err));
+    TRY(clv_packet_new_value(rt->pool, v->context->id, v->id, to, v->local_tensor, &p, &err));
     return api_send(rt, node, p, error);
   }
   if (for_node && node == 0 && v->failed) return send_failure_to_master_node(rt, v, error);
@@ -180,7 +180,7 @@ cleave_status api_deliver_value(cleave_runtime *rt, api_value *v, uint32_t node,
     return api_fail(error, CLV_PRECONDITION, "rows that a worker keeps are there alone");
   if (node == 0 && v->deliver_sent) return CLEAVE_OK; /* one VALUE serves program and node */
   v->deliver_sent |= node == 0;
-  TRY(clv_packet_deliver(rt->pool, v->context->id, v->id, to, &p, &err));
+  TRY(clv_packet_new_deliver(rt->pool, v->context->id, v->id, to, &p, &err));
   return api_send(rt, v->module->node, p, error);
 }
 
@@ -258,7 +258,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   api_context *c = v->context;
   uint32_t given = 0;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
-  TRY(clv_packet_call(rt->pool, c->id, v->id, m->index, !c->evaluation, &p, &err));
+  TRY(clv_packet_new_call(rt->pool, c->id, v->id, m->index, !c->evaluation, &p, &err));
   api_set_frame_module(p, m);
   p->frame.step = c->step;
   p->frame.micro_batch = c->n_module_calls[m->index]; /* each call has random numbers of its own */

@@ -61,7 +61,7 @@ static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error 
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     if (!(c->nodes & ~notified & NODE_BIT(i))) continue;
-    TRY(clv_packet_end_context(rt->pool, c->id, ++rt->next_id, &p, &err));
+    TRY(clv_packet_new_end_context(rt->pool, c->id, ++rt->next_id, &p, &err));
     cleave_status sent = api_send(rt, i, p, status == CLEAVE_OK ? error : NULL);
     if (sent != CLEAVE_OK)
       c->nodes_ended |= NODE_BIT(i); /* the node is lost, and with it all that it held */

@@ -227,7 +227,7 @@ static void record_broken_link(cleave_runtime *rt, const api_peer *from, const c
 void api_on_suppressed_logs(void *user, const clv_log_entry *e) {
   const cleave_runtime *rt = user;
   clv_notify(rt->on_notice, "worker '%s': %llu more %s were left out", e->who,
-             (unsigned long long)e->left_out, e->what);
+             (unsigned long long)e->n_dropped, e->what);
 }
 
 /* Reports an error of a worker that answers no request of this process. Rate-limited, because a

@@ -46,7 +46,7 @@ void api_failure_from_frame(const api_peer *from, const clv_frame *f, cleave_err
   ret->reported = from->index != 0;
   snprintf(ret->place, sizeof ret->place, "%s", known ? rt->modules[module]->name : f->failure.hop);
   const char *text = f->failure.text[0] ? f->failure.text : clv_code_name((clv_code)ret->status);
-  const char *element = from->index ? "" : f->failure.element;
+  const char *element = from->index ? "" : f->failure.offending_value;
   snprintf(ret->text, sizeof ret->text, "%s%s%s%s", text, element[0] ? " (" : "", element,
            element[0] ? ")" : "");
   if (from->index)

@@ -181,7 +181,7 @@ static void send_reverts(cleave_runtime *rt, api_context *c) {
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     if (!(c->nodes_sent_apply & NODE_BIT(i)) || api_is_lost(&rt->peers[i])) continue;
-    if (clv_packet_revert(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
+    if (clv_packet_new_revert(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
     c->n_applied_missing += api_send(rt, i, p, NULL) == CLEAVE_OK;
   }
 }

@@ -71,8 +71,8 @@ static cleave_status drop_at_nodes(cleave_runtime *rt, api_value *v, cleave_erro
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     if (!(v->nodes_with_value & NODE_BIT(i))) continue;
-    TRY(clv_packet_drop(rt->pool, v->context->id, v->context->n_calls_sent[i], &v->id, 1, &p,
-                        &err));
+    TRY(clv_packet_new_drop(rt->pool, v->context->id, v->context->n_calls_sent[i], &v->id, 1, &p,
+                            &err));
     PASS(api_send(rt, i, p, error));
   }
   v->local_tensor = clv_tensor_unref(v->local_tensor);

@@ -106,7 +106,7 @@ static cleave_status fill_runtime(cleave_runtime *rt, const cleave_options *o,
   api_add_job(rt, &api_broken_link_job);
   PASS(api_futures_new(rt, error));
   PASS(set_session_ids(rt, error));
-  rt->worker_log_limiter.left_out = api_on_suppressed_logs;
+  rt->worker_log_limiter.report_dropped = api_on_suppressed_logs;
   rt->worker_log_limiter.user = rt;
   rt->single_thread = o->single_thread;
   rt->may_send = o->may_send;

@@ -101,8 +101,8 @@ cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave
                                uint64_t ahead, uint32_t position, bool keep, cleave_error *error) {
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   cleave_runtime *rt = o->runtime;
-  TRY(clv_packet_planned_step(rt->pool, c->id, ++rt->next_id, m->index, position, keep, 0, &p,
-                              &err));
+  TRY(clv_packet_new_planned_step(rt->pool, c->id, ++rt->next_id, m->index, position, keep, 0, &p,
+                                  &err));
   api_set_frame_module(p, m);
   PASS(add_rates(p, m, o->steps + ahead, error));
   return api_send(rt, m->node, clv_steal(&p), error);
@@ -112,7 +112,8 @@ static cleave_status apply_one(cleave_optimizer *o, api_context *c, const cleave
                                bool apply, double scale, cleave_error *error) {
   cleave_runtime *rt = o->runtime;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
-  TRY(clv_packet_apply(rt->pool, c->id, ++rt->next_id, m->index, (float)scale, 0, apply, &p, &err));
+  TRY(clv_packet_new_apply(rt->pool, c->id, ++rt->next_id, m->index, (float)scale, 0, apply, &p,
+                           &err));
   api_set_frame_module(p, m);
   PASS(add_rates(p, m, o->steps, error));
   PASS(api_send(rt, m->node, clv_steal(&p), error));
@@ -183,7 +184,7 @@ void api_flush_step_and_ends(cleave_runtime *rt, api_context *c, api_node_set *r
     clv_err err;
     if (!(c->nodes & NODE_BIT(i)) || !has_one_decision(rt->unsent_step_optimizer, c, i, &rate))
       continue;
-    if (clv_packet_end_context(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
+    if (clv_packet_new_end_context(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
     clv_packet_set_end_commit(p, (float)rt->unsent_step_scale, rate, rt->unsent_step_applies);
     *ret_sent |= NODE_BIT(i);
     if (api_send_buffered(rt, i, p, NULL) != CLEAVE_OK)

@@ -42,7 +42,7 @@ cleave_status api_state_send_get(cleave_module *m, clv_state_kind what, uint64_t
   clv_packet *p;
   r->id = ++rt->next_id;
   r->node = m->node;
-  TRY(clv_packet_state_get(rt->pool, context_id, r->id, m->index, what, &p, &err));
+  TRY(clv_packet_new_state_get(rt->pool, context_id, r->id, m->index, what, &p, &err));
   api_set_frame_module(p, m);
   r->next = rt->requests;
   rt->requests = r;

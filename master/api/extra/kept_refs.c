@@ -67,7 +67,7 @@ static void release_if_unused(cleave_runtime *rt, api_kept_ref *k) {
   if (!k->released || k->owner_has_none || k->n_leaves || k->n_waiters) return;
   bool owned = k->owner == 0 && !k->failed;
   k->owner_has_none = !owned; /* for an owned value, the node reports when it is freed */
-  if (clv_packet_ref_release(rt->pool, &k->ids, &p, &err) == CLV_OK)
+  if (clv_packet_new_ref_release(rt->pool, &k->ids, &p, &err) == CLV_OK)
     (void)send_to_own_node(rt, p);
   else
     clv_notify(rt->on_notice, "kept reference %llu stays: %s", (unsigned long long)k->ids.ref,
@@ -146,10 +146,10 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
   PASS(new_kept(runtime, v, &k, error));
   clv_err err;
   bool leaf = !v->module;
-  if (clv_packet_ref_keep(runtime->pool, &k->ids,
-                          k->owner ? api_wire_name(&runtime->peers[k->owner]) : "",
-                          leaf ? 0 : v->context->id, leaf ? 0 : v->id,
-                          leaf ? v->local_tensor : NULL, &p, &err) != CLV_OK) {
+  if (clv_packet_new_ref_keep(runtime->pool, &k->ids,
+                              k->owner ? api_wire_name(&runtime->peers[k->owner]) : "",
+                              leaf ? 0 : v->context->id, leaf ? 0 : v->id,
+                              leaf ? v->local_tensor : NULL, &p, &err) != CLV_OK) {
     free_ref(runtime, k);
     return api_convert_error(error, &err);
   }
@@ -222,7 +222,7 @@ static void send_spare_frame(cleave_runtime *rt, const api_context *c, uint32_t 
                              const uint64_t *ids, uint32_t n) {
   clv_packet *p;
   clv_err ignored; /* then the node cancels these calls with the others */
-  if (n && clv_packet_spare(rt->pool, c->id, ids, n, &p, &ignored) == CLV_OK)
+  if (n && clv_packet_new_spare(rt->pool, c->id, ids, n, &p, &ignored) == CLV_OK)
     (void)api_send(rt, node, p, NULL);
 }
 
@@ -299,9 +299,9 @@ static cleave_status deliver_kept(cleave_runtime *rt, api_value *v, uint32_t nod
     v->context->nodes |= NODE_BIT(node);
     return deliver_failure(rt, v, node, error);
   }
-  TRY(clv_packet_ref_use(rt->pool, &k->ids, ++rt->next_id,
-                         node ? api_wire_name(&rt->peers[node]) : "", v->context->id, v->id, &p,
-                         &err));
+  TRY(clv_packet_new_ref_use(rt->pool, &k->ids, ++rt->next_id,
+                             node ? api_wire_name(&rt->peers[node]) : "", v->context->id, v->id, &p,
+                             &err));
   v->nodes_with_value |= NODE_BIT(node);
   v->context->nodes |= NODE_BIT(node);
   return send_to_own_node(rt, p);
@@ -325,7 +325,7 @@ static const api_operation fetch_operation;
 static cleave_status request_fetch(cleave_runtime *rt, api_kept_ref *k, cleave_error *error) {
   clv_packet *p;
   if (k->is_fetching) return CLEAVE_OK;
-  TRY(clv_packet_ref_fetch(rt->pool, &k->ids, &p, &err));
+  TRY(clv_packet_new_ref_fetch(rt->pool, &k->ids, &p, &err));
   k->is_fetching = true;
   return send_to_own_node(rt, p);
 }

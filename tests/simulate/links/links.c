@@ -221,9 +221,9 @@ static clv_packet *make_packet(side *from, uint32_t number, sent *s) {
   if (s->kind == CLV_VALUE || s->kind == CLV_ABORT)
     must(clv_packet_new(from->pool, s->kind, &p, &err), &err);
   else if (s->kind == CLV_DROP)
-    must(clv_packet_drop(from->pool, number, 0, &id, 1, &p, &err), &err);
+    must(clv_packet_new_drop(from->pool, number, 0, &id, 1, &p, &err), &err);
   else
-    must(clv_packet_call(from->pool, number, id, 0, true, &p, &err), &err);
+    must(clv_packet_new_call(from->pool, number, id, 0, true, &p, &err), &err);
   p->frame.context = number;
   if (s->kind == CLV_VALUE) p->frame.message = id;
   if (s->kind == CLV_ABORT) clv_frame_set_failure(&p->frame, CLV_ABORTED, "as drawn", "");

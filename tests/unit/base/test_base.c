@@ -99,10 +99,11 @@ static void files_are_written_durably_and_read_back(void **state) {
 static void json_text_is_escaped(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes b = {0};
-  clv_bytes_json(&b, "a\"b\\c\n\x01");
+  clv_bytes_add_json(&b, "a\"b\\c\n\x01");
   assert_string_equal(b.data, "\"a\\\"b\\\\c\\u000a\\u0001\"");
   b.len = 0;
-  clv_bytes_json(&b, "\x7f\xc2\x9b\xc2\xa0\xc3\xb6\x9b"); /* DEL and CSI, as terminals know them */
+  clv_bytes_add_json(&b,
+                     "\x7f\xc2\x9b\xc2\xa0\xc3\xb6\x9b"); /* DEL and CSI, as terminals know them */
   assert_string_equal(b.data, "\"\\u007f\\u009b\xc2\xa0\xc3\xb6\\ufffd\"");
 }
 
@@ -233,7 +234,7 @@ static void host_has(uint64_t bytes, const char *of) {
   clv_host_memory m;
   clv_host_memory_read(host, &m);
   assert_true(m.bytes == bytes);
-  assert_string_equal(m.of, of);
+  assert_string_equal(m.source, of);
 }
 
 static void memory_limit_is_the_hosts_or_the_cgroups(void **state) {

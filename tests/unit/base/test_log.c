@@ -126,7 +126,7 @@ static void json_replaces_invalid_utf8(void **state) {
                {"\x80z", "\"\\ufffdz\""}};
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
-    clv_bytes_json(&out, cases[i].text);
+    clv_bytes_add_json(&out, cases[i].text);
     assert_string_equal(out.data, cases[i].json);
   }
 }
@@ -134,7 +134,7 @@ static void json_replaces_invalid_utf8(void **state) {
 static void roff_markup_is_escaped(void **state) {
   (void)state;
   CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
-  clv_bytes_roff(&out, ".TH a-b\n'x \\n `y` ^~ .z");
+  clv_bytes_add_roff(&out, ".TH a-b\n'x \\n `y` ^~ .z");
   assert_string_equal(out.data, "\\&.TH a\\-b\n\\&\\(aqx \\en \\(gay\\(ga \\(ha\\(ti .z");
 }
 

@@ -24,7 +24,7 @@ typedef struct told {
 static void on_left_out(void *user, const clv_log_entry *e) {
   told *t = user;
   t->lines++;
-  t->left_out += e->left_out;
+  t->left_out += e->n_dropped;
   snprintf(t->who, sizeof t->who, "%s", e->who);
   snprintf(t->what, sizeof t->what, "%s", e->what);
 }
@@ -35,7 +35,7 @@ static clv_log_limiter limiter;
 static int begin(void **state) {
   (void)state;
   heard = (told){0};
-  limiter = (clv_log_limiter){.left_out = on_left_out, .user = &heard};
+  limiter = (clv_log_limiter){.report_dropped = on_left_out, .user = &heard};
   return 0;
 }
 

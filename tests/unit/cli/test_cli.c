@@ -32,7 +32,7 @@ static int nothing(void *args) {
 
 /* clang-format off */
 static const clv_cli_command commands[] = {
-    {.name = "run", .args = "PLAN.yaml", .doc = "run a plan", .more = "One.\n\nTwo.", .run = nothing},
+    {.name = "run", .args = "PLAN.yaml", .doc = "run a plan", .paragraphs = "One.\n\nTwo.", .run = nothing},
     {.name = "box open", .args = "[NAME]", .doc = "open the box", .run = nothing},
     {.name = "box close", .args = "NAME...", .doc = "close boxes", .run = nothing},
 };

@@ -78,24 +78,24 @@ static clv_tensor *filled(fixture *f, float first) {
 static void post_call(fixture *f, uint64_t context, uint64_t id, uint64_t arg, clv_tensor *here) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_call(f->pool, context, id, 0, true, &p, &err));
+  assert_ok(clv_packet_new_call(f->pool, context, id, 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, arg, true, here, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
-  assert_ok(clv_packet_deliver(f->pool, context, id, "", &p, &err));
+  assert_ok(clv_packet_new_deliver(f->pool, context, id, "", &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }
 
 static void post_gradient(fixture *f, uint64_t context, uint64_t value, clv_tensor *t) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_gradient(f->pool, context, 1, value, 0, "", t, &p, &err));
+  assert_ok(clv_packet_new_gradient(f->pool, context, 1, value, 0, "", t, &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }
 
 static void post_end(fixture *f, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_end_context(f->pool, context, 9, &p, &err));
+  assert_ok(clv_packet_new_end_context(f->pool, context, 9, &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
 }
 
@@ -109,11 +109,11 @@ static void one_context(fixture *f, uint64_t context) {
   pump(f, 2);
   assert_int_equal(f->seen[0]->frame.kind, CLV_VALUE);
   assert_int_equal(f->seen[0]->frame.message + f->seen[1]->frame.message, 23);
-  assert_ok(clv_packet_prepare(f->pool, context, 1, 2, false, true, true, &p, &err));
+  assert_ok(clv_packet_new_prepare(f->pool, context, 1, 2, false, true, true, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, 12, 1, 0, &err));
   assert_ok(clv_packet_add_target(p, 0, 11, "", 0, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
-  assert_ok(clv_packet_prepare(f->pool, context, 1, 2, false, true, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(f->pool, context, 1, 2, false, true, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, 11, 1, 0, &err));
   assert_ok(clv_packet_add_target(p, 0, 10, "", 4, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
@@ -125,7 +125,7 @@ static void one_context(fixture *f, uint64_t context) {
   assert_int_equal(f->seen[3]->frame.kind, CLV_FINISHED);
   assert_true(f->seen[3]->frame.has_vote && f->seen[3]->frame.vote.finite);
   assert_int_equal(f->seen[3]->tensor[0]->n, 2);
-  assert_ok(clv_packet_apply(f->pool, context, 21, CLV_MODULE_ALL, 1, 1e-9f, true, &p, &err));
+  assert_ok(clv_packet_new_apply(f->pool, context, 21, CLV_MODULE_ALL, 1, 1e-9f, true, &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   post_end(f, context);
   pump(f, 6);
@@ -162,7 +162,7 @@ static void values_and_gradients_match_direct_computation(void **state) {
   assert_true(clv_module_state_item(clv_node_module(f->node, 0), CLV_STATE_WEIGHTS, 0, &w));
   assert_true(clv_module_state_item(clv_node_module(f->node, 0), CLV_STATE_WEIGHTS, 1, &b));
   post_call(f, 7, 11, 10, x);
-  assert_ok(clv_packet_prepare(f->pool, 7, 1, 1, false, false, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(f->pool, 7, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, 11, 1, 0, &err));
   assert_ok(clv_packet_add_target(p, 0, 10, "", 0, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
@@ -274,7 +274,7 @@ static void random_frame_order_leaves_no_state(void **state) {
   uint64_t seed = 7;
   for (int round = 0; round < 30000; round++) {
     random_frame(f, 1 + (uint64_t)round / 100 * 4, &seed);
-    assert_ok(clv_packet_end_context(f->pool, 1u << 20, 9, &p, &err)); /* marks the end of it */
+    assert_ok(clv_packet_new_end_context(f->pool, 1u << 20, 9, &p, &err)); /* marks the end of it */
     assert_ok(clv_node_send_to(f->node, "", p, &err));
     pump(f, 1);
     while (f->seen[f->n_seen - 1]->frame.context != 1u << 20) pump(f, f->n_seen + 1);
@@ -283,7 +283,7 @@ static void random_frame_order_leaves_no_state(void **state) {
   assert_ok(clv_packet_new(f->pool, CLV_ABORT, &p, &err));
   clv_frame_set_failure(&p->frame, CLV_ABORTED, "the end", "");
   assert_ok(clv_node_send_to(f->node, "", p, &err));
-  assert_ok(clv_packet_end_context(f->pool, 1u << 20, 9, &p, &err));
+  assert_ok(clv_packet_new_end_context(f->pool, 1u << 20, 9, &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   pump(f, 1);
   forget(f);
@@ -298,12 +298,12 @@ static void delivery_to_unknown_worker_is_an_error(void **state) {
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = filled(f, 1);
   post_call(f, 8, 11, 10, x);
-  assert_ok(clv_packet_deliver(f->pool, 8, 11, "w9", &p, &err));
+  assert_ok(clv_packet_new_deliver(f->pool, 8, 11, "w9", &p, &err));
   assert_ok(clv_node_send_to(f->node, "", p, &err));
   pump(f, 2);
   assert_int_equal(f->seen[1]->frame.kind, CLV_ERROR);
   assert_non_null(strstr(f->seen[1]->frame.failure.text, "'w9'"));
-  assert_ok(clv_packet_deliver(f->pool, 8, 11, "w9", &p, &err));
+  assert_ok(clv_packet_new_deliver(f->pool, 8, 11, "w9", &p, &err));
   assert_int_equal(clv_node_send_to(f->node, "w9", p, &err), CLV_NOT_FOUND);
 }
 
@@ -312,10 +312,10 @@ static void full_prepare_refuses_more_targets_and_calls(void **state) {
   clv_err err = {0};
   clv_packet *p;
   char name[16];
-  assert_ok(clv_packet_prepare(f->pool, 9, 1, 0, false, false, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(f->pool, 9, 1, 0, false, false, false, &p, &err));
   assert_int_equal(clv_packet_add_target(p, 0, 1, "", 0, &err), CLV_PRECONDITION);
   assert_ok(clv_packet_add_needed_call(p, 1, 0, true, &err));
-  for (int i = 0; i < CLV_WIRE_HOPS; i++) {
+  for (int i = 0; i < CLV_WIRE_PREPARE_PEERS; i++) {
     snprintf(name, sizeof name, "w%d", i);
     assert_ok(clv_packet_add_target(p, (uint32_t)i, 5, name, 0, &err));
   }

@@ -170,7 +170,7 @@ static void post_calls(world *w, uint32_t context) {
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(w, context);
   for (uint32_t i = 0; i < MODULES; i++) {
-    assert_ok(clv_packet_call(w->pool, context, called(i), i, true, &p, &err));
+    assert_ok(clv_packet_new_call(w->pool, context, called(i), i, true, &p, &err));
     assert_ok(clv_packet_add_arg(p, i ? called(i - 1) : LEAF, true, i ? NULL : x, &err));
     if (i == MODULES - 1) assert_ok(clv_packet_add_delivery(p, "", &err));
     clv_node_post(w->node, p);
@@ -181,20 +181,20 @@ static void post_backward(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = numbers(w, 1);
-  assert_ok(clv_packet_prepare(w->pool, context, 1, MODULES, false, false, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(w->pool, context, 1, MODULES, false, false, false, &p, &err));
   for (uint32_t i = MODULES; i-- > 0;) {
     assert_ok(clv_packet_add_needed_call(p, called(i), 1, 0, &err));
     if (i) assert_ok(clv_packet_add_target(p, 0, called(i - 1), "", 0, &err));
   }
   clv_node_post(w->node, p);
-  assert_ok(clv_packet_gradient(w->pool, context, 1, called(MODULES - 1), 0, "", dy, &p, &err));
+  assert_ok(clv_packet_new_gradient(w->pool, context, 1, called(MODULES - 1), 0, "", dy, &p, &err));
   clv_node_post(w->node, p);
 }
 
 static void post_end(world *w, uint32_t context) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_end_context(w->pool, context, context, &p, &err));
+  assert_ok(clv_packet_new_end_context(w->pool, context, context, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.1f, true);
   clv_node_post(w->node, p);
 }
@@ -204,7 +204,7 @@ static void post_state_get(world *w) {
   clv_err err = {0};
   clv_packet *p;
   for (uint32_t i = 0; i < MODULES; i++) {
-    assert_ok(clv_packet_state_get(w->pool, 0, 80 + i, i, CLV_STATE_WEIGHTS, &p, &err));
+    assert_ok(clv_packet_new_state_get(w->pool, 0, 80 + i, i, CLV_STATE_WEIGHTS, &p, &err));
     clv_node_post(w->node, p);
   }
 }
@@ -278,12 +278,12 @@ static void simultaneous_completions_are_all_handled(void **state) {
   begin(&w, end_at_once);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = numbers(&w, 1);
   for (uint32_t i = 0; i < MODULES; i++) {
-    assert_ok(clv_packet_call(w.pool, 1, called(i), i, true, &p, &err));
+    assert_ok(clv_packet_new_call(w.pool, 1, called(i), i, true, &p, &err));
     assert_ok(clv_packet_add_arg(p, LEAF, true, NULL, &err));
     assert_ok(clv_packet_add_delivery(p, "", &err));
     clv_node_post(w.node, p);
   }
-  assert_ok(clv_packet_value(w.pool, 1, LEAF, "", x, &p, &err));
+  assert_ok(clv_packet_new_value(w.pool, 1, LEAF, "", x, &p, &err));
   clv_node_post(w.node, p);
   wait_for(&w, CLV_VALUE, MODULES);
   stop(&w);

@@ -53,7 +53,7 @@ static void call_of(engine *w, uint64_t context, uint64_t id, uint32_t module, u
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = arg ? NULL : engine_tensor(w, 1);
-  assert_ok(clv_packet_call(w->pool, context, id, module, true, &p, &err));
+  assert_ok(clv_packet_new_call(w->pool, context, id, module, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, arg, arg != 0, x, &err));
   if (deliver) assert_ok(clv_packet_add_delivery(p, "", &err));
   post(w, p);
@@ -66,17 +66,17 @@ static void backward(engine *w, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = engine_tensor(w, 0.5f);
-  assert_ok(clv_packet_prepare(w->pool, context, 1, 0, false, true, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(w->pool, context, 1, 0, false, true, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, 10 * context, 1, 0, &err));
   post(w, p);
-  assert_ok(clv_packet_gradient(w->pool, context, 1, 10 * context, 0, "", dy, &p, &err));
+  assert_ok(clv_packet_new_gradient(w->pool, context, 1, 10 * context, 0, "", dy, &p, &err));
   post(w, p);
 }
 
 static void apply(engine *w, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_apply(w->pool, context, 77, CLV_MODULE_ALL, 1, 0.125f, true, &p, &err));
+  assert_ok(clv_packet_new_apply(w->pool, context, 77, CLV_MODULE_ALL, 1, 0.125f, true, &p, &err));
   post(w, p);
 }
 
@@ -210,12 +210,12 @@ static void values_between_device_modules_skip_host_memory(void **state) {
   assert_moved(0, 1, 1);
   call_of(&w, 1, 12, 3, 10, true);
   assert_moved(0, 1, 0);
-  assert_ok(clv_packet_deliver(w.pool, 1, 10, "", &p, &err));
+  assert_ok(clv_packet_new_deliver(w.pool, 1, 10, "", &p, &err));
   post(&w, p);
   assert_int_equal(h.code, CLV_OK);
   assert_moved(0, 1, 0); /* somebody wants it after all */
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = engine_tensor(&w, 0.5f);
-  assert_ok(clv_packet_prepare(w.pool, 1, 1, 0, false, true, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(w.pool, 1, 1, 0, false, true, false, &p, &err));
   for (uint64_t id = 12; id > 10; id--) {
     assert_ok(clv_packet_add_needed_call(p, id, 1, 0, &err));
     assert_ok(clv_packet_add_target(p, 0, 10, "", (uint32_t)id - 11, &err));
@@ -223,7 +223,7 @@ static void values_between_device_modules_skip_host_memory(void **state) {
   assert_ok(clv_packet_add_needed_call(p, 10, 2, 0, &err));
   post(&w, p);
   for (uint64_t id = 11; id <= 12; id++) {
-    assert_ok(clv_packet_gradient(w.pool, 1, 1, id, 0, "", dy, &p, &err));
+    assert_ok(clv_packet_new_gradient(w.pool, 1, 1, id, 0, "", dy, &p, &err));
     post(&w, p);
   }
   assert_int_equal(h.kind, CLV_FINISHED);
@@ -320,7 +320,7 @@ static clv_tensor *lent_by(const clv_backend *home, float *at) {
   clv_tensor *t;
   clv_shape shape = CLV_SHAPE(COLUMNS, COLUMNS);
   assert_ok(clv_tensor_wrap(CLV_F32, &shape, at, not_before_it_is_done, NULL, &t, &err));
-  t->home = home;
+  t->device = home;
   return t;
 }
 

@@ -79,18 +79,18 @@ static void step(fixture *f, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = filled(f, context), *dy = filled(f, 2 * context);
-  assert_ok(clv_packet_call(f->pool, context, 11, 0, true, &p, &err));
+  assert_ok(clv_packet_new_call(f->pool, context, 11, 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, 0, false, x, &err));
   post(f, p);
-  assert_ok(clv_packet_prepare(f->pool, context, 1, 1, false, true, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(f->pool, context, 1, 1, false, true, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, 11, 1, 0, &err));
   post(f, p);
-  assert_ok(clv_packet_gradient(f->pool, context, 1, 11, 0, "", dy, &p, &err));
+  assert_ok(clv_packet_new_gradient(f->pool, context, 1, 11, 0, "", dy, &p, &err));
   post(f, p);
   answer(f, CLV_FINISHED);
   assert_int_equal(f->last->tensor[0]->n, 3); /* the bias, and weight and bias of the norm */
   f->most = CLV_MAX(f->most, clv_pool_bytes(f->pool));
-  assert_ok(clv_packet_apply(f->pool, context, 21, 0, 1, 0.1f, true, &p, &err));
+  assert_ok(clv_packet_new_apply(f->pool, context, 21, 0, 1, 0.1f, true, &p, &err));
   post(f, p);
   answer(f, CLV_APPLIED);
 }

@@ -149,15 +149,15 @@ static void differentiate(fixture *f, uint64_t context, float *ret_gradient) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *tx = filled(f, 1), *tdy = filled(f, 2);
   const float *x = tx->data, *dy = tdy->data;
   for (uint32_t i = 0; i < MODULES; i++) {
-    assert_ok(clv_packet_call(f->pool, context, 11 + i, i, true, &p, &err));
+    assert_ok(clv_packet_new_call(f->pool, context, 11 + i, i, true, &p, &err));
     assert_ok(clv_packet_add_arg(p, 0, false, tx, &err));
     post(f, p);
   }
-  assert_ok(clv_packet_prepare(f->pool, context, 1, MODULES, false, true, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(f->pool, context, 1, MODULES, false, true, false, &p, &err));
   for (uint32_t i = MODULES; i-- > 0;) assert_ok(clv_packet_add_needed_call(p, 11 + i, 1, 0, &err));
   post(f, p);
   for (uint32_t i = 0; i < MODULES; i++) {
-    assert_ok(clv_packet_gradient(f->pool, context, 1, 11 + i, 0, "", tdy, &p, &err));
+    assert_ok(clv_packet_new_gradient(f->pool, context, 1, 11 + i, 0, "", tdy, &p, &err));
     post(f, p);
   }
   if (answer(f) != CLV_FINISHED) fail_msg("%s", f->why);
@@ -185,7 +185,7 @@ static clv_packet *apply_of(fixture *f, uint64_t context, uint32_t module, const
                             uint32_t more) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_apply(f->pool, context, 21, module, 1, lrs[0], true, &p, &err));
+  assert_ok(clv_packet_new_apply(f->pool, context, 21, module, 1, lrs[0], true, &p, &err));
   assert_ok(clv_packet_set_group_lrs(p, lrs + 1, more, &err));
   return p;
 }
@@ -233,7 +233,7 @@ static void step_with_too_few_rates_changes_nothing(void **state) {
   clv_packet *end;
   refused_for_rates(f, 6, apply_of(f, 6, CLV_MODULE_ALL, lrs, 0));
   refused_for_rates(f, 7, apply_of(f, 7, 1, lrs, 0));
-  assert_ok(clv_packet_end_context(f->pool, 8, 22, &end, &err));
+  assert_ok(clv_packet_new_end_context(f->pool, 8, 22, &end, &err));
   clv_packet_set_end_commit(end, 1, lrs[0], true);
   refused_for_rates(f, 8, end);
   clv_packet *p = apply_of(f, 9, 0, lrs, 1);

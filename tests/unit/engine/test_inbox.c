@@ -84,7 +84,7 @@ static void post_call(world *w, bool here) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, ROWS);
-  assert_ok(clv_packet_call(w->pool, w->context, CALLED, w->module, true, &p, &err));
+  assert_ok(clv_packet_new_call(w->pool, w->context, CALLED, w->module, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, LEAF, true, here ? t : NULL, &err));
   assert_ok(clv_packet_add_delivery(p, "", &err));
   clv_node_post(w->node, p);
@@ -94,21 +94,21 @@ static void post_value(world *w, int64_t rows) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, rows);
-  assert_ok(clv_packet_value(w->pool, w->context, LEAF, "", t, &p, &err));
+  assert_ok(clv_packet_new_value(w->pool, w->context, LEAF, "", t, &p, &err));
   clv_node_post(w->node, p);
 }
 
 static void post_deliver(world *w, uint64_t value) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_deliver(w->pool, w->context, value, "", &p, &err));
+  assert_ok(clv_packet_new_deliver(w->pool, w->context, value, "", &p, &err));
   clv_node_post(w->node, p);
 }
 
 static void post_prepare(world *w) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, CALLED, 1, 0, &err));
   assert_ok(clv_packet_add_target(p, 0, LEAF, "", 0, &err));
   clv_node_post(w->node, p);
@@ -118,21 +118,21 @@ static void post_gradient(world *w) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = ones(w, ROWS);
-  assert_ok(clv_packet_gradient(w->pool, w->context, 1, CALLED, 0, "", t, &p, &err));
+  assert_ok(clv_packet_new_gradient(w->pool, w->context, 1, CALLED, 0, "", t, &p, &err));
   clv_node_post(w->node, p);
 }
 
 static void post_drop(world *w, uint64_t value) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_drop(w->pool, w->context, 0, &value, 1, &p, &err));
+  assert_ok(clv_packet_new_drop(w->pool, w->context, 0, &value, 1, &p, &err));
   clv_node_post(w->node, p);
 }
 
 static void post_end(world *w, bool steps) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_end_context(w->pool, w->context, 1, &p, &err));
+  assert_ok(clv_packet_new_end_context(w->pool, w->context, 1, &p, &err));
   if (steps) clv_packet_set_end_commit(p, 1, 0.1f, true);
   clv_node_post(w->node, p);
 }
@@ -232,7 +232,7 @@ static void root_forward_and_backward_need_one_wakeup(void **state) {
   clv_err err = {0};
   clv_packet *p;
   post_call(w, false);
-  assert_ok(clv_packet_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, CALLED, 0, 1, &err));
   clv_node_post(w->node, p);
   assert_waits(w);
@@ -248,7 +248,7 @@ static void prepare_for_a_finished_root_wakes_the_node(void **state) {
   clv_packet *p;
   post_call(w, true);
   assert_wakes(w);
-  assert_ok(clv_packet_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(w->pool, w->context, 1, 1, false, false, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, CALLED, 0, 1, &err));
   clv_node_post(w->node, p);
   assert_wakes(w);
@@ -285,7 +285,7 @@ static void deferred_packets_are_handled_after_the_delay(void **state) {
 static void post_apply(world *w) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_apply(w->pool, w->context, 5, w->module, 1, 0.1f, true, &p, &err));
+  assert_ok(clv_packet_new_apply(w->pool, w->context, 5, w->module, 1, 0.1f, true, &p, &err));
   clv_node_post(w->node, p);
 }
 
@@ -319,14 +319,14 @@ static void end_context_with_a_waiter_wakes_the_node(void **state) {
   assert_wakes(w);
   post_end(w, false);
   assert_wakes(w);
-  assert_ok(clv_packet_call(w->pool, w->context + 1, CALLED, 0, true, &p, &err));
+  assert_ok(clv_packet_new_call(w->pool, w->context + 1, CALLED, 0, true, &p, &err));
   p->frame.context = w->context + 1;
   p->frame.flags |= CLV_FLAG_TRACE;
   assert_ok(clv_packet_add_arg(p, LEAF, true, NULL, &err));
   clv_node_post(w->node, p);
   w->now += CLV_COALESCE_NS;
   assert_true(clv_node_poll(w->node));
-  assert_ok(clv_packet_end_context(w->pool, w->context + 1, 1, &p, &err));
+  assert_ok(clv_packet_new_end_context(w->pool, w->context + 1, 1, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.1f, true);
   clv_node_post(w->node, p);
   assert_wakes(w);
@@ -348,25 +348,25 @@ static clv_packet *by_chance(world *w, uint64_t context, uint64_t *seed) {
   uint64_t call = CALLED + draw(seed, 3);
   switch (draw(seed, 7)) {
     case 0:
-      assert_ok(clv_packet_value(w->pool, context, LEAF, "", t, &p, &err));
+      assert_ok(clv_packet_new_value(w->pool, context, LEAF, "", t, &p, &err));
       return p;
     case 1:
-      assert_ok(clv_packet_gradient(w->pool, context, 1, call, 0, "", t, &p, &err));
+      assert_ok(clv_packet_new_gradient(w->pool, context, 1, call, 0, "", t, &p, &err));
       return p;
     case 2:
-      assert_ok(clv_packet_deliver(w->pool, context, LEAF + draw(seed, 4), "", &p, &err));
+      assert_ok(clv_packet_new_deliver(w->pool, context, LEAF + draw(seed, 4), "", &p, &err));
       return p;
     case 3:
-      assert_ok(clv_packet_prepare(w->pool, context, 1, 0, draw(seed, 2), draw(seed, 2), false, &p,
-                                   &err));
+      assert_ok(clv_packet_new_prepare(w->pool, context, 1, 0, draw(seed, 2), draw(seed, 2), false,
+                                       &p, &err));
       assert_ok(clv_packet_add_needed_call(p, call, (uint32_t)draw(seed, 2), 0, &err));
       assert_ok(clv_packet_add_target(p, 0, call - 1, "", 0, &err));
       return p;
     case 4:
-      assert_ok(clv_packet_drop(w->pool, context, 0, &call, 1, &p, &err));
+      assert_ok(clv_packet_new_drop(w->pool, context, 0, &call, 1, &p, &err));
       return p;
     default:
-      assert_ok(clv_packet_call(w->pool, context, call, 0, true, &p, &err));
+      assert_ok(clv_packet_new_call(w->pool, context, call, 0, true, &p, &err));
       assert_ok(clv_packet_add_arg(p, call - 1, true, draw(seed, 4) ? NULL : t, &err));
       if (draw(seed, 2)) assert_ok(clv_packet_add_delivery(p, "", &err));
       return p;
@@ -398,7 +398,7 @@ static void deferred_packets_start_no_work(void **state) {
     if (i % 20 != 19) continue;
     clv_packet *p;
     clv_err err = {0};
-    assert_ok(clv_packet_end_context(w->pool, 100 + i / 20, 1, &p, &err));
+    assert_ok(clv_packet_new_end_context(w->pool, 100 + i / 20, 1, &p, &err));
     clv_node_post(w->node, p);
     assert_wakes(w);
   }
@@ -424,7 +424,7 @@ static void wait_callback_runs_while_the_node_waits(void **state) {
   clv_err err = {0};
   (void)state;
   make(&w, (clv_node_options){.clock = {now_of, &w}, .wait = pass_time, .wait_user = &w});
-  assert_ok(clv_packet_end_context(w.pool, 7, 1, &w.arrives, &err));
+  assert_ok(clv_packet_new_end_context(w.pool, 7, 1, &w.arrives, &err));
   assert_false(clv_node_run_until(w.node, 5000)); /* its time has come */
   assert_int_equal(w.answers[CLV_ENDED], 1);
   assert_int_equal(w.waits, 2);

@@ -115,9 +115,9 @@ static void unsendable_value_aborts_its_context(void **state) {
     clv_err err = {0};
     clv_packet *p;
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = much();
-    assert_ok(clv_packet_value(w.pool, CONTEXT, VALUE + i, "", t, &p, &err));
+    assert_ok(clv_packet_new_value(w.pool, CONTEXT, VALUE + i, "", t, &p, &err));
     clv_node_post(w.node, p);
-    assert_ok(clv_packet_deliver(w.pool, CONTEXT, VALUE + i, to[i], &p, &err));
+    assert_ok(clv_packet_new_deliver(w.pool, CONTEXT, VALUE + i, to[i], &p, &err));
     clv_node_post(w.node, p);
     assert_true(clv_node_poll(w.node));
     assert_int_equal(w.n_sent, i + 1);
@@ -132,11 +132,11 @@ static void unsendable_value_fails_the_context_locally(void **state) {
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = much();
   (void)state;
-  assert_ok(clv_packet_value(w.pool, CONTEXT, VALUE, "", t, &p, &err));
+  assert_ok(clv_packet_new_value(w.pool, CONTEXT, VALUE, "", t, &p, &err));
   clv_node_post(w.node, p);
-  assert_ok(clv_packet_deliver(w.pool, CONTEXT, VALUE, "", &p, &err));
+  assert_ok(clv_packet_new_deliver(w.pool, CONTEXT, VALUE, "", &p, &err));
   clv_node_post(w.node, p);
-  assert_ok(clv_packet_prepare(w.pool, CONTEXT, 1, 0, false, true, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(w.pool, CONTEXT, 1, 0, false, true, false, &p, &err));
   clv_node_post(w.node, p);
   (void)clv_node_poll(w.node);
   assert_int_equal(w.n_sent, 2);
@@ -167,16 +167,16 @@ static void unsendable_retained_value_is_reported(void **state) {
   assert_ok(clv_pool_tensor(w.pool, CLV_F32, &CLV_SHAPE(1, columns), &x, &err));
   memset(x->data, 0, x->bytes);
   for (int i = 0; i < 2; i++) {
-    assert_ok(clv_packet_call(w.pool, CONTEXT, calls[i], 0, false, &p, &err));
+    assert_ok(clv_packet_new_call(w.pool, CONTEXT, calls[i], 0, false, &p, &err));
     assert_ok(clv_packet_add_arg(p, calls[i] - 1, false, NULL, &err));
     assert_ok(clv_packet_add_delivery(p, "w2", &err));
     clv_node_post(w.node, p);
   }
-  assert_ok(clv_packet_spare(w.pool, CONTEXT, calls, 2, &p, &err));
+  assert_ok(clv_packet_new_spare(w.pool, CONTEXT, calls, 2, &p, &err));
   clv_node_post(w.node, p);
-  assert_ok(clv_packet_end_context(w.pool, CONTEXT, 80, &p, &err));
+  assert_ok(clv_packet_new_end_context(w.pool, CONTEXT, 80, &p, &err));
   clv_node_post(w.node, p);
-  assert_ok(clv_packet_value(w.pool, CONTEXT, VALUE, "", x, &p, &err));
+  assert_ok(clv_packet_new_value(w.pool, CONTEXT, VALUE, "", x, &p, &err));
   clv_node_post(w.node, p);
   (void)clv_node_poll(w.node);
   assert_int_equal(w.node->contexts->impossible_event.code, CLV_OK);
@@ -197,7 +197,7 @@ static void unsendable_abort_is_not_retried(void **state) {
   clv_packet *p;
   (void)state;
   w.link->events.check_send = nothing_may;
-  assert_ok(clv_packet_prepare(w.pool, CONTEXT, 1, 0, false, true, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(w.pool, CONTEXT, 1, 0, false, true, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, VALUE, 0, 1, &err)); /* there is no such call */
   clv_node_post(w.node, p);
   (void)clv_node_poll(w.node);
@@ -211,7 +211,7 @@ static void unsendable_state_gives_one_error(void **state) {
   clv_packet *p;
   (void)state;
   add_module(1024); /* its weight has 4 MiB */
-  assert_ok(clv_packet_state_get(w.pool, 0, 80, 0, CLV_STATE_WEIGHTS, &p, &err));
+  assert_ok(clv_packet_new_state_get(w.pool, 0, 80, 0, CLV_STATE_WEIGHTS, &p, &err));
   clv_node_post(w.node, p);
   assert_true(clv_node_poll(w.node));
   assert_int_equal(w.n_sent, 1);

@@ -27,7 +27,7 @@ static clv_packet *call_of(engine *w, uint64_t context, uint64_t id, uint32_t mo
                            uint64_t value, clv_tensor *here) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_call(w->pool, context, id, module, true, &p, &err));
+  assert_ok(clv_packet_new_call(w->pool, context, id, module, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, value, true, here, &err));
   return p;
 }
@@ -35,7 +35,7 @@ static clv_packet *call_of(engine *w, uint64_t context, uint64_t id, uint32_t mo
 static void prepare(engine *w, uint64_t context, uint64_t id, uint64_t target) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_prepare(w->pool, context, 1, 1, false, true, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(w->pool, context, 1, 1, false, true, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, id, 1, 0, &err));
   if (target) assert_ok(clv_packet_add_target(p, 0, target, "", 0, &err));
   give(w, p);
@@ -44,7 +44,7 @@ static void prepare(engine *w, uint64_t context, uint64_t id, uint64_t target) {
 static void gradient(engine *w, uint64_t context, uint64_t id, uint32_t order, clv_tensor *t) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_gradient(w->pool, context, 1, id, order, "", t, &p, &err));
+  assert_ok(clv_packet_new_gradient(w->pool, context, 1, id, order, "", t, &p, &err));
   give(w, p);
 }
 
@@ -64,9 +64,9 @@ static void step_does_not_overtake_a_ready_backward(void **state) {
   give(&w, call_of(&w, 1, 30, 0, 29, NULL));
   prepare(&w, 1, 30, 29);
   gradient(&w, 1, 30, 0, dy);
-  assert_ok(clv_packet_apply(w.pool, 2, 90, CLV_MODULE_ALL, 1, 0.5f, true, &p, &err));
+  assert_ok(clv_packet_new_apply(w.pool, 2, 90, CLV_MODULE_ALL, 1, 0.5f, true, &p, &err));
   give(&w, p);
-  assert_ok(clv_packet_value(w.pool, 1, 29, "", x, &p, &err));
+  assert_ok(clv_packet_new_value(w.pool, 1, 29, "", x, &p, &err));
   give(&w, p);
   assert_int_equal(h.aborts, 0);
   assert_int_equal(h.gradients, 1);
@@ -95,7 +95,7 @@ static void started_step_raises_the_version_despite_abort(void **state) {
   gradient(&w, 1, 30, 0, x);
   engine_run(&w, true);
   uint64_t version = w.modules[0]->version;
-  assert_ok(clv_packet_planned_step(w.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));
+  assert_ok(clv_packet_new_planned_step(w.pool, 1, 60, 0, 4, false, 0.125f, &p, &err));
   give(&w, p);
   assert_int_equal(w.n_started, 1);
   gradient(&w, 1, 30, 3, x); /* after its backward, which fails the context */
@@ -151,11 +151,11 @@ static void packet_with_a_waiter_is_not_deferred(void **state) {
   clv_tensor *x = engine_tensor(&w, 1);
   give(&w, call_of(&w, 1, 30, 1, 29, NULL)); /* call 31 stands behind it */
   give(&w, call_of(&w, 2, 31, 1, 0, x));
-  assert_ok(clv_packet_end_context(w.pool, 1, 70, &p, &err));
+  assert_ok(clv_packet_new_end_context(w.pool, 1, 70, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.25f, true);
   assert_false(clv_contexts_packet_can_wait(w.contexts, 0, p));
   give(&w, p);
-  assert_ok(clv_packet_apply(w.pool, 2, 90, 1, 1, 0.5f, false, &p, &err));
+  assert_ok(clv_packet_new_apply(w.pool, 2, 90, 1, 1, 0.5f, false, &p, &err));
   assert_false(clv_contexts_packet_can_wait(w.contexts, 0, p));
   give(&w, p);
   clv_tensor_unref(x);

@@ -40,7 +40,7 @@ static void give(engine *w, clv_packet *p) {
 static clv_packet *call_of(engine *w, uint64_t id, uint32_t module, uint64_t value) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_call(w->pool, 1, id, module, true, &p, &err));
+  assert_ok(clv_packet_new_call(w->pool, 1, id, module, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, value, true, NULL, &err));
   return p;
 }
@@ -58,7 +58,7 @@ static void keep(engine *w, uint64_t value) {
 static clv_packet *end(engine *w) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_end_context(w->pool, 1, 70, &p, &err));
+  assert_ok(clv_packet_new_end_context(w->pool, 1, 70, &p, &err));
   return p;
 }
 
@@ -66,7 +66,7 @@ static void bring(engine *w, uint64_t value) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(w, 1);
-  assert_ok(clv_packet_value(w->pool, 1, value, "", x, &p, &err));
+  assert_ok(clv_packet_new_value(w->pool, 1, value, "", x, &p, &err));
   give(w, p);
 }
 
@@ -137,10 +137,10 @@ static void retained_value_is_sent_to_the_other_node(void **state) {
   (void)state;
   begin(&w);
   for (uint64_t id = 30; id <= 32; id += 2) {
-    assert_ok(clv_packet_deliver(w.pool, 1, id, "w2", &p, &err));
+    assert_ok(clv_packet_new_deliver(w.pool, 1, id, "w2", &p, &err));
     give(&w, p);
   }
-  assert_ok(clv_packet_spare(w.pool, 1, (const uint64_t[]){30}, 1, &p, &err));
+  assert_ok(clv_packet_new_spare(w.pool, 1, (const uint64_t[]){30}, 1, &p, &err));
   give(&w, p);
   give(&w, end(&w));
   assert_int_equal(h.left, 1);
@@ -210,7 +210,7 @@ static void leaf_after_the_end_is_freed_with_its_call(void **state) {
   give(&w, end(&w));
   assert_int_equal(h.left, 1);
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(&w, 1);
-  assert_ok(clv_packet_call(w.pool, 1, 31, B, true, &whole, &err));
+  assert_ok(clv_packet_new_call(w.pool, 1, 31, B, true, &whole, &err));
   assert_ok(clv_packet_add_arg(whole, LEAF, true, x, &err));
   whole->was_announced = true;
   give(&w, whole);
@@ -276,7 +276,7 @@ static void retained_call_keeps_its_queue_position(void **state) {
   engine_begin(&w, 0);
   clv_tensor *x = engine_tensor(&w, 1);
   for (uint64_t context = 2, id = 29; context <= 3; context++, id = 31) {
-    assert_ok(clv_packet_call(w.pool, context, id, STATISTICS, true, &p, &err));
+    assert_ok(clv_packet_new_call(w.pool, context, id, STATISTICS, true, &p, &err));
     assert_ok(clv_packet_add_arg(p, context == 2 ? 28 : 0, false, context == 2 ? NULL : x, &err));
     give(&w, p);
   }
@@ -285,7 +285,7 @@ static void retained_call_keeps_its_queue_position(void **state) {
   give(&w, end(&w));
   bring(&w, LEAF);
   assert_int_equal(forwards(&w, STATISTICS), 0);
-  assert_ok(clv_packet_end_context(w.pool, 2, 71, &p, &err));
+  assert_ok(clv_packet_new_end_context(w.pool, 2, 71, &p, &err));
   give(&w, p);
   assert_int_equal(forwards(&w, STATISTICS), 2);
   assert_int_equal(h.kept, 1);

@@ -92,7 +92,7 @@ static clv_packet *call_of(engine *w, uint64_t context, uint64_t id, uint64_t ar
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = arg ? NULL : engine_tensor(w, 1);
-  assert_ok(clv_packet_call(w->pool, context, id, MODULE, true, &p, &err));
+  assert_ok(clv_packet_new_call(w->pool, context, id, MODULE, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, arg, true, x, &err));
   return p;
 }
@@ -106,7 +106,7 @@ static void call_with(engine *w, uint64_t context, uint64_t id, uint64_t leaf) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(w, 1);
-  assert_ok(clv_packet_call(w->pool, context, id, MODULE, true, &p, &err));
+  assert_ok(clv_packet_new_call(w->pool, context, id, MODULE, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, leaf, true, x, &err));
   send(w, p);
 }
@@ -151,14 +151,14 @@ static void value(engine *w, uint64_t context, uint64_t id) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(w, 1);
-  assert_ok(clv_packet_value(w->pool, context, id, "", x, &p, &err));
+  assert_ok(clv_packet_new_value(w->pool, context, id, "", x, &p, &err));
   send(w, p);
 }
 
 static void deliver(engine *w, uint64_t context, uint64_t id) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_deliver(w->pool, context, id, "", &p, &err));
+  assert_ok(clv_packet_new_deliver(w->pool, context, id, "", &p, &err));
   send(w, p);
 }
 
@@ -172,14 +172,14 @@ static void keep(engine *w, uint64_t context, uint64_t id) {
 static void drop(engine *w, uint64_t context, uint64_t id) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_drop(w->pool, context, 0, &id, 1, &p, &err));
+  assert_ok(clv_packet_new_drop(w->pool, context, 0, &id, 1, &p, &err));
   send(w, p);
 }
 
 static void spare(engine *w, uint64_t context, uint64_t id) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_spare(w->pool, context, &id, 1, &p, &err));
+  assert_ok(clv_packet_new_spare(w->pool, context, &id, 1, &p, &err));
   send(w, p);
 }
 
@@ -187,7 +187,7 @@ static void gradient(engine *w, uint64_t context, uint32_t phase, uint64_t id, b
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = flows ? engine_tensor(w, 1) : NULL;
-  assert_ok(clv_packet_gradient(w->pool, context, phase, id, 0, "", dy, &p, &err));
+  assert_ok(clv_packet_new_gradient(w->pool, context, phase, id, 0, "", dy, &p, &err));
   send(w, p);
 }
 
@@ -200,45 +200,46 @@ static void prepare(engine *w, uint64_t context, uint32_t phase, uint64_t id, in
   clv_packet *p;
   const clv_context *c = clv_context_find(w->contexts, context);
   uint32_t last = c ? c->phase : 0;
-  assert_ok(clv_packet_prepare(w->pool, context, phase, 0, flags & RETAIN, flags & VOTE,
-                               flags & MORE, &p, &err));
+  assert_ok(clv_packet_new_prepare(w->pool, context, phase, 0, flags & RETAIN, flags & VOTE,
+                                   flags & MORE, &p, &err));
   if (id) assert_ok(clv_packet_add_needed_call(p, id, 1, 0, &err));
-  p->frame.backward.skipped = phase > last ? phase - last - 1 : 0;
+  p->frame.backward.skipped_phases = phase > last ? phase - last - 1 : 0;
   send(w, p);
 }
 
 static void apply(engine *w, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_apply(w->pool, context, 9, CLV_MODULE_ALL, 1, 0.5f, true, &p, &err));
+  assert_ok(clv_packet_new_apply(w->pool, context, 9, CLV_MODULE_ALL, 1, 0.5f, true, &p, &err));
   send(w, p);
 }
 
 static void planned(engine *w, uint64_t context, uint32_t position) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_planned_step(w->pool, context, 9, MODULE, position, false, 0.5f, &p, &err));
+  assert_ok(
+      clv_packet_new_planned_step(w->pool, context, 9, MODULE, position, false, 0.5f, &p, &err));
   send(w, p);
 }
 
 static void revert(engine *w, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_revert(w->pool, context, 9, &p, &err));
+  assert_ok(clv_packet_new_revert(w->pool, context, 9, &p, &err));
   send(w, p);
 }
 
 static void end(engine *w, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_end_context(w->pool, context, 9, &p, &err));
+  assert_ok(clv_packet_new_end_context(w->pool, context, 9, &p, &err));
   send(w, p);
 }
 
 static void end_with_step(engine *w, uint64_t context) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_end_context(w->pool, context, 9, &p, &err));
+  assert_ok(clv_packet_new_end_context(w->pool, context, 9, &p, &err));
   clv_packet_set_end_commit(p, 1, 0.5f, true);
   send(w, p);
 }

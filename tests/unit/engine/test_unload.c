@@ -92,7 +92,7 @@ static void call_wide(fixture *f, uint64_t context, uint64_t id, uint32_t genera
   clv_tensor *t;
   assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, width), &t, &err));
   for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = (float)i;
-  assert_ok(clv_packet_call(f->pool, context, id, 0, true, &p, &err));
+  assert_ok(clv_packet_new_call(f->pool, context, id, 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, id + 1000, true, t, &err));
   clv_tensor_unref(t);
   if (deliver) assert_ok(clv_packet_add_delivery(p, "", &err));
@@ -110,10 +110,10 @@ static void backward(fixture *f, uint64_t context, uint64_t id) {
   clv_tensor *t;
   assert_ok(clv_pool_tensor(f->pool, CLV_F32, &CLV_SHAPE(BATCH, WIDTH), &t, &err));
   for (size_t i = 0; i < t->n; i++) ((float *)t->data)[i] = 1;
-  assert_ok(clv_packet_prepare(f->pool, context, 1, 1, false, true, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(f->pool, context, 1, 1, false, true, false, &p, &err));
   assert_ok(clv_packet_add_needed_call(p, id, 1, 0, &err));
   post(f, p, 0);
-  assert_ok(clv_packet_gradient(f->pool, context, 1, id, 0, "", t, &p, &err));
+  assert_ok(clv_packet_new_gradient(f->pool, context, 1, id, 0, "", t, &p, &err));
   clv_tensor_unref(t);
   post(f, p, 0);
 }
@@ -121,7 +121,7 @@ static void backward(fixture *f, uint64_t context, uint64_t id) {
 static void end(fixture *f, uint64_t context, bool steps) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_end_context(f->pool, context, 9, &p, &err));
+  assert_ok(clv_packet_new_end_context(f->pool, context, 9, &p, &err));
   if (steps) clv_packet_set_end_commit(p, 1, 0.5f, true);
   post(f, p, 0);
 }
@@ -231,10 +231,10 @@ static void late_frame_does_not_reach_a_newer_generation(void **state) {
   is(pump(f, 1), CLV_VALUE, CLV_NOT_FOUND);
   call(f, 3, 6, UINT32_MAX, true);
   is(pump(f, 1), CLV_VALUE, CLV_OK);
-  assert_ok(clv_packet_state_get(f->pool, 0, 8, 0, CLV_STATE_WEIGHTS, &p, &err));
+  assert_ok(clv_packet_new_state_get(f->pool, 0, 8, 0, CLV_STATE_WEIGHTS, &p, &err));
   post(f, p, 4);
   is(pump(f, 1), CLV_ERROR, CLV_NOT_FOUND);
-  assert_ok(clv_packet_apply(f->pool, 3, 8, 0, 1, 0.1f, true, &p, &err));
+  assert_ok(clv_packet_new_apply(f->pool, 3, 8, 0, 1, 0.1f, true, &p, &err));
   post(f, p, 4);
   is(pump(f, 1), CLV_ABORT, CLV_NOT_FOUND);
   end(f, 3, false);
@@ -249,7 +249,7 @@ static void unload_waits_for_earlier_calls(void **state) {
   clv_err err = {0};
   clv_packet *p;
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 0), CLV_OK);
-  assert_ok(clv_packet_call(f->pool, 3, 5, 0, true, &p, &err));
+  assert_ok(clv_packet_new_call(f->pool, 3, 5, 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
   post(f, p, 0);
   unload(f, 0, 0);
@@ -257,7 +257,7 @@ static void unload_waits_for_earlier_calls(void **state) {
   assert_int_equal(pump(f, 2)->kind, CLV_UNLOADED);
   assert_int_equal(f->seen[0]->frame.kind, CLV_ENDED);
   assert_int_equal(add_module(f, CLV_OP_LINEAR, 0, 1), CLV_OK);
-  assert_ok(clv_packet_call(f->pool, 4, 5, 0, true, &p, &err));
+  assert_ok(clv_packet_new_call(f->pool, 4, 5, 0, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
   post(f, p, 1);
   unload(f, 0, 1);
@@ -283,12 +283,12 @@ static void unload_is_refused_while_a_change_is_pending(void **state) {
     call(f, stepped, 5, reverts, false);
     backward(f, stepped, 5);
     is(pump(f, 1), CLV_FINISHED, CLV_OK);
-    assert_ok(clv_packet_call(f->pool, waits, 5, 0, true, &p, &err));
+    assert_ok(clv_packet_new_call(f->pool, waits, 5, 0, true, &p, &err));
     assert_ok(clv_packet_add_arg(p, 1000, true, NULL, &err));
     post(f, p, reverts);
     unload(f, 0, reverts);
     if (reverts) {
-      assert_ok(clv_packet_revert(f->pool, stepped, 8, &p, &err));
+      assert_ok(clv_packet_new_revert(f->pool, stepped, 8, &p, &err));
       post(f, p, 0);
     }
     end(f, stepped, !reverts);

@@ -81,7 +81,7 @@ static void call(program *g, uint32_t c, uint32_t i, const uint32_t *arg, bool p
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = arg[i] ? NULL : engine_tensor(g->w, (float)i);
   uint32_t module = draw_of(&g->seed, TEST_MODULES), back = 2 * (CALLS - 1 - i);
-  assert_ok(clv_packet_call(g->w->pool, c + 1, id_of(c, i + 1), module, true, &p, &err));
+  assert_ok(clv_packet_new_call(g->w->pool, c + 1, id_of(c, i + 1), module, true, &p, &err));
   assert_ok(clv_packet_add_arg(p, arg[i] ? id_of(c, arg[i]) : 0, true, x, &err));
   if (draw_of(&g->seed, 3)) assert_ok(clv_packet_add_delivery(p, "", &err));
   if (planned) clv_packet_set_positions(p, i + 1, CALLS + 1 + back, CALLS + 2 + back, false);
@@ -94,7 +94,7 @@ static void deliver(program *g, uint32_t c) {
   clv_packet *p;
   for (uint32_t i = 0; i < CALLS; i++) {
     if (draw_of(&g->seed, 3)) continue;
-    assert_ok(clv_packet_deliver(g->w->pool, c + 1, id_of(c, i + 1), "", &p, &err));
+    assert_ok(clv_packet_new_deliver(g->w->pool, c + 1, id_of(c, i + 1), "", &p, &err));
     add_frame(g, c, p);
   }
 }
@@ -111,7 +111,7 @@ static void backward(program *g, uint32_t c, const uint32_t *arg) {
   clv_err err = {0};
   clv_packet *p;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *dy = engine_tensor(g->w, 0.25f);
-  assert_ok(clv_packet_prepare(g->w->pool, c + 1, 1, 0, false, true, false, &p, &err));
+  assert_ok(clv_packet_new_prepare(g->w->pool, c + 1, 1, 0, false, true, false, &p, &err));
   for (uint32_t i = CALLS; i-- > 0;) {
     uint32_t n = 1;
     for (uint32_t k = i + 1; k < CALLS; k++) n += arg[k] == i + 1;
@@ -122,7 +122,7 @@ static void backward(program *g, uint32_t c, const uint32_t *arg) {
   add_frame(g, c, p);
   for (uint32_t i = 0; i < CALLS; i++) {
     uint64_t id = id_of(c, i + 1);
-    assert_ok(clv_packet_gradient(g->w->pool, c + 1, 1, id, 0, "", dy, &p, &err));
+    assert_ok(clv_packet_new_gradient(g->w->pool, c + 1, 1, id, 0, "", dy, &p, &err));
     add_frame(g, c, p);
   }
 }
@@ -133,12 +133,12 @@ static void step(program *g, uint32_t c) {
   clv_packet *p;
   clv_pool *pool = g->w->pool;
   bool apply = draw_of(&g->seed, 4) > 0;
-  assert_ok(clv_packet_apply(pool, c + 1, 90 + c, CLV_MODULE_ALL, 1, 0.125f, apply, &p, &err));
+  assert_ok(clv_packet_new_apply(pool, c + 1, 90 + c, CLV_MODULE_ALL, 1, 0.125f, apply, &p, &err));
   add_frame(g, c, p);
   uint32_t module = draw_of(&g->seed, TEST_MODULES);
-  assert_ok(clv_packet_state_get(pool, 0, 80 + c, module, CLV_STATE_WEIGHTS, &p, &err));
+  assert_ok(clv_packet_new_state_get(pool, 0, 80 + c, module, CLV_STATE_WEIGHTS, &p, &err));
   add_frame(g, c, p);
-  assert_ok(clv_packet_end_context(pool, c + 1, 70 + c, &p, &err));
+  assert_ok(clv_packet_new_end_context(pool, c + 1, 70 + c, &p, &err));
   if (draw_of(&g->seed, 2)) clv_packet_set_end_commit(p, 1, 0.25f, draw_of(&g->seed, 4) > 0);
   add_frame(g, c, p);
 }
@@ -149,7 +149,7 @@ static void planned_steps(program *g, uint32_t c) {
   uint32_t at = 3 * CALLS;
   for (uint32_t module = 0; module < 3; module++) {
     assert_ok(
-        clv_packet_planned_step(g->w->pool, c + 1, 60, module, ++at, false, 0.125f, &p, &err));
+        clv_packet_new_planned_step(g->w->pool, c + 1, 60, module, ++at, false, 0.125f, &p, &err));
     add_frame(g, c, p);
   }
 }
@@ -235,7 +235,7 @@ static void failing_call_does_not_overtake_running_work(void **state) {
   w.holds = true;
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(&w, 1);
   for (uint64_t id = 20; id >= 15; id -= 5) {
-    assert_ok(clv_packet_call(w.pool, 1, id, 1, true, &p, &err));
+    assert_ok(clv_packet_new_call(w.pool, 1, id, 1, true, &p, &err));
     for (uint64_t n = id; n <= 20; n += 5) assert_ok(clv_packet_add_arg(p, 0, false, x, &err));
     assert_ok(engine_packet(&w, p, &err));
   }
@@ -258,7 +258,7 @@ static void ready_work_starts_in_order(void **state) {
   w.holds = true;
   for (uint32_t i = 0; i < CLV_COUNT(modules); i++) {
     CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = engine_tensor(&w, 1);
-    assert_ok(clv_packet_call(w.pool, 1, 20 + i, modules[i], true, &p, &err));
+    assert_ok(clv_packet_new_call(w.pool, 1, 20 + i, modules[i], true, &p, &err));
     assert_ok(clv_packet_add_arg(p, 0, false, x, &err));
     assert_ok(clv_contexts_handle_packet(w.contexts, p, &kept, &err));
     if (!kept) clv_packet_free(p);

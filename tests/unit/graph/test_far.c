@@ -151,8 +151,8 @@ static void late_kernel_refusal_names_layer_and_element(void **state) {
   assert_ok(clv_plan_call_get(r.plan, &c, err));
   rows[5] = 7;
   assert_int_equal(try_forward(&r, c, &why), CLV_INVALID);
-  assert_string_equal(why.place, "layer 0 (embedding), forward");
-  assert_string_equal(why.element, "7");
+  assert_string_equal(why.failed_op, "layer 0 (embedding), forward");
+  assert_string_equal(why.offending_value, "7");
   assert_non_null(
       strstr(why.text, "layer 0 (embedding), forward: row number of sample 1, place 1"));
   assert_fails(try_backward_input(&r, c, false, err), CLV_PRECONDITION, "has no forward");

@@ -337,7 +337,7 @@ static void column_difference_out_of_range_is_refused(void **state) {
     int64_t value[] = {0, 4, 7, 7, 1, 2, places[i][0], places[i][1]};
     assert_int_equal(clv_check_rows(&l, value, &why), CLV_INVALID);
     assert_string_equal(why.text, "row number of sample 1, place 1, is outside 0..4");
-    assert_string_equal(why.element, elements[i]);
+    assert_string_equal(why.offending_value, elements[i]);
   }
 }
 
@@ -359,8 +359,8 @@ static void row_number_out_of_range_is_refused(void **state) {
                      CLV_INVALID);
     assert_string_equal(
         why.text, "layer 0 (embedding), forward: row number of sample 1, place 2, is outside 0..4");
-    assert_string_equal(why.place, "layer 0 (embedding), forward");
-    assert_string_equal(why.element, want);
+    assert_string_equal(why.failed_op, "layer 0 (embedding), forward");
+    assert_string_equal(why.offending_value, want);
     assert_fails(clv_plan_backward_input(r.plan, c, r.block, r.dout, (void *const *)r.din, r.grads,
                                          false, err),
                  CLV_PRECONDITION, "has no forward");

@@ -120,7 +120,7 @@ static void come(clv_tensor *t, size_t from, size_t to) {
 static void send_small(void) {
   clv_err err = {0};
   clv_packet *p;
-  assert_ok(clv_packet_drop(w.pool, 3, 0, (const uint64_t[]){1}, 1, &p, &err));
+  assert_ok(clv_packet_new_drop(w.pool, 3, 0, (const uint64_t[]){1}, 1, &p, &err));
   assert_ok(clv_link_send(w.link, p, &err));
 }
 
@@ -139,7 +139,7 @@ static void chunk_is_sent_once_its_bytes_are_copied(void **state) {
   come(t, CHUNK, 2 * CHUNK);
   assert_in_range(w.out.len, 2 * CHUNK, 2 * CHUNK + 200);
   clv_link_load load = {0};
-  clv_send_queue_load(w.link->send_queue, &load);
+  clv_send_queue_add_load(w.link->send_queue, &load);
   assert_true(load.frames_out >= 2 && load.bytes_out >= REST);
   come(t, 2 * CHUNK, LARGE);
   fake early = w.out;

@@ -38,7 +38,7 @@ static uint64_t on_the_way(fixture *f) {
   clv_link_load load = {0};
   clv_send_queue d = {.writer = &writer, .pace = f->pace};
   assert_int_equal(pthread_mutex_init(&d.lock, NULL), 0);
-  clv_send_queue_load(&d, &load);
+  clv_send_queue_add_load(&d, &load);
   pthread_mutex_destroy(&d.lock);
   return load.bytes_out;
 }
@@ -56,7 +56,7 @@ static clv_chunk_send leave(fixture *f) {
 
 static void report(fixture *f, uint64_t number) {
   clv_err err = {0};
-  if (number) assert_ok(clv_pace_report(&f->pace, number, ++f->now, &err));
+  if (number) assert_ok(clv_pace_handle_pong(&f->pace, number, ++f->now, &err));
 }
 
 /* Transfers that are short enough are never reported. They came long ago. */

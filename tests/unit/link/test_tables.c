@@ -152,7 +152,7 @@ static void link_end_is_reported_once_with_the_first_reason(void **state) {
   clv_link_end(w.link, CLV_DATA_LOSS, "the first");
   clv_link_end(w.link, CLV_OK, "the second");
   assert_int_equal(w.ends, 1);
-  assert_ok(clv_packet_end_context(w.pool, 1, 1, &p, &err));
+  assert_ok(clv_packet_new_end_context(w.pool, 1, 1, &p, &err));
   assert_int_equal(clv_link_send(w.link, p, &err), CLV_UNAVAILABLE);
   assert_non_null(strstr(err.text, "the first"));
   end();
@@ -489,7 +489,7 @@ static void send_value(uint64_t id, int64_t bytes) {
   clv_tensor *t;
   assert_ok(clv_tensor_new(CLV_U8, &CLV_SHAPE(bytes), &t, &err));
   memset(t->data, 1, (size_t)bytes);
-  assert_ok(clv_packet_value(w.pool, 1, id, "", t, &p, &err));
+  assert_ok(clv_packet_new_value(w.pool, 1, id, "", t, &p, &err));
   clv_tensor_unref(t);
   assert_ok(clv_link_send(w.link, p, &err));
 }
@@ -509,7 +509,7 @@ static void only_abort_passes_frames_waiting_for_credit(void **state) {
   const fake *s = &w.streams[0];
   clv_lane *lanes[LANES];
   make_lanes(CLV_LANE_CONTROL, lanes);
-  clv_send_queue_grant(w.link->send_queue, 100000);
+  clv_send_queue_set_credit(w.link->send_queue, 100000);
   send_value(1, 60000);
   int before = s->sent;
   send_value(2, 60000);
@@ -518,7 +518,7 @@ static void only_abort_passes_frames_waiting_for_credit(void **state) {
   send_empty(CLV_ABORT);
   assert_int_equal(s->sent, before + 1);
   assert_int_equal(w.link->send_queue->first->frame.kind, CLV_VALUE);
-  clv_send_queue_credit(w.link->send_queue, 60000);
+  clv_send_queue_add_credit(w.link->send_queue, 60000);
   assert_int_equal(s->sent, before + 3);
   for (uint32_t i = 0; i < LANES; i++) clv_lane_on_ended(lanes[i], CLV_CANCELLED, "over");
   end();

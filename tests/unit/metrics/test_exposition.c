@@ -60,13 +60,13 @@ static void metric_has_help_type_and_value_lines(void **state) {
 static void renamed_metric_is_written_under_both_names(void **state) {
   (void)state;
   static const clv_metric table[] = {{.name = "new_total",
-                                      .was = "old_total",
+                                      .old_name = "old_total",
                                       .kind = CLV_COUNTER,
                                       .unit = "",
                                       .help = "Things.",
                                       .at = offsetof(numbers, a)},
                                      {.name = "none",
-                                      .was = "old_none",
+                                      .old_name = "old_none",
                                       .kind = CLV_GAUGE,
                                       .unit = "",
                                       .help = "Is left out.",

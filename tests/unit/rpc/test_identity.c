@@ -84,7 +84,7 @@ static void test_identity_not_in_the_allow_list_is_denied(void **state) {
   (void)state;
   clv_err err;
   expect_error(CLV_DENIED, OTHER_URI " is not allowed here", greet(&other, WORKER_URI, &err), &err);
-  assert_int_equal(counts().denied, 1);
+  assert_int_equal(counts().calls_denied, 1);
   assert_int_equal(svc.handled, 0);
 }
 
@@ -93,7 +93,7 @@ static void test_client_without_exactly_one_uri_is_refused(void **state) {
   clv_err err;
   expect_error(CLV_UNAUTHENTICATED, "names no URI", greet(&none, WORKER_URI, &err), &err);
   expect_error(CLV_UNAUTHENTICATED, "more than one URI", greet(&two, WORKER_URI, &err), &err);
-  assert_int_equal(counts().unauthenticated, 2);
+  assert_int_equal(counts().calls_unauthenticated, 2);
 }
 
 /* A DNS name spelled like an allowed URI is no URI. */

@@ -53,12 +53,12 @@ static void shed(void *user, const char *address) { (void)user, (void)address; }
 static void open_door(uint64_t unread) {
   clv_err err;
   const clv_tls_admission door = {.max_connections = 100,
-                                  .unread = unread,
+                                  .max_unread_bytes = unread,
                                   .decide = judge,
                                   .enter = enter,
                                   .leave = leave,
-                                  .flood = flood,
-                                  .shed = shed};
+                                  .on_flood = flood,
+                                  .on_shed = shed};
   must(clv_tls_accepted_open(&door, &err), &err);
 }
 
@@ -88,8 +88,8 @@ static int group_up(void **state) {
   clv_rpc_server_options options = service_options(&svc, &worker);
   options.limits.max_message = 32 << 20;
   options.connection = clv_tls_accepted_connection;
-  options.took_call = clv_tls_accepted_on_call;
-  options.took_message = clv_tls_accepted_on_message;
+  options.on_call_delivered = clv_tls_accepted_on_call;
+  options.on_message_delivered = clv_tls_accepted_on_message;
   options.memory_limit = 64 << 20;
   service_start(&svc, runtime, &options);
   return 0;
@@ -166,18 +166,19 @@ static bool hundred(wire *w, unsigned type, unsigned flags, const void *data, si
 
 /* The server counts the connection as ended before it gives the reason. */
 static void wait_for_cut(uint64_t floods, const char *what) {
-  for (int i = 0; i < PATIENCE_MS / 10 && (clv_tls_accepted_floods() == floods || !*reason); i++)
+  for (int i = 0; i < PATIENCE_MS / 10 && (clv_tls_accepted_flood_count() == floods || !*reason);
+       i++)
     usleep(10000);
-  assert_int_equal(clv_tls_accepted_floods(), floods + 1);
+  assert_int_equal(clv_tls_accepted_flood_count(), floods + 1);
   assert_string_equal(reason, what);
 }
 
 /* Sends frames of one kind until the server ends the connection, which it does soon. */
 static void is_cut(unsigned type, unsigned flags, const void *data, size_t len, const char *what) {
-  uint64_t floods = clv_tls_accepted_floods();
+  uint64_t floods = clv_tls_accepted_flood_count();
   wire w = dial();
   *reason = '\0';
-  for (int i = 0; i < 2000 && clv_tls_accepted_floods() == floods; i++)
+  for (int i = 0; i < 2000 && clv_tls_accepted_flood_count() == floods; i++)
     if (!hundred(&w, type, flags, data, len)) break;
   wait_for_cut(floods, what);
   hang_up(&w);
@@ -204,13 +205,13 @@ static void test_endless_message_ends_the_connection(void **state) {
       "content-type\x10"
       "application/grpc";
   static uint8_t bytes[FRAME + 9], payload[FRAME] = {[1] = 1};
-  uint64_t floods = clv_tls_accepted_floods();
+  uint64_t floods = clv_tls_accepted_flood_count();
   open_door(FRAME - 1);
   *reason = '\0';
   wire w = dial();
   assert_true(put(&w, bytes, frame(bytes, 1, 4, 1, post, sizeof post - 1)));
   size_t n = frame(bytes, 0, 0, 1, payload, FRAME);
-  for (int i = 0; i < 100 && clv_tls_accepted_floods() == floods && put(&w, bytes, n); i++)
+  for (int i = 0; i < 100 && clv_tls_accepted_flood_count() == floods && put(&w, bytes, n); i++)
     ;
   wait_for_cut(floods, "data of messages that do not end");
   hang_up(&w);
@@ -225,7 +226,7 @@ static void test_normal_traffic_is_not_disconnected(void **state) {
   open_door(UNREAD);
   recorder_init(&r);
   enum { CALLS = 1500, SMALL = 20000, LARGE = 12 };
-  uint64_t floods = clv_tls_accepted_floods();
+  uint64_t floods = clv_tls_accepted_flood_count();
   CLV_AUTO(clv_rpc_channel_freep)
   clv_rpc_channel *channel = new_channel(runtime, svc.target, &master, WORKER_URI);
   must(clv_rpc_channel_connect(channel, PATIENCE_MS, &err), &err);
@@ -250,7 +251,7 @@ static void test_normal_traffic_is_not_disconnected(void **state) {
   assert_true(event_wait(&r.closed, 1, PATIENCE_MS));
   assert_int_equal(r.code, CLV_OK);
   clv_rpc_stream_unref(stream);
-  assert_int_equal(clv_tls_accepted_floods(), floods);
+  assert_int_equal(clv_tls_accepted_flood_count(), floods);
 }
 
 int main(void) {

@@ -57,13 +57,13 @@ static clv_tensor *taken(clv_bases *b, const clv_backend *home, int64_t n, sourc
   const clv_base_key key = key_of(home, n);
   clv_tensor *t = NULL;
   if (clv_bases_acquire(b, &key, NULL, fill, s, &t, &err) != CLV_OK) fail_msg("%s", err.text);
-  assert_ptr_equal(t->home, home);
+  assert_ptr_equal(t->device, home);
   return t;
 }
 
 static void is_filled_there(const clv_tensor *t) {
   float *host = malloc(t->bytes);
-  assert_int_equal(clv_backend_get(t->home, host, t->data, t->bytes, &err), CLV_OK);
+  assert_int_equal(clv_backend_get(t->device, host, t->data, t->bytes, &err), CLV_OK);
   is_filled(host, t->n);
   free(host);
 }

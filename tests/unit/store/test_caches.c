@@ -169,7 +169,7 @@ static void invalid_row_numbers_and_shapes_are_refused(void **state) {
 static bool says(int64_t row) {
   char number[24];
   snprintf(number, sizeof number, "%lld", (long long)row);
-  return strstr(err.text, number) || strstr(err.element, number);
+  return strstr(err.text, number) || strstr(err.offending_value, number);
 }
 
 /* Row numbers are the caller's data: the log of the worker, its status and other workers, which all

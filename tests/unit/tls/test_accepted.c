@@ -166,7 +166,7 @@ static int group_down(void **state) {
 static int begin(void **state) {
   (void)state;
   const clv_tls_admission a = {
-      .max_connections = PLACES, .decide = judge, .enter = enter, .leave = leave, .shed = shed};
+      .max_connections = PLACES, .decide = judge, .enter = enter, .leave = leave, .on_shed = shed};
   clv_err err;
   memset(&door, 0, sizeof door);
   must(clv_tls_accepted_open(&a, &err), &err);

@@ -94,7 +94,7 @@ static void test_normal_traffic_is_never_a_flood(void **state) {
     if (i % 100 == 0) assert_null(add(6, 0, 0, 8, 4096));
     now += 1000000;
   }
-  assert_int_equal(f.unread, 0);
+  assert_int_equal(f.unread_bytes, 0);
 }
 
 /* Data that no message has taken, and that leaks so slowly that calls which end early are
@@ -103,14 +103,14 @@ static void test_unread_bytes_decrease_by_messages_and_time(void **state) {
   (void)state;
   begin();
   for (int i = 0; i < 64; i++) assert_null(add(0, 0, 1, 16384, 4096));
-  assert_int_equal(f.unread, 1 << 20);
+  assert_int_equal(f.unread_bytes, 1 << 20);
   clv_tls_frames_credit_message(&f, (512 << 10) - 5);
-  assert_int_equal(f.unread, 512 << 10);
+  assert_int_equal(f.unread_bytes, 512 << 10);
   now += 4000000000u;
   assert_null(add(0, 0, 1, 0, 9));
-  assert_int_equal(f.unread, 256 << 10);
+  assert_int_equal(f.unread_bytes, 256 << 10);
   clv_tls_frames_credit_message(&f, 1 << 30);
-  assert_int_equal(f.unread, 0);
+  assert_int_equal(f.unread_bytes, 0);
 }
 
 int main(void) {

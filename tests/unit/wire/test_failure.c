@@ -31,11 +31,11 @@ static void redacted_failure_keeps_only_code_and_place(void **state) {
   };
   for (size_t i = 0; i < CLV_COUNT(cases); i++) {
     clv_frame f = failing("row number 987654 of sample 40", cases[i].hop);
-    memcpy(f.failure.element, "987654", 7);
+    memcpy(f.failure.offending_value, "987654", 7);
     clv_frame_redact_failure(&f, cases[i].step, cases[i].number);
     assert_string_equal(f.failure.text, cases[i].text);
     assert_string_equal(f.failure.hop, cases[i].place);
-    assert_string_equal(f.failure.element, "");
+    assert_string_equal(f.failure.offending_value, "");
   }
 }
 
@@ -46,7 +46,7 @@ static void failure_element_is_never_on_the_wire(void **state) {
   clv_payload payload;
   clv_wire_limits limits = clv_wire_limits_default();
   clv_err err;
-  memcpy(f.failure.element, "987654", 7);
+  memcpy(f.failure.offending_value, "987654", 7);
   f.context = f.message = 1;
   memset(&got, '7', sizeof got);
   CLV_AUTO(clv_bytes_done) clv_bytes all = encode_whole(&f, 0);
@@ -54,7 +54,7 @@ static void failure_element_is_never_on_the_wire(void **state) {
   clv_piece piece = {all.data, all.len};
   assert_int_equal(clv_frame_decode(&piece, 1, &limits, &got, &payload, &err), CLV_OK);
   assert_string_equal(got.failure.text, "row number of sample 40");
-  assert_string_equal(got.failure.element, "");
+  assert_string_equal(got.failure.offending_value, "");
 }
 
 static void failure_frames_are_recognized(void **state) {

@@ -75,7 +75,7 @@ static void assert_same_texts(const clv_frame *a, const clv_frame *b) {
 static void assert_same_reference(const clv_frame *a, const clv_frame *b) {
   assert_true(a->reference.ref == b->reference.ref && a->reference.fork == b->reference.fork);
   assert_true(a->reference.key == b->reference.key && a->reference.number == b->reference.number);
-  assert_true(a->reference.early == b->reference.early &&
+  assert_true(a->reference.owner_lacks_fork == b->reference.owner_lacks_fork &&
               a->reference.is_for_owner == b->reference.is_for_owner);
   assert_string_equal(a->reference.node, b->reference.node);
 }
@@ -233,12 +233,12 @@ static void the_largest_frames_round_trip(void **state) {
   clv_frame prepare = sample_frame(CLV_PREPARE);
   prepare.backward.n_calls = CLV_WIRE_NEEDED;
   prepare.backward.n_targets = CLV_WIRE_TARGETS;
-  prepare.backward.n_peers = CLV_WIRE_HOPS;
+  prepare.backward.n_peers = CLV_WIRE_PREPARE_PEERS;
   for (uint32_t i = 0; i < CLV_WIRE_NEEDED; i++)
     prepare.backward.calls[i] = (clv_needed){UINT64_MAX - i, 4096, 2, 1};
   for (uint32_t i = 0; i < CLV_WIRE_TARGETS; i++)
-    prepare.backward.targets[i] = (clv_target){UINT64_MAX, i % 2 + 6, 4095, CLV_WIRE_HOPS};
-  for (uint32_t i = 0; i < CLV_WIRE_HOPS; i++) {
+    prepare.backward.targets[i] = (clv_target){UINT64_MAX, i % 2 + 6, 4095, CLV_WIRE_PREPARE_PEERS};
+  for (uint32_t i = 0; i < CLV_WIRE_PREPARE_PEERS; i++) {
     memset(prepare.backward.peers[i], 'p', CLV_WIRE_NAME);
     prepare.backward.peers[i][CLV_WIRE_NAME] = 0;
   }

@@ -276,7 +276,7 @@ SPOIL(no_number, f->reference.number = 0)
 SPOIL(a_number, f->reference.number = 1)
 SPOIL(no_ref, f->reference.ref = 0)
 SPOIL(no_fork, f->reference.fork = 0)
-SPOIL(early, f->reference.early = true)
+SPOIL(early, f->reference.owner_lacks_fork = true)
 SPOIL(yours, f->reference.is_for_owner = true)
 SPOIL(node_newline, strcpy(f->reference.node, "w\n"))
 SPOIL(drop_tensor, f->n_tensors = 0)
@@ -417,7 +417,7 @@ typedef struct bodies {
   Cleave__V1__Backward backward;
   Cleave__V1__NeededCall calls[CLV_WIRE_NEEDED], *call_list[CLV_WIRE_NEEDED];
   Cleave__V1__Target targets[CLV_WIRE_TARGETS], *target_list[CLV_WIRE_TARGETS];
-  char *peers[CLV_WIRE_HOPS];
+  char *peers[CLV_WIRE_PREPARE_PEERS];
 } bodies;
 
 static void put_call(const clv_frame *f, bodies *b) {
@@ -506,7 +506,7 @@ static void put_named(const clv_frame *f, bodies *b) {
   b->reference.ref = f->reference.ref;
   b->reference.fork = f->reference.fork;
   b->reference.number = f->reference.number;
-  b->reference.early = f->reference.early;
+  b->reference.early = f->reference.owner_lacks_fork;
   b->reference.yours = f->reference.is_for_owner;
   b->reference.node = (char *)(uintptr_t)f->reference.node;
 }
@@ -749,7 +749,7 @@ static void too_many_arguments_calls_or_peers_are_refused(void **state) {
   static const char peer[] = "\x22\x02w2";
   assert_too_many("\x08\x14", "\xc2\x01", arg, 11, CLV_WIRE_ARGS + 1, "more than 8 arguments");
   assert_too_many("\x08\x18", "\xca\x01", needed, 11, CLV_WIRE_NEEDED + 1, "more than 16 calls");
-  assert_too_many("\x08\x18", "\xca\x01", peer, 4, CLV_WIRE_HOPS + 1, "more than 8 peers");
+  assert_too_many("\x08\x18", "\xca\x01", peer, 4, CLV_WIRE_PREPARE_PEERS + 1, "more than 8 peers");
 }
 
 static void too_many_call_targets_are_refused(void **state) {

@@ -70,7 +70,7 @@ static inline void sample_drop(clv_frame *f) {
 
 static inline void sample_prepare(clv_frame *f) {
   f->backward.retain = f->backward.vote = f->backward.more = true;
-  f->backward.skipped = 2;
+  f->backward.skipped_phases = 2;
   f->backward.n_calls = 3;
   f->backward.calls[0] = (clv_needed){.call = 80, .root = 1, .n_targets = 2};
   f->backward.calls[1] = (clv_needed){.call = 79, .contributions = 1};
@@ -121,7 +121,7 @@ static inline void sample_reference(clv_frame *f) {
   f->reference.fork = 0x0001000000000007;
   f->reference.key = 0x8000000000000001;
   f->reference.number = f->kind == CLV_REF_VALUE ? 0 : 1 << 20;
-  f->reference.early = f->kind == CLV_REF_USE || f->kind == CLV_REF_FETCH;
+  f->reference.owner_lacks_fork = f->kind == CLV_REF_USE || f->kind == CLV_REF_FETCH;
   f->reference.is_for_owner = f->kind == CLV_REF_USE;
   strcpy(f->reference.node, "worker-3");
   strcpy(f->to, "worker-2");

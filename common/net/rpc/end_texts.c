@@ -13,7 +13,7 @@ typedef enum end_kind { END_SILENT, END_RESET, END_DAMAGED, END_CLOSED, END_KIND
 /* Beginnings of gRPC's texts for lost connections; the first row that matches counts. gRPC reports
  * "Stream removed" when it closed the connection because it read invalid bytes. */
 static const struct {
-  const char *beginning;
+  const char *text_prefix;
   end_kind kind;
 } known_texts[] = {
     {"keepalive watchdog timeout", END_SILENT},
@@ -29,7 +29,7 @@ static const struct {
 
 static end_kind end_kind_of(const char *text) {
   for (size_t i = 0; i < CLV_COUNT(known_texts); i++)
-    if (strncmp(text, known_texts[i].beginning, strlen(known_texts[i].beginning)) == 0)
+    if (strncmp(text, known_texts[i].text_prefix, strlen(known_texts[i].text_prefix)) == 0)
       return known_texts[i].kind;
   return END_KINDS;
 }
