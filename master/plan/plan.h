@@ -356,7 +356,7 @@ clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_
 /* Returns how many points an equal row is worth: CLV_ROW_POINTS, or 1 for a short one, which may be
  * equal by chance. */
 size_t clv_row_points(const clv_sha256 *name);
-/* Frees the digests of a sample. A sample of zeros is allowed. */
+/* Frees the digests of a sample. NULL and a sample of zeros are allowed. */
 void clv_weights_sample_done(clv_weights_sample *s);
 
 /* Computes the digest of the moments. If bit i of `beside` is set, mean i counts in its

@@ -210,6 +210,7 @@ clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_
 }
 
 void clv_weights_sample_done(clv_weights_sample *s) {
+  if (!s) return;
   clv_row_digests_free(s->rows);
   s->rows = NULL;
 }
