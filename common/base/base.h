@@ -349,7 +349,7 @@ uint64_t clv_wall_ms(void); /* milliseconds since 1970; for texts and records on
 /* Clock of the engine and the folders below it, passed as an argument so that a simulation can use
  * its own. now_ns NULL: clv_now_ns. */
 typedef struct clv_clock {
-  uint64_t (*now_ns)(void *user); /* thread-safe */
+  uint64_t (*now_ns)(void *user); /* must be thread-safe: several threads call it */
   void *user;
 } clv_clock;
 

@@ -240,7 +240,8 @@ struct clv_context_call {
   uint32_t module, micro_batch, flags, input_grads;
   uint8_t call_state; /* clv_call_state */
   /* n_missing: number of things that the call still waits for: its inputs, the record of its
-   * arguments, its turn in the queue, its position and its leader */
+   * arguments, its turn in the queue of its module, its position in the order of the context, and
+   * the backward of `leader` */
   uint32_t n_in, n_missing;
   bool is_charged; /* the call is charged to the quota of waiting calls, until it has run */
   /* bytes charged to the device for the call's value and for its backward */

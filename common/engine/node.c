@@ -41,7 +41,8 @@ void clv_node_free(clv_session_node *n) {
   clv_rrefs_free(clv_steal(&n->references));
   /* freed before the modules, because calls of contexts belong to the modules' plans */
   clv_contexts_free(n->contexts);
-  /* unpinned first, so that modules can be freed in any order */
+  /* each module first unpins the modules that own its tied parameters, so that the loop after this
+   * one can free them in any order */
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++)
     if (n->modules[i]) clv_module_unpin_owners(n->modules[i]);
   for (uint32_t i = 0; i < CLV_MODULE_ALL; i++) clv_module_free(n->modules[i]);

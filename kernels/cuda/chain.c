@@ -54,9 +54,10 @@ static int count_ops(const clv_chain_link *links, int n, clv_op op) {
   return k;
 }
 
-/* Returns true if a kernel can compute the chain. False for chains whose backward reads a value
- * after the sum, unless that value is the output alone, because recomputing it would need both
- * inputs of the sum, more than separate kernels save. */
+/* Returns true if a kernel can compute the chain. False if the chain's backward reads a value that
+ * depends on the output of its add, unless the chain's output is the only value that backward
+ * reads. To recompute such a value, both inputs of the add would have to be saved, while a separate
+ * kernel saves that value alone. */
 bool clv_gpu_has_chain(const clv_chain_link *links, int n) {
   int needy, sum = n;
   for (int i = 0; i < n; i++) {

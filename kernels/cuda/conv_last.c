@@ -52,8 +52,8 @@ static last_site describe_conv(const cuda_kernel *k) {
 typedef struct last_part {
   cuda_last_columns columns;
   size_t x, w, y;
-  cuda_bf16 *columns_bf16; /* buffer of the columns */
-  float *products_f32;     /* buffer of the products */
+  cuda_bf16 *columns_bf16; /* im2col matrix of this part, in scratch */
+  float *products_f32;     /* products of the matrices, before they are rounded; in scratch */
 } last_part;
 
 static last_part make_part(const cuda_kernel *k, const clv_kernel_args *a, const last_site *v,

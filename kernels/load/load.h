@@ -64,7 +64,9 @@ typedef struct clv_cuda_options {
   const char *file;
   /* folders of NVIDIA's libraries, separated by colons; NULL or "": the system's */
   const char *folders;
-  const char *plans; /* folder for plans, created if necessary; NULL: none */
+  /* folder in which plans of convolutions are stored for later processes, created if necessary;
+   * NULL: they are not stored */
+  const char *plans;
   /* on a host without a device, the error lists all reasons, not only the first */
   bool all_reasons;
   clv_notifier notifier; /* receives notices about plans; must be valid as long as the process */

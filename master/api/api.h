@@ -81,8 +81,8 @@ typedef struct cleave_cached {
  * identity. */
 cleave_status cleave_cached_check(const cleave_cached *cached, cleave_error *error) CLEAVE_RESULT;
 /* Makes a leaf of the cached rows, without a gradient, for calls at the worker of `to` only.
- * values: the rows, sent to be cached; NULL: the worker has them. Functions that use the leaf
- * return an error of the worker. */
+ * values: the rows, sent to be cached; NULL: the worker has them. Does not wait for the worker: if
+ * it refuses the rows, later functions that use the leaf return its error. */
 cleave_status cleave_leaf_cached(cleave_runtime *runtime, cleave_context context,
                                  const cleave_cached *cached, const cleave_tensor *values,
                                  cleave_reference *ret_reference,

@@ -1386,11 +1386,13 @@ CLEAVE_API cleave_status cleave_step_async(cleave_runtime *runtime, cleave_optim
  * gradients since its last step there, which are then cleared. For schedules whose stages do not
  * wait for each other (pipedream). Nodes do not vote: a gradient that is not finite ends the
  * context with an error, and earlier steps stay. A call whose forward comes before the step and
- * whose backward after it uses the weights from before in both. Called before the backward of the
- * context; the optimiser's groups are final, and it does not clip (CLEAVE_PRECONDITION). ahead:
- * steps of the rates' schedule between the decided ones and this one. keep: the weights from before
- * stay for calls with `old_weights` until the module's next step. ret_lr: rate of the optimiser's
- * first group; may be NULL. */
+ * whose backward after it uses the weights from before in both.
+ *
+ * Call it before the backward of the context. CLEAVE_PRECONDITION: a backward of the context runs,
+ * or the optimiser clips or has groups without no_rollback. ahead: number of steps between the last
+ * decided one (cleave_step) and this one; the learning rate is that of so many steps later. keep:
+ * the weights from before stay for calls with `old_weights` until the module's next step. ret_lr:
+ * rate of the optimiser's first group; may be NULL. */
 CLEAVE_API cleave_status cleave_step_at(cleave_runtime *runtime, cleave_optimizer *optimizer,
                                         cleave_context context, cleave_module *module,
                                         uint64_t ahead, uint32_t position, bool keep,

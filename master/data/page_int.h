@@ -28,8 +28,9 @@ void clv_name_table_done(clv_name_table *s);
  * valid for a class, or it is new and s is closed. */
 clv_code clv_name_table_number(clv_name_table *s, const char *name, size_t len, int32_t *ret,
                                clv_err *err) CLV_USE_RESULT;
-/* Orders the names: by number if s is closed, else by text. ret_classes: [n] names; the caller
- * frees the list, s owns the texts. ret_rank: [n] index of each number in that order. */
+/* Orders the names: by text while names may be added, by number once s->is_closed. ret_classes: [n]
+ * names; the caller frees the list, s owns the texts. ret_rank: [n] index of each number in that
+ * order. */
 clv_code clv_name_table_order(const clv_name_table *s, char ***ret_classes, int32_t **ret_rank,
                               clv_err *err) CLV_USE_RESULT;
 

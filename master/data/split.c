@@ -193,7 +193,8 @@ static size_t assign_shares(strata *s, size_t all, size_t left, size_t records) 
   return left - given;
 }
 
-/* Gives away the places that rounding and small classes have left. */
+/* Assigns the `left` draws that rounding and small classes have left: one more to each class in
+ * turn, the class with the largest unassigned share first. */
 static void assign_rest(strata *s, size_t left) {
   sort_strata(s, compare_unassigned_share);
   for (bool any = true; any && left;) {

@@ -336,7 +336,7 @@ clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *er
 /* Result of one reader of the look: the share of pixels, tokens, labels, features or label groups
  * that it reconstructed from the tensors that leave. */
 typedef struct clv_policy_reading {
-  int reader; /* 0 pixels, 1 tokens, 2 labels, 3 features, 4 label groups */
+  int reader; /* what it reconstructs: 0 pixels, 1 tokens, 2 labels, 3 features, 4 label groups */
   double
       /* share that the reader could reconstruct, 0..1; negative: the look did not run the reader */
       share;

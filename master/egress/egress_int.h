@@ -36,8 +36,8 @@ typedef struct egress_page_row {
   const clv_egress_key *key; /* key of the first row that was joined to the line */
   uint64_t n_rows;           /* number of rows that were joined to the line */
   uint64_t tensors, settled_bytes,
-      unsettled_bytes;      /* sums over these rows, as in clv_egress_row_sum */
-  const char *first, *last; /* earliest and latest time of these rows */
+      unsettled_bytes;      /* sums over the rows that were joined, as in clv_egress_row_sum */
+  const char *first, *last; /* earliest and latest time of the rows that were joined */
 } egress_page_row;
 
 enum {

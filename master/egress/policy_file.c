@@ -170,7 +170,9 @@ clv_code clv_policy_open(const char *path, bool signed_only, clv_policy **ret, c
   *ret = NULL;
   CLV_TRY(open_folder(path, &f, err));
   if (f.fd < 0) return CLV_OK;
-  CLV_TRY(check_folder(&f, err)); /* before the search: another user may have removed the policy */
+  /* Checked before the policy is read, because another user who may write to the folder can have
+   * removed the policy. */
+  CLV_TRY(check_folder(&f, err));
   CLV_TRY(read_file(&f, CLV_POLICY_FILE, &there, &text, err));
   if (!there) return check_no_signature(&f, err);
   CLV_TRY(clv_alloc(1, sizeof *p, &p, err));

@@ -266,8 +266,8 @@ clv_code clv_egress_write_ahead(clv_egress_record *r, clv_err *err) {
 
 /* ---- taking ---------------------------------------------------------------------------------- */
 
-/* Takes bytes from the credit of a flow. Returns false, and takes nothing, if the credit is too
- * small. */
+/* Takes bytes from the credit of a flow, the bytes that allowances on the disk cover and that were
+ * not yet sent. Returns false, and takes nothing, if the credit is too small. */
 static bool take_credit(clv_egress_flow *f, uint64_t bytes, uint64_t *ret_left) {
   uint64_t left = load_atomic(&f->credit);
   do {

@@ -104,7 +104,8 @@ static double macs_per_record(const look_tensors *f) {
   return work;
 }
 
-/* Chooses as many records as time and memory permit. The first draw chooses for all draws. */
+/* Chooses as many records as time and memory permit. The records are chosen at the first
+ * draw of weights; the later draws use the same ones. */
 static clv_code choose_records(look_tensors *f, clv_err *err) {
   double left_s = (double)(f->r->draw_end_ns - CLV_MIN(clv_now_ns(), f->r->draw_end_ns)) * 1e-9;
   double most = left_s * LEAST_SPEED / CLV_MAX(macs_per_record(f), 1.0);

@@ -123,7 +123,8 @@ typedef struct clv_stage_plan {
   bool sends_directly;          /* the stage's worker sends the output straight to the next stage's
                                   * worker */
   clv_findings output_findings; /* findings of records in the stage's output */
-  /* narrowest element of the output, for CLV_FINDING_PICTURE */
+  /* element that depends on the smallest share of a record, in the output or, if a worker has the
+   * stage, in the output's gradient; reported with CLV_FINDING_PICTURE */
   clv_narrowest_element narrowest_picture;
   clv_findings hop_findings; /* findings of records in the output, as a worker sends it on */
   /* findings in the gradient of the stage's output: of labels, if the master has the loss, and of
@@ -155,7 +156,7 @@ typedef struct clv_label_order {
  * caller-owned. */
 typedef struct clv_blueprint {
   const clv_session_config *config;
-  clv_graph *full_graph;         /* graph of the full model; never packed */
+  clv_graph *full_graph;         /* graph of the full model, for sequences that are not packed */
   uint32_t n_stages;             /* stages of the model; the loss is stage n_stages */
   clv_stage_plan *stages;        /* [n_stages + 1], the loss last */
   clv_model_inputs inputs;       /* shapes and types of the inputs of one record (N = 1) */

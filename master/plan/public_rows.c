@@ -34,8 +34,10 @@
 enum {
   MAX_ROW = 4096,   /* values of a row that are looked at, the first ones */
   MAX_COLUMNS = 64, /* columns that are looked at, the first ones */
-  LONG_VALUES = 8,  /* fewest values of a long row: two long rows are not simple by chance */
-  MIN_VALUES = 4,   /* fewest values of a row that is counted; every shorter row is simple */
+  /* fewest values of a long row; a row so long is hardly simple by chance, so a few such rows
+   * (ENOUGH_LONG, or ENOUGH columns) make a tensor public */
+  LONG_VALUES = 8,
+  MIN_VALUES = 4, /* fewest values of a row that is counted; every shorter row is simple */
   ENOUGH_LONG = 2,
   ENOUGH_SIGNS = 8,
   ENOUGH = 3

@@ -141,10 +141,11 @@ clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
 /* ---- forms ----------------------------------------------------------------------------------- */
 
 enum { LEAST_VALUES = 16 };
-/* For values that are scaled to mean square 1. CELL and NEAR are multiplied by the square root of
- * the number of values. */
+/* FREQUENCY: lowest of the four frequencies of cosines and sines, of values with mean square 1.
+ * CELL: width of the cells to which moments are rounded down, multiplied by the square root of the
+ * number of values. NEAR: part of a cell; a moment so near to the next cell may count there. */
 static const double FREQUENCY = 1.5, CELL = 0.2, NEAR = 0.2;
-static const double LEAST_CELL = 1e-4; /* multiplied by the number of values */
+static const double LEAST_CELL = 1e-4; /* least width of a cell, multiplied by number of values */
 
 static double value_at(const clv_weights_sample *s, size_t i) {
   float wide;
@@ -154,8 +155,9 @@ static double value_at(const clv_weights_sample *s, size_t i) {
   return (double)(s->dtype == CLV_BF16 ? clv_bf16_value(half) : wide);
 }
 
-/* Computes the moments of the sample. Values of the opposite sign have negated sines, so the sines
- * count without their sign. */
+/* Computes the moments of the sample: sums of cosines and of sines of its values, at four
+ * frequencies. Negating all values negates the sums of sines, so their absolute values are taken: a
+ * tensor and its negative have the same moments. */
 static bool compute_sample_moments(const clv_weights_sample *s, clv_weights_moments *ret) {
   size_t n = s->parts * s->part;
   double squares = 0, scale;

@@ -11,7 +11,7 @@
 
 struct clv_journal {
   clv_sink text, json;
-  clv_bytes line; /* reused */
+  clv_bytes line; /* scratch of a line, kept to avoid allocations */
 };
 
 static char *make_path(const char *run_dir, const char *name) {

@@ -40,7 +40,9 @@ typedef enum number {
 static const struct {
   const char *key, *tag;
   table table;
-  const char *format; /* for values that are always finite; NULL: 17 digits, or null */
+  /* printf format, for a value that is always finite; NULL: 17 digits, or JSON null for a value
+   * that is not finite */
+  const char *format;
 } numbers[NUMBERS] = {
     [LOSS] = {.key = "loss", .tag = "train/loss", .table = METRICS},
     [GRAD_NORM] = {.key = "grad_norm", .tag = "train/gradient_norm", .table = METRICS},
@@ -88,7 +90,7 @@ struct clv_reporter {
   uint64_t skipped;     /* steps that changed no weight */
   double loss, correct; /* sums over samples: loss of n_finite, correct answers */
   bool has_accuracy;
-  clv_bytes line, object, json_line; /* reused */
+  clv_bytes line, object, json_line; /* scratch of a line, kept to avoid allocations */
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */

@@ -169,8 +169,8 @@ typedef struct clv_status_link {
   uint64_t missing_in, missing_out;     /* bytes of large tensors still to receive, to send */
   double receiving, sending;            /* shares of the time with a large tensor in flight */
   double link_in_per_s, link_out_per_s; /* bytes per second during that time; 0: no such tensor */
-  double waiting_share; /* share of the time without work, until a packet of this link ended it */
-  double awaits_per_s;  /* such waits per second */
+  double waiting_share; /* share of the time in waits that a packet of this link ended */
+  double awaits_per_s;  /* number of such waits per second */
 } clv_status_link;
 
 typedef struct clv_status_module {

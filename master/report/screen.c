@@ -24,7 +24,7 @@ enum { PLAIN_WIDTH = 100, PLAIN_ROWS = 24, LEAST_ROWS = 3 };
 
 struct clv_screen {
   bool is_terminal, draws_over, has_drawn;
-  clv_bytes last, page; /* `page` is reused */
+  clv_bytes last, page; /* `page` is scratch, kept to avoid allocations */
 };
 
 clv_code clv_screen_open(bool over, clv_screen **ret, clv_err *err) {

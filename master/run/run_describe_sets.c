@@ -8,7 +8,7 @@
 
 #include "master/run/run_int.h"
 
-enum { SAMPLE = 32 /* records whose values are looked at */, SHOWN = 8 /* classes */ };
+enum { SAMPLE = 32 /* records whose values are looked at */, SHOWN = 8 /* most classes listed */ };
 
 typedef struct set {
   const char *key, *what; /* key of the session file; name in text and JSON */

@@ -401,7 +401,7 @@ clv_code clv_predictions_write(const clv_predictions *r, clv_predictions_format 
 /* Returns the number of pages if classes of documents were predicted, so that the file has one line
  * per page in place of one per record; 0 otherwise (run_pages.c). */
 size_t clv_predictions_page_count(const clv_predictions *r);
-/* Appends the line of `page`, from 0. */
+/* Appends the line of one page. page: index of the page, from 0. */
 void clv_predictions_write_page(clv_bytes *out, const clv_predictions *r, size_t page);
 
 /* ---- the cache of a frozen front (run_cache.c) ----------------------------------------------- */

@@ -69,7 +69,7 @@ static clv_code print_egress_table(const clv_run *r, clv_err *err) {
   clv_blueprint_describe_egress(r->blueprint, true, &json);
   clv_bytes_puts(&json, "}");
   if (text.failed || json.failed || !text.len) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  text.data[text.len - 1] = '\0'; /* the notice ends the line itself */
+  text.data[text.len - 1] = '\0'; /* removes the last newline, because clv_report_notice adds one */
   clv_report_notice(r->journal, clv_run_has_json_output(r), text.data, json.data);
   return CLV_OK;
 }

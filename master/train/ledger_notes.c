@@ -95,7 +95,8 @@ clv_code clv_trainer_new_samples(const clv_trainer *t, uint32_t stage, cleave_st
   *ret = NULL;
   if (!is_in_ledger(t, stage) || kind != CLEAVE_STATE_WEIGHTS) return CLV_OK;
   CLV_TRY(clv_alloc(n, sizeof **ret, ret, err));
-  /* a sample that cannot begin has no parts, and the ledger gets no line for its tensor */
+  /* The result is ignored: if the rank or type of a tensor needs no sample, its sample stays empty,
+   * and clv_trainer_note_values adds no line for the tensor. */
   for (size_t i = 0; i < n; i++)
     (void)clv_weights_sample_begin(&(*ret)[i], items[i].dtype, &items[i].shape);
   return CLV_OK;

@@ -74,9 +74,11 @@ typedef struct clv_trainer_cache_rows {
   const clv_dataset *data; /* the records whose rows are kept; NULL: no cache */
   cleave_cached to;        /* the cache at the worker */
   bool *is_row_sent;       /* [records] true if the master has sent the row of the record */
-  uint32_t *record_number; /* [records] number that the worker knows the record by, permuted */
-  int64_t *batch_numbers;  /* [records of a batch] their numbers */
-  clv_cache_use use;       /* use of the cache for the present batch */
+  /* [records] number by which the worker knows the record: a random permutation, which hides the
+   * record's position in the files */
+  uint32_t *record_number;
+  int64_t *batch_numbers; /* [records of a batch] their numbers */
+  clv_cache_use use;      /* use of the cache for the present batch */
 } clv_trainer_cache_rows;
 
 struct clv_trainer {
@@ -86,7 +88,7 @@ struct clv_trainer {
   clv_trainer_egress egress;
   cleave_module **modules;     /* [n_stages + 1], the loss last */
   cleave_module *local_loss;   /* the loss for evaluations; NULL until the first evaluation */
-  cleave_optimizer *optimizer; /* NULL: this use trains nothing */
+  cleave_optimizer *optimizer; /* NULL: with CLV_TRAINER_EVALUATES */
   clv_trainer_use use;
   clv_trainer_cache_rows cache;
   char lost_worker[CLEAVE_NAME + 1]; /* name of the worker that was lost; "": none */

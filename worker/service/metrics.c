@@ -23,7 +23,7 @@ typedef struct load {
 typedef struct worker_numbers {
   const clv_service *service;
   clv_worker_settings *settings;
-  const clv_worker_config *config; /* the configuration of `settings` */
+  const clv_worker_config *config; /* configuration in `settings`, valid as long as they are */
   clv_service_snapshot snapshot;
   holding *usage;        /* usage of each identity, [n_allow] */
   clv_work_counts *work; /* work for each identity, [n_allow] */

@@ -283,8 +283,8 @@ void clv_session_count_totals(clv_session *s);
 void clv_session_add_work(clv_session *s, const clv_worker_config *c, clv_work_counts *w,
                           clv_edge_counts *edges);
 
-/* Loads the artifact that a LoadModule names into its module. backend: that of the device; the
- * module has a branch of it. (artifact.c) */
+/* Loads the artifact that a LoadModule names into its module. backend: the device's own,
+ * from which clv_backend_branch made the module's. (artifact.c) */
 clv_code clv_session_load_artifact(clv_session *s, const clv_wire_load_request *request,
                                    const clv_backend *backend, const clv_cancel_hook *waiter,
                                    clv_module *module, clv_err *err) CLV_USE_RESULT;

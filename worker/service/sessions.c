@@ -238,8 +238,8 @@ static void close_earlier_attempt(clv_service *v, const char *uri, const clv_wir
   clv_session_unref(earlier);
 }
 
-/* Registers the epoch. Epochs only increase, so a disconnected attempt cannot return next to a
- * later one. */
+/* Registers the epoch of the attempt, its number within the run. An epoch below a registered one is
+ * refused, so an earlier attempt that was disconnected cannot return while a later one runs. */
 static clv_code register_attempt(clv_service *v, const char *uri, const clv_wire_open_request *r,
                                  bool *ret_changed, clv_err *err) {
   *ret_changed = false;

@@ -26,7 +26,7 @@ enum {
   MAX_CONNECTIONS = 64,
   USUAL_REQUEST_MS = 5000,
   MEMORY_BYTES = 8192, /* bytes of a connection for its request line and headers */
-  /* most delay until a late connection is cut, and most time that closing takes */
+  /* longest time between two checks of the connections' time limits, and of is_stopping */
   POLL_MS = 100,
   LOAD_DIVISOR = 10, /* divisor of the time limit when half of the connections are in use */
 };

@@ -44,8 +44,8 @@ typedef struct clv_rref_list {
 /* Record and purpose from which a result, or a message to this node itself, is made. */
 typedef enum clv_rref_source {
   RREF_FROM_POST,
-  RREF_FROM_PEER, /* ACK to a peer */
-  RREF_FROM_FORK, /* VALUE to the node of a fork */
+  RREF_FROM_PEER, /* message ACK to a peer, made from the peer's record */
+  RREF_FROM_FORK, /* message VALUE to the node of a fork, made from the fork's record */
   RREF_CREATE,    /* CREATE result, made from an entry, as is RREF_FREED */
   RREF_FREED,
   RREF_USED, /* USED result, made from a handle, as are RREF_JOIN_RESULT and RREF_FETCHED */

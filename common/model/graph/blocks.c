@@ -44,8 +44,8 @@ static bool is_numbered(const clv_graph *g, size_t name, int first, int last) {
   return true;
 }
 
-/* Returns the last node of the run from `at` to `last` whose names have the same number as that of
- * `at`. */
+/* Returns the last of the consecutive nodes from `at`, up to `last`, whose names have the same
+ * number (see number_after) as the name of `at`. */
 static int last_with_same_number(const clv_graph *g, size_t name, int at, int last) {
   const char *number, *other;
   size_t n = number_after(name_without_prefix(g, at), name, &number);

@@ -12,7 +12,7 @@ typedef struct marker {
   clv_graph *g;
   const clv_stage_spec *stage;
   uint32_t first, last; /* first and last layer of the stage */
-  uint32_t n_blocks;    /* number of blocks marked so far in all stages */
+  uint32_t n_blocks;    /* number of recompute blocks marked so far, in all stages together */
 } marker;
 
 /* Marks layers first..last, which `entry` names, as one block or several. range: the entry is a

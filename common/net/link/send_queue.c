@@ -233,7 +233,8 @@ static clv_code send_inline(clv_send_queue *d, clv_packet *p, clv_err *err) {
 }
 
 /* Queues the chunks of the current tensor as far as they are copied, and adds each to the checksum.
- * The head follows when all chunks are queued; it need not wait until they are sent. */
+ * The caller sends the packet's frame, which has the heads of the tensors, when all chunks are
+ * queued; it need not wait until they are sent. */
 static copy_progress queue_chunks(clv_send_queue *d, clv_packet *p, clv_err *err) {
   clv_tensor *t = p->tensor[p->send_index];
   clv_tensor_head *head = &p->frame.tensors[p->send_index];
@@ -249,7 +250,8 @@ static copy_progress queue_chunks(clv_send_queue *d, clv_packet *p, clv_err *err
   return PART_COPIED;
 }
 
-/* Sends a packet in chunks, then its head. May continue a packet of which a part is sent. */
+/* Sends the tensors of a packet in chunks, then its frame. May continue a packet of which a part is
+ * sent. */
 static copy_progress send_chunked(clv_send_queue *d, clv_packet *p, clv_err *err) {
   for (; p->send_index < p->frame.n_tensors;
        p->send_index++, p->bytes_queued = 0, p->has_transfer_id = false) {

@@ -320,7 +320,7 @@ void clv_rpc_runtime_free(clv_rpc_runtime *runtime) {
   grpc_completion_queue_shutdown(runtime->queue);
   if (runtime->has_admission_thread) pthread_join(runtime->admission_thread, NULL);
   for (unsigned i = 0; i < runtime->n_threads; i++) {
-    if (i == 1) { /* threads[0], the leader, has emptied the queue */
+    if (i == 1) { /* threads[0], the leader, has emptied the queue and ended: stop the helpers */
       pthread_mutex_lock(&runtime->lock);
       runtime->is_stopping = true;
       pthread_cond_broadcast(&runtime->wake_helpers);

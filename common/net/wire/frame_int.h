@@ -21,7 +21,7 @@ typedef enum clv_field_type {
   FIELD_UPSTREAM, /* these five only in a Frame itself */
   FIELD_TENSOR,
   FIELD_PAYLOAD,
-  FIELD_BODY, /* a body; `size` is its bit in enum frame_body */
+  FIELD_BODY, /* a body of a Frame, such as `call`; `size` is its bit in enum frame_body */
   FIELD_FIXED64,
   FIELD_ARGS,   /* args of a call */
   FIELD_PEERS,  /* peers of a backward */

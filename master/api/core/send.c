@@ -143,8 +143,9 @@ cleave_status api_send_decision(cleave_optimizer *o, api_context *c, api_node_se
 
 /* ---- the held step --------------------------------------------------------------------------- */
 
-/* True if one decision with one rate, *ret_rate, holds for all modules of a node that the context
- * has called. */
+/* True if one message can tell a node the decision on the step for all its modules that the context
+ * has called: those with an optimiser have this one, one group each and the same learning rate,
+ * *ret_rate. False if there is no module with an optimiser. */
 static bool has_one_decision(const cleave_optimizer *o, const api_context *c, uint32_t node,
                              float *ret_rate) {
   bool any = false, same = true;

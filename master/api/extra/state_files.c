@@ -106,7 +106,8 @@ static void put_item(const clv_weights_want *w, const clv_weights_entry *e,
   memcpy(ret->tensor.shape, w->shape.dim, sizeof ret->tensor.shape);
 }
 
-/* Leaves out of the list what the worker's artifact has and the file lacks. */
+/* Removes from the list, if the module has an artifact, the frozen parameters that the file lacks,
+ * because the worker has them in the artifact. */
 static void leave_out_artifact(const cleave_module *m, const clv_weights_file *f,
                                cleave_state_list *l) {
   size_t n = 0;
