@@ -341,7 +341,7 @@ static clv_code make_backward_weight(conv_kernel *k, const clv_conv_choice *c,
     if (!k->gradient_is_tiled)
       CLV_TRY(clv_cpu_prim_reorder(&k->from_gradient, dw, &m->plain_weight, err));
     k->k.base.reorders_backward++;
-    /* the size in bytes for now; lay_out_scratch replaces it by the offset */
+    /* the size in bytes, until lay_out_scratch replaces it by the offset */
     k->dw_offset = dnnl_memory_desc_get_size(dw);
   }
   return clv_cpu_prim_init(&k->backward_weight, c->weight, args, primitives_add_bias(k) ? 4 : 3,

@@ -118,7 +118,7 @@ static bool check_case(const op_case *c, double *worst) {
   return ran;
 }
 
-/* Of an op's big cases `make test` runs the first, the third and so on. */
+/* `make test` runs every other big case of an op, from the first on. */
 static void test_op(clv_op op) {
   int n = 0, n_big = 0;
   double worst = 0;

@@ -85,7 +85,7 @@ static const cell modules[MODULE_STATES][MODULE_EVENTS] = {
  *               answered, unless it is left for END_PENDING (owners of kept values are late) or
  *               ENDING_KEPT.
  *   ENDING      No function waits. It counts as a context whose end is not answered (n_ending).
- *               It is freed when each node has answered, unless it is left as CLOSING is.
+ *               The last answer of a node frees it, unless it is left as CLOSING is.
  *   END_PENDING Its nodes have not been sent END_CONTEXT, because owners of kept values have not
  *               answered. Left for ENDING_KEPT, with END_CONTEXT, when the owners have answered.
  *   ENDING_KEPT Its nodes have answered, or will, but still hold what kept values need. No function

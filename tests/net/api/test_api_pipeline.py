@@ -18,7 +18,7 @@ PLACEMENTS = {
     "via_master": ("transfer: via_master\n", ["w2", "w1", "via_master"]),
     "one_worker": ("", ["w1", "w1", "via_master"]),
 }
-# Of `make test`.
+# The ways that `make test` runs.
 SHORT = {PIPELINE: {("two_workers", "threads"), ("at_home", "single")},
          RUNTIME: {("via_master", "single"), ("at_home", "threads")}}
 cluster, wanted, failed = None, sys.argv[1:], 0
