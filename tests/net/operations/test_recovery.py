@@ -241,8 +241,8 @@ def recovery_is_in_metrics_and_plan():
     assert json.loads(run_tool("plan", run.session, "--json").stdout)["recovery"]["give_up_after_s"] == 60
     off = run_tool("plan", run.session, "--json", "--set", "recovery=off")
     assert off.returncode == 0 and json.loads(off.stdout)["recovery"] is None, off
-    wrong = run_tool("plan", run.session, "--set", "recovery=on")
-    assert wrong.returncode == 3 and "'recovery' must be" in wrong.stderr, wrong
+    wrong = run_tool("plan", run.session, "--set", "recovery=true")
+    assert wrong.returncode == 3 and "'recovery' must be" in wrong.stderr and "leave the key out" in wrong.stderr, wrong
 
 
 @suite.test
