@@ -126,7 +126,7 @@ of("common/model/graph/lora.c", "tests/unit/graph/test_lora",
    b_is_drawn=("static clv_code add_adapter(", "int_attr(CLV_ATTR_INIT_ZERO, 1)", "int_attr(CLV_ATTR_INIT_ZERO, 0)"))
 of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
    the_base_learns=("bool clv_is_param_frozen_by_lora(", "return true;", "return false;"),
-   a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!has_trainable_in(", "if (false && !has_trainable_in("))
+   a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!has_trainable_param_in(", "if (false && !has_trainable_param_in("))
 of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
    adapters_are_as_secret_as_their_file=("const char *clv_privacy_why_hides_nothing(", "adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || fresh", "!clv_stage_has_master_weights(s) || fresh"),
    zeros_hide=("const char *clv_privacy_why_hides_nothing(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
@@ -207,7 +207,7 @@ of("worker/store/store.c", PRETRAINED_NET,
    files_of_a_folder_are_believed=("static clv_code check_file(", "if (memcmp(f ? &f->sha256 : &a->stated_digest, &found, sizeof found) == 0) return CLV_OK;", "return CLV_OK;"),
    the_list_of_a_folder_is_believed=("static clv_code open_folder(", "memcmp(&found, &a->stated_digest, sizeof found) != 0", "false"))
 of("master/plan/privacy.c", PRETRAINED_NET,
-   new_heads_count_as_known=("static void note_params(", "f->starts_from_seed &=", "f->starts_from_seed &= false &&"))
+   new_heads_count_as_known=("static void note_layer_params(", "f->starts_from_seed &=", "f->starts_from_seed &= false &&"))
 of("worker/service/artifact.c", PRETRAINED_NET,
    fresh_names_are_looked_for=("static clv_code load_into_module(", "r->n_fresh", "0"))
 

@@ -106,7 +106,7 @@ of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
    labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->n_same_place &&", "return m->n_same_place > m->n_comparable &&"),
    constant_texts_count=("static void count_labels(", "if (label == ignored || own == clv_dataset_integer(t->ids, at + 1)) continue;", "if (label == ignored) continue;"))
 of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_memory_name(", "family == CLV_HF_VIT &&", "false &&"))
-of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_stages_of_folder(", "if (s->has_modules) s->adapters = folder;", ""),
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_stages_of_folder(", "if (s->folder_has_other_params) s->adapter_folder = folder;", ""),
    modules_that_do_not_learn_are_dropped=("static clv_code find_tensors(", "if (!wanted && clv_weights_find(a->file, names[n])) return refuse_tensor(p->name, err);", ""))
 of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code check_processor(", "return set_ends(j, p->t, at, before, after, err);", "return CLV_OK;"),
    texts_are_cut_at_either_end=("static clv_code read_right(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
@@ -134,7 +134,7 @@ of("master/train/front_cache.c", CACHE,
    the_front_has_dropout=("static clv_code compute_front_output(", ".evaluation = true", ".evaluation = false"),
    the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.to, END_MS, ret_rows, err);", "(void)END_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,
-   a_front_that_learns_is_cached=("static const char *why_output_changes(", 'return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
+   a_front_that_learns_is_cached=("static const char *why_output_changes(", 'return b->stages[0].n_learning_params ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
    records_are_kept=("static const char *why_not_cacheable(", "if (b->stages[0].output_findings & CLV_FINDING_RAW_INPUT)", "if (false)"))
 of("master/plan/schedule.c", CACHE,
    places_of_the_front_stay_empty=("static void number_instructions(", "if (b->has_cache && in->stage == 0) continue;", ""))
@@ -225,5 +225,5 @@ of("master/run/run_pages.c", OF_DOCUMENTS,
    a_words_label_is_that_of_its_token_in_the_first_window=("static void find_outputs_of_words(", "+ row * n * classes", "+ rows.begin * n * classes"))
 of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_output_is_no_input(", "in.st_ino == out.st_ino", "!in.st_ino"))
 of("master/run/run_export.c", OF_DOCUMENTS, an_export_has_no_names_of_classes=("static clv_code write_hf_config(", "classes.n && classes.n == count_labels(m)", "!classes.n"))
-of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *find_refusal(", "if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_place(b, stage)) return &text_refusal;", ""))
+of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *find_refusal(", "if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_position(b, stage)) return &text_refusal;", ""))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor_of_stage(", "!(asks && clv_lora_is_adapter(params->list[i].name))", "!clv_lora_is_adapter(params->list[i].name)"))

@@ -10,7 +10,7 @@
 static int first_line_len(const clv_broken_records *b) { return (int)strcspn(b->list.data, "\n"); }
 
 /* Prints one line for each listed record. */
-static void print_list(const clv_broken_records *b) {
+static void print_broken_records(const clv_broken_records *b) {
   for (const char *at = b->list.data, *stop; (stop = strchr(at, '\n')); at = stop + 1)
     clv_notice(CLV_LOG_WARN, "broken", "%.*s", (int)(stop - at), at);
   if (b->n > CLV_BROKEN_LISTED)
@@ -22,7 +22,7 @@ clv_code clv_plan_refuse_broken(const clv_broken_records *b, clv_err *err) {
   if (b->list.failed)
     return clv_fail(err, CLV_EXHAUSTED, "out of memory for the list of %zu broken records", b->n);
   if (b->n == 1) return clv_fail(err, CLV_DATA_LOSS, "%.*s", first_line_len(b), b->list.data);
-  print_list(b);
+  print_broken_records(b);
   return clv_fail(err, CLV_DATA_LOSS,
                   "%zu records cannot be read: correct them, or leave them out with data.broken: "
                   "skip; the first: %.*s",
