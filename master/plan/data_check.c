@@ -310,7 +310,7 @@ static clv_code check_labels_shifted(const clv_blueprint *b, const data_set *s, 
       "%s: %s: %zu of %zu labels are the token of their own place, not the next: transformers "
       "shifts the labels of head: causal, and here none are: let each place have the token of the "
       "next one, and the last place %lld",
-      s->key, labels_file(s), m.n_same_place, m.n_comparable, (long long)ignored);
+      s->key, labels_file(s), m.n_same_position, m.n_comparable, (long long)ignored);
 }
 
 static clv_code check_padding(const clv_blueprint *b, const data_set *s, clv_err *err) {

@@ -48,16 +48,16 @@ static clv_text_options make_text_options(const clv_data_config *d) {
                             .tokenizer = d->tokenizer.file,
                             .tokenizer_options = {.keep_case = !d->tokenizer.lower_case,
                                                   .accents = accents[d->tokenizer.accents]},
-                            .no_ends = !d->tokenizer.ends,
+                            .omits_end_tokens = !d->tokenizer.ends,
                             .first = d->tokenizer.first,
                             .last = d->tokenizer.last,
                             .pad = d->tokenizer.pad,
-                            .mask = d->tokenizer.mask};
+                            .mask_token = d->tokenizer.mask};
 }
 
 static clv_page_options make_page_options(const clv_data_config *d) {
   return (clv_page_options){.stride = d->documents.stride,
-                            .per_page = d->documents.labels_of == CLV_LABEL_PER_PAGE,
+                            .has_label_per_page = d->documents.labels_of == CLV_LABEL_PER_PAGE,
                             .labels = (const char *const *)d->documents.labels.items,
                             .n_labels = d->documents.labels.n,
                             .limits = {.seconds = (uint32_t)d->documents.seconds,
@@ -173,24 +173,24 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
                                                   files->n > n_inputs && !s->skips_labels
                                               ? files->items[n_inputs]
                                               : NULL,
-                           .unlabelled = s->skips_labels,
+                           .skips_labels = s->skips_labels,
                            .skips_broken = true,
                            .keeps_rank_3 = clv_model_takes_sequences(c),
                            .limit = uses_first_records_only(c, s) ? s->limit : 0,
-                           .grouped = s->reads_groups,
-                           .group = c->data.validation_group,
+                           .reads_groups = s->reads_groups,
+                           .group_path = c->data.validation_group,
                            .scale = (float)c->data.scale,
                            .mean = mean,
                            .std = std,
                            .n_mean = c->data.mean.n,
                            .n_std = c->data.std.n,
-                           .flatten = c->data.flatten,
-                           .tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
+                           .flattens_records = c->data.flatten,
+                           .holds_tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
                            .images = make_image_options(&c->data),
                            .text = make_text_options(&c->data),
                            .pages = make_page_options(&c->data),
                            .objective = objectives[c->data.objective],
-                           .ignored = &ignored,
+                           .ignored_label = &ignored,
                            .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
   if (s->reads_groups) o.text.group = c->data.validation_group;
   return read_records(c, s, &o, ret, &reason) == CLV_OK ? CLV_OK
@@ -330,13 +330,13 @@ static void report_progress(void *user, size_t done, size_t all) {
 static clv_code refuse_not_finite(const clv_session_config *c, const scan_words *w,
                                   clv_config_pos pos, const clv_scan *s, clv_err *err) {
   char more[80] = "";
-  if (s->not_finite.n > 1)
-    snprintf(more, sizeof more, ", and %zu more record%s such values", s->not_finite.n - 1,
-             s->not_finite.n > 2 ? "s hold" : " holds");
+  if (s->not_finite_records.n > 1)
+    snprintf(more, sizeof more, ", and %zu more record%s such values", s->not_finite_records.n - 1,
+             s->not_finite_records.n > 2 ? "s hold" : " holds");
   clv_session_fail_at(c, pos, err,
                       "%s: %s%s: correct the file, or leave such records out with "
                       "data.non_finite: skip",
-                      w->key, s->first, more);
+                      w->key, s->first_not_finite, more);
   if (err) err->code = CLV_DATA_LOSS;
   return CLV_DATA_LOSS;
 }
@@ -417,11 +417,11 @@ static void note_shift(const clv_session_config *c, const clv_dataset *ds, const
                        clv_bytes *notes) {
   if (!clv_model_padding_of(c).shifts_labels) return;
   clv_label_shift m = clv_dataset_label_shift(ds, (int64_t)c->loss.ignore_index);
-  if (m.n_same_place > m.n_comparable - m.n_same_place && !clv_labels_are_own_tokens(&m))
+  if (m.n_same_position > m.n_comparable - m.n_same_position && !clv_labels_are_own_tokens(&m))
     clv_bytes_printf(notes,
                      "%s: %zu of %zu labels are the token of their own place; head: causal is to "
                      "say the next one, and nothing shifts labels here\n",
-                     w->key, m.n_same_place, m.n_comparable);
+                     w->key, m.n_same_position, m.n_comparable);
 }
 
 static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv_scan_options *so,
@@ -444,24 +444,24 @@ static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv
     return reason.code;
   }
   if (c->data.broken == CLV_BROKEN_REFUSE &&
-      clv_plan_refuse_broken(&found.broken, &reason) != CLV_OK) {
+      clv_plan_refuse_broken(&found.unreadable_errors, &reason) != CLV_OK) {
     clv_session_fail_at(c, pos, err, "%s: %s", w->key, reason.text);
     if (err) err->code = reason.code;
     return reason.code;
   }
-  clv_plan_note_broken(w->key, &found.broken, notes);
-  *left_out += found.broken.n;
-  for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.unreadable);
-  if (!found.not_finite.n) return CLV_OK;
+  clv_plan_note_broken(w->key, &found.unreadable_errors, notes);
+  *left_out += found.unreadable_errors.n;
+  for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.unreadable_images);
+  if (!found.not_finite_records.n) return CLV_OK;
   if (c->data.non_finite == CLV_NON_FINITE_REFUSE) return refuse_not_finite(c, w, pos, &found, err);
-  for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.not_finite);
+  for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.not_finite_records);
   if (!rows[0]->n)
     return clv_session_fail_at(c, pos, err, "%s: no record has finite values alone (%s)", w->key,
-                               found.first);
-  *left_out += found.not_finite.n;
+                               found.first_not_finite);
+  *left_out += found.not_finite_records.n;
   clv_bytes_printf(notes,
                    "%s: %zu of %zu records left out (data.non_finite: skip); the first: %s\n",
-                   w->key, found.not_finite.n, found.n_checked, found.first);
+                   w->key, found.not_finite_records.n, found.n_checked, found.first_not_finite);
   return CLV_OK;
 }
 
@@ -471,7 +471,7 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
   CLV_TRY(clv_run_data_derive_seed(c, &draw.seed, err));
   clv_subset *train[2] = {&d->train_rows, &d->validation_rows}, *test[2] = {&d->test_rows, NULL};
   clv_scan_options so = {.max_records = o->max_records,
-                         .decode = o->decodes_images || c->data.broken == CLV_BROKEN_SKIP,
+                         .decodes_images = o->decodes_images || c->data.broken == CLV_BROKEN_SKIP,
                          .draw = &draw,
                          .progress = report_progress};
   uint64_t left_out = 0;

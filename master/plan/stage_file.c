@@ -165,7 +165,7 @@ static void note_counts(const clv_blueprint *b, uint32_t stage, const clv_weight
   if (!n) return;
   if (notes->len) clv_bytes_puts(notes, "\n");
   clv_bytes_printf(notes, "stage '%s': %s has no '%s'", b->config->stages[stage].name,
-                   clv_weights_label(f), first);
+                   clv_weights_name_for_errors(f), first);
   if (n > 1) clv_bytes_printf(notes, " and %d more", n - 1);
   clv_bytes_printf(notes, "; %s 0, as in PyTorch", n > 1 ? "they are" : "it is");
 }

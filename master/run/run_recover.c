@@ -21,7 +21,7 @@ enum {
 /* ---- what can be recovered from -------------------------------------------------------------- */
 
 static bool is_interrupted(const clv_run *r) {
-  return clv_interrupted_ms() || (r->o->interrupted && *r->o->interrupted);
+  return clv_ms_since_interrupt() || (r->o->interrupted && *r->o->interrupted);
 }
 
 /* Returns true if a worker or its link was lost. Data damaged in transit count as such only the
