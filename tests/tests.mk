@@ -103,7 +103,7 @@ UNIT_PROGRAMS += $(OUT)/simulate/links
 # pkg-config.
 TREE := $(abspath $(OUT))/tree
 TREE_PKG = PKG_CONFIG_LIBDIR=$(TREE)$(PREFIX)/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$(TREE) pkg-config
-$(TREE)/installed: $(BINARIES) $(LIBCLEAVE) master/api/cleave.h $$(PAGES)
+$(TREE)/installed: $(BINARIES) $(LIBCLEAVE) master/api/cleave.h $$(PAGES) $$(MANUALS)
 	$(Q)$(MAKE) --no-print-directory install DESTDIR=$(TREE) > $(OUT)/install.log
 	$(Q)touch $@
 PUBLIC_SOURCES := $(wildcard tests/seeds/*.c tests/net/*/*.c)
