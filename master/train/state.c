@@ -151,7 +151,8 @@ clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, const clv_train_p
   CLV_TRY(list_incomplete_stages(t, &left, err));
   CLV_TRY(add_trainer_state(t, w, at, left.len ? left.data : "", err));
   CLV_TRY(clv_checkpoint_commit(w, hex, CLV_WIRE_PROTOCOL, NULL, err));
-  return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, keep_step, err);
+  return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, keep_step, NULL, NULL,
+                              err);
 }
 
 /* ---- restoring ------------------------------------------------------------------------------- */
