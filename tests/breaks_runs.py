@@ -41,8 +41,8 @@ of("master/run/run_recover.c", RECOVERY,
    an_interrupt_does_not_end_the_wait=("static clv_code retry_until_open(", "if (!is_interrupted(r)) continue;", "continue;"))
 of("master/run/run_recover.c", "tests/net/operations/test_approval.py",
    a_recovery_asks_no_policy=("static clv_code count_lost_worker(", "if (check_policy_permits_resume(r, &why) != CLV_OK) {", "if (false) {"))
-of("master/run/run_train.c", RECOVERY,
-   a_master_that_lost_its_run_goes_on_writing=("static clv_code save_checkpoint(", "CLV_TRY(clv_run_lock_check_newest(r->lock, err));", ""))
+of("master/run/run_save.c", RECOVERY,
+   a_master_that_lost_its_run_goes_on_writing=("static clv_code finish(", "CLV_TRY(clv_run_lock_check_newest(r->lock, err));", ""))
 of("master/history/run_lock.c", RECOVERY,
    a_recovered_attempt_says_what_it_lost=("void clv_run_lock_note_recovered(", "a->text[0] = '\\0';", ""))
 of("master/watch/metrics.c", RECOVERY,

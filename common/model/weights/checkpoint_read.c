@@ -300,14 +300,15 @@ clv_code clv_checkpoint_read_manifest(const char *run_dir, uint64_t step, clv_ma
   return CLV_OK;
 }
 
-clv_code clv_checkpoint_load_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,
-                                    clv_err *err) {
+clv_code clv_checkpoint_load_before(const char *run_dir, uint64_t before, clv_checkpoint **ret,
+                                    clv_bytes *reasons, clv_err *err) {
   CLV_AUTO(steps_done) step_list l = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes why = {0};
   CLV_TRY(list_steps(run_dir, &l, err));
   clv_code code = CLV_NOT_FOUND;
   for (size_t i = 0; i < l.n && code != CLV_OK; i++) {
     clv_err refused;
+    if (l.steps[i] >= before) continue;
     code = load_step(run_dir, l.steps[i], ret, &refused);
     if (code == CLV_OK) break;
     clv_bytes_printf(&why, "%scheckpoint-%llu refused: %s", why.len ? "; " : "",
@@ -323,6 +324,11 @@ clv_code clv_checkpoint_load_latest(const char *run_dir, clv_checkpoint **ret, c
                     run_dir);
   return clv_fail(err, CLV_NOT_FOUND, "run folder %s: no usable checkpoint%s%s", run_dir,
                   reasons ? ", all are refused" : ": ", reasons ? "" : why.data);
+}
+
+clv_code clv_checkpoint_load_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,
+                                    clv_err *err) {
+  return clv_checkpoint_load_before(run_dir, CLV_CHECKPOINT_NONE, ret, reasons, err);
 }
 
 clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,
@@ -348,6 +354,12 @@ static clv_code remove_folder(const char *run_dir, uint64_t step, clv_err *err) 
   if (rmdir(path.data) != 0 && errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
     return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
   return CLV_OK;
+}
+
+clv_code clv_checkpoint_remove(const char *run_dir, uint64_t step, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  CLV_TRY(step_path(run_dir, step, &path, err));
+  return access(path.data, F_OK) == 0 ? remove_folder(run_dir, step, err) : CLV_OK;
 }
 
 static void drop_kept_files(const char *run_dir, uint64_t step, clv_checkpoint_drop_fn *drop,

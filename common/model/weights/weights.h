@@ -387,6 +387,7 @@ clv_code clv_checkpoint_commit(clv_checkpoint_writer *w, const char *config_hash
 /* ---- reading a checkpoint -------------------------------------------------------------------- */
 
 typedef struct clv_checkpoint clv_checkpoint;
+#define CLV_CHECKPOINT_NONE UINT64_MAX /* no step */
 
 /* Opens a checkpoint folder: parses the manifest, and checks length and digest of every file in the
  * folder. Files that stay at workers are only listed. Functions that open one of those fail with
@@ -398,6 +399,10 @@ clv_code clv_checkpoint_load(const char *path, clv_checkpoint **ret, clv_err *er
  * `reasons`, the text tells why. */
 clv_code clv_checkpoint_load_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,
                                     clv_err *err) CLV_USE_RESULT;
+/* As clv_checkpoint_load_latest, for checkpoints before step `before` (CLV_CHECKPOINT_NONE: all).
+ */
+clv_code clv_checkpoint_load_before(const char *run_dir, uint64_t before, clv_checkpoint **ret,
+                                    clv_bytes *reasons, clv_err *err) CLV_USE_RESULT;
 /* Opens the checkpoint of a step. CLV_NOT_FOUND: the text lists the steps that have one. */
 clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,
                                   clv_err *err) CLV_USE_RESULT;
@@ -437,10 +442,12 @@ typedef void clv_checkpoint_drop_fn(void *user, const clv_manifest *m);
  * if none is valid, nothing is deleted. Never deletes the checkpoint of step `spared`
  * (CLV_CHECKPOINT_NONE: no such step). In a checkpoint folder deletes only regular files. Calls
  * `drop` (may be NULL) with `user` for each deleted checkpoint that has a manifest. */
-#define CLV_CHECKPOINT_NONE UINT64_MAX
 clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spared,
                               clv_checkpoint_drop_fn *drop, void *user,
                               clv_err *err) CLV_USE_RESULT;
+
+/* Deletes the checkpoint of a step, complete or not; does nothing if there is none. */
+clv_code clv_checkpoint_remove(const char *run_dir, uint64_t step, clv_err *err) CLV_USE_RESULT;
 
 /* True if run_dir has a checkpoint folder, complete or not. */
 bool clv_checkpoint_has_any(const char *run_dir);

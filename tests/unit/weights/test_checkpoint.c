@@ -517,7 +517,7 @@ static void gathered_checkpoint_is_home(void **state) {
   assert_ok(clv_checkpoint_read_manifest(run, 7, &m, &err), &err);
   for (size_t i = 0; i < m.n_files; i++) {
     if (!m.files[i].place) continue;
-    char path[100];
+    char path[200];
     snprintf(path, sizeof path, "gathered/checkpoint-7/%s", m.files[i].name);
     put(path, "x", 1);
     m.files[i].bytes = 1;
@@ -528,7 +528,7 @@ static void gathered_checkpoint_is_home(void **state) {
   assert_ok(clv_manifest_write(at("gathered/checkpoint-7"), &m, &err), &err);
   assert_ok(clv_checkpoint_read_manifest(run, 7, &again, &err), &err);
   assert_true(clv_manifest_is_home(&again));
-  assert_ok(clv_manifest_format(&again, &text, &err), &err);
+  assert_ok(clv_file_read(at("gathered/checkpoint-7/MANIFEST.json"), 1 << 20, &text, &err), &err);
   assert_null(strstr(text.data, "place"));
   assert_ok(clv_checkpoint_load_step(run, 7, &c, &err), &err);
   put("gathered/checkpoint-7/optimizer-00002-of-00002.safetensors", "y", 1);
