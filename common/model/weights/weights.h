@@ -227,6 +227,8 @@ typedef struct clv_weights_writer clv_weights_writer;
 clv_code clv_weights_begin(const char *path, const clv_weights_tensor *tensors, size_t n,
                            const clv_kv *meta, size_t n_meta, clv_weights_writer **ret,
                            clv_err *err) CLV_USE_RESULT;
+/* Gives the file the mode 0600 in place of 0644. Call right after clv_weights_begin. */
+clv_code clv_weights_writer_make_private(clv_weights_writer *w, clv_err *err) CLV_USE_RESULT;
 clv_code clv_weights_put(clv_weights_writer *w, size_t i, uint64_t offset, const void *data,
                          size_t len, clv_err *err) CLV_USE_RESULT;
 clv_code clv_weights_finish(clv_weights_writer *w, clv_sha256 *ret_digest, uint64_t *ret_bytes,
