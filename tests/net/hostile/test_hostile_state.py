@@ -117,7 +117,7 @@ def failed_evaluation_ends_the_run_with_its_cause():
 
 RAW = bytes(60 << 10)
 # While it lasts, both sides keep a core busy.
-SOON = ["--set", f"limits.step_timeout={TIMEOUT // 3}ms"]
+SOON = ["--set", f"limits.step_timeout={TIMEOUT // (3 if LONG else 6)}ms"]
 
 
 def flood(make, send=None):
