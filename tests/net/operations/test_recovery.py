@@ -263,7 +263,9 @@ def slurm_script_requeues_an_interrupted_job():
         f.write(f"#!/bin/sh\necho \"$@\" >> {tools}/told\n")
     os.chmod(os.path.join(tools, "scontrol"), 0o755)
     env = {**os.environ, "PATH": f"{tools}:{os.path.abspath(BIN)}:{os.environ['PATH']}", "SESSION": session, "SLURM_JOB_ID": "17"}
-    first = subprocess.Popen(["sh", script], cwd=cluster.dir, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    # a shell that begins with the signal ignored, as one behind `make test &` does, cannot trap it
+    first = subprocess.Popen(["sh", script], cwd=cluster.dir, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     until(lambda: os.path.exists(f"{folder}/checkpoint-75/MANIFEST.json"), 30)
     first.send_signal(signal.SIGINT)
     assert first.wait(30 * SLOW) == 0, first.stderr.read()
