@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "kernels/kernels.h"
+#include "tests/long.h"
 
 typedef struct setup {
   clv_shape shape;
@@ -207,6 +208,7 @@ static void check(const setup *s, int which) {
   free(bias);
 }
 
+/* `make test` takes one kind of values of each setup. */
 static void fused_batchnorm_gives_the_same_bits(void **state) {
   (void)state;
   static const int blocks[] = {1, 8, 16};
@@ -217,6 +219,7 @@ static void fused_batchnorm_gives_the_same_bits(void **state) {
     for (size_t block = 0; block < CLV_COUNT(blocks); block++)
       for (int bits = 0; bits < 32; bits++)
         for (int which = 0; which < VALUES; which++, n++) {
+          if (!is_long() && ((size_t)bits + block + shape) % VALUES != (size_t)which) continue;
           setup s = {.shape = shapes[shape],
                      .block = blocks[block],
                      .threads = bits & 1 ? 2 : 1,

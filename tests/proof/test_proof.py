@@ -99,7 +99,7 @@ def proofs_run_once(tree):
 
 @suite.test
 def an_unknown_proof_is_refused_before_packages_are_installed():
-    made = subprocess.run(["make", "-C", os.path.join(HERE, "../.."), "-n", "proof", "PROOF=nosuch"], text=True,
+    made = subprocess.run(["make", "-C", os.path.join(HERE, "../.."), "-n", "proof", "PROOF=nosuch", "MAKE=true"], text=True,
                           stdout=subprocess.PIPE, timeout=60).stdout
     assert 0 < made.index("proof.py --names") < made.index("deps-parity"), made
 

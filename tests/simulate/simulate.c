@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/long.h"
 #include "tests/simulate/judge.h"
 #include "tests/simulate/world.h"
 
@@ -171,7 +172,7 @@ static bool read_options(int argc, char **argv, uint64_t *first, uint64_t *runs)
 }
 
 int main(int argc, char **argv) {
-  uint64_t runs = 150, first = 1, failures = 0;
+  uint64_t runs = is_long() ? 150 : 90, first = 1, failures = 0;
   const char *said = getenv("CLV_TEST_SIMULATE");
   if (said) runs = strtoull(said, NULL, 10);
   if (!read_options(argc, argv, &first, &runs))

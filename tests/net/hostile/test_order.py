@@ -85,10 +85,10 @@ def predictions_are_written_in_file_order():
     want = (x @ w["b.weight"].T + w["b.bias"]) @ w["c.weight"].T + w["c.bias"]
     top = want.max(1, keepdims=True)
     loss = (top[:, 0] + numpy.log(numpy.exp(want - top).sum(1)) - want[range(RECORDS), y]).mean()
-    for batch in (8, 7, 60):
+    for batch in (8, 7, 60) if LONG else (8, 7):
         said, _ = commanded("eval", "two", body("two", batch=batch), "--json")
         assert abs(json.loads(said.splitlines()[-1])["loss"] - loss) < 1e-4, (said, loss)
-        for name in ("p.npy", "p.csv", "p.jsonl"):
+        for name in ("p.npy", "p.csv", "p.jsonl")[:3 if LONG or batch == 8 else 1]:
             commanded("predict", "two", body("two", batch=batch), "--output", name)
         got = numpy.load(os.path.join(cluster.dir, "p.npy"))
         assert numpy.allclose(got, want, 1e-4, 1e-4), (got, want)

@@ -106,8 +106,8 @@ class Worker:
         return self.process.returncode
 
 
-# The certificates that a suite has made: CLV_TEST_ONCE is tests/run-tests' folder for what is made
-# once.
+# The certificates and images that a suite has made: CLV_TEST_ONCE is tests/run-tests' folder for
+# what is made once.
 CERTS = os.environ.get("CLV_TEST_ONCE") or tempfile.mkdtemp(prefix="cleave-certs-")
 if "CLV_TEST_ONCE" not in os.environ:
     atexit.register(shutil.rmtree, CERTS, True)
@@ -337,8 +337,21 @@ def write_npy(path, shape, dtype, raw):
 
 
 def synthetic_images(folder, n=512, n_test=128, side=12, classes=10, channels=1, seed=1):
-    """A small learnable image set: each class is a fixed pattern plus noise."""
-    import random
+    """A small learnable image set, drawn by the first test of a suite that asks for it."""
+    drawn = os.path.join(CERTS, f"images-{n}-{n_test}-{side}-{classes}-{channels}-{seed}")
+    if not os.path.exists(drawn):
+        made = tempfile.mkdtemp(dir=CERTS)
+        draw_images(made, n, n_test, side, classes, channels, seed)
+        try:
+            os.rename(made, drawn)
+        except OSError:  # another test was faster
+            shutil.rmtree(made)
+    for name in os.listdir(drawn):
+        shutil.copyfile(os.path.join(drawn, name), os.path.join(folder, name))
+
+
+def draw_images(folder, n, n_test, side, classes, channels, seed):
+    """Each class is a fixed pattern plus noise."""
     r = random.Random(seed)
     size = channels * side * side
     patterns = [[r.random() for _ in range(size)] for _ in range(classes)]

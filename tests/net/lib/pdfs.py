@@ -38,13 +38,17 @@ def of_lines(path, *all_lines, extra=b""):
 
 def bomb(path, unit, times):
     """A content stream that unpacks to `unit` so many times."""
-    packer, out = zlib.compressobj(9), bytearray(b"")
-    out += packer.compress(b"BT /F 20 Tf 60 700 Td ")
-    block = unit * 10000
+    begin, block, end = b"BT /F 20 Tf 60 700 Td ", unit * 10000, b" ET"
+    packer = zlib.compressobj(9)
+    out = packer.compress(begin) + packer.flush(zlib.Z_FULL_FLUSH)
+    # nothing before it changes how it is packed
+    packed = packer.compress(block) + packer.flush(zlib.Z_FULL_FLUSH)
+    out += packed * (times // 10000) + packer.compress(end) + packer.flush()[:-4]
+    total = zlib.adler32(begin)
     for _ in range(times // 10000):
-        out += packer.compress(block)
-    out += packer.compress(b" ET") + packer.flush()
-    pages(path, [(bytes(out), True)])
+        total = zlib.adler32(block, total)
+    out += zlib.adler32(end, total).to_bytes(4, "big")
+    pages(path, [(out, True)])
 
 
 def damaged(path, seed):

@@ -5,6 +5,7 @@
  */
 #include <time.h>
 
+#include "tests/long.h"
 #include "tests/unit/data/data_test.h"
 
 enum { COUNT = 23 };
@@ -249,6 +250,7 @@ static void check_chunks(char *line) {
   assert_int_equal(*p, '\n');
 }
 
+/* In `make long` alone. */
 static void chunk_sizes_match_torch_chunk(void **state) {
   (void)state;
   char command[256], line[512];
@@ -276,5 +278,6 @@ int main(void) {
       cmocka_unit_test(chunk_sizes_match_the_definition),
       cmocka_unit_test(chunk_sizes_match_torch_chunk),
   };
-  return cmocka_run_group_tests(tests, scratch_setup, scratch_teardown);
+  size_t n = CLV_COUNT(tests) - !is_long();
+  return _cmocka_run_group_tests("tests", tests, n, scratch_setup, scratch_teardown);
 }

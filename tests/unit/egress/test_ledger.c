@@ -355,7 +355,10 @@ static void too_many_rows_are_thinned(void **state) {
     fputs("rows ", f);
     for (uint32_t k = 0; k < EACH; k++) {
       const clv_sha256 d = digest(i % (LINES / 3 * 2) * EACH + k);
-      for (int b = 0; b < CLV_LEDGER_ROW_BYTES; b++) fprintf(f, "%02x", d.bytes[b]);
+      for (int b = 0; b < CLV_LEDGER_ROW_BYTES; b++) {
+        putc_unlocked("0123456789abcdef"[d.bytes[b] >> 4], f);
+        putc_unlocked("0123456789abcdef"[d.bytes[b] & 15], f);
+      }
     }
     fputs(" 2026-11-28 spiffe://acme/w3\n", f);
   }

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "master/plan/plan_int.h"
+#include "tests/long.h"
 
 /* ---- samples --------------------------------------------------------------------------------- */
 
@@ -69,6 +70,8 @@ static void bf16_copy_has_the_same_digest(void **state) {
 
 enum { SIDE = 64, DRAWINGS = 40 };
 
+static uint64_t drawings(void) { return is_long() ? DRAWINGS : 12; }
+
 static clv_weights_moments form_of(const float *v, size_t rows, size_t columns, bool all) {
   static clv_weights_sample s;
   clv_weights_moments ret;
@@ -106,7 +109,7 @@ static void scaled_converted_or_permuted_copies_are_recognized(void **state) {
   (void)state;
   static float v[VALUES], w[VALUES];
   static const float by[] = {2, 3, -0.7F, 1e-3F};
-  for (uint64_t seed = 1; seed <= DRAWINGS; seed++) {
+  for (uint64_t seed = 1; seed <= drawings(); seed++) {
     draw(seed, v);
     const size_t sides[][2] = {{SIDE, SIDE}, {16, 16}, {ROWS, COLUMNS}};
     for (size_t k = 0; k < CLV_COUNT(sides); k++) {
@@ -179,11 +182,11 @@ static void independent_random_weights_are_not_confused(void **state) {
   clv_weights_moments of[2 * DRAWINGS];
   static const size_t sides[][2] = {{SIDE, SIDE}, {8, 2}, {ROWS, COLUMNS}};
   for (size_t way = 0; way < CLV_COUNT(sides); way++) {
-    for (uint64_t seed = 0; seed < 2 * DRAWINGS; seed++) {
+    for (uint64_t seed = 0; seed < 2 * drawings(); seed++) {
       draw(seed + 1, v);
       of[seed] = form_of(v, sides[way][0], sides[way][1], way == 2);
     }
-    for (size_t i = 0; i < 2 * DRAWINGS; i++)
+    for (size_t i = 0; i < 2 * drawings(); i++)
       for (size_t k = 0; k < i; k++) assert_false(same_form(&of[i], &of[k]));
   }
 }

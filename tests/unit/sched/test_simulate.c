@@ -3,6 +3,7 @@
  * The simulator against numbers worked out by hand and against a table that another simulator made
  * (two stages of F = 10 and B = 20 ms over delayed links), and the window that is chosen by it.
  */
+#include "tests/long.h"
 #include "tests/unit/sched/sched_test.h"
 
 static clv_sched_costs two_stages(double latency_ms, double serialise_ms) {
@@ -142,7 +143,7 @@ static void random_costs(uint64_t *seed, uint32_t stages, clv_sched_costs *ret) 
  * chosen. */
 static void test_window_formula_is_near_the_optimum(void **state) {
   (void)state;
-  for (uint64_t round = 1; round <= 400; round++) {
+  for (uint64_t round = 1; round <= (is_long() ? 400 : 100); round++) {
     uint64_t seed = round;
     clv_sched_shape shape = shape_of(2, 2, 8 + roll(&seed, 40));
     const bool free_stages[2] = {false};
