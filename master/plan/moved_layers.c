@@ -13,24 +13,6 @@
 
 #include "master/plan/plan_int.h"
 
-clv_code clv_checkpoint_session(const clv_checkpoint *c, clv_session_config **ret, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  CLV_TRY(clv_checkpoint_read_file(c, CLV_SESSION_FILE, &text, err));
-  return clv_session_config_parse(CLV_SESSION_FILE, text.data, text.len, NULL, ret, err);
-}
-
-clv_code clv_params_find_in_checkpoint(const clv_params *p, const clv_checkpoint *c,
-                                       uint32_t **ret_stages, clv_err *err) {
-  CLV_AUTO(clv_freep) const char **names = NULL;
-  CLV_AUTO(clv_freep) uint32_t *stages = NULL;
-  CLV_TRY(clv_alloc((size_t)p->n, sizeof *names, &names, err));
-  CLV_TRY(clv_alloc((size_t)p->n, sizeof *stages, &stages, err));
-  for (int k = 0; k < p->n; k++) names[k] = p->list[k].name;
-  CLV_TRY(clv_checkpoint_stages_of(c, names, (size_t)p->n, stages, err));
-  *ret_stages = clv_steal(&stages);
-  return CLV_OK;
-}
-
 /* ---- which layers ---------------------------------------------------------------------------- */
 
 void clv_moved_layers_done(clv_moved_layers *m) {

@@ -277,7 +277,7 @@ clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_se
  * it. */
 clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool back);
 
-/* ---- layers that have moved since a checkpoint (moved_layers.c) ------------------------------ */
+/* ---- checkpoints of another cut (checkpoint_cut.c, moved_layers.c) --------------------------- */
 
 #define CLV_SESSION_FILE "session.effective.yaml" /* file of a checkpoint with its session */
 
@@ -288,6 +288,16 @@ clv_code clv_checkpoint_session(const clv_checkpoint *c, clv_session_config **re
  * frees. CLV_CHECKPOINT_NO_STAGE: the checkpoint lacks the parameter. */
 clv_code clv_params_find_in_checkpoint(const clv_params *p, const clv_checkpoint *c,
                                        uint32_t **ret_stages, clv_err *err) CLV_USE_RESULT;
+
+/* *ret: true if each stage of the session has its weights in the file of the stage with that index.
+ * False: the checkpoint has another number of stages, a layer has changed its stage, or fixed
+ * weights come from another kind of source. */
+clv_code clv_blueprint_compare_cut(const clv_blueprint *b, const clv_checkpoint *c, bool *ret,
+                                   clv_err *err) CLV_USE_RESULT;
+/* Checks that the session finds the files of the checkpoint that stayed at workers. CLV_INVALID: it
+ * has another cut, or another worker for a stage; the message says how to gather the files. */
+clv_code clv_blueprint_check_kept_files(const clv_blueprint *b, const clv_checkpoint *c,
+                                        clv_err *err) CLV_USE_RESULT;
 
 /* Finds the layers with parameters whose place has changed since the checkpoint was written. If its
  * session cannot be read, lists all layers that are at workers now. Free with

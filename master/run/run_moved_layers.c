@@ -24,6 +24,7 @@ static void add_released_layers(clv_run *r) {
 }
 
 clv_code clv_run_check_moved_layers(clv_run *r, const clv_checkpoint *c, clv_err *err) {
+  CLV_TRY(clv_blueprint_check_kept_files(r->blueprint, c, err));
   CLV_TRY(find_moved_layers(r, c, err));
   CLV_TRY(clv_moved_layers_check(r->blueprint, &r->blueprint->moved, err));
   add_released_layers(r);
@@ -36,6 +37,7 @@ void clv_run_find_moved_layers(clv_run *r) {
   clv_err why;
   if (clv_checkpoint_peek(r->config->checkpoint.dir, &c, &why) != CLV_OK) return;
   clv_code code = find_moved_layers(r, c, &why);
+  if (code == CLV_OK) code = clv_blueprint_check_kept_files(r->blueprint, c, &why);
   if (code == CLV_OK) code = clv_moved_layers_check(r->blueprint, &r->blueprint->moved, &why);
   if (code == CLV_OK) return;
   clv_bytes_printf(&text, "train --resume will be refused: %s", why.text);

@@ -12,43 +12,6 @@
 
 #include "master/train/train_int.h"
 
-/* ---- the cut --------------------------------------------------------------------------------- */
-
-/* True if stage i of the checkpoint left its fixed weights to the artifact that the stage has now.
- * then: session of the checkpoint; NULL: it cannot be read, and counts as the present one. */
-static bool had_same_artifact(const clv_session_config *then, const clv_stage_spec *now,
-                              uint32_t i) {
-  if (!then) return true;
-  const char *sha256 = i < then->n_stages ? then->stages[i].weights_sha256 : NULL;
-  return sha256 && then->stages[i].weights_artifact && now->weights_sha256 &&
-         strcmp(sha256, now->weights_sha256) == 0;
-}
-
-/* True if stage i restores the parameter from its own file, or leaves it to an artifact as before.
- * from: stage of the checkpoint that has the parameter; version 0.7 also wrote fixed ones. */
-static bool is_at_same_stage(const clv_trainer *t, const clv_session_config *then, uint32_t i,
-                             const clv_param *p, uint32_t from) {
-  const clv_stage_spec *spec = &t->config->stages[i];
-  if (clv_is_param_checkpointed(spec, p)) return from == i;
-  return (from == i || from == CLV_CHECKPOINT_NO_STAGE) && had_same_artifact(then, spec, i);
-}
-
-clv_code clv_trainer_compare_cut(const clv_trainer *t, const clv_checkpoint *c, bool *ret,
-                                 clv_err *err) {
-  CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
-  clv_err why;
-  if (clv_checkpoint_session(c, &then, &why) != CLV_OK) then = NULL;
-  *ret = clv_checkpoint_manifest(c)->stages == t->b->n_stages;
-  for (uint32_t i = 0; *ret && i < t->b->n_stages; i++) {
-    const clv_params *p = t->b->stages[i].params;
-    CLV_AUTO(clv_freep) uint32_t *stages = NULL;
-    CLV_TRY(clv_params_find_in_checkpoint(p, c, &stages, err));
-    for (int k = 0; *ret && k < p->n; k++)
-      *ret = is_at_same_stage(t, then, i, &p->list[k], stages[k]);
-  }
-  return CLV_OK;
-}
-
 clv_code clv_trainer_check_moved_layers(const clv_trainer *t, const clv_checkpoint *c,
                                         clv_err *err) {
   CLV_AUTO(clv_moved_layers_done) clv_moved_layers m = {0};
@@ -378,6 +341,7 @@ static clv_code open_resplit(resplit *r, clv_err *err) {
 
 clv_code clv_trainer_restore_other_cut(clv_trainer *t, const clv_checkpoint *c, clv_err *err) {
   CLV_AUTO(resplit_done) resplit r = {.t = t, .c = c};
+  CLV_TRY(clv_blueprint_check_kept_files(t->b, c, err));
   CLV_TRY(open_resplit(&r, err));
   clv_code code = find_tensors(&r, err);
   for (uint32_t i = 0; i < t->b->n_stages && code == CLV_OK; i++) code = send_stage(&r, i, err);
