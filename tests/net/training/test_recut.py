@@ -5,7 +5,7 @@ and the loss log have the bits of a run that never changed its cut. A layer move
 a worker only where the session says so; what does not fit is refused by name, and nothing dialled.
 
 CLV_TEST_PAIRS=20 CLV_TEST_SEED=17: as many random pairs of cuts, by this seed (make recut)."""
-import hashlib, json, os, random, re, struct, sys
+import hashlib, json, os, random, re, struct, subprocess, sys, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
@@ -31,6 +31,29 @@ NETS = {
 }
 ALL = "release: ['*'], raw_input_leaves: true, labels_leave: true"
 cluster = None
+
+
+class Places(Cluster):
+    """keeps: the workers keep files of checkpoints."""
+    keeps = False
+
+    def worker_config(self, i, extra=""):
+        path = super().worker_config(i, extra)
+        if not self.keeps:
+            return path
+        os.makedirs(os.path.join(self.dir, f"kept{i}"), exist_ok=True)
+        with open(path) as f:
+            text = f.read().replace('"spiffe://test/master", role: master}', '"spiffe://test/master", role: master, state_bytes: 16MiB}')
+        with open(path, "w") as f:
+            f.write(text + f"state_dir: {self.dir}/kept{i}\n")
+        return path
+
+    def begins(self, **how):
+        """The workers again, with other settings."""
+        for k, v in how.items():
+            setattr(self, k, v)
+        for i in range(len(self.workers)):
+            self.restart(i)
 
 
 def body(net, cut, steps=STEPS, keys=ALL, more="", own={}):
@@ -222,9 +245,8 @@ def fixed_weights_of_an_artifact_are_found_at_the_new_place():
         raw = f.read()
         to.write(raw[:-4] + bytes(4))
     digest, wrong = hashlib.sha256(raw).hexdigest(), hashlib.sha256(raw[:-4] + bytes(4)).hexdigest()
-    before, cluster.limits = cluster.limits, f"artifacts:\n  base: {{file: {source}, sha256: {digest}}}\n  other: {{file: {other}, sha256: {wrong}}}\n"
-    for i in range(2):
-        cluster.restart(i)
+    before, limits = cluster.limits, f"artifacts:\n  base: {{file: {source}, sha256: {digest}}}\n  other: {{file: {other}, sha256: {wrong}}}\n"
+    cluster.begins(limits=limits)
     base, first = f"weights: {{artifact: base, sha256: {digest}}}, ", [(3, "master"), (3, "w1"), (2, "master")]
     trained("base-one", body("adapters", first, own={1: base}))
     expected, moments_expected, log = result("base-one")
@@ -241,9 +263,76 @@ def fixed_weights_of_an_artifact_are_found_at_the_new_place():
                            ([(4, "master"), (2, "w2"), (2, "master")], {1: f"weights: {{artifact: other, sha256: {wrong}}}, "}, f"from the artifact 'other' (sha256 {wrong}), but the run has trained with 'base' (sha256 {digest})")):
         trained("base-other", body("adapters", first, own={1: base}), "--max-steps", str(FIRST), *(("--fresh",) if os.path.exists(os.path.join(cluster.dir, "runs/base-other")) else ()))
         refused("base-other", body("adapters", cut, own=own), says)
-    cluster.limits = before
-    for i in range(2):
-        cluster.restart(i)
+    cluster.begins(limits=before)
+
+
+def put_step(name, stage, stages, value):
+    """Another count of steps in the optimiser's file of a stage, and its digest in the manifest."""
+    folder = os.path.join(cluster.dir, "runs", name, f"checkpoint-{FIRST}")
+    path = os.path.join(folder, f"optimizer-{stage + 1:05}-of-{stages:05}.safetensors")
+    with open(path, "rb") as f:
+        raw = f.read()
+    n, = struct.unpack("<Q", raw[:8])
+    at = 8 + n + json.loads(raw[8:8 + n])["step"]["data_offsets"][0]
+    changed = raw[:at] + struct.pack("<q", value) + raw[at + 8:]
+    with open(path, "wb") as f:
+        f.write(changed)
+    with open(os.path.join(folder, "MANIFEST.json")) as f:
+        text = f.read().replace(hashlib.sha256(raw).hexdigest(), hashlib.sha256(changed).hexdigest())
+    text = text[:text.rindex('  "sha256": "')]
+    with open(os.path.join(folder, "MANIFEST.json"), "w") as f:
+        f.write(text + f'  "sha256": "{hashlib.sha256(text.encode()).hexdigest()}"\n}}\n')
+
+
+@suite.test
+def unequal_counts_of_steps_are_not_merged():
+    first = [(3, "master"), (4, "w1"), (4, "master")]
+    trained("counts", body("cnn", first), "--max-steps", str(FIRST))
+    put_step("counts", 1, 3, FIRST - 1)
+    refused("counts", body("cnn", [(3, "master"), (8, "w1")]), "stage 's1'", "the optimiser has taken 6 steps for 'c2.weight' and 7 for 'f1.weight'")
+    refused("counts", body("cnn", [(7, "master"), (4, "w2")]), "stage 's0'", "taken 7 steps for 'c1.weight' and 6 for 'c2.weight'")
+    trained("counts", body("cnn", [(3, "master"), (3, "w1"), (1, "w1"), (4, "w2")]), "--resume", "--accept-egress")
+
+
+@suite.test
+def files_that_stayed_at_workers_are_gathered_first():
+    """Before anybody is dialled; under the old cut the run goes on from them."""
+    text = lambda cut: body("cnn", cut).replace("every_steps: 100000", "every_steps: 100000, home: never")
+    first = [(3, "master"), (4, "w1"), (4, "w2")]
+    cluster.begins(keeps=True)
+    trained("kept", text(first), "--max-steps", str(FIRST))
+    for cut in ([(3, "master"), (8, "w1")], [(3, "master"), (4, "w2"), (4, "w1")]):
+        for command in ("train", "eval"):
+            refused("kept", text(cut), "model-00002-of-00003.safetensors stayed at 'spiffe://test/w1'", "cleave-master checkpoint gather ",
+                    command=command, args=(*(("--resume",) if command == "train" else ()), "--accept-egress"))
+    trained("kept", text(first).replace(", home: never", ", home: end"), "--resume")
+    with open(os.path.join(cluster.dir, "runs/kept/metrics.jsonl")) as f:
+        assert f.read() == undisturbed("cnn")[2]
+    cluster.begins(keeps=False)
+
+
+def most_memory(name, width):
+    """The most anonymous memory that a master has while it moves three layers to other workers."""
+    NETS[name] = (["{op: flatten}", *(f"{{op: linear, out: {width}, name: l{i}}}" for i in range(3)), "{op: linear, out: 10, name: head}"], IMAGE_DATA, ADAM)
+    cuts = [(2, "w1"), (2, "w2"), (1, "w1")], [(3, "w2"), (2, "w1")]
+    trained(name, body(name, cuts[0], steps=2), "--max-steps", "1")
+    process = subprocess.Popen([MASTER, "train", cluster.session(name, body(name, cuts[1], steps=2), ""), "--resume", "--accept-egress"],
+                               cwd=cluster.dir, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    most = 0
+    while process.poll() is None:
+        with open(f"/proc/{process.pid}/status") as f:
+            found = re.search(r"RssAnon:\s+(\d+) kB", f.read())
+        most, _ = max(most, int(found[1]) << 10 if found else 0), time.sleep(0.002)
+    assert process.returncode == 0, process.stderr.read()
+    return most
+
+
+@suite.long
+def master_holds_16_mib_of_what_moves():
+    """Of 140 MiB of weights and moments, beside a run that moves next to nothing."""
+    idle, moving = most_memory("narrow", 8), most_memory("wide", 2048)
+    print(f"master: {idle / 2**20:.1f} MiB idle, {(moving - idle) / 2**20:.1f} MiB more while it moves 140 MiB", flush=True)
+    assert moving - idle < 16 << 20, (idle, moving)
 
 
 @suite.test
@@ -262,7 +351,7 @@ def evaluation_and_prediction_work_under_another_cut():
     assert found[0] == found[1]
 
 
-with Cluster(2) as cluster:
+with Places(2) as cluster:
     os.mkdir(os.path.join(cluster.dir, "data"))
     synthetic_images(os.path.join(cluster.dir, "data"))
     rng = random.Random(3)
