@@ -148,6 +148,20 @@ static void set_old_rules(const clv_run *r, clv_session_config *then) {
   then->data.limit_by = r->config->data.limit_by;
 }
 
+/* Adds the change of the cut, and warns if the schedule's results depend on the stages. */
+static void add_cut_change(clv_run *r, const clv_bytes *before, const clv_bytes *after) {
+  clv_pipeline_kind kind = r->config->pipeline.schedule;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  if (!before->len) return;
+  clv_run_add_change(r, "cut", before->data, after->data);
+  if (kind != CLV_PIPE_PIPEDREAM && kind != CLV_PIPE_PIPEDREAM_2BW) return;
+  clv_bytes_printf(&text,
+                   "each stage of schedule %s steps by itself: with another cut the run has other "
+                   "bits than without",
+                   clv_pipeline_name(kind));
+  if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "changed", text.data);
+}
+
 static clv_code compare_keys(clv_run *r, clv_session_config *then, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0}, old_cut = {0}, new_cut = {0};
   bool has_same_layers;
@@ -156,7 +170,7 @@ static clv_code compare_keys(clv_run *r, clv_session_config *then, clv_err *err)
   CLV_TRY(clv_session_config_list(then, &before, err));
   CLV_TRY(clv_session_config_list(r->config, &after, err));
   CLV_TRY(clv_run_compare_cut(r, then, &old_cut, &new_cut, &has_same_layers, err));
-  if (old_cut.len) clv_run_add_change(r, "cut", old_cut.data, new_cut.data);
+  add_cut_change(r, &old_cut, &new_cut);
   size_t n_common = has_same_layers ? CLV_MIN(then->n_stages, r->config->n_stages) : NO_STAGE;
   compare_key_lines(r, &before, &after, false, n_common);
   compare_key_lines(r, &after, &before, true, n_common);

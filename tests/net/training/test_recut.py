@@ -34,7 +34,7 @@ cluster = None
 
 
 class Places(Cluster):
-    """keeps: the workers keep files of checkpoints."""
+    """keeps: the workers keep files of checkpoints and rows of a front."""
     keeps = False
 
     def worker_config(self, i, extra=""):
@@ -43,7 +43,7 @@ class Places(Cluster):
             return path
         os.makedirs(os.path.join(self.dir, f"kept{i}"), exist_ok=True)
         with open(path) as f:
-            text = f.read().replace('"spiffe://test/master", role: master}', '"spiffe://test/master", role: master, state_bytes: 16MiB}')
+            text = f.read().replace('"spiffe://test/master", role: master}', '"spiffe://test/master", role: master, state_bytes: 16MiB, cache_bytes: 1MiB}')
         with open(path, "w") as f:
             f.write(text + f"state_dir: {self.dir}/kept{i}\n")
         return path
@@ -308,6 +308,21 @@ def files_that_stayed_at_workers_are_gathered_first():
     trained("kept", text(first).replace(", home: never", ", home: end"), "--resume")
     with open(os.path.join(cluster.dir, "runs/kept/metrics.jsonl")) as f:
         assert f.read() == undisturbed("cnn")[2]
+    cluster.begins(keeps=False)
+
+
+@suite.test
+def cached_rows_are_sent_again_to_the_new_place():
+    """Behind a frozen front, with the bits of a run that kept its cut."""
+    front = {0: "freeze: true, cache: true, "}
+    cluster.begins(keeps=True)
+    trained("front", body("plain", [(2, "master"), (4, "w1")], own=front))
+    trained("front-moved", body("plain", [(2, "master"), (4, "w1")], own=front), "--max-steps", str(FIRST))
+    done = trained("front-moved", body("plain", [(2, "master"), (2, "w2"), (2, "master")], own=front), "--resume", "--accept-egress")
+    assert re.search(r"CACHED activation of stage 's0', once .* to w2 ", done.stdout), done.stdout
+    assert result("front-moved") == result("front")
+    rows = egress_rows(os.path.join(cluster.dir, "runs", "front-moved"), 2)
+    assert sum(r["bytes"] for r in rows if (r["kind"], r["to"]) == ("cached", "w2")), rows
     cluster.begins(keeps=False)
 
 
