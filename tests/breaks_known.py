@@ -11,7 +11,7 @@ of("master/plan/known_layers.c", KNOWN,
    secret_files_are_not_looked_up=("static clv_code look_up_stage_files(", "if (is_at_master && !spec->weights_secret) return CLV_OK;", "if (is_at_master && spec) return CLV_OK;"))
 of("master/train/save.c", KNOWN,
    weights_that_were_trained_there_are_not_noted=("static clv_code save_state(", "CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));", ""))
-of("master/train/state.c", KNOWN,
+of("master/train/send_state.c", KNOWN,
    weights_that_are_given_are_not_noted=("static clv_code note_values_in_ledger(", "if (code == CLV_OK) code = clv_trainer_note_values(t, stage, samples, n, err);", ""))
 of("master/train/modules.c", KNOWN,
    what_never_left_is_noted=("static clv_code prepare_trainer(", "CLV_TRY(clv_trainer_check_ledger(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))

@@ -81,3 +81,24 @@ of("common/model/config/session.c", "tests/unit/config/test_errors",
    keys_of_other_formats_do_nothing=("static clv_code check_data(", "CLV_TRY(check_sections(c, err));", ""))
 of("common/base/http/http.c", "tests/unit/http/test_http",
    the_page_servers_library_is_not_loaded=("static clv_code start_daemon(", "CLV_TRY(load_library(err));", ""))
+RECUT = "tests/net/training/test_recut.py "
+of("master/train/resplit.c", RECUT + "unequal_counts_of_steps_are_not_merged",
+   unequal_counts_of_steps_are_merged=("static clv_code find_step(", "if (first && step != *ret)", "if (false)"))
+of("master/train/resplit.c", RECUT + "tensors_that_do_not_fit_are_refused_by_name",
+   moments_that_no_stage_takes_are_dropped=("static clv_code check_all_used(", "if (!is_used[i])", "if (false)"))
+of("master/train/resplit.c", RECUT + "fixed_weights_of_an_artifact_are_found_at_the_new_place",
+   artifacts_replace_weights_of_the_checkpoint=("static clv_code check_artifact(", "if (replaced.n)", "if (false)"),
+   any_artifact_stands_for_the_one_before=("static clv_code check_artifact(", "if (!left.n || has_same_source(r, spec))", "if (r)"))
+of("master/plan/moved_layers.c", RECUT + "layer_moves_to_a_worker_only_where_the_session_releases_it",
+   layers_leave_the_master_without_a_word=("clv_code clv_moved_layers_check(", "return first ? fail_unreleased(b, first, names.data, n, err) : CLV_OK;", "return CLV_OK;"),
+   released_layers_need_no_such_name=("clv_code clv_release_check(", "if (k == b->full_graph->n_nodes)", "if (false)"))
+of("master/plan/checkpoint_cut.c", RECUT + "files_that_stayed_at_workers_are_gathered_first",
+   kept_files_are_not_gathered_first=("clv_code clv_blueprint_check_kept_files(", "if (!f || !f->place) continue;", "continue;"))
+of("master/plan/checkpoint_cut.c", RECUT + "another_cut_changes_no_bit",
+   a_layer_of_another_stage_is_of_this_one=("static bool is_at_same_stage(", "return from == i;", "return from <= i || from > i;"))
+of("master/run/run_changes.c", RECUT + "cut_before_and_after_is_printed_and_recorded",
+   another_cut_is_not_told=("static clv_code compare_keys(", "add_cut_change(r, &old_cut, &new_cut);", ""))
+of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
+   a_policy_releases_any_layer=("clv_code clv_policy_check_release(", "if (!c) return CLV_OK;", "if (layer) return CLV_OK;"))
+of("common/model/weights/checkpoint_tensors.c", "tests/unit/weights/test_checkpoint",
+   a_tensor_may_be_in_two_files=("static clv_code check_names_differ(", "i < t->n", "i < 0"))

@@ -172,6 +172,14 @@ soak-kill: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/kill_soak.py $(KILLS) $(KILL_SEED)
 
+# RECUT_SEED=17 draws other pairs.
+RECUT_PAIRS ?= 20
+RECUT_SEED ?= 1
+##+ recut            RECUT_PAIRS (20) random pairs of cuts of three networks: the same bits
+recut: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)CLV_TEST_PAIRS=$(RECUT_PAIRS) CLV_TEST_SEED=$(RECUT_SEED) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/training/test_recut.py random_pairs_of_cuts_change_no_bit master_holds_16_mib_of_what_moves
+
 ATTACK_SECONDS ?= 6
 NOISE_SECONDS ?= 75
 ##+ attacks          floods beside a training run: its bits, its rate, the log; pauses

@@ -333,6 +333,12 @@ clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t
  * exceeds it. p NULL permits everything. */
 clv_code clv_policy_check_epoch(const clv_policy *p, uint64_t bytes, clv_err *err) CLV_USE_RESULT;
 
+/* Checks that a layer may move from the master to a worker in a run that goes on with another cut.
+ * CLV_INVALID: the policy's list `release` has no pattern of its name. p NULL permits
+ * everything. */
+clv_code clv_policy_check_release(const clv_policy *p, const char *layer, const char *worker,
+                                  clv_err *err) CLV_USE_RESULT;
+
 /* Result of one reader of the look: the share of pixels, tokens, labels, features or label groups
  * that it reconstructed from the tensors that leave. */
 typedef struct clv_policy_reading {

@@ -4,6 +4,7 @@
  * clv_policy_charge for each tensor at the gate. Each refusal names the line of the policy that
  * forbids the tensor and a remedy: a change of the session, or a request to the policy's approver.
  */
+#include <fnmatch.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -142,6 +143,22 @@ clv_code clv_policy_check_tensor(const clv_policy *p, const clv_policy_tensor *t
   CLV_TRY(check_layers(p->config, t, err));
   CLV_TRY(check_dtype(p->config, t, err));
   return check_shape(p->config, t, err);
+}
+
+/* ---- layers that move ------------------------------------------------------------------------ */
+
+clv_code clv_policy_check_release(const clv_policy *p, const char *layer, const char *worker,
+                                  clv_err *err) {
+  const clv_policy_config *c = p ? p->config : NULL;
+  for (size_t i = 0; c && i < c->release.n; i++)
+    if (fnmatch(c->release.items[i], layer, 0) == 0) return CLV_OK;
+  if (!c) return CLV_OK;
+  return clv_policy_fail_at(
+      c, c->release_pos.line ? c->release_pos : c->workers_pos, err,
+      "the policy does not permit layer '%.120s' to move from the master to %s, which could then "
+      "undo it in activations that it may have recorded: keep the layer at the master, or ask for "
+      "it under `release`",
+      layer, worker);
 }
 
 /* ---- readings of the look -------------------------------------------------------------------- */

@@ -34,6 +34,7 @@ void clv_blueprint_free(clv_blueprint *b) {
   free(b->is_worker_used);
   for (int k = 0; b->known_reasons && k < b->full_graph->n_nodes; k++) free(b->known_reasons[k]);
   free(b->known_reasons);
+  clv_moved_layers_done(&b->moved);
   clv_graph_free(b->full_graph);
   free(b);
 }
@@ -151,6 +152,7 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
   if (!learned)
     return clv_session_fail_at(c, c->train.freeze_pos, err,
                                "nothing learns: every parameter is frozen");
+  CLV_TRY(clv_release_check(b, err));
   return check_globs_used(c, glob_used, err);
 }
 

@@ -271,6 +271,7 @@ static void append_text_egress(const clv_blueprint *b, clv_bytes *out) {
   clv_privacy_describe(b, false, out);
   clv_look_describe(b, out);
   clv_known_layers_describe(b, false, out);
+  clv_moved_layers_describe(&b->moved, false, out);
   clv_label_order_describe(b, false, out);
   clv_cache_describe(b, false, out);
   append_text_policy(b->policy, out);
@@ -419,6 +420,8 @@ static void append_json_after_stages(const clv_blueprint *b, clv_bytes *out) {
   clv_privacy_describe(b, true, out);
   clv_bytes_puts(out, ",\"known_layers\":");
   clv_known_layers_describe(b, true, out);
+  clv_bytes_puts(out, ",\"moved_layers\":");
+  clv_moved_layers_describe(&b->moved, true, out);
   clv_bytes_puts(out, ",\"labels_by_order\":");
   clv_label_order_describe(b, true, out);
   clv_look_describe_json(b, out);

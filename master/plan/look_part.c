@@ -90,13 +90,38 @@ static clv_code read_folder_weights(const clv_blueprint *b, const clv_look_part 
   return CLV_OK;
 }
 
+/* Reads those parameters of a stage that are in the checkpoint's file of stage `from`. stages:
+ * [params->n] stage of the checkpoint that has each parameter. */
+static clv_code read_checkpoint_file(const clv_look_weights *w, const clv_look_part *part,
+                                     const clv_params *params, const uint32_t *stages,
+                                     uint32_t from, clv_err *err) {
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  for (int k = 0; k < params->n; k++) {
+    const clv_param *p = &params->list[k];
+    if (stages[k] != from) continue;
+    if (!f) CLV_TRY(clv_checkpoint_open_model_lazy(w->checkpoint, from, &f, err));
+    const clv_weights_entry *e = clv_weights_find(f, p->name);
+    if (!e || !clv_shape_equal(&e->shape, &p->shape))
+      return clv_fail(err, CLV_INVALID, "%s: '%.100s' has another shape than the session",
+                      clv_weights_name_for_errors(f), p->name);
+    CLV_TRY(read_param(part, f, e, p, err));
+  }
+  return CLV_OK;
+}
+
+/* Reads the weights of a stage by name, because the checkpoint may have another cut. */
 static clv_code read_checkpoint(const clv_look_weights *w, const clv_look_part *part,
                                 uint32_t stage, clv_err *err) {
-  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  CLV_TRY(clv_checkpoint_open_model_lazy(w->checkpoint, stage, &f, err));
-  CLV_TRY(clv_stage_match_weights(w->b, stage, f, 0, &found, err));
-  return read_found_params(w->b, part, stage, f, found, err);
+  const clv_params *params = w->b->stages[stage].params;
+  CLV_AUTO(clv_freep) uint32_t *stages = NULL;
+  CLV_TRY(clv_params_find_in_checkpoint(params, w->checkpoint, &stages, err));
+  for (int k = 0; k < params->n; k++)
+    if (stages[k] == CLV_CHECKPOINT_NO_STAGE)
+      return clv_fail(err, CLV_INVALID, "%s lacks '%.100s'", clv_checkpoint_path(w->checkpoint),
+                      params->list[k].name);
+  for (uint32_t i = 0; i < clv_checkpoint_manifest(w->checkpoint)->stages; i++)
+    CLV_TRY(read_checkpoint_file(w, part, params, stages, i, err));
+  return CLV_OK;
 }
 
 static clv_code read_stage_weights(const clv_look_weights *w, const clv_look_part *part,

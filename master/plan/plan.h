@@ -156,6 +156,21 @@ typedef struct clv_label_order {
   double shuffled_share; /* the same share if the order were random */
 } clv_label_order;
 
+/* A layer that was at another place when a checkpoint was written. */
+typedef struct clv_moved_layer {
+  char name[CLV_NAME_MAX];
+  uint32_t layer, stage; /* number of the layer; stage of the session that has it */
+  const char *from, *to; /* "master" or the name of a worker */
+  bool needs_release;    /* it moves to a worker from the master, or from an unknown place */
+} clv_moved_layer;
+
+typedef struct clv_moved_layers {
+  clv_session_config *then; /* session of the checkpoint; NULL: it cannot be read */
+  clv_err why_unknown;      /* why `then` is NULL */
+  clv_moved_layer *list;    /* [n] in the order of the model */
+  size_t n;
+} clv_moved_layers;
+
 /* All that is known of a session before a run. The pointers to config, policy and run are
  * caller-owned. */
 typedef struct clv_blueprint {
@@ -185,6 +200,7 @@ typedef struct clv_blueprint {
   const clv_sha256 *run_secret;
   clv_label_order label_order;
   clv_look look;
+  clv_moved_layers moved; /* layers that a resumed run moves; n 0: none, or not looked for */
 } clv_blueprint;
 
 /* Makes the blueprint of a session. inputs: of one record, N = 1. An error names the line of the
@@ -265,6 +281,41 @@ clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_se
  * `back`, its gradient. The gate at the master never sees this tensor, but policy and record cover
  * it. */
 clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool back);
+
+/* ---- checkpoints of another cut (checkpoint_cut.c, moved_layers.c) --------------------------- */
+
+#define CLV_SESSION_FILE "session.effective.yaml" /* file of a checkpoint with its session */
+
+/* Parses the session with which a checkpoint was written. */
+clv_code clv_checkpoint_session(const clv_checkpoint *c, clv_session_config **ret,
+                                clv_err *err) CLV_USE_RESULT;
+/* Finds the stage of the checkpoint that has each parameter: *ret_stages [p->n], which the caller
+ * frees. CLV_CHECKPOINT_NO_STAGE: the checkpoint lacks the parameter. */
+clv_code clv_params_find_in_checkpoint(const clv_params *p, const clv_checkpoint *c,
+                                       uint32_t **ret_stages, clv_err *err) CLV_USE_RESULT;
+
+/* *ret: true if each stage of the session has its weights in the file of the stage with that index.
+ * False: the checkpoint has another number of stages, a layer has changed its stage, or fixed
+ * weights come from another kind of source. */
+clv_code clv_blueprint_compare_cut(const clv_blueprint *b, const clv_checkpoint *c, bool *ret,
+                                   clv_err *err) CLV_USE_RESULT;
+/* Checks that the session finds the files of the checkpoint that stayed at workers. CLV_INVALID: it
+ * has another cut, or another worker for a stage; the message says how to gather the files. */
+clv_code clv_blueprint_check_kept_files(const clv_blueprint *b, const clv_checkpoint *c,
+                                        clv_err *err) CLV_USE_RESULT;
+
+/* Finds the layers with parameters whose place has changed since the checkpoint was written. If its
+ * session cannot be read, lists all layers that are at workers now. Free with
+ * clv_moved_layers_done. */
+clv_code clv_moved_layers_find(const clv_blueprint *b, const clv_checkpoint *c,
+                               clv_moved_layers *ret, clv_err *err) CLV_USE_RESULT;
+void clv_moved_layers_done(clv_moved_layers *m); /* frees and zeroes */
+/* Checks that the layers may move to workers. CLV_INVALID: the policy of the host does not permit
+ * one or, without a policy, privacy.release of the session does not; the message has the names. */
+clv_code clv_moved_layers_check(const clv_blueprint *b, const clv_moved_layers *m,
+                                clv_err *err) CLV_USE_RESULT;
+/* Appends the layers, as lines or as a JSON array. */
+void clv_moved_layers_describe(const clv_moved_layers *m, bool json, clv_bytes *out);
 
 /* ---- what workers know from earlier sessions (known_layers.c, weights_sample.c) -------------- */
 

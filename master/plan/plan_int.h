@@ -116,6 +116,11 @@ clv_code clv_look_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
  * names. */
 clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) CLV_USE_RESULT;
 
+/* ---- released layers (moved_layers.c) -------------------------------------------------------- */
+
+/* Checks the patterns of privacy.release. CLV_INVALID: one matches no layer of the model. */
+clv_code clv_release_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
+
 /* ---- ties (ties.c) --------------------------------------------------------------------------- */
 
 /* Freezes each tied parameter if the parameter that owns it is frozen. CLV_INVALID: a stage cannot

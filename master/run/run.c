@@ -77,6 +77,7 @@ clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_optio
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   if (!o->schedule && clv_run_look_in_plan(&r, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
+  clv_run_find_moved_layers(&r);
   if (o->asks_workers) asked = clv_query_device_kinds(r.blueprint, o->json, &kinds, &unanswered);
   clv_code code = o->schedule ? draw_schedule(&r, &text, &err)
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
@@ -187,11 +188,21 @@ static clv_code open_record(clv_run *r, const char *command, clv_err *err) {
   return clv_run_open_record(r, command, err);
 }
 
+/* Checks and prints the layers that are at other places than when the run trained. */
+static clv_code check_moved_layers(clv_run *r, const clv_checkpoint *c, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes moved = {0};
+  CLV_TRY(clv_run_check_moved_layers(r, c, err));
+  clv_moved_layers_describe(&r->blueprint->moved, false, &moved);
+  if (moved.len && !moved.failed) clv_run_print_notes(r, "moved", moved.data);
+  return CLV_OK;
+}
+
 static clv_code open_checkpoint_for_evaluation(clv_run *r, const char *command, clv_err *err) {
   clv_train_position at;
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   clv_code code = clv_run_open_checkpoint(r, &c, &notes, err);
+  if (code == CLV_OK) code = check_moved_layers(r, c, err);
   if (code == CLV_OK) code = clv_run_look(r, c, err);
   if (code == CLV_OK) code = open_record(r, command, err);
   if (code == CLV_OK)

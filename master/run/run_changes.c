@@ -8,6 +8,7 @@
  */
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -42,12 +43,27 @@ static void add_key_change(clv_run *r, const char *key, size_t key_len, const ch
   if (!r->changes.failed) clv_run_add_change(r, k.data, b.data, a.data);
 }
 
+enum { NO_STAGE = 0 };
+
+/* Returns true for keys of a stage that the change of the cut describes: its layers, and all keys
+ * of a stage that one of the sessions lacks. n_common: stages that both have; NO_STAGE: the
+ * sessions have different layers, so every key counts. */
+static bool is_key_of_cut(const char *key, size_t n_common) {
+  static const char stages[] = "stages.", layers[] = ".layers";
+  if (n_common == NO_STAGE || strncmp(key, stages, sizeof stages - 1) != 0) return false;
+  char *rest;
+  unsigned long stage = strtoul(key + sizeof stages - 1, &rest, 10);
+  return stage >= n_common || strncmp(rest, layers, sizeof layers - 1) == 0;
+}
+
 /* Adds a change for each key of `one` that `other` lacks or has with another value. backwards:
- * `one` is the present session and `other` the earlier one; adds only keys that `other` lacks. */
+ * `one` is the present session and `other` the earlier one; adds only keys that `other` lacks.
+ * n_common: see is_key_of_cut, whose keys are skipped. */
 static void compare_key_lines(clv_run *r, const clv_bytes *one, const clv_bytes *other,
-                              bool backwards) {
+                              bool backwards, size_t n_common) {
   for (const char *at = one->data; at && *at; at = strchr(at, '\n') + 1) {
     size_t key = strcspn(at, ":"), len = strcspn(at + key + 2, "\n"), n = 0;
+    if (is_key_of_cut(at, n_common)) continue;
     const char *value = at + key + 2, *now = find_value(other, at, key, &n);
     if (backwards && !now) add_key_change(r, at, key, NULL, 0, value, len);
     if (backwards || (now && n == len && memcmp(now, value, n) == 0)) continue;
@@ -132,14 +148,32 @@ static void set_old_rules(const clv_run *r, clv_session_config *then) {
   then->data.limit_by = r->config->data.limit_by;
 }
 
+/* Adds the change of the cut, and warns if the schedule's results depend on the stages. */
+static void add_cut_change(clv_run *r, const clv_bytes *before, const clv_bytes *after) {
+  clv_pipeline_kind kind = r->config->pipeline.schedule;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  if (!before->len) return;
+  clv_run_add_change(r, "cut", before->data, after->data);
+  if (kind != CLV_PIPE_PIPEDREAM && kind != CLV_PIPE_PIPEDREAM_2BW) return;
+  clv_bytes_printf(&text,
+                   "each stage of schedule %s steps by itself: with another cut the run has other "
+                   "bits than without",
+                   clv_pipeline_name(kind));
+  if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "changed", text.data);
+}
+
 static clv_code compare_keys(clv_run *r, clv_session_config *then, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0}, old_cut = {0}, new_cut = {0};
+  bool has_same_layers;
   const clv_seed *seed = &r->config->train.seed, *old = &then->train.seed;
   set_old_rules(r, then);
   CLV_TRY(clv_session_config_list(then, &before, err));
   CLV_TRY(clv_session_config_list(r->config, &after, err));
-  compare_key_lines(r, &before, &after, false);
-  compare_key_lines(r, &after, &before, true);
+  CLV_TRY(clv_run_compare_cut(r, then, &old_cut, &new_cut, &has_same_layers, err));
+  add_cut_change(r, &old_cut, &new_cut);
+  size_t n_common = has_same_layers ? CLV_MIN(then->n_stages, r->config->n_stages) : NO_STAGE;
+  compare_key_lines(r, &before, &after, false, n_common);
+  compare_key_lines(r, &after, &before, true, n_common);
   if (seed->given && old->given && memcmp(&seed->key, &old->key, sizeof seed->key) != 0)
     clv_run_add_change(r, "train.seed", "(secret)", "another one");
   compare_length(r, then, r->n_records_at_begin ? r->n_records_at_begin : r->data.train_rows.n);
@@ -225,20 +259,11 @@ static clv_code check_optimizer(const clv_run *r, const clv_session_config *last
   return fail_changed_key(r, key, before, after, err);
 }
 
-static clv_code check_stages(const clv_run *r, const clv_session_config *last, clv_err *err) {
-  char before[32], after[32];
-  if (last->n_stages == r->config->n_stages) return CLV_OK;
-  snprintf(before, sizeof before, "a list of %zu", last->n_stages);
-  snprintf(after, sizeof after, "a list of %zu", r->config->n_stages);
-  return fail_changed_key(r, "stages", before, after, err);
-}
-
 clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *last = NULL;
   clv_err why;
   CLV_TRY(load_last_session(r, &last, &why, err));
   if (!last) return CLV_OK; /* not compared here: loading the checkpoint fails if it does not fit */
-  CLV_TRY(check_stages(r, last, err));
   return check_optimizer(r, last, err);
 }
 
@@ -265,8 +290,8 @@ clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) {
   if (!then) return CLV_OK; /* the folder has only checkpoints, no session */
   CLV_TRY(clv_session_config_list(then, &before, err));
   CLV_TRY(clv_session_config_list(r->config, &after, err));
-  compare_key_lines(r, &before, &after, false);
-  compare_key_lines(r, &after, &before, true);
+  compare_key_lines(r, &before, &after, false, NO_STAGE);
+  compare_key_lines(r, &after, &before, true, NO_STAGE);
   if (r->changes.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   warn_of_each_change(r);
   return CLV_OK;

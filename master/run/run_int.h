@@ -353,12 +353,29 @@ void clv_run_add_change(clv_run *r, const char *key, const char *before, const c
 /* Compares the session with that of the last attempt, session.effective.yaml. Prints all changes,
  * and adds them to changes.jsonl. */
 clv_code clv_run_print_changes(clv_run *r, clv_err *err) CLV_USE_RESULT;
-/* Refuses changes after which no checkpoint fits. CLV_INVALID: the number of stages or the moments
- * of the optimiser differ from the last attempt; err names the key and both values. */
+/* Refuses changes after which no checkpoint fits. CLV_INVALID: the moments of the optimiser differ
+ * from the last attempt; err names the key and both values. */
 clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Warns of each changed key that affects how a record becomes numbers, such as
  * data.tokenizer.lower_case. For `eval` and `predict`. */
 clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) CLV_USE_RESULT;
+
+/* ---- another cut (run_cut.c, run_moved_layers.c) --------------------------------------------- */
+
+/* Appends the cut of the last attempt and the present one, if they differ. Appends nothing if the
+ * model of the last attempt cannot be read; its keys are then compared one by one.
+ * *ret_same_layers: both sessions have the same layers, so that only their places can differ. */
+clv_code clv_run_compare_cut(const clv_run *r, const clv_session_config *then,
+                             clv_bytes *ret_before, clv_bytes *ret_after, bool *ret_same_layers,
+                             clv_err *err) CLV_USE_RESULT;
+/* Compares the places of layers with those in the session of the checkpoint, and stores the layers
+ * that have moved in r->blueprint. CLV_INVALID: neither policy nor session permits one to move from
+ * the master to a worker. Call before the master connects. */
+clv_code clv_run_check_moved_layers(clv_run *r, const clv_checkpoint *c,
+                                    clv_err *err) CLV_USE_RESULT;
+/* For `plan`: stores the layers that --resume would move, and prints a warning if it would be
+ * refused. Does nothing if the run has no checkpoint. */
+void clv_run_find_moved_layers(clv_run *r);
 
 /* ---- choice of a checkpoint (run_best.c) ----------------------------------------------------- */
 

@@ -28,6 +28,9 @@ clv_code clv_run_look_in_plan(clv_run *r, clv_err *err) { return take_look(r, NU
 
 clv_code clv_run_look_at_start(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
-  if (r->is_resumed) CLV_TRY(clv_checkpoint_load_latest(r->dir.data, &c, NULL, err));
+  if (r->is_resumed) {
+    CLV_TRY(clv_checkpoint_load_latest(r->dir.data, &c, NULL, err));
+    CLV_TRY(clv_run_check_moved_layers(r, c, err));
+  }
   return take_look(r, c, false, err);
 }

@@ -14,91 +14,24 @@
 
 /* ---- restoring ------------------------------------------------------------------------------- */
 
-/* Source of the pieces of a stage's state: a file or a folder. */
-typedef struct state_source {
-  const clv_weights_file *file;
-  const clv_weights_entry *const *entries; /* [n] entries of `file` */
-  const clv_stage_folder *folder;          /* set if `file` is NULL */
-  const size_t *indices;                   /* [n] indices of the tensors in `folder` */
-  const clv_weights_want *items;           /* [n] the pieces to send */
-} state_source;
-
-static clv_code read_from_file(void *user, size_t item, uint64_t offset, void *data, size_t length,
-                               clv_err *err) {
-  const state_source *s = user;
-  clv_dtype as = s->items[item].dtype;
-  size_t size = clv_dtype_size(as);
-  CLV_TRY(clv_interrupt_check(err)); /* no step has begun yet, so stop at once */
-  return clv_weights_read_range_as(s->file, s->entries[item], as, (size_t)offset / size, data,
-                                   length / size, err);
-}
-
-static clv_code read_from_folder(void *user, size_t item, uint64_t offset, void *data,
-                                 size_t length, clv_err *err) {
-  const state_source *s = user;
-  const clv_weights_want *w = &s->items[item];
-  size_t size = clv_dtype_size(w->dtype);
-  CLV_TRY(clv_interrupt_check(err));
-  return clv_weights_folder_read_range(s->folder->folder, s->indices[item], w,
-                                       (size_t)offset / size, length / size, data, err);
-}
-
-static clv_code sample_item(clv_weights_sample *s, cleave_piece_move *give, state_source *from,
-                            size_t item, clv_err *err) {
-  size_t size = clv_dtype_size(s->dtype);
-  CLV_AUTO(clv_freep) char *chunk = NULL;
-  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
-  for (size_t first = 0; first < s->n_values; first += CLV_SAMPLE_CHUNK) {
-    size_t n = CLV_MIN(s->n_values - first, (size_t)CLV_SAMPLE_CHUNK);
-    CLV_TRY(give(from, item, (uint64_t)first * size, chunk, n * size, err));
-    clv_weights_sample_add(s, (uint64_t)first * size, chunk, n * size);
-  }
-  return CLV_OK;
-}
-
-/* Adds the values to the ledger before they are sent. For that it reads the values one more
- * time. */
-static clv_code note_values_in_ledger(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                                      const clv_weights_want *items, size_t n,
-                                      cleave_piece_move *give, state_source *s, clv_err *err) {
-  clv_weights_sample *samples;
-  CLV_TRY(clv_trainer_new_samples(t, stage, kind, items, n, &samples, err));
-  clv_code code = CLV_OK;
-  for (size_t i = 0; samples && i < n && code == CLV_OK; i++)
-    if (samples[i].n_parts) code = sample_item(&samples[i], give, s, i, err);
-  if (code == CLV_OK) code = clv_trainer_note_values(t, stage, samples, n, err);
-  clv_trainer_free_samples(samples, n);
-  return code;
-}
-
-static clv_code send_items(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                           const clv_weights_want *items, size_t n, cleave_piece_move *give,
-                           state_source *s, clv_err *err) {
-  s->items = items;
-  if (n) CLV_TRY(clv_trainer_allow_state(t, stage, kind, items, n, err));
-  CLV_TRY(note_values_in_ledger(t, stage, kind, items, n, give, s, err));
-  if (!n) return CLV_OK;
-  CLV_TRY_API(
-      cleave_state_give(t->runtime, t->modules[stage], kind, items, n, give, s, CLV_API_ERROR));
-  return CLV_OK;
-}
-
 /* Sends entries of a file to a stage. names: names of the entries at the stage; NULL: the names in
  * the file. */
 static clv_code send_entries(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
                              const clv_weights_file *f, const clv_weights_entry *const *entries,
                              const char *const *names, size_t n, clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_want *items = NULL;
-  state_source s = {.file = f, .entries = entries};
+  CLV_AUTO(clv_freep) clv_state_origin *from = NULL;
   CLV_TRY(clv_alloc(n, sizeof *items, &items, err));
+  CLV_TRY(clv_alloc(n, sizeof *from, &from, err));
   for (size_t i = 0; i < n; i++) {
     const char *name = names ? names[i] : entries[i]->name;
     const clv_param *p = clv_params_find(t->b->stages[stage].params, name);
     bool narrow = p && kind == CLEAVE_STATE_WEIGHTS && p->dtype == CLV_BF16;
     items[i] =
         (clv_weights_want){name, narrow ? CLV_BF16 : entries[i]->dtype, entries[i]->shape, false};
+    from[i] = (clv_state_origin){.file = f, .entry = entries[i]};
   }
-  return send_items(t, stage, kind, items, n, read_from_file, &s, err);
+  return clv_trainer_send_state(t, stage, kind, items, from, n, err);
 }
 
 /* Sends the parameters that the file has. found: [params] the entry of each parameter; NULL: the
@@ -167,6 +100,15 @@ static clv_code restore_stage(clv_trainer *t, uint32_t i, const clv_checkpoint *
   if (!learns || clv_manifest_find_stage(m, i, true)->place) return CLV_OK;
   CLV_TRY(clv_checkpoint_open_optimizer_lazy(c, i, &optimizer, err));
   return send_optimizer_state(t, i, optimizer, err);
+}
+
+/* Restores each stage from its own files, because the checkpoint has the cut of the session. */
+static clv_code restore_stages(clv_trainer *t, const clv_checkpoint *c, clv_err *err) {
+  for (uint32_t i = 0; i < t->b->n_stages; i++)
+    if (restore_stage(t, i, c, err) != CLV_OK)
+      return clv_err_prefix(err, "%s, stage '%s'", clv_checkpoint_path(c),
+                            t->config->stages[i].name);
+  return CLV_OK;
 }
 
 /* ---- files at workers ------------------------------------------------------------------------ */
@@ -255,21 +197,17 @@ static clv_code restore(clv_trainer *t, const clv_checkpoint *c, clv_train_posit
                         clv_bytes *notes, bool *ret_lost, clv_err *err) {
   const clv_manifest *m = clv_checkpoint_manifest(c);
   const clv_trainer_state *s = clv_checkpoint_state(c);
+  bool has_same_cut;
   *ret_lost = false;
-  if (m->stages != t->b->n_stages)
-    return clv_fail(err, CLV_INVALID, "%s has %u stages, the session %u", clv_checkpoint_path(c),
-                    m->stages, t->b->n_stages);
+  CLV_TRY(clv_trainer_check_moved_layers(t, c, err));
+  CLV_TRY(clv_blueprint_compare_cut(t->b, c, &has_same_cut, err));
   clv_trainer_drop_held_batches(t); /* the loader reads these batches again */
   t->committed_steps = m->step;
   if (t->optimizer)
     CLV_TRY_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_API_ERROR));
-  CLV_TRY(load_kept_files(t, m, ret_lost, err));
+  if (has_same_cut) CLV_TRY(load_kept_files(t, m, ret_lost, err));
   note_different_machine(s, notes);
-  for (uint32_t i = 0; i < t->b->n_stages; i++) {
-    if (restore_stage(t, i, c, err) != CLV_OK)
-      return clv_err_prefix(err, "%s, stage '%s'", clv_checkpoint_path(c),
-                            t->config->stages[i].name);
-  }
+  CLV_TRY(has_same_cut ? restore_stages(t, c, err) : clv_trainer_restore_other_cut(t, c, err));
   clv_trainer_read_position(s, ret);
   return CLV_OK;
 }
@@ -331,18 +269,16 @@ static clv_code push_adapters(clv_trainer *t, uint32_t i, clv_err *err) {
 static clv_code push_tensors(clv_trainer *t, uint32_t stage, const clv_stage_folder *f,
                              clv_err *err) {
   CLV_AUTO(clv_freep) clv_weights_want *items = NULL;
-  CLV_AUTO(clv_freep) size_t *found = NULL;
-  state_source s = {.folder = f};
+  CLV_AUTO(clv_freep) clv_state_origin *from = NULL;
   size_t n = 0;
   CLV_TRY(clv_alloc(f->n, sizeof *items, &items, err));
-  CLV_TRY(clv_alloc(f->n, sizeof *found, &found, err));
+  CLV_TRY(clv_alloc(f->n, sizeof *from, &from, err));
   for (size_t i = 0; i < f->n; i++) {
     if (f->folder_index[i] == CLV_WEIGHTS_NONE) continue;
     items[n] = f->wanted[i];
-    found[n++] = f->folder_index[i];
+    from[n++] = (clv_state_origin){.folder = f->folder, .index = f->folder_index[i]};
   }
-  s.indices = found;
-  return send_items(t, stage, CLEAVE_STATE_WEIGHTS, items, n, read_from_folder, &s, err);
+  return clv_trainer_send_state(t, stage, CLEAVE_STATE_WEIGHTS, items, from, n, err);
 }
 
 static clv_code push_folder(clv_trainer *t, uint32_t i, clv_err *err) {

@@ -5,7 +5,7 @@
  * steps.c trains, front_cache.c sends rows of a frozen front to a worker that keeps them,
  * accuracy.c counts right predictions, measure.c measures links and stages, profiler.c writes
  * traces and profiles, trial.c chooses the number of micro-batches, eval.c evaluates, save.c saves
- * checkpoints, state.c restores them.
+ * checkpoints, state.c restores them, resplit.c those of another cut, send_state.c sends state.
  */
 #ifndef CLEAVE_TRAIN_INT_H
 #define CLEAVE_TRAIN_INT_H
@@ -313,5 +313,35 @@ void clv_trainer_drop_save(clv_trainer *t);
 
 /* Sends the weights of the session's files to their stages. */
 clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) CLV_USE_RESULT;
+/* ---- sending state (send_state.c) ------------------------------------------------------------ */
+
+/* Where the values of a tensor come from: an entry of a file, a tensor of a folder or, if both are
+ * NULL, one number. */
+typedef struct clv_state_origin {
+  const clv_weights_file *file;
+  const clv_weights_entry *entry; /* entry of `file` */
+  clv_weights_folder *folder;
+  size_t index; /* of the tensor in `folder` */
+  int64_t value;
+} clv_state_origin;
+
+/* Sends n tensors of a stage's state to its node. Announces them to gate and record, and adds
+ * weights to the ledger, for which it reads them one more time. from: [n] origin of each tensor. */
+clv_code clv_trainer_send_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                                const clv_weights_want *items, const clv_state_origin *from,
+                                size_t n, clv_err *err) CLV_USE_RESULT;
+
+/* ---- checkpoints of another cut (resplit.c) -------------------------------------------------- */
+
+/* Checks that the layers that are at workers now, and were at the master when checkpoint c was
+ * written, may move. The commands have checked this for the newest checkpoint before they
+ * connected; a recovery may load an older one. */
+clv_code clv_trainer_check_moved_layers(const clv_trainer *t, const clv_checkpoint *c,
+                                        clv_err *err) CLV_USE_RESULT;
+/* Restores all stages from a checkpoint of another cut. CLV_INVALID: a stage needs a tensor that
+ * the checkpoint lacks, the checkpoint has one that no stage takes, or optimisers that a stage
+ * merges have taken different numbers of steps; the message has the names. */
+clv_code clv_trainer_restore_other_cut(clv_trainer *t, const clv_checkpoint *c,
+                                       clv_err *err) CLV_USE_RESULT;
 
 #endif

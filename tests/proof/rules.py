@@ -221,6 +221,7 @@ PROOFS = (
     Proof("soak-mixed", "nothing grows", soak_mixed, ("tests/net",), {"SOAK_SECONDS": "7200"},
           {"SOAK_SECONDS": "300"}, 125),
     Proof("soak-kill", "no bit differs", soak_kill, ("tests/net",), {"KILLS": "1000"}, {"KILLS": "60"}, 15),
+    Proof("recut", "no bit differs", oks, ("tests/net",), {"RECUT_PAIRS": "20"}, {"RECUT_PAIRS": "3"}, 3),
     Proof("attacks", NONE_FAILED, oks, ("tests/net",), {"ATTACK_SECONDS": "6", "NOISE_SECONDS": "75"},
           {"ATTACK_SECONDS": "2", "NOISE_SECONDS": "5"}, 6),
     Proof("bench", "all targets met", bench, BENCH, {"STRICT": "1"}, {"STRICT": "", "BENCH_ARGS": "mlp"}, 60,

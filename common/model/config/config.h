@@ -451,6 +451,9 @@ typedef struct clv_session_config {
   } loss;
   struct {
     bool raw_input_leaves, tokens_readable, front_known, labels_readable, labels_leave;
+    clv_config_pos release_pos;
+    /* glob patterns of the names of layers that may move from the master to a worker in a run */
+    clv_text_list release;
   } privacy;
   clv_train_config train;
   struct {
@@ -587,7 +590,8 @@ typedef struct clv_policy_config {
   clv_text_list overrides; /* empty, as nothing overrides a policy; clv_config_build needs a list */
   uint64_t version;        /* 1 */
   clv_config_pos workers_pos, kinds_pos, shape_pos, dtypes_pos, bytes_pos, pictures_pos,
-      min_layers_pos, max_read_pos, pixels_pos, tokens_pos, labels_pos, features_pos, groups_pos;
+      min_layers_pos, max_read_pos, pixels_pos, tokens_pos, labels_pos, features_pos, groups_pos,
+      release_pos;
   /* identities of the workers that may receive tensors, at least 1 */
   clv_text_list workers;
   /* kinds of tensors that may be sent: "activation", "gradient", "weights", "cached" */
@@ -600,6 +604,8 @@ typedef struct clv_policy_config {
    * and a worker */
   uint64_t min_layers_at_home;
   bool allows_pictures; /* tensors that `plan` classifies as PICTURE may be sent */
+  /* glob patterns of the names of layers that may move from the master to a worker in a run */
+  clv_text_list release;
   struct {
     clv_config_pos pos; /* position of the section `allow` */
     clv_config_pos labels_pos, labels_readable_pos, raw_pos, front_known_pos, tokens_pos;

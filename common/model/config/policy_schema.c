@@ -47,6 +47,12 @@ static const clv_row rows[] = {
      .doc = "Least number of layers at the master that hide, on each path from a record to what "
             "is sent, and from a gradient that is sent back to the loss."},
 
+    {.path = "release", .kind = CLV_ROW_TEXTS, .offset = AT(release), .pos = AT(release_pos),
+     .sample = "[\"layer1.*\", fc1]",
+     .doc = "Patterns of the names of layers that a run may move from the master to a worker when "
+            "it goes on with another cut. The worker can then undo these layers in activations "
+            "that it may have recorded. None unless given."},
+
     {.path = "max_read", .kind = CLV_ROW_SECTION, .pos = AT(max_read_pos),
      .doc = "Most that the measurement `look` may recover from the tensors of a few records: 0 "
             "is as good as a guess, 1 is everything, which is no limit. A value with a limit "

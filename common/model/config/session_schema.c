@@ -476,6 +476,11 @@ static const clv_row rows[] = {
             "last stage's outputs."},
     {.path = "privacy.labels_leave", .kind = CLV_ROW_BOOL, .offset = AT(privacy.labels_leave),
      .default_text = "false", .doc = "Allow the loss, and so the labels, on a worker."},
+    {.path = "privacy.release", .kind = CLV_ROW_TEXTS, .offset = AT(privacy.release),
+     .pos = AT(privacy.release_pos), .is_commented_out = true, .sample = "[\"layer1.*\", fc1]",
+     .doc = "Patterns of the names of layers that may move from the master to a worker when a run "
+            "goes on with another cut. The worker can then undo these layers in activations that "
+            "it may have recorded. Where the host has a policy, the policy decides instead."},
 
     {.path = "train", .kind = CLV_ROW_SECTION, .pos = AT(train.pos), .required = true,
      .doc = "The training loop."},

@@ -406,6 +406,19 @@ bool clv_checkpoint_has_manifest(const char *run_dir) {
   return any;
 }
 
+clv_code clv_checkpoint_peek(const char *run_dir, clv_checkpoint **ret, clv_err *err) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  uint64_t step;
+  if (!clv_checkpoint_steps(run_dir, &step, 1))
+    return clv_fail(err, CLV_NOT_FOUND, "run folder %s has no checkpoint", run_dir);
+  CLV_TRY(step_path(run_dir, step, &path, err));
+  CLV_TRY(open_folder(path.data, &c, err));
+  CLV_TRY(read_state(c, err));
+  *ret = clv_steal(&c);
+  return CLV_OK;
+}
+
 size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most) {
   CLV_AUTO(steps_done) step_list l = {0};
   if (list_steps(run_dir, &l, NULL) != CLV_OK) return 0;

@@ -408,6 +408,10 @@ clv_code clv_checkpoint_load_before(const char *run_dir, uint64_t before, clv_ch
 /* Opens the checkpoint of a step. CLV_NOT_FOUND: the text lists the steps that have one. */
 clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,
                                   clv_err *err) CLV_USE_RESULT;
+/* Opens the newest checkpoint with a manifest for a look at its manifest, state and small files.
+ * Does not read the weights, so these may be damaged. CLV_NOT_FOUND: there is none. */
+clv_code clv_checkpoint_peek(const char *run_dir, clv_checkpoint **ret,
+                             clv_err *err) CLV_USE_RESULT;
 /* Reads only the manifest of the checkpoint of a step, whose files may be damaged or missing. */
 clv_code clv_checkpoint_read_manifest(const char *run_dir, uint64_t step, clv_manifest *ret,
                                       clv_err *err) CLV_USE_RESULT;
@@ -461,6 +465,44 @@ bool clv_checkpoint_has_manifest(const char *run_dir);
 size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most);
 /* Deletes all checkpoints of run_dir, for a run that starts again. Leaves other files. */
 clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) CLV_USE_RESULT;
+
+/* ---- tensors of a checkpoint by name (checkpoint_tensors.c) ---------------------------------- */
+
+#define CLV_CHECKPOINT_NO_STAGE UINT32_MAX
+#define CLV_STEP_NAME "step" /* the tensor of an optimiser's file that counts its steps */
+
+/* Finds the stage whose model file has each of names[n], by the index of the checkpoint.
+ * CLV_CHECKPOINT_NO_STAGE: no file has it. */
+clv_code clv_checkpoint_stages_of(const clv_checkpoint *c, const char *const *names, size_t n,
+                                  uint32_t *ret_stages, clv_err *err) CLV_USE_RESULT;
+
+/* A tensor, with its file and the stage of that file in the checkpoint. */
+typedef struct clv_checkpoint_tensor {
+  const clv_weights_entry *entry;
+  const clv_weights_file *file;
+  uint32_t stage;
+} clv_checkpoint_tensor;
+
+/* The tensors of all model files or of all optimiser files of a checkpoint. */
+typedef struct clv_checkpoint_tensors {
+  clv_weights_file **files;    /* [n_files] one for each stage; their data stay on the disk */
+  clv_checkpoint_tensor *list; /* [n] sorted by name, without CLV_STEP_NAME of optimisers */
+  size_t n;
+  uint32_t n_files;
+} clv_checkpoint_tensors;
+
+/* Opens the files, and compares their digests with the manifest. CLV_DATA_LOSS: a file is damaged,
+ * or two files have a tensor of one name. Free *ret with clv_checkpoint_tensors_done. */
+clv_code clv_checkpoint_open_tensors(const clv_checkpoint *c, bool optimizer,
+                                     clv_checkpoint_tensors *ret, clv_err *err) CLV_USE_RESULT;
+void clv_checkpoint_tensors_done(clv_checkpoint_tensors *t); /* frees and zeroes */
+/* returns NULL if no file has the tensor */
+const clv_checkpoint_tensor *clv_checkpoint_tensors_find(const clv_checkpoint_tensors *t,
+                                                         const char *name);
+/* Reads the number of steps that the optimiser of a stage had taken. CLV_DATA_LOSS: the stage's
+ * file has none, as that of a stage without learning parameters. */
+clv_code clv_checkpoint_tensors_step(const clv_checkpoint_tensors *t, uint32_t stage, int64_t *ret,
+                                     clv_err *err) CLV_USE_RESULT;
 
 /* ---- the record of a run --------------------------------------------------------------------- */
 

@@ -10,6 +10,8 @@ OTHER = "0badcafe0badcafe0badcafe0badcafe"
 THIRD = "7777cafe7777cafe7777cafe7777cafe"
 RAW = "privacy: {raw_input_leaves: true}\n"
 FRONT = "privacy: {front_known: true}\n"
+# a run that moves layer a from the master
+RELEASED = "privacy: {raw_input_leaves: true, release: [a]}\n"
 cluster = None
 
 
@@ -176,14 +178,14 @@ def layer_that_was_never_sent_stays_secret():
     cluster.workers[0].stop()
     try:
         for name, args, more in (("tried", ("--resume", "--accept-egress"), {"steps": 3}), ("again", (), {}), ("file", (), {"weights": secret})):
-            done = command("train", name, *args, at="w1", seed=THIRD, more=RAW, train="dtype: f32, ", **more)
+            done = command("train", name, *args, at="w1", seed=THIRD, more=RELEASED, train="dtype: f32, ", **more)
             assert done.returncode == 4, (name, done.returncode, done.stderr)
     finally:
         cluster.restart(0)
     assert ledger() == before
     well("train", "tried", "--resume", "--accept-egress", at="master", seed=THIRD, steps=3)
     well("train", "file", "--fresh", at="master", seed=THIRD, weights=secret)
-    done = command("train", "tried", "--resume", "--accept-egress", at="w1", seed=THIRD, steps=4, more=RAW)
+    done = command("train", "tried", "--resume", "--accept-egress", at="w1", seed=THIRD, steps=4, more=RELEASED)
     assert done.returncode == 0 and ledger() != before, done.stderr
     refused("train", "tried", "--resume", "--accept-egress", at="master", seed=THIRD, steps=5, says="'spiffe://test/w1'")
 

@@ -129,6 +129,20 @@ def signed_policy_is_enforced_and_named():
 
 
 @suite.test
+def moved_layer_needs_the_release_of_the_policy():
+    """The word of the session does not count then."""
+    decree(POLICY)
+    first = BODY.replace("epochs: 1,", "epochs: 2,")
+    assert here("train", cluster.session("moves", first), "--max-steps", "3").returncode == 0
+    session = cluster.session("moves", first.replace("name: c, at: master", "name: c, at: w1") + "privacy: {release: ['*']}\n")
+    refused(session, PATH + r":\d+:\d+: the policy does not permit layer '\S+' to move from the master to w1", commands=("train",), args=("--resume", "--accept-egress"))
+    assert "train --resume will be refused: " in here("plan", session).stderr
+    decree(POLICY + "release: ['*']\n")
+    done = here("train", session, "--resume", "--accept-egress")
+    assert done.returncode == 0, done.stderr
+
+
+@suite.test
 def without_permitted_weights_a_lost_worker_ends_the_run():
     decree(POLICY.replace(", weights]", "]"))
     session = cluster.session("kept", BODY.replace("epochs: 1,", "epochs: 100000,") + "checkpoint: {every_steps: 4}\nrecovery: {wait: 200ms}\n")

@@ -232,8 +232,9 @@ def optimiser_without_checkpoint_state_is_refused():
                        "set it back to adamw", args=("--set", f"train.optimizer.kind={kind}"), code=3)
         assert open(path("runs", "kind", "session.effective.yaml"), "rb").read() == kept, done.stderr
     two = "stages=[{name: a, at: master, layers: [{op: flatten}]}, {name: b, at: master, layers: [{op: linear, out: 3}]}]"
-    refused(session, "stages is a list of 2, but the checkpoints of runs/kind were written with a list of 1", args=("--set", two), code=3)
-    resumed(session, "--max-steps", "3", "--set", "train.optimizer.kind=adam")
+    done = resumed(session, "--max-steps", "3", "--set", two)
+    assert "last attempt: cut: a at master: layers 0 to 1 -> a at master: layer 0; b at master: layer 1\n" in done.stdout and "stages.1" not in done.stdout, done.stdout
+    resumed(session, "--max-steps", "4", "--set", "train.optimizer.kind=adam")
     session = begun("momentum", DATA + STAGES + TAIL.replace("adamw", "sgd"))
     refused(session, r"train\.optimizer\.momentum is 0\.9, but .* were written with 0: ", args=("--set", "train.optimizer.momentum=0.9"), code=3)
 

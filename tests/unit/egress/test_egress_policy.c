@@ -275,6 +275,25 @@ static void picture_and_layer_limits_are_enforced_when_set(void **state) {
   assert_ok(clv_policy_check_tensor(p, &t, &err), &err);
 }
 
+static void layer_moves_to_a_worker_only_if_the_policy_releases_it(void **state) {
+  (void)state;
+  static const char more[] = "release: [fc1, \"layer1.*\"]\n";
+  CLV_AUTO(clv_policy_freep) clv_policy *p = parsed(), *released = NULL;
+  char both[sizeof text + sizeof more];
+  clv_err err;
+  snprintf(both, sizeof both, "%s%s", text, more);
+  assert_ok(clv_alloc(1, sizeof *released, &released, &err), &err);
+  assert_ok(clv_policy_config_parse("/p.yaml", both, strlen(both), &released->config, &err), &err);
+  assert_ok(clv_policy_check_release(NULL, "fc1", "w1", &err), &err);
+  assert_int_equal(clv_policy_check_release(p, "fc1", "w1", &err), CLV_INVALID);
+  assert_says(&err,
+              "/p.yaml:2:1: the policy does not permit layer 'fc1' to move from the master to w1");
+  assert_ok(clv_policy_check_release(released, "fc1", "w1", &err), &err);
+  assert_ok(clv_policy_check_release(released, "layer1.0.conv1", "w1", &err), &err);
+  assert_int_equal(clv_policy_check_release(released, "fc10", "w1", &err), CLV_INVALID);
+  assert_says(&err, "/p.yaml:9:1: the policy does not permit layer 'fc10'");
+}
+
 static void readable_share_above_max_read_is_denied(void **state) {
   (void)state;
   CLV_AUTO(clv_policy_freep) clv_policy *p = parsed();
@@ -336,6 +355,7 @@ int main(void) {
       cmocka_unit_test(what_it_shows_is_not),
       cmocka_unit_test(picture_and_layer_limits_are_enforced_when_set),
       cmocka_unit_test(cached_rows_need_the_kind_cached),
+      cmocka_unit_test(layer_moves_to_a_worker_only_if_the_policy_releases_it),
       cmocka_unit_test(readable_share_above_max_read_is_denied),
       cmocka_unit_test(bytes_above_the_epoch_limit_are_denied),
   };

@@ -650,8 +650,95 @@ static void invalid_trainer_state_is_refused(void **state) {
   }
 }
 
+/* ---- tensors by name ------------------------------------------------------------------------- */
+
+static void tensors_are_found_by_name_in_any_file(void **state) {
+  (void)state;
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written("named");
+  CLV_AUTO(clv_checkpoint_tensors_done) clv_checkpoint_tensors weights = {0}, moments = {0};
+  const char *const names[] = {"fc.weight", "conv.bias", "conv.weight", "conv", "z"};
+  uint32_t stages[CLV_COUNT(names)];
+  clv_err err;
+  assert_ok(clv_checkpoint_stages_of(c, names, CLV_COUNT(names), stages, &err), &err);
+  assert_true(stages[0] == 1 && stages[1] == 0 && stages[2] == 0);
+  assert_true(stages[3] == CLV_CHECKPOINT_NO_STAGE && stages[4] == CLV_CHECKPOINT_NO_STAGE);
+  assert_ok(clv_checkpoint_open_tensors(c, false, &weights, &err), &err);
+  assert_int_equal(weights.n, 3);
+  const clv_checkpoint_tensor *x = clv_checkpoint_tensors_find(&weights, "fc.weight");
+  assert_true(x && x->stage == 1 && clv_shape_equal(&x->entry->shape, &CLV_SHAPE(10, 100)));
+  assert_int_equal(clv_checkpoint_tensors_find(&weights, "conv.bias")->stage, 0);
+  assert_null(clv_checkpoint_tensors_find(&weights, "fc"));
+  assert_null(clv_checkpoint_tensors_find(&weights, "zz"));
+  assert_ok(clv_checkpoint_open_tensors(c, true, &moments, &err), &err);
+  assert_int_equal(moments.n, 2);
+  assert_non_null(clv_checkpoint_tensors_find(&moments, "conv.weight.exp_avg"));
+}
+
+/* Writes a checkpoint of two stages, each with one moment and a count of steps. */
+static clv_checkpoint *written_moments(const char *name, const char *second, int64_t steps[2]) {
+  const char *run = run_dir(name);
+  const char *const names[] = {"a.exp_avg", second};
+  clv_checkpoint_writer *w = NULL;
+  clv_checkpoint *c = NULL;
+  clv_err err;
+  assert_ok(clv_checkpoint_begin(run, 5, 2, &w, &err), &err);
+  for (uint32_t i = 0; i < 2; i++) {
+    clv_weights_tensor model = {i ? "b" : "a", CLV_F32, CLV_SHAPE(4), values};
+    clv_weights_tensor moments[] = {{names[i], CLV_F32, CLV_SHAPE(4), values},
+                                    {"step", CLV_I64, {0}, &steps[i]}};
+    assert_ok(clv_checkpoint_add_stage(w, i, &model, 1, moments, steps[i] ? 2 : 1, &err), &err);
+  }
+  assert_ok(clv_checkpoint_add_state(w, &(clv_trainer_state){.global_step = 5}, &err), &err);
+  assert_ok(clv_checkpoint_commit(w, "", 1, NULL, &err), &err);
+  clv_checkpoint_writer_free(w);
+  assert_ok(clv_checkpoint_load_latest(run, &c, NULL, &err), &err);
+  return c;
+}
+
+static void steps_of_optimisers_are_read_by_stage(void **state) {
+  (void)state;
+  int64_t steps[] = {7, 0}, found;
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written_moments("steps", "b.exp_avg", steps);
+  CLV_AUTO(clv_checkpoint_tensors_done) clv_checkpoint_tensors t = {0};
+  clv_err err;
+  assert_ok(clv_checkpoint_open_tensors(c, true, &t, &err), &err);
+  assert_ok(clv_checkpoint_tensors_step(&t, 0, &found, &err), &err);
+  assert_int_equal(found, 7);
+  assert_int_equal(clv_checkpoint_tensors_step(&t, 1, &found, &err), CLV_DATA_LOSS);
+  assert_says(&err, "the optimiser's file of stage 1 has no 'step'");
+  assert_int_equal(clv_checkpoint_tensors_step(&t, 2, &found, &err), CLV_DATA_LOSS);
+}
+
+static void tensor_in_two_files_is_refused(void **state) {
+  (void)state;
+  int64_t steps[] = {1, 1};
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = written_moments("twice", "a.exp_avg", steps);
+  CLV_AUTO(clv_checkpoint_tensors_done) clv_checkpoint_tensors t = {0};
+  clv_err err;
+  assert_int_equal(clv_checkpoint_open_tensors(c, true, &t, &err), CLV_DATA_LOSS);
+  assert_says(&err, "'a.exp_avg' is in the files of stage 0 and of stage 1");
+}
+
+static void peek_opens_the_newest_checkpoint_without_its_weights(void **state) {
+  (void)state;
+  const char *run = run_dir("peek");
+  clv_checkpoint *c = NULL;
+  clv_err err;
+  assert_int_equal(clv_checkpoint_peek(run, &c, &err), CLV_NOT_FOUND);
+  assert_ok(write_checkpoint(run, 3, &err), &err);
+  put("peek/checkpoint-3/model-00001-of-00002.safetensors", "x", 1);
+  assert_int_equal(clv_checkpoint_load_latest(run, &c, NULL, &err), CLV_NOT_FOUND);
+  assert_ok(clv_checkpoint_peek(run, &c, &err), &err);
+  assert_int_equal(clv_checkpoint_state(c)->global_step, 3);
+  clv_checkpoint_free(c);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(tensors_are_found_by_name_in_any_file),
+      cmocka_unit_test(steps_of_optimisers_are_read_by_stage),
+      cmocka_unit_test(tensor_in_two_files_is_refused),
+      cmocka_unit_test(peek_opens_the_newest_checkpoint_without_its_weights),
       cmocka_unit_test(checkpoint_state_round_trips),
       cmocka_unit_test(weights_round_trip),
       cmocka_unit_test(prune_keeps_the_best_checkpoint),

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Compares the cut of a checkpoint with that of a session: where each parameter was
+ * (clv_params_find_in_checkpoint), whether each stage has its own files
+ * (clv_blueprint_compare_cut), and whether files that stayed at workers are where the session needs
+ * them (clv_blueprint_check_kept_files).
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/plan/plan_int.h"
+
+clv_code clv_checkpoint_session(const clv_checkpoint *c, clv_session_config **ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  CLV_TRY(clv_checkpoint_read_file(c, CLV_SESSION_FILE, &text, err));
+  return clv_session_config_parse(CLV_SESSION_FILE, text.data, text.len, NULL, ret, err);
+}
+
+clv_code clv_params_find_in_checkpoint(const clv_params *p, const clv_checkpoint *c,
+                                       uint32_t **ret_stages, clv_err *err) {
+  CLV_AUTO(clv_freep) const char **names = NULL;
+  CLV_AUTO(clv_freep) uint32_t *stages = NULL;
+  CLV_TRY(clv_alloc((size_t)p->n, sizeof *names, &names, err));
+  CLV_TRY(clv_alloc((size_t)p->n, sizeof *stages, &stages, err));
+  for (int k = 0; k < p->n; k++) names[k] = p->list[k].name;
+  CLV_TRY(clv_checkpoint_stages_of(c, names, (size_t)p->n, stages, err));
+  *ret_stages = clv_steal(&stages);
+  return CLV_OK;
+}
+
+/* ---- the cut --------------------------------------------------------------------------------- */
+
+/* True if stage i of the checkpoint left its fixed weights to the artifact that the stage has now.
+ * then: session of the checkpoint; NULL: it cannot be read, and counts as the present one. */
+static bool had_same_artifact(const clv_session_config *then, const clv_stage_spec *now,
+                              uint32_t i) {
+  if (!then) return true;
+  const char *sha256 = i < then->n_stages ? then->stages[i].weights_sha256 : NULL;
+  return sha256 && then->stages[i].weights_artifact && now->weights_sha256 &&
+         strcmp(sha256, now->weights_sha256) == 0;
+}
+
+/* True if stage i restores the parameter from its own file, or leaves it to an artifact as before.
+ * from: stage of the checkpoint that has the parameter; version 0.7 also wrote fixed ones. */
+static bool is_at_same_stage(const clv_blueprint *b, const clv_session_config *then, uint32_t i,
+                             const clv_param *p, uint32_t from) {
+  const clv_stage_spec *spec = &b->config->stages[i];
+  if (clv_is_param_checkpointed(spec, p)) return from == i;
+  return (from == i || from == CLV_CHECKPOINT_NO_STAGE) && had_same_artifact(then, spec, i);
+}
+
+clv_code clv_blueprint_compare_cut(const clv_blueprint *b, const clv_checkpoint *c, bool *ret,
+                                   clv_err *err) {
+  CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
+  clv_err why;
+  if (clv_checkpoint_session(c, &then, &why) != CLV_OK) then = NULL;
+  *ret = clv_checkpoint_manifest(c)->stages == b->n_stages;
+  for (uint32_t i = 0; *ret && i < b->n_stages; i++) {
+    const clv_params *p = b->stages[i].params;
+    CLV_AUTO(clv_freep) uint32_t *stages = NULL;
+    CLV_TRY(clv_params_find_in_checkpoint(p, c, &stages, err));
+    for (int k = 0; *ret && k < p->n; k++)
+      *ret = is_at_same_stage(b, then, i, &p->list[k], stages[k]);
+  }
+  return CLV_OK;
+}
+
+/* ---- files that stayed at workers ------------------------------------------------------------ */
+
+/* True if `identity` is that of the worker of a stage or of one of its spares. */
+static bool may_be_at(const clv_session_config *c, int worker, const char *identity) {
+  if (worker < 0) return false;
+  const clv_remote_spec *w = &c->workers[worker];
+  bool same = strcmp(w->identity, identity) == 0;
+  for (size_t i = 0; i < w->spares.n; i++)
+    for (size_t k = 0; k < c->n_workers; k++)
+      same |= strcmp(c->workers[k].name, w->spares.items[i]) == 0 &&
+              strcmp(c->workers[k].identity, identity) == 0;
+  return same;
+}
+
+clv_code clv_blueprint_check_kept_files(const clv_blueprint *b, const clv_checkpoint *c,
+                                        clv_err *err) {
+  const clv_manifest *m = clv_checkpoint_manifest(c);
+  bool has_same_cut;
+  CLV_TRY(clv_blueprint_compare_cut(b, c, &has_same_cut, err));
+  for (uint32_t i = 0; i < 2 * m->stages; i++) {
+    const clv_manifest_file *f = clv_manifest_find_stage(m, i / 2, i % 2);
+    if (!f || !f->place) continue;
+    if (has_same_cut && may_be_at(b->config, b->stages[i / 2].planned_worker, f->place)) continue;
+    return clv_fail(err, CLV_INVALID,
+                    "%s: %s stayed at '%s', and the session has another cut or another place for "
+                    "its stage: gather the files first with `cleave-master checkpoint gather %s`",
+                    clv_checkpoint_path(c), f->name, f->place, b->config->file);
+  }
+  return CLV_OK;
+}

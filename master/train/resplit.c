@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Restores a checkpoint under a session with another cut. A parameter has the name of its layer in
+ * the full model, and a moment the name of its parameter, so both are looked up by name in the
+ * files of all stages (common/model/weights/checkpoint_tensors.c). A tensor goes from its file to
+ * the node of its stage in pieces, as in state.c. The count `step` of an optimiser belongs to no
+ * parameter: a stage takes it from the files that its parameters come from.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/train/train_int.h"
+
+clv_code clv_trainer_check_moved_layers(const clv_trainer *t, const clv_checkpoint *c,
+                                        clv_err *err) {
+  CLV_AUTO(clv_moved_layers_done) clv_moved_layers m = {0};
+  CLV_TRY(clv_moved_layers_find(t->b, c, &m, err));
+  return clv_moved_layers_check(t->b, &m, err);
+}
+
+/* ---- names in messages ----------------------------------------------------------------------- */
+
+enum { MAX_NAMES = 3 };
+
+/* Names for a message: "'a', 'b', 'c' and 4 more". */
+typedef struct name_list {
+  clv_bytes text;
+  size_t n;
+} name_list;
+
+static void name_list_done(name_list *l) { clv_bytes_done(&l->text); }
+
+static void add_name(name_list *l, const char *name) {
+  if (l->n++ < MAX_NAMES) clv_bytes_printf(&l->text, "%s'%.120s'", l->text.len ? ", " : "", name);
+}
+
+static const char *end_names(name_list *l) {
+  if (l->n > MAX_NAMES) clv_bytes_printf(&l->text, " and %zu more", l->n - MAX_NAMES);
+  return l->text.data ? l->text.data : "";
+}
+
+/* ---- a resplit ------------------------------------------------------------------------------- */
+
+/* Tensors of one kind for one stage, from the files of several stages, and fixed ones from the file
+ * or folder of the session. */
+typedef struct stage_tensors {
+  cleave_state_list listed; /* names of moments */
+  clv_weights_file *file;
+  clv_stage_folder folder;
+  clv_weights_want *items; /* [n] the tensors as the stage takes them */
+  clv_state_origin *from;  /* [n] */
+  size_t n;
+} stage_tensors;
+
+/* A checkpoint that is restored under another cut. */
+typedef struct resplit {
+  clv_trainer *t;
+  const clv_checkpoint *c;
+  clv_session_config *then; /* session of the checkpoint; NULL: it cannot be read */
+  clv_checkpoint_tensors weights, moments;
+  bool *is_weight_used, *is_moment_used;  /* [weights.n], [moments.n] a stage takes the tensor */
+  stage_tensors *weights_of, *moments_of; /* [n_stages] */
+} resplit;
+
+static void stage_tensors_done(stage_tensors *s) {
+  cleave_state_list_done(&s->listed);
+  clv_weights_close(s->file);
+  clv_stage_folder_done(&s->folder);
+  free(s->items);
+  free(s->from);
+}
+
+static void resplit_done(resplit *r) {
+  for (uint32_t i = 0; r->weights_of && i < r->t->b->n_stages; i++)
+    stage_tensors_done(&r->weights_of[i]);
+  for (uint32_t i = 0; r->moments_of && i < r->t->b->n_stages; i++)
+    stage_tensors_done(&r->moments_of[i]);
+  clv_checkpoint_tensors_done(&r->weights);
+  clv_checkpoint_tensors_done(&r->moments);
+  clv_session_config_free(r->then);
+  free(r->weights_of);
+  free(r->moments_of);
+  free(r->is_weight_used);
+  free(r->is_moment_used);
+}
+
+static clv_code make_stage_tensors(stage_tensors *s, size_t most, clv_err *err) {
+  CLV_TRY(clv_alloc(most, sizeof *s->items, &s->items, err));
+  return clv_alloc(most, sizeof *s->from, &s->from, err);
+}
+
+static bool can_read_as(const clv_weights_entry *e, const clv_weights_want *w) {
+  bool narrows = w->dtype == CLV_BF16 && e->dtype == CLV_F32;
+  return (e->dtype == w->dtype || narrows) && clv_shape_equal(&e->shape, &w->shape);
+}
+
+static clv_code fail_other_form(const clv_weights_entry *e, const clv_weights_want *w,
+                                clv_err *err) {
+  char has[160], needs[160];
+  return clv_fail(err, CLV_INVALID, "'%.120s' is %s %s in the checkpoint, and %s %s in the session",
+                  w->name, e->type_name, clv_shape_format(&e->shape, has, sizeof has),
+                  clv_dtype_name(w->dtype), clv_shape_format(&w->shape, needs, sizeof needs));
+}
+
+/* Adds the tensor `w` to those of a stage. If the checkpoint lacks it, adds its name to
+ * `missing`. */
+static clv_code take_tensor(const clv_checkpoint_tensors *from, bool *is_used, clv_weights_want w,
+                            stage_tensors *s, name_list *missing, clv_err *err) {
+  const clv_checkpoint_tensor *x = clv_checkpoint_tensors_find(from, w.name);
+  if (!x) {
+    add_name(missing, w.name);
+    return CLV_OK;
+  }
+  if (!can_read_as(x->entry, &w)) return fail_other_form(x->entry, &w, err);
+  is_used[x - from->list] = true;
+  s->items[s->n] = w;
+  s->from[s->n++] = (clv_state_origin){.file = x->file, .entry = x->entry};
+  return CLV_OK;
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* Appends the artifacts of workers that have weights which the checkpoint lacks. */
+static void describe_artifacts(const resplit *r, clv_bytes *out) {
+  for (size_t i = 0; r->then && i < r->then->n_stages; i++) {
+    const clv_stage_spec *s = &r->then->stages[i];
+    if (s->weights_artifact)
+      clv_bytes_printf(out, "%s'%.60s' (sha256 %.64s) of stage '%.40s' at %.40s",
+                       out->len ? ", " : "", s->weights_artifact,
+                       s->weights_sha256 ? s->weights_sha256 : "not given", s->name, s->at);
+  }
+}
+
+static clv_code fail_missing_weights(const resplit *r, name_list *missing, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes artifacts = {0};
+  const char *names = end_names(missing);
+  describe_artifacts(r, &artifacts);
+  if (artifacts.len)
+    return clv_fail(err, CLV_INVALID,
+                    "the checkpoint lacks %s, whose fixed values are in the artifact %s: give this "
+                    "stage that artifact of its worker, or as weights.file or folder of the "
+                    "master, with the same sha256",
+                    names, artifacts.data);
+  return clv_fail(err, CLV_INVALID, "the checkpoint lacks %s: its model is another one", names);
+}
+
+/* True if a stage of the checkpoint had its fixed weights from an artifact with the digest that the
+ * stage gives for its source. */
+static bool has_same_source(const resplit *r, const clv_stage_spec *spec) {
+  bool same = false;
+  for (size_t i = 0; r->then && spec->weights_sha256 && i < r->then->n_stages; i++) {
+    const clv_stage_spec *s = &r->then->stages[i];
+    same |= s->weights_artifact && s->weights_sha256 &&
+            strcmp(s->weights_sha256, spec->weights_sha256) == 0;
+  }
+  return same;
+}
+
+static size_t find_in_folder(const clv_stage_folder *f, const char *name) {
+  for (size_t i = 0; i < f->n; i++)
+    if (strcmp(f->wanted[i].name, name) == 0) return f->folder_index[i];
+  return CLV_WEIGHTS_NONE;
+}
+
+/* Finds fixed parameters that stayed in an artifact in the same file or folder at the master.
+ * missing: parameters that the checkpoint lacks; the function removes those that it finds. */
+static clv_code find_in_session_files(resplit *r, uint32_t stage, name_list *missing,
+                                      clv_err *err) {
+  const clv_blueprint *b = r->t->b;
+  const clv_stage_spec *spec = &r->t->config->stages[stage];
+  const clv_params *p = b->stages[stage].params;
+  stage_tensors *s = &r->weights_of[stage];
+  CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  if (!clv_stage_has_master_weights(spec) || !has_same_source(r, spec)) return CLV_OK;
+  if (spec->weights_file)
+    CLV_TRY(clv_stage_file_open(b, stage, &s->file, &found, &notes, err));
+  else
+    CLV_TRY(clv_stage_folder_open(b, stage, &s->folder, &notes, err));
+  name_list_done(missing);
+  *missing = (name_list){0};
+  for (int k = 0; k < p->n; k++) {
+    const clv_param *x = &p->list[k];
+    if (clv_checkpoint_tensors_find(&r->weights, x->name)) continue;
+    clv_state_origin from = {.file = s->file, .folder = s->folder.folder};
+    if (s->file) from.entry = found[k];
+    if (s->folder.folder) from.index = find_in_folder(&s->folder, x->name);
+    if (!x->fixed || (s->file && !from.entry) || from.index == CLV_WEIGHTS_NONE) {
+      add_name(missing, x->name);
+      continue;
+    }
+    s->items[s->n] = (clv_weights_want){x->name, x->dtype, x->shape, false};
+    s->from[s->n++] = from;
+  }
+  return CLV_OK;
+}
+
+/* Checks a stage whose worker has an artifact: the checkpoint must not have the fixed weights, and
+ * must have left them to the same artifact. */
+static clv_code check_artifact(const resplit *r, uint32_t stage, clv_err *err) {
+  const clv_params *p = r->t->b->stages[stage].params;
+  const clv_stage_spec *spec = &r->t->config->stages[stage];
+  CLV_AUTO(name_list_done) name_list replaced = {0}, left = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes artifacts = {0};
+  for (int k = 0; k < p->n; k++)
+    if (!clv_is_param_checkpointed(spec, &p->list[k]))
+      add_name(clv_checkpoint_tensors_find(&r->weights, p->list[k].name) ? &replaced : &left,
+               p->list[k].name);
+  if (replaced.n)
+    return clv_fail(err, CLV_INVALID,
+                    "the checkpoint has %s, which this stage would take from the artifact '%.60s': "
+                    "leave weights.artifact out, and the master sends those of the checkpoint",
+                    end_names(&replaced), spec->weights_artifact);
+  if (!left.n || has_same_source(r, spec)) return CLV_OK;
+  describe_artifacts(r, &artifacts);
+  return clv_fail(err, CLV_INVALID,
+                  "this stage would take %s from the artifact '%.60s' (sha256 %.64s), but the run "
+                  "has trained with %s",
+                  end_names(&left), spec->weights_artifact, spec->weights_sha256,
+                  artifacts.len ? (const char *)artifacts.data : "weights of another source");
+}
+
+static clv_code find_weights(resplit *r, uint32_t stage, clv_err *err) {
+  const clv_params *p = r->t->b->stages[stage].params;
+  stage_tensors *s = &r->weights_of[stage];
+  CLV_AUTO(name_list_done) name_list missing = {0};
+  CLV_TRY(check_artifact(r, stage, err));
+  CLV_TRY(make_stage_tensors(s, (size_t)p->n, err));
+  for (int k = 0; k < p->n; k++) {
+    const clv_param *x = &p->list[k];
+    if (!clv_is_param_checkpointed(&r->t->config->stages[stage], x)) continue;
+    CLV_TRY(take_tensor(&r->weights, r->is_weight_used,
+                        (clv_weights_want){x->name, x->dtype, x->shape, false}, s, &missing, err));
+  }
+  if (missing.n) CLV_TRY(find_in_session_files(r, stage, &missing, err));
+  return missing.n ? fail_missing_weights(r, &missing, err) : CLV_OK;
+}
+
+/* ---- optimiser ------------------------------------------------------------------------------- */
+
+/* Finds the number of steps that the optimiser has taken for all learning parameters of a stage.
+ * These come from several files, whose counts may differ, because a module that gets no gradient
+ * takes no step. One stage cannot have both counts. */
+static clv_code find_step(const resplit *r, uint32_t stage, int64_t *ret, clv_err *err) {
+  const clv_params *p = r->t->b->stages[stage].params;
+  const clv_checkpoint_tensor *first = NULL;
+  for (int k = 0; k < p->n; k++) {
+    if (!p->list[k].trainable || p->list[k].fixed) continue;
+    const clv_checkpoint_tensor *x = clv_checkpoint_tensors_find(&r->weights, p->list[k].name);
+    int64_t step;
+    if (!x || (first && x->stage == first->stage)) continue;
+    CLV_TRY(clv_checkpoint_tensors_step(&r->moments, x->stage, &step, err));
+    if (first && step != *ret)
+      return clv_fail(err, CLV_INVALID,
+                      "the optimiser has taken %lld steps for '%.120s' and %lld for '%.120s': a "
+                      "stage has one count, so leave these two layers in different stages",
+                      (long long)*ret, first->entry->name, (long long)step, x->entry->name);
+    first = x;
+    *ret = step;
+  }
+  return CLV_OK;
+}
+
+static clv_code find_moments(resplit *r, uint32_t stage, clv_err *err) {
+  stage_tensors *s = &r->moments_of[stage];
+  CLV_AUTO(name_list_done) name_list missing = {0};
+  clv_trainer *t = r->t;
+  int64_t step = 0;
+  CLV_TRY_API(
+      cleave_state_list_of(t->modules[stage], CLEAVE_STATE_OPTIMIZER, &s->listed, CLV_API_ERROR));
+  CLV_TRY(make_stage_tensors(s, s->listed.n, err));
+  CLV_TRY(find_step(r, stage, &step, err));
+  for (size_t i = 0; i < s->listed.n; i++) {
+    const clv_weights_want *w = &s->listed.items[i];
+    if (strcmp(w->name, CLV_STEP_NAME) != 0) {
+      CLV_TRY(take_tensor(&r->moments, r->is_moment_used, *w, s, &missing, err));
+      continue;
+    }
+    s->items[s->n] = *w;
+    s->from[s->n++] = (clv_state_origin){.value = step};
+  }
+  if (!missing.n) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "the checkpoint lacks %s of the optimiser: train.optimizer or the frozen layers "
+                  "are others; change these under the cut of the checkpoint",
+                  end_names(&missing));
+}
+
+/* ---- all stages ------------------------------------------------------------------------------ */
+
+/* Refuses tensors that no stage of the session has taken. */
+static clv_code check_all_used(const clv_checkpoint_tensors *t, const bool *is_used,
+                               const char *what, clv_err *err) {
+  CLV_AUTO(name_list_done) name_list left = {0};
+  for (size_t i = 0; i < t->n; i++)
+    if (!is_used[i]) add_name(&left, t->list[i].entry->name);
+  if (!left.n) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "the checkpoint has %s, which no stage of the session takes: %s",
+                  end_names(&left), what);
+}
+
+static bool has_moments(const resplit *r, uint32_t stage) {
+  return r->t->b->stages[stage].n_learning_params && r->t->optimizer;
+}
+
+/* Finds the tensors of all stages before the first of them is sent. */
+static clv_code find_tensors(resplit *r, clv_err *err) {
+  clv_trainer *t = r->t;
+  for (uint32_t i = 0; i < t->b->n_stages; i++) {
+    clv_code code = find_weights(r, i, err);
+    if (code == CLV_OK && has_moments(r, i)) code = find_moments(r, i, err);
+    if (code != CLV_OK) return clv_err_prefix(err, "stage '%s'", t->config->stages[i].name);
+  }
+  CLV_TRY(check_all_used(&r->weights, r->is_weight_used, "its model is another one", err));
+  return check_all_used(&r->moments, r->is_moment_used,
+                        "its layer is frozen now, or train.optimizer is another one; change these "
+                        "under the cut of the checkpoint",
+                        err);
+}
+
+static clv_code send_stage(resplit *r, uint32_t i, clv_err *err) {
+  stage_tensors *w = &r->weights_of[i], *m = &r->moments_of[i];
+  CLV_TRY(clv_trainer_send_state(r->t, i, CLEAVE_STATE_WEIGHTS, w->items, w->from, w->n, err));
+  if (!has_moments(r, i)) return CLV_OK;
+  return clv_trainer_send_state(r->t, i, CLEAVE_STATE_OPTIMIZER, m->items, m->from, m->n, err);
+}
+
+static clv_code open_resplit(resplit *r, clv_err *err) {
+  uint32_t n = r->t->b->n_stages;
+  clv_err why;
+  if (clv_checkpoint_session(r->c, &r->then, &why) != CLV_OK) r->then = NULL;
+  CLV_TRY(clv_alloc(n, sizeof *r->weights_of, &r->weights_of, err));
+  CLV_TRY(clv_alloc(n, sizeof *r->moments_of, &r->moments_of, err));
+  CLV_TRY(clv_checkpoint_open_tensors(r->c, false, &r->weights, err));
+  if (r->t->optimizer) CLV_TRY(clv_checkpoint_open_tensors(r->c, true, &r->moments, err));
+  CLV_TRY(clv_alloc(r->weights.n, sizeof *r->is_weight_used, &r->is_weight_used, err));
+  return clv_alloc(r->moments.n, sizeof *r->is_moment_used, &r->is_moment_used, err);
+}
+
+clv_code clv_trainer_restore_other_cut(clv_trainer *t, const clv_checkpoint *c, clv_err *err) {
+  CLV_AUTO(resplit_done) resplit r = {.t = t, .c = c};
+  CLV_TRY(clv_blueprint_check_kept_files(t->b, c, err));
+  CLV_TRY(open_resplit(&r, err));
+  clv_code code = find_tensors(&r, err);
+  for (uint32_t i = 0; i < t->b->n_stages && code == CLV_OK; i++) code = send_stage(&r, i, err);
+  return code == CLV_OK ? CLV_OK : clv_err_prefix(err, "%s", clv_checkpoint_path(c));
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sends state to the node of a stage (clv_trainer_send_state) from the files of a checkpoint or of
+ * the session, in pieces, so that the master never has a complete tensor in memory.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/train/train_int.h"
+
+/* Items that are sent, and the origin of each. */
+typedef struct state_source {
+  const clv_weights_want *items; /* [n] */
+  const clv_state_origin *from;  /* [n] */
+} state_source;
+
+static clv_code read_piece(void *user, size_t item, uint64_t offset, void *data, size_t length,
+                           clv_err *err) {
+  const state_source *s = user;
+  const clv_weights_want *w = &s->items[item];
+  const clv_state_origin *from = &s->from[item];
+  size_t size = clv_dtype_size(w->dtype), first = (size_t)offset / size, n = length / size;
+  CLV_TRY(clv_interrupt_check(err)); /* no step has begun yet, so stop at once */
+  if (from->file)
+    return clv_weights_read_range_as(from->file, from->entry, w->dtype, first, data, n, err);
+  if (from->folder)
+    return clv_weights_folder_read_range(from->folder, from->index, w, first, n, data, err);
+  memcpy(data, (const char *)&from->value + offset, length);
+  return CLV_OK;
+}
+
+static clv_code sample_item(clv_weights_sample *sample, state_source *s, size_t item,
+                            clv_err *err) {
+  size_t size = clv_dtype_size(sample->dtype);
+  CLV_AUTO(clv_freep) char *chunk = NULL;
+  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
+  for (size_t first = 0; first < sample->count; first += CLV_SAMPLE_CHUNK) {
+    size_t n = CLV_MIN(sample->count - first, (size_t)CLV_SAMPLE_CHUNK);
+    CLV_TRY(read_piece(s, item, (uint64_t)first * size, chunk, n * size, err));
+    clv_weights_sample_add(sample, (uint64_t)first * size, chunk, n * size);
+  }
+  return CLV_OK;
+}
+
+/* Adds the values to the ledger before they are sent. For that it reads the values one more
+ * time. */
+static clv_code note_values_in_ledger(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                                      state_source *s, size_t n, clv_err *err) {
+  clv_weights_sample *samples;
+  CLV_TRY(clv_trainer_new_samples(t, stage, kind, s->items, n, &samples, err));
+  clv_code code = CLV_OK;
+  for (size_t i = 0; samples && i < n && code == CLV_OK; i++)
+    if (samples[i].n_parts) code = sample_item(&samples[i], s, i, err);
+  if (code == CLV_OK) code = clv_trainer_note_values(t, stage, samples, n, err);
+  clv_trainer_free_samples(samples, n);
+  return code;
+}
+
+clv_code clv_trainer_send_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                                const clv_weights_want *items, const clv_state_origin *from,
+                                size_t n, clv_err *err) {
+  state_source s = {items, from};
+  if (n) CLV_TRY(clv_trainer_allow_state(t, stage, kind, items, n, err));
+  CLV_TRY(note_values_in_ledger(t, stage, kind, &s, n, err));
+  if (!n) return CLV_OK;
+  CLV_TRY_API(cleave_state_give(t->runtime, t->modules[stage], kind, items, n, read_piece, &s,
+                                CLV_API_ERROR));
+  return CLV_OK;
+}
