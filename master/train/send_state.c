@@ -34,8 +34,8 @@ static clv_code sample_item(clv_weights_sample *sample, state_source *s, size_t 
   size_t size = clv_dtype_size(sample->dtype);
   CLV_AUTO(clv_freep) char *chunk = NULL;
   CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
-  for (size_t first = 0; first < sample->count; first += CLV_SAMPLE_CHUNK) {
-    size_t n = CLV_MIN(sample->count - first, (size_t)CLV_SAMPLE_CHUNK);
+  for (size_t first = 0; first < sample->n_values; first += CLV_SAMPLE_CHUNK) {
+    size_t n = CLV_MIN(sample->n_values - first, (size_t)CLV_SAMPLE_CHUNK);
     CLV_TRY(read_piece(s, item, (uint64_t)first * size, chunk, n * size, err));
     clv_weights_sample_add(sample, (uint64_t)first * size, chunk, n * size);
   }
