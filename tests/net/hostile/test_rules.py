@@ -571,7 +571,21 @@ def over_its_quota(e):
         keeps(lane, name, pb.STATE_REMOVE)
 
 
+def of_another_digest(e):
+    lane = e.session().lanes[0]
+    saved = keeps(lane, "small")
+    wrong = stored(pb.STATE_LOAD, "small")
+    wrong.state.sha256 = bytes(31) + b"x"
+    lane.send(wrong)
+    assert f"has the SHA-256 {saved.sha256.hex()}, not {'00' * 31}78" in refuses(lane, LOST)
+    wrong.state.sha256 = saved.sha256
+    lane.send(wrong)
+    assert lane.recv().kind == pb.STATE_FILE
+    keeps(lane, "small", pb.STATE_REMOVE)
+
+
 if pyclient.MISSING is None:
+    rule("r6_41_a_load_of_another_digest", of_another_digest)
     rule("r6_32_a_file_that_is_not_there", no_such_file)
     rule("r6_33_a_file_of_another_module", of_another_module)
     rule("r6_34_more_than_its_quota", over_its_quota)
