@@ -658,6 +658,11 @@ of("worker/store/states.c", "tests/unit/store/test_states",
 of("worker/store/state_claims.c", "tests/unit/store/test_states",
    a_file_that_makes_way_counts=("static uint64_t bytes_of_files(", "strcmp(name, mine->name) != 0 &&", ""),
    a_file_in_progress_is_free=("clv_code clv_state_reserve(", "+ bytes_of_claims(s, o->dir.data, mine)", ""))
+of("worker/service/state_writer.c", "tests/unit/service/test_state_writer",
+   a_withdrawn_file_is_reported=("static void report(", "if (!save) return;", "if (!save) save = (clv_state_save *)(uintptr_t)j->data;"),
+   one_identity_is_served_alone=("static job *take_job(", "strcmp((*at)->owner, w->served) == 0", "false"))
+of("worker/store/digests.c", "tests/net/hostile/test_rules.py r3_20_a_kept_file_that_changed",
+   a_changed_file_has_its_old_digest=("static bool is_same_version(", "a->bytes == b->bytes && is_same_time(&a->mtime, &b->mtime) && is_same_time(&a->ctime, &b->ctime)", "a->bytes == b->bytes"))
 of("common/engine/node_saves.c", "tests/unit/engine/test_saves",
    a_file_has_later_weights=("static clv_code copy_data(", "if (bytes) memcpy((void *)(uintptr_t)s->list[i].data, list[i].data, bytes);", "s->list[i].data = list[i].data;"),
    a_file_is_not_withdrawn=("void clv_node_drop_saves(", "n->o.files.withdraw(n->o.files.user, &s->save);", ";"))

@@ -111,7 +111,7 @@ static void write_and_report(job *j) {
   pthread_mutex_lock(&w->lock);
   w->counts.last_ns = clv_now_ns() - began;
   w->counts.written += code == CLV_OK;
-  w->counts.failed += code != CLV_OK;
+  w->counts.failed += code != CLV_OK && code != CLV_CANCELLED;
   report(j, code, &err, &digest, bytes);
   j->reads_data = false;
   w->current = NULL;

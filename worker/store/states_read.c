@@ -94,6 +94,24 @@ clv_code clv_states_list(clv_states *s, const char *identity, const char *name, 
   return CLV_OK;
 }
 
+static void add_folder(const char *path, clv_state_usage *u) {
+  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(path);
+  char name[CLV_FILE_NAME + 1];
+  struct stat at;
+  while (clv_folder_files_next(&f)) {
+    if (!clv_state_name_of(f.name, name) || lstat(f.path.data, &at) != 0) continue;
+    u->files++;
+    u->bytes += (uint64_t)at.st_size;
+  }
+}
+
+clv_state_usage clv_states_usage(const clv_states *s) {
+  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(s->folders.dir);
+  clv_state_usage u = {0};
+  while (clv_folder_files_next(&f)) add_folder(f.path.data, &u);
+  return u;
+}
+
 clv_code clv_states_digest(clv_states *s, const char *identity, const char *name,
                            const clv_cancel_hook *waiter, clv_sha256 *ret, clv_err *err) {
   CLV_AUTO(file_done) file f = {.fd = -1};

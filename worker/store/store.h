@@ -167,6 +167,12 @@ void clv_state_list_done(clv_state_list *l);
  * `after`. A file that does not exist gives an empty list. */
 clv_code clv_states_list(clv_states *s, const char *identity, const char *name, const char *after,
                          clv_state_list *ret, clv_err *err) CLV_USE_RESULT;
+typedef struct clv_state_usage {
+  uint64_t files, bytes; /* of all identities */
+} clv_state_usage;
+
+/* Counts the files on the disk. */
+clv_state_usage clv_states_usage(const clv_states *s);
 /* Computes the digest of a file, if it is not known. One call at a time hashes. CLV_EXHAUSTED:
  * another call hashes; CLV_CANCELLED: `waiter` (NULL: no cancellation) has left. */
 clv_code clv_states_digest(clv_states *s, const char *identity, const char *name,

@@ -584,7 +584,34 @@ def of_another_digest(e):
     keeps(lane, "small", pb.STATE_REMOVE)
 
 
+def disk_errors_leave_the_earlier_file_and_the_session():
+    """A file system of one page is mounted over the identity's folder: it is full, then
+    read-only."""
+    with With() as e:
+        lane = e.session().lanes[0]
+        keeps(lane, "small")
+        folder = os.path.join(the.cluster.dir, "states", hashlib.sha256(b"spiffe://test/evil").hexdigest())
+        if run("mount", "-t", "tmpfs", "-o", "size=4k", "none", folder).returncode:
+            keeps(lane, "small", pb.STATE_REMOVE)
+            return "no tmpfs here"
+        try:
+            saved = keeps(lane, "small")
+            lane.send(stored(pb.STATE_SAVE, "small"))
+            text = refuses(lane, MORE)
+            assert "'small': the worker's disk is full (0 B of 4.0 KiB are free): free space" in text, text
+            run("mount", "-o", "remount,ro", folder)
+            lane.send(stored(pb.STATE_SAVE, "small"))
+            text = refuses(lane, grpc.StatusCode.UNAVAILABLE)
+            assert "mounted read-only" in text and "An earlier file of this name is still there" in text, text
+            assert keeps(lane, "small", pb.STATE_LOAD).sha256 == saved.sha256
+            assert os.listdir(folder) == ["small.safetensors"]
+        finally:
+            run("umount", folder)
+        keeps(lane, "small", pb.STATE_REMOVE)
+
+
 if pyclient.MISSING is None:
+    suite.test(disk_errors_leave_the_earlier_file_and_the_session)
     rule("r6_41_a_load_of_another_digest", of_another_digest)
     rule("r6_32_a_file_that_is_not_there", no_such_file)
     rule("r6_33_a_file_of_another_module", of_another_module)
