@@ -31,7 +31,7 @@ clv_code cleave_secrets_check(const clv_session_config *config,
 /* Counts of a runtime's objects, for a monitoring thread. cleave_inspect and cleave_inspect_link
  * are cheap and must not run during cleave_close. */
 typedef struct cleave_holding {
-  uint64_t contexts, values; /* open contexts; values on the tape */
+  uint64_t contexts, values; /* numbers of open contexts, and of values on the tape */
   uint64_t memory_bytes;     /* memory of tensors and modules in this process */
   int64_t certificate_end;   /* seconds since 1970; 0: no certificate */
 } cleave_holding;
@@ -72,7 +72,7 @@ clv_code clv_layer_keys(const clv_key *session, const char *network, uint64_t se
 typedef struct cleave_cached {
   const cleave_module *from, *to;
   clv_sha256 key;
-  uint64_t records, keep_s; /* as clv_wire_cached */
+  uint64_t records, keep_s; /* records, keep_s: as in clv_wire_cached */
   const int64_t *rows;      /* [n] record number of each row */
   size_t n;
 } cleave_cached;

@@ -124,7 +124,8 @@ CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" 
 #define CLEAVE_VERSION_AT(major, minor, patch) ((major)*1000000 + (minor)*1000 + (patch))
 #define CLEAVE_VERSION_NUMBER \
   CLEAVE_VERSION_AT(CLEAVE_VERSION_MAJOR, CLEAVE_VERSION_MINOR, CLEAVE_VERSION_PATCH)
-CLEAVE_API const char *cleave_version(void); /* CLEAVE_VERSION */
+/* returns the CLEAVE_VERSION of the header that the library was compiled with */
+CLEAVE_API const char *cleave_version(void);
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
@@ -139,7 +140,7 @@ enum { CLEAVE_MAX_RANK = 8 };
  * 0; data is then not read. */
 typedef struct cleave_tensor {
   cleave_dtype dtype;
-  int rank; /* 0: a scalar */
+  int rank; /* number of dimensions; 0: a scalar */
   int64_t shape[CLEAVE_MAX_RANK];
   void *data;
   size_t capacity; /* bytes that the tensor owns at `data`; 0: memory of the caller */

@@ -57,7 +57,7 @@ static clv_code list_state(clv_trainer *t, uint32_t stage, cleave_state_kind kin
 static clv_code on_piece_received(void *user, size_t item, uint64_t offset, void *data,
                                   size_t length, clv_err *err) {
   const state_reader *s = user;
-  if (s->samples && s->samples[item].parts)
+  if (s->samples && s->samples[item].n_parts)
     clv_weights_sample_add(&s->samples[item], offset, data, length);
   return clv_weights_put(s->file, item, offset, data, length, err);
 }
@@ -190,8 +190,8 @@ static clv_code sample_item(clv_weights_sample *s, cleave_piece_move *give, stat
   size_t size = clv_dtype_size(s->dtype);
   CLV_AUTO(clv_freep) char *chunk = NULL;
   CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
-  for (size_t first = 0; first < s->count; first += CLV_SAMPLE_CHUNK) {
-    size_t n = CLV_MIN(s->count - first, (size_t)CLV_SAMPLE_CHUNK);
+  for (size_t first = 0; first < s->n_values; first += CLV_SAMPLE_CHUNK) {
+    size_t n = CLV_MIN(s->n_values - first, (size_t)CLV_SAMPLE_CHUNK);
     CLV_TRY(give(from, item, (uint64_t)first * size, chunk, n * size, err));
     clv_weights_sample_add(s, (uint64_t)first * size, chunk, n * size);
   }
@@ -207,7 +207,7 @@ static clv_code note_values_in_ledger(const clv_trainer *t, uint32_t stage, clea
   CLV_TRY(clv_trainer_new_samples(t, stage, kind, items, n, &samples, err));
   clv_code code = CLV_OK;
   for (size_t i = 0; samples && i < n && code == CLV_OK; i++)
-    if (samples[i].parts) code = sample_item(&samples[i], give, s, i, err);
+    if (samples[i].n_parts) code = sample_item(&samples[i], give, s, i, err);
   if (code == CLV_OK) code = clv_trainer_note_values(t, stage, samples, n, err);
   clv_trainer_free_samples(samples, n);
   return code;
@@ -301,7 +301,7 @@ static clv_code restore_stage(clv_trainer *t, uint32_t i, const clv_checkpoint *
   CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL;
   CLV_TRY(clv_checkpoint_open_model_lazy(c, i, &model, err));
   CLV_TRY(send_weights(t, i, model, err));
-  if (!t->b->stages[i].n_learning || !t->optimizer) return CLV_OK;
+  if (!t->b->stages[i].n_learning_params || !t->optimizer) return CLV_OK;
   CLV_TRY(clv_checkpoint_open_optimizer_lazy(c, i, &optimizer, err));
   return send_optimizer_state(t, i, optimizer, err);
 }
@@ -383,9 +383,9 @@ static clv_code push_tensors(clv_trainer *t, uint32_t stage, const clv_stage_fol
   CLV_TRY(clv_alloc(f->n, sizeof *items, &items, err));
   CLV_TRY(clv_alloc(f->n, sizeof *found, &found, err));
   for (size_t i = 0; i < f->n; i++) {
-    if (f->found[i] == CLV_WEIGHTS_NONE) continue;
-    items[n] = f->want[i];
-    found[n++] = f->found[i];
+    if (f->folder_index[i] == CLV_WEIGHTS_NONE) continue;
+    items[n] = f->wanted[i];
+    found[n++] = f->folder_index[i];
   }
   s.indices = found;
   return send_items(t, stage, CLEAVE_STATE_WEIGHTS, items, n, read_from_folder, &s, err);
@@ -404,7 +404,7 @@ clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     if (t->config->stages[i].weights_file) CLV_TRY(push_file(t, i, err));
     if (t->config->stages[i].weights_folder) CLV_TRY(push_folder(t, i, err));
-    if (t->b->stages[i].adapters) CLV_TRY(push_adapters(t, i, err));
+    if (t->b->stages[i].adapter_folder) CLV_TRY(push_adapters(t, i, err));
   }
   return CLV_OK;
 }

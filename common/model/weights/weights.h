@@ -91,7 +91,7 @@ const clv_weights_entry *clv_weights_entries(const clv_weights_file *f);
 const clv_weights_entry *clv_weights_find(const clv_weights_file *f, const char *name);
 const char *clv_weights_metadata(const clv_weights_file *f, const char *key);
 /* name of the file in error texts: its path or label */
-const char *clv_weights_label(const clv_weights_file *f);
+const char *clv_weights_name_for_errors(const clv_weights_file *f);
 
 uint64_t clv_weights_bytes(const clv_weights_file *f); /* size of the complete file in bytes */
 
@@ -118,7 +118,7 @@ enum {
 
 /* True for the type and shape of a count, such as batchnorm's num_batches_tracked. A count that a
  * file lacks is 0, as in PyTorch. */
-bool clv_weights_is_count(clv_dtype dtype, const clv_shape *shape);
+bool clv_weights_is_batch_counter(clv_dtype dtype, const clv_shape *shape);
 
 /* Finds every wanted tensor: ret_found[i] belongs to want[i]. CLV_INVALID, and ret_found untouched,
  * when a name is missing or unexpected (the text lists the first few of both, with a "did you

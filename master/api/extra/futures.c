@@ -33,7 +33,7 @@ cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
   return status;
 }
 
-static void release_all(cleave_runtime *rt, const cleave_future *futures, size_t n) {
+static void release_awaited_futures(cleave_runtime *rt, const cleave_future *futures, size_t n) {
   for (size_t i = 0; i < n; i++) {
     api_future *f = api_id_table_get(&rt->futures, futures[i].id);
     if (!f) continue;
@@ -42,15 +42,15 @@ static void release_all(cleave_runtime *rt, const cleave_future *futures, size_t
   }
 }
 
-static cleave_status watch_all(cleave_runtime *rt, const cleave_future *futures, size_t n,
-                               cleave_error *error) {
+static cleave_status set_all_watched(cleave_runtime *rt, const cleave_future *futures, size_t n,
+                                     cleave_error *error) {
   bool any = false;
   for (size_t i = 0; i < n; i++) {
     api_future *f;
     if (!futures[i].id) continue;
     cleave_status status = api_future_find(rt, futures[i], &f, error);
     if (status != CLEAVE_OK) {
-      release_all(rt, futures, i);
+      release_awaited_futures(rt, futures, i);
       return status;
     }
     api_future_set_watched(f, true);
@@ -62,16 +62,16 @@ static cleave_status watch_all(cleave_runtime *rt, const cleave_future *futures,
 cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futures, size_t n,
                               uint64_t deadline_ms, size_t *ret_index, cleave_error *error) {
   size_t index = 0;
-  char silence[200];
+  char silence_text[200];
   NOT_NULL(runtime, futures, ret_index);
   LOCKED(runtime);
-  PASS(watch_all(runtime, futures, n, error));
+  PASS(set_all_watched(runtime, futures, n, error));
   bool in_time =
       api_futures_await_any(runtime, futures, n, api_deadline_ns(runtime, deadline_ms), &index);
-  release_all(runtime, futures, n);
+  release_awaited_futures(runtime, futures, n);
   if (!in_time)
     return api_fail(error, CLV_DEADLINE, "none of %zu futures was done in time%s", n,
-                    api_describe_silence(runtime, silence, sizeof silence));
+                    api_describe_silence(runtime, silence_text, sizeof silence_text));
   *ret_index = index;
   return CLEAVE_OK;
 }
@@ -194,8 +194,9 @@ cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
 typedef cleave_status result_fn(const api_future *f, void *ret, cleave_error *error);
 
 /* Finds a future that has ended with success and has results of that type. */
-static cleave_status find_done(cleave_runtime *rt, cleave_future future, const char *what,
-                               result_fn *out, api_future **ret, cleave_error *error) {
+static cleave_status find_successful_future(cleave_runtime *rt, cleave_future future,
+                                            const char *what, result_fn *out, api_future **ret,
+                                            cleave_error *error) {
   api_future *f;
   PASS(api_future_find(rt, future, &f, error));
   cleave_status status = CLEAVE_OK;
@@ -221,7 +222,7 @@ static cleave_status take_result(cleave_runtime *rt, cleave_future future, const
   api_future *f;
   {
     LOCKED(rt);
-    PASS(find_done(rt, future, what, out, &f, error));
+    PASS(find_successful_future(rt, future, what, out, &f, error));
   }
   cleave_status status = out(f, ret, error);
   LOCKED(rt);
