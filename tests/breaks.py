@@ -663,6 +663,9 @@ of("worker/service/state_writer.c", "tests/unit/service/test_state_writer",
    one_identity_is_served_alone=("static job *take_job(", "strcmp((*at)->owner, w->served) == 0", "false"))
 of("worker/store/digests.c", "tests/net/hostile/test_rules.py r3_20_a_kept_file_that_changed",
    a_changed_file_has_its_old_digest=("static bool is_same_version(", "a->bytes == b->bytes && is_same_time(&a->mtime, &b->mtime) && is_same_time(&a->ctime, &b->ctime)", "a->bytes == b->bytes"))
+of("master/api/core/kept.c", "tests/unit/api/test_kept",
+   a_mix_of_two_files_is_read=("static clv_code read_part(", "if (q->version && q->version != r.files[0].version)", "if (false)"),
+   a_list_needs_no_end=("static clv_code append_files(", "if (l->n && strcmp(l->files[l->n - 1].name, r->files[i].name) >= 0)", "if (l->n > 100)"))
 of("common/engine/node_saves.c", "tests/unit/engine/test_saves",
    a_file_has_later_weights=("static clv_code copy_data(", "if (bytes) memcpy((void *)(uintptr_t)s->list[i].data, list[i].data, bytes);", "s->list[i].data = list[i].data;"),
    a_file_is_not_withdrawn=("void clv_node_drop_saves(", "n->o.files.withdraw(n->o.files.user, &s->save);", ";"))
