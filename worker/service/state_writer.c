@@ -52,7 +52,7 @@ void clv_service_log_state(const char *verb, const char *session, const char *ow
 /* ---- one file -------------------------------------------------------------------------------- */
 
 static void job_free(job *j) {
-  clv_states_release(j->writer->service->state_files, &j->claim);
+  clv_states_end_claim(j->writer->service->state_files, &j->claim);
   free(j);
 }
 
@@ -107,7 +107,7 @@ static void write_and_report(job *j) {
   clv_code code = write_file(j, &digest, &bytes, &err);
   clv_service_log_state("save", j->session, j->owner, j->claim.name, j->log_lines, code, &err);
   /* released first, because the node's next STATE_LOAD of this name would wait for the claim */
-  clv_states_release(w->service->state_files, &j->claim);
+  clv_states_end_claim(w->service->state_files, &j->claim);
   pthread_mutex_lock(&w->lock);
   w->counts.last_ns = clv_now_ns() - began;
   w->counts.written += code == CLV_OK;

@@ -31,7 +31,7 @@ static void remove_claim(clv_states *s, const clv_state_claim *c) {
   pthread_mutex_unlock(&s->lock);
 }
 
-void clv_states_release(clv_states *s, clv_state_claim *c) {
+void clv_states_end_claim(clv_states *s, clv_state_claim *c) {
   CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
   clv_err ignored;
   /* With the folder's lock, so that a writer that adds up sizes sees the new file or the claim. Of

@@ -103,7 +103,7 @@ clv_code clv_states_save(clv_states *s, const char *identity, const char *name,
   CLV_TRY(clv_state_check_name(name, err));
   clv_states_claim(s, identity, name, &c);
   clv_code code = clv_states_save_claimed(s, &c, r, ret_digest, ret_bytes, err);
-  clv_states_release(s, &c);
+  clv_states_end_claim(s, &c);
   return code;
 }
 

@@ -108,9 +108,9 @@ typedef struct clv_state_claim {
   struct clv_state_claim *next;
 } clv_state_claim;
 
-/* Makes a claim in memory of the caller, which ends with clv_states_release. Does not wait. */
+/* Makes a claim in memory of the caller, which ends with clv_states_end_claim. Does not wait. */
 void clv_states_claim(clv_states *s, const char *identity, const char *name, clv_state_claim *ret);
-void clv_states_release(clv_states *s, clv_state_claim *c);
+void clv_states_end_claim(clv_states *s, clv_state_claim *c);
 
 typedef struct clv_state_save_request {
   const clv_weights_tensor *list; /* [n] */
