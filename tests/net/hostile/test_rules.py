@@ -654,6 +654,10 @@ def a_range_behind_the_end(e):
     assert [(f.name, f.bytes, f.sha256) for f in listed] == [("small", saved.bytes, saved.sha256)], listed
     removed = kept(e, "small", "REMOVE")
     assert [f.name for f in removed.files] == ["small"], removed
+    log = the.cluster.workers[0].text()
+    for line in ("read kept identity=spiffe://test/evil file=small offset=0 bytes=50 reason=\"ok\"",
+                 f"remove kept identity=spiffe://test/evil file=small offset=0 bytes={saved.bytes} reason=\"ok\""):
+        assert f"audit {line}" in log, log[-2000:]
 
 
 def a_file_that_changed(e):
