@@ -91,7 +91,7 @@ clv_code clv_states_save_claimed(clv_states *s, clv_state_claim *c, const clv_st
   errno = 0;
   clv_code code = write_file(path.data, r, ret_digest, ret_bytes, err);
   if (code == CLV_OK) remember_digest(s, path.data, ret_digest);
-  if (code != CLV_UNAVAILABLE && code != CLV_DATA_LOSS) return code;
+  if (code != CLV_UNAVAILABLE && code != CLV_PRECONDITION && code != CLV_DATA_LOSS) return code;
   code = clv_state_fail_disk(path.data, c->name, errno ? errno : EIO, err);
   return add_sentence(err, ". An earlier file of this name is still there and complete", code);
 }
