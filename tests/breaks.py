@@ -180,7 +180,7 @@ of("common/model/weights/read.c", PARTS,
    parts_lie_behind_their_tensor=("clv_code clv_weights_read_range(", "n > e->bytes - offset", "false"),
    a_file_read_in_parts_may_change=("clv_code clv_weights_read_range(", "return clv_weights_check_stamp(f->fd.fd, f->label, &f->hashed_stamp, err);", "return CLV_OK;"))
 of("common/model/weights/write.c", PARTS,
-   bytes_may_be_missing=("clv_code clv_weights_finish(", "if (w->targets[i].done != w->targets[i].bytes)", "if (w->targets[i].done > w->targets[i].bytes)"),
+   bytes_may_be_missing=("static clv_code check_complete(", "if (w->targets[i].done != w->targets[i].bytes)", "if (w->targets[i].done > w->targets[i].bytes)"),
    parts_come_in_any_order=("clv_code clv_weights_put(", "offset != t->done ||", ""),
    what_is_given_up_stays=("void clv_weights_writer_free(", "if (w->tmp) unlink(w->tmp);", ";"))
 MEMORY = "tests/net/training/test_memory.py"
@@ -650,9 +650,27 @@ of("common/model/graph/reads.c", "tests/unit/graph/test_reads",
    an_input_that_wants_a_gradient_reads_nothing=("static bool reads_params_in_backward(", "any |= nodes[n->in[k]].needs_grad;", ";"),
    what_no_output_needs_is_read=("static bool reads_params_in_backward(", "return any && nodes[i].is_reachable && nodes[i].has_params;", "return any && nodes[i].has_params;"),
    a_batchnorm_reads_nothing=("static bool can_be_fused", "|| def->uses_batch_statistics", ""))
-of("worker/store/states.c", "tests/unit/store/test_states",
+of("worker/store/state_names.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("clv_code clv_state_check_name(", "if (clv_is_file_name(name))", "if (true)"),
-   a_file_that_makes_way_counts=("static clv_code check_quota(", "used -= CLV_MIN(used, size_on_disk(path));", ";"))
+   a_full_disk_is_no_full_disk=("", "{ENOSPC, \"the worker's disk is full\"", "{0, \"the worker's disk is full\""))
+of("worker/store/states.c", "tests/unit/store/test_states",
+   a_file_is_loaded_while_it_is_written=("static clv_code begin(", "CLV_TRY(clv_state_await_claims(s, identity, name, NULL, waiter, err));", ";"))
+of("worker/store/state_claims.c", "tests/unit/store/test_states",
+   a_file_that_makes_way_counts=("static uint64_t bytes_of_files(", "strcmp(name, mine->name) != 0 &&", ""),
+   a_file_in_progress_is_free=("clv_code clv_state_reserve(", "+ bytes_of_claims(s, o->dir.data, mine)", ""))
+of("worker/service/state_writer.c", "tests/unit/service/test_state_writer",
+   a_withdrawn_file_is_reported=("static void report(", "if (!save) return;", "if (!save) save = (clv_state_save *)(uintptr_t)j->data;"),
+   one_identity_is_served_alone=("static job *take_job(", "strcmp((*at)->owner, w->served) == 0", "false"))
+of("worker/store/digests.c", "tests/net/hostile/test_rules.py r3_20_a_kept_file_that_changed",
+   a_changed_file_has_its_old_digest=("static bool is_same_version(", "a->bytes == b->bytes && is_same_time(&a->mtime, &b->mtime) && is_same_time(&a->ctime, &b->ctime)", "a->bytes == b->bytes"))
+of("master/api/core/kept.c", "tests/unit/api/test_kept",
+   a_mix_of_two_files_is_read=("static clv_code read_part(", "if (q->version && q->version != r.files[0].version)", "if (false)"),
+   a_list_needs_no_end=("static clv_code append_files(", "if (l->n && strcmp(l->files[l->n - 1].name, r->files[i].name) >= 0)", "if (l->n > 100)"))
+of("common/engine/node_saves.c", "tests/unit/engine/test_saves",
+   a_file_has_later_weights=("static clv_code copy_data(", "if (bytes) memcpy((void *)(uintptr_t)s->list[i].data, list[i].data, bytes);", "s->list[i].data = list[i].data;"),
+   a_file_is_not_withdrawn=("void clv_node_drop_saves(", "n->o.files.withdraw(n->o.files.user, &s->save);", ";"))
+of("common/engine/node_files.c", "tests/unit/engine/test_saves",
+   a_file_of_another_digest_is_loaded=("static clv_code open_file(", "if (code == CLV_OK) code = check_digest(f, *ret, err);", ""))
 of("common/model/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
    a_mean_over_none_is_left_as_it_was=("static clv_code write_nan_output(", "i < k->n_out", "i < k->n_out && !k"),
    what_nothing_flows_to_keeps_its_gradient=("static clv_code zero_weight_gradients(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))

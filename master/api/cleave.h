@@ -686,7 +686,8 @@ typedef struct cleave_state_file {
  * size counts against allow[].state_bytes of worker.yaml, which is 0 unless given; over that the
  * result is CLEAVE_EXHAUSTED, and nothing has changed. CLEAVE_UNIMPLEMENTED: the worker has no
  * state_dir, or its version is too old; CLEAVE_INVALID: the module is at the master. Earlier calls
- * and steps are waited for. ret_file may be NULL. */
+ * and steps are waited for. Later ones are not delayed, because the worker writes a copy. A session
+ * that ends drops files that are not complete. ret_file may be NULL. */
 CLEAVE_API cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cleave_module *module,
                                                      cleave_state_kind kind, const char *name,
                                                      uint64_t deadline_ms,

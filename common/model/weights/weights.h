@@ -233,7 +233,14 @@ clv_code clv_weights_put(clv_weights_writer *w, size_t i, uint64_t offset, const
                          size_t len, clv_err *err) CLV_USE_RESULT;
 clv_code clv_weights_finish(clv_weights_writer *w, clv_sha256 *ret_digest, uint64_t *ret_bytes,
                             clv_err *err) CLV_USE_RESULT;
-void clv_weights_writer_free(clv_weights_writer *w); /* takes NULL */
+/* The two halves of clv_weights_finish. clv_weights_sync makes the data durable and reads them back
+ * for their digest; CLV_CANCELLED: `waiter` (NULL: no cancellation) has left. clv_weights_publish
+ * gives the file its name. If one of these functions fails because of the disk, errno says why. */
+clv_code clv_weights_sync(clv_weights_writer *w, const clv_cancel_hook *waiter,
+                          clv_sha256 *ret_digest, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_publish(clv_weights_writer *w, uint64_t *ret_bytes,
+                             clv_err *err) CLV_USE_RESULT;
+void clv_weights_writer_free(clv_weights_writer *w); /* takes NULL; keeps errno */
 void clv_weights_writer_freep(clv_weights_writer **w);
 
 /* Computes the size of the file that clv_weights_write would write without metadata. */

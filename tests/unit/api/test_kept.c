@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The master's client for kept files against a worker made up here, over real TLS: long ranges,
+ * short answers, files that change, lists in pages, and answers that contradict themselves.
+ */
+#include "master/api/api.h"
+
+#include "common/net/wire/wire.h"
+#include "tests/unit/rpc/rpc_fixture.h"
+
+enum { SIZE = (2 << 20) + 777, FILES = 3 };
+
+/* What the worker does wrong. */
+typedef enum fault {
+  HONEST,
+  ANOTHER_VERSION, /* the file is replaced before the third range, and the worker does not care */
+  ANOTHER_NAME,
+  TOO_MUCH,
+  NOTHING,
+  UNSORTED,
+  ENDLESS,
+} fault;
+
+static fault now;
+static unsigned n_calls;
+static char *contents;
+
+static clv_code list(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *err) {
+  static const char *const names[] = {"a.o", "a.w", "b.w"};
+  clv_wire_kept_file f = {.bytes = SIZE, .version = 5, .has_sha256 = q->wants_digest};
+  clv_wire_kept_reply out = {.files = &f, .used_bytes = 7, .quota_bytes = 9};
+  int i = 0;
+  while (i < FILES && strcmp(names[i], q->name[0] ? q->name : q->after) < (q->name[0] ? 0 : 1)) i++;
+  if (now == UNSORTED) i = 0;
+  f.name = i < FILES ? names[i] : "";
+  out.n_files = i < FILES && now != ENDLESS && (!q->name[0] || strcmp(f.name, q->name) == 0);
+  out.has_more = !q->name[0] && (i < FILES - 1 || now == ENDLESS);
+  return clv_wire_kept_reply_encode(&out, reply, err);
+}
+
+/* Answers at most 700,000 bytes at once. */
+static clv_code read_range(const clv_wire_kept_request *q, clv_bytes *reply, clv_err *err) {
+  clv_wire_kept_file f = {.name = q->name, .bytes = SIZE, .version = 5};
+  if (q->offset + q->length > SIZE) return clv_fail(err, CLV_RANGE, "the file has %d bytes", SIZE);
+  clv_wire_kept_reply out = {.files = &f,
+                             .n_files = 1,
+                             .data = contents + q->offset,
+                             .data_bytes = CLV_MIN(q->length, (uint64_t)700000)};
+  if (now == ANOTHER_VERSION && n_calls > 2) f.version = 6;
+  if (now == ANOTHER_NAME) f.name = "other";
+  if (now == TOO_MUCH) out.data_bytes = q->length + 1;
+  if (now == NOTHING) out.data_bytes = 0;
+  return clv_wire_kept_reply_encode(&out, reply, err);
+}
+
+static clv_code on_kept(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
+                        clv_bytes *reply, clv_err *err) {
+  CLV_AUTO(clv_wire_done) clv_wire_kept_request q = {0};
+  (void)user, (void)peer;
+  n_calls++;
+  CLV_TRY(clv_wire_kept_request_decode((const clv_piece *)request, n, &q, err));
+  if (q.verb == CLV_KEPT_LIST) return list(&q, reply, err);
+  if (q.verb == CLV_KEPT_READ) return read_range(&q, reply, err);
+  return clv_fail(err, CLV_NOT_FOUND, "no file '%s'", q.name);
+}
+
+/* ---- the worker and its client --------------------------------------------------------------- */
+
+static clv_rpc_runtime *runtime;
+static service worker;
+static identity master, its;
+static cleave_kept_client *client;
+
+static int set_up(void **state) {
+  static const clv_rpc_unary kept[] = {{CLV_METHOD_KEPT, 0, on_kept}};
+  static char paths[3][200];
+  clv_err err;
+  (void)state;
+  must(clv_tls_floor_install(&err), &err);
+  make_scratch();
+  master = issue_one("home", "master", MASTER_URI);
+  its = issue_one("home", "worker", WORKER_URI);
+  runtime = new_runtime();
+  clv_rpc_server_options o = service_options(&worker, &its);
+  o.unary_methods = kept;
+  o.n_unary_methods = 1;
+  service_start(&worker, runtime, &o);
+  contents = malloc(SIZE);
+  for (size_t i = 0; i < SIZE; i++) contents[i] = (char)(i * 31 + i / 999);
+  const char *const files[] = {"ca.pem", "master.pem", "master.key"};
+  for (int i = 0; i < 3; i++)
+    snprintf(paths[i], sizeof paths[i], "%s/%s", ca_dir("home"), files[i]);
+  const clv_session_config config = {.tls = {.ca = paths[0], .cert = paths[1], .key = paths[2]},
+                                     .limits.connect_timeout_ms = 10000};
+  const clv_remote_spec w = {.name = "w1", .address = worker.target, .identity = WORKER_URI};
+  must(cleave_kept_open(&config, &w, 0, &client, &err), &err);
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  cleave_kept_close(client);
+  service_stop(&worker);
+  clv_rpc_runtime_free(runtime);
+  identity_done(&master);
+  identity_done(&its);
+  free(contents);
+  return remove_scratch();
+}
+
+static void begin(fault what) {
+  now = what;
+  n_calls = 0;
+}
+
+/* ---- the tests ------------------------------------------------------------------------------- */
+
+static void long_range_is_read_in_calls_of_one_version(void **state) {
+  clv_err err;
+  uint64_t version = 0;
+  CLV_AUTO(clv_freep) char *got = calloc(SIZE, 1);
+  (void)state;
+  begin(HONEST);
+  must(cleave_kept_read(client, "a.w", 0, got, SIZE, &version, &err), &err);
+  assert_memory_equal(got, contents, SIZE);
+  assert_int_equal(version, 5);
+  assert_in_range(n_calls, 3, 5);
+  must(cleave_kept_read(client, "a.w", SIZE - 3, got, 3, &version, &err), &err);
+  assert_memory_equal(got, contents + SIZE - 3, 3);
+  assert_int_equal(cleave_kept_read(client, "a.w", SIZE - 3, got, 4, &version, &err), CLV_RANGE);
+}
+
+static void contradicting_ranges_are_refused(void **state) {
+  static const struct {
+    fault what;
+    clv_code code;
+    const char *text;
+  } cases[] = {{ANOTHER_VERSION, CLV_ABORTED, "'a.w' changed while it was read"},
+               {ANOTHER_NAME, CLV_BAD_ANSWER, "is about another file"},
+               {TOO_MUCH, CLV_BAD_ANSWER, "has another length"},
+               {NOTHING, CLV_BAD_ANSWER, "has another length"}};
+  CLV_AUTO(clv_freep) char *got = calloc(SIZE, 1);
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    size_t length = cases[i].what == TOO_MUCH ? 1000 : SIZE;
+    uint64_t version = 0;
+    clv_err err;
+    begin(cases[i].what);
+    assert_int_equal(cleave_kept_read(client, "a.w", 0, got, length, &version, &err),
+                     cases[i].code);
+    if (!strstr(err.text, cases[i].text)) fail_msg("%s", err.text);
+  }
+}
+
+static void lists_are_put_together(void **state) {
+  CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
+  clv_err err;
+  (void)state;
+  begin(HONEST);
+  must(cleave_kept_list(client, NULL, &l, &err), &err);
+  assert_int_equal(l.n, FILES);
+  assert_int_equal(n_calls, FILES);
+  assert_string_equal(l.files[0].name, "a.o");
+  assert_string_equal(l.files[2].name, "b.w");
+  assert_true(!l.files[0].has_sha256 && l.files[0].version == 5 && l.files[0].bytes == SIZE);
+  assert_true(l.used_bytes == 7 && l.quota_bytes == 9);
+  cleave_kept_files_done(&l);
+  must(cleave_kept_list(client, "a.w", &l, &err), &err);
+  assert_true(l.n == 1 && l.files[0].has_sha256);
+  cleave_kept_files_done(&l);
+  must(cleave_kept_list(client, "none", &l, &err), &err);
+  assert_int_equal(l.n, 0);
+  assert_int_equal(cleave_kept_remove(client, "none", &err), CLV_NOT_FOUND);
+}
+
+static void lists_without_an_end_are_refused(void **state) {
+  cleave_kept_files l = {0};
+  clv_err err;
+  (void)state;
+  begin(UNSORTED);
+  assert_int_equal(cleave_kept_list(client, NULL, &l, &err), CLV_BAD_ANSWER);
+  assert_non_null(strstr(err.text, "is not sorted by name"));
+  begin(ENDLESS);
+  assert_int_equal(cleave_kept_list(client, NULL, &l, &err), CLV_BAD_ANSWER);
+  assert_non_null(strstr(err.text, "has no end"));
+  assert_null(l.files);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(long_range_is_read_in_calls_of_one_version),
+      cmocka_unit_test(contradicting_ranges_are_refused),
+      cmocka_unit_test(lists_are_put_together),
+      cmocka_unit_test(lists_without_an_end_are_refused),
+  };
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}
