@@ -40,6 +40,10 @@ of("master/run/run_train.c", RECOVERY,
    a_master_that_lost_its_run_goes_on_writing=("static clv_code save_checkpoint(", "CLV_TRY(clv_run_lock_check_newest(r->lock, err));", ""))
 of("master/history/run_lock.c", RECOVERY,
    a_recovered_attempt_says_what_it_lost=("void clv_run_lock_note_recovered(", "a->text[0] = '\\0';", ""))
+of("master/history/run_lock.c", RECOVERY + " master_whose_run_was_taken_over_writes_nothing_more",
+   two_masters_of_one_epoch_go_on=("static bool is_same_attempt(", "x->pid == y->pid", "x->pid"))
+of("master/run/run_train.c", RECOVERY + " run_that_was_killed_behind_its_last_checkpoint_is_pruned",
+   a_killed_attempt_leaves_old_checkpoints=("static clv_code prune_after_killed_attempt(", "if (!r->is_resumed || r->steps.n_done != r->steps.first) return CLV_OK;", "if (r) return CLV_OK;"))
 of("master/watch/metrics.c", RECOVERY,
    a_recovered_run_recovers_on=("void clv_run_metrics_recovered(", "m->numbers.recovering = 0;", ""))
 of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_steps_left(", "step < session_steps", "true"))

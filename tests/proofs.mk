@@ -172,6 +172,17 @@ soak-kill: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/kill_soak.py $(KILLS) $(KILL_SEED)
 
+##+ model            all states of small models of lanes and of runs, and mistakes on purpose
+model:
+	$(Q)$(MAKE) --no-print-directory $(OUT)/model/model
+	$(Q)$(OUT)/model/model --full $(MODEL_ARGS)
+
+# WALK_ARGS='--points checkpoint' walks some of the points.
+##+ kill-walk        kill, stop or fail each process at each failpoint at 3 moments: the same bits
+kill-walk: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(FAILPOINTS)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/kill_walk.py $(WALK_ARGS)
+
 ATTACK_SECONDS ?= 6
 NOISE_SECONDS ?= 75
 ##+ attacks          floods beside a training run: its bits, its rate, the log; pauses

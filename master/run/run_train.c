@@ -17,18 +17,47 @@ enum { MAX_SKIPPED_STEPS = 20 };
 
 /* ---- training -------------------------------------------------------------------------------- */
 
+static bool is_step_saved(const clv_run *r) {
+  return r->steps.saved_step == clv_trainer_step_count(r->trainer);
+}
+
 static clv_code save_checkpoint(clv_run *r, clv_err *err) {
-  if (r->steps.saved_step == clv_trainer_step_count(r->trainer)) return CLV_OK;
+  if (is_step_saved(r)) return CLV_OK;
   uint64_t begin = clv_now_ns();
   const clv_train_position at = {.cursor = r->steps.cursor,
                                  .skipped = r->steps.skipped_in_a_row,
                                  .bad_losses = r->steps.bad_losses,
                                  .bad_gradients = r->steps.bad_gradients};
   CLV_TRY(clv_run_lock_check_newest(r->lock, err));
+  CLV_TRY(clv_reporter_sync(r->reporter, err)); /* a checkpoint needs the lines of its steps */
   CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, &at, r->best_checkpoint.step, err));
   r->steps.saved_step = clv_trainer_step_count(r->trainer);
   clv_run_lock_note_checkpoint(r->lock);
   clv_run_metrics_checkpoint(r->metrics, r->steps.saved_step, clv_now_ns() - begin);
+  return CLV_OK;
+}
+
+/* Reports that the disk did not take a checkpoint, whose folder is removed because it takes space.
+ * The run goes on; its last checkpoint must succeed. */
+static void skip_checkpoint(const clv_run *r, const clv_err *why) {
+  char text[CLV_ERR_TEXT + 240], earlier[80] = "there is no earlier one";
+  clv_err err;
+  unsigned long long step = clv_trainer_step_count(r->trainer), saved = r->steps.saved_step;
+  if (r->steps.saved_step != UINT64_MAX && saved)
+    snprintf(earlier, sizeof earlier, "the one of step %llu stays", saved);
+  snprintf(text, sizeof text,
+           "the checkpoint of step %llu could not be written: %s; %s, and the run goes on", step,
+           why->text, earlier);
+  clv_run_warn(r, CLV_LOG_WARN, "checkpoint", text);
+  if (clv_checkpoint_remove_unfinished(r->dir.data, step, &err) != CLV_OK)
+    clv_run_warn(r, CLV_LOG_WARN, "checkpoint", err.text);
+}
+
+/* Saves a checkpoint that the run can do without. CLV_PRECONDITION stands for the disk. */
+static clv_code try_save_checkpoint(clv_run *r, clv_err *err) {
+  clv_code code = save_checkpoint(r, err);
+  if (code != CLV_PRECONDITION) return code;
+  skip_checkpoint(r, err);
   return CLV_OK;
 }
 
@@ -79,8 +108,8 @@ static clv_code validate_and_keep_best(clv_run *r, uint64_t epoch, clv_err *err)
   print_evaluation(r, "validation", &e, epoch, false);
   CLV_TRY(record_evaluation(r, "validation", &e, epoch, err));
   if (!clv_run_is_best(r, &e, &best)) return CLV_OK;
-  CLV_TRY(save_checkpoint(r, err));
-  return clv_run_write_best(r, &best, err);
+  CLV_TRY(try_save_checkpoint(r, err));
+  return is_step_saved(r) ? clv_run_write_best(r, &best, err) : CLV_OK;
 }
 
 static void count_step(clv_run_steps *l, const clv_step_result *s) {
@@ -165,7 +194,15 @@ static clv_code end_round(clv_run *r, uint64_t before, bool epoch_ends, clv_err 
   uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
   /* Before save, because a run that stops between the two would resume without this validation. */
   if (epoch_ends) CLV_TRY(validate_and_keep_best(r, r->steps.last_epoch, err));
-  return every && step / every != before / every ? save_checkpoint(r, err) : CLV_OK;
+  return every && step / every != before / every ? try_save_checkpoint(r, err) : CLV_OK;
+}
+
+/* Removes the checkpoints that an earlier attempt would have removed, if it was killed after its
+ * last checkpoint and this attempt had no step left to take. */
+static clv_code prune_after_killed_attempt(const clv_run *r, clv_err *err) {
+  if (!r->is_resumed || r->steps.n_done != r->steps.first) return CLV_OK;
+  return clv_checkpoint_prune(r->dir.data, (uint32_t)r->config->checkpoint.keep,
+                              r->best_checkpoint.step, err);
 }
 
 clv_code clv_run_loop(clv_run *r, clv_err *err) {
@@ -181,7 +218,8 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) {
     CLV_TRY(end_round(r, before, batch.is_last, err));
     if (r->o->interrupted && *r->o->interrupted) break;
   }
-  return save_checkpoint(r, err);
+  CLV_TRY(save_checkpoint(r, err));
+  return prune_after_killed_attempt(r, err);
 }
 
 static clv_code finish_profile(clv_run *r, clv_err *err) {

@@ -316,10 +316,17 @@ static clv_code remove_folder(const char *run_dir, uint64_t step, clv_err *err) 
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_FAILPOINT("checkpoint.prune");
   CLV_TRY(clv_weights_clear_dir(path.data, err));
+  CLV_FAILPOINT("checkpoint.pruned");
   if (rmdir(path.data) != 0 && errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
-    return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
+    return clv_fail(err, CLV_PRECONDITION, "%s: %s", path.data, strerror(errno));
   return CLV_OK;
+}
+
+clv_code clv_checkpoint_remove_unfinished(const char *run_dir, uint64_t step, clv_err *err) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  return load_step(run_dir, step, &c, NULL) == CLV_OK ? CLV_OK : remove_folder(run_dir, step, err);
 }
 
 clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spared, clv_err *err) {

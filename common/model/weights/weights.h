@@ -422,6 +422,10 @@ bool clv_checkpoint_has_manifest(const char *run_dir);
  * checkpoint of these may be damaged. Returns the number of steps written, at most `most`. */
 size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most);
 /* Deletes all checkpoints of run_dir, for a run that starts again. Leaves other files. */
+/* Removes the folder of a checkpoint that could not be written, so that it takes no space. Leaves a
+ * complete one. */
+clv_code clv_checkpoint_remove_unfinished(const char *run_dir, uint64_t step,
+                                          clv_err *err) CLV_USE_RESULT;
 clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) CLV_USE_RESULT;
 
 /* ---- the record of a run --------------------------------------------------------------------- */

@@ -180,7 +180,7 @@ static clv_code write_at(const clv_weights_writer *w, const void *data, size_t l
   for (size_t done = 0; done < len;) {
     ssize_t n = pwrite(w->fd, (const char *)data + done, len - done, (off_t)(at + done));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: write: %s", w->tmp, strerror(errno));
+    if (n < 0) return clv_fail(err, CLV_PRECONDITION, "%s: write: %s", w->tmp, strerror(errno));
     done += (size_t)n;
   }
   return CLV_OK;
@@ -204,7 +204,7 @@ static clv_code open_file(clv_weights_writer *w, const char *path, clv_err *err)
   clv_bytes_printf(&tmp, "%s.tmp", path);
   if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   w->fd = open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (w->fd < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", tmp.data, strerror(errno));
+  if (w->fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", tmp.data, strerror(errno));
   w->tmp = clv_steal(&tmp.data);
   return CLV_OK;
 }
@@ -253,11 +253,13 @@ clv_code clv_weights_finish(clv_weights_writer *w, clv_sha256 *ret_digest, uint6
       return clv_fail(err, CLV_PRECONDITION, "%s: only %zu of %zu bytes of tensor %zu were written",
                       w->path, w->targets[i].done, w->targets[i].bytes, i);
   if (fsync(w->fd) != 0)
-    return clv_fail(err, CLV_UNAVAILABLE, "%s: fsync: %s", w->tmp, strerror(errno));
+    return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", w->tmp, strerror(errno));
   CLV_TRY(clv_sha256_file(w->tmp, &digest, err));
+  CLV_FAILPOINT("file.synced");
   if (rename(w->tmp, w->path) != 0)
-    return clv_fail(err, CLV_UNAVAILABLE, "%s: rename: %s", w->path, strerror(errno));
+    return clv_fail(err, CLV_PRECONDITION, "%s: rename: %s", w->path, strerror(errno));
   clv_freep(&w->tmp);
+  CLV_FAILPOINT("file.renamed");
   CLV_TRY(sync_parent(w->path, err));
   if (ret_digest) *ret_digest = digest;
   if (ret_bytes) *ret_bytes = w->bytes;

@@ -42,6 +42,7 @@ static clv_code join_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   if (n->index >= MAX_LANES || n->index >= n->n_lanes || l->lanes[n->index] ||
       (l->n_lanes && l->n_lanes != n->n_lanes))
     return refuse_event(l, n, err);
+  CLV_FAILPOINT("link.join_lane");
   l->n_lanes = n->n_lanes;
   l->lanes[n->index] = true;
   l->n_joined++;
@@ -51,12 +52,14 @@ static clv_code join_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
 
 static clv_code attach_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   (void)n, (void)err;
+  CLV_FAILPOINT("link.attach_lane");
   if (++l->n_attached == l->n_lanes) l->state = CLV_LINK_OPEN;
   return CLV_OK;
 }
 
 static clv_code end_link(clv_link *l, clv_link_event_args *n, clv_err *err) {
   (void)err;
+  CLV_FAILPOINT("link.end_link");
   n->is_first_end = true;
   l->close_code = n->code;
   snprintf(l->close_text, sizeof l->close_text, "%s", n->text);
@@ -66,6 +69,7 @@ static clv_code end_link(clv_link *l, clv_link_event_args *n, clv_err *err) {
 
 static clv_code remove_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
   if (n->index >= MAX_LANES || !l->lanes[n->index]) return refuse_event(l, n, err);
+  CLV_FAILPOINT("link.remove_lane");
   l->lanes[n->index] = false;
   if (--l->n_joined == 0) l->state = CLV_LINK_ENDED;
   return CLV_OK;

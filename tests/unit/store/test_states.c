@@ -119,7 +119,7 @@ static void disk_error_is_returned_as_unavailable(void **state) {
   clv_sha256_hex(&digest, hex);
   clv_bytes_printf(&path, "%s/states/%s/in-the-way.safetensors/x", folder, hex);
   assert_int_equal(clv_mkdirs(path.data, &err), CLV_OK);
-  assert_int_equal(save(s, A, 1 << 20, "in-the-way", 10), CLV_UNAVAILABLE);
+  assert_int_equal(save(s, A, 1 << 20, "in-the-way", 10), CLV_PRECONDITION);
   assert_int_equal(clv_states_remove(s, A, "in-the-way", &err), CLV_UNAVAILABLE);
   clv_states_free(s);
 }
