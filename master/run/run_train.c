@@ -17,50 +17,6 @@ enum { MAX_SKIPPED_STEPS = 20 };
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-static bool is_step_saved(const clv_run *r) {
-  return r->steps.saved_step == clv_trainer_step_count(r->trainer);
-}
-
-static clv_code save_checkpoint(clv_run *r, clv_err *err) {
-  if (is_step_saved(r)) return CLV_OK;
-  uint64_t begin = clv_now_ns();
-  const clv_train_position at = {.cursor = r->steps.cursor,
-                                 .skipped = r->steps.skipped_in_a_row,
-                                 .bad_losses = r->steps.bad_losses,
-                                 .bad_gradients = r->steps.bad_gradients};
-  CLV_TRY(clv_run_lock_check_newest(r->lock, err));
-  CLV_TRY(clv_reporter_sync(r->reporter, err)); /* a checkpoint needs the lines of its steps */
-  CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, &at, r->best_checkpoint.step, err));
-  r->steps.saved_step = clv_trainer_step_count(r->trainer);
-  clv_run_lock_note_checkpoint(r->lock);
-  clv_run_metrics_checkpoint(r->metrics, r->steps.saved_step, clv_now_ns() - begin);
-  return CLV_OK;
-}
-
-/* Reports that the disk did not take a checkpoint, whose folder is removed because it takes space.
- * The run goes on; its last checkpoint must succeed. */
-static void skip_checkpoint(const clv_run *r, const clv_err *why) {
-  char text[CLV_ERR_TEXT + 240], earlier[80] = "there is no earlier one";
-  clv_err err;
-  unsigned long long step = clv_trainer_step_count(r->trainer), saved = r->steps.saved_step;
-  if (r->steps.saved_step != UINT64_MAX && saved)
-    snprintf(earlier, sizeof earlier, "the one of step %llu stays", saved);
-  snprintf(text, sizeof text,
-           "the checkpoint of step %llu could not be written: %s; %s, and the run goes on", step,
-           why->text, earlier);
-  clv_run_warn(r, CLV_LOG_WARN, "checkpoint", text);
-  if (clv_checkpoint_remove_unfinished(r->dir.data, step, &err) != CLV_OK)
-    clv_run_warn(r, CLV_LOG_WARN, "checkpoint", err.text);
-}
-
-/* Saves a checkpoint that the run can do without. CLV_PRECONDITION stands for the disk. */
-static clv_code try_save_checkpoint(clv_run *r, clv_err *err) {
-  clv_code code = save_checkpoint(r, err);
-  if (code != CLV_PRECONDITION) return code;
-  skip_checkpoint(r, err);
-  return CLV_OK;
-}
-
 /* Writes the result of an evaluation to evaluations.jsonl, the event files and run.json. */
 static clv_code record_evaluation(clv_run *r, const char *what, const clv_step_result *e,
                                   uint64_t epoch, clv_err *err) {
@@ -108,8 +64,9 @@ static clv_code validate_and_keep_best(clv_run *r, uint64_t epoch, clv_err *err)
   print_evaluation(r, "validation", &e, epoch, false);
   CLV_TRY(record_evaluation(r, "validation", &e, epoch, err));
   if (!clv_run_is_best(r, &e, &best)) return CLV_OK;
-  CLV_TRY(try_save_checkpoint(r, err));
-  return is_step_saved(r) ? clv_run_write_best(r, &best, err) : CLV_OK;
+  CLV_TRY(clv_run_try_save_now(r, err));
+  bool is_saved = r->steps.saved_step == clv_trainer_step_count(r->trainer);
+  return is_saved ? clv_run_write_best(r, &best, err) : CLV_OK;
 }
 
 static void count_step(clv_run_steps *l, const clv_step_result *s) {
@@ -188,25 +145,25 @@ static clv_code take_step(clv_run *r, const clv_batch *batch, clv_err *err) {
                   MAX_SKIPPED_STEPS, r->config->train.optimizer.lr);
 }
 
-/* Ends a round: validates at the end of an epoch, and saves a checkpoint if the round has passed a
- * multiple of every_steps. before: the step at the begin of the round. */
-static clv_code end_round(clv_run *r, uint64_t before, bool epoch_ends, clv_err *err) {
-  uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
-  /* Before save, because a run that stops between the two would resume without this validation. */
+/* Ends a round: validates at the end of an epoch, and saves a checkpoint if one is due. before: the
+ * step at the begin of the round; round_ns: its duration. */
+static clv_code end_round(clv_run *r, uint64_t before, uint64_t round_ns, bool epoch_ends,
+                          clv_err *err) {
+  /* Before the checkpoint, because a run that stops between the two would resume without this
+   * validation. */
   if (epoch_ends) CLV_TRY(validate_and_keep_best(r, r->steps.last_epoch, err));
-  return every && step / every != before / every ? try_save_checkpoint(r, err) : CLV_OK;
+  return clv_run_save_if_due(r, before, round_ns, err);
 }
 
 /* Removes the checkpoints that an earlier attempt would have removed, if it was killed after its
  * last checkpoint and this attempt had no step left to take. */
 static clv_code prune_after_killed_attempt(const clv_run *r, clv_err *err) {
   if (!r->is_resumed || r->steps.n_done != r->steps.first) return CLV_OK;
-  return clv_checkpoint_prune(r->dir.data, (uint32_t)r->config->checkpoint.keep,
-                              r->best_checkpoint.step, err);
+  return clv_trainer_prune(r->trainer, r->dir.data, r->best_checkpoint.step, err);
 }
 
 clv_code clv_run_loop(clv_run *r, clv_err *err) {
-  uint64_t before;
+  uint64_t before, began_ns = clv_now_ns();
   while ((before = clv_trainer_step_count(r->trainer)) < r->steps.stop_step) {
     clv_batch batch;
     CLV_TRY(clv_loader_next(r->steps.loader, &batch, err));
@@ -215,10 +172,11 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) {
     CLV_TRY(take_step(r, &batch, err));
     r->steps.last_epoch = batch.at.epoch;
     if (clv_trainer_n_held(r->trainer)) continue;
-    CLV_TRY(end_round(r, before, batch.is_last, err));
+    CLV_TRY(end_round(r, before, clv_now_ns() - began_ns, batch.is_last, err));
+    began_ns = clv_now_ns();
     if (r->o->interrupted && *r->o->interrupted) break;
   }
-  CLV_TRY(save_checkpoint(r, err));
+  CLV_TRY(clv_run_save_now(r, err));
   return prune_after_killed_attempt(r, err);
 }
 
