@@ -14,11 +14,8 @@ typedef struct end {
   clv_lane *lane; /* NULL: it has not begun, or has ended */
   uint32_t place, index;
   bool dialled, ended, closing, last_said;
-  unsigned n_enclosed;
-  size_t enclosed_bytes;
-  char enclosed[4096]; /* goes behind the next message */
-  bool gone;           /* it was at a place that died */
-  uint64_t last_at;    /* when the last message from here arrives: they keep their order */
+  bool gone;        /* it was at a place that died */
+  uint64_t last_at; /* when the last message from here arrives: they keep their order */
   const clv_lane_acceptor *acceptor;
   const char *uri;
 } end;
@@ -137,7 +134,6 @@ static clv_code stream_send(void *stream, const clv_rpc_piece *pieces, size_t n,
   end *from = stream;
   size_t len = 0, at = 0;
   for (size_t i = 0; i < n; i++) len += pieces[i].len;
-  len += from->enclosed_bytes;
   bool open = !from->ended && !from->closing;
   event *e = open ? new_event(MESSAGE, from->other, arrival(from), len) : NULL;
   for (size_t i = 0; i < n; i++) {
@@ -146,34 +142,10 @@ static clv_code stream_send(void *stream, const clv_rpc_piece *pieces, size_t n,
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
   }
   if (!open) return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
-  memcpy(e->bytes + at, from->enclosed, from->enclosed_bytes);
-  from->enclosed_bytes = from->n_enclosed = 0;
   push(from->network, e);
   uint64_t taken = from->network->now + sim_network_delay(from->network) / 4;
   push(from->network, new_event(TAKEN, from, taken, 0));
   return CLV_OK;
-}
-
-/* What goes behind the next message. */
-static bool stream_enclose(void *stream, const clv_iov *pieces, size_t n) {
-  end *from = stream;
-  size_t len = 0;
-  for (size_t i = 0; i < n; i++) len += pieces[i].len;
-  if (from->ended || from->closing || from->n_enclosed == CLV_RPC_COALESCED ||
-      len > sizeof from->enclosed - from->enclosed_bytes)
-    return false;
-  from->n_enclosed++;
-  for (size_t i = 0; i < n; i++) {
-    memcpy(from->enclosed + from->enclosed_bytes, pieces[i].data, pieces[i].len);
-    from->enclosed_bytes += pieces[i].len;
-  }
-  return true;
-}
-
-static bool stream_flush(void *stream) {
-  clv_err ignored;
-  end *from = stream;
-  return from->n_enclosed && stream_send(stream, NULL, 0, &ignored) == CLV_OK;
 }
 
 static void end_at(end *e, uint64_t at, clv_code code, const char *text) {
@@ -186,7 +158,6 @@ static void end_at(end *e, uint64_t at, clv_code code, const char *text) {
 static void stream_close(void *stream) {
   end *from = stream;
   if (from->ended || from->closing) return;
-  (void)stream_flush(stream);
   from->closing = true;
   push(from->network, new_event(CLOSE, from->other, arrival(from), 0));
 }
@@ -216,8 +187,6 @@ static bool stream_defer(void *stream, clv_rpc_job *job) {
 static void stream_keep(void *stream) { (void)stream; }
 
 static const clv_transport transport = {.send = stream_send,
-                                        .coalesce = stream_enclose,
-                                        .flush = stream_flush,
                                         .close = stream_close,
                                         .cancel = stream_cancel,
                                         .defer = stream_defer,
@@ -331,10 +300,11 @@ static end *new_end(sim_network *n, uint32_t place, uint32_t index) {
   return n->ends = e;
 }
 
-static clv_code dial(void *user, uint32_t index, clv_lane *lane, void **ret_stream, clv_err *err) {
+static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *stop,
+                     void **ret_stream, clv_err *err) {
   const dialling *d = user;
   sim_network *n = d->network;
-  (void)err;
+  (void)stop, (void)err;
   end *mine = new_end(n, d->from, index), *theirs = new_end(n, d->to, index);
   mine->other = theirs;
   theirs->other = mine;
@@ -342,8 +312,7 @@ static clv_code dial(void *user, uint32_t index, clv_lane *lane, void **ret_stre
   mine->lane = lane;
   theirs->acceptor = d->acceptor;
   theirs->uri = d->uri;
-  if (n->dead[d->to])
-    end_at(mine, n->now + sim_network_delay(n), CLV_UNAVAILABLE, "connection refused");
+  if (n->dead[d->to]) end_at(mine, n->now + sim_network_delay(n), CLV_UNAVAILABLE, CLV_RPC_REFUSED);
   push(n, new_event(ACCEPT, theirs, arrival(mine), 0));
   *ret_stream = mine;
   return CLV_OK;
