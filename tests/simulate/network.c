@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/simulate/network.h"
 
+#include "common/net/link/link_int.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MS UINT64_C(1000000)
+enum { MOST_CUTS = 12 }; /* in a run: pauses between redials grow with each */
 
 /* One side of a stream. Its memory stays until the network goes: a few hundred in a run. */
 typedef struct end {
@@ -47,6 +50,7 @@ struct sim_network {
   bool dead[SIM_MOST_PLACES];
   struct dialling *diallings;
   sim_network_counts counts;
+  bool is_over; /* the network is being freed */
 };
 
 /* ---- what happens ---------------------------------------------------------------------------- */
@@ -193,11 +197,38 @@ static const clv_transport transport = {.send = stream_send,
                                         .ref = stream_keep,
                                         .unref = stream_keep};
 
+/* ---- links that are mended ------------------------------------------------------------------- */
+
+/* A link that has lost a lane, with a reference. */
+typedef struct mending {
+  sim_network *network;
+  const end *at;
+  clv_link *link;
+} mending;
+
+/* The link dials its lost lanes again, in place of its thread. */
+static void tend(void *user) {
+  mending *m = user;
+  uint64_t due = m->at->gone || m->network->is_over ? UINT64_MAX : clv_link_tend(m->link);
+  if (due != UINT64_MAX) {
+    sim_network_at(m->network, CLV_MAX(due, m->network->now + 1000), tend, m);
+    return;
+  }
+  clv_link_unref(m->link);
+  free(m);
+}
+
 static void ended(end *e, clv_code code, const char *text) {
   clv_lane *lane = clv_steal(&e->lane);
   if (e->ended) return;
   e->ended = true;
-  if (lane) clv_lane_on_ended(lane, code, text);
+  if (!lane) return;
+  clv_link *link = lane->link && lane->link->lease_ms ? clv_link_ref(lane->link) : NULL;
+  clv_lane_on_ended(lane, code, text);
+  if (!link) return;
+  mending *m = or_abort(calloc(1, sizeof *m));
+  *m = (mending){e->network, e, link};
+  sim_network_at(e->network, e->network->now, tend, m);
 }
 
 /* The side that hears of a close ends in turn, behind what it has still to say. */
@@ -243,6 +274,47 @@ static void print_event(const sim_network *n, const event *e) {
       print_frame(n, e, &f);
 }
 
+/* The peer notices it soon, and what is on its way is lost. */
+static void lose_soon(end *e) {
+  sim_network *n = e->network;
+  if (e->ended || e->last_said) return;
+  e->closing = e->last_said = true;
+  uint64_t after = sim_below(&n->random, 8) ? sim_network_delay(n) : sim_below(&n->random, 1000) * MS;
+  end_at(e, n->now + after, e->dialled ? CLV_UNAVAILABLE : CLV_CANCELLED, "the connection was lost");
+}
+
+static void lose_messages(sim_network *n) {
+  for (size_t i = 0; i < n->n_events; i++) {
+    event *m = n->events[i];
+    if (m->to && m->to->closing && m->to->last_said && m->kind == MESSAGE) m->kind = LOST;
+  }
+}
+
+static void reset(end *e) {
+  lose_soon(e);
+  lose_soon(e->other);
+  lose_messages(e->network);
+}
+
+/* A link that is still being opened ends with any of its connections. */
+static bool was_opened(const end *e) {
+  const clv_link *l = e->lane ? e->lane->link : NULL;
+  return l && (l->state == CLV_LINK_OPEN || l->state == CLV_LINK_MENDING);
+}
+
+static void deliver(sim_network *n, const event *e) {
+  clv_iov piece = {e->bytes, e->len};
+  uint64_t number = ++n->counts.messages, behind = number - n->o.cut_at;
+  bool is_cut = n->o.cut_at && number >= n->o.cut_at && n->counts.cuts < MOST_CUTS &&
+                (n->o.cut_every ? behind % n->o.cut_every == 0 : behind == 0) &&
+                was_opened(e->to) && was_opened(e->to->other);
+  n->counts.cuts += is_cut;
+  bool before = is_cut && sim_below(&n->random, 2);
+  if (before) reset(e->to);
+  if (!before) clv_lane_on_message(e->to->lane, &piece, 1);
+  if (is_cut && !before) reset(e->to);
+}
+
 static void happen(sim_network *n, event *e) {
   end *to = e->to;
   if (e->kind == CALL) {
@@ -260,9 +332,7 @@ static void happen(sim_network *n, event *e) {
   } else if (e->kind == TAKEN && to->lane) {
     clv_lane_on_sent(to->lane);
   } else if (e->kind == MESSAGE && to->lane) {
-    clv_iov piece = {e->bytes, e->len};
-    n->counts.messages++;
-    clv_lane_on_message(to->lane, &piece, 1);
+    deliver(n, e);
   }
 }
 
@@ -338,6 +408,17 @@ static void lose(end *e) {
          "the peer cancelled the stream or its connection was lost");
 }
 
+unsigned sim_network_reset(sim_network *n, uint32_t a, uint32_t b, uint32_t index) {
+  unsigned cut = 0;
+  for (end *e = n->ends; e; e = e->next) {
+    if (!e->dialled || e->index != index || e->ended || e->last_said) continue;
+    if (!(e->place == a && e->other->place == b) && !(e->place == b && e->other->place == a)) continue;
+    reset(e);
+    cut++;
+  }
+  return cut;
+}
+
 unsigned sim_network_cut(sim_network *n, uint32_t a, uint32_t b, uint32_t index) {
   unsigned cut = 0;
   for (end *e = n->ends; e; e = e->next) {
@@ -348,10 +429,7 @@ unsigned sim_network_cut(sim_network *n, uint32_t a, uint32_t b, uint32_t index)
     lose(e);
     cut++;
   }
-  for (size_t i = 0; i < n->n_events; i++) { /* what is on its way is lost */
-    event *m = n->events[i];
-    if (m->to && m->to->closing && m->to->last_said && m->kind == MESSAGE) m->kind = LOST;
-  }
+  lose_messages(n);
   return cut;
 }
 
@@ -376,6 +454,7 @@ sim_network *sim_network_new(const sim_network_options *options) {
 }
 
 void sim_network_free(sim_network *n) {
+  n->is_over = true;
   for (end *e = n->ends; e; e = e->next) ended(e, CLV_CANCELLED, "the end of the world");
   for (event *e = n->undone, *next; e; e = next) {
     next = e->next;
@@ -385,6 +464,7 @@ void sim_network_free(sim_network *n) {
   while (n->n_events) {
     event *e = pop(n);
     if (e->kind == JOB) e->job->run(e->job); /* whoever asked for it waits for it */
+    if (e->kind == CALL && e->happen == tend) tend(e->user);
     free(e);
   }
   for (end *e = n->ends, *next; e; e = next) {

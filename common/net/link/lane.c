@@ -146,7 +146,11 @@ static clv_code answer_attach(const joined *j, clv_err *err) {
   reply.attached.received = clv_link_received(j->link, j->index);
   clv_frame_writer_attach(j->link->writer, j->index, j->connection, j->stream);
   CLV_TRY(mark_attached(j->link, j->index, err));
-  CLV_TRY(clv_frame_writer_send_first(j->stream, &reply, err));
+  if (clv_frame_writer_send_first(j->stream, &reply, err) != CLV_OK) {
+    /* the stream has ended meanwhile, and its lane reports that */
+    j->stream.transport->cancel(j->stream.handle, CLV_CANCELLED, err->text);
+    return CLV_OK;
+  }
   return clv_frame_writer_resume(j->link->writer, j->index, j->connection, j->peer_received, err);
 }
 

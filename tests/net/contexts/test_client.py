@@ -72,7 +72,7 @@ def crc32c_matches_the_vectors_of_rfc_3720():
 def hello_reports_the_worker_and_refuses_other_protocols():
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         h = c.hello()
-        assert h.about.protocol == 8 and len(h.incarnation) == 16 and h.worker == "w1"
+        assert h.about.protocol == 9 and len(h.incarnation) == 16 and h.worker == "w1"
         assert h.cores >= 1 and "cpu" in h.devices and h.about.limits.credit_bytes >= 64 << 10
         for other in (1, 7, 9):
             try:

@@ -130,7 +130,7 @@ def too_large(e):
 
 
 def another_protocol(e):
-    small = pb.About(protocol=8, software="x", limits=pb.Limits(message_bytes=300_000))
+    small = pb.About(protocol=9, software="x", limits=pb.Limits(message_bytes=300_000))
     code, text = e.caller.raw("Hello", pb.HelloRequest(about=small).SerializeToString())
     assert code.name == "FAILED_PRECONDITION" and "at most 300000 bytes" in text, (code, text)
     code, text = e.caller.raw("Hello", pb.HelloRequest(about=pb.About(protocol=7, software="x")).SerializeToString())

@@ -117,7 +117,7 @@ class Caller:
     def __exit__(self, *_):
         self.close()
 
-    def hello(self, credit=64 << 20, protocol=8):
+    def hello(self, credit=64 << 20, protocol=9):
         limits = pb.Limits(sessions=8, tensors=4096, session_bytes=1 << 30, message_bytes=64 << 20,
                            chunk_bytes=1 << 20, credit_bytes=credit, concurrent_calls=8)
         self.about = self.stub.Hello(pb.HelloRequest(about=pb.About(
