@@ -8,6 +8,9 @@
  * Variant 0: the file system grants the lock of the run folder to both masters. Variant 1: to one;
  * then a finished run leaves no file but the last checkpoint.
  *
+ * Each attempt removes the files at the worker that no manifest names, which in the programs a
+ * command does. So the model has the removal at the worst moments.
+ *
  * The model takes a look at run.json and the file operation behind it as one transition.
  */
 #include "tests/model/model.h"
@@ -411,7 +414,7 @@ const model *model_of_runs(int scale, int variant) {
   size.has_one_lock = variant == 1;
   size.steps = (uint8_t)(variant ? 2 + 2 * scale : 2 + scale);
   size.starts = (uint8_t)(variant ? 3 + 2 * scale : 2 + scale);
-  size.deaths = (uint8_t)(variant ? 2 + 2 * scale : 1);
+  size.deaths = (uint8_t)(variant ? 2 + 2 * scale : 1 + scale);
   size.worker_deaths = (uint8_t)(variant ? 1 + 2 * scale : 1);
   return &m;
 }

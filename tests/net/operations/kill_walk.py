@@ -42,7 +42,11 @@ class Keeping(Cluster):
     def worker_config(self, i, extra=""):
         kept = os.path.join(self.dir, f"kept{i}")
         os.makedirs(kept, exist_ok=True)
-        return super().worker_config(i, extra + f"state_dir: {kept}\n")
+        path = super().worker_config(i, extra + f"state_dir: {kept}\n")
+        config = text(path).replace("role: master}", "role: master, state_bytes: 16MiB}")
+        with open(path, "w") as f:
+            f.write(config)
+        return path
 
     def restart_with(self, i, env=None):
         self.workers[i].stop()
@@ -101,7 +105,9 @@ def result(name):
     losses = [(m["step"], m["loss"]) for m in map(json.loads, text(os.path.join(folder, "metrics.jsonl")).splitlines())]
     kept = [checkpoint_tensors(folder, STEPS, prefix) for prefix in ("model-", "optimizer-")]
     left = sorted(n for n in os.listdir(folder) if n.startswith("checkpoint-"))
-    return kept, losses, text(os.path.join(folder, "egress.table")), left
+    listed = json.loads(text(os.path.join(folder, f"checkpoint-{STEPS}", "MANIFEST.json")))["files"]
+    places = {name: (row.get("place"), row["sha256"]) for name, row in listed.items() if name.endswith(".safetensors")}
+    return kept, places, losses, text(os.path.join(folder, "egress.table")), left
 
 
 def run_case(name, envs, late=0):

@@ -172,6 +172,77 @@ def full_file_system_is_left_and_used_again():
         subprocess.run(["umount", folder], check=True)
 
 
+class Keeping(Cluster):
+    """A worker that keeps files of state, on such a disk and with such a quota."""
+
+    def __init__(self, disk="", quota="16MiB"):
+        self.quota = quota
+        super().__init__(1, env={"LD_PRELOAD": DISK, "CLEAVE_TEST_DISK": disk} if disk else None)
+        shutil.copytree(os.path.join(cluster.dir, "data"), os.path.join(self.dir, "data"))
+
+    def worker_config(self, i, extra=""):
+        kept = os.path.join(self.dir, "kept")
+        os.makedirs(kept, exist_ok=True)
+        path = super().worker_config(i, extra + f"state_dir: {kept}\n")
+        with open(path) as f:
+            config = f.read().replace("role: master}", f"role: master, state_bytes: {self.quota}}}")
+        with open(path, "w") as f:
+            f.write(config)
+        return path
+
+    def kept(self, name):
+        """The path of a kept file."""
+        return next(os.path.join(folder, name + ".safetensors") for folder, _, names in os.walk(os.path.join(self.dir, "kept"))
+                    if name + ".safetensors" in names)
+
+    def run(self, name, *args):
+        """A run; what it printed."""
+        done = self.train(self.session(name, BODY.replace("keep: 2", "keep: 2, home: never")), *args)
+        assert done.returncode == 0, (name, done.returncode, done.stdout, done.stderr)
+        return done.stdout + done.stderr
+
+    def result(self, name):
+        """As result(), with the files wherever they are."""
+        folder, tensors = os.path.join(self.dir, "runs", name), ({}, {})
+        with open(os.path.join(folder, f"checkpoint-{STEPS}", "MANIFEST.json")) as f:
+            rows = json.load(f)["files"]
+        for file, row in sorted(rows.items()):
+            if file.endswith(".safetensors"):
+                path = self.kept(row["kept"]) if "place" in row else os.path.join(folder, f"checkpoint-{STEPS}", file)
+                model = file.startswith("model-")
+                tensors[not model].update({k if model else (file, k): v for k, v in safetensors(path).items()})
+        with open(os.path.join(folder, "metrics.jsonl")) as f:
+            return list(tensors), [(m["step"], m["loss"]) for m in map(json.loads, f)]
+
+
+@suite.test
+def worker_whose_disk_refuses_keeps_no_files():
+    """The master fetches them, and says why."""
+    for disk, quota, why in (("write:/states/:5:1:ENOSPC", "16MiB", "No space left on device"),
+                             ("fsync:/states/:6:1:EIO", "16MiB", "Input/output error"),
+                             ("", "20KiB", "exceed the quota of files of state")):
+        with Keeping(disk, quota) as far:
+            text = far.run("far")
+            assert "cannot keep the files of stage 'b'" in text and why in text, (disk, text)
+            assert far.result("far") == good(), disk
+
+
+@suite.test
+def kept_file_with_a_flipped_bit_is_not_used():
+    with Keeping() as far:
+        far.run("far", "--max-steps", "48")
+        with open(os.path.join(far.dir, "runs", "far", "checkpoint-48", "MANIFEST.json")) as f:
+            kept = next(row["kept"] for row in json.load(f)["files"].values() if "place" in row)
+        with open(far.kept(kept), "r+b") as f:
+            f.seek(-7, 2)
+            byte = f.read(1)
+            f.seek(-7, 2)
+            f.write(bytes([byte[0] ^ 4]))
+        text = far.run("far", "--resume")
+        assert kept in text and "resumed from the checkpoint of step 36" in text, text
+        assert far.result("far") == good()
+
+
 with Cluster(1) as cluster:
     os.mkdir(os.path.join(cluster.dir, "data"))
     synthetic_images(os.path.join(cluster.dir, "data"), n=256, n_test=16, side=8)

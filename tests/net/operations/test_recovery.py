@@ -99,9 +99,9 @@ def killed_workers_that_restart_change_no_bit():
 
 @suite.test
 def stopped_worker_that_comes_back_changes_no_bit():
-    """A peer that was silent longer than limits.peer_timeout has an old session; the new one ends
-    it."""
-    slow = ("--set", "limits.peer_timeout=2s", "--set", "limits.step_timeout=30s", "--set", "limits.connect_timeout=1s")
+    """A peer that was silent longer than limits.lease has an old session; the new one ends it."""
+    slow = ("--set", "limits.peer_timeout=2s", "--set", "limits.step_timeout=30s", "--set", "limits.connect_timeout=1s",
+            "--set", "limits.lease=2s")
     run = Run("silent", *slow).at(75)
     process = cluster.workers[1].process
     process.send_signal(signal.SIGSTOP)
