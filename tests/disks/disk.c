@@ -6,7 +6,7 @@
  *
  * OP is write, fsync, rename, open (for writing), mkdir or any; PART is a part of the path. Of the
  * operations that match, those from the FIRST-th (from 1) on fail, TIMES of them (0: all later
- * ones). ERROR is ENOSPC, EIO, EROFS, EDQUOT, or SLOW: the operation takes 50 ms more and succeeds.
+ * ones). ERROR is ENOSPC, EIO, EROFS, EDQUOT, or SLOW: the operation takes 10 ms more and succeeds.
  *
  *   CLEAVE_TEST_DISK_LOG=FOLDER
  *
@@ -75,7 +75,7 @@ static bool fails(const char *op, const char *path) {
   if (!strstr(path, disk.part)) return false;
   long n = ++disk.matched;
   if (n < disk.first || (disk.times && n >= disk.first + disk.times)) return false;
-  if (!disk.error) nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+  if (!disk.error) nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
   errno = disk.error;
   return disk.error != 0;
 }

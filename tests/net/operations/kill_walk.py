@@ -30,7 +30,7 @@ BODY = (IMAGE_DATA + "stages:\n"
         "  - {name: c, at: w2, layers: [{op: dropout, p: 0.2}, {op: linear, out: 10}]}\n"
         "loss: {kind: cross_entropy}\nlog: {every: 20}\ntransfer: direct\n"
         f"train: {{epochs: 100000, max_steps: {STEPS}, batch: 16, seed: {SEED}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
-        f"checkpoint: {{every_steps: {EVERY}, keep: 1}}\n"
+        f"checkpoint: {{every_steps: {EVERY}, keep: 1, home: never}}\n"
         "recovery: {attempts: 1000, wait: 100ms, give_up_after: 60s}\n"
         "limits: {peer_timeout: 5s, connect_timeout: 2s}\n")
 Case = collections.namedtuple("Case", "who point count action lost", defaults=(0,))
@@ -125,7 +125,7 @@ def traced(name, lost=0):
     envs = {who: {"CLEAVE_FAILPOINT_TRACE": path} for who, path in files.items()}
     if lost:
         envs["w1"]["CLEAVE_FAILPOINT"] = f"step.compute_change:{lost}:crash"
-    run_case(name, envs, 0.5 * bool(lost))
+    run_case(name, envs, 4 * bool(lost))
     for i in range(2):
         cluster.restart_with(i)
     return {who: collections.Counter(text(path).split()) for who, path in files.items() if os.path.exists(path)}
@@ -166,7 +166,7 @@ def walk(a):
         if c.lost:
             envs["w1"] = {"CLEAVE_FAILPOINT": f"step.compute_change:{c.lost}:crash"}
         try:
-            session, (n, m) = run_case(name, envs, 0.5 * bool(c.lost))
+            session, (n, m) = run_case(name, envs, 4 * (c.point == "recovery.waiting"))
             restarts, masters = restarts + n, masters + m - 1
             same = result(name) == wanted
         except AssertionError as e:
