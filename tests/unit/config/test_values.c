@@ -585,6 +585,19 @@ static void same_train(const clv_train_config *a, const clv_train_config *b) {
   same_texts(&a->freeze, &b->freeze);
 }
 
+static void same_data(const clv_session_config *a, const clv_session_config *b) {
+  assert_string_equal(a->data.root, b->data.root);
+  same_texts(&a->data.train, &b->data.train);
+  same_texts(&a->data.test, &b->data.test);
+  same_numbers(&a->data.mean, &b->data.mean);
+  same_numbers(&a->data.std, &b->data.std);
+  assert_true(a->data.format == b->data.format && a->data.scale == b->data.scale);
+  assert_true(a->data.validation_fraction == b->data.validation_fraction);
+  assert_true(a->data.limit_train == b->data.limit_train &&
+              a->data.limit_test == b->data.limit_test);
+  assert_int_equal(a->data.flatten, b->data.flatten);
+}
+
 static void same_session(const clv_session_config *a, const clv_session_config *b) {
   assert_string_equal(a->name, b->name);
   assert_string_equal(a->tls.ca, b->tls.ca);
@@ -596,16 +609,7 @@ static void same_session(const clv_session_config *a, const clv_session_config *
     assert_string_equal(a->workers[i].address, b->workers[i].address);
     assert_string_equal(a->workers[i].identity, b->workers[i].identity);
   }
-  assert_string_equal(a->data.root, b->data.root);
-  same_texts(&a->data.train, &b->data.train);
-  same_texts(&a->data.test, &b->data.test);
-  same_numbers(&a->data.mean, &b->data.mean);
-  same_numbers(&a->data.std, &b->data.std);
-  assert_true(a->data.format == b->data.format && a->data.scale == b->data.scale);
-  assert_true(a->data.validation_fraction == b->data.validation_fraction);
-  assert_true(a->data.limit_train == b->data.limit_train &&
-              a->data.limit_test == b->data.limit_test);
-  assert_int_equal(a->data.flatten, b->data.flatten);
+  same_data(a, b);
   same_images(a, b);
   same_stages(a, b);
   assert_int_equal(a->model.arch, b->model.arch);
