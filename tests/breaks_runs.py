@@ -45,6 +45,18 @@ of("master/run/run_save.c", RECOVERY,
    a_master_that_lost_its_run_goes_on_writing=("static clv_code finish(", "CLV_TRY(clv_run_lock_check_newest(r->lock, err));", ""))
 of("master/history/run_lock.c", RECOVERY,
    a_recovered_attempt_says_what_it_lost=("void clv_run_lock_note_recovered(", "a->text[0] = '\\0';", ""))
+of("master/history/run_lock.c", RECOVERY + " master_whose_run_was_taken_over_writes_nothing_more",
+   two_masters_of_one_epoch_go_on=("static bool is_same_attempt(", "x->pid == y->pid", "x->pid"))
+of("master/run/run_train.c", RECOVERY + " run_that_was_killed_behind_its_last_checkpoint_is_pruned",
+   a_killed_attempt_leaves_old_checkpoints=("static clv_code prune_after_killed_attempt(", "if (!r->is_resumed || r->steps.n_done != r->steps.first) return CLV_OK;", "if (r) return CLV_OK;"))
+DISKS = "tests/net/operations/test_disks.py"
+of("master/run/run_save.c", DISKS,
+   a_checkpoint_that_the_disk_refuses_ends_the_run=("static clv_code skip_if_disk_failed(", "if (code != CLV_PRECONDITION) return code;", "if (code != CLV_OK) return code;"),
+   lines_of_steps_are_not_synced=("static clv_code begin(", "CLV_TRY(clv_reporter_sync(r->reporter, err));", ""))
+of("master/report/progress.c", DISKS + " lines_that_the_disk_refuses_wait_in_memory",
+   a_line_that_the_disk_refuses_ends_the_run=("static clv_code flush_table(", "if (write_pending(r, t, err) == CLV_OK) return CLV_OK;", "if (f) return write_pending(r, t, err);"))
+of("common/base/file.c", DISKS + " power_cut_leaves_each_committed_checkpoint",
+   a_new_folder_is_not_synced=("static clv_code make_folder(", "if (mkdir(path, 0755) == 0) return clv_file_sync_folder(path, err);", "if (mkdir(path, 0755) == 0) return CLV_OK;"))
 of("master/watch/metrics.c", RECOVERY,
    a_recovered_run_recovers_on=("void clv_run_metrics_recovered(", "m->numbers.recovering = 0;", ""))
 of("master/run/run_begin.c", RESUMED, shrunk_data_finish_a_run=("static clv_code check_steps_left(", "step < session_steps", "true"))

@@ -180,6 +180,17 @@ recut: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
 	$(Q)CLV_TEST_PAIRS=$(RECUT_PAIRS) CLV_TEST_SEED=$(RECUT_SEED) CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/training/test_recut.py random_pairs_of_cuts_change_no_bit master_holds_16_mib_of_what_moves
 
+##+ model            all states of small models of lanes and of runs, and mistakes on purpose
+model:
+	$(Q)$(MAKE) --no-print-directory $(OUT)/model/model
+	$(Q)$(OUT)/model/model --full $(MODEL_ARGS)
+
+# WALK_ARGS='--points checkpoint' walks some of the points.
+##+ kill-walk        kill, stop or fail each process at each failpoint at 3 moments: the same bits
+kill-walk: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(FAILPOINTS)
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/kill_walk.py $(WALK_ARGS)
+
 ATTACK_SECONDS ?= 6
 NOISE_SECONDS ?= 75
 ##+ attacks          floods beside a training run: its bits, its rate, the log; pauses

@@ -71,6 +71,21 @@ $(OUT)/faults/libcleave.so.0: $(FAULTS_OBJ) $(API_LIBS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $(FAULTS_LDFLAGS) -shared -Wl,-soname,libcleave.so.0 -o $@ $(FAULTS_OBJ) $(api_members) -Wl,--as-needed $(call ldlibs_for,master/api)
 
+# The same programs with failpoints (tests/failpoints): the files that have points are compiled once
+# more, and the linker takes these before the members of the archives.
+FAILPOINT_SRCS := $(shell grep -rlw --include='*.c' CLV_FAILPOINT common master worker)
+FAILPOINT_OBJ := $(OUT)/tests/failpoints/failpoint.o
+FAILPOINT_LDFLAGS := $(foreach f,write pwrite fsync fdatasync rename mkdir,-Wl,--wrap=$(f))
+failpoint_objs = $(FAILPOINT_OBJ) $(foreach s,$(FAILPOINT_SRCS),$(if $(filter $(patsubst %/,%,$(dir $(s))),$(call closure,$(1))),$(s:%.c=$(OUT)/failpoints/%.o)))
+FAILPOINTS := $(OUT)/failpoints/cleave-master $(OUT)/failpoints/cleave-worker
+$(OUT)/failpoints/%.o: %.c $(OUT)/flags
+	@mkdir -p $(@D)
+	$(Q)$(call compile,$<) -DCLV_FAILPOINTS -MMD -MP -o $@
+$(OUT)/failpoints/cleave-master: $(call obj_of,master) $(call failpoint_objs,master) $(call libs_for,master)
+	$(call link,$(FAILPOINT_LDFLAGS),$(call obj_of,master) $(call failpoint_objs,master),master)
+$(OUT)/failpoints/cleave-worker: $(call obj_of,worker) $(call failpoint_objs,worker) $(call libs_for,worker)
+	$(call link,$(EXPORT_GUARDS) $(FAILPOINT_LDFLAGS),$(call obj_of,worker) $(call failpoint_objs,worker),worker)
+
 # The protocol of references on its own, over a network that loses, doubles and reorders.
 $(OUT)/faults/references: $(OUT)/tests/faults/references.o $$(ALL_LIBS)
 	@mkdir -p $(@D)
@@ -83,6 +98,13 @@ $(OUT)/simulate/simulate: $(SIMULATE_OBJS) $$(ALL_LIBS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(SIMULATE_OBJS) -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
 UNIT_PROGRAMS += $(OUT)/simulate/simulate
+
+# Walks through all states of small models.
+MODEL_OBJS := $(patsubst %.c,$(OUT)/%.o,$(wildcard tests/model/*.c))
+$(OUT)/model/model: $(MODEL_OBJS)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(MODEL_OBJS)
+UNIT_PROGRAMS += $(OUT)/model/model
 
 # The same programs over real daemons; tests/simulate/daemons/test_daemons.py starts these.
 DAEMONS := $(OUT)/simulate/daemons
@@ -98,6 +120,12 @@ $(OUT)/simulate/links: $(LINKS_OBJS) $$(ALL_LIBS)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(LINKS_OBJS) -Wl,--start-group $(ALL_LIBS) -Wl,--end-group $(ALL_LDLIBS)
 UNIT_PROGRAMS += $(OUT)/simulate/links
+
+# A disk that fails, between a program and the C library.
+DISK := $(OUT)/disks/disk.so
+$(DISK): tests/disks/disk.c $(OUT)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fvisibility=default -shared -o $@ $< -ldl
 
 # Programs on the public API, compiled as a user's are: against an installed tree, through
 # pkg-config.
@@ -125,7 +153,7 @@ $(LATER:%.c=$(OUT)/%.read): $(OUT)/%.read: %.c $(OUT)/flags
 	$(Q)$(call compile,$<) -fsyntax-only -MMD -MP -MF $(@:.read=.d) -MT $@
 	@touch $@
 
-units: $$(UNIT_PROGRAMS) $$(PUBLIC_PROGRAMS) $$(FAULTS) $$(GPU_WORKER) $$(DAEMONS) $$(OUT)/bench/bench_link $$(GPU_PROGRAMS) $(LATER:%.c=$(OUT)/%.read)
+units: $$(UNIT_PROGRAMS) $$(PUBLIC_PROGRAMS) $$(FAULTS) $$(DISK) $$(GPU_WORKER) $$(DAEMONS) $$(OUT)/bench/bench_link $$(GPU_PROGRAMS) $(LATER:%.c=$(OUT)/%.read)
 
 ## test             build and run the whole test suite (installs missing Debian packages)
 test: deps-test

@@ -89,6 +89,15 @@ clv_code clv_err_prefix(clv_err *err, const char *fmt, ...) CLV_PRINTF(2, 3);
     if (clv_try_code_ != CLV_OK) return clv_try_code_; \
   } while (0)
 
+/* Names a place where a proof may stop, kill or delay the process (tests/failpoints). Takes a name,
+ * or a format and its arguments. Empty in the programs themselves. */
+#ifdef CLV_FAILPOINTS
+void clv_failpoint(const char *format, ...) CLV_PRINTF(1, 2);
+#define CLV_FAILPOINT(...) clv_failpoint(__VA_ARGS__)
+#else
+#define CLV_FAILPOINT(...)
+#endif
+
 /* ---- scope-bound clean-up -------------------------------------------------------------------- */
 
 /* Every function whose name ends in _free, _unref, _done, _close, _release or _stop, in any folder,

@@ -105,19 +105,23 @@ clv_code clv_file_write_durable(const char *path, const void *data, size_t len, 
 
 #define CANNOT_MAKE "the folder %s cannot be made: %s"
 
+/* Creates a folder whose name survives a crash, unless it is there. */
+static clv_code make_folder(const char *path, clv_err *err) {
+  if (mkdir(path, 0755) == 0) return clv_file_sync_folder(path, err);
+  if (errno == EEXIST) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION, CANNOT_MAKE, path, strerror(errno));
+}
+
 clv_code clv_mkdirs(const char *path, clv_err *err) {
   CLV_AUTO(clv_freep) char *copy = NULL;
   CLV_TRY(clv_strdup(path, &copy, err));
   for (char *p = copy + 1; *p; p++) {
     if (*p != '/') continue;
     *p = '\0';
-    if (mkdir(copy, 0755) != 0 && errno != EEXIST)
-      return clv_fail(err, CLV_PRECONDITION, CANNOT_MAKE, copy, strerror(errno));
+    CLV_TRY(make_folder(copy, err));
     *p = '/';
   }
-  if (mkdir(copy, 0755) != 0 && errno != EEXIST)
-    return clv_fail(err, CLV_PRECONDITION, CANNOT_MAKE, copy, strerror(errno));
-  return CLV_OK;
+  return make_folder(copy, err);
 }
 
 clv_code clv_random_bytes(void *ret, size_t len, clv_err *err) {

@@ -122,6 +122,7 @@ static clv_code change_module(const clv_change *k, const clv_queue_entry *t, clv
 static clv_code compute_change(clv_work *w, clv_err *err) {
   const clv_change *k = clv_work_change(w);
   clv_code first = CLV_OK;
+  CLV_FAILPOINT("step.compute_change");
   clv_err why;
   for (const clv_queue_entry *t = k->entries; t; t = t->next_of_change) {
     clv_code code = change_module(k, t, w->env->modules[t->module], &why);
@@ -177,6 +178,7 @@ static clv_code finish_change(clv_contexts *e, clv_work *w, clv_code code, const
                               clv_err *err) {
   clv_change *k = clv_work_change(w);
   (void)err;
+  CLV_FAILPOINT("step.finish_change");
   if (k->packet)
     clv_outbox_add_state_frame(e, clv_steal(&k->packet));
   else

@@ -200,13 +200,25 @@ clv_code clv_run_lock_begin(clv_run_lock *c, const clv_run_lock_info *run, clv_e
         c->record.checkpoints[0]; /* recorded step if this attempt fails before it starts */
   a->began_ms = clv_wall_ms();
   c->has_begun = true;
+  CLV_FAILPOINT("run.running");
   return clv_run_record_write(c->dir, &c->record, err);
+}
+
+/* True if one process has written both records in one attempt. Two processes that began at the same
+ * moment may have the same epoch. */
+static bool is_same_attempt(const clv_run_record *a, const clv_run_record *b) {
+  const clv_run_attempt *x = &a->attempts[a->n_attempts - 1], *y = &b->attempts[b->n_attempts - 1];
+  return strcmp(a->id, b->id) == 0 && a->epoch == b->epoch && x->pid == y->pid &&
+         strcmp(x->boot_id, y->boot_id) == 0 && strcmp(x->host, y->host) == 0;
 }
 
 clv_code clv_run_lock_check_newest(const clv_run_lock *c, clv_err *err) {
   CLV_AUTO(clv_run_record_done) clv_run_record r = {0};
   CLV_TRY(clv_run_record_read(c->dir, &r, err));
-  if (strcmp(r.id, c->record.id) == 0 && r.epoch == c->record.epoch) return CLV_OK;
+  if (is_same_attempt(&r, &c->record)) {
+    CLV_FAILPOINT("run.check_newest");
+    return CLV_OK;
+  }
   return clv_fail(err, CLV_ABORTED,
                   "%s/run.json has attempt %llu of the run, and this process is attempt %llu: "
                   "another process trains there, so this one ends and writes nothing",
@@ -235,6 +247,7 @@ clv_code clv_run_lock_begin_again(clv_run_lock *c, unsigned code, const char *lo
   a->total_steps = before.total_steps;
   snprintf(a->text, sizeof a->text, "%s", lost);
   memcpy(a->look, before.look, sizeof a->look);
+  CLV_FAILPOINT("run.recovered");
   return clv_run_record_write(c->dir, &c->record, err);
 }
 
@@ -310,6 +323,7 @@ void clv_run_lock_end(clv_run_lock *c, clv_run_status status, unsigned code, con
     return;
   }
   if (!c || !c->has_begun) return;
+  CLV_FAILPOINT("run.%s", clv_run_state_name((clv_run_state)status));
   clv_run_attempt *a = current_attempt(c);
   a->status = status;
   a->code = code;

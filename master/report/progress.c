@@ -5,6 +5,7 @@
  * each number of a step once, so the files and TensorBoard get the same value.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,9 @@
 
 /* Most bytes of a tag in event files; most scalars of an evaluation (loss, accuracy, scores). */
 enum { TAG = 64, EVALUATION_SCALARS = 12 };
+
+/* bytes of lines that wait for the disk, after which the run fails */
+enum { MAX_PENDING = 64 << 20 };
 
 typedef enum table { METRICS, PACE, EVALUATIONS, TABLES } table;
 
@@ -78,8 +82,16 @@ static bool is_known(const double value[NUMBERS], number i) {
   return i != ACCURACY || value[i] >= 0;
 }
 
+/* A file of a line per step. Lines that the disk does not take wait in memory. */
+typedef struct line_file {
+  int fd; /* -1: not open */
+  clv_bytes pending;
+  bool has_warned; /* a failed write was reported */
+} line_file;
+
 struct clv_reporter {
-  FILE *table[TABLES];
+  line_file table[TABLES];
+  clv_notifier notice;
   clv_event_file *events;
   clv_journal *journal;
   uint64_t steps_per_line;
@@ -118,13 +130,13 @@ static clv_code drop_later_lines(const char *path, uint64_t last_kept_step, clv_
   return clv_file_write_durable(path, kept.data, kept.len, 0644, err);
 }
 
-static clv_code open_table(const clv_report_options *o, table t, FILE **ret, clv_err *err) {
+static clv_code open_table(const clv_report_options *o, table t, int *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/%s", o->run_dir, table_names[t]);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   CLV_TRY(drop_later_lines(path.data, o->last_kept_step, err));
-  *ret = fopen(path.data, "ae");
-  if (!*ret) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
+  *ret = open(path.data, O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (*ret < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", path.data, strerror(errno));
   return CLV_OK;
 }
 
@@ -155,7 +167,9 @@ static void closep(clv_reporter **r) { clv_reporter_close(*r); }
 clv_code clv_reporter_open(const clv_report_options *o, clv_reporter **ret, clv_err *err) {
   CLV_AUTO(closep) clv_reporter *r = NULL;
   CLV_TRY(clv_alloc(1, sizeof *r, &r, err));
-  for (int t = 0; t < TABLES; t++) CLV_TRY(open_table(o, (table)t, &r->table[t], err));
+  r->notice = o->notice;
+  for (int t = 0; t < TABLES; t++) r->table[t].fd = -1;
+  for (int t = 0; t < TABLES; t++) CLV_TRY(open_table(o, (table)t, &r->table[t].fd, err));
   CLV_TRY(open_events(r, o, err));
   r->journal = o->journal;
   r->steps_per_line = CLV_MAX(o->steps_per_line, (uint64_t)1);
@@ -171,11 +185,58 @@ static void end_status_line(clv_reporter *r) {
   r->is_line_open = false;
 }
 
+/* ---- writing lines --------------------------------------------------------------------------- */
+
+/* Writes the lines that wait. What the disk does not take waits for the next call. */
+static clv_code write_pending(clv_reporter *r, table t, clv_err *err) {
+  line_file *f = &r->table[t];
+  size_t done = 0;
+  ssize_t n = 0;
+  while (done < f->pending.len && n >= 0) {
+    n = write(f->fd, f->pending.data + done, f->pending.len - done);
+    if (n < 0 && errno == EINTR) n = 0;
+    if (n > 0) done += (size_t)n;
+  }
+  int why = errno;
+  f->pending.len -= done;
+  if (done) memmove(f->pending.data, f->pending.data + done, f->pending.len);
+  if (n >= 0) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION, "%s: write: %s", table_names[t], strerror(why));
+}
+
+/* As write_pending, but a failed write ends the run only when too many lines wait. */
+static clv_code flush_table(clv_reporter *r, table t, clv_err *err) {
+  line_file *f = &r->table[t];
+  if (write_pending(r, t, err) == CLV_OK) return CLV_OK;
+  if (f->pending.len > MAX_PENDING) return err->code;
+  if (!f->has_warned)
+    clv_notify(r->notice, "%s; its lines wait in memory, and the run goes on", err->text);
+  f->has_warned = true;
+  return CLV_OK;
+}
+
+clv_code clv_reporter_sync(clv_reporter *r, clv_err *err) {
+  for (int t = 0; t < TABLES; t++) {
+    CLV_TRY(write_pending(r, (table)t, err));
+    if (fsync(r->table[t].fd) != 0)
+      return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", table_names[t], strerror(errno));
+  }
+  return CLV_OK;
+}
+
+static void close_table(clv_reporter *r, table t) {
+  line_file *f = &r->table[t];
+  clv_err err;
+  if (f->fd >= 0 && write_pending(r, t, &err) != CLV_OK)
+    clv_notify(r->notice, "%s: %zu bytes of lines are lost", err.text, f->pending.len);
+  if (f->fd >= 0) close(f->fd);
+  clv_bytes_done(&f->pending);
+}
+
 void clv_reporter_close(clv_reporter *r) {
   if (!r) return;
   end_status_line(r);
-  for (int t = 0; t < TABLES; t++)
-    if (r->table[t]) fclose(r->table[t]);
+  for (int t = 0; t < TABLES; t++) close_table(r, (table)t);
   clv_event_file_close(r->events);
   clv_bytes_done(&r->line);
   clv_bytes_done(&r->object);
@@ -326,13 +387,8 @@ static void add_number(clv_bytes *line, number i, double value) {
 static clv_code write_line(clv_reporter *r, table t, clv_err *err) {
   clv_bytes_puts(&r->line, "}\n");
   if (r->line.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  if (fwrite(r->line.data, 1, r->line.len, r->table[t]) == r->line.len) return CLV_OK;
-  return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", table_names[t], strerror(errno));
-}
-
-static clv_code flush_table(clv_reporter *r, table t, clv_err *err) {
-  if (fflush(r->table[t]) == 0) return CLV_OK;
-  return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", table_names[t], strerror(errno));
+  clv_bytes_add(&r->table[t].pending, r->line.data, r->line.len);
+  return r->table[t].pending.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
 }
 
 static clv_code write_step(clv_reporter *r, table t, const clv_progress *p,

@@ -109,13 +109,15 @@ typedef struct clv_report_options {
   uint64_t steps_per_line;  /* steps between printed lines; 0 means 1 */
   bool prints_json;         /* prints JSON lines instead of text */
   clv_journal *journal;     /* owned by the caller; may be NULL */
-  clv_notifier notice;      /* receives the first failed write of an event file */
+  clv_notifier notice;      /* receives failed writes of event files and of lines */
   const char *tensorboard;  /* folder of event files; NULL: none */
   const char *session_text; /* text of the session, shown by TensorBoard; may be NULL */
 } clv_report_options;
 
 clv_code clv_reporter_open(const clv_report_options *o, clv_reporter **ret,
                            clv_err *err) CLV_USE_RESULT;
+/* Writes the lines of all steps durably. CLV_PRECONDITION: the disk did not take them. */
+clv_code clv_reporter_sync(clv_reporter *r, clv_err *err) CLV_USE_RESULT;
 /* Ends the status line, closes the files and frees r. NULL is allowed. */
 void clv_reporter_close(clv_reporter *r);
 clv_code clv_reporter_step(clv_reporter *r, const clv_progress *p, clv_err *err) CLV_USE_RESULT;

@@ -179,12 +179,15 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* ---- checkpoints (run_save.c) ---------------------------------------------------------------- */
 
 /* Completes the checkpoint in progress if its files are durable, and begins another one if it is
- * due. Call after each round. before: the step at the begin of the round; round_ns: its
+ * due. A checkpoint that the disk does not take is skipped with a warning. Call after each round.
+ * before: the step at the begin of the round; round_ns: its
  * duration. */
 clv_code clv_run_save_if_due(clv_run *r, uint64_t before, uint64_t round_ns,
                              clv_err *err) CLV_USE_RESULT;
 /* Saves the present step, unless its checkpoint exists. BLOCKS until the checkpoint is complete. */
 clv_code clv_run_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* As clv_run_save_now, but warns and goes on if the disk does not take the checkpoint. */
+clv_code clv_run_try_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Begins the time to the next checkpoint, when a training begins or is restored. */
 void clv_run_reset_saving(clv_run *r);
 /* Returns the time between two checkpoints with checkpoint.every: auto, if one costs cost_ns. */

@@ -125,6 +125,7 @@ clv_exit_code clv_run_fail_setup(const clv_run *r, const clv_err *err) {
 }
 clv_code clv_run_open_trainer(clv_run *r, clv_err *err) {
   clv_trainer_use use = r->is_resumed ? CLV_TRAINER_RESUMES : CLV_TRAINER_BEGINS;
+  CLV_TRY(clv_run_lock_check_newest(r->lock, err));
   if (!r->metrics) CLV_TRY(clv_run_metrics_open(r->config, &r->metrics, err));
   CLV_TRY(clv_trainer_open(r->blueprint, r->egress_record, use, &r->trainer, err));
   clv_run_print_notices(r);

@@ -95,6 +95,7 @@ static clv_code count_lost_worker(clv_run *r, clv_err *err) {
 static void print_event(const clv_run *r, const char *event, const char *members,
                         const char *text) {
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
+  CLV_FAILPOINT("recovery.%s", event);
   clv_bytes_printf(&json, "{\"event\":\"%s\"%s,\"message\":", event, members);
   clv_bytes_add_json(&json, text);
   clv_bytes_puts(&json, "}");
@@ -163,17 +164,20 @@ static void close_session(clv_run *r) {
   clv_reporter_close(clv_steal(&r->reporter));
   clv_loader_free(clv_steal(&r->steps.loader));
   clv_trainer_close(clv_steal(&r->trainer));
+  CLV_FAILPOINT("recovery.close_session");
 }
 
 /* Raises the epoch of the run, begins an attempt in the egress record, opens a trainer and restores
  * the newest checkpoint. */
 static clv_code open_session(clv_run *r, clv_err *err) {
   CLV_TRY(clv_run_lock_raise_epoch(r->lock, err));
+  CLV_FAILPOINT("recovery.open_session");
   clv_run_set_attempt_id(r);
   r->is_resumed = clv_checkpoint_has_manifest(r->dir.data);
   clv_policy_begin_epoch(r->policy, 0);
   if (!r->egress_record) CLV_TRY(clv_run_open_record(r, "train", err));
   clv_code code = clv_run_open_trainer(r, err);
+  CLV_FAILPOINT("recovery.restore");
   if (code == CLV_OK) code = clv_run_restore(r, err);
   return code;
 }

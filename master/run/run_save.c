@@ -10,6 +10,7 @@
  * With `every: auto` the interval follows from the cost of the checkpoint before: the time in which
  * the master did not train, and the time by which steps were slower while workers wrote.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "master/run/run_int.h"
@@ -59,6 +60,7 @@ static clv_code begin(clv_run *r, clv_err *err) {
   s->began_ns = clv_now_ns();
   s->step = clv_trainer_step_count(r->trainer);
   CLV_TRY(clv_run_lock_check_newest(r->lock, err));
+  CLV_TRY(clv_reporter_sync(r->reporter, err)); /* a checkpoint needs the lines of its steps */
   CLV_TRY(clv_trainer_begin_save(r->trainer, r->dir.data, &at, err));
   s->present_cost_ns = clv_now_ns() - s->began_ns;
   return CLV_OK;
@@ -105,6 +107,38 @@ clv_code clv_run_save_now(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
+/* ---- disks that refuse ----------------------------------------------------------------------- */
+
+/* Reports that the disk did not take a checkpoint, whose folder is removed because it takes space.
+ * The run goes on; its last checkpoint must succeed. */
+static void skip_checkpoint(const clv_run *r, const clv_err *why) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *complete = NULL;
+  char text[CLV_ERR_TEXT + 240], earlier[80] = "there is no earlier one";
+  clv_err err;
+  unsigned long long step = r->saving.step, saved = r->steps.saved_step;
+  if (r->steps.saved_step != UINT64_MAX && saved)
+    snprintf(earlier, sizeof earlier, "the one of step %llu stays", saved);
+  snprintf(text, sizeof text,
+           "the checkpoint of step %llu could not be written: %s; %s, and the run goes on", step,
+           why->text, earlier);
+  clv_run_warn(r, CLV_LOG_WARN, "checkpoint", text);
+  if (clv_checkpoint_load_step(r->dir.data, r->saving.step, &complete, NULL) != CLV_OK &&
+      clv_checkpoint_remove(r->dir.data, r->saving.step, &err) != CLV_OK)
+    clv_run_warn(r, CLV_LOG_WARN, "checkpoint", err.text);
+}
+
+/* Turns the failure of a checkpoint that the run can do without into a warning. CLV_PRECONDITION
+ * stands for the disk. */
+static clv_code skip_if_disk_failed(const clv_run *r, clv_code code, const clv_err *err) {
+  if (code != CLV_PRECONDITION) return code;
+  skip_checkpoint(r, err);
+  return CLV_OK;
+}
+
+clv_code clv_run_try_save_now(clv_run *r, clv_err *err) {
+  return skip_if_disk_failed(r, clv_run_save_now(r, err), err);
+}
+
 /* ---- when ------------------------------------------------------------------------------------ */
 
 /* Returns true if the round that began behind step `before` has passed a multiple of every_steps,
@@ -115,7 +149,7 @@ static bool is_time(const clv_run *r, uint64_t before) {
   return clv_now_ns() - r->saving.began_ns >= find_interval_ns(r);
 }
 
-clv_code clv_run_save_if_due(clv_run *r, uint64_t before, uint64_t round_ns, clv_err *err) {
+static clv_code save_if_due(clv_run *r, uint64_t before, uint64_t round_ns, clv_err *err) {
   clv_run_saving *s = &r->saving;
   note_round(s, clv_trainer_is_saving(r->trainer), round_ns);
   s->is_due |= is_time(r, before);
@@ -127,6 +161,10 @@ clv_code clv_run_save_if_due(clv_run *r, uint64_t before, uint64_t round_ns, clv
   }
   CLV_TRY(begin(r, err));
   return finish(r, false, NULL, err);
+}
+
+clv_code clv_run_save_if_due(clv_run *r, uint64_t before, uint64_t round_ns, clv_err *err) {
+  return skip_if_disk_failed(r, save_if_due(r, before, round_ns, err), err);
 }
 
 void clv_run_reset_saving(clv_run *r) {

@@ -64,8 +64,9 @@ static clv_code validate_and_keep_best(clv_run *r, uint64_t epoch, clv_err *err)
   print_evaluation(r, "validation", &e, epoch, false);
   CLV_TRY(record_evaluation(r, "validation", &e, epoch, err));
   if (!clv_run_is_best(r, &e, &best)) return CLV_OK;
-  CLV_TRY(clv_run_save_now(r, err));
-  return clv_run_write_best(r, &best, err);
+  CLV_TRY(clv_run_try_save_now(r, err));
+  bool is_saved = r->steps.saved_step == clv_trainer_step_count(r->trainer);
+  return is_saved ? clv_run_write_best(r, &best, err) : CLV_OK;
 }
 
 static void count_step(clv_run_steps *l, const clv_step_result *s) {
@@ -154,6 +155,13 @@ static clv_code end_round(clv_run *r, uint64_t before, uint64_t round_ns, bool e
   return clv_run_save_if_due(r, before, round_ns, err);
 }
 
+/* Removes the checkpoints that an earlier attempt would have removed, if it was killed after its
+ * last checkpoint and this attempt had no step left to take. */
+static clv_code prune_after_killed_attempt(const clv_run *r, clv_err *err) {
+  if (!r->is_resumed || r->steps.n_done != r->steps.first) return CLV_OK;
+  return clv_trainer_prune(r->trainer, r->dir.data, r->best_checkpoint.step, err);
+}
+
 clv_code clv_run_loop(clv_run *r, clv_err *err) {
   uint64_t before, began_ns = clv_now_ns();
   while ((before = clv_trainer_step_count(r->trainer)) < r->steps.stop_step) {
@@ -168,7 +176,8 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) {
     began_ns = clv_now_ns();
     if (r->o->interrupted && *r->o->interrupted) break;
   }
-  return clv_run_save_now(r, err);
+  CLV_TRY(clv_run_save_now(r, err));
+  return prune_after_killed_attempt(r, err);
 }
 
 static clv_code finish_profile(clv_run *r, clv_err *err) {

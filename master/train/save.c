@@ -389,12 +389,16 @@ static void remove_kept_files(void *user, const clv_manifest *m) {
   }
 }
 
+clv_code clv_trainer_prune(clv_trainer *t, const char *run_dir, uint64_t keep_step, clv_err *err) {
+  return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, keep_step,
+                              remove_kept_files, t, err);
+}
+
 static clv_code commit(clv_trainer *t, uint64_t keep_step, clv_err *err) {
   struct clv_trainer_save *s = t->save;
   for (size_t i = 0; i < s->n_parts; i++) CLV_TRY(add_part(t, &s->parts[i], err));
   CLV_TRY(clv_checkpoint_commit(s->writer, s->config_hash, CLV_WIRE_PROTOCOL, NULL, err));
-  return clv_checkpoint_prune(s->run_dir, (uint32_t)t->config->checkpoint.keep, keep_step,
-                              remove_kept_files, t, err);
+  return clv_trainer_prune(t, s->run_dir, keep_step, err);
 }
 
 /* Handles a file that was not written. The reason of the worker is a notice; a lost worker is an

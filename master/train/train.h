@@ -134,6 +134,10 @@ typedef enum clv_save_result {
  * (CLV_CHECKPOINT_NONE: no exception). Call between steps. */
 clv_code clv_trainer_end_save(clv_trainer *t, bool wait, uint64_t keep_step, clv_save_result *ret,
                               clv_err *err) CLV_USE_RESULT;
+/* Deletes older checkpoints as the session says, with their files at workers, as
+ * clv_trainer_end_save does. */
+clv_code clv_trainer_prune(clv_trainer *t, const char *run_dir, uint64_t keep_step,
+                           clv_err *err) CLV_USE_RESULT;
 bool clv_trainer_is_saving(const clv_trainer *t); /* a checkpoint is in progress */
 /* Loads the newest complete checkpoint whose files are in the folder or at the workers of their
  * stages. Appends to `notes` a line for each newer checkpoint that it cannot use, and a line if

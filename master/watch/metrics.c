@@ -198,6 +198,22 @@ static void put_for_each_worker(clv_metrics_out *out, const scrape *n, size_t at
   }
 }
 
+/* Writes a sample for each worker's link. at: offset of a uint64_t field in cleave_link_status. */
+static void put_count_for_each_worker(clv_metrics_out *out, const scrape *n, size_t at) {
+  cleave_link_status l;
+  for (uint32_t i = 1; n->runtime && cleave_inspect_link(n->runtime, i, &l); i++)
+    clv_metric_sample(out, (double)*(const uint64_t *)((const char *)&l + at),
+                      &(clv_metric_label){"worker", l.worker}, 1);
+}
+
+static void put_reconnects(clv_metrics_out *out, const void *numbers_of) {
+  put_count_for_each_worker(out, numbers_of, LINK(reconnects));
+}
+
+static void put_resent(clv_metrics_out *out, const void *numbers_of) {
+  put_count_for_each_worker(out, numbers_of, LINK(resent_bytes));
+}
+
 static void put_round_trips(clv_metrics_out *out, const void *numbers_of) {
   put_for_each_worker(out, numbers_of, LINK(round_trip_s));
 }
@@ -288,6 +304,11 @@ static const clv_metric table[] = {
     {.name = "cleave_master_link_pending_bytes", .kind = CLV_GAUGE, .unit = "bytes",
      .help = "Bytes of tensors in flight: not yet received (in), or not known to have arrived (out).",
      .write = put_pending},
+    {.name = "cleave_master_link_reconnects_total", .kind = CLV_COUNTER, .unit = "",
+     .help = "Connections to each worker that were lost and made again.", .write = put_reconnects},
+    {.name = "cleave_master_link_resent_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
+     .help = "Bytes of messages that were sent to each worker again after a loss.",
+     .write = put_resent},
     {.name = "cleave_master_link_round_trip_seconds", .kind = CLV_GAUGE, .unit = "seconds",
      .help = "Round trip to a worker when it was last measured.", .write = put_round_trips},
     {.name = "cleave_master_link_silence_seconds", .kind = CLV_GAUGE, .unit = "seconds",

@@ -163,7 +163,8 @@ static void begin_link(world *w) {
                               .send_credit = 16 << 20,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   assert_ok(clv_link_new(&o, &w->link, &err));
-  clv_frame_writer_attach(w->link->writer, 0, (clv_stream){&transport, &seen});
+  clv_frame_writer_attach(w->link->writer, 0, 0, (clv_stream){&transport, &seen});
+  assert_ok(clv_frame_writer_resume(w->link->writer, 0, 0, 0, &err));
   clv_send_queue_set_lanes(w->link->send_queue, 1);
   w->link->send_queue->pace.window = 64 << 20; /* nobody answers a PING */
   if (w->at.master)
@@ -220,7 +221,7 @@ static void end(world *w) {
   pthread_join(w->thread, NULL);
   clv_node_free(w->node);
   clv_link_end(w->link, CLV_OK, "over");
-  clv_frame_writer_detach(w->link->writer, 0);
+  clv_frame_writer_detach(w->link->writer, 0, 0);
   clv_link_unref(w->link);
   clv_pool_unref(w->pool);
   clv_cuda_close(w->device);

@@ -172,6 +172,20 @@ def soak_kill(lines):
     return m[1], bool(every(r"^ok killed_runs_change_no_bit", lines))
 
 
+def model(lines):
+    held, caught = every(r"^ok (\w+)_hold .*?(\d+) states, (\d+) transitions", lines), every(r"^ok \w+_catches_", lines)
+    bad = every(r"^not ok ", lines)
+    if not held:
+        raise Unreadable("no model holds")
+    states, transitions = (sum(int(m[k]) for m in held) for k in (2, 3))
+    return f"{states:,} states, {transitions:,} transitions; {len(caught)} mistakes found, {len(bad)} failed", not bad and len(caught) > 9
+
+
+def kill_walk(lines):
+    m = last(r"^(\d+ runs, \d+ points of \d+ processes, \d+ reached, .*?), (\d+) problems", lines)
+    return f"{m[1]}, {m[2]} problems", m[2] == "0" and bool(every(r"^ok each_failpoint_changes_no_bit", lines))
+
+
 def bench(lines):
     m = last(r"^(\d+) of (\d+) targets met", lines)
     missed = every(r"^(missed strictly|not judged): .*", lines)
@@ -222,6 +236,8 @@ PROOFS = (
           {"SOAK_SECONDS": "300"}, 125),
     Proof("soak-kill", "no bit differs", soak_kill, ("tests/net",), {"KILLS": "1000"}, {"KILLS": "60"}, 15),
     Proof("recut", "no bit differs", oks, ("tests/net",), {"RECUT_PAIRS": "20"}, {"RECUT_PAIRS": "3"}, 3),
+    Proof("model", "every rule holds, every mistake is found", model, ("tests/model",), minutes=1),
+    Proof("kill-walk", "no bit differs", kill_walk, ("tests/net", "tests/failpoints"), short={"WALK_ARGS": "--points checkpoint"}, minutes=8),
     Proof("attacks", NONE_FAILED, oks, ("tests/net",), {"ATTACK_SECONDS": "6", "NOISE_SECONDS": "75"},
           {"ATTACK_SECONDS": "2", "NOISE_SECONDS": "5"}, 6),
     Proof("bench", "all targets met", bench, BENCH, {"STRICT": "1"}, {"STRICT": "", "BENCH_ARGS": "mlp"}, 60,

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/simulate/network.h"
 
+#include "common/net/link/link_int.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MS UINT64_C(1000000)
+enum { MOST_CUTS = 12 }; /* in a run: pauses between redials grow with each */
 
 /* One side of a stream. Its memory stays until the network goes: a few hundred in a run. */
 typedef struct end {
@@ -14,11 +17,8 @@ typedef struct end {
   clv_lane *lane; /* NULL: it has not begun, or has ended */
   uint32_t place, index;
   bool dialled, ended, closing, last_said;
-  unsigned n_enclosed;
-  size_t enclosed_bytes;
-  char enclosed[4096]; /* goes behind the next message */
-  bool gone;           /* it was at a place that died */
-  uint64_t last_at;    /* when the last message from here arrives: they keep their order */
+  bool gone;        /* it was at a place that died */
+  uint64_t last_at; /* when the last message from here arrives: they keep their order */
   const clv_lane_acceptor *acceptor;
   const char *uri;
 } end;
@@ -50,6 +50,7 @@ struct sim_network {
   bool dead[SIM_MOST_PLACES];
   struct dialling *diallings;
   sim_network_counts counts;
+  bool is_over; /* the network is being freed */
 };
 
 /* ---- what happens ---------------------------------------------------------------------------- */
@@ -137,7 +138,6 @@ static clv_code stream_send(void *stream, const clv_rpc_piece *pieces, size_t n,
   end *from = stream;
   size_t len = 0, at = 0;
   for (size_t i = 0; i < n; i++) len += pieces[i].len;
-  len += from->enclosed_bytes;
   bool open = !from->ended && !from->closing;
   event *e = open ? new_event(MESSAGE, from->other, arrival(from), len) : NULL;
   for (size_t i = 0; i < n; i++) {
@@ -146,34 +146,10 @@ static clv_code stream_send(void *stream, const clv_rpc_piece *pieces, size_t n,
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
   }
   if (!open) return clv_fail(err, CLV_UNAVAILABLE, "the stream has ended");
-  memcpy(e->bytes + at, from->enclosed, from->enclosed_bytes);
-  from->enclosed_bytes = from->n_enclosed = 0;
   push(from->network, e);
   uint64_t taken = from->network->now + sim_network_delay(from->network) / 4;
   push(from->network, new_event(TAKEN, from, taken, 0));
   return CLV_OK;
-}
-
-/* What goes behind the next message. */
-static bool stream_enclose(void *stream, const clv_iov *pieces, size_t n) {
-  end *from = stream;
-  size_t len = 0;
-  for (size_t i = 0; i < n; i++) len += pieces[i].len;
-  if (from->ended || from->closing || from->n_enclosed == CLV_RPC_COALESCED ||
-      len > sizeof from->enclosed - from->enclosed_bytes)
-    return false;
-  from->n_enclosed++;
-  for (size_t i = 0; i < n; i++) {
-    memcpy(from->enclosed + from->enclosed_bytes, pieces[i].data, pieces[i].len);
-    from->enclosed_bytes += pieces[i].len;
-  }
-  return true;
-}
-
-static bool stream_flush(void *stream) {
-  clv_err ignored;
-  end *from = stream;
-  return from->n_enclosed && stream_send(stream, NULL, 0, &ignored) == CLV_OK;
 }
 
 static void end_at(end *e, uint64_t at, clv_code code, const char *text) {
@@ -186,7 +162,6 @@ static void end_at(end *e, uint64_t at, clv_code code, const char *text) {
 static void stream_close(void *stream) {
   end *from = stream;
   if (from->ended || from->closing) return;
-  (void)stream_flush(stream);
   from->closing = true;
   push(from->network, new_event(CLOSE, from->other, arrival(from), 0));
 }
@@ -216,19 +191,44 @@ static bool stream_defer(void *stream, clv_rpc_job *job) {
 static void stream_keep(void *stream) { (void)stream; }
 
 static const clv_transport transport = {.send = stream_send,
-                                        .coalesce = stream_enclose,
-                                        .flush = stream_flush,
                                         .close = stream_close,
                                         .cancel = stream_cancel,
                                         .defer = stream_defer,
                                         .ref = stream_keep,
                                         .unref = stream_keep};
 
+/* ---- links that are mended ------------------------------------------------------------------- */
+
+/* A link that has lost a lane, with a reference. */
+typedef struct mending {
+  sim_network *network;
+  const end *at;
+  clv_link *link;
+} mending;
+
+/* The link dials its lost lanes again, in place of its thread. */
+static void tend(void *user) {
+  mending *m = user;
+  uint64_t due = m->at->gone || m->network->is_over ? UINT64_MAX : clv_link_tend(m->link);
+  if (due != UINT64_MAX) {
+    sim_network_at(m->network, CLV_MAX(due, m->network->now + 1000), tend, m);
+    return;
+  }
+  clv_link_unref(m->link);
+  free(m);
+}
+
 static void ended(end *e, clv_code code, const char *text) {
   clv_lane *lane = clv_steal(&e->lane);
   if (e->ended) return;
   e->ended = true;
-  if (lane) clv_lane_on_ended(lane, code, text);
+  if (!lane) return;
+  clv_link *link = lane->link && lane->link->lease_ms ? clv_link_ref(lane->link) : NULL;
+  clv_lane_on_ended(lane, code, text);
+  if (!link) return;
+  mending *m = or_abort(calloc(1, sizeof *m));
+  *m = (mending){e->network, e, link};
+  sim_network_at(e->network, e->network->now, tend, m);
 }
 
 /* The side that hears of a close ends in turn, behind what it has still to say. */
@@ -274,6 +274,49 @@ static void print_event(const sim_network *n, const event *e) {
       print_frame(n, e, &f);
 }
 
+/* The peer notices it soon, and what is on its way is lost. */
+static void lose_soon(end *e) {
+  sim_network *n = e->network;
+  if (e->ended || e->last_said) return;
+  e->closing = e->last_said = true;
+  uint64_t after =
+      sim_below(&n->random, 8) ? sim_network_delay(n) : sim_below(&n->random, 1000) * MS;
+  end_at(e, n->now + after, e->dialled ? CLV_UNAVAILABLE : CLV_CANCELLED,
+         "the connection was lost");
+}
+
+static void lose_messages(sim_network *n) {
+  for (size_t i = 0; i < n->n_events; i++) {
+    event *m = n->events[i];
+    if (m->to && m->to->closing && m->to->last_said && m->kind == MESSAGE) m->kind = LOST;
+  }
+}
+
+static void reset(end *e) {
+  lose_soon(e);
+  lose_soon(e->other);
+  lose_messages(e->network);
+}
+
+/* A link that is still being opened ends with any of its connections. */
+static bool was_opened(const end *e) {
+  const clv_link *l = e->lane ? e->lane->link : NULL;
+  return l && (l->state == CLV_LINK_OPEN || l->state == CLV_LINK_MENDING);
+}
+
+static void deliver(sim_network *n, const event *e) {
+  clv_iov piece = {e->bytes, e->len};
+  uint64_t number = ++n->counts.messages, behind = number - n->o.cut_at;
+  bool is_cut = n->o.cut_at && number >= n->o.cut_at && n->counts.cuts < MOST_CUTS &&
+                (n->o.cut_every ? behind % n->o.cut_every == 0 : behind == 0) &&
+                was_opened(e->to) && was_opened(e->to->other);
+  n->counts.cuts += is_cut;
+  bool before = is_cut && sim_below(&n->random, 2);
+  if (before) reset(e->to);
+  if (!before) clv_lane_on_message(e->to->lane, &piece, 1);
+  if (is_cut && !before) reset(e->to);
+}
+
 static void happen(sim_network *n, event *e) {
   end *to = e->to;
   if (e->kind == CALL) {
@@ -291,9 +334,7 @@ static void happen(sim_network *n, event *e) {
   } else if (e->kind == TAKEN && to->lane) {
     clv_lane_on_sent(to->lane);
   } else if (e->kind == MESSAGE && to->lane) {
-    clv_iov piece = {e->bytes, e->len};
-    n->counts.messages++;
-    clv_lane_on_message(to->lane, &piece, 1);
+    deliver(n, e);
   }
 }
 
@@ -331,10 +372,11 @@ static end *new_end(sim_network *n, uint32_t place, uint32_t index) {
   return n->ends = e;
 }
 
-static clv_code dial(void *user, uint32_t index, clv_lane *lane, void **ret_stream, clv_err *err) {
+static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *stop,
+                     void **ret_stream, clv_err *err) {
   const dialling *d = user;
   sim_network *n = d->network;
-  (void)err;
+  (void)stop, (void)err;
   end *mine = new_end(n, d->from, index), *theirs = new_end(n, d->to, index);
   mine->other = theirs;
   theirs->other = mine;
@@ -342,8 +384,7 @@ static clv_code dial(void *user, uint32_t index, clv_lane *lane, void **ret_stre
   mine->lane = lane;
   theirs->acceptor = d->acceptor;
   theirs->uri = d->uri;
-  if (n->dead[d->to])
-    end_at(mine, n->now + sim_network_delay(n), CLV_UNAVAILABLE, "connection refused");
+  if (n->dead[d->to]) end_at(mine, n->now + sim_network_delay(n), CLV_UNAVAILABLE, CLV_RPC_REFUSED);
   push(n, new_event(ACCEPT, theirs, arrival(mine), 0));
   *ret_stream = mine;
   return CLV_OK;
@@ -369,6 +410,18 @@ static void lose(end *e) {
          "the peer cancelled the stream or its connection was lost");
 }
 
+unsigned sim_network_reset(sim_network *n, uint32_t a, uint32_t b, uint32_t index) {
+  unsigned cut = 0;
+  for (end *e = n->ends; e; e = e->next) {
+    if (!e->dialled || e->index != index || e->ended || e->last_said) continue;
+    if (!(e->place == a && e->other->place == b) && !(e->place == b && e->other->place == a))
+      continue;
+    reset(e);
+    cut++;
+  }
+  return cut;
+}
+
 unsigned sim_network_cut(sim_network *n, uint32_t a, uint32_t b, uint32_t index) {
   unsigned cut = 0;
   for (end *e = n->ends; e; e = e->next) {
@@ -379,10 +432,7 @@ unsigned sim_network_cut(sim_network *n, uint32_t a, uint32_t b, uint32_t index)
     lose(e);
     cut++;
   }
-  for (size_t i = 0; i < n->n_events; i++) { /* what is on its way is lost */
-    event *m = n->events[i];
-    if (m->to && m->to->closing && m->to->last_said && m->kind == MESSAGE) m->kind = LOST;
-  }
+  lose_messages(n);
   return cut;
 }
 
@@ -407,6 +457,7 @@ sim_network *sim_network_new(const sim_network_options *options) {
 }
 
 void sim_network_free(sim_network *n) {
+  n->is_over = true;
   for (end *e = n->ends; e; e = e->next) ended(e, CLV_CANCELLED, "the end of the world");
   for (event *e = n->undone, *next; e; e = next) {
     next = e->next;
@@ -416,6 +467,7 @@ void sim_network_free(sim_network *n) {
   while (n->n_events) {
     event *e = pop(n);
     if (e->kind == JOB) e->job->run(e->job); /* whoever asked for it waits for it */
+    if (e->kind == CALL && e->happen == tend) tend(e->user);
     free(e);
   }
   for (end *e = n->ends, *next; e; e = next) {

@@ -18,6 +18,9 @@ typedef struct sim_network_options {
   uint64_t seed;
   bool calm;  /* nothing takes time */
   bool trace; /* each message on standard output */
+  /* The connection of message number cut_at, and of each cut_every-th behind it, is lost before the
+   * message arrives or after it; 0: none. Links notice that within a second. */
+  uint64_t cut_at, cut_every;
 } sim_network_options;
 
 sim_network *sim_network_new(const sim_network_options *options);
@@ -42,6 +45,9 @@ void sim_network_pass(sim_network *n, uint64_t until);
 clv_dialler sim_network_dialler(sim_network *n, uint32_t from, uint32_t to,
                                 const clv_lane_acceptor *acceptor, const char *uri);
 
+/* The streams of lane `index` between the two are lost, and each side notices it within a second.
+ * How many. */
+unsigned sim_network_reset(sim_network *n, uint32_t a, uint32_t b, uint32_t index);
 /* The streams of lane `index` between the two end, whoever dialled; on each side when it hears of
  * it. How many. */
 unsigned sim_network_cut(sim_network *n, uint32_t a, uint32_t b, uint32_t index);
@@ -51,7 +57,7 @@ void sim_network_kill(sim_network *n, uint32_t place);
 void sim_network_revive(sim_network *n, uint32_t place);
 
 typedef struct sim_network_counts {
-  uint64_t events, messages;
+  uint64_t events, messages, cuts;
 } sim_network_counts;
 sim_network_counts sim_network_count(const sim_network *n);
 

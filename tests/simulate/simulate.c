@@ -3,7 +3,9 @@
  * Random programs over a master and three workers on a simulated network and clock. Everything
  * follows from a seed: the program, how long each message takes, what is cut or dies, and when.
  *
- *   simulate [--first S] [--runs N] [--seed S] [--trace]
+ *   simulate [--first S] [--runs N] [--seed S] [--cuts N] [--trace]
+ *
+ * --cuts: runs of each seed in which connections are lost; 0: one for each message of its program.
  *
  * Each program runs with all its modules at home, on a network where nothing takes time, on one
  * where everything takes its own time, and for many seeds on that one with a lane that is cut or a
@@ -14,6 +16,7 @@
  *   clean errors   after a fault: UNAVAILABLE and the like with the name of who is gone, and of
  *                  nothing that does not need it
  *   in time        no call waits much longer than notice of a loss may take
+ *   mended         connections that are lost, at any message, change neither statuses nor numbers
  *   no leak        when all is closed nobody holds a context, a reference or a tensor
  */
 #include <inttypes.h>
@@ -27,8 +30,9 @@
 
 static struct {
   bool trace;
-  uint64_t lines, messages, faults, errors, bytes;
-} total;
+  uint64_t lines, messages, faults, errors, bytes, cuts;
+  uint64_t cut_runs; /* of each seed */
+} total = {.cut_runs = 2};
 
 /* ---- one run --------------------------------------------------------------------------------- */
 
@@ -50,7 +54,10 @@ static bool complain(uint64_t seed, const char *where, const char *text) {
 
 static const char *name_of(const sim_weather *w) {
   static const char *const faults[] = {"delays", "a lane is cut", "a worker dies"};
-  return w->home ? "at home" : w->calm ? "undisturbed" : faults[w->fault.kind];
+  static char cut[80];
+  snprintf(cut, sizeof cut, "connections are lost at message %" PRIu64 ", then each %" PRIu64,
+           w->cut_at, w->cut_every);
+  return w->home ? "at home" : w->calm ? "undisturbed" : w->cut_at ? cut : faults[w->fault.kind];
 }
 
 /* The runtime's own end: what is leaked, and how it closed. */
@@ -63,6 +70,8 @@ static bool close_runtime(cleave_runtime *rt, char *text, size_t len, bool fault
   if (leaks.text[0]) snprintf(text, len, "left open: %s", leaks.text);
   return !text[0];
 }
+
+static uint64_t messages_of_run;
 
 static bool run(uint64_t seed, const sim_weather *weather, sim_record *ret, bool *ret_fault) {
   char text[1200];
@@ -92,6 +101,8 @@ static bool run(uint64_t seed, const sim_weather *weather, sim_record *ret, bool
     good = complain(seed, name_of(weather), text);
   sim_counts c = sim_world_count(w);
   *ret_fault = c.fault_came;
+  messages_of_run = c.messages;
+  total.cuts += c.cuts;
   total.messages += c.messages;
   sim_world_free(w, text, sizeof text);
   return text[0] ? complain(seed, name_of(weather), text) : good;
@@ -133,6 +144,25 @@ static bool run_fault(uint64_t seed, sim_weather w, sim_random *random) {
          complain(seed, name_of(&w), text);
 }
 
+/* One connection is lost at message `at`, or more behind it. */
+static bool run_cut(uint64_t seed, sim_weather w, uint64_t at, uint64_t every) {
+  bool none;
+  w.mends = true;
+  w.cut_at = at;
+  w.cut_every = every;
+  return run(seed, &w, &faulty, &none) && compare(seed, name_of(&w), &home, &faulty);
+}
+
+static bool run_cuts(uint64_t seed, sim_weather w, sim_random *random, uint64_t messages) {
+  bool good = true;
+  for (uint64_t at = 1; !total.cut_runs && good && at <= messages; at++)
+    good = run_cut(seed, w, at, 0);
+  for (uint64_t i = 0; i < total.cut_runs && good && messages; i++)
+    good = run_cut(seed, w, 1 + sim_next(random) % messages,
+                   sim_below(random, 2) ? 0 : 5 + sim_below(random, 100));
+  return good;
+}
+
 static bool run_seed(uint64_t seed) {
   static const uint64_t credits[] = {UINT64_C(1) << 20, UINT64_C(64) << 20};
   sim_random random = {seed * 77 + 5};
@@ -147,6 +177,8 @@ static bool run_seed(uint64_t seed) {
   bool good = run(seed, &at_home, &home, &none) && run(seed, &undisturbed, &calm, &none) &&
               compare(seed, "undisturbed", &home, &calm) && run(seed, &w, &rough, &none) &&
               compare(seed, "delays", &home, &rough);
+  sim_random cuts = {seed * 91 + 3};
+  good = good && run_cuts(seed, w, &cuts, messages_of_run);
   total.lines += home.n;
   total.bytes += home.n_numbers;
   return good && (sim_below(&random, 2) || run_fault(seed, w, &random));
@@ -163,6 +195,8 @@ static bool read_options(int argc, char **argv, uint64_t *first, uint64_t *runs)
       *first = strtoull(argv[++i], NULL, 10);
     else if (strcmp(argv[i], "--seed") == 0 && more)
       *first = strtoull(argv[++i], NULL, 10), *runs = 1;
+    else if (strcmp(argv[i], "--cuts") == 0 && more)
+      total.cut_runs = strtoull(argv[++i], NULL, 10);
     else if (strcmp(argv[i], "--trace") == 0)
       total.trace = true;
     else
@@ -176,7 +210,9 @@ int main(int argc, char **argv) {
   const char *said = getenv("CLV_TEST_SIMULATE");
   if (said) runs = strtoull(said, NULL, 10);
   if (!read_options(argc, argv, &first, &runs))
-    return fprintf(stderr, "usage: simulate [--first S] [--runs N] [--seed S] [--trace]\n"), 64;
+    return fprintf(stderr,
+                   "usage: simulate [--first S] [--runs N] [--seed S] [--cuts N] [--trace]\n"),
+           64;
   uint64_t begin = clv_now_ns(), seed = first;
   for (; seed < first + runs && failures < 10; seed++) {
     if (run_seed(seed)) continue;
@@ -185,9 +221,10 @@ int main(int argc, char **argv) {
   }
   double seconds = (double)(clv_now_ns() - begin) / 1e9;
   printf("%" PRIu64 " runs (%.0f a second), %" PRIu64 " failed: %" PRIu64 " lines, %" PRIu64
-         " bytes equal, %" PRIu64 " messages, %" PRIu64 " faults, %" PRIu64 " errors after them\n",
+         " bytes equal, %" PRIu64 " messages, %" PRIu64 " faults, %" PRIu64
+         " errors after them, %" PRIu64 " connections lost and mended\n",
          seed - first, (double)(seed - first) / seconds, failures, total.lines, total.bytes,
-         total.messages, total.faults, total.errors);
+         total.messages, total.faults, total.errors, total.cuts);
   printf("%s simulate\n", failures ? "not ok" : "ok");
   sim_record_done(&home);
   sim_record_done(&calm);

@@ -68,6 +68,7 @@ static clv_link_options options_of(sim_worker *k, const char *peer, bool master)
       .accept_limits = k->granted,
       .send_credit = k->world->weather.credit,
       .quota_fails_packet = true,
+      .lease_ms = k->world->weather.mends ? SIM_LINK_LEASE_MS : 0,
       .events = {
           .user = k, .on_packet = on_packet, .on_closed = master ? master_closed : peer_closed}};
 }

@@ -185,8 +185,11 @@ sim_world *sim_world_new(const sim_weather *weather) {
   w->random.state = weather->seed ^ 0x5157;
   w->work_takes_time = !weather->calm && weather->seed % 2;
   w->workers[0].world = w;
-  w->network = sim_network_new(&(sim_network_options){
-      .seed = weather->seed, .calm = weather->calm, .trace = weather->trace});
+  w->network = sim_network_new(&(sim_network_options){.seed = weather->seed,
+                                                      .calm = weather->calm,
+                                                      .trace = weather->trace,
+                                                      .cut_at = weather->cut_at,
+                                                      .cut_every = weather->cut_every});
   for (uint32_t i = 1; i < SIM_PLACES && !weather->home; i++)
     if (sim_worker_start(w, i, &err) != CLV_OK) abort();
   if (weather->fault.kind) sim_network_at(w->network, weather->fault.at, strike, w);
@@ -228,6 +231,8 @@ cleave_status sim_world_open(sim_world *w, cleave_runtime **ret, cleave_error *e
   cleave_status status = read_config(error);
   if (status == CLEAVE_OK) {
     config->limits.credit_bytes = w->weather.credit;
+    config->limits.lease_ms = w->weather.mends ? SIM_LINK_LEASE_MS : 0;
+    config->limits.reference_lease_ms = w->weather.mends ? 2 * SIM_LINK_LEASE_MS : LEASE_MS;
     status = api_open_on_platform(&world, config, &o, ret, error);
     if (status == CLEAVE_OK) {
       w->runtime = *ret;
@@ -329,7 +334,7 @@ void sim_world_free(sim_world *w, char *text, size_t len) {
 
 sim_counts sim_world_count(const sim_world *w) {
   sim_network_counts c = sim_network_count(w->network);
-  return (sim_counts){c.messages, c.events, w->fault_came};
+  return (sim_counts){c.messages, c.events, c.cuts, w->fault_came};
 }
 
 void sim_worlds_done(void) {

@@ -28,7 +28,9 @@ typedef struct sim_weather {
   bool via_master;
   uint64_t credit; /* bytes */
   sim_fault fault;
-  bool far; /* workers 2 and 3 compute in memory that the host cannot touch */
+  bool mends;                 /* links are mended; else the loss of a lane ends its link */
+  uint64_t cut_at, cut_every; /* as in sim_network_options */
+  bool far;                   /* workers 2 and 3 compute in memory that the host cannot touch */
   bool trace;
 } sim_weather;
 
@@ -55,7 +57,7 @@ void sim_world_free(sim_world *w, char *text, size_t len);
 void sim_pool_left(clv_pool *pool, const char *whose, char *text, size_t len);
 
 typedef struct sim_counts {
-  uint64_t messages, events;
+  uint64_t messages, events, cuts;
   bool fault_came;
 } sim_counts;
 sim_counts sim_world_count(const sim_world *w);

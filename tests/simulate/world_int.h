@@ -9,7 +9,7 @@
 #include "tests/simulate/network.h"
 #include "tests/simulate/world.h"
 
-enum { SIM_TOLD = 64 };
+enum { SIM_TOLD = 64, SIM_LINK_LEASE_MS = 20000 };
 
 /* What workers were asked for in the life of a runtime, whoever they were when. */
 typedef struct sim_told {

@@ -94,7 +94,7 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_backends *o
   pthread_mutex_init(&s->lock, NULL);
   clv_code code = clv_random_bytes(&s->incarnation, sizeof s->incarnation, err);
   clv_rpc_pem pem = identity_pem(identity);
-  if (code == CLV_OK) code = clv_service_copy_pem(&pem, &s->pem, err);
+  if (code == CLV_OK) code = clv_rpc_pem_copy(&pem, &s->pem, err);
   s->certificate_end = identity->not_after;
   if (code == CLV_OK) code = clv_service_open_accounts(s, err);
   if (code == CLV_OK) code = open_settings(s, err);
@@ -120,10 +120,10 @@ unsigned clv_service_port(const clv_service *s) { return clv_rpc_server_port(s->
 static clv_code apply_reload(clv_service *s, const clv_worker_config *config,
                              const clv_tls_identity *identity, clv_worker_settings *next,
                              clv_err *err) {
-  CLV_AUTO(clv_service_pem_done) clv_rpc_pem copy = {0};
+  CLV_AUTO(clv_rpc_pem_done) clv_rpc_pem copy = {0};
   clv_rpc_pem pem = identity_pem(identity);
   CLV_TRY(clv_settings_prepare(s, config, err));
-  CLV_TRY(clv_service_copy_pem(&pem, &copy, err));
+  CLV_TRY(clv_rpc_pem_copy(&pem, &copy, err));
   CLV_TRY(clv_rpc_server_reload(s->server, &copy, err));
   clv_rpc_pem old = s->pem;
   s->pem = copy;
@@ -194,8 +194,25 @@ static void return_unused_memory(clv_service *s) {
   s->memory_returned_ms = now;
 }
 
+/* Returns session number i with a new reference; NULL: there are fewer. */
+static clv_session *ref_session(clv_service *s, uint32_t i) {
+  pthread_mutex_lock(&s->lock);
+  clv_session *x = i < s->n_sessions ? clv_session_ref(s->sessions[i]) : NULL;
+  pthread_mutex_unlock(&s->lock);
+  return x;
+}
+
+/* Ends links whose lost connections were not made again in time. A session that is skipped because
+ * another one ends meanwhile has its turn at the next tick. */
+static void tend_links(clv_service *s) {
+  uint32_t i = 0;
+  for (clv_session *x; (x = ref_session(s, i++)) != NULL; clv_session_unref(x))
+    clv_session_tend_links(x);
+}
+
 void clv_service_tick(clv_service *s) {
   const char *why;
+  tend_links(s);
   log_refused_without_identity(s);
   clv_log_limited_tick();
   clv_service_evict(s);
@@ -251,7 +268,7 @@ void clv_service_close(clv_service *s) {
   }
   clv_rpc_server_free(s->server);
   clv_state_writer_free(s->state_writer);
-  clv_service_pem_done(&s->pem);
+  clv_rpc_pem_done(&s->pem);
   clv_settings_done(s);
   clv_service_close_accounts(s);
   clv_epochs_free(s->epochs);

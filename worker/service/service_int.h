@@ -171,10 +171,6 @@ clv_code clv_service_authorize(void *user, const clv_rpc_peer *peer, const char 
                                clv_err *err);
 /* Copies the credentials in use, for dialling, because a reload may replace them meanwhile. */
 clv_code clv_service_pem(clv_service *s, clv_rpc_pem *ret, clv_err *err) CLV_USE_RESULT;
-/* Replaces *ret by a copy, and frees the old text. CLV_EXHAUSTED: *ret is unchanged. */
-clv_code clv_service_copy_pem(const clv_rpc_pem *from, clv_rpc_pem *ret,
-                              clv_err *err) CLV_USE_RESULT;
-void clv_service_pem_done(clv_rpc_pem *pem);
 /* Set and return the receive window that the last Hello of `uri` granted: bytes of tensors that may
  * be in flight to it. */
 void clv_service_set_credit(clv_service *s, const char *uri, uint64_t bytes);
@@ -264,6 +260,8 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
 /* Gives all present links to the node. Caller holds s->lock. */
 void clv_session_set_node_links(clv_session *s);
 clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) CLV_USE_RESULT;
+/* Ends the accepted links of a session that have had a lane without connection for limits.lease. */
+void clv_session_tend_links(clv_session *s);
 
 /* ---- last_error.c ---------------------------------------------------------------------------- */
 

@@ -78,6 +78,7 @@ static clv_link_options make_link_options(clv_session *s, const char *peer, uint
                             .accept_limits = s->granted_limits,
                             .send_credit = send_credit,
                             .quota_fails_packet = true,
+                            .lease_ms = s->settings->config->limits.lease_ms,
                             .events = {.user = s, .on_packet = on_packet, .on_closed = closed}};
 }
 
@@ -113,11 +114,18 @@ void clv_session_set_node_links(clv_session *s) {
   pass_peers_to_node(s);
 }
 
-static clv_code get_master_link(clv_session *s, clv_link **ret, clv_err *err) {
+/* Refuses the ATTACH of a later connection of a link that is not here. */
+static clv_code check_first_attach(const clv_frame *f, clv_err *err) {
+  return f->attach.again ? clv_fail(err, CLV_NOT_FOUND, "no such session") : CLV_OK;
+}
+
+static clv_code get_master_link(clv_session *s, const clv_frame *attach, clv_link **ret,
+                                clv_err *err) {
   if (s->master_link) {
     *ret = clv_link_ref(s->master_link);
     return CLV_OK;
   }
+  CLV_TRY(check_first_attach(attach, err));
   clv_link_options o = make_link_options(s, "the master", s->send_credit, on_master_closed);
   CLV_TRY(clv_link_new(&o, &s->master_link, err));
   clv_session_ref(s);
@@ -126,14 +134,15 @@ static clv_code get_master_link(clv_session *s, clv_link **ret, clv_err *err) {
   return CLV_OK;
 }
 
-static clv_code get_accepted_peer_link(clv_session *s, const char *uri, uint64_t credit,
-                                       clv_link **ret, clv_err *err) {
+static clv_code get_accepted_peer_link(clv_session *s, const clv_frame *attach, const char *uri,
+                                       uint64_t credit, clv_link **ret, clv_err *err) {
   const clv_remote_spec *peer = find_peer_by_uri(s, uri);
   bool invited = false;
   for (uint32_t i = 0; i < s->n_peers; i++) invited |= strcmp(s->peers[i], uri) == 0;
   if (!peer || !invited) return clv_fail(err, CLV_NOT_FOUND, "no such session");
   clv_link *link = find_peer_link(s->in, s->n_in, peer->name);
   if (!link) {
+    CLV_TRY(check_first_attach(attach, err));
     if (s->n_in == MAX_PEER_LINKS)
       return clv_fail(err, CLV_EXHAUSTED,
                       "the session has links to 16 peers, the most it can have");
@@ -164,10 +173,23 @@ clv_code clv_session_find_link(void *user, const clv_frame *attach, const char *
   pthread_mutex_lock(&s->lock);
   clv_code code = s->is_closing ? clv_fail(err, CLV_NOT_FOUND, "no such session")
                   : attach->attach.role == CLV_ATTACH_MASTER
-                      ? get_master_link(s, ret, err)
-                      : get_accepted_peer_link(s, uri, credit, ret, err);
+                      ? get_master_link(s, attach, ret, err)
+                      : get_accepted_peer_link(s, attach, uri, credit, ret, err);
   pthread_mutex_unlock(&s->lock);
   return code;
+}
+
+void clv_session_tend_links(clv_session *s) {
+  clv_link *links[1 + 2 * MAX_PEER_LINKS];
+  uint32_t n = 0;
+  pthread_mutex_lock(&s->lock);
+  if (s->master_link) links[n++] = clv_link_ref(s->master_link);
+  for (uint32_t i = 0; i < s->n_in; i++) links[n++] = clv_link_ref(s->in[i].link);
+  pthread_mutex_unlock(&s->lock);
+  for (uint32_t i = 0; i < n; i++) {
+    (void)clv_link_tend(links[i]);
+    clv_link_unref(links[i]);
+  }
 }
 
 /* Sends Hello, which grants the peer its receive window before it attaches a link. */
@@ -196,6 +218,11 @@ static clv_code send_hello(clv_session *s, const clv_remote_spec *peer, const cl
   return CLV_OK;
 }
 
+/* Reads the certificates for a later connection to a peer. */
+static clv_code read_pem(void *service, clv_rpc_pem *ret, clv_err *err) {
+  return clv_service_pem(service, ret, err);
+}
+
 static clv_code dial_peer_link(clv_session *s, const clv_remote_spec *peer, const clv_rpc_pem *pem,
                                clv_link **ret, clv_err *err) {
   clv_service *v = s->service;
@@ -205,6 +232,8 @@ static clv_code dial_peer_link(clv_session *s, const clv_remote_spec *peer, cons
   clv_link_dial d = {.address = peer->address,
                      .identity = peer->identity,
                      .pem = *pem,
+                     .read_pem = read_pem,
+                     .pem_user = v,
                      .limits = {.max_message = s->settings->limits.message_bytes},
                      .session = s->id,
                      .epoch = s->epoch,
@@ -237,7 +266,7 @@ clv_code clv_session_dial_peer(clv_session *s, const char *name, clv_err *err) {
   clv_rpc_pem pem;
   CLV_TRY(clv_service_pem(v, &pem, err));
   clv_code code = dial_peer_link(s, peer, &pem, &link, err);
-  clv_service_pem_done(&pem);
+  clv_rpc_pem_done(&pem);
   if (code != CLV_OK) return clv_err_prefix(err, "peer %s at its address", name);
   pthread_mutex_lock(&s->lock);
   snprintf(s->out[s->n_out].name, sizeof s->out[0].name, "%s", name);

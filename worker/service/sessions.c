@@ -106,6 +106,7 @@ void clv_session_close(clv_session *s, const char *reason) {
   update_queue_polling(v);
   pthread_mutex_unlock(&v->lock);
   if (!mine) return; /* another thread is closing it */
+  CLV_FAILPOINT("session.close");
   clv_account_discharge(s->member->account, CLV_QUOTA_SESSIONS, 1);
   pthread_mutex_lock(&s->lock);
   /* from here on a running LoadModule starts no thread, and no link attaches */
@@ -164,6 +165,7 @@ static clv_code add_to_table(clv_service *v, clv_session *s, clv_err *err) {
         err, CLV_EXHAUSTED,
         "the worker has 256 sessions, the most it can hold: close one or use another worker");
   CLV_TRY(clv_account_charge(s->member->account, CLV_QUOTA_SESSIONS, 1, err));
+  CLV_FAILPOINT("session.open");
   v->sessions[v->n_sessions++] = s;
   return CLV_OK;
 }

@@ -468,7 +468,9 @@ typedef struct clv_session_config {
   } pipeline;
   clv_transfer transfer;
   struct {
-    uint64_t step_timeout_ms, connect_timeout_ms, peer_timeout_ms, reference_lease_ms, credit_bytes;
+    uint64_t step_timeout_ms, connect_timeout_ms, peer_timeout_ms, lease_ms, reference_lease_ms,
+        credit_bytes;
+    clv_config_pos lease_pos; /* {0, 0}: limits.lease is not given */
   } limits;
   struct {
     uint64_t every; /* steps between two log lines */

@@ -651,6 +651,20 @@ static void drop_tensorboard_if_off(clv_session_config *c) {
   c->log.tensorboard = NULL;
 }
 
+/* Keeps limits.lease below limits.reference_lease: a node that may come back within the lease still
+ * finds the values that are kept for it. Fails if limits.lease is given, else lowers its
+ * default. */
+static clv_code check_lease(clv_session_config *c, clv_err *err) {
+  uint64_t most_ms = c->limits.reference_lease_ms;
+  if (c->limits.lease_ms < most_ms) return CLV_OK;
+  if (c->limits.lease_pos.line || c->limits.lease_pos.column)
+    return fail_at(c, c->limits.lease_pos, err,
+                   "limits.lease of %llu ms has to be shorter than limits.reference_lease, %llu ms",
+                   (unsigned long long)c->limits.lease_ms, (unsigned long long)most_ms);
+  c->limits.lease_ms = most_ms / 4 * 3;
+  return CLV_OK;
+}
+
 static clv_code complete_config(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_workers(c, err));
   CLV_TRY(check_data(c, err));
@@ -663,6 +677,7 @@ static clv_code complete_config(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_best(c, err));
   CLV_TRY(check_every(c, err));
   drop_tensorboard_if_off(c);
+  CLV_TRY(check_lease(c, err));
   return set_default_checkpoint_dir(c, err);
 }
 

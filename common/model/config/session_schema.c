@@ -608,9 +608,13 @@ static const clv_row rows[] = {
      .offset = AT(limits.connect_timeout_ms), .min = 1, .max = 3600000, .default_text = "10s",
      .doc = "Time for reaching a worker and agreeing on TLS."},
     {.path = "limits.peer_timeout", .kind = CLV_ROW_DURATION,
-     .offset = AT(limits.peer_timeout_ms), .min = 1000, .max = 3600000, .default_text = "60s",
-     .doc = "A worker that is silent for this time is given up. If the worker's own limit is "
-            "shorter, that applies."},
+     .offset = AT(limits.peer_timeout_ms), .min = 1000, .max = 3600000, .default_text = "15s",
+     .doc = "A connection to a worker that is silent for this time is closed and made again. If the "
+            "worker's own limit is shorter, that applies."},
+    {.path = "limits.lease", .kind = CLV_ROW_DURATION, .offset = AT(limits.lease_ms),
+     .pos = AT(limits.lease_pos), .min = 1000, .max = 86400000, .default_text = "120s",
+     .doc = "Time for which a lost connection to a worker is made again before the worker counts as "
+            "lost; shorter than limits.reference_lease."},
     {.path = "limits.reference_lease", .kind = CLV_ROW_DURATION,
      .offset = AT(limits.reference_lease_ms), .min = 1000, .max = 86400000, .default_text = "300s",
      .doc = "For programs on libcleave: values kept (cleave_keep) for a node that is silent for "

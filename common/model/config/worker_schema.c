@@ -131,11 +131,12 @@ static const clv_row rows[] = {
      .doc = "Bytes that a session's stream may have in flight to this worker."},
     {.path = "limits.lease", .kind = CLV_ROW_DURATION, .offset = AT(limits.lease_ms),
      .pos = AT(limits.lease_pos), .min = 1000, .max = DAY_MS, .default_text = "120s",
-     .doc = "A session whose master is silent for this time is closed, and its memory freed."},
+     .doc = "A session whose master has no connection for this time is closed, and its memory "
+            "freed. Also the time for which a lost connection to another worker is made again."},
     {.path = "limits.peer_timeout", .kind = CLV_ROW_DURATION,
-     .offset = AT(limits.peer_timeout_ms), .min = 1000, .max = 60 * MINUTE_MS, .default_text = "60s",
-     .doc = "A master or a peer that is silent for this time is given up; shorter than "
-            "limits.lease."},
+     .offset = AT(limits.peer_timeout_ms), .min = 1000, .max = 60 * MINUTE_MS, .default_text = "15s",
+     .doc = "A connection to a master or a peer that is silent for this time is closed; shorter "
+            "than limits.lease."},
     {.path = "limits.reference_lease", .kind = CLV_ROW_DURATION,
      .offset = AT(limits.reference_lease_ms), .min = 1000, .max = DAY_MS, .default_text = "1h",
      .doc = "Maximum limits.reference_lease of a session: time for which values kept for a node "

@@ -350,9 +350,11 @@ clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkp
 static clv_code remove_folder(const char *run_dir, uint64_t step, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   CLV_TRY(step_path(run_dir, step, &path, err));
+  CLV_FAILPOINT("checkpoint.prune");
   CLV_TRY(clv_weights_clear_dir(path.data, err));
+  CLV_FAILPOINT("checkpoint.pruned");
   if (rmdir(path.data) != 0 && errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
-    return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
+    return clv_fail(err, CLV_PRECONDITION, "%s: %s", path.data, strerror(errno));
   return CLV_OK;
 }
 

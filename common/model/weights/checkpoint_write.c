@@ -58,9 +58,10 @@ void clv_checkpoint_writer_freep(clv_checkpoint_writer **w) {
 /* ---- beginning ------------------------------------------------------------------------------- */
 
 static clv_code make_folder(const clv_checkpoint_writer *w, clv_err *err) {
+  CLV_FAILPOINT("checkpoint.begin");
   CLV_TRY(clv_mkdirs(w->run_dir, err));
   if (mkdir(w->path, 0755) == 0) return clv_weights_sync_dir(w->run_dir, err);
-  if (errno != EEXIST) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", w->path, strerror(errno));
+  if (errno != EEXIST) return clv_fail(err, CLV_PRECONDITION, "%s: %s", w->path, strerror(errno));
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *there = NULL;
   if (clv_checkpoint_load(w->path, &there, NULL) == CLV_OK)
     return clv_fail(err, CLV_EXISTS, "%s: is complete already: resume from it or remove it",
@@ -130,6 +131,7 @@ clv_code clv_checkpoint_add_file(clv_checkpoint_writer *w, const char *name, con
   CLV_TRY(check_new_file(w, name, err));
   CLV_TRY(file_path(w, name, &path, err));
   CLV_TRY(clv_sha256_of(data, len, &digest, err));
+  CLV_FAILPOINT("checkpoint.add_file");
   CLV_TRY(clv_file_write_durable(path.data, data, len, 0644, err));
   add_to_manifest(w, name, len, &digest);
   return CLV_OK;
@@ -203,6 +205,7 @@ clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, boo
   CLV_TRY(name_part(w, stage, optimizer, tensors, n, err));
   snprintf(number, sizeof number, "%llu", (unsigned long long)w->step);
   CLV_TRY(file_path(w, w->part_name, &path, err));
+  CLV_FAILPOINT("checkpoint.begin_part");
   CLV_TRY(clv_weights_begin(path.data, tensors, n, &(clv_kv){"step", number}, 1, ret, err));
   begin_part(w, stage, optimizer);
   return CLV_OK;
@@ -213,6 +216,7 @@ clv_code clv_checkpoint_end_part(clv_checkpoint_writer *w, clv_weights_writer *p
   clv_sha256 digest;
   uint64_t bytes;
   CLV_TRY(clv_weights_finish(mine, &digest, &bytes, err));
+  CLV_FAILPOINT("checkpoint.end_part");
   add_to_manifest(w, w->part_name, bytes, &digest);
   end_part(w);
   return CLV_OK;
@@ -225,6 +229,7 @@ clv_code clv_checkpoint_add_kept(clv_checkpoint_writer *w, uint32_t stage, bool 
   CLV_TRY(clv_strdup(at->place, &place, err));
   CLV_TRY(clv_strdup(at->kept, &kept, err));
   CLV_TRY(name_part(w, stage, optimizer, tensors, n, err));
+  CLV_FAILPOINT("checkpoint.add_kept");
   add_to_manifest(w, w->part_name, at->bytes, &at->sha256);
   w->files[w->n_files - 1].place = clv_steal(&place);
   w->files[w->n_files - 1].kept = clv_steal(&kept);
@@ -328,7 +333,9 @@ clv_code clv_checkpoint_commit(clv_checkpoint_writer *w, const char *config_hash
   CLV_TRY(check_complete(w, config_hash, err));
   CLV_TRY(clv_strdup(w->path, &path, err));
   CLV_TRY(add_index(w, err));
+  CLV_FAILPOINT("checkpoint.commit");
   CLV_TRY(write_manifest(w, config_hash, protocol_version, err));
+  CLV_FAILPOINT("checkpoint.committed");
   w->is_committed = true;
   if (ret_path) *ret_path = clv_steal(&path);
   return CLV_OK;

@@ -195,7 +195,7 @@ clv_code clv_weights_clear_dir(const char *path, clv_err *err) {
   else
     clv_weights_closefd(&fd);
   if (failed)
-    return clv_fail(err, CLV_UNAVAILABLE, "%s: removing an old checkpoint's files: %s", path,
+    return clv_fail(err, CLV_PRECONDITION, "%s: removing an old checkpoint's files: %s", path,
                     strerror(failed));
   return CLV_OK;
 }
@@ -203,7 +203,7 @@ clv_code clv_weights_clear_dir(const char *path, clv_err *err) {
 clv_code clv_weights_sync_dir(const char *path, clv_err *err) {
   CLV_AUTO(clv_weights_closefd) int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0 || fsync(fd) != 0)
-    return clv_fail(err, CLV_UNAVAILABLE, "%s: fsync: %s", path, strerror(errno));
+    return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", path, strerror(errno));
   return CLV_OK;
 }
 

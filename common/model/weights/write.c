@@ -183,7 +183,7 @@ static clv_code write_at(const clv_weights_writer *w, const void *data, size_t l
   for (size_t done = 0; done < len;) {
     ssize_t n = pwrite(w->fd, (const char *)data + done, len - done, (off_t)(at + done));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: write: %s", w->tmp, strerror(errno));
+    if (n < 0) return clv_fail(err, CLV_PRECONDITION, "%s: write: %s", w->tmp, strerror(errno));
     done += (size_t)n;
   }
   return CLV_OK;
@@ -207,7 +207,7 @@ static clv_code open_file(clv_weights_writer *w, const char *path, clv_err *err)
   clv_bytes_printf(&tmp, "%s.tmp", path);
   if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   w->fd = open(tmp.data, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (w->fd < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", tmp.data, strerror(errno));
+  if (w->fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", tmp.data, strerror(errno));
   w->tmp = clv_steal(&tmp.data);
   return CLV_OK;
 }
@@ -231,7 +231,7 @@ clv_code clv_weights_begin(const char *path, const clv_weights_tensor *tensors, 
 
 clv_code clv_weights_writer_make_private(clv_weights_writer *w, clv_err *err) {
   if (fchmod(w->fd, 0600) == 0) return CLV_OK;
-  return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", w->tmp, strerror(errno));
+  return clv_fail(err, CLV_PRECONDITION, "%s: %s", w->tmp, strerror(errno));
 }
 
 clv_code clv_weights_put(clv_weights_writer *w, size_t i, uint64_t offset, const void *data,
@@ -265,14 +265,17 @@ clv_code clv_weights_sync(clv_weights_writer *w, const clv_cancel_hook *waiter,
                           clv_sha256 *ret_digest, clv_err *err) {
   CLV_TRY(check_complete(w, err));
   if (fsync(w->fd) != 0)
-    return clv_fail(err, CLV_UNAVAILABLE, "%s: fsync: %s", w->tmp, strerror(errno));
-  return clv_sha256_fd(w->fd, w->bytes, waiter, w->tmp, ret_digest, err);
+    return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", w->tmp, strerror(errno));
+  CLV_TRY(clv_sha256_fd(w->fd, w->bytes, waiter, w->tmp, ret_digest, err));
+  CLV_FAILPOINT("file.synced");
+  return CLV_OK;
 }
 
 clv_code clv_weights_publish(clv_weights_writer *w, uint64_t *ret_bytes, clv_err *err) {
   if (rename(w->tmp, w->path) != 0)
-    return clv_fail(err, CLV_UNAVAILABLE, "%s: rename: %s", w->path, strerror(errno));
+    return clv_fail(err, CLV_PRECONDITION, "%s: rename: %s", w->path, strerror(errno));
   clv_freep(&w->tmp);
+  CLV_FAILPOINT("file.renamed");
   CLV_TRY(sync_parent(w->path, err));
   if (ret_bytes) *ret_bytes = w->bytes;
   return CLV_OK;

@@ -18,7 +18,8 @@ void clv_link_count(clv_link *l, clv_link_counts *ret) {
                            .receiving_ns = ns,
                            .peer_received_bytes = c->peer_received_bytes,
                            .peer_receiving_ns = c->peer_receiving_ns,
-                           .peer_measured_ns = c->peer_measured_ns};
+                           .peer_measured_ns = c->peer_measured_ns,
+                           .reconnects = c->reconnects};
   /* An open PING counts too, if it already takes longer than the last one. */
   if (l->pongs != l->pings) ret->round_trip_ns = CLV_MAX(ret->round_trip_ns, now - l->ping_sent_ns);
   pthread_mutex_unlock(&l->lock);
@@ -28,6 +29,7 @@ void clv_link_count(clv_link *l, clv_link_counts *ret) {
   ret->bytes_out = __atomic_load_n(&l->writer->bytes_out, __ATOMIC_RELAXED);
   ret->messages_in = __atomic_load_n(&c->messages_in, __ATOMIC_RELAXED);
   ret->messages_out = __atomic_load_n(&l->writer->messages_out, __ATOMIC_RELAXED);
+  ret->resent_bytes = __atomic_load_n(&l->writer->resent_bytes, __ATOMIC_RELAXED);
   ret->tensors_in = __atomic_load_n(&l->reassembly.tensors_in, __ATOMIC_RELAXED);
   ret->tensors_out = __atomic_load_n(&l->send_queue->tensors_out, __ATOMIC_RELAXED);
 }
@@ -52,7 +54,8 @@ void clv_link_ping_async(clv_link *l) {
   clv_frame f = {.kind = CLV_PING};
   pthread_mutex_lock(&l->lock);
   uint64_t now = clv_clock_now(&l->clock);
-  bool ask = l->state == CLV_LINK_OPEN && l->pongs == l->pings &&
+  bool is_open = l->state == CLV_LINK_OPEN || l->state == CLV_LINK_MENDING;
+  bool ask = is_open && l->pongs == l->pings &&
              now - l->ping_sent_ns > (uint64_t)PING_INTERVAL_MS * 1000000u;
   if (ask) {
     f.message = ++l->pings;

@@ -1,41 +1,100 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frame writer: encodes frames and passes them to the streams of the lanes. Does not know packets,
- * credit or the congestion window. After a failed send it cancels the streams; the end of their
- * lanes then ends the link.
+ * Frame writer: encodes frames, appends them to the logs of their lanes and passes them to the
+ * streams of the lanes. Does not know packets, credit or the congestion window.
+ *
+ * One thread at a time passes the messages of a lane to its stream (pump_lane), so that the stream
+ * gets them in the order of the log although no lock is held during the call. A thread that appends
+ * a message meanwhile leaves it to the first one.
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/net/link/link_int.h"
 
-/* ---- encode buffers -------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
-/* Preallocates encode buffers, so that the first step with many sending threads allocates none. */
-static clv_code preallocate_heads(clv_frame_writer *o, clv_err *err) {
+static void free_message(clv_logged_message *m) {
+  clv_bytes_done(&m->head);
+  free(m);
+}
+
+static clv_code new_message(clv_logged_message **ret, clv_err *err) {
   static const char nothing[HEAD_BYTES];
-  for (; o->n_head_buffers < PREALLOC_HEADS; o->n_head_buffers++) {
-    clv_bytes *b = &o->head_buffers[o->n_head_buffers];
-    clv_bytes_add(b, nothing, sizeof nothing);
-    if (b->failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-    b->len = 0;
+  clv_logged_message *m;
+  CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
+  clv_bytes_add(&m->head, nothing, sizeof nothing);
+  if (m->head.failed) {
+    free_message(m);
+    return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  }
+  *ret = m;
+  return CLV_OK;
+}
+
+static void release_payload(clv_logged_message *m) {
+  for (uint32_t i = 0; i < m->n_payload; i++)
+    if (m->payload[i].release) m->payload[i].release(m->payload[i].owner);
+  m->n_payload = 0;
+}
+
+/* Releases the tensors of a list of messages and keeps the messages for later ones. */
+static void recycle_messages(clv_frame_writer *o, clv_logged_message *list) {
+  clv_logged_message *surplus = NULL;
+  for (clv_logged_message *m = list; m; m = m->next) release_payload(m);
+  pthread_mutex_lock(&o->lock);
+  for (clv_logged_message *m; (m = list) != NULL;) {
+    list = m->next;
+    m->is_removed = false;
+    bool keep = o->n_spare < MAX_SPARE_MESSAGES;
+    o->n_spare += keep;
+    m->next = keep ? o->spare : surplus;
+    *(keep ? &o->spare : &surplus) = m;
+  }
+  pthread_mutex_unlock(&o->lock);
+  for (clv_logged_message *m; (m = surplus) != NULL;) {
+    surplus = m->next;
+    free_message(m);
+  }
+}
+
+static void recycle_message(clv_frame_writer *o, clv_logged_message *m) {
+  m->next = NULL;
+  recycle_messages(o, m);
+}
+
+static clv_logged_message *take_spare_message(clv_frame_writer *o) {
+  pthread_mutex_lock(&o->lock);
+  clv_logged_message *m = o->spare;
+  if (m) {
+    o->spare = m->next;
+    o->n_spare--;
+  }
+  pthread_mutex_unlock(&o->lock);
+  return m;
+}
+
+static clv_code add_spare_messages(clv_frame_writer *o, int n, clv_err *err) {
+  for (int i = 0; i < n; i++) {
+    clv_logged_message *m;
+    CLV_TRY(new_message(&m, err));
+    recycle_message(o, m);
   }
   return CLV_OK;
 }
 
-static clv_bytes take_head_buffer(clv_frame_writer *o) {
-  pthread_mutex_lock(&o->lock);
-  clv_bytes b = o->n_head_buffers ? o->head_buffers[--o->n_head_buffers] : (clv_bytes){0};
-  pthread_mutex_unlock(&o->lock);
-  return b;
-}
-
-static void return_head_buffer(clv_frame_writer *o, clv_bytes b) {
-  pthread_mutex_lock(&o->lock);
-  bool keep = o->n_head_buffers < MAX_HEAD_BUFFERS;
-  if (keep) o->head_buffers[o->n_head_buffers++] = b;
-  pthread_mutex_unlock(&o->lock);
-  if (!keep) clv_bytes_done(&b);
+static clv_code take_message(clv_frame_writer *o, clv_logged_message **ret, clv_err *err) {
+  clv_logged_message *m = take_spare_message(o);
+  if (!m) {
+    CLV_TRY(add_spare_messages(o, MESSAGE_BATCH, err));
+    m = take_spare_message(o);
+  }
+  if (!m) CLV_TRY(new_message(&m, err)); /* other threads took the new ones */
+  m->head.len = m->head_len = m->bytes = 0;
+  m->head.failed = false;
+  *ret = m;
+  return CLV_OK;
 }
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
@@ -46,7 +105,7 @@ clv_code clv_frame_writer_new(const char *peer, clv_frame_writer **ret, clv_err 
   pthread_mutex_init(&o->lock, NULL);
   o->refs = 1;
   snprintf(o->peer, sizeof o->peer, "%s", peer);
-  clv_code code = preallocate_heads(o, err);
+  clv_code code = add_spare_messages(o, PREALLOC_MESSAGES, err);
   if (code != CLV_OK) {
     clv_frame_writer_unref(o);
     return code;
@@ -62,7 +121,14 @@ clv_frame_writer *clv_frame_writer_ref(clv_frame_writer *o) {
 
 void clv_frame_writer_unref(clv_frame_writer *o) {
   if (!o || __atomic_fetch_sub(&o->refs, 1, __ATOMIC_ACQ_REL) != 1) return;
-  for (size_t i = 0; i < o->n_head_buffers; i++) clv_bytes_done(&o->head_buffers[i]);
+  clv_logged_message *removed = NULL;
+  for (uint32_t i = 0; i < MAX_LANES; i++) {
+    clv_stream_unref(&o->logs[i].stream);
+    clv_lane_log_clear(&o->logs[i], &removed);
+  }
+  recycle_messages(o, removed);
+  for (clv_logged_message *m; (m = take_spare_message(o)) != NULL;) free_message(m);
+  clv_bytes_done(&o->coalesced);
   pthread_mutex_destroy(&o->lock);
   free(o);
 }
@@ -80,26 +146,141 @@ void clv_stream_unref(clv_stream *s) {
   *s = (clv_stream){0};
 }
 
-void clv_frame_writer_attach(clv_frame_writer *o, uint32_t index, clv_stream s) {
+/* ---- passing messages to a stream ------------------------------------------------------------ */
+
+static void release_tensor(void *owner) { clv_tensor_unref(owner); }
+
+clv_rpc_piece clv_frame_writer_piece(clv_tensor *t, size_t offset, size_t len) {
+  return (clv_rpc_piece){(char *)t->data + offset, len, release_tensor, t};
+}
+
+/* Passes a message to a stream, with references of its own to the tensors. */
+static clv_code pass_message(clv_stream s, const clv_logged_message *m, clv_err *err) {
+  clv_rpc_piece pieces[2 + CLV_WIRE_TENSORS];
+  size_t n = 0, behind = m->head.len - m->head_len;
+  if (m->head_len) pieces[n++] = (clv_rpc_piece){.data = m->head.data, .len = m->head_len};
+  for (uint32_t i = 0; i < m->n_payload; i++) {
+    pieces[n++] = m->payload[i];
+    clv_tensor_ref(m->payload[i].owner);
+  }
+  if (behind) pieces[n++] = (clv_rpc_piece){.data = m->head.data + m->head_len, .len = behind};
+  return s.transport->send(s.handle, pieces, n, err);
+}
+
+/* Passes one message without the lock, which the caller holds. The end of a stream that takes
+ * nothing any more is reported to its lane, and the message stays in the log. */
+static void pass_in_hand(clv_frame_writer *o, clv_lane_log *g, const clv_logged_message *m) {
+  clv_err err;
+  clv_stream s = clv_stream_ref(g->stream);
+  pthread_mutex_unlock(&o->lock);
+  clv_code code = pass_message(s, m, &err);
+  if (code == CLV_INVALID) clv_frame_writer_fail(o, &err);
+  if (code == CLV_EXHAUSTED) s.transport->cancel(s.handle, CLV_CANCELLED, err.text);
+  clv_stream_unref(&s);
+  pthread_mutex_lock(&o->lock);
+  clv_logged_message *removed = clv_lane_log_put_down(g);
+  if (!removed) return;
+  pthread_mutex_unlock(&o->lock);
+  recycle_message(o, removed);
+  pthread_mutex_lock(&o->lock);
+}
+
+/* Closes the stream of a lane whose writer was shut while its messages were passed. The caller
+ * holds the lock, which is released. */
+static void finish_pump(clv_frame_writer *o, clv_lane_log *g) {
+  clv_logged_message *removed = NULL;
+  clv_stream s = {0};
+  g->is_pumping = false;
+  if (o->is_shut) {
+    clv_lane_log_clear(g, &removed);
+    s = clv_stream_ref(g->stream);
+  }
+  bool close = o->code == CLV_OK;
+  pthread_mutex_unlock(&o->lock);
+  if (s.transport && close) s.transport->close(s.handle);
+  clv_stream_unref(&s);
+  recycle_messages(o, removed);
+}
+
+/* Passes all messages of a lane that wait to its stream, unless another thread does. The caller
+ * holds the lock, which is released. */
+static void pump_lane(clv_frame_writer *o, clv_lane_log *g) {
+  if (g->is_pumping) {
+    pthread_mutex_unlock(&o->lock);
+    return;
+  }
+  g->is_pumping = true;
+  for (const clv_logged_message *m; (m = clv_lane_log_take(g)) != NULL;) pass_in_hand(o, g, m);
+  if (o->is_shut) {
+    finish_pump(o, g);
+    return;
+  }
+  g->is_pumping = false;
+  pthread_mutex_unlock(&o->lock);
+}
+
+/* ---- streams of lanes ------------------------------------------------------------------------ */
+
+void clv_frame_writer_attach(clv_frame_writer *o, uint32_t index, uint64_t connection,
+                             clv_stream s) {
+  clv_lane_log *g = &o->logs[index];
+  clv_stream old = {0};
   pthread_mutex_lock(&o->lock);
   bool shut = o->is_shut;
-  if (!shut) o->streams[index] = clv_stream_ref(s);
+  if (!shut && connection >= g->next_connection) {
+    old = g->stream;
+    g->stream = clv_stream_ref(s);
+    g->connection = connection;
+    g->is_open = false;
+  }
   pthread_mutex_unlock(&o->lock);
+  clv_stream_unref(&old);
   if (shut) s.transport->cancel(s.handle, o->code == CLV_OK ? CLV_CANCELLED : o->code, o->text);
 }
 
-void clv_frame_writer_detach(clv_frame_writer *o, uint32_t index) {
+clv_code clv_frame_writer_resume(clv_frame_writer *o, uint32_t index, uint64_t connection,
+                                 uint64_t received, clv_err *err) {
+  clv_lane_log *g = &o->logs[index];
+  clv_logged_message *removed = NULL;
+  uint64_t resent = 0;
+  clv_code code = CLV_OK;
   pthread_mutex_lock(&o->lock);
-  clv_stream s = o->streams[index];
-  o->streams[index] = (clv_stream){0};
+  if (!o->is_shut && g->stream.transport && g->connection == connection)
+    code = clv_lane_log_resume(g, received, &removed, &resent, err);
+  __atomic_fetch_add(&o->resent_bytes, resent, __ATOMIC_RELAXED);
+  pump_lane(o, g);
+  recycle_messages(o, removed);
+  return code;
+}
+
+void clv_frame_writer_detach(clv_frame_writer *o, uint32_t index, uint64_t connection) {
+  clv_lane_log *g = &o->logs[index];
+  clv_stream s = {0};
+  pthread_mutex_lock(&o->lock);
+  g->next_connection = CLV_MAX(g->next_connection, connection + 1);
+  if (g->stream.transport && g->connection == connection) {
+    s = g->stream;
+    g->stream = (clv_stream){0};
+    g->is_open = false;
+  }
   pthread_mutex_unlock(&o->lock);
   clv_stream_unref(&s);
+}
+
+clv_code clv_frame_writer_ack(clv_frame_writer *o, uint32_t index, uint64_t received,
+                              clv_err *err) {
+  clv_logged_message *removed = NULL;
+  pthread_mutex_lock(&o->lock);
+  clv_code code = o->is_shut ? CLV_OK : clv_lane_log_ack(&o->logs[index], received, &removed, err);
+  pthread_mutex_unlock(&o->lock);
+  recycle_messages(o, removed);
+  return code;
 }
 
 static uint32_t ref_streams(clv_frame_writer *o, clv_stream ret[MAX_LANES]) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < MAX_LANES; i++)
-    if (o->streams[i].transport) ret[n++] = clv_stream_ref(o->streams[i]);
+    if (o->logs[i].stream.transport) ret[n++] = clv_stream_ref(o->logs[i].stream);
   return n;
 }
 
@@ -113,10 +294,27 @@ static void end_streams(clv_stream *streams, uint32_t n, clv_code code, const ch
   }
 }
 
+/* Empties the logs. A lane whose messages are passed now keeps them for an orderly end, and
+ * finish_pump then closes its stream. Returns the number of streams to end. The caller holds the
+ * lock. */
+static uint32_t clear_logs(clv_frame_writer *o, clv_code code, clv_stream streams[MAX_LANES],
+                           clv_logged_message **removed) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < MAX_LANES; i++) {
+    clv_lane_log *g = &o->logs[i];
+    if (code == CLV_OK && g->is_pumping) continue;
+    if (g->stream.transport) streams[n++] = clv_stream_ref(g->stream);
+    clv_lane_log_clear(g, removed);
+  }
+  return n;
+}
+
 void clv_frame_writer_shut(clv_frame_writer *o, clv_code code, const char *text) {
   clv_stream streams[MAX_LANES];
+  clv_logged_message *removed = NULL;
+  clv_frame_writer_flush(o);
   pthread_mutex_lock(&o->lock);
-  uint32_t n = o->is_shut ? 0 : ref_streams(o, streams);
+  uint32_t n = o->is_shut ? 0 : clear_logs(o, code, streams, &removed);
   if (!o->is_shut) {
     o->code = code;
     snprintf(o->text, sizeof o->text, "%s", text);
@@ -124,6 +322,7 @@ void clv_frame_writer_shut(clv_frame_writer *o, clv_code code, const char *text)
   o->is_shut = true;
   pthread_mutex_unlock(&o->lock);
   end_streams(streams, n, code, text);
+  recycle_messages(o, removed);
 }
 
 void clv_frame_writer_cancel(clv_frame_writer *o, clv_code code, const char *text) {
@@ -132,6 +331,14 @@ void clv_frame_writer_cancel(clv_frame_writer *o, clv_code code, const char *tex
   uint32_t n = ref_streams(o, streams);
   pthread_mutex_unlock(&o->lock);
   end_streams(streams, n, code, text);
+}
+
+void clv_frame_writer_drop_stream(clv_frame_writer *o, uint32_t index, const char *text) {
+  pthread_mutex_lock(&o->lock);
+  clv_stream s = clv_stream_ref(o->logs[index].stream);
+  pthread_mutex_unlock(&o->lock);
+  if (s.transport) s.transport->cancel(s.handle, CLV_CANCELLED, text);
+  clv_stream_unref(&s);
 }
 
 void clv_frame_writer_fail(clv_frame_writer *o, const clv_err *why) {
@@ -143,17 +350,21 @@ void clv_frame_writer_fail(clv_frame_writer *o, const clv_err *why) {
   if (first) clv_frame_writer_cancel(o, why->code, why->text);
 }
 
-static clv_stream ref_lane_stream(clv_frame_writer *o, uint32_t index) {
+bool clv_frame_writer_is_broken(clv_frame_writer *o, char *text) {
   pthread_mutex_lock(&o->lock);
-  bool over = o->is_shut || o->is_broken;
-  clv_stream s = {0};
-  if (!over) s = clv_stream_ref(o->streams[index]);
+  bool is_broken = o->is_broken && !o->is_shut;
+  if (is_broken) memcpy(text, o->text, sizeof o->text);
   pthread_mutex_unlock(&o->lock);
-  return s;
+  return is_broken;
 }
 
 bool clv_frame_writer_defer(clv_frame_writer *o, clv_rpc_job *job) {
-  CLV_AUTO(clv_stream_unref) clv_stream s = ref_lane_stream(o, 0);
+  CLV_AUTO(clv_stream_unref) clv_stream s = {0};
+  pthread_mutex_lock(&o->lock);
+  bool over = o->is_shut || o->is_broken;
+  for (uint32_t i = 0; i < MAX_LANES && !over && !s.transport; i++)
+    s = clv_stream_ref(o->logs[i].stream);
+  pthread_mutex_unlock(&o->lock);
   return s.transport && s.transport->defer(s.handle, job);
 }
 
@@ -167,24 +378,68 @@ clv_code clv_frame_writer_refuse(clv_frame_writer *o, clv_err *err) {
   return code;
 }
 
-/* Counts a message that the transport has not accepted. A peer that sends PINGs and never reads the
- * PONGs would fill the memory otherwise. */
-static clv_code count_unsent_message(clv_frame_writer *o, clv_err *err) {
-  if (__atomic_add_fetch(&o->n_unsent, 1, __ATOMIC_RELAXED) <= MAX_UNSENT) return CLV_OK;
-  clv_frame_writer_count_accepted(o);
-  return clv_fail(err, CLV_EXHAUSTED,
-                  "%s does not read its stream: %d messages to it wait, the limit", o->peer,
-                  MAX_UNSENT);
+static uint64_t count_not_accepted(const clv_lane_log *g) {
+  return g->n_appended - __atomic_load_n(&g->n_accepted, __ATOMIC_RELAXED);
 }
 
-void clv_frame_writer_count_accepted(clv_frame_writer *o) {
-  __atomic_sub_fetch(&o->n_unsent, 1, __ATOMIC_RELAXED);
+/* Fails if the lane has too many messages. A peer that sends PINGs and never reads the PONGs, or
+ * that acknowledges nothing, would fill the memory otherwise. The caller holds the lock. */
+static clv_code check_room(const clv_frame_writer *o, uint32_t index, clv_err *err) {
+  const clv_lane_log *g = &o->logs[index];
+  if (index == 0 && count_not_accepted(g) >= MAX_UNSENT)
+    return clv_fail(err, CLV_EXHAUSTED,
+                    "%s does not read its stream: %d messages to it wait, the limit", o->peer,
+                    MAX_UNSENT);
+  if (g->n_appended - g->n_acked >= MAX_LOGGED)
+    return clv_fail(err, CLV_EXHAUSTED, "%s has not acknowledged %d messages of a lane, the limit",
+                    o->peer, MAX_LOGGED);
+  return CLV_OK;
 }
 
-static void release_tensor(void *owner) { clv_tensor_unref(owner); }
+uint64_t clv_frame_writer_count_unsent(clv_frame_writer *o) {
+  pthread_mutex_lock(&o->lock);
+  uint64_t n = o->is_shut ? 0 : count_not_accepted(&o->logs[0]);
+  pthread_mutex_unlock(&o->lock);
+  return n;
+}
 
-clv_rpc_piece clv_frame_writer_piece(clv_tensor *t, size_t offset, size_t len) {
-  return (clv_rpc_piece){(char *)t->data + offset, len, release_tensor, t};
+void clv_frame_writer_count_accepted(clv_frame_writer *o, uint32_t index) {
+  __atomic_add_fetch(&o->logs[index].n_accepted, 1, __ATOMIC_RELAXED);
+}
+
+/* Puts the frames that were held back behind a message of lane 0. The caller holds the lock. */
+static void add_coalesced(clv_frame_writer *o, clv_logged_message *m) {
+  clv_bytes_add(&m->head, o->coalesced.data, o->coalesced.len);
+  m->bytes += o->coalesced.len;
+  o->coalesced.len = 0;
+  o->n_coalesced = 0;
+}
+
+/* Appends a message to its lane. The caller holds the lock. */
+static clv_code append_message(clv_frame_writer *o, uint32_t index, clv_logged_message *m,
+                               clv_err *err) {
+  CLV_TRY(check_room(o, index, err));
+  if (index == 0 && o->n_coalesced) add_coalesced(o, m);
+  if (m->head.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a message");
+  clv_lane_log_append(&o->logs[index], m);
+  __atomic_fetch_add(&o->bytes_out, m->bytes, __ATOMIC_RELAXED);
+  __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
+  return CLV_OK;
+}
+
+/* Appends a message to its lane and passes it to the stream. Takes the message in all cases. */
+static clv_code send_message(clv_frame_writer *o, uint32_t index, clv_logged_message *m,
+                             clv_err *err) {
+  pthread_mutex_lock(&o->lock);
+  bool over = o->is_shut || o->is_broken;
+  clv_code code = over ? CLV_UNAVAILABLE : append_message(o, index, m, err);
+  if (code == CLV_OK) {
+    pump_lane(o, &o->logs[index]);
+    return CLV_OK;
+  }
+  pthread_mutex_unlock(&o->lock);
+  recycle_message(o, m);
+  return over ? clv_frame_writer_refuse(o, err) : code;
 }
 
 static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
@@ -192,72 +447,86 @@ static void release_pieces(const clv_rpc_piece *pieces, size_t n) {
     if (pieces[i].release) pieces[i].release(pieces[i].owner);
 }
 
-static clv_code pass_to_stream(clv_frame_writer *o, clv_stream s, uint32_t index,
-                               const clv_rpc_piece *pieces, size_t n, size_t bytes, clv_err *err) {
-  /* Count before the send: the peer may answer, and close, before send returns. */
-  if (index == 0) {
-    clv_code code = count_unsent_message(o, err);
-    if (code != CLV_OK) {
-      release_pieces(pieces, n);
-      return code;
-    }
-  }
-  __atomic_fetch_add(&o->bytes_out, bytes, __ATOMIC_RELAXED);
-  __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
-  clv_code code = s.transport->send(s.handle, pieces, n, err);
-  if (code == CLV_OK) return code;
-  if (index == 0) clv_frame_writer_count_accepted(o);
-  return clv_err_prefix(err, "the connection to %s", o->peer);
-}
-
 clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_frame *f,
                                clv_rpc_piece *pieces, size_t n_payload, size_t payload,
                                clv_err *err) {
-  CLV_AUTO(clv_stream_unref) clv_stream s = ref_lane_stream(o, index);
-  clv_bytes head = take_head_buffer(o);
-  clv_code code = clv_frame_encode(f, payload, &head, err);
-  if (code == CLV_OK && !s.transport) code = clv_frame_writer_refuse(o, err);
-  pieces[0] = (clv_rpc_piece){.data = head.data, .len = head.len};
-  if (code == CLV_OK)
-    code = pass_to_stream(o, s, index, pieces, n_payload + 1, head.len + payload, err);
-  else
+  clv_logged_message *m;
+  clv_code code = take_message(o, &m, err);
+  if (code != CLV_OK) {
     release_pieces(pieces + 1, n_payload);
-  return_head_buffer(o, head);
+    return code;
+  }
+  memcpy(m->payload, pieces + 1, n_payload * sizeof *pieces);
+  m->n_payload = (uint32_t)n_payload;
+  code = clv_frame_encode(f, payload, &m->head, err);
+  m->head_len = m->head.len;
+  m->bytes = m->head.len + payload;
+  if (code == CLV_OK) return send_message(o, index, m, err);
+  recycle_message(o, m);
   return code;
 }
 
-/* Passes bundle prefix, head and payload to the stream. Returns their bytes; 0: they do not fit. */
-static size_t coalesce_frame(clv_stream s, const clv_bytes *head, const clv_rpc_piece *payload,
-                             size_t n, size_t bytes) {
+clv_code clv_frame_writer_send_first(clv_stream s, const clv_frame *f, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
+  CLV_TRY(clv_frame_encode(f, 0, &head, err));
+  const clv_rpc_piece piece = {.data = head.data, .len = head.len};
+  return s.transport->send(s.handle, &piece, 1, err);
+}
+
+/* ---- frames that are held back --------------------------------------------------------------- */
+
+/* Holds an encoded frame back: prefix, head, payload. False: there is no room. The caller holds the
+ * lock. */
+static bool hold_back(clv_frame_writer *o, const clv_bytes *head, const clv_rpc_piece *payload,
+                      size_t n, size_t bytes) {
   uint8_t prefix[CLV_WIRE_BUNDLE_PREFIX];
-  clv_iov pieces[2 + CLV_WIRE_TENSORS] = {
-      {prefix, clv_frame_bundle_prefix(prefix, head->len + bytes)}, {head->data, head->len}};
-  for (size_t i = 0; i < n; i++) pieces[2 + i] = (clv_iov){payload[i].data, payload[i].len};
-  return s.transport->coalesce(s.handle, pieces, 2 + n) ? pieces[0].len + head->len + bytes : 0;
+  size_t prefix_len = clv_frame_bundle_prefix(prefix, head->len + bytes);
+  clv_bytes *to = &o->coalesced;
+  if (o->is_shut || o->is_broken || to->failed || o->n_coalesced == CLV_WIRE_BUNDLED ||
+      prefix_len + head->len + bytes > COALESCED_BYTES - to->len)
+    return false;
+  size_t before = to->len;
+  clv_bytes_add(to, prefix, prefix_len);
+  clv_bytes_add(to, head->data, head->len);
+  for (size_t i = 0; i < n; i++) clv_bytes_add(to, payload[i].data, payload[i].len);
+  if (to->failed)
+    to->len = before;
+  else
+    o->n_coalesced++;
+  return !to->failed;
 }
 
 bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
                                const clv_rpc_piece *payload, size_t n_payload, size_t bytes) {
   clv_err ignored;
-  CLV_AUTO(clv_stream_unref) clv_stream s = ref_lane_stream(o, 0);
-  if (!s.transport || !s.transport->coalesce) return false;
-  clv_bytes head = take_head_buffer(o);
-  size_t sent = 0;
-  if (clv_frame_encode(f, bytes, &head, &ignored) == CLV_OK)
-    sent = coalesce_frame(s, &head, payload, n_payload, bytes);
-  __atomic_fetch_add(&o->bytes_out, sent, __ATOMIC_RELAXED);
-  return_head_buffer(o, head);
-  return sent > 0;
+  clv_logged_message *scratch;
+  bool is_held = false;
+  if (take_message(o, &scratch, &ignored) != CLV_OK) return false;
+  if (clv_frame_encode(f, bytes, &scratch->head, &ignored) == CLV_OK) {
+    pthread_mutex_lock(&o->lock);
+    is_held = hold_back(o, &scratch->head, payload, n_payload, bytes);
+    pthread_mutex_unlock(&o->lock);
+  }
+  recycle_message(o, scratch);
+  return is_held;
 }
 
 void clv_frame_writer_flush(clv_frame_writer *o) {
   clv_err ignored;
-  CLV_AUTO(clv_stream_unref) clv_stream s = ref_lane_stream(o, 0);
-  if (!s.transport || !s.transport->flush || count_unsent_message(o, &ignored) != CLV_OK) return;
-  if (s.transport->flush(s.handle))
-    __atomic_fetch_add(&o->messages_out, 1, __ATOMIC_RELAXED);
-  else
-    clv_frame_writer_count_accepted(o);
+  clv_logged_message *m;
+  pthread_mutex_lock(&o->lock);
+  bool any = o->n_coalesced && !o->is_shut && !o->is_broken;
+  pthread_mutex_unlock(&o->lock);
+  if (!any || take_message(o, &m, &ignored) != CLV_OK) return;
+  pthread_mutex_lock(&o->lock);
+  any =
+      o->n_coalesced && !o->is_shut && !o->is_broken && append_message(o, 0, m, &ignored) == CLV_OK;
+  if (any) {
+    pump_lane(o, &o->logs[0]);
+    return;
+  }
+  pthread_mutex_unlock(&o->lock);
+  recycle_message(o, m);
 }
 
 clv_code clv_frame_writer_send_plain(clv_frame_writer *o, const clv_frame *f, clv_err *err) {

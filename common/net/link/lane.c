@@ -3,6 +3,11 @@
  * Lanes: receive the messages of a stream, decode their frames and run the action for each frame in
  * the state of the lane. The transport calls clv_lane_on_message, clv_lane_on_sent and
  * clv_lane_on_ended. Complete packets are delivered to the link's owner from here.
+ *
+ * A clv_lane is one connection of a lane. The peer connects a lane again by an ATTACH with a higher
+ * number. If the earlier connection has not ended here, it is cancelled, and ATTACHED is sent after
+ * its clv_lane_on_ended: until then a message of it may still be handled, which the number of
+ * received messages has to include.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +33,7 @@ typedef enum frame_class {
   ATTACHED,
   CHUNK,
   CREDIT,
+  ACK,
   PING,
   PONG,
   PACKET,
@@ -37,7 +43,8 @@ typedef enum frame_class {
 static frame_class frame_class_of(clv_frame_kind kind) {
   static const frame_class classes[CLV_FRAME_KINDS] = {
       [CLV_ATTACH] = 1 + ATTACH, [CLV_ATTACHED] = 1 + ATTACHED, [CLV_CHUNK] = 1 + CHUNK,
-      [CLV_CREDIT] = 1 + CREDIT, [CLV_PING] = 1 + PING,         [CLV_PONG] = 1 + PONG};
+      [CLV_CREDIT] = 1 + CREDIT, [CLV_PING] = 1 + PING,         [CLV_PONG] = 1 + PONG,
+      [CLV_ACK] = 1 + ACK};
   return classes[kind] ? classes[kind] - 1 : PACKET;
 }
 
@@ -47,13 +54,23 @@ static void deliver_packet(clv_link *l, clv_packet *p) {
   if (p) l->events.on_packet(l->events.user, l, p);
 }
 
+/* Delivers a packet whose tensors came in chunks, and lets the next ACK be sent at once. */
+static void deliver_chunked(clv_link *l, clv_packet *p) {
+  if (p) __atomic_store_n(&l->must_ack, true, __ATOMIC_RELAXED);
+  deliver_packet(l, p);
+}
+
 static clv_code on_packet(const lane_frame *m, clv_err *err) {
   clv_packet *p, *head, *complete;
   clv_reassembly *a = &m->link->reassembly;
   CLV_TRY(clv_reassembly_new_packet(a, m->f, &p, &head, err));
   deliver_packet(m->link, head);
+  bool is_chunked = m->f->n_tensors && m->f->tensors[0].transfer;
   CLV_TRY(clv_reassembly_add_packet(a, p, m->pieces, m->payload, &complete, err));
-  deliver_packet(m->link, complete);
+  if (is_chunked)
+    deliver_chunked(m->link, complete);
+  else
+    deliver_packet(m->link, complete);
   return CLV_OK;
 }
 
@@ -61,7 +78,7 @@ static clv_code on_chunk(const lane_frame *m, clv_err *err) {
   clv_packet *complete;
   CLV_TRY(
       clv_reassembly_add_chunk(&m->link->reassembly, m->f, m->pieces, m->payload, &complete, err));
-  deliver_packet(m->link, complete);
+  deliver_chunked(m->link, complete);
   return CLV_OK;
 }
 
@@ -69,6 +86,10 @@ static clv_code on_credit(const lane_frame *m, clv_err *err) {
   (void)err;
   clv_send_queue_add_credit(m->link->send_queue, m->f->credit.bytes);
   return CLV_OK;
+}
+
+static clv_code on_ack(const lane_frame *m, clv_err *err) {
+  return clv_link_note_ack(m->link, m->f, err);
 }
 
 /* Answers a PING. Ignores CLV_UNAVAILABLE, because a closing or broken link reports its own end. */
@@ -86,30 +107,87 @@ static clv_code on_pong(const lane_frame *m, clv_err *err) {
 
 /* ---- the first frame ------------------------------------------------------------------------- */
 
-static clv_code mark_attached(clv_link *l, clv_lane *ln, clv_err *err) {
-  clv_link_event_args n = {.index = ln->index};
-  ln->state = ln->index ? CLV_LANE_BULK : CLV_LANE_CONTROL;
+static void set_state(clv_lane *ln, clv_lane_state state) {
+  __atomic_store_n(&ln->state, state, __ATOMIC_RELAXED);
+}
+
+static clv_code mark_attached(clv_link *l, uint32_t index, clv_err *err) {
+  clv_link_event_args n = {.index = index};
   return clv_link_on_event(l, CLV_LINK_LANE_ATTACHED, &n, err);
 }
 
 static clv_code on_attached(const lane_frame *m, clv_err *err) {
-  if (m->lane->index == 0)
+  clv_lane *ln = m->lane;
+  const bool is_first = ln->connection == 0;
+  if (is_first && m->f->attached.received)
+    return clv_fail(err, CLV_INVALID, "ATTACHED counts messages, but none was sent");
+  if (is_first && ln->index == 0)
     clv_send_queue_set_credit(m->link->send_queue, m->f->attached.credit_bytes);
-  return mark_attached(m->link, m->lane, err);
+  set_state(ln, ln->index ? CLV_LANE_BULK : CLV_LANE_CONTROL);
+  CLV_TRY(mark_attached(m->link, ln->index, err));
+  return clv_frame_writer_resume(m->link->writer, ln->index, ln->connection,
+                                 m->f->attached.received, err);
+}
+
+/* A connection of an accepted lane that has joined: what is needed of its clv_lane, which another
+ * thread may free. */
+typedef struct joined {
+  clv_link *link;
+  clv_stream stream;
+  uint32_t index;
+  uint64_t connection, peer_received;
+} joined;
+
+/* Sends ATTACHED on a lane that has joined, and passes the messages that the peer has not received
+ * to its stream. */
+static clv_code answer_attach(const joined *j, clv_err *err) {
+  clv_frame reply = {.kind = CLV_ATTACHED};
+  reply.attached.credit_bytes = j->link->accept_limits.credit_bytes;
+  reply.attached.received = clv_link_received(j->link, j->index);
+  clv_frame_writer_attach(j->link->writer, j->index, j->connection, j->stream);
+  CLV_TRY(mark_attached(j->link, j->index, err));
+  if (clv_frame_writer_send_first(j->stream, &reply, err) != CLV_OK) {
+    /* the stream has ended meanwhile, and its lane reports that */
+    j->stream.transport->cancel(j->stream.handle, CLV_CANCELLED, err->text);
+    return CLV_OK;
+  }
+  return clv_frame_writer_resume(j->link->writer, j->index, j->connection, j->peer_received, err);
+}
+
+/* Describes a lane that has joined. Takes a reference to its stream. */
+static joined describe_joined(clv_link *l, clv_lane *ln) {
+  set_state(ln, ln->index ? CLV_LANE_BULK : CLV_LANE_CONTROL);
+  return (joined){l, clv_stream_ref(ln->stream), ln->index, ln->connection, ln->peer_received};
 }
 
 static clv_code join_lane(clv_link *l, clv_lane *ln, const clv_frame *f, clv_err *err) {
-  clv_link_event_args n = {.index = f->attach.lane, .n_lanes = 1 + f->attach.lanes};
-  CLV_TRY(clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err));
+  clv_link_event_args n = {.index = f->attach.lane,
+                           .n_lanes = 1 + f->attach.lanes,
+                           .lane = ln,
+                           .connection = f->attach.again};
   ln->index = n.index;
+  ln->connection = f->attach.again;
+  ln->peer_received = f->attach.received;
   ln->link = clv_link_ref(l);
-  clv_frame_writer_attach(l->writer, ln->index, ln->stream);
-  clv_send_queue_set_lanes(l->send_queue, n.n_lanes);
-  CLV_TRY(mark_attached(l, ln, err));
-  clv_frame reply = {.kind = CLV_ATTACHED};
-  reply.attached.credit_bytes = l->accept_limits.credit_bytes;
-  clv_rpc_piece pieces[1];
-  return clv_frame_writer_send(l->writer, ln->index, &reply, pieces, 0, 0, err);
+  set_state(ln, CLV_LANE_WAITING);
+  clv_code code = clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err);
+  if (code != CLV_OK) {
+    ln->link = NULL;
+    clv_link_unref(l);
+    return code;
+  }
+  if (n.must_wait) {
+    if (n.replaced.transport)
+      n.replaced.transport->cancel(n.replaced.handle, CLV_CANCELLED, "a newer connection came");
+    clv_stream_unref(&n.replaced);
+    clv_frame_writer_drop_stream(l->writer, n.index, "a newer connection came");
+    return CLV_OK;
+  }
+  joined j = describe_joined(l, ln);
+  if (!ln->connection) clv_send_queue_set_lanes(l->send_queue, n.n_lanes);
+  code = answer_attach(&j, err);
+  clv_stream_unref(&j.stream);
+  return code;
 }
 
 static clv_code on_attach(const lane_frame *m, clv_err *err) {
@@ -123,6 +201,11 @@ static clv_code on_attach(const lane_frame *m, clv_err *err) {
 
 static clv_code refuse_before_attach(const lane_frame *m, clv_err *err) {
   return clv_fail(err, CLV_PRECONDITION, "the first frame must be ATTACH, not %s",
+                  clv_frame_kind_name(m->f->kind));
+}
+
+static clv_code refuse_while_waiting(const lane_frame *m, clv_err *err) {
+  return clv_fail(err, CLV_PRECONDITION, "%s was sent before ATTACHED",
                   clv_frame_kind_name(m->f->kind));
 }
 
@@ -148,13 +231,23 @@ static lane_action *const actions[CLV_LANE_STATES][CLASSES] = {
                            [ATTACHED] = refuse_before_attach,
                            [CHUNK] = refuse_before_attach,
                            [CREDIT] = refuse_before_attach,
+                           [ACK] = refuse_before_attach,
                            [PING] = refuse_before_attach,
                            [PONG] = refuse_before_attach,
                            [PACKET] = refuse_before_attach},
+    [CLV_LANE_WAITING] = {[ATTACH] = refuse_while_waiting,
+                          [ATTACHED] = refuse_while_waiting,
+                          [CHUNK] = refuse_while_waiting,
+                          [CREDIT] = refuse_while_waiting,
+                          [ACK] = refuse_while_waiting,
+                          [PING] = refuse_while_waiting,
+                          [PONG] = refuse_while_waiting,
+                          [PACKET] = refuse_while_waiting},
     [CLV_LANE_DIALLED] = {[ATTACH] = refuse_before_attached,
                           [ATTACHED] = on_attached,
                           [CHUNK] = refuse_before_attached,
                           [CREDIT] = refuse_before_attached,
+                          [ACK] = refuse_before_attached,
                           [PING] = refuse_before_attached,
                           [PONG] = refuse_before_attached,
                           [PACKET] = refuse_before_attached},
@@ -162,6 +255,7 @@ static lane_action *const actions[CLV_LANE_STATES][CLASSES] = {
                           [ATTACHED] = refuse_repeated,
                           [CHUNK] = on_chunk,
                           [CREDIT] = on_credit,
+                          [ACK] = on_ack,
                           [PING] = on_ping,
                           [PONG] = on_pong,
                           [PACKET] = on_packet},
@@ -169,6 +263,7 @@ static lane_action *const actions[CLV_LANE_STATES][CLASSES] = {
                        [ATTACHED] = refuse_on_bulk,
                        [CHUNK] = on_chunk,
                        [CREDIT] = refuse_on_bulk,
+                       [ACK] = refuse_on_bulk,
                        [PING] = on_ping,
                        [PONG] = refuse_on_bulk,
                        [PACKET] = refuse_on_bulk},
@@ -197,11 +292,13 @@ clv_code clv_lane_new(const clv_lane_acceptor *acceptor, const char *peer_uri,
   return CLV_OK;
 }
 
-clv_code clv_lane_new_dialled(clv_link *l, uint32_t index, clv_lane **ret, clv_err *err) {
+clv_code clv_lane_new_dialled(clv_link *l, uint32_t index, uint64_t connection, clv_lane **ret,
+                              clv_err *err) {
   clv_lane *ln;
   CLV_TRY(clv_alloc(1, sizeof *ln, &ln, err));
   ln->state = CLV_LANE_DIALLED;
   ln->index = index;
+  ln->connection = connection;
   ln->link = clv_link_ref(l);
   *ret = ln;
   return CLV_OK;
@@ -221,7 +318,7 @@ static void count_message(clv_link *l, uint64_t bytes) {
 static clv_code handle_frame(clv_lane *ln, const clv_frame *f, const clv_piece *pieces,
                              const clv_payload *payload, clv_err *err) {
   lane_frame m = {ln->link, ln, ln->index, f, pieces, payload};
-  return run_action(ln->state, &m, err);
+  return run_action(__atomic_load_n(&ln->state, __ATOMIC_RELAXED), &m, err);
 }
 
 /* Handles the frames of a bundle before the last one, in order. */
@@ -242,11 +339,14 @@ static clv_code handle_message(clv_lane *ln, const clv_iov *iov, size_t n, clv_e
   clv_frame f;
   clv_payload payload;
   clv_bundle before;
+  const bool is_attached = __atomic_load_n(&ln->state, __ATOMIC_RELAXED) >= CLV_LANE_CONTROL;
   clv_wire_limits limits = ln->link ? ln->link->accept_limits : clv_wire_limits_default();
   CLV_TRY(clv_frame_decode_bundle(pieces, n, &limits, &before, &f, &payload, err));
   if (ln->link) count_message(ln->link, total_bytes(iov, n));
   CLV_TRY(handle_bundled(ln, &before, pieces, n, &limits, err));
-  return f.kind ? handle_frame(ln, &f, pieces, &payload, err) : CLV_OK;
+  if (f.kind) CLV_TRY(handle_frame(ln, &f, pieces, &payload, err));
+  return is_attached ? clv_link_count_received(ln->link, ln->index, total_bytes(iov, n), err)
+                     : CLV_OK;
 }
 
 /* Handles a message. After an error the link ends and its streams are cancelled: a link that had
@@ -265,17 +365,57 @@ void clv_lane_on_message(clv_lane *ln, const clv_iov *iov, size_t n) {
 }
 
 void clv_lane_on_sent(clv_lane *ln) {
-  if (ln->link && ln->index == 0) clv_frame_writer_count_accepted(ln->link->writer);
+  if (!ln->link) return;
+  if (__atomic_exchange_n(&ln->is_first_accepted, true, __ATOMIC_RELAXED))
+    clv_frame_writer_count_accepted(ln->link->writer, ln->index);
+}
+
+/* ---- the end of a connection ----------------------------------------------------------------- */
+
+/* True if a stream that ended with this code may be connected again. Other codes are a decision of
+ * the peer, or of this side. A redial that was refused for want of room, or in the handshake, may
+ * succeed later. */
+static bool may_reconnect(const clv_lane *ln, clv_code code) {
+  bool was_attached = __atomic_load_n(&ln->state, __ATOMIC_RELAXED) >= CLV_LANE_CONTROL;
+  return code == CLV_UNAVAILABLE || code == CLV_CANCELLED || code == CLV_UNKNOWN ||
+         code == CLV_INTERNAL || code == CLV_DEADLINE ||
+         (!was_attached && (code == CLV_EXHAUSTED || code == CLV_UNAUTHENTICATED));
+}
+
+/* Returns true if the link goes on without this connection. Answers the ATTACH of a connection that
+ * waited for its end. */
+static bool lose_connection(clv_link *l, const clv_lane *ln, clv_code code, const char *text) {
+  clv_err err;
+  char unused[CLV_ERR_TEXT];
+  clv_link_event_args n = {.index = ln->index, .code = code, .text = text};
+  if (!may_reconnect(ln, code) || clv_frame_writer_is_broken(l->writer, unused)) return false;
+  clv_frame_writer_detach(l->writer, ln->index, ln->connection);
+  if (clv_link_on_event(l, CLV_LINK_LANE_LOST, &n, &err) != CLV_OK) return false;
+  if (!n.next.transport) return true;
+  joined j = {l, n.next, n.index, n.connection, n.peer_received};
+  if (answer_attach(&j, &err) != CLV_OK) clv_link_end(l, err.code, err.text);
+  clv_stream_unref(&j.stream);
+  return true;
+}
+
+/* Returns true if the connection has joined its lane. It waits no longer if it has not. */
+static bool leave_lane(clv_link *l, const clv_lane *ln) {
+  pthread_mutex_lock(&l->lock);
+  clv_lane_slot *s = &l->lanes[ln->index];
+  if (s->waiting == ln) s->waiting = NULL;
+  bool has_joined = ln->has_joined;
+  pthread_mutex_unlock(&l->lock);
+  return has_joined;
 }
 
 void clv_lane_on_ended(clv_lane *ln, clv_code code, const char *text) {
   clv_link *l = ln->link;
-  if (l) {
+  if (l && leave_lane(l, ln) && !lose_connection(l, ln, code, text)) {
     clv_link_end(l, code == CLV_OK ? CLV_UNAVAILABLE : code,
                  code == CLV_OK ? "the peer ended the stream" : text);
-    clv_link_lane_ended(l, ln->index);
-    clv_link_unref(l);
+    clv_link_lane_ended(l, ln->index, ln->connection);
   }
+  clv_link_unref(l);
   clv_stream_unref(&ln->stream);
   free(ln);
 }

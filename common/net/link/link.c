@@ -22,56 +22,21 @@ void clv_link_flush(clv_link *l) { clv_frame_writer_flush(l->writer); }
 
 /* ---- dialling -------------------------------------------------------------------------------- */
 
-static clv_code send_attach(clv_link *l, const clv_link_dial *d, uint32_t index, clv_err *err) {
-  clv_frame f = {.kind = CLV_ATTACH};
-  f.attach.session = d->session;
-  f.attach.incarnation = d->incarnation;
-  f.attach.epoch = d->epoch;
-  f.attach.lane = index;
-  f.attach.lanes = l->n_lanes - 1;
-  f.attach.role = d->role;
-  if (d->owner) snprintf(f.attach.owner, sizeof f.attach.owner, "%s", d->owner);
-  clv_rpc_piece pieces[1];
-  return clv_frame_writer_send(l->writer, index, &f, pieces, 0, 0, err);
+/* Keeps what ATTACH says, because later connections of the lanes say it again. */
+static void copy_dial(clv_link *l, const clv_link_dial *d) {
+  l->dial = *d;
+  l->dial.bulk_lanes = CLV_MIN(d->bulk_lanes, (uint32_t)CLV_WIRE_LANES);
+  l->dial.address = l->dial.identity = NULL;
+  l->dial.pem = (clv_rpc_pem){0};
+  if (!d->owner) return;
+  snprintf(l->owner, sizeof l->owner, "%s", d->owner);
+  l->dial.owner = l->owner;
 }
 
-/* Replaces the error of a lane that could not join with the reason why the link has ended, if it
- * has. */
-static clv_code use_end_reason(clv_link *l, clv_code code, clv_err *err) {
-  pthread_mutex_lock(&l->lock);
-  if (l->state >= CLV_LINK_ENDING)
-    code = clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", l->peer,
-                    l->close_text);
-  pthread_mutex_unlock(&l->lock);
-  return code;
-}
-
-/* Dials one lane. The lane may have ended and be freed by the time the dialler returns. */
-static clv_code dial_lane(clv_link *l, uint32_t index, uint32_t lanes, clv_err *err) {
-  clv_lane *ln;
-  clv_link_event_args n = {.index = index, .n_lanes = lanes};
-  CLV_AUTO(clv_stream_unref) clv_stream s = {l->dialler.transport, NULL};
-  CLV_TRY(clv_lane_new_dialled(l, index, &ln, err));
-  clv_code code = clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err);
-  if (code != CLV_OK) code = use_end_reason(l, code, err);
-  if (code == CLV_OK) code = l->dialler.dial(l->dialler.user, index, ln, &s.handle, err);
-  if (code != CLV_OK) {
-    s = (clv_stream){0};
-    clv_link_end(l, CLV_OK, "closed");
-    clv_lane_on_ended(ln, code, err->text);
-    return code;
-  }
-  clv_frame_writer_attach(l->writer, index, s);
-  return CLV_OK;
-}
-
-static clv_code dial_all_lanes(clv_link *l, const clv_link_dial *d, clv_err *err) {
-  uint32_t lanes = 1 + CLV_MIN(d->bulk_lanes, (uint32_t)CLV_WIRE_LANES);
+static clv_code dial_all_lanes(clv_link *l, clv_err *err) {
+  uint32_t lanes = 1 + l->dial.bulk_lanes;
   clv_send_queue_set_lanes(l->send_queue, lanes);
-  for (uint32_t i = 0; i < lanes; i++) {
-    CLV_TRY(dial_lane(l, i, lanes, err));
-    CLV_TRY(send_attach(l, d, i, err));
-  }
+  for (uint32_t i = 0; i < lanes; i++) CLV_TRY(clv_link_dial_lane(l, i, 0, err));
   return CLV_OK;
 }
 
@@ -84,7 +49,8 @@ clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *di
     return code;
   }
   l->dialler = *dialler;
-  code = dial_all_lanes(l, dial, err);
+  copy_dial(l, dial);
+  code = dial_all_lanes(l, err);
   if (code != CLV_OK) {
     if (clv_link_has_violation(l)) code = err->code = CLV_BAD_ANSWER;
     clv_link_close(l);
@@ -97,7 +63,7 @@ clv_code clv_link_start(const clv_link_options *options, const clv_link_dial *di
 
 bool clv_link_is_attached(clv_link *l) {
   pthread_mutex_lock(&l->lock);
-  bool is_open = l->state == CLV_LINK_OPEN;
+  bool is_open = l->state == CLV_LINK_OPEN || l->state == CLV_LINK_MENDING;
   pthread_mutex_unlock(&l->lock);
   return is_open;
 }
@@ -107,7 +73,7 @@ clv_code clv_link_wait_attached(clv_link *l, unsigned timeout_ms, clv_err *err) 
   clv_code code = CLV_OK;
   pthread_mutex_lock(&l->lock);
   while (l->state < CLV_LINK_OPEN && clv_link_wait(l, deadline)) continue;
-  if (l->state > CLV_LINK_OPEN)
+  if (l->state >= CLV_LINK_ENDING)
     code = clv_fail(err, l->close_code, "%s", l->close_text);
   else if (l->state < CLV_LINK_OPEN)
     code = clv_fail(err, CLV_DEADLINE, "%s did not attach the session within %u ms", l->peer,
@@ -145,6 +111,7 @@ void clv_link_begin_close(clv_link *l) {
 void clv_link_close(clv_link *l) {
   if (!l) return;
   clv_link_begin_close(l);
+  clv_link_stop_redials(l);
   if (!l->clock.now_ns) end_lanes(l);
   clv_link_hang_up(l);
 }

@@ -214,6 +214,9 @@ typedef struct clv_link_counts {
   /* Time in which a compute thread of a node was idle until a packet of this link was received, and
    * how often such a wait took a millisecond or more. */
   uint64_t node_wait_ns, n_node_waits;
+  /* lanes that were connected again after a loss; bytes of messages that were sent again, which
+   * bytes_out counts once */
+  uint64_t reconnects, resent_bytes;
 } clv_link_counts;
 
 /* Frames and tensors in transfer now. */
@@ -234,7 +237,8 @@ typedef struct clv_link_events {
    * refuse the packet: clv_link_send then returns the refusal. Tensors and error texts leave a
    * process only through this check; the master enforces its egress table here. */
   clv_code (*check_send)(void *user, clv_link *link, clv_packet *packet, clv_err *err);
-  /* Called once, when a lane has ended, the peer violated the protocol or the link is closed. */
+  /* Called once, when the link has ended: the peer has ended it or violated the protocol, a lane
+   * could not be connected again in time, or the link is closed. */
   void (*on_closed)(void *user, clv_link *link, clv_code code, const char *text);
 } clv_link_events;
 
@@ -246,6 +250,9 @@ typedef struct clv_link_options {
   clv_wire_limits accept_limits; /* limits of this side, to which received frames are checked */
   uint64_t send_credit; /* bytes of tensors that may be sent before CREDIT; ATTACHED replaces it */
   bool quota_fails_packet; /* tensors over the pool's quota fail their packet, not the link */
+  /* time for which a lane that has lost its connection is mended before the link ends, ms; 0: the
+   * loss of a connection ends the link */
+  uint64_t lease_ms;
   clv_link_events events;
 } clv_link_options;
 
@@ -256,10 +263,14 @@ clv_code clv_link_new(const clv_link_options *options, clv_link **ret, clv_err *
 
 /* Address of the peer, and what this side sends in ATTACH on each lane. */
 typedef struct clv_link_dial {
-  /* address, identity, pem and limits are used by clv_link_open alone */
+  /* address, identity, pem, limits and read_pem are used by clv_link_open alone */
   const char *address, *identity;
   clv_rpc_pem pem;
   clv_rpc_limits limits;
+  /* Optional. Returns the certificates for a later connection, which may have been renewed, in
+   * memory that clv_rpc_pem_free frees. May be called until the link is closed. */
+  clv_code (*read_pem)(void *user, clv_rpc_pem *ret, clv_err *err);
+  void *pem_user;
   clv_wire_id session, incarnation;
   uint64_t epoch;
   const char *owner;   /* identity that owns the session, for CLV_ATTACH_PEER; else NULL */
@@ -269,8 +280,9 @@ typedef struct clv_link_dial {
 } clv_link_dial;
 
 /* BLOCKS. Dialling side: connects 1 + bulk_lanes streams, sends ATTACH on each and waits for all
- * ATTACHED. `dial` must stay valid during the call. Errors: those of clv_rpc_channel_connect, the
- * peer's refusal, CLV_BAD_ANSWER if the peer violated the protocol, CLV_DEADLINE. */
+ * ATTACHED. Copies `dial`. A thread of the link then connects lost lanes again. Errors: those of
+ * clv_rpc_channel_connect, the peer's refusal, CLV_BAD_ANSWER if the peer violated the protocol,
+ * CLV_DEADLINE. */
 clv_code clv_link_open(clv_rpc_runtime *runtime, const clv_link_options *options,
                        const clv_link_dial *dial, clv_link **ret, clv_err *err) CLV_USE_RESULT;
 
@@ -305,6 +317,12 @@ void clv_link_ping_async(clv_link *link);
 /* As clv_link_ping_async, and ends the link with CLV_UNAVAILABLE and `text` if a PING has no PONG
  * after `ms`. */
 void clv_link_ping_or_end(clv_link *link, unsigned ms, const char *text);
+/* Connects lost lanes again that are due (dialling side), and ends the link if a lane has been lost
+ * for lease_ms. Returns when to call it again; UINT64_MAX: after the next loss. The accepting side
+ * calls it now and then. A link of clv_link_open calls it by itself. */
+uint64_t clv_link_tend(clv_link *link);
+/* True while a lane has lost its connection and the link has not ended. */
+bool clv_link_is_mending(const clv_link *link);
 const char *clv_link_peer(const clv_link *link);
 /* True if the link has ended because a message of the peer violated the protocol. For on_closed. */
 bool clv_link_has_violation(const clv_link *link);
@@ -337,14 +355,11 @@ clv_code clv_lane_accept(const clv_lane_acceptor *acceptor, const clv_rpc_peer *
 typedef struct clv_transport {
   /* As clv_rpc_stream_send: takes over every piece in all cases, never blocks, keeps the order. */
   clv_code (*send)(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err);
-  /* As clv_rpc_stream_coalesce and clv_rpc_stream_flush. Both may be NULL: each frame is then a
-   * message of its own. */
-  bool (*coalesce)(void *stream, const clv_iov *pieces, size_t n);
-  bool (*flush)(void *stream);
   /* As clv_rpc_stream_close: half close after the queued messages. */
   void (*close)(void *stream);
   /* As clv_rpc_stream_cancel: ends the stream now. clv_lane_on_ended of this side follows, later or
-   * at once on another thread, never inside this call. */
+   * at once on another thread, never inside this call. With CLV_CANCELLED it follows at once, also
+   * if the peer cannot be reached. */
   void (*cancel)(void *stream, clv_code code, const char *text);
   /* As clv_rpc_stream_defer: runs job->run(job) soon, not inside this call. False: the job will not
    * run. */
@@ -373,8 +388,11 @@ typedef struct clv_dialler {
   const clv_transport *transport; /* static table */
   void *user;
   /* Dials the stream of lane `index`, and returns it with a reference for the lane. The lane may
-   * receive inputs before the function returns. */
-  clv_code (*dial)(void *user, uint32_t index, clv_lane *lane, void **ret_stream, clv_err *err);
+   * receive inputs before the function returns. Called again for a lane that has lost its
+   * connection; `stop` (atomic) then turns true when the call should give up. An error text with
+   * CLV_RPC_REFUSED says that no process listens at the peer's host. */
+  clv_code (*dial)(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret_stream,
+                   clv_err *err);
   void (*hang_up)(void *user); /* called once, after the last dial; may be NULL */
 } clv_dialler;
 

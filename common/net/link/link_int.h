@@ -4,7 +4,8 @@
  *
  *   crc.c            CRC32C of a tensor from those of its chunks
  *   transport_rpc.c  gRPC as the transport of lanes; does not know links
- *   frame_writer.c   encodes frames and writes them to the streams of the lanes
+ *   lane_log.c       messages of a lane that the peer has not acknowledged
+ *   frame_writer.c   encodes frames and passes them to the streams of the lanes
  *   recv_window.c    counts received bytes and returns them to the peer as CREDIT
  *   packet.c         packets; packet_frames.c makes those of contexts
  *   device_copy.c    progress of a tensor's copy from a device, and the queues that wait for it
@@ -14,8 +15,11 @@
  *   reassembly.c     assembles received chunks to complete packets
  *   link_state.c     states of a link, from its first lane to its end
  *   counters.c       counters and load of a link
+ *   received.c       counts received messages and acknowledges them
  *   lane.c           handles the frames of a stream, by the state of its lane
- *   link.c           sends, dials and closes
+ *   dial.c           dials the lanes of a link
+ *   redial.c         dials lanes again that have lost their connection, or ends the link
+ *   link.c           sends, opens and closes
  *   link_rpc.c       dials and accepts links over gRPC
  *
  * A link is one logical stream over 1 + k streams, each on a connection of its own. Lane 0 carries
@@ -44,9 +48,11 @@ enum {
   INITIAL_SPANS = 64, /* spans that a table entry allocates at first, and keeps for later tensors */
   /* number of entries of the reassembly table whose spans are allocated when the link is made */
   PREALLOC_PARTIAL = 32,
-  MAX_HEAD_BUFFERS = 16,
-  PREALLOC_HEADS = 6,
-  HEAD_BYTES = 512, /* encoded size of most frames, without payload */
+  MAX_SPARE_MESSAGES = 256,   /* free entries of logs that a link keeps */
+  PREALLOC_MESSAGES = 16,     /* entries that are allocated when the link is made */
+  MESSAGE_BATCH = 16,         /* entries that are allocated when none is free */
+  HEAD_BYTES = 512,           /* encoded size of most frames, without payload */
+  COALESCED_BYTES = 16 << 10, /* bytes of frames that are held back for the next message */
   /* Limit of the packets received from a peer and not freed yet: several times those of one
    * step. */
   MAX_PACKETS = 2 * CLV_WIRE_CONTRIBUTIONS,
@@ -55,8 +61,16 @@ enum {
   LONG_WAIT_NS = 1000000,    /* longer than any gap between two frames of one burst */
   PING_INTERVAL_MS = 100,    /* least time between two PINGs of clv_link_ping_async */
   MAX_UNSENT = MAX_PACKETS,  /* messages on the control lane that the transport has not accepted */
-  INITIAL_CHUNKS = 256,      /* capacity of the queue of chunks when it is first allocated */
-  MAX_PROBES = 256, /* open PINGs about chunks: more than a window needs, also with 16 lanes */
+  MAX_LOGGED = 1 << 16,      /* messages of a lane that the peer has not acknowledged */
+  ACK_MESSAGES = 32,         /* received messages of a lane that wait for an ACK, at most */
+  ACK_BYTES = 256 << 10,     /* received bytes of the control lane that wait for an ACK, at most */
+  ATTACH_TIMEOUT_MS = 5000,  /* time for a redial: connect, TLS and ATTACHED */
+  REFUSED_MS = 3000,         /* the link ends when its peer's host refuses it for this time */
+  REDIAL_FIRST_MS = 200,     /* pause before the second redial; doubles up to REDIAL_MAX_MS */
+  REDIAL_MAX_MS = 5000,
+  STABLE_MS = 1000,     /* a connection that lasted this long ends the pauses between redials */
+  INITIAL_CHUNKS = 256, /* capacity of the queue of chunks when it is first allocated */
+  MAX_PROBES = 256,     /* open PINGs about chunks: more than a window needs, also with 16 lanes */
   INITIAL_WINDOW = 1 << 20, /* bytes of chunks in flight until the first PONG about chunks */
   /* smallest window: one chunk in flight, one whose PONG is awaited */
   MIN_WINDOW = 2 * CLV_WIRE_CHUNK_BYTES,
@@ -67,13 +81,13 @@ enum {
 
 extern const clv_transport clv_transport_rpc;
 
-/* Makes a dialler over gRPC for clv_link_start. `dial` must stay valid until clv_link_start
- * returns. Each stream gets a copy of `events` with its lane as `user`. */
+/* Makes a dialler over gRPC for clv_link_start. Copies `dial`. Each stream gets a copy of `events`
+ * with its lane as `user`. */
 clv_code clv_dialler_rpc(clv_rpc_runtime *runtime, const clv_link_dial *dial,
                          const clv_rpc_stream_events *events, clv_dialler *ret,
                          clv_err *err) CLV_USE_RESULT;
 
-/* ---- frame_writer.c -------------------------------------------------------------------------- */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 /* A stream and the transport that carries it. All zero: no stream. */
 typedef struct clv_stream {
@@ -84,22 +98,72 @@ typedef struct clv_stream {
 clv_stream clv_stream_ref(clv_stream s);
 void clv_stream_unref(clv_stream *s);
 
-/* Frame writer of a link: encodes frames and hands them to the streams of the lanes.
+/* ---- lane_log.c ------------------------------------------------------------------------------ */
+
+/* A message of a lane, kept until the peer has acknowledged it. */
+typedef struct clv_logged_message {
+  struct clv_logged_message *next;
+  /* the encoded frame without its payload, head_len bytes, then frames that were held back for this
+   * message */
+  clv_bytes head;
+  size_t head_len;
+  clv_rpc_piece payload[CLV_WIRE_TENSORS]; /* [n_payload], a reference to the tensor of each */
+  uint32_t n_payload;
+  size_t bytes;    /* size of the message */
+  bool is_removed; /* acknowledged while a thread passes it to the stream; that thread frees it */
+} clv_logged_message;
+
+/* Log of a lane. The counters count messages of the lane since the begin of the link. */
+typedef struct clv_lane_log {
+  clv_logged_message *first, *last; /* not acknowledged, oldest first */
+  clv_logged_message *unsent;       /* the next to pass to the stream; NULL: none */
+  clv_logged_message *in_hand;      /* the one that a thread passes to the stream now; NULL: none */
+  uint64_t n_appended, n_sent, n_acked;
+  uint64_t n_accepted;      /* accepted by the transport; atomic */
+  clv_stream stream;        /* present stream of the lane; zero: none */
+  uint64_t connection;      /* number of the connection of `stream` */
+  uint64_t next_connection; /* lowest number of a connection that may attach */
+  bool is_open;             /* the stream is attached at both sides, so messages may be passed */
+  bool is_pumping;          /* a thread passes messages to the stream */
+} clv_lane_log;
+
+/* Appends a message to be sent. */
+void clv_lane_log_append(clv_lane_log *g, clv_logged_message *m);
+/* clv_lane_log_take returns the next message to pass to the stream, NULL: none. It stays in the
+ * log. clv_lane_log_put_down follows when the stream has taken it, and returns the message if it
+ * was removed meanwhile, else NULL. */
+clv_logged_message *clv_lane_log_take(clv_lane_log *g);
+clv_logged_message *clv_lane_log_put_down(clv_lane_log *g);
+/* Moves the first `received` messages of the lane to the list *removed. CLV_INVALID: fewer were
+ * sent. */
+clv_code clv_lane_log_ack(clv_lane_log *g, uint64_t received, clv_logged_message **removed,
+                          clv_err *err) CLV_USE_RESULT;
+/* Begins with another stream, behind the first `received` messages. *ret_resent_bytes: bytes that
+ * are sent again. CLV_PRECONDITION: the peer had acknowledged more. */
+clv_code clv_lane_log_resume(clv_lane_log *g, uint64_t received, clv_logged_message **removed,
+                             uint64_t *ret_resent_bytes, clv_err *err) CLV_USE_RESULT;
+/* Moves all messages to the list *removed. */
+void clv_lane_log_clear(clv_lane_log *g, clv_logged_message **removed);
+
+/* ---- frame_writer.c -------------------------------------------------------------------------- */
+
+/* Frame writer of a link: encodes frames, logs them and passes them to the streams of the lanes.
  * Reference-counted, because a packet that is freed after its link still sends CREDIT here. */
 typedef struct clv_frame_writer {
   pthread_mutex_t lock;
   int refs;
   char peer[CLV_WIRE_NAME + 1];
-  clv_stream streams[MAX_LANES];
+  clv_lane_log logs[MAX_LANES];
   /* is_shut: the writer refuses to send. is_broken: a send has failed, so the writer refuses to
-   * send until the link learns that its lanes have ended. */
+   * send until the link has ended. */
   bool is_shut, is_broken;
   clv_code code; /* why the writer is shut, with `text` */
   char text[CLV_ERR_TEXT];
-  clv_bytes head_buffers[MAX_HEAD_BUFFERS]; /* free buffers for encoded frames */
-  size_t n_head_buffers;
-  uint32_t n_unsent; /* messages on lane 0 that the transport has not accepted; atomic */
-  uint64_t bytes_out, messages_out; /* sent so far; atomic */
+  clv_logged_message *spare; /* free entries of logs */
+  size_t n_spare;
+  clv_bytes coalesced; /* frames held back for the next message of lane 0, encoded */
+  uint32_t n_coalesced;
+  uint64_t bytes_out, messages_out, resent_bytes; /* sent so far, and sent again; atomic */
 } clv_frame_writer;
 
 clv_code clv_frame_writer_new(const char *peer, clv_frame_writer **ret,
@@ -107,23 +171,34 @@ clv_code clv_frame_writer_new(const char *peer, clv_frame_writer **ret,
 clv_frame_writer *clv_frame_writer_ref(clv_frame_writer *o);
 void clv_frame_writer_unref(clv_frame_writer *o); /* NULL is allowed */
 
-/* Sets the stream of a lane and takes a reference to it. Cancels the stream if the writer is
- * shut. */
-void clv_frame_writer_attach(clv_frame_writer *o, uint32_t index, clv_stream s);
+/* Sets the stream of a lane and takes a reference to it. Messages are passed to it after
+ * clv_frame_writer_resume. connection: its number within the lane; a stream whose end was reported
+ * already is ignored. Cancels the stream if the writer is shut. */
+void clv_frame_writer_attach(clv_frame_writer *o, uint32_t index, uint64_t connection,
+                             clv_stream s);
+/* Passes the messages of the lane to its stream, from behind the first `received` ones. Errors:
+ * those of clv_lane_log_resume. */
+clv_code clv_frame_writer_resume(clv_frame_writer *o, uint32_t index, uint64_t connection,
+                                 uint64_t received, clv_err *err) CLV_USE_RESULT;
 /* call after the end of the stream */
-void clv_frame_writer_detach(clv_frame_writer *o, uint32_t index);
+void clv_frame_writer_detach(clv_frame_writer *o, uint32_t index, uint64_t connection);
+/* Forgets the first `received` messages of a lane. CLV_INVALID: fewer were sent. */
+clv_code clv_frame_writer_ack(clv_frame_writer *o, uint32_t index, uint64_t received,
+                              clv_err *err) CLV_USE_RESULT;
 
 /* Returns a piece of `len` bytes of the tensor. Takes over a reference to the tensor. */
 clv_rpc_piece clv_frame_writer_piece(clv_tensor *t, size_t offset, size_t len);
 
-/* Sends one frame on one lane. The transport copies the encoded head and takes the payload pieces
- * by reference. The function fills in pieces[0]; pieces[1..n_payload] hold `payload` bytes and are
- * taken over in all cases. CLV_UNAVAILABLE: the lane has no stream. */
+/* Sends one frame on one lane, now or once the lane has a stream. pieces[0] is not used;
+ * pieces[1..n_payload] are pieces of tensors, hold `payload` bytes and are taken over in all
+ * cases. */
 clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_frame *f,
                                clv_rpc_piece *pieces, size_t n_payload, size_t payload,
                                clv_err *err) CLV_USE_RESULT;
 clv_code clv_frame_writer_send_plain(clv_frame_writer *o, const clv_frame *f,
                                      clv_err *err) CLV_USE_RESULT;
+/* Sends ATTACH or ATTACHED, the first frame of a stream. It is not part of the lane's log. */
+clv_code clv_frame_writer_send_first(clv_stream s, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
 /* Holds a frame of lane 0 back, so that it is sent in one message with the next frame of lane 0,
  * before that frame, or by clv_frame_writer_flush. Copies the pieces, which stay the caller's.
  * False: the frame was not held back and the caller has to send it. */
@@ -131,17 +206,24 @@ bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
                                const clv_rpc_piece *payload, size_t n_payload,
                                size_t bytes) CLV_USE_RESULT;
 void clv_frame_writer_flush(clv_frame_writer *o);
-/* Counts a message of lane 0 that the transport has accepted. */
-void clv_frame_writer_count_accepted(clv_frame_writer *o);
+/* Counts a message of a lane that the transport has accepted. */
+void clv_frame_writer_count_accepted(clv_frame_writer *o, uint32_t index);
+/* Returns the messages of lane 0 that the transport has not accepted. */
+uint64_t clv_frame_writer_count_unsent(clv_frame_writer *o);
 bool clv_frame_writer_defer(clv_frame_writer *o, clv_rpc_job *job) CLV_USE_RESULT;
 
-/* Shuts the writer: later sends fail, and all streams are closed (CLV_OK) or cancelled (other
- * codes). Only the first call counts. */
+/* Shuts the writer: later sends fail, and all streams are closed after their messages (CLV_OK) or
+ * cancelled (other codes). Only the first call counts. */
 void clv_frame_writer_shut(clv_frame_writer *o, clv_code code, const char *text);
 /* Cancels the streams that have not ended. Their lanes receive clv_lane_on_ended. */
 void clv_frame_writer_cancel(clv_frame_writer *o, clv_code code, const char *text);
+/* Cancels the stream of one lane, so that its end is reported soon, also when the connection is
+ * silent. */
+void clv_frame_writer_drop_stream(clv_frame_writer *o, uint32_t index, const char *text);
 /* Cancels all streams after a failed send. Does nothing if the writer is already shut or broken. */
 void clv_frame_writer_fail(clv_frame_writer *o, const clv_err *why);
+/* True if a send has failed. `text` [CLV_ERR_TEXT] is then the reason. */
+bool clv_frame_writer_is_broken(clv_frame_writer *o, char *text);
 clv_code clv_frame_writer_refuse(clv_frame_writer *o,
                                  /* fails with the reason why the writer is shut */
                                  clv_err *err) CLV_USE_RESULT;
@@ -391,6 +473,7 @@ typedef enum clv_link_state {
   CLV_LINK_NEW,       /* no lane has joined */
   CLV_LINK_ATTACHING, /* not all lanes are attached */
   CLV_LINK_OPEN,      /* all lanes are attached */
+  CLV_LINK_MENDING,   /* a lane has lost its connection and is dialled again */
   CLV_LINK_ENDING,    /* the link has ended, some lanes have not */
   CLV_LINK_ENDED,     /* no lane is left */
   CLV_LINK_STATES
@@ -398,6 +481,7 @@ typedef enum clv_link_state {
 typedef enum clv_link_state_event {
   CLV_LINK_LANE_JOINS,    /* this side dials a lane, or the peer's lane sends ATTACH */
   CLV_LINK_LANE_ATTACHED, /* a lane is attached */
+  CLV_LINK_LANE_LOST,     /* a lane has lost its connection */
   CLV_LINK_ENDS, /* a lane ends, a message violates the protocol, or the owner closes the link */
   CLV_LINK_LANE_ENDED, /* a lane has ended; CLV_LINK_ENDS was reported before */
   CLV_LINK_STATE_EVENTS
@@ -406,20 +490,60 @@ typedef enum clv_link_state_event {
 /* Arguments of an event. The action of CLV_LINK_ENDS sets is_first_end if the link had not ended
  * before. */
 typedef struct clv_link_event_args {
-  uint32_t index, n_lanes; /* the lane that joins or has ended; number of lanes of the link */
-  clv_code code;           /* reason of CLV_LINK_ENDS, with `text` */
+  uint32_t index, n_lanes; /* lane of the event; number of lanes of the link */
+  /* of CLV_LINK_LANE_JOINS: the lane and its connection, 0 for the first. `lane` may be NULL unless
+   * the present connection of the lane has to end first. */
+  struct clv_lane *lane;
+  uint64_t connection;
+  /* set by CLV_LINK_LANE_JOINS: `lane` waits for the end of the present connection, and `replaced`
+   * (NULL: none) had waited for it */
+  bool must_wait;
+  clv_stream replaced;
+  /* set by CLV_LINK_LANE_LOST: stream of the lane that has waited and joins now, with a reference,
+   * beside `connection`; zero: none */
+  clv_stream next;
+  uint64_t peer_received; /* what the ATTACH of `next` said */
+  clv_code code;          /* reason of CLV_LINK_ENDS, with `text` */
   const char *text;
   bool is_first_end;
 } clv_link_event_args;
+
+/* A lane of a link, over all its connections. */
+typedef struct clv_lane_slot {
+  bool has_joined;           /* it has a stream: dialled or accepted, and not ended */
+  bool is_attached;          /* both sides have attached the stream */
+  uint64_t connection;       /* highest number of a connection so far */
+  uint64_t lost_since_ns;    /* when the last attached connection was lost; 0: it is attached */
+  uint64_t attached_ns;      /* when the lane was last attached */
+  uint64_t attach_until_ns;  /* end of the time for ATTACHED of a redial; 0: none */
+  struct clv_lane *waiting;  /* accepted, waits for the end of the present connection; NULL: none */
+  uint64_t received;         /* messages received over all connections; atomic */
+  uint64_t acked, new_bytes; /* received messages acknowledged; bytes since then; atomic */
+} clv_lane_slot;
+
+/* Redials of the dialling side of a link. */
+typedef struct clv_redials {
+  pthread_t thread;
+  bool has_thread;
+  pthread_cond_t wake;         /* signalled when a lane is lost and when the link ends */
+  uint64_t n_losses, n_tended; /* events LANE_LOST so far, and those that the thread has seen */
+  uint64_t next_ns;            /* no redial before this time */
+  uint64_t pause_ms;           /* pause after the next failed redial */
+  uint64_t refused_ns;         /* since when each redial was refused; 0: the last one was not */
+  bool is_stopping;            /* atomic: a redial in progress gives up */
+  char why[CLV_ERR_TEXT];      /* how the last redial failed; empty: none has */
+} clv_redials;
 
 struct clv_link {
   pthread_mutex_t lock;         /* guards the fields down to the empty line */
   pthread_cond_t state_changed; /* signalled by each event and each PONG */
   clv_link_state state;
-  bool lanes[MAX_LANES]; /* lanes that have joined and not ended */
+  clv_lane_slot lanes[MAX_LANES];
   uint32_t n_lanes, n_joined, n_attached;
   clv_code close_code;
   char close_text[CLV_ERR_TEXT];
+  char lost_text[CLV_ERR_TEXT]; /* how the last connection was lost */
+  clv_redials redials;
   uint64_t ping_sent_ns, pings, pongs;
   uint64_t min_rtt_ns; /* shortest round trip of a PING so far; 0: none yet */
   clv_link_counts counts;
@@ -427,10 +551,15 @@ struct clv_link {
   int refs;
   char peer[CLV_WIRE_NAME + 1];
   bool has_violation; /* atomic: a message that violated the protocol ended the link */
+  bool is_mending;    /* atomic: the state is CLV_LINK_MENDING */
+  bool must_ack;      /* atomic: a packet in chunks is complete, so the next ACK is due */
+  uint64_t lease_ms;  /* time for mending a lane; 0: the loss of a lane ends the link */
   clv_clock clock;
   clv_wire_limits accept_limits;
   clv_link_events events;
   clv_dialler dialler; /* of the dialling side; zeroed by clv_link_hang_up */
+  clv_link_dial dial;  /* what ATTACH says, on the dialling side; without address and pem */
+  char owner[CLV_WIRE_URI + 1]; /* memory of dial.owner */
   clv_frame_writer *writer;
   clv_recv_window *recv_window;
   clv_send_queue *send_queue;
@@ -444,7 +573,7 @@ clv_code clv_link_on_event(clv_link *l, clv_link_state_event event, clv_link_eve
  * on_closed. */
 void clv_link_end(clv_link *l, clv_code code, const char *text);
 /* Records that a lane has ended. */
-void clv_link_lane_ended(clv_link *l, uint32_t index);
+void clv_link_lane_ended(clv_link *l, uint32_t index, uint64_t connection);
 void clv_link_hang_up(clv_link *l);
 /* BLOCKS until the link has changed. The caller holds the lock. False: `deadline_ns` has passed, or
  * the link has a caller's clock and may not block. */
@@ -457,11 +586,23 @@ clv_frame clv_link_make_pong(clv_link *l, const clv_frame *ping);
 /* Handles a PONG. CLV_INVALID: it answers no open PING. */
 clv_code clv_link_note_pong(clv_link *l, const clv_frame *pong, clv_err *err) CLV_USE_RESULT;
 
+/* ---- received.c ------------------------------------------------------------------------------ */
+
+/* Counts a message of `bytes` that was received on a lane and handled, and sends an ACK if one is
+ * due. */
+clv_code clv_link_count_received(clv_link *l, uint32_t index, uint64_t bytes,
+                                 clv_err *err) CLV_USE_RESULT;
+/* Handles an ACK. CLV_INVALID: it has counters of other lanes, or of messages that were not
+ * sent. */
+clv_code clv_link_note_ack(clv_link *l, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
+uint64_t clv_link_received(clv_link *l, uint32_t index);
+
 /* ---- lane.c ---------------------------------------------------------------------------------- */
 
 /* State of a lane. lane.c has the table of actions for each kind of frame. */
 typedef enum clv_lane_state {
   CLV_LANE_ACCEPTED, /* waits for the peer's ATTACH */
+  CLV_LANE_WAITING,  /* waits for the end of the lane's earlier connection */
   CLV_LANE_DIALLED,  /* waits for the peer's ATTACHED */
   CLV_LANE_CONTROL,  /* attached, lane 0 */
   CLV_LANE_BULK,     /* attached, any other lane */
@@ -472,18 +613,36 @@ struct clv_lane {
   clv_link *link;    /* NULL: the lane was accepted and ATTACH has not named its session yet */
   clv_stream stream; /* stream of an accepted lane; zero for a dialled one */
   uint32_t index;
-  clv_lane_state state;
+  uint64_t connection;    /* number of this connection of the lane */
+  uint64_t peer_received; /* messages that the peer had received when it sent ATTACH */
+  bool has_joined;        /* the lane of the link has this connection; guarded by the link's lock */
+  bool is_first_accepted; /* atomic: the transport has accepted ATTACH or ATTACHED */
+  clv_lane_state state;   /* atomic */
   const clv_lane_acceptor *acceptor;
   char peer_uri[CLV_WIRE_URI + 1];
 };
 
 /* Makes a lane of the dialling side. The lane takes a reference to the link. */
-clv_code clv_lane_new_dialled(clv_link *l, uint32_t index, clv_lane **ret,
+clv_code clv_lane_new_dialled(clv_link *l, uint32_t index, uint64_t connection, clv_lane **ret,
                               clv_err *err) CLV_USE_RESULT;
 
 /* Handles a decoded frame of an attached lane. The caller ends the link after an error. */
 clv_code clv_link_on_frame(clv_link *l, uint32_t index, const clv_frame *f, const clv_piece *pieces,
                            const clv_payload *payload, clv_err *err) CLV_USE_RESULT;
+
+/* ---- dial.c ---------------------------------------------------------------------------------- */
+
+/* Dials a lane of the link and sends ATTACH. The lane may have ended by the return of the function.
+ * connection: its number, 0 for the first. */
+clv_code clv_link_dial_lane(clv_link *l, uint32_t index, uint64_t connection,
+                            clv_err *err) CLV_USE_RESULT;
+
+/* ---- redial.c -------------------------------------------------------------------------------- */
+
+/* Starts the thread that dials lost lanes again. Call once the link is open. */
+clv_code clv_link_start_redials(clv_link *l, clv_err *err) CLV_USE_RESULT;
+/* BLOCKS until the thread has ended. The link has ended before. */
+void clv_link_stop_redials(clv_link *l);
 
 /* ---- crc.c ----------------------------------------------------------------------------------- */
 

@@ -44,6 +44,7 @@ clv_code clv_link_open(clv_rpc_runtime *runtime, const clv_link_options *options
   CLV_TRY(clv_dialler_rpc(runtime, dial, &events, &dialler, err));
   CLV_TRY(clv_link_start(options, dial, &dialler, &l, err));
   clv_code code = clv_link_wait_attached(l, dial->timeout_ms, err);
+  if (code == CLV_OK) code = clv_link_start_redials(l, err);
   if (code != CLV_OK) {
     clv_link_close(l);
     clv_link_unref(l);

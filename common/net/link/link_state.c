@@ -8,7 +8,13 @@
  * ATTACHING: some lanes have joined, not all are attached. The last ATTACHED enters OPEN, an end
  * enters ENDING.
  *
- * OPEN: all lanes are attached; packets flow. A further lane is refused. An end enters ENDING.
+ * OPEN: all lanes are attached; packets flow. A further lane is refused. JOINS with a higher number
+ * of the connection waits until the present connection of the lane has ended. LOST enters MENDING,
+ * an end enters ENDING.
+ *
+ * MENDING: some lanes have lost their connection. Messages for them stay in their logs, packets
+ * flow on the others. JOINS with a higher number of the connection joins the lane again. The last
+ * ATTACHED enters OPEN, an end enters ENDING. redial.c ends the link when a lane stays lost.
  *
  * ENDING: the link has ended, and streams are being closed or cancelled. New lanes are refused. The
  * end of the last lane enters ENDED.
@@ -39,24 +45,118 @@ static clv_code refuse_event(clv_link *l, clv_link_event_args *n, clv_err *err) 
 }
 
 static clv_code join_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
-  if (n->index >= MAX_LANES || n->index >= n->n_lanes || l->lanes[n->index] ||
+  if (n->index >= MAX_LANES || n->index >= n->n_lanes || l->lanes[n->index].has_joined ||
       (l->n_lanes && l->n_lanes != n->n_lanes))
     return refuse_event(l, n, err);
+  if (n->connection)
+    return clv_fail(err, CLV_NOT_FOUND, "lane %u has no earlier connection", n->index);
+  CLV_FAILPOINT("link.join_lane");
   l->n_lanes = n->n_lanes;
-  l->lanes[n->index] = true;
+  l->lanes[n->index].has_joined = true;
+  if (n->lane) n->lane->has_joined = true;
   l->n_joined++;
   l->state = CLV_LINK_ATTACHING;
   return CLV_OK;
 }
 
+/* Returns the stream of the lane that waits for a slot, with a reference, and clears the slot. */
+static clv_stream take_waiting(clv_lane_slot *s) {
+  const clv_lane *waiting = clv_steal(&s->waiting);
+  return waiting ? clv_stream_ref(waiting->stream) : (clv_stream){0};
+}
+
+/* Joins a lane again over a new connection, or lets it wait for the end of the present one. An
+ * older connection than one that was here is refused. */
+static clv_code join_again(clv_link *l, clv_link_event_args *n, clv_err *err) {
+  clv_lane_slot *s = &l->lanes[n->index < MAX_LANES ? n->index : 0];
+  if (n->index >= l->n_lanes || l->n_lanes != n->n_lanes || !n->connection || !l->lease_ms)
+    return refuse_event(l, n, err);
+  if (n->connection <= s->connection)
+    return clv_fail(err, CLV_PRECONDITION, "connection %llu of lane %u is older than %llu",
+                    (unsigned long long)n->connection, n->index, (unsigned long long)s->connection);
+  CLV_FAILPOINT("link.join_again");
+  s->connection = n->connection;
+  n->must_wait = s->has_joined;
+  if (n->must_wait) {
+    n->replaced = take_waiting(s);
+    s->waiting = n->lane;
+    return CLV_OK;
+  }
+  s->has_joined = true;
+  if (n->lane) n->lane->has_joined = true;
+  l->n_joined++;
+  return CLV_OK;
+}
+
 static clv_code attach_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
-  (void)n, (void)err;
+  clv_lane_slot *s = &l->lanes[n->index];
+  (void)err;
+  CLV_FAILPOINT("link.attach_lane");
+  if (s->lost_since_ns) l->counts.reconnects++;
+  s->is_attached = true;
+  s->lost_since_ns = s->attach_until_ns = 0;
+  s->attached_ns = clv_clock_now(&l->clock);
   if (++l->n_attached == l->n_lanes) l->state = CLV_LINK_OPEN;
+  return CLV_OK;
+}
+
+/* Records how a redial has failed. A host that does not accept our certificate, or does not prove
+ * its identity, refuses it as one where no process listens. */
+static void note_failed_redial(clv_link *l, clv_code code, const char *text) {
+  clv_redials *r = &l->redials;
+  snprintf(r->why, sizeof r->why, "%s", text);
+  bool is_refused = code == CLV_UNAUTHENTICATED || strstr(text, CLV_RPC_REFUSED);
+  if (!is_refused || !r->refused_ns) r->refused_ns = is_refused ? clv_clock_now(&l->clock) : 0;
+}
+
+/* Records the loss of an attached connection. The first redial comes at once, unless the connection
+ * was lost soon after it had been made. */
+static void note_loss(clv_link *l, clv_lane_slot *s, const char *text) {
+  clv_redials *r = &l->redials;
+  uint64_t now = clv_clock_now(&l->clock);
+  l->n_attached--;
+  s->lost_since_ns = CLV_MAX(now, UINT64_C(1));
+  snprintf(l->lost_text, sizeof l->lost_text, "%s", text);
+  if (now - s->attached_ns < (uint64_t)STABLE_MS * 1000000u) return;
+  r->pause_ms = r->next_ns = r->refused_ns = 0;
+  r->why[0] = '\0';
+}
+
+/* Lets the connection that has waited for the slot join. */
+static void join_waiting(clv_lane_slot *s, clv_link_event_args *n) {
+  clv_lane *ln = clv_steal(&s->waiting);
+  n->next = clv_stream_ref(ln->stream);
+  n->connection = ln->connection;
+  n->peer_received = ln->peer_received;
+  ln->has_joined = true;
+  __atomic_store_n(&ln->state, ln->index ? CLV_LANE_BULK : CLV_LANE_CONTROL, __ATOMIC_RELAXED);
+}
+
+/* Removes the connection of a lane. One that waits for that takes its place. */
+static clv_code lose_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
+  clv_lane_slot *s = &l->lanes[n->index < MAX_LANES ? n->index : 0];
+  if (!l->lease_ms || n->index >= MAX_LANES || !s->has_joined) return refuse_event(l, n, err);
+  CLV_FAILPOINT("link.lose_lane");
+  if (s->is_attached)
+    note_loss(l, s, n->text);
+  else
+    note_failed_redial(l, n->code, n->text);
+  s->is_attached = false;
+  s->attach_until_ns = 0;
+  if (s->waiting) {
+    join_waiting(s, n);
+  } else {
+    s->has_joined = false;
+    l->n_joined--;
+  }
+  l->redials.n_losses++;
+  l->state = CLV_LINK_MENDING;
   return CLV_OK;
 }
 
 static clv_code end_link(clv_link *l, clv_link_event_args *n, clv_err *err) {
   (void)err;
+  CLV_FAILPOINT("link.end_link");
   n->is_first_end = true;
   l->close_code = n->code;
   snprintf(l->close_text, sizeof l->close_text, "%s", n->text);
@@ -65,8 +165,9 @@ static clv_code end_link(clv_link *l, clv_link_event_args *n, clv_err *err) {
 }
 
 static clv_code remove_lane(clv_link *l, clv_link_event_args *n, clv_err *err) {
-  if (n->index >= MAX_LANES || !l->lanes[n->index]) return refuse_event(l, n, err);
-  l->lanes[n->index] = false;
+  if (n->index >= MAX_LANES || !l->lanes[n->index].has_joined) return refuse_event(l, n, err);
+  CLV_FAILPOINT("link.remove_lane");
+  l->lanes[n->index].has_joined = false;
   if (--l->n_joined == 0) l->state = CLV_LINK_ENDED;
   return CLV_OK;
 }
@@ -76,27 +177,41 @@ static clv_code ignore_event(clv_link *l, clv_link_event_args *n, clv_err *err) 
   return CLV_OK;
 }
 
-/* Actions for each state and event. PROTOCOL.md 4: each lane joins once, all lanes state the same
- * number of lanes, and the end of one lane ends the link. */
+/* Actions for each state and event. PROTOCOL.md 4: all lanes state the same number of lanes, each
+ * lane joins once, and again after it has lost its connection. */
 static state_action *const actions[CLV_LINK_STATES][CLV_LINK_STATE_EVENTS] = {
-    /* JOINS   ATTACHED ENDS  LANE_ENDED */
-    [CLV_LINK_NEW] = {join_lane, refuse_event, end_link, refuse_event},
-    [CLV_LINK_ATTACHING] = {join_lane, attach_lane, end_link, refuse_event},
-    [CLV_LINK_OPEN] = {refuse_event, refuse_event, end_link, refuse_event},
-    [CLV_LINK_ENDING] = {refuse_event, ignore_event, ignore_event, remove_lane},
-    [CLV_LINK_ENDED] = {refuse_event, refuse_event, ignore_event, refuse_event},
+    /* JOINS ATTACHED LOST ENDS LANE_ENDED */
+    [CLV_LINK_NEW] = {join_lane, refuse_event, refuse_event, end_link, refuse_event},
+    [CLV_LINK_ATTACHING] = {join_lane, attach_lane, refuse_event, end_link, refuse_event},
+    [CLV_LINK_OPEN] = {join_again, refuse_event, lose_lane, end_link, refuse_event},
+    [CLV_LINK_MENDING] = {join_again, attach_lane, lose_lane, end_link, refuse_event},
+    [CLV_LINK_ENDING] = {refuse_event, ignore_event, refuse_event, ignore_event, remove_lane},
+    [CLV_LINK_ENDED] = {refuse_event, refuse_event, refuse_event, ignore_event, refuse_event},
 };
 
 clv_code clv_link_on_event(clv_link *l, clv_link_state_event event, clv_link_event_args *n,
                            clv_err *err) {
   pthread_mutex_lock(&l->lock);
   clv_code code = actions[l->state][event](l, n, err);
+  __atomic_store_n(&l->is_mending, l->state == CLV_LINK_MENDING, __ATOMIC_RELAXED);
   pthread_cond_broadcast(&l->state_changed);
+  if (event == CLV_LINK_LANE_LOST || event == CLV_LINK_ENDS) pthread_cond_signal(&l->redials.wake);
   pthread_mutex_unlock(&l->lock);
   return code;
 }
 
 /* ---- end ------------------------------------------------------------------------------------- */
+
+/* Cancels the connections that waited for the end of earlier ones. */
+static void cancel_waiting(clv_link *l, clv_code code, const char *text) {
+  for (uint32_t i = 0; i < MAX_LANES; i++) {
+    pthread_mutex_lock(&l->lock);
+    clv_stream s = take_waiting(&l->lanes[i]);
+    pthread_mutex_unlock(&l->lock);
+    if (s.transport) s.transport->cancel(s.handle, code == CLV_OK ? CLV_CANCELLED : code, text);
+    clv_stream_unref(&s);
+  }
+}
 
 void clv_link_end(clv_link *l, clv_code code, const char *text) {
   clv_err unused;
@@ -104,16 +219,18 @@ void clv_link_end(clv_link *l, clv_code code, const char *text) {
   const clv_link_events *owner = &l->events;
   (void)!clv_link_on_event(l, CLV_LINK_ENDS, &n, &unused); /* no state refuses CLV_LINK_ENDS */
   if (!n.is_first_end) return;
+  __atomic_store_n(&l->redials.is_stopping, true, __ATOMIC_RELAXED);
   clv_send_queue_end(l->send_queue);
   clv_reassembly_end(&l->reassembly);
   clv_frame_writer_shut(l->writer, code, text);
+  cancel_waiting(l, code, text);
   owner->on_closed(owner->user, l, code, text);
 }
 
-void clv_link_lane_ended(clv_link *l, uint32_t index) {
+void clv_link_lane_ended(clv_link *l, uint32_t index, uint64_t connection) {
   clv_err unused;
   clv_link_event_args n = {.index = index};
-  clv_frame_writer_detach(l->writer, index);
+  clv_frame_writer_detach(l->writer, index, connection);
   (void)!clv_link_on_event(l, CLV_LINK_LANE_ENDED, &n, &unused);
 }
 
@@ -147,12 +264,14 @@ clv_code clv_link_new(const clv_link_options *o, clv_link **ret, clv_err *err) {
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_cond_init(&l->state_changed, &monotonic);
+  pthread_cond_init(&l->redials.wake, &monotonic);
   pthread_condattr_destroy(&monotonic);
   l->refs = 1;
   snprintf(l->peer, sizeof l->peer, "%s", o->peer_name);
   l->accept_limits = o->accept_limits;
   l->events = o->events;
   l->clock = o->clock;
+  l->lease_ms = o->lease_ms;
   clv_code code = make_parts(l, o, err);
   if (code != CLV_OK) {
     clv_link_unref(l);
@@ -177,6 +296,7 @@ void clv_link_unref(clv_link *l) {
   clv_send_queue_unref(l->send_queue);
   clv_frame_writer_unref(l->writer);
   pthread_cond_destroy(&l->state_changed);
+  pthread_cond_destroy(&l->redials.wake);
   pthread_mutex_destroy(&l->lock);
   if (!recv_window) free(l);
   clv_recv_window_unref(recv_window);
@@ -188,6 +308,9 @@ void clv_link_unrefp(clv_link **l) {
 }
 
 const char *clv_link_peer(const clv_link *l) { return l->peer; }
+bool clv_link_is_mending(const clv_link *l) {
+  return __atomic_load_n(&l->is_mending, __ATOMIC_RELAXED);
+}
 bool clv_link_has_violation(const clv_link *l) {
   return __atomic_load_n(&l->has_violation, __ATOMIC_RELAXED);
 }

@@ -439,7 +439,7 @@ static void add_chunk_load(const clv_pace *p, clv_link_load *load) {
 }
 
 void clv_send_queue_add_load(clv_send_queue *d, clv_link_load *load) {
-  load->frames_out += __atomic_load_n(&d->writer->n_unsent, __ATOMIC_RELAXED);
+  load->frames_out += clv_frame_writer_count_unsent(d->writer);
   pthread_mutex_lock(&d->lock);
   add_packet_load(d, load);
   add_chunk_load(&d->pace, load);

@@ -11,10 +11,6 @@
 static clv_code rpc_send(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
   return clv_rpc_stream_send(stream, pieces, n, err);
 }
-static bool rpc_coalesce(void *stream, const clv_iov *pieces, size_t n) {
-  return clv_rpc_stream_coalesce(stream, pieces, n);
-}
-static bool rpc_flush(void *stream) { return clv_rpc_stream_flush(stream); }
 static void rpc_close(void *stream) { clv_rpc_stream_close(stream); }
 static void rpc_cancel(void *stream, clv_code code, const char *text) {
   clv_rpc_stream_cancel(stream, code, text);
@@ -23,30 +19,53 @@ static bool rpc_defer(void *stream, clv_rpc_job *job) { return clv_rpc_stream_de
 static void rpc_ref(void *stream) { clv_rpc_stream_ref(stream); }
 static void rpc_unref(void *stream) { clv_rpc_stream_unref(stream); }
 
-const clv_transport clv_transport_rpc = {rpc_send,   rpc_coalesce, rpc_flush, rpc_close,
-                                         rpc_cancel, rpc_defer,    rpc_ref,   rpc_unref};
+const clv_transport clv_transport_rpc = {rpc_send,  rpc_close, rpc_cancel,
+                                         rpc_defer, rpc_ref,   rpc_unref};
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
 typedef struct connections {
   clv_rpc_runtime *runtime;
-  const clv_link_dial *dial; /* valid while the link is dialled */
+  clv_rpc_limits limits;
+  unsigned timeout_ms;
+  char *address, *identity;
+  clv_rpc_pem pem; /* of the newest connection; an owned copy */
+  clv_code (*read_pem)(void *user, clv_rpc_pem *ret, clv_err *err);
+  void *pem_user;
   clv_rpc_stream_events events;
   clv_rpc_channel *channels[MAX_LANES];
 } connections;
 
-static clv_code dial_rpc(void *user, uint32_t index, clv_lane *lane, void **ret_stream,
-                         clv_err *err) {
+/* Reads the certificates again for a later connection, because they may have been renewed. */
+static clv_code renew_pem(connections *c, clv_err *err) {
+  clv_rpc_pem pem = {0};
+  if (!c->read_pem) return CLV_OK;
+  CLV_TRY(c->read_pem(c->pem_user, &pem, err));
+  clv_rpc_pem_done(&c->pem);
+  c->pem = pem;
+  return CLV_OK;
+}
+
+/* Dials with a channel of its own, which resolves the peer's name again. */
+static clv_code dial_rpc(void *user, uint32_t index, clv_lane *lane, const bool *stop,
+                         void **ret_stream, clv_err *err) {
   connections *c = user;
-  const clv_link_dial *d = c->dial;
-  clv_rpc_channel_options o = {
-      .target = d->address, .expected_uri = d->identity, .pem = d->pem, .limits = d->limits};
-  CLV_TRY(clv_rpc_channel_new(c->runtime, &o, &c->channels[index], err));
-  CLV_TRY(clv_rpc_channel_connect(c->channels[index], d->timeout_ms, err));
+  clv_rpc_channel **channel = &c->channels[index];
+  const bool is_redial = *channel != NULL;
+  const unsigned redial_ms = CLV_MIN(c->timeout_ms, (unsigned)ATTACH_TIMEOUT_MS);
+  if (is_redial) CLV_TRY(renew_pem(c, err));
+  clv_rpc_channel_free(clv_steal(channel));
+  clv_rpc_channel_options o = {.target = c->address,
+                               .expected_uri = c->identity,
+                               .pem = c->pem,
+                               .limits = c->limits,
+                               .stop = stop};
+  CLV_TRY(clv_rpc_channel_new(c->runtime, &o, channel, err));
+  CLV_TRY(clv_rpc_channel_connect(*channel, is_redial ? redial_ms : c->timeout_ms, err));
   clv_rpc_stream_events events = c->events;
   events.user = lane;
   clv_rpc_stream *stream;
-  CLV_TRY(clv_rpc_stream_open(c->channels[index], CLV_METHOD_SESSION, &events, &stream, err));
+  CLV_TRY(clv_rpc_stream_open(*channel, CLV_METHOD_SESSION, &events, &stream, err));
   *ret_stream = stream;
   return CLV_OK;
 }
@@ -54,7 +73,20 @@ static clv_code dial_rpc(void *user, uint32_t index, clv_lane *lane, void **ret_
 static void hang_up_rpc(void *user) {
   connections *c = user;
   for (uint32_t i = 0; i < MAX_LANES; i++) clv_rpc_channel_free(c->channels[i]);
+  clv_rpc_pem_done(&c->pem);
+  free(c->address);
+  free(c->identity);
   free(c);
+}
+
+static clv_code copy_dial(connections *c, const clv_link_dial *dial, clv_err *err) {
+  c->limits = dial->limits;
+  c->timeout_ms = dial->timeout_ms;
+  c->read_pem = dial->read_pem;
+  c->pem_user = dial->pem_user;
+  CLV_TRY(clv_strdup(dial->address, &c->address, err));
+  CLV_TRY(clv_strdup(dial->identity, &c->identity, err));
+  return clv_rpc_pem_copy(&dial->pem, &c->pem, err);
 }
 
 clv_code clv_dialler_rpc(clv_rpc_runtime *runtime, const clv_link_dial *dial,
@@ -62,8 +94,12 @@ clv_code clv_dialler_rpc(clv_rpc_runtime *runtime, const clv_link_dial *dial,
   connections *c;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->runtime = runtime;
-  c->dial = dial;
   c->events = *events;
+  clv_code code = copy_dial(c, dial, err);
+  if (code != CLV_OK) {
+    hang_up_rpc(c);
+    return code;
+  }
   *ret = (clv_dialler){
       .transport = &clv_transport_rpc, .user = c, .dial = dial_rpc, .hang_up = hang_up_rpc};
   return CLV_OK;

@@ -22,6 +22,7 @@ struct clv_rpc_channel {
   clv_rpc_limits limits;
   grpc_channel_credentials *credentials;
   rpc_identity *identity;
+  const bool *stop;     /* as in clv_rpc_channel_options */
   pthread_mutex_t lock; /* guards the fields below */
   grpc_channel *grpc;
   bool is_connecting;
@@ -63,6 +64,7 @@ clv_code clv_rpc_channel_new(clv_rpc_runtime *runtime, const clv_rpc_channel_opt
   CLV_TRY(clv_alloc(1, sizeof(*channel), &channel, err));
   channel->runtime = runtime;
   channel->limits = options->limits;
+  channel->stop = options->stop;
   pthread_mutex_init(&channel->lock, NULL);
   CLV_TRY(init_channel(channel, options, err));
   *ret_channel = clv_steal(&channel);
@@ -258,9 +260,7 @@ static const struct {
     {.word = "DNS resolution failed",
      .code = CLV_NOT_FOUND,
      .meaning = "the name cannot be resolved"},
-    {.word = "Connection refused",
-     .code = CLV_UNAVAILABLE,
-     .meaning = "no process listens on this address"},
+    {.word = "Connection refused", .code = CLV_UNAVAILABLE, .meaning = CLV_RPC_REFUSED},
     {.word = "", .code = CLV_UNAVAILABLE, .meaning = "cannot connect"},
 };
 
@@ -318,6 +318,8 @@ static clv_code wait_until_ready(clv_rpc_channel *channel, grpc_channel *dial,
     if (state == GRPC_CHANNEL_READY) return CLV_OK;
     if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) CLV_TRY(find_dial_error(channel, dial, err));
     CLV_TRY(clv_interrupt_check(err));
+    if (channel->stop && __atomic_load_n(channel->stop, __ATOMIC_RELAXED))
+      return clv_fail(err, CLV_CANCELLED, "%s: not needed any more", channel->target);
     gpr_timespec soon = gpr_time_min(deadline, rpc_deadline_in_ms(POLL_MS));
     if (!wait_state_change(dial, state, soon) && gpr_time_cmp(soon, deadline) == 0)
       return clv_fail(err, CLV_DEADLINE, "%s: no connection within %u ms", channel->target,

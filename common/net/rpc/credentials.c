@@ -31,6 +31,29 @@ void rpc_pem_done(rpc_pem *pem) {
   *pem = (rpc_pem){0};
 }
 
+void clv_rpc_pem_done(clv_rpc_pem *pem) {
+  if (!pem) return;
+  free((char *)(uintptr_t)pem->ca);
+  free((char *)(uintptr_t)pem->cert);
+  wipe_and_free((char *)(uintptr_t)pem->key);
+  *pem = (clv_rpc_pem){0};
+}
+
+clv_code clv_rpc_pem_copy(const clv_rpc_pem *from, clv_rpc_pem *ret, clv_err *err) {
+  char *ca = NULL, *cert = NULL, *key = NULL;
+  clv_code code = clv_strdup(from->ca, &ca, err);
+  if (code == CLV_OK) code = clv_strdup(from->cert, &cert, err);
+  if (code == CLV_OK) code = clv_strdup(from->key, &key, err);
+  clv_rpc_pem pem = {ca, cert, key};
+  if (code != CLV_OK) {
+    clv_rpc_pem_done(&pem);
+    return code;
+  }
+  clv_rpc_pem_done(ret);
+  *ret = pem;
+  return CLV_OK;
+}
+
 clv_code rpc_pem_init(rpc_pem *dst, const clv_rpc_pem *src, clv_err *err) {
   if (!src->ca || !src->cert || !src->key)
     return clv_fail(err, CLV_INVALID, "%s is missing",

@@ -86,12 +86,17 @@ void clv_rpc_busy_leave(clv_rpc_runtime *runtime);
 
 /* ---- credentials ----------------------------------------------------------------------------- */
 
-/* PEM text, NUL-terminated. Each function that takes it copies the text. */
+/* PEM text, NUL-terminated. Each function that takes it copies the text, but clv_rpc_pem_done. */
 typedef struct clv_rpc_pem {
   const char *ca;   /* CA certificates; the peer's chain must end in one of them */
   const char *cert; /* own leaf certificate first, then intermediates */
   const char *key;
 } clv_rpc_pem;
+
+/* Replaces *ret, zeroed or an earlier copy, by a copy. CLV_EXHAUSTED: *ret is unchanged. */
+clv_code clv_rpc_pem_copy(const clv_rpc_pem *from, clv_rpc_pem *ret, clv_err *err) CLV_USE_RESULT;
+/* wipes and frees a copy and zeroes *pem; NULL is allowed */
+void clv_rpc_pem_done(clv_rpc_pem *pem);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
@@ -138,15 +143,6 @@ void clv_rpc_stream_unref(clv_rpc_stream *stream); /* NULL is allowed */
 clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces, size_t n,
                              clv_err *err) CLV_USE_RESULT;
 
-/* clv_rpc_stream_coalesce copies bytes that are appended to the next message, regardless of its
- * sender. At most CLV_RPC_COALESCED calls and 16 KiB fit in one message. False: the bytes do not
- * fit or the stream has ended, and nothing has changed. clv_rpc_stream_flush sends the bytes as a
- * message of their own; false: there were none. */
-enum { CLV_RPC_COALESCED = 15 };
-bool clv_rpc_stream_coalesce(clv_rpc_stream *stream, const clv_iov *pieces,
-                             size_t n) CLV_USE_RESULT;
-bool clv_rpc_stream_flush(clv_rpc_stream *stream);
-
 /* Job for a thread of the runtime. Embedded in the object that it works on. */
 typedef struct clv_rpc_job {
   void (*run)(struct clv_rpc_job *job);
@@ -166,8 +162,9 @@ size_t clv_rpc_stream_queued_bytes(clv_rpc_stream *stream);
 void clv_rpc_stream_close(clv_rpc_stream *stream);
 
 /* Ends the stream now and drops queued messages. The peer receives `code` and `text` from a server,
- * CANCELLED from a client. on_closed of this side gets `code` and `text`. No effect on an ended
- * stream. */
+ * CANCELLED from a client. on_closed of this side gets `code` and `text`. With CLV_CANCELLED it
+ * is called at once, even if the connection is silent; a server then sends no `text`. No effect on
+ * an ended stream. */
 void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *text);
 
 /* ---- limits of both sides -------------------------------------------------------------------- */
@@ -188,6 +185,9 @@ typedef struct clv_rpc_channel_options {
   const char *expected_uri;
   clv_rpc_pem pem;
   clv_rpc_limits limits;
+  /* atomic; a connect in progress fails with CLV_CANCELLED when it turns true; NULL: never. Has to
+   * outlive the channel. */
+  const bool *stop;
 } clv_rpc_channel_options;
 
 /* Makes a channel. Each channel has one TCP connection of its own, never shared with another
@@ -197,6 +197,9 @@ clv_code clv_rpc_channel_new(clv_rpc_runtime *runtime, const clv_rpc_channel_opt
 /* NULL is allowed; open streams are cancelled */
 void clv_rpc_channel_free(clv_rpc_channel *channel);
 void clv_rpc_channel_freep(clv_rpc_channel **channel);
+
+/* Part of the error text of a connect that the host of the peer has refused. */
+#define CLV_RPC_REFUSED "no process listens on this address"
 
 /* BLOCKS. Dials and waits until TLS and HTTP/2 are established. Fails at the first failed attempt:
  * CLV_NOT_FOUND: the name does not resolve; CLV_UNAVAILABLE: refused, unreachable or closed;

@@ -47,7 +47,6 @@ void clv_rpc_stream_unref(clv_rpc_stream *stream) {
   grpc_metadata_array_destroy(&stream->trailing_metadata);
   grpc_slice_unref(stream->details);
   gpr_free((void *)(uintptr_t)stream->error_string);
-  free(stream->coalesced_data);
   pthread_mutex_destroy(&stream->lock);
   free(stream);
 }
@@ -242,7 +241,6 @@ void rpc_stream_refuse(clv_rpc_stream *stream, clv_code code, const char *text) 
 
 void clv_rpc_stream_close(clv_rpc_stream *stream) {
   if (!stream) return;
-  (void)clv_rpc_stream_flush(stream);
   pthread_mutex_lock(&stream->lock);
   stream->needs_close = true;
   pthread_mutex_unlock(&stream->lock);
@@ -269,7 +267,8 @@ void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *te
   pthread_mutex_lock(&stream->lock);
   bool first =
       !stream->is_call_dropped && !stream->is_final_batch_done && stream->cancel_code == CLV_OK;
-  bool with_status = stream->is_server && stream->send_state == SEND_IDLE;
+  /* the status would wait for the connection, which may be silent */
+  bool with_status = stream->is_server && stream->send_state == SEND_IDLE && code != CLV_CANCELLED;
   if (first) {
     stream->cancel_code = code;
     rpc_copy_printable(stream->cancel_text, text, strlen(text));

@@ -21,7 +21,7 @@ typedef struct rpc_send_node {
 
 /* KEPT_NODES: send nodes that a stream keeps. NODE_BATCH: nodes allocated when none is left, so
  * that a larger burst allocates once, not for each message. */
-enum { KEPT_NODES = 128, NODE_BATCH = 48, RPC_COALESCED_BYTES = 16 * 1024 };
+enum { KEPT_NODES = 128, NODE_BATCH = 48 };
 
 /* State of the sending side. At most one send batch is in flight. */
 typedef enum rpc_send_state {
@@ -69,10 +69,6 @@ struct clv_rpc_stream {
   rpc_send_node *head, *tail, *in_flight, *spare_nodes;
   unsigned n_spare_nodes;
   size_t queued_bytes;
-  /* [RPC_COALESCED_BYTES], allocated on first use; appended to the next message */
-  char *coalesced_data;
-  size_t coalesced_bytes;
-  unsigned n_coalesced;
 };
 
 /* rpc_runtime_add_stream adds a stream to the list of the runtime's streams;

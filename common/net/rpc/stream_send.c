@@ -115,16 +115,6 @@ static clv_code refuse_send(const clv_rpc_stream *stream, clv_err *err) {
   return CLV_OK;
 }
 
-/* Appends the coalesced bytes to a message, as a copied slice. The caller holds the lock. */
-static void add_coalesced(clv_rpc_stream *stream, rpc_send_node *node) {
-  size_t bytes = stream->coalesced_bytes;
-  if (!bytes) return;
-  grpc_slice_buffer_add(slice_buffer_of(node),
-                        grpc_slice_from_copied_buffer(stream->coalesced_data, bytes));
-  node->bytes += bytes;
-  stream->coalesced_bytes = stream->n_coalesced = 0;
-}
-
 static void append_node(clv_rpc_stream *stream, rpc_send_node *node) {
   if (stream->tail)
     stream->tail->next = node;
@@ -137,10 +127,7 @@ static void append_node(clv_rpc_stream *stream, rpc_send_node *node) {
 static clv_code append_message(clv_rpc_stream *stream, rpc_send_node *node, clv_err *err) {
   pthread_mutex_lock(&stream->lock);
   clv_code code = refuse_send(stream, err);
-  if (code == CLV_OK) {
-    add_coalesced(stream, node);
-    append_node(stream, node);
-  }
+  if (code == CLV_OK) append_node(stream, node);
   pthread_mutex_unlock(&stream->lock);
   return code;
 }
@@ -168,63 +155,6 @@ clv_code clv_rpc_stream_send(clv_rpc_stream *stream, const clv_rpc_piece *pieces
   }
   rpc_stream_send_next(stream);
   return CLV_OK;
-}
-
-/* True if `bytes` more can be coalesced. The caller holds the lock. */
-static bool can_coalesce(clv_rpc_stream *stream, size_t bytes) {
-  clv_err ignored;
-  if (!stream->coalesced_data) stream->coalesced_data = malloc(RPC_COALESCED_BYTES);
-  return stream->coalesced_data && stream->n_coalesced < CLV_RPC_COALESCED &&
-         bytes <= RPC_COALESCED_BYTES - stream->coalesced_bytes &&
-         refuse_send(stream, &ignored) == CLV_OK;
-}
-
-bool clv_rpc_stream_coalesce(clv_rpc_stream *stream, const clv_iov *pieces, size_t n) {
-  size_t bytes = 0;
-  for (size_t i = 0; i < n; i++) bytes += pieces[i].len;
-  pthread_mutex_lock(&stream->lock);
-  bool fits = can_coalesce(stream, bytes);
-  stream->n_coalesced += fits;
-  for (size_t i = 0; fits && i < n; i++) {
-    memcpy(stream->coalesced_data + stream->coalesced_bytes, pieces[i].data, pieces[i].len);
-    stream->coalesced_bytes += pieces[i].len;
-  }
-  pthread_mutex_unlock(&stream->lock);
-  return fits;
-}
-
-static bool has_coalesced(clv_rpc_stream *stream) {
-  pthread_mutex_lock(&stream->lock);
-  bool has_bytes = stream->n_coalesced > 0;
-  pthread_mutex_unlock(&stream->lock);
-  return has_bytes;
-}
-
-/* Queues the coalesced bytes as a message of their own. False: a message of another thread has
- * taken them. */
-static bool append_coalesced(clv_rpc_stream *stream, rpc_send_node *node) {
-  clv_err ignored;
-  pthread_mutex_lock(&stream->lock);
-  bool has_bytes = stream->n_coalesced && refuse_send(stream, &ignored) == CLV_OK;
-  if (has_bytes) {
-    add_coalesced(stream, node);
-    append_node(stream, node);
-  }
-  pthread_mutex_unlock(&stream->lock);
-  return has_bytes;
-}
-
-bool clv_rpc_stream_flush(clv_rpc_stream *stream) {
-  rpc_send_node *node;
-  clv_err ignored;
-  if (!has_coalesced(stream) || take_node(stream, &node, &ignored) != CLV_OK) return false;
-  node->bytes = 0;
-  bool any = append_coalesced(stream, node);
-  if (any)
-    rpc_stream_send_next(stream);
-  else
-    return_node(stream, node);
-  return any;
 }
 
 size_t clv_rpc_stream_queued_bytes(clv_rpc_stream *stream) {

@@ -79,6 +79,7 @@ static const kind_rule rules[CLV_FRAME_KINDS] = {
     [CLV_STATE_LOAD] = {.name = "STATE_LOAD", .required_bodies = BODY_STATE, .needs_id = true},
     [CLV_STATE_REMOVE] = {.name = "STATE_REMOVE", .required_bodies = BODY_STATE, .needs_id = true},
     [CLV_STATE_FILE] = {.name = "STATE_FILE", .required_bodies = BODY_STATE},
+    [CLV_ACK] = {.name = "ACK", .required_bodies = BODY_ACK},
     [CLV_REF_KEEP] = {.name = "REF_KEEP",
                       .required_bodies = BODY_REFERENCE,
                       .needs_context = true,
@@ -372,6 +373,13 @@ static clv_code check_cached(const clv_frame *f, size_t payload_len, clv_err *er
   return CLV_OK;
 }
 
+static clv_code check_ack(const clv_frame *f, size_t payload_len, clv_err *err) {
+  (void)payload_len;
+  if (f->ack.n_lanes && f->ack.n_lanes <= 1 + CLV_WIRE_LANES) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "counters of %u lanes; 1 to %d", f->ack.n_lanes,
+                  1 + CLV_WIRE_LANES);
+}
+
 typedef clv_code (*body_check)(const clv_frame *f, size_t payload_len, clv_err *err);
 
 #define AT(body) [__builtin_ctz(body)]
@@ -382,7 +390,7 @@ static const body_check body_checks[N_BODIES] = {
     AT(BODY_CREDIT) = check_credit,     AT(BODY_CHUNK) = check_chunk,
     AT(BODY_STATE) = check_state,       AT(BODY_CALL) = check_call,
     AT(BODY_BACKWARD) = check_backward, AT(BODY_REFERENCE) = check_reference,
-    AT(BODY_CACHED) = check_cached,
+    AT(BODY_CACHED) = check_cached,     AT(BODY_ACK) = check_ack,
 };
 #undef AT
 

@@ -128,6 +128,13 @@ static clv_code add_learning_rate(decoder *d, void *dst, clv_err *err) {
   return CLV_OK;
 }
 
+static clv_code add_received(decoder *d, void *dst, clv_err *err) {
+  uint64_t *received = dst;
+  if (d->frame.ack.n_lanes == 1 + CLV_WIRE_LANES)
+    return clv_fail(err, CLV_INVALID, "counters of more than %d lanes", 1 + CLV_WIRE_LANES);
+  return clv_cursor_varint(&d->at, &received[d->frame.ack.n_lanes++], err);
+}
+
 typedef clv_code (*add_function)(decoder *d, void *dst, clv_err *err);
 
 /* Reads the packed form: one length, then elements to its end. */
@@ -274,6 +281,7 @@ static const field_reader readers[FIELD_TYPES] = {
     [FIELD_NEEDED] = {.type = WIRE_LEN, .read = read_needed},
     [FIELD_TARGETS] = {.type = WIRE_LEN, .read = read_target},
     [FIELD_RATES] = {.type = WIRE_LEN, .element_type = WIRE_32, .add = add_learning_rate},
+    [FIELD_RECEIVED] = {.type = WIRE_LEN, .element_type = WIRE_VARINT, .add = add_received},
     [FIELD_BUNDLED] = {.type = WIRE_LEN, .read = read_preceding_frame},
 };
 

@@ -185,6 +185,20 @@ static uint8_t *write_rates(uint8_t *p, const field_source *at) {
   return p;
 }
 
+static size_t varint_bytes(uint64_t value) {
+  uint8_t buf[10];
+  return (size_t)(put_varint(buf, value) - buf);
+}
+
+static uint8_t *write_received(uint8_t *p, const field_source *at) {
+  const clv_frame *f = (const clv_frame *)(const void *)at->struct_base;
+  size_t bytes = 0;
+  for (uint32_t i = 0; i < f->ack.n_lanes; i++) bytes += varint_bytes(f->ack.received[i]);
+  p = put_varint(put_tag(p, at->number, WIRE_LEN), bytes);
+  for (uint32_t i = 0; i < f->ack.n_lanes; i++) p = put_varint(p, f->ack.received[i]);
+  return p;
+}
+
 typedef uint8_t *(*writer)(uint8_t *p, const field_source *at);
 static const writer writers[FIELD_TYPES] = {
     [FIELD_U32] = write_u32,           [FIELD_U64] = write_u64,
@@ -195,6 +209,7 @@ static const writer writers[FIELD_TYPES] = {
     [FIELD_BODY] = write_body,         [FIELD_FIXED64] = write_fixed64,
     [FIELD_ARGS] = write_args,         [FIELD_PEERS] = write_peers,
     [FIELD_NEEDED] = write_needed,     [FIELD_RATES] = write_rates,
+    [FIELD_RECEIVED] = write_received,
 };
 
 static uint8_t *write_fields(uint8_t *p, const clv_field *fields, size_t n_fields,

@@ -6,7 +6,7 @@
 
 /* The list of kinds is part of the protocol; a change needs a new protocol version. */
 _Static_assert(
-    CLV_FRAME_KINDS == 46 && CLV_WIRE_PROTOCOL == 8,
+    CLV_FRAME_KINDS == 48 && CLV_WIRE_PROTOCOL == 9,
     "a new frame kind needs a new CLV_WIRE_PROTOCOL, or a capability without which it is "
     "never sent; both lines here change");
 _Static_assert(sizeof(clv_frame_kind) == sizeof(uint32_t) && sizeof(clv_code) == sizeof(uint32_t) &&
@@ -51,6 +51,7 @@ const clv_field clv_frame_fields[FRAME_FIELDS] = {
     [30] = {.name = "before", .type = FIELD_BUNDLED},
     [31] = {.name = "generation", .type = FIELD_U32, .offset = AT(generation)},
     [32] = {.name = "cached", .type = FIELD_BODY, .offset = AT(cached), .size = BODY_CACHED},
+    [33] = {.name = "ack", .type = FIELD_BODY, .offset = AT(ack), .size = BODY_ACK},
 };
 
 const clv_field clv_tensor_fields[TENSOR_FIELDS] = {
@@ -80,9 +81,14 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .type = FIELD_TEXT,
                .offset = AT(attach.owner),
                .size = CLV_WIRE_URI + 1},
+        [8] = {.name = "again", .type = FIELD_U64, .offset = AT(attach.again)},
+        [9] = {.name = "received", .type = FIELD_U64, .offset = AT(attach.received)},
     },
     /* fields of attached */
-    {[1] = {.name = "credit_bytes", .type = FIELD_U64, .offset = AT(attached.credit_bytes)}},
+    {
+        [1] = {.name = "credit_bytes", .type = FIELD_U64, .offset = AT(attached.credit_bytes)},
+        [2] = {.name = "received", .type = FIELD_U64, .offset = AT(attached.received)},
+    },
     /* fields of commit */
     {
         [2] = {.name = "scale", .type = FIELD_FLOAT, .offset = AT(commit.scale)},
@@ -188,6 +194,10 @@ const clv_field clv_body_fields[N_BODIES][BODY_FIELDS] = {
                .size = sizeof(clv_sha256)},
         [2] = {.name = "records", .type = FIELD_U64, .offset = AT(cached.records)},
         [3] = {.name = "keep_s", .type = FIELD_U64, .offset = AT(cached.keep_s)},
+    },
+    /* fields of ack */
+    {
+        [1] = {.name = "received", .type = FIELD_RECEIVED, .offset = AT(ack.received)},
     },
 };
 

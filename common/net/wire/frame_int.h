@@ -27,7 +27,8 @@ typedef enum clv_field_type {
   FIELD_PEERS,  /* peers of a backward */
   FIELD_NEEDED, /* calls of a backward */
   FIELD_TARGETS,
-  FIELD_RATES, /* more learning rates of a commit */
+  FIELD_RATES,    /* more learning rates of a commit */
+  FIELD_RECEIVED, /* counters of an ack, one for each lane */
   FIELD_BUNDLED,
   FIELD_TYPES
 } clv_field_type;
@@ -41,9 +42,9 @@ typedef struct clv_field {
 } clv_field;
 
 enum {
-  FRAME_FIELDS = 33,
+  FRAME_FIELDS = 34,
   BODY_FIRST = 16,
-  N_BODIES = 17,
+  N_BODIES = 18,
   BODY_FIELDS = 10,
   TENSOR_FIELDS = 6,
   ARG_FIELDS = 4,
@@ -73,6 +74,7 @@ enum frame_body {
   BODY_MEASURE = 1u << 11,
   BODY_REFERENCE = 1u << 12,
   BODY_CACHED = 1u << 16,
+  BODY_ACK = 1u << 17,
 };
 
 /* Returns the bits of the bodies of a frame that was not decoded: bodies that its kind needs, and

@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 enum {
-  CLV_WIRE_PROTOCOL = 8,
+  CLV_WIRE_PROTOCOL = 9,
   CLV_WIRE_ID_BYTES = 16,         /* session ids and incarnations */
   CLV_WIRE_INLINE_MAX = 64 << 10, /* bytes of all tensors of a frame with inline tensors */
   /* the usual chunk; Limits.chunk_bytes is the largest accepted */
@@ -178,6 +178,7 @@ typedef enum clv_frame_kind {
   CLV_STATE_LOAD,
   CLV_STATE_REMOVE,
   CLV_STATE_FILE,
+  CLV_ACK = 47,
   CLV_FRAME_KINDS /* one more than the last kind */
 } clv_frame_kind;
 
@@ -254,10 +255,18 @@ typedef struct clv_frame {
     clv_attach_role role;
     /* CLV_ATTACH_PEER: identity that opened the session at the dialling side */
     char owner[CLV_WIRE_URI + 1];
+    /* number of this connection of the lane: 0 for the first, higher for each later one */
+    uint64_t again;
+    uint64_t received; /* messages of the lane that the dialling side has received so far */
   } attach;
   struct {
-    uint64_t credit_bytes;
+    uint64_t credit_bytes; /* first credit; without effect on a later connection of the lane */
+    uint64_t received;     /* messages of the lane that the accepting side has received so far */
   } attached;
+  struct {
+    uint32_t n_lanes;
+    uint64_t received[1 + CLV_WIRE_LANES]; /* messages received so far, of each lane */
+  } ack;
   struct {
     float scale, lr;
     bool apply;

@@ -534,6 +534,9 @@ struct cleave_runtime {
   uint64_t
       /* monotonic time before which no deadline passes, because the process was stopped */
       deadlines_paused_until_ns;
+  /* Time that does not count towards deadlines, because a link was without connection: of ended
+   * outages, and since when one lasts; 0: none does */
+  uint64_t outages_ns, outage_since_ns;
 };
 
 void api_lock(cleave_runtime *rt);
@@ -552,10 +555,15 @@ cleave_status api_open_on_platform(const api_platform *platform, const clv_sessi
 uint64_t api_now(const cleave_runtime *rt);
 clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *err) CLV_USE_RESULT;
 
-/* Return the monotonic time deadline_ms from now (0: the runtime's deadline), and whether a time
- * has passed. */
+/* Return the deadline deadline_ms from now (0: the runtime's deadline), and whether a deadline has
+ * passed. Both are times of a clock that stands still while a link is mended. */
 uint64_t api_deadline_ns(const cleave_runtime *rt, uint64_t deadline_ms);
 bool api_is_deadline_over(const cleave_runtime *rt, uint64_t until_ns);
+/* Returns the monotonic time at which a deadline passes if no link is mended until then. */
+uint64_t api_time_of_deadline(const cleave_runtime *rt, uint64_t until_ns);
+/* Stops the clock of the deadlines while a link is mended. Called now and then by who waits. With
+ * the lock. */
+void api_note_outage(cleave_runtime *rt);
 void api_add_job(cleave_runtime *rt, const api_job *job);
 /* Add and remove a record that is freed with the runtime. With the lock. */
 void api_attach(cleave_runtime *rt, api_attachment *a, void (*free)(api_attachment *a));

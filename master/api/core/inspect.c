@@ -28,6 +28,8 @@ bool cleave_inspect_link(cleave_runtime *rt, uint32_t node, cleave_link_status *
                               .packets_out = load.frames_out,
                               .packets_in = load.frames_in,
                               .round_trip_s = (double)c.round_trip_ns * 1e-9,
+                              .reconnects = c.reconnects,
+                              .resent_bytes = c.resent_bytes,
                               .silent_s = heard ? (double)(now - CLV_MIN(heard, now)) * 1e-9 : 0};
   return true;
 }

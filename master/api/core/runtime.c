@@ -22,9 +22,45 @@ clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *er
                          : clv_random_bytes(ret, len, err);
 }
 
+/* Returns how long the clock of the deadlines has stood still so far. */
+static uint64_t time_in_outages(const cleave_runtime *rt) {
+  return rt->outages_ns + (rt->outage_since_ns ? api_now(rt) - rt->outage_since_ns : 0);
+}
+
 uint64_t api_deadline_ns(const cleave_runtime *rt, uint64_t deadline_ms) {
   uint64_t ms = deadline_ms ? deadline_ms : rt->deadline_ms;
-  return api_now(rt) + CLV_MIN(ms, UINT64_C(1) << 40) * 1000000u;
+  return api_now(rt) - time_in_outages(rt) + CLV_MIN(ms, UINT64_C(1) << 40) * 1000000u;
+}
+
+uint64_t api_time_of_deadline(const cleave_runtime *rt, uint64_t until_ns) {
+  uint64_t outages = time_in_outages(rt);
+  return until_ns < UINT64_MAX - outages ? until_ns + outages : UINT64_MAX;
+}
+
+static bool is_any_link_mending(const cleave_runtime *rt) {
+  for (uint32_t i = 1; i < rt->n_peers; i++)
+    if (!api_is_lost(&rt->peers[i]) && rt->peers[i].link && clv_link_is_mending(rt->peers[i].link))
+      return true;
+  return false;
+}
+
+/* Returns the longest time in which a silent worker may not have been noticed. */
+static uint64_t longest_peer_timeout_ns(const cleave_runtime *rt) {
+  uint64_t ms = 0;
+  for (uint32_t i = 1; i < rt->n_peers; i++)
+    ms = CLV_MAX(ms, (uint64_t)rt->peers[i].peer_timeout_ms);
+  return ms * 1000000u;
+}
+
+void api_note_outage(cleave_runtime *rt) {
+  bool is_mending = is_any_link_mending(rt);
+  if (is_mending && !rt->outage_since_ns) {
+    rt->outage_since_ns = api_now(rt);
+  } else if (!is_mending && rt->outage_since_ns) {
+    /* the link was silent before its loss was noticed */
+    rt->outages_ns = time_in_outages(rt) + longest_peer_timeout_ns(rt);
+    rt->outage_since_ns = 0;
+  }
 }
 
 void api_wake(cleave_runtime *rt) {
@@ -33,7 +69,7 @@ void api_wake(cleave_runtime *rt) {
 }
 
 bool api_is_deadline_over(const cleave_runtime *rt, uint64_t until_ns) {
-  return api_now(rt) >= CLV_MAX(until_ns, rt->deadlines_paused_until_ns);
+  return api_now(rt) >= CLV_MAX(api_time_of_deadline(rt, until_ns), rt->deadlines_paused_until_ns);
 }
 
 void api_add_job(cleave_runtime *rt, const api_job *job) {

@@ -73,7 +73,8 @@ static uint64_t run_jobs(cleave_runtime *rt) {
 
 bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   uint64_t began = api_now(rt);
-  until_ns = CLV_MAX(until_ns, rt->deadlines_paused_until_ns);
+  api_note_outage(rt);
+  until_ns = CLV_MAX(api_time_of_deadline(rt, until_ns), rt->deadlines_paused_until_ns);
   uint64_t until = CLV_MIN(until_ns, run_jobs(rt));
   if (!rt->platform.clock.now_ns) until = CLV_MIN(until, began + POLL_NS);
   if (clv_ms_since_interrupt()) end_silent_links(rt);

@@ -132,7 +132,7 @@ cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
   PASS(find_lost_peer(runtime, worker, &p, error));
   PASS(wait_until_quiet(runtime, p, until, error));
   PASS(find_lost_peer(runtime, worker, &p, error)); /* another thread may have begun first */
-  begin_attempt(p, until, &old, &channel);
+  begin_attempt(p, api_time_of_deadline(runtime, until), &old, &channel);
   api_unlock(runtime);
   cleave_status status = connect_again(p, old, channel, error);
   api_lock(runtime);

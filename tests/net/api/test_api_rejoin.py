@@ -12,7 +12,7 @@ WAYS = chosen({"killed_direct": ("transfer: direct\n", "kill", "start"),
                "killed_via_master": ("transfer: direct\n", "kill", "start", "via_master"),
                "killed_single_thread": ("transfer: direct\n", "kill", "start", "single"),
                "cut_off": ("transfer: direct\n", "cut", "mend"),
-               "stopped": ("transfer: direct\nlimits: {peer_timeout: 2s, connect_timeout: 2s}\n", "stop", "go_on")},
+               "stopped": ("transfer: direct\nlimits: {peer_timeout: 2s, connect_timeout: 2s, lease: 2s}\n", "stop", "go_on")},
               "killed_direct")
 
 

@@ -72,15 +72,15 @@ def crc32c_matches_the_vectors_of_rfc_3720():
 def hello_reports_the_worker_and_refuses_other_protocols():
     with Caller(the.cluster.ports[0], the.cluster.certs) as c:
         h = c.hello()
-        assert h.about.protocol == 8 and len(h.incarnation) == 16 and h.worker == "w1"
+        assert h.about.protocol == 9 and len(h.incarnation) == 16 and h.worker == "w1"
         assert h.cores >= 1 and "cpu" in h.devices and h.about.limits.credit_bytes >= 64 << 10
-        for other in (1, 7, 9):
+        for other in (1, 8, 10):
             try:
                 c.hello(protocol=other)
                 raise AssertionError(f"protocol {other} was accepted")
             except grpc.RpcError as e:
                 assert e.code() == grpc.StatusCode.UNIMPLEMENTED, e
-                assert str(other) in e.details() and "8" in e.details(), e.details()
+                assert str(other) in e.details() and "9" in e.details(), e.details()
 
 
 def two_calls(w, weights, step, r):

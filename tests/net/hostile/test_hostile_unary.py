@@ -21,7 +21,7 @@ def load_fails(e, *codes, **changed):
 
 BAD = ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "NOT_FOUND", "UNIMPLEMENTED")
 REQUESTS = {
-    "Hello": lambda: pb.HelloRequest(about=pb.About(protocol=8, software="x",
+    "Hello": lambda: pb.HelloRequest(about=pb.About(protocol=9, software="x",
                                                     capabilities=["a", "b"])),
     "OpenSession": lambda: pb.OpenSessionRequest(session=os.urandom(16), epoch=1, name="cut",
                                                  config_digest=bytes(32)),

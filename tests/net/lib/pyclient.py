@@ -1,7 +1,7 @@
 """A client of the worker protocol that shares no code with Cleave: Debian's python3-grpcio, and
 messages that the stock generator makes from the shipped .proto file when the first test of a suite
 starts."""
-import array, atexit, fcntl, functools, importlib.util, os, queue, shutil, socket, struct, sys, tempfile, threading
+import array, atexit, fcntl, functools, importlib.util, os, queue, shutil, socket, struct, sys, tempfile, threading, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SLOW = float(os.environ.get("CLV_TEST_SLOW", "1"))
@@ -90,7 +90,7 @@ class Caller:
     def __init__(self, port, certs, name="master", ca="ca.pem", options=(), host="127.0.0.1"):
         self.port, self.certs, self.name, self.ca, self.options = port, certs, name, ca, list(options)
         self.host = host
-        self.channels = []
+        self.channels, self.lanes = [], []
         self.channel = self.dial()
         self.stub = pb_grpc.WorkerStub(self.channel)
 
@@ -107,9 +107,16 @@ class Caller:
         return channel
 
     def close(self):
+        """Ends the streams, so that a worker frees their sessions at once and not after its
+        lease."""
+        for lane in self.lanes:
+            lane.finish()
+        end = time.monotonic() + 2 * SLOW
+        while any(lane.call.is_active() for lane in self.lanes) and time.monotonic() < end:
+            time.sleep(0.002)
         for c in self.channels:
             c.close()
-        self.channels = []
+        self.channels, self.lanes = [], []
 
     def __enter__(self):
         return self
@@ -117,7 +124,7 @@ class Caller:
     def __exit__(self, *_):
         self.close()
 
-    def hello(self, credit=64 << 20, protocol=8):
+    def hello(self, credit=64 << 20, protocol=9):
         limits = pb.Limits(sessions=8, tensors=4096, session_bytes=1 << 30, message_bytes=64 << 20,
                            chunk_bytes=1 << 20, credit_bytes=credit, concurrent_calls=8)
         self.about = self.stub.Hello(pb.HelloRequest(about=pb.About(
@@ -181,7 +188,8 @@ class SessionOf:
         return self.caller.stub.LoadModule(load_request(self, graph, inputs, **fields), timeout=60 * SLOW)
 
     def attach(self, lane=0, **changed):
-        s = Lane(self.caller.dial() if lane else self.caller.channel)
+        s = Lane(self.caller.dial() if lane else self.caller.channel, session=self)
+        self.caller.lanes.append(s)
         fields = dict(session=self.id, epoch=self.epoch, incarnation=self.caller.about.incarnation,
                       lane=lane, lanes=self.n_lanes, role=pb.ROLE_MASTER)
         fields.update(changed)
@@ -217,8 +225,9 @@ def frames_of(messages):
 class Lane:
     """One Session stream; frames in and out, as messages or as raw bytes."""
 
-    def __init__(self, channel, deaf=False):
+    def __init__(self, channel, deaf=False, session=None):
         self.out, self.inbox, self.control = queue.Queue(), queue.Queue(), self
+        self.session, self.received = session, 0
         call = channel.stream_stream("/cleave.v1.Worker/Session",
                                      (lambda b: b), pb.Frame.FromString)
         self.call = call(iter(self.out.get, None))
@@ -228,9 +237,20 @@ class Lane:
     def listen(self):
         threading.Thread(target=self._read, daemon=True).start()
 
+    def messages(self):
+        """The messages of the stream. Each is acknowledged at once."""
+        for message in self.call:
+            yield message
+            self.received += message.kind not in (pb.ATTACH, pb.ATTACHED)
+            lanes = self.session.lanes if self.session else []
+            if self in lanes and len(lanes) == 1 + self.session.n_lanes:
+                self.control.send(pb.Frame(kind=pb.ACK, ack=pb.Ack(received=[lane.received for lane in lanes])))
+
     def _read(self):
         try:
-            for frame in frames_of(self.call):
+            for frame in frames_of(self.messages()):
+                if frame.kind == pb.ACK:
+                    continue
                 if frame.kind == pb.PING:  # of a worker that is asked how it does, or behind chunks
                     self.control.send(pb.Frame(kind=pb.PONG, reply_to=frame.message))
                 else:

@@ -1,6 +1,6 @@
-"""Who falls silent: a pause shorter than limits.peer_timeout changes no bit, a longer one ends the
-run with the reason, and --resume goes on to the same bits. What damages or cuts a connection is
-said."""
+"""A process that is silent: a pause changes no bit, also one that is longer than
+limits.peer_timeout. One that is longer than limits.lease ends the run with the reason, and --resume
+goes on to the same bits. The message of a run that ends names damaged and closed connections."""
 import os, signal, socket, sys, threading, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
@@ -10,7 +10,8 @@ STEPS = 2000
 BODY = (IMAGE_DATA + "stages:\n  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 32}, {op: relu}]}\n"
         "  - {name: b, at: w1, layers: [{op: linear, out: 10}]}\n"
         "loss: {kind: cross_entropy}\nlog: {every: 50}\n"
-        f"limits: {{peer_timeout: {TIMEOUT:g}s, step_timeout: {TIMEOUT / 2 - 0.4:g}s}}\n"
+        f"limits: {{peer_timeout: {TIMEOUT:g}s, step_timeout: {TIMEOUT / 2 - 0.4:g}s, lease: {4 * TIMEOUT:g}s}}\n"
+        "recovery: off\n"
         f"train: {{epochs: 100000, max_steps: {STEPS}, batch: 16, seed: {SEED}, optimizer: {{kind: sgd, lr: 0.01}}}}\n"
         "checkpoint: {every_steps: 250}\n")
 suite = Suite()
@@ -60,8 +61,17 @@ def a_short_pause_changes_no_bit():
 
 
 @suite.test
-def pause_over_the_peer_timeout_ends_the_run():
-    session = the.cluster.session("silent", BODY.replace("step_timeout: ", "step_timeout: 6"))
+def pause_over_the_peer_timeout_changes_no_bit():
+    session = the.cluster.session("long", BODY.replace("step_timeout: ", "step_timeout: 6"))
+    run = Run("long", session=session).has_begun()
+    pause(the.cluster.workers[0].process, 2 * TIMEOUT)
+    assert run.weights() == the.bits
+
+
+@suite.test
+def pause_over_the_lease_ends_the_run():
+    session = the.cluster.session("silent", BODY.replace("step_timeout: ", "step_timeout: 6").replace(
+        f"lease: {4 * TIMEOUT:g}s", "lease: 2s"))
     run, worker = Run("silent", session=session).has_begun(), the.cluster.workers[0].process
     worker.send_signal(signal.SIGSTOP)
     begin = time.monotonic()
@@ -70,7 +80,8 @@ def pause_over_the_peer_timeout_ends_the_run():
     finally:
         worker.send_signal(signal.SIGCONT)
     assert time.monotonic() - begin > TIMEOUT / 2
-    run.failed(f"the peer was silent for {TIMEOUT:g} s (limits.peer_timeout)")
+    run.failed(f"the peer was silent for {TIMEOUT:g} s (limits.peer_timeout)",
+               "not connected again within 2 s (limits.lease)")
     assert Run("silent", "--resume", session=session).weights() == the.bits
 
 
@@ -123,7 +134,7 @@ def killed_worker_ends_the_run_at_once():
     assert time.monotonic() - begin < TIMEOUT or SLOW > 1
 
 
-with Cluster(1, limits=f"limits: {{peer_timeout: {TIMEOUT:g}s}}\n") as the.cluster:
+with Cluster(1, limits=f"limits: {{peer_timeout: {TIMEOUT:g}s, lease: {5 * TIMEOUT:g}s}}\n") as the.cluster:
     os.mkdir(os.path.join(the.cluster.dir, "data"))
     synthetic_images(os.path.join(the.cluster.dir, "data"), n=512, n_test=16, side=8)
     suite.main()

@@ -105,9 +105,9 @@ def killed_workers_that_restart_change_no_bit():
 
 @suite.test
 def stopped_worker_that_comes_back_changes_no_bit():
-    """A peer that was silent longer than limits.peer_timeout has an old session; the new one ends
-    it."""
-    slow = ("--set", "limits.peer_timeout=2s", "--set", "limits.step_timeout=30s", "--set", "limits.connect_timeout=1s")
+    """A peer that was silent longer than limits.lease has an old session; the new one ends it."""
+    slow = ("--set", "limits.peer_timeout=2s", "--set", "limits.step_timeout=30s", "--set", "limits.connect_timeout=1s",
+            "--set", "limits.lease=2s")
     run = Run("silent", *slow).at(75)
     process = cluster.workers[1].process
     process.send_signal(signal.SIGSTOP)
@@ -182,20 +182,38 @@ def interrupt_ends_the_wait_for_a_worker():
 @suite.test
 def master_whose_run_was_taken_over_writes_nothing_more():
     """Two hosts that share a folder may both have its lock: the one with the lower epoch ends at
-    its next checkpoint."""
-    run = Run("stolen", "--set", "train.max_steps=100000", body=PACED).at(75)
-    path, stolen = os.path.join(run.dir, "run.json"), run.record()["epoch"] + 1
-    while run.process.poll() is None:  # it may write its record once more, if it was about to
+    its next checkpoint. With one epoch, which two that begin at once have, the process decides."""
+    for name, key in (("stolen", "epoch"), ("twin", "pid")):
+        run = Run(name, "--set", "train.max_steps=100000", body=PACED).at(75)
+        path, mine = os.path.join(run.dir, "run.json"), re.compile(rf'"{key}": (\d+)')
         with open(path) as f:
-            text = f.read()
-        if json.loads(text)["epoch"] < stolen:
-            with open(path + ".new", "w") as f:
-                f.write(text.replace(f'"epoch": {stolen - 1}', f'"epoch": {stolen}', 1))
-            os.rename(path + ".new", path)
-        time.sleep(0.05)
-    run.ends(1)
-    assert run.record()["epoch"] == stolen, run.record()
-    assert "another process trains there" in run.err, run.err
+            stolen = int(mine.search(f.read())[1]) + 1
+        while run.process.poll() is None:  # it may write its record once more, if it was about to
+            with open(path) as f:
+                text = f.read()
+            if int(mine.search(text)[1]) != stolen:
+                with open(path + ".new", "w") as f:
+                    f.write(mine.sub(f'"{key}": {stolen}', text, count=1))
+                os.rename(path + ".new", path)
+            time.sleep(0.05)
+        run.ends(1)
+        with open(path) as f:
+            assert int(mine.search(f.read())[1]) == stolen, run.record()
+        assert "another process trains there" in run.err, run.err
+
+
+@suite.test
+def run_that_was_killed_behind_its_last_checkpoint_is_pruned():
+    undisturbed()
+    run = Run("behind", "--set", "checkpoint.keep=1").ends()
+    left, path = os.path.join(run.dir, "checkpoint-525"), os.path.join(run.dir, "run.json")
+    os.mkdir(left)
+    with open(path) as f:
+        text = f.read()
+    with open(path, "w") as f:
+        f.write(text.replace('"finished"', '"running"', 1))
+    assert Run("behind", "--resume").ends().result() == undisturbed()
+    assert not os.path.exists(left), os.listdir(run.dir)
 
 
 @suite.test

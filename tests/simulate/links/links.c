@@ -10,6 +10,7 @@
  *   once, whole, equal   each packet arrives once, with the bits that were sent
  *   in order             of what needs no chunks, and of announcements; an ABORT overtakes what
  *                        waits, and nothing else overtakes
+ *   mended               where links have a lease, connections that are lost change nothing of this
  *   one end              after a cut, or a close, each side says so once and sends nothing more
  *   nothing is lost      at the end all tensors and packets are back in their pools, and where
  *                        nothing was cut the credit is whole
@@ -58,7 +59,8 @@ typedef struct kept {
 
 static struct {
   uint64_t seed, digest, packets, refused, waited, cuts, aborts;
-  bool trace, failed, cut;
+  uint64_t mended;
+  bool trace, failed, cut, mends;
   sim_random random;
   sim_network *network;
   side sides[SIDES];
@@ -283,6 +285,16 @@ static void act(void *user) {
   sim_network_at(w.network, sim_network_now(w.network) + below(3) * MS + below(1000), act, s);
 }
 
+/* A connection is lost; both sides mend it. More may be lost meanwhile. */
+static void lose(void *user) {
+  uint32_t left = (uint32_t)(uintptr_t)user;
+  w.mended += sim_network_reset(w.network, 0, 1, below(w.sides[0].link->n_lanes));
+  trace("a connection is lost");
+  if (left)
+    sim_network_at(w.network, sim_network_now(w.network) + below(20) * MS + below(1000), lose,
+                   (void *)(uintptr_t)(left - 1));
+}
+
 static void cut(void *user) {
   (void)user;
   w.cut = sim_network_cut(w.network, 0, 1, below(w.sides[0].link->n_lanes)) > 0;
@@ -308,6 +320,7 @@ static clv_link_options options_of(side *s) {
                             .accept_limits = accept,
                             .send_credit = other(s)->credit,
                             .quota_fails_packet = s->tight,
+                            .lease_ms = w.mends ? 60000 : 0,
                             .events = {.user = s, .on_packet = on_packet, .on_closed = on_closed}};
 }
 
@@ -383,8 +396,11 @@ static void end_side(side *s) {
 
 static void converse(void) {
   for (int i = 0; i < SIDES; i++) act(&w.sides[i]);
-  if (below(3) == 0)
-    sim_network_at(w.network, sim_network_now(w.network) + below(40) * MS + below(1000), cut, NULL);
+  uint64_t soon = sim_network_now(w.network) + below(40) * MS + below(1000);
+  if (w.mends)
+    sim_network_at(w.network, soon, lose, (void *)(uintptr_t)below(12));
+  else if (below(3) == 0)
+    sim_network_at(w.network, soon, cut, NULL);
   run_dry();
   for (int i = 0; i < SIDES && !w.failed; i++) check_rest(&w.sides[i]);
   clv_link_close(w.sides[below(SIDES)].link);
@@ -399,6 +415,7 @@ static uint64_t run(uint64_t seed) {
   w.seed = w.random.state = seed;
   w.digest = UINT64_C(0xcbf29ce484222325);
   w.cut = false;
+  w.mends = below(2);
   memset(w.sides, 0, sizeof w.sides);
   sim_network_options o = {.seed = seed, .calm = below(16) == 0, .trace = w.trace};
   w.network = sim_network_new(&o);
@@ -428,7 +445,8 @@ int main(int argc, char **argv) {
   }
   if (w.failed) return 1;
   printf("%" PRIu64 " runs: %" PRIu64 " packets, %" PRIu64 " sent while some waited, %" PRIu64
-         " refused for want of room, %" PRIu64 " ABORTs past others, %" PRIu64 " cuts\n",
-         last - first + 1, w.packets, w.waited, w.refused, w.aborts, w.cuts);
+         " refused for want of room, %" PRIu64 " ABORTs past others, %" PRIu64 " cuts, %" PRIu64
+         " mended\n",
+         last - first + 1, w.packets, w.waited, w.refused, w.aborts, w.cuts, w.mended);
   return 0;
 }

@@ -45,7 +45,7 @@ static void omitted_worker_keys_have_their_defaults(void **state) {
   assert_int_equal(c->limits.identity_connections, 64);
   assert_int_equal(c->limits.credit_bytes, 64 << 20);
   assert_int_equal(c->limits.lease_ms, 120000);
-  assert_int_equal(c->limits.peer_timeout_ms, 60000);
+  assert_int_equal(c->limits.peer_timeout_ms, 15000);
   assert_int_equal(c->limits.reference_lease_ms, 3600000);
   assert_int_equal(c->limits.handshake_timeout_ms, 3000);
   assert_string_equal(c->device, "cpu");
@@ -191,9 +191,9 @@ static void invalid_worker_values_are_located(void **state) {
 
 static void contradictory_limits_are_refused(void **state) {
   (void)state;
-  refused_worker("allow:\n", "limits: {lease: 60s}\nallow:\n",
-                 "/etc/cleave/w.yaml:2:17: limits.lease of 60000 ms has to be longer than "
-                 "limits.peer_timeout, 60000 ms");
+  refused_worker("allow:\n", "limits: {lease: 15s}\nallow:\n",
+                 "/etc/cleave/w.yaml:2:17: limits.lease of 15000 ms has to be longer than "
+                 "limits.peer_timeout, 15000 ms");
   refused_worker(
       "allow:\n", "memory_limit: 0\nallow:\n",
       "/etc/cleave/w.yaml:2:15: 'memory_limit' must be auto, none or a size from 1MiB to "
@@ -316,8 +316,10 @@ static void manual_pages_list_every_key(void **state) {
   assert_non_null(strstr(worker_page.data, ".TP\n\\fBallow[].identity\\fR (required)\n"));
   assert_non_null(strstr(worker_page.data, ".TP\n\\fBartifacts.NAME.sha256\\fR (required)\n"));
   assert_non_null(strstr(worker_page.data,
-                         ".TP\n\\fBlimits.lease\\fR\nA session whose master is silent for this "
-                         "time is closed, and its memory freed.\nA duration from 1s to 24h.\n"
+                         ".TP\n\\fBlimits.lease\\fR\nA session whose master has no "
+                         "connection for this time is closed, and its memory freed. Also the time "
+                         "for which a lost connection to another worker is made again.\n"
+                         "A duration from 1s to 24h.\n"
                          "Default:\n\\fB120s\\fR.\n"));
   assert_non_null(strstr(session_page.data, "\\fBmodel.KEY\\fR"));
   assert_non_null(strstr(session_page.data, "One of idx, npy, images, text, documents"));

@@ -23,12 +23,18 @@ static struct {
 
 static void note_frame(const clv_rpc_piece *pieces, size_t n) {
   clv_err err = {0};
-  clv_piece all[1 + CLV_WIRE_TENSORS];
+  clv_piece all[2 + CLV_WIRE_TENSORS];
+  clv_frame last;
   clv_payload payload;
+  clv_bundle before;
   clv_wire_limits limits = clv_wire_limits_default();
   for (size_t i = 0; i < n; i++) all[i] = (clv_piece){pieces[i].data, pieces[i].len};
-  assert_true(w.n_sent < MOST_SENT);
-  assert_ok(clv_frame_decode(all, n, &limits, &w.sent[w.n_sent++], &payload, &err));
+  assert_ok(clv_frame_decode_bundle(all, n, &limits, &before, &last, &payload, &err));
+  assert_true(w.n_sent + before.n < MOST_SENT);
+  for (uint32_t i = 0; i < before.n; i++)
+    assert_ok(clv_frame_decode_bundled(all, n, &before.frames[i], &limits, &w.sent[w.n_sent++],
+                                       &payload, &err));
+  if (last.kind) w.sent[w.n_sent++] = last;
 }
 
 static clv_code keep_sent(void *stream, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
@@ -75,7 +81,8 @@ static int set_up(void **state) {
                         .events = {.on_packet = no_packet, .on_closed = no_end}};
   assert_ok(clv_link_new(&o, &w.link, &err));
   clv_send_queue_set_lanes(w.link->send_queue, 1);
-  clv_frame_writer_attach(w.link->writer, 0, (clv_stream){&transport, &w});
+  clv_frame_writer_attach(w.link->writer, 0, 0, (clv_stream){&transport, &w});
+  assert_ok(clv_frame_writer_resume(w.link->writer, 0, 0, 0, &err));
   clv_node_options n = {.pool = w.pool};
   assert_ok(clv_node_new(&n, &w.node, &err));
   clv_node_set_master(w.node, w.link);

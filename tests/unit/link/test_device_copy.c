@@ -78,14 +78,15 @@ static void begin(void) {
                               .send_credit = 4 << 20,
                               .events = {.on_packet = on_packet, .on_closed = on_closed}};
   assert_ok(clv_link_new(&o, &w.link, &err));
-  clv_frame_writer_attach(w.link->writer, 0, (clv_stream){&transport, &w.out});
+  clv_frame_writer_attach(w.link->writer, 0, 0, (clv_stream){&transport, &w.out});
+  assert_ok(clv_frame_writer_resume(w.link->writer, 0, 0, 0, &err));
   clv_send_queue_set_lanes(w.link->send_queue, 1);
   assert_ok(clv_device_copy_new(&w.device_copy, &err));
 }
 
 static void end(void) {
   clv_link_end(w.link, CLV_OK, "over");
-  clv_frame_writer_detach(w.link->writer, 0);
+  clv_frame_writer_detach(w.link->writer, 0, 0);
   clv_link_unref(w.link);
   clv_device_copy_unref(w.device_copy);
   assert_int_equal(w.out.refs, 0);

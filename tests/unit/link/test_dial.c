@@ -38,9 +38,10 @@ static const clv_transport transport = {.send = end_first,
                                         .ref = nothing,
                                         .unref = nothing};
 
-static clv_code dial(void *user, uint32_t index, clv_lane *lane, void **ret, clv_err *err) {
+static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret,
+                     clv_err *err) {
   dialled *d = user;
-  (void)err;
+  (void)stop, (void)err;
   assert_int_equal(index, d->dials++);
   d->first = lane;
   *ret = d;

@@ -34,11 +34,13 @@ static int tear_down(void **state) {
 }
 
 static uint64_t on_the_way(fixture *f) {
-  clv_frame_writer writer = {.n_head_buffers = 0};
+  clv_frame_writer writer = {.refs = 1};
   clv_link_load load = {0};
   clv_send_queue d = {.writer = &writer, .pace = f->pace};
   assert_int_equal(pthread_mutex_init(&d.lock, NULL), 0);
+  assert_int_equal(pthread_mutex_init(&writer.lock, NULL), 0);
   clv_send_queue_add_load(&d, &load);
+  pthread_mutex_destroy(&writer.lock);
   pthread_mutex_destroy(&d.lock);
   return load.bytes_out;
 }

@@ -41,7 +41,7 @@ static const clv_transport transport = {.send = fake_send,
 
 /* ---- a link ---------------------------------------------------------------------------------- */
 
-enum { LANES = 2, TENSOR = 8, HALF = 4 };
+enum { LANES = 2, TENSOR = 8, HALF = 4, LEASE_MS = 10000 };
 
 static struct {
   clv_pool *pool;
@@ -65,6 +65,7 @@ static clv_link_options options(void) {
                             .pool = w.pool,
                             .accept_limits = clv_wire_limits_default(),
                             .send_credit = 1 << 20,
+                            .lease_ms = LEASE_MS,
                             .events = {.on_packet = on_packet, .on_closed = on_closed}};
 }
 
@@ -101,6 +102,7 @@ static void live_until(clv_link_state state) {
   for (uint32_t i = 0; i < LANES; i++) assert_int_equal(fact(CLV_LINK_LANE_JOINS, i), CLV_OK);
   assert_int_equal(fact(CLV_LINK_LANE_ATTACHED, 0), CLV_OK);
   if (state >= CLV_LINK_OPEN) assert_int_equal(fact(CLV_LINK_LANE_ATTACHED, 1), CLV_OK);
+  if (state == CLV_LINK_MENDING) assert_int_equal(fact(CLV_LINK_LANE_LOST, 0), CLV_OK);
   if (state >= CLV_LINK_ENDING) assert_int_equal(fact(CLV_LINK_ENDS, 0), CLV_OK);
   for (uint32_t i = 0; i < LANES && state == CLV_LINK_ENDED; i++)
     assert_int_equal(fact(CLV_LINK_LANE_ENDED, i), CLV_OK);
@@ -112,12 +114,14 @@ enum { REFUSED = -1 };
 static void each_link_event_reaches_its_state_or_is_refused(void **state) {
   (void)state;
   static const int leads_to[CLV_LINK_STATES][CLV_LINK_STATE_EVENTS] = {
-      /* JOIN of lane 0, ATTACHED, END, GONE of lane 0 */
-      [CLV_LINK_NEW] = {CLV_LINK_ATTACHING, REFUSED, CLV_LINK_ENDED, REFUSED},
-      [CLV_LINK_ATTACHING] = {REFUSED, CLV_LINK_OPEN, CLV_LINK_ENDING, REFUSED},
-      [CLV_LINK_OPEN] = {REFUSED, REFUSED, CLV_LINK_ENDING, REFUSED},
-      [CLV_LINK_ENDING] = {REFUSED, CLV_LINK_ENDING, CLV_LINK_ENDING, CLV_LINK_ENDING},
-      [CLV_LINK_ENDED] = {REFUSED, REFUSED, CLV_LINK_ENDED, REFUSED},
+      /* JOIN of lane 0, ATTACHED, LOST, END, GONE of lane 0 */
+      [CLV_LINK_NEW] = {CLV_LINK_ATTACHING, REFUSED, REFUSED, CLV_LINK_ENDED, REFUSED},
+      [CLV_LINK_ATTACHING] = {REFUSED, CLV_LINK_OPEN, REFUSED, CLV_LINK_ENDING, REFUSED},
+      [CLV_LINK_OPEN] = {REFUSED, REFUSED, CLV_LINK_MENDING, CLV_LINK_ENDING, REFUSED},
+      /* JOIN of connection 0, which was here before; LOST of a lane that has no connection */
+      [CLV_LINK_MENDING] = {REFUSED, CLV_LINK_OPEN, REFUSED, CLV_LINK_ENDING, REFUSED},
+      [CLV_LINK_ENDING] = {REFUSED, CLV_LINK_ENDING, REFUSED, CLV_LINK_ENDING, CLV_LINK_ENDING},
+      [CLV_LINK_ENDED] = {REFUSED, REFUSED, REFUSED, CLV_LINK_ENDED, REFUSED},
   };
   for (int s = 0; s < CLV_LINK_STATES; s++)
     for (int f = 0; f < CLV_LINK_STATE_EVENTS; f++) {
@@ -199,8 +203,9 @@ static clv_code find_link(void *user, const clv_frame *attach, const char *uri, 
 static const clv_lane_acceptor acceptor = {.find_link = find_link};
 
 static clv_lane *dialled[LANES];
-static clv_code dial(void *user, uint32_t index, clv_lane *lane, void **ret, clv_err *err) {
-  (void)user, (void)err;
+static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret,
+                     clv_err *err) {
+  (void)user, (void)stop, (void)err;
   dialled[index] = lane;
   fake_ref(&w.streams[index]);
   *ret = &w.streams[index];
@@ -251,6 +256,7 @@ static clv_frame frame_of(clv_frame_kind kind, uint32_t lane) {
   if (kind == CLV_ATTACHED) f.attached.credit_bytes = 1 << 20;
   if (kind == CLV_CREDIT) f.credit.bytes = 1;
   if (kind == CLV_PING || kind == CLV_PONG) f.message = f.reply_to = 7;
+  if (kind == CLV_ACK) f.ack.n_lanes = LANES;
   if (kind == CLV_END_CONTEXT) f.context = f.message = 1;
   f.chunk.transfer = kind == CLV_CHUNK ? 5 : 0;
   f.chunk.total = kind == CLV_CHUNK ? TENSOR : 0;
@@ -277,16 +283,16 @@ static bool is_taken(clv_lane_state state, clv_frame_kind kind) {
 
 static void each_lane_accepts_only_its_frame_kinds(void **state) {
   (void)state;
-  static const clv_frame_kind kinds[] = {CLV_ATTACH, CLV_ATTACHED, CLV_CHUNK,      CLV_CREDIT,
-                                         CLV_PING,   CLV_PONG,     CLV_END_CONTEXT};
+  static const clv_frame_kind kinds[] = {CLV_ATTACH, CLV_ATTACHED, CLV_CHUNK,       CLV_CREDIT,
+                                         CLV_PING,   CLV_PONG,     CLV_END_CONTEXT, CLV_ACK};
   static const bool legal[CLV_LANE_STATES][CLV_COUNT(kinds)] = {
-      [CLV_LANE_ACCEPTED] = {true, false, false, false, false, false, false},
-      [CLV_LANE_DIALLED] = {false, true, false, false, false, false, false},
-      [CLV_LANE_CONTROL] = {false, false, true, true, true, true, true},
-      [CLV_LANE_BULK] = {false, false, true, false, true, false, false},
+      [CLV_LANE_ACCEPTED] = {true, false, false, false, false, false, false, false},
+      [CLV_LANE_DIALLED] = {false, true, false, false, false, false, false, false},
+      [CLV_LANE_CONTROL] = {false, false, true, true, true, true, true, true},
+      [CLV_LANE_BULK] = {false, false, true, false, true, false, false, false},
   };
   for (int s = 0; s < CLV_LANE_STATES; s++)
-    for (size_t k = 0; k < CLV_COUNT(kinds); k++)
+    for (size_t k = 0; k < CLV_COUNT(kinds) && s != CLV_LANE_WAITING; k++)
       if (is_taken((clv_lane_state)s, kinds[k]) != legal[s][k])
         fail_msg("%s in state %d of a lane", clv_frame_kind_name(kinds[k]), s);
 }

@@ -250,42 +250,6 @@ static void test_messages_of_each_thread_stay_in_order(void **state) {
   clv_bytes_done(&r.data);
 }
 
-static bool enclose(clv_rpc_stream *stream, const char *text) {
-  return clv_rpc_stream_coalesce(stream, &(clv_iov){text, strlen(text)}, 1);
-}
-
-/* What is enclosed goes behind the next message, or by itself, or before the close; no more of it
- * than a receiver takes. */
-static void test_coalesced_messages_follow_the_next_send(void **state) {
-  (void)state;
-  clv_err err;
-  static recorder r;
-  static char large[16 * 1024 + 1];
-  clv_rpc_stream *stream = open_stream("/test/Echo", &r);
-  assert_false(clv_rpc_stream_flush(stream));
-  assert_true(enclose(stream, "2"));
-  assert_true(enclose(stream, "3"));
-  must(clv_rpc_stream_send(stream, &(clv_rpc_piece){"1", 1, NULL, NULL}, 1, &err), &err);
-  assert_true(event_wait(&r.messages, 1, 20000));
-  for (int i = 0; i < CLV_RPC_COALESCED; i++) assert_true(enclose(stream, "4"));
-  assert_false(enclose(stream, "5"));
-  assert_true(clv_rpc_stream_flush(stream));
-  assert_true(event_wait(&r.messages, 2, 20000));
-  memset(large, '5', sizeof large - 1);
-  assert_true(enclose(stream, large + 2));
-  assert_false(enclose(stream, "678"));
-  assert_true(enclose(stream, "67"));
-  clv_rpc_stream_close(stream);
-  assert_true(event_wait(&r.closed, 1, 20000));
-  assert_int_equal(r.code, CLV_OK);
-  assert_int_equal(r.data.len, 3 + CLV_RPC_COALESCED + sizeof large - 1);
-  assert_memory_equal(r.data.data, "123444444444444444555", 21);
-  assert_memory_equal(r.data.data + r.data.len - 3, "567", 3);
-  assert_false(enclose(stream, "8"));
-  clv_rpc_stream_unref(stream);
-  clv_bytes_done(&r.data);
-}
-
 static void test_send_after_close_is_refused(void **state) {
   (void)state;
   clv_err err;
@@ -516,8 +480,6 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test_setup_teardown(test_oversized_message_is_refused_and_released, set_up,
                                     tear_down),
     cmocka_unit_test_setup_teardown(test_messages_of_each_thread_stay_in_order, set_up, tear_down),
-    cmocka_unit_test_setup_teardown(test_coalesced_messages_follow_the_next_send, set_up,
-                                    tear_down),
     cmocka_unit_test_setup_teardown(test_send_after_close_is_refused, set_up, tear_down),
     cmocka_unit_test_setup_teardown(test_server_can_send_the_first_message, set_up, tear_down),
     cmocka_unit_test_setup_teardown(test_client_receives_the_end_code_of_the_server, set_up,

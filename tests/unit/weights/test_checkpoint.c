@@ -4,7 +4,9 @@
  * an older checkpoint takes over with the reasons, and retention never takes the last good one.
  */
 #include <dirent.h>
+#include <fcntl.h>
 
+#include "tests/long.h"
 #include "tests/unit/weights/weights_test.h"
 
 static const char config_hash[] =
@@ -261,6 +263,54 @@ static void damaged_checkpoint_falls_back_to_an_older_one(void **state) {
     put(name, good.data, good.len);
     assert_int_equal(latest_step(run, NULL), 2);
   }
+}
+
+/* A checkpoint of one stage whose model is a file of 64 KiB. */
+static void write_64_kib(const char *run, uint64_t step) {
+  static float many[16384];
+  CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
+  clv_err err;
+  for (size_t i = 0; i < CLV_COUNT(many); i++) many[i] = (float)(i + step);
+  clv_weights_tensor t = {"w", CLV_F32, CLV_SHAPE(16352), many};
+  clv_trainer_state state = {.global_step = step};
+  assert_ok(clv_checkpoint_begin(run, step, 1, &w, &err), &err);
+  assert_ok(clv_checkpoint_add_stage(w, 0, &t, 1, NULL, 0, &err), &err);
+  assert_ok(clv_checkpoint_add_state(w, &state, &err), &err);
+  assert_ok(clv_checkpoint_commit(w, "", 1, NULL, &err), &err);
+}
+
+/* All truncations and 10,000 flipped bits (`make long`; some of them otherwise). */
+static void each_truncation_and_flip_falls_back(void **state) {
+  (void)state;
+  const char *run = run_dir("flips");
+  size_t step = is_long() ? 1 : 199, flips = is_long() ? 10000 : 200;
+  CLV_AUTO(clv_bytes_done) clv_bytes good = {0};
+  char path[300];
+  clv_err err;
+  assert_ok(write_checkpoint(run, 1, &err), &err);
+  write_64_kib(run, 2);
+  snprintf(path, sizeof path, "%s/checkpoint-2/model.safetensors", run);
+  if (access(path, F_OK) != 0)
+    snprintf(path, sizeof path, "%s/checkpoint-2/model-00001-of-00001.safetensors", run);
+  assert_ok(clv_file_read(path, 1 << 20, &good, &err), &err);
+  assert_in_range(good.len, 65000, 65536 + 512);
+  int fd = open(path, O_WRONLY);
+  assert_true(fd >= 0);
+  for (size_t i = 0; i < flips; i++) {
+    uint32_t w[4];
+    clv_rng_block(&(clv_rng_key){.seed = 7}, (uint32_t)i, w);
+    size_t bit = w[0] % (good.len * 8);
+    char c = (char)(good.data[bit / 8] ^ (1 << bit % 8));
+    assert_int_equal(pwrite(fd, &c, 1, (off_t)(bit / 8)), 1);
+    assert_int_equal(latest_step(run, NULL), 1);
+    assert_int_equal(pwrite(fd, &good.data[bit / 8], 1, (off_t)(bit / 8)), 1);
+  }
+  assert_int_equal(latest_step(run, NULL), 2);
+  for (size_t len = good.len - 1; len < good.len; len -= CLV_MIN(len ? len : 1, step)) {
+    assert_int_equal(ftruncate(fd, (off_t)len), 0);
+    assert_int_equal(latest_step(run, NULL), 1);
+  }
+  close(fd);
 }
 
 /* A checkpoint may change between being found and being used. */
@@ -747,6 +797,7 @@ int main(void) {
       cmocka_unit_test(invalid_writer_calls_are_refused),
       cmocka_unit_test(unfinished_checkpoint_is_skipped),
       cmocka_unit_test(damaged_checkpoint_falls_back_to_an_older_one),
+      cmocka_unit_test(each_truncation_and_flip_falls_back),
       cmocka_unit_test(damaged_manifest_is_refused),
       cmocka_unit_test(invalid_manifests_are_refused),
       cmocka_unit_test(kept_files_are_listed_and_not_opened),

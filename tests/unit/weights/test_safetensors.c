@@ -301,7 +301,7 @@ static void invalid_writes_are_refused(void **state) {
   assert_int_equal(clv_weights_encode(NULL, 0, bad, 1, &none, &err), CLV_INVALID);
   assert_null(none.data);
   assert_int_equal(clv_weights_write(at("no/folder"), NULL, 0, NULL, 0, NULL, NULL, &err),
-                   CLV_UNAVAILABLE);
+                   CLV_PRECONDITION);
 }
 
 /* ---- damage ---------------------------------------------------------------------------------- */

@@ -409,6 +409,7 @@ typedef struct bodies {
   Cleave__V1__Vote vote;
   Cleave__V1__Failure failure;
   Cleave__V1__Credit credit;
+  Cleave__V1__Ack ack;
   Cleave__V1__Chunk chunk;
   Cleave__V1__State state;
   Cleave__V1__Reference reference;
@@ -473,6 +474,9 @@ static void put_stream(const clv_frame *f, bodies *b) {
   b->attached.credit_bytes = f->attached.credit_bytes;
   cleave__v1__credit__init(&b->credit);
   b->credit.bytes = f->credit.bytes;
+  cleave__v1__ack__init(&b->ack);
+  b->ack.n_received = f->ack.n_lanes;
+  b->ack.received = (uint64_t *)(uintptr_t)f->ack.received;
   cleave__v1__chunk__init(&b->chunk);
   b->chunk.transfer = f->chunk.transfer;
   b->chunk.offset = f->chunk.offset;
@@ -542,7 +546,9 @@ static void put_bodies(const clv_frame *f, bodies *b, Cleave__V1__Frame *m) {
   if (f->kind == CLV_ABORT || f->kind == CLV_ERROR || f->has_failure) m->failure = &b->failure;
   if (f->kind == CLV_CREDIT) m->credit = &b->credit;
   if (f->kind == CLV_CHUNK) m->chunk = &b->chunk;
-  if ((f->kind >= CLV_STATE_GET && f->kind <= CLV_STATE_DONE) || f->kind >= CLV_STATE_SAVE)
+  if (f->kind == CLV_ACK) m->ack = &b->ack;
+  if ((f->kind >= CLV_STATE_GET && f->kind <= CLV_STATE_DONE) ||
+      (f->kind >= CLV_STATE_SAVE && f->kind <= CLV_STATE_FILE))
     m->state = &b->state;
   if (f->kind >= CLV_REF_KEEP && f->kind <= CLV_REF_ACK) m->reference = &b->reference;
 }

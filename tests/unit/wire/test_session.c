@@ -12,7 +12,7 @@ static clv_wire_library libraries[] = {{"oneDNN", "2.6.3"}, {"gRPC", "1.51.1"}};
 
 static clv_wire_about some_about(void) {
   return (clv_wire_about){
-      .protocol = 8,
+      .protocol = 9,
       .n_capabilities = 2,
       .n_libraries = 2,
       .capabilities = capabilities,
@@ -25,7 +25,7 @@ static clv_wire_about some_about(void) {
 }
 
 static void assert_about(const clv_wire_about *a) {
-  assert_int_equal(a->protocol, 8);
+  assert_int_equal(a->protocol, 9);
   assert_int_equal(a->n_capabilities, 2);
   assert_string_equal(a->capabilities[1], "transfer.direct");
   assert_int_equal(a->n_libraries, 2);
@@ -152,7 +152,7 @@ static void invalid_hello_is_refused_with_its_reason(void **state) {
   clv_wire_hello_request request = {.about = some_about()};
   request.about.protocol = CLV_WIRE_PROTOCOL - 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_UNIMPLEMENTED,
-               "protocol 7, this side speaks 8");
+               "protocol 8, this side speaks 9");
   request.about = some_about();
   request.about.limits.session_bytes = CLV_WIRE_BYTES_MAX + 1;
   assert_fails(clv_wire_hello_request_encode(&request, &bytes, &err), CLV_INVALID, "a limit of");

@@ -34,7 +34,9 @@
   } while (0)
 
 /* The kind after this one that has a sample: the numbers 3 to 7 have none. */
-static inline int next_kind(int kind) { return kind == CLV_ATTACHED ? CLV_ABORT : kind + 1; }
+static inline int next_kind(int kind) {
+  return kind == CLV_ATTACHED ? CLV_ABORT : kind == CLV_STATE_FILE ? CLV_ACK : kind + 1;
+}
 
 static inline void sample_attach(clv_frame *f) {
   for (int i = 0; i < CLV_WIRE_ID_BYTES; i++) {
@@ -46,6 +48,8 @@ static inline void sample_attach(clv_frame *f) {
   f->attach.lanes = 2;
   f->attach.role = CLV_ATTACH_PEER;
   snprintf(f->attach.owner, sizeof f->attach.owner, "spiffe://test/master");
+  f->attach.again = 3;
+  f->attach.received = 1 << 30;
 }
 
 static inline void sample_call(clv_frame *f) {
@@ -116,6 +120,13 @@ static inline void sample_state(clv_frame *f) {
   f->tensors[0] = (clv_tensor_head){CLV_F32, CLV_SHAPE(4, 4), 64, 0, 0x01020304};
 }
 
+static inline void sample_ack(clv_frame *f) {
+  f->ack.n_lanes = 3;
+  f->ack.received[0] = 0;
+  f->ack.received[1] = 300;
+  f->ack.received[2] = UINT64_MAX;
+}
+
 static inline void sample_reference(clv_frame *f) {
   f->reference.ref = UINT64_MAX - 2;
   f->reference.fork = 0x0001000000000007;
@@ -141,14 +152,20 @@ static inline clv_frame sample_frame(clv_frame_kind kind) {
                  .module = 2,
                  .reply_to = 300};
   if (kind == CLV_ATTACH) sample_attach(&f);
-  if (kind == CLV_ATTACHED) f.attached.credit_bytes = 64 << 20;
+  if (kind == CLV_ATTACHED) {
+    f.attached.credit_bytes = 64 << 20;
+    f.attached.received = 1 << 20;
+  }
   if (kind == CLV_CREDIT) f.credit.bytes = 1 << 20;
   if (kind == CLV_CHUNK) {
     f.chunk.transfer = 5;
     f.chunk.offset = 1 << 18;
     f.chunk.total = 1 << 20;
   }
-  if ((kind >= CLV_STATE_GET && kind <= CLV_STATE_DONE) || kind >= CLV_STATE_SAVE) sample_state(&f);
+  if ((kind >= CLV_STATE_GET && kind <= CLV_STATE_DONE) ||
+      (kind >= CLV_STATE_SAVE && kind <= CLV_STATE_FILE))
+    sample_state(&f);
+  if (kind == CLV_ACK) sample_ack(&f);
   if (kind == CLV_CALL) sample_call(&f);
   if (kind == CLV_DELIVER || kind == CLV_VALUE || kind == CLV_GRADIENT) strcpy(f.to, "worker-2");
   if (kind == CLV_VALUE) f.has_failure = true;

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Dials one lane of a link and sends ATTACH: for the first time, and again after the lane has lost
+ * its connection.
+ */
+#include <stdio.h>
+
+#include "common/net/link/link_int.h"
+
+static clv_frame make_attach(clv_link *l, uint32_t index, uint64_t connection) {
+  const clv_link_dial *d = &l->dial;
+  clv_frame f = {.kind = CLV_ATTACH};
+  f.attach.session = d->session;
+  f.attach.incarnation = d->incarnation;
+  f.attach.epoch = d->epoch;
+  f.attach.lane = index;
+  f.attach.lanes = d->bulk_lanes;
+  f.attach.role = d->role;
+  f.attach.again = connection;
+  f.attach.received = clv_link_received(l, index);
+  if (d->owner) snprintf(f.attach.owner, sizeof f.attach.owner, "%s", d->owner);
+  return f;
+}
+
+/* Replaces the error of a lane that could not join with the reason why the link has ended, if it
+ * has. */
+static clv_code use_end_reason(clv_link *l, clv_code code, clv_err *err) {
+  pthread_mutex_lock(&l->lock);
+  if (l->state >= CLV_LINK_ENDING)
+    code = clv_fail(err, CLV_UNAVAILABLE, "the connection to %s has ended: %s", l->peer,
+                    l->close_text);
+  pthread_mutex_unlock(&l->lock);
+  return code;
+}
+
+/* Ends a lane that was not dialled. A failed redial counts as a lost connection, because the peer
+ * may be reached later. */
+static clv_code give_up(clv_link *l, clv_lane *ln, clv_err *err) {
+  const clv_code code = err->code;
+  const bool is_redial = ln->connection && code != CLV_UNAUTHENTICATED;
+  if (!ln->connection) clv_link_end(l, CLV_OK, "closed");
+  clv_lane_on_ended(ln, is_redial ? CLV_UNAVAILABLE : code, err->text);
+  return code;
+}
+
+clv_code clv_link_dial_lane(clv_link *l, uint32_t index, uint64_t connection, clv_err *err) {
+  clv_lane *ln;
+  CLV_AUTO(clv_stream_unref) clv_stream s = {l->dialler.transport, NULL};
+  const clv_frame attach = make_attach(l, index, connection);
+  clv_code code = clv_lane_new_dialled(l, index, connection, &ln, err);
+  clv_link_event_args n = {
+      .index = index, .n_lanes = 1 + l->dial.bulk_lanes, .lane = ln, .connection = connection};
+  if (code == CLV_OK) {
+    code = clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err);
+    if (code != CLV_OK) code = use_end_reason(l, code, err);
+    if (code == CLV_OK)
+      code = l->dialler.dial(l->dialler.user, index, ln, &l->redials.is_stopping, &s.handle, err);
+    if (code != CLV_OK) code = give_up(l, ln, err);
+  }
+  if (code != CLV_OK) {
+    s = (clv_stream){0};
+    return code;
+  }
+  clv_frame_writer_attach(l->writer, index, connection, s);
+  code = clv_frame_writer_send_first(s, &attach, err);
+  /* a lane that has ended meanwhile reports why */
+  return code == CLV_UNAVAILABLE && connection ? CLV_OK : code;
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lost connections of a link: the dialling side dials the lanes again, and both sides end the link
+ * when a lane stays lost for the link's lease. One thread of a dialled link does that
+ * (clv_link_start_redials); the accepting side and simulations call clv_link_tend.
+ *
+ * A lost lane is dialled at once, then after pauses of 0.2 s to 5 s. A host that is silent, or that
+ * cannot be reached, is dialled until the lease is over. The link ends sooner if the host refuses
+ * each connection for REFUSED_MS, because then no process of the peer is there, and at once if the
+ * peer refuses ATTACH, because then it does not have the link any more.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "common/net/link/link_int.h"
+
+#define MS UINT64_C(1000000)
+
+/* ---- what is due ----------------------------------------------------------------------------- */
+
+/* Work that a link has to do now. */
+typedef struct due_work {
+  bool ends; /* the link ends with `text` */
+  char text[CLV_ERR_TEXT];
+  bool redials;
+  uint32_t n_late, late[MAX_LANES]; /* lanes whose ATTACHED is overdue */
+  uint64_t next_ns;                 /* when there is more to do */
+} due_work;
+
+static bool is_lost(const clv_lane_slot *s) { return s->lost_since_ns && !s->has_joined; }
+
+/* Ends the link if a lane is lost for too long. The caller holds the lock. */
+static void check_lease(clv_link *l, const clv_lane_slot *s, uint64_t now, due_work *d) {
+  if (!s->lost_since_ns) return;
+  uint64_t until = s->lost_since_ns + l->lease_ms * MS;
+  d->next_ns = CLV_MIN(d->next_ns, until);
+  if (now < until || d->ends) return;
+  d->ends = true;
+  snprintf(d->text, sizeof d->text,
+           "%.200s; not connected again within %g s (limits.lease)%s%.120s", l->lost_text,
+           (double)l->lease_ms / 1e3, l->redials.why[0] ? ": " : "", l->redials.why);
+}
+
+/* Ends the link if the peer's host has refused each redial for REFUSED_MS. The caller holds the
+ * lock. */
+static void check_refusals(clv_link *l, uint64_t now, due_work *d) {
+  const clv_redials *r = &l->redials;
+  if (!r->refused_ns || now - r->refused_ns < REFUSED_MS * MS || d->ends) return;
+  d->ends = true;
+  snprintf(d->text, sizeof d->text, "%.200s; its host refuses connections: %.200s", l->lost_text,
+           r->why);
+}
+
+/* The caller holds the lock. */
+static void find_late_lane(clv_lane_slot *s, uint32_t index, uint64_t now, due_work *d) {
+  if (!s->attach_until_ns) return;
+  if (now < s->attach_until_ns) {
+    d->next_ns = CLV_MIN(d->next_ns, s->attach_until_ns);
+    return;
+  }
+  s->attach_until_ns = 0;
+  d->late[d->n_late++] = index;
+}
+
+/* Decides about the redials. The caller holds the lock. */
+static void check_redials(clv_link *l, bool any_lost, uint64_t now, due_work *d) {
+  clv_redials *r = &l->redials;
+  if (!any_lost || !l->dialler.dial) return;
+  if (now < r->next_ns) {
+    d->next_ns = CLV_MIN(d->next_ns, r->next_ns);
+    return;
+  }
+  d->redials = true;
+  r->next_ns = now + r->pause_ms * MS;
+  r->pause_ms = r->pause_ms ? CLV_MIN(2 * r->pause_ms, (uint64_t)REDIAL_MAX_MS) : REDIAL_FIRST_MS;
+}
+
+static due_work find_due_work(clv_link *l) {
+  due_work d = {.next_ns = UINT64_MAX};
+  bool any_lost = false;
+  d.ends = clv_frame_writer_is_broken(l->writer, d.text);
+  pthread_mutex_lock(&l->lock);
+  uint64_t now = clv_clock_now(&l->clock);
+  if (l->state != CLV_LINK_MENDING) {
+    d.ends &= l->state < CLV_LINK_ENDING;
+    pthread_mutex_unlock(&l->lock);
+    return d;
+  }
+  for (uint32_t i = 0; i < l->n_lanes; i++) {
+    check_lease(l, &l->lanes[i], now, &d);
+    find_late_lane(&l->lanes[i], i, now, &d);
+    any_lost |= is_lost(&l->lanes[i]);
+  }
+  check_refusals(l, now, &d);
+  if (!d.ends) check_redials(l, any_lost, now, &d);
+  pthread_mutex_unlock(&l->lock);
+  return d;
+}
+
+/* ---- redials --------------------------------------------------------------------------------- */
+
+/* Begins a redial of lane `index`, if it is lost. Returns the number of the connection; 0: it is
+ * not lost. */
+static uint64_t begin_redial(clv_link *l, uint32_t index) {
+  uint64_t connection = 0;
+  pthread_mutex_lock(&l->lock);
+  clv_lane_slot *s = &l->lanes[index];
+  if (l->state == CLV_LINK_MENDING && index < l->n_lanes && is_lost(s)) {
+    connection = s->connection + 1;
+    s->attach_until_ns = clv_clock_now(&l->clock) + ATTACH_TIMEOUT_MS * MS;
+  }
+  pthread_mutex_unlock(&l->lock);
+  return connection;
+}
+
+/* Dials the lost lanes, until one fails: the others have the same peer. */
+static void redial_lanes(clv_link *l) {
+  for (uint32_t i = 0; i < MAX_LANES; i++) {
+    clv_err err;
+    uint64_t connection = begin_redial(l, i);
+    if (connection && clv_link_dial_lane(l, i, connection, &err) != CLV_OK) return;
+  }
+}
+
+uint64_t clv_link_tend(clv_link *l) {
+  due_work d = find_due_work(l);
+  if (d.ends) {
+    clv_link_end(l, CLV_UNAVAILABLE, d.text);
+    return UINT64_MAX;
+  }
+  for (uint32_t i = 0; i < d.n_late; i++)
+    clv_frame_writer_drop_stream(l->writer, d.late[i], "no answer to ATTACH");
+  if (!d.redials) return d.next_ns;
+  redial_lanes(l);
+  return clv_clock_now(&l->clock);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* Waits until a lane is lost, or until `until_ns` while the link is mending. False: the link has
+ * ended. */
+static bool wait_for_work(clv_link *l, uint64_t until_ns) {
+  struct timespec ts = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+  pthread_mutex_lock(&l->lock);
+  uint64_t n_losses = l->redials.n_losses;
+  while (l->state < CLV_LINK_ENDING && n_losses == l->redials.n_tended) {
+    if (l->state != CLV_LINK_MENDING)
+      pthread_cond_wait(&l->redials.wake, &l->lock);
+    else if (pthread_cond_timedwait(&l->redials.wake, &l->lock, &ts) != 0)
+      break;
+    n_losses = l->redials.n_losses;
+  }
+  l->redials.n_tended = n_losses;
+  bool goes_on = l->state < CLV_LINK_ENDING;
+  pthread_mutex_unlock(&l->lock);
+  return goes_on;
+}
+
+static void *run_redials(void *link) {
+  uint64_t next = 0;
+  while (wait_for_work(link, next)) next = clv_link_tend(link);
+  return NULL;
+}
+
+clv_code clv_link_start_redials(clv_link *l, clv_err *err) {
+  if (!l->lease_ms || l->clock.now_ns) return CLV_OK;
+  if (pthread_create(&l->redials.thread, NULL, run_redials, l) != 0)
+    return clv_fail(err, CLV_EXHAUSTED, "no thread for connecting again to %s", l->peer);
+  l->redials.has_thread = true;
+  return CLV_OK;
+}
+
+void clv_link_stop_redials(clv_link *l) {
+  if (!l->redials.has_thread) return;
+  pthread_join(l->redials.thread, NULL);
+  l->redials.has_thread = false;
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A disk that fails, as a library that the loader puts before the C library (LD_PRELOAD).
+ *
+ *   CLEAVE_TEST_DISK=OP:PART:FIRST:TIMES:ERROR
+ *
+ * OP is write, fsync, rename, open (for writing), mkdir or any; PART is a part of the path. Of the
+ * operations that match, those from the FIRST-th (from 1) on fail, TIMES of them (0: all later
+ * ones). ERROR is ENOSPC, EIO, EROFS, EDQUOT, or SLOW: the operation takes 10 ms more and succeeds.
+ *
+ *   CLEAVE_TEST_DISK_LOG=FOLDER
+ *
+ * Writes to FOLDER/log what changes files, a line each, and keeps a copy of each file as of its
+ * last fsync in FOLDER/N. power_cut.py makes from them what a power cut would leave.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static struct {
+  char op[16], part[128];
+  long first, times;
+  int error; /* 0: slow */
+  bool is_on;
+  int log; /* -1: no log */
+  char folder[256];
+  atomic_long matched, copies;
+} disk = {.log = -1};
+
+#define REAL(name) (__extension__(__typeof__(&name)) dlsym(RTLD_NEXT, #name))
+
+__attribute__((constructor)) static void read_settings(void) {
+  static const struct {
+    const char *name;
+    int error;
+  } errors[] = {
+      {"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EROFS", EROFS}, {"EDQUOT", EDQUOT}, {"SLOW", 0}};
+  const char *text = getenv("CLEAVE_TEST_DISK"), *folder = getenv("CLEAVE_TEST_DISK_LOG");
+  char error[16], path[300];
+  if (text && sscanf(text, "%15[^:]:%127[^:]:%ld:%ld:%15s", disk.op, disk.part, &disk.first,
+                     &disk.times, error) == 5)
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+      if (strcmp(error, errors[i].name) == 0) {
+        disk.error = errors[i].error;
+        disk.is_on = true;
+      }
+  if (!folder) return;
+  snprintf(disk.folder, sizeof disk.folder, "%s", folder);
+  snprintf(path, sizeof path, "%s/log", folder);
+  disk.log = REAL(open)(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+}
+
+/* ---- failing --------------------------------------------------------------------------------- */
+
+static const char *path_of(int fd, char path[PATH_MAX]) {
+  char link[64];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  ssize_t n = readlink(link, path, PATH_MAX - 1);
+  path[n > 0 ? n : 0] = '\0';
+  return path;
+}
+
+static bool fails(const char *op, const char *path) {
+  if (!disk.is_on || (strcmp(disk.op, op) != 0 && strcmp(disk.op, "any") != 0)) return false;
+  if (!strstr(path, disk.part)) return false;
+  long n = ++disk.matched;
+  if (n < disk.first || (disk.times && n >= disk.first + disk.times)) return false;
+  if (!disk.error) nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+  errno = disk.error;
+  return disk.error != 0;
+}
+
+static bool fails_fd(const char *op, int fd) {
+  char path[PATH_MAX];
+  int before = errno;
+  if (!disk.is_on) return false;
+  bool bad = fails(op, path_of(fd, path));
+  if (!bad) errno = before;
+  return bad;
+}
+
+/* ---- the log of a power cut ------------------------------------------------------------------ */
+
+static void add_line(const char *op, const char *path, const char *more) {
+  char line[2 * PATH_MAX + 64];
+  if (disk.log < 0) return;
+  int n = snprintf(line, sizeof line, "%s\t%s\t%s\n", op, path, more);
+  (void)!REAL(write)(disk.log, line, (size_t)n);
+}
+
+/* Paths relative to a folder descriptor become whole. */
+static const char *whole(int dir, const char *name, char path[2 * PATH_MAX]) {
+  char folder[PATH_MAX];
+  if (name[0] == '/') return strcpy(path, name);
+  if (dir == AT_FDCWD && !getcwd(folder, sizeof folder)) folder[0] = '\0';
+  if (dir != AT_FDCWD) path_of(dir, folder);
+  snprintf(path, 2 * PATH_MAX, "%s/%s", folder, name);
+  return path;
+}
+
+/* Keeps the content of a file as of now. */
+static void log_fsync(int fd) {
+  char path[PATH_MAX], copy[400], number[32], buf[65536];
+  struct stat st;
+  if (disk.log < 0 || fstat(fd, &st) != 0) return;
+  path_of(fd, path);
+  if (S_ISDIR(st.st_mode)) {
+    add_line("fsyncdir", path, "");
+    return;
+  }
+  snprintf(number, sizeof number, "%ld", ++disk.copies);
+  snprintf(copy, sizeof copy, "%s/%ld.%s", disk.folder, (long)getpid(), number);
+  int in = REAL(open)(path, O_RDONLY | O_CLOEXEC);
+  int out = REAL(open)(copy, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  for (ssize_t n; in >= 0 && (n = read(in, buf, sizeof buf)) > 0;)
+    (void)!REAL(write)(out, buf, (size_t)n);
+  if (in >= 0) close(in);
+  if (out >= 0) close(out);
+  add_line("fsync", path, copy);
+}
+
+/* ---- what stands before the C library -------------------------------------------------------- */
+
+ssize_t write(int fd, const void *data, size_t len) {
+  return fails_fd("write", fd) ? -1 : REAL(write)(fd, data, len);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t len, off_t at) {
+  return fails_fd("write", fd) ? -1 : REAL(pwrite)(fd, data, len, at);
+}
+
+int fsync(int fd) {
+  if (fails_fd("fsync", fd)) return -1;
+  log_fsync(fd);
+  return REAL(fsync)(fd);
+}
+
+int fdatasync(int fd) {
+  if (fails_fd("fsync", fd)) return -1;
+  log_fsync(fd);
+  return REAL(fdatasync)(fd);
+}
+
+int rename(const char *from, const char *to) {
+  char a[2 * PATH_MAX], b[2 * PATH_MAX];
+  if (fails("rename", to)) return -1;
+  int r = REAL(rename)(from, to);
+  if (r == 0) add_line("rename", whole(AT_FDCWD, from, a), whole(AT_FDCWD, to, b));
+  return r;
+}
+
+int mkdir(const char *path, mode_t mode) {
+  char a[2 * PATH_MAX];
+  if (fails("mkdir", path)) return -1;
+  int r = REAL(mkdir)(path, mode);
+  if (r == 0) add_line("mkdir", whole(AT_FDCWD, path, a), "");
+  return r;
+}
+
+int unlink(const char *path) {
+  char a[2 * PATH_MAX];
+  int r = REAL(unlink)(path);
+  if (r == 0) add_line("unlink", whole(AT_FDCWD, path, a), "");
+  return r;
+}
+
+int unlinkat(int dir, const char *path, int flags) {
+  char a[2 * PATH_MAX];
+  whole(dir, path, a);
+  int r = REAL(unlinkat)(dir, path, flags);
+  if (r == 0) add_line(flags & AT_REMOVEDIR ? "rmdir" : "unlink", a, "");
+  return r;
+}
+
+int rmdir(const char *path) {
+  char a[2 * PATH_MAX];
+  int r = REAL(rmdir)(path);
+  if (r == 0) add_line("rmdir", whole(AT_FDCWD, path, a), "");
+  return r;
+}
+
+static int open_logged(int dir, const char *path, int flags, mode_t mode) {
+  char a[2 * PATH_MAX];
+  bool writes = (flags & O_ACCMODE) != O_RDONLY;
+  if (writes && fails("open", path)) return -1;
+  bool is_new = writes && (flags & O_CREAT) && faccessat(dir, path, F_OK, 0) != 0;
+  int fd = REAL(openat)(dir, path, flags, mode);
+  if (fd >= 0 && is_new) add_line("create", whole(dir, path, a), "");
+  return fd;
+}
+
+#define MODE_OF(flags, mode)             \
+  mode_t mode = 0;                       \
+  if ((flags) & (O_CREAT | O_TMPFILE)) { \
+    va_list args;                        \
+    va_start(args, flags);               \
+    mode = va_arg(args, mode_t);         \
+    va_end(args);                        \
+  }
+
+int open(const char *path, int flags, ...) {
+  MODE_OF(flags, mode)
+  return open_logged(AT_FDCWD, path, flags, mode);
+}
+
+int openat(int dir, const char *path, int flags, ...) {
+  MODE_OF(flags, mode)
+  return open_logged(dir, path, flags, mode);
+}

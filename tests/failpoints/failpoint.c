@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Failpoints of the proofs' own programs (build/release/failpoints). CLV_FAILPOINT is empty in the
+ * product; files that use it are compiled a second time with -DCLV_FAILPOINTS for these programs.
+ *
+ *   CLEAVE_FAILPOINT=NAME:COUNT:ACTION[,...]   acts when the process reaches NAME the COUNT-th time
+ *   CLEAVE_FAILPOINT_TRACE=FILE                appends a line for each point that is reached
+ *
+ * Actions: crash (SIGKILL), exit (status 1, without clean-up), stop (SIGSTOP), delay (300 ms), and
+ * error: the next file operation of the same thread fails with ENOSPC. The linker sends those
+ * operations here (--wrap).
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CLV_FAILPOINTS
+#include "common/base/base.h"
+
+enum { MAX_SPECS = 16, MAX_NAME = 64 };
+
+static __thread bool fails_next; /* the next file operation of this thread fails */
+
+/* ---- the operations that fail ---------------------------------------------------------------- */
+
+static bool takes_failure(void) {
+  if (!fails_next) return false;
+  fails_next = false;
+  errno = ENOSPC;
+  return true;
+}
+
+#define WRAPPED(type, name, params, args) \
+  type __real_##name params;              \
+  type __wrap_##name params;              \
+  type __wrap_##name params { return takes_failure() ? -1 : __real_##name args; }
+
+WRAPPED(ssize_t, write, (int fd, const void *data, size_t len), (fd, data, len))
+WRAPPED(ssize_t, pwrite, (int fd, const void *data, size_t len, off_t at), (fd, data, len, at))
+WRAPPED(int, fsync, (int fd), (fd))
+WRAPPED(int, fdatasync, (int fd), (fd))
+WRAPPED(int, rename, (const char *from, const char *to), (from, to))
+WRAPPED(int, mkdir, (const char *path, mode_t mode), (path, mode))
+
+/* ---- actions --------------------------------------------------------------------------------- */
+
+static void crash(void) { kill(getpid(), SIGKILL); }
+static void leave(void) { _exit(1); }
+static void stop(void) { kill(getpid(), SIGSTOP); }
+static void fail_next(void) { fails_next = true; }
+static void delay(void) { nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); }
+
+static const struct {
+  const char *name;
+  void (*act)(void);
+} actions[] = {
+    {"crash", crash}, {"exit", leave}, {"stop", stop}, {"error", fail_next}, {"delay", delay}};
+
+/* ---- points ---------------------------------------------------------------------------------- */
+
+static struct {
+  char name[MAX_NAME];
+  atomic_long left; /* times until the point acts; 0 or less: it has acted */
+  void (*act)(void);
+} specs[MAX_SPECS];
+static size_t n_specs;
+static int trace = -1;
+
+static void add_spec(const char *text) {
+  char name[MAX_NAME], action[MAX_NAME];
+  long count;
+  if (n_specs == MAX_SPECS || sscanf(text, "%63[^:]:%ld:%63s", name, &count, action) != 3) goto bad;
+  for (size_t i = 0; i < CLV_COUNT(actions); i++) {
+    if (strcmp(action, actions[i].name) != 0) continue;
+    strcpy(specs[n_specs].name, name);
+    specs[n_specs].left = count;
+    specs[n_specs++].act = actions[i].act;
+    return;
+  }
+bad:
+  dprintf(2, "CLEAVE_FAILPOINT: '%s' is not NAME:COUNT:ACTION\n", text);
+  _exit(1);
+}
+
+__attribute__((constructor)) static void read_specs(void) {
+  const char *text = getenv("CLEAVE_FAILPOINT"), *file = getenv("CLEAVE_FAILPOINT_TRACE");
+  char copy[1024], *rest = copy;
+  if (file) trace = open(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (!text) return;
+  snprintf(copy, sizeof copy, "%s", text);
+  for (char *one; (one = strsep(&rest, ","));) add_spec(one);
+}
+
+static void add_line(int fd, const char *before, const char *name) {
+  char line[MAX_NAME + 32];
+  int n = snprintf(line, sizeof line, "%s%s\n", before, name);
+  (void)!__real_write(fd, line, (size_t)n);
+}
+
+void clv_failpoint(const char *format, ...) {
+  char name[MAX_NAME];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(name, sizeof name, format, args);
+  va_end(args);
+  if (trace >= 0) add_line(trace, "", name);
+  for (size_t i = 0; i < n_specs; i++) {
+    if (strcmp(specs[i].name, name) != 0 || --specs[i].left) continue;
+    add_line(2, "failpoint ", name);
+    specs[i].act();
+  }
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Walks the models of tests/model: without a mistake no rule is broken, and each mistake on purpose
+ * is found.
+ *
+ * usage: model [--full] [--trace] [NAME]
+ */
+#include "tests/model/model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef const model *make_model(int scale, int variant);
+
+static bool check_all(make_model *make, int scale, bool trace, const char *wanted) {
+  bool good = true;
+  const model *m = make(scale, 0);
+  if (wanted && strcmp(wanted, m->name) != 0) return true;
+  for (int variant = 0; variant < 2; variant++)
+    good &= model_check(make(scale, variant), -1, trace);
+  for (size_t i = 0; i < m->n_breaks; i++)
+    good &= model_check(make(0, m->break_variants ? m->break_variants[i] : 0), (int)i, trace);
+  return good;
+}
+
+int main(int argc, char **argv) {
+  int scale = 0;
+  bool trace = false;
+  const char *wanted = NULL;
+  for (int i = 1; i < argc; i++) {
+    if (strcmp(argv[i], "--full") == 0)
+      scale = 1;
+    else if (strcmp(argv[i], "--trace") == 0)
+      trace = true;
+    else
+      wanted = argv[i];
+  }
+  bool good = check_all(model_of_lanes, scale, trace, wanted);
+  good &= check_all(model_of_runs, scale, trace, wanted);
+  return good ? 0 : 1;
+}

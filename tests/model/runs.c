@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A run: two masters that may both believe that the run is theirs, one worker that keeps the files
+ * of its stage, and checkpoints whose manifest comes last. Each step of the training is followed by
+ * a checkpoint, and one is kept. Masters and the worker die at any moment and start again with
+ * their disks. A zombie is a master that pauses for long, which every interleaving is.
+ *
+ * Variant 0: the file system grants the lock of the run folder to both masters. Variant 1: to one;
+ * then a finished run leaves no file but the last checkpoint.
+ *
+ * Each attempt removes the files at the worker that no manifest names, which in the programs a
+ * command does. So the model has the removal at the worst moments.
+ *
+ * The model takes a look at run.json and the file operation behind it as one transition.
+ */
+#include "tests/model/model.h"
+
+#include <string.h>
+
+enum { MASTERS = 2, STEPS = 4 };
+
+/* phases of a master */
+enum { OUT, READ, STARTED, CLEANING, TRAINING, BEGUN, WRITTEN, KEPT, COMMITTED, PRUNING, LOST };
+enum { NO_FOLDER, INCOMPLETE, COMPLETE, DAMAGED }; /* home's part of a checkpoint */
+
+typedef struct master {
+  uint8_t phase, epoch, step, number; /* number: the how manieth start of a master this is */
+  uint8_t plan;                       /* bit per step: files to remove at the worker */
+} master;
+
+typedef struct state {
+  uint8_t home[STEPS + 1], manifest[STEPS + 1], kept[STEPS + 1];
+  master m[MASTERS];
+  uint8_t run_epoch, run_number, is_finished;       /* run.json: epoch and process of the attempt */
+  uint8_t top_epoch, session_epoch, session_number; /* worker; 0: no session */
+  uint8_t starts, deaths, worker_deaths, damages;
+  uint8_t committed; /* step of the newest checkpoint that was committed and can be read */
+  uint8_t is_overwritten, is_stolen;
+} state;
+
+static struct {
+  uint8_t steps, starts, deaths, worker_deaths;
+  bool has_one_lock;
+} size;
+
+static const char *const breaks[] = {
+    "manifest_first",         "prune_before_the_manifest", "prune_unverified",
+    "removal_without_a_look", "epoch_in_memory",           "session_without_epoch",
+    "orphans_are_not_listed", "no_prune_at_the_end",       "commit_without_a_look"};
+static const uint8_t variants[] = {1, 1, 1, 0, 0, 0, 1, 1, 0};
+enum {
+  MANIFEST_FIRST,
+  PRUNE_BEFORE_MANIFEST,
+  PRUNE_UNVERIFIED,
+  REMOVAL_UNCHECKED,
+  EPOCH_IN_MEMORY,
+  SESSION_UNFENCED,
+  ORPHANS_STAY,
+  NO_PRUNE_AT_END,
+  COMMIT_UNCHECKED
+};
+
+static void start(void *ret) { (void)ret; }
+
+#define FOR_EACH_MASTER(i) for (uint8_t i = 0; i < MASTERS; i++)
+#define BIT(k) ((uint8_t)(1u << (k)))
+
+static bool is_usable(const state *s, unsigned k) {
+  return s->manifest[k] && s->home[k] == COMPLETE && s->kept[k];
+}
+
+static uint8_t newest_usable(const state *s) {
+  uint8_t k = size.steps;
+  while (k && !is_usable(s, k)) k--;
+  return k;
+}
+
+static bool is_newest(const state *s, const master *m) {
+  return s->run_epoch == m->epoch && s->run_number == m->number;
+}
+
+static bool has_session(const state *s, const master *m) {
+  return s->session_epoch == m->epoch && s->session_number == m->number;
+}
+
+static void end_master(master *m) { *m = (master){0}; }
+
+/* ---- start and recovery ---------------------------------------------------------------------- */
+
+static void lock_folder(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    if (s.m[i].phase != OUT || s.starts == size.starts || s.is_finished) continue;
+    if (size.has_one_lock && s.m[1 - i].phase != OUT) continue;
+    s.m[i] = (master){.phase = READ, .epoch = s.run_epoch, .number = ++s.starts};
+    model_next(w, &s, i);
+  }
+}
+
+static void begin_attempt(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    if (s.m[i].phase != READ) continue;
+    s.run_epoch = ++s.m[i].epoch;
+    s.run_number = s.m[i].number;
+    s.m[i].phase = STARTED;
+    model_next(w, &s, i);
+  }
+}
+
+/* The worker admits an attempt whose epoch is above that of each earlier one, or the same if it has
+ * no session of the run. The master then knows from which checkpoint it goes on. */
+static void open_session(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    master *m = &s.m[i];
+    if (m->phase != STARTED) continue;
+    bool is_old = m->epoch < s.top_epoch && !model_has_break(SESSION_UNFENCED);
+    bool is_replaced = !is_newest(&s, m) && !model_has_break(SESSION_UNFENCED) &&
+                       !model_has_break(EPOCH_IN_MEMORY);
+    if (is_old || is_replaced)
+      end_master(m);
+    else if (m->epoch == s.session_epoch && m->number != s.session_number)
+      continue; /* a session of this epoch is open: the master tries again */
+    else {
+      s.is_stolen |= m->epoch < s.top_epoch;
+      s.top_epoch = m->epoch > s.top_epoch ? m->epoch : s.top_epoch;
+      s.session_epoch = m->epoch;
+      s.session_number = m->number;
+      m->step = newest_usable(&s);
+      m->phase = CLEANING;
+      for (uint8_t k = 1; k <= size.steps; k++)
+        if (s.kept[k] && !s.manifest[k] && !model_has_break(ORPHANS_STAY)) m->plan |= BIT(k);
+    }
+    model_next(w, &s, i);
+  }
+}
+
+/* The master saw that its session has ended: it takes a higher epoch, if the run is still its
+ * own. */
+static void raise_epoch(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    master *m = &s.m[i];
+    if (m->phase != LOST) continue;
+    if (model_has_break(EPOCH_IN_MEMORY)) {
+      if (m->epoch > 6) continue;
+      s.is_stolen |= !is_newest(&s, m);
+      m->epoch++;
+      m->phase = STARTED;
+    } else if (is_newest(&s, m)) {
+      s.run_epoch = ++m->epoch;
+      m->phase = STARTED;
+    } else {
+      end_master(m);
+    }
+    m->plan = m->step = 0;
+    model_next(w, &s, i);
+  }
+}
+
+static void lose_session(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    master *m = &s.m[i];
+    bool needs = m->phase == TRAINING || m->phase == WRITTEN || m->phase == BEGUN;
+    if (!needs || has_session(&s, m)) continue;
+    m->phase = LOST;
+    model_next(w, &s, i);
+  }
+}
+
+/* ---- files at the worker --------------------------------------------------------------------- */
+
+/* Removes a file at the worker, after a look at run.json. */
+static void remove_kept(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) for (uint8_t k = 1; k <= size.steps; k++) {
+    state s = *(const state *)from;
+    master *m = &s.m[i];
+    if ((m->phase != CLEANING && m->phase != PRUNING) || !(m->plan & BIT(k))) continue;
+    bool is_old = !is_newest(&s, m);
+    if (is_old && !model_has_break(REMOVAL_UNCHECKED)) {
+      end_master(m);
+    } else {
+      s.is_overwritten |= is_old && s.kept[k];
+      s.kept[k] = 0;
+      m->plan &= (uint8_t)~BIT(k);
+    }
+    model_next(w, &s, i);
+  }
+}
+
+static void keep_file(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    master *m = &s.m[i];
+    if (m->phase != WRITTEN || !has_session(&s, m)) continue;
+    s.kept[m->step] = 1;
+    m->phase = model_has_break(MANIFEST_FIRST) ? COMMITTED : KEPT;
+    model_next(w, &s, i);
+  }
+}
+
+/* ---- training and checkpoints ---------------------------------------------------------------- */
+
+static void begin_training(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    master *m = &s.m[i];
+    if (m->phase != CLEANING || m->plan) continue;
+    m->phase = m->step < size.steps || model_has_break(NO_PRUNE_AT_END) ? TRAINING : COMMITTED;
+    model_next(w, &s, i);
+  }
+}
+
+/* Takes a step and begins its checkpoint: an unfinished one of this step is cleared. */
+static void begin_checkpoint(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    master *m = &s.m[i];
+    if (m->phase != TRAINING || m->step == size.steps || !has_session(&s, m)) continue;
+    m->step++;
+    if (!is_newest(&s, m)) {
+      end_master(m);
+    } else if (is_usable(&s, m->step)) {
+      m->phase = TRAINING;
+    } else {
+      s.home[m->step] = INCOMPLETE;
+      s.manifest[m->step] = 0;
+      m->phase = BEGUN;
+    }
+    model_next(w, &s, i);
+  }
+}
+
+static void write_parts(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    master *m = &s.m[i];
+    if (m->phase != BEGUN) continue;
+    if (s.home[m->step] == NO_FOLDER)
+      end_master(m);
+    else {
+      s.home[m->step] = COMPLETE;
+      m->phase = model_has_break(MANIFEST_FIRST) ? KEPT : WRITTEN;
+    }
+    model_next(w, &s, i);
+  }
+}
+
+static void remove_older(state *s, uint8_t newest) {
+  for (uint8_t k = 1; k < newest; k++) s->home[k] = s->manifest[k] = 0;
+}
+
+/* Files at the worker that the manifests before the newest checkpoint name. */
+static uint8_t older_at_worker(const state *s, uint8_t newest) {
+  uint8_t plan = 0;
+  for (uint8_t k = 1; k < newest; k++)
+    if (s->kept[k] && s->manifest[k]) plan |= BIT(k);
+  return plan;
+}
+
+/* Renames the manifest, unless run.json has a newer attempt: that one may have listed the files
+ * that no manifest names, and removes them. */
+static void commit(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    master *m = &s.m[i];
+    if (m->phase != KEPT) continue;
+    bool is_replaced = !is_newest(&s, m) && !model_has_break(COMMIT_UNCHECKED);
+    if (model_has_break(PRUNE_BEFORE_MANIFEST) && older_at_worker(&s, m->step)) {
+      remove_older(&s, m->step);
+      for (uint8_t k = 1; k < m->step; k++) s.kept[k] = 0;
+    } else if (s.home[m->step] == NO_FOLDER || is_replaced) {
+      end_master(m);
+    } else {
+      s.manifest[m->step] = 1;
+      bool counts = is_usable(&s, m->step) || model_has_break(MANIFEST_FIRST);
+      if (counts && m->step > s.committed) s.committed = m->step;
+      m->phase = model_has_break(MANIFEST_FIRST) ? WRITTEN : COMMITTED;
+    }
+    model_next(w, &s, i);
+  }
+}
+
+/* Removes the checkpoints before the newest that can be read, at home first. */
+static void prune(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    master *m = &s.m[i];
+    if (m->phase != COMMITTED) continue;
+    uint8_t newest = newest_usable(&s);
+    if (model_has_break(PRUNE_UNVERIFIED))
+      for (newest = size.steps; newest && !s.manifest[newest];) newest--;
+    m->plan = older_at_worker(&s, newest);
+    remove_older(&s, newest);
+    m->phase = PRUNING;
+    model_next(w, &s, i);
+  }
+}
+
+static void end_prune(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    if (s.m[i].phase != PRUNING || s.m[i].plan) continue;
+    s.m[i].phase = TRAINING;
+    model_next(w, &s, i);
+  }
+}
+
+static void finish(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    if (s.m[i].phase != TRAINING || s.m[i].step != size.steps) continue;
+    s.is_finished |= is_newest(&s, &s.m[i]) && newest_usable(&s) == size.steps;
+    end_master(&s.m[i]);
+    model_next(w, &s, i);
+  }
+}
+
+/* ---- the environment ------------------------------------------------------------------------- */
+
+static void kill_master(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    if (s.m[i].phase == OUT || s.deaths == size.deaths) continue;
+    s.deaths++;
+    end_master(&s.m[i]);
+    model_next(w, &s, i);
+  }
+}
+
+static void kill_worker(model_walk *w, const void *from) {
+  state s = *(const state *)from;
+  if (s.worker_deaths == size.worker_deaths) return;
+  s.worker_deaths++;
+  s.session_epoch = s.session_number = 0;
+  model_next(w, &s, 0);
+}
+
+/* The worker frees the session of a master that has ended. */
+static void free_session(model_walk *w, const void *from) {
+  state s = *(const state *)from;
+  if (!s.session_epoch) return;
+  FOR_EACH_MASTER(i) if (s.m[i].phase != OUT && s.m[i].number == s.session_number) return;
+  s.session_epoch = s.session_number = 0;
+  model_next(w, &s, 0);
+}
+
+/* A disk changes a file of the checkpoint that is being written. */
+static void damage(model_walk *w, const void *from) {
+  FOR_EACH_MASTER(i) {
+    state s = *(const state *)from;
+    const master *m = &s.m[i];
+    if (s.damages || m->phase != WRITTEN || s.home[m->step] != COMPLETE || s.manifest[m->step])
+      continue;
+    s.damages = 1;
+    s.home[m->step] = DAMAGED;
+    model_next(w, &s, i);
+  }
+}
+
+static const model_step steps[] = {
+    {"runs.lock_folder", lock_folder},
+    {"runs.begin_attempt", begin_attempt},
+    {"runs.open_session", open_session},
+    {"runs.raise_epoch", raise_epoch},
+    {"runs.lose_session", lose_session},
+    {"runs.remove_kept", remove_kept},
+    {"runs.keep_file", keep_file},
+    {"runs.begin_training", begin_training},
+    {"runs.begin_checkpoint", begin_checkpoint},
+    {"runs.write_parts", write_parts},
+    {"runs.commit", commit},
+    {"runs.prune", prune},
+    {"runs.end_prune", end_prune},
+    {"runs.finish", finish},
+    {"runs.kill_master", kill_master},
+    {"runs.kill_worker", kill_worker},
+    {"runs.free_session", free_session},
+    {"runs.damage", damage},
+};
+
+static const char *violation(const void *at) {
+  const state *s = at;
+  if (s->is_overwritten) return "an older attempt changes files of the worker";
+  if (s->is_stolen) return "an older attempt takes the place of a newer one";
+  if (newest_usable(s) < s->committed) return "a committed checkpoint is lost";
+  if (!size.has_one_lock || !s->is_finished || s->m[0].phase != OUT || s->m[1].phase != OUT)
+    return NULL;
+  for (unsigned k = 1; k < size.steps; k++) {
+    if (s->kept[k]) return "a finished run leaves a file at the worker";
+    if (s->home[k]) return "a finished run leaves an older checkpoint at home";
+  }
+  return NULL;
+}
+
+static bool may_stop(const void *at) {
+  const state *s = at;
+  return s->m[0].phase == OUT && s->m[1].phase == OUT;
+}
+
+const model *model_of_runs(int scale, int variant) {
+  static model m = {.name = "runs",
+                    .bytes = sizeof(state),
+                    .steps = steps,
+                    .n_steps = sizeof steps / sizeof *steps,
+                    .start = start,
+                    .violation = violation,
+                    .may_stop = may_stop,
+                    .breaks = breaks,
+                    .break_variants = variants,
+                    .n_breaks = sizeof breaks / sizeof *breaks};
+  size.has_one_lock = variant == 1;
+  size.steps = (uint8_t)(variant ? 2 + 2 * scale : 2 + scale);
+  size.starts = (uint8_t)(variant ? 3 + 2 * scale : 2 + scale);
+  size.deaths = (uint8_t)(variant ? 2 + 2 * scale : 1 + scale);
+  size.worker_deaths = (uint8_t)(variant ? 1 + 2 * scale : 1);
+  return &m;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The walk: states are numbered in the order in which they are found, and a hash table finds a
+ * state again. Parents give the shortest trace.
+ */
+#include "tests/model/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_STATES = 40000000, NO_PARENT = -1 };
+
+typedef struct origin {
+  int32_t parent; /* number of the state before; NO_PARENT: the first */
+  uint8_t step, subject;
+} origin;
+
+struct model_walk {
+  const model *m;
+  uint8_t *states; /* [cap * m->bytes] */
+  origin *origins; /* [cap] */
+  size_t n, cap;
+  int32_t *table; /* [table_size], a power of two; numbers of states, -1: free */
+  size_t table_size, transitions, successors;
+  int32_t at;   /* number of the state that is expanded */
+  uint8_t step; /* index of its step */
+};
+
+static int present_break = -1;
+
+bool model_has_break(unsigned number) { return present_break == (int)number; }
+
+static void *must(void *memory) {
+  if (memory) return memory;
+  fprintf(stderr, "out of memory\n");
+  exit(2);
+}
+
+/* FNV-1a over eight bytes at a time */
+static uint64_t hash_of(const uint8_t *state, size_t bytes) {
+  uint64_t hash = UINT64_C(0xcbf29ce484222325), word;
+  for (size_t i = 0; i < bytes; i += sizeof word) {
+    word = 0;
+    memcpy(&word, state + i, bytes - i < sizeof word ? bytes - i : sizeof word);
+    hash = (hash ^ word) * UINT64_C(0x100000001b3);
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+static uint8_t *state_at(const model_walk *w, int32_t number) {
+  return w->states + (size_t)number * w->m->bytes;
+}
+
+static size_t slot_of(const model_walk *w, const uint8_t *state) {
+  size_t slot = hash_of(state, w->m->bytes) & (w->table_size - 1);
+  while (w->table[slot] >= 0 && memcmp(state_at(w, w->table[slot]), state, w->m->bytes) != 0)
+    slot = (slot + 1) & (w->table_size - 1);
+  return slot;
+}
+
+static void grow_table(model_walk *w) {
+  w->table_size = w->table_size ? 2 * w->table_size : 1 << 16;
+  w->table = must(realloc(w->table, w->table_size * sizeof *w->table));
+  memset(w->table, 0xff, w->table_size * sizeof *w->table);
+  for (size_t i = 0; i < w->n; i++) w->table[slot_of(w, state_at(w, (int32_t)i))] = (int32_t)i;
+}
+
+static void add_state(model_walk *w, const void *state, origin from) {
+  if (2 * (w->n + 1) > w->table_size) grow_table(w);
+  size_t slot = slot_of(w, state);
+  if (w->table[slot] >= 0) return;
+  if (w->n == MAX_STATES) {
+    fprintf(stderr, "%s: more than %d states\n", w->m->name, MAX_STATES);
+    exit(2);
+  }
+  if (w->n == w->cap) {
+    w->cap = w->cap ? 2 * w->cap : 1 << 14;
+    w->states = must(realloc(w->states, w->cap * w->m->bytes));
+    w->origins = must(realloc(w->origins, w->cap * sizeof *w->origins));
+  }
+  memcpy(w->states + w->n * w->m->bytes, state, w->m->bytes);
+  w->origins[w->n] = from;
+  w->table[slot] = (int32_t)w->n++;
+}
+
+void model_next(model_walk *w, const void *state, unsigned subject) {
+  w->transitions++;
+  w->successors++;
+  add_state(w, state, (origin){w->at, w->step, (uint8_t)subject});
+}
+
+/* Expands a state. Returns the rule that the state breaks; NULL: none. A step may move the states
+ * in memory, so that it gets a copy. */
+static const char *expand(model_walk *w, int32_t number) {
+  uint8_t state[256];
+  memcpy(state, state_at(w, number), w->m->bytes);
+  const char *broken = w->m->violation(state);
+  if (broken) return broken;
+  w->at = number;
+  w->successors = 0;
+  for (w->step = 0; w->step < w->m->n_steps; w->step++) w->m->steps[w->step].take(w, state);
+  return w->successors || w->m->may_stop(state) ? NULL : "nothing can happen any more";
+}
+
+static size_t trace_length(const model_walk *w, int32_t number) {
+  size_t n = 0;
+  for (; w->origins[number].parent != NO_PARENT; n++) number = w->origins[number].parent;
+  return n;
+}
+
+static void print_trace(const model_walk *w, int32_t number) {
+  const origin *o = &w->origins[number];
+  if (o->parent == NO_PARENT) return;
+  print_trace(w, o->parent);
+  printf("    %s %u\n", w->m->steps[o->step].name, o->subject);
+}
+
+static void report(const model_walk *w, const char *broken, int32_t last, bool good, double s) {
+  const char *name = present_break < 0 ? "" : w->m->breaks[present_break];
+  printf("%s %s_%s%s (", good ? "ok" : "not ok", w->m->name, name[0] ? "catches_" : "hold", name);
+  if (broken) printf("\"%s\" after %zu transitions; ", broken, trace_length(w, last));
+  printf("%zu states, %zu transitions, %.1f s)\n", w->n, w->transitions, s);
+}
+
+bool model_check(const model *m, int break_number, bool prints_trace) {
+  model_walk w = {.m = m};
+  uint8_t first[256] = {0};
+  const char *broken = NULL;
+  struct timespec begin, end;
+  clock_gettime(CLOCK_MONOTONIC, &begin);
+  present_break = break_number;
+  m->start(first);
+  add_state(&w, first, (origin){.parent = NO_PARENT});
+  int32_t i = 0;
+  for (; !broken && i < (int32_t)w.n; i++) broken = expand(&w, i);
+  bool good = (break_number >= 0) == (broken != NULL);
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  report(&w, broken, i - 1, good,
+         (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec));
+  if (broken && (prints_trace || !good)) print_trace(&w, i - 1);
+  fflush(stdout);
+  free(w.states);
+  free(w.origins);
+  free(w.table);
+  present_break = -1;
+  return good;
+}

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A line that fails: a relay in front of a port (Relay) and a Cluster whose workers are dialled
+through relays (RelayedCluster). Standard library only."""
+import select, socket, struct, threading
+from cluster import Cluster, free_port
+
+
+class Relay:
+    """A port of 127.0.0.1 whose connections go on to another one.
+
+    reset() ends each present connection by a reset. drop() carries nothing any more, also not what
+    a new connection sends, until heal(): a firewall that drops packets. refuse() resets and accepts
+    no connection until heal(). after(n): the connection that brings the n-th byte from now on is
+    reset once."""
+
+    def __init__(self, port):
+        self.to, self.port = port, free_port()
+        self.lock, self.pairs, self.accepted = threading.Lock(), set(), 0
+        self.open, self.countdown, self.closing = threading.Event(), None, False
+        self.open.set()
+        self.listener = None
+        self.listen()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def listen(self):
+        self.listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
+
+    def accept(self):
+        while not self.closing:
+            listener = self.listener
+            if not listener:
+                self.open.wait(0.02)
+                continue
+            try:
+                if not select.select([listener], [], [], 0.05)[0]:
+                    continue
+                near = listener.accept()[0]
+                far = socket.create_connection(("127.0.0.1", self.to))
+            except (OSError, ValueError):
+                continue
+            for s in (near, far):
+                s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self.lock:
+                self.pairs.add((near, far))
+                self.accepted += 1
+            for a, b in ((near, far), (far, near)):
+                threading.Thread(target=self.carry, args=(a, b, (near, far)), daemon=True).start()
+
+    def is_due(self, n):
+        with self.lock:
+            if self.countdown is None:
+                return False
+            self.countdown -= n
+            due = self.countdown <= 0
+            self.countdown = None if due else self.countdown
+            return due
+
+    def carry(self, a, b, pair):
+        try:
+            while data := a.recv(65536):
+                self.open.wait()
+                if self.is_due(len(data)):
+                    self.end(pair)
+                    return
+                b.sendall(data)
+            b.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.end(pair)
+
+    def end(self, pair):
+        with self.lock:
+            self.pairs.discard(pair)
+        for s in pair:
+            try:
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                s.shutdown(socket.SHUT_RD)
+                s.close()
+            except OSError:
+                pass
+
+    def reset(self, most=None):
+        with self.lock:
+            pairs = list(self.pairs)[:most]
+        for pair in pairs:
+            self.end(pair)
+        return len(pairs)
+
+    def after(self, n):
+        with self.lock:
+            self.countdown = n
+
+    def drop(self):
+        self.open.clear()
+
+    def refuse(self):
+        listener, self.listener = self.listener, None
+        listener.close()
+        self.reset()
+
+    def heal(self):
+        if not self.listener:
+            self.listen()
+        self.open.set()
+
+    def close(self):
+        self.closing = True
+        self.heal()
+        self.reset()
+
+
+class RelayedCluster(Cluster):
+    """A Cluster in which whoever dials a worker, the master or another worker, does so through a
+    Relay of that worker's: self.relays[i]."""
+
+    def __init__(self, n=2, **options):
+        self.relays = {}
+        super().__init__(n, **options)
+
+    def address(self, i):
+        if i not in self.relays:
+            self.relays[i] = Relay(self.ports[i])
+        return f"127.0.0.1:{self.relays[i].port}"
+
+    def close(self):
+        for relay in self.relays.values():
+            relay.close()
+        return super().close()

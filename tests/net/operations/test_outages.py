@@ -1,0 +1,138 @@
+"""Outages: connections that are reset, or silent, or refused, while a session goes on. No step is
+taken again, no bit differs, and the record tells of one attempt. A link ends when limits.lease is
+over, and soon when its peer's process is gone."""
+import os, random, signal, subprocess, sys, time
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+from relays import RelayedCluster
+
+suite = Suite()
+STEPS = 400
+PEER_TIMEOUT, LEASE = 1 * max(1, SLOW), 20 * max(1, SLOW)
+BODY = (IMAGE_DATA + "stages:\n"
+        "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 512}, {op: relu}, {op: dropout, p: 0.3}]}\n"
+        "  - {name: b, at: w1, layers: [{op: linear, out: 512}, {op: relu}]}\n"
+        "  - {name: c, at: w2, layers: [{op: dropout, p: 0.2}, {op: linear, out: 10}]}\n"
+        "loss: {kind: cross_entropy}\nlog: {every: 1}\ntransfer: direct\n"
+        f"limits: {{peer_timeout: {PEER_TIMEOUT:g}s, lease: {LEASE:g}s, step_timeout: {2 * max(1, SLOW):g}s}}\n"
+        f"train: {{epochs: 100000, max_steps: {STEPS}, batch: 64, seed: {SEED}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
+        "checkpoint: {every_steps: 100}\nrecovery: off\n")
+
+
+class Run:
+    def __init__(self, name, session=None):
+        self.dir = os.path.join(the.cluster.dir, "runs", name)
+        session = session or the.cluster.session(name, BODY)
+        self.process = subprocess.Popen([MASTER, "train", session], cwd=the.cluster.dir, text=True, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def step(self):
+        try:
+            with open(os.path.join(self.dir, "metrics.jsonl")) as f:
+                return f.read().count("\n")
+        except FileNotFoundError:
+            return 0
+
+    def is_over(self):
+        return self.process.poll() is not None
+
+    def at(self, step):
+        until(lambda: self.step() >= step or self.is_over(), 60)
+        assert self.step() >= step, self.process.communicate()
+        return self
+
+    def ends(self, code=0):
+        self.out, self.err = self.process.communicate(timeout=120 * SLOW)
+        assert self.process.returncode == code, (self.process.returncode, self.out, self.err)
+        return self
+
+    def result(self):
+        """Weights and moments, the losses of all steps; asserts that there was one attempt."""
+        with open(os.path.join(self.dir, "run.json")) as f:
+            assert len(json.load(f)["attempts"]) == 1
+        with open(os.path.join(self.dir, "metrics.jsonl")) as f:
+            lines = [json.loads(line) for line in f]
+        kept = [checkpoint_tensors(self.dir, STEPS, prefix) for prefix in ("model-", "optimizer-")]
+        return kept, [(m["step"], m["loss"]) for m in lines]
+
+
+class the:
+    cluster, bits = None, None
+
+
+@suite.test
+def resets_change_no_bit():
+    """Of all connections of one worker at once, of single ones, and in the middle of a message."""
+    the.bits = Run("alone").ends().result()
+    run, draw, resets = Run("reset").at(5), random.Random(7), 0
+    while run.step() < STEPS - 20 and not run.is_over():
+        relay = the.cluster.relays[draw.randrange(2)]
+        if draw.random() < 0.5:
+            relay.after(draw.randrange(200_000))
+            resets += 1
+        else:
+            resets += relay.reset(draw.choice([1, 1, None]))
+        time.sleep(0.05 + draw.random() / 5)
+    assert run.ends().result() == the.bits
+    assert resets >= 10, resets
+    print(f"# {resets} resets")
+
+
+@suite.test
+def silence_ends_nothing():
+    """Packets are dropped for a moment, and for longer than peer_timeout and step_timeout."""
+    run = Run("silent").at(5)
+    for i, seconds in ((0, 0.3), (1, 4 * PEER_TIMEOUT)):
+        before = run.step()
+        the.cluster.relays[i].drop()
+        time.sleep(seconds)
+        the.cluster.relays[i].heal()
+        healed = time.monotonic()
+        until(lambda: run.step() > before + 3 or run.is_over(), 30)
+        took = time.monotonic() - healed
+        assert took < 5 or SLOW > 1, took
+    assert run.ends().result() == the.bits
+    print(f"# back {took:.1f} s after the heal")
+
+
+@suite.test
+def lease_ends_the_link():
+    session = the.cluster.session("lost", BODY.replace(f"lease: {LEASE:g}s", "lease: 2s"))
+    run = Run("lost", session).at(5)
+    the.cluster.relays[0].drop()
+    begin = time.monotonic()
+    run.ends(6)
+    took = time.monotonic() - begin
+    the.cluster.relays[0].heal()
+    assert "not connected again within 2 s (limits.lease)" in run.err, run.err
+    assert took > 2, took
+
+
+@suite.test
+def dead_worker_ends_the_run_soon():
+    """No process listens any more, so the run does not wait for the end of the lease."""
+    run = Run("dead").at(5)
+    the.cluster.relays[0].refuse()
+    begin = time.monotonic()
+    run.ends(6)
+    the.cluster.relays[0].heal()
+    assert "refuses connections" in run.err, run.err
+    assert time.monotonic() - begin < LEASE / 2
+
+
+@suite.test
+def interrupt_ends_a_run_whose_link_is_mended():
+    run = Run("stopped").at(5)
+    the.cluster.relays[0].drop()
+    time.sleep(2 * PEER_TIMEOUT)
+    begin = time.monotonic()
+    run.process.send_signal(signal.SIGINT)
+    run.ends(130)
+    the.cluster.relays[0].heal()
+    assert time.monotonic() - begin < LEASE / 2, time.monotonic() - begin
+
+
+with RelayedCluster(2, limits=f"limits: {{peer_timeout: {PEER_TIMEOUT:g}s, lease: {LEASE:g}s}}\n") as the.cluster:
+    os.mkdir(os.path.join(the.cluster.dir, "data"))
+    synthetic_images(os.path.join(the.cluster.dir, "data"), n=512, n_test=16, side=8)
+    suite.main()

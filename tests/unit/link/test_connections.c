@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lanes over several connections: messages that the peer has not received are sent again, each
+ * once, and none before an earlier connection has ended. When a link is given up.
+ */
+#include <stdio.h>
+
+#include "common/net/link/link_int.h"
+#include "tests/unit/engine/engine_test.h"
+
+enum { LANES = 2, MOST = 64, LEASE_MS = 60000, KINDS = 40 };
+#define MS UINT64_C(1000000)
+
+/* One stream of the test, with the frames that were sent on it. */
+typedef struct stream {
+  clv_lane *lane;
+  uint32_t index;
+  clv_frame_kind kinds[MOST];
+  clv_frame last;
+  uint32_t n;
+  bool cancelled, closed, full;
+} stream;
+
+static struct {
+  clv_pool *pool;
+  clv_link *link;
+  stream streams[KINDS];
+  uint32_t n_streams;
+  uint64_t now;
+  clv_code refusal; /* how dialling fails; CLV_OK: it does not */
+  const char *refusal_text;
+  uint32_t packets, ends;
+  char end_text[CLV_ERR_TEXT];
+} w;
+
+static clv_code note(void *handle, const clv_rpc_piece *pieces, size_t n, clv_err *err) {
+  stream *s = handle;
+  clv_piece all[2 + CLV_WIRE_TENSORS];
+  clv_bundle before;
+  clv_payload payload;
+  clv_wire_limits limits = clv_wire_limits_default();
+  for (size_t i = 0; i < n; i++) all[i] = (clv_piece){pieces[i].data, pieces[i].len};
+  if (!s->full) {
+    clv_code code = clv_frame_decode_bundle(all, n, &limits, &before, &s->last, &payload, err);
+    assert_int_equal(code, CLV_OK);
+    assert_true(s->n < MOST);
+    s->kinds[s->n++] = s->last.kind;
+  }
+  for (size_t i = 0; i < n; i++)
+    if (pieces[i].release) pieces[i].release(pieces[i].owner);
+  return s->full ? clv_fail(err, CLV_UNAVAILABLE, "the stream has ended") : CLV_OK;
+}
+static void close_stream(void *handle) { ((stream *)handle)->closed = true; }
+static void cancel_stream(void *handle, clv_code code, const char *text) {
+  (void)code, (void)text;
+  ((stream *)handle)->cancelled = true;
+}
+static bool no_defer(void *handle, clv_rpc_job *job) {
+  (void)handle, (void)job;
+  return false;
+}
+static void nothing(void *handle) { (void)handle; }
+static const clv_transport transport = {note,     close_stream, cancel_stream,
+                                        no_defer, nothing,      nothing};
+
+static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret,
+                     clv_err *err) {
+  (void)user, (void)stop;
+  if (w.refusal) return clv_fail(err, w.refusal, "%s", w.refusal_text);
+  stream *s = &w.streams[w.n_streams++];
+  s->lane = lane;
+  s->index = index;
+  *ret = s;
+  return CLV_OK;
+}
+
+static void on_packet(void *user, clv_link *link, clv_packet *p) {
+  (void)user, (void)link;
+  w.packets++;
+  clv_packet_free(p);
+}
+static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
+  (void)user, (void)link, (void)code;
+  w.ends++;
+  snprintf(w.end_text, sizeof w.end_text, "%s", text);
+}
+static uint64_t now(void *user) {
+  (void)user;
+  return w.now;
+}
+static clv_code find_link(void *user, const clv_frame *attach, const char *uri, clv_link **ret,
+                          clv_err *err) {
+  (void)user, (void)attach, (void)uri, (void)err;
+  *ret = clv_link_ref(w.link);
+  return CLV_OK;
+}
+static const clv_lane_acceptor acceptor = {.find_link = find_link};
+
+static void hear(stream *s, const clv_frame *f) {
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes head = {0};
+  assert_ok(clv_frame_encode(f, 0, &head, &err));
+  clv_lane_on_message(s->lane, &(clv_iov){head.data, head.len}, 1);
+}
+
+static void hear_attach(stream *s, uint32_t index, uint64_t again, uint64_t received) {
+  clv_frame f = {.kind = CLV_ATTACH};
+  f.attach.epoch = 1;
+  f.attach.role = CLV_ATTACH_MASTER;
+  f.attach.lane = index;
+  f.attach.lanes = LANES - 1;
+  f.attach.again = again;
+  f.attach.received = received;
+  hear(s, &f);
+}
+
+static void hear_attached(stream *s, uint64_t received) {
+  const clv_frame f = {.kind = CLV_ATTACHED, .attached = {1 << 20, received}};
+  hear(s, &f);
+}
+
+static void hear_packets(stream *s, int n) {
+  const clv_frame f = {.kind = CLV_END_CONTEXT, .context = 1, .message = 1};
+  while (n--) hear(s, &f);
+}
+
+static stream *accept_stream(void) {
+  clv_err err = {0};
+  stream *s = &w.streams[w.n_streams++];
+  assert_ok(clv_lane_new(&acceptor, "spiffe://x", &transport, s, &s->lane, &err));
+  return s;
+}
+
+static void end_stream(stream *s, clv_code code) {
+  clv_lane *lane = clv_steal(&s->lane);
+  if (lane) clv_lane_on_ended(lane, code, "the connection was lost");
+}
+
+static void send_frames(int n) {
+  for (int i = 0; i < n; i++) {
+    clv_err err = {0};
+    clv_packet *p;
+    assert_ok(clv_packet_new_drop(w.pool, 1, 0, (const uint64_t[]){1}, 1, &p, &err));
+    assert_ok(clv_link_send(w.link, p, &err));
+  }
+}
+
+static void begin(bool dials) {
+  clv_err err = {0};
+  memset(&w, 0, sizeof w);
+  w.now = 1000 * MS;
+  assert_ok(clv_pool_new(1 << 20, 64, &w.pool, &err));
+  const clv_link_options o = {.clock = {now, NULL},
+                              .peer_name = "peer",
+                              .pool = w.pool,
+                              .accept_limits = clv_wire_limits_default(),
+                              .send_credit = 1 << 20,
+                              .lease_ms = LEASE_MS,
+                              .events = {.on_packet = on_packet, .on_closed = on_closed}};
+  const clv_link_dial d = {.role = CLV_ATTACH_MASTER, .bulk_lanes = LANES - 1, .epoch = 1};
+  const clv_dialler dialler = {.transport = &transport, .dial = dial};
+  if (dials) {
+    assert_ok(clv_link_start(&o, &d, &dialler, &w.link, &err));
+    for (uint32_t i = 0; i < LANES; i++) hear_attached(&w.streams[i], 0);
+  } else {
+    assert_ok(clv_link_new(&o, &w.link, &err));
+    for (uint32_t i = 0; i < LANES; i++) hear_attach(accept_stream(), i, 0, 0);
+  }
+  assert_int_equal(w.link->state, CLV_LINK_OPEN);
+}
+
+static void end(void) {
+  clv_link_end(w.link, CLV_OK, "over");
+  for (uint32_t i = 0; i < w.n_streams; i++) end_stream(&w.streams[i], CLV_CANCELLED);
+  assert_int_equal(w.link->state, CLV_LINK_ENDED);
+  assert_int_equal(w.ends, 1);
+  clv_link_unref(w.link);
+  clv_pool_unref(w.pool);
+}
+
+/* ---- the dialling side ----------------------------------------------------------------------- */
+
+static void unreceived_messages_are_sent_again(void **state) {
+  (void)state;
+  begin(true);
+  stream *first = &w.streams[0];
+  send_frames(5);
+  assert_int_equal(first->n, 1 + 5);
+  hear_packets(first, 3);
+  end_stream(first, CLV_UNAVAILABLE);
+  assert_true(clv_link_is_mending(w.link));
+  send_frames(2); /* they wait */
+  (void)clv_link_tend(w.link);
+  stream *second = &w.streams[LANES];
+  assert_int_equal(second->n, 1);
+  assert_true(second->last.attach.again == 1 && second->last.attach.received == 3);
+  hear_attached(second, 4);
+  assert_false(clv_link_is_mending(w.link));
+  assert_int_equal(second->n, 1 + 1 + 2);
+  clv_link_counts c;
+  clv_link_count(w.link, &c);
+  assert_int_equal(c.reconnects, 1);
+  assert_true(c.resent_bytes > 0 && c.resent_bytes < c.bytes_out);
+  end();
+}
+
+static void credit_is_not_granted_again(void **state) {
+  (void)state;
+  begin(true);
+  w.link->send_queue->credit_left = 7;
+  end_stream(&w.streams[0], CLV_UNAVAILABLE);
+  (void)clv_link_tend(w.link);
+  hear_attached(&w.streams[LANES], 0);
+  assert_int_equal(w.link->send_queue->credit_left, 7);
+  end();
+}
+
+static void wrong_counts_end_the_link(void **state) {
+  (void)state;
+  static const struct { uint64_t acked, received; } wrong[] = {{0, 6}, {3, 2}};
+  for (size_t i = 0; i < CLV_COUNT(wrong); i++) {
+    begin(true);
+    send_frames(5);
+    const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {wrong[i].acked}}};
+    hear(&w.streams[0], &ack);
+    assert_int_equal(w.ends, 0);
+    end_stream(&w.streams[0], CLV_UNAVAILABLE);
+    (void)clv_link_tend(w.link);
+    hear_attached(&w.streams[LANES], wrong[i].received);
+    assert_int_equal(w.ends, 1);
+    end();
+  }
+  begin(true);
+  send_frames(5);
+  const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {6}}};
+  hear(&w.streams[0], &ack);
+  assert_int_equal(w.ends, 1);
+  end();
+}
+
+static void decisions_of_the_peer_end_the_link(void **state) {
+  (void)state;
+  static const clv_code codes[] = {CLV_OK,      CLV_NOT_FOUND, CLV_ABORTED,  CLV_DENIED,
+                                   CLV_INVALID, CLV_DATA_LOSS, CLV_EXHAUSTED};
+  for (size_t i = 0; i < CLV_COUNT(codes); i++) {
+    begin(true);
+    end_stream(&w.streams[1], codes[i]);
+    assert_int_equal(w.ends, 1);
+    end();
+  }
+}
+
+/* Redials until the link ends. Returns after how many ms. */
+static uint64_t time_until_end(void) {
+  uint64_t began = w.now, due;
+  while ((due = clv_link_tend(w.link)) != UINT64_MAX) w.now = CLV_MAX(due, w.now + 1);
+  return (w.now - began) / MS;
+}
+
+static void silence_waits_for_the_lease_and_refusal_does_not(void **state) {
+  (void)state;
+  begin(true);
+  end_stream(&w.streams[0], CLV_UNAVAILABLE);
+  w.refusal = CLV_DEADLINE;
+  w.refusal_text = "no connection";
+  assert_int_equal(time_until_end(), LEASE_MS);
+  assert_non_null(strstr(w.end_text, "limits.lease"));
+  end();
+  begin(true);
+  end_stream(&w.streams[0], CLV_UNAVAILABLE);
+  w.refusal = CLV_UNAVAILABLE;
+  w.refusal_text = CLV_RPC_REFUSED;
+  assert_in_range(time_until_end(), REFUSED_MS, REFUSED_MS + 2000);
+  assert_non_null(strstr(w.end_text, "refuses"));
+  end();
+}
+
+static void unanswered_attach_is_dialled_again(void **state) {
+  (void)state;
+  begin(true);
+  end_stream(&w.streams[0], CLV_UNAVAILABLE);
+  (void)clv_link_tend(w.link);
+  w.now += (ATTACH_TIMEOUT_MS + 1) * MS;
+  (void)clv_link_tend(w.link);
+  assert_true(w.streams[LANES].cancelled);
+  end_stream(&w.streams[LANES], CLV_CANCELLED);
+  (void)clv_link_tend(w.link);
+  assert_int_equal(w.streams[LANES + 1].last.attach.again, 2);
+  end();
+}
+
+/* ---- the accepting side ---------------------------------------------------------------------- */
+
+static void attach_waits_for_the_end_of_the_earlier_connection(void **state) {
+  (void)state;
+  begin(false);
+  stream *first = &w.streams[0], *second = accept_stream(), *third = accept_stream();
+  send_frames(3);
+  hear_attach(second, 0, 1, 2);
+  assert_true(first->cancelled);
+  assert_int_equal(second->n, 0);
+  hear_packets(first, 2); /* what had come before */
+  hear_attach(third, 0, 2, 1);
+  assert_true(second->cancelled);
+  end_stream(second, CLV_CANCELLED);
+  assert_int_equal(third->n, 0);
+  end_stream(first, CLV_CANCELLED);
+  assert_int_equal(third->kinds[0], CLV_ATTACHED);
+  assert_int_equal(third->n, 1 + 2);
+  assert_int_equal(clv_link_received(w.link, 0), 2);
+  assert_int_equal(w.packets, 2);
+  assert_int_equal(w.link->state, CLV_LINK_OPEN);
+  end();
+}
+
+static void older_connection_is_refused(void **state) {
+  (void)state;
+  begin(false);
+  end_stream(&w.streams[0], CLV_CANCELLED);
+  stream *second = accept_stream(), *old = accept_stream();
+  hear_attach(second, 0, 5, 0);
+  assert_int_equal(second->kinds[0], CLV_ATTACHED);
+  hear_attach(old, 0, 5, 0);
+  assert_true(old->cancelled);
+  assert_int_equal(w.ends, 0);
+  assert_false(second->cancelled);
+  end();
+}
+
+static void waiting_connection_that_ended_is_forgotten(void **state) {
+  (void)state;
+  begin(false);
+  stream *second = accept_stream();
+  hear_attach(second, 0, 1, 0);
+  second->full = true; /* it has ended, and the link does not know yet */
+  end_stream(&w.streams[0], CLV_CANCELLED);
+  assert_int_equal(w.ends, 0);
+  end_stream(second, CLV_CANCELLED);
+  assert_true(clv_link_is_mending(w.link));
+  stream *third = accept_stream();
+  hear_attach(third, 0, 2, 0);
+  assert_false(clv_link_is_mending(w.link));
+  w.now += 2 * LEASE_MS * MS;
+  (void)clv_link_tend(w.link);
+  assert_int_equal(w.ends, 0);
+  end_stream(third, CLV_CANCELLED);
+  w.now += LEASE_MS * MS;
+  (void)clv_link_tend(w.link);
+  assert_int_equal(w.ends, 1);
+  end();
+}
+
+/* ---- ACK and frames that are held back ------------------------------------------------------- */
+
+static uint32_t count_kind(const stream *s, clv_frame_kind kind) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < s->n; i++) n += s->kinds[i] == kind;
+  return n;
+}
+
+static void ack_goes_with_the_next_message(void **state) {
+  (void)state;
+  begin(false);
+  stream *s = &w.streams[0];
+  hear_packets(s, ACK_MESSAGES);
+  assert_int_equal(w.link->writer->n_coalesced, 1);
+  assert_int_equal(s->n, 1);
+  send_frames(1);
+  assert_int_equal(w.link->writer->n_coalesced, 0);
+  assert_int_equal(s->n, 2);
+  for (int i = 0; i <= CLV_WIRE_BUNDLED; i++) hear_packets(s, ACK_MESSAGES);
+  assert_int_equal(count_kind(s, CLV_ACK), 1); /* there was no room for more */
+  end();
+}
+
+static void acknowledged_messages_are_forgotten(void **state) {
+  (void)state;
+  begin(false);
+  send_frames(5);
+  const clv_frame ack = {.kind = CLV_ACK, .ack = {LANES, {4}}};
+  const clv_lane_log *g = &w.link->writer->logs[0];
+  hear(&w.streams[0], &ack);
+  assert_true(g->first && g->first == g->last && g->n_acked == 4);
+  hear(&w.streams[0], &ack);
+  assert_int_equal(g->n_acked, 4);
+  end();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(unreceived_messages_are_sent_again),
+      cmocka_unit_test(credit_is_not_granted_again),
+      cmocka_unit_test(wrong_counts_end_the_link),
+      cmocka_unit_test(decisions_of_the_peer_end_the_link),
+      cmocka_unit_test(silence_waits_for_the_lease_and_refusal_does_not),
+      cmocka_unit_test(unanswered_attach_is_dialled_again),
+      cmocka_unit_test(attach_waits_for_the_end_of_the_earlier_connection),
+      cmocka_unit_test(older_connection_is_refused),
+      cmocka_unit_test(waiting_connection_that_ended_is_forgotten),
+      cmocka_unit_test(ack_goes_with_the_next_message),
+      cmocka_unit_test(acknowledged_messages_are_forgotten),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
