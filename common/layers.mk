@@ -147,6 +147,10 @@ $(call layer, master/data, common/base/json common/base/tensor common/base/setti
 # progress lines, step logs, event files for TensorBoard, traces, status as text and JSON
 $(call layer, master/report)
 
+# files sealed with a key that stays at the master; cannot reach the network
+OUT_OF_REACH_master/seal := grpc microhttpd $(SOCKETS)
+$(call layer, master/seal,, openssl, -lcrypto)
+
 # scores: accuracy, F1, AUC, confusion matrix, perplexity
 $(call layer, master/score)
 

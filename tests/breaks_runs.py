@@ -76,3 +76,12 @@ of("common/model/config/session.c", "tests/unit/config/test_errors",
    keys_of_other_formats_do_nothing=("static clv_code check_data(", "CLV_TRY(check_sections(c, err));", ""))
 of("common/base/http/http.c", "tests/unit/http/test_http",
    the_page_servers_library_is_not_loaded=("static clv_code start_daemon(", "CLV_TRY(load_library(err));", ""))
+SEAL = "tests/unit/seal/test_seal"
+of("master/seal/cipher.c", SEAL,
+   frames_have_no_place=("static bool begin_frame(", "c->frame++;", ""),
+   the_last_frame_is_as_others=("static bool begin_frame(", "nonce[11] = is_last;", ""),
+   a_sealed_file_has_any_name=("static bool begin_frame(", "(int)strlen(c->name)", "0"))
+of("master/seal/key.c", SEAL,
+   others_may_read_a_key=("static clv_code check_owner_alone(", "if (!(st.st_mode & 077)) return CLV_OK;", "if (st.st_mode) return CLV_OK;"))
+of("master/seal/sealed_read.c", SEAL,
+   another_key_is_not_said=("static clv_code check_key(", "if (strcmp(id, key->id) == 0)", "if (id[0])"))
