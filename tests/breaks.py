@@ -651,7 +651,7 @@ of("common/model/graph/reads.c", "tests/unit/graph/test_reads",
    what_no_output_needs_is_read=("static bool reads_params_in_backward(", "return any && nodes[i].is_reachable && nodes[i].has_params;", "return any && nodes[i].has_params;"),
    a_batchnorm_reads_nothing=("static bool can_be_fused", "|| def->uses_batch_statistics", ""))
 of("worker/store/states.c", "tests/unit/store/test_states",
-   a_name_goes_to_the_disk_as_it_is=("static clv_code check_name(", "if (clv_is_file_name(name))", "if (true)"),
+   a_name_goes_to_the_disk_as_it_is=("clv_code clv_state_check_name(", "if (clv_is_file_name(name))", "if (true)"),
    a_file_that_makes_way_counts=("static clv_code check_quota(", "used -= CLV_MIN(used, size_on_disk(path));", ";"))
 of("common/model/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
    a_mean_over_none_is_left_as_it_was=("static clv_code write_nan_output(", "i < k->n_out", "i < k->n_out && !k"),

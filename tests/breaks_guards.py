@@ -50,7 +50,7 @@ of("common/base/memory.c", "tests/unit/engine/test_charge",
 of("common/net/wire/scan.c", "tests/unit/wire/test_unary",
    messages_take_any_memory=[("static clv_code check_budget(", "s->n_fields > CLV_SCAN_FIELDS", "false"),
                              ("static clv_code check_budget(", "s->bytes > 2 * message_bytes + CLV_SCAN_BUDGET", "false"),
-                             ("", "pieces, n_pieces, CLV_WIRE_UNARY_MAX, err", "pieces, n_pieces, SIZE_MAX, err", "common/net/wire/unary.c")])
+                             ("", "pieces, n_pieces, max_bytes, err", "pieces, n_pieces, SIZE_MAX, err", "common/net/wire/unary.c")])
 of("common/net/wire/failure.c", "tests/unit/wire/test_failure",
    a_failure_keeps_its_text_abroad=first("", "rebuild_failed_op(f->failure.hop, failed_op);", "what = f->failure.text;"))
 of("common/net/wire/module.c", "tests/unit/wire/test_unary",

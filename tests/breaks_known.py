@@ -9,8 +9,9 @@ of("master/plan/known_layers.c", KNOWN,
    what_a_worker_begins_with_is_secret=("static clv_code add_given_names(", "r->n_worker_names += n;", ""),
    other_forms_are_secret=("static clv_code look_up_sample(", "all < 2", "all < 0"),
    secret_files_are_not_looked_up=("static clv_code look_up_stage_files(", "if (is_at_master && !spec->weights_secret) return CLV_OK;", "if (is_at_master && spec) return CLV_OK;"))
+of("master/train/save.c", KNOWN,
+   weights_that_were_trained_there_are_not_noted=("static clv_code save_state(", "CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));", ""))
 of("master/train/state.c", KNOWN,
-   weights_that_were_trained_there_are_not_noted=("static clv_code save_state(", "CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));", ""),
    weights_that_are_given_are_not_noted=("static clv_code note_values_in_ledger(", "if (code == CLV_OK) code = clv_trainer_note_values(t, stage, samples, n, err);", ""))
 of("master/train/modules.c", KNOWN,
    what_never_left_is_noted=("static clv_code prepare_trainer(", "CLV_TRY(clv_trainer_check_ledger(t, err));", "for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(clv_trainer_note_keys(t, i, err));"))

@@ -55,9 +55,15 @@ rules("common/net/wire/frame_check.c",
    r5_39_a_file_that_is_a_path=("static clv_code check_file(", "if (!clv_is_file_name(f->state.name))", "if (false)"),
    r5_40_a_file_of_gradients=("static clv_code check_file(", "if (f->state.what == CLV_STATE_GRADIENTS)", "if (false)"))
 rules("worker/store/folder.c",
-   r6_32_a_file_that_is_not_there=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "0, &ret->identity"))
+   r6_32_a_file_that_is_not_there=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "0, &ret->identity"),
+   r3_21_a_kept_file_of_another_identity=("clv_code clv_state_folder_begin(", "strlen(identity), &ret->identity", "1, &ret->identity"))
+rules("common/net/wire/kept.c",
+   r3_18_kept_requests_that_contradict_themselves=("static clv_code check_request(", "CLV_TRY(check_sort(m, err));", ";"))
+rules("worker/store/states_read.c",
+   r3_19_a_range_behind_the_end_of_a_kept_file=("static clv_code check_range(", "if (offset <= size && length <= size - offset)", "if (true)"),
+   r3_20_a_kept_file_that_changed=("clv_code clv_states_read(", "if (version && version != ret_status->version)", "if (false)"))
 rules("worker/store/states.c",
-   r6_34_more_than_its_quota=("static clv_code check_quota(", "if (used + round_to_block(bytes) <= most)", "if (true)"))
+   r6_34_more_than_its_quota=("static clv_code check_quota(", "if (used + clv_state_round_to_block(bytes) <= most)", "if (true)"))
 rules("common/net/wire/frame_check.c",
    r5_43_a_cache_of_nothing=("static clv_code check_cached(", "if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MAX_S)", "if (false)"),
    r5_44_a_cache_without_numbers=("static clv_code check_cached(", "if (rows->dtype != CLV_I64 || rows->shape.rank != 1 || rows->shape.dim[0] < 1)", "if (false)"))

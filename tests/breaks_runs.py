@@ -27,7 +27,12 @@ of("master/run/run_open.c", "tests/unit/run/test_train",
    a_rewound_run_keeps_its_counters=("static clv_code find_start_position(", "r->steps = (clv_run_steps){", "(void)(clv_run_steps){"),
    later_lines_stay_in_the_records=("static clv_code open_reporter(", ".keep_step = step", ".keep_step = step + 99"))
 of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint",
-   unfinished_checkpoints_are_listed=("size_t clv_checkpoint_steps(", "if (has_manifest_file(run_dir, l.steps[i]))", ""))
+   unfinished_checkpoints_are_listed=("size_t clv_checkpoint_steps(", "if (has_manifest_file(run_dir, l.steps[i]))", ""),
+   kept_files_are_opened_at_home=("static clv_code open_listed(", "if (f->place)", "if (f->place && f->bytes == 99)"),
+   kept_files_of_pruned_checkpoints_stay=("clv_code clv_checkpoint_prune(", "drop_kept_files(run_dir, l.steps[i], drop, user);", ""))
+of("common/model/weights/manifest.c", "tests/unit/weights/test_checkpoint",
+   any_file_may_be_at_a_worker=("static clv_code parse_place(", "if (!is_stage_file(ret->name))", "if (false)"),
+   a_kept_file_has_two_rows=("static clv_code parse_files(", "return check_kept_names(m, label, err);", "return CLV_OK;"))
 RECOVERY = "tests/net/operations/test_recovery.py"
 of("master/run/run_recover.c", RECOVERY,
    losses_in_a_row_are_not_counted=("static clv_code count_lost_worker(", "c->losses_since_checkpoint = c->checkpoint_at_last_loss == saved ? c->losses_since_checkpoint + 1 : 1;", "c->losses_since_checkpoint = 1;"),
@@ -36,8 +41,8 @@ of("master/run/run_recover.c", RECOVERY,
    an_interrupt_does_not_end_the_wait=("static clv_code retry_until_open(", "if (!is_interrupted(r)) continue;", "continue;"))
 of("master/run/run_recover.c", "tests/net/operations/test_approval.py",
    a_recovery_asks_no_policy=("static clv_code count_lost_worker(", "if (check_policy_permits_resume(r, &why) != CLV_OK) {", "if (false) {"))
-of("master/run/run_train.c", RECOVERY,
-   a_master_that_lost_its_run_goes_on_writing=("static clv_code save_checkpoint(", "CLV_TRY(clv_run_lock_check_newest(r->lock, err));", ""))
+of("master/run/run_save.c", RECOVERY,
+   a_master_that_lost_its_run_goes_on_writing=("static clv_code finish(", "CLV_TRY(clv_run_lock_check_newest(r->lock, err));", ""))
 of("master/history/run_lock.c", RECOVERY,
    a_recovered_attempt_says_what_it_lost=("void clv_run_lock_note_recovered(", "a->text[0] = '\\0';", ""))
 of("master/watch/metrics.c", RECOVERY,

@@ -94,6 +94,56 @@ clv_code cleave_cache_count(const cleave_cached *cached, uint64_t timeout_ms, ui
 clv_code cleave_cache_end(const cleave_cached *cached, uint64_t timeout_ms, uint64_t *ret_rows,
                           clv_err *err) CLV_USE_RESULT;
 
+/* ---- files that a worker keeps (kept.c) ------------------------------------------------------ */
+
+/* Connection to a worker for its caches and files of state of this identity. It needs no session:
+ * a worker that has left the cut answers as well. Every function below BLOCKS for its calls.
+ * Several threads may use one connection. */
+typedef struct cleave_kept_client cleave_kept_client;
+
+/* Dials a worker of the configuration, which must outlive the result. Opens the configuration's
+ * identity. timeout_ms: limit of each call; 0: limits.connect_timeout of the configuration. */
+clv_code cleave_kept_open(const clv_session_config *config, const clv_remote_spec *worker,
+                          unsigned timeout_ms, cleave_kept_client **ret,
+                          clv_err *err) CLV_USE_RESULT;
+void cleave_kept_close(cleave_kept_client *k); /* NULL is allowed */
+void cleave_kept_closep(cleave_kept_client **k);
+
+typedef struct cleave_kept_file {
+  char name[CLV_FILE_NAME + 1];
+  uint64_t bytes, age_s; /* age_s: seconds since the file was written */
+  uint64_t version;      /* differs after each change of the file; never 0 */
+  bool has_sha256;       /* the worker knows the digest */
+  clv_sha256 sha256;
+} cleave_kept_file;
+
+/* Start with {0}. */
+typedef struct cleave_kept_files {
+  cleave_kept_file *files; /* [n] by name */
+  size_t n;
+  uint64_t used_bytes, quota_bytes; /* of allow[].state_bytes at the worker */
+} cleave_kept_files;
+void cleave_kept_files_done(cleave_kept_files *l);
+
+/* Lists the files of state. name not NULL: that file alone, with its digest, which the worker
+ * computes from its disk if it does not know it. A missing file gives an empty list.
+ * CLV_UNIMPLEMENTED: the worker has no state_dir. */
+clv_code cleave_kept_list(cleave_kept_client *k, const char *name, cleave_kept_files *ret,
+                          clv_err *err) CLV_USE_RESULT;
+/* Reads `length` bytes of a file from `offset`, in calls of at most 1 MiB. *version: 0, or the
+ * version that the file must have; set to the version that was read. CLV_NOT_FOUND: this identity
+ * has no such file there; CLV_RANGE: the range ends behind the file; CLV_ABORTED: the file has
+ * another version, so that what was read before does not belong to it. */
+clv_code cleave_kept_read(cleave_kept_client *k, const char *name, uint64_t offset, void *data,
+                          size_t length, uint64_t *version, clv_err *err) CLV_USE_RESULT;
+/* Removes a file of state. CLV_NOT_FOUND: there is none. */
+clv_code cleave_kept_remove(cleave_kept_client *k, const char *name, clv_err *err) CLV_USE_RESULT;
+/* Lists all caches, and removes them if `remove` is set. The caller frees *ret with
+ * clv_wire_done. */
+struct clv_wire_kept_reply;
+clv_code cleave_kept_caches(cleave_kept_client *k, bool remove, struct clv_wire_kept_reply *ret,
+                            clv_err *err) CLV_USE_RESULT;
+
 /* True if the error was relayed: its text names the worker that failed first. The error came from
  * another worker, or from a module at the master that lacks that worker's value. */
 bool cleave_is_passed_on(const cleave_error *why);

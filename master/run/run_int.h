@@ -2,11 +2,11 @@
  *
  * Functions that the commands share. run.c has plan, check and eval, run_predict.c has predict,
  * run_train.c trains, run_open.c opens a run that trains, and run_recover.c recovers after a worker
- * was lost. run_begin.c decides whether a run begins, resumes or is finished; run_best.c chooses
- * checkpoints; run_egress.c compares the egress table and opens the egress record; run_look.c
- * measures what the sent tensors show; run_scan.c checks the values of records; run_print.c prints;
- * run_public_session.c writes the session without confidential keys; run_cache.c begins and ends
- * the cache of a frozen front at a worker.
+ * was lost. run_save.c saves checkpoints. run_begin.c decides whether a run begins, resumes or is
+ * finished; run_best.c chooses checkpoints; run_egress.c compares the egress table and opens the
+ * egress record; run_look.c measures what the sent tensors show; run_scan.c checks the values of
+ * records; run_print.c prints; run_public_session.c writes the session without confidential keys;
+ * run_cache.c begins and ends the cache of a frozen front at a worker.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
@@ -64,6 +64,17 @@ typedef struct clv_run_steps {
   uint64_t last_epoch; /* epoch of the last batch that was trained */
 } clv_run_steps;
 
+/* The checkpoints of a training (run_save.c). */
+typedef struct clv_run_saving {
+  uint64_t step;     /* step of the checkpoint in progress or of the last one */
+  uint64_t began_ns; /* monotonic time when it began, or when the training began */
+  bool is_due;       /* a checkpoint begins as soon as none is in progress */
+  /* time by which a checkpoint delays the training: of the last one, and so far of the present one
+   */
+  uint64_t cost_ns, present_cost_ns;
+  uint64_t usual_round_ns; /* running mean of a round without a checkpoint; 0: no round yet */
+} clv_run_saving;
+
 /* The recovery of a training after a worker was lost (run_recover.c). */
 typedef struct clv_run_recovery {
   uint64_t
@@ -96,6 +107,7 @@ typedef struct clv_run {
   clv_policy *policy; /* policy of this host; NULL: none */
   clv_trainer *trainer;
   clv_run_steps steps;
+  clv_run_saving saving;
   clv_run_recovery recovery;
   clv_score *score; /* scores of the running or the last evaluation; NULL: the session has none */
   clv_profiler *profiler;
@@ -163,6 +175,20 @@ clv_exit_code clv_run_fail_setup(const clv_run *r, const clv_err *err);
 
 /* Takes steps until the end, --max-steps or an interrupt. Then saves a checkpoint. */
 clv_code clv_run_loop(clv_run *r, clv_err *err) CLV_USE_RESULT;
+
+/* ---- checkpoints (run_save.c) ---------------------------------------------------------------- */
+
+/* Completes the checkpoint in progress if its files are durable, and begins another one if it is
+ * due. Call after each round. before: the step at the begin of the round; round_ns: its
+ * duration. */
+clv_code clv_run_save_if_due(clv_run *r, uint64_t before, uint64_t round_ns,
+                             clv_err *err) CLV_USE_RESULT;
+/* Saves the present step, unless its checkpoint exists. BLOCKS until the checkpoint is complete. */
+clv_code clv_run_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Begins the time to the next checkpoint, when a training begins or is restored. */
+void clv_run_reset_saving(clv_run *r);
+/* Returns the time between two checkpoints with checkpoint.every: auto, if one costs cost_ns. */
+uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns);
 
 /* ---- recovery (run_recover.c) ---------------------------------------------------------------- */
 

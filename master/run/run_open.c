@@ -254,6 +254,7 @@ clv_code clv_run_restore(clv_run *r, clv_err *err) {
   l->first = l->n_done = clv_trainer_step_count(r->trainer);
   l->last_epoch = l->cursor.epoch - (l->cursor.epoch && !l->cursor.index);
   l->saved_step = r->is_resumed ? l->first : UINT64_MAX;
+  clv_run_reset_saving(r);
   CLV_TRY(open_loader(r, err));
   clv_run_metrics_attach(r->metrics, r->trainer, l->stop_step);
   return open_reporter(r, err);

@@ -17,21 +17,6 @@ enum { MAX_SKIPPED_STEPS = 20 };
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-static clv_code save_checkpoint(clv_run *r, clv_err *err) {
-  if (r->steps.saved_step == clv_trainer_step_count(r->trainer)) return CLV_OK;
-  uint64_t begin = clv_now_ns();
-  const clv_train_position at = {.cursor = r->steps.cursor,
-                                 .skipped = r->steps.skipped_in_a_row,
-                                 .bad_losses = r->steps.bad_losses,
-                                 .bad_gradients = r->steps.bad_gradients};
-  CLV_TRY(clv_run_lock_check_newest(r->lock, err));
-  CLV_TRY(clv_trainer_save(r->trainer, r->dir.data, &at, r->best_checkpoint.step, err));
-  r->steps.saved_step = clv_trainer_step_count(r->trainer);
-  clv_run_lock_note_checkpoint(r->lock);
-  clv_run_metrics_checkpoint(r->metrics, r->steps.saved_step, clv_now_ns() - begin);
-  return CLV_OK;
-}
-
 /* Writes the result of an evaluation to evaluations.jsonl, the event files and run.json. */
 static clv_code record_evaluation(clv_run *r, const char *what, const clv_step_result *e,
                                   uint64_t epoch, clv_err *err) {
@@ -79,7 +64,7 @@ static clv_code validate_and_keep_best(clv_run *r, uint64_t epoch, clv_err *err)
   print_evaluation(r, "validation", &e, epoch, false);
   CLV_TRY(record_evaluation(r, "validation", &e, epoch, err));
   if (!clv_run_is_best(r, &e, &best)) return CLV_OK;
-  CLV_TRY(save_checkpoint(r, err));
+  CLV_TRY(clv_run_save_now(r, err));
   return clv_run_write_best(r, &best, err);
 }
 
@@ -159,17 +144,18 @@ static clv_code take_step(clv_run *r, const clv_batch *batch, clv_err *err) {
                   MAX_SKIPPED_STEPS, r->config->train.optimizer.lr);
 }
 
-/* Ends a round: validates at the end of an epoch, and saves a checkpoint if the round has passed a
- * multiple of every_steps. before: the step at the begin of the round. */
-static clv_code end_round(clv_run *r, uint64_t before, bool epoch_ends, clv_err *err) {
-  uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
-  /* Before save, because a run that stops between the two would resume without this validation. */
+/* Ends a round: validates at the end of an epoch, and saves a checkpoint if one is due. before: the
+ * step at the begin of the round; round_ns: its duration. */
+static clv_code end_round(clv_run *r, uint64_t before, uint64_t round_ns, bool epoch_ends,
+                          clv_err *err) {
+  /* Before the checkpoint, because a run that stops between the two would resume without this
+   * validation. */
   if (epoch_ends) CLV_TRY(validate_and_keep_best(r, r->steps.last_epoch, err));
-  return every && step / every != before / every ? save_checkpoint(r, err) : CLV_OK;
+  return clv_run_save_if_due(r, before, round_ns, err);
 }
 
 clv_code clv_run_loop(clv_run *r, clv_err *err) {
-  uint64_t before;
+  uint64_t before, began_ns = clv_now_ns();
   while ((before = clv_trainer_step_count(r->trainer)) < r->steps.stop_step) {
     clv_batch batch;
     CLV_TRY(clv_loader_next(r->steps.loader, &batch, err));
@@ -178,10 +164,11 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) {
     CLV_TRY(take_step(r, &batch, err));
     r->steps.last_epoch = batch.at.epoch;
     if (clv_trainer_n_held(r->trainer)) continue;
-    CLV_TRY(end_round(r, before, batch.is_last, err));
+    CLV_TRY(end_round(r, before, clv_now_ns() - began_ns, batch.is_last, err));
+    began_ns = clv_now_ns();
     if (r->o->interrupted && *r->o->interrupted) break;
   }
-  return save_checkpoint(r, err);
+  return clv_run_save_now(r, err);
 }
 
 static clv_code finish_profile(clv_run *r, clv_err *err) {

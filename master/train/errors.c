@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Converts errors of libcleave to errors of the trainer, which name the worker and the activity.
+ * Converts errors of libcleave to errors of the trainer, which name the worker and the activity,
+ * and queues notices for the user.
  */
 #include <stdio.h>
 #include <string.h>
@@ -51,4 +52,16 @@ clv_code clv_trainer_convert_error(clv_trainer *t, const cleave_error *why, clv_
     clv_err_prefix(&text, "%s %llu", t->activity, (unsigned long long)t->step_of_activity);
   if (err) *err = text;
   return text.code;
+}
+
+void clv_trainer_set_activity(clv_trainer *t, const char *what, uint64_t step) {
+  t->activity = what;
+  t->step_of_activity = step;
+}
+
+void clv_trainer_on_notice(void *trainer, const char *text) {
+  clv_trainer *t = trainer;
+  pthread_mutex_lock(&t->notes_lock);
+  clv_bytes_printf(&t->notes, "%s\n", text);
+  pthread_mutex_unlock(&t->notes_lock);
 }

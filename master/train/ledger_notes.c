@@ -4,7 +4,8 @@
  * clv_trainer_note_keys just before it sends a stage to its worker, and clv_trainer_note_values
  * just before it sends values. So an attempt that is refused earlier adds no line, and one that is
  * killed between the line and the sending counts as sent. The trainer also adds values that it
- * fetches for a checkpoint, because the worker has them.
+ * fetches for a checkpoint, because the worker has them. The values of a checkpoint that stays at
+ * its worker are added when it is gathered, since the master does not see them earlier.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -121,6 +122,13 @@ static clv_code add_sample(ledger_note *o, const clv_trainer *t, uint32_t stage,
       CLV_TRY(add_item(o, t, stage, CLV_LEDGER_ROW, &rows.list[k], err));
   }
   return CLV_OK;
+}
+
+clv_code clv_trainer_note_params(const clv_trainer *t, uint32_t stage, clv_err *err) {
+  CLV_AUTO(ledger_note_done) ledger_note o = {0};
+  if (!is_in_ledger(t, stage)) return CLV_OK;
+  CLV_TRY(add_params(&o, t, stage, err));
+  return clv_ledger_add(o.items, o.n, err);
 }
 
 clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,

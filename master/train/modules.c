@@ -163,13 +163,6 @@ static clv_code load_modules(clv_trainer *t, clv_err *err) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-void clv_trainer_on_notice(void *trainer, const char *text) {
-  clv_trainer *t = trainer;
-  pthread_mutex_lock(&t->notes_lock);
-  clv_bytes_printf(&t->notes, "%s\n", text);
-  pthread_mutex_unlock(&t->notes_lock);
-}
-
 /* Returns true if a stage or the loss is at the worker. */
 static bool worker_has_stage(const clv_blueprint *b, int worker) {
   for (uint32_t i = 0; i <= b->n_stages; i++)
@@ -206,6 +199,7 @@ static clv_code prepare_trainer(clv_trainer *t, clv_err *err) {
   CLV_TRY(clv_alloc(most, sizeof *t->loss_shares, &t->loss_shares, err));
   CLV_TRY(clv_alloc(most * (b->n_stages + 1), sizeof *t->references, &t->references, err));
   CLV_TRY(clv_alloc(t->round, sizeof *t->held_batches, &t->held_batches, err));
+  CLV_TRY(clv_alloc(b->n_stages, sizeof *t->is_stage_fetched, &t->is_stage_fetched, err));
   CLV_TRY(clv_alloc(2 * t->round, sizeof *t->results, &t->results, err));
   t->window = clv_pipeline_first_window(t->config);
   t->sampler.next_measured_step = 1; /* nodes make plans in step 0, so its times do not count */
@@ -225,6 +219,7 @@ clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, clv
   t->b = b;
   t->config = b->config;
   t->use = use;
+  t->first_lost_step = CLV_CHECKPOINT_NONE;
   t->egress = (clv_trainer_egress){.record = record, .has_random_values = use == CLV_TRAINER_TRIAL};
   pthread_mutex_init(&t->notes_lock, NULL);
   *ret = t;
@@ -234,6 +229,7 @@ clv_code clv_trainer_open(const clv_blueprint *b, clv_egress_record *record, clv
 void clv_trainer_close(clv_trainer *t) {
   if (!t) return;
   cleave_error why;
+  clv_trainer_drop_save(t);
   if (cleave_close(t->runtime, 3000, NULL, &why) != CLEAVE_OK)
     clv_log(CLV_LOG_DEBUG, "closing the session: %s", why.text);
   cleave_tensor_free(&t->fetched_value);
@@ -248,6 +244,7 @@ void clv_trainer_close(clv_trainer *t) {
   free(t->cache.record_number);
   free(t->cache.batch_numbers);
   free(t->held_batches);
+  free(t->is_stage_fetched);
   free(t->results);
   free(t->references);
   free(t->modules);
@@ -263,11 +260,6 @@ void clv_trainer_traffic(clv_trainer *t, uint64_t *ret_up, uint64_t *ret_down) {
   cleave_get_link_totals(t->runtime, &c);
   *ret_up = c.bytes_up;
   *ret_down = c.bytes_down;
-}
-
-void clv_trainer_set_activity(clv_trainer *t, const char *what, uint64_t step) {
-  t->activity = what;
-  t->step_of_activity = step;
 }
 
 const char *clv_trainer_lost_worker(clv_trainer *t) { return t->lost_worker; }

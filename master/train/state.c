@@ -1,158 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The state of all stages. clv_trainer_save fetches the state into a checkpoint,
- * clv_trainer_restore sends the state in a checkpoint to the stages, and clv_trainer_push_files
- * sends the weights of the session's files. State passes through the master piece by piece, so the
- * master never has the state of a complete stage in memory.
+ * Loads the state of all stages. clv_trainer_restore loads a checkpoint, and clv_trainer_push_files
+ * sends the weights of the session's files. A file of a checkpoint that stayed at a stage's worker
+ * is loaded there by name, and its digest compared with the manifest. The state in other files
+ * passes through the master piece by piece, so the master never has the state of a complete stage
+ * in memory.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/net/wire/wire.h"
 #include "master/train/train_int.h"
-
-/* ---- saving ---------------------------------------------------------------------------------- */
-
-/* The state of a stage while it is written to a checkpoint. */
-typedef struct state_reader {
-  cleave_state_list listed;
-  clv_weights_tensor *tensors; /* [n] tensors of the file */
-  clv_weights_want *items;     /* [n] the items of `listed` that are written to the file */
-  size_t n;
-  clv_weights_sample *samples; /* [n] samples for the ledger; NULL: the ledger needs none */
-  clv_weights_writer *file;
-} state_reader;
-
-static void state_reader_done(state_reader *s) {
-  cleave_state_list_done(&s->listed);
-  clv_trainer_free_samples(s->samples, s->n);
-  free(s->tensors);
-  free(s->items);
-  clv_weights_writer_free(s->file);
-}
-
-/* Returns false for fixed weights of a worker's artifact, which a checkpoint does not need. */
-static bool is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
-                            const char *name) {
-  const clv_param *p = clv_params_find(t->b->stages[stage].params, name);
-  return kind != CLEAVE_STATE_WEIGHTS || !p ||
-         clv_is_param_checkpointed(&t->config->stages[stage], p);
-}
-
-static clv_code list_state(clv_trainer *t, uint32_t stage, cleave_state_kind kind, state_reader *s,
-                           clv_err *err) {
-  CLV_TRY_API(cleave_state_list_of(t->modules[stage], kind, &s->listed, CLV_API_ERROR));
-  CLV_TRY(clv_alloc(s->listed.n, sizeof *s->tensors, &s->tensors, err));
-  CLV_TRY(clv_alloc(s->listed.n, sizeof *s->items, &s->items, err));
-  for (size_t i = 0; i < s->listed.n; i++) {
-    const clv_weights_want *w = &s->listed.items[i];
-    if (!is_checkpointed(t, stage, kind, w->name)) continue;
-    s->tensors[s->n] = (clv_weights_tensor){w->name, w->dtype, w->shape, NULL};
-    s->items[s->n++] = *w;
-  }
-  return CLV_OK;
-}
-
-static clv_code on_piece_received(void *user, size_t item, uint64_t offset, void *data,
-                                  size_t length, clv_err *err) {
-  const state_reader *s = user;
-  if (s->samples && s->samples[item].parts)
-    clv_weights_sample_add(&s->samples[item], offset, data, length);
-  return clv_weights_put(s->file, item, offset, data, length, err);
-}
-
-static clv_code save_state(clv_trainer *t, uint32_t i, bool optimizer, clv_checkpoint_writer *w,
-                           clv_err *err) {
-  CLV_AUTO(state_reader_done) state_reader s = {0};
-  cleave_state_kind kind = optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
-  CLV_TRY(list_state(t, i, kind, &s, err));
-  CLV_TRY(clv_trainer_new_samples(t, i, kind, s.items, s.n, &s.samples, err));
-  CLV_TRY(clv_checkpoint_begin_part(w, i, optimizer, s.tensors, s.n, &s.file, err));
-  if (s.n)
-    CLV_TRY_API(cleave_state_take(t->runtime, t->modules[i], kind, s.items, s.n, on_piece_received,
-                                  &s, CLV_API_ERROR));
-  CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));
-  return clv_checkpoint_end_part(w, clv_steal(&s.file), err);
-}
-
-static clv_code save_stage(clv_trainer *t, uint32_t i, clv_checkpoint_writer *w, clv_err *err) {
-  CLV_TRY(save_state(t, i, false, w, err));
-  return save_state(t, i, true, w, err);
-}
-
-/* Lists the stages of which the checkpoint lacks weights. Export prints this list. */
-static clv_code list_incomplete_stages(const clv_trainer *t, clv_bytes *ret, clv_err *err) {
-  for (uint32_t i = 0; i < t->b->n_stages; i++) {
-    const clv_params *params = t->b->stages[i].params;
-    int k = 0;
-    while (k < params->n && is_checkpointed(t, i, CLEAVE_STATE_WEIGHTS, params->list[k].name)) k++;
-    if (k < params->n)
-      clv_bytes_printf(ret, "%s%s", ret->len ? ", " : "", t->config->stages[i].name);
-  }
-  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
-}
-
-/* Extra key of a checkpoint, with three numbers: the last consecutive steps that changed no weight,
- * all steps whose loss was not finite, all steps with a gradient that was not finite. A checkpoint
- * lacks the key if the last two numbers are 0. */
-static const char skipped_key[] = "skipped_steps";
-
-static void format_skipped_steps(const clv_train_position *at, char text[80]) {
-  snprintf(text, 80, "%llu %llu %llu", (unsigned long long)at->skipped,
-           (unsigned long long)at->bad_losses, (unsigned long long)at->bad_gradients);
-}
-
-/* Reads the position of a checkpoint. Counts that are missing or malformed become 0. */
-static void read_position(const clv_trainer_state *s, clv_train_position *ret) {
-  const char *text = clv_trainer_state_get(s, skipped_key);
-  unsigned long long n[3];
-  *ret = (clv_train_position){.cursor = {s->epoch, s->index}};
-  if (!text || sscanf(text, "%llu %llu %llu", &n[0], &n[1], &n[2]) != 3) return;
-  ret->skipped = n[0];
-  ret->bad_losses = n[1];
-  ret->bad_gradients = n[2];
-}
-
-/* Adds trainer_state.json. left: the stages that list_incomplete_stages has found, or "". */
-static clv_code add_trainer_state(const clv_trainer *t, clv_checkpoint_writer *w,
-                                  const clv_train_position *at, const char *left, clv_err *err) {
-  char skipped[80];
-  format_skipped_steps(at, skipped);
-  clv_kv extra[4] = {{"isa", clv_backend_isa(clv_backend_cpu())},
-                     {"libraries", clv_backend_libraries(clv_backend_cpu())}};
-  size_t n = 2;
-  if (left[0]) extra[n++] = (clv_kv){CLV_STAGES_LEFT, left};
-  if (at->bad_losses || at->bad_gradients) extra[n++] = (clv_kv){skipped_key, skipped};
-  clv_trainer_state state = {.epoch = at->cursor.epoch,
-                             .index = at->cursor.index,
-                             .global_step = t->committed_steps,
-                             .max_steps = t->config->train.max_steps,
-                             .extra = extra,
-                             .n_extra = n};
-  return clv_checkpoint_add_state(w, &state, err);
-}
-
-clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, const clv_train_position *at,
-                          uint64_t keep_step, clv_err *err) {
-  CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
-  CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, left = {0};
-  clv_sha256 digest;
-  char hex[65];
-  clv_trainer_set_activity(t, "checkpoint of step", t->committed_steps);
-  clv_code code = clv_checkpoint_begin(run_dir, t->committed_steps, t->b->n_stages, &w, err);
-  if (code == CLV_EXISTS) return CLV_OK; /* the checkpoint of this step exists already */
-  CLV_TRY(code);
-  for (uint32_t i = 0; i < t->b->n_stages; i++) CLV_TRY(save_stage(t, i, w, err));
-  CLV_TRY(clv_session_config_write(t->config, &config, err));
-  CLV_TRY(clv_sha256_of(config.data, config.len, &digest, err));
-  clv_sha256_hex(&digest, hex);
-  CLV_TRY(clv_checkpoint_add_file(w, "session.effective.yaml", config.data, config.len, err));
-  CLV_TRY(list_incomplete_stages(t, &left, err));
-  CLV_TRY(add_trainer_state(t, w, at, left.len ? left.data : "", err));
-  CLV_TRY(clv_checkpoint_commit(w, hex, CLV_WIRE_PROTOCOL, NULL, err));
-  return clv_checkpoint_prune(run_dir, (uint32_t)t->config->checkpoint.keep, keep_step, err);
-}
 
 /* ---- restoring ------------------------------------------------------------------------------- */
 
@@ -259,7 +117,8 @@ static clv_code send_weights(clv_trainer *t, uint32_t stage, const clv_weights_f
   CLV_TRY(clv_stage_match_weights(t->b, stage, f, 0, &found, err));
   /* checkpoints of earlier versions also have parameters that need not be restored */
   for (int k = 0; k < t->b->stages[stage].params->n; k++)
-    if (!is_checkpointed(t, stage, CLEAVE_STATE_WEIGHTS, t->b->stages[stage].params->list[k].name))
+    if (!clv_trainer_is_checkpointed(t, stage, CLEAVE_STATE_WEIGHTS,
+                                     t->b->stages[stage].params->list[k].name))
       found[k] = NULL;
   return send_found_params(t, stage, f, found, err);
 }
@@ -298,20 +157,85 @@ static clv_code send_optimizer_state(clv_trainer *t, uint32_t stage, const clv_w
 }
 
 static clv_code restore_stage(clv_trainer *t, uint32_t i, const clv_checkpoint *c, clv_err *err) {
+  const clv_manifest *m = clv_checkpoint_manifest(c);
+  bool learns = t->b->stages[i].n_learning && t->optimizer;
   CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL;
-  CLV_TRY(clv_checkpoint_open_model_lazy(c, i, &model, err));
-  CLV_TRY(send_weights(t, i, model, err));
-  if (!t->b->stages[i].n_learning || !t->optimizer) return CLV_OK;
+  if (!clv_manifest_find_stage(m, i, false)->place) {
+    CLV_TRY(clv_checkpoint_open_model_lazy(c, i, &model, err));
+    CLV_TRY(send_weights(t, i, model, err));
+  }
+  if (!learns || clv_manifest_find_stage(m, i, true)->place) return CLV_OK;
   CLV_TRY(clv_checkpoint_open_optimizer_lazy(c, i, &optimizer, err));
   return send_optimizer_state(t, i, optimizer, err);
 }
 
-clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_train_position *ret,
-                             clv_bytes *notes, clv_err *err) {
-  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
-  CLV_TRY(clv_checkpoint_load_latest(run_dir, &c, notes, err));
-  return clv_trainer_restore_from(t, c, ret, notes, err);
+/* ---- files at workers ------------------------------------------------------------------------ */
+
+/* Limit of a worker's answer about a file. A worker that is lost is noticed much earlier. */
+enum { LOAD_DEADLINE_MS = 3600 * 1000 };
+
+/* Returns the worker's name at which the files of identity `place` are, or the identity if the
+ * session has no such worker. */
+static const char *name_of_place(const clv_trainer *t, const char *place) {
+  for (size_t i = 0; i < t->config->n_workers; i++)
+    if (strcmp(t->config->workers[i].identity, place) == 0) return t->config->workers[i].name;
+  return place;
 }
+
+/* Fails because a file of a stage cannot be loaded at the stage's worker. CLV_DATA_LOSS. */
+static clv_code fail_lost_file(const clv_trainer *t, uint32_t stage, const clv_manifest *m,
+                               const clv_manifest_file *f, const char *why, clv_err *err) {
+  return clv_fail(
+      err, CLV_DATA_LOSS,
+      "stage '%s' of step %llu is lost: its file '%s' was kept by worker '%s' alone: %s",
+      t->config->stages[stage].name, (unsigned long long)m->step, f->kept,
+      name_of_place(t, f->place), why);
+}
+
+/* Returns true if the error says that the worker does not have the file, or has another one. */
+static bool is_file_lost(const cleave_error *why) {
+  return (why->reported && why->status != CLEAVE_UNAVAILABLE) ||
+         why->status == CLEAVE_UNIMPLEMENTED;
+}
+
+/* Loads one file at the worker of its stage, and compares it with the manifest. */
+static clv_code load_kept_file(clv_trainer *t, uint32_t stage, bool optimizer,
+                               const clv_manifest *m, clv_err *err) {
+  const clv_manifest_file *f = clv_manifest_find_stage(m, stage, optimizer);
+  int worker = t->b->stages[stage].worker;
+  cleave_state_file found = {.size = sizeof found};
+  cleave_error why;
+  char hex[65];
+  if (!f->place) return CLV_OK;
+  CLV_TRY(clv_interrupt_check(err));
+  if (worker < 0 || strcmp(t->config->workers[worker].identity, f->place) != 0)
+    return fail_lost_file(t, stage, m, f, "the stage is not there any more", err);
+  CLV_TRY(clv_trainer_note_params(t, stage, err));
+  cleave_state_kind kind = optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
+  if (cleave_state_load_at_worker(t->runtime, t->modules[stage], kind, f->kept, LOAD_DEADLINE_MS,
+                                  &found, &why) != CLEAVE_OK)
+    return is_file_lost(&why) ? fail_lost_file(t, stage, m, f, why.text, err)
+                              : clv_trainer_convert_error(t, &why, err);
+  clv_sha256_hex(&f->sha256, hex);
+  if (found.bytes == f->bytes && strcmp(found.sha256, hex) == 0) return CLV_OK;
+  return fail_lost_file(t, stage, m, f, "the file has other contents", err);
+}
+
+/* Loads the files that stayed at workers. It does so before other state is sent, so that a
+ * checkpoint with a lost file sends nothing. */
+static clv_code load_kept_files(clv_trainer *t, const clv_manifest *m, bool *ret_lost,
+                                clv_err *err) {
+  clv_code code = CLV_OK;
+  for (uint32_t i = 0; i < t->b->n_stages && code == CLV_OK; i++) {
+    bool learns = t->b->stages[i].n_learning && t->optimizer;
+    code = load_kept_file(t, i, false, m, err);
+    if (code == CLV_OK && learns) code = load_kept_file(t, i, true, m, err);
+  }
+  *ret_lost = code == CLV_DATA_LOSS;
+  return code;
+}
+
+/* ---- a checkpoint ---------------------------------------------------------------------------- */
 
 static void note_different_machine(const clv_trainer_state *s, clv_bytes *notes) {
   const clv_backend *cpu = clv_backend_cpu();
@@ -326,26 +250,56 @@ static void note_different_machine(const clv_trainer_state *s, clv_bytes *notes)
           compared[i].then, compared[i].now);
 }
 
-clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
-                                  clv_bytes *notes, clv_err *err) {
+/* Loads a checkpoint. *ret_lost: files of it at workers are lost. */
+static clv_code restore(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
+                        clv_bytes *notes, bool *ret_lost, clv_err *err) {
   const clv_manifest *m = clv_checkpoint_manifest(c);
   const clv_trainer_state *s = clv_checkpoint_state(c);
+  *ret_lost = false;
   if (m->stages != t->b->n_stages)
     return clv_fail(err, CLV_INVALID, "%s has %u stages, the session %u", clv_checkpoint_path(c),
                     m->stages, t->b->n_stages);
-  note_different_machine(s, notes);
   clv_trainer_drop_held_batches(t); /* the loader reads these batches again */
   t->committed_steps = m->step;
   if (t->optimizer)
     CLV_TRY_API(cleave_optimizer_set_steps(t->runtime, t->optimizer, m->step, CLV_API_ERROR));
+  CLV_TRY(load_kept_files(t, m, ret_lost, err));
+  note_different_machine(s, notes);
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     if (restore_stage(t, i, c, err) != CLV_OK)
       return clv_err_prefix(err, "%s, stage '%s'", clv_checkpoint_path(c),
                             t->config->stages[i].name);
   }
-  read_position(s, ret);
+  clv_trainer_read_position(s, ret);
   return CLV_OK;
 }
+
+clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
+                                  clv_bytes *notes, clv_err *err) {
+  bool lost;
+  return restore(t, c, ret, notes, &lost, err);
+}
+
+clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_train_position *ret,
+                             clv_bytes *notes, clv_err *err) {
+  uint64_t before = CLV_CHECKPOINT_NONE;
+  clv_err lost = {.code = CLV_OK};
+  for (;;) {
+    CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+    bool is_lost;
+    clv_code code = clv_checkpoint_load_before(run_dir, before, &c, notes, err);
+    if (code == CLV_NOT_FOUND && lost.code != CLV_OK)
+      return clv_fail(err, CLV_DATA_LOSS, "%.400s; no older checkpoint can be used", lost.text);
+    CLV_TRY(code);
+    code = restore(t, c, ret, notes, &is_lost, err);
+    if (code == CLV_OK || !is_lost) return code;
+    before = t->first_lost_step = clv_checkpoint_manifest(c)->step;
+    clv_bytes_printf(notes, "checkpoint-%llu refused: %s\n", (unsigned long long)before, err->text);
+    if (lost.code == CLV_OK) lost = *err;
+  }
+}
+
+/* ---- the session's files --------------------------------------------------------------------- */
 
 static clv_code push_file(clv_trainer *t, uint32_t i, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};

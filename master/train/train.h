@@ -4,7 +4,7 @@
  * stage, one for the loss, and one context per step.
  *
  * A command calls clv_trainer_open, clv_trainer_restore to resume, clv_trainer_step for each batch,
- * clv_trainer_eval and clv_trainer_save in between, and clv_trainer_close.
+ * clv_trainer_eval and clv_trainer_begin_save in between, and clv_trainer_close.
  *
  * Threads: only the thread that opened a trainer may use it.
  */
@@ -117,12 +117,28 @@ typedef struct clv_train_position {
   uint64_t bad_losses, bad_gradients;
 } clv_train_position;
 
-/* Writes a checkpoint of all stages under run_dir and deletes older checkpoints as the session
- * says, except that of step `keep_step` (CLV_CHECKPOINT_NONE: no exception). */
-clv_code clv_trainer_save(clv_trainer *t, const char *run_dir, const clv_train_position *at,
-                          uint64_t keep_step, clv_err *err) CLV_USE_RESULT;
-/* Loads the newest complete checkpoint. Appends to `notes` a line for each newer checkpoint that
- * it cannot use, and a line if another CPU computed the checkpoint. */
+/* Begins a checkpoint of all stages under run_dir. Files of stages at workers that keep files are
+ * being written when it returns; the other files are written. Does nothing if the checkpoint of
+ * this step exists. Call only if no checkpoint is in progress. BLOCKS. */
+clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir, const clv_train_position *at,
+                                clv_err *err) CLV_USE_RESULT;
+typedef enum clv_save_result {
+  CLV_SAVE_DONE,    /* the checkpoint is complete, or none was in progress */
+  CLV_SAVE_PENDING, /* workers are still writing */
+  /* A worker could not keep a file. A notice has the reason. The checkpoint was given up; the next
+   * one is written without files at that worker. */
+  CLV_SAVE_FAILED
+} clv_save_result;
+/* Completes the checkpoint in progress if its files are durable; with `wait`, waits until they are.
+ * Then deletes older checkpoints as the session says, except that of step `keep_step`
+ * (CLV_CHECKPOINT_NONE: no exception). Call between steps. */
+clv_code clv_trainer_end_save(clv_trainer *t, bool wait, uint64_t keep_step, clv_save_result *ret,
+                              clv_err *err) CLV_USE_RESULT;
+bool clv_trainer_is_saving(const clv_trainer *t); /* a checkpoint is in progress */
+/* Loads the newest complete checkpoint whose files are in the folder or at the workers of their
+ * stages. Appends to `notes` a line for each newer checkpoint that it cannot use, and a line if
+ * another CPU computed the checkpoint. CLV_DATA_LOSS: a file at a worker is lost, and no older
+ * checkpoint can be used; the text names stage, worker and step. */
 clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_train_position *ret,
                              clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 /* As clv_trainer_restore, but loads checkpoint `c`. */

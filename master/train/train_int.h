@@ -4,8 +4,8 @@
  * schedules.c keeps the placed schedules, packed.c packs sequences, stage_inputs.c cuts batches,
  * steps.c trains, front_cache.c sends rows of a frozen front to a worker that keeps them,
  * accuracy.c counts right predictions, measure.c measures links and stages, profiler.c writes
- * traces and profiles, trial.c chooses the number of micro-batches, eval.c evaluates, state.c saves
- * and restores checkpoints.
+ * traces and profiles, trial.c chooses the number of micro-batches, eval.c evaluates, save.c saves
+ * checkpoints, state.c restores them.
  */
 #ifndef CLEAVE_TRAIN_INT_H
 #define CLEAVE_TRAIN_INT_H
@@ -91,6 +91,10 @@ struct clv_trainer {
   cleave_optimizer *optimizer; /* NULL: with CLV_TRAINER_EVALUATES */
   clv_trainer_use use;
   clv_trainer_cache_rows cache;
+  struct clv_trainer_save *save; /* the checkpoint in progress; NULL: none (save.c) */
+  bool *is_stage_fetched;        /* [n_stages] the stage's worker keeps no files of checkpoints */
+  /* Checkpoints from this step on have lost files and are replaced; CLV_CHECKPOINT_NONE: none. */
+  uint64_t first_lost_step;
   char lost_worker[CLEAVE_NAME + 1]; /* name of the worker that was lost; "": none */
   uint64_t committed_steps;          /* steps that every node has committed */
   const char *activity;              /* "step", "checkpoint of step", ...; NULL while loading */
@@ -291,9 +295,21 @@ clv_code clv_trainer_new_samples(const clv_trainer *t, uint32_t stage, cleave_st
                                  const clv_weights_want *items, size_t n, clv_weights_sample **ret,
                                  clv_err *err) CLV_USE_RESULT;
 void clv_trainer_free_samples(clv_weights_sample *samples, size_t n); /* NULL is allowed */
+/* Adds the parameters of a stage to the ledger, for state that stays at the stage's worker. */
+clv_code clv_trainer_note_params(const clv_trainer *t, uint32_t stage, clv_err *err) CLV_USE_RESULT;
 clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
                                  const clv_weights_sample *samples, size_t n,
                                  clv_err *err) CLV_USE_RESULT;
+
+/* ---- checkpoints (save.c) -------------------------------------------------------------------- */
+
+/* Returns false for fixed weights of a worker's artifact, which a checkpoint does not need. */
+bool clv_trainer_is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                                 const char *name);
+/* Reads the position of a checkpoint. Counts that are missing or malformed become 0. */
+void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *ret);
+/* Gives up the checkpoint in progress, if there is one. Its files stay; the folder is none. */
+void clv_trainer_drop_save(clv_trainer *t);
 
 /* Sends the weights of the session's files to their stages. */
 clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) CLV_USE_RESULT;

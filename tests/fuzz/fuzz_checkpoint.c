@@ -131,7 +131,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   NEVER((code == CLV_OK) != (c != NULL) || (code != CLV_OK && (!err.text[0] || !reasons.len)));
   if (c) use(c);
   NEVER(c && fault != NO_FAULT && fault != RAW);
-  NEVER(clv_checkpoint_prune(run, 1, CLV_CHECKPOINT_NONE, &err) != CLV_OK);
+  NEVER(clv_checkpoint_prune(run, 1, CLV_CHECKPOINT_NONE, NULL, NULL, &err) != CLV_OK);
   NEVER(!clv_checkpoint_has_any(run));
   NEVER(clv_checkpoint_clear(run, &err) != CLV_OK);
   return 0;

@@ -11,6 +11,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+static bool same_text(const char *a, const char *b) { return a && b ? strcmp(a, b) == 0 : a == b; }
+
 static void parse(const void *data, size_t size) {
   CLV_AUTO(clv_manifest_done) clv_manifest m = {0}, again = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
@@ -19,9 +21,13 @@ static void parse(const void *data, size_t size) {
   NEVER(clv_manifest_format(&m, &text, &err) != CLV_OK ||
         clv_manifest_parse(text.data, text.len, "again", &again, &err) != CLV_OK ||
         again.n_files != m.n_files);
+  NEVER(clv_manifest_is_home(&m) != clv_manifest_is_home(&again) ||
+        clv_manifest_find_stage(&m, m.stages, false));
+  (void)clv_manifest_find_stage(&m, 0, true);
   for (size_t i = 0; i < m.n_files; i++) {
     const clv_manifest_file *f = clv_manifest_find(&again, m.files[i].name);
-    NEVER(!f || memcmp(&f->sha256, &m.files[i].sha256, sizeof f->sha256));
+    NEVER(!f || memcmp(&f->sha256, &m.files[i].sha256, sizeof f->sha256) ||
+          !same_text(f->place, m.files[i].place) || !same_text(f->kept, m.files[i].kept));
   }
 }
 

@@ -108,8 +108,8 @@ UNARY(load_request)
 UNARY(load_reply)
 UNARY(status_request)
 UNARY(status_reply)
-UNARY(cached_request)
-UNARY(cached_reply)
+UNARY(kept_request)
+UNARY(kept_reply)
 
 /* A master looks up devices by name in a worker's answer, and checks whether its limits suffice. */
 static void fuzz_hello(const input *in) {
@@ -158,7 +158,7 @@ static void (*const targets[])(const input *in) = {
     fuzz_frame,      fuzz_hello_request,  fuzz_hello,        fuzz_open_request,
     fuzz_open_reply, fuzz_close_request,  fuzz_close_reply,  fuzz_load_request,
     fuzz_load_reply, fuzz_status_request, fuzz_status_reply, fuzz_health,
-    fuzz_reflection, fuzz_cached_request, fuzz_cached_reply,
+    fuzz_reflection, fuzz_kept_request,   fuzz_kept_reply,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

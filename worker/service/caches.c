@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Caches of a session's identity: the callbacks of its node for the store, the method Cached, and
- * the audit log.
+ * Caches of a session's identity: the callbacks of its node for the store, and the audit log.
  */
 #include <stdio.h>
 
@@ -83,43 +82,6 @@ static clv_code get_rows(void *user, const clv_wire_cached *c, const int64_t *ro
 clv_row_caches clv_session_caches(clv_session *s) {
   if (!s->service->caches) return (clv_row_caches){0};
   return (clv_row_caches){s, put_rows, get_rows_shape, get_rows};
-}
-
-/* ---- Cached ---------------------------------------------------------------------------------- */
-
-static clv_code fill_reply(const clv_cache_status *list, uint32_t n, clv_bytes *reply,
-                           clv_err *err) {
-  clv_wire_cache_status caches[CLV_MAX_CACHES];
-  const clv_wire_cached_reply out = {.n_caches = n, .caches = caches};
-  for (uint32_t i = 0; i < n; i++)
-    caches[i] = (clv_wire_cache_status){.key = list[i].key,
-                                        .records = list[i].records,
-                                        .rows = list[i].rows,
-                                        .row_bytes = list[i].row_bytes,
-                                        .disk_bytes = list[i].disk_bytes,
-                                        .unused_s = list[i].unused_s,
-                                        .expires_s = list[i].expires_s};
-  return clv_wire_cached_reply_encode(&out, reply, err);
-}
-
-_Static_assert((int)CLV_MAX_CACHES == (int)CLV_WIRE_CACHES, "all that an identity has fit a reply");
-
-clv_code clv_service_on_cached(void *user, const clv_rpc_peer *peer, const clv_iov *request,
-                               size_t n, clv_bytes *reply, clv_err *err) {
-  clv_service *s = user;
-  CLV_AUTO(clv_wire_done) clv_wire_cached_request r = {0};
-  clv_cache_status list[CLV_MAX_CACHES];
-  uint32_t count = 0;
-  CLV_TRY(clv_wire_cached_request_decode((const clv_piece *)request, n, &r, err));
-  if (s->caches)
-    CLV_TRY(
-        clv_caches_list(s->caches, peer->uri, r.all ? NULL : &r.key, r.remove, list, &count, err));
-  if (r.remove && count) {
-    const clv_log_source source = {.who = peer->uri, .what = "caches removed"};
-    clv_log_limited(CLV_LOG_INFO, "audit", &source, "remove cache identity=%s caches=%u", peer->uri,
-                    count);
-  }
-  return fill_reply(list, count, reply, err);
 }
 
 /* ---- eviction -------------------------------------------------------------------------------- */

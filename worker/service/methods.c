@@ -20,7 +20,7 @@ static uint32_t list_libraries(const clv_service *v, clv_wire_library *ret) {
   return n;
 }
 
-enum { CAPABILITIES = 9 }; /* largest number of capabilities that a worker reports */
+enum { CAPABILITIES = 10 }; /* largest number of capabilities that a worker reports */
 
 /* Lists the capabilities. Files of state need a state_dir; caches need a quota of the identity
  * too. */
@@ -35,6 +35,7 @@ static uint32_t list_capabilities(const clv_service *v, const clv_worker_setting
   ret[n++] = CLV_CAPABILITY_TIES;
   ret[n++] = CLV_CAPABILITY_FROZEN_BF16;
   if (v->state_files) ret[n++] = CLV_CAPABILITY_STATE_FILES;
+  if (v->state_files) ret[n++] = CLV_CAPABILITY_KEPT;
   if (clv_service_has_caches_for(v, now, uri)) ret[n++] = CLV_CAPABILITY_CACHED;
   return n;
 }
@@ -195,9 +196,7 @@ const clv_rpc_unary clv_service_methods[] = {
     {.method = CLV_METHOD_CLOSE_SESSION, .max_request = CLV_WIRE_UNARY_MAX, .handler = on_close},
     {.method = CLV_METHOD_LOAD_MODULE, .max_request = CLV_WIRE_UNARY_MAX, .handler = on_load},
     {.method = CLV_METHOD_STATUS, .max_request = CLV_WIRE_UNARY_MAX, .handler = on_status},
-    {.method = CLV_METHOD_CACHED,
-     .max_request = CLV_WIRE_UNARY_MAX,
-     .handler = clv_service_on_cached},
+    {.method = CLV_METHOD_KEPT, .max_request = CLV_WIRE_UNARY_MAX, .handler = clv_service_on_kept},
     {.method = CLV_METHOD_HEALTH_CHECK, .max_request = 4096, .handler = on_health},
 };
 const size_t clv_service_n_methods = CLV_COUNT(clv_service_methods);
@@ -220,7 +219,7 @@ static const struct {
     {CLV_METHOD_LOAD_MODULE, MASTER},
     {CLV_METHOD_SESSION, MASTER | PEER},
     {CLV_METHOD_STATUS, MASTER | OBSERVER},
-    {CLV_METHOD_CACHED, MASTER},
+    {CLV_METHOD_KEPT, MASTER},
     {CLV_METHOD_HEALTH_CHECK, MASTER | PEER | OBSERVER},
     {CLV_METHOD_REFLECTION, MASTER | OBSERVER},
 };

@@ -305,13 +305,15 @@ clv_state_files clv_session_files(clv_session *s);
 
 /* Returns the callbacks for caches; zeroed without a state_dir. (caches.c) */
 clv_row_caches clv_session_caches(clv_session *s);
-/* clv_service_on_cached handles the method Cached. clv_service_has_caches_for tells whether an
- * identity may have caches. clv_service_evict_caches deletes expired caches. */
-clv_code clv_service_on_cached(void *user, const clv_rpc_peer *peer, const clv_iov *request,
-                               size_t n, clv_bytes *reply, clv_err *err) CLV_USE_RESULT;
+/* clv_service_has_caches_for tells whether an identity may have caches. clv_service_evict_caches
+ * deletes expired caches. */
 bool clv_service_has_caches_for(const clv_service *s, const clv_worker_settings *now,
                                 const char *uri);
 void clv_service_evict_caches(clv_service *s);
+
+/* Handles the method Kept: lists, reads and removes files of the caller's identity. (kept.c) */
+clv_code clv_service_on_kept(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
+                             clv_bytes *reply, clv_err *err) CLV_USE_RESULT;
 
 /* ---- load.c ---------------------------------------------------------------------------------- */
 

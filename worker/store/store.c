@@ -1,89 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/store/store.h"
+#include "worker/store/digest_int.h"
 
-#include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-/* ---- known digests --------------------------------------------------------------------------- */
-
-/* Identifies a version of a file: fields that change with every write. */
-typedef struct hashed_file {
-  dev_t dev;
-  ino_t ino;
-  off_t bytes;
-  struct timespec mtime, ctime;
-  clv_sha256 sha256;
-} hashed_file;
-
-enum { REMEMBERED_FILES = 256, SETTLED_MS = 2000 };
-
-/* Digests known to the process, so that each file is hashed once for all sessions. */
-static pthread_mutex_t hashed_files_lock = PTHREAD_MUTEX_INITIALIZER;
-static hashed_file remembered[REMEMBERED_FILES];
-static size_t n_remembered; /* number of entries ever added; a new entry replaces the oldest */
-
-static hashed_file file_version(const struct stat *st) {
-  hashed_file k;
-  memset(&k, 0, sizeof k);
-  k.dev = st->st_dev;
-  k.ino = st->st_ino;
-  k.bytes = st->st_size;
-  k.mtime = st->st_mtim;
-  k.ctime = st->st_ctim;
-  return k;
-}
-
-static bool is_same_time(const struct timespec *a, const struct timespec *b) {
-  return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
-}
-
-static bool is_same_version(const hashed_file *a, const hashed_file *b) {
-  return a->dev == b->dev && a->ino == b->ino && a->bytes == b->bytes &&
-         is_same_time(&a->mtime, &b->mtime) && is_same_time(&a->ctime, &b->ctime);
-}
-
-static bool find_hashed_file(hashed_file *k) {
-  bool found = false;
-  pthread_mutex_lock(&hashed_files_lock);
-  for (size_t i = 0; i < CLV_MIN(n_remembered, (size_t)REMEMBERED_FILES) && !found; i++) {
-    found = is_same_version(&remembered[i], k);
-    if (found) k->sha256 = remembered[i].sha256;
-  }
-  pthread_mutex_unlock(&hashed_files_lock);
-  return found;
-}
-
-/* Remembers a digest, unless the file was written so recently that another write could have the
- * same timestamp. */
-static void remember_file(const hashed_file *k) {
-  uint64_t changed = (uint64_t)k->ctime.tv_sec * 1000;
-  if (clv_wall_ms() < changed + SETTLED_MS) return;
-  pthread_mutex_lock(&hashed_files_lock);
-  remembered[n_remembered++ % REMEMBERED_FILES] = *k;
-  pthread_mutex_unlock(&hashed_files_lock);
-}
-
-static clv_code digest_of(int fd, const clv_cancel_hook *waiter, const char *label, clv_sha256 *ret,
-                          uint64_t *ret_bytes, clv_err *err) {
-  struct stat st;
-  if (fstat(fd, &st) != 0) return clv_fail(err, CLV_DATA_LOSS, "%s: cannot be read", label);
-  hashed_file k = file_version(&st);
-  *ret_bytes = (uint64_t)st.st_size;
-  if (!find_hashed_file(&k)) {
-    CLV_TRY(clv_sha256_fd(fd, *ret_bytes, waiter, label, &k.sha256, err));
-    clv_log(CLV_LOG_DEBUG, "hashed %s", label);
-    remember_file(&k);
-  }
-  *ret = k.sha256;
-  return CLV_OK;
-}
-
-/* ---- artifacts ------------------------------------------------------------------------------- */
+/* Digests of artifacts, so that each file is hashed once for all sessions of the process. */
+static clv_known_digests known = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 struct clv_stored_artifact {
   const clv_artifact_spec *spec;
@@ -120,7 +43,7 @@ static clv_code check_file(void *user, const char *name, int fd, clv_err *err) {
   const char *what = a->spec->folder ? name : "its file";
   if (a->spec->folder && !f)
     return clv_fail(err, CLV_DATA_LOSS, "%s is not in its %s", name, CLV_ARTIFACT_NAME);
-  CLV_TRY(digest_of(fd, a->waiter, a->label, &found, &bytes, err));
+  CLV_TRY(clv_known_digest_of(&known, fd, a->waiter, a->label, &found, &bytes, err));
   if (memcmp(f ? &f->sha256 : &a->stated_digest, &found, sizeof found) == 0) return CLV_OK;
   clv_sha256_hex(&found, hex);
   return clv_fail(err, CLV_DATA_LOSS, "%s has SHA-256 %s, not the stated one", what, hex);

@@ -197,6 +197,14 @@ typedef enum clv_best_metric {
   CLV_BEST_LOSS,     /* validation.loss */
   CLV_BEST_ACCURACY, /* validation.accuracy */
 } clv_best_metric;
+/* checkpoint.home: when the files of checkpoints that workers keep come to the master's host. */
+typedef enum clv_checkpoint_home {
+  CLV_HOME_UNSET, /* see clv_session_checkpoint_home */
+  CLV_HOME_END,
+  CLV_HOME_ALWAYS,
+  CLV_HOME_NEVER
+} clv_checkpoint_home;
+
 /* checkpoint.mode: the smallest or the largest value is the best. AUTO: smallest loss, largest
  * accuracy. */
 typedef enum clv_best_mode { CLV_BEST_AUTO, CLV_BEST_MIN, CLV_BEST_MAX } clv_best_mode;
@@ -466,7 +474,10 @@ typedef struct clv_session_config {
   } log;
   struct {
     char *dir;
-    uint64_t every_steps, keep;
+    uint64_t every_steps, keep; /* every_steps 0: none */
+    clv_config_pos every_steps_pos, every_pos;
+    char *every; /* "auto", a duration, or NULL: every_steps decides */
+    clv_checkpoint_home home;
     clv_config_pos best_pos;
     clv_best_metric best; /* metric whose best checkpoint is kept in addition to the newest ones */
     clv_best_mode mode;   /* MIN or MAX after loading */
@@ -678,6 +689,13 @@ clv_code clv_policy_fail_at(const clv_policy_config *policy, clv_config_pos pos,
                             const char *fmt, ...) CLV_PRINTF(4, 5);
 
 /* Return the names that the files use for these values, such as "cross_entropy". */
+/* Returns checkpoint.home, or what applies if it is not given: END, but ALWAYS if a worker has
+ * spares, because a spare cannot read what a lost worker has kept. */
+clv_checkpoint_home clv_session_checkpoint_home(const clv_session_config *config);
+/* Returns the time of checkpoint.every in milliseconds; 0: it is not given, or is auto. */
+uint64_t clv_session_checkpoint_every_ms(const clv_session_config *config);
+/* Returns true for checkpoint.every: auto. */
+bool clv_session_checkpoint_is_auto(const clv_session_config *config);
 const char *clv_best_name(clv_best_metric metric);
 const char *clv_loss_name(clv_loss_kind kind);
 const char *clv_compute_name(clv_compute dtype);

@@ -627,6 +627,24 @@ static clv_code check_best(clv_session_config *c, clv_err *err) {
   return CLV_OK;
 }
 
+static bool is_written(clv_config_pos pos) { return pos.line || pos.column; }
+
+static clv_code check_every(clv_session_config *c, clv_err *err) {
+  uint64_t ms;
+  clv_config_pos pos = c->checkpoint.every_pos;
+  if (!c->checkpoint.every) return CLV_OK;
+  if (c->checkpoint.every_steps && is_written(c->checkpoint.every_steps_pos))
+    return fail_at(c, pos, err,
+                   "checkpoint.every and checkpoint.every_steps exclude each other: leave one out");
+  c->checkpoint.every_steps = 0;
+  if (clv_session_checkpoint_is_auto(c)) return CLV_OK;
+  if (!clv_text_to_duration(c->checkpoint.every, &ms) || ms < 1000 || ms > 7 * 86400000)
+    return fail_at(c, pos, err,
+                   "'checkpoint.every' must be auto or a time from 1s to 7d, got '%.60s'",
+                   c->checkpoint.every);
+  return CLV_OK;
+}
+
 static void drop_tensorboard_if_off(clv_session_config *c) {
   if (strcmp(c->log.tensorboard, "false") != 0) return;
   free(c->log.tensorboard);
@@ -643,6 +661,7 @@ static clv_code complete_config(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_spares(c, err));
   CLV_TRY(check_train(c, err));
   CLV_TRY(check_best(c, err));
+  CLV_TRY(check_every(c, err));
   drop_tensorboard_if_off(c);
   return set_default_checkpoint_dir(c, err);
 }

@@ -57,6 +57,8 @@ static const char *const recovery_names[] = {"", "off", NULL};
 static const char *const best_names[] = {"", "validation.loss", "validation.accuracy", NULL};
 static const char *const mode_names[] = {"", "min", "max", NULL};
 static const char *const micro_words[] = {"auto", NULL};
+static const char *const never_words[] = {"none", NULL};
+static const char *const home_names[] = {"", "end", "always", "never", NULL};
 static const char *const window_words[] = {"auto", "textbook", NULL};
 
 _Static_assert(sizeof(clv_loss_kind) == sizeof(int), "enums are stored as int");
@@ -631,7 +633,19 @@ static const clv_row rows[] = {
      .is_place = true,
      .doc = "Folder of the checkpoints, from the working folder; run.dir/name unless given."},
     {.path = "checkpoint.every_steps", .kind = CLV_ROW_INT, .offset = AT(checkpoint.every_steps),
-     .min = 1, .max = MAX_STEPS, .default_text = "500", .doc = "Steps between two checkpoints; pipedream: and the rest of the round."},
+     .pos = AT(checkpoint.every_steps_pos), .names = never_words, .min = 1, .max = MAX_STEPS,
+     .default_text = "500",
+     .doc = "Steps between two checkpoints; pipedream: and the rest of the round. none: only "
+            "checkpoint.every, validations and the end write one."},
+    {.path = "checkpoint.every", .kind = CLV_ROW_TEXT, .offset = AT(checkpoint.every),
+     .pos = AT(checkpoint.every_pos), .sample = "auto", .is_commented_out = true,
+     .doc = "Time between two checkpoints, as in 10m, in place of every_steps. auto measures what a "
+            "checkpoint costs and takes at most 3 % of the time, from every 10 s to every 30 min."},
+    {.path = "checkpoint.home", .kind = CLV_ROW_ENUM, .offset = AT(checkpoint.home),
+     .names = home_names, .sample = "end", .is_commented_out = true,
+     .doc = "When checkpoints come to this host from workers with a state_dir, which keep them "
+            "meanwhile: at the end of the run (the newest and the best), always (each one) or never. "
+            "end unless given; always if a worker has spares."},
     {.path = "checkpoint.keep", .kind = CLV_ROW_INT, .offset = AT(checkpoint.keep), .min = 1,
      .max = 1000000, .default_text = "3",
      .doc = "Number of checkpoints kept, the newest ones."},

@@ -55,6 +55,12 @@ static clv_code open_listed(const clv_checkpoint *c, const char *name, const cha
                             clv_weights_fd *ret, const clv_manifest_file **ret_file, clv_err *err) {
   const clv_manifest_file *f = clv_manifest_find(&c->manifest, name);
   if (!f) return clv_fail(err, CLV_NOT_FOUND, "%s: is not in the manifest", label);
+  if (f->place)
+    return clv_fail(
+        err, CLV_PRECONDITION,
+        "%s: is not here but at the worker '%.200s', as '%s': `cleave-master checkpoint "
+        "gather SESSION.yaml` fetches it",
+        label, f->place, f->kept);
   CLV_AUTO(clv_weights_fd_done) clv_weights_fd fd = {.fd = -1};
   if (clv_weights_fd_open(c->dir, name, label, &fd, err) != CLV_OK)
     return clv_fail(err, CLV_DATA_LOSS, "%s: is in the manifest, but cannot be opened", label);
@@ -180,20 +186,20 @@ static clv_code read_manifest(clv_checkpoint *c, clv_err *err) {
 }
 
 /* Checks that the manifest lists the files of every stage, the trainer's state and the index, and
- * that every listed file has the listed length and digest. */
+ * that every listed file in the folder has the listed length and digest. */
 static clv_code verify_listed_files(const clv_checkpoint *c, clv_err *err) {
   char name[CLV_STAGE_NAME];
   static const char *const kinds[] = {"model", "optimizer"}, *const plain[] = {CLV_STATE_NAME,
                                                                                CLV_INDEX_NAME};
   for (uint32_t i = 0; i < c->manifest.stages * 2; i++)
-    if (!clv_manifest_find(&c->manifest,
-                           clv_stage_file_name(kinds[i % 2], i / 2, c->manifest.stages, name)))
-      return clv_fail(err, CLV_DATA_LOSS, "%s: the manifest lacks %s", c->path, name);
+    if (!clv_manifest_find_stage(&c->manifest, i / 2, i % 2))
+      return clv_fail(err, CLV_DATA_LOSS, "%s: the manifest lacks %s", c->path,
+                      clv_stage_file_name(kinds[i % 2], i / 2, c->manifest.stages, name));
   for (size_t i = 0; i < CLV_COUNT(plain); i++)
     if (!clv_manifest_find(&c->manifest, plain[i]))
       return clv_fail(err, CLV_DATA_LOSS, "%s: the manifest lacks %s", c->path, plain[i]);
   for (size_t i = 0; i < c->manifest.n_files; i++)
-    CLV_TRY(verify_file(c, c->manifest.files[i].name, err));
+    if (!c->manifest.files[i].place) CLV_TRY(verify_file(c, c->manifest.files[i].name, err));
   return CLV_OK;
 }
 
@@ -209,7 +215,8 @@ static clv_code read_state(clv_checkpoint *c, clv_err *err) {
                          err);
 }
 
-clv_code clv_checkpoint_load(const char *path, clv_checkpoint **ret, clv_err *err) {
+/* Opens the folder and parses the manifest. */
+static clv_code open_folder(const char *path, clv_checkpoint **ret, clv_err *err) {
   CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
   c->dir = -1;
@@ -220,6 +227,13 @@ clv_code clv_checkpoint_load(const char *path, clv_checkpoint **ret, clv_err *er
     return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%s: %s", c->path,
                     strerror(errno));
   CLV_TRY(read_manifest(c, err));
+  *ret = clv_steal(&c);
+  return CLV_OK;
+}
+
+clv_code clv_checkpoint_load(const char *path, clv_checkpoint **ret, clv_err *err) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  CLV_TRY(open_folder(path, &c, err));
   CLV_TRY(verify_listed_files(c, err));
   CLV_TRY(read_state(c, err));
   *ret = clv_steal(&c);
@@ -264,21 +278,37 @@ static clv_code list_steps(const char *run_dir, step_list *ret, clv_err *err) {
   return CLV_OK;
 }
 
+static clv_code step_path(const char *run_dir, uint64_t step, clv_bytes *ret, clv_err *err) {
+  clv_bytes_printf(ret, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
 static clv_code load_step(const char *run_dir, uint64_t step, clv_checkpoint **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_bytes_printf(&path, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
-  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(step_path(run_dir, step, &path, err));
   return clv_checkpoint_load(path.data, ret, err);
 }
 
-clv_code clv_checkpoint_load_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,
-                                    clv_err *err) {
+clv_code clv_checkpoint_read_manifest(const char *run_dir, uint64_t step, clv_manifest *ret,
+                                      clv_err *err) {
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  CLV_TRY(step_path(run_dir, step, &path, err));
+  CLV_TRY(open_folder(path.data, &c, err));
+  *ret = c->manifest;
+  c->manifest = (clv_manifest){0};
+  return CLV_OK;
+}
+
+clv_code clv_checkpoint_load_before(const char *run_dir, uint64_t before, clv_checkpoint **ret,
+                                    clv_bytes *reasons, clv_err *err) {
   CLV_AUTO(steps_done) step_list l = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes why = {0};
   CLV_TRY(list_steps(run_dir, &l, err));
   clv_code code = CLV_NOT_FOUND;
   for (size_t i = 0; i < l.n && code != CLV_OK; i++) {
     clv_err refused;
+    if (l.steps[i] >= before) continue;
     code = load_step(run_dir, l.steps[i], ret, &refused);
     if (code == CLV_OK) break;
     clv_bytes_printf(&why, "%scheckpoint-%llu refused: %s", why.len ? "; " : "",
@@ -294,6 +324,11 @@ clv_code clv_checkpoint_load_latest(const char *run_dir, clv_checkpoint **ret, c
                     run_dir);
   return clv_fail(err, CLV_NOT_FOUND, "run folder %s: no usable checkpoint%s%s", run_dir,
                   reasons ? ", all are refused" : ": ", reasons ? "" : why.data);
+}
+
+clv_code clv_checkpoint_load_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,
+                                    clv_err *err) {
+  return clv_checkpoint_load_before(run_dir, CLV_CHECKPOINT_NONE, ret, reasons, err);
 }
 
 clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,
@@ -314,25 +349,39 @@ clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkp
 
 static clv_code remove_folder(const char *run_dir, uint64_t step, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_bytes_printf(&path, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
-  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(step_path(run_dir, step, &path, err));
   CLV_TRY(clv_weights_clear_dir(path.data, err));
   if (rmdir(path.data) != 0 && errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
     return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
   return CLV_OK;
 }
 
-clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spared, clv_err *err) {
+clv_code clv_checkpoint_remove(const char *run_dir, uint64_t step, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  CLV_TRY(step_path(run_dir, step, &path, err));
+  return access(path.data, F_OK) == 0 ? remove_folder(run_dir, step, err) : CLV_OK;
+}
+
+static void drop_kept_files(const char *run_dir, uint64_t step, clv_checkpoint_drop_fn *drop,
+                            void *user) {
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  if (drop && clv_checkpoint_read_manifest(run_dir, step, &m, NULL) == CLV_OK) drop(user, &m);
+}
+
+clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spared,
+                              clv_checkpoint_drop_fn *drop, void *user, clv_err *err) {
   CLV_AUTO(steps_done) step_list l = {0};
   CLV_TRY(list_steps(run_dir, &l, err));
   uint32_t kept = 0;
   for (size_t i = 0; i < l.n; i++) {
     CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
     bool wanted = kept < CLV_MAX(keep, 1u);
-    if (wanted && load_step(run_dir, l.steps[i], &c, NULL) == CLV_OK)
+    if (wanted && load_step(run_dir, l.steps[i], &c, NULL) == CLV_OK) {
       kept++;
-    else if (kept && l.steps[i] != spared)
+    } else if (kept && l.steps[i] != spared) {
+      drop_kept_files(run_dir, l.steps[i], drop, user);
       CLV_TRY(remove_folder(run_dir, l.steps[i], err));
+    }
   }
   return CLV_OK;
 }

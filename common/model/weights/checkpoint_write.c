@@ -39,6 +39,10 @@ struct clv_checkpoint_writer {
 void clv_checkpoint_writer_free(clv_checkpoint_writer *w) {
   if (!w) return;
   for (size_t i = 0; i < w->n_placements; i++) free(w->placements[i].name);
+  for (size_t i = 0; i < w->n_files; i++) {
+    free(w->files[i].place);
+    free(w->files[i].kept);
+  }
   free(w->placements);
   free(w->is_stage_done);
   free(w->run_dir);
@@ -169,20 +173,38 @@ static clv_code check_stage(const clv_checkpoint_writer *w, uint32_t stage, bool
                   optimizer ? "optimiser" : "model", stage);
 }
 
+/* Sets w->part_name, and records the tensors of a model for the index. */
+static clv_code name_part(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+                          const clv_weights_tensor *tensors, size_t n, clv_err *err) {
+  CLV_TRY(check_stage(w, stage, optimizer, err));
+  clv_stage_file_name(optimizer ? "optimizer" : "model", stage, w->stages, w->part_name);
+  CLV_TRY(check_new_file(w, w->part_name, err));
+  return optimizer ? CLV_OK : record_placements(w, stage, tensors, n, err);
+}
+
+/* Marks the file of w->part_name as being written. */
+static void begin_part(clv_checkpoint_writer *w, uint32_t stage, bool optimizer) {
+  w->part_stage = stage;
+  w->part_is_optimizer = optimizer;
+}
+
+static void end_part(clv_checkpoint_writer *w) {
+  if (!w->part_is_optimizer) return;
+  w->is_stage_done[w->part_stage] = true;
+  w->stages_done++;
+  w->part_stage = NO_STAGE;
+}
+
 clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
                                    const clv_weights_tensor *tensors, size_t n,
                                    clv_weights_writer **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   char number[24];
-  CLV_TRY(check_stage(w, stage, optimizer, err));
-  clv_stage_file_name(optimizer ? "optimizer" : "model", stage, w->stages, w->part_name);
+  CLV_TRY(name_part(w, stage, optimizer, tensors, n, err));
   snprintf(number, sizeof number, "%llu", (unsigned long long)w->step);
-  CLV_TRY(check_new_file(w, w->part_name, err));
   CLV_TRY(file_path(w, w->part_name, &path, err));
-  if (!optimizer) CLV_TRY(record_placements(w, stage, tensors, n, err));
   CLV_TRY(clv_weights_begin(path.data, tensors, n, &(clv_kv){"step", number}, 1, ret, err));
-  w->part_stage = stage;
-  w->part_is_optimizer = optimizer;
+  begin_part(w, stage, optimizer);
   return CLV_OK;
 }
 
@@ -192,10 +214,22 @@ clv_code clv_checkpoint_end_part(clv_checkpoint_writer *w, clv_weights_writer *p
   uint64_t bytes;
   CLV_TRY(clv_weights_finish(mine, &digest, &bytes, err));
   add_to_manifest(w, w->part_name, bytes, &digest);
-  if (!w->part_is_optimizer) return CLV_OK;
-  w->is_stage_done[w->part_stage] = true;
-  w->stages_done++;
-  w->part_stage = NO_STAGE;
+  end_part(w);
+  return CLV_OK;
+}
+
+clv_code clv_checkpoint_add_kept(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+                                 const clv_weights_tensor *tensors, size_t n,
+                                 const clv_manifest_file *at, clv_err *err) {
+  CLV_AUTO(clv_freep) char *place = NULL, *kept = NULL;
+  CLV_TRY(clv_strdup(at->place, &place, err));
+  CLV_TRY(clv_strdup(at->kept, &kept, err));
+  CLV_TRY(name_part(w, stage, optimizer, tensors, n, err));
+  add_to_manifest(w, w->part_name, at->bytes, &at->sha256);
+  w->files[w->n_files - 1].place = clv_steal(&place);
+  w->files[w->n_files - 1].kept = clv_steal(&kept);
+  begin_part(w, stage, optimizer);
+  end_part(w);
   return CLV_OK;
 }
 
@@ -268,9 +302,16 @@ static clv_code check_complete(const clv_checkpoint_writer *w, const char *confi
   return CLV_OK;
 }
 
+clv_code clv_manifest_write(const char *folder, const clv_manifest *m, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
+  CLV_TRY(clv_manifest_format(m, &text, err));
+  clv_bytes_printf(&path, "%s/" CLV_MANIFEST_NAME, folder);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
+}
+
 static clv_code write_manifest(clv_checkpoint_writer *w, const char *config_hash,
                                uint32_t protocol_version, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
   clv_manifest m = {.step = w->step,
                     .stages = w->stages,
                     .protocol_version = protocol_version,
@@ -278,9 +319,7 @@ static clv_code write_manifest(clv_checkpoint_writer *w, const char *config_hash
                     .n_files = w->n_files};
   strcpy(m.config_hash, config_hash);
   qsort(w->files, w->n_files, sizeof *w->files, compare_files);
-  CLV_TRY(clv_manifest_format(&m, &text, err));
-  CLV_TRY(file_path(w, CLV_MANIFEST_NAME, &path, err));
-  return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
+  return clv_manifest_write(w->path, &m, err);
 }
 
 clv_code clv_checkpoint_commit(clv_checkpoint_writer *w, const char *config_hash,

@@ -3,6 +3,10 @@
  * MANIFEST.json and ARTIFACT.json. A folder with a valid MANIFEST.json is a checkpoint. Its last
  * line is the SHA-256 of all bytes before that line, so that a damaged step or hash is detected.
  * ARTIFACT.json is the manifest of a folder of pretrained weights, and lists only files.
+ *
+ * A file of a stage may stay at the stage's worker: then its row also has the worker's identity
+ * (`place`) and the file's name there (`kept`). A manifest without such rows has the same bytes as
+ * in versions that did not know them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +22,10 @@ enum { TAIL = sizeof tail_prefix - 1 + 64 + sizeof tail_suffix - 1 };
 
 void clv_manifest_done(clv_manifest *m) {
   if (!m) return;
+  for (size_t i = 0; i < m->n_files; i++) {
+    free(m->files[i].place);
+    free(m->files[i].kept);
+  }
   free(m->files);
   *m = (clv_manifest){0};
 }
@@ -35,15 +43,37 @@ const clv_manifest_file *clv_manifest_find(const clv_manifest *m, const char *na
                     : NULL;
 }
 
+const clv_manifest_file *clv_manifest_find_stage(const clv_manifest *m, uint32_t stage,
+                                                 bool optimizer) {
+  char name[CLV_STAGE_NAME];
+  if (stage >= m->stages) return NULL;
+  return clv_manifest_find(
+      m, clv_stage_file_name(optimizer ? "optimizer" : "model", stage, m->stages, name));
+}
+
+bool clv_manifest_is_home(const clv_manifest *m) {
+  for (size_t i = 0; i < m->n_files; i++)
+    if (m->files[i].place) return false;
+  return true;
+}
+
 /* ---- writing --------------------------------------------------------------------------------- */
+
+static void add_place(const clv_manifest_file *f, clv_bytes *out) {
+  clv_bytes_puts(out, ", \"place\": ");
+  clv_bytes_add_json(out, f->place);
+  clv_bytes_printf(out, ", \"kept\": \"%s\"", f->kept);
+}
 
 static void add_files(const clv_manifest *m, clv_bytes *out) {
   char hex[65];
   clv_bytes_puts(out, "  \"files\": {");
   for (size_t i = 0; i < m->n_files; i++) {
     clv_sha256_hex(&m->files[i].sha256, hex);
-    clv_bytes_printf(out, "%s\n    \"%s\": {\"bytes\": %llu, \"sha256\": \"%s\"}", i ? "," : "",
+    clv_bytes_printf(out, "%s\n    \"%s\": {\"bytes\": %llu, \"sha256\": \"%s\"", i ? "," : "",
                      m->files[i].name, (unsigned long long)m->files[i].bytes, hex);
+    if (m->files[i].place) add_place(&m->files[i], out);
+    clv_bytes_puts(out, "}");
   }
   clv_bytes_puts(out, "\n  },\n");
 }
@@ -108,9 +138,34 @@ static clv_code parse_digest(const json_t *v, const char *label, clv_sha256 *ret
   return CLV_OK;
 }
 
-static clv_code parse_file(const char *name, json_t *v, const char *label, clv_manifest_file *ret,
-                           clv_err *err) {
-  static const char *const known[] = {"bytes", "sha256"};
+/* Returns true for the name of a stage's file, the only kind that may stay at a worker. */
+static bool is_stage_file(const char *name) {
+  return strncmp(name, "model-", 6) == 0 || strncmp(name, "optimizer-", 10) == 0;
+}
+
+/* Parses the keys of a file that stays at a worker. Does nothing if `v` has neither. */
+static clv_code parse_place(const json_t *v, const char *label, clv_manifest_file *ret,
+                            clv_err *err) {
+  const char *place, *kept;
+  if (!json_object_get(v, "place") && !json_object_get(v, "kept")) return CLV_OK;
+  CLV_TRY(clv_weights_json_text(v, "place", label, &place, err));
+  CLV_TRY(clv_weights_json_text(v, "kept", label, &kept, err));
+  if (!is_stage_file(ret->name))
+    return clv_fail(err, CLV_DATA_LOSS, "%s: only a stage's files can be at a worker", label);
+  if (!place[0] || strlen(place) > CLV_CHECKPOINT_MAX_PLACE || !clv_weights_is_printable(place))
+    return clv_fail(err, CLV_DATA_LOSS, "%s: place '%.100s' is not an identity of 1..%d bytes",
+                    label, place, CLV_CHECKPOINT_MAX_PLACE);
+  if (!clv_is_file_name(kept))
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: kept '%.150s' is not a plain file name of 1..%d of A-Za-z0-9._-", label,
+                    kept, CLV_FILE_NAME);
+  CLV_TRY(clv_strdup(place, &ret->place, err));
+  return clv_strdup(kept, &ret->kept, err);
+}
+
+static clv_code parse_file(const char *name, json_t *v, const char *label, bool can_be_elsewhere,
+                           clv_manifest_file *ret, clv_err *err) {
+  static const char *const known[] = {"bytes", "sha256", "place", "kept"};
   char at[320];
   if (!clv_weights_is_file_name(name) || strcmp(name, CLV_MANIFEST_NAME) == 0)
     return clv_fail(err, CLV_DATA_LOSS,
@@ -118,14 +173,28 @@ static clv_code parse_file(const char *name, json_t *v, const char *label, clv_m
                     CLV_CHECKPOINT_MAX_NAME);
   snprintf(at, sizeof at, "%.150s: %s", label, name);
   if (!json_is_object(v)) return clv_fail(err, CLV_DATA_LOSS, "%s: expected an object", at);
-  CLV_TRY(clv_weights_json_only(v, known, CLV_COUNT(known), at, err));
+  CLV_TRY(clv_weights_json_only(v, known, can_be_elsewhere ? CLV_COUNT(known) : 2, at, err));
   CLV_TRY(clv_weights_json_u64(v, "bytes", INT64_MAX, at, &ret->bytes, err));
   CLV_TRY(parse_digest(v, at, &ret->sha256, err));
   strcpy(ret->name, name);
+  return parse_place(v, at, ret, err);
+}
+
+/* Refuses two rows that name the same file at the same worker. */
+static clv_code check_kept_names(const clv_manifest *m, const char *label, clv_err *err) {
+  for (size_t i = 0; i < m->n_files; i++)
+    for (size_t k = i + 1; m->files[i].place && k < m->n_files; k++)
+      if (m->files[k].place && strcmp(m->files[i].kept, m->files[k].kept) == 0 &&
+          strcmp(m->files[i].place, m->files[k].place) == 0)
+        return clv_fail(err, CLV_DATA_LOSS, "%s: %s and %s are the same file '%s' at '%.300s'",
+                        label, m->files[i].name, m->files[k].name, m->files[i].kept,
+                        m->files[i].place);
   return CLV_OK;
 }
 
-static clv_code parse_files(const json_t *root, const char *label, clv_manifest *m, clv_err *err) {
+/* can_be_elsewhere: rows may have a place. */
+static clv_code parse_files(const json_t *root, const char *label, bool can_be_elsewhere,
+                            clv_manifest *m, clv_err *err) {
   json_t *files = json_object_get(root, "files"), *v;
   const char *name;
   size_t n = json_object_size(files);
@@ -136,9 +205,9 @@ static clv_code parse_files(const json_t *root, const char *label, clv_manifest 
                     CLV_CHECKPOINT_MAX_FILES);
   CLV_TRY(clv_alloc(n, sizeof *m->files, &m->files, err));
   json_object_foreach(files, name, v)
-      CLV_TRY(parse_file(name, v, label, &m->files[m->n_files++], err));
+      CLV_TRY(parse_file(name, v, label, can_be_elsewhere, &m->files[m->n_files++], err));
   qsort(m->files, n, sizeof *m->files, compare_files);
-  return CLV_OK;
+  return check_kept_names(m, label, err);
 }
 
 static clv_code parse_config_hash(const json_t *root, const char *label, clv_manifest *m,
@@ -166,14 +235,14 @@ static clv_code parse_root(json_t *root, const char *label, clv_manifest *m, clv
   m->stages = (uint32_t)stages;
   m->protocol_version = (uint32_t)protocol;
   CLV_TRY(parse_config_hash(root, label, m, err));
-  return parse_files(root, label, m, err);
+  return parse_files(root, label, true, m, err);
 }
 
 static clv_code parse_artifact(json_t *root, const char *label, clv_manifest *m, clv_err *err) {
   static const char *const known[] = {"format", "version", "files", "sha256"};
   CLV_TRY(clv_weights_json_format(root, artifact_format, FORMAT_VERSION, label, err));
   CLV_TRY(clv_weights_json_only(root, known, CLV_COUNT(known), label, err));
-  return parse_files(root, label, m, err);
+  return parse_files(root, label, false, m, err);
 }
 
 /* Parses MANIFEST.json or ARTIFACT.json. parse_as: function that parses the root object of that

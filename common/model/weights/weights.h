@@ -27,7 +27,8 @@ enum {
   CLV_WEIGHTS_MAX_NAME = 512, /* bytes of the name of a tensor */
   CLV_CHECKPOINT_MAX_STAGES = 999,
   CLV_CHECKPOINT_MAX_FILES = 4096,
-  CLV_CHECKPOINT_MAX_NAME = 128, /* bytes of the name of a file in a manifest */
+  CLV_CHECKPOINT_MAX_NAME = 128,   /* bytes of the name of a file in a manifest */
+  CLV_CHECKPOINT_MAX_PLACE = 2048, /* bytes of the identity of a worker that keeps a file */
 };
 
 /* A pair of strings, for metadata and for the trainer's state. */
@@ -226,6 +227,8 @@ typedef struct clv_weights_writer clv_weights_writer;
 clv_code clv_weights_begin(const char *path, const clv_weights_tensor *tensors, size_t n,
                            const clv_kv *meta, size_t n_meta, clv_weights_writer **ret,
                            clv_err *err) CLV_USE_RESULT;
+/* Gives the file the mode 0600 in place of 0644. Call right after clv_weights_begin. */
+clv_code clv_weights_writer_make_private(clv_weights_writer *w, clv_err *err) CLV_USE_RESULT;
 clv_code clv_weights_put(clv_weights_writer *w, size_t i, uint64_t offset, const void *data,
                          size_t len, clv_err *err) CLV_USE_RESULT;
 clv_code clv_weights_finish(clv_weights_writer *w, clv_sha256 *ret_digest, uint64_t *ret_bytes,
@@ -249,6 +252,9 @@ typedef struct clv_manifest_file {
   char name[CLV_CHECKPOINT_MAX_NAME + 1]; /* file name [A-Za-z0-9._-]{1,128}, except "." and ".." */
   uint64_t bytes;
   clv_sha256 sha256;
+  /* Set for a file of a stage that stays at the stage's worker; NULL: the file is in the folder.
+   * place: identity of the worker; kept: name of the file at the worker (clv_is_file_name). */
+  char *place, *kept;
 } clv_manifest_file;
 
 typedef struct clv_manifest {
@@ -263,11 +269,19 @@ typedef struct clv_manifest {
 void clv_manifest_done(clv_manifest *m); /* frees the contents and zeroes the struct */
 
 /* Parses a manifest strictly. CLV_DATA_LOSS: unknown, missing or repeated keys, names with a path,
- * bad digests, numbers out of range; CLV_UNIMPLEMENTED: another version of the format. */
+ * bad digests, numbers out of range, a place of another file than a stage's, two rows for one file
+ * at a worker; CLV_UNIMPLEMENTED: another version of the format. */
 clv_code clv_manifest_parse(const void *data, size_t len, const char *label, clv_manifest *ret,
                             clv_err *err) CLV_USE_RESULT;
 /* returns NULL if the manifest does not list the file */
 const clv_manifest_file *clv_manifest_find(const clv_manifest *m, const char *name);
+/* Finds the row of a stage's model or optimiser (`optimizer`). Returns NULL if there is none. */
+const clv_manifest_file *clv_manifest_find_stage(const clv_manifest *m, uint32_t stage,
+                                                 bool optimizer);
+/* Returns true if all files of the checkpoint are in its folder. */
+bool clv_manifest_is_home(const clv_manifest *m);
+/* Replaces FOLDER/MANIFEST.json atomically and durably. */
+clv_code clv_manifest_write(const char *folder, const clv_manifest *m, clv_err *err) CLV_USE_RESULT;
 
 /* ---- artifacts ------------------------------------------------------------------------------- */
 
@@ -354,6 +368,12 @@ clv_code clv_checkpoint_begin_part(clv_checkpoint_writer *w, uint32_t stage, boo
                                    clv_weights_writer **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_checkpoint_end_part(clv_checkpoint_writer *w, clv_weights_writer *part,
                                  clv_err *err) CLV_USE_RESULT;
+/* Adds a file of a stage that stays at the stage's worker, in the order of
+ * clv_checkpoint_begin_part. tensors [n]: the tensors in the file, without data; at: its bytes,
+ * digest, place and name there, which are copied. */
+clv_code clv_checkpoint_add_kept(clv_checkpoint_writer *w, uint32_t stage, bool optimizer,
+                                 const clv_weights_tensor *tensors, size_t n,
+                                 const clv_manifest_file *at, clv_err *err) CLV_USE_RESULT;
 /* Adds a file with this name and these contents, such as session.effective.yaml. */
 clv_code clv_checkpoint_add_file(clv_checkpoint_writer *w, const char *name, const void *data,
                                  size_t len, clv_err *err) CLV_USE_RESULT;
@@ -369,8 +389,11 @@ clv_code clv_checkpoint_commit(clv_checkpoint_writer *w, const char *config_hash
 /* ---- reading a checkpoint -------------------------------------------------------------------- */
 
 typedef struct clv_checkpoint clv_checkpoint;
+#define CLV_CHECKPOINT_NONE UINT64_MAX /* no step */
 
-/* Opens a checkpoint folder: parses the manifest, and checks length and digest of every file. */
+/* Opens a checkpoint folder: parses the manifest, and checks length and digest of every file in the
+ * folder. Files that stay at workers are only listed. Functions that open one of those fail with
+ * CLV_PRECONDITION, and the text says where it is. */
 clv_code clv_checkpoint_load(const char *path, clv_checkpoint **ret, clv_err *err) CLV_USE_RESULT;
 
 /* Opens the newest valid checkpoint of run_dir. Appends to `reasons` (may be NULL) one line for
@@ -378,9 +401,16 @@ clv_code clv_checkpoint_load(const char *path, clv_checkpoint **ret, clv_err *er
  * `reasons`, the text tells why. */
 clv_code clv_checkpoint_load_latest(const char *run_dir, clv_checkpoint **ret, clv_bytes *reasons,
                                     clv_err *err) CLV_USE_RESULT;
+/* As clv_checkpoint_load_latest, for checkpoints before step `before` (CLV_CHECKPOINT_NONE: all).
+ */
+clv_code clv_checkpoint_load_before(const char *run_dir, uint64_t before, clv_checkpoint **ret,
+                                    clv_bytes *reasons, clv_err *err) CLV_USE_RESULT;
 /* Opens the checkpoint of a step. CLV_NOT_FOUND: the text lists the steps that have one. */
 clv_code clv_checkpoint_load_step(const char *run_dir, uint64_t step, clv_checkpoint **ret,
                                   clv_err *err) CLV_USE_RESULT;
+/* Reads only the manifest of the checkpoint of a step, whose files may be damaged or missing. */
+clv_code clv_checkpoint_read_manifest(const char *run_dir, uint64_t step, clv_manifest *ret,
+                                      clv_err *err) CLV_USE_RESULT;
 void clv_checkpoint_free(clv_checkpoint *c); /* takes NULL */
 void clv_checkpoint_freep(clv_checkpoint **c);
 
@@ -405,13 +435,21 @@ clv_code clv_checkpoint_open_optimizer_lazy(const clv_checkpoint *c, uint32_t st
 clv_code clv_checkpoint_read_file(const clv_checkpoint *c, const char *name, clv_bytes *ret,
                                   clv_err *err) CLV_USE_RESULT;
 
+/* Callback for a checkpoint that is deleted, before its folder: removes the files at workers that
+ * the manifest lists. NULL: those files stay. */
+typedef void clv_checkpoint_drop_fn(void *user, const clv_manifest *m);
+
 /* Deletes all valid checkpoints except the `keep` newest ones, and unfinished checkpoints older
  * than the newest valid one. keep 0 counts as 1: the newest valid checkpoint is never deleted, and
  * if none is valid, nothing is deleted. Never deletes the checkpoint of step `spared`
- * (CLV_CHECKPOINT_NONE: no such step). In a checkpoint folder deletes only regular files. */
-#define CLV_CHECKPOINT_NONE UINT64_MAX
+ * (CLV_CHECKPOINT_NONE: no such step). In a checkpoint folder deletes only regular files. Calls
+ * `drop` (may be NULL) with `user` for each deleted checkpoint that has a manifest. */
 clv_code clv_checkpoint_prune(const char *run_dir, uint32_t keep, uint64_t spared,
+                              clv_checkpoint_drop_fn *drop, void *user,
                               clv_err *err) CLV_USE_RESULT;
+
+/* Deletes the checkpoint of a step, complete or not; does nothing if there is none. */
+clv_code clv_checkpoint_remove(const char *run_dir, uint64_t step, clv_err *err) CLV_USE_RESULT;
 
 /* True if run_dir has a checkpoint folder, complete or not. */
 bool clv_checkpoint_has_any(const char *run_dir);

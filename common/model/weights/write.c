@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/model/weights/weights_int.h"
@@ -224,6 +225,11 @@ clv_code clv_weights_begin(const char *path, const clv_weights_tensor *tensors, 
   CLV_TRY(write_at(w, header.data, header.len, 0, err));
   *ret = clv_steal(&w);
   return CLV_OK;
+}
+
+clv_code clv_weights_writer_make_private(clv_weights_writer *w, clv_err *err) {
+  if (fchmod(w->fd, 0600) == 0) return CLV_OK;
+  return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", w->tmp, strerror(errno));
 }
 
 clv_code clv_weights_put(clv_weights_writer *w, size_t i, uint64_t offset, const void *data,

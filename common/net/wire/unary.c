@@ -71,11 +71,18 @@ static clv_code join_pieces(clv_wire_cursor c, clv_wire_mem *mem, const uint8_t 
 
 clv_code clv_wire_unpack(const ProtobufCMessageDescriptor *type, const clv_piece *pieces,
                          size_t n_pieces, clv_wire_mem **ret_mem, void *ret_message, clv_err *err) {
+  return clv_wire_unpack_large(type, pieces, n_pieces, CLV_WIRE_UNARY_MAX, ret_mem, ret_message,
+                               err);
+}
+
+clv_code clv_wire_unpack_large(const ProtobufCMessageDescriptor *type, const clv_piece *pieces,
+                               size_t n_pieces, size_t max_bytes, clv_wire_mem **ret_mem,
+                               void *ret_message, clv_err *err) {
   clv_wire_cursor c;
   size_t bytes;
   const uint8_t *data;
   CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
-  CLV_TRY(clv_cursor_init(&c, pieces, n_pieces, CLV_WIRE_UNARY_MAX, err));
+  CLV_TRY(clv_cursor_init(&c, pieces, n_pieces, max_bytes, err));
   CLV_TRY(clv_wire_scan(c, type, &bytes, err));
   CLV_TRY(clv_wire_mem_new(bytes + (n_pieces == 1 ? 0 : clv_align_up(c.end, 16)), &mem, err));
   CLV_TRY(join_pieces(c, mem, &data, err));

@@ -43,6 +43,11 @@ clv_code clv_wire_unpack(const ProtobufCMessageDescriptor *type, const clv_piece
                          size_t n_pieces, clv_wire_mem **ret_mem, void *ret_message,
                          clv_err *err) CLV_USE_RESULT;
 
+/* As clv_wire_unpack, for a message of up to max_bytes. */
+clv_code clv_wire_unpack_large(const ProtobufCMessageDescriptor *type, const clv_piece *pieces,
+                               size_t n_pieces, size_t max_bytes, clv_wire_mem **ret_mem,
+                               void *ret_message, clv_err *err) CLV_USE_RESULT;
+
 /* Replaces *ret with the packed message. */
 clv_code clv_wire_pack(const ProtobufCMessage *message, clv_bytes *ret,
                        clv_err *err) CLV_USE_RESULT;

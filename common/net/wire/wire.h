@@ -70,7 +70,10 @@ enum {
   CLV_WIRE_REF_LEASE = 300000,
   CLV_WIRE_REF_LEASE_MIN = 1000,
   CLV_WIRE_REF_LEASE_MAX = 86400000,
-  CLV_WIRE_CACHES = 64,             /* caches of one identity at a worker */
+  CLV_WIRE_CACHES = 64,          /* caches of one identity at a worker */
+  CLV_WIRE_KEPT_FILES = 512,     /* files of state in one KeptReply */
+  CLV_WIRE_KEPT_BYTES = 1 << 20, /* bytes of a file of state that one KeptRequest reads */
+  CLV_WIRE_KEPT_REPLY_MAX = CLV_WIRE_KEPT_BYTES + CLV_WIRE_UNARY_MAX, /* bytes of a KeptReply */
   CLV_WIRE_CACHED_MAX_S = 31536000, /* most seconds that an unused cache is kept: a year */
 };
 /* Record numbers of a cache are below this. */
@@ -87,6 +90,7 @@ enum {
 #define CLV_CAPABILITY_STATE_FILES "state_files" /* without it STATE_SAVE would end the stream */
 /* without it the worker would take a VALUE of a cache for another value */
 #define CLV_CAPABILITY_CACHED "cached"
+#define CLV_CAPABILITY_KEPT "kept" /* without it the worker does not have the method Kept */
 /* without it the worker would take a piece of an item for the complete item */
 #define CLV_CAPABILITY_STATE_PIECES "state_pieces"
 
@@ -95,7 +99,7 @@ enum {
 #define CLV_METHOD_CLOSE_SESSION "/cleave.v1.Worker/CloseSession"
 #define CLV_METHOD_LOAD_MODULE "/cleave.v1.Worker/LoadModule"
 #define CLV_METHOD_STATUS "/cleave.v1.Worker/Status"
-#define CLV_METHOD_CACHED "/cleave.v1.Worker/Cached"
+#define CLV_METHOD_KEPT "/cleave.v1.Worker/Kept"
 #define CLV_METHOD_SESSION "/cleave.v1.Worker/Session"
 #define CLV_METHOD_HEALTH_CHECK "/grpc.health.v1.Health/Check"
 #define CLV_METHOD_HEALTH_WATCH "/grpc.health.v1.Health/Watch"
@@ -473,20 +477,41 @@ typedef struct clv_wire_close_reply {
 
 #include "common/net/wire/load_int.h"
 
-typedef struct clv_wire_cached_request {
+typedef enum clv_kept_verb { CLV_KEPT_LIST, CLV_KEPT_READ, CLV_KEPT_REMOVE } clv_kept_verb;
+/* CLV_KEPT_ALL: caches and files of state. */
+typedef enum clv_kept_sort { CLV_KEPT_ALL, CLV_KEPT_CACHES, CLV_KEPT_FILES } clv_kept_sort;
+
+typedef struct clv_wire_kept_request {
   clv_wire_mem *mem;
-  bool remove, all; /* all: all caches of the caller, and key is ignored */
+  clv_kept_verb verb;
+  clv_kept_sort sort;
+  bool has_key, wants_digest; /* has_key false: all caches of the caller */
   clv_sha256 key;
-} clv_wire_cached_request;
+  /* name: file of state, NULL or "": all; after: files with names behind this one, NULL or "": all.
+   * Never NULL after decoding */
+  const char *name, *after;
+  uint64_t offset, length, version; /* of a READ; version 0: any */
+} clv_wire_kept_request;
 typedef struct clv_wire_cache_status {
   clv_sha256 key;
   uint64_t records, rows, row_bytes, disk_bytes, unused_s, expires_s;
 } clv_wire_cache_status;
-typedef struct clv_wire_cached_reply {
+typedef struct clv_wire_kept_file {
+  const char *name;
+  uint64_t bytes, age_s, version; /* version: differs after each change of the file */
+  bool has_sha256;
+  clv_sha256 sha256;
+} clv_wire_kept_file;
+typedef struct clv_wire_kept_reply {
   clv_wire_mem *mem;
-  uint32_t n_caches; /* at most CLV_WIRE_CACHES */
+  uint32_t n_caches, n_files; /* at most CLV_WIRE_CACHES and CLV_WIRE_KEPT_FILES */
   clv_wire_cache_status *caches;
-} clv_wire_cached_reply;
+  clv_wire_kept_file *files;
+  bool has_more;    /* files follow behind the last one */
+  const void *data; /* [data_bytes] of a READ */
+  size_t data_bytes;
+  uint64_t used_bytes, quota_bytes; /* of the quota of files of state */
+} clv_wire_kept_reply;
 
 #include "common/net/wire/status_int.h"
 
@@ -508,8 +533,8 @@ CLV_WIRE_UNARY(load_request)
 CLV_WIRE_UNARY(load_reply)
 CLV_WIRE_UNARY(status_request)
 CLV_WIRE_UNARY(status_reply)
-CLV_WIRE_UNARY(cached_request)
-CLV_WIRE_UNARY(cached_reply)
+CLV_WIRE_UNARY(kept_request)
+CLV_WIRE_UNARY(kept_reply)
 #undef CLV_WIRE_UNARY
 
 void clv_wire_done(void *message); /* takes a pointer to any struct above that begins with `mem` */

@@ -76,16 +76,14 @@ cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, cons
   return CLEAVE_OK;
 }
 
-static clv_code call_cached_method(const cleave_cached *c, bool remove, uint64_t timeout_ms,
-                                   uint64_t *ret_rows, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes request = {0}, answer = {0};
-  CLV_AUTO(clv_wire_done) clv_wire_cached_reply reply = {0};
-  const clv_wire_cached_request q = {.remove = remove, .key = c->key};
+/* Lists or removes the cache. *ret_rows: number of rows that it has or had. */
+static clv_code call_kept_method(const cleave_cached *c, clv_kept_verb verb, uint64_t timeout_ms,
+                                 uint64_t *ret_rows, clv_err *err) {
+  CLV_AUTO(clv_wire_done) clv_wire_kept_reply reply = {0};
+  const clv_wire_kept_request q = {
+      .verb = verb, .sort = CLV_KEPT_CACHES, .has_key = true, .key = c->key};
   const api_peer *p = &c->to->runtime->peers[c->to->node];
-  CLV_TRY(clv_wire_cached_request_encode(&q, &request, err));
-  CLV_TRY(clv_rpc_call(p->channel, CLV_METHOD_CACHED, request.data, request.len,
-                       (unsigned)timeout_ms, &answer, err));
-  CLV_TRY(clv_wire_cached_reply_decode(&(clv_piece){answer.data, answer.len}, 1, &reply, err));
+  CLV_TRY(api_kept_call(p->channel, &q, (unsigned)timeout_ms, &reply, err));
   *ret_rows = 0;
   for (uint32_t i = 0; i < reply.n_caches; i++) *ret_rows += reply.caches[i].rows;
   return CLV_OK;
@@ -93,10 +91,10 @@ static clv_code call_cached_method(const cleave_cached *c, bool remove, uint64_t
 
 clv_code cleave_cache_count(const cleave_cached *c, uint64_t timeout_ms, uint64_t *ret_rows,
                             clv_err *err) {
-  return call_cached_method(c, false, timeout_ms, ret_rows, err);
+  return call_kept_method(c, CLV_KEPT_LIST, timeout_ms, ret_rows, err);
 }
 
 clv_code cleave_cache_end(const cleave_cached *c, uint64_t timeout_ms, uint64_t *ret_rows,
                           clv_err *err) {
-  return call_cached_method(c, true, timeout_ms, ret_rows, err);
+  return call_kept_method(c, CLV_KEPT_REMOVE, timeout_ms, ret_rows, err);
 }

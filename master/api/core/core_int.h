@@ -693,4 +693,10 @@ cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave
 /* With the lock: passes the rows of an ENDED to the program's on_event. */
 void api_report_events(cleave_runtime *rt, const api_peer *from, const clv_packet *p);
 
+/* ---- kept.c ---------------------------------------------------------------------------------- */
+
+/* Calls the method Kept of a worker. BLOCKS. */
+clv_code api_kept_call(clv_rpc_channel *channel, const clv_wire_kept_request *request,
+                       unsigned timeout_ms, clv_wire_kept_reply *ret, clv_err *err) CLV_USE_RESULT;
+
 #endif

@@ -168,6 +168,7 @@ typedef enum api_operation_kind {
   API_STATE_READ,
   API_WEIGHT_READ,
   API_STATE_WRITE,
+  API_WORKER_FILE,
   API_CLOSE,
   API_OPERATIONS
 } api_operation_kind;
@@ -250,6 +251,21 @@ bool api_futures_await_any(cleave_runtime *rt, const cleave_future *futures, siz
                            uint64_t until_ns, size_t *ret_index);
 /* Returns the result of a record that is done. */
 cleave_status api_future_result(const api_future *f, cleave_error *error);
+/* Copies the result of an operation out of its record. */
+typedef cleave_status api_result_fn(const api_future *f, void *ret, cleave_error *error);
+/* Copies the result of a future that has ended with success, and whose operation has the result
+ * function `out`. what: the result in the message of CLV_INVALID. (future_poll.c) */
+cleave_status api_future_take_result(cleave_runtime *rt, cleave_future future, const char *what,
+                                     api_result_fn *out, void *ret, cleave_error *error);
+
+/* worker_files.c: saves, loads or removes a->name at the module's worker, by a->verb */
+cleave_status api_file_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
+                             cleave_error *error);
+void api_file_advance(cleave_runtime *rt, api_future *f);
+void api_file_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret);
+cleave_status api_file_result(const api_future *f, void *ret, cleave_error *error);
+/* Checks that *ret has its size set. NULL is allowed. (worker_file_calls.c) */
+cleave_status api_file_check_result(const cleave_state_file *ret, cleave_error *error);
 /* Ends all records, and the thread of futures after it has called every callback. */
 void api_futures_stop(cleave_runtime *rt);
 

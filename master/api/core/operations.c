@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The operations of core, a row each. Each is a function of the program that waits for nodes and
- * the asynchronous form of that function (blocking.c); await.c runs both.
+ * the asynchronous form of that function (blocking.c, worker_file_calls.c); await.c runs both.
  */
 #include "master/api/core/future_int.h"
 
@@ -45,6 +45,12 @@ const api_operation api_operations[API_OPERATIONS] = {
                          .advance = api_state_write_advance,
                          .deadline_error = api_state_write_deadline_error,
                          .withdraw = api_state_free_work},
+    [API_WORKER_FILE] = {.name = "a file of state",
+                         .begin = api_file_begin,
+                         .advance = api_file_advance,
+                         .deadline_error = api_file_deadline_error,
+                         .withdraw = api_state_free_work,
+                         .copy_result = api_file_result},
     [API_CLOSE] = {.name = "the closing",
                    .begin = api_close_begin,
                    .advance = api_close_advance,

@@ -8,9 +8,6 @@
 
 #include "master/api/core/core.h"
 
-cleave_status api_file_result(const api_future *f, void *ret, cleave_error *error);
-/* Checks that *ret has its size set. NULL is allowed. */
-cleave_status api_file_check_result(const cleave_state_file *ret, cleave_error *error);
 cleave_status api_gradients_result(const api_future *f, void *ret, cleave_error *error);
 
 /* ---- rejoin.c: without the lock -------------------------------------------------------------- */

@@ -1,37 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Futures as a program has them: asked, waited for, cancelled, released, with callbacks; and what
- * they brought.
+ * Futures of programs: waiting for the first of several, cancelling, callbacks, and results.
  */
 #include <string.h>
 
 #include "master/api/extra/extra_int.h"
-
-cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_future future, bool *ret_ready,
-                                 cleave_error *error) {
-  api_future *f;
-  NOT_NULL(runtime, ret_ready);
-  LOCKED(runtime);
-  PASS(api_future_find(runtime, future, &f, error));
-  if (runtime->single_thread) api_poll(runtime);
-  (void)api_futures_advance(runtime);
-  if (runtime->single_thread && runtime->futures_state->run_callbacks)
-    (void)runtime->futures_state->run_callbacks(runtime);
-  *ret_ready = f->is_done;
-  api_future_release_use(runtime, f);
-  return CLEAVE_OK;
-}
-
-cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
-                                 uint64_t deadline_ms, cleave_error *error) {
-  api_future *f;
-  NOT_NULL(runtime);
-  LOCKED(runtime);
-  PASS(api_future_find(runtime, future, &f, error));
-  cleave_status status = api_future_await(runtime, f, api_deadline_ns(runtime, deadline_ms), error);
-  api_future_release_use(runtime, f);
-  return status;
-}
 
 static void release_all(cleave_runtime *rt, const cleave_future *futures, size_t n) {
   for (size_t i = 0; i < n; i++) {
@@ -93,17 +66,6 @@ cleave_status cleave_future_cancel(cleave_runtime *runtime, cleave_future future
     api_future_end_early(runtime, f, &why);
   api_future_release_use(runtime, f);
   api_wake(runtime);
-  return CLEAVE_OK;
-}
-
-cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future future,
-                                    cleave_error *error) {
-  api_future *f;
-  NOT_NULL(runtime);
-  LOCKED(runtime);
-  PASS(api_future_find(runtime, future, &f, error));
-  f->released = true;
-  api_future_release_use(runtime, f);
   return CLEAVE_OK;
 }
 
@@ -191,72 +153,28 @@ cleave_status cleave_future_then(cleave_runtime *runtime, cleave_future future,
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-typedef cleave_status result_fn(const api_future *f, void *ret, cleave_error *error);
-
-/* Finds a future that has ended with success and has results of that type. */
-static cleave_status find_done(cleave_runtime *rt, cleave_future future, const char *what,
-                               result_fn *out, api_future **ret, cleave_error *error) {
-  api_future *f;
-  PASS(api_future_find(rt, future, &f, error));
-  cleave_status status = CLEAVE_OK;
-  if (f->op->copy_result != out)
-    status = api_fail(error, CLV_INVALID, "future %llu, %s of %s, brings no %s",
-                      (unsigned long long)future.id, f->op->name, f->subject, what);
-  else if (!f->is_done)
-    status = api_fail(error, CLV_PRECONDITION, "future %llu, %s of %s, is not done: wait for it",
-                      (unsigned long long)future.id, f->op->name, f->subject);
-  else
-    status = api_future_result(f, error);
-  if (status == CLEAVE_OK)
-    *ret = f;
-  else
-    api_future_release_use(rt, f);
-  return status;
-}
-
-/* Copies the result of a future. Copies without the lock, because a record that is done does not
- * change. */
-static cleave_status take_result(cleave_runtime *rt, cleave_future future, const char *what,
-                                 result_fn *out, void *ret, cleave_error *error) {
-  api_future *f;
-  {
-    LOCKED(rt);
-    PASS(find_done(rt, future, what, out, &f, error));
-  }
-  cleave_status status = out(f, ret, error);
-  LOCKED(rt);
-  api_future_release_use(rt, f);
-  return status;
-}
-
 cleave_status cleave_future_tensor(cleave_runtime *runtime, cleave_future future,
                                    cleave_tensor *ret_tensor, cleave_error *error) {
   NOT_NULL(runtime, ret_tensor);
-  return take_result(runtime, future, "tensor", api_tensor_result, ret_tensor, error);
+  return api_future_take_result(runtime, future, "tensor", api_tensor_result, ret_tensor, error);
 }
 
 cleave_status cleave_future_step_result(cleave_runtime *runtime, cleave_future future,
                                         cleave_step_result *ret, cleave_error *error) {
   NOT_NULL(runtime, ret);
-  return take_result(runtime, future, "step", api_step_result, ret, error);
+  return api_future_take_result(runtime, future, "step", api_step_result, ret, error);
 }
 API_OLD_NAME(cleave_future_stepped, cleave_future_step_result);
 
 cleave_status cleave_future_state(cleave_runtime *runtime, cleave_future future,
                                   cleave_state *ret_state, cleave_error *error) {
   NOT_NULL(runtime, ret_state);
-  return take_result(runtime, future, "state", api_state_result, ret_state, error);
-}
-
-cleave_status cleave_future_state_file(cleave_runtime *runtime, cleave_future future,
-                                       cleave_state_file *ret_file, cleave_error *error) {
-  NOT_NULL(runtime, ret_file);
-  PASS(api_file_check_result(ret_file, error));
-  return take_result(runtime, future, "file of state", api_file_result, ret_file, error);
+  return api_future_take_result(runtime, future, "state", api_state_result, ret_state, error);
 }
 
 cleave_status cleave_future_gradients(cleave_runtime *runtime, cleave_future future,
                                       cleave_gradients *ret_gradients, cleave_error *error) {
   NOT_NULL(runtime, ret_gradients);
-  return take_result(runtime, future, "gradients", api_gradients_result, ret_gradients, error);
+  return api_future_take_result(runtime, future, "gradients", api_gradients_result, ret_gradients,
+                                error);
 }

@@ -240,12 +240,32 @@ unary(10, {"status_reply": STATUS, "status_reply_old": pb.StatusReply(incarnatio
            "status_reply_bad_id": changed(STATUS, sessions=[changed(SESSION, session=b"x")]),
            "status_reply_bad_about": changed(STATUS, about=changed(ABOUT, protocol=99))})
 CACHE = pb.CacheStatus(key=bytes(32), records=9, rows=7, row_bytes=64, disk_bytes=8192, unused_s=5, expires_s=55)
-unary(13, {"cached_request": pb.CachedRequest(remove=True, key=bytes(range(32))), "cached_request_all": pb.CachedRequest(),
-           "cached_request_bad": pb.CachedRequest(key=b"short")})
-unary(14, {"cached_reply": pb.CachedReply(caches=[CACHE]),
-           "cached_reply_bad_rows": pb.CachedReply(caches=[changed(CACHE, rows=10)]),
-           "cached_reply_bad_key": pb.CachedReply(caches=[changed(CACHE, key=b"x")]),
-           "cached_reply_bad_many": pb.CachedReply(caches=many(CACHE, 65))})
+unary(13, {"kept_request": pb.KeptRequest(verb=pb.KEPT_REMOVE, sort=pb.KEPT_CACHES, key=bytes(range(32))),
+           "kept_request_all": pb.KeptRequest(), "kept_request_bad_key": pb.KeptRequest(sort=pb.KEPT_CACHES, key=b"short"),
+           "kept_request_list": pb.KeptRequest(sort=pb.KEPT_FILES, name="a.w", digest=True),
+           "kept_request_after": pb.KeptRequest(sort=pb.KEPT_FILES, after="a.w"),
+           "kept_request_read": pb.KeptRequest(verb=pb.KEPT_READ, sort=pb.KEPT_FILES, name="a.w", offset=5, length=9,
+                                               version=7),
+           "kept_request_bad_range": pb.KeptRequest(verb=pb.KEPT_READ, sort=pb.KEPT_FILES, name="a.w"),
+           "kept_request_bad_offset": pb.KeptRequest(verb=pb.KEPT_READ, sort=pb.KEPT_FILES, name="a.w", length=1,
+                                                     offset=1 << 60),
+           "kept_request_bad_verb": pb.KeptRequest(verb=9), "kept_request_bad_sort": pb.KeptRequest(verb=pb.KEPT_READ),
+           "kept_request_bad_name": pb.KeptRequest(name="../x"),
+           "kept_request_bad_caches": pb.KeptRequest(sort=pb.KEPT_CACHES, name="x"),
+           "kept_request_bad_after": pb.KeptRequest(verb=pb.KEPT_REMOVE, sort=pb.KEPT_FILES, name="x", after="y"),
+           "kept_request_bad_digest": pb.KeptRequest(digest=True), "kept_request_bad_list": pb.KeptRequest(length=5),
+           "kept_request_bad_remove": pb.KeptRequest(verb=pb.KEPT_REMOVE, sort=pb.KEPT_FILES),
+           "kept_request_bad_both": pb.KeptRequest(key=bytes(32))})
+KEPT = pb.KeptFile(name="a.w", bytes=640, sha256=bytes(32), age_s=5, version=7)
+unary(14, {"kept_reply": pb.KeptReply(caches=[CACHE], files=[KEPT, pb.KeptFile(name="b", version=1)], more=True,
+                                      data=b"bytes", used_bytes=1, quota_bytes=2),
+           "kept_reply_bad_rows": pb.KeptReply(caches=[changed(CACHE, rows=10)]),
+           "kept_reply_bad_key": pb.KeptReply(caches=[changed(CACHE, key=b"x")]),
+           "kept_reply_bad_many": pb.KeptReply(caches=many(CACHE, 65)),
+           "kept_reply_bad_name": pb.KeptReply(files=[changed(KEPT, name=".x")]),
+           "kept_reply_bad_version": pb.KeptReply(files=[changed(KEPT, version=0)]),
+           "kept_reply_bad_digest": pb.KeptReply(files=[changed(KEPT, sha256=b"x")]),
+           "kept_reply_bad_files": pb.KeptReply(files=many(KEPT, 513))})
 write("wire", "health", b"\x0b\x00\x0a\x10cleave.v1.Worker")
 write("wire", "health_bad_name", b"\x0b\x00\x0a\x02a\x01")
 write("wire", "health_reply", b"\x0b\x00\x08\x01")

@@ -3,7 +3,7 @@
 opposite on a live worker and sees it refused with the code of the page, while the worker goes on.
 Frames that are refused by what they are end their stream; a rule of the order of frames is an
 ERROR, an ABORT of its context, or a value that has failed."""
-import os, sys
+import hashlib, os, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from hostile import *
 
@@ -578,6 +578,101 @@ if pyclient.MISSING is None:
     rule("names_of_files_are_no_paths", no_names)
 
 
+# ---- 3: Kept -------------------------------------------------------------------------------------
+
+RANGE = pyclient.MISSING or grpc.StatusCode.OUT_OF_RANGE
+
+
+def kept(of, name="", verb="LIST", **fields):
+    """What Kept answers `of`, an Evil or a Caller, about its files of state."""
+    caller = getattr(of, "caller", of)
+    return caller.stub.Kept(pb.KeptRequest(verb=getattr(pb, f"KEPT_{verb}"), sort=pb.KEPT_FILES, name=name, **fields),
+                            timeout=30 * SLOW)
+
+
+def kept_requests_that_contradict_themselves(e):
+    for wrong in (dict(verb=9), dict(sort=9), dict(verb=pb.KEPT_READ), dict(key=bytes(32)), dict(name="x", sort=1),
+                  dict(verb=pb.KEPT_REMOVE), dict(verb=pb.KEPT_REMOVE, sort=2), dict(length=1), dict(digest=True),
+                  dict(verb=pb.KEPT_READ, sort=2, name="x"), dict(verb=pb.KEPT_READ, sort=2, name="x", length=2 << 20)):
+        fails(lambda: e.caller.stub.Kept(pb.KeptRequest(**wrong)), INVALID)
+    for name in filter(None, NAMES):
+        for verb, more in (("LIST", {}), ("READ", dict(length=1)), ("REMOVE", {})):
+            fails(lambda: kept(e, name, verb, **more), INVALID)
+
+
+def a_range_behind_the_end(e):
+    """And what is read up to it: the file, without a session."""
+    saved = keeps(e.session().lanes[0], "small")
+    e.tidy()
+    parts = [kept(e, "small", "READ", offset=i, length=min(50, saved.bytes - i)).data for i in range(0, saved.bytes, 50)]
+    assert hashlib.sha256(b"".join(parts)).digest() == saved.sha256
+    for offset, length in ((saved.bytes, 1), (saved.bytes - 1, 2), (1 << 40, 1), (0, 1 << 20)):
+        text = fails(lambda: kept(e, "small", "READ", offset=offset, length=length), RANGE)
+        assert f"'small' has {saved.bytes} bytes" in text, text
+    listed = kept(e, "small", digest=True).files
+    assert [(f.name, f.bytes, f.sha256) for f in listed] == [("small", saved.bytes, saved.sha256)], listed
+    removed = kept(e, "small", "REMOVE")
+    assert [f.name for f in removed.files] == ["small"], removed
+
+
+def a_file_that_changed(e):
+    """Between two ranges, by this identity, and within its content, by somebody on the worker's
+    disk."""
+    lane = e.session().lanes[0]
+    saved = keeps(lane, "small")
+    first = kept(e, "small", "READ", length=8).files[0]
+    assert kept(e, "small", "READ", offset=8, length=8, version=first.version).files[0].version == first.version
+    keeps(lane, "small")
+    assert "has changed" in fails(lambda: kept(e, "small", "READ", offset=8, length=8, version=first.version), ABORTED)
+    again = kept(e, "small", digest=True).files[0]
+    assert again.version != first.version and again.sha256 == saved.sha256, again
+    path, = [os.path.join(at, f) for at, _, files in os.walk(os.path.join(the.cluster.dir, "states")) for f in files
+             if f == "small.safetensors"]
+    assert os.stat(path).st_mode & 0o777 == 0o600 and os.stat(os.path.dirname(path)).st_mode & 0o777 == 0o700
+    with open(path, "r+b") as f:
+        f.seek(-1, 2)
+        f.write(b"!")
+    assert "has changed" in fails(lambda: kept(e, "small", "READ", length=8, version=again.version), ABORTED)
+    other = kept(e, "small", digest=True).files[0]
+    assert other.version != again.version and other.sha256 != saved.sha256, other
+    keeps(lane, "small", pb.STATE_REMOVE)
+
+
+def kept_by_somebody_else(e):
+    """Neither seen, read nor removed, and one that has filled its quota takes nothing from
+    another."""
+    the.cluster.issue("m2", "spiffe://test/m2")
+    lane = e.session().lanes[0]
+    for name in ("one", "two"):
+        keeps(lane, name)
+    assert kept(e).used_bytes == kept(e).quota_bytes == 8192
+    with Caller(the.cluster.ports[0], the.cluster.certs, name="m2") as other:
+        other.hello()
+        assert not kept(other).files and not kept(other).used_bytes and not kept(other, "one", digest=True).files
+        texts = {fails(lambda: kept(other, name, verb, **more), NONE).replace(name, "...")
+                 for name in ("one", "none") for verb, more in (("READ", dict(length=1)), ("REMOVE", {}))}
+        assert len(texts) == 1, texts
+        theirs = other.open(name="theirs")
+        theirs.load(GRAPH(), (4, 6))
+        theirs.attach()
+        assert keeps(theirs.lanes[0], "one").bytes
+        theirs.close()
+        assert [f.name for f in kept(other).files] == ["one"]
+        kept(other, "one", "REMOVE")
+    assert [f.name for f in kept(e).files] == ["one", "two"]
+    assert [f.name for f in kept(e, after="one").files] == ["two"]
+    for name in ("one", "two"):
+        kept(e, name, "REMOVE")
+    fails(lambda: kept(e, "one", "REMOVE"), NONE)
+
+
+if pyclient.MISSING is None:
+    rule("r3_18_kept_requests_that_contradict_themselves", kept_requests_that_contradict_themselves)
+    rule("r3_19_a_range_behind_the_end_of_a_kept_file", a_range_behind_the_end)
+    rule("r3_20_a_kept_file_that_changed", a_file_that_changed)
+    rule("r3_21_a_kept_file_of_another_identity", kept_by_somebody_else)
+
+
 # ---- 6: caches ---------------------------------------------------------------------------------
 
 def cached(rows, values=None, message=5, records=9, keep_s=60, key=bytes(range(32)), dtype=3):
@@ -616,9 +711,9 @@ def rows_that_cannot_be(e):
 
 
 def removes(e, n=1):
-    gone = e.caller.stub.Cached(pb.CachedRequest(remove=True), timeout=30 * SLOW).caches
+    gone = e.caller.stub.Kept(pb.KeptRequest(verb=pb.KEPT_REMOVE, sort=pb.KEPT_CACHES), timeout=30 * SLOW).caches
     assert len(gone) == n, gone
-    assert not e.caller.stub.Cached(pb.CachedRequest(), timeout=30 * SLOW).caches
+    assert not e.caller.stub.Kept(pb.KeptRequest(), timeout=30 * SLOW).caches
 
 
 def a_cache_over_its_quota(e):
@@ -712,4 +807,5 @@ if __name__ == "__main__":
     run_hostile(suite, "rules", """state_dir: .
 peers: [{name: w2, address: "127.0.0.1:1", identity: "spiffe://test/w2"}]
 """, """, state_bytes: 8KiB, cache_bytes: 64KiB}
+  - {identity: "spiffe://test/m2", role: master, state_bytes: 4KiB}
   - {identity: "spiffe://test/w2", role: peer""")

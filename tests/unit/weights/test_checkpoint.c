@@ -346,6 +346,10 @@ static void damaged_manifest_is_refused(void **state) {
 #define NUMBERS "\"step\":1,\"stages\":1,\"protocol_version\":1,\"config_sha256\":\"\","
 #define DIGEST "\"00000000000000000000000000000000000000000000000000000000000000ff\""
 
+/* A row of a file that stays at a worker, and a manifest with one. */
+#define KEPT_ROW(place, kept) "\"bytes\":1,\"sha256\":" DIGEST ",\"place\":" place ",\"kept\":" kept
+#define KEPT(name, place, kept) HEAD NUMBERS "\"files\":{\"" name "\":{" KEPT_ROW(place, kept) "}},"
+
 /* Manifests with a right digest and wrong content. */
 static const struct {
   const char *text;
@@ -396,6 +400,26 @@ static const struct {
     {HEAD NUMBERS "\"files\":{\"a\":{\"bytes\":1,\"sha256\":" DIGEST ",\"x\":1}},", CLV_DATA_LOSS,
      "unknown key 'x'"},
     {HEAD NUMBERS "\"files\":{\"a\":1},", CLV_DATA_LOSS, "expected an object"},
+    {KEPT("model-1", "\"w1\"", "\"a.1\""), CLV_OK, ""},
+    {KEPT("a", "\"w1\"", "\"a.1\""), CLV_DATA_LOSS, "only a stage's files"},
+    {KEPT("model-1", "\"\"", "\"a.1\""), CLV_DATA_LOSS, "place '' is not an identity"},
+    {KEPT("model-1", "\"w\\u0007\"", "\"a.1\""), CLV_DATA_LOSS, "is not an identity"},
+    {KEPT("model-1", "1", "\"a.1\""), CLV_DATA_LOSS, "'place' is not one"},
+    {KEPT("model-1", "\"w1\"", "\"../a\""), CLV_DATA_LOSS, "kept '../a'"},
+    {KEPT("model-1", "\"w1\"", "\".a\""), CLV_DATA_LOSS, "kept '.a'"},
+    {KEPT("model-1", "\"w1\"", "\"\""), CLV_DATA_LOSS, "kept ''"},
+    {HEAD NUMBERS "\"files\":{\"model-1\":{\"bytes\":1,\"sha256\":" DIGEST ",\"place\":\"w1\"}},",
+     CLV_DATA_LOSS, "'kept' is missing"},
+    {HEAD NUMBERS "\"files\":{\"model-1\":{\"bytes\":1,\"sha256\":" DIGEST ",\"kept\":\"a\"}},",
+     CLV_DATA_LOSS, "'place' is missing"},
+    {HEAD NUMBERS "\"files\":{\"model-1\":{" KEPT_ROW(
+         "\"w1\"", "\"a\"") "},"
+                            "\"model-2\":{" KEPT_ROW("\"w1\"", "\"a\"") "}},",
+     CLV_DATA_LOSS, "model-1 and model-2 are the same file 'a' at 'w1'"},
+    {HEAD NUMBERS "\"files\":{\"model-1\":{" KEPT_ROW(
+         "\"w1\"", "\"a\"") "},"
+                            "\"model-2\":{" KEPT_ROW("\"w2\"", "\"a\"") "}},",
+     CLV_OK, ""},
 };
 
 /* The text with its own digest behind it. */
@@ -426,6 +450,113 @@ static void invalid_manifests_are_refused(void **state) {
   }
 }
 
+/* ---- files that stay at workers -------------------------------------------------------------- */
+
+/* Writes a checkpoint of two stages: the files of stage 0 are in the folder, those of stage 1 at a
+ * worker. */
+static void write_kept_checkpoint(const char *run, uint64_t step) {
+  clv_checkpoint_writer *w = NULL;
+  clv_weights_tensor first = {"a", CLV_F32, CLV_SHAPE(4), values},
+                     second = {"b", CLV_F32, CLV_SHAPE(8), NULL};
+  clv_trainer_state state = {.global_step = step};
+  char kept[2][40];
+  clv_manifest_file at[2];
+  clv_err err;
+  assert_ok(clv_checkpoint_begin(run, step, 2, &w, &err), &err);
+  assert_ok(clv_checkpoint_add_stage(w, 0, &first, 1, NULL, 0, &err), &err);
+  for (int i = 0; i < 2; i++) {
+    snprintf(kept[i], sizeof kept[i], "00ff.%llu.1.%c", (unsigned long long)step, "wo"[i]);
+    at[i] =
+        (clv_manifest_file){.bytes = 100 + (unsigned)i, .place = "spiffe://x/w1", .kept = kept[i]};
+    at[i].sha256.bytes[0] = (uint8_t)(i + 1);
+  }
+  assert_int_equal(clv_checkpoint_add_kept(w, 1, true, NULL, 0, &at[1], &err), CLV_PRECONDITION);
+  assert_ok(clv_checkpoint_add_kept(w, 1, false, &second, 1, &at[0], &err), &err);
+  assert_ok(clv_checkpoint_add_kept(w, 1, true, NULL, 0, &at[1], &err), &err);
+  assert_int_equal(clv_checkpoint_add_kept(w, 1, false, &second, 1, &at[0], &err), CLV_EXISTS);
+  assert_ok(clv_checkpoint_add_state(w, &state, &err), &err);
+  assert_ok(clv_checkpoint_commit(w, "", 9, NULL, &err), &err);
+  clv_checkpoint_writer_free(w);
+}
+
+static void kept_files_are_listed_and_not_opened(void **state) {
+  (void)state;
+  const char *run = run_dir("kept");
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  CLV_AUTO(clv_weights_closep) clv_weights_file *home = NULL, *away = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes index = {0};
+  clv_err err;
+  write_kept_checkpoint(run, 7);
+  assert_ok(clv_checkpoint_load_latest(run, &c, NULL, &err), &err);
+  const clv_manifest *m = clv_checkpoint_manifest(c);
+  assert_false(clv_manifest_is_home(m));
+  assert_null(clv_manifest_find_stage(m, 0, false)->place);
+  assert_string_equal(clv_manifest_find_stage(m, 1, true)->place, "spiffe://x/w1");
+  assert_string_equal(clv_manifest_find_stage(m, 1, true)->kept, "00ff.7.1.o");
+  assert_int_equal(clv_manifest_find_stage(m, 1, false)->bytes, 100);
+  assert_null(clv_manifest_find_stage(m, 2, false));
+  assert_ok(clv_checkpoint_open_model(c, 0, &home, &err), &err);
+  assert_int_equal(clv_checkpoint_open_model_lazy(c, 1, &away, &err), CLV_PRECONDITION);
+  assert_says(&err, "model-00002-of-00002.safetensors");
+  assert_says(&err, "spiffe://x/w1");
+  assert_says(&err, "00ff.7.1.w");
+  assert_says(&err, "checkpoint gather");
+  assert_ok(clv_checkpoint_read_file(c, "model.safetensors.index.json", &index, &err), &err);
+  assert_non_null(strstr(index.data, "\"b\": \"model-00002-of-00002.safetensors\""));
+}
+
+/* Gathering replaces the manifest by one without places. */
+static void gathered_checkpoint_is_home(void **state) {
+  (void)state;
+  const char *run = run_dir("gathered");
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0}, again = {0};
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  clv_err err;
+  write_kept_checkpoint(run, 7);
+  assert_ok(clv_checkpoint_read_manifest(run, 7, &m, &err), &err);
+  for (size_t i = 0; i < m.n_files; i++) {
+    if (!m.files[i].place) continue;
+    char path[200];
+    snprintf(path, sizeof path, "gathered/checkpoint-7/%s", m.files[i].name);
+    put(path, "x", 1);
+    m.files[i].bytes = 1;
+    assert_ok(clv_sha256_of("x", 1, &m.files[i].sha256, &err), &err);
+    free(clv_steal(&m.files[i].place));
+    free(clv_steal(&m.files[i].kept));
+  }
+  assert_ok(clv_manifest_write(at("gathered/checkpoint-7"), &m, &err), &err);
+  assert_ok(clv_checkpoint_read_manifest(run, 7, &again, &err), &err);
+  assert_true(clv_manifest_is_home(&again));
+  assert_ok(clv_file_read(at("gathered/checkpoint-7/MANIFEST.json"), 1 << 20, &text, &err), &err);
+  assert_null(strstr(text.data, "place"));
+  assert_ok(clv_checkpoint_load_step(run, 7, &c, &err), &err);
+  put("gathered/checkpoint-7/optimizer-00002-of-00002.safetensors", "y", 1);
+  clv_checkpoint_freep(&c);
+  assert_int_equal(clv_checkpoint_load_step(run, 7, &c, &err), CLV_DATA_LOSS);
+}
+
+/* Counts the checkpoints that are dropped, and their files at workers. */
+static void count_dropped(void *user, const clv_manifest *m) {
+  size_t *n = user;
+  n[0]++;
+  for (size_t i = 0; i < m->n_files; i++) n[1] += m->files[i].place != NULL;
+}
+
+static void prune_reports_files_at_workers(void **state) {
+  (void)state;
+  const char *run = run_dir("dropped");
+  size_t n[2] = {0};
+  clv_err err;
+  for (uint64_t step = 1; step <= 4; step++) write_kept_checkpoint(run, step);
+  assert_ok(clv_checkpoint_prune(run, 1, 2, count_dropped, n, &err), &err);
+  assert_int_equal(n[0], 2);
+  assert_int_equal(n[1], 4);
+  assert_true(exists(run, "checkpoint-4/MANIFEST.json"));
+  assert_true(exists(run, "checkpoint-2/MANIFEST.json"));
+  assert_false(exists(run, "checkpoint-3"));
+}
+
 /* ---- retention ------------------------------------------------------------------------------- */
 
 static void prune_keeps_newest_checkpoints_and_foreign_files(void **state) {
@@ -443,7 +574,7 @@ static void prune_keeps_newest_checkpoints_and_foreign_files(void **state) {
   put("elsewhere/keep", "x", 1);
   assert_int_equal(rename(at("prune/checkpoint-1"), at("moved")), 0);
   assert_int_equal(symlink(at("elsewhere"), at("prune/checkpoint-1")), 0);
-  assert_ok(clv_checkpoint_prune(run, 2, CLV_CHECKPOINT_NONE, &err), &err);
+  assert_ok(clv_checkpoint_prune(run, 2, CLV_CHECKPOINT_NONE, NULL, NULL, &err), &err);
   assert_true(exists(run, "checkpoint-6"));
   assert_true(exists(run, "checkpoint-5/MANIFEST.json"));
   assert_false(exists(run, "checkpoint-4"));
@@ -453,12 +584,12 @@ static void prune_keeps_newest_checkpoints_and_foreign_files(void **state) {
   assert_true(exists(run, "checkpoint-0"));
   assert_true(exists(run, "notes.txt"));
   assert_true(exists(scratch, "elsewhere/keep"));
-  assert_ok(clv_checkpoint_prune(run, 0, CLV_CHECKPOINT_NONE, &err), &err);
+  assert_ok(clv_checkpoint_prune(run, 0, CLV_CHECKPOINT_NONE, NULL, NULL, &err), &err);
   assert_true(exists(run, "checkpoint-5/MANIFEST.json"));
   assert_false(exists(run, "checkpoint-3"));
   assert_int_equal(latest_step(run, NULL), 5);
   put("prune/checkpoint-5/MANIFEST.json", "x", 1); /* none verifies now: nothing goes */
-  assert_ok(clv_checkpoint_prune(run, 1, CLV_CHECKPOINT_NONE, &err), &err);
+  assert_ok(clv_checkpoint_prune(run, 1, CLV_CHECKPOINT_NONE, NULL, NULL, &err), &err);
   assert_true(exists(run, "checkpoint-5/trainer_state.json"));
   clv_checkpoint_writer_free(w);
 }
@@ -470,7 +601,7 @@ static void prune_keeps_the_best_checkpoint(void **state) {
   clv_checkpoint *c = NULL;
   clv_err err;
   for (uint64_t step = 1; step <= 5; step++) assert_ok(write_checkpoint(run, step, &err), &err);
-  assert_ok(clv_checkpoint_prune(run, 1, 2, &err), &err);
+  assert_ok(clv_checkpoint_prune(run, 1, 2, NULL, NULL, &err), &err);
   assert_true(exists(run, "checkpoint-5/MANIFEST.json"));
   assert_true(exists(run, "checkpoint-2/MANIFEST.json"));
   assert_false(exists(run, "checkpoint-4"));
@@ -531,6 +662,9 @@ int main(void) {
       cmocka_unit_test(damaged_checkpoint_falls_back_to_an_older_one),
       cmocka_unit_test(damaged_manifest_is_refused),
       cmocka_unit_test(invalid_manifests_are_refused),
+      cmocka_unit_test(kept_files_are_listed_and_not_opened),
+      cmocka_unit_test(gathered_checkpoint_is_home),
+      cmocka_unit_test(prune_reports_files_at_workers),
       cmocka_unit_test(prune_keeps_newest_checkpoints_and_foreign_files),
       cmocka_unit_test(file_changed_after_load_is_refused),
       cmocka_unit_test(renamed_checkpoint_is_not_the_latest),

@@ -284,28 +284,110 @@ static void status_request_round_trips(void **state) {
   }
 }
 
-static void cache_messages_round_trip(void **state) {
+static void kept_requests_round_trip(void **state) {
   (void)state;
   clv_err err = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
-  clv_wire_cache_status two[] = {{{{1}}, 9, 9, 64, 8192, 5, 55}, {{{2}}, 9, 0, 1, 4096, 6, 54}};
-  const clv_wire_cached_reply reply = {.n_caches = 2, .caches = two};
-  CLV_AUTO(clv_wire_done) clv_wire_cached_reply got = {0};
-  for (int all = 0; all < 2; all++) {
-    clv_wire_cached_request request = {.all = all, .remove = !all, .key = {{3, 4}}};
-    CLV_AUTO(clv_wire_done) clv_wire_cached_request r = {0};
-    assert_ok(clv_wire_cached_request_encode(&request, &bytes, &err));
-    assert_ok(clv_wire_cached_request_decode(cut(&bytes).piece, 2, &r, &err));
-    assert_true(r.all == all && r.remove == !all);
-    if (!all) assert_memory_equal(&r.key, &request.key, sizeof r.key);
+  const clv_wire_kept_request requests[] = {
+      {.name = "", .after = ""},
+      {.sort = CLV_KEPT_CACHES, .has_key = true, .key = {{3, 4}}, .name = "", .after = ""},
+      {.sort = CLV_KEPT_FILES, .name = "a.w", .after = "", .wants_digest = true},
+      {.sort = CLV_KEPT_FILES, .name = "", .after = "a.w"},
+      {.verb = CLV_KEPT_READ,
+       .sort = CLV_KEPT_FILES,
+       .name = "a.w",
+       .after = "",
+       .offset = 7,
+       .length = 1 << 20,
+       .version = 9},
+      {.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_FILES, .name = "a.w", .after = ""},
+      {.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_CACHES, .name = "", .after = ""}};
+  for (size_t i = 0; i < CLV_COUNT(requests); i++) {
+    const clv_wire_kept_request *q = &requests[i];
+    CLV_AUTO(clv_wire_done) clv_wire_kept_request got = {0};
+    assert_ok(clv_wire_kept_request_encode(q, &bytes, &err));
+    if (!bytes.len) continue; /* everything is 0 */
+    assert_ok(clv_wire_kept_request_decode(cut(&bytes).piece, 2, &got, &err));
+    assert_true(got.verb == q->verb && got.sort == q->sort && got.has_key == q->has_key);
+    assert_true(got.offset == q->offset && got.length == q->length && got.version == q->version);
+    assert_string_equal(got.name, q->name);
+    assert_string_equal(got.after, q->after);
+    assert_memory_equal(&got.key, &q->key, sizeof got.key);
+    assert_true(got.wants_digest == q->wants_digest);
   }
-  assert_ok(clv_wire_cached_reply_encode(&reply, &bytes, &err));
-  assert_ok(clv_wire_cached_reply_decode(cut(&bytes).piece, 2, &got, &err));
-  assert_int_equal(got.n_caches, 2);
+}
+
+static void wrong_kept_requests_are_refused(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  const struct {
+    clv_wire_kept_request request;
+    const char *text;
+  } wrong[] = {
+      {{.name = "../x"}, "must be 1 to 128 characters"},
+      {{.sort = CLV_KEPT_FILES, .after = ".x"}, "must be 1 to 128 characters"},
+      {{.has_key = true}, "not about caches"},
+      {{.sort = CLV_KEPT_CACHES, .name = "x"}, "the name of a file"},
+      {{.sort = CLV_KEPT_FILES, .wants_digest = true}, "a LIST of one file"},
+      {{.length = 1}, "a range is for READ"},
+      {{.verb = CLV_KEPT_READ, .name = "x", .length = 1}, "with the sort 0"},
+      {{.verb = CLV_KEPT_READ, .sort = CLV_KEPT_CACHES, .length = 1}, "with the sort 1"},
+      {{.verb = CLV_KEPT_READ, .sort = CLV_KEPT_FILES, .length = 1}, "names no file"},
+      {{.verb = CLV_KEPT_READ, .sort = CLV_KEPT_FILES, .name = "x"}, "a range of 0 bytes"},
+      {{.verb = CLV_KEPT_READ, .sort = CLV_KEPT_FILES, .name = "x", .length = (1 << 20) + 1},
+       "a range of 1048577 bytes"},
+      {{.verb = CLV_KEPT_READ,
+        .sort = CLV_KEPT_FILES,
+        .name = "x",
+        .length = 1,
+        .offset = UINT64_MAX},
+       "the limit is"},
+      {{.verb = CLV_KEPT_READ, .sort = CLV_KEPT_FILES, .name = "x", .length = 1, .after = "x"},
+       "is for LIST"},
+      {{.verb = CLV_KEPT_REMOVE}, "with the sort 0"},
+      {{.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_FILES}, "names no file"}};
+  for (size_t i = 0; i < CLV_COUNT(wrong); i++)
+    assert_fails(clv_wire_kept_request_encode(&wrong[i].request, &bytes, &err), CLV_INVALID,
+                 wrong[i].text);
+}
+
+static void kept_replies_round_trip(void **state) {
+  (void)state;
+  clv_err err = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes bytes = {0};
+  CLV_AUTO(clv_freep) char *data = calloc(CLV_WIRE_KEPT_BYTES, 1);
+  clv_wire_cache_status two[] = {{{{1}}, 9, 9, 64, 8192, 5, 55}, {{{2}}, 9, 0, 1, 4096, 6, 54}};
+  clv_wire_kept_file files[] = {{"a.w", 100, 3, 77, true, {{5}}}, {"b.o", 0, 0, 1, false, {{0}}}};
+  clv_wire_kept_reply reply = {.n_caches = 2,
+                               .caches = two,
+                               .n_files = 2,
+                               .files = files,
+                               .has_more = true,
+                               .data = data,
+                               .data_bytes = CLV_WIRE_KEPT_BYTES,
+                               .used_bytes = 8,
+                               .quota_bytes = 9};
+  CLV_AUTO(clv_wire_done) clv_wire_kept_reply got = {0};
+  assert_ok(clv_wire_kept_reply_encode(&reply, &bytes, &err));
+  assert_ok(clv_wire_kept_reply_decode(cut(&bytes).piece, 2, &got, &err));
+  assert_true(got.n_caches == 2 && got.n_files == 2 && got.has_more);
+  assert_true(got.data_bytes == CLV_WIRE_KEPT_BYTES && got.used_bytes == 8 && got.quota_bytes == 9);
   assert_memory_equal(got.caches, two, sizeof two);
+  assert_string_equal(got.files[0].name, "a.w");
+  assert_true(got.files[0].has_sha256 && !got.files[1].has_sha256 && got.files[0].age_s == 3);
+  assert_true(got.files[0].bytes == 100 && got.files[0].version == 77);
+  assert_memory_equal(&got.files[0].sha256, &files[0].sha256, sizeof files[0].sha256);
+  reply.data_bytes = 0;
   two[0].rows = 10;
-  assert_fails(clv_wire_cached_reply_encode(&reply, &bytes, &err), CLV_INVALID,
+  assert_fails(clv_wire_kept_reply_encode(&reply, &bytes, &err), CLV_INVALID,
                "10 rows of a cache for 9 records");
+  two[0].rows = 9;
+  files[0].version = 0;
+  assert_fails(clv_wire_kept_reply_encode(&reply, &bytes, &err), CLV_INVALID, "has version 0");
+  files[0].name = "../a";
+  assert_fails(clv_wire_kept_reply_encode(&reply, &bytes, &err), CLV_INVALID,
+               "not the name of a file");
 }
 
 static clv_wire_module_status some_modules[] = {{.module = 1, .forwards = 3, .backwards = 4},
@@ -525,7 +607,9 @@ int main(void) {
       cmocka_unit_test(reference_lease_out_of_range_is_refused),
       cmocka_unit_test(close_messages_round_trip),
       cmocka_unit_test(status_request_round_trips),
-      cmocka_unit_test(cache_messages_round_trip),
+      cmocka_unit_test(kept_requests_round_trip),
+      cmocka_unit_test(wrong_kept_requests_are_refused),
+      cmocka_unit_test(kept_replies_round_trip),
       cmocka_unit_test(status_reply_round_trips),
       cmocka_unit_test(overlong_module_name_is_refused),
       cmocka_unit_test(status_reply_of_an_older_worker_is_read),

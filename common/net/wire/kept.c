@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kept: lists, reads and removes the caches and files of state that a worker keeps for its caller.
+ */
+#include "common/net/wire/unary_int.h"
+
+/* ---- request --------------------------------------------------------------------------------- */
+
+/* Fields that a request may have. */
+typedef struct verb_rule {
+  bool may_mean_all; /* of caches and files */
+  bool is_of_caches; /* may be about caches */
+  bool needs_a_name; /* of one file of state */
+  bool has_range;
+} verb_rule;
+
+static const verb_rule rules[] = {[CLV_KEPT_LIST] = {.may_mean_all = true, .is_of_caches = true},
+                                  [CLV_KEPT_READ] = {.needs_a_name = true, .has_range = true},
+                                  [CLV_KEPT_REMOVE] = {.is_of_caches = true, .needs_a_name = true}};
+
+static clv_code check_name(const char *name, const char *what, clv_err *err) {
+  if (!name[0] || clv_is_file_name(name)) return CLV_OK;
+  return clv_fail(err, CLV_INVALID,
+                  "%s must be 1 to %d characters of [A-Za-z0-9._-], without a leading dot", what,
+                  CLV_FILE_NAME);
+}
+
+static clv_code check_sort(const clv_wire_kept_request *m, clv_err *err) {
+  const verb_rule *r = &rules[m->verb];
+  if ((m->sort == CLV_KEPT_ALL && !r->may_mean_all) ||
+      (m->sort == CLV_KEPT_CACHES && !r->is_of_caches))
+    return clv_fail(err, CLV_INVALID, "the verb %d of a KeptRequest with the sort %d", (int)m->verb,
+                    (int)m->sort);
+  if (m->has_key && m->sort != CLV_KEPT_CACHES)
+    return clv_fail(err, CLV_INVALID, "a KeptRequest with a key that is not about caches");
+  if ((m->name[0] || m->after[0]) && m->sort == CLV_KEPT_CACHES)
+    return clv_fail(err, CLV_INVALID, "a KeptRequest about caches with the name of a file");
+  if (r->needs_a_name && m->sort == CLV_KEPT_FILES && !m->name[0])
+    return clv_fail(err, CLV_INVALID, "the request names no file of state");
+  return CLV_OK;
+}
+
+static clv_code check_request(const clv_wire_kept_request *m, clv_err *err) {
+  CLV_TRY(check_name(m->name, "the name of a file of state", err));
+  CLV_TRY(check_name(m->after, "`after` of a KeptRequest", err));
+  CLV_TRY(check_sort(m, err));
+  if (m->verb != CLV_KEPT_LIST && m->after[0])
+    return clv_fail(err, CLV_INVALID, "`after` is for LIST");
+  if (m->wants_digest && (m->verb != CLV_KEPT_LIST || !m->name[0]))
+    return clv_fail(err, CLV_INVALID, "`digest` is for a LIST of one file of state");
+  if (!rules[m->verb].has_range) {
+    if (!m->offset && !m->length && !m->version) return CLV_OK;
+    return clv_fail(err, CLV_INVALID, "a range is for READ");
+  }
+  if (m->length < 1 || m->length > CLV_WIRE_KEPT_BYTES)
+    return clv_fail(err, CLV_INVALID, "a range of %llu bytes; it has 1 to %d",
+                    (unsigned long long)m->length, CLV_WIRE_KEPT_BYTES);
+  if (m->offset <= CLV_WIRE_BYTES_MAX) return CLV_OK;
+  return clv_fail(err, CLV_INVALID, "a range that begins at %llu; the limit is %llu",
+                  (unsigned long long)m->offset, (unsigned long long)CLV_WIRE_BYTES_MAX);
+}
+
+clv_code clv_wire_kept_request_decode(const clv_piece *pieces, size_t n_pieces,
+                                      clv_wire_kept_request *ret, clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  Cleave__V1__KeptRequest *from;
+  CLV_TRY(
+      clv_wire_unpack(&cleave__v1__kept_request__descriptor, pieces, n_pieces, &mem, &from, err));
+  if ((int)from->verb < 0 || (int)from->verb > CLV_KEPT_REMOVE || (int)from->sort < 0 ||
+      (int)from->sort > CLV_KEPT_FILES)
+    return clv_fail(err, CLV_INVALID, "no verb %d or no sort %d of a KeptRequest", (int)from->verb,
+                    (int)from->sort);
+  clv_wire_kept_request m = {.verb = (clv_kept_verb)from->verb,
+                             .sort = (clv_kept_sort)from->sort,
+                             .has_key = from->key.len > 0,
+                             .wants_digest = from->digest,
+                             .name = from->name,
+                             .after = from->after,
+                             .offset = from->offset,
+                             .length = from->length,
+                             .version = from->version};
+  if (m.has_key) CLV_TRY(clv_get_sha256(from->key, "key of a cache", &m.key, err));
+  CLV_TRY(check_request(&m, err));
+  m.mem = clv_steal(&mem);
+  *ret = m;
+  return CLV_OK;
+}
+
+clv_code clv_wire_kept_request_encode(const clv_wire_kept_request *message, clv_bytes *ret,
+                                      clv_err *err) {
+  Cleave__V1__KeptRequest to = CLEAVE__V1__KEPT_REQUEST__INIT;
+  to.verb = (Cleave__V1__KeptVerb)message->verb;
+  to.sort = (Cleave__V1__KeptSort)message->sort;
+  if (message->has_key) to.key = clv_put_bytes(&message->key, sizeof message->key);
+  to.name = clv_put_text(message->name);
+  to.after = clv_put_text(message->after);
+  to.digest = message->wants_digest;
+  to.offset = message->offset;
+  to.length = message->length;
+  to.version = message->version;
+  CLV_TRY(clv_wire_pack(&to.base, ret, err));
+  CLV_AUTO(clv_wire_done) clv_wire_kept_request back = {0};
+  return clv_wire_kept_request_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
+}
+
+/* ---- reply ----------------------------------------------------------------------------------- */
+
+static clv_code get_cache(const Cleave__V1__CacheStatus *from, clv_wire_cache_status *ret,
+                          clv_err *err) {
+  *ret = (clv_wire_cache_status){.records = from->records,
+                                 .rows = from->rows,
+                                 .row_bytes = from->row_bytes,
+                                 .disk_bytes = from->disk_bytes,
+                                 .unused_s = from->unused_s,
+                                 .expires_s = from->expires_s};
+  if (from->rows > from->records)
+    return clv_fail(err, CLV_INVALID, "%llu rows of a cache for %llu records",
+                    (unsigned long long)from->rows, (unsigned long long)from->records);
+  return clv_get_sha256(from->key, "key of a cache", &ret->key, err);
+}
+
+static clv_code get_file(const Cleave__V1__KeptFile *from, clv_wire_kept_file *ret, clv_err *err) {
+  *ret = (clv_wire_kept_file){.name = from->name,
+                              .bytes = from->bytes,
+                              .age_s = from->age_s,
+                              .version = from->version,
+                              .has_sha256 = from->sha256.len > 0};
+  if (!clv_is_file_name(from->name))
+    return clv_fail(err, CLV_INVALID, "the name of a kept file is not the name of a file");
+  if (!from->version || from->bytes > CLV_WIRE_BYTES_MAX)
+    return clv_fail(err, CLV_INVALID, "kept file '%s' has version %llu and %llu bytes", from->name,
+                    (unsigned long long)from->version, (unsigned long long)from->bytes);
+  return ret->has_sha256 ? clv_get_sha256(from->sha256, "digest of a kept file", &ret->sha256, err)
+                         : CLV_OK;
+}
+
+static clv_code get_lists(const Cleave__V1__KeptReply *from, clv_wire_mem *mem,
+                          clv_wire_kept_reply *m, clv_err *err) {
+  CLV_TRY(clv_check_count(from->n_caches, CLV_WIRE_CACHES, "caches", err));
+  CLV_TRY(clv_check_count(from->n_files, CLV_WIRE_KEPT_FILES, "kept files", err));
+  CLV_TRY(clv_check_count(from->data.len, CLV_WIRE_KEPT_BYTES, "bytes of a kept file", err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_caches, sizeof *m->caches, &m->caches, err));
+  CLV_TRY(clv_wire_mem_alloc(mem, from->n_files, sizeof *m->files, &m->files, err));
+  for (size_t i = 0; i < from->n_caches; i++)
+    CLV_TRY(get_cache(from->caches[i], &m->caches[i], err));
+  for (size_t i = 0; i < from->n_files; i++) CLV_TRY(get_file(from->files[i], &m->files[i], err));
+  return CLV_OK;
+}
+
+clv_code clv_wire_kept_reply_decode(const clv_piece *pieces, size_t n_pieces,
+                                    clv_wire_kept_reply *ret, clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  Cleave__V1__KeptReply *from;
+  CLV_TRY(clv_wire_unpack_large(&cleave__v1__kept_reply__descriptor, pieces, n_pieces,
+                                CLV_WIRE_KEPT_REPLY_MAX, &mem, &from, err));
+  clv_wire_kept_reply m = {.n_caches = (uint32_t)from->n_caches,
+                           .n_files = (uint32_t)from->n_files,
+                           .has_more = from->more,
+                           .data = from->data.data,
+                           .data_bytes = from->data.len,
+                           .used_bytes = from->used_bytes,
+                           .quota_bytes = from->quota_bytes};
+  CLV_TRY(get_lists(from, mem, &m, err));
+  m.mem = clv_steal(&mem);
+  *ret = m;
+  return CLV_OK;
+}
+
+static void put_cache(const clv_wire_cache_status *from, Cleave__V1__CacheStatus *to) {
+  cleave__v1__cache_status__init(to);
+  to->key = clv_put_bytes(&from->key, sizeof from->key);
+  to->records = from->records;
+  to->rows = from->rows;
+  to->row_bytes = from->row_bytes;
+  to->disk_bytes = from->disk_bytes;
+  to->unused_s = from->unused_s;
+  to->expires_s = from->expires_s;
+}
+
+static void put_file(const clv_wire_kept_file *from, Cleave__V1__KeptFile *to) {
+  cleave__v1__kept_file__init(to);
+  to->name = clv_put_text(from->name);
+  to->bytes = from->bytes;
+  if (from->has_sha256) to->sha256 = clv_put_bytes(&from->sha256, sizeof from->sha256);
+  to->age_s = from->age_s;
+  to->version = from->version;
+}
+
+clv_code clv_wire_kept_reply_encode(const clv_wire_kept_reply *message, clv_bytes *ret,
+                                    clv_err *err) {
+  CLV_AUTO(clv_wire_mem_freep) clv_wire_mem *mem = NULL;
+  Cleave__V1__KeptReply to = CLEAVE__V1__KEPT_REPLY__INIT;
+  Cleave__V1__CacheStatus *caches;
+  Cleave__V1__KeptFile *files;
+  CLV_TRY(clv_wire_mem_new(CLV_PUT_ARRAY_BYTES(message->n_caches, Cleave__V1__CacheStatus) +
+                               CLV_PUT_ARRAY_BYTES(message->n_files, Cleave__V1__KeptFile),
+                           &mem, err));
+  CLV_TRY(clv_put_array(mem, message->n_caches, sizeof *caches, &to.caches, &caches, err));
+  CLV_TRY(clv_put_array(mem, message->n_files, sizeof *files, &to.files, &files, err));
+  for (uint32_t i = 0; i < message->n_caches; i++) put_cache(&message->caches[i], &caches[i]);
+  for (uint32_t i = 0; i < message->n_files; i++) put_file(&message->files[i], &files[i]);
+  to.n_caches = message->n_caches;
+  to.n_files = message->n_files;
+  to.more = message->has_more;
+  to.data = clv_put_bytes(message->data, message->data_bytes);
+  to.used_bytes = message->used_bytes;
+  to.quota_bytes = message->quota_bytes;
+  CLV_TRY(clv_wire_pack(&to.base, ret, err));
+  CLV_AUTO(clv_wire_done) clv_wire_kept_reply back = {0};
+  return clv_wire_kept_reply_decode(&(clv_piece){ret->data, ret->len}, 1, &back, err);
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Futures that commands use as well as programs: whether one is done, waiting for it, its result,
+ * and releasing it.
+ */
+#include "master/api/core/future_int.h"
+
+cleave_status cleave_future_poll(cleave_runtime *runtime, cleave_future future, bool *ret_ready,
+                                 cleave_error *error) {
+  api_future *f;
+  NOT_NULL(runtime, ret_ready);
+  LOCKED(runtime);
+  PASS(api_future_find(runtime, future, &f, error));
+  if (runtime->single_thread) api_poll(runtime);
+  (void)api_futures_advance(runtime);
+  if (runtime->single_thread && runtime->futures_state->run_callbacks)
+    (void)runtime->futures_state->run_callbacks(runtime);
+  *ret_ready = f->is_done;
+  api_future_release_use(runtime, f);
+  return CLEAVE_OK;
+}
+
+cleave_status cleave_future_wait(cleave_runtime *runtime, cleave_future future,
+                                 uint64_t deadline_ms, cleave_error *error) {
+  api_future *f;
+  NOT_NULL(runtime);
+  LOCKED(runtime);
+  PASS(api_future_find(runtime, future, &f, error));
+  cleave_status status = api_future_await(runtime, f, api_deadline_ns(runtime, deadline_ms), error);
+  api_future_release_use(runtime, f);
+  return status;
+}
+
+cleave_status cleave_future_release(cleave_runtime *runtime, cleave_future future,
+                                    cleave_error *error) {
+  api_future *f;
+  NOT_NULL(runtime);
+  LOCKED(runtime);
+  PASS(api_future_find(runtime, future, &f, error));
+  f->released = true;
+  api_future_release_use(runtime, f);
+  return CLEAVE_OK;
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+/* Finds a future that has ended with success and has results of that type. */
+static cleave_status find_done(cleave_runtime *rt, cleave_future future, const char *what,
+                               api_result_fn *out, api_future **ret, cleave_error *error) {
+  api_future *f;
+  PASS(api_future_find(rt, future, &f, error));
+  cleave_status status = CLEAVE_OK;
+  if (f->op->copy_result != out)
+    status = api_fail(error, CLV_INVALID, "future %llu, %s of %s, brings no %s",
+                      (unsigned long long)future.id, f->op->name, f->subject, what);
+  else if (!f->is_done)
+    status = api_fail(error, CLV_PRECONDITION, "future %llu, %s of %s, is not done: wait for it",
+                      (unsigned long long)future.id, f->op->name, f->subject);
+  else
+    status = api_future_result(f, error);
+  if (status == CLEAVE_OK)
+    *ret = f;
+  else
+    api_future_release_use(rt, f);
+  return status;
+}
+
+/* Copies without the lock, because a record that is done does not change. */
+cleave_status api_future_take_result(cleave_runtime *rt, cleave_future future, const char *what,
+                                     api_result_fn *out, void *ret, cleave_error *error) {
+  api_future *f;
+  {
+    LOCKED(rt);
+    PASS(find_done(rt, future, what, out, &f, error));
+  }
+  cleave_status status = out(f, ret, error);
+  LOCKED(rt);
+  api_future_release_use(rt, f);
+  return status;
+}
+
+cleave_status cleave_future_state_file(cleave_runtime *runtime, cleave_future future,
+                                       cleave_state_file *ret_file, cleave_error *error) {
+  NOT_NULL(runtime, ret_file);
+  PASS(api_file_check_result(ret_file, error));
+  return api_future_take_result(runtime, future, "file of state", api_file_result, ret_file, error);
+}

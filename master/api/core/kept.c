@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Caches and files of state that a worker keeps for this identity: listed, read and removed by the
+ * unary method Kept, which needs no session.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/net/tls/tls.h"
+#include "master/api/core/core_int.h"
+
+struct cleave_kept_client {
+  clv_tls_identity *identity;
+  clv_rpc_runtime *rpc;
+  clv_rpc_channel *channel;
+  unsigned timeout_ms; /* of each call */
+};
+
+/* ---- the connection -------------------------------------------------------------------------- */
+
+void cleave_kept_close(cleave_kept_client *k) {
+  if (!k) return;
+  clv_rpc_channel_free(k->channel);
+  clv_rpc_runtime_free(k->rpc);
+  clv_tls_identity_free(k->identity);
+  free(k);
+}
+
+void cleave_kept_closep(cleave_kept_client **k) {
+  cleave_kept_close(*k);
+  *k = NULL;
+}
+
+static clv_code open_runtime(cleave_kept_client *k, const clv_tls_config *t, clv_err *err) {
+  const clv_rpc_runtime_options o = {.queue_threads = 2};
+  CLV_TRY(clv_tls_floor_install(err));
+  CLV_TRY(clv_tls_identity_load(t->ca, t->cert, t->key, &k->identity, err));
+  CLV_TRY(clv_tls_identity_require(k->identity, CLV_TLS_CLIENT, err));
+  CLV_TRY(clv_tls_revocation_load(t->crl, k->identity, err));
+  return clv_rpc_runtime_new(&o, &k->rpc, err);
+}
+
+clv_code cleave_kept_open(const clv_session_config *config, const clv_remote_spec *worker,
+                          unsigned timeout_ms, cleave_kept_client **ret, clv_err *err) {
+  CLV_AUTO(cleave_kept_closep) cleave_kept_client *k = NULL;
+  unsigned connect_ms = (unsigned)config->limits.connect_timeout_ms;
+  CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
+  k->timeout_ms = timeout_ms ? timeout_ms : connect_ms;
+  CLV_TRY(open_runtime(k, &config->tls, err));
+  const clv_rpc_channel_options o = {
+      .target = worker->address,
+      .expected_uri = worker->identity,
+      .pem = {k->identity->ca_pem, k->identity->cert_pem, k->identity->key_pem}};
+  CLV_TRY(clv_rpc_channel_new(k->rpc, &o, &k->channel, err));
+  CLV_TRY(clv_rpc_channel_connect(k->channel, connect_ms, err));
+  *ret = clv_steal(&k);
+  return CLV_OK;
+}
+
+clv_code api_kept_call(clv_rpc_channel *channel, const clv_wire_kept_request *request,
+                       unsigned timeout_ms, clv_wire_kept_reply *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0}, in = {0};
+  CLV_TRY(clv_wire_kept_request_encode(request, &out, err));
+  CLV_TRY(clv_rpc_call(channel, CLV_METHOD_KEPT, out.data, out.len, timeout_ms, &in, err));
+  return clv_wire_kept_reply_decode(&(clv_piece){in.data, in.len}, 1, ret, err);
+}
+
+static clv_code call(cleave_kept_client *k, const clv_wire_kept_request *request,
+                     clv_wire_kept_reply *ret, clv_err *err) {
+  return api_kept_call(k->channel, request, k->timeout_ms, ret, err);
+}
+
+static clv_code fail_answer(const char *what, clv_err *err) {
+  return clv_fail(err, CLV_BAD_ANSWER, "the worker's answer about kept files %s", what);
+}
+
+/* ---- list ------------------------------------------------------------------------------------ */
+
+void cleave_kept_files_done(cleave_kept_files *l) {
+  if (!l) return;
+  free(l->files);
+  *l = (cleave_kept_files){0};
+}
+
+static void copy_file(const clv_wire_kept_file *from, cleave_kept_file *to) {
+  *to = (cleave_kept_file){.bytes = from->bytes,
+                           .age_s = from->age_s,
+                           .version = from->version,
+                           .has_sha256 = from->has_sha256,
+                           .sha256 = from->sha256};
+  snprintf(to->name, sizeof to->name, "%s", from->name);
+}
+
+/* Appends the files of a reply, whose names must ascend, so that a list ends. */
+static clv_code append_files(const clv_wire_kept_reply *r, cleave_kept_files *l, clv_err *err) {
+  cleave_kept_file *grown = realloc(l->files, (l->n + r->n_files + 1) * sizeof *grown);
+  if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a list of kept files");
+  l->files = grown;
+  for (uint32_t i = 0; i < r->n_files; i++) {
+    if (l->n && strcmp(l->files[l->n - 1].name, r->files[i].name) >= 0)
+      return fail_answer("is not sorted by name", err);
+    copy_file(&r->files[i], &l->files[l->n++]);
+  }
+  l->used_bytes = r->used_bytes;
+  l->quota_bytes = r->quota_bytes;
+  return r->has_more && !r->n_files ? fail_answer("has no end", err) : CLV_OK;
+}
+
+clv_code cleave_kept_list(cleave_kept_client *k, const char *name, cleave_kept_files *ret,
+                          clv_err *err) {
+  CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
+  for (bool more = true; more;) {
+    CLV_AUTO(clv_wire_done) clv_wire_kept_reply r = {0};
+    const clv_wire_kept_request q = {.sort = CLV_KEPT_FILES,
+                                     .name = name,
+                                     .wants_digest = name != NULL,
+                                     .after = l.n ? l.files[l.n - 1].name : NULL};
+    CLV_TRY(call(k, &q, &r, err));
+    CLV_TRY(append_files(&r, &l, err));
+    more = r.has_more && !name;
+  }
+  *ret = l;
+  l = (cleave_kept_files){0};
+  return CLV_OK;
+}
+
+/* ---- read, remove ---------------------------------------------------------------------------- */
+
+/* Reads the beginning of a range: one call. *ret_bytes: bytes that were read. */
+static clv_code read_part(cleave_kept_client *k, const clv_wire_kept_request *q, void *data,
+                          size_t *ret_bytes, uint64_t *ret_version, clv_err *err) {
+  CLV_AUTO(clv_wire_done) clv_wire_kept_reply r = {0};
+  CLV_TRY(call(k, q, &r, err));
+  if (r.n_files != 1 || strcmp(r.files[0].name, q->name) != 0)
+    return fail_answer("is about another file", err);
+  if (!r.data_bytes || r.data_bytes > q->length) return fail_answer("has another length", err);
+  if (q->version && q->version != r.files[0].version)
+    return clv_fail(err, CLV_ABORTED,
+                    "kept file '%s' changed while it was read: read it again from its beginning",
+                    q->name);
+  memcpy(data, r.data, r.data_bytes);
+  *ret_bytes = r.data_bytes;
+  *ret_version = r.files[0].version;
+  return CLV_OK;
+}
+
+clv_code cleave_kept_read(cleave_kept_client *k, const char *name, uint64_t offset, void *data,
+                          size_t length, uint64_t *version, clv_err *err) {
+  for (size_t done = 0, n = 0; done < length; done += n) {
+    const clv_wire_kept_request q = {.verb = CLV_KEPT_READ,
+                                     .sort = CLV_KEPT_FILES,
+                                     .name = name,
+                                     .offset = offset + done,
+                                     .length = CLV_MIN(length - done, (size_t)CLV_WIRE_KEPT_BYTES),
+                                     .version = *version};
+    CLV_TRY(read_part(k, &q, (char *)data + done, &n, version, err));
+  }
+  return CLV_OK;
+}
+
+clv_code cleave_kept_remove(cleave_kept_client *k, const char *name, clv_err *err) {
+  CLV_AUTO(clv_wire_done) clv_wire_kept_reply r = {0};
+  const clv_wire_kept_request q = {.verb = CLV_KEPT_REMOVE, .sort = CLV_KEPT_FILES, .name = name};
+  return call(k, &q, &r, err);
+}
+
+clv_code cleave_kept_caches(cleave_kept_client *k, bool remove, clv_wire_kept_reply *ret,
+                            clv_err *err) {
+  const clv_wire_kept_request q = {.verb = remove ? CLV_KEPT_REMOVE : CLV_KEPT_LIST,
+                                   .sort = CLV_KEPT_CACHES};
+  return call(k, &q, ret, err);
+}

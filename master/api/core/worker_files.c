@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The operation on a module's state in a file that its worker keeps (worker_file_calls.c). A
+ * request names the file; the answer has its bytes and its digest.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/api/core/future_int.h"
+#include "master/api/core/module_int.h"
+#include "master/api/core/state_requests_int.h"
+
+enum { WAITS_FOR_STEP, REQUEST_SENT };
+
+static const char *verb_of(clv_frame_kind kind) {
+  if (kind == CLV_STATE_SAVE) return "saving";
+  return kind == CLV_STATE_LOAD ? "loading" : "removing";
+}
+
+static cleave_status check_name(const char *name, cleave_error *error) {
+  if (clv_is_file_name(name)) return CLEAVE_OK;
+  return api_fail(error, CLV_INVALID,
+                  "a file at a node has a name of 1..%d of [A-Za-z0-9._-] without a dot first, no "
+                  "path",
+                  CLV_FILE_NAME);
+}
+
+/* Fails for a module at the master: only workers have a store. */
+static cleave_status check_node(const cleave_module *m, cleave_error *error) {
+  const api_peer *p = &m->runtime->peers[m->node];
+  if (m->node && p->has_state_files) return CLEAVE_OK;
+  if (!m->node)
+    return api_fail(error, CLV_INVALID,
+                    "module '%s' is at the master: cleave_state_save and cleave_state_load have "
+                    "files here",
+                    m->name);
+  api_fail(error, CLV_UNIMPLEMENTED,
+           "worker '%s' keeps no files of state: it has no state_dir in its worker.yaml, or is of "
+           "an older version",
+           p->name);
+  api_set_error_node(error, p->name, m->name);
+  return CLEAVE_UNIMPLEMENTED;
+}
+
+cleave_status api_file_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
+                             cleave_error *error) {
+  cleave_module *m = a->module;
+  f->module = m;
+  f->state_kind = (clv_state_kind)a->kind;
+  f->verb = a->verb;
+  if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
+  if (a->kind != CLEAVE_STATE_WEIGHTS && a->kind != CLEAVE_STATE_OPTIMIZER)
+    return api_fail(error, CLV_INVALID, "no kind of state %d", (int)a->kind);
+  PASS(check_name(a->name, error));
+  snprintf(f->file, sizeof f->file, "%s", a->name);
+  snprintf(f->subject, sizeof f->subject, "%s", m->name);
+  PASS(api_module_place(m, false, f->deadline_ms, error));
+  PASS(check_node(m, error));
+  PASS(api_check_no_pending_backward(rt, error));
+  api_module_add_kept(m);
+  return CLEAVE_OK;
+}
+
+static cleave_status send_request(cleave_runtime *rt, api_future *f, cleave_error *error) {
+  cleave_module *m = f->module;
+  api_state_request *r = &f->request;
+  clv_packet *p;
+  r->id = ++rt->next_id;
+  r->node = m->node;
+  r->is_for_file = true;
+  PASS(api_packet_new(rt, f->verb, 0, r->id, &p, error));
+  api_set_frame_module(p, m);
+  p->frame.state.what = f->state_kind;
+  snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", f->file);
+  r->next = rt->requests;
+  rt->requests = r;
+  m->weights_version += f->verb == CLV_STATE_LOAD && f->state_kind == CLV_STATE_WEIGHTS;
+  return api_send(rt, m->node, p, error);
+}
+
+void api_file_advance(cleave_runtime *rt, api_future *f) {
+  api_state_request *r = &f->request;
+  cleave_error why = {.status = CLEAVE_OK};
+  if (f->stage == WAITS_FOR_STEP && (rt->undecided_context || f->module->state == MODULE_PLACING))
+    return;
+  if (f->stage == WAITS_FOR_STEP) why.status = send_request(rt, f, &why);
+  f->stage = REQUEST_SENT;
+  if (why.status == CLEAVE_OK && r->failed) why = r->failure;
+  if (why.status == CLEAVE_OK) {
+    if (!r->answered) return;
+    (void)api_take_deferred_error(rt, &why); /* the node has answered what came before */
+  }
+  api_state_free_work(rt, f);
+  api_future_finish(rt, f, &why);
+}
+
+void api_file_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
+  const cleave_module *m = f->module;
+  char silence[200];
+  api_fail(ret, CLV_DEADLINE, "%s the state of module '%s' as '%s' was not done by '%s' in time%s",
+           verb_of(f->verb), m->name, f->file, rt->peers[m->node].name,
+           api_describe_silence(rt, silence, sizeof silence));
+  api_set_error_node(ret, rt->peers[m->node].name, m->name);
+}
+
+cleave_status api_file_result(const api_future *f, void *ret, cleave_error *error) {
+  cleave_state_file *file = ret;
+  (void)error;
+  file->bytes = f->request.bytes;
+  clv_sha256_hex(&f->request.sha256, file->sha256);
+  return CLEAVE_OK;
+}

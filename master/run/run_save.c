@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * When a training saves checkpoints. The loop calls clv_run_save_if_due after each round. It
+ * completes a checkpoint that workers have finished writing, and begins the next one when
+ * checkpoint.every_steps or checkpoint.every says so. Only one is in progress at a time.
+ * clv_run_save_now waits until the checkpoint of the present step is complete: at the end of a run,
+ * at an interrupt, and for the best checkpoint, whose step must not pass before the worker has
+ * accepted its files.
+ *
+ * With `every: auto` the interval follows from the cost of the checkpoint before: the time in which
+ * the master did not train, and the time by which steps were slower while workers wrote.
+ */
+#include <string.h>
+
+#include "master/run/run_int.h"
+
+/* checkpoint.every: auto */
+#define MIN_INTERVAL_NS (UINT64_C(10) * 1000000000)
+#define MAX_INTERVAL_NS (UINT64_C(30) * 60 * 1000000000)
+enum { MAX_COST_PERCENT = 3 };
+
+uint64_t clv_checkpoint_interval_ns(uint64_t cost_ns) {
+  uint64_t interval = cost_ns > UINT64_MAX / 100 ? UINT64_MAX : cost_ns * 100 / MAX_COST_PERCENT;
+  return CLV_MIN(CLV_MAX(interval, MIN_INTERVAL_NS), MAX_INTERVAL_NS);
+}
+
+/* Returns the time between two checkpoints; UINT64_MAX: time does not decide. */
+static uint64_t find_interval_ns(const clv_run *r) {
+  uint64_t ms = clv_session_checkpoint_every_ms(r->config);
+  if (ms) return ms * 1000000;
+  if (!clv_session_checkpoint_is_auto(r->config)) return UINT64_MAX;
+  return clv_checkpoint_interval_ns(r->saving.cost_ns);
+}
+
+/* ---- cost ------------------------------------------------------------------------------------ */
+
+/* Adds a round that took `ns` to the usual time of a round or, while a checkpoint is in progress,
+ * what it took longer to the checkpoint's cost. */
+static void note_round(clv_run_saving *s, bool is_saving, uint64_t ns) {
+  if (!is_saving)
+    s->usual_round_ns = s->usual_round_ns ? (7 * s->usual_round_ns + ns) / 8 : ns;
+  else if (ns > s->usual_round_ns)
+    s->present_cost_ns += ns - s->usual_round_ns;
+}
+
+/* ---- one checkpoint -------------------------------------------------------------------------- */
+
+static clv_train_position find_position(const clv_run *r) {
+  return (clv_train_position){.cursor = r->steps.cursor,
+                              .skipped = r->steps.skipped_in_a_row,
+                              .bad_losses = r->steps.bad_losses,
+                              .bad_gradients = r->steps.bad_gradients};
+}
+
+static clv_code begin(clv_run *r, clv_err *err) {
+  clv_run_saving *s = &r->saving;
+  const clv_train_position at = find_position(r);
+  s->is_due = false;
+  s->began_ns = clv_now_ns();
+  s->step = clv_trainer_step_count(r->trainer);
+  CLV_TRY(clv_run_lock_check_newest(r->lock, err));
+  CLV_TRY(clv_trainer_begin_save(r->trainer, r->dir.data, &at, err));
+  s->present_cost_ns = clv_now_ns() - s->began_ns;
+  return CLV_OK;
+}
+
+/* Notes the complete checkpoint of s->step in run.json and in the metrics. */
+static void note_complete(clv_run *r) {
+  clv_run_saving *s = &r->saving;
+  r->steps.saved_step = s->step;
+  s->cost_ns = s->present_cost_ns;
+  clv_run_lock_note_checkpoint(r->lock);
+  clv_run_metrics_checkpoint(r->metrics, s->step, s->present_cost_ns);
+}
+
+/* Completes the checkpoint in progress if its files are durable; with `wait`, waits for that. After
+ * a failure the next checkpoint is due at once. *ret (may be NULL): how it went. */
+static clv_code finish(clv_run *r, bool wait, clv_save_result *ret, clv_err *err) {
+  clv_run_saving *s = &r->saving;
+  clv_save_result result;
+  uint64_t begin_ns = clv_now_ns();
+  CLV_TRY(clv_run_lock_check_newest(r->lock, err));
+  CLV_TRY(clv_trainer_end_save(r->trainer, wait, r->best_checkpoint.step, &result, err));
+  s->present_cost_ns += clv_now_ns() - begin_ns;
+  clv_run_print_notices(r);
+  s->is_due |= result == CLV_SAVE_FAILED;
+  if (ret) *ret = result;
+  if (result == CLV_SAVE_DONE) note_complete(r);
+  return CLV_OK;
+}
+
+static clv_code finish_if_in_progress(clv_run *r, bool wait, clv_err *err) {
+  return clv_trainer_is_saving(r->trainer) ? finish(r, wait, NULL, err) : CLV_OK;
+}
+
+clv_code clv_run_save_now(clv_run *r, clv_err *err) {
+  clv_save_result result = CLV_SAVE_FAILED;
+  CLV_TRY(finish_if_in_progress(r, true, err));
+  if (r->steps.saved_step == clv_trainer_step_count(r->trainer)) return CLV_OK;
+  /* each failure leaves fewer stages whose files stay at workers */
+  while (result == CLV_SAVE_FAILED) {
+    CLV_TRY(begin(r, err));
+    CLV_TRY(finish(r, true, &result, err));
+  }
+  return CLV_OK;
+}
+
+/* ---- when ------------------------------------------------------------------------------------ */
+
+/* Returns true if the round that began behind step `before` has passed a multiple of every_steps,
+ * or checkpoint.every has passed since the last checkpoint began. */
+static bool is_time(const clv_run *r, uint64_t before) {
+  uint64_t step = clv_trainer_step_count(r->trainer), every = r->config->checkpoint.every_steps;
+  if (every && step / every != before / every) return true;
+  return clv_now_ns() - r->saving.began_ns >= find_interval_ns(r);
+}
+
+clv_code clv_run_save_if_due(clv_run *r, uint64_t before, uint64_t round_ns, clv_err *err) {
+  clv_run_saving *s = &r->saving;
+  note_round(s, clv_trainer_is_saving(r->trainer), round_ns);
+  s->is_due |= is_time(r, before);
+  CLV_TRY(finish_if_in_progress(r, false, err));
+  if (!s->is_due || clv_trainer_is_saving(r->trainer)) return CLV_OK;
+  if (r->steps.saved_step == clv_trainer_step_count(r->trainer)) {
+    s->is_due = false;
+    return CLV_OK;
+  }
+  CLV_TRY(begin(r, err));
+  return finish(r, false, NULL, err);
+}
+
+void clv_run_reset_saving(clv_run *r) {
+  r->saving = (clv_run_saving){.began_ns = clv_now_ns(), .cost_ns = r->saving.cost_ns};
+}

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Saving a checkpoint of all stages. clv_trainer_begin_save asks the workers to write the state of
+ * their stages into files that stay there, and writes everything else into the folder. Training
+ * goes on. clv_trainer_end_save is called between steps: when all workers have reported their files
+ * durable, it writes the manifest, which makes the folder a checkpoint, and then removes older
+ * checkpoints with their files at workers.
+ *
+ * A worker keeps a file under the name SESSION.STEP.STAGE.w (weights) or .o (optimiser), which
+ * never gets other contents. All files of a checkpoint belong to one step, because a worker copies
+ * a stage's state behind that step's commit and before the next step's calls.
+ *
+ * The state of other stages passes through the master piece by piece, so the master never has the
+ * state of a complete stage in memory: stages at the master, stages of a worker that keeps no
+ * files, and all stages with checkpoint.home: always.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/net/wire/wire.h"
+#include "master/train/train_int.h"
+
+/* Limit of a worker's answer about a file. A worker that is lost is noticed much earlier. */
+enum { FILE_DEADLINE_MS = 3600 * 1000, WAIT_MS = 200 };
+
+/* The state of a stage while it is written to a checkpoint. */
+typedef struct state_reader {
+  cleave_state_list listed;
+  clv_weights_tensor *tensors; /* [n] tensors of the file */
+  clv_weights_want *items;     /* [n] the items of `listed` that are written to the file */
+  size_t n;
+  clv_weights_sample *samples; /* [n] samples for the ledger; NULL: the ledger needs none */
+  clv_weights_writer *file;
+} state_reader;
+
+/* A file of a stage that stays at the stage's worker. */
+typedef struct kept_part {
+  uint32_t stage;
+  bool optimizer;
+  state_reader state;
+  cleave_future answer; /* id 0: the worker has answered, or there is no file because n is 0 */
+  char name[CLV_FILE_NAME + 1];
+  clv_manifest_file row; /* place and kept are not owned */
+} kept_part;
+
+/* A checkpoint that has begun and has no manifest yet. */
+struct clv_trainer_save {
+  clv_checkpoint_writer *writer;
+  char *run_dir;
+  uint64_t step;
+  char config_hash[65];
+  kept_part *parts; /* [n_parts] by stage, the weights first */
+  size_t n_parts;
+};
+
+static void state_reader_done(state_reader *s) {
+  cleave_state_list_done(&s->listed);
+  clv_trainer_free_samples(s->samples, s->n);
+  free(s->tensors);
+  free(s->items);
+  clv_weights_writer_free(s->file);
+}
+
+bool clv_trainer_is_checkpointed(const clv_trainer *t, uint32_t stage, cleave_state_kind kind,
+                                 const char *name) {
+  const clv_param *p = clv_params_find(t->b->stages[stage].params, name);
+  return kind != CLEAVE_STATE_WEIGHTS || !p ||
+         clv_is_param_checkpointed(&t->config->stages[stage], p);
+}
+
+static cleave_state_kind kind_of(bool optimizer) {
+  return optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
+}
+
+static clv_code list_state(clv_trainer *t, uint32_t stage, bool optimizer, state_reader *s,
+                           clv_err *err) {
+  cleave_state_kind kind = kind_of(optimizer);
+  CLV_TRY_API(cleave_state_list_of(t->modules[stage], kind, &s->listed, CLV_API_ERROR));
+  CLV_TRY(clv_alloc(s->listed.n, sizeof *s->tensors, &s->tensors, err));
+  CLV_TRY(clv_alloc(s->listed.n, sizeof *s->items, &s->items, err));
+  for (size_t i = 0; i < s->listed.n; i++) {
+    const clv_weights_want *w = &s->listed.items[i];
+    if (!clv_trainer_is_checkpointed(t, stage, kind, w->name)) continue;
+    s->tensors[s->n] = (clv_weights_tensor){w->name, w->dtype, w->shape, NULL};
+    s->items[s->n++] = *w;
+  }
+  return CLV_OK;
+}
+
+/* ---- files in the folder --------------------------------------------------------------------- */
+
+static clv_code on_piece_received(void *user, size_t item, uint64_t offset, void *data,
+                                  size_t length, clv_err *err) {
+  const state_reader *s = user;
+  if (s->samples && s->samples[item].parts)
+    clv_weights_sample_add(&s->samples[item], offset, data, length);
+  return clv_weights_put(s->file, item, offset, data, length, err);
+}
+
+static clv_code save_state(clv_trainer *t, uint32_t i, bool optimizer, clv_checkpoint_writer *w,
+                           clv_err *err) {
+  CLV_AUTO(state_reader_done) state_reader s = {0};
+  cleave_state_kind kind = kind_of(optimizer);
+  CLV_TRY(list_state(t, i, optimizer, &s, err));
+  CLV_TRY(clv_trainer_new_samples(t, i, kind, s.items, s.n, &s.samples, err));
+  CLV_TRY(clv_checkpoint_begin_part(w, i, optimizer, s.tensors, s.n, &s.file, err));
+  if (s.n)
+    CLV_TRY_API(cleave_state_take(t->runtime, t->modules[i], kind, s.items, s.n, on_piece_received,
+                                  &s, CLV_API_ERROR));
+  CLV_TRY(clv_trainer_note_values(t, i, s.samples, s.n, err));
+  return clv_checkpoint_end_part(w, clv_steal(&s.file), err);
+}
+
+static clv_code save_stage(clv_trainer *t, uint32_t i, clv_checkpoint_writer *w, clv_err *err) {
+  CLV_TRY(save_state(t, i, false, w, err));
+  return save_state(t, i, true, w, err);
+}
+
+/* Lists the stages of which the checkpoint lacks weights. Export prints this list. */
+static clv_code list_incomplete_stages(const clv_trainer *t, clv_bytes *ret, clv_err *err) {
+  for (uint32_t i = 0; i < t->b->n_stages; i++) {
+    const clv_params *params = t->b->stages[i].params;
+    int k = 0;
+    while (k < params->n &&
+           clv_trainer_is_checkpointed(t, i, CLEAVE_STATE_WEIGHTS, params->list[k].name))
+      k++;
+    if (k < params->n)
+      clv_bytes_printf(ret, "%s%s", ret->len ? ", " : "", t->config->stages[i].name);
+  }
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+/* Extra key of a checkpoint, with three numbers: the last consecutive steps that changed no weight,
+ * all steps whose loss was not finite, all steps with a gradient that was not finite. A checkpoint
+ * lacks the key if the last two numbers are 0. */
+static const char skipped_key[] = "skipped_steps";
+
+static void format_skipped_steps(const clv_train_position *at, char text[80]) {
+  snprintf(text, 80, "%llu %llu %llu", (unsigned long long)at->skipped,
+           (unsigned long long)at->bad_losses, (unsigned long long)at->bad_gradients);
+}
+
+void clv_trainer_read_position(const clv_trainer_state *s, clv_train_position *ret) {
+  const char *text = clv_trainer_state_get(s, skipped_key);
+  unsigned long long n[3];
+  *ret = (clv_train_position){.cursor = {s->epoch, s->index}};
+  if (!text || sscanf(text, "%llu %llu %llu", &n[0], &n[1], &n[2]) != 3) return;
+  ret->skipped = n[0];
+  ret->bad_losses = n[1];
+  ret->bad_gradients = n[2];
+}
+
+/* Adds trainer_state.json. left: the stages that list_incomplete_stages has found, or "". */
+static clv_code add_trainer_state(const clv_trainer *t, clv_checkpoint_writer *w,
+                                  const clv_train_position *at, const char *left, clv_err *err) {
+  char skipped[80];
+  format_skipped_steps(at, skipped);
+  clv_kv extra[4] = {{"isa", clv_backend_isa(clv_backend_cpu())},
+                     {"libraries", clv_backend_libraries(clv_backend_cpu())}};
+  size_t n = 2;
+  if (left[0]) extra[n++] = (clv_kv){CLV_STAGES_LEFT, left};
+  if (at->bad_losses || at->bad_gradients) extra[n++] = (clv_kv){skipped_key, skipped};
+  clv_trainer_state state = {.epoch = at->cursor.epoch,
+                             .index = at->cursor.index,
+                             .global_step = t->committed_steps,
+                             .max_steps = t->config->train.max_steps,
+                             .extra = extra,
+                             .n_extra = n};
+  return clv_checkpoint_add_state(w, &state, err);
+}
+
+/* Adds the files that describe the run at this step, and sets s->config_hash. */
+static clv_code add_description(clv_trainer *t, struct clv_trainer_save *s,
+                                const clv_train_position *at, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes config = {0}, left = {0};
+  clv_sha256 digest;
+  CLV_TRY(clv_session_config_write(t->config, &config, err));
+  CLV_TRY(clv_sha256_of(config.data, config.len, &digest, err));
+  clv_sha256_hex(&digest, s->config_hash);
+  CLV_TRY(
+      clv_checkpoint_add_file(s->writer, "session.effective.yaml", config.data, config.len, err));
+  CLV_TRY(list_incomplete_stages(t, &left, err));
+  return add_trainer_state(t, s->writer, at, left.len ? left.data : "", err);
+}
+
+/* ---- files at workers ------------------------------------------------------------------------ */
+
+static void save_free(clv_trainer *t, struct clv_trainer_save *s) {
+  if (!s) return;
+  for (size_t i = 0; i < s->n_parts; i++) {
+    if (s->parts[i].answer.id) (void)cleave_future_release(t->runtime, s->parts[i].answer, NULL);
+    state_reader_done(&s->parts[i].state);
+  }
+  clv_checkpoint_writer_free(s->writer);
+  free(s->parts);
+  free(s->run_dir);
+  free(s);
+}
+
+void clv_trainer_drop_save(clv_trainer *t) { save_free(t, clv_steal(&t->save)); }
+
+bool clv_trainer_is_saving(const clv_trainer *t) { return t->save != NULL; }
+
+/* Returns true if the files of a stage stay at the stage's worker. */
+static bool is_kept_at_worker(const clv_trainer *t, uint32_t stage) {
+  return t->b->stages[stage].worker >= 0 &&
+         clv_session_checkpoint_home(t->config) != CLV_HOME_ALWAYS && !t->is_stage_fetched[stage];
+}
+
+static void format_name(const clv_trainer *t, kept_part *p) {
+  char session[33];
+  for (int i = 0; i < 16; i++) snprintf(session + 2 * i, 3, "%02x", t->config->attempt.session[i]);
+  snprintf(p->name, sizeof p->name, "%s.%llu.%u.%c", session,
+           (unsigned long long)t->committed_steps, p->stage, p->optimizer ? 'o' : 'w');
+}
+
+/* Notes that a worker does not keep a stage's files, which the master fetches from now on. why: the
+ * reason; the notice has it if the worker has a place for files. */
+static void fetch_stage_from_now_on(clv_trainer *t, uint32_t stage, const cleave_error *why) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  t->is_stage_fetched[stage] = true;
+  if (why->status == CLEAVE_UNIMPLEMENTED && !t->config->checkpoint.home) return;
+  clv_bytes_printf(&text,
+                   "checkpoint of step %llu: worker '%s' cannot keep the files of stage '%s': %s; "
+                   "the master fetches them from now on",
+                   (unsigned long long)t->step_of_activity,
+                   t->config->workers[t->b->stages[stage].worker].name,
+                   t->config->stages[stage].name, why->text);
+  if (!text.failed) clv_trainer_on_notice(t, text.data);
+}
+
+/* Asks the stage's worker to write one file. */
+static clv_code begin_part(clv_trainer *t, uint32_t stage, bool optimizer, kept_part *p,
+                           cleave_error *ret_refused, clv_err *err) {
+  cleave_error why;
+  *p = (kept_part){.stage = stage, .optimizer = optimizer};
+  format_name(t, p);
+  CLV_TRY(list_state(t, stage, optimizer, &p->state, err));
+  if (!p->state.n) return CLV_OK;
+  if (cleave_state_save_at_worker_async(t->runtime, t->modules[stage], kind_of(optimizer), p->name,
+                                        FILE_DEADLINE_MS, &p->answer, &why) == CLEAVE_OK)
+    return CLV_OK;
+  if (why.status != CLEAVE_UNIMPLEMENTED && !why.reported)
+    return clv_trainer_convert_error(t, &why, err);
+  *ret_refused = why;
+  return CLV_OK;
+}
+
+/* Begins both files of a stage. *ret: false if the worker keeps none. */
+static clv_code begin_kept_stage(clv_trainer *t, uint32_t stage, bool *ret, clv_err *err) {
+  struct clv_trainer_save *s = t->save;
+  cleave_error refused = {.status = CLEAVE_OK};
+  for (int k = 0; k < 2 && refused.status == CLEAVE_OK; k++)
+    CLV_TRY(begin_part(t, stage, k, &s->parts[s->n_parts++], &refused, err));
+  *ret = refused.status == CLEAVE_OK;
+  if (*ret) return CLV_OK;
+  while (s->n_parts && s->parts[s->n_parts - 1].stage == stage) {
+    kept_part *p = &s->parts[--s->n_parts];
+    if (p->answer.id) (void)cleave_future_release(t->runtime, p->answer, NULL);
+    state_reader_done(&p->state);
+  }
+  fetch_stage_from_now_on(t, stage, &refused);
+  return CLV_OK;
+}
+
+/* Asks for the files of all stages at workers first, so that workers write while the master does.
+ * is_kept: [n_stages] receives which stages have asked. */
+static clv_code begin_kept_stages(clv_trainer *t, bool *is_kept, clv_err *err) {
+  for (uint32_t i = 0; i < t->b->n_stages; i++)
+    if (is_kept_at_worker(t, i)) CLV_TRY(begin_kept_stage(t, i, &is_kept[i], err));
+  return CLV_OK;
+}
+
+static clv_code begin_files(clv_trainer *t, const clv_train_position *at, clv_err *err) {
+  CLV_AUTO(clv_freep) bool *is_kept = NULL;
+  CLV_TRY(clv_alloc(t->b->n_stages, sizeof *is_kept, &is_kept, err));
+  CLV_TRY(clv_alloc(2 * (size_t)t->b->n_stages, sizeof *t->save->parts, &t->save->parts, err));
+  CLV_TRY(begin_kept_stages(t, is_kept, err));
+  for (uint32_t i = 0; i < t->b->n_stages; i++)
+    if (!is_kept[i]) CLV_TRY(save_stage(t, i, t->save->writer, err));
+  return add_description(t, t->save, at, err);
+}
+
+/* Begins the folder. Does not set *ret if the checkpoint of this step exists already. A checkpoint
+ * that clv_trainer_restore could not use has lost files, so it is replaced. */
+static clv_code begin_folder(clv_trainer *t, const char *run_dir, clv_checkpoint_writer **ret,
+                             clv_err *err) {
+  uint64_t step = t->committed_steps;
+  if (step >= t->first_lost_step) {
+    CLV_TRY(clv_checkpoint_remove(run_dir, step, err));
+    t->first_lost_step = step + 1;
+  }
+  clv_code code = clv_checkpoint_begin(run_dir, step, t->b->n_stages, ret, err);
+  return code == CLV_EXISTS ? CLV_OK : code;
+}
+
+clv_code clv_trainer_begin_save(clv_trainer *t, const char *run_dir, const clv_train_position *at,
+                                clv_err *err) {
+  CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
+  clv_trainer_set_activity(t, "checkpoint of step", t->committed_steps);
+  CLV_TRY(begin_folder(t, run_dir, &w, err));
+  if (!w) return CLV_OK;
+  CLV_TRY(clv_alloc(1, sizeof *t->save, &t->save, err));
+  t->save->writer = clv_steal(&w);
+  t->save->step = t->committed_steps;
+  clv_code code = clv_strdup(run_dir, &t->save->run_dir, err);
+  if (code == CLV_OK) code = begin_files(t, at, err);
+  if (code != CLV_OK) clv_trainer_drop_save(t);
+  return code;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+/* Takes the worker's answer about a file. */
+static cleave_status take_answer(clv_trainer *t, kept_part *p, cleave_error *error) {
+  cleave_state_file f = {.size = sizeof f};
+  cleave_status status = cleave_future_state_file(t->runtime, p->answer, &f, error);
+  (void)cleave_future_release(t->runtime, p->answer, NULL);
+  p->answer = (cleave_future){0};
+  if (status != CLEAVE_OK) return status;
+  p->row.bytes = f.bytes;
+  (void)clv_sha256_parse(f.sha256, &p->row.sha256); /* libcleave has written it */
+  return CLEAVE_OK;
+}
+
+/* Takes the answers that have come. wait: waits for each of them. *ret_failed: the first part whose
+ * file was not written; NULL: none. *ret_pending: an answer is missing. */
+static clv_code take_answers(clv_trainer *t, bool wait, kept_part **ret_failed, bool *ret_pending,
+                             cleave_error *ret_why, clv_err *err) {
+  struct clv_trainer_save *s = t->save;
+  *ret_failed = NULL;
+  *ret_pending = false;
+  for (size_t i = 0; i < s->n_parts && !*ret_failed; i++) {
+    kept_part *p = &s->parts[i];
+    bool ready = !p->answer.id;
+    if (ready) continue;
+    CLV_TRY_API(cleave_future_poll(t->runtime, p->answer, &ready, CLV_API_ERROR));
+    while (wait && !ready) {
+      (void)!cleave_future_wait(t->runtime, p->answer, WAIT_MS, NULL); /* polled next */
+      CLV_TRY_API(cleave_future_poll(t->runtime, p->answer, &ready, CLV_API_ERROR));
+    }
+    if (!ready)
+      *ret_pending = true;
+    else if (take_answer(t, p, ret_why) != CLEAVE_OK)
+      *ret_failed = p;
+  }
+  return CLV_OK;
+}
+
+static clv_code add_part(clv_trainer *t, kept_part *p, clv_err *err) {
+  struct clv_trainer_save *s = t->save;
+  const state_reader *r = &p->state;
+  clv_weights_writer *file;
+  if (!r->n) {
+    CLV_TRY(clv_checkpoint_begin_part(s->writer, p->stage, p->optimizer, NULL, 0, &file, err));
+    return clv_checkpoint_end_part(s->writer, file, err);
+  }
+  p->row.place = t->config->workers[t->b->stages[p->stage].worker].identity;
+  p->row.kept = p->name;
+  return clv_checkpoint_add_kept(s->writer, p->stage, p->optimizer, r->tensors, r->n, &p->row, err);
+}
+
+/* Returns a module at the worker with that identity; NULL: the session has none. */
+static cleave_module *find_module_at(const clv_trainer *t, const char *identity) {
+  for (uint32_t i = 0; i < t->b->n_stages; i++) {
+    int worker = t->b->stages[i].worker;
+    if (worker >= 0 && strcmp(t->config->workers[worker].identity, identity) == 0)
+      return t->modules[i];
+  }
+  return NULL;
+}
+
+/* Callback for a checkpoint that is deleted: asks the workers to remove its files. Does not wait
+ * for the answers. A file whose worker is not in use stays there; `checkpoint rm` removes it. */
+static void remove_kept_files(void *user, const clv_manifest *m) {
+  clv_trainer *t = user;
+  for (size_t i = 0; i < m->n_files; i++) {
+    const clv_manifest_file *f = &m->files[i];
+    cleave_module *at = f->place ? find_module_at(t, f->place) : NULL;
+    cleave_future done;
+    cleave_error why;
+    if (!at) continue;
+    if (cleave_state_remove_at_worker_async(t->runtime, at, f->kept, FILE_DEADLINE_MS, &done,
+                                            &why) == CLEAVE_OK)
+      (void)cleave_future_release(t->runtime, done, NULL);
+    else
+      clv_log(CLV_LOG_DEBUG, "file '%s' at '%s' was not removed: %s", f->kept, f->place, why.text);
+  }
+}
+
+static clv_code commit(clv_trainer *t, uint64_t keep_step, clv_err *err) {
+  struct clv_trainer_save *s = t->save;
+  for (size_t i = 0; i < s->n_parts; i++) CLV_TRY(add_part(t, &s->parts[i], err));
+  CLV_TRY(clv_checkpoint_commit(s->writer, s->config_hash, CLV_WIRE_PROTOCOL, NULL, err));
+  return clv_checkpoint_prune(s->run_dir, (uint32_t)t->config->checkpoint.keep, keep_step,
+                              remove_kept_files, t, err);
+}
+
+/* Handles a file that was not written. The reason of the worker is a notice; a lost worker is an
+ * error. */
+static clv_code handle_failed_part(clv_trainer *t, const kept_part *p, const cleave_error *why,
+                                   clv_err *err) {
+  if (!why->reported && why->status != CLEAVE_DEADLINE && why->status != CLEAVE_UNIMPLEMENTED)
+    return clv_trainer_convert_error(t, why, err);
+  fetch_stage_from_now_on(t, p->stage, why);
+  return CLV_OK;
+}
+
+clv_code clv_trainer_end_save(clv_trainer *t, bool wait, uint64_t keep_step, clv_save_result *ret,
+                              clv_err *err) {
+  kept_part *failed;
+  bool pending;
+  cleave_error why;
+  *ret = CLV_SAVE_DONE;
+  if (!t->save) return CLV_OK;
+  clv_trainer_set_activity(t, "checkpoint of step", t->save->step);
+  clv_code code = take_answers(t, wait, &failed, &pending, &why, err);
+  if (code == CLV_OK && failed) code = handle_failed_part(t, failed, &why, err);
+  if (code == CLV_OK && pending && !failed) {
+    *ret = CLV_SAVE_PENDING;
+    return CLV_OK;
+  }
+  if (failed) *ret = CLV_SAVE_FAILED;
+  if (code == CLV_OK && !failed) code = commit(t, keep_step, err);
+  clv_trainer_drop_save(t);
+  return code;
+}

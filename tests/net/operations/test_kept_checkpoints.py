@@ -1,0 +1,139 @@
+#!/usr/bin/python3
+"""Checkpoints whose files stay at the workers: what comes home, what a lost worker or disk leaves,
+what is removed, and what a run brings home at its end."""
+import hashlib, os, shutil, signal, subprocess, sys, time
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
+from cluster import *
+
+suite = Suite()
+STEPS, URI = 400, "spiffe://test/master"
+BODY = (IMAGE_DATA + "stages:\n"
+        "  - {name: a, at: master, layers: [{op: flatten}, {op: linear, out: 32}, {op: relu}, {op: dropout, p: 0.3}]}\n"
+        "  - {name: b, at: w1, layers: [{op: linear, out: 512}, {op: relu}]}\n"
+        "  - {name: c, at: w2, layers: [{op: dropout, p: 0.2}, {op: linear, out: 10}]}\n"
+        "loss: {kind: cross_entropy}\nlog: {every: 50}\ntransfer: direct\n"
+        f"train: {{epochs: 100000, max_steps: {STEPS}, batch: 16, seed: {SEED}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
+        "checkpoint: {every_steps: 50, keep: 2, home: HOME}\nrecovery: {wait: 200ms, give_up_after: 60s}\n")
+
+
+class Keeping(Cluster):
+    """Workers that keep files; quota: bytes for the master, by worker."""
+    quota = ["16MiB", "16MiB"]
+
+    def worker_config(self, i, extra=""):
+        path = super().worker_config(i, extra)
+        os.makedirs(self.kept(i), exist_ok=True)
+        with open(path) as f:
+            text = f.read().replace(f'"{URI}", role: master}}', f'"{URI}", role: master, state_bytes: {self.quota[i]}}}')
+        with open(path, "w") as f:
+            f.write(text + f"state_dir: {self.kept(i)}\n")
+        return path
+
+    def kept(self, i):
+        return os.path.join(self.dir, f"kept{i}")
+
+    def files(self, i, run):
+        """Names of the files of a run that worker i keeps, without the session's id."""
+        folder = os.path.join(self.kept(i), "states", hashlib.sha256(URI.encode()).hexdigest())
+        names = os.listdir(folder) if os.path.exists(folder) else []
+        mine = run.record()["session_id"] + "."
+        return sorted(n.removeprefix(mine).removesuffix(".safetensors") for n in names if n.startswith(mine))
+
+
+class Run:
+    def __init__(self, name, home="end", *args):
+        self.name, self.dir = name, os.path.join(cluster.dir, "runs", name)
+        self.session = cluster.session(name, BODY.replace("HOME", home))
+        self.process = subprocess.Popen([MASTER, "train", self.session, *args], cwd=cluster.dir, text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+
+    def at(self, step):
+        kept = os.path.join(self.dir, f"checkpoint-{step}", "MANIFEST.json")
+        until(lambda: os.path.exists(kept) or self.process.poll() is not None, 60)
+        assert self.process.poll() is None, self.process.communicate()
+        return self
+
+    def ends(self, code=0):
+        self.out, self.err = self.process.communicate(timeout=120 * SLOW)
+        assert self.process.returncode == code, (self.process.returncode, self.out, self.err)
+        return self
+
+    def manifest(self, step):
+        with open(os.path.join(self.dir, f"checkpoint-{step}", "MANIFEST.json")) as f:
+            return json.load(f)["files"]
+
+    def places(self, step):
+        """{file: (worker, kept name)} of the files that are not at home."""
+        return {name: (row["place"], row["kept"]) for name, row in self.manifest(step).items() if "place" in row}
+
+    def record(self):
+        with open(os.path.join(self.dir, "run.json")) as f:
+            return json.load(f)
+
+    def lines(self, name):
+        with open(os.path.join(self.dir, name)) as f:
+            return [json.loads(line) for line in f]
+
+    def steps(self):
+        return sorted(int(n.split("-")[1]) for n in os.listdir(self.dir) if n.startswith("checkpoint-"))
+
+    def result(self):
+        kept = [checkpoint_tensors(self.dir, STEPS, prefix) for prefix in ("model-", "optimizer-")]
+        return kept, [(m["step"], m["loss"]) for m in self.lines("metrics.jsonl")]
+
+
+def killed(i):
+    cluster.workers[i].kill()
+    cluster.workers[i].process.wait()
+
+
+def undisturbed():
+    """The run whose checkpoints all come home."""
+    if not hasattr(undisturbed, "run"):
+        undisturbed.run = Run("alone", "always").ends()
+        assert not undisturbed.run.places(STEPS) and not any(cluster.files(i, undisturbed.run) for i in (0, 1))
+    return undisturbed.run
+
+
+def same_state(run):
+    """The files at the workers have the tensors of the undisturbed run, and the losses are
+    equal."""
+    for name, (place, kept) in run.places(STEPS).items():
+        i = int(place[-1]) - 1
+        path = os.path.join(cluster.kept(i), "states", hashlib.sha256(URI.encode()).hexdigest(), kept + ".safetensors")
+        assert safetensors(path) == safetensors(os.path.join(undisturbed().dir, f"checkpoint-{STEPS}", name)), name
+    assert run.lines("metrics.jsonl") and [m["loss"] for m in run.lines("metrics.jsonl")] == \
+        [m["loss"] for m in undisturbed().lines("metrics.jsonl")]
+
+
+@suite.test
+def files_stay_at_workers_and_are_pruned_there():
+    run = Run("stay", "never").ends()
+    names = [f"{step}.{{}}.{kind}" for step in (350, 400) for kind in "ow"]
+    assert run.steps() == [350, 400], run.steps()
+    assert [cluster.files(i, run) for i in (0, 1)] == [[n.format(i + 1) for n in names] for i in (0, 1)]
+    assert sorted(run.places(400)) == [f"{k}-0000{i}-of-00003.safetensors" for k in ("model", "optimizer") for i in (2, 3)]
+    same_state(run)
+
+
+@suite.test
+def killed_workers_load_what_they_kept():
+    run = Run("killed", "never").at(100)
+    killed(0)
+    cluster.restart(0)
+    run.at(200)
+    killed(0)
+    killed(1)
+    cluster.restart(0)
+    cluster.restart(1)
+    run.ends()
+    assert [e["event"] for e in run.lines("log.jsonl") if e["event"] in ("lost", "recovered")].count("recovered") >= 2
+    same_state(run)
+    state = [e for e in run.lines("egress.jsonl") if e["event"] == "allow" and e["kind"] in ("weights", "state")]
+    assert not state, state
+
+
+with Keeping(2) as cluster:
+    os.mkdir(os.path.join(cluster.dir, "data"))
+    synthetic_images(os.path.join(cluster.dir, "data"), n=512, n_test=16, side=8)
+    suite.main()

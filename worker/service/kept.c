@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The method Kept: caches and files of state of the caller's identity, without a session. Another
+ * identity's files are never looked at, because the store finds a folder by the caller's identity
+ * alone.
+ */
+#include <stdlib.h>
+
+#include "worker/service/service_int.h"
+
+/* Bytes of a KeptReply besides the range that it carries. */
+enum { HEAD_BYTES = 4096 };
+
+_Static_assert((int)CLV_MAX_CACHES == (int)CLV_WIRE_CACHES, "all that an identity has fit a reply");
+_Static_assert((int)CLV_MAX_LISTED_STATES == (int)CLV_WIRE_KEPT_FILES, "and a list of its files");
+
+/* A request that is handled, and memory of its reply. */
+typedef struct call {
+  clv_service *service;
+  const clv_rpc_peer *peer;
+  const clv_wire_kept_request *request;
+  clv_wire_kept_reply reply;
+  clv_wire_cache_status caches[CLV_MAX_CACHES];
+  clv_state_list list;
+  clv_wire_kept_file *files; /* [list.n] */
+  clv_bytes data;
+} call;
+
+static void call_done(call *c) {
+  clv_state_list_done(&c->list);
+  free(c->files);
+  clv_bytes_done(&c->data);
+}
+
+/* ---- log ------------------------------------------------------------------------------------- */
+
+static void log_removed_caches(const char *owner, uint32_t n) {
+  const clv_log_source source = {.who = owner, .what = "caches removed"};
+  clv_log_limited(CLV_LOG_INFO, "audit", &source, "remove cache identity=%s caches=%u", owner, n);
+}
+
+/* Logs a read, a removal, or a failure. The first range of each file has lines of its own, so that
+ * the ranges behind it don't use them up. */
+static void log_file(const call *c, clv_code code, const clv_err *err) {
+  static const char *const verbs[] = {"list", "read", "remove"};
+  static const char *const kinds[] = {"lists of kept files", "kept files read",
+                                      "kept files removed"};
+  const clv_wire_kept_request *r = c->request;
+  const clv_log_source source = {.who = c->peer->uri,
+                                 .what = r->offset ? "ranges of kept files read" : kinds[r->verb]};
+  uint64_t bytes = r->verb == CLV_KEPT_READ ? c->data.len : c->list.n ? c->list.files->bytes : 0;
+  clv_log_limited(code == CLV_OK ? CLV_LOG_INFO : CLV_LOG_WARN, "audit", &source,
+                  "%s kept identity=%s file=%s offset=%llu bytes=%llu reason=\"%s\"",
+                  verbs[r->verb], c->peer->uri, r->name, (unsigned long long)r->offset,
+                  (unsigned long long)bytes, code == CLV_OK ? "ok" : err->text);
+}
+
+/* ---- list ------------------------------------------------------------------------------------ */
+
+static clv_code list_caches(call *c, bool remove, clv_err *err) {
+  const clv_wire_kept_request *r = c->request;
+  clv_cache_status list[CLV_MAX_CACHES];
+  uint32_t n = 0;
+  CLV_TRY(clv_caches_list(c->service->caches, c->peer->uri, r->has_key ? &r->key : NULL, remove,
+                          list, &n, err));
+  for (uint32_t i = 0; i < n; i++)
+    c->caches[i] = (clv_wire_cache_status){.key = list[i].key,
+                                           .records = list[i].records,
+                                           .rows = list[i].rows,
+                                           .row_bytes = list[i].row_bytes,
+                                           .disk_bytes = list[i].disk_bytes,
+                                           .unused_s = list[i].unused_s,
+                                           .expires_s = list[i].expires_s};
+  c->reply.caches = c->caches;
+  c->reply.n_caches = n;
+  if (remove && n) log_removed_caches(c->peer->uri, n);
+  return CLV_OK;
+}
+
+static clv_wire_kept_file to_wire(const clv_state_status *s) {
+  return (clv_wire_kept_file){.name = s->name,
+                              .bytes = s->bytes,
+                              .age_s = s->age_s,
+                              .version = s->version,
+                              .has_sha256 = s->has_sha256,
+                              .sha256 = s->sha256};
+}
+
+static bool has_left(void *user) {
+  return __atomic_load_n(((const clv_rpc_peer *)user)->is_cancelled, __ATOMIC_RELAXED);
+}
+
+static clv_code add_digest(call *c, clv_err *err) {
+  clv_state_status *f = c->list.files;
+  if (!c->request->wants_digest || !c->list.n || f->has_sha256) return CLV_OK;
+  const clv_cancel_hook waiter = {has_left, (void *)(uintptr_t)c->peer};
+  CLV_TRY(clv_states_digest(c->service->state_files, c->peer->uri, c->request->name, &waiter,
+                            &f->sha256, err));
+  f->has_sha256 = true;
+  return CLV_OK;
+}
+
+static clv_code list_files(call *c, clv_err *err) {
+  const clv_wire_kept_request *r = c->request;
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(c->service);
+  const clv_allow_spec *a = clv_settings_allowed(now, c->peer->uri);
+  CLV_TRY(clv_states_list(c->service->state_files, c->peer->uri, r->name, r->after, &c->list, err));
+  CLV_TRY(add_digest(c, err));
+  CLV_TRY(clv_alloc(CLV_MAX(c->list.n, 1u), sizeof *c->files, &c->files, err));
+  for (uint32_t i = 0; i < c->list.n; i++) c->files[i] = to_wire(&c->list.files[i]);
+  c->reply.files = c->files;
+  c->reply.n_files = c->list.n;
+  c->reply.has_more = c->list.has_more;
+  c->reply.used_bytes = c->list.used_bytes;
+  c->reply.quota_bytes = a ? a->state_bytes : 0;
+  return CLV_OK;
+}
+
+static clv_code handle_list(call *c, clv_err *err) {
+  if (c->request->sort != CLV_KEPT_FILES) CLV_TRY(list_caches(c, false, err));
+  return c->request->sort == CLV_KEPT_CACHES ? CLV_OK : list_files(c, err);
+}
+
+/* ---- read, remove ---------------------------------------------------------------------------- */
+
+/* Reads a range, or its beginning if a message of this worker is too short for the range. */
+static clv_code read_file(call *c, clv_state_status *ret, clv_err *err) {
+  const clv_wire_kept_request *r = c->request;
+  uint64_t most = c->service->config->limits.message_bytes - HEAD_BYTES;
+  uint64_t length = CLV_MIN(r->length, most);
+  return clv_states_read(c->service->state_files, c->peer->uri, r->name, r->offset, (size_t)length,
+                         r->version, &c->data, ret, err);
+}
+
+static clv_code handle_read(call *c, clv_err *err) {
+  CLV_TRY(clv_alloc(1, sizeof *c->files, &c->files, err));
+  CLV_TRY(clv_alloc(1, sizeof *c->list.files, &c->list.files, err));
+  CLV_TRY(read_file(c, c->list.files, err));
+  *c->files = to_wire(c->list.files);
+  c->reply.files = c->files;
+  c->reply.n_files = 1;
+  c->reply.data = c->data.data;
+  c->reply.data_bytes = c->data.len;
+  return CLV_OK;
+}
+
+static clv_code handle_remove(call *c, clv_err *err) {
+  if (c->request->sort == CLV_KEPT_CACHES) return list_caches(c, true, err);
+  CLV_TRY(list_files(c, err));
+  return clv_states_remove(c->service->state_files, c->peer->uri, c->request->name, err);
+}
+
+/* ---- the method ------------------------------------------------------------------------------ */
+
+static clv_code handle(call *c, clv_err *err) {
+  static clv_code (*const handlers[])(call *, clv_err *) = {[CLV_KEPT_LIST] = handle_list,
+                                                            [CLV_KEPT_READ] = handle_read,
+                                                            [CLV_KEPT_REMOVE] = handle_remove};
+  const clv_wire_kept_request *r = c->request;
+  if (c->service->state_files) return handlers[r->verb](c, err);
+  if (r->sort != CLV_KEPT_FILES) return CLV_OK; /* it has no caches */
+  return clv_fail(err, CLV_UNIMPLEMENTED,
+                  "this worker keeps no files: its worker.yaml has no state_dir");
+}
+
+clv_code clv_service_on_kept(void *user, const clv_rpc_peer *peer, const clv_iov *request, size_t n,
+                             clv_bytes *reply, clv_err *err) {
+  CLV_AUTO(clv_wire_done) clv_wire_kept_request r = {0};
+  CLV_AUTO(call_done) call c = {.service = user, .peer = peer, .request = &r};
+  CLV_TRY(clv_wire_kept_request_decode((const clv_piece *)request, n, &r, err));
+  clv_code code = handle(&c, err);
+  if (code != CLV_OK || (r.verb != CLV_KEPT_LIST && r.sort == CLV_KEPT_FILES))
+    log_file(&c, code, err);
+  if (code == CLV_UNAVAILABLE) /* the peer must not see paths */
+    return clv_fail(err, code, "file of state '%s': the worker's disk failed; its log says how",
+                    r.name);
+  return code == CLV_OK ? clv_wire_kept_reply_encode(&c.reply, reply, err) : code;
+}

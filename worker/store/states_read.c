@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lists and reads files of state for the identity that wrote them. A file is replaced by a rename,
+ * so an open descriptor keeps showing one version, and no lock is held while it is read.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "worker/store/states_int.h"
+
+/* ---- an open file ---------------------------------------------------------------------------- */
+
+typedef struct file {
+  int fd;
+  struct stat at;
+  clv_bytes path;
+} file;
+
+static void file_done(file *f) {
+  if (f->fd >= 0) close(f->fd);
+  clv_bytes_done(&f->path);
+}
+
+static clv_code open_file(clv_states *s, const char *identity, const char *name, file *f,
+                          clv_err *err) {
+  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
+  CLV_TRY(clv_state_check_name(name, err));
+  CLV_TRY(clv_state_folder_begin(&s->folders, identity, &o, err));
+  CLV_TRY(clv_state_path(o.dir.data, name, &f->path, err));
+  f->fd = open(f->path.data, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (f->fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return clv_state_fail_missing(name, err);
+  if (f->fd < 0 || fstat(f->fd, &f->at) != 0) return clv_fail_errno(f->path.data, err);
+  return S_ISREG(f->at.st_mode) ? CLV_OK : clv_state_fail_missing(name, err);
+}
+
+static void describe(clv_states *s, const char *name, const struct stat *at,
+                     clv_state_status *ret) {
+  int64_t age = (int64_t)(clv_wall_ms() / 1000) - at->st_mtim.tv_sec;
+  *ret = (clv_state_status){.bytes = (uint64_t)at->st_size,
+                            .age_s = (uint64_t)CLV_MAX(age, (int64_t)0),
+                            .version = clv_file_version_number(at)};
+  snprintf(ret->name, sizeof ret->name, "%s", name);
+  ret->has_sha256 = clv_known_digest_find(&s->digests, at, &ret->sha256);
+}
+
+/* ---- list ------------------------------------------------------------------------------------ */
+
+void clv_state_list_done(clv_state_list *l) {
+  if (!l) return;
+  free(l->files);
+  *l = (clv_state_list){0};
+}
+
+static int compare_names(const void *a, const void *b) {
+  return strcmp(((const clv_state_status *)a)->name, ((const clv_state_status *)b)->name);
+}
+
+/* Sorts the list, and drops files behind the first CLV_MAX_LISTED_STATES. */
+static void sort_and_truncate(clv_state_list *l) {
+  qsort(l->files, l->n, sizeof *l->files, compare_names);
+  l->has_more |= l->n > CLV_MAX_LISTED_STATES;
+  l->n = CLV_MIN(l->n, (uint32_t)CLV_MAX_LISTED_STATES);
+}
+
+/* Copies the name of a file of state out of the name of its file. False: it is another file. */
+static bool get_state_name(const char *file_name, char ret[CLV_FILE_NAME + 1]) {
+  size_t len = strlen(file_name), suffix = strlen(CLV_STATE_SUFFIX);
+  if (!clv_name_ends_with(file_name, CLV_STATE_SUFFIX) || len - suffix > CLV_FILE_NAME)
+    return false;
+  memcpy(ret, file_name, len - suffix);
+  ret[len - suffix] = '\0';
+  return clv_is_file_name(ret);
+}
+
+static void list_file(clv_states *s, const clv_folder_files *f, const char *name, const char *after,
+                      clv_state_list *l) {
+  char of[CLV_FILE_NAME + 1];
+  struct stat at;
+  if (!get_state_name(f->name, of) || lstat(f->path.data, &at) != 0 || !S_ISREG(at.st_mode)) return;
+  l->used_bytes += clv_state_round_to_block((uint64_t)at.st_size);
+  if (name[0] ? strcmp(of, name) != 0 : strcmp(of, after) <= 0) return;
+  describe(s, of, &at, &l->files[l->n++]);
+  if (l->n == 2 * CLV_MAX_LISTED_STATES) sort_and_truncate(l);
+}
+
+clv_code clv_states_list(clv_states *s, const char *identity, const char *name, const char *after,
+                         clv_state_list *ret, clv_err *err) {
+  CLV_AUTO(clv_state_folder_done) clv_state_folder o = {0};
+  CLV_AUTO(clv_state_list_done) clv_state_list l = {0};
+  if (name[0]) CLV_TRY(clv_state_check_name(name, err));
+  CLV_TRY(clv_alloc((size_t)2 * CLV_MAX_LISTED_STATES, sizeof *l.files, &l.files, err));
+  CLV_TRY(clv_state_folder_begin(&s->folders, identity, &o, err));
+  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(o.dir.data);
+  while (clv_folder_files_next(&f)) list_file(s, &f, name, after, &l);
+  sort_and_truncate(&l);
+  *ret = l;
+  l = (clv_state_list){0};
+  return CLV_OK;
+}
+
+clv_code clv_states_digest(clv_states *s, const char *identity, const char *name,
+                           const clv_cancel_hook *waiter, clv_sha256 *ret, clv_err *err) {
+  CLV_AUTO(file_done) file f = {.fd = -1};
+  char label[CLV_FILE_NAME + 20];
+  uint64_t bytes;
+  CLV_TRY(open_file(s, identity, name, &f, err));
+  snprintf(label, sizeof label, "file of state '%s'", name);
+  if (pthread_mutex_trylock(&s->hashing) != 0)
+    return clv_fail(err, CLV_EXHAUSTED,
+                    "%s: the worker is hashing another file; try again in a few seconds", label);
+  clv_code code = clv_known_digest_of(&s->digests, f.fd, waiter, label, ret, &bytes, err);
+  pthread_mutex_unlock(&s->hashing);
+  return code;
+}
+
+/* ---- read ------------------------------------------------------------------------------------ */
+
+static clv_code fail_changed(const char *name, clv_err *err) {
+  return clv_fail(err, CLV_ABORTED,
+                  "file of state '%s' has changed since it was read first: read it again from its "
+                  "beginning",
+                  name);
+}
+
+static clv_code check_range(const file *f, const char *name, uint64_t offset, size_t length,
+                            clv_err *err) {
+  uint64_t size = (uint64_t)f->at.st_size;
+  if (offset <= size && length <= size - offset) return CLV_OK;
+  return clv_fail(
+      err, CLV_RANGE, "file of state '%s' has %llu bytes: bytes %llu to %llu end behind it", name,
+      (unsigned long long)size, (unsigned long long)offset, (unsigned long long)(offset + length));
+}
+
+static clv_code read_range(const file *f, const char *name, uint64_t offset, char *to, size_t len,
+                           clv_err *err) {
+  for (size_t got = 0; got < len;) {
+    ssize_t n = pread(f->fd, to + got, len - got, (off_t)(offset + got));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return clv_fail_errno(f->path.data, err);
+    if (n == 0) return fail_changed(name, err);
+    got += (size_t)n;
+  }
+  return CLV_OK;
+}
+
+clv_code clv_states_read(clv_states *s, const char *identity, const char *name, uint64_t offset,
+                         size_t length, uint64_t version, clv_bytes *ret,
+                         clv_state_status *ret_status, clv_err *err) {
+  CLV_AUTO(file_done) file f = {.fd = -1};
+  CLV_AUTO(clv_freep) char *data = NULL;
+  struct stat then;
+  CLV_TRY(open_file(s, identity, name, &f, err));
+  describe(s, name, &f.at, ret_status);
+  if (version && version != ret_status->version) return fail_changed(name, err);
+  CLV_TRY(check_range(&f, name, offset, length, err));
+  CLV_TRY(clv_alloc(length, 1, &data, err));
+  CLV_TRY(read_range(&f, name, offset, data, length, err));
+  if (fstat(f.fd, &then) != 0) return clv_fail_errno(f.path.data, err);
+  /* not the version number: a rename over the file changes its ctime, but no byte of it */
+  if (then.st_size != f.at.st_size || then.st_mtim.tv_sec != f.at.st_mtim.tv_sec ||
+      then.st_mtim.tv_nsec != f.at.st_mtim.tv_nsec)
+    return fail_changed(name, err);
+  *ret = (clv_bytes){.data = clv_steal(&data), .len = length, .cap = length};
+  return CLV_OK;
+}
