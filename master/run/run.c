@@ -9,6 +9,8 @@
 
 void clv_run_done(clv_run *r) {
   if (!r) return;
+  clv_run_escrow_stop(r);
+  clv_seal_key_done(&r->escrow_key);
   clv_loader_free(r->steps.loader);
   clv_reporter_close(r->reporter);
   clv_run_metrics_close(r->metrics);

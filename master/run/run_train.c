@@ -137,6 +137,7 @@ static clv_code take_step(clv_run *r, const clv_batch *batch, clv_err *err) {
   if (done && !clv_trainer_n_held(r->trainer)) r->steps.cursor = batch->next;
   print_schedule_notice(r);
   clv_run_print_notices(r);
+  clv_run_escrow_print(r);
   if (r->steps.skipped_in_a_row < MAX_SKIPPED_STEPS) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
                   "diverged: the gradients of the last %d steps were not finite; lower "
