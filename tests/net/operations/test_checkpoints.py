@@ -164,10 +164,10 @@ def gathered_files_are_those_that_were_kept():
     kept, contents = move_away(folder, 30)
     refused = run(MASTER, "export", folder, "--merge", os.path.join(cluster.dir, "out"), cwd=cluster.dir)
     assert refused.returncode == 1 and "checkpoint gather" in refused.stderr, refused
-    # parts of earlier gathers: one that is right, and one that is not
+    # parts of earlier gathers: one that is damaged, and one of less than a range
     large = "optimizer-00002-of-00003.safetensors"
     assert len(contents[large]) > 1 << 20
-    for name, data in ((large, contents[large][:1 << 20]), ("model-00002-of-00003.safetensors", bytes(9))):
+    for name, data in ((large, bytes(1 << 20)), ("model-00002-of-00003.safetensors", bytes(9))):
         with open(os.path.join(folder, "checkpoint-30", name + ".part"), "wb") as f:
             f.write(data)
     done = objects("gather", session)
@@ -212,6 +212,9 @@ def damaged_file_stays_where_it_is():
     with open(kept[name], "r+b") as f:
         f.seek(-1, 2)
         f.write(b"!")
+    with open(os.path.join(folder, "checkpoint-30", "optimizer-00002-of-00003.safetensors.part"), "wb") as f:
+        # a gather was killed
+        f.write(contents["optimizer-00002-of-00003.safetensors"][:(1 << 20) + 5])
     said = tool("gather", session, code=7).stdout
     assert f"{name} stays at w1" in said and "damaged" in said, said
     assert not os.path.exists(os.path.join(folder, "checkpoint-30", name)) and os.path.exists(kept[name])
