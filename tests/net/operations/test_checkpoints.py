@@ -293,6 +293,30 @@ def sealed_copy_restores_a_run_that_lost_its_files():
 
 
 @suite.test
+def worker_that_lost_its_disk_is_restored_from_a_copy():
+    """Files stay at the workers, and the thread of the master reads them there while the run trains."""
+    copies, key = os.path.join(cluster.dir, "disk.copies"), os.path.join(cluster.dir, "disk.key")
+    keys = f"{{every_steps: 20, keep: 2, home: never, escrow: {{every: 1s, key: {key}, dir: {copies}}}}}"
+    session = cluster.session("disk", BODY.replace("{every_steps: 10}", keys).replace("max_steps: 30", "max_steps: 1000000") +
+                              "recovery: {wait: 200ms}\n")
+    log = os.path.join(cluster.dir, "runs", "disk", "log.txt")
+
+    def said(what):
+        with open(log) as f:
+            return what in f.read()
+    with Running([MASTER, "train", session], cwd=cluster.dir, stderr=subprocess.DEVNULL) as running:
+        until(lambda: os.path.exists(log) and said("is sealed in"))
+        assert any("place" in f for o in objects("ls", session) for f in o["files"])
+        cluster.workers[0].kill()
+        cluster.workers[0].process.wait()
+        shutil.rmtree(os.path.join(cluster.kept(0, ""), "states"))
+        cluster.restart(0)
+        until(lambda: said("recovered after"))
+        assert said("is restored from its sealed copy")
+        assert running.process.poll() is None
+
+
+@suite.test
 def fresh_run_names_the_files_that_it_orphans():
     folder, session, _, step = escrowed("fresh")
     emptied(folder, [f"checkpoint-{step}"])
