@@ -68,7 +68,7 @@ static clv_code check_key(const clv_run *r, const clv_escrow_place *at, clv_err 
 clv_code clv_run_escrow_open(clv_run *r, clv_err *err) {
   clv_escrow_place at;
   char id[33];
-  if (!has_escrow(r->config)) return CLV_OK;
+  if (!has_escrow(r->config) || r->escrow_key.path) return CLV_OK;
   CLV_TRY(clv_run_escrow_place(r->config, id, &at, err));
   clv_code code = clv_seal_key_read(r->config->checkpoint.escrow.key, &r->escrow_key, err);
   if (code == CLV_NOT_FOUND) return make_key(r, &at, err);

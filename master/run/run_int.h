@@ -433,7 +433,8 @@ clv_code clv_run_escrow_place(const clv_session_config *config, char buf[33], cl
 /* Deletes the sealed copy of a step, if there is one. */
 clv_code clv_run_escrow_remove(const clv_session_config *config, uint64_t step,
                                clv_err *err) CLV_USE_RESULT;
-/* Reads the key of checkpoint.escrow, or makes it. Does nothing if the session has no escrow.
+/* Reads the key of checkpoint.escrow, or makes it. Does nothing if the session has no escrow, or
+ * the key was read before.
  * CLV_INVALID: the key is lost or wrong for the copies that are there, or others may read it. */
 clv_code clv_run_escrow_open(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Starts to seal copies in the background; call when the run trains. */

@@ -290,11 +290,15 @@ def sealed_copy_restores_a_run_that_lost_its_files():
     assert done.returncode == 0, done.stderr
     assert f"checkpoint-{step} is restored from its sealed copy" in done.stderr, done.stderr
     at_home(folder, step, contents)
+    emptied(folder)  # the run folder loses its checkpoints, too
+    done = cluster.train(session, "--resume", "--set", f"train.max_steps={step + 10}")
+    assert done.returncode == 0 and "is restored from its sealed copy" in done.stderr, done.stderr
 
 
 @suite.test
 def worker_that_lost_its_disk_is_restored_from_a_copy():
-    """Files stay at the workers, and the thread of the master reads them there while the run trains."""
+    """Files stay at the workers, and the thread of the master reads them there while the run
+    trains."""
     copies, key = os.path.join(cluster.dir, "disk.copies"), os.path.join(cluster.dir, "disk.key")
     keys = f"{{every_steps: 20, keep: 2, home: never, escrow: {{every: 1s, key: {key}, dir: {copies}}}}}"
     session = cluster.session("disk", BODY.replace("{every_steps: 10}", keys).replace("max_steps: 30", "max_steps: 1000000") +
