@@ -478,12 +478,15 @@ static void inconsistent_best_checkpoint_is_refused(void **state) {
 static void invalid_checkpoint_interval_is_refused(void **state) {
   (void)state;
   refused_edit("loss:", "checkpoint: {every_steps: 5, every: auto}\nloss:",
-               "/etc/cleave/s.yaml:14:30: checkpoint.every and checkpoint.every_steps exclude each "
+               "/etc/cleave/s.yaml:14:37: checkpoint.every and checkpoint.every_steps exclude each "
                "other: leave one out");
   refused_set("checkpoint.every=10",
-              "'checkpoint.every' must be auto or a time from 1s to 7d, got '10'");
-  refused_set("checkpoint.every=900ms",
-              "'checkpoint.every' must be auto or a time from 1s to 7d, got '900ms'");
+              "--set checkpoint.every=10: 'checkpoint.every' must be auto or a time from 1s to 7d, "
+              "got '10'");
+  refused_set(
+      "checkpoint.every=900ms",
+      "--set checkpoint.every=900ms: 'checkpoint.every' must be auto or a time from 1s to 7d, "
+      "got '900ms'");
 }
 
 static void conflicting_optimiser_options_are_refused(void **state) {

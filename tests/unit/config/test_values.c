@@ -794,8 +794,7 @@ static void checkpoint_interval_round_trips(void **state) {
   const char *sets[] = {"checkpoint.every=10m", "checkpoint.home=never"};
   const clv_config_overrides over = {.sets = sets, .n_sets = CLV_COUNT(sets)};
   CLV_AUTO(clv_session_config_freep)
-  clv_session_config *c = accepted(session_text, &over),
-                     *none = accepted(session_text, NULL);
+  clv_session_config *c = accepted(session_text, &over), *none = accepted(session_text, NULL);
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, plain = {0};
   clv_err err = {0};
   assert_int_equal(c->checkpoint.every_steps, 0);
