@@ -95,6 +95,7 @@ void clv_run_escrow_print(const clv_run *r) {
 }
 
 void clv_run_escrow_stop(clv_run *r) {
+  if (!r) return;
   if (r->escrow) clv_run_escrow_print(r);
   clv_escrow_stop(clv_steal(&r->escrow));
 }
@@ -121,4 +122,20 @@ clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *e
   clv_run_warn(r, CLV_LOG_WARN, "escrow", text);
   *ret = true;
   return CLV_OK;
+}
+
+clv_code clv_run_escrow_fetch(const clv_session_config *config, uint64_t step, bool *ret,
+                              clv_err *err) {
+  CLV_AUTO(clv_seal_key_done) clv_seal_key key = {0};
+  clv_escrow_place at;
+  char id[33];
+  *ret = false;
+  if (!has_escrow(config) || clv_run_escrow_place(config, id, &at, NULL) != CLV_OK ||
+      clv_escrow_newest_step(&at) != step)
+    return CLV_OK;
+  clv_code code = clv_seal_key_read(config->checkpoint.escrow.key, &key, err);
+  if (code == CLV_OK) code = clv_escrow_restore(&at, &key, config->checkpoint.dir, &step, err);
+  *ret = code == CLV_OK;
+  if (code != CLV_NOT_FOUND && code != CLV_DENIED) return code;
+  return clv_fail(err, CLV_INVALID, "checkpoint.escrow.key: %s", err->text);
 }

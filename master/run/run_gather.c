@@ -117,7 +117,23 @@ static bool is_wanted(const change *c, const clv_run_checkpoint *k) {
   return c->o->checkpoint || k->is_newest || k->is_best;
 }
 
+/* Restores the checkpoint from its sealed copy, if there is one. *ret: it was restored. */
+static clv_code restore_copy(change *c, const clv_run_checkpoint *k, bool *ret, clv_err *err) {
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_TRY(clv_checkpoint_read_manifest(c->dir, k->step, &m, err));
+  CLV_TRY(clv_orphans_add(c->dir, &m, err)); /* files that could not be fetched */
+  CLV_TRY(clv_run_escrow_fetch(c->config, k->step, ret, err));
+  if (!*ret) return CLV_OK;
+  c->exit_code = CLV_EXIT_OK;
+  if (c->o->json)
+    printf("{\"event\":\"unsealed\",\"step\":%llu}\n", (unsigned long long)k->step);
+  else
+    printf("checkpoint-%llu: restored from its sealed copy\n", (unsigned long long)k->step);
+  return CLV_OK;
+}
+
 static clv_code gather(change *c, clv_err *err) {
+  bool has_copy = false;
   clv_err why;
   size_t n = 0;
   CLV_TRY(clv_run_checkpoints_choose(&c->checkpoints, c->dir, c->o->checkpoint, err));
@@ -129,6 +145,8 @@ static clv_code gather(change *c, clv_err *err) {
     n++;
     clv_code code = clv_checkpoint_gather(c->dir, k->step, c->stores, print_fetched, c, &why);
     if (code == CLV_CANCELLED) return clv_fail(err, code, "%s", why.text);
+    if (code != CLV_OK) CLV_TRY(restore_copy(c, k, &has_copy, err));
+    if (code != CLV_OK && has_copy) continue;
     if (code != CLV_OK && c->exit_code == CLV_EXIT_OK) return clv_fail(err, code, "%s", why.text);
     if (code == CLV_OK && !c->o->json)
       printf("checkpoint-%llu: all files are in the run folder\n", (unsigned long long)k->step);

@@ -449,6 +449,10 @@ clv_code clv_run_escrow_open(clv_run *r, clv_err *err) CLV_USE_RESULT;
 clv_code clv_run_escrow_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
 void clv_run_escrow_print(const clv_run *r); /* prints what was sealed since the last call */
 void clv_run_escrow_stop(clv_run *r);
+/* Restores the copy of the checkpoint of a step into the run folder, for `checkpoint gather`. *ret:
+ * false if there is no such copy. */
+clv_code clv_run_escrow_fetch(const clv_session_config *config, uint64_t step, bool *ret,
+                              clv_err *err) CLV_USE_RESULT;
 /* Restores the newest copy into the run folder if it is of a step behind `step`, or if step is
  * CLV_CHECKPOINT_NONE. *ret: a copy was restored. */
 clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *err) CLV_USE_RESULT;

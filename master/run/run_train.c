@@ -296,6 +296,7 @@ static clv_exit_code finish_training(clv_run *r, clv_err *err) {
 
 static clv_exit_code fail_training(clv_run *r, const clv_err *err) {
   clv_exit_code code = r->recovery.exit_code;
+  clv_run_escrow_stop(r);
   if (code == CLV_EXIT_INTERRUPTED && !r->trainer) return print_interrupted(r);
   print_skipped_records_and_steps(r);
   clv_reporter_close(clv_steal(&r->reporter));
@@ -319,6 +320,7 @@ static clv_exit_code run_training(clv_run *r, clv_err *err) {
   if (connect_and_restore(r, err) != CLV_OK) return clv_run_fail_setup(r, err);
   while (clv_run_loop(r, err) != CLV_OK)
     if (clv_run_recover(r, err) != CLV_OK) return fail_training(r, err);
+  clv_run_escrow_stop(r);
   return finish_training(r, err);
 }
 

@@ -296,6 +296,24 @@ def sealed_copy_restores_a_run_that_lost_its_files():
 
 
 @suite.test
+def gather_takes_a_sealed_copy_of_files_that_are_lost():
+    folder, session, _, step = escrowed("unsealed")
+    emptied(folder, [f"checkpoint-{step}"])
+    kept, contents = move_away(folder, step)
+    for name, path in kept.items():
+        if "kept0" in path:
+            os.unlink(path)
+    key = os.path.join(cluster.dir, "unsealed.key")
+    os.chmod(key, 0o640)
+    assert "mode 0640" in tool("gather", session, code=3).stderr
+    os.chmod(key, 0o600)
+    said = tool("gather", session).stdout
+    assert said.count("stays at w1") == 2 and "restored from its sealed copy" in said, said
+    at_home(folder, step, contents)
+    assert not any(os.path.exists(p) for p in kept.values()) and objects("verify", session)[0]["ok"]
+
+
+@suite.test
 def worker_that_lost_its_disk_is_restored_from_a_copy():
     """Files stay at the workers, and the thread of the master reads them there while the run
     trains."""
