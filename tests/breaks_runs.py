@@ -41,6 +41,16 @@ of("master/run/run_recover.c", RECOVERY,
    an_interrupt_does_not_end_the_wait=("static clv_code retry_until_open(", "if (!is_interrupted(r)) continue;", "continue;"))
 of("master/run/run_recover.c", "tests/net/operations/test_approval.py",
    a_recovery_asks_no_policy=("static clv_code count_lost_worker(", "if (check_policy_permits_resume(r, &why) != CLV_OK) {", "if (false) {"))
+of("master/run/run_save.c", "tests/unit/run/test_best",
+   a_checkpoint_may_take_all_the_time=("uint64_t clv_checkpoint_interval_ns(", "CLV_MAX(interval, MIN_INTERVAL_NS)", "MIN_INTERVAL_NS"))
+KEPT = "tests/net/operations/test_kept_checkpoints.py"
+of("master/train/save.c", KEPT,
+   kept_files_are_not_removed=("static clv_code commit(", "remove_kept_files, t, err);", "NULL, NULL, err);"),
+   kept_stages_are_fetched=("static bool is_kept_at_worker(", "!t->is_stage_fetched[stage];", "!t->is_stage_fetched[stage] && stage > 99;"))
+of("master/train/state.c", KEPT,
+   a_lost_file_ends_the_run=("clv_code clv_trainer_restore(", "if (code == CLV_OK || !is_lost) return code;", "return code;"))
+of("master/run/run_home.c", KEPT,
+   an_interrupted_run_leaves_its_files=("void clv_run_bring_home(", "clv_interrupt_handled(); /* a second signal ends the process */", ""))
 of("master/run/run_save.c", RECOVERY,
    a_master_that_lost_its_run_goes_on_writing=("static clv_code finish(", "CLV_TRY(clv_run_lock_check_newest(r->lock, err));", ""))
 of("master/history/run_lock.c", RECOVERY,

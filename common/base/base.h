@@ -342,6 +342,8 @@ uint64_t clv_now_ns(void); /* nanoseconds of the monotonic clock */
  * since the request; 0: there was none. */
 void clv_interrupt(void); /* async-signal-safe */
 uint64_t clv_interrupted_ms(void);
+/* Withdraws the request, which the caller has followed: later calls run until the next one. */
+void clv_interrupt_handled(void);
 /* CLV_CANCELLED: the user has asked to end */
 clv_code clv_interrupt_check(clv_err *err) CLV_USE_RESULT;
 uint64_t clv_wall_ms(void); /* milliseconds since 1970; for texts and records only */

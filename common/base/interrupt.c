@@ -22,3 +22,5 @@ uint64_t clv_interrupted_ms(void) {
 clv_code clv_interrupt_check(clv_err *err) {
   return clv_interrupted_ms() ? clv_fail(err, CLV_CANCELLED, "interrupted") : CLV_OK;
 }
+
+void clv_interrupt_handled(void) { atomic_store(&since_ns, 0); }

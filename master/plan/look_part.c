@@ -94,6 +94,13 @@ static clv_code read_checkpoint(const clv_look_weights *w, const clv_look_part *
                                 uint32_t stage, clv_err *err) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
+  const clv_manifest_file *row =
+      clv_manifest_find_stage(clv_checkpoint_manifest(w->checkpoint), stage, false);
+  if (row && row->place)
+    return clv_fail(err, CLV_UNIMPLEMENTED,
+                    "the checkpoint of stage '%.64s' is at its worker alone: `checkpoint gather` "
+                    "fetches it",
+                    w->b->config->stages[stage].name);
   CLV_TRY(clv_checkpoint_open_model_lazy(w->checkpoint, stage, &f, err));
   CLV_TRY(clv_stage_match_weights(w->b, stage, f, 0, &found, err));
   return read_found(w->b, part, stage, f, found, err);

@@ -91,6 +91,9 @@ static void print_fetched(void *user, const clv_manifest_file *f, const clv_err 
   CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
   unsigned long long step = c->step, bytes = f->bytes;
   char size[24];
+  clv_err unnoted;
+  if (!why && clv_run_note_gathered(c->dir, c->step, f, &unnoted) != CLV_OK)
+    clv_notice(CLV_LOG_WARN, "notice", "%s", unnoted.text);
   if (why) note_failure(c, why);
   if (c->o->json) {
     clv_bytes_printf(&json, "{\"event\":\"%s\",\"step\":%llu,\"file\":\"%s\",\"bytes\":%llu",

@@ -2,7 +2,8 @@
  *
  * Functions that the commands share. run.c has plan, check and eval, run_predict.c has predict,
  * run_train.c trains, run_open.c opens a run that trains, and run_recover.c recovers after a worker
- * was lost. run_save.c saves checkpoints. run_begin.c decides whether a run begins, resumes or is
+ * was lost. run_save.c saves checkpoints, and run_home.c
+ * fetches them when a run ends. run_begin.c decides whether a run begins, resumes or is
  * finished; run_best.c chooses checkpoints; run_egress.c compares the egress table and opens the
  * egress record; run_look.c measures what the sent tensors show; run_scan.c checks the values of
  * records; run_print.c prints; run_public_session.c writes the session without confidential keys;
@@ -190,6 +191,13 @@ clv_code clv_run_save_if_due(clv_run *r, uint64_t before, uint64_t round_ns,
                              clv_err *err) CLV_USE_RESULT;
 /* Saves the present step, unless its checkpoint exists. BLOCKS until the checkpoint is complete. */
 clv_code clv_run_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Fetches the newest and the best checkpoint from the workers that keep their files, when a run
+ * ends, if checkpoint.home is `end`. Prints the files that stay there. BLOCKS. (run_home.c) */
+void clv_run_bring_home(clv_run *r);
+/* Adds the weights of a gathered file of the checkpoint of a step to the ledger. Does nothing for
+ * files without weights. */
+clv_code clv_run_note_gathered(const char *dir, uint64_t step, const clv_manifest_file *f,
+                               clv_err *err) CLV_USE_RESULT;
 /* Begins the time to the next checkpoint, when a training begins or is restored. */
 void clv_run_reset_saving(clv_run *r);
 /* Returns the time between two checkpoints with checkpoint.every: auto, if one costs cost_ns. */

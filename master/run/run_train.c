@@ -329,6 +329,7 @@ clv_exit_code clv_run_train(const clv_session_config *config, const clv_run_opti
   clv_err err;
   clv_exit_code code = r.exit_code = run_training(&r, &err);
   clv_run_cache_end(&r);
+  clv_run_bring_home(&r);
   clv_run_status status = code == CLV_EXIT_OK            ? CLV_RUN_FINISHED
                           : code != CLV_EXIT_INTERRUPTED ? CLV_RUN_FAILED
                           : is_stopped(&r)               ? CLV_RUN_STOPPED

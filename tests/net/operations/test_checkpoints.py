@@ -13,7 +13,7 @@ BODY = (IMAGE_DATA + "stages:\n"
         "  - {name: c, at: w2, layers: [{op: linear, out: 10}]}\n"
         "loss: {kind: cross_entropy}\n"
         f"train: {{epochs: 100000, max_steps: 30, batch: 16, seed: {SEED}, optimizer: {{kind: adam, lr: 0.003}}}}\n"
-        "checkpoint: {every_steps: 10}\n")
+        "checkpoint: {every_steps: 10, home: always}\n")
 
 
 class Keeping(Cluster):
@@ -248,7 +248,7 @@ def commands_beside_a_run_read_only():
 
 # ---- sealed copies -------------------------------------------------------------------------------
 
-ESCROW = BODY.replace("{every_steps: 10}", "{every_steps: 500, escrow: {every: 1s, key: KEY, dir: ESCROW}}").replace(
+ESCROW = BODY.replace("{every_steps: 10, home: always}", "{every_steps: 500, home: always, escrow: {every: 1s, key: KEY, dir: ESCROW}}").replace(
     "max_steps: 30", "max_steps: 1000000")
 
 
@@ -319,7 +319,7 @@ def worker_that_lost_its_disk_is_restored_from_a_copy():
     trains."""
     copies, key = os.path.join(cluster.dir, "disk.copies"), os.path.join(cluster.dir, "disk.key")
     keys = f"{{every_steps: 20, keep: 2, home: never, escrow: {{every: 1s, key: {key}, dir: {copies}}}}}"
-    session = cluster.session("disk", BODY.replace("{every_steps: 10}", keys).replace("max_steps: 30", "max_steps: 1000000") +
+    session = cluster.session("disk", BODY.replace("{every_steps: 10, home: always}", keys).replace("max_steps: 30", "max_steps: 1000000") +
                               "recovery: {wait: 200ms}\n")
     log = os.path.join(cluster.dir, "runs", "disk", "log.txt")
 
