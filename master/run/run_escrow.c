@@ -122,11 +122,9 @@ clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *e
   CLV_TRY(orphan_files(r->dir.data, newest, err));
   clv_code code = clv_escrow_restore(&at, &r->escrow_key, r->dir.data, &newest, err);
   if (code != CLV_OK) return clv_err_prefix(err, "the sealed copy of a checkpoint cannot be used");
-  snprintf(
-      text, sizeof text,
-      "escrow: checkpoint-%llu is restored from its sealed copy, since workers or the run folder have lost "
-      "files",
-      (unsigned long long)newest);
+  snprintf(text, sizeof text,
+           "escrow: checkpoint-%llu is restored from its sealed copy, since its files are lost",
+           (unsigned long long)newest);
   clv_run_warn(r, CLV_LOG_WARN, "escrow", text);
   *ret = true;
   return CLV_OK;
