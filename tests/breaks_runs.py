@@ -106,7 +106,8 @@ of("master/checkpoints/gather.c", CHECKPOINTS + " gathered_files_are_those_that_
 of("master/checkpoints/stores.c", CHECKPOINTS + " every_file_is_verified_wherever_it_is",
    what_is_read_has_any_digest=("static clv_code compare_digest(", "clv_code code = clv_checkpoints_compare(&found, r->file, err);", "clv_code code = CLV_OK;"))
 of("master/checkpoints/orphans.c", COPIES,
-   files_of_checkpoints_are_swept=("static bool sweep_one(", "if (is_listed(needed, o->kept, o->place)) return false;", "(void)needed;"),
+   files_of_checkpoints_are_swept=("static bool sweep_one(", "if (is_listed(needed, o->kept, o->place)) return false;", "(void)needed;"))
+of("master/checkpoints/orphans.c", CHECKPOINTS + " newest_checkpoint_is_deleted_by_force_alone",
    an_abandoned_checkpoint_has_no_orphans=("clv_code clv_checkpoint_abandon(", "CLV_TRY(clv_orphans_add(run_dir, &m, err));", ";"))
 of("master/checkpoints/escrow.c", COPIES,
    copies_of_runs_can_be_exchanged=("static void bound_name(", "c->at->id", '"run"'))

@@ -102,6 +102,13 @@ void clv_run_escrow_stop(clv_run *r) {
 
 /* ---- restoring ------------------------------------------------------------------------------- */
 
+/* Notes the files of a checkpoint that are still at workers, before its copy replaces them. */
+static clv_code orphan_files(const char *dir, uint64_t step, clv_err *err) {
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  if (clv_checkpoint_read_manifest(dir, step, &m, NULL) != CLV_OK) return CLV_OK;
+  return clv_orphans_add(dir, &m, err);
+}
+
 clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *err) {
   clv_escrow_place at;
   char id[33], text[200];
@@ -112,13 +119,12 @@ clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *e
   if (newest == CLV_CHECKPOINT_NONE || (step != CLV_CHECKPOINT_NONE && newest <= step))
     return CLV_OK;
   clv_run_escrow_stop(r); /* the thread would read what is being written */
+  CLV_TRY(orphan_files(r->dir.data, newest, err));
   clv_code code = clv_escrow_restore(&at, &r->escrow_key, r->dir.data, &newest, err);
   if (code != CLV_OK) return clv_err_prefix(err, "the sealed copy of a checkpoint cannot be used");
-  snprintf(
-      text, sizeof text,
-      "escrow: checkpoint-%llu is restored from its sealed copy, since workers have lost their "
-      "files",
-      (unsigned long long)newest);
+  snprintf(text, sizeof text,
+           "escrow: checkpoint-%llu is restored from its sealed copy, since its files are lost",
+           (unsigned long long)newest);
   clv_run_warn(r, CLV_LOG_WARN, "escrow", text);
   *ret = true;
   return CLV_OK;
@@ -127,6 +133,7 @@ clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *e
 clv_code clv_run_escrow_fetch(const clv_session_config *config, uint64_t step, bool *ret,
                               clv_err *err) {
   CLV_AUTO(clv_seal_key_done) clv_seal_key key = {0};
+  const char *dir = config->checkpoint.dir;
   clv_escrow_place at;
   char id[33];
   *ret = false;
@@ -134,7 +141,8 @@ clv_code clv_run_escrow_fetch(const clv_session_config *config, uint64_t step, b
       clv_escrow_newest_step(&at) != step)
     return CLV_OK;
   clv_code code = clv_seal_key_read(config->checkpoint.escrow.key, &key, err);
-  if (code == CLV_OK) code = clv_escrow_restore(&at, &key, config->checkpoint.dir, &step, err);
+  if (code == CLV_OK) code = orphan_files(dir, step, err);
+  if (code == CLV_OK) code = clv_escrow_restore(&at, &key, dir, &step, err);
   *ret = code == CLV_OK;
   if (code != CLV_NOT_FOUND && code != CLV_DENIED) return code;
   return clv_fail(err, CLV_INVALID, "checkpoint.escrow.key: %s", err->text);

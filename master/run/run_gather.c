@@ -119,9 +119,6 @@ static bool is_wanted(const change *c, const clv_run_checkpoint *k) {
 
 /* Restores the checkpoint from its sealed copy, if there is one. *ret: it was restored. */
 static clv_code restore_copy(change *c, const clv_run_checkpoint *k, bool *ret, clv_err *err) {
-  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
-  CLV_TRY(clv_checkpoint_read_manifest(c->dir, k->step, &m, err));
-  CLV_TRY(clv_orphans_add(c->dir, &m, err)); /* files that could not be fetched */
   CLV_TRY(clv_run_escrow_fetch(c->config, k->step, ret, err));
   if (!*ret) return CLV_OK;
   c->exit_code = CLV_EXIT_OK;

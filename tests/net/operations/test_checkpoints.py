@@ -302,7 +302,8 @@ def gather_takes_a_sealed_copy_of_files_that_are_lost():
     kept, contents = move_away(folder, step)
     for name, path in kept.items():
         if "kept0" in path:
-            os.unlink(path)
+            with open(path, "r+b") as f:
+                f.write(b"!")
     key = os.path.join(cluster.dir, "unsealed.key")
     os.chmod(key, 0o640)
     assert "mode 0640" in tool("gather", session, code=3).stderr
@@ -359,6 +360,8 @@ def lost_and_wrong_keys_are_named():
     folder, session, copy, step = escrowed("keys")
     key = os.path.join(cluster.dir, "keys.key")
     resume = ("--resume", "--set", f"train.max_steps={step + 5}")
+    soon = cluster.train(session, "--set", "checkpoint.escrow.every=5ms")
+    assert soon.returncode == 3 and "checkpoint.escrow.every is a time from 1s to 720h" in soon.stderr, soon
     os.rename(key, key + ".away")
     lost = cluster.train(session, *resume)
     assert lost.returncode == 3 and "keys.key does not exist, and the copies in" in lost.stderr and not os.path.exists(key), lost
