@@ -147,6 +147,10 @@ $(call layer, master/data, common/base/json common/base/tensor common/base/setti
 # progress lines, step logs, event files for TensorBoard, traces, status as text and JSON
 $(call layer, master/report)
 
+# files sealed with a key that stays at the master; cannot reach the network
+OUT_OF_REACH_master/seal := grpc microhttpd $(SOCKETS)
+$(call layer, master/seal,, openssl, -lcrypto)
+
 # scores: accuracy, F1, AUC, confusion matrix, perplexity
 $(call layer, master/score)
 
@@ -173,6 +177,9 @@ BEHIND_master/api := master/api/core master/api/extra
 # the gate, the record of what left (written before sending), the ledger of keys, the policy
 $(call layer, master/egress, common/base/tensor common/base/settings common/model/config common/net/tls master/api)
 
+# files of checkpoints at workers: read, fetched, removed; copies sealed with a key
+$(call layer, master/checkpoints, common/base/tensor common/model/config common/model/weights master/seal master/api)
+
 # computes from the graph which places of a record each element of a value depends on
 $(call layer, master/reach, common/base/tensor kernels kernels/ops common/model/graph)
 
@@ -189,7 +196,7 @@ $(call layer, master/watch, $(ENGINE) common/base/metrics common/base/http maste
 
 # commands on a session file: train, eval, predict, plan, check
 $(call layer, master/run, $(ENGINE) common/model/hf master/data master/report master/score master/history master/api \
-  master/plan master/egress master/train master/watch)
+  master/checkpoints master/plan master/egress master/train master/watch)
 
 # cleave-master: its commands
 $(call program, master, $(ENGINE) master/tokens master/documents master/data master/report master/history master/api \

@@ -45,6 +45,10 @@ int clv_cmd_check(void *args);
 int clv_cmd_doctor(void *args);
 int clv_cmd_status(void *args);
 int clv_cmd_cache(void *args);
+int clv_cmd_checkpoint_ls(void *args);
+int clv_cmd_checkpoint_verify(void *args);
+int clv_cmd_checkpoint_gather(void *args);
+int clv_cmd_checkpoint_rm(void *args);
 
 /* runs.c */
 int clv_cmd_runs(void *args);

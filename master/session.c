@@ -98,3 +98,25 @@ int clv_cmd_cache(void *args) { return with_session_of(args, cleave_config_load,
 int clv_cmd_status(void *args) {
   return with_session_of(args, cleave_config_load, clv_show_status);
 }
+
+/* The session file is loaded for its workers and the run folder alone. */
+static int with_step(clv_master_arguments *a, session_command *command) {
+  if (!clv_is_checkpoint_name(a->run.checkpoint))
+    return clv_cli_usage(&a->line, "--step takes the number of a step, latest or best");
+  a->run.force = a->force;
+  return with_session_of(a, cleave_config_load, command);
+}
+
+int clv_cmd_checkpoint_ls(void *args) {
+  return with_session_of(args, cleave_config_load, clv_run_checkpoint_ls);
+}
+
+int clv_cmd_checkpoint_verify(void *args) { return with_step(args, clv_run_checkpoint_verify); }
+int clv_cmd_checkpoint_gather(void *args) { return with_step(args, clv_run_checkpoint_gather); }
+
+int clv_cmd_checkpoint_rm(void *args) {
+  const clv_master_arguments *a = args;
+  if (!a->run.checkpoint == !a->run.orphans)
+    return clv_cli_usage(&a->line, "checkpoint rm takes --step or --orphans");
+  return with_step(args, clv_run_checkpoint_rm);
+}

@@ -41,6 +41,16 @@ of("master/run/run_recover.c", RECOVERY,
    an_interrupt_does_not_end_the_wait=("static clv_code retry_until_open(", "if (!is_interrupted(r)) continue;", "continue;"))
 of("master/run/run_recover.c", "tests/net/operations/test_approval.py",
    a_recovery_asks_no_policy=("static clv_code count_lost_worker(", "if (check_policy_permits_resume(r, &why) != CLV_OK) {", "if (false) {"))
+of("master/run/run_save.c", "tests/unit/run/test_best",
+   a_checkpoint_may_take_all_the_time=("uint64_t clv_checkpoint_interval_ns(", "CLV_MAX(interval, MIN_INTERVAL_NS)", "MIN_INTERVAL_NS"))
+KEPT = "tests/net/operations/test_kept_checkpoints.py"
+of("master/train/save.c", KEPT,
+   kept_files_are_not_removed=("static clv_code commit(", "remove_kept_files, t, err);", "NULL, NULL, err);"),
+   kept_stages_are_fetched=("static bool is_kept_at_worker(", "!t->is_stage_fetched[stage];", "!t->is_stage_fetched[stage] && stage > 99;"))
+of("master/train/state.c", KEPT,
+   a_lost_file_ends_the_run=("clv_code clv_trainer_restore(", "if (code == CLV_OK || !is_lost) return code;", "return code;"))
+of("master/run/run_home.c", KEPT,
+   an_interrupted_run_leaves_its_files=("void clv_run_bring_home(", "clv_interrupt_handled(); /* a second signal ends the process */", ""))
 of("master/run/run_save.c", RECOVERY,
    a_master_that_lost_its_run_goes_on_writing=("static clv_code finish(", "CLV_TRY(clv_run_lock_check_newest(r->lock, err));", ""))
 of("master/history/run_lock.c", RECOVERY,
@@ -114,3 +124,27 @@ of("master/egress/policy.c", "tests/unit/egress/test_egress_policy",
    a_policy_releases_any_layer=("clv_code clv_policy_check_release(", "if (!c) return CLV_OK;", "if (layer) return CLV_OK;"))
 of("common/model/weights/checkpoint_tensors.c", "tests/unit/weights/test_checkpoint",
    a_tensor_may_be_in_two_files=("static clv_code check_names_differ(", "i < t->n", "i < 0"))
+SEAL = "tests/unit/seal/test_seal"
+of("master/seal/cipher.c", SEAL,
+   frames_have_no_place=("static bool begin_frame(", "c->frame++;", ""),
+   the_last_frame_is_as_others=("static bool begin_frame(", "nonce[11] = is_last;", ""),
+   a_sealed_file_has_any_name=("static bool begin_frame(", "(int)strlen(c->name)", "0"))
+of("master/seal/key.c", SEAL,
+   others_may_read_a_key=("static clv_code check_owner_alone(", "if (!(st.st_mode & 077)) return CLV_OK;", "if (st.st_mode) return CLV_OK;"))
+of("master/seal/sealed_read.c", SEAL,
+   another_key_is_not_said=("static clv_code check_key(", "if (strcmp(id, key->id) == 0)", "if (id[0])"))
+CHECKPOINTS, COPIES = "tests/net/operations/test_checkpoints.py", "tests/unit/checkpoints/test_checkpoints"
+of("master/checkpoints/gather.c", CHECKPOINTS + " gathered_files_are_those_that_were_kept",
+   a_damaged_part_is_not_fetched_again=("static clv_code fetch(", "if (code == CLV_DATA_LOSS && continues)", "if (false)"))
+of("master/checkpoints/stores.c", CHECKPOINTS + " every_file_is_verified_wherever_it_is",
+   what_is_read_has_any_digest=("static clv_code compare_digest(", "clv_code code = clv_checkpoints_compare(&found, r->file, err);", "clv_code code = CLV_OK;"))
+of("master/checkpoints/orphans.c", COPIES,
+   files_of_checkpoints_are_swept=("static bool sweep_one(", "if (is_listed(needed, o->kept, o->place)) return false;", "(void)needed;"))
+of("master/checkpoints/orphans.c", CHECKPOINTS + " newest_checkpoint_is_deleted_by_force_alone",
+   an_abandoned_checkpoint_has_no_orphans=("clv_code clv_checkpoint_abandon(", "CLV_TRY(clv_orphans_add(run_dir, &m, err));", ";"))
+of("master/checkpoints/escrow.c", COPIES,
+   copies_of_runs_can_be_exchanged=("static void bound_name(", "c->at->id", '"run"'))
+of("master/run/run_gather.c", CHECKPOINTS + " newest_checkpoint_is_deleted_by_force_alone",
+   the_newest_is_deleted_as_others=("static clv_code remove_checkpoint(", "if (k->is_newest && !c->o->force)", "if (false)"))
+of("master/run/run_escrow.c", CHECKPOINTS + " lost_and_wrong_keys_are_named",
+   a_lost_key_is_made_again=("static clv_code make_key(", "if (clv_escrow_key_id(at, id, NULL) == CLV_OK)", "if (false)"))

@@ -351,6 +351,8 @@ uint64_t clv_now_ns(void); /* nanoseconds of the monotonic clock */
  * milliseconds since the request; 0: there was none. */
 void clv_interrupt(void); /* async-signal-safe */
 uint64_t clv_ms_since_interrupt(void);
+/* Withdraws the request, which the caller has followed: later calls run until the next one. */
+void clv_interrupt_handled(void);
 /* CLV_CANCELLED: the user has asked to end */
 clv_code clv_interrupt_check(clv_err *err) CLV_USE_RESULT;
 uint64_t clv_wall_ms(void); /* milliseconds since 1970; for texts and records only */
@@ -382,6 +384,14 @@ clv_code clv_sha256_file(const char *path, clv_sha256 *ret, clv_err *err) CLV_US
  * waiter NULL: never cancelled. CLV_DATA_LOSS: the file has fewer bytes, or cannot be read. */
 clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_cancel_hook *waiter, const char *label,
                        clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+/* Digest of data that arrive in parts: call clv_sha256_begin, clv_sha256_add for each part, then
+ * clv_sha256_end, after which the object can only be freed. */
+typedef struct clv_sha256_parts clv_sha256_parts;
+clv_code clv_sha256_begin(clv_sha256_parts **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_sha256_add(clv_sha256_parts *d, const void *data, size_t len,
+                        clv_err *err) CLV_USE_RESULT;
+clv_code clv_sha256_end(clv_sha256_parts *d, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
+void clv_sha256_parts_freep(clv_sha256_parts **d); /* for CLV_AUTO */
 void clv_sha256_hex(const clv_sha256 *digest, char hex[65]);
 /* false: `hex` is not exactly 64 hex digits */
 bool clv_sha256_parse(const char *hex, clv_sha256 *ret);

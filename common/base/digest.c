@@ -9,6 +9,7 @@
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -83,6 +84,36 @@ clv_code clv_sha256_fd(int fd, uint64_t bytes, const clv_cancel_hook *waiter, co
   if (EVP_DigestFinal_ex(ctx, ret->bytes, NULL) != 1)
     return clv_fail(err, CLV_INTERNAL, "%s: SHA-256 failed in libcrypto", label);
   return CLV_OK;
+}
+
+struct clv_sha256_parts {
+  EVP_MD_CTX *ctx;
+};
+
+void clv_sha256_parts_freep(clv_sha256_parts **d) {
+  if (*d) EVP_MD_CTX_free((*d)->ctx);
+  free(*d);
+  *d = NULL;
+}
+
+clv_code clv_sha256_begin(clv_sha256_parts **ret, clv_err *err) {
+  CLV_AUTO(clv_sha256_parts_freep) clv_sha256_parts *d = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *d, &d, err));
+  d->ctx = EVP_MD_CTX_new();
+  if (!d->ctx || EVP_DigestInit_ex(d->ctx, EVP_sha256(), NULL) != 1)
+    return clv_fail(err, CLV_INTERNAL, "SHA-256 is not available in libcrypto");
+  *ret = clv_steal(&d);
+  return CLV_OK;
+}
+
+clv_code clv_sha256_add(clv_sha256_parts *d, const void *data, size_t len, clv_err *err) {
+  if (EVP_DigestUpdate(d->ctx, data, len) == 1) return CLV_OK;
+  return clv_fail(err, CLV_INTERNAL, "SHA-256 failed in libcrypto");
+}
+
+clv_code clv_sha256_end(clv_sha256_parts *d, clv_sha256 *ret, clv_err *err) {
+  if (EVP_DigestFinal_ex(d->ctx, ret->bytes, NULL) == 1) return CLV_OK;
+  return clv_fail(err, CLV_INTERNAL, "SHA-256 failed in libcrypto");
 }
 
 void clv_hex(const uint8_t *bytes, size_t n, char *ret) {

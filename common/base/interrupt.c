@@ -22,3 +22,5 @@ uint64_t clv_ms_since_interrupt(void) {
 clv_code clv_interrupt_check(clv_err *err) {
   return clv_ms_since_interrupt() ? clv_fail(err, CLV_CANCELLED, "interrupted") : CLV_OK;
 }
+
+void clv_interrupt_handled(void) { atomic_store(&since_ns, 0); }

@@ -96,6 +96,14 @@ clv_code cleave_cache_count(const cleave_cached *cached, uint64_t timeout_ms, ui
 clv_code cleave_cache_end(const cleave_cached *cached, uint64_t timeout_ms, uint64_t *ret_rows,
                           clv_err *err) CLV_USE_RESULT;
 
+/* As cleave_state_load_at_worker, but the worker refuses a file with another digest before it
+ * writes an item. */
+cleave_status cleave_state_load_by_digest(cleave_runtime *runtime, cleave_module *module,
+                                          cleave_state_kind kind, const char *name,
+                                          const clv_sha256 *digest, uint64_t deadline_ms,
+                                          cleave_state_file *ret_file,
+                                          cleave_error *error) CLEAVE_RESULT;
+
 /* ---- files that a worker keeps (kept.c) ------------------------------------------------------ */
 
 /* Connection to a worker for its caches and files of state of this identity. It needs no session:

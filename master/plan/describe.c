@@ -385,20 +385,65 @@ static void append_json_seed(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_printf(out, ",\"seed\":\"%s\"", word);
 }
 
+/* Returns the bytes of a checkpoint's two files of a stage, without their heads. */
+static uint64_t count_checkpoint_bytes(const clv_blueprint *b, uint32_t stage) {
+  const clv_params *params = b->stages[stage].params;
+  uint64_t bytes = 0, moments = clv_blueprint_moment_count(b);
+  for (int k = 0; k < params->n; k++) {
+    const clv_param *p = &params->list[k];
+    size_t values;
+    if (clv_shape_bytes(&p->shape, p->dtype, &values, NULL) != CLV_OK ||
+        !clv_is_param_checkpointed(&b->config->stages[stage], p))
+      continue;
+    bytes += values;
+    if (p->trainable && !p->fixed) bytes += moments * values;
+  }
+  return bytes;
+}
+
+/* Appends which stages' checkpoints stay at their workers, and the quota that this needs: the
+ * newest ones, the best, and the one that is being written. */
+static void append_text_checkpoints(const clv_blueprint *b, clv_bytes *out) {
+  const clv_session_config *c = b->config;
+  uint64_t copies = c->checkpoint.keep + (c->checkpoint.best != CLV_BEST_NONE) + 1;
+  char one[24], all[24];
+  if (clv_session_checkpoint_home(c) == CLV_HOME_ALWAYS) return;
+  for (uint32_t i = 0; i < b->n_stages; i++) {
+    uint64_t bytes = count_checkpoint_bytes(b, i);
+    if (b->stages[i].worker < 0 || !bytes) continue;
+    clv_bytes_printf(out,
+                     "stage '%s': checkpoints stay at worker '%s' as plain files if it has a "
+                     "state_dir: %s each, state_bytes of %s for %llu of them\n",
+                     c->stages[i].name, c->workers[b->stages[i].worker].name,
+                     clv_format_size(bytes, one, sizeof one),
+                     clv_format_size(bytes * copies, all, sizeof all), (unsigned long long)copies);
+  }
+}
+
+/* Appends when checkpoints are written: "of every 500 steps". */
+static void append_checkpoint_interval(const clv_session_config *c, clv_bytes *out) {
+  if (c->checkpoint.every)
+    clv_bytes_printf(out, "(checkpoint.every: %s)", c->checkpoint.every);
+  else
+    clv_bytes_printf(out, "of every %llu steps", (unsigned long long)c->checkpoint.every_steps);
+}
+
 /* Appends what becomes of a run that loses a worker. */
 static void append_text_recovery(const clv_blueprint *b, clv_bytes *out) {
   const clv_session_config *c = b->config;
   bool any = false;
   for (size_t i = 0; i < c->n_workers; i++) any |= b->is_worker_used[i];
   if (!any) return;
-  if (c->recovery.use == CLV_RECOVERY_OFF)
+  if (c->recovery.use == CLV_RECOVERY_OFF) {
     clv_bytes_puts(out, "a lost worker ends the run (recovery: off)\n");
-  else
-    clv_bytes_printf(out,
-                     "a lost worker: the run connects again for up to %.0f s, and goes on from its "
-                     "newest checkpoint, of every %llu steps (recovery)\n",
-                     (double)c->recovery.give_up_after_ms / 1e3,
-                     (unsigned long long)c->checkpoint.every_steps);
+    return;
+  }
+  clv_bytes_printf(out,
+                   "a lost worker: the run connects again for up to %.0f s, and goes on from its "
+                   "newest checkpoint, ",
+                   (double)c->recovery.give_up_after_ms / 1e3);
+  append_checkpoint_interval(c, out);
+  clv_bytes_puts(out, " (recovery)\n");
 }
 
 static void append_json_recovery(const clv_blueprint *b, clv_bytes *out) {
@@ -464,6 +509,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     append_text_tf32(b, out);
     clv_blueprint_describe_egress(b, false, out);
     append_text_recovery(b, out);
+    append_text_checkpoints(b, out);
   }
   return CLV_OK;
 }

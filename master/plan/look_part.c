@@ -90,6 +90,20 @@ static clv_code read_folder_weights(const clv_blueprint *b, const clv_look_part 
   return CLV_OK;
 }
 
+/* Opens the checkpoint's file of the weights of stage `from`. CLV_UNIMPLEMENTED: a worker keeps the
+ * file. */
+static clv_code open_checkpoint_file(const clv_look_weights *w, uint32_t from,
+                                     clv_weights_file **ret, clv_err *err) {
+  const clv_manifest_file *row =
+      clv_manifest_find_stage(clv_checkpoint_manifest(w->checkpoint), from, false);
+  if (row && row->place)
+    return clv_fail(err, CLV_UNIMPLEMENTED,
+                    "the checkpoint's file '%s' is at its worker alone: `checkpoint gather` fetches "
+                    "it",
+                    row->name);
+  return clv_checkpoint_open_model_lazy(w->checkpoint, from, ret, err);
+}
+
 /* Reads those parameters of a stage that are in the checkpoint's file of stage `from`. stages:
  * [params->n] stage of the checkpoint that has each parameter. */
 static clv_code read_checkpoint_file(const clv_look_weights *w, const clv_look_part *part,
@@ -99,7 +113,7 @@ static clv_code read_checkpoint_file(const clv_look_weights *w, const clv_look_p
   for (int k = 0; k < params->n; k++) {
     const clv_param *p = &params->list[k];
     if (stages[k] != from) continue;
-    if (!f) CLV_TRY(clv_checkpoint_open_model_lazy(w->checkpoint, from, &f, err));
+    if (!f) CLV_TRY(open_checkpoint_file(w, from, &f, err));
     const clv_weights_entry *e = clv_weights_find(f, p->name);
     if (!e || !clv_shape_equal(&e->shape, &p->shape))
       return clv_fail(err, CLV_INVALID, "%s: '%.100s' has another shape than the session",

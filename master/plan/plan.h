@@ -34,13 +34,15 @@ typedef struct clv_run_options {
                                     * writes a checkpoint */
   const char *out;        /* predict: output file; plan: file of the schedule's instructions */
   int format;             /* predict: 1 csv, 2 jsonl, 3 npy; 0: chosen by the ending of `out` */
-  const char *checkpoint; /* eval, predict: a step, "latest" or "best"; NULL: "latest" */
+  const char *checkpoint; /* a step, "latest" or "best"; NULL: the option was not given */
   const char *trace;      /* train: output file for chrome://tracing and Perfetto; NULL: none */
   /* profile: train prints where its time went; schedule: plan draws the schedule */
   bool profile, schedule;
-  bool reads_sample_only; /* check: read only a sample of the records */
-  bool delete_caches;     /* cache: delete the caches that are listed */
-  bool watch;             /* status: repeat every interval_s seconds; 0: every second */
+  /* check: read only a sample of the records; checkpoint verify: ask workers for digests */
+  bool reads_sample_only;
+  bool orphans, force; /* checkpoint rm: files of no checkpoint; the newest one, too */
+  bool delete_caches;  /* cache: delete the caches that are listed */
+  bool watch;          /* status: repeat every interval_s seconds; 0: every second */
   double interval_s;
   bool asks_workers; /* plan: ask the workers which device computes each stage */
   bool suggest_cuts; /* plan: uses links ("w1=20:1000") and speeds ("w1=8") */

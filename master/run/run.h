@@ -24,6 +24,12 @@ clv_code clv_run_find_checkpoint(const char *dir, const char *which, clv_checkpo
                                  clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 clv_exit_code clv_run_check(const clv_session_config *config, const clv_run_options *o);
 
+/* The commands `checkpoint ls`, `verify`, `gather` and `rm`. o->checkpoint: value of --step. */
+clv_exit_code clv_run_checkpoint_ls(const clv_session_config *config, const clv_run_options *o);
+clv_exit_code clv_run_checkpoint_verify(const clv_session_config *config, const clv_run_options *o);
+clv_exit_code clv_run_checkpoint_gather(const clv_session_config *config, const clv_run_options *o);
+clv_exit_code clv_run_checkpoint_rm(const clv_session_config *config, const clv_run_options *o);
+
 /* Writes adapter_config.json and adapter_model.safetensors into `folder`, and creates the folder if
  * it is missing. The files have the adapters of all stages and the other parameters that were
  * trained with them. CLV_PRECONDITION: the run has no adapters. CLV_DATA_LOSS: config.json of

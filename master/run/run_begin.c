@@ -80,11 +80,28 @@ static clv_code fail_missing_checkpoints(const clv_run *r, clv_err *err) {
                   r->dir.data);
 }
 
+/* Restores a sealed copy, if the session has one. Returns `failed`, the failure in *err, otherwise.
+ */
+static clv_code restore_copy(clv_run *r, clv_code failed, clv_err *err) {
+  bool has_copy;
+  clv_err why;
+  clv_code code = clv_run_escrow_open(r, &why);
+  if (code == CLV_OK) code = clv_run_escrow_restore(r, CLV_CHECKPOINT_NONE, &has_copy, &why);
+  if (code != CLV_OK) return clv_fail(err, why.code, "%s", why.text);
+  if (!has_copy) return failed;
+  r->is_resumed = true;
+  return clv_run_refuse_changes(r, err);
+}
+
 clv_code clv_run_find_start(clv_run *r, clv_err *err) {
   if (!r->o->resume) return CLV_OK;
   r->is_resumed = clv_checkpoint_has_manifest(r->dir.data);
-  if (r->is_resumed) return clv_run_refuse_changes(r, err);
-  if (clv_run_lock_has_checkpoint(r->lock)) return fail_missing_checkpoints(r, err);
+  if (r->is_resumed) {
+    clv_code code = clv_run_refuse_changes(r, err);
+    return code == CLV_NOT_FOUND ? restore_copy(r, code, err) : code;
+  }
+  if (clv_run_lock_has_checkpoint(r->lock))
+    return restore_copy(r, fail_missing_checkpoints(r, err), err);
   return clv_checkpoint_clear(r->dir.data, err); /* files of an incomplete first checkpoint */
 }
 

@@ -68,10 +68,15 @@ static clv_code write_best_file(const char *dir, const clv_best_checkpoint *b, c
 
 /* ---- while training -------------------------------------------------------------------------- */
 
-static void delete_best_file(const clv_run *r) {
+void clv_run_forget_best(const char *dir) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  append_best_path(r->dir.data, &path);
+  append_best_path(dir, &path);
   if (!path.failed) (void)!unlink(path.data);
+}
+
+uint64_t clv_run_best_step(const char *dir) {
+  clv_best_checkpoint b;
+  return read_best_file(dir, &b, NULL) == CLV_OK ? b.step : CLV_CHECKPOINT_NONE;
 }
 
 static clv_code load_best(const clv_run *r, clv_best_checkpoint *ret, clv_err *err) {
@@ -82,7 +87,7 @@ static clv_code load_best(const clv_run *r, clv_best_checkpoint *ret, clv_err *e
   CLV_TRY(clv_checkpoint_load_step(r->dir.data, b.step, &c, err));
   bool other = r->config->checkpoint.best && r->config->checkpoint.best != b.metric;
   if (other)
-    delete_best_file(r);
+    clv_run_forget_best(r->dir.data);
   else
     *ret = b;
   return CLV_OK;
@@ -93,7 +98,7 @@ static clv_code load_best(const clv_run *r, clv_best_checkpoint *ret, clv_err *e
 void clv_run_read_best(clv_run *r) {
   clv_err err;
   r->best_checkpoint = (clv_best_checkpoint){.step = CLV_CHECKPOINT_NONE};
-  if (!r->is_resumed) delete_best_file(r);
+  if (!r->is_resumed) clv_run_forget_best(r->dir.data);
   if (!r->is_resumed || load_best(r, &r->best_checkpoint, &err) == CLV_OK) return;
   clv_err_prefix(&err, "the best checkpoint cannot be used, and the run looks for a new one");
   clv_run_warn(r, CLV_LOG_WARN, "notice", err.text);

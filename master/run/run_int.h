@@ -2,15 +2,19 @@
  *
  * Functions that the commands share. run.c has plan, check and eval, run_predict.c has predict,
  * run_train.c trains, run_open.c opens a run that trains, and run_recover.c recovers after a worker
- * was lost. run_save.c saves checkpoints. run_begin.c decides whether a run begins, resumes or is
+ * was lost. run_save.c saves checkpoints, and run_home.c
+ * fetches them when a run ends. run_begin.c decides whether a run begins, resumes or is
  * finished; run_best.c chooses checkpoints; run_egress.c compares the egress table and opens the
  * egress record; run_look.c measures what the sent tensors show; run_scan.c checks the values of
  * records; run_print.c prints; run_public_session.c writes the session without confidential keys;
- * run_cache.c begins and ends the cache of a frozen front at a worker.
+ * run_cache.c begins and ends the cache of a frozen front at a worker; run_checkpoints.c lists and
+ * verifies checkpoints, run_gather.c fetches and removes them, run_escrow.c has copies of them
+ * sealed.
  */
 #ifndef CLEAVE_RUN_INT_H
 #define CLEAVE_RUN_INT_H
 
+#include "master/checkpoints/checkpoints.h"
 #include "master/history/history.h"
 #include "master/run/run.h"
 #include "master/report/report.h"
@@ -118,6 +122,8 @@ typedef struct clv_run {
   clv_exit_code exit_code;             /* exit code of the command */
   clv_run_lock *lock;                  /* lock of `dir`; only `train` has one, else NULL */
   clv_journal *journal;                /* journal in `dir`; only `train` has one, else NULL */
+  clv_seal_key escrow_key;             /* without a path: the session has no escrow */
+  clv_escrow *escrow;                  /* seals copies of checkpoints; NULL: not running */
   clv_best_checkpoint best_checkpoint; /* its step is CLV_CHECKPOINT_NONE if the run has none */
   clv_data_digests data_digests;       /* digests of the present data; n = 0: not computed yet */
   uint64_t n_records_at_begin; /* number of training records when the run began; 0: not known */
@@ -188,6 +194,13 @@ clv_code clv_run_save_if_due(clv_run *r, uint64_t before, uint64_t round_ns,
 clv_code clv_run_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* As clv_run_save_now, but warns and goes on if the disk does not take the checkpoint. */
 clv_code clv_run_try_save_now(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Fetches the newest and the best checkpoint from the workers that keep their files, when a run
+ * ends, if checkpoint.home is `end`. Prints the files that stay there. BLOCKS. (run_home.c) */
+void clv_run_bring_home(clv_run *r);
+/* Adds the weights of a gathered file of the checkpoint of a step to the ledger. Does nothing for
+ * files without weights. */
+clv_code clv_run_note_gathered(const char *dir, uint64_t step, const clv_manifest_file *f,
+                               clv_err *err) CLV_USE_RESULT;
 /* Begins the time to the next checkpoint, when a training begins or is restored. */
 void clv_run_reset_saving(clv_run *r);
 /* Returns the time between two checkpoints with checkpoint.every: auto, if one costs cost_ns. */
@@ -396,9 +409,73 @@ bool clv_is_better_checkpoint(const clv_best_checkpoint *now, const clv_best_che
 clv_code clv_best_checkpoint_parse(const char *text, size_t len, const char *label,
                                    clv_best_checkpoint *ret, clv_err *err) CLV_USE_RESULT;
 
+/* Returns the step of the best checkpoint of a run folder; CLV_CHECKPOINT_NONE: it has none. */
+uint64_t clv_run_best_step(const char *dir);
+/* Deletes the file that names the best checkpoint. */
+void clv_run_forget_best(const char *dir);
+
 /* Opens the checkpoint that --checkpoint names. `notes` as in clv_checkpoint_load_latest. */
 clv_code clv_run_open_checkpoint(const clv_run *r, clv_checkpoint **ret, clv_bytes *notes,
                                  clv_err *err) CLV_USE_RESULT;
+
+/* ---- the checkpoints of a run (run_checkpoints.c) -------------------------------------------- */
+
+/* A checkpoint of a run folder, complete or not. */
+typedef struct clv_run_checkpoint {
+  uint64_t step;
+  char *folder;
+  clv_manifest manifest; /* without files if the manifest cannot be read */
+  clv_err problem;       /* code CLV_OK: the manifest is valid, and the folder has its files */
+  bool is_newest;        /* newest one without a problem */
+  bool is_best;
+} clv_run_checkpoint;
+
+typedef struct clv_run_checkpoints {
+  clv_run_checkpoint *list; /* [n] newest first */
+  size_t n;
+} clv_run_checkpoints;
+
+void clv_run_checkpoints_done(clv_run_checkpoints *l);
+/* Lists the checkpoints of a run folder. Compares no digests. CLV_NOT_FOUND: there is no folder. */
+clv_code clv_run_checkpoints_read(const char *dir, clv_run_checkpoints *ret,
+                                  clv_err *err) CLV_USE_RESULT;
+/* Drops all checkpoints but that of --step. which NULL: drops none. CLV_NOT_FOUND: there is no such
+ * checkpoint. */
+clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir, const char *which,
+                                    clv_err *err) CLV_USE_RESULT;
+/* Notes the files at workers of a run that is deleted as orphans, and prints them.
+ * (run_gather.c) */
+clv_code clv_run_orphan(const clv_run *r, const clv_run_checkpoints *of,
+                        clv_err *err) CLV_USE_RESULT;
+/* Returns the exit code for a failure of the commands on checkpoints. */
+clv_exit_code clv_run_checkpoints_exit_code(const clv_err *err);
+/* Appends the identity of a worker and its name as members of a JSON object. */
+void clv_run_append_place(const clv_stores *s, const char *place, clv_bytes *out);
+
+/* ---- sealed copies of checkpoints (run_escrow.c) --------------------------------------------- */
+
+/* Returns the place of the copies of a run. id: of the run, or NULL to read it from run.json in
+ * `dir`; buf: receives the id. CLV_NOT_FOUND: run.json has none. */
+clv_code clv_run_escrow_place(const clv_session_config *config, char buf[33], clv_escrow_place *ret,
+                              clv_err *err) CLV_USE_RESULT;
+/* Deletes the sealed copy of a step, if there is one. */
+clv_code clv_run_escrow_remove(const clv_session_config *config, uint64_t step,
+                               clv_err *err) CLV_USE_RESULT;
+/* Reads the key of checkpoint.escrow, or makes it. Does nothing if the session has no escrow, or
+ * the key was read before.
+ * CLV_INVALID: the key is lost or wrong for the copies that are there, or others may read it. */
+clv_code clv_run_escrow_open(clv_run *r, clv_err *err) CLV_USE_RESULT;
+/* Starts to seal copies in the background; call when the run trains. */
+clv_code clv_run_escrow_start(clv_run *r, clv_err *err) CLV_USE_RESULT;
+void clv_run_escrow_print(const clv_run *r); /* prints what was sealed since the last call */
+void clv_run_escrow_stop(clv_run *r);
+/* Restores the copy of the checkpoint of a step into the run folder, for `checkpoint gather`. *ret:
+ * false if there is no such copy. */
+clv_code clv_run_escrow_fetch(const clv_session_config *config, uint64_t step, bool *ret,
+                              clv_err *err) CLV_USE_RESULT;
+/* Restores the newest copy into the run folder if it is of a step behind `step`, or if step is
+ * CLV_CHECKPOINT_NONE. *ret: a copy was restored. */
+clv_code clv_run_escrow_restore(clv_run *r, uint64_t step, bool *ret, clv_err *err) CLV_USE_RESULT;
 
 /* ---- names of classes (run_classes.c) -------------------------------------------------------- */
 

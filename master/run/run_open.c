@@ -37,6 +37,14 @@ static clv_code lock_resumed_run(clv_run *r, clv_err *err) {
   return r->o->resume && is_there ? lock_run_dir(r, err) : CLV_OK;
 }
 
+/* Moves the earlier run aside. If that run will be deleted, reports its files at workers. */
+static clv_code make_room(clv_run *r, clv_err *err) {
+  CLV_AUTO(clv_run_checkpoints_done) clv_run_checkpoints earlier = {0};
+  CLV_TRY(clv_run_checkpoints_read(r->dir.data, &earlier, err));
+  CLV_TRY(clv_run_lock_make_room(r->lock, err));
+  return clv_run_lock_moved_folder(r->lock) ? CLV_OK : clv_run_orphan(r, &earlier, err);
+}
+
 /* Decides whether the run is finished, resumes or begins. Unless it is finished, begins its journal
  * and run.json. */
 static clv_code begin_run(clv_run *r, clv_err *err) {
@@ -55,7 +63,7 @@ static clv_code begin_run(clv_run *r, clv_err *err) {
   CLV_TRY(clv_run_check_done(r, &r->is_finished, err));
   if (r->is_finished) return CLV_OK;
   CLV_TRY(clv_run_find_start(r, err));
-  if (r->o->fresh && !r->o->resume) CLV_TRY(clv_run_lock_make_room(r->lock, err));
+  if (r->o->fresh && !r->o->resume) CLV_TRY(make_room(r, err));
   CLV_TRY(clv_journal_open(r->dir.data, r->o->resume, stderr_notifier, &r->journal, err));
   CLV_TRY(clv_run_lock_begin(r->lock, &what, err));
   return clv_run_write_key(r, err);
@@ -143,6 +151,7 @@ clv_exit_code clv_run_open(clv_run *r, clv_err *err) {
   if (code != CLV_EXIT_OK) return code;
   if (make_run_dir(r, err) != CLV_OK) return clv_run_fail_setup(r, err);
   if (r->is_finished) return CLV_EXIT_OK; /* a finished run connects to no worker */
+  if (clv_run_escrow_open(r, err) != CLV_OK) return clv_run_fail_setup(r, err);
   if ((code = clv_run_check_identity(r, false, err)) != CLV_EXIT_OK) return code;
   if ((r->o->trace || r->o->profile) &&
       clv_profiler_new(r->o->trace, r->o->profile, &r->profiler, err) != CLV_OK)
@@ -203,16 +212,34 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
   return CLV_OK;
 }
 
+/* *ret_refused: there may be a newer checkpoint that could not be used. */
+static clv_code restore_newest(clv_run *r, clv_train_position *ret, bool *ret_refused,
+                               clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
+  clv_code code = clv_trainer_restore(r->trainer, r->dir.data, ret, &notes, err);
+  *ret_refused = notes.len > 0 || code == CLV_DATA_LOSS || code == CLV_NOT_FOUND;
+  clv_run_print_notes(r, "checkpoint", notes.data);
+  return code;
+}
+
+/* Restores the newest checkpoint. If workers have lost files of newer ones and a sealed copy is
+ * newer than what was restored, restores the copy. */
+static clv_code restore_checkpoint(clv_run *r, clv_train_position *ret, clv_err *err) {
+  bool was_refused, has_copy;
+  clv_err why;
+  clv_code code = restore_newest(r, ret, &was_refused, err);
+  if (!was_refused) return code;
+  uint64_t step = code == CLV_OK ? clv_trainer_step_count(r->trainer) : CLV_CHECKPOINT_NONE;
+  if (clv_run_escrow_restore(r, step, &has_copy, &why) != CLV_OK)
+    return clv_fail(err, why.code, "%s", why.text);
+  return has_copy ? restore_newest(r, ret, &was_refused, err) : code;
+}
+
 /* Sets the position and the counts with which the loop begins: those of the checkpoint, or the
  * start. */
 static clv_code find_start_position(clv_run *r, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   clv_train_position at = {0};
-  if (r->is_resumed) {
-    clv_code code = clv_trainer_restore(r->trainer, r->dir.data, &at, &notes, err);
-    clv_run_print_notes(r, "checkpoint", notes.data);
-    if (code != CLV_OK) return code;
-  }
+  if (r->is_resumed) CLV_TRY(restore_checkpoint(r, &at, err));
   /* If the user accepted shorter data, the position may be behind their end: begin the next
    * epoch. */
   if (r->has_other_data && at.cursor.index >= r->data.train_rows.n)
@@ -258,5 +285,6 @@ clv_code clv_run_restore(clv_run *r, clv_err *err) {
   clv_run_reset_saving(r);
   CLV_TRY(open_loader(r, err));
   clv_run_metrics_attach(r->metrics, r->trainer, l->stop_step);
-  return open_reporter(r, err);
+  CLV_TRY(open_reporter(r, err));
+  return clv_run_escrow_start(r, err);
 }

@@ -138,6 +138,7 @@ static clv_code take_step(clv_run *r, const clv_batch *batch, clv_err *err) {
   if (done && !clv_trainer_n_held(r->trainer)) r->steps.cursor = batch->next;
   print_schedule_notice(r);
   clv_run_print_notices(r);
+  clv_run_escrow_print(r);
   if (r->steps.skipped_in_a_row < MAX_SKIPPED_STEPS) return CLV_OK;
   return clv_fail(err, CLV_RANGE,
                   "diverged: the gradients of the last %d steps were not finite; lower "
@@ -304,6 +305,7 @@ static clv_exit_code finish_training(clv_run *r, clv_err *err) {
 
 static clv_exit_code fail_training(clv_run *r, const clv_err *err) {
   clv_exit_code code = r->recovery.exit_code;
+  clv_run_escrow_stop(r);
   if (code == CLV_EXIT_INTERRUPTED && !r->trainer) return print_interrupted(r);
   print_skipped_records_and_steps(r);
   clv_reporter_close(clv_steal(&r->reporter));
@@ -327,6 +329,7 @@ static clv_exit_code run_training(clv_run *r, clv_err *err) {
   if (connect_and_restore(r, err) != CLV_OK) return clv_run_fail_setup(r, err);
   while (clv_run_loop(r, err) != CLV_OK)
     if (clv_run_recover(r, err) != CLV_OK) return fail_training(r, err);
+  clv_run_escrow_stop(r);
   return finish_training(r, err);
 }
 
@@ -335,6 +338,7 @@ clv_exit_code clv_run_train(const clv_session_config *config, const clv_run_opti
   clv_err err;
   clv_exit_code code = r.exit_code = run_training(&r, &err);
   clv_run_cache_end(&r);
+  clv_run_bring_home(&r);
   clv_run_status status = code == CLV_EXIT_OK            ? CLV_RUN_FINISHED
                           : code != CLV_EXIT_INTERRUPTED ? CLV_RUN_FAILED
                           : is_stopped(&r)               ? CLV_RUN_STOPPED

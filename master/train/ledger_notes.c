@@ -20,9 +20,8 @@ typedef struct ledger_note {
 
 static void ledger_note_done(ledger_note *o) { free(o->items); }
 
-static clv_code add_item(ledger_note *o, const clv_trainer *t, uint32_t stage, clv_ledger_kind kind,
+static clv_code add_item(ledger_note *o, const char *identity, clv_ledger_kind kind,
                          const clv_sha256 *of, clv_err *err) {
-  const clv_session_config *c = t->config;
   if (o->n == o->cap) {
     size_t cap = o->cap ? 2 * o->cap : 64;
     clv_ledger_item *more = realloc(o->items, cap * sizeof *more);
@@ -30,8 +29,13 @@ static clv_code add_item(ledger_note *o, const clv_trainer *t, uint32_t stage, c
     o->items = more;
     o->cap = cap;
   }
-  o->items[o->n++] = (clv_ledger_item){kind, *of, c->workers[t->b->stages[stage].worker].identity};
+  o->items[o->n++] = (clv_ledger_item){kind, *of, identity};
   return CLV_OK;
+}
+
+/* Returns the identity of the stage's worker. */
+static const char *identity_of(const clv_trainer *t, uint32_t stage) {
+  return t->config->workers[t->b->stages[stage].worker].identity;
 }
 
 /* ---- keys and parameters --------------------------------------------------------------------- */
@@ -41,7 +45,7 @@ static clv_code add_param(ledger_note *o, const clv_trainer *t, uint32_t stage, 
   clv_sha256 of;
   if (!t->b->run_secret) return CLV_OK;
   CLV_TRY(clv_ledger_name_of_param(t->b->run_secret, name, &of, err));
-  return add_item(o, t, stage, CLV_LEDGER_RUN, &of, err);
+  return add_item(o, identity_of(t, stage), CLV_LEDGER_RUN, &of, err);
 }
 
 /* Adds the parameters of a stage, and the parameters of other stages that layers of this stage are
@@ -64,7 +68,7 @@ static clv_code add_keys(ledger_note *o, const clv_trainer *t, uint32_t stage, c
   for (int k = 0; k < g->n_nodes; k++) {
     if (g->nodes[k].op == CLV_OP_INPUT) continue;
     CLV_TRY(clv_ledger_name_of_key(t->config, g, k, &of, err));
-    CLV_TRY(add_item(o, t, stage, CLV_LEDGER_KEY, &of, err));
+    CLV_TRY(add_item(o, identity_of(t, stage), CLV_LEDGER_KEY, &of, err));
   }
   return CLV_OK;
 }
@@ -108,18 +112,18 @@ void clv_trainer_free_samples(clv_weights_sample *samples, size_t n) {
   free(samples);
 }
 
-static clv_code add_sample(ledger_note *o, const clv_trainer *t, uint32_t stage,
-                           const clv_weights_sample *s, clv_err *err) {
+static clv_code add_sample(ledger_note *o, const char *identity, const clv_weights_sample *s,
+                           clv_err *err) {
   clv_sha256 of[CLV_SAMPLE_NAMES];
   clv_row_names rows;
   size_t n_names;
   CLV_TRY(clv_weights_sample_names(s, of, &n_names, err));
   for (size_t k = 0; k < n_names; k++)
-    CLV_TRY(add_item(o, t, stage, CLV_LEDGER_WEIGHTS, &of[k], err));
+    CLV_TRY(add_item(o, identity, CLV_LEDGER_WEIGHTS, &of[k], err));
   for (int columns = 0; columns < 2; columns++) {
     CLV_TRY(clv_weights_sample_rows(s, columns, &rows, err));
     for (size_t k = 0; k < rows.n; k++)
-      CLV_TRY(add_item(o, t, stage, CLV_LEDGER_ROW, &rows.names[k], err));
+      CLV_TRY(add_item(o, identity, CLV_LEDGER_ROW, &rows.names[k], err));
   }
   return CLV_OK;
 }
@@ -136,6 +140,39 @@ clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
   CLV_AUTO(ledger_note_done) ledger_note o = {0};
   if (samples) CLV_TRY(add_params(&o, t, stage, err));
   for (size_t i = 0; samples && i < n; i++)
-    if (samples[i].n_parts) CLV_TRY(add_sample(&o, t, stage, &samples[i], err));
+    if (samples[i].n_parts) CLV_TRY(add_sample(&o, identity_of(t, stage), &samples[i], err));
+  return clv_ledger_add(o.items, o.n, err);
+}
+
+/* ---- gathered files -------------------------------------------------------------------------- */
+
+static clv_code fill_sample(const clv_weights_file *f, const clv_weights_entry *e,
+                            clv_weights_sample *s, clv_err *err) {
+  CLV_AUTO(clv_freep) char *chunk = NULL;
+  size_t size = clv_dtype_size(e->dtype);
+  CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
+  for (uint64_t at = 0; at < e->bytes;) {
+    size_t n = (size_t)CLV_MIN(e->bytes - at, (uint64_t)CLV_SAMPLE_CHUNK * size);
+    CLV_TRY(clv_weights_read_range(f, e, at, chunk, n, err));
+    clv_weights_sample_add(s, at, chunk, n);
+    at += n;
+  }
+  return CLV_OK;
+}
+
+static clv_code add_entry(ledger_note *o, const char *identity, const clv_weights_file *f,
+                          const clv_weights_entry *e, clv_err *err) {
+  CLV_AUTO(clv_weights_sample_done) clv_weights_sample s = {0};
+  if (!e->dtype || !clv_weights_sample_begin(&s, e->dtype, &e->shape)) return CLV_OK;
+  CLV_TRY(fill_sample(f, e, &s, err));
+  return add_sample(o, identity, &s, err);
+}
+
+clv_code clv_note_gathered_weights(const char *path, const char *identity, clv_err *err) {
+  CLV_AUTO(ledger_note_done) ledger_note o = {0};
+  CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
+  CLV_TRY(clv_weights_open_lazy(path, &f, err));
+  for (size_t i = 0; i < clv_weights_count(f); i++)
+    CLV_TRY(add_entry(&o, identity, f, &clv_weights_entries(f)[i], err));
   return clv_ledger_add(o.items, o.n, err);
 }

@@ -394,10 +394,29 @@ clv_code clv_trainer_prune(clv_trainer *t, const char *run_dir, uint64_t keep_st
                               remove_kept_files, t, err);
 }
 
+/* Queues a notice with the first checkpoint whose files stay at workers. */
+static void note_first_kept(clv_trainer *t) {
+  const struct clv_trainer_save *s = t->save;
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  char size[24];
+  if (t->has_kept_files || !s->n_parts) return;
+  t->has_kept_files = true;
+  for (size_t i = 0; i + 1 < s->n_parts; i += 2) {
+    const kept_part *p = &s->parts[i];
+    clv_bytes_printf(&text, "%sstage '%s' at worker '%s' (%s)",
+                     i ? ", " : "checkpoints stay at the workers, as plain files: ",
+                     t->config->stages[p->stage].name,
+                     t->config->workers[t->b->stages[p->stage].worker].name,
+                     clv_format_size(p[0].row.bytes + p[1].row.bytes, size, sizeof size));
+  }
+  if (!text.failed) clv_trainer_on_notice(t, text.data);
+}
+
 static clv_code commit(clv_trainer *t, uint64_t keep_step, clv_err *err) {
   struct clv_trainer_save *s = t->save;
   for (size_t i = 0; i < s->n_parts; i++) CLV_TRY(add_part(t, &s->parts[i], err));
   CLV_TRY(clv_checkpoint_commit(s->writer, s->config_hash, CLV_WIRE_PROTOCOL, NULL, err));
+  note_first_kept(t);
   return clv_trainer_prune(t, s->run_dir, keep_step, err);
 }
 

@@ -154,8 +154,8 @@ static clv_code load_kept_file(clv_trainer *t, uint32_t stage, bool optimizer,
     return fail_lost_file(t, stage, m, f, "the stage is not there any more", err);
   CLV_TRY(clv_trainer_note_params(t, stage, err));
   cleave_state_kind kind = optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
-  if (cleave_state_load_at_worker(t->runtime, t->modules[stage], kind, f->kept, LOAD_DEADLINE_MS,
-                                  &found, &why) != CLEAVE_OK)
+  if (cleave_state_load_by_digest(t->runtime, t->modules[stage], kind, f->kept, &f->sha256,
+                                  LOAD_DEADLINE_MS, &found, &why) != CLEAVE_OK)
     return is_file_lost(&why) ? fail_lost_file(t, stage, m, f, why.text, err)
                               : clv_trainer_convert_error(t, &why, err);
   clv_sha256_hex(&f->sha256, hex);

@@ -149,6 +149,11 @@ clv_code clv_trainer_restore(clv_trainer *t, const char *run_dir, clv_train_posi
 clv_code clv_trainer_restore_from(clv_trainer *t, const clv_checkpoint *c, clv_train_position *ret,
                                   clv_bytes *notes, clv_err *err) CLV_USE_RESULT;
 
+/* Adds the weights in a file that was fetched from the worker `identity` to the ledger, because
+ * that worker knows them. */
+clv_code clv_note_gathered_weights(const char *path, const char *identity,
+                                   clv_err *err) CLV_USE_RESULT;
+
 /* Asks each worker how many bytes it has sent to other workers, and adds the answers to the egress
  * record. Ignores workers that do not answer. BLOCKS for one call to each worker at most. */
 void clv_trainer_record_direct_bytes(clv_trainer *t);

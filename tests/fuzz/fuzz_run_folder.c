@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The small files of a run folder: the note of a run that makes room, the line of the best
- * checkpoint, the names of the classes, the digests of the data. Whatever is taken is as the file
- * says, byte by byte.
+ * checkpoint, the names of the classes, the digests of the data, the orphans. Whatever is taken is
+ * as the file says, byte by byte.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -42,6 +42,18 @@ static void take_parts(const char *text, size_t len) {
     if (!parts.list[i].name[0] || !strstr(text, parts.list[i].name)) abort();
 }
 
+static void take_orphans(const char *text, size_t len) {
+  CLV_AUTO(clv_orphans_done) clv_orphans l = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes again = {0};
+  if (clv_orphans_parse(text, len, "kept.orphans", &l, NULL) != CLV_OK) return;
+  for (size_t i = 0; i < l.n; i++) {
+    if (!clv_is_file_name(l.list[i].kept) || !l.list[i].place[0]) abort();
+    clv_bytes_printf(&again, "%s %llu %s\n", l.list[i].kept, (unsigned long long)l.list[i].bytes,
+                     l.list[i].place);
+  }
+  if (again.len != len || (len && memcmp(again.data, text, len) != 0)) abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_bytes_puts(&text, "");
@@ -51,5 +63,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   take_best(text.data, size);
   take_classes(text.data, size);
   take_parts(text.data, size);
+  take_orphans(text.data, size);
   return 0;
 }

@@ -486,6 +486,12 @@ typedef struct clv_session_config {
     clv_config_pos best_pos;
     clv_best_metric best; /* metric whose best checkpoint is kept in addition to the newest ones */
     clv_best_mode mode;   /* MIN or MAX after loading */
+    struct {
+      clv_config_pos every_pos;
+      char *every;       /* time between two sealed copies; NULL: no copies are made */
+      uint64_t every_ms; /* `every` in milliseconds; 0: NULL */
+      char *key, *dir;   /* key file; folder of the copies of all runs */
+    } escrow;
   } checkpoint;
   struct {
     clv_config_pos pos;

@@ -600,6 +600,29 @@ static clv_code check_data(clv_session_config *c, clv_err *err) {
   return resolve_paths(c, &d->test, d->test_pos, err);
 }
 
+#define MAX_ESCROW_EVERY_MS (UINT64_C(720) * 3600 * 1000)
+
+static clv_code parse_escrow_every(clv_session_config *c, clv_err *err) {
+  uint64_t ms = 0;
+  if (!c->checkpoint.escrow.every) return CLV_OK;
+  if (clv_parse_duration(c->checkpoint.escrow.every, &ms, NULL) != CLV_OK || ms < 1000 ||
+      ms > MAX_ESCROW_EVERY_MS)
+    return fail_at(c, c->checkpoint.escrow.every_pos, err,
+                   "checkpoint.escrow.every is a time from 1s to 720h, as in 30m, not '%.40s'",
+                   c->checkpoint.escrow.every);
+  c->checkpoint.escrow.every_ms = ms;
+  return CLV_OK;
+}
+
+static clv_code complete_escrow(clv_session_config *c, clv_err *err) {
+  CLV_TRY(parse_escrow_every(c, err));
+  if (!c->checkpoint.escrow.every_ms || c->checkpoint.escrow.dir) return CLV_OK;
+  if (clv_path_can_join(c->checkpoint.dir, "escrow"))
+    return clv_path_join(c->checkpoint.dir, "escrow", &c->checkpoint.escrow.dir, err);
+  return clv_fail(err, CLV_INVALID, "%s: the path of checkpoint.dir has more than %d bytes",
+                  c->file, CLV_CONFIG_MAX_TEXT);
+}
+
 static clv_code set_default_checkpoint_dir(clv_session_config *c, clv_err *err) {
   if (c->checkpoint.dir) return CLV_OK;
   if (!clv_path_can_join(c->run.dir, c->name))
@@ -678,7 +701,8 @@ static clv_code complete_config(clv_session_config *c, clv_err *err) {
   CLV_TRY(check_every(c, err));
   drop_tensorboard_if_off(c);
   CLV_TRY(check_lease(c, err));
-  return set_default_checkpoint_dir(c, err);
+  CLV_TRY(set_default_checkpoint_dir(c, err));
+  return complete_escrow(c, err);
 }
 
 /* ---- loading --------------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@ clv_checkpoint_home clv_session_checkpoint_home(const clv_session_config *c) {
   if (c->checkpoint.home != CLV_HOME_UNSET) return c->checkpoint.home;
   for (size_t i = 0; i < c->n_workers; i++)
     if (c->workers[i].spares.n) return CLV_HOME_ALWAYS;
-  return CLV_HOME_ALWAYS; /* until a run gathers them at its end */
+  return CLV_HOME_END;
 }
 
 uint64_t clv_session_checkpoint_every_ms(const clv_session_config *c) {

@@ -667,6 +667,18 @@ static const clv_row rows[] = {
      .names = mode_names, .sample = "min", .is_commented_out = true,
      .doc = "Which value is the best: min for validation.loss, max for validation.accuracy, as "
             "is the default."},
+    {.path = "checkpoint.escrow", .kind = CLV_ROW_SECTION, .is_commented_out = true,
+     .doc = "Encrypted copies of the newest checkpoint at the master, made while the run trains. A run whose "
+            "workers lost their files goes on from the copy."},
+    {.path = "checkpoint.escrow.every", .kind = CLV_ROW_TEXT, .offset = AT(checkpoint.escrow.every),
+     .pos = AT(checkpoint.escrow.every_pos), .required = true, .sample = "30m",
+     .doc = "Time between two copies, from 1s to 30 days."},
+    {.path = "checkpoint.escrow.key", .kind = CLV_ROW_PATH, .offset = AT(checkpoint.escrow.key),
+     .required = true, .sample = "escrow.key", .is_place = true,
+     .doc = "Key file, made with mode 0600 if it is missing. Nothing can read the copies without it."},
+    {.path = "checkpoint.escrow.dir", .kind = CLV_ROW_TEXT, .offset = AT(checkpoint.escrow.dir),
+     .sample = "escrow", .is_place = true,
+     .doc = "Folder of the copies, from the working folder; `escrow` in the run folder unless given."},
     {.path = "recovery", .kind = CLV_ROW_SECTION, .pos = AT(recovery.pos),
      .doc = "What train does when a worker is lost: it connects again and goes on from the newest checkpoint."},
     {.path = "recovery", .kind = CLV_ROW_ENUM, .offset = AT(recovery.use), .names = recovery_names,

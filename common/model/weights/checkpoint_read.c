@@ -430,6 +430,15 @@ size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t mos
   return n;
 }
 
+clv_code clv_checkpoint_list(const char *run_dir, uint64_t **ret_steps, size_t *ret_n,
+                             clv_err *err) {
+  CLV_AUTO(steps_done) step_list l = {0};
+  CLV_TRY(list_steps(run_dir, &l, err));
+  *ret_n = l.n;
+  *ret_steps = clv_steal(&l.steps);
+  return CLV_OK;
+}
+
 clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) {
   CLV_AUTO(steps_done) step_list l = {0};
   CLV_TRY(list_steps(run_dir, &l, err));

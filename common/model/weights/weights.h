@@ -470,6 +470,10 @@ bool clv_checkpoint_has_manifest(const char *run_dir);
 /* Writes the steps of all checkpoint folders with a manifest, newest first, to ret_steps [most]. A
  * checkpoint of these may be damaged. Returns the number of steps written, at most `most`. */
 size_t clv_checkpoint_steps(const char *run_dir, uint64_t *ret_steps, size_t most);
+/* Lists the steps of all checkpoint folders, complete or not, newest first. The caller frees
+ * *ret_steps. CLV_NOT_FOUND: run_dir does not exist. */
+clv_code clv_checkpoint_list(const char *run_dir, uint64_t **ret_steps, size_t *ret_n,
+                             clv_err *err) CLV_USE_RESULT;
 /* Deletes all checkpoints of run_dir, for a run that starts again. Leaves other files. */
 clv_code clv_checkpoint_clear(const char *run_dir, clv_err *err) CLV_USE_RESULT;
 

@@ -50,6 +50,7 @@ typedef struct api_arguments {
   const cleave_reference *inputs; /* [n_inputs] inputs of a call */
   size_t n_inputs;
   cleave_reference *ret_reference; /* handle of the call's value; NULL: no handle is wanted */
+  const clv_sha256 *digest;        /* of the file that is loaded; NULL: any file of that name */
 } api_arguments;
 
 /* A kind of operation: a row of core/operations.c or of a table in extra. All functions but

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Checkpoints whose files stay at the workers: what comes home, what a lost worker or disk leaves,
 what is removed, and what a run brings home at its end."""
-import hashlib, os, shutil, signal, subprocess, sys, time
+import hashlib, os, re, shutil, signal, subprocess, sys, urllib.request
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *
 
@@ -131,6 +131,113 @@ def killed_workers_load_what_they_kept():
     same_state(run)
     state = [e for e in run.lines("egress.jsonl") if e["event"] == "allow" and e["kind"] in ("weights", "state")]
     assert not state, state
+
+
+def kept_folder(i):
+    return os.path.join(cluster.kept(i), "states", hashlib.sha256(URI.encode()).hexdigest())
+
+
+@suite.test
+def newest_checkpoint_is_gathered_at_the_end():
+    run = Run("ended").ends()
+    assert not run.places(STEPS) and len(run.places(350)) == 4, (run.places(STEPS), run.places(350))
+    assert run.result() == undisturbed().result()
+    assert f"checkpoint-{STEPS}: " in run.out and "fetched from the workers" in run.out, run.out
+    assert "checkpoint-350: files stay at the workers" in run.out, run.out
+    assert [cluster.files(i, run) for i in (0, 1)] == [[f"350.{i + 1}.{k}" for k in "ow"] for i in (0, 1)]
+
+
+@suite.test
+def interrupted_run_is_gathered_and_goes_on():
+    run = Run("interrupted").at(100)
+    run.process.send_signal(signal.SIGINT)
+    run.ends(130)
+    step = run.steps()[-1]
+    assert not run.places(step) and "fetched from the workers" in run.out, run.out
+    again = Run("interrupted", "end", "--resume").ends()
+    assert again.result() == undisturbed().result()
+
+
+@suite.test
+def worker_that_cannot_be_reached_is_named_with_its_files():
+    run = Run("away", "end", "--set", "recovery=off").at(50)
+    killed(1)
+    run.ends(6)
+    cluster.restart(1)
+    step = run.steps()[-1]
+    stays = [line for line in run.err.splitlines() if "stays at worker 'w2'" in line]
+    assert len(stays) == 2 and f"{step}.2.w" in run.err and "checkpoint gather" in stays[0], run.err
+    assert {place for place, _ in run.places(step).values()} == {"spiffe://test/w2"}, run.places(step)
+
+
+@suite.test
+def lost_file_falls_back_to_an_older_checkpoint():
+    run = Run("older", "never").at(150)
+    killed(1)
+    until(lambda: [e for e in run.lines("log.jsonl") if e["event"] == "lost"], 30)
+    newest = max(step for step in run.steps() if os.path.exists(os.path.join(run.dir, f"checkpoint-{step}", "MANIFEST.json")))
+    for name in os.listdir(kept_folder(1)):
+        if name.startswith(run.record()["session_id"]) and f".{newest}.2.w" in name:
+            os.remove(os.path.join(kept_folder(1), name))
+    cluster.restart(1)
+    run.ends()
+    assert f"checkpoint-{newest} refused: stage 'c' of step {newest} is lost" in run.err and "'w2'" in run.err, run.err
+    same_state(run)
+
+
+@suite.test
+def empty_disk_ends_the_run_by_name():
+    run = Run("empty", "never").at(100)
+    killed(1)
+    shutil.rmtree(kept_folder(1))
+    cluster.restart(1)
+    done = run.process.communicate(timeout=60 * SLOW)
+    assert run.process.returncode not in (0, None), done
+    assert re.search(r"stage 'c' of step \d+ is lost: its file '\S+' was kept by worker 'w2' alone", done[1]), done
+    assert "no older checkpoint can be used" in done[1], done
+
+
+@suite.test
+def full_quota_keeps_the_earlier_checkpoint_and_fetches_later_ones():
+    cluster.quota[0] = "700KiB"  # a checkpoint has 198 KiB there, and three are needed
+    cluster.restart(0)
+    run = Run("quota", "never", "--set", "checkpoint.keep=5").ends()
+    cluster.quota[0] = "16MiB"
+    cluster.restart(0)
+    told = [line for line in run.err.splitlines() if "cannot keep the files of stage 'b'" in line]
+    assert len(told) == 1 and "allow[].state_bytes" in told[0] and "fetches them from now on" in told[0], run.err
+    assert {place for place, _ in run.places(STEPS).values()} == {"spiffe://test/w2"}, run.places(STEPS)
+    same_state(run)
+
+
+@suite.test
+def checkpoints_bring_no_weights_home():
+    """Bytes from the workers beyond those of the steps, for each checkpoint and stage."""
+    port = free_port()
+    run = Run("bytes", "never", "--set", f"metrics.listen=127.0.0.1:{port}", "--set", "checkpoint.every_steps=10").at(200)
+    steps = run.lines("pace.jsonl")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as page:
+        down = [float(line.split()[1]) for line in page.read().decode().splitlines()
+                if line.startswith("cleave_master_link_bytes_total") and 'direction="in"' in line]
+    run.ends()
+    assert len(down) == 2, down
+    each = (sum(down) - sum(s["bytes_down"] for s in steps)) / (2 * len(steps) // 10)
+    assert each < 65536, each
+
+
+@suite.test
+def time_between_checkpoints():
+    run = Run("timed", "never", "--set", "checkpoint.every=1s", "--set", "checkpoint.every_steps=none", "--set", "train.max_steps=100000",
+              "--set", "checkpoint.keep=100")
+    until(lambda: os.path.exists(run.dir) and len(run.steps()) >= 3, 60)
+    run.process.kill()
+    run.process.communicate()
+    both = run_tool("plan", run.session, "--set", "checkpoint.every=auto")
+    assert both.returncode == 3 and "exclude each other" in both.stderr, both
+
+
+def run_tool(*args):
+    return master(*args, cwd=cluster.dir)
 
 
 with Keeping(2) as cluster:

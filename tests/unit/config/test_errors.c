@@ -478,6 +478,20 @@ static void inconsistent_best_checkpoint_is_refused(void **state) {
               "validation.accuracy, got 'loss'");
 }
 
+static void invalid_checkpoint_interval_is_refused(void **state) {
+  (void)state;
+  refused_edit("loss:", "checkpoint: {every_steps: 5, every: auto}\nloss:",
+               "/etc/cleave/s.yaml:14:37: checkpoint.every and checkpoint.every_steps exclude each "
+               "other: leave one out");
+  refused_set("checkpoint.every=10",
+              "--set checkpoint.every=10: 'checkpoint.every' must be auto or a time from 1s to 7d, "
+              "got '10'");
+  refused_set(
+      "checkpoint.every=900ms",
+      "--set checkpoint.every=900ms: 'checkpoint.every' must be auto or a time from 1s to 7d, "
+      "got '900ms'");
+}
+
 static void conflicting_optimiser_options_are_refused(void **state) {
   (void)state;
   refused_edit("lr: 0.1", "lr: 0.1, nesterov: true",
@@ -689,6 +703,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(layer_ranges_must_cover_the_model),
     cmocka_unit_test(conflicting_weight_sources_are_refused),
     cmocka_unit_test(inconsistent_best_checkpoint_is_refused),
+    cmocka_unit_test(invalid_checkpoint_interval_is_refused),
     cmocka_unit_test(conflicting_optimiser_options_are_refused),
     cmocka_unit_test(missing_or_unreadable_files_are_refused),
     cmocka_unit_test(inconsistent_image_options_are_refused),

@@ -796,7 +796,30 @@ static void public_config_omits_paths_and_addresses(void **state) {
   assert_false(clv_session_key_makes_records("train.batch"));
 }
 
+static void checkpoint_interval_round_trips(void **state) {
+  (void)state;
+  const char *sets[] = {"checkpoint.every=10m", "checkpoint.home=never"};
+  const clv_config_overrides over = {.sets = sets, .n_sets = CLV_COUNT(sets)};
+  CLV_AUTO(clv_session_config_freep)
+  clv_session_config *c = accepted(session_text, &over), *none = accepted(session_text, NULL);
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, plain = {0};
+  clv_err err = {0};
+  assert_int_equal(c->checkpoint.every_steps, 0);
+  assert_int_equal(clv_session_checkpoint_every_ms(c), 600000);
+  assert_false(clv_session_checkpoint_is_auto(c));
+  assert_int_equal(clv_session_checkpoint_home(c), CLV_HOME_NEVER);
+  assert_int_equal(clv_session_config_write(c, &text, &err), CLV_OK);
+  CLV_AUTO(clv_session_config_freep) clv_session_config *again = accepted(text.data, NULL);
+  assert_int_equal(again->checkpoint.every_steps, 0);
+  assert_string_equal(again->checkpoint.every, "10m");
+  assert_int_equal(clv_session_checkpoint_home(none), CLV_HOME_END);
+  assert_int_equal(clv_session_checkpoint_every_ms(none), 0);
+  assert_int_equal(clv_session_config_write(none, &plain, &err), CLV_OK);
+  assert_null(strstr(plain.data, "home:"));
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(checkpoint_interval_round_trips),
     cmocka_unit_test(decimal_numbers_parse_to_the_exact_double),
     cmocka_unit_test(number_notations_give_the_same_value),
     cmocka_unit_test(seed_forms_set_key_and_guessability),

@@ -91,7 +91,8 @@ static void partly_finished_run_is_resumed(void **state) {
 /* What find_start says of the folder; *ret_on: whether it goes on from a checkpoint. */
 static clv_code find_start(bool *ret_on, clv_err *err) {
   const clv_run_options o = {.resume = true};
-  clv_run r = {.o = &o};
+  const clv_session_config config = {0}; /* without checkpoint.escrow */
+  clv_run r = {.o = &o, .config = &config};
   clv_bytes_puts(&r.dir, "run");
   assert_ok(clv_run_lock_new("run", &r.lock, err), err);
   clv_code code = clv_run_find_start(&r, err);

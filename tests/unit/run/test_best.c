@@ -172,6 +172,23 @@ static void checkpoint_names_are_validated(void **state) {
   for (size_t i = 0; i < CLV_COUNT(bad); i++) assert_false(clv_is_checkpoint_name(bad[i]));
 }
 
+/* 3 % of the time at most, from every 10 s to every 30 min. */
+static void automatic_interval_follows_the_cost(void **state) {
+  static const struct {
+    uint64_t cost_ms, interval_ms;
+  } cases[] = {{0, 10000},
+               {300, 10000},
+               {301, 10033},
+               {3000, 100000},
+               {54000, 1800000},
+               {54100, 1800000},
+               {UINT64_MAX / 1000000, 1800000}};
+  (void)state;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++)
+    assert_int_equal(clv_checkpoint_interval_ns(cases[i].cost_ms * 1000000) / 1000000,
+                     cases[i].interval_ms);
+}
+
 static int remove_run(void **state) {
   (void)state;
   return system("rm -rf run");
@@ -184,6 +201,7 @@ int main(void) {
       cmocka_unit_test_teardown(resumed_run_restores_its_best, remove_run),
       cmocka_unit_test_teardown(checkpoint_is_chosen_by_step_latest_or_best, remove_run),
       cmocka_unit_test(checkpoint_names_are_validated),
+      cmocka_unit_test(automatic_interval_follows_the_cost),
   };
   return cmocka_run_group_tests(tests, setup, scratch_teardown);
 }

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * checkpoints: the files of checkpoints that are at workers. Reads, compares, fetches and removes
+ * them by the unary calls that need no session, and seals copies of checkpoints (escrow). Prints
+ * nothing: the commands in master/run report.
+ *
+ * Threads: objects belong to one thread at a time.
+ */
+#ifndef CLEAVE_CHECKPOINTS_H
+#define CLEAVE_CHECKPOINTS_H
+
+#include "common/model/config/config.h"
+#include "common/model/weights/weights.h"
+#include "master/api/api.h"
+#include "master/seal/seal.h"
+
+/* ---- workers that keep files (stores.c) ------------------------------------------------------ */
+
+/* Connections to the workers of a session file, spares too. A worker is dialled when its first file
+ * is asked for. If that fails, later calls for the worker fail at once. */
+typedef struct clv_stores clv_stores;
+clv_code clv_stores_new(const clv_session_config *config, clv_stores **ret,
+                        clv_err *err) CLV_USE_RESULT;
+void clv_stores_free(clv_stores *s);
+void clv_stores_freep(clv_stores **s);
+
+/* Returns the name of the worker with the identity `place`; `place` itself if the session file has
+ * no such worker. */
+const char *clv_stores_name(const clv_stores *s, const char *place);
+/* Lists files at a worker, as cleave_kept_list. CLV_NOT_FOUND: the session file has no worker of
+ * this identity. */
+clv_code clv_stores_list(clv_stores *s, const char *place, const char *name, cleave_kept_files *ret,
+                         clv_err *err) CLV_USE_RESULT;
+/* Removes a file. CLV_OK: the worker has no file of that name now. */
+clv_code clv_stores_remove(clv_stores *s, const char *place, const char *name,
+                           clv_err *err) CLV_USE_RESULT;
+
+/* True if the error says that a worker cannot be asked. Other errors of clv_stores_check and
+ * clv_checkpoint_gather are about the file. */
+bool clv_stores_is_unreachable(const clv_err *err);
+
+/* Reads a file that a manifest lists, in the checkpoint's folder or at its worker. */
+typedef struct clv_stored_reader clv_stored_reader;
+/* `s` and `f` must outlive the result. from: offset of the first byte. CLV_DATA_LOSS: the file is
+ * missing in the folder, or has another size. */
+clv_code clv_stored_open(clv_stores *s, const char *folder, const clv_manifest_file *f,
+                         uint64_t from, clv_stored_reader **ret, clv_err *err) CLV_USE_RESULT;
+/* Returns the next bytes, valid until the next call; *ret_len 0: all were read and, if reading
+ * began at 0, have the digest of the manifest. CLV_DATA_LOSS: the worker does not have the file, or
+ * it is too short or damaged. CLV_CANCELLED: the user has asked to end. */
+clv_code clv_stored_next(clv_stored_reader *r, const void **ret_data, size_t *ret_len,
+                         clv_err *err) CLV_USE_RESULT;
+void clv_stored_close(clv_stored_reader *r);
+void clv_stored_closep(clv_stored_reader **r);
+
+/* Reads a file to its end. Errors are those of clv_stored_open and clv_stored_next. */
+clv_code clv_stores_check(clv_stores *s, const char *folder, const clv_manifest_file *f,
+                          clv_err *err) CLV_USE_RESULT;
+/* Compares a file with its row of the manifest by the digest that its worker reports, without
+ * reading a file at a worker. Errors as clv_stores_check. */
+clv_code clv_stores_ask(clv_stores *s, const char *folder, const clv_manifest_file *f,
+                        clv_err *err) CLV_USE_RESULT;
+
+/* ---- fetching (gather.c) --------------------------------------------------------------------- */
+
+/* Callback after each file of a gather. why NULL: the file is in the folder now. */
+typedef void clv_gather_fn(void *user, const clv_manifest_file *f, const clv_err *why);
+
+/* Fetches the files of a checkpoint that are at workers. A file is read by ranges into NAME.part,
+ * compared with the manifest, renamed and then listed as a file in the folder. The worker's copy
+ * becomes an orphan. After a crash the next call continues where this one stopped. Reports each
+ * file, and goes on with the others if one fails; returns the first failure. The caller holds the
+ * lock of the run. */
+clv_code clv_checkpoint_gather(const char *run_dir, uint64_t step, clv_stores *s,
+                               clv_gather_fn *report, void *user, clv_err *err) CLV_USE_RESULT;
+
+/* ---- removing (orphans.c) -------------------------------------------------------------------- */
+
+/* A file at a worker that shall be removed. */
+typedef struct clv_orphan {
+  char kept[CLV_FILE_NAME + 1];
+  uint64_t bytes;
+  char *place; /* identity of the worker */
+} clv_orphan;
+
+/* The file kept.orphans of a run folder. It lists files at workers before the last manifest that
+ * listed them is deleted, and until the worker has removed them. */
+typedef struct clv_orphans {
+  clv_orphan *list; /* [n] */
+  size_t n;
+} clv_orphans;
+#define CLV_ORPHANS_FILE "kept.orphans"
+
+void clv_orphans_done(clv_orphans *o);
+/* Parses the file: lines "KEPT BYTES PLACE". CLV_DATA_LOSS: it has other text. */
+clv_code clv_orphans_parse(const char *text, size_t len, const char *label, clv_orphans *ret,
+                           clv_err *err) CLV_USE_RESULT;
+/* Reads the file of a run folder. Without a file the list is empty. */
+clv_code clv_orphans_read(const char *run_dir, clv_orphans *ret, clv_err *err) CLV_USE_RESULT;
+/* Adds the files of a manifest that are at workers, durably. */
+clv_code clv_orphans_add(const char *run_dir, const clv_manifest *m, clv_err *err) CLV_USE_RESULT;
+
+/* Callback for each orphan. why NULL: the worker has no such file any more. */
+typedef void clv_orphan_fn(void *user, const clv_orphan *o, const clv_err *why);
+
+/* Removes the orphans of a run folder at their workers, except files that a manifest in the folder
+ * lists, and drops them from kept.orphans. Reports each orphan. Returns the first failure to reach
+ * a worker, whose files stay listed. The caller holds the lock of the run. */
+clv_code clv_orphans_sweep(const char *run_dir, clv_stores *s, clv_orphan_fn *report, void *user,
+                           clv_err *err) CLV_USE_RESULT;
+/* Deletes the checkpoint of a step. Its files at workers become orphans. */
+clv_code clv_checkpoint_abandon(const char *run_dir, uint64_t step, clv_err *err) CLV_USE_RESULT;
+
+/* ---- escrow (escrow.c) ----------------------------------------------------------------------- */
+
+/* Folder of the sealed copies of a run's checkpoints: DIR/ID. A copy is DIR/ID/checkpoint-STEP with
+ * NAME.sealed for each file of the checkpoint, and MANIFEST.json.sealed, which is written last. */
+typedef struct clv_escrow_place {
+  const char *dir, *id; /* id: of the run, as in run.json */
+} clv_escrow_place;
+
+/* Seals a copy of a checkpoint, whose files are in its folder or at workers, and then deletes
+ * copies of other steps. Goes on with a copy that is not complete. *ret_bytes: bytes of the files,
+ * 0 if the copy was there already. CLV_CANCELLED: `waiter` (may be NULL) has stopped it. */
+clv_code clv_escrow_write(const clv_escrow_place *at, const clv_seal_key *key, const char *run_dir,
+                          uint64_t step, clv_stores *s, const clv_cancel_hook *waiter,
+                          uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
+/* Deletes the copy of a step, if there is one. */
+clv_code clv_escrow_remove(const clv_escrow_place *at, uint64_t step, clv_err *err) CLV_USE_RESULT;
+/* Returns the step of the newest complete copy; CLV_CHECKPOINT_NONE: there is none. */
+uint64_t clv_escrow_newest_step(const clv_escrow_place *at);
+/* Reads the id of the key of the newest complete copy. CLV_NOT_FOUND: there is no copy. */
+clv_code clv_escrow_key_id(const clv_escrow_place *at, char ret_id[17],
+                           clv_err *err) CLV_USE_RESULT;
+/* Writes the newest complete copy into the run folder, where it is a checkpoint with all files in
+ * its folder. Keeps files that are there already. CLV_NOT_FOUND: there is no complete copy. The
+ * caller holds the lock of the run. */
+clv_code clv_escrow_restore(const clv_escrow_place *at, const clv_seal_key *key,
+                            const char *run_dir, uint64_t *ret_step, clv_err *err) CLV_USE_RESULT;
+
+/* ---- escrow in the background (escrow_thread.c) ---------------------------------------------- */
+
+/* A thread that seals the newest checkpoint of a run again and again. */
+typedef struct clv_escrow clv_escrow;
+
+/* Starts the thread, with the settings of checkpoint.escrow. config must outlive the result; the
+ * other arguments are copied. */
+clv_code clv_escrow_start(const clv_session_config *config, const clv_escrow_place *at,
+                          const clv_seal_key *key, const char *run_dir, clv_escrow **ret,
+                          clv_err *err) CLV_USE_RESULT;
+/* Appends a line for each copy that was completed or failed since the last call. */
+void clv_escrow_take_notes(clv_escrow *e, clv_bytes *out);
+void clv_escrow_stop(clv_escrow *e); /* abandons the copy that is being written; takes NULL */
+
+#endif

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * checkpoints_int: descriptors and the comparison of digests, for the files of this folder.
+ */
+#ifndef CLEAVE_CHECKPOINTS_INT_H
+#define CLEAVE_CHECKPOINTS_INT_H
+
+#include "master/checkpoints/checkpoints.h"
+
+enum { CLV_CHECKPOINTS_RANGE = 1 << 20 }; /* bytes read at once; a worker gives out no more */
+
+void clv_checkpoints_closep(int *fd); /* for CLV_AUTO */
+
+/* CLV_DATA_LOSS: `found` is not the digest that the manifest lists. */
+clv_code clv_checkpoints_compare(const clv_sha256 *found, const clv_manifest_file *f,
+                                 clv_err *err) CLV_USE_RESULT;
+
+#endif

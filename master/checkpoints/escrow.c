@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Sealed copies of checkpoints. A copy has all files of a checkpoint, so it restores the run even
+ * if workers and run folder have lost theirs. Each sealed file is bound to run, step and name.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/checkpoints/checkpoints_int.h"
+
+#define MANIFEST "MANIFEST.json"
+#define SEALED ".sealed"
+
+enum { MAX_MANIFEST = 4 << 20 };
+
+/* Paths and names of one copy. */
+typedef struct copy {
+  const clv_escrow_place *at;
+  const clv_seal_key *key;
+  uint64_t step;
+  clv_bytes run, folder; /* DIR/ID and DIR/ID/checkpoint-STEP */
+} copy;
+
+static void copy_done(copy *c) {
+  clv_bytes_done(&c->run);
+  clv_bytes_done(&c->folder);
+}
+
+static clv_code set_paths(copy *c, clv_err *err) {
+  clv_bytes_printf(&c->run, "%s/%s", c->at->dir, c->at->id);
+  clv_bytes_printf(&c->folder, "%s/checkpoint-%llu", c->run.data, (unsigned long long)c->step);
+  return c->run.failed || c->folder.failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+static clv_code sealed_path(const copy *c, const char *file, clv_bytes *ret, clv_err *err) {
+  clv_bytes_printf(ret, "%s/%s" SEALED, c->folder.data, file);
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+/* Makes the name that is bound to a sealed file. */
+static void bound_name(const copy *c, const char *file, char name[CLV_SEAL_NAME]) {
+  snprintf(name, CLV_SEAL_NAME, "%.40s/checkpoint-%llu/%s", c->at->id, (unsigned long long)c->step,
+           file);
+}
+
+static bool has_file(const copy *c, const char *file) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  return sealed_path(c, file, &path, NULL) == CLV_OK && access(path.data, F_OK) == 0;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* Returns true if the file was sealed by an earlier call, with this key. */
+static bool is_sealed_already(const copy *c, const char *path) {
+  char id[17];
+  return clv_sealed_key_id(path, id, NULL) == CLV_OK && strcmp(id, c->key->id) == 0;
+}
+
+/* Seals a file of the checkpoint. The digest is compared before the sealed file gets its name. */
+static clv_code seal_file(const copy *c, const char *from, const clv_manifest_file *f,
+                          clv_stores *stores, const clv_cancel_hook *waiter, clv_err *err) {
+  CLV_AUTO(clv_sealed_writer_freep) clv_sealed_writer *w = NULL;
+  CLV_AUTO(clv_stored_closep) clv_stored_reader *r = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  char name[CLV_SEAL_NAME];
+  const void *data;
+  CLV_TRY(sealed_path(c, f->name, &path, err));
+  if (is_sealed_already(c, path.data)) return CLV_OK;
+  bound_name(c, f->name, name);
+  CLV_TRY(clv_sealed_begin(path.data, c->key, name, &w, err));
+  CLV_TRY(clv_stored_open(stores, from, f, 0, &r, err));
+  for (size_t n = 1; n;) {
+    CLV_TRY(clv_cancel_hook_check(waiter, err));
+    CLV_TRY(clv_stored_next(r, &data, &n, err));
+    CLV_TRY(clv_sealed_put(w, data, n, err));
+  }
+  return clv_sealed_finish(w, err);
+}
+
+static clv_code seal_manifest(const copy *c, const clv_bytes *text, clv_err *err) {
+  CLV_AUTO(clv_sealed_writer_freep) clv_sealed_writer *w = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  char name[CLV_SEAL_NAME];
+  CLV_TRY(sealed_path(c, MANIFEST, &path, err));
+  bound_name(c, MANIFEST, name);
+  CLV_TRY(clv_sealed_begin(path.data, c->key, name, &w, err));
+  CLV_TRY(clv_sealed_put(w, text->data, text->len, err));
+  return clv_sealed_finish(w, err);
+}
+
+/* Deletes a copy, its manifest first, so that a crash leaves an unfinished copy. */
+static clv_code delete_copy(const clv_escrow_place *at, uint64_t step, clv_err *err) {
+  CLV_AUTO(copy_done) copy c = {.at = at, .step = step};
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  CLV_TRY(set_paths(&c, err));
+  CLV_TRY(sealed_path(&c, MANIFEST, &path, err));
+  (void)!unlink(path.data);
+  return clv_checkpoint_remove(c.run.data, step, err);
+}
+
+/* Deletes the copy of step `chosen`; with `others`, the copies of all other steps. */
+static clv_code delete_copies(const clv_escrow_place *at, uint64_t chosen, bool others,
+                              clv_err *err) {
+  CLV_AUTO(copy_done) copy c = {.at = at};
+  CLV_AUTO(clv_freep) uint64_t *steps = NULL;
+  size_t n = 0;
+  CLV_TRY(set_paths(&c, err));
+  clv_code code = clv_checkpoint_list(c.run.data, &steps, &n, err);
+  if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
+  for (size_t i = 0; i < n; i++)
+    if ((steps[i] == chosen) != others) CLV_TRY(delete_copy(at, steps[i], err));
+  return CLV_OK;
+}
+
+clv_code clv_escrow_remove(const clv_escrow_place *at, uint64_t step, clv_err *err) {
+  return delete_copies(at, step, false, err);
+}
+
+static clv_code read_manifest(const char *folder, clv_bytes *ret_text, clv_manifest *ret,
+                              clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  clv_bytes_printf(&path, "%s/" MANIFEST, folder);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_file_read(path.data, MAX_MANIFEST, ret_text, err));
+  return clv_manifest_parse(ret_text->data, ret_text->len, path.data, ret, err);
+}
+
+clv_code clv_escrow_write(const clv_escrow_place *at, const clv_seal_key *key, const char *run_dir,
+                          uint64_t step, clv_stores *s, const clv_cancel_hook *waiter,
+                          uint64_t *ret_bytes, clv_err *err) {
+  CLV_AUTO(copy_done) copy c = {.at = at, .key = key, .step = step};
+  CLV_AUTO(clv_bytes_done) clv_bytes from = {0}, text = {0};
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  *ret_bytes = 0;
+  CLV_TRY(set_paths(&c, err));
+  if (has_file(&c, MANIFEST)) return CLV_OK;
+  clv_bytes_printf(&from, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
+  if (from.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(read_manifest(from.data, &text, &m, err));
+  CLV_TRY(clv_mkdirs(c.folder.data, err));
+  for (size_t i = 0; i < m.n_files; i++) {
+    CLV_TRY(seal_file(&c, from.data, &m.files[i], s, waiter, err));
+    *ret_bytes += m.files[i].bytes;
+  }
+  CLV_TRY(seal_manifest(&c, &text, err));
+  return delete_copies(at, step, true, err);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* Finds the newest complete copy that is older than `before`. Sets the paths of *c. */
+static clv_code find_copy(copy *c, uint64_t before, clv_err *err) {
+  CLV_AUTO(clv_freep) uint64_t *steps = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes run = {0};
+  size_t n = 0;
+  clv_bytes_printf(&run, "%s/%s", c->at->dir, c->at->id);
+  if (run.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_code code = clv_checkpoint_list(run.data, &steps, &n, err);
+  if (code != CLV_OK && code != CLV_NOT_FOUND) return code;
+  for (size_t i = 0; i < n; i++) {
+    copy_done(c);
+    c->step = steps[i];
+    CLV_TRY(set_paths(c, err));
+    if (steps[i] < before && has_file(c, MANIFEST)) return CLV_OK;
+  }
+  return clv_fail(err, CLV_NOT_FOUND, "%s has no complete copy of a checkpoint", run.data);
+}
+
+uint64_t clv_escrow_newest_step(const clv_escrow_place *at) {
+  CLV_AUTO(copy_done) copy c = {.at = at};
+  return find_copy(&c, CLV_CHECKPOINT_NONE, NULL) == CLV_OK ? c.step : CLV_CHECKPOINT_NONE;
+}
+
+clv_code clv_escrow_key_id(const clv_escrow_place *at, char ret_id[17], clv_err *err) {
+  CLV_AUTO(copy_done) copy c = {.at = at};
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  CLV_TRY(find_copy(&c, CLV_CHECKPOINT_NONE, err));
+  CLV_TRY(sealed_path(&c, MANIFEST, &path, err));
+  return clv_sealed_key_id(path.data, ret_id, err);
+}
+
+typedef clv_code take_fn(void *user, const void *data, size_t len, clv_err *err);
+
+/* Reads a sealed file to its end, and passes its data to `take`. */
+static clv_code unseal(const copy *c, const char *file, take_fn *take, void *user, clv_err *err) {
+  CLV_AUTO(clv_sealed_reader_freep) clv_sealed_reader *r = NULL;
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  char name[CLV_SEAL_NAME];
+  const void *data;
+  CLV_TRY(sealed_path(c, file, &path, err));
+  bound_name(c, file, name);
+  clv_code code = clv_sealed_open(path.data, c->key, name, &r, err);
+  if (code == CLV_NOT_FOUND)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: is missing in the sealed copy", path.data);
+  CLV_TRY(code);
+  for (size_t n = 1; n;) {
+    CLV_TRY(clv_sealed_next(r, &data, &n, err));
+    if (n) CLV_TRY(take(user, data, n, err));
+  }
+  return CLV_OK;
+}
+
+static clv_code append_text(void *user, const void *data, size_t len, clv_err *err) {
+  clv_bytes *text = user;
+  if (text->len + len > MAX_MANIFEST) return clv_fail(err, CLV_DATA_LOSS, "a manifest is too long");
+  clv_bytes_add(text, data, len);
+  return text->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+/* A file that is being unsealed into the run folder. */
+typedef struct unsealing {
+  int fd;
+  const char *path;
+  clv_sha256_parts *digest;
+} unsealing;
+
+static clv_code write_part(void *user, const void *data, size_t len, clv_err *err) {
+  unsealing *u = user;
+  CLV_TRY(clv_interrupt_check(err));
+  CLV_TRY(clv_sha256_add(u->digest, data, len, err));
+  for (const char *p = data; len;) {
+    ssize_t n = write(u->fd, p, len);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return clv_fail(err, CLV_PRECONDITION, "%s: write: %s", u->path, strerror(errno));
+    p += n;
+    len -= (size_t)n;
+  }
+  return CLV_OK;
+}
+
+/* Unseals a file to `path`, and compares its digest with the manifest. */
+static clv_code unseal_to(const copy *c, const clv_manifest_file *f, const char *path,
+                          clv_err *err) {
+  CLV_AUTO(clv_checkpoints_closep)
+  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  CLV_AUTO(clv_sha256_parts_freep) clv_sha256_parts *digest = NULL;
+  clv_sha256 found;
+  if (fd < 0) return clv_fail(err, CLV_PRECONDITION, "%s: %s", path, strerror(errno));
+  CLV_TRY(clv_sha256_begin(&digest, err));
+  CLV_TRY(unseal(c, f->name, write_part, &(unsealing){fd, path, digest}, err));
+  CLV_TRY(clv_sha256_end(digest, &found, err));
+  CLV_TRY(clv_checkpoints_compare(&found, f, err));
+  if (fsync(fd) == 0) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", path, strerror(errno));
+}
+
+/* Restores a file, unless the folder has it. */
+static clv_code restore_file(const copy *c, const char *folder, const clv_manifest_file *f,
+                             clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, tmp = {0};
+  if (clv_stores_check(NULL, folder, f, NULL) == CLV_OK) return CLV_OK;
+  clv_bytes_printf(&path, "%s/%s", folder, f->name);
+  clv_bytes_printf(&tmp, "%s/%s.tmp", folder, f->name);
+  if (path.failed || tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  clv_code code = unseal_to(c, f, tmp.data, err);
+  if (code != CLV_OK) unlink(tmp.data);
+  CLV_TRY(code);
+  if (rename(tmp.data, path.data) == 0) return clv_file_sync_folder(path.data, err);
+  return clv_fail(err, CLV_PRECONDITION, "%s: rename: %s", path.data, strerror(errno));
+}
+
+static void forget_places(clv_manifest *m) {
+  for (size_t i = 0; i < m->n_files; i++) {
+    free(clv_steal(&m->files[i].place));
+    free(clv_steal(&m->files[i].kept));
+  }
+}
+
+static clv_code restore_copy(const copy *c, const char *run_dir, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, folder = {0};
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_TRY(unseal(c, MANIFEST, append_text, &text, err));
+  CLV_TRY(clv_manifest_parse(text.data, text.len, "sealed " MANIFEST, &m, err));
+  forget_places(&m);
+  clv_bytes_printf(&folder, "%s/checkpoint-%llu", run_dir, (unsigned long long)c->step);
+  if (folder.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_TRY(clv_mkdirs(folder.data, err));
+  for (size_t i = 0; i < m.n_files; i++) CLV_TRY(restore_file(c, folder.data, &m.files[i], err));
+  CLV_TRY(clv_manifest_write(folder.data, &m, err));
+  return clv_file_sync_folder(folder.data, err);
+}
+
+clv_code clv_escrow_restore(const clv_escrow_place *at, const clv_seal_key *key,
+                            const char *run_dir, uint64_t *ret_step, clv_err *err) {
+  CLV_AUTO(copy_done) copy c = {.at = at, .key = key};
+  clv_code code = CLV_DATA_LOSS;
+  clv_err first = {0}, why;
+  for (uint64_t before = CLV_CHECKPOINT_NONE; code == CLV_DATA_LOSS; before = c.step) {
+    code = find_copy(&c, before, &why);
+    if (code == CLV_OK) code = restore_copy(&c, run_dir, &why);
+    if (code != CLV_OK && first.code == CLV_OK) first = why;
+  }
+  if (code == CLV_NOT_FOUND || code == CLV_OK) why = first; /* a damaged copy explains more */
+  if (code != CLV_OK) return clv_fail(err, why.code, "%s", why.text);
+  *ret_step = c.step;
+  return CLV_OK;
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The thread that seals copies of the newest checkpoint while a run trains. It reads files at
+ * workers by calls of its own, one range at a time, so it takes at most one connection's share of
+ * the line. A checkpoint that the run deletes meanwhile is given up, and the newest one taken the
+ * next time.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "master/checkpoints/checkpoints_int.h"
+
+struct clv_escrow {
+  const clv_session_config *config;
+  char *dir, *id, *run_dir;
+  clv_seal_key key;
+  uint64_t last_step; /* step of the newest copy; used by the thread alone */
+  pthread_t thread;
+  bool has_thread;
+  atomic_bool must_stop;
+  pthread_mutex_t mutex; /* for `notes` and the wait */
+  pthread_cond_t stopped;
+  clv_bytes notes;
+};
+
+static bool should_stop(void *user) { return atomic_load(&((clv_escrow *)user)->must_stop); }
+
+static void add_note(clv_escrow *e, const clv_bytes *line) {
+  pthread_mutex_lock(&e->mutex);
+  if (!line->failed) clv_bytes_puts(&e->notes, line->data);
+  pthread_mutex_unlock(&e->mutex);
+}
+
+static void note_copy(clv_escrow *e, uint64_t step, uint64_t bytes, uint64_t took_ns) {
+  CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
+  char size[24];
+  clv_bytes_printf(&line,
+                   "escrow: a copy of checkpoint-%llu (%s) is sealed in %s with key %s (%.1f s)\n",
+                   (unsigned long long)step, clv_format_size(bytes, size, sizeof size), e->dir,
+                   e->key.id, (double)took_ns * 1e-9);
+  add_note(e, &line);
+}
+
+static void note_failure(clv_escrow *e, uint64_t step, const clv_err *why) {
+  CLV_AUTO(clv_bytes_done) clv_bytes line = {0};
+  clv_bytes_printf(&line,
+                   "escrow: checkpoint-%llu is not sealed: %s; it is tried again with the newest "
+                   "checkpoint after checkpoint.escrow.every\n",
+                   (unsigned long long)step, why->text);
+  add_note(e, &line);
+}
+
+static bool is_deleted(const clv_escrow *e, uint64_t step) {
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  return clv_checkpoint_read_manifest(e->run_dir, step, &m, NULL) != CLV_OK;
+}
+
+/* Seals a copy of the newest checkpoint, if there is a newer one than that of the last copy. */
+static void seal_newest(clv_escrow *e) {
+  const clv_escrow_place at = {e->dir, e->id};
+  const clv_cancel_hook waiter = {should_stop, e};
+  CLV_AUTO(clv_stores_freep) clv_stores *s = NULL;
+  uint64_t step, bytes = 0, begin_ns = clv_now_ns();
+  clv_err why;
+  if (!clv_checkpoint_steps(e->run_dir, &step, 1) || step == e->last_step) return;
+  clv_code code = clv_stores_new(e->config, &s, &why);
+  if (code == CLV_OK)
+    code = clv_escrow_write(&at, &e->key, e->run_dir, step, s, &waiter, &bytes, &why);
+  if (code == CLV_OK) {
+    e->last_step = step;
+    if (bytes) note_copy(e, step, bytes, clv_now_ns() - begin_ns);
+  } else if (code != CLV_CANCELLED && !is_deleted(e, step)) {
+    note_failure(e, step, &why);
+  }
+}
+
+/* Waits for checkpoint.escrow.every. Returns false if the thread shall stop. */
+static bool wait_for_next(clv_escrow *e) {
+  uint64_t ms = e->config->checkpoint.escrow.every_ms;
+  struct timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  uint64_t ns = (uint64_t)until.tv_nsec + ms % 1000 * 1000000;
+  until.tv_sec += (time_t)(ms / 1000 + ns / 1000000000);
+  until.tv_nsec = (long)(ns % 1000000000);
+  pthread_mutex_lock(&e->mutex);
+  int waited = 0;
+  while (!should_stop(e) && !waited)
+    waited = pthread_cond_timedwait(&e->stopped, &e->mutex, &until);
+  pthread_mutex_unlock(&e->mutex);
+  return !should_stop(e);
+}
+
+static void *run_thread(void *user) {
+  while (wait_for_next(user)) seal_newest(user);
+  return NULL;
+}
+
+void clv_escrow_stop(clv_escrow *e) {
+  if (!e) return;
+  pthread_mutex_lock(&e->mutex);
+  atomic_store(&e->must_stop, true);
+  pthread_cond_broadcast(&e->stopped);
+  pthread_mutex_unlock(&e->mutex);
+  if (e->has_thread) pthread_join(e->thread, NULL);
+  pthread_cond_destroy(&e->stopped);
+  pthread_mutex_destroy(&e->mutex);
+  clv_bytes_done(&e->notes);
+  clv_seal_key_done(&e->key);
+  free(e->dir);
+  free(e->id);
+  free(e->run_dir);
+  free(e);
+}
+
+static void stopp(clv_escrow **e) { clv_escrow_stop(*e); }
+
+static clv_code copy_arguments(clv_escrow *e, const clv_escrow_place *at, const clv_seal_key *key,
+                               const char *run_dir, clv_err *err) {
+  CLV_TRY(clv_strdup(at->dir, &e->dir, err));
+  CLV_TRY(clv_strdup(at->id, &e->id, err));
+  CLV_TRY(clv_strdup(run_dir, &e->run_dir, err));
+  e->key = *key;
+  e->key.path = NULL;
+  return clv_strdup(key->path, &e->key.path, err);
+}
+
+clv_code clv_escrow_start(const clv_session_config *config, const clv_escrow_place *at,
+                          const clv_seal_key *key, const char *run_dir, clv_escrow **ret,
+                          clv_err *err) {
+  CLV_AUTO(stopp) clv_escrow *e = NULL;
+  pthread_condattr_t monotonic;
+  CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
+  pthread_mutex_init(&e->mutex, NULL);
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&e->stopped, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  e->config = config;
+  e->last_step = clv_escrow_newest_step(at);
+  CLV_TRY(copy_arguments(e, at, key, run_dir, err));
+  if (pthread_create(&e->thread, NULL, run_thread, e) != 0)
+    return clv_fail(err, CLV_EXHAUSTED, "no thread for checkpoint.escrow");
+  e->has_thread = true;
+  *ret = clv_steal(&e);
+  return CLV_OK;
+}
+
+void clv_escrow_take_notes(clv_escrow *e, clv_bytes *out) {
+  if (!e) return;
+  pthread_mutex_lock(&e->mutex);
+  if (e->notes.len) clv_bytes_puts(out, e->notes.data);
+  e->notes.len = 0;
+  if (e->notes.data) e->notes.data[0] = '\0';
+  pthread_mutex_unlock(&e->mutex);
+}

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Fetching the files of a checkpoint that are at workers. At any moment each file of the checkpoint
+ * is complete at the place that the manifest names: the manifest changes after the fetched file is
+ * durable. The worker's copy is an orphan from then on.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/checkpoints/checkpoints_int.h"
+
+/* The file that is being fetched. */
+typedef struct part {
+  clv_bytes path; /* NAME.part */
+  int fd;
+  uint64_t at; /* bytes that it has */
+} part;
+
+static void part_done(part *p) {
+  clv_checkpoints_closep(&p->fd);
+  clv_bytes_done(&p->path);
+}
+
+static clv_code fail_disk(const part *p, const char *what, clv_err *err) {
+  return clv_fail(err, CLV_PRECONDITION, "%s: %s: %s", p->path.data, what, strerror(errno));
+}
+
+/* Opens NAME.part. What an earlier gather has left in it counts, up to a multiple of the range. */
+static clv_code open_part(const char *folder, const clv_manifest_file *f, part *p, clv_err *err) {
+  struct stat st;
+  clv_bytes_printf(&p->path, "%s/%s.part", folder, f->name);
+  if (p->path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  p->fd = open(p->path.data, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (p->fd < 0 || fstat(p->fd, &st) != 0) return fail_disk(p, "open", err);
+  uint64_t size = (uint64_t)st.st_size;
+  p->at = size > f->bytes ? 0 : size - size % CLV_CHECKPOINTS_RANGE;
+  return CLV_OK;
+}
+
+static clv_code append_to_part(part *p, const void *data, size_t len, clv_err *err) {
+  for (size_t done = 0; done < len;) {
+    ssize_t n = pwrite(p->fd, (const char *)data + done, len - done, (off_t)(p->at + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail_disk(p, "write", err);
+    done += (size_t)n;
+  }
+  p->at += len;
+  return CLV_OK;
+}
+
+/* Fetches what the part lacks, and compares the complete file with the manifest. */
+static clv_code fill_part(clv_stores *s, const clv_manifest_file *f, part *p, clv_err *err) {
+  CLV_AUTO(clv_stored_closep) clv_stored_reader *r = NULL;
+  const void *data;
+  clv_sha256 digest;
+  if (ftruncate(p->fd, (off_t)p->at) != 0) return fail_disk(p, "truncate", err);
+  CLV_TRY(clv_stored_open(s, "", f, p->at, &r, err));
+  for (size_t n = 1; n;) {
+    CLV_TRY(clv_stored_next(r, &data, &n, err));
+    CLV_TRY(append_to_part(p, data, n, err));
+  }
+  if (fsync(p->fd) != 0) return fail_disk(p, "fsync", err);
+  CLV_TRY(clv_sha256_fd(p->fd, f->bytes, NULL, p->path.data, &digest, err));
+  return clv_checkpoints_compare(&digest, f, err);
+}
+
+/* Fetches a file to its name in the folder. If the part of an earlier gather turns out to be
+ * damaged, fetches the file from its begin. */
+static clv_code fetch(clv_stores *s, const char *folder, const clv_manifest_file *f, clv_err *err) {
+  CLV_AUTO(part_done) part p = {.fd = -1};
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  CLV_TRY(open_part(folder, f, &p, err));
+  bool continues = p.at > 0;
+  clv_code code = fill_part(s, f, &p, err);
+  if (code == CLV_DATA_LOSS && continues) {
+    p.at = 0;
+    code = fill_part(s, f, &p, err);
+  }
+  if (code == CLV_DATA_LOSS) unlink(p.path.data);
+  CLV_TRY(code);
+  clv_bytes_printf(&path, "%s/%s", folder, f->name);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (rename(p.path.data, path.data) != 0) return fail_disk(&p, "rename", err);
+  return clv_file_sync_folder(path.data, err);
+}
+
+/* Fetches a file, and lists it as one in the folder. On success f->place and f->kept are NULL, and
+ * the caller frees what they were. */
+static clv_code gather_file(const char *run_dir, const char *folder, clv_manifest *m,
+                            clv_manifest_file *f, clv_stores *s, clv_err *err) {
+  CLV_TRY(fetch(s, folder, f, err));
+  CLV_TRY(clv_orphans_add(run_dir, &(clv_manifest){.files = f, .n_files = 1}, err));
+  const clv_manifest_file was = *f;
+  f->place = f->kept = NULL;
+  clv_code code = clv_manifest_write(folder, m, err);
+  if (code != CLV_OK) *f = was;
+  return code;
+}
+
+clv_code clv_checkpoint_gather(const char *run_dir, uint64_t step, clv_stores *s,
+                               clv_gather_fn *report, void *user, clv_err *err) {
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  CLV_AUTO(clv_bytes_done) clv_bytes folder = {0};
+  clv_code first = CLV_OK;
+  clv_err why;
+  CLV_TRY(clv_checkpoint_read_manifest(run_dir, step, &m, err));
+  clv_bytes_printf(&folder, "%s/checkpoint-%llu", run_dir, (unsigned long long)step);
+  if (folder.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  for (size_t i = 0; i < m.n_files; i++) {
+    if (!m.files[i].place) continue;
+    const clv_manifest_file was = m.files[i];
+    clv_code code = gather_file(run_dir, folder.data, &m, &m.files[i], s, &why);
+    report(user, &was, code == CLV_OK ? NULL : &why);
+    if (code == CLV_OK) {
+      free(was.place);
+      free(was.kept);
+    }
+    if (code != CLV_OK && first == CLV_OK) first = clv_fail(err, code, "%s", why.text);
+    if (code == CLV_CANCELLED) break;
+  }
+  return first;
+}

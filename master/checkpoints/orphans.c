@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files at workers that no checkpoint needs any more. A file is written to kept.orphans before the
+ * manifest that lists it is changed or deleted, and leaves that list when its worker has removed
+ * it. So a crash, or a worker that cannot be reached, loses no name.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/checkpoints/checkpoints_int.h"
+
+enum { MAX_FILE = 16 << 20 };
+
+void clv_orphans_done(clv_orphans *o) {
+  if (!o) return;
+  for (size_t i = 0; i < o->n; i++) free(o->list[i].place);
+  free(o->list);
+  *o = (clv_orphans){0};
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static void format_line(const clv_orphan *o, clv_bytes *out) {
+  clv_bytes_printf(out, "%s %llu %s\n", o->kept, (unsigned long long)o->bytes, o->place);
+}
+
+static clv_code add_orphan(clv_orphans *l, const char *kept, uint64_t bytes, const char *place,
+                           clv_err *err) {
+  clv_orphan *grown = reallocarray(l->list, l->n + 1, sizeof *grown);
+  if (!grown) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  l->list = grown;
+  clv_orphan *o = &grown[l->n];
+  *o = (clv_orphan){.bytes = bytes};
+  snprintf(o->kept, sizeof o->kept, "%s", kept);
+  CLV_TRY(clv_strdup(place, &o->place, err));
+  l->n++;
+  return CLV_OK;
+}
+
+/* Parses a line without its end. Accepts only the bytes that format_line writes. */
+static bool parse_line(const char *line, size_t len, clv_orphans *l, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes copy = {0}, again = {0};
+  char *rest, *kept, *number, *end;
+  clv_bytes_add(&copy, line, len);
+  if (copy.failed || strlen(copy.data) != len) return false;
+  rest = copy.data;
+  kept = strsep(&rest, " ");
+  number = strsep(&rest, " ");
+  if (!number || !rest || !rest[0] || !clv_is_file_name(kept)) return false;
+  unsigned long long bytes = strtoull(number, &end, 10);
+  if (bytes > INT64_MAX || add_orphan(l, kept, bytes, rest, err) != CLV_OK) return false;
+  format_line(&l->list[l->n - 1], &again);
+  return !again.failed && again.len == len + 1 && memcmp(again.data, line, len) == 0;
+}
+
+clv_code clv_orphans_parse(const char *text, size_t len, const char *label, clv_orphans *ret,
+                           clv_err *err) {
+  CLV_AUTO(clv_orphans_done) clv_orphans l = {0};
+  for (size_t at = 0, n; at < len; at += n + 1) {
+    const char *end = memchr(text + at, '\n', len - at);
+    n = end ? (size_t)(end - text) - at : len - at;
+    if (!end || !parse_line(text + at, n, &l, err))
+      return clv_fail(err, CLV_DATA_LOSS,
+                      "%s: damaged: line %zu is not a file name, a number of bytes and an identity",
+                      label, l.n + 1);
+  }
+  *ret = l;
+  l = (clv_orphans){0};
+  return CLV_OK;
+}
+
+static clv_code file_path(const char *run_dir, clv_bytes *ret, clv_err *err) {
+  clv_bytes_printf(ret, "%s/" CLV_ORPHANS_FILE, run_dir);
+  return ret->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+clv_code clv_orphans_read(const char *run_dir, clv_orphans *ret, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  *ret = (clv_orphans){0};
+  CLV_TRY(file_path(run_dir, &path, err));
+  clv_code code = clv_file_read(path.data, MAX_FILE, &text, err);
+  if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
+  return clv_orphans_parse(text.data, text.len, path.data, ret, err);
+}
+
+static clv_code write_orphans(const char *run_dir, const clv_orphans *l, clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
+  CLV_TRY(file_path(run_dir, &path, err));
+  for (size_t i = 0; i < l->n; i++) format_line(&l->list[i], &text);
+  if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  if (l->n) return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
+  (void)!unlink(path.data);
+  return CLV_OK;
+}
+
+static bool is_listed(const clv_orphans *l, const char *kept, const char *place) {
+  for (size_t i = 0; i < l->n; i++)
+    if (strcmp(l->list[i].kept, kept) == 0 && strcmp(l->list[i].place, place) == 0) return true;
+  return false;
+}
+
+clv_code clv_orphans_add(const char *run_dir, const clv_manifest *m, clv_err *err) {
+  CLV_AUTO(clv_orphans_done) clv_orphans l = {0};
+  CLV_TRY(clv_orphans_read(run_dir, &l, err));
+  size_t before = l.n;
+  for (size_t i = 0; i < m->n_files; i++) {
+    const clv_manifest_file *f = &m->files[i];
+    if (f->place && !is_listed(&l, f->kept, f->place))
+      CLV_TRY(add_orphan(&l, f->kept, f->bytes, f->place, err));
+  }
+  return l.n == before ? CLV_OK : write_orphans(run_dir, &l, err);
+}
+
+clv_code clv_checkpoint_abandon(const char *run_dir, uint64_t step, clv_err *err) {
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  if (clv_checkpoint_read_manifest(run_dir, step, &m, NULL) == CLV_OK)
+    CLV_TRY(clv_orphans_add(run_dir, &m, err));
+  return clv_checkpoint_remove(run_dir, step, err);
+}
+
+/* ---- removing -------------------------------------------------------------------------------- */
+
+/* Lists the files at workers that the checkpoints of a run folder need. */
+static clv_code list_needed(const char *run_dir, clv_orphans *ret, clv_err *err) {
+  CLV_AUTO(clv_freep) uint64_t *steps = NULL;
+  size_t n = 0;
+  CLV_TRY(clv_checkpoint_list(run_dir, &steps, &n, err));
+  for (size_t i = 0; i < n; i++) {
+    CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+    if (clv_checkpoint_read_manifest(run_dir, steps[i], &m, NULL) != CLV_OK) continue;
+    for (size_t k = 0; k < m.n_files; k++)
+      if (m.files[k].place)
+        CLV_TRY(add_orphan(ret, m.files[k].kept, m.files[k].bytes, m.files[k].place, err));
+  }
+  return CLV_OK;
+}
+
+/* Removes one orphan. Returns false if it stays listed. */
+static bool sweep_one(clv_stores *s, const clv_orphans *needed, const clv_orphan *o,
+                      clv_orphan_fn *report, void *user, clv_err *why) {
+  if (is_listed(needed, o->kept, o->place)) return false;
+  bool is_gone = clv_stores_remove(s, o->place, o->kept, why) == CLV_OK;
+  report(user, o, is_gone ? NULL : why);
+  return is_gone;
+}
+
+clv_code clv_orphans_sweep(const char *run_dir, clv_stores *s, clv_orphan_fn *report, void *user,
+                           clv_err *err) {
+  CLV_AUTO(clv_orphans_done) clv_orphans l = {0}, needed = {0};
+  clv_code first = CLV_OK;
+  size_t left = 0;
+  CLV_TRY(clv_orphans_read(run_dir, &l, err));
+  if (!l.n) return CLV_OK;
+  CLV_TRY(list_needed(run_dir, &needed, err));
+  for (size_t i = 0; i < l.n; i++) {
+    clv_err why = {0};
+    bool is_gone = sweep_one(s, &needed, &l.list[i], report, user, &why);
+    if (!is_gone && why.code != CLV_OK && first == CLV_OK)
+      first = clv_fail(err, why.code, "%s", why.text);
+    const clv_orphan o = l.list[i];
+    l.list[i] = l.list[left];
+    l.list[left] = o;
+    left += !is_gone;
+  }
+  const clv_orphans rest = {.list = l.list, .n = left};
+  clv_err failed;
+  if (left < l.n && write_orphans(run_dir, &rest, &failed) != CLV_OK && first == CLV_OK)
+    return clv_fail(err, failed.code, "%s", failed.text);
+  return first;
+}

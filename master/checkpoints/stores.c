@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files of checkpoints in the run folder and at workers, read in ranges of 1 MiB. A file is the
+ * same bytes wherever it is, so all readers use clv_stored_next.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/checkpoints/checkpoints_int.h"
+
+typedef struct store {
+  const clv_remote_spec *worker;
+  cleave_kept_client *client; /* NULL: not dialled, or dialling failed */
+  clv_err failure;            /* why dialling failed; code CLV_OK: it has not */
+} store;
+
+struct clv_stores {
+  const clv_session_config *config;
+  store *list; /* [n] one for each worker of `config` */
+  size_t n;
+};
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+void clv_stores_free(clv_stores *s) {
+  if (!s) return;
+  for (size_t i = 0; i < s->n; i++) cleave_kept_close(s->list[i].client);
+  free(s->list);
+  free(s);
+}
+
+void clv_stores_freep(clv_stores **s) {
+  clv_stores_free(*s);
+  *s = NULL;
+}
+
+clv_code clv_stores_new(const clv_session_config *config, clv_stores **ret, clv_err *err) {
+  CLV_AUTO(clv_stores_freep) clv_stores *s = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *s, &s, err));
+  s->config = config;
+  CLV_TRY(clv_alloc(config->n_workers, sizeof *s->list, &s->list, err));
+  s->n = config->n_workers;
+  for (size_t i = 0; i < s->n; i++) s->list[i].worker = &config->workers[i];
+  *ret = clv_steal(&s);
+  return CLV_OK;
+}
+
+static store *find_store(const clv_stores *s, const char *place) {
+  for (size_t i = 0; i < s->n; i++)
+    if (strcmp(s->list[i].worker->identity, place) == 0) return &s->list[i];
+  return NULL;
+}
+
+const char *clv_stores_name(const clv_stores *s, const char *place) {
+  const store *at = find_store(s, place);
+  return at ? at->worker->name : place;
+}
+
+/* Finds the worker with the identity `place`, and dials it the first time. */
+static clv_code dial(clv_stores *s, const char *place, store **ret, clv_err *err) {
+  store *at = find_store(s, place);
+  clv_err why;
+  if (!at)
+    return clv_fail(err, CLV_NOT_FOUND,
+                    "%s has no worker with the identity '%.200s', at which files of the run are: "
+                    "add it to workers",
+                    s->config->file, place);
+  *ret = at;
+  if (at->client) return CLV_OK;
+  if (at->failure.code == CLV_OK &&
+      cleave_kept_open(s->config, at->worker, 0, &at->client, &why) != CLV_OK)
+    at->failure = why;
+  return at->client ? CLV_OK : clv_fail(err, at->failure.code, "%s", at->failure.text);
+}
+
+static clv_code name_worker(const clv_stores *s, const char *place, clv_err *err) {
+  return clv_err_prefix(err, "worker '%s'", clv_stores_name(s, place));
+}
+
+bool clv_stores_is_unreachable(const clv_err *err) {
+  return err->code == CLV_UNAVAILABLE || err->code == CLV_DEADLINE || err->code == CLV_NOT_FOUND ||
+         err->code == CLV_UNAUTHENTICATED || err->code == CLV_DENIED ||
+         err->code == CLV_UNIMPLEMENTED;
+}
+
+clv_code clv_stores_list(clv_stores *s, const char *place, const char *name, cleave_kept_files *ret,
+                         clv_err *err) {
+  store *at;
+  clv_code code = dial(s, place, &at, err);
+  if (code == CLV_OK) code = cleave_kept_list(at->client, name, ret, err);
+  return code == CLV_OK ? CLV_OK : name_worker(s, place, err);
+}
+
+clv_code clv_stores_remove(clv_stores *s, const char *place, const char *name, clv_err *err) {
+  store *at;
+  if (dial(s, place, &at, err) != CLV_OK) return name_worker(s, place, err);
+  clv_code code = cleave_kept_remove(at->client, name, err);
+  return code == CLV_OK || code == CLV_NOT_FOUND ? CLV_OK : name_worker(s, place, err);
+}
+
+/* ---- a file in the folder -------------------------------------------------------------------- */
+
+void clv_checkpoints_closep(int *fd) {
+  if (*fd >= 0) close(*fd);
+  *fd = -1;
+}
+
+static clv_code fail_short(const char *label, uint64_t bytes, const clv_manifest_file *f,
+                           clv_err *err) {
+  return clv_fail(err, CLV_DATA_LOSS, "%s: %llu bytes, the manifest says %llu", label,
+                  (unsigned long long)bytes, (unsigned long long)f->bytes);
+}
+
+static clv_code open_in_folder(const char *folder, const clv_manifest_file *f, int *ret_fd,
+                               clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  CLV_AUTO(clv_checkpoints_closep) int fd = -1;
+  struct stat st;
+  clv_bytes_printf(&path, "%s/%s", folder, f->name);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  fd = open(path.data, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0 || fstat(fd, &st) != 0)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: is in the manifest, but cannot be opened: %s",
+                    path.data, strerror(errno));
+  if (!S_ISREG(st.st_mode))
+    return clv_fail(err, CLV_DATA_LOSS, "%s: not a regular file", path.data);
+  if ((uint64_t)st.st_size != f->bytes) return fail_short(path.data, (uint64_t)st.st_size, f, err);
+  *ret_fd = fd;
+  fd = -1;
+  return CLV_OK;
+}
+
+static clv_code read_folder(int fd, const clv_manifest_file *f, uint64_t at, void *data, size_t len,
+                            clv_err *err) {
+  for (size_t got = 0; got < len;) {
+    ssize_t n = pread(fd, (char *)data + got, len - got, (off_t)(at + got));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", f->name, strerror(errno));
+    if (n == 0) return fail_short(f->name, at + got, f, err);
+    got += (size_t)n;
+  }
+  return CLV_OK;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+clv_code clv_checkpoints_compare(const clv_sha256 *found, const clv_manifest_file *f,
+                                 clv_err *err) {
+  char is[65], should[65];
+  if (memcmp(found, &f->sha256, sizeof *found) == 0) return CLV_OK;
+  clv_sha256_hex(found, is);
+  clv_sha256_hex(&f->sha256, should);
+  return clv_fail(err, CLV_DATA_LOSS,
+                  "%s: damaged: SHA-256 is %.12s..., the manifest says %.12s...", f->name, is,
+                  should);
+}
+
+struct clv_stored_reader {
+  clv_stores *stores;
+  const clv_manifest_file *file;
+  int fd;      /* file in the folder; -1: it is at a worker */
+  store *from; /* worker; NULL: the file is in the folder */
+  uint64_t version;
+  uint64_t at;              /* offset of the next range */
+  clv_sha256_parts *digest; /* NULL: reading does not begin at 0, or the digest was compared */
+  char range[CLV_CHECKPOINTS_RANGE];
+};
+
+void clv_stored_close(clv_stored_reader *r) {
+  if (!r) return;
+  clv_checkpoints_closep(&r->fd);
+  clv_sha256_parts_freep(&r->digest);
+  free(r);
+}
+
+void clv_stored_closep(clv_stored_reader **r) {
+  clv_stored_close(*r);
+  *r = NULL;
+}
+
+clv_code clv_stored_open(clv_stores *s, const char *folder, const clv_manifest_file *f,
+                         uint64_t from, clv_stored_reader **ret, clv_err *err) {
+  CLV_AUTO(clv_stored_closep) clv_stored_reader *r = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *r, &r, err));
+  r->stores = s;
+  r->file = f;
+  r->fd = -1;
+  r->at = from;
+  if (!f->place)
+    CLV_TRY(open_in_folder(folder, f, &r->fd, err));
+  else if (dial(s, f->place, &r->from, err) != CLV_OK)
+    return name_worker(s, f->place, err);
+  if (!from) CLV_TRY(clv_sha256_begin(&r->digest, err));
+  *ret = clv_steal(&r);
+  return CLV_OK;
+}
+
+static clv_code read_range(clv_stored_reader *r, size_t len, clv_err *err) {
+  CLV_TRY(clv_interrupt_check(err));
+  if (!r->from) return read_folder(r->fd, r->file, r->at, r->range, len, err);
+  clv_code code =
+      cleave_kept_read(r->from->client, r->file->kept, r->at, r->range, len, &r->version, err);
+  if (code == CLV_OK) return CLV_OK;
+  if (code == CLV_NOT_FOUND || code == CLV_RANGE || code == CLV_ABORTED)
+    err->code = CLV_DATA_LOSS; /* the worker answers, and does not have the listed file */
+  return name_worker(r->stores, r->file->place, err);
+}
+
+static clv_code compare_digest(clv_stored_reader *r, clv_err *err) {
+  CLV_AUTO(clv_sha256_parts_freep) clv_sha256_parts *digest = clv_steal(&r->digest);
+  clv_sha256 found;
+  if (!digest) return CLV_OK;
+  CLV_TRY(clv_sha256_end(digest, &found, err));
+  clv_code code = clv_checkpoints_compare(&found, r->file, err);
+  return code == CLV_OK || !r->file->place ? code : name_worker(r->stores, r->file->place, err);
+}
+
+clv_code clv_stored_next(clv_stored_reader *r, const void **ret_data, size_t *ret_len,
+                         clv_err *err) {
+  size_t n = (size_t)CLV_MIN(r->file->bytes - r->at, (uint64_t)CLV_CHECKPOINTS_RANGE);
+  *ret_len = 0;
+  if (!n) return compare_digest(r, err);
+  CLV_TRY(read_range(r, n, err));
+  if (r->digest) CLV_TRY(clv_sha256_add(r->digest, r->range, n, err));
+  r->at += n;
+  *ret_data = r->range;
+  *ret_len = n;
+  return CLV_OK;
+}
+
+clv_code clv_stores_check(clv_stores *s, const char *folder, const clv_manifest_file *f,
+                          clv_err *err) {
+  CLV_AUTO(clv_stored_closep) clv_stored_reader *r = NULL;
+  const void *data;
+  CLV_TRY(clv_stored_open(s, folder, f, 0, &r, err));
+  for (size_t n = 1; n;) CLV_TRY(clv_stored_next(r, &data, &n, err));
+  return CLV_OK;
+}
+
+/* Compares what a worker says about a file with the manifest. */
+static clv_code compare_listed(const cleave_kept_files *l, const clv_manifest_file *f,
+                               clv_err *err) {
+  if (l->n != 1 || strcmp(l->files[0].name, f->kept) != 0)
+    return clv_fail(err, CLV_DATA_LOSS, "there is no file '%s', which is %s", f->kept, f->name);
+  if (l->files[0].bytes != f->bytes) return fail_short(f->name, l->files[0].bytes, f, err);
+  if (!l->files[0].has_sha256)
+    return clv_fail(err, CLV_BAD_ANSWER, "it reports no digest of '%s'", f->kept);
+  return clv_checkpoints_compare(&l->files[0].sha256, f, err);
+}
+
+clv_code clv_stores_ask(clv_stores *s, const char *folder, const clv_manifest_file *f,
+                        clv_err *err) {
+  CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
+  if (!f->place) return clv_stores_check(s, folder, f, err);
+  CLV_TRY(clv_stores_list(s, f->place, f->kept, &l, err));
+  clv_code code = compare_listed(&l, f, err);
+  return code == CLV_OK ? CLV_OK : name_worker(s, f->place, err);
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The commands `checkpoint ls` and `checkpoint verify`, and the list of the checkpoints of a run
+ * folder that all commands on checkpoints use. Both only read, so they may be used while the run
+ * trains: a checkpoint that the run deletes meanwhile is left out.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "master/run/run_int.h"
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+static void checkpoint_done(clv_run_checkpoint *c) {
+  clv_manifest_done(&c->manifest);
+  free(c->folder);
+}
+
+void clv_run_checkpoints_done(clv_run_checkpoints *l) {
+  if (!l) return;
+  for (size_t i = 0; i < l->n; i++) checkpoint_done(&l->list[i]);
+  free(l->list);
+  *l = (clv_run_checkpoints){0};
+}
+
+/* Checks that the files in the folder are there and have the listed sizes. */
+static clv_code check_sizes(const clv_run_checkpoint *c, clv_err *err) {
+  for (size_t i = 0; i < c->manifest.n_files; i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+    const clv_manifest_file *f = &c->manifest.files[i];
+    struct stat st;
+    if (f->place) continue;
+    clv_bytes_printf(&path, "%s/%s", c->folder, f->name);
+    if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    if (lstat(path.data, &st) != 0)
+      return clv_fail(err, CLV_DATA_LOSS, "%s: is in the manifest, but is missing", path.data);
+    if ((uint64_t)st.st_size != f->bytes)
+      return clv_fail(err, CLV_DATA_LOSS, "%s: %lld bytes, the manifest says %llu", path.data,
+                      (long long)st.st_size, (unsigned long long)f->bytes);
+  }
+  return CLV_OK;
+}
+
+static clv_code read_checkpoint(const char *dir, uint64_t step, clv_run_checkpoint *ret,
+                                clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes folder = {0};
+  clv_bytes_printf(&folder, "%s/checkpoint-%llu", dir, (unsigned long long)step);
+  if (folder.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  *ret = (clv_run_checkpoint){.step = step, .folder = clv_steal(&folder.data)};
+  clv_code code = clv_checkpoint_read_manifest(dir, step, &ret->manifest, &ret->problem);
+  if (code == CLV_OK) code = check_sizes(ret, &ret->problem);
+  if (code == CLV_OK) ret->problem.code = CLV_OK;
+  return CLV_OK;
+}
+
+clv_code clv_run_checkpoints_read(const char *dir, clv_run_checkpoints *ret, clv_err *err) {
+  CLV_AUTO(clv_run_checkpoints_done) clv_run_checkpoints l = {0};
+  CLV_AUTO(clv_freep) uint64_t *steps = NULL;
+  uint64_t best = clv_run_best_step(dir);
+  bool has_newest = false;
+  size_t n;
+  CLV_TRY(clv_checkpoint_list(dir, &steps, &n, err));
+  CLV_TRY(clv_alloc(n, sizeof *l.list, &l.list, err));
+  for (; l.n < n; l.n++) {
+    clv_run_checkpoint *c = &l.list[l.n];
+    CLV_TRY(read_checkpoint(dir, steps[l.n], c, err));
+    c->is_best = c->step == best;
+    c->is_newest = !has_newest && c->problem.code == CLV_OK;
+    has_newest |= c->is_newest;
+  }
+  *ret = l;
+  l = (clv_run_checkpoints){0};
+  return CLV_OK;
+}
+
+static bool is_chosen(const clv_run_checkpoint *c, const char *which) {
+  if (strcmp(which, "latest") == 0) return c->is_newest;
+  if (strcmp(which, "best") == 0) return c->is_best;
+  return c->step == strtoull(which, NULL, 10);
+}
+
+clv_code clv_run_checkpoints_choose(clv_run_checkpoints *l, const char *dir, const char *which,
+                                    clv_err *err) {
+  size_t n = 0;
+  if (!which) return CLV_OK;
+  for (size_t i = 0; i < l->n; i++) {
+    if (is_chosen(&l->list[i], which))
+      l->list[n++] = l->list[i];
+    else
+      checkpoint_done(&l->list[i]);
+  }
+  l->n = n;
+  if (n) return CLV_OK;
+  return clv_fail(err, CLV_NOT_FOUND,
+                  "run folder %s has no checkpoint '%s': `cleave-master checkpoint ls` lists them",
+                  dir, which);
+}
+
+clv_exit_code clv_run_checkpoints_exit_code(const clv_err *err) {
+  if (err->code == CLV_CANCELLED) return CLV_EXIT_INTERRUPTED;
+  return err->code == CLV_NOT_FOUND ? CLV_EXIT_CHECKPOINT : clv_run_setup_exit_code(err);
+}
+
+/* ---- ls -------------------------------------------------------------------------------------- */
+
+void clv_run_append_place(const clv_stores *s, const char *place, clv_bytes *out) {
+  clv_bytes_puts(out, ",\"worker\":");
+  clv_bytes_add_json(out, clv_stores_name(s, place));
+  clv_bytes_puts(out, ",\"place\":");
+  clv_bytes_add_json(out, place);
+}
+
+static void append_file_json(const clv_stores *s, const clv_manifest_file *f, clv_bytes *out) {
+  char hex[65];
+  clv_sha256_hex(&f->sha256, hex);
+  clv_bytes_printf(out, "{\"name\":\"%s\",\"bytes\":%llu,\"sha256\":\"%s\"", f->name,
+                   (unsigned long long)f->bytes, hex);
+  if (f->place) {
+    clv_run_append_place(s, f->place, out);
+    clv_bytes_printf(out, ",\"kept\":\"%s\"", f->kept);
+  }
+  clv_bytes_puts(out, "}");
+}
+
+static void append_json(const clv_stores *s, const clv_run_checkpoint *c, clv_bytes *out) {
+  static const char *const words[] = {"false", "true"};
+  clv_bytes_printf(out, "{\"step\":%llu,\"complete\":%s,\"home\":%s,\"newest\":%s,\"best\":%s",
+                   (unsigned long long)c->step, words[c->problem.code == CLV_OK],
+                   words[clv_manifest_is_home(&c->manifest)], words[c->is_newest],
+                   words[c->is_best]);
+  clv_bytes_puts(out, ",\"folder\":");
+  clv_bytes_add_json(out, c->folder);
+  if (c->problem.code != CLV_OK) {
+    clv_bytes_puts(out, ",\"problem\":");
+    clv_bytes_add_json(out, c->problem.text);
+  }
+  clv_bytes_puts(out, ",\"files\":[");
+  for (size_t i = 0; i < c->manifest.n_files; i++) {
+    if (i) clv_bytes_puts(out, ",");
+    append_file_json(s, &c->manifest.files[i], out);
+  }
+  clv_bytes_puts(out, "]}\n");
+}
+
+static bool is_same_place(const char *a, const char *b) {
+  return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+/* Appends "home 1.2 MiB, w1 3.4 MiB": the places of the files in the order of their first file. */
+static void append_places(const clv_stores *s, const clv_manifest *m, clv_bytes *out) {
+  for (size_t i = 0; i < m->n_files; i++) {
+    const char *place = m->files[i].place;
+    uint64_t bytes = 0;
+    size_t first = 0;
+    char size[24];
+    while (!is_same_place(m->files[first].place, place)) first++;
+    if (first < i) continue;
+    for (size_t k = i; k < m->n_files; k++)
+      if (is_same_place(m->files[k].place, place)) bytes += m->files[k].bytes;
+    clv_bytes_printf(out, "%s%s %s", i ? ", " : "", place ? clv_stores_name(s, place) : "home",
+                     clv_format_size(bytes, size, sizeof size));
+  }
+}
+
+static void append_line(const clv_stores *s, const clv_run_checkpoint *c, clv_bytes *out) {
+  uint64_t bytes = 0;
+  char size[24];
+  for (size_t i = 0; i < c->manifest.n_files; i++) bytes += c->manifest.files[i].bytes;
+  clv_bytes_printf(out, "checkpoint-%llu  ", (unsigned long long)c->step);
+  if (c->manifest.n_files) {
+    clv_bytes_printf(out, "%zu files  %s  ", c->manifest.n_files,
+                     clv_format_size(bytes, size, sizeof size));
+    append_places(s, &c->manifest, out);
+    clv_bytes_puts(out, "  ");
+  }
+  clv_bytes_puts(out, c->problem.code == CLV_OK ? "complete" : "not usable");
+  clv_bytes_printf(out, "%s%s\n", c->is_newest ? ", newest" : "", c->is_best ? ", best" : "");
+  if (c->problem.code != CLV_OK) clv_bytes_printf(out, "    %s\n", c->problem.text);
+}
+
+/* Appends the orphans of the run folder. */
+static clv_code append_orphans(const clv_session_config *config, const clv_stores *s, bool json,
+                               clv_bytes *out, clv_err *err) {
+  CLV_AUTO(clv_orphans_done) clv_orphans l = {0};
+  uint64_t bytes = 0;
+  char size[24];
+  CLV_TRY(clv_orphans_read(config->checkpoint.dir, &l, err));
+  for (size_t i = 0; i < l.n; i++) {
+    bytes += l.list[i].bytes;
+    if (!json) continue;
+    clv_bytes_printf(out, "{\"orphan\":\"%s\",\"bytes\":%llu", l.list[i].kept,
+                     (unsigned long long)l.list[i].bytes);
+    clv_run_append_place(s, l.list[i].place, out);
+    clv_bytes_puts(out, "}\n");
+  }
+  if (l.n && !json)
+    clv_bytes_printf(out,
+                     "%zu file%s that no checkpoint needs any more may still be at workers (%s): "
+                     "`cleave-master checkpoint rm %s --orphans` removes them\n",
+                     l.n, CLV_S(l.n), clv_format_size(bytes, size, sizeof size), config->file);
+  return CLV_OK;
+}
+
+static clv_code list_checkpoints(const clv_session_config *config, bool json, clv_bytes *out,
+                                 clv_err *err) {
+  CLV_AUTO(clv_run_checkpoints_done) clv_run_checkpoints l = {0};
+  CLV_AUTO(clv_stores_freep) clv_stores *s = NULL;
+  CLV_TRY(clv_stores_new(config, &s, err));
+  CLV_TRY(clv_run_checkpoints_read(config->checkpoint.dir, &l, err));
+  for (size_t i = 0; i < l.n; i++) (json ? append_json : append_line)(s, &l.list[i], out);
+  if (!l.n && !json) clv_bytes_printf(out, "no checkpoint in %s\n", config->checkpoint.dir);
+  CLV_TRY(append_orphans(config, s, json, out, err));
+  return out->failed ? clv_fail(err, CLV_EXHAUSTED, "out of memory") : CLV_OK;
+}
+
+clv_exit_code clv_run_checkpoint_ls(const clv_session_config *config, const clv_run_options *o) {
+  CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+  clv_err err;
+  if (list_checkpoints(config, o->json, &out, &err) != CLV_OK)
+    return (clv_exit_code)clv_exit_report(clv_run_checkpoints_exit_code(&err), &err);
+  fputs(out.data ? out.data : "", stdout);
+  return CLV_EXIT_OK;
+}
+
+/* ---- verify ---------------------------------------------------------------------------------- */
+
+/* Result of the comparison of one or several checkpoints. */
+typedef struct verification {
+  const clv_session_config *config;
+  bool json, quick;
+  clv_stores *stores;
+  clv_exit_code exit_code; /* of the worst problem: a damaged file counts more than a lost worker */
+} verification;
+
+static void note_problem(verification *v, const clv_err *why) {
+  clv_exit_code code = clv_run_checkpoints_exit_code(why);
+  if (clv_stores_is_unreachable(why) && code == CLV_EXIT_CHECKPOINT) code = CLV_EXIT_CONNECT;
+  if (v->exit_code != CLV_EXIT_DATA) v->exit_code = code;
+}
+
+static void append_problem(const verification *v, const clv_run_checkpoint *c, const char *file,
+                           const char *why, size_t before, clv_bytes *out) {
+  if (!v->json) {
+    clv_bytes_printf(out, "checkpoint-%llu: %s\n", (unsigned long long)c->step, why);
+    return;
+  }
+  clv_bytes_puts(out, before ? ",{\"file\":" : "{\"file\":");
+  clv_bytes_add_json(out, file);
+  clv_bytes_puts(out, ",\"message\":");
+  clv_bytes_add_json(out, why);
+  clv_bytes_puts(out, "}");
+}
+
+/* Compares all files. Appends the problems, and returns their number. */
+static size_t compare_files(verification *v, const clv_run_checkpoint *c, clv_bytes *out) {
+  size_t n = 0;
+  for (size_t i = 0; i < c->manifest.n_files && v->exit_code != CLV_EXIT_INTERRUPTED; i++) {
+    const clv_manifest_file *f = &c->manifest.files[i];
+    clv_err why;
+    clv_code code = v->quick ? clv_stores_ask(v->stores, c->folder, f, &why)
+                             : clv_stores_check(v->stores, c->folder, f, &why);
+    if (code == CLV_OK) continue;
+    note_problem(v, &why);
+    append_problem(v, c, f->name, why.text, n++, out);
+  }
+  return n;
+}
+
+/* Returns true if the run has deleted the checkpoint since it was listed. */
+static bool was_deleted(const clv_run_checkpoint *c) {
+  struct stat st;
+  return c->manifest.n_files && lstat(c->folder, &st) != 0;
+}
+
+static void verify_checkpoint(verification *v, const clv_run_checkpoint *c, clv_bytes *out) {
+  CLV_AUTO(clv_bytes_done) clv_bytes problems = {0};
+  const verification before = *v;
+  size_t n = 0;
+  if (c->manifest.n_files) {
+    n = compare_files(v, c, &problems);
+  } else {
+    note_problem(v, &c->problem);
+    append_problem(v, c, "MANIFEST.json", c->problem.text, n++, &problems);
+  }
+  if (was_deleted(c)) {
+    v->exit_code = before.exit_code;
+    return;
+  }
+  const char *text = problems.data ? problems.data : "";
+  if (v->json)
+    clv_bytes_printf(out, "{\"step\":%llu,\"ok\":%s,\"files\":%zu,\"problems\":[%s]}\n",
+                     (unsigned long long)c->step, n ? "false" : "true", c->manifest.n_files, text);
+  else if (n)
+    clv_bytes_puts(out, text);
+  else
+    clv_bytes_printf(out, "checkpoint-%llu: all %zu files are in order\n",
+                     (unsigned long long)c->step, c->manifest.n_files);
+}
+
+clv_exit_code clv_run_checkpoint_verify(const clv_session_config *config,
+                                        const clv_run_options *o) {
+  CLV_AUTO(clv_run_checkpoints_done) clv_run_checkpoints l = {0};
+  CLV_AUTO(clv_stores_freep) clv_stores *s = NULL;
+  clv_err err;
+  if (clv_stores_new(config, &s, &err) != CLV_OK ||
+      clv_run_checkpoints_read(config->checkpoint.dir, &l, &err) != CLV_OK ||
+      clv_run_checkpoints_choose(&l, config->checkpoint.dir, o->checkpoint, &err) != CLV_OK)
+    return (clv_exit_code)clv_exit_report(clv_run_checkpoints_exit_code(&err), &err);
+  verification v = {.config = config, .json = o->json, .quick = o->reads_sample_only, .stores = s};
+  for (size_t i = 0; i < l.n && v.exit_code != CLV_EXIT_INTERRUPTED; i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
+    verify_checkpoint(&v, &l.list[i], &out);
+    fputs(out.data && !out.failed ? out.data : "", stdout);
+    fflush(stdout);
+  }
+  if (!l.n) printf("no checkpoint in %s\n", config->checkpoint.dir);
+  return v.exit_code;
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The commands `checkpoint gather` and `checkpoint rm`, which change a run folder. Both take the
+ * lock of the run, so they are refused while the run trains.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "master/run/run_int.h"
+
+/* State of one of the two commands. */
+typedef struct change {
+  const clv_session_config *config;
+  const clv_run_options *o;
+  const char *dir;
+  clv_run_lock *lock;
+  clv_stores *stores;
+  clv_run_checkpoints checkpoints; /* those that --step names */
+  uint64_t step;                   /* checkpoint that is fetched now */
+  clv_exit_code exit_code;
+} change;
+
+static void change_done(change *c) {
+  clv_run_checkpoints_done(&c->checkpoints);
+  clv_stores_free(c->stores);
+  clv_run_lock_free(c->lock);
+}
+
+/* Locks the run folder, which must exist, and lists its checkpoints. */
+static clv_code open_change(change *c, clv_err *err) {
+  c->dir = c->config->checkpoint.dir;
+  CLV_TRY(clv_run_checkpoints_read(c->dir, &c->checkpoints, err)); /* fails if there is no folder */
+  CLV_TRY(clv_run_lock_new(c->dir, &c->lock, err));
+  clv_run_checkpoints_done(&c->checkpoints);
+  CLV_TRY(clv_run_checkpoints_read(c->dir, &c->checkpoints, err));
+  return clv_stores_new(c->config, &c->stores, err);
+}
+
+static clv_exit_code fail(const clv_err *err) {
+  fflush(stdout);
+  return (clv_exit_code)clv_exit_report(clv_run_checkpoints_exit_code(err), err);
+}
+
+/* Reports a failure that does not end the command, and keeps the first exit code. */
+static void note_failure(change *c, const clv_err *why) {
+  clv_exit_code code = clv_run_checkpoints_exit_code(why);
+  if (code == CLV_EXIT_CHECKPOINT) code = CLV_EXIT_CONNECT; /* no such worker in the session file */
+  if (c->exit_code == CLV_EXIT_OK) c->exit_code = code;
+}
+
+/* ---- orphans --------------------------------------------------------------------------------- */
+
+static void print_orphan(void *user, const clv_orphan *o, const clv_err *why) {
+  change *c = user;
+  CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
+  const char *worker = clv_stores_name(c->stores, o->place);
+  char size[24];
+  clv_format_size(o->bytes, size, sizeof size);
+  if (why) note_failure(c, why);
+  if (c->o->json) {
+    clv_bytes_printf(&json, "{\"event\":\"%s\",\"kept\":\"%s\",\"bytes\":%llu",
+                     why ? "stays" : "removed", o->kept, (unsigned long long)o->bytes);
+    clv_run_append_place(c->stores, o->place, &json);
+    if (why) clv_bytes_puts(&json, ",\"message\":");
+    if (why) clv_bytes_add_json(&json, why->text);
+    if (!json.failed) printf("%s}\n", json.data);
+  } else if (why) {
+    printf("%s: %s (%s) stays there: %s\n", worker, o->kept, size, why->text);
+  } else {
+    printf("%s: %s (%s) is removed\n", worker, o->kept, size);
+  }
+}
+
+/* Removes the files at workers that no checkpoint needs. A worker that cannot be reached is
+ * reported by print_orphan and is no failure here. */
+static clv_code sweep(change *c, clv_err *err) {
+  clv_code code = clv_orphans_sweep(c->dir, c->stores, print_orphan, c, err);
+  if (code == CLV_OK || c->exit_code == CLV_EXIT_OK) return code;
+  if (!c->o->json)
+    printf("`cleave-master checkpoint rm %s --orphans` tries again to remove what stays\n",
+           c->config->file);
+  return CLV_OK;
+}
+
+/* ---- gather ---------------------------------------------------------------------------------- */
+
+static void print_fetched(void *user, const clv_manifest_file *f, const clv_err *why) {
+  change *c = user;
+  CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
+  unsigned long long step = c->step, bytes = f->bytes;
+  char size[24];
+  clv_err unnoted;
+  if (!why && clv_run_note_gathered(c->dir, c->step, f, &unnoted) != CLV_OK)
+    clv_notice(CLV_LOG_WARN, "notice", "%s", unnoted.text);
+  if (why) note_failure(c, why);
+  if (c->o->json) {
+    clv_bytes_printf(&json, "{\"event\":\"%s\",\"step\":%llu,\"file\":\"%s\",\"bytes\":%llu",
+                     why ? "failed" : "fetched", step, f->name, bytes);
+    clv_run_append_place(c->stores, f->place, &json);
+    if (why) clv_bytes_puts(&json, ",\"message\":");
+    if (why) clv_bytes_add_json(&json, why->text);
+    if (!json.failed) printf("%s}\n", json.data);
+  } else if (why) {
+    printf("checkpoint-%llu: %s stays at %s: %s\n", step, f->name,
+           clv_stores_name(c->stores, f->place), why->text);
+  } else {
+    printf("checkpoint-%llu: %s fetched from %s (%s)\n", step, f->name,
+           clv_stores_name(c->stores, f->place), clv_format_size(f->bytes, size, sizeof size));
+  }
+  fflush(stdout);
+}
+
+/* Without --step, chooses the newest checkpoint and the best. */
+static bool is_wanted(const change *c, const clv_run_checkpoint *k) {
+  return c->o->checkpoint || k->is_newest || k->is_best;
+}
+
+/* Restores the checkpoint from its sealed copy, if there is one. *ret: it was restored. */
+static clv_code restore_copy(change *c, const clv_run_checkpoint *k, bool *ret, clv_err *err) {
+  CLV_TRY(clv_run_escrow_fetch(c->config, k->step, ret, err));
+  if (!*ret) return CLV_OK;
+  c->exit_code = CLV_EXIT_OK;
+  if (c->o->json)
+    printf("{\"event\":\"unsealed\",\"step\":%llu}\n", (unsigned long long)k->step);
+  else
+    printf("checkpoint-%llu: restored from its sealed copy\n", (unsigned long long)k->step);
+  return CLV_OK;
+}
+
+static clv_code gather(change *c, clv_err *err) {
+  bool has_copy = false;
+  clv_err why;
+  size_t n = 0;
+  CLV_TRY(clv_run_checkpoints_choose(&c->checkpoints, c->dir, c->o->checkpoint, err));
+  for (size_t i = 0; i < c->checkpoints.n; i++) {
+    const clv_run_checkpoint *k = &c->checkpoints.list[i];
+    if (!is_wanted(c, k)) continue;
+    if (k->problem.code != CLV_OK) return clv_fail(err, k->problem.code, "%s", k->problem.text);
+    c->step = k->step;
+    n++;
+    clv_code code = clv_checkpoint_gather(c->dir, k->step, c->stores, print_fetched, c, &why);
+    if (code == CLV_CANCELLED) return clv_fail(err, code, "%s", why.text);
+    if (code != CLV_OK) CLV_TRY(restore_copy(c, k, &has_copy, err));
+    if (code != CLV_OK && has_copy) continue;
+    if (code != CLV_OK && c->exit_code == CLV_EXIT_OK) return clv_fail(err, code, "%s", why.text);
+    if (code == CLV_OK && !c->o->json)
+      printf("checkpoint-%llu: all files are in the run folder\n", (unsigned long long)k->step);
+  }
+  if (!n)
+    return clv_fail(err, CLV_NOT_FOUND, "run folder %s has no usable checkpoint: train first",
+                    c->dir);
+  return sweep(c, err);
+}
+
+clv_exit_code clv_run_checkpoint_gather(const clv_session_config *config,
+                                        const clv_run_options *o) {
+  CLV_AUTO(change_done) change c = {.config = config, .o = o};
+  clv_err err;
+  if (open_change(&c, &err) != CLV_OK || gather(&c, &err) != CLV_OK) return fail(&err);
+  return c.exit_code;
+}
+
+/* ---- rm -------------------------------------------------------------------------------------- */
+
+static clv_code remove_checkpoint(const change *c, const clv_run_checkpoint *k, clv_err *err) {
+  if (k->is_newest && !c->o->force)
+    return clv_fail(err, CLV_PRECONDITION,
+                    "checkpoint-%llu is the newest of %s, from which train --resume continues: "
+                    "--force deletes it",
+                    (unsigned long long)k->step, c->dir);
+  CLV_TRY(clv_run_escrow_remove(c->config, k->step, err));
+  CLV_TRY(clv_checkpoint_abandon(c->dir, k->step, err));
+  if (k->is_best) clv_run_forget_best(c->dir);
+  if (c->o->json)
+    printf("{\"event\":\"deleted\",\"step\":%llu}\n", (unsigned long long)k->step);
+  else
+    printf("checkpoint-%llu is deleted\n", (unsigned long long)k->step);
+  return CLV_OK;
+}
+
+static clv_code remove_chosen(change *c, clv_err *err) {
+  if (!c->o->orphans) {
+    CLV_TRY(clv_run_checkpoints_choose(&c->checkpoints, c->dir, c->o->checkpoint, err));
+    for (size_t i = 0; i < c->checkpoints.n; i++)
+      CLV_TRY(remove_checkpoint(c, &c->checkpoints.list[i], err));
+  }
+  return sweep(c, err);
+}
+
+clv_exit_code clv_run_checkpoint_rm(const clv_session_config *config, const clv_run_options *o) {
+  CLV_AUTO(change_done) change c = {.config = config, .o = o};
+  clv_err err;
+  if (open_change(&c, &err) != CLV_OK || remove_chosen(&c, &err) != CLV_OK) return fail(&err);
+  return c.exit_code;
+}
+
+/* ---- --fresh --------------------------------------------------------------------------------- */
+
+/* Appends the names of the files at a worker. Returns their number; *ret_bytes: their bytes. */
+static size_t list_files_at(const clv_run_checkpoints *of, const char *place, clv_bytes *names,
+                            uint64_t *ret_bytes) {
+  size_t n = 0;
+  *ret_bytes = 0;
+  for (size_t i = 0; i < of->n; i++)
+    for (size_t k = 0; k < of->list[i].manifest.n_files; k++) {
+      const clv_manifest_file *f = &of->list[i].manifest.files[k];
+      if (!f->place || strcmp(f->place, place) != 0) continue;
+      clv_bytes_printf(names, "%s%s", n++ ? ", " : "", f->kept);
+      *ret_bytes += f->bytes;
+    }
+  return n;
+}
+
+clv_code clv_run_orphan(const clv_run *r, const clv_run_checkpoints *of, clv_err *err) {
+  for (size_t i = 0; i < of->n; i++)
+    CLV_TRY(clv_orphans_add(r->dir.data, &of->list[i].manifest, err));
+  for (size_t i = 0; i < r->config->n_workers; i++) {
+    CLV_AUTO(clv_bytes_done) clv_bytes names = {0}, text = {0};
+    const clv_remote_spec *w = &r->config->workers[i];
+    uint64_t bytes;
+    char size[24];
+    size_t n = list_files_at(of, w->identity, &names, &bytes);
+    if (!n) continue;
+    clv_bytes_printf(&text,
+                     "--fresh deletes the run, of which worker '%s' still has %zu file%s (%s): %s; "
+                     "`cleave-master checkpoint rm %s --orphans` removes them when the new run has "
+                     "ended",
+                     w->name, n, CLV_S(n), clv_format_size(bytes, size, sizeof size), names.data,
+                     r->config->file);
+    if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+    clv_run_warn(r, CLV_LOG_WARN, "orphans", text.data);
+  }
+  return CLV_OK;
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The end of a run whose checkpoints stayed at workers. Rented hosts are given back, so
+ * clv_run_bring_home fetches the newest checkpoint and the best, and removes the copies at the
+ * workers. It names each file that it cannot fetch, with the worker and the reason, and the older
+ * checkpoints that stay.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "master/run/run_int.h"
+
+/* The checkpoint that is being fetched. */
+typedef struct gathering {
+  clv_run *run;
+  clv_stores *stores;
+  uint64_t step, bytes; /* bytes: sum of the files that were fetched */
+} gathering;
+
+static void gathering_done(gathering *g) { clv_stores_free(g->stores); }
+
+static void print_line(const clv_run *r, const char *event, const char *text) {
+  CLV_AUTO(clv_bytes_done) clv_bytes json = {0};
+  clv_bytes_printf(&json, "{\"event\":\"%s\",\"message\":", event);
+  clv_bytes_add_json(&json, text);
+  clv_bytes_puts(&json, "}");
+  if (!json.failed) clv_report_notice(r->journal, clv_run_has_json_output(r), text, json.data);
+}
+
+clv_code clv_run_note_gathered(const char *dir, uint64_t step, const clv_manifest_file *f,
+                               clv_err *err) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  if (strncmp(f->name, "model-", 6) != 0) return CLV_OK;
+  clv_bytes_printf(&path, "%s/checkpoint-%llu/%s", dir, (unsigned long long)step, f->name);
+  if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  return clv_note_gathered_weights(path.data, f->place, err);
+}
+
+/* Callback of clv_checkpoint_gather. */
+static void on_file(void *user, const clv_manifest_file *f, const clv_err *why) {
+  gathering *g = user;
+  char text[CLV_ERR_TEXT + 400];
+  clv_err unnoted = {.code = CLV_OK};
+  if (!why) {
+    g->bytes += f->bytes;
+    why = clv_run_note_gathered(g->run->dir.data, g->step, f, &unnoted) == CLV_OK ? NULL : &unnoted;
+    if (why) clv_run_warn(g->run, CLV_LOG_WARN, "notice", why->text);
+    return;
+  }
+  snprintf(text, sizeof text,
+           "checkpoint-%llu: %s (%llu bytes) stays at worker '%s' as '%s': %s; `cleave-master "
+           "checkpoint gather %s` fetches it",
+           (unsigned long long)g->step, f->name, (unsigned long long)f->bytes,
+           clv_stores_name(g->stores, f->place), f->kept, why->text, g->run->config->file);
+  clv_run_warn(g->run, CLV_LOG_WARN, "stays", text);
+}
+
+static bool is_at_workers(const clv_run *r, uint64_t step) {
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  return step != CLV_CHECKPOINT_NONE &&
+         clv_checkpoint_read_manifest(r->dir.data, step, &m, NULL) == CLV_OK &&
+         !clv_manifest_is_home(&m);
+}
+
+static void gather_step(gathering *g, uint64_t step) {
+  char text[160], size[24];
+  clv_err why;
+  if (!is_at_workers(g->run, step)) return;
+  g->step = step;
+  g->bytes = 0;
+  if (clv_checkpoint_gather(g->run->dir.data, step, g->stores, on_file, g, &why) != CLV_OK) return;
+  snprintf(text, sizeof text, "checkpoint-%llu: %s fetched from the workers",
+           (unsigned long long)step, clv_format_size(g->bytes, size, sizeof size));
+  print_line(g->run, "fetched", text);
+}
+
+/* ---- what is left ---------------------------------------------------------------------------- */
+
+static bool lists_file(const clv_manifest *m, const char *kept) {
+  for (size_t i = 0; i < m->n_files; i++)
+    if (m->files[i].place && strcmp(m->files[i].kept, kept) == 0) return true;
+  return false;
+}
+
+/* Returns true if a checkpoint of the run needs the file at its worker. */
+static bool is_needed(const clv_run *r, const char *kept) {
+  uint64_t steps[CLV_RECORD_MAX_CHECKPOINTS];
+  size_t n = clv_checkpoint_steps(r->dir.data, steps, CLV_COUNT(steps));
+  bool needed = n == CLV_COUNT(steps); /* there may be more checkpoints */
+  for (size_t i = 0; i < n && !needed; i++) {
+    CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+    needed = clv_checkpoint_read_manifest(r->dir.data, steps[i], &m, NULL) != CLV_OK ||
+             lists_file(&m, kept);
+  }
+  return needed;
+}
+
+/* Removes the files at a worker that belong to this run and to none of its checkpoints, as after a
+ * worker was lost while a checkpoint was being written. Does nothing if the worker cannot be asked.
+ */
+static void remove_unneeded(const gathering *g, const clv_remote_spec *w) {
+  CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
+  char prefix[34];
+  clv_err why;
+  clv_hex(g->run->effective_config.attempt.session, 16, prefix);
+  strcat(prefix, ".");
+  if (clv_stores_list(g->stores, w->identity, NULL, &l, &why) != CLV_OK) return;
+  for (size_t i = 0; i < l.n; i++)
+    if (strncmp(l.files[i].name, prefix, strlen(prefix)) == 0 &&
+        !is_needed(g->run, l.files[i].name) &&
+        clv_stores_remove(g->stores, w->identity, l.files[i].name, &why) != CLV_OK)
+      clv_log(CLV_LOG_DEBUG, "file '%s' stays at '%s': %s", l.files[i].name, w->name, why.text);
+}
+
+/* Callback of clv_orphans_sweep. */
+static void on_orphan(void *user, const clv_orphan *o, const clv_err *why) {
+  const gathering *g = user;
+  if (why)
+    clv_log(CLV_LOG_DEBUG, "file '%s' stays at '%s': %s", o->kept,
+            clv_stores_name(g->stores, o->place), why->text);
+}
+
+/* Prints the older checkpoints whose files stay at workers. */
+static void print_rest(const clv_run *r) {
+  uint64_t steps[CLV_RECORD_MAX_CHECKPOINTS];
+  CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
+  size_t n = clv_checkpoint_steps(r->dir.data, steps, CLV_COUNT(steps)), left = 0;
+  for (size_t i = 0; i < n; i++)
+    if (i && is_at_workers(r, steps[i]) && steps[i] != r->best_checkpoint.step)
+      clv_bytes_printf(&text, "%scheckpoint-%llu", left++ ? ", " : "",
+                       (unsigned long long)steps[i]);
+  if (!left) return;
+  clv_bytes_printf(&text,
+                   ": files stay at the workers; `cleave-master checkpoint gather` fetches them, "
+                   "`checkpoint rm` removes them");
+  if (!text.failed) print_line(r, "stays", text.data);
+}
+
+void clv_run_bring_home(clv_run *r) {
+  CLV_AUTO(gathering_done) gathering g = {.run = r};
+  uint64_t newest;
+  clv_err err;
+  if (!r->has_started || clv_session_checkpoint_home(r->config) != CLV_HOME_END ||
+      !clv_checkpoint_steps(r->dir.data, &newest, 1))
+    return;
+  if (!is_at_workers(r, newest) && !is_at_workers(r, r->best_checkpoint.step)) return;
+  clv_interrupt_handled(); /* a second signal ends the process */
+  if (clv_stores_new(r->config, &g.stores, &err) != CLV_OK) {
+    clv_run_warn(r, CLV_LOG_WARN, "stays", err.text);
+    return;
+  }
+  gather_step(&g, newest);
+  gather_step(&g, r->best_checkpoint.step);
+  if (clv_orphans_sweep(r->dir.data, g.stores, on_orphan, &g, &err) != CLV_OK)
+    clv_run_warn(r, CLV_LOG_WARN, "notice", err.text);
+  for (size_t i = 0; i < r->config->n_workers; i++)
+    if (r->blueprint->is_worker_used[i]) remove_unneeded(&g, &r->config->workers[i]);
+  print_rest(r);
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Key files: 64 hexadecimal digits and a line end, which only the owner may read.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/seal/seal_int.h"
+
+enum { DIGITS = 64, FILE_BYTES = DIGITS + 1 };
+
+void clv_seal_key_done(clv_seal_key *k) {
+  if (!k) return;
+  free(k->path);
+  explicit_bzero(k, sizeof *k);
+}
+
+static clv_code set_id_and_path(clv_seal_key *k, const char *path, clv_err *err) {
+  uint8_t id[CLV_SEAL_ID];
+  CLV_TRY(clv_seal_id(&k->secret, id, err));
+  clv_hex(id, sizeof id, k->id);
+  return clv_strdup(path, &k->path, err);
+}
+
+/* Checks the open file, not its path, so that it cannot be exchanged in between. */
+static clv_code check_owner_alone(int fd, const char *path, clv_err *err) {
+  struct stat st;
+  if (fstat(fd, &st) != 0) return clv_fail(err, CLV_INVALID, "%s: %s", path, strerror(errno));
+  if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_INVALID, "%s: not a regular file", path);
+  if (!(st.st_mode & 077)) return CLV_OK;
+  return clv_fail(err, CLV_DENIED,
+                  "%s: this key has mode %04o, so others than its owner may read it; fix: chmod "
+                  "600 %s",
+                  path, (unsigned)(st.st_mode & 07777), path);
+}
+
+/* Reads the digits of a key file to text [FILE_BYTES + 1]. */
+static clv_code read_digits(int fd, const char *path, char *text, clv_err *err) {
+  size_t len = 0;
+  for (ssize_t n; len <= FILE_BYTES; len += (size_t)n) {
+    n = read(fd, text + len, FILE_BYTES + 1 - len);
+    if (n < 0 && errno == EINTR)
+      n = 0;
+    else if (n < 0)
+      return clv_fail(err, CLV_DATA_LOSS, "%s: %s", path, strerror(errno));
+    else if (n == 0)
+      break;
+  }
+  if (len == FILE_BYTES && text[DIGITS] == '\n') len--;
+  text[CLV_MIN(len, (size_t)FILE_BYTES)] = '\0';
+  if (len == DIGITS) return CLV_OK;
+  return clv_fail(err, CLV_DATA_LOSS, "%s: is no key, which is a line of %d hexadecimal digits",
+                  path, DIGITS);
+}
+
+clv_code clv_seal_key_read(const char *path, clv_seal_key *ret, clv_err *err) {
+  CLV_AUTO(clv_seal_key_done) clv_seal_key key = {0};
+  CLV_AUTO(clv_seal_closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  char text[FILE_BYTES + 2];
+  if (fd < 0)
+    return clv_fail(err,
+                    errno == ENOENT   ? CLV_NOT_FOUND
+                    : errno == EACCES ? CLV_DENIED
+                                      : CLV_INVALID,
+                    "%s: %s: without this key nothing that was sealed with it can be read", path,
+                    strerror(errno));
+  CLV_TRY(check_owner_alone(fd, path, err));
+  clv_code code = read_digits(fd, path, text, err);
+  if (code == CLV_OK && !clv_sha256_parse(text, &key.secret))
+    code = clv_fail(err, CLV_DATA_LOSS, "%s: is no key, which is a line of %d hexadecimal digits",
+                    path, DIGITS);
+  explicit_bzero(text, sizeof text);
+  if (code == CLV_OK) code = set_id_and_path(&key, path, err);
+  if (code != CLV_OK) return code;
+  *ret = key;
+  key = (clv_seal_key){0};
+  return CLV_OK;
+}
+
+/* Writes the key to the new, empty file `fd`. */
+static clv_code write_digits(int fd, const char *path, const clv_seal_key *key, clv_err *err) {
+  char text[FILE_BYTES + 1];
+  clv_sha256_hex(&key->secret, text);
+  text[DIGITS] = '\n';
+  clv_code code = clv_seal_write(fd, path, text, FILE_BYTES, err);
+  explicit_bzero(text, sizeof text);
+  CLV_TRY(code);
+  if (fsync(fd) != 0)
+    return clv_fail(err, CLV_PRECONDITION, "%s: fsync: %s", path, strerror(errno));
+  return clv_file_sync_folder(path, err);
+}
+
+clv_code clv_seal_key_create(const char *path, clv_seal_key *ret, clv_err *err) {
+  CLV_AUTO(clv_seal_key_done) clv_seal_key key = {0};
+  CLV_AUTO(clv_seal_closep) int fd = -1;
+  CLV_TRY(clv_random_bytes(&key.secret, sizeof key.secret, err));
+  CLV_TRY(set_id_and_path(&key, path, err));
+  fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0)
+    return clv_fail(err, errno == EEXIST ? CLV_EXISTS : CLV_PRECONDITION, "%s: %s", path,
+                    strerror(errno));
+  clv_code code = write_digits(fd, path, &key, err);
+  if (code != CLV_OK) {
+    unlink(path);
+    return code;
+  }
+  *ret = key;
+  key = (clv_seal_key){0};
+  return CLV_OK;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * seal: files that only the holder of a key can read, and of which every change is noticed.
+ * Checkpoints are sealed before they are stored where others may read the disk.
+ *
+ * A sealed file is a header and frames of 64 KiB, each encrypted with AES-256-GCM. The header has
+ * the version, the id of the key and a random salt, from which the key of this file is derived.
+ * Each frame is bound to the header, to the name of the file, to its place and to whether it is the
+ * last one. So reading fails if a byte was changed, if the file was cut short or continued, and if
+ * frames or whole files were exchanged. The name is what the caller says that the file is, not its
+ * path.
+ *
+ * A key is a file with 32 random bytes as 64 hexadecimal digits. Only its owner may read it, and
+ * this program never sends it. Without the key the sealed files are lost.
+ *
+ * Threads: objects belong to one thread at a time.
+ */
+#ifndef CLEAVE_SEAL_H
+#define CLEAVE_SEAL_H
+
+#include "common/base/base.h"
+
+enum {
+  CLV_SEAL_NAME = 256,       /* largest name that is bound to a file, bytes with the NUL */
+  CLV_SEAL_FRAME = 64 << 10, /* bytes of a frame before encryption */
+};
+
+/* ---- keys (key.c) ---------------------------------------------------------------------------- */
+
+typedef struct clv_seal_key {
+  clv_sha256 secret;
+  char id[17]; /* 16 hexadecimal digits that name the key and do not reveal it */
+  char *path;  /* file of the key, for messages */
+} clv_seal_key;
+
+/* Reads a key file. CLV_NOT_FOUND: there is no file; CLV_DENIED: others than its owner may read it;
+ * CLV_DATA_LOSS: it does not hold a key. Release with clv_seal_key_done. */
+clv_code clv_seal_key_read(const char *path, clv_seal_key *ret, clv_err *err) CLV_USE_RESULT;
+/* Draws a key and writes it durably to a new file with mode 0600. CLV_EXISTS: there is a file of
+ * that name, which is left as it is. */
+clv_code clv_seal_key_create(const char *path, clv_seal_key *ret, clv_err *err) CLV_USE_RESULT;
+void clv_seal_key_done(clv_seal_key *k); /* overwrites the secret and zeroes *k */
+
+/* ---- writing (sealed_write.c) ---------------------------------------------------------------- */
+
+typedef struct clv_sealed_writer clv_sealed_writer;
+
+/* Starts a sealed file. The data are written to PATH.tmp until clv_sealed_finish, and
+ * clv_sealed_writer_free before that deletes PATH.tmp. `name`: 1 to 255 bytes, bound to the file.
+ * Does not use the key after it has returned. */
+clv_code clv_sealed_begin(const char *path, const clv_seal_key *key, const char *name,
+                          clv_sealed_writer **ret, clv_err *err) CLV_USE_RESULT;
+clv_code clv_sealed_put(clv_sealed_writer *w, const void *data, size_t len,
+                        clv_err *err) CLV_USE_RESULT;
+/* Writes the last frame, syncs the file, renames it to PATH and syncs the folder. */
+clv_code clv_sealed_finish(clv_sealed_writer *w, clv_err *err) CLV_USE_RESULT;
+void clv_sealed_writer_free(clv_sealed_writer *w); /* takes NULL */
+void clv_sealed_writer_freep(clv_sealed_writer **w);
+
+/* ---- reading (sealed_read.c) ----------------------------------------------------------------- */
+
+typedef struct clv_sealed_reader clv_sealed_reader;
+
+/* Opens a sealed file, with O_NOFOLLOW, and checks its header. CLV_NOT_FOUND: there is no file;
+ * CLV_DENIED: the file was sealed with another key, and the text has the ids of both;
+ * CLV_UNIMPLEMENTED: another version; CLV_DATA_LOSS: it is no sealed file, or was cut short. */
+clv_code clv_sealed_open(const char *path, const clv_seal_key *key, const char *name,
+                         clv_sealed_reader **ret, clv_err *err) CLV_USE_RESULT;
+/* As clv_sealed_open, for an open file, whose descriptor the reader closes, also on failure. Texts
+ * call the file `label`. */
+clv_code clv_sealed_open_fd(int fd, const char *label, const clv_seal_key *key, const char *name,
+                            clv_sealed_reader **ret, clv_err *err) CLV_USE_RESULT;
+uint64_t clv_sealed_bytes(const clv_sealed_reader *r); /* size of the data, without the sealing */
+/* Returns the data of the next frame, valid until the next call; *ret_len 0: all data were read.
+ * Data are authentic as soon as they are returned, but only the end shows that the file is
+ * complete. CLV_DATA_LOSS: the file was changed, or has another name. */
+clv_code clv_sealed_next(clv_sealed_reader *r, const void **ret_data, size_t *ret_len,
+                         clv_err *err) CLV_USE_RESULT;
+void clv_sealed_reader_free(clv_sealed_reader *r); /* takes NULL */
+void clv_sealed_reader_freep(clv_sealed_reader **r);
+
+/* Reads the id of the key with which a file was sealed. Needs no key. Errors as clv_sealed_open. */
+clv_code clv_sealed_key_id(const char *path, char ret_id[17], clv_err *err) CLV_USE_RESULT;
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * seal_int: the format of sealed files, and the cipher that writing and reading share (frame.c).
+ *
+ *   offset  bytes
+ *        0      7  "CLVSEAL"
+ *        7      1  version, 1
+ *        8      8  id of the key: the first bytes of HMAC-SHA256(key, "cleave seal id")
+ *       16     32  salt, random
+ *       48         frames: CLV_SEAL_FRAME bytes each and the last one the rest, at least 1 byte
+ *                  unless the file is empty; each is followed by its tag of 16 bytes
+ *
+ * The key of the frames is HMAC-SHA256(key, "cleave seal file" || salt), so each file has its own.
+ * The nonce of frame i has 12 bytes: 3 zeros, i as 8 bytes, the highest first, and 1 for the last
+ * frame, else 0. The associated data of each frame are the header and the name of the file.
+ */
+#ifndef CLEAVE_SEAL_INT_H
+#define CLEAVE_SEAL_INT_H
+
+#include <openssl/evp.h>
+
+#include "master/seal/seal.h"
+
+enum {
+  CLV_SEAL_VERSION = 1,
+  CLV_SEAL_ID = 8,
+  CLV_SEAL_SALT = 32,
+  CLV_SEAL_HEADER = 48,
+  CLV_SEAL_TAG = 16,
+  CLV_SEAL_STORED = CLV_SEAL_FRAME + CLV_SEAL_TAG, /* bytes of a frame in the file, but the last */
+};
+
+extern const char clv_seal_magic[8]; /* "CLVSEAL", of which the file has 7 bytes */
+
+/* The cipher of one file. */
+typedef struct clv_seal_cipher {
+  EVP_CIPHER_CTX *ctx;
+  uint8_t header[CLV_SEAL_HEADER];
+  char name[CLV_SEAL_NAME];
+  uint64_t frame; /* index of the next frame */
+} clv_seal_cipher;
+
+/* Derives the file's key from `key` and the salt of c->header. CLV_INVALID: the name is empty or
+ * too long. */
+clv_code clv_seal_cipher_init(clv_seal_cipher *c, const clv_seal_key *key, const char *name,
+                              bool encrypts, clv_err *err) CLV_USE_RESULT;
+void clv_seal_cipher_done(clv_seal_cipher *c);
+/* Encrypts the next frame: [len] bytes to dst [len + CLV_SEAL_TAG]. */
+clv_code clv_seal_encrypt(clv_seal_cipher *c, const void *data, size_t len, bool is_last,
+                          uint8_t *dst, clv_err *err) CLV_USE_RESULT;
+/* Decrypts the next frame: stored [len + CLV_SEAL_TAG] to dst [len]. Returns false if the tag does
+ * not match; the bytes at dst are then not to be used. */
+bool clv_seal_decrypt(clv_seal_cipher *c, uint8_t *stored, size_t len, bool is_last, uint8_t *dst);
+
+/* Computes the id of a key. */
+clv_code clv_seal_id(const clv_sha256 *secret, uint8_t ret[CLV_SEAL_ID],
+                     clv_err *err) CLV_USE_RESULT;
+
+void clv_seal_closep(int *fd); /* for CLV_AUTO */
+/* Writes all bytes. CLV_PRECONDITION: the disk refuses them. */
+clv_code clv_seal_write(int fd, const char *path, const void *data, size_t len,
+                        clv_err *err) CLV_USE_RESULT;
+
+#endif

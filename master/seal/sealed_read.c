@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading a sealed file. The size of the file says how many frames it has and how long the last one
+ * is, so a file that was cut short or continued fails at its last frame.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "master/seal/seal_int.h"
+
+struct clv_sealed_reader {
+  clv_seal_cipher cipher;
+  char *label;
+  int fd;
+  uint64_t left; /* bytes of the frames that are not read yet, with their tags */
+  uint64_t bytes;
+  uint8_t stored[CLV_SEAL_STORED], frame[CLV_SEAL_FRAME];
+};
+
+void clv_sealed_reader_free(clv_sealed_reader *r) {
+  if (!r) return;
+  clv_seal_closep(&r->fd);
+  clv_seal_cipher_done(&r->cipher);
+  free(r->label);
+  explicit_bzero(r->frame, sizeof r->frame);
+  free(r);
+}
+
+void clv_sealed_reader_freep(clv_sealed_reader **r) {
+  clv_sealed_reader_free(*r);
+  *r = NULL;
+}
+
+uint64_t clv_sealed_bytes(const clv_sealed_reader *r) { return r->bytes; }
+
+static clv_code read_exactly(int fd, const char *label, void *dst, size_t len, clv_err *err) {
+  for (size_t got = 0; got < len;) {
+    ssize_t n = read(fd, (char *)dst + got, len - got);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return clv_fail(err, CLV_DATA_LOSS, "%s: read: %s", label, strerror(errno));
+    if (n == 0) return clv_fail(err, CLV_DATA_LOSS, "%s: is cut short", label);
+    got += (size_t)n;
+  }
+  return CLV_OK;
+}
+
+static clv_code read_header(int fd, const char *label, uint8_t header[CLV_SEAL_HEADER],
+                            clv_err *err) {
+  CLV_TRY(read_exactly(fd, label, header, CLV_SEAL_HEADER, err));
+  if (memcmp(header, clv_seal_magic, 7) != 0)
+    return clv_fail(err, CLV_DATA_LOSS, "%s: is no sealed file", label);
+  if (header[7] != CLV_SEAL_VERSION)
+    return clv_fail(err, CLV_UNIMPLEMENTED, "%s: sealed in version %d of the format, expected %d",
+                    label, header[7], CLV_SEAL_VERSION);
+  return CLV_OK;
+}
+
+/* Computes the size of the data from that of the file. */
+static clv_code measure(clv_sealed_reader *r, clv_err *err) {
+  struct stat st;
+  if (fstat(r->fd, &st) != 0)
+    return clv_fail(err, CLV_INVALID, "%s: %s", r->label, strerror(errno));
+  if (!S_ISREG(st.st_mode)) return clv_fail(err, CLV_INVALID, "%s: not a regular file", r->label);
+  r->left = st.st_size > CLV_SEAL_HEADER ? (uint64_t)st.st_size - CLV_SEAL_HEADER : 0;
+  uint64_t frames = r->left / CLV_SEAL_STORED + (r->left % CLV_SEAL_STORED != 0);
+  uint64_t last = r->left - CLV_SEAL_STORED * (frames ? frames - 1 : 0);
+  if (last < CLV_SEAL_TAG || (last == CLV_SEAL_TAG && frames > 1))
+    return clv_fail(err, CLV_DATA_LOSS, "%s: is cut short", r->label);
+  r->bytes = r->left - CLV_SEAL_TAG * frames;
+  return CLV_OK;
+}
+
+static clv_code check_key(const clv_sealed_reader *r, const clv_seal_key *key, clv_err *err) {
+  char id[17];
+  clv_hex(r->cipher.header + 8, CLV_SEAL_ID, id);
+  if (strcmp(id, key->id) == 0) return CLV_OK;
+  return clv_fail(err, CLV_DENIED, "%s: sealed with key %s, and %s holds key %s", r->label, id,
+                  key->path, key->id);
+}
+
+clv_code clv_sealed_open_fd(int fd, const char *label, const clv_seal_key *key, const char *name,
+                            clv_sealed_reader **ret, clv_err *err) {
+  CLV_AUTO(clv_seal_closep) int mine = fd;
+  CLV_AUTO(clv_sealed_reader_freep) clv_sealed_reader *r = NULL;
+  CLV_TRY(clv_alloc(1, sizeof *r, &r, err));
+  r->fd = mine;
+  mine = -1;
+  CLV_TRY(clv_strdup(label, &r->label, err));
+  CLV_TRY(measure(r, err));
+  CLV_TRY(read_header(r->fd, r->label, r->cipher.header, err));
+  CLV_TRY(check_key(r, key, err));
+  CLV_TRY(clv_seal_cipher_init(&r->cipher, key, name, false, err));
+  *ret = clv_steal(&r);
+  return CLV_OK;
+}
+
+static clv_code open_path(const char *path, int *ret, clv_err *err) {
+  *ret = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (*ret >= 0) return CLV_OK;
+  return clv_fail(err, errno == ENOENT ? CLV_NOT_FOUND : CLV_INVALID, "%s: %s", path,
+                  strerror(errno));
+}
+
+clv_code clv_sealed_open(const char *path, const clv_seal_key *key, const char *name,
+                         clv_sealed_reader **ret, clv_err *err) {
+  int fd;
+  CLV_TRY(open_path(path, &fd, err));
+  return clv_sealed_open_fd(fd, path, key, name, ret, err);
+}
+
+clv_code clv_sealed_next(clv_sealed_reader *r, const void **ret_data, size_t *ret_len,
+                         clv_err *err) {
+  *ret_len = 0;
+  if (!r->left) return CLV_OK;
+  size_t stored = (size_t)CLV_MIN(r->left, (uint64_t)CLV_SEAL_STORED);
+  size_t len = stored - CLV_SEAL_TAG;
+  CLV_TRY(read_exactly(r->fd, r->label, r->stored, stored, err));
+  r->left -= stored;
+  if (!clv_seal_decrypt(&r->cipher, r->stored, len, !r->left, r->frame))
+    return clv_fail(err, CLV_DATA_LOSS,
+                    "%s: changed or cut short after it was sealed, or it is not %s (frame %llu)",
+                    r->label, r->cipher.name, (unsigned long long)r->cipher.frame);
+  *ret_data = r->frame;
+  *ret_len = len;
+  return CLV_OK;
+}
+
+clv_code clv_sealed_key_id(const char *path, char ret_id[17], clv_err *err) {
+  CLV_AUTO(clv_seal_closep) int fd = -1;
+  uint8_t header[CLV_SEAL_HEADER];
+  CLV_TRY(open_path(path, &fd, err));
+  CLV_TRY(read_header(fd, path, header, err));
+  clv_hex(header + 8, CLV_SEAL_ID, ret_id);
+  return CLV_OK;
+}

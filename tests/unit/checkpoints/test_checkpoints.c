@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Orphans and sealed copies of checkpoints, without workers: what their files say after each call,
+ * and after a crash between two of them.
+ */
+#include <sys/stat.h>
+
+#include "master/checkpoints/checkpoints.h"
+#include "tests/unit/files.h"
+
+static clv_session_config config;
+static clv_stores *stores;
+static clv_seal_key key;
+static char copies[200];
+
+static int setup(void **state) {
+  clv_err err;
+  if (scratch_setup(state) != 0) return -1;
+  snprintf(copies, sizeof copies, "%s", at("copies"));
+  config = (clv_session_config){.file = (char *)"session.yaml"};
+  return clv_stores_new(&config, &stores, &err) == CLV_OK &&
+                 clv_seal_key_create(at("key"), &key, &err) == CLV_OK
+             ? 0
+             : -1;
+}
+
+static int teardown(void **state) {
+  clv_stores_free(stores);
+  clv_seal_key_done(&key);
+  return scratch_teardown(state);
+}
+
+/* Writes a checkpoint of one stage into the run folder "run". */
+static void make_checkpoint(uint64_t step) {
+  CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
+  clv_err err;
+  static float weights[50000];
+  weights[0] = (float)step;
+  const clv_weights_tensor t = {
+      .name = "w", .dtype = CLV_F32, .shape = {.rank = 1, .dim = {50000}}, .data = weights};
+  assert_ok(clv_checkpoint_begin(at("run"), step, 1, &w, &err), &err);
+  assert_ok(clv_checkpoint_add_stage(w, 0, &t, 1, NULL, 0, &err), &err);
+  assert_ok(clv_checkpoint_add_state(w, &(clv_trainer_state){.global_step = step}, &err), &err);
+  assert_ok(clv_checkpoint_commit(w, "", 8, NULL, &err), &err);
+}
+
+/* Marks the model of a checkpoint as a file at a worker, and deletes it here. */
+static void move_away(uint64_t step) {
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  clv_err err;
+  char folder[64], file[100];
+  snprintf(folder, sizeof folder, "run/checkpoint-%d", (int)step);
+  assert_ok(clv_checkpoint_read_manifest(at("run"), step, &m, &err), &err);
+  clv_manifest_file *f = &m.files[0];
+  while (strncmp(f->name, "model-", 6) != 0) f++;
+  snprintf(file, sizeof file, "%s/%s", folder, f->name);
+  assert_int_equal(unlink(at(file)), 0);
+  assert_ok(clv_strdup("spiffe://test/w1", &f->place, &err), &err);
+  assert_ok(clv_strdup("55.1.0.w", &f->kept, &err), &err);
+  assert_ok(clv_manifest_write(at(folder), &m, &err), &err);
+}
+
+static void clear_run(void) {
+  clv_err err;
+  if (clv_checkpoint_has_any(at("run"))) assert_ok(clv_checkpoint_clear(at("run"), &err), &err);
+  unlink(at("run/" CLV_ORPHANS_FILE));
+}
+
+/* ---- orphans --------------------------------------------------------------------------------- */
+
+static unsigned n_reported;
+
+static void count(void *user, const clv_orphan *o, const clv_err *why) {
+  (void)user;
+  n_reported++;
+  assert_string_equal(o->kept, "55.1.0.w");
+  assert_non_null(why); /* the session has no worker */
+}
+
+static void orphan_is_kept_until_its_worker_removed_it(void **state) {
+  (void)state;
+  CLV_AUTO(clv_orphans_done) clv_orphans l = {0}, again = {0};
+  CLV_AUTO(clv_manifest_done) clv_manifest m = {0};
+  clv_err err;
+  clear_run();
+  make_checkpoint(1);
+  move_away(1);
+  assert_ok(clv_checkpoint_read_manifest(at("run"), 1, &m, &err), &err);
+  assert_ok(clv_orphans_add(at("run"), &m, &err), &err);
+  n_reported = 0; /* a crash between the two: the checkpoint still needs the file */
+  assert_ok(clv_orphans_sweep(at("run"), stores, count, NULL, &err), &err);
+  assert_int_equal(n_reported, 0);
+  assert_ok(clv_checkpoint_abandon(at("run"), 1, &err), &err);
+  assert_ok(clv_orphans_read(at("run"), &l, &err), &err);
+  assert_int_equal(l.n, 1);
+  assert_string_equal(l.list[0].place, "spiffe://test/w1");
+  assert_int_equal(clv_orphans_sweep(at("run"), stores, count, NULL, &err), CLV_NOT_FOUND);
+  assert_int_equal(n_reported, 1);
+  assert_says(&err, "session.yaml has no worker with the identity 'spiffe://test/w1'");
+  assert_ok(clv_orphans_read(at("run"), &again, &err), &err);
+  assert_int_equal(again.n, 1);
+}
+
+/* ---- sealed copies --------------------------------------------------------------------------- */
+
+static clv_escrow_place place(void) { return (clv_escrow_place){copies, "1234"}; }
+
+static void seal(uint64_t step) {
+  const clv_escrow_place p = place();
+  uint64_t bytes;
+  clv_err err;
+  assert_ok(clv_escrow_write(&p, &key, at("run"), step, stores, NULL, &bytes, &err), &err);
+}
+
+static void only_the_newest_copy_stays(void **state) {
+  (void)state;
+  const clv_escrow_place p = place();
+  clear_run();
+  assert_int_equal(clv_escrow_newest_step(&p), CLV_CHECKPOINT_NONE);
+  for (uint64_t step = 1; step < 4; step++) {
+    make_checkpoint(step);
+    seal(step);
+    assert_int_equal(clv_escrow_newest_step(&p), step);
+  }
+  assert_int_equal(access(at("copies/1234/checkpoint-2"), F_OK), -1);
+  assert_int_equal(access(at("copies/1234/checkpoint-3/MANIFEST.json.sealed"), F_OK), 0);
+}
+
+static void copy_restores_all_files_of_a_checkpoint(void **state) {
+  (void)state;
+  const clv_escrow_place p = place();
+  CLV_AUTO(clv_checkpoint_freep) clv_checkpoint *c = NULL;
+  clv_err err;
+  uint64_t step = 0;
+  clear_run();
+  make_checkpoint(7);
+  seal(7);
+  for (int lost_all = 0; lost_all < 2; lost_all++) {
+    if (lost_all)
+      clear_run();
+    else
+      move_away(7);
+    assert_ok(clv_escrow_restore(&p, &key, at("run"), &step, &err), &err);
+    assert_int_equal(step, 7);
+    clv_checkpoint_freep(&c);
+    assert_ok(clv_checkpoint_load_step(at("run"), 7, &c, &err), &err);
+    assert_true(clv_manifest_is_home(clv_checkpoint_manifest(c)));
+  }
+}
+
+static void damaged_or_foreign_copy_restores_nothing(void **state) {
+  (void)state;
+  const clv_escrow_place p = place(), other = {copies, "5678"};
+  CLV_AUTO(clv_seal_key_done) clv_seal_key wrong = {0};
+  clv_err err;
+  char id[17];
+  uint64_t step;
+  clear_run();
+  make_checkpoint(9);
+  seal(9);
+  clear_run();
+  assert_ok(clv_seal_key_create(at("wrong.key"), &wrong, &err), &err);
+  assert_int_equal(clv_escrow_restore(&p, &wrong, at("run"), &step, &err), CLV_DENIED);
+  assert_says(&err, key.id);
+  assert_ok(clv_escrow_key_id(&p, id, &err), &err);
+  assert_string_equal(id, key.id);
+  assert_int_equal(rename(at("copies/1234"), at("copies/5678")), 0);
+  assert_int_equal(clv_escrow_restore(&other, &key, at("run"), &step, &err), CLV_DATA_LOSS);
+  assert_says(&err, "it is not 5678/checkpoint-9/MANIFEST.json");
+  assert_int_equal(rename(at("copies/5678"), at("copies/1234")), 0);
+  assert_int_equal(unlink(at("copies/1234/checkpoint-9/model-00001-of-00001.safetensors.sealed")),
+                   0);
+  assert_int_equal(clv_escrow_restore(&p, &key, at("run"), &step, &err), CLV_DATA_LOSS);
+  assert_says(&err, "is missing in the sealed copy");
+  assert_false(clv_checkpoint_has_manifest(at("run")));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(orphan_is_kept_until_its_worker_removed_it),
+      cmocka_unit_test(only_the_newest_copy_stays),
+      cmocka_unit_test(copy_restores_all_files_of_a_checkpoint),
+      cmocka_unit_test(damaged_or_foreign_copy_restores_nothing),
+  };
+  return cmocka_run_group_tests(tests, setup, teardown);
+}
