@@ -26,8 +26,9 @@ SHARED := man/man1/cleave-master.1 man/man1/cleave-worker.1 man/man5/cleave-sess
           man/man7/cleave-ops.7 cleave/ops.json \
           bash-completion/completions/cleave-master bash-completion/completions/cleave-worker \
           zsh/site-functions/_cleave-master zsh/site-functions/_cleave-worker
+MANUALS := $(SHARED:%=$(OUT)/share/%)
 ##+ manuals          manual pages and shell completions under build/$(BUILD)/share
-manuals: $(SHARED:%=$(OUT)/share/%)
+manuals: $(MANUALS)
 print_share = @mkdir -p $(@D); $< $(1) > $@.tmp && mv $@.tmp $@
 $(OUT)/share/man/man1/%.1: $(OUT)/%
 	$(call print_share,man)

@@ -178,7 +178,7 @@ clv_code clv_check_rows(const clv_row_numbers *l, const int64_t *value, clv_err 
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-clv_code clv_backend_take(const clv_backend *b, size_t bytes, void *ret_pp, clv_err *err) {
+clv_code clv_backend_allocate(const clv_backend *b, size_t bytes, void *ret_pp, clv_err *err) {
   void *p;
   if (!b->memory) return clv_alloc_aligned(bytes, ret_pp, err);
   CLV_TRY(b->memory->take(b, bytes, &p, err));
@@ -186,7 +186,7 @@ clv_code clv_backend_take(const clv_backend *b, size_t bytes, void *ret_pp, clv_
   return CLV_OK;
 }
 
-void clv_backend_give(const clv_backend *b, void *p) {
+void clv_backend_free_memory(const clv_backend *b, void *p) {
   if (!b || !b->memory)
     free(p);
   else if (p)
@@ -257,11 +257,11 @@ clv_code clv_backend_check_tf32(const clv_backend *b, clv_err *err) {
                   b->device);
 }
 
-const clv_backend *clv_backend_hold(const clv_backend *b) {
+const clv_backend *clv_backend_retain(const clv_backend *b) {
   if (b->hold) b->hold(b);
   return b;
 }
 
-void clv_backend_drop(const clv_backend *b) {
+void clv_backend_release(const clv_backend *b) {
   if (b && b->drop) b->drop(b);
 }

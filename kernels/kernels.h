@@ -534,11 +534,11 @@ struct clv_backend {
 };
 
 /* Makes the backend with which a module on b computes; b itself if one backend serves all threads.
- * Free it with clv_backend_drop. */
+ * Free it with clv_backend_release. */
 clv_code clv_backend_branch(const clv_backend *b, const clv_backend **ret,
                             clv_err *err) CLV_USE_RESULT;
-const clv_backend *clv_backend_hold(const clv_backend *b);
-void clv_backend_drop(const clv_backend *b); /* takes NULL */
+const clv_backend *clv_backend_retain(const clv_backend *b);
+void clv_backend_release(const clv_backend *b); /* takes NULL */
 
 /* Calls b->check_tf32. CLV_PRECONDITION: b cannot compute in TF32; the text says what the key
  * `tf32` needs. */
@@ -546,10 +546,10 @@ clv_code clv_backend_check_tf32(const clv_backend *b, clv_err *err) CLV_USE_RESU
 
 /* These functions work on the backend's memory, or on host memory where b->memory is NULL. On the
  * host clv_backend_finish does nothing, and the contents of new memory are undefined. */
-clv_code clv_backend_take(const clv_backend *b, size_t bytes, void *ret_pp,
-                          clv_err *err) CLV_USE_RESULT;
+clv_code clv_backend_allocate(const clv_backend *b, size_t bytes, void *ret_pp,
+                              clv_err *err) CLV_USE_RESULT;
 /* Frees p. p may be NULL; b may be NULL only if p is. */
-void clv_backend_give(const clv_backend *b, void *p);
+void clv_backend_free_memory(const clv_backend *b, void *p);
 clv_code clv_backend_put(const clv_backend *b, void *dst, const void *host, size_t bytes,
                          clv_err *err) CLV_USE_RESULT;
 clv_code clv_backend_get(const clv_backend *b, void *host, const void *src, size_t bytes,

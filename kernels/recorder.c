@@ -27,7 +27,7 @@ struct clv_recorder {
   record_slot slots[CLV_RECORDS];
 };
 
-static void add_to(uint64_t *counter, uint64_t by) {
+static void add_to_counter(uint64_t *counter, uint64_t by) {
   __atomic_store_n(counter, *counter + by, __ATOMIC_RELAXED);
 }
 
@@ -47,7 +47,7 @@ static void free_record(clv_recorder *r, record_slot *k) {
   if (!k->record) return;
   r->backend->recording->free(r->backend, k->record);
   if (r->account.discharge) r->account.discharge(r->account.user, k->bytes);
-  add_to(&r->counts.bytes, -(uint64_t)k->bytes);
+  add_to_counter(&r->counts.bytes, -(uint64_t)k->bytes);
   k->record = NULL;
   k->bytes = 0;
 }
@@ -82,14 +82,14 @@ void clv_recorder_count(const clv_recorder *r, clv_record_counts *ret) {
 
 /* Returns the slot of the key, or evicts the least recently used record and returns its slot. */
 static record_slot *find_slot(clv_recorder *r, const clv_record_key *key) {
-  record_slot *least_recent = &r->slots[0];
+  record_slot *least_recently_used = &r->slots[0];
   for (int i = 0; i < CLV_RECORDS; i++) {
     record_slot *k = &r->slots[i];
     if (k->is_used && memcmp(&k->key, key, sizeof *key) == 0) return k;
-    if (k->last_run < least_recent->last_run) least_recent = k;
+    if (k->last_run < least_recently_used->last_run) least_recently_used = k;
   }
-  free_slot(r, least_recent);
-  return least_recent;
+  free_slot(r, least_recently_used);
+  return least_recently_used;
 }
 
 /* Stores the record in the slot k. If the account refuses the charge, the record is freed. */
@@ -103,7 +103,7 @@ static clv_code store_record(clv_recorder *r, record_slot *k, void *record, size
   }
   k->record = record;
   k->bytes = bytes;
-  add_to(&r->counts.bytes, bytes);
+  add_to_counter(&r->counts.bytes, bytes);
   return CLV_OK;
 }
 
@@ -122,21 +122,21 @@ static clv_code record_work(clv_recorder *r, record_slot *k,
 }
 
 /* Marks the work of slot k as impossible to record: from now on it is issued launch by launch. */
-static void mark_refused(clv_recorder *r, record_slot *k, const clv_err *why) {
+static void mark_refused(clv_recorder *r, record_slot *k, const clv_err *reason) {
   free_record(r, k);
-  add_to(&r->counts.keys_refused, 1);
+  add_to_counter(&r->counts.keys_refused, 1);
   k->is_refused = true;
-  clv_log(CLV_LOG_DEBUG, "%s: repeated work is not recorded: %s", r->backend->device, why->text);
+  clv_log(CLV_LOG_DEBUG, "%s: repeated work is not recorded: %s", r->backend->device, reason->text);
 }
 
 static void make_record(clv_recorder *r, record_slot *k,
                         clv_code (*issue)(void *user, clv_err *err), void *user) {
-  clv_err why;
-  if (record_work(r, k, issue, user, &why) != CLV_OK) {
-    mark_refused(r, k, &why);
+  clv_err reason;
+  if (record_work(r, k, issue, user, &reason) != CLV_OK) {
+    mark_refused(r, k, &reason);
     return;
   }
-  add_to(&r->counts.records_made, 1);
+  add_to_counter(&r->counts.records_made, 1);
   clv_log(CLV_LOG_DEBUG, "%s: repeated work is recorded: about %zu bytes", r->backend->device,
           k->bytes);
 }
@@ -144,12 +144,12 @@ static void make_record(clv_recorder *r, record_slot *k,
 /* Replays the record of slot k; false: it failed. A failed launch has issued nothing, so the caller
  * issues the work launch by launch, which reports any error of the device. */
 static bool replay(clv_recorder *r, record_slot *k) {
-  clv_err why;
-  if (r->backend->recording->replay(r->backend, k->record, &why) == CLV_OK) {
-    add_to(&r->counts.replays, 1);
+  clv_err reason;
+  if (r->backend->recording->replay(r->backend, k->record, &reason) == CLV_OK) {
+    add_to_counter(&r->counts.replays, 1);
     return true;
   }
-  mark_refused(r, k, &why);
+  mark_refused(r, k, &reason);
   return false;
 }
 
@@ -163,6 +163,6 @@ clv_code clv_recorder_run(clv_recorder *r, const clv_record_key *key,
   k->last_run = ++r->runs;
   if (was_used && !k->record && !k->is_refused) make_record(r, k, issue, user);
   if (k->record && replay(r, k)) return CLV_OK;
-  add_to(&r->counts.launched_singly, 1);
+  add_to_counter(&r->counts.launched_singly, 1);
   return issue(user, err);
 }

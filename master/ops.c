@@ -169,7 +169,7 @@ static void json_op(clv_op op, const clv_op_def *def, clv_bytes *out) {
   json_flag(out, "rows", def->takes_row_numbers);
   json_flag(out, "lengths", def->takes_lengths);
   json_flag(out, "elementwise", def->elementwise);
-  json_flag(out, "zero_stays", def->zero_stays);
+  json_flag(out, "maps_zero_to_zero", def->maps_zero_to_zero);
   json_flag(out, "stride_is_kernel", def->stride_is_kernel);
   json_flag(out, "test_only", def->is_test_only);
   clv_bytes_puts(out, ",\"backends\":[");

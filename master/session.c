@@ -86,7 +86,7 @@ int clv_cmd_plan(void *args) {
   if (a->run.suggest_cuts && a->run.schedule)
     return clv_cli_usage(&a->line,
                          "plan draws a schedule or suggests cuts: --schedule or --suggest-cuts");
-  if (a->run.ask && (a->run.suggest_cuts || a->run.schedule))
+  if (a->run.asks_workers && (a->run.suggest_cuts || a->run.schedule))
     return clv_cli_usage(&a->line, "--ask goes with a plan alone");
   if (!a->run.suggest_cuts && (a->links.n || a->speeds.n))
     return clv_cli_usage(&a->line, "--link and --speed belong to plan --suggest-cuts");

@@ -126,7 +126,7 @@ of("common/model/graph/lora.c", "tests/unit/graph/test_lora",
    b_is_drawn=("static clv_code add_adapter(", "int_attr(CLV_ATTR_INIT_ZERO, 1)", "int_attr(CLV_ATTR_INIT_ZERO, 0)"))
 of("master/plan/adapters.c", "tests/unit/plan/test_adapters",
    the_base_learns=("bool clv_is_param_frozen_by_lora(", "return true;", "return false;"),
-   a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!has_trainable_in(", "if (false && !has_trainable_in("))
+   a_name_of_nothing_is_taken=("clv_code clv_adapters_check(", "if (!has_trainable_param_in(", "if (false && !has_trainable_param_in("))
 of("master/plan/privacy.c", "tests/unit/plan/test_adapters",
    adapters_are_as_secret_as_their_file=("const char *clv_privacy_why_hides_nothing(", "adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || fresh", "!clv_stage_has_master_weights(s) || fresh"),
    zeros_hide=("const char *clv_privacy_why_hides_nothing(", "if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero)", "if (false)"))
@@ -180,7 +180,7 @@ of("common/model/weights/read.c", PARTS,
    parts_lie_behind_their_tensor=("clv_code clv_weights_read_range(", "n > e->bytes - offset", "false"),
    a_file_read_in_parts_may_change=("clv_code clv_weights_read_range(", "return clv_weights_check_stamp(f->fd.fd, f->label, &f->hashed_stamp, err);", "return CLV_OK;"))
 of("common/model/weights/write.c", PARTS,
-   bytes_may_be_missing=("clv_code clv_weights_finish(", "if (w->targets[i].done != w->targets[i].bytes)", "if (w->targets[i].done > w->targets[i].bytes)"),
+   bytes_may_be_missing=("static clv_code check_complete(", "if (w->targets[i].done != w->targets[i].bytes)", "if (w->targets[i].done > w->targets[i].bytes)"),
    parts_come_in_any_order=("clv_code clv_weights_put(", "offset != t->done ||", ""),
    what_is_given_up_stays=("void clv_weights_writer_free(", "if (w->tmp) unlink(w->tmp);", ";"))
 MEMORY = "tests/net/training/test_memory.py"
@@ -207,7 +207,7 @@ of("worker/store/store.c", PRETRAINED_NET,
    files_of_a_folder_are_believed=("static clv_code check_file(", "if (memcmp(f ? &f->sha256 : &a->stated_digest, &found, sizeof found) == 0) return CLV_OK;", "return CLV_OK;"),
    the_list_of_a_folder_is_believed=("static clv_code open_folder(", "memcmp(&found, &a->stated_digest, sizeof found) != 0", "false"))
 of("master/plan/privacy.c", PRETRAINED_NET,
-   new_heads_count_as_known=("static void note_params(", "f->starts_from_seed &=", "f->starts_from_seed &= false &&"))
+   new_heads_count_as_known=("static void note_layer_params(", "f->starts_from_seed &=", "f->starts_from_seed &= false &&"))
 of("worker/service/artifact.c", PRETRAINED_NET,
    fresh_names_are_looked_for=("static clv_code load_into_module(", "r->n_fresh", "0"))
 
@@ -533,7 +533,7 @@ of("common/net/link/send_queue.c", SIMULATED,
    what_has_waited_waits_for_the_next=("static void append_packet(", "p->is_coalesced = false;", ""),
    credit_is_not_given_back=("void clv_send_queue_add_credit", "CLV_MIN(d->credit_full, d->credit_left + CLV_MIN(bytes, d->credit_full));", "d->credit_left;"))
 of("master/api/core/send.c", SIMULATED,
-   a_failure_of_a_context_is_told_to_nobody=("void api_context_notify", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))
+   a_failure_of_a_context_is_told_to_nobody=("void api_context_send_aborts", "if (!(c->nodes & ~notified & NODE_BIT(i))) continue;", "continue;"))
 of("master/api/core/links.c", SIMULATED,
    who_is_lost_fails_nothing=("", "api_node_fail(rt, p->index, &p->loss_error);", ""))
 of("master/api/extra/kept_refs.c", SIMULATED,
@@ -562,8 +562,8 @@ of("common/engine/module_block.c", "tests/unit/engine/test_far",
    what_was_not_to_be_had_stays_charged=("clv_code clv_module_alloc_block(", "clv_module_discharge(m, m->pool, bytes);", ";"))
 PEERS = "tests/gpu/test_backend"
 of("kernels/cuda/peer.c", PEERS,
-   a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(order_streams(of, to, err));", ""),
-   what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return order_streams(to, of, err);", "return CLV_OK;"))
+   a_copy_does_not_wait_for_what_it_copies=("clv_code clv_gpu_copy_from(", "CLV_TRY(make_stream_wait(of, to, err));", ""),
+   what_is_copied_is_written_before=("clv_code clv_gpu_copy_from(", "return make_stream_wait(to, of, err);", "return CLV_OK;"))
 of("common/engine/context_forward.c", "tests/unit/engine/test_far",
    values_pass_the_host=("static clv_code alloc_output(", "near = (near || !host) && clv_module_can_copy_from(c->mod, c->mod);", "near = false;"))
 of("common/engine/context_backward.c", "tests/unit/engine/test_far",
@@ -594,7 +594,7 @@ of("master/api/core/await.c", FUTURES,
 # ---- the same programs over real daemons ---------------------------------------------------------
 DAEMONS = "tests/simulate/daemons/test_daemons.py"
 of("master/api/core/incarnations.c", DAEMONS + " programs_recover_from_a_lost_worker",
-   who_was_lost_need_not_be_loaded_again=("cleave_status api_check_module_present(", "m->n_returns == p->n_returns", "true"))
+   who_was_lost_need_not_be_loaded_again=("cleave_status api_check_module_present(", "m->n_rejoins == p->n_rejoins", "true"))
 of("master/api/core/module_load.c", SIMULATED,
    what_a_late_attempt_left_is_in_the_way=("cleave_status api_module_load_at_node(", "if (!m->may_be_at_node) return", "if (m->state != MODULE_GONE) return"),
    a_reload_that_is_tried_again_keeps_its_generation=("static cleave_status try_load(", "m->generation =", "if (!m->may_be_at_node) m->generation ="))
@@ -613,9 +613,9 @@ of("master/api/extra/rejoin.c", REJOIN,
    a_context_of_an_earlier_life_is_not_marked=("static void end_contexts_at(", "c->nodes_since_restarted |= NODE_BIT(node);", ""),
    weights_that_are_not_kept_are_not_asked_for=("static cleave_status copy_module_state(", "|| !m->has_given_weights", "|| true"))
 of("master/api/core/incarnations.c", REJOIN,
-   a_module_that_was_lost_is_taken_for_there=("cleave_status api_check_module_present(", "m->n_returns == p->n_returns", "true"))
+   a_module_that_was_lost_is_taken_for_there=("cleave_status api_check_module_present(", "m->n_rejoins == p->n_rejoins", "true"))
 of("master/api/core/incarnations_int.h", REJOIN,
-   an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->n_returns ? p->wire_name : p->name", "p->name"))
+   an_earlier_life_has_the_same_name=("static inline const char *api_wire_name(", "p->n_rejoins ? p->wire_name : p->name", "p->name"))
 of("master/api/core/state_tables.c", "tests/unit/api/test_api_states",
    who_was_lost_again_has_come_back=("[PEER_LOST_DURING_REJOIN] = {", "[PEER_REJOINS] = DO(REFUSE, PEER_LOST_DURING_REJOIN)", "[PEER_REJOINS] = DO(SETTLE, PEER_PRESENT)"))
 of("master/api/core/wait.c", SIMULATED,
@@ -650,15 +650,30 @@ of("common/model/graph/reads.c", "tests/unit/graph/test_reads",
    an_input_that_wants_a_gradient_reads_nothing=("static bool reads_params_in_backward(", "any |= nodes[n->in[k]].needs_grad;", ";"),
    what_no_output_needs_is_read=("static bool reads_params_in_backward(", "return any && nodes[i].is_reachable && nodes[i].has_params;", "return any && nodes[i].has_params;"),
    a_batchnorm_reads_nothing=("static bool can_be_fused", "|| def->uses_batch_statistics", ""))
-of("worker/store/states.c", "tests/unit/store/test_states",
+of("worker/store/state_names.c", "tests/unit/store/test_states",
    a_name_goes_to_the_disk_as_it_is=("clv_code clv_state_check_name(", "if (clv_is_file_name(name))", "if (true)"),
-   a_file_that_makes_way_counts=("static clv_code check_quota(", "used -= CLV_MIN(used, size_on_disk(path));", ";"))
+   a_full_disk_is_no_full_disk=("", "{ENOSPC, \"the worker's disk is full\"", "{0, \"the worker's disk is full\""))
+of("worker/store/states.c", "tests/unit/store/test_states",
+   a_file_is_loaded_while_it_is_written=("static clv_code begin(", "CLV_TRY(clv_state_await_claims(s, identity, name, NULL, waiter, err));", ";"))
+of("worker/store/state_claims.c", "tests/unit/store/test_states",
+   a_file_that_makes_way_counts=("static uint64_t bytes_of_files(", "strcmp(name, mine->name) != 0 &&", ""),
+   a_file_in_progress_is_free=("clv_code clv_state_reserve(", "+ bytes_of_claims(s, o->dir.data, mine)", ""))
+of("worker/service/state_writer.c", "tests/unit/service/test_state_writer",
+   a_withdrawn_file_is_reported=("static void report(", "if (!save) return;", "if (!save) save = (clv_state_save *)(uintptr_t)j->data;"),
+   one_identity_is_served_alone=("static job *take_job(", "strcmp((*at)->owner, w->served) == 0", "false"))
+of("worker/store/digests.c", "tests/net/hostile/test_rules.py r3_20_a_kept_file_that_changed",
+   a_changed_file_has_its_old_digest=("static bool is_same_version(", "a->bytes == b->bytes && is_same_time(&a->mtime, &b->mtime) && is_same_time(&a->ctime, &b->ctime)", "a->bytes == b->bytes"))
+of("common/engine/node_saves.c", "tests/unit/engine/test_saves",
+   a_file_has_later_weights=("static clv_code copy_data(", "if (bytes) memcpy((void *)(uintptr_t)s->list[i].data, list[i].data, bytes);", "s->list[i].data = list[i].data;"),
+   a_file_is_not_withdrawn=("void clv_node_drop_saves(", "n->o.files.withdraw(n->o.files.user, &s->save);", ";"))
+of("common/engine/node_files.c", "tests/unit/engine/test_saves",
+   a_file_of_another_digest_is_loaded=("static clv_code open_file(", "if (code == CLV_OK) code = check_digest(f, *ret, err);", ""))
 of("common/model/graph/plan_empty.c", "tests/unit/graph/test_plan_empty",
    a_mean_over_none_is_left_as_it_was=("static clv_code write_nan_output(", "i < k->n_out", "i < k->n_out && !k"),
    what_nothing_flows_to_keeps_its_gradient=("static clv_code zero_weight_gradients(", "CLV_TRY(clv_backend_fill(k->backend, a->dparam[i], 0, bytes, err))", "(void)bytes"))
 GRADIENTS = "tests/unit/api/test_gradients"
 of("master/api/core/backward.c", GRADIENTS,
-   a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->n_contributions = v->n_arrived = given != NULL;", "v->contributions = v->arrived = 0;"),
+   a_given_gradient_is_not_announced=("static cleave_status mark_root", "v->n_contributions = v->n_contributions_received = given != NULL;", "v->n_contributions = v->n_contributions_received = 0;"),
    a_backward_over_changed_parameters_is_sent=("static bool is_outdated", "if (v->weights_version == m->weights_version || c->has_step_at[m->index]) return false;", "return false;"))
 of("master/api/extra/gradients.c", GRADIENTS,
    nobody_votes_on_what_was_written=("static cleave_status send_write(", "c->nodes_with_written_gradients |= NODE_BIT(f->module->node);", ";"))
@@ -697,7 +712,7 @@ of("common/model/graph/plan_run.c", RECORDING,
    a_graph_adds_where_it_should_overwrite=("static clv_record_key recorder_key(", "(uintptr_t)phase << 1 | f->accumulate", "(uintptr_t)phase << 1"),
    a_graph_writes_the_gradients_of_another_context=("static clv_record_key recorder_key(", "key.pointers[SPACE_COUNT + 1] = f->grads;", ""))
 of("kernels/recorder.c", RECORDING,
-   what_is_not_recorded_is_an_error=("static void make_record(", "mark_refused(r, k, &why);", "k->record = r;"))
+   what_is_not_recorded_is_an_error=("static void make_record(", "mark_refused(r, k, &reason);", "k->record = r;"))
 of("kernels/cuda/recording.c", RECORDING,
    a_refused_recording_fails_the_session=("static clv_code recording_end(", "g->deferred_error = (clv_err){0};", ""))
 of("kernels/cuda/attention.c", RECORDING,
@@ -711,7 +726,7 @@ of("kernels/cuda/runs.c", "tests/gpu/test_backend",
 of("kernels/cuda/chunks_int.cuh", "tests/gpu/test_backend",
    a_chunk_is_of_the_first_run=("static __device__ inline clv_extent gpu_chunk(", "low = 0, high = n", "low = 0, high = 1"))
 of("kernels/load/plans.c", "tests/unit/load/test_plans",
-   a_plan_that_others_may_write_is_read=("static bool is_private(", "!(s->st_mode & (S_IRWXG | S_IRWXO))", "true"),
+   a_plan_that_others_may_write_is_read=("static bool is_private_file(", "!(s->st_mode & (S_IRWXG | S_IRWXO))", "true"),
    a_damaged_plan_is_read=("clv_code clv_plan_parse(", "memcmp(data, line, skip) != 0", "memcmp(data, line, sizeof header) != 0"),
    plans_fill_the_disk=("static void store_plan(", "> PLANS_MOST", "> INT32_MAX"))
 of("kernels/cuda/lstm.c", "tests/gpu/test_cuda lstm",
@@ -756,7 +771,7 @@ PLANS = "tests/gpu/test_cuda_bf16"
 of("kernels/cuda/batchnorm.cu", PLANS,
    what_a_sum_is_added_to_is_not_rounded=("static __device__ inline float normal_of(", "gpu_rounded<T>(", "("))
 of("kernels/cuda/chain.c", PLANS,
-   a_chain_of_images_in_bf16_rounds_once=("static bool can_chain(", "if (d->bf16 && d->out.rank == 4) return false;", ""))
+   a_chain_of_images_in_bf16_rounds_once=("static bool can_chain_node(", "if (d->bf16 && d->out.rank == 4) return false;", ""))
 of("kernels/cuda/pointwise.cu", TYPES + " dropout",
    numbers_are_drawn_as_values_lie=("static __device__ inline size_t place_of(", "if constexpr (std::is_same<T, float>::value) return i;", "return i;"))
 of("kernels/cuda/conv_last.c", TYPES + " conv2d",

@@ -40,7 +40,7 @@ of("tests/gpu/test_cuda.c", "tests/proof/test_proof.py",
 # ---- bf16 ----------------------------------------------------------------------------------------
 of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
    attention_of_a_bf16_session_is_f32=("CLV_CUDA_OP(attention)", ".bf16 = true", ".bf16 = false"),
-   weights_of_attention_are_read_as_f32=("static cuda_weights take_weights(", "k->bf16 ? take_buffer(at, n * sizeof(cuda_bf16)) : w.x", "w.x"))
+   weights_of_attention_are_read_as_f32=("static cuda_weights reserve_weights(", "k->bf16 ? reserve_buffer(at, n * sizeof(cuda_bf16)) : w.x", "w.x"))
 of("kernels/cuda/attention.c", "tests/gpu/test_cuda_types attention",
    tiles_begin_at_the_first_row=("static clv_code backward_tile(", "size_t at = h->first * h->width;", "size_t at = 0;"),
    a_tile_forgets_those_before_it=("static clv_code backward_tile(", "float beta = h->first ? 1 : 0;", "float beta = 0;"))
@@ -65,8 +65,8 @@ of("kernels/cuda/linear.c", "tests/gpu/test_cuda_types linear",
    a_bias_beside_a_narrow_weight_stays=("static clv_code linear_backward_weight(", "if (!k->r.d.attrs.bias) return CLV_OK;", "if (!k->r.d.attrs.bias || k->r.d.bf16_weight) return CLV_OK;"),
    every_part_of_a_wide_weight_is_the_first=("static clv_code multiply_by_weight(", "w + first * p.w_columns", "w + 0 * first * p.w_columns"),
    sums_of_a_wide_weight_begin_anew=("static cuda_factors factors_of_part(", "part.beta = first ? 1 : 0;", "part.beta = 0;"),
-   each_part_of_a_sum_has_the_bias=("static clv_code open_parts(", "if (!rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;", "(void)rows;"),
-   frozen_weights_get_a_gradient=("static bool trains_weight(", "&& !k->r.d.bf16_weight", ""))
+   each_part_of_a_sum_has_the_bias=("static clv_code make_part_gemms(", "if (!rows) part.epilogue = CLV_CUDA_EPILOGUE_NONE;", "(void)rows;"),
+   frozen_weights_get_a_gradient=("static bool is_weight_trained(", "&& !k->r.d.bf16_weight", ""))
 DEVICE_BASES, DEVICE_BASES_NET = "tests/unit/service/test_device_bases", "tests/net/hostile/test_device_bases.py"
 of("worker/store/bases.c", DEVICE_BASES,
    a_device_does_not_matter=("static bool has_key(", "x->backend == key->backend &&", ""),
@@ -89,7 +89,7 @@ of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py plann
 
 # ---- memory --------------------------------------------------------------------------------------
 of("master/plan/stage_memory.c", "tests/net/training/test_device_memory.py",
-   evaluations_take_nothing_of_a_device=("static clv_code add_evaluations(", "if (!c->data.test.n", "if (c->data.test.n"),
+   evaluations_take_nothing_of_a_device=("static clv_code add_evaluation_memory(", "if (!c->data.test.n", "if (c->data.test.n"),
    a_device_is_planned_as_a_processor=("clv_code clv_stage_usage_compute(", 'if (strncmp(clv_stage_device(b, stage), "cuda", 4) != 0)', "if (stage + 1)"),
    what_a_worker_says_of_auto_is_not_heard=("const char *clv_stage_device(", "said[0] ? said", "!said ? said"))
 of("master/watch/hello.c", "tests/net/training/test_device_memory.py plan_ask_resolves_device_auto_per_worker",
@@ -151,6 +151,6 @@ of("common/engine/node_devices.c", "tests/gpu/test_node",
 
 # ---- hosts without a device ----------------------------------------------------------------------
 of("kernels/load/load.c", "tests/gpu/nvidia/test_devices.py device_auto_falls_back_to_cpu_without_a_gpu",
-   libraries_are_opened_for_no_device=("static clv_code check_devices(", "!all_reasons || ", ""))
+   libraries_are_opened_for_no_device=("static clv_code check_has_device(", "!all_reasons || ", ""))
 of("kernels/cuda/nvidia/nvidia.c", LIBRARY + " without_a_driver_the_answer_is_clean",
    libraries_are_opened_before_devices_are_counted=("static clv_code count_devices(", "CLV_TRY(clv_nvidia_count(ret, err)); return libraries(err);", "CLV_TRY(libraries(err)); return clv_nvidia_count(ret, err);"))

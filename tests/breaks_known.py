@@ -6,7 +6,7 @@ KNOWN = "tests/net/hostile/test_known.py"
 of("master/plan/known_layers.c", KNOWN,
    keys_that_workers_had_are_forgotten=("static clv_code look_up_param(", 'return look_up_name(r, k, CLV_LEDGER_KEY, &of, "was", " in an earlier session, by its key", err);', "return CLV_OK;"),
    what_a_run_gave_away_is_forgotten=("static clv_code look_up_param(", "if (run) {", "if (!r) {"),
-   what_a_worker_begins_with_is_secret=("static clv_code add_given_names(", "r->n_worker_names += n;", ""),
+   what_a_worker_begins_with_is_secret=("static clv_code add_worker_names(", "r->n_worker_names += n;", ""),
    other_forms_are_secret=("static clv_code look_up_sample(", "all < 2", "all < 0"),
    secret_files_are_not_looked_up=("static clv_code look_up_stage_files(", "if (is_at_master && !spec->weights_secret) return CLV_OK;", "if (is_at_master && spec) return CLV_OK;"))
 of("master/train/save.c", KNOWN,
@@ -18,9 +18,9 @@ of("master/train/modules.c", KNOWN,
 of("master/train/ledger_notes.c", KNOWN,
    trials_are_noted=("static bool is_in_ledger(", "return t->use != CLV_TRAINER_TRIAL /* a trial's seed is discarded */ &&", "return"))
 of("master/plan/weights_sample.c", "tests/unit/plan/test_samples",
-   a_tensor_is_named_by_its_front=("static size_t first_value_of_part(", "part * (s->count - s->part) / (s->parts - 1)", "part * s->part"),
+   a_tensor_is_named_by_its_front=("static size_t first_value_of_part(", "part * (s->n_values - s->part_len) / (s->n_parts - 1)", "part * s->part_len"),
    a_factor_makes_another_spread=("static bool compute_full_moments(", "angle = atan2(z[1], z[0]);", "angle = 0;"),
-   a_piece_of_a_tensor_has_its_form=("static bool has_all_values(", "s->spread.n == s->count", "s->spread.n"))
+   a_piece_of_a_tensor_has_its_form=("static bool has_all_values(", "s->value_sums.n == s->n_values", "s->value_sums.n"))
 of("master/plan/known_layers.c", KNOWN,
    the_order_of_many_weights_hides_them=("static clv_code look_up_sample(", "all < 2", "all < 1"))
 of("master/plan/label_order.c", "tests/unit/plan/test_samples",
@@ -37,7 +37,7 @@ of("master/egress/ledger.c", "tests/unit/egress/test_ledger",
    compacting_keeps_all=("clv_code clv_ledger_compact(", "if (!i || !has_same_digest(", "if (!i || has_same_digest("))
 of("master/plan/known_layers.c", KNOWN,
    rows_that_a_worker_had_are_secret=("static clv_code look_up_sample(", "return look_up_sample_rows(r, k, s, err);", "return CLV_OK;"),
-   rows_that_a_worker_begins_with_are_secret=("static clv_code look_up_sample(", "CLV_TRY(add_given_rows(r, s, err));", ""))
+   rows_that_a_worker_begins_with_are_secret=("static clv_code look_up_sample(", "CLV_TRY(add_worker_rows(r, s, err));", ""))
 of("master/train/ledger_notes.c", KNOWN,
    rows_at_a_worker_are_not_noted=("static clv_code add_sample(", "k < rows.n", "k < 0 * rows.n"))
 of("master/plan/plain_weights.c", KNOWN,
@@ -51,7 +51,7 @@ of("master/plan/row_digests.c", "tests/unit/plan/test_rows",
 of("master/plan/public_rows.c", "tests/unit/plan/test_rows",
    waves_are_secret=("", "if (is_wave(from, part, tolerance)) return 3;", ""),
    products_are_secret=("static size_t count_product_numbers(", "width <= n / 2", "width < 2"),
-   orthogonal_signs_are_secret=("static bool are_orthogonal(", "f->n_signs == ENOUGH_SIGNS", "f->n_signs > ENOUGH_SIGNS"),
+   orthogonal_signs_are_secret=("static bool are_orthogonal(", "f->n_sign_rows == ENOUGH_SIGNS", "f->n_sign_rows > ENOUGH_SIGNS"),
    ratios_are_secret=("", "if (is_geometric(from, part, tolerance)) return 2;", ""),
    neighbours_alone_make_a_wave=("static bool is_wave(", "n / 4, n / 3}", "1, 1}"),
    transforms_with_factors_of_columns_are_secret=("bool clv_row_forms_are_public(", "c->long_simple >= ENOUGH", "c->long_simple > f->columns"),

@@ -74,5 +74,5 @@ of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy",
 of("master/reach/forward.c", "tests/unit/plan/test_privacy",
    one_place_has_channels=("static int find_channel_axis(", "s->rank < 3 || n == 1", "s->rank < 3"))
 of("master/plan/privacy_describe.c", "tests/unit/plan/test_privacy",
-   secret_weights_count_as_known_to_who_reads_tokens=("static bool worker_knows_front(", "return false;", "continue;"),
-   known_weights_count_as_secret_to_who_reads_tokens=("static bool worker_knows_front(", "return true;", "return false;"))
+   secret_weights_count_as_known_to_who_reads_tokens=("static bool worker_knows_front_layers(", "return false;", "continue;"),
+   known_weights_count_as_secret_to_who_reads_tokens=("static bool worker_knows_front_layers(", "return true;", "return false;"))

@@ -62,8 +62,10 @@ rules("common/net/wire/kept.c",
 rules("worker/store/states_read.c",
    r3_19_a_range_behind_the_end_of_a_kept_file=("static clv_code check_range(", "if (offset <= size && length <= size - offset)", "if (true)"),
    r3_20_a_kept_file_that_changed=("clv_code clv_states_read(", "if (version && version != ret_status->version)", "if (false)"))
-rules("worker/store/states.c",
-   r6_34_more_than_its_quota=("static clv_code check_quota(", "if (used + clv_state_round_to_block(bytes) <= most)", "if (true)"))
+rules("worker/store/state_claims.c",
+   r6_34_more_than_its_quota=("clv_code clv_state_reserve(", "bool fits = used <= most && needed <= most - used;", "bool fits = true;"))
+rules("common/engine/node_files.c",
+   r6_41_a_load_of_another_digest=("static clv_code open_file(", "if (code == CLV_OK) code = check_digest(f, *ret, err);", ""))
 rules("common/net/wire/frame_check.c",
    r5_43_a_cache_of_nothing=("static clv_code check_cached(", "if (f->cached.keep_s < 1 || f->cached.keep_s > CLV_WIRE_CACHED_MAX_S)", "if (false)"),
    r5_44_a_cache_without_numbers=("static clv_code check_cached(", "if (rows->dtype != CLV_I64 || rows->shape.rank != 1 || rows->shape.dim[0] < 1)", "if (false)"))

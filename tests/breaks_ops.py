@@ -43,7 +43,7 @@ of("kernels/ops/linear.c", "tests/unit/plan/test_privacy",
    a_transposed_weight_mixes_its_outputs=("CLV_OP_ROW(linear)", ".count_mixed = count_linear_inputs,", ""))
 SIGNALS, HELD = "tests/unit/cpu/test_signals", "CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();"
 of("kernels/cpu/signals.c", SIGNALS,
-   faults_of_the_processor_are_held=("static void hold_thread_signals(", "sigdelset(&held, faults[i]);", ";"),
+   faults_of_the_processor_are_held=("static void block_thread_signals(", "sigdelset(&blocked_signals, faults[i]);", ";"),
    a_team_of_the_program_takes_signals=("sigset_t clv_cpu_hold_signals(", "if (n > n_holding)", "if (n_holding < 0)"),
    signals_are_held_for_good=("void clv_cpu_release_signals(", "SIG_SETMASK", "SIG_BLOCK"))
 of("kernels/cpu/threads.c", SIGNALS, a_team_of_loops_takes_signals=("void clv_cpu_parallel(", HELD, ""))

@@ -4,11 +4,11 @@ from breaks import of
 
 SPLIT, RESUMED = "tests/unit/data/test_split", "tests/net/operations/test_resumed_data.py"
 of("master/data/split.c", SPLIT,
-   rare_classes_are_not_held_back=("static size_t draw_one_each(", "s->list[i].n_drawn = 1; places--;", ""),
+   rare_classes_are_not_held_back=("static size_t draw_one_of_each_class(", "s->list[i].n_drawn = 1; places--;", ""),
    a_class_may_be_emptied=("clv_code clv_subset_split(", ".min_undrawn = 1", ".min_undrawn = 0"),
    groups_are_torn=("static clv_code draw_records(", "bool groups = d->kind == CLV_SPLIT_GROUPS;", "bool groups = false;"),
    a_fraction_may_be_none=("clv_code clv_subset_split(", "if (fraction > 0 && !d.n_to_draw) d.n_to_draw = 1;", ""))
-of("master/data/keep_records.c", SPLIT, labels_stay_where_they_were=("clv_code clv_dataset_keep(", "keep_rows(ds->labels, kept);", ""))
+of("master/data/keep_records.c", SPLIT, labels_stay_where_they_were=("clv_code clv_dataset_keep_only(", "keep_rows(ds->labels, kept);", ""))
 of("master/run/run_data.c", RESUMED,
    other_data_go_on=("static clv_code compare_digests(clv_run", "if (!n || r->o->accept_data)", "if (n < 99)"),
    touched_images_are_others=("static clv_code compute_part_digest(", "if (!labels && same_files)", "if (!labels && !same_files && old)"),
@@ -18,14 +18,14 @@ of("master/run/run_data.c", RESUMED,
 of("master/run/run_data.c", "tests/net/training/test_hf.py",
    exports_take_any_config=("clv_code clv_run_compare_config(", "if (!accept)", "if (false)"))
 of("master/plan/run_data.c", "tests/unit/plan/test_data_fits",
-   half_of_the_labels_are_most=("static void note_shift(", "m.n_same_place > m.n_comparable - m.n_same_place", "m.n_same_place >= m.n_comparable - m.n_same_place"),
-   no_label_of_its_own_place_is_noted=("static void note_shift(", "m.n_same_place > m.n_comparable - m.n_same_place", "false"))
+   half_of_the_labels_are_most=("static void note_shift(", "m.n_same_position > m.n_comparable - m.n_same_position", "m.n_same_position >= m.n_comparable - m.n_same_position"),
+   no_label_of_its_own_place_is_noted=("static void note_shift(", "m.n_same_position > m.n_comparable - m.n_same_position", "false"))
 of("master/run/run_open.c", "tests/net/operations/test_runs.py killed_fresh_run_leaves_the_earlier_run",
    a_key_is_read_before_its_run_is_taken=("static clv_code lock_resumed_run(", "r->o->resume && is_there ?", "r->o->fresh && is_there ?"))
 of("master/run/run_open.c", "tests/unit/run/test_train",
    a_rewound_run_begins_its_order_anew=("static clv_code open_loader(", ".start = l->cursor", ".start = {0}"),
    a_rewound_run_keeps_its_counters=("static clv_code find_start_position(", "r->steps = (clv_run_steps){", "(void)(clv_run_steps){"),
-   later_lines_stay_in_the_records=("static clv_code open_reporter(", ".keep_step = step", ".keep_step = step + 99"))
+   later_lines_stay_in_the_records=("static clv_code open_reporter(", ".last_kept_step = step", ".last_kept_step = step + 99"))
 of("common/model/weights/checkpoint_read.c", "tests/unit/weights/test_checkpoint",
    unfinished_checkpoints_are_listed=("size_t clv_checkpoint_steps(", "if (has_manifest_file(run_dir, l.steps[i]))", ""),
    kept_files_are_opened_at_home=("static clv_code open_listed(", "if (f->place)", "if (f->place && f->bytes == 99)"),
@@ -81,12 +81,12 @@ of("master/data/token_rows.c", "tests/unit/data/test_texts",
 of("master/data/csv.c", "tests/unit/data/test_texts",
    two_quotes_end_a_field=("static clv_code read_quoted_field(", "if (c->at == c->len || c->text[c->at] != '\"') break;", "break;"))
 of("master/data/format_text.c", "tests/net/training/test_text.py",
-   texts_go_to_any_layer=("static clv_code open_texts(", "(!o->tokens && !o->n_named) ||", ""))
+   texts_go_to_any_layer=("static clv_code open_texts(", "(!o->holds_tokens && !o->n_named) ||", ""))
 of("master/data/inputs.c", "tests/unit/data/test_inputs",
    inputs_have_each_their_count=("clv_code clv_inputs_add(", "ds->n_named && t->shape.dim[0] != ds->named_inputs[0].data->shape.dim[0]", "false"),
    a_row_is_that_of_the_batch=("void clv_inputs_fill(", "size_t from = record * in->row_elements,", "size_t from = (record ? i : record) * in->row_elements,"))
 of("master/data/format_arrays.c", "tests/unit/data/test_inputs",
-   labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == (o->ignored ? *o->ignored : CLV_LABEL_IGNORED) && ds", "v < 0 && ds"))
+   labels_below_zero_are_all_ignored=("static clv_code check_class(", "v == (o->ignored_label ? *o->ignored_label : CLV_LABEL_IGNORED) && ds", "v < 0 && ds"))
 of("common/model/config/session.c", "tests/unit/config/test_errors",
    keys_of_other_formats_do_nothing=("static clv_code check_data(", "CLV_TRY(check_sections(c, err));", ""))
 of("common/base/http/http.c", "tests/unit/http/test_http",

@@ -7,7 +7,7 @@ PLANS = "tests/unit/graph/test_plan_bf16"
 of("kernels/cpu/linear.c", PLANS, a_linear_of_a_bf16_session_is_f32=("static clv_code linear_prepare(", "if (d->bf16)", "if (d->bf16 && !ret)"))
 of("kernels/cpu/linear_bf16.c", PLANS,
    a_second_gradient_replaces_the_first=("static clv_code linear_backward_weight(", ".accumulate = a->accumulate", ".accumulate = false"),
-   the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "address_at(a->cache, k->backward_offset)", "address_at(a->cache, 0)"),
+   the_gradients_factor_is_the_forwards=("static clv_code linear_backward_input(", "address_at_offset(a->cache, k->backward_offset)", "address_at_offset(a->cache, 0)"),
    weights_stored_transposed_are_taken_as_they_lie=("static cpu_pairs_factor make_weight_factor(", ".is_transposed = transpose != t", ".is_transposed = transpose"),
    a_bias_is_left_out_in_bf16=("static clv_code linear_forward(", "k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL", "NULL"))
 of("kernels/cpu/pairs.c", PLANS,
@@ -58,8 +58,8 @@ of("kernels/cpu/attention.c", "tests/ops/test_pair attention",
 PACKED, SESSIONS = "tests/unit/graph/test_packed", "tests/net/training/test_packed_sessions.py"
 of("kernels/ops/dropout.c", PACKED, dropout_counts_the_rows_that_are_there=("static clv_code drop_packed(", "(size_t)(n * d->attrs.packed) * row", "at"))
 of("kernels/cpu/dropout.c", PACKED,
-   every_sequence_begins_with_a_block=("static void draw_sequences(", "size_t skip = (first + at) % 4;", "size_t skip = 0;"),
-   every_sequence_draws_the_same=("static void draw_sequences(", "first = n * j->padded", "first = 0"))
+   every_sequence_begins_with_a_block=("static void draw_sequence_masks(", "size_t skip = (first + at) % 4;", "size_t skip = 0;"),
+   every_sequence_draws_the_same=("static void draw_sequence_masks(", "first = n * j->padded", "first = 0"))
 of("kernels/cpu/attention.c", PACKED,
    rows_of_no_sequence_are_what_lies_there=("static clv_code run_heads(", "zero_unused_rows(k, a, fn == backward_parts);", ""),
    sequences_meet_the_next_ones_keys=("static head make_head(", "e.q = e.key = clv_packed_rows_before(lengths, n);", "e.q = clv_packed_rows_before(lengths, n); e.key = 0;"))
@@ -103,17 +103,17 @@ of("common/model/hf/config.c", "tests/unit/hf/test_hf_config", a_stale_base_coun
 of("master/data/padding_check.c", "tests/unit/plan/test_data_fits",
    pads_inside_are_numbered=("static bool has_no_pad_inside(", "return place == length;", "return place <= length;"),
    texts_of_pads_alone_are_scored=("static bool is_scored_token_last(", "return place + 1 == length;", "return place + 1 == length || !length;"),
-   labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->n_same_place &&", "return m->n_same_place > m->n_comparable &&"),
-   constant_texts_count=("static void count_labels(", "if (label == ignored || own == clv_dataset_integer(t->ids, at + 1)) continue;", "if (label == ignored) continue;"))
+   labels_are_not_looked_at=("bool clv_labels_are_own_tokens(", "return m->n_same_position &&", "return m->n_same_position > m->n_comparable &&"),
+   constant_texts_count=("static void count_labels(", "if (label == ignored || own == clv_tensor_element_as_integer(t->ids, at + 1)) continue;", "if (label == ignored) continue;"))
 of("common/model/hf/names.c", "tests/net/training/test_hf.py", blocks_of_vit_have_one_name=("const char *clv_hf_memory_name(", "family == CLV_HF_VIT &&", "false &&"))
-of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_stages_of_folder(", "if (s->has_modules) s->adapters = folder;", ""),
+of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", saved_modules_are_dropped=("static void find_stages_of_folder(", "if (s->folder_has_other_params) s->adapter_folder = folder;", ""),
    modules_that_do_not_learn_are_dropped=("static clv_code find_tensors(", "if (!wanted && clv_weights_find(a->file, names[n])) return refuse_tensor(p->name, err);", ""))
 of("master/tokens/post_processor.c", "tests/unit/tokens/test_tokens", ends_of_a_template_are_skipped=("static clv_code check_processor(", "return set_ends(j, p->t, at, before, after, err);", "return CLV_OK;"),
    texts_are_cut_at_either_end=("static clv_code read_right(", "== 0) return CLV_OK;", ">= 0 || *what) return CLV_OK;"))
 of("master/tokens/bpe_file.c", "tests/unit/tokens/test_tokens", keys_of_a_tokenizer_are_skipped=("static clv_code read_keys(", "CLV_TRY(refuse_key(r, at, err));", "CLV_TRY(clv_json_skip(&r->j, err));"))
 of("common/model/models/hf.c", SESSIONS + " layers_without_packing_support_are_named", images_are_packed=("clv_code clv_hf_model_layers(", "if (c->data.packed && !clv_hf_takes_tokens(&model))", "if (false)"))
 of("kernels/ops/embedding.c", "tests/ops/test_refusals", numbers_without_a_column_are_less_any=("static clv_code check_columns(", "minus <= 0", "minus <= 1"))
-of("kernels/cuda/moves.c", CUDA_OPS + " embedding", the_first_row_has_no_gradient_before_it=("static clv_code first_row_backward(", "if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));", "(void)bytes;"))
+of("kernels/cuda/moves.c", CUDA_OPS + " embedding", the_first_row_has_no_gradient_before_it=("static clv_code row_0_backward(", "if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));", "(void)bytes;"))
 of("kernels/cuda/packed.cu", CUDA_PACKED,
    a_device_counts_a_length_that_is_refused=("static __global__ void compute_first_rows(", "gpu_refuse(f, n);", "(void)f;"),
    a_device_takes_more_places_than_rows=("static __global__ void compute_first_rows(", "static_cast<size_t>(length) > p.rows - row)", "false)"))
@@ -134,7 +134,7 @@ of("master/train/front_cache.c", CACHE,
    the_front_has_dropout=("static clv_code compute_front_output(", ".evaluation = true", ".evaluation = false"),
    the_worker_is_not_told_of_the_end=("clv_code clv_trainer_end_cache(", "return cleave_cache_end(&t->cache.to, END_MS, ret_rows, err);", "(void)END_MS; return CLV_OK;"))
 of("master/plan/cache.c", CACHE,
-   a_front_that_learns_is_cached=("static const char *why_output_changes(", 'return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
+   a_front_that_learns_is_cached=("static const char *why_output_changes(", 'return b->stages[0].n_learning_params ? "it learns: add `freeze: true`" : NULL;', "return NULL;"),
    records_are_kept=("static const char *why_not_cacheable(", "if (b->stages[0].output_findings & CLV_FINDING_RAW_INPUT)", "if (false)"))
 of("master/plan/schedule.c", CACHE,
    places_of_the_front_stay_empty=("static void number_instructions(", "if (b->has_cache && in->stage == 0) continue;", ""))
@@ -225,5 +225,5 @@ of("master/run/run_pages.c", OF_DOCUMENTS,
    a_words_label_is_that_of_its_token_in_the_first_window=("static void find_outputs_of_words(", "+ row * n * classes", "+ rows.begin * n * classes"))
 of("master/run/run_predict.c", OF_DOCUMENTS, predictions_overwrite_their_records=("static clv_code check_output_is_no_input(", "in.st_ino == out.st_ino", "!in.st_ino"))
 of("master/run/run_export.c", OF_DOCUMENTS, an_export_has_no_names_of_classes=("static clv_code write_hf_config(", "classes.n && classes.n == count_labels(m)", "!classes.n"))
-of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *find_refusal(", "if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_place(b, stage)) return &text_refusal;", ""))
+of("master/plan/privacy_refuse.c", "tests/unit/plan/test_privacy", a_text_is_called_its_tokens=("static const records_refusal *find_refusal(", "if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_position(b, stage)) return &text_refusal;", ""))
 of("master/plan/adapter_file.c", "tests/net/training/test_lora.py", adapters_of_others_are_dropped=("static bool has_tensor_of_stage(", "!(asks && clv_lora_is_adapter(params->list[i].name))", "!clv_lora_is_adapter(params->list[i].name)"))

@@ -8,7 +8,7 @@ folder_of_unit = $(or $(filter %/$(1),$(FOLDERS)),$(filter $(1),$(FOLDERS)))
 UNIT_LDFLAGS_test_accept_guard := $(EXPORT_GUARDS)
 UNIT_LDFLAGS_test_egress_record := -Wl,--wrap=fdatasync,--wrap=clv_now_ns
 UNIT_LDFLAGS_test_signals := -Wl,--wrap=dnnl_sgemm,--wrap=dnnl_primitive_execute
-UNIT_LDFLAGS_test_widths := -Wl,--wrap=clv_cpu_width
+UNIT_LDFLAGS_test_widths := -Wl,--wrap=clv_cpu_vector_width
 UNIT_OBJS_test_accept_guard := $(OUT)/worker/accept_guard.o
 UNIT_LDFLAGS_test_read_guard := $(EXPORT_GUARDS)
 UNIT_OBJS_test_read_guard := $(OUT)/worker/accept_guard.o $(OUT)/worker/read_guard.o
@@ -103,7 +103,7 @@ UNIT_PROGRAMS += $(OUT)/simulate/links
 # pkg-config.
 TREE := $(abspath $(OUT))/tree
 TREE_PKG = PKG_CONFIG_LIBDIR=$(TREE)$(PREFIX)/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$(TREE) pkg-config
-$(TREE)/installed: $(BINARIES) $(LIBCLEAVE) master/api/cleave.h $$(PAGES)
+$(TREE)/installed: $(BINARIES) $(LIBCLEAVE) master/api/cleave.h $$(PAGES) $$(MANUALS)
 	$(Q)$(MAKE) --no-print-directory install DESTDIR=$(TREE) > $(OUT)/install.log
 	$(Q)touch $@
 PUBLIC_SOURCES := $(wildcard tests/seeds/*.c tests/net/*/*.c)

@@ -338,10 +338,10 @@ uint64_t clv_now_ns(void); /* nanoseconds of the monotonic clock */
 
 /* The user has asked the process to end (Ctrl-C). cleave-master's signal handler calls
  * clv_interrupt; libcleave and the worker never do. Calls that wait for a worker poll the request a
- * few times a second, and then return CLV_CANCELLED. clv_interrupted_ms returns the milliseconds
- * since the request; 0: there was none. */
+ * few times a second, and then return CLV_CANCELLED. clv_ms_since_interrupt returns the
+ * milliseconds since the request; 0: there was none. */
 void clv_interrupt(void); /* async-signal-safe */
-uint64_t clv_interrupted_ms(void);
+uint64_t clv_ms_since_interrupt(void);
 /* Withdraws the request, which the caller has followed: later calls run until the next one. */
 void clv_interrupt_handled(void);
 /* CLV_CANCELLED: the user has asked to end */

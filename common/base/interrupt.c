@@ -14,13 +14,13 @@ void clv_interrupt(void) {
   atomic_compare_exchange_strong(&since_ns, &never, clv_now_ns());
 }
 
-uint64_t clv_interrupted_ms(void) {
+uint64_t clv_ms_since_interrupt(void) {
   uint64_t since = atomic_load_explicit(&since_ns, memory_order_relaxed);
   return since ? 1 + (clv_now_ns() - since) / 1000000u : 0;
 }
 
 clv_code clv_interrupt_check(clv_err *err) {
-  return clv_interrupted_ms() ? clv_fail(err, CLV_CANCELLED, "interrupted") : CLV_OK;
+  return clv_ms_since_interrupt() ? clv_fail(err, CLV_CANCELLED, "interrupted") : CLV_OK;
 }
 
 void clv_interrupt_handled(void) { atomic_store(&since_ns, 0); }

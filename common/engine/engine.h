@@ -280,8 +280,23 @@ clv_code clv_work_compute(clv_work *work, clv_err *err) CLV_USE_RESULT;
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
+/* A file of state that another thread writes, from a copy that the node keeps until the end. */
+typedef struct clv_state_save {
+  const char *name;
+  const clv_weights_tensor *list; /* [n] */
+  size_t n;
+  /* Called once, on any thread, with the result in the fields below. Must not call clv_state_files.
+   */
+  void (*on_done)(struct clv_state_save *save);
+  clv_code code;
+  clv_err failure; /* unless code is CLV_OK */
+  clv_sha256 sha256;
+  uint64_t bytes;
+} clv_state_save;
+
 /* Callbacks for files of state that a node stores under plain names (clv_is_file_name). The compute
- * thread calls them; they BLOCK. Their errors are sent to the master, so they name no path. */
+ * thread calls them; they BLOCK. Their errors are sent to the master, so they name no path. `open`
+ * and `remove` wait for files of that name that are still being written. */
 typedef struct clv_state_files {
   void *user;
   clv_code (*save)(void *user, const char *name, const clv_weights_tensor *list, size_t n,
@@ -290,6 +305,11 @@ typedef struct clv_state_files {
   clv_code (*open)(void *user, const char *name, size_t max_bytes, clv_weights_file **ret,
                    clv_err *err);
   clv_code (*remove)(void *user, const char *name, clv_err *err);
+  /* Starts to write a file, in the order of the calls, and returns at once. The caller keeps *save
+   * until on_done was called, or `withdraw` has returned, after which on_done is not called. NULL,
+   * both: the node writes with `save`. */
+  clv_code (*save_later)(void *user, clv_state_save *save, clv_err *err);
+  void (*withdraw)(void *user, const clv_state_save *save);
 } clv_state_files;
 
 /* Callbacks for caches of rows that a node stores on disk. The compute thread calls them; they

@@ -57,8 +57,8 @@ typedef struct device_block {
 
 static void free_device_block(void *owner) {
   device_block *b = owner;
-  clv_backend_give(b->backend, b->data);
-  clv_backend_drop(b->backend);
+  clv_backend_free_memory(b->backend, b->data);
+  clv_backend_release(b->backend);
   free(b);
 }
 
@@ -85,9 +85,9 @@ static clv_code ensure_block_capacity(clv_module *m, clv_err *err) {
 
 static clv_code alloc_wrapped(device_block *b, size_t bytes, clv_tensor **ret, clv_err *err) {
   clv_shape shape = CLV_SHAPE((int64_t)bytes);
-  CLV_TRY(clv_backend_take(b->backend, bytes, &b->data, err));
+  CLV_TRY(clv_backend_allocate(b->backend, bytes, &b->data, err));
   clv_code code = clv_tensor_wrap(CLV_U8, &shape, b->data, free_device_block, b, ret, err);
-  if (code != CLV_OK) clv_backend_give(b->backend, b->data);
+  if (code != CLV_OK) clv_backend_free_memory(b->backend, b->data);
   return code;
 }
 
@@ -95,10 +95,10 @@ static clv_code new_block(clv_module *m, size_t bytes, clv_tensor **ret, clv_err
   device_block *b;
   CLV_TRY(ensure_block_capacity(m, err));
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
-  b->backend = clv_backend_hold(m->o.backend);
+  b->backend = clv_backend_retain(m->o.backend);
   clv_code code = alloc_wrapped(b, bytes, &m->blocks[m->n_blocks], err);
   if (code != CLV_OK) {
-    clv_backend_drop(b->backend);
+    clv_backend_release(b->backend);
     free(b);
     return code;
   }

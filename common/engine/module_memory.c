@@ -126,8 +126,8 @@ static clv_code charge_ahead(clv_module *m, const clv_module_options *o, clv_err
 
 static clv_code alloc_memory(clv_module *m, clv_err *err) {
   const clv_backend *b = m->o.backend;
-  CLV_TRY(clv_backend_take(b, m->params->total_bytes, &m->block, err));
-  CLV_TRY(clv_backend_take(b, clv_module_buffer_bytes(m), &m->saved_buffers, err));
+  CLV_TRY(clv_backend_allocate(b, m->params->total_bytes, &m->block, err));
+  CLV_TRY(clv_backend_allocate(b, clv_module_buffer_bytes(m), &m->saved_buffers, err));
   return clv_backend_fill(b, m->saved_buffers, 0, clv_module_buffer_bytes(m), err);
 }
 
@@ -273,8 +273,8 @@ void clv_module_free(clv_module *m) {
   clv_module_uncharge_tensors(m, &m->charged_on_device);
   clv_module_blocks_done(m);
   clv_optim_free(m->optim);
-  if (m->block) clv_backend_give(m->o.backend, m->block);
-  if (m->saved_buffers) clv_backend_give(m->o.backend, m->saved_buffers);
+  if (m->block) clv_backend_free_memory(m->o.backend, m->block);
+  if (m->saved_buffers) clv_backend_free_memory(m->o.backend, m->saved_buffers);
   release_shared_params(m);
   free(m->withheld_params);
   if (m->params) clv_module_unpin_owners(m);
@@ -283,7 +283,7 @@ void clv_module_free(clv_module *m) {
   clv_params_free(m->params);
   clv_graph_free(m->graph);
   if (pool_to_charge(m)) clv_module_discharge(m, pool_to_charge(m), m->charged);
-  clv_backend_drop(m->o.backend);
+  clv_backend_release(m->o.backend);
   free(m);
 }
 

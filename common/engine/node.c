@@ -36,6 +36,7 @@ void clv_node_free(clv_session_node *n) {
   clv_node_drain_work(n);
   clv_node_end_devices(n);
   clv_node_drop_file(n, NULL);
+  clv_node_drop_saves(n); /* before the inbox, where files that are written put their requests */
   clv_inbox_done(&n->inbox);
   /* freed first, so that contexts do not report kept values to n->references */
   clv_rrefs_free(clv_steal(&n->references));

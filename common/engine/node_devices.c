@@ -151,7 +151,7 @@ void clv_node_end_devices(clv_session_node *n) {
   thread_end(&n->copies);
   for (size_t i = 0; i < MAX_NODE_DEVICES && n->copiers[i]; i++) {
     clv_pool_discharge(n->o.pool, n->copiers[i]->branch_bytes);
-    clv_backend_drop(n->copiers[i]);
+    clv_backend_release(n->copiers[i]);
   }
   pthread_mutex_destroy(&n->compute_lock);
 }

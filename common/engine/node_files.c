@@ -18,9 +18,9 @@ enum { SLACK_BYTES = 64 << 10 };
 typedef struct whole_state {
   clv_state_item *items;    /* [n] */
   clv_weights_tensor *list; /* [n] views of `items`, or of `copies` */
-  /* [n] copies in host memory of items on a device that are to be saved; NULL: the items are in
-   * host memory */
-  clv_tensor **copies;
+  /* copies in host memory of items on a device that are to be saved; NULL: the items are in host
+   * memory */
+  clv_tensor *copies;
   uint32_t n;
 } whole_state;
 
@@ -34,8 +34,7 @@ struct clv_node_file {
 };
 
 static void whole_state_done(whole_state *s) {
-  for (uint32_t i = 0; s->copies && i < s->n; i++) clv_tensor_unref(s->copies[i]);
-  free(s->copies);
+  clv_tensor_unref(s->copies);
   free(s->items);
   free(s->list);
 }
@@ -81,6 +80,23 @@ static clv_code write_items(clv_session_node *n, const clv_frame *f, const whole
   return CLV_OK;
 }
 
+/* Compares the digest of a file with that of a STATE_LOAD, before anything is written. A digest of
+ * zeros is none. */
+static clv_code check_digest(const clv_frame *f, const clv_weights_file *file, clv_err *err) {
+  static const clv_sha256 none;
+  char found[65], wanted[65];
+  if (memcmp(&f->state.sha256, &none, sizeof none) == 0 ||
+      memcmp(&f->state.sha256, clv_weights_digest(file), sizeof none) == 0)
+    return CLV_OK;
+  clv_sha256_hex(clv_weights_digest(file), found);
+  clv_sha256_hex(&f->state.sha256, wanted);
+  return clv_fail(
+      err, CLV_DATA_LOSS,
+      "file of state '%s' has the SHA-256 %s, not %s: it is another file, or was damaged "
+      "on the worker's disk. Nothing was loaded",
+      f->state.name, found, wanted);
+}
+
 /* Opens the file that a STATE_LOAD names. The caller closes it and discharges *ret_charged
  * bytes. */
 static clv_code open_file(clv_session_node *n, const clv_frame *f, const whole_state *s,
@@ -91,6 +107,7 @@ static clv_code open_file(clv_session_node *n, const clv_frame *f, const whole_s
   size_t most = (size_t)bytes + SLACK_BYTES;
   CLV_TRY(clv_pool_charge(n->o.pool, most, err));
   clv_code code = files->open(files->user, f->state.name, most, ret, err);
+  if (code == CLV_OK) code = check_digest(f, *ret, err);
   if (code == CLV_OK)
     *ret_charged = most;
   else
@@ -114,10 +131,16 @@ static clv_code load_file(clv_session_node *n, const clv_frame *f, const whole_s
   return code;
 }
 
-static clv_code save_file(clv_session_node *n, const clv_frame *f, const whole_state *s,
-                          clv_frame *ret, clv_err *err) {
+/* Has the state written by another thread, or writes it here if the session has no memory for a
+ * copy. *ret_kept: the file is answered later. */
+static clv_code save_file(clv_session_node *n, clv_packet *p, whole_state *s, clv_frame *ret,
+                          bool *ret_kept, clv_err *err) {
   const clv_state_files *files = &n->o.files;
-  return files->save(files->user, f->state.name, s->list, s->n, &ret->state.sha256,
+  CLV_TRY(clv_node_save_later(n, p, s->list, s->n, &s->copies, ret_kept, err));
+  if (*ret_kept) return CLV_OK;
+  /* frees the cores for other sessions while this thread waits for the disk */
+  clv_share_release(n->o.share);
+  return files->save(files->user, p->frame.state.name, s->list, s->n, &ret->state.sha256,
                      &ret->state.bytes, err);
 }
 
@@ -134,13 +157,9 @@ void clv_node_drop_file(clv_session_node *n, const clv_packet *p) {
 }
 
 /* Allocates copies in host memory for the state to be saved. host: receives the address of each. */
-static clv_code alloc_copies(clv_pool *pool, whole_state *s, void **host, clv_err *err) {
-  CLV_TRY(clv_alloc(s->n, sizeof *s->copies, &s->copies, err));
-  for (uint32_t i = 0; i < s->n; i++) {
-    const clv_state_item *item = &s->items[i];
-    CLV_TRY(clv_pool_tensor(pool, item->dtype, &item->shape, &s->copies[i], err));
-    s->list[i].data = host[i] = s->copies[i]->data;
-  }
+static clv_code alloc_copies(clv_session_node *n, whole_state *s, void **host, clv_err *err) {
+  CLV_TRY(clv_node_alloc_copies(n, s->list, s->n, &s->copies, err));
+  for (uint32_t i = 0; i < s->n; i++) host[i] = (void *)(uintptr_t)s->list[i].data;
   return CLV_OK;
 }
 
@@ -171,7 +190,7 @@ static clv_code start_transfer(clv_session_node *n, clv_module *m, clv_packet *p
   CLV_TRY(clv_alloc(CLV_MAX(s->n, 1u), sizeof *t.host, &t.host, err));
   if (s->n) memcpy(t.items, s->items, s->n * sizeof *t.items);
   CLV_TRY(t.is_write ? open_source_file(n, &p->frame, n->file, t.host, err)
-                     : alloc_copies(n->o.pool, s, t.host, err));
+                     : alloc_copies(n, s, t.host, err));
   CLV_TRY(clv_contexts_transfer_state(n->contexts, &t, err));
   t = (clv_state_transfer){0};
   return CLV_OK;
@@ -187,24 +206,25 @@ static clv_code begin_file(clv_session_node *n, clv_module *m, clv_packet *p, bo
   return code;
 }
 
-static clv_code finish_file(clv_session_node *n, const clv_packet *p, clv_frame *ret,
+static clv_code finish_file(clv_session_node *n, clv_packet *p, clv_frame *ret, bool *ret_kept,
                             clv_err *err) {
   clv_code code = CLV_OK;
   if (n->file->file)
     report_file(n->file->file, ret);
   else
-    code = save_file(n, &p->frame, &n->file->s, ret, err);
+    code = save_file(n, p, &n->file->s, ret, ret_kept, err);
   clv_node_drop_file(n, p);
   return code;
 }
 
 /* ---- the frame ------------------------------------------------------------------------------- */
 
-static clv_code handle_on_host(clv_session_node *n, clv_module *m, const clv_frame *f,
-                               clv_frame *ret, clv_err *err) {
+static clv_code handle_on_host(clv_session_node *n, clv_module *m, clv_packet *p, clv_frame *ret,
+                               bool *ret_kept, clv_err *err) {
   CLV_AUTO(whole_state_done) whole_state s = {0};
-  CLV_TRY(list_state_items(m, f->state.what, &s, err));
-  return f->kind == CLV_STATE_LOAD ? load_file(n, f, &s, ret, err) : save_file(n, f, &s, ret, err);
+  CLV_TRY(list_state_items(m, p->frame.state.what, &s, err));
+  return p->frame.kind == CLV_STATE_LOAD ? load_file(n, &p->frame, &s, ret, err)
+                                         : save_file(n, p, &s, ret, ret_kept, err);
 }
 
 clv_code clv_node_on_state_file(clv_session_node *n, clv_module *m, clv_packet *p, clv_frame *ret,
@@ -217,10 +237,9 @@ clv_code clv_node_on_state_file(clv_session_node *n, clv_module *m, clv_packet *
   ret->state.what = f->state.what;
   memcpy(ret->state.name, f->state.name, sizeof ret->state.name);
   clv_node_flush(n);
-  /* frees the cores for other sessions while this thread waits for the disk */
-  clv_share_release(n->o.share);
+  if (f->kind != CLV_STATE_SAVE) clv_share_release(n->o.share); /* for the time of the disk */
   if (f->kind == CLV_STATE_REMOVE) return files->remove(files->user, f->state.name, err);
-  if (n->file && n->file->request == p) return finish_file(n, p, ret, err);
+  if (n->file && n->file->request == p) return finish_file(n, p, ret, ret_kept, err);
   return m->o.backend->memory ? begin_file(n, m, p, ret_kept, err)
-                              : handle_on_host(n, m, f, ret, err);
+                              : handle_on_host(n, m, p, ret, ret_kept, err);
 }

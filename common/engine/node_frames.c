@@ -236,6 +236,19 @@ static clv_code on_state_file(clv_session_node *n, clv_packet *p, bool *ret_kept
   return send_answer(n, &p->frame, CLV_STATE_FILE, &done, err);
 }
 
+/* Answers a STATE_SAVE whose file was written by another thread. False: p is another packet. */
+static bool answer_saved(clv_session_node *n, clv_packet *p) {
+  const clv_request c = clv_node_request_of_frame(&p->frame);
+  clv_frame done = {0};
+  clv_code code;
+  clv_err err;
+  if (!n->saves || !clv_node_take_saved(n, p, &done, &code, &err)) return false;
+  if (code == CLV_OK) code = send_answer(n, &p->frame, CLV_STATE_FILE, &done, &err);
+  if (code != CLV_OK) clv_node_refuse(n, &err, &c);
+  clv_packet_free(p);
+  return true;
+}
+
 static clv_code handle_state_frame(clv_session_node *n, clv_packet *p, bool *ret_kept,
                                    clv_err *err) {
   if (p->frame.kind >= CLV_STATE_SAVE) return on_state_file(n, p, ret_kept, err);
@@ -419,6 +432,7 @@ static clv_code check_sender(clv_session_node *n, const clv_packet *p, clv_err *
 }
 
 void clv_node_handle(clv_session_node *n, clv_packet *p) {
+  if (answer_saved(n, p)) return;
   const clv_request c = clv_node_request_of_frame(&p->frame);
   bool kept = false;
   clv_err err;

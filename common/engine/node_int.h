@@ -45,6 +45,7 @@ struct clv_session_node {
   clv_executor executor;
   /* file of the STATE_SAVE or STATE_LOAD that will be handled a second time; NULL: none */
   struct clv_node_file *file;
+  struct clv_node_save *saves;       /* files that another thread writes; compute thread only */
   clv_device_thread devices, copies; /* devices: the device thread; copies: the copy thread */
   pthread_mutex_t compute_lock;      /* lock that the device thread holds while it computes */
   /* one branch of the backend for each device; guarded by copies.lock */
@@ -104,6 +105,22 @@ clv_code clv_node_on_state_file(clv_session_node *n, clv_module *m, clv_packet *
                                 bool *ret_kept, clv_err *err) CLV_USE_RESULT;
 /* Frees the file that waits until p is handled a second time; p NULL: until any packet is. */
 void clv_node_drop_file(clv_session_node *n, const clv_packet *p);
+
+/* node_saves.c. Allocates host memory for copies of the items of `list`, whose `data` it sets. */
+clv_code clv_node_alloc_copies(clv_session_node *n, clv_weights_tensor *list, size_t n_items,
+                               clv_tensor **ret_block, clv_err *err) CLV_USE_RESULT;
+/* Has a copy of the items of `list` written in the background, for the STATE_SAVE p, which it takes
+ * and sets *ret_kept. Takes *block, which has the copies; *block NULL: copies the items at once.
+ * *ret_kept stays false: the session has no memory for a copy, or no thread writes in the
+ * background. */
+clv_code clv_node_save_later(clv_session_node *n, clv_packet *p, const clv_weights_tensor *list,
+                             size_t n_items, clv_tensor **block, bool *ret_kept,
+                             clv_err *err) CLV_USE_RESULT;
+/* True if p is a STATE_SAVE whose file was written. Fills the answer, or *ret_code and *err. */
+bool clv_node_take_saved(clv_session_node *n, const clv_packet *p, clv_frame *ret,
+                         clv_code *ret_code, clv_err *err);
+/* Withdraws all files that are still being written. */
+void clv_node_drop_saves(clv_session_node *n);
 
 /* node_caches.c. Fills a VALUE from a cache, or stores its rows there; a failure becomes the
  * VALUE's failure. BLOCKS for the disk. CLV_DENIED: the sender is not the master. */

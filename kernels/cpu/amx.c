@@ -46,12 +46,13 @@ TARGET static void end(void) { _tile_release(); }
 TARGET static void block(const cpu_pairs_block *p) {
   enum { ROW = PAIRS_WIDE * sizeof(uint16_t) };
   const uint16_t *a = p->a, *b = p->b;
-  size_t rows = p->init_stride * sizeof *p->init, step = p->c_row_stride * sizeof *p->c;
-  _tile_loadd(0, p->init, rows);
-  _tile_loadd(1, p->init + PAIRS_SIDE, rows);
-  _tile_loadd(2, p->init + PAIRS_SIDE * p->init_stride, rows);
-  _tile_loadd(3, p->init + PAIRS_SIDE * p->init_stride + PAIRS_SIDE, rows);
-  for (size_t k = 0; k < p->tiles; k++, a += PAIRS_TILE, b += PAIRS_TILE) {
+  size_t rows = p->initial_row_stride * sizeof *p->initial_sums,
+         step = p->c_row_stride * sizeof *p->c;
+  _tile_loadd(0, p->initial_sums, rows);
+  _tile_loadd(1, p->initial_sums + PAIRS_SIDE, rows);
+  _tile_loadd(2, p->initial_sums + PAIRS_SIDE * p->initial_row_stride, rows);
+  _tile_loadd(3, p->initial_sums + PAIRS_SIDE * p->initial_row_stride + PAIRS_SIDE, rows);
+  for (size_t k = 0; k < p->n_tiles; k++, a += PAIRS_TILE, b += PAIRS_TILE) {
     _tile_loadd(4, a, ROW);
     _tile_loadd(6, b, ROW);
     _tile_dpbf16ps(0, 4, 6);

@@ -87,13 +87,13 @@ static bool next_piece(const norm_job *j, size_t block, norm_walk *w, norm_piece
 }
 
 /* Returns the address of a piece in one of the kernel's arrays; NULL if there is no array. */
-static float *find_piece(const void *array, norm_piece p) {
+static float *piece_address(const void *array, norm_piece p) {
   return array ? (float *)(uintptr_t)array + p.at : NULL;
 }
 
 /* Returns the values of a piece: in the array, or widened into `buffer` if the array is bf16. */
 static const float *read_piece(const void *array, bool bf16, norm_piece p, float *buffer) {
-  if (!bf16) return find_piece(array, p);
+  if (!bf16) return piece_address(array, p);
   clv_cpu_from_bf16((const uint16_t *)array + p.at, p.n, buffer);
   return buffer;
 }
@@ -182,7 +182,7 @@ static clv_norm_affine block_affine(const norm_job *j, const norm_block *v) {
 
 /* Returns the address of a piece's gate bits (clv_cpu_norm_pack_gates), which are stored after the
  * saved statistics of all blocks. */
-static uint8_t *find_marks(const norm_job *j, norm_piece p) {
+static uint8_t *gate_bits_address(const norm_job *j, norm_piece p) {
   return (uint8_t *)((double *)j->a->saved + 2 * j->blocks * j->b) + p.at / 8;
 }
 
@@ -191,11 +191,11 @@ static void write_output(const norm_job *j, size_t block, const norm_block *v) {
   float buffer[NORM_PIECE], result[NORM_PIECE];
   norm_piece p;
   for (norm_walk w = {0}; next_piece(j, block, &w, &p);) {
-    float *y = j->out_bf16 ? result : find_piece(j->a->out, p);
-    clv_cpu_norm_apply(read_piece(j->a->in[0], j->x_bf16, p, buffer), find_piece(j->a->in[1], p),
+    float *y = j->out_bf16 ? result : piece_address(j->a->out, p);
+    clv_cpu_norm_apply(read_piece(j->a->in[0], j->x_bf16, p, buffer), piece_address(j->a->in[1], p),
                        p.n, j->b, &f, j->gate != NORM_OPEN, y);
     if (j->out_bf16) write_piece(result, j->a->out, p);
-    if (j->has_marks) clv_cpu_norm_pack_gates(y, p.n, find_marks(j, p));
+    if (j->has_marks) clv_cpu_norm_pack_gates(y, p.n, gate_bits_address(j, p));
   }
 }
 
@@ -255,17 +255,17 @@ static clv_code batchnorm_recompute(clv_kernel *base, const clv_kernel_args *a, 
 
 /* Returns the values whose sign decides if a gradient passes: the outputs, or numbers unpacked from
  * the saved bits; NULL if the gate does not read outputs. */
-static const float *read_gates(const norm_job *j, norm_piece p, float *buffer) {
+static const float *gate_values(const norm_job *j, norm_piece p, float *buffer) {
   if (j->gate != NORM_BY_Y) return NULL;
-  if (!j->has_marks) return find_piece(j->a->out, p);
-  clv_cpu_norm_unpack_gates(find_marks(j, p), p.n, buffer);
+  if (!j->has_marks) return piece_address(j->a->out, p);
+  clv_cpu_norm_unpack_gates(gate_bits_address(j, p), p.n, buffer);
   return buffer;
 }
 
 static clv_norm_plane make_plane(const norm_job *j, norm_piece p, float *buffer) {
   return (clv_norm_plane){.x = read_piece(j->a->in[0], j->x_bf16, p, buffer),
-                          .dy = find_piece(j->a->dout, p),
-                          .g = find_piece(j->a->din[1], p),
+                          .dy = piece_address(j->a->dout, p),
+                          .g = piece_address(j->a->din[1], p),
                           .n = p.n,
                           .b = j->b,
                           .gate = j->gate};
@@ -287,7 +287,7 @@ static void compute_gradients(const norm_job *j, size_t block, norm_block *v) {
   }
   for (norm_walk w = {0}; next_piece(j, block, &w, &piece);) {
     clv_norm_plane p = make_plane(j, piece, buffer);
-    p.y = read_gates(j, piece, gates);
+    p.y = gate_values(j, piece, gates);
     clv_cpu_norm_add_gradients(&p, &lanes, &sums);
   }
   fold_lanes(sums.first, j->b, v->bias_sum);
@@ -312,14 +312,14 @@ static void write_input_gradient(const norm_job *j, size_t block, const norm_blo
   norm_piece piece;
   for (norm_walk w = {0}; next_piece(j, block, &w, &piece);) {
     clv_norm_plane p = make_plane(j, piece, buffer);
-    float *dx = j->dx_bf16 ? result : find_piece(j->a->din[0], piece);
+    float *dx = j->dx_bf16 ? result : piece_address(j->a->din[0], piece);
     /* p.g, the gradient of the added input, already has the part of dy that passes the gate:
      * compute_gradients wrote it */
     if (p.g) {
       p.dy = p.g;
       p.gate = NORM_OPEN;
     } else {
-      p.y = read_gates(j, piece, gates);
+      p.y = gate_values(j, piece, gates);
     }
     clv_cpu_norm_backward(&p, &f, dx);
     if (j->dx_bf16) write_piece(result, j->a->din[0], piece);

@@ -36,7 +36,7 @@ static double class_weight(const class_kernel *k, size_t c) {
   return k->class_weights ? (double)k->class_weights[c] : 1;
 }
 
-static bool is_counted(const class_kernel *k, int64_t label) {
+static bool is_position_counted(const class_kernel *k, int64_t label) {
   return k->k.d.op == CLV_OP_NLL || label != k->k.d.attrs.ignore_index;
 }
 
@@ -46,7 +46,7 @@ static clv_code check_labels(const class_kernel *k, const int64_t *labels, doubl
   int64_t label;
   *ret = 0;
   for (size_t i = 0; i < k->n_positions; i++) {
-    if (!is_counted(k, labels[i])) continue;
+    if (!is_position_counted(k, labels[i])) continue;
     CLV_TRY(clv_check_position_label(labels, (int64_t)i, (int64_t)k->per_sample,
                                      (int64_t)k->classes, &label, err));
     *ret += class_weight(k, (size_t)label);
@@ -115,7 +115,7 @@ static void forward_positions(void *arg, size_t begin, size_t end) {
   for (size_t i = begin; i < end; i++) {
     const float *x = (const float *)j->a->in[0] + i * j->k->classes;
     class_position p = {0};
-    if (is_counted(j->k, labels[i])) {
+    if (is_position_counted(j->k, labels[i])) {
       p.top = clv_cpu_row_max(x, j->k->classes);
       p.sum = clv_cpu_row_exp_sum(x, j->k->classes, p.top);
       p.term = loss_term(j->k, x, (size_t)labels[i], &p);
@@ -159,7 +159,7 @@ static void backward_positions(void *arg, size_t begin, size_t end) {
   const int64_t *labels = j->a->in[1];
   for (size_t i = begin; i < end; i++) {
     float *dx = (float *)j->a->din[0] + i * j->k->classes;
-    if (is_counted(j->k, labels[i]))
+    if (is_position_counted(j->k, labels[i]))
       backward_at_position(j, i, (size_t)labels[i], dx);
     else
       memset(dx, 0, j->k->classes * sizeof *dx);

@@ -23,9 +23,10 @@ typedef struct conv_kernel {
   cpu_prim to_forward, to_backward, from_gradient;
   /* conv_weights.c packs or unpacks the tiles instead of these reorders */
   bool front_is_tiled, back_is_tiled, gradient_is_tiled;
-  bool back_is_c_major;    /* the weight copy for x from y has its tiles ordered [C/16][K/16] */
-  bool backward_is_cached; /* the pass that computes x reads its weights from the cache */
-  size_t backward_offset;  /* offset of these weights in the cache, in floats */
+  /* the weight copy for x from y has its tiles ordered [C/16][K/16] */
+  bool backward_tiles_are_c_major;
+  bool caches_backward_weights; /* the pass that computes x reads its weights from the cache */
+  size_t backward_offset;       /* offset of these weights in the cache, in floats */
   /* function for the weight gradient; NULL: oneDNN computes it */
   void (*own_weight_grad)(const cpu_weight_job *job);
   int x_block, y_block;
@@ -37,8 +38,8 @@ typedef struct conv_kernel {
 
 /* True if the op has a pass that computes y, or x: for a transposed convolution forward computes x,
  * and the input gradient y. */
-static bool needs_y(const conv_kernel *k) { return !k->is_transposed || k->k.d.need_dx[0]; }
-static bool needs_x(const conv_kernel *k) { return k->is_transposed || k->k.d.need_dx[0]; }
+static bool computes_y(const conv_kernel *k) { return !k->is_transposed || k->k.d.need_dx[0]; }
+static bool computes_x(const conv_kernel *k) { return k->is_transposed || k->k.d.need_dx[0]; }
 /* True if oneDNN adds the bias; the bias of a transposed convolution is added to x separately. */
 static bool primitives_add_bias(const conv_kernel *k) {
   return k->k.d.attrs.bias && !k->is_transposed;
@@ -51,7 +52,7 @@ static const float *forward_weight(const conv_kernel *k, const clv_kernel_args *
 }
 
 static const float *backward_weight(const conv_kernel *k, const clv_kernel_args *a) {
-  if (!k->backward_is_cached) return a->param[CLV_SLOT_WEIGHT];
+  if (!k->caches_backward_weights) return a->param[CLV_SLOT_WEIGHT];
   return (const float *)a->cache + k->backward_offset;
 }
 
@@ -74,7 +75,7 @@ static void pack_tiles(const conv_kernel *k, const clv_kernel_args *a, bool fron
   cpu_weight_tiles w = describe_tiles(k, a->param[CLV_SLOT_WEIGHT]);
   w.front = front && k->front_is_tiled ? a->cache : NULL;
   w.back = back && k->back_is_tiled ? (float *)a->cache + k->backward_offset : NULL;
-  w.back_is_c_major = k->back_is_c_major;
+  w.backward_tiles_are_c_major = k->backward_tiles_are_c_major;
   if (w.front) clv_cpu_count_reorder();
   if (w.back) clv_cpu_count_reorder();
   if (w.front || w.back) clv_cpu_weight_pack(&w);
@@ -83,7 +84,7 @@ static void pack_tiles(const conv_kernel *k, const clv_kernel_args *a, bool fron
 static void unpack_tiles(const conv_kernel *k, float *tiles, float *plain, bool adds) {
   cpu_weight_tiles w = describe_tiles(k, plain);
   w.front = tiles;
-  w.adds_when_unpacked = adds;
+  w.unpack_adds = adds;
   clv_cpu_count_reorder();
   clv_cpu_weight_unpack(&w);
 }
@@ -266,7 +267,7 @@ static bool is_tiled(const conv_kernel *k, const dnnl_memory_desc_t *md, dnnl_da
 
 typedef struct weight_tags {
   dnnl_data_type_t type;
-  dnnl_format_tag_t front, back, back_is_c_major;
+  dnnl_format_tag_t front, back, backward_tiles_are_c_major;
 } weight_tags;
 
 static const weight_tags plain_tags = {dnnl_f32, dnnl_OIhw16i16o, dnnl_OIhw16o16i, dnnl_IOhw16o16i};
@@ -275,8 +276,8 @@ static const weight_tags paired_tags = {dnnl_bf16, dnnl_OIhw8i16o2i, dnnl_OIhw8o
 
 /* Chooses the weight copies that refresh makes: none if oneDNN accepts row-major weights, one if
  * forward and backward use the same format. */
-static clv_code make_caches(conv_kernel *k, const clv_conv_choice *c, const clv_conv_mds *m,
-                            clv_err *err) {
+static clv_code choose_weight_copies(conv_kernel *k, const clv_conv_choice *c,
+                                     const clv_conv_mds *m, clv_err *err) {
   const dnnl_memory_desc_t *forward = weight_md(c->forward), *data = weight_md(c->data);
   const dnnl_memory_desc_t *plain = &m->plain_weight;
   const weight_tags t = k->bf16 ? paired_tags : plain_tags;
@@ -287,10 +288,10 @@ static clv_code make_caches(conv_kernel *k, const clv_conv_choice *c, const clv_
     base->cache_bytes = clv_align_up(dnnl_memory_desc_get_size(forward), 64);
     base->reorders_refresh++;
   }
-  k->backward_is_cached = !dnnl_memory_desc_equal(data, plain);
-  if (needs_x(k) && k->backward_is_cached && !dnnl_memory_desc_equal(data, forward)) {
-    k->back_is_c_major = is_tiled(k, data, t.type, t.back_is_c_major);
-    k->back_is_tiled = k->back_is_c_major || is_tiled(k, data, t.type, t.back);
+  k->caches_backward_weights = !dnnl_memory_desc_equal(data, plain);
+  if (computes_x(k) && k->caches_backward_weights && !dnnl_memory_desc_equal(data, forward)) {
+    k->backward_tiles_are_c_major = is_tiled(k, data, t.type, t.backward_tiles_are_c_major);
+    k->back_is_tiled = k->backward_tiles_are_c_major || is_tiled(k, data, t.type, t.back);
     if (!k->back_is_tiled) CLV_TRY(clv_cpu_prim_reorder(&k->to_backward, plain, data, err));
     k->backward_offset = base->cache_bytes / sizeof(float);
     base->cache_bytes += clv_align_up(dnnl_memory_desc_get_size(data), 64);
@@ -307,7 +308,7 @@ static clv_code make_forward(conv_kernel *k, const clv_conv_choice *c, clv_err *
       {.arg = DNNL_ARG_DST, .query = dnnl_query_dst_md},
       {.arg = DNNL_ARG_BIAS, .query = dnnl_query_weights_md, .index = 1},
   };
-  if (!needs_y(k)) return CLV_OK;
+  if (!computes_y(k)) return CLV_OK;
   return clv_cpu_prim_init(&k->forward, c->forward, args, primitives_add_bias(k) ? 4 : 3, err);
 }
 
@@ -317,7 +318,7 @@ static clv_code make_backward_input(conv_kernel *k, const clv_conv_choice *c, cl
       {.arg = DNNL_ARG_WEIGHTS, .query = dnnl_query_weights_md},
       {.arg = DNNL_ARG_DIFF_SRC, .query = dnnl_query_diff_src_md},
   };
-  if (!needs_x(k)) return CLV_OK;
+  if (!computes_x(k)) return CLV_OK;
   *(k->is_transposed ? &k->k.base.reorders_forward : &k->k.base.reorders_backward) +=
       k->din_block != clv_layout_block(k->x_block);
   return clv_cpu_prim_init(&k->backward_input, c->data, args, 3, err);
@@ -373,7 +374,7 @@ static void lay_out_scratch(conv_kernel *k) {
   else if (k->k.d.need_dw)
     floats = CLV_MAX(floats, weight);
   clv_shape x = shape_of_x(k);
-  if (needs_x(k) && k->din_block != clv_layout_block(k->x_block))
+  if (computes_x(k) && k->din_block != clv_layout_block(k->x_block))
     floats = CLV_MAX(floats, pad + clv_layout_numel(&x, k->din_block));
   k->k.base.scratch_bytes = floats * sizeof(float);
 }
@@ -406,12 +407,12 @@ static clv_code make_kernel(conv_kernel *k, const clv_conv_choice *c, const clv_
   CLV_TRY(clv_cpu_engine(&engine, err));
   CLV_TRY(clv_cpu_dnnl_check(dnnl_stream_create(&k->stream, engine, dnnl_stream_default_flags),
                              "stream", err));
-  CLV_TRY(make_caches(k, c, m, err));
+  CLV_TRY(choose_weight_copies(k, c, m, err));
   CLV_TRY(make_forward(k, c, err));
   CLV_TRY(make_backward_input(k, c, err));
   CLV_TRY(make_backward_weight(k, c, m, err));
   lay_out_scratch(k);
-  k->k.base.impl = needs_y(k) ? k->forward.impl : k->backward_input.impl;
+  k->k.base.impl = computes_y(k) ? k->forward.impl : k->backward_input.impl;
   return CLV_OK;
 }
 

@@ -69,8 +69,8 @@ static void compute_right_pads(const clv_window *s, dnnl_dims_t ret) {
 }
 
 /* Makes oneDNN's primitive descriptions for one choice, in c. Fails if oneDNN lacks one. */
-static clv_code query_library(const clv_window *s, const clv_conv_mds *m,
-                              dnnl_primitive_attr_t attr, clv_conv_choice *c, clv_err *err) {
+static clv_code query_onednn(const clv_window *s, const clv_conv_mds *m, dnnl_primitive_attr_t attr,
+                             clv_conv_choice *c, clv_err *err) {
   dnnl_engine_t engine;
   dnnl_convolution_desc_t forward, data, weight;
   dnnl_dims_t right = {0};
@@ -118,7 +118,7 @@ clv_code clv_cpu_conv_choose(const clv_conv_request *what, dnnl_primitive_attr_t
   for (size_t i = !what->allows_blocks ? 2 : what->bf16 ? 0 : 1; i < CLV_COUNT(choices); i++) {
     clv_conv_choice *c = &choices[i];
     CLV_TRY(describe_tensors(what, c, ret_mds, err));
-    code = query_library(&what->s, ret_mds, attr, c, err);
+    code = query_onednn(&what->s, ret_mds, attr, c, err);
     bool last = i + 1 == CLV_COUNT(choices);
     bool fast = code == CLV_OK && is_fast_impl(c->forward) && is_fast_impl(c->data) &&
                 (c->has_few_channels || is_fast_impl(c->weight));

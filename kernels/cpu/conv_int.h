@@ -33,18 +33,19 @@ void clv_cpu_wide_conv_weight(const cpu_weight_job *job);
 
 /* Copies of a convolution's weights. row_major: [K][C][taps]. front: tiles
  * [K/16][C/16][taps][16 c][16 k], oneDNN's OIhw16i16o. back: tiles of [taps][16 k][16 c], which are
- * ordered as those of `front` (OIhw16o16i) or, with `back_is_c_major`, [C/16][K/16] (IOhw16o16i).
+ * ordered as those of `front` (OIhw16o16i) or, with `backward_tiles_are_c_major`, [C/16][K/16]
+ * (IOhw16o16i).
  */
 typedef struct cpu_weight_tiles {
   int64_t k, c, taps;
   int threads;
   float *row_major;
   void *front, *back;
-  bool back_is_c_major;
+  bool backward_tiles_are_c_major;
   /* front and back are bf16: a tile's rows are [8][16][2], where the second of a pair is the next
    * channel along the sum (OIhw8i16o2i, OIhw8o16i2o, IOhw8o16i2o) */
   bool bf16;
-  bool adds_when_unpacked; /* clv_cpu_weight_unpack adds to row_major instead of overwriting it */
+  bool unpack_adds; /* clv_cpu_weight_unpack adds to row_major instead of overwriting it */
 } cpu_weight_tiles;
 
 bool clv_cpu_weight_tiles_fit(const clv_window *s, int64_t groups, bool bf16);

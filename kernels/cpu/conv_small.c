@@ -80,7 +80,7 @@ SUM_TAPS(16, cpu_vf16, 512, CPU_TARGET_512)
 typedef void image_fn(const clv_window *s, const float *frame, const float *dy, float *sums);
 typedef void bias_fn(const float *dy, int64_t n, float *sum);
 
-/* The three compilations of a function, indexed by clv_cpu_width(). */
+/* The three compilations of a function, indexed by clv_cpu_vector_width(). */
 #define BY_WIDTH(name) \
   { [CPU_PLAIN] = name##_PLAIN, [CPU_AVX2] = name##_256, [CPU_AVX512] = name##_512 }
 
@@ -105,8 +105,8 @@ static void compute_pair(const cpu_weight_job *j, int64_t kb, int64_t c, float *
   for (int64_t n = 0; n < s->n; n++) {
     const float *dy = j->dy + (n * blocks + kb) * image;
     fill_frame(s, j->x + (n * s->c + c) * s->h * s->w, frame);
-    image_sums[j->block / 16][clv_cpu_width()](s, frame, dy, sums);
-    if (j->db && c == 0) bias_sums[j->block / 16][clv_cpu_width()](dy, s->oh * s->ow, bias);
+    image_sums[j->block / 16][clv_cpu_vector_width()](s, frame, dy, sums);
+    if (j->db && c == 0) bias_sums[j->block / 16][clv_cpu_vector_width()](dy, s->oh * s->ow, bias);
   }
   for (int64_t l = 0, k = kb * j->block; l < j->block && k < s->k; l++, k++) {
     for (int64_t t = 0; t < taps; t++)

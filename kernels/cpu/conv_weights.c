@@ -110,8 +110,8 @@ typedef struct tile_job {
 } tile_job;
 
 static tile_job make_job(const cpu_weight_tiles *w) {
-  tile_job j = {w, &widths[clv_cpu_width()], (size_t)w->k / T, (size_t)w->c / T, (size_t)w->taps,
-                0};
+  tile_job j = {
+      w, &widths[clv_cpu_vector_width()], (size_t)w->k / T, (size_t)w->c / T, (size_t)w->taps, 0};
   j.row = (size_t)w->c * j.taps;
   return j;
 }
@@ -122,7 +122,8 @@ static void pack_tile(const tile_job *j, size_t kb, size_t cb) {
   float *front = w->front;
   size_t size = T * T * j->taps, c_major = (cb * j->kb + kb) * size,
          k_major = (kb * j->cb + cb) * size;
-  float *back = w->back ? (float *)w->back + (w->back_is_c_major ? c_major : k_major) : NULL;
+  float *back =
+      w->back ? (float *)w->back + (w->backward_tiles_are_c_major ? c_major : k_major) : NULL;
   if (front) j->fn->pack(plain, j->row, j->taps, front + k_major);
   if (back && j->taps == 1)
     for (size_t k = 0; k < T; k++) memcpy(back + k * T, plain + k * j->row, T * sizeof(float));
@@ -145,7 +146,8 @@ static void pack_pairs(const tile_job *j, size_t kb, size_t cb) {
   if (front) clv_cpu_pair_rows(tile, T * j->taps, front + k_major);
   if (!back) return;
   j->fn->transpose(tile, j->taps, turned);
-  clv_cpu_pair_rows(turned, T * j->taps, back + (w->back_is_c_major ? c_major : k_major));
+  clv_cpu_pair_rows(turned, T * j->taps,
+                    back + (w->backward_tiles_are_c_major ? c_major : k_major));
 }
 
 static void pack_rows(void *arg, size_t begin, size_t end) {
@@ -159,7 +161,7 @@ static void unpack_rows(void *arg, size_t begin, size_t end) {
   for (size_t kb = begin; kb < end; kb++)
     for (size_t cb = 0; cb < j->cb; cb++)
       j->fn->unpack((const float *)j->w->front + (kb * j->cb + cb) * T * T * j->taps, j->row,
-                    j->taps, j->w->adds_when_unpacked,
+                    j->taps, j->w->unpack_adds,
                     j->w->row_major + kb * T * j->row + cb * T * j->taps);
 }
 

@@ -99,7 +99,8 @@ void clv_cpu_parallel(int threads, size_t n, clv_cpu_range_fn *fn, void *arg);
 int clv_cpu_useful_threads(int threads, size_t work);
 
 enum { CPU_PLAIN, CPU_AVX2, CPU_AVX512 };
-int clv_cpu_width(void); /* returns the widest of these vector widths that the processor supports */
+/* returns the widest of these vector widths that the processor supports */
+int clv_cpu_vector_width(void);
 
 #define CPU_INLINE static inline __attribute__((always_inline))
 
@@ -116,7 +117,7 @@ int clv_cpu_width(void); /* returns the widest of these vector widths that the p
   CPU_TARGET_512 static void name##_512 params { name##_body args; } \
   CPU_TARGET_256 static void name##_256 params { name##_body args; } \
   static void name params {                                          \
-    int width = clv_cpu_width();                                     \
+    int width = clv_cpu_vector_width();                              \
     if (width == CPU_AVX512)                                         \
       name##_512 args;                                               \
     else if (width == CPU_AVX2)                                      \

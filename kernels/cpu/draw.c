@@ -101,7 +101,7 @@ TARGET_256 static void words_256(const clv_rng_stream *s, uint32_t first, uint32
 /* ---- any processor --------------------------------------------------------------------------- */
 
 void clv_cpu_random_words(const clv_rng_stream *s, uint32_t first, uint32_t ret[CPU_WORDS]) {
-  int width = clv_cpu_width();
+  int width = clv_cpu_vector_width();
   if (width == CPU_AVX512) {
     words_512(s, first, ret);
   } else if (width == CPU_AVX2) {

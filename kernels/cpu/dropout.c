@@ -38,7 +38,7 @@ static void draw_mask(void *arg, size_t begin, size_t end) {
 
 /* Draws the mask of packed sequences [begin, end). A sequence may begin inside a block of random
  * words. */
-static void draw_sequences(void *arg, size_t begin, size_t end) {
+static void draw_sequence_masks(void *arg, size_t begin, size_t end) {
   const mask_job *j = arg;
   uint32_t words[CPU_WORDS];
   uint8_t *mask = j->mask + (size_t)clv_packed_rows_before(j->lengths, (int64_t)begin) * j->row;
@@ -53,8 +53,8 @@ static void draw_sequences(void *arg, size_t begin, size_t end) {
   }
 }
 
-static clv_code draw_packed(const cpu_kernel *k, const clv_kernel_args *a, mask_job *j,
-                            clv_err *err) {
+static clv_code draw_packed_masks(const cpu_kernel *k, const clv_kernel_args *a, mask_job *j,
+                                  clv_err *err) {
   const clv_node_desc *d = &k->d;
   int64_t n = d->in[1].dim[0];
   j->lengths = a->in[1];
@@ -63,7 +63,7 @@ static clv_code draw_packed(const cpu_kernel *k, const clv_kernel_args *a, mask_
   CLV_TRY(clv_check_packed(j->lengths, n, d->attrs.packed, d->in[0].dim[0], err));
   size_t used = (size_t)clv_packed_rows_before(j->lengths, n) * j->row;
   memset(j->mask + used, 0, j->n - used);
-  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, j->n * 2), (size_t)n, draw_sequences, j);
+  clv_cpu_parallel(clv_cpu_useful_threads(k->threads, j->n * 2), (size_t)n, draw_sequence_masks, j);
   return CLV_OK;
 }
 
@@ -112,7 +112,7 @@ static clv_code dropout_forward(clv_kernel *base, const clv_kernel_args *a, clv_
                 .n = n,
                 .limit = clv_cpu_dropout_threshold(k->d.attrs.p)};
   if (k->d.attrs.packed)
-    CLV_TRY(draw_packed(k, a, &j, err));
+    CLV_TRY(draw_packed_masks(k, a, &j, err));
   else
     clv_cpu_parallel(clv_cpu_useful_threads(k->threads, n * 2), (n + CPU_WORDS - 1) / CPU_WORDS,
                      draw_mask, &j);

@@ -56,14 +56,14 @@ static void store_version(const char *config, const char *core) {
   snprintf(blas.version, sizeof blas.version, "%.*s %.20s", (int)CLV_MIN(len, 40), config, core);
 }
 
-static bool core_is_wide(const char *core) {
+static bool has_core_wide_vectors(const char *core) {
   static const char *const wide[] = {"SkylakeX", "Cooperlake", "SapphireRapids", "Zen4", "Zen5"};
   for (size_t i = 0; i < CLV_COUNT(wide); i++)
     if (strcasecmp(core, wide[i]) == 0) return true;
   return false;
 }
 
-static void blas_load(void) {
+static void load_blas(void) {
   sgemm_fn *sgemm;
   void (*set_threads)(int);
   char *(*config)(void);
@@ -77,12 +77,12 @@ static void blas_load(void) {
   if (!sgemm || !set_threads || !config || !core) return;
   set_threads(1);
   store_version(config(), core());
-  blas.has_avx512 = core_is_wide(core());
+  blas.has_avx512 = has_core_wide_vectors(core());
   blas.sgemm = sgemm;
 }
 
 bool clv_cpu_has_blas(void) {
-  pthread_once(&blas.once, blas_load);
+  pthread_once(&blas.once, load_blas);
   return blas.sgemm != NULL;
 }
 

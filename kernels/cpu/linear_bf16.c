@@ -17,7 +17,7 @@ typedef struct linear_bf16 {
   size_t right_factor_offset; /* offset in scratch of the right factor of dW's product, in bytes */
 } linear_bf16;
 
-static uint16_t *address_at(void *memory, size_t bytes) {
+static uint16_t *address_at_offset(void *memory, size_t bytes) {
   return (uint16_t *)((char *)memory + bytes);
 }
 
@@ -40,9 +40,9 @@ static clv_code linear_refresh(clv_kernel *base, const clv_kernel_args *a, clv_e
                          backward = make_weight_factor(k, a, false);
   (void)err;
   if (a->refresh_for & CLV_FOR_FORWARD)
-    clv_cpu_pairs_pack(k->k.threads, &forward, address_at(a->cache, 0));
+    clv_cpu_pairs_pack(k->k.threads, &forward, address_at_offset(a->cache, 0));
   if (a->refresh_for & CLV_FOR_BACKWARD && base->backward_input)
-    clv_cpu_pairs_pack(k->k.threads, &backward, address_at(a->cache, k->backward_offset));
+    clv_cpu_pairs_pack(k->k.threads, &backward, address_at_offset(a->cache, k->backward_offset));
   return CLV_OK;
 }
 
@@ -54,7 +54,7 @@ static void multiply_by_weights(const linear_bf16 *k, const clv_kernel_args *a, 
   product.left_factor = (cpu_pairs_factor){.x = x, .rows = k->rows, .columns = columns};
   product.m = k->rows;
   product.k = columns;
-  product.scratch = address_at(a->scratch, 0);
+  product.scratch = address_at_offset(a->scratch, 0);
   clv_cpu_pairs_multiply(k->k.threads, &product);
 }
 
@@ -64,7 +64,7 @@ static clv_code linear_forward(clv_kernel *base, const clv_kernel_args *a, clv_e
   multiply_by_weights(
       k, a, a->in[0], k->in,
       &(cpu_pairs_product){.n = k->out,
-                           .right_packed = address_at(a->cache, 0),
+                           .right_packed = address_at_offset(a->cache, 0),
                            .bias = k->k.d.attrs.bias ? a->param[CLV_SLOT_BIAS] : NULL,
                            .c = a->out});
   return CLV_OK;
@@ -75,8 +75,9 @@ static clv_code linear_backward_input(clv_kernel *base, const clv_kernel_args *a
   (void)err;
   multiply_by_weights(
       k, a, a->dout, k->out,
-      &(cpu_pairs_product){
-          .n = k->in, .right_packed = address_at(a->cache, k->backward_offset), .c = a->din[0]});
+      &(cpu_pairs_product){.n = k->in,
+                           .right_packed = address_at_offset(a->cache, k->backward_offset),
+                           .c = a->din[0]});
   return CLV_OK;
 }
 
@@ -85,19 +86,20 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
   bool t = k->k.d.attrs.transposed;
   const cpu_pairs_factor x = {a->in[0], k->rows, k->in, !t, t, NULL};
   const cpu_pairs_factor dy = {a->dout, k->rows, k->out, t, !t, NULL};
-  uint16_t *right = address_at(a->scratch, k->right_factor_offset);
+  uint16_t *right = address_at_offset(a->scratch, k->right_factor_offset);
   float *bias = k->k.d.attrs.bias ? a->dparam[CLV_SLOT_BIAS] : NULL;
   (void)err;
   clv_cpu_pairs_pack(k->k.threads, t ? &dy : &x, right);
-  clv_cpu_pairs_multiply(k->k.threads, &(cpu_pairs_product){.left_factor = t ? x : dy,
-                                                            .m = t ? k->in : k->out,
-                                                            .n = t ? k->out : k->in,
-                                                            .k = k->rows,
-                                                            .right_packed = right,
-                                                            .scratch = address_at(a->scratch, 0),
-                                                            .c = a->dparam[CLV_SLOT_WEIGHT],
-                                                            .accumulate = a->accumulate,
-                                                            .sums = t ? NULL : bias});
+  clv_cpu_pairs_multiply(k->k.threads,
+                         &(cpu_pairs_product){.left_factor = t ? x : dy,
+                                              .m = t ? k->in : k->out,
+                                              .n = t ? k->out : k->in,
+                                              .k = k->rows,
+                                              .right_packed = right,
+                                              .scratch = address_at_offset(a->scratch, 0),
+                                              .c = a->dparam[CLV_SLOT_WEIGHT],
+                                              .accumulate = a->accumulate,
+                                              .sums = t ? NULL : bias});
   if (t && bias) clv_cpu_column_sums(a->dout, k->rows, k->out, bias, a->accumulate);
   return CLV_OK;
 }

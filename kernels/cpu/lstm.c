@@ -111,7 +111,7 @@ CPU_CLONES(cell_back,
             const float *dh, float *dc, float *dgates, size_t h),
            (gates, before, cell, outside, dh, dc, dgates, h))
 
-static void run_rows(void *arg, size_t begin, size_t end) {
+static void run_cell_rows(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
   size_t h = j->k->h;
   for (size_t n = begin; n < end; n++) {
@@ -121,7 +121,7 @@ static void run_rows(void *arg, size_t begin, size_t end) {
   }
 }
 
-static void run_rows_back(void *arg, size_t begin, size_t end) {
+static void run_cell_rows_back(void *arg, size_t begin, size_t end) {
   const step_job *j = arg;
   size_t h = j->k->h;
   for (size_t n = begin; n < end; n++)
@@ -183,7 +183,7 @@ static clv_code layer_forward(const lstm_kernel *k, const clv_kernel_args *a, in
     if (t)
       CLV_TRY(clv_cpu_gemm(&recur, s.hidden + (t - 1) * step, layer_param(k, a, layer, 1), 1,
                            j.gates, err));
-    run_step(k, &j, run_rows);
+    run_step(k, &j, run_cell_rows);
   }
   return CLV_OK;
 }
@@ -249,7 +249,7 @@ static clv_code backward_steps(const lstm_kernel *k, const clv_kernel_args *a, i
                   .dh = p->dh,
                   .dc = p->dc,
                   .dgates = p->dgates + t * GATES * step};
-    run_step(k, &j, run_rows_back);
+    run_step(k, &j, run_cell_rows_back);
     if (t) CLV_TRY(clv_cpu_gemm(&recur, j.dgates, layer_param(k, a, layer, 1), 0, p->dh, err));
   }
   return CLV_OK;

@@ -143,18 +143,18 @@ CPU_INLINE void backward_1(const pool_job *j, size_t p, bool two) {
     }                                                                               \
   }
 
-#define POOL_RANGES(way)                                             \
-  POOL_RANGE(way##_range_1, way##_1, CPU_TARGET_PLAIN)               \
-  POOL_RANGE(way##_range_8_PLAIN, way##_8_PLAIN, CPU_TARGET_PLAIN)   \
-  POOL_RANGE(way##_range_8_256, way##_8_256, CPU_TARGET_256)         \
-  POOL_RANGE(way##_range_8_512, way##_8_512, CPU_TARGET_512)         \
-  POOL_RANGE(way##_range_16_PLAIN, way##_16_PLAIN, CPU_TARGET_PLAIN) \
-  POOL_RANGE(way##_range_16_256, way##_16_256, CPU_TARGET_256)       \
-  POOL_RANGE(way##_range_16_512, way##_16_512, CPU_TARGET_512)       \
-  /* functions by channel block (1, 8, 16) and clv_cpu_width() */    \
-  static clv_cpu_range_fn *const way##_ranges[3][3] = {              \
-      {way##_range_1, way##_range_1, way##_range_1},                 \
-      {way##_range_8_PLAIN, way##_range_8_256, way##_range_8_512},   \
+#define POOL_RANGES(way)                                                 \
+  POOL_RANGE(way##_range_1, way##_1, CPU_TARGET_PLAIN)                   \
+  POOL_RANGE(way##_range_8_PLAIN, way##_8_PLAIN, CPU_TARGET_PLAIN)       \
+  POOL_RANGE(way##_range_8_256, way##_8_256, CPU_TARGET_256)             \
+  POOL_RANGE(way##_range_8_512, way##_8_512, CPU_TARGET_512)             \
+  POOL_RANGE(way##_range_16_PLAIN, way##_16_PLAIN, CPU_TARGET_PLAIN)     \
+  POOL_RANGE(way##_range_16_256, way##_16_256, CPU_TARGET_256)           \
+  POOL_RANGE(way##_range_16_512, way##_16_512, CPU_TARGET_512)           \
+  /* functions by channel block (1, 8, 16) and clv_cpu_vector_width() */ \
+  static clv_cpu_range_fn *const way##_ranges[3][3] = {                  \
+      {way##_range_1, way##_range_1, way##_range_1},                     \
+      {way##_range_8_PLAIN, way##_range_8_256, way##_range_8_512},       \
       {way##_range_16_PLAIN, way##_range_16_256, way##_range_16_512}};
 
 POOL_RANGES(forward)
@@ -164,7 +164,7 @@ static void run_planes(const cpu_kernel *k, pool_job *j, clv_cpu_range_fn *const
   int b = k->base.in_block[0];
   size_t planes = (size_t)j->s.n * (size_t)((j->s.c + b - 1) / b);
   clv_cpu_parallel(clv_cpu_useful_threads(k->threads, k->n_in), planes,
-                   fn[b == 1 ? 0 : b / 8][clv_cpu_width()], j);
+                   fn[b == 1 ? 0 : b / 8][clv_cpu_vector_width()], j);
 }
 
 static pool_job make_job(const cpu_kernel *k, const void *x, void *y, const clv_kernel_args *a) {

@@ -191,7 +191,7 @@ typedef struct batch_size {
 
 static batch_size choose_batch_size(const cpu_pairs_impl *impl, size_t m, size_t k) {
   size_t tiles = count_tiles(k);
-  if (impl->tiles) tiles = CLV_MIN(tiles, impl->tiles);
+  if (impl->n_tiles_packed) tiles = CLV_MIN(tiles, impl->n_tiles_packed);
   size_t batch = impl->cache_bytes / CLV_MAX(tiles * 2 * PAIRS_TILE * sizeof(uint16_t), (size_t)1);
   size_t all = count_blocks(m);
   return (batch_size){CLV_MIN(CLV_MAX(batch, (size_t)1), all), tiles};
@@ -233,11 +233,11 @@ static void multiply_edge_block(const pairs_part *t, cpu_pairs_block *b, size_t 
   const cpu_pairs_product *p = t->p;
   float sums[PAIRS_BLOCK][PAIRS_BLOCK] = {{0}};
   size_t columns = CLV_MIN(p->n - j, (size_t)PAIRS_BLOCK);
-  bool given = b->init_stride || p->bias;
+  bool given = b->initial_row_stride || p->bias;
   for (size_t r = 0; given && r < b->rows; r++)
-    memcpy(sums[r], b->init + r * b->init_stride, columns * sizeof **sums);
-  b->init = b->c = sums[0];
-  b->init_stride = b->c_row_stride = PAIRS_BLOCK;
+    memcpy(sums[r], b->initial_sums + r * b->initial_row_stride, columns * sizeof **sums);
+  b->initial_sums = b->c = sums[0];
+  b->initial_row_stride = b->c_row_stride = PAIRS_BLOCK;
   t->impl->block(b);
   for (size_t r = 0; r < b->rows; r++)
     memcpy(p->c + (i + r) * p->n + j, sums[r], columns * sizeof **sums);
@@ -251,11 +251,11 @@ static void multiply_block(const pairs_part *t, const uint16_t *a, size_t i, siz
                        .b = p->right_packed + j / PAIRS_SIDE * strip + t->first * PAIRS_TILE,
                        .a_strip = (t->last - t->first) * PAIRS_TILE,
                        .b_strip = strip,
-                       .tiles = t->last - t->first,
+                       .n_tiles = t->last - t->first,
                        .c = p->c + i * p->n + j,
                        .c_row_stride = p->n,
                        .rows = CLV_MIN(p->m - i, (size_t)PAIRS_BLOCK)};
-  b.init = initial_sums(t, i, j, &b.init_stride);
+  b.initial_sums = initial_sums(t, i, j, &b.initial_row_stride);
   if (i + PAIRS_BLOCK > p->m || j + PAIRS_BLOCK > p->n)
     multiply_edge_block(t, &b, i, j);
   else

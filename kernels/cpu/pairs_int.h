@@ -56,9 +56,9 @@ enum { PAIRS_SIDE = 16, PAIRS_WIDE = 32, PAIRS_TILE = PAIRS_SIDE * PAIRS_WIDE, P
  * factor is two strips of `tiles` tiles, a_strip and b_strip values apart. */
 typedef struct cpu_pairs_block {
   const uint16_t *a, *b;
-  size_t a_strip, b_strip, tiles;
-  const float *init;
-  size_t init_stride;
+  size_t a_strip, b_strip, n_tiles;
+  const float *initial_sums;
+  size_t initial_row_stride;
   float *c;
   size_t c_row_stride;
   size_t rows; /* number of rows that are needed; the others may be computed too */
@@ -70,7 +70,7 @@ typedef struct cpu_pairs_impl {
   void (*begin)(void), (*end)(void);
   void (*block)(const cpu_pairs_block *b);
   /* number of tiles along the sum for which left factors are packed at a time; 0: all */
-  size_t tiles;
+  size_t n_tiles_packed;
   size_t cache_bytes; /* largest size of the left factors that are packed at a time */
   const char *name;
 } cpu_pairs_impl;

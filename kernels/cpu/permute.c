@@ -41,7 +41,7 @@ static void add_dimension(permute_walk *w, size_t n, size_t from, size_t to) {
 }
 
 /* Returns the walk that writes tensor `to`, where dimension i is read from[i] values apart. */
-static permute_walk make_walk(const clv_shape *to, const size_t *from) {
+static permute_walk make_permute_walk(const clv_shape *to, const size_t *from) {
   permute_walk w = {0};
   size_t step = clv_layout_numel(to, 1);
   if (!step) return (permute_walk){.rank = 1, .from = {1}, .to = {1}};
@@ -116,7 +116,8 @@ static void transpose_tiles(void *arg, size_t begin, size_t end) {
   }
 }
 
-static void run_walk(const permute_kernel *k, const permute_walk *w, const float *src, float *dst) {
+static void run_permute_walk(const permute_kernel *k, const permute_walk *w, const float *src,
+                             float *dst) {
   int last = w->rank - 1;
   bool across = w->adjacent_dim != last;
   permute_job j = {w, src, dst, across ? w->adjacent_dim : last - 1, 1};
@@ -130,14 +131,14 @@ static void run_walk(const permute_kernel *k, const permute_walk *w, const float
 static clv_code permute_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const permute_kernel *k = (const permute_kernel *)base;
   (void)err;
-  run_walk(k, &k->forward, a->in[0], a->out);
+  run_permute_walk(k, &k->forward, a->in[0], a->out);
   return CLV_OK;
 }
 
 static clv_code permute_backward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const permute_kernel *k = (const permute_kernel *)base;
   (void)err;
-  run_walk(k, &k->backward, a->dout, a->din[0]);
+  run_permute_walk(k, &k->backward, a->dout, a->din[0]);
   return CLV_OK;
 }
 
@@ -147,8 +148,8 @@ static clv_code permute_prepare(const clv_node_desc *d, clv_kernel **ret, clv_er
   CLV_TRY(clv_cpu_kernel_new(d, sizeof *k, 1, 1, &k, err));
   clv_permuted_strides(&d->in[0], &d->attrs.order, there);
   backward_strides(d, back);
-  k->forward = make_walk(&d->out, there);
-  k->backward = make_walk(&d->in[0], back);
+  k->forward = make_permute_walk(&d->out, there);
+  k->backward = make_permute_walk(&d->in[0], back);
   k->k.base.forward = permute_forward;
   k->k.base.backward_input = d->need_dx[0] ? permute_backward : NULL;
   k->k.base.impl = "copy";

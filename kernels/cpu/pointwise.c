@@ -5,7 +5,7 @@ typedef struct pointwise_kernel {
   cpu_kernel k;
   cpu_map_fn *map, *back;
   int cost_in_loads; /* cost of one element, in loads from memory */
-  bool zero_stays;
+  bool maps_zero_to_zero;
 } pointwise_kernel;
 
 typedef struct map_job {
@@ -28,7 +28,7 @@ static clv_code map_forward(clv_kernel *base, const clv_kernel_args *a, clv_err 
   const pointwise_kernel *k = (const pointwise_kernel *)base;
   (void)err;
   map_all(k, (map_job){k->map, a->in[0], a->in[1], a->out});
-  if (!k->zero_stays) clv_cpu_zero_padding(&k->k.d.out, base->out_block, a->out);
+  if (!k->maps_zero_to_zero) clv_cpu_zero_padding(&k->k.d.out, base->out_block, a->out);
   return CLV_OK;
 }
 
@@ -49,7 +49,7 @@ clv_code clv_cpu_pointwise(const clv_node_desc *d, cpu_map_fn *map, cpu_map_fn *
   k->map = map;
   k->back = back;
   k->cost_in_loads = cost;
-  k->zero_stays = row->zero_stays;
+  k->maps_zero_to_zero = row->maps_zero_to_zero;
   k->k.base.forward = map_forward;
   k->k.base.backward_input = d->need_dx[0] ? map_backward : NULL;
   k->k.base.saves = d->need_dx[0] ? row->saves_dx : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * pointwise_int: element-wise ops. They give the same bits in any layout, so they use the layout
- * offered. A forward whose row lacks zero_stays zeroes the padding lanes afterwards.
+ * offered. A forward whose row lacks maps_zero_to_zero zeroes the padding lanes afterwards.
  */
 #ifndef CLEAVE_KERNELS_CPU_POINTWISE_INT_H
 #define CLEAVE_KERNELS_CPU_POINTWISE_INT_H

@@ -13,17 +13,17 @@ extern int omp_get_max_threads(void);
 
 /* Blocks all signals of the calling thread except those by which the processor reports a fault of
  * the thread itself. *ret_before: the signal mask before; may be NULL. */
-static void hold_thread_signals(sigset_t *ret_before) {
+static void block_thread_signals(sigset_t *ret_before) {
   static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
-  sigset_t held;
-  sigfillset(&held);
-  for (size_t i = 0; i < CLV_COUNT(faults); i++) sigdelset(&held, faults[i]);
-  pthread_sigmask(SIG_BLOCK, &held, ret_before);
+  sigset_t blocked_signals;
+  sigfillset(&blocked_signals);
+  for (size_t i = 0; i < CLV_COUNT(faults); i++) sigdelset(&blocked_signals, faults[i]);
+  pthread_sigmask(SIG_BLOCK, &blocked_signals, ret_before);
 }
 
-static void hold_team_thread(void *unused) {
+static void block_team_thread_signals(void *unused) {
   (void)unused;
-  hold_thread_signals(NULL);
+  block_thread_signals(NULL);
 }
 
 /* Blocks the signals of the calling thread and of its OpenMP team. A thread that is created while
@@ -32,9 +32,9 @@ sigset_t clv_cpu_hold_signals(void) {
   /* number of threads of the team whose signals are blocked */
   static _Thread_local int n_holding = 1;
   sigset_t old_mask;
-  hold_thread_signals(&old_mask);
+  block_thread_signals(&old_mask);
   int n = omp_get_max_threads();
-  if (n > n_holding) GOMP_parallel(hold_team_thread, NULL, (unsigned)n, 0);
+  if (n > n_holding) GOMP_parallel(block_team_thread_signals, NULL, (unsigned)n, 0);
   n_holding = CLV_MAX(n_holding, n);
   return old_mask;
 }

@@ -38,7 +38,7 @@ typedef struct parallel_job {
   int threads;
 } parallel_job;
 
-static void run_part(void *arg) {
+static void run_thread_part(void *arg) {
   TAKES_OVER(arg);
   const parallel_job *j = arg;
   size_t part = (size_t)omp_get_thread_num(), parts = (size_t)j->threads;
@@ -56,7 +56,7 @@ void clv_cpu_parallel(int threads, size_t n, clv_cpu_range_fn *fn, void *arg) {
   parallel_job j = {fn, arg, n, (int)CLV_MIN((size_t)threads, n)};
   CLV_AUTO(clv_cpu_release_signals) sigset_t before = clv_cpu_hold_signals();
   HANDS_OVER(&j);
-  GOMP_parallel(run_part, &j, (unsigned)j.threads, 0);
+  GOMP_parallel(run_thread_part, &j, (unsigned)j.threads, 0);
   TAKES_OVER(&j);
 }
 

@@ -122,7 +122,7 @@ TARGET_256 static void tiles_256(const cpu_tiles *t) {
 
 /* ---- any processor --------------------------------------------------------------------------- */
 
-static void tiles_plain(const cpu_tiles *t) {
+static void multiply_tiles_plain(const cpu_tiles *t) {
   for (size_t i = 0; i < t->m; i++)
     for (size_t j = 0; j < t->n; j++) {
       float *c = t->c + i * t->c_row_stride + j, sum = t->accumulate ? *c : 0;
@@ -134,11 +134,11 @@ static void tiles_plain(const cpu_tiles *t) {
 }
 
 void clv_cpu_tiles(const cpu_tiles *t) {
-  int width = clv_cpu_width();
+  int width = clv_cpu_vector_width();
   if (width == CPU_AVX512)
     tiles_512(t);
   else if (width == CPU_AVX2 && __builtin_cpu_supports("fma"))
     tiles_256(t);
   else
-    tiles_plain(t);
+    multiply_tiles_plain(t);
 }

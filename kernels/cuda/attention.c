@@ -54,17 +54,19 @@ static size_t factor_size(const cuda_kernel *k) {
   return k->bf16 ? sizeof(cuda_bf16) : sizeof(float);
 }
 
-static void *take_buffer(uintptr_t *at, size_t bytes) {
-  void *from = (void *)*at;
+static void *reserve_buffer(uintptr_t *at, size_t bytes) {
+  void *address = (void *)*at;
   *at += clv_align_up(bytes, 256);
-  return from;
+  return address;
 }
 
-static float *take_floats(uintptr_t *at, size_t n) { return take_buffer(at, n * sizeof(float)); }
+static float *reserve_floats(uintptr_t *at, size_t n) {
+  return reserve_buffer(at, n * sizeof(float));
+}
 
-static cuda_weights take_weights(const cuda_kernel *k, size_t n, uintptr_t *at) {
-  cuda_weights w = {.x = take_floats(at, n)};
-  w.operand = k->bf16 ? take_buffer(at, n * sizeof(cuda_bf16)) : w.x;
+static cuda_weights reserve_weights(const cuda_kernel *k, size_t n, uintptr_t *at) {
+  cuda_weights w = {.x = reserve_floats(at, n)};
+  w.operand = k->bf16 ? reserve_buffer(at, n * sizeof(cuda_bf16)) : w.x;
   return w;
 }
 
@@ -73,17 +75,17 @@ static cuda_weights take_weights(const cuda_kernel *k, size_t n, uintptr_t *at) 
 static heads_buffers lay_out_buffers(const cuda_kernel *k, const heads_extents *v, uintptr_t at,
                                      uintptr_t *ret_forward, uintptr_t *ret_all) {
   size_t size = factor_size(k);
-  heads_buffers m = {.first_rows = take_buffer(&at, gpu_packed_bytes(k))};
-  m.q = take_buffer(&at, v->q * size);
-  m.out = take_floats(&at, v->q);
-  m.k = take_buffer(&at, v->k * size);
-  m.v = take_buffer(&at, v->k * size);
-  m.weights = take_weights(k, v->tile_floats, &at);
+  heads_buffers m = {.first_rows = reserve_buffer(&at, gpu_packed_bytes(k))};
+  m.q = reserve_buffer(&at, v->q * size);
+  m.out = reserve_floats(&at, v->q);
+  m.k = reserve_buffer(&at, v->k * size);
+  m.v = reserve_buffer(&at, v->k * size);
+  m.weights = reserve_weights(k, v->tile_floats, &at);
   *ret_forward = at;
-  m.dq = take_floats(&at, v->q);
-  m.dk = take_floats(&at, v->k);
-  m.dv = take_floats(&at, v->k);
-  m.back = take_weights(k, v->tile_floats, &at);
+  m.dq = reserve_floats(&at, v->q);
+  m.dk = reserve_floats(&at, v->k);
+  m.dv = reserve_floats(&at, v->k);
+  m.back = reserve_weights(k, v->tile_floats, &at);
   *ret_all = at;
   return m;
 }

@@ -24,14 +24,14 @@ static cuda_batchnorm describe_batchnorm(const cuda_kernel *k) {
       .has_relu = k->r.d.tail & CLV_TAIL_RELU};
 }
 
-static void *find_totals(const cuda_batchnorm *b, const clv_kernel_args *a) {
+static void *totals_address(const cuda_batchnorm *b, const clv_kernel_args *a) {
   return (char *)a->scratch + gpu_parts_bytes(&b->sums);
 }
 
 static clv_code batchnorm_forward(clv_kernel *base, const clv_kernel_args *a, clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   cuda_batchnorm b = describe_batchnorm(k);
-  double *saved = k->r.has_backward ? a->saved : find_totals(&b, a);
+  double *saved = k->r.has_backward ? a->saved : totals_address(&b, a);
   if (b.is_training)
     CLV_TRY(clv_gpu_batch_moments(k->gpu, &b, a->in[0], a->scratch, saved, a->param[CLV_SLOT_MEAN],
                                   a->param[CLV_SLOT_VAR], a->param[CLV_SLOT_TRACKED], err));
@@ -62,7 +62,7 @@ static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
   void *passed = k->r.d.tail & CLV_TAIL_ADD ? a->din[1] : NULL;
   bool dw = k->r.d.need_dw;
   if (dw || (b.is_training && a->din[0]))
-    CLV_TRY(clv_gpu_batchnorm_totals(k->gpu, &b, &from, a->scratch, find_totals(&b, a), passed,
+    CLV_TRY(clv_gpu_batchnorm_totals(k->gpu, &b, &from, a->scratch, totals_address(&b, a), passed,
                                      dw ? a->dparam[CLV_SLOT_WEIGHT] : NULL,
                                      dw ? a->dparam[CLV_SLOT_BIAS] : NULL, a->accumulate, err));
   else if (passed)
@@ -73,7 +73,7 @@ static clv_code batchnorm_backward(clv_kernel *base, const clv_kernel_args *a, c
     from.dy = passed;
     from.gate = GPU_OPEN;
   }
-  return clv_gpu_batchnorm_back(k->gpu, &b, &from, find_totals(&b, a), a->din[0], err);
+  return clv_gpu_batchnorm_back(k->gpu, &b, &from, totals_address(&b, a), a->din[0], err);
 }
 
 static clv_code batchnorm_open(cuda_kernel *k, clv_err *err) {

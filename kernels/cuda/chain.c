@@ -40,7 +40,7 @@ static int find_last_reader(const clv_chain_link *links, int n, int *ret_n) {
 }
 
 /* Returns which values a chain's backward reads (CLV_SAVE_*): nothing, the output, or the input. */
-static unsigned find_values_for_backward(const clv_chain_link *links, int n) {
+static unsigned values_backward_reads(const clv_chain_link *links, int n) {
   int needy, last = find_last_reader(links, n, &needy);
   if (last < 0) return 0;
   bool out = needy == 1 && last == n - 1 &&
@@ -66,7 +66,7 @@ bool clv_gpu_has_chain(const clv_chain_link *links, int n) {
   }
   if (count_ops(links, n, CLV_OP_ADD) > 1 || count_ops(links, n, CLV_OP_DROPOUT) > 1) return false;
   return find_last_reader(links, n, &needy) < sum ||
-         find_values_for_backward(links, n) == CLV_SAVE_OUT;
+         values_backward_reads(links, n) == CLV_SAVE_OUT;
 }
 
 static cuda_chain make_chain(const cuda_kernel *k, const clv_kernel_args *a) {
@@ -109,7 +109,7 @@ static void chain_free(clv_kernel *base) { free(gpu_kernel_of(base)); }
 /* Returns true if a kernel can compute the node's chain. Chains are row-major only, because a
  * dropout draws its numbers by index. In bf16 each op on images rounds its output, so such ops are
  * not chained. */
-static bool can_chain(const clv_node_desc *d, size_t n) {
+static bool can_chain_node(const clv_node_desc *d, size_t n) {
   if (d->bf16 && d->out.rank == 4) return false;
   for (int i = 0; i < d->n_in; i++)
     if (d->offered_block[i] != 1 || !clv_shape_equal(&d->in[i], &d->out)) return false;
@@ -120,7 +120,7 @@ clv_code clv_gpu_chain_prepare(const clv_backend *b, const clv_node_desc *d, clv
                                clv_err *err) {
   size_t n = clv_layout_numel(&d->in[0], 1);
   cuda_kernel *k;
-  if (!can_chain(d, n))
+  if (!can_chain_node(d, n))
     return clv_fail(err, CLV_UNIMPLEMENTED, "no kernel for this chain from op %d", (int)d->op);
   CLV_TRY(clv_alloc(1, sizeof *k, &k, err));
   *k = (cuda_kernel){.r = {.d = *d, .n_in = n, .n_out = n}, .gpu = b->private_data};
@@ -130,7 +130,7 @@ clv_code clv_gpu_chain_prepare(const clv_backend *b, const clv_node_desc *d, clv
                    .backward_input = k->r.has_backward ? chain_backward : NULL,
                    .free = chain_free,
                    .out_block = 1,
-                   .saves = k->r.has_backward ? find_values_for_backward(d->link, d->n_links) : 0,
+                   .saves = k->r.has_backward ? values_backward_reads(d->link, d->n_links) : 0,
                    .in_place = true,
                    .din_in_place = (1u << d->n_in) - 1,
                    .reads_rng_position = count_ops(d->link, d->n_links, CLV_OP_DROPOUT) > 0,

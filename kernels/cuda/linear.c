@@ -32,7 +32,9 @@ typedef struct linear_buffers {
 
 static bool needs_widening(const cuda_kernel *k) { return k->r.d.bf16_weight && !k->bf16; }
 
-static bool trains_weight(const cuda_kernel *k) { return k->r.d.need_dw && !k->r.d.bf16_weight; }
+static bool is_weight_trained(const cuda_kernel *k) {
+  return k->r.d.need_dw && !k->r.d.bf16_weight;
+}
 
 static size_t count_weights(const cuda_kernel *k) {
   linear_site s = linear_extents(k);
@@ -44,7 +46,7 @@ typedef struct linear_parts {
   int64_t w_rows, w_columns, rows_at_once;
 } linear_parts;
 
-static linear_parts choose_parts(const cuda_kernel *k) {
+static linear_parts choose_widened_parts(const cuda_kernel *k) {
   linear_site s = linear_extents(k);
   bool t = k->r.d.attrs.transposed;
   linear_parts p = {.w_rows = t ? s.in : s.out, .w_columns = t ? s.out : s.in};
@@ -54,7 +56,7 @@ static linear_parts choose_parts(const cuda_kernel *k) {
 }
 
 static size_t widened_bytes(const cuda_kernel *k) {
-  linear_parts p = choose_parts(k);
+  linear_parts p = choose_widened_parts(k);
   return needs_widening(k)
              ? clv_align_up((size_t)(p.rows_at_once * p.w_columns) * sizeof(float), 256)
              : 0;
@@ -100,7 +102,7 @@ static cuda_factors factors_of_part(bool rows, const cuda_factors *f, float *wid
  * stored. */
 static clv_code multiply_by_weight(const cuda_kernel *k, int product, const cuda_factors *f,
                                    const clv_kernel_args *a, clv_err *err) {
-  linear_parts p = choose_parts(k);
+  linear_parts p = choose_widened_parts(k);
   const cuda_bf16 *w = f->a;
   float *wide = find_buffers(k, a).weight;
   if (!needs_widening(k)) return clv_gpu_multiply(k, product, f, a, err);
@@ -150,7 +152,7 @@ static clv_code linear_backward_weight(clv_kernel *base, const clv_kernel_args *
   linear_site s = linear_extents(k);
   linear_buffers r = find_buffers(k, a);
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
-  if (trains_weight(k)) CLV_TRY(multiply_weight_grad(k, a, err));
+  if (is_weight_trained(k)) CLV_TRY(multiply_weight_grad(k, a, err));
   if (!k->r.d.attrs.bias) return CLV_OK;
   return clv_gpu_channel_sums(k->gpu, &sums, false, a->dout, r.parts, a->dparam[CLV_SLOT_BIAS],
                               a->accumulate, err);
@@ -163,9 +165,9 @@ static clv_cuda_epilogue choose_epilogue(const cuda_kernel *k) {
 
 /* Makes the products for parts of a widened weight. The epilogue is applied only after the last
  * part of a sum. */
-static clv_code open_parts(cuda_kernel *k, int product, const clv_cuda_matmul_desc *d,
-                           clv_err *err) {
-  linear_parts p = choose_parts(k);
+static clv_code make_part_gemms(cuda_kernel *k, int product, const clv_cuda_matmul_desc *d,
+                                clv_err *err) {
+  linear_parts p = choose_widened_parts(k);
   clv_cuda_matmul_desc part = *d;
   bool rows = rows_are_outputs(k, product);
   int64_t *extent = rows ? &part.m : &part.k;
@@ -210,11 +212,11 @@ static clv_code linear_open(cuda_kernel *k, clv_err *err) {
                        .ldd = t ? s.out : s.in,
                        .batch = 1},
   };
-  const bool wanted[] = {true, k->r.d.need_dx[0], trains_weight(k)};
+  const bool wanted[] = {true, k->r.d.need_dx[0], is_weight_trained(k)};
   cuda_sums sums = gpu_sums_of((size_t)s.rows, (size_t)s.out, 1);
   for (int i = FORWARD; i <= GRAD_WEIGHT; i++)
     if (wanted[i])
-      CLV_TRY((needs_widening(k) ? open_parts : clv_gpu_new_product)(k, i, &products[i], err));
+      CLV_TRY((needs_widening(k) ? make_part_gemms : clv_gpu_new_product)(k, i, &products[i], err));
   if (!k->r.d.bf16_weight) k->r.base.cache_bytes = gpu_factor_bytes(k, count_weights(k));
   k->r.base.scratch_bytes = k->workspace_bytes + gpu_factor_bytes(k, k->r.n_in) +
                             gpu_factor_bytes(k, k->r.n_out) + widened_bytes(k) +

@@ -76,17 +76,17 @@ static clv_code embedding_forward(clv_kernel *base, const clv_kernel_args *a, cl
 
 /* True if all row numbers are 0, because a column is subtracted from itself, and row 0 gets a
  * gradient. That gradient is then a sum over all positions. */
-static bool is_always_first_row(const clv_row_numbers *l) {
+static bool is_lookup_always_row_0(const clv_row_numbers *l) {
   return l->minus == l->column && l->padding != 0;
 }
 
-static cuda_sums sums_of_first_row(const clv_row_numbers *l, size_t out) {
+static cuda_sums describe_row_0_sums(const clv_row_numbers *l, size_t out) {
   return gpu_sums_of(l->n, out, 1);
 }
 
-static clv_code first_row_backward(const cuda_kernel *k, const cuda_lookup *l,
-                                   const clv_kernel_args *a, clv_err *err) {
-  cuda_sums s = sums_of_first_row(&l->l, l->out);
+static clv_code row_0_backward(const cuda_kernel *k, const cuda_lookup *l, const clv_kernel_args *a,
+                               clv_err *err) {
+  cuda_sums s = describe_row_0_sums(&l->l, l->out);
   float *dw = a->dparam[CLV_SLOT_WEIGHT];
   size_t bytes = (size_t)l->l.rows * l->out * sizeof *dw;
   if (!a->accumulate) CLV_TRY(k->gpu->vendor->fill(k->gpu->stream, dw, 0, bytes, err));
@@ -97,21 +97,21 @@ static clv_code embedding_backward_weight(clv_kernel *base, const clv_kernel_arg
                                           clv_err *err) {
   const cuda_kernel *k = gpu_kernel_of(base);
   cuda_lookup l = describe_lookup(k, a);
-  if (is_always_first_row(&l.l)) return first_row_backward(k, &l, a, err);
+  if (is_lookup_always_row_0(&l.l)) return row_0_backward(k, &l, a, err);
   return clv_gpu_lookup_back(k->gpu, &l, a->in[0], a->dout, a->scratch, a->dparam[CLV_SLOT_WEIGHT],
                              a->accumulate, err);
 }
 
 static clv_code embedding_open(cuda_kernel *k, clv_err *err) {
   clv_row_numbers l = clv_row_numbers_of(&k->r.d);
-  cuda_sums s = sums_of_first_row(&l, (size_t)k->r.d.attrs.out);
+  cuda_sums s = describe_row_0_sums(&l, (size_t)k->r.d.attrs.out);
   if (l.n > UINT32_MAX)
     return clv_fail(
         err, CLV_EXHAUSTED,
         "embedding of %zu row numbers, a device supports at most %u: use a smaller batch", l.n,
         UINT32_MAX);
   size_t bytes =
-      is_always_first_row(&l) ? gpu_parts_bytes(&s) : gpu_count_keys(l.n) * sizeof(uint64_t);
+      is_lookup_always_row_0(&l) ? gpu_parts_bytes(&s) : gpu_count_keys(l.n) * sizeof(uint64_t);
   k->r.base.scratch_bytes = k->r.d.need_dw ? bytes : 0;
   return CLV_OK;
 }

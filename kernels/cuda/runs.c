@@ -17,8 +17,8 @@ static bool is_table_of(const cuda_runs *t, const clv_extent *runs, size_t n) {
 }
 
 static void free_run_table(clv_gpu *g, cuda_runs *t) {
-  clv_backend_give(&g->backend, t->run);
-  clv_backend_give(&g->backend, t->sums);
+  clv_backend_free_memory(&g->backend, t->run);
+  clv_backend_free_memory(&g->backend, t->sums);
   free(t->host);
   *t = (cuda_runs){0};
 }
@@ -34,8 +34,8 @@ static clv_code fill_run_table(clv_gpu *g, cuda_runs *t, const clv_extent *runs,
     t->chunks += gpu_chunks_of(runs[i].n);
   }
   t->n = n;
-  CLV_TRY(clv_backend_take(&g->backend, (t->chunks + n) * sizeof *t->sums, &t->sums, err));
-  CLV_TRY(clv_backend_take(&g->backend, n * sizeof *list, &t->run, err));
+  CLV_TRY(clv_backend_allocate(&g->backend, (t->chunks + n) * sizeof *t->sums, &t->sums, err));
+  CLV_TRY(clv_backend_allocate(&g->backend, n * sizeof *list, &t->run, err));
   return clv_backend_put(&g->backend, t->run, list, n * sizeof *list, err);
 }
 

@@ -141,7 +141,7 @@ static clv_code refuse_prediction(const clv_gpu_fault *f, clv_err *err) {
   return clv_err_set_offending_value(err, "%g", f->value);
 }
 
-static clv_code report_fault(const clv_gpu_fault *f, clv_err *err) {
+static clv_code make_fault_error(const clv_gpu_fault *f, clv_err *err) {
   static const struct {
     clv_op op;
     clv_code (*refuse)(const clv_gpu_fault *f, clv_err *err);
@@ -177,5 +177,5 @@ clv_code clv_gpu_finish(const clv_backend *b, int64_t *ret_layer, clv_err *err) 
   CLV_TRY(read_fault(g, &fault, err));
   if (!fault.is_set) return CLV_OK;
   *ret_layer = fault.layer;
-  return report_fault(&fault, err);
+  return make_fault_error(&fault, err);
 }

@@ -72,7 +72,7 @@ static clv_code open_library(const char *path, const clv_cuda_library **ret, clv
 
 /* Fails if there is no device. With all_reasons the error names also what is missing besides the
  * first reason. */
-static clv_code check_devices(const clv_cuda_library *l, bool all_reasons, clv_err *err) {
+static clv_code check_has_device(const clv_cuda_library *l, bool all_reasons, clv_err *err) {
   clv_err first, second;
   int n;
   clv_code code = l->count(&n, &first);
@@ -89,7 +89,7 @@ static clv_code load_library(const clv_cuda_options *o, const clv_cuda_library *
   CLV_TRY(open_library(path, ret, err));
   (*ret)->look_in(o->folders && o->folders[0] ? o->folders : NULL);
   if (o->plans && o->plans[0]) (*ret)->keep_plans(clv_plan_store_in_folder(o->plans, o->notifier));
-  return check_devices(*ret, o->all_reasons, err);
+  return check_has_device(*ret, o->all_reasons, err);
 }
 
 clv_code clv_cuda_load(const clv_cuda_options *o, const clv_cuda_library **ret, clv_err *err) {

@@ -45,7 +45,7 @@ clv_code clv_plan_parse(const char *data, size_t n, const clv_sha256 *of, const 
   return CLV_OK;
 }
 
-static bool is_private(const struct stat *s, bool folder) {
+static bool is_private_file(const struct stat *s, bool folder) {
   return (folder ? S_ISDIR(s->st_mode) : S_ISREG(s->st_mode)) && s->st_uid == geteuid() &&
          !(s->st_mode & (S_IRWXG | S_IRWXO));
 }
@@ -66,7 +66,7 @@ static clv_code read_file(int folder, const char *name, clv_bytes *ret, clv_err 
   if (fd < 0 && errno == ENOENT) return clv_fail(err, CLV_NOT_FOUND, "no such file");
   if (fd < 0) return clv_fail(err, CLV_INVALID, "%s", strerror(errno));
   clv_code code =
-      fstat(fd, &s) == 0 && is_private(&s, false)
+      fstat(fd, &s) == 0 && is_private_file(&s, false)
           ? read_all(fd, ret, err)
           : clv_fail(err, CLV_INVALID, "the file must belong to this user with mode 0600");
   close(fd);
@@ -108,7 +108,7 @@ static struct {
 } folder_state = {.folder = -1};
 
 /* Computes the digest of the plan's key `what`, and the file name of the plan; false on failure. */
-static bool compute_name(const char *what, clv_sha256 *ret, char name[65]) {
+static bool compute_plan_name(const char *what, clv_sha256 *ret, char name[65]) {
   clv_err err;
   if (clv_sha256_of(what, strlen(what), ret, &err) != CLV_OK) return false;
   clv_sha256_hex(ret, name);
@@ -122,7 +122,7 @@ static bool find_plan(const char *what, clv_bytes *ret) {
   const char *text;
   size_t n;
   clv_err err;
-  if (!compute_name(what, &of, name)) return false;
+  if (!compute_plan_name(what, &of, name)) return false;
   clv_code code = read_file(folder_state.folder, name, &data, &err);
   if (code == CLV_OK) code = clv_plan_parse(data.data, data.len, &of, &text, &n, &err);
   if (code == CLV_OK) clv_bytes_add(ret, text, n);
@@ -138,7 +138,7 @@ static void store_plan(const char *what, const char *text, size_t n) {
   clv_sha256 of, digest;
   char name[65], line[PLAN_LINE];
   clv_err err;
-  if (n > PLAN_MOST_BYTES - PLAN_LINE || !compute_name(what, &of, name) ||
+  if (n > PLAN_MOST_BYTES - PLAN_LINE || !compute_plan_name(what, &of, name) ||
       clv_sha256_of(text, n, &digest, &err) != CLV_OK ||
       __atomic_add_fetch(&folder_state.n, 1, __ATOMIC_RELAXED) > PLANS_MOST)
     return;
@@ -170,7 +170,7 @@ const clv_plan_store *clv_plan_store_in_folder(const char *path, clv_notifier no
     return NULL;
   }
   int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (folder < 0 || fstat(folder, &s) < 0 || !is_private(&s, true)) {
+  if (folder < 0 || fstat(folder, &s) < 0 || !is_private_file(&s, true)) {
     clv_notify(folder_state.notifier,
                "cuda.plans: storing no plans: %s must be a folder of this user with mode 0700",
                path);

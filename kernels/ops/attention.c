@@ -47,7 +47,7 @@ static clv_code attention_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
   if (s->n_in == 4 && !packed && (s->in[3].rank != 1 || s->in[3].dim[0] != s->in[0].dim[0]))
     return clv_fail(err, CLV_INVALID, "attention: lengths are [N], got %s",
                     clv_shape_format(&s->in[3], text, sizeof text));
-  CLV_TRY(clv_check_no_empty("attention", &s->in[1], err));
+  CLV_TRY(clv_check_no_empty_dim("attention", &s->in[1], err));
   CLV_TRY(check_attention_heads(s, err));
   *ret = s->in[0];
   return CLV_OK;

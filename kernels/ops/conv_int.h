@@ -43,7 +43,7 @@ static inline clv_code check_conv_input(const char *op, int places, const clv_op
   const char *layout = places == 1 ? "[N, C, L]" : "[N, C, H, W]";
   int64_t groups = s->attrs->groups;
   CLV_TRY(clv_check_rank(op, &s->in[0], 2 + places, layout, "", err));
-  CLV_TRY(clv_check_no_empty(op, &s->in[0], err));
+  CLV_TRY(clv_check_no_empty_dim(op, &s->in[0], err));
   if (places == 1) CLV_TRY(check_equal_pairs(op, s->attrs, err));
   if (s->in[0].dim[1] % groups || s->attrs->out % groups)
     return clv_fail(err, CLV_INVALID,
@@ -190,8 +190,8 @@ static inline void conv_x_from_y(const ops_conv_extents *v, const REAL *y, const
 
 /* Returns one image's contribution to dw[u][v]: sum over i, j of y[i][j] x[i*stride - pad +
  * u*dilation][...]. */
-static inline double sum_tap(const clv_window *s, const REAL *x, const REAL *y, int64_t u,
-                             int64_t v) {
+static inline double sum_products_at_tap(const clv_window *s, const REAL *x, const REAL *y,
+                                         int64_t u, int64_t v) {
   double sum = 0;
   for (int64_t i = 0; i < s->oh; i++) {
     int64_t h = i * s->stride[0] - s->pad[0] + u * s->dilation[0];
@@ -213,8 +213,8 @@ static inline void conv_weight_grad(const ops_conv_extents *v, const REAL *x, co
     for (int64_t t = 0; t < taps; t++) {
       double sum = 0;
       for (int64_t n = 0; n < s->n; n++)
-        sum += sum_tap(s, x + (n * s->c + c) * s->h * s->w, y + (n * s->k + k) * image,
-                       t / s->kernel[1], t % s->kernel[1]);
+        sum += sum_products_at_tap(s, x + (n * s->c + c) * s->h * s->w, y + (n * s->k + k) * image,
+                                   t / s->kernel[1], t % s->kernel[1]);
       store_or_add(&dw[kc * taps + t], sum, accumulate);
     }
   }

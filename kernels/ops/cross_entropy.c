@@ -24,7 +24,7 @@ static clv_code cross_entropy_shape(const clv_op_site *s, clv_shape *ret, clv_er
                     "place, got %s: put a flatten or a reshape before it",
                     clv_shape_format(x, a, sizeof a));
   if (x->rank == 2) CLV_TRY(class_loss_shape("cross_entropy", s, ret, err));
-  CLV_TRY(clv_check_no_empty("cross_entropy", x, err));
+  CLV_TRY(clv_check_no_empty_dim("cross_entropy", x, err));
   clv_shape want = *x;
   want.dim[--want.rank] = 0;
   if (!clv_shape_equal(&s->in[1], &want))

@@ -11,7 +11,7 @@ static clv_code groupnorm_shape(const clv_op_site *s, clv_shape *ret, clv_err *e
   if (in->rank < 2)
     return clv_fail(err, CLV_INVALID, "groupnorm needs rank 2 or more ([N, C, ...]), got %s",
                     clv_shape_format(in, text, sizeof text));
-  CLV_TRY(clv_check_no_empty("groupnorm", in, err));
+  CLV_TRY(clv_check_no_empty_dim("groupnorm", in, err));
   if (in->dim[1] % s->attrs->groups)
     return clv_fail(err, CLV_INVALID,
                     "groupnorm: the channels of %s do not divide into %lld groups",

@@ -18,7 +18,7 @@ static inline clv_code class_loss_shape(const char *op, const clv_op_site *s, cl
   CLV_TRY(clv_check_rank(op, &s->in[0], 2, "[N, classes]",
                          "; for a class of each place there is cross_entropy, [N, places, classes]",
                          err));
-  CLV_TRY(clv_check_no_empty(op, &s->in[0], err));
+  CLV_TRY(clv_check_no_empty_dim(op, &s->in[0], err));
   if (s->in[1].rank != 1 || s->in[1].dim[0] != s->in[0].dim[0])
     return clv_fail(err, CLV_INVALID,
                     "%s needs one class index per sample ([%lld] i64) for predictions %s, got %s",

@@ -11,7 +11,7 @@
 
 static clv_code lstm_shape(const clv_op_site *s, clv_shape *ret, clv_err *err) {
   CLV_TRY(clv_check_rank("lstm", &s->in[0], 3, "[N, T, F]", "", err));
-  CLV_TRY(clv_check_no_empty("lstm", &s->in[0], err));
+  CLV_TRY(clv_check_no_empty_dim("lstm", &s->in[0], err));
   *ret = CLV_SHAPE(s->in[0].dim[0], s->in[0].dim[1], s->attrs->out);
   return CLV_OK;
 }

@@ -195,7 +195,7 @@ typedef struct clv_op_def {
    * are no parameters. Such an op gives the same bits in any layout. */
   bool elementwise;
   /* an elementwise op whose output is 0 where all inputs are 0, so that padding stays 0 */
-  bool zero_stays;
+  bool maps_zero_to_zero;
   bool takes_tails;           /* a kernel may also compute the CLV_TAIL_* ops that follow it */
   bool uses_batch_statistics; /* in training a sample's output depends on the other samples */
   bool computes_in_bf16;      /* computes in bf16 if the plan does */
@@ -290,7 +290,7 @@ clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dty
                          clv_err *err) CLV_USE_RESULT;
 
 /* Fails if an extent other than the batch is 0, for ops where PyTorch fails too. */
-clv_code clv_check_no_empty(const char *op, const clv_shape *in, clv_err *err) CLV_USE_RESULT;
+clv_code clv_check_no_empty_dim(const char *op, const clv_shape *in, clv_err *err) CLV_USE_RESULT;
 
 /* Writes the length of sample i to *ret. CLV_INVALID: the length is outside 0..steps;
  * clv_err_set_offending_value has it. */

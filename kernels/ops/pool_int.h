@@ -11,7 +11,7 @@ static inline clv_code pool_shape(const char *op, const clv_op_site *s, clv_shap
                                   clv_err *err) {
   int64_t image[2];
   CLV_TRY(clv_check_rank(op, &s->in[0], 4, "[N, C, H, W]", "", err));
-  CLV_TRY(clv_check_no_empty(op, &s->in[0], err));
+  CLV_TRY(clv_check_no_empty_dim(op, &s->in[0], err));
   for (int i = 0; i < 2; i++)
     if (s->attrs->pad[i] > s->attrs->kernel[i] / 2)
       return clv_fail(err, CLV_INVALID, "%s: pad %lld must be at most half of kernel %lld", op,

@@ -58,7 +58,7 @@ clv_code clv_check_value(const char *what, const clv_shape *shape, clv_dtype dty
   return CLV_OK;
 }
 
-clv_code clv_check_no_empty(const char *op, const clv_shape *in, clv_err *err) {
+clv_code clv_check_no_empty_dim(const char *op, const clv_shape *in, clv_err *err) {
   char text[160];
   for (int i = 1; i < in->rank; i++)
     if (!in->dim[i])

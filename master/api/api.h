@@ -31,7 +31,7 @@ clv_code cleave_secrets_check(const clv_session_config *config,
 /* Counts of a runtime's objects, for a monitoring thread. cleave_inspect and cleave_inspect_link
  * are cheap and must not run during cleave_close. */
 typedef struct cleave_holding {
-  uint64_t contexts, values; /* open contexts; values on the tape */
+  uint64_t contexts, values; /* numbers of open contexts, and of values on the tape */
   uint64_t memory_bytes;     /* memory of tensors and modules in this process */
   int64_t certificate_end;   /* seconds since 1970; 0: no certificate */
 } cleave_holding;
@@ -72,7 +72,7 @@ clv_code clv_layer_keys(const clv_key *session, const char *network, uint64_t se
 typedef struct cleave_cached {
   const cleave_module *from, *to;
   clv_sha256 key;
-  uint64_t records, keep_s; /* as clv_wire_cached */
+  uint64_t records, keep_s; /* records, keep_s: as in clv_wire_cached */
   const int64_t *rows;      /* [n] record number of each row */
   size_t n;
 } cleave_cached;
@@ -93,6 +93,14 @@ clv_code cleave_cache_count(const cleave_cached *cached, uint64_t timeout_ms, ui
 /* BLOCKS for one gRPC call. The worker deletes the cache. *ret_rows: number of rows that it had. */
 clv_code cleave_cache_end(const cleave_cached *cached, uint64_t timeout_ms, uint64_t *ret_rows,
                           clv_err *err) CLV_USE_RESULT;
+
+/* As cleave_state_load_at_worker, but the worker refuses a file with another digest before it
+ * writes an item. */
+cleave_status cleave_state_load_by_digest(cleave_runtime *runtime, cleave_module *module,
+                                          cleave_state_kind kind, const char *name,
+                                          const clv_sha256 *digest, uint64_t deadline_ms,
+                                          cleave_state_file *ret_file,
+                                          cleave_error *error) CLEAVE_RESULT;
 
 /* ---- files that a worker keeps (kept.c) ------------------------------------------------------ */
 

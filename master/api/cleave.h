@@ -124,7 +124,8 @@ CLEAVE_API const char *cleave_status_name(cleave_status status); /* "not found" 
 #define CLEAVE_VERSION_AT(major, minor, patch) ((major)*1000000 + (minor)*1000 + (patch))
 #define CLEAVE_VERSION_NUMBER \
   CLEAVE_VERSION_AT(CLEAVE_VERSION_MAJOR, CLEAVE_VERSION_MINOR, CLEAVE_VERSION_PATCH)
-CLEAVE_API const char *cleave_version(void); /* CLEAVE_VERSION */
+/* returns the CLEAVE_VERSION of the header that the library was compiled with */
+CLEAVE_API const char *cleave_version(void);
 
 /* ---- tensors --------------------------------------------------------------------------------- */
 
@@ -139,7 +140,7 @@ enum { CLEAVE_MAX_RANK = 8 };
  * 0; data is then not read. */
 typedef struct cleave_tensor {
   cleave_dtype dtype;
-  int rank; /* 0: a scalar */
+  int rank; /* number of dimensions; 0: a scalar */
   int64_t shape[CLEAVE_MAX_RANK];
   void *data;
   size_t capacity; /* bytes that the tensor owns at `data`; 0: memory of the caller */
@@ -685,7 +686,8 @@ typedef struct cleave_state_file {
  * size counts against allow[].state_bytes of worker.yaml, which is 0 unless given; over that the
  * result is CLEAVE_EXHAUSTED, and nothing has changed. CLEAVE_UNIMPLEMENTED: the worker has no
  * state_dir, or its version is too old; CLEAVE_INVALID: the module is at the master. Earlier calls
- * and steps are waited for. ret_file may be NULL. */
+ * and steps are waited for. Later ones are not delayed, because the worker writes a copy. A session
+ * that ends drops files that are not complete. ret_file may be NULL. */
 CLEAVE_API cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cleave_module *module,
                                                      cleave_state_kind kind, const char *name,
                                                      uint64_t deadline_ms,

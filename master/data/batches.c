@@ -27,16 +27,18 @@ struct clv_batches {
  * dropped. */
 static void skip_to_next_epoch(clv_batches *b) {
   size_t left = b->o.subset->n - (size_t)b->at.index;
-  if (left == 0 || (b->o.drop_last && left < b->o.batch)) b->at = (clv_cursor){b->at.epoch + 1, 0};
+  if (left == 0 || (b->o.drops_short_last && left < b->o.batch_size))
+    b->at = (clv_cursor){b->at.epoch + 1, 0};
 }
 
 static clv_code check_options(const clv_batches_options *o, clv_err *err) {
   size_t n = o->subset->n;
   if (n == 0) return clv_fail(err, CLV_INVALID, "there are no records to make batches of");
-  if (o->batch == 0) return clv_fail(err, CLV_INVALID, "batch size 0: at least 1 is expected");
-  if (o->drop_last && o->batch > n)
+  if (o->batch_size == 0) return clv_fail(err, CLV_INVALID, "batch size 0: at least 1 is expected");
+  if (o->drops_short_last && o->batch_size > n)
     return clv_fail(err, CLV_INVALID,
-                    "batch size %zu with drop_last leaves no batch of %zu records", o->batch, n);
+                    "batch size %zu with drop_last leaves no batch of %zu records", o->batch_size,
+                    n);
   if (o->start.index > n)
     return clv_fail(err, CLV_INVALID, "data cursor %llu is past the %zu records of an epoch",
                     (unsigned long long)o->start.index, n);
@@ -48,8 +50,8 @@ clv_code clv_batches_new(const clv_batches_options *options, clv_batches **ret, 
   CLV_AUTO(clv_freep) uint32_t *order = NULL;
   CLV_AUTO(clv_freep) uint32_t *index = NULL;
   clv_batches *b;
-  size_t most = CLV_MIN(options->batch, options->subset->n);
-  if (options->shuffle) CLV_TRY(clv_alloc(options->subset->n, sizeof *order, &order, err));
+  size_t most = CLV_MIN(options->batch_size, options->subset->n);
+  if (options->shuffles) CLV_TRY(clv_alloc(options->subset->n, sizeof *order, &order, err));
   CLV_TRY(clv_alloc(most, sizeof *index, &index, err));
   CLV_TRY(clv_alloc(1, sizeof *b, &b, err));
   *b = (clv_batches){
@@ -78,8 +80,8 @@ void clv_batches_next(clv_batches *b, const uint32_t **ret_index, size_t *ret_n)
   *ret_index = b->index;
   *ret_n = 0;
   if (b->o.epochs && b->at.epoch >= b->o.epochs) return;
-  if (b->o.shuffle) shuffle_epoch(b);
-  size_t at = (size_t)b->at.index, n = CLV_MIN(b->o.batch, b->o.subset->n - at);
+  if (b->o.shuffles) shuffle_epoch(b);
+  size_t at = (size_t)b->at.index, n = CLV_MIN(b->o.batch_size, b->o.subset->n - at);
   for (size_t i = 0; i < n; i++)
     b->index[i] = b->o.subset->index[b->order ? b->order[at + i] : at + i];
   b->at.index += n;
@@ -90,8 +92,8 @@ void clv_batches_next(clv_batches *b, const uint32_t **ret_index, size_t *ret_n)
 clv_cursor clv_batches_cursor(const clv_batches *b) { return b->at; }
 
 size_t clv_batches_per_epoch(const clv_batches *b) {
-  size_t n = b->o.subset->n, whole = n / b->o.batch;
-  return whole + (!b->o.drop_last && n % b->o.batch != 0);
+  size_t n = b->o.subset->n, whole = n / b->o.batch_size;
+  return whole + (!b->o.drops_short_last && n % b->o.batch_size != 0);
 }
 
 /* ---- micro-batches --------------------------------------------------------------------------- */

@@ -8,12 +8,12 @@
 
 void clv_broken_done(clv_broken_records *b) {
   if (!b) return;
-  clv_bytes_done(&b->list);
+  clv_bytes_done(&b->error_lines);
   *b = (clv_broken_records){0};
 }
 
 void clv_broken_add(clv_broken_records *b, const clv_err *why) {
-  if (b->n++ < CLV_BROKEN_LISTED) clv_bytes_printf(&b->list, "%s\n", why->text);
+  if (b->n++ < CLV_BROKEN_LISTED) clv_bytes_printf(&b->error_lines, "%s\n", why->text);
 }
 
 clv_code clv_text_rows_skip_broken(clv_text_rows *r, const clv_err *why, clv_err *err) {
@@ -23,7 +23,7 @@ clv_code clv_text_rows_skip_broken(clv_text_rows *r, const clv_err *why, clv_err
     return why->code;
   }
   clv_broken_add(&r->broken, why);
-  return r->broken.list.failed
+  return r->broken.error_lines.failed
              ? clv_fail(err, CLV_EXHAUSTED, "out of memory for the list of %zu broken records",
                         r->broken.n)
              : CLV_OK;
@@ -32,5 +32,6 @@ clv_code clv_text_rows_skip_broken(clv_text_rows *r, const clv_err *why, clv_err
 clv_code clv_text_rows_check_broken(const clv_text_rows *r, clv_err *err) {
   if (!r->broken.n) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%s: none of %zu records can be read; the first: %.*s", r->path,
-                  r->broken.n, (int)strcspn(r->broken.list.data, "\n"), r->broken.list.data);
+                  r->broken.n, (int)strcspn(r->broken.error_lines.data, "\n"),
+                  r->broken.error_lines.data);
 }

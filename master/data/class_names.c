@@ -16,7 +16,7 @@ void clv_name_table_done(clv_name_table *s) {
 
 /* Returns the index of a name in s->sorted. If the table lacks the name (*ret_is_present false),
  * returns the index at which to insert it. */
-static size_t find_place(const clv_name_table *s, const char *name, bool *ret_is_present) {
+static size_t find_name_index(const clv_name_table *s, const char *name, bool *ret_is_present) {
   size_t low = 0, high = s->n;
   *ret_is_present = false;
   while (low < high && !*ret_is_present) {
@@ -62,7 +62,7 @@ static clv_code insert_name(clv_name_table *s, const char *name, size_t len, siz
 clv_code clv_name_table_number(clv_name_table *s, const char *name, size_t len, int32_t *ret,
                                clv_err *err) {
   bool is_present;
-  size_t place = find_place(s, name, &is_present);
+  size_t place = find_name_index(s, name, &is_present);
   if (!is_present) CLV_TRY(insert_name(s, name, len, place, err));
   *ret = s->sorted[place].number;
   return CLV_OK;

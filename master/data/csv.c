@@ -16,7 +16,8 @@ clv_code clv_csv_fail(const clv_csv *c, size_t line, size_t at, clv_err *err, co
   size_t column = 1;
   va_list args;
   for (size_t i = at; i > 0 && c->text[i - 1] != '\n'; i--)
-    column += (c->text[i - 1] & 0xc0) != 0x80; /* characters, not bytes */
+    /* the column counts characters, so the bytes that continue a character are left out */
+    column += (c->text[i - 1] & 0xc0) != 0x80;
   va_start(args, fmt);
   vsnprintf(text, sizeof text, fmt, args);
   va_end(args);

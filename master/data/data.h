@@ -61,9 +61,10 @@ clv_code clv_npy_parse(const void *data, size_t len, const char *label, size_t m
 /* ---- dataset --------------------------------------------------------------------------------- */
 
 typedef enum clv_label_kind {
-  CLV_LABEL_CLASS = 0, /* integers >= 0 -> y: [B] i64. Records of tokens or with named inputs may
-                        * have one label per position, [B, ...]; `ignored` marks no label */
-  CLV_LABEL_FLOAT,     /* numbers -> y: [B, ...] f32; a file of rank 1 becomes [B, 1] */
+  /* integers >= 0 -> y: [B] i64. Records of tokens or with named inputs may have one label per
+   * position, [B, ...]; `ignored_label` marks a position without a label */
+  CLV_LABEL_CLASS = 0,
+  CLV_LABEL_FLOAT, /* numbers -> y: [B, ...] f32; a file of rank 1 becomes [B, 1] */
 } clv_label_kind;
 
 typedef enum clv_crop_kind {
@@ -93,14 +94,14 @@ typedef struct clv_image_options {
 
 /* How a text becomes a row of tokens. */
 typedef struct clv_text_options {
-  const char *column, *label; /* CSV column or JSON key of the text; of its class */
+  const char *column, *label; /* CSV column or JSON key. column: of the text; label: of its class */
   const char *group;          /* CSV column or JSON key of the group; NULL: no groups */
   size_t max_tokens;          /* tokens per row; longer texts are cut, shorter ones padded */
   const char *tokenizer;      /* path of the tokenizer's file */
   clv_tokenizer_options tokenizer_options;
-  bool no_ends;                   /* rows have no first and no last token */
+  bool omits_end_tokens;          /* rows have no first and no last token */
   const char *first, *last, *pad; /* token names; NULL: [CLS], [SEP] and [PAD] of a vocab.txt */
-  const char *mask; /* name of the mask token, for CLV_OBJECTIVE_MASKED; NULL: [MASK] */
+  const char *mask_token; /* name of the mask token, for CLV_OBJECTIVE_MASKED; NULL: [MASK] */
 } clv_text_options;
 
 /* Source of the labels of texts and documents. Labels of tokens are [B, S]; pads have no label. */
@@ -115,8 +116,9 @@ typedef enum clv_objective {
 
 /* How pages become windows of tokens; tokenizer and max_tokens are those of clv_text_options. */
 typedef struct clv_page_options {
-  size_t stride;             /* tokens of a window that the next window repeats */
-  bool per_page;             /* one class per page, for all its windows; false: one per word */
+  size_t stride; /* tokens of a window that the next window repeats */
+  /* one class per page, for all its windows; false: one per word */
+  bool has_label_per_page;
   const char *const *labels; /* [n_labels] class names in their order */
   size_t n_labels;           /* 0: the classes are all names that the files have, sorted */
   clv_child_limits limits;   /* limits of the child process, per PDF or image */
@@ -140,28 +142,31 @@ typedef struct clv_dataset_options {
   const char *const *named_paths;
   const char *labels_path; /* file of the labels; NULL: no labels (prediction), or the folders of
                             * images are the labels */
-  bool unlabelled; /* labels are not read; images: all files below the folder, at any depth */
-  size_t limit;    /* use the first `limit` records, of images as many, evenly spread; 0: all */
-  bool grouped; /* read the groups for CLV_SPLIT_GROUPS. A group is a file of documents, a folder of
-                 * images below the class, or all records with the same text.group */
-  const char *group;       /* arrays: path of a file with an integer per record */
-  float scale;             /* factor; 0: u8 is divided by 255 (ToTensor), others are not scaled */
+  bool skips_labels; /* labels are not read; images: all files below the folder, at any depth */
+  size_t limit;      /* use the first `limit` records, of images as many, evenly spread; 0: all */
+  /* read the groups for CLV_SPLIT_GROUPS. A group is a file of documents, a folder of images below
+   * the class, or all records with the same text.group */
+  bool reads_groups;
+  const char *group_path; /* arrays: path of a file with an integer per record */
+  /* factor of all values; 0: u8 is divided by 255 (ToTensor), others are not scaled */
+  float scale;
   const float *mean, *std; /* [n_mean], [n_std]: 0, 1 or one per channel; std > 0 */
   size_t n_mean, n_std;
-  bool flatten;      /* x: [B, elements of a record] */
-  bool keeps_rank_3; /* inputs [N, a, b] keep their rank; false: they become [N, 1, a, b] */
-  bool tokens;       /* x is i64 as in the file, which must hold integers; scale, mean and std do
-                      * not apply */
+  bool flattens_records; /* x becomes [B, elements of a record] */
+  bool keeps_rank_3;     /* inputs [N, a, b] keep their rank; false: they become [N, 1, a, b] */
+  /* x is i64 as in the file, which must hold integers; scale, mean and std do not apply */
+  bool holds_tokens;
   clv_label_kind labels;
-  clv_objective objective;  /* other than CLV_OBJECTIVE_LABELS: labels of files are not read */
-  const int64_t *ignored;   /* label that marks a position without one; NULL: CLV_LABEL_IGNORED */
+  clv_objective objective; /* other than CLV_OBJECTIVE_LABELS: labels of files are not read */
+  /* label that marks a position without one; NULL: CLV_LABEL_IGNORED */
+  const int64_t *ignored_label;
   size_t n_classes;         /* number of classes, which class labels must be below; 0: no upper
                              * limit */
   size_t max_bytes;         /* limit of decoded bytes per file; 0: CLV_DATA_MAX_BYTES */
   bool skips_broken;        /* skip broken texts and pages (clv_dataset_broken). Broken images are
                              * not skipped at open; clv_dataset_scan lists them */
-  clv_image_options images; /* CLV_FORMAT_IMAGES */
-  clv_text_options text;    /* CLV_FORMAT_TEXT, CLV_FORMAT_DOCUMENTS */
+  clv_image_options images; /* options of CLV_FORMAT_IMAGES */
+  clv_text_options text;    /* options of CLV_FORMAT_TEXT and CLV_FORMAT_DOCUMENTS */
   clv_page_options pages;   /* CLV_FORMAT_DOCUMENTS */
 } clv_dataset_options;
 
@@ -169,7 +174,7 @@ typedef struct clv_dataset_options {
 enum { CLV_BROKEN_LISTED = 20 };
 typedef struct clv_broken_records {
   size_t n;
-  clv_bytes list; /* errors of the first CLV_BROKEN_LISTED of them, a line each */
+  clv_bytes error_lines; /* errors of the first CLV_BROKEN_LISTED of them, a line each */
 } clv_broken_records;
 
 void clv_broken_done(clv_broken_records *b);
@@ -220,15 +225,16 @@ typedef struct clv_page_counts {
   size_t n_strays;             /* files that are not documents */
 } clv_page_counts;
 clv_page_counts clv_dataset_page_counts(const clv_dataset *ds);
-/* A page that is kept because the documents were opened as `unlabelled`: predictions are printed
+/* A page that is kept because the documents were opened with skips_labels: predictions are printed
  * with its words. */
 typedef struct clv_kept_page {
   clv_page_word *words; /* [n] */
   size_t n;
   /* further members of its JSON object, as text: "file":"a.pdf","page":1. For a line of JSON: all
    * members but words, boxes, labels, probabilities; "": none */
-  const char *other_members;
-  size_t first, windows; /* number of the page's first record; number of its records */
+  const char *other_json_members;
+  /* first: number of the page's first record; windows: number of its records */
+  size_t first, windows;
 } clv_kept_page;
 size_t clv_dataset_kept_page_count(const clv_dataset *ds); /* 0: no pages are kept */
 const clv_kept_page *clv_dataset_kept_page(const clv_dataset *ds, size_t page);
@@ -316,8 +322,9 @@ typedef struct clv_data_columns {
 /* Range of the numbers in an input. */
 typedef struct clv_data_range {
   int64_t min, max;
-  size_t min_at, max_at; /* number, in its file, of the first record with min; with max */
-  double sum;            /* sum of all numbers */
+  /* number, in its file, of the first record that has min; of the first that has max */
+  size_t min_at, max_at;
+  double sum; /* sum of all numbers */
 } clv_data_range;
 /* Returns the range of input k. False: the input is not i64. A difference that overflows i64 counts
  * as the largest or smallest i64. */
@@ -348,8 +355,8 @@ bool clv_dataset_has_valid_pads(const clv_dataset *ds, clv_pad_rule rule, int64_
 /* Counts that tell whether the labels of tokens are shifted by one position. Only labels at
  * positions whose next token differs from their own are compared. */
 typedef struct clv_label_shift {
-  size_t n_comparable; /* number of compared labels; 0: labels are not tokens */
-  size_t n_same_place; /* number of compared labels that equal the token at their own position */
+  size_t n_comparable;    /* number of compared labels; 0: labels are not tokens */
+  size_t n_same_position; /* number of compared labels that equal the token at their own position */
 } clv_label_shift;
 clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored);
 /* True if labels are not shifted: at least 90 % of the compared labels equal their own token, or
@@ -432,7 +439,7 @@ typedef struct clv_scan_options {
   size_t max_records; /* records to check, evenly spread; 0: all */
   /* Decode each image to find damaged ones. Without `decode` images are not read, because their
    * values are always finite. */
-  bool decode;
+  bool decodes_images;
   const clv_draw_seed *draw; /* decode images as for training; NULL: as for an evaluation */
   /* The scan calls this every few megabytes, and at the end; may be NULL. */
   void (*progress)(void *user, size_t done, size_t all);
@@ -441,11 +448,12 @@ typedef struct clv_scan_options {
 
 /* Release with clv_scan_done. */
 typedef struct clv_scan {
-  size_t n_checked;          /* number of checked records */
-  clv_subset not_finite;     /* records with a value that is not finite, ascending */
-  clv_subset unreadable;     /* unreadable images, ascending; only with skips_broken */
-  clv_broken_records broken; /* errors of the unreadable images */
-  char first[CLV_SCAN_TEXT]; /* first value not finite: "x.npy: record 17, column 3 is nan" */
+  size_t n_checked;                     /* number of checked records */
+  clv_subset not_finite_records;        /* records with a value that is not finite, ascending */
+  clv_subset unreadable_images;         /* unreadable images, ascending; only with skips_broken */
+  clv_broken_records unreadable_errors; /* errors of the unreadable images */
+  /* first value not finite: "x.npy: record 17, column 3 is nan" */
+  char first_not_finite[CLV_SCAN_TEXT];
 } clv_scan;
 
 /* Finds values that f32 cannot hold as a finite number, and images that cannot be read. Without
@@ -464,19 +472,19 @@ typedef struct clv_cursor {
 
 typedef struct clv_batches_options {
   const clv_subset *subset; /* caller-owned; must outlive the batches */
-  size_t batch;             /* records per batch, > 0 */
-  bool shuffle;             /* permutation from {seed, step = epoch, layer = 0xfffffff0} */
-  bool drop_last;           /* leave out the short last batch of an epoch */
+  size_t batch_size;        /* records per batch, > 0 */
+  bool shuffles;            /* permutation from {seed, step = epoch, layer = 0xfffffff0} */
+  bool drops_short_last;    /* leave out the short last batch of an epoch */
   uint64_t seed;
   uint64_t epochs;    /* stop before the epoch with this number; 0: never stop */
-  clv_cursor start;   /* first record */
+  clv_cursor start;   /* position of the first record */
   bool is_evaluation; /* for a loader: make no random crops, flips and masks */
 } clv_batches_options;
 
 typedef struct clv_batches clv_batches;
 
-/* Makes the batches of a subset. CLV_INVALID: the subset is empty, batch is 0, drop_last leaves no
- * batch, or start.index is above the number of records. */
+/* Makes the batches of a subset. CLV_INVALID: the subset is empty, batch is 0, drops_short_last
+ * leaves no batch, or start.index is above the number of records. */
 clv_code clv_batches_new(const clv_batches_options *options, clv_batches **ret,
                          clv_err *err) CLV_USE_RESULT;
 void clv_batches_free(clv_batches *b);
@@ -501,10 +509,10 @@ typedef struct clv_batch {
   size_t n_inputs;
   clv_tensor *y;         /* [n] i64 or [n, ...] f32; NULL without labels */
   const uint32_t *index; /* [n] record numbers */
-  size_t n;              /* 0: no batch is left */
+  size_t n;              /* number of records; 0: no batch is left */
   clv_cursor at;         /* start of the batch */
   clv_cursor next;       /* start of the next batch; to be saved once this batch has been used */
-  bool is_last;          /* the batch is the last one of its epoch */
+  bool is_last_of_epoch; /* the batch is the last one of its epoch */
 } clv_batch;
 
 typedef struct clv_loader clv_loader;

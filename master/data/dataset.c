@@ -193,7 +193,7 @@ static void (*const fill_record[])(const clv_dataset *ds, size_t r, float *dst) 
 
 static void fill_tokens(const clv_dataset *ds, size_t r, int64_t *dst) {
   for (size_t i = 0; i < ds->record_elements; i++)
-    dst[i] = clv_dataset_integer(ds->inputs, r * ds->record_elements + i);
+    dst[i] = clv_tensor_element_as_integer(ds->inputs, r * ds->record_elements + i);
 }
 
 static clv_code check_output(const char *what, const clv_tensor *t, clv_dtype dtype,

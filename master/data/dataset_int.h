@@ -38,10 +38,10 @@ struct clv_dataset {
   size_t count;
   clv_shape x_shape, y_shape; /* shapes of a batch; dim[0] is set for each batch */
   size_t record_elements;
-  size_t channels, inner; /* record = channels * inner */
+  size_t channels, inner; /* a record has channels * inner values */
   size_t n_norm;          /* number of means and of standard deviations: 1, or one per
                                * channel */
-  float *mean, *std;      /* [n_norm] of Normalize */
+  float *mean, *std;      /* [n_norm] means and standard deviations of torchvision's Normalize */
   float *table_u8;        /* [n_norm, 256] normalised value of each u8; NULL: inputs are not
                                * u8 */
   float *table_u16;       /* [n_norm, 65536] normalised value of each u16, for images of 16
@@ -54,16 +54,17 @@ struct clv_dataset {
   bool adds_channel; /* inputs [N, a, b] became [N, 1, a, b] */
   bool is_bool;      /* u8 inputs are 0 and 1, and are not divided by 255 */
   float scale;
-  char *inputs_path, *labels_path; /* for messages; labels_path NULL: no file has the labels */
+  /* paths for messages; labels_path NULL: no file has the labels */
+  char *inputs_path, *labels_path;
   clv_label_kind label_kind;
   int64_t label_min, label_max;
   size_t label_max_at; /* first record that has the largest label; only for a file of labels */
 };
 
 /* Returns element i of a tensor of integers. */
-int64_t clv_dataset_integer(const clv_tensor *t, size_t i);
+int64_t clv_tensor_element_as_integer(const clv_tensor *t, size_t i);
 /* Returns element i of a tensor of any number type. */
-double clv_dataset_element(const clv_tensor *t, size_t i);
+double clv_tensor_element_as_double(const clv_tensor *t, size_t i);
 
 /* ---- formats (formats.c) --------------------------------------------------------------------- */
 
@@ -75,7 +76,7 @@ typedef struct clv_format_reader {
   clv_code (*open)(clv_dataset *ds, const clv_dataset_options *o, clv_err *err);
   /* Fills ds->groups [count]. Called after `open`. */
   clv_code (*group)(clv_dataset *ds, const clv_dataset_options *o, clv_err *err);
-  bool always_grouped; /* read the groups even if clv_dataset_options.grouped is false */
+  bool always_reads_groups; /* read the groups even if clv_dataset_options.reads_groups is false */
 } clv_format_reader;
 
 extern const clv_format_reader clv_reader_arrays;
@@ -121,7 +122,8 @@ void clv_objective_mask(const clv_dataset *ds, const clv_draw_seed *draw, uint32
 
 /* Drops all records except those of `kept`, which must be ascending. A dataset with kept pages does
  * not permit it. */
-clv_code clv_dataset_keep(clv_dataset *ds, const clv_subset *kept, clv_err *err) CLV_USE_RESULT;
+clv_code clv_dataset_keep_only(clv_dataset *ds, const clv_subset *kept,
+                               clv_err *err) CLV_USE_RESULT;
 
 /* ---- groups of records (groups.c) ------------------------------------------------------------ */
 

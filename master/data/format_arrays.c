@@ -47,10 +47,11 @@ clv_code clv_arrays_set_records(clv_dataset *ds, const clv_dataset_options *o, c
                     (long long)t->shape.dim[0], UINT32_MAX);
   ds->count = (size_t)t->shape.dim[0];
   ds->record_elements = t->n / ds->count;
-  set_x_shape(ds, o->flatten, o->keeps_rank_3);
-  ds->adds_channel = t->shape.rank == 3 && !o->keeps_rank_3 && !o->flatten;
-  ds->has_tokens = o->tokens;
-  return o->tokens ? check_tokens(t, o, err) : clv_dataset_set_norm(ds, o, t->dtype == CLV_U8, err);
+  set_x_shape(ds, o->flattens_records, o->keeps_rank_3);
+  ds->adds_channel = t->shape.rank == 3 && !o->keeps_rank_3 && !o->flattens_records;
+  ds->has_tokens = o->holds_tokens;
+  return o->holds_tokens ? check_tokens(t, o, err)
+                         : clv_dataset_set_norm(ds, o, t->dtype == CLV_U8, err);
 }
 
 static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
@@ -62,7 +63,7 @@ static clv_code open_inputs(clv_dataset *ds, const clv_dataset_options *o, clv_e
 
 /* ---- labels ---------------------------------------------------------------------------------- */
 
-double clv_dataset_element(const clv_tensor *t, size_t i) {
+double clv_tensor_element_as_double(const clv_tensor *t, size_t i) {
   switch (t->dtype) {
     case CLV_U8:
       return ((const uint8_t *)t->data)[i];
@@ -80,7 +81,8 @@ double clv_dataset_element(const clv_tensor *t, size_t i) {
 static clv_code check_class(clv_dataset *ds, const clv_dataset_options *o, int64_t v, size_t i,
                             clv_err *err) {
   size_t per_record = ds->labels->n / (size_t)ds->y_shape.dim[0];
-  if (v == (o->ignored ? *o->ignored : CLV_LABEL_IGNORED) && ds->y_shape.rank > 1) return CLV_OK;
+  if (v == (o->ignored_label ? *o->ignored_label : CLV_LABEL_IGNORED) && ds->y_shape.rank > 1)
+    return CLV_OK;
   if (v < 0 || (o->n_classes && (uint64_t)v >= o->n_classes))
     return clv_fail(err, CLV_INVALID, "%s: label %lld of record %zu is no class: expected %s%lld%s",
                     o->labels_path, (long long)v, i / per_record, o->n_classes ? "0.." : "",
@@ -101,7 +103,7 @@ static clv_code set_class_labels(clv_dataset *ds, const clv_dataset_options *o,
                     "the losses mse and bce)",
                     o->labels_path, clv_dtype_name(raw->dtype));
   bool places = raw->n != (size_t)raw->shape.dim[0];
-  if (places && !o->n_named && !o->tokens)
+  if (places && !o->n_named && !o->holds_tokens)
     return clv_fail(err, CLV_INVALID, "%s: class labels must have the shape [%zu], found %s",
                     o->labels_path, ds->count, clv_shape_format(&raw->shape, text, sizeof text));
   ds->y_shape = places ? raw->shape : CLV_SHAPE((int64_t)raw->n);
@@ -110,19 +112,20 @@ static clv_code set_class_labels(clv_dataset *ds, const clv_dataset_options *o,
   CLV_TRY(clv_tensor_new(CLV_I64, &ds->y_shape, &ds->labels, err));
   int64_t *out = ds->labels->data;
   for (size_t i = 0; i < raw->n; i++) {
-    out[i] = clv_dataset_integer(raw, i);
+    out[i] = clv_tensor_element_as_integer(raw, i);
     CLV_TRY(check_class(ds, o, out[i], i, err));
   }
   if (ds->label_min <= ds->label_max) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%s: all labels are %lld, the label that is ignored",
-                  o->labels_path, (long long)(o->ignored ? *o->ignored : CLV_LABEL_IGNORED));
+                  o->labels_path,
+                  (long long)(o->ignored_label ? *o->ignored_label : CLV_LABEL_IGNORED));
 }
 
 static clv_code set_float_labels(clv_dataset *ds, const clv_tensor *raw, clv_err *err) {
   ds->y_shape = raw->shape.rank == 1 ? CLV_SHAPE(raw->shape.dim[0], 1) : raw->shape;
   CLV_TRY(clv_tensor_new(CLV_F32, &ds->y_shape, &ds->labels, err));
   float *out = ds->labels->data;
-  for (size_t i = 0; i < raw->n; i++) out[i] = (float)clv_dataset_element(raw, i);
+  for (size_t i = 0; i < raw->n; i++) out[i] = (float)clv_tensor_element_as_double(raw, i);
   return CLV_OK;
 }
 
@@ -150,14 +153,14 @@ static clv_code open_arrays(clv_dataset *ds, const clv_dataset_options *o, clv_e
 static clv_code group_by_file(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   char text[160];
-  CLV_TRY(clv_array_read(o->group, o->format, o->max_bytes, &t, NULL, err));
+  CLV_TRY(clv_array_read(o->group_path, o->format, o->max_bytes, &t, NULL, err));
   if (t->dtype == CLV_F32 || t->dtype == CLV_F64)
-    return clv_fail(err, CLV_INVALID, "%s: groups are whole numbers, found %s", o->group,
+    return clv_fail(err, CLV_INVALID, "%s: groups are whole numbers, found %s", o->group_path,
                     clv_dtype_name(t->dtype));
   if (t->n != ds->count)
     return clv_fail(err, CLV_INVALID, "%s: a number for each of %zu records is expected, found %s",
-                    o->group, ds->count, clv_shape_format(&t->shape, text, sizeof text));
-  for (size_t i = 0; i < ds->count; i++) ds->groups[i] = clv_dataset_integer(t, i);
+                    o->group_path, ds->count, clv_shape_format(&t->shape, text, sizeof text));
+  for (size_t i = 0; i < ds->count; i++) ds->groups[i] = clv_tensor_element_as_integer(t, i);
   return CLV_OK;
 }
 

@@ -6,7 +6,7 @@
 
 static clv_code open_pages(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   static const char *const names[] = {"ids", "lengths", "boxes"};
-  if (!o->n_named || o->labels_path || (o->labels != CLV_LABEL_CLASS && !o->unlabelled))
+  if (!o->n_named || o->labels_path || (o->labels != CLV_LABEL_CLASS && !o->skips_labels))
     return clv_fail(err, CLV_INVALID,
                     "labels of documents are classes: they go with cross_entropy or nll");
   CLV_TRY(clv_page_set_open(o, &ds->pages, err));
@@ -38,7 +38,7 @@ size_t clv_dataset_kept_page_count(const clv_dataset *ds) {
 }
 
 const clv_kept_page *clv_dataset_kept_page(const clv_dataset *ds, size_t page) {
-  return &ds->pages->kept.list[page];
+  return &ds->pages->kept.pages[page];
 }
 
 const int32_t *clv_dataset_token_words(const clv_dataset *ds, size_t record, size_t *ret_n) {
@@ -48,4 +48,4 @@ const int32_t *clv_dataset_token_words(const clv_dataset *ds, size_t record, siz
 }
 
 const clv_format_reader clv_reader_documents = {
-    .open = open_pages, .group = group_by_file_or_page, .always_grouped = true};
+    .open = open_pages, .group = group_by_file_or_page, .always_reads_groups = true};

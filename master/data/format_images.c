@@ -28,7 +28,7 @@ static clv_code name_classes(clv_dataset *ds, clv_err *err) {
 
 static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
   uint32_t height, width;
-  if ((o->labels != CLV_LABEL_CLASS && !o->unlabelled) || o->labels_path || o->tokens)
+  if ((o->labels != CLV_LABEL_CLASS && !o->skips_labels) || o->labels_path || o->holds_tokens)
     return clv_fail(err, CLV_INVALID,
                     "a folder of images has classes as its labels: it goes with cross_entropy or "
                     "nll, and not with an embedding as the first layer");
@@ -39,11 +39,12 @@ static clv_code open_images(clv_dataset *ds, const clv_dataset_options *o, clv_e
   ds->channels = o->images.channels;
   ds->inner = (size_t)height * width;
   ds->record_elements = ds->channels * ds->inner;
-  ds->x_shape = o->flatten ? CLV_SHAPE((int64_t)ds->count, (int64_t)ds->record_elements)
-                           : CLV_SHAPE((int64_t)ds->count, (int64_t)ds->channels, height, width);
+  ds->x_shape = o->flattens_records
+                    ? CLV_SHAPE((int64_t)ds->count, (int64_t)ds->record_elements)
+                    : CLV_SHAPE((int64_t)ds->count, (int64_t)ds->channels, height, width);
   CLV_TRY(clv_dataset_set_norm(ds, o, true, err));
   CLV_TRY(clv_dataset_make_u16_table(ds, err));
-  return o->unlabelled ? CLV_OK : set_folder_labels(ds, err);
+  return o->skips_labels ? CLV_OK : set_folder_labels(ds, err);
 }
 
 /* Groups images by the folders below the class: "cat/anna/1.png" is in the group "anna". */

@@ -13,8 +13,8 @@ static clv_code set_text_inputs(clv_dataset *ds, const clv_dataset_options *o, c
 }
 
 static clv_code open_texts(clv_dataset *ds, const clv_dataset_options *o, clv_err *err) {
-  if ((!o->tokens && !o->n_named) || o->labels_path ||
-      (o->labels != CLV_LABEL_CLASS && !o->unlabelled))
+  if ((!o->holds_tokens && !o->n_named) || o->labels_path ||
+      (o->labels != CLV_LABEL_CLASS && !o->skips_labels))
     return clv_fail(err, CLV_PRECONDITION,
                     "texts become tokens, and their labels are classes: the first layer must be an "
                     "embedding, and the loss cross_entropy or nll");

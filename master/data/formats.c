@@ -14,7 +14,7 @@ static const clv_format_reader *const readers[] = {
 /* Reads the groups if they are needed. Call it after the reader has read the records. */
 static clv_code read_groups(clv_dataset *ds, const clv_format_reader *r,
                             const clv_dataset_options *o, clv_err *err) {
-  if ((!o->grouped && !r->always_grouped) || o->unlabelled) return CLV_OK;
+  if ((!o->reads_groups && !r->always_reads_groups) || o->skips_labels) return CLV_OK;
   CLV_TRY(clv_alloc(ds->count, sizeof *ds->groups, &ds->groups, err));
   return r->group(ds, o, err);
 }

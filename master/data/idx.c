@@ -6,17 +6,33 @@
 #include "master/data/reader_int.h"
 
 static const clv_element_type elements[] = {
-    {.name = "u8", .code = 0x08, .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_copy1},
-    {.name = "i8", .code = 0x09, .bytes = 1, .dtype = CLV_I32, .convert = clv_convert_i8},
-    {.name = "i16", .code = 0x0b, .bytes = 2, .dtype = CLV_I32, .convert = clv_convert_i16},
-    {.name = "i32", .code = 0x0c, .bytes = 4, .dtype = CLV_I32, .convert = clv_convert_copy4},
-    {.name = "f32", .code = 0x0d, .bytes = 4, .dtype = CLV_F32, .convert = clv_convert_copy4},
-    {.name = "f64", .code = 0x0e, .bytes = 8, .dtype = CLV_F64, .convert = clv_convert_copy8},
+    {.name = "u8",
+     .idx_type = 0x08,
+     .bytes = 1,
+     .dtype = CLV_U8,
+     .convert = clv_convert_copy_1_byte},
+    {.name = "i8", .idx_type = 0x09, .bytes = 1, .dtype = CLV_I32, .convert = clv_convert_i8},
+    {.name = "i16", .idx_type = 0x0b, .bytes = 2, .dtype = CLV_I32, .convert = clv_convert_i16},
+    {.name = "i32",
+     .idx_type = 0x0c,
+     .bytes = 4,
+     .dtype = CLV_I32,
+     .convert = clv_convert_copy_4_bytes},
+    {.name = "f32",
+     .idx_type = 0x0d,
+     .bytes = 4,
+     .dtype = CLV_F32,
+     .convert = clv_convert_copy_4_bytes},
+    {.name = "f64",
+     .idx_type = 0x0e,
+     .bytes = 8,
+     .dtype = CLV_F64,
+     .convert = clv_convert_copy_8_bytes},
 };
 
 static const clv_element_type *find_element(uint8_t code) {
   for (size_t i = 0; i < CLV_COUNT(elements); i++)
-    if (elements[i].code == code) return &elements[i];
+    if (elements[i].idx_type == code) return &elements[i];
   return NULL;
 }
 

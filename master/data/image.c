@@ -21,7 +21,7 @@
 
 static void to_grey(clv_pixels *p) {
   size_t n = (size_t)p->width * p->height;
-  if (p->is_wide)
+  if (p->has_16_bits)
     TO_GREY(uint16_t);
   else
     TO_GREY(uint8_t);
@@ -33,7 +33,7 @@ static void to_grey(clv_pixels *p) {
 static void to_rgb(clv_pixels *p) {
   uint16_t *wide = (uint16_t *)(void *)p->data;
   for (size_t i = (size_t)p->width * p->height; i-- > 0;)
-    if (p->is_wide)
+    if (p->has_16_bits)
       wide[3 * i] = wide[3 * i + 1] = wide[3 * i + 2] = wide[i];
     else
       memset(p->data + 3 * i, p->data[i], 3);
@@ -55,7 +55,7 @@ clv_code clv_image_decode(const clv_encoded_image *in, clv_pixels *ret, clv_err 
       continue;
     clv_code code = decoders[i].decode(in, ret, err);
     if (code != CLV_OK) return clv_err_prefix(err, "%s", decoders[i].name), code;
-    if (in->header_only || ret->channels == in->channels) return CLV_OK;
+    if (in->reads_header_only || ret->channels == in->channels) return CLV_OK;
     (in->channels == 1 ? to_grey : to_rgb)(ret);
     return CLV_OK;
   }

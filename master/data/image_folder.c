@@ -29,7 +29,7 @@ void clv_image_folder_done(clv_image_folder *f) {
   *f = (clv_image_folder){0};
 }
 
-void clv_image_folder_sample(clv_image_folder *f, size_t limit) {
+void clv_image_folder_limit(clv_image_folder *f, size_t limit) {
   if (!limit || limit >= f->n) return;
   for (size_t i = 0; i < limit; i++) {
     size_t from = i * f->n / limit;

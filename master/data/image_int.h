@@ -20,12 +20,12 @@ typedef struct clv_pixels {
   uint8_t *data;                    /* [height, width, channels] of u8 or u16 */
   size_t cap;                       /* bytes of `data` that are allocated */
   uint32_t width, height, channels; /* 1: grey, 3: red, green, blue */
-  bool is_wide;                     /* samples are u16: 0 to 65535; false: u8 */
+  bool has_16_bits;                 /* samples are u16: 0 to 65535; false: u8 */
 } clv_pixels;
 
 /* Bytes of one pixel. */
 static inline size_t clv_pixel_bytes(const clv_pixels *p) {
-  return (size_t)p->channels << p->is_wide;
+  return (size_t)p->channels << p->has_16_bits;
 }
 
 void clv_pixels_done(clv_pixels *p);
@@ -34,9 +34,9 @@ void clv_pixels_done(clv_pixels *p);
 typedef struct clv_encoded_image {
   const uint8_t *data;
   size_t len;
-  uint32_t channels;   /* 1 or 3, as the caller wants them */
-  uint64_t max_pixels; /* limit of width * height */
-  bool header_only;    /* read only the size; do not change ret->data */
+  uint32_t channels;      /* 1 or 3, as the caller wants them */
+  uint64_t max_pixels;    /* limit of width * height */
+  bool reads_header_only; /* read only the size; do not change ret->data */
 } clv_encoded_image;
 
 /* Decodes PNG or JPEG by content, as PIL's convert("RGB") or convert("L") does, but keeps all 16
@@ -63,7 +63,7 @@ typedef struct clv_box {
 
 /* Scratch memory of one thread. Zero-initialise. */
 typedef struct clv_resampler {
-  uint8_t *memory[3]; /* weights; rows after the horizontal pass; sums */
+  uint8_t *memory[3]; /* [0]: weights; [1]: rows after the horizontal pass; [2]: sums */
   size_t cap[3];
 } clv_resampler;
 
@@ -111,7 +111,7 @@ typedef struct clv_image_folder {
   clv_bytes names;         /* NUL-terminated paths relative to root, and class names */
   size_t *paths;           /* [n] offset of each image's path in `names` */
   uint32_t *labels;        /* [n] class number of each image */
-  size_t n, cap;           /* number of images; capacity of `paths` and `labels` */
+  size_t n, cap;           /* n: number of images; cap: capacity of `paths` and `labels` */
   size_t *classes;         /* [n_classes] offset of each class's name in `names`; sorted by name */
   size_t n_classes, n_cap; /* number of classes; capacity of `classes` */
   size_t n_strays;         /* number of files that are not images, or outside the class folders */
@@ -124,7 +124,7 @@ typedef struct clv_image_folder {
 clv_code clv_image_folder_scan(const char *root, bool unlabelled, clv_image_folder *ret,
                                clv_err *err) CLV_USE_RESULT;
 /* Keeps `limit` images, evenly spread over the order. limit 0 keeps all. */
-void clv_image_folder_sample(clv_image_folder *f, size_t limit);
+void clv_image_folder_limit(clv_image_folder *f, size_t limit);
 void clv_image_folder_done(clv_image_folder *f);
 
 /* ---- threads (thread_pool.c) ----------------------------------------------------------------- */
@@ -150,7 +150,7 @@ clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret,
 void clv_images_free(clv_images *im);
 const clv_image_folder *clv_images_folder(const clv_images *im);
 /* Drops all images except those of `kept`, which must be ascending. */
-void clv_images_keep(clv_images *im, const clv_subset *kept);
+void clv_images_keep_only(clv_images *im, const clv_subset *kept);
 /* Computes the digest of each file's bytes: ret [n]. Reads all files on the threads of the pool. */
 clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 /* Appends a line per image: path, device, inode, size, times of data and of inode. Reads no
@@ -169,10 +169,10 @@ clv_code clv_images_decode(clv_images *im, uint32_t record, const clv_pixels **r
 void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_width);
 
 /* Tables of normalised values: [256] for samples of 8 bits, [65536] for samples of 16 bits; with
- * per_channel one such table for each channel, one after the other. */
+ * has_table_per_channel one such table for each channel, one after the other. */
 typedef struct clv_pixel_tables {
   const float *of_8, *of_16;
-  bool per_channel;
+  bool has_table_per_channel;
 } clv_pixel_tables;
 
 /* Fills x, [n, channels, height, width] f32. draw NULL: crop as for an evaluation. */

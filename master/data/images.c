@@ -34,7 +34,7 @@ struct clv_images {
   bool skips_broken;
   clv_err probe_err; /* error of the first probed image that cannot be a record; CLV_OK: none */
   clv_thread_pool *pool;
-  decoder *decoders; /* [o.threads] */
+  decoder *decoders; /* [o.threads] scratch memory of the threads */
 };
 
 static void decoder_done(decoder *w) {
@@ -62,7 +62,7 @@ void clv_images_size(const clv_images *im, uint32_t *ret_height, uint32_t *ret_w
   *ret_width = im->width;
 }
 
-void clv_images_keep(clv_images *im, const clv_subset *kept) {
+void clv_images_keep_only(clv_images *im, const clv_subset *kept) {
   for (size_t i = 0; i < kept->n; i++) {
     im->folder.paths[i] = im->folder.paths[kept->index[i]];
     im->folder.labels[i] = im->folder.labels[kept->index[i]];
@@ -78,11 +78,11 @@ static const char *image_path(const clv_images *im, uint32_t record) {
 
 /* Adds the path of the image to the front of *err. Errors other than lack of memory become
  * CLV_DATA_LOSS. */
-static clv_code name_image(const clv_images *im, uint32_t record, clv_err *err) {
-  clv_err why = *err;
-  bool memory = why.code == CLV_EXHAUSTED;
+static clv_code add_image_path_to_error(const clv_images *im, uint32_t record, clv_err *err) {
+  clv_err reason = *err;
+  bool memory = reason.code == CLV_EXHAUSTED;
   return clv_fail(err, memory ? CLV_EXHAUSTED : CLV_DATA_LOSS, "image %s/%s: %s", im->folder.root,
-                  image_path(im, record), why.text);
+                  image_path(im, record), reason.text);
 }
 
 static void close_fd(int *fd) {
@@ -125,7 +125,7 @@ static clv_code decode_image(const clv_images *im, uint32_t record, bool header_
                           .len = len,
                           .channels = im->o.channels,
                           .max_pixels = im->o.max_pixels,
-                          .header_only = header_only};
+                          .reads_header_only = header_only};
   return clv_image_decode(&in, &w->pixels, err);
 }
 
@@ -154,13 +154,13 @@ typedef struct fill {
 } fill;
 
 /* Converts rows of interleaved samples to planes of floats, one per channel. */
-#define TO_PLANES(type, all)                                                     \
-  do {                                                                           \
-    const type *from = (const type *)(const void *)src;                          \
-    for (size_t c = 0; c < channels; c++) {                                      \
-      const float *table = (all) + (t->per_channel ? c << 8 * sizeof(type) : 0); \
-      for (size_t i = 0; i < n; i++) *dst++ = table[from[i * channels + c]];     \
-    }                                                                            \
+#define TO_PLANES(type, all)                                                               \
+  do {                                                                                     \
+    const type *from = (const type *)(const void *)src;                                    \
+    for (size_t c = 0; c < channels; c++) {                                                \
+      const float *table = (all) + (t->has_table_per_channel ? c << 8 * sizeof(type) : 0); \
+      for (size_t i = 0; i < n; i++) *dst++ = table[from[i * channels + c]];               \
+    }                                                                                      \
   } while (0)
 
 static void to_planes(const fill *f, const uint8_t *src, bool wide, float *dst) {
@@ -185,7 +185,7 @@ static clv_code fill_row(const fill *f, uint32_t record, float *dst, decoder *w,
   CLV_TRY(clv_reserve_bytes(&w->record, &w->record_cap, bytes, err));
   CLV_TRY(
       clv_image_view_render(&view, &w->pixels, im->o.max_pixels, &w->resampler, w->record, err));
-  to_planes(f, w->record, w->pixels.is_wide, dst);
+  to_planes(f, w->record, w->pixels.has_16_bits, dst);
   return CLV_OK;
 }
 
@@ -193,7 +193,7 @@ static clv_code fill_record(void *arg, size_t i, unsigned thread, clv_err *err) 
   const fill *f = arg;
   size_t record = (size_t)f->im->width * f->im->height * f->im->o.channels;
   clv_code code = fill_row(f, f->index[i], f->x + i * record, &f->im->decoders[thread], err);
-  return code == CLV_OK ? CLV_OK : name_image(f->im, f->index[i], err);
+  return code == CLV_OK ? CLV_OK : add_image_path_to_error(f->im, f->index[i], err);
 }
 
 clv_code clv_images_fill(clv_images *im, const clv_draw_seed *draw, const uint32_t *index, size_t n,
@@ -206,7 +206,7 @@ clv_code clv_images_fill(clv_images *im, const clv_draw_seed *draw, const uint32
 
 typedef struct digesting {
   clv_images *im;
-  clv_sha256 *ret; /* [n] */
+  clv_sha256 *ret; /* digests of the images, [n] */
 } digesting;
 
 static clv_code digest_record(void *arg, size_t i, unsigned thread, clv_err *err) {
@@ -215,7 +215,7 @@ static clv_code digest_record(void *arg, size_t i, unsigned thread, clv_err *err
   size_t len = 0;
   clv_code code = read_file(d->im, (uint32_t)i, w, &len, err);
   if (code == CLV_OK) code = clv_sha256_of(w->file, len, &d->ret[i], err);
-  return code == CLV_OK ? CLV_OK : name_image(d->im, (uint32_t)i, err);
+  return code == CLV_OK ? CLV_OK : add_image_path_to_error(d->im, (uint32_t)i, err);
 }
 
 clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) {
@@ -229,7 +229,7 @@ clv_code clv_images_stamp(const clv_images *im, clv_bytes *lines, clv_err *err) 
   for (uint32_t i = 0; i < im->folder.n; i++) {
     if (folder < 0 || fstatat(folder, image_path(im, i), &st, 0) != 0) {
       clv_fail(err, CLV_DATA_LOSS, "%s", strerror(errno));
-      return name_image(im, i, err);
+      return add_image_path_to_error(im, i, err);
     }
     clv_bytes_printf(lines, "%s %llu %llu %lld %lld.%09ld %lld.%09ld\n", image_path(im, i),
                      (unsigned long long)st.st_dev, (unsigned long long)st.st_ino,
@@ -292,28 +292,29 @@ clv_code clv_images_probe_error(const clv_images *im, clv_err *err) {
 
 /* Stores the error of the first probed image that cannot be a record. Returns true if further
  * images are to be probed. */
-static bool store_probe_err(clv_images *im, uint32_t record, clv_err *why) {
-  clv_code code = name_image(im, record, why);
-  if (im->probe_err.code == CLV_OK) im->probe_err = *why;
+static bool store_probe_err(clv_images *im, uint32_t record, clv_err *reason) {
+  clv_code code = add_image_path_to_error(im, record, reason);
+  if (im->probe_err.code == CLV_OK) im->probe_err = *reason;
   return im->skips_broken && code != CLV_EXHAUSTED;
 }
 
 /* Probes up to PROBES images, evenly spread over the folder; the first image is one of them. */
-static clv_code probe_some(clv_images *im, clv_err *err) {
+static clv_code probe_images(clv_images *im, clv_err *err) {
   clv_image_view views[PROBES];
   uint32_t record[PROBES];
   size_t all = CLV_MIN(im->folder.n, PROBES), n = 0;
-  clv_err why;
+  clv_err reason;
   for (size_t i = 0; i < all; i++) {
     record[n] = (uint32_t)(i * im->folder.n / all);
-    if (probe_image(im, record[n], &views[n], &why) == CLV_OK)
+    if (probe_image(im, record[n], &views[n], &reason) == CLV_OK)
       n++;
-    else if (!store_probe_err(im, record[n], &why))
+    else if (!store_probe_err(im, record[n], &reason))
       break;
   }
   choose_record_size(im, views, n);
   for (size_t i = 0; i < n; i++)
-    if (check_size(im, &views[i], &why) != CLV_OK && !store_probe_err(im, record[i], &why)) break;
+    if (check_size(im, &views[i], &reason) != CLV_OK && !store_probe_err(im, record[i], &reason))
+      break;
   return im->skips_broken && im->width ? CLV_OK : clv_images_probe_error(im, err);
 }
 
@@ -325,10 +326,10 @@ clv_code clv_images_open(const clv_dataset_options *options, clv_images **ret, c
   im->o.max_pixels = im->o.max_pixels ? im->o.max_pixels : CLV_IMAGE_MAX_PIXELS;
   im->o.threads = im->o.threads ? im->o.threads : 1;
   CLV_TRY(clv_alloc(im->o.threads, sizeof *im->decoders, &im->decoders, err));
-  CLV_TRY(clv_image_folder_scan(options->inputs_path, options->unlabelled, &im->folder, err));
-  clv_image_folder_sample(&im->folder, options->limit);
+  CLV_TRY(clv_image_folder_scan(options->inputs_path, options->skips_labels, &im->folder, err));
+  clv_image_folder_limit(&im->folder, options->limit);
   im->skips_broken = options->skips_broken;
-  CLV_TRY(probe_some(im, err));
+  CLV_TRY(probe_images(im, err));
   CLV_TRY(clv_thread_pool_new(im->o.threads, &im->pool, err));
   *ret = clv_steal(&im);
   return CLV_OK;

@@ -81,7 +81,7 @@ clv_code clv_inputs_open(clv_dataset *ds, const clv_dataset_options *o, clv_err 
   if (o->n_named > CLV_DATA_MAX_INPUTS)
     return clv_fail(err, CLV_INVALID, "%zu inputs: at most %d are possible", o->n_named,
                     CLV_DATA_MAX_INPUTS);
-  if (o->tokens || o->flatten || o->n_mean || o->n_std || o->scale != 0)
+  if (o->holds_tokens || o->flattens_records || o->n_mean || o->n_std || o->scale != 0)
     return clv_fail(err, CLV_INVALID,
                     "inputs with names are taken as they are: remove flatten, scale, mean and std");
   CLV_TRY(clv_alloc(o->n_named, sizeof *ds->named_inputs, &ds->named_inputs, err));
@@ -108,7 +108,7 @@ clv_code clv_inputs_select(clv_dataset *ds, const clv_dataset_options *o, const 
 
 /* ---- batches --------------------------------------------------------------------------------- */
 
-int64_t clv_dataset_integer(const clv_tensor *t, size_t i) {
+int64_t clv_tensor_element_as_integer(const clv_tensor *t, size_t i) {
   switch (t->dtype) {
     case CLV_U8:
       return ((const uint8_t *)t->data)[i];
@@ -120,7 +120,8 @@ int64_t clv_dataset_integer(const clv_tensor *t, size_t i) {
 }
 
 static void copy_integers(const clv_named_input *in, size_t from, int64_t *dst) {
-  for (size_t i = 0; i < in->row_elements; i++) dst[i] = clv_dataset_integer(in->data, from + i);
+  for (size_t i = 0; i < in->row_elements; i++)
+    dst[i] = clv_tensor_element_as_integer(in->data, from + i);
 }
 
 static void scale_bytes(const clv_named_input *in, size_t from, float *dst) {
@@ -153,9 +154,10 @@ void clv_inputs_fill(const clv_dataset *ds, size_t k, size_t record, clv_tensor 
 /* Returns number i of the input, minus the other column if `columns` names one. If the difference
  * overflows, it is INT64_MIN or INT64_MAX. */
 static int64_t number_at(const clv_tensor *t, size_t i, clv_data_columns columns) {
-  int64_t number = clv_dataset_integer(t, columns.column < 0 ? i : i + (size_t)columns.column);
+  int64_t number =
+      clv_tensor_element_as_integer(t, columns.column < 0 ? i : i + (size_t)columns.column);
   if (columns.minus < 0) return number;
-  int64_t other = clv_dataset_integer(t, i + (size_t)columns.minus), less;
+  int64_t other = clv_tensor_element_as_integer(t, i + (size_t)columns.minus), less;
   if (__builtin_sub_overflow(number, other, &less)) return number < 0 ? INT64_MIN : INT64_MAX;
   return less;
 }

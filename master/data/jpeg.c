@@ -18,8 +18,8 @@
 enum { MAX_SCANS = 500 };
 
 typedef struct jpeg_reader {
-  struct jpeg_error_mgr errors; /* first, because libjpeg's callbacks cast a pointer to it to a
-                                 * pointer to the reader */
+  /* first member, because libjpeg's callbacks cast its address to a pointer to the reader */
+  struct jpeg_error_mgr errors;
   struct jpeg_progress_mgr progress;
   struct jpeg_decompress_struct c;
   jmp_buf error_return;
@@ -109,5 +109,5 @@ clv_code clv_jpeg_decode(const clv_encoded_image *in, clv_pixels *ret, clv_err *
   r.errors.error_exit = on_error;
   r.errors.emit_message = on_message;
   CLV_TRY(read_header(&r, in, ret, err));
-  return in->header_only ? CLV_OK : read_rows(&r, ret, err);
+  return in->reads_header_only ? CLV_OK : read_rows(&r, ret, err);
 }

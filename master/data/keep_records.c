@@ -33,7 +33,7 @@ static void find_label_range(clv_dataset *ds) {
   }
 }
 
-clv_code clv_dataset_keep(clv_dataset *ds, const clv_subset *kept, clv_err *err) {
+clv_code clv_dataset_keep_only(clv_dataset *ds, const clv_subset *kept, clv_err *err) {
   if (!ds->record_numbers) {
     CLV_TRY(clv_alloc(ds->count, sizeof *ds->record_numbers, &ds->record_numbers, err));
     for (size_t i = 0; i < ds->count; i++) ds->record_numbers[i] = (uint32_t)i;
@@ -45,7 +45,7 @@ clv_code clv_dataset_keep(clv_dataset *ds, const clv_subset *kept, clv_err *err)
     ds->record_numbers[i] = ds->record_numbers[kept->index[i]];
     if (ds->groups) ds->groups[i] = ds->groups[kept->index[i]];
   }
-  if (ds->images) clv_images_keep(ds->images, kept);
+  if (ds->images) clv_images_keep_only(ds->images, kept);
   ds->count = kept->n;
   if (ds->labels && ds->label_kind == CLV_LABEL_CLASS && ds->labels_path) find_label_range(ds);
   return CLV_OK;

@@ -9,17 +9,17 @@
 
 void clv_kept_pages_done(clv_kept_pages *k) {
   if (!k) return;
-  for (size_t i = 0; i < k->n; i++) free(k->list[i].words);
-  free(k->list);
+  for (size_t i = 0; i < k->n; i++) free(k->pages[i].words);
+  free(k->pages);
   *k = (clv_kept_pages){0};
 }
 
 static clv_code reserve_page(clv_kept_pages *k, clv_err *err) {
   if (k->n < k->cap) return CLV_OK;
   size_t cap = k->cap ? 2 * k->cap : 64;
-  clv_kept_page *list = realloc(k->list, cap * sizeof *list);
+  clv_kept_page *list = realloc(k->pages, cap * sizeof *list);
   if (!list) return clv_fail(err, CLV_EXHAUSTED, "no memory for %zu pages", cap);
-  k->list = list;
+  k->pages = list;
   k->cap = cap;
   return CLV_OK;
 }
@@ -40,7 +40,7 @@ static const char *copy_text(char **at, const char *text) {
 /* Copies a page into one block of memory: first the words, then all texts. */
 clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_t first,
                             size_t windows, size_t max_bytes, clv_err *err) {
-  const char *more = p->other_members ? p->other_members : "";
+  const char *more = p->other_json_members ? p->other_json_members : "";
   size_t bytes = page_bytes(p, more);
   void *block;
   if (bytes > max_bytes || k->bytes > max_bytes - bytes)
@@ -53,7 +53,7 @@ clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_
     words[i] = p->page.words[i];
     words[i].text = copy_text(&at, p->page.words[i].text);
   }
-  k->list[k->n++] = (clv_kept_page){words, p->page.n, copy_text(&at, more), first, windows};
+  k->pages[k->n++] = (clv_kept_page){words, p->page.n, copy_text(&at, more), first, windows};
   k->bytes += bytes;
   return CLV_OK;
 }

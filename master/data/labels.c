@@ -8,14 +8,14 @@
 
 /* Returns the number of labels of a record. */
 static size_t labels_per_record(const clv_dataset *ds) {
-  size_t each = 1;
-  for (int i = 1; i < ds->y_shape.rank; i++) each *= (size_t)ds->y_shape.dim[i];
-  return each;
+  size_t n_labels = 1;
+  for (int i = 1; i < ds->y_shape.rank; i++) n_labels *= (size_t)ds->y_shape.dim[i];
+  return n_labels;
 }
 
 static double label_at(const clv_dataset *ds, size_t at) {
   return ds->labels->dtype == CLV_F32 ? (double)((const float *)ds->labels->data)[at]
-                                      : (double)clv_dataset_integer(ds->labels, at);
+                                      : (double)clv_tensor_element_as_integer(ds->labels, at);
 }
 
 bool clv_dataset_label(const clv_dataset *ds, size_t record, double *ret) {

@@ -22,7 +22,7 @@
 typedef enum slot_state { SLOT_EMPTY, SLOT_READY, SLOT_IN_USE } slot_state;
 
 typedef struct slot {
-  slot_state state; /* guarded by the lock */
+  slot_state state; /* guarded by the lock of the loader */
   clv_batch batch;  /* belongs to the thread in state EMPTY, to the consumer afterwards */
   uint32_t *index;
   clv_code code; /* result of filling the slot */
@@ -44,7 +44,7 @@ struct clv_loader {
   bool running, stop;
 };
 
-static void set_rows(clv_tensor *t, size_t n) {
+static void set_batch_rows(clv_tensor *t, size_t n) {
   size_t row = t->n / (size_t)t->shape.dim[0];
   t->shape.dim[0] = (int64_t)n;
   t->n = row * n;
@@ -57,12 +57,12 @@ static void fill_slot(clv_loader *l, slot *s) {
   b->at = clv_batches_cursor(l->batches);
   clv_batches_next(l->batches, &index, &b->n);
   b->next = clv_batches_cursor(l->batches);
-  b->is_last = b->next.epoch != b->at.epoch;
+  b->is_last_of_epoch = b->next.epoch != b->at.epoch;
   s->code = CLV_OK;
   if (b->n == 0) return;
   memcpy(s->index, index, b->n * sizeof *index);
-  for (size_t k = 0; k < b->n_inputs; k++) set_rows(b->inputs[k], b->n);
-  if (b->y) set_rows(b->y, b->n);
+  for (size_t k = 0; k < b->n_inputs; k++) set_batch_rows(b->inputs[k], b->n);
+  if (b->y) set_batch_rows(b->y, b->n);
   clv_draw_seed draw = {l->seed, b->at.epoch};
   s->code = clv_batch_fill_inputs(l->ds, l->is_evaluation ? NULL : &draw, s->index, b->n, b->inputs,
                                   b->y, &s->err);
@@ -124,7 +124,7 @@ clv_code clv_loader_new(const clv_dataset *ds, const clv_batches_options *option
   pthread_mutex_init(&l->lock, NULL);
   pthread_cond_init(&l->state_changed, NULL);
   CLV_TRY(clv_batches_new(options, &l->batches, err));
-  size_t most = CLV_MIN(options->batch, options->subset->n);
+  size_t most = CLV_MIN(options->batch_size, options->subset->n);
   for (size_t i = 0; i < CLV_COUNT(l->slots); i++) CLV_TRY(make_slot(l, &l->slots[i], most, err));
   CLV_TRY(start_thread(l, err));
   *ret = clv_steal(&l);

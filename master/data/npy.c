@@ -16,18 +16,22 @@ static const char magic_text[] = "\x93NUMPY";
 
 /* Element types, without the byte order: '<', '>', '=' (native) or '|' (single bytes). */
 static const clv_element_type elements[] = {
-    {.name = "u1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_copy1},
+    {.name = "u1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_copy_1_byte},
     {.name = "b1", .bytes = 1, .dtype = CLV_U8, .convert = clv_convert_bool},
     {.name = "i1", .bytes = 1, .dtype = CLV_I32, .convert = clv_convert_i8},
     {.name = "i2", .bytes = 2, .dtype = CLV_I32, .convert = clv_convert_i16},
     {.name = "u2", .bytes = 2, .dtype = CLV_I32, .convert = clv_convert_u16},
-    {.name = "i4", .bytes = 4, .dtype = CLV_I32, .convert = clv_convert_copy4},
+    {.name = "i4", .bytes = 4, .dtype = CLV_I32, .convert = clv_convert_copy_4_bytes},
     {.name = "u4", .bytes = 4, .dtype = CLV_I64, .convert = clv_convert_u32},
-    {.name = "i8", .bytes = 8, .dtype = CLV_I64, .convert = clv_convert_copy8},
-    {.name = "u8", .bytes = 8, .dtype = CLV_I64, .convert = clv_convert_copy8, .is_u64 = true},
+    {.name = "i8", .bytes = 8, .dtype = CLV_I64, .convert = clv_convert_copy_8_bytes},
+    {.name = "u8",
+     .bytes = 8,
+     .dtype = CLV_I64,
+     .convert = clv_convert_copy_8_bytes,
+     .is_u64 = true},
     {.name = "f2", .bytes = 2, .dtype = CLV_F32, .convert = clv_convert_f16},
-    {.name = "f4", .bytes = 4, .dtype = CLV_F32, .convert = clv_convert_copy4},
-    {.name = "f8", .bytes = 8, .dtype = CLV_F64, .convert = clv_convert_copy8},
+    {.name = "f4", .bytes = 4, .dtype = CLV_F32, .convert = clv_convert_copy_4_bytes},
+    {.name = "f8", .bytes = 8, .dtype = CLV_F64, .convert = clv_convert_copy_8_bytes},
 };
 
 /* Types that are not read, because the user must choose how to convert them, with the advice for

@@ -42,8 +42,8 @@ static clv_code make_labels(clv_dataset *ds, const clv_tensor *ids, const clv_te
 clv_code clv_objective_set(clv_dataset *ds, const clv_dataset_options *o, clv_token_info kinds,
                            const clv_tensor *ids, const clv_tensor *lengths, clv_err *err) {
   ds->token_info = kinds;
-  ds->ignored_label = o->ignored ? *o->ignored : CLV_LABEL_IGNORED;
-  ds->objective = o->unlabelled ? CLV_OBJECTIVE_LABELS : o->objective;
+  ds->ignored_label = o->ignored_label ? *o->ignored_label : CLV_LABEL_IGNORED;
+  ds->objective = o->skips_labels ? CLV_OBJECTIVE_LABELS : o->objective;
   while (ds->token_input < o->n_named && strcmp(o->names[ds->token_input], "ids") != 0)
     ds->token_input++;
   if (ds->objective == CLV_OBJECTIVE_LABELS) return CLV_OK;
@@ -65,7 +65,7 @@ static int64_t random_below(uint32_t word, size_t n) {
 static int64_t replacement_of(const clv_dataset *ds, const uint32_t word[4], int64_t token) {
   if (happens(word[1], 0.8)) return ds->token_info.mask;
   int64_t other = random_below(word[2], (size_t)ds->token_info.count);
-  return happens(word[1], 0.9) && other != ds->token_info.pad ? other : token;
+  return happens(word[1], 0.9) && other != ds->token_info.pad_token ? other : token;
 }
 
 /* Draws one of the labelled positions, for a record in which no position was drawn. Returns

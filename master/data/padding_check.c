@@ -38,12 +38,12 @@ static bool find_token_rows(const clv_dataset *ds, clv_token_input *ret) {
 
 static size_t length_of(const clv_token_input *t, size_t record) {
   if (!t->lengths) return t->row_len;
-  int64_t n = clv_dataset_integer(t->lengths, record);
+  int64_t n = clv_tensor_element_as_integer(t->lengths, record);
   return n < 0 ? 0 : CLV_MIN((size_t)n, t->row_len);
 }
 
 static bool is_pad(const clv_token_input *t, size_t record, size_t place, int64_t pad) {
-  return clv_dataset_integer(t->ids, record * t->row_len + place) == pad;
+  return clv_tensor_element_as_integer(t->ids, record * t->row_len + place) == pad;
 }
 
 /* Returns the position of the first pad within the length; if no pad is there, the length. */
@@ -93,10 +93,11 @@ static void count_labels(const clv_dataset *ds, const clv_token_input *t, size_t
                          int64_t ignored, clv_label_shift *m) {
   for (size_t i = 0; i + 1 < t->row_len; i++) {
     size_t at = record * t->row_len + i;
-    int64_t label = clv_dataset_integer(ds->labels, at), own = clv_dataset_integer(t->ids, at);
-    if (label == ignored || own == clv_dataset_integer(t->ids, at + 1)) continue;
+    int64_t label = clv_tensor_element_as_integer(ds->labels, at),
+            own = clv_tensor_element_as_integer(t->ids, at);
+    if (label == ignored || own == clv_tensor_element_as_integer(t->ids, at + 1)) continue;
     m->n_comparable++;
-    m->n_same_place += label == own;
+    m->n_same_position += label == own;
   }
 }
 
@@ -111,7 +112,7 @@ clv_label_shift clv_dataset_label_shift(const clv_dataset *ds, int64_t ignored) 
 }
 
 bool clv_labels_are_own_tokens(const clv_label_shift *m) {
-  size_t others = m->n_comparable - m->n_same_place;
-  return m->n_same_place &&
+  size_t others = m->n_comparable - m->n_same_position;
+  return m->n_same_position &&
          (others <= m->n_comparable / 10 || (others == 1 && m->n_comparable >= 4));
 }

@@ -16,7 +16,7 @@ enum { CLV_MAX_CLASS_NAMES = 65536 };
 typedef struct clv_name_table {
   clv_bytes text; /* the names, each with its NUL */
   struct clv_name_entry {
-    size_t at;      /* offset in text */
+    size_t at;      /* offset of the name in `text` */
     int32_t number; /* numbers 0, 1, ... are given in the order in which names arrive */
   } * sorted;       /* [n] sorted by name */
   size_t n, cap;
@@ -44,7 +44,7 @@ typedef struct clv_labelled_page {
                               * labels are not read */
   const char *label;         /* label of the page; NULL: not read */
   const char *file;          /* name of the file that has the page; NULL: not given */
-  const char *other_members; /* other members of the page's JSON object, comma-separated; NULL:
+  const char *other_json_members; /* other members of the page's JSON object, comma-separated; NULL:
                               * none */
 } clv_labelled_page;
 
@@ -56,8 +56,8 @@ typedef enum clv_page_label_kind {
 
 /* Reads pages from lines of JSON. Each line is an object with "words", "boxes" and labels, as
  * `cleave-master words` prints it; "file" names the file of the page. Other keys are skipped, or
- * kept as text if no labels are read. Zero-initialise, then set the fields before the empty
- * line; release with clv_page_reader_done. `words` and `names` hold offsets in `kept`; -1: no
+ * kept as text if no labels are read. Zero-initialise, then set the fields before the empty line;
+ * release with clv_page_reader_done. `words` and `names` hold offsets in `kept_text`; -1: no
  * label. */
 typedef struct clv_page_reader {
   const char *path, *text; /* `text` ends in a NUL that `len` does not count */
@@ -65,10 +65,10 @@ typedef struct clv_page_reader {
   clv_page_label_kind label_kind;
 
   size_t at, line; /* offset of the next line; number of lines before it */
-  clv_bytes kept, one, label, file, more;
+  clv_bytes kept_text, one, label, file, more;
   clv_ids words, names, boxes;
-  clv_page_word *list; /* [cap] */
-  const char **labels; /* [cap] */
+  clv_page_word *word_list; /* [cap] */
+  const char **labels;      /* [cap] */
   size_t cap;
   char location[256];
 } clv_page_reader;
@@ -83,7 +83,7 @@ clv_code clv_page_reader_next(clv_page_reader *l, clv_labelled_page *ret, bool *
 
 /* Zero-initialise; release with clv_kept_pages_done. */
 typedef struct clv_kept_pages {
-  clv_kept_page *list; /* [n] */
+  clv_kept_page *pages; /* [n] */
   size_t n, cap, bytes;
 } clv_kept_pages;
 
@@ -96,15 +96,16 @@ clv_code clv_kept_pages_add(clv_kept_pages *k, const clv_labelled_page *p, size_
 /* ---- windows of pages (pages.c) -------------------------------------------------------------- */
 
 typedef struct clv_page_set {
-  clv_tensor *ids, *boxes, *lengths; /* [n, S], [n, S, 4], [n]; i32 */
-  clv_tensor *labels;                /* [n, S] labels of words, or [n] labels of pages, i64; NULL:
+  /* i32: [n, S] token ids, [n, S, 4] boxes, [n] lengths of the windows */
+  clv_tensor *ids, *boxes, *lengths;
+  clv_tensor *labels;      /* [n, S] labels of words, or [n] labels of pages, i64; NULL:
                                       * no labels */
-  clv_bytes groups;                  /* [n] int64_t: number of the record's file, or of its page */
-  clv_kept_pages kept;               /* copies of the pages, for predictions; otherwise empty */
-  clv_tensor *token_words;           /* [n, S] i32: word of each token (clv_dataset_token_words);
+  clv_bytes groups;        /* [n] int64_t: number of the record's file, or of its page */
+  clv_kept_pages kept;     /* copies of the pages, for predictions; otherwise empty */
+  clv_tensor *token_words; /* [n, S] i32: word of each token (clv_dataset_token_words);
                                       * NULL: pages are not kept */
   clv_name_table names;
-  char **classes; /* [names.n] */
+  char **classes; /* [names.n] names of the classes */
   clv_page_counts counts;
   clv_token_info token_info;
   clv_broken_records broken;
@@ -120,9 +121,9 @@ typedef struct clv_page_rows {
   clv_text_rows tokens; /* has the tokenizer and the special tokens, but no rows */
   clv_window_options window;
   clv_page_label_kind label_kind;
-  bool by_file;     /* each file is a group; false: each page */
-  bool keeps_pages; /* keep the pages, and store word indexes in `labels` */
-  int64_t ignored;  /* label of a position that has no label */
+  bool groups_by_file;   /* each file is a group; false: each page */
+  bool keeps_pages;      /* keep the pages, and store word indexes in `labels` */
+  int64_t ignored_label; /* label of a position that has no label */
   size_t max_bytes;
   clv_ids ids, boxes, lengths, labels;
   clv_bytes groups;

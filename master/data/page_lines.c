@@ -14,7 +14,7 @@
 
 void clv_page_reader_done(clv_page_reader *l) {
   if (!l) return;
-  clv_bytes_done(&l->kept);
+  clv_bytes_done(&l->kept_text);
   clv_bytes_done(&l->one);
   clv_bytes_done(&l->label);
   clv_bytes_done(&l->file);
@@ -22,7 +22,7 @@ void clv_page_reader_done(clv_page_reader *l) {
   clv_ids_done(&l->words);
   clv_ids_done(&l->names);
   clv_ids_done(&l->boxes);
-  free(l->list);
+  free(l->word_list);
   free(l->labels);
 }
 
@@ -30,29 +30,29 @@ void clv_page_reader_done(clv_page_reader *l) {
 
 /* Stores the text of l->one in l->kept, and adds its offset to `to`. at: position of the text in
  * the line, for messages. */
-static clv_code keep_text(clv_page_reader *l, clv_json *j, size_t at, clv_ids *to, clv_err *err) {
-  size_t place = l->kept.len;
+static clv_code store_text(clv_page_reader *l, clv_json *j, size_t at, clv_ids *to, clv_err *err) {
+  size_t place = l->kept_text.len;
   if (l->one.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for a text of a line");
   if (memchr(l->one.data, 0, l->one.len))
     return clv_json_fail(j, at, err, "a text without NUL is expected");
   if (to->n == CLV_MAX_WORDS || place > INT32_MAX)
     return clv_json_fail(j, at, err, "more than %d words", CLV_MAX_WORDS);
-  clv_bytes_add(&l->kept, l->one.data, l->one.len);
-  clv_bytes_add(&l->kept, "", 1);
+  clv_bytes_add(&l->kept_text, l->one.data, l->one.len);
+  clv_bytes_add(&l->kept_text, "", 1);
   return clv_ids_add(to, (int32_t)place, err);
 }
 
 static clv_code read_word(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at;
   CLV_TRY(clv_json_text(j, &l->one, err));
-  return keep_text(l, j, at, &l->words, err);
+  return store_text(l, j, at, &l->words, err);
 }
 
 static clv_code read_label(clv_page_reader *l, clv_json *j, clv_err *err) {
   size_t at = j->at;
   if (clv_json_skip_null(j)) return clv_ids_add(&l->names, -1, err);
   CLV_TRY(clv_read_class_name(j, &l->one, err));
-  return keep_text(l, j, at, &l->names, err);
+  return store_text(l, j, at, &l->names, err);
 }
 
 /* Reads a box: x0, y0, x1, y1. */
@@ -131,7 +131,7 @@ static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t
     if (needed_keys(l->label_kind) & ~seen & 1u << k)
       return clv_fail(err, CLV_INVALID, "%s: has no '%s', but %s", l->location, keys[k],
                       clv_key_list_of_object(j, &present_keys));
-  if (l->kept.failed || l->label.failed || l->file.failed || l->more.failed)
+  if (l->kept_text.failed || l->label.failed || l->file.failed || l->more.failed)
     return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its words", l->location);
   if (l->boxes.n != 4 * words)
     return clv_fail(err, CLV_INVALID, "%s: has %zu words and %zu boxes", l->location, words,
@@ -143,7 +143,7 @@ static clv_code check_line(const clv_page_reader *l, const clv_json *j, uint32_t
 }
 
 /* Keeps the text of a member that this reader does not know. begin: where the member starts. */
-static void keep_member(clv_page_reader *l, const clv_json *j, size_t begin) {
+static void store_member(clv_page_reader *l, const clv_json *j, size_t begin) {
   const char *from = j->text + begin;
   size_t space = strspn(from, " \t\r");
   if (l->more.len) clv_bytes_puts(&l->more, ",");
@@ -156,14 +156,14 @@ static clv_code read_member(clv_page_reader *l, clv_json *j, uint32_t *seen, clv
   CLV_TRY(clv_json_find_key(j, keys, KEYS, seen, &key_index, err));
   CLV_TRY(read_value(l, j, key_index, err));
   if ((key_index < 0 || key_index == FILE_NAME) && l->label_kind == CLV_PAGES_UNLABELLED)
-    keep_member(l, j, begin);
+    store_member(l, j, begin);
   return CLV_OK;
 }
 
 static clv_code parse_line(clv_page_reader *l, clv_json *j, clv_err *err) {
   uint32_t seen = 0;
   bool more = true;
-  l->words.n = l->names.n = l->boxes.n = l->kept.len = l->file.len = l->more.len = 0;
+  l->words.n = l->names.n = l->boxes.n = l->kept_text.len = l->file.len = l->more.len = 0;
   CLV_TRY(clv_json_open(j, CLV_JSON_OBJECT, err));
   for (size_t n = 0;; n++) {
     CLV_TRY(clv_json_next(j, CLV_JSON_OBJECT, n, &more, err));
@@ -177,12 +177,12 @@ static clv_code parse_line(clv_page_reader *l, clv_json *j, clv_err *err) {
 static clv_code reserve_words(clv_page_reader *l, clv_err *err) {
   size_t n = l->words.n;
   if (n <= l->cap) return CLV_OK;
-  free(l->list);
+  free(l->word_list);
   free(l->labels);
-  l->list = NULL;
+  l->word_list = NULL;
   l->labels = NULL;
   l->cap = 0;
-  CLV_TRY(clv_alloc(n, sizeof *l->list, &l->list, err));
+  CLV_TRY(clv_alloc(n, sizeof *l->word_list, &l->word_list, err));
   CLV_TRY(clv_alloc(n, sizeof *l->labels, &l->labels, err));
   l->cap = n;
   return CLV_OK;
@@ -191,16 +191,16 @@ static clv_code reserve_words(clv_page_reader *l, clv_err *err) {
 static void set_page(clv_page_reader *l, clv_labelled_page *ret) {
   for (size_t i = 0; i < l->words.n; i++) {
     const int32_t *b = l->boxes.at + 4 * i;
-    l->list[i] = (clv_page_word){l->kept.data + l->words.at[i], (uint16_t)b[0], (uint16_t)b[1],
-                                 (uint16_t)b[2], (uint16_t)b[3]};
-    if (l->names.n) l->labels[i] = l->names.at[i] < 0 ? NULL : l->kept.data + l->names.at[i];
+    l->word_list[i] = (clv_page_word){l->kept_text.data + l->words.at[i], (uint16_t)b[0],
+                                      (uint16_t)b[1], (uint16_t)b[2], (uint16_t)b[3]};
+    if (l->names.n) l->labels[i] = l->names.at[i] < 0 ? NULL : l->kept_text.data + l->names.at[i];
   }
   *ret = (clv_labelled_page){.location = l->location,
-                             .page = {l->list, l->words.n},
+                             .page = {l->word_list, l->words.n},
                              .labels = l->label_kind == CLV_PAGES_WORD_LABELS ? l->labels : NULL,
                              .label = l->label_kind == CLV_PAGES_PAGE_LABELS ? l->label.data : NULL,
                              .file = l->file.len ? l->file.data : NULL,
-                             .other_members = l->more.len ? l->more.data : NULL};
+                             .other_json_members = l->more.len ? l->more.data : NULL};
 }
 
 /* Finds the next line that is not empty. False: no such line is left. */

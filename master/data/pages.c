@@ -30,14 +30,14 @@ clv_code clv_page_rows_open(clv_page_rows *r, const clv_dataset_options *o, clv_
                                    .first = r->tokens.first,
                                    .last = r->tokens.last,
                                    .pad = r->tokens.pad};
-  bool none = o->unlabelled || o->objective != CLV_OBJECTIVE_LABELS;
-  r->label_kind = none                ? CLV_PAGES_UNLABELLED
-                  : o->pages.per_page ? CLV_PAGES_PAGE_LABELS
-                                      : CLV_PAGES_WORD_LABELS;
-  r->keeps_pages = o->unlabelled;
-  r->by_file = o->grouped && !o->unlabelled;
+  bool none = o->skips_labels || o->objective != CLV_OBJECTIVE_LABELS;
+  r->label_kind = none                          ? CLV_PAGES_UNLABELLED
+                  : o->pages.has_label_per_page ? CLV_PAGES_PAGE_LABELS
+                                                : CLV_PAGES_WORD_LABELS;
+  r->keeps_pages = o->skips_labels;
+  r->groups_by_file = o->reads_groups && !o->skips_labels;
   r->max_bytes = r->tokens.max_bytes;
-  r->ignored = o->ignored ? *o->ignored : CLV_LABEL_IGNORED;
+  r->ignored_label = o->ignored_label ? *o->ignored_label : CLV_LABEL_IGNORED;
   return add_listed_names(r, &o->pages, err);
 }
 
@@ -114,7 +114,7 @@ static clv_code labels_of_page(clv_page_rows *r, const clv_labelled_page *p, int
 static clv_code group_of_page(const clv_page_rows *r, const clv_labelled_page *p, int64_t *ret,
                               clv_err *err) {
   *ret = (int64_t)r->counts.pages;
-  if (!r->by_file) return CLV_OK;
+  if (!r->groups_by_file) return CLV_OK;
   if (!p->file)
     return clv_fail(err, CLV_INVALID,
                     "has no 'file', and data.validation.by: group keeps the pages of a file "
@@ -143,9 +143,9 @@ static clv_code add_page(clv_page_rows *r, const clv_labelled_page *p, clv_err *
 }
 
 clv_code clv_page_rows_add(clv_page_rows *r, const clv_labelled_page *page, clv_err *err) {
-  clv_err why;
-  if (add_page(r, page, &why) == CLV_OK) return CLV_OK;
-  return clv_fail(err, why.code, "%s: %s", page->location, why.text);
+  clv_err reason;
+  if (add_page(r, page, &reason) == CLV_OK) return CLV_OK;
+  return clv_fail(err, reason.code, "%s: %s", page->location, reason.text);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -166,7 +166,7 @@ static clv_code make_label_tensor(clv_page_rows *r, clv_page_set *p, clv_err *er
   CLV_TRY(clv_tensor_new(CLV_I64, &shape, &p->labels, err));
   int64_t *out = p->labels->data;
   for (size_t i = 0; i < r->labels.n; i++)
-    out[i] = r->labels.at[i] < 0 ? r->ignored : rank[r->labels.at[i]];
+    out[i] = r->labels.at[i] < 0 ? r->ignored_label : rank[r->labels.at[i]];
   return CLV_OK;
 }
 
@@ -231,7 +231,7 @@ typedef struct page_reading {
   const clv_dataset_options *o;
 } page_reading;
 
-static bool ends_in(const char *name, const char *ending) {
+static bool has_suffix(const char *name, const char *ending) {
   size_t n = strlen(name), k = strlen(ending);
   return n > k && strcasecmp(name + n - k, ending) == 0;
 }
@@ -253,13 +253,13 @@ static clv_code read_lines(page_reading *r, const char *path, clv_err *err) {
   CLV_AUTO(clv_page_reader_done)
   clv_page_reader lines = {.path = path, .label_kind = r->rows->label_kind};
   clv_text_record record;
-  clv_err why;
+  clv_err reason;
   CLV_TRY(clv_record_lines_open(path, false, r->rows->max_bytes, &l, err));
   for (bool more;;) {
     CLV_TRY(clv_record_lines_next(l, &record, &more, err));
     if (!more) return CLV_OK;
-    if (read_line(r, &lines, &record, &why) != CLV_OK)
-      CLV_TRY(clv_text_rows_skip_broken(&r->rows->tokens, &why, err));
+    if (read_line(r, &lines, &record, &reason) != CLV_OK)
+      CLV_TRY(clv_text_rows_skip_broken(&r->rows->tokens, &reason, err));
   }
 }
 
@@ -276,7 +276,7 @@ static clv_code format_file_and_page(clv_bytes *out, const clv_found_file *f, si
 static clv_code read_document(page_reading *r, const clv_found_file *f, clv_err *err) {
   CLV_AUTO(clv_document_done) clv_document d = {0};
   CLV_AUTO(clv_bytes_done) clv_bytes class = {0}, more = {0};
-  clv_err why;
+  clv_err reason;
   if (r->rows->label_kind == CLV_PAGES_WORD_LABELS)
     return clv_fail(err, CLV_INVALID,
                     "%s: a file like this has no labels of words: print its words with "
@@ -288,17 +288,17 @@ static clv_code read_document(page_reading *r, const clv_found_file *f, clv_err 
   clv_bytes_add(&class, f->name, f->class_bytes);
   clv_bytes_add(&class, "", 1);
   if (class.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: no memory for its class", f->path);
-  if (clv_document_read(f->path, &r->o->pages.limits, &d, &why) != CLV_OK) {
-    /* the child process of this file came to its limit */
-    if (why.code == CLV_EXHAUSTED) why.code = CLV_DATA_LOSS;
-    return clv_text_rows_skip_broken(&r->rows->tokens, &why, err);
+  if (clv_document_read(f->path, &r->o->pages.limits, &d, &reason) != CLV_OK) {
+    /* the child process that reads this file reached its limit, so the file is at fault */
+    if (reason.code == CLV_EXHAUSTED) reason.code = CLV_DATA_LOSS;
+    return clv_text_rows_skip_broken(&r->rows->tokens, &reason, err);
   }
   clv_labelled_page page = {.location = f->path, .file = f->name};
   if (r->rows->label_kind == CLV_PAGES_PAGE_LABELS) page.label = class.data;
   for (size_t i = 0; i < d.n; i++) {
     CLV_TRY(format_file_and_page(&more, f, i, err));
     page.page = d.pages[i];
-    page.other_members = more.data;
+    page.other_json_members = more.data;
     CLV_TRY(clv_page_rows_add(r->rows, &page, err));
   }
   return CLV_OK;
@@ -307,10 +307,10 @@ static clv_code read_document(page_reading *r, const clv_found_file *f, clv_err 
 static clv_code read_file(void *user, const clv_found_file *f, clv_err *err) {
   static const char *const documents[] = {".pdf", ".png", ".jpg", ".jpeg"};
   page_reading *r = user;
-  if (ends_in(f->name, ".jsonl") || ends_in(f->name, ".jsonl.gz"))
+  if (has_suffix(f->name, ".jsonl") || has_suffix(f->name, ".jsonl.gz"))
     return read_lines(r, f->path, err);
   for (size_t i = 0; i < CLV_COUNT(documents); i++)
-    if (ends_in(f->name, documents[i])) return read_document(r, f, err);
+    if (has_suffix(f->name, documents[i])) return read_document(r, f, err);
   if (strcmp(f->path, r->o->inputs_path) == 0)
     return clv_fail(err, CLV_INVALID,
                     "%s: documents come as .jsonl, also with .gz, as .pdf, .png or .jpg, or as a "

@@ -36,7 +36,7 @@ clv_code clv_pixels_reserve(const clv_encoded_image *in, clv_pixels as, clv_pixe
   as.data = ret->data;
   as.cap = ret->cap;
   *ret = as;
-  if (in->header_only) return CLV_OK;
+  if (in->reads_header_only) return CLV_OK;
   return clv_reserve_bytes(&ret->data, &ret->cap,
-                           pixels * CLV_MAX(as.channels, in->channels) << as.is_wide, err);
+                           pixels * CLV_MAX(as.channels, in->channels) << as.has_16_bits, err);
 }

@@ -71,7 +71,7 @@ static clv_code read_header(png_reader *r, clv_pixels *ret, clv_err *err) {
       .width = png_get_image_width(r->png, r->info),
       .height = png_get_image_height(r->png, r->info),
       .channels = png_get_color_type(r->png, r->info) & PNG_COLOR_MASK_COLOR ? 3 : 1,
-      .is_wide = png_get_bit_depth(r->png, r->info) == 16};
+      .has_16_bits = png_get_bit_depth(r->png, r->info) == 16};
   return clv_pixels_reserve(r->in, as, ret, err);
 }
 
@@ -93,5 +93,5 @@ clv_code clv_png_decode(const clv_encoded_image *in, clv_pixels *ret, clv_err *e
   CLV_AUTO(reader_done) png_reader r = {.in = in};
   CLV_TRY(create_decoder(&r, err));
   CLV_TRY(read_header(&r, ret, err));
-  return in->header_only ? CLV_OK : read_rows(&r, ret, err);
+  return in->reads_header_only ? CLV_OK : read_rows(&r, ret, err);
 }

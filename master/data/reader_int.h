@@ -30,16 +30,16 @@ clv_code clv_source_read_header(clv_source *s, const char *what, void *dst, size
  * little-endian elements at src. */
 typedef struct clv_element_type {
   const char *name; /* as the file format writes it; npy: without the byte order */
-  uint8_t code;     /* IDX type byte; 0 for npy */
+  uint8_t idx_type; /* IDX type byte; 0 for npy */
   uint8_t bytes;    /* bytes of an element in the file */
   clv_dtype dtype;
   void (*convert)(const uint8_t *src, void *dst, size_t n);
   bool is_u64; /* unsigned: CLV_I64 holds values up to 2^63 - 1, and larger ones are refused */
 } clv_element_type;
 
-void clv_convert_copy1(const uint8_t *src, void *dst, size_t n);
-void clv_convert_copy4(const uint8_t *src, void *dst, size_t n);
-void clv_convert_copy8(const uint8_t *src, void *dst, size_t n);
+void clv_convert_copy_1_byte(const uint8_t *src, void *dst, size_t n);
+void clv_convert_copy_4_bytes(const uint8_t *src, void *dst, size_t n);
+void clv_convert_copy_8_bytes(const uint8_t *src, void *dst, size_t n);
 void clv_convert_bool(const uint8_t *src, void *dst, size_t n);
 void clv_convert_i8(const uint8_t *src, void *dst, size_t n);
 void clv_convert_i16(const uint8_t *src, void *dst, size_t n);

@@ -17,10 +17,10 @@ typedef enum csv_state { FIELD_BEGINS, IN_PLAIN, IN_QUOTES, AFTER_QUOTE } csv_st
 struct clv_record_lines {
   clv_source *source;
   bool is_csv;
-  size_t max_bytes, taken; /* most bytes to read, > 0; bytes read so far */
+  size_t max_bytes, taken; /* max_bytes: most bytes to read, > 0; taken: bytes read so far */
   size_t lines;            /* lines read so far */
   csv_state state;
-  size_t at, got; /* bytes of `piece` that are used; that are filled */
+  size_t at, got; /* at: bytes of `piece` that were returned already; got: bytes that are filled */
   clv_bytes record;
   char piece[PIECE];
 };

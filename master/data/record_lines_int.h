@@ -24,7 +24,7 @@ void clv_record_lines_freep(clv_record_lines **l);
 
 /* A record, with its line end. The text is valid until the next call. */
 typedef struct clv_text_record {
-  const char *text; /* [len], followed by a NUL */
+  const char *text; /* bytes of the record, [len], followed by a NUL */
   size_t len;
   size_t lines_before; /* number of lines in the file before this record */
 } clv_text_record;

@@ -170,7 +170,7 @@ static void copy_rows(const clv_pixels *src, clv_box box, clv_box window, uint8_
 /* Resamples one row of `src` with the weights of `across`. */
 static void resample_row(const axis *across, const clv_pixels *src, const uint8_t *from,
                          uint8_t *to) {
-  if (src->is_wide)
+  if (src->has_16_bits)
     row_u16(across, (const uint16_t *)(const void *)from, src->channels, (uint16_t *)(void *)to);
   else
     (src->channels == 1 ? row_grey : row_rgb)(across, from, to);
@@ -194,7 +194,7 @@ clv_code clv_resample(clv_resampler *r, const clv_pixels *src, clv_box box, uint
     copy_rows(src, box, window, dst, stride);
     return CLV_OK;
   }
-  bool wide = src->is_wide;
+  bool wide = src->has_16_bits;
   axis across = {.n = window.width, .taps = count_taps(box.width, width)};
   axis down = {.n = window.height, .taps = count_taps(box.height, height)};
   CLV_TRY(clv_reserve_bytes(

@@ -19,9 +19,9 @@ enum {
 
 void clv_scan_done(clv_scan *s) {
   if (!s) return;
-  clv_subset_done(&s->not_finite);
-  clv_subset_done(&s->unreadable);
-  clv_broken_done(&s->broken);
+  clv_subset_done(&s->not_finite_records);
+  clv_subset_done(&s->unreadable_images);
+  clv_broken_done(&s->unreadable_errors);
   *s = (clv_scan){0};
 }
 
@@ -93,7 +93,7 @@ typedef struct scanning {
   const clv_dataset *ds;
   const clv_scan_options *o;
   clv_scan *found;
-  size_t n, cap;           /* number of records to check; capacity of the list */
+  size_t n, cap;           /* n: number of records to check; cap: capacity of the list */
   size_t unreported_bytes; /* bytes since the last call of `progress` */
 } scanning;
 
@@ -136,7 +136,7 @@ static void describe_first(scanning *s, const clv_tensor *t, uint32_t record) {
   size_t row = values_per_record(t), size = clv_dtype_size(t->dtype);
   for (size_t i = record * row; i < (record + 1) * row; i++)
     if (!is_finite(t, (const char *)t->data + i * size, 1)) {
-      describe_value(s->ds, t, i, s->found->first);
+      describe_value(s->ds, t, i, s->found->first_not_finite);
       return;
     }
 }
@@ -147,8 +147,8 @@ static clv_code scan_record(scanning *s, uint32_t record, clv_err *err) {
     if (!has_floats(t)) continue;
     report_progress(s, values_per_record(t) * clv_dtype_size(t->dtype));
     if (is_record_finite(t, record)) continue;
-    if (!s->found->not_finite.n) describe_first(s, t, record);
-    return add_record(s, &s->found->not_finite, record, err);
+    if (!s->found->not_finite_records.n) describe_first(s, t, record);
+    return add_record(s, &s->found->not_finite_records, record, err);
   }
   return CLV_OK;
 }
@@ -170,13 +170,13 @@ static clv_code scan_values(scanning *s, clv_err *err) {
 /* Decodes images one by one, to find which ones cannot be read. */
 static clv_code scan_one_by_one(scanning *s, const uint32_t *index, size_t n, clv_tensor *x,
                                 clv_err *err) {
-  clv_err why;
+  clv_err reason;
   for (size_t i = 0; i < n; i++) {
-    clv_code code = clv_batch_fill_inputs(s->ds, s->o->draw, index + i, 1, &x, NULL, &why);
+    clv_code code = clv_batch_fill_inputs(s->ds, s->o->draw, index + i, 1, &x, NULL, &reason);
     if (code == CLV_OK) continue;
-    if (code != CLV_DATA_LOSS) return clv_fail(err, code, "%s", why.text);
-    clv_broken_add(&s->found->broken, &why);
-    CLV_TRY(add_record(s, &s->found->unreadable, index[i], err));
+    if (code != CLV_DATA_LOSS) return clv_fail(err, code, "%s", reason.text);
+    clv_broken_add(&s->found->unreadable_errors, &reason);
+    CLV_TRY(add_record(s, &s->found->unreadable_images, index[i], err));
   }
   return CLV_OK;
 }
@@ -210,7 +210,7 @@ clv_code clv_dataset_scan(const clv_dataset *ds, const clv_scan_options *options
   s.n = options->max_records ? CLV_MIN(options->max_records, all) : all;
   if (!ds->images)
     CLV_TRY(scan_values(&s, err));
-  else if (options->decode)
+  else if (options->decodes_images)
     CLV_TRY(scan_images(&s, err));
   else
     CLV_TRY(clv_images_probe_error(ds->images, err));

@@ -41,9 +41,9 @@ enum {
 
 struct clv_source {
   char *label;
-  int fd;             /* -1: the source is memory */
-  const uint8_t *mem; /* [mem_left] bytes that were not read yet */
-  size_t mem_left;
+  int fd;                /* -1: the source is memory */
+  const uint8_t *memory; /* [memory_left] bytes that were not read yet */
+  size_t memory_left;
   uint64_t stored_bytes;  /* bytes of the file or memory, still compressed */
   uint64_t decoded_bytes; /* decoded bytes that were read so far */
   bool gzip, inflating, finished;
@@ -66,14 +66,15 @@ void clv_source_freep(clv_source **s) {
 
 const char *clv_source_label(const clv_source *s) { return s->label; }
 
-static clv_code stored_read(clv_source *s, void *dst, size_t n, size_t *ret_got, clv_err *err) {
+static clv_code read_stored_bytes(clv_source *s, void *dst, size_t n, size_t *ret_got,
+                                  clv_err *err) {
   size_t got = 0;
   if (s->fd < 0) {
-    got = CLV_MIN(n, s->mem_left);
+    got = CLV_MIN(n, s->memory_left);
     if (got) {
-      memcpy(dst, s->mem, got);
-      s->mem += got;
-      s->mem_left -= got;
+      memcpy(dst, s->memory, got);
+      s->memory += got;
+      s->memory_left -= got;
     }
   }
   while (s->fd >= 0 && got < n) {
@@ -112,8 +113,8 @@ clv_code clv_source_open_memory(const void *data, size_t len, const char *label,
                                 clv_err *err) {
   CLV_AUTO(clv_source_freep) clv_source *s = NULL;
   CLV_TRY(source_new(label, &s, err));
-  s->mem = data;
-  s->mem_left = s->stored_bytes = len;
+  s->memory = data;
+  s->memory_left = s->stored_bytes = len;
   if (is_gzip(data, len)) CLV_TRY(start_inflate(s, err));
   *ret = clv_steal(&s);
   return CLV_OK;
@@ -150,7 +151,7 @@ clv_code clv_source_open(const char *path, clv_source **ret, clv_err *err) {
 static clv_code inflate_step(clv_source *s, clv_err *err) {
   if (s->z.avail_in == 0) {
     size_t got;
-    CLV_TRY(stored_read(s, s->chunk, sizeof s->chunk, &got, err));
+    CLV_TRY(read_stored_bytes(s, s->chunk, sizeof s->chunk, &got, err));
     s->z.next_in = s->chunk;
     s->z.avail_in = (uInt)got;
     if (got == 0)
@@ -162,7 +163,7 @@ static clv_code inflate_step(clv_source *s, clv_err *err) {
   if (z == Z_STREAM_END) {
     if (s->z.avail_in == 0) {
       size_t got;
-      CLV_TRY(stored_read(s, s->chunk, sizeof s->chunk, &got, err));
+      CLV_TRY(read_stored_bytes(s, s->chunk, sizeof s->chunk, &got, err));
       s->z.next_in = s->chunk;
       s->z.avail_in = (uInt)got;
     }
@@ -179,7 +180,7 @@ static clv_code inflate_step(clv_source *s, clv_err *err) {
 clv_code clv_source_read(clv_source *s, void *dst, size_t n, size_t *ret_got, clv_err *err) {
   size_t got = 0;
   if (!s->gzip) {
-    CLV_TRY(stored_read(s, dst, n, &got, err));
+    CLV_TRY(read_stored_bytes(s, dst, n, &got, err));
   } else {
     while (got < n && !s->finished) {
       uInt room = (uInt)CLV_MIN(n - got, (size_t)1 << 30);
@@ -210,9 +211,9 @@ clv_code clv_source_read_header(clv_source *s, const char *what, void *dst, size
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are little-endian");
 
-void clv_convert_copy1(const uint8_t *src, void *dst, size_t n) { memcpy(dst, src, n); }
-void clv_convert_copy4(const uint8_t *src, void *dst, size_t n) { memcpy(dst, src, n * 4); }
-void clv_convert_copy8(const uint8_t *src, void *dst, size_t n) { memcpy(dst, src, n * 8); }
+void clv_convert_copy_1_byte(const uint8_t *src, void *dst, size_t n) { memcpy(dst, src, n); }
+void clv_convert_copy_4_bytes(const uint8_t *src, void *dst, size_t n) { memcpy(dst, src, n * 4); }
+void clv_convert_copy_8_bytes(const uint8_t *src, void *dst, size_t n) { memcpy(dst, src, n * 8); }
 
 void clv_convert_bool(const uint8_t *src, void *dst, size_t n) {
   for (size_t i = 0; i < n; i++) ((uint8_t *)dst)[i] = src[i] != 0;
@@ -288,12 +289,12 @@ static clv_code check_declared_size(const clv_source *s, const char *shape, cons
 /* Where the next element of a file in Fortran order belongs in a tensor in C order. */
 typedef struct placing {
   int rank;
-  int64_t dim[CLV_MAX_RANK], at[CLV_MAX_RANK]; /* extents; indexes of the next element */
+  int64_t dim[CLV_MAX_RANK], at[CLV_MAX_RANK]; /* dim: extents; at: indexes of the next element */
   size_t step[CLV_MAX_RANK], place;            /* step of each index, and offset of the next
                                                 * element, in elements */
 } placing;
 
-static placing first_place(const clv_shape *shape) {
+static placing first_placing(const clv_shape *shape) {
   placing p = {.rank = shape->rank};
   size_t step = 1;
   for (int i = shape->rank; i-- > 0; step *= (size_t)shape->dim[i]) {
@@ -313,7 +314,7 @@ static void move_to_next_place(placing *p) {
   }
 }
 
-static void scatter(placing *p, const uint8_t *from, size_t n, size_t unit, uint8_t *to) {
+static void scatter_elements(placing *p, const uint8_t *from, size_t n, size_t unit, uint8_t *to) {
   for (size_t i = 0; i < n; i++, from += unit, move_to_next_place(p))
     memcpy(to + p->place * unit, from, unit);
 }
@@ -323,7 +324,7 @@ static clv_code read_elements(clv_source *s, const clv_array_header *h, clv_tens
   uint8_t buf[32768], made[sizeof buf];
   const clv_element_type *e = h->element;
   size_t unit = clv_dtype_size(t->dtype), step = sizeof buf / CLV_MAX(unit, (size_t)e->bytes);
-  placing p = first_place(&h->shape);
+  placing p = first_placing(&h->shape);
   for (size_t done = 0; done < t->n;) {
     size_t n = CLV_MIN(step, t->n - done), got;
     CLV_TRY(clv_source_read(s, buf, n * e->bytes, &got, err));
@@ -333,7 +334,7 @@ static clv_code read_elements(clv_source *s, const clv_array_header *h, clv_tens
                       s->label, t->n * e->bytes, done * e->bytes + got);
     if (h->is_big_endian) swap_byte_order(buf, n, e->bytes);
     e->convert(buf, h->is_fortran ? made : (uint8_t *)t->data + done * unit, n);
-    if (h->is_fortran) scatter(&p, made, n, unit, t->data);
+    if (h->is_fortran) scatter_elements(&p, made, n, unit, t->data);
     done += n;
   }
   return CLV_OK;

@@ -90,7 +90,7 @@ typedef struct stratum {
   size_t n_records;
   size_t max_drawn;        /* most records to draw */
   size_t n_drawn;          /* records to draw */
-  double unassigned_share; /* part of its share that is not assigned yet */
+  double unassigned_share; /* part of the stratum's share of draws that is not assigned yet */
   uint32_t tie_order;      /* position in a permutation from the seed; decides between equals */
 } stratum;
 
@@ -127,7 +127,7 @@ static void sort_strata(strata *s, int order(const void *, const void *)) {
   if (s->n) qsort(s->list, s->n, sizeof *s->list, order);
 }
 
-static clv_code set_ties(strata *s, uint64_t seed, clv_err *err) {
+static clv_code set_tie_orders(strata *s, uint64_t seed, clv_err *err) {
   CLV_AUTO(clv_freep) uint32_t *order = NULL;
   CLV_TRY(clv_alloc(s->n, sizeof *order, &order, err));
   clv_rng_permutation(&(clv_rng_key){.seed = seed, .layer = class_stream}, order, s->n);
@@ -151,7 +151,7 @@ static clv_code find_strata(const clv_dataset *ds, bool groups, uint64_t seed, s
       ret->list[n++] = ret->list[i];
   }
   ret->n = n;
-  return set_ties(ret, seed, err);
+  return set_tie_orders(ret, seed, err);
 }
 
 static stratum *stratum_of(const strata *s, int64_t key) {
@@ -161,7 +161,7 @@ static stratum *stratum_of(const strata *s, int64_t key) {
 
 /* Draws one record of each class that may give one, the largest classes first. Returns how many
  * of `places` are left. */
-static size_t draw_one_each(strata *s, size_t places) {
+static size_t draw_one_of_each_class(strata *s, size_t places) {
   sort_strata(s, compare_n_records);
   for (size_t i = 0; i < s->n && places; i++) {
     if (!s->list[i].max_drawn) continue;
@@ -210,12 +210,12 @@ static void assign_rest(strata *s, size_t left) {
 
 /* Decides how many records of each class are drawn, `places` in all. spare: records of each class
  * to leave undrawn, as long as enough others can be drawn. */
-static void apportion(strata *s, size_t places, size_t records, size_t spare) {
+static void apportion_draws(strata *s, size_t places, size_t records, size_t spare) {
   size_t most = 0;
   for (size_t i = 0; i < s->n; i++)
     most += s->list[i].max_drawn = s->list[i].n_records - CLV_MIN(spare, s->list[i].n_records);
   for (size_t i = 0; i < s->n && most < places; i++) s->list[i].max_drawn = s->list[i].n_records;
-  size_t left = draw_one_each(s, places);
+  size_t left = draw_one_of_each_class(s, places);
   left = assign_shares(s, places, left, records);
   assign_rest(s, left);
   sort_strata(s, compare_class_or_group);
@@ -255,7 +255,7 @@ static clv_code draw_records(const clv_dataset *ds, const split_draw *d, bool *t
   if (groups)
     choose_groups(&s, d->n_to_draw);
   else
-    apportion(&s, d->n_to_draw, ds->count, d->min_undrawn);
+    apportion_draws(&s, d->n_to_draw, ds->count, d->min_undrawn);
   CLV_TRY(clv_alloc(ds->count, sizeof *order, &order, err));
   clv_rng_permutation(&(clv_rng_key){.seed = d->seed, .layer = split_stream}, order, ds->count);
   for (size_t i = 0; i < ds->count; i++) {
@@ -268,8 +268,8 @@ static clv_code draw_records(const clv_dataset *ds, const split_draw *d, bool *t
 }
 
 /* Divides the records into the drawn ones and the others. Both lists are ascending. */
-static clv_code divide(const clv_dataset *ds, const split_draw *d, clv_subset *ret_rest,
-                       clv_subset *ret_taken, clv_err *err) {
+static clv_code divide_records(const clv_dataset *ds, const split_draw *d, clv_subset *ret_rest,
+                               clv_subset *ret_taken, clv_err *err) {
   CLV_AUTO(clv_freep) bool *taken = NULL;
   CLV_AUTO(clv_subset_done) clv_subset rest = {0}, chosen = {0};
   CLV_TRY(clv_alloc(ds->count, sizeof *taken, &taken, err));
@@ -343,7 +343,7 @@ clv_code clv_subset_split(const clv_dataset *ds, double fraction, clv_split_kind
   if (!d.n_to_draw) d.kind = CLV_SPLIT_LAST;
   if (d.kind == CLV_SPLIT_GROUPS) CLV_TRY(check_groups(ds, err));
   bool shuffled = d.kind == CLV_SPLIT_SHUFFLED || d.kind == CLV_SPLIT_LAST;
-  return (shuffled ? divide_shuffled : divide)(ds, &d, ret_train, ret_validation, err);
+  return (shuffled ? divide_shuffled : divide_records)(ds, &d, ret_train, ret_validation, err);
 }
 
 /* ---- limits ---------------------------------------------------------------------------------- */
@@ -355,7 +355,7 @@ clv_code clv_dataset_limit(clv_dataset *ds, size_t limit, clv_split_kind kind, u
   if (!limit || limit >= ds->count) return CLV_OK;
   if (d.kind != CLV_SPLIT_STRATIFIED) d.kind = CLV_SPLIT_SHUFFLED;
   bool shuffled = d.kind == CLV_SPLIT_SHUFFLED;
-  CLV_TRY((shuffled ? divide_shuffled : divide)(ds, &d, &rest, &chosen, err));
+  CLV_TRY((shuffled ? divide_shuffled : divide_records)(ds, &d, &rest, &chosen, err));
   if (shuffled) qsort(chosen.index, chosen.n, sizeof *chosen.index, compare_numbers);
-  return clv_dataset_keep(ds, &chosen, err);
+  return clv_dataset_keep_only(ds, &chosen, err);
 }

@@ -16,7 +16,7 @@ enum { CLV_KEY_LIST_TEXT = 200 };
 /* Text that lists keys, for a message. Zero-initialise, add keys, then finish it. */
 typedef struct clv_key_list {
   char text[CLV_KEY_LIST_TEXT];
-  size_t len, unlisted; /* bytes of `text`; number of keys that did not fit */
+  size_t len, unlisted; /* len: bytes of `text`; unlisted: number of keys that did not fit */
 } clv_key_list;
 
 void clv_key_list_add(clv_key_list *k, const char *key);
@@ -51,7 +51,7 @@ int64_t clv_group_number(const char *name, size_t len);
 /* ---- rows of tokens (token_rows.c) ----------------------------------------------------------- */
 
 typedef struct clv_text_rows {
-  const char *path; /* for messages */
+  const char *path; /* path of the file, for messages */
   clv_tokenizer *tokenizer;
   int32_t first, last, pad, mask; /* -1: none */
   size_t width, max_bytes;
@@ -77,9 +77,10 @@ clv_code clv_text_rows_open(clv_text_rows *r, const clv_dataset_options *o,
 void clv_text_rows_done(clv_text_rows *r);
 /* Special tokens of the rows. */
 typedef struct clv_token_info {
-  int32_t count, mask; /* number of token ids; the mask token, or -1: none */
-  int32_t pad;         /* the token that pads rows */
-  bool first, last;    /* every row begins with a special token; ends with one */
+  int32_t count, mask; /* count: number of token ids; mask: the mask token, -1: none */
+  int32_t pad_token;   /* the token that pads rows */
+  /* first: every row begins with a special token; last: every row ends with one */
+  bool first, last;
 } clv_token_info;
 clv_token_info clv_text_rows_token_info(const clv_text_rows *r);
 /* Returns the most tokens of a text that fit into a row, beside its first and last token. */

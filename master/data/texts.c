@@ -60,7 +60,7 @@ static clv_code add_record(text_table *t, const char *place, clv_err *err) {
   return code == CLV_OK ? CLV_OK : clv_err_prefix(err, "%s", place);
 }
 
-static const char *format_place(const char *label, size_t line, char *text, size_t len) {
+static const char *format_file_and_line(const char *label, size_t line, char *text, size_t len) {
   snprintf(text, len, "%.200s:%zu", label, line);
   return text;
 }
@@ -134,7 +134,8 @@ static clv_code read_csv_record(text_table *t, const clv_text_record *r, clv_err
   if (!clv_csv_has_record(&c)) return CLV_OK;
   if (!t->of.n) return read_header(t, &c, &t->of, err);
   CLV_TRY(read_fields(t, &c, &t->of, err));
-  return add_record(t, format_place(c.label, r->lines_before + 1, place, sizeof place), err);
+  return add_record(t, format_file_and_line(c.label, r->lines_before + 1, place, sizeof place),
+                    err);
 }
 
 /* ---- JSON lines ------------------------------------------------------------------------------ */
@@ -193,34 +194,35 @@ static clv_code read_json_line(text_table *t, const clv_text_record *r, clv_err 
   if (strspn(text, " \t\r\n") >= len) return CLV_OK;
   clv_json j = {.label = t->rows->path, .text = text, .len = len, .lines_before = r->lines_before};
   CLV_TRY(read_object(t, &j, err));
-  return add_record(t, format_place(j.label, r->lines_before + 1, place, sizeof place), err);
+  return add_record(t, format_file_and_line(j.label, r->lines_before + 1, place, sizeof place),
+                    err);
 }
 
 /* ---- a table --------------------------------------------------------------------------------- */
 
-static bool ends_in(const char *path, const char *ending) {
+static bool has_suffix(const char *path, const char *ending) {
   size_t n = strlen(path), k = strlen(ending);
   if (n > 3 && strcmp(path + n - 3, ".gz") == 0) n -= 3;
   return n > k && strncmp(path + n - k, ending, k) == 0;
 }
 
 static clv_code is_csv_path(const char *path, bool *ret_csv, clv_err *err) {
-  *ret_csv = ends_in(path, ".csv");
-  if (*ret_csv || ends_in(path, ".jsonl")) return CLV_OK;
+  *ret_csv = has_suffix(path, ".csv");
+  if (*ret_csv || has_suffix(path, ".jsonl")) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "%s: texts come as .csv or .jsonl, or these with .gz", path);
 }
 
 static clv_code read_records(text_table *t, clv_record_lines *l, bool csv, clv_err *err) {
   clv_text_record r;
-  clv_err why;
+  clv_err reason;
   bool more;
   for (;;) {
     CLV_TRY(clv_record_lines_next(l, &r, &more, err));
     if (!more) break;
     bool header = csv && !t->of.n;
-    clv_code code = (csv ? read_csv_record : read_json_line)(t, &r, &why);
+    clv_code code = (csv ? read_csv_record : read_json_line)(t, &r, &reason);
     if (code != CLV_OK && header) t->rows->skips_broken = false;
-    if (code != CLV_OK) CLV_TRY(clv_text_rows_skip_broken(t->rows, &why, err));
+    if (code != CLV_OK) CLV_TRY(clv_text_rows_skip_broken(t->rows, &reason, err));
   }
   if (csv && !t->of.n)
     return clv_fail(err, CLV_INVALID, "%s:1:1: no header: the file is empty", t->rows->path);

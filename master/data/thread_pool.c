@@ -15,10 +15,11 @@
 typedef struct job {
   clv_thread_pool_fn *run;
   void *arg;
-  size_t n, next, running; /* how many numbers there are; first number that has not begun; how many
-                            * are running */
+  /* n: numbers from 0 to n - 1 are run; next: first number that has not begun; running: how many
+   * are running */
+  size_t n, next, running;
   clv_code code;
-  size_t failed_at;
+  size_t failed_number;
   clv_err err;
   struct job *later;
 } job;
@@ -34,16 +35,16 @@ struct clv_thread_pool {
   pthread_cond_t work, done;
   job *first_job;
   bool is_stopping;
-  unsigned n_started; /* threads that run */
+  unsigned n_started; /* number of threads that were started */
   member *members;
 };
 
 /* Records the result of number i of a job. It keeps the failure with the smallest number. Numbers
  * begin in order, so every smaller one has begun and will report its own result. */
 static void record_result(job *j, size_t i, clv_code code, const clv_err *err) {
-  if (code == CLV_OK || (j->code != CLV_OK && j->failed_at < i)) return;
+  if (code == CLV_OK || (j->code != CLV_OK && j->failed_number < i)) return;
   j->code = code;
-  j->failed_at = i;
+  j->failed_number = i;
   j->err = *err;
 }
 
@@ -57,7 +58,7 @@ static void remove_job(clv_thread_pool *p, const job *j) {
     }
 }
 
-static void run_one(clv_thread_pool *p, job *j, unsigned thread) {
+static void run_one_number(clv_thread_pool *p, job *j, unsigned thread) {
   clv_err err;
   size_t i = j->next++;
   j->running++;
@@ -77,7 +78,7 @@ static void *run_jobs(void *arg) {
   pthread_mutex_lock(&p->lock);
   while (!p->is_stopping) {
     if (p->first_job)
-      run_one(p, p->first_job, m->thread_number);
+      run_one_number(p, p->first_job, m->thread_number);
     else
       pthread_cond_wait(&p->work, &p->lock);
   }

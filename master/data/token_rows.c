@@ -28,7 +28,7 @@ static clv_code find_special_tokens(clv_text_rows *r, const clv_text_options *o,
   clv_tokenizer_ends ends = clv_tokenizer_ends_of(r->tokenizer);
   r->first = r->last = r->mask = -1;
   r->pad = ends.filler;
-  if (!o->no_ends) {
+  if (!o->omits_end_tokens) {
     r->first = ends.before;
     r->last = ends.after;
     CLV_TRY(find_special_token(r, "first", o->first, pieces ? "[CLS]" : NULL, &r->first, err));
@@ -52,7 +52,8 @@ static clv_code find_mask_token(clv_text_rows *r, const clv_dataset_options *o, 
   size_t n = strlen(o->text.tokenizer);
   bool pieces = n < 5 || strcmp(o->text.tokenizer + n - 5, ".json") != 0;
   if (o->objective != CLV_OBJECTIVE_MASKED) return CLV_OK;
-  CLV_TRY(find_special_token(r, "mask", o->text.mask, pieces ? "[MASK]" : NULL, &r->mask, err));
+  CLV_TRY(
+      find_special_token(r, "mask", o->text.mask_token, pieces ? "[MASK]" : NULL, &r->mask, err));
   if (r->mask >= 0) return CLV_OK;
   return clv_fail(err, CLV_INVALID, "data.tokenizer.mask: name the token of %s that masks others",
                   r->path);
@@ -64,7 +65,7 @@ clv_code clv_text_rows_open(clv_text_rows *r, const clv_dataset_options *o, clv_
                        .width = t->max_tokens,
                        .max_bytes = o->max_bytes ? o->max_bytes : CLV_DATA_MAX_BYTES,
                        .skips_broken = o->skips_broken,
-                       .has_labels = !o->unlabelled && o->objective == CLV_OBJECTIVE_LABELS};
+                       .has_labels = !o->skips_labels && o->objective == CLV_OBJECTIVE_LABELS};
   CLV_TRY(clv_tokenizer_open(t->tokenizer, &t->tokenizer_options, &r->tokenizer, err));
   CLV_TRY(find_special_tokens(r, t, err));
   CLV_TRY(find_mask_token(r, o, err));
@@ -88,7 +89,7 @@ void clv_text_rows_done(clv_text_rows *r) {
 clv_token_info clv_text_rows_token_info(const clv_text_rows *r) {
   return (clv_token_info){.count = clv_tokenizer_vocab_size(r->tokenizer),
                           .mask = r->mask,
-                          .pad = r->pad,
+                          .pad_token = r->pad,
                           .first = r->first >= 0,
                           .last = r->last >= 0};
 }

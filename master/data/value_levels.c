@@ -12,7 +12,7 @@ enum { COUNTED = 65536 /* integers from 0 to COUNTED - 1 are counted */ };
 typedef struct counting {
   clv_value_levels *levels;
   uint64_t seen[COUNTED / 64];
-  bool has_uncounted; /* a value occurred that is no such integer */
+  bool has_uncounted; /* a value occurred that is no integer from 0 to COUNTED - 1 */
 } counting;
 
 static void count_value(counting *c, double v) {
@@ -28,14 +28,14 @@ static void count_value(counting *c, double v) {
 static void count_pixels(counting *c, const clv_pixels *p) {
   size_t n = (size_t)p->width * p->height * p->channels;
   const uint16_t *wide = (const uint16_t *)(const void *)p->data;
-  if (p->is_wide) c->levels->image_bits = 16;
-  for (size_t i = 0; i < n; i++) count_value(c, p->is_wide ? wide[i] : 257.0 * p->data[i]);
+  if (p->has_16_bits) c->levels->image_bits = 16;
+  for (size_t i = 0; i < n; i++) count_value(c, p->has_16_bits ? wide[i] : 257.0 * p->data[i]);
 }
 
 static void count_values(counting *c, const clv_dataset *ds, size_t record) {
   const clv_tensor *t = ds->inputs;
   for (size_t i = record * ds->record_elements; i < (record + 1) * ds->record_elements; i++)
-    count_value(c, clv_dataset_element(t, i));
+    count_value(c, clv_tensor_element_as_double(t, i));
 }
 
 static clv_code count_record(counting *c, const clv_dataset *ds, size_t record) {

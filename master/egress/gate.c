@@ -125,8 +125,8 @@ static cleave_status check_policy(const clv_gate *g, const clv_egress_row *r,
 /* ---- write the record ------------------------------------------------------------------------ */
 
 /* Takes the tensor's bytes from the allowance of its flow. */
-static cleave_status charge_allowance(clv_egress_flow *f, const cleave_sending *s,
-                                      cleave_error *error) {
+static cleave_status charge_to_flow(clv_egress_flow *f, const cleave_sending *s,
+                                    cleave_error *error) {
   clv_err err;
   if (clv_egress_charge(f, s->bytes, &err) == CLV_OK) return CLEAVE_OK;
   error->status = (cleave_status)err.code;
@@ -137,11 +137,11 @@ static cleave_status charge_allowance(clv_egress_flow *f, const cleave_sending *
 /* Takes the bytes of a failure report from the flow of its receiver. A report has an error code and
  * names the failed module or call, and no row of the egress table. Refuses the report if its
  * receiver has no flow. */
-static cleave_status charge_failure_report(const clv_gate *g, const cleave_sending *s,
-                                           cleave_error *error) {
+static cleave_status charge_sent_failure(const clv_gate *g, const cleave_sending *s,
+                                         cleave_error *error) {
   for (size_t i = 0; g->failure_flows && i < g->config->n_workers; i++)
     if (strcmp(g->config->workers[i].name, s->worker) == 0 && g->failure_flows[i])
-      return charge_allowance(g->failure_flows[i], s, error);
+      return charge_to_flow(g->failure_flows[i], s, error);
   snprintf(error->text, sizeof error->text, "egress refused: no record of failures for %s",
            s->worker);
   return deny(error);
@@ -153,7 +153,7 @@ cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_erro
   clv_gate *g = gate;
   int stage = find_stage(g->config, s->module);
   cleave_status status;
-  if (s->kind == CLEAVE_SENDING_FAILURE) return charge_failure_report(g, s, error);
+  if (s->kind == CLEAVE_SENDING_FAILURE) return charge_sent_failure(g, s, error);
   const clv_egress_row *r = find_row(g, s, stage);
   if (!r) return deny_unplanned(s, error);
   clv_egress_flow *f =
@@ -161,5 +161,5 @@ cleave_status clv_gate_may_send(void *gate, const cleave_sending *s, cleave_erro
   if ((status = check_privacy(g, r, s, error)) != CLEAVE_OK) return status;
   if (!f) return deny_unplanned(s, error);
   if ((status = check_policy(g, r, s, error)) != CLEAVE_OK) return status;
-  return charge_allowance(f, s, error);
+  return charge_to_flow(f, s, error);
 }

@@ -68,13 +68,13 @@ static clv_code check_folder(const folder *f, clv_err *err) {
 }
 
 static clv_code read_all(int fd, const char *path, clv_bytes *ret, clv_err *err) {
-  char part[8192];
+  char chunk[8192];
   for (;;) {
-    ssize_t n = read(fd, part, sizeof part);
+    ssize_t n = read(fd, chunk, sizeof chunk);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail_open(path, err);
     if (n == 0) break;
-    clv_bytes_add(ret, part, (size_t)n);
+    clv_bytes_add(ret, chunk, (size_t)n);
     if (ret->len > MAX_BYTES)
       return clv_fail(err, CLV_INVALID, "%s: more than %d bytes", path, MAX_BYTES);
   }

@@ -17,7 +17,7 @@ typedef char prefixed[sizeof CLV_PEFT_PREFIX + CLV_PEFT_PARAM];
  * session (transformers 4), or the names that peft gives to the family (transformers 5). */
 typedef struct adapter_file {
   clv_weights_file *file;
-  int family;
+  int name_family;
 } adapter_file;
 
 /* Returns the name that a parameter has in the file; the session's name if the file has neither of
@@ -25,7 +25,7 @@ typedef struct adapter_file {
 static const char *name_in_file(const adapter_file *a, const char *param, prefixed ret) {
   char peft_name[CLV_PEFT_PARAM];
   snprintf(ret, sizeof(prefixed), CLV_PEFT_PREFIX "%s",
-           clv_model_peft_name(a->family, param, peft_name));
+           clv_model_peft_name(a->name_family, param, peft_name));
   if (!clv_weights_find(a->file, ret)) snprintf(ret, sizeof(prefixed), CLV_PEFT_PREFIX "%s", param);
   return ret;
 }
@@ -39,7 +39,7 @@ static bool is_loaded_from_folder(const clv_stage_spec *s, const clv_param *p, b
   return adapter ? s->lora.from != NULL : !p->frozen;
 }
 
-static clv_code read_settings(const char *folder, clv_peft *ret, clv_err *err) {
+static clv_code read_adapter_settings(const char *folder, clv_peft *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0}, text = {0};
   clv_bytes_printf(&path, "%s/" CLV_PEFT_CONFIG, folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory for the path of %s", folder);
@@ -70,7 +70,7 @@ static clv_code check_scales(const clv_blueprint *b, uint32_t stage, const adapt
   const clv_lora_config *l = &b->config->stages[stage].lora;
   CLV_AUTO(clv_peft_done) clv_peft p = {0};
   prefixed name;
-  CLV_TRY(read_settings(b->stages[stage].adapters, &p, err));
+  CLV_TRY(read_adapter_settings(b->stages[stage].adapter_folder, &p, err));
   for (int i = 0; l->from && i < b->stages[stage].params->n; i++) {
     const char *param = b->stages[stage].params->list[i].name;
     if (!clv_lora_is_adapter(param)) continue;
@@ -176,18 +176,18 @@ clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_wei
   const clv_stage_spec *spec = &b->config->stages[stage];
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
-  clv_err why;
+  clv_err reason;
   CLV_TRY(clv_alloc((size_t)b->stages[stage].params->n, sizeof *found, &found, err));
-  clv_code code = open_file(b->stages[stage].adapters, &f, &why);
+  clv_code code = open_file(b->stages[stage].adapter_folder, &f, &reason);
   adapter_file a = {f, clv_model_family(b->config)};
-  if (code == CLV_OK) code = check_scales(b, stage, &a, &why);
-  if (code == CLV_OK) code = check_layers_have_adapters(b, &a, &why);
-  if (code == CLV_OK) code = check_extra_tensors(b, &a, &why);
-  if (code == CLV_OK) code = find_tensors(b, stage, &a, found, &why);
+  if (code == CLV_OK) code = check_scales(b, stage, &a, &reason);
+  if (code == CLV_OK) code = check_layers_have_adapters(b, &a, &reason);
+  if (code == CLV_OK) code = check_extra_tensors(b, &a, &reason);
+  if (code == CLV_OK) code = find_tensors(b, stage, &a, found, &reason);
   if (code != CLV_OK) { /* the folder has an error: the message points at the session's line that
                          * names it */
     clv_config_pos pos = spec->lora.from ? spec->lora.pos : spec->pos;
-    clv_session_fail_at(b->config, pos, err, "stage '%s': lora.from: %s", spec->name, why.text);
+    clv_session_fail_at(b->config, pos, err, "stage '%s': lora.from: %s", spec->name, reason.text);
     if (err) err->code = CLV_DATA_LOSS;
     return CLV_DATA_LOSS;
   }
@@ -218,14 +218,15 @@ static void find_stages_of_folder(clv_blueprint *b, const char *folder) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
     const char *own = b->config->stages[i].lora.from;
-    if ((own && strcmp(own, folder) != 0) || s->has_modules) continue;
-    s->has_modules = has_tensor_of_stage(&a, s->params, own != NULL);
-    if (s->has_modules) s->adapters = folder;
+    if ((own && strcmp(own, folder) != 0) || s->folder_has_other_params) continue;
+    s->folder_has_other_params = has_tensor_of_stage(&a, s->params, own != NULL);
+    if (s->folder_has_other_params) s->adapter_folder = folder;
   }
 }
 
 void clv_adapters_find_sources(clv_blueprint *b) {
-  for (uint32_t i = 0; i < b->n_stages; i++) b->stages[i].adapters = b->config->stages[i].lora.from;
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    b->stages[i].adapter_folder = b->config->stages[i].lora.from;
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->config->stages[i].lora.from) find_stages_of_folder(b, b->config->stages[i].lora.from);
 }

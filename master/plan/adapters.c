@@ -21,10 +21,10 @@ static clv_code add_adapters(clv_blueprint *b, uint32_t i, uint32_t first, uint3
   const clv_stage_spec *s = &b->config->stages[i];
   clv_lora lora = lora_options_of(&s->lora);
   clv_graph *adapted_graph;
-  clv_err why;
-  if (clv_graph_lora(b->full_graph, first, last, &lora, &adapted_graph, &why) != CLV_OK)
+  clv_err reason;
+  if (clv_graph_lora(b->full_graph, first, last, &lora, &adapted_graph, &reason) != CLV_OK)
     return clv_session_fail_at(b->config, s->lora.targets_pos, err, "stage '%s': lora.targets: %s",
-                               s->name, why.text);
+                               s->name, reason.text);
   clv_graph_free(b->full_graph);
   b->full_graph = adapted_graph;
   return CLV_OK;
@@ -50,7 +50,7 @@ bool clv_is_param_checkpointed(const clv_stage_spec *s, const clv_param *p) {
   return !(s->weights_artifact && p->trainable && p->frozen);
 }
 
-static bool has_trainable_in(const clv_stage_plan *s, const char *path) {
+static bool has_trainable_param_in(const clv_stage_plan *s, const char *path) {
   for (int i = 0; i < s->params->n; i++)
     if (s->params->list[i].trainable && clv_lora_is_inside(s->params->list[i].name, path))
       return true;
@@ -80,7 +80,7 @@ static clv_code fail_no_module(const clv_blueprint *b, uint32_t stage, const cha
 clv_code clv_adapters_check(const clv_blueprint *b, uint32_t stage, clv_err *err) {
   const clv_lora_config *l = &b->config->stages[stage].lora;
   for (size_t i = 0; i < l->train.n; i++)
-    if (!has_trainable_in(&b->stages[stage], l->train.items[i]))
+    if (!has_trainable_param_in(&b->stages[stage], l->train.items[i]))
       return fail_no_module(b, stage, l->train.items[i], err);
   return CLV_OK;
 }

@@ -32,8 +32,8 @@ void clv_blueprint_free(clv_blueprint *b) {
   free(b->stages);
   free(b->egress);
   free(b->is_worker_used);
-  for (int k = 0; b->why_known && k < b->full_graph->n_nodes; k++) free(b->why_known[k]);
-  free(b->why_known);
+  for (int k = 0; b->known_reasons && k < b->full_graph->n_nodes; k++) free(b->known_reasons[k]);
+  free(b->known_reasons);
   clv_graph_free(b->full_graph);
   free(b);
 }
@@ -56,7 +56,7 @@ static clv_code mark_frozen(const clv_session_config *c, const clv_stage_spec *s
       p->frozen = true;
       glob_used[g] = true;
     }
-    s->n_learning += !p->frozen;
+    s->n_learning_params += !p->frozen;
   }
   return CLV_OK;
 }
@@ -100,12 +100,12 @@ static void find_model_inputs(const clv_blueprint *b, bool behind_cut, clv_stage
 /* Makes the graph of packed sequences, which is then cut into stages. */
 static clv_code make_packed_graph(clv_blueprint *b, clv_graph **ret, clv_err *err) {
   const clv_session_config *c = b->config;
-  clv_err why;
-  if (clv_graph_pack(b->full_graph, ret, &why) != CLV_OK)
+  clv_err reason;
+  if (clv_graph_pack(b->full_graph, ret, &reason) != CLV_OK)
     return clv_session_fail_at(c, c->data.packed_pos, err,
                                "data.packed: %s (text and documents have an input lengths, which "
                                "data.inputs names, and a model by hf reads it)",
-                               why.text);
+                               reason.text);
   for (int k = 0; k < (int)b->inputs.n; k++)
     if (clv_graph_length_limit(b->full_graph, k)) b->lengths_input = k;
   b->max_positions = clv_graph_length_limit(b->full_graph, b->lengths_input);
@@ -140,8 +140,8 @@ static clv_code make_stages(clv_blueprint *b, clv_err *err) {
     s->planned_worker = spec->worker;
     s->worker = clv_session_worker_in_use(c, spec->worker);
     s->input_needs_grad = learned;
-    s->has_backward = learned || s->n_learning;
-    learned |= s->n_learning > 0;
+    s->has_backward = learned || s->n_learning_params;
+    learned |= s->n_learning_params > 0;
   }
   CLV_TRY(clv_ties_apply(b, err));
   for (uint32_t i = 0; i + 1 < b->n_stages; i++)
@@ -159,15 +159,15 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
   clv_stage_plan *s = &b->stages[b->n_stages];
   const clv_graph *last = b->stages[b->n_stages - 1].graph;
   const clv_node *out = &last->nodes[last->output];
-  clv_err why;
+  clv_err reason;
   if (out->max_positions && c->loss.kind != CLV_LOSS_CROSS_ENTROPY)
     return clv_session_fail_at(c, c->data.packed_pos, err,
                                "data.packed: loss %s counts the places of pads; cross_entropy "
                                "ignores them",
                                loss_op_name(c));
   if (clv_session_loss_graph(c, &out->shape, b->micro_size * CLV_MAX(out->max_positions, 1),
-                             &s->graph, &why) != CLV_OK)
-    return clv_session_fail_at(c, c->loss.pos, err, "loss %s: %s", loss_op_name(c), why.text);
+                             &s->graph, &reason) != CLV_OK)
+    return clv_session_fail_at(c, c->loss.pos, err, "loss %s: %s", loss_op_name(c), reason.text);
   s->graph->nodes[0].max_positions = s->graph->nodes[1].max_positions = out->max_positions;
   clv_dtype want = s->graph->nodes[1].dtype;
   if (want != label_dtype)
@@ -182,8 +182,8 @@ static clv_code make_loss(clv_blueprint *b, clv_dtype label_dtype, clv_err *err)
 
 /* ---- egress ---------------------------------------------------------------------------------- */
 
-/* Returns the findings of a row. An input of the loss is its labels; predictions are an
- * activation. */
+/* Returns the findings of a row of the egress table. A row of the loss's labels has the finding
+ * LABELS; a row of its predictions has the findings of an activation. */
 static clv_findings findings_of_row(const clv_blueprint *b, clv_egress_kind kind, uint32_t stage,
                                     uint32_t input) {
   if (kind == CLV_EGRESS_LABELS) return CLV_FINDING_LABELS;
@@ -198,9 +198,9 @@ static clv_findings findings_of_row(const clv_blueprint *b, clv_egress_kind kind
 static uint32_t hiding_layers_before(const clv_blueprint *b, const clv_egress_row *r) {
   if (r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS)
     return r->findings ? 0 : CLV_POLICY_NO_PATH;
-  if (r->kind == CLV_EGRESS_GRADIENT) return b->stages[r->stage].head_layers;
+  if (r->kind == CLV_EGRESS_GRADIENT) return b->stages[r->stage].n_head_layers;
   bool value = r->kind == CLV_EGRESS_ACTIVATION || (r->kind == CLV_EGRESS_CACHED && !r->input);
-  return value ? b->stages[r->stage].front_layers : CLV_POLICY_NO_PATH;
+  return value ? b->stages[r->stage].n_front_layers : CLV_POLICY_NO_PATH;
 }
 
 static void add_row(clv_blueprint *b, clv_egress_kind kind, uint32_t stage, uint32_t input,
@@ -267,19 +267,19 @@ static void add_hop_rows(clv_blueprint *b, uint32_t i) {
   const clv_stage_plan *from = &b->stages[i], *to = &b->stages[i + 1];
   const char *name = b->config->stages[i].name;
   size_t first = b->n_egress;
-  char what[24];
+  char crossing_text[24];
   if (!is_sent_via_master(b, i)) return;
   if (b->has_cache && i == 0) add_cache_rows(b);
-  format_crossing(b, i, what, sizeof what);
+  format_crossing(b, i, crossing_text, sizeof crossing_text);
   if (to->planned_worker >= 0)
     add_row(b, CLV_EGRESS_ACTIVATION, i, 0, to->planned_worker, output_node(from),
             from->planned_worker >= 0,
             b->has_cache && i == 0 ? "activation of stage '%.40s' (test, eval)%.0s"
                                    : "activation of stage '%.40s' (%s)",
-            name, what);
+            name, crossing_text);
   if (from->planned_worker >= 0 && to->input_needs_grad)
     add_row(b, CLV_EGRESS_GRADIENT, i, 0, from->planned_worker, output_node(from),
-            to->planned_worker >= 0, "gradient for stage '%.40s' (%s)", name, what);
+            to->planned_worker >= 0, "gradient for stage '%.40s' (%s)", name, crossing_text);
   while (first < b->n_egress) b->egress[first++].n_values = clv_blueprint_cut_values(b, i, NULL);
 }
 
@@ -300,7 +300,7 @@ static void add_input_rows(clv_blueprint *b, uint32_t i) {
 
 /* True if a new run sends weights to the stage before its first step. */
 static bool is_sent_initial_weights(const clv_blueprint *b, uint32_t i) {
-  return clv_stage_has_master_weights(&b->config->stages[i]) || b->stages[i].adapters;
+  return clv_stage_has_master_weights(&b->config->stages[i]) || b->stages[i].adapter_folder;
 }
 
 size_t clv_blueprint_moment_count(const clv_blueprint *b) {
@@ -317,7 +317,7 @@ static uint64_t optimizer_bytes(const clv_blueprint *b, uint32_t i) {
   uint64_t bytes = 0;
   for (int k = 0; k < params->n; k++)
     if (params->list[k].trainable && !params->list[k].fixed) bytes += params->list[k].bytes;
-  return moments && b->stages[i].n_learning ? moments * bytes + sizeof(int64_t) : 0;
+  return moments && b->stages[i].n_learning_params ? moments * bytes + sizeof(int64_t) : 0;
 }
 
 static void add_state_rows(clv_blueprint *b, uint32_t i) {
@@ -354,9 +354,9 @@ static void add_spare_rows(clv_blueprint *b) {
 }
 
 static size_t max_spares(const clv_session_config *c) {
-  size_t most = 0;
-  for (size_t i = 0; i < c->n_workers; i++) most = CLV_MAX(most, c->workers[i].spares.n);
-  return most;
+  size_t max = 0;
+  for (size_t i = 0; i < c->n_workers; i++) max = CLV_MAX(max, c->workers[i].spares.n);
+  return max;
 }
 
 bool clv_blueprint_is_row_in_use(const clv_blueprint *b, const clv_egress_row *r) {
@@ -401,30 +401,30 @@ static bool is_on_processor_here(const clv_stage_spec *s) {
  * it loads its stage. */
 static clv_code check_dtype(const clv_session_config *c, clv_err *err) {
   bool here = false;
-  clv_err why;
+  clv_err reason;
   for (size_t i = 0; i < c->n_stages; i++) here |= is_on_processor_here(&c->stages[i]);
   if (c->train.dtype != CLV_COMPUTE_BF16 || !here) return CLV_OK;
-  if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK) return CLV_OK;
-  return clv_session_fail_at(c, c->train.dtype_pos, err, "master: %s", why.text);
+  if (clv_backend_cpu()->check_bf16(clv_backend_cpu(), &reason) == CLV_OK) return CLV_OK;
+  return clv_session_fail_at(c, c->train.dtype_pos, err, "master: %s", reason.text);
 }
 
 /* Checks that processors can compute tf32, if the session file sets tf32 for a stage on a
  * processor. */
 static clv_code check_tf32(const clv_session_config *c, clv_err *err) {
-  clv_err why;
+  clv_err reason;
   for (size_t i = 0; i < c->n_stages; i++) {
     const clv_stage_spec *s = &c->stages[i];
     if (!s->tf32 || !(is_on_processor_here(s) || strncmp(s->device, "cpu", 3) == 0)) continue;
-    if (clv_backend_check_tf32(clv_backend_cpu(), &why) == CLV_OK) continue;
-    return clv_session_fail_at(c, s->tf32_pos, err, "stage '%s': %s", s->name, why.text);
+    if (clv_backend_check_tf32(clv_backend_cpu(), &reason) == CLV_OK) continue;
+    return clv_session_fail_at(c, s->tf32_pos, err, "stage '%s': %s", s->name, reason.text);
   }
   return CLV_OK;
 }
 
 bool clv_blueprint_is_bf16(const clv_blueprint *b) {
-  clv_err why;
+  clv_err reason;
   return b->config->train.dtype == CLV_COMPUTE_BF16 &&
-         clv_backend_cpu()->check_bf16(clv_backend_cpu(), &why) == CLV_OK;
+         clv_backend_cpu()->check_bf16(clv_backend_cpu(), &reason) == CLV_OK;
 }
 
 /* Marks the workers that may get a tensor: those of the stages, and their spares. */
@@ -530,8 +530,7 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out) {
   for (size_t i = 0; i < b->n_egress; i++) {
     const clv_egress_row *r = &b->egress[i];
     if (r->kind == CLV_EGRESS_STATE)
-      continue; /* the row of weights of the same stage stands for
-                                                * this row */
+      continue; /* a stage's row of weights is printed for its row of state, too */
     const clv_remote_spec *w = &b->config->workers[r->worker];
     const char *word = r->kind == CLV_EGRESS_INPUT || r->kind == CLV_EGRESS_LABELS
                            ? ""

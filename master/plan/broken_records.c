@@ -7,11 +7,13 @@
 
 #include "master/plan/plan_int.h"
 
-static int first_line_len(const clv_broken_records *b) { return (int)strcspn(b->list.data, "\n"); }
+static int first_line_len(const clv_broken_records *b) {
+  return (int)strcspn(b->error_lines.data, "\n");
+}
 
 /* Prints one line for each listed record. */
-static void print_list(const clv_broken_records *b) {
-  for (const char *at = b->list.data, *stop; (stop = strchr(at, '\n')); at = stop + 1)
+static void print_broken_records(const clv_broken_records *b) {
+  for (const char *at = b->error_lines.data, *stop; (stop = strchr(at, '\n')); at = stop + 1)
     clv_notice(CLV_LOG_WARN, "broken", "%.*s", (int)(stop - at), at);
   if (b->n > CLV_BROKEN_LISTED)
     clv_notice(CLV_LOG_WARN, "broken", "and %zu more", b->n - CLV_BROKEN_LISTED);
@@ -19,18 +21,19 @@ static void print_list(const clv_broken_records *b) {
 
 clv_code clv_plan_refuse_broken(const clv_broken_records *b, clv_err *err) {
   if (!b->n) return CLV_OK;
-  if (b->list.failed)
+  if (b->error_lines.failed)
     return clv_fail(err, CLV_EXHAUSTED, "out of memory for the list of %zu broken records", b->n);
-  if (b->n == 1) return clv_fail(err, CLV_DATA_LOSS, "%.*s", first_line_len(b), b->list.data);
-  print_list(b);
+  if (b->n == 1)
+    return clv_fail(err, CLV_DATA_LOSS, "%.*s", first_line_len(b), b->error_lines.data);
+  print_broken_records(b);
   return clv_fail(err, CLV_DATA_LOSS,
                   "%zu records cannot be read: correct them, or leave them out with data.broken: "
                   "skip; the first: %.*s",
-                  b->n, first_line_len(b), b->list.data);
+                  b->n, first_line_len(b), b->error_lines.data);
 }
 
 void clv_plan_note_broken(const char *key, const clv_broken_records *b, clv_bytes *notes) {
-  if (!b->n || b->list.failed) return;
+  if (!b->n || b->error_lines.failed) return;
   clv_bytes_printf(notes, "%s: %zu record%s left out (data.broken: skip); the first: %.*s\n", key,
-                   b->n, CLV_S(b->n), first_line_len(b), b->list.data);
+                   b->n, CLV_S(b->n), first_line_len(b), b->error_lines.data);
 }

@@ -18,7 +18,7 @@ static const char *why_output_changes(const clv_blueprint *b) {
     return "data.images.flip flips other images in each epoch: set it to 0";
   if (d->objective == CLV_LABELS_MASKED)
     return "data.objective: masked hides other tokens in each epoch";
-  return b->stages[0].n_learning ? "it learns: add `freeze: true`" : NULL;
+  return b->stages[0].n_learning_params ? "it learns: add `freeze: true`" : NULL;
 }
 
 /* Returns why the position of the stage, its output or the schedule excludes a cache; NULL: none of

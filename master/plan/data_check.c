@@ -14,7 +14,7 @@ typedef struct data_set {
   const clv_dataset *ds;
   const char *key;
   const clv_text_list *files;
-  clv_config_pos pos;
+  clv_config_pos key_pos;
 } data_set;
 
 /* Returns the file of input k. */
@@ -42,7 +42,7 @@ static clv_code check_same_shapes(const clv_blueprint *b, const data_set *train,
     clv_shape y = clv_dataset_input(test->ds, k, 1).shape;
     if (clv_shape_equal(&x, &y)) continue;
     return clv_session_fail_at(
-        b->config, test->pos, err,
+        b->config, test->key_pos, err,
         "%s: %s has records of %s, %s of data.train has %s: both need the same", test->key,
         records_file(test, k), format_record_shape(y, other, sizeof other), records_file(train, k),
         format_record_shape(x, one, sizeof one));
@@ -63,7 +63,7 @@ static clv_code check_label_positions(const clv_blueprint *b, const data_set *s,
   places.rank -= places.rank > 0;
   if (clv_shape_equal(&y, &places)) return CLV_OK;
   return clv_session_fail_at(
-      b->config, s->pos, err,
+      b->config, s->key_pos, err,
       "%s: %s has labels of %s, one per %s, and the last layer ('%s') gives %s: it must give the "
       "classes of each %s, as the head '%s' does",
       s->key, labels_file(s), format_record_shape(y, have, sizeof have),
@@ -84,12 +84,12 @@ static clv_code check_largest_class(const clv_blueprint *b, const data_set *s, c
   long long outputs = out->dim[classes];
   if (clv_dataset_largest_label(s->ds, &record)) snprintf(of, sizeof of, " (record %zu)", record);
   if (high > INT32_MAX)
-    return clv_session_fail_at(b->config, s->pos, err,
+    return clv_session_fail_at(b->config, s->key_pos, err,
                                "%s: %s: labels go up to %lld%s, which is the number of no class: "
                                "the last layer has %lld outputs",
                                s->key, labels_file(s), (long long)high, of, outputs);
   return clv_session_fail_at(
-      b->config, s->pos, err,
+      b->config, s->key_pos, err,
       "%s: %s: labels go up to %lld%s, and the last layer has %lld outputs: it "
       "needs %lld, one per class",
       s->key, labels_file(s), (long long)high, of, outputs, (long long)high + 1);
@@ -130,7 +130,7 @@ static clv_code check_target_shape(const clv_blueprint *b, const data_set *s, cl
   if (clv_dataset_y_dtype(s->ds) != CLV_F32 || !clv_dataset_has_labels(s->ds)) return CLV_OK;
   out.dim[0] = 1;
   if (clv_shape_equal(&y, &out)) return CLV_OK;
-  return clv_session_fail_at(b->config, s->pos, err,
+  return clv_session_fail_at(b->config, s->key_pos, err,
                              "%s: %s has labels of %s, and the last layer ('%s') gives %s: "
                              "loss.kind %s compares number by "
                              "number, so both need the same shape (classes go with cross_entropy)",
@@ -144,7 +144,7 @@ static clv_code check_probabilities(const clv_blueprint *b, const data_set *s, c
   clv_loss_kind kind = b->config->loss.kind;
   if (kind != CLV_LOSS_BCE && kind != CLV_LOSS_BCE_WITH_LOGITS) return CLV_OK;
   if (clv_dataset_has_labels_in(s->ds, 0, 1, first)) return CLV_OK;
-  return clv_session_fail_at(b->config, s->pos, err,
+  return clv_session_fail_at(b->config, s->key_pos, err,
                              "%s: %s, and loss.kind %s needs labels from 0 to 1 (mse takes any "
                              "number)",
                              s->key, first, clv_loss_name(kind));
@@ -204,7 +204,7 @@ static clv_code check_embedding_rows(const clv_blueprint *b, const data_set *s, 
              (long long)a->minus);
   else if (a->column >= 0)
     snprintf(of, sizeof of, " (its column %lld)", (long long)a->column);
-  return clv_session_fail_at(b->config, s->pos, err,
+  return clv_session_fail_at(b->config, s->key_pos, err,
                              "%s: %s: record %zu has the number %lld%s, and the embedding '%s' has "
                              "rows: %lld, which takes 0 to %lld",
                              s->key, records_file(s, k), record, number, of, node->name,
@@ -243,7 +243,7 @@ static clv_code check_lengths(const clv_blueprint *b, const data_set *s, size_t 
   if (!steps || !clv_dataset_input_range(s->ds, k, CLV_ALL_COLUMNS, &range)) return CLV_OK;
   if (!has_number_outside(&range, steps, &record, &number)) return CLV_OK;
   return clv_session_fail_at(
-      b->config, s->pos, err,
+      b->config, s->key_pos, err,
       "%s: %s: record %zu has the length %lld, and its sequence %lld places: "
       "'%s' is how many of them are no padding",
       s->key, records_file(s, k), record, number, (long long)steps, input);
@@ -294,7 +294,7 @@ static clv_code check_pads(const clv_blueprint *b, const data_set *s, clv_pad_ru
   clv_pad_fault at;
   if (clv_dataset_has_valid_pads(s->ds, rule, token, &at)) return CLV_OK;
   const pad_text *t = pad_text_of(rule, token, &at);
-  return clv_session_fail_at(b->config, s->pos, err,
+  return clv_session_fail_at(b->config, s->key_pos, err,
                              "%s: %s: record %zu, place %lld %s %lld (pad_token_id of model.hf is "
                              "%lld): %s",
                              s->key, records_file(s, 0), at.record, (long long)at.place, t->fault,
@@ -306,11 +306,11 @@ static clv_code check_labels_shifted(const clv_blueprint *b, const data_set *s, 
   clv_label_shift m = clv_dataset_label_shift(s->ds, ignored);
   if (!clv_labels_are_own_tokens(&m)) return CLV_OK;
   return clv_session_fail_at(
-      b->config, s->pos, err,
+      b->config, s->key_pos, err,
       "%s: %s: %zu of %zu labels are the token of their own place, not the next: transformers "
       "shifts the labels of head: causal, and here none are: let each place have the token of the "
       "next one, and the last place %lld",
-      s->key, labels_file(s), m.n_same_place, m.n_comparable, (long long)ignored);
+      s->key, labels_file(s), m.n_same_position, m.n_comparable, (long long)ignored);
 }
 
 static clv_code check_padding(const clv_blueprint *b, const data_set *s, clv_err *err) {
@@ -324,7 +324,7 @@ static clv_code check_set(const clv_blueprint *b, const data_set *s, clv_err *er
   if (!s->ds) return CLV_OK;
   CLV_TRY(check_label_positions(b, s, err));
   CLV_TRY(check_largest_class(b, s, err));
-  CLV_TRY(clv_class_names_check(b, s->ds, s->key, s->pos, err));
+  CLV_TRY(clv_class_names_check(b, s->ds, s->key, s->key_pos, err));
   CLV_TRY(check_head_size(b, s, err));
   CLV_TRY(check_target_shape(b, s, err));
   CLV_TRY(check_probabilities(b, s, err));
@@ -358,14 +358,14 @@ static clv_code check_batch(const clv_blueprint *b, size_t n, const char *what, 
                             clv_err *err) {
   const clv_session_config *c = b->config;
   size_t least = 0;
-  clv_err why;
+  clv_err reason;
   CLV_TRY(find_smallest_micro_batch(b, n, &least, err));
-  if (check_trainable(b, least, &why) == CLV_OK) return CLV_OK;
+  if (check_trainable(b, least, &reason) == CLV_OK) return CLV_OK;
   return clv_session_fail_at(
       c, c->pipeline.pos.column ? c->pipeline.pos : c->train.pos, err,
       "%s has %zu record%s, and its smallest micro-batch %zu (train.batch: %llu, "
       "pipeline.micro_batches: %u): %s; %s",
-      what, n, CLV_S(n), least, (unsigned long long)c->train.batch, b->micro_batches, why.text,
+      what, n, CLV_S(n), least, (unsigned long long)c->train.batch, b->micro_batches, reason.text,
       cure);
 }
 

@@ -129,7 +129,8 @@ static void append_json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out)
     clv_bytes_add_json(out, p->ties[k].param.name);
     clv_bytes_puts(out, ",\"owner_weight\":");
     clv_bytes_add_json(out, weight);
-    clv_bytes_puts(out, ",\"of\":"); /* name of `owner_weight` before 0.9 */
+    /* the key `owner_weight` under the name that releases before 0.9 gave it */
+    clv_bytes_puts(out, ",\"of\":");
     clv_bytes_add_json(out, weight);
     clv_bytes_puts(out, ",\"stage\":");
     clv_bytes_add_json(out, b->config->stages[of].name);
@@ -142,7 +143,7 @@ static void append_json_ties(const clv_blueprint *b, uint32_t i, clv_bytes *out)
  * is for this kind. */
 static void append_text_device(const char *device, const clv_stage_usage *f, clv_bytes *out) {
   char workspace[24];
-  if (!f->on_device) return;
+  if (!f->is_on_device) return;
   clv_bytes_printf(
       out, "    computes on %s: its bits are those of such devices, and so is its memory", device);
   if (f->max_workspace)
@@ -151,7 +152,7 @@ static void append_text_device(const char *device, const clv_stage_usage *f, clv
   clv_bytes_puts(out, "\n");
 }
 
-static const char *transfer_text(const clv_blueprint *b, uint32_t i) {
+static const char *transfer_name(const clv_blueprint *b, uint32_t i) {
   const clv_stage_plan *s = &b->stages[i], *next = s + 1;
   if (s->worker == next->worker) return "same process";
   if (s->sends_directly) return "direct";
@@ -175,7 +176,7 @@ static void append_text_cut(const clv_blueprint *b, uint32_t i, size_t bytes, in
                    i + 1 < b->n_stages ? b->config->stages[i + 1].name : "loss",
                    clv_format_size(bytes, per_step, sizeof per_step));
   clv_lengths_append_expected(b, places, bytes, out);
-  clv_bytes_printf(out, ", %s", transfer_text(b, i));
+  clv_bytes_printf(out, ", %s", transfer_name(b, i));
   if (b->stages[i].sends_directly) append_text_hop(&b->stages[i], out);
   clv_bytes_puts(out, "\n");
 }
@@ -191,9 +192,9 @@ static void append_text_stage(const clv_blueprint *b, uint32_t i, const clv_stag
   if (clv_shape_bytes(&full, last->dtype, &cut, NULL) != CLV_OK) cut = 0;
   clv_bytes_printf(
       out, "  %-12s %-12s layers %u..%u  %zu parameters (%s)  memory %s  reorders/step %d\n",
-      b->config->stages[i].name, node_name_of(b, i), s->first_layer, s->last_layer, f->parameters,
+      b->config->stages[i].name, node_name_of(b, i), s->first_layer, s->last_layer, f->n_parameters,
       clv_format_size(f->weights, w, sizeof w), clv_format_size(f->memory, m, sizeof m),
-      f->reorders);
+      f->n_reorders);
   append_text_device(clv_stage_device(b, i), f, out);
   append_text_weights(&b->config->stages[i], out);
   append_text_layers(b, i, f, out);
@@ -286,7 +287,7 @@ static void append_json_ref_layers(const char *key, const clv_graph *g, const cl
 
 static void append_json_stage(const clv_blueprint *b, uint32_t i, const clv_stage_usage *f,
                               clv_bytes *out) {
-  char shows[CLV_FINDINGS_TEXT];
+  char findings_text[CLV_FINDINGS_TEXT];
   clv_bytes_printf(out, "%s{\"name\":", i ? "," : "");
   clv_bytes_add_json(out, b->config->stages[i].name);
   clv_bytes_puts(out, ",\"at\":");
@@ -299,23 +300,23 @@ static void append_json_stage(const clv_blueprint *b, uint32_t i, const clv_stag
   else
     clv_bytes_puts(out, "null");
   clv_bytes_printf(out, ",\"tf32\":%s", b->config->stages[i].tf32 ? "true" : "false");
-  clv_bytes_printf(
-      out,
-      ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"
-      "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"
-      "\"cache_bytes\":%zu,\"value_bytes\":%zu,\"kept_bytes\":%zu,"
-      "\"evaluation_bytes\":%zu,"
-      "\"memory_bytes\":%zu,\"library_workspace_bytes\":%zu,\"borrowed_bytes\":%zu,"
-      "\"reorders_per_step\":%d,\"direct\":%s,\"direct_shows\":\"%s\"",
-      b->stages[i].first_layer, b->stages[i].last_layer, f->parameters, f->weights, f->optimizer,
-      f->activations, f->scratch, f->cache, f->values, f->resident, f->evaluation, f->memory,
-      f->max_workspace, f->max_workspace, f->reorders,
-      b->stages[i].sends_directly ? "true" : "false",
-      clv_findings_words(
-          b->stages[i].sends_directly ? b->stages[i].hop_findings : CLV_FINDING_MIXED, shows));
+  clv_bytes_printf(out,
+                   ",\"layers\":[%u,%u],\"parameters\":%zu,\"weight_bytes\":%zu,"
+                   "\"optimizer_bytes\":%zu,\"activation_bytes\":%zu,\"scratch_bytes\":%zu,"
+                   "\"cache_bytes\":%zu,\"value_bytes\":%zu,\"kept_bytes\":%zu,"
+                   "\"evaluation_bytes\":%zu,"
+                   "\"memory_bytes\":%zu,\"library_workspace_bytes\":%zu,\"borrowed_bytes\":%zu,"
+                   "\"reorders_per_step\":%d,\"direct\":%s,\"direct_shows\":\"%s\"",
+                   b->stages[i].first_layer, b->stages[i].last_layer, f->n_parameters, f->weights,
+                   f->optimizer, f->activations, f->scratch, f->cache, f->value_bytes,
+                   f->resident_bytes, f->evaluation_bytes, f->memory, f->max_workspace,
+                   f->max_workspace, f->n_reorders, b->stages[i].sends_directly ? "true" : "false",
+                   clv_findings_words(
+                       b->stages[i].sends_directly ? b->stages[i].hop_findings : CLV_FINDING_MIXED,
+                       findings_text));
   append_json_ref_layers("fallback_layers", b->stages[i].graph, f, out);
   append_json_ref_layers("ref_layers", b->stages[i].graph, f,
-                         out); /* name of the list before 0.9 */
+                         out); /* the same list under the name that releases before 0.9 gave it */
   append_json_ties(b, i, out);
   clv_bytes_puts(out, "}");
 }

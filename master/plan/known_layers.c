@@ -53,7 +53,7 @@ typedef struct ledger_search {
   size_t n_worker_rows;
 } ledger_search;
 
-static void ledger_search_done(ledger_search *r) {
+static void free_ledger_search(ledger_search *r) {
   free(r->worker_names);
   free(r->worker_rows);
 }
@@ -64,17 +64,17 @@ static void ledger_search_done(ledger_search *r) {
 static clv_code look_up_name(ledger_search *r, int k, clv_ledger_kind kind, const clv_sha256 *of,
                              const char *before, const char *behind, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  bool there;
-  if (r->b->why_known[k]) return CLV_OK;
+  bool is_found;
+  if (r->b->known_reasons[k]) return CLV_OK;
   for (size_t i = 0; kind == CLV_LEDGER_WEIGHTS && i < r->n_worker_names; i++)
     if (memcmp(&r->worker_names[i], of, sizeof *of) == 0)
-      return clv_strdup("has weights that a worker begins with", &r->b->why_known[k], err);
-  CLV_TRY(clv_ledger_find(r->ledger, kind, of, &r->found_entry, &there, err));
-  if (!there) return CLV_OK;
+      return clv_strdup("has weights that a worker begins with", &r->b->known_reasons[k], err);
+  CLV_TRY(clv_ledger_find(r->ledger, kind, of, &r->found_entry, &is_found, err));
+  if (!is_found) return CLV_OK;
   clv_bytes_printf(&text, "%s at '%.100s'%s (%s)", before, r->found_entry.identity, behind,
                    r->found_entry.date);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_strdup(text.data, &r->b->why_known[k], err);
+  return clv_strdup(text.data, &r->b->known_reasons[k], err);
 }
 
 static int find_node(const clv_graph *g, const char *name) {
@@ -137,7 +137,7 @@ static clv_code look_up_moments(ledger_search *r, int k, const clv_weights_momen
 static int compare_names(const void *a, const void *b) { return memcmp(a, b, sizeof(clv_sha256)); }
 
 /* Adds the names of rows and columns of a tensor that a worker's stage begins with. */
-static clv_code add_given_rows(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
+static clv_code add_worker_rows(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
   for (int columns = 0; columns < 2; columns++) {
     clv_row_names names;
     CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
@@ -145,7 +145,7 @@ static clv_code add_given_rows(ledger_search *r, const clv_weights_sample *s, cl
     clv_sha256 *more = reallocarray(r->worker_rows, r->n_worker_rows + names.n, sizeof *more);
     if (!more) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
     r->worker_rows = more;
-    memcpy(r->worker_rows + r->n_worker_rows, names.list, names.n * sizeof *names.list);
+    memcpy(r->worker_rows + r->n_worker_rows, names.names, names.n * sizeof *names.names);
     r->n_worker_rows += names.n;
   }
   return CLV_OK;
@@ -156,26 +156,26 @@ typedef struct row_hits {
   size_t n, points;
 } row_hits;
 
-static void add_hit(row_hits *h, const clv_sha256 *row) {
+static void count_row_hit(row_hits *h, const clv_sha256 *row) {
   h->n++;
   h->points += clv_row_points(row);
 }
 
-/* Sets why_known[k] of node k if a worker has received enough of these rows or columns. One row
+/* Sets known_reasons[k] of node k if a worker has received enough of these rows or columns. One row
  * with 8 values is enough, because the worker then knows which sum of the record that output is. */
 static clv_code count_found_rows(ledger_search *r, int k, const clv_row_names *names,
                                  const char *noun, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   row_hits given = {0}, found = {0};
   for (size_t i = 0; i < names->n; i++) {
-    const clv_sha256 *row = &names->list[i];
+    const clv_sha256 *row = &names->names[i];
     bool is_there = false;
     if (r->n_worker_rows &&
         bsearch(row, r->worker_rows, r->n_worker_rows, sizeof *r->worker_rows, compare_names))
-      add_hit(&given, row);
+      count_row_hit(&given, row);
     if (clv_ledger_count_rows(r->ledger))
       CLV_TRY(clv_ledger_find(r->ledger, CLV_LEDGER_ROW, row, &r->found_entry, &is_there, err));
-    if (is_there) add_hit(&found, row);
+    if (is_there) count_row_hit(&found, row);
   }
   if (found.points >= CLV_ROW_POINTS)
     clv_bytes_printf(&text,
@@ -186,7 +186,7 @@ static clv_code count_found_rows(ledger_search *r, int k, const clv_row_names *n
     clv_bytes_printf(&text, "has %zu of %zu %s that a worker begins with, times a factor", given.n,
                      names->n, noun);
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return text.len ? clv_strdup(text.data, &r->b->why_known[k], err) : CLV_OK;
+  return text.len ? clv_strdup(text.data, &r->b->known_reasons[k], err) : CLV_OK;
 }
 
 static clv_code look_up_sample_rows(ledger_search *r, int k, const clv_weights_sample *s,
@@ -194,7 +194,7 @@ static clv_code look_up_sample_rows(ledger_search *r, int k, const clv_weights_s
   for (int columns = 0; columns < 2; columns++) {
     clv_row_names names;
     CLV_TRY(clv_weights_sample_rows(s, columns, &names, err));
-    if (!r->b->why_known[k])
+    if (!r->b->known_reasons[k])
       CLV_TRY(count_found_rows(r, k, &names, columns ? "columns" : "rows", err));
   }
   return CLV_OK;
@@ -202,7 +202,7 @@ static clv_code look_up_sample_rows(ledger_search *r, int k, const clv_weights_s
 
 /* Adds the names of a tensor that a worker's stage begins with, because that worker knows it in
  * this session. */
-static clv_code add_given_names(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
+static clv_code add_worker_names(ledger_search *r, const clv_weights_sample *s, clv_err *err) {
   size_t n, room = r->n_worker_names + CLV_SAMPLE_NAMES;
   if (room > r->worker_names_cap) {
     clv_sha256 *more = reallocarray(r->worker_names, 2 * room, sizeof *more);
@@ -221,8 +221,8 @@ static clv_code look_up_sample(ledger_search *r, uint32_t stage, const clv_param
   clv_sha256 of;
   int k = find_full_model_node(r->b, &r->b->stages[stage], p);
   if (r->b->stages[stage].worker >= 0) {
-    CLV_TRY(add_given_rows(r, s, err));
-    return add_given_names(r, s, err);
+    CLV_TRY(add_worker_rows(r, s, err));
+    return add_worker_names(r, s, err);
   }
   if (k < 0) return CLV_OK;
   CLV_TRY(clv_weights_sample_digest(s, &of, err));
@@ -250,9 +250,9 @@ static void sampler_freep(sampler **s) {
 
 static bool begin_sample(sampler *s, clv_dtype dtype, const clv_shape *shape) {
   clv_weights_sample_done(&s->sample);
-  bool begins = clv_weights_sample_begin(&s->sample, dtype, shape);
-  s->sample.max_rows = s->max_rows;
-  return begins;
+  bool has_begun = clv_weights_sample_begin(&s->sample, dtype, shape);
+  s->sample.max_row_digests = s->max_rows;
+  return has_begun;
 }
 
 static clv_code sample_all_values(clv_weights_sample *s, read_values_fn *read, void *user,
@@ -260,8 +260,8 @@ static clv_code sample_all_values(clv_weights_sample *s, read_values_fn *read, v
   size_t size = clv_dtype_size(s->dtype);
   CLV_AUTO(clv_freep) char *chunk = NULL;
   CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
-  for (size_t first = 0; first < s->count; first += CLV_SAMPLE_CHUNK) {
-    size_t n = CLV_MIN(s->count - first, (size_t)CLV_SAMPLE_CHUNK);
+  for (size_t first = 0; first < s->n_values; first += CLV_SAMPLE_CHUNK) {
+    size_t n = CLV_MIN(s->n_values - first, (size_t)CLV_SAMPLE_CHUNK);
     CLV_TRY(read(user, first, n, chunk, err));
     clv_weights_sample_add(s, (uint64_t)first * size, chunk, n * size);
   }
@@ -286,8 +286,8 @@ typedef struct folder_source {
 static clv_code read_folder_values(void *user, size_t first, size_t n, void *dst, clv_err *err) {
   const folder_source *s = user;
   const clv_stage_folder *f = s->folder;
-  return clv_weights_folder_read_range(f->folder, f->found[s->at], &f->want[s->at], first, n, dst,
-                                       err);
+  return clv_weights_folder_read_range(f->folder, f->folder_index[s->at], &f->wanted[s->at], first,
+                                       n, dst, err);
 }
 
 /* Looks up the tensors of a stage's file. It ignores a file that cannot be read: the function that
@@ -314,9 +314,10 @@ static clv_code look_up_folder(ledger_search *r, uint32_t stage, sampler *s, clv
   clv_err ignored;
   if (clv_stage_folder_open(r->b, stage, &f, &notes, &ignored) != CLV_OK) return CLV_OK;
   for (size_t i = 0; i < f.n; i++) {
-    const clv_weights_want *w = &f.want[i];
+    const clv_weights_want *w = &f.wanted[i];
     const clv_param *p = clv_params_find(r->b->stages[stage].params, w->name);
-    if (!p || f.found[i] == CLV_WEIGHTS_NONE || !begin_sample(s, w->dtype, &w->shape)) continue;
+    if (!p || f.folder_index[i] == CLV_WEIGHTS_NONE || !begin_sample(s, w->dtype, &w->shape))
+      continue;
     CLV_TRY(sample_all_values(&s->sample, read_folder_values, &(folder_source){&f, i}, err));
     CLV_TRY(look_up_sample(r, stage, p, &s->sample, err));
   }
@@ -350,8 +351,8 @@ static clv_code copy_reasons_of_owners(clv_blueprint *b, clv_err *err) {
   for (int k = 0; k < b->full_graph->n_nodes; k++) {
     const char *tied = b->full_graph->nodes[k].tied;
     int owner = tied[0] ? find_node(b->full_graph, tied) : -1;
-    if (owner >= 0 && b->why_known[owner] && !b->why_known[k])
-      CLV_TRY(clv_strdup(b->why_known[owner], &b->why_known[k], err));
+    if (owner >= 0 && b->known_reasons[owner] && !b->known_reasons[k])
+      CLV_TRY(clv_strdup(b->known_reasons[owner], &b->known_reasons[k], err));
   }
   return CLV_OK;
 }
@@ -373,8 +374,9 @@ clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run, clv_
   CLV_AUTO(clv_ledger_freep) clv_ledger *ledger = NULL;
   if (!uses_workers(b)) return CLV_OK;
   CLV_TRY(clv_ledger_open(&ledger, err));
-  CLV_AUTO(ledger_search_done) ledger_search r = {.b = b, .ledger = ledger};
-  CLV_TRY(clv_alloc((size_t)b->full_graph->n_nodes, sizeof *b->why_known, &b->why_known, err));
+  CLV_AUTO(free_ledger_search) ledger_search r = {.b = b, .ledger = ledger};
+  CLV_TRY(
+      clv_alloc((size_t)b->full_graph->n_nodes, sizeof *b->known_reasons, &b->known_reasons, err));
   for (uint32_t i = 0; has_secret_files(b) && i < b->n_stages; i++)
     if (b->stages[i].worker >= 0) CLV_TRY(look_up_stage_files(&r, i, err));
   if (r.n_worker_rows) qsort(r.worker_rows, r.n_worker_rows, sizeof *r.worker_rows, compare_names);
@@ -389,16 +391,16 @@ clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run, clv_
 void clv_known_layers_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   const char *between = "";
   if (json) clv_bytes_puts(out, "[");
-  for (int k = 0; b->why_known && k < b->full_graph->n_nodes; k++) {
+  for (int k = 0; b->known_reasons && k < b->full_graph->n_nodes; k++) {
     const clv_node *n = &b->full_graph->nodes[k];
-    if (!b->why_known[k]) continue;
+    if (!b->known_reasons[k]) continue;
     if (!json)
-      clv_bytes_printf(out, "known: layer %u '%.64s' %s\n", n->layer, n->name, b->why_known[k]);
+      clv_bytes_printf(out, "known: layer %u '%.64s' %s\n", n->layer, n->name, b->known_reasons[k]);
     if (!json) continue;
     clv_bytes_printf(out, "%s{\"layer\":%u,\"name\":", between, n->layer);
     clv_bytes_add_json(out, n->name);
     clv_bytes_puts(out, ",\"why\":");
-    clv_bytes_add_json(out, b->why_known[k]);
+    clv_bytes_add_json(out, b->known_reasons[k]);
     clv_bytes_puts(out, "}");
     between = ",";
   }

@@ -15,11 +15,13 @@
 #include "master/plan/plan_int.h"
 
 enum { MAX_LAG = 1024, MAX_WORK = 1 << 26, RECORDS_PER_LAG = 8 };
-/* Few blocks: at most FEW_BLOCKS for each class, with RECORDS_PER_BLOCK records or more on
- * average. */
+/* A block is a run of records with equal labels. The labels have few blocks if there are at most
+ * FEW_BLOCKS for each class, with at least RECORDS_PER_BLOCK records on average. */
 enum { FEW_BLOCKS = 2, RECORDS_PER_BLOCK = 4 };
-/* Number of standard deviations by which a share must exceed that of a shuffle: fewer if there are
- * few blocks, more for the best of many lags. */
+/* By how much a share of equal labels must exceed that of a random order to be significant:
+ * LEAST_EXCESS is a part of the possible excess, the others are standard deviations. FEW_SIGMAS:
+ * neighbours, if the labels have few blocks; NEXT_SIGMAS: neighbours otherwise; LAG_SIGMAS: the
+ * best of many distances. */
 static const double LEAST_EXCESS = 0.1, NEXT_SIGMAS = 3, FEW_SIGMAS = 2.5, LAG_SIGMAS = 6;
 
 /* Reads the labels of the training records in their order. A numeric label becomes 0 or 1, as it is
@@ -45,8 +47,8 @@ static int compare_values(const void *a, const void *b) {
 
 /* Statistics of the labels in a random order. */
 typedef struct shuffle {
-  double share; /* expected share of pairs of records with equal labels */
-  double sigma; /* standard deviation of the share of neighbours with equal labels */
+  double share;              /* expected share of pairs of records with equal labels */
+  double standard_deviation; /* standard deviation of the share of neighbours with equal labels */
   size_t n_classes;
 } shuffle;
 
@@ -65,11 +67,11 @@ static shuffle compute_shuffle(double *labels, size_t n) {
   double runs = (squares * (squares + all * (all + 1)) - 2 * all * cubes - all * all * all) /
                 (all * all * (all - 1)); /* variance of the number of equal neighbours */
   ret.share = (squares - all) / (all * (all - 1));
-  ret.sigma = sqrt(fmax(runs, 0)) / (all - 1);
+  ret.standard_deviation = sqrt(fmax(runs, 0)) / (all - 1);
   return ret;
 }
 
-static double share_at_lag(const double *labels, size_t n, size_t lag) {
+static double equal_share_at_lag(const double *labels, size_t n, size_t lag) {
   size_t same = 0;
   for (size_t i = lag; i < n; i++) same += labels[i] == labels[i - lag];
   return (double)same / (double)(n - lag);
@@ -78,12 +80,12 @@ static double share_at_lag(const double *labels, size_t n, size_t lag) {
 /* True if the share exceeds that of a shuffle by LEAST_EXCESS of the rest, and by `sigmas` standard
  * deviations. */
 static bool is_significant(const clv_label_order *o, double sigmas, double sigma) {
-  double more = o->share - o->shuffled_share, left = 1 - o->shuffled_share;
+  double more = o->equal_share - o->shuffled_share, left = 1 - o->shuffled_share;
   return o->lag && left > 0 && more >= LEAST_EXCESS * left && more >= sigmas * sigma;
 }
 
 static bool has_few_blocks(const clv_label_order *next, size_t classes, size_t n) {
-  double blocks = 1 + (1 - next->share) * (double)(n - 1);
+  double blocks = 1 + (1 - next->equal_share) * (double)(n - 1);
   return blocks <= FEW_BLOCKS * (double)classes && RECORDS_PER_BLOCK * blocks <= (double)n;
 }
 
@@ -91,15 +93,16 @@ clv_label_order clv_label_order_compute(double *labels, size_t n) {
   size_t lags =
       CLV_MIN(n / RECORDS_PER_LAG, CLV_MIN((size_t)MAX_LAG, MAX_WORK / CLV_MAX(n, (size_t)1)));
   if (n < RECORDS_PER_LAG) return (clv_label_order){0};
-  clv_label_order next = {.lag = 1, .share = share_at_lag(labels, n, 1)}, best = {0};
+  clv_label_order next = {.lag = 1, .equal_share = equal_share_at_lag(labels, n, 1)}, best = {0};
   for (size_t lag = 2; lag <= lags; lag++) {
-    double share = share_at_lag(labels, n, lag);
-    if (share > best.share) best = (clv_label_order){.lag = (uint32_t)lag, .share = share};
+    double share = equal_share_at_lag(labels, n, lag);
+    if (share > best.equal_share)
+      best = (clv_label_order){.lag = (uint32_t)lag, .equal_share = share};
   }
   const shuffle s = compute_shuffle(labels, n);
   next.shuffled_share = best.shuffled_share = s.share;
   double sigmas = has_few_blocks(&next, s.n_classes, n) ? FEW_SIGMAS : NEXT_SIGMAS;
-  if (is_significant(&next, sigmas, s.sigma)) return next;
+  if (is_significant(&next, sigmas, s.standard_deviation)) return next;
   double sigma = sqrt(s.share * (1 - s.share) / (double)n);
   return is_significant(&best, LAG_SIGMAS, sigma) ? best : (clv_label_order){0};
 }
@@ -126,7 +129,7 @@ void clv_label_order_describe(const clv_blueprint *b, bool json, clv_bytes *out)
   const clv_label_order *o = &b->label_order;
   if (json && !o->lag) clv_bytes_puts(out, "null");
   if (json && o->lag)
-    clv_bytes_printf(out, "{\"share\":%.4f,\"shuffled\":%.4f,\"lag\":%u}", o->share,
+    clv_bytes_printf(out, "{\"share\":%.4f,\"shuffled\":%.4f,\"lag\":%u}", o->equal_share,
                      o->shuffled_share, o->lag);
   if (json || !o->lag) return;
   clv_bytes_printf(out,
@@ -134,5 +137,5 @@ void clv_label_order_describe(const clv_blueprint *b, bool json, clv_bytes *out)
                    "records have the label of the record %u before them (%.0f %% if they were "
                    "shuffled): workers see which records are neighbours; train.shuffle: true mixes "
                    "them\n",
-                   100 * o->share, o->lag, 100 * o->shuffled_share);
+                   100 * o->equal_share, o->lag, 100 * o->shuffled_share);
 }

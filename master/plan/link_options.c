@@ -12,19 +12,19 @@
 enum { NAME_LEN = 72 };
 static const double DEFAULT_RTT_MS = 1, DEFAULT_MBIT = 1000;
 
-static clv_link_estimate make_link(double rtt_ms, double mbit, bool given) {
+static clv_link_estimate make_link_estimate(double rtt_ms, double mbit, bool given) {
   return (clv_link_estimate){
       .latency_s = rtt_ms / 2e3, .bytes_s = mbit * 1e6 / 8, .is_given = given};
 }
 
 /* Parses digits with an optional fraction. True if the number is from low to high; *end: the
- * character after it. */
+ * character after the number. */
 static bool parse_number(const char *text, double low, double high, double *ret, const char **end) {
-  char *stop;
+  char *number_end;
   if (strspn(text, "0123456789.") == 0) return false;
-  *ret = strtod(text, &stop);
-  *end = stop;
-  return stop <= text + strspn(text, "0123456789.") && *ret >= low && *ret <= high;
+  *ret = strtod(text, &number_end);
+  *end = number_end;
+  return number_end <= text + strspn(text, "0123456789.") && *ret >= low && *ret <= high;
 }
 
 /* Returns the index of the worker called `name` in *ret; -1: the name is "master", if `master`
@@ -80,7 +80,7 @@ static clv_code parse_link(const clv_session_config *c, const char *arg, clv_lin
   clv_link_estimate *to =
       other ? &l->hops[(size_t)CLV_MIN(one, two) * l->n + (size_t)CLV_MAX(one, two)]
             : &l->worker_links[one];
-  *to = make_link(rtt, mbit, true);
+  *to = make_link_estimate(rtt, mbit, true);
   return CLV_OK;
 }
 
@@ -97,12 +97,12 @@ static clv_code parse_speed(const clv_session_config *c, const char *arg, clv_li
     return clv_fail(err, CLV_INVALID,
                     "--speed %.80s: '%.40s' is no factor of 0.001 to 1000000; write it as %s", arg,
                     at, form);
-  l->speed[node < 0 ? l->n : (size_t)node] = factor;
+  l->speeds[node < 0 ? l->n : (size_t)node] = factor;
   return CLV_OK;
 }
 
 /* Gives each direct hop that no option sets the worse values of its two workers' links. */
-static void fill_hops(clv_links *l) {
+static void set_default_hops(clv_links *l) {
   for (size_t i = 0; i < l->n; i++)
     for (size_t k = i + 1; k < l->n; k++) {
       clv_link_estimate *hop = &l->hops[i * l->n + k];
@@ -127,10 +127,10 @@ static void note_links_and_speeds(const clv_session_config *c, clv_links *l) {
     note_link(l, pair_name, &l->hops[i]);
   }
   for (size_t i = 0; i <= l->n; i++)
-    if (l->speed[i] != 1)
+    if (l->speeds[i] != 1)
       clv_bytes_printf(&l->notes, "%s%s computes %.4g times as fast as this machine",
                        l->notes.len ? "; " : "", i < l->n ? c->workers[i].name : "master",
-                       l->speed[i]);
+                       l->speeds[i]);
 }
 
 static clv_code parse_options(const clv_session_config *c, const clv_run_options *o, clv_links *l,
@@ -138,13 +138,13 @@ static clv_code parse_options(const clv_session_config *c, const clv_run_options
   l->n = c->n_workers;
   CLV_TRY(clv_alloc(l->n, sizeof *l->worker_links, &l->worker_links, err));
   CLV_TRY(clv_alloc(l->n * l->n, sizeof *l->hops, &l->hops, err));
-  CLV_TRY(clv_alloc(l->n + 1, sizeof *l->speed, &l->speed, err));
+  CLV_TRY(clv_alloc(l->n + 1, sizeof *l->speeds, &l->speeds, err));
   for (size_t i = 0; i < l->n; i++)
-    l->worker_links[i] = make_link(DEFAULT_RTT_MS, DEFAULT_MBIT, false);
-  for (size_t i = 0; i <= l->n; i++) l->speed[i] = 1;
+    l->worker_links[i] = make_link_estimate(DEFAULT_RTT_MS, DEFAULT_MBIT, false);
+  for (size_t i = 0; i <= l->n; i++) l->speeds[i] = 1;
   for (size_t i = 0; i < o->n_links; i++) CLV_TRY(parse_link(c, o->links[i], l, err));
   for (size_t i = 0; i < o->n_speeds; i++) CLV_TRY(parse_speed(c, o->speeds[i], l, err));
-  fill_hops(l);
+  set_default_hops(l);
   note_links_and_speeds(c, l);
   return CLV_OK;
 }
@@ -162,7 +162,7 @@ void clv_links_freep(clv_links **l) {
   if (!*l) return;
   free((*l)->worker_links);
   free((*l)->hops);
-  free((*l)->speed);
+  free((*l)->speeds);
   clv_bytes_done(&(*l)->notes);
   free(*l);
   *l = NULL;

@@ -40,7 +40,7 @@ static bool uses_workers(const clv_blueprint *b) {
 static clv_code derive_seed(const clv_blueprint *b, const clv_look_options *o, uint32_t draw,
                             clv_key *ret, clv_err *err) {
   *ret = b->config->train.seed.key;
-  if (!o->preview || (!draw && b->config->train.seed.given)) return CLV_OK;
+  if (!o->is_preview || (!draw && b->config->train.seed.given)) return CLV_OK;
   return clv_key_derive("cleave look", &b->config->train.seed.key, &draw, sizeof draw, ret, err);
 }
 
@@ -62,7 +62,7 @@ clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_loo
                       clv_err *err) {
   CLV_AUTO(clv_look_sample_done) clv_look_sample sample = {0};
   uint64_t begin = clv_now_ns(), most_ns = (uint64_t)CLV_LOOK_MAX_SECONDS * 1000000000, now = begin;
-  uint32_t draws = o->preview ? CLV_LOOK_DRAWS : 1;
+  uint32_t draws = o->is_preview ? CLV_LOOK_DRAWS : 1;
   *ret = (clv_look){0};
   if (!uses_workers(b)) return CLV_OK;
   while (ret->draws < draws && now - begin <= most_ns / draws * (draws - ret->draws)) {
@@ -78,7 +78,7 @@ clv_code clv_look_run(const clv_blueprint *b, const clv_look_options *o, clv_loo
     now = clv_now_ns();
   }
   ret->has_run = true;
-  ret->records = (uint32_t)sample.split.n;
+  ret->records = (uint32_t)sample.record_split.n;
   ret->seconds = (double)(now - begin) * 1e-9;
   return CLV_OK;
 }
@@ -184,7 +184,7 @@ static clv_code refuse_reading(const clv_blueprint *b, const clv_egress_row *r,
       "from %.0f %% on that needs a key; put more layers %s it at master%s, or set privacy.%s: "
       "true",
       c->workers[r->worker].name, readers[tokens ? CLV_LOOK_TOKENS : k].name, r->name,
-      b->look.records, found->figure * 100, found->by, CLV_LOOK_CERTAIN_FIGURE * 100,
+      b->look.records, found->figure * 100, found->method, CLV_LOOK_CERTAIN_FIGURE * 100,
       k == CLV_LOOK_LABELS ? "behind" : "before",
       sizes ? ", or give all columns and factors similar sizes (standardize the data)" : "",
       key_of_reader(&b->look, k));

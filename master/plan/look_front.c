@@ -23,12 +23,12 @@ typedef struct look_tensors {
   clv_look_tensor *tensors;
   uint32_t *stage_of; /* [n_tensors] stage that outputs the tensor; n_stages: the tensor is a model
                        * input */
-  float *values;      /* [records][width] */
+  float *values;      /* values of the tensors, [records][width] */
   uint64_t run_ns;    /* time that run_all_records took for all records */
   int64_t *exchanged_tokens; /* tokens of the records that run_exchanged_tokens has made */
 } look_tensors;
 
-static void tensors_done(look_tensors *f) {
+static void free_look_tensors(look_tensors *f) {
   for (uint32_t i = 0; f->parts && i < f->n_parts; i++) clv_look_part_done(&f->parts[i]);
   free(f->parts);
   free(f->tensors);
@@ -91,7 +91,7 @@ static clv_code make_parts(look_tensors *f, clv_err *err) {
   CLV_TRY(clv_alloc(f->n_parts, sizeof *f->parts, &f->parts, err));
   for (uint32_t i = 0; i < f->n_parts; i++) {
     CLV_TRY(clv_look_part_new(&f->r->weights, i, i, &f->parts[i], err));
-    f->parts[i].runs_as_training &= !f->r->o->evaluates;
+    f->parts[i].runs_as_training &= !f->r->o->only_evaluates;
   }
   return clv_look_parts_tie(f->parts, f->n_parts, err);
 }
@@ -99,9 +99,9 @@ static clv_code make_parts(look_tensors *f, clv_err *err) {
 /* ---- running --------------------------------------------------------------------------------- */
 
 static double macs_per_record(const look_tensors *f) {
-  double work = 0;
-  for (uint32_t i = 0; i < f->n_parts; i++) work += clv_look_part_mac_count(&f->parts[i]);
-  return work;
+  double macs = 0;
+  for (uint32_t i = 0; i < f->n_parts; i++) macs += clv_look_part_mac_count(&f->parts[i]);
+  return macs;
 }
 
 /* Chooses as many records as time and memory permit. The records are chosen at the first
@@ -147,7 +147,7 @@ static void store_output(const look_tensors *f, uint32_t stage, size_t record) {
     if (f->stage_of[k] != stage) continue;
     at = f->tensors[k].first - first;
     store_values(f, k, (const char *)p->output + at * clv_dtype_size(out->dtype), out->dtype, step,
-                 record, (size_t)p->batch);
+                 record, (size_t)p->batch_size);
   }
 }
 
@@ -184,14 +184,14 @@ static size_t choose_batch_size(const look_tensors *f, size_t n) {
 
 static clv_code check_time(const look_tensors *f, clv_err *err) {
   if (clv_now_ns() <= f->r->look_end_ns) return CLV_OK;
-  return clv_fail(err, CLV_EXHAUSTED, "%zu records took longer than %d s", f->r->sample->split.n,
-                  CLV_LOOK_MAX_SECONDS);
+  return clv_fail(err, CLV_EXHAUSTED, "%zu records took longer than %d s",
+                  f->r->sample->record_split.n, CLV_LOOK_MAX_SECONDS);
 }
 
 /* Runs all records. The last batch starts earlier if it would be short, and so repeats some
  * records. */
 static clv_code run_all_records(look_tensors *f, clv_err *err) {
-  size_t n = f->r->sample->split.n, batch = choose_batch_size(f, n);
+  size_t n = f->r->sample->record_split.n, batch = choose_batch_size(f, n);
   uint64_t begin = clv_now_ns();
   for (size_t at = 0; f->n_parts && at < n; at += batch) {
     CLV_TRY(check_time(f, err));
@@ -202,7 +202,7 @@ static clv_code run_all_records(look_tensors *f, clv_err *err) {
 }
 
 static clv_code make_values(look_tensors *f, clv_err *err) {
-  size_t n = f->r->sample->split.n;
+  size_t n = f->r->sample->record_split.n;
   CLV_TRY(clv_alloc(n * f->width, sizeof *f->values, &f->values, err));
   for (size_t k = 0; k < f->n_tensors; k++) {
     f->tensors[k].values = f->values;
@@ -219,7 +219,7 @@ static clv_code make_values(look_tensors *f, clv_err *err) {
 
 static void set_nothing_to_read(clv_look_result *ret, const char *why) {
   ret->state = CLV_LOOK_NOTHING_TO_READ;
-  snprintf(ret->why, sizeof ret->why, "%s", why);
+  snprintf(ret->reason, sizeof ret->reason, "%s", why);
 }
 
 static void set_result(clv_look_result *ret, clv_code code, const clv_look_reading *reading,
@@ -230,7 +230,7 @@ static void set_result(clv_look_result *ret, clv_code code, const clv_look_readi
   }
   ret->state = CLV_LOOK_READ;
   ret->figure = reading->figure;
-  ret->by = reading->by;
+  ret->method = reading->by;
 }
 
 /* Returns an input of the records as a tensor. If no records were chosen yet, only the shape is
@@ -272,7 +272,7 @@ typedef struct look_views {
   size_t n;
 } look_views;
 
-static void views_done(look_views *v) { free(v->list); }
+static void free_views(look_views *v) { free(v->list); }
 
 /* Lists the views of all tensors: as sequences of n_tokens vectors, or, if n_tokens is 0, as grids
  * like that of `records`. */
@@ -299,7 +299,7 @@ static clv_code list_views(const look_tensors *f, const clv_look_view *records, 
 /* Returns why no tensor can look like a picture, from the shapes of records and tensors alone;
  * NULL: a tensor may look like one. */
 static const char *why_no_pixels(const look_tensors *f) {
-  CLV_AUTO(views_done) look_views v = {0};
+  CLV_AUTO(free_views) look_views v = {0};
   clv_look_view records;
   size_t k = 0;
   if (!find_grid_view(f, &records)) return "records are no images or signals of 16 places";
@@ -309,14 +309,14 @@ static const char *why_no_pixels(const look_tensors *f) {
 }
 
 static void read_pixels(look_tensors *f, clv_look_result *ret) {
-  CLV_AUTO(views_done) look_views v = {0};
+  CLV_AUTO(free_views) look_views v = {0};
   clv_look_view records;
   clv_look_reading reading;
   clv_err err;
   (void)find_grid_view(f, &records);
   clv_code code = list_views(f, &records, 0, &v, &err);
   if (code == CLV_OK)
-    code = clv_look_pixels(v.list, v.n, &records, f->r->sample->split, &reading, &err);
+    code = clv_look_pixels(v.list, v.n, &records, f->r->sample->record_split, &reading, &err);
   set_result(ret, code, &reading, &err);
 }
 
@@ -345,7 +345,7 @@ static int64_t length_of_record(const look_tensors *f, size_t record) {
 static clv_code list_tokens(const look_tensors *f, uint32_t input, size_t n_tokens, size_t columns,
                             int64_t **ret, clv_err *err) {
   const int64_t *x = f->r->sample->x[input]->data;
-  size_t n = f->r->sample->split.n;
+  size_t n = f->r->sample->record_split.n;
   CLV_TRY(clv_alloc(n * n_tokens, sizeof **ret, ret, err));
   for (size_t i = 0; i < n * n_tokens; i++) {
     bool pad = (int64_t)(i % n_tokens) >= length_of_record(f, i / n_tokens);
@@ -368,7 +368,7 @@ static bool find_flat_input(const look_tensors *f, clv_look_tensor *ret) {
 /* Gives equal numbers to records that are equal bit by bit. False: most records differ from all
  * others. */
 static bool number_repeated_tokens(const look_tensors *f, int64_t ret[CLV_LOOK_MAX_RECORDS]) {
-  size_t n = f->r->sample->split.n, different = 0;
+  size_t n = f->r->sample->record_split.n, different = 0;
   clv_look_tensor t;
   if (!find_flat_input(f, &t)) return false;
   for (size_t i = 0; i < n; i++) {
@@ -381,11 +381,12 @@ static bool number_repeated_tokens(const look_tensors *f, int64_t ret[CLV_LOOK_M
 
 static void read_nearest_tokens(const look_tensors *f, const clv_look_tokens *t,
                                 clv_look_result *ret) {
-  CLV_AUTO(views_done) look_views v = {0};
+  CLV_AUTO(free_views) look_views v = {0};
   clv_look_reading reading;
   clv_err err;
   clv_code code = list_views(f, NULL, t->n_tokens, &v, &err);
-  if (code == CLV_OK) code = clv_look_nearest(v.list, v.n, t, f->r->sample->split, &reading, &err);
+  if (code == CLV_OK)
+    code = clv_look_nearest(v.list, v.n, t, f->r->sample->record_split, &reading, &err);
   set_result(ret, code, &reading, &err);
 }
 
@@ -394,7 +395,7 @@ static void read_repeated_tokens(const look_tensors *f, clv_look_result *ret) {
   const clv_look_tokens t = {tokens, 1};
   if (!number_repeated_tokens(f, tokens)) return; /* why_no_tokens has set the reason */
   read_nearest_tokens(f, &t, ret);
-  if (ret->state == CLV_LOOK_READ) ret->by = "the nearest vector (records repeat)";
+  if (ret->state == CLV_LOOK_READ) ret->method = "the nearest vector (records repeat)";
 }
 
 static void read_tokens(look_tensors *f, clv_look_result *ret) {
@@ -424,7 +425,7 @@ static const char *why_no_tokens(const look_tensors *f) {
   clv_err choose_err;
   if (find_tokens(f, &input, &n_tokens, &columns)) return NULL;
   if (clv_look_choose_records(f->r, CLV_LOOK_MAX_RECORDS, &choose_err) != CLV_OK &&
-      !f->r->sample->split.n)
+      !f->r->sample->record_split.n)
     return NULL;
   return number_repeated_tokens(f, tokens) ? NULL : "records have no tokens";
 }
@@ -465,7 +466,7 @@ static void read_input_features(const look_tensors *f, uint32_t input, clv_look_
   clv_look_view grid;
   clv_look_reading reading;
   clv_err err;
-  clv_code code = clv_look_features_read(&of, f->r->sample->split, &reading, &err);
+  clv_code code = clv_look_features_read(&of, f->r->sample->record_split, &reading, &err);
   set_result(ret, code, &reading, &err);
   ret->findings = clv_look_record_view(&t, &grid) ? CLV_FINDING_PICTURE : CLV_FINDING_RAW_INPUT;
 }
@@ -503,7 +504,7 @@ static void exchange_tokens(const look_tensors *f, int64_t *x, size_t r, size_t 
 static clv_code run_exchanged_tokens(look_tensors *f, uint32_t input, size_t n_tokens,
                                      size_t columns, clv_err *err) {
   clv_tensor *x = f->r->sample->x[input];
-  clv_look_split half = f->r->sample->split;
+  clv_look_split half = f->r->sample->record_split;
   CLV_AUTO(clv_freep) int64_t *own = NULL;
   if (clv_now_ns() + f->run_ns > f->r->look_end_ns)
     return clv_fail(err, CLV_EXHAUSTED, "to run layers twice would take longer than %d s",
@@ -532,7 +533,7 @@ static void read_exchanged_tokens(look_tensors *f, clv_look_result *ret) {
   else
     clv_look_set_skipped(&one, &err);
   one.findings = CLV_FINDING_TOKENS;
-  if (one.state == CLV_LOOK_READ) one.by = "the nearest vector of the same token";
+  if (one.state == CLV_LOOK_READ) one.method = "the nearest vector of the same token";
   if (one.state != CLV_LOOK_READ || ret->state != CLV_LOOK_READ || is_worse(&one, ret)) *ret = one;
 }
 
@@ -571,7 +572,7 @@ void clv_look_read_front(const clv_look_round *r, clv_look_result of[CLV_LOOK_RE
   } readers[] = {{CLV_LOOK_PIXELS, why_no_pixels, read_pixels},
                  {CLV_LOOK_TOKENS, why_no_tokens, read_tokens},
                  {CLV_LOOK_FEATURES, why_no_features, read_features}};
-  CLV_AUTO(tensors_done) look_tensors f = {.r = r, .b = r->weights.b};
+  CLV_AUTO(free_look_tensors) look_tensors f = {.r = r, .b = r->weights.b};
   clv_err err;
   clv_code code = list_tensors(&f, &err);
   bool listed = code == CLV_OK, any = listed && f.n_tensors;

@@ -25,15 +25,18 @@ static const double LEAST_SPEED = 1e10; /* multiply-adds per second, as in look_
 
 /* The part of a record's gradient that belongs to one label. */
 typedef struct gradient_part {
-  size_t first, width, step; /* counted in values; step: from one label to the next */
+  size_t first, width, step; /* numbers of values; step: distance from one label to the next */
 } gradient_part;
 
 typedef struct look_gradients {
   const clv_look_round *r;
   const clv_blueprint *b;
   uint32_t last_worker_stage; /* last stage that is at a worker */
-  bool has_layers;            /* the master has layers behind that stage; they are in parts[0] */
-  clv_look_part parts[2]; /* [0]: these layers; [1]: the layers that own their tied parameters */
+  /* the master has layers behind last_worker_stage; parts[0] has them */
+  bool has_layers_behind;
+  /* [0]: the master's layers behind last_worker_stage; [1]: the layers that own tied parameters of
+   * parts[0] */
+  clv_look_part parts[2];
   size_t n_parts;
   clv_graph *loss;
   clv_params *no_params;
@@ -44,15 +47,18 @@ typedef struct look_gradients {
   size_t labels_per_record;
   gradient_part label_parts[PIECES];
   size_t n_label_parts, values_per_label; /* values of the gradient that belong to one label */
-  float *x, *dx, *dout;        /* [batch][width], [batch][width], gradient of the prediction */
+  /* input [batch][width], its gradient [batch][width], gradient of the prediction */
+  float *x, *dx, *dout;
   size_t step, kept_per_label; /* every step-th of the values of a label is kept */
-  float *kept_values;          /* [capacity][kept_per_label] */
+  float *kept_values;          /* values of the kept gradients, [capacity][kept_per_label] */
   int64_t *kept_labels;        /* [capacity] class of each kept gradient's label */
   size_t *kept_records;        /* [capacity] record of each kept gradient */
-  size_t n, capacity, n_fit;   /* kept gradients; those of the half to learn from */
+  /* n: number of kept gradients; capacity: most of them; n_fit: number in the half that readers
+   * learn from */
+  size_t n, capacity, n_fit;
 } look_gradients;
 
-static void gradients_done(look_gradients *h) {
+static void free_look_gradients(look_gradients *h) {
   if (h->loss_plan) clv_plan_call_put(h->loss_plan, h->loss_call);
   clv_plan_free(h->loss_plan);
   clv_params_free(h->no_params);
@@ -84,8 +90,8 @@ static bool has_outside_ties(const clv_look_part *p) {
  * stages own, those stages are made too. */
 static clv_code make_layers(look_gradients *h, clv_err *err) {
   uint32_t first = h->last_worker_stage + 1, end = h->b->n_stages;
-  h->has_layers = first < end;
-  if (!h->has_layers) return CLV_OK;
+  h->has_layers_behind = first < end;
+  if (!h->has_layers_behind) return CLV_OK;
   CLV_TRY(clv_look_part_new(&h->r->weights, first, end - 1, &h->parts[h->n_parts++], err));
   uint32_t home = 0;
   while (home < first && h->b->stages[home].worker < 0) home++;
@@ -145,8 +151,8 @@ static clv_code find_label_parts(look_gradients *h, clv_err *err) {
 /* Makes the plans for as many records at once as fit into the memory. */
 static clv_code make_plan(look_gradients *h, clv_err *err) {
   double left_s = (double)(h->r->draw_end_ns - CLV_MIN(clv_now_ns(), h->r->draw_end_ns)) * 1e-9;
-  double work = h->has_layers ? 6 * clv_look_part_mac_count(&h->parts[0]) : 0;
-  size_t n = h->r->sample->split.n;
+  double work = h->has_layers_behind ? 6 * clv_look_part_mac_count(&h->parts[0]) : 0;
+  size_t n = h->r->sample->record_split.n;
   size_t most = CLV_LOOK_MAX_VALUES / sizeof(float) / 4 / CLV_MAX(h->width, (size_t)1);
   if (most < CLV_LOOK_MIN_RECORDS)
     return clv_fail(err, CLV_EXHAUSTED, "a gradient has %zu values, more than a look keeps",
@@ -155,7 +161,7 @@ static clv_code make_plan(look_gradients *h, clv_err *err) {
   if (work * (double)n > left_s * LEAST_SPEED)
     return clv_fail(err, CLV_EXHAUSTED, "%zu records would take longer than %d s", n,
                     CLV_LOOK_MAX_SECONDS);
-  if (h->has_layers) CLV_TRY(clv_look_part_plan(&h->parts[0], (int64_t)h->batch, err));
+  if (h->has_layers_behind) CLV_TRY(clv_look_part_plan(&h->parts[0], (int64_t)h->batch, err));
   return make_loss(h, err);
 }
 
@@ -190,7 +196,7 @@ static void keep_label_gradient(look_gradients *h, size_t row, size_t place) {
   }
 }
 
-/* Chooses a share of the labels, in no order; the same ones in each run. */
+/* True for a pseudo-random share of the labels, which is the same in each run. */
 static bool is_label_chosen(size_t i, double share) {
   return (double)((uint32_t)i * 2654435761u) < share * 4294967296.0;
 }
@@ -236,7 +242,7 @@ static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err
   key.layer = UINT32_MAX;
   key.micro_batch = (uint32_t)record;
   clv_rng_uniform(&key, -SPREAD, SPREAD, h->x, h->batch * h->width);
-  if (!h->has_layers) return run_loss(h, h->x, record, h->dx, err);
+  if (!h->has_layers_behind) return run_loss(h, h->x, record, h->dx, err);
   uint32_t n = clv_look_part_inputs(h->b, &h->parts[0], input);
   for (uint32_t k = 1; k < n; k++) {
     const clv_tensor *x = h->r->sample->x[input[k]];
@@ -249,7 +255,7 @@ static clv_code run_batch(look_gradients *h, size_t record, size_t draw, clv_err
 
 /* Runs all records. Each record occurs in both halves, with different random inputs. */
 static clv_code run_all_records(look_gradients *h, clv_err *err) {
-  size_t records = h->r->sample->split.n, draws = CLV_MAX(SAMPLES / records, (size_t)2);
+  size_t records = h->r->sample->record_split.n, draws = CLV_MAX(SAMPLES / records, (size_t)2);
   double all;
   if (h->r->sample->y->dtype == CLV_I64) draws = CLV_MAX(draws / h->labels_per_record, (size_t)2);
   draws = CLV_MIN(draws - draws % 2, (size_t)MOST_DRAWS);
@@ -281,17 +287,17 @@ static int compare_floats(const void *a, const void *b) {
 
 /* Copies the different values of a sorted list to `ret`. Returns their number. */
 static size_t remove_duplicates(const float *sorted, size_t n, float *ret) {
-  size_t kept = 0;
+  size_t n_kept = 0;
   for (size_t i = 0; i < n; i++)
-    if (!i || sorted[i] > sorted[i - 1]) ret[kept++] = sorted[i];
-  return kept;
+    if (!i || sorted[i] > sorted[i - 1]) ret[n_kept++] = sorted[i];
+  return n_kept;
 }
 
 /* Turns column `at` of numeric labels into classes: a few repeating values are the classes;
  * otherwise there are two, up to the median and above it. Returns the number of classes. */
 static size_t classify_numbers(const look_gradients *h, size_t at, int64_t *label) {
   float sorted[CLV_LOOK_MAX_RECORDS] = {0}, ends[CLV_LOOK_MAX_RECORDS];
-  size_t n = CLV_MIN(h->r->sample->split.n, (size_t)CLV_LOOK_MAX_RECORDS);
+  size_t n = CLV_MIN(h->r->sample->record_split.n, (size_t)CLV_LOOK_MAX_RECORDS);
   for (size_t i = 0; i < n; i++) sorted[i] = numeric_labels_of(h, i)[at];
   qsort(sorted, n, sizeof *sorted, compare_floats);
   size_t n_ends = remove_duplicates(sorted, n, ends);
@@ -313,9 +319,9 @@ typedef struct number_column {
 } number_column;
 
 static double variance_of(const look_gradients *h, size_t at) {
-  double sum = 0, squares = 0, n = (double)h->r->sample->split.n,
+  double sum = 0, squares = 0, n = (double)h->r->sample->record_split.n,
          from = (double)numeric_labels_of(h, 0)[at];
-  for (size_t i = 0; i < h->r->sample->split.n; i++) {
+  for (size_t i = 0; i < h->r->sample->record_split.n; i++) {
     double v = (double)numeric_labels_of(h, i)[at] - from;
     sum += v;
     squares += v * v;
@@ -362,7 +368,8 @@ static size_t one_hot_class(const look_gradients *h, size_t record) {
 
 static bool are_one_hot(const look_gradients *h) {
   bool all = h->labels_per_record > 1;
-  for (size_t i = 0; all && i < h->r->sample->split.n; i++) all = one_hot_class(h, i) != SIZE_MAX;
+  for (size_t i = 0; all && i < h->r->sample->record_split.n; i++)
+    all = one_hot_class(h, i) != SIZE_MAX;
   return all;
 }
 
@@ -428,7 +435,7 @@ static clv_code read_labels(look_gradients *h, clv_look_reading *ret, clv_look_r
                           .width = h->kept_per_label,
                           .n_columns = 1,
                           .n_lengths = &n_lengths,
-                          .of_outputs = !h->has_layers || !h->parts[0].params->n};
+                          .of_outputs = !h->has_layers_behind || !h->parts[0].params->n};
   *groups = (clv_look_reading){.by = ""};
   if (y->dtype != CLV_I64) return read_numeric_labels(h, &g, ret, groups, err);
   CLV_TRY(clv_look_label_groups(&g, groups, err));
@@ -438,24 +445,24 @@ static clv_code read_labels(look_gradients *h, clv_look_reading *ret, clv_look_r
 /* Returns why there are no labels to read; NULL: there are some. */
 static const char *why_no_labels(const clv_look_round *r, uint32_t last) {
   const clv_blueprint *b = r->weights.b;
-  if (r->o->evaluates) return "no gradient is sent";
+  if (r->o->only_evaluates) return "no gradient is sent";
   if (b->stages[b->n_stages].worker >= 0) return "the labels themselves leave";
   if (last == b->n_stages || !b->stages[last + 1].input_needs_grad) return "no gradient is sent";
-  return clv_dataset_has_labels(r->o->data) ? NULL : "there are no labels";
+  return clv_dataset_has_labels(r->o->dataset) ? NULL : "there are no labels";
 }
 
 static void set_nothing_to_read(clv_look_result *ret, const char *why) {
-  snprintf(ret->why, sizeof ret->why, "%s", why);
+  snprintf(ret->reason, sizeof ret->reason, "%s", why);
 }
 
 static void set_result(clv_look_result *ret, const clv_look_reading *read) {
   ret->state = CLV_LOOK_READ;
   ret->figure = read->figure;
-  ret->by = read->by;
+  ret->method = read->by;
 }
 
 void clv_look_read_head(const clv_look_round *r, clv_look_result *labels, clv_look_result *groups) {
-  CLV_AUTO(gradients_done) look_gradients h = {.r = r, .b = r->weights.b};
+  CLV_AUTO(free_look_gradients) look_gradients h = {.r = r, .b = r->weights.b};
   clv_look_reading read, same;
   clv_err err;
   h.last_worker_stage = clv_look_last_worker_stage(h.b);

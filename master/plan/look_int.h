@@ -14,13 +14,14 @@
  * keeps. */
 #define CLV_LOOK_MAX_MEMORY ((size_t)4 << 30)
 #define CLV_LOOK_MAX_VALUES ((size_t)256 << 20)
-enum { CLV_LOOK_MIN_RECORDS = 8 }; /* a reader cannot learn from fewer */
+enum { CLV_LOOK_MIN_RECORDS = 8 }; /* fewest records that a reader can learn from */
 
 /* ---- records (look_records.c) ---------------------------------------------------------------- */
 
 typedef struct clv_look_sample {
-  clv_look_split split;               /* number of records, and how many of them a reader learns
-                                       * from; these come first */
+  /* number of records, and how many of them a reader learns from; the records to learn from come
+   * first */
+  clv_look_split record_split;
   size_t n_inputs;                    /* number of inputs, in x */
   clv_tensor *x[CLV_DATA_MAX_INPUTS]; /* inputs of all records, without random crops or flips */
   clv_tensor *y;                      /* labels; NULL: the data have no labels */
@@ -44,7 +45,7 @@ typedef struct clv_look_part {
   clv_plan *plan;
   clv_call *call;
   void *output;          /* output of the last batch */
-  int64_t batch;         /* records of a batch */
+  int64_t batch_size;    /* records of a batch */
   bool runs_as_training; /* batch norm uses the statistics of the batch */
   bool needs_input_grad; /* the plan computes the gradient of the first input */
 } clv_look_part;

@@ -13,7 +13,7 @@ static const double NEARLY_ALL = 0.9; /* probability from which a dropout drops 
 
 void clv_look_set_skipped(clv_look_result *ret, const clv_err *why) {
   ret->state = CLV_LOOK_NOT_LOOKED_AT;
-  snprintf(ret->why, sizeof ret->why, "%.*s", (int)sizeof ret->why - 1, why->text);
+  snprintf(ret->reason, sizeof ret->reason, "%.*s", (int)sizeof ret->reason - 1, why->text);
 }
 
 uint32_t clv_look_last_worker_stage(const clv_blueprint *b) {
@@ -49,9 +49,9 @@ static clv_code read_param(const clv_look_part *part, const clv_weights_file *f,
   return CLV_OK;
 }
 
-static clv_code read_found(const clv_blueprint *b, const clv_look_part *part, uint32_t stage,
-                           const clv_weights_file *f, const clv_weights_entry **found,
-                           clv_err *err) {
+static clv_code read_found_params(const clv_blueprint *b, const clv_look_part *part, uint32_t stage,
+                                  const clv_weights_file *f, const clv_weights_entry **found,
+                                  clv_err *err) {
   const clv_params *params = b->stages[stage].params;
   for (int k = 0; k < params->n; k++) CLV_TRY(read_param(part, f, found[k], &params->list[k], err));
   return CLV_OK;
@@ -63,7 +63,7 @@ static clv_code read_file_weights(const clv_blueprint *b, const clv_look_part *p
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_stage_file_open(b, stage, &f, &found, &notes, err));
-  return read_found(b, part, stage, f, found, err);
+  return read_found_params(b, part, stage, f, found, err);
 }
 
 static clv_code read_adapters(const clv_blueprint *b, const clv_look_part *part, uint32_t stage,
@@ -71,7 +71,7 @@ static clv_code read_adapters(const clv_blueprint *b, const clv_look_part *part,
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(clv_stage_adapters_open(b, stage, &f, &found, err));
-  return read_found(b, part, stage, f, found, err);
+  return read_found_params(b, part, stage, f, found, err);
 }
 
 static clv_code read_folder_weights(const clv_blueprint *b, const clv_look_part *part,
@@ -80,12 +80,12 @@ static clv_code read_folder_weights(const clv_blueprint *b, const clv_look_part 
   CLV_AUTO(clv_stage_folder_done) clv_stage_folder f = {0};
   CLV_TRY(clv_stage_folder_open(b, stage, &f, &notes, err));
   for (size_t i = 0; i < f.n; i++) {
-    const clv_param *p = clv_params_find(part->params, f.want[i].name);
-    if (!p || f.found[i] == CLV_WEIGHTS_NONE) continue;
-    clv_weights_want want = f.want[i];
+    const clv_param *p = clv_params_find(part->params, f.wanted[i].name);
+    if (!p || f.folder_index[i] == CLV_WEIGHTS_NONE) continue;
+    clv_weights_want want = f.wanted[i];
     want.dtype = p->dtype;
-    CLV_TRY(
-        clv_weights_folder_read(f.folder, f.found[i], &want, part->weights_block + p->offset, err));
+    CLV_TRY(clv_weights_folder_read(f.folder, f.folder_index[i], &want,
+                                    part->weights_block + p->offset, err));
   }
   return CLV_OK;
 }
@@ -103,7 +103,7 @@ static clv_code read_checkpoint(const clv_look_weights *w, const clv_look_part *
                     w->b->config->stages[stage].name);
   CLV_TRY(clv_checkpoint_open_model_lazy(w->checkpoint, stage, &f, err));
   CLV_TRY(clv_stage_match_weights(w->b, stage, f, 0, &found, err));
-  return read_found(w->b, part, stage, f, found, err);
+  return read_found_params(w->b, part, stage, f, found, err);
 }
 
 static clv_code read_stage_weights(const clv_look_weights *w, const clv_look_part *part,
@@ -196,7 +196,7 @@ clv_code clv_look_parts_tie(clv_look_part *parts, size_t n, clv_err *err) {
 }
 
 double clv_look_part_mac_count(const clv_look_part *p) {
-  double work = 0;
+  double macs = 0;
   for (int i = 0; i < p->params->n; i++) {
     const clv_param *q = &p->params->list[i];
     const clv_node *n = &p->graph->nodes[q->node];
@@ -204,9 +204,9 @@ double clv_look_part_mac_count(const clv_look_part *p) {
     if (q->shape.rank < 2 || n->op == CLV_OP_EMBEDDING) continue;
     if (clv_shape_numel(&n->shape, &values, NULL) != CLV_OK) continue;
     double places = (double)values / (double)CLV_MAX(q->shape.dim[0], 1);
-    work += 2 * (double)q->n * CLV_MAX(places / (double)CLV_MAX(n->shape.dim[0], 1), 1.0);
+    macs += 2 * (double)q->n * CLV_MAX(places / (double)CLV_MAX(n->shape.dim[0], 1), 1.0);
   }
-  return work;
+  return macs;
 }
 
 uint32_t clv_look_part_inputs(const clv_blueprint *b, const clv_look_part *p,
@@ -233,7 +233,7 @@ static void freeze_all(clv_look_part *p) {
 
 clv_code clv_look_part_plan(clv_look_part *p, int64_t batch, clv_err *err) {
   size_t bytes;
-  p->batch = batch;
+  p->batch_size = batch;
   clv_plan_options po = {.backend = clv_backend_cpu(),
                          .dtype = CLV_F32,
                          .batch = batch,

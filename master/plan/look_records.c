@@ -11,8 +11,10 @@ enum { POOL = 16384 }; /* most records to choose from */
 
 typedef struct look_record {
   int64_t class;
-  uint32_t record, order, rank; /* rank: position within the class */
-  bool is_in_second_half;       /* the half whose figure counts; readers learn from the other */
+  uint32_t record, order, rank; /* rank: position of the record among those of its class */
+  /* true: the record is in the half that a reader is tested with; false: in the half that it learns
+   * from */
+  bool is_in_second_half;
 } look_record;
 
 static int compare_by_class(const void *a, const void *b) {
@@ -36,7 +38,7 @@ static clv_code fill_pool(const clv_look_options *o, const clv_key *seed, size_t
   for (size_t i = 0; i < n; i++) {
     uint32_t record = o->rows->index[(size_t)((double)i * (double)o->rows->n / (double)n)];
     pool[i] = (look_record){
-        .class = clv_dataset_record_class(o->data, record), .record = record, .order = order[i]};
+        .class = clv_dataset_record_class(o->dataset, record), .record = record, .order = order[i]};
   }
   return CLV_OK;
 }
@@ -53,16 +55,16 @@ static clv_code number_classes(const clv_look_options *o, look_record *pool, siz
   CLV_AUTO(clv_freep) double *values = NULL;
   double y;
   size_t kept = 0;
-  if (clv_dataset_y_dtype(o->data) != CLV_F32) return CLV_OK;
+  if (clv_dataset_y_dtype(o->dataset) != CLV_F32) return CLV_OK;
   CLV_TRY(clv_alloc(n, sizeof *values, &values, err));
   for (size_t i = 0; i < n; i++)
-    if (!clv_dataset_label(o->data, pool[i].record, &values[i])) return CLV_OK;
+    if (!clv_dataset_label(o->dataset, pool[i].record, &values[i])) return CLV_OK;
   qsort(values, n, sizeof *values, compare_doubles);
   for (size_t i = 0; i < n; i++)
     if (!kept || values[i] > values[kept - 1]) values[kept++] = values[i];
   if (kept > CLV_MIN(n / 2, (size_t)CLV_LOOK_MAX_CLASSES)) return CLV_OK;
   for (size_t i = 0; i < n; i++) {
-    clv_dataset_label(o->data, pool[i].record, &y);
+    clv_dataset_label(o->dataset, pool[i].record, &y);
     pool[i].class = 0;
     while ((size_t)pool[i].class + 1 < kept && values[pool[i].class] < y) pool[i].class ++;
   }
@@ -95,16 +97,16 @@ static void split_halves(const look_record *pool, size_t most, uint32_t *index,
 
 static clv_code read_records(const clv_look_options *o, const uint32_t *index, clv_look_sample *s,
                              clv_err *err) {
-  s->n_inputs = clv_dataset_input_count(o->data);
+  s->n_inputs = clv_dataset_input_count(o->dataset);
   for (size_t k = 0; k < s->n_inputs; k++) {
-    clv_data_input in = clv_dataset_input(o->data, k, s->split.n);
+    clv_data_input in = clv_dataset_input(o->dataset, k, s->record_split.n);
     CLV_TRY(clv_tensor_new(in.dtype, &in.shape, &s->x[k], err));
   }
-  if (clv_dataset_has_labels(o->data)) {
-    clv_shape shape = clv_dataset_y_shape(o->data, s->split.n);
-    CLV_TRY(clv_tensor_new(clv_dataset_y_dtype(o->data), &shape, &s->y, err));
+  if (clv_dataset_has_labels(o->dataset)) {
+    clv_shape shape = clv_dataset_y_shape(o->dataset, s->record_split.n);
+    CLV_TRY(clv_tensor_new(clv_dataset_y_dtype(o->dataset), &shape, &s->y, err));
   }
-  return clv_batch_fill_inputs(o->data, NULL, index, s->split.n, s->x, s->y, err);
+  return clv_batch_fill_inputs(o->dataset, NULL, index, s->record_split.n, s->x, s->y, err);
 }
 
 static clv_code sample_new(const clv_look_options *o, const clv_key *seed, size_t most,
@@ -118,7 +120,7 @@ static clv_code sample_new(const clv_look_options *o, const clv_key *seed, size_
   CLV_TRY(number_classes(o, pool, n, err));
   rank_records(pool, n);
   most = CLV_MIN(CLV_MIN(most, n), (size_t)CLV_LOOK_MAX_RECORDS);
-  split_halves(pool, most, index, &s.split);
+  split_halves(pool, most, index, &s.record_split);
   if (most) CLV_TRY(read_records(o, index, &s, err));
   *ret = s;
   s = (clv_look_sample){0};
@@ -127,9 +129,9 @@ static clv_code sample_new(const clv_look_options *o, const clv_key *seed, size_
 
 clv_code clv_look_choose_records(const clv_look_round *r, size_t most, clv_err *err) {
   clv_look_sample *s = r->sample;
-  if (!s->split.n) CLV_TRY(sample_new(r->o, r->weights.seed, most, s, err));
-  if (s->split.n >= CLV_LOOK_MIN_RECORDS) return CLV_OK;
-  return clv_fail(err, CLV_PRECONDITION, "%zu records are too few, %d at least", s->split.n,
+  if (!s->record_split.n) CLV_TRY(sample_new(r->o, r->weights.seed, most, s, err));
+  if (s->record_split.n >= CLV_LOOK_MIN_RECORDS) return CLV_OK;
+  return clv_fail(err, CLV_PRECONDITION, "%zu records are too few, %d at least", s->record_split.n,
                   CLV_LOOK_MIN_RECORDS);
 }
 

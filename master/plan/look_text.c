@@ -6,8 +6,9 @@
 
 #include "master/plan/plan_int.h"
 
-/* policy: the policy's max_read for this reader; 1: the policy sets no limit. */
-static void put_limit(double figure, double limit, double policy, clv_bytes *out) {
+/* policy: the largest figure that the policy's max_read permits for this reader; 1: the policy sets
+ * no limit. */
+static void append_limit(double figure, double limit, double policy, clv_bytes *out) {
   if (figure > limit) clv_bytes_printf(out, ", above %.1f", limit);
   if (policy < 1) clv_bytes_printf(out, ", the policy's limit is %g", policy);
 }
@@ -36,29 +37,29 @@ void clv_look_summary(const clv_look *look, clv_bytes *out) {
 
 /* Appends a result with its method or reason, and the limits that it exceeds. p: policy of the
  * host, for its own limits. */
-static void put_result(const clv_look *look, clv_look_reader k, const clv_policy *p,
-                       clv_bytes *out) {
+static void append_result(const clv_look *look, clv_look_reader k, const clv_policy *p,
+                          clv_bytes *out) {
   const clv_look_result *r = &look->of[k];
   char words[CLV_LOOK_RESULT_TEXT];
   clv_look_result_text(r, words);
   clv_bytes_printf(out, "%s%s %s", k == CLV_LOOK_GROUPS ? "label " : "", clv_look_name(k), words);
   if (r->state != CLV_LOOK_READ) {
-    clv_bytes_printf(out, " (%s)", r->why);
+    clv_bytes_printf(out, " (%s)", r->reason);
     return;
   }
-  if (*r->by) clv_bytes_printf(out, " by %s", r->by);
+  if (*r->method) clv_bytes_printf(out, " by %s", r->method);
   if (k == CLV_LOOK_GROUPS && r->figure > CLEAR_GROUPS)
     clv_bytes_puts(out,
                    ": which records share a label can be read; one known label per class names "
                    "them");
-  put_limit(r->figure, clv_look_limit(k), clv_policy_max_read(p, k), out);
+  append_limit(r->figure, clv_look_limit(k), clv_policy_max_read(p, k), out);
 }
 
 /* Appends that the length of a gradient shows labels, if the loss makes it so. */
 static void describe_loss(const clv_blueprint *b, clv_bytes *out) {
   const clv_graph *g = b->stages[b->n_stages].graph;
   const clv_node *loss = &g->nodes[g->output];
-  /* cross_entropy alone ignores labels */
+  /* only cross_entropy can ignore labels */
   bool ignores = b->config->loss.kind == CLV_LOSS_CROSS_ENTROPY;
   long long ignored = loss->attrs.ignore_index;
   if (b->look.of[CLV_LOOK_LABELS].state == CLV_LOOK_NOTHING_TO_READ) return;
@@ -86,7 +87,7 @@ void clv_look_describe(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_printf(out, "%.1f s): ", look->seconds);
   for (int k = 0; k < CLV_LOOK_READERS; k++) {
     clv_bytes_puts(out, k ? "; " : "");
-    put_result(look, (clv_look_reader)k, b->policy, out);
+    append_result(look, (clv_look_reader)k, b->policy, out);
   }
   clv_bytes_puts(out, "\n");
   describe_loss(b, out);
@@ -97,10 +98,10 @@ static void append_json_result(const clv_look *look, clv_look_reader k, clv_byte
   clv_bytes_printf(out, ",\"%s\":{\"state\":\"%s\"", clv_look_name(k), states[r->state]);
   if (r->state == CLV_LOOK_READ)
     clv_bytes_printf(out, ",\"read\":%.4f,\"limit\":%.2f,\"by\":\"%s\"}", r->figure,
-                     clv_look_limit(k), r->by);
+                     clv_look_limit(k), r->method);
   else {
     clv_bytes_puts(out, ",\"why\":");
-    clv_bytes_add_json(out, r->why);
+    clv_bytes_add_json(out, r->reason);
     clv_bytes_puts(out, "}");
   }
 }

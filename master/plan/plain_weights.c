@@ -51,14 +51,14 @@ typedef struct source {
   const clv_weights_file *file;
   const clv_weights_entry *entry;
   const clv_stage_folder *folder;
-  size_t at; /* index of the parameter in the lists of `folder` */
+  size_t at; /* index of the parameter in the lists `wanted` and `folder_index` of `folder` */
 } source;
 
 static clv_code read_values(const source *s, uint64_t first, float *dst, size_t n, clv_err *err) {
   if (s->file)
     return clv_weights_read_range_as(s->file, s->entry, CLV_F32, (size_t)first, dst, n, err);
-  return clv_weights_folder_read_range(s->folder->folder, s->folder->found[s->at],
-                                       &s->folder->want[s->at], (size_t)first, n, dst, err);
+  return clv_weights_folder_read_range(s->folder->folder, s->folder->folder_index[s->at],
+                                       &s->folder->wanted[s->at], (size_t)first, n, dst, err);
 }
 
 /* *ret_why: why the weights hide nothing, or NULL. */
@@ -95,10 +95,10 @@ static clv_code note_if_not_hiding(clv_blueprint *b, uint32_t stage, const clv_p
   if (p->shape.rank < 2 || p->dtype != CLV_F32) return CLV_OK;
   for (int k = 0; k < b->full_graph->n_nodes; k++) {
     const clv_op_def *def = clv_op_def_of(b->full_graph->nodes[k].op);
-    if (b->why_known[k] || !def || def->mixing == CLV_MIXES_NOTHING) continue;
+    if (b->known_reasons[k] || !def || def->mixing == CLV_MIXES_NOTHING) continue;
     if (strcmp(b->full_graph->nodes[k].name, name) != 0) continue;
     CLV_TRY(find_why_not_hiding(s, p, &why, err));
-    return why ? clv_strdup(why, &b->why_known[k], err) : CLV_OK;
+    return why ? clv_strdup(why, &b->known_reasons[k], err) : CLV_OK;
   }
   return CLV_OK;
 }
@@ -125,8 +125,8 @@ static clv_code check_stage_folder(clv_blueprint *b, uint32_t stage, clv_err *er
   clv_err ignored;
   if (clv_stage_folder_open(b, stage, &f, &notes, &ignored) != CLV_OK) return CLV_OK;
   for (size_t i = 0; i < f.n; i++) {
-    const clv_param *p = clv_params_find(b->stages[stage].params, f.want[i].name);
-    if (p && f.found[i] != CLV_WEIGHTS_NONE)
+    const clv_param *p = clv_params_find(b->stages[stage].params, f.wanted[i].name);
+    if (p && f.folder_index[i] != CLV_WEIGHTS_NONE)
       CLV_TRY(note_if_not_hiding(b, stage, p, &(source){.folder = &f, .at = i}, err));
   }
   return CLV_OK;

@@ -36,13 +36,15 @@ typedef struct clv_run_options {
   int format;             /* predict: 1 csv, 2 jsonl, 3 npy; 0: chosen by the ending of `out` */
   const char *checkpoint; /* a step, "latest" or "best"; NULL: the option was not given */
   const char *trace;      /* train: output file for chrome://tracing and Perfetto; NULL: none */
-  bool profile, schedule; /* profile: of train; schedule: of plan */
-  bool quick;             /* check: read only a sample of the records; checkpoint verify */
-  bool orphans, force;    /* checkpoint rm: files of no checkpoint; the newest one, too */
-  bool delete_caches;     /* cache: delete the caches that are listed */
-  bool watch;             /* status: repeat every interval_s seconds; 0: every second */
+  /* profile: train prints where its time went; schedule: plan draws the schedule */
+  bool profile, schedule;
+  /* check: read only a sample of the records; checkpoint verify: ask workers for digests */
+  bool reads_sample_only;
+  bool orphans, force; /* checkpoint rm: files of no checkpoint; the newest one, too */
+  bool delete_caches;  /* cache: delete the caches that are listed */
+  bool watch;          /* status: repeat every interval_s seconds; 0: every second */
   double interval_s;
-  bool ask;          /* plan: ask the workers which device computes each stage */
+  bool asks_workers; /* plan: ask the workers which device computes each stage */
   bool suggest_cuts; /* plan: uses links ("w1=20:1000") and speeds ("w1=8") */
   const char *const *links, *const *speeds;
   size_t n_links, n_speeds;
@@ -81,14 +83,16 @@ enum {
 
 typedef struct clv_look_result {
   clv_look_state state;
-  double figure;          /* READ: 0 is no better than a guess, 1 is everything */
-  const char *by;         /* READ: name of the method that read best; static text */
-  unsigned findings;      /* READ: clv_findings if the figure is above the limit; 0: the usual
-                           * finding of the reader */
-  char why[CLV_LOOK_WHY]; /* other states: why the reader read nothing */
+  /* in state READ: how much was read, from 0 (no better than a guess) to 1 (all of it) */
+  double figure;
+  const char *method; /* in state READ: name of the method that read best; static text */
+  /* in state READ: clv_findings of a figure above the limit; 0: the usual finding of the reader */
+  unsigned findings;
+  char reason[CLV_LOOK_WHY]; /* in other states: why the reader read nothing */
 } clv_look_result;
 
-#define CLV_LOOK_CERTAIN_FIGURE 0.9 /* from this figure on a finding needs its key */
+/* a finding with this figure or more needs its key of `privacy` */
+#define CLV_LOOK_CERTAIN_FIGURE 0.9
 
 typedef struct clv_look {
   bool has_run; /* false: no look has run, or no tensor is sent */
@@ -119,37 +123,38 @@ typedef struct clv_stage_plan {
   uint32_t model_inputs[CLV_MAX_INPUTS]; /* [n_model_inputs] indexes in the blueprint's inputs */
   bool input_needs_grad;                 /* backward computes the gradient of the stage's input */
   bool has_backward;                     /* the stage has learning parameters or input_needs_grad */
-  uint32_t n_learning;                   /* number of learning parameters */
+  uint32_t n_learning_params;            /* number of learning parameters */
   uint32_t first_layer, last_layer;
   bool sends_directly;          /* the stage's worker sends the output straight to the next stage's
                                   * worker */
   clv_findings output_findings; /* findings of records in the stage's output */
   /* element that depends on the smallest share of a record, in the output or, if a worker has the
    * stage, in the output's gradient; reported with CLV_FINDING_PICTURE */
-  clv_narrowest_element narrowest_picture;
+  clv_narrowest_element narrowest_picture_element;
   clv_findings hop_findings; /* findings of records in the output, as a worker sends it on */
   /* findings in the gradient of the stage's output: of labels, if the master has the loss, and of
    * records, if a worker has the stage */
   clv_findings gradient_findings;
   /* findings in output_findings and in gradient_findings that the look alone has found */
   clv_findings output_look_findings, gradient_look_findings;
-  uint32_t front_layers; /* hiding layers from the records to the stage's output, on the path with
+  uint32_t n_front_layers; /* hiding layers from the records to the stage's output, on the path with
                           * the fewest */
-  uint32_t head_layers;  /* secret learning layers from the stage's output to the loss, on the path
-                          * with the fewest */
+  /* secret learning layers from the stage's output to the loss, on the path with the fewest */
+  uint32_t n_head_layers;
   char device[CLV_STAGE_DEVICE_NAME]; /* device that the stage's node has reported; "": it was not
                                        * asked */
-  const char *adapters; /* peft folder from which the stage loads adapters: its own lora.from, or
-                         * another stage's, if that folder has a module of this stage; NULL: none */
-  bool has_modules;     /* the folder `adapters` has parameters of the stage that are not
-                         * adapters */
+  /* peft folder from which the stage loads adapters: its own lora.from, or another stage's, if that
+   * folder has a module of this stage; NULL: none */
+  const char *adapter_folder;
+  /* adapter_folder has parameters of the stage that are not adapters */
+  bool folder_has_other_params;
 } clv_stage_plan;
 
 /* How well the order of the records predicts their labels. */
 typedef struct clv_label_order {
-  uint32_t lag; /* distance of the compared records; 0: the order predicts nothing, or records
+  uint32_t lag;       /* distance of the compared records; 0: the order predicts nothing, or records
                     * are shuffled */
-  double share; /* share of records with the label of the record that is `lag` before */
+  double equal_share; /* share of records with the label of the record that is `lag` before */
   double shuffled_share; /* the same share if the order were random */
 } clv_label_order;
 
@@ -173,13 +178,13 @@ typedef struct clv_blueprint {
   /* [config->n_workers] true if the worker has a stage or the loss, or is a spare of one that
    * has */
   bool *is_worker_used;
-  bool has_cache;        /* the worker of stage 1 stores the outputs of stage 0 */
-  clv_policy *policy;    /* limits what may be sent; NULL: no policy */
-  char **why_known;      /* [full_graph->n_nodes] reason why a worker can know a layer of the master
-                          * ("was at ..."); NULL: no worker can. The array is NULL until the ledger
-                          * was read */
-  const clv_sha256 *run; /* secret of the run, from which the ledger derives names of parameters;
-                          * NULL: none */
+  bool has_cache;     /* the worker of stage 1 stores the outputs of stage 0 */
+  clv_policy *policy; /* limits what may be sent; NULL: no policy */
+  /* [full_graph->n_nodes] reason why a worker can know a layer of the master ("was at ..."); NULL:
+   * no worker can. The array is NULL until the ledger was read */
+  char **known_reasons;
+  /* secret of the run, from which the ledger derives names of parameters; NULL: none */
+  const clv_sha256 *run_secret;
   clv_label_order label_order;
   clv_look look;
 } clv_blueprint;
@@ -238,16 +243,17 @@ void clv_blueprint_egress_text(const clv_blueprint *b, clv_bytes *out);
 
 /* Kinds and numbers of tensors that a command will send. */
 typedef struct clv_planned_sends {
-  bool sends_weights;          /* weights of stages, from a checkpoint */
-  bool sends_optimizer;        /* moments of the optimiser */
-  uint64_t trained, evaluated; /* most records of an epoch, for training and for evaluations */
+  bool sends_weights;   /* weights of stages, from a checkpoint */
+  bool sends_optimizer; /* moments of the optimiser */
+  /* most records of an epoch, for training and for evaluations */
+  uint64_t n_train_records, n_eval_records;
 } clv_planned_sends;
 
 /* Kinds of commands, by what they send. */
 typedef enum clv_command_kind {
-  CLV_BEGINS,   /* train */
-  CLV_RESUMES,  /* train --resume */
-  CLV_EVALUATES /* eval, predict */
+  CLV_COMMAND_TRAINS,   /* train */
+  CLV_COMMAND_RESUMES,  /* train --resume */
+  CLV_COMMAND_EVALUATES /* eval, predict */
 } clv_command_kind;
 
 typedef struct clv_run_data clv_run_data;
@@ -265,8 +271,8 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
 /* ---- what workers know from earlier sessions (known_layers.c, weights_sample.c) -------------- */
 
 /* Looks up the master's layers in the ledger, and makes the egress table again with the result.
- * run: see clv_blueprint.run. Does nothing if no stage is at a worker. Fails as clv_ledger_open
- * does. */
+ * run: see clv_blueprint.run_secret. Does nothing if no stage is at a worker. Fails as
+ * clv_ledger_open does. */
 clv_code clv_blueprint_read_ledger(clv_blueprint *b, const clv_sha256 *run,
                                    clv_err *err) CLV_USE_RESULT;
 /* Checks the blueprint's findings against the session. CLV_INVALID: the session does not permit one
@@ -288,20 +294,21 @@ enum { CLV_SAMPLE_PARTS = 64, CLV_SAMPLE_PART = 64, CLV_SPREAD_SUMS = 6 };
 
 /* Sums over all values of a tensor, which do not depend on the order of the values
  * (weights_sample.c). */
-typedef struct clv_weights_spread {
+typedef struct clv_value_sums {
   size_t n; /* number of values added so far */
-  double all[CLV_SPREAD_SUMS], by_sign[CLV_SPREAD_SUMS];
-} clv_weights_spread;
+  double of_values[CLV_SPREAD_SUMS], by_sign[CLV_SPREAD_SUMS];
+} clv_value_sums;
 
 /* Sample of a tensor's values. The ledger derives names of the tensor from it. */
 typedef struct clv_weights_sample {
   clv_dtype dtype;
   clv_shape shape;
-  size_t count;                 /* values of the tensor */
-  size_t parts, part;           /* number of sampled runs; values in each run */
-  clv_weights_spread spread;    /* sums over all values, if the sample has several parts */
-  struct clv_row_digests *rows; /* digests of rows and columns; NULL: no value was added yet */
-  size_t max_rows;              /* digests of rows, and of columns, at most */
+  size_t n_values;           /* values of the tensor */
+  size_t n_parts, part_len;  /* number of sampled runs; values in each run */
+  clv_value_sums value_sums; /* sums over all values, if the sample has several parts */
+  /* digests of rows and columns; NULL: no value was added yet */
+  struct clv_row_digests *row_digests;
+  size_t max_row_digests; /* most digests of rows, and most digests of columns */
   char values[CLV_SAMPLE_PARTS * CLV_SAMPLE_PART * sizeof(float)];
 } clv_weights_sample;
 
@@ -318,16 +325,16 @@ enum { CLV_SPREAD_MEANS = 8 };
 
 /* Describes the distribution of a tensor's values, whatever their order and scale. */
 typedef struct clv_weights_moments {
-  char kind[8];                  /* "form": from the sample; "spread": from all values */
-  size_t count;                  /* values of the tensor */
-  double mean[CLV_SPREAD_MEANS]; /* in units of cells, which clv_weights_moments_digest rounds down
-                                  * to */
+  char kind[8];    /* "form": from the sample; "spread": from all values */
+  size_t n_values; /* values of the tensor */
+  /* means in units of a cell's width; clv_weights_moments_digest rounds them down */
+  double means[CLV_SPREAD_MEANS];
 } clv_weights_moments;
 
 /* Computes the moments of the sample or, if `all`, of all values of the tensor. False: the values
  * are too few or all 0, or, if `all`, the tensor has no more values than the sample. */
 bool clv_weights_sample_moments(const clv_weights_sample *s, bool all, clv_weights_moments *ret);
-/* Most names of a tensor in the ledger: one of its values, and one of each kind of moments. */
+/* Most names of a tensor in the ledger: one made of its values, and one of each kind of moments. */
 enum { CLV_SAMPLE_NAMES = 3 };
 
 /* Returns the names under which the ledger stores a tensor that a worker has received. */
@@ -340,14 +347,14 @@ enum {
       128, /* most digests that the ledger stores of the rows of a tensor, and of its columns */
   CLV_ROW_MAX_LOOKED_UP =
       4096,          /* most digests of a tensor's rows, and of its columns, that are looked up */
-  CLV_ROW_POINTS = 4 /* points of equal rows by which a layer counts as known */
+  CLV_ROW_POINTS = 4 /* a layer counts as known if its equal rows have this many points together */
 };
 
 typedef struct clv_row_digests clv_row_digests;
 
 /* Names of rows or columns in the ledger. */
 typedef struct clv_row_names {
-  const clv_sha256 *list; /* [n], ascending, distinct; owned by the sample */
+  const clv_sha256 *names; /* [n], ascending, distinct; owned by the sample */
   size_t n;
 } clv_row_names;
 
@@ -355,8 +362,8 @@ typedef struct clv_row_names {
  * no memory for them. */
 clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_row_names *ret,
                                  clv_err *err) CLV_USE_RESULT;
-/* Returns how many points an equal row is worth: CLV_ROW_POINTS, or 1 for a short one, which may be
- * equal by chance. */
+/* Returns how many points a row counts if a worker has received an equal row: CLV_ROW_POINTS, or 1
+ * for a short row, which may be equal by chance. */
 size_t clv_row_points(const clv_sha256 *name);
 /* Frees the digests of a sample. NULL and a sample of zeros are allowed. */
 void clv_weights_sample_done(clv_weights_sample *s);
@@ -397,8 +404,8 @@ void clv_run_data_describe_held_back(const clv_session_config *config, const clv
  * `notes` gets a line for each set. `notes` also names a set whose records all have one class, and
  * a validation fraction that would hold back no record. */
 typedef struct clv_run_scan {
-  size_t max_records; /* most records to read of each set; 0: all */
-  bool decode;        /* decode the images as well */
+  size_t max_records;  /* most records to read of each set; 0: all */
+  bool decodes_images; /* decode the images as well */
   /* Called with the number of records read so far; key: data.train or data.test. NULL: no calls. */
   void (*progress)(void *user, const char *key, size_t done, size_t all);
   void *user;
@@ -430,12 +437,13 @@ void clv_run_data_measure_lengths(const clv_run_data *d, clv_blueprint *b);
 
 /* Data and weights that a look reads. */
 typedef struct clv_look_options {
-  const clv_dataset *data;
+  const clv_dataset *dataset;
   const clv_subset *rows;           /* records of `data` to choose from */
   const clv_checkpoint *checkpoint; /* weights to look with; NULL: the initial weights */
-  bool preview;   /* draw the initial weights from other seeds, CLV_LOOK_DRAWS times; false: once,
-                   * from the session's seed */
-  bool evaluates; /* the command only evaluates, so it sends no gradients */
+  /* draw the initial weights from other seeds, CLV_LOOK_DRAWS times; false: once, from the
+   * session's seed */
+  bool is_preview;
+  bool only_evaluates; /* the command only evaluates, so it sends no gradients */
 } clv_look_options;
 
 /* Runs the master's first and last layers in this process on a few records, and tries to read
@@ -467,7 +475,7 @@ void clv_look_summary(const clv_look *look, clv_bytes *out);
  * part. */
 typedef struct clv_call_positions {
   uint32_t forward, backward, weight;
-  bool old_weights; /* backward uses the version of the weights that the forward has used */
+  bool uses_old_weights; /* backward uses the version of the weights that the forward has used */
 } clv_call_positions;
 
 /* Schedule of n_micro micro-batches in n_steps optimiser steps. n_steps is 1 unless the schedule is
@@ -519,8 +527,8 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
  * a worker's artifact is in no checkpoint. */
 bool clv_is_param_checkpointed(const clv_stage_spec *s, const clv_param *p);
 
-/* As clv_stage_file_open, but for the stage's folder `adapters`. Finds the stage's adapters, and
- * its other parameters that the folder has (peft's modules_to_save). Names in the file begin with
+/* As clv_stage_file_open, but for the stage's `adapter_folder`. Finds the stage's adapters, and its
+ * other parameters that the folder has (peft's modules_to_save). Names in the file begin with
  * peft's prefix. */
 clv_code clv_stage_adapters_open(const clv_blueprint *b, uint32_t stage, clv_weights_file **ret,
                                  const clv_weights_entry ***ret_found, clv_err *err) CLV_USE_RESULT;
@@ -530,8 +538,8 @@ typedef struct clv_stage_folder {
   clv_weights_folder *folder;
   clv_manifest manifest; /* list of the folder's files; empty unless the session has a sha256 */
   size_t n;
-  clv_weights_want *want; /* [n] */
-  size_t *found;          /* [n] CLV_WEIGHTS_NONE: the parameter starts from the seed */
+  clv_weights_want *wanted; /* [n] */
+  size_t *folder_index;     /* [n] CLV_WEIGHTS_NONE: the parameter starts from the seed */
 } clv_stage_folder;
 
 void clv_stage_folder_done(clv_stage_folder *f); /* frees and zeroes */
@@ -574,7 +582,7 @@ typedef struct clv_links {
   size_t n;                        /* number of workers of the session */
   clv_link_estimate *worker_links; /* [n] link of each worker to the master */
   clv_link_estimate *hops;         /* [n][n] direct hops, from the lower to the higher index */
-  double *speed;   /* [n + 1] speed of each worker, and of the master as the last, compared
+  double *speeds;  /* [n + 1] speed of each worker, and of the master as the last, compared
                             * with this machine */
   clv_bytes notes; /* what was given or assumed: "w1 20 ms, 1000 Mbit/s" */
 } clv_links;

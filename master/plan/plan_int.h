@@ -11,7 +11,8 @@
 
 /* ---- findings (privacy.c) -------------------------------------------------------------------- */
 
-/* Computes the findings, narrowest_picture, front_layers and head_layers of all stages of b. */
+/* Computes the findings, narrowest_picture_element, n_front_layers and n_head_layers of all stages
+ * of b. */
 clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 /* Returns the findings of a model input. input: its number among the inputs of the stage's
  * graph. */
@@ -85,11 +86,12 @@ clv_code clv_adapters_add_to_graph(clv_blueprint *b, const uint32_t *first, cons
 /* True if a stage with adapters freezes the parameter, because it is no adapter and lora.train does
  * not name its module. */
 bool clv_is_param_frozen_by_lora(const clv_lora_config *l, const char *param);
-/* Sets `adapters` and `has_modules` of all stages. A folder that cannot be read counts as empty. */
+/* Sets `adapter_folder` and `folder_has_other_params` of all stages. A folder that cannot be read
+ * counts as empty. */
 void clv_adapters_find_sources(clv_blueprint *b);
 
 /* Finds layers of the master whose secret weights do not mix, such as an identity, and marks them
- * in b->why_known (plain_weights.c). */
+ * in b->known_reasons (plain_weights.c). */
 clv_code clv_blueprint_find_plain_weights(clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 
 /* Adds values of a sample to the digests of its rows (row_digests.c). */
@@ -102,11 +104,13 @@ void clv_row_digests_free(clv_row_digests *d); /* NULL is allowed */
 typedef struct clv_row_forms clv_row_forms;
 clv_code clv_row_forms_new(size_t rows, size_t columns, clv_row_forms **ret,
                            clv_err *err) CLV_USE_RESULT;
-void clv_row_forms_add(clv_row_forms *f, const float *values, size_t n); /* all values, in order */
+/* adds n values of the tensor; the caller adds all of them in order */
+void clv_row_forms_add(clv_row_forms *f, const float *values, size_t n);
 bool clv_row_forms_are_public(clv_row_forms *f);
 void clv_row_forms_freep(clv_row_forms **f);
 
-/* CLV_INVALID: the session does not permit a reading of the look (look.c). */
+/* Checks the readings of the look. CLV_INVALID: the session does not permit one of them
+ * (look.c). */
 clv_code clv_look_check(const clv_blueprint *b, clv_err *err) CLV_USE_RESULT;
 /* Checks the names of lora.train. CLV_INVALID: the stage has no parameters with one of these
  * names. */
@@ -126,7 +130,8 @@ enum { CLV_PROFILE_SIZES = 8 };
 typedef struct clv_profile {
   int threads;
   uint32_t n_layers, n_sizes;
-  int64_t size[CLV_PROFILE_SIZES];          /* numbers of samples, descending from the batch size */
+  /* numbers of samples, descending from the batch size */
+  int64_t sample_counts[CLV_PROFILE_SIZES];
   clv_plan_times *times[CLV_PROFILE_SIZES]; /* [n_layers] */
 } clv_profile;
 
@@ -143,16 +148,17 @@ clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double sa
  * of the stage's plan. On a device it is all memory that the session is charged there, without
  * graph capture. */
 typedef struct clv_stage_usage {
-  size_t parameters; /* number of values */
+  size_t n_parameters; /* number of values */
   size_t weights, old_weights, optimizer, activations, scratch, cache;
-  size_t values;        /* on a device: outputs, and gradients of the values that cross cuts */
-  size_t resident;      /* on a device: running statistics, and the memory that libraries need per
-                         * kernel */
-  size_t evaluation;    /* on a device: plan and values of evaluations; 0: the session has none */
+  size_t value_bytes; /* on a device: outputs, and gradients of the values that cross cuts */
+  /* on a device: running statistics, and the memory that libraries need per kernel */
+  size_t resident_bytes;
+  /* on a device: plan and values of evaluations; 0: the session has none */
+  size_t evaluation_bytes;
   size_t memory;        /* sum of the sizes above */
   size_t max_workspace; /* on a device: most workspace of libraries; not part of `memory` */
-  bool on_device;
-  int reorders;
+  bool is_on_device;
+  int n_reorders;
   bool uses_ref_kernel[CLV_MAX_NODES]; /* [node] the reference kernel computes the layer */
 } clv_stage_usage;
 

@@ -26,19 +26,19 @@ static bool is_sent(const clv_blueprint *b, const clv_egress_row *r, const clv_p
   if (r->kind == CLV_EGRESS_STATE) return s->sends_optimizer;
   if (r->kind == CLV_EGRESS_WEIGHTS)
     return s->sends_weights || clv_stage_has_master_weights(&b->config->stages[r->stage]) ||
-           b->stages[r->stage].adapters;
-  bool cached = b->has_cache && r->stage == 0 && s->trained;
+           b->stages[r->stage].adapter_folder;
+  bool cached = b->has_cache && r->stage == 0 && s->n_train_records;
   if (r->kind == CLV_EGRESS_CACHED) return cached;
-  return s->trained || (s->evaluated && is_sent_in_evaluation(r));
+  return s->n_train_records || (s->n_eval_records && is_sent_in_evaluation(r));
 }
 
 static clv_code check_row(const clv_blueprint *b, const clv_egress_row *r,
                           const clv_planned_sends *s, clv_err *err) {
   clv_policy_tensor t = clv_egress_row_tensor(b->config, r);
   if (!is_sent(b, r, s)) return CLV_OK;
-  if (s->trained || clv_egress_is_state(r->kind))
+  if (s->n_train_records || clv_egress_is_state(r->kind))
     CLV_TRY(clv_policy_check_tensor(b->policy, &t, err));
-  if (!s->evaluated || !is_sent_in_evaluation(r)) return CLV_OK;
+  if (!s->n_eval_records || !is_sent_in_evaluation(r)) return CLV_OK;
   t.shape.dim[0] = b->eval_size * CLV_MAX(r->max_positions, 1);
   return clv_policy_check_tensor(b->policy, &t, err);
 }
@@ -54,7 +54,7 @@ clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, boo
                       .shape = out->shape,
                       .max_positions = out->max_positions,
                       .findings = back ? from->gradient_findings : from->hop_findings,
-                      .n_hiding_layers = back ? from->head_layers : from->front_layers};
+                      .n_hiding_layers = back ? from->n_head_layers : from->n_front_layers};
   clv_findings_words(r.findings, words);
   snprintf(r.name, sizeof r.name, "direct %s %s stage '%s'",
            r.findings ? words : clv_egress_kind_name(r.kind), back ? "for" : "of",
@@ -96,28 +96,28 @@ static double epoch_bytes(const clv_blueprint *b, const clv_egress_row *r,
   double sample = (double)r->bytes_per_step / (double)b->config->train.batch;
   if (!is_sent(b, r, s) || r->is_for_spare) return 0;
   if (clv_egress_is_state(r->kind)) return (double)r->bytes_per_step;
-  return sample * (double)(s->trained + (is_sent_in_evaluation(r) ? s->evaluated : 0));
+  return sample * (double)(s->n_train_records + (is_sent_in_evaluation(r) ? s->n_eval_records : 0));
 }
 
-static clv_code check_readings(const clv_blueprint *b, clv_err *err) {
+static clv_code check_look_readings(const clv_blueprint *b, clv_err *err) {
   for (int k = 0; b->look.has_run && k < CLV_LOOK_READERS; k++) {
     const clv_look_result *found = &b->look.of[k];
     const clv_policy_reading r = {
         .reader = k,
         .share = found->state == CLV_LOOK_NOT_LOOKED_AT ? -1 : found->figure,
-        .why_not_run = found->why};
+        .why_not_run = found->reason};
     CLV_TRY(clv_policy_check_reading(b->policy, &r, err));
   }
   return CLV_OK;
 }
 
 clv_planned_sends clv_planned_sends_of(const clv_run_data *d, clv_command_kind command) {
-  bool evaluates = command == CLV_EVALUATES, begins = command == CLV_BEGINS;
+  bool evaluates = command == CLV_COMMAND_EVALUATES, begins = command == CLV_COMMAND_TRAINS;
   uint64_t test = d->test && (evaluates || clv_dataset_has_labels(d->test)) ? d->test_rows.n : 0;
   return (clv_planned_sends){.sends_weights = !begins,
-                             .sends_optimizer = command == CLV_RESUMES,
-                             .trained = evaluates ? 0 : d->train_rows.n,
-                             .evaluated = test + (evaluates ? 0 : d->validation_rows.n)};
+                             .sends_optimizer = command == CLV_COMMAND_RESUMES,
+                             .n_train_records = evaluates ? 0 : d->train_rows.n,
+                             .n_eval_records = test + (evaluates ? 0 : d->validation_rows.n)};
 }
 
 clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_sends *sends,
@@ -125,7 +125,7 @@ clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_se
   double bytes = 0;
   if (!b->policy) return CLV_OK;
   CLV_TRY(check_workers(b, err));
-  CLV_TRY(check_readings(b, err));
+  CLV_TRY(check_look_readings(b, err));
   for (size_t i = 0; i < b->n_egress; i++) {
     CLV_TRY(check_row(b, &b->egress[i], sends, err));
     bytes += epoch_bytes(b, &b->egress[i], sends);

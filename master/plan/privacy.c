@@ -24,7 +24,7 @@ bool clv_privacy_is_input(const clv_privacy_view *v, int k) {
 }
 
 bool clv_privacy_is_at_master(const clv_privacy_view *v, int k) {
-  return v->all_at_master || v->b->stages[v->of[k].stage].worker < 0;
+  return v->assumes_all_at_master || v->b->stages[v->of[k].stage].worker < 0;
 }
 
 bool clv_privacy_is_mixing(const clv_privacy_view *v, int k) {
@@ -47,22 +47,22 @@ static bool has_transposed_twin(const clv_privacy_view *v, int k) {
 
 const char *clv_privacy_why_hides_nothing(const clv_privacy_view *v, int k, bool labels) {
   const clv_blueprint *b = v->b;
-  const clv_stage_spec *s = &b->config->stages[v->of[k].weights_at];
+  const clv_stage_spec *s = &b->config->stages[v->of[k].weights_stage];
   const clv_node *n = &v->g->nodes[k];
   bool adapter = clv_lora_is_adapter(n->name), fresh = v->of[k].starts_from_seed && !adapter;
   bool drawn = adapter ? !s->lora.from : !clv_stage_has_master_weights(s) || fresh;
   if (drawn && n->op == CLV_OP_LINEAR && n->attrs.init_zero) return "begins with 0";
   if (adapter && s->lora.from) return "has adapters from a file";
   if (s->weights_artifact && !fresh) return "has weights from a worker";
-  if (!adapter && v->b->stages[v->of[k].weights_at].has_modules)
+  if (!adapter && v->b->stages[v->of[k].weights_stage].folder_has_other_params)
     return "has weights from a folder of adapters";
   if (clv_stage_has_master_weights(s) && !fresh && !s->weights_secret)
     return "has weights from a file that is not declared secret: true";
   if (drawn && b->config->train.seed.guessable)
     return "has weights from a train.seed that can be tried out (leave it out)";
   if (has_transposed_twin(v, k)) return "has the transposed weights of another layer at the master";
-  if (b->why_known && b->why_known[k]) return b->why_known[k];
-  if (labels && v->of[k].frozen) return "is frozen";
+  if (b->known_reasons && b->known_reasons[k]) return b->known_reasons[k];
+  if (labels && v->of[k].is_frozen) return "is frozen";
   return NULL;
 }
 
@@ -83,7 +83,7 @@ static void find_layers(clv_privacy_view *v, bool labels) {
 
 /* Finds for each node of a stage's graph the node of the full model. Both graphs have the nodes in
  * the same order. */
-static void find_nodes(const clv_privacy_view *v, const clv_graph *stage, int *node_of) {
+static void map_stage_nodes(const clv_privacy_view *v, const clv_graph *stage, int *node_of) {
   int k = 0;
   for (int i = 0; i < stage->n_nodes; i++) {
     if (stage->nodes[i].op == CLV_OP_INPUT) continue;
@@ -92,15 +92,16 @@ static void find_nodes(const clv_privacy_view *v, const clv_graph *stage, int *n
   }
 }
 
-static void note_params(clv_privacy_view *v, const clv_stage_plan *s, const clv_stage_spec *spec) {
+static void note_layer_params(clv_privacy_view *v, const clv_stage_plan *s,
+                              const clv_stage_spec *spec) {
   int node_of[CLV_MAX_NODES] = {0};
-  find_nodes(v, s->graph, node_of);
+  map_stage_nodes(v, s->graph, node_of);
   for (int i = 0; i < s->params->n; i++) {
     const clv_param *p = &s->params->list[i];
     clv_layer_facts *f = &v->of[node_of[p->node]];
     if (p->shape.rank < 2) continue;
     f->has_matrix_weights = true;
-    f->frozen |= p->frozen;
+    f->is_frozen |= p->frozen;
     f->starts_from_seed &= clv_weights_is_fresh(
         p->name, (const char *const *)spec->weights_new.items, spec->weights_new.n);
   }
@@ -109,7 +110,7 @@ static void note_params(clv_privacy_view *v, const clv_stage_plan *s, const clv_
 /* Copies to a tied layer the facts about its weights, from the layer that owns them. */
 static void copy_owner_facts(clv_privacy_view *v, int k, int owner) {
   const clv_layer_facts own = v->of[k], *of = &v->of[owner];
-  v->of[k] = (clv_layer_facts){own.stage, of->weights_at, of->frozen, of->has_matrix_weights,
+  v->of[k] = (clv_layer_facts){own.stage, of->weights_stage, of->is_frozen, of->has_matrix_weights,
                                of->starts_from_seed};
 }
 
@@ -124,11 +125,11 @@ static void find_layer_facts(clv_privacy_view *v) {
     uint32_t layer = v->g->nodes[k].layer;
     if (clv_privacy_is_input(v, k)) continue;
     v->of[k] = (clv_layer_facts){.stage = stage_of(v->b, layer),
-                                 .weights_at = stage_of(v->b, layer),
+                                 .weights_stage = stage_of(v->b, layer),
                                  .starts_from_seed = true};
   }
   for (uint32_t s = 0; s < v->b->n_stages; s++)
-    note_params(v, &v->b->stages[s], &v->b->config->stages[s]);
+    note_layer_params(v, &v->b->stages[s], &v->b->config->stages[s]);
   for (int k = 0; k < v->g->n_nodes; k++)
     for (int i = 0; v->g->nodes[k].tied[0] && i < v->g->n_nodes; i++)
       if (strcmp(v->g->nodes[i].name, v->g->nodes[k].tied) == 0) copy_owner_facts(v, k, i);
@@ -150,7 +151,7 @@ int clv_privacy_worst_input(const clv_privacy_view *v, int k) {
   const clv_node *n = &v->g->nodes[k];
   int worst = n->in[0];
   for (int i = 1; i < n->n_in; i++)
-    if (v->findings[n->in[i]] > v->findings[worst]) worst = n->in[i];
+    if (v->record_findings[n->in[i]] > v->record_findings[worst]) worst = n->in[i];
   return worst;
 }
 
@@ -186,7 +187,7 @@ static uint32_t count_front_layers(const clv_privacy_view *v, int k) {
 static uint32_t find_last_cut(const clv_privacy_view *v) {
   uint32_t last = 0;
   for (uint32_t i = 0; i < v->b->n_stages; i++)
-    if (v->all_at_master || v->b->stages[i].worker >= 0 || v->b->stages[i + 1].worker >= 0)
+    if (v->assumes_all_at_master || v->b->stages[i].worker >= 0 || v->b->stages[i + 1].worker >= 0)
       last = v->b->stages[i].last_layer;
   return last;
 }
@@ -196,8 +197,11 @@ static clv_code follow_records(clv_privacy_view *v, clv_err *err) {
   CLV_TRY(clv_reach_forward(v->g, v->layer_kinds, find_last_cut(v), v->record_reach, err));
   for (int k = 0; k < v->g->n_nodes; k++) {
     bool input = clv_privacy_is_input(v, k);
-    v->findings[k] = input ? findings_of_input(v->g, k) : findings_of_reach(&v->record_reach[k]);
-    v->n_front_layers[k] = !input ? count_front_layers(v, k) : v->findings[k] ? 0 : CLV_NO_PATH;
+    v->record_findings[k] =
+        input ? findings_of_input(v->g, k) : findings_of_reach(&v->record_reach[k]);
+    v->n_front_layers[k] = !input                  ? count_front_layers(v, k)
+                           : v->record_findings[k] ? 0
+                                                   : CLV_NO_PATH;
   }
   return CLV_OK;
 }
@@ -237,18 +241,18 @@ static clv_code follow_records_back(clv_privacy_view *v, clv_err *err) {
   bool known[CLV_MAX_NODES];
   uint32_t s = 0;
   while (s < v->b->n_stages && v->b->stages[s].worker < 0) s++;
-  if (v->all_at_master || s == v->b->n_stages ||
+  if (v->assumes_all_at_master || s == v->b->n_stages ||
       !find_known_values(v, v->b->stages[s].last_layer, known))
     return CLV_OK;
   find_layers(v, false);
   return clv_reach_returned(v->g, v->layer_kinds, known, v->b->stages[s].last_layer,
-                            v->returned_reach, err);
+                            v->record_gradient_reach, err);
 }
 
 /* ---- from the loss --------------------------------------------------------------------------- */
 
 clv_findings clv_privacy_findings_in_gradient(const clv_privacy_view *v, int k) {
-  return findings_of_reach(&v->returned_reach[k]);
+  return findings_of_reach(&v->record_gradient_reach[k]);
 }
 
 uint32_t clv_privacy_head_layers_from(const clv_privacy_view *v, int k) {
@@ -259,8 +263,8 @@ uint32_t clv_privacy_head_layers_from(const clv_privacy_view *v, int k) {
 static clv_code follow_labels_back(clv_privacy_view *v, clv_err *err) {
   find_layers(v, true);
   CLV_TRY(clv_reach_backward(v->g, v->layer_kinds,
-                             v->all_at_master ? 0 : v->b->stages[0].last_layer, v->label_reach,
-                             err));
+                             v->assumes_all_at_master ? 0 : v->b->stages[0].last_layer,
+                             v->label_reach, err));
   for (int k = 0; k < v->g->n_nodes; k++) v->n_head_layers[k] = CLV_NO_PATH;
   v->n_head_layers[v->g->output] = 0;
   for (int k = v->g->n_nodes - 1; k >= 0; k--)
@@ -279,7 +283,7 @@ clv_code clv_privacy_view_new(const clv_blueprint *b, bool all_at_master, clv_pr
   CLV_TRY(clv_alloc(1, sizeof *v, &v, err));
   v->b = b;
   v->g = b->full_graph;
-  v->all_at_master = all_at_master;
+  v->assumes_all_at_master = all_at_master;
   find_layer_facts(v);
   find_last_uses(v);
   *ret = v;
@@ -299,15 +303,15 @@ clv_code clv_privacy_view_analyze(const clv_blueprint *b, bool all_at_master,
 
 /* True if the value of node k is made before the cut behind layer `last` and read behind it. A
  * model input crosses no cut, because the master sends it to each stage that reads it; only the
- * analysis of all cuts (all_at_master) counts it. */
+ * analysis of all cuts (assumes_all_at_master) counts it. */
 bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last) {
   bool before = clv_privacy_is_input(v, k)
-                    ? v->all_at_master && (v->findings[k] & CLV_FINDING_RAW_INPUT)
+                    ? v->assumes_all_at_master && (v->record_findings[k] & CLV_FINDING_RAW_INPUT)
                     : v->g->nodes[k].layer <= last;
   return before && v->last_reader[k] > last;
 }
 
-bool clv_privacy_has_vector_per_place(const clv_blueprint *b, uint32_t stage) {
+bool clv_privacy_has_vector_per_position(const clv_blueprint *b, uint32_t stage) {
   uint32_t last = b->stages[stage].last_layer;
   const clv_node *nodes = b->full_graph->nodes;
   for (int k = 0; k < b->full_graph->n_nodes; k++)
@@ -321,7 +325,8 @@ bool clv_privacy_has_vector_per_place(const clv_blueprint *b, uint32_t stage) {
 int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last) {
   int worst = -1;
   for (int k = 0; k < v->g->n_nodes; k++)
-    if (clv_privacy_is_crossing(v, k, last) && (worst < 0 || v->findings[k] > v->findings[worst]))
+    if (clv_privacy_is_crossing(v, k, last) &&
+        (worst < 0 || v->record_findings[k] > v->record_findings[worst]))
       worst = k;
   return worst;
 }
@@ -329,8 +334,7 @@ int clv_privacy_worst_crossing(const clv_privacy_view *v, uint32_t last) {
 /* Findings of all values that together cross the cut behind a layer. */
 typedef struct cut_facts {
   clv_findings findings, gradient,
-      returned; /* of records; of labels, in the gradient; of records, in
-                                           * the gradient */
+      returned; /* findings of records in values, of labels in gradients, of records in gradients */
   uint32_t front, head;
   clv_narrowest_element narrowest_picture, picture_returned;
 } cut_facts;
@@ -340,18 +344,18 @@ static void keep_narrower_element(const clv_reach *r, clv_narrowest_element *to)
   if (r->narrow && (!to->places || less)) *to = (clv_narrowest_element){r->least, r->places};
 }
 
-static cut_facts facts_of_cut(const clv_privacy_view *v, uint32_t last) {
+static cut_facts find_cut_facts(const clv_privacy_view *v, uint32_t last) {
   cut_facts f = {.front = CLV_NO_PATH, .head = CLV_NO_PATH};
   for (int k = 0; k < v->g->n_nodes; k++) {
     const clv_reach *r = &v->record_reach[k], *g = &v->label_reach[k];
     if (!clv_privacy_is_crossing(v, k, last)) continue;
-    f.findings |= v->findings[k];
+    f.findings |= v->record_findings[k];
     f.returned |= clv_privacy_findings_in_gradient(v, k);
     f.front = CLV_MIN(f.front, v->n_front_layers[k]);
     f.head = CLV_MIN(f.head, v->n_head_layers[k]);
     if (g->is_unmixed || g->known) f.gradient = CLV_FINDING_LABELS_READABLE;
     keep_narrower_element(r, &f.narrowest_picture);
-    keep_narrower_element(&v->returned_reach[k], &f.picture_returned);
+    keep_narrower_element(&v->record_gradient_reach[k], &f.picture_returned);
   }
   if (!f.gradient) f.head = CLV_MAX(f.head, 1);
   return f;
@@ -362,7 +366,7 @@ clv_code clv_privacy_findings_of_cuts(const clv_blueprint *b, clv_findings *ret_
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   CLV_TRY(clv_privacy_view_analyze(b, true, &v, err));
   for (uint32_t layer = 0; layer <= b->stages[b->n_stages - 1].last_layer; layer++) {
-    cut_facts f = facts_of_cut(v, layer);
+    cut_facts f = find_cut_facts(v, layer);
     ret_shows[layer] = f.findings;
     ret_gradient[layer] = f.gradient;
   }
@@ -386,7 +390,7 @@ static clv_code find_hop_findings(clv_blueprint *b, clv_err *err) {
   CLV_TRY(follow_records(v, err));
   for (uint32_t i = 0; i < b->n_stages; i++)
     if (b->stages[i].sends_directly)
-      b->stages[i].hop_findings = facts_of_cut(v, b->stages[i].last_layer).findings;
+      b->stages[i].hop_findings = find_cut_facts(v, b->stages[i].last_layer).findings;
   return CLV_OK;
 }
 
@@ -396,11 +400,11 @@ clv_code clv_privacy_analyze(clv_blueprint *b, clv_err *err) {
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
   for (uint32_t i = 0; i < b->n_stages; i++) {
     clv_stage_plan *s = &b->stages[i];
-    cut_facts f = facts_of_cut(v, s->last_layer);
+    cut_facts f = find_cut_facts(v, s->last_layer);
     s->output_findings = f.findings;
-    s->narrowest_picture = s->worker < 0 ? f.narrowest_picture : f.picture_returned;
-    s->front_layers = f.front;
-    s->head_layers = f.head;
+    s->narrowest_picture_element = s->worker < 0 ? f.narrowest_picture : f.picture_returned;
+    s->n_front_layers = f.front;
+    s->n_head_layers = f.head;
     s->gradient_findings =
         (home ? f.gradient : CLV_FINDING_MIXED) | (s->worker < 0 ? 0 : f.returned);
   }

@@ -10,7 +10,7 @@
 
 /* Returns the findings of records in what is sent at the cut behind stage i, in values or in their
  * gradient. */
-static clv_findings findings_behind(const clv_blueprint *b, uint32_t i) {
+static clv_findings findings_at_cut_behind(const clv_blueprint *b, uint32_t i) {
   if (clv_privacy_has_gradient(b, i))
     return b->stages[i].gradient_findings & ~(clv_findings)CLV_FINDING_LABELS_READABLE;
   bool sent = b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
@@ -26,18 +26,19 @@ static bool find_record_findings(const clv_blueprint *b, clv_findings *ret) {
   for (uint32_t i = 0; i < b->n_stages; i++) {
     if (clv_privacy_findings_of_inputs(b, i, &input_findings)) any = true, *ret |= input_findings;
     any |= b->stages[i].worker < 0 && b->stages[i + 1].worker >= 0;
-    *ret |= findings_behind(b, i);
+    *ret |= findings_at_cut_behind(b, i);
   }
   return any;
 }
 
 /* Returns the stage whose gradient has the fewest secret layers behind it; n_stages: no worker
  * receives a gradient. */
-static uint32_t find_thinnest_head(const clv_blueprint *b) {
+static uint32_t find_stage_of_fewest_head_layers(const clv_blueprint *b) {
   uint32_t found = b->n_stages;
   for (uint32_t i = 0; i < b->n_stages; i++) {
     if (!clv_privacy_has_gradient(b, i)) continue;
-    if (found == b->n_stages || b->stages[i].head_layers <= b->stages[found].head_layers) found = i;
+    if (found == b->n_stages || b->stages[i].n_head_layers <= b->stages[found].n_head_layers)
+      found = i;
   }
   return found;
 }
@@ -73,13 +74,13 @@ static void append_text_labels(const clv_blueprint *b, uint32_t at, clv_bytes *o
         out,
         "not sent; they can be inferred: %u secret layer%s behind stage '%s', and gradients gave "
         "99.98 %% of Fashion-MNIST's labels behind one, 91.9 %% behind two%s\n",
-        b->stages[at].head_layers, CLV_S(b->stages[at].head_layers), b->config->stages[at].name,
+        b->stages[at].n_head_layers, CLV_S(b->stages[at].n_head_layers), b->config->stages[at].name,
         has_single_output(b) ? "; the one output shows its sign" : "");
 }
 
 /* True if no layer of the master up to the stage is secret. A worker can then compute the vectors
  * of the tokens that it guesses. Adapters do not count, because they begin as zero. */
-static bool worker_knows_front(const clv_privacy_view *v, uint32_t stage) {
+static bool worker_knows_front_layers(const clv_privacy_view *v, uint32_t stage) {
   for (int k = 0; k < v->g->n_nodes; k++) {
     const clv_node *n = &v->g->nodes[k];
     if (clv_privacy_is_input(v, k) || n->layer > v->b->stages[stage].last_layer ||
@@ -94,13 +95,13 @@ static bool worker_knows_front(const clv_privacy_view *v, uint32_t stage) {
 
 /* True if a worker knows the layers before some vectors of tokens that are sent; also if memory
  * runs out. */
-static bool is_token_front_known(const clv_blueprint *b) {
+static bool are_layers_before_tokens_known(const clv_blueprint *b) {
   CLV_AUTO(clv_freep) clv_privacy_view *v = NULL;
   clv_err err;
   if (clv_privacy_view_new(b, false, &v, &err) != CLV_OK) return true;
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if ((findings_behind(b, i) & CLV_FINDING_TOKENS) &&
-        worker_knows_front(v, b->stages[i].worker < 0 ? i : b->n_stages - 1))
+    if ((findings_at_cut_behind(b, i) & CLV_FINDING_TOKENS) &&
+        worker_knows_front_layers(v, b->stages[i].worker < 0 ? i : b->n_stages - 1))
       return true;
   return false;
 }
@@ -108,7 +109,8 @@ static bool is_token_front_known(const clv_blueprint *b) {
 /* True if some stage sends tokens as one vector per position. */
 static bool is_vector_per_token_sent(const clv_blueprint *b) {
   for (uint32_t i = 0; i < b->n_stages; i++)
-    if ((findings_behind(b, i) & CLV_FINDING_TOKENS) && clv_privacy_has_vector_per_place(b, i))
+    if ((findings_at_cut_behind(b, i) & CLV_FINDING_TOKENS) &&
+        clv_privacy_has_vector_per_position(b, i))
       return true;
   return false;
 }
@@ -124,8 +126,9 @@ static void append_text_tokens(const clv_blueprint *b, clv_bytes *out) {
       "read off behind the first block of a LayoutLM%s; published: 59 %% behind two blocks, 35 %% "
       "behind eight (arXiv 2602.16760)\n",
       each ? "token" : "text", each ? "" : ", made of those of its tokens",
-      is_token_front_known(b) ? "by layers whose weights are known: with these, 92 %"
-                              : "by layers with secret weights: with the words of ten pages, 54 %",
+      are_layers_before_tokens_known(b)
+          ? "by layers whose weights are known: with these, 92 %"
+          : "by layers with secret weights: with the words of ten pages, 54 %",
       each ? "" : " that sends one per token");
 }
 
@@ -134,8 +137,8 @@ static void append_text_tokens(const clv_blueprint *b, clv_bytes *out) {
 static clv_narrowest_element narrowest_picture_of(const clv_blueprint *b) {
   clv_narrowest_element found = {0};
   for (uint32_t i = 0; i < b->n_stages; i++) {
-    clv_narrowest_element s = b->stages[i].narrowest_picture;
-    bool sent = findings_behind(b, i) & CLV_FINDING_PICTURE;
+    clv_narrowest_element s = b->stages[i].narrowest_picture_element;
+    bool sent = findings_at_cut_behind(b, i) & CLV_FINDING_PICTURE;
     bool less = (double)s.least * (double)found.places < (double)found.least * (double)s.places;
     if (sent && s.places && (!found.places || less)) found = s;
   }
@@ -178,7 +181,7 @@ static void append_text_records(const clv_blueprint *b, bool any, clv_findings f
 
 /* Appends the findings as JSON: `records` is the worst finding in one word, for scripts; `findings`
  * lists all. */
-static void findings_json(bool any, clv_findings findings, clv_bytes *out) {
+static void append_json_findings(bool any, clv_findings findings, clv_bytes *out) {
   static const struct {
     clv_finding finding;
     const char *word;
@@ -201,15 +204,16 @@ static void append_json_privacy(const clv_blueprint *b, uint32_t at, bool any,
   const char *which = label_exposure(b, at);
   bool head = strcmp(which, "inferable") == 0;
   clv_bytes_printf(out, "{\"labels\":\"%s\",\"head_layers\":%u,\"single_output\":%s,", which,
-                   head ? b->stages[at].head_layers : 0, has_single_output(b) ? "true" : "false");
-  findings_json(any, findings, out);
+                   head ? b->stages[at].n_head_layers : 0, has_single_output(b) ? "true" : "false");
+  append_json_findings(any, findings, out);
   if (findings & CLV_FINDING_PICTURE && narrowest_picture_of(b).places)
     clv_bytes_printf(out, "\"picture\":{\"min_places\":%lld,\"least\":%lld,\"places\":%lld},",
                      (long long)narrowest_picture_of(b).least,
                      (long long)narrowest_picture_of(b).least,
                      (long long)narrowest_picture_of(b).places);
   if (findings & CLV_FINDING_TOKENS)
-    clv_bytes_printf(out, "\"front\":\"%s\",", is_token_front_known(b) ? "known" : "secret");
+    clv_bytes_printf(out, "\"front\":\"%s\",",
+                     are_layers_before_tokens_known(b) ? "known" : "secret");
   clv_bytes_printf(out, "%s\"seed_guessable\":%s}", clv_lengths_describe_json(b, any),
                    b->config->train.seed.guessable ? "true" : "false");
 }
@@ -217,7 +221,7 @@ static void append_json_privacy(const clv_blueprint *b, uint32_t at, bool any,
 void clv_privacy_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
   clv_findings findings;
   bool any = find_record_findings(b, &findings);
-  uint32_t at = find_thinnest_head(b);
+  uint32_t at = find_stage_of_fewest_head_layers(b);
   if (json) {
     append_json_privacy(b, at, any, findings, out);
     return;

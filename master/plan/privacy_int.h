@@ -13,10 +13,10 @@
 
 /* Where a layer and its weights are, and how the weights begin. */
 typedef struct clv_layer_facts {
-  uint32_t stage;                  /* stage that has the layer */
-  uint32_t weights_at;             /* stage that owns the layer's weights; another one if they are
-                                    * tied */
-  bool frozen, has_matrix_weights; /* has_matrix_weights: some weight has rank 2 or more */
+  uint32_t stage; /* stage that has the layer */
+  /* stage that owns the layer's weights; another one if they are tied */
+  uint32_t weights_stage;
+  bool is_frozen, has_matrix_weights; /* has_matrix_weights: some weight has rank 2 or more */
   /* weights.new names each weight of the layer, so all start from the seed */
   bool starts_from_seed;
 } clv_layer_facts;
@@ -25,15 +25,16 @@ typedef struct clv_layer_facts {
 typedef struct clv_privacy_view {
   const clv_blueprint *b;
   const clv_graph *g;
-  bool all_at_master;     /* analyse as if the master had every layer */
-  bool worker_layers_mix; /* layers at workers count as mixing, with weights that are known */
+  bool assumes_all_at_master; /* analyse as if the master had every layer */
+  bool worker_layers_mix;     /* layers at workers count as mixing, with weights that are known */
   clv_layer_facts of[CLV_MAX_NODES];
-  clv_reach_layer layer_kinds[CLV_MAX_NODES]; /* secret, known, or at a worker */
-  clv_reach record_reach[CLV_MAX_NODES];      /* how far records reach into values */
-  clv_reach label_reach[CLV_MAX_NODES];       /* how far labels reach into gradients */
+  /* how the layer counts: secret, known to a worker, or at a worker */
+  clv_reach_layer layer_kinds[CLV_MAX_NODES];
+  clv_reach record_reach[CLV_MAX_NODES]; /* how far records reach into values */
+  clv_reach label_reach[CLV_MAX_NODES];  /* how far labels reach into gradients */
   /* how far records reach into gradients; all 0: not at all */
-  clv_reach returned_reach[CLV_MAX_NODES];
-  clv_findings findings[CLV_MAX_NODES]; /* of records, in values */
+  clv_reach record_gradient_reach[CLV_MAX_NODES];
+  clv_findings record_findings[CLV_MAX_NODES]; /* findings of records in values */
   /* number of hiding layers on the shortest path from the records */
   uint32_t n_front_layers[CLV_MAX_NODES];
   /* number of secret learning layers on the shortest path to the loss */
@@ -65,7 +66,7 @@ bool clv_privacy_is_crossing(const clv_privacy_view *v, int k, uint32_t last);
 /* Returns the findings of records in the gradient of node k. */
 clv_findings clv_privacy_findings_in_gradient(const clv_privacy_view *v, int k);
 /* True if a value that is sent behind the stage has a vector per position, not one per record. */
-bool clv_privacy_has_vector_per_place(const clv_blueprint *b, uint32_t stage);
+bool clv_privacy_has_vector_per_position(const clv_blueprint *b, uint32_t stage);
 /* Returns the name of the worker that has the stage. */
 const char *clv_privacy_worker_name(const clv_blueprint *b, uint32_t stage);
 /* True if the worker of stage i receives the gradient of the stage's output. */

@@ -121,7 +121,7 @@ static const records_refusal text_refusal = {
 static const records_refusal *find_refusal(const clv_blueprint *b, uint32_t stage,
                                            clv_findings findings) {
   clv_finding worst = clv_findings_worst(clv_privacy_forbidden_findings(b->config, findings));
-  if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_place(b, stage))
+  if (worst == CLV_FINDING_TOKENS && !clv_privacy_has_vector_per_position(b, stage))
     return &text_refusal;
   for (size_t i = 0; i < CLV_COUNT(refusals); i++)
     if (refusals[i].finding == worst) return &refusals[i];
@@ -166,7 +166,8 @@ static clv_code check_model_inputs(const clv_blueprint *b, uint32_t i, clv_err *
 }
 
 /* Returns a value that crosses behind layer `last` and whose gradient has the finding `worst`. */
-static int find_returned(const clv_privacy_view *v, uint32_t last, clv_findings worst) {
+static int find_value_of_gradient_finding(const clv_privacy_view *v, uint32_t last,
+                                          clv_findings worst) {
   for (int k = 0; k < v->g->n_nodes; k++)
     if (clv_privacy_is_crossing(v, k, last) && (clv_privacy_findings_in_gradient(v, k) & worst))
       return k;
@@ -180,7 +181,8 @@ static clv_code refuse_gradient(const clv_blueprint *b, uint32_t i, clv_findings
   const records_refusal *r = find_refusal(b, i, findings);
   char reader[SHOWN_NAME + 64] = "the loss";
   CLV_TRY(clv_privacy_view_analyze(b, false, &v, err));
-  int k = find_returned(v, b->stages[i].last_layer, r->finding), by = v->returned_reach[k].reader;
+  int k = find_value_of_gradient_finding(v, b->stages[i].last_layer, r->finding),
+      by = v->record_gradient_reach[k].reader;
   if (by >= 0)
     snprintf(reader, sizeof reader, "%.24s (%s)", short_name(&v->g->nodes[by]),
              clv_op_name(v->g->nodes[by].op));
@@ -217,7 +219,8 @@ bool clv_privacy_has_gradient(const clv_blueprint *b, uint32_t i) {
   return b->stages[i].worker >= 0 && b->stages[i + 1].input_needs_grad;
 }
 
-static clv_findings forbidden_in_gradient(const clv_blueprint *b, uint32_t i, clv_findings of) {
+static clv_findings forbidden_gradient_findings(const clv_blueprint *b, uint32_t i,
+                                                clv_findings of) {
   const clv_stage_plan *s = &b->stages[i];
   clv_findings findings =
       s->gradient_findings & ~(s->gradient_look_findings & b->look.uncertain_findings) & of;
@@ -236,10 +239,12 @@ clv_code clv_privacy_check(const clv_blueprint *b, clv_err *err) {
       return refuse_records(b, i, err);
   for (uint32_t i = 0; i < b->n_stages; i++) CLV_TRY(check_model_inputs(b, i, err));
   for (uint32_t i = b->n_stages; i-- > 0;) {
-    clv_findings records = forbidden_in_gradient(b, i, ~(clv_findings)CLV_FINDING_LABELS_READABLE);
+    clv_findings records =
+        forbidden_gradient_findings(b, i, ~(clv_findings)CLV_FINDING_LABELS_READABLE);
     if (records) return refuse_gradient(b, i, records, err);
   }
   for (uint32_t i = b->n_stages; i-- > 0;)
-    if (forbidden_in_gradient(b, i, CLV_FINDING_LABELS_READABLE)) return refuse_labels(b, i, err);
+    if (forbidden_gradient_findings(b, i, CLV_FINDING_LABELS_READABLE))
+      return refuse_labels(b, i, err);
   return CLV_OK;
 }

@@ -19,10 +19,10 @@ typedef struct bench {
   clv_plan *plan;
   clv_call *call;
   void *weights, *gradients, *x[CLV_MAX_INPUTS], *dx[CLV_MAX_INPUTS], *out, *dout;
-  clv_plan_times *times; /* [MOST_REPETITIONS][n_nodes] */
+  clv_plan_times *times; /* times of the layers in each repetition, [MOST_REPETITIONS][n_nodes] */
 } bench;
 
-static void bench_done(bench *m) {
+static void free_bench(bench *m) {
   if (m->plan) clv_plan_call_put(m->plan, m->call);
   clv_plan_free(m->plan);
   clv_params_free(m->params);
@@ -86,7 +86,7 @@ static clv_code alloc_memory(bench *m, clv_err *err) {
   return clv_alloc((size_t)m->graph->n_nodes * MOST_REPETITIONS, sizeof *m->times, &m->times, err);
 }
 
-static clv_code run_once(bench *m, clv_err *err) {
+static clv_code run_bench_once(bench *m, clv_err *err) {
   const clv_rng_key key = {.step = 1};
   CLV_TRY(clv_plan_forward(m->plan, m->call, m->weights, 1, (const void *const *)m->x, true, m->out,
                            &key, err));
@@ -99,12 +99,13 @@ static clv_code measure_repeatedly(bench *m, size_t *ret_n, clv_err *err) {
   uint64_t begin = 0;
   size_t n = 0;
   CLV_TRY(clv_plan_call_get(m->plan, &m->call, err));
-  CLV_TRY(run_once(m, err)); /* not measured: it touches the memory first, and packs the weights */
+  /* not measured: it touches the memory first, and packs the weights */
+  CLV_TRY(run_bench_once(m, err));
   for (begin = clv_now_ns(); n < MOST_REPETITIONS; n++) {
     bool enough = (double)(clv_now_ns() - begin) * 1e-9 > ENOUGH_S;
     if (n >= LEAST_REPETITIONS && enough) break;
     clv_plan_set_times(m->plan, m->times + n * (size_t)m->graph->n_nodes);
-    CLV_TRY(run_once(m, err));
+    CLV_TRY(run_bench_once(m, err));
   }
   *ret_n = n;
   return CLV_OK;
@@ -125,7 +126,7 @@ static double compute_median(const double *first, size_t stride, size_t n) {
   return n % 2 ? list[n / 2] : (list[n / 2 - 1] + list[n / 2]) / 2;
 }
 
-static void keep_medians(const bench *m, size_t n, clv_plan_times *ret) {
+static void store_medians(const bench *m, size_t n, clv_plan_times *ret) {
   size_t stride = (size_t)m->graph->n_nodes * (sizeof *m->times / sizeof(double));
   for (int i = 0; i < m->graph->n_nodes; i++) {
     clv_plan_times *t = &ret[m->graph->nodes[i].layer];
@@ -138,7 +139,7 @@ static void keep_medians(const bench *m, size_t n, clv_plan_times *ret) {
 
 static clv_code measure_size(const clv_blueprint *b, int threads, int64_t n, clv_plan_times *ret,
                              clv_err *err) {
-  CLV_AUTO(bench_done) bench m = {0};
+  CLV_AUTO(free_bench) bench m = {0};
   size_t repetitions;
   clv_plan_options po = {.backend = clv_backend_cpu(),
                          .dtype = CLV_F32,
@@ -146,12 +147,14 @@ static clv_code measure_size(const clv_blueprint *b, int threads, int64_t n, clv
                          .training = true,
                          .threads = threads,
                          .bf16 = clv_blueprint_is_bf16(b),
-                         .split_backward = true}; /* stages of a pipeline split it as well */
+                         /* split as in the stages of a pipeline, so that both halves are
+                          * measured */
+                         .split_backward = true};
   CLV_TRY(copy_model(b, n, &m, err));
   CLV_TRY(clv_plan_new(m.graph, m.params, &po, &m.plan, err));
   CLV_TRY(alloc_memory(&m, err));
   CLV_TRY(measure_repeatedly(&m, &repetitions, err));
-  keep_medians(&m, repetitions, ret);
+  store_medians(&m, repetitions, ret);
   return CLV_OK;
 }
 
@@ -170,7 +173,7 @@ clv_code clv_profile_new(const clv_blueprint *b, int threads, clv_profile **ret,
     /* batch norm cannot train on so few samples */
     if (code == CLV_INVALID && k > 0) return *ret = clv_steal(&p), CLV_OK;
     CLV_TRY(code);
-    p->size[p->n_sizes++] = n;
+    p->sample_counts[p->n_sizes++] = n;
     if (n == 1) break;
   }
   *ret = clv_steal(&p);
@@ -204,7 +207,8 @@ clv_plan_times clv_profile_times(const clv_profile *p, uint32_t layer, double sa
     input[k] = p->times[k][layer].input;
     weight[k] = p->times[k][layer].weight;
   }
-  return (clv_plan_times){.forward = clv_interpolate(p->size, forward, p->n_sizes, samples),
-                          .input = clv_interpolate(p->size, input, p->n_sizes, samples),
-                          .weight = clv_interpolate(p->size, weight, p->n_sizes, samples)};
+  return (clv_plan_times){
+      .forward = clv_interpolate(p->sample_counts, forward, p->n_sizes, samples),
+      .input = clv_interpolate(p->sample_counts, input, p->n_sizes, samples),
+      .weight = clv_interpolate(p->sample_counts, weight, p->n_sizes, samples)};
 }

@@ -32,8 +32,8 @@
 #include "master/plan/plan_int.h"
 
 enum {
-  MAX_ROW = 4096,   /* values of a row that are looked at, the first ones */
-  MAX_COLUMNS = 64, /* columns that are looked at, the first ones */
+  MAX_ROW = 4096,   /* most values of a row that are examined: the first ones */
+  MAX_COLUMNS = 64, /* most columns that are examined: the first ones */
   /* fewest values of a long row; a row so long is hardly simple by chance, so a few such rows
    * (ENOUGH_LONG, or ENOUGH columns) make a tensor public */
   LONG_VALUES = 8,
@@ -42,7 +42,9 @@ enum {
   ENOUGH_SIGNS = 8,
   ENOUGH = 3
 };
-static const double TOLERANCE = 0.05, TOLERANCE_SHORT = 0.005; /* of the norm */
+/* largest distance of a row from its form, as a part of the row's norm; TOLERANCE_SHORT: for short
+ * rows */
+static const double TOLERANCE = 0.05, TOLERANCE_SHORT = 0.005;
 
 /* ---- numbers of a row ------------------------------------------------------------------------ */
 
@@ -164,22 +166,23 @@ typedef struct tally {
 } tally;
 
 struct clv_row_forms {
-  size_t rows, columns; /* of the tensor */
+  size_t rows, columns; /* rows and columns of the tensor */
   size_t at;            /* number of values added so far */
-  float *row;           /* [MAX_ROW] */
-  float *columns_of;    /* [MAX_COLUMNS][MAX_ROW] */
+  float *row;           /* values of the current row, [MAX_ROW] */
+  float *column_values; /* values of the first columns, [MAX_COLUMNS][MAX_ROW] */
   float *scratch;       /* [2 * MAX_ROW] scratch of count_numbers */
   tally of_rows, of_columns;
-  float *signs; /* [ENOUGH_SIGNS][MAX_ROW] first rows of values of one size, divided by it */
-  size_t n_signs;
+  /* [ENOUGH_SIGNS][MAX_ROW] signs of the first rows whose values have the same absolute value */
+  float *sign_rows;
+  size_t n_sign_rows;
 };
 
 void clv_row_forms_freep(clv_row_forms **f) {
   if (!*f) return;
   free((*f)->row);
-  free((*f)->columns_of);
+  free((*f)->column_values);
   free((*f)->scratch);
-  free((*f)->signs);
+  free((*f)->sign_rows);
   free(*f);
 }
 
@@ -188,33 +191,34 @@ clv_code clv_row_forms_new(size_t rows, size_t columns, clv_row_forms **ret, clv
   CLV_TRY(clv_alloc(1, sizeof *f, &f, err));
   *f = (clv_row_forms){.rows = rows, .columns = columns};
   CLV_TRY(clv_alloc(MAX_ROW, sizeof *f->row, &f->row, err));
-  CLV_TRY(clv_alloc((size_t)MAX_COLUMNS * MAX_ROW, sizeof *f->columns_of, &f->columns_of, err));
+  CLV_TRY(
+      clv_alloc((size_t)MAX_COLUMNS * MAX_ROW, sizeof *f->column_values, &f->column_values, err));
   CLV_TRY(clv_alloc(2 * (size_t)MAX_ROW, sizeof *f->scratch, &f->scratch, err));
-  CLV_TRY(clv_alloc((size_t)ENOUGH_SIGNS * MAX_ROW, sizeof *f->signs, &f->signs, err));
+  CLV_TRY(clv_alloc((size_t)ENOUGH_SIGNS * MAX_ROW, sizeof *f->sign_rows, &f->sign_rows, err));
   *ret = clv_steal(&f);
   return CLV_OK;
 }
 
-/* Keeps the row if its values have one size. */
-static void store_signs(clv_row_forms *f, size_t n) {
+/* Stores the signs of the row if all its values have about the same absolute value. */
+static void store_sign_row(clv_row_forms *f, size_t n) {
   double size = sqrt(sum_squares(f->row, n) / (double)n);
-  bool same = n >= LONG_VALUES && size > 0 && f->n_signs < ENOUGH_SIGNS;
+  bool same = n >= LONG_VALUES && size > 0 && f->n_sign_rows < ENOUGH_SIGNS;
   for (size_t i = 0; same && i < n; i++)
     same = fabs(fabs((double)f->row[i]) / size - 1) < TOLERANCE;
   if (!same) return;
-  float *to = f->signs + f->n_signs++ * MAX_ROW;
+  float *to = f->sign_rows + f->n_sign_rows++ * MAX_ROW;
   for (size_t i = 0; i < n; i++) to[i] = copysignf(1, f->row[i]);
 }
 
 static bool are_orthogonal(const clv_row_forms *f, size_t n) {
-  for (size_t i = 0; i < f->n_signs; i++)
+  for (size_t i = 0; i < f->n_sign_rows; i++)
     for (size_t k = 0; k < i; k++) {
       double both = 0;
       for (size_t j = 0; j < n; j++)
-        both += (double)(f->signs[i * MAX_ROW + j] * f->signs[k * MAX_ROW + j]);
+        both += (double)(f->sign_rows[i * MAX_ROW + j] * f->sign_rows[k * MAX_ROW + j]);
       if (both != 0) return false;
     }
-  return f->n_signs == ENOUGH_SIGNS;
+  return f->n_sign_rows == ENOUGH_SIGNS;
 }
 
 static void count_row_in_tally(tally *t, const float *v, size_t n, float *scratch) {
@@ -240,10 +244,10 @@ void clv_row_forms_add(clv_row_forms *f, const float *values, size_t n) {
   for (size_t i = 0; i < n; i++, f->at++) {
     size_t row = f->at / f->columns, column = f->at % f->columns;
     if (column < MAX_ROW) f->row[column] = values[i];
-    if (column < MAX_COLUMNS && row < MAX_ROW) f->columns_of[column * MAX_ROW + row] = values[i];
+    if (column < MAX_COLUMNS && row < MAX_ROW) f->column_values[column * MAX_ROW + row] = values[i];
     if (column + 1 < f->columns || f->columns < MIN_VALUES) continue;
     count_row_in_tally(&f->of_rows, f->row, length, f->scratch);
-    store_signs(f, length);
+    store_sign_row(f, length);
   }
 }
 
@@ -251,7 +255,7 @@ bool clv_row_forms_are_public(clv_row_forms *f) {
   const tally *r = &f->of_rows, *c = &f->of_columns;
   f->of_columns = (tally){0};
   for (size_t k = 0; k < CLV_MIN(f->columns, (size_t)MAX_COLUMNS); k++)
-    count_row_in_tally(&f->of_columns, f->columns_of + k * MAX_ROW,
+    count_row_in_tally(&f->of_columns, f->column_values + k * MAX_ROW,
                        CLV_MIN(f->rows, (size_t)MAX_ROW), f->scratch);
   return (r->any && r->long_simple >= CLV_MIN(r->any, (size_t)ENOUGH_LONG)) ||
          (r->simple >= ENOUGH && 2 * r->simple >= r->any) ||

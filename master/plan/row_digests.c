@@ -27,8 +27,8 @@
 
 enum {
   SUMS = 16,
-  POINTS = 256,        /* values of a row at most that its digest is made of */
-  MAX_LINES = 1 << 17, /* rows and columns at most that have digests */
+  POINTS = 256,        /* most values of a row that its digest is made of */
+  MAX_LINES = 1 << 17, /* most rows, and most columns, that have digests */
   LONG_VALUES = 8,     /* a row with this many values that are not 0 counts in full */
   MIN_VALUES = 4       /* fewest values that are not 0 of a row with a digest */
 };
@@ -44,14 +44,14 @@ typedef struct line {
 
 /* All rows of a tensor, or all columns. */
 typedef struct axis {
-  size_t n, length;    /* lines; values of each */
-  line *lines;         /* [n], NULL after the last value was added */
+  size_t n, length;    /* number of lines; number of values of each line */
+  line *lines;         /* [n] sums of the lines; NULL after the last value was added */
   clv_sha256 *digests; /* [n_digests], ascending and distinct */
   size_t n_digests;
 } axis;
 
 struct clv_row_digests {
-  axis of[2];     /* rows, columns */
+  axis of[2];     /* [0]: the rows; [1]: the columns */
   size_t n_added; /* number of values added so far */
   clv_code code;  /* not CLV_OK: memory or a digest has failed */
 };
@@ -71,13 +71,14 @@ static pthread_once_t factors_once = PTHREAD_ONCE_INIT;
 
 static void make_factors(void) {
   const clv_rng_key key = {.seed = 0x726f7773};
-  const float bound = sqrtf(3); /* for a variance of 1 */
+  const float bound = sqrtf(3); /* uniform factors from -bound to bound have variance 1 */
   clv_rng_uniform(&key, -bound, bound, &factors[0][0], (size_t)POINTS * SUMS);
 }
 
 static size_t point_count(const axis *a) { return CLV_MIN(a->length, (size_t)POINTS); }
 
-/* Returns the index in a line of the value that is its point i. */
+/* Returns the index in a line of point i: the i-th of the values that the line's digest is made
+ * of. */
 static size_t index_of_point(const axis *a, size_t i) {
   return a->length <= POINTS ? i : i * a->length / POINTS;
 }
@@ -88,15 +89,15 @@ static size_t first_point_from(const axis *a, size_t index) {
 }
 
 static float value_of(clv_dtype dtype, const char *data, size_t i) {
-  uint16_t half;
-  float wide;
+  uint16_t bf16_bits;
+  float float_value;
   if (dtype == CLV_BF16) {
-    memcpy(&half, data + 2 * i, sizeof half);
-    wide = clv_bf16_value(half);
+    memcpy(&bf16_bits, data + 2 * i, sizeof bf16_bits);
+    float_value = clv_bf16_value(bf16_bits);
   } else {
-    memcpy(&wide, data + 4 * i, sizeof wide);
+    memcpy(&float_value, data + 4 * i, sizeof float_value);
   }
-  return isfinite(wide) ? wide : 0;
+  return isfinite(float_value) ? float_value : 0;
 }
 
 static void add_value(line *to, size_t point, float value) {
@@ -168,7 +169,7 @@ static clv_code make_digests(axis *a, size_t most, clv_err *err) {
 }
 
 static clv_code begin_digests(const clv_weights_sample *s, clv_row_digests **ret, clv_err *err) {
-  size_t rows = (size_t)s->shape.dim[0], columns = s->count / rows;
+  size_t rows = (size_t)s->shape.dim[0], columns = s->n_values / rows;
   pthread_once(&factors_once, make_factors);
   CLV_TRY(clv_alloc(1, sizeof **ret, ret, err));
   (*ret)->of[0] = (axis){.n = CLV_MIN(rows, (size_t)MAX_LINES), .length = columns};
@@ -183,27 +184,28 @@ static clv_code begin_digests(const clv_weights_sample *s, clv_row_digests **ret
 void clv_row_digests_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len) {
   size_t size = clv_dtype_size(s->dtype), at = (size_t)(offset / size), n = len / size;
   clv_err ignored;
-  if (offset % size || at + n > s->count) return; /* never complete */
-  if (!s->rows && begin_digests(s, &s->rows, &ignored) != CLV_OK && s->rows)
-    s->rows->code = CLV_EXHAUSTED;
-  clv_row_digests *d = s->rows;
-  if (!d || d->code != CLV_OK || d->n_added >= s->count) return;
+  /* without these values the sample never becomes complete, so it has no digests */
+  if (offset % size || at + n > s->n_values) return;
+  if (!s->row_digests && begin_digests(s, &s->row_digests, &ignored) != CLV_OK && s->row_digests)
+    s->row_digests->code = CLV_EXHAUSTED;
+  clv_row_digests *d = s->row_digests;
+  if (!d || d->code != CLV_OK || d->n_added >= s->n_values) return;
   for (size_t i = 0, length = d->of[0].length, part; i < n; i += part) {
     size_t first = (at + i) % length;
     part = CLV_MIN(n - i, length - first);
     add_part(d, s->dtype, (at + i) / length, first, (const char *)data + i * size, part);
   }
   d->n_added += n;
-  for (int i = 0; d->n_added == s->count && d->code == CLV_OK && i < 2; i++)
-    d->code = make_digests(&d->of[i], s->max_rows, &ignored);
+  for (int i = 0; d->n_added == s->n_values && d->code == CLV_OK && i < 2; i++)
+    d->code = make_digests(&d->of[i], s->max_row_digests, &ignored);
 }
 
 clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_row_names *ret,
                                  clv_err *err) {
-  const clv_row_digests *d = s->rows;
+  const clv_row_digests *d = s->row_digests;
   *ret = (clv_row_names){0};
   if (d && d->code != CLV_OK) return clv_fail(err, d->code, "no digests of rows: out of memory");
-  if (!d || d->n_added != s->count) return CLV_OK;
+  if (!d || d->n_added != s->n_values) return CLV_OK;
   const axis *a = &d->of[columns];
   *ret = (clv_row_names){a->digests, a->n_digests};
   return CLV_OK;
@@ -211,6 +213,6 @@ clv_code clv_weights_sample_rows(const clv_weights_sample *s, bool columns, clv_
 
 void clv_weights_sample_done(clv_weights_sample *s) {
   if (!s) return;
-  clv_row_digests_free(s->rows);
-  s->rows = NULL;
+  clv_row_digests_free(s->row_digests);
+  s->row_digests = NULL;
 }

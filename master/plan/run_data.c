@@ -18,7 +18,7 @@ static clv_code copy_floats(const clv_number_list *from, float **ret, clv_err *e
   return CLV_OK;
 }
 
-static clv_image_options image_options(const clv_data_config *d) {
+static clv_image_options make_image_options(const clv_data_config *d) {
   static const clv_crop_kind crops[] = {[CLV_TRAIN_CROP_CENTER] = CLV_CROP_CENTER,
                                         [CLV_TRAIN_CROP_RANDOM] = CLV_CROP_RANDOM,
                                         [CLV_TRAIN_CROP_RANDOM_RESIZED] = CLV_CROP_RANDOM_RESIZED};
@@ -36,7 +36,7 @@ static clv_image_options image_options(const clv_data_config *d) {
                              .threads = (uint32_t)d->threads};
 }
 
-static clv_text_options text_options(const clv_data_config *d) {
+static clv_text_options make_text_options(const clv_data_config *d) {
   static const clv_accents accents[] = {[CLV_ACCENT_AUTO] = CLV_ACCENTS_AUTO,
                                         [CLV_ACCENT_KEEP] = CLV_ACCENTS_KEEP,
                                         [CLV_ACCENT_STRIP] = CLV_ACCENTS_STRIP};
@@ -48,16 +48,16 @@ static clv_text_options text_options(const clv_data_config *d) {
                             .tokenizer = d->tokenizer.file,
                             .tokenizer_options = {.keep_case = !d->tokenizer.lower_case,
                                                   .accents = accents[d->tokenizer.accents]},
-                            .no_ends = !d->tokenizer.ends,
+                            .omits_end_tokens = !d->tokenizer.ends,
                             .first = d->tokenizer.first,
                             .last = d->tokenizer.last,
                             .pad = d->tokenizer.pad,
-                            .mask = d->tokenizer.mask};
+                            .mask_token = d->tokenizer.mask};
 }
 
-static clv_page_options page_options(const clv_data_config *d) {
+static clv_page_options make_page_options(const clv_data_config *d) {
   return (clv_page_options){.stride = d->documents.stride,
-                            .per_page = d->documents.labels_of == CLV_LABEL_PER_PAGE,
+                            .has_label_per_page = d->documents.labels_of == CLV_LABEL_PER_PAGE,
                             .labels = (const char *const *)d->documents.labels.items,
                             .n_labels = d->documents.labels.n,
                             .limits = {.seconds = (uint32_t)d->documents.seconds,
@@ -77,27 +77,27 @@ static const clv_split_kind splits[] = {[CLV_BY_CLASS] = CLV_SPLIT_STRATIFIED,
 typedef struct set_files {
   const char *key; /* key of the session file, for messages */
   const clv_text_list *files;
-  clv_config_pos pos;
+  clv_config_pos key_pos;
   uint64_t limit;    /* most records to use; 0: all */
   bool skips_labels; /* read no labels, and limit to the first records */
   bool reads_groups; /* read the groups of the records */
 } set_files;
 
-static set_files train_files(const clv_session_config *c) {
+static set_files describe_train_files(const clv_session_config *c) {
   const clv_data_config *d = &c->data;
   return (set_files){
       .key = "data.train",
       .files = &d->train,
-      .pos = d->train_pos,
+      .key_pos = d->train_pos,
       .limit = d->limit_train,
       .reads_groups = d->validation_by == CLV_BY_GROUP && d->validation_fraction > 0};
 }
 
-static set_files test_files(const clv_session_config *c, bool unlabelled) {
+static set_files describe_test_files(const clv_session_config *c, bool unlabelled) {
   const clv_data_config *d = &c->data;
   return (set_files){.key = "data.test",
                      .files = &d->test,
-                     .pos = d->test_pos,
+                     .key_pos = d->test_pos,
                      .limit = d->limit_test,
                      .skips_labels = unlabelled};
 }
@@ -133,20 +133,20 @@ static clv_code check_root(const clv_session_config *c, const set_files *s, clv_
   const char *root = c->data.root;
   bool below = strncmp(s->files->items[0], root, strlen(root)) == 0;
   if (!below || (stat(root, &st) == 0 && S_ISDIR(st.st_mode))) return CLV_OK;
-  const char *why = stat(root, &st) == 0 ? "it is a file" : strerror(errno);
+  const char *reason = stat(root, &st) == 0 ? "it is a file" : strerror(errno);
   clv_session_fail_at(c, c->data.root_pos, err,
                       "data.root: %s is not a folder (%s): give the folder that has the data files",
-                      root, why);
+                      root, reason);
   if (err) err->code = CLV_DATA_LOSS;
   return CLV_DATA_LOSS;
 }
 
 /* Fails with the error of a set. The program exits with 3 if keys contradict each other, with 7 if
  * the data are at fault. */
-static clv_code fail_data_set(const clv_session_config *c, const set_files *s, const clv_err *why,
-                              clv_err *err) {
-  clv_session_fail_at(c, s->pos, err, "%s: %s", s->key, why->text);
-  if (why->code == CLV_PRECONDITION) return CLV_INVALID;
+static clv_code fail_data_set(const clv_session_config *c, const set_files *s,
+                              const clv_err *reason, clv_err *err) {
+  clv_session_fail_at(c, s->key_pos, err, "%s: %s", s->key, reason->text);
+  if (reason->code == CLV_PRECONDITION) return CLV_INVALID;
   if (err) err->code = CLV_DATA_LOSS;
   return CLV_DATA_LOSS;
 }
@@ -155,7 +155,7 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
                          clv_err *err) {
   const clv_text_list *files = s->files;
   CLV_AUTO(clv_freep) float *mean = NULL, *std = NULL;
-  clv_err why;
+  clv_err reason;
   bool classes = clv_loss_has_labels(clv_loss_name(c->loss.kind));
   int64_t ignored = (int64_t)c->loss.ignore_index;
   /* first, because otherwise an error of the model would appear as an error of the records */
@@ -173,38 +173,39 @@ static clv_code open_set(const clv_session_config *c, const set_files *s, clv_da
                                                   files->n > n_inputs && !s->skips_labels
                                               ? files->items[n_inputs]
                                               : NULL,
-                           .unlabelled = s->skips_labels,
+                           .skips_labels = s->skips_labels,
                            .skips_broken = true,
                            .keeps_rank_3 = clv_model_takes_sequences(c),
                            .limit = uses_first_records_only(c, s) ? s->limit : 0,
-                           .grouped = s->reads_groups,
-                           .group = c->data.validation_group,
+                           .reads_groups = s->reads_groups,
+                           .group_path = c->data.validation_group,
                            .scale = (float)c->data.scale,
                            .mean = mean,
                            .std = std,
                            .n_mean = c->data.mean.n,
                            .n_std = c->data.std.n,
-                           .flatten = c->data.flatten,
-                           .tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
-                           .images = image_options(&c->data),
-                           .text = text_options(&c->data),
-                           .pages = page_options(&c->data),
+                           .flattens_records = c->data.flatten,
+                           .holds_tokens = !c->data.inputs.n && clv_model_takes_tokens(c),
+                           .images = make_image_options(&c->data),
+                           .text = make_text_options(&c->data),
+                           .pages = make_page_options(&c->data),
                            .objective = objectives[c->data.objective],
-                           .ignored = &ignored,
+                           .ignored_label = &ignored,
                            .labels = classes ? CLV_LABEL_CLASS : CLV_LABEL_FLOAT};
   if (s->reads_groups) o.text.group = c->data.validation_group;
-  return read_records(c, s, &o, ret, &why) == CLV_OK ? CLV_OK : fail_data_set(c, s, &why, err);
+  return read_records(c, s, &o, ret, &reason) == CLV_OK ? CLV_OK
+                                                        : fail_data_set(c, s, &reason, err);
 }
 
 static clv_code split_train(const clv_session_config *c, clv_run_data *d, clv_err *err) {
   uint64_t seed;
-  clv_err why;
+  clv_err reason;
   CLV_TRY(clv_run_data_derive_seed(c, &seed, err));
   clv_split_kind kind = splits[c->data.validation_by];
   if (clv_subset_split(d->train, c->data.validation_fraction, kind, seed, &d->train_rows,
-                       &d->validation_rows, &why) == CLV_OK)
+                       &d->validation_rows, &reason) == CLV_OK)
     return CLV_OK;
-  clv_session_fail_at(c, c->data.train_pos, err, "data.validation: %s", why.text);
+  clv_session_fail_at(c, c->data.train_pos, err, "data.validation: %s", reason.text);
   if (err) err->code = CLV_DATA_LOSS;
   return CLV_DATA_LOSS;
 }
@@ -213,7 +214,7 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
                            clv_err *err) {
   clv_run_data d = {0};
   clv_code code = CLV_OK;
-  const set_files train = train_files(c), test = test_files(c, false);
+  const set_files train = describe_train_files(c), test = describe_test_files(c, false);
   if (need_train || !c->data.test.n) code = open_set(c, &train, &d.train, err);
   if (code == CLV_OK && c->data.test.n) code = open_set(c, &test, &d.test, err);
   if (code == CLV_OK && d.train && d.test)
@@ -230,7 +231,7 @@ clv_code clv_run_data_open(const clv_session_config *c, bool need_train, clv_run
 
 clv_code clv_run_data_open_inputs(const clv_session_config *c, clv_run_data *ret, clv_err *err) {
   clv_run_data d = {0};
-  const set_files test = test_files(c, true);
+  const set_files test = describe_test_files(c, true);
   CLV_TRY(open_set(c, &test, &d.test, err));
   clv_code code = clv_subset_all(d.test, &d.test_rows, err);
   if (code == CLV_OK)
@@ -242,7 +243,7 @@ clv_code clv_run_data_open_inputs(const clv_session_config *c, clv_run_data *ret
 
 /* ---- what the sets are ----------------------------------------------------------------------- */
 
-static const char *split_text(const clv_session_config *c, const clv_run_data *d) {
+static const char *describe_split(const clv_session_config *c, const clv_run_data *d) {
   static const char *const words[] = {
       [CLV_SPLIT_STRATIFIED] = "each class by its share, drawn by the seed",
       [CLV_SPLIT_SHUFFLED] = "drawn by the seed",
@@ -259,7 +260,7 @@ void clv_run_data_describe_held_back(const clv_session_config *c, const clv_run_
   size_t n = d->validation_rows.n;
   if (n)
     clv_bytes_printf(out, "%zu of %zu records %s held back for validation: %s", n,
-                     n + d->train_rows.n, n > 1 ? "are" : "is", split_text(c, d));
+                     n + d->train_rows.n, n > 1 ? "are" : "is", describe_split(c, d));
 }
 
 static void note_one_class(const char *set, const clv_dataset *ds, const clv_subset *rows,
@@ -329,13 +330,13 @@ static void report_progress(void *user, size_t done, size_t all) {
 static clv_code refuse_not_finite(const clv_session_config *c, const scan_words *w,
                                   clv_config_pos pos, const clv_scan *s, clv_err *err) {
   char more[80] = "";
-  if (s->not_finite.n > 1)
-    snprintf(more, sizeof more, ", and %zu more record%s such values", s->not_finite.n - 1,
-             s->not_finite.n > 2 ? "s hold" : " holds");
+  if (s->not_finite_records.n > 1)
+    snprintf(more, sizeof more, ", and %zu more record%s such values", s->not_finite_records.n - 1,
+             s->not_finite_records.n > 2 ? "s hold" : " holds");
   clv_session_fail_at(c, pos, err,
                       "%s: %s%s: correct the file, or leave such records out with "
                       "data.non_finite: skip",
-                      w->key, s->first, more);
+                      w->key, s->first_not_finite, more);
   if (err) err->code = CLV_DATA_LOSS;
   return CLV_DATA_LOSS;
 }
@@ -416,18 +417,18 @@ static void note_shift(const clv_session_config *c, const clv_dataset *ds, const
                        clv_bytes *notes) {
   if (!clv_model_padding_of(c).shifts_labels) return;
   clv_label_shift m = clv_dataset_label_shift(ds, (int64_t)c->loss.ignore_index);
-  if (m.n_same_place > m.n_comparable - m.n_same_place && !clv_labels_are_own_tokens(&m))
+  if (m.n_same_position > m.n_comparable - m.n_same_position && !clv_labels_are_own_tokens(&m))
     clv_bytes_printf(notes,
                      "%s: %zu of %zu labels are the token of their own place; head: causal is to "
                      "say the next one, and nothing shifts labels here\n",
-                     w->key, m.n_same_place, m.n_comparable);
+                     w->key, m.n_same_position, m.n_comparable);
 }
 
 static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv_scan_options *so,
                          const scan_words *w, const clv_text_list *files, clv_config_pos pos,
                          clv_subset *rows[2], uint64_t *left_out, clv_bytes *notes, clv_err *err) {
   CLV_AUTO(clv_scan_done) clv_scan found = {0};
-  clv_err why;
+  clv_err reason;
   so->user = (void *)(uintptr_t)w;
   note_strays(ds, w, files->items[0], notes);
   clv_plan_note_broken(w->key, clv_dataset_broken(ds), notes);
@@ -437,30 +438,30 @@ static clv_code scan_set(const clv_session_config *c, const clv_dataset *ds, clv
   note_pages(c, ds, w, notes);
   note_labels(c, ds, w, notes);
   note_shift(c, ds, w, notes);
-  if (clv_dataset_scan(ds, so, &found, &why) != CLV_OK) {
-    clv_session_fail_at(c, pos, err, "%s: %s", w->key, why.text);
-    if (err) err->code = why.code;
-    return why.code;
+  if (clv_dataset_scan(ds, so, &found, &reason) != CLV_OK) {
+    clv_session_fail_at(c, pos, err, "%s: %s", w->key, reason.text);
+    if (err) err->code = reason.code;
+    return reason.code;
   }
   if (c->data.broken == CLV_BROKEN_REFUSE &&
-      clv_plan_refuse_broken(&found.broken, &why) != CLV_OK) {
-    clv_session_fail_at(c, pos, err, "%s: %s", w->key, why.text);
-    if (err) err->code = why.code;
-    return why.code;
+      clv_plan_refuse_broken(&found.unreadable_errors, &reason) != CLV_OK) {
+    clv_session_fail_at(c, pos, err, "%s: %s", w->key, reason.text);
+    if (err) err->code = reason.code;
+    return reason.code;
   }
-  clv_plan_note_broken(w->key, &found.broken, notes);
-  *left_out += found.broken.n;
-  for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.unreadable);
-  if (!found.not_finite.n) return CLV_OK;
+  clv_plan_note_broken(w->key, &found.unreadable_errors, notes);
+  *left_out += found.unreadable_errors.n;
+  for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.unreadable_images);
+  if (!found.not_finite_records.n) return CLV_OK;
   if (c->data.non_finite == CLV_NON_FINITE_REFUSE) return refuse_not_finite(c, w, pos, &found, err);
-  for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.not_finite);
+  for (size_t i = 0; i < 2 && rows[i]; i++) clv_subset_remove(rows[i], &found.not_finite_records);
   if (!rows[0]->n)
     return clv_session_fail_at(c, pos, err, "%s: no record has finite values alone (%s)", w->key,
-                               found.first);
-  *left_out += found.not_finite.n;
+                               found.first_not_finite);
+  *left_out += found.not_finite_records.n;
   clv_bytes_printf(notes,
                    "%s: %zu of %zu records left out (data.non_finite: skip); the first: %s\n",
-                   w->key, found.not_finite.n, found.n_checked, found.first);
+                   w->key, found.not_finite_records.n, found.n_checked, found.first_not_finite);
   return CLV_OK;
 }
 
@@ -470,7 +471,7 @@ clv_code clv_run_data_scan(const clv_session_config *c, clv_run_data *d, const c
   CLV_TRY(clv_run_data_derive_seed(c, &draw.seed, err));
   clv_subset *train[2] = {&d->train_rows, &d->validation_rows}, *test[2] = {&d->test_rows, NULL};
   clv_scan_options so = {.max_records = o->max_records,
-                         .decode = o->decode || c->data.broken == CLV_BROKEN_SKIP,
+                         .decodes_images = o->decodes_images || c->data.broken == CLV_BROKEN_SKIP,
                          .draw = &draw,
                          .progress = report_progress};
   uint64_t left_out = 0;

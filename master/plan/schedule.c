@@ -43,13 +43,13 @@ void clv_pipeline_default_costs(const clv_blueprint *b, clv_sched_costs *ret) {
   ret->forward[b->n_stages] = ret->input[b->n_stages] = ret->weight[b->n_stages] = 0;
 }
 
-static clv_code read_custom(const clv_session_config *c, const clv_sched_shape *shape,
-                            clv_sched **ret, clv_err *err) {
+static clv_code read_schedule_file(const clv_session_config *c, const clv_sched_shape *shape,
+                                   clv_sched **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_AUTO(clv_sched_freep) clv_sched *s = NULL;
-  clv_err why;
-  if (clv_file_read(c->pipeline.file, 64u << 20, &text, &why) != CLV_OK)
-    return clv_fail(err, CLV_INVALID, "pipeline.file: %s", why.text);
+  clv_err reason;
+  if (clv_file_read(c->pipeline.file, 64u << 20, &text, &reason) != CLV_OK)
+    return clv_fail(err, CLV_INVALID, "pipeline.file: %s", reason.text);
   CLV_TRY(clv_sched_parse(c->pipeline.file, text.data ? text.data : "", text.len, &s, err));
   if (clv_sched_is_async(s->kind))
     return clv_fail(
@@ -74,8 +74,8 @@ static clv_code read_custom(const clv_session_config *c, const clv_sched_shape *
 
 /* ---- positions ------------------------------------------------------------------------------- */
 
-static bool is_learning(const clv_blueprint *b, uint32_t stage) {
-  return stage < b->n_stages && b->stages[stage].n_learning > 0;
+static bool is_stage_learning(const clv_blueprint *b, uint32_t stage) {
+  return stage < b->n_stages && b->stages[stage].n_learning_params > 0;
 }
 
 /* Gives the instructions of a rank their positions, in the order of its list. Sends and receives
@@ -89,7 +89,7 @@ static void number_instructions(const clv_blueprint *b, clv_placed_schedule *l, 
     switch ((clv_instr_kind)in->kind) {
       case CLV_INSTR_FORWARD:
         t[in->micro].forward = ++position;
-        t[in->micro].old_weights = in->weights_age;
+        t[in->micro].uses_old_weights = in->weights_age;
         break;
       case CLV_INSTR_BACKWARD:
       case CLV_INSTR_INPUT:
@@ -99,7 +99,7 @@ static void number_instructions(const clv_blueprint *b, clv_placed_schedule *l, 
         t[in->micro].weight = ++position;
         break;
       case CLV_INSTR_STEP:
-        if (is_learning(b, in->stage))
+        if (is_stage_learning(b, in->stage))
           l->step_positions[in->stage * l->n_steps + in->micro] = ++position;
         break;
       default:
@@ -116,14 +116,15 @@ static clv_code fill_schedule(const clv_blueprint *b, const clv_sched_costs *cos
   clv_sched_costs default_costs;
   bool whole = l->n_micro == b->micro_batches * l->n_steps;
   if (!whole && (o.kind == CLV_SCHED_INTERLEAVED || o.kind == CLV_SCHED_CUSTOM))
-    o.kind = CLV_SCHED_1F1B; /* for the short last batch of an epoch */
+    /* the short last batch of an epoch has too few micro-batches for these schedules */
+    o.kind = CLV_SCHED_1F1B;
   clv_pipeline_find_ranks(b, &o.shape, names);
   o.shape.n_micro = l->n_micro;
   if (o.kind == CLV_SCHED_PIPEDREAM_2BW) o.shape.n_accumulate = l->n_micro / l->n_steps;
   clv_pipeline_default_costs(b, &default_costs);
   o.costs = costs ? costs : &default_costs;
   if (o.kind == CLV_SCHED_CUSTOM)
-    CLV_TRY(read_custom(c, &o.shape, &l->sched, err));
+    CLV_TRY(read_schedule_file(c, &o.shape, &l->sched, err));
   else
     CLV_TRY(clv_sched_make(&o, &l->sched, err));
   CLV_TRY(clv_sched_check(l->sched, &l->report, err));
@@ -136,7 +137,7 @@ static clv_code fill_schedule(const clv_blueprint *b, const clv_sched_costs *cos
 }
 
 /* Appends the names of the ranks to an error, because a schedule knows only their numbers. */
-static void name_ranks(const clv_blueprint *b, clv_err *err) {
+static void append_rank_names(const clv_blueprint *b, clv_err *err) {
   clv_sched_shape shape;
   const char *names[CLV_SCHED_RANKS];
   size_t at = strlen(err->text);
@@ -158,7 +159,7 @@ clv_code clv_placed_schedule_new(const clv_blueprint *b, uint32_t n_micro, uint3
   clv_code code = fill_schedule(b, costs, l, err);
   if (code != CLV_OK) {
     clv_placed_schedule_free(l);
-    if (err && strstr(err->text, "rank ")) name_ranks(b, err);
+    if (err && strstr(err->text, "rank ")) append_rank_names(b, err);
     return clv_err_prefix(err, "%s: pipeline.schedule %s", b->config->file,
                           clv_pipeline_name(b->config->pipeline.schedule));
   }

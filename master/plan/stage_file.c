@@ -16,26 +16,26 @@
 static clv_code list_wanted_tensors(const clv_params *params, bool fresh,
                                     const clv_stage_spec *spec, clv_weights_want **ret,
                                     clv_err *err) {
-  clv_weights_want *want;
-  CLV_TRY(clv_alloc((size_t)params->n, sizeof *want, &want, err));
+  clv_weights_want *wanted;
+  CLV_TRY(clv_alloc((size_t)params->n, sizeof *wanted, &wanted, err));
   for (int i = 0; i < params->n; i++) {
     const clv_param *p = &params->list[i];
     bool optional = fresh ? clv_lora_is_adapter(p->name) : !clv_is_param_checkpointed(spec, p);
-    want[i] = (clv_weights_want){p->name, p->dtype, p->shape, optional};
+    wanted[i] = (clv_weights_want){p->name, p->dtype, p->shape, optional};
   }
-  *ret = want;
+  *ret = wanted;
   return CLV_OK;
 }
 
 clv_code clv_stage_match_weights(const clv_blueprint *b, uint32_t stage, const clv_weights_file *f,
                                  unsigned flags, const clv_weights_entry ***ret, clv_err *err) {
   const clv_params *params = b->stages[stage].params;
-  CLV_AUTO(clv_freep) clv_weights_want *want = NULL;
+  CLV_AUTO(clv_freep) clv_weights_want *wanted = NULL;
   CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL;
   CLV_TRY(list_wanted_tensors(params, flags & CLV_WEIGHTS_ALLOW_NO_COUNTS,
-                              &b->config->stages[stage], &want, err));
+                              &b->config->stages[stage], &wanted, err));
   CLV_TRY(clv_alloc((size_t)params->n, sizeof *found, &found, err));
-  CLV_TRY(clv_weights_match(f, want, (size_t)params->n, flags, found, err));
+  CLV_TRY(clv_weights_match(f, wanted, (size_t)params->n, flags, found, err));
   *ret = clv_steal(&found);
   return CLV_OK;
 }
@@ -44,15 +44,15 @@ clv_code clv_stage_match_weights(const clv_blueprint *b, uint32_t stage, const c
  * old files have it. */
 static clv_code list_model_tensors(const clv_params *all, clv_weights_want **ret, size_t *ret_n,
                                    clv_err *err) {
-  clv_weights_want *known;
+  clv_weights_want *model_tensors;
   size_t n = (size_t)all->n;
   *ret_n = n + (size_t)all->n_ties;
-  CLV_TRY(clv_alloc(*ret_n, sizeof *known, &known, err));
+  CLV_TRY(clv_alloc(*ret_n, sizeof *model_tensors, &model_tensors, err));
   for (size_t i = 0; i < *ret_n; i++) {
     const clv_param *p = i < n ? &all->list[i] : &all->ties[i - n].param;
-    known[i] = (clv_weights_want){p->name, p->dtype, p->shape, i >= n};
+    model_tensors[i] = (clv_weights_want){p->name, p->dtype, p->shape, i >= n};
   }
-  *ret = known;
+  *ret = model_tensors;
   return CLV_OK;
 }
 
@@ -65,31 +65,32 @@ typedef struct tied_pair {
   const clv_weights_file *file;
   const clv_weights_entry *entry[2];
   clv_weights_folder *folder;
-  size_t found[2];
-  clv_weights_want want[2];
+  size_t folder_index[2];
+  clv_weights_want wanted[2];
 } tied_pair;
 
-static clv_code read_part(const tied_pair *t, int which, size_t first, size_t n, void *dst,
-                          clv_err *err) {
+static clv_code read_tied_values(const tied_pair *t, int which, size_t first, size_t n, void *dst,
+                                 clv_err *err) {
   if (t->file) return clv_weights_read_range(t->file, t->entry[which], first * 4, dst, n * 4, err);
-  return clv_weights_folder_read_range(t->folder, t->found[which], &t->want[which], first, n, dst,
-                                       err);
+  return clv_weights_folder_read_range(t->folder, t->folder_index[which], &t->wanted[which], first,
+                                       n, dst, err);
 }
 
 /* Checks that two tied tensors have the same values. The first one is the owner's. */
 static clv_code check_same_values(const tied_pair *t, clv_err *err) {
   CLV_AUTO(clv_freep) char *parts = NULL;
   size_t n, bytes = (size_t)PART_VALUES * 4;
-  CLV_TRY(clv_shape_numel(&t->want[0].shape, &n, err));
+  CLV_TRY(clv_shape_numel(&t->wanted[0].shape, &n, err));
   CLV_TRY(clv_alloc(2, bytes, &parts, err));
   for (size_t at = 0, some; at < n; at += some) {
     some = CLV_MIN(n - at, (size_t)PART_VALUES);
-    for (int i = 0; i < 2; i++) CLV_TRY(read_part(t, i, at, some, parts + bytes * (size_t)i, err));
+    for (int i = 0; i < 2; i++)
+      CLV_TRY(read_tied_values(t, i, at, some, parts + bytes * (size_t)i, err));
     if (memcmp(parts, parts + bytes, some * 4) != 0)
       return clv_fail(err, CLV_INVALID,
                       "'%.90s' and '%.90s' have other values there, and are one parameter here: "
                       "untie them (tie_word_embeddings: false in config.json)",
-                      t->want[0].name, t->want[1].name);
+                      t->wanted[0].name, t->wanted[1].name);
   }
   return CLV_OK;
 }
@@ -97,7 +98,7 @@ static clv_code check_same_values(const tied_pair *t, clv_err *err) {
 static void fill_tied_pair(const clv_params *all, int tie, tied_pair *t) {
   const clv_param *p[] = {&all->list[all->ties[tie].owner_index], &all->ties[tie].param};
   for (int i = 0; i < 2; i++)
-    t->want[i] = (clv_weights_want){p[i]->name, p[i]->dtype, p[i]->shape, true};
+    t->wanted[i] = (clv_weights_want){p[i]->name, p[i]->dtype, p[i]->shape, true};
 }
 
 static clv_code check_ties_of_file(const clv_params *all, const clv_weights_file *f, clv_err *err) {
@@ -106,8 +107,8 @@ static clv_code check_ties_of_file(const clv_params *all, const clv_weights_file
     fill_tied_pair(all, i, &t);
     bool both = true;
     for (int k = 0; k < 2; k++) {
-      const clv_weights_entry *e = t.entry[k] = clv_weights_find(f, t.want[k].name);
-      both &= e && e->dtype == CLV_F32 && clv_shape_equal(&e->shape, &t.want[k].shape);
+      const clv_weights_entry *e = t.entry[k] = clv_weights_find(f, t.wanted[k].name);
+      both &= e && e->dtype == CLV_F32 && clv_shape_equal(&e->shape, &t.wanted[k].shape);
     }
     if (both) CLV_TRY(check_same_values(&t, err));
   }
@@ -118,9 +119,10 @@ static clv_code check_ties_of_folder(const clv_params *all, clv_weights_folder *
   for (int i = 0; i < all->n_ties; i++) {
     tied_pair t = {.folder = f};
     fill_tied_pair(all, i, &t);
-    CLV_TRY(clv_weights_folder_match(f, t.want, 2, NULL, 0, t.found, err));
-    if (t.found[0] == CLV_WEIGHTS_NONE || t.found[1] == CLV_WEIGHTS_NONE) continue;
-    for (int k = 0; k < 2; k++) CLV_TRY(clv_weights_folder_check(f, t.found[k], &t.want[k], err));
+    CLV_TRY(clv_weights_folder_match(f, t.wanted, 2, NULL, 0, t.folder_index, err));
+    if (t.folder_index[0] == CLV_WEIGHTS_NONE || t.folder_index[1] == CLV_WEIGHTS_NONE) continue;
+    for (int k = 0; k < 2; k++)
+      CLV_TRY(clv_weights_folder_check(f, t.folder_index[k], &t.wanted[k], err));
     CLV_TRY(check_same_values(&t, err));
   }
   return CLV_OK;
@@ -131,18 +133,18 @@ static clv_code check_ties_of_folder(const clv_params *all, clv_weights_folder *
 static clv_code check_no_unknown_tensor(const clv_blueprint *b, const clv_weights_file *f,
                                         clv_err *err) {
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
-  CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
+  CLV_AUTO(clv_freep) clv_weights_want *model_tensors = NULL;
   size_t n;
   CLV_TRY(clv_params_of(b->full_graph, &all, err));
-  CLV_TRY(list_model_tensors(all, &known, &n, err));
-  CLV_TRY(clv_weights_check_no_extra(f, known, n, err));
+  CLV_TRY(list_model_tensors(all, &model_tensors, &n, err));
+  CLV_TRY(clv_weights_check_no_extra(f, model_tensors, n, err));
   return check_ties_of_file(all, f, err);
 }
 
 static clv_code check_digest(const clv_stage_spec *spec, const clv_weights_file *f, clv_err *err) {
-  clv_sha256 want;
-  bool same = !spec->weights_sha256 || !clv_sha256_parse(spec->weights_sha256, &want) ||
-              memcmp(&want, clv_weights_digest(f), sizeof want) == 0;
+  clv_sha256 wanted;
+  bool same = !spec->weights_sha256 || !clv_sha256_parse(spec->weights_sha256, &wanted) ||
+              memcmp(&wanted, clv_weights_digest(f), sizeof wanted) == 0;
   if (same) return CLV_OK;
   return clv_fail(err, CLV_DATA_LOSS, "%s has another SHA-256 than the session says",
                   spec->weights_file);
@@ -163,7 +165,7 @@ static void note_counts(const clv_blueprint *b, uint32_t stage, const clv_weight
   if (!n) return;
   if (notes->len) clv_bytes_puts(notes, "\n");
   clv_bytes_printf(notes, "stage '%s': %s has no '%s'", b->config->stages[stage].name,
-                   clv_weights_label(f), first);
+                   clv_weights_name_for_errors(f), first);
   if (n > 1) clv_bytes_printf(notes, " and %d more", n - 1);
   clv_bytes_printf(notes, "; %s 0, as in PyTorch", n > 1 ? "they are" : "it is");
 }
@@ -172,17 +174,18 @@ clv_code clv_stage_file_open(const clv_blueprint *b, uint32_t stage, clv_weights
                              const clv_weights_entry ***ret_found, clv_bytes *notes, clv_err *err) {
   const clv_stage_spec *spec = &b->config->stages[stage];
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  clv_err why;
-  clv_code code = clv_weights_open_lazy(spec->weights_file, &f, &why);
-  if (code == CLV_OK) code = check_digest(spec, f, &why);
-  if (code == CLV_OK) code = check_no_unknown_tensor(b, f, &why);
+  clv_err reason;
+  clv_code code = clv_weights_open_lazy(spec->weights_file, &f, &reason);
+  if (code == CLV_OK) code = check_digest(spec, f, &reason);
+  if (code == CLV_OK) code = check_no_unknown_tensor(b, f, &reason);
   if (code == CLV_OK)
     code = clv_stage_match_weights(
         b, stage, f,
         CLV_WEIGHTS_ALLOW_UNEXPECTED | CLV_WEIGHTS_ALLOW_NO_COUNTS | CLV_WEIGHTS_ALLOW_NARROWING,
-        ret_found, &why);
+        ret_found, &reason);
   if (code != CLV_OK) { /* the message points at the line of the session that names the file */
-    clv_session_fail_at(b->config, spec->weights_pos, err, "stage '%s': %s", spec->name, why.text);
+    clv_session_fail_at(b->config, spec->weights_pos, err, "stage '%s': %s", spec->name,
+                        reason.text);
     if (err) err->code = CLV_DATA_LOSS;
     return CLV_DATA_LOSS;
   }
@@ -197,8 +200,8 @@ void clv_stage_folder_done(clv_stage_folder *f) {
   if (!f) return;
   clv_weights_folder_close(f->folder);
   clv_manifest_done(&f->manifest);
-  free(f->found);
-  free(f->want);
+  free(f->folder_index);
+  free(f->wanted);
   *f = (clv_stage_folder){0};
 }
 
@@ -211,10 +214,10 @@ static clv_code check_listed_file(void *user, const char *name, int fd, clv_err 
 static clv_code open_folder(const clv_stage_spec *spec, clv_stage_folder *f, clv_err *err) {
   const char *path = spec->weights_folder;
   clv_weights_guard guard = {0};
-  clv_sha256 want, found;
-  if (spec->weights_sha256 && clv_sha256_parse(spec->weights_sha256, &want)) {
+  clv_sha256 wanted, found;
+  if (spec->weights_sha256 && clv_sha256_parse(spec->weights_sha256, &wanted)) {
     CLV_TRY(clv_artifact_read(path, path, &f->manifest, &found, err));
-    if (memcmp(&want, &found, sizeof want) != 0)
+    if (memcmp(&wanted, &found, sizeof wanted) != 0)
       return clv_fail(err, CLV_DATA_LOSS, "%s/%s has another SHA-256 than the session says", path,
                       CLV_ARTIFACT_NAME);
     guard = (clv_weights_guard){check_listed_file, &f->manifest};
@@ -228,13 +231,13 @@ bool clv_stage_param_is_new(const clv_stage_spec *spec, const char *parameter) {
 }
 
 static clv_code match_folder(const clv_stage_spec *spec, clv_stage_folder *f, clv_err *err) {
-  CLV_TRY(clv_alloc(f->n, sizeof *f->found, &f->found, err));
-  CLV_TRY(clv_weights_folder_match(f->folder, f->want, f->n,
+  CLV_TRY(clv_alloc(f->n, sizeof *f->folder_index, &f->folder_index, err));
+  CLV_TRY(clv_weights_folder_match(f->folder, f->wanted, f->n,
                                    (const char *const *)spec->weights_new.items,
-                                   spec->weights_new.n, f->found, err));
+                                   spec->weights_new.n, f->folder_index, err));
   for (size_t i = 0; i < f->n; i++)
-    if (f->found[i] != CLV_WEIGHTS_NONE)
-      CLV_TRY(clv_weights_folder_check(f->folder, f->found[i], &f->want[i], err));
+    if (f->folder_index[i] != CLV_WEIGHTS_NONE)
+      CLV_TRY(clv_weights_folder_check(f->folder, f->folder_index[i], &f->wanted[i], err));
   return CLV_OK;
 }
 
@@ -243,12 +246,12 @@ static void note_params_from_seed(const clv_stage_spec *spec, const clv_stage_fo
                                   clv_bytes *notes) {
   size_t n = 0;
   for (size_t i = 0; i < f->n; i++) {
-    if (f->found[i] != CLV_WEIGHTS_NONE || clv_lora_is_adapter(f->want[i].name)) continue;
+    if (f->folder_index[i] != CLV_WEIGHTS_NONE || clv_lora_is_adapter(f->wanted[i].name)) continue;
     if (n++ == 0)
       clv_bytes_printf(notes,
                        "%sstage '%s': not from %s, but from the seed: ", notes->len ? "\n" : "",
                        spec->name, spec->weights_folder);
-    clv_bytes_printf(notes, "%s%s", n > 1 ? ", " : "", f->want[i].name);
+    clv_bytes_printf(notes, "%s%s", n > 1 ? ", " : "", f->wanted[i].name);
   }
 }
 
@@ -264,12 +267,12 @@ static bool has_noted_folder(const clv_session_config *c, uint32_t stage) {
 static clv_code note_unused_tensors(const clv_blueprint *b, const clv_stage_spec *spec,
                                     const clv_stage_folder *f, clv_bytes *notes, clv_err *err) {
   CLV_AUTO(clv_params_freep) clv_params *all = NULL;
-  CLV_AUTO(clv_freep) clv_weights_want *known = NULL;
+  CLV_AUTO(clv_freep) clv_weights_want *model_tensors = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes names = {0};
   size_t n, n_known;
   CLV_TRY(clv_params_of(b->full_graph, &all, err));
-  CLV_TRY(list_model_tensors(all, &known, &n_known, err));
-  CLV_TRY(clv_weights_folder_unmatched(f->folder, known, n_known, &names, &n, err));
+  CLV_TRY(list_model_tensors(all, &model_tensors, &n_known, err));
+  CLV_TRY(clv_weights_folder_unmatched(f->folder, model_tensors, n_known, &names, &n, err));
   CLV_TRY(check_ties_of_folder(all, f->folder, err));
   if (n)
     clv_bytes_printf(notes, "%s%s has %zu tensor%s that the model does not have: %s",
@@ -281,18 +284,18 @@ clv_code clv_stage_folder_open(const clv_blueprint *b, uint32_t stage, clv_stage
                                clv_bytes *notes, clv_err *err) {
   const clv_stage_spec *spec = &b->config->stages[stage];
   CLV_AUTO(clv_stage_folder_done) clv_stage_folder f = {.n = (size_t)b->stages[stage].params->n};
-  clv_err why;
-  clv_code code = open_folder(spec, &f, &why);
+  clv_err reason;
+  clv_code code = open_folder(spec, &f, &reason);
   if (code == CLV_OK)
-    code = list_wanted_tensors(b->stages[stage].params, true, NULL, &f.want, &why);
-  if (code == CLV_OK) code = match_folder(spec, &f, &why);
+    code = list_wanted_tensors(b->stages[stage].params, true, NULL, &f.wanted, &reason);
+  if (code == CLV_OK) code = match_folder(spec, &f, &reason);
   if (code == CLV_OK && !has_noted_folder(b->config, stage))
-    code = note_unused_tensors(b, spec, &f, notes, &why);
+    code = note_unused_tensors(b, spec, &f, notes, &reason);
   if (code != CLV_OK) {
-    clv_session_fail_at(b->config, spec->weights_pos, err, "stage '%s': %s%s", spec->name, why.text,
-                        strstr(why.text, "missing tensors")
-                            ? "; list what starts from the seed in weights.new"
-                            : "");
+    clv_session_fail_at(
+        b->config, spec->weights_pos, err, "stage '%s': %s%s", spec->name, reason.text,
+        strstr(reason.text, "missing tensors") ? "; list what starts from the seed in weights.new"
+                                               : "");
     if (err) err->code = CLV_DATA_LOSS;
     return CLV_DATA_LOSS;
   }

@@ -40,7 +40,7 @@ static bool has_shared_weights(const clv_blueprint *b, uint32_t i) {
 
 /* Calls of a stage: how large, how many at once, and for what. */
 typedef struct stage_calls {
-  int64_t samples;
+  int64_t batch_samples;
   uint32_t n_live; /* calls that exist at once */
   bool is_training;
 } stage_calls;
@@ -53,7 +53,7 @@ static clv_code make_plan(const clv_backend *backend, const clv_blueprint *b, ui
   bool transient = (calls->is_training && calls->n_live <= 1) || has_shared_weights(b, i);
   clv_plan_options po = {.backend = backend,
                          .dtype = CLV_F32,
-                         .batch = calls->samples,
+                         .batch = calls->batch_samples,
                          .training = calls->is_training,
                          .threads = (int)c->stages[i].threads,
                          .bf16 = bf16,
@@ -61,7 +61,7 @@ static clv_code make_plan(const clv_backend *backend, const clv_blueprint *b, ui
                          .transient_weights = transient};
   for (int k = 0, input = 0; k < s->graph->n_nodes; k++)
     if (s->graph->nodes[k].op == CLV_OP_INPUT)
-      po.batches[input++] = s->graph->nodes[k].shape.dim[0] * calls->samples / b->micro_size;
+      po.batches[input++] = s->graph->nodes[k].shape.dim[0] * calls->batch_samples / b->micro_size;
   po.need_input_grad[0] = calls->is_training && s->input_needs_grad;
   po.split_backward = s->input_needs_grad || calls->n_live > 1;
   backend->set_threads(po.threads);
@@ -105,8 +105,8 @@ static size_t value_bytes(const clv_blueprint *b, uint32_t i, uint32_t live) {
 }
 
 /* Adds the memory of the plan for evaluations, which exists beside the plan for training. */
-static clv_code add_evaluations(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
-                                clv_stage_usage *f, clv_err *err) {
+static clv_code add_evaluation_memory(const clv_backend *backend, const clv_blueprint *b,
+                                      uint32_t i, clv_stage_usage *f, clv_err *err) {
   const clv_session_config *c = b->config;
   const stage_calls calls = {b->eval_size, CLV_EVAL_WINDOW, false};
   CLV_AUTO(clv_plan_freep) clv_plan *plan = NULL;
@@ -114,18 +114,19 @@ static clv_code add_evaluations(const clv_backend *backend, const clv_blueprint 
   CLV_TRY(make_plan(backend, b, i, &calls, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
   size_t values = node_bytes(output_node(&b->stages[i])) / (size_t)b->micro_size;
-  f->evaluation = calls.n_live * (info->call_bytes + values * (size_t)b->eval_size) +
-                  info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
+  f->evaluation_bytes = calls.n_live * (info->call_bytes + values * (size_t)b->eval_size) +
+                        info->scratch_bytes + info->cache_bytes + info->kernel_bytes;
   return CLV_OK;
 }
 
-static clv_code add_device(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
-                           uint32_t live, const clv_plan *plan, clv_stage_usage *f, clv_err *err) {
+static clv_code add_device_memory(const clv_backend *backend, const clv_blueprint *b, uint32_t i,
+                                  uint32_t live, const clv_plan *plan, clv_stage_usage *f,
+                                  clv_err *err) {
   const clv_params *p = b->stages[i].params;
-  f->on_device = true;
-  f->values = value_bytes(b, i, live);
-  f->resident = p->total_bytes - p->buffer_offset + clv_plan_get_info(plan)->kernel_bytes;
-  return add_evaluations(backend, b, i, f, err);
+  f->is_on_device = true;
+  f->value_bytes = value_bytes(b, i, live);
+  f->resident_bytes = p->total_bytes - p->buffer_offset + clv_plan_get_info(plan)->kernel_bytes;
+  return add_evaluation_memory(backend, b, i, f, err);
 }
 
 /* Returns the most calls at once. A device may prepare a forward before the preceding backward has
@@ -146,18 +147,19 @@ static clv_code compute_on_backend(const clv_backend *backend, const clv_bluepri
   CLV_TRY(make_plan(backend, b, i, &calls, &plan, err));
   const clv_plan_info *info = clv_plan_get_info(plan);
   *ret = (clv_stage_usage){
-      .parameters = s->params->n_values,
+      .n_parameters = s->params->n_values,
       .weights = s->params->total_bytes,
       .old_weights = s->params->total_bytes * (versions - 1),
       .optimizer = (clv_blueprint_moment_count(b) + 1) * s->params->trainable_bytes,
       .activations = activation_bytes(b, i, info->call_bytes, with_most_workspace),
       .scratch = info->scratch_bytes,
       .cache = info->cache_bytes,
-      .reorders = info->reorders_refresh +
-                  (int)b->micro_batches * (info->reorders_forward + info->reorders_backward)};
-  if (backend->memory) CLV_TRY(add_device(backend, b, i, with_most_workspace, plan, ret, err));
+      .n_reorders = info->reorders_refresh +
+                    (int)b->micro_batches * (info->reorders_forward + info->reorders_backward)};
+  if (backend->memory)
+    CLV_TRY(add_device_memory(backend, b, i, with_most_workspace, plan, ret, err));
   ret->memory = ret->weights + ret->old_weights + ret->optimizer + ret->activations + ret->scratch +
-                ret->cache + ret->values + ret->resident + ret->evaluation;
+                ret->cache + ret->value_bytes + ret->resident_bytes + ret->evaluation_bytes;
   for (int k = 0; k < s->graph->n_nodes; k++) ret->uses_ref_kernel[k] = clv_plan_uses_ref(plan, k);
   return CLV_OK;
 }

@@ -19,18 +19,18 @@ static const double AS_GOOD = 1.02;
  * micro-batch. */
 static const double HANDLING_S = 0.0001;
 
-static void cut_plan_done(clv_cut_plan *w) {
+static void free_cut_plan(clv_cut_plan *w) {
   free(w->stages);
   clv_bytes_done(&w->yaml);
 }
 
-static void cut_search_done(clv_cut_search *c) {
-  for (uint32_t i = 0; i < c->n_profiles; i++) clv_profile_free(c->profile[i]);
-  for (uint32_t i = 0; i < MAX_SUGGESTIONS; i++) cut_plan_done(&c->best[i]);
-  cut_plan_done(&c->now);
+static void free_cut_search(clv_cut_search *c) {
+  for (uint32_t i = 0; i < c->n_profiles; i++) clv_profile_free(c->profiles[i]);
+  for (uint32_t i = 0; i < MAX_SUGGESTIONS; i++) free_cut_plan(&c->best_plans[i]);
+  free_cut_plan(&c->session_plan);
   free(c->micros);
-  free(c->sums);
-  free(c->bytes);
+  free(c->layer_sums);
+  free(c->crossing_bytes);
   free(c->places);
   free(c->least);
   free(c->most);
@@ -42,18 +42,18 @@ static void cut_search_done(clv_cut_search *c) {
 static double *running_sums_of(const clv_cut_search *c, uint32_t profile, uint32_t choice,
                                int what) {
   size_t row = ((size_t)profile * c->n_micros + choice) * TIMES + (size_t)what;
-  return c->sums + row * (c->cuts.n_layers + 1);
+  return c->layer_sums + row * (c->cuts.n_layers + 1);
 }
 
-static void sum_layers(const clv_cut_search *c, uint32_t profile, uint32_t choice) {
+static void sum_layer_times(const clv_cut_search *c, uint32_t profile, uint32_t choice) {
   double samples = (double)c->b->config->train.batch / c->micros[choice];
-  double *sum[TIMES];
-  for (int i = 0; i < TIMES; i++) sum[i] = running_sums_of(c, profile, choice, i);
+  double *sums[TIMES];
+  for (int i = 0; i < TIMES; i++) sums[i] = running_sums_of(c, profile, choice, i);
   for (uint32_t layer = 0; layer < c->cuts.n_layers; layer++) {
-    clv_plan_times t = clv_profile_times(c->profile[profile], layer, samples);
-    sum[FORWARD][layer + 1] = sum[FORWARD][layer] + t.forward;
-    sum[INPUT][layer + 1] = sum[INPUT][layer] + t.input;
-    sum[WEIGHT][layer + 1] = sum[WEIGHT][layer] + t.weight;
+    clv_plan_times t = clv_profile_times(c->profiles[profile], layer, samples);
+    sums[FORWARD][layer + 1] = sums[FORWARD][layer] + t.forward;
+    sums[INPUT][layer + 1] = sums[INPUT][layer] + t.input;
+    sums[WEIGHT][layer + 1] = sums[WEIGHT][layer] + t.weight;
   }
 }
 
@@ -62,28 +62,28 @@ static clv_code measure_layer_times(clv_cut_search *c, clv_err *err) {
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
     int threads = (int)c->b->config->stages[s].threads;
     uint32_t p = 0;
-    while (p < c->n_profiles && c->profile[p]->threads != threads) p++;
+    while (p < c->n_profiles && c->profiles[p]->threads != threads) p++;
     c->profile_of[s] = p;
     if (p < c->n_profiles) continue;
-    CLV_TRY(clv_profile_new(c->b, threads, &c->profile[p], err));
+    CLV_TRY(clv_profile_new(c->b, threads, &c->profiles[p], err));
     c->n_profiles++;
   }
   return CLV_OK;
 }
 
 static clv_code make_running_sums(clv_cut_search *c, clv_err *err) {
-  const clv_profile *p = c->profile[0];
+  const clv_profile *p = c->profiles[0];
   uint64_t batch = c->b->config->train.batch;
   CLV_AUTO(clv_freep) size_t *sizes = NULL;
   CLV_TRY(clv_alloc(c->b->micro_batches, sizeof *sizes, &sizes, err));
   uint32_t now = (uint32_t)clv_chunk_sizes(batch, c->b->micro_batches, sizes);
-  CLV_TRY(
-      clv_micro_batch_choices(batch, p->size[p->n_sizes - 1], now, &c->micros, &c->n_micros, err));
-  while (c->micros[c->now.split.choice] != now) c->now.split.choice++;
+  CLV_TRY(clv_micro_batch_choices(batch, p->sample_counts[p->n_sizes - 1], now, &c->micros,
+                                  &c->n_micros, err));
+  while (c->micros[c->session_plan.split.choice] != now) c->session_plan.split.choice++;
   CLV_TRY(clv_alloc((size_t)c->n_profiles * c->n_micros * TIMES, (p->n_layers + 1) * sizeof(double),
-                    &c->sums, err));
+                    &c->layer_sums, err));
   for (uint32_t i = 0; i < c->n_profiles; i++)
-    for (uint32_t k = 0; k < c->n_micros; k++) sum_layers(c, i, k);
+    for (uint32_t k = 0; k < c->n_micros; k++) sum_layer_times(c, i, k);
   return CLV_OK;
 }
 
@@ -115,7 +115,7 @@ static void fill_costs(const void *user, const uint32_t *last, uint32_t choice,
   for (uint32_t s = 0, first = 0; s < n; first = last[s++] + 1) {
     double t[TIMES];
     const clv_stage_plan *stage = &c->b->stages[s];
-    double speed = c->links->speed[stage->worker < 0 ? c->links->n : (size_t)stage->worker];
+    double speed = c->links->speeds[stage->worker < 0 ? c->links->n : (size_t)stage->worker];
     for (int i = 0; i < TIMES; i++) {
       const double *sums = running_sums_of(c, c->profile_of[s], choice, i);
       t[i] = (sums[last[s] + 1] - sums[first]) / speed;
@@ -126,7 +126,7 @@ static void fill_costs(const void *user, const uint32_t *last, uint32_t choice,
     ret->weight[s] = t[WEIGHT];
     ret->step[s] = 0;
     compute_tensor_times(c, stage->worker, stage[1].worker, stage->sends_directly,
-                         c->bytes[last[s]] / c->micros[choice], &ret->latency[s],
+                         c->crossing_bytes[last[s]] / c->micros[choice], &ret->latency[s],
                          &ret->serialise_f[s]);
     ret->serialise_b[s] = ret->serialise_f[s];
   }
@@ -172,7 +172,7 @@ typedef struct variant {
   clv_placed_schedule *l;
 } variant;
 
-static void variant_done(variant *v) {
+static void free_variant(variant *v) {
   clv_placed_schedule_free(v->l);
   clv_blueprint_free(v->b);
   free(v->stages);
@@ -226,7 +226,7 @@ static clv_code write_stages(const variant *v, clv_bytes *out, clv_err *err) {
 }
 
 static clv_code describe_plan(const clv_cut_search *c, clv_cut_plan *w, clv_err *err) {
-  CLV_AUTO(variant_done) variant v = {0};
+  CLV_AUTO(free_variant) variant v = {0};
   CLV_AUTO(clv_freep) clv_sched_costs *costs = NULL;
   uint32_t n = c->b->n_stages, m = w->split.n_micro;
   CLV_TRY(clv_alloc(1, sizeof *costs, &costs, err));
@@ -240,9 +240,10 @@ static clv_code describe_plan(const clv_cut_search *c, clv_cut_plan *w, clv_err 
         .first = s ? w->split.last[s - 1] + 1 : 0,
         .last = w->split.last[s],
         .busy_s = m * (costs->forward[s] + (learns ? costs->input[s] + costs->weight[s] : 0)),
-        .edge_bytes = c->bytes[w->split.last[s]],
+        .edge_bytes = c->crossing_bytes[w->split.last[s]],
         .edge_s = m * costs->serialise_f[s]};
-    CLV_TRY(clv_stage_memory(v.b, s, CLV_MAX(v.l->report.live[s], 1u), &w->stages[s].memory, err));
+    CLV_TRY(clv_stage_memory(v.b, s, CLV_MAX(v.l->report.live[s], 1u), &w->stages[s].memory_bytes,
+                             err));
   }
   return write_stages(&v, &w->yaml, err);
 }
@@ -250,9 +251,10 @@ static clv_code describe_plan(const clv_cut_search *c, clv_cut_plan *w, clv_err 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 static clv_code evaluate_session_cuts(clv_cut_search *c, clv_err *err) {
-  for (uint32_t s = 0; s < c->b->n_stages; s++) c->now.split.last[s] = c->b->stages[s].last_layer;
-  CLV_TRY(clv_sched_split_evaluate(&c->cuts, &c->now.split, err));
-  return describe_plan(c, &c->now, err);
+  for (uint32_t s = 0; s < c->b->n_stages; s++)
+    c->session_plan.split.last[s] = c->b->stages[s].last_layer;
+  CLV_TRY(clv_sched_split_evaluate(&c->cuts, &c->session_plan.split, err));
+  return describe_plan(c, &c->session_plan, err);
 }
 
 /* Replaces the split by the one with the fewest micro-batches that is about as fast. More
@@ -271,12 +273,12 @@ static clv_code take_fewest_micro_batches(const clv_cut_search *c, clv_sched_spl
 /* Adds a cut plan. If the session would refuse the plan, it is left out: returns CLV_OK, and `why`
  * has the reason. */
 static clv_code add_plan(clv_cut_search *c, const clv_sched_split *split, clv_err *why) {
-  clv_cut_plan *w = &c->best[c->n_best];
+  clv_cut_plan *w = &c->best_plans[c->n_best_plans];
   w->split = *split;
   clv_code code = describe_plan(c, w, why);
-  if (code == CLV_OK) c->n_best++;
+  if (code == CLV_OK) c->n_best_plans++;
   if (code != CLV_INVALID) return code;
-  cut_plan_done(w);
+  free_cut_plan(w);
   *w = (clv_cut_plan){0};
   return CLV_OK;
 }
@@ -284,7 +286,7 @@ static clv_code add_plan(clv_cut_search *c, const clv_sched_split *split, clv_er
 static clv_code find_best_plans(clv_cut_search *c, clv_err *err) {
   clv_sched_split best[MAX_SUGGESTIONS];
   clv_code code =
-      clv_sched_search_cuts(&c->cuts, MAX_SUGGESTIONS, best, &c->n_best, &c->search, err);
+      clv_sched_search_cuts(&c->cuts, MAX_SUGGESTIONS, best, &c->n_best_plans, &c->search, err);
   if (code == CLV_NOT_FOUND)
     return clv_session_fail_at(
         c->b->config, c->b->config->stages[0].pos, err,
@@ -292,13 +294,14 @@ static clv_code find_best_plans(clv_cut_search *c, clv_err *err) {
         "crosses and a stage may end, which %u stages need in this order",
         c->cuts.n_layers, c->cuts.n_places, c->cuts.n_places == 1 ? "" : "s", c->b->n_stages);
   CLV_TRY(code);
-  uint32_t found = c->n_best;
-  c->n_best = 0;
+  uint32_t found = c->n_best_plans;
+  c->n_best_plans = 0;
   for (uint32_t i = 0; i < found; i++) {
     CLV_TRY(take_fewest_micro_batches(c, &best[i], err));
     CLV_TRY(add_plan(c, &best[i], err));
   }
-  return c->n_best ? CLV_OK : CLV_INVALID; /* no plan is left: err has the reason of the last one */
+  /* no plan is left: err has the reason of the last one */
+  return c->n_best_plans ? CLV_OK : CLV_INVALID;
 }
 
 static clv_code find_and_print_plans(clv_cut_search *c, clv_err *err) {
@@ -318,7 +321,7 @@ static clv_code find_and_print_plans(clv_cut_search *c, clv_err *err) {
 
 clv_code clv_suggest_cuts(const clv_blueprint *b, const clv_links *links, bool json, clv_bytes *out,
                           clv_err *err) {
-  CLV_AUTO(cut_search_done) clv_cut_search c = {.b = b, .links = links};
+  CLV_AUTO(free_cut_search) clv_cut_search c = {.b = b, .links = links};
   CLV_TRY(find_and_print_plans(&c, err));
   clv_cut_search_print(&c, json, out);
   return CLV_OK;

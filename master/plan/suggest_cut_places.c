@@ -31,15 +31,15 @@ static clv_code find_last_uses(const clv_graph *g, uint32_t n_layers, uint32_t *
 /* Returns the node of the only value that crosses behind a layer. -1: no value crosses, or several
  * do, or a layer behind it reads a model input, which a new cut should not send to a worker. */
 static int find_crossing(const clv_graph *g, const uint32_t *last, uint32_t layer) {
-  int found = -1;
+  int crossing_node = -1;
   for (int i = 0; i < g->n_nodes; i++) {
     bool input = g->nodes[i].op == CLV_OP_INPUT;
     if ((!input && g->nodes[i].layer > layer) || last[i] <= layer) continue;
     if (input && clv_graph_length_limit(g, i)) continue;
-    if (found >= 0 || input) return -1;
-    found = i;
+    if (crossing_node >= 0 || input) return -1;
+    crossing_node = i;
   }
-  return found;
+  return crossing_node;
 }
 
 static bool cut_belongs_after_next(const clv_graph *g, uint32_t layer) {
@@ -55,14 +55,15 @@ static clv_code find_free_places(clv_cut_search *c, clv_err *err) {
   uint32_t n = c->cuts.n_layers;
   CLV_TRY(clv_alloc((size_t)g->n_nodes, sizeof *last, &last, err));
   CLV_TRY(clv_alloc(n, sizeof *c->places, &c->places, err));
-  CLV_TRY(clv_alloc(n, sizeof *c->bytes, &c->bytes, err));
+  CLV_TRY(clv_alloc(n, sizeof *c->crossing_bytes, &c->crossing_bytes, err));
   CLV_TRY(find_last_uses(g, n, last));
   for (uint32_t layer = 0; layer < n; layer++) {
     int node = find_crossing(g, last, layer);
     size_t bytes;
     if (node < 0) continue;
     CLV_TRY(clv_shape_bytes(&g->nodes[node].shape, g->nodes[node].dtype, &bytes, err));
-    c->bytes[layer] = (double)bytes / (double)c->b->micro_size * (double)c->b->config->train.batch;
+    c->crossing_bytes[layer] =
+        (double)bytes / (double)c->b->micro_size * (double)c->b->config->train.batch;
     if (layer + 1 < n && g->nodes[node].dtype == CLV_F32 && !cut_belongs_after_next(g, layer))
       c->places[c->cuts.n_places++] = layer;
   }
@@ -105,16 +106,16 @@ static const char *why_cut_stays(const clv_stage_spec *a, const clv_stage_spec *
 
 /* Returns the first layer that learns; n_layers: no layer learns. */
 static uint32_t find_first_learning(const clv_cut_search *c) {
-  uint32_t learning = c->cuts.n_layers;
+  uint32_t first_learning = c->cuts.n_layers;
   for (uint32_t s = 0; s < c->b->n_stages; s++) {
     const clv_stage_plan *stage = &c->b->stages[s];
     for (int i = 0; i < stage->params->n; i++) {
       const clv_param *p = &stage->params->list[i];
       uint32_t layer = stage->graph->nodes[p->node].layer;
-      if (p->trainable && !p->frozen) learning = CLV_MIN(learning, layer);
+      if (p->trainable && !p->frozen) first_learning = CLV_MIN(first_learning, layer);
     }
   }
-  return learning;
+  return first_learning;
 }
 
 /* Findings of each cut, if the master had all layers on its side of the cut. */
@@ -122,14 +123,14 @@ typedef struct cut_findings {
   clv_findings *findings, *gradient; /* [n_layers] */
 } cut_findings;
 
-static void cut_findings_done(cut_findings *f) {
+static void free_cut_findings(cut_findings *f) {
   free(f->findings);
   free(f->gradient);
 }
 
 /* Limits how few of the first layers the master keeps: no new cut before the first worker shows
  * more of the records than the session's cut. */
-static void limit_front(clv_cut_search *c, const cut_findings *f) {
+static void limit_front_cuts(clv_cut_search *c, const cut_findings *f) {
   const clv_blueprint *b = c->b;
   uint32_t s = 0, least = 0;
   while (s < b->n_stages && b->stages[s].worker < 0) s++;
@@ -147,7 +148,7 @@ static void limit_front(clv_cut_search *c, const cut_findings *f) {
 
 /* Limits how few of the last layers the master keeps, if it has the loss: no new cut behind the
  * last worker makes labels readable. */
-static void limit_head(clv_cut_search *c, const cut_findings *f) {
+static void limit_head_cuts(clv_cut_search *c, const cut_findings *f) {
   const clv_blueprint *b = c->b;
   uint32_t s = b->n_stages, most = c->cuts.n_layers - 1;
   while (s > 0 && b->stages[s].worker < 0) s--;
@@ -168,7 +169,7 @@ static void limit_head(clv_cut_search *c, const cut_findings *f) {
 
 static clv_code set_limits(clv_cut_search *c, clv_err *err) {
   const clv_blueprint *b = c->b;
-  CLV_AUTO(cut_findings_done) cut_findings f = {0};
+  CLV_AUTO(free_cut_findings) cut_findings f = {0};
   uint32_t cuts = b->n_stages - 1;
   CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.findings, &f.findings, err));
   CLV_TRY(clv_alloc(c->cuts.n_layers, sizeof *f.gradient, &f.gradient, err));
@@ -177,8 +178,8 @@ static clv_code set_limits(clv_cut_search *c, clv_err *err) {
   CLV_TRY(clv_alloc(cuts + 1, sizeof *c->most, &c->most, err));
   c->cuts.first_learning = find_first_learning(c);
   for (uint32_t i = 0; i < cuts; i++) c->most[i] = c->cuts.n_layers - 1;
-  limit_front(c, &f);
-  limit_head(c, &f);
+  limit_front_cuts(c, &f);
+  limit_head_cuts(c, &f);
   for (uint32_t i = 0; i < cuts; i++) {
     const clv_stage_spec *s = &b->config->stages[i];
     const char *why = why_cut_stays(s, s + 1);

@@ -14,7 +14,7 @@ enum { MAX_SUGGESTIONS = 3 };
 typedef struct clv_cut_stage {
   uint32_t first, last; /* first and last layer */
   double busy_s;        /* seconds that the stage computes in a step */
-  size_t memory;        /* bytes; 0: unknown, because the schedule does not permit so many
+  size_t memory_bytes;  /* bytes; 0: unknown, because the schedule does not permit so many
                          * micro-batches */
   double edge_bytes;    /* bytes that the stage sends in a step to the next stage or the loss, one
                          * way */
@@ -24,24 +24,27 @@ typedef struct clv_cut_stage {
 
 typedef struct clv_cut_plan {
   clv_sched_split split;
-  clv_cut_stage *stages; /* [n_stages]; owned */
+  clv_cut_stage *stages; /* [n_stages] stages of the plan, freed with it */
   clv_bytes yaml;        /* key `stages` of the session file that has these cuts */
 } clv_cut_plan;
 
 typedef struct clv_cut_search {
   const clv_blueprint *b;
   const clv_links *links;
-  clv_profile *profile[CLV_MAX_STAGES]; /* [n_profiles] one for each number of threads */
+  /* [n_profiles] measured times of the layers, one profile for each number of threads */
+  clv_profile *profiles[CLV_MAX_STAGES];
   uint32_t n_profiles, profile_of[CLV_MAX_STAGES];
   uint32_t *micros, n_micros;
-  double *sums;  /* [profile][choice][FORWARD, INPUT, WEIGHT][n_layers + 1] seconds of the layers
-                  * before each layer */
-  double *bytes; /* [n_layers] bytes of the values that cross behind the layer, for a batch */
+  /* [profile][choice][FORWARD, INPUT, WEIGHT][n_layers + 1] seconds of the layers before each
+   * layer */
+  double *layer_sums;
+  /* [n_layers] bytes of the values that cross behind the layer, for a batch */
+  double *crossing_bytes;
   uint32_t *places, *least, *most;
   clv_sched_cuts cuts;
   clv_sched_search search;
-  clv_cut_plan now, best[MAX_SUGGESTIONS];
-  uint32_t n_best;
+  clv_cut_plan session_plan, best_plans[MAX_SUGGESTIONS];
+  uint32_t n_best_plans;
   clv_bytes notes; /* lines for the user */
 } clv_cut_search;
 

@@ -32,7 +32,7 @@ static void append_text_stage(const clv_cut_search *c, const clv_cut_plan *w, ui
            clv_text_truncate(layer_name(c, stage->last), name, sizeof name));
   clv_bytes_printf(out, "    %-12s %-12s layers %-28s computes %8.1f ms  memory %10s",
                    c->b->config->stages[s].name, node_name_of(c, s), layers, 1e3 * stage->busy_s,
-                   clv_format_size(stage->memory, memory, sizeof memory));
+                   clv_format_size(stage->memory_bytes, memory, sizeof memory));
   if (stage->edge_s > 0)
     clv_bytes_printf(out, "  -> %s each way, %.1f ms on the link",
                      clv_format_size((uint64_t)stage->edge_bytes, bytes, sizeof bytes),
@@ -43,8 +43,8 @@ static void append_text_stage(const clv_cut_search *c, const clv_cut_plan *w, ui
 static void append_text_plan(const clv_cut_search *c, const char *title, const clv_cut_plan *w,
                              clv_bytes *out) {
   clv_bytes_printf(out, "%s: %.1f ms a step", title, 1e3 * w->split.seconds);
-  if (w != &c->now)
-    clv_bytes_printf(out, " (%.2f of now)", w->split.seconds / c->now.split.seconds);
+  if (w != &c->session_plan)
+    clv_bytes_printf(out, " (%.2f of now)", w->split.seconds / c->session_plan.split.seconds);
   clv_bytes_printf(out, ", bubble %.1f %%, %u micro-batch%s", 100 * w->split.bubble,
                    w->split.n_micro, w->split.n_micro > 1 ? "es" : "");
   if (w->split.window) clv_bytes_printf(out, ", window %u", w->split.window);
@@ -53,21 +53,21 @@ static void append_text_plan(const clv_cut_search *c, const char *title, const c
 }
 
 static void append_text_sizes(const clv_cut_search *c, clv_bytes *out) {
-  const clv_profile *p = c->profile[0];
+  const clv_profile *p = c->profiles[0];
   clv_bytes_printf(out, "layers timed on this machine with %d thread%s", p->threads,
                    p->threads > 1 ? "s" : "");
   for (uint32_t i = 1; i < c->n_profiles; i++)
-    clv_bytes_printf(out, " and with %d", c->profile[i]->threads);
+    clv_bytes_printf(out, " and with %d", c->profiles[i]->threads);
   clv_bytes_puts(out, ", and");
   for (uint32_t i = 0; i < p->n_sizes; i++)
-    clv_bytes_printf(out, "%s %lld", i ? "," : "", (long long)p->size[i]);
+    clv_bytes_printf(out, "%s %lld", i ? "," : "", (long long)p->sample_counts[i]);
   clv_bytes_puts(out, " samples\n");
 }
 
 /* Warns if the best plan cuts nearer to the input than the session does, because this shows more of
  * the records. */
 static void warn_of_earlier_cut(const clv_cut_search *c, clv_bytes *out) {
-  uint32_t now = c->now.split.last[0], then = c->best[0].split.last[0];
+  uint32_t now = c->session_plan.split.last[0], then = c->best_plans[0].split.last[0];
   if (c->b->stages[0].worker >= 0 || then >= now) return;
   clv_bytes_printf(
       out,
@@ -80,7 +80,7 @@ static void warn_of_earlier_cut(const clv_cut_search *c, clv_bytes *out) {
  * micro-batch. */
 static void warn_of_batch_norm(const clv_cut_search *c, clv_bytes *out) {
   const clv_graph *g = c->b->full_graph;
-  uint32_t now = c->now.split.n_micro, then = c->best[0].split.n_micro;
+  uint32_t now = c->session_plan.split.n_micro, then = c->best_plans[0].split.n_micro;
   double batch = (double)c->b->config->train.batch;
   bool has = false;
   for (int i = 0; i < g->n_nodes; i++) {
@@ -104,15 +104,15 @@ static void print_text(const clv_cut_search *c, clv_bytes *out) {
                    c->cuts.n_places, (unsigned long long)c->search.n_possible,
                    (unsigned long long)c->search.n_simulated,
                    c->search.is_optimal ? "the others cannot be better" : "too many to be sure");
-  append_text_plan(c, "as it is", &c->now, out);
-  for (uint32_t i = 0; i < c->n_best; i++) {
+  append_text_plan(c, "as it is", &c->session_plan, out);
+  for (uint32_t i = 0; i < c->n_best_plans; i++) {
     snprintf(title, sizeof title, "%u", i + 1);
-    append_text_plan(c, title, &c->best[i], out);
+    append_text_plan(c, title, &c->best_plans[i], out);
   }
   warn_of_earlier_cut(c, out);
   warn_of_batch_norm(c, out);
   clv_bytes_printf(out, "\n# 1, for the session file; under pipeline: micro_batches: %u\n%s",
-                   c->best[0].split.n_micro, c->best[0].yaml.data);
+                   c->best_plans[0].split.n_micro, c->best_plans[0].yaml.data);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
@@ -130,8 +130,8 @@ static void append_json_plan(const clv_cut_search *c, const clv_cut_plan *w, clv
     clv_bytes_printf(out,
                      ",\"layers\":[%u,%u],\"busy_s\":%.9f,\"memory_bytes\":%zu,\"cut_bytes\":%.0f,"
                      "\"link_s\":%.9f}",
-                     stage->first, stage->last, stage->busy_s, stage->memory, stage->edge_bytes,
-                     stage->edge_s);
+                     stage->first, stage->last, stage->busy_s, stage->memory_bytes,
+                     stage->edge_bytes, stage->edge_s);
   }
   clv_bytes_puts(out, "],\"yaml\":");
   clv_bytes_add_json(out, w->yaml.data);
@@ -147,11 +147,11 @@ static void print_json(const clv_cut_search *c, clv_bytes *out) {
       out, ",\"places\":%u,\"possible\":%llu,\"simulated\":%llu,\"complete\":%s,\"now\":",
       c->cuts.n_places, (unsigned long long)c->search.n_possible,
       (unsigned long long)c->search.n_simulated, c->search.is_optimal ? "true" : "false");
-  append_json_plan(c, &c->now, out);
+  append_json_plan(c, &c->session_plan, out);
   clv_bytes_puts(out, ",\"best\":[");
-  for (uint32_t i = 0; i < c->n_best; i++) {
+  for (uint32_t i = 0; i < c->n_best_plans; i++) {
     clv_bytes_puts(out, i ? "," : "");
-    append_json_plan(c, &c->best[i], out);
+    append_json_plan(c, &c->best_plans[i], out);
   }
   clv_bytes_puts(out, "]}\n");
 }

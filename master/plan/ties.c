@@ -11,7 +11,8 @@
 typedef struct tied {
   const clv_session_config *c;
   const clv_blueprint *b;
-  uint32_t stage, owner_stage; /* stage of the layer; stage of the layer that owns the weight */
+  /* stage: of the layer with the tied weight; owner_stage: of the layer that owns the weight */
+  uint32_t stage, owner_stage;
   const char *name, *owner;
 } tied;
 

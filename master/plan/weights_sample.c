@@ -36,27 +36,27 @@ bool clv_weights_sample_begin(clv_weights_sample *s, clv_dtype dtype, const clv_
   bool whole = n <= CLV_SAMPLE_PARTS * CLV_SAMPLE_PART;
   s->dtype = dtype;
   s->shape = *shape;
-  s->count = n;
-  s->parts = whole ? 1 : CLV_SAMPLE_PARTS;
-  s->part = whole ? n : CLV_SAMPLE_PART;
-  s->spread = (clv_weights_spread){0};
-  s->rows = NULL;
-  s->max_rows = CLV_ROW_MAX_KEPT;
+  s->n_values = n;
+  s->n_parts = whole ? 1 : CLV_SAMPLE_PARTS;
+  s->part_len = whole ? n : CLV_SAMPLE_PART;
+  s->value_sums = (clv_value_sums){0};
+  s->row_digests = NULL;
+  s->max_row_digests = CLV_ROW_MAX_KEPT;
   return true;
 }
 
 /* Returns the index of the first value of a part. */
 static size_t first_value_of_part(const clv_weights_sample *s, size_t part) {
-  return s->parts == 1 ? 0 : part * (s->count - s->part) / (s->parts - 1);
+  return s->n_parts == 1 ? 0 : part * (s->n_values - s->part_len) / (s->n_parts - 1);
 }
 
 static void *part_address(clv_weights_sample *s, size_t part) {
-  return s->values + part * s->part * clv_dtype_size(s->dtype);
+  return s->values + part * s->part_len * clv_dtype_size(s->dtype);
 }
 
 /* ---- all values ------------------------------------------------------------------------------ */
 
-static const double TURN = 1.4; /* the w of the sums at the head of this file */
+static const double TURN = 1.4; /* the w in the sums z_k and s_k at the head of this file */
 enum { MAGNITUDES = 1 << 15 };
 
 /* |v|^(i w) for each value v of bf16; 0 for 0 and for values that are not finite. All values are
@@ -74,43 +74,43 @@ static void make_powers(void) {
   }
 }
 
-static void add_to_spread(clv_weights_spread *s, uint16_t half) {
-  const double *of = powers[half & (MAGNITUDES - 1)], sign = half & MAGNITUDES ? -1 : 1;
+static void add_to_sums(clv_value_sums *s, uint16_t bf16_bits) {
+  const double *of = powers[bf16_bits & (MAGNITUDES - 1)], sign = bf16_bits & MAGNITUDES ? -1 : 1;
   double re = of[0], im = of[1], re2 = re * re - im * im, im2 = 2 * re * im;
   const double z[CLV_SPREAD_SUMS] = {re, im, re2, im2, re2 * re - im2 * im, re2 * im + im2 * re};
-  for (int k = 0; k < CLV_SPREAD_SUMS; k++) s->all[k] += z[k];
+  for (int k = 0; k < CLV_SPREAD_SUMS; k++) s->of_values[k] += z[k];
   for (int k = 0; k < CLV_SPREAD_SUMS; k++) s->by_sign[k] += sign * z[k];
 }
 
-static void add_all_to_spread(clv_weights_sample *s, const char *data, size_t n) {
-  clv_weights_spread spread = s->spread;
+static void add_all_to_sums(clv_weights_sample *s, const char *data, size_t n) {
+  clv_value_sums spread = s->value_sums;
   pthread_once(&powers_once, make_powers);
   for (size_t i = 0; i < n; i++) {
-    float wide;
-    uint16_t half;
-    memcpy(&half, data + 2 * i, sizeof half);
+    float float_value;
+    uint16_t bf16_bits;
+    memcpy(&bf16_bits, data + 2 * i, sizeof bf16_bits);
     if (s->dtype == CLV_F32) {
-      memcpy(&wide, data + 4 * i, sizeof wide);
-      half = clv_bf16_of(wide);
+      memcpy(&float_value, data + 4 * i, sizeof float_value);
+      bf16_bits = clv_bf16_of(float_value);
     }
-    add_to_spread(&spread, half);
+    add_to_sums(&spread, bf16_bits);
   }
   spread.n += n;
-  s->spread = spread;
+  s->value_sums = spread;
 }
 
 /* True if all values of the tensor were added. If a chunk ends within a value, the values are not
  * counted in full, so the tensor has no moments of all values. */
 static bool has_all_values(const clv_weights_sample *s) {
-  return s->parts > 1 && s->spread.n == s->count;
+  return s->n_parts > 1 && s->value_sums.n == s->n_values;
 }
 
 void clv_weights_sample_add(clv_weights_sample *s, uint64_t offset, const void *data, size_t len) {
   size_t size = clv_dtype_size(s->dtype);
-  if (s->parts > 1 && offset % size == 0) add_all_to_spread(s, data, len / size);
+  if (s->n_parts > 1 && offset % size == 0) add_all_to_sums(s, data, len / size);
   clv_row_digests_add(s, offset, data, len);
-  for (size_t i = 0; i < s->parts; i++) {
-    uint64_t begin = (uint64_t)first_value_of_part(s, i) * size, end = begin + s->part * size;
+  for (size_t i = 0; i < s->n_parts; i++) {
+    uint64_t begin = (uint64_t)first_value_of_part(s, i) * size, end = begin + s->part_len * size;
     uint64_t from = CLV_MAX(begin, offset), to = CLV_MIN(end, offset + len);
     if (from >= to) continue;
     memcpy((char *)part_address(s, i) + (from - begin), (const char *)data + (from - offset),
@@ -126,14 +126,14 @@ clv_code clv_weights_sample_digest(const clv_weights_sample *s, clv_sha256 *ret,
   memset(&of, 0, sizeof of);
   of.rank = s->shape.rank;
   memcpy(of.dim, s->shape.dim, (size_t)s->shape.rank * sizeof *of.dim);
-  for (size_t i = 0; i < s->parts * s->part; i++) {
-    float wide;
+  for (size_t i = 0; i < s->n_parts * s->part_len; i++) {
+    float float_value;
     if (s->dtype == CLV_BF16) {
       memcpy(&of.value[i], s->values + 2 * i, sizeof of.value[i]);
       continue;
     }
-    memcpy(&wide, s->values + 4 * i, sizeof wide);
-    of.value[i] = clv_bf16_of(wide);
+    memcpy(&float_value, s->values + 4 * i, sizeof float_value);
+    of.value[i] = clv_bf16_of(float_value);
   }
   return clv_sha256_of(&of, sizeof of, ret, err);
 }
@@ -148,30 +148,30 @@ static const double FREQUENCY = 1.5, CELL = 0.2, NEAR = 0.2;
 static const double LEAST_CELL = 1e-4; /* least width of a cell, multiplied by number of values */
 
 static double value_at(const clv_weights_sample *s, size_t i) {
-  float wide;
-  uint16_t half;
-  memcpy(&wide, s->values + 4 * i, s->dtype == CLV_BF16 ? 0 : sizeof wide);
-  memcpy(&half, s->values + 2 * i, s->dtype == CLV_BF16 ? sizeof half : 0);
-  return (double)(s->dtype == CLV_BF16 ? clv_bf16_value(half) : wide);
+  float float_value;
+  uint16_t bf16_bits;
+  memcpy(&float_value, s->values + 4 * i, s->dtype == CLV_BF16 ? 0 : sizeof float_value);
+  memcpy(&bf16_bits, s->values + 2 * i, s->dtype == CLV_BF16 ? sizeof bf16_bits : 0);
+  return (double)(s->dtype == CLV_BF16 ? clv_bf16_value(bf16_bits) : float_value);
 }
 
 /* Computes the moments of the sample: sums of cosines and of sines of its values, at four
  * frequencies. Negating all values negates the sums of sines, so their absolute values are taken: a
  * tensor and its negative have the same moments. */
 static bool compute_sample_moments(const clv_weights_sample *s, clv_weights_moments *ret) {
-  size_t n = s->parts * s->part;
+  size_t n = s->n_parts * s->part_len;
   double squares = 0, scale;
-  *ret = (clv_weights_moments){.kind = "form", .count = s->count};
+  *ret = (clv_weights_moments){.kind = "form", .n_values = s->n_values};
   for (size_t i = 0; i < n; i++) squares += value_at(s, i) * value_at(s, i);
   scale = sqrt(squares / (double)CLV_MAX(n, (size_t)1));
   if (n < LEAST_VALUES || scale <= 0 || !isfinite(scale)) return false;
   for (size_t i = 0; i < n; i++)
     for (int k = 0; k < CLV_SPREAD_MEANS; k++) {
       double angle = FREQUENCY * (k / 2 + 1) * value_at(s, i) / scale;
-      ret->mean[k] += k % 2 ? sin(angle) : cos(angle);
+      ret->means[k] += k % 2 ? sin(angle) : cos(angle);
     }
   for (int k = 0; k < CLV_SPREAD_MEANS; k++)
-    ret->mean[k] = (k % 2 ? fabs(ret->mean[k]) : ret->mean[k]) / (CELL * sqrt((double)n));
+    ret->means[k] = (k % 2 ? fabs(ret->means[k]) : ret->means[k]) / (CELL * sqrt((double)n));
   return true;
 }
 
@@ -183,14 +183,16 @@ static void rotate_back(const double *z, int k, double angle, double ret[2]) {
 }
 
 static bool compute_full_moments(const clv_weights_sample *s, clv_weights_moments *ret) {
-  const double *z = s->spread.all, *sign = s->spread.by_sign, angle = atan2(z[1], z[0]);
-  double cell = fmax(CELL * sqrt((double)s->count), LEAST_CELL * (double)s->count);
-  *ret = (clv_weights_moments){.kind = "spread", .count = s->count, .mean = {hypot(z[0], z[1])}};
-  if (!has_all_values(s) || ret->mean[0] <= 0) return false;
-  rotate_back(z, 2, angle, &ret->mean[1]);
-  rotate_back(z, 3, angle, &ret->mean[3]);
-  for (int k = 0; k < 3; k++) ret->mean[5 + k] = hypot(sign[2 * k], sign[2 * k + 1]);
-  for (int k = 0; k < CLV_SPREAD_MEANS; k++) ret->mean[k] /= cell;
+  const double *z = s->value_sums.of_values, *sign = s->value_sums.by_sign,
+               angle = atan2(z[1], z[0]);
+  double cell = fmax(CELL * sqrt((double)s->n_values), LEAST_CELL * (double)s->n_values);
+  *ret = (clv_weights_moments){
+      .kind = "spread", .n_values = s->n_values, .means = {hypot(z[0], z[1])}};
+  if (!has_all_values(s) || ret->means[0] <= 0) return false;
+  rotate_back(z, 2, angle, &ret->means[1]);
+  rotate_back(z, 3, angle, &ret->means[3]);
+  for (int k = 0; k < 3; k++) ret->means[5 + k] = hypot(sign[2 * k], sign[2 * k + 1]);
+  for (int k = 0; k < CLV_SPREAD_MEANS; k++) ret->means[k] /= cell;
   return true;
 }
 
@@ -204,11 +206,11 @@ clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned besid
     char kind[8];
     uint64_t count;
     int64_t cell[CLV_SPREAD_MEANS];
-  } of = {.count = f->count};
+  } of = {.count = f->n_values};
   memcpy(of.kind, f->kind, sizeof of.kind);
   *ret_near = true;
   for (int k = 0; k < CLV_SPREAD_MEANS; k++) {
-    double cell = floor(f->mean[k]), within = f->mean[k] - cell;
+    double cell = floor(f->means[k]), within = f->means[k] - cell;
     int64_t step = within < NEAR ? -1 : within > 1 - NEAR ? 1 : 0;
     of.cell[k] = (int64_t)cell + (beside >> k & 1 ? step : 0);
     *ret_near &= step || !(beside >> k & 1);
@@ -219,11 +221,11 @@ clv_code clv_weights_moments_digest(const clv_weights_moments *f, unsigned besid
 clv_code clv_weights_sample_names(const clv_weights_sample *s, clv_sha256 ret[CLV_SAMPLE_NAMES],
                                   size_t *ret_n, clv_err *err) {
   clv_weights_moments f;
-  bool near;
+  bool is_near;
   *ret_n = 1;
   CLV_TRY(clv_weights_sample_digest(s, &ret[0], err));
   for (int all = 0; all < 2; all++)
     if (clv_weights_sample_moments(s, all, &f))
-      CLV_TRY(clv_weights_moments_digest(&f, 0, &ret[(*ret_n)++], &near, err));
+      CLV_TRY(clv_weights_moments_digest(&f, 0, &ret[(*ret_n)++], &is_near, err));
   return CLV_OK;
 }

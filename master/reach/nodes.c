@@ -57,7 +57,7 @@ reach_step reach_step_of(const clv_graph *g, int k, int i, reach_pool *pool,
   s.constant = s.has_weights
                    ? n->attrs.bias
                    : n->op == CLV_OP_POSITIONS || (def->slots && !def->takes_row_numbers) ||
-                         (def->elementwise && !def->zero_stays);
+                         (def->elementwise && !def->maps_zero_to_zero);
   set_width(g, k, k, &s);
   return s;
 }

@@ -95,7 +95,7 @@ static void describe_who_waits(const clv_status_view *view, const clv_status_ses
   else
     clv_bytes_puts(out, "waiting for ");
   if (m) clv_bytes_printf(out, "%s on ", m->name);
-  clv_bytes_printf(out, "%s %d %%", l->peer, status_percent(l->waiting_share));
+  clv_bytes_printf(out, "%s %d %%", l->peer, to_percent(l->waiting_share));
 }
 
 /* Appends the name of a part of the session: its only module and its worker, or its worker. */
@@ -176,10 +176,10 @@ static bool explain_by_busy_part(const clv_status_view *view, const clv_status_s
   const clv_status_session *busiest = busiest_elsewhere(view, s, &where);
   if (!busiest || work_share(busiest) < HALF) return false;
   bool queued = busiest->waiting_for_cores > busiest->busy;
-  clv_bytes_printf(out, "waiting %d %%: ", status_percent(s->idle));
+  clv_bytes_printf(out, "waiting %d %%: ", to_percent(s->idle));
   append_name(busiest, where, out);
   clv_bytes_printf(out, queued ? " waits for the cores there %d %%" : " computes %d %%",
-                   status_percent(queued ? busiest->waiting_for_cores : busiest->busy));
+                   to_percent(queued ? busiest->waiting_for_cores : busiest->busy));
   return true;
 }
 
@@ -229,7 +229,7 @@ static void describe_unknown_reason(const clv_status_view *view, const clv_statu
   if (describe_small_tensors(l, out)) return;
   clv_bytes_printf(out, ": %s (link in use %d %%",
                    l->peer[0] ? "it takes its time" : "it computes or reads data",
-                   status_percent(l->receiving + l->sending));
+                   to_percent(l->receiving + l->sending));
   append_round_trip(l, ", ", out);
   clv_bytes_puts(out, ")");
 }
@@ -246,7 +246,7 @@ static void describe_queued(const clv_status_worker *w, const clv_status_session
     if (o == s || o->busy < WORTH_IT || ++n > NAMES) continue;
     clv_bytes_printf(&names, "%s%s", n > 1 ? ", " : "", o->name);
   }
-  clv_bytes_printf(out, "waiting for the cores %d %%: ", status_percent(s->waiting_for_cores));
+  clv_bytes_printf(out, "waiting for the cores %d %%: ", to_percent(s->waiting_for_cores));
   if (!n)
     clv_bytes_puts(out, "a session of another identity computes");
   else
@@ -282,7 +282,7 @@ static void describe_open_wait(const clv_status_view *view, const clv_status_ses
   const clv_status_link *l = link_waited_for(s);
   clv_bytes_puts(out, "waiting");
   if (l) clv_bytes_printf(out, " for %s", l->peer[0] ? l->peer : "the master");
-  clv_bytes_printf(out, " %d %%: ", status_percent(s->idle));
+  clv_bytes_printf(out, " %d %%: ", to_percent(s->idle));
   if (l && l->round_trip_s >= STATUS_SILENCE_S)
     clv_bytes_printf(out, "nothing has come, not even an answer for %s",
                      status_format_time(l->round_trip_s, text));
@@ -328,7 +328,7 @@ static void describe_waiting(const clv_status_view *view, const clv_status_sessi
 
 static void describe_computing(const clv_status_view *view, const clv_status_worker *w,
                                const clv_status_session *s, clv_bytes *out) {
-  clv_bytes_printf(out, "computing %d %%", status_percent(s->busy));
+  clv_bytes_printf(out, "computing %d %%", to_percent(s->busy));
   if (s->busy >= ALL_OF_IT || (s->idle < WORTH_IT && s->waiting_for_cores < WORTH_IT)) return;
   clv_bytes_puts(out, ", ");
   if (s->waiting_for_cores > s->idle)

@@ -9,7 +9,7 @@
 
 enum { ITEM = 700, DEEPER = 4 };
 
-int status_percent(double share) {
+int to_percent(double share) {
   return (int)(100 * CLV_MIN(CLV_MAX(share, 0.0), 1.0) + 0.5); /* NaN is 0 */
 }
 

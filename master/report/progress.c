@@ -95,14 +95,15 @@ struct clv_reporter {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Returns true if a JSON line is of a step up to keep_step. */
-static bool is_line_kept(const char *line, uint64_t keep_step) {
+/* Returns true if a JSON line is of a step up to last_kept_step. */
+static bool is_line_up_to_step(const char *line, uint64_t last_kept_step) {
   const char *at = strstr(line, "\"step\":");
-  return at && strtoull(at + 7, NULL, 10) <= keep_step;
+  return at && strtoull(at + 7, NULL, 10) <= last_kept_step;
 }
 
-/* Keeps only the lines of steps up to keep_step. The resumed run writes the later ones again. */
-static clv_code drop_later_lines(const char *path, uint64_t keep_step, clv_err *err) {
+/* Keeps only the lines of steps up to last_kept_step. The resumed run writes the later ones
+ * again. */
+static clv_code drop_later_lines(const char *path, uint64_t last_kept_step, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes old = {0}, kept = {0};
   clv_code code = clv_file_read(path, (size_t)1 << 30, &old, err);
   if (code != CLV_OK && code != CLV_NOT_FOUND) return code;
@@ -110,7 +111,7 @@ static clv_code drop_later_lines(const char *path, uint64_t keep_step, clv_err *
   for (char *at = old.data; at && *at;) {
     char *end = strchr(at, '\n');
     if (!end) break; /* a line cut short by a crash */
-    if (is_line_kept(at, keep_step)) clv_bytes_add(&kept, at, (size_t)(end + 1 - at));
+    if (is_line_up_to_step(at, last_kept_step)) clv_bytes_add(&kept, at, (size_t)(end + 1 - at));
     at = end + 1;
   }
   if (kept.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
@@ -121,7 +122,7 @@ static clv_code open_table(const clv_report_options *o, table t, FILE **ret, clv
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/%s", o->run_dir, table_names[t]);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  CLV_TRY(drop_later_lines(path.data, o->keep_step, err));
+  CLV_TRY(drop_later_lines(path.data, o->last_kept_step, err));
   *ret = fopen(path.data, "ae");
   if (!*ret) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", path.data, strerror(errno));
   return CLV_OK;
@@ -142,9 +143,9 @@ static void add_session_text(clv_event_file *e, uint64_t step, const char *about
  * those of the steps that it repeats. */
 static clv_code open_events(clv_reporter *r, const clv_report_options *o, clv_err *err) {
   if (!o->tensorboard) return CLV_OK;
-  CLV_TRY(clv_event_file_open(o->tensorboard, o->resumed ? o->keep_step + 1 : 0, o->notice,
+  CLV_TRY(clv_event_file_open(o->tensorboard, o->resumed ? o->last_kept_step + 1 : 0, o->notice,
                               &r->events, err));
-  if (o->session_text) add_session_text(r->events, o->keep_step, o->session_text);
+  if (o->session_text) add_session_text(r->events, o->last_kept_step, o->session_text);
   clv_event_file_flush(r->events);
   return CLV_OK;
 }

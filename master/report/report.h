@@ -104,7 +104,7 @@ typedef struct clv_report_options {
   const char *run_dir; /* folder of the .jsonl files */
   /* Lines of later steps are dropped when the files are opened, so that the files of a resumed run
    * equal those of an uninterrupted one. */
-  uint64_t keep_step;
+  uint64_t last_kept_step;
   bool resumed;             /* the run continues, possibly from step 0 */
   uint64_t steps_per_line;  /* steps between printed lines; 0 means 1 */
   bool prints_json;         /* prints JSON lines instead of text */

@@ -76,7 +76,7 @@ static void draw_bar(const clv_status_session *s, unsigned cells, char *dst) {
   unsigned at = 0;
   dst[0] = '[';
   for (size_t i = 0; i < CLV_COUNT(parts); i++) {
-    sum += (double)status_percent(parts[i].share) / 100;
+    sum += (double)to_percent(parts[i].share) / 100;
     for (unsigned end = (unsigned)(CLV_MIN(sum, 1.0) * cells + 0.5); at < end; at++)
       dst[1 + at] = parts[i].letter;
   }
@@ -90,9 +90,9 @@ static void add_shares(clv_line_wrap *f, const clv_status_session *s) {
   draw_bar(s, CLV_MIN(CLV_MAX(f->width / 4, (unsigned)LEAST_BAR), (unsigned)MOST_BAR), cells);
   status_begin_line(f, INSIDE);
   status_add_item(f, "%s", cells);
-  status_add_item(f, "# computes %d %%", status_percent(s->busy));
-  status_add_item(f, "%s %d %%", status_is_idle(s) ? ". idle" : "> waits", status_percent(s->idle));
-  status_add_item(f, "= for the cores %d %%", status_percent(s->waiting_for_cores));
+  status_add_item(f, "# computes %d %%", to_percent(s->busy));
+  status_add_item(f, "%s %d %%", status_is_idle(s) ? ". idle" : "> waits", to_percent(s->idle));
+  status_add_item(f, "= for the cores %d %%", to_percent(s->waiting_for_cores));
   status_end_line(f);
 }
 

@@ -13,7 +13,7 @@ enum { STATUS_TEXT_BYTES = 32 };
 /* Seconds without an answer to a PING, from which on the peer counts as silent. */
 #define STATUS_SILENCE_S 1.0
 
-int status_percent(double share); /* 0..100; 0 for NaN */
+int to_percent(double share); /* 0..100; 0 for NaN */
 /* Formats: "0.4 ms", "82 ms", "12 s", "3 min", "2 h 13 min", "41 days"; "12 Mbit/s". Return dst. */
 const char *status_format_time(double seconds, char dst[STATUS_TEXT_BYTES]);
 const char *status_format_rate(double bytes_per_s, char dst[STATUS_TEXT_BYTES]);

@@ -79,7 +79,7 @@ clv_exit_code clv_run_plan(const clv_session_config *config, const clv_run_optio
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
   if (!o->schedule && clv_run_look_in_plan(&r, &err) != CLV_OK)
     return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
-  if (o->ask) asked = clv_query_device_kinds(r.blueprint, o->json, &kinds, &unanswered);
+  if (o->asks_workers) asked = clv_query_device_kinds(r.blueprint, o->json, &kinds, &unanswered);
   clv_code code = o->schedule ? draw_schedule(&r, &text, &err)
                               : clv_blueprint_describe(r.blueprint, o->json, &text, &err);
   if (code != CLV_OK) return clv_run_fail(&r, clv_run_setup_exit_code(&err), &err);
@@ -108,7 +108,7 @@ static clv_code check_weight_files(const clv_run *r, clv_err *err) {
     CLV_AUTO(clv_freep) const clv_weights_entry **found = NULL, **own = NULL;
     if (r->config->stages[i].weights_file)
       CLV_TRY(clv_stage_file_open(r->blueprint, (uint32_t)i, &f, &found, &notes, err));
-    if (r->blueprint->stages[i].adapters)
+    if (r->blueprint->stages[i].adapter_folder)
       CLV_TRY(clv_stage_adapters_open(r->blueprint, (uint32_t)i, &adapters, &own, err));
     CLV_AUTO(clv_stage_folder_done) clv_stage_folder folder = {0};
     if (r->config->stages[i].weights_folder)

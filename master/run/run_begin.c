@@ -16,7 +16,7 @@ static clv_code count_steps(const clv_run *r, uint64_t *ret, uint64_t *ret_sessi
   const clv_train_config *t = &r->config->train;
   CLV_AUTO(batches_freep) clv_batches *b = NULL;
   const clv_batches_options o = {
-      .subset = &r->data.train_rows, .batch = t->batch, .drop_last = t->drop_last};
+      .subset = &r->data.train_rows, .batch_size = t->batch, .drops_short_last = t->drop_last};
   CLV_TRY(clv_batches_new(&o, &b, err));
   uint64_t steps = t->epochs * clv_batches_per_epoch(b);
   if (t->max_steps) steps = CLV_MIN(steps, t->max_steps);

@@ -7,8 +7,8 @@
 /* Returns what the command will send if it runs to its end. The policy is checked against this; the
  * gate counts the bytes that are actually sent. */
 static clv_planned_sends list_planned_sends(const clv_run *r) {
-  if (r->purpose == RUN_EVALUATES) return clv_planned_sends_of(&r->data, CLV_EVALUATES);
-  return clv_planned_sends_of(&r->data, r->o->resume ? CLV_RESUMES : CLV_BEGINS);
+  if (r->purpose == RUN_EVALUATES) return clv_planned_sends_of(&r->data, CLV_COMMAND_EVALUATES);
+  return clv_planned_sends_of(&r->data, r->o->resume ? CLV_COMMAND_RESUMES : CLV_COMMAND_TRAINS);
 }
 
 /* Finds the layers at the master whose weights a worker knows from an earlier session. Such layers
@@ -16,8 +16,8 @@ static clv_planned_sends list_planned_sends(const clv_run *r) {
 static clv_code find_known_layers(clv_run *r, clv_err *err) {
   clv_blueprint *b = r->blueprint;
   CLV_TRY(clv_run_find_key(r, err));
-  b->run = r->has_secret ? &r->secret : NULL;
-  return clv_blueprint_read_ledger(b, b->run, err);
+  b->run_secret = r->has_secret ? &r->secret : NULL;
+  return clv_blueprint_read_ledger(b, b->run_secret, err);
 }
 
 clv_code clv_run_check_policy(clv_run *r, clv_err *err) {
@@ -31,14 +31,16 @@ void clv_run_print_later(const clv_run *r) {
   static const struct {
     clv_command_kind kind;
     const char *words;
-  } later[] = {{CLV_RESUMES, "train --resume"}, {CLV_EVALUATES, "eval and predict"}};
+  } later[] = {{CLV_COMMAND_RESUMES, "train --resume"},
+               {CLV_COMMAND_EVALUATES, "eval and predict"}};
   for (size_t i = 0; i < CLV_COUNT(later); i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
     const clv_planned_sends sends = clv_planned_sends_of(&r->data, later[i].kind);
     clv_err why;
-    if (later[i].kind == CLV_EVALUATES && !r->data.test) continue;
+    if (later[i].kind == CLV_COMMAND_EVALUATES && !r->data.test) continue;
     if (clv_blueprint_check_policy(r->blueprint, &sends, &why) == CLV_OK) continue;
-    bool recovers = later[i].kind == CLV_RESUMES && r->config->recovery.use == CLV_RECOVERY_ON;
+    bool recovers =
+        later[i].kind == CLV_COMMAND_RESUMES && r->config->recovery.use == CLV_RECOVERY_ON;
     clv_bytes_printf(
         &text, "the policy will refuse %s%s: %s", later[i].words,
         recovers ? ", so a worker that is lost after the first checkpoint ends the run" : "",

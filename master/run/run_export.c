@@ -336,7 +336,7 @@ static clv_code add_value_names(export *x, const clv_weights_sample *s, const ch
   CLV_TRY(add_ledger_items(x, CLV_LEDGER_WEIGHTS, of, n_names, identity, err));
   for (int columns = 0; columns < 2; columns++) {
     CLV_TRY(clv_weights_sample_rows(s, columns, &rows, err));
-    CLV_TRY(add_ledger_items(x, CLV_LEDGER_ROW, rows.list, rows.n, identity, err));
+    CLV_TRY(add_ledger_items(x, CLV_LEDGER_ROW, rows.names, rows.n, identity, err));
   }
   return CLV_OK;
 }

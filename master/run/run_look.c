@@ -8,11 +8,11 @@
 static clv_code take_look(clv_run *r, const clv_checkpoint *c, bool preview, clv_err *err) {
   bool evaluates = r->purpose == RUN_EVALUATES;
   const clv_run_data *d = &r->data;
-  const clv_look_options o = {.data = evaluates ? d->test : d->train,
+  const clv_look_options o = {.dataset = evaluates ? d->test : d->train,
                               .rows = evaluates ? &d->test_rows : &d->train_rows,
                               .checkpoint = c,
-                              .preview = preview,
-                              .evaluates = evaluates};
+                              .is_preview = preview,
+                              .only_evaluates = evaluates};
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   CLV_TRY(clv_look_run(r->blueprint, &o, &r->look, err));
   clv_look_summary(&r->look, &text);

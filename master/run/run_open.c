@@ -193,7 +193,7 @@ static clv_code open_reporter(clv_run *r, clv_err *err) {
   CLV_TRY(clv_run_public_session(r->config, &about, &digest, err));
   CLV_TRY(clv_run_events_folder(r->config, &events, err));
   clv_report_options o = {.run_dir = r->dir.data,
-                          .keep_step = step,
+                          .last_kept_step = step,
                           .resumed = r->is_resumed,
                           .steps_per_line = r->config->log.every,
                           .prints_json = clv_run_has_json_output(r),
@@ -257,9 +257,9 @@ static clv_code open_loader(clv_run *r, clv_err *err) {
   uint64_t seed;
   CLV_TRY(clv_run_data_derive_seed(r->config, &seed, err));
   clv_batches_options bo = {.subset = &r->data.train_rows,
-                            .batch = t->batch,
-                            .shuffle = t->shuffle,
-                            .drop_last = t->drop_last,
+                            .batch_size = t->batch,
+                            .shuffles = t->shuffle,
+                            .drops_short_last = t->drop_last,
                             .seed = seed,
                             .epochs = t->epochs,
                             .start = l->cursor};

@@ -150,7 +150,7 @@ static void append_page_label(clv_bytes *out, const clv_predictions *r, const cl
 
 void clv_predictions_write_page(clv_bytes *out, const clv_predictions *r, size_t page) {
   const clv_kept_page *p = clv_dataset_kept_page(r->data, page);
-  clv_bytes_printf(out, "{%s%s", p->other_members, p->other_members[0] ? "," : "");
+  clv_bytes_printf(out, "{%s%s", p->other_json_members, p->other_json_members[0] ? "," : "");
   clv_page_write_json(out, &(clv_page){p->words, p->n});
   if (r->outputs->shape.rank == 3)
     append_word_probabilities(out, r, p);

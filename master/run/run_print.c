@@ -57,7 +57,7 @@ void clv_run_print_notices(const clv_run *r) {
 /* Returns true if the user's interrupt caused the error: a call was cancelled, or the master
  * stopped waiting for a worker. */
 static bool was_interrupted(const clv_err *err) {
-  return clv_interrupted_ms() && (err->code == CLV_CANCELLED || err->code == CLV_UNAVAILABLE);
+  return clv_ms_since_interrupt() && (err->code == CLV_CANCELLED || err->code == CLV_UNAVAILABLE);
 }
 
 clv_exit_code clv_run_setup_exit_code(const clv_err *err) {

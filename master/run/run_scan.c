@@ -25,14 +25,14 @@ static void show_progress(void *user, const char *key, size_t done, size_t all) 
 }
 
 size_t clv_run_scan_limit(const clv_run *r, size_t all) {
-  return r->o->quick ? CLV_MIN(all, (size_t)SAMPLE) : all;
+  return r->o->reads_sample_only ? CLV_MIN(all, (size_t)SAMPLE) : all;
 }
 
 clv_code clv_run_scan_data(clv_run *r, bool decode, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes notes = {0};
   scan_progress w = {clv_now_ns() + PROGRESS_NS};
-  const clv_run_scan o = {.max_records = r->o->quick ? SAMPLE : 0,
-                          .decode = decode,
+  const clv_run_scan o = {.max_records = r->o->reads_sample_only ? SAMPLE : 0,
+                          .decodes_images = decode,
                           .progress = show_progress,
                           .user = &w};
   CLV_TRY(clv_run_data_scan(r->config, &r->data, &o, &r->n_left_out, &notes, err));

@@ -119,7 +119,7 @@ static void print_schedule_notice(clv_run *r) {
  * schedule depend on where its rounds end. */
 static bool must_flush(const clv_run *r, const clv_batch *batch) {
   uint64_t step = clv_trainer_step_count(r->trainer) + clv_trainer_n_held(r->trainer) + 1;
-  return batch->is_last || step >= r->steps.session_steps;
+  return batch->is_last_of_epoch || step >= r->steps.session_steps;
 }
 
 /* Takes a step and reports it. The steps of a round are reported with equal shares of the bytes. */
@@ -165,7 +165,7 @@ clv_code clv_run_loop(clv_run *r, clv_err *err) {
     CLV_TRY(take_step(r, &batch, err));
     r->steps.last_epoch = batch.at.epoch;
     if (clv_trainer_n_held(r->trainer)) continue;
-    CLV_TRY(end_round(r, before, clv_now_ns() - began_ns, batch.is_last, err));
+    CLV_TRY(end_round(r, before, clv_now_ns() - began_ns, batch.is_last_of_epoch, err));
     began_ns = clv_now_ns();
     if (r->o->interrupted && *r->o->interrupted) break;
   }

@@ -289,7 +289,7 @@ static clv_code finish_oldest_batch(evaluation *e, clv_step_result *ret, clv_err
 
 static clv_code send_and_evaluate(evaluation *e, clv_step_result *ret, clv_err *err) {
   clv_batches_options o = {.subset = &e->sent_rows,
-                           .batch = (size_t)e->t->b->eval_size,
+                           .batch_size = (size_t)e->t->b->eval_size,
                            .epochs = 1,
                            .is_evaluation = true};
   if (e->rows->n) CLV_TRY(clv_loader_new(e->data, &o, &e->loader, err));

@@ -43,8 +43,8 @@ static const char *identity_of(const clv_trainer *t, uint32_t stage) {
 static clv_code add_param(ledger_note *o, const clv_trainer *t, uint32_t stage, const char *name,
                           clv_err *err) {
   clv_sha256 of;
-  if (!t->b->run) return CLV_OK;
-  CLV_TRY(clv_ledger_name_of_param(t->b->run, name, &of, err));
+  if (!t->b->run_secret) return CLV_OK;
+  CLV_TRY(clv_ledger_name_of_param(t->b->run_secret, name, &of, err));
   return add_item(o, identity_of(t, stage), CLV_LEDGER_RUN, &of, err);
 }
 
@@ -123,7 +123,7 @@ static clv_code add_sample(ledger_note *o, const char *identity, const clv_weigh
   for (int columns = 0; columns < 2; columns++) {
     CLV_TRY(clv_weights_sample_rows(s, columns, &rows, err));
     for (size_t k = 0; k < rows.n; k++)
-      CLV_TRY(add_item(o, identity, CLV_LEDGER_ROW, &rows.list[k], err));
+      CLV_TRY(add_item(o, identity, CLV_LEDGER_ROW, &rows.names[k], err));
   }
   return CLV_OK;
 }
@@ -140,7 +140,7 @@ clv_code clv_trainer_note_values(const clv_trainer *t, uint32_t stage,
   CLV_AUTO(ledger_note_done) ledger_note o = {0};
   if (samples) CLV_TRY(add_params(&o, t, stage, err));
   for (size_t i = 0; samples && i < n; i++)
-    if (samples[i].parts) CLV_TRY(add_sample(&o, identity_of(t, stage), &samples[i], err));
+    if (samples[i].n_parts) CLV_TRY(add_sample(&o, identity_of(t, stage), &samples[i], err));
   return clv_ledger_add(o.items, o.n, err);
 }
 

@@ -129,7 +129,7 @@ static clv_code make_optimizer(clv_trainer *t, clv_err *err) {
                                .no_rollback = true};
   CLV_OPTIM_COPY(&g, c);
   for (uint32_t i = 0; i < t->b->n_stages; i++)
-    if (t->b->stages[i].n_learning) learning[g.n_modules++] = t->modules[i];
+    if (t->b->stages[i].n_learning_params) learning[g.n_modules++] = t->modules[i];
   size_t n;
   CLV_TRY(clv_trainer_make_groups(t->b, &g, &sides, groups, &n, err));
   cleave_optimizer *optimizer;

@@ -93,7 +93,7 @@ static clv_code list_state(clv_trainer *t, uint32_t stage, bool optimizer, state
 static clv_code on_piece_received(void *user, size_t item, uint64_t offset, void *data,
                                   size_t length, clv_err *err) {
   const state_reader *s = user;
-  if (s->samples && s->samples[item].parts)
+  if (s->samples && s->samples[item].n_parts)
     clv_weights_sample_add(&s->samples[item], offset, data, length);
   return clv_weights_put(s->file, item, offset, data, length, err);
 }

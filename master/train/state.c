@@ -48,8 +48,8 @@ static clv_code sample_item(clv_weights_sample *s, cleave_piece_move *give, stat
   size_t size = clv_dtype_size(s->dtype);
   CLV_AUTO(clv_freep) char *chunk = NULL;
   CLV_TRY(clv_alloc(CLV_SAMPLE_CHUNK, size, &chunk, err));
-  for (size_t first = 0; first < s->count; first += CLV_SAMPLE_CHUNK) {
-    size_t n = CLV_MIN(s->count - first, (size_t)CLV_SAMPLE_CHUNK);
+  for (size_t first = 0; first < s->n_values; first += CLV_SAMPLE_CHUNK) {
+    size_t n = CLV_MIN(s->n_values - first, (size_t)CLV_SAMPLE_CHUNK);
     CLV_TRY(give(from, item, (uint64_t)first * size, chunk, n * size, err));
     clv_weights_sample_add(s, (uint64_t)first * size, chunk, n * size);
   }
@@ -65,7 +65,7 @@ static clv_code note_values_in_ledger(const clv_trainer *t, uint32_t stage, clea
   CLV_TRY(clv_trainer_new_samples(t, stage, kind, items, n, &samples, err));
   clv_code code = CLV_OK;
   for (size_t i = 0; samples && i < n && code == CLV_OK; i++)
-    if (samples[i].parts) code = sample_item(&samples[i], give, s, i, err);
+    if (samples[i].n_parts) code = sample_item(&samples[i], give, s, i, err);
   if (code == CLV_OK) code = clv_trainer_note_values(t, stage, samples, n, err);
   clv_trainer_free_samples(samples, n);
   return code;
@@ -158,7 +158,7 @@ static clv_code send_optimizer_state(clv_trainer *t, uint32_t stage, const clv_w
 
 static clv_code restore_stage(clv_trainer *t, uint32_t i, const clv_checkpoint *c, clv_err *err) {
   const clv_manifest *m = clv_checkpoint_manifest(c);
-  bool learns = t->b->stages[i].n_learning && t->optimizer;
+  bool learns = t->b->stages[i].n_learning_params && t->optimizer;
   CLV_AUTO(clv_weights_closep) clv_weights_file *model = NULL, *optimizer = NULL;
   if (!clv_manifest_find_stage(m, i, false)->place) {
     CLV_TRY(clv_checkpoint_open_model_lazy(c, i, &model, err));
@@ -212,8 +212,8 @@ static clv_code load_kept_file(clv_trainer *t, uint32_t stage, bool optimizer,
     return fail_lost_file(t, stage, m, f, "the stage is not there any more", err);
   CLV_TRY(clv_trainer_note_params(t, stage, err));
   cleave_state_kind kind = optimizer ? CLEAVE_STATE_OPTIMIZER : CLEAVE_STATE_WEIGHTS;
-  if (cleave_state_load_at_worker(t->runtime, t->modules[stage], kind, f->kept, LOAD_DEADLINE_MS,
-                                  &found, &why) != CLEAVE_OK)
+  if (cleave_state_load_by_digest(t->runtime, t->modules[stage], kind, f->kept, &f->sha256,
+                                  LOAD_DEADLINE_MS, &found, &why) != CLEAVE_OK)
     return is_file_lost(&why) ? fail_lost_file(t, stage, m, f, why.text, err)
                               : clv_trainer_convert_error(t, &why, err);
   clv_sha256_hex(&f->sha256, hex);
@@ -227,7 +227,7 @@ static clv_code load_kept_files(clv_trainer *t, const clv_manifest *m, bool *ret
                                 clv_err *err) {
   clv_code code = CLV_OK;
   for (uint32_t i = 0; i < t->b->n_stages && code == CLV_OK; i++) {
-    bool learns = t->b->stages[i].n_learning && t->optimizer;
+    bool learns = t->b->stages[i].n_learning_params && t->optimizer;
     code = load_kept_file(t, i, false, m, err);
     if (code == CLV_OK && learns) code = load_kept_file(t, i, true, m, err);
   }
@@ -337,9 +337,9 @@ static clv_code push_tensors(clv_trainer *t, uint32_t stage, const clv_stage_fol
   CLV_TRY(clv_alloc(f->n, sizeof *items, &items, err));
   CLV_TRY(clv_alloc(f->n, sizeof *found, &found, err));
   for (size_t i = 0; i < f->n; i++) {
-    if (f->found[i] == CLV_WEIGHTS_NONE) continue;
-    items[n] = f->want[i];
-    found[n++] = f->found[i];
+    if (f->folder_index[i] == CLV_WEIGHTS_NONE) continue;
+    items[n] = f->wanted[i];
+    found[n++] = f->folder_index[i];
   }
   s.indices = found;
   return send_items(t, stage, CLEAVE_STATE_WEIGHTS, items, n, read_from_folder, &s, err);
@@ -358,7 +358,7 @@ clv_code clv_trainer_push_files(clv_trainer *t, clv_err *err) {
   for (uint32_t i = 0; i < t->b->n_stages; i++) {
     if (t->config->stages[i].weights_file) CLV_TRY(push_file(t, i, err));
     if (t->config->stages[i].weights_folder) CLV_TRY(push_folder(t, i, err));
-    if (t->b->stages[i].adapters) CLV_TRY(push_adapters(t, i, err));
+    if (t->b->stages[i].adapter_folder) CLV_TRY(push_adapters(t, i, err));
   }
   return CLV_OK;
 }

@@ -60,7 +60,7 @@ static cleave_call_options make_call_options(const clv_trainer *t, const clv_pla
       .position = positions->forward,
       .backward_position = positions->backward,
       .weight_position = positions->weight,
-      .old_weights = positions->old_weights,
+      .old_weights = positions->uses_old_weights,
       .recompute = !loss && positions->backward && t->config->stages[stage].recompute};
 }
 

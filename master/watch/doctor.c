@@ -260,8 +260,8 @@ static void check_workers(doctor *d, const clv_tls_identity *id) {
  * the reason if the policy refuses only `train --resume`. */
 static clv_code check_policy_permits(clv_blueprint *b, const clv_run_data *data, clv_bytes *later,
                                      clv_err *err) {
-  const clv_planned_sends now = clv_planned_sends_of(data, CLV_BEGINS),
-                          then = clv_planned_sends_of(data, CLV_RESUMES);
+  const clv_planned_sends now = clv_planned_sends_of(data, CLV_COMMAND_TRAINS),
+                          then = clv_planned_sends_of(data, CLV_COMMAND_RESUMES);
   clv_err why;
   CLV_TRY(clv_blueprint_read_ledger(b, NULL, err));
   CLV_TRY(clv_blueprint_check_policy(b, &now, err));

@@ -144,7 +144,7 @@ static void start_master(world *w) {
       clv_trainer_open(w->blueprint, w->record, CLV_TRAINER_BEGINS, &w->trainer, &err) != CLV_OK)
     fail_msg("%s", err.text);
   clv_batches_options bo = {
-      .subset = &w->data.train_rows, .batch = BATCH, .shuffle = true, .seed = 3};
+      .subset = &w->data.train_rows, .batch_size = BATCH, .shuffles = true, .seed = 3};
   if (clv_loader_new(w->data.train, &bo, &w->loader, &err) != CLV_OK) fail_msg("%s", err.text);
 }
 

@@ -87,7 +87,8 @@ static void check_shown(bool over) {
 
 /* A run that goes on keeps the lines up to its step, and goes on from there. */
 static void resume(void) {
-  clv_report_options o = {.run_dir = run, .keep_step = KEEP, .resumed = true, .steps_per_line = 1};
+  clv_report_options o = {
+      .run_dir = run, .last_kept_step = KEEP, .resumed = true, .steps_per_line = 1};
   clv_reporter *r;
   clv_err err;
   NEVER(clv_reporter_open(&o, &r, &err) != CLV_OK);

@@ -48,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       .data = data, .len = size, .channels = pick & 1 ? 1 : 3, .max_pixels = MOST_PIXELS};
   clv_err err;
   if (clv_image_decode(&in, &p, &err) == CLV_OK) show_all(&p, pick);
-  in.header_only = true;
+  in.reads_header_only = true;
   (void)!clv_image_decode(&in, &p, &err);
   return 0;
 }

@@ -24,7 +24,7 @@ static void check(const clv_links *l) {
   for (size_t i = 0; i < l->n; i++) check_link(&l->worker_links[i]);
   for (size_t i = 0; i < l->n; i++)
     for (size_t k = i + 1; k < l->n; k++) check_link(&l->hops[i * l->n + k]);
-  for (size_t i = 0; i <= l->n; i++) NEVER(!(l->speed[i] >= 1e-3 && l->speed[i] <= 1e6));
+  for (size_t i = 0; i <= l->n; i++) NEVER(!(l->speeds[i] >= 1e-3 && l->speeds[i] <= 1e6));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

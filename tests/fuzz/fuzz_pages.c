@@ -27,7 +27,7 @@ static void check_window(const clv_page_set *p, int64_t i) {
 static void check_kept(const clv_page_set *p) {
   size_t windows = 0;
   for (size_t i = 0; i < p->kept.n; i++) {
-    const clv_kept_page *page = &p->kept.list[i];
+    const clv_kept_page *page = &p->kept.pages[i];
     NEVER(page->first != windows || !page->windows);
     windows += page->windows;
     for (size_t w = page->first; w < windows; w++)
@@ -71,8 +71,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                      .window = {.width = WIDTH, .stride = 2, .first = 2, .last = 3},
                      .label_kind = (clv_page_label_kind)(data[0] % 3),
                      .keeps_pages = data[0] % 6 == 3,
-                     .by_file = data[0] & 64,
-                     .ignored = CLV_LABEL_IGNORED,
+                     .groups_by_file = data[0] & 64,
+                     .ignored_label = CLV_LABEL_IGNORED,
                      .max_bytes = 1 << 20};
   NEVER(clv_wordpiece_parse(vocabulary, sizeof vocabulary - 1, "good", &pieces, &r.tokens.tokenizer,
                             &err) != CLV_OK);

@@ -78,7 +78,7 @@ static clv_plan *plan_of(const bench *t, int64_t batch) {
 
 static char *zeros(const bench *t, size_t bytes) {
   char *p;
-  assert_ok(clv_backend_take(t->b, bytes, &p, err));
+  assert_ok(clv_backend_allocate(t->b, bytes, &p, err));
   return p;
 }
 
@@ -108,7 +108,7 @@ static void tear_down(bench *t) {
   assert_int_equal(c.bytes, 0);
   clv_recorder_free(t->records);
   char *const all[] = {t->block, t->moment, t->grads[0], t->grads[1]};
-  for (size_t i = 0; i < CLV_COUNT(all); i++) clv_backend_give(t->b, all[i]);
+  for (size_t i = 0; i < CLV_COUNT(all); i++) clv_backend_free_memory(t->b, all[i]);
   clv_params_free(t->params);
   clv_graph_free(t->graph);
   clv_cuda_close(t->b);
@@ -404,7 +404,7 @@ static void full_graph_cache_evicts_the_least_recently_used(void **state) {
   assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, err));
   assert_ok(clv_recorder_new(b, &r, err));
   work w = {.b = b, .byte = 7};
-  assert_ok(clv_backend_take(b, 64, &w.at, err));
+  assert_ok(clv_backend_allocate(b, 64, &w.at, err));
   for (uintptr_t i = 0; i < 6 * CLV_RECORDS; i++) {
     const clv_record_key key = {.owner = b, .kind = i % 2 ? 1 : 1 + i};
     assert_ok(clv_recorder_run(r, &key, ask, &w, err));
@@ -419,7 +419,7 @@ static void full_graph_cache_evicts_the_least_recently_used(void **state) {
   clv_recorder_count(r, &c);
   assert_int_equal(c.bytes, 0);
   clv_recorder_free(r);
-  clv_backend_give(b, w.at);
+  clv_backend_free_memory(b, w.at);
   clv_cuda_close(b);
   assert_int_equal(clv_sim_leaks(), 0);
 }
@@ -433,7 +433,7 @@ static void work_with_host_copies_is_not_captured(void **state) {
   assert_ok(clv_cuda_open(clv_sim_vendor(&(clv_sim_options){0}), 0, &b, err));
   assert_ok(clv_recorder_new(b, &r, err));
   work w = {.b = b, .passes_memory = true};
-  assert_ok(clv_backend_take(b, 64, &w.at, err));
+  assert_ok(clv_backend_allocate(b, 64, &w.at, err));
   for (w.byte = 1; w.byte < 5; w.byte++) {
     assert_ok(clv_recorder_run(r, &(clv_record_key){.owner = b}, ask, &w, err));
     assert_int_equal(first_byte(&w), w.byte);
@@ -444,7 +444,7 @@ static void work_with_host_copies_is_not_captured(void **state) {
   assert_int_equal(c.keys_refused, 1);
   assert_int_equal(c.launched_singly, 4);
   clv_recorder_free(r);
-  clv_backend_give(b, w.at);
+  clv_backend_free_memory(b, w.at);
   clv_cuda_close(b);
 }
 
@@ -479,7 +479,7 @@ static void graph_over_the_memory_quota_is_not_kept(void **state) {
   assert_ok(clv_recorder_new(b, &r, err));
   clv_recorder_set_account(r, &account);
   work w = {.b = b};
-  assert_ok(clv_backend_take(b, 64, &w.at, err));
+  assert_ok(clv_backend_allocate(b, 64, &w.at, err));
   for (w.byte = 1; w.byte <= 12; w.byte++) {
     const clv_record_key key = {.owner = b, .kind = (uintptr_t)w.byte % 3};
     assert_ok(clv_recorder_run(r, &key, ask, &w, err));
@@ -491,7 +491,7 @@ static void graph_over_the_memory_quota_is_not_kept(void **state) {
   assert_int_equal(p.spent, 2 * each);
   clv_recorder_free(r);
   assert_int_equal(p.spent, 0);
-  clv_backend_give(b, w.at);
+  clv_backend_free_memory(b, w.at);
   clv_cuda_close(b);
   assert_int_equal(clv_sim_leaks(), 0);
 }
@@ -505,11 +505,11 @@ static clv_code lost_at(uint64_t at) {
   if (code != CLV_OK) return code;
   assert_ok(clv_recorder_new(b, &r, err));
   work w = {.b = b, .byte = 3};
-  code = clv_backend_take(b, 64, &w.at, &why);
+  code = clv_backend_allocate(b, 64, &w.at, &why);
   for (int i = 0; i < 20 && code == CLV_OK; i++)
     code = clv_recorder_run(r, &(clv_record_key){.owner = b}, ask, &w, &why);
   clv_recorder_free(r);
-  clv_backend_give(b, w.at);
+  clv_backend_free_memory(b, w.at);
   clv_cuda_close(b);
   assert_int_equal(clv_sim_leaks(), 0);
   return code;

@@ -235,10 +235,10 @@ static void optimise(const clv_backend *b, const rig *r) {
   for (int i = 0; i < r->params->n; i++)
     if (r->params->list[i].trainable)
       runs[n++] = (clv_extent){r->params->list[i].offset / 4, r->params->list[i].bytes / 4};
-  assert_ok(clv_backend_take(b, values * sizeof(float), &p, err));
+  assert_ok(clv_backend_allocate(b, values * sizeof(float), &p, err));
   b->step(b, &(clv_step_args){.step_size = 1}, p, p, (float *const[CLV_OPTIM_MAX_MOMENTS]){0}, runs,
           n);
-  clv_backend_give(b, p);
+  clv_backend_free_memory(b, p);
 }
 
 /* Forward, backward, a step of the optimiser. */

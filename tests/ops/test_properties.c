@@ -20,7 +20,7 @@ static void values_of(const op_case *c, values *s) {
 
 static bool same(double a, double b) { return memcmp(&a, &b, sizeof a) == 0; }
 
-/* ---- zero_stays -------------------------------------------------------------------------------
+/* ---- maps_zero_to_zero --------------------------------------------------------------------------
  */
 
 static void check_zero(const op_case *c, const clv_op_def *def) {
@@ -31,9 +31,9 @@ static void check_zero(const op_case *c, const clv_op_def *def) {
     for (size_t j = 0; j < s.n[V_IN + i]; j++) s.v[V_IN + i][j] = 0;
   output_of(c, c->d.training, &s);
   for (size_t j = 0; j < s.n[V_OUT]; j++) stays = stays && s.v[V_OUT][j] == 0;
-  if (stays != def->zero_stays)
-    fail_msg("%s: of zeros %s makes %s, but its row says zero_stays = %s", c->name, def->name,
-             stays ? "zeros" : "others", def->zero_stays ? "true" : "false");
+  if (stays != def->maps_zero_to_zero)
+    fail_msg("%s: of zeros %s makes %s, but its row says maps_zero_to_zero = %s", c->name,
+             def->name, stays ? "zeros" : "others", def->maps_zero_to_zero ? "true" : "false");
   values_done(&s);
 }
 
@@ -128,7 +128,7 @@ static void check_identity(const op_case *c, const clv_op_def *def) {
 static void test_op(clv_op op) {
   const clv_op_def *def = clv_op_def_of(op);
   int n = 0;
-  assert_true(def->elementwise || !def->zero_stays);
+  assert_true(def->elementwise || !def->maps_zero_to_zero);
   for (int i = 0; i < n_cases; i++) {
     const op_case *c = &cases[i];
     if (c->d.op != op || !c->small) continue;

@@ -78,7 +78,7 @@ static clv_code copy_tensors(const artifact_load *f, clv_weights_folder *from, c
     if (f->found_index[i] != CLV_WEIGHTS_NONE)
       CLV_TRY(copy_tensor(f, i, from, buf, err));
     else /* the tensor keeps its initial value */
-      n_counts += clv_weights_is_count(w->dtype, &w->shape);
+      n_counts += clv_weights_is_batch_counter(w->dtype, &w->shape);
   }
   if (n_counts)
     clv_log(

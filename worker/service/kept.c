@@ -102,8 +102,6 @@ static clv_code add_digest(call *c, clv_err *err) {
 
 static clv_code list_files(call *c, clv_err *err) {
   const clv_wire_kept_request *r = c->request;
-  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(c->service);
-  const clv_allow_spec *a = clv_settings_allowed(now, c->peer->uri);
   CLV_TRY(clv_states_list(c->service->state_files, c->peer->uri, r->name, r->after, &c->list, err));
   CLV_TRY(add_digest(c, err));
   CLV_TRY(clv_alloc(CLV_MAX(c->list.n, 1u), sizeof *c->files, &c->files, err));
@@ -112,7 +110,7 @@ static clv_code list_files(call *c, clv_err *err) {
   c->reply.n_files = c->list.n;
   c->reply.has_more = c->list.has_more;
   c->reply.used_bytes = c->list.used_bytes;
-  c->reply.quota_bytes = a ? a->state_bytes : 0;
+  c->reply.quota_bytes = clv_service_state_quota(c->service, c->peer->uri);
   return CLV_OK;
 }
 
@@ -147,7 +145,8 @@ static clv_code handle_read(call *c, clv_err *err) {
 static clv_code handle_remove(call *c, clv_err *err) {
   if (c->request->sort == CLV_KEPT_CACHES) return list_caches(c, true, err);
   CLV_TRY(list_files(c, err));
-  return clv_states_remove(c->service->state_files, c->peer->uri, c->request->name, err);
+  const clv_cancel_hook waiter = {has_left, (void *)(uintptr_t)c->peer};
+  return clv_states_remove(c->service->state_files, c->peer->uri, c->request->name, &waiter, err);
 }
 
 /* ---- the method ------------------------------------------------------------------------------ */
@@ -171,8 +170,5 @@ clv_code clv_service_on_kept(void *user, const clv_rpc_peer *peer, const clv_iov
   clv_code code = handle(&c, err);
   if (code != CLV_OK || (r.verb != CLV_KEPT_LIST && r.sort == CLV_KEPT_FILES))
     log_file(&c, code, err);
-  if (code == CLV_UNAVAILABLE) /* the peer must not see paths */
-    return clv_fail(err, code, "file of state '%s': the worker's disk failed; its log says how",
-                    r.name);
   return code == CLV_OK ? clv_wire_kept_reply_encode(&c.reply, reply, err) : code;
 }

@@ -310,6 +310,38 @@ static void put_device_free(clv_metrics_out *out, const void *numbers_of) {
   }
 }
 
+static void put_kept_files(clv_metrics_out *out, const void *numbers_of) {
+  const worker_numbers *n = numbers_of;
+  if (n->service->state_files)
+    clv_metric_sample(out, (double)clv_states_usage(n->service->state_files).files, NULL, 0);
+}
+
+static void put_kept_bytes(clv_metrics_out *out, const void *numbers_of) {
+  const worker_numbers *n = numbers_of;
+  if (n->service->state_files)
+    clv_metric_sample(out, (double)clv_states_usage(n->service->state_files).bytes, NULL, 0);
+}
+
+/* Returns the counts of the writer; zeros without a state_dir. */
+static clv_state_writes writes_of(const void *numbers_of) {
+  clv_state_writer *w = ((const worker_numbers *)numbers_of)->service->state_writer;
+  return w ? clv_state_writer_counts(w) : (clv_state_writes){0};
+}
+
+static void put_pending_writes(clv_metrics_out *out, const void *numbers_of) {
+  clv_metric_sample(out, (double)writes_of(numbers_of).pending, NULL, 0);
+}
+
+static void put_writes(clv_metrics_out *out, const void *numbers_of) {
+  const clv_state_writes w = writes_of(numbers_of);
+  clv_metric_sample(out, (double)w.written, &(clv_metric_label){"result", "ok"}, 1);
+  clv_metric_sample(out, (double)w.failed, &(clv_metric_label){"result", "failed"}, 1);
+}
+
+static void put_last_write(clv_metrics_out *out, const void *numbers_of) {
+  clv_metric_sample(out, (double)writes_of(numbers_of).last_ns / 1e9, NULL, 0);
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 #define AT(member) offsetof(worker_numbers, member)
@@ -396,6 +428,17 @@ static const clv_metric table[] = {
     {.name = "cleave_worker_cached_bytes_total", .kind = CLV_COUNTER, .unit = "bytes",
      .help = "Bytes of cache rows: stored on disk (in), and read from it (out).",
      .write = put_cached},
+    {.name = "cleave_worker_kept_files", .kind = CLV_GAUGE, .unit = "",
+     .help = "Files of state on this worker's disk, of all identities.", .write = put_kept_files},
+    {.name = "cleave_worker_kept_bytes", .kind = CLV_GAUGE, .unit = "bytes",
+     .help = "Bytes of these files.", .write = put_kept_bytes},
+    {.name = "cleave_worker_pending_state_writes", .kind = CLV_GAUGE, .unit = "",
+     .help = "Files of state that are being written or wait for it.", .write = put_pending_writes},
+    {.name = "cleave_worker_state_writes_total", .kind = CLV_COUNTER, .unit = "",
+     .help = "Files of state that were written beside the sessions, or failed.", .write = put_writes},
+    {.name = "cleave_worker_last_state_write_seconds", .kind = CLV_GAUGE, .unit = "seconds",
+     .help = "Duration of the last of these writes, until the file was durable.",
+     .write = put_last_write},
     {.name = "cleave_worker_input_wait_seconds_total", .kind = CLV_COUNTER, .unit = "seconds",
      .help = "Time in which sessions with a module had nothing to do but wait for what comes.",
      .write = put_idle},

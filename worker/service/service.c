@@ -102,6 +102,7 @@ clv_code clv_service_open(const clv_worker_config *config, const clv_backends *o
   if (code == CLV_OK) code = clv_epochs_open(config->state_dir, &s->epochs, err);
   if (code == CLV_OK && config->state_dir)
     code = clv_states_open(config->state_dir, &s->state_files, err);
+  if (code == CLV_OK && config->state_dir) code = clv_state_writer_new(s, &s->state_writer, err);
   if (code == CLV_OK && config->state_dir)
     code = clv_caches_open(config->state_dir, &s->caches, err);
   if (code == CLV_OK) code = start_server(s, err);
@@ -249,6 +250,7 @@ void clv_service_close(clv_service *s) {
     clv_session_unref(x);
   }
   clv_rpc_server_free(s->server);
+  clv_state_writer_free(s->state_writer);
   clv_service_pem_done(&s->pem);
   clv_settings_done(s);
   clv_service_close_accounts(s);

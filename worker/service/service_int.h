@@ -118,6 +118,8 @@ typedef struct clv_device {
   size_t memory_bytes;  /* bytes of device memory; 0: the device uses host memory */
 } clv_device;
 
+typedef struct clv_state_writer clv_state_writer;
+
 struct clv_service {
   /* configuration at the start, for settings that a reload cannot change */
   const clv_worker_config *config;
@@ -138,9 +140,10 @@ struct clv_service {
   size_t n_members;
   clv_fair_scheduler *scheduler;
   clv_epochs *epochs;
-  clv_states *state_files; /* files of state; NULL: worker.yaml has no state_dir */
-  clv_caches *caches;      /* caches of rows; NULL: worker.yaml has no state_dir */
-  clv_bases *bases;        /* shared tensors of all sessions */
+  clv_states *state_files;        /* files of state; NULL: worker.yaml has no state_dir */
+  clv_state_writer *state_writer; /* thread that writes them; NULL likewise */
+  clv_caches *caches;             /* caches of rows; NULL: worker.yaml has no state_dir */
+  clv_bases *bases;               /* shared tensors of all sessions */
   /* time of the last eviction of expired caches; for clv_service_tick alone */
   uint64_t caches_swept_ms;
   uint64_t cached_in, cached_out; /* bytes of rows stored in and read from caches; atomic */
@@ -188,6 +191,9 @@ void clv_settings_unrefp(clv_worker_settings **s);
 clv_worker_settings *clv_service_settings(clv_service *s);
 /* Returns the entry of an identity in `allow`; NULL: none. */
 const clv_allow_spec *clv_settings_allowed(const clv_worker_settings *s, const char *uri);
+/* Returns the quota of files of state of an identity in the newest settings; 0: it has none, or is
+ * not in `allow`. */
+uint64_t clv_service_state_quota(clv_service *v, const char *uri);
 /* Return the member or the edge of a name; NULL: none. Caller holds the service's lock. */
 clv_member *clv_service_member(clv_service *s, const char *uri);
 clv_edge_total *clv_service_edge(clv_service *s, const char *peer);
@@ -300,8 +306,32 @@ clv_code clv_load_make_module(const clv_wire_load_request *request, const clv_de
 clv_code clv_load_describe_module(clv_module *module, const clv_cancel_hook *waiter,
                                   clv_wire_load_reply *reply, clv_err *err) CLV_USE_RESULT;
 
-/* Returns the callbacks for files of state; zeroed without a state_dir. (states.c) */
+/* ---- states.c -------------------------------------------------------------------------------- */
+
+/* Returns the callbacks for files of state; zeroed without a state_dir. */
 clv_state_files clv_session_files(clv_session *s);
+
+/* ---- state_writer.c -------------------------------------------------------------------------- */
+
+typedef struct clv_state_writes {
+  uint64_t pending;                  /* files that wait or are being written */
+  uint64_t written, failed, last_ns; /* last_ns: duration of the last write */
+} clv_state_writes;
+
+clv_code clv_state_writer_new(clv_service *s, clv_state_writer **ret, clv_err *err) CLV_USE_RESULT;
+/* Drops files that wait, and joins the thread. Call after all nodes are freed. NULL is allowed. */
+void clv_state_writer_free(clv_state_writer *w);
+/* Queues a file of the session's node. Calls save->on_done on the writer's thread, unless the file
+ * is withdrawn first. */
+clv_code clv_state_writer_add(clv_state_writer *w, const clv_session *s, clv_state_save *save,
+                              clv_err *err) CLV_USE_RESULT;
+/* Ends the use of `save`: afterwards on_done has returned or will not be called. BLOCKS for a piece
+ * of the file at most, not until it is durable. */
+void clv_state_writer_withdraw(clv_state_writer *w, const clv_state_save *save);
+clv_state_writes clv_state_writer_counts(clv_state_writer *w);
+/* Logs the result of `verb` on a file of state, as one of at most `lines` lines a minute. */
+void clv_service_log_state(const char *verb, const char *session, const char *owner,
+                           const char *name, unsigned lines, clv_code code, const clv_err *err);
 
 /* Returns the callbacks for caches; zeroed without a state_dir. (caches.c) */
 clv_row_caches clv_session_caches(clv_session *s);

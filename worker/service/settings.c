@@ -140,3 +140,9 @@ void clv_settings_done(clv_service *v) {
   free(v->edges);
   clv_settings_unref(v->settings);
 }
+
+uint64_t clv_service_state_quota(clv_service *v, const char *uri) {
+  CLV_AUTO(clv_settings_unrefp) clv_worker_settings *now = clv_service_settings(v);
+  const clv_allow_spec *a = clv_settings_allowed(now, uri);
+  return a ? a->state_bytes : 0;
+}

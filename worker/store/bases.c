@@ -75,7 +75,7 @@ static clv_code map_pages(base *x, clv_err *err) {
 
 static clv_code alloc_device_memory(base *x, clv_err *err) {
   pthread_mutex_lock(&x->of->devices);
-  clv_code code = clv_backend_take(x->backend, x->bytes, &x->at, err);
+  clv_code code = clv_backend_allocate(x->backend, x->bytes, &x->at, err);
   pthread_mutex_unlock(&x->of->devices);
   return code;
 }
@@ -86,7 +86,7 @@ static void free_device_memory(base *x) {
   clv_err why;
   pthread_mutex_lock(&x->of->devices);
   (void)!clv_backend_fill(x->backend, x->at, 0, x->bytes, &why);
-  clv_backend_give(x->backend, x->at);
+  clv_backend_free_memory(x->backend, x->at);
   (void)!clv_backend_finish(x->backend, &why);
   pthread_mutex_unlock(&x->of->devices);
 }

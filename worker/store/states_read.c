@@ -33,7 +33,8 @@ static clv_code open_file(clv_states *s, const char *identity, const char *name,
   CLV_TRY(clv_state_path(o.dir.data, name, &f->path, err));
   f->fd = open(f->path.data, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (f->fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return clv_state_fail_missing(name, err);
-  if (f->fd < 0 || fstat(f->fd, &f->at) != 0) return clv_fail_errno(f->path.data, err);
+  if (f->fd < 0 || fstat(f->fd, &f->at) != 0)
+    return clv_state_fail_disk(f->path.data, name, errno, err);
   return S_ISREG(f->at.st_mode) ? CLV_OK : clv_state_fail_missing(name, err);
 }
 
@@ -66,21 +67,12 @@ static void sort_and_truncate(clv_state_list *l) {
   l->n = CLV_MIN(l->n, (uint32_t)CLV_MAX_LISTED_STATES);
 }
 
-/* Copies the name of a file of state out of the name of its file. False: it is another file. */
-static bool get_state_name(const char *file_name, char ret[CLV_FILE_NAME + 1]) {
-  size_t len = strlen(file_name), suffix = strlen(CLV_STATE_SUFFIX);
-  if (!clv_name_ends_with(file_name, CLV_STATE_SUFFIX) || len - suffix > CLV_FILE_NAME)
-    return false;
-  memcpy(ret, file_name, len - suffix);
-  ret[len - suffix] = '\0';
-  return clv_is_file_name(ret);
-}
-
 static void list_file(clv_states *s, const clv_folder_files *f, const char *name, const char *after,
                       clv_state_list *l) {
   char of[CLV_FILE_NAME + 1];
   struct stat at;
-  if (!get_state_name(f->name, of) || lstat(f->path.data, &at) != 0 || !S_ISREG(at.st_mode)) return;
+  if (!clv_state_name_of(f->name, of) || lstat(f->path.data, &at) != 0 || !S_ISREG(at.st_mode))
+    return;
   l->used_bytes += clv_state_round_to_block((uint64_t)at.st_size);
   if (name[0] ? strcmp(of, name) != 0 : strcmp(of, after) <= 0) return;
   describe(s, of, &at, &l->files[l->n++]);
@@ -100,6 +92,24 @@ clv_code clv_states_list(clv_states *s, const char *identity, const char *name, 
   *ret = l;
   l = (clv_state_list){0};
   return CLV_OK;
+}
+
+static void add_folder(const char *path, clv_state_usage *u) {
+  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(path);
+  char name[CLV_FILE_NAME + 1];
+  struct stat at;
+  while (clv_folder_files_next(&f)) {
+    if (!clv_state_name_of(f.name, name) || lstat(f.path.data, &at) != 0) continue;
+    u->files++;
+    u->bytes += (uint64_t)at.st_size;
+  }
+}
+
+clv_state_usage clv_states_usage(const clv_states *s) {
+  CLV_AUTO(clv_folder_files_done) clv_folder_files f = clv_folder_files_in(s->folders.dir);
+  clv_state_usage u = {0};
+  while (clv_folder_files_next(&f)) add_folder(f.path.data, &u);
+  return u;
 }
 
 clv_code clv_states_digest(clv_states *s, const char *identity, const char *name,
@@ -140,7 +150,7 @@ static clv_code read_range(const file *f, const char *name, uint64_t offset, cha
   for (size_t got = 0; got < len;) {
     ssize_t n = pread(f->fd, to + got, len - got, (off_t)(offset + got));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return clv_fail_errno(f->path.data, err);
+    if (n < 0) return clv_state_fail_disk(f->path.data, name, errno, err);
     if (n == 0) return fail_changed(name, err);
     got += (size_t)n;
   }
@@ -159,7 +169,7 @@ clv_code clv_states_read(clv_states *s, const char *identity, const char *name, 
   CLV_TRY(check_range(&f, name, offset, length, err));
   CLV_TRY(clv_alloc(length, 1, &data, err));
   CLV_TRY(read_range(&f, name, offset, data, length, err));
-  if (fstat(f.fd, &then) != 0) return clv_fail_errno(f.path.data, err);
+  if (fstat(f.fd, &then) != 0) return clv_state_fail_disk(f.path.data, name, errno, err);
   /* not the version number: a rename over the file changes its ctime, but no byte of it */
   if (then.st_size != f.at.st_size || then.st_mtim.tv_sec != f.at.st_mtim.tv_sec ||
       then.st_mtim.tv_nsec != f.at.st_mtim.tv_nsec)

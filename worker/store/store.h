@@ -92,24 +92,55 @@ clv_code clv_epochs_register(clv_epochs *e, const char *identity, const uint8_t 
 
 /* Files of state in STATE_DIR/states, separate for each identity: no identity can read, replace,
  * remove or detect those of another. CLV_INVALID: the name is not a clv_is_file_name.
- * CLV_UNAVAILABLE: an error of the disk, with its path; other errors name no path, because they are
- * sent to the identity. */
+ * CLV_UNAVAILABLE: an error of the disk; CLV_EXHAUSTED: the disk is full. Errors name no path,
+ * because they are sent to the identity. */
 typedef struct clv_states clv_states;
 
 clv_code clv_states_open(const char *state_dir, clv_states **ret, clv_err *err) CLV_USE_RESULT;
 void clv_states_free(clv_states *s); /* NULL is allowed */
-/* Writes a file durably, replacing one of that name. most: bytes that all files of the identity may
- * use, each rounded up to 4 KiB; CLV_EXHAUSTED beyond that, and nothing changes. The old file stays
- * until the new one is complete. */
-clv_code clv_states_save(clv_states *s, const char *identity, uint64_t most, const char *name,
-                         const clv_weights_tensor *list, size_t n, clv_sha256 *ret_digest,
+
+/* Claim of a writer on a name. The writers of a name write in the order of their claims, and who
+ * loads or removes the file waits for all of them. */
+typedef struct clv_state_claim {
+  const char *identity; /* outlives the claim */
+  char name[CLV_FILE_NAME + 1];
+  uint64_t reserved; /* bytes of the quota for a file that is being written; 0: none yet */
+  struct clv_state_claim *next;
+} clv_state_claim;
+
+/* Makes a claim in memory of the caller, which ends with clv_states_release. Does not wait. */
+void clv_states_claim(clv_states *s, const char *identity, const char *name, clv_state_claim *ret);
+void clv_states_release(clv_states *s, clv_state_claim *c);
+
+typedef struct clv_state_save_request {
+  const clv_weights_tensor *list; /* [n] */
+  size_t n;
+  /* bytes that all files of the identity may use, each rounded up to 4 KiB; the file that is
+   * replaced makes way */
+  uint64_t most;
+  const clv_cancel_hook *waiter; /* NULL: no cancellation */
+  /* Called once, when the data of `list` are no longer read; NULL: not called. The file is not
+   * durable yet. */
+  void (*on_written)(void *user);
+  void *user;
+} clv_state_save_request;
+
+/* Writes a file durably, replacing one of that name. CLV_EXHAUSTED: over the quota, or the disk is
+ * full; CLV_CANCELLED: `waiter` has left. After a failure the old file is unchanged: it stays until
+ * the new one is complete. */
+clv_code clv_states_save(clv_states *s, const char *identity, const char *name,
+                         const clv_state_save_request *request, clv_sha256 *ret_digest,
                          uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
+/* As clv_states_save, for a claim that the caller has made and will release. */
+clv_code clv_states_save_claimed(clv_states *s, clv_state_claim *c,
+                                 const clv_state_save_request *request, clv_sha256 *ret_digest,
+                                 uint64_t *ret_bytes, clv_err *err) CLV_USE_RESULT;
 /* Opens a file. CLV_NOT_FOUND: no such file; CLV_EXHAUSTED: it has more than max_bytes. */
 clv_code clv_states_open_file(clv_states *s, const char *identity, const char *name,
-                              size_t max_bytes, clv_weights_file **ret,
-                              clv_err *err) CLV_USE_RESULT;
+                              size_t max_bytes, const clv_cancel_hook *waiter,
+                              clv_weights_file **ret, clv_err *err) CLV_USE_RESULT;
 clv_code clv_states_remove(clv_states *s, const char *identity, const char *name,
-                           clv_err *err) CLV_USE_RESULT;
+                           const clv_cancel_hook *waiter, clv_err *err) CLV_USE_RESULT;
 
 /* A file of state as it lies on the disk. */
 typedef struct clv_state_status {
@@ -136,6 +167,12 @@ void clv_state_list_done(clv_state_list *l);
  * `after`. A file that does not exist gives an empty list. */
 clv_code clv_states_list(clv_states *s, const char *identity, const char *name, const char *after,
                          clv_state_list *ret, clv_err *err) CLV_USE_RESULT;
+typedef struct clv_state_usage {
+  uint64_t files, bytes; /* of all identities */
+} clv_state_usage;
+
+/* Counts the files on the disk. */
+clv_state_usage clv_states_usage(const clv_states *s);
 /* Computes the digest of a file, if it is not known. One call at a time hashes. CLV_EXHAUSTED:
  * another call hashes; CLV_CANCELLED: `waiter` (NULL: no cancellation) has left. */
 clv_code clv_states_digest(clv_states *s, const char *identity, const char *name,

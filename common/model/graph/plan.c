@@ -353,7 +353,7 @@ clv_plan *clv_plan_free(clv_plan *p) {
   clv_recorder_free_records_of(p->options.records, p);
   for (clv_call *c = p->calls, *next; c; c = next) {
     next = c->next;
-    clv_backend_give(p->backend, c->block);
+    clv_backend_free_memory(p->backend, c->block);
     free(c);
   }
   for (int i = 0; p->nodes && i < p->graph->n_nodes; i++)
@@ -364,8 +364,8 @@ clv_plan *clv_plan_free(clv_plan *p) {
   free(p->bufs);
   free(p->steps);
   free(p->zeroed_ranges);
-  clv_backend_give(p->backend, p->scratch);
-  clv_backend_give(p->backend, p->cache);
+  clv_backend_free_memory(p->backend, p->scratch);
+  clv_backend_free_memory(p->backend, p->cache);
   free(p);
   return NULL;
 }

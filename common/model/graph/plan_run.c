@@ -237,8 +237,9 @@ static clv_code run_phase(clv_plan *p, const clv_plan_frame *f, int phase, clv_e
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 static clv_code alloc_shared_blocks(clv_plan *p, clv_err *err) {
-  if (!p->scratch) CLV_TRY(clv_backend_take(p->backend, p->info.scratch_bytes, &p->scratch, err));
-  if (!p->cache) CLV_TRY(clv_backend_take(p->backend, p->info.cache_bytes, &p->cache, err));
+  if (!p->scratch)
+    CLV_TRY(clv_backend_allocate(p->backend, p->info.scratch_bytes, &p->scratch, err));
+  if (!p->cache) CLV_TRY(clv_backend_allocate(p->backend, p->info.cache_bytes, &p->cache, err));
   return CLV_OK;
 }
 
@@ -252,7 +253,7 @@ clv_code clv_plan_call_get(clv_plan *p, clv_call **ret, clv_err *err) {
   }
   CLV_TRY(alloc_shared_blocks(p, err));
   CLV_TRY(clv_alloc(1, sizeof *c, &c, err));
-  clv_code code = clv_backend_take(p->backend, p->info.call_bytes, &c->block, err);
+  clv_code code = clv_backend_allocate(p->backend, p->info.call_bytes, &c->block, err);
   if (code != CLV_OK) {
     free(c);
     return code;

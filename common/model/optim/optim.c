@@ -70,7 +70,7 @@ static clv_code alloc_memory(clv_optim *o, size_t block_bytes, const clv_optim_s
   sort_spans(o, spans, n_spans);
   for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) {
     if (!(o->moment_mask >> i & 1)) continue;
-    CLV_TRY(clv_backend_take(o->backend, block_bytes, &o->moment_blocks[i], err));
+    CLV_TRY(clv_backend_allocate(o->backend, block_bytes, &o->moment_blocks[i], err));
     CLV_TRY(clv_backend_fill(o->backend, o->moment_blocks[i], 0, block_bytes, err));
   }
   return CLV_OK;
@@ -109,7 +109,8 @@ clv_code clv_optim_new(const clv_optim_config *groups, size_t n_groups, size_t b
 
 clv_optim *clv_optim_free(clv_optim *o) {
   if (!o) return NULL;
-  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++) clv_backend_give(o->backend, o->moment_blocks[i]);
+  for (int i = 0; i < CLV_OPTIM_MAX_MOMENTS; i++)
+    clv_backend_free_memory(o->backend, o->moment_blocks[i]);
   free(o->extents);
   free(o);
   return NULL;

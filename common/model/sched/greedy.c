@@ -70,7 +70,7 @@ static double *ready_at(greedy *g, bool back, uint32_t stage, uint32_t micro) {
 
 /* Returns how many forwards the policy allows a stage to have run at this time, whether or not
  * their inputs have arrived. */
-static uint32_t forward_target(const greedy *g, uint32_t s) {
+static uint32_t max_forwards_now(const greedy *g, uint32_t s) {
   const stage_state *st = &g->stage[s];
   uint64_t target = g->s->shape.n_micro;
   if (!is_trained_stage(&g->s->shape, s)) return (uint32_t)target;
@@ -103,7 +103,7 @@ static bool has_weight_due(const greedy *g, uint32_t s) {
 static void offer_stage(greedy *g, uint32_t s, double now, candidate *best) {
   const stage_state *st = &g->stage[s];
   bool split = g->p->splits_backward && !g->p->free_stages[s];
-  uint32_t target = forward_target(g, s), top = g->p->free_stages[s] ? 10 : 0;
+  uint32_t target = max_forwards_now(g, s), top = g->p->free_stages[s] ? 10 : 0;
   candidate forward = {.kind = CLV_INSTR_FORWARD, .stage = s, .micro = st->f, .urgency = top + 1};
   candidate weight = {.kind = CLV_INSTR_WEIGHT, .stage = s, .micro = st->w};
   candidate back = {.kind = CLV_INSTR_BACKWARD, .stage = s, .micro = st->b, .urgency = top + 2};

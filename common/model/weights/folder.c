@@ -221,7 +221,7 @@ clv_code clv_weights_folder_match(const clv_weights_folder *f, const clv_weights
     if (clv_weights_is_fresh(want[i].name, fresh, n_fresh)) continue;
     CLV_TRY(clv_weights_find_name(f->index.names, f->index.n, want[i].name, f->label, &ret_found[i],
                                   err));
-    bool may_lack = want[i].optional || clv_weights_is_count(want[i].dtype, &want[i].shape);
+    bool may_lack = want[i].optional || clv_weights_is_batch_counter(want[i].dtype, &want[i].shape);
     if (ret_found[i] == CLV_WEIGHTS_NONE && !may_lack) clv_name_list_add(&missing, want[i].name);
   }
   if (missing.n) return fail_missing(f, &missing, err);

@@ -49,15 +49,15 @@ static clv_code fail_names_differ(const clv_weights_file *f, const bool *used,
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   const char *hint = near ? " (did you mean '" : "";
   if (!missing->n)
-    return clv_fail(err, CLV_INVALID, "%.100s: %zu unexpected tensors: %s", clv_weights_label(f),
-                    unexpected->n, unexpected->text.data);
+    return clv_fail(err, CLV_INVALID, "%.100s: %zu unexpected tensors: %s",
+                    clv_weights_name_for_errors(f), unexpected->n, unexpected->text.data);
   return clv_fail(err, CLV_INVALID, "%.100s: %zu missing tensors: %s%s%s%s%s%s",
-                  clv_weights_label(f), missing->n, missing->text.data, hint, near ? near : "",
-                  near ? "'?)" : "", unexpected->n ? "; unexpected: " : "",
+                  clv_weights_name_for_errors(f), missing->n, missing->text.data, hint,
+                  near ? near : "", near ? "'?)" : "", unexpected->n ? "; unexpected: " : "",
                   unexpected->n ? unexpected->text.data : "");
 }
 
-bool clv_weights_is_count(clv_dtype dtype, const clv_shape *shape) {
+bool clv_weights_is_batch_counter(clv_dtype dtype, const clv_shape *shape) {
   return dtype == CLV_I64 && shape->rank == 0;
 }
 
@@ -69,8 +69,8 @@ static clv_code check_names(const clv_weights_file *f, const clv_weights_want *w
   CLV_TRY(clv_alloc(clv_weights_count(f), sizeof *used, &used, err));
   for (size_t i = 0; i < n; i++) {
     found[i] = clv_weights_find(f, want[i].name);
-    bool taken_as_0 =
-        flags & CLV_WEIGHTS_ALLOW_NO_COUNTS && clv_weights_is_count(want[i].dtype, &want[i].shape);
+    bool taken_as_0 = flags & CLV_WEIGHTS_ALLOW_NO_COUNTS &&
+                      clv_weights_is_batch_counter(want[i].dtype, &want[i].shape);
     if (found[i])
       used[found[i] - entries] = true;
     else if (!taken_as_0 && !want[i].optional)
@@ -102,8 +102,8 @@ static clv_code fail_unexpected(const clv_weights_file *f, const clv_weights_wan
   clv_name_list_end(l);
   if (l->text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   return clv_fail(err, CLV_INVALID, "%.100s: %zu tensors that the model does not have: %s%s%s%s",
-                  clv_weights_label(f), l->n, l->text.data, near ? " (the model has '" : "",
-                  near ? near : "", near ? "')" : "");
+                  clv_weights_name_for_errors(f), l->n, l->text.data,
+                  near ? " (the model has '" : "", near ? near : "", near ? "')" : "");
 }
 
 clv_code clv_weights_check_no_extra(const clv_weights_file *f, const clv_weights_want *known,
@@ -128,7 +128,7 @@ static clv_code check_type_and_shape(const clv_weights_file *f, const clv_weight
   bool real = e->dtype == CLV_F16 || e->dtype == CLV_BF16 || e->dtype == CLV_F64;
   bool convert = want->dtype == CLV_F32 && real && clv_shape_equal(&e->shape, &want->shape);
   return clv_fail(err, CLV_INVALID, "%.120s: tensor '%.100s': expected %s %s, found %s %s%s",
-                  clv_weights_label(f), want->name, clv_dtype_name(want->dtype),
+                  clv_weights_name_for_errors(f), want->name, clv_dtype_name(want->dtype),
                   clv_shape_format(&want->shape, wanted, sizeof wanted),
                   e->dtype ? clv_dtype_name(e->dtype) : e->type_name,
                   clv_shape_format(&e->shape, found, sizeof found),

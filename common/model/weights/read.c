@@ -52,7 +52,7 @@ void clv_weights_closep(clv_weights_file **f) {
 
 size_t clv_weights_count(const clv_weights_file *f) { return f->n; }
 const clv_weights_entry *clv_weights_entries(const clv_weights_file *f) { return f->entries; }
-const char *clv_weights_label(const clv_weights_file *f) { return f->label; }
+const char *clv_weights_name_for_errors(const clv_weights_file *f) { return f->label; }
 const clv_sha256 *clv_weights_digest(const clv_weights_file *f) { return &f->digest; }
 uint64_t clv_weights_bytes(const clv_weights_file *f) { return f->bytes; }
 

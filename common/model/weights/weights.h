@@ -92,7 +92,7 @@ const clv_weights_entry *clv_weights_entries(const clv_weights_file *f);
 const clv_weights_entry *clv_weights_find(const clv_weights_file *f, const char *name);
 const char *clv_weights_metadata(const clv_weights_file *f, const char *key);
 /* name of the file in error texts: its path or label */
-const char *clv_weights_label(const clv_weights_file *f);
+const char *clv_weights_name_for_errors(const clv_weights_file *f);
 
 uint64_t clv_weights_bytes(const clv_weights_file *f); /* size of the complete file in bytes */
 
@@ -119,7 +119,7 @@ enum {
 
 /* True for the type and shape of a count, such as batchnorm's num_batches_tracked. A count that a
  * file lacks is 0, as in PyTorch. */
-bool clv_weights_is_count(clv_dtype dtype, const clv_shape *shape);
+bool clv_weights_is_batch_counter(clv_dtype dtype, const clv_shape *shape);
 
 /* Finds every wanted tensor: ret_found[i] belongs to want[i]. CLV_INVALID, and ret_found untouched,
  * when a name is missing or unexpected (the text lists the first few of both, with a "did you
@@ -233,7 +233,14 @@ clv_code clv_weights_put(clv_weights_writer *w, size_t i, uint64_t offset, const
                          size_t len, clv_err *err) CLV_USE_RESULT;
 clv_code clv_weights_finish(clv_weights_writer *w, clv_sha256 *ret_digest, uint64_t *ret_bytes,
                             clv_err *err) CLV_USE_RESULT;
-void clv_weights_writer_free(clv_weights_writer *w); /* takes NULL */
+/* The two halves of clv_weights_finish. clv_weights_sync makes the data durable and reads them back
+ * for their digest; CLV_CANCELLED: `waiter` (NULL: no cancellation) has left. clv_weights_publish
+ * gives the file its name. If one of these functions fails because of the disk, errno says why. */
+clv_code clv_weights_sync(clv_weights_writer *w, const clv_cancel_hook *waiter,
+                          clv_sha256 *ret_digest, clv_err *err) CLV_USE_RESULT;
+clv_code clv_weights_publish(clv_weights_writer *w, uint64_t *ret_bytes,
+                             clv_err *err) CLV_USE_RESULT;
+void clv_weights_writer_free(clv_weights_writer *w); /* takes NULL; keeps errno */
 void clv_weights_writer_freep(clv_weights_writer **w);
 
 /* Computes the size of the file that clv_weights_write would write without metadata. */

@@ -163,8 +163,10 @@ struct clv_weights_writer {
 
 void clv_weights_writer_free(clv_weights_writer *w) {
   if (!w) return;
+  int error = errno; /* kept for the caller, whose write has failed */
   clv_weights_closefd(&w->fd);
   if (w->tmp) unlink(w->tmp); /* deletes the unfinished file */
+  errno = error;
   free(w->targets);
   free(w->path);
   free(w->tmp);
@@ -204,7 +206,7 @@ static clv_code open_file(clv_weights_writer *w, const char *path, clv_err *err)
   CLV_TRY(clv_strdup(path, &w->path, err));
   clv_bytes_printf(&tmp, "%s.tmp", path);
   if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  w->fd = open(tmp.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+  w->fd = open(tmp.data, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (w->fd < 0) return clv_fail(err, CLV_UNAVAILABLE, "%s: %s", tmp.data, strerror(errno));
   w->tmp = clv_steal(&tmp.data);
   return CLV_OK;
@@ -251,22 +253,37 @@ static clv_code sync_parent(const char *path, clv_err *err) {
   return clv_weights_sync_dir(slash ? dir : ".", err);
 }
 
-clv_code clv_weights_finish(clv_weights_writer *w, clv_sha256 *ret_digest, uint64_t *ret_bytes,
-                            clv_err *err) {
-  clv_sha256 digest;
+static clv_code check_complete(const clv_weights_writer *w, clv_err *err) {
   for (size_t i = 0; i < w->n; i++)
     if (w->targets[i].done != w->targets[i].bytes)
       return clv_fail(err, CLV_PRECONDITION, "%s: only %zu of %zu bytes of tensor %zu were written",
                       w->path, w->targets[i].done, w->targets[i].bytes, i);
+  return CLV_OK;
+}
+
+clv_code clv_weights_sync(clv_weights_writer *w, const clv_cancel_hook *waiter,
+                          clv_sha256 *ret_digest, clv_err *err) {
+  CLV_TRY(check_complete(w, err));
   if (fsync(w->fd) != 0)
     return clv_fail(err, CLV_UNAVAILABLE, "%s: fsync: %s", w->tmp, strerror(errno));
-  CLV_TRY(clv_sha256_file(w->tmp, &digest, err));
+  return clv_sha256_fd(w->fd, w->bytes, waiter, w->tmp, ret_digest, err);
+}
+
+clv_code clv_weights_publish(clv_weights_writer *w, uint64_t *ret_bytes, clv_err *err) {
   if (rename(w->tmp, w->path) != 0)
     return clv_fail(err, CLV_UNAVAILABLE, "%s: rename: %s", w->path, strerror(errno));
   clv_freep(&w->tmp);
   CLV_TRY(sync_parent(w->path, err));
-  if (ret_digest) *ret_digest = digest;
   if (ret_bytes) *ret_bytes = w->bytes;
+  return CLV_OK;
+}
+
+clv_code clv_weights_finish(clv_weights_writer *w, clv_sha256 *ret_digest, uint64_t *ret_bytes,
+                            clv_err *err) {
+  clv_sha256 digest;
+  CLV_TRY(clv_weights_sync(w, NULL, &digest, err));
+  CLV_TRY(clv_weights_publish(w, ret_bytes, err));
+  if (ret_digest) *ret_digest = digest;
   return CLV_OK;
 }
 

@@ -123,7 +123,7 @@ static void await_call(grpc_call *call, grpc_completion_queue *queue) {
   bool cancelled = false;
   while (grpc_completion_queue_pluck(queue, call, rpc_deadline_in_ms(POLL_MS), NULL).type ==
          GRPC_QUEUE_TIMEOUT) {
-    if (cancelled || clv_interrupted_ms() <= GRACE_MS ||
+    if (cancelled || clv_ms_since_interrupt() <= GRACE_MS ||
         clv_now_ns() - began < GRACE_MS * 1000000ull)
       continue;
     grpc_call_cancel_with_status(call, GRPC_STATUS_CANCELLED, "interrupted", NULL);

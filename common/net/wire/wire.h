@@ -287,7 +287,7 @@ typedef struct clv_frame {
     char name[CLV_WIRE_NAME + 1];
     char device[CLV_WIRE_NAME + 1]; /* STATE_ITEM: device that computes with the item */
     uint64_t bytes;                 /* STATE_FILE: size of the file, whose digest is sha256 */
-    clv_sha256 sha256;
+    clv_sha256 sha256;              /* STATE_LOAD: digest that the file must have; zeros: any */
     /* bytes of one item that the frame has; length 0: the complete item */
     uint64_t offset, length;
   } state; /* of STATE_* */

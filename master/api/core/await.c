@@ -21,13 +21,13 @@ static bool advance_future(cleave_runtime *rt, api_future *f) {
   cleave_error why;
   f->n_users++; /* the record stays until the end of this function */
   f->op->advance(rt, f);
-  if (!f->is_finished && f->op->deadline_error && api_is_expired(rt, f->poll_ns)) {
+  if (!f->is_finished && f->op->deadline_error && api_is_deadline_over(rt, f->next_check_ns)) {
     f->op->deadline_error(rt, f, &why);
     api_future_end_early(rt, f, &why);
   }
-  bool over = f->is_finished;
+  bool is_deadline_over = f->is_finished;
   api_future_release_use(rt, f);
-  return over;
+  return is_deadline_over;
 }
 
 /* Advances the futures until one ends. Returns true if one has ended: other futures may have waited
@@ -37,7 +37,7 @@ static bool advance_all(cleave_runtime *rt, uint64_t *ret_due) {
   for (api_future *f = rt->futures_state->first, *next; f; f = next) {
     next = f->next;
     if (advance_future(rt, f)) return true;
-    *ret_due = CLV_MIN(*ret_due, f->poll_ns);
+    *ret_due = CLV_MIN(*ret_due, f->next_check_ns);
   }
   return false;
 }
@@ -123,7 +123,7 @@ static bool await_done(cleave_runtime *rt, const awaited *a, uint64_t until_ns, 
     uint64_t due = api_futures_advance(rt);
     bool called = rt->single_thread && run_callbacks(rt);
     if (is_any_done(rt, a, ret_index)) return true;
-    if (api_is_expired(rt, until_ns)) return false;
+    if (api_is_deadline_over(rt, until_ns)) return false;
     if (!called) (void)api_sleep(rt, CLV_MIN(due, until_ns));
   }
 }
@@ -143,7 +143,7 @@ cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until
                                cleave_error *error) {
   size_t none;
   const awaited a = {.future = f};
-  char silence[200];
+  char silence_text[200];
   api_future_set_watched(f, true);
   bool in_time = await_done(rt, &a, until_ns, &none);
   api_future_set_watched(f, false);
@@ -156,7 +156,7 @@ cleave_status api_future_await(cleave_runtime *rt, api_future *f, uint64_t until
   }
   return api_fail(error, CLV_DEADLINE, "future %llu, %s of %s, was not done in time%s",
                   (unsigned long long)f->id, f->op->name, f->subject,
-                  api_describe_silence(rt, silence, sizeof silence));
+                  api_describe_silence(rt, silence_text, sizeof silence_text));
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -183,7 +183,8 @@ static cleave_status begin_and_await(cleave_runtime *rt, const api_operation *op
   LOCKED(rt);
   *ret = NULL;
   PASS(begin_operation(rt, op, a, ret, error));
-  if (op->needs_no_thread) (*ret)->until_ns = (*ret)->poll_ns = api_deadline_ns(rt, a->deadline_ms);
+  if (op->needs_no_thread)
+    (*ret)->until_ns = (*ret)->next_check_ns = api_deadline_ns(rt, a->deadline_ms);
   api_future_enqueue(rt, *ret);
   return api_future_await(rt, *ret, UINT64_MAX, error);
 }

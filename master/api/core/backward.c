@@ -66,7 +66,7 @@ static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_bac
   if (v->last_pass == c->last_pass)
     return api_fail(error, CLV_INVALID, "root %llu is given twice", (unsigned long long)v->id);
   v->last_pass = c->last_pass;
-  v->n_contributions = v->n_arrived = given != NULL;
+  v->n_contributions = v->n_contributions_received = given != NULL;
   v->root_weight = weight;
   v->last_root = i;
   return CLEAVE_OK;
@@ -78,7 +78,7 @@ static cleave_status mark_root(cleave_runtime *rt, api_context *c, const api_bac
 static uint32_t expect_gradient(api_context *c, api_value *v, uint32_t group) {
   if (v->last_pass != c->last_pass) {
     v->last_pass = c->last_pass;
-    v->n_contributions = v->n_arrived = v->last_root = 0;
+    v->n_contributions = v->n_contributions_received = v->last_root = 0;
     v->root_weight = 0;
   }
   v->last_root = CLV_MAX(v->last_root, group);
@@ -177,7 +177,7 @@ static cleave_status walk_tape(cleave_runtime *rt, api_context *c, const api_bac
   c->n_leaf_gradients_missing = 0;
   PASS(clear_groups(rt, s->n, error));
   for (size_t i = 0; i < s->n; i++) PASS(mark_root(rt, c, s, (uint32_t)i, error));
-  for (api_value *v = c->newest_value; v; v = v->older) {
+  for (api_value *v = c->newest_value; v; v = v->older_value) {
     if (v->last_pass != c->last_pass) continue;
     PASS(v->module ? visit_call(rt, c, v, error) : prepare_leaf(c, v, error));
   }
@@ -287,14 +287,14 @@ static cleave_status prepare_pass(cleave_runtime *rt, api_context *c, const api_
  * the master's own node may be waiting for it. */
 static void fill_deadline_error(const cleave_runtime *rt, const api_context *c,
                                 uint64_t deadline_ms, cleave_error *ret) {
-  char silence[200];
+  char silence_text[200];
   const char *who = NULL;
   for (uint32_t i = rt->n_peers; i-- > 0 && !who;)
     if (c->nodes_expected & ~c->nodes_finished & NODE_BIT(i)) who = rt->peers[i].name;
   api_fail(ret, CLV_DEADLINE, "backward of context %s took longer than %llu ms%s%s", c->name,
            (unsigned long long)(deadline_ms ? deadline_ms : rt->deadline_ms),
            deadline_ms ? "" : " (limits.step_timeout)",
-           api_describe_silence(rt, silence, sizeof silence));
+           api_describe_silence(rt, silence_text, sizeof silence_text));
   if (who) api_set_error_node(ret, who, "");
 }
 

@@ -66,8 +66,8 @@ cleave_status cleave_leaf_cached(cleave_runtime *rt, cleave_context handle, cons
   PASS(api_new_value(rt, context, &v, error));
   describe_leaf(c, v);
   cleave_status status = send_cached_rows(rt, c, v, t, rows, error);
-  if (status != CLEAVE_OK) { /* no other record refers to it yet */
-    context->newest_value = v->older;
+  if (status != CLEAVE_OK) { /* the value can be freed, because no other record refers to it yet */
+    context->newest_value = v->older_value;
     api_drop_value(rt, v);
     return status;
   }

@@ -54,8 +54,8 @@ static cleave_status check_input(const cleave_module *m, uint32_t slot, const ap
 
 /* Checks the inputs of a module with local_only, which must be at its node. The message lists the
  * place of every input. */
-static cleave_status check_places(cleave_runtime *rt, const cleave_module *m, api_value *const *in,
-                                  cleave_error *error) {
+static cleave_status check_input_places(cleave_runtime *rt, const cleave_module *m,
+                                        api_value *const *in, cleave_error *error) {
   bool all = true;
   char text[CLEAVE_TEXT] = "";
   for (uint32_t i = 0; i < m->n_inputs; i++) {
@@ -137,7 +137,7 @@ static cleave_status check_call(cleave_runtime *rt, const api_context *c, const 
   for (uint32_t i = 0; i < m->n_inputs; i++)
     PASS(check_input(m, i, in[i], batch_size_of(in, m->n_inputs), error));
   PASS(check_batches(m, in, error));
-  return m->local_only ? check_places(rt, m, in, error) : CLEAVE_OK;
+  return m->local_only ? check_input_places(rt, m, in, error) : CLEAVE_OK;
 }
 
 /* ---- what has to travel ---------------------------------------------------------------------- */
@@ -191,8 +191,8 @@ static bool is_sent_with_call(const api_value *a, uint32_t node) {
 }
 
 /* Fills the arguments. Bit i of *ret_given: the value of input i is sent with this call. */
-static cleave_status add_args(clv_packet *p, const api_value *v, uint32_t *ret_given,
-                              cleave_error *error) {
+static cleave_status add_arguments(clv_packet *p, const api_value *v, uint32_t *ret_given,
+                                   cleave_error *error) {
   for (uint32_t i = 0; i < v->n_args; i++) {
     api_value *a = v->args[i];
     bool is_sent_along = is_sent_with_call(a, v->module->node);
@@ -265,7 +265,7 @@ static cleave_status send_call(cleave_runtime *rt, api_value *v, const call_mode
   p->frame.call.runs_after = how->runs_after;
   add_positions(p, c, how->options);
   cleave_status status = add_deliver_request(rt, v, how, p, error);
-  if (status == CLEAVE_OK) status = add_args(p, v, &given, error);
+  if (status == CLEAVE_OK) status = add_arguments(p, v, &given, error);
   if (status == CLEAVE_OK)
     status = waits_for_master_node(rt, v) ? api_send_buffered(rt, m->node, clv_steal(&p), error)
                                           : api_send(rt, m->node, clv_steal(&p), error);
@@ -321,8 +321,8 @@ static cleave_status add_call(cleave_runtime *rt, api_context *c, cleave_module 
   set_output_shape(m, v);
   m->called = true;
   cleave_status status = send_call(rt, v, how, error);
-  if (status != CLEAVE_OK) { /* no other record refers to it yet */
-    c->newest_value = v->older;
+  if (status != CLEAVE_OK) { /* the value can be freed, because no other record refers to it yet */
+    c->newest_value = v->older_value;
     api_drop_value(rt, v);
     return status;
   }
@@ -428,7 +428,7 @@ cleave_status api_call_begin(cleave_runtime *rt, api_arguments *a, api_future *f
   v->released = !a->ret_reference;
   f->value = v;
   f->context = v->context;
-  f->until_ns = f->poll_ns = UINT64_MAX;
+  f->until_ns = f->next_check_ns = UINT64_MAX;
   f->deadline_ms = 0;
   snprintf(f->subject, sizeof f->subject, "%s", a->module->name);
   if (a->ret_reference) a->ret_reference->id = v->id;

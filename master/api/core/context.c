@@ -16,14 +16,14 @@ enum { MAX_ENDING = 64 }; /* most contexts that have ended and that some node ha
  * exhaust the memory of this process. */
 static cleave_status wait_for_ends(cleave_runtime *rt, cleave_error *error) {
   uint64_t until = api_deadline_ns(rt, 0);
-  char silence[200];
+  char silence_text[200];
   bool in_time = true;
   rt->n_end_waiters++;
   while (in_time && rt->n_ending > MAX_ENDING) in_time = api_sleep(rt, until);
   rt->n_end_waiters--;
   if (in_time) return CLEAVE_OK;
   return api_fail(error, CLV_DEADLINE, "%u contexts that have ended are not freed everywhere%s",
-                  rt->n_ending, api_describe_silence(rt, silence, sizeof silence));
+                  rt->n_ending, api_describe_silence(rt, silence_text, sizeof silence_text));
 }
 
 cleave_status cleave_context_open(cleave_runtime *runtime, const cleave_context_options *options,

@@ -73,7 +73,7 @@ static cleave_status send_ends(cleave_runtime *rt, api_context *c, cleave_error 
 /* Frees the tensors of a context's values in this process. The records stay, because kept values
  * depend on them. */
 static void free_local_tensors(api_context *c) {
-  for (api_value *v = c->newest_value; v; v = v->older) {
+  for (api_value *v = c->newest_value; v; v = v->older_value) {
     v->gradient = clv_tensor_unref(v->gradient);
     if (!v->master_node_waits) v->local_tensor = clv_tensor_unref(v->local_tensor);
   }
@@ -197,10 +197,10 @@ static api_context *find_closing_context(cleave_runtime *rt, api_future *f) {
  * own deadline. */
 static bool must_wait_to_close(const cleave_runtime *rt, const api_context *c, api_future *f) {
   if (f->stage == WAITS_FOR_OWNERS && c->n_unconfirmed_kept && !c->failed &&
-      !api_is_expired(rt, f->until_ns))
+      !api_is_deadline_over(rt, f->until_ns))
     return true;
   f->stage = WAITS_FOR_STEP;
-  f->poll_ns = UINT64_MAX;
+  f->next_check_ns = UINT64_MAX;
   return rt->undecided_context == c;
 }
 
@@ -208,7 +208,7 @@ static bool must_wait_to_close(const cleave_runtime *rt, const api_context *c, a
 static void send_end_for_close(cleave_runtime *rt, api_context *c, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   f->stage = WAITS_FOR_ENDS;
-  f->poll_ns = f->until_ns;
+  f->next_check_ns = f->until_ns;
   if (f->end_awaits_owners) c->keeps_needed_calls = send_needed_calls(rt, c);
   (void)send_ends(rt, c, &why);
   if (why.status == CLEAVE_OK && c->has_reverted_step) (void)api_context_failure(c, &why);
@@ -219,7 +219,7 @@ static void await_end_answers(cleave_runtime *rt, api_context *c, api_future *f)
   cleave_error why = f->why;
   api_node_set silent = c->nodes & ~c->nodes_ended & ~api_lost_nodes(rt);
   bool all = !(silent & ~c->nodes_keeping_calls);
-  if (!all && !api_is_expired(rt, f->until_ns)) return;
+  if (!all && !api_is_deadline_over(rt, f->until_ns)) return;
   if (!all) api_fail(&why, CLV_DEADLINE, "not every node has freed context %s in time", c->name);
   if (why.status == CLEAVE_OK && silent)
     keep_for_kept_values(rt, c, API_CONTEXT_ONLY_KEPT_LEFT);

@@ -92,23 +92,25 @@ typedef struct api_peer {
   clv_link *link;
   clv_wire_id incarnation;
   clv_wire_limits limits;
-  uint32_t peer_timeout_ms; /* silence after which its link is given up */
+  uint32_t peer_timeout_ms; /* silence after which the link to the peer is given up */
   api_peer_state state;
   bool has_session; /* a session is open at the worker */
-  bool has_module;  /* a module was loaded there */
+  bool has_module;  /* a module was loaded at the peer */
   /* features of the worker's version */
   bool has_state_files, has_row_cache, has_state_pieces, has_fixed_modules, has_ties;
   bool has_bf16_weights;
-  uint64_t last_packet_ns;       /* monotonic time of its last packet */
-  char device[API_DEVICE_NAME];  /* device that "auto" means there */
-  char devices[API_DEVICE_LIST]; /* all its devices: "cpu, cuda:0" */
-  cleave_error loss_error;       /* error of its last loss, which functions that need it return */
-  clv_link_counts last_counts;   /* counters at the last cleave_measure */
-  uint32_t n_returns;            /* times that it was lost and has rejoined (incarnations_int.h) */
-  char wire_name[CLEAVE_NAME + 1]; /* its name in frames after it has rejoined */
+  uint64_t last_packet_ns;       /* monotonic time of the peer's last packet */
+  char device[API_DEVICE_NAME];  /* device of the peer that "auto" means */
+  char devices[API_DEVICE_LIST]; /* all devices of the peer: "cpu, cuda:0" */
+  /* error of the peer's last loss, which functions that need the peer return */
+  cleave_error loss_error;
+  clv_link_counts last_counts; /* counters at the last cleave_measure */
+  /* times that the peer was lost and has rejoined (incarnations_int.h) */
+  uint32_t n_rejoins;
+  char wire_name[CLEAVE_NAME + 1]; /* name of the peer in frames, once it has rejoined */
   uint64_t connect_deadline_ns;  /* monotonic time at which connecting must be done; 0: not begun */
   uint64_t bytes_up, bytes_down; /* bytes sent and received over links that have ended */
-  uint32_t n_loading;            /* modules that are being loaded there */
+  uint32_t n_loading;            /* number of modules that are being loaded at the peer */
 } api_peer;
 
 /* The runtime sends nothing to a lost peer. */
@@ -138,7 +140,7 @@ struct cleave_module {
   uint64_t unload_message; /* message that sent UNLOAD to its node; 0: none unanswered */
   char name[CLEAVE_NAME + 1], device[API_DEVICE_NAME];
   uint32_t node;
-  uint32_t n_returns; /* n_returns of its node's peer when the module was loaded there */
+  uint32_t n_rejoins; /* n_rejoins of its node's peer when the module was loaded there */
   clv_graph *graph;
   clv_params *params;
   cleave_module **
@@ -163,7 +165,8 @@ struct cleave_module {
   api_module_state state;
   api_pending_weight *pending_weights; /* [n_weights] to be sent when it is loaded */
   size_t n_pending_weights;
-  bool needs_reload;                     /* its next use loads it again; only of a PLACED module */
+  /* the next use of the module loads it again; set only in state PLACED */
+  bool needs_reload;
   bool resets_moments;                   /* the reload starts with optimiser moments of 0 */
   struct api_state_item *saved_state[2]; /* [n_saved_state] weights and moments during a reload */
   uint32_t n_saved_state[2];
@@ -218,7 +221,7 @@ typedef struct api_kept_ref {
       awaiting_context;
   bool is_confirmed;   /* the owner has answered that it keeps the value */
   bool released;       /* the program has no handle any more */
-  bool owner_has_none; /* the owner has freed it, or never had it */
+  bool owner_has_none; /* the owner has freed the value, or never had it */
   bool is_fetching, failed;
   bool is_fetched;           /* the last fetch brought a value */
   uint32_t n_leaves;         /* leaves of contexts that refer to the kept value */
@@ -241,18 +244,21 @@ typedef struct api_value {
       cached_rows_of;
   clv_dtype dtype;
   clv_shape shape;
-  api_node_set nodes_with_value;      /* nodes that compute it, have it, or are being sent it */
-  api_node_set nodes_awaiting_module; /* nodes that are sent it once a module is loaded there */
-  bool needs_grad;                    /* backward computes its gradient */
-  bool released;                      /* the program has no handle any more */
-  bool failed;                        /* the value will never exist; `failure` says why */
-  bool deliver_sent;                  /* DELIVER to the master has been sent, not answered */
-  bool master_node_waits;             /* the master's own node needs it as well */
-  bool saved_tensors_freed;           /* a backward without `retain` has covered the call */
-  bool had_backward;                  /* some backward pass has covered the call */
-  bool is_retained;    /* kept when its context ends, because a kept value depends on it */
+  /* nodes that compute the value, have it, or are being sent it */
+  api_node_set nodes_with_value;
+  /* nodes that are sent the value once a module is loaded there */
+  api_node_set nodes_awaiting_module;
+  bool needs_grad;          /* backward computes the gradient of the value */
+  bool released;            /* the program has no handle any more */
+  bool failed;              /* the value will never exist; `failure` says why */
+  bool deliver_sent;        /* DELIVER to the master has been sent, not answered */
+  bool master_node_waits;   /* the master's own node needs the value as well */
+  bool saved_tensors_freed; /* a backward without `retain` has covered the call */
+  bool had_backward;        /* some backward pass has covered the call */
+  /* the value is kept when its context ends, because a kept value depends on it */
+  bool is_retained;
   bool needed_by_peer; /* a kept value that depends on it is computed at another node */
-  uint32_t n_waiters;  /* functions that wait for it */
+  uint32_t n_waiters;  /* functions that wait for the value */
   cleave_error failure;
   clv_tensor *local_tensor; /* the value in this process; NULL: it is not here */
   uint32_t n_args;
@@ -264,11 +270,13 @@ typedef struct api_value {
   uint64_t n_drives_begun;  /* n_drives_begun of the runtime when the call was made */
   uint64_t weights_version; /* weights_version of the module when the call was made */
   /* The fields below belong to the last backward pass that reached the value. */
-  uint32_t last_pass;            /* number of the last pass that reached it */
-  uint32_t n_contributions;      /* gradients that are summed into its own */
-  uint32_t n_arrived;            /* contributions received so far */
+  uint32_t last_pass; /* number of the last pass that reached it */
+  /* number of gradients that are summed into the gradient of the value */
+  uint32_t n_contributions;
+  /* number of these gradients that were received so far */
+  uint32_t n_contributions_received;
   float root_weight;             /* initial gradient of a root; 0: not a root */
-  uint32_t last_root;            /* index of the last root that depends on it */
+  uint32_t last_root;            /* index of the last root that depends on the value */
   struct api_value *next_needed; /* next call in its api_call_group, in descending ids */
   uint32_t position_in_sum
       [CLV_MAX_INPUTS]; /* position of the gradient for each input in that input's sum */
@@ -278,8 +286,8 @@ typedef struct api_value {
       contributions;
   uint32_t contributions_cap;
   clv_tensor *gradient;
-  struct api_value
-      *older; /* value of the context made before this one; in the free list: the next record */
+  /* value of the context made before this one; in the free list: the next record */
+  struct api_value *older_value;
 } api_value;
 
 typedef struct api_context {
@@ -298,7 +306,7 @@ typedef struct api_context {
   uint64_t end_resend_interval_ns;    /* delay between two sendings of END_CONTEXT */
   api_value *newest_value;
   api_node_set nodes;               /* nodes that were sent something of the context */
-  api_node_set nodes_ended;         /* nodes that have freed all they held for it */
+  api_node_set nodes_ended;         /* nodes that have freed all they held for the context */
   api_node_set nodes_keeping_calls; /* nodes that have freed all but what kept values need */
   api_node_set
       nodes_since_restarted; /* nodes that were lost and rejoined after the context used them */
@@ -317,7 +325,8 @@ typedef struct api_context {
       *votes[API_MAX_NODES];     /* sums of squared gradients from the last FINISHED of each node */
   api_node_set nodes_not_finite; /* nodes whose last vote had a gradient that is not finite */
   api_node_set nodes_with_written_gradients; /* nodes that got gradients since their last vote */
-  uint32_t n_applied_missing;                /* answers to APPLY or REVERT that have not arrived */
+  /* answers to APPLY or REVERT that have not arrived */
+  uint32_t n_step_answers_missing;
   uint64_t
       /* first message of the present decision; answers to earlier messages are ignored */
       first_apply_message;
@@ -347,14 +356,14 @@ void api_state_items_done(api_state_item *items, uint32_t n); /* NULL is allowed
 typedef struct api_state_request {
   uint64_t id;
   uint32_t node;
-  const char *item_name; /* name of the item to store in `found_tensor`; NULL: none */
-  clv_tensor *found_tensor;
+  const char *item_name; /* name of the item to store in `item_tensor`; NULL: none */
+  clv_tensor *item_tensor;
   api_state_item *items; /* [count] receives the items; NULL: items are not stored */
   uint32_t n_received, count;
   bool is_for_file;
   uint64_t bytes;               /* size of the state file, as its node reports */
   clv_sha256 sha256;            /* digest of the state file, as its node reports */
-  char device[API_DEVICE_NAME]; /* device that computed `found_tensor`, as its node reports */
+  char device[API_DEVICE_NAME]; /* device that computed `item_tensor`, as its node reports */
   bool answered, failed;
   bool may_have_fewer; /* `count` is a maximum; the answer gives the number */
   cleave_error failure;
@@ -403,7 +412,7 @@ typedef struct api_platform {
                         const clv_link_dial *dial, clv_link **ret, clv_err *err);
   bool (*wait)(void *user, uint64_t until_ns); /* as in clv_node_options */
   clv_executor executor;                       /* as in clv_node_options */
-  const clv_backend *backend;                  /* of modules at the master; NULL: cpu */
+  const clv_backend *backend;                  /* backend of modules at the master; NULL: cpu */
   clv_backends other_backends;                 /* backends of other devices of the master */
 } api_platform;
 
@@ -445,7 +454,7 @@ typedef struct api_attachment {
 typedef struct api_job {
   /* Does what is due. Returns the time of the next run, monotonic ns; UINT64_MAX: none. */
   uint64_t (*before_sleep)(cleave_runtime *rt);
-  void (*after_sleep)(cleave_runtime *rt); /* NULL: nothing */
+  void (*after_sleep)(cleave_runtime *rt); /* called after a sleep; NULL: nothing is done then */
 } api_job;
 enum { API_MAX_JOBS = 8 };
 extern const api_job api_step_job, api_context_end_job, api_broken_link_job;
@@ -529,7 +538,7 @@ struct cleave_runtime {
 
 void api_lock(cleave_runtime *rt);
 void api_unlock(cleave_runtime *rt);
-void api_unlockp(cleave_runtime **rt); /* for CLV_AUTO */
+void api_unlockp(cleave_runtime **rt); /* unlocks *rt; for CLV_AUTO */
 /* Takes the runtime's lock for the rest of the block. */
 #define LOCKED(rt)                                      \
   CLV_AUTO(api_unlockp) cleave_runtime *locked_ = (rt); \
@@ -546,7 +555,7 @@ clv_code api_random(const cleave_runtime *rt, void *ret, size_t len, clv_err *er
 /* Return the monotonic time deadline_ms from now (0: the runtime's deadline), and whether a time
  * has passed. */
 uint64_t api_deadline_ns(const cleave_runtime *rt, uint64_t deadline_ms);
-bool api_is_expired(const cleave_runtime *rt, uint64_t until_ns);
+bool api_is_deadline_over(const cleave_runtime *rt, uint64_t until_ns);
 void api_add_job(cleave_runtime *rt, const api_job *job);
 /* Add and remove a record that is freed with the runtime. With the lock. */
 void api_attach(cleave_runtime *rt, api_attachment *a, void (*free)(api_attachment *a));
@@ -599,7 +608,7 @@ void api_node_fail(cleave_runtime *rt, uint32_t node, const cleave_error *failur
  * not in `notified`. With the lock. */
 void api_context_fail(cleave_runtime *rt, api_context *c, const cleave_error *failure,
                       api_node_set notified);
-void api_context_notify(cleave_runtime *rt, api_context *c, api_node_set notified);
+void api_context_send_aborts(cleave_runtime *rt, api_context *c, api_node_set notified);
 cleave_status api_find_context(cleave_runtime *rt, cleave_context handle, api_context **ret,
                                cleave_error *error);
 cleave_status api_find_value(cleave_runtime *rt, cleave_reference handle, api_value **ret,

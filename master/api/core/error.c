@@ -38,7 +38,7 @@ void api_set_error_node(cleave_error *error, const char *node, const char *place
 /* ---- arguments ------------------------------------------------------------------------------- */
 
 /* Finds the i-th name of a list with ", " between the names. Returns its length. */
-static int name_at(const char *names, size_t i, const char **ret) {
+static int find_name_at(const char *names, size_t i, const char **ret) {
   while (i--) names = strchr(names, ',') + 2;
   *ret = names;
   return (int)strcspn(names, ",");
@@ -49,7 +49,7 @@ cleave_status api_check_not_null(const void *const *given, size_t n, const char 
   for (size_t i = 0; i < n; i++) {
     const char *name;
     if (given[i]) continue;
-    int len = name_at(names, i, &name);
+    int len = find_name_at(names, i, &name);
     return api_fail(error, CLV_INVALID, "the argument %.*s is NULL", len, name);
   }
   return CLEAVE_OK;

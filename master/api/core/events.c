@@ -93,7 +93,7 @@ static bool take_local_gradient(cleave_runtime *rt, const api_peer *from, api_va
     api_context_fail(rt, v->context, &why, 0);
     return false;
   }
-  v->n_arrived++;
+  v->n_contributions_received++;
   clv_node_post(rt->node, p);
   return true;
 }
@@ -103,7 +103,7 @@ static bool on_gradient(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   if (f->to[0]) return relay_packet(rt, p);
   api_value *v = api_id_table_get(&rt->values, f->message);
   if (!v || v->context->id != f->context || f->phase != v->last_pass ||
-      f->order >= v->n_contributions || v->n_arrived >= v->n_contributions)
+      f->order >= v->n_contributions || v->n_contributions_received >= v->n_contributions)
     return false;
   if (v->module) return take_local_gradient(rt, from, v, p);
   api_context *c = v->context;
@@ -112,7 +112,7 @@ static bool on_gradient(cleave_runtime *rt, api_peer *from, clv_packet *p) {
     if (*part || !matches_value(p->tensor[0], v)) return false;
     *part = clv_tensor_ref(p->tensor[0]);
   }
-  if (++v->n_arrived == v->n_contributions) sum_contributions(rt, v);
+  if (++v->n_contributions_received == v->n_contributions) sum_contributions(rt, v);
   rt->needs_wake |= --c->n_leaf_gradients_missing == 0;
   return false;
 }
@@ -134,8 +134,8 @@ static bool on_finished(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 /* Counts an answer to APPLY or REVERT, which may be an error. Concludes the step after the last
  * answer. */
 static void count_step_answer(cleave_runtime *rt, api_context *c, const clv_packet *p) {
-  if (!c || !c->n_applied_missing || p->frame.reply_to < c->first_apply_message ||
-      --c->n_applied_missing)
+  if (!c || !c->n_step_answers_missing || p->frame.reply_to < c->first_apply_message ||
+      --c->n_step_answers_missing)
     return;
   rt->needs_wake = true;
   if (!c->failed && p->frame.kind == CLV_APPLIED) api_on_step_answered(rt, c);
@@ -183,9 +183,9 @@ static bool on_state_item(cleave_runtime *rt, api_peer *from, clv_packet *p) {
   r->n_received++;
   rt->needs_wake |= r->answered;
   if (r->items) store_item(r, p);
-  if (r->item_name && !r->found_tensor && p->frame.n_tensors == 1 &&
+  if (r->item_name && !r->item_tensor && p->frame.n_tensors == 1 &&
       strcmp(r->item_name, p->frame.state.name) == 0) {
-    r->found_tensor = clv_tensor_ref(p->tensor[0]);
+    r->item_tensor = clv_tensor_ref(p->tensor[0]);
     snprintf(r->device, sizeof r->device, "%.*s", API_DEVICE_NAME - 1, p->frame.state.device);
   }
   return false;
@@ -216,7 +216,7 @@ static bool on_state_file(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 static void record_broken_link(cleave_runtime *rt, const api_peer *from, const char *to,
                                const cleave_error *why) {
   int other = api_find_node(rt, to);
-  bool of_earlier_incarnation = from->n_returns || (other > 0 && rt->peers[other].n_returns);
+  bool of_earlier_incarnation = from->n_rejoins || (other > 0 && rt->peers[other].n_rejoins);
   if (rt->broken_link_error.status || of_earlier_incarnation) return;
   rt->broken_link_error = *why;
   rt->broken_link_worker = from->index;

@@ -13,7 +13,8 @@ void api_restore_redacted(const cleave_runtime *rt, cleave_error *why) {
       *why = rt->redacted[i].full_error;
 }
 
-static const cleave_module *parse_module(const cleave_runtime *rt, const char *text, int *ret_len) {
+static const cleave_module *parse_module_number(const cleave_runtime *rt, const char *text,
+                                                int *ret_len) {
   unsigned number;
   if (sscanf(text, "module %u%n", &number, ret_len) != 1 || number >= rt->n_modules) return NULL;
   return rt->modules[number];
@@ -25,7 +26,7 @@ static void replace_module_numbers(const cleave_runtime *rt, const char *from, c
   size_t n = 0;
   while (*from && n + 1 < size) {
     int len = 0;
-    const cleave_module *m = parse_module(rt, from, &len);
+    const cleave_module *m = parse_module_number(rt, from, &len);
     if (m) {
       n += (size_t)snprintf(ret + n, size - n, "module '%s'", m->name);
       from += len;

@@ -19,7 +19,7 @@ cleave_status api_futures_new(cleave_runtime *rt, cleave_error *error) {
 
 static void free_contents(cleave_runtime *rt, api_future *f) {
   f->tensor = clv_tensor_unref(f->tensor);
-  clv_tensor_unref(f->request.found_tensor);
+  clv_tensor_unref(f->request.item_tensor);
   for (uint32_t i = 0; f->items && i < f->n_items; i++) clv_tensor_unref(f->items[i].tensor);
   free(f->items);
   if (f->op->free) f->op->free(rt, f);
@@ -73,7 +73,7 @@ cleave_status api_future_new(cleave_runtime *rt, const api_operation *op, uint64
                     .n_users = 1,
                     .released = true,
                     .until_ns = until_ns,
-                    .poll_ns = until_ns,
+                    .next_check_ns = until_ns,
                     .deadline_ms = deadline_ms};
   f->callbacks_end = &f->callbacks;
   *ret = f;

@@ -22,9 +22,10 @@ typedef struct api_callback {
 
 /* Roots of a backward. A backward that waits for an earlier one has copies of them. */
 typedef struct api_backward_roots {
-  cleave_reference *roots; /* [n] */
-  float *root_weights;     /* [n]; NULL: 1 each */
-  clv_tensor **gradients;  /* [n], NULL for a root with a weight; or NULL */
+  cleave_reference *roots; /* [n] roots */
+  float *root_weights;     /* [n] weights of the roots; NULL: 1 each */
+  /* [n] gradients of the roots, NULL for a root with a weight; NULL: all have weights */
+  clv_tensor **gradients;
   size_t n;
   bool retain;
 } api_backward_roots;
@@ -32,7 +33,7 @@ typedef struct api_backward_roots {
 /* Arguments of a function of cleave.h that waits for nodes, or of its asynchronous form. Each
  * operation uses some of the fields. */
 typedef struct api_arguments {
-  uint64_t deadline_ms; /* 0: the runtime's */
+  uint64_t deadline_ms; /* 0: the deadline of the runtime */
   cleave_context context;
   cleave_module *module;
   cleave_optimizer *optimizer;
@@ -40,7 +41,7 @@ typedef struct api_arguments {
   cleave_kept kept;
   const char *name; /* name of a parameter or a state file */
   cleave_state_kind kind;
-  clv_frame_kind verb; /* kind of frame of a request about a state file */
+  clv_frame_kind frame_kind; /* kind of frame of a request about a state file */
   clv_tensor *tensor;
   api_state_item *items; /* [n] items to write; the operation takes them */
   uint32_t n;
@@ -49,12 +50,13 @@ typedef struct api_arguments {
   const cleave_reference *inputs; /* [n_inputs] inputs of a call */
   size_t n_inputs;
   cleave_reference *ret_reference; /* handle of the call's value; NULL: no handle is wanted */
+  const clv_sha256 *digest;        /* of the file that is loaded; NULL: any file of that name */
 } api_arguments;
 
 /* A kind of operation: a row of core/operations.c or of a table in extra. All functions but
  * copy_result are called with the lock. */
 typedef struct api_operation {
-  const char *name; /* in messages: "a step" */
+  const char *name; /* name in messages, such as "a step" */
   /* Checks the arguments and sends, or leaves sending to the first `advance`. If it fails, nothing
    * has begun. */
   cleave_status (*begin)(cleave_runtime *rt, api_arguments *a, struct api_future *f,
@@ -89,7 +91,7 @@ typedef struct api_future {
   /* API_CLOSE: END_CONTEXT is sent after the owners of kept values have answered */
   bool end_awaits_owners;
   uint64_t until_ns, deadline_ms;
-  uint64_t poll_ns;                /* when its deadline is checked; UINT64_MAX: never */
+  uint64_t next_check_ns;          /* when its deadline is checked; UINT64_MAX: never */
   cleave_error why;                /* how the operation ended; status OK: success */
   char subject[CLV_WIRE_NAME + 1]; /* name of its module, context or parameter, for messages */
   api_callback *callbacks, **callbacks_end;
@@ -102,7 +104,7 @@ typedef struct api_future {
   cleave_module *module;
   cleave_optimizer *optimizer;
   clv_state_kind state_kind;
-  clv_frame_kind verb; /* kind of frame of a request about the state file `file` */
+  clv_frame_kind frame_kind; /* kind of frame of a request about the state file `file` */
   char file[CLV_WIRE_NAME + 1];
   api_state_request request;
   api_backward_roots backward_roots;
@@ -110,19 +112,20 @@ typedef struct api_future {
   /* The fields below are the result of the operation, or the values to write. */
   clv_tensor *tensor;
   cleave_step_result step_result;
-  api_state_item *items; /* [n_items] */
+  api_state_item *items; /* [n_items] items that were read, or are to be written */
   uint32_t n_items;
 } api_future;
 
 typedef struct api_futures {
-  api_future *first, **end;       /* unfinished, oldest first */
-  api_future *ready, **ready_end; /* done, with callbacks that are not called yet */
+  api_future *first, **end; /* list of unfinished records, oldest first */
+  /* list of records that are done and have callbacks not called yet */
+  api_future *ready, **ready_end;
   api_future *free_records;
   api_callback *free_callbacks;
   pthread_t thread;
   /* Calls the callbacks that are due. NULL: no callback was ever given. */
   bool (*run_callbacks)(cleave_runtime *rt);
-  bool has_thread;      /* `thread` exists */
+  bool has_thread;      /* the thread of futures exists */
   bool is_closing;      /* the thread is to exit; no operation begins */
   bool is_calling_back; /* a callback is running, on thread `caller` */
   pthread_t callback_thread;
@@ -172,7 +175,7 @@ typedef enum api_operation_kind {
   API_CLOSE,
   API_OPERATIONS
 } api_operation_kind;
-extern const api_operation api_operations[API_OPERATIONS]; /* operations.c */
+extern const api_operation api_operations[API_OPERATIONS]; /* defined in operations.c */
 
 cleave_status api_tensor_result(const api_future *f, void *ret, cleave_error *error);
 
@@ -258,7 +261,7 @@ typedef cleave_status api_result_fn(const api_future *f, void *ret, cleave_error
 cleave_status api_future_take_result(cleave_runtime *rt, cleave_future future, const char *what,
                                      api_result_fn *out, void *ret, cleave_error *error);
 
-/* worker_files.c: saves, loads or removes a->name at the module's worker, by a->verb */
+/* worker_files.c: saves, loads or removes a->name at the module's worker, by a->frame_kind */
 cleave_status api_file_begin(cleave_runtime *rt, api_arguments *a, api_future *f,
                              cleave_error *error);
 void api_file_advance(cleave_runtime *rt, api_future *f);

@@ -5,17 +5,17 @@
 
 /* Returns the first slot to probe for an id. Ids are consecutive, so a multiplication spreads them
  * (Fibonacci hashing, Knuth 6.4). */
-static size_t home_slot(const api_id_table *t, uint64_t id) {
+static size_t first_probed_slot(const api_id_table *t, uint64_t id) {
   return (size_t)((id * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (t->cap - 1);
 }
 
 static size_t find_slot(const api_id_table *t, uint64_t id) {
-  size_t i = home_slot(t, id);
+  size_t i = first_probed_slot(t, id);
   while (t->ids[i] && t->ids[i] != id) i = (i + 1) & (t->cap - 1);
   return i;
 }
 
-static clv_code grow(api_id_table *t, clv_err *err) {
+static clv_code grow_table(api_id_table *t, clv_err *err) {
   api_id_table wider = {.cap = t->cap ? 2 * t->cap : 256, .n = t->n};
   CLV_TRY(clv_alloc(wider.cap, sizeof *wider.ids, &wider.ids, err));
   clv_code code = clv_alloc(wider.cap, sizeof *wider.entries, &wider.entries, err);
@@ -35,7 +35,7 @@ static clv_code grow(api_id_table *t, clv_err *err) {
 }
 
 clv_code api_id_table_put(api_id_table *t, uint64_t id, void *thing, clv_err *err) {
-  if (2 * (t->n + 1) > t->cap) CLV_TRY(grow(t, err));
+  if (2 * (t->n + 1) > t->cap) CLV_TRY(grow_table(t, err));
   size_t i = find_slot(t, id);
   t->n += !t->ids[i];
   t->ids[i] = id;
@@ -57,7 +57,7 @@ void api_id_table_remove(api_id_table *t, uint64_t id) {
   if (!t->ids[gap]) return;
   t->n--;
   for (size_t i = (gap + 1) & mask; t->ids[i]; i = (i + 1) & mask) {
-    size_t wants = home_slot(t, t->ids[i]);
+    size_t wants = first_probed_slot(t, t->ids[i]);
     if (((i - wants) & mask) < ((i - gap) & mask)) continue;
     t->ids[gap] = t->ids[i];
     t->entries[gap] = t->entries[i];

@@ -23,7 +23,7 @@ cleave_status api_check_node_present(const cleave_runtime *rt, uint32_t node, cl
 cleave_status api_check_module_present(const cleave_module *m, cleave_error *error) {
   const api_peer *p = &m->runtime->peers[m->node];
   PASS(api_check_node_present(m->runtime, m->node, error));
-  if (m->state != MODULE_PLACED || m->n_returns == p->n_returns) return CLEAVE_OK;
+  if (m->state != MODULE_PLACED || m->n_rejoins == p->n_rejoins) return CLEAVE_OK;
   api_fail(error, CLV_UNAVAILABLE,
            "module '%s' was lost with worker '%s', which has come back without it: load it again "
            "with cleave_module_reload",
@@ -35,6 +35,6 @@ cleave_status api_check_module_present(const cleave_module *m, cleave_error *err
 bool api_is_of_earlier_incarnation(const cleave_runtime *rt, const api_peer *to,
                                    const clv_frame *f) {
   const api_context *c =
-      to->n_returns && f->context ? api_id_table_get(&rt->contexts, f->context) : NULL;
+      to->n_rejoins && f->context ? api_id_table_get(&rt->contexts, f->context) : NULL;
   return c && (c->nodes_since_restarted & NODE_BIT(to->index));
 }

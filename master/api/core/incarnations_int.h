@@ -12,14 +12,14 @@
 /* ---- names in frames ------------------------------------------------------------------------- */
 
 static inline const char *api_wire_name(const api_peer *p) {
-  return p->n_returns ? p->wire_name : p->name;
+  return p->n_rejoins ? p->wire_name : p->name;
 }
 /* Index of a node by its name in frames; -1: unknown, or an earlier incarnation. */
 int api_find_by_wire_name(const cleave_runtime *rt, const char *name);
 /* True if two workers may dial each other. After a loss of either, the master relays values between
  * them. */
 static inline bool api_can_link_directly(const api_peer *a, const api_peer *b) {
-  return !api_is_lost(a) && !api_is_lost(b) && !a->n_returns && !b->n_returns;
+  return !api_is_lost(a) && !api_is_lost(b) && !a->n_rejoins && !b->n_rejoins;
 }
 
 /* ---- with the lock --------------------------------------------------------------------------- */

@@ -23,7 +23,7 @@ static void free_ended_contexts(cleave_runtime *rt) {
 }
 
 /* Maps the codes with which the link to a dead worker may end to CLV_UNAVAILABLE. */
-static clv_code code_of_loss(clv_code code) {
+static clv_code map_loss_code(clv_code code) {
   bool silent = code == CLV_OK || code == CLV_CANCELLED || code == CLV_DEADLINE ||
                 code == CLV_UNKNOWN || code == CLV_ABORTED;
   return silent ? CLV_UNAVAILABLE : code;
@@ -34,7 +34,7 @@ static clv_code code_of_loss(clv_code code) {
 static void on_closed(void *user, clv_link *link, clv_code code, const char *text) {
   api_peer *p = user;
   cleave_runtime *rt = p->runtime;
-  clv_code why = clv_link_has_violation(link) ? CLV_BAD_ANSWER : code_of_loss(code);
+  clv_code why = clv_link_has_violation(link) ? CLV_BAD_ANSWER : map_loss_code(code);
   LOCKED(rt);
   if (api_peer_on_event(&p->state, PEER_LINK_ENDS) != API_BEGIN) return;
   api_fail(&p->loss_error, why, "worker '%s' (%s) %s: %s", p->name, p->spec->address,

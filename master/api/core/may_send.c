@@ -62,8 +62,8 @@ static void describe_state_piece(const cleave_runtime *rt, const clv_frame *f,
   memcpy(ret->shape, shape.dim, sizeof ret->shape);
 }
 
-static clv_code describe(const cleave_runtime *rt, const clv_packet *p, uint32_t tensor,
-                         cleave_sending *ret, clv_err *err) {
+static clv_code describe_packet(const cleave_runtime *rt, const clv_packet *p, uint32_t tensor,
+                                cleave_sending *ret, clv_err *err) {
   const clv_frame *f = &p->frame;
   const clv_tensor *t = p->tensor[tensor];
   ret->dtype = (cleave_dtype)t->dtype;
@@ -163,7 +163,7 @@ clv_code api_may_send(void *user, clv_link *link, clv_packet *p, clv_err *err) {
   for (uint32_t i = 0; i < p->frame.n_tensors; i++) {
     cleave_sending what = {.worker = to->name, .name = ""};
     cleave_error why = {.status = CLEAVE_OK};
-    CLV_TRY(describe(rt, p, i, &what, err));
+    CLV_TRY(describe_packet(rt, p, i, &what, err));
     if (rt->may_send(rt->user, &what, &why) == CLEAVE_OK) continue;
     return clv_fail(err, why.status ? (clv_code)why.status : CLV_DENIED, "%s", why.text);
   }

@@ -385,7 +385,9 @@ API_OLD_NAME(cleave_module_weight, cleave_module_weight_name);
 
 /* ---- while no function uses it --------------------------------------------------------------- */
 
-static bool is_busy(const cleave_module *m) { return m->n_contexts || m->state == MODULE_PLACING; }
+static bool is_module_busy(const cleave_module *m) {
+  return m->n_contexts || m->state == MODULE_PLACING;
+}
 
 static cleave_status check_contexts_closing(const cleave_module *m, const char *what,
                                             cleave_error *error) {
@@ -404,7 +406,7 @@ cleave_status api_modules_await_idle(cleave_module *const *modules, size_t n, co
                                      uint64_t until_ns, cleave_error *error) {
   for (size_t i = 0; i < n; i++) {
     const cleave_module *m = modules[i];
-    if (!is_busy(m)) continue;
+    if (!is_module_busy(m)) continue;
     PASS(check_contexts_closing(m, what, error));
     if (!api_sleep(m->runtime, until_ns))
       return api_fail(error, CLV_DEADLINE, "module '%s' %s: its contexts have not ended in time",

@@ -156,7 +156,7 @@ cleave_status api_module_place(cleave_module *m, bool input_grads, uint64_t dead
   }
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
   m->needs_input_grads = input_grads;
-  m->n_returns = rt->peers[m->node].n_returns;
+  m->n_rejoins = rt->peers[m->node].n_rejoins;
   rt->peers[m->node].n_loading++;
   cleave_status status = api_module_load_at_node(m, until, error);
   if (status == CLEAVE_OK) status = send_given_weights(m, until, error);

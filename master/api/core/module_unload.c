@@ -71,7 +71,7 @@ static void send_unload(cleave_module *m) {
   clv_packet *p;
   const api_peer *at = &rt->peers[m->node];
   bool is_at_node = (m->state == MODULE_PLACED || m->may_be_at_node) && !api_is_lost(at) &&
-                    m->n_returns == at->n_returns;
+                    m->n_rejoins == at->n_rejoins;
   if (!is_at_node ||
       api_packet_new(rt, CLV_UNLOAD, 0, m->unload_message = ++rt->next_id, &p, NULL) != CLEAVE_OK) {
     drop_module(m);
@@ -84,14 +84,15 @@ static void send_unload(cleave_module *m) {
   api_module_remove_kept(m);
 }
 
-static bool is_needed(const cleave_module *m) {
+static bool is_module_needed(const cleave_module *m) {
   bool is_in_transfer = m->state == MODULE_PLACING || m->state == MODULE_UNLOADING;
   return !m->released || m->n_contexts || is_in_transfer ||
          (m->optimizer && !m->optimizer->released) || api_is_tie_owner(m);
 }
 
 void api_module_unload_if_unused(cleave_module *m) {
-  if (is_needed(m) || !m->runtime->node) return; /* without a node the runtime is being closed */
+  /* without a node the runtime is being closed */
+  if (is_module_needed(m) || !m->runtime->node) return;
   api_module_leave_optimizer(m);
   send_unload(m);
 }
@@ -136,7 +137,8 @@ void api_module_remove_kept(cleave_module *m) {
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-static cleave_module *find_unloading(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
+static cleave_module *find_unloading_module(cleave_runtime *rt, const api_peer *from,
+                                            const clv_frame *f) {
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     cleave_module *m = rt->modules[i];
     bool asked = m && (m->state == MODULE_UNLOADING || m->state == MODULE_PLACING);
@@ -155,7 +157,7 @@ static void take_unload_answer(cleave_module *m) {
 }
 
 bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
-  cleave_module *m = find_unloading(rt, from, &p->frame);
+  cleave_module *m = find_unloading_module(rt, from, &p->frame);
   if (m) take_unload_answer(m);
   return false;
 }
@@ -163,7 +165,7 @@ bool api_on_unloaded(cleave_runtime *rt, api_peer *from, clv_packet *p) {
 /* Handles an ERROR that answers UNLOAD. NOT_FOUND: the module is not there, since the answer to its
  * load was lost. A module that the node refuses to unload keeps its index. */
 bool api_on_unload_error(cleave_runtime *rt, const api_peer *from, const clv_frame *f) {
-  cleave_module *m = find_unloading(rt, from, f);
+  cleave_module *m = find_unloading_module(rt, from, f);
   if (m && (f->failure.code == CLV_NOT_FOUND || m->may_be_at_node)) take_unload_answer(m);
   return m;
 }

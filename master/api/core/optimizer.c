@@ -127,7 +127,7 @@ static cleave_status sum_squared_norms(const cleave_optimizer *o, const api_cont
   for (uint32_t i = 0; i < rt->n_modules; i++) {
     const cleave_module *m = rt->modules[i];
     if (!m || !c->has_gradient[i] || (m->optimizer != o && !c->votes[m->node]))
-      continue; /* it was not in the pass */
+      continue; /* the module was not in the pass */
     const clv_tensor *sums = c->votes[m->node];
     if (!sums || at[m->node] + m->n_learning > sums->n) {
       api_fail(error, CLV_BAD_ANSWER, "the vote of '%s' lacks module '%s'", rt->peers[m->node].name,
@@ -176,13 +176,13 @@ cleave_status cleave_optimizer_set_rate(cleave_runtime *runtime, cleave_optimize
  * from before the step. */
 static void send_reverts(cleave_runtime *rt, api_context *c) {
   clv_err err;
-  c->n_applied_missing = 0;
+  c->n_step_answers_missing = 0;
   c->first_apply_message = rt->next_id + 1;
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     if (!(c->nodes_sent_apply & NODE_BIT(i)) || api_is_lost(&rt->peers[i])) continue;
     if (clv_packet_new_revert(rt->pool, c->id, ++rt->next_id, &p, &err) != CLV_OK) continue;
-    c->n_applied_missing += api_send(rt, i, p, NULL) == CLEAVE_OK;
+    c->n_step_answers_missing += api_send(rt, i, p, NULL) == CLEAVE_OK;
   }
 }
 
@@ -196,9 +196,9 @@ void api_on_step_answered(cleave_runtime *rt, api_context *c) {
 /* Reverts the pending step. Nodes receive the failure after REVERT, because a failure makes them
  * drop what they would restore. */
 static void begin_revert(cleave_runtime *rt, api_context *c) {
-  cleave_error late;
-  api_fail(&late, CLV_DEADLINE, "not every node took the step of context %s in time", c->name);
-  api_context_fail(rt, c, &late, 0);
+  cleave_error is_late;
+  api_fail(&is_late, CLV_DEADLINE, "not every node took the step of context %s in time", c->name);
+  api_context_fail(rt, c, &is_late, 0);
   rt->is_reverting = true;
   rt->revert_deadline_ns = api_deadline_ns(rt, c->step_deadline_ms);
   send_reverts(rt, c);
@@ -209,7 +209,7 @@ static void end_revert(cleave_runtime *rt, api_context *c) {
   c->has_reverted_step = true;
   rt->is_reverting = false;
   api_on_step_answered(rt, c);
-  api_context_notify(rt, c, 0);
+  api_context_send_aborts(rt, c, 0);
   api_wake(rt);
 }
 
@@ -218,9 +218,10 @@ static void end_revert(cleave_runtime *rt, api_context *c) {
 uint64_t api_step_decision_advance(cleave_runtime *rt) {
   api_context *c = rt->undecided_context;
   if (!c) return UINT64_MAX;
-  if (!rt->is_reverting && (c->failed || api_is_expired(rt, c->decision_deadline_ns)))
+  if (!rt->is_reverting && (c->failed || api_is_deadline_over(rt, c->decision_deadline_ns)))
     begin_revert(rt, c);
-  if (rt->is_reverting && (!c->n_applied_missing || api_is_expired(rt, rt->revert_deadline_ns)))
+  if (rt->is_reverting &&
+      (!c->n_step_answers_missing || api_is_deadline_over(rt, rt->revert_deadline_ns)))
     end_revert(rt, c);
   if (!rt->undecided_context) return UINT64_MAX;
   return rt->is_reverting ? rt->revert_deadline_ns : c->decision_deadline_ns;
@@ -229,7 +230,7 @@ uint64_t api_step_decision_advance(cleave_runtime *rt) {
 cleave_status api_await_decision(cleave_runtime *rt, uint64_t until_ns, cleave_error *error) {
   uint64_t due = api_step_decision_advance(rt);
   while (rt->undecided_context) {
-    if (api_is_expired(rt, until_ns))
+    if (api_is_deadline_over(rt, until_ns))
       return api_fail(error, CLV_DEADLINE, "the step of context %s was not decided in time",
                       rt->undecided_context->name);
     (void)api_sleep(rt, CLV_MIN(due, until_ns));
@@ -286,7 +287,7 @@ static void decide_revertible_step(cleave_optimizer *o, api_context *c, bool app
                                    uint64_t until_ns, uint64_t deadline_ms) {
   cleave_runtime *rt = o->runtime;
   if (rt->undecided_context != c) {
-    c->n_applied_missing = 0;
+    c->n_step_answers_missing = 0;
     c->first_apply_message = rt->next_id + 1;
     c->decision_deadline_ns = until_ns;
     c->step_deadline_ms = deadline_ms;

@@ -186,7 +186,7 @@ cleave_status api_groups_add_unstepped(cleave_module *m, cleave_error *error) {
 
 /* True if the module may join the optimiser: it is of the same runtime, and in no optimiser that is
  * still in use. */
-static bool may_join(const cleave_optimizer *o, const cleave_module *m) {
+static bool may_join_optimizer(const cleave_optimizer *o, const cleave_module *m) {
   return m->runtime == o->runtime && (!m->optimizer || m->optimizer->released);
 }
 
@@ -198,7 +198,7 @@ cleave_status api_groups_await_idle(const cleave_optimizer *o, const cleave_grou
   TRY(clv_alloc(n, sizeof *all, &all, &err));
   for (size_t i = n = 0; i < n_groups; i++)
     for (size_t k = 0; k < groups[i].n_modules; k++)
-      if (may_join(o, groups[i].modules[k])) all[n++] = groups[i].modules[k];
+      if (may_join_optimizer(o, groups[i].modules[k])) all[n++] = groups[i].modules[k];
   return api_modules_await_idle(all, n, "gets no other optimiser", api_deadline_ns(o->runtime, 0),
                                 error);
 }

@@ -30,9 +30,9 @@ void api_fetch_advance(cleave_runtime *rt, api_future *f) {
 
 void api_fetch_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->value->module;
-  char silence[200];
+  char silence_text[200];
   api_fail(ret, CLV_DEADLINE, "the value of module '%s' did not come from '%s' in time%s", m->name,
-           rt->peers[m->node].name, api_describe_silence(rt, silence, sizeof silence));
+           rt->peers[m->node].name, api_describe_silence(rt, silence_text, sizeof silence_text));
   api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
 
@@ -87,6 +87,7 @@ cleave_status cleave_reference_release(cleave_runtime *runtime, cleave_reference
   PASS(api_find_value(runtime, reference, &v, error));
   v->released = true;
   if (v->context->n_unconfirmed_kept)
-    return CLEAVE_OK; /* it is freed with its context: the owner may not have it yet */
+    /* the value is freed with its context, because the owner may not have it yet */
+    return CLEAVE_OK;
   return v->needs_grad ? CLEAVE_OK : drop_at_nodes(runtime, v, error);
 }

@@ -32,7 +32,7 @@ void api_wake(cleave_runtime *rt) {
   if (rt->node && !rt->has_node_thread) clv_node_interrupt(rt->node);
 }
 
-bool api_is_expired(const cleave_runtime *rt, uint64_t until_ns) {
+bool api_is_deadline_over(const cleave_runtime *rt, uint64_t until_ns) {
   return api_now(rt) >= CLV_MAX(until_ns, rt->deadlines_paused_until_ns);
 }
 

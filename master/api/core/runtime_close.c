@@ -5,7 +5,7 @@
 #include "master/api/core/future_int.h"
 
 static void report_values(const api_context *c, cleave_leaks *l) {
-  for (const api_value *v = c->newest_value; v; v = v->older) {
+  for (const api_value *v = c->newest_value; v; v = v->older_value) {
     if (v->released) continue;
     l->references++;
     api_add_leak(l, "reference %llu of %s '%s', context %s\n", (unsigned long long)v->id,
@@ -19,7 +19,7 @@ static void report_leaks(cleave_runtime *rt, cleave_leaks *l) {
   LOCKED(rt);
   *l = (cleave_leaks){0};
   for (const api_context *c; (c = api_id_table_next(&rt->contexts, &at)) != NULL;) {
-    if (c->state > API_CONTEXT_CLOSING) continue; /* the program has ended it */
+    if (c->state > API_CONTEXT_CLOSING) continue; /* the program has ended the context */
     l->contexts++;
     api_add_leak(l, "context %s\n", c->name);
     report_values(c, l);
@@ -52,7 +52,7 @@ static uint64_t find_open_context(cleave_runtime *rt, uint64_t until_ns) {
       if (c->state == API_CONTEXT_OPEN) return c->id;
       ending |= c->state <= API_CONTEXT_ENDING;
     }
-    ending = ending && !api_is_expired(rt, until_ns);
+    ending = ending && !api_is_deadline_over(rt, until_ns);
     if (ending) (void)api_sleep(rt, CLV_MIN(due, until_ns));
   }
   return 0;

@@ -39,7 +39,7 @@ static cleave_status start_node(cleave_runtime *rt, cleave_error *error) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static bool is_wanted(const cleave_options *o, const char *worker) {
+static bool is_worker_wanted(const cleave_options *o, const char *worker) {
   bool any = !o->workers;
   for (size_t i = 0; !any && i < o->n_workers; i++) any = strcmp(o->workers[i], worker) == 0;
   return any;
@@ -83,7 +83,7 @@ static cleave_status list_peers(cleave_runtime *rt, const cleave_options *o, cle
   rt->peers[0] = (api_peer){.runtime = rt, .name = "master"};
   rt->n_peers = 1;
   for (size_t i = 0; i < c->n_workers; i++) {
-    if (!is_wanted(o, c->workers[i].name)) continue;
+    if (!is_worker_wanted(o, c->workers[i].name)) continue;
     if (rt->n_peers == API_MAX_NODES) return fail_too_many_workers(rt, c->workers[i].name, error);
     rt->peers[rt->n_peers] = (api_peer){
         .runtime = rt, .index = rt->n_peers, .name = c->workers[i].name, .spec = &c->workers[i]};
@@ -185,7 +185,7 @@ cleave_status cleave_open(const char *path, const cleave_options *options,
 
 static void free_lists(cleave_runtime *rt) {
   for (api_value *v = rt->free_values, *next; v; v = next) {
-    next = v->older;
+    next = v->older_value;
     free(v->contributions);
     free(v);
   }

@@ -50,7 +50,7 @@ cleave_status api_send_buffered(cleave_runtime *rt, uint32_t node, clv_packet *p
 /* ---- failures of contexts -------------------------------------------------------------------- */
 
 /* Sends ABORT to nodes that do not know of the failure yet. */
-void api_context_notify(cleave_runtime *rt, api_context *c, api_node_set notified) {
+void api_context_send_aborts(cleave_runtime *rt, api_context *c, api_node_set notified) {
   for (uint32_t i = 0; i < rt->n_peers; i++) {
     clv_packet *p;
     if (!(c->nodes & ~notified & NODE_BIT(i))) continue;
@@ -68,7 +68,7 @@ void api_context_fail(cleave_runtime *rt, api_context *c, const cleave_error *fa
   c->failed = true;
   c->failure = *failure;
   if (c->n_unconfirmed_kept) rt->kept_ops->context_failed(rt, c);
-  if (rt->undecided_context != c) api_context_notify(rt, c, notified);
+  if (rt->undecided_context != c) api_context_send_aborts(rt, c, notified);
   api_wake(rt);
 }
 
@@ -108,8 +108,9 @@ cleave_status api_send_step_at(cleave_optimizer *o, api_context *c, const cleave
   return api_send(rt, m->node, clv_steal(&p), error);
 }
 
-static cleave_status apply_one(cleave_optimizer *o, api_context *c, const cleave_module *m,
-                               bool apply, double scale, cleave_error *error) {
+static cleave_status send_apply_of_module(cleave_optimizer *o, api_context *c,
+                                          const cleave_module *m, bool apply, double scale,
+                                          cleave_error *error) {
   cleave_runtime *rt = o->runtime;
   CLV_AUTO(clv_packet_freep) clv_packet *p = NULL;
   TRY(clv_packet_new_apply(rt->pool, c->id, ++rt->next_id, m->index, (float)scale, 0, apply, &p,
@@ -118,7 +119,7 @@ static cleave_status apply_one(cleave_optimizer *o, api_context *c, const cleave
   PASS(add_rates(p, m, o->steps, error));
   PASS(api_send(rt, m->node, clv_steal(&p), error));
   c->nodes_sent_apply |= NODE_BIT(m->node);
-  c->n_applied_missing += !o->no_rollback;
+  c->n_step_answers_missing += !o->no_rollback;
   return CLEAVE_OK;
 }
 
@@ -136,7 +137,7 @@ cleave_status api_send_decision(cleave_optimizer *o, api_context *c, api_node_se
     if (!m) continue;
     bool steps = m->optimizer == o && c->has_gradient[i];
     if ((nodes & NODE_BIT(m->node)) && (steps || (!apply && reverts_statistics(m, c))))
-      PASS(apply_one(o, c, m, apply, scale, error));
+      PASS(send_apply_of_module(o, c, m, apply, scale, error));
   }
   return CLEAVE_OK;
 }

@@ -61,7 +61,8 @@ cleave_status api_state_begin(cleave_runtime *rt, api_arguments *a, api_future *
   f->request.count = name ? 0 : (uint32_t)cleave_state_count(m, a->kind);
   if (!name) TRY(clv_alloc(f->request.count, sizeof *f->items, &f->items, &err));
   f->n_items = f->request.count;
-  f->request.may_have_fewer = !name && m->artifact; /* its worker may withhold what is frozen */
+  /* the module's worker may withhold frozen parameters */
+  f->request.may_have_fewer = !name && m->artifact;
   f->request.items = f->items;
   api_module_add_kept(m);
   return CLEAVE_OK;
@@ -83,8 +84,8 @@ static cleave_status take_read_result(cleave_runtime *rt, api_future *f, cleave_
     return api_state_check_items(m, (cleave_state_kind)f->state_kind, f->items, f->request.count,
                                  error);
   }
-  PASS(api_state_check_item(m, name, f->request.found_tensor, error));
-  f->tensor = clv_steal(&f->request.found_tensor);
+  PASS(api_state_check_item(m, name, f->request.item_tensor, error));
+  f->tensor = clv_steal(&f->request.item_tensor);
   if (f->tensor) return CLEAVE_OK;
   if (m->artifact)
     return api_fail(
@@ -114,7 +115,7 @@ void api_state_advance(cleave_runtime *rt, api_future *f) {
 
 void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->module;
-  char silence[200];
+  char silence_text[200];
   if (rt->undecided_context && f->stage == WAITS_FOR_STEP) {
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
              rt->undecided_context->name);
@@ -122,7 +123,7 @@ void api_state_deadline_error(cleave_runtime *rt, const api_future *f, cleave_er
   }
   api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s",
            f->request.item_name ? f->subject : "the state", m->name, rt->peers[m->node].name,
-           api_describe_silence(rt, silence, sizeof silence));
+           api_describe_silence(rt, silence_text, sizeof silence_text));
   api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
 
@@ -185,14 +186,15 @@ void api_state_write_advance(cleave_runtime *rt, api_future *f) {
 
 void api_state_write_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->module;
-  char silence[200];
+  char silence_text[200];
   if (rt->undecided_context && f->stage == WAITS_FOR_STEP) {
     api_fail(ret, CLV_DEADLINE, "the step of context %s was not decided in time",
              rt->undecided_context->name);
     return;
   }
   api_fail(ret, CLV_DEADLINE, "'%s' has not taken the state of module '%s' in time%s",
-           rt->peers[m->node].name, m->name, api_describe_silence(rt, silence, sizeof silence));
+           rt->peers[m->node].name, m->name,
+           api_describe_silence(rt, silence_text, sizeof silence_text));
   api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
 

@@ -28,9 +28,9 @@ typedef struct transfer {
   cleave_runtime *rt;
   cleave_module *m;
   cleave_state_kind kind;
-  const clv_weights_want *items;  /* [n] */
+  const clv_weights_want *items;  /* [n] items to move */
   size_t n, bytes;                /* n: number of items; bytes: size of items[item] */
-  size_t window, bytes_in_flight; /* bytes that may be in flight; bytes in flight */
+  size_t window, bytes_in_flight; /* window: most bytes that may be in flight */
   size_t item;                    /* index of the item that the next piece belongs to */
   uint64_t offset;                /* byte of the item at which the next piece begins */
   piece pieces[MAX_REQUESTS];     /* circular list of the pieces in flight */
@@ -163,8 +163,8 @@ static cleave_status check_piece(const transfer *p, const piece *x, cleave_error
 
 /* Requests as many pieces as the window permits, then waits for the oldest. *ret_tensor: the bytes
  * of that piece, with a reference for the caller. */
-static cleave_status receive(transfer *p, piece *ret, clv_tensor **ret_tensor,
-                             cleave_error *error) {
+static cleave_status receive_piece(transfer *p, piece *ret, clv_tensor **ret_tensor,
+                                   cleave_error *error) {
   LOCKED(p->rt);
   for (piece *x; (x = next_piece(p)) != NULL;) {
     cleave_status status = request_piece(p, x, error);
@@ -184,13 +184,13 @@ static cleave_status take_piece(transfer *p, cleave_piece_move *take, void *user
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *t = NULL;
   piece x;
   clv_err why;
-  PASS(receive(p, &x, &t, error));
+  PASS(receive_piece(p, &x, &t, error));
   if (take(user, x.item, x.offset, t->data, x.length, &why) == CLV_OK) return CLEAVE_OK;
   return api_convert_error(error, &why);
 }
 
-static cleave_status take_all(transfer *p, cleave_piece_move *take, void *user,
-                              cleave_error *error) {
+static cleave_status take_all_items(transfer *p, cleave_piece_move *take, void *user,
+                                    cleave_error *error) {
   {
     LOCKED(p->rt);
     PASS(begin_transfer(p, error));
@@ -271,8 +271,8 @@ static cleave_status send_next(transfer *p, cleave_piece_move *give, void *user,
   return status;
 }
 
-static cleave_status give_all(transfer *p, cleave_piece_move *give, void *user,
-                              cleave_error *error) {
+static cleave_status give_all_items(transfer *p, cleave_piece_move *give, void *user,
+                                    cleave_error *error) {
   {
     LOCKED(p->rt);
     PASS(begin_transfer(p, error));
@@ -338,7 +338,8 @@ cleave_status cleave_state_take(cleave_runtime *runtime, cleave_module *module,
   TRY(clv_alloc(1, sizeof *p, &p, &err));
   *p = (transfer){.rt = runtime, .m = module, .kind = kind, .items = items, .n = n};
   PASS(place_module(p, error));
-  return has_pieces(p) ? take_all(p, take, user, error) : take_without_pieces(p, take, user, error);
+  return has_pieces(p) ? take_all_items(p, take, user, error)
+                       : take_without_pieces(p, take, user, error);
 }
 
 cleave_status cleave_state_give(cleave_runtime *runtime, cleave_module *module,
@@ -348,5 +349,6 @@ cleave_status cleave_state_give(cleave_runtime *runtime, cleave_module *module,
   TRY(clv_alloc(1, sizeof *p, &p, &err));
   *p = (transfer){.rt = runtime, .m = module, .kind = kind, .items = items, .n = n};
   PASS(place_module(p, error));
-  return has_pieces(p) ? give_all(p, give, user, error) : give_without_pieces(p, give, user, error);
+  return has_pieces(p) ? give_all_items(p, give, user, error)
+                       : give_without_pieces(p, give, user, error);
 }

@@ -18,7 +18,7 @@ void api_state_request_done(cleave_runtime *rt, api_state_request *r) {
   api_state_request **at = &rt->requests;
   while (*at && *at != r) at = &(*at)->next;
   if (*at) *at = r->next;
-  clv_tensor_unref(r->found_tensor);
+  clv_tensor_unref(r->item_tensor);
 }
 
 cleave_status api_state_await(cleave_module *m, api_state_request *r, const char *what,
@@ -26,9 +26,10 @@ cleave_status api_state_await(cleave_module *m, api_state_request *r, const char
   cleave_runtime *rt = m->runtime;
   while (!r->failed && !(r->answered && r->n_received >= r->count)) {
     if (api_sleep(rt, until_ns)) continue;
-    char silence[200];
+    char silence_text[200];
     api_fail(error, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", what,
-             m->name, rt->peers[m->node].name, api_describe_silence(rt, silence, sizeof silence));
+             m->name, rt->peers[m->node].name,
+             api_describe_silence(rt, silence_text, sizeof silence_text));
     api_set_error_node(error, rt->peers[m->node].name, m->name);
     return CLEAVE_DEADLINE;
   }

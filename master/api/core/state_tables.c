@@ -52,7 +52,7 @@ static const cell peers[PEER_STATES][PEER_EVENTS] = {
  *             or GONE when nothing needs the module.
  *   PLACING   One thread loads or unloads it; other threads wait. An answer to UNLOAD in this state
  *             belongs to an earlier attempt. Left for PLACED or NEW when that thread is done.
- *   PLACED    Its node has it, unless the node was lost since (n_returns). If needs_reload is set,
+ *   PLACED    Its node has it, unless the node was lost since (n_rejoins). If needs_reload is set,
  *             the next use loads it again. Left for PLACING by a reload, for UNLOADING or GONE when
  *             nothing needs the module.
  *   UNLOADING Nothing needs it, and its node has been sent UNLOAD. Left for GONE when the node has

@@ -57,7 +57,7 @@ static void decide_step(cleave_runtime *rt, api_future *f) {
   }
   f->stage = WAITS_FOR_REVERT;
   f->cannot_cancel = true;
-  f->poll_ns = UINT64_MAX;
+  f->next_check_ns = UINT64_MAX;
 }
 
 void api_step_advance(cleave_runtime *rt, api_future *f) {

@@ -16,7 +16,7 @@ cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
                             cleave_error *error) {
   api_value *v = rt->free_values;
   if (v)
-    rt->free_values = v->older;
+    rt->free_values = v->older_value;
   else
     TRY(clv_alloc(1, sizeof *v, &v, &err));
   clv_tensor **parts = v->contributions;
@@ -25,11 +25,11 @@ cleave_status api_new_value(cleave_runtime *rt, api_context *c, api_value **ret,
       .id = ++rt->next_id, .context = c, .contributions = parts, .contributions_cap = cap};
   clv_err err;
   if (api_id_table_put(&rt->values, v->id, v, &err) != CLV_OK) {
-    v->older = rt->free_values;
+    v->older_value = rt->free_values;
     rt->free_values = v;
     return api_convert_error(error, &err);
   }
-  v->older = c->newest_value;
+  v->older_value = c->newest_value;
   c->newest_value = v;
   *ret = v;
   return CLEAVE_OK;
@@ -44,7 +44,7 @@ void api_drop_value(cleave_runtime *rt, api_value *v) {
   v->gradient = clv_tensor_unref(v->gradient);
   for (uint32_t i = 0; i < v->contributions_cap; i++)
     v->contributions[i] = clv_tensor_unref(v->contributions[i]);
-  v->older = rt->free_values;
+  v->older_value = rt->free_values;
   rt->free_values = v;
 }
 
@@ -107,7 +107,7 @@ cleave_status api_take_deferred_error(cleave_runtime *rt, cleave_error *error) {
  * until all nodes have answered. */
 void api_drop_values(cleave_runtime *rt, api_context *c) {
   for (api_value *v = c->newest_value, *older; v; v = older) {
-    older = v->older;
+    older = v->older_value;
     api_drop_value(rt, v);
   }
   c->newest_value = NULL;

@@ -76,7 +76,7 @@ bool api_sleep(cleave_runtime *rt, uint64_t until_ns) {
   until_ns = CLV_MAX(until_ns, rt->deadlines_paused_until_ns);
   uint64_t until = CLV_MIN(until_ns, run_jobs(rt));
   if (!rt->platform.clock.now_ns) until = CLV_MIN(until, began + POLL_NS);
-  if (clv_interrupted_ms()) end_silent_links(rt);
+  if (clv_ms_since_interrupt()) end_silent_links(rt);
   bool in_time = sleep_until(rt, until);
   detect_stop(rt, began, until);
   for (uint32_t i = 0; i < rt->n_jobs; i++)

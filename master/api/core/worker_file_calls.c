@@ -17,7 +17,7 @@ static api_arguments make_arguments(cleave_module *module, clv_frame_kind verb,
                                     cleave_state_kind kind, const char *name,
                                     uint64_t deadline_ms) {
   return (api_arguments){
-      .deadline_ms = deadline_ms, .module = module, .name = name, .kind = kind, .verb = verb};
+      .deadline_ms = deadline_ms, .module = module, .name = name, .kind = kind, .frame_kind = verb};
 }
 
 cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cleave_module *module,
@@ -46,6 +46,17 @@ cleave_status cleave_state_load_at_worker(cleave_runtime *runtime, cleave_module
   NOT_NULL(runtime, module, name);
   PASS(api_file_check_result(ret_file, error));
   api_arguments a = make_arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
+  return api_run_blocking(runtime, &api_operations[API_WORKER_FILE], &a, ret_file, error);
+}
+
+cleave_status cleave_state_load_by_digest(cleave_runtime *runtime, cleave_module *module,
+                                          cleave_state_kind kind, const char *name,
+                                          const clv_sha256 *digest, uint64_t deadline_ms,
+                                          cleave_state_file *ret_file, cleave_error *error) {
+  NOT_NULL(runtime, module, name);
+  PASS(api_file_check_result(ret_file, error));
+  api_arguments a = make_arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
+  a.digest = digest;
   return api_run_blocking(runtime, &api_operations[API_WORKER_FILE], &a, ret_file, error);
 }
 

@@ -47,12 +47,13 @@ cleave_status api_file_begin(cleave_runtime *rt, api_arguments *a, api_future *f
   cleave_module *m = a->module;
   f->module = m;
   f->state_kind = (clv_state_kind)a->kind;
-  f->verb = a->verb;
+  f->frame_kind = a->frame_kind;
   if (m->runtime != rt) return api_fail(error, CLV_INVALID, "a module of another runtime");
   if (a->kind != CLEAVE_STATE_WEIGHTS && a->kind != CLEAVE_STATE_OPTIMIZER)
     return api_fail(error, CLV_INVALID, "no kind of state %d", (int)a->kind);
   PASS(check_name(a->name, error));
   snprintf(f->file, sizeof f->file, "%s", a->name);
+  if (a->digest) f->request.sha256 = *a->digest;
   snprintf(f->subject, sizeof f->subject, "%s", m->name);
   PASS(api_module_place(m, false, f->deadline_ms, error));
   PASS(check_node(m, error));
@@ -68,13 +69,14 @@ static cleave_status send_request(cleave_runtime *rt, api_future *f, cleave_erro
   r->id = ++rt->next_id;
   r->node = m->node;
   r->is_for_file = true;
-  PASS(api_packet_new(rt, f->verb, 0, r->id, &p, error));
+  PASS(api_packet_new(rt, f->frame_kind, 0, r->id, &p, error));
   api_set_frame_module(p, m);
   p->frame.state.what = f->state_kind;
+  p->frame.state.sha256 = r->sha256; /* zeros: any file of that name */
   snprintf(p->frame.state.name, sizeof p->frame.state.name, "%s", f->file);
   r->next = rt->requests;
   rt->requests = r;
-  m->weights_version += f->verb == CLV_STATE_LOAD && f->state_kind == CLV_STATE_WEIGHTS;
+  m->weights_version += f->frame_kind == CLV_STATE_LOAD && f->state_kind == CLV_STATE_WEIGHTS;
   return api_send(rt, m->node, p, error);
 }
 
@@ -96,10 +98,10 @@ void api_file_advance(cleave_runtime *rt, api_future *f) {
 
 void api_file_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const cleave_module *m = f->module;
-  char silence[200];
+  char silence_text[200];
   api_fail(ret, CLV_DEADLINE, "%s the state of module '%s' as '%s' was not done by '%s' in time%s",
-           verb_of(f->verb), m->name, f->file, rt->peers[m->node].name,
-           api_describe_silence(rt, silence, sizeof silence));
+           verb_of(f->frame_kind), m->name, f->file, rt->peers[m->node].name,
+           api_describe_silence(rt, silence_text, sizeof silence_text));
   api_set_error_node(ret, rt->peers[m->node].name, m->name);
 }
 

@@ -47,7 +47,7 @@ static void job_free(job *j) {
   if (!j) return;
   api_reload_free(j->reloading);
   if (j->module) {
-    api_module_unload_if_unused(j->module); /* it may have been released meanwhile */
+    api_module_unload_if_unused(j->module); /* the module may have been released meanwhile */
     api_module_remove_kept(j->module);
   }
   free(j);
@@ -75,7 +75,7 @@ static cleave_status begin_job(cleave_runtime *rt, api_arguments *a, api_future 
   (void)rt;
   (void)error;
   f->work = j;
-  f->until_ns = f->poll_ns = UINT64_MAX;
+  f->until_ns = f->next_check_ns = UINT64_MAX;
   snprintf(f->subject, sizeof f->subject, "%s", j->module ? j->module->name : j->worker);
   return CLEAVE_OK;
 }

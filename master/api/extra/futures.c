@@ -6,7 +6,7 @@
 
 #include "master/api/extra/extra_int.h"
 
-static void release_all(cleave_runtime *rt, const cleave_future *futures, size_t n) {
+static void release_awaited_futures(cleave_runtime *rt, const cleave_future *futures, size_t n) {
   for (size_t i = 0; i < n; i++) {
     api_future *f = api_id_table_get(&rt->futures, futures[i].id);
     if (!f) continue;
@@ -15,15 +15,15 @@ static void release_all(cleave_runtime *rt, const cleave_future *futures, size_t
   }
 }
 
-static cleave_status watch_all(cleave_runtime *rt, const cleave_future *futures, size_t n,
-                               cleave_error *error) {
+static cleave_status set_all_watched(cleave_runtime *rt, const cleave_future *futures, size_t n,
+                                     cleave_error *error) {
   bool any = false;
   for (size_t i = 0; i < n; i++) {
     api_future *f;
     if (!futures[i].id) continue;
     cleave_status status = api_future_find(rt, futures[i], &f, error);
     if (status != CLEAVE_OK) {
-      release_all(rt, futures, i);
+      release_awaited_futures(rt, futures, i);
       return status;
     }
     api_future_set_watched(f, true);
@@ -35,16 +35,16 @@ static cleave_status watch_all(cleave_runtime *rt, const cleave_future *futures,
 cleave_status cleave_wait_any(cleave_runtime *runtime, const cleave_future *futures, size_t n,
                               uint64_t deadline_ms, size_t *ret_index, cleave_error *error) {
   size_t index = 0;
-  char silence[200];
+  char silence_text[200];
   NOT_NULL(runtime, futures, ret_index);
   LOCKED(runtime);
-  PASS(watch_all(runtime, futures, n, error));
+  PASS(set_all_watched(runtime, futures, n, error));
   bool in_time =
       api_futures_await_any(runtime, futures, n, api_deadline_ns(runtime, deadline_ms), &index);
-  release_all(runtime, futures, n);
+  release_awaited_futures(runtime, futures, n);
   if (!in_time)
     return api_fail(error, CLV_DEADLINE, "none of %zu futures was done in time%s", n,
-                    api_describe_silence(runtime, silence, sizeof silence));
+                    api_describe_silence(runtime, silence_text, sizeof silence_text));
   *ret_index = index;
   return CLEAVE_OK;
 }

@@ -15,7 +15,7 @@ enum { WAITS_FOR_EARLIER, REQUEST_SENT };
 /* The gradients of one module, requested or received. */
 typedef struct module_gradients {
   cleave_module *module;
-  api_state_item *items; /* [cap] */
+  api_state_item *items; /* [cap] gradients of the module's parameters */
   uint32_t cap;
   api_state_request request;
 } module_gradients;
@@ -27,15 +27,15 @@ typedef struct leaf_gradient {
 
 /* All gradients of a context. */
 typedef struct all_gradients {
-  module_gradients *parts; /* [n_parts] */
+  module_gradients *parts; /* [n_parts] gradients, one part for each module */
   uint32_t n_parts;
-  leaf_gradient *leaves; /* [n_leaves] */
+  leaf_gradient *leaves; /* [n_leaves] gradients of leaves */
   uint32_t n_leaves;
 } all_gradients;
 
 /* True if earlier operations of the context have ended. If the context has failed, f ends with its
  * error. */
-static bool may_begin(cleave_runtime *rt, api_future *f) {
+static bool may_begin_operation(cleave_runtime *rt, api_future *f) {
   const api_context *c = f->context;
   if (!c->failed) return !api_future_has_earlier(rt, f);
   api_future_finish(rt, f, &c->failure);
@@ -50,7 +50,7 @@ static void set_context(api_future *f, api_context *c) {
 static void deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const all_gradients *g = f->work;
   const cleave_module *m = f->module;
-  char silence[200];
+  char silence_text[200];
   if (f->stage == WAITS_FOR_EARLIER) {
     api_fail(ret, CLV_DEADLINE, "what was begun in context %s before was not done in time",
              f->context->name);
@@ -60,7 +60,7 @@ static void deadline_error(cleave_runtime *rt, const api_future *f, cleave_error
     if (!api_is_request_answered(&g->parts[i].request)) m = g->parts[i].module;
   api_fail(ret, CLV_DEADLINE, "%s of module '%s' did not come from '%s' in time%s", f->subject,
            m ? m->name : "", m ? cleave_module_node(m) : "",
-           api_describe_silence(rt, silence, sizeof silence));
+           api_describe_silence(rt, silence_text, sizeof silence_text));
   if (m) api_set_error_node(ret, cleave_module_node(m), m->name);
 }
 
@@ -85,8 +85,8 @@ static cleave_status check_requires_grad(const cleave_module *m, const char *nam
   return CLEAVE_OK;
 }
 
-static cleave_status begin_one(cleave_runtime *rt, api_arguments *a, api_future *f,
-                               cleave_error *error) {
+static cleave_status begin_one_gradient(cleave_runtime *rt, api_arguments *a, api_future *f,
+                                        cleave_error *error) {
   cleave_module *m = a->module;
   const char *name = a->name;
   api_context *c;
@@ -99,31 +99,31 @@ static cleave_status begin_one(cleave_runtime *rt, api_arguments *a, api_future 
   return CLEAVE_OK;
 }
 
-static cleave_status request_one(api_future *f, cleave_error *error) {
+static cleave_status request_one_gradient(api_future *f, cleave_error *error) {
   const api_context *c = f->context;
   f->stage = REQUEST_SENT;
   if (!c->has_gradient[f->module->index]) return fail_not_reached(c, f->module, f->subject, error);
   return api_state_send_get(f->module, CLV_STATE_GRADIENTS, c->id, &f->request, error);
 }
 
-static cleave_status take_one(api_future *f, cleave_error *error) {
+static cleave_status take_one_gradient(api_future *f, cleave_error *error) {
   if (f->request.failed) {
     *error = f->request.failure;
     return error->status;
   }
-  PASS(api_state_check_item(f->module, f->subject, f->request.found_tensor, error));
-  f->tensor = clv_steal(&f->request.found_tensor);
+  PASS(api_state_check_item(f->module, f->subject, f->request.item_tensor, error));
+  f->tensor = clv_steal(&f->request.item_tensor);
   return f->tensor ? CLEAVE_OK : fail_not_reached(f->context, f->module, f->subject, error);
 }
 
-static void advance_one(cleave_runtime *rt, api_future *f) {
+static void advance_one_gradient(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   if (f->stage == WAITS_FOR_EARLIER) {
-    if (!may_begin(rt, f)) return;
-    (void)request_one(f, &why);
+    if (!may_begin_operation(rt, f)) return;
+    (void)request_one_gradient(f, &why);
   }
   if (why.status == CLEAVE_OK && !api_is_request_answered(&f->request)) return;
-  if (why.status == CLEAVE_OK) (void)take_one(f, &why);
+  if (why.status == CLEAVE_OK) (void)take_one_gradient(f, &why);
   api_future_finish(rt, f, &why);
 }
 
@@ -151,8 +151,8 @@ cleave_status cleave_leaf_gradient(cleave_runtime *runtime, cleave_reference lea
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
-static cleave_status begin_all(cleave_runtime *rt, api_arguments *a, api_future *f,
-                               cleave_error *error) {
+static cleave_status begin_all_gradients(cleave_runtime *rt, api_arguments *a, api_future *f,
+                                         cleave_error *error) {
   all_gradients *g;
   api_context *c;
   PASS(api_find_context(rt, a->context, &c, error));
@@ -180,7 +180,8 @@ static cleave_status find_modules(const cleave_runtime *rt, api_future *f, cleav
 }
 
 /* Requests the gradients of all modules, before any answer is waited for. */
-static cleave_status request_all(const cleave_runtime *rt, api_future *f, cleave_error *error) {
+static cleave_status request_all_gradients(const cleave_runtime *rt, api_future *f,
+                                           cleave_error *error) {
   const all_gradients *g = f->work;
   f->stage = REQUEST_SENT;
   PASS(find_modules(rt, f, error));
@@ -221,10 +222,10 @@ static bool is_listed(const api_value *v) { return !v->module && v->gradient && 
 static cleave_status take_leaves(api_future *f, cleave_error *error) {
   all_gradients *g = f->work;
   uint32_t n = 0;
-  for (const api_value *v = f->context->newest_value; v; v = v->older) n += is_listed(v);
+  for (const api_value *v = f->context->newest_value; v; v = v->older_value) n += is_listed(v);
   TRY(clv_alloc(CLV_MAX(n, 1), sizeof *g->leaves, &g->leaves, &err));
   g->n_leaves = n;
-  for (const api_value *v = f->context->newest_value; v; v = v->older)
+  for (const api_value *v = f->context->newest_value; v; v = v->older_value)
     if (is_listed(v)) g->leaves[--n] = (leaf_gradient){v->id, clv_tensor_ref(v->gradient)};
   return CLEAVE_OK;
 }
@@ -240,7 +241,7 @@ static bool have_all_answers(const api_future *f) {
   return over;
 }
 
-static cleave_status take_all(api_future *f, cleave_error *error) {
+static cleave_status take_all_gradients(api_future *f, cleave_error *error) {
   const all_gradients *g = f->work;
   for (uint32_t i = 0; i < g->n_parts; i++) {
     const api_state_request *r = &g->parts[i].request;
@@ -257,7 +258,7 @@ static void withdraw_requests(cleave_runtime *rt, api_future *f) {
   for (uint32_t i = 0; i < g->n_parts; i++) api_state_request_done(rt, &g->parts[i].request);
 }
 
-static void free_all(cleave_runtime *rt, api_future *f) {
+static void free_all_gradients(cleave_runtime *rt, api_future *f) {
   all_gradients *g = f->work;
   if (!g) return;
   withdraw_requests(rt, f);
@@ -269,14 +270,14 @@ static void free_all(cleave_runtime *rt, api_future *f) {
   free(g);
 }
 
-static void advance_all(cleave_runtime *rt, api_future *f) {
+static void advance_all_gradients(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   if (f->stage == WAITS_FOR_EARLIER) {
-    if (!may_begin(rt, f)) return;
-    (void)request_all(rt, f, &why);
+    if (!may_begin_operation(rt, f)) return;
+    (void)request_all_gradients(rt, f, &why);
   }
   if (why.status == CLEAVE_OK && !have_all_answers(f)) return;
-  if (why.status == CLEAVE_OK) (void)take_all(f, &why);
+  if (why.status == CLEAVE_OK) (void)take_all_gradients(f, &why);
   api_future_end_early(rt, f, &why);
 }
 
@@ -387,7 +388,7 @@ static cleave_status send_write(api_future *f, cleave_error *error) {
 static void advance_write(cleave_runtime *rt, api_future *f) {
   cleave_error why = {.status = CLEAVE_OK};
   if (f->stage == WAITS_FOR_EARLIER) {
-    if (rt->undecided_context || !may_begin(rt, f)) return;
+    if (rt->undecided_context || !may_begin_operation(rt, f)) return;
     (void)send_write(f, &why);
   }
   if (why.status == CLEAVE_OK && !api_is_request_answered(&f->request)) return;
@@ -410,21 +411,21 @@ static cleave_status place_result(const api_future *f, void *ret, cleave_error *
 }
 
 static const api_operation one = {.name = "the gradient",
-                                  .begin = begin_one,
-                                  .advance = advance_one,
+                                  .begin = begin_one_gradient,
+                                  .advance = advance_one_gradient,
                                   .deadline_error = deadline_error,
                                   .copy_result = api_tensor_result},
                            place = {.name = "the gradient",
-                                    .begin = begin_one,
-                                    .advance = advance_one,
+                                    .begin = begin_one_gradient,
+                                    .advance = advance_one_gradient,
                                     .deadline_error = deadline_error,
                                     .copy_result = place_result},
                            all = {.name = "the gradients",
-                                  .begin = begin_all,
-                                  .advance = advance_all,
+                                  .begin = begin_all_gradients,
+                                  .advance = advance_all_gradients,
                                   .deadline_error = deadline_error,
                                   .withdraw = withdraw_requests,
-                                  .free = free_all,
+                                  .free = free_all_gradients,
                                   .copy_result = api_gradients_result},
                            write = {.name = "a gradient",
                                     .begin = begin_write,

@@ -80,7 +80,7 @@ static void release_leaf(cleave_runtime *rt, api_kept_ref *k) {
   release_if_unused(rt, k);
 }
 
-static void free_all(cleave_runtime *rt) {
+static void free_all_refs(cleave_runtime *rt) {
   size_t at = 0;
   for (api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
     clv_tensor_unref(k->fetched_value);
@@ -90,7 +90,7 @@ static void free_all(cleave_runtime *rt) {
   api_id_table_done(&rt->kept_refs);
 }
 
-static void report(cleave_runtime *rt, cleave_leaks *l) {
+static void report_open_refs(cleave_runtime *rt, cleave_leaks *l) {
   size_t at = 0;
   for (const api_kept_ref *k; (k = api_id_table_next(&rt->kept_refs, &at)) != NULL;) {
     if (k->released) continue;
@@ -104,8 +104,8 @@ static void report(cleave_runtime *rt, cleave_leaks *l) {
 
 /* ---- keeping --------------------------------------------------------------------------------- */
 
-static cleave_status new_kept(cleave_runtime *rt, const api_value *v, api_kept_ref **ret,
-                              cleave_error *error) {
+static cleave_status new_kept_ref(cleave_runtime *rt, const api_value *v, api_kept_ref **ret,
+                                  cleave_error *error) {
   api_kept_ref *k;
   uint64_t key;
   TRY(api_random(rt, &key, sizeof key, &err));
@@ -143,7 +143,7 @@ cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
     return api_fail(error, CLV_PRECONDITION, "reference %llu stands for kept reference %llu",
                     (unsigned long long)v->id, (unsigned long long)v->kept_ref->ids.ref);
   runtime->kept_ops = &keeper;
-  PASS(new_kept(runtime, v, &k, error));
+  PASS(new_kept_ref(runtime, v, &k, error));
   clv_err err;
   bool leaf = !v->module;
   if (clv_packet_new_ref_keep(runtime->pool, &k->ids,
@@ -210,7 +210,7 @@ static bool mark_expected_values(cleave_runtime *rt, const api_context *c) {
 /* Marks the inputs of marked calls. One walk from the newest value suffices, because a call is
  * newer than its inputs. */
 static void mark_inputs(api_context *c) {
-  for (api_value *v = c->newest_value; v; v = v->older)
+  for (api_value *v = c->newest_value; v; v = v->older_value)
     for (uint32_t i = 0; v->is_retained && i < v->n_args; i++) {
       api_value *a = v->args[i];
       a->is_retained = true;
@@ -229,7 +229,7 @@ static void send_spare_frame(cleave_runtime *rt, const api_context *c, uint32_t 
 static void send_calls_needed_at(cleave_runtime *rt, const api_context *c, uint32_t node) {
   uint64_t ids[CLV_WIRE_UPSTREAM];
   uint32_t n = 0;
-  for (const api_value *v = c->newest_value; v; v = v->older) {
+  for (const api_value *v = c->newest_value; v; v = v->older_value) {
     if (!v->needed_by_peer || v->module->node != node) continue;
     ids[n++] = v->id;
     if (n < CLV_WIRE_UPSTREAM) continue;
@@ -310,7 +310,7 @@ static cleave_status deliver_kept(cleave_runtime *rt, api_value *v, uint32_t nod
 /* Private record of a fetch: completed fetches of the reference before it began. */
 typedef struct fetch_wait {
   api_kept_ref *kept;
-  uint64_t n_fetches_before;
+  uint64_t n_fetches_done_at_start;
 } fetch_wait;
 
 static void free_fetch_wait(cleave_runtime *rt, api_future *f) {
@@ -341,7 +341,7 @@ static cleave_status begin_kept_fetch(cleave_runtime *rt, api_kept_ref *k, api_f
   k->n_waiters++;
   f->op = &fetch_operation;
   w->kept = k;
-  w->n_fetches_before = k->n_fetches_done;
+  w->n_fetches_done_at_start = k->n_fetches_done;
   f->work = w;
   snprintf(f->subject, sizeof f->subject, "%s", k->module ? k->module->name : "a leaf");
   return CLEAVE_OK;
@@ -364,7 +364,7 @@ static void advance_fetch(cleave_runtime *rt, api_future *f) {
   const fetch_wait *w = f->work;
   const api_kept_ref *k = w->kept;
   cleave_error why = {.status = CLEAVE_OK};
-  bool is_there = k->n_fetches_done != w->n_fetches_before;
+  bool is_there = k->n_fetches_done != w->n_fetches_done_at_start;
   if (!is_there && !k->failed) return;
   if (is_there && k->fetched_value)
     f->tensor = clv_tensor_ref(k->fetched_value);
@@ -376,10 +376,10 @@ static void advance_fetch(cleave_runtime *rt, api_future *f) {
 
 static void fetch_deadline_error(cleave_runtime *rt, const api_future *f, cleave_error *ret) {
   const api_kept_ref *k = ((const fetch_wait *)f->work)->kept;
-  char silence[200];
+  char silence_text[200];
   api_fail(ret, CLV_DEADLINE, "kept reference %llu did not come from '%s' in time%s",
            (unsigned long long)k->ids.ref, rt->peers[k->owner].name,
-           api_describe_silence(rt, silence, sizeof silence));
+           api_describe_silence(rt, silence_text, sizeof silence_text));
   api_set_error_node(ret, rt->peers[k->owner].name, k->module ? k->module->name : "");
 }
 
@@ -463,7 +463,7 @@ static void take_fetched_value(cleave_runtime *rt, api_kept_ref *k, const api_pe
 }
 
 /* Handles the owner's answer to a KEEP: it keeps the value, or cannot. */
-static void take_answer(cleave_runtime *rt, api_kept_ref *k, const clv_frame *f) {
+static void take_owner_answer(cleave_runtime *rt, api_kept_ref *k, const clv_frame *f) {
   k->is_confirmed = !f->has_failure;
   if (f->has_failure && !k->failed) {
     k->failed = true;
@@ -479,7 +479,7 @@ static void on_answer(cleave_runtime *rt, const clv_packet *p) {
     k->owner_has_none = true;
     free_ref_if_unused(rt, k);
   } else if (p->frame.reference.fork == k->ids.fork && p->frame.kind == CLV_REF_ACK) {
-    take_answer(rt, k, &p->frame);
+    take_owner_answer(rt, k, &p->frame);
   } else if (p->frame.reference.fork == k->ids.fork && p->frame.kind == CLV_REF_VALUE) {
     take_fetched_value(rt, k, &rt->peers[k->owner], p);
   }
@@ -495,6 +495,6 @@ static const api_kept_ops keeper = {
     .context_failed = on_context_failed,
     .node_failed = on_node_failed,
     .on_answer = on_answer,
-    .report = report,
-    .free = free_all,
+    .report = report_open_refs,
+    .free = free_all_refs,
 };

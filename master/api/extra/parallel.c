@@ -32,7 +32,7 @@ static uint32_t n_modules_of(const cleave_parallel *p, const clv_division_segmen
 typedef struct part_weights {
   clv_params *params; /* parameters of the part's graph */
   char *block;
-  cleave_named_tensor *list; /* [params->n] */
+  cleave_named_tensor *list; /* [params->n] values of the parameters */
   const char **frozen;
   size_t n_frozen;
 } part_weights;
@@ -146,8 +146,9 @@ static cleave_status check_frozen(const cleave_parallel *p, const cleave_paralle
   return CLEAVE_OK;
 }
 
-static cleave_status divide(cleave_parallel *p, const cleave_parallel_options *o,
-                            const char *layers, const cleave_input *input, cleave_error *error) {
+static cleave_status divide_layers(cleave_parallel *p, const cleave_parallel_options *o,
+                                   const char *layers, const cleave_input *input,
+                                   cleave_error *error) {
   CLV_AUTO(clv_freep) clv_parallel *how = NULL;
   uint32_t n = (uint32_t)o->n_nodes;
   bool any = false;
@@ -168,10 +169,11 @@ static void release_chain(cleave_parallel *p) {
   parallel_free(p);
 }
 
-static cleave_status fill(cleave_parallel *p, const cleave_parallel_options *o, const char *layers,
-                          const cleave_input *input, cleave_error *error) {
+static cleave_status fill_parallel(cleave_parallel *p, const cleave_parallel_options *o,
+                                   const char *layers, const cleave_input *input,
+                                   cleave_error *error) {
   snprintf(p->name, sizeof p->name, "%s", o->name);
-  PASS(divide(p, o, layers, input, error));
+  PASS(divide_layers(p, o, layers, input, error));
   return load_modules(p, o, error);
 }
 
@@ -184,7 +186,7 @@ cleave_status cleave_parallel_load(cleave_runtime *runtime, const cleave_paralle
   PASS(check_options(&o, error));
   TRY(clv_alloc(1, sizeof *p, &p, &err));
   p->runtime = runtime;
-  cleave_status status = fill(p, &o, layers, input, error);
+  cleave_status status = fill_parallel(p, &o, layers, input, error);
   if (status != CLEAVE_OK) {
     release_chain(p);
     return status;

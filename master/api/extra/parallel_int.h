@@ -18,7 +18,7 @@ struct cleave_parallel {
   clv_graph *whole;
   clv_params *params; /* parameters of `whole` */
   clv_division *division;
-  cleave_module **modules; /* [n_modules] */
+  cleave_module **modules; /* [n_modules] modules of the chain */
   uint32_t n_modules;
 };
 

@@ -36,7 +36,7 @@ static uint32_t part_index_of(const cleave_parallel *p, uint32_t module) {
 
 /* ---- together -------------------------------------------------------------------------------- */
 
-static cleave_named_tensor *find(cleave_state *s, const char *name) {
+static cleave_named_tensor *find_item(cleave_state *s, const char *name) {
   for (size_t i = 0; i < s->n; i++)
     if (strcmp(s->items[i].name, name) == 0) return &s->items[i];
   return NULL;
@@ -67,7 +67,7 @@ static cleave_status add_item(cleave_state *to, cleave_named_tensor *item, const
 static cleave_status join_item(const cleave_parallel *p, cleave_named_tensor *item, uint32_t k,
                                cleave_state *to, cleave_error *error) {
   const clv_param *of = param_of(p->params, item->name);
-  cleave_named_tensor *all = find(to, item->name);
+  cleave_named_tensor *all = find_item(to, item->name);
   if (!all) PASS(add_item(to, item, of, &all, error));
   clv_tensor_part part = {shape_of(&all->tensor), shape_of(&item->tensor), k,
                           clv_dtype_size((clv_dtype)item->tensor.dtype)};

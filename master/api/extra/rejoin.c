@@ -13,14 +13,14 @@
 
 /* ---- a worker -------------------------------------------------------------------------------- */
 
-static cleave_status find_lost(cleave_runtime *rt, const char *worker, api_peer **ret,
-                               cleave_error *error) {
+static cleave_status find_lost_peer(cleave_runtime *rt, const char *worker, api_peer **ret,
+                                    cleave_error *error) {
   int node = api_find_node(rt, worker);
   uint32_t names = rt->n_peers;
   if (node <= 0)
     return api_fail(error, CLV_NOT_FOUND, "no worker '%s' in %s", worker, rt->config->file);
   *ret = &rt->peers[node];
-  for (uint32_t i = 0; i < rt->n_peers; i++) names += rt->peers[i].n_returns;
+  for (uint32_t i = 0; i < rt->n_peers; i++) names += rt->peers[i].n_rejoins;
   if ((*ret)->state != PEER_LOST)
     return api_fail(error, CLV_PRECONDITION, "worker '%s' %s", worker,
                     api_is_lost(*ret) ? "is coming back already" : "is not lost");
@@ -59,15 +59,15 @@ static void begin_attempt(api_peer *p, uint64_t until, clv_link **ret_old,
   }
   (void)api_peer_on_event(&p->state, PEER_REJOIN_BEGINS);
   p->connect_deadline_ns = until;
-  snprintf(p->wire_name, sizeof p->wire_name, "%.64s (%u)", p->name, ++p->n_returns + 1);
+  snprintf(p->wire_name, sizeof p->wire_name, "%.64s (%u)", p->name, ++p->n_rejoins + 1);
 }
 
 static void end_attempt(api_peer *p, bool back) {
   p->connect_deadline_ns = 0;
   if (back) return;
   (void)api_peer_on_event(&p->state, PEER_REJOIN_FAILS);
-  if (--p->n_returns)
-    snprintf(p->wire_name, sizeof p->wire_name, "%.64s (%u)", p->name, p->n_returns + 1);
+  if (--p->n_rejoins)
+    snprintf(p->wire_name, sizeof p->wire_name, "%.64s (%u)", p->name, p->n_rejoins + 1);
 }
 
 /* Clears a pending report that a link of the node to another worker has ended. */
@@ -101,7 +101,8 @@ static cleave_status admit_worker(api_peer *p, cleave_error *error) {
 
 /* Adds the worker to the error. Codes that mean no answer become CLEAVE_UNAVAILABLE, because the
  * worker may answer later. */
-static cleave_status name_failure(const api_peer *p, cleave_status status, cleave_error *error) {
+static cleave_status add_worker_to_error(const api_peer *p, cleave_status status,
+                                         cleave_error *error) {
   bool silent = status == CLEAVE_DEADLINE || status == CLEAVE_ABORTED || status == CLEAVE_EXISTS ||
                 status == CLEAVE_NOT_FOUND || status == CLEAVE_CANCELLED;
   if (silent) status = CLEAVE_UNAVAILABLE;
@@ -128,9 +129,9 @@ cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
   api_peer *p;
   clv_link *old;
   clv_rpc_channel *channel;
-  PASS(find_lost(runtime, worker, &p, error));
+  PASS(find_lost_peer(runtime, worker, &p, error));
   PASS(wait_until_quiet(runtime, p, until, error));
-  PASS(find_lost(runtime, worker, &p, error)); /* another thread may have begun first */
+  PASS(find_lost_peer(runtime, worker, &p, error)); /* another thread may have begun first */
   begin_attempt(p, until, &old, &channel);
   api_unlock(runtime);
   cleave_status status = connect_again(p, old, channel, error);
@@ -138,20 +139,20 @@ cleave_status cleave_worker_rejoin(cleave_runtime *runtime, const char *worker,
   if (status == CLEAVE_OK) status = admit_worker(p, error);
   end_attempt(p, status == CLEAVE_OK);
   api_wake(runtime);
-  return status == CLEAVE_OK ? status : name_failure(p, status, error);
+  return status == CLEAVE_OK ? status : add_worker_to_error(p, status, error);
 }
 
 cleave_status api_rejoin_check(cleave_runtime *rt, const char *worker, cleave_error *error) {
   api_peer *p;
   LOCKED(rt);
-  return find_lost(rt, worker, &p, error);
+  return find_lost_peer(rt, worker, &p, error);
 }
 
 /* ---- its modules ----------------------------------------------------------------------------- */
 
 /* State with which a module is loaded again. */
 typedef struct module_state {
-  api_state_item *items[2]; /* weights, state of the optimiser */
+  api_state_item *items[2]; /* [0]: weights; [1]: state of the optimiser */
   uint32_t n[2];
 } module_state;
 
@@ -223,22 +224,23 @@ static cleave_status send_module_state(cleave_module *m, const module_state *c, 
 
 /* Loads the lost module again with its state. Until the node has all of it, the module counts as
  * lost. */
-static cleave_status reload(cleave_module *m, const module_state *c, uint64_t deadline_ms,
-                            cleave_error *error) {
+static cleave_status reload_module(cleave_module *m, const module_state *c, uint64_t deadline_ms,
+                                   cleave_error *error) {
   cleave_runtime *rt = m->runtime;
   api_peer *p = &rt->peers[m->node];
   uint64_t until = api_deadline_ns(rt, deadline_ms);
-  uint32_t n_returns = p->n_returns;
+  uint32_t n_rejoins = p->n_rejoins;
   (void)api_module_on_event(&m->state, MODULE_TRANSFER_BEGINS);
   p->n_loading++;
   cleave_status status = api_module_load_at_node(m, until, error);
   bool there =
-      status == CLEAVE_OK || status == CLEAVE_DEADLINE; /* after a deadline it may be at the node */
+      /* after a missed deadline the module may be at the node */
+      status == CLEAVE_OK || status == CLEAVE_DEADLINE;
   if (status == CLEAVE_OK) status = send_module_state(m, c, until, error);
   p->n_loading--;
   (void)api_module_on_event(&m->state, MODULE_AT_NODE);
   m->weights_version++;
-  if (status == CLEAVE_OK) m->n_returns = n_returns;
+  if (status == CLEAVE_OK) m->n_rejoins = n_rejoins;
   if (status == CLEAVE_OK) m->needs_reload = m->resets_moments = false;
   if (status != CLEAVE_OK && there) send_unload(m);
   api_module_record_attempt(m, status);
@@ -279,7 +281,7 @@ cleave_status api_reload_run(cleave_runtime *rt, const api_reload *r, uint64_t d
   PASS(api_check_no_pending_backward(rt, error));
   PASS(api_await_decision(rt, api_deadline_ns(rt, deadline_ms), error));
   PASS(check_lost(r->module, error));
-  return reload(r->module, &r->state, deadline_ms, error);
+  return reload_module(r->module, &r->state, deadline_ms, error);
 }
 
 cleave_status cleave_module_reload(cleave_runtime *runtime, cleave_module *module,

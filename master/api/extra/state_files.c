@@ -108,8 +108,8 @@ static void put_item(const clv_weights_want *w, const clv_weights_entry *e,
 
 /* Removes from the list, if the module has an artifact, the frozen parameters that the file lacks,
  * because the worker has them in the artifact. */
-static void leave_out_artifact(const cleave_module *m, const clv_weights_file *f,
-                               cleave_state_list *l) {
+static void drop_artifact_items(const cleave_module *m, const clv_weights_file *f,
+                                cleave_state_list *l) {
   size_t n = 0;
   for (size_t i = 0; i < l->n; i++) {
     const clv_param *p = clv_params_find(m->params, l->items[i].name);
@@ -130,7 +130,7 @@ static cleave_status match_file(const cleave_module *m, const clv_weights_file *
   for (size_t i = 0; i < l->n; i++) {
     if (!found[i] && strcmp(l->items[i].name, "step") == 0)
       return api_fail(error, CLV_INVALID, "module '%s': %s: no 'step', the count of steps taken",
-                      m->name, clv_weights_label(f));
+                      m->name, clv_weights_name_for_errors(f));
     put_item(&l->items[i], found[i], &items[i]);
   }
   return CLEAVE_OK;
@@ -147,7 +147,7 @@ cleave_status cleave_state_load(cleave_runtime *runtime, cleave_module *module,
   PASS(check_arguments(runtime, module, kind, error));
   if (clv_weights_open(path, 0, &f, &why) != CLV_OK) return fail_with_module(module, &why, error);
   PASS(cleave_state_list_of(module, kind, &l, error));
-  leave_out_artifact(module, f, &l);
+  drop_artifact_items(module, f, &l);
   TRY(clv_alloc(l.n, sizeof *items, &items, &err));
   PASS(match_file(module, f, &l, items, error));
   return cleave_state_write(runtime, module, kind, items, l.n, deadline_ms, error);

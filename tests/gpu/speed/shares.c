@@ -489,7 +489,7 @@ static double rate_of(bench *m, const kernel *k) {
 static void *filled(bench *m, int byte, size_t bytes) {
   void *p;
   clv_err err;
-  must(clv_backend_take(m->backend, bytes, &p, &err), &err);
+  must(clv_backend_allocate(m->backend, bytes, &p, &err), &err);
   must(clv_backend_fill(m->backend, p, byte, bytes, &err), &err);
   return p;
 }
@@ -579,7 +579,7 @@ static void open_bench(bench *m) {
 static void close_bench(bench *m) {
   void *const all[] = {m->x,     m->y,      m->z,     m->w,     m->mask,
                        m->which, m->places, m->saved, m->parts, m->small};
-  for (size_t i = 0; i < CLV_COUNT(all); i++) clv_backend_give(m->backend, all[i]);
+  for (size_t i = 0; i < CLV_COUNT(all); i++) clv_backend_free_memory(m->backend, all[i]);
   m->g->vendor->event_free(m->begin);
   m->g->vendor->event_free(m->end);
   clv_cuda_close(m->backend);

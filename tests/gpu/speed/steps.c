@@ -141,7 +141,7 @@ static const struct network {
 
 static void to_device(steps *s, const void *host, size_t bytes, void *ret_pp) {
   clv_err err;
-  must(clv_backend_take(s->backend, bytes, ret_pp, &err), &err);
+  must(clv_backend_allocate(s->backend, bytes, ret_pp, &err), &err);
   must(clv_backend_put(s->backend, *(void **)ret_pp, host, bytes, &err), &err);
 }
 
@@ -165,7 +165,7 @@ static void parameters(steps *s, FILE *file) {
   clv_params_init(s->graph, s->params, host);
   keep_trained(s, file, host);
   to_device(s, host, s->params->total_bytes, &s->block);
-  must(clv_backend_take(s->backend, s->params->trainable_bytes, &s->grads, &err), &err);
+  must(clv_backend_allocate(s->backend, s->params->trainable_bytes, &s->grads, &err), &err);
   free(host);
 }
 
@@ -265,9 +265,9 @@ static float step(steps *s) {
 static void done(steps *s) {
   clv_plan_free(s->plan);
   clv_optim_free(s->optim);
-  for (int i = 0; i < 2; i++) clv_backend_give(s->backend, s->in[i]);
-  clv_backend_give(s->backend, s->block);
-  clv_backend_give(s->backend, s->grads);
+  for (int i = 0; i < 2; i++) clv_backend_free_memory(s->backend, s->in[i]);
+  clv_backend_free_memory(s->backend, s->block);
+  clv_backend_free_memory(s->backend, s->grads);
   clv_params_free(s->params);
   clv_graph_free(s->graph);
   clv_cuda_close(s->backend);

@@ -183,8 +183,7 @@ static bool what_does_not_fit_changes_nothing(void) {
   DO(ask("repair"));
   DO(ask("block")); /* a folder stands where the file "blocked" should */
   REFUSED(cleave_state_save_at_worker(rt, n.b, CLEAVE_STATE_WEIGHTS, "blocked", 0, NULL, e),
-          CLEAVE_UNAVAILABLE,
-          "file of state 'blocked': the worker's disk failed; its log says how");
+          CLEAVE_UNAVAILABLE, "file of state 'blocked': Is a directory (");
   DO(digest_of_all(&then));
   CHECK(before == then);
   return true;

@@ -3,7 +3,8 @@
 there after a restart, each identity's own, within its quota, and never outside state_dir."""
 import hashlib, os, subprocess, sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
-from cluster import BIN, Cluster, Worker
+from cluster import BIN, Cluster, Worker, free_port
+from measured import numbers
 
 PROGRAM = os.path.join(BIN, "net", "api_stored")
 MASTER_URI, OTHER_URI = "spiffe://test/master", "spiffe://test/other"
@@ -12,7 +13,7 @@ ROLE = '"spiffe://test/master", role: master}'
 
 class Stored(Cluster):
     """Workers with a state_dir of their own, where identities keep 64 KiB, 64 KiB and nothing."""
-    homeless = False
+    homeless, page = False, None
 
     def worker_config(self, i, extra=""):
         path, at = super().worker_config(i, extra), self.state_dir(i)
@@ -21,6 +22,9 @@ class Stored(Cluster):
             text = f.read().replace(ROLE, ROLE[:-1] + ", state_bytes: 64KiB}")
         with open(path, "w") as f:
             f.write(text + ("" if self.homeless else f"state_dir: {at}\n"))
+            if i == 0:
+                self.page = free_port()
+                f.write(f"metrics: {{listen: \"127.0.0.1:{self.page}\"}}\n")
         return path
 
     def state_dir(self, i):
@@ -111,6 +115,12 @@ def main():
         names = [("w1", "a"), ("w1", "a.adam"), ("w2", "b"), ("w2", "b.adam")]
         failed += check("they_are_the_files_that_the_master_writes", all(
             first.files[n] == sha(c.stored(n[0], MASTER_URI, n[1])) == first.here(n[1]) for n in names))
+        n = numbers(c.page)
+        there = [sha(os.path.join(c.dir, p))[0] for p in everything(c) if p.startswith("state0/states") and "." in p]
+        failed += check("metrics_count_files_and_writes", n["cleave_worker_kept_files"] == len(there),
+                        n["cleave_worker_kept_bytes"] == sum(there), n["cleave_worker_pending_state_writes"] == 0,
+                        n['cleave_worker_state_writes_total{result="ok"}'] >= len(there),
+                        n["cleave_worker_last_state_write_seconds"] > 0)
         mine = os.path.dirname(c.stored("w2", MASTER_URI, "b"))
         with open(os.path.join(mine, "identity")) as f:
             told = f.read()

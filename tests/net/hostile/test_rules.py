@@ -571,7 +571,48 @@ def over_its_quota(e):
         keeps(lane, name, pb.STATE_REMOVE)
 
 
+def of_another_digest(e):
+    lane = e.session().lanes[0]
+    saved = keeps(lane, "small")
+    wrong = stored(pb.STATE_LOAD, "small")
+    wrong.state.sha256 = bytes(31) + b"x"
+    lane.send(wrong)
+    assert f"has the SHA-256 {saved.sha256.hex()}, not {'00' * 31}78" in refuses(lane, LOST)
+    wrong.state.sha256 = saved.sha256
+    lane.send(wrong)
+    assert lane.recv().kind == pb.STATE_FILE
+    keeps(lane, "small", pb.STATE_REMOVE)
+
+
+def disk_errors_leave_the_earlier_file_and_the_session():
+    """A file system of one page is mounted over the identity's folder: it is full, then
+    read-only."""
+    with With() as e:
+        lane = e.session().lanes[0]
+        keeps(lane, "small")
+        folder = os.path.join(the.cluster.dir, "states", hashlib.sha256(b"spiffe://test/evil").hexdigest())
+        if run("mount", "-t", "tmpfs", "-o", "size=4k", "none", folder).returncode:
+            keeps(lane, "small", pb.STATE_REMOVE)
+            return "no tmpfs here"
+        try:
+            saved = keeps(lane, "small")
+            lane.send(stored(pb.STATE_SAVE, "small"))
+            text = refuses(lane, MORE)
+            assert "'small': the worker's disk is full (0 B of 4.0 KiB are free): free space" in text, text
+            run("mount", "-o", "remount,ro", folder)
+            lane.send(stored(pb.STATE_SAVE, "small"))
+            text = refuses(lane, grpc.StatusCode.UNAVAILABLE)
+            assert "mounted read-only" in text and "An earlier file of this name is still there" in text, text
+            assert keeps(lane, "small", pb.STATE_LOAD).sha256 == saved.sha256
+            assert os.listdir(folder) == ["small.safetensors"]
+        finally:
+            run("umount", folder)
+        keeps(lane, "small", pb.STATE_REMOVE)
+
+
 if pyclient.MISSING is None:
+    suite.test(disk_errors_leave_the_earlier_file_and_the_session)
+    rule("r6_41_a_load_of_another_digest", of_another_digest)
     rule("r6_32_a_file_that_is_not_there", no_such_file)
     rule("r6_33_a_file_of_another_module", of_another_module)
     rule("r6_34_more_than_its_quota", over_its_quota)

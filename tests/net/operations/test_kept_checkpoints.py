@@ -174,7 +174,8 @@ def worker_that_cannot_be_reached_is_named_with_its_files():
 def lost_file_falls_back_to_an_older_checkpoint():
     run = Run("older", "never").at(150)
     killed(1)
-    newest = max(int(n.split(".")[0]) for n in cluster.files(1, run) if int(n.split(".")[0]) in run.steps())
+    until(lambda: [e for e in run.lines("log.jsonl") if e["event"] == "lost"], 30)
+    newest = max(step for step in run.steps() if os.path.exists(os.path.join(run.dir, f"checkpoint-{step}", "MANIFEST.json")))
     for name in os.listdir(kept_folder(1)):
         if name.startswith(run.record()["session_id"]) and f".{newest}.2.w" in name:
             os.remove(os.path.join(kept_folder(1), name))

@@ -140,7 +140,7 @@ static size_t in_front(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t 
 
 static size_t in_back(const cpu_weight_tiles *w, int64_t k, int64_t c, int64_t tap) {
   int64_t along = k / 16 * (w->c / 16) + c / 16, across = c / 16 * (w->k / 16) + k / 16;
-  int64_t tile = w->back_is_c_major ? across : along;
+  int64_t tile = w->backward_tiles_are_c_major ? across : along;
   return (size_t)((tile * w->taps + tap) * 256 + k % 16 * 16 + c % 16);
 }
 
@@ -163,7 +163,7 @@ static void check_tiles(cpu_weight_tiles w) {
     w.row_major = sum;
     clv_cpu_weight_unpack(&w);
     assert_memory_equal(sum, plain, n * sizeof *sum);
-    w.adds_when_unpacked = true;
+    w.unpack_adds = true;
     clv_cpu_weight_unpack(&w);
     for (size_t i = 0; i < n; i++) assert_true(sum[i] == plain[i] + plain[i]);
     free(sum);
@@ -183,7 +183,7 @@ static void test_weight_tiles_match_loops(void **state) {
                                      .c = 32,
                                      .taps = taps[i],
                                      .threads = way & 1 ? 2 : 1,
-                                     .back_is_c_major = way & 2,
+                                     .backward_tiles_are_c_major = way & 2,
                                      .front = way / 4 != 1 ? &want : NULL,
                                      .back = way / 4 != 0 ? &want : NULL});
 }

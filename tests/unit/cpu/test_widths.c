@@ -6,11 +6,11 @@
 #include "kernels/cpu/tiles_int.h"
 #include "tests/unit/cpu/cpu_test.h"
 
-int __wrap_clv_cpu_width(void);
-int __real_clv_cpu_width(void);
+int __wrap_clv_cpu_vector_width(void);
+int __real_clv_cpu_vector_width(void);
 
 static int width;
-int __wrap_clv_cpu_width(void) { return width; }
+int __wrap_clv_cpu_vector_width(void) { return width; }
 
 /* The words of single blocks, where the numbers of blocks run over as well. */
 static void random_words_match_single_rng_blocks(void **state) {
@@ -18,7 +18,7 @@ static void random_words_match_single_rng_blocks(void **state) {
   clv_rng_stream s = clv_rng_stream_of(&(clv_rng_key){.seed = 7, .step = 3, .layer = 80});
   uint32_t want[4], got[CPU_WORDS];
   (void)state;
-  for (width = CPU_PLAIN; width <= __real_clv_cpu_width(); width++)
+  for (width = CPU_PLAIN; width <= __real_clv_cpu_vector_width(); width++)
     for (size_t i = 0; i < CLV_COUNT(firsts); i++) {
       clv_cpu_random_words(&s, firsts[i], got);
       for (uint32_t b = 0; b < CPU_WORDS / 4; b++) {
@@ -35,7 +35,7 @@ static void check_product(size_t m, size_t n, size_t k, bool by_columns, bool ad
   static float a[ROOM], b[ROOM], c[3][ROOM];
   draw(a, ROOM, 1);
   draw(b, ROOM, 2);
-  for (width = CPU_PLAIN; width <= __real_clv_cpu_width(); width++) {
+  for (width = CPU_PLAIN; width <= __real_clv_cpu_vector_width(); width++) {
     draw(c[width], ROOM, 3);
     clv_cpu_tiles(&(cpu_tiles){.m = m,
                                .n = n,

@@ -49,8 +49,8 @@ static clv_batches *batches(clv_batches_options o) {
 static void each_epoch_visits_every_record_once(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
-  clv_batches *b = batches(
-      (clv_batches_options){.subset = &f.all, .batch = 5, .shuffle = true, .seed = 7, .epochs = 2});
+  clv_batches *b = batches((clv_batches_options){
+      .subset = &f.all, .batch_size = 5, .shuffles = true, .seed = 7, .epochs = 2});
   assert_int_equal(clv_batches_per_epoch(b), 5);
   uint32_t order[2][COUNT];
   for (uint64_t epoch = 0; epoch < 2; epoch++) {
@@ -82,7 +82,8 @@ static void each_epoch_visits_every_record_once(void **state) {
 static void drop_last_skips_the_short_batch(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
-  clv_batches *b = batches((clv_batches_options){.subset = &f.all, .batch = 10, .drop_last = true});
+  clv_batches *b =
+      batches((clv_batches_options){.subset = &f.all, .batch_size = 10, .drops_short_last = true});
   assert_int_equal(clv_batches_per_epoch(b), 2);
   for (uint32_t k = 0; k < 7; k++) {
     const uint32_t *index;
@@ -103,7 +104,7 @@ static void saved_cursor_resumes_the_same_order(void **state) {
   CLV_AUTO(done) fixture f = make();
   for (int drop = 0; drop < 2; drop++) {
     clv_batches_options o = {
-        .subset = &f.all, .batch = 4, .shuffle = true, .seed = 99, .drop_last = drop};
+        .subset = &f.all, .batch_size = 4, .shuffles = true, .seed = 99, .drops_short_last = drop};
     clv_batches *whole = batches(o);
     for (int step = 0; step < 20; step++) {
       o.start = clv_batches_cursor(whole);
@@ -119,7 +120,7 @@ static void saved_cursor_resumes_the_same_order(void **state) {
     clv_batches_free(whole);
   }
   clv_batches *end =
-      batches((clv_batches_options){.subset = &f.all, .batch = 4, .start = {3, COUNT}});
+      batches((clv_batches_options){.subset = &f.all, .batch_size = 4, .start = {3, COUNT}});
   assert_int_equal(clv_batches_cursor(end).epoch, 4);
   assert_int_equal(clv_batches_cursor(end).index, 0);
   clv_batches_free(end);
@@ -137,11 +138,11 @@ static void invalid_batch_options_are_refused(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
   clv_subset empty = {0};
-  refused((clv_batches_options){.subset = &empty, .batch = 4}, "");
+  refused((clv_batches_options){.subset = &empty, .batch_size = 4}, "");
   refused((clv_batches_options){.subset = &f.all}, "");
-  refused((clv_batches_options){.subset = &f.all, .batch = 24, .drop_last = true},
+  refused((clv_batches_options){.subset = &f.all, .batch_size = 24, .drops_short_last = true},
           "leaves no batch of 23 records");
-  refused((clv_batches_options){.subset = &f.all, .batch = 4, .start = {0, 24}},
+  refused((clv_batches_options){.subset = &f.all, .batch_size = 4, .start = {0, 24}},
           "cursor 24 is past the 23 records");
 }
 
@@ -160,13 +161,14 @@ static void check_batch(const clv_batch *got, const clv_batches *b, const uint32
   clv_cursor next = clv_batches_cursor(b);
   assert_int_equal(got->next.epoch, next.epoch);
   assert_int_equal(got->next.index, next.index);
-  assert_int_equal(got->is_last, next.index == 0);
+  assert_int_equal(got->is_last_of_epoch, next.index == 0);
 }
 
 static void loader_matches_batch_order_without_allocating(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
-  clv_batches_options o = {.subset = &f.all, .batch = 6, .shuffle = true, .seed = 1, .epochs = 50};
+  clv_batches_options o = {
+      .subset = &f.all, .batch_size = 6, .shuffles = true, .seed = 1, .epochs = 50};
   clv_batches *b = batches(o);
   CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
   clv_err err;
@@ -198,7 +200,7 @@ static void loader_matches_batch_order_without_allocating(void **state) {
 static void loader_can_be_freed_in_every_state(void **state) {
   (void)state;
   CLV_AUTO(done) fixture f = make();
-  clv_batches_options o = {.subset = &f.all, .batch = 100};
+  clv_batches_options o = {.subset = &f.all, .batch_size = 100};
   for (int k = 0; k < 60; k++) {
     CLV_AUTO(clv_loader_freep) clv_loader *l = NULL;
     clv_err err;
@@ -207,7 +209,7 @@ static void loader_can_be_freed_in_every_state(void **state) {
     for (int i = 0; i < k % 4; i++) {
       assert_ok(clv_loader_next(l, &got, &err), &err);
       assert_int_equal(got.n, COUNT);
-      assert_true(got.is_last);
+      assert_true(got.is_last_of_epoch);
     }
   }
 }

@@ -72,7 +72,7 @@ static void flatten_scale_and_limit_are_applied(void **state) {
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *x = NULL;
   clv_err err;
   clv_dataset_options o = {.inputs_path = put_idx("x", 8, 3, (uint32_t[]){3, 2, 2}, pixels, 12),
-                           .flatten = true,
+                           .flattens_records = true,
                            .scale = 2,
                            .limit = 2};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);

@@ -175,7 +175,7 @@ static void unlabelled_folder_lists_all_images(void **state) {
   for (int i = 0; i < 4; i++) put_png(root, names[i], 2, 1, i);
   put_text(root, "notes.txt", "x");
   clv_dataset_options o = options(root);
-  o.unlabelled = true;
+  o.skips_labels = true;
   o.labels = CLV_LABEL_FLOAT; /* of any loss */
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_folder(&o);
   assert_int_equal(clv_dataset_count(ds), 4);
@@ -257,7 +257,7 @@ static void load_from(const char *root, clv_cursor start, size_t skip, float *ds
   clv_err err;
   assert_ok(clv_subset_all(ds, &all, &err), &err);
   clv_batches_options bo = {
-      .subset = &all, .batch = 5, .shuffle = true, .seed = 9, .epochs = 3, .start = start};
+      .subset = &all, .batch_size = 5, .shuffles = true, .seed = 9, .epochs = 3, .start = start};
   assert_ok(clv_loader_new(ds, &bo, &l, &err), &err);
   for (size_t k = 0; k < skip + n; k++) {
     clv_batch b;
@@ -307,7 +307,8 @@ static void next_batch_is_decoded_ahead(void **state) {
   snprintf(folder, sizeof folder, "%s/b", root);
   assert_true(inotify_add_watch(watch, folder, IN_OPEN) >= 0);
   assert_ok(clv_subset_all(ds, &all, &err), &err);
-  clv_batches_options bo = {.subset = &all, .batch = 8}; /* batch 0 is class a, batch 1 class b */
+  /* batch 0 is class a, batch 1 class b */
+  clv_batches_options bo = {.subset = &all, .batch_size = 8};
   assert_ok(clv_loader_new(ds, &bo, &l, &err), &err);
   assert_ok(clv_loader_next(l, &b, &err), &err);
   assert_true(opened(watch, "22.png")); /* the last one of batch 1 */
@@ -325,7 +326,7 @@ static void damaged_image_error_names_the_file(void **state) {
   clv_err err;
   clv_batch b;
   assert_ok(clv_subset_all(ds, &all, &err), &err);
-  clv_batches_options bo = {.subset = &all, .batch = 25};
+  clv_batches_options bo = {.subset = &all, .batch_size = 25};
   assert_ok(clv_loader_new(ds, &bo, &l, &err), &err);
   assert_int_equal(clv_loader_next(l, &b, &err), CLV_DATA_LOSS);
   assert_says(&err, "/b/99.jpg: JPEG: ");
@@ -344,7 +345,7 @@ static void evaluation_loader_skips_augmentation(void **state) {
   clv_batch b;
   assert_ok(clv_subset_all(ds, &all, &err), &err);
   assert_ok(clv_batch_fill(ds, all.index, IMAGES, x, NULL, &err), &err);
-  clv_batches_options bo = {.subset = &all, .batch = IMAGES};
+  clv_batches_options bo = {.subset = &all, .batch_size = IMAGES};
   assert_ok(clv_loader_new(ds, &bo, &drawn, &err), &err);
   bo.is_evaluation = true;
   assert_ok(clv_loader_new(ds, &bo, &l, &err), &err);

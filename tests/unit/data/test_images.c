@@ -72,7 +72,7 @@ static void decoded_pixels_match_pillow(void **state) {
 static void same_samples(const char *name, const char *what, const clv_pixels *p) {
   golden_tensor want;
   if (!golden_find(&wide_goldens, name, what, &want)) fail_msg("no golden %s.%s", name, what);
-  assert_true(p->is_wide);
+  assert_true(p->has_16_bits);
   assert_int_equal(p->height, want.shape.dim[0]);
   assert_int_equal(p->width, want.shape.dim[1]);
   assert_int_equal(p->channels, want.shape.rank == 3 ? 3 : 1);
@@ -97,7 +97,7 @@ static void sixteen_bit_files_decode_to_16_bits(void **state) {
     assert_ok(decode(file.data, file.len, 1, &p, &err), &err);
     same_samples(names[i], "grey", &p);
     assert_ok(decode(narrow.data, narrow.len, 3, &p, &err), &err);
-    assert_false(p.is_wide);
+    assert_false(p.has_16_bits);
   }
 }
 
@@ -109,7 +109,7 @@ static void header_only_decode_gives_the_size(void **state) {
                             .len = file.len,
                             .channels = 3,
                             .max_pixels = 1000,
-                            .header_only = true};
+                            .reads_header_only = true};
     clv_pixels p = {0};
     clv_err err;
     golden_tensor want;
@@ -227,7 +227,7 @@ static clv_pixels wide_source(uint32_t channels) {
                       .width = (uint32_t)t.shape.dim[1],
                       .height = (uint32_t)t.shape.dim[0],
                       .channels = channels,
-                      .is_wide = true};
+                      .has_16_bits = true};
 }
 
 static clv_pixels resize(const clv_pixels *src, clv_box box, uint32_t width, uint32_t height,
@@ -238,7 +238,7 @@ static clv_pixels resize(const clv_pixels *src, clv_box box, uint32_t width, uin
                   .width = window.width,
                   .height = window.height,
                   .channels = src->channels,
-                  .is_wide = src->is_wide};
+                  .has_16_bits = src->has_16_bits};
   clv_err err;
   assert_ok(clv_resample(&r, src, box, width, height, window, p.data, stride, &err), &err);
   return p;

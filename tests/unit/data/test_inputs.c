@@ -115,7 +115,8 @@ static void loader_fills_every_named_input(void **state) {
   clv_batch b;
   unsigned seen = 0;
   assert_ok(clv_subset_all(ds, &all, &err), &err);
-  clv_batches_options o = {.subset = &all, .batch = 2, .shuffle = true, .seed = 3, .epochs = 1};
+  clv_batches_options o = {
+      .subset = &all, .batch_size = 2, .shuffles = true, .seed = 3, .epochs = 1};
   assert_ok(clv_loader_new(ds, &o, &l, &err), &err);
   for (;;) {
     assert_ok(clv_loader_next(l, &b, &err), &err);
@@ -187,9 +188,9 @@ static void scan_finds_nan_in_a_named_input(void **state) {
   clv_dataset_options o = {.n_named = 2, .names = names, .named_paths = paths};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
   assert_ok(clv_dataset_scan(ds, &(clv_scan_options){0}, &found, &err), &err);
-  assert_int_equal(found.not_finite.n, 1);
-  assert_int_equal(found.not_finite.index[0], 1);
-  assert_non_null(strstr(found.first, "b: record 1, column 1 is nan"));
+  assert_int_equal(found.not_finite_records.n, 1);
+  assert_int_equal(found.not_finite_records.index[0], 1);
+  assert_non_null(strstr(found.first_not_finite, "b: record 1, column 1 is nan"));
 }
 
 int main(void) {

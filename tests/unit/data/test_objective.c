@@ -23,7 +23,7 @@ static clv_dataset *make(clv_objective objective, bool named) {
   }
   clv_dataset_options o = {.format = CLV_FORMAT_TEXT,
                            .inputs_path = put("t.jsonl", lines.data, lines.len),
-                           .tokens = !named,
+                           .holds_tokens = !named,
                            .n_named = named ? 2 : 0,
                            .names = names,
                            .objective = objective,
@@ -143,7 +143,7 @@ static void missing_mask_token_or_ids_is_refused(void **state) {
   clv_dataset_options o = {
       .format = CLV_FORMAT_TEXT,
       .inputs_path = put("m.jsonl", "{\"text\": \"a\"}", 13),
-      .tokens = true,
+      .holds_tokens = true,
       .objective = CLV_OBJECTIVE_MASKED,
       .text = {.column = "text",
                .label = "label",

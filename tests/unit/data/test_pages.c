@@ -94,7 +94,7 @@ static void per_page_label_applies_to_each_window(void **state) {
   static const int64_t want[] = {1, 1, 0};
   clv_tensor *x[3];
   CLV_AUTO(clv_tensor_unrefp) clv_tensor *y = NULL;
-  o.pages.per_page = true;
+  o.pages.has_label_per_page = true;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_string_equal(clv_dataset_class_name(ds, 0), "7");
   assert_string_equal(clv_dataset_class_name(ds, 1), "k");
@@ -133,7 +133,7 @@ static void windows_without_labels_are_left_out(void **state) {
   assert_int_equal(clv_dataset_count(ds), 1);
   assert_int_equal(clv_dataset_page_counts(ds).unlabelled_windows, 2);
   assert_int_equal(clv_dataset_page_counts(ds).words_without_tokens, 1);
-  o.unlabelled = true;
+  o.skips_labels = true;
   CLV_AUTO(clv_dataset_freep) clv_dataset *all = open_pages(&o);
   assert_int_equal(clv_dataset_count(all), 3);
   assert_false(clv_dataset_has_labels(all));
@@ -148,12 +148,12 @@ static void unlabelled_dataset_keeps_pages_for_prediction(void **state) {
   clv_dataset_options o = options_of("k.jsonl", two_pages);
   CLV_AUTO(clv_dataset_freep) clv_dataset *labelled = open_pages(&o);
   assert_int_equal(clv_dataset_kept_page_count(labelled), 0);
-  o.unlabelled = true;
+  o.skips_labels = true;
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = open_pages(&o);
   assert_int_equal(clv_dataset_kept_page_count(ds), 2);
   const clv_kept_page *p = clv_dataset_kept_page(ds, 0), *q = clv_dataset_kept_page(ds, 1);
-  assert_string_equal(p->other_members, "\"file\": \"x.pdf\",\"page\": 1");
-  assert_string_equal(q->other_members, "");
+  assert_string_equal(p->other_json_members, "\"file\": \"x.pdf\",\"page\": 1");
+  assert_string_equal(q->other_json_members, "");
   assert_int_equal(p->n, 4);
   assert_string_equal(p->words[3].text, "ab");
   assert_int_equal(p->words[1].y1, 8);
@@ -249,7 +249,7 @@ static void unsupported_document_files_are_refused(void **state) {
   o = options_for(put("x.pdf", "%PDF-1.4\n", 9));
   expect_error(CLV_INVALID, "x.pdf: a file like this has no labels of words",
                clv_dataset_open(&o, &ds, &err), &err);
-  o.pages.per_page = true;
+  o.pages.has_label_per_page = true;
   expect_error(CLV_INVALID, "x.pdf: has no label: it must be in a folder of its class",
                clv_dataset_open(&o, &ds, &err), &err);
   o.text.max_tokens = 2;

@@ -26,9 +26,10 @@ static clv_dataset *opened(const clv_dataset_options *o) {
 }
 
 static void expect_bad(const clv_scan *s, const uint32_t *want, size_t n, const char *says) {
-  assert_int_equal(s->not_finite.n, n);
-  for (size_t i = 0; i < n; i++) assert_int_equal(s->not_finite.index[i], want[i]);
-  if (!strstr(s->first, says)) fail_msg("\"%s\" does not say \"%s\"", s->first, says);
+  assert_int_equal(s->not_finite_records.n, n);
+  for (size_t i = 0; i < n; i++) assert_int_equal(s->not_finite_records.index[i], want[i]);
+  if (!strstr(s->first_not_finite, says))
+    fail_msg("\"%s\" does not say \"%s\"", s->first_not_finite, says);
 }
 
 static clv_dataset *table_of(float *x) {
@@ -65,7 +66,7 @@ static void scan_gives_the_numpy_index_inside_a_record(void **state) {
   CLV_AUTO(clv_dataset_freep) clv_dataset *ds = opened(&o);
   assert_ok(clv_dataset_scan(ds, &(clv_scan_options){0}, &s, &err), &err);
   expect_bad(&s, (uint32_t[]){1}, 1, "/d.npy: record 1, column 5 (at [1, 1, 2]) is 1e+300");
-  if (!strstr(s.first, "too large for f32")) fail_msg("%s", s.first);
+  if (!strstr(s.first_not_finite, "too large for f32")) fail_msg("%s", s.first_not_finite);
 }
 
 static void scan_finds_nan_labels(void **state) {

@@ -26,8 +26,8 @@ static clv_dataset *open_set(const int32_t *labels, const int32_t *groups, uint3
   }
   clv_dataset_options o = {.inputs_path = paths[0],
                            .labels_path = labels ? paths[1] : NULL,
-                           .grouped = groups != NULL,
-                           .group = groups ? paths[2] : NULL};
+                           .reads_groups = groups != NULL,
+                           .group_path = groups ? paths[2] : NULL};
   assert_ok(clv_dataset_open(&o, &ds, &err), &err);
   return ds;
 }

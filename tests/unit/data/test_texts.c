@@ -15,7 +15,7 @@ static clv_dataset_options options_for(const char *path) {
   return (clv_dataset_options){
       .format = CLV_FORMAT_TEXT,
       .inputs_path = path,
-      .tokens = true,
+      .holds_tokens = true,
       .text = {.column = "text",
                .label = "label",
                .max_tokens = 6,
@@ -74,14 +74,14 @@ static void end_and_pad_token_options_are_applied(void **state) {
   clv_dataset_options o = options_for(put("b.csv", "text,label\na,k\n", 15));
   CLV_AUTO(clv_text_rows_done) clv_text_rows r = {0};
   clv_err err = {0};
-  o.text.no_ends = true;
+  o.text.omits_end_tokens = true;
   o.text.pad = "b";
   must(clv_text_rows_open(&r, &o, &err), &err);
   assert_int_equal(clv_text_rows_capacity(&r), 6);
   must(clv_text_rows_add(&r, (int32_t[]){4}, 1, &err), &err);
   assert_memory_equal(r.at, ((int32_t[]){4, 6, 6, 6, 6, 6}), 24);
   clv_text_rows_done(&r);
-  o.text.no_ends = false;
+  o.text.omits_end_tokens = false;
   o.text.max_tokens = 2;
   expect_error(CLV_INVALID, "max_tokens: 2 leaves no room", clv_text_rows_open(&r, &o, &err), &err);
   clv_text_rows_done(&r);
@@ -112,7 +112,7 @@ static void tokenizer_file_sets_ends_pad_and_truncation(void **state) {
   o.text.tokenizer = put_json("roberta_ends");
   o.text.pad = "ab";
   for (int i = 0; i < 3; i++) {
-    o.text.no_ends = i == 1;
+    o.text.omits_end_tokens = i == 1;
     o.text.last = i == 2 ? "ab" : NULL;
     must(clv_text_rows_open(&r, &o, &err), &err);
     assert_int_equal(r.first, i == 1 ? -1 : 256);
@@ -267,14 +267,14 @@ static void texts_without_embedding_or_class_loss_are_refused(void **state) {
   clv_dataset_options o = options_for(put("b.csv", "text,label\na,k\n", 15));
   clv_dataset *ds = NULL;
   clv_err err = {0};
-  o.tokens = false;
+  o.holds_tokens = false;
   expect_error(CLV_PRECONDITION, "the first layer must be an embedding",
                clv_dataset_open(&o, &ds, &err), &err);
-  o.tokens = true;
+  o.holds_tokens = true;
   o.labels = CLV_LABEL_FLOAT;
   expect_error(CLV_PRECONDITION, "the loss cross_entropy or nll", clv_dataset_open(&o, &ds, &err),
                &err);
-  o.unlabelled = true;
+  o.skips_labels = true;
   must(clv_dataset_open(&o, &ds, &err), &err);
   assert_false(clv_dataset_has_labels(ds));
   clv_dataset_free(ds);

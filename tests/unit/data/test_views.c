@@ -149,7 +149,7 @@ static void render_pads_borders_and_flips(void **state) {
   uint16_t wide[6] = {1000, 2000, 3000, 4000, 5000, 60000}, wide_out[12];
   clv_pixels deep = src;
   deep.data = (uint8_t *)wide;
-  deep.is_wide = true;
+  deep.has_16_bits = true;
   assert_ok(clv_image_view_render(&v, &deep, 100, &r, (uint8_t *)wide_out, &err), &err);
   static const uint16_t wanted[12] = {0, 0, 0, 0, 3000, 2000, 1000, 0, 60000, 5000, 4000, 0};
   assert_memory_equal(wide_out, wanted, sizeof wanted);

@@ -48,8 +48,8 @@ static size_t steps(const clv_backend *b, clv_optim_kind kind, float ret[][N]) {
   clv_optim *o = optimiser(b, kind);
   float *p, *g, host[N];
   double lr[] = {0.01, 0.02};
-  assert_ok(clv_backend_take(b, BYTES, &p, &err));
-  assert_ok(clv_backend_take(b, BYTES, &g, &err));
+  assert_ok(clv_backend_allocate(b, BYTES, &p, &err));
+  assert_ok(clv_backend_allocate(b, BYTES, &g, &err));
   draw(host, 1);
   assert_ok(clv_backend_put(b, p, host, BYTES, &err));
   for (uint32_t t = 0; t < STEPS; t++) {
@@ -62,8 +62,8 @@ static size_t steps(const clv_backend *b, clv_optim_kind kind, float ret[][N]) {
   assert_ok(clv_backend_get(b, ret[0], p, BYTES, &err));
   for (int i = 0; i < n; i++)
     assert_ok(clv_backend_get(b, ret[1 + i], clv_optim_moment(o, i), BYTES, &err));
-  clv_backend_give(b, p);
-  clv_backend_give(b, g);
+  clv_backend_free_memory(b, p);
+  clv_backend_free_memory(b, g);
   clv_optim_free(o);
   return 1 + (size_t)n;
 }

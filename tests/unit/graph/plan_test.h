@@ -118,8 +118,8 @@ static inline void lend(rig *r, char **ret_block, char **ret_grads) {
   *ret_block = r->block;
   *ret_grads = r->grads;
   if (!b->memory) return;
-  assert_ok(clv_backend_take(b, r->params->total_bytes, ret_block, err));
-  assert_ok(clv_backend_take(b, r->params->gradient_bytes, ret_grads, err));
+  assert_ok(clv_backend_allocate(b, r->params->total_bytes, ret_block, err));
+  assert_ok(clv_backend_allocate(b, r->params->gradient_bytes, ret_grads, err));
   assert_ok(clv_backend_put(b, *ret_block, r->block, r->params->total_bytes, err));
   assert_ok(clv_backend_put(b, *ret_grads, r->grads, r->params->gradient_bytes, err));
   r->plan->is_cache_current = false;
@@ -130,8 +130,8 @@ static inline void take_back(rig *r, char *block, char *grads) {
   if (!b->memory) return;
   assert_ok(clv_backend_get(b, r->block, block, r->params->total_bytes, err));
   assert_ok(clv_backend_get(b, r->grads, grads, r->params->gradient_bytes, err));
-  clv_backend_give(b, block);
-  clv_backend_give(b, grads);
+  clv_backend_free_memory(b, block);
+  clv_backend_free_memory(b, grads);
 }
 
 static inline clv_code try_forward(rig *r, clv_call *c, clv_err *why) {

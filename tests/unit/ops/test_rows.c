@@ -99,12 +99,12 @@ static void test_zero_stays_flag_matches_the_function(void **state) {
   for (size_t i = 0; i < CLV_COUNT(list); i++) {
     const clv_op_def *def = clv_op_def_of((clv_op)list[i].number);
     float y[N];
-    if (def->zero_stays && !def->elementwise) fail_msg("%s is not element-wise", def->name);
+    if (def->maps_zero_to_zero && !def->elementwise) fail_msg("%s is not element-wise", def->name);
     if (!def->elementwise) continue;
     run((clv_op)list[i].number, zeros, y);
-    if (def->zero_stays != (y[0] == 0))
-      fail_msg("%s: f(0) = %g, and its row says zero_stays = %d", def->name, (double)y[0],
-               def->zero_stays);
+    if (def->maps_zero_to_zero != (y[0] == 0))
+      fail_msg("%s: f(0) = %g, and its row says maps_zero_to_zero = %d", def->name, (double)y[0],
+               def->maps_zero_to_zero);
   }
 }
 

@@ -48,7 +48,7 @@ static void learns(const clv_stage_plan *s, const char *const *want, size_t n) {
     found++;
   }
   assert_int_equal(found, n);
-  assert_int_equal(s->n_learning, n);
+  assert_int_equal(s->n_learning_params, n);
 }
 
 static void only_adapters_and_named_modules_learn(void **state) {
@@ -64,7 +64,7 @@ static void only_adapters_and_named_modules_learn(void **state) {
           : FRONT "  - {name: m, at: w1, " LAYERS ", lora: {targets: [query], r: 4}}\n" HEAD,
         &c);
     learns(&b->stages[1], i ? more : adapters, i ? 4 : 2);
-    assert_int_equal(b->stages[0].n_learning, 2); /* stages without lora learn as ever */
+    assert_int_equal(b->stages[0].n_learning_params, 2); /* stages without lora learn as ever */
     assert_int_equal(b->stages[1].first_layer, 1);
     assert_int_equal(b->stages[2].first_layer, 3); /* nobody's number has changed */
     assert_int_equal(clv_params_find(b->stages[1].params, adapters[0])->shape.dim[0], i ? 8 : 4);

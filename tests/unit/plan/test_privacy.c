@@ -384,7 +384,7 @@ static void front_findings_match_the_table(void **state) {
     CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(ALL, r->train, stages.data);
     CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, r->sample);
     char words_of[CLV_FINDINGS_TEXT];
-    clv_narrowest_element share = b->stages[0].narrowest_picture;
+    clv_narrowest_element share = b->stages[0].narrowest_picture_element;
     if (b->stages[0].output_findings != r->want || b->egress[0].findings != r->want ||
         (r->least && share.least != r->least))
       fail_msg("%s %s %s: shows %s, %lld of %lld", r->layers, r->more, r->train,
@@ -440,11 +440,12 @@ static void each_addend_is_checked_as_its_own_path(void **state) {
 static void know(clv_blueprint *b, const char *name) {
   clv_err err;
   assert_int_equal(
-      clv_alloc((size_t)b->full_graph->n_nodes, sizeof *b->why_known, &b->why_known, &err), CLV_OK);
+      clv_alloc((size_t)b->full_graph->n_nodes, sizeof *b->known_reasons, &b->known_reasons, &err),
+      CLV_OK);
   for (int k = 0; k < b->full_graph->n_nodes; k++)
     if (strcmp(b->full_graph->nodes[k].name, name) == 0)
       assert_int_equal(
-          clv_strdup("was at 'spiffe://t/w1' in an earlier session", &b->why_known[k], &err),
+          clv_strdup("was at 'spiffe://t/w1' in an earlier session", &b->known_reasons[k], &err),
           CLV_OK);
   assert_int_equal(clv_privacy_analyze(b, &err), CLV_OK);
   assert_int_equal(clv_blueprint_make_table(b, &err), CLV_OK);
@@ -524,8 +525,8 @@ static void check_head(const head_row *r) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *c = session(ALL, r->train, stages.data);
   CLV_AUTO(clv_blueprint_freep) clv_blueprint *b = blueprint(c, &image);
   clv_finding want = r->want ? CLV_FINDING_MIXED : CLV_FINDING_LABELS_READABLE;
-  if (b->stages[1].head_layers != r->want || b->stages[1].gradient_findings != want)
-    fail_msg("%s %s %s: %u layers hide", r->layers, r->more, r->train, b->stages[1].head_layers);
+  if (b->stages[1].n_head_layers != r->want || b->stages[1].gradient_findings != want)
+    fail_msg("%s %s %s: %u layers hide", r->layers, r->more, r->train, b->stages[1].n_head_layers);
 }
 
 static void head_findings_match_the_table(void **state) {

@@ -30,7 +30,7 @@ static clv_weights_sample sampled(const void *v, clv_dtype dtype, size_t rows, s
   const clv_shape shape = CLV_SHAPE((int64_t)rows, (int64_t)columns);
   size_t bytes = rows * columns * clv_dtype_size(dtype);
   assert_true(clv_weights_sample_begin(&s, dtype, &shape));
-  s.max_rows = most;
+  s.max_row_digests = most;
   for (size_t at = 0; at < bytes; at += piece)
     clv_weights_sample_add(&s, at, (const char *)v + at, CLV_MIN(piece, bytes - at));
   return s;
@@ -45,14 +45,14 @@ static clv_row_names names_of(const clv_weights_sample *s, bool columns) {
 static size_t common(clv_row_names a, clv_row_names b) {
   size_t n = 0;
   for (size_t i = 0; i < a.n; i++)
-    for (size_t k = 0; k < b.n; k++) n += memcmp(&a.list[i], &b.list[k], sizeof *a.list) == 0;
+    for (size_t k = 0; k < b.n; k++) n += memcmp(&a.names[i], &b.names[k], sizeof *a.names) == 0;
   return n;
 }
 
 static size_t points_of(clv_row_names a, clv_row_names b) {
   size_t points = 0;
   for (size_t i = 0; i < a.n; i++)
-    if (common((clv_row_names){&a.list[i], 1}, b)) points += clv_row_points(&a.list[i]);
+    if (common((clv_row_names){&a.names[i], 1}, b)) points += clv_row_points(&a.names[i]);
   return points;
 }
 
@@ -156,11 +156,11 @@ static void rows_without_values_have_no_digests(void **state) {
   assert_int_equal(names_of(&s, false).n, 0);
   clv_weights_sample_done(&s);
   s = sampled(v, CLV_F32, M * N / 4, 4, CLV_ROW_MAX_KEPT, 4000); /* four are little evidence */
-  assert_int_equal(clv_row_points(&names_of(&s, false).list[0]), 1);
+  assert_int_equal(clv_row_points(&names_of(&s, false).names[0]), 1);
   clv_weights_sample_done(&s);
   s = sampled(v, CLV_F32, 1, M * N, CLV_ROW_MAX_KEPT, 4000);
   assert_int_equal(names_of(&s, false).n, 1);
-  assert_int_equal(clv_row_points(&names_of(&s, false).list[0]), CLV_ROW_POINTS);
+  assert_int_equal(clv_row_points(&names_of(&s, false).names[0]), CLV_ROW_POINTS);
   assert_int_equal(names_of(&s, true).n, 0);
   clv_weights_sample_done(&s);
 }

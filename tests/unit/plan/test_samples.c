@@ -196,7 +196,7 @@ static void biases_and_integer_tensors_are_not_sampled(void **state) {
   assert_false(clv_weights_sample_begin(&s, CLV_I64, &weight));
   assert_false(clv_weights_sample_begin(&s, CLV_F32, &none));
   assert_true(clv_weights_sample_begin(&s, CLV_F32, &weight));
-  assert_int_equal(s.parts * s.part, 64);
+  assert_int_equal(s.n_parts * s.part_len, 64);
 }
 
 /* ---- orders of labels ------------------------------------------------------------------------ */
@@ -229,7 +229,7 @@ static void sorted_labels_are_detected(void **state) {
   for (size_t i = 0; i < LABELS; i++) labels[i] = (double)(i * CLASSES / LABELS);
   clv_label_order o = order_of(labels, LABELS);
   assert_int_equal(o.lag, 1);
-  assert_true(o.share > 0.99 && o.shuffled_share > 0.19 && o.shuffled_share < 0.21);
+  assert_true(o.equal_share > 0.99 && o.shuffled_share > 0.19 && o.shuffled_share < 0.21);
   for (size_t i = 0; i < 20; i++) labels[i] = i >= 10;
   assert_int_equal(order_of(labels, 20).lag, 1);
 }

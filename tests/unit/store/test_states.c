@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <errno.h>
+#include <pthread.h>
 #include <unistd.h>
 // after the above
 #include <cmocka.h>
@@ -16,6 +18,7 @@
 
 #define A "spiffe://a/m"
 #define B "spiffe://b/m"
+#define C "spiffe://c/m"
 
 static char folder[] = "/tmp/clv-states-XXXXXX";
 static float numbers[2000];
@@ -33,7 +36,8 @@ static clv_code save(clv_states *s, const char *who, uint64_t most, const char *
   uint64_t bytes;
   const clv_weights_tensor t = {
       .name = "w", .dtype = CLV_F32, .shape = CLV_SHAPE(n), .data = numbers};
-  clv_code code = clv_states_save(s, who, most, name, &t, 1, &digest, &bytes, &err);
+  const clv_state_save_request r = {.list = &t, .n = 1, .most = most};
+  clv_code code = clv_states_save(s, who, name, &r, &digest, &bytes, &err);
   if (code == CLV_OK) assert_true(bytes > (uint64_t)n * 4 && bytes < (uint64_t)n * 4 + 256);
   return code;
 }
@@ -41,7 +45,7 @@ static clv_code save(clv_states *s, const char *who, uint64_t most, const char *
 /* The first number of the file, or a code below 0. */
 static int first_of(clv_states *s, const char *who, const char *name, size_t most) {
   CLV_AUTO(clv_weights_closep) clv_weights_file *f = NULL;
-  clv_code code = clv_states_open_file(s, who, name, most, &f, &err);
+  clv_code code = clv_states_open_file(s, who, name, most, NULL, &f, &err);
   if (code != CLV_OK) return -(int)code;
   float first;
   memcpy(&first, clv_weights_find(f, "w")->data, sizeof first);
@@ -54,7 +58,7 @@ static void state_is_visible_only_to_its_identity(void **state) {
   numbers[0] = 5;
   assert_int_equal(save(s, A, 1 << 20, "x", 100), CLV_OK);
   assert_int_equal(first_of(s, B, "x", 1 << 20), -CLV_NOT_FOUND);
-  assert_int_equal(clv_states_remove(s, B, "x", &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_states_remove(s, B, "x", NULL, &err), CLV_NOT_FOUND);
   numbers[0] = 6;
   assert_int_equal(save(s, B, 1 << 20, "x", 100), CLV_OK);
   clv_states_free(s);
@@ -63,9 +67,9 @@ static void state_is_visible_only_to_its_identity(void **state) {
   assert_int_equal(first_of(s, B, "x", 1 << 20), 6);
   assert_int_equal(first_of(s, A, "x", 100), -CLV_EXHAUSTED);
   assert_null(strstr(err.text, folder));
-  assert_int_equal(clv_states_remove(s, B, "x", &err), CLV_OK);
-  assert_int_equal(clv_states_remove(s, A, "x", &err), CLV_OK);
-  assert_int_equal(clv_states_remove(s, A, "x", &err), CLV_NOT_FOUND);
+  assert_int_equal(clv_states_remove(s, B, "x", NULL, &err), CLV_OK);
+  assert_int_equal(clv_states_remove(s, A, "x", NULL, &err), CLV_OK);
+  assert_int_equal(clv_states_remove(s, A, "x", NULL, &err), CLV_NOT_FOUND);
   clv_states_free(s);
 }
 
@@ -79,11 +83,11 @@ static void invalid_state_names_are_refused(void **state) {
   for (size_t i = 0; i < CLV_COUNT(bad); i++) {
     assert_int_equal(save(s, A, 1 << 20, bad[i], 10), CLV_INVALID);
     assert_int_equal(first_of(s, A, bad[i], 1 << 20), -CLV_INVALID);
-    assert_int_equal(clv_states_remove(s, A, bad[i], &err), CLV_INVALID);
+    assert_int_equal(clv_states_remove(s, A, bad[i], NULL, &err), CLV_INVALID);
   }
   lengthy[128] = '\0';
   assert_int_equal(save(s, A, 1 << 20, lengthy, 10), CLV_OK);
-  assert_int_equal(clv_states_remove(s, A, lengthy, &err), CLV_OK);
+  assert_int_equal(clv_states_remove(s, A, lengthy, NULL, &err), CLV_OK);
   clv_states_free(s);
 }
 
@@ -103,8 +107,224 @@ static void state_quota_counts_stored_files(void **state) {
   s = opened();
   assert_int_equal(save(s, A, 12288, "z", 10), CLV_OK);
   assert_int_equal(save(s, A, 12288, "zz", 10), CLV_EXHAUSTED);
-  assert_int_equal(clv_states_remove(s, A, "x", &err), CLV_OK);
+  assert_int_equal(clv_states_remove(s, A, "x", NULL, &err), CLV_OK);
   assert_int_equal(save(s, A, 12288, "zz", 10), CLV_OK);
+  clv_states_free(s);
+}
+
+/* ---- writers --------------------------------------------------------------------------------- */
+
+/* A save that stops behind its data until the test lets it go on. */
+typedef struct slow_save {
+  clv_states *s;
+  const char *name;
+  int64_t n;
+  uint64_t most;
+  clv_code code;
+  bool is_cancelled, is_written, may_go_on;
+  pthread_t thread;
+} slow_save;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+
+static void wait_for(const bool *what) {
+  pthread_mutex_lock(&lock);
+  while (!*what) pthread_cond_wait(&changed, &lock);
+  pthread_mutex_unlock(&lock);
+}
+
+static void set(bool *what) {
+  pthread_mutex_lock(&lock);
+  *what = true;
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+}
+
+static void stop_behind_the_data(void *user) {
+  slow_save *w = user;
+  set(&w->is_written);
+  wait_for(&w->may_go_on);
+}
+
+static bool is_cancelled(void *user) { return __atomic_load_n((bool *)user, __ATOMIC_RELAXED); }
+
+static void *run_slow_save(void *user) {
+  slow_save *w = user;
+  const clv_weights_tensor t = {
+      .name = "w", .dtype = CLV_F32, .shape = CLV_SHAPE(w->n), .data = numbers};
+  const clv_cancel_hook waiter = {is_cancelled, &w->is_cancelled};
+  const clv_state_save_request r = {.list = &t,
+                                    .n = 1,
+                                    .most = w->most,
+                                    .waiter = &waiter,
+                                    .on_written = stop_behind_the_data,
+                                    .user = w};
+  clv_sha256 digest;
+  uint64_t bytes;
+  clv_err mine;
+  w->code = clv_states_save(w->s, A, w->name, &r, &digest, &bytes, &mine);
+  return NULL;
+}
+
+static void begin_slow_save(slow_save *w) {
+  assert_int_equal(pthread_create(&w->thread, NULL, run_slow_save, w), 0);
+  wait_for(&w->is_written);
+}
+
+static void end_slow_save(slow_save *w) {
+  set(&w->may_go_on);
+  pthread_join(w->thread, NULL);
+}
+
+static void two_sessions_at_once_keep_the_quota(void **state) {
+  (void)state;
+  clv_states *s = opened();
+  assert_int_equal(save(s, A, 1 << 20, "q1", 10), CLV_OK);
+  clv_state_list l = {0};
+  assert_int_equal(clv_states_list(s, A, "", "", &l, &err), CLV_OK);
+  const uint64_t most = l.used_bytes + 8192;
+  clv_state_list_done(&l);
+  slow_save first = {.s = s, .name = "q2", .n = 2000, .most = most};
+  begin_slow_save(&first);
+  assert_int_equal(save(s, A, most, "q3", 10), CLV_EXHAUSTED);
+  assert_int_equal(save(s, A, most, "q1", 2000), CLV_EXHAUSTED);
+  assert_int_equal(save(s, A, most, "q1", 10), CLV_OK);
+  assert_int_equal(save(s, C, 4096, "q3", 10), CLV_OK);
+  end_slow_save(&first);
+  assert_int_equal(first.code, CLV_OK);
+  slow_save less = {.s = s, .name = "q2", .n = 10, .most = most};
+  begin_slow_save(&less); /* the old file of 8 KiB counts until the new one is there */
+  assert_int_equal(save(s, A, most, "q3", 10), CLV_EXHAUSTED);
+  end_slow_save(&less);
+  assert_int_equal(save(s, A, most, "q3", 10), CLV_OK);
+  for (int i = 1; i <= 3; i++) {
+    const char name[] = {'q', (char)('0' + i), '\0'};
+    assert_int_equal(clv_states_remove(s, A, name, NULL, &err), CLV_OK);
+  }
+  assert_int_equal(clv_states_remove(s, C, "q3", NULL, &err), CLV_OK);
+  clv_states_free(s);
+}
+
+static void *load_slowly(void *user) {
+  slow_save *w = user;
+  w->code = (clv_code)first_of(w->s, A, w->name, 1 << 20);
+  set(&w->is_written);
+  return NULL;
+}
+
+static void load_waits_for_the_writer_of_its_name(void **state) {
+  (void)state;
+  clv_states *s = opened();
+  numbers[0] = 1;
+  assert_int_equal(save(s, A, 1 << 20, "x", 10), CLV_OK);
+  numbers[0] = 2;
+  slow_save w = {.s = s, .name = "x", .n = 10, .most = 1 << 20};
+  slow_save load = {.s = s, .name = "x"};
+  begin_slow_save(&w);
+  assert_int_equal(pthread_create(&load.thread, NULL, load_slowly, &load), 0);
+  usleep(50000);
+  pthread_mutex_lock(&lock);
+  assert_false(load.is_written);
+  pthread_mutex_unlock(&lock);
+  bool gone = true;
+  const clv_cancel_hook waiter = {is_cancelled, &gone};
+  assert_int_equal(clv_states_remove(s, A, "x", &waiter, &err), CLV_CANCELLED);
+  end_slow_save(&w);
+  pthread_join(load.thread, NULL);
+  assert_int_equal(load.code, 2);
+  clv_states_free(s);
+}
+
+static void cancelled_save_leaves_the_old_file(void **state) {
+  (void)state;
+  clv_states *s = opened();
+  numbers[0] = 3;
+  assert_int_equal(save(s, A, 1 << 20, "x", 10), CLV_OK);
+  numbers[0] = 4;
+  slow_save w = {.s = s, .name = "x", .n = 10, .most = 1 << 20};
+  begin_slow_save(&w);
+  __atomic_store_n(&w.is_cancelled, true, __ATOMIC_RELAXED);
+  end_slow_save(&w);
+  assert_int_equal(w.code, CLV_CANCELLED);
+  assert_int_equal(first_of(s, A, "x", 1 << 20), 3);
+  assert_int_equal(clv_states_remove(s, A, "x", NULL, &err), CLV_OK);
+  char command[128];
+  snprintf(command, sizeof command, "test -z \"$(find %s -name '*.tmp')\"", folder);
+  assert_int_equal(system(command), 0);
+  clv_states_free(s);
+}
+
+/* ---- the disk -------------------------------------------------------------------------------- */
+
+static int fsync_error; /* 0: the disk is well */
+
+/* In place of libc's. */
+int fsync(int fd) {
+  (void)fd;
+  errno = fsync_error;
+  return fsync_error ? -1 : 0;
+}
+
+static void disk_errors_name_the_file_and_leave_the_old_one(void **state) {
+  (void)state;
+  static const struct {
+    int error;
+    clv_code code;
+    const char *text;
+  } cases[] = {{ENOSPC, CLV_EXHAUSTED, "file of state 'd': the worker's disk is full ("},
+               {EDQUOT, CLV_EXHAUSTED, "the disk quota of the worker's user is used up"},
+               {EROFS, CLV_UNAVAILABLE, "the worker's disk is mounted read-only"},
+               {EIO, CLV_UNAVAILABLE, "the worker's disk reported an I/O error"},
+               {ENXIO, CLV_UNAVAILABLE, "check the worker's disk"}};
+  clv_states *s = opened();
+  numbers[0] = 7;
+  assert_int_equal(save(s, A, 1 << 20, "d", 10), CLV_OK);
+  numbers[0] = 8;
+  for (size_t i = 0; i < CLV_COUNT(cases); i++) {
+    fsync_error = cases[i].error;
+    assert_int_equal(save(s, A, 1 << 20, "d", 10), cases[i].code);
+    fsync_error = 0;
+    if (!strstr(err.text, cases[i].text)) fail_msg("%s", err.text);
+    assert_non_null(strstr(err.text, " are free)"));
+    assert_non_null(strstr(err.text, "An earlier file of this name is still there"));
+    assert_null(strstr(err.text, folder));
+    assert_int_equal(first_of(s, A, "d", 1 << 20), 7);
+  }
+  assert_int_equal(save(s, A, 1 << 20, "d", 10), CLV_OK);
+  assert_int_equal(first_of(s, A, "d", 1 << 20), 8);
+  clv_states_free(s);
+}
+
+/* ---- lists and ranges ------------------------------------------------------------------------ */
+
+static void lists_are_sorted_and_have_pages(void **state) {
+  (void)state;
+  CLV_AUTO(clv_state_list_done) clv_state_list l = {0};
+  clv_states *s = opened();
+  char name[16], name_of_last[16];
+  for (int i = 0; i < CLV_MAX_LISTED_STATES + 3; i++) {
+    snprintf(name, sizeof name, "n%04d", (i * 7) % (CLV_MAX_LISTED_STATES + 3));
+    assert_int_equal(save(s, C, 1 << 30, name, 10), CLV_OK);
+  }
+  strcpy(name_of_last, name);
+  assert_int_equal(clv_states_list(s, C, "", "", &l, &err), CLV_OK);
+  assert_true(l.n == CLV_MAX_LISTED_STATES && l.has_more);
+  for (uint32_t i = 0; i < l.n; i++) {
+    snprintf(name, sizeof name, "n%04u", i);
+    assert_string_equal(l.files[i].name, name);
+    assert_true(l.files[i].bytes > 40 && l.files[i].version && l.files[i].age_s < 600);
+  }
+  assert_true(l.used_bytes >= (CLV_MAX_LISTED_STATES + 3) * 4096u);
+  clv_state_list_done(&l);
+  assert_int_equal(clv_states_list(s, C, "", "n0511", &l, &err), CLV_OK);
+  assert_true(l.n == 3 && !l.has_more && strcmp(l.files[2].name, "n0514") == 0);
+  clv_state_list_done(&l);
+  assert_int_equal(clv_states_list(s, C, name_of_last, "", &l, &err), CLV_OK);
+  assert_true(l.n == 1 && l.files[0].has_sha256);
+  clv_state_list_done(&l);
+  assert_int_equal(clv_states_list(s, C, "none", "", &l, &err), CLV_OK);
+  assert_int_equal(l.n, 0);
   clv_states_free(s);
 }
 
@@ -120,7 +340,7 @@ static void disk_error_is_returned_as_unavailable(void **state) {
   clv_bytes_printf(&path, "%s/states/%s/in-the-way.safetensors/x", folder, hex);
   assert_int_equal(clv_mkdirs(path.data, &err), CLV_OK);
   assert_int_equal(save(s, A, 1 << 20, "in-the-way", 10), CLV_UNAVAILABLE);
-  assert_int_equal(clv_states_remove(s, A, "in-the-way", &err), CLV_UNAVAILABLE);
+  assert_int_equal(clv_states_remove(s, A, "in-the-way", NULL, &err), CLV_UNAVAILABLE);
   clv_states_free(s);
 }
 
@@ -130,6 +350,11 @@ int main(void) {
       cmocka_unit_test(invalid_state_names_are_refused),
       cmocka_unit_test(state_quota_counts_stored_files),
       cmocka_unit_test(disk_error_is_returned_as_unavailable),
+      cmocka_unit_test(two_sessions_at_once_keep_the_quota),
+      cmocka_unit_test(load_waits_for_the_writer_of_its_name),
+      cmocka_unit_test(cancelled_save_leaves_the_old_file),
+      cmocka_unit_test(disk_errors_name_the_file_and_leave_the_old_one),
+      cmocka_unit_test(lists_are_sorted_and_have_pages),
   };
   if (!mkdtemp(folder)) return 1;
   int failed = cmocka_run_group_tests(tests, NULL, NULL);

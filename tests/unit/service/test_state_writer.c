@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The writer of files of state: the order of its files, and files that are withdrawn while they
+ * wait, while they are written and while the disk syncs them. The disk is this test: a file is
+ * synced when the test lets it.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+// after the above
+#include <cmocka.h>
+
+#include "worker/service/service_int.h"
+
+enum { N = 1 << 20, SAVES = 6 };
+
+static char folder[] = "/tmp/clv-writer-XXXXXX";
+static clv_err err;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static bool is_blocked; /* fsync of a file waits until this is false */
+static int n_syncing;   /* calls of fsync that wait */
+static char order[SAVES + 1];
+static int n_done;
+
+int fsync(int fd) {
+  (void)fd;
+  pthread_mutex_lock(&lock);
+  n_syncing++;
+  pthread_cond_broadcast(&changed);
+  while (is_blocked) pthread_cond_wait(&changed, &lock);
+  n_syncing--;
+  pthread_mutex_unlock(&lock);
+  return 0;
+}
+
+static void set_blocked(bool blocked) {
+  pthread_mutex_lock(&lock);
+  is_blocked = blocked;
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+}
+
+static void wait_until_it_syncs(void) {
+  pthread_mutex_lock(&lock);
+  while (!n_syncing) pthread_cond_wait(&changed, &lock);
+  pthread_mutex_unlock(&lock);
+}
+
+static void on_done(clv_state_save *save) {
+  pthread_mutex_lock(&lock);
+  assert_true(n_done < SAVES);
+  order[n_done++] = save->name[0];
+  pthread_cond_broadcast(&changed);
+  pthread_mutex_unlock(&lock);
+}
+
+static void wait_for_done(int n) {
+  pthread_mutex_lock(&lock);
+  while (n_done < n) pthread_cond_wait(&changed, &lock);
+  pthread_mutex_unlock(&lock);
+}
+
+/* ---- a worker with two sessions -------------------------------------------------------------- */
+
+typedef struct fixture {
+  clv_allow_spec allow[2];
+  clv_worker_config config;
+  clv_service service;
+  clv_session a, b;
+  clv_weights_tensor list;
+  clv_state_save saves[SAVES];
+} fixture;
+
+static void begin(fixture *f) {
+  *f = (fixture){.allow = {{.identity = "spiffe://a", .state_bytes = 1 << 30},
+                           {.identity = "spiffe://b", .state_bytes = 1 << 30}}};
+  n_done = 0;
+  memset(order, 0, sizeof order);
+  f->config.allow = f->allow;
+  f->config.n_allow = 2;
+  f->config.log.lines = 1;
+  pthread_mutex_init(&f->service.lock, NULL);
+  assert_int_equal(clv_settings_new(&f->config, &f->service.settings, &err), CLV_OK);
+  assert_int_equal(clv_states_open(folder, &f->service.state_files, &err), CLV_OK);
+  assert_int_equal(clv_state_writer_new(&f->service, &f->service.state_writer, &err), CLV_OK);
+  f->a.settings = f->b.settings = f->service.settings;
+  strcpy(f->a.owner, "spiffe://a");
+  strcpy(f->b.owner, "spiffe://b");
+  f->list = (clv_weights_tensor){
+      .name = "w", .dtype = CLV_F32, .shape = CLV_SHAPE(N), .data = calloc(N, 4)};
+}
+
+static void add(fixture *f, int i, const clv_session *s, const char *name) {
+  f->saves[i] = (clv_state_save){.name = name, .list = &f->list, .n = 1, .on_done = on_done};
+  assert_int_equal(clv_state_writer_add(f->service.state_writer, s, &f->saves[i], &err), CLV_OK);
+}
+
+static bool is_on_disk(fixture *f, const char *owner, const char *name) {
+  CLV_AUTO(clv_state_list_done) clv_state_list l = {0};
+  assert_int_equal(clv_states_list(f->service.state_files, owner, name, "", &l, &err), CLV_OK);
+  return l.n == 1;
+}
+
+static void end(fixture *f) {
+  clv_state_writer_free(f->service.state_writer);
+  clv_states_free(f->service.state_files);
+  clv_settings_unref(f->service.settings);
+  pthread_mutex_destroy(&f->service.lock);
+  free((void *)(uintptr_t)f->list.data);
+  char command[128];
+  snprintf(command, sizeof command, "test -z \"$(find %s -name '*.tmp')\"", folder);
+  assert_int_equal(system(command), 0);
+}
+
+/* ---- the tests ------------------------------------------------------------------------------- */
+
+static void identities_take_turns(void **state) {
+  fixture f;
+  (void)state;
+  begin(&f);
+  set_blocked(true);
+  add(&f, 0, &f.a, "1");
+  wait_until_it_syncs();
+  add(&f, 1, &f.a, "2");
+  add(&f, 2, &f.a, "3");
+  add(&f, 3, &f.b, "4");
+  assert_int_equal(clv_state_writer_counts(f.service.state_writer).pending, 4);
+  set_blocked(false);
+  wait_for_done(4);
+  assert_string_equal(order, "1423");
+  for (int i = 0; i < 4; i++) {
+    assert_int_equal(f.saves[i].code, CLV_OK);
+    assert_true(f.saves[i].bytes > N * 4);
+  }
+  const clv_state_writes w = clv_state_writer_counts(f.service.state_writer);
+  assert_true(w.written == 4 && w.failed == 0 && w.last_ns > 0);
+  assert_true(is_on_disk(&f, "spiffe://a", "1") && is_on_disk(&f, "spiffe://b", "4"));
+  end(&f);
+}
+
+/* The session's copy is freed as soon as the file is withdrawn, although the disk still syncs. */
+static void withdrawn_file_is_dropped_and_its_copy_is_free(void **state) {
+  fixture f;
+  (void)state;
+  begin(&f);
+  set_blocked(true);
+  add(&f, 0, &f.a, "x");
+  wait_until_it_syncs();
+  add(&f, 1, &f.a, "y");
+  clv_state_writer_withdraw(f.service.state_writer, &f.saves[0]);
+  clv_state_writer_withdraw(f.service.state_writer, &f.saves[1]);
+  memset((void *)(uintptr_t)f.list.data, 1, N * 4);
+  free((void *)(uintptr_t)f.list.data);
+  memset(f.saves, 0xff, sizeof f.saves);
+  f.list.data = calloc(N, 4);
+  set_blocked(false);
+  add(&f, 2, &f.b, "z");
+  wait_for_done(1);
+  assert_string_equal(order, "z");
+  assert_false(is_on_disk(&f, "spiffe://a", "x"));
+  assert_false(is_on_disk(&f, "spiffe://a", "y"));
+  end(&f);
+}
+
+/* At any moment, also while the data are written; nothing is reported afterwards. */
+static void files_are_withdrawn_at_any_moment(void **state) {
+  fixture f;
+  (void)state;
+  begin(&f);
+  for (int i = 0; i < 40; i++) {
+    int before = n_done;
+    add(&f, 0, &f.a, "w");
+    usleep((useconds_t)(i * 100));
+    clv_state_writer_withdraw(f.service.state_writer, &f.saves[0]);
+    memset(&f.saves[0], 0xff, sizeof f.saves[0]);
+    pthread_mutex_lock(&lock);
+    assert_in_range(n_done - before, 0, 1);
+    n_done = 0;
+    pthread_mutex_unlock(&lock);
+  }
+  end(&f);
+}
+
+static void worker_that_stops_drops_what_waits(void **state) {
+  fixture f;
+  (void)state;
+  begin(&f);
+  set_blocked(true);
+  add(&f, 0, &f.a, "p");
+  wait_until_it_syncs();
+  add(&f, 1, &f.b, "q");
+  clv_state_writer_withdraw(f.service.state_writer, &f.saves[0]);
+  clv_state_writer_withdraw(f.service.state_writer, &f.saves[1]);
+  set_blocked(false);
+  end(&f);
+  assert_int_equal(n_done, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(identities_take_turns),
+      cmocka_unit_test(withdrawn_file_is_dropped_and_its_copy_is_free),
+      cmocka_unit_test(files_are_withdrawn_at_any_moment),
+      cmocka_unit_test(worker_that_stops_drops_what_waits),
+  };
+  if (!mkdtemp(folder)) return 1;
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  char command[64];
+  snprintf(command, sizeof command, "rm -r %s", folder);
+  return system(command) == 0 ? failed : 1;
+}
