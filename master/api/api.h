@@ -46,7 +46,7 @@ typedef struct cleave_link_status {
   double round_trip_s; /* round-trip time of the last PING; 0: none yet */
   /* connections that were made again after a loss; bytes sent again then, not part of bytes_out */
   uint64_t reconnects, resent_bytes;
-  double silent_s;     /* seconds since the last packet from the worker; 0: none yet */
+  double silent_s; /* seconds since the last packet from the worker; 0: none yet */
 } cleave_link_status;
 /* Fills *ret for the link to worker `node`, numbered from 1 as for cleave_node_name. Returns false
  * if there is no such worker. */

@@ -279,8 +279,10 @@ static void lose_soon(end *e) {
   sim_network *n = e->network;
   if (e->ended || e->last_said) return;
   e->closing = e->last_said = true;
-  uint64_t after = sim_below(&n->random, 8) ? sim_network_delay(n) : sim_below(&n->random, 1000) * MS;
-  end_at(e, n->now + after, e->dialled ? CLV_UNAVAILABLE : CLV_CANCELLED, "the connection was lost");
+  uint64_t after =
+      sim_below(&n->random, 8) ? sim_network_delay(n) : sim_below(&n->random, 1000) * MS;
+  end_at(e, n->now + after, e->dialled ? CLV_UNAVAILABLE : CLV_CANCELLED,
+         "the connection was lost");
 }
 
 static void lose_messages(sim_network *n) {
@@ -412,7 +414,8 @@ unsigned sim_network_reset(sim_network *n, uint32_t a, uint32_t b, uint32_t inde
   unsigned cut = 0;
   for (end *e = n->ends; e; e = e->next) {
     if (!e->dialled || e->index != index || e->ended || e->last_said) continue;
-    if (!(e->place == a && e->other->place == b) && !(e->place == b && e->other->place == a)) continue;
+    if (!(e->place == a && e->other->place == b) && !(e->place == b && e->other->place == a))
+      continue;
     reset(e);
     cut++;
   }

@@ -56,10 +56,7 @@ static const char *name_of(const sim_weather *w) {
   static char cut[80];
   snprintf(cut, sizeof cut, "connections are lost at message %" PRIu64 ", then each %" PRIu64,
            w->cut_at, w->cut_every);
-  return w->home     ? "at home"
-         : w->calm   ? "undisturbed"
-         : w->cut_at ? cut
-                     : faults[w->fault.kind];
+  return w->home ? "at home" : w->calm ? "undisturbed" : w->cut_at ? cut : faults[w->fault.kind];
 }
 
 /* The runtime's own end: what is leaked, and how it closed. */
@@ -212,7 +209,8 @@ int main(int argc, char **argv) {
   const char *said = getenv("CLV_TEST_SIMULATE");
   if (said) runs = strtoull(said, NULL, 10);
   if (!read_options(argc, argv, &first, &runs))
-    return fprintf(stderr, "usage: simulate [--first S] [--runs N] [--seed S] [--cuts N] [--trace]\n"),
+    return fprintf(stderr,
+                   "usage: simulate [--first S] [--runs N] [--seed S] [--cuts N] [--trace]\n"),
            64;
   uint64_t begin = clv_now_ns(), seed = first;
   for (; seed < first + runs && failures < 10; seed++) {

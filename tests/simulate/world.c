@@ -185,12 +185,11 @@ sim_world *sim_world_new(const sim_weather *weather) {
   w->random.state = weather->seed ^ 0x5157;
   w->work_takes_time = !weather->calm && weather->seed % 2;
   w->workers[0].world = w;
-  w->network = sim_network_new(&(sim_network_options){
-      .seed = weather->seed,
-      .calm = weather->calm,
-      .trace = weather->trace,
-      .cut_at = weather->cut_at,
-      .cut_every = weather->cut_every});
+  w->network = sim_network_new(&(sim_network_options){.seed = weather->seed,
+                                                      .calm = weather->calm,
+                                                      .trace = weather->trace,
+                                                      .cut_at = weather->cut_at,
+                                                      .cut_every = weather->cut_every});
   for (uint32_t i = 1; i < SIM_PLACES && !weather->home; i++)
     if (sim_worker_start(w, i, &err) != CLV_OK) abort();
   if (weather->fault.kind) sim_network_at(w->network, weather->fault.at, strike, w);

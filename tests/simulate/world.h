@@ -28,9 +28,9 @@ typedef struct sim_weather {
   bool via_master;
   uint64_t credit; /* bytes */
   sim_fault fault;
-  bool mends; /* links are mended; else the loss of a lane ends its link */
+  bool mends;                 /* links are mended; else the loss of a lane ends its link */
   uint64_t cut_at, cut_every; /* as in sim_network_options */
-  bool far; /* workers 2 and 3 compute in memory that the host cannot touch */
+  bool far;                   /* workers 2 and 3 compute in memory that the host cannot touch */
   bool trace;
 } sim_weather;
 

@@ -107,7 +107,8 @@ class Caller:
         return channel
 
     def close(self):
-        """Ends the streams, so that a worker frees their sessions at once and not after its lease."""
+        """Ends the streams, so that a worker frees their sessions at once and not after its
+        lease."""
         for lane in self.lanes:
             lane.finish()
         end = time.monotonic() + 2 * SLOW

@@ -1,6 +1,6 @@
-"""A process that is silent: a pause changes no bit, also one that is longer than limits.peer_timeout.
-One that is longer than limits.lease ends the run with the reason, and --resume goes on to the same
-bits. The message of a run that ends names damaged and closed connections."""
+"""A process that is silent: a pause changes no bit, also one that is longer than
+limits.peer_timeout. One that is longer than limits.lease ends the run with the reason, and --resume
+goes on to the same bits. The message of a run that ends names damaged and closed connections."""
 import os, signal, socket, sys, threading, time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../lib"))
 from cluster import *

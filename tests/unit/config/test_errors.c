@@ -178,10 +178,9 @@ static void durations_and_sizes_out_of_range_are_refused(void **state) {
       "limits.reference_lease=86401s",
       "--set limits.reference_lease=86401s: 'limits.reference_lease' must be a duration from "
       "1s to 24h, got '86401s'");
-  refused_set(
-      "limits.lease=300s",
-      "--set limits.lease=300s: limits.lease of 300000 ms has to be shorter than "
-      "limits.reference_lease, 300000 ms");
+  refused_set("limits.lease=300s",
+              "--set limits.lease=300s: limits.lease of 300000 ms has to be shorter than "
+              "limits.reference_lease, 300000 ms");
   refused_set(
       "limits.reference_lease=short",
       "--set limits.reference_lease=short: 'limits.reference_lease' must be a duration from "

@@ -60,7 +60,8 @@ static bool no_defer(void *handle, clv_rpc_job *job) {
   return false;
 }
 static void nothing(void *handle) { (void)handle; }
-static const clv_transport transport = {note, close_stream, cancel_stream, no_defer, nothing, nothing};
+static const clv_transport transport = {note,     close_stream, cancel_stream,
+                                        no_defer, nothing,      nothing};
 
 static clv_code dial(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret,
                      clv_err *err) {
@@ -216,9 +217,7 @@ static void credit_is_not_granted_again(void **state) {
 
 static void wrong_counts_end_the_link(void **state) {
   (void)state;
-  static const struct {
-    uint64_t acked, received;
-  } wrong[] = {{0, 6}, {3, 2}};
+  static const struct { uint64_t acked, received; } wrong[] = {{0, 6}, {3, 2}};
   for (size_t i = 0; i < CLV_COUNT(wrong); i++) {
     begin(true);
     send_frames(5);
@@ -241,7 +240,7 @@ static void wrong_counts_end_the_link(void **state) {
 
 static void decisions_of_the_peer_end_the_link(void **state) {
   (void)state;
-  static const clv_code codes[] = {CLV_OK,      CLV_NOT_FOUND, CLV_ABORTED, CLV_DENIED,
+  static const clv_code codes[] = {CLV_OK,      CLV_NOT_FOUND, CLV_ABORTED,  CLV_DENIED,
                                    CLV_INVALID, CLV_DATA_LOSS, CLV_EXHAUSTED};
   for (size_t i = 0; i < CLV_COUNT(codes); i++) {
     begin(true);
