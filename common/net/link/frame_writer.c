@@ -102,13 +102,23 @@ static clv_code take_message(clv_frame_writer *o, clv_logged_message **ret, clv_
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
+/* Allocates the memory for frames that are held back, so that a step allocates none. */
+static clv_code reserve_coalesced(clv_frame_writer *o, clv_err *err) {
+  static const char nothing[COALESCED_BYTES];
+  clv_bytes_add(&o->coalesced, nothing, sizeof nothing);
+  if (o->coalesced.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  o->coalesced.len = 0;
+  return CLV_OK;
+}
+
 clv_code clv_frame_writer_new(const char *peer, clv_frame_writer **ret, clv_err *err) {
   clv_frame_writer *o;
   CLV_TRY(clv_alloc(1, sizeof *o, &o, err));
   pthread_mutex_init(&o->lock, NULL);
   o->refs = 1;
   snprintf(o->peer, sizeof o->peer, "%s", peer);
-  clv_code code = add_spare_messages(o, PREALLOC_MESSAGES, err);
+  clv_code code = reserve_coalesced(o, err);
+  if (code == CLV_OK) code = add_spare_messages(o, PREALLOC_MESSAGES, err);
   if (code != CLV_OK) {
     clv_frame_writer_unref(o);
     return code;
@@ -415,7 +425,7 @@ static void add_coalesced(clv_frame_writer *o, clv_logged_message *m) {
   clv_bytes_add(&m->head, o->coalesced.data, o->coalesced.len);
   m->bytes += o->coalesced.len;
   o->coalesced.len = 0;
-  o->n_coalesced = 0;
+  o->n_coalesced = o->n_acks = 0;
 }
 
 /* Appends a message to its lane. The caller holds the lock. */
@@ -512,6 +522,7 @@ bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
   if (clv_frame_encode(f, bytes, &scratch->head, &ignored) == CLV_OK) {
     pthread_mutex_lock(&o->lock);
     is_held = hold_back(o, &scratch->head, payload, n_payload, bytes);
+    o->n_acks += is_held && f->kind == CLV_ACK;
     pthread_mutex_unlock(&o->lock);
   }
   recycle_message(o, scratch);
@@ -522,12 +533,12 @@ void clv_frame_writer_flush(clv_frame_writer *o) {
   clv_err ignored;
   clv_logged_message *m;
   pthread_mutex_lock(&o->lock);
-  bool any = o->n_coalesced && !o->is_shut && !o->is_broken;
+  bool any = o->n_coalesced > o->n_acks && !o->is_shut && !o->is_broken;
   pthread_mutex_unlock(&o->lock);
   if (!any || take_message(o, &m, &ignored) != CLV_OK) return;
   pthread_mutex_lock(&o->lock);
-  any =
-      o->n_coalesced && !o->is_shut && !o->is_broken && append_message(o, 0, m, &ignored) == CLV_OK;
+  any = o->n_coalesced > o->n_acks && !o->is_shut && !o->is_broken &&
+        append_message(o, 0, m, &ignored) == CLV_OK;
   if (any) {
     pump_lane(o, &o->logs[0]);
     return;

@@ -51,7 +51,7 @@ enum {
   MAX_SPARE_MESSAGES = 256,   /* free entries of logs that a link keeps */
   PREALLOC_MESSAGES = 96,     /* entries that are allocated when the link is made */
   MESSAGE_BATCH = 32,         /* entries that are allocated when none is free */
-  HEAD_BYTES = 512,           /* encoded size of most frames, without payload */
+  HEAD_BYTES = 1024,          /* encoded size of most frames, without payload */
   COALESCED_BYTES = 16 << 10, /* bytes of frames that are held back for the next message */
   /* Limit of the packets received from a peer and not freed yet: several times those of one
    * step. */
@@ -159,10 +159,10 @@ typedef struct clv_frame_writer {
   bool is_shut, is_broken;
   clv_code code; /* why the writer is shut, with `text` */
   char text[CLV_ERR_TEXT];
-  clv_logged_message *spare;   /* free entries of logs */
-  size_t n_spare, n_allocated; /* free entries, all entries */
-  clv_bytes coalesced;         /* frames held back for the next message of lane 0, encoded */
-  uint32_t n_coalesced;
+  clv_logged_message *spare;    /* free entries of logs */
+  size_t n_spare, n_allocated;  /* free entries, all entries */
+  clv_bytes coalesced;          /* frames held back for the next message of lane 0, encoded */
+  uint32_t n_coalesced, n_acks; /* these frames, and the ACKs among them, which flush leaves */
   uint64_t bytes_out, messages_out, resent_bytes; /* sent so far, and sent again; atomic */
 } clv_frame_writer;
 
@@ -200,7 +200,8 @@ clv_code clv_frame_writer_send_plain(clv_frame_writer *o, const clv_frame *f,
 /* Sends ATTACH or ATTACHED, the first frame of a stream. It is not part of the lane's log. */
 clv_code clv_frame_writer_send_first(clv_stream s, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
 /* Holds a frame of lane 0 back, so that it is sent in one message with the next frame of lane 0,
- * before that frame, or by clv_frame_writer_flush. Copies the pieces, which stay the caller's.
+ * before that frame, or by clv_frame_writer_flush, unless only ACKs are held back. Copies the
+ * pieces, which stay the caller's.
  * False: the frame was not held back and the caller has to send it. */
 bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
                                const clv_rpc_piece *payload, size_t n_payload,
