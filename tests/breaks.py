@@ -380,9 +380,9 @@ of("common/engine/reference/rref_owner.c", PROGRAMS,
 LINK_CELLS, LINKS = "tests/unit/link/test_tables", "simulate/links --runs 300"
 of("common/net/link/link_state.c", LINK_CELLS,
    a_link_is_open_with_its_first_lane=("static clv_code attach", "if (++l->n_attached == l->n_lanes)", "if (++l->n_attached)"),
-   a_lane_joins_twice=("static clv_code join", "l->lanes[n->index] ||", ""),
-   a_link_that_attaches_does_not_end=("static state_action *const actions", "[CLV_LINK_ATTACHING] = {join_lane, attach_lane, end_link,", "[CLV_LINK_ATTACHING] = {join, attach, ignore,"),
-   an_end_is_said_again=("static state_action *const actions", "[CLV_LINK_ENDING] = {refuse_event, ignore_event, ignore_event, remove_lane}", "[CLV_LINK_ENDING] = {refuse, ignore, end, remove_lane}"),
+   a_lane_joins_twice=("static clv_code join_lane", "l->lanes[n->index].has_joined ||", ""),
+   a_link_that_attaches_does_not_end=("static state_action *const actions", "[CLV_LINK_ATTACHING] = {join_lane, attach_lane, refuse_event, end_link,", "[CLV_LINK_ATTACHING] = {join_lane, attach_lane, refuse_event, ignore_event,"),
+   an_end_is_said_again=("static state_action *const actions", "[CLV_LINK_ENDING] = {refuse_event, ignore_event, refuse_event, ignore_event, remove_lane}", "[CLV_LINK_ENDING] = {refuse_event, ignore_event, refuse_event, end_link, remove_lane}"),
    a_link_is_gone_before_its_last_lane=("static clv_code remove_lane", "--l->n_joined == 0", "--l->n_joined == 1"))
 of("common/net/link/lane.c", LINK_CELLS,
    credit_comes_on_any_lane=("[CLV_LANE_BULK] = {", "[CREDIT] = refuse_on_bulk", "[CREDIT] = on_credit"),
@@ -465,12 +465,27 @@ of("common/engine/context_wake.c", WAKES,
    facts_that_meet_do_not_wake=("static const uint64_t kinds_ready_together", "[CLV_PREPARE] = CLV_KIND_BIT(CLV_GRADIENT)", "[CLV_PREPARE] = 0"))
 of("common/engine/node_links.c", "tests/unit/engine/test_master",
    what_cannot_leave_fails_elsewhere_alone=("void clv_node_send(", "if (clv_contexts_fail_context(n->contexts, c.context, c.module, &err)) return;", "if (code == CLV_OK) return;"))
-of("common/net/link/link.c", "tests/unit/link/test_dial",
-   a_lane_that_is_taken_no_more_is_the_reason=("static clv_code dial_lane", "if (code != CLV_OK) code = use_end_reason(l, code, err);", ""))
+CONNECTIONS = "tests/unit/link/test_reconnects"
+of("common/net/link/link_state.c", CONNECTIONS,
+   an_older_connection_is_taken=("static clv_code join_again", "n->connection <= s->connection", "n->connection < s->connection"),
+   the_earlier_connection_need_not_end=("static clv_code join_again", "n->must_wait = s->has_joined;", "n->must_wait = false;"))
+of("common/net/link/lane_log.c", CONNECTIONS,
+   all_is_sent_again=("clv_code clv_lane_log_resume", "CLV_TRY(clv_lane_log_ack(g, received, removed, err));", "if (received > g->n_sent) return CLV_INVALID;"),
+   nothing_is_sent_again=("clv_code clv_lane_log_resume", "g->unsent = g->first;", ""))
+of("common/net/link/lane.c", CONNECTIONS,
+   credit_is_granted_again=("static clv_code on_attached", "if (is_first && ln->index == 0)", "if (ln->index == 0)"),
+   a_lost_link_ends=("static bool may_reconnect", "return code == CLV_UNAVAILABLE ||", "return"))
+of("common/net/link/redial.c", CONNECTIONS,
+   a_refusal_waits_for_the_lease=("static void check_refusals", "!r->refused_ns ||", "r->refused_ns ||"),
+   no_answer_is_waited_for_without_end=("static void find_late_lane", "d->late[d->n_late++] = index;", ""))
+of("common/net/link/received.c", LINKS,
+   messages_are_not_counted=("uint64_t clv_link_received", "__atomic_load_n(&l->lanes[index].received, __ATOMIC_RELAXED)", "0"))
+of("common/net/link/dial.c", "tests/unit/link/test_dial",
+   a_lane_that_is_taken_no_more_is_the_reason=("clv_code clv_link_dial_lane", "if (code != CLV_OK) code = use_end_reason(l, code, err);", ""))
 
 # ---- messages of several frames ------------------------------------------------------------------
-of("common/net/rpc/stream_send.c", "tests/unit/rpc/test_stream",
-   more_is_enclosed_than_a_receiver_takes=("static bool can_coalesce", "stream->n_coalesced < CLV_RPC_COALESCED &&", ""))
+of("common/net/link/frame_writer.c", CONNECTIONS,
+   more_is_enclosed_than_a_receiver_takes=("static bool hold_back", "o->n_coalesced == CLV_WIRE_BUNDLED ||", ""))
 of("common/net/wire/frame_decode.c", "tests/unit/wire/test_frame_hostile",
    frames_before_one_are_not_counted=("static clv_code read_preceding_frame", "if (d->preceding->n == CLV_WIRE_BUNDLED)", "if (d->preceding->n == 2 * CLV_WIRE_BUNDLED)"),
    a_frame_before_one_has_some_before_it=("clv_code clv_frame_decode_bundled", "decoder d = {.limits = limits};", "clv_bundle none = {0};\n  decoder d = {.limits = limits, .before = &none};"))

@@ -191,6 +191,13 @@ kill-walk: deps-test
 	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all $(FAILPOINTS)
 	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/kill_walk.py $(WALK_ARGS)
 
+RESETS ?= 1000
+##+ outages          a network that drops packets for 1, 10 and 60 s, another address, RESETS
+##+                  (1000): the same bits, and how soon steps go on
+outages: deps-test
+	$(Q)$(MAKE) --no-print-directory -j$(shell nproc) all
+	$(Q)CLEAVE_TEST_BIN=$(abspath $(OUT)) $(PYTHON) tests/net/operations/outages.py $(RESETS)
+
 ATTACK_SECONDS ?= 6
 NOISE_SECONDS ?= 75
 ##+ attacks          floods beside a training run: its bits, its rate, the log; pauses

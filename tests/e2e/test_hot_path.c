@@ -18,7 +18,7 @@
 #include "master/train/train.h"
 #include "worker/service/service.h"
 
-enum { WARM_UP = 12, MEASURED = 20, BATCH = 48, MICRO = 3 };
+enum { WARM_UP = 30, MEASURED = 20, BATCH = 48, MICRO = 3 };
 
 /* Every allocation of our own objects goes through these (-Wl,--wrap). */
 static _Atomic uint64_t taken;

@@ -70,6 +70,13 @@ static void on_peer_closed(void *user, clv_link *link, clv_code code, const char
   clv_session_unref(s);
 }
 
+/* Returns the time for mending a link: limits.lease, but less than the session's reference lease,
+ * so that no link waits for a node whose references are freed already. */
+static uint64_t link_lease_ms(const clv_session *s) {
+  uint64_t most_ms = (uint64_t)s->reference_lease_ms / 4 * 3;
+  return CLV_MIN(s->settings->config->limits.lease_ms, most_ms);
+}
+
 static clv_link_options make_link_options(clv_session *s, const char *peer, uint64_t send_credit,
                                           void (*closed)(void *, clv_link *, clv_code,
                                                          const char *)) {
@@ -78,7 +85,7 @@ static clv_link_options make_link_options(clv_session *s, const char *peer, uint
                             .accept_limits = s->granted_limits,
                             .send_credit = send_credit,
                             .quota_fails_packet = true,
-                            .lease_ms = s->settings->config->limits.lease_ms,
+                            .lease_ms = link_lease_ms(s),
                             .events = {.user = s, .on_packet = on_packet, .on_closed = closed}};
 }
 

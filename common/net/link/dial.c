@@ -54,7 +54,8 @@ clv_code clv_link_dial_lane(clv_link *l, uint32_t index, uint64_t connection, cl
     code = clv_link_on_event(l, CLV_LINK_LANE_JOINS, &n, err);
     if (code != CLV_OK) code = use_end_reason(l, code, err);
     if (code == CLV_OK)
-      code = l->dialler.dial(l->dialler.user, index, ln, &l->redials.is_stopping, &s.handle, err);
+      code = l->dialler.dial(l->dialler.user, index, ln,
+                             connection ? &l->redials.is_stopping : NULL, &s.handle, err);
     if (code != CLV_OK) code = give_up(l, ln, err);
   }
   if (code != CLV_OK) {

@@ -15,18 +15,22 @@
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-static void free_message(clv_logged_message *m) {
+static void free_message(clv_frame_writer *o, clv_logged_message *m) {
+  __atomic_sub_fetch(&o->n_allocated, 1, __ATOMIC_RELAXED);
   clv_bytes_done(&m->head);
   free(m);
 }
 
-static clv_code new_message(clv_logged_message **ret, clv_err *err) {
+/* Makes a message. Those that the writer keeps for later get memory for most heads; a peer that
+ * acknowledges nothing does not get that for each. */
+static clv_code new_message(clv_frame_writer *o, clv_logged_message **ret, clv_err *err) {
   static const char nothing[HEAD_BYTES];
   clv_logged_message *m;
   CLV_TRY(clv_alloc(1, sizeof *m, &m, err));
-  clv_bytes_add(&m->head, nothing, sizeof nothing);
+  if (__atomic_add_fetch(&o->n_allocated, 1, __ATOMIC_RELAXED) <= MAX_SPARE_MESSAGES)
+    clv_bytes_add(&m->head, nothing, sizeof nothing);
   if (m->head.failed) {
-    free_message(m);
+    free_message(o, m);
     return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   }
   *ret = m;
@@ -34,8 +38,7 @@ static clv_code new_message(clv_logged_message **ret, clv_err *err) {
 }
 
 static void release_payload(clv_logged_message *m) {
-  for (uint32_t i = 0; i < m->n_payload; i++)
-    if (m->payload[i].release) m->payload[i].release(m->payload[i].owner);
+  for (uint32_t i = 0; i < m->n_payload; i++) clv_tensor_unref(m->payload[i]);
   m->n_payload = 0;
 }
 
@@ -55,7 +58,7 @@ static void recycle_messages(clv_frame_writer *o, clv_logged_message *list) {
   pthread_mutex_unlock(&o->lock);
   for (clv_logged_message *m; (m = surplus) != NULL;) {
     surplus = m->next;
-    free_message(m);
+    free_message(o, m);
   }
 }
 
@@ -78,7 +81,7 @@ static clv_logged_message *take_spare_message(clv_frame_writer *o) {
 static clv_code add_spare_messages(clv_frame_writer *o, int n, clv_err *err) {
   for (int i = 0; i < n; i++) {
     clv_logged_message *m;
-    CLV_TRY(new_message(&m, err));
+    CLV_TRY(new_message(o, &m, err));
     recycle_message(o, m);
   }
   return CLV_OK;
@@ -90,7 +93,7 @@ static clv_code take_message(clv_frame_writer *o, clv_logged_message **ret, clv_
     CLV_TRY(add_spare_messages(o, MESSAGE_BATCH, err));
     m = take_spare_message(o);
   }
-  if (!m) CLV_TRY(new_message(&m, err)); /* other threads took the new ones */
+  if (!m) CLV_TRY(new_message(o, &m, err)); /* other threads took the new ones */
   m->head.len = m->head_len = m->bytes = 0;
   m->head.failed = false;
   *ret = m;
@@ -99,13 +102,23 @@ static clv_code take_message(clv_frame_writer *o, clv_logged_message **ret, clv_
 
 /* ---- lifetime -------------------------------------------------------------------------------- */
 
+/* Allocates the memory for frames that are held back, so that a step allocates none. */
+static clv_code reserve_coalesced(clv_frame_writer *o, clv_err *err) {
+  static const char nothing[COALESCED_BYTES];
+  clv_bytes_add(&o->coalesced, nothing, sizeof nothing);
+  if (o->coalesced.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  o->coalesced.len = 0;
+  return CLV_OK;
+}
+
 clv_code clv_frame_writer_new(const char *peer, clv_frame_writer **ret, clv_err *err) {
   clv_frame_writer *o;
   CLV_TRY(clv_alloc(1, sizeof *o, &o, err));
   pthread_mutex_init(&o->lock, NULL);
   o->refs = 1;
   snprintf(o->peer, sizeof o->peer, "%s", peer);
-  clv_code code = add_spare_messages(o, PREALLOC_MESSAGES, err);
+  clv_code code = reserve_coalesced(o, err);
+  if (code == CLV_OK) code = add_spare_messages(o, PREALLOC_MESSAGES, err);
   if (code != CLV_OK) {
     clv_frame_writer_unref(o);
     return code;
@@ -127,7 +140,7 @@ void clv_frame_writer_unref(clv_frame_writer *o) {
     clv_lane_log_clear(&o->logs[i], &removed);
   }
   recycle_messages(o, removed);
-  for (clv_logged_message *m; (m = take_spare_message(o)) != NULL;) free_message(m);
+  for (clv_logged_message *m; (m = take_spare_message(o)) != NULL;) free_message(o, m);
   clv_bytes_done(&o->coalesced);
   pthread_mutex_destroy(&o->lock);
   free(o);
@@ -160,8 +173,8 @@ static clv_code pass_message(clv_stream s, const clv_logged_message *m, clv_err 
   size_t n = 0, behind = m->head.len - m->head_len;
   if (m->head_len) pieces[n++] = (clv_rpc_piece){.data = m->head.data, .len = m->head_len};
   for (uint32_t i = 0; i < m->n_payload; i++) {
-    pieces[n++] = m->payload[i];
-    clv_tensor_ref(m->payload[i].owner);
+    clv_tensor *t = clv_tensor_ref(m->payload[i]);
+    pieces[n++] = clv_frame_writer_piece(t, i ? 0 : m->offset, i ? t->bytes : m->len);
   }
   if (behind) pieces[n++] = (clv_rpc_piece){.data = m->head.data + m->head_len, .len = behind};
   return s.transport->send(s.handle, pieces, n, err);
@@ -412,7 +425,7 @@ static void add_coalesced(clv_frame_writer *o, clv_logged_message *m) {
   clv_bytes_add(&m->head, o->coalesced.data, o->coalesced.len);
   m->bytes += o->coalesced.len;
   o->coalesced.len = 0;
-  o->n_coalesced = 0;
+  o->n_coalesced = o->n_acks = 0;
 }
 
 /* Appends a message to its lane. The caller holds the lock. */
@@ -456,8 +469,12 @@ clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_fr
     release_pieces(pieces + 1, n_payload);
     return code;
   }
-  memcpy(m->payload, pieces + 1, n_payload * sizeof *pieces);
+  for (size_t i = 0; i < n_payload; i++) m->payload[i] = pieces[i + 1].owner;
   m->n_payload = (uint32_t)n_payload;
+  if (n_payload) {
+    m->offset = (size_t)((const char *)pieces[1].data - (const char *)m->payload[0]->data);
+    m->len = pieces[1].len;
+  }
   code = clv_frame_encode(f, payload, &m->head, err);
   m->head_len = m->head.len;
   m->bytes = m->head.len + payload;
@@ -505,6 +522,7 @@ bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
   if (clv_frame_encode(f, bytes, &scratch->head, &ignored) == CLV_OK) {
     pthread_mutex_lock(&o->lock);
     is_held = hold_back(o, &scratch->head, payload, n_payload, bytes);
+    o->n_acks += is_held && f->kind == CLV_ACK;
     pthread_mutex_unlock(&o->lock);
   }
   recycle_message(o, scratch);
@@ -515,12 +533,12 @@ void clv_frame_writer_flush(clv_frame_writer *o) {
   clv_err ignored;
   clv_logged_message *m;
   pthread_mutex_lock(&o->lock);
-  bool any = o->n_coalesced && !o->is_shut && !o->is_broken;
+  bool any = o->n_coalesced > o->n_acks && !o->is_shut && !o->is_broken;
   pthread_mutex_unlock(&o->lock);
   if (!any || take_message(o, &m, &ignored) != CLV_OK) return;
   pthread_mutex_lock(&o->lock);
-  any =
-      o->n_coalesced && !o->is_shut && !o->is_broken && append_message(o, 0, m, &ignored) == CLV_OK;
+  any = o->n_coalesced > o->n_acks && !o->is_shut && !o->is_broken &&
+        append_message(o, 0, m, &ignored) == CLV_OK;
   if (any) {
     pump_lane(o, &o->logs[0]);
     return;

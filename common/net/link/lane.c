@@ -50,14 +50,11 @@ static frame_class frame_class_of(clv_frame_kind kind) {
 
 typedef clv_code lane_action(const lane_frame *m, clv_err *err);
 
+/* Delivers a packet. One with tensors makes an ACK due, because the peer keeps them until then. */
 static void deliver_packet(clv_link *l, clv_packet *p) {
-  if (p) l->events.on_packet(l->events.user, l, p);
-}
-
-/* Delivers a packet whose tensors came in chunks, and lets the next ACK be sent at once. */
-static void deliver_chunked(clv_link *l, clv_packet *p) {
-  if (p) __atomic_store_n(&l->must_ack, true, __ATOMIC_RELAXED);
-  deliver_packet(l, p);
+  if (!p) return;
+  if (p->frame.n_tensors) __atomic_store_n(&l->must_ack, true, __ATOMIC_RELAXED);
+  l->events.on_packet(l->events.user, l, p);
 }
 
 static clv_code on_packet(const lane_frame *m, clv_err *err) {
@@ -65,12 +62,8 @@ static clv_code on_packet(const lane_frame *m, clv_err *err) {
   clv_reassembly *a = &m->link->reassembly;
   CLV_TRY(clv_reassembly_new_packet(a, m->f, &p, &head, err));
   deliver_packet(m->link, head);
-  bool is_chunked = m->f->n_tensors && m->f->tensors[0].transfer;
   CLV_TRY(clv_reassembly_add_packet(a, p, m->pieces, m->payload, &complete, err));
-  if (is_chunked)
-    deliver_chunked(m->link, complete);
-  else
-    deliver_packet(m->link, complete);
+  deliver_packet(m->link, complete);
   return CLV_OK;
 }
 
@@ -78,7 +71,7 @@ static clv_code on_chunk(const lane_frame *m, clv_err *err) {
   clv_packet *complete;
   CLV_TRY(
       clv_reassembly_add_chunk(&m->link->reassembly, m->f, m->pieces, m->payload, &complete, err));
-  deliver_chunked(m->link, complete);
+  deliver_packet(m->link, complete);
   return CLV_OK;
 }
 
@@ -345,8 +338,7 @@ static clv_code handle_message(clv_lane *ln, const clv_iov *iov, size_t n, clv_e
   if (ln->link) count_message(ln->link, total_bytes(iov, n));
   CLV_TRY(handle_bundled(ln, &before, pieces, n, &limits, err));
   if (f.kind) CLV_TRY(handle_frame(ln, &f, pieces, &payload, err));
-  return is_attached ? clv_link_count_received(ln->link, ln->index, total_bytes(iov, n), err)
-                     : CLV_OK;
+  return is_attached ? clv_link_count_received(ln->link, ln->index, err) : CLV_OK;
 }
 
 /* Handles a message. After an error the link ends and its streams are cancelled: a link that had

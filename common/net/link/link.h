@@ -389,8 +389,8 @@ typedef struct clv_dialler {
   void *user;
   /* Dials the stream of lane `index`, and returns it with a reference for the lane. The lane may
    * receive inputs before the function returns. Called again for a lane that has lost its
-   * connection; `stop` (atomic) then turns true when the call should give up. An error text with
-   * CLV_RPC_REFUSED says that no process listens at the peer's host. */
+   * connection; `stop` (atomic, else NULL) then turns true when the call should give up. An error
+   * text with CLV_RPC_REFUSED says that no process listens at the peer's host. */
   clv_code (*dial)(void *user, uint32_t index, clv_lane *lane, const bool *stop, void **ret_stream,
                    clv_err *err);
   void (*hang_up)(void *user); /* called once, after the last dial; may be NULL */

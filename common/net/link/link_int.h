@@ -49,9 +49,9 @@ enum {
   /* number of entries of the reassembly table whose spans are allocated when the link is made */
   PREALLOC_PARTIAL = 32,
   MAX_SPARE_MESSAGES = 256,   /* free entries of logs that a link keeps */
-  PREALLOC_MESSAGES = 16,     /* entries that are allocated when the link is made */
-  MESSAGE_BATCH = 16,         /* entries that are allocated when none is free */
-  HEAD_BYTES = 512,           /* encoded size of most frames, without payload */
+  PREALLOC_MESSAGES = 96,     /* entries that are allocated when the link is made */
+  MESSAGE_BATCH = 32,         /* entries that are allocated when none is free */
+  HEAD_BYTES = 1024,          /* encoded size of most frames, without payload */
   COALESCED_BYTES = 16 << 10, /* bytes of frames that are held back for the next message */
   /* Limit of the packets received from a peer and not freed yet: several times those of one
    * step. */
@@ -63,7 +63,6 @@ enum {
   MAX_UNSENT = MAX_PACKETS,  /* messages on the control lane that the transport has not accepted */
   MAX_LOGGED = 1 << 16,      /* messages of a lane that the peer has not acknowledged */
   ACK_MESSAGES = 32,         /* received messages of a lane that wait for an ACK, at most */
-  ACK_BYTES = 256 << 10,     /* received bytes of the control lane that wait for an ACK, at most */
   ATTACH_TIMEOUT_MS = 5000,  /* time for a redial: connect, TLS and ATTACHED */
   REFUSED_MS = 3000,         /* the link ends when its peer's host refuses it for this time */
   REDIAL_FIRST_MS = 200,     /* pause before the second redial; doubles up to REDIAL_MAX_MS */
@@ -107,9 +106,10 @@ typedef struct clv_logged_message {
    * message */
   clv_bytes head;
   size_t head_len;
-  clv_rpc_piece payload[CLV_WIRE_TENSORS]; /* [n_payload], a reference to the tensor of each */
+  clv_tensor *payload[CLV_WIRE_TENSORS]; /* [n_payload], a reference to each */
   uint32_t n_payload;
-  size_t bytes;    /* size of the message */
+  size_t offset, len; /* bytes of payload[0]; of the others all are sent */
+  size_t bytes;       /* size of the message */
   bool is_removed; /* acknowledged while a thread passes it to the stream; that thread frees it */
 } clv_logged_message;
 
@@ -159,10 +159,10 @@ typedef struct clv_frame_writer {
   bool is_shut, is_broken;
   clv_code code; /* why the writer is shut, with `text` */
   char text[CLV_ERR_TEXT];
-  clv_logged_message *spare; /* free entries of logs */
-  size_t n_spare;
-  clv_bytes coalesced; /* frames held back for the next message of lane 0, encoded */
-  uint32_t n_coalesced;
+  clv_logged_message *spare;    /* free entries of logs */
+  size_t n_spare, n_allocated;  /* free entries, all entries */
+  clv_bytes coalesced;          /* frames held back for the next message of lane 0, encoded */
+  uint32_t n_coalesced, n_acks; /* these frames, and the ACKs among them, which flush leaves */
   uint64_t bytes_out, messages_out, resent_bytes; /* sent so far, and sent again; atomic */
 } clv_frame_writer;
 
@@ -190,8 +190,8 @@ clv_code clv_frame_writer_ack(clv_frame_writer *o, uint32_t index, uint64_t rece
 clv_rpc_piece clv_frame_writer_piece(clv_tensor *t, size_t offset, size_t len);
 
 /* Sends one frame on one lane, now or once the lane has a stream. pieces[0] is not used;
- * pieces[1..n_payload] are pieces of tensors, hold `payload` bytes and are taken over in all
- * cases. */
+ * pieces[1..n_payload] are complete tensors, or one piece of a tensor, hold `payload` bytes and are
+ * taken over in all cases. */
 clv_code clv_frame_writer_send(clv_frame_writer *o, uint32_t index, const clv_frame *f,
                                clv_rpc_piece *pieces, size_t n_payload, size_t payload,
                                clv_err *err) CLV_USE_RESULT;
@@ -200,7 +200,8 @@ clv_code clv_frame_writer_send_plain(clv_frame_writer *o, const clv_frame *f,
 /* Sends ATTACH or ATTACHED, the first frame of a stream. It is not part of the lane's log. */
 clv_code clv_frame_writer_send_first(clv_stream s, const clv_frame *f, clv_err *err) CLV_USE_RESULT;
 /* Holds a frame of lane 0 back, so that it is sent in one message with the next frame of lane 0,
- * before that frame, or by clv_frame_writer_flush. Copies the pieces, which stay the caller's.
+ * before that frame, or by clv_frame_writer_flush, unless only ACKs are held back. Copies the
+ * pieces, which stay the caller's.
  * False: the frame was not held back and the caller has to send it. */
 bool clv_frame_writer_coalesce(clv_frame_writer *o, const clv_frame *f,
                                const clv_rpc_piece *payload, size_t n_payload,
@@ -510,15 +511,15 @@ typedef struct clv_link_event_args {
 
 /* A lane of a link, over all its connections. */
 typedef struct clv_lane_slot {
-  bool has_joined;           /* it has a stream: dialled or accepted, and not ended */
-  bool is_attached;          /* both sides have attached the stream */
-  uint64_t connection;       /* highest number of a connection so far */
-  uint64_t lost_since_ns;    /* when the last attached connection was lost; 0: it is attached */
-  uint64_t attached_ns;      /* when the lane was last attached */
-  uint64_t attach_until_ns;  /* end of the time for ATTACHED of a redial; 0: none */
-  struct clv_lane *waiting;  /* accepted, waits for the end of the present connection; NULL: none */
-  uint64_t received;         /* messages received over all connections; atomic */
-  uint64_t acked, new_bytes; /* received messages acknowledged; bytes since then; atomic */
+  bool has_joined;          /* it has a stream: dialled or accepted, and not ended */
+  bool is_attached;         /* both sides have attached the stream */
+  uint64_t connection;      /* highest number of a connection so far */
+  uint64_t lost_since_ns;   /* when the last attached connection was lost; 0: it is attached */
+  uint64_t attached_ns;     /* when the lane was last attached */
+  uint64_t attach_until_ns; /* end of the time for ATTACHED of a redial; 0: none */
+  struct clv_lane *waiting; /* accepted, waits for the end of the present connection; NULL: none */
+  uint64_t received;        /* messages received over all connections; atomic */
+  uint64_t acked;           /* received messages that were acknowledged; atomic */
 } clv_lane_slot;
 
 /* Redials of the dialling side of a link. */
@@ -552,7 +553,7 @@ struct clv_link {
   char peer[CLV_WIRE_NAME + 1];
   bool has_violation; /* atomic: a message that violated the protocol ended the link */
   bool is_mending;    /* atomic: the state is CLV_LINK_MENDING */
-  bool must_ack;      /* atomic: a packet in chunks is complete, so the next ACK is due */
+  bool must_ack;      /* atomic: a packet with tensors is complete, so an ACK is due */
   uint64_t lease_ms;  /* time for mending a lane; 0: the loss of a lane ends the link */
   clv_clock clock;
   clv_wire_limits accept_limits;
@@ -588,10 +589,8 @@ clv_code clv_link_note_pong(clv_link *l, const clv_frame *pong, clv_err *err) CL
 
 /* ---- received.c ------------------------------------------------------------------------------ */
 
-/* Counts a message of `bytes` that was received on a lane and handled, and sends an ACK if one is
- * due. */
-clv_code clv_link_count_received(clv_link *l, uint32_t index, uint64_t bytes,
-                                 clv_err *err) CLV_USE_RESULT;
+/* Counts a message that was received on a lane and handled, and sends an ACK if one is due. */
+clv_code clv_link_count_received(clv_link *l, uint32_t index, clv_err *err) CLV_USE_RESULT;
 /* Handles an ACK. CLV_INVALID: it has counters of other lanes, or of messages that were not
  * sent. */
 clv_code clv_link_note_ack(clv_link *l, const clv_frame *f, clv_err *err) CLV_USE_RESULT;

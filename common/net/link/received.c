@@ -2,9 +2,9 @@
  *
  * Messages received on each lane. Both sides count them in order, so no message has a number. ACK
  * reports the counters to the peer, which then forgets these messages. An ACK is due when a packet
- * in chunks is complete, because its tensors stay in the peer's memory until then, after
- * ACK_MESSAGES messages of a lane, and after ACK_BYTES of the control lane. It is sent with the
- * next message of the control lane; there is no timer.
+ * with tensors is complete, because they stay in the peer's memory until then, and after
+ * ACK_MESSAGES messages of a lane. It is sent with the next message of the control lane; there is
+ * no timer.
  */
 #include "common/net/link/link_int.h"
 
@@ -18,7 +18,6 @@ static clv_frame make_ack(clv_link *l) {
   for (uint32_t i = 0; i < l->n_lanes; i++) {
     f.ack.received[i] = clv_link_received(l, i);
     __atomic_store_n(&l->lanes[i].acked, f.ack.received[i], __ATOMIC_RELAXED);
-    __atomic_store_n(&l->lanes[i].new_bytes, 0, __ATOMIC_RELAXED);
   }
   return f;
 }
@@ -32,12 +31,10 @@ static clv_code send_ack(clv_link *l, clv_err *err) {
   return code == CLV_UNAVAILABLE ? CLV_OK : code;
 }
 
-clv_code clv_link_count_received(clv_link *l, uint32_t index, uint64_t bytes, clv_err *err) {
+clv_code clv_link_count_received(clv_link *l, uint32_t index, clv_err *err) {
   clv_lane_slot *s = &l->lanes[index];
   uint64_t n = __atomic_add_fetch(&s->received, 1, __ATOMIC_RELAXED);
-  uint64_t new_bytes = index == 0 ? __atomic_add_fetch(&s->new_bytes, bytes, __ATOMIC_RELAXED) : 0;
-  bool is_due =
-      n - __atomic_load_n(&s->acked, __ATOMIC_RELAXED) >= ACK_MESSAGES || new_bytes >= ACK_BYTES;
+  bool is_due = n - __atomic_load_n(&s->acked, __ATOMIC_RELAXED) >= ACK_MESSAGES;
   if (!is_due && !__atomic_load_n(&l->must_ack, __ATOMIC_RELAXED)) return CLV_OK;
   __atomic_store_n(&l->must_ack, false, __ATOMIC_RELAXED);
   return send_ack(l, err);

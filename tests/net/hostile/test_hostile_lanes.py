@@ -274,7 +274,8 @@ def answers_nobody_reads(e):
     lane.listen()
     assert "does not read" in ends(lane, MORE)
     narrow.close()
-    return 8192 * 256  # the limit of messages, and what one of them takes
+    # the limit of messages, and what one of them takes in its lane's log and its stream
+    return 8192 * 640
 
 
 if __name__ == "__main__":

@@ -557,7 +557,7 @@ if __name__ == "__main__":
         allow = "  - {identity: \"spiffe://test/other\", role: master, sessions: 1}\n"
         allow += "  - {identity: \"spiffe://test/watch\", role: observer}\n"
         timeout_ms = int(500 * SLOW * (10 if SANITIZED else 1))
-        with Measured(2, f"limits: {{handshake_timeout: {timeout_ms}ms}}\ndrain_timeout: 60s\n",
+        with Measured(2, f"limits: {{handshake_timeout: {timeout_ms}ms, peer_timeout: {3 * SLOW:g}s, lease: {5 * SLOW:g}s}}\ndrain_timeout: 60s\n",
                       extra_allow=allow.replace("sessions: 1", "sessions: 1, bytes: 256MiB"),
                       env={"CLEAVE_TEST_OPS": "1"}) as cluster:
             os.environ["CLEAVE_TEST_OPS"] = "1"

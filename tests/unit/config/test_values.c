@@ -598,6 +598,13 @@ static void same_data(const clv_session_config *a, const clv_session_config *b) 
   assert_int_equal(a->data.flatten, b->data.flatten);
 }
 
+/* All but positions in the file. */
+static void same_limits(const clv_session_config *a, const clv_session_config *b) {
+  const size_t len =
+      offsetof(clv_session_config, limits.lease_pos) - offsetof(clv_session_config, limits);
+  assert_memory_equal(&a->limits, &b->limits, len);
+}
+
 static void same_session(const clv_session_config *a, const clv_session_config *b) {
   assert_string_equal(a->name, b->name);
   assert_string_equal(a->tls.ca, b->tls.ca);
@@ -624,9 +631,7 @@ static void same_session(const clv_session_config *a, const clv_session_config *
   assert_true(a->pipeline.window == b->pipeline.window);
   assert_true(a->pipeline.flush_every == b->pipeline.flush_every);
   assert_int_equal(a->transfer, b->transfer);
-  assert_memory_equal(
-      &a->limits, &b->limits,
-      offsetof(clv_session_config, limits.lease_pos) - offsetof(clv_session_config, limits));
+  same_limits(a, b);
   assert_true(a->log.every == b->log.every && a->log.json == b->log.json);
   assert_string_equal(a->log.tensorboard ? a->log.tensorboard : "none",
                       b->log.tensorboard ? b->log.tensorboard : "none");
