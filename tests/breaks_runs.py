@@ -45,7 +45,7 @@ of("master/run/run_save.c", "tests/unit/run/test_best",
    a_checkpoint_may_take_all_the_time=("uint64_t clv_checkpoint_interval_ns(", "CLV_MAX(interval, MIN_INTERVAL_NS)", "MIN_INTERVAL_NS"))
 KEPT = "tests/net/operations/test_kept_checkpoints.py"
 of("master/train/save.c", KEPT,
-   kept_files_are_not_removed=("static clv_code commit(", "remove_kept_files, t, err);", "NULL, NULL, err);"),
+   kept_files_are_not_removed=("clv_code clv_trainer_prune(", "remove_kept_files, t, err);", "NULL, NULL, err);"),
    kept_stages_are_fetched=("static bool is_kept_at_worker(", "!t->is_stage_fetched[stage];", "!t->is_stage_fetched[stage] && stage > 99;"))
 of("master/train/state.c", KEPT,
    a_lost_file_ends_the_run=("clv_code clv_trainer_restore(", "if (code == CLV_OK || !is_lost) return code;", "return code;"))

@@ -97,10 +97,11 @@ static clv_code open_checkpoint_file(const clv_look_weights *w, uint32_t from,
   const clv_manifest_file *row =
       clv_manifest_find_stage(clv_checkpoint_manifest(w->checkpoint), from, false);
   if (row && row->place)
-    return clv_fail(err, CLV_UNIMPLEMENTED,
-                    "the checkpoint's file '%s' is at its worker alone: `checkpoint gather` fetches "
-                    "it",
-                    row->name);
+    return clv_fail(
+        err, CLV_UNIMPLEMENTED,
+        "the checkpoint's file '%s' is at its worker alone: `checkpoint gather` fetches "
+        "it",
+        row->name);
   return clv_checkpoint_open_model_lazy(w->checkpoint, from, ret, err);
 }
 

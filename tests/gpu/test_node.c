@@ -426,7 +426,8 @@ static void device_state_files_do_not_block_the_node_thread(void **state) {
   strcpy(file_of_state, "/tmp/cleave-state-XXXXXX");
   close(mkstemp(file_of_state));
   begin(&w, 2);
-  w.node->o.files = (clv_state_files){NULL, save_state, open_state, remove_state};
+  w.node->o.files =
+      (clv_state_files){.save = save_state, .open = open_state, .remove = remove_state};
   put_weights(&w, CLV_STATE_WEIGHTS, 0, 0, WEIGHTS, 0);
   double kept = read_sum(&w, 0, CLV_STATE_WEIGHTS);
   keep_state(&w, CLV_STATE_SAVE, 1);

@@ -186,6 +186,12 @@ def kill_walk(lines):
     return f"{m[1]}, {m[2]} problems", m[2] == "0" and bool(every(r"^ok each_failpoint_changes_no_bit", lines))
 
 
+def outages(lines):
+    back, resets = every(r"^(packets dropped for .*|another address): steps go on after ([\d.]+) s", lines), last(r"^ok (\d+ resets): the same bits", lines)
+    said = "; ".join(f"{m[1]}: {m[2]} s" for m in back)
+    return f"{said}; {resets[1]}", bool(every(r"^ok the same bits, one attempt", lines))
+
+
 def bench(lines):
     m = last(r"^(\d+) of (\d+) targets met", lines)
     missed = every(r"^(missed strictly|not judged): .*", lines)
@@ -235,6 +241,7 @@ PROOFS = (
     Proof("soak-mixed", "nothing grows", soak_mixed, ("tests/net",), {"SOAK_SECONDS": "7200"},
           {"SOAK_SECONDS": "300"}, 125),
     Proof("soak-kill", "no bit differs", soak_kill, ("tests/net",), {"KILLS": "1000"}, {"KILLS": "60"}, 15),
+    Proof("outages", "the same bits in one attempt", outages, ("tests/net",), {"RESETS": "1000"}, {"RESETS": "50"}, 10),
     Proof("recut", "no bit differs", oks, ("tests/net",), {"RECUT_PAIRS": "20"}, {"RECUT_PAIRS": "3"}, 3),
     Proof("model", "every rule holds, every mistake is found", model, ("tests/model",), minutes=1),
     Proof("kill-walk", "no bit differs", kill_walk, ("tests/net", "tests/failpoints"), short={"WALK_ARGS": "--points checkpoint"}, minutes=8),

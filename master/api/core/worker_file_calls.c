@@ -16,8 +16,11 @@ cleave_status api_file_check_result(const cleave_state_file *ret, cleave_error *
 static api_arguments make_arguments(cleave_module *module, clv_frame_kind frame_kind,
                                     cleave_state_kind kind, const char *name,
                                     uint64_t deadline_ms) {
-  return (api_arguments){
-      .deadline_ms = deadline_ms, .module = module, .name = name, .kind = kind, .frame_kind = frame_kind};
+  return (api_arguments){.deadline_ms = deadline_ms,
+                         .module = module,
+                         .name = name,
+                         .kind = kind,
+                         .frame_kind = frame_kind};
 }
 
 cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cleave_module *module,
