@@ -9,7 +9,7 @@
 
 /* A path in the scratch folder; eight may be alive at once. */
 static inline const char *at(const char *name) {
-  static char paths[8][200];
+  static char paths[8][320];
   static unsigned n;
   char *path = paths[__atomic_fetch_add(&n, 1, __ATOMIC_RELAXED) % 8];
   snprintf(path, sizeof paths[0], "%s/%s", scratch, name);
