@@ -656,7 +656,7 @@ CLEAVE_API void cleave_state_free(cleave_state *state); /* frees and zeroes */
 /* BLOCKS. Writes all items of a kind to a safetensors file on this machine, under the names of
  * cleave_state_read; safetensors.torch.load_file reads weights as a state_dict. The file is written
  * as PATH.tmp, made durable, then renamed, so an older file stays until the new one is complete.
- * CLEAVE_UNAVAILABLE: it cannot be written. A module without state, or without an optimiser, gives
+ * CLEAVE_PRECONDITION: it cannot be written. A module without state, or without an optimiser, gives
  * a file without tensors. */
 CLEAVE_API cleave_status cleave_state_save(cleave_runtime *runtime, cleave_module *module,
                                            cleave_state_kind kind, const char *path,

@@ -215,6 +215,8 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "soak": ("ok 100000_steps_leave_nothing_behind", "not ok 100000_steps_leave_nothing_behind w1: RSS 1 -> 9"),
     "soak-mixed": ("seed 17, 7200 s\nok mixed_sessions_leave_nothing_behind (seed 17)",
                    "seed 17, 7200 s\nnot ok mixed_sessions_leave_nothing_behind (seed 17)"),
+    "outages": ("packets dropped for 1 s: steps go on after 0.8 s\nanother address: steps go on after 14.9 s\nok the same bits, one attempt\nok 1000 resets: the same bits, one attempt",
+                "packets dropped for 1 s: steps go on after 0.8 s\nok 1000 resets: the same bits, one attempt"),
     "soak-kill": ("1000 kills in 70 runs of 5 networks, 150 recoveries, median 0.7 s, 99 of 100 within 1.1 s, 0 differ (seed 8)\n"
                   "ok killed_runs_change_no_bit (900.1s)",
                   "1000 kills in 70 runs of 5 networks, 150 recoveries, median 0.7 s, 99 of 100 within 1.1 s, 1 differ (seed 8)\n"

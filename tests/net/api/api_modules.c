@@ -410,7 +410,7 @@ static bool what_does_not_fit_is_told(void) {
             "'fitted'");
   }
   const char *nowhere = file("no/folder/x.safetensors");
-  REFUSED(cleave_state_save(rt, m, CLEAVE_STATE_WEIGHTS, nowhere, 0, e), CLEAVE_UNAVAILABLE,
+  REFUSED(cleave_state_save(rt, m, CLEAVE_STATE_WEIGHTS, nowhere, 0, e), CLEAVE_PRECONDITION,
           nowhere);
   REFUSED(cleave_state_load(rt, m, CLEAVE_STATE_OPTIMIZER, file("weights.safetensors"), 0, e),
           CLEAVE_INVALID, "exp_avg");

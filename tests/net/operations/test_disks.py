@@ -218,8 +218,8 @@ class Keeping(Cluster):
 @suite.test
 def worker_whose_disk_refuses_keeps_no_files():
     """The master fetches them, and says why."""
-    for disk, quota, why in (("write:/states/:5:1:ENOSPC", "16MiB", "No space left on device"),
-                             ("fsync:/states/:6:1:EIO", "16MiB", "Input/output error"),
+    for disk, quota, why in (("write:/states/:5:1:ENOSPC", "16MiB", "the worker's disk is full"),
+                             ("fsync:/states/:6:1:EIO", "16MiB", "the worker's disk reported an I/O error"),
                              ("", "20KiB", "exceed the quota of files of state")):
         with Keeping(disk, quota) as far:
             text = far.run("far")
