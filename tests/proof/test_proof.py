@@ -215,6 +215,13 @@ SAMPLES = {  # what each prints when it is well, and what has to count against i
     "soak": ("ok 100000_steps_leave_nothing_behind", "not ok 100000_steps_leave_nothing_behind w1: RSS 1 -> 9"),
     "soak-mixed": ("seed 17, 7200 s\nok mixed_sessions_leave_nothing_behind (seed 17)",
                    "seed 17, 7200 s\nnot ok mixed_sessions_leave_nothing_behind (seed 17)"),
+    "recut": ("ok random_pairs_of_cuts_change_no_bit (20 pairs)\nok master_holds_16_mib_of_what_moves",
+              "not ok random_pairs_of_cuts_change_no_bit (pair 3)\nok master_holds_16_mib_of_what_moves"),
+    "model": ("ok lanes_hold (2000 states, 9000 transitions)\nok runs_hold (600 states, 700 transitions)\n" +
+              "\n".join(f"ok lanes_catches_{n}" for n in range(17)),
+              "ok lanes_hold (2000 states, 9000 transitions)\nnot ok runs_catches_0"),
+    "kill-walk": ("195 runs, 31 points of 3 processes, 195 reached, 0 differ, 0 problems\nok each_failpoint_changes_no_bit",
+                  "195 runs, 31 points of 3 processes, 195 reached, 1 differ, 1 problems\nnot ok each_failpoint_changes_no_bit"),
     "outages": ("packets dropped for 1 s: steps go on after 0.8 s\nanother address: steps go on after 14.9 s\nok the same bits, one attempt\nok 1000 resets: the same bits, one attempt",
                 "packets dropped for 1 s: steps go on after 0.8 s\nok 1000 resets: the same bits, one attempt"),
     "soak-kill": ("1000 kills in 70 runs of 5 networks, 150 recoveries, median 0.7 s, 99 of 100 within 1.1 s, 0 differ (seed 8)\n"
