@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "worker/store/store.h"
 
@@ -112,9 +113,17 @@ static clv_code read_file(clv_epochs *e, clv_err *err) {
   return clv_epochs_parse(e, text.data ? text.data : (char[]){""}, e->path, err);
 }
 
+static clv_code check_folder(const char *state_dir, clv_err *err) {
+  if (!state_dir || access(state_dir, F_OK) == 0 || errno != ENOENT) return CLV_OK;
+  return clv_fail(err, CLV_NOT_FOUND,
+                  "state_dir '%.200s' does not exist; make it with `mkdir -m 700 %.200s`",
+                  state_dir, state_dir);
+}
+
 clv_code clv_epochs_open(const char *state_dir, clv_epochs **ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_epochs *e;
+  CLV_TRY(check_folder(state_dir, err));
   CLV_TRY(clv_alloc(1, sizeof *e, &e, err));
   pthread_mutex_init(&e->lock, NULL);
   if (state_dir) clv_bytes_printf(&path, "%s/epochs", state_dir);
