@@ -111,6 +111,8 @@ static clv_code read_new_files(const clv_worker_arguments *a, new_files *n, clv_
   return clv_store_check(n->config, err);
 }
 
+static void on_revoked(void *service, const char *uri) { clv_service_revoke(service, uri); }
+
 /* Applies the files that were read. The steps that can fail come first. */
 static clv_code apply_new_files(clv_service *service, new_files *n, clv_err *err) {
   const clv_worker_config *c = n->config; /* owned by the service after clv_service_reload */
@@ -118,7 +120,7 @@ static clv_code apply_new_files(clv_service *service, new_files *n, clv_err *err
   CLV_TRY(clv_service_reload(service, &n->config, n->identity, err));
   CLV_TRY(clv_admission_open(c, err));
   clv_tls_revocation_set(&n->crl);
-  unsigned ended = clv_tls_accepted_recheck();
+  unsigned ended = clv_tls_accepted_recheck(on_revoked, service);
   if (ended)
     clv_log_event(CLV_LOG_WARN, "audit", "end connections=%u reason=\"certificate revoked\"",
                   ended);

@@ -41,11 +41,15 @@ static const char *find_disallowed_identity(const clv_worker_settings *now, cons
   return NULL;
 }
 
-/* Returns a dialled peer whose certificate has been revoked; NULL: none. Caller holds s->lock. */
+/* Returns a peer whose certificate has been revoked; NULL: none. Caller holds s->lock. */
 static const char *find_revoked_peer(const clv_session *s) {
   for (uint32_t i = 0; i < s->n_out; i++) {
     const clv_remote_spec *p = find_peer_by_name(s->settings->config, s->out[i].name);
     if (p && clv_tls_is_peer_revoked(p->identity)) return p->identity;
+  }
+  for (uint32_t i = 0; i < s->n_in; i++) {
+    const clv_remote_spec *p = find_peer_by_name(s->settings->config, s->in[i].name);
+    if (p && s->in[i].is_revoked) return p->identity;
   }
   return NULL;
 }
@@ -97,6 +101,28 @@ static clv_session *find_evictable(clv_service *v, const clv_worker_settings *no
   }
   pthread_mutex_unlock(&v->lock);
   return found;
+}
+
+/* Marks what is revoked in a session. The connections of the identity are cut already, and it
+ * cannot attach again. The caller holds s->lock. */
+static void mark_revoked(clv_session *s, const char *uri) {
+  for (uint32_t i = 0; i < s->n_in; i++) {
+    const clv_remote_spec *p = find_peer_by_name(s->settings->config, s->in[i].name);
+    s->in[i].is_revoked |= p && strcmp(p->identity, uri) == 0;
+  }
+  if (s->is_closing || strcmp(s->owner, uri) != 0) return;
+  s->is_closing = true;
+  snprintf(s->abort_text, sizeof s->abort_text, "the certificate of %.300s is revoked", uri);
+}
+
+void clv_service_revoke(clv_service *v, const char *uri) {
+  pthread_mutex_lock(&v->lock);
+  for (uint32_t i = 0; i < v->n_sessions; i++) {
+    pthread_mutex_lock(&v->sessions[i]->lock);
+    mark_revoked(v->sessions[i], uri);
+    pthread_mutex_unlock(&v->sessions[i]->lock);
+  }
+  pthread_mutex_unlock(&v->lock);
 }
 
 void clv_service_evict(clv_service *v) {

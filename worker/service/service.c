@@ -8,6 +8,7 @@
 #include "worker/service/service_int.h"
 
 enum { TRIM_EVERY_MS = 250 };
+enum { DETACHED_MS = 2000 }; /* wait of a draining worker for a master that is not connected */
 enum { CONNECTION_BYTES = 1 << 20, LEAST_TRANSPORT = 64 << 20 };
 
 static void on_reflection_request(void *user, clv_rpc_stream *stream, const clv_iov *pieces,
@@ -245,12 +246,33 @@ static uint32_t count_sessions(clv_service *s) {
   return n;
 }
 
+/* Ends a session whose master is not connected: its steps do not go on, so draining does not wait
+ * for the lease. */
+static void end_detached(clv_session *x, uint64_t now_ms) {
+  pthread_mutex_lock(&x->lock);
+  bool is_attached = x->master_link && !clv_link_is_mending(x->master_link);
+  x->detached_ms = is_attached ? 0 : x->detached_ms ? x->detached_ms : now_ms;
+  if (!is_attached && !x->is_closing && now_ms - x->detached_ms >= DETACHED_MS) {
+    x->is_closing = true;
+    snprintf(x->abort_text, sizeof x->abort_text,
+             "the worker is draining, and the master is not connected");
+  }
+  pthread_mutex_unlock(&x->lock);
+}
+
+static void end_detached_sessions(clv_service *s) {
+  uint32_t i = 0;
+  for (clv_session *x; (x = ref_session(s, i++)) != NULL; clv_session_unref(x))
+    end_detached(x, clv_now_ns() / 1000000u);
+}
+
 void clv_service_drain(clv_service *s, unsigned deadline_ms) {
   uint64_t until = clv_now_ns() + (uint64_t)deadline_ms * 1000000u;
   pthread_mutex_lock(&s->lock);
   s->is_draining = true;
   pthread_mutex_unlock(&s->lock);
   while (count_sessions(s) && clv_now_ns() < until) {
+    end_detached_sessions(s);
     clv_service_tick(s);
     nanosleep(&(struct timespec){0, 50 * 1000 * 1000}, NULL);
   }

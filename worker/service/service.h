@@ -46,6 +46,9 @@ void clv_service_tick(clv_service *s);
 clv_code clv_service_reload(clv_service *s, clv_worker_config **config,
                             const clv_tls_identity *identity, clv_err *err) CLV_USE_RESULT;
 
+/* Ends the sessions of an identity whose certificate is revoked, and those with a link that it has
+ * dialled, at the next tick. */
+void clv_service_revoke(clv_service *s, const char *uri);
 /* Counts a reload that failed before clv_service_reload was called. */
 void clv_service_reload_failed(clv_service *s);
 

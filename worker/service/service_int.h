@@ -25,6 +25,7 @@ typedef struct clv_last_error {
 typedef struct clv_peer_link {
   char name[CLV_WIRE_NAME + 1];
   clv_link *link;
+  bool is_revoked; /* the certificate that the peer dialled with is revoked */
 } clv_peer_link;
 
 /* Counters of the work done for sessions. They only grow. */
@@ -106,6 +107,7 @@ struct clv_session {
   /* an identity of the session is no longer allowed; for clv_service_tick alone, as are the fields
    * below */
   bool eviction_pending;
+  uint64_t detached_ms;   /* first time while draining without the master's connection; 0: none */
   uint64_t abort_sent_ms; /* time of the ABORT to the session's master; 0: not sent */
   /* start of the eviction, and the session's step count at that time */
   uint64_t eviction_began_ms, eviction_steps;

@@ -55,6 +55,10 @@ void clv_rpc_stream_unref(clv_rpc_stream *stream) {
 
 /* Returns how the stream ended, for on_closed. */
 static clv_code read_end_status(const clv_rpc_stream *stream, char text[RPC_TEXT]) {
+  if (stream->ends_by_half_close) {
+    rpc_copy_printable(text, stream->cancel_text, strlen(stream->cancel_text));
+    return stream->cancel_code;
+  }
   if (!stream->is_server) {
     rpc_copy_printable(text, GRPC_SLICE_START_PTR(stream->details),
                        GRPC_SLICE_LENGTH(stream->details));
@@ -250,6 +254,11 @@ void clv_rpc_stream_close(clv_rpc_stream *stream) {
 /* Ends the call of a cancelled stream. A server without a batch in flight sends a status, because
  * gRPC writes a status out even if the connection closes right after it, unlike a cancel. */
 static void end_call(clv_rpc_stream *stream, bool with_status) {
+  if (stream->ends_by_half_close) {
+    rpc_stream_send_next(stream);
+    rpc_stream_drop_hold(stream);
+    return;
+  }
   if (!with_status) {
     grpc_call_cancel_with_status(stream->call, rpc_status_of_code(stream->cancel_code),
                                  stream->cancel_text, NULL);
@@ -262,6 +271,16 @@ static void end_call(clv_rpc_stream *stream, bool with_status) {
   grpc_slice_unref(details);
 }
 
+/* Cancels a stream that already waits for its half close or status to be answered. */
+static void cancel_again(clv_rpc_stream *stream) {
+  if (!rpc_stream_take_hold(stream)) return;
+  grpc_call_cancel_with_status(stream->call, GRPC_STATUS_CANCELLED, stream->cancel_text, NULL);
+  rpc_stream_drop_hold(stream);
+}
+
+/* The server of a client's cancelled stream cannot tell the cancel from a lost connection, so a
+ * client with a reason and no message in flight ends the stream by a half close, which the server
+ * answers at once. */
 void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *text) {
   if (code == CLV_OK) code = CLV_CANCELLED;
   pthread_mutex_lock(&stream->lock);
@@ -269,13 +288,18 @@ void clv_rpc_stream_cancel(clv_rpc_stream *stream, clv_code code, const char *te
       !stream->is_call_dropped && !stream->is_final_batch_done && stream->cancel_code == CLV_OK;
   /* the status would wait for the connection, which may be silent */
   bool with_status = stream->is_server && stream->send_state == SEND_IDLE && code != CLV_CANCELLED;
+  bool again = !first && code == CLV_CANCELLED && stream->cancel_code != CLV_OK;
   if (first) {
     stream->cancel_code = code;
+    stream->ends_by_half_close =
+        !stream->is_server && stream->send_state == SEND_IDLE && code != CLV_CANCELLED;
+    stream->needs_close |= stream->ends_by_half_close;
     rpc_copy_printable(stream->cancel_text, text, strlen(text));
     stream->n_holds++;
     if (with_status) stream->send_state = SEND_CLOSING;
   }
   pthread_mutex_unlock(&stream->lock);
+  if (again) cancel_again(stream);
   if (!first) return;
   rpc_stream_drop_queue(stream);
   end_call(stream, with_status);

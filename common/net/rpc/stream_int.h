@@ -64,7 +64,8 @@ struct clv_rpc_stream {
   bool is_call_dropped;
   rpc_send_state send_state;
   bool needs_close;
-  clv_code cancel_code; /* code of clv_rpc_stream_cancel; CLV_OK: not called */
+  bool ends_by_half_close; /* client only: cancelled, and the half close tells the server */
+  clv_code cancel_code;    /* code of clv_rpc_stream_cancel; CLV_OK: not called */
   char cancel_text[RPC_TEXT];
   rpc_send_node *head, *tail, *in_flight, *spare_nodes;
   unsigned n_spare_nodes;

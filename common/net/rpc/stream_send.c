@@ -168,7 +168,7 @@ size_t clv_rpc_stream_queued_bytes(clv_rpc_stream *stream) {
  * lock. */
 static bool choose_batch(clv_rpc_stream *stream, grpc_op *op) {
   if (stream->send_state != SEND_IDLE || stream->is_final_batch_done ||
-      stream->cancel_code != CLV_OK)
+      (stream->cancel_code != CLV_OK && !stream->ends_by_half_close))
     return false;
   *op = (grpc_op){0};
   if (stream->head) {

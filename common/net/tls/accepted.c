@@ -48,7 +48,7 @@ typedef struct entry {
   int fd; /* -1: the number was reused by another connection */
   uint64_t began_ns;
   size_t holder;
-  char *issuer, *serial; /* of its certificate; NULL until the certificate is admitted */
+  char *issuer, *serial, *uri; /* of its certificate; NULL until the certificate is admitted */
   address peer_address;
 } entry;
 
@@ -159,7 +159,7 @@ bool clv_tls_accepted_expect_fd(int fd) {
   return has_room;
 }
 
-unsigned clv_tls_accepted_recheck(void) {
+unsigned clv_tls_accepted_recheck(void (*ended)(void *user, const char *uri), void *user) {
   unsigned n_ended = 0;
   clv_err err;
   pthread_mutex_lock(&lock);
@@ -169,6 +169,7 @@ unsigned clv_tls_accepted_recheck(void) {
     if (clv_tls_revocation_decide(e->issuer, e->serial, &err) != CLV_TLS_REVOKED) continue;
     e->decision = CLV_TLS_REVOKED;
     shut_connection(e);
+    if (ended) ended(user, e->uri);
     n_ended++;
   }
   pthread_mutex_unlock(&lock);
@@ -197,14 +198,16 @@ static bool is_for_client(const X509 *cert) {
 static void free_serial(entry *e) {
   free(e->issuer);
   free(e->serial);
-  e->issuer = e->serial = NULL;
+  free(e->uri);
+  e->issuer = e->serial = e->uri = NULL;
 }
 
-static bool store_serial(entry *e, const char *issuer, const char *serial) {
+static bool store_certificate(entry *e, const char *uri, const char *issuer, const char *serial) {
   free_serial(e);
   e->issuer = strdup(issuer);
   e->serial = strdup(serial);
-  return e->issuer && e->serial;
+  e->uri = strdup(uri);
+  return e->issuer && e->serial && e->uri;
 }
 
 static clv_tls_decision decide_on_certificate(entry *e, const X509 *cert) {
@@ -220,7 +223,9 @@ static clv_tls_decision decide_on_certificate(entry *e, const X509 *cert) {
                            .is_client = is_for_client(cert),
                            .address = address_text(&e->peer_address, from)};
   clv_tls_decision v = admission.decide(admission.user, &caller, &e->holder);
-  return v == CLV_TLS_ADMIT && !store_serial(e, issuer, serial) ? CLV_TLS_FULL : v;
+  return v == CLV_TLS_ADMIT && !store_certificate(e, named ? uri : "", issuer, serial)
+             ? CLV_TLS_FULL
+             : v;
 }
 
 /* Redirects OpenSSL's output to a memory BIO, from which send_alert takes it. */

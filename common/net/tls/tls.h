@@ -153,8 +153,9 @@ void clv_tls_accepted_on_call(uint64_t connection);
 void clv_tls_accepted_on_message(uint64_t connection, size_t bytes);
 /* connections ended because they exceeded a limit of frames or unread bytes */
 uint64_t clv_tls_accepted_flood_count(void);
-/* Ends connections whose certificate is revoked by now. Returns the number of them. */
-unsigned clv_tls_accepted_recheck(void);
+/* Ends connections whose certificate is revoked by now. Returns the number of them. ended:
+ * optional, called for each under a lock, with the certificate's URI; must not call this module. */
+unsigned clv_tls_accepted_recheck(void (*ended)(void *user, const char *uri), void *user);
 /* connections closed or not accepted because all were in use */
 uint64_t clv_tls_accepted_shed_count(void);
 
