@@ -277,7 +277,7 @@ def emptied(folder, keep=()):
             shutil.rmtree(os.path.join(folder, name))
 
 
-@suite.test
+@suite.long
 def sealed_copy_restores_a_run_that_lost_its_files():
     folder, session, copy, step = escrowed("sealed")
     with open(os.path.join(copy, "model-00001-of-00003.safetensors.sealed"), "rb") as f:
@@ -295,7 +295,7 @@ def sealed_copy_restores_a_run_that_lost_its_files():
     assert done.returncode == 0 and "is restored from its sealed copy" in done.stderr, done.stderr
 
 
-@suite.test
+@suite.long
 def gather_takes_a_sealed_copy_of_files_that_are_lost():
     folder, session, _, step = escrowed("unsealed")
     emptied(folder, [f"checkpoint-{step}"])

@@ -158,7 +158,7 @@ def interrupted_run_is_gathered_and_goes_on():
     assert again.result() == undisturbed().result()
 
 
-@suite.test
+@suite.long
 def worker_that_cannot_be_reached_is_named_with_its_files():
     run = Run("away", "end", "--set", "recovery=off").at(50)
     killed(1)

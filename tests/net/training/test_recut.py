@@ -130,7 +130,7 @@ def another_cut_changes_no_bit():
         compare(name, *how)
 
 
-@suite.test
+@suite.long
 def random_pairs_of_cuts_change_no_bit():
     for i in range(PAIRS):
         r = random.Random(f"{DRAW} {i}")
@@ -233,7 +233,7 @@ def tensors_that_do_not_fit_are_refused_by_name():
     assert done.returncode == 0
 
 
-@suite.test
+@suite.long
 def fixed_weights_of_an_artifact_are_found_at_the_new_place():
     """At another worker that has it, and in a file of the master with its digest. Other ones are
     refused by name."""
