@@ -309,7 +309,7 @@ static void gradients(side at) {
   begin(&w, at, 2, COLUMNS, FEW);
   hold(NOTHING);
   post_call(&w, 1, true);
-  wait_for(&seen.chunks, 1); /* its value, which is small */
+  wait_for(&seen.heads, 1); /* its value, which is small: the log copies it behind its head */
   hold(A_CHUNK);
   post_backward(&w, 1);
   wait_for(&seen.heads, at.master ? 1 : 2); /* FINISHED is the other one */

@@ -315,7 +315,8 @@ def trains(process):
 
 
 class Running:
-    """A program beside the cluster that ends with the block."""
+    """A program beside the cluster that ends with the block: in order, so that a worker does not
+    keep its session for the lease."""
 
     def __init__(self, command, **options):
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
@@ -324,7 +325,11 @@ class Running:
         return self
 
     def __exit__(self, *_):
-        self.process.kill()
+        self.process.terminate()
+        try:
+            self.process.communicate(timeout=5 * SLOW)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
         self.process.wait()
         self.process.stdout.close()
 
