@@ -58,7 +58,7 @@ LIBDIR := $(DESTDIR)$(PREFIX)/lib
 DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/cleave
 # Every page and the examples, in the folders that their links name.
 PAGES = $(shell find . \( -path ./build -o -path ./.git \) -prune -o -name '*.md' -printf '%P\n')
-EXAMPLES = LICENSE deploy/worker.yaml deploy/egress.policy.yaml tests/seeds/example.c $(wildcard kernels/ops.def deploy/sessions/*.yaml \
+EXAMPLES = LICENSE deploy/worker.yaml deploy/egress.policy.yaml $(addprefix tests/seeds/,example.c recovery.c) $(wildcard kernels/ops.def deploy/sessions/*.yaml \
            deploy/prometheus/*.yaml deploy/grafana/*.json deploy/systemd/*.conf deploy/slurm/*.sbatch)
 UNITS = $(notdir $(wildcard deploy/systemd/*.service))
 ## install          to $(DESTDIR)$(PREFIX); `make uninstall` takes it away again

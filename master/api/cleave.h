@@ -1083,7 +1083,8 @@ typedef struct cleave_kept {
  * at the node of its module, that of a leaf in this process. If the owner cannot keep it (a quota),
  * every later function on it but its release returns that error. A node that is silent for
  * limits.reference_lease of the session, this one included, counts as dead: values kept for it
- * alone are freed, and its handles are CLEAVE_NOT_FOUND when it is back. */
+ * alone are freed, and its handles are CLEAVE_NOT_FOUND when it is back. cleave_close ends every
+ * reference, and its workers free the values. */
 CLEAVE_API cleave_status cleave_keep(cleave_runtime *runtime, cleave_reference reference,
                                      cleave_kept *ret_kept, cleave_error *error) CLEAVE_RESULT;
 
