@@ -37,8 +37,11 @@ static bool is_worker_loss(clv_run *r, const clv_err *err) {
 
 /* Returns true if a later try to connect may succeed. UNAVAILABLE, DEADLINE: the worker restarts.
  * EXHAUSTED, EXISTS: the worker has not yet freed the earlier session. NOT_FOUND: its name does not
- * resolve while the network is down. */
-static bool may_be_temporary(const clv_err *err) {
+ * resolve while the network is down. ABORTED: the worker was restarted while the master connected,
+ * unless another process has taken over the run. */
+static bool may_be_temporary(const clv_run *r, const clv_err *err) {
+  clv_err ignored;
+  if (err->code == CLV_ABORTED) return clv_run_lock_check_newest(r->lock, &ignored) == CLV_OK;
   return err->code == CLV_UNAVAILABLE || err->code == CLV_DEADLINE || err->code == CLV_EXHAUSTED ||
          err->code == CLV_EXISTS || err->code == CLV_NOT_FOUND;
 }
@@ -243,7 +246,7 @@ static clv_code retry_until_open(clv_run *r, clv_err *err) {
     clv_exit_code exit = clv_run_connect_exit_code(r, err);
     snprintf(lost, sizeof lost, "%s", r->trainer ? clv_trainer_lost_worker(r->trainer) : "");
     close_session(r);
-    if (!may_be_temporary(err)) {
+    if (!may_be_temporary(r, err)) {
       r->recovery.exit_code = exit;
       return code;
     }
@@ -289,7 +292,7 @@ clv_code clv_run_recover(clv_run *r, clv_err *err) {
 
 clv_code clv_run_wait_for_workers(clv_run *r, clv_err *err) {
   if (r->config->recovery.use == CLV_RECOVERY_OFF || !r->o->resume || is_interrupted(r) ||
-      !may_be_temporary(err))
+      !may_be_temporary(r, err))
     return err->code;
   r->recovery.worker_lost_at_ns = clv_now_ns();
   close_session(r);

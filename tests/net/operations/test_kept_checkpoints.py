@@ -48,8 +48,11 @@ class Run:
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
 
     def at(self, step):
-        kept = os.path.join(self.dir, f"checkpoint-{step}", "MANIFEST.json")
-        until(lambda: os.path.exists(kept) or self.process.poll() is not None, 60)
+        def is_there():  # an older one may have made way already
+            folders = os.listdir(self.dir) if os.path.isdir(self.dir) else []
+            steps = [int(m[1]) for m in (re.fullmatch("checkpoint-([0-9]+)", f) for f in folders) if m]
+            return any(s >= step and os.path.exists(os.path.join(self.dir, f"checkpoint-{s}", "MANIFEST.json")) for s in steps)
+        until(lambda: is_there() or self.process.poll() is not None, 60)
         assert self.process.poll() is None, self.process.communicate()
         return self
 
