@@ -26,7 +26,9 @@ of("common/net/tls/accepted.c", "tests/unit/tls/test_accepted",
    tickets_resume=("", "SSL_set_options(ssl, SSL_OP_NO_TICKET); SSL_set_num_tickets(ssl, 0);", ""),
    any_usage_is_a_clients=first("static bool is_for_client(", "return clv_tls_cert_usage", "return true;"),
    a_full_table_sheds_nobody=("static bool make_room_for(", "if (!admission.decide || n_live < admission.max_connections) return true;", "return true;"),
-   open_connections_outlive_a_revocation=first("", "e->decision = CLV_TLS_REVOKED; shut_connection(e); n_ended++;", "continue;"))
+   open_connections_outlive_a_revocation=first("", "e->decision = CLV_TLS_REVOKED; shut_connection(e); if (ended) ended(user, e->uri); n_ended++;", "continue;"))
+of("worker/service/eviction.c", "tests/net/operations/test_revoke.py revoked_caller_is_disconnected_at_once",
+   sessions_outlive_a_revocation=("static void mark_revoked(", "s->is_closing = true;", ""))
 of("worker/admission.c", "tests/net/operations/test_connections.py connections_over_an_identity_quota_are_refused",
    connections_have_no_quota=("static clv_tls_decision decide_by_quota(", "h->held >= h->quota", "h->quota == 0"))
 of("common/net/tls/frames.c", "tests/unit/tls/test_frames",

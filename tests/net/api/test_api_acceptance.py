@@ -100,7 +100,7 @@ def hold_and_die(c):
 def item_5_state_of_a_killed_master_is_freed_within_the_lease():
     """What the workers gave back serves the next master: the third needs no more than those before
     it (with one arena of malloc alone)."""
-    with Cluster(2, limits="limits: {tensors: 65536}\n", env={"MALLOC_ARENA_MAX": "1"}) as c:
+    with Cluster(2, limits="limits: {tensors: 65536, peer_timeout: 2s, lease: 3s}\n", env={"MALLOC_ARENA_MAX": "1"}) as c:
         idle = [w.rss() for w in c.workers]
         first, second, third = (hold_and_die(c) for _ in range(3))
         assert min(a - b for a, b in zip(first, idle)) > 3 * HELD << 19, (idle, first)
