@@ -226,6 +226,26 @@ def checkpoints_bring_no_weights_home():
 
 
 @suite.test
+def master_that_lost_its_run_while_workers_wrote_commits_nothing():
+    """It had asked for the files before another process began an attempt."""
+    cluster.env = {"LD_PRELOAD": os.path.join(BIN, "disks", "disk.so"), "CLEAVE_TEST_DISK": f"fsync:.{STEPS}.2.w:1:1:STUCK"}
+    cluster.restart(1)
+    run = Run("zombie", "never")
+    folder, path = os.path.join(run.dir, f"checkpoint-{STEPS}"), os.path.join(run.dir, "run.json")
+    until(lambda: os.path.exists(os.path.join(folder, "trainer_state.json")) or run.process.poll() is not None, 60)
+    with open(path) as f:
+        text = f.read()
+    with open(path + ".new", "w") as f:
+        f.write(re.sub(r'"epoch": (\d+)', lambda m: f'"epoch": {int(m[1]) + 1}', text, count=1))
+    os.rename(path + ".new", path)
+    run.ends(1)
+    cluster.env = None
+    cluster.restart(1)
+    assert "another process trains there" in run.err and not os.path.exists(os.path.join(folder, "MANIFEST.json")), run.err
+    assert run.steps()[0] in (300, 350), run.steps()
+
+
+@suite.test
 def time_between_checkpoints():
     run = Run("timed", "never", "--set", "checkpoint.every=1s", "--set", "checkpoint.every_steps=none", "--set", "train.max_steps=100000",
               "--set", "checkpoint.keep=100")
