@@ -210,6 +210,36 @@ def full_quota_keeps_the_earlier_checkpoint_and_fetches_later_ones():
     same_state(run)
 
 
+def needed_bytes(session, *args):
+    """Of the quota of state by worker, as `plan` says."""
+    done = run_tool("plan", session, "--json", *args)
+    assert done.returncode == 0, done
+    return {o["worker"]: o["state_bytes"] for o in json.loads(done.stdout)["checkpoints_at_workers"]}
+
+
+@suite.test
+def quota_below_what_checkpoints_need_is_found_before_the_run():
+    session = cluster.session("small", BODY.replace("HOME", "never"))
+    need = needed_bytes(session)
+    run = Run("sized", "never").ends()
+    kept = sum(os.path.getsize(os.path.join(kept_folder(0), n)) for n in os.listdir(kept_folder(0)) if run.record()["session_id"] in n)
+    assert kept * 3 // 2 <= need["w1"] < kept * 3 // 2 + 9000, (kept, need)
+    check = run_tool("check", session)
+    assert "checkpoints of 'b' stay at worker 'w1'" in check.stdout and "for 3 of them (checkpoint.keep + 1)" in check.stdout, check
+    assert {o["worker"] for o in json.loads(run_tool("check", session, "--json").stdout)["checkpoints_at_workers"]} == {"w1", "w2"}
+    assert needed_bytes(session, "--set", "checkpoint.home=always") == {}
+    good = run_tool("doctor", session)
+    assert good.returncode == 0 and good.stdout.count("grants 16.0 MiB for files of state") == 2, good
+    cluster.quota[0] = str(need["w1"] - 1)
+    cluster.restart(0)
+    bad = run_tool("doctor", session)
+    home = run_tool("doctor", session, "--set", "checkpoint.home=always")
+    cluster.quota[0] = "16MiB"
+    cluster.restart(0)
+    assert bad.returncode == 1 and f"raise allow[].state_bytes in worker.yaml to {need['w1']}, lower checkpoint.keep" in bad.stdout, bad
+    assert home.returncode == 0, home
+
+
 @suite.test
 def checkpoints_bring_no_weights_home():
     """Bytes from the workers beyond those of the steps, for each checkpoint and stage."""
