@@ -159,6 +159,33 @@ def interrupted_run_is_gathered_and_goes_on():
 
 
 @suite.test
+def what_killed_attempts_left_is_removed():
+    """At the begin of the attempt that resumes the run, and at the end; files of others stay."""
+    endless = "--set", "train.max_steps=100000"
+    run = Run("left", "never", *endless).at(100)
+    run.process.kill()
+    run.process.communicate()
+    mine = run.record()["session_id"]
+
+    def leave(name, i=0):
+        with open(path := os.path.join(kept_folder(i), name + ".safetensors"), "w") as f:
+            f.write("left")
+        return path
+    early, orphan, other = leave(f"{mine}.77.1.w"), leave("5" * 32 + ".3.1.w"), leave("6" * 32 + ".3.1.w")
+    with open(os.path.join(run.dir, "kept.orphans"), "w") as f:
+        f.write("5" * 32 + ".3.1.w 4 spiffe://test/w1\n")
+    again = Run("left", "never", "--resume", *endless)
+    until(lambda: not os.path.exists(early) and not os.path.exists(orphan), 30)
+    assert again.process.poll() is None and os.path.exists(other)
+    late = leave(f"{mine}.78.2.o", 1)
+    again.process.send_signal(signal.SIGINT)
+    again.ends(130)
+    assert not os.path.exists(late) and os.path.exists(other) and not os.path.exists(os.path.join(run.dir, "kept.orphans"))
+    assert [len(cluster.files(i, again)) for i in (0, 1)] == [4, 4], [cluster.files(i, again) for i in (0, 1)]
+    os.remove(other)
+
+
+@suite.test
 def worker_that_cannot_be_reached_is_named_with_its_files():
     run = Run("away", "end", "--set", "recovery=off").at(50)
     killed(1)
