@@ -47,6 +47,10 @@ KEPT = "tests/net/operations/test_kept_checkpoints.py"
 of("master/train/save.c", KEPT,
    kept_files_are_not_removed=("clv_code clv_trainer_prune(", "remove_kept_files, t, err);", "NULL, NULL, err);"),
    kept_stages_are_fetched=("static bool is_kept_at_worker(", "!t->is_stage_fetched[stage];", "!t->is_stage_fetched[stage] && stage > 99;"))
+of("master/watch/doctor.c", KEPT + " quota_below_what_checkpoints_need_is_found_before_the_run",
+   any_quota_is_in_order=("static void check_state_quota(", "l.quota_bytes >= need", "l.quota_bytes > 0"))
+of("common/base/file.c", "tests/unit/weights/test_checkpoint",
+   a_manifest_gets_its_name_unchecked=("clv_code clv_file_write_checked(", "if (code == CLV_OK && check)", "if (code == CLV_OK && check && !user)"))
 of("master/train/state.c", KEPT,
    a_lost_file_ends_the_run=("clv_code clv_trainer_restore(", "if (code == CLV_OK || !is_lost) return code;", "return code;"))
 of("master/run/run_home.c", KEPT,

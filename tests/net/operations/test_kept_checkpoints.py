@@ -41,9 +41,9 @@ class Keeping(Cluster):
 
 
 class Run:
-    def __init__(self, name, home="end", *args):
+    def __init__(self, name, home="end", *args, body=BODY):
         self.name, self.dir = name, os.path.join(cluster.dir, "runs", name)
-        self.session = cluster.session(name, BODY.replace("HOME", home))
+        self.session = cluster.session(name, body.replace("HOME", home))
         self.process = subprocess.Popen([MASTER, "train", self.session, *args], cwd=cluster.dir, text=True,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
 
@@ -95,15 +95,16 @@ def undisturbed():
     return undisturbed.run
 
 
-def same_state(run):
-    """The files at the workers have the tensors of the undisturbed run, and the losses are
+def same_state(run, whole=None):
+    """The files at the workers have the tensors of the undisturbed run `whole`, and the losses are
     equal."""
+    whole = whole or undisturbed()
     for name, (place, kept) in run.places(STEPS).items():
         i = int(place[-1]) - 1
         path = os.path.join(cluster.kept(i), "states", hashlib.sha256(URI.encode()).hexdigest(), kept + ".safetensors")
-        assert safetensors(path) == safetensors(os.path.join(undisturbed().dir, f"checkpoint-{STEPS}", name)), name
+        assert safetensors(path) == safetensors(os.path.join(whole.dir, f"checkpoint-{STEPS}", name)), name
     assert run.lines("metrics.jsonl") and [m["loss"] for m in run.lines("metrics.jsonl")] == \
-        [m["loss"] for m in undisturbed().lines("metrics.jsonl")]
+        [m["loss"] for m in whole.lines("metrics.jsonl")]
 
 
 @suite.test
@@ -265,6 +266,38 @@ def quota_below_what_checkpoints_need_is_found_before_the_run():
     cluster.restart(0)
     assert bad.returncode == 1 and f"raise allow[].state_bytes in worker.yaml to {need['w1']}, lower checkpoint.keep" in bad.stdout, bad
     assert home.returncode == 0, home
+
+
+@suite.test
+def eval_and_predict_use_what_workers_keep():
+    found = []
+    for run in (Run("used", "never").ends(), undisturbed()):
+        done, out = run_tool("eval", run.session, "--json"), os.path.join(cluster.dir, run.name + ".npy")
+        assert done.returncode == 0, done
+        predicted = run_tool("predict", run.session, "--output", out)
+        assert predicted.returncode == 0, predicted
+        with open(out, "rb") as f:
+            found.append((json.loads(done.stdout)["loss"], f.read(), len(run.places(STEPS))))
+    assert found[0][:2] == found[1][:2] and [n for *_, n in found] == [4, 0], [(loss, n) for loss, _, n in found]
+
+
+@suite.test
+def adapters_of_an_artifact_resume_from_what_workers_keep():
+    plain = BODY.replace("{op: linear, out: 512}", "{op: linear, out: 24, name: query}")
+    source = Run("source", "always", "--set", "train.max_steps=50", body=plain).ends()
+    file = os.path.join(source.dir, "checkpoint-50", "model-00002-of-00003.safetensors")
+    with open(file, "rb") as f:
+        digest = hashlib.sha256(f.read()).hexdigest()
+    cluster.limits += f"artifacts:\n  base: {{file: {file}, sha256: {digest}}}\n"
+    cluster.restart(0)
+    more = f"lora: {{targets: [query], r: 2, alpha: 4, dropout: 0.1}}, weights: {{artifact: base, sha256: {digest}}}}}\n  - {{name: c"
+    adapted = plain.replace("}\n  - {name: c", ", " + more)
+    whole = Run("adapted", "always", body=adapted).ends()
+    Run("adapted-halves", "never", "--max-steps", "130", body=adapted).ends()
+    halves = Run("adapted-halves", "never", "--resume", body=adapted).ends()
+    assert len(halves.places(STEPS)) == 4 and halves.manifest(STEPS)["model-00002-of-00003.safetensors"]["bytes"] < 2048
+    assert "resumed from the checkpoint of step 130" in halves.out, halves.out
+    same_state(halves, whole)
 
 
 @suite.test
