@@ -161,10 +161,9 @@ static void print_rest(const clv_run *r) {
   if (!text.failed) print_line(r, "stays", text.data);
 }
 
-/* Returns true if this process may change the run, and files of it are at workers. */
+/* Returns true if files of the newest checkpoint or of the best are at workers. */
 static bool has_files_at_workers(const clv_run *r, uint64_t *ret_newest) {
   return r->has_started && clv_session_checkpoint_home(r->config) != CLV_HOME_ALWAYS &&
-         clv_run_lock_check_newest(r->lock, NULL) == CLV_OK &&
          clv_checkpoint_steps(r->dir.data, ret_newest, 1) &&
          (is_at_workers(r, *ret_newest) || is_at_workers(r, r->best_checkpoint.step));
 }
@@ -176,7 +175,10 @@ void clv_run_bring_home(clv_run *r) {
   clv_err err;
   if (!has_files_at_workers(r, &newest)) return;
   clv_interrupt_handled(); /* a second signal ends the process */
-  if (clv_stores_new(r->config, &g.stores, &err) != CLV_OK) {
+  clv_code code = clv_run_lock_check_newest(r->lock, &err);
+  if (code == CLV_OK) code = clv_stores_new(r->config, &g.stores, &err);
+  if (code != CLV_OK) {
+    clv_err_prefix(&err, "files of checkpoints stay at the workers");
     clv_run_warn(r, CLV_LOG_WARN, "stays", err.text);
     return;
   }

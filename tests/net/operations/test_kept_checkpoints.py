@@ -48,8 +48,12 @@ class Run:
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
 
     def at(self, step):
-        kept = os.path.join(self.dir, f"checkpoint-{step}", "MANIFEST.json")
-        until(lambda: os.path.exists(kept) or self.process.poll() is not None, 60)
+        """Returns when the run has written the checkpoint of that step or of a later one, which may
+        have replaced it."""
+        def is_there():
+            steps = self.steps() if os.path.exists(self.dir) else []
+            return any(os.path.exists(os.path.join(self.dir, f"checkpoint-{s}", "MANIFEST.json")) for s in steps if s >= step)
+        until(lambda: is_there() or self.process.poll() is not None, 60)
         assert self.process.poll() is None, self.process.communicate()
         return self
 
@@ -304,12 +308,14 @@ def adapters_of_an_artifact_resume_from_what_workers_keep():
 def checkpoints_bring_no_weights_home():
     """Bytes from the workers beyond those of the steps, for each checkpoint and stage."""
     port = free_port()
-    run = Run("bytes", "never", "--set", f"metrics.listen=127.0.0.1:{port}", "--set", "checkpoint.every_steps=10").at(200)
+    run = Run("bytes", "never", "--set", f"metrics.listen=127.0.0.1:{port}", "--set", "checkpoint.every_steps=10",
+              "--set", "train.max_steps=100000").at(200)
     steps = run.lines("pace.jsonl")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as page:
         down = [float(line.split()[1]) for line in page.read().decode().splitlines()
                 if line.startswith("cleave_master_link_bytes_total") and 'direction="in"' in line]
-    run.ends()
+    run.process.send_signal(signal.SIGINT)
+    run.ends(130)
     assert len(down) == 2, down
     each = (sum(down) - sum(s["bytes_down"] for s in steps)) / (2 * len(steps) // 10)
     assert each < 65536, each
@@ -331,6 +337,7 @@ def master_that_lost_its_run_while_workers_wrote_commits_nothing():
     run.ends(1)
     cluster.env = None
     cluster.restart(1)
+    assert "files of checkpoints stay at the workers: " in run.err, run.err
     assert "another process trains there" in run.err and not os.path.exists(os.path.join(folder, "MANIFEST.json")), run.err
     assert run.steps()[0] in (300, 350), run.steps()
 
