@@ -47,12 +47,17 @@ KEPT = "tests/net/operations/test_kept_checkpoints.py"
 of("master/train/save.c", KEPT,
    kept_files_are_not_removed=("clv_code clv_trainer_prune(", "remove_kept_files, t, err);", "NULL, NULL, err);"),
    kept_stages_are_fetched=("static bool is_kept_at_worker(", "!t->is_stage_fetched[stage];", "!t->is_stage_fetched[stage] && stage > 99;"))
+of("master/watch/doctor.c", KEPT + " quota_below_what_checkpoints_need_is_found_before_the_run",
+   any_quota_is_in_order=("static void check_state_quota(", "l.quota_bytes >= need", "l.quota_bytes > 0"))
+of("common/base/file.c", "tests/unit/weights/test_checkpoint",
+   a_manifest_gets_its_name_unchecked=("clv_code clv_file_write_checked(", "if (code == CLV_OK && check)", "if (code == CLV_OK && check && !user)"))
 of("master/train/state.c", KEPT,
    a_lost_file_ends_the_run=("clv_code clv_trainer_restore(", "if (code == CLV_OK || !is_lost) return code;", "return code;"))
 of("master/run/run_home.c", KEPT,
+   leftovers_are_removed_at_the_end_alone=("void clv_run_remove_leftovers(", "if (!r->o->resume || ", "if (r || "),
    an_interrupted_run_leaves_its_files=("void clv_run_bring_home(", "clv_interrupt_handled(); /* a second signal ends the process */", ""))
-of("master/run/run_save.c", RECOVERY,
-   a_master_that_lost_its_run_goes_on_writing=("static clv_code finish(", "CLV_TRY(clv_run_lock_check_newest(r->lock, err));", ""))
+of("master/run/run_save.c", KEPT + " master_that_lost_its_run_while_workers_wrote_commits_nothing",
+   a_master_that_lost_its_run_goes_on_writing=("static clv_code check_newest(", "return clv_run_lock_check_newest(r->lock, err);", "return r ? CLV_OK : clv_run_lock_check_newest(NULL, err);"))
 of("master/history/run_lock.c", RECOVERY,
    a_recovered_attempt_says_what_it_lost=("void clv_run_lock_note_recovered(", "a->text[0] = '\\0';", ""))
 of("master/history/run_lock.c", RECOVERY + " master_whose_run_was_taken_over_writes_nothing_more",

@@ -199,6 +199,11 @@ clv_code clv_file_read(const char *path, size_t max_bytes, clv_bytes *ret,
  * unchanged. */
 clv_code clv_file_write_durable(const char *path, const void *data, size_t len, unsigned mode,
                                 clv_err *err) CLV_USE_RESULT;
+/* Decides whether a file may get its name. A failure keeps the earlier file. */
+typedef clv_code clv_file_check_fn(void *user, clv_err *err);
+/* As clv_file_write_durable, but calls `check` (NULL: none) between the sync and the rename. */
+clv_code clv_file_write_checked(const char *path, const void *data, size_t len, unsigned mode,
+                                clv_file_check_fn *check, void *user, clv_err *err) CLV_USE_RESULT;
 
 /* Syncs the folder of a file, so that a new name in it survives a crash. */
 clv_code clv_file_sync_folder(const char *path, clv_err *err) CLV_USE_RESULT;

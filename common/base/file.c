@@ -84,6 +84,11 @@ clv_code clv_file_sync_folder(const char *path, clv_err *err) {
 
 clv_code clv_file_write_durable(const char *path, const void *data, size_t len, unsigned mode,
                                 clv_err *err) {
+  return clv_file_write_checked(path, data, len, mode, NULL, NULL, err);
+}
+
+clv_code clv_file_write_checked(const char *path, const void *data, size_t len, unsigned mode,
+                                clv_file_check_fn *check, void *user, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes tmp = {0};
   clv_bytes_printf(&tmp, "%s.tmp", path);
   if (tmp.failed) return clv_fail(err, CLV_EXHAUSTED, "%s: out of memory", path);
@@ -94,6 +99,7 @@ clv_code clv_file_write_durable(const char *path, const void *data, size_t len, 
   if (fchmod(fd, (mode_t)mode) != 0)
     return clv_fail(err, CLV_PRECONDITION, "%s: chmod: %s", tmp.data, strerror(errno));
   clv_code code = write_all(fd, tmp.data, data, len, err);
+  if (code == CLV_OK && check) code = check(user, err);
   if (code == CLV_OK && rename(tmp.data, path) != 0)
     code = clv_fail(err, CLV_PRECONDITION, "%s: rename: %s", path, strerror(errno));
   if (code != CLV_OK) {

@@ -385,41 +385,6 @@ static void append_json_seed(const clv_blueprint *b, clv_bytes *out) {
   clv_bytes_printf(out, ",\"seed\":\"%s\"", word);
 }
 
-/* Returns the bytes of a checkpoint's two files of a stage, without their heads. */
-static uint64_t count_checkpoint_bytes(const clv_blueprint *b, uint32_t stage) {
-  const clv_params *params = b->stages[stage].params;
-  uint64_t bytes = 0, moments = clv_blueprint_moment_count(b);
-  for (int k = 0; k < params->n; k++) {
-    const clv_param *p = &params->list[k];
-    size_t values;
-    if (clv_shape_bytes(&p->shape, p->dtype, &values, NULL) != CLV_OK ||
-        !clv_is_param_checkpointed(&b->config->stages[stage], p))
-      continue;
-    bytes += values;
-    if (p->trainable && !p->fixed) bytes += moments * values;
-  }
-  return bytes;
-}
-
-/* Appends which stages' checkpoints stay at their workers, and the quota that this needs: the
- * newest ones, the best, and the one that is being written. */
-static void append_text_checkpoints(const clv_blueprint *b, clv_bytes *out) {
-  const clv_session_config *c = b->config;
-  uint64_t copies = c->checkpoint.keep + (c->checkpoint.best != CLV_BEST_NONE) + 1;
-  char one[24], all[24];
-  if (clv_session_checkpoint_home(c) == CLV_HOME_ALWAYS) return;
-  for (uint32_t i = 0; i < b->n_stages; i++) {
-    uint64_t bytes = count_checkpoint_bytes(b, i);
-    if (b->stages[i].worker < 0 || !bytes) continue;
-    clv_bytes_printf(out,
-                     "stage '%s': checkpoints stay at worker '%s' as plain files if it has a "
-                     "state_dir: %s each, state_bytes of %s for %llu of them\n",
-                     c->stages[i].name, c->workers[b->stages[i].worker].name,
-                     clv_format_size(bytes, one, sizeof one),
-                     clv_format_size(bytes * copies, all, sizeof all), (unsigned long long)copies);
-  }
-}
-
 /* Appends when checkpoints are written: "of every 500 steps". */
 static void append_checkpoint_interval(const clv_session_config *c, clv_bytes *out) {
   if (c->checkpoint.every)
@@ -472,6 +437,8 @@ static void append_json_after_stages(const clv_blueprint *b, clv_bytes *out) {
   clv_look_describe_json(b, out);
   clv_bytes_puts(out, ",\"cache\":");
   clv_cache_describe(b, true, out);
+  clv_bytes_puts(out, ",\"checkpoints_at_workers\":");
+  clv_kept_bytes_describe(b, true, out);
   append_json_recovery(b, out);
   append_json_seed(b, out);
   clv_bytes_puts(out, "}\n");
@@ -509,7 +476,7 @@ clv_code clv_blueprint_describe(const clv_blueprint *b, bool json, clv_bytes *ou
     append_text_tf32(b, out);
     clv_blueprint_describe_egress(b, false, out);
     append_text_recovery(b, out);
-    append_text_checkpoints(b, out);
+    clv_kept_bytes_describe(b, false, out);
   }
   return CLV_OK;
 }

@@ -284,6 +284,17 @@ clv_code clv_blueprint_check_policy(const clv_blueprint *b, const clv_planned_se
  * it. */
 clv_egress_row clv_blueprint_hop_row(const clv_blueprint *b, uint32_t stage, bool back);
 
+/* ---- checkpoints that stay at workers (checkpoint_bytes.c) ----------------------------------- */
+
+/* Returns the number of checkpoints that are at workers at one moment: checkpoint.keep, the best
+ * one, and the one that is being written. */
+uint64_t clv_blueprint_kept_copies(const clv_blueprint *b);
+/* Returns the bytes of files of state that a worker has to grant for these checkpoints of its
+ * stages, an upper limit. 0: none stay there. */
+uint64_t clv_blueprint_kept_bytes(const clv_blueprint *b, int worker);
+/* Appends a line for each worker at which checkpoints stay, or a JSON array. */
+void clv_kept_bytes_describe(const clv_blueprint *b, bool json, clv_bytes *out);
+
 /* ---- checkpoints of another cut (checkpoint_cut.c, moved_layers.c) --------------------------- */
 
 #define CLV_SESSION_FILE "session.effective.yaml" /* file of a checkpoint with its session */

@@ -122,6 +122,7 @@ static clv_code check_weight_files(const clv_run *r, clv_err *err) {
 
 /* Prints the result of check. sets: text of clv_run_describe_sets. */
 static void print_check_result(const clv_run *r, const char *sets) {
+  CLV_AUTO(clv_bytes_done) clv_bytes kept = {0};
   char classes[48], looked[80] = "all of them were looked at";
   size_t all = clv_dataset_count(r->data.train), seen = clv_run_scan_limit(r, all);
   size_t samples = r->data.train_rows.n + r->data.validation_rows.n;
@@ -129,11 +130,14 @@ static void print_check_result(const clv_run *r, const char *sets) {
     snprintf(looked, sizeof looked, "%zu of %zu training records were looked at", seen, all);
   CLV_AUTO(clv_bytes_done) clv_bytes look = {0};
   (r->o->json ? clv_look_describe_json : clv_look_describe)(r->blueprint, &look);
-  if (!r->o->json) printf("%s%s", sets, look.data ? look.data : "");
+  clv_kept_bytes_describe(r->blueprint, r->o->json, &kept);
+  if (!r->o->json) printf("%s%s%s", sets, look.data ? look.data : "", kept.data ? kept.data : "");
   if (r->o->json)
-    printf("{\"ok\":true,\"stages\":%u,\"records\":%zu,\"validation\":%zu,\"left_out\":%llu%s%s}\n",
-           r->blueprint->n_stages, all, r->data.validation_rows.n,
-           (unsigned long long)r->n_left_out, sets, look.data);
+    printf(
+        "{\"ok\":true,\"stages\":%u,\"records\":%zu,\"validation\":%zu,\"left_out\":%llu%s%s,"
+        "\"checkpoints_at_workers\":%s}\n",
+        r->blueprint->n_stages, all, r->data.validation_rows.n, (unsigned long long)r->n_left_out,
+        sets, look.data, kept.data);
   else
     printf("%s is in order: %u stage%s, %zu training sample%s%s; %s, nothing was sent anywhere\n",
            r->config->file, r->blueprint->n_stages, CLV_S(r->blueprint->n_stages), samples,

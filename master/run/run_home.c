@@ -4,6 +4,10 @@
  * clv_run_bring_home fetches the newest checkpoint and the best, and removes the copies at the
  * workers. It names each file that it cannot fetch, with the worker and the reason, and the older
  * checkpoints that stay.
+ *
+ * Files at workers that no checkpoint of the run lists are removed at the end and when an attempt
+ * resumes the run. A master that is no longer the newest of its run removes nothing, because the
+ * files may belong to a checkpoint that another master is writing.
  */
 #include <stdio.h>
 #include <string.h>
@@ -120,6 +124,27 @@ static void on_orphan(void *user, const clv_orphan *o, const clv_err *why) {
             clv_stores_name(g->stores, o->place), why->text);
 }
 
+/* Removes the files of the run at workers that none of its checkpoints lists. */
+static void remove_leftovers(gathering *g) {
+  const clv_run *r = g->run;
+  clv_err err;
+  if (clv_run_lock_check_newest(r->lock, NULL) != CLV_OK) return;
+  if (clv_orphans_sweep(r->dir.data, g->stores, on_orphan, g, &err) != CLV_OK)
+    clv_run_warn(r, CLV_LOG_WARN, "notice", err.text);
+  for (size_t i = 0; i < r->config->n_workers; i++)
+    if (r->blueprint->is_worker_used[i]) remove_unneeded(g, &r->config->workers[i]);
+}
+
+void clv_run_remove_leftovers(clv_run *r) {
+  CLV_AUTO(gathering_done) gathering g = {.run = r};
+  clv_err err;
+  if (!r->o->resume || clv_session_checkpoint_home(r->config) == CLV_HOME_ALWAYS) return;
+  if (clv_stores_new(r->config, &g.stores, &err) == CLV_OK)
+    remove_leftovers(&g);
+  else
+    clv_run_warn(r, CLV_LOG_WARN, "notice", err.text);
+}
+
 /* Prints the older checkpoints whose files stay at workers. */
 static void print_rest(const clv_run *r) {
   uint64_t steps[CLV_RECORD_MAX_CHECKPOINTS];
@@ -136,24 +161,29 @@ static void print_rest(const clv_run *r) {
   if (!text.failed) print_line(r, "stays", text.data);
 }
 
+/* Returns true if files of the newest checkpoint or of the best are at workers. */
+static bool has_files_at_workers(const clv_run *r, uint64_t *ret_newest) {
+  return r->has_started && clv_session_checkpoint_home(r->config) != CLV_HOME_ALWAYS &&
+         clv_checkpoint_steps(r->dir.data, ret_newest, 1) &&
+         (is_at_workers(r, *ret_newest) || is_at_workers(r, r->best_checkpoint.step));
+}
+
 void clv_run_bring_home(clv_run *r) {
   CLV_AUTO(gathering_done) gathering g = {.run = r};
+  bool fetches = clv_session_checkpoint_home(r->config) == CLV_HOME_END;
   uint64_t newest;
   clv_err err;
-  if (!r->has_started || clv_session_checkpoint_home(r->config) != CLV_HOME_END ||
-      !clv_checkpoint_steps(r->dir.data, &newest, 1))
-    return;
-  if (!is_at_workers(r, newest) && !is_at_workers(r, r->best_checkpoint.step)) return;
+  if (!has_files_at_workers(r, &newest)) return;
   clv_interrupt_handled(); /* a second signal ends the process */
-  if (clv_stores_new(r->config, &g.stores, &err) != CLV_OK) {
+  clv_code code = clv_run_lock_check_newest(r->lock, &err);
+  if (code == CLV_OK) code = clv_stores_new(r->config, &g.stores, &err);
+  if (code != CLV_OK) {
+    clv_err_prefix(&err, "files of checkpoints stay at the workers");
     clv_run_warn(r, CLV_LOG_WARN, "stays", err.text);
     return;
   }
-  gather_step(&g, newest);
-  gather_step(&g, r->best_checkpoint.step);
-  if (clv_orphans_sweep(r->dir.data, g.stores, on_orphan, &g, &err) != CLV_OK)
-    clv_run_warn(r, CLV_LOG_WARN, "notice", err.text);
-  for (size_t i = 0; i < r->config->n_workers; i++)
-    if (r->blueprint->is_worker_used[i]) remove_unneeded(&g, &r->config->workers[i]);
-  print_rest(r);
+  if (fetches) gather_step(&g, newest);
+  if (fetches) gather_step(&g, r->best_checkpoint.step);
+  remove_leftovers(&g);
+  if (fetches) print_rest(r);
 }

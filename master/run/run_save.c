@@ -75,14 +75,21 @@ static void note_complete(clv_run *r) {
   clv_run_metrics_checkpoint(r->metrics, s->step, s->present_cost_ns);
 }
 
+/* Callback of clv_trainer_end_save. */
+static clv_code check_newest(void *user, clv_err *err) {
+  const clv_run *r = user;
+  return clv_run_lock_check_newest(r->lock, err);
+}
+
 /* Completes the checkpoint in progress if its files are durable; with `wait`, waits for that. After
  * a failure the next checkpoint is due at once. *ret (may be NULL): how it went. */
 static clv_code finish(clv_run *r, bool wait, clv_save_result *ret, clv_err *err) {
   clv_run_saving *s = &r->saving;
   clv_save_result result;
   uint64_t begin_ns = clv_now_ns();
-  CLV_TRY(clv_run_lock_check_newest(r->lock, err));
-  CLV_TRY(clv_trainer_end_save(r->trainer, wait, r->best_checkpoint.step, &result, err));
+  const clv_save_end how = {
+      .waits = wait, .keep_step = r->best_checkpoint.step, .check = check_newest, .check_user = r};
+  CLV_TRY(clv_trainer_end_save(r->trainer, &how, &result, err));
   s->present_cost_ns += clv_now_ns() - begin_ns;
   clv_run_print_notices(r);
   s->is_due |= result == CLV_SAVE_FAILED;

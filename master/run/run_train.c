@@ -316,11 +316,14 @@ static clv_exit_code fail_training(clv_run *r, const clv_err *err) {
 }
 
 /* Connects to the workers and restores the checkpoint. If a worker of a run of --resume cannot be
- * reached or is lost meanwhile, waits for the workers. */
+ * reached or is lost meanwhile, waits for the workers. Then removes what killed attempts have left
+ * there. */
 static clv_code connect_and_restore(clv_run *r, clv_err *err) {
   clv_code code = clv_run_open_trainer(r, err);
   if (code == CLV_OK) code = clv_run_restore(r, err);
-  return code == CLV_OK ? CLV_OK : clv_run_wait_for_workers(r, err);
+  if (code != CLV_OK) CLV_TRY(clv_run_wait_for_workers(r, err));
+  clv_run_remove_leftovers(r);
+  return CLV_OK;
 }
 
 static clv_exit_code run_training(clv_run *r, clv_err *err) {

@@ -412,12 +412,13 @@ static void note_first_kept(clv_trainer *t) {
   if (!text.failed) clv_trainer_on_notice(t, text.data);
 }
 
-static clv_code commit(clv_trainer *t, uint64_t keep_step, clv_err *err) {
+static clv_code commit(clv_trainer *t, const clv_save_end *how, clv_err *err) {
   struct clv_trainer_save *s = t->save;
   for (size_t i = 0; i < s->n_parts; i++) CLV_TRY(add_part(t, &s->parts[i], err));
+  clv_checkpoint_writer_set_check(s->writer, how->check, how->check_user);
   CLV_TRY(clv_checkpoint_commit(s->writer, s->config_hash, CLV_WIRE_PROTOCOL, NULL, err));
   note_first_kept(t);
-  return clv_trainer_prune(t, s->run_dir, keep_step, err);
+  return clv_trainer_prune(t, s->run_dir, how->keep_step, err);
 }
 
 /* Handles a file that was not written. The reason of the worker is a notice; a lost worker is an
@@ -430,7 +431,7 @@ static clv_code handle_failed_part(clv_trainer *t, const kept_part *p, const cle
   return CLV_OK;
 }
 
-clv_code clv_trainer_end_save(clv_trainer *t, bool wait, uint64_t keep_step, clv_save_result *ret,
+clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end *how, clv_save_result *ret,
                               clv_err *err) {
   kept_part *failed;
   bool pending;
@@ -438,14 +439,14 @@ clv_code clv_trainer_end_save(clv_trainer *t, bool wait, uint64_t keep_step, clv
   *ret = CLV_SAVE_DONE;
   if (!t->save) return CLV_OK;
   clv_trainer_set_activity(t, "checkpoint of step", t->save->step);
-  clv_code code = take_answers(t, wait, &failed, &pending, &why, err);
+  clv_code code = take_answers(t, how->waits, &failed, &pending, &why, err);
   if (code == CLV_OK && failed) code = handle_failed_part(t, failed, &why, err);
   if (code == CLV_OK && pending && !failed) {
     *ret = CLV_SAVE_PENDING;
     return CLV_OK;
   }
   if (failed) *ret = CLV_SAVE_FAILED;
-  if (code == CLV_OK && !failed) code = commit(t, keep_step, err);
+  if (code == CLV_OK && !failed) code = commit(t, how, err);
   clv_trainer_drop_save(t);
   return code;
 }

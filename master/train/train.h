@@ -129,10 +129,16 @@ typedef enum clv_save_result {
    * one is written without files at that worker. */
   CLV_SAVE_FAILED
 } clv_save_result;
-/* Completes the checkpoint in progress if its files are durable; with `wait`, waits until they are.
- * Then deletes older checkpoints as the session says, except that of step `keep_step`
- * (CLV_CHECKPOINT_NONE: no exception). Call between steps. */
-clv_code clv_trainer_end_save(clv_trainer *t, bool wait, uint64_t keep_step, clv_save_result *ret,
+/* How clv_trainer_end_save ends a checkpoint. */
+typedef struct clv_save_end {
+  bool waits;               /* waits until the files are durable; otherwise may be PENDING */
+  uint64_t keep_step;       /* checkpoint that is not deleted; CLV_CHECKPOINT_NONE: none */
+  clv_file_check_fn *check; /* called before the manifest gets its name; a failure is returned */
+  void *check_user;
+} clv_save_end;
+/* Completes the checkpoint in progress if its files are durable. Then deletes older checkpoints as
+ * the session says. Call between steps. */
+clv_code clv_trainer_end_save(clv_trainer *t, const clv_save_end *how, clv_save_result *ret,
                               clv_err *err) CLV_USE_RESULT;
 /* Deletes older checkpoints as the session says, with their files at workers, as
  * clv_trainer_end_save does. */

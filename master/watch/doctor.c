@@ -15,6 +15,7 @@
 
 typedef struct doctor {
   const clv_session_config *config;
+  const clv_blueprint *blueprint; /* NULL: the data or the model cannot be used */
   bool json;
   int findings;
   clv_exit_code exit_code;
@@ -218,6 +219,42 @@ static void check_device_kinds(doctor *d, int worker, const clv_wire_hello_reply
   }
 }
 
+/* Reports that a worker cannot tell its quota. A worker without a place for files is a finding only
+ * if the session asks for files there, because the master fetches them otherwise. */
+static void report_no_quota(doctor *d, const clv_remote_spec *w, const clv_err *why) {
+  bool ok = why->code == CLV_UNIMPLEMENTED && !d->config->checkpoint.home;
+  report_check(d, ok, CLV_EXIT_FAILED, w->name,
+               "set state_dir and allow[].state_bytes in worker.yaml, or checkpoint.home: always",
+               "cannot keep checkpoints of its stages, which the master fetches: %s", why->text);
+}
+
+/* Compares the quota for files of state with the bytes of the checkpoints that stay there. */
+static void check_state_quota(doctor *d, int worker) {
+  CLV_AUTO(cleave_kept_closep) cleave_kept_client *kept = NULL;
+  CLV_AUTO(cleave_kept_files_done) cleave_kept_files l = {0};
+  const clv_remote_spec *w = &d->config->workers[worker];
+  uint64_t need = d->blueprint ? clv_blueprint_kept_bytes(d->blueprint, worker) : 0;
+  char needed[24], granted[24], used[24], fix[200];
+  clv_err err;
+  if (!need) return;
+  if (cleave_kept_open(d->config, w, 0, &kept, &err) != CLV_OK ||
+      cleave_kept_list(kept, NULL, &l, &err) != CLV_OK) {
+    report_no_quota(d, w, &err);
+    return;
+  }
+  clv_format_size(need, needed, sizeof needed);
+  snprintf(fix, sizeof fix,
+           "raise allow[].state_bytes in worker.yaml to %llu, lower checkpoint.keep, or set "
+           "checkpoint.home: always",
+           (unsigned long long)need);
+  report_check(d, l.quota_bytes >= need, CLV_EXIT_FAILED, w->name, fix,
+               "grants %s for files of state (%s are in use), and %llu checkpoints of its stages "
+               "need %s",
+               clv_format_size(l.quota_bytes, granted, sizeof granted),
+               clv_format_size(l.used_bytes, used, sizeof used),
+               (unsigned long long)clv_blueprint_kept_copies(d->blueprint), needed);
+}
+
 static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   const clv_remote_spec *w = &d->config->workers[worker];
   int64_t skew = (int64_t)(h->about.unix_ms - clv_wall_ms());
@@ -231,6 +268,7 @@ static void report_hello(doctor *d, int worker, const clv_wire_hello_reply *h) {
   check_devices(d, worker, h);
   check_artifacts(d, worker, h);
   check_secret_weights(d, h);
+  check_state_quota(d, worker);
 }
 
 static void check_workers(doctor *d, const clv_tls_identity *id) {
@@ -309,6 +347,7 @@ clv_exit_code clv_run_doctor(const clv_session_config *config, const clv_run_opt
                  code == CLV_OK ? "shapes fit" : err.text);
   }
   check_policy(&d, b, &data);
+  d.blueprint = b;
   clv_run_data_done(&data);
   if (config->n_workers) {
     code = clv_tls_floor_install(&err);

@@ -6,7 +6,8 @@
  *
  * OP is write, fsync, rename, open (for writing), mkdir or any; PART is a part of the path. Of the
  * operations that match, those from the FIRST-th (from 1) on fail, TIMES of them (0: all later
- * ones). ERROR is ENOSPC, EIO, EROFS, EDQUOT, or SLOW: the operation takes 10 ms more and succeeds.
+ * ones). ERROR is ENOSPC, EIO, EROFS, EDQUOT, or SLOW (STUCK): the operation takes 10 ms (2 s) more
+ * and succeeds.
  *
  *   CLEAVE_TEST_DISK_LOG=FOLDER
  *
@@ -31,6 +32,7 @@ static struct {
   char op[16], part[128];
   long first, times;
   int error; /* 0: slow */
+  long delay_ms;
   bool is_on;
   int log; /* -1: no log */
   char folder[256];
@@ -43,8 +45,9 @@ __attribute__((constructor)) static void read_settings(void) {
   static const struct {
     const char *name;
     int error;
-  } errors[] = {
-      {"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EROFS", EROFS}, {"EDQUOT", EDQUOT}, {"SLOW", 0}};
+    long delay_ms;
+  } errors[] = {{"ENOSPC", ENOSPC, 0}, {"EIO", EIO, 0}, {"EROFS", EROFS, 0},
+                {"EDQUOT", EDQUOT, 0}, {"SLOW", 0, 10}, {"STUCK", 0, 2000}};
   const char *text = getenv("CLEAVE_TEST_DISK"), *folder = getenv("CLEAVE_TEST_DISK_LOG");
   char error[16], path[300];
   if (text && sscanf(text, "%15[^:]:%127[^:]:%ld:%ld:%15s", disk.op, disk.part, &disk.first,
@@ -52,6 +55,7 @@ __attribute__((constructor)) static void read_settings(void) {
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
       if (strcmp(error, errors[i].name) == 0) {
         disk.error = errors[i].error;
+        disk.delay_ms = errors[i].delay_ms;
         disk.is_on = true;
       }
   if (!folder) return;
@@ -75,7 +79,8 @@ static bool fails(const char *op, const char *path) {
   if (!strstr(path, disk.part)) return false;
   long n = ++disk.matched;
   if (n < disk.first || (disk.times && n >= disk.first + disk.times)) return false;
-  if (!disk.error) nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+  if (!disk.error)
+    nanosleep(&(struct timespec){disk.delay_ms / 1000, disk.delay_ms % 1000 * 1000000}, NULL);
   errno = disk.error;
   return disk.error != 0;
 }

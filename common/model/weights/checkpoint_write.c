@@ -32,6 +32,8 @@ struct clv_checkpoint_writer {
   uint32_t part_stage;  /* stage whose two files are being written; NO_STAGE: none */
   bool part_is_optimizer;
   char part_name[CLV_STAGE_NAME];
+  clv_file_check_fn *check; /* called before the manifest gets its name; NULL: none */
+  void *check_user;
 };
 
 #define NO_STAGE UINT32_MAX
@@ -307,12 +309,23 @@ static clv_code check_complete(const clv_checkpoint_writer *w, const char *confi
   return CLV_OK;
 }
 
-clv_code clv_manifest_write(const char *folder, const clv_manifest *m, clv_err *err) {
+static clv_code write_checked_manifest(const char *folder, const clv_manifest *m,
+                                       clv_file_check_fn *check, void *user, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0}, path = {0};
   CLV_TRY(clv_manifest_format(m, &text, err));
   clv_bytes_printf(&path, "%s/" CLV_MANIFEST_NAME, folder);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  return clv_file_write_durable(path.data, text.data, text.len, 0644, err);
+  return clv_file_write_checked(path.data, text.data, text.len, 0644, check, user, err);
+}
+
+clv_code clv_manifest_write(const char *folder, const clv_manifest *m, clv_err *err) {
+  return write_checked_manifest(folder, m, NULL, NULL, err);
+}
+
+void clv_checkpoint_writer_set_check(clv_checkpoint_writer *w, clv_file_check_fn *check,
+                                     void *user) {
+  w->check = check;
+  w->check_user = user;
 }
 
 static clv_code write_manifest(clv_checkpoint_writer *w, const char *config_hash,
@@ -324,7 +337,7 @@ static clv_code write_manifest(clv_checkpoint_writer *w, const char *config_hash
                     .n_files = w->n_files};
   strcpy(m.config_hash, config_hash);
   qsort(w->files, w->n_files, sizeof *w->files, compare_files);
-  return clv_manifest_write(w->path, &m, err);
+  return write_checked_manifest(w->path, &m, w->check, w->check_user, err);
 }
 
 clv_code clv_checkpoint_commit(clv_checkpoint_writer *w, const char *config_hash,

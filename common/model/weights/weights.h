@@ -387,6 +387,10 @@ clv_code clv_checkpoint_add_file(clv_checkpoint_writer *w, const char *name, con
 clv_code clv_checkpoint_add_state(clv_checkpoint_writer *w, const clv_trainer_state *state,
                                   clv_err *err) CLV_USE_RESULT;
 
+/* Sets a function that clv_checkpoint_commit calls when the manifest is on the disk under another
+ * name, before it gets its own. If that fails, there is no checkpoint. */
+void clv_checkpoint_writer_set_check(clv_checkpoint_writer *w, clv_file_check_fn *check,
+                                     void *user);
 /* Writes the index and the manifest. config_hash: hex SHA-256 or "". *ret_path (may be NULL): the
  * folder, which the caller frees. CLV_PRECONDITION: a stage or the trainer's state is missing. */
 clv_code clv_checkpoint_commit(clv_checkpoint_writer *w, const char *config_hash,

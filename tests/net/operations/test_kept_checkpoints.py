@@ -41,17 +41,18 @@ class Keeping(Cluster):
 
 
 class Run:
-    def __init__(self, name, home="end", *args):
+    def __init__(self, name, home="end", *args, body=BODY):
         self.name, self.dir = name, os.path.join(cluster.dir, "runs", name)
-        self.session = cluster.session(name, BODY.replace("HOME", home))
+        self.session = cluster.session(name, body.replace("HOME", home))
         self.process = subprocess.Popen([MASTER, "train", self.session, *args], cwd=cluster.dir, text=True,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
 
     def at(self, step):
-        def is_there():  # an older one may have made way already
-            folders = os.listdir(self.dir) if os.path.isdir(self.dir) else []
-            steps = [int(m[1]) for m in (re.fullmatch("checkpoint-([0-9]+)", f) for f in folders) if m]
-            return any(s >= step and os.path.exists(os.path.join(self.dir, f"checkpoint-{s}", "MANIFEST.json")) for s in steps)
+        """Returns when the run has written the checkpoint of that step or of a later one, which may
+        have replaced it."""
+        def is_there():
+            steps = self.steps() if os.path.exists(self.dir) else []
+            return any(os.path.exists(os.path.join(self.dir, f"checkpoint-{s}", "MANIFEST.json")) for s in steps if s >= step)
         until(lambda: is_there() or self.process.poll() is not None, 60)
         assert self.process.poll() is None, self.process.communicate()
         return self
@@ -98,15 +99,16 @@ def undisturbed():
     return undisturbed.run
 
 
-def same_state(run):
-    """The files at the workers have the tensors of the undisturbed run, and the losses are
+def same_state(run, whole=None):
+    """The files at the workers have the tensors of the undisturbed run `whole`, and the losses are
     equal."""
+    whole = whole or undisturbed()
     for name, (place, kept) in run.places(STEPS).items():
         i = int(place[-1]) - 1
         path = os.path.join(cluster.kept(i), "states", hashlib.sha256(URI.encode()).hexdigest(), kept + ".safetensors")
-        assert safetensors(path) == safetensors(os.path.join(undisturbed().dir, f"checkpoint-{STEPS}", name)), name
+        assert safetensors(path) == safetensors(os.path.join(whole.dir, f"checkpoint-{STEPS}", name)), name
     assert run.lines("metrics.jsonl") and [m["loss"] for m in run.lines("metrics.jsonl")] == \
-        [m["loss"] for m in undisturbed().lines("metrics.jsonl")]
+        [m["loss"] for m in whole.lines("metrics.jsonl")]
 
 
 @suite.test
@@ -161,6 +163,33 @@ def interrupted_run_is_gathered_and_goes_on():
     assert again.result() == undisturbed().result()
 
 
+@suite.test
+def what_killed_attempts_left_is_removed():
+    """At the begin of the attempt that resumes the run, and at the end; files of others stay."""
+    endless = "--set", "train.max_steps=100000"
+    run = Run("left", "never", *endless).at(100)
+    run.process.kill()
+    run.process.communicate()
+    mine = run.record()["session_id"]
+
+    def leave(name, i=0):
+        with open(path := os.path.join(kept_folder(i), name + ".safetensors"), "w") as f:
+            f.write("left")
+        return path
+    early, orphan, other = leave(f"{mine}.77.1.w"), leave("5" * 32 + ".3.1.w"), leave("6" * 32 + ".3.1.w")
+    with open(os.path.join(run.dir, "kept.orphans"), "w") as f:
+        f.write("5" * 32 + ".3.1.w 4 spiffe://test/w1\n")
+    again = Run("left", "never", "--resume", *endless)
+    until(lambda: not os.path.exists(early) and not os.path.exists(orphan), 30)
+    assert again.process.poll() is None and os.path.exists(other)
+    late = leave(f"{mine}.78.2.o", 1)
+    again.process.send_signal(signal.SIGINT)
+    again.ends(130)
+    assert not os.path.exists(late) and os.path.exists(other) and not os.path.exists(os.path.join(run.dir, "kept.orphans"))
+    assert [len(cluster.files(i, again)) for i in (0, 1)] == [4, 4], [cluster.files(i, again) for i in (0, 1)]
+    os.remove(other)
+
+
 @suite.long
 def worker_that_cannot_be_reached_is_named_with_its_files():
     run = Run("away", "end", "--set", "recovery=off").at(50)
@@ -213,19 +242,104 @@ def full_quota_keeps_the_earlier_checkpoint_and_fetches_later_ones():
     same_state(run)
 
 
+def needed_bytes(session, *args):
+    """Of the quota of state by worker, as `plan` says."""
+    done = run_tool("plan", session, "--json", *args)
+    assert done.returncode == 0, done
+    return {o["worker"]: o["state_bytes"] for o in json.loads(done.stdout)["checkpoints_at_workers"]}
+
+
+@suite.test
+def quota_below_what_checkpoints_need_is_found_before_the_run():
+    session = cluster.session("small", BODY.replace("HOME", "never"))
+    need = needed_bytes(session)
+    run = Run("sized", "never").ends()
+    kept = sum(os.path.getsize(os.path.join(kept_folder(0), n)) for n in os.listdir(kept_folder(0)) if run.record()["session_id"] in n)
+    assert kept * 3 // 2 <= need["w1"] < kept * 3 // 2 + 9000, (kept, need)
+    check = run_tool("check", session)
+    assert "checkpoints of 'b' stay at worker 'w1'" in check.stdout and "for 3 of them (checkpoint.keep + 1)" in check.stdout, check
+    assert {o["worker"] for o in json.loads(run_tool("check", session, "--json").stdout)["checkpoints_at_workers"]} == {"w1", "w2"}
+    assert needed_bytes(session, "--set", "checkpoint.home=always") == {}
+    good = run_tool("doctor", session)
+    assert good.returncode == 0 and good.stdout.count("grants 16.0 MiB for files of state") == 2, good
+    cluster.quota[0] = str(need["w1"] - 1)
+    cluster.restart(0)
+    bad = run_tool("doctor", session)
+    home = run_tool("doctor", session, "--set", "checkpoint.home=always")
+    cluster.quota[0] = "16MiB"
+    cluster.restart(0)
+    assert bad.returncode == 1 and f"raise allow[].state_bytes in worker.yaml to {need['w1']}, lower checkpoint.keep" in bad.stdout, bad
+    assert home.returncode == 0, home
+
+
+@suite.test
+def eval_and_predict_use_what_workers_keep():
+    found = []
+    for run in (Run("used", "never").ends(), undisturbed()):
+        done, out = run_tool("eval", run.session, "--json"), os.path.join(cluster.dir, run.name + ".npy")
+        assert done.returncode == 0, done
+        predicted = run_tool("predict", run.session, "--output", out)
+        assert predicted.returncode == 0, predicted
+        with open(out, "rb") as f:
+            found.append((json.loads(done.stdout)["loss"], f.read(), len(run.places(STEPS))))
+    assert found[0][:2] == found[1][:2] and [n for *_, n in found] == [4, 0], [(loss, n) for loss, _, n in found]
+
+
+@suite.test
+def adapters_of_an_artifact_resume_from_what_workers_keep():
+    plain = BODY.replace("{op: linear, out: 512}", "{op: linear, out: 24, name: query}")
+    source = Run("source", "always", "--set", "train.max_steps=50", body=plain).ends()
+    file = os.path.join(source.dir, "checkpoint-50", "model-00002-of-00003.safetensors")
+    with open(file, "rb") as f:
+        digest = hashlib.sha256(f.read()).hexdigest()
+    cluster.limits += f"artifacts:\n  base: {{file: {file}, sha256: {digest}}}\n"
+    cluster.restart(0)
+    more = f"lora: {{targets: [query], r: 2, alpha: 4, dropout: 0.1}}, weights: {{artifact: base, sha256: {digest}}}}}\n  - {{name: c"
+    adapted = plain.replace("}\n  - {name: c", ", " + more)
+    whole = Run("adapted", "always", body=adapted).ends()
+    Run("adapted-halves", "never", "--max-steps", "130", body=adapted).ends()
+    halves = Run("adapted-halves", "never", "--resume", body=adapted).ends()
+    assert len(halves.places(STEPS)) == 4 and halves.manifest(STEPS)["model-00002-of-00003.safetensors"]["bytes"] < 2048
+    assert "resumed from the checkpoint of step 130" in halves.out, halves.out
+    same_state(halves, whole)
+
+
 @suite.test
 def checkpoints_bring_no_weights_home():
     """Bytes from the workers beyond those of the steps, for each checkpoint and stage."""
     port = free_port()
-    run = Run("bytes", "never", "--set", f"metrics.listen=127.0.0.1:{port}", "--set", "checkpoint.every_steps=10").at(200)
+    run = Run("bytes", "never", "--set", f"metrics.listen=127.0.0.1:{port}", "--set", "checkpoint.every_steps=10",
+              "--set", "train.max_steps=100000").at(200)
     steps = run.lines("pace.jsonl")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as page:
         down = [float(line.split()[1]) for line in page.read().decode().splitlines()
                 if line.startswith("cleave_master_link_bytes_total") and 'direction="in"' in line]
-    run.ends()
+    run.process.send_signal(signal.SIGINT)
+    run.ends(130)
     assert len(down) == 2, down
     each = (sum(down) - sum(s["bytes_down"] for s in steps)) / (2 * len(steps) // 10)
     assert each < 65536, each
+
+
+@suite.test
+def master_that_lost_its_run_while_workers_wrote_commits_nothing():
+    """It had asked for the files before another process began an attempt."""
+    cluster.env = {"LD_PRELOAD": os.path.join(BIN, "disks", "disk.so"), "CLEAVE_TEST_DISK": f"fsync:.{STEPS}.2.w:1:1:STUCK"}
+    cluster.restart(1)
+    run = Run("zombie", "never")
+    folder, path = os.path.join(run.dir, f"checkpoint-{STEPS}"), os.path.join(run.dir, "run.json")
+    until(lambda: os.path.exists(os.path.join(folder, "trainer_state.json")) or run.process.poll() is not None, 60)
+    with open(path) as f:
+        text = f.read()
+    with open(path + ".new", "w") as f:
+        f.write(re.sub(r'"epoch": (\d+)', lambda m: f'"epoch": {int(m[1]) + 1}', text, count=1))
+    os.rename(path + ".new", path)
+    run.ends(1)
+    cluster.env = None
+    cluster.restart(1)
+    assert "files of checkpoints stay at the workers: " in run.err, run.err
+    assert "another process trains there" in run.err and not os.path.exists(os.path.join(folder, "MANIFEST.json")), run.err
+    assert run.steps()[0] in (300, 350), run.steps()
 
 
 @suite.test

@@ -181,6 +181,30 @@ static void invalid_writer_calls_are_refused(void **state) {
   assert_false(exists(run, "checkpoint-1/MANIFEST.json"));
 }
 
+/* Says that the run has another owner. user: points at the run folder. */
+static clv_code refuse_manifest(void *user, clv_err *err) {
+  const char *const *run = user;
+  assert_true(exists(*run, "checkpoint-1/MANIFEST.json.tmp"));
+  assert_false(exists(*run, "checkpoint-1/MANIFEST.json"));
+  return clv_fail(err, CLV_ABORTED, "another process trains there");
+}
+
+static void manifest_is_checked_before_it_gets_its_name(void **state) {
+  (void)state;
+  const char *run = run_dir("checked");
+  CLV_AUTO(clv_checkpoint_writer_freep) clv_checkpoint_writer *w = NULL;
+  clv_weights_tensor t = {"w", CLV_F32, CLV_SHAPE(4), values};
+  clv_trainer_state s = {0};
+  clv_err err;
+  assert_ok(clv_checkpoint_begin(run, 1, 1, &w, &err), &err);
+  assert_ok(clv_checkpoint_add_stage(w, 0, &t, 1, NULL, 0, &err), &err);
+  assert_ok(clv_checkpoint_add_state(w, &s, &err), &err);
+  clv_checkpoint_writer_set_check(w, refuse_manifest, &run);
+  assert_int_equal(clv_checkpoint_commit(w, "", 1, NULL, &err), CLV_ABORTED);
+  assert_false(exists(run, "checkpoint-1/MANIFEST.json"));
+  assert_false(exists(run, "checkpoint-1/MANIFEST.json.tmp"));
+}
+
 /* ---- finding --------------------------------------------------------------------------------- */
 
 static void unfinished_checkpoint_is_skipped(void **state) {
@@ -789,6 +813,7 @@ int main(void) {
       cmocka_unit_test(steps_of_optimisers_are_read_by_stage),
       cmocka_unit_test(tensor_in_two_files_is_refused),
       cmocka_unit_test(peek_opens_the_newest_checkpoint_without_its_weights),
+      cmocka_unit_test(manifest_is_checked_before_it_gets_its_name),
       cmocka_unit_test(checkpoint_state_round_trips),
       cmocka_unit_test(weights_round_trip),
       cmocka_unit_test(prune_keeps_the_best_checkpoint),

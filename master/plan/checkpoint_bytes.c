@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How many bytes of checkpoints stay at workers: the newest ones, the best one, and the one that is
+ * being written. `plan` and `check` print them, and `doctor` compares them with the quota that a
+ * worker grants.
+ */
+#include <string.h>
+
+#include "master/plan/plan_int.h"
+
+/* Upper limits of the head of a file: without its tensors, and of each tensor without its name. */
+enum { FILE_HEAD = 512, TENSOR_HEAD = 160 };
+
+/* Returns the bytes of a tensor in a file, with its part of the head. */
+static uint64_t count_tensor_bytes(const clv_param *p, uint64_t values) {
+  return values + TENSOR_HEAD + strlen(p->name);
+}
+
+/* Returns the bytes of a checkpoint's two files of a stage; 0: the stage has no state. */
+static uint64_t count_stage_bytes(const clv_blueprint *b, uint32_t stage) {
+  const clv_params *params = b->stages[stage].params;
+  uint64_t bytes = 0, moments = clv_blueprint_moment_count(b);
+  for (int k = 0; k < params->n; k++) {
+    const clv_param *p = &params->list[k];
+    size_t values;
+    if (clv_shape_bytes(&p->shape, p->dtype, &values, NULL) != CLV_OK ||
+        !clv_is_param_checkpointed(&b->config->stages[stage], p))
+      continue;
+    bytes += count_tensor_bytes(p, values);
+    if (p->trainable && !p->fixed) bytes += moments * count_tensor_bytes(p, values);
+  }
+  return bytes ? bytes + 2 * FILE_HEAD : 0;
+}
+
+uint64_t clv_blueprint_kept_copies(const clv_blueprint *b) {
+  const clv_session_config *c = b->config;
+  return c->checkpoint.keep + (c->checkpoint.best != CLV_BEST_NONE) + 1;
+}
+
+uint64_t clv_blueprint_kept_bytes(const clv_blueprint *b, int worker) {
+  uint64_t bytes = 0;
+  if (clv_session_checkpoint_home(b->config) == CLV_HOME_ALWAYS) return 0;
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    if (b->stages[i].worker == worker) bytes += count_stage_bytes(b, i);
+  return bytes * clv_blueprint_kept_copies(b);
+}
+
+/* Appends the names of the stages at a worker whose state is in checkpoints. */
+static void append_stage_names(const clv_blueprint *b, int worker, clv_bytes *out) {
+  int n = 0;
+  for (uint32_t i = 0; i < b->n_stages; i++)
+    if (b->stages[i].worker == worker && count_stage_bytes(b, i))
+      clv_bytes_printf(out, "%s'%s'", n++ ? ", " : "", b->config->stages[i].name);
+}
+
+static void append_text(const clv_blueprint *b, int worker, uint64_t bytes, clv_bytes *out) {
+  const uint64_t copies = clv_blueprint_kept_copies(b);
+  char one[24], all[24];
+  clv_bytes_puts(out, "checkpoints of ");
+  append_stage_names(b, worker, out);
+  clv_bytes_printf(out,
+                   " stay at worker '%s' as plain files if it has a state_dir: %s each, "
+                   "allow[].state_bytes of %s for %llu of them (checkpoint.keep + 1%s)\n",
+                   b->config->workers[worker].name,
+                   clv_format_size(bytes / copies, one, sizeof one),
+                   clv_format_size(bytes, all, sizeof all), (unsigned long long)copies,
+                   b->config->checkpoint.best == CLV_BEST_NONE ? "" : ", and the best one");
+}
+
+static void append_json(const clv_blueprint *b, int worker, uint64_t bytes, int index,
+                        clv_bytes *out) {
+  clv_bytes_puts(out, index ? ",{\"worker\":" : "{\"worker\":");
+  clv_bytes_add_json(out, b->config->workers[worker].name);
+  clv_bytes_printf(out, ",\"copies\":%llu,\"state_bytes\":%llu}",
+                   (unsigned long long)clv_blueprint_kept_copies(b), (unsigned long long)bytes);
+}
+
+void clv_kept_bytes_describe(const clv_blueprint *b, bool json, clv_bytes *out) {
+  int n = 0;
+  if (json) clv_bytes_puts(out, "[");
+  for (int i = 0; i < (int)b->config->n_workers; i++) {
+    uint64_t bytes = clv_blueprint_kept_bytes(b, i);
+    if (bytes && json) append_json(b, i, bytes, n++, out);
+    if (bytes && !json) append_text(b, i, bytes, out);
+  }
+  if (json) clv_bytes_puts(out, "]");
+}
