@@ -4,6 +4,7 @@
  * folder that all commands on checkpoints use. Both only read, so they may be used while the run
  * trains: a checkpoint that the run deletes meanwhile is left out.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -274,6 +275,15 @@ static bool was_deleted(const clv_run_checkpoint *c) {
   return c->manifest.n_files && lstat(c->folder, &st) != 0;
 }
 
+/* Returns true if the folder has no manifest: a run is writing the checkpoint now, or was killed
+ * before it was complete. Such a folder counts as no checkpoint. */
+static bool is_unfinished(const clv_run_checkpoint *c) {
+  CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
+  struct stat st;
+  clv_bytes_printf(&path, "%s/MANIFEST.json", c->folder);
+  return !path.failed && lstat(path.data, &st) != 0 && errno == ENOENT;
+}
+
 static void verify_checkpoint(verification *v, const clv_run_checkpoint *c, clv_bytes *out) {
   CLV_AUTO(clv_bytes_done) clv_bytes problems = {0};
   const verification before = *v;
@@ -311,7 +321,12 @@ clv_exit_code clv_run_checkpoint_verify(const clv_session_config *config,
   verification v = {.config = config, .json = o->json, .quick = o->reads_sample_only, .stores = s};
   for (size_t i = 0; i < l.n && v.exit_code != CLV_EXIT_INTERRUPTED; i++) {
     CLV_AUTO(clv_bytes_done) clv_bytes out = {0};
-    verify_checkpoint(&v, &l.list[i], &out);
+    bool is_skipped = !o->checkpoint && is_unfinished(&l.list[i]);
+    if (!is_skipped)
+      verify_checkpoint(&v, &l.list[i], &out);
+    else if (!o->json)
+      clv_bytes_printf(&out, "checkpoint-%llu: not finished, so it counts as no checkpoint\n",
+                       (unsigned long long)l.list[i].step);
     fputs(out.data && !out.failed ? out.data : "", stdout);
     fflush(stdout);
   }

@@ -325,6 +325,8 @@ class Running:
         return self
 
     def __exit__(self, *_):
+        if self.process.stdin and self.process.stdin.closed:
+            self.process.stdin = None  # communicate() would flush it
         self.process.terminate()
         try:
             self.process.communicate(timeout=5 * SLOW)

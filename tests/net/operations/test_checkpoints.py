@@ -106,6 +106,8 @@ def checkpoints_are_listed_with_their_places():
     listed = tool("ls", session).stdout
     assert "checkpoint-30  9 files" in listed and "home" in listed and "w1 " in listed and "complete, newest" in listed, listed
     assert "checkpoint-40  not usable\n    " in listed and "was never finished" in listed, listed
+    assert "checkpoint-40: not finished" in tool("verify", session, "--quick").stdout
+    assert "was never finished" in tool("verify", session, "--step", "40", code=7).stdout
     by = {o["step"]: o for o in objects("ls", session)}
     assert [o["complete"] for o in by.values()] == [False, True, True, True] and by[30]["newest"] and not by[30]["home"], by
     rows = {f["name"]: f for f in by[30]["files"]}
