@@ -20,10 +20,10 @@ BODY = (IMAGE_DATA + "stages:\n"
 
 
 class Run:
-    def __init__(self, name, session=None):
+    def __init__(self, name, session=None, *args):
         self.dir = os.path.join(the.cluster.dir, "runs", name)
         session = session or the.cluster.session(name, BODY)
-        self.process = subprocess.Popen([MASTER, "train", session], cwd=the.cluster.dir, text=True, stdin=subprocess.DEVNULL,
+        self.process = subprocess.Popen([MASTER, "train", session, *args], cwd=the.cluster.dir, text=True, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def step(self):
@@ -64,7 +64,8 @@ class the:
 def resets_change_no_bit():
     """Of all connections of one worker at once, of single ones, and in the middle of a message."""
     the.bits = Run("alone").ends().result()
-    run, draw, resets = Run("reset").at(5), random.Random(7), 0
+    # links between workers are dialled again after up to 5 s, which the master does not know
+    run, draw, resets = Run("reset", None, "--set", "limits.step_timeout=60s").at(5), random.Random(7), 0
     while run.step() < STEPS - 20 and not run.is_over():
         relay = the.cluster.relays[draw.randrange(2)]
         if draw.random() < 0.5:
