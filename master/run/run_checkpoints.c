@@ -49,7 +49,8 @@ static clv_code read_checkpoint(const char *dir, uint64_t step, clv_run_checkpoi
   CLV_AUTO(clv_bytes_done) clv_bytes folder = {0};
   clv_bytes_printf(&folder, "%s/checkpoint-%llu", dir, (unsigned long long)step);
   if (folder.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  *ret = (clv_run_checkpoint){.step = step, .folder = clv_steal(&folder.data)};
+  *ret = (clv_run_checkpoint){.step = step};
+  ret->folder = clv_steal(&folder.data);
   clv_code code = clv_checkpoint_read_manifest(dir, step, &ret->manifest, &ret->problem);
   if (code == CLV_OK) code = check_sizes(ret, &ret->problem);
   if (code == CLV_OK) ret->problem.code = CLV_OK;
