@@ -23,14 +23,19 @@ static api_arguments make_arguments(cleave_module *module, clv_frame_kind frame_
                          .frame_kind = frame_kind};
 }
 
+static cleave_status run_with_result(cleave_runtime *rt, api_arguments *a,
+                                     cleave_state_file *ret_file, cleave_error *error) {
+  PASS(api_file_check_result(ret_file, error));
+  return api_run_blocking(rt, &api_operations[API_WORKER_FILE], a, ret_file, error);
+}
+
 cleave_status cleave_state_save_at_worker(cleave_runtime *runtime, cleave_module *module,
                                           cleave_state_kind kind, const char *name,
                                           uint64_t deadline_ms, cleave_state_file *ret_file,
                                           cleave_error *error) {
   NOT_NULL(runtime, module, name);
-  PASS(api_file_check_result(ret_file, error));
   api_arguments a = make_arguments(module, CLV_STATE_SAVE, kind, name, deadline_ms);
-  return api_run_blocking(runtime, &api_operations[API_WORKER_FILE], &a, ret_file, error);
+  return run_with_result(runtime, &a, ret_file, error);
 }
 
 cleave_status cleave_state_save_at_worker_async(cleave_runtime *runtime, cleave_module *module,
@@ -47,9 +52,8 @@ cleave_status cleave_state_load_at_worker(cleave_runtime *runtime, cleave_module
                                           uint64_t deadline_ms, cleave_state_file *ret_file,
                                           cleave_error *error) {
   NOT_NULL(runtime, module, name);
-  PASS(api_file_check_result(ret_file, error));
   api_arguments a = make_arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
-  return api_run_blocking(runtime, &api_operations[API_WORKER_FILE], &a, ret_file, error);
+  return run_with_result(runtime, &a, ret_file, error);
 }
 
 cleave_status cleave_state_load_by_digest(cleave_runtime *runtime, cleave_module *module,
@@ -57,10 +61,9 @@ cleave_status cleave_state_load_by_digest(cleave_runtime *runtime, cleave_module
                                           const clv_sha256 *digest, uint64_t deadline_ms,
                                           cleave_state_file *ret_file, cleave_error *error) {
   NOT_NULL(runtime, module, name);
-  PASS(api_file_check_result(ret_file, error));
   api_arguments a = make_arguments(module, CLV_STATE_LOAD, kind, name, deadline_ms);
   a.digest = digest;
-  return api_run_blocking(runtime, &api_operations[API_WORKER_FILE], &a, ret_file, error);
+  return run_with_result(runtime, &a, ret_file, error);
 }
 
 cleave_status cleave_state_load_at_worker_async(cleave_runtime *runtime, cleave_module *module,

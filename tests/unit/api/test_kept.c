@@ -10,7 +10,7 @@
 
 enum { SIZE = (2 << 20) + 777, FILES = 3 };
 
-/* What the worker does wrong. */
+/* Faults of the lying worker, one for each case. */
 typedef enum fault {
   HONEST,
   ANOTHER_VERSION, /* the file is replaced before the third range, and the worker does not care */
