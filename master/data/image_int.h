@@ -155,7 +155,8 @@ void clv_images_keep_only(clv_images *im, const clv_subset *kept);
 clv_code clv_images_digest(clv_images *im, clv_sha256 *ret, clv_err *err) CLV_USE_RESULT;
 /* Appends a line per image: path, device, inode, size, times of data and of inode. Reads no
  * file. */
-clv_code clv_images_stamp(const clv_images *im, clv_bytes *lines, clv_err *err) CLV_USE_RESULT;
+clv_code clv_images_list_file_stamps(const clv_images *im, clv_bytes *lines,
+                                     clv_err *err) CLV_USE_RESULT;
 /* True if unreadable images are skipped; false: an unreadable image ends the command with an
  * error. */
 bool clv_images_can_skip_broken(const clv_images *im);
