@@ -252,7 +252,7 @@ static void add_step(clv_reporter *r, const clv_progress *p) {
   r->samples += p->samples;
   r->wait_ns += p->wait_ns;
   r->step_ns += p->step_ns;
-  r->skipped += !p->applied;
+  r->skipped += !p->changed_weights;
   if (isfinite(p->loss)) {
     r->n_finite += p->samples;
     r->loss += p->loss * (double)p->samples;
@@ -399,7 +399,7 @@ static clv_code write_step(clv_reporter *r, table t, const clv_progress *p,
     if (numbers[i].table == t && is_known(value, (number)i))
       add_number(&r->line, (number)i, value[i]);
     if (i == LR && t == METRICS)
-      clv_bytes_printf(&r->line, ",\"applied\":%s", p->applied ? "true" : "false");
+      clv_bytes_printf(&r->line, ",\"applied\":%s", p->changed_weights ? "true" : "false");
   }
   return write_line(r, t, err);
 }

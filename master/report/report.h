@@ -71,7 +71,7 @@ typedef struct clv_progress {
   uint64_t step_ns;              /* duration of this step */
   uint64_t bytes_up, bytes_down; /* totals so far */
   uint64_t step_up, step_down;   /* bytes of this step */
-  bool applied; /* the step changed the weights; false: loss or gradient was not finite */
+  bool changed_weights; /* the step changed the weights; false: loss or gradient was not finite */
 } clv_progress;
 
 typedef struct clv_evaluation {
@@ -211,11 +211,11 @@ typedef struct clv_status_device {
 } clv_status_device;
 
 typedef struct clv_status_worker {
-  const char *name, *address; /* in the session file */
-  bool asked;                 /* false: neither an answer nor an error has arrived yet */
+  const char *name, *address; /* name and address of the worker in the session file */
+  bool has_outcome;           /* an answer or an error has arrived */
   const char *error, *fix;    /* why there is no answer, and what to do; NULL: it answered */
   bool refused;               /* the worker runs, but refuses this identity */
-  const char *said;           /* the worker's own name for itself */
+  const char *own_name;       /* the worker's own name for itself */
   const char *software, *device, *isa;
   uint32_t protocol, cores;
   double uptime_s, interval_s; /* interval_s: time between the two answers */
@@ -247,7 +247,7 @@ void clv_status_diagnosis(const clv_status_view *view, const clv_status_worker *
 /* Draws lines of at most `width` columns (at least 20), of printable ASCII only. */
 void clv_status_text(const clv_status_view *view, unsigned width, clv_bytes *out);
 /* As clv_status_text, but only names, diagnoses and errors. */
-void clv_status_brief(const clv_status_view *view, unsigned width, clv_bytes *out);
+void clv_status_brief_text(const clv_status_view *view, unsigned width, clv_bytes *out);
 
 /* Appends one JSON object per worker, a line each. */
 void clv_status_json(const clv_status_view *view, clv_bytes *out);

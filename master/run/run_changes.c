@@ -81,7 +81,7 @@ static uint64_t count_steps_of_run(const clv_train_config *t, uint64_t records) 
 
 /* Adds a change if the length of the run differs. The schedule of the learning rate then ends at
  * another step, unless the session sets train.schedule.total_steps. */
-static void compare_length(clv_run *r, const clv_session_config *then, uint64_t records) {
+static void compare_total_steps(clv_run *r, const clv_session_config *then, uint64_t records) {
   unsigned long long before = count_steps_of_run(&then->train, records);
   unsigned long long after = count_steps_of_run(&r->config->train, r->data.train_rows.n);
   const clv_lr_config *s = &r->config->train.schedule;
@@ -176,33 +176,34 @@ static clv_code compare_keys(clv_run *r, clv_session_config *then, clv_err *err)
   compare_key_lines(r, &after, &before, true, n_common);
   if (seed->given && old->given && memcmp(&seed->key, &old->key, sizeof seed->key) != 0)
     clv_run_add_change(r, "train.seed", "(secret)", "another one");
-  compare_length(r, then, r->n_records_at_begin ? r->n_records_at_begin : r->data.train_rows.n);
+  compare_total_steps(r, then,
+                      r->n_records_at_begin ? r->n_records_at_begin : r->data.train_rows.n);
   return CLV_OK;
 }
 
-/* Loads the session of the last attempt. If the file cannot be read, sets *ret to NULL and `why` to
- * the reason. */
-static clv_code load_last_session(const clv_run *r, clv_session_config **ret, clv_err *why,
+/* Loads the session of the last attempt. If the file cannot be read, sets *ret to NULL and `reason`
+ * to the reason. */
+static clv_code load_last_session(const clv_run *r, clv_session_config **ret, clv_err *reason,
                                   clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
   clv_bytes_printf(&path, "%s/session.effective.yaml", r->dir.data);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  if (clv_session_config_load(path.data, NULL, ret, why) != CLV_OK) *ret = NULL;
+  if (clv_session_config_load(path.data, NULL, ret, reason) != CLV_OK) *ret = NULL;
   return CLV_OK;
 }
 
 clv_code clv_run_print_changes(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  clv_err why;
+  clv_err reason;
   if (!r->is_resumed) return CLV_OK;
-  CLV_TRY(load_last_session(r, &then, &why, err));
+  CLV_TRY(load_last_session(r, &then, &reason, err));
   if (then) {
     CLV_TRY(compare_keys(r, then, err));
     return print_all_changes(r, err);
   }
   clv_bytes_printf(&text, "which keys have changed since the last attempt is not known: %s",
-                   why.text);
+                   reason.text);
   if (!text.failed) clv_run_warn(r, CLV_LOG_WARN, "changed", text.data);
   return print_all_changes(r, err);
 }
@@ -261,8 +262,8 @@ static clv_code check_optimizer(const clv_run *r, const clv_session_config *last
 
 clv_code clv_run_refuse_changes(const clv_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *last = NULL;
-  clv_err why;
-  CLV_TRY(load_last_session(r, &last, &why, err));
+  clv_err reason;
+  CLV_TRY(load_last_session(r, &last, &reason, err));
   if (!last) return CLV_OK; /* not compared here: loading the checkpoint fails if it does not fit */
   return check_optimizer(r, last, err);
 }
@@ -285,8 +286,8 @@ static void warn_of_each_change(const clv_run *r) {
 clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
   CLV_AUTO(clv_bytes_done) clv_bytes before = {0}, after = {0};
-  clv_err why;
-  CLV_TRY(load_last_session(r, &then, &why, err));
+  clv_err reason;
+  CLV_TRY(load_last_session(r, &then, &reason, err));
   if (!then) return CLV_OK; /* the folder has only checkpoints, no session */
   CLV_TRY(clv_session_config_list(then, &before, err));
   CLV_TRY(clv_session_config_list(r->config, &after, err));

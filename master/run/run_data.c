@@ -80,7 +80,7 @@ typedef struct digested_set {
   const char *name; /* "train", "validation", "test" */
   const clv_dataset *ds;
   const clv_subset *rows;
-  bool has_only_rows; /* another set has the same records, so only the rows get a digest */
+  bool digests_rows_only; /* another set has the same records, so only the rows get a digest */
 } digested_set;
 
 enum { SETS = 3 };
@@ -135,11 +135,11 @@ static clv_code compute_set_digests(const digested_set *s, const clv_data_digest
   clv_sha256 of;
   clv_data_digest *stamp = NULL;
   CLV_TRY(clv_dataset_stamp(s->ds, &of, err));
-  if (memcmp(&of, &no_stamp, sizeof of) != 0 && !s->has_only_rows) {
+  if (memcmp(&of, &no_stamp, sizeof of) != 0 && !s->digests_rows_only) {
     stamp = append_digest(now, s, "stamp", "", clv_dataset_count(s->ds));
     stamp->digest = of;
   }
-  for (size_t k = 0; k < clv_dataset_part_count(s->ds) && !s->has_only_rows; k++)
+  for (size_t k = 0; k < clv_dataset_part_count(s->ds) && !s->digests_rows_only; k++)
     CLV_TRY(compute_part_digest(s, k, stamp, then, now, err));
   clv_data_digest *rows = append_digest(now, s, "rows", "", s->rows->n);
   return clv_subset_digest(s->ds, s->rows, &rows->digest, err);
@@ -360,22 +360,22 @@ static clv_code warn_of_missing_digests(clv_run *r, clv_err *err) {
 
 clv_code clv_run_compare_data(clv_run *r, clv_err *err) {
   clv_data_digests then = {0};
-  clv_err why;
+  clv_err reason;
   if (!r->o->resume || !clv_checkpoint_has_manifest(r->dir.data)) return CLV_OK;
-  clv_code code = read_digests(r->dir.data, &then, &why);
+  clv_code code = read_digests(r->dir.data, &then, &reason);
   if (code == CLV_NOT_FOUND) return warn_of_missing_digests(r, err);
   if (code != CLV_OK && !r->o->accept_data)
     return clv_fail(
         err, CLV_DATA_LOSS,
         "%s: the data that the run began with are not known; pass --accept-data to continue "
         "with the present ones",
-        why.text);
+        reason.text);
   CLV_TRY(compute_data_digests(r, &then, err));
   return compare_digests(r, &then, err);
 }
 
 /* Returns true if `then` lacks a part of `now`, because an earlier version wrote `then`. */
-static bool lacks_any_digest(const clv_data_digests *then, const clv_data_digests *now) {
+static bool lacks_some_digest(const clv_data_digests *then, const clv_data_digests *now) {
   for (size_t i = 0; i < now->n; i++)
     if (!find_digest(then, now->list[i].name)) return true;
   return false;
@@ -384,7 +384,7 @@ static bool lacks_any_digest(const clv_data_digests *then, const clv_data_digest
 /* Warns of files whose digest the run does not have, or that have changed and were accepted. */
 static void warn_of_files(const clv_run *r, const clv_data_digests *then, const char *changes) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
-  if (lacks_any_digest(then, &r->data_digests))
+  if (lacks_some_digest(then, &r->data_digests))
     clv_bytes_printf(
         &text,
         "%s has no digest of the files of model.hf and data.tokenizer, so it cannot be "
@@ -399,16 +399,16 @@ static void warn_of_files(const clv_run *r, const clv_data_digests *then, const 
 clv_code clv_run_compare_files(clv_run *r, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes text = {0};
   clv_data_digests then = {0};
-  clv_err why;
+  clv_err reason;
   CLV_TRY(compute_file_digests(r->config, &r->data_digests, err));
   if (!r->data_digests.n || !clv_checkpoint_has_manifest(r->dir.data)) return CLV_OK;
-  clv_code code = read_digests(r->dir.data, &then, &why);
+  clv_code code = read_digests(r->dir.data, &then, &reason);
   if (code != CLV_OK && code != CLV_NOT_FOUND && !r->o->accept_data)
     return clv_fail(
         err, CLV_DATA_LOSS,
         "%s: the files of model.hf and data.tokenizer that the run began with are not known; "
         "pass --accept-data to continue with the present ones",
-        why.text);
+        reason.text);
   r->has_other_data = list_changes(r, &then, &text) > 0;
   if (text.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (r->has_other_data && !r->o->accept_data)
@@ -423,14 +423,14 @@ clv_code clv_run_compare_files(clv_run *r, clv_err *err) {
 /* Adds a note that the run has no digest of config.json. Fails if data.digest cannot be read and
  * `accept` is false. */
 static clv_code handle_missing_digest(const char *dir, const clv_session_config *c, clv_code code,
-                                      const clv_err *why, bool accept, clv_bytes *notes,
+                                      const clv_err *reason, bool accept, clv_bytes *notes,
                                       clv_err *err) {
   if (code != CLV_OK && code != CLV_NOT_FOUND && !accept)
     return clv_fail(
         err, CLV_DATA_LOSS,
         "%s: the config.json that the run began with is not known; pass --accept-data to "
         "export with that of model.hf (%s)",
-        why->text, c->model.hf);
+        reason->text, c->model.hf);
   clv_bytes_printf(
       notes,
       "%s has no digest of config.json of model.hf (%s), so it cannot be checked whether "
@@ -443,12 +443,12 @@ clv_code clv_run_compare_config(const char *dir, const clv_session_config *c, bo
                                 clv_bytes *notes, clv_err *err) {
   const model_file *f = find_model_file("model.config");
   clv_data_digests now = {0}, then = {0};
-  clv_err why;
+  clv_err reason;
   if (!f->path_of(c)) return CLV_OK;
   CLV_TRY(compute_file_digest(c, f, &now, err));
-  clv_code code = read_digests(dir, &then, &why);
+  clv_code code = read_digests(dir, &then, &reason);
   const clv_data_digest *was = find_digest(&then, f->part);
-  if (!was) return handle_missing_digest(dir, c, code, &why, accept, notes, err);
+  if (!was) return handle_missing_digest(dir, c, code, &reason, accept, notes, err);
   if (memcmp(&now.list[0].digest, &was->digest, sizeof was->digest) == 0) return CLV_OK;
   if (!accept)
     return clv_fail(

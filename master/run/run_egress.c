@@ -22,16 +22,16 @@ clv_code clv_run_write_file(const clv_run *r, const char *name, const clv_bytes 
  * --accept-egress by damaging the file. Only a folder without checkpoints may lack the table. */
 static clv_code read_table(const char *dir, clv_bytes *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  clv_err why;
+  clv_err reason;
   clv_bytes_printf(&path, "%s/egress.table", dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_code code = clv_file_read(path.data, 1 << 20, ret, &why);
+  clv_code code = clv_file_read(path.data, 1 << 20, ret, &reason);
   if (code == CLV_OK || (code == CLV_NOT_FOUND && !clv_checkpoint_has_any(dir))) return code;
   return clv_fail(
       err, CLV_INVALID,
       "the egress table that this run began with is not known (%s); check `cleave-master plan`, "
       "then pass --accept-egress to continue",
-      why.text);
+      reason.text);
 }
 
 static bool has_row(const char *table, const char *row, size_t len) {
