@@ -167,9 +167,9 @@ typedef struct clv_moved_layer {
 } clv_moved_layer;
 
 typedef struct clv_moved_layers {
-  clv_session_config *then; /* session of the checkpoint; NULL: it cannot be read */
-  clv_err why_unknown;      /* why `then` is NULL */
-  clv_moved_layer *list;    /* [n] in the order of the model */
+  clv_session_config *checkpoint_config; /* session of the checkpoint; NULL: it cannot be read */
+  clv_err why_unknown;                   /* why checkpoint_config is NULL */
+  clv_moved_layer *list;                 /* [n] in the order of the model */
   size_t n;
 } clv_moved_layers;
 

@@ -279,8 +279,8 @@ const char *clv_format_number(const char *format, double v, char dst[CLV_JSON_NU
 
 typedef struct interval {
   double loss, samples_s;
-  double up, down; /* MB/s */
-  double wait;     /* share of the time */
+  double up, down; /* MB/s sent and received */
+  double wait;     /* share of the time in which the master waited */
   double left_s;   /* seconds to the end of the run; < 0: unknown */
 } interval;
 

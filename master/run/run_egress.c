@@ -49,17 +49,17 @@ static const char *find_row_missing_in(const char *table, const char *other, siz
 }
 
 clv_code clv_run_compare_table(const clv_run *r, clv_err *err) {
-  CLV_AUTO(clv_bytes_done) clv_bytes now = {0}, then = {0};
-  clv_blueprint_egress_text(r->blueprint, &now);
-  if (now.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
+  CLV_AUTO(clv_bytes_done) clv_bytes present_table = {0}, earlier_table = {0};
+  clv_blueprint_egress_text(r->blueprint, &present_table);
+  if (present_table.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
   if (r->o->accept_egress) return CLV_OK;
-  clv_code code = read_table(r->dir.data, &then, err);
+  clv_code code = read_table(r->dir.data, &earlier_table, err);
   if (code != CLV_OK) return code == CLV_NOT_FOUND ? CLV_OK : code;
-  const char *table = now.data ? now.data : "";
-  if (strcmp(then.data, table) == 0) return CLV_OK;
+  const char *table = present_table.data ? present_table.data : "";
+  if (strcmp(earlier_table.data, table) == 0) return CLV_OK;
   size_t n_new, n_old;
-  const char *new = find_row_missing_in(table, then.data, &n_new),
-             *old = find_row_missing_in(then.data, table, &n_old);
+  const char *new = find_row_missing_in(table, earlier_table.data, &n_new),
+             *old = find_row_missing_in(earlier_table.data, table, &n_old);
   return clv_fail(err, CLV_INVALID,
                   "the tensors that leave have changed since this run began (%s/egress.table)%s"
                   "%.*s%s%.*s; compare with `cleave-master plan`, then pass --accept-egress to go "

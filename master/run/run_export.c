@@ -24,8 +24,9 @@ typedef struct export {
   uint32_t n_stages;
   /* family of model.hf, which decides the names in peft's files; -1: as in the session */
   int family;
-  clv_weights_file **stage_files; /* [n_stages] */
-  clv_weights_tensor *tensors;    /* [n], with names and merged values in `made` */
+  clv_weights_file **stage_files; /* [n_stages] file of each stage's weights */
+  /* [n] tensors to write; `allocated` has their names and merged values */
+  clv_weights_tensor *tensors;
   size_t n, n_allocated;
   void **allocated;
   clv_ledger_item

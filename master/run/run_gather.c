@@ -46,7 +46,8 @@ static clv_exit_code fail_command(const clv_err *err) {
 /* Reports a failure that does not end the command, and keeps the first exit code. */
 static void note_failure(checkpoint_command *c, const clv_err *reason) {
   clv_exit_code code = clv_run_checkpoints_exit_code(reason);
-  if (code == CLV_EXIT_CHECKPOINT) code = CLV_EXIT_CONNECT; /* no such worker in the session file */
+  /* the session file has no such worker */
+  if (code == CLV_EXIT_CHECKPOINT) code = CLV_EXIT_CONNECT;
   if (c->exit_code == CLV_EXIT_OK) c->exit_code = code;
 }
 

@@ -386,7 +386,7 @@ clv_code clv_run_warn_changed_keys(clv_run *r, clv_err *err) CLV_USE_RESULT;
 /* Appends the cut of the last attempt and the present one, if they differ. Appends nothing if the
  * model of the last attempt cannot be read; its keys are then compared one by one.
  * *ret_same_layers: both sessions have the same layers, so that only their places can differ. */
-clv_code clv_run_compare_cut(const clv_run *r, const clv_session_config *then,
+clv_code clv_run_compare_cut(const clv_run *r, const clv_session_config *earlier_session,
                              clv_bytes *ret_before, clv_bytes *ret_after, bool *ret_same_layers,
                              clv_err *err) CLV_USE_RESULT;
 /* Compares the places of layers with those in the session of the checkpoint, and stores the layers
@@ -406,8 +406,8 @@ void clv_run_read_best(clv_run *r);
  * writes the checkpoint and calls clv_run_write_best with *ret. */
 bool clv_run_is_best(const clv_run *r, const clv_step_result *e, clv_best_checkpoint *ret);
 clv_code clv_run_write_best(clv_run *r, const clv_best_checkpoint *b, clv_err *err) CLV_USE_RESULT;
-/* Returns true if `now` is better than `then`. A value that is not finite is never better. */
-bool clv_is_better_checkpoint(const clv_best_checkpoint *now, const clv_best_checkpoint *then,
+/* Returns true if `candidate` is better than `best`. A value that is not finite is never better. */
+bool clv_is_better_checkpoint(const clv_best_checkpoint *candidate, const clv_best_checkpoint *best,
                               clv_best_mode mode);
 /* Parses the file of the best checkpoint: `len` bytes of text and a NUL. CLV_DATA_LOSS: the text is
  * not valid. */

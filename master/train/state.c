@@ -183,14 +183,14 @@ static clv_code load_kept_files(clv_trainer *t, const clv_manifest *m, bool *ret
 static void note_different_machine(const clv_trainer_state *s, clv_bytes *notes) {
   const clv_backend *cpu = clv_backend_cpu();
   const struct {
-    const char *then, *now;
+    const char *saved, *present;
   } compared[] = {{clv_trainer_state_get(s, "isa"), clv_backend_isa(cpu)},
                   {clv_trainer_state_get(s, "libraries"), clv_backend_libraries(cpu)}};
   for (size_t i = 0; i < CLV_COUNT(compared); i++)
-    if (compared[i].then && strcmp(compared[i].then, compared[i].now) != 0)
+    if (compared[i].saved && strcmp(compared[i].saved, compared[i].present) != 0)
       clv_bytes_printf(
           notes, "the checkpoint was computed with %s, this machine has %s: not bit-identical\n",
-          compared[i].then, compared[i].now);
+          compared[i].saved, compared[i].present);
 }
 
 /* Loads a checkpoint. *ret_lost: files of it at workers are lost. */

@@ -65,7 +65,7 @@ static cleave_call_options make_call_options(const clv_trainer *t, const clv_pla
 }
 
 /* Calls all stages and the loss for micro-batch k. */
-static clv_code call_micro(clv_trainer *t, const round_group *r, uint32_t k, clv_err *err) {
+static clv_code call_micro_batch(clv_trainer *t, const round_group *r, uint32_t k, clv_err *err) {
   const clv_micro_batch *m = &t->micro_batches[k];
   uint32_t n = t->b->n_stages;
   const clv_held_batch *batch = &r->batches[m->batch];
@@ -149,7 +149,7 @@ static uint64_t round_timeout_ms(const clv_trainer *t, const round_group *r) {
 static clv_code run_in_context(clv_trainer *t, round_group *r, clv_err *err) {
   bool async = t->round_steps > 1;
   uint64_t timeout = async ? round_timeout_ms(t, r) : 0;
-  for (uint32_t k = 0; k < r->n_micro; k++) CLV_TRY(call_micro(t, r, k, err));
+  for (uint32_t k = 0; k < r->n_micro; k++) CLV_TRY(call_micro_batch(t, r, k, err));
   if (async) CLV_TRY(plan_optimizer_steps(t, r, err));
   const cleave_backward_options o = {
       .size = sizeof o, .weights = t->loss_shares, .deadline_ms = timeout};

@@ -236,12 +236,12 @@ clv_code clv_choose_micro_batches(const clv_blueprint *b, clv_egress_record *rec
 
 clv_code clv_read_micro_batches(const char *run_dir, uint64_t *ret, clv_err *err) {
   CLV_AUTO(clv_bytes_done) clv_bytes path = {0};
-  CLV_AUTO(clv_session_config_freep) clv_session_config *then = NULL;
+  CLV_AUTO(clv_session_config_freep) clv_session_config *stored_session = NULL;
   clv_bytes_printf(&path, "%s/session.effective.yaml", run_dir);
   if (path.failed) return clv_fail(err, CLV_EXHAUSTED, "out of memory");
-  clv_code code = clv_session_config_load(path.data, NULL, &then, err);
-  if (code == CLV_OK && then->pipeline.micro_batches != CLV_MICRO_AUTO) {
-    *ret = then->pipeline.micro_batches;
+  clv_code code = clv_session_config_load(path.data, NULL, &stored_session, err);
+  if (code == CLV_OK && stored_session->pipeline.micro_batches != CLV_MICRO_AUTO) {
+    *ret = stored_session->pipeline.micro_batches;
     return CLV_OK;
   }
   if (code == CLV_OK) clv_fail(err, CLV_NOT_FOUND, "%s: it says auto itself", path.data);
