@@ -101,8 +101,8 @@ static clv_box largest_part(const clv_image_options *o, uint32_t width, uint32_t
   return box;
 }
 
-static clv_box random_part(const clv_image_options *o, const clv_rng_key *key, uint32_t width,
-                           uint32_t height) {
+static clv_box draw_random_box(const clv_image_options *o, const clv_rng_key *key, uint32_t width,
+                               uint32_t height) {
   uint32_t random_words[4];
   for (uint32_t i = 0; i < RESIZED_TRIES; i++) {
     clv_rng_block(key, i, random_words);
@@ -122,7 +122,7 @@ static clv_box random_part(const clv_image_options *o, const clv_rng_key *key, u
 static clv_code crop_resized(const clv_image_options *o, const clv_rng_key *key, clv_image_view *v,
                              clv_err *err) {
   (void)err;
-  v->box = random_part(o, key, v->box.width, v->box.height);
+  v->box = draw_random_box(o, key, v->box.width, v->box.height);
   v->width = v->height = o->crop;
   return CLV_OK;
 }

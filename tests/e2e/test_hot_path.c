@@ -141,7 +141,7 @@ static void start_master(world *w) {
   snprintf(path, sizeof path, "%s/" CLV_EGRESS_FILE, dir);
   if (clv_blueprint_new(w->config, &sample, CLV_I64, &w->blueprint, &err) != CLV_OK ||
       clv_egress_open(path, &(clv_egress_line){0}, &w->record, &err) != CLV_OK ||
-      clv_trainer_open(w->blueprint, w->record, CLV_TRAINER_BEGINS, &w->trainer, &err) != CLV_OK)
+      clv_trainer_open(w->blueprint, w->record, CLV_TRAINER_NEW_RUN, &w->trainer, &err) != CLV_OK)
     fail_msg("%s", err.text);
   clv_batches_options bo = {
       .subset = &w->data.train_rows, .batch_size = BATCH, .shuffles = true, .seed = 3};
@@ -171,7 +171,7 @@ static void run_steps(world *w, int n) {
         clv_trainer_step(w->trainer, &batch, false, &done, &r, &err) != CLV_OK)
       fail_msg("%s", err.text);
     assert_int_equal(batch.n, BATCH);
-    assert_true(done == 1 && r->applied);
+    assert_true(done == 1 && r->changed_weights);
   }
 }
 

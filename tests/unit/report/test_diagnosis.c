@@ -37,8 +37,8 @@ static clv_status_session part(const char *name, const char *id, clv_status_modu
 static clv_status_worker worker_of(const char *name, clv_status_session *of, size_t n) {
   return (clv_status_worker){.name = name,
                              .address = "",
-                             .asked = true,
-                             .said = "",
+                             .has_outcome = true,
+                             .own_name = "",
                              .software = "",
                              .device = "",
                              .isa = "",

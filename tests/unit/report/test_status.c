@@ -168,7 +168,7 @@ static void status_text_matches_the_expected_text(void **state) {
     assert_string_equal(got.data, rows[i].want);
   }
   CLV_AUTO(clv_bytes_done) clv_bytes brief = {0};
-  clv_status_brief(&a_status, 80, &brief);
+  clv_status_brief_text(&a_status, 80, &brief);
   assert_string_equal(brief.data, brief_at_80);
 }
 
@@ -203,8 +203,8 @@ static clv_status_session hostile_session = {.name = "s",
                                              .modules = hostile_modules};
 static clv_status_worker a_tenants_worker = {.name = "worker-1",
                                              .address = "10.0.0.2:7443",
-                                             .asked = true,
-                                             .said = "worker-1",
+                                             .has_outcome = true,
+                                             .own_name = "worker-1",
                                              .software = "cleave 0.1.0",
                                              .device = "cpu",
                                              .isa = "avx2",
@@ -310,7 +310,7 @@ static void words_longer_than_the_line_are_wrapped(void **state) {
   CLV_AUTO(clv_bytes_done) clv_bytes got = {0};
   static char text[300];
   memset(text, 'x', sizeof text - 1);
-  clv_status_worker w = {.name = "w", .address = "a:1", .asked = true, .error = text};
+  clv_status_worker w = {.name = "w", .address = "a:1", .has_outcome = true, .error = text};
   clv_status_view view = {.title = "t", .clock = "", .n_workers = 1, .workers = &w};
   size_t n = 0;
   clv_status_text(&view, 40, &got);

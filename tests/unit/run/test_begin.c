@@ -51,7 +51,7 @@ static bool is_done(uint64_t epochs, uint64_t max_steps, const clv_run_options *
   r.data.train_rows = (clv_subset){index, ROWS};
   clv_bytes_puts(&r.dir, "run");
   assert_ok(clv_run_lock_new("run", &r.lock, &err), &err);
-  assert_ok(clv_run_check_done(&r, &r.is_finished, &err), &err);
+  assert_ok(clv_run_check_finished(&r, &r.is_finished, &err), &err);
   clv_run_lock_free(r.lock);
   clv_bytes_done(&r.dir);
   return r.is_finished;

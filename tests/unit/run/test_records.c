@@ -45,7 +45,7 @@ static void class_file_is_parsed_strictly(void **state) {
   assert_ok(parse("A\nb c\n\xc3\xa9\n", &c, &err), &err);
   assert_int_equal(c.n, 3);
   assert_string_equal(c.names[1], "b c");
-  clv_classes_done(&c);
+  clv_classes_free(&c);
   assert_ok(clv_classes_read(".", &c, &err), &err); /* of a run without names */
   assert_int_equal(c.n, 0);
 }

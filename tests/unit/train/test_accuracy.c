@@ -81,7 +81,7 @@ static void ignored_positions_are_not_counted(void **state) {
 static void accuracy_of_no_labelled_records_is_nan(void **state) {
   (void)state;
   assert_true(isnan(clv_step_accuracy(&(clv_step_result){.samples = 3})));
-  assert_true(clv_step_accuracy(&(clv_step_result){.correct = 1, .labelled = 4}) == 0.25);
+  assert_true(clv_step_accuracy(&(clv_step_result){.n_correct = 1, .n_labelled = 4}) == 0.25);
 }
 
 int main(void) {
